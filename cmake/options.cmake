@@ -1,0 +1,48 @@
+# Flags that every target of ours is built with: link lssar::options.
+add_library(lssar_options INTERFACE)
+add_library(lssar::options ALIAS lssar_options)
+target_include_directories(lssar_options INTERFACE ${PROJECT_SOURCE_DIR})
+# Contraction is a choice of each kernel (MulAdd), never of the compiler: equal bits rest on it.
+target_compile_options(lssar_options INTERFACE
+  -Wall -Wextra -Wshadow -Wconversion -ffp-contract=off -fno-omit-frame-pointer
+  $<$<BOOL:${LSSAR_WERROR}>:-Werror>)
+target_compile_definitions(lssar_options INTERFACE LSSAR_VERSION="${PROJECT_VERSION}")
+if(LSSAR_SANITIZE)
+  target_compile_options(lssar_options INTERFACE -fsanitize=${LSSAR_SANITIZE})
+  target_link_options(lssar_options INTERFACE -fsanitize=${LSSAR_SANITIZE})
+  if(LSSAR_SANITIZE STREQUAL "address")
+    target_compile_options(lssar_options INTERFACE -fsanitize=undefined -fno-sanitize-recover=undefined)
+    target_link_options(lssar_options INTERFACE -fsanitize=undefined)
+  endif()
+endif()
+
+find_program(LSSAR_CCACHE ccache)
+if(LSSAR_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${LSSAR_CCACHE})
+endif()
+find_program(LSSAR_LLD ld.lld)
+if(LSSAR_LLD)
+  add_link_options(-fuse-ld=lld)
+endif()
+
+# One static library a folder; sources are listed by hand.
+function(lssar_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(lssar_${name} STATIC ${arg_SOURCES})
+  add_library(lssar::${name} ALIAS lssar_${name})
+  target_link_libraries(lssar_${name} PUBLIC ${arg_DEPS} PRIVATE lssar::options)
+  target_include_directories(lssar_${name} PUBLIC ${PROJECT_SOURCE_DIR})
+endfunction()
+
+# A GoogleTest program; each of its tests is one ctest case.
+function(lssar_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ${arg_DEPS} GTest::gmock GTest::gtest_main lssar::options)
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+    PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+endfunction()

@@ -1,0 +1,92 @@
+// The machine that runs the ops: reference (double accumulators, the definition), cpu, later cuda.
+#ifndef LSSAR_KERNELS_BACKEND_H_
+#define LSSAR_KERNELS_BACKEND_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/ops.h"
+
+namespace lssar {
+
+// Owned memory of a backend, 64-byte aligned, zeroed.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  virtual void* Address() = 0;
+  virtual size_t NumBytes() const = 0;
+
+  template <typename T>
+  T* As() {
+    return static_cast<T*>(Address());
+  }
+};
+
+// A weight matrix [rows, cols] (out_features, in_features) in the form its backend likes best.
+class PackedMatrix {
+ public:
+  virtual ~PackedMatrix() = default;
+  virtual int NumRows() const = 0;
+  virtual int NumCols() const = 0;
+  virtual DType StoredType() const = 0;
+  virtual size_t NumBytes() const = 0;
+};
+
+// A weight matrix in host memory. `transposed`: elements lie as [cols, rows] (GPT-2's Conv1D).
+struct MatrixView {
+  const void* elements = nullptr;
+  DType dtype = DType::kF32;
+  int num_rows = 0;
+  int num_cols = 0;
+  bool transposed = false;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual std::string_view Name() const = 0;     // "reference" | "cpu"
+  virtual std::string Describe() const = 0;      // for logs: "cpu AVX3_DL, 2 threads"
+  virtual int NumThreads() const = 0;
+
+  // UNIMPLEMENTED with a sentence that names kind and what this build computes; OK otherwise.
+  virtual absl::Status CheckAttention(const AttentionSpec& spec) const = 0;
+
+  // RESOURCE_EXHAUSTED when the machine has not that much memory.
+  virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t num_bytes) = 0;
+  // Copies and repacks; `view` may go afterwards. Weights are stored as `stored`, rounded to nearest.
+  virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(const MatrixView& view, DType stored) = 0;
+
+  // Both directions between host memory and the backend's. Returns after the copy is done.
+  virtual absl::Status CopyIn(void* to, const void* from_host, size_t num_bytes) = 0;
+  virtual absl::Status CopyOut(void* to_host, const void* from, size_t num_bytes) = 0;
+
+  // Ops of ops.h. They may run later, in order; Synchronize waits and gives a device's error.
+  virtual void Embed(const EmbedArgs& args) = 0;
+  virtual void Linear(const LinearArgs& args) = 0;
+  virtual void RopeWrite(const RopeWriteArgs& args) = 0;
+  virtual void Attention(const AttentionArgs& args) = 0;
+  virtual void Logits(const LogitsArgs& args) = 0;
+  virtual void TopLogprobs(const TopLogprobsArgs& args) = 0;
+  virtual absl::Status Synchronize() = 0;
+};
+
+struct BackendOptions {
+  std::string name = "cpu";  // "cpu" | "reference"
+  int num_threads = 0;       // 0: one per core this process may run on
+  // Restricts the cpu backend to one instruction set by Highway's name ("AVX2", "AVX3", "SSE4",
+  // ...); empty: the best this machine has. For tests and for comparing.
+  std::string instruction_set;
+};
+
+// Errors  INVALID_ARGUMENT: unknown name, num_threads out of [0, 1024], an instruction set that this
+//         machine or build does not have (the message lists those it has).
+absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);
+
+}  // namespace lssar
+
+#endif  // LSSAR_KERNELS_BACKEND_H_

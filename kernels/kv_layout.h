@@ -1,0 +1,71 @@
+// Where a key or a value lies in the paged KV pool: the only place that knows.
+//
+// A page holds `page_tokens` consecutive tokens of every layer and head. K and V are two pools,
+// so that Score streams K alone:
+//
+//   K  [layer][page][head][dim][slot]     dim-major: 16 keys of one dim are one vector load, so a
+//                                         score is a plain multiply-add over dim with no
+//                                         horizontal sum, and a page is a ready GEMM panel
+//   V  [layer][page][head][slot][dim]     slot-major: a surviving V row is one contiguous read
+#ifndef LSSAR_KERNELS_KV_LAYOUT_H_
+#define LSSAR_KERNELS_KV_LAYOUT_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/dtype.h"
+
+namespace lssar {
+
+// A page's tokens must be a power of two in this range. The lower bound is the widest vector of
+// floats, so that the lane a key falls in is key_idx mod lanes whatever the page size.
+inline constexpr int kMinPageTokens = 16;
+inline constexpr int kMaxPageTokens = 256;
+
+struct KvLayout {
+  int num_layers = 0;
+  int num_heads = 0;
+  int head_dim = 0;
+  int page_tokens = 64;
+  int num_pages = 0;
+  DType dtype = DType::kF16;
+
+  // Elements of one (layer, page, head) block of K, and of V.
+  constexpr size_t BlockElements() const { return size_t(page_tokens) * size_t(head_dim); }
+
+  // Index, in elements, of a block's first element in its pool.
+  constexpr size_t BlockIndex(int layer, int page, int head) const {
+    return ((size_t(layer) * size_t(num_pages) + size_t(page)) * size_t(num_heads) + size_t(head)) *
+           BlockElements();
+  }
+
+  // Index, in elements, inside a block.
+  constexpr size_t KeyIndex(int slot, int dim) const {
+    return size_t(dim) * size_t(page_tokens) + size_t(slot);
+  }
+  constexpr size_t ValueIndex(int slot, int dim) const {
+    return size_t(slot) * size_t(head_dim) + size_t(dim);
+  }
+
+  // Bytes of the K pool; the V pool has as many.
+  constexpr size_t PoolBytes() const {
+    return size_t(num_layers) * size_t(num_pages) * size_t(num_heads) * BlockElements() * BytesOf(dtype);
+  }
+  // Bytes that one page takes in both pools together, over all layers and heads.
+  constexpr size_t PageBytes() const {
+    return 2 * size_t(num_layers) * size_t(num_heads) * BlockElements() * BytesOf(dtype);
+  }
+  // Pages that `num_tokens` tokens take.
+  constexpr int PagesFor(int num_tokens) const { return (num_tokens + page_tokens - 1) / page_tokens; }
+};
+
+// The two pools. Owned by the runtime, in the memory of the backend that runs on them.
+struct KvView {
+  KvLayout layout;
+  void* k = nullptr;
+  void* v = nullptr;
+};
+
+}  // namespace lssar
+
+#endif  // LSSAR_KERNELS_KV_LAYOUT_H_

@@ -1,0 +1,169 @@
+// Every operation that a model step is made of, as a contract. `Backend` (backend.h) runs them;
+// kernels/reference is their definition in code, and every other backend is tested against it.
+//
+// Views do not own. Float arrays are row-major, in the memory of the backend that runs the op,
+// 64-byte aligned at their start. Spans are in host memory. A violated Requires is a bug and ends
+// the process; bad input is refused long before it gets here.
+//
+// Batch invariance: an output element's bits depend on its own row (and, for Attention, its own
+// sequence's K/V) alone: not on the other rows, on num_rows, on page_tokens or on threads.
+#ifndef LSSAR_KERNELS_OPS_H_
+#define LSSAR_KERNELS_OPS_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/attention_spec.h"
+#include "kernels/dtype.h"
+#include "kernels/kv_layout.h"
+
+namespace lssar {
+
+class PackedMatrix;  // backend.h
+
+// One sequence's adjacent rows in a ragged batch: row r of it stands at position
+// first_position + r, and attends N = first_position + r + 1 keys.
+struct SequenceRows {
+  int first_row = 0;       // in the batch
+  int num_rows = 0;        // >= 1
+  int first_position = 0;  // 0-based token position of first_row
+  // Page ids in token order: token t lies in pages[t / page_tokens], slot t % page_tokens.
+  // Covers at least first_position + num_rows tokens.
+  std::span<const int32_t> pages;
+};
+
+// The rows of one step. There is no prefill or decode flag: a decode step is a sequence with one row.
+struct RaggedRows {
+  int num_rows = 0;
+  std::span<const SequenceRows> sequences;  // first_row ascending, together covering [0, num_rows)
+};
+
+struct LayerNormView {
+  const float* weight = nullptr;  // [width]; nullptr: no norm
+  const float* bias = nullptr;    // [width]
+  float epsilon = 1e-5f;
+};
+
+enum class Activation : uint8_t { kNone, kGeluTanh };
+
+// out[r] = table[ids[r]].
+// Shapes    out [ids.size(), width]
+// Requires  0 <= id < table rows; table is a PackedMatrix of [vocab, width]
+// Accuracy  exact: the widened stored value
+struct EmbedArgs {
+  std::span<const int32_t> ids;
+  const PackedMatrix* table = nullptr;
+  float* out = nullptr;
+};
+
+// out = activation(LayerNorm(x) W^T + bias) + residual.
+// Shapes    x [num_rows, in], W [out_features, in] packed, bias [out_features] or null,
+//           residual and out [num_rows, out_features]; residual null or any array, out itself too
+// Requires  out does not alias x
+// Ensures   an element is one fused multiply-add chain over k = 0..in-1 in rising order (cpu)
+// Accuracy  against reference: |d| <= 1e-5 * (sum_k |x_k w_k| + |bias| + |residual|)
+struct LinearArgs {
+  int num_rows = 0;
+  const float* x = nullptr;
+  LayerNormView norm;
+  const PackedMatrix* weight = nullptr;
+  const float* bias = nullptr;
+  Activation activation = Activation::kNone;
+  const float* residual = nullptr;
+  float* out = nullptr;
+};
+
+enum class RopeLayout : uint8_t { kHalfSplit, kInterleaved };
+
+// Rotates q and k by their row's angles, l2-normalises both when `normalize`, writes q to `q` and
+// k and v to their slots of the KV pages.
+// Shapes    qkv [num_rows, 3 * heads * head_dim] (q, then k, then v; head-major inside each);
+//           rope [num_rows, head_dim]: head_dim/2 cosines, then head_dim/2 sines, of the row's
+//           position; q [num_rows, heads, head_dim]
+// Requires  pages of every row are the sequence's own; head_dim even
+// Ensures   only the rows' own slots of `layer` are written
+// Accuracy  q against reference: |d| <= 2e-6 when normalised; K/V: the same, rounded to the page type
+//           (to nearest, ties to even). Norms that overflow or vanish when squared in fp32 are right:
+//           a vector is divided by its largest element first.
+// Source    arXiv 2104.09864 (rotary); arXiv 2501.13428 Algorithm 1 (normalisation after it)
+struct RopeWriteArgs {
+  const RaggedRows* rows = nullptr;
+  int layer = 0;
+  const float* qkv = nullptr;
+  const float* rope = nullptr;
+  RopeLayout rope_layout = RopeLayout::kHalfSplit;
+  bool normalize = true;
+  KvView kv;
+  float* q = nullptr;
+};
+
+// Counts of the V rows that Weigh had to look at, over all rows, heads and calls.
+struct AttentionCounters {
+  int64_t num_value_rows = 0;       // sum of N over (row, head)
+  int64_t num_value_rows_read = 0;  // of these, how many had a weight that is not zero
+};
+
+// Causal attention of every query row over its own sequence's paged K/V (design: lssar.md).
+//   Score   K once: softplus scores into scratch; row sum and maximum
+//   Reduce  sum and maximum over the row's splits
+//   Weigh   scratch and the V rows of non-zero weight: sums of u^p and of u^p v
+// Shapes    q, out [num_rows, heads, head_dim]
+// Requires  q as RopeWrite left it; K/V of every position up to each row's own already written;
+//           out does not alias q; spec accepted by Backend::CheckAttention
+// Ensures   keys at or beyond the row's N never reach a result: stale page tails cannot leak, not
+//           even as NaN
+// Accuracy  against reference over the same pages: max |d| <= 2e-5 max|v|;
+//           reference over fp16 pages against fp32 pages: 1e-3 max|v|
+// Cost      K once, V rows of non-zero weight once; 4 B of scratch written and read per key
+// Source    arXiv 2501.13428 Algorithm 1; x^p through (x / peak)^p (Appendix A.4 in linear space)
+struct AttentionArgs {
+  const RaggedRows* rows = nullptr;
+  int layer = 0;
+  AttentionSpec spec;
+  const float* q = nullptr;
+  KvView kv;
+  float* out = nullptr;
+  AttentionCounters* counters = nullptr;  // added to; nullable
+};
+
+// logits[i] = LayerNorm(x[row_ids[i]]) W^T.
+// Shapes    x [any, width], W [vocab, width] packed, logits [row_ids.size(), vocab]
+// Accuracy  as Linear
+struct LogitsArgs {
+  const float* x = nullptr;
+  std::span<const int32_t> row_ids;
+  LayerNormView norm;
+  const PackedMatrix* weight = nullptr;
+  float* logits = nullptr;
+};
+
+struct TokenLogprob {
+  int32_t id = 0;
+  float logprob = 0;  // natural log
+};
+
+// Log-probability of one row's target and the row's `num_top` best ids.
+struct RowLogprobs {
+  float target = 0;                // of targets[i]; 0 when the target is -1
+  std::vector<TokenLogprob> top;   // falling logprob, equal ones by rising id
+  bool finite = true;              // false: the row holds a NaN or an infinity; nothing else is set
+};
+
+// Log-probabilities of the raw model distribution: x - log(sum(exp(x))).
+// Shapes    logits [targets.size(), vocab]; out of targets.size() elements, overwritten
+// Requires  target -1 (none) or 0 <= target < vocab; 0 <= num_top <= vocab; targets.size() ==
+//           num_top.size() == out.size()
+// Ensures   the target's logprob is the same bits as its entry in top
+// Accuracy  |d| <= 2e-6 * max(1, |logprob|) against reference
+struct TopLogprobsArgs {
+  const float* logits = nullptr;
+  int vocab = 0;
+  std::span<const int32_t> targets;
+  std::span<const int32_t> num_top;  // per row
+  std::span<RowLogprobs> out;        // host
+};
+
+}  // namespace lssar
+
+#endif  // LSSAR_KERNELS_OPS_H_

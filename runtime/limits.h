@@ -1,0 +1,37 @@
+// Every bound that a request or an option meets, in one place.
+#ifndef LSSAR_RUNTIME_LIMITS_H_
+#define LSSAR_RUNTIME_LIMITS_H_
+
+#include <cstdint>
+
+namespace lssar::limits {
+
+// Requests (proto/lssar/v1/inference.proto says the same to clients).
+inline constexpr int kMaxMessageBytes = 32 << 20;
+inline constexpr int kMaxChoices = 16;
+inline constexpr int kMaxLogprobs = 20;
+inline constexpr int kMaxStopStrings = 16;
+inline constexpr int kMaxStopStringBytes = 256;
+inline constexpr int kMaxStopIds = 64;
+inline constexpr int kMaxLogitBiases = 1024;
+inline constexpr int kMaxScoreItems = 1024;
+inline constexpr int kMaxContinuations = 1024;
+inline constexpr int kMaxStreamInterval = 1024;
+inline constexpr int kDefaultMaxTokens = 256;
+inline constexpr float kMaxTemperature = 100.0f;
+inline constexpr float kMaxRepetitionPenalty = 10.0f;
+inline constexpr float kMaxPenalty = 2.0f;
+inline constexpr float kMaxLogitBias = 100.0f;
+
+// Options of the engine.
+inline constexpr int kMaxContext = 1 << 20;
+inline constexpr int kMaxSequences = 1024;
+inline constexpr int kMaxQueuedRequests = 1 << 16;
+inline constexpr int kMaxStepTokens = 1 << 14;
+
+// Per-token results and pieces of one reply message: large replies are streamed in blocks.
+inline constexpr int kMaxTokensPerMessage = 512;
+
+}  // namespace lssar::limits
+
+#endif  // LSSAR_RUNTIME_LIMITS_H_

@@ -1,0 +1,121 @@
+// What a user asks of the engine and what comes back. The server and the CLI speak these types.
+#ifndef LSSAR_RUNTIME_REQUEST_H_
+#define LSSAR_RUNTIME_REQUEST_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/ops.h"
+
+namespace lssar {
+
+using Clock = std::chrono::steady_clock;
+
+// Applied in this order: bias and allowed/banned ids, penalties, temperature, top-k, top-p, min-p.
+struct SamplingParams {
+  float temperature = 1.0f;         // 0: greedy
+  int top_k = 0;                    // 0: off
+  float top_p = 1.0f;               // (0, 1]
+  float min_p = 0.0f;               // [0, 1]
+  float repetition_penalty = 1.0f;  // > 0; over prompt and output
+  float presence_penalty = 0.0f;    // [-2, 2]; over output
+  float frequency_penalty = 0.0f;   // [-2, 2]; over output
+  std::vector<std::pair<int32_t, float>> logit_bias;
+  std::vector<int32_t> allowed_ids;  // empty: all
+  std::vector<int32_t> banned_ids;
+  uint64_t seed = 0;
+};
+
+struct GenerateParams {
+  SamplingParams sampling;
+  int num_choices = 1;   // n
+  int max_tokens = 0;    // new tokens, >= 1
+  int min_tokens = 0;    // EOS, stop ids and stop strings do not count before that many
+  bool ignore_eos = false;
+  std::vector<std::string> stop_strings;  // bytes; matched across token borders, never part of the text
+  std::vector<int32_t> stop_ids;          // end the text and are not part of it
+  int num_logprobs = -1;         // -1: none; 0: the chosen token's; N: and the N best
+  int num_prompt_logprobs = -1;  // the same for the prompt's own tokens (choice 0 alone)
+};
+
+// Log-probabilities of each continuation after the context. The context is computed once.
+struct ScoreParams {
+  std::vector<std::vector<int32_t>> continuations;  // each >= 1 token
+  int num_logprobs = 0;                             // N best beside the token itself
+};
+
+// A validated request: nothing in it is out of range (server/parse_request.h, the only reader of
+// user input, made sure).
+struct Request {
+  std::string id;  // for logs
+  std::vector<int32_t> prompt;  // generate: the prompt; score: the context. >= 1 token
+  std::optional<GenerateParams> generate;  // exactly one of the two is set
+  std::optional<ScoreParams> score;
+  std::optional<Clock::time_point> deadline;
+};
+
+enum class FinishReason : uint8_t { kEos, kStopString, kStopId, kLength };
+
+struct TokenResult {
+  int32_t id = 0;
+  float logprob = 0;               // of the raw model distribution; 0 when none were asked for
+  std::vector<TokenLogprob> top;
+};
+
+// What became known of one choice in one engine step.
+struct GenerateDelta {
+  int choice = 0;
+  std::vector<TokenResult> tokens;
+  std::string text;  // whole UTF-8; may lag behind the tokens (a held-back stop string or character)
+  std::optional<FinishReason> finish;
+  std::string stop_string;  // the one that matched, when finish is kStopString
+};
+
+// Logprobs of prompt tokens [first, first + tokens.size()); position 0 has none and is not sent.
+struct PromptDelta {
+  int first = 0;
+  std::vector<TokenResult> tokens;
+};
+
+struct ContinuationScore {
+  int index = 0;
+  double logprob = 0;              // sum over the tokens, nats
+  bool is_greedy = true;           // every token was the row's best
+  std::vector<TokenResult> tokens;
+};
+
+// Units are tokens and microseconds since Submit.
+struct RequestStats {
+  int num_prompt_tokens = 0;
+  int num_cached_tokens = 0;
+  int num_generated_tokens = 0;  // over all choices
+  int64_t queue_us = 0;
+  int64_t prefill_us = 0;
+  int64_t decode_us = 0;
+  AttentionCounters attention;
+};
+
+// Where a request's results go. Called on the engine thread, in order, never after OnDone; must
+// not block. OnDone comes exactly once for every request that Submit accepted.
+class TokenSink {
+ public:
+  virtual ~TokenSink() = default;
+  // The request was admitted: first of all calls (a request that ends while queued gets OnDone alone).
+  virtual void OnAdmitted(const RequestStats& stats) = 0;
+  virtual void OnPromptLogprobs(PromptDelta delta) = 0;
+  virtual void OnTokens(GenerateDelta delta) = 0;
+  virtual void OnScore(ContinuationScore score) = 0;
+  // OK: everything asked for was delivered. CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE (the engine
+  // was stopped), DATA_LOSS (NaN or infinite logits), INTERNAL.
+  virtual void OnDone(const absl::Status& status, const RequestStats& stats) = 0;
+};
+
+}  // namespace lssar
+
+#endif  // LSSAR_RUNTIME_REQUEST_H_
