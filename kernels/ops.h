@@ -124,7 +124,9 @@ struct AttentionArgs {
   const float* q = nullptr;
   KvView kv;
   float* out = nullptr;
-  AttentionCounters* counters = nullptr;  // added to; nullable
+  // One element for each of rows->sequences, added to; nullable. A request's own counts come from
+  // here: a share of the whole step's would be a guess.
+  AttentionCounters* counters = nullptr;
 };
 
 // logits[i] = LayerNorm(x[row_ids[i]]) W^T.

@@ -47,6 +47,8 @@ class LanguageModel {
   virtual const ModelConfig& Config() const = 0;
 
   // Runs every row of the batch through the model, writing its K and V to `kv`.
+  // `counters`: one element for each of batch.sequences, added to (over all layers and heads); null
+  // when nobody counts.
   // Requires  0 <= token id < vocab_size; pages of distinct sequences disjoint or only read
   // Errors    the backend's (a device that failed); the step's rows are then lost
   virtual absl::Status Forward(const ForwardBatch& batch, const KvView& kv,
