@@ -1,0 +1,104 @@
+#!/bin/sh
+# From a bare Debian 12 to a running model: installs what is missing, builds, starts the server and
+# lets the model generate, score and look for passkeys; on a terminal it ends with a chat.
+#
+#   sh deploy/demo.sh
+set -eu
+cd "$(dirname "$0")/.."
+. deploy/packages.sh
+. deploy/steps.sh
+
+model=models/zoo/lssar-6m
+log=build/demo.log
+server_log=build/demo-server.log
+server_pid=
+
+stop_server() {
+  stopped_pid=$server_pid
+  server_pid=
+  if [ -n "$stopped_pid" ]; then
+    kill -TERM "$stopped_pid" 2>/dev/null || true
+    wait "$stopped_pid"
+  fi
+}
+
+at_exit() {
+  status=$?
+  trap - EXIT
+  stop_logged
+  stop_server || true
+  exit "$status"
+}
+
+# The first port from 50051 on that nothing listens on.
+free_port() {
+  port=50051
+  while grep -qi ":$(printf '%04X' "$port") 0*:0000 0A" /proc/net/tcp /proc/net/tcp6 2>/dev/null; do
+    port=$((port + 1))
+  done
+  echo "$port"
+}
+
+# Until the server answers: it loads the model and checks itself against the golden logits first.
+wait_for_server() {
+  waited=0
+  until lssar info --server "$address" >/dev/null 2>&1; do
+    if ! kill -0 "$server_pid" 2>/dev/null || [ "$waited" -ge 120 ]; then
+      echo "The server did not come up. Its log, $server_log:"
+      tail -n 30 "$server_log"
+      return 1
+    fi
+    waited=$((waited + 1))
+    sleep 0.5
+  done
+}
+
+trap at_exit EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+mkdir -p build
+: >"$log"
+
+say "1. The Debian packages that the build needs, where they are missing (deploy/packages.sh)"
+logged install_packages build
+
+say "2. Building into build/release: minutes the first time, seconds the next"
+echo
+echo "\$ cmake --preset release && cmake --build --preset release --target lssar-server lssar"
+logged cmake --preset release
+logged cmake --build --preset release --target lssar-server lssar
+PATH=$PWD/build/release/bin:$PATH
+
+address=127.0.0.1:$(free_port)
+say "3. The server, with the model that ships here (5.8M parameters, trained at 1024 tokens)"
+echo
+echo "\$ lssar-server --model $model --listen $address &"
+lssar-server --model "$model" --listen "$address" >"$server_log" 2>&1 </dev/null &
+server_pid=$!
+wait_for_server
+show lssar info --server "$address"
+
+say "4. It writes. So small a model writes fluent nonsense; the same seed writes the same again"
+show lssar generate --server "$address" "The old house stood at the end of" --max-tokens 60 --seed 1
+
+say "5. It scores: which continuation does it find more likely?"
+show lssar score --server "$address" --context "The capital of France is" \
+  --continuation " Paris." --continuation " banana."
+
+say "6. It looks for a number hidden in a text, far beyond the 1024 tokens it was trained at"
+show lssar passkey --server "$address" --lengths 1024,2048,4096,8192,16384 --trials 4
+
+if [ -t 0 ] && [ -t 1 ]; then
+  say "7. Talk to it: Ctrl-C stops an answer, Ctrl-D ends the chat"
+  # Ctrl-C is the chat's: this script outlives it.
+  trap : INT
+  show lssar chat --server "$address"
+  trap 'exit 130' INT
+fi
+
+say "The server is told to stop (SIGTERM): it finishes what it has begun, and goes."
+stop_server
+echo
+echo "To go on from here:"
+echo "  build/release/bin/lssar-server --model $model"
+echo "  build/release/bin/lssar --help"

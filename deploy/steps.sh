@@ -1,0 +1,57 @@
+# Sourced (POSIX sh) by demo.sh and test.sh: long commands run quietly, their output in $log.
+
+# What comes next, in a sentence.
+say() {
+  printf '\n%s\n' "$*"
+}
+
+# Shows the command as one would type it, and runs it.
+show() {
+  printf '\n$ %s\n' "$*"
+  "$@"
+}
+
+# Runs a command with its output in $log and without input. Meanwhile the log's last line (ninja's
+# status, say) is shown: in place on a terminal, once a minute elsewhere. When the command fails, so
+# does this, after the end of its output.
+logged() {
+  printf '\n$ %s\n' "$*" >>"$log"
+  "$@" >>"$log" 2>&1 </dev/null &
+  logged_child=$!
+  logged_last=
+  logged_ticks=0
+  while kill -0 "$logged_child" 2>/dev/null; do
+    logged_line=$(tail -n 1 "$log")
+    logged_ticks=$((logged_ticks + 1))
+    if [ -t 1 ]; then
+      if [ "$logged_line" != "$logged_last" ]; then
+        printf '\r\033[K  %.76s' "$logged_line"
+        logged_last=$logged_line
+      fi
+    elif [ $((logged_ticks % 240)) -eq 0 ]; then
+      printf '  %.96s\n' "$logged_line"
+    fi
+    sleep 0.25
+  done
+  if [ -t 1 ]; then
+    printf '\r\033[K'
+  fi
+  logged_status=0
+  wait "$logged_child" || logged_status=$?
+  logged_child=
+  if [ "$logged_status" -ne 0 ]; then
+    printf '\nThis failed (exit code %s):\n  %s\nThe end of its output:\n\n' "$logged_status" "$*"
+    tail -n 60 "$log"
+    printf '\nAll of it is in %s\n' "$log"
+  fi
+  return "$logged_status"
+}
+
+# For traps: ends what `logged` has running.
+stop_logged() {
+  if [ -n "${logged_child:-}" ]; then
+    kill "$logged_child" 2>/dev/null || true
+    wait "$logged_child" 2>/dev/null || true
+    logged_child=
+  fi
+}

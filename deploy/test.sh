@@ -1,0 +1,60 @@
+#!/bin/sh
+# From a bare Debian 12 to tested: installs what is missing, builds with warnings as errors, and runs
+# the tests.
+#
+#   sh deploy/test.sh          what every change must pass
+#   sh deploy/test.sh --all    also the container image, and the tests under the address, undefined
+#                              behaviour and thread sanitizers
+set -eu
+cd "$(dirname "$0")/.."
+. deploy/packages.sh
+. deploy/steps.sh
+
+log=build/test.log
+groups="build test"
+presets="ci"
+case "$#:${1:-}" in
+  0:) ;;
+  1:--all)
+    groups="$groups image"
+    presets="ci asan tsan"
+    ;;
+  *)
+    echo "usage: sh deploy/test.sh [--all]" >&2
+    exit 2
+    ;;
+esac
+
+at_exit() {
+  status=$?
+  trap - EXIT
+  stop_logged
+  exit "$status"
+}
+
+trap at_exit EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+mkdir -p build
+: >"$log"
+
+say "Debian packages, where they are missing (deploy/packages.sh)"
+logged install_packages $groups
+
+# A preset whose tests fail does not keep the others from running.
+failed=
+for preset in $presets; do
+  say "Building build/$preset (cmake --preset $preset && cmake --build --preset $preset)"
+  logged cmake --preset "$preset"
+  logged cmake --build --preset "$preset"
+  show ctest --preset "$preset" --parallel "$(nproc)" || failed="$failed $preset"
+done
+if [ "${1:-}" = --all ]; then
+  show ctest --test-dir build/ci --output-on-failure --label-regex image || failed="$failed image"
+fi
+
+if [ -n "$failed" ]; then
+  say "FAILED:$failed"
+  exit 1
+fi
+say "All passed: $presets${1:+ image}"
