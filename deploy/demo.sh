@@ -64,8 +64,9 @@ logged install_packages build
 
 say "2. Building into build/release: minutes the first time, seconds the next"
 echo
-echo "\$ cmake --preset release && cmake --build --preset release --target lssar-server lssar"
-logged cmake --preset release
+echo "\$ cmake --preset release -DLSSAR_BUILD_TESTS=OFF"
+logged cmake --preset release -DLSSAR_BUILD_TESTS=OFF
+echo "\$ cmake --build --preset release --target lssar-server lssar"
 logged cmake --build --preset release --target lssar-server lssar
 PATH=$PWD/build/release/bin:$PATH
 

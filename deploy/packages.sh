@@ -49,10 +49,11 @@ LIST
 packages_of() {
   for packages_group in "$@"; do
     package_list | while read -r group package reason; do
-      [ "$group" = "$packages_group" ] && echo "$package"
+      if [ "$group" = "$packages_group" ]; then
+        echo "$package"
+      fi
     done
   done
-  return 0
 }
 
 # Those of the packages named that this machine lacks.
