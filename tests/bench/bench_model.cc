@@ -1,0 +1,111 @@
+#include "tests/bench/bench_model.h"
+
+#include <algorithm>
+
+#include "kernels/check.h"
+
+namespace lssar::bench {
+
+absl::StatusOr<std::unique_ptr<BenchModel>> BenchModel::Create(const BenchModelOptions& options) {
+  std::unique_ptr<BenchModel> self(new BenchModel);
+  absl::StatusOr<std::unique_ptr<Backend>> backend =
+      MakeBackend({.name = "cpu", .num_threads = options.num_threads, .instruction_set = ""});
+  if (!backend.ok()) return backend.status();
+  self->backend_ = *std::move(backend);
+  absl::StatusOr<Checkpoint> checkpoint = LoadCheckpoint(
+      options.directory, self->backend_.get(), {.weights = options.weights, .max_batch_rows = 512});
+  if (!checkpoint.ok()) return checkpoint.status();
+  self->checkpoint_ = *std::move(checkpoint);
+
+  const ModelConfig& config = self->Config();
+  KvLayout& layout = self->kv_.layout;
+  layout = {.num_layers = config.num_layers,
+            .num_heads = config.num_heads,
+            .head_dim = config.HeadDim(),
+            .page_tokens = 64,
+            .num_pages = 0,
+            .dtype = options.kv_type};
+  for (int i = 0; i < options.num_sequences; ++i) {
+    const int num_tokens =
+        i == 0 ? std::max(options.first_sequence_tokens, options.tokens_per_sequence)
+               : options.tokens_per_sequence;
+    std::vector<int32_t>& pages = self->pages_.emplace_back();
+    for (int page = 0; page < layout.PagesFor(num_tokens); ++page)
+      pages.push_back(layout.num_pages++);
+  }
+  self->last_ids_.resize(size_t(options.num_sequences));
+  for (std::unique_ptr<Buffer>* pool : {&self->k_, &self->v_}) {
+    absl::StatusOr<std::unique_ptr<Buffer>> buffer = self->backend_->Allocate(layout.PoolBytes());
+    if (!buffer.ok()) return buffer.status();
+    *pool = *std::move(buffer);
+  }
+  self->kv_.k = self->k_->Address();
+  self->kv_.v = self->v_->Address();
+  return self;
+}
+
+void BenchModel::Prefill(int sequence, int from, int to, int chunk) {
+  for (int position = from; position < to; position += chunk) {
+    const int num_rows = std::min(chunk, to - position);
+    batch_.Clear();
+    for (int i = 0; i < num_rows; ++i) {
+      // Ids spread over the vocabulary: a prefill reads as many embedding rows as a text does.
+      batch_.token_ids.push_back((position + i) * 7919 % Config().vocab_size);
+    }
+    batch_.sequences.push_back({0, num_rows, position, pages_[size_t(sequence)]});
+    batch_.rope_bases.push_back(Config().rope_theta);
+    if (position + num_rows == to) {
+      batch_.logits_rows.push_back(num_rows - 1);
+      batch_.logits_sequence.push_back(0);
+    }
+    Run();
+  }
+}
+
+void BenchModel::DecodeStep(int num_sequences, int position) {
+  batch_.Clear();
+  for (int i = 0; i < num_sequences; ++i) {
+    batch_.token_ids.push_back(last_ids_[size_t(i)]);
+    batch_.sequences.push_back({i, 1, position, pages_[size_t(i)]});
+    batch_.rope_bases.push_back(Config().rope_theta);
+    batch_.logits_rows.push_back(i);
+    batch_.logits_sequence.push_back(i);
+  }
+  Run();
+}
+
+void BenchModel::Run() {
+  counters_.assign(batch_.sequences.size(), {});
+  LSSAR_CHECK(checkpoint_.model->Forward(batch_, kv_, counters_.data()).ok());
+  const int num_rows = int(batch_.logits_rows.size());
+  const int block_rows = checkpoint_.model->MaxLogitsRows();
+  for (int first = 0; first < num_rows; first += block_rows) {
+    const int count = std::min(block_rows, num_rows - first);
+    absl::StatusOr<LogitsBlock> block = checkpoint_.model->Logits(batch_, first, count);
+    LSSAR_CHECK(block.ok());
+    for (int i = 0; i < count; ++i) {
+      const std::span<const float> row = block->Row(i);
+      const auto best = std::max_element(row.begin(), row.end());
+      last_ids_[size_t(batch_.logits_sequence[size_t(first + i)])] = int32_t(best - row.begin());
+    }
+  }
+  for (const AttentionCounters& each : counters_) {
+    sum_.num_value_rows += each.num_value_rows;
+    sum_.num_value_rows_read += each.num_value_rows_read;
+  }
+}
+
+AttentionCounters BenchModel::TakeCounters() { return std::exchange(sum_, {}); }
+
+int64_t BenchModel::WeightBytes() const {
+  const ModelConfig& c = Config();
+  const int64_t width = c.width;
+  const int64_t block = 4 * width * width + 2 * width * c.mlp_width;
+  return int64_t(BytesOf(checkpoint_.weights)) * (block * c.num_layers + width * c.vocab_size);
+}
+
+int64_t BenchModel::KeyBytesPerToken() const {
+  return int64_t(BytesOf(kv_.layout.dtype)) * Config().width * Config().num_layers;
+}
+
+}  // namespace lssar::bench

@@ -1,0 +1,64 @@
+// A loaded model with pages of its own, stepped by hand: what model_bench times, without scheduler,
+// sampler or network around it.
+#ifndef LSSAR_TESTS_BENCH_BENCH_MODEL_H_
+#define LSSAR_TESTS_BENCH_BENCH_MODEL_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "models/checkpoint.h"
+
+namespace lssar::bench {
+
+struct BenchModelOptions {
+  std::string directory;
+  std::optional<DType> weights;
+  DType kv_type = DType::kF16;
+  int num_threads = 0;
+  int num_sequences = 16;       // each has its own pages
+  int tokens_per_sequence = 0;  // of all but the first
+  int first_sequence_tokens = 0;
+};
+
+class BenchModel {
+ public:
+  static absl::StatusOr<std::unique_ptr<BenchModel>> Create(const BenchModelOptions& options);
+
+  // Computes positions [from, to) of sequence 0 in chunks of `chunk` rows; logits of the last row.
+  void Prefill(int sequence, int from, int to, int chunk = 512);
+  // One greedy token for each of the first `num_sequences` sequences, which stand at `position`.
+  void DecodeStep(int num_sequences, int position);
+
+  const ModelConfig& Config() const { return checkpoint_.config; }
+  const Checkpoint& Model() const { return checkpoint_; }
+  int NumThreads() const { return backend_->NumThreads(); }
+  std::string Describe() const { return backend_->Describe(); }
+  // V rows that could have been read and those that were, since the last call.
+  AttentionCounters TakeCounters();
+  // Bytes that one token's step reads of weights, and one cached token's K (or V) row takes.
+  int64_t WeightBytes() const;
+  int64_t KeyBytesPerToken() const;
+
+ private:
+  BenchModel() = default;
+  void Run();
+
+  std::unique_ptr<Backend> backend_;
+  Checkpoint checkpoint_;
+  std::unique_ptr<Buffer> k_, v_;
+  KvView kv_;
+  std::vector<std::vector<int32_t>> pages_;
+  std::vector<int32_t> last_ids_;
+  std::vector<AttentionCounters> counters_;
+  AttentionCounters sum_;
+  ForwardBatch batch_;
+};
+
+}  // namespace lssar::bench
+
+#endif  // LSSAR_TESTS_BENCH_BENCH_MODEL_H_

@@ -1,0 +1,300 @@
+// The whole model on one machine, beside llama.cpp when it is at hand: tokens a second of prefill
+// and decode, the share of the measured ceiling, the ratio to the peer, peak memory.
+//
+//   model_bench                                 a 124M-shape checkpoint with random weights
+//   model_bench --peer-llama DIR/llama-bench    the same, and llama.cpp in the same run
+//   model_bench --model models/zoo/lssar-6m     a trained checkpoint's own attention
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "kernels/check.h"
+#include "tests/bench/bench_model.h"
+#include "tests/bench/ceilings.h"
+#include "tests/bench/peer_llama.h"
+#include "tests/bench/random_checkpoint.h"
+
+namespace lssar::bench {
+namespace {
+
+struct Flags {
+  std::string model;
+  std::string work_folder = "build/bench";
+  std::vector<std::string> weights = {"fp16"};
+  std::vector<std::string> kv = {"fp16"};
+  std::vector<int> depths = {0, 1024, 4096, 16384};
+  std::string peer_llama;
+  std::string json;
+  int num_threads = 0;
+  int num_repeats = 5;
+};
+
+struct Figure {
+  std::string work;                  // "decode at depth 4096"
+  std::string format;                // "int8 weights, fp16 K/V"
+  std::vector<double> samples = {};  // tokens a second
+  double ceiling = 0;                // tokens a second that the ceiling allows
+  std::string ceiling_name;
+  double value_rows_read = 0;  // share of V rows
+  double peer = 0;             // tokens a second; 0: no peer
+};
+
+double SecondsOf(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Linux: forgets the largest resident set so far, so that the next PeakBytes speaks of what
+// follows.
+void ResetPeak() { std::ofstream("/proc/self/clear_refs") << "5"; }
+
+int64_t PeakBytes() {
+  std::string line;
+  for (std::ifstream in("/proc/self/status"); std::getline(in, line);) {
+    if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6)) << 10;
+  }
+  return 0;
+}
+
+class Runner {
+ public:
+  explicit Runner(const Flags& flags) : flags_(flags) {}
+
+  int Run() {
+    if (!Prepare()) return 1;
+    for (const std::string& weights : flags_.weights) {
+      for (const std::string& kv : flags_.kv) {
+        if (!RunFormat(weights, kv)) return 1;
+      }
+    }
+    WriteJson();
+    return 0;
+  }
+
+ private:
+  bool Prepare() {
+    directory_ = flags_.model;
+    if (directory_.empty()) {
+      directory_ = flags_.work_folder + "/random-124m";
+      if (!std::filesystem::exists(directory_ + "/model.safetensors")) {
+        std::fprintf(stderr, "writing %s\n", directory_.c_str());
+        if (!WriteRandomCheckpoint(ModelShape{}, directory_).ok()) return false;
+      }
+    }
+    if (!flags_.peer_llama.empty() && flags_.model.empty()) {
+      for (const bool q8_0 : {false, true}) {
+        const std::string path = GgufPath(q8_0);
+        if (!std::filesystem::exists(path) && !WriteRandomGguf(ModelShape{}, q8_0, path).ok())
+          return false;
+      }
+    }
+    return true;
+  }
+
+  std::string GgufPath(bool q8_0) const {
+    return absl::StrCat(flags_.work_folder, "/random-124m-", q8_0 ? "q8_0" : "f16", ".gguf");
+  }
+
+  bool RunFormat(const std::string& weights, const std::string& kv) {
+    ResetPeak();
+    const int deepest = *std::max_element(flags_.depths.begin(), flags_.depths.end());
+    absl::StatusOr<std::unique_ptr<BenchModel>> model =
+        BenchModel::Create({.directory = directory_,
+                            .weights = ParseDType(weights),
+                            .kv_type = *ParseDType(kv),
+                            .num_threads = flags_.num_threads,
+                            .num_sequences = kNumTogether,
+                            .tokens_per_sequence = kTogetherDepth + kDecodeTokens,
+                            .first_sequence_tokens = deepest + 1024});
+    if (!model.ok()) {
+      std::fprintf(stderr, "%s\n", model.status().ToString().c_str());
+      return false;
+    }
+    model_ = *std::move(model);
+    format_ = weights + " weights, " + kv + " K/V";
+    peer_ = flags_.peer_llama.empty() || !flags_.model.empty()
+                ? nullptr
+                : std::make_unique<PeerLlama>(flags_.peer_llama, model_->NumThreads(),
+                                              flags_.num_repeats);
+    peer_gguf_ = GgufPath(weights == "int8");
+    if (read_gb_ == 0) {
+      read_gb_ = MeasureReadGbPerSecond(model_->NumThreads());
+      gemm_gflops_ = MeasureSgemmGflops(model_->NumThreads());
+      std::printf("%s\n%s\nread %.1f GB/s, fp32 matrix product %.0f GFLOP/s (oneDNN)\n\n",
+                  MachineLine(model_->NumThreads()).c_str(), model_->Describe().c_str(), read_gb_,
+                  gemm_gflops_);
+      ResetPeak();
+    }
+    std::printf("%-26s %-24s %9s %7s %8s %7s %8s %7s\n", "work", "format", "tokens/s", "spread",
+                "ceiling", "V rows", "peer", "ratio");
+    for (const int num_tokens : {512, 1024}) MeasurePrefill(num_tokens);
+    for (const int depth : flags_.depths) MeasureDecode(depth);
+    MeasureTogether();
+    const double mib = double(PeakBytes()) / (1 << 20);
+    std::printf("%-26s %-24s %6.0f MiB", "peak memory", format_.c_str(), mib);
+    if (peer_peak_bytes_ > 0)
+      std::printf("  (peer %.0f MiB)", double(peer_peak_bytes_) / (1 << 20));
+    std::printf("\n\n");
+    json_["peak_mib"][format_] = mib;
+    model_.reset();
+    return true;
+  }
+
+  void MeasurePrefill(int num_tokens) {
+    Figure figure{.work = absl::StrCat("prefill ", num_tokens),
+                  .format = format_,
+                  .ceiling_name = "fp32 product"};
+    model_->Prefill(0, 0, num_tokens);
+    model_->TakeCounters();
+    for (int i = 0; i < flags_.num_repeats; ++i) {
+      figure.samples.push_back(num_tokens / SecondsOf([&] { model_->Prefill(0, 0, num_tokens); }));
+    }
+    const AttentionCounters counters = model_->TakeCounters();
+    const ModelConfig& c = model_->Config();
+    // Useful work: the blocks' products for every token, the vocabulary's for the last one, QK for
+    // every key and PV for the values read.
+    const double block =
+        double(c.num_layers) * (4.0 * c.width * c.width + 2.0 * c.width * c.mlp_width);
+    const double per_repeat = double(flags_.num_repeats);
+    const double flops = 2 * (block * num_tokens + double(c.width) * c.vocab_size +
+                              double(counters.num_value_rows + counters.num_value_rows_read) /
+                                  per_repeat * c.HeadDim());
+    figure.ceiling = gemm_gflops_ * 1e9 / flops * num_tokens;
+    Finish(figure, counters, [&] { return peer_->Prefill(peer_gguf_, num_tokens); });
+  }
+
+  void MeasureDecode(int depth) {
+    Figure figure{.work = absl::StrCat("decode at ", depth),
+                  .format = format_,
+                  .ceiling_name = "read bandwidth"};
+    model_->Prefill(0, prefilled_, depth);
+    prefilled_ = std::max(prefilled_, depth);
+    for (int i = 0; i < 4; ++i) model_->DecodeStep(1, depth + i);
+    model_->TakeCounters();
+    for (int repeat = 0; repeat < flags_.num_repeats; ++repeat) {
+      figure.samples.push_back(kDecodeTokens / SecondsOf([&] {
+                                 for (int i = 0; i < kDecodeTokens; ++i)
+                                   model_->DecodeStep(1, depth + i);
+                               }));
+    }
+    const AttentionCounters counters = model_->TakeCounters();
+    figure.ceiling = BytesCeiling(counters, flags_.num_repeats * kDecodeTokens, 1);
+    Finish(figure, counters, [&] { return peer_->Decode(peer_gguf_, depth, kDecodeTokens); });
+  }
+
+  void MeasureTogether() {
+    Figure figure{.work = absl::StrCat(kNumTogether, " sequences at ", kTogetherDepth),
+                  .format = format_,
+                  .ceiling_name = "read bandwidth"};
+    for (int i = 0; i < kNumTogether; ++i) model_->Prefill(i, 0, kTogetherDepth);
+    prefilled_ = 0;  // sequence 0 was overwritten up to kTogetherDepth with the same ids
+    model_->TakeCounters();
+    for (int repeat = 0; repeat < flags_.num_repeats; ++repeat) {
+      figure.samples.push_back(kNumTogether * kDecodeTokens / SecondsOf([&] {
+                                 for (int i = 0; i < kDecodeTokens; ++i)
+                                   model_->DecodeStep(kNumTogether, kTogetherDepth + i);
+                               }));
+    }
+    const AttentionCounters counters = model_->TakeCounters();
+    figure.ceiling = BytesCeiling(counters, flags_.num_repeats * kDecodeTokens, kNumTogether);
+    Finish(figure, counters, [&] {
+      return peer_->BatchedDecode(peer_gguf_, kNumTogether, kTogetherDepth, kDecodeTokens);
+    });
+  }
+
+  // Tokens a second when each step reads the weights once, K whole and the V rows that count.
+  double BytesCeiling(const AttentionCounters& counters, int num_steps, int num_sequences) const {
+    const ModelConfig& c = model_->Config();
+    const double head_row = double(model_->KeyBytesPerToken()) / c.num_layers / c.num_heads;
+    const double kv_bytes =
+        double(counters.num_value_rows + counters.num_value_rows_read) * head_row / num_steps;
+    return num_sequences * read_gb_ * 1e9 / (double(model_->WeightBytes()) + kv_bytes);
+  }
+
+  void Finish(Figure& figure, const AttentionCounters& counters,
+              const std::function<absl::StatusOr<PeerResult>()>& run_peer) {
+    figure.value_rows_read = double(counters.num_value_rows_read) /
+                             double(std::max<int64_t>(1, counters.num_value_rows));
+    if (peer_ != nullptr) {
+      const absl::StatusOr<PeerResult> peer = run_peer();
+      if (peer.ok()) {
+        figure.peer = peer->tokens_per_second;
+        peer_peak_bytes_ = std::max(peer_peak_bytes_, peer->peak_bytes);
+      } else {
+        std::fprintf(stderr, "%s\n", peer.status().ToString().c_str());
+      }
+    }
+    const double ours = Median(figure.samples);
+    const auto [low, high] = std::minmax_element(figure.samples.begin(), figure.samples.end());
+    std::printf("%-26s %-24s %9.1f %6.0f%% %7.0f%% %6.1f%%", figure.work.c_str(),
+                figure.format.c_str(), ours, (*high - *low) / ours * 100,
+                ours / figure.ceiling * 100, figure.value_rows_read * 100);
+    if (figure.peer > 0) std::printf(" %8.1f %6.2fx", figure.peer, ours / figure.peer);
+    std::printf("\n");
+    std::fflush(stdout);
+    json_["figures"].push_back({{"work", figure.work},
+                                {"format", figure.format},
+                                {"tokens_per_second", ours},
+                                {"samples", figure.samples},
+                                {"share_of_ceiling", ours / figure.ceiling},
+                                {"ceiling", figure.ceiling_name},
+                                {"value_rows_read", figure.value_rows_read},
+                                {"peer_tokens_per_second", figure.peer}});
+  }
+
+  void WriteJson() {
+    if (flags_.json.empty()) return;
+    json_["read_gb_per_second"] = read_gb_;
+    json_["gemm_gflops"] = gemm_gflops_;
+    json_["peer_peak_mib"] = double(peer_peak_bytes_) / (1 << 20);
+    std::ofstream(flags_.json) << json_.dump(2) << "\n";
+  }
+
+  static constexpr int kDecodeTokens = 32;
+  static constexpr int kNumTogether = 16;
+  static constexpr int kTogetherDepth = 512;
+
+  const Flags& flags_;
+  std::string directory_, format_, peer_gguf_;
+  std::unique_ptr<BenchModel> model_;
+  std::unique_ptr<PeerLlama> peer_;
+  nlohmann::json json_;
+  double read_gb_ = 0, gemm_gflops_ = 0;
+  int64_t peer_peak_bytes_ = 0;
+  int prefilled_ = 0;
+};
+
+}  // namespace
+}  // namespace lssar::bench
+
+int main(int argc, char** argv) {
+  lssar::bench::Flags flags;
+  CLI::App app("Whole-model bench: prefill, decode by depth, 16 sequences together, peak memory.");
+  app.add_option("--model", flags.model,
+                 "Checkpoint directory; default: random weights of the 124M shape");
+  app.add_option("--work-folder", flags.work_folder, "Where generated weights are kept")
+      ->capture_default_str();
+  app.add_option("--weights", flags.weights, "Weight types")->delimiter(',')->capture_default_str();
+  app.add_option("--kv", flags.kv, "K/V types")->delimiter(',')->capture_default_str();
+  app.add_option("--depths", flags.depths, "Tokens already in the cache, rising")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--peer-llama", flags.peer_llama, "Path of llama.cpp's llama-bench");
+  app.add_option("--threads", flags.num_threads, "0: one per core")->capture_default_str();
+  app.add_option("--repeats", flags.num_repeats, "Samples of each figure")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--json", flags.json, "Also write the figures to this file");
+  CLI11_PARSE(app, argc, argv);
+  return lssar::bench::Runner(flags).Run();
+}

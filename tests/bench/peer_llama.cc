@@ -1,0 +1,105 @@
+#include "tests/bench/peer_llama.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tests/bench/ceilings.h"
+
+namespace lssar::bench {
+namespace {
+
+struct ChildOutput {
+  std::string text;
+  int64_t peak_bytes = 0;
+};
+
+absl::StatusOr<ChildOutput> RunChild(std::vector<std::string> arguments) {
+  int ends[2];
+  if (pipe(ends) != 0) return absl::InternalError("pipe failed");
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(ends[1], STDOUT_FILENO);
+    dup2(open("/dev/null", O_WRONLY), STDERR_FILENO);
+    close(ends[0]);
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+  close(ends[1]);
+  ChildOutput output;
+  std::array<char, 4096> block;
+  for (ssize_t n; (n = read(ends[0], block.data(), block.size())) > 0;)
+    output.text.append(block.data(), size_t(n));
+  close(ends[0]);
+  int status = 0;
+  rusage usage{};
+  if (wait4(child, &status, 0, &usage) != child || status != 0) {
+    return absl::InternalError(
+        absl::StrCat(absl::StrJoin(arguments, " "), ": exit status ", status));
+  }
+  output.peak_bytes = int64_t{usage.ru_maxrss} << 10;
+  return output;
+}
+
+// llama-bench -o json: a list with one object a test, its repetitions in samples_ts.
+absl::StatusOr<PeerResult> FromLlamaBench(std::vector<std::string> arguments) {
+  absl::StatusOr<ChildOutput> output = RunChild(arguments);
+  if (!output.ok()) return output.status();
+  const nlohmann::json tests = nlohmann::json::parse(output->text, nullptr, false);
+  if (!tests.is_array() || tests.size() != 1 || !tests[0].contains("samples_ts")) {
+    return absl::InternalError(
+        absl::StrCat(arguments[0], " printed no test: ", output->text.substr(0, 200)));
+  }
+  return PeerResult{Median(tests[0]["samples_ts"].get<std::vector<double>>()), output->peak_bytes};
+}
+
+}  // namespace
+
+absl::StatusOr<PeerResult> PeerLlama::Prefill(const std::string& gguf, int num_tokens) const {
+  return FromLlamaBench({llama_bench_, "-m", gguf, "-p", absl::StrCat(num_tokens), "-n", "0", "-t",
+                         absl::StrCat(num_threads_), "-r", absl::StrCat(num_repeats_), "-o",
+                         "json"});
+}
+
+absl::StatusOr<PeerResult> PeerLlama::Decode(const std::string& gguf, int depth,
+                                             int num_tokens) const {
+  return FromLlamaBench({llama_bench_, "-m", gguf, "-p", "0", "-n", absl::StrCat(num_tokens), "-d",
+                         absl::StrCat(depth), "-t", absl::StrCat(num_threads_), "-r",
+                         absl::StrCat(num_repeats_), "-o", "json"});
+}
+
+absl::StatusOr<PeerResult> PeerLlama::BatchedDecode(const std::string& gguf, int num_sequences,
+                                                    int depth, int num_tokens) const {
+  const std::string program =
+      llama_bench_.substr(0, llama_bench_.rfind('/') + 1) + "llama-batched-bench";
+  std::vector<double> samples;
+  int64_t peak_bytes = 0;
+  for (int repeat = 0; repeat < num_repeats_; ++repeat) {
+    absl::StatusOr<ChildOutput> output = RunChild(
+        {program, "-m", gguf, "-c", absl::StrCat(num_sequences * (depth + num_tokens)), "-npp",
+         absl::StrCat(depth), "-ntg", absl::StrCat(num_tokens), "-npl", absl::StrCat(num_sequences),
+         "-t", absl::StrCat(num_threads_), "--output-format", "jsonl"});
+    if (!output.ok()) return output.status();
+    peak_bytes = std::max(peak_bytes, output->peak_bytes);
+    std::istringstream lines(output->text);
+    for (std::string line; std::getline(lines, line);) {
+      const nlohmann::json row = nlohmann::json::parse(line, nullptr, false);
+      if (row.is_object() && row.contains("speed_tg"))
+        samples.push_back(row["speed_tg"].get<double>());
+    }
+  }
+  if (samples.empty()) return absl::InternalError(absl::StrCat(program, " printed no speed_tg"));
+  return PeerResult{Median(samples), peak_bytes};
+}
+
+}  // namespace lssar::bench

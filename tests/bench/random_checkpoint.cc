@@ -1,0 +1,229 @@
+#include "tests/bench/random_checkpoint.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+
+namespace lssar::bench {
+namespace {
+
+// IEEE half of a finite float within half's normal range; compilers of this project have the type.
+uint16_t ToHalf(float value) {
+  const _Float16 half = static_cast<_Float16>(value);
+  uint16_t bits;
+  std::memcpy(&bits, &half, sizeof(bits));
+  return bits;
+}
+
+uint64_t SplitMix(uint64_t& state) {
+  uint64_t z = (state += 0x9e3779b97f4a7c15u);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+std::vector<uint16_t> ToHalves(const std::vector<float>& values) {
+  std::vector<uint16_t> halves(values.size());
+  std::transform(values.begin(), values.end(), halves.begin(), ToHalf);
+  return halves;
+}
+
+// Blocks of 32 values: a half scale, then 32 signed bytes.
+std::vector<char> ToQ8Blocks(const std::vector<float>& values) {
+  std::vector<char> blocks;
+  blocks.reserve(values.size() / 32 * 34);
+  for (size_t i = 0; i < values.size(); i += 32) {
+    float largest = 0;
+    for (size_t j = i; j < i + 32; ++j) largest = std::max(largest, std::abs(values[j]));
+    const float scale = largest / 127;
+    const uint16_t bits = ToHalf(scale);
+    blocks.insert(blocks.end(), reinterpret_cast<const char*>(&bits),
+                  reinterpret_cast<const char*>(&bits) + 2);
+    for (size_t j = i; j < i + 32; ++j) {
+      blocks.push_back(static_cast<char>(scale > 0 ? std::lround(values[j] / scale) : 0));
+    }
+  }
+  return blocks;
+}
+
+template <typename T>
+void Put(std::ofstream& out, const T& value) {
+  out.write(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+void PutString(std::ofstream& out, std::string_view text) {
+  Put(out, uint64_t(text.size()));
+  out.write(text.data(), std::streamsize(text.size()));
+}
+
+// Value type codes of GGUF v3.
+enum GgufType : uint32_t { kUint32 = 4, kFloat32 = 6, kBool = 7, kString = 8 };
+
+void PutKey(std::ofstream& out, std::string_view key, uint32_t value) {
+  PutString(out, key), Put(out, uint32_t{kUint32}), Put(out, value);
+}
+
+void PutGgufKeys(std::ofstream& out, const ModelShape& shape, bool q8_0) {
+  const auto put_text = [&](std::string_view key, std::string_view value) {
+    PutString(out, key), Put(out, uint32_t{kString}), PutString(out, value);
+  };
+  Put(out, uint64_t{13});
+  put_text("general.architecture", "gptneox");
+  put_text("general.name", "random");
+  put_text("tokenizer.ggml.model", "no_vocab");
+  PutKey(out, "general.file_type", q8_0 ? 7 : 1);
+  PutKey(out, "gptneox.context_length", 32768);
+  PutKey(out, "gptneox.embedding_length", uint32_t(shape.width));
+  PutKey(out, "gptneox.block_count", uint32_t(shape.num_layers));
+  PutKey(out, "gptneox.feed_forward_length", uint32_t(4 * shape.width));
+  PutKey(out, "gptneox.rope.dimension_count", uint32_t(shape.width / shape.num_heads));
+  PutKey(out, "gptneox.attention.head_count", uint32_t(shape.num_heads));
+  PutKey(out, "gptneox.vocab_size", uint32_t(shape.vocab_size));
+  PutString(out, "gptneox.use_parallel_residual"), Put(out, uint32_t{kBool}), Put(out, uint8_t{0});
+  PutString(out, "gptneox.attention.layer_norm_epsilon"), Put(out, uint32_t{kFloat32}),
+      Put(out, 1e-5f);
+}
+
+}  // namespace
+
+int64_t ShapeTensor::NumElements() const {
+  int64_t product = 1;
+  for (int64_t dim : dims) product *= dim;
+  return product;
+}
+
+int64_t ModelShape::NumParameters() const {
+  int64_t sum = 0;
+  for (const ShapeTensor& tensor : TensorsOf(*this)) sum += tensor.NumElements();
+  return sum;
+}
+
+std::vector<ShapeTensor> TensorsOf(const ModelShape& shape) {
+  const int64_t width = shape.width;
+  std::vector<ShapeTensor> tensors = {
+      {"transformer.wte.weight", "token_embd.weight", {shape.vocab_size, width}}};
+  const auto add = [&](const std::string& prefix, const std::string& name,
+                       const std::string& gguf_prefix, const std::string& gguf_name, int64_t out,
+                       int64_t in) {
+    const bool is_norm = in == 0;
+    tensors.push_back({prefix + name + ".weight", gguf_prefix + gguf_name + ".weight",
+                       is_norm ? std::vector<int64_t>{out} : std::vector<int64_t>{out, in},
+                       is_norm});
+    tensors.push_back({prefix + name + ".bias", gguf_prefix + gguf_name + ".bias", {out}});
+  };
+  for (int layer = 0; layer < shape.num_layers; ++layer) {
+    const std::string ours = absl::StrCat("transformer.h.", layer, "."),
+                      gguf = absl::StrCat("blk.", layer, ".");
+    add(ours, "ln_1", gguf, "attn_norm", width, 0);
+    add(ours, "attn.c_attn", gguf, "attn_qkv", 3 * width, width);
+    add(ours, "attn.c_proj", gguf, "attn_output", width, width);
+    add(ours, "ln_2", gguf, "ffn_norm", width, 0);
+    add(ours, "mlp.c_fc", gguf, "ffn_up", 4 * width, width);
+    add(ours, "mlp.c_proj", gguf, "ffn_down", width, 4 * width);
+  }
+  add("transformer.", "ln_f", "", "output_norm", width, 0);
+  return tensors;
+}
+
+std::vector<float> RandomValues(const ShapeTensor& tensor, size_t index) {
+  std::vector<float> values(size_t(tensor.NumElements()));
+  uint64_t state = index * 0x5851f42d4c957f2du + 1;
+  const float centre = tensor.is_norm_weight ? 1.0f : 0.0f;
+  const float half_range = 0.02f * std::sqrt(3.0f);
+  for (float& value : values) {
+    const float unit = float(SplitMix(state) >> 40) * 0x1p-23f - 1.0f;  // [-1, 1)
+    value = centre + half_range * unit;
+  }
+  return values;
+}
+
+absl::Status WriteRandomCheckpoint(const ModelShape& shape, const std::string& directory) {
+  std::filesystem::create_directories(directory);
+  const nlohmann::json config = {{"model_type", "lssar_gpt"},
+                                 {"vocab_size", shape.vocab_size},
+                                 {"n_layer", shape.num_layers},
+                                 {"n_head", shape.num_heads},
+                                 {"n_embd", shape.width},
+                                 {"n_inner", 4 * shape.width},
+                                 {"n_positions", shape.trained_context},
+                                 {"activation_function", "gelu_new"},
+                                 {"layer_norm_epsilon", 1e-5},
+                                 {"rope_theta", 10000.0},
+                                 {"rope_scaling", nullptr},
+                                 {"tie_word_embeddings", true},
+                                 {"attention", {{"kind", "lssar"}, {"p", 15}}}};
+  std::ofstream(directory + "/config.json") << config.dump(2) << "\n";
+
+  const std::vector<ShapeTensor> tensors = TensorsOf(shape);
+  nlohmann::json header;
+  int64_t offset = 0;
+  for (const ShapeTensor& tensor : tensors) {
+    const int64_t end = offset + 2 * tensor.NumElements();
+    header[tensor.name] = {
+        {"dtype", "F16"}, {"shape", tensor.dims}, {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  std::ofstream out(directory + "/model.safetensors", std::ios::binary);
+  PutString(out, text);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const std::vector<uint16_t> halves = ToHalves(RandomValues(tensors[i], i));
+    out.write(reinterpret_cast<const char*>(halves.data()), std::streamsize(halves.size() * 2));
+  }
+  out.flush();
+  if (!out) return absl::InternalError(absl::StrCat(directory, "/model.safetensors: write failed"));
+  return absl::OkStatus();
+}
+
+absl::Status WriteRandomGguf(const ModelShape& shape, bool q8_0, const std::string& path) {
+  std::vector<ShapeTensor> tensors = TensorsOf(shape);
+  ShapeTensor output = tensors.front();
+  output.gguf_name = "output.weight";
+  tensors.push_back(output);
+
+  std::ofstream out(path, std::ios::binary);
+  out.write("GGUF", 4), Put(out, uint32_t{3}), Put(out, uint64_t(tensors.size()));
+  PutGgufKeys(out, shape, q8_0);
+  const auto num_bytes = [&](const ShapeTensor& t) {
+    if (t.dims.size() == 1) return t.NumElements() * 4;
+    return q8_0 ? t.NumElements() / 32 * 34 : t.NumElements() * 2;
+  };
+  const auto aligned = [](int64_t n) { return (n + 31) / 32 * 32; };
+  int64_t offset = 0;
+  for (const ShapeTensor& tensor : tensors) {
+    PutString(out, tensor.gguf_name), Put(out, uint32_t(tensor.dims.size()));
+    for (auto dim = tensor.dims.rbegin(); dim != tensor.dims.rend(); ++dim)
+      Put(out, uint64_t(*dim));
+    Put(out, uint32_t(tensor.dims.size() == 1 ? 0 : q8_0 ? 8 : 1)), Put(out, uint64_t(offset));
+    offset += aligned(num_bytes(tensor));
+  }
+  const auto pad_to = [&](int64_t position) {
+    while (out.tellp() < position) out.put('\0');
+  };
+  pad_to(aligned(out.tellp()));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const std::vector<float> values = RandomValues(tensors[i], i + 1 == tensors.size() ? 0 : i);
+    if (tensors[i].dims.size() == 1) {
+      out.write(reinterpret_cast<const char*>(values.data()), std::streamsize(values.size() * 4));
+    } else if (q8_0) {
+      const std::vector<char> blocks = ToQ8Blocks(values);
+      out.write(blocks.data(), std::streamsize(blocks.size()));
+    } else {
+      const std::vector<uint16_t> halves = ToHalves(values);
+      out.write(reinterpret_cast<const char*>(halves.data()), std::streamsize(halves.size() * 2));
+    }
+    pad_to(aligned(out.tellp()));
+  }
+  out.flush();
+  if (!out) return absl::InternalError(absl::StrCat(path, ": write failed"));
+  return absl::OkStatus();
+}
+
+}  // namespace lssar::bench
