@@ -1,0 +1,144 @@
+// LSSAR as arXiv 2501.13428 states it (Algorithm 1), one query row of one head at a time, in
+// double. Names follow the paper: N keys, s scores, a stage-1 weights, x sharpened values, w final
+// weights.
+#include "kernels/reference/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/check.h"
+#include "kernels/float_bits.h"
+
+namespace lssar {
+namespace {
+
+using Row = std::vector<double>;  // one element a key, or one a dimension
+
+double Sum(const Row& row) {
+  double sum = 0;
+  for (double element : row) sum += element;
+  return sum;
+}
+
+// softplus(s) = ln(1 + e^s), in the form that overflows nowhere.
+double Softplus(double s) { return std::max(s, 0.0) + std::log1p(std::exp(-std::fabs(s))); }
+
+// Stage 1, normalisation (this alone is LSSA):
+//   s_j = ln(d) ln(N) <q, k_j>,   a_j = softplus(s_j) / sum_m softplus(s_m)
+// with q and k of unit length.
+Row StageOneWeights(const Row& dots, int head_dim) {
+  const double num_keys = static_cast<double>(dots.size());
+  const double scale = std::log(static_cast<double>(head_dim)) * std::log(num_keys);
+  Row a;
+  for (double dot : dots) a.push_back(Softplus(scale * dot));
+  const double sum = Sum(a);
+  for (double& a_j : a) a_j /= sum;
+  return a;
+}
+
+// Stage 2, sharpening:
+//   x_j = max(0, N a_j - o),   w_j = x_j^p / sum_m x_m^p,   o = 0 in rows 1..3, else 1
+// The power is taken of x_j over its row's peak, which is in [0, 1] and overflows nowhere.
+// A row without a peak, where the paper leaves 0/0, keeps its stage-1 weights.
+Row StageTwoWeights(const Row& a, double p) {
+  const double num_keys = static_cast<double>(a.size());
+  const double offset = a.size() <= 3 ? 0.0 : 1.0;
+  Row x;
+  for (double a_j : a) x.push_back(std::max(0.0, num_keys * a_j - offset));
+  const double peak = *std::max_element(x.begin(), x.end());
+  if (peak <= static_cast<double>(kDegeneratePeak)) return a;
+  Row w;
+  for (double x_j : x) {
+    const double power = std::pow(x_j / peak, p);
+    w.push_back(power < static_cast<double>(kNegligibleWeight) ? 0.0 : power);
+  }
+  const double sum = Sum(w);
+  for (double& w_j : w) w_j /= sum;
+  return w;
+}
+
+// w_j = exp(<q, k_j> / sqrt(d)) / sum_m exp(<q, k_m> / sqrt(d)), the largest score taken off first.
+Row SoftmaxWeights(const Row& dots, int head_dim) {
+  const double scale = 1.0 / std::sqrt(static_cast<double>(head_dim));
+  const double max = *std::max_element(dots.begin(), dots.end());
+  Row w;
+  for (double dot : dots) w.push_back(std::exp(scale * (dot - max)));
+  const double sum = Sum(w);
+  for (double& w_j : w) w_j /= sum;
+  return w;
+}
+
+Row Weights(const AttentionSpec& spec, const Row& dots, int head_dim) {
+  switch (spec.kind) {
+    case AttentionKind::kLssar: return StageTwoWeights(StageOneWeights(dots, head_dim), spec.p);
+    case AttentionKind::kLssa: return StageOneWeights(dots, head_dim);
+    case AttentionKind::kSoftmax: return SoftmaxWeights(dots, head_dim);
+    default: LSSAR_CHECK(false);  // CheckAttention refuses the others
+  }
+}
+
+// out = sum_j w_j v_j over the row's N keys, q being one head's [head_dim].
+void AttendRow(const AttentionArgs& args, const SequenceRows& sequence, int head, int num_keys,
+               const float* q, float* out, AttentionCounters& counters) {
+  const KvLayout& layout = args.kv.layout;
+  const int head_dim = layout.head_dim;
+  const auto block_of = [&](int token) {
+    const int page = sequence.pages[static_cast<size_t>(token / layout.page_tokens)];
+    return layout.BlockIndex(args.layer, page, head);
+  };
+
+  Row dots;  // <q, k_j>
+  for (int j = 0; j < num_keys; ++j) {
+    double dot = 0;
+    for (int dim = 0; dim < head_dim; ++dim) {
+      const size_t idx = block_of(j) + layout.KeyIndex(j % layout.page_tokens, dim);
+      dot += double{q[dim]} * double{LoadElement(args.kv.k, layout.dtype, idx)};
+    }
+    dots.push_back(dot);
+  }
+
+  const Row w = Weights(args.spec, dots, head_dim);
+
+  Row sums(static_cast<size_t>(head_dim), 0.0);
+  for (int j = 0; j < num_keys; ++j) {
+    const double w_j = w[static_cast<size_t>(j)];
+    counters.num_value_rows += 1;
+    if (w_j == 0) continue;
+    counters.num_value_rows_read += 1;
+    for (int dim = 0; dim < head_dim; ++dim) {
+      const size_t idx = block_of(j) + layout.ValueIndex(j % layout.page_tokens, dim);
+      sums[static_cast<size_t>(dim)] += w_j * double{LoadElement(args.kv.v, layout.dtype, idx)};
+    }
+  }
+  for (int dim = 0; dim < head_dim; ++dim) {
+    out[dim] = static_cast<float>(sums[static_cast<size_t>(dim)]);
+  }
+}
+
+}  // namespace
+
+void ReferenceAttention(const AttentionArgs& args) {
+  const int num_heads = args.kv.layout.num_heads;
+  const int head_dim = args.kv.layout.head_dim;
+  for (size_t s = 0; s < args.rows->sequences.size(); ++s) {
+    const SequenceRows& sequence = args.rows->sequences[s];
+    AttentionCounters counters;
+    for (int r = 0; r < sequence.num_rows; ++r) {
+      const int num_keys = sequence.first_position + r + 1;  // the row's own N, nobody else's
+      for (int head = 0; head < num_heads; ++head) {
+        const size_t at =
+            (static_cast<size_t>(sequence.first_row + r) * static_cast<size_t>(num_heads) +
+             static_cast<size_t>(head)) *
+            static_cast<size_t>(head_dim);
+        AttendRow(args, sequence, head, num_keys, args.q + at, args.out + at, counters);
+      }
+    }
+    if (args.counters != nullptr) {
+      args.counters[s].num_value_rows += counters.num_value_rows;
+      args.counters[s].num_value_rows_read += counters.num_value_rows_read;
+    }
+  }
+}
+
+}  // namespace lssar

@@ -1,0 +1,148 @@
+#include "kernels/reference/dense.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <utility>
+#include <vector>
+
+#include "kernels/float_bits.h"
+#include "kernels/host_buffer.h"
+
+namespace lssar {
+namespace {
+
+class ReferenceMatrix final : public PackedMatrix {
+ public:
+  ReferenceMatrix(const MatrixView& view, DType stored, std::unique_ptr<Buffer> buffer)
+      : num_rows_(view.num_rows),
+        num_cols_(view.num_cols),
+        stored_(stored),
+        buffer_(std::move(buffer)) {}
+
+  int NumRows() const override { return num_rows_; }
+  int NumCols() const override { return num_cols_; }
+  DType StoredType() const override { return stored_; }
+  size_t NumBytes() const override { return buffer_->NumBytes(); }
+
+  const float* Row(int row) const {
+    return buffer_->As<float>() + static_cast<size_t>(row) * static_cast<size_t>(num_cols_);
+  }
+
+ private:
+  int num_rows_;
+  int num_cols_;
+  DType stored_;
+  std::unique_ptr<Buffer> buffer_;
+};
+
+const ReferenceMatrix& Matrix(const PackedMatrix* packed) {
+  return static_cast<const ReferenceMatrix&>(*packed);
+}
+
+std::vector<double> LayerNorm(const float* x, int width, const LayerNormView& norm) {
+  std::vector<double> y(x, x + width);
+  if (norm.weight == nullptr) return y;
+  double mean = 0, variance = 0;
+  for (double element : y) mean += element / width;
+  for (double element : y) variance += (element - mean) * (element - mean) / width;
+  const double scale = 1.0 / std::sqrt(variance + double{norm.epsilon});
+  for (size_t i = 0; i < y.size(); ++i) {
+    y[i] = (y[i] - mean) * scale * double{norm.weight[i]} + double{norm.bias[i]};
+  }
+  return y;
+}
+
+double Dot(const std::vector<double>& x, const float* w) {
+  double sum = 0;
+  for (size_t i = 0; i < x.size(); ++i) sum += x[i] * double{w[i]};
+  return sum;
+}
+
+double Activate(Activation activation, double x) {
+  if (activation == Activation::kNone) return x;
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PackedMatrix>> ReferencePack(const MatrixView& view, DType stored) {
+  const size_t num_rows = static_cast<size_t>(view.num_rows);
+  const size_t num_cols = static_cast<size_t>(view.num_cols);
+  absl::StatusOr<std::unique_ptr<Buffer>> buffer =
+      AllocateHostBuffer(num_rows * num_cols * sizeof(float));
+  if (!buffer.ok()) return buffer.status();
+  float* to = (*buffer)->As<float>();
+  for (size_t row = 0; row < num_rows; ++row) {
+    for (size_t col = 0; col < num_cols; ++col) {
+      const size_t from = view.transposed ? col * num_rows + row : row * num_cols + col;
+      float& element = to[row * num_cols + col];
+      element = LoadElement(view.elements, view.dtype, from);
+      if (stored == DType::kF16) element = FloatFromF16(F16FromFloat(element));
+      if (stored == DType::kBF16) element = FloatFromBf16(Bf16FromFloat(element));
+    }
+  }
+  return std::make_unique<ReferenceMatrix>(view, stored, *std::move(buffer));
+}
+
+void ReferenceEmbed(const EmbedArgs& args) {
+  const ReferenceMatrix& table = Matrix(args.table);
+  float* out = args.out;
+  for (int32_t id : args.ids) out = std::copy_n(table.Row(id), table.NumCols(), out);
+}
+
+void ReferenceLinear(const LinearArgs& args) {
+  const ReferenceMatrix& weight = Matrix(args.weight);
+  const int num_in = weight.NumCols();
+  const int num_out = weight.NumRows();
+  for (int row = 0; row < args.num_rows; ++row) {
+    const float* x = args.x + static_cast<size_t>(row) * static_cast<size_t>(num_in);
+    const std::vector<double> y = LayerNorm(x, num_in, args.norm);
+    for (int i = 0; i < num_out; ++i) {
+      const size_t at =
+          static_cast<size_t>(row) * static_cast<size_t>(num_out) + static_cast<size_t>(i);
+      const double bias = args.bias != nullptr ? args.bias[i] : 0.0;
+      const double residual = args.residual != nullptr ? args.residual[at] : 0.0;
+      const double sum = Dot(y, weight.Row(i)) + bias;
+      args.out[at] = static_cast<float>(Activate(args.activation, sum) + residual);
+    }
+  }
+}
+
+void ReferenceLogits(const LogitsArgs& args) {
+  const ReferenceMatrix& weight = Matrix(args.weight);
+  float* logits = args.logits;
+  for (int32_t row : args.row_ids) {
+    const float* x = args.x + static_cast<size_t>(row) * static_cast<size_t>(weight.NumCols());
+    const std::vector<double> y = LayerNorm(x, weight.NumCols(), args.norm);
+    for (int i = 0; i < weight.NumRows(); ++i)
+      *logits++ = static_cast<float>(Dot(y, weight.Row(i)));
+  }
+}
+
+void ReferenceTopLogprobs(const TopLogprobsArgs& args) {
+  for (size_t row = 0; row < args.targets.size(); ++row) {
+    const float* logits = args.logits + row * static_cast<size_t>(args.vocab);
+    RowLogprobs& out = args.out[row];
+    out = {};
+    out.finite = std::all_of(logits, logits + args.vocab, [](float x) { return std::isfinite(x); });
+    if (!out.finite) continue;
+
+    const double max = *std::max_element(logits, logits + args.vocab);
+    double sum = 0;
+    for (int id = 0; id < args.vocab; ++id) sum += std::exp(double{logits[id]} - max);
+    const double log_sum = max + std::log(sum);
+
+    std::vector<TokenLogprob> all;
+    for (int id = 0; id < args.vocab; ++id) {
+      all.push_back({.id = id, .logprob = static_cast<float>(double{logits[id]} - log_sum)});
+    }
+    if (args.targets[row] >= 0) out.target = all[static_cast<size_t>(args.targets[row])].logprob;
+    std::sort(all.begin(), all.end(), [](const TokenLogprob& a, const TokenLogprob& b) {
+      return a.logprob != b.logprob ? a.logprob > b.logprob : a.id < b.id;
+    });
+    out.top.assign(all.begin(), all.begin() + args.num_top[row]);
+  }
+}
+
+}  // namespace lssar

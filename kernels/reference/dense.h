@@ -1,0 +1,23 @@
+// The definitions of the ops that need no cache: Embed, Linear, Logits, TopLogprobs.
+#ifndef LSSAR_KERNELS_REFERENCE_DENSE_H_
+#define LSSAR_KERNELS_REFERENCE_DENSE_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "kernels/ops.h"
+
+namespace lssar {
+
+// Keeps the widened floats of the rounded elements, row-major.
+absl::StatusOr<std::unique_ptr<PackedMatrix>> ReferencePack(const MatrixView& view, DType stored);
+
+void ReferenceEmbed(const EmbedArgs& args);
+void ReferenceLinear(const LinearArgs& args);
+void ReferenceLogits(const LogitsArgs& args);
+void ReferenceTopLogprobs(const TopLogprobsArgs& args);
+
+}  // namespace lssar
+
+#endif  // LSSAR_KERNELS_REFERENCE_DENSE_H_
