@@ -1,0 +1,158 @@
+// Register tiles of the matrix kernel. Included once per target, inside foreach_target.h.
+//
+// A tile is kRows rows of x times one panel of weights. Its sums stay in registers over all of k,
+// so the panel streams by once and each sum is one multiply-add chain. A long k may be cut: sums
+// stored and loaded again as fp32 lose no bit.
+#if defined(LSSAR_KERNELS_CPU_LINEAR_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LSSAR_KERNELS_CPU_LINEAR_INL_H_
+#undef LSSAR_KERNELS_CPU_LINEAR_INL_H_
+#else
+#define LSSAR_KERNELS_CPU_LINEAR_INL_H_
+#endif
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "kernels/check.h"
+#include "kernels/cpu/linear_math-inl.h"
+#include "kernels/cpu/packed_matrix.h"
+#include "kernels/dtype.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lssar {
+namespace HWY_NAMESPACE {
+
+using FloatTag = hn::CappedTag<float, 16>;
+using FloatVec = hn::Vec<FloatTag>;
+inline constexpr size_t kLanes = hn::MaxLanes(FloatTag());
+
+// Rows of x in the largest tile: as many as leave registers for two vectors of weights and one
+// element of x beside the sums.
+#if HWY_TARGET <= HWY_AVX3
+inline constexpr size_t kMaxTileRows = 12;  // 32 registers of 16 lanes
+#elif HWY_TARGET == HWY_AVX2
+inline constexpr size_t kMaxTileRows = 6;  // 16 registers of 8
+#else
+inline constexpr size_t kMaxTileRows = 4;
+#endif
+
+// Vectors of a panel's columns that a tile handles at once. Few rows take the whole panel, which
+// then comes from memory in one pass and brings enough independent chains to hide their latency.
+constexpr size_t VectorsOfTile(size_t num_rows) {
+  constexpr size_t kWhole = size_t{kPanelRows} / kLanes;
+  if (kWhole <= 2) return kWhole;
+  return num_rows <= 3 && kWhole == 4 ? 4 : 2;
+}
+
+// A weight format is its element type and how kLanes adjacent ones become floats.
+struct F32Weights {
+  using Element = float;
+  static HWY_INLINE FloatVec Load(const Element* from) { return hn::Load(FloatTag(), from); }
+};
+struct F16Weights {
+  using Element = hwy::float16_t;
+  static HWY_INLINE FloatVec Load(const Element* from) {
+    return hn::PromoteTo(FloatTag(), hn::Load(hn::Rebind<Element, FloatTag>(), from));
+  }
+};
+struct BF16Weights {
+  using Element = hwy::bfloat16_t;
+  static HWY_INLINE FloatVec Load(const Element* from) {
+    return hn::PromoteTo(FloatTag(), hn::Load(hn::Rebind<Element, FloatTag>(), from));
+  }
+};
+
+// How far ahead of its use a line of streamed weights is asked for: the latency of memory times the
+// rate at which one core reads.
+inline constexpr size_t kPrefetchBytes = 2048;
+
+// sums[row][column] += x[k][row] * w[k][column] over k in rising order.
+// Shapes    w [num_k, kPanelRows]; x [num_k, kRows]; sums [kRows, kPanelRows], 64-byte aligned
+// Requires  w 64-byte aligned. `resume` false: sums start at zero
+template <class Weights, size_t kRows>
+HWY_NOINLINE void MultiplyTile(const void* weights, const float* HWY_RESTRICT x, size_t num_k,
+                               bool resume, float* HWY_RESTRICT sums) {
+  using Element = typename Weights::Element;
+  constexpr size_t kVectors = VectorsOfTile(kRows);
+  constexpr size_t kLineElements = 64 / sizeof(Element);
+  const FloatTag d;
+  for (size_t column = 0; column < kPanelRows; column += kVectors * kLanes) {
+    FloatVec sum[kRows][kVectors];
+    for (size_t r = 0; r < kRows; ++r) {
+      for (size_t v = 0; v < kVectors; ++v) {
+        float* from = sums + r * kPanelRows + column + v * kLanes;
+        sum[r][v] = resume ? hn::Load(d, from) : hn::Zero(d);
+      }
+    }
+    const Element* HWY_RESTRICT w = static_cast<const Element*>(weights) + column;
+    const float* HWY_RESTRICT x_k = x;
+    for (size_t k = 0; k < num_k; ++k) {
+      for (size_t line = 0; line < kVectors * kLanes; line += kLineElements) {
+        hwy::Prefetch(w + line + kPrefetchBytes / sizeof(Element));
+      }
+      FloatVec w_k[kVectors];
+      for (size_t v = 0; v < kVectors; ++v) w_k[v] = Weights::Load(w + v * kLanes);
+      for (size_t r = 0; r < kRows; ++r) {
+        const FloatVec x_kr = hn::Set(d, x_k[r]);
+        for (size_t v = 0; v < kVectors; ++v) {
+          sum[r][v] = FusedMulAdd(d, w_k[v], x_kr, sum[r][v]);
+        }
+      }
+      w += kPanelRows;
+      x_k += kRows;
+    }
+    for (size_t r = 0; r < kRows; ++r) {
+      for (size_t v = 0; v < kVectors; ++v) {
+        hn::Store(sum[r][v], d, sums + r * kPanelRows + column + v * kLanes);
+      }
+    }
+  }
+}
+
+using TileFunction = void (*)(const void* weights, const float* x, size_t num_k, bool resume,
+                              float* sums);
+using TileFunctions = std::array<TileFunction, kMaxTileRows + 1>;
+
+template <class Weights, size_t... kRowsMinus1>
+constexpr TileFunctions MakeTileFunctions(std::index_sequence<kRowsMinus1...>) {
+  return {nullptr, &MultiplyTile<Weights, kRowsMinus1 + 1>...};
+}
+
+// By number of rows; [0] is unused.
+template <class Weights>
+inline constexpr TileFunctions kTileFunctions =
+    MakeTileFunctions<Weights>(std::make_index_sequence<kMaxTileRows>());
+
+// out[0, count) = the weights as fp32. count is a multiple of kPanelRows.
+template <class Weights>
+HWY_NOINLINE void WidenPanel(const void* weights, size_t count, float* HWY_RESTRICT out) {
+  const auto* from = static_cast<const typename Weights::Element*>(weights);
+  for (size_t i = 0; i < count; i += kLanes) {
+    hn::Store(Weights::Load(from + i), FloatTag(), out + i);
+  }
+}
+
+// What the product needs to know of a stored type. A new format is a new row here.
+struct WeightFormat {
+  const TileFunctions* tiles;
+  void (*widen)(const void* weights, size_t count, float* out);
+};
+
+HWY_INLINE WeightFormat FormatOf(DType stored) {
+  switch (stored) {
+    case DType::kF32: return {&kTileFunctions<F32Weights>, nullptr};
+    case DType::kF16: return {&kTileFunctions<F16Weights>, &WidenPanel<F16Weights>};
+    case DType::kBF16: return {&kTileFunctions<BF16Weights>, &WidenPanel<BF16Weights>};
+  }
+  LSSAR_CHECK(false);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace lssar
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

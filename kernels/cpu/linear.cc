@@ -1,0 +1,214 @@
+#include "kernels/cpu/linear.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/check.h"
+#include "kernels/cpu/layer_norm.h"
+#include "kernels/cpu/packed_matrix.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/linear.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/linear-inl.h"
+#include "kernels/cpu/linear_math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lssar {
+namespace HWY_NAMESPACE {
+namespace {
+
+// Rows of x that a task takes past a panel, so that their part of x stays in L2 from one panel to
+// the next while weights are widened and read from memory only once per so many rows.
+constexpr size_t kBlockRows = 192;
+
+// Steps of k between two loads of the sums: the widened weights (32 KiB) and a tile of x fit L1.
+constexpr size_t kBlockSteps = 256;
+
+// A task streams at least this many bytes of weights, to be worth its claim.
+constexpr size_t kMinTaskBytes = size_t{64} << 10;
+
+struct Product {
+  const LinearArgs& args;
+  const int32_t* row_ids;  // null: row r of x is x[r]
+  const CpuMatrix& weight;
+  WeightFormat format;
+  size_t num_steps;  // in-features
+  size_t num_tiles;
+  const float* x;  // [tile][k][row of the tile]
+  Scratch& scratch;
+
+  // Rows are dealt to tiles evenly: 13 rows are a tile of 6 and one of 7.
+  size_t FirstRow(size_t tile) const {
+    return tile * static_cast<size_t>(args.num_rows) / num_tiles;
+  }
+  size_t NumRows(size_t tile) const { return FirstRow(tile + 1) - FirstRow(tile); }
+};
+
+// Rows of tile `tile`, normalised, interleaved as the tile kernels read them.
+void PackTile(const Product& product, size_t tile, int thread_idx, float* packed) {
+  const LinearArgs& args = product.args;
+  const size_t first_row = product.FirstRow(tile);
+  const size_t num_rows = product.NumRows(tile);
+  const size_t width = product.num_steps;
+  const float* rows[kMaxTileRows];
+  float* normed = args.norm.weight == nullptr
+                      ? nullptr
+                      : product.scratch.OfThread<float>(thread_idx, num_rows * width);
+  for (size_t r = 0; r < num_rows; ++r) {
+    const size_t row = product.row_ids == nullptr
+                           ? first_row + r
+                           : static_cast<size_t>(product.row_ids[first_row + r]);
+    rows[r] = args.x + row * width;
+    if (normed != nullptr) {
+      LayerNormRow(rows[r], static_cast<int>(width), args.norm, normed + r * width);
+      rows[r] = normed + r * width;
+    }
+  }
+  float* to = packed + first_row * width;
+  for (size_t k = 0; k < width; ++k) {
+    for (size_t r = 0; r < num_rows; ++r) *to++ = rows[r][k];
+  }
+}
+
+// One row of a tile's sums to `count` elements of out: bias, activation, residual.
+void FinishRow(const LinearArgs& args, const float* sums, size_t first_column, size_t count,
+               size_t out_idx) {
+  const FloatTag d;
+  HWY_ALIGN float whole[kPanelRows];
+  HWY_ALIGN float bias[kPanelRows] = {};
+  HWY_ALIGN float residual[kPanelRows] = {};
+  if (args.bias != nullptr) std::memcpy(bias, args.bias + first_column, count * sizeof(float));
+  if (args.residual != nullptr) {
+    std::memcpy(residual, args.residual + out_idx, count * sizeof(float));
+  }
+  for (size_t c = 0; c < kPanelRows; c += kLanes) {
+    FloatVec y = hn::Load(d, sums + c);
+    if (args.bias != nullptr) y = hn::Add(y, hn::Load(d, bias + c));
+    if (args.activation == Activation::kGeluTanh) y = GeluTanh(d, y);
+    if (args.residual != nullptr) y = hn::Add(y, hn::Load(d, residual + c));
+    hn::Store(y, d, whole + c);
+  }
+  std::memcpy(args.out + out_idx, whole, count * sizeof(float));
+}
+
+// Tiles [first_tile, end_tile) of x times one panel.
+void MultiplyPanel(const Product& product, size_t panel_idx, size_t first_tile, size_t end_tile,
+                   int thread_idx) {
+  const LinearArgs& args = product.args;
+  const size_t num_steps = product.num_steps;
+  const size_t first_row = product.FirstRow(first_tile);
+  const size_t num_rows = product.FirstRow(end_tile) - first_row;
+  constexpr size_t kWideCount = kBlockSteps * size_t{kPanelRows};
+  float* sums =
+      product.scratch.OfThread<float>(thread_idx, kWideCount + num_rows * size_t{kPanelRows});
+  float* wide = sums + num_rows * size_t{kPanelRows};
+  const auto* panel =
+      static_cast<const std::byte*>(product.weight.Panel(static_cast<int>(panel_idx)));
+  const size_t step_bytes = size_t{kPanelRows} * BytesOf(product.weight.StoredType());
+
+  if (end_tile - first_tile == 1) {
+    (*product.format.tiles)[num_rows](panel, product.x + first_row * num_steps, num_steps, false,
+                                      sums);
+  } else {
+    for (size_t k = 0; k < num_steps; k += kBlockSteps) {
+      const size_t count = std::min(kBlockSteps, num_steps - k);
+      const void* weights = panel + k * step_bytes;
+      if (product.format.widen != nullptr) {
+        product.format.widen(weights, count * size_t{kPanelRows}, wide);
+        weights = wide;
+      }
+      for (size_t tile = first_tile; tile < end_tile; ++tile) {
+        const size_t row = product.FirstRow(tile);
+        const size_t tile_rows = product.NumRows(tile);
+        kTileFunctions<F32Weights>[tile_rows](weights, product.x + row * num_steps + k * tile_rows,
+                                              count, k > 0,
+                                              sums + (row - first_row) * size_t{kPanelRows});
+      }
+    }
+  }
+
+  const size_t num_columns = static_cast<size_t>(product.weight.NumRows());
+  const size_t first_column = panel_idx * size_t{kPanelRows};
+  const size_t count = std::min(size_t{kPanelRows}, num_columns - first_column);
+  for (size_t r = 0; r < num_rows; ++r) {
+    FinishRow(args, sums + r * size_t{kPanelRows}, first_column, count,
+              (first_row + r) * num_columns + first_column);
+  }
+}
+
+void LinearOfTarget(const LinearArgs& args, const int32_t* row_ids, ThreadPool& pool,
+                    Scratch& scratch) {
+  const auto& weight = static_cast<const CpuMatrix&>(*args.weight);
+  const size_t num_rows = static_cast<size_t>(args.num_rows);
+  Product product{.args = args,
+                  .row_ids = row_ids,
+                  .weight = weight,
+                  .format = FormatOf(weight.StoredType()),
+                  .num_steps = static_cast<size_t>(weight.NumCols()),
+                  .num_tiles = (num_rows + kMaxTileRows - 1) / kMaxTileRows,
+                  .x = args.x,
+                  .scratch = scratch};
+  const bool as_it_is = num_rows == 1 && row_ids == nullptr && args.norm.weight == nullptr;
+  if (!as_it_is) {
+    float* packed = scratch.Shared<float>(num_rows * product.num_steps);
+    product.x = packed;
+    pool.ParallelFor(static_cast<int64_t>(product.num_tiles), [&](int64_t tile, int thread_idx) {
+      PackTile(product, static_cast<size_t>(tile), thread_idx, packed);
+    });
+  }
+
+  const size_t num_blocks = (num_rows + kBlockRows - 1) / kBlockRows;
+  const size_t num_panels = static_cast<size_t>(weight.NumPanels());
+  const size_t task_panels = std::max(size_t{1}, kMinTaskBytes / weight.PanelBytes());
+  const size_t tasks_per_block = (num_panels + task_panels - 1) / task_panels;
+  pool.ParallelFor(
+      static_cast<int64_t>(num_blocks * tasks_per_block), [&](int64_t task_idx, int thread_idx) {
+        const size_t block = static_cast<size_t>(task_idx) / tasks_per_block;
+        const size_t first_panel = static_cast<size_t>(task_idx) % tasks_per_block * task_panels;
+        const size_t end_panel = std::min(num_panels, first_panel + task_panels);
+        const size_t first_tile = block * product.num_tiles / num_blocks;
+        const size_t end_tile = (block + 1) * product.num_tiles / num_blocks;
+        for (size_t panel = first_panel; panel < end_panel; ++panel) {
+          MultiplyPanel(product, panel, first_tile, end_tile, thread_idx);
+        }
+      });
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lssar
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lssar {
+
+HWY_EXPORT(LinearOfTarget);
+
+namespace {
+
+void Run(const LinearArgs& args, const int32_t* row_ids, ThreadPool& pool, Scratch& scratch) {
+  LSSAR_CHECK(args.num_rows >= 0 && args.weight != nullptr);
+  if (args.num_rows == 0) return;
+  LSSAR_CHECK(args.x != nullptr && args.out != nullptr && args.x != args.out);
+  LSSAR_CHECK((args.norm.weight == nullptr) == (args.norm.bias == nullptr));
+  HWY_DYNAMIC_DISPATCH(LinearOfTarget)(args, row_ids, pool, scratch);
+}
+
+}  // namespace
+
+void LinearOnCpu(const LinearArgs& args, ThreadPool& pool, Scratch& scratch) {
+  Run(args, nullptr, pool, scratch);
+}
+
+void GatheredLinearOnCpu(const LinearArgs& args, std::span<const int32_t> row_ids, ThreadPool& pool,
+                         Scratch& scratch) {
+  LSSAR_CHECK(row_ids.size() == static_cast<size_t>(args.num_rows));
+  Run(args, row_ids.data(), pool, scratch);
+}
+
+}  // namespace lssar
+#endif  // HWY_ONCE

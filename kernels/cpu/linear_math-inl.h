@@ -1,0 +1,78 @@
+// Vector arithmetic whose bits are the same on every instruction set.
+// Included once per target, inside foreach_target.h.
+#if defined(LSSAR_KERNELS_CPU_LINEAR_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LSSAR_KERNELS_CPU_LINEAR_MATH_INL_H_
+#undef LSSAR_KERNELS_CPU_LINEAR_MATH_INL_H_
+#else
+#define LSSAR_KERNELS_CPU_LINEAR_MATH_INL_H_
+#endif
+
+#include <cmath>
+#include <cstddef>
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lssar {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// a * b + c, rounded once. Machines without the instruction (x86 before 2013) take the library's,
+// lane by lane: slow, but the same bits. Highway's MulAdd would round twice there.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V FusedMulAdd(D d, V a, V b, V c) {
+#if HWY_NATIVE_FMA
+  (void)d;
+  return hn::MulAdd(a, b, c);
+#else
+  constexpr size_t kLanes = hn::MaxLanes(D());
+  HWY_ALIGN float lanes_a[kLanes];
+  HWY_ALIGN float lanes_b[kLanes];
+  HWY_ALIGN float lanes_c[kLanes];
+  hn::Store(a, d, lanes_a);
+  hn::Store(b, d, lanes_b);
+  hn::Store(c, d, lanes_c);
+  for (size_t i = 0; i < kLanes; ++i) lanes_c[i] = std::fma(lanes_a[i], lanes_b[i], lanes_c[i]);
+  return hn::Load(d, lanes_c);
+#endif
+}
+
+// e^x for x in [-87, 88]; x outside is taken for the nearer bound; a NaN gives any finite value.
+// Accuracy  2 ULP
+// Source    Cephes expf: argument reduction by ln 2 in two parts, polynomial of degree 5
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V ExpClamped(D d, V x) {
+  const hn::RebindToSigned<D> d_int;
+  x = hn::Min(hn::Max(x, hn::Set(d, -87.0f)), hn::Set(d, 88.0f));
+  const V power = hn::Round(hn::Mul(x, hn::Set(d, 1.44269504088896341f)));
+  V r = FusedMulAdd(d, power, hn::Set(d, -0.693359375f), x);
+  r = FusedMulAdd(d, power, hn::Set(d, 2.12194440e-4f), r);
+  V poly = hn::Set(d, 1.9875691500e-4f);
+  poly = FusedMulAdd(d, poly, r, hn::Set(d, 1.3981999507e-3f));
+  poly = FusedMulAdd(d, poly, r, hn::Set(d, 8.3334519073e-3f));
+  poly = FusedMulAdd(d, poly, r, hn::Set(d, 4.1665795894e-2f));
+  poly = FusedMulAdd(d, poly, r, hn::Set(d, 1.6666665459e-1f));
+  poly = FusedMulAdd(d, poly, r, hn::Set(d, 5.0000001201e-1f));
+  const V value = hn::Add(FusedMulAdd(d, poly, hn::Mul(r, r), r), hn::Set(d, 1.0f));
+  // |power| <= 127 and value is in (0.7, 1.42): adding to the exponent neither overflows it nor
+  // leaves the normal numbers.
+  const auto shift = hn::ShiftLeft<23>(hn::ConvertTo(d_int, power));
+  return hn::BitCast(d, hn::Add(hn::BitCast(d_int, value), shift));
+}
+
+// x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), as x / (1 + e^-2u). NaN gives NaN.
+// Accuracy  4e-7 |x|
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V GeluTanh(D d, V x) {
+  // -2 sqrt(2 / pi) and that times 0.044715.
+  const V slope = hn::Set(d, -1.59576912160573071f);
+  const V cubic = hn::Set(d, -0.0713548162726002527f);
+  const V minus_2u = hn::Mul(x, FusedMulAdd(d, hn::Mul(x, x), cubic, slope));
+  return hn::Div(x, hn::Add(hn::Set(d, 1.0f), ExpClamped(d, minus_2u)));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace lssar
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
