@@ -1,0 +1,191 @@
+#!/bin/sh
+# Builds the container image with the shipped checkpoint inside, starts it as it would be started, and
+# generates through it. With docker; where no docker engine answers, with buildah (as root), on a base
+# image made by debootstrap from the mirror that apt uses here.
+#
+#   sh tests/deploy/image_test.sh
+set -eu
+cd "$(dirname "$0")/../.."
+
+model=models/zoo/lssar-6m
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/lssar-image.XXXXXX")
+image=lssar-image-test:$$
+container=
+server_pid=
+engine=
+
+fail() {
+  echo "FAILED: $*" >&2
+  exit 1
+}
+
+# Storage of its own: nothing of it stays, and nothing of the user's is touched.
+in_buildah() {
+  TMPDIR=$scratch buildah --root "$scratch/storage" --runroot "$scratch/run" \
+    --storage-driver vfs "$@"
+}
+
+at_exit() {
+  status=$?
+  trap - EXIT
+  if [ -n "$server_pid" ]; then
+    kill -KILL "$server_pid" 2>/dev/null || true
+  fi
+  if [ "$engine" = docker ]; then
+    if [ -n "$container" ]; then
+      docker rm --force "$container" >/dev/null || true
+    fi
+    docker rmi --force "$image" >/dev/null 2>&1 || true
+  fi
+  rm -rf --one-file-system "$scratch"
+  exit "$status"
+}
+trap at_exit EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+# debian:bookworm-slim for buildah: a minimal Debian 12 with this machine's way to its mirror.
+make_base_image() {
+  mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Identifier: Packages' 'Codename: bookworm' \
+    'Component: main' 2>/dev/null | head -n 1)
+  debootstrap --variant=minbase bookworm "$scratch/base" "${mirror:-http://deb.debian.org/debian}" \
+    >"$scratch/debootstrap.log" 2>&1 || {
+    tail -n 20 "$scratch/debootstrap.log"
+    fail "debootstrap from ${mirror:-http://deb.debian.org/debian}"
+  }
+  apt-config dump 2>/dev/null | grep -i '^Acquire::https\?::Proxy' \
+    >"$scratch/base/etc/apt/apt.conf.d/90proxy" || true
+  base_container=$(in_buildah from scratch)
+  in_buildah add -q "$base_container" "$scratch/base" /
+  in_buildah config --cmd /bin/sh "$base_container"
+  in_buildah commit -q "$base_container" docker.io/library/debian:bookworm-slim >/dev/null
+  in_buildah rm "$base_container" >/dev/null
+  rm -rf --one-file-system "$scratch/base"
+}
+
+build_image() {
+  if [ "$engine" = docker ]; then
+    docker build -f deploy/Dockerfile --build-arg "MODEL=$model" -t "$image" .
+  else
+    make_base_image
+    in_buildah bud --isolation chroot --network host --pull-never --format docker \
+      -f deploy/Dockerfile --build-arg "MODEL=$model" -t "$image" .
+  fi
+}
+
+in_container() {
+  if [ "$engine" = docker ]; then
+    docker exec "$container" "$@"
+  else
+    in_buildah run --isolation chroot --network host "$container" -- "$@"
+  fi
+}
+
+# The first port from 50151 on that nothing listens on.
+free_port() {
+  port=50151
+  while grep -qi ":$(printf '%04X' "$port") 0*:0000 0A" /proc/net/tcp /proc/net/tcp6 2>/dev/null; do
+    port=$((port + 1))
+  done
+  echo "$port"
+}
+
+start_server() {
+  if [ "$engine" = docker ]; then
+    address=127.0.0.1:50051
+    container=$(docker run --detach --read-only --cap-drop ALL "$image")
+    return
+  fi
+  # The network is this machine's, so the port must be one that is free; pid 1 is not the server.
+  port=$(free_port)
+  address=127.0.0.1:$port
+  container=$(in_buildah from --pull-never "$image")
+  entrypoint=$(in_buildah inspect --type image --format '{{.Docker.Config.Entrypoint}}' "$image" |
+    tr -d '[]')
+  in_container sh -c 'echo $$ >/tmp/server.pid && exec "$@"' sh $entrypoint \
+    --listen "0.0.0.0:$port" >"$scratch/server.log" 2>&1 </dev/null &
+  server_pid=$!
+}
+
+server_log() {
+  if [ "$engine" = docker ]; then
+    docker logs "$container" 2>&1
+  else
+    cat "$scratch/server.log"
+  fi
+}
+
+wait_for_server() {
+  waited=0
+  until in_container lssar info --server "$address" >/dev/null 2>&1; do
+    waited=$((waited + 1))
+    if [ "$waited" -ge 60 ]; then
+      server_log | tail -n 30
+      fail "the server in the container does not answer at $address"
+    fi
+    sleep 1
+  done
+}
+
+# The server's exit code after SIGTERM.
+stop_server() {
+  if [ "$engine" = docker ]; then
+    docker stop --time 40 "$container" >/dev/null
+    docker inspect --format '{{.State.ExitCode}}' "$container"
+  else
+    in_container sh -c 'kill -TERM "$(cat /tmp/server.pid)"'
+  fi
+}
+
+if docker info >/dev/null 2>&1; then
+  engine=docker
+elif ! command -v buildah >/dev/null 2>&1 || ! command -v debootstrap >/dev/null 2>&1; then
+  fail "no docker engine answers here, and buildah or debootstrap is not installed"
+elif [ "$(id -u)" -ne 0 ]; then
+  fail "no docker engine answers here, and buildah needs root to make the base image"
+else
+  engine=buildah
+fi
+
+echo "building with $engine"
+build_image
+start_server
+wait_for_server
+
+echo "the image"
+[ "$(in_container id -u)" -ne 0 ] || fail "the container runs as root"
+for program in cc c++ gcc g++ clang as ld ld.lld make cmake ninja protoc; do
+  if in_container sh -c "command -v $program"; then
+    fail "$program is in the image"
+  fi
+done
+for program in lssar-server lssar; do
+  if in_container ldd "/usr/local/bin/$program" | grep 'not found'; then
+    fail "$program lacks a library"
+  fi
+done
+if in_container dpkg-query -W -f '${Package}\n' | grep -e '-dev$'; then
+  fail "development packages are in the image"
+fi
+
+echo "a generation"
+text=$(in_container lssar generate --server "$address" "The capital of France is" --max-tokens 20 \
+  --seed 1)
+echo "$text"
+[ -n "$text" ] || fail "the generation is empty"
+again=$(in_container lssar generate --server "$address" "The capital of France is" --max-tokens 20 \
+  --seed 1)
+[ "$text" = "$again" ] || fail "the same seed gave another text: $again"
+
+echo "the end"
+exit_code=$(stop_server)
+if [ "$engine" = buildah ]; then
+  exit_code=0
+  wait "$server_pid" || exit_code=$?
+  server_pid=
+fi
+if [ "$exit_code" -ne 0 ]; then
+  server_log | tail -n 30
+  fail "after SIGTERM the server's exit code is $exit_code"
+fi
+echo "passed"
