@@ -1,0 +1,120 @@
+#include "runtime/engine.h"
+
+#include <mutex>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/admission.h"
+#include "runtime/kv_cache.h"
+#include "runtime/limits.h"
+#include "runtime/request_queue.h"
+#include "runtime/step_loop.h"
+
+namespace lssar {
+namespace {
+
+class EngineThread final : public Engine {
+ public:
+  EngineThread(Checkpoint* checkpoint, std::unique_ptr<KvCache> kv_cache,
+               const EngineOptions& options)
+      : checkpoint_(checkpoint),
+        options_(options),
+        queue_(options.max_queued_requests),
+        loop_(checkpoint, std::move(kv_cache), options, &queue_),
+        thread_([this] { Run(); }) {}
+
+  ~EngineThread() override { Drain(absl::ZeroDuration()); }
+
+  absl::StatusOr<Handle> Submit(Request request, std::shared_ptr<TokenSink> sink) override {
+    if (absl::Status fits = CheckFits(request, options_, loop_.Layout()); !fits.ok()) return fits;
+    if (request.generate && !request.generate->stop_strings.empty() &&
+        checkpoint_->tokenizer == nullptr) {
+      return absl::FailedPreconditionError(
+          "stop_strings: this checkpoint has no tokenizer, so its output has no text to match");
+    }
+    auto cancelled = std::make_shared<std::atomic<bool>>(false);
+    const absl::Status pushed = queue_.Push({.request = std::move(request),
+                                             .sink = std::move(sink),
+                                             .cancelled = cancelled,
+                                             .submitted_at = Clock::now()});
+    if (!pushed.ok()) return pushed;
+    return Handle(std::move(cancelled));
+  }
+
+  bool Drain(absl::Duration limit) override {
+    queue_.Close(absl::UnavailableError("the engine is draining: it takes no new requests"));
+    queue_.WaitUntilNoneOpen(limit);
+    queue_.Stop();
+    const std::lock_guard lock(join_mutex_);
+    if (thread_.joinable()) thread_.join();
+    return num_cut_ == 0;
+  }
+
+  EngineStats Stats() const override { return loop_.Stats(); }
+  const EngineOptions& Options() const override { return options_; }
+  const Checkpoint& Model() const override { return *checkpoint_; }
+
+ private:
+  void Run() {
+    absl::Status end = absl::UnavailableError("the engine was stopped");
+    int num_failed_steps = 0;  // in a row
+    while (queue_.WaitForWork(loop_.IsRunning())) {
+      const absl::Status status = loop_.Step();
+      num_failed_steps = status.ok() ? 0 : num_failed_steps + 1;
+      if (num_failed_steps == limits::kMaxFailedSteps) {
+        end = absl::UnavailableError(
+            absl::StrCat("the engine stopped: ", num_failed_steps,
+                         " steps in a row failed, the last with: ", status.message()));
+        queue_.Close(end);
+        break;
+      }
+    }
+    num_cut_ = loop_.EndAll(end);
+  }
+
+  Checkpoint* const checkpoint_;
+  const EngineOptions options_;
+  RequestQueue queue_;
+  StepLoop loop_;
+  int num_cut_ = 0;  // written by the thread, read after its end
+  std::mutex join_mutex_;
+  std::thread thread_;  // last: it uses all of the others
+};
+
+absl::Status CheckRange(const char* name, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " = ", value, " is outside [", low, ", ", high, "]"));
+}
+
+absl::Status CheckOptions(const EngineOptions& options) {
+  for (const absl::Status& status :
+       {CheckRange("max_context", options.max_context, 1, limits::kMaxContext),
+        CheckRange("max_sequences", options.max_sequences, 1, limits::kMaxSequences),
+        CheckRange("max_queued_requests", options.max_queued_requests, 1,
+                   limits::kMaxQueuedRequests),
+        CheckRange("step_tokens", options.step_tokens, 1, limits::kMaxStepTokens),
+        CheckRange("page_tokens", options.page_tokens, kMinPageTokens, kMaxPageTokens),
+        CheckRange("kv_bytes", options.kv_bytes, 0, std::numeric_limits<int64_t>::max())}) {
+    if (!status.ok()) return status;
+  }
+  if ((options.page_tokens & (options.page_tokens - 1)) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("page_tokens = ", options.page_tokens, " is not a power of two"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Checkpoint* checkpoint, Backend* backend,
+                                                       const EngineOptions& options) {
+  if (absl::Status status = CheckOptions(options); !status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<KvCache>> kv_cache =
+      KvCache::Create(checkpoint->config, options, backend);
+  if (!kv_cache.ok()) return kv_cache.status();
+  return std::make_unique<EngineThread>(checkpoint, *std::move(kv_cache), options);
+}
+
+}  // namespace lssar

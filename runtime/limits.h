@@ -29,6 +29,9 @@ inline constexpr int kMaxSequences = 1024;
 inline constexpr int kMaxQueuedRequests = 1 << 16;
 inline constexpr int kMaxStepTokens = 1 << 14;
 
+// Steps in a row that may fail in the backend before the engine gives it up.
+inline constexpr int kMaxFailedSteps = 3;
+
 // Per-token results and pieces of one reply message: large replies are streamed in blocks.
 inline constexpr int kMaxTokensPerMessage = 512;
 

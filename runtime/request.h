@@ -34,14 +34,15 @@ struct SamplingParams {
 
 struct GenerateParams {
   SamplingParams sampling;
-  int num_choices = 1;   // n
-  int max_tokens = 0;    // new tokens, >= 1
-  int min_tokens = 0;    // EOS, stop ids and stop strings do not count before that many
+  int num_choices = 1;  // n
+  int max_tokens = 0;   // new tokens, >= 1
+  int min_tokens = 0;   // EOS, stop ids and stop strings do not end the text before that many
   bool ignore_eos = false;
-  std::vector<std::string> stop_strings;  // bytes; matched across token borders, never part of the text
-  std::vector<int32_t> stop_ids;          // end the text and are not part of it
-  int num_logprobs = -1;         // -1: none; 0: the chosen token's; N: and the N best
-  int num_prompt_logprobs = -1;  // the same for the prompt's own tokens (choice 0 alone)
+  std::vector<std::string>
+      stop_strings;               // UTF-8; matched across token borders, never part of the text
+  std::vector<int32_t> stop_ids;  // end the text and are not part of it
+  int num_logprobs = -1;          // -1: none; 0: the chosen token's; N: and the N best
+  int num_prompt_logprobs = -1;   // the same for the prompt's own tokens (choice 0 alone)
 };
 
 // Log-probabilities of each continuation after the context. The context is computed once.
@@ -53,8 +54,8 @@ struct ScoreParams {
 // A validated request: nothing in it is out of range (server/parse_request.h, the only reader of
 // user input, made sure).
 struct Request {
-  std::string id;  // for logs
-  std::vector<int32_t> prompt;  // generate: the prompt; score: the context. >= 1 token
+  std::string id;                          // for logs
+  std::vector<int32_t> prompt;             // generate: the prompt; score: the context. >= 1 token
   std::optional<GenerateParams> generate;  // exactly one of the two is set
   std::optional<ScoreParams> score;
   std::optional<Clock::time_point> deadline;
@@ -64,15 +65,16 @@ enum class FinishReason : uint8_t { kEos, kStopString, kStopId, kLength };
 
 struct TokenResult {
   int32_t id = 0;
-  float logprob = 0;               // of the raw model distribution; 0 when none were asked for
-  std::vector<TokenLogprob> top;
+  float logprob = 0;  // of the raw model distribution; 0 when none were asked for
+  std::vector<TokenLogprob> top = {};
 };
 
 // What became known of one choice in one engine step.
 struct GenerateDelta {
   int choice = 0;
-  std::vector<TokenResult> tokens;
-  std::string text;  // whole UTF-8; may lag behind the tokens (a held-back stop string or character)
+  std::vector<TokenResult> tokens;  // the one that ended the text (EOS, a stop id) among them
+  std::string
+      text;  // whole UTF-8; may lag behind the tokens (a held-back stop string or character)
   std::optional<FinishReason> finish;
   std::string stop_string;  // the one that matched, when finish is kStopString
 };
@@ -85,20 +87,20 @@ struct PromptDelta {
 
 struct ContinuationScore {
   int index = 0;
-  double logprob = 0;              // sum over the tokens, nats
-  bool is_greedy = true;           // every token was the row's best
+  double logprob = 0;     // sum over the tokens, nats
+  bool is_greedy = true;  // every token was the row's best
   std::vector<TokenResult> tokens;
 };
 
-// Units are tokens and microseconds since Submit.
+// Tokens and microseconds.
 struct RequestStats {
-  int num_prompt_tokens = 0;
+  int num_prompt_tokens = 0;  // score: of the context and all continuations
   int num_cached_tokens = 0;
   int num_generated_tokens = 0;  // over all choices
-  int64_t queue_us = 0;
-  int64_t prefill_us = 0;
-  int64_t decode_us = 0;
-  AttentionCounters attention;
+  int64_t queue_us = 0;          // Submit to admission
+  int64_t prefill_us = 0;        // admission to the first token, or first score
+  int64_t decode_us = 0;         // from there to the end
+  AttentionCounters attention = {};
 };
 
 // Where a request's results go. Called on the engine thread, in order, never after OnDone; must
@@ -106,7 +108,8 @@ struct RequestStats {
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
-  // The request was admitted: first of all calls (a request that ends while queued gets OnDone alone).
+  // The request was admitted: first of all calls (a request that ends while queued gets OnDone
+  // alone).
   virtual void OnAdmitted(const RequestStats& stats) = 0;
   virtual void OnPromptLogprobs(PromptDelta delta) = 0;
   virtual void OnTokens(GenerateDelta delta) = 0;

@@ -1,0 +1,66 @@
+#include "runtime/admission.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+
+namespace lssar {
+namespace {
+
+// Tokens that may follow the prompt.
+int64_t MaxFurtherTokens(const Request& request) {
+  if (request.generate) return request.generate->max_tokens;
+  size_t longest = 0;
+  for (const auto& continuation : request.score->continuations) {
+    longest = std::max(longest, continuation.size());
+  }
+  return int64_t(longest);
+}
+
+std::string LengthArithmetic(const Request& request) {
+  const int64_t further = MaxFurtherTokens(request);
+  return absl::StrCat(request.generate ? "prompt " : "context ", request.prompt.size(),
+                      request.generate ? " + max_tokens " : " + longest continuation ", further,
+                      " = ", int64_t(request.prompt.size()) + further, " tokens");
+}
+
+}  // namespace
+
+Demand DemandOf(const Request& request, const KvLayout& layout) {
+  const int num_tokens = int(int64_t(request.prompt.size()) + MaxFurtherTokens(request));
+  return {.num_sequences = request.generate ? request.generate->num_choices : 1,
+          .num_tokens = num_tokens,
+          .num_pages = layout.PagesFor(num_tokens)};
+}
+
+int MaxRunning(const EngineOptions& options) {
+  return std::min(options.max_sequences, options.step_tokens);
+}
+
+absl::Status CheckFits(const Request& request, const EngineOptions& options,
+                       const KvLayout& layout) {
+  LSSAR_CHECK(request.generate.has_value() != request.score.has_value());
+  LSSAR_CHECK(!request.prompt.empty());
+  if (int64_t(request.prompt.size()) + MaxFurtherTokens(request) > options.max_context) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(LengthArithmetic(request), ", over max_context = ", options.max_context));
+  }
+  const Demand demand = DemandOf(request, layout);
+  if (demand.num_sequences > MaxRunning(options)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("n = ", demand.num_sequences, " choices run together, and at most ",
+                     MaxRunning(options), " sequences do (max_sequences = ", options.max_sequences,
+                     ", step_tokens = ", options.step_tokens, ")"));
+  }
+  if (demand.TotalPages() > layout.num_pages) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(LengthArithmetic(request), " need ", demand.num_pages, " pages of ",
+                     layout.page_tokens, " tokens; ", demand.num_sequences, " x ", demand.num_pages,
+                     " = ", demand.TotalPages(), " pages, and the pool has ", layout.num_pages));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lssar

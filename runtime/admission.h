@@ -1,0 +1,32 @@
+// What a request needs of the engine, and whether it can ever be had. Pure.
+#ifndef LSSAR_RUNTIME_ADMISSION_H_
+#define LSSAR_RUNTIME_ADMISSION_H_
+
+#include "absl/status/status.h"
+#include "kernels/kv_layout.h"
+#include "runtime/engine.h"
+#include "runtime/request.h"
+
+namespace lssar {
+
+// The worst case, reserved at admission: what runs is sure to end.
+struct Demand {
+  int num_sequences = 0;  // choices; 1 for a score item
+  int num_tokens = 0;     // of each at most: prompt + max_tokens, context + longest continuation
+  int num_pages = 0;      // of each
+  int64_t TotalPages() const { return int64_t(num_sequences) * num_pages; }
+};
+
+// Requires  num_tokens fits an int: CheckFits made sure
+Demand DemandOf(const Request& request, const KvLayout& layout);
+
+// Sequences that may run at once.
+int MaxRunning(const EngineOptions& options);
+
+// Errors  INVALID_ARGUMENT: can never be admitted; shows the arithmetic.
+absl::Status CheckFits(const Request& request, const EngineOptions& options,
+                       const KvLayout& layout);
+
+}  // namespace lssar
+
+#endif  // LSSAR_RUNTIME_ADMISSION_H_

@@ -1,0 +1,89 @@
+#include "runtime/generate_task.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/sequence.h"
+
+namespace lssar {
+
+GenerateTask::GenerateTask(Options options)
+    : options_(std::move(options)), text_(options_.tokenizer, options_.stop_strings) {
+  if (UsesTokenCounts(options_.params->sampling)) counts_.AddPrompt(options_.prompt);
+}
+
+bool GenerateTask::WantsLogits(const Sequence& sequence, int position) const {
+  if (position + 1 == int(sequence.tokens.size())) return true;
+  return options_.choice == 0 && options_.params->num_prompt_logprobs >= 0 && IsPromptRow(position);
+}
+
+absl::StatusOr<RowTarget> GenerateTask::Choose(const Sequence& sequence, int position,
+                                               std::span<const float> logits, Sampler* sampler) {
+  const GenerateParams& params = *options_.params;
+  if (IsPromptRow(position)) {
+    return RowTarget{.id = sequence.tokens[size_t(position) + 1],
+                     .num_top = params.num_prompt_logprobs};
+  }
+  const std::optional<int32_t> id = sampler->Sample(logits, {.params = &params.sampling,
+                                                             .counts = &counts_,
+                                                             .choice = options_.choice,
+                                                             .position = position + 1});
+  if (!id) return LogitsNotFinite(position);
+  drawn_ = TokenResult{.id = *id};
+  if (params.num_logprobs < 0) return RowTarget{};
+  return RowTarget{.id = *id, .num_top = params.num_logprobs};
+}
+
+void GenerateTask::Take(int position, const RowTarget& target, RowLogprobs* logprobs) {
+  if (IsPromptRow(position)) {
+    if (prompt_delta_.tokens.empty()) prompt_delta_.first = position + 1;
+    prompt_delta_.tokens.push_back(MakeTokenResult(target, logprobs));
+  } else {
+    drawn_ = MakeTokenResult(target, logprobs);
+  }
+}
+
+void GenerateTask::Advance(Sequence* sequence) {
+  if (!drawn_) return;  // a part of the prompt
+  const int32_t id = drawn_->id;
+  delta_.tokens.push_back(*std::exchange(drawn_, std::nullopt));
+  finish_ = EndsText(id);
+  if (!finish_) AddText(id);
+  ++num_generated_;
+  if (!finish_ && num_generated_ == options_.params->max_tokens) finish_ = FinishReason::kLength;
+  if (!finish_) {
+    sequence->tokens.push_back(id);
+    if (UsesTokenCounts(options_.params->sampling)) counts_.AddOutput(id);
+    return;
+  }
+  text_.Finish(&delta_.text);
+  if (const std::string* stop = text_.StopString()) {
+    finish_ = FinishReason::kStopString;
+    delta_.stop_string = *stop;
+  }
+  delta_.finish = finish_;
+}
+
+void GenerateTask::AddText(int32_t id) {
+  text_.Push(id, /*match=*/num_generated_ >= options_.params->min_tokens, &delta_.text);
+  if (text_.StopString() != nullptr) finish_ = FinishReason::kStopString;
+}
+
+std::optional<FinishReason> GenerateTask::EndsText(int32_t id) const {
+  const GenerateParams& params = *options_.params;
+  if (num_generated_ < params.min_tokens) return std::nullopt;
+  if (std::ranges::count(params.stop_ids, id) > 0) return FinishReason::kStopId;
+  if (id == options_.eos_id && !params.ignore_eos) return FinishReason::kEos;
+  return std::nullopt;
+}
+
+void GenerateTask::Publish(TokenSink* sink) {
+  if (!prompt_delta_.tokens.empty()) {
+    sink->OnPromptLogprobs(std::exchange(prompt_delta_, {}));
+  }
+  if (delta_.tokens.empty()) return;
+  delta_.choice = options_.choice;
+  sink->OnTokens(std::exchange(delta_, {}));
+}
+
+}  // namespace lssar

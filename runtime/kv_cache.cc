@@ -1,0 +1,67 @@
+#include "runtime/kv_cache.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/available_memory.h"
+
+namespace lssar {
+namespace {
+
+// What a pool of unstated size is made for; the rest of the memory is left to the weights'
+// page cache and to whoever else lives on the machine.
+constexpr int64_t kDefaultFullSequences = 4;
+
+struct PoolSize {
+  int64_t num_bytes = 0;
+  std::string origin;  // for the message that refuses it
+};
+
+PoolSize ChoosePoolSize(const EngineOptions& options, int64_t sequence_bytes) {
+  if (options.kv_bytes > 0) return {options.kv_bytes, "kv_bytes"};
+  const int64_t wanted =
+      std::min<int64_t>(kDefaultFullSequences, options.max_sequences) * sequence_bytes;
+  const auto available = AvailableMemoryBytes();
+  if (available && *available / 2 < wanted) return {*available / 2, "half of the available memory"};
+  return {wanted, "the default pool"};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const ModelConfig& config,
+                                                         const EngineOptions& options,
+                                                         Backend* backend) {
+  KvLayout layout{.num_layers = config.num_layers,
+                  .num_heads = config.num_heads,
+                  .head_dim = config.HeadDim(),
+                  .page_tokens = options.page_tokens,
+                  .dtype = options.kv_type};
+  const auto page_bytes = int64_t(layout.PageBytes());
+  const int64_t pages_needed = layout.PagesFor(options.max_context);
+  const PoolSize pool = ChoosePoolSize(options, pages_needed * page_bytes);
+  const int64_t num_pages =
+      std::min<int64_t>(pool.num_bytes / page_bytes, std::numeric_limits<int32_t>::max());
+  if (num_pages < pages_needed) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the KV pool is too small: ", pool.origin, ", ", pool.num_bytes, " bytes, holds ",
+        num_pages, " pages of ", options.page_tokens, " tokens (", page_bytes,
+        " bytes each); one sequence of max_context = ", options.max_context, " tokens needs ",
+        pages_needed, " pages (", pages_needed * page_bytes, " bytes)"));
+  }
+  layout.num_pages = int(num_pages);
+  absl::StatusOr<std::unique_ptr<Buffer>> k = backend->Allocate(layout.PoolBytes());
+  if (!k.ok()) return k.status();
+  absl::StatusOr<std::unique_ptr<Buffer>> v = backend->Allocate(layout.PoolBytes());
+  if (!v.ok()) return v.status();
+  return std::unique_ptr<KvCache>(new KvCache(layout, *std::move(k), *std::move(v)));
+}
+
+KvCache::KvCache(const KvLayout& layout, std::unique_ptr<Buffer> k, std::unique_ptr<Buffer> v)
+    : k_(std::move(k)),
+      v_(std::move(v)),
+      view_{.layout = layout, .k = k_->Address(), .v = v_->Address()},
+      pages_(layout.num_pages) {}
+
+}  // namespace lssar

@@ -1,0 +1,96 @@
+// One engine step after another: admit -> plan -> forward -> sample -> publish.
+#ifndef LSSAR_RUNTIME_STEP_LOOP_H_
+#define LSSAR_RUNTIME_STEP_LOOP_H_
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "models/checkpoint.h"
+#include "runtime/admission.h"
+#include "runtime/engine.h"
+#include "runtime/kv_cache.h"
+#include "runtime/logits_reader.h"
+#include "runtime/request_queue.h"
+#include "runtime/scheduler.h"
+#include "runtime/sequence.h"
+
+namespace lssar {
+
+// Owns the pages and everything that runs on them. Has no thread of its own, so that a test can
+// take it through its steps one by one.
+// Threads   one at a time, but for Stats
+class StepLoop {
+ public:
+  // `checkpoint` and `queue` must outlive the loop.
+  StepLoop(Checkpoint* checkpoint, std::unique_ptr<KvCache> kv_cache, const EngineOptions& options,
+           RequestQueue* queue);
+
+  bool IsRunning() const { return !running_.empty(); }
+
+  // Errors  the backend's, as INTERNAL; the requests whose rows it lost have ended with it by then.
+  absl::Status Step();
+
+  // Ends every open request, queued or running, with `status`; how many there were.
+  int EndAll(const absl::Status& status);
+
+  // Any thread.
+  EngineStats Stats() const;
+  const KvLayout& Layout() const { return kv_cache_->Layout(); }
+
+ private:
+  struct RunningRequest {
+    Submission submission;
+    Clock::time_point admitted_at;
+    std::optional<Clock::time_point> prefilled_at;
+    std::vector<Sequence> sequences;  // never moved: the step points into it
+    absl::Status status;              // not OK: to be ended with it
+
+    bool IsOver() const;
+    RequestStats Stats(Clock::time_point now) const;
+  };
+
+  void EndDue();
+  void Admit();
+  void Start(Submission submission);
+  void MakeSequences(RunningRequest* running, const Demand& demand) const;
+  void PlanStep();
+  absl::Status RunModel();
+  void CountRows();
+  void Publish();
+  void PublishSequence(size_t planned_idx, Clock::time_point now);
+  void Retire();
+  void RefreshStats();
+
+  Checkpoint* const checkpoint_;
+  const EngineOptions options_;
+  RequestQueue* const queue_;
+  const std::unique_ptr<KvCache> kv_cache_;
+  const Scheduler scheduler_;
+  LogitsReader logits_reader_;
+  std::vector<std::unique_ptr<RunningRequest>> running_;  // in order of arrival
+
+  // Of the step; members to keep their memory.
+  std::vector<std::pair<Submission, absl::Status>> due_;
+  std::vector<SequenceView> views_;
+  std::vector<Sequence*> live_;          // element i belongs to views_[i]
+  std::vector<RunningRequest*> owners_;  // of live_
+  StepPlan plan_;
+  ForwardBatch batch_;
+  std::vector<Sequence*> planned_;           // element i belongs to plan_[i]
+  std::vector<absl::Status> failures_;       // of planned_
+  std::vector<AttentionCounters> counters_;  // of planned_
+  std::vector<std::unique_ptr<RunningRequest>> over_;
+
+  EngineStats totals_;  // its counters, not its gauges
+  mutable std::mutex stats_mutex_;
+  EngineStats stats_;  // guarded by stats_mutex_
+};
+
+}  // namespace lssar
+
+#endif  // LSSAR_RUNTIME_STEP_LOOP_H_
