@@ -55,12 +55,13 @@ make_base_image() {
   }
   apt-config dump 2>/dev/null | grep -i '^Acquire::https\?::Proxy' \
     >"$scratch/base/etc/apt/apt.conf.d/90proxy" || true
+  tar -C "$scratch/base" -cf "$scratch/base.tar" .  # ADD keeps the owners of a tar's files alone
   base_container=$(in_buildah from scratch)
-  in_buildah add -q "$base_container" "$scratch/base" /
+  in_buildah add -q "$base_container" "$scratch/base.tar" /
   in_buildah config --cmd /bin/sh "$base_container"
   in_buildah commit -q "$base_container" docker.io/library/debian:bookworm-slim >/dev/null
   in_buildah rm "$base_container" >/dev/null
-  rm -rf --one-file-system "$scratch/base"
+  rm -rf --one-file-system "$scratch/base" "$scratch/base.tar"
 }
 
 build_image() {
