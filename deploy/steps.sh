@@ -16,12 +16,13 @@ show() {
 # does this, after the end of its output.
 logged() {
   printf '\n$ %s\n' "$*" >>"$log"
+  logged_first=$(($(wc -l <"$log") + 1))
   "$@" >>"$log" 2>&1 </dev/null &
   logged_child=$!
   logged_last=
   logged_ticks=0
   while kill -0 "$logged_child" 2>/dev/null; do
-    logged_line=$(tail -n 1 "$log")
+    logged_line=$(tail -n "+$logged_first" "$log" | tail -n 1)
     logged_ticks=$((logged_ticks + 1))
     if [ -t 1 ]; then
       if [ "$logged_line" != "$logged_last" ]; then
@@ -41,7 +42,7 @@ logged() {
   logged_child=
   if [ "$logged_status" -ne 0 ]; then
     printf '\nThis failed (exit code %s):\n  %s\nThe end of its output:\n\n' "$logged_status" "$*"
-    tail -n 60 "$log"
+    tail -n "+$logged_first" "$log" | tail -n 60
     printf '\nAll of it is in %s\n' "$log"
   fi
   return "$logged_status"
