@@ -12,7 +12,7 @@ build      cmake                       3.25: presets and workflows
 build      ninja-build                 the generator of every preset
 build      pkg-config                  finds Highway, SentencePiece and libedit
 build      ccache                      building again is cheap, in this and in the next checkout
-build      lld                         links in seconds; GNU ld takes minutes with gRPC's many libraries
+build      lld                         links in a fraction of the time of GNU ld
 build      libgrpc++-dev               the server's and the clients' transport
 build      protobuf-compiler           messages from proto/lssar/v1
 build      protobuf-compiler-grpc      service stubs from proto/lssar/v1
@@ -90,7 +90,8 @@ install_packages() {
   fi
   echo "installing: $packages_wanted"
   # Another apt-get may hold the lock on a machine that has just started.
-  $packages_as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -qq update &&
-    $packages_as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 \
-      -o Dpkg::Use-Pty=0 -qq -y --no-install-recommends install $packages_wanted
+  packages_apt="env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=300"
+  $packages_as_root $packages_apt update &&
+    $packages_as_root $packages_apt -o Dpkg::Use-Pty=0 \
+      install --no-install-recommends $packages_wanted
 }

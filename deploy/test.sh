@@ -1,6 +1,6 @@
 #!/bin/sh
-# From a bare Debian 12 to tested: installs what is missing, builds with warnings as errors, and runs
-# the tests.
+# From a bare Debian 12 to tested: installs what is missing, builds with warnings as errors, and
+# runs the tests.
 #
 #   sh deploy/test.sh          what every change must pass
 #   sh deploy/test.sh --all    also the container image, and the tests under the address, undefined

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Builds the container image with the shipped checkpoint inside, starts it as it would be started, and
-# generates through it. With docker; where no docker engine answers, with buildah (as root), on a base
-# image made by debootstrap from the mirror that apt uses here.
+# Builds the container image with the shipped checkpoint inside, starts it as it would be started,
+# and generates through it. With docker; where no docker engine answers, with buildah (as root), on
+# a base image made by debootstrap from the mirror that apt uses here.
 #
 #   sh tests/deploy/image_test.sh
 set -eu

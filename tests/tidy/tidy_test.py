@@ -67,6 +67,7 @@ CANARIES = (
     (rules.include_layers,
      {'server/a.cc': '#include "runtime/b.h"\n#include "lssar/v1/inference.grpc.pb.h"\n',
       'clients/cli/a.cc': '#include "server/b.h"\n#include "lssar/v1/inference.pb.h"\n',
+      'clients/cli/c.cc': '#include "kernels/check.h"\n',
       'runtime/a.cc': '#include "kernels/ops.h"\n#include <vector>\n',
       'kernels/backend.cc': '#include "kernels/cpu/b.h"\n',
       'kernels/cpu/a.cc': '#include "hwy/highway.h"\n',
