@@ -68,6 +68,7 @@ echo "\$ cmake --preset release -DLSSAR_BUILD_TESTS=OFF"
 logged cmake --preset release -DLSSAR_BUILD_TESTS=OFF
 echo "\$ cmake --build --preset release --target lssar-server lssar"
 logged cmake --build --preset release --target lssar-server lssar
+echo '$ PATH=$PWD/build/release/bin:$PATH'
 PATH=$PWD/build/release/bin:$PATH
 
 address=127.0.0.1:$(free_port)
@@ -101,5 +102,5 @@ say "The server is told to stop (SIGTERM): it finishes what it has begun, and go
 stop_server
 echo
 echo "To go on from here:"
-echo "  build/release/bin/lssar-server --model $model"
+echo "  build/release/bin/lssar-server --model $model &"
 echo "  build/release/bin/lssar --help"

@@ -7,7 +7,14 @@ say() {
 
 # Shows the command as one would type it, and runs it.
 show() {
-  printf '\n$ %s\n' "$*"
+  printf '\n$'
+  for show_word in "$@"; do
+    case $show_word in
+      *[!A-Za-z0-9_./:,=-]*) printf ' "%s"' "$show_word" ;;
+      *) printf ' %s' "$show_word" ;;
+    esac
+  done
+  echo
   "$@"
 }
 
