@@ -24,8 +24,9 @@ class ChatTemplate {
   static absl::StatusOr<ChatTemplate> Parse(std::string_view text);
 
   // Errors  INVALID_ARGUMENT: raise_exception() was reached, or an unknown name was used.
-  absl::StatusOr<std::string> Render(std::span<const ChatMessage> messages, bool add_generation_prompt,
-                                     std::string_view bos_token, std::string_view eos_token) const;
+  absl::StatusOr<std::string> Render(std::span<const ChatMessage> messages,
+                                     bool add_generation_prompt, std::string_view bos_token,
+                                     std::string_view eos_token) const;
 
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;

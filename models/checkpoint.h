@@ -3,6 +3,7 @@
 #ifndef LSSAR_MODELS_CHECKPOINT_H_
 #define LSSAR_MODELS_CHECKPOINT_H_
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,12 +30,14 @@ struct Checkpoint {
   std::string name;  // the directory's last path component
   std::string hash;  // first 16 hex digits of the SHA-256 over config.json and the weights' files
   ModelConfig config;
-  DType weights = DType::kF16;
+  DType weights = DType::kF16;  // of the embedding; the other matrices may differ
+  int64_t num_parameters = 0;
+  int max_batch_rows = 0;  // as LoadOptions had it
   std::unique_ptr<LanguageModel> model;
-  std::unique_ptr<Tokenizer> tokenizer;   // null: the checkpoint has none, token ids only
+  std::unique_ptr<Tokenizer> tokenizer;  // null: the checkpoint has none, token ids only
   std::optional<ChatTemplate> chat_template;
-  bool add_bos = false;                   // prompts given as text start with config.bos_id
-  std::string bos_token, eos_token;       // their texts, for the chat template
+  bool add_bos = false;              // prompts given as text start with config.bos_id
+  std::string bos_token, eos_token;  // their texts, for the chat template
   std::vector<std::string> chat_stop_strings;
 };
 
@@ -45,14 +48,15 @@ absl::StatusOr<Checkpoint> LoadCheckpoint(const std::string& directory, Backend*
                                           const LoadOptions& options);
 
 struct SelfCheckReport {
-  int num_rows = 0;            // golden rows compared; 0: the checkpoint ships no golden.safetensors
-  double worst_error = 0;      // max |d| over the rows, in units of the row's max |logit|
+  int num_rows = 0;        // golden rows compared; 0: the checkpoint ships no golden.safetensors
+  double worst_error = 0;  // max |d| over the rows, in units of the row's max |logit|
   double tolerance = 0;
 };
 
 // Runs the rows of `directory`/golden.safetensors through the model and compares logits.
 // `kv_type`: the K/V element type that will be served.
-// Errors  FAILED_PRECONDITION: a row beyond the tolerance, or NaN: names row, position, worst error.
+// Errors  FAILED_PRECONDITION: a row beyond the tolerance, or NaN: names row, position, worst
+// error.
 absl::StatusOr<SelfCheckReport> SelfCheck(const std::string& directory, Checkpoint& checkpoint,
                                           Backend* backend, DType kv_type, int page_tokens);
 

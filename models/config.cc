@@ -1,0 +1,212 @@
+#include "models/config.h"
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "models/json_fields.h"
+#include "models/sentence.h"
+
+namespace lssar {
+namespace {
+
+using nlohmann::json;
+
+// Bounds that keep a lying config from asking for absurd memory; far beyond the paper's models.
+constexpr int kMaxVocab = 1 << 20;
+constexpr int kMaxLayers = 1024;
+constexpr int kMaxHeads = 1024;
+constexpr int kMaxWidth = 1 << 16;
+constexpr int kMaxHeadDim = 512;
+constexpr int kMaxMlpWidth = 1 << 18;
+constexpr int kMaxPositions = 1 << 20;
+constexpr double kMaxTheta = 1e12;
+constexpr double kMaxNtkFactor = 1024;
+constexpr double kMaxPower = 1000;
+
+struct KindName {
+  AttentionKind kind;
+  std::string_view name;
+  bool has_power;  // its stage 2 sharpens with p
+};
+
+constexpr std::array<KindName, 10> kKinds{{
+    {AttentionKind::kSoftmax, "softmax", false},
+    {AttentionKind::kLssa, "lssa", false},
+    {AttentionKind::kLssar, "lssar", true},
+    {AttentionKind::kSoftmaxR, "softmax_r", true},
+    {AttentionKind::kSigmoid, "sigmoid", false},
+    {AttentionKind::kSigmoidN, "sigmoid_n", false},
+    {AttentionKind::kSigmoidNL1, "sigmoid_n_l1", false},
+    {AttentionKind::kSigmoidR, "sigmoid_r", true},
+    {AttentionKind::kPhi, "phi", false},
+    {AttentionKind::kReluWortsman, "relu_wortsman", false},
+}};
+
+constexpr std::array<std::pair<Phi, std::string_view>, 8> kPhis{{
+    {Phi::kRelu, "relu"},
+    {Phi::kRelu2, "relu2"},
+    {Phi::kRelu6, "relu6"},
+    {Phi::kGelu, "gelu"},
+    {Phi::kSigmoid, "sigmoid"},
+    {Phi::kSoftplus, "softplus"},
+    {Phi::kMish, "mish"},
+    {Phi::kExp, "exp"},
+}};
+
+std::string KindNames() {
+  return Listed(kKinds, [](const KindName& k) { return k.name; });
+}
+
+std::string PhiNames() {
+  return Listed(kPhis, [](const auto& phi) { return phi.second; });
+}
+
+}  // namespace
+
+std::string_view NameOf(AttentionKind kind) {
+  for (const KindName& k : kKinds) {
+    if (k.kind == kind) return k.name;
+  }
+  return "?";
+}
+
+std::optional<AttentionKind> ParseAttentionKind(std::string_view name) {
+  for (const KindName& k : kKinds) {
+    if (k.name == name) return k.kind;
+  }
+  return std::nullopt;
+}
+
+std::optional<Phi> ParsePhi(std::string_view name) {
+  for (const auto& [phi, phi_name] : kPhis) {
+    if (phi_name == name) return phi;
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+// The attention object is closed: an unknown field there would mean another function than the one
+// computed.
+absl::StatusOr<AttentionSpec> ParseAttention(const json& object, std::string_view source) {
+  JsonFields fields(object, Sentence(source, ": attention"));
+  fields.RefuseOthers({"kind", "p", "phi"});
+  AttentionSpec spec;
+  const std::string name = fields.Text("kind");
+  if (!fields.status().ok()) return fields.status();
+  const std::optional<AttentionKind> kind = ParseAttentionKind(name);
+  if (!kind) {
+    fields.Fail(Sentence("kind is \"", name, "\", must be one of ", KindNames()));
+    return fields.status();
+  }
+  spec.kind = *kind;
+  bool has_power = false;
+  for (const KindName& k : kKinds) has_power |= k.kind == *kind && k.has_power;
+  if (has_power && !fields.Has("p")) {
+    fields.Fail(Sentence("p is missing: \"", name, "\" sharpens with it; add \"p\": 15"));
+  }
+  spec.p = fields.Positive("p", kMaxPower, spec.p);
+  const std::string phi_name = fields.Text("phi", "");
+  if (!phi_name.empty() || *kind == AttentionKind::kPhi) {
+    const std::optional<Phi> phi = ParsePhi(phi_name);
+    if (!phi) fields.Fail(Sentence("phi is \"", phi_name, "\", must be one of ", PhiNames()));
+    spec.phi = phi.value_or(spec.phi);
+  }
+  if (!fields.status().ok()) return fields.status();
+  return spec;
+}
+
+// nullopt: none.
+absl::StatusOr<std::optional<double>> ParseRopeScaling(const json& object,
+                                                       std::string_view source) {
+  JsonFields fields(object, Sentence(source, ": rope_scaling"));
+  fields.RefuseOthers({"type", "rope_type", "factor"});
+  const std::string_view name = fields.Has("type") ? "type" : "rope_type";
+  const std::string type = fields.Text(name);
+  if (fields.status().ok() && type != "dynamic") {
+    fields.Fail(Sentence(name, " is \"", type, "\", must be \"dynamic\" (or rope_scaling null)"));
+  }
+  const double factor = fields.Number("factor", 1, kMaxNtkFactor);
+  if (!fields.status().ok()) return fields.status();
+  return factor;
+}
+
+// GPT-2 switches that change what is computed: only the value that this build computes is taken.
+void RefuseOtherComputation(JsonFields& fields) {
+  const std::string activation = fields.Text("activation_function", "gelu_new");
+  if (activation != "gelu_new") {
+    fields.Fail(Sentence("activation_function is \"", activation,
+                         "\", must be \"gelu_new\" (GELU by its tanh form)"));
+  }
+  for (const std::string_view name : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"}) {
+    if (fields.Bool(name, false)) fields.Fail(Sentence(name, " is true, must be false"));
+  }
+  if (!fields.Bool("scale_attn_weights", true)) {
+    fields.Fail("scale_attn_weights is false, must be true");
+  }
+}
+
+void CheckHeads(const ModelConfig& config, JsonFields& fields) {
+  if (config.width % config.num_heads != 0) {
+    fields.Fail(
+        Sentence("n_embd is ", config.width, ", must be a multiple of n_head, ", config.num_heads));
+    return;
+  }
+  const int head_dim = config.HeadDim();
+  if (head_dim % 2 != 0 || head_dim > kMaxHeadDim) {
+    fields.Fail(Sentence("n_embd / n_head is ", head_dim,
+                         ", must be even (rotary pairs) and at most ", kMaxHeadDim));
+  }
+  if (config.dynamic_ntk_factor && head_dim <= 2) {
+    fields.Fail("rope_scaling needs n_embd / n_head of at least 4");
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ParseConfig(std::string_view text, std::string_view source) {
+  absl::StatusOr<json> parsed = ParseJson(text, source);
+  if (!parsed.ok()) return parsed.status();
+  JsonFields fields(*parsed, std::string(source));
+
+  ModelConfig config;
+  config.vocab_size = int(fields.Int("vocab_size", 1, kMaxVocab));
+  config.num_layers = int(fields.Int("n_layer", 1, kMaxLayers));
+  config.num_heads = int(fields.Int("n_head", 1, kMaxHeads));
+  config.width = int(fields.Int("n_embd", 2, kMaxWidth));
+  config.mlp_width = int(fields.Int("n_inner", 1, kMaxMlpWidth, 4 * config.width));
+  config.trained_context = int(fields.Int("n_positions", 1, kMaxPositions));
+  config.layer_norm_epsilon = float(fields.Positive("layer_norm_epsilon", 1, 1e-5));
+  config.rope_theta = fields.Number("rope_theta", 1, kMaxTheta, 10000.0);
+  config.rope_layout = fields.Choice("rope_layout", {"half", "interleaved"}) == 0
+                           ? RopeLayout::kHalfSplit
+                           : RopeLayout::kInterleaved;
+  config.tie_word_embeddings = fields.Bool("tie_word_embeddings", true);
+  config.conv1d_layout = fields.Choice("linear_layout", {"linear", "conv1d"}) == 1;
+  config.bos_id = fields.OptionalInt("bos_token_id", 0, config.vocab_size - 1);
+  config.eos_id = fields.OptionalInt("eos_token_id", 0, config.vocab_size - 1);
+  RefuseOtherComputation(fields);
+  if (const json* scaling = fields.Object("rope_scaling")) {
+    absl::StatusOr<std::optional<double>> factor = ParseRopeScaling(*scaling, source);
+    if (!factor.ok()) return factor.status();
+    config.dynamic_ntk_factor = *factor;
+  }
+  if (fields.status().ok()) CheckHeads(config, fields);
+
+  const json* attention = fields.Object("attention");
+  if (fields.status().ok() && attention == nullptr) {
+    fields.Fail(
+        "attention is missing: what this model computes in place of softmax must be said; add "
+        "\"attention\": {\"kind\": \"lssar\", \"p\": 15} (or {\"kind\": \"softmax\"} for a plain "
+        "GPT)");
+  }
+  if (!fields.status().ok()) return fields.status();
+  absl::StatusOr<AttentionSpec> spec = ParseAttention(*attention, source);
+  if (!spec.ok()) return spec.status();
+  config.attention = *spec;
+  config.attention.trained_context = config.trained_context;
+  return config;
+}
+
+}  // namespace lssar

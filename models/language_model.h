@@ -14,10 +14,11 @@ namespace lssar {
 
 // One engine step's input. Rows are tokens; sequences are ragged runs of adjacent rows.
 struct ForwardBatch {
-  std::vector<int32_t> token_ids;        // [num_rows]
-  std::vector<SequenceRows> sequences;   // in row order, covering all rows; page spans live elsewhere
-  std::vector<double> rope_bases;        // [sequences.size()]
-  std::vector<int32_t> logits_rows;      // rows whose logits are wanted, ascending
+  std::vector<int32_t> token_ids;  // [num_rows]
+  std::vector<SequenceRows>
+      sequences;                     // in row order, covering all rows; page spans live elsewhere
+  std::vector<double> rope_bases;    // [sequences.size()]
+  std::vector<int32_t> logits_rows;  // rows whose logits are wanted, ascending
   std::vector<int32_t> logits_sequence;  // [logits_rows.size()]: index into sequences
 
   void Clear() {

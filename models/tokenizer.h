@@ -68,7 +68,8 @@ std::optional<size_t> FindInvalidUtf8(std::string_view text);
 // Loads `directory`/tokenizer.model (SentencePiece).
 // Errors  NOT_FOUND: no such file; INVALID_ARGUMENT: not a SentencePiece model, or its size is not
 //         vocab_size (names both).
-absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& directory, int vocab_size);
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& directory,
+                                                         int vocab_size);
 
 }  // namespace lssar
 

@@ -1,0 +1,168 @@
+#include "models/gpt.h"
+
+#include <utility>
+
+#include "kernels/check.h"
+#include "models/rope.h"
+#include "models/sentence.h"
+
+namespace lssar {
+namespace {
+
+// 64 rows of a GPT-2 vocabulary are 13 MB: enough rows to read the embedding once for many.
+constexpr int kMaxLogitsRows = 64;
+
+LayerNormView View(const GptNorm& norm, float epsilon) {
+  return {.weight = norm.weight->As<float>(), .bias = norm.bias->As<float>(), .epsilon = epsilon};
+}
+
+}  // namespace
+
+absl::Status Gpt::Forward(const ForwardBatch& batch, const KvView& kv,
+                          AttentionCounters* counters) {
+  const RaggedRows rows{.num_rows = int(batch.token_ids.size()), .sequences = batch.sequences};
+  LSSAR_CHECK(rows.num_rows >= 1 && rows.num_rows <= max_batch_rows_);
+  for (const int32_t id : batch.token_ids) LSSAR_CHECK(id >= 0 && id < config_.vocab_size);
+
+  FillRopeAngles(rows, batch.rope_bases, rope_frequencies_, rope_angles_);
+  const size_t num_angles = size_t(rows.num_rows) * size_t(config_.HeadDim());
+  const absl::Status copied =
+      backend_->CopyIn(rope_->Address(), rope_angles_.data(), num_angles * sizeof(float));
+  if (!copied.ok()) return copied;
+
+  backend_->Embed(
+      {.ids = batch.token_ids, .table = weights_.embedding.get(), .out = x_->As<float>()});
+  for (int layer = 0; layer < config_.num_layers; ++layer) RunBlock(layer, rows, kv, counters);
+  return backend_->Synchronize();
+}
+
+void Gpt::RunBlock(int layer, const RaggedRows& rows, const KvView& kv,
+                   AttentionCounters* counters) {
+  const GptLayer& w = weights_.layers[size_t(layer)];
+  float* const x = x_->As<float>();
+
+  backend_->Linear({.num_rows = rows.num_rows,
+                    .x = x,
+                    .norm = View(w.attention_norm, config_.layer_norm_epsilon),
+                    .weight = w.qkv.weight.get(),
+                    .bias = w.qkv.bias->As<float>(),
+                    .out = qkv_->As<float>()});
+  backend_->RopeWrite({.rows = &rows,
+                       .layer = layer,
+                       .qkv = qkv_->As<float>(),
+                       .rope = rope_->As<float>(),
+                       .rope_layout = config_.rope_layout,
+                       .normalize = config_.attention.IsLengthScaled(),
+                       .kv = kv,
+                       .q = q_->As<float>()});
+  backend_->Attention({.rows = &rows,
+                       .layer = layer,
+                       .spec = config_.attention,
+                       .q = q_->As<float>(),
+                       .kv = kv,
+                       .out = attended_->As<float>(),
+                       .counters = counters});
+  backend_->Linear({.num_rows = rows.num_rows,
+                    .x = attended_->As<float>(),
+                    .norm = {},
+                    .weight = w.attention_out.weight.get(),
+                    .bias = w.attention_out.bias->As<float>(),
+                    .residual = x,
+                    .out = x});
+  backend_->Linear({.num_rows = rows.num_rows,
+                    .x = x,
+                    .norm = View(w.mlp_norm, config_.layer_norm_epsilon),
+                    .weight = w.mlp_in.weight.get(),
+                    .bias = w.mlp_in.bias->As<float>(),
+                    .activation = Activation::kGeluTanh,
+                    .out = mlp_->As<float>()});
+  backend_->Linear({.num_rows = rows.num_rows,
+                    .x = mlp_->As<float>(),
+                    .norm = {},
+                    .weight = w.mlp_out.weight.get(),
+                    .bias = w.mlp_out.bias->As<float>(),
+                    .residual = x,
+                    .out = x});
+}
+
+int Gpt::MaxLogitsRows() const { return kMaxLogitsRows; }
+
+absl::StatusOr<LogitsBlock> Gpt::Logits(const ForwardBatch& batch, int first, int count) {
+  LSSAR_CHECK(count >= 1 && count <= kMaxLogitsRows);
+  LSSAR_CHECK(first >= 0 && size_t(first) + size_t(count) <= batch.logits_rows.size());
+  backend_->Logits({.x = x_->As<float>(),
+                    .row_ids = std::span(batch.logits_rows).subspan(size_t(first), size_t(count)),
+                    .norm = View(weights_.final_norm, config_.layer_norm_epsilon),
+                    .weight = weights_.untied_head != nullptr ? weights_.untied_head.get()
+                                                              : weights_.embedding.get(),
+                    .logits = logits_->As<float>()});
+  const absl::Status status = backend_->Synchronize();
+  if (!status.ok()) return status;
+
+  const std::span<float> values =
+      std::span(logits_values_).first(size_t(count) * size_t(config_.vocab_size));
+  const absl::Status copied =
+      backend_->CopyOut(values.data(), logits_->Address(), values.size_bytes());
+  if (!copied.ok()) return copied;
+  num_logits_rows_ = count;
+  return LogitsBlock{.num_rows = count, .vocab = config_.vocab_size, .values = values};
+}
+
+void Gpt::TopLogprobs(std::span<const int32_t> targets, std::span<const int32_t> num_top,
+                      std::span<RowLogprobs> out) {
+  LSSAR_CHECK(int(targets.size()) <= num_logits_rows_);
+  backend_->TopLogprobs({.logits = logits_->As<float>(),
+                         .vocab = config_.vocab_size,
+                         .targets = targets,
+                         .num_top = num_top,
+                         .out = out});
+}
+
+absl::StatusOr<std::unique_ptr<Gpt>> Gpt::Create(const ModelConfig& config, GptWeights weights,
+                                                 Backend* backend, int max_batch_rows) {
+  if (max_batch_rows < 1) {
+    return absl::InvalidArgumentError(
+        Sentence("max_batch_rows is ", max_batch_rows, ", must be at least 1"));
+  }
+  const absl::Status computed = backend->CheckAttention(config.attention);
+  if (!computed.ok()) return computed;
+  auto gpt = std::unique_ptr<Gpt>(new Gpt(config, std::move(weights), backend, max_batch_rows));
+  const absl::Status reserved = gpt->ReserveActivations();
+  if (!reserved.ok()) return reserved;
+  return gpt;
+}
+
+Gpt::Gpt(const ModelConfig& config, GptWeights weights, Backend* backend, int max_batch_rows)
+    : config_(config),
+      weights_(std::move(weights)),
+      backend_(backend),
+      max_batch_rows_(max_batch_rows) {}
+
+absl::Status Gpt::ReserveActivations() {
+  const int width = config_.width;
+  const struct {
+    std::unique_ptr<Buffer>* buffer;
+    int num_rows;
+    int row_floats;
+  } wanted[] = {
+      {&x_, max_batch_rows_, width},
+      {&qkv_, max_batch_rows_, 3 * width},
+      {&q_, max_batch_rows_, width},
+      {&attended_, max_batch_rows_, width},
+      {&mlp_, max_batch_rows_, config_.mlp_width},
+      {&rope_, max_batch_rows_, config_.HeadDim()},
+      {&logits_, kMaxLogitsRows, config_.vocab_size},
+  };
+  for (const auto& want : wanted) {
+    absl::StatusOr<std::unique_ptr<Buffer>> buffer =
+        backend_->Allocate(size_t(want.num_rows) * size_t(want.row_floats) * sizeof(float));
+    if (!buffer.ok()) return buffer.status();
+    *want.buffer = *std::move(buffer);
+  }
+  rope_frequencies_.resize(size_t(config_.HeadDim()) / 2);
+  rope_angles_.resize(size_t(max_batch_rows_) * size_t(config_.HeadDim()));
+  logits_values_.resize(size_t(kMaxLogitsRows) * size_t(config_.vocab_size));
+  return absl::OkStatus();
+}
+
+}  // namespace lssar

@@ -1,0 +1,248 @@
+#include "models/gpt_weights.h"
+
+#include <cmath>
+#include <cstring>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "models/safetensors_header.h"
+#include "models/sentence.h"
+
+namespace lssar {
+namespace {
+
+// The least magnitude that rounds to infinity in fp16.
+constexpr float kHalfOverflow = 65520.0f;
+
+std::string Show(const std::vector<int64_t>& shape) { return Sentence("[", Listed(shape), "]"); }
+
+std::optional<DType> FloatType(TensorType type) {
+  switch (type) {
+    case TensorType::kF32: return DType::kF32;
+    case TensorType::kF16: return DType::kF16;
+    case TensorType::kBF16: return DType::kBF16;
+    case TensorType::kI32:
+    case TensorType::kI64:
+    case TensorType::kU8: return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+// The first element whose exponent bits are all ones, as NaN's and infinity's are.
+template <typename Bits>
+std::optional<size_t> FirstWithExponent(std::span<const std::byte> bytes, Bits all_ones) {
+  for (size_t i = 0; i < bytes.size() / sizeof(Bits); ++i) {
+    Bits bits;
+    std::memcpy(&bits, bytes.data() + i * sizeof(Bits), sizeof(Bits));
+    if ((bits & all_ones) == all_ones) return i;
+  }
+  return std::nullopt;
+}
+
+std::optional<size_t> FirstNonFinite(const TensorView& tensor) {
+  switch (tensor.type) {
+    case TensorType::kF32: return FirstWithExponent<uint32_t>(tensor.bytes, 0x7F800000u);
+    case TensorType::kF16: return FirstWithExponent<uint16_t>(tensor.bytes, 0x7C00u);
+    case TensorType::kBF16: return FirstWithExponent<uint16_t>(tensor.bytes, 0x7F80u);
+    case TensorType::kI32:
+    case TensorType::kI64:
+    case TensorType::kU8: return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+// "[3, 17]" of element `index`.
+std::string Coordinates(std::vector<int64_t> shape, size_t index) {
+  for (size_t i = shape.size(); i-- > 0;) {
+    const int64_t extent = shape[i];
+    shape[i] = int64_t(index) % extent;
+    index /= size_t(extent);
+  }
+  return Show(shape);
+}
+
+// Reads stick at the first error: load everything, then ask status() once.
+class Loader {
+ public:
+  Loader(const TensorFile& file, const ModelConfig& config, Backend* backend,
+         std::optional<DType> stored)
+      : file_(file), config_(config), backend_(backend), stored_(stored) {
+    prefix_ = file.Find("wte.weight") != nullptr ? "" : "transformer.";
+    FindLayout();
+  }
+
+  const absl::Status& status() const { return status_; }
+  int64_t NumParameters() const { return num_parameters_; }
+
+  GptLayer LoadLayer(int index) {
+    const std::string at = Sentence(prefix_, "h.", index, ".");
+    const int width = config_.width;
+    return {.attention_norm = LoadNorm(at + "ln_1"),
+            .qkv = LoadLinear(at + "attn.c_attn", 3 * width, width),
+            .attention_out = LoadLinear(at + "attn.c_proj", width, width),
+            .mlp_norm = LoadNorm(at + "ln_2"),
+            .mlp_in = LoadLinear(at + "mlp.c_fc", config_.mlp_width, width),
+            .mlp_out = LoadLinear(at + "mlp.c_proj", width, config_.mlp_width)};
+  }
+
+  GptNorm LoadFinalNorm() { return LoadNorm(prefix_ + "ln_f"); }
+
+  std::unique_ptr<PackedMatrix> LoadEmbedding() {
+    return LoadMatrix(prefix_ + "wte.weight", config_.vocab_size, config_.width, false);
+  }
+
+  // Null where logits go through the embedding.
+  std::unique_ptr<PackedMatrix> LoadUntiedHead() {
+    constexpr std::string_view kHead = "lm_head.weight";
+    if (!config_.tie_word_embeddings) {
+      return LoadMatrix(std::string(kHead), config_.vocab_size, config_.width, false);
+    }
+    const TensorView* head = file_.Find(kHead);
+    if (head == nullptr) return nullptr;
+    used_.insert(std::string(kHead));
+    const TensorView* embedding = file_.Find(prefix_ + "wte.weight");
+    if (embedding == nullptr) return nullptr;
+    if (head->type != embedding->type || head->shape != embedding->shape ||
+        std::memcmp(head->bytes.data(), embedding->bytes.data(), head->bytes.size()) != 0) {
+      Fail(kHead, Sentence("differs from ", prefix_,
+                           "wte.weight, but config.json ties them (tie_word_embeddings)"));
+    }
+    return nullptr;
+  }
+
+  void RefuseSurplus() {
+    for (const auto& [name, tensor] : file_.Tensors()) {
+      if (used_.contains(name)) continue;
+      Fail(name, Sentence("surplus: ", NameOf(tensor.type), " ", Show(tensor.shape),
+                          " belongs to no part of a GPT with ", config_.num_layers,
+                          " layers (config.json: n_layer)"));
+    }
+  }
+
+ private:
+  void Fail(std::string_view name, std::string_view sentence) {
+    if (!status_.ok()) return;
+    status_ = absl::InvalidArgumentError(
+        Sentence(file_.Paths().front(), ": tensor \"", name, "\" ", sentence));
+  }
+
+  // c_attn is never square, so its shape tells Conv1D's [in, out] from nn.Linear's [out, in].
+  void FindLayout() {
+    const std::string name = prefix_ + "h.0.attn.c_attn.weight";
+    const TensorView* qkv = file_.Find(name);
+    const std::vector<int64_t> linear{3 * config_.width, config_.width};
+    const std::vector<int64_t> conv1d{config_.width, 3 * config_.width};
+    transposed_ = config_.conv1d_layout || (qkv != nullptr && qkv->shape == conv1d);
+    if (config_.conv1d_layout && qkv != nullptr && qkv->shape == linear) {
+      Fail(name, Sentence("has shape ", Show(linear), ", must be ", Show(conv1d),
+                          " as config.json's linear_layout \"conv1d\" says"));
+    }
+  }
+
+  // nullptr after an error.
+  const TensorView* Find(const std::string& name, const std::vector<int64_t>& shape) {
+    used_.insert(name);
+    const TensorView* tensor = file_.Find(name);
+    if (tensor == nullptr) {
+      Fail(name, Sentence("is missing, expected a float tensor ", Show(shape)));
+    } else if (!FloatType(tensor->type)) {
+      Fail(name, Sentence("has dtype ", NameOf(tensor->type), ", must be F32, F16 or BF16"));
+    } else if (tensor->shape != shape) {
+      Fail(name, Sentence("has shape ", Show(tensor->shape), ", must be ", Show(shape),
+                          " by config.json"));
+    } else if (const std::optional<size_t> index = FirstNonFinite(*tensor)) {
+      const bool is_nan = std::isnan(tensor->ToFloats()[*index]);
+      Fail(name, Sentence("holds ", is_nan ? "a NaN" : "an infinity", " at ",
+                          Coordinates(shape, *index), ", must be finite"));
+    }
+    if (!status_.ok()) return nullptr;
+    num_parameters_ += tensor->NumElements();
+    return tensor;
+  }
+
+  std::unique_ptr<Buffer> LoadVector(const std::string& name, int size) {
+    const TensorView* tensor = Find(name, {size});
+    if (tensor == nullptr) return nullptr;
+    const std::vector<float> values = tensor->ToFloats();
+    const size_t num_bytes = values.size() * sizeof(float);
+    absl::StatusOr<std::unique_ptr<Buffer>> buffer = backend_->Allocate(num_bytes);
+    status_ = buffer.status();
+    if (status_.ok()) status_ = backend_->CopyIn((*buffer)->Address(), values.data(), num_bytes);
+    return status_.ok() ? *std::move(buffer) : nullptr;
+  }
+
+  std::unique_ptr<PackedMatrix> LoadMatrix(const std::string& name, int num_rows, int num_cols,
+                                           bool transposed) {
+    std::vector<int64_t> shape{num_rows, num_cols};
+    if (transposed) std::swap(shape[0], shape[1]);
+    const TensorView* tensor = Find(name, shape);
+    if (tensor == nullptr) return nullptr;
+    const DType dtype = *FloatType(tensor->type);
+    const DType stored = stored_.value_or(dtype);
+    if (stored == DType::kF16 && dtype != DType::kF16 && !CheckFitsHalf(name, *tensor)) {
+      return nullptr;
+    }
+    absl::StatusOr<std::unique_ptr<PackedMatrix>> packed =
+        backend_->Pack({.elements = tensor->bytes.data(),
+                        .dtype = dtype,
+                        .num_rows = num_rows,
+                        .num_cols = num_cols,
+                        .transposed = transposed},
+                       stored);
+    status_ = packed.status();
+    return status_.ok() ? *std::move(packed) : nullptr;
+  }
+
+  bool CheckFitsHalf(const std::string& name, const TensorView& tensor) {
+    const std::vector<float> values = tensor.ToFloats();
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (std::fabs(values[i]) < kHalfOverflow) continue;
+      Fail(name, Sentence("holds ", values[i], " at ", Coordinates(tensor.shape, i),
+                          ", must be below 65520 to be kept as fp16"));
+      return false;
+    }
+    return true;
+  }
+
+  GptNorm LoadNorm(const std::string& name) {
+    return {.weight = LoadVector(name + ".weight", config_.width),
+            .bias = LoadVector(name + ".bias", config_.width)};
+  }
+
+  GptLinear LoadLinear(const std::string& name, int num_out, int num_in) {
+    return {.weight = LoadMatrix(name + ".weight", num_out, num_in, transposed_),
+            .bias = LoadVector(name + ".bias", num_out)};
+  }
+
+  const TensorFile& file_;
+  const ModelConfig& config_;
+  Backend* backend_;
+  std::optional<DType> stored_;
+  std::string prefix_;
+  bool transposed_ = false;
+  std::set<std::string, std::less<>> used_;
+  int64_t num_parameters_ = 0;
+  absl::Status status_;
+};
+
+}  // namespace
+
+absl::StatusOr<GptWeights> LoadGptWeights(const TensorFile& file, const ModelConfig& config,
+                                          Backend* backend, std::optional<DType> stored) {
+  Loader loader(file, config, backend, stored);
+  GptWeights weights;
+  weights.embedding = loader.LoadEmbedding();
+  for (int i = 0; i < config.num_layers && loader.status().ok(); ++i) {
+    weights.layers.push_back(loader.LoadLayer(i));
+  }
+  weights.final_norm = loader.LoadFinalNorm();
+  weights.untied_head = loader.LoadUntiedHead();
+  loader.RefuseSurplus();
+  if (!loader.status().ok()) return loader.status();
+  weights.num_parameters = loader.NumParameters();
+  return weights;
+}
+
+}  // namespace lssar

@@ -1,0 +1,67 @@
+// Typed, bounded reads of a JSON object's fields, each failure a sentence that names field, value
+// and limit. Internal to models/: nlohmann's types stay out of the other headers.
+#ifndef LSSAR_MODELS_JSON_FIELDS_H_
+#define LSSAR_MODELS_JSON_FIELDS_H_
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
+
+namespace lssar {
+
+// Errors  INVALID_ARGUMENT: not JSON or not UTF-8 (names the byte), a name twice in one object,
+//         more than 64 levels. `source` starts the message.
+absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, std::string_view source);
+
+// Reads stick at the first error: read every field, then ask status() once. A field that is absent
+// or null takes the fallback; without one it is an error.
+class JsonFields {
+ public:
+  // `source` starts every message: a path, or a path and the object's name.
+  // An error if `object` is not an object.
+  JsonFields(const nlohmann::json& object, std::string source);
+
+  const absl::Status& status() const { return status_; }
+  bool Has(std::string_view name) const { return Find(name) != nullptr; }
+
+  int64_t Int(std::string_view name, int64_t min, int64_t max,
+              std::optional<int64_t> fallback = std::nullopt);
+  std::optional<int32_t> OptionalInt(std::string_view name, int32_t min, int32_t max);
+  // In [min, max].
+  double Number(std::string_view name, double min, double max,
+                std::optional<double> fallback = std::nullopt);
+  // In (0, max].
+  double Positive(std::string_view name, double max, std::optional<double> fallback = std::nullopt);
+  bool Bool(std::string_view name, bool fallback);
+  std::string Text(std::string_view name, std::optional<std::string> fallback = std::nullopt);
+  // One of `choices`; its index. Absent: 0.
+  int Choice(std::string_view name, std::initializer_list<std::string_view> choices);
+  // nullptr when absent or null.
+  const nlohmann::json* Object(std::string_view name);
+  const nlohmann::json* Array(std::string_view name);
+
+  // Error if a field other than `known` is there.
+  void RefuseOthers(std::initializer_list<std::string_view> known);
+  // Keeps the first one. `sentence` goes after the source.
+  void Fail(std::string sentence);
+
+ private:
+  // nullptr when absent or null.
+  const nlohmann::json* Find(std::string_view name) const;
+  void FailType(std::string_view name, std::string_view wanted);
+  void FailMissing(std::string_view name);
+
+  const nlohmann::json& object_;
+  std::string source_;
+  absl::Status status_;
+};
+
+}  // namespace lssar
+
+#endif  // LSSAR_MODELS_JSON_FIELDS_H_

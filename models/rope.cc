@@ -1,0 +1,46 @@
+#include "models/rope.h"
+
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/check.h"
+
+namespace lssar {
+
+double RopeBaseAtLength(const ModelConfig& config, int length) {
+  if (!config.dynamic_ntk_factor || length <= config.trained_context) return config.rope_theta;
+  const double f = *config.dynamic_ntk_factor;
+  const double stretch = f * double(length) / double(config.trained_context) - (f - 1);
+  const double d = double(config.HeadDim());
+  return config.rope_theta * std::pow(stretch, d / (d - 2));
+}
+
+double RopeBase(const ModelConfig& config, int length_budget) {
+  int64_t length = config.trained_context;
+  while (length < length_budget) length *= 2;
+  return RopeBaseAtLength(config, int(length));
+}
+
+void FillRopeAngles(const RaggedRows& rows, std::span<const double> bases,
+                    std::span<double> frequencies, std::span<float> angles) {
+  const size_t half = frequencies.size();
+  LSSAR_CHECK(bases.size() == rows.sequences.size());
+  LSSAR_CHECK(angles.size() >= size_t(rows.num_rows) * 2 * half);
+  for (size_t s = 0; s < rows.sequences.size(); ++s) {
+    for (size_t i = 0; i < half; ++i) {
+      frequencies[i] = std::pow(bases[s], -double(i) / double(half));
+    }
+    const SequenceRows& sequence = rows.sequences[s];
+    for (int r = 0; r < sequence.num_rows; ++r) {
+      const std::span<float> row =
+          angles.subspan(size_t(sequence.first_row + r) * 2 * half, 2 * half);
+      const double position = double(sequence.first_position + r);
+      for (size_t i = 0; i < half; ++i) {
+        row[i] = float(std::cos(position * frequencies[i]));
+        row[half + i] = float(std::sin(position * frequencies[i]));
+      }
+    }
+  }
+}
+
+}  // namespace lssar

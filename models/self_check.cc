@@ -1,0 +1,193 @@
+// The golden rows that came with a checkpoint, through the model as it will be served
+// (checkpoint.h).
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "models/checkpoint.h"
+#include "models/rope.h"
+#include "models/safetensors.h"
+#include "models/sentence.h"
+
+namespace lssar {
+namespace {
+
+// Measured on lssar-6m against its float64 logits: see models/README.md for the figures and the
+// margin.
+constexpr double kToleranceFp32 = 1e-3;
+constexpr double kToleranceFp16 = 1e-2;
+constexpr double kToleranceBf16 = 5e-2;
+
+double Tolerance(DType kv_type) {
+  switch (kv_type) {
+    case DType::kF32: return kToleranceFp32;
+    case DType::kF16: return kToleranceFp16;
+    case DType::kBF16: return kToleranceBf16;
+  }
+  return kToleranceFp32;
+}
+
+// One token row and the logits at some of its positions.
+struct GoldenRow {
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> positions;  // rising
+  std::vector<float> logits;       // [positions.size(), vocab]
+};
+
+// Integers of tensor `name`, all in [0, limit).
+absl::StatusOr<std::vector<int32_t>> ReadIds(const TensorFile& file, const std::string& name,
+                                             int64_t limit) {
+  const TensorView* tensor = file.Find(name);
+  if (tensor == nullptr || tensor->type != TensorType::kI32 || tensor->shape.size() != 1 ||
+      tensor->NumElements() == 0) {
+    return absl::InvalidArgumentError(Sentence(file.Paths().front(), ": tensor \"", name,
+                                               "\" must be I32 with at least one element"));
+  }
+  std::vector<int32_t> ids = tensor->ToInts();
+  for (const int32_t id : ids) {
+    if (id >= 0 && id < limit) continue;
+    return absl::InvalidArgumentError(Sentence(file.Paths().front(), ": tensor \"", name,
+                                               "\" holds ", id, ", must be in [0, ", limit, ")"));
+  }
+  return ids;
+}
+
+absl::StatusOr<GoldenRow> ReadGoldenRow(const TensorFile& file, int index, int vocab_size) {
+  GoldenRow row;
+  absl::StatusOr<std::vector<int32_t>> ids = ReadIds(file, Sentence("tokens_", index), vocab_size);
+  if (!ids.ok()) return ids.status();
+  row.tokens = *std::move(ids);
+  ids = ReadIds(file, Sentence("rows_", index), int64_t(row.tokens.size()));
+  if (!ids.ok()) return ids.status();
+  row.positions = *std::move(ids);
+  if (!std::is_sorted(row.positions.begin(), row.positions.end())) {
+    return absl::InvalidArgumentError(
+        Sentence(file.Paths().front(), ": tensor \"rows_", index, "\" must rise"));
+  }
+  const std::string name = Sentence("logits_", index);
+  const TensorView* logits = file.Find(name);
+  if (logits == nullptr || logits->type != TensorType::kF32 ||
+      logits->shape != std::vector<int64_t>{int64_t(row.positions.size()), vocab_size}) {
+    return absl::InvalidArgumentError(Sentence(file.Paths().front(), ": tensor \"", name,
+                                               "\" must be F32 [", row.positions.size(), ", ",
+                                               vocab_size, "]"));
+  }
+  row.logits = logits->ToFloats();
+  return row;
+}
+
+// max |d| in units of the golden row's max |logit|; NaN where a logit is NaN.
+double RowError(std::span<const float> logits, std::span<const float> golden) {
+  double worst = 0, largest = 0;
+  for (size_t i = 0; i < golden.size(); ++i) {
+    const double d = std::fabs(double(logits[i]) - double(golden[i]));
+    if (!(d <= worst)) worst = d;
+    if (std::isnan(d)) return d;
+    largest = std::max(largest, std::fabs(double(golden[i])));
+  }
+  return worst / largest;
+}
+
+// Pages of one sequence, in the backend's memory.
+struct PagePool {
+  std::unique_ptr<Buffer> k, v;
+  std::vector<int32_t> pages;
+  KvView view;
+};
+
+absl::StatusOr<PagePool> MakePagePool(const ModelConfig& config, Backend* backend, DType kv_type,
+                                      int page_tokens, int num_tokens) {
+  PagePool pool;
+  KvLayout& layout = pool.view.layout;
+  layout = {.num_layers = config.num_layers,
+            .num_heads = config.num_heads,
+            .head_dim = config.HeadDim(),
+            .page_tokens = page_tokens,
+            .dtype = kv_type};
+  layout.num_pages = layout.PagesFor(num_tokens);
+  for (std::unique_ptr<Buffer>* buffer : {&pool.k, &pool.v}) {
+    absl::StatusOr<std::unique_ptr<Buffer>> allocated = backend->Allocate(layout.PoolBytes());
+    if (!allocated.ok()) return allocated.status();
+    *buffer = *std::move(allocated);
+  }
+  pool.view.k = pool.k->Address();
+  pool.view.v = pool.v->Address();
+  pool.pages.resize(size_t(layout.num_pages));
+  std::iota(pool.pages.begin(), pool.pages.end(), 0);
+  return pool;
+}
+
+// Worst error over the row's golden positions; `at` its position.
+absl::StatusOr<double> RunGoldenRow(const GoldenRow& row, Checkpoint& checkpoint,
+                                    const PagePool& pool, int32_t& at) {
+  LanguageModel& model = *checkpoint.model;
+  const int num_tokens = int(row.tokens.size());
+  double worst = 0;
+  size_t next = 0;  // golden position
+  for (int first = 0; first < num_tokens; first += checkpoint.max_batch_rows) {
+    const int count = std::min(checkpoint.max_batch_rows, num_tokens - first);
+    ForwardBatch batch;
+    batch.token_ids.assign(row.tokens.begin() + first, row.tokens.begin() + first + count);
+    batch.sequences = {{.num_rows = count, .first_position = first, .pages = pool.pages}};
+    batch.rope_bases = {RopeBaseAtLength(checkpoint.config, num_tokens)};
+    const size_t first_golden = next;
+    for (; next < row.positions.size() && row.positions[next] < first + count; ++next) {
+      batch.logits_rows.push_back(row.positions[next] - first);
+      batch.logits_sequence.push_back(0);
+    }
+    const absl::Status status = model.Forward(batch, pool.view, nullptr);
+    if (!status.ok()) return status;
+    for (size_t i = 0; i < batch.logits_rows.size(); ++i) {
+      absl::StatusOr<LogitsBlock> logits = model.Logits(batch, int(i), 1);
+      if (!logits.ok()) return logits.status();
+      const size_t vocab = size_t(logits->vocab);
+      const double error = RowError(
+          logits->Row(0), std::span(row.logits).subspan((first_golden + i) * vocab, vocab));
+      if (!(error <= worst)) {
+        worst = error;
+        at = row.positions[first_golden + i];
+      }
+      if (std::isnan(worst)) return worst;
+    }
+  }
+  return worst;
+}
+
+}  // namespace
+
+absl::StatusOr<SelfCheckReport> SelfCheck(const std::string& directory, Checkpoint& checkpoint,
+                                          Backend* backend, DType kv_type, int page_tokens) {
+  const std::string path = Sentence(directory, "/golden.safetensors");
+  SelfCheckReport report{.tolerance = Tolerance(kv_type)};
+  if (access(path.c_str(), F_OK) != 0) return report;
+  absl::StatusOr<TensorFile> file = TensorFile::Open(path);
+  if (!file.ok()) return file.status();
+  for (int i = 0; file->Find(Sentence("tokens_", i)) != nullptr; ++i) {
+    absl::StatusOr<GoldenRow> row = ReadGoldenRow(*file, i, checkpoint.config.vocab_size);
+    if (!row.ok()) return row.status();
+    absl::StatusOr<PagePool> pool =
+        MakePagePool(checkpoint.config, backend, kv_type, page_tokens, int(row->tokens.size()));
+    if (!pool.ok()) return pool.status();
+    int32_t at = 0;
+    absl::StatusOr<double> error = RunGoldenRow(*row, checkpoint, *pool, at);
+    if (!error.ok()) return error.status();
+    if (!(*error <= report.tolerance)) {
+      return absl::FailedPreconditionError(Sentence(
+          path, ": row ", i, ", position ", at, ": logits are off by ", *error,
+          " of the row's largest, must be within ", report.tolerance, " with ", NameOf(kv_type),
+          " K/V: this build does not compute what the checkpoint was trained with"));
+    }
+    report.worst_error = std::max(report.worst_error, *error);
+    report.num_rows += int(row->positions.size());
+  }
+  if (report.num_rows == 0) {
+    return absl::InvalidArgumentError(Sentence(path, ": tensor \"tokens_0\" is missing"));
+  }
+  return report;
+}
+
+}  // namespace lssar
