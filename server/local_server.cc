@@ -1,0 +1,176 @@
+#include "server/local_server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/resource_quota.h>
+
+#include <chrono>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+#include "runtime/limits.h"
+#include "server/call_gate.h"
+#include "server/inference_service.h"
+#include "server/log.h"
+#include "server/served_model.h"
+
+namespace lssar {
+namespace {
+
+// Memory that gRPC may hold in its buffers: what a few dozen messages of the largest size take.
+constexpr size_t kGrpcMemoryBytes = size_t{1} << 30;
+// A connection without a word is asked for a sign of life that often; the answer comes from gRPC's
+// own threads, so a prefill of a minute does not cost a client its connection.
+constexpr int kKeepaliveMs = 60'000;
+constexpr int kKeepaliveTimeoutMs = 20'000;
+// Clients may ask as often as this.
+constexpr int kLeastClientPingMs = 10'000;
+// For the last bytes of calls that have ended; then connections and health watches are cut.
+constexpr auto kFlushLimit = std::chrono::milliseconds(200);
+
+void Configure(grpc::ServerBuilder& builder) {
+  static const bool has_plugins = [] {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    return true;
+  }();
+  LSSAR_CHECK(has_plugins);
+  builder.SetMaxReceiveMessageSize(limits::kMaxMessageBytes);
+  builder.SetMaxSendMessageSize(-1);
+  builder.SetResourceQuota(grpc::ResourceQuota("lssar").Resize(kGrpcMemoryBytes));
+  // Else a second server would share the port silently, and each get some of the calls.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             kLeastClientPingMs);
+}
+
+}  // namespace
+
+struct LocalServer::State {
+  explicit State(ServerOptions given)
+      : options(std::move(given)), log(options.log_level), service(&gate, &log) {}
+
+  // Health of the whole server and of the one service.
+  void SetServing(bool serving) const {
+    auto* health = server->GetHealthCheckService();
+    health->SetServingStatus("", serving);
+    health->SetServingStatus(v1::Inference::service_full_name(), serving);
+  }
+
+  void LogServing() const;
+
+  const ServerOptions options;
+  const Log log;
+  CallGate gate;
+  InferenceService service;
+  std::unique_ptr<ServedModel> model;
+  int port = 0;
+  std::unique_ptr<grpc::Server> server;  // the first to go: its calls use all of the above
+
+  std::mutex shutdown_mutex;
+  std::optional<bool> shutdown_result;
+};
+
+void LocalServer::State::LogServing() const {
+  const Checkpoint& checkpoint = model->GetCheckpoint();
+  const EngineOptions& engine = model->GetEngine().Options();
+  LogFields fields = {{"model", checkpoint.name},
+                      {"hash", checkpoint.hash},
+                      {"attention", NameOf(checkpoint.config.attention.kind)},
+                      {"p", checkpoint.config.attention.p},
+                      {"weights", NameOf(checkpoint.weights)},
+                      {"kv_type", NameOf(engine.kv_type)},
+                      {"num_pages", model->GetEngine().Stats().num_pages},
+                      {"page_tokens", engine.page_tokens},
+                      {"max_context", engine.max_context},
+                      {"self_check_rows", model->GetSelfCheck().num_rows},
+                      {"self_check_error", model->GetSelfCheck().worst_error}};
+  if (model->GetBackend() != nullptr) fields["backend"] = model->GetBackend()->Describe();
+  if (port != 0) {
+    fields["address"] =
+        absl::StrCat(options.listen.substr(0, options.listen.rfind(':')), ":", port);
+  }
+  log.Info("serving", fields);
+}
+
+LocalServer::LocalServer(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+LocalServer::~LocalServer() { Shutdown(absl::ZeroDuration()); }
+
+absl::StatusOr<std::unique_ptr<LocalServer>> LocalServer::Start(const ServerOptions& options) {
+  auto server = Open(options);
+  if (!server.ok()) return server.status();
+  if (absl::Status status = (*server)->Load(); !status.ok()) return status;
+  return server;
+}
+
+absl::StatusOr<std::unique_ptr<LocalServer>> LocalServer::Open(const ServerOptions& options) {
+  auto state = std::make_unique<State>(options);
+  grpc::ServerBuilder builder;
+  Configure(builder);
+  builder.RegisterService(&state->service);
+  if (!options.listen.empty()) {
+    builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &state->port);
+  }
+  state->server = builder.BuildAndStart();
+  if (state->server == nullptr || (!options.listen.empty() && state->port == 0)) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", options.listen,
+                     ": the port is in use, or the address is not one of this machine"));
+  }
+  state->SetServing(false);
+  return std::unique_ptr<LocalServer>(new LocalServer(std::move(state)));
+}
+
+absl::Status LocalServer::Load() {
+  state_->log.Info("loading", {{"model", state_->options.model.directory}});
+  auto model = ServedModel::Load(state_->options.model);
+  if (!model.ok()) return model.status();
+  Serve(*std::move(model));
+  return absl::OkStatus();
+}
+
+void LocalServer::Serve(std::unique_ptr<ServedModel> model) {
+  LSSAR_CHECK(state_->model == nullptr);
+  state_->model = std::move(model);
+  state_->gate.Open(state_->model.get());
+  state_->SetServing(true);
+  state_->LogServing();
+}
+
+std::shared_ptr<grpc::Channel> LocalServer::InProcessChannel() {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  return state_->server->InProcessChannel(arguments);
+}
+
+int LocalServer::Port() const { return state_->port; }
+
+bool LocalServer::Shutdown(absl::Duration limit) {
+  const std::lock_guard lock(state_->shutdown_mutex);
+  if (state_->shutdown_result) return *state_->shutdown_result;
+  const absl::Time end = absl::Now() + limit;
+  state_->gate.Close();
+  state_->SetServing(false);
+  // Calls first, the engine after them: a Score call still has items to submit.
+  bool is_clean = state_->gate.WaitUntilEmpty(limit);
+  if (state_->model != nullptr) {
+    const absl::Duration left = std::max(end - absl::Now(), absl::ZeroDuration());
+    is_clean = state_->model->GetEngine().Drain(left) && is_clean;
+  }
+  state_->server->Shutdown(std::chrono::system_clock::now() + kFlushLimit);
+  state_->server->Wait();
+  state_->shutdown_result = is_clean;
+  state_->log.Info("stopped", {{"cut", !is_clean}});
+  return is_clean;
+}
+
+}  // namespace lssar

@@ -1,0 +1,192 @@
+#include "server/flags.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <numeric>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+
+namespace lssar {
+namespace {
+
+absl::Status MustBe(const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat("it must be ", what));
+}
+
+// Levenshtein distance, one row of the table at a time.
+size_t EditDistance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+AssignFlag AssignText(std::string* target) {
+  return [target](const std::string& value) {
+    *target = value;
+    return absl::OkStatus();
+  };
+}
+
+AssignFlag AssignInt(int* target, int low, int high) {
+  return [=](const std::string& value) {
+    int number = 0;
+    if (!absl::SimpleAtoi(value, &number) || number < low || number > high) {
+      return MustBe(absl::StrCat("a whole number in [", low, ", ", high, "]"));
+    }
+    *target = number;
+    return absl::OkStatus();
+  };
+}
+
+AssignFlag AssignBytes(int64_t* target, int64_t low, int64_t high) {
+  return [=](const std::string& value) {
+    absl::string_view digits = value;
+    int64_t unit = 1;
+    if (absl::ConsumeSuffix(&digits, "K")) unit = int64_t{1} << 10;
+    if (absl::ConsumeSuffix(&digits, "M")) unit = int64_t{1} << 20;
+    if (absl::ConsumeSuffix(&digits, "G")) unit = int64_t{1} << 30;
+    int64_t number = 0;
+    if (!absl::SimpleAtoi(digits, &number) || number < 0 || number > high / unit ||
+        number * unit < low) {
+      return MustBe(absl::StrCat("a number of bytes in [", low, ", ", high,
+                                 "], with K, M or G for powers of 1024: 512M, 2G"));
+    }
+    *target = number * unit;
+    return absl::OkStatus();
+  };
+}
+
+AssignFlag AssignDuration(absl::Duration* target, absl::Duration high) {
+  return [=](const std::string& value) {
+    absl::Duration duration;
+    double seconds = 0;
+    const bool is_plain = absl::SimpleAtod(value, &seconds);
+    if (is_plain) duration = absl::Seconds(seconds);
+    const bool is_known = is_plain || absl::ParseDuration(value, &duration);
+    if (!is_known || !(duration >= absl::ZeroDuration() && duration <= high)) {
+      return MustBe(
+          absl::StrCat("a time in [0, ", absl::FormatDuration(high), "]: 30s, 1m30s, 250ms"));
+    }
+    *target = duration;
+    return absl::OkStatus();
+  };
+}
+
+AssignFlag AssignChoice(std::vector<std::string> choices, std::function<void(size_t)> choose) {
+  return [choices = std::move(choices), choose = std::move(choose)](const std::string& value) {
+    const auto found = std::find(choices.begin(), choices.end(), value);
+    if (found == choices.end()) {
+      return MustBe(absl::StrCat("one of ", absl::StrJoin(choices, ", ")));
+    }
+    choose(size_t(found - choices.begin()));
+    return absl::OkStatus();
+  };
+}
+
+std::string EnvironmentName(const std::string& flag_name) {
+  return absl::StrCat("LSSAR_",
+                      absl::AsciiStrToUpper(absl::StrReplaceAll(flag_name, {{"-", "_"}})));
+}
+
+void AddFlags(CLI::App& app, const std::vector<Flag>& flags) {
+  for (const Flag& flag : flags) {
+    const std::string variable = EnvironmentName(flag.name);
+    const auto assign = [name = flag.name, variable,
+                         assign = flag.assign](const std::string& value) {
+      if (const absl::Status status = assign(value); !status.ok()) {
+        throw CLI::ValidationError(absl::StrCat("--", name, " (or ", variable, ") is \"", value,
+                                                "\"; ", status.message()));
+      }
+    };
+    app.add_option_function<std::string>("--" + flag.name, assign, flag.meaning)
+        ->type_name(flag.value_name)
+        ->group(flag.group)
+        ->envname(variable);
+  }
+}
+
+absl::Status ApplyConfigFile(const std::string& path, CLI::App& app,
+                             const std::vector<Flag>& flags) {
+  std::ifstream file(path);
+  if (!file) return absl::NotFoundError(absl::StrCat(path, ": the file cannot be read"));
+  std::vector<CLI::ConfigItem> items;
+  try {
+    items = CLI::ConfigTOML().from_config(file);
+  } catch (const CLI::Error& error) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", error.what()));
+  }
+  std::vector<std::string> known;
+  for (const Flag& flag : flags) known.push_back(flag.name);
+  for (const CLI::ConfigItem& item : items) {
+    if (!item.parents.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": section [",
+                                                     absl::StrJoin(item.parents, "."),
+                                                     "]; names stand at the top level"));
+    }
+    const auto flag = std::find_if(flags.begin(), flags.end(),
+                                   [&](const Flag& f) { return f.name == item.name; });
+    if (flag == flags.end()) {
+      const std::string nearest = NearestName(item.name, known);
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": \"", item.name, "\" is not known",
+                       nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?")));
+    }
+    if (item.inputs.size() != 1) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": ", item.name, " has ",
+                                                     item.inputs.size(), " values; it takes one"));
+    }
+    if (app.get_option("--" + flag->name)->count() > 0) continue;  // command line or environment
+    if (const absl::Status status = flag->assign(item.inputs[0]); !status.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": ", item.name, " is \"", item.inputs[0], "\"; ", status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string DescribeUnknown(const std::vector<std::string>& left_over,
+                            const std::vector<std::string>& known_names) {
+  for (const std::string& argument : left_over) {
+    absl::string_view name = argument;
+    if (!absl::ConsumePrefix(&name, "-")) continue;
+    absl::ConsumePrefix(&name, "-");
+    name = name.substr(0, name.find('='));
+    const std::string nearest = NearestName(std::string(name), known_names);
+    return absl::StrCat("unknown flag ", argument.substr(0, argument.find('=')),
+                        nearest.empty() ? "" : absl::StrCat("; did you mean --", nearest, "?"));
+  }
+  return absl::StrCat("unexpected argument ", absl::StrJoin(left_over, " "));
+}
+
+std::string NearestName(const std::string& name, const std::vector<std::string>& known_names) {
+  std::string nearest;
+  size_t fewest = std::string::npos;
+  for (const std::string& known : known_names) {
+    const size_t num_edits = EditDistance(name, known);
+    if (num_edits < fewest && 3 * num_edits <= known.size() + 2) {
+      nearest = known;
+      fewest = num_edits;
+    }
+  }
+  return nearest;
+}
+
+}  // namespace lssar

@@ -1,0 +1,158 @@
+#include "server/generate_stream.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "kernels/check.h"
+#include "runtime/limits.h"
+#include "server/fields.h"
+#include "server/parse_request.h"
+#include "server/reply_fields.h"
+#include "server/served_model.h"
+
+namespace lssar {
+namespace {
+
+uint64_t AnySeed() {
+  std::random_device device;
+  return uint64_t{device()} << 32 | device();
+}
+
+v1::FinishReason ToFinishReason(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kEos: return v1::FINISH_REASON_EOS;
+    case FinishReason::kStopString: return v1::FINISH_REASON_STOP_STRING;
+    case FinishReason::kStopId: return v1::FINISH_REASON_STOP_TOKEN;
+    case FinishReason::kLength: return v1::FINISH_REASON_LENGTH;
+  }
+  return v1::FINISH_REASON_UNSPECIFIED;
+}
+
+// Appends `later` to `delta`: together they say what the two would have said.
+void Append(v1::Delta& later, v1::Delta& delta) {
+  delta.mutable_text()->append(later.text());
+  for (v1::Token& token : *later.mutable_tokens()) *delta.add_tokens() = std::move(token);
+  if (later.finish_reason() != v1::FINISH_REASON_UNSPECIFIED) {
+    delta.set_finish_reason(later.finish_reason());
+    delta.set_stop_string(later.stop_string());
+  }
+}
+
+}  // namespace
+
+void GenerateStream::Begin(CallGate& gate, const grpc::ByteBuffer& bytes) {
+  KeepAlive();
+  if (absl::Status status = Submit(gate, bytes); !status.ok()) End(std::move(status));
+}
+
+absl::Status GenerateStream::Submit(CallGate& gate, const grpc::ByteBuffer& bytes) {
+  LSSAR_RETURN_IF_ERROR(record_.Enter(gate));
+  v1::GenerateRequest message;
+  LSSAR_RETURN_IF_ERROR(ReadMessage(bytes, &message));
+  const ServedModel& model = record_.Model();
+  auto call = ParseGenerate(message, {.checkpoint = &model.GetCheckpoint(),
+                                      .max_context = model.MaxContext(),
+                                      .any_seed = AnySeed()});
+  if (!call.ok()) return call.status();
+
+  const GenerateParams& params = *call->request.generate;
+  tokenizer_ = model.GetCheckpoint().tokenizer.get();
+  stream_interval_ = call->stream_interval;
+  wants_logprobs_ = params.num_logprobs >= 0;
+  seed_ = params.sampling.seed;
+  held_.resize(size_t(params.num_choices));
+  for (Held& held : held_) held.delta.set_text(call->echo);
+
+  call->request.id = record_.Id();
+  call->request.deadline = record_.Deadline();
+  auto self = std::static_pointer_cast<GenerateStream>(shared_from_this());
+  const std::lock_guard lock(handle_mutex_);
+  auto handle = model.GetEngine().Submit(std::move(call->request), std::move(self));
+  if (handle.ok()) handle_ = *std::move(handle);
+  return handle.status();
+}
+
+void GenerateStream::OnAdmitted(const RequestStats& stats) {
+  v1::GenerateReply reply;
+  v1::Started& started = *reply.mutable_started();
+  started.set_request_id(record_.Id());
+  started.set_checkpoint_hash(record_.Model().GetCheckpoint().hash);
+  started.set_num_prompt_tokens(stats.num_prompt_tokens);
+  started.set_num_cached_tokens(stats.num_cached_tokens);
+  started.set_seed(seed_);
+  Send(std::move(reply));
+}
+
+void GenerateStream::OnPromptLogprobs(PromptDelta delta) {
+  for (size_t first = 0; first < delta.tokens.size(); first += limits::kMaxTokensPerMessage) {
+    const size_t end = std::min(delta.tokens.size(), first + limits::kMaxTokensPerMessage);
+    v1::GenerateReply reply;
+    v1::PromptLogprobs& block = *reply.mutable_prompt_logprobs();
+    block.set_first(delta.first + static_cast<int>(first));
+    for (size_t i = first; i < end; ++i) {
+      *block.add_tokens() = ToToken(delta.tokens[i], /*with_logprob=*/true, tokenizer_);
+    }
+    Send(std::move(reply));
+  }
+}
+
+void GenerateStream::OnTokens(GenerateDelta delta) {
+  Held& held = held_[size_t(delta.choice)];
+  held.delta.set_choice(delta.choice);
+  held.delta.mutable_text()->append(delta.text);
+  for (const TokenResult& token : delta.tokens) {
+    *held.delta.add_tokens() = ToToken(token, wants_logprobs_, tokenizer_);
+  }
+  if (delta.finish) {
+    held.delta.set_finish_reason(ToFinishReason(*delta.finish));
+    held.delta.set_stop_string(delta.stop_string);
+  }
+  if (++held.num_steps == stream_interval_ || delta.finish) SendHeld(held);
+}
+
+void GenerateStream::OnScore(ContinuationScore) { LSSAR_CHECK(false && "Generate has no scores"); }
+
+void GenerateStream::OnDone(const absl::Status& status, const RequestStats& stats) {
+  record_.Note(ToLogFields(stats));
+  for (Held& held : held_) {
+    if (held.num_steps > 0) SendHeld(held);
+  }
+  if (status.ok()) {
+    v1::GenerateReply reply;
+    *reply.mutable_finished()->mutable_usage() = ToUsage(stats);
+    *reply.mutable_finished()->mutable_timings() = ToTimings(stats);
+    Send(std::move(reply));
+  }
+  End(status);
+}
+
+void GenerateStream::SendHeld(Held& held) {
+  v1::GenerateReply reply;
+  reply.mutable_delta()->Swap(&held.delta);
+  held = Held{};
+  Send(std::move(reply));
+}
+
+bool GenerateStream::Merge(std::deque<v1::GenerateReply>& waiting, v1::GenerateReply& reply) {
+  if (!reply.has_delta()) return false;
+  v1::Delta& delta = *reply.mutable_delta();
+  const auto same_choice =
+      std::find_if(waiting.rbegin(), waiting.rend(), [&](const v1::GenerateReply& waiter) {
+        return waiter.has_delta() && waiter.delta().choice() == delta.choice();
+      });
+  if (same_choice == waiting.rend()) return false;
+  v1::Delta& before = *same_choice->mutable_delta();
+  if (before.tokens_size() + delta.tokens_size() > limits::kMaxTokensPerMessage) return false;
+  Append(delta, before);
+  return true;
+}
+
+void GenerateStream::OnClientGone() {
+  const std::lock_guard lock(handle_mutex_);
+  if (handle_) handle_->Cancel();
+}
+
+void GenerateStream::OnFinished(const absl::Status& status) { record_.WriteLog(status); }
+
+}  // namespace lssar

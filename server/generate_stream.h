@@ -1,0 +1,58 @@
+// One Generate call: the engine's deltas on their way to one client.
+#ifndef LSSAR_SERVER_GENERATE_STREAM_H_
+#define LSSAR_SERVER_GENERATE_STREAM_H_
+
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lssar/v1/inference.pb.h"
+#include "runtime/engine.h"
+#include "server/call_record.h"
+#include "server/reply_stream.h"
+
+namespace lssar {
+
+class GenerateStream final : public ReplyStream<v1::GenerateReply>, public TokenSink {
+ public:
+  explicit GenerateStream(CallRecord record) : record_(std::move(record)) {}
+
+  // Validates and submits, or ends with the reason. Call once, before gRPC gets the object.
+  void Begin(CallGate& gate, const grpc::ByteBuffer& bytes);
+
+  // Engine thread.
+  void OnAdmitted(const RequestStats& stats) override;
+  void OnPromptLogprobs(PromptDelta delta) override;
+  void OnTokens(GenerateDelta delta) override;
+  void OnScore(ContinuationScore score) override;
+  void OnDone(const absl::Status& status, const RequestStats& stats) override;
+
+ private:
+  // What one choice's next delta holds so far.
+  struct Held {
+    v1::Delta delta;
+    int num_steps = 0;
+  };
+
+  absl::Status Submit(CallGate& gate, const grpc::ByteBuffer& bytes);
+  void SendHeld(Held& held);
+  bool Merge(std::deque<v1::GenerateReply>& waiting, v1::GenerateReply& reply) override;
+  void OnClientGone() override;
+  void OnFinished(const absl::Status& status) override;
+
+  CallRecord record_;
+  const Tokenizer* tokenizer_ = nullptr;
+  int stream_interval_ = 1;
+  bool wants_logprobs_ = false;
+  uint64_t seed_ = 0;
+  std::vector<Held> held_;  // [n]
+
+  std::mutex handle_mutex_;
+  std::optional<Engine::Handle> handle_;
+};
+
+}  // namespace lssar
+
+#endif  // LSSAR_SERVER_GENERATE_STREAM_H_

@@ -1,0 +1,176 @@
+#include "server/options.h"
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "runtime/limits.h"
+#include "server/flags.h"
+
+namespace lssar {
+namespace {
+
+constexpr std::string_view kExamples =
+    R"(Every flag is also an environment variable (LSSAR_MAX_CONTEXT) and a line of the --config file
+(max-context = 8192). A flag wins over the environment, the environment over the file.
+
+Examples:
+  lssar-server --model models/zoo/lssar-6m
+  lssar-server --model models/zoo/lssar-6m --listen 0.0.0.0:50051 --max-context 8192 --kv-memory 1G)";
+
+AssignFlag AssignListen(std::string* target) {
+  return [target](const std::string& value) {
+    const size_t colon = value.rfind(':');
+    int port = 0;
+    if (colon == std::string::npos || colon == 0 ||
+        !absl::SimpleAtoi(value.substr(colon + 1), &port) || port < 0 || port > 65535) {
+      return absl::InvalidArgumentError(
+          "it must be HOST:PORT with a port in [0, 65535], such as 127.0.0.1:50051");
+    }
+    *target = value;
+    return absl::OkStatus();
+  };
+}
+
+std::vector<Flag> MemoryFlags(ModelOptions& options) {
+  EngineOptions& engine = options.engine;
+  return {
+      {"weights", "Memory", "TYPE",
+       "How weights are kept: auto (as the checkpoint stores them), fp32, fp16, bf16; default auto",
+       AssignChoice({"auto", "fp32", "fp16", "bf16"},
+                    [&options](size_t i) {
+                      constexpr std::array kTypes = {DType::kF32, DType::kF16, DType::kBF16};
+                      options.weights = std::nullopt;
+                      if (i > 0) options.weights = kTypes.at(i - 1);
+                    })},
+      {"kv-type", "Memory", "TYPE", "Elements of the key/value cache: fp16, fp32; default fp16",
+       AssignChoice({"fp16", "fp32"},
+                    [&engine](size_t i) { engine.kv_type = i == 0 ? DType::kF16 : DType::kF32; })},
+      {"kv-memory", "Memory", "BYTES",
+       "Size of the key/value cache, with K, M or G; default 0: four sequences of max-context, at "
+       "most half of the free memory",
+       AssignBytes(&engine.kv_bytes, 0, int64_t{1} << 50)},
+      {"page-tokens", "Memory", "TOKENS",
+       "Tokens that a page of the cache holds: 16, 32, 64, 128, 256; default 64",
+       AssignChoice({"16", "32", "64", "128", "256"},
+                    [&engine](size_t i) { engine.page_tokens = kMinPageTokens << i; })},
+  };
+}
+
+std::vector<Flag> ModelFlags(ModelOptions& options) {
+  EngineOptions& engine = options.engine;
+  std::vector<Flag> flags = {
+      {"model", "Model", "DIR",
+       "Checkpoint: a directory with config.json, model.safetensors, tokenizer.model; required",
+       AssignText(&options.directory)},
+      {"max-context", "Limits", "TOKENS",
+       absl::StrCat("Prompt and output of one request together, [2, ", limits::kMaxContext,
+                    "]; default 16384"),
+       AssignInt(&engine.max_context, 2, limits::kMaxContext)},
+      {"max-sequences", "Limits", "COUNT",
+       absl::StrCat("Sequences that run at once, [1, ", limits::kMaxSequences, "]; default 64"),
+       AssignInt(&engine.max_sequences, 1, limits::kMaxSequences)},
+      {"max-queued-requests", "Limits", "COUNT",
+       absl::StrCat("Requests that may wait; one more is refused, [1, ", limits::kMaxQueuedRequests,
+                    "]; default 64"),
+       AssignInt(&engine.max_queued_requests, 1, limits::kMaxQueuedRequests)},
+      {"step-tokens", "Limits", "TOKENS",
+       absl::StrCat("Tokens that one engine step computes at most, [1, ", limits::kMaxStepTokens,
+                    "]; default 512"),
+       AssignInt(&engine.step_tokens, 1, limits::kMaxStepTokens)},
+      {"backend", "Machine", "NAME",
+       "What computes: cpu, or reference (slow, double precision); default cpu",
+       AssignChoice({"cpu", "reference"},
+                    [&options](size_t i) { options.backend.name = i == 0 ? "cpu" : "reference"; })},
+      {"threads", "Machine", "COUNT",
+       "Threads that compute, [0, 1024]; default 0: one per core this process may use",
+       AssignInt(&options.backend.num_threads, 0, 1024)},
+  };
+  for (Flag& flag : MemoryFlags(options)) flags.push_back(std::move(flag));
+  return flags;
+}
+
+std::vector<Flag> ServerFlags(ServerOptions& options) {
+  std::vector<std::string> levels = {"debug", "info", "warning", "error", "off"};
+  return {
+      {"listen", "Serving", "HOST:PORT",
+       "Address to listen on; port 0 takes a free one; default 127.0.0.1:50051",
+       AssignListen(&options.listen)},
+      {"drain-timeout", "Serving", "TIME",
+       "How long SIGTERM lets running requests finish, [0, 1h]; default 30s",
+       AssignDuration(&options.drain_timeout, absl::Hours(1))},
+      {"log-level", "Serving", "LEVEL",
+       "Least severe log line: debug, info, warning, error, off; default info",
+       AssignChoice(levels, [&options, levels](size_t i) { options.log_level = levels[i]; })},
+  };
+}
+
+CommandLine Usage(const std::string& sentence) {
+  CommandLine line;
+  line.exit_code = 2;
+  line.text = absl::StrCat("lssar-server: ", sentence, "\nlssar-server --help lists the flags.\n");
+  return line;
+}
+
+CommandLine Print(std::string text) {
+  CommandLine line;
+  line.exit_code = 0;
+  line.text = std::move(text);
+  return line;
+}
+
+// Runs the parser over the command line and the environment; a result means: do not go on.
+std::optional<CommandLine> RunParser(CLI::App& app, std::vector<std::string> known_names, int argc,
+                                     const char* const* argv) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    return Print(app.help());
+  } catch (const CLI::CallForVersion&) {
+    return Print(absl::StrCat("lssar-server ", LSSAR_VERSION, "\n"));
+  } catch (const CLI::ExtrasError&) {
+    return Usage(DescribeUnknown(app.remaining(), known_names));
+  } catch (const CLI::ParseError& error) {
+    return Usage(error.what());
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+void AddModelFlags(CLI::App& app, ModelOptions& options) { AddFlags(app, ModelFlags(options)); }
+
+CommandLine ParseCommandLine(int argc, const char* const* argv) {
+  CommandLine line;
+  CLI::App app("Serves an LSSAR model over gRPC.", "lssar-server");
+  std::vector<Flag> flags = ModelFlags(line.options.model);
+  for (Flag& flag : ServerFlags(line.options)) flags.push_back(std::move(flag));
+  AddFlags(app, flags);
+
+  std::string config_path;
+  app.add_option("--config", config_path, "File of the same names, TOML: max-context = 8192")
+      ->type_name("FILE")
+      ->group("Other")
+      ->envname(EnvironmentName("config"));
+  app.set_help_flag("--help,-h", "Print this help")->group("Other");
+  app.set_version_flag("--version", LSSAR_VERSION, "Print the version")->group("Other");
+  app.footer(std::string(kExamples));
+
+  std::vector<std::string> known_names = {"config", "help", "version"};
+  for (const Flag& flag : flags) known_names.push_back(flag.name);
+  if (auto stop = RunParser(app, std::move(known_names), argc, argv)) return *std::move(stop);
+  if (!config_path.empty()) {
+    const absl::Status status = ApplyConfigFile(config_path, app, flags);
+    if (!status.ok()) return Usage(absl::StrCat("--config ", status.message()));
+  }
+  if (line.options.model.directory.empty()) {
+    return Usage("--model DIR is missing; for a first try: --model models/zoo/lssar-6m");
+  }
+  return line;
+}
+
+}  // namespace lssar

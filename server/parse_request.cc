@@ -1,0 +1,262 @@
+#include "server/parse_request.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "runtime/limits.h"
+#include "server/fields.h"
+
+namespace lssar {
+namespace {
+
+struct Prompt {
+  std::vector<int32_t> ids;
+  std::string text;                       // as far as it came as text
+  std::vector<std::string> stop_strings;  // the chat template's own
+};
+
+std::vector<int32_t> BosOf(const Checkpoint& checkpoint) {
+  if (!checkpoint.add_bos || !checkpoint.config.bos_id) return {};
+  return {*checkpoint.config.bos_id};
+}
+
+absl::StatusOr<Prompt> ReadText(const std::string& text, const Checkpoint& checkpoint) {
+  if (text.empty()) {
+    return absl::InvalidArgumentError("text is empty; it must have at least one character");
+  }
+  auto ids = EncodeField("text", text, checkpoint.tokenizer.get(), BosOf(checkpoint));
+  if (!ids.ok()) return ids.status();
+  return Prompt{.ids = *std::move(ids), .text = text, .stop_strings = {}};
+}
+
+absl::StatusOr<Prompt> ReadTokens(const v1::TokenIds& tokens, const Checkpoint& checkpoint) {
+  if (tokens.ids().empty()) {
+    return absl::InvalidArgumentError("tokens.ids is empty; it must have at least one id");
+  }
+  auto ids = CheckIds("tokens.ids", tokens.ids(), checkpoint.config.vocab_size);
+  if (!ids.ok()) return ids.status();
+  return Prompt{.ids = *std::move(ids), .text = {}, .stop_strings = {}};
+}
+
+absl::StatusOr<Prompt> ReadChat(const v1::Chat& chat, const Checkpoint& checkpoint) {
+  if (!checkpoint.chat_template) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("chat: checkpoint ", checkpoint.name, " has no chat template; send text"));
+  }
+  if (chat.messages().empty()) {
+    return absl::InvalidArgumentError("chat.messages is empty; it must have at least one message");
+  }
+  std::vector<ChatMessage> messages;
+  for (int i = 0; i < chat.messages_size(); ++i) {
+    const auto& [role, content] = std::tie(chat.messages(i).role(), chat.messages(i).content());
+    const std::string field = absl::StrCat("chat.messages[", i, "]");
+    LSSAR_RETURN_IF_ERROR(CheckText(field + ".role", role));
+    if (role != "user" && role != "assistant" && role != "system") {
+      return Refuse(field + ".role", absl::StrCat("\"", role, "\""),
+                    "\"user\", \"assistant\" or \"system\"");
+    }
+    LSSAR_RETURN_IF_ERROR(CheckText(field + ".content", content));
+    messages.push_back({.role = role, .content = content});
+  }
+  auto text = checkpoint.chat_template->Render(messages, /*add_generation_prompt=*/true,
+                                               checkpoint.bos_token, checkpoint.eos_token);
+  if (!text.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("chat: ", text.status().message()));
+  }
+  auto ids = EncodeField("chat", *text, checkpoint.tokenizer.get(), BosOf(checkpoint));
+  if (!ids.ok()) return ids.status();
+  return Prompt{.ids = *std::move(ids),
+                .text = *std::move(text),
+                .stop_strings = checkpoint.chat_stop_strings};
+}
+
+absl::StatusOr<Prompt> ReadPrompt(const v1::GenerateRequest& message,
+                                  const Checkpoint& checkpoint) {
+  switch (message.prompt_case()) {
+    case v1::GenerateRequest::kText: return ReadText(message.text(), checkpoint);
+    case v1::GenerateRequest::kTokens: return ReadTokens(message.tokens(), checkpoint);
+    case v1::GenerateRequest::kChat: return ReadChat(message.chat(), checkpoint);
+    case v1::GenerateRequest::PROMPT_NOT_SET: break;
+  }
+  return absl::InvalidArgumentError("prompt is not set; it must be one of text, tokens, chat");
+}
+
+// Whether allowed_token_ids and banned_token_ids together leave nothing to sample.
+bool LeavesNoId(const SamplingParams& params, int vocab_size) {
+  const std::set<int32_t> banned(params.banned_ids.begin(), params.banned_ids.end());
+  if (params.allowed_ids.empty()) return banned.size() == size_t(vocab_size);
+  return std::all_of(params.allowed_ids.begin(), params.allowed_ids.end(),
+                     [&](int32_t id) { return banned.contains(id); });
+}
+
+absl::Status ReadTokenSets(const v1::Sampling& message, int vocab_size, SamplingParams& params) {
+  LSSAR_RETURN_IF_ERROR(CheckCount("sampling.logit_bias", size_t(message.logit_bias_size()), 0,
+                                   limits::kMaxLogitBiases));
+  for (const auto& [id, bias] : message.logit_bias()) {
+    LSSAR_RETURN_IF_ERROR(CheckId("sampling.logit_bias id", id, vocab_size));
+    LSSAR_RETURN_IF_ERROR(CheckRange(absl::StrCat("sampling.logit_bias[", id, "]"), bias,
+                                     -limits::kMaxLogitBias, limits::kMaxLogitBias));
+    params.logit_bias.emplace_back(id, bias);
+  }
+  std::sort(params.logit_bias.begin(), params.logit_bias.end());
+
+  const auto read_ids = [&](const std::string& field, const auto& ids,
+                            std::vector<int32_t>& target) -> absl::Status {
+    LSSAR_RETURN_IF_ERROR(CheckCount(field, size_t(ids.size()), 0, size_t(vocab_size)));
+    auto checked = CheckIds(field, ids, vocab_size);
+    if (checked.ok()) target = *std::move(checked);
+    return checked.status();
+  };
+  LSSAR_RETURN_IF_ERROR(
+      read_ids("sampling.allowed_token_ids", message.allowed_token_ids(), params.allowed_ids));
+  LSSAR_RETURN_IF_ERROR(
+      read_ids("sampling.banned_token_ids", message.banned_token_ids(), params.banned_ids));
+  if (LeavesNoId(params, vocab_size)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "sampling.banned_token_ids has ", params.banned_ids.size(),
+        " entries and leaves no id to sample; at least one id must be allowed and not banned"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadSampling(const v1::Sampling& message, const ParseContext& context,
+                          SamplingParams& params) {
+  const int vocab_size = context.checkpoint->config.vocab_size;
+  if (message.has_temperature()) params.temperature = message.temperature();
+  if (message.has_top_k()) params.top_k = message.top_k();
+  if (message.has_top_p()) params.top_p = message.top_p();
+  if (message.has_min_p()) params.min_p = message.min_p();
+  if (message.has_repetition_penalty()) params.repetition_penalty = message.repetition_penalty();
+  if (message.has_presence_penalty()) params.presence_penalty = message.presence_penalty();
+  if (message.has_frequency_penalty()) params.frequency_penalty = message.frequency_penalty();
+  params.seed = message.has_seed() ? message.seed() : context.any_seed;
+
+  LSSAR_RETURN_IF_ERROR(
+      CheckRange("sampling.temperature", params.temperature, 0.0f, limits::kMaxTemperature));
+  LSSAR_RETURN_IF_ERROR(CheckRange("sampling.top_k", params.top_k, 0, vocab_size));
+  LSSAR_RETURN_IF_ERROR(CheckRangeAbove("sampling.top_p", params.top_p, 0.0f, 1.0f));
+  LSSAR_RETURN_IF_ERROR(CheckRange("sampling.min_p", params.min_p, 0.0f, 1.0f));
+  LSSAR_RETURN_IF_ERROR(CheckRangeAbove("sampling.repetition_penalty", params.repetition_penalty,
+                                        0.0f, limits::kMaxRepetitionPenalty));
+  LSSAR_RETURN_IF_ERROR(CheckRange("sampling.presence_penalty", params.presence_penalty,
+                                   -limits::kMaxPenalty, limits::kMaxPenalty));
+  LSSAR_RETURN_IF_ERROR(CheckRange("sampling.frequency_penalty", params.frequency_penalty,
+                                   -limits::kMaxPenalty, limits::kMaxPenalty));
+  return ReadTokenSets(message, vocab_size, params);
+}
+
+// max_tokens and min_tokens, against what the prompt leaves of the context.
+absl::Status ReadLengths(const v1::GenerateRequest& message, size_t num_prompt_tokens,
+                         int max_context, GenerateParams& params) {
+  if (num_prompt_tokens >= size_t(max_context)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the prompt has ", num_prompt_tokens, " tokens; max_context is ", max_context,
+                     " tokens, prompt and at least one new token together"));
+  }
+  const int room = max_context - static_cast<int>(num_prompt_tokens);
+  params.max_tokens =
+      message.has_max_tokens() ? message.max_tokens() : std::min(limits::kDefaultMaxTokens, room);
+  if (params.max_tokens < 1 || params.max_tokens > room) {
+    return Refuse("max_tokens", params.max_tokens,
+                  absl::StrCat("in [1, ", room, "]: max_context ", max_context, " - ",
+                               num_prompt_tokens, " prompt tokens"));
+  }
+  params.min_tokens = message.min_tokens();
+  return CheckRange("min_tokens", params.min_tokens, 0, params.max_tokens);
+}
+
+absl::Status ReadStops(const v1::GenerateRequest& message, int vocab_size, GenerateParams& params) {
+  LSSAR_RETURN_IF_ERROR(
+      CheckCount("stop_strings", size_t(message.stop_strings_size()), 0, limits::kMaxStopStrings));
+  for (int i = 0; i < message.stop_strings_size(); ++i) {
+    const std::string& text = message.stop_strings(i);
+    const std::string field = absl::StrCat("stop_strings[", i, "]");
+    LSSAR_RETURN_IF_ERROR(CheckText(field, text));
+    if (text.empty() || text.size() > limits::kMaxStopStringBytes) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          field, " has ", text.size(), " bytes; it must have 1 to ", limits::kMaxStopStringBytes));
+    }
+    params.stop_strings.push_back(text);
+  }
+  LSSAR_RETURN_IF_ERROR(
+      CheckCount("stop_token_ids", size_t(message.stop_token_ids_size()), 0, limits::kMaxStopIds));
+  auto ids = CheckIds("stop_token_ids", message.stop_token_ids(), vocab_size);
+  if (ids.ok()) params.stop_ids = *std::move(ids);
+  return ids.status();
+}
+
+absl::Status ReadOutputs(const v1::GenerateRequest& message, GenerateParams& params,
+                         GenerateCall& call) {
+  if (message.has_n()) params.num_choices = message.n();
+  LSSAR_RETURN_IF_ERROR(CheckRange("n", params.num_choices, 1, limits::kMaxChoices));
+  if (message.has_logprobs()) {
+    params.num_logprobs = message.logprobs();
+    LSSAR_RETURN_IF_ERROR(CheckRange("logprobs", params.num_logprobs, 0, limits::kMaxLogprobs));
+  }
+  if (message.has_prompt_logprobs()) {
+    params.num_prompt_logprobs = message.prompt_logprobs();
+    LSSAR_RETURN_IF_ERROR(
+        CheckRange("prompt_logprobs", params.num_prompt_logprobs, 0, limits::kMaxLogprobs));
+  }
+  params.ignore_eos = message.ignore_eos();
+  if (message.has_stream_interval()) call.stream_interval = message.stream_interval();
+  return CheckRange("stream_interval", call.stream_interval, 1, limits::kMaxStreamInterval);
+}
+
+}  // namespace
+
+absl::StatusOr<GenerateCall> ParseGenerate(const v1::GenerateRequest& message,
+                                           const ParseContext& context) {
+  const Checkpoint& checkpoint = *context.checkpoint;
+  GenerateCall call;
+  GenerateParams params;
+  // What is cheap to check comes before the prompt is tokenised.
+  LSSAR_RETURN_IF_ERROR(ReadSampling(message.sampling(), context, params.sampling));
+  LSSAR_RETURN_IF_ERROR(ReadStops(message, checkpoint.config.vocab_size, params));
+  LSSAR_RETURN_IF_ERROR(ReadOutputs(message, params, call));
+  auto prompt = ReadPrompt(message, checkpoint);
+  if (!prompt.ok()) return prompt.status();
+  LSSAR_RETURN_IF_ERROR(ReadLengths(message, prompt->ids.size(), context.max_context, params));
+
+  for (std::string& stop : prompt->stop_strings) params.stop_strings.push_back(std::move(stop));
+  if (message.echo()) {
+    if (message.prompt_case() != v1::GenerateRequest::kTokens) {
+      call.echo = std::move(prompt->text);
+    } else if (checkpoint.tokenizer != nullptr) {
+      call.echo = Decode(*checkpoint.tokenizer, prompt->ids);
+    }
+  }
+  call.request.prompt = std::move(prompt->ids);
+  call.request.generate = std::move(params);
+  return call;
+}
+
+absl::StatusOr<std::vector<int32_t>> ParseTokenize(const v1::TokenizeRequest& message,
+                                                   const ParseContext& context) {
+  const Checkpoint& checkpoint = *context.checkpoint;
+  std::vector<int32_t> bos = BosOf(checkpoint);
+  if (message.has_add_bos()) {
+    bos.clear();
+    if (message.add_bos()) {
+      if (!checkpoint.config.bos_id) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("add_bos is true; checkpoint ", checkpoint.name, " has no BOS"));
+      }
+      bos = {*checkpoint.config.bos_id};
+    }
+  }
+  return EncodeField("text", message.text(), checkpoint.tokenizer.get(), bos);
+}
+
+absl::StatusOr<std::vector<int32_t>> ParseDetokenize(const v1::DetokenizeRequest& message,
+                                                     const ParseContext& context) {
+  if (context.checkpoint->tokenizer == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("checkpoint ", context.checkpoint->name, " has no tokenizer"));
+  }
+  return CheckIds("ids", message.ids(), context.checkpoint->config.vocab_size);
+}
+
+}  // namespace lssar

@@ -1,0 +1,65 @@
+#include "server/reply_fields.h"
+
+#include <string>
+
+namespace lssar {
+namespace {
+
+void Fill(int32_t id, const Tokenizer* tokenizer, v1::TokenLogprob& out) {
+  out.set_id(id);
+  if (tokenizer != nullptr) out.set_piece(std::string(tokenizer->PieceBytes(id)));
+}
+
+}  // namespace
+
+v1::Token ToToken(const TokenResult& result, bool with_logprob, const Tokenizer* tokenizer) {
+  v1::Token token;
+  Fill(result.id, tokenizer, *token.mutable_token());
+  if (with_logprob) token.mutable_token()->set_logprob(result.logprob);
+  for (const TokenLogprob& best : result.top) {
+    v1::TokenLogprob& top = *token.add_top();
+    Fill(best.id, tokenizer, top);
+    top.set_logprob(best.logprob);
+  }
+  return token;
+}
+
+v1::Usage ToUsage(const RequestStats& stats) {
+  v1::Usage usage;
+  usage.set_num_prompt_tokens(stats.num_prompt_tokens);
+  usage.set_num_cached_tokens(stats.num_cached_tokens);
+  usage.set_num_generated_tokens(stats.num_generated_tokens);
+  usage.set_num_value_rows(stats.attention.num_value_rows);
+  usage.set_num_value_rows_read(stats.attention.num_value_rows_read);
+  return usage;
+}
+
+v1::Timings ToTimings(const RequestStats& stats) {
+  v1::Timings timings;
+  timings.set_queue_us(stats.queue_us);
+  timings.set_prefill_us(stats.prefill_us);
+  timings.set_decode_us(stats.decode_us);
+  return timings;
+}
+
+void AddStats(const RequestStats& more, RequestStats& total) {
+  total.num_prompt_tokens += more.num_prompt_tokens;
+  total.num_cached_tokens += more.num_cached_tokens;
+  total.num_generated_tokens += more.num_generated_tokens;
+  total.queue_us += more.queue_us;
+  total.prefill_us += more.prefill_us;
+  total.decode_us += more.decode_us;
+  total.attention.num_value_rows += more.attention.num_value_rows;
+  total.attention.num_value_rows_read += more.attention.num_value_rows_read;
+}
+
+LogFields ToLogFields(const RequestStats& stats) {
+  return {{"num_prompt_tokens", stats.num_prompt_tokens},
+          {"num_cached_tokens", stats.num_cached_tokens},
+          {"num_generated_tokens", stats.num_generated_tokens},
+          {"queue_us", stats.queue_us},
+          {"prefill_us", stats.prefill_us},
+          {"decode_us", stats.decode_us}};
+}
+
+}  // namespace lssar

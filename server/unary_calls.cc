@@ -1,0 +1,107 @@
+#include "server/unary_calls.h"
+
+#include <string>
+#include <utility>
+
+#include "runtime/limits.h"
+#include "server/parse_request.h"
+
+namespace lssar {
+namespace {
+
+ParseContext ContextOf(const ServedModel& model) {
+  return {.checkpoint = &model.GetCheckpoint(), .max_context = model.MaxContext(), .any_seed = 0};
+}
+
+// Weights and biases of a GPT-2 block stack with this shape; a tied output matrix counts once.
+int64_t CountParameters(const ModelConfig& config) {
+  const int64_t width = config.width;
+  const int64_t mlp = config.mlp_width;
+  const int64_t embedding = config.vocab_size * width;
+  const int64_t norm = 2 * width;
+  const int64_t attention = width * 3 * width + 3 * width + width * width + width;
+  const int64_t mlp_block = width * mlp + mlp + mlp * width + width;
+  return embedding * (config.tie_word_embeddings ? 1 : 2) +
+         config.num_layers * (2 * norm + attention + mlp_block) + norm;
+}
+
+void DescribeModel(const ServedModel& model, v1::GetInfoReply& reply) {
+  const Checkpoint& checkpoint = model.GetCheckpoint();
+  const ModelConfig& config = checkpoint.config;
+  reply.set_model_name(checkpoint.name);
+  reply.set_checkpoint_hash(checkpoint.hash);
+  if (checkpoint.tokenizer != nullptr) {
+    reply.set_tokenizer_hash(std::string(checkpoint.tokenizer->Hash()));
+  }
+  reply.set_attention_kind(std::string(NameOf(config.attention.kind)));
+  reply.set_attention_p(config.attention.p);
+  reply.set_trained_context(config.trained_context);
+  reply.set_vocab_size(config.vocab_size);
+  reply.set_num_layers(config.num_layers);
+  reply.set_num_heads(config.num_heads);
+  reply.set_width(config.width);
+  reply.set_weights_dtype(std::string(NameOf(checkpoint.weights)));
+  reply.set_has_chat_template(checkpoint.chat_template.has_value());
+  if (config.bos_id) reply.set_bos_id(*config.bos_id);
+  if (config.eos_id) reply.set_eos_id(*config.eos_id);
+  reply.set_num_parameters(CountParameters(config));
+  if (model.GetSelfCheck().num_rows > 0) {
+    reply.set_self_check_error(model.GetSelfCheck().worst_error);
+  }
+}
+
+void DescribeEngine(const ServedModel& model, v1::GetInfoReply& reply) {
+  const EngineOptions& options = model.GetEngine().Options();
+  const EngineStats stats = model.GetEngine().Stats();
+  reply.set_max_context(options.max_context);
+  reply.set_kv_dtype(std::string(NameOf(options.kv_type)));
+  reply.set_page_tokens(options.page_tokens);
+  reply.set_num_pages(stats.num_pages);
+  reply.set_num_free_pages(stats.num_free_pages);
+  reply.set_num_running(stats.num_running);
+  reply.set_num_queued(stats.num_queued);
+  if (model.GetBackend() != nullptr) reply.set_backend(model.GetBackend()->Describe());
+  v1::Limits& limits = *reply.mutable_limits();
+  limits.set_max_sequences(options.max_sequences);
+  limits.set_max_queued_requests(options.max_queued_requests);
+  limits.set_step_tokens(options.step_tokens);
+  limits.set_max_message_bytes(limits::kMaxMessageBytes);
+  limits.set_max_choices(limits::kMaxChoices);
+  limits.set_max_logprobs(limits::kMaxLogprobs);
+  limits.set_max_stop_strings(limits::kMaxStopStrings);
+}
+
+}  // namespace
+
+absl::StatusOr<v1::TokenizeReply> Tokenize(const v1::TokenizeRequest& request,
+                                           const ServedModel& model) {
+  auto ids = ParseTokenize(request, ContextOf(model));
+  if (!ids.ok()) return ids.status();
+  v1::TokenizeReply reply;
+  for (const int32_t id : *ids) {
+    reply.add_ids(id);
+    reply.add_pieces(std::string(model.GetCheckpoint().tokenizer->PieceBytes(id)));
+  }
+  return reply;
+}
+
+absl::StatusOr<v1::DetokenizeReply> Detokenize(const v1::DetokenizeRequest& request,
+                                               const ServedModel& model) {
+  auto ids = ParseDetokenize(request, ContextOf(model));
+  if (!ids.ok()) return ids.status();
+  const Tokenizer& tokenizer = *model.GetCheckpoint().tokenizer;
+  v1::DetokenizeReply reply;
+  reply.set_text(Decode(tokenizer, *ids));
+  for (const int32_t id : *ids) reply.add_pieces(std::string(tokenizer.PieceBytes(id)));
+  return reply;
+}
+
+absl::StatusOr<v1::GetInfoReply> Describe(const v1::GetInfoRequest&, const ServedModel& model) {
+  v1::GetInfoReply reply;
+  reply.set_version(LSSAR_VERSION);
+  DescribeModel(model, reply);
+  DescribeEngine(model, reply);
+  return reply;
+}
+
+}  // namespace lssar

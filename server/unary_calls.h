@@ -1,0 +1,23 @@
+// The calls with one reply: functions of the request and the model.
+#ifndef LSSAR_SERVER_UNARY_CALLS_H_
+#define LSSAR_SERVER_UNARY_CALLS_H_
+
+#include "absl/status/statusor.h"
+#include "lssar/v1/inference.pb.h"
+#include "server/served_model.h"
+
+namespace lssar {
+
+absl::StatusOr<v1::TokenizeReply> Tokenize(const v1::TokenizeRequest& request,
+                                           const ServedModel& model);
+
+absl::StatusOr<v1::DetokenizeReply> Detokenize(const v1::DetokenizeRequest& request,
+                                               const ServedModel& model);
+
+// GetInfo: what is served, within which limits, and how much of it is in use.
+absl::StatusOr<v1::GetInfoReply> Describe(const v1::GetInfoRequest& request,
+                                          const ServedModel& model);
+
+}  // namespace lssar
+
+#endif  // LSSAR_SERVER_UNARY_CALLS_H_
