@@ -1,0 +1,99 @@
+#include "clients/cli/connection.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/support/channel_arguments.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace lssar::cli {
+namespace {
+
+// As the server's own limit for requests.
+constexpr int kMaxReplyBytes = 32 << 20;
+constexpr std::chrono::seconds kConnectTimeout{5};
+
+absl::Status NoServer(const std::string& server) {
+  return absl::UnavailableError(absl::StrCat(
+      "no server at ", server,
+      "; start one with `lssar-server --model DIR`, or use --model DIR to run without one"));
+}
+
+// A refused connection ends the wait at once; a silent host ends it at the timeout.
+absl::Status WaitUntilConnected(grpc::Channel* channel, const std::string& server) {
+  const auto deadline = std::chrono::system_clock::now() + kConnectTimeout;
+  grpc_connectivity_state state = channel->GetState(true);
+  while (state != GRPC_CHANNEL_READY) {
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN ||
+        !channel->WaitForStateChange(state, deadline)) {
+      return NoServer(server);
+    }
+    state = channel->GetState(true);
+  }
+  return absl::OkStatus();
+}
+
+bool IsFromEnvironment(const std::string& directory) {
+  const char* value = std::getenv("LSSAR_MODEL");
+  return value != nullptr && directory == value;
+}
+
+}  // namespace
+
+void AddConnectionFlags(CLI::App* app, ConnectionFlags* flags) {
+  app->add_option("--server", flags->server,
+                  absl::StrCat("the server to ask [default ", kDefaultServer, "]"))
+      ->option_text("HOST:PORT")
+      ->group("Connection");
+  AddModelFlags(*app, flags->model);
+}
+
+absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const ConnectionFlags& flags) {
+  auto connection = std::unique_ptr<Connection>(new Connection);
+  const std::string& directory = flags.model.directory;
+  if (!flags.server.empty() && !directory.empty() && !IsFromEnvironment(directory)) {
+    return absl::InvalidArgumentError("--server and --model exclude each other: give one");
+  }
+  if (flags.server.empty() && !directory.empty()) {
+    ServerOptions options;
+    options.model = flags.model;
+    options.listen.clear();
+    options.log_level = "off";
+    auto started = LocalServer::Start(options);
+    if (!started.ok()) return started.status();
+    connection->local_server_ = *std::move(started);
+    connection->channel_ = connection->local_server_->InProcessChannel();
+  } else {
+    const std::string server = flags.server.empty() ? kDefaultServer : flags.server;
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(kMaxReplyBytes);
+    // A proxy for the web is none for the server next door.
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+    connection->channel_ =
+        grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
+    absl::Status connected = WaitUntilConnected(connection->channel_.get(), server);
+    if (!connected.ok()) return connected;
+  }
+  connection->stub_ = v1::Inference::NewStub(connection->channel_);
+  return connection;
+}
+
+absl::Status ToStatus(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+absl::StatusOr<v1::GetInfoReply> DescribeServer(v1::Inference::StubInterface* stub) {
+  grpc::ClientContext context;
+  v1::GetInfoReply reply;
+  absl::Status status = ToStatus(stub->GetInfo(&context, v1::GetInfoRequest(), &reply));
+  if (!status.ok()) return status;
+  return reply;
+}
+
+}  // namespace lssar::cli

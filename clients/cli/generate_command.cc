@@ -1,0 +1,203 @@
+// `lssar generate`: one prompt, one or more texts.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "clients/cli/command.h"
+#include "clients/cli/connection.h"
+#include "clients/cli/generate_call.h"
+#include "clients/cli/json_output.h"
+#include "clients/cli/read_text.h"
+#include "clients/cli/sampling_flags.h"
+#include "clients/cli/table.h"
+#include "clients/cli/terminal.h"
+
+namespace lssar::cli {
+namespace {
+
+constexpr int kPieceColumns = 24;
+
+std::string FormatLogprob(const v1::TokenLogprob& token) {
+  return token.has_logprob() ? absl::StrFormat("%.4f", token.logprob()) : std::string("-");
+}
+
+std::string RenderTokens(const std::vector<v1::Token>& tokens) {
+  using enum Table::Align;
+  Table table({{"id", kRight}, {"piece"}, {"logprob", kRight}, {"best (logprob)"}});
+  for (const v1::Token& token : tokens) {
+    std::string best;
+    for (const auto& other : token.top()) {
+      absl::StrAppend(&best, best.empty() ? "" : "  ", "'", OneLine(other.piece(), kPieceColumns),
+                      "' (", FormatLogprob(other), ")");
+    }
+    table.AddRow({absl::StrCat(token.token().id()),
+                  absl::StrCat("'", OneLine(token.token().piece(), kPieceColumns), "'"),
+                  FormatLogprob(token.token()), best});
+  }
+  return table.Render();
+}
+
+std::string RenderStats(const GenerateResult& result) {
+  std::string line =
+      absl::StrFormat("%d prompt tokens (%d cached), first token after %.0f ms, %d tokens",
+                      result.started.num_prompt_tokens(), result.started.num_cached_tokens(),
+                      static_cast<double>(result.first_token_us) / 1e3, result.NumTokens());
+  if (result.TokensPerSecond() > 0) {
+    absl::StrAppendFormat(&line, ", %.1f tokens/s", result.TokensPerSecond());
+  }
+  if (result.finished.has_value()) {
+    const v1::Timings& timings = result.finished->timings();
+    absl::StrAppendFormat(&line, "; queue %.1f ms, prefill %.1f ms, decode %.1f ms",
+                          static_cast<double>(timings.queue_us()) / 1e3,
+                          static_cast<double>(timings.prefill_us()) / 1e3,
+                          static_cast<double>(timings.decode_us()) / 1e3);
+    const v1::Usage& usage = result.finished->usage();
+    if (usage.num_value_rows() > 0) {
+      absl::StrAppendFormat(&line, "; attention read %.1f%% of the V rows",
+                            100.0 * static_cast<double>(usage.num_value_rows_read()) /
+                                static_cast<double>(usage.num_value_rows()));
+    }
+  }
+  std::string reasons;
+  for (const GeneratedChoice& choice : result.choices) {
+    absl::StrAppend(&reasons, reasons.empty() ? "" : " ", FinishReasonName(choice.finish_reason));
+  }
+  return absl::StrCat(line, "; ended by ", reasons, "; seed ", result.started.seed());
+}
+
+nlohmann::ordered_json ToJson(const GenerateResult& result) {
+  nlohmann::ordered_json json = {{"request_id", result.started.request_id()},
+                                 {"checkpoint_hash", result.started.checkpoint_hash()},
+                                 {"seed", result.started.seed()},
+                                 {"choices", nlohmann::ordered_json::array()}};
+  for (const GeneratedChoice& choice : result.choices) {
+    json["choices"].push_back({{"text", choice.text},
+                               {"finish_reason", FinishReasonName(choice.finish_reason)},
+                               {"stop_string", choice.stop_string},
+                               {"tokens", TokensToJson(choice.tokens)}});
+  }
+  if (!result.prompt_tokens.empty()) json["prompt_tokens"] = TokensToJson(result.prompt_tokens);
+  if (result.finished.has_value()) {
+    json["usage"] = UsageToJson(result.finished->usage());
+    json["timings"] = TimingsToJson(result.finished->timings());
+  }
+  json["time_to_first_token_ms"] = static_cast<double>(result.first_token_us) / 1e3;
+  json["tokens_per_second"] = result.TokensPerSecond();
+  return json;
+}
+
+class GenerateCommand : public Command {
+ public:
+  void AddFlags(CLI::App* app) override {
+    app->add_option("prompt", prompt_, "text to continue; - reads standard input")
+        ->option_text(" ");
+    app->add_option("--prompt-file", prompt_file_, "take the prompt from a file; - is stdin")
+        ->option_text("FILE")
+        ->group("Prompt");
+    app->add_flag("--echo", echo_, "print the prompt before its continuation")->group("Prompt");
+    AddSamplingFlags(app, &sampling_);
+    app->add_option("--n", num_choices_, "texts for the same prompt [1 to 16; default 1]")
+        ->option_text("N")
+        ->group("Output");
+    app->add_option("--logprobs", logprobs_,
+                    "show each token's logprob and the N best [nats; 0 to 20; default: off]")
+        ->option_text("N")
+        ->group("Output");
+    app->add_option("--prompt-logprobs", prompt_logprobs_, "the same for the prompt's tokens")
+        ->option_text("N")
+        ->group("Output");
+    app->add_flag("--stats", stats_, "tokens per second, time to first token, ... on stderr")
+        ->group("Output");
+    app->add_flag("--json", json_, "one JSON object, once all is there")->group("Output");
+    AddConnectionFlags(app, &connection_);
+    app->footer(
+        "Examples:\n"
+        "  lssar generate --model models/zoo/lssar-6m --max-tokens 40 'The river'\n"
+        "  echo 'Once upon a time' | lssar generate - --temperature 0.8 --seed 1 --stats");
+  }
+
+  absl::Status Run() override {
+    absl::StatusOr<std::string> prompt = ReadPrompt();
+    if (!prompt.ok()) return prompt.status();
+    v1::GenerateRequest request;
+    request.set_text(*std::move(prompt));
+    absl::Status status = FillRequest(sampling_, &request);
+    if (!status.ok()) return status;
+    if (num_choices_) request.set_n(*num_choices_);
+    if (logprobs_) request.set_logprobs(*logprobs_);
+    if (prompt_logprobs_) request.set_prompt_logprobs(*prompt_logprobs_);
+    if (echo_) request.set_echo(true);
+
+    const auto connection = Connection::Open(connection_);
+    if (!connection.ok()) return connection.status();
+    Interrupt interrupt;
+    GenerateResult result;
+    const bool is_streaming = !json_ && num_choices_.value_or(1) == 1;
+    status = RunGenerate((*connection)->Stub(), request, &interrupt,
+                         [is_streaming](const v1::Delta& delta) {
+                           if (is_streaming) PrintText(delta.text());
+                         },
+                         &result);
+    if (is_streaming && !result.choices[0].tokens.empty()) std::printf("\n");
+    if (!status.ok() && !interrupt.Fired()) return status;
+    Print(result, is_streaming);
+    if (interrupt.Fired()) return absl::CancelledError("stopped by Ctrl-C");
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::StatusOr<std::string> ReadPrompt() const {
+    if (prompt_.has_value() == prompt_file_.has_value()) {
+      return absl::InvalidArgumentError(
+          "give one prompt: as an argument, with --prompt-file FILE, or - for standard input");
+    }
+    if (prompt_.has_value() && *prompt_ != "-") return *prompt_;
+    absl::StatusOr<std::string> text = ReadText(prompt_file_.value_or("-"));
+    // The newline that ends a file or an echo is not part of what is to be continued.
+    if (text.ok() && text->ends_with('\n')) text->pop_back();
+    return text;
+  }
+
+  static void PrintText(const std::string& text) {
+    const std::string safe = SafeText(StdoutTerminal(), text);
+    std::fwrite(safe.data(), 1, safe.size(), stdout);
+    std::fflush(stdout);
+  }
+
+  void Print(const GenerateResult& result, bool was_streamed) const {
+    if (json_) return PrintJson(ToJson(result));
+    if (prompt_logprobs_) std::printf("\n%s", RenderTokens(result.prompt_tokens).c_str());
+    for (size_t i = 0; i < result.choices.size(); ++i) {
+      if (!was_streamed) {
+        std::printf("%s\n", Bold(StdoutTerminal(), absl::StrCat("--- ", i)).c_str());
+        PrintText(result.choices[i].text + "\n");
+      }
+      if (logprobs_) std::printf("\n%s", RenderTokens(result.choices[i].tokens).c_str());
+    }
+    std::fflush(stdout);
+    if (stats_) {
+      std::fprintf(stderr, "%s\n", Dim(StderrTerminal(), RenderStats(result)).c_str());
+    }
+  }
+
+  std::optional<std::string> prompt_;
+  std::optional<std::string> prompt_file_;
+  bool echo_ = false;
+  SamplingFlags sampling_;
+  std::optional<int> num_choices_;
+  std::optional<int> logprobs_;
+  std::optional<int> prompt_logprobs_;
+  bool stats_ = false;
+  bool json_ = false;
+  ConnectionFlags connection_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeGenerateCommand() { return std::make_unique<GenerateCommand>(); }
+
+}  // namespace lssar::cli

@@ -1,0 +1,137 @@
+#include "clients/cli/line_editor.h"
+
+#include <histedit.h>
+#include <langinfo.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <clocale>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "clients/cli/terminal.h"
+#include "kernels/check.h"
+
+namespace lssar::cli {
+namespace {
+
+constexpr int kHistoryLines = 1000;
+
+class PipeReader : public LineEditor {
+ public:
+  Result Read(std::string* line) override {
+    if (!std::getline(std::cin, *line)) return Result::kEnd;
+    return Result::kLine;
+  }
+};
+
+// The C locale would split every letter beyond ASCII.
+void UseUtf8() {
+  const char* chosen = std::setlocale(LC_CTYPE, "");
+  if (chosen == nullptr || std::strcmp(nl_langinfo(CODESET), "UTF-8") != 0) {
+    std::setlocale(LC_CTYPE, "C.UTF-8");
+  }
+}
+
+class TerminalEditor : public LineEditor {
+ public:
+  TerminalEditor(const std::string& prompt, const std::string& history_path)
+      : prompt_(prompt), history_path_(history_path) {
+    UseUtf8();
+    editor_ = el_init("lssar", stdin, stdout, stderr);
+    history_ = history_init();
+    LSSAR_CHECK(editor_ != nullptr && history_ != nullptr);
+    HistEvent event;
+    history(history_, &event, H_SETSIZE, kHistoryLines);
+    history(history_, &event, H_SETUNIQUE, 1);
+    if (!history_path_.empty()) history(history_, &event, H_LOAD, history_path_.c_str());
+    el_set(editor_, EL_CLIENTDATA, this);
+    el_set(editor_, EL_PROMPT, &TerminalEditor::Prompt);
+    el_set(editor_, EL_EDITOR, "emacs");
+    el_set(editor_, EL_HIST, ::history, history_);
+    el_set(editor_, EL_ADDFN, "lssar-take-back", "Take the line back", &TerminalEditor::TakeBack);
+    // While a line is edited Ctrl-C is a key, not a signal.
+    el_set(editor_, EL_SETTY, "-d", "-isig", nullptr);
+    el_set(editor_, EL_BIND, "^C", "lssar-take-back", nullptr);
+    el_set(editor_, EL_BIND, "^R", "em-inc-search-prev", nullptr);
+  }
+
+  ~TerminalEditor() override {
+    history_end(history_);
+    el_end(editor_);
+  }
+  TerminalEditor(const TerminalEditor&) = delete;
+  TerminalEditor& operator=(const TerminalEditor&) = delete;
+
+  Result Read(std::string* line) override {
+    is_taken_back_ = false;
+    int num_chars = 0;
+    const char* text = el_gets(editor_, &num_chars);
+    if (is_taken_back_) return Result::kInterrupted;
+    if (text == nullptr || num_chars <= 0) return Result::kEnd;
+    *line = text;
+    if (line->ends_with('\n')) line->pop_back();
+    if (line->find_first_not_of(' ') != std::string::npos) Remember(text);
+    return Result::kLine;
+  }
+
+ private:
+  static TerminalEditor* Self(EditLine* editor) {
+    void* self = nullptr;
+    el_get(editor, EL_CLIENTDATA, &self);
+    return static_cast<TerminalEditor*>(self);
+  }
+
+  static char* Prompt(EditLine* editor) { return Self(editor)->prompt_.data(); }
+
+  static unsigned char TakeBack(EditLine* editor, int /*key*/) {
+    Self(editor)->is_taken_back_ = true;
+    std::fputs("^C", stdout);
+    return CC_NEWLINE;
+  }
+
+  // Saved line by line: a chat that is killed keeps its history.
+  void Remember(const char* line) {
+    HistEvent event;
+    history(history_, &event, H_ENTER, line);
+    if (history_path_.empty()) return;
+    std::error_code error;
+    const std::filesystem::path directory = std::filesystem::path(history_path_).parent_path();
+    if (!directory.empty()) std::filesystem::create_directories(directory, error);
+    const mode_t old_mask = umask(077);
+    history(history_, &event, H_SAVE, history_path_.c_str());
+    umask(old_mask);
+  }
+
+  std::string prompt_;
+  std::string history_path_;
+  EditLine* editor_ = nullptr;
+  History* history_ = nullptr;
+  bool is_taken_back_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<LineEditor> MakeLineEditor(const std::string& prompt,
+                                           const std::string& history_path) {
+  const bool is_terminal = isatty(STDIN_FILENO) == 1 && StdoutTerminal().is_tty;
+  if (!is_terminal) return std::make_unique<PipeReader>();
+  return std::make_unique<TerminalEditor>(prompt, history_path);
+}
+
+std::string HistoryPath() {
+  if (const char* path = std::getenv("LSSAR_HISTORY"); path != nullptr) return path;
+  const char* state = std::getenv("XDG_STATE_HOME");
+  if (state != nullptr && *state == '/') return absl::StrCat(state, "/lssar/history");
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || *home == '\0') return "";
+  return absl::StrCat(home, "/.local/state/lssar/history");
+}
+
+}  // namespace lssar::cli

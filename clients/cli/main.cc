@@ -1,0 +1,147 @@
+// `lssar`: the command line of the inference service.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "clients/cli/command.h"
+#include "clients/cli/interrupt.h"
+#include "clients/cli/terminal.h"
+#include "clients/cli/usage.h"
+
+namespace lssar::cli {
+namespace {
+
+constexpr int kExitFailure = 1;
+constexpr int kExitUsage = 2;
+
+struct CommandEntry {
+  const char* name;
+  const char* about;
+  std::unique_ptr<Command> (*make)();
+};
+
+constexpr CommandEntry kCommands[] = {
+    {"generate", "Continue a prompt", MakeGenerateCommand},
+    {"chat", "Talk with the model", MakeChatCommand},
+    {"score", "Log-probability of continuations; loss by length", MakeScoreCommand},
+    {"passkey", "Find a key hidden in long text: accuracy by length and depth", MakePasskeyCommand},
+    {"info", "What is served, and within what limits", MakeDescribeCommand},
+};
+
+void PrintError(const std::string& message) {
+  std::fprintf(stderr, "%s %s\n", Bold(StderrTerminal(), "lssar:").c_str(), message.c_str());
+}
+
+std::vector<std::string> CommandNames() {
+  std::vector<std::string> names;
+  for (const CommandEntry& entry : kCommands) names.emplace_back(entry.name);
+  return names;
+}
+
+std::vector<std::string> FlagNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+std::string Suggest(const std::string& word, const std::vector<std::string>& candidates) {
+  const std::string nearest = NearestMatch(word, candidates);
+  return nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?");
+}
+
+// What the first leftover argument may have been meant to be. `command`: the one that was chosen.
+std::string ExplainLeftover(const CLI::App& root, const CLI::App* command) {
+  const CLI::App& app = command != nullptr ? *command : root;
+  const std::vector<std::string> leftovers = root.remaining(true);
+  for (const std::string& word : leftovers) {
+    if (word.size() > 1 && word.starts_with('-')) {
+      const std::string name = word.substr(0, word.find('='));
+      return absl::StrCat("unknown flag ", name, Suggest(name, FlagNames(app)));
+    }
+  }
+  if (command == nullptr) {
+    return absl::StrCat("unknown command '", leftovers[0], "'",
+                        Suggest(leftovers[0], CommandNames()));
+  }
+  return absl::StrCat("unexpected argument '", leftovers[0], "'; quote text that has spaces");
+}
+
+std::string Explain(const absl::Status& status) {
+  if (status.code() == absl::StatusCode::kInvalidArgument) return std::string(status.message());
+  return absl::StrCat(status.message(), " (", absl::StatusCodeToString(status.code()), ")");
+}
+
+// A result that a full disk swallowed is no success.
+int FlushOutput() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return 0;
+  PrintError("cannot write to standard output");
+  return kExitFailure;
+}
+
+void FillRoot(CLI::App* root) {
+  root->description("lssar: inference for GPT models with LSSAR attention.");
+  root->set_version_flag("--version", "lssar " LSSAR_VERSION);
+  root->set_help_flag("-h,--help", "Print this and leave");
+  root->get_formatter()->column_width(32);
+  root->get_formatter()->label("SUBCOMMAND", "COMMAND");
+  root->get_formatter()->label("Subcommands", "Commands");
+  root->footer(
+      "Each command asks a server (--server HOST:PORT, default 127.0.0.1:50051) or, with\n"
+      "--model DIR, runs the same server inside itself. Exit codes: 0 done, 1 failed, 2 usage.\n\n"
+      "Examples:\n"
+      "  lssar generate --model models/zoo/lssar-6m 'The river'\n"
+      "  lssar chat --model models/zoo/lssar-6m");
+}
+
+int Main(int argc, char** argv) {
+  Interrupt::Start();
+  // gRPC logs connection attempts to stderr by itself; what matters reaches the user as a status.
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+
+  CLI::App root;
+  FillRoot(&root);
+  std::vector<std::pair<CLI::App*, std::unique_ptr<Command>>> commands;
+  for (const CommandEntry& entry : kCommands) {
+    std::unique_ptr<Command> command = entry.make();
+    CLI::App* app = root.add_subcommand(entry.name, entry.about)->group("Commands");
+    command->AddFlags(app);
+    commands.emplace_back(app, std::move(command));
+  }
+  const auto chosen = [&root]() -> CLI::App* {
+    const auto parsed = root.get_subcommands();
+    return parsed.empty() ? nullptr : parsed.front();
+  };
+  try {
+    root.parse(argc, argv);
+  } catch (const CLI::Success& success) {  // --help, --version
+    return root.exit(success);
+  } catch (const CLI::ExtrasError&) {
+    PrintError(absl::StrCat(ExplainLeftover(root, chosen()), "; see --help"));
+    return kExitUsage;
+  } catch (const CLI::ParseError& error) {
+    PrintError(absl::StrCat(error.what(), "; see --help"));
+    return kExitUsage;
+  }
+  for (const auto& [app, command] : commands) {
+    if (!app->parsed()) continue;
+    const absl::Status status = command->Run();
+    if (status.ok()) return FlushOutput();
+    PrintError(Explain(status));
+    return status.code() == absl::StatusCode::kInvalidArgument ? kExitUsage : kExitFailure;
+  }
+  std::cerr << root.help();
+  return kExitUsage;
+}
+
+}  // namespace
+}  // namespace lssar::cli
+
+int main(int argc, char** argv) { return lssar::cli::Main(argc, argv); }

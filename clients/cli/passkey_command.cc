@@ -1,0 +1,243 @@
+// `lssar passkey`: a key hidden in long text, found or not, by length and depth.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "clients/cli/command.h"
+#include "clients/cli/connection.h"
+#include "clients/cli/heat_map.h"
+#include "clients/cli/json_output.h"
+#include "clients/cli/passkey_probe.h"
+#include "clients/cli/table.h"
+#include "clients/cli/terminal.h"
+#include "clients/cli/usage.h"
+#include "clients/cli/wilson_interval.h"
+
+namespace lssar::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// The frame of a document and the answer take about this much.
+constexpr int kLeastLength = 150;
+constexpr int kMostLength = 1 << 20;
+constexpr int kMostTrials = 10000;
+// Rows of the heat map when the depths are drawn.
+constexpr int kNumDepthBands = 5;
+
+absl::StatusOr<std::vector<double>> ParseDepths(const std::string& list) {
+  std::vector<double> depths;
+  if (list == "random") return depths;
+  for (const std::string& entry : std::vector<std::string>(absl::StrSplit(list, ','))) {
+    double depth = 0;
+    if (!absl::SimpleAtod(entry, &depth) || !(depth >= 0 && depth <= 1)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--depths: '", entry, "' is neither 'random' nor a number from 0 to 1"));
+    }
+    depths.push_back(depth);
+  }
+  return depths;
+}
+
+// Which row of the heat map a trial belongs to.
+size_t DepthRow(const PasskeyOptions& options, double depth) {
+  if (options.depths.empty()) {
+    return std::min<size_t>(kNumDepthBands - 1, static_cast<size_t>(depth * kNumDepthBands));
+  }
+  const auto found = std::find(options.depths.begin(), options.depths.end(), depth);
+  return static_cast<size_t>(found - options.depths.begin());
+}
+
+std::vector<std::string> DepthLabels(const PasskeyOptions& options) {
+  std::vector<std::string> labels;
+  for (const double depth : options.depths) labels.push_back(absl::StrFormat("%g%%", 100 * depth));
+  for (int i = 0; options.depths.empty() && i < kNumDepthBands; ++i) {
+    labels.push_back(
+        absl::StrFormat("%d-%d%%", 100 * i / kNumDepthBands, 100 * (i + 1) / kNumDepthBands));
+  }
+  return labels;
+}
+
+size_t LengthIndex(const PasskeyOptions& options, int length) {
+  const auto found = std::find(options.lengths.begin(), options.lengths.end(), length);
+  return static_cast<size_t>(found - options.lengths.begin());
+}
+
+HeatMap MakeHeatMap(const PasskeyOptions& options, const std::vector<PasskeyTrial>& trials) {
+  HeatMap map;
+  map.corner = "depth \\ length";
+  map.row_labels = DepthLabels(options);
+  for (const int length : options.lengths) map.column_labels.push_back(FormatCount(length));
+  map.cells.assign(map.row_labels.size(), std::vector<HitCount>(options.lengths.size()));
+  for (const PasskeyTrial& trial : trials) {
+    map.cells[DepthRow(options, trial.document.depth)][LengthIndex(options, trial.length)].Add(
+        trial.is_hit);
+  }
+  return map;
+}
+
+std::vector<HitCount> TallyByLength(const PasskeyOptions& options,
+                                    const std::vector<PasskeyTrial>& trials) {
+  std::vector<HitCount> tallies(options.lengths.size());
+  for (const PasskeyTrial& trial : trials) {
+    tallies[LengthIndex(options, trial.length)].Add(trial.is_hit);
+  }
+  return tallies;
+}
+
+void PrintTables(const PasskeyOptions& options, const std::vector<PasskeyTrial>& trials) {
+  using enum Table::Align;
+  Table table({{"length", kRight},
+               {"prompt tokens", kRight},
+               {"found", kRight},
+               {"trials", kRight},
+               {"accuracy", kRight},
+               {"95% interval", kRight}});
+  const std::vector<HitCount> tallies = TallyByLength(options, trials);
+  for (size_t i = 0; i < tallies.size(); ++i) {
+    int num_prompt_tokens = 0;
+    for (const PasskeyTrial& trial : trials) {
+      if (trial.length == options.lengths[i]) {
+        num_prompt_tokens = std::max(num_prompt_tokens, trial.num_prompt_tokens);
+      }
+    }
+    const Interval interval = WilsonInterval(tallies[i].num_hits, tallies[i].num_trials);
+    table.AddRow({FormatCount(options.lengths[i]), absl::StrCat(num_prompt_tokens),
+                  absl::StrCat(tallies[i].num_hits), absl::StrCat(tallies[i].num_trials),
+                  absl::StrFormat("%.0f%%", 100 * tallies[i].Share()),
+                  absl::StrFormat("%.0f-%.0f%%", 100 * interval.low, 100 * interval.high)});
+  }
+  std::printf("Passkey accuracy by length (seed %s)\n%s\n", absl::StrCat(options.seed).c_str(),
+              table.Render().c_str());
+  std::printf("Found, in percent, by depth of the key and length\n%s",
+              RenderHeatMap(MakeHeatMap(options, trials), StdoutTerminal()).c_str());
+}
+
+Json ToJson(const PasskeyOptions& options, const std::vector<PasskeyTrial>& trials) {
+  Json json = {{"seed", options.seed}, {"lengths", Json::array()}};
+  const std::vector<HitCount> tallies = TallyByLength(options, trials);
+  for (size_t i = 0; i < tallies.size(); ++i) {
+    const Interval interval = WilsonInterval(tallies[i].num_hits, tallies[i].num_trials);
+    json["lengths"].push_back({{"length", options.lengths[i]},
+                               {"num_hits", tallies[i].num_hits},
+                               {"num_trials", tallies[i].num_trials},
+                               {"accuracy", tallies[i].Share()},
+                               {"interval95", {interval.low, interval.high}}});
+  }
+  const HeatMap map = MakeHeatMap(options, trials);
+  json["depths"] = map.row_labels;
+  json["cells"] = Json::array();
+  for (size_t row = 0; row < map.cells.size(); ++row) {
+    for (size_t column = 0; column < map.cells[row].size(); ++column) {
+      json["cells"].push_back({{"depth", map.row_labels[row]},
+                               {"length", options.lengths[column]},
+                               {"num_hits", map.cells[row][column].num_hits},
+                               {"num_trials", map.cells[row][column].num_trials}});
+    }
+  }
+  json["trials"] = Json::array();
+  for (const PasskeyTrial& trial : trials) {
+    json["trials"].push_back({{"length", trial.length},
+                              {"num_prompt_tokens", trial.num_prompt_tokens},
+                              {"depth", trial.document.depth},
+                              {"key", trial.document.key},
+                              {"answer", trial.answer},
+                              {"is_hit", trial.is_hit}});
+  }
+  return json;
+}
+
+class PasskeyCommand : public Command {
+ public:
+  void AddFlags(CLI::App* app) override {
+    const auto add = [app](const char* name, auto& value, const char* text, const char* about) {
+      return app->add_option(name, value, about)->option_text(text)->group("Experiment");
+    };
+    add("--lengths", lengths_, "LIST",
+        "tokens of prompt and answer [from 150; 2K is 2048; default 1K,2K,4K,8K,16K]");
+    add("--trials", trials_, "LIST",
+        "documents of each length, or one number for all [1 to 10000; default 10]");
+    add("--depths", depths_, "LIST",
+        "where the key stands [0 to 1, --trials documents at each; default random]");
+    add("--seed", options_.seed, "N", "same seed, same documents [0 to 2^64-1; default 7]");
+    add("--concurrency", options_.num_concurrent, "N",
+        "requests under way at once [1 to 64; default 4]")
+        ->check(CLI::Range(1, 64));
+    app->add_flag("--json", json_, "one JSON object with every trial")->group("Output");
+    AddConnectionFlags(app, &connection_);
+    app->footer(
+        "Examples:\n"
+        "  lssar passkey --model models/zoo/lssar-6m --lengths 1K,2K --trials 20\n"
+        "  lssar passkey --depths 0,0.25,0.5,0.75,1 --trials 4 --json > passkey.json");
+  }
+
+  absl::Status Run() override {
+    absl::Status status = ParseLists();
+    if (!status.ok()) return status;
+    const auto connection = Connection::Open(connection_);
+    if (!connection.ok()) return connection.status();
+    v1::Inference::StubInterface* stub = (*connection)->Stub();
+    const auto served = DescribeServer(stub);
+    if (!served.ok()) return served.status();
+    const int longest = *std::max_element(options_.lengths.begin(), options_.lengths.end());
+    if (longest > served->max_context()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--lengths: ", longest, " is over the served context of ",
+                       served->max_context(), " tokens (--max-context)"));
+    }
+    const absl::StatusOr<int> filler_tokens = CountFillerTokens(stub);
+    if (!filler_tokens.ok()) return filler_tokens.status();
+    std::vector<PasskeyTrial> trials = MakePasskeyTrials(options_, *filler_tokens);
+    Interrupt interrupt;
+    status = RunPasskeyTrials(stub, options_.num_concurrent, &interrupt, &trials);
+    if (!status.ok()) return status;
+    json_ ? PrintJson(ToJson(options_, trials)) : PrintTables(options_, trials);
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status ParseLists() {
+    auto lengths = ParseCounts("--lengths", lengths_, kLeastLength, kMostLength);
+    if (!lengths.ok()) return lengths.status();
+    if (std::set<int>(lengths->begin(), lengths->end()).size() != lengths->size()) {
+      return absl::InvalidArgumentError("--lengths: a length is named twice");
+    }
+    auto trials = ParseCounts("--trials", trials_, 1, kMostTrials);
+    if (!trials.ok()) return trials.status();
+    if (trials->size() != 1 && trials->size() != lengths->size()) {
+      return absl::InvalidArgumentError(absl::StrCat("--trials: ", trials->size(), " numbers for ",
+                                                     lengths->size(),
+                                                     " lengths; give one number or one for each"));
+    }
+    auto depths = ParseDepths(depths_);
+    if (!depths.ok()) return depths.status();
+    options_.lengths = *std::move(lengths);
+    options_.num_trials = *std::move(trials);
+    options_.depths = *std::move(depths);
+    return absl::OkStatus();
+  }
+
+  std::string lengths_ = "1K,2K,4K,8K,16K";
+  std::string trials_ = "10";
+  std::string depths_ = "random";
+  PasskeyOptions options_;
+  bool json_ = false;
+  ConnectionFlags connection_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakePasskeyCommand() { return std::make_unique<PasskeyCommand>(); }
+
+}  // namespace lssar::cli

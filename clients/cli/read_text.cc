@@ -1,0 +1,35 @@
+#include "clients/cli/read_text.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+
+namespace lssar::cli {
+
+absl::StatusOr<std::string> ReadText(const std::string& path) {
+  const auto close = [](FILE* file) {
+    if (file != stdin) std::fclose(file);
+  };
+  const std::unique_ptr<FILE, decltype(close)> file(
+      path == "-" ? stdin : std::fopen(path.c_str(), "rb"), close);
+  if (file == nullptr) {
+    return absl::NotFoundError(absl::StrCat("cannot open ", path, ": ", std::strerror(errno)));
+  }
+  std::string text;
+  char block[1 << 16];
+  while (true) {
+    const size_t num_read = std::fread(block, 1, sizeof(block), file.get());
+    text.append(block, num_read);
+    if (num_read < sizeof(block)) break;
+  }
+  if (std::ferror(file.get()) != 0) {
+    const std::string reason = std::strerror(errno);
+    return absl::InternalError(absl::StrCat("cannot read ", path, ": ", reason));
+  }
+  return text;
+}
+
+}  // namespace lssar::cli

@@ -1,0 +1,17 @@
+// Whole files and standard input as text.
+#ifndef LSSAR_CLIENTS_CLI_READ_TEXT_H_
+#define LSSAR_CLIENTS_CLI_READ_TEXT_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace lssar::cli {
+
+// All bytes of the file; "-" is standard input.
+// Errors  NOT_FOUND: it cannot be opened; INTERNAL: reading failed (a directory, too)
+absl::StatusOr<std::string> ReadText(const std::string& path);
+
+}  // namespace lssar::cli
+
+#endif  // LSSAR_CLIENTS_CLI_READ_TEXT_H_

@@ -1,0 +1,103 @@
+#include "clients/cli/sampling_flags.h"
+
+#include <CLI/CLI.hpp>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+
+namespace lssar::cli {
+namespace {
+
+absl::Status AddLogitBiases(const std::vector<std::string>& entries, v1::Sampling* sampling) {
+  for (const std::string& entry : entries) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(entry, absl::MaxSplits(':', 1));
+    int32_t id = 0;
+    float bias = 0;
+    if (!absl::SimpleAtoi(parts.first, &id) || !absl::SimpleAtof(parts.second, &bias)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--logit-bias: '", entry, "' is not ID:BIAS, as in 17:-2.5"));
+    }
+    (*sampling->mutable_logit_bias())[id] = bias;
+  }
+  return absl::OkStatus();
+}
+
+void AddSamplingGroup(CLI::App* app, SamplingFlags* flags) {
+  const auto add = [app](const char* name, auto& value, const char* text, const char* about) {
+    app->add_option(name, value, about)->option_text(text)->group("Sampling");
+  };
+  const auto add_list = [app](const char* name, auto& values, const char* text, const char* about) {
+    app->add_option(name, values, about)
+        ->option_text(text)
+        ->group("Sampling")
+        ->allow_extra_args(false);
+  };
+  add("--temperature", flags->temperature, "X", "0 takes the best token [0 to 100; default 1]");
+  add("--top-k", flags->top_k, "N", "only the N best tokens [0 to vocabulary; default 0: off]");
+  add("--top-p", flags->top_p, "X", "only the best of this total share [over 0 to 1; default 1]");
+  add("--min-p", flags->min_p, "X", "only above this share of the best [0 to 1; default 0]");
+  add("--repetition-penalty", flags->repetition_penalty, "X",
+      "on tokens of prompt and output [over 0 to 10; default 1]");
+  add("--presence-penalty", flags->presence_penalty, "X",
+      "once on tokens of the output [-2 to 2; default 0]");
+  add("--frequency-penalty", flags->frequency_penalty, "X",
+      "for each time in the output [-2 to 2; default 0]");
+  add_list("--logit-bias", flags->logit_biases, "ID:X",
+           "added to the token's logit; repeatable [-100 to 100, up to 1024]");
+  add_list("--allow-id", flags->allowed_ids, "ID", "sample only such tokens; repeatable");
+  add_list("--ban-id", flags->banned_ids, "ID", "never sample the token; repeatable");
+  add("--seed", flags->seed, "N",
+      "same request and seed, same text [0 to 2^64-1; default: server's]");
+}
+
+}  // namespace
+
+void AddSamplingFlags(CLI::App* app, SamplingFlags* flags) {
+  constexpr char kGroup[] = "Length and end";
+  app->add_option("--max-tokens", flags->max_tokens,
+                  "new tokens at most [1 to what the context holds; default 256]")
+      ->option_text("N")
+      ->group(kGroup);
+  app->add_option("--min-tokens", flags->min_tokens,
+                  "tokens before which nothing ends the text [0 to max-tokens; default 0]")
+      ->option_text("N")
+      ->group(kGroup);
+  app->add_option("--stop", flags->stop_strings,
+                  "ends the text, not part of it; repeatable [1 to 256 bytes, up to 16]")
+      ->option_text("TEXT")
+      ->group(kGroup)
+      ->allow_extra_args(false);
+  app->add_option("--stop-id", flags->stop_ids, "the same for a token id; repeatable [up to 64]")
+      ->option_text("ID")
+      ->group(kGroup)
+      ->allow_extra_args(false);
+  app->add_flag("--ignore-eos", flags->ignore_eos, "generate on after the end-of-text token")
+      ->group(kGroup);
+  AddSamplingGroup(app, flags);
+}
+
+absl::Status FillRequest(const SamplingFlags& flags, v1::GenerateRequest* request) {
+  v1::Sampling* sampling = request->mutable_sampling();
+  if (flags.temperature) sampling->set_temperature(*flags.temperature);
+  if (flags.top_k) sampling->set_top_k(*flags.top_k);
+  if (flags.top_p) sampling->set_top_p(*flags.top_p);
+  if (flags.min_p) sampling->set_min_p(*flags.min_p);
+  if (flags.repetition_penalty) sampling->set_repetition_penalty(*flags.repetition_penalty);
+  if (flags.presence_penalty) sampling->set_presence_penalty(*flags.presence_penalty);
+  if (flags.frequency_penalty) sampling->set_frequency_penalty(*flags.frequency_penalty);
+  if (flags.seed) sampling->set_seed(*flags.seed);
+  sampling->mutable_allowed_token_ids()->Add(flags.allowed_ids.begin(), flags.allowed_ids.end());
+  sampling->mutable_banned_token_ids()->Add(flags.banned_ids.begin(), flags.banned_ids.end());
+  if (flags.max_tokens) request->set_max_tokens(*flags.max_tokens);
+  if (flags.min_tokens) request->set_min_tokens(*flags.min_tokens);
+  if (flags.ignore_eos) request->set_ignore_eos(true);
+  for (const std::string& stop : flags.stop_strings) request->add_stop_strings(stop);
+  request->mutable_stop_token_ids()->Add(flags.stop_ids.begin(), flags.stop_ids.end());
+  return AddLogitBiases(flags.logit_biases, sampling);
+}
+
+}  // namespace lssar::cli

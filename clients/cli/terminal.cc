@@ -1,0 +1,91 @@
+#include "clients/cli/terminal.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+
+namespace lssar::cli {
+namespace {
+
+Terminal Inspect(int fd) {
+  Terminal terminal;
+  terminal.is_tty = isatty(fd) == 1;
+  if (!terminal.is_tty) return terminal;
+  const char* no_colour = std::getenv("NO_COLOR");
+  const char* term = std::getenv("TERM");
+  terminal.has_colour = (no_colour == nullptr || *no_colour == '\0') && term != nullptr &&
+                        absl::string_view(term) != "dumb";
+  winsize size = {};
+  if (ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) terminal.num_columns = size.ws_col;
+  return terminal;
+}
+
+bool IsContinuationByte(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+
+bool IsControl(char c) {
+  const auto byte = static_cast<unsigned char>(c);
+  return byte < 0x20 || byte == 0x7F;
+}
+
+}  // namespace
+
+const Terminal& StdoutTerminal() {
+  static const Terminal terminal = Inspect(STDOUT_FILENO);
+  return terminal;
+}
+
+const Terminal& StderrTerminal() {
+  static const Terminal terminal = Inspect(STDERR_FILENO);
+  return terminal;
+}
+
+std::string Bold(const Terminal& terminal, absl::string_view text) {
+  return terminal.has_colour ? absl::StrCat("\x1b[1m", text, "\x1b[0m") : std::string(text);
+}
+
+std::string Dim(const Terminal& terminal, absl::string_view text) {
+  return terminal.has_colour ? absl::StrCat("\x1b[2m", text, "\x1b[0m") : std::string(text);
+}
+
+std::string SafeText(const Terminal& terminal, absl::string_view text) {
+  if (!terminal.is_tty) return std::string(text);
+  std::string safe;
+  safe.reserve(text.size());
+  for (size_t i = 0; i < text.size(); ++i) {
+    // U+0080 to U+009F (C2 80 to C2 9F) are control characters too: 9B begins an escape sequence.
+    const bool is_c1 = text[i] == '\xC2' && i + 1 < text.size() &&
+                       static_cast<unsigned char>(text[i + 1]) >= 0x80 &&
+                       static_cast<unsigned char>(text[i + 1]) <= 0x9F;
+    if (is_c1) {
+      ++i;
+    } else if (text[i] == '\n' || text[i] == '\t' || !IsControl(text[i])) {
+      safe += text[i];
+    }
+  }
+  return safe;
+}
+
+std::string OneLine(absl::string_view text, int max_columns) {
+  std::string line;
+  int num_columns = 0;
+  for (size_t i = 0; i < text.size();) {
+    size_t end = i + 1;
+    while (end < text.size() && IsContinuationByte(text[end])) ++end;
+    std::string shown(text.substr(i, end - i));
+    if (text[i] == '\n') shown = "\\n";
+    if (text[i] == '\t') shown = "\\t";
+    if (shown.size() == 1 && IsControl(shown[0])) shown = "?";
+    const int width = shown[0] == '\\' ? static_cast<int>(shown.size()) : 1;
+    const bool is_last = end == text.size();
+    if (num_columns + width > max_columns - (is_last ? 0 : 1)) return line + "…";
+    line += shown;
+    num_columns += width;
+    i = end;
+  }
+  return line;
+}
+
+}  // namespace lssar::cli
