@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <utility>
 
 #include "models/checkpoint.h"
+#include "models/page_pool.h"
 #include "models/rope.h"
 #include "models/safetensors.h"
 #include "models/sentence.h"
@@ -92,35 +92,6 @@ double RowError(std::span<const float> logits, std::span<const float> golden) {
   return worst / largest;
 }
 
-// Pages of one sequence, in the backend's memory.
-struct PagePool {
-  std::unique_ptr<Buffer> k, v;
-  std::vector<int32_t> pages;
-  KvView view;
-};
-
-absl::StatusOr<PagePool> MakePagePool(const ModelConfig& config, Backend* backend, DType kv_type,
-                                      int page_tokens, int num_tokens) {
-  PagePool pool;
-  KvLayout& layout = pool.view.layout;
-  layout = {.num_layers = config.num_layers,
-            .num_heads = config.num_heads,
-            .head_dim = config.HeadDim(),
-            .page_tokens = page_tokens,
-            .dtype = kv_type};
-  layout.num_pages = layout.PagesFor(num_tokens);
-  for (std::unique_ptr<Buffer>* buffer : {&pool.k, &pool.v}) {
-    absl::StatusOr<std::unique_ptr<Buffer>> allocated = backend->Allocate(layout.PoolBytes());
-    if (!allocated.ok()) return allocated.status();
-    *buffer = *std::move(allocated);
-  }
-  pool.view.k = pool.k->Address();
-  pool.view.v = pool.v->Address();
-  pool.pages.resize(size_t(layout.num_pages));
-  std::iota(pool.pages.begin(), pool.pages.end(), 0);
-  return pool;
-}
-
 // Worst error over the row's golden positions; `at` its position.
 absl::StatusOr<double> RunGoldenRow(const GoldenRow& row, Checkpoint& checkpoint,
                                     const PagePool& pool, int32_t& at) {
@@ -169,8 +140,8 @@ absl::StatusOr<SelfCheckReport> SelfCheck(const std::string& directory, Checkpoi
   for (int i = 0; file->Find(Sentence("tokens_", i)) != nullptr; ++i) {
     absl::StatusOr<GoldenRow> row = ReadGoldenRow(*file, i, checkpoint.config.vocab_size);
     if (!row.ok()) return row.status();
-    absl::StatusOr<PagePool> pool =
-        MakePagePool(checkpoint.config, backend, kv_type, page_tokens, int(row->tokens.size()));
+    absl::StatusOr<PagePool> pool = MakePagePool(LayoutOf(checkpoint.config, kv_type, page_tokens),
+                                                 int(row->tokens.size()), backend);
     if (!pool.ok()) return pool.status();
     int32_t at = 0;
     absl::StatusOr<double> error = RunGoldenRow(*row, checkpoint, *pool, at);

@@ -1,0 +1,31 @@
+#include "models/page_pool.h"
+
+#include <numeric>
+#include <utility>
+
+namespace lssar {
+
+absl::StatusOr<PagePool> MakePagePool(KvLayout layout, int num_tokens, Backend* backend) {
+  layout.num_pages = layout.PagesFor(num_tokens);
+  PagePool pool;
+  for (std::unique_ptr<Buffer>* buffer : {&pool.k, &pool.v}) {
+    absl::StatusOr<std::unique_ptr<Buffer>> allocated = backend->Allocate(layout.PoolBytes());
+    if (!allocated.ok()) return allocated.status();
+    *buffer = *std::move(allocated);
+  }
+  pool.view = {.layout = layout, .k = pool.k->Address(), .v = pool.v->Address()};
+  pool.pages.resize(size_t(layout.num_pages));
+  std::iota(pool.pages.begin(), pool.pages.end(), 0);
+  return pool;
+}
+
+KvLayout LayoutOf(const ModelConfig& config, DType kv_type, int page_tokens) {
+  return {.num_layers = config.num_layers,
+          .num_heads = config.num_heads,
+          .head_dim = config.HeadDim(),
+          .page_tokens = page_tokens,
+          .num_pages = 0,
+          .dtype = kv_type};
+}
+
+}  // namespace lssar

@@ -1,0 +1,123 @@
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "models/checkpoint.h"
+#include "models/page_pool.h"
+#include "models/rope.h"
+#include "models/safetensors.h"
+#include "models/sentence.h"
+#include "tests/golden/golden_case.h"
+
+namespace lssar {
+namespace {
+
+// Rows of one step: several chunks even of the short cases, so that chunking is part of the check.
+constexpr int kChunkRows = 48;
+
+// Measured on this project's own vectors with a margin of about ten (README.md has the figures).
+double Tolerance(DType kv_type) {
+  switch (kv_type) {
+    case DType::kF32: return 2e-4;
+    case DType::kF16: return 1e-2;
+    case DType::kBF16: return 1e-1;
+  }
+  return 0;
+}
+
+struct Expected {
+  std::vector<int32_t> tokens;
+  std::vector<float> logits;  // [tokens.size(), vocab]
+};
+
+absl::StatusOr<Expected> ReadExpected(const std::string& path, int vocab_size) {
+  absl::StatusOr<TensorFile> file = TensorFile::Open(path);
+  if (!file.ok()) return file.status();
+  const TensorView* tokens = file->Find("tokens");
+  const TensorView* logits = file->Find("logits");
+  if (tokens == nullptr || tokens->shape.size() != 1 || tokens->NumElements() == 0) {
+    return absl::InvalidArgumentError(path + ": tensor \"tokens\" must be a row of ids");
+  }
+  if (logits == nullptr ||
+      logits->shape != std::vector<int64_t>{tokens->NumElements(), vocab_size}) {
+    return absl::InvalidArgumentError(Sentence(path, ": tensor \"logits\" must have shape [",
+                                               tokens->NumElements(), ", ", vocab_size, "]"));
+  }
+  Expected expected{.tokens = tokens->ToInts(), .logits = logits->ToFloats()};
+  for (const int32_t id : expected.tokens) {
+    if (id >= 0 && id < vocab_size) continue;
+    return absl::InvalidArgumentError(
+        Sentence(path, ": tokens hold ", id, ", must be in [0, ", vocab_size, ")"));
+  }
+  return expected;
+}
+
+double RowError(std::span<const float> logits, std::span<const float> expected) {
+  double worst = 0, largest = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double error = std::fabs(double(logits[i]) - double(expected[i]));
+    if (std::isnan(error)) return error;
+    worst = std::max(worst, error);
+    largest = std::max(largest, std::fabs(double(expected[i])));
+  }
+  return worst / largest;
+}
+
+// Worst error of the last forward's rows, which start at position `first`.
+absl::StatusOr<double> ChunkError(LanguageModel& model, const ForwardBatch& batch,
+                                  const Expected& expected, int first) {
+  double worst = 0;
+  const int num_rows = int(batch.logits_rows.size());
+  for (int at = 0; at < num_rows; at += model.MaxLogitsRows()) {
+    const int count = std::min(model.MaxLogitsRows(), num_rows - at);
+    absl::StatusOr<LogitsBlock> block = model.Logits(batch, at, count);
+    if (!block.ok()) return block.status();
+    const size_t vocab = size_t(block->vocab);
+    for (int i = 0; i < count; ++i) {
+      const double error = RowError(
+          block->Row(i), std::span(expected.logits).subspan(size_t(first + at + i) * vocab, vocab));
+      if (std::isnan(error)) return error;
+      worst = std::max(worst, error);
+    }
+  }
+  return worst;
+}
+
+}  // namespace
+
+absl::StatusOr<GoldenError> RunModelCase(const std::string& directory, const GoldenCase& wanted,
+                                         const GoldenSetup& setup) {
+  const std::string folder = directory + "/" + wanted.name;
+  absl::StatusOr<Checkpoint> checkpoint = LoadCheckpoint(
+      folder, setup.backend, {.weights = std::nullopt, .max_batch_rows = kChunkRows});
+  if (!checkpoint.ok()) return checkpoint.status();
+  const ModelConfig& config = checkpoint->config;
+  absl::StatusOr<Expected> expected =
+      ReadExpected(folder + "/expected.safetensors", config.vocab_size);
+  if (!expected.ok()) return expected.status();
+  const int num_tokens = int(expected->tokens.size());
+  absl::StatusOr<PagePool> pool =
+      MakePagePool(LayoutOf(config, setup.kv_type, setup.page_tokens), num_tokens, setup.backend);
+  if (!pool.ok()) return pool.status();
+
+  GoldenError result{.worst = 0, .tolerance = Tolerance(setup.kv_type)};
+  for (int first = 0; first < num_tokens; first += kChunkRows) {
+    const int count = std::min(kChunkRows, num_tokens - first);
+    ForwardBatch batch;
+    const auto begin = expected->tokens.begin() + first;
+    batch.token_ids.assign(begin, begin + count);
+    batch.sequences = {{.num_rows = count, .first_position = first, .pages = pool->pages}};
+    batch.rope_bases = {RopeBaseAtLength(config, num_tokens)};
+    for (int r = 0; r < count; ++r) batch.logits_rows.push_back(r);
+    batch.logits_sequence.assign(size_t(count), 0);
+    const absl::Status status = checkpoint->model->Forward(batch, pool->view, nullptr);
+    if (!status.ok()) return status;
+    absl::StatusOr<double> error = ChunkError(*checkpoint->model, batch, *expected, first);
+    if (!error.ok()) return error.status();
+    if (!(*error <= result.worst)) result.worst = *error;
+    if (std::isnan(result.worst)) return result;
+  }
+  return result;
+}
+
+}  // namespace lssar
