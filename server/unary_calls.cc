@@ -13,18 +13,6 @@ ParseContext ContextOf(const ServedModel& model) {
   return {.checkpoint = &model.GetCheckpoint(), .max_context = model.MaxContext(), .any_seed = 0};
 }
 
-// Weights and biases of a GPT-2 block stack with this shape; a tied output matrix counts once.
-int64_t CountParameters(const ModelConfig& config) {
-  const int64_t width = config.width;
-  const int64_t mlp = config.mlp_width;
-  const int64_t embedding = config.vocab_size * width;
-  const int64_t norm = 2 * width;
-  const int64_t attention = width * 3 * width + 3 * width + width * width + width;
-  const int64_t mlp_block = width * mlp + mlp + mlp * width + width;
-  return embedding * (config.tie_word_embeddings ? 1 : 2) +
-         config.num_layers * (2 * norm + attention + mlp_block) + norm;
-}
-
 void DescribeModel(const ServedModel& model, v1::GetInfoReply& reply) {
   const Checkpoint& checkpoint = model.GetCheckpoint();
   const ModelConfig& config = checkpoint.config;
@@ -44,7 +32,7 @@ void DescribeModel(const ServedModel& model, v1::GetInfoReply& reply) {
   reply.set_has_chat_template(checkpoint.chat_template.has_value());
   if (config.bos_id) reply.set_bos_id(*config.bos_id);
   if (config.eos_id) reply.set_eos_id(*config.eos_id);
-  reply.set_num_parameters(CountParameters(config));
+  reply.set_num_parameters(checkpoint.num_parameters);
   if (model.GetSelfCheck().num_rows > 0) {
     reply.set_self_check_error(model.GetSelfCheck().worst_error);
   }
