@@ -70,15 +70,21 @@ struct BF16Weights {
 // rate at which one core reads.
 inline constexpr size_t kPrefetchBytes = 2048;
 
+// Asks for [from, from + num_bytes); to L2, so that a long lead does not empty L1.
+HWY_INLINE void PrefetchBytes(const std::byte* from, size_t num_bytes) {
+  for (size_t line = 0; line < num_bytes; line += 64) __builtin_prefetch(from + line, 0, 2);
+}
+
 // sums[row][column] += x[k][row] * w[k][column] over k in rising order.
 // Shapes    w [num_k, kPanelRows]; x [num_k, kRows]; sums [kRows, kPanelRows], 64-byte aligned
-// Requires  w 64-byte aligned. `resume` false: sums start at zero
+// Requires  w 64-byte aligned. `resume` false: sums start at zero. `upcoming` is where weights lie
+//           that are wanted next: as many bytes as w has are asked for, a step of k at a time, so
+//           that memory works while the multipliers do
 template <class Weights, size_t kRows>
 HWY_NOINLINE void MultiplyTile(const void* weights, const float* HWY_RESTRICT x, size_t num_k,
-                               bool resume, float* HWY_RESTRICT sums) {
+                               bool resume, const std::byte* upcoming, float* HWY_RESTRICT sums) {
   using Element = typename Weights::Element;
   constexpr size_t kVectors = VectorsOfTile(kRows);
-  constexpr size_t kLineElements = 64 / sizeof(Element);
   const FloatTag d;
   for (size_t column = 0; column < kPanelRows; column += kVectors * kLanes) {
     FloatVec sum[kRows][kVectors];
@@ -90,10 +96,9 @@ HWY_NOINLINE void MultiplyTile(const void* weights, const float* HWY_RESTRICT x,
     }
     const Element* HWY_RESTRICT w = static_cast<const Element*>(weights) + column;
     const float* HWY_RESTRICT x_k = x;
+    const std::byte* upcoming_k = upcoming + column * sizeof(Element);
     for (size_t k = 0; k < num_k; ++k) {
-      for (size_t line = 0; line < kVectors * kLanes; line += kLineElements) {
-        hwy::Prefetch(w + line + kPrefetchBytes / sizeof(Element));
-      }
+      PrefetchBytes(upcoming_k, kVectors * kLanes * sizeof(Element));
       FloatVec w_k[kVectors];
       for (size_t v = 0; v < kVectors; ++v) w_k[v] = Weights::Load(w + v * kLanes);
       for (size_t r = 0; r < kRows; ++r) {
@@ -104,6 +109,7 @@ HWY_NOINLINE void MultiplyTile(const void* weights, const float* HWY_RESTRICT x,
       }
       w += kPanelRows;
       x_k += kRows;
+      upcoming_k += kPanelRows * sizeof(Element);
     }
     for (size_t r = 0; r < kRows; ++r) {
       for (size_t v = 0; v < kVectors; ++v) {
@@ -114,7 +120,7 @@ HWY_NOINLINE void MultiplyTile(const void* weights, const float* HWY_RESTRICT x,
 }
 
 using TileFunction = void (*)(const void* weights, const float* x, size_t num_k, bool resume,
-                              float* sums);
+                              const std::byte* upcoming, float* sums);
 using TileFunctions = std::array<TileFunction, kMaxTileRows + 1>;
 
 template <class Weights, size_t... kRowsMinus1>

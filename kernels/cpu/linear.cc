@@ -112,20 +112,22 @@ void MultiplyPanel(const Product& product, size_t panel_idx, size_t first_tile, 
 
   if (end_tile - first_tile == 1) {
     (*product.format.tiles)[num_rows](panel, product.x + first_row * num_steps, num_steps, false,
-                                      sums);
+                                      panel + kPrefetchBytes, sums);
   } else {
     for (size_t k = 0; k < num_steps; k += kBlockSteps) {
       const size_t count = std::min(kBlockSteps, num_steps - k);
-      const void* weights = panel + k * step_bytes;
+      const std::byte* stored = panel + k * step_bytes;
+      const std::byte* upcoming = stored + count * step_bytes;
+      const void* weights = stored;
       if (product.format.widen != nullptr) {
-        product.format.widen(weights, count * size_t{kPanelRows}, wide);
+        product.format.widen(stored, count * size_t{kPanelRows}, wide);
         weights = wide;
       }
       for (size_t tile = first_tile; tile < end_tile; ++tile) {
         const size_t row = product.FirstRow(tile);
         const size_t tile_rows = product.NumRows(tile);
         kTileFunctions<F32Weights>[tile_rows](weights, product.x + row * num_steps + k * tile_rows,
-                                              count, k > 0,
+                                              count, k > 0, upcoming,
                                               sums + (row - first_row) * size_t{kPanelRows});
       }
     }

@@ -1,0 +1,300 @@
+// The matrix product beside oneDNN's, at the shapes of a 124M model, as a Markdown table.
+//
+// Both multiply the same x by weights that no cache holds: each call takes the next of enough
+// copies, as a model's layers do. oneDNN gets fp32 weights in the layout it asks for. Samples of
+// the two alternate, so a neighbour on the machine harms both; each figure is a median.
+#include <immintrin.h>
+#include <omp.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/check.h"
+#include "kernels/cpu/linear.h"
+#include "kernels/cpu/packed_matrix.h"
+#include "kernels/dtype.h"
+#include "kernels/host_buffer.h"
+#include "tests/bench/ceilings.h"
+
+namespace lssar::bench {
+namespace {
+
+// Far more than any last-level cache of the machines we meet.
+constexpr size_t kColdBytes = size_t{384} << 20;
+constexpr double kSampleSeconds = 0.04;
+// libgomp's threads spin after a parallel region; ours must not share the cores with them.
+constexpr auto kLetOthersSleep = std::chrono::milliseconds(15);
+
+struct Shape {
+  const char* name;
+  int in;
+  int out;
+};
+constexpr Shape kShapes[] = {{"qkv", 768, 2304},
+                             {"attention out", 768, 768},
+                             {"mlp up", 768, 3072},
+                             {"mlp down", 3072, 768},
+                             {"logits", 768, 50304}};
+
+struct Options {
+  int num_threads = 0;
+  int num_samples = 7;
+  std::string dtype = "fp16";
+  std::vector<int> rows = {1, 4, 16, 64, 512};
+};
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Seconds of one call, from as many as fill kSampleSeconds.
+double SecondsPerCall(const std::function<void()>& call) {
+  const double start = Now();
+  int num_calls = 0;
+  double passed = 0;
+  do {
+    call();
+    ++num_calls;
+    passed = Now() - start;
+  } while (passed < kSampleSeconds);
+  return passed / num_calls;
+}
+
+// Independent multiply-adds in registers: what no product can exceed.
+__attribute__((target("avx512f"))) void MultiplyAdd512(int64_t num_steps) {
+  const __m512 half = _mm512_set1_ps(0.5f);
+  // Distinct values: the compiler merges equal sums.
+  __m512 a = _mm512_set1_ps(2), b = _mm512_set1_ps(3), c = _mm512_set1_ps(4), e = _mm512_set1_ps(5),
+         f = _mm512_set1_ps(6), g = _mm512_set1_ps(7), h = _mm512_set1_ps(8), i = _mm512_set1_ps(9),
+         j = _mm512_set1_ps(10), k = _mm512_set1_ps(11);
+  for (int64_t step = 0; step < num_steps; ++step) {
+    a = _mm512_fmadd_ps(a, half, half), b = _mm512_fmadd_ps(b, half, half);
+    c = _mm512_fmadd_ps(c, half, half), e = _mm512_fmadd_ps(e, half, half);
+    f = _mm512_fmadd_ps(f, half, half), g = _mm512_fmadd_ps(g, half, half);
+    h = _mm512_fmadd_ps(h, half, half), i = _mm512_fmadd_ps(i, half, half);
+    j = _mm512_fmadd_ps(j, half, half), k = _mm512_fmadd_ps(k, half, half);
+  }
+  asm volatile("" ::"v"(a), "v"(b), "v"(c), "v"(e), "v"(f), "v"(g), "v"(h), "v"(i), "v"(j), "v"(k));
+}
+
+__attribute__((target("avx2,fma"))) void MultiplyAdd256(int64_t num_steps) {
+  const __m256 half = _mm256_set1_ps(0.5f);
+  // Distinct values: the compiler merges equal sums.
+  __m256 a = _mm256_set1_ps(2), b = _mm256_set1_ps(3), c = _mm256_set1_ps(4), e = _mm256_set1_ps(5),
+         f = _mm256_set1_ps(6), g = _mm256_set1_ps(7), h = _mm256_set1_ps(8), i = _mm256_set1_ps(9),
+         j = _mm256_set1_ps(10), k = _mm256_set1_ps(11);
+  for (int64_t step = 0; step < num_steps; ++step) {
+    a = _mm256_fmadd_ps(a, half, half), b = _mm256_fmadd_ps(b, half, half);
+    c = _mm256_fmadd_ps(c, half, half), e = _mm256_fmadd_ps(e, half, half);
+    f = _mm256_fmadd_ps(f, half, half), g = _mm256_fmadd_ps(g, half, half);
+    h = _mm256_fmadd_ps(h, half, half), i = _mm256_fmadd_ps(i, half, half);
+    j = _mm256_fmadd_ps(j, half, half), k = _mm256_fmadd_ps(k, half, half);
+  }
+  asm volatile("" ::"x"(a), "x"(b), "x"(c), "x"(e), "x"(f), "x"(g), "x"(h), "x"(i), "x"(j), "x"(k));
+}
+
+double MeasureFmaGflops(ThreadPool& pool, int num_samples) {
+  constexpr int64_t kSteps = 5'000'000;
+  const bool has_512 = __builtin_cpu_supports("avx512f") != 0;
+  const double flops_per_step = 10.0 * 2 * (has_512 ? 16 : 8);
+  std::vector<double> samples;
+  for (int i = 0; i < num_samples; ++i) {
+    const double start = Now();
+    pool.ParallelFor(pool.NumThreads(), [&](int64_t, int) {
+      has_512 ? MultiplyAdd512(kSteps) : MultiplyAdd256(kSteps);
+    });
+    samples.push_back(flops_per_step * kSteps * pool.NumThreads() / (Now() - start) * 1e-9);
+  }
+  return Median(samples);
+}
+
+__attribute__((target("avx2"))) int64_t ReadBlock(const std::byte* from, size_t num_bytes) {
+  __m256i sums[4] = {};
+  for (size_t i = 0; i < num_bytes; i += 128) {
+    _mm_prefetch(reinterpret_cast<const char*>(from + i + 2048), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(from + i + 2048 + 64), _MM_HINT_T0);
+    for (size_t v = 0; v < 4; ++v) {
+      const auto* address = reinterpret_cast<const __m256i*>(from + i + 32 * v);
+      sums[v] = _mm256_add_epi64(sums[v], _mm256_load_si256(address));
+    }
+  }
+  const __m256i sum =
+      _mm256_add_epi64(_mm256_add_epi64(sums[0], sums[1]), _mm256_add_epi64(sums[2], sums[3]));
+  return _mm256_extract_epi64(sum, 0);
+}
+
+// GB/s at which all threads read memory on huge pages, in blocks that they claim.
+double MeasureReadGb(ThreadPool& pool, int num_samples) {
+  constexpr size_t kBlockBytes = size_t{1} << 20;
+  auto buffer = AllocateHostBuffer(kColdBytes);
+  LSSAR_CHECK(buffer.ok());
+  auto* bytes = (*buffer)->As<std::byte>();
+  std::fill(bytes, bytes + kColdBytes, std::byte{1});
+  std::vector<double> samples;
+  for (int i = 0; i < num_samples; ++i) {
+    const double start = Now();
+    pool.ParallelFor(kColdBytes / kBlockBytes, [&](int64_t block, int) {
+      volatile int64_t keep = ReadBlock(bytes + size_t(block) * kBlockBytes, kBlockBytes);
+      (void)keep;
+    });
+    samples.push_back(kColdBytes / (Now() - start) * 1e-9);
+  }
+  return Median(samples);
+}
+
+std::vector<float> RandomFloats(size_t count) {
+  std::minstd_rand random(1);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  std::vector<float> floats(count);
+  for (float& value : floats) value = uniform(random);
+  return floats;
+}
+
+size_t NumCopies(size_t num_bytes) { return kColdBytes / num_bytes + 1; }
+
+// Copies of one matrix [out, in] as our kernel packs it.
+class OurProduct {
+ public:
+  OurProduct(const Shape& shape, DType stored, const std::vector<float>& w, ThreadPool& pool)
+      : shape_(shape), pool_(pool), scratch_(pool.NumThreads()) {
+    const MatrixView view = {
+        .elements = w.data(), .num_rows = shape.out, .num_cols = shape.in, .transposed = true};
+    do {
+      auto matrix = PackForCpu(view, stored, pool);
+      LSSAR_CHECK(matrix.ok());
+      copies_.push_back(*std::move(matrix));
+    } while (copies_.size() < NumCopies(copies_[0]->NumBytes()));
+  }
+  double NumBytes() const { return static_cast<double>(copies_[0]->NumBytes()); }
+  void Multiply(int num_rows, const float* x, float* out) {
+    const PackedMatrix* weight = copies_[next_++ % copies_.size()].get();
+    LinearOnCpu({.num_rows = num_rows, .x = x, .norm = {}, .weight = weight, .out = out}, pool_,
+                scratch_);
+  }
+
+ private:
+  Shape shape_;
+  ThreadPool& pool_;
+  Scratch scratch_;
+  std::vector<std::unique_ptr<PackedMatrix>> copies_;
+  size_t next_ = 0;
+};
+
+// The same through oneDNN, fp32, weights in the order it prefers for this number of rows.
+class PeerProduct {
+ public:
+  PeerProduct(const Shape& shape, int num_rows, const std::vector<float>& w)
+      : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
+    using dnnl::memory;
+    const auto f32 = memory::data_type::f32;
+    const auto ab = memory::format_tag::ab;
+    const memory::desc x_desc({num_rows, shape.in}, f32, ab);
+    const memory::desc w_any({shape.in, shape.out}, f32, memory::format_tag::any);
+    const memory::desc w_plain({shape.in, shape.out}, f32, ab);
+    const memory::desc out_desc({num_rows, shape.out}, f32, ab);
+    const dnnl::matmul::primitive_desc desc(dnnl::matmul::desc(x_desc, w_any, out_desc), engine_);
+    product_ = dnnl::matmul(desc);
+    memory plain(w_plain, engine_, const_cast<float*>(w.data()));
+    do {
+      memory copy(desc.weights_desc(), engine_);
+      dnnl::reorder(plain, copy).execute(stream_, plain, copy);
+      copies_.push_back(copy);
+    } while (copies_.size() < NumCopies(desc.weights_desc().get_size()));
+    stream_.wait();
+    x_ = memory(x_desc, engine_, nullptr);
+    out_ = memory(out_desc, engine_, nullptr);
+  }
+  void Multiply(const float* x, float* out) {
+    x_.set_data_handle(const_cast<float*>(x));
+    out_.set_data_handle(out);
+    product_.execute(stream_, {{DNNL_ARG_SRC, x_},
+                               {DNNL_ARG_WEIGHTS, copies_[next_++ % copies_.size()]},
+                               {DNNL_ARG_DST, out_}});
+    stream_.wait();
+  }
+
+ private:
+  dnnl::engine engine_;
+  dnnl::stream stream_;
+  dnnl::matmul product_;
+  dnnl::memory x_, out_;
+  std::vector<dnnl::memory> copies_;
+  size_t next_ = 0;
+};
+
+struct Ceilings {
+  double read_gb;
+  double fma_gflops;
+};
+
+void RunShape(const Shape& shape, const Options& options, const Ceilings& ceilings,
+              ThreadPool& pool) {
+  const size_t in = static_cast<size_t>(shape.in), out_width = static_cast<size_t>(shape.out);
+  const std::vector<float> w = RandomFloats(in * out_width);
+  OurProduct ours(shape, *ParseDType(options.dtype), w, pool);
+  for (const int num_rows : options.rows) {
+    PeerProduct peer(shape, num_rows, w);
+    const std::vector<float> x = RandomFloats(static_cast<size_t>(num_rows) * in);
+    std::vector<float> out(static_cast<size_t>(num_rows) * out_width);
+    std::vector<double> our_samples, peer_samples;
+    for (int i = -1; i < options.num_samples; ++i) {
+      std::this_thread::sleep_for(kLetOthersSleep);
+      const double our_s = SecondsPerCall([&] { ours.Multiply(num_rows, x.data(), out.data()); });
+      const double peer_s = SecondsPerCall([&] { peer.Multiply(x.data(), out.data()); });
+      if (i < 0) continue;  // the first touches everything
+      our_samples.push_back(our_s);
+      peer_samples.push_back(peer_s);
+    }
+    const double seconds = Median(our_samples), peer_seconds = Median(peer_samples);
+    const auto [best, worst] = std::minmax_element(our_samples.begin(), our_samples.end());
+    const double gb = ours.NumBytes() / seconds * 1e-9;
+    const double flops = 2.0 * num_rows * double(in) * double(out_width);
+    const double gflops = flops / seconds * 1e-9;
+    std::printf("| %s %dx%d | %d | %.1f | %.0f%% | %.1f | %.2f | %.1f | %.0f%% | %.0f | %.0f%% |\n",
+                shape.name, shape.in, shape.out, num_rows, seconds * 1e6,
+                (*worst - *best) / seconds * 100, peer_seconds * 1e6, peer_seconds / seconds, gb,
+                gb / ceilings.read_gb * 100, gflops, gflops / ceilings.fma_gflops * 100);
+    std::fflush(stdout);
+  }
+}
+
+int Run(const Options& options) {
+  ThreadPool pool(options.num_threads > 0 ? options.num_threads : ThreadPool::NumUsableCores());
+  omp_set_num_threads(pool.NumThreads());
+  const Ceilings ceilings = {.read_gb = MeasureReadGb(pool, options.num_samples),
+                             .fma_gflops = MeasureFmaGflops(pool, options.num_samples)};
+  std::printf("%s; weights %s; read ceiling %.1f GB/s, multiply-add ceiling %.0f GFLOP/s\n\n",
+              MachineLine(pool.NumThreads()).c_str(), options.dtype.c_str(), ceilings.read_gb,
+              ceilings.fma_gflops);
+  std::printf(
+      "| product | rows | ours us | spread | oneDNN fp32 us | ratio | GB/s | of read | "
+      "GFLOP/s | of multiply-add |\n|---|---|---|---|---|---|---|---|---|---|\n");
+  for (const Shape& shape : kShapes) RunShape(shape, options, ceilings, pool);
+  return 0;
+}
+
+}  // namespace
+}  // namespace lssar::bench
+
+int main(int argc, char** argv) {
+  lssar::bench::Options options;
+  CLI::App app("Our matrix product beside oneDNN's");
+  app.add_option("--threads", options.num_threads, "0: one per usable core")
+      ->check(CLI::Range(0, 1024));
+  app.add_option("--samples", options.num_samples, "of each figure")->check(CLI::Range(5, 1001));
+  app.add_option("--weights", options.dtype, "type of our weights")
+      ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
+  app.add_option("--rows", options.rows, "numbers of rows")->check(CLI::Range(1, 65536));
+  CLI11_PARSE(app, argc, argv);
+  return lssar::bench::Run(options);
+}

@@ -1,0 +1,132 @@
+// What the tests of the dense ops share: the backends they run on, inputs, comparison.
+#ifndef LSSAR_TESTS_KERNELS_DENSE_CASES_H_
+#define LSSAR_TESTS_KERNELS_DENSE_CASES_H_
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/check.h"
+#include "kernels/float_bits.h"
+
+namespace lssar {
+
+// An array of floats as ops want it: aligned.
+class Floats {
+ public:
+  Floats(Backend& backend, const std::vector<float>& values) : size_(values.size()) {
+    auto buffer = backend.Allocate(std::max<size_t>(1, size_) * sizeof(float));
+    LSSAR_CHECK(buffer.ok());
+    buffer_ = *std::move(buffer);
+    if (size_ > 0) std::memcpy(buffer_->Address(), values.data(), size_ * sizeof(float));
+  }
+  float* Address() { return buffer_->As<float>(); }
+  std::vector<float> Values() { return {Address(), Address() + size_}; }
+
+ private:
+  std::unique_ptr<Buffer> buffer_;
+  size_t size_;
+};
+
+inline std::unique_ptr<Backend> MakeCpu(int num_threads, const std::string& instruction_set = "") {
+  auto backend =
+      MakeBackend({.name = "cpu", .num_threads = num_threads, .instruction_set = instruction_set});
+  return backend.ok() ? *std::move(backend) : nullptr;
+}
+
+// Highway's names of those that this machine has, best first.
+inline std::vector<std::string> InstructionSets() {
+  std::vector<std::string> names;
+  for (const char* name :
+       {"AVX3_DL", "AVX3", "AVX2", "SSE4", "SSSE3", "NEON", "EMU128", "SCALAR"}) {
+    if (MakeCpu(1, name) != nullptr) names.emplace_back(name);
+  }
+  LSSAR_CHECK(!names.empty());
+  return names;
+}
+
+// reference, then the cpu at every instruction set of this machine.
+inline std::vector<std::unique_ptr<Backend>> AllBackends() {
+  std::vector<std::unique_ptr<Backend>> backends;
+  auto reference = MakeBackend({.name = "reference", .instruction_set = ""});
+  LSSAR_CHECK(reference.ok());
+  backends.push_back(*std::move(reference));
+  for (const std::string& name : InstructionSets()) backends.push_back(MakeCpu(2, name));
+  return backends;
+}
+
+inline std::vector<float> RandomFloats(size_t count, uint32_t seed, float scale = 1) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, scale);
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+inline float RoundTo(DType dtype, float value) {
+  switch (dtype) {
+    case DType::kF32: return value;
+    case DType::kF16: return FloatFromF16(F16FromFloat(value));
+    case DType::kBF16: return FloatFromBf16(Bf16FromFloat(value));
+  }
+  return value;
+}
+
+inline std::unique_ptr<PackedMatrix> Pack(Backend& backend, const std::vector<float>& w,
+                                          int num_rows, int num_cols, DType stored,
+                                          bool transposed = false) {
+  auto packed = backend.Pack({.elements = w.data(),
+                              .dtype = DType::kF32,
+                              .num_rows = num_rows,
+                              .num_cols = num_cols,
+                              .transposed = transposed},
+                             stored);
+  LSSAR_CHECK(packed.ok());
+  return *std::move(packed);
+}
+
+// Each element within its own bound; a NaN is never close to anything. Reports the worst.
+inline ::testing::AssertionResult AllClose(const std::vector<float>& got,
+                                           const std::vector<double>& want,
+                                           const std::vector<double>& bound) {
+  if (got.size() != want.size()) return ::testing::AssertionFailure() << "sizes differ";
+  size_t worst = 0;
+  double worst_ratio = -1;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double ratio = std::abs(double{got[i]} - want[i]) / bound[i];
+    if (std::isnan(ratio) || ratio > worst_ratio) {
+      worst = i;
+      worst_ratio = ratio;
+      if (std::isnan(ratio)) break;
+    }
+  }
+  if (worst_ratio <= 1) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "element " << worst << " is " << got[worst] << ", not "
+                                       << want[worst] << " +- " << bound[worst];
+}
+
+// Bit for bit.
+inline ::testing::AssertionResult SameBits(const std::vector<float>& got,
+                                           const std::vector<float>& want) {
+  if (got.size() != want.size()) return ::testing::AssertionFailure() << "sizes differ";
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (std::bit_cast<uint32_t>(got[i]) != std::bit_cast<uint32_t>(want[i])) {
+      return ::testing::AssertionFailure()
+             << "element " << i << " is " << got[i] << ", not " << want[i];
+    }
+  }
+  return ::testing::AssertionSuccess();
+}
+
+}  // namespace lssar
+
+#endif  // LSSAR_TESTS_KERNELS_DENSE_CASES_H_

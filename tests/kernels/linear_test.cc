@@ -1,0 +1,273 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/backend.h"
+#include "kernels/ops.h"
+#include "tests/kernels/dense_cases.h"
+
+namespace lssar {
+namespace {
+
+struct Shape {
+  int num_rows;
+  int in;
+  int out;
+};
+
+// Everything that a Linear may fuse.
+struct Fusion {
+  bool norm = false;
+  bool bias = false;
+  bool gelu = false;
+  bool residual = false;
+};
+constexpr Fusion kPlain = {};
+constexpr Fusion kMlpUp = {.norm = true, .bias = true, .gelu = true};
+constexpr Fusion kMlpDown = {.bias = true, .residual = true};
+constexpr Fusion kAll = {.norm = true, .bias = true, .gelu = true, .residual = true};
+
+// Inputs of one Linear, in plain vectors.
+struct Case {
+  Case(const Shape& s, const Fusion& f, DType dtype)
+      : shape(s),
+        fusion(f),
+        stored(dtype),
+        x(RandomFloats(size_t(s.num_rows) * size_t(s.in), 1)),
+        w(RandomFloats(size_t(s.out) * size_t(s.in), 2, 0.3f)),
+        norm_weight(RandomFloats(size_t(s.in), 3)),
+        norm_bias(RandomFloats(size_t(s.in), 4)),
+        bias(RandomFloats(size_t(s.out), 5)),
+        residual(RandomFloats(size_t(s.num_rows) * size_t(s.out), 6)) {}
+
+  Shape shape;
+  Fusion fusion;
+  DType stored;
+  std::vector<float> x, w, norm_weight, norm_bias, bias, residual;
+};
+
+// Rows [first_row, first_row + num_rows) of the case on `backend`.
+std::vector<float> RunRows(Backend& backend, const Case& c, const PackedMatrix& weight,
+                           int first_row, int num_rows) {
+  const size_t in = size_t(c.shape.in), out_width = size_t(c.shape.out);
+  const auto slice = [&](const std::vector<float>& from, size_t width) {
+    const auto begin = from.begin() + static_cast<ptrdiff_t>(size_t(first_row) * width);
+    return std::vector<float>(begin, begin + static_cast<ptrdiff_t>(size_t(num_rows) * width));
+  };
+  Floats x(backend, slice(c.x, in)), residual(backend, slice(c.residual, out_width));
+  Floats norm_weight(backend, c.norm_weight), norm_bias(backend, c.norm_bias);
+  Floats bias(backend, c.bias);
+  Floats out(backend, std::vector<float>(size_t(num_rows) * out_width, -77.0f));
+  LayerNormView norm;
+  if (c.fusion.norm) norm = {.weight = norm_weight.Address(), .bias = norm_bias.Address()};
+  backend.Linear({.num_rows = num_rows,
+                  .x = x.Address(),
+                  .norm = norm,
+                  .weight = &weight,
+                  .bias = c.fusion.bias ? bias.Address() : nullptr,
+                  .activation = c.fusion.gelu ? Activation::kGeluTanh : Activation::kNone,
+                  .residual = c.fusion.residual ? residual.Address() : nullptr,
+                  .out = out.Address()});
+  EXPECT_TRUE(backend.Synchronize().ok());
+  return out.Values();
+}
+
+std::vector<float> RunAll(Backend& backend, const Case& c) {
+  const auto weight = Pack(backend, c.w, c.shape.out, c.shape.in, c.stored);
+  return RunRows(backend, c, *weight, 0, c.shape.num_rows);
+}
+
+double GeluTanh(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+// The definition in double, and ops.h's bound on each element.
+void Expect(const Case& c, std::vector<double>& want, std::vector<double>& bound) {
+  const size_t in = size_t(c.shape.in);
+  for (size_t row = 0; row < size_t(c.shape.num_rows); ++row) {
+    std::vector<double> y(&c.x[row * in], &c.x[row * in] + in);
+    if (c.fusion.norm) {
+      double mean = 0, variance = 0;
+      for (const double v : y) mean += v / c.shape.in;
+      for (const double v : y) variance += (v - mean) * (v - mean) / c.shape.in;
+      for (size_t k = 0; k < in; ++k) {
+        y[k] = (y[k] - mean) / std::sqrt(variance + double{1e-5f}) * double{c.norm_weight[k]} +
+               double{c.norm_bias[k]};
+      }
+    }
+    for (size_t column = 0; column < size_t(c.shape.out); ++column) {
+      double sum = c.fusion.bias ? double{c.bias[column]} : 0;
+      double magnitude = std::abs(sum);
+      for (size_t k = 0; k < in; ++k) {
+        const double term = y[k] * double{RoundTo(c.stored, c.w[column * in + k])};
+        sum += term;
+        magnitude += std::abs(term);
+      }
+      if (c.fusion.gelu) sum = GeluTanh(sum);
+      const size_t idx = row * size_t(c.shape.out) + column;
+      const double residual = c.fusion.residual ? double{c.residual[idx]} : 0;
+      want.push_back(sum + residual);
+      bound.push_back(1e-5 * (magnitude + std::abs(residual)));
+    }
+  }
+}
+
+class LinearTest : public ::testing::TestWithParam<DType> {};
+INSTANTIATE_TEST_SUITE_P(Stored, LinearTest,
+                         ::testing::Values(DType::kF32, DType::kF16, DType::kBF16),
+                         [](const auto& param) { return std::string(NameOf(param.param)); });
+
+TEST_P(LinearTest, MatchesItsDefinition) {
+  // Tile and panel borders, odd sizes, more steps than a block has (256).
+  constexpr Shape kShapes[] = {{1, 1, 1},    {1, 2, 3},     {2, 17, 31},  {3, 16, 32},
+                               {4, 33, 33},  {5, 15, 64},   {6, 64, 65},  {7, 257, 40},
+                               {11, 96, 96}, {12, 300, 33}, {13, 31, 95}, {16, 256, 64},
+                               {24, 5, 100}, {25, 512, 32}, {48, 64, 96}, {70, 300, 67}};
+  for (const auto& backend : AllBackends()) {
+    for (const Shape& shape : kShapes) {
+      for (const Fusion& fusion : {kPlain, kMlpUp, kMlpDown, kAll}) {
+        const Case c(shape, fusion, GetParam());
+        std::vector<double> want, bound;
+        Expect(c, want, bound);
+        EXPECT_TRUE(AllClose(RunAll(*backend, c), want, bound))
+            << backend->Describe() << ", " << shape.num_rows << " rows, " << shape.in << " -> "
+            << shape.out << ", norm " << fusion.norm << " gelu " << fusion.gelu;
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, MatchesItsDefinitionAtTheShapesOfAModel) {
+  const auto backend = MakeCpu(2);
+  for (const Shape& shape : {Shape{1, 768, 2304}, Shape{14, 768, 768}, Shape{3, 3072, 768}}) {
+    const Case c(shape, kAll, GetParam());
+    std::vector<double> want, bound;
+    Expect(c, want, bound);
+    EXPECT_TRUE(AllClose(RunAll(*backend, c), want, bound)) << shape.in << " -> " << shape.out;
+  }
+}
+
+TEST_P(LinearTest, BitsDependOnTheRowAlone) {
+  const Case c({400, 300, 70}, kAll, GetParam());
+  const auto whole_backend = MakeCpu(1);
+  const std::vector<float> whole = RunAll(*whole_backend, c);
+  const auto rows_of_whole = [&](int first_row, int num_rows) {
+    const auto begin = whole.begin() + first_row * c.shape.out;
+    return std::vector<float>(begin, begin + num_rows * c.shape.out);
+  };
+  for (const int num_threads : {1, 2, 3, 5}) {
+    const auto backend = MakeCpu(num_threads);
+    const auto weight = Pack(*backend, c.w, c.shape.out, c.shape.in, c.stored);
+    for (int num_rows = 1; num_rows <= 70; ++num_rows) {
+      const int first_row = num_rows * 37 % (c.shape.num_rows - num_rows);
+      ASSERT_TRUE(SameBits(RunRows(*backend, c, *weight, first_row, num_rows),
+                           rows_of_whole(first_row, num_rows)))
+          << num_rows << " rows from " << first_row << ", " << num_threads << " threads";
+    }
+    ASSERT_TRUE(SameBits(RunRows(*backend, c, *weight, 0, 400), whole)) << num_threads;
+  }
+}
+
+TEST_P(LinearTest, BitsDoNotDependOnTheInstructionSet) {
+  for (const Fusion& fusion : {kPlain, kAll}) {
+    const Case c({29, 300, 70}, fusion, GetParam());
+    const auto best_backend = MakeCpu(1);
+    const std::vector<float> best = RunAll(*best_backend, c);
+    for (const std::string& name : InstructionSets()) {
+      EXPECT_TRUE(SameBits(RunAll(*MakeCpu(2, name), c), best)) << name;
+    }
+  }
+}
+
+TEST_P(LinearTest, TransposedWeightsAreTheSameMatrix) {
+  const Case c({5, 77, 45}, kPlain, GetParam());
+  std::vector<float> conv1d(c.w.size());
+  for (size_t row = 0; row < 45; ++row) {
+    for (size_t k = 0; k < 77; ++k) conv1d[k * 45 + row] = c.w[row * 77 + k];
+  }
+  for (const auto& backend : AllBackends()) {
+    const auto weight = Pack(*backend, conv1d, 45, 77, c.stored, /*transposed=*/true);
+    EXPECT_EQ(weight->NumRows(), 45);
+    EXPECT_EQ(weight->NumCols(), 77);
+    EXPECT_EQ(weight->StoredType(), c.stored);
+    EXPECT_TRUE(SameBits(RunRows(*backend, c, *weight, 0, 5), RunAll(*backend, c)))
+        << backend->Describe();
+  }
+}
+
+TEST_P(LinearTest, NanStaysInItsRow) {
+  constexpr int kPoisoned = 4;
+  const Case clean({14, 100, 40}, kAll, GetParam());
+  Case poisoned = clean;
+  poisoned.x[kPoisoned * 100 + 99] = std::numeric_limits<float>::quiet_NaN();
+  for (const auto& backend : AllBackends()) {
+    const std::vector<float> want = RunAll(*backend, clean), got = RunAll(*backend, poisoned);
+    for (int row = 0; row < 14; ++row) {
+      for (int column = 0; column < 40; ++column) {
+        const size_t idx = size_t(row * 40 + column);
+        if (row == kPoisoned) {
+          EXPECT_TRUE(std::isnan(got[idx])) << backend->Describe() << " column " << column;
+        } else {
+          EXPECT_EQ(got[idx], want[idx]) << backend->Describe() << " row " << row;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, ResidualMayBeTheOutput) {
+  const Case c({9, 50, 47}, kMlpDown, GetParam());
+  for (const auto& backend : AllBackends()) {
+    const auto weight = Pack(*backend, c.w, c.shape.out, c.shape.in, c.stored);
+    Floats x(*backend, c.x), bias(*backend, c.bias), stream(*backend, c.residual);
+    backend->Linear({.num_rows = 9,
+                     .x = x.Address(),
+                     .norm = {},
+                     .weight = weight.get(),
+                     .bias = bias.Address(),
+                     .residual = stream.Address(),
+                     .out = stream.Address()});
+    EXPECT_TRUE(SameBits(stream.Values(), RunAll(*backend, c))) << backend->Describe();
+  }
+}
+
+TEST(LinearPackTest, WeightsOfOneTypeAreKeptAsAnother) {
+  const std::vector<float> values = RandomFloats(33 * 5, 9);
+  for (const DType given : {DType::kF32, DType::kF16, DType::kBF16}) {
+    std::vector<uint32_t> elements(values.size());
+    for (size_t i = 0; i < values.size(); ++i) StoreElement(values[i], elements.data(), given, i);
+    for (const DType stored : {DType::kF32, DType::kF16, DType::kBF16}) {
+      for (const auto& backend : AllBackends()) {
+        auto table = backend->Pack(
+            {.elements = elements.data(), .dtype = given, .num_rows = 33, .num_cols = 5}, stored);
+        ASSERT_TRUE(table.ok());
+        Floats out(*backend, std::vector<float>(5));
+        const int32_t id = 32;
+        backend->Embed({.ids = {&id, 1}, .table = table->get(), .out = out.Address()});
+        const std::vector<float> row = out.Values();
+        for (size_t k = 0; k < 5; ++k) {
+          EXPECT_EQ(row[k], RoundTo(stored, RoundTo(given, values[32 * 5 + k])))
+              << backend->Describe() << " " << NameOf(given) << " as " << NameOf(stored);
+        }
+      }
+    }
+  }
+}
+
+TEST(LinearPackTest, RefusesAWeightThatOverflows) {
+  const std::vector<float> w = {1.0f, -70000.0f};
+  const auto backend = MakeCpu(1);
+  const MatrixView view = {.elements = w.data(), .num_rows = 1, .num_cols = 2};
+  EXPECT_EQ(backend->Pack(view, DType::kF16).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(backend->Pack(view, DType::kBF16).ok());
+  EXPECT_TRUE(backend->Pack(view, DType::kF32).ok());
+}
+
+}  // namespace
+}  // namespace lssar
