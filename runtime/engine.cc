@@ -1,5 +1,7 @@
 #include "runtime/engine.h"
 
+#include <cstdint>
+#include <limits>
 #include <mutex>
 #include <thread>
 
@@ -103,6 +105,9 @@ absl::Status CheckOptions(const EngineOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("page_tokens = ", options.page_tokens, " is not a power of two"));
   }
+  if (options.kv_type == DType::kBF16) {  // unit vectors: bf16 holds them worst
+    return absl::InvalidArgumentError("kv_type = bf16: K and V are kept as fp16 or fp32");
+  }
   return absl::OkStatus();
 }
 
@@ -111,6 +116,11 @@ absl::Status CheckOptions(const EngineOptions& options) {
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Checkpoint* checkpoint, Backend* backend,
                                                        const EngineOptions& options) {
   if (absl::Status status = CheckOptions(options); !status.ok()) return status;
+  if (options.step_tokens > checkpoint->max_batch_rows) {
+    return absl::InvalidArgumentError(absl::StrCat("step_tokens = ", options.step_tokens,
+                                                   " is over the ", checkpoint->max_batch_rows,
+                                                   " rows that the checkpoint was loaded for"));
+  }
   absl::StatusOr<std::unique_ptr<KvCache>> kv_cache =
       KvCache::Create(checkpoint->config, options, backend);
   if (!kv_cache.ok()) return kv_cache.status();

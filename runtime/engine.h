@@ -32,8 +32,8 @@ struct EngineOptions {
 // A point-in-time view for GetInfo and tests.
 struct EngineStats {
   bool is_serving = true;  // false: draining, stopped, or the backend failed for good
-  int num_running = 0;
-  int num_queued = 0;
+  int num_running = 0;     // requests
+  int num_queued = 0;      // requests
   int num_pages = 0;
   int num_free_pages = 0;
   int64_t num_steps = 0;
@@ -62,8 +62,8 @@ class Engine {
   };
 
   // `checkpoint` and `backend` must outlive the engine. The thread starts at once.
-  // Requires  the checkpoint was loaded for step_tokens rows a batch or more
-  // Errors  INVALID_ARGUMENT: an option out of range; RESOURCE_EXHAUSTED: the page pool does not
+  // Errors  INVALID_ARGUMENT: an option out of range, or step_tokens over what the checkpoint was
+  //         loaded for (LoadOptions::max_batch_rows); RESOURCE_EXHAUSTED: the page pool does not
   //         fit into memory or does not hold one sequence of max_context.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Checkpoint* checkpoint, Backend* backend,
                                                         const EngineOptions& options);

@@ -26,39 +26,39 @@ struct SamplingParams {
   float repetition_penalty = 1.0f;  // > 0; over prompt and output
   float presence_penalty = 0.0f;    // [-2, 2]; over output
   float frequency_penalty = 0.0f;   // [-2, 2]; over output
-  std::vector<std::pair<int32_t, float>> logit_bias;
-  std::vector<int32_t> allowed_ids;  // empty: all
-  std::vector<int32_t> banned_ids;
+  std::vector<std::pair<int32_t, float>> logit_bias = {};
+  std::vector<int32_t> allowed_ids = {};  // empty: all
+  std::vector<int32_t> banned_ids = {};
   uint64_t seed = 0;
 };
 
 struct GenerateParams {
-  SamplingParams sampling;
+  SamplingParams sampling = {};
   int num_choices = 1;  // n
   int max_tokens = 0;   // new tokens, >= 1
   int min_tokens = 0;   // EOS, stop ids and stop strings do not end the text before that many
   bool ignore_eos = false;
-  std::vector<std::string>
-      stop_strings;               // UTF-8; matched across token borders, never part of the text
-  std::vector<int32_t> stop_ids;  // end the text and are not part of it
-  int num_logprobs = -1;          // -1: none; 0: the chosen token's; N: and the N best
-  int num_prompt_logprobs = -1;   // the same for the prompt's own tokens (choice 0 alone)
+  // UTF-8, each >= 1 byte; matched across token borders, never part of the text.
+  std::vector<std::string> stop_strings = {};
+  std::vector<int32_t> stop_ids = {};  // end the text and are not part of it
+  int num_logprobs = -1;               // -1: none; 0: the chosen token's; N: and the N best
+  int num_prompt_logprobs = -1;        // the same for the prompt's own tokens (choice 0 alone)
 };
 
 // Log-probabilities of each continuation after the context. The context is computed once.
 struct ScoreParams {
-  std::vector<std::vector<int32_t>> continuations;  // each >= 1 token
-  int num_logprobs = 0;                             // N best beside the token itself
+  std::vector<std::vector<int32_t>> continuations = {};  // each >= 1 token
+  int num_logprobs = 0;                                  // N best beside the token itself
 };
 
 // A validated request: nothing in it is out of range (server/parse_request.h, the only reader of
 // user input, made sure).
 struct Request {
-  std::string id;                          // for logs
-  std::vector<int32_t> prompt;             // generate: the prompt; score: the context. >= 1 token
-  std::optional<GenerateParams> generate;  // exactly one of the two is set
-  std::optional<ScoreParams> score;
-  std::optional<Clock::time_point> deadline;
+  std::string id = {};               // for logs
+  std::vector<int32_t> prompt = {};  // generate: the prompt; score: the context. >= 1 token
+  std::optional<GenerateParams> generate = {};  // exactly one of the two is set
+  std::optional<ScoreParams> score = {};
+  std::optional<Clock::time_point> deadline = {};
 };
 
 enum class FinishReason : uint8_t { kEos, kStopString, kStopId, kLength };
@@ -72,24 +72,24 @@ struct TokenResult {
 // What became known of one choice in one engine step.
 struct GenerateDelta {
   int choice = 0;
-  std::vector<TokenResult> tokens;  // the one that ended the text (EOS, a stop id) among them
-  std::string
-      text;  // whole UTF-8; may lag behind the tokens (a held-back stop string or character)
-  std::optional<FinishReason> finish;
-  std::string stop_string;  // the one that matched, when finish is kStopString
+  std::vector<TokenResult> tokens = {};  // the one that ended the text (EOS, a stop id) among them
+  // Whole UTF-8; may lag behind the tokens (a held-back stop string or character).
+  std::string text = {};
+  std::optional<FinishReason> finish = {};
+  std::string stop_string = {};  // the one that matched, when finish is kStopString
 };
 
 // Logprobs of prompt tokens [first, first + tokens.size()); position 0 has none and is not sent.
 struct PromptDelta {
   int first = 0;
-  std::vector<TokenResult> tokens;
+  std::vector<TokenResult> tokens = {};
 };
 
 struct ContinuationScore {
   int index = 0;
   double logprob = 0;     // sum over the tokens, nats
   bool is_greedy = true;  // every token was the row's best
-  std::vector<TokenResult> tokens;
+  std::vector<TokenResult> tokens = {};
 };
 
 // Tokens and microseconds.

@@ -17,11 +17,7 @@ void AppendAllButLast(std::span<const int32_t> ids, std::vector<int32_t>* tokens
 ScoreTask::ScoreTask(const ScoreParams* params, int num_context_tokens)
     : params_(params), num_context_tokens_(num_context_tokens) {}
 
-std::vector<int32_t> ScoreTask::FirstTokens(std::span<const int32_t> context) const {
-  std::vector<int32_t> tokens(context.begin(), context.end());
-  AppendAllButLast(Current(), &tokens);
-  return tokens;
-}
+void ScoreTask::Start(Sequence* sequence) const { AppendAllButLast(Current(), &sequence->tokens); }
 
 bool ScoreTask::WantsLogits(const Sequence&, int position) const {
   return position + 1 >= num_context_tokens_;

@@ -19,9 +19,8 @@ class ScoreTask : public SequenceTask {
   // `params` must outlive the task.
   ScoreTask(const ScoreParams* params, int num_context_tokens);
 
-  // The context and what of the first continuation has to be computed: what the sequence starts
-  // with.
-  std::vector<int32_t> FirstTokens(std::span<const int32_t> context) const;
+  // Appends to the context what of the first continuation has to be computed.
+  void Start(Sequence* sequence) const;
 
   bool WantsLogits(const Sequence& sequence, int position) const override;
   absl::StatusOr<RowTarget> Choose(const Sequence& sequence, int position,

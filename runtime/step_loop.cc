@@ -76,7 +76,10 @@ void StepLoop::EndDue() {
 // is not passed by for ever.
 void StepLoop::Admit() {
   int num_running = 0;
-  for (const auto& running : running_) num_running += int(running->sequences.size());
+  for (const auto& running : running_) {
+    num_running += int(
+        std::ranges::count_if(running->sequences, [](const Sequence& s) { return !s.IsDone(); }));
+  }
   const auto fits = [&](const Request& request) {
     const Demand demand = DemandOf(request, kv_cache_->Layout());
     if (num_running + demand.num_sequences > MaxRunning(options_)) return false;
@@ -124,7 +127,7 @@ void StepLoop::MakeSequences(RunningRequest* running, const Demand& demand) cons
                                 .eos_id = checkpoint_->config.eos_id});
     } else {
       auto task = std::make_unique<ScoreTask>(&*request.score, int(request.prompt.size()));
-      sequence.tokens = task->FirstTokens(request.prompt);
+      task->Start(&sequence);
       sequence.task = std::move(task);
     }
   }
@@ -226,7 +229,7 @@ int StepLoop::EndAll(const absl::Status& status) {
 
 void StepLoop::RefreshStats() {
   EngineStats stats = totals_;
-  for (const auto& running : running_) stats.num_running += int(running->sequences.size());
+  stats.num_running = int(running_.size());
   stats.num_pages = kv_cache_->Pages().NumPages();
   stats.num_free_pages = kv_cache_->Pages().NumFree();
   const std::lock_guard lock(stats_mutex_);

@@ -1,0 +1,105 @@
+#include "runtime/kv_cache.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "runtime/available_memory.h"
+#include "tests/support/fake_checkpoint.h"
+
+namespace lssar {
+namespace {
+
+using ::testing::HasSubstr;
+
+ModelConfig SmallConfig() {
+  ModelConfig config;
+  config.num_layers = 2;
+  config.num_heads = 3;
+  config.width = 24;
+  return config;
+}
+
+TEST(KvCache, DefaultsToFourSequencesOfMaxContext) {
+  MemoryBackend backend;
+  const EngineOptions options{.max_context = 1000, .page_tokens = 64};
+  const auto cache = KvCache::Create(SmallConfig(), options, &backend);
+  ASSERT_TRUE(cache.ok()) << cache.status();
+  const KvLayout& layout = (*cache)->Layout();
+  EXPECT_EQ(layout.num_pages, 4 * 16);
+  EXPECT_EQ(layout.head_dim, 8);
+  EXPECT_EQ(layout.dtype, DType::kF16);
+  EXPECT_EQ((*cache)->Pages().NumFree(), 64);
+  EXPECT_NE((*cache)->View().k, (*cache)->View().v);
+}
+
+TEST(KvCache, TakesTheBytesItIsGiven) {
+  MemoryBackend backend;
+  // A page: 2 pools x 2 layers x 3 heads x 16 tokens x 8 dims x 4 bytes.
+  constexpr int64_t kPageBytes = 2 * 2 * 3 * 16 * 8 * 4;
+  EngineOptions options{.max_context = 100, .page_tokens = 16, .kv_type = DType::kF32};
+  options.kv_bytes = 10 * kPageBytes + kPageBytes / 2;
+  const auto cache = KvCache::Create(SmallConfig(), options, &backend);
+  ASSERT_TRUE(cache.ok()) << cache.status();
+  EXPECT_EQ((*cache)->Layout().num_pages, 10);
+
+  options.kv_bytes = 6 * kPageBytes;
+  const auto small = KvCache::Create(SmallConfig(), options, &backend);
+  EXPECT_EQ(small.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(small.status().message()),
+              testing::AllOf(HasSubstr("holds 6 pages of 16 tokens"),
+                             HasSubstr("max_context = 100 tokens needs 7 pages")));
+}
+
+// A tree of files as the kernel shows them.
+class AvailableMemory : public testing::Test {
+ protected:
+  void SetUp() override {
+    root_ =
+        std::filesystem::path(testing::TempDir()) /
+        ("memory_" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
+    std::filesystem::remove_all(root_);
+  }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+  void Write(const std::string& path, const std::string& text) {
+    std::filesystem::create_directories(
+        (root_.string() + path).substr(0, (root_.string() + path).rfind('/')));
+    std::ofstream(root_.string() + path) << text;
+  }
+  std::optional<int64_t> Read() const { return AvailableMemoryBytes(root_.string()); }
+
+  std::filesystem::path root_;
+};
+
+TEST_F(AvailableMemory, NothingIsKnownWithoutFiles) { EXPECT_EQ(Read(), std::nullopt); }
+
+TEST_F(AvailableMemory, ReadsTheMachine) {
+  Write("/proc/meminfo", "MemTotal:  9000 kB\nMemFree: 1 kB\nMemAvailable:    5000 kB\n");
+  EXPECT_EQ(Read(), 5000 * 1024);
+}
+
+TEST_F(AvailableMemory, AGroupAboveMayBeTheTightest) {
+  Write("/proc/meminfo", "MemAvailable:    5000 kB\n");
+  Write("/proc/self/cgroup", "0::/a/b\n");
+  Write("/sys/fs/cgroup/a/b/memory.max", "max\n");
+  Write("/sys/fs/cgroup/a/b/memory.current", "10\n");
+  Write("/sys/fs/cgroup/a/memory.max", "3000\n");
+  Write("/sys/fs/cgroup/a/memory.current", "1000\n");
+  EXPECT_EQ(Read(), 2000);
+  Write("/sys/fs/cgroup/memory.max", "1500");
+  Write("/sys/fs/cgroup/memory.current", "1600");
+  EXPECT_EQ(Read(), 0);
+}
+
+TEST_F(AvailableMemory, ReadsTheOlderGroups) {
+  Write("/proc/meminfo", "MemAvailable:    5000 kB\n");
+  Write("/proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/x\n");
+  Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "4096\n");
+  Write("/sys/fs/cgroup/memory/memory.usage_in_bytes", "96\n");
+  EXPECT_EQ(Read(), 4000);
+}
+
+}  // namespace
+}  // namespace lssar

@@ -1,0 +1,158 @@
+// A model for tests of the runtime: cheap, deterministic, and sensitive to every mistake in pages.
+//
+// The K/V of a token is a hash of the whole history up to it, made from the hash that it finds in
+// the page of the token before. A row's logits are drawn from its hash. So a wrong page, a stale
+// slot, a row at the wrong position or with the wrong rope base changes everything after it.
+#ifndef LSSAR_TESTS_SUPPORT_FAKE_MODEL_H_
+#define LSSAR_TESTS_SUPPORT_FAKE_MODEL_H_
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/check.h"
+#include "models/language_model.h"
+
+namespace lssar {
+
+constexpr uint64_t FakeHash(uint64_t history, uint64_t next) {
+  uint64_t x = history ^ (next + 0x9E3779B97F4A7C15u);
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+class FakeModel : public LanguageModel {
+ public:
+  static constexpr int32_t kEosId = 1;
+
+  explicit FakeModel(int vocab_size = 64) {
+    config_.vocab_size = vocab_size;
+    config_.num_layers = 1;
+    config_.num_heads = 1;
+    config_.width = 4;  // 8 bytes of fp16: one hash a token
+    config_.trained_context = 1024;
+    config_.eos_id = kEosId;
+  }
+
+  // What a test may turn before it starts the engine.
+  int max_logits_rows = 5;
+  // A row of this token has NaN logits.
+  int32_t poison_id = -1;
+  // Called at the start of every Forward, on the engine thread.
+  std::function<absl::Status(const ForwardBatch&)> on_forward;
+
+  const ModelConfig& Config() const override { return config_; }
+  int MaxLogitsRows() const override { return max_logits_rows; }
+
+  absl::Status Forward(const ForwardBatch& batch, const KvView& kv,
+                       AttentionCounters* counters) override {
+    if (on_forward) {
+      if (absl::Status status = on_forward(batch); !status.ok()) return status;
+    }
+    CheckBatch(batch, kv.layout);
+    hashes_.clear();
+    for (size_t i = 0; i < batch.sequences.size(); ++i) {
+      const SequenceRows& rows = batch.sequences[i];
+      const auto base = std::bit_cast<uint64_t>(batch.rope_bases[i]);
+      for (int r = 0; r < rows.num_rows; ++r) {
+        const int position = rows.first_position + r;
+        const int32_t id = batch.token_ids[size_t(rows.first_row + r)];
+        uint64_t hash = base;
+        if (position > 0) std::memcpy(&hash, Slot(kv, rows, position - 1), sizeof(hash));
+        hash = FakeHash(hash, uint64_t(uint32_t(id)));
+        std::memcpy(Slot(kv, rows, position), &hash, sizeof(hash));
+        hashes_.push_back(id == poison_id ? kPoison : hash);
+        if (counters != nullptr) {
+          counters[i].num_value_rows += position + 1;
+          counters[i].num_value_rows_read += 1;
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<LogitsBlock> Logits(const ForwardBatch& batch, int first, int count) override {
+    LSSAR_CHECK(count >= 1 && count <= max_logits_rows);
+    LSSAR_CHECK(first >= 0 && size_t(first + count) <= batch.logits_rows.size());
+    values_.clear();
+    for (int i = first; i < first + count; ++i) {
+      AppendLogits(hashes_[size_t(batch.logits_rows[size_t(i)])]);
+    }
+    return LogitsBlock{.num_rows = count, .vocab = config_.vocab_size, .values = values_};
+  }
+
+  void TopLogprobs(std::span<const int32_t> targets, std::span<const int32_t> num_top,
+                   std::span<RowLogprobs> out) override {
+    const auto vocab = size_t(config_.vocab_size);
+    for (size_t i = 0; i < targets.size(); ++i) {
+      const std::span<const float> row = std::span(values_).subspan(i * vocab, vocab);
+      out[i] = {};
+      double sum = 0;
+      for (const float x : row) sum += std::exp(double(x));
+      out[i].finite = std::isfinite(sum);
+      if (!out[i].finite) continue;
+      std::vector<TokenLogprob> all;
+      for (size_t id = 0; id < vocab; ++id) {
+        all.push_back({.id = int32_t(id), .logprob = float(double(row[id]) - std::log(sum))});
+      }
+      if (targets[i] >= 0) out[i].target = all[size_t(targets[i])].logprob;
+      std::ranges::stable_sort(all, std::greater<>(), &TokenLogprob::logprob);
+      all.resize(size_t(num_top[i]));
+      out[i].top = std::move(all);
+    }
+  }
+
+ private:
+  static constexpr uint64_t kPoison = 0;
+
+  static char* Slot(const KvView& kv, const SequenceRows& rows, int position) {
+    const int page = rows.pages[size_t(position / kv.layout.page_tokens)];
+    const size_t element = kv.layout.BlockIndex(0, page, 0) +
+                           kv.layout.ValueIndex(position % kv.layout.page_tokens, 0);
+    return static_cast<char*>(kv.v) + element * BytesOf(kv.layout.dtype);
+  }
+
+  // The contract of ForwardBatch, and that no page has two owners.
+  static void CheckBatch(const ForwardBatch& batch, const KvLayout& layout) {
+    LSSAR_CHECK(batch.rope_bases.size() == batch.sequences.size());
+    LSSAR_CHECK(batch.logits_sequence.size() == batch.logits_rows.size());
+    LSSAR_CHECK(std::ranges::is_sorted(batch.logits_rows));
+    std::set<int32_t> pages;
+    int next_row = 0;
+    for (const SequenceRows& rows : batch.sequences) {
+      LSSAR_CHECK(rows.first_row == next_row && rows.num_rows >= 1);
+      next_row += rows.num_rows;
+      LSSAR_CHECK(layout.PagesFor(rows.first_position + rows.num_rows) <= int(rows.pages.size()));
+      for (const int32_t page : rows.pages) {
+        LSSAR_CHECK(page >= 0 && page < layout.num_pages && pages.insert(page).second);
+      }
+    }
+    LSSAR_CHECK(next_row == int(batch.token_ids.size()) && next_row >= 1);
+  }
+
+  void AppendLogits(uint64_t hash) {
+    for (int id = 0; id < config_.vocab_size; ++id) {
+      const auto draw = double(FakeHash(hash, uint64_t(id)) >> 11) * 0x1p-53;
+      values_.push_back(hash == kPoison ? std::numeric_limits<float>::quiet_NaN()
+                                        : float(8 * draw - 4));
+    }
+  }
+
+  ModelConfig config_;
+  std::vector<uint64_t> hashes_;  // of the rows of the last Forward
+  std::vector<float> values_;     // of the last Logits
+};
+
+}  // namespace lssar
+
+#endif  // LSSAR_TESTS_SUPPORT_FAKE_MODEL_H_

@@ -1,0 +1,147 @@
+// A TokenSink that keeps everything and checks the order of the calls.
+#ifndef LSSAR_TESTS_SUPPORT_RECORDING_SINK_H_
+#define LSSAR_TESTS_SUPPORT_RECORDING_SINK_H_
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "runtime/request.h"
+
+namespace lssar {
+
+// Equal bits.
+inline bool operator==(const TokenLogprob& a, const TokenLogprob& b) {
+  return a.id == b.id && std::bit_cast<uint32_t>(a.logprob) == std::bit_cast<uint32_t>(b.logprob);
+}
+inline bool operator==(const TokenResult& a, const TokenResult& b) {
+  return a.id == b.id && std::bit_cast<uint32_t>(a.logprob) == std::bit_cast<uint32_t>(b.logprob) &&
+         a.top == b.top;
+}
+
+class RecordingSink : public TokenSink {
+ public:
+  struct Choice {
+    std::vector<TokenResult> tokens;
+    std::string text;
+    std::optional<FinishReason> finish;
+    std::string stop_string;
+    bool operator==(const Choice&) const = default;
+  };
+
+  // Called from OnDone, on the engine thread, before anyone waiting hears of it.
+  std::function<void()> on_done;
+
+  void OnAdmitted(const RequestStats& stats) override {
+    const std::lock_guard lock(mutex_);
+    EXPECT_FALSE(admitted_.has_value());
+    EXPECT_FALSE(status_.has_value());
+    admitted_ = stats;
+  }
+  void OnPromptLogprobs(PromptDelta delta) override {
+    const std::lock_guard lock(mutex_);
+    ExpectOpen();
+    EXPECT_EQ(delta.first, int(prompt_.size()) + 1);
+    EXPECT_TRUE(choices_.empty()) << "prompt log-probabilities come before all output";
+    for (TokenResult& token : delta.tokens) prompt_.push_back(std::move(token));
+  }
+  void OnTokens(GenerateDelta delta) override {
+    const std::lock_guard lock(mutex_);
+    ExpectOpen();
+    Choice& choice = choices_[delta.choice];
+    EXPECT_FALSE(choice.finish.has_value());
+    EXPECT_FALSE(delta.tokens.empty());
+    for (TokenResult& token : delta.tokens) choice.tokens.push_back(std::move(token));
+    choice.text += delta.text;
+    choice.finish = delta.finish;
+    choice.stop_string = delta.stop_string;
+  }
+  void OnScore(ContinuationScore score) override {
+    const std::lock_guard lock(mutex_);
+    ExpectOpen();
+    EXPECT_EQ(score.index, int(scores_.size()));
+    scores_.push_back(std::move(score));
+  }
+  void OnDone(const absl::Status& status, const RequestStats& stats) override {
+    EXPECT_NE(std::this_thread::get_id(), submitter_) << "OnDone on the thread of Submit";
+    if (on_done) on_done();
+    const std::lock_guard lock(mutex_);
+    EXPECT_FALSE(status_.has_value()) << "OnDone came twice";
+    status_ = status;
+    stats_ = stats;
+    done_.notify_all();
+  }
+
+  // The thread that submits; OnDone must not come on it. Unset where a test steps by hand.
+  void SetSubmitter(std::thread::id id) { submitter_ = id; }
+
+  // Waits for OnDone; its status.
+  absl::Status Wait() {
+    std::unique_lock lock(mutex_);
+    const bool is_done =
+        done_.wait_for(lock, std::chrono::seconds(60), [this] { return status_.has_value(); });
+    EXPECT_TRUE(is_done) << "no OnDone within a minute";
+    return status_.value_or(absl::UnknownError("no OnDone"));
+  }
+
+  bool IsAdmitted() const {
+    return Locked([this] { return admitted_.has_value(); });
+  }
+  bool IsDone() const {
+    return Locked([this] { return status_.has_value(); });
+  }
+  std::optional<absl::Status> Status() const {
+    return Locked([this] { return status_; });
+  }
+  RequestStats AdmittedStats() const {
+    return Locked([this] { return admitted_.value(); });
+  }
+  RequestStats Stats() const {
+    return Locked([this] { return stats_; });
+  }
+  Choice At(int choice) const {
+    return Locked([&] { return choices_.contains(choice) ? choices_.at(choice) : Choice{}; });
+  }
+  std::vector<TokenResult> Prompt() const {
+    return Locked([this] { return prompt_; });
+  }
+  std::vector<ContinuationScore> Scores() const {
+    return Locked([this] { return scores_; });
+  }
+
+ private:
+  template <typename Read>
+  auto Locked(const Read& read) const {
+    const std::lock_guard lock(mutex_);
+    return read();
+  }
+  void ExpectOpen() const {
+    EXPECT_TRUE(admitted_.has_value());
+    EXPECT_FALSE(status_.has_value()) << "a call after OnDone";
+  }
+
+  std::thread::id submitter_;
+  mutable std::mutex mutex_;
+  std::condition_variable done_;
+  std::optional<RequestStats> admitted_;
+  std::optional<absl::Status> status_;
+  RequestStats stats_;
+  std::map<int, Choice> choices_;
+  std::vector<TokenResult> prompt_;
+  std::vector<ContinuationScore> scores_;
+};
+
+}  // namespace lssar
+
+#endif  // LSSAR_TESTS_SUPPORT_RECORDING_SINK_H_
