@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -122,7 +123,7 @@ class RecordingSink : public TokenSink {
 
  private:
   template <typename Read>
-  auto Locked(const Read& read) const {
+  std::invoke_result_t<Read> Locked(const Read& read) const {
     const std::lock_guard lock(mutex_);
     return read();
   }

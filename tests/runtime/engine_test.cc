@@ -1,0 +1,338 @@
+// The engine with its thread.
+#include "runtime/engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <ctime>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/support/fake_checkpoint.h"
+#include "tests/support/recording_sink.h"
+
+namespace lssar {
+namespace {
+
+using ::testing::HasSubstr;
+
+EngineOptions SmallOptions() {
+  return {.max_context = 512,
+          .max_sequences = 8,
+          .max_queued_requests = 64,
+          .step_tokens = 32,
+          .page_tokens = 16};
+}
+
+Request Generate(int num_prompt_tokens, int max_tokens, uint64_t seed = 1) {
+  Request request;
+  for (int i = 0; i < num_prompt_tokens; ++i) request.prompt.push_back(int32_t(2 + i % 60));
+  request.generate =
+      GenerateParams{.sampling = {.seed = seed}, .max_tokens = max_tokens, .ignore_eos = true};
+  return request;
+}
+
+std::shared_ptr<RecordingSink> MakeSink() {
+  auto sink = std::make_shared<RecordingSink>();
+  sink->SetSubmitter(std::this_thread::get_id());
+  return sink;
+}
+
+// Holds the engine thread inside a forward step until it is opened.
+class Gate {
+ public:
+  void Pass() {
+    std::unique_lock lock(mutex_);
+    ++num_waiting_;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return is_open_; });
+  }
+  void Open() {
+    const std::lock_guard lock(mutex_);
+    is_open_ = true;
+    changed_.notify_all();
+  }
+  void WaitUntilReached() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return num_waiting_ > 0; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int num_waiting_ = 0;
+  bool is_open_ = false;
+};
+
+class EngineTest : public testing::Test {
+ protected:
+  std::unique_ptr<Engine> Start(const EngineOptions& options = SmallOptions()) {
+    auto engine = Engine::Create(&fake_.checkpoint, &fake_.backend, options);
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    return *std::move(engine);
+  }
+  FakeCheckpoint fake_;
+};
+
+TEST_F(EngineTest, TwoHundredRequestsOnAQueueOfSixtyFour) {
+  Gate gate;
+  fake_.model->on_forward = [&](const ForwardBatch&) {
+    gate.Pass();
+    return absl::OkStatus();
+  };
+  const auto engine = Start();
+  std::vector<std::shared_ptr<RecordingSink>> accepted;
+  int num_refused = 0;
+  for (int i = 0; i < 200; ++i) {
+    auto sink = MakeSink();
+    const auto handle = engine->Submit(Generate(20, 10, uint64_t(i)), sink);
+    if (handle.ok()) {
+      accepted.push_back(sink);
+    } else {
+      ++num_refused;
+      EXPECT_EQ(handle.status().code(), absl::StatusCode::kResourceExhausted);
+      EXPECT_THAT(std::string(handle.status().message()), HasSubstr("max_queued_requests = 64"));
+    }
+  }
+  EXPECT_GE(accepted.size(), 64u);
+  EXPECT_LE(accepted.size(), 64u + 8u);
+  EXPECT_EQ(engine->Stats().num_queued, 64);
+  gate.Open();
+  for (const auto& sink : accepted) {
+    EXPECT_EQ(sink->Wait(), absl::OkStatus());
+    EXPECT_EQ(sink->At(0).tokens.size(), 10u);
+  }
+  EXPECT_EQ(num_refused + int(accepted.size()), 200);
+  EXPECT_TRUE(engine->Drain(absl::Seconds(10)));
+  const EngineStats stats = engine->Stats();
+  EXPECT_EQ(stats.num_free_pages, stats.num_pages);
+  EXPECT_EQ(stats.num_running, 0);
+  EXPECT_EQ(stats.num_queued, 0);
+  EXPECT_EQ(stats.num_generated_tokens, 10 * int64_t(accepted.size()));
+}
+
+TEST_F(EngineTest, CancelEndsARunningAndAQueuedRequest) {
+  Gate gate;
+  fake_.model->on_forward = [&](const ForwardBatch&) {
+    gate.Pass();
+    return absl::OkStatus();
+  };
+  EngineOptions options = SmallOptions();
+  options.max_sequences = 1;
+  const auto engine = Start(options);
+  const auto running = MakeSink(), queued = MakeSink();
+  const auto running_handle = engine->Submit(Generate(10, 400), running);
+  gate.WaitUntilReached();
+  const auto queued_handle = engine->Submit(Generate(10, 10), queued);
+  ASSERT_TRUE(running_handle.ok() && queued_handle.ok());
+  EXPECT_LT(engine->Stats().num_free_pages, engine->Stats().num_pages);
+  running_handle->Cancel();
+  queued_handle->Cancel();
+  EXPECT_FALSE(running->IsDone());
+  gate.Open();
+  EXPECT_EQ(running->Wait().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(queued->Wait().code(), absl::StatusCode::kCancelled);
+  EXPECT_LE(running->At(0).tokens.size(), 1u) << "at most the step in flight";
+  EXPECT_EQ(engine->Stats().num_free_pages, engine->Stats().num_pages);
+  Engine::Handle().Cancel();  // names no request: nothing happens
+}
+
+TEST_F(EngineTest, DeadlinePasses) {
+  fake_.model->on_forward = [](const ForwardBatch&) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return absl::OkStatus();
+  };
+  const auto engine = Start();
+  Request request = Generate(10, 500);
+  request.deadline = Clock::now() + std::chrono::milliseconds(60);
+  const auto sink = MakeSink();
+  ASSERT_TRUE(engine->Submit(request, sink).ok());
+  EXPECT_EQ(sink->Wait().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_GE(Clock::now(), *request.deadline);
+  EXPECT_GT(sink->At(0).tokens.size(), 0u);
+  EXPECT_LT(sink->At(0).tokens.size(), 100u);
+}
+
+TEST_F(EngineTest, DrainFinishesWhatRunsAndRefusesWhatComes) {
+  const auto engine = Start();
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  for (int i = 0; i < 30; ++i) {
+    sinks.push_back(MakeSink());
+    ASSERT_TRUE(engine->Submit(Generate(30, 50), sinks.back()).ok());
+  }
+  EXPECT_TRUE(engine->Stats().is_serving);
+  EXPECT_TRUE(engine->Drain(absl::InfiniteDuration()));
+  for (const auto& sink : sinks) EXPECT_EQ(sink->Status(), absl::OkStatus());
+  const auto late = engine->Submit(Generate(30, 50), MakeSink());
+  EXPECT_EQ(late.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(engine->Stats().is_serving);
+  EXPECT_TRUE(engine->Drain(absl::ZeroDuration())) << "again: nothing is left to cut";
+}
+
+TEST_F(EngineTest, DrainCutsWhatIsLeftAtItsLimit) {
+  fake_.model->on_forward = [](const ForwardBatch&) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    return absl::OkStatus();
+  };
+  const auto engine = Start();
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  for (int i = 0; i < 20; ++i) {
+    sinks.push_back(MakeSink());
+    ASSERT_TRUE(engine->Submit(Generate(10, 500), sinks.back()).ok());
+  }
+  EXPECT_FALSE(engine->Drain(absl::Milliseconds(20)));
+  for (const auto& sink : sinks) {
+    EXPECT_EQ(sink->Status()->code(), absl::StatusCode::kUnavailable);
+  }
+  EXPECT_EQ(engine->Stats().num_free_pages, engine->Stats().num_pages);
+}
+
+TEST_F(EngineTest, DestructionEndsEveryRequestOnce) {
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  {
+    const auto engine = Start();
+    for (int i = 0; i < 40; ++i) {
+      sinks.push_back(MakeSink());
+      ASSERT_TRUE(engine->Submit(Generate(10, 500), sinks.back()).ok());
+    }
+  }
+  for (const auto& sink : sinks) {
+    EXPECT_EQ(sink->Status()->code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(sink.use_count(), 1) << "the engine keeps no sink";
+  }
+}
+
+TEST_F(EngineTest, SinksMayCallTheEngine) {
+  const auto engine = Start();
+  const auto first = MakeSink(), second = MakeSink();
+  first->on_done = [&] {
+    EXPECT_EQ(engine->Stats().num_free_pages, engine->Stats().num_pages);
+    EXPECT_TRUE(engine->Submit(Generate(5, 5), second).ok());
+  };
+  second->SetSubmitter({});  // submitted on the engine thread itself
+  ASSERT_TRUE(engine->Submit(Generate(5, 5), first).ok());
+  EXPECT_EQ(first->Wait(), absl::OkStatus());
+  EXPECT_EQ(second->Wait(), absl::OkStatus());
+}
+
+TEST_F(EngineTest, ABackendThatFailsForGoodStopsTheEngine) {
+  std::atomic<bool> is_broken = false;
+  fake_.model->on_forward = [&](const ForwardBatch&) {
+    return is_broken ? absl::InternalError("no such device") : absl::OkStatus();
+  };
+  const auto engine = Start();
+  const auto before = MakeSink();
+  ASSERT_TRUE(engine->Submit(Generate(5, 5), before).ok());
+  EXPECT_EQ(before->Wait(), absl::OkStatus());
+  is_broken = true;
+  int num_internal = 0;
+  for (int i = 0; i < 10; ++i) {
+    const auto sink = MakeSink();
+    const auto handle = engine->Submit(Generate(5, 5), sink);
+    if (handle.ok()) {
+      const auto code = sink->Wait().code();
+      EXPECT_TRUE(code == absl::StatusCode::kInternal || code == absl::StatusCode::kUnavailable);
+      num_internal += code == absl::StatusCode::kInternal;
+    } else {
+      EXPECT_EQ(handle.status().code(), absl::StatusCode::kUnavailable);
+      EXPECT_THAT(std::string(handle.status().message()), HasSubstr("no such device"));
+    }
+  }
+  EXPECT_EQ(num_internal, 3);
+  EXPECT_FALSE(engine->Stats().is_serving);
+}
+
+TEST_F(EngineTest, SleepsWhenThereIsNothingToDo) {
+  const auto engine = Start();
+  const auto sink = MakeSink();
+  ASSERT_TRUE(engine->Submit(Generate(5, 5), sink).ok());
+  EXPECT_EQ(sink->Wait(), absl::OkStatus());
+  const std::clock_t before = std::clock();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_LT(double(std::clock() - before) / CLOCKS_PER_SEC, 0.05) << "CPU seconds while idle";
+}
+
+TEST_F(EngineTest, StopStringsNeedATokenizer) {
+  fake_.checkpoint.tokenizer = nullptr;
+  const auto engine = Start();
+  Request request = Generate(5, 5);
+  request.generate->stop_strings = {"x"};
+  EXPECT_EQ(engine->Submit(request, MakeSink()).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  request.generate->stop_strings = {};
+  const auto sink = MakeSink();
+  ASSERT_TRUE(engine->Submit(request, sink).ok());
+  EXPECT_EQ(sink->Wait(), absl::OkStatus());
+  EXPECT_EQ(sink->At(0).text, "");
+}
+
+TEST_F(EngineTest, OptionsOutOfRangeAreRefused) {
+  const auto refuse = [&](EngineOptions options) {
+    const auto engine = Engine::Create(&fake_.checkpoint, &fake_.backend, options);
+    EXPECT_EQ(engine.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(engine.status().message());
+  };
+  EXPECT_THAT(refuse({.max_context = 0}), HasSubstr("max_context = 0 is outside [1, "));
+  EXPECT_THAT(refuse({.max_sequences = -1}), HasSubstr("max_sequences = -1"));
+  EXPECT_THAT(refuse({.max_queued_requests = 0}), HasSubstr("max_queued_requests = 0"));
+  EXPECT_THAT(refuse({.step_tokens = 100000}), HasSubstr("step_tokens = 100000"));
+  EXPECT_THAT(refuse({.page_tokens = 8}), HasSubstr("page_tokens = 8"));
+  EXPECT_THAT(refuse({.page_tokens = 48}), HasSubstr("not a power of two"));
+  EXPECT_THAT(refuse({.kv_type = DType::kBF16}), HasSubstr("bf16"));
+  EXPECT_THAT(refuse({.kv_bytes = -5}), HasSubstr("kv_bytes = -5"));
+  fake_.checkpoint.max_batch_rows = 100;
+  EXPECT_THAT(refuse({.step_tokens = 101}), HasSubstr("100 rows"));
+}
+
+// Many threads submit, cancel and look, while the engine is stopped in the middle: every accepted
+// request ends exactly once, whatever it ends with.
+TEST_F(EngineTest, EveryAcceptedRequestEndsOnceUnderContention) {
+  const auto engine = Start();
+  std::mutex mutex;
+  std::vector<std::shared_ptr<RecordingSink>> accepted;
+  std::vector<std::thread> clients;
+  for (unsigned client = 0; client < 6; ++client) {
+    clients.emplace_back([&, client] {
+      std::mt19937 random(client);
+      for (int i = 0; i < 60; ++i) {
+        auto sink = MakeSink();
+        Request request = Generate(1 + int(random() % 80), 1 + int(random() % 60), random());
+        request.generate->num_choices = 1 + int(random() % 3);
+        if (random() % 4 == 0) {
+          request.deadline = Clock::now() + std::chrono::microseconds(random() % 3000);
+        }
+        const auto handle = engine->Submit(std::move(request), sink);
+        if (handle.ok()) {
+          const std::lock_guard lock(mutex);
+          accepted.push_back(sink);
+        }
+        if (random() % 3 == 0) std::this_thread::yield();
+        if (handle.ok() && random() % 3 == 0) handle->Cancel();
+        EXPECT_GE(engine->Stats().num_free_pages, 0);
+      }
+    });
+  }
+  std::thread stopper([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    engine->Drain(absl::Milliseconds(5));
+  });
+  for (std::thread& client : clients) client.join();
+  stopper.join();
+  engine->Drain(absl::ZeroDuration());
+  EXPECT_GT(accepted.size(), 0u);
+  for (const auto& sink : accepted) EXPECT_TRUE(sink->IsDone());
+  const EngineStats stats = engine->Stats();
+  EXPECT_EQ(stats.num_free_pages, stats.num_pages);
+  EXPECT_EQ(stats.num_queued, 0);
+}
+
+}  // namespace
+}  // namespace lssar

@@ -1,0 +1,467 @@
+// The engine's steps, taken one by one without its thread.
+#include "runtime/step_loop.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/sampler.h"
+#include "tests/support/fake_checkpoint.h"
+#include "tests/support/recording_sink.h"
+
+namespace lssar {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kPageBytes = 2 * 16 * 4 * 2;  // FakeModel's, of 16 tokens, both pools
+
+EngineOptions SmallOptions() {
+  return {.max_context = 256,
+          .max_sequences = 16,
+          .max_queued_requests = 1000,
+          .step_tokens = 24,
+          .page_tokens = 16,
+          .kv_bytes = 64 * kPageBytes};
+}
+
+struct Ticket {
+  std::shared_ptr<RecordingSink> sink = std::make_shared<RecordingSink>();
+  std::shared_ptr<std::atomic<bool>> cancelled = std::make_shared<std::atomic<bool>>(false);
+};
+
+class World {
+ public:
+  explicit World(const EngineOptions& engine_options = SmallOptions())
+      : options(engine_options),
+        queue(options.max_queued_requests),
+        loop(&fake.checkpoint, *KvCache::Create(fake.checkpoint.config, options, &fake.backend),
+             options, &queue) {}
+  ~World() { loop.EndAll(absl::UnavailableError("the test is over")); }
+
+  Ticket Submit(Request request) {
+    EXPECT_EQ(CheckFits(request, options, loop.Layout()), absl::OkStatus());
+    Ticket ticket;
+    EXPECT_EQ(queue.Push({.request = std::move(request),
+                          .sink = ticket.sink,
+                          .cancelled = ticket.cancelled,
+                          .submitted_at = Clock::now()}),
+              absl::OkStatus());
+    return ticket;
+  }
+
+  // Steps until nothing is left to do.
+  void RunAll() {
+    for (int i = 0; i < 100000 && (loop.IsRunning() || queue.NumQueued() > 0); ++i) {
+      ASSERT_EQ(loop.Step(), absl::OkStatus());
+    }
+  }
+
+  int NumFree() const { return loop.Stats().num_free_pages; }
+
+  EngineOptions options;
+  FakeCheckpoint fake;
+  RequestQueue queue;
+  StepLoop loop;
+};
+
+std::vector<int32_t> Ids(int count, int32_t salt) {
+  std::vector<int32_t> ids;
+  for (int i = 0; i < count; ++i)
+    ids.push_back(int32_t(FakeHash(uint64_t(salt), uint64_t(i)) % 60) + 2);
+  return ids;
+}
+
+// 64-token vocabulary: EOS would end most texts early, so tests that count tokens ignore it.
+Request Generate(std::vector<int32_t> prompt, int max_tokens, uint64_t seed = 1) {
+  Request request{.prompt = std::move(prompt)};
+  request.generate =
+      GenerateParams{.sampling = {.seed = seed}, .max_tokens = max_tokens, .ignore_eos = true};
+  return request;
+}
+
+Request Score(std::vector<int32_t> context, std::vector<std::vector<int32_t>> continuations) {
+  Request request{.prompt = std::move(context)};
+  request.score = ScoreParams{.continuations = std::move(continuations), .num_logprobs = 3};
+  return request;
+}
+
+std::vector<int32_t> IdsOf(const std::vector<TokenResult>& tokens) {
+  std::vector<int32_t> ids;
+  for (const TokenResult& token : tokens) ids.push_back(token.id);
+  return ids;
+}
+
+// What the engine gives for one request that has it for itself.
+std::shared_ptr<RecordingSink> RunAlone(Request request, const EngineOptions& options) {
+  World world(options);
+  const Ticket ticket = world.Submit(std::move(request));
+  world.RunAll();
+  EXPECT_EQ(ticket.sink->Status(), absl::OkStatus());
+  return ticket.sink;
+}
+
+TEST(StepLoop, GeneratesWhatTheModelSays) {
+  World world;
+  Request request = Generate(Ids(40, 1), 30);
+  request.generate->sampling.temperature = 0;
+  const auto sink = RunAlone(request, SmallOptions());
+  // The fake model's own function, without pages, batches or an engine.
+  auto hash = std::bit_cast<uint64_t>(RopeBase(world.fake.checkpoint.config, 70));
+  for (const int32_t id : request.prompt) hash = FakeHash(hash, uint64_t(id));
+  std::vector<int32_t> expected;
+  for (int i = 0; i < 30; ++i) {
+    std::vector<float> logits;
+    for (uint64_t id = 0; id < 64; ++id) {
+      logits.push_back(float(8 * (double(FakeHash(hash, id) >> 11) * 0x1p-53) - 4));
+    }
+    expected.push_back(*BestToken(logits));
+    hash = FakeHash(hash, uint64_t(expected.back()));
+  }
+  EXPECT_EQ(IdsOf(sink->At(0).tokens), expected);
+  EXPECT_EQ(sink->At(0).finish, FinishReason::kLength);
+  const RequestStats stats = sink->Stats();
+  EXPECT_EQ(stats.num_prompt_tokens, 40);
+  EXPECT_EQ(stats.num_generated_tokens, 30);
+  EXPECT_EQ(stats.attention.num_value_rows, 69 * 70 / 2);  // the last token is never computed
+  EXPECT_EQ(stats.attention.num_value_rows_read, 69);
+}
+
+TEST(StepLoop, ATextDoesNotDependOnItsBatch) {
+  std::vector<Request> requests;
+  for (int i = 0; i < 40; ++i) {
+    Request request = Generate(Ids(1 + (i * 37) % 90, i), 1 + (i * 17) % 60, uint64_t(i));
+    request.generate->num_choices = 1 + i % 3;
+    request.generate->num_logprobs = i % 4 - 1;
+    request.generate->ignore_eos = i % 2 == 0;
+    if (i % 5 == 0) request.generate->stop_strings = {"ab", "\u00e9"};
+    if (i % 7 == 0) request.generate->sampling.frequency_penalty = 0.5f;
+    requests.push_back(std::move(request));
+  }
+  std::vector<std::shared_ptr<RecordingSink>> alone;
+  for (const Request& request : requests) alone.push_back(RunAlone(request, SmallOptions()));
+  for (const auto& [step_tokens, page_tokens] :
+       std::vector<std::pair<int, int>>{{24, 16}, {7, 32}, {512, 64}}) {
+    EngineOptions options = SmallOptions();
+    options.step_tokens = step_tokens;
+    options.page_tokens = page_tokens;
+    World world(options);
+    std::vector<Ticket> tickets;
+    for (const Request& request : requests) tickets.push_back(world.Submit(request));
+    world.RunAll();
+    for (size_t i = 0; i < requests.size(); ++i) {
+      ASSERT_EQ(tickets[i].sink->Status(), absl::OkStatus());
+      for (int choice = 0; choice < requests[i].generate->num_choices; ++choice) {
+        ASSERT_TRUE(tickets[i].sink->At(choice) == alone[i]->At(choice)) << "request " << i;
+      }
+    }
+    EXPECT_EQ(world.NumFree(), world.loop.Stats().num_pages);
+  }
+}
+
+TEST(StepLoop, ChoicesDifferAndTheFirstIsTheSingleOne) {
+  Request request = Generate(Ids(20, 3), 25);
+  const auto one = RunAlone(request, SmallOptions());
+  request.generate->num_choices = 4;
+  const auto four = RunAlone(request, SmallOptions());
+  EXPECT_TRUE(four->At(0) == one->At(0));
+  for (int choice = 1; choice < 4; ++choice) {
+    EXPECT_EQ(four->At(choice).tokens.size(), 25u);
+    EXPECT_NE(IdsOf(four->At(choice).tokens), IdsOf(one->At(0).tokens));
+  }
+  EXPECT_EQ(four->Stats().num_generated_tokens, 100);
+}
+
+TEST(StepLoop, StepsKeepTheBudgetAndMixPromptsWithDecodes) {
+  World world;
+  std::vector<int> rows_of_steps;
+  int num_mixed = 0;
+  world.fake.model->on_forward = [&](const ForwardBatch& batch) {
+    rows_of_steps.push_back(int(batch.token_ids.size()));
+    const auto num_decodes = std::ranges::count(batch.sequences, 1, &SequenceRows::num_rows);
+    num_mixed += num_decodes > 0 && num_decodes < std::ssize(batch.sequences);
+    return absl::OkStatus();
+  };
+  for (int i = 0; i < 12; ++i) world.Submit(Generate(Ids(60, i), 20));
+  world.RunAll();
+  EXPECT_LE(std::ranges::max(rows_of_steps), 24);
+  EXPECT_GT(num_mixed, 10);
+  const EngineStats stats = world.loop.Stats();
+  EXPECT_EQ(stats.num_steps, std::ssize(rows_of_steps));
+  EXPECT_EQ(stats.num_prompt_tokens, 12 * 60);
+  EXPECT_EQ(stats.num_generated_tokens, 12 * 20);
+}
+
+TEST(StepLoop, ScoreGivesTheLogprobsThatGenerateGave) {
+  Request request = Generate(Ids(33, 5), 40);
+  request.generate->num_logprobs = 3;
+  const auto generated = RunAlone(request, SmallOptions());
+  const std::vector<TokenResult> tokens = generated->At(0).tokens;
+  // Between other continuations, and of a length that takes several steps.
+  const auto scored = RunAlone(
+      Score(request.prompt, {Ids(3, 8), IdsOf(tokens), {7}, IdsOf(tokens)}), SmallOptions());
+  ASSERT_EQ(scored->Scores().size(), 4u);
+  for (const int i : {1, 3}) {
+    const ContinuationScore score = scored->Scores()[size_t(i)];
+    EXPECT_EQ(score.index, i);
+    EXPECT_TRUE(score.tokens == tokens);
+    double sum = 0;
+    for (const TokenResult& token : tokens) sum += double(token.logprob);
+    EXPECT_EQ(score.logprob, sum);
+    EXPECT_FALSE(score.is_greedy);
+  }
+  EXPECT_EQ(scored->Stats().num_prompt_tokens, 33 + 3 + 40 + 1 + 40);
+}
+
+TEST(StepLoop, GreedyTextIsGreedyWhenScored) {
+  Request request = Generate(Ids(10, 6), 12);
+  request.generate->sampling.temperature = 0;
+  request.generate->num_logprobs = 1;
+  const auto generated = RunAlone(request, SmallOptions());
+  for (const TokenResult& token : generated->At(0).tokens) {
+    ASSERT_EQ(token.top.size(), 1u);
+    EXPECT_EQ(token.top[0].id, token.id);
+    EXPECT_EQ(token.top[0].logprob, token.logprob);
+  }
+  const auto scored =
+      RunAlone(Score(request.prompt, {IdsOf(generated->At(0).tokens)}), SmallOptions());
+  EXPECT_TRUE(scored->Scores()[0].is_greedy);
+}
+
+// One context for all of them, computed once; the same bits as each continuation alone.
+TEST(StepLoop, ContinuationsShareTheirContext) {
+  const std::vector<std::vector<int32_t>> continuations = {Ids(5, 1), Ids(1, 2), Ids(30, 3),
+                                                           Ids(5, 1)};
+  World world;
+  int num_rows = 0;
+  world.fake.model->on_forward = [&](const ForwardBatch& batch) {
+    num_rows += int(batch.token_ids.size());
+    return absl::OkStatus();
+  };
+  const Ticket ticket = world.Submit(Score(Ids(100, 9), continuations));
+  world.RunAll();
+  EXPECT_EQ(num_rows, 99 + 5 + 1 + 30 + 5);
+  for (size_t i = 0; i < continuations.size(); ++i) {
+    const auto alone = RunAlone(Score(Ids(100, 9), {continuations[i]}), SmallOptions());
+    EXPECT_TRUE(ticket.sink->Scores()[i].tokens == alone->Scores()[0].tokens);
+  }
+}
+
+TEST(StepLoop, PromptLogprobsAreWhatScoreGives) {
+  const std::vector<int32_t> prompt = Ids(70, 4);
+  Request request = Generate(prompt, 5);
+  request.generate->num_choices = 2;
+  const auto plain = RunAlone(request, SmallOptions());
+  request.generate->num_prompt_logprobs = 3;
+  const auto generated = RunAlone(request, SmallOptions());
+  const auto scored =
+      RunAlone(Score({prompt[0]}, {{prompt.begin() + 1, prompt.end()}}), SmallOptions());
+  EXPECT_EQ(generated->Prompt().size(), 69u);
+  EXPECT_TRUE(generated->Prompt() == scored->Scores()[0].tokens);
+  for (int choice = 0; choice < 2; ++choice) {
+    EXPECT_TRUE(generated->At(choice) == plain->At(choice));
+  }
+}
+
+TEST(StepLoop, EosStopIdsAndStopStringsEndTheText) {
+  Request request = Generate(Ids(9, 2), 200, 77);
+  const std::vector<TokenResult> all = RunAlone(request, SmallOptions())->At(0).tokens;
+  const std::vector<int32_t> ids = IdsOf(all);
+
+  request.generate->ignore_eos = false;
+  const auto eos = RunAlone(request, SmallOptions())->At(0);
+  const auto eos_at = std::ranges::find(ids, FakeModel::kEosId) - ids.begin();
+  ASSERT_LT(eos_at, 200) << "the seed must bring an EOS";
+  EXPECT_EQ(eos.finish, FinishReason::kEos);
+  EXPECT_EQ(std::ssize(eos.tokens), eos_at + 1);
+
+  request.generate->min_tokens = int(eos_at) + 1;
+  EXPECT_GT(std::ssize(RunAlone(request, SmallOptions())->At(0).tokens), eos_at + 1);
+  request.generate->min_tokens = int(eos_at);
+  EXPECT_EQ(std::ssize(RunAlone(request, SmallOptions())->At(0).tokens), eos_at + 1);
+  request.generate->min_tokens = 0;
+
+  request.generate->stop_ids = {60, ids[3], 61};
+  const auto stop_id = RunAlone(request, SmallOptions())->At(0);
+  EXPECT_EQ(stop_id.finish, FinishReason::kStopId);
+  const auto first = std::ranges::find_first_of(ids, request.generate->stop_ids) - ids.begin();
+  EXPECT_EQ(std::ssize(stop_id.tokens), first + 1);
+
+  request.generate->ignore_eos = true;
+  request.generate->stop_ids = {};
+  const std::string text = RunAlone(request, SmallOptions())->At(0).text;
+  request.generate->stop_strings = {text.substr(20, 7), "never seen"};
+  const auto stop_string = RunAlone(request, SmallOptions())->At(0);
+  EXPECT_EQ(stop_string.finish, FinishReason::kStopString);
+  EXPECT_EQ(stop_string.stop_string, text.substr(20, 7));
+  EXPECT_EQ(stop_string.text, text.substr(0, text.find(text.substr(20, 7))));
+  EXPECT_LT(stop_string.tokens.size(), 40u);
+}
+
+TEST(StepLoop, ACancelledRequestFreesItsPagesInTheNextStep) {
+  World world;
+  const Ticket ticket = world.Submit(Generate(Ids(50, 1), 100));
+  const Ticket other = world.Submit(Generate(Ids(50, 2), 100));
+  ASSERT_EQ(world.loop.Step(), absl::OkStatus());
+  EXPECT_EQ(world.NumFree(), 64 - 2 * 10);
+  ticket.cancelled->store(true);
+  EXPECT_EQ(ticket.sink->Status(), std::nullopt);
+  ASSERT_EQ(world.loop.Step(), absl::OkStatus());
+  EXPECT_EQ(ticket.sink->Status()->code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(world.NumFree(), 64 - 10);
+  world.RunAll();
+  EXPECT_EQ(other.sink->Status(), absl::OkStatus());
+  EXPECT_TRUE(other.sink->At(0) == RunAlone(Generate(Ids(50, 2), 100), SmallOptions())->At(0));
+  EXPECT_EQ(world.NumFree(), 64);
+}
+
+TEST(StepLoop, AQueuedRequestThatIsCancelledEndsInTheNextStep) {
+  World world;
+  std::vector<Ticket> running;
+  for (int i = 0; i < 4; ++i) running.push_back(world.Submit(Generate(Ids(100, i), 156)));
+  const Ticket waiting = world.Submit(Generate(Ids(10, 9), 10));
+  ASSERT_EQ(world.loop.Step(), absl::OkStatus());
+  EXPECT_EQ(world.NumFree(), 0);
+  EXPECT_FALSE(waiting.sink->IsAdmitted());
+  waiting.cancelled->store(true);
+  ASSERT_EQ(world.loop.Step(), absl::OkStatus());
+  EXPECT_EQ(waiting.sink->Status()->code(), absl::StatusCode::kCancelled);
+  EXPECT_FALSE(waiting.sink->IsAdmitted());
+  EXPECT_EQ(world.queue.NumQueued(), 0);
+}
+
+TEST(StepLoop, DeadlinesEndRunningAndQueuedRequests) {
+  World world;
+  Request request = Generate(Ids(10, 1), 200);
+  request.deadline = Clock::now() + std::chrono::milliseconds(20);
+  const Ticket running = world.Submit(request);
+  ASSERT_EQ(world.loop.Step(), absl::OkStatus());
+  EXPECT_TRUE(running.sink->IsAdmitted());
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  const Ticket late = world.Submit(request);
+  ASSERT_EQ(world.loop.Step(), absl::OkStatus());
+  for (const Ticket& ticket : {running, late}) {
+    EXPECT_EQ(ticket.sink->Status()->code(), absl::StatusCode::kDeadlineExceeded);
+  }
+  EXPECT_FALSE(late.sink->IsAdmitted());
+  EXPECT_EQ(world.NumFree(), 64);
+}
+
+TEST(StepLoop, AdmissionReservesTheWorstCaseInOrderOfArrival) {
+  World world;
+  const Ticket big = world.Submit(Generate(Ids(100, 1), 156));  // 16 of 64 pages
+  Request wide = Generate(Ids(100, 2), 156);
+  wide.generate->num_choices = 4;  // all 64
+  const Ticket all = world.Submit(wide);
+  const Ticket small = world.Submit(Generate(Ids(5, 3), 5));  // 1
+  ASSERT_EQ(world.loop.Step(), absl::OkStatus());
+  EXPECT_TRUE(big.sink->IsAdmitted());
+  EXPECT_EQ(world.NumFree(), 48);
+  EXPECT_FALSE(all.sink->IsAdmitted());
+  EXPECT_FALSE(small.sink->IsAdmitted()) << "it would fit, but it came later";
+  while (!big.sink->IsDone()) ASSERT_EQ(world.loop.Step(), absl::OkStatus());
+  ASSERT_EQ(world.loop.Step(), absl::OkStatus());
+  EXPECT_TRUE(all.sink->IsAdmitted());
+  EXPECT_FALSE(small.sink->IsAdmitted());
+  EXPECT_EQ(world.NumFree(), 0);
+  world.RunAll();
+  EXPECT_EQ(small.sink->Status(), absl::OkStatus());
+}
+
+TEST(StepLoop, NoMoreSequencesRunThanAStepHasRows) {
+  EngineOptions options = SmallOptions();
+  options.step_tokens = 3;
+  World world(options);
+  size_t most = 0;
+  world.fake.model->on_forward = [&](const ForwardBatch& batch) {
+    most = std::max(most, batch.sequences.size());
+    return absl::OkStatus();
+  };
+  for (int i = 0; i < 10; ++i) world.Submit(Generate(Ids(8, i), 8));
+  world.RunAll();
+  EXPECT_EQ(most, 3u);
+}
+
+TEST(StepLoop, WhatCanNeverFitIsRefusedWithTheArithmetic) {
+  const World world;
+  const auto message = [&](const Request& request) {
+    const absl::Status status = CheckFits(request, world.options, world.loop.Layout());
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(message(Generate(Ids(200, 1), 57)),
+              HasSubstr("prompt 200 + max_tokens 57 = 257 tokens, over max_context = 256"));
+  EXPECT_THAT(message(Score(Ids(200, 1), {Ids(3, 1), Ids(57, 2)})),
+              HasSubstr("context 200 + longest continuation 57 = 257 tokens"));
+  Request wide = Generate(Ids(200, 1), 50);
+  wide.generate->num_choices = 5;
+  EXPECT_THAT(message(wide), HasSubstr("5 x 16 = 80 pages, and the pool has 64"));
+  wide.generate->num_choices = 17;
+  EXPECT_THAT(message(wide), HasSubstr("at most 16 sequences"));
+  EXPECT_EQ(CheckFits(Generate(Ids(200, 1), 56), world.options, world.loop.Layout()),
+            absl::OkStatus());
+}
+
+TEST(StepLoop, LogitsThatAreNotFiniteEndTheirRequestAlone) {
+  World world;
+  world.fake.model->poison_id = 63;
+  std::vector<int32_t> bad_prompt = Ids(30, 1);
+  bad_prompt.back() = 63;
+  const Ticket good = world.Submit(Generate(Ids(30, 2), 20, 5));
+  const Ticket bad = world.Submit(Generate(bad_prompt, 20));
+  bad_prompt[12] = 63;
+  Request with_prompt_logprobs = Generate(bad_prompt, 20);
+  with_prompt_logprobs.generate->num_prompt_logprobs = 0;
+  const Ticket bad_inside = world.Submit(with_prompt_logprobs);
+  const Ticket bad_score = world.Submit(Score(Ids(30, 3), {{5}, {6, 63, 7}, {8}}));
+  world.RunAll();
+  for (const Ticket& ticket : {bad, bad_inside, bad_score}) {
+    EXPECT_EQ(ticket.sink->Status()->code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(std::string(ticket.sink->Status()->message()), HasSubstr("position"));
+  }
+  EXPECT_EQ(bad_score.sink->Scores().size(), 1u);
+  EXPECT_EQ(good.sink->Status(), absl::OkStatus());
+  Request banned = Generate(Ids(30, 2), 20, 5);
+  EXPECT_TRUE(good.sink->At(0) == RunAlone(banned, SmallOptions())->At(0));
+  EXPECT_EQ(world.NumFree(), 64);
+}
+
+TEST(StepLoop, AFailedStepEndsItsSequencesAndTheLoopGoesOn) {
+  World world;
+  int num_steps = 0;
+  world.fake.model->on_forward = [&](const ForwardBatch&) {
+    return ++num_steps == 3 ? absl::InternalError("the device is on fire") : absl::OkStatus();
+  };
+  const Ticket first = world.Submit(Generate(Ids(10, 1), 20));
+  ASSERT_EQ(world.loop.Step(), absl::OkStatus());
+  ASSERT_EQ(world.loop.Step(), absl::OkStatus());
+  EXPECT_EQ(world.loop.Step().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(first.sink->Status()->code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(first.sink->Status()->message()), HasSubstr("on fire"));
+  EXPECT_EQ(world.NumFree(), 64);
+  const Ticket second = world.Submit(Generate(Ids(10, 2), 20));
+  world.RunAll();
+  EXPECT_EQ(second.sink->Status(), absl::OkStatus());
+}
+
+TEST(StepLoop, EndAllEndsEveryOpenRequestOnce) {
+  World world;
+  std::vector<Ticket> tickets;
+  for (int i = 0; i < 20; ++i) tickets.push_back(world.Submit(Generate(Ids(100, i), 100)));
+  ASSERT_EQ(world.loop.Step(), absl::OkStatus());
+  EXPECT_EQ(world.loop.EndAll(absl::UnavailableError("stop")), 20);
+  for (const Ticket& ticket : tickets) {
+    EXPECT_EQ(ticket.sink->Status()->code(), absl::StatusCode::kUnavailable);
+  }
+  EXPECT_EQ(world.NumFree(), 64);
+  EXPECT_TRUE(world.queue.WaitUntilNoneOpen(absl::ZeroDuration()));
+}
+
+}  // namespace
+}  // namespace lssar
