@@ -31,7 +31,7 @@ constexpr CommandEntry kCommands[] = {
     {"chat", "Talk with the model", MakeChatCommand},
     {"score", "Log-probability of continuations; loss by length", MakeScoreCommand},
     {"passkey", "Find a key hidden in long text: accuracy by length and depth", MakePasskeyCommand},
-    {"info", "What is served, and within what limits", MakeDescribeCommand},
+    {"info", "What is served, and within what limits", MakeInfoCommand},
 };
 
 void PrintError(const std::string& message) {

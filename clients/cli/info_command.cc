@@ -97,7 +97,7 @@ void PrintFacts(const v1::GetInfoReply& reply) {
   PrintLine("server", absl::StrFormat("lssar %s, %s", reply.version(), reply.backend()));
 }
 
-class DescribeCommand : public Command {
+class InfoCommand : public Command {
  public:
   void AddFlags(CLI::App* app) override {
     app->add_flag("--json", json_, "one JSON object")->group("Output");
@@ -128,6 +128,6 @@ class DescribeCommand : public Command {
 
 }  // namespace
 
-std::unique_ptr<Command> MakeDescribeCommand() { return std::make_unique<DescribeCommand>(); }
+std::unique_ptr<Command> MakeInfoCommand() { return std::make_unique<InfoCommand>(); }
 
 }  // namespace lssar::cli
