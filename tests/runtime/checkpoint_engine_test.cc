@@ -1,0 +1,224 @@
+// The engine on the checkpoint that ships with the project: equal bits, whoever else is in the
+// batch.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "models/checkpoint.h"
+#include "runtime/engine.h"
+#include "tests/support/recording_sink.h"
+
+namespace lssar {
+namespace {
+
+constexpr const char* kCheckpoint = "models/zoo/lssar-6m";
+constexpr int kMaxContext = 2048;
+
+struct Setting {
+  int num_threads = 2;
+  int step_tokens = 512;
+  int page_tokens = 64;
+  DType kv_type = DType::kF16;
+};
+
+// A model on its own backend, and an engine on top.
+class Server {
+ public:
+  explicit Server(const Setting& setting) {
+    auto backend = MakeBackend({.name = "cpu", .num_threads = setting.num_threads});
+    EXPECT_TRUE(backend.ok()) << backend.status();
+    backend_ = *std::move(backend);
+    LoadOptions load_options;
+    load_options.max_batch_rows = setting.step_tokens;
+    auto checkpoint = LoadCheckpoint(kCheckpoint, backend_.get(), load_options);
+    EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
+    checkpoint_ = std::make_unique<Checkpoint>(*std::move(checkpoint));
+    auto engine = Engine::Create(checkpoint_.get(), backend_.get(),
+                                 {.max_context = kMaxContext,
+                                  .max_sequences = 16,
+                                  .step_tokens = setting.step_tokens,
+                                  .page_tokens = setting.page_tokens,
+                                  .kv_type = setting.kv_type});
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    engine_ = *std::move(engine);
+  }
+
+  std::shared_ptr<RecordingSink> Submit(const Request& request) {
+    auto sink = std::make_shared<RecordingSink>();
+    EXPECT_TRUE(engine_->Submit(request, sink).ok());
+    return sink;
+  }
+  std::shared_ptr<RecordingSink> RunAlone(const Request& request) {
+    auto sink = Submit(request);
+    EXPECT_EQ(sink->Wait(), absl::OkStatus());
+    return sink;
+  }
+  const Tokenizer& Text() const { return *checkpoint_->tokenizer; }
+  EngineStats Stats() const { return engine_->Stats(); }
+
+ private:
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Checkpoint> checkpoint_;
+  std::unique_ptr<Engine> engine_;
+};
+
+std::vector<int32_t> Prompt(const Tokenizer& tokenizer, int num_tokens) {
+  const std::string story =
+      "Once upon a time there was a little girl who lived by the sea. Zur\u00fcck \u65e5\u672c "
+      "\U0001F600 caf\u00e9. The pass key is 71432. Remember it. ";
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += story;
+  std::vector<int32_t> ids = tokenizer.Encode(text).value();
+  EXPECT_GE(std::ssize(ids), num_tokens);
+  ids.resize(size_t(num_tokens));
+  return ids;
+}
+
+std::vector<Request> MixedRequests(const Tokenizer& tokenizer) {
+  std::vector<Request> requests;
+  for (const int length : {1, 2, 3, 15, 16, 17, 63, 64, 65, 129, 300, 1300}) {
+    Request request{.prompt = Prompt(tokenizer, length)};
+    if (length % 3 == 0) {
+      const std::vector<int32_t> all = Prompt(tokenizer, length + 40);
+      request.score = ScoreParams{
+          .continuations = {{all.begin() + length, all.end()}, {5}, {7, 8, 9}}, .num_logprobs = 2};
+    } else {
+      request.generate = GenerateParams{.sampling = {.temperature = length % 2 == 0 ? 0.0f : 0.9f,
+                                                     .top_p = 0.95f,
+                                                     .seed = uint64_t(length)},
+                                        .num_choices = length == 17 ? 3 : 1,
+                                        .max_tokens = 24,
+                                        .num_logprobs = 2,
+                                        .num_prompt_logprobs = length == 65 ? 1 : -1};
+    }
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+void ExpectEqualBits(const RecordingSink& a, const RecordingSink& b, const Request& request) {
+  if (request.generate) {
+    for (int choice = 0; choice < request.generate->num_choices; ++choice) {
+      EXPECT_FALSE(a.At(choice).tokens.empty());
+      EXPECT_TRUE(a.At(choice) == b.At(choice)) << "choice " << choice;
+    }
+    EXPECT_TRUE(a.Prompt() == b.Prompt());
+    return;
+  }
+  const auto scores = a.Scores(), others = b.Scores();
+  ASSERT_EQ(scores.size(), request.score->continuations.size());
+  ASSERT_EQ(scores.size(), others.size());
+  for (size_t i = 0; i < scores.size(); ++i) {
+    EXPECT_TRUE(scores[i].tokens == others[i].tokens) << "continuation " << i;
+    EXPECT_EQ(scores[i].logprob, others[i].logprob);
+    EXPECT_TRUE(std::isfinite(scores[i].logprob));
+    EXPECT_EQ(scores[i].is_greedy, others[i].is_greedy);
+  }
+}
+
+TEST(CheckpointEngine, EqualBitsAloneAndInAnyBatchChunkPageAndThreadCount) {
+  Server alone({.num_threads = 1});
+  std::vector<Request> requests = MixedRequests(alone.Text());
+  std::vector<std::shared_ptr<RecordingSink>> expected;
+  for (const Request& request : requests) expected.push_back(alone.RunAlone(request));
+
+  std::mt19937 random(1);
+  for (const Setting& setting : {Setting{.num_threads = 2, .step_tokens = 37, .page_tokens = 16},
+                                 Setting{.num_threads = 3, .step_tokens = 200, .page_tokens = 256},
+                                 Setting{.num_threads = 1, .step_tokens = 511}}) {
+    SCOPED_TRACE(testing::Message() << setting.num_threads << " threads, step of "
+                                    << setting.step_tokens << ", page of " << setting.page_tokens);
+    Server server(setting);
+    std::vector<size_t> order(requests.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::shuffle(order.begin(), order.end(), random);
+    std::vector<std::shared_ptr<RecordingSink>> sinks(requests.size());
+    for (const size_t i : order) sinks[i] = server.Submit(requests[i]);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      SCOPED_TRACE(testing::Message() << "prompt of " << requests[i].prompt.size());
+      ASSERT_EQ(sinks[i]->Wait(), absl::OkStatus());
+      ExpectEqualBits(*sinks[i], *expected[i], requests[i]);
+      // A request's own counters are its own, whoever shared its steps.
+      const AttentionCounters mine = sinks[i]->Stats().attention;
+      EXPECT_EQ(mine.num_value_rows, expected[i]->Stats().attention.num_value_rows);
+      EXPECT_EQ(mine.num_value_rows_read, expected[i]->Stats().attention.num_value_rows_read);
+      EXPECT_GT(mine.num_value_rows_read, 0);
+    }
+    EXPECT_EQ(server.Stats().num_free_pages, server.Stats().num_pages);
+  }
+}
+
+TEST(CheckpointEngine, EqualBitsWithFp32Pages) {
+  Server alone({.num_threads = 1, .kv_type = DType::kF32});
+  Server other({.num_threads = 2, .step_tokens = 50, .page_tokens = 32, .kv_type = DType::kF32});
+  const std::vector<Request> requests = MixedRequests(alone.Text());
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  for (const Request& request : requests) sinks.push_back(other.Submit(request));
+  for (size_t i = 0; i < requests.size(); ++i) {
+    ASSERT_EQ(sinks[i]->Wait(), absl::OkStatus());
+    ExpectEqualBits(*sinks[i], *alone.RunAlone(requests[i]), requests[i]);
+  }
+}
+
+TEST(CheckpointEngine, PromptLogprobsAreScoresAndGreedyIsTheTop) {
+  Server server({});
+  const std::vector<int32_t> prompt = Prompt(server.Text(), 150);
+  Request generate{.prompt = prompt};
+  generate.generate = GenerateParams{.sampling = {.temperature = 0},
+                                     .max_tokens = 30,
+                                     .num_logprobs = 3,
+                                     .num_prompt_logprobs = 3};
+  Request score{.prompt = {prompt[0]}};
+  score.score =
+      ScoreParams{.continuations = {{prompt.begin() + 1, prompt.end()}}, .num_logprobs = 3};
+  const auto generated = server.RunAlone(generate);
+  EXPECT_TRUE(generated->Prompt() == server.RunAlone(score)->Scores().at(0).tokens);
+
+  std::vector<int32_t> ids;
+  for (const TokenResult& token : generated->At(0).tokens) {
+    EXPECT_EQ(token.logprob, token.top.at(0).logprob);
+    ids.push_back(token.id);
+  }
+  Request again{.prompt = prompt};
+  again.score = ScoreParams{.continuations = {ids}, .num_logprobs = 3};
+  const ContinuationScore scored = server.RunAlone(again)->Scores().at(0);
+  EXPECT_TRUE(scored.is_greedy);
+  EXPECT_TRUE(scored.tokens == generated->At(0).tokens);
+}
+
+// High temperature brings byte pieces and broken characters.
+TEST(CheckpointEngine, TheStreamedTextIsTheTextDecodedWhole) {
+  Server server({});
+  for (uint64_t seed = 0; seed < 5; ++seed) {
+    Request request{.prompt = Prompt(server.Text(), 20)};
+    request.generate = GenerateParams{
+        .sampling = {.temperature = 8, .seed = seed}, .max_tokens = 200, .ignore_eos = true};
+    const RecordingSink::Choice choice = server.RunAlone(request)->At(0);
+    StreamDecoder decoder(&server.Text(), /*continues_text=*/true);
+    std::string whole;
+    for (const TokenResult& token : choice.tokens) whole += decoder.Push(token.id);
+    whole += decoder.Finish();
+    EXPECT_EQ(choice.text, whole);
+    EXPECT_EQ(FindInvalidUtf8(choice.text), std::nullopt);
+    EXPECT_EQ(choice.tokens.size(), 200u);
+
+    // Cut out of the middle, it is found wherever the token borders lie.
+    const size_t from = whole.find(' ', whole.size() / 3);
+    const size_t to = whole.find(' ', from + 5);
+    ASSERT_TRUE(from != std::string::npos && to != std::string::npos);
+    request.generate->stop_strings = {whole.substr(from, to - from)};
+    const RecordingSink::Choice stopped = server.RunAlone(request)->At(0);
+    EXPECT_EQ(stopped.finish, FinishReason::kStopString);
+    EXPECT_EQ(stopped.text, whole.substr(0, whole.find(request.generate->stop_strings[0])));
+  }
+}
+
+}  // namespace
+}  // namespace lssar
