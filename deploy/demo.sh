@@ -43,8 +43,16 @@ free_port() {
 wait_for_server() {
   waited=0
   until lssar info --server "$address" >/dev/null 2>&1; do
-    if ! kill -0 "$server_pid" 2>/dev/null || [ "$waited" -ge 120 ]; then
-      echo "The server did not come up. Its log, $server_log:"
+    if ! kill -0 "$server_pid" 2>/dev/null; then
+      server_code=0
+      wait "$server_pid" || server_code=$?
+      server_pid=
+      echo "The server ended with exit code $server_code. The end of its log, $server_log:"
+      tail -n 30 "$server_log"
+      return 1
+    fi
+    if [ "$waited" -ge 120 ]; then
+      echo "The server does not answer after a minute. The end of its log, $server_log:"
       tail -n 30 "$server_log"
       return 1
     fi
