@@ -18,9 +18,9 @@ constexpr int kChunkRows = 48;
 // Measured on this project's own vectors with a margin of about ten (README.md has the figures).
 double Tolerance(DType kv_type) {
   switch (kv_type) {
-    case DType::kF32: return 2e-4;
-    case DType::kF16: return 1e-2;
-    case DType::kBF16: return 1e-1;
+    case DType::kF32: return 5e-4;
+    case DType::kF16: return 5e-2;
+    case DType::kBF16: return 5e-1;
   }
   return 0;
 }

@@ -1,0 +1,325 @@
+// The forward pass: right, and the same bits however its rows are cut and mixed.
+#include "models/gpt.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <tuple>
+
+#include "models/page_pool.h"
+#include "models/safetensors.h"
+#include "models/sentence.h"
+#include "tests/models/fixture.h"
+#include "tests/models/model_runner.h"
+
+namespace lssar {
+namespace {
+
+using testing::ModelRunner;
+using testing::NewBackend;
+
+struct LoadedModel {
+  std::unique_ptr<Backend> backend;
+  Checkpoint checkpoint;
+  LanguageModel* Get() const { return checkpoint.model.get(); }
+};
+
+LoadedModel Load(std::string_view directory, const std::string& backend_name, int num_threads = 2,
+                 const LoadOptions& options = {}) {
+  LoadedModel loaded{.backend = NewBackend(backend_name, num_threads), .checkpoint = {}};
+  absl::StatusOr<Checkpoint> checkpoint =
+      LoadCheckpoint(std::string(directory), loaded.backend.get(), options);
+  if (!checkpoint.ok()) {
+    ADD_FAILURE() << checkpoint.status().message();
+    std::abort();
+  }
+  loaded.checkpoint = *std::move(checkpoint);
+  return loaded;
+}
+
+std::vector<int32_t> GoldenTokens(int row) {
+  const absl::StatusOr<TensorFile> file =
+      TensorFile::Open(std::string(testing::kShippedModel) + "/golden.safetensors");
+  return file->Find(Sentence("tokens_", row))->ToInts();
+}
+
+std::vector<float> FullForward(const LoadedModel& model, DType kv_type, int page_tokens,
+                               const std::vector<int32_t>& tokens) {
+  ModelRunner runner(model.Get(), model.backend.get(), kv_type, page_tokens, int(tokens.size()));
+  runner.Add(tokens);
+  runner.Step({int(tokens.size())});
+  return runner.Logits(0);
+}
+
+void ExpectSameBits(const std::vector<float>& got, const std::vector<float>& want, int vocab) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (std::memcmp(&got[i], &want[i], sizeof(float)) == 0) continue;
+    FAIL() << "position " << i / size_t(vocab) << ", id " << i % size_t(vocab) << ": " << got[i]
+           << " instead of " << want[i];
+  }
+}
+
+// (K/V type, page_tokens, threads); the reference of each is a full forward in one step on two
+// threads with pages of 64.
+class SameBits : public ::testing::TestWithParam<std::tuple<DType, int, int>> {
+ protected:
+  static const LoadedModel& Model(int num_threads) {
+    static std::map<int, LoadedModel> models;
+    if (!models.contains(num_threads)) {
+      models.emplace(num_threads, Load(testing::kShippedModel, "cpu", num_threads));
+    }
+    return models.at(num_threads);
+  }
+
+  static const std::vector<float>& Want(DType kv_type) {
+    static std::map<DType, std::vector<float>> want;
+    if (!want.contains(kv_type)) {
+      want[kv_type] = FullForward(Model(2), kv_type, 64, GoldenTokens(1));
+    }
+    return want[kv_type];
+  }
+
+  DType KvType() const { return std::get<0>(GetParam()); }
+  int PageTokens() const { return std::get<1>(GetParam()); }
+  const LoadedModel& Model() const { return Model(std::get<2>(GetParam())); }
+  int Vocab() const { return Model().checkpoint.config.vocab_size; }
+  ModelRunner NewRunner(int num_tokens) const {
+    return ModelRunner(Model().Get(), Model().backend.get(), KvType(), PageTokens(), num_tokens);
+  }
+};
+
+TEST_P(SameBits, FullForward) {
+  ExpectSameBits(FullForward(Model(), KvType(), PageTokens(), GoldenTokens(1)), Want(KvType()),
+                 Vocab());
+}
+
+TEST_P(SameBits, TokenByToken) {
+  ModelRunner runner = NewRunner(200);
+  runner.Add(GoldenTokens(1));
+  runner.RunAll(/*max_rows=*/1, nullptr);
+  ExpectSameBits(runner.Logits(0), Want(KvType()), Vocab());
+}
+
+TEST_P(SameBits, RandomChunks) {
+  std::mt19937 rng(11);
+  for (int i = 0; i < 3; ++i) {
+    ModelRunner runner = NewRunner(200);
+    runner.Add(GoldenTokens(1));
+    runner.RunAll(/*max_rows=*/70, &rng);
+    ExpectSameBits(runner.Logits(0), Want(KvType()), Vocab());
+  }
+}
+
+TEST_P(SameBits, RandomBatchMates) {
+  std::mt19937 rng(12);
+  std::vector<int32_t> others = GoldenTokens(2);
+  others.resize(300);
+  ModelRunner runner = NewRunner(200 + 64 + 300 + 200);
+  runner.Add(others);
+  const int sequence = runner.Add(GoldenTokens(1));
+  runner.Add(GoldenTokens(0));
+  const int twin = runner.Add(GoldenTokens(1));
+  runner.RunAll(/*max_rows=*/40, &rng);
+  ExpectSameBits(runner.Logits(sequence), Want(KvType()), Vocab());
+  ExpectSameBits(runner.Logits(twin), Want(KvType()), Vocab());
+}
+
+INSTANTIATE_TEST_SUITE_P(Shipped, SameBits,
+                         ::testing::Combine(::testing::Values(DType::kF32, DType::kF16),
+                                            ::testing::Values(16, 64), ::testing::Values(1, 2)),
+                         [](const auto& suite) {
+                           return Sentence(NameOf(std::get<0>(suite.param)), "_page",
+                                           std::get<1>(suite.param), "_threads",
+                                           std::get<2>(suite.param));
+                         });
+
+// The worst difference, in units of the largest wanted logit; NaN where there is one.
+double RelativeError(const std::vector<float>& got, const std::vector<float>& want) {
+  double worst = 0, largest = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    const double d = std::fabs(double(got[i]) - double(want[i]));
+    if (!(d <= worst)) worst = d;
+    if (std::isnan(d)) return d;
+    largest = std::max(largest, std::fabs(double(want[i])));
+  }
+  return got.size() == want.size() ? worst / largest : NAN;
+}
+
+TEST(GptTest, CpuComputesWhatReferenceDoes) {
+  const std::vector<int32_t> tokens = GoldenTokens(0);
+  for (const DType kv_type : {DType::kF32, DType::kF16}) {
+    const std::vector<float> cpu =
+        FullForward(Load(testing::kShippedModel, "cpu"), kv_type, 16, tokens);
+    const std::vector<float> reference =
+        FullForward(Load(testing::kShippedModel, "reference"), kv_type, 16, tokens);
+    EXPECT_LE(RelativeError(cpu, reference), kv_type == DType::kF32 ? 1e-4 : 3e-3);
+  }
+}
+
+TEST(GptTest, WeightsMayBeKeptInAnotherType) {
+  const std::vector<int32_t> tokens = GoldenTokens(0);
+  const std::vector<float> want =
+      FullForward(Load(testing::kShippedModel, "cpu"), DType::kF32, 64, tokens);
+  const LoadedModel wide = Load(testing::kShippedModel, "cpu", 2, {.weights = DType::kF32});
+  EXPECT_EQ(wide.checkpoint.weights, DType::kF32);
+  EXPECT_LE(RelativeError(FullForward(wide, DType::kF32, 64, tokens), want), 1e-5);
+  const LoadedModel coarse = Load(testing::kShippedModel, "cpu", 2, {.weights = DType::kBF16});
+  EXPECT_EQ(coarse.checkpoint.weights, DType::kBF16);
+  EXPECT_LE(RelativeError(FullForward(coarse, DType::kF32, 64, tokens), want), 0.1);
+}
+
+// The small golden model, changed by `edit` and run.
+std::vector<float> RunEdited(const std::vector<testing::RawTensor>& tensors,
+                             const std::string& config) {
+  const testing::ScratchDirectory directory;
+  directory.Write("config.json", config);
+  directory.Write("model.safetensors", testing::MakeSafetensors(tensors));
+  const LoadedModel model = Load(directory.Path(), "cpu");
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < 60; ++i) tokens.push_back(i * 37 % model.checkpoint.config.vocab_size);
+  return FullForward(model, DType::kF32, 16, tokens);
+}
+
+std::string SmallConfig(const std::string& more_fields = "") {
+  std::string config = testing::ReadFile(std::string(testing::kSmallModel) + "/config.json");
+  return config.insert(1, more_fields);
+}
+
+std::vector<testing::RawTensor> SmallTensors() {
+  return testing::ReadTensors(std::string(testing::kSmallModel) + "/model.safetensors");
+}
+
+bool IsProjection(const testing::RawTensor& tensor) {
+  return tensor.shape.size() == 2 && tensor.name.find(".h.") != std::string::npos;
+}
+
+std::vector<testing::RawTensor> Transposed(std::vector<testing::RawTensor> tensors) {
+  for (testing::RawTensor& tensor : tensors) {
+    if (!IsProjection(tensor)) continue;
+    const size_t num_rows = size_t(tensor.shape[0]), num_cols = size_t(tensor.shape[1]);
+    const std::string from = tensor.bytes;
+    for (size_t r = 0; r < num_rows; ++r) {
+      for (size_t c = 0; c < num_cols; ++c) {
+        std::memcpy(&tensor.bytes[(c * num_rows + r) * 4], &from[(r * num_cols + c) * 4], 4);
+      }
+    }
+    std::swap(tensor.shape[0], tensor.shape[1]);
+  }
+  return tensors;
+}
+
+TEST(GptTest, Conv1dLayoutIsTheSameModel) {
+  const std::vector<float> want = RunEdited(SmallTensors(), SmallConfig());
+  const std::vector<testing::RawTensor> conv1d = Transposed(SmallTensors());
+  EXPECT_EQ(RunEdited(conv1d, SmallConfig("\"linear_layout\": \"conv1d\",")), want);
+  EXPECT_EQ(RunEdited(conv1d, SmallConfig()), want) << "told by the shape alone";
+}
+
+TEST(GptTest, NamesMayLackThePrefix) {
+  std::vector<testing::RawTensor> tensors = SmallTensors();
+  for (testing::RawTensor& tensor : tensors) tensor.name.erase(0, strlen("transformer."));
+  EXPECT_EQ(RunEdited(tensors, SmallConfig()), RunEdited(SmallTensors(), SmallConfig()));
+}
+
+TEST(GptTest, AnUntiedHeadIsUsed) {
+  std::vector<testing::RawTensor> tensors = SmallTensors();
+  testing::RawTensor head;
+  for (const testing::RawTensor& tensor : tensors) {
+    if (tensor.name == "transformer.wte.weight") head = tensor;
+  }
+  head.name = "lm_head.weight";
+  std::string config = SmallConfig();
+  const std::string tied = "\"tie_word_embeddings\": true";
+  config.replace(config.find(tied), tied.size(), "\"tie_word_embeddings\": false");
+
+  tensors.push_back(head);
+  const std::vector<float> want = RunEdited(SmallTensors(), SmallConfig());
+  EXPECT_EQ(RunEdited(tensors, config), want);
+  EXPECT_EQ(RunEdited(tensors, SmallConfig()), want) << "tied, and the same bytes twice";
+
+  std::memset(tensors.back().bytes.data(), 0, 96 * sizeof(float));  // id 0
+  const std::vector<float> logits = RunEdited(tensors, config);
+  EXPECT_EQ(logits[0], 0.0f);
+  EXPECT_EQ(logits[1], want[1]);
+}
+
+// Half-split pairs (i, i + d/2) are interleaved pairs (2i, 2i + 1) of reordered q and k rows.
+TEST(GptTest, RopeLayoutsAreOneModelReordered) {
+  std::vector<testing::RawTensor> tensors = SmallTensors();
+  constexpr size_t kHeadDim = 32, kNumHeads = 3, kWidth = 96;
+  for (testing::RawTensor& tensor : tensors) {
+    const bool is_weight = tensor.name.find("c_attn.weight") != std::string::npos;
+    if (!is_weight && tensor.name.find("c_attn.bias") == std::string::npos) continue;
+    const size_t row_bytes = (is_weight ? kWidth : 1) * sizeof(float);
+    const std::string from = tensor.bytes;
+    for (size_t head = 0; head < 2 * kNumHeads; ++head) {  // of q, then of k
+      for (size_t i = 0; i < kHeadDim; ++i) {
+        const size_t to = head * kHeadDim + (i < kHeadDim / 2 ? 2 * i : 2 * i - kHeadDim + 1);
+        std::memcpy(&tensor.bytes[to * row_bytes], &from[(head * kHeadDim + i) * row_bytes],
+                    row_bytes);
+      }
+    }
+  }
+  const std::vector<float> want = RunEdited(SmallTensors(), SmallConfig());
+  const std::vector<float> got =
+      RunEdited(tensors, SmallConfig("\"rope_layout\": \"interleaved\","));
+  EXPECT_LE(RelativeError(got, want), 5e-4);
+  EXPECT_GT(RelativeError(RunEdited(tensors, SmallConfig()), want), 1e-2) << "it does matter";
+}
+
+TEST(GptTest, CountersAreOfEverySequence) {
+  const LoadedModel model = Load(testing::kSmallModel, "cpu");
+  const ModelConfig& config = model.checkpoint.config;
+  absl::StatusOr<PagePool> pool =
+      MakePagePool(LayoutOf(config, DType::kF16, 16), 48, model.backend.get());
+  ASSERT_TRUE(pool.ok());
+  const std::vector<int32_t> first(pool->pages.begin(), pool->pages.begin() + 2);
+  const std::vector<int32_t> second(pool->pages.begin() + 2, pool->pages.end());
+  ForwardBatch batch;
+  for (int i = 0; i < 27; ++i) batch.token_ids.push_back(i);
+  batch.sequences = {{.first_row = 0, .num_rows = 20, .first_position = 0, .pages = first},
+                     {.first_row = 20, .num_rows = 7, .first_position = 0, .pages = second}};
+  batch.rope_bases = {1e4, 1e4};
+  AttentionCounters counters[2];
+  ASSERT_TRUE(model.Get()->Forward(batch, pool->view, counters).ok());
+  const int64_t per_key = config.num_layers * config.num_heads;
+  EXPECT_EQ(counters[0].num_value_rows, per_key * 20 * 21 / 2);
+  EXPECT_EQ(counters[1].num_value_rows, per_key * 7 * 8 / 2);
+  EXPECT_GT(counters[1].num_value_rows_read, 0);
+  EXPECT_LE(counters[1].num_value_rows_read, counters[1].num_value_rows);
+}
+
+TEST(GptTest, TopLogprobsAreOfTheLastLogits) {
+  const LoadedModel model = Load(testing::kSmallModel, "cpu");
+  absl::StatusOr<PagePool> pool =
+      MakePagePool(LayoutOf(model.checkpoint.config, DType::kF32, 16), 16, model.backend.get());
+  ASSERT_TRUE(pool.ok());
+  ForwardBatch batch;
+  batch.token_ids = {5, 6, 7};
+  batch.sequences = {{.num_rows = 3, .pages = pool->pages}};
+  batch.rope_bases = {1e4};
+  batch.logits_rows = {0, 2};
+  batch.logits_sequence = {0, 0};
+  ASSERT_TRUE(model.Get()->Forward(batch, pool->view, nullptr).ok());
+  const absl::StatusOr<LogitsBlock> block = model.Get()->Logits(batch, 1, 1);
+  ASSERT_TRUE(block.ok());
+  const std::span<const float> row = block->Row(0);
+  const auto best = int32_t(std::max_element(row.begin(), row.end()) - row.begin());
+  double sum = 0;
+  for (const float x : row) sum += std::exp(double(x));
+  RowLogprobs out;
+  const int32_t target = 9, num_top = 2;
+  model.Get()->TopLogprobs({&target, 1}, {&num_top, 1}, {&out, 1});
+  EXPECT_TRUE(out.finite);
+  EXPECT_NEAR(out.target, double(row[9]) - std::log(sum), 1e-5);
+  ASSERT_EQ(out.top.size(), 2u);
+  EXPECT_EQ(out.top[0].id, best);
+}
+
+}  // namespace
+}  // namespace lssar
