@@ -28,8 +28,9 @@ constexpr size_t kBlockRows = 192;
 // Steps of k between two loads of the sums: the widened weights (32 KiB) and a tile of x fit L1.
 constexpr size_t kBlockSteps = 256;
 
-// A task streams at least this many bytes of weights, to be worth its claim.
-constexpr size_t kMinTaskBytes = size_t{64} << 10;
+// Tasks that each thread may expect. A task is a run of panels, so that the prefetch at the end of
+// one panel is the start of the next; the last task of all keeps one thread alone.
+constexpr size_t kTasksPerThread = 16;
 
 struct Product {
   const LinearArgs& args;
@@ -68,31 +69,51 @@ void PackTile(const Product& product, size_t tile, int thread_idx, float* packed
       rows[r] = normed + r * width;
     }
   }
-  float* to = packed + first_row * width;
-  for (size_t k = 0; k < width; ++k) {
-    for (size_t r = 0; r < num_rows; ++r) *to++ = rows[r][k];
+  kInterleaveFunctions[num_rows](rows, width, packed + first_row * width);
+}
+
+// One row of a tile's sums to kPanelRows elements of out: bias, activation, residual.
+// Shapes    every array [kPanelRows]; bias and residual null or not
+void FinishColumns(const float* sums, const float* bias, Activation activation,
+                   const float* residual, float* out) {
+  const FloatTag d;
+  for (size_t c = 0; c < kPanelRows; c += kLanes) {
+    FloatVec y = hn::Load(d, sums + c);
+    if (bias != nullptr) y = hn::Add(y, hn::LoadU(d, bias + c));
+    if (activation == Activation::kGeluTanh) y = GeluTanh(d, y);
+    if (residual != nullptr) y = hn::Add(y, hn::LoadU(d, residual + c));
+    hn::StoreU(y, d, out + c);
   }
 }
 
-// One row of a tile's sums to `count` elements of out: bias, activation, residual.
-void FinishRow(const LinearArgs& args, const float* sums, size_t first_column, size_t count,
-               size_t out_idx) {
-  const FloatTag d;
-  HWY_ALIGN float whole[kPanelRows];
-  HWY_ALIGN float bias[kPanelRows] = {};
-  HWY_ALIGN float residual[kPanelRows] = {};
-  if (args.bias != nullptr) std::memcpy(bias, args.bias + first_column, count * sizeof(float));
-  if (args.residual != nullptr) {
-    std::memcpy(residual, args.residual + out_idx, count * sizeof(float));
+// The same for the last panel, of which the matrix has only `count` columns.
+void FinishLastColumns(const float* sums, const float* bias, Activation activation,
+                       const float* residual, size_t count, float* out) {
+  float whole_bias[kPanelRows] = {}, whole_residual[kPanelRows] = {}, whole[kPanelRows];
+  if (bias != nullptr) std::memcpy(whole_bias, bias, count * sizeof(float));
+  if (residual != nullptr) std::memcpy(whole_residual, residual, count * sizeof(float));
+  FinishColumns(sums, bias == nullptr ? nullptr : whole_bias, activation,
+                residual == nullptr ? nullptr : whole_residual, whole);
+  std::memcpy(out, whole, count * sizeof(float));
+}
+
+// Rows [first_row, first_row + num_rows) of the product with one panel, from their sums.
+void FinishPanel(const LinearArgs& args, const float* sums, size_t panel_idx, size_t first_row,
+                 size_t num_rows) {
+  const size_t num_columns = static_cast<size_t>(args.weight->NumRows());
+  const size_t first_column = panel_idx * size_t{kPanelRows};
+  const size_t count = std::min(size_t{kPanelRows}, num_columns - first_column);
+  const float* bias = args.bias == nullptr ? nullptr : args.bias + first_column;
+  for (size_t r = 0; r < num_rows; ++r) {
+    const size_t idx = (first_row + r) * num_columns + first_column;
+    const float* residual = args.residual == nullptr ? nullptr : args.residual + idx;
+    const float* row_sums = sums + r * size_t{kPanelRows};
+    if (count == kPanelRows) {
+      FinishColumns(row_sums, bias, args.activation, residual, args.out + idx);
+    } else {
+      FinishLastColumns(row_sums, bias, args.activation, residual, count, args.out + idx);
+    }
   }
-  for (size_t c = 0; c < kPanelRows; c += kLanes) {
-    FloatVec y = hn::Load(d, sums + c);
-    if (args.bias != nullptr) y = hn::Add(y, hn::Load(d, bias + c));
-    if (args.activation == Activation::kGeluTanh) y = GeluTanh(d, y);
-    if (args.residual != nullptr) y = hn::Add(y, hn::Load(d, residual + c));
-    hn::Store(y, d, whole + c);
-  }
-  std::memcpy(args.out + out_idx, whole, count * sizeof(float));
 }
 
 // Tiles [first_tile, end_tile) of x times one panel.
@@ -112,12 +133,11 @@ void MultiplyPanel(const Product& product, size_t panel_idx, size_t first_tile, 
 
   if (end_tile - first_tile == 1) {
     (*product.format.tiles)[num_rows](panel, product.x + first_row * num_steps, num_steps, false,
-                                      panel + kPrefetchBytes, sums);
+                                      {panel + kPrefetchBytes, step_bytes}, sums);
   } else {
     for (size_t k = 0; k < num_steps; k += kBlockSteps) {
       const size_t count = std::min(kBlockSteps, num_steps - k);
       const std::byte* stored = panel + k * step_bytes;
-      const std::byte* upcoming = stored + count * step_bytes;
       const void* weights = stored;
       if (product.format.widen != nullptr) {
         product.format.widen(stored, count * size_t{kPanelRows}, wide);
@@ -126,20 +146,19 @@ void MultiplyPanel(const Product& product, size_t panel_idx, size_t first_tile, 
       for (size_t tile = first_tile; tile < end_tile; ++tile) {
         const size_t row = product.FirstRow(tile);
         const size_t tile_rows = product.NumRows(tile);
-        kTileFunctions<F32Weights>[tile_rows](weights, product.x + row * num_steps + k * tile_rows,
-                                              count, k > 0, upcoming,
+        const float* x = product.x + row * num_steps + k * tile_rows;
+        // Behind the first tile the next weights come in, behind the others the next tile's x.
+        const Upcoming upcoming =
+            tile == first_tile
+                ? Upcoming{stored + count * step_bytes, step_bytes}
+                : Upcoming{reinterpret_cast<const std::byte*>(x + tile_rows * num_steps),
+                           tile_rows * sizeof(float)};
+        kTileFunctions<F32Weights>[tile_rows](weights, x, count, k > 0, upcoming,
                                               sums + (row - first_row) * size_t{kPanelRows});
       }
     }
   }
-
-  const size_t num_columns = static_cast<size_t>(product.weight.NumRows());
-  const size_t first_column = panel_idx * size_t{kPanelRows};
-  const size_t count = std::min(size_t{kPanelRows}, num_columns - first_column);
-  for (size_t r = 0; r < num_rows; ++r) {
-    FinishRow(args, sums + r * size_t{kPanelRows}, first_column, count,
-              (first_row + r) * num_columns + first_column);
-  }
+  FinishPanel(args, sums, panel_idx, first_row, num_rows);
 }
 
 void LinearOfTarget(const LinearArgs& args, const int32_t* row_ids, ThreadPool& pool,
@@ -165,7 +184,9 @@ void LinearOfTarget(const LinearArgs& args, const int32_t* row_ids, ThreadPool& 
 
   const size_t num_blocks = (num_rows + kBlockRows - 1) / kBlockRows;
   const size_t num_panels = static_cast<size_t>(weight.NumPanels());
-  const size_t task_panels = std::max(size_t{1}, kMinTaskBytes / weight.PanelBytes());
+  const size_t task_panels =
+      std::max(size_t{1}, num_blocks * num_panels /
+                              (kTasksPerThread * static_cast<size_t>(pool.NumThreads())));
   const size_t tasks_per_block = (num_panels + task_panels - 1) / task_panels;
   pool.ParallelFor(
       static_cast<int64_t>(num_blocks * tasks_per_block), [&](int64_t task_idx, int thread_idx) {
