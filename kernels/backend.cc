@@ -1,6 +1,7 @@
 #include "kernels/backend.h"
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cpu/cpu_backend.h"
 #include "kernels/reference/reference_backend.h"
 
 namespace lssar {
@@ -21,8 +22,9 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& optio
     }
     return MakeReferenceBackend();
   }
+  if (options.name == "cpu") return MakeCpuBackend(options);
   return absl::InvalidArgumentError(
-      absl::StrCat("backend is \"", options.name, "\", must be \"reference\""));
+      absl::StrCat("backend is \"", options.name, "\", must be \"cpu\" or \"reference\""));
 }
 
 }  // namespace lssar

@@ -80,7 +80,7 @@ struct BackendOptions {
   int num_threads = 0;       // 0: one per core this process may run on
   // Restricts the cpu backend to one instruction set by Highway's name ("AVX2", "AVX3", "SSE4",
   // ...); empty: the best this machine has. For tests and for comparing.
-  std::string instruction_set;
+  std::string instruction_set = "";
 };
 
 // Errors  INVALID_ARGUMENT: unknown name, num_threads out of [0, 1024], an instruction set that this

@@ -84,8 +84,7 @@ enum class RopeLayout : uint8_t { kHalfSplit, kInterleaved };
 // Requires  pages of every row are the sequence's own; head_dim even
 // Ensures   only the rows' own slots of `layer` are written
 // Accuracy  q against reference: |d| <= 2e-6 when normalised; K/V: the same, rounded to the page type
-//           (to nearest, ties to even). Norms that overflow or vanish when squared in fp32 are right:
-//           a vector is divided by its largest element first.
+//           (to nearest, ties to even). Norms that overflow or vanish when squared in fp32 are right.
 // Source    arXiv 2104.09864 (rotary); arXiv 2501.13428 Algorithm 1 (normalisation after it)
 struct RopeWriteArgs {
   const RaggedRows* rows = nullptr;
@@ -113,8 +112,9 @@ struct AttentionCounters {
 //           out does not alias q; spec accepted by Backend::CheckAttention
 // Ensures   keys at or beyond the row's N never reach a result: stale page tails cannot leak, not
 //           even as NaN
-// Accuracy  against reference over the same pages: max |d| <= 2e-5 max|v|;
-//           reference over fp16 pages against fp32 pages: 1e-3 max|v|
+// Accuracy  against reference over the same pages: max |d| <= (2e-5 + 1e-6 p / x_m) max|v|, where
+//           the second term, the scores' rounding seen through a row's peak x_m, only shows in rows
+//           that hardly have one; reference over fp16 pages against fp32 pages: 1e-3 max|v|
 // Cost      K once, V rows of non-zero weight once; 4 B of scratch written and read per key
 // Source    arXiv 2501.13428 Algorithm 1; x^p through (x / peak)^p (Appendix A.4 in linear space)
 struct AttentionArgs {

@@ -1,0 +1,342 @@
+// The loops of attention that run in registers: dot products with keys, scores to weights, and
+// weighted sums of values. Included once per target, inside foreach_target.h.
+//
+// None of them reorders a sum by how many rows or keys it is given at once: a dot product is one
+// multiply-add chain over dim, a sum over a chunk's keys has one accumulator a lane (lane = key
+// mod lanes), and a weighted sum of values is one multiply-add chain over a chunk's keys.
+#if defined(LSSAR_KERNELS_CPU_ATTENTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LSSAR_KERNELS_CPU_ATTENTION_INL_H_
+#undef LSSAR_KERNELS_CPU_ATTENTION_INL_H_
+#else
+#define LSSAR_KERNELS_CPU_ATTENTION_INL_H_
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "kernels/attention_spec.h"
+#include "kernels/cpu/attention_plan.h"
+#include "kernels/cpu/float_math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lssar {
+namespace HWY_NAMESPACE {
+namespace {
+
+using ScoreTag = hn::CappedTag<float, 16>;
+using ScoreVec = hn::Vec<ScoreTag>;
+constexpr size_t kScoreLanes = hn::MaxLanes(ScoreTag());
+
+// Keys whose dot products are taken at once.
+constexpr size_t kTileKeys = 64;
+constexpr size_t kTileVectors = kTileKeys / kScoreLanes;
+
+// Vectors of keys, or of a value's dimensions, that kGroupRows rows share: 16 accumulators of the
+// 32 registers of AVX-512, 8 of the 16 elsewhere.
+constexpr size_t kGroupVectors = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
+// The same for a single row: as many independent chains as hide the latency of a multiply-add.
+constexpr size_t kRowVectors = std::min<size_t>(kTileVectors, 8);
+
+template <typename T>
+HWY_INLINE ScoreVec LoadWide(const T* from) {
+  return hn::PromoteTo(ScoreTag(), hn::LoadU(hn::Rebind<T, ScoreTag>(), from));
+}
+HWY_INLINE ScoreVec LoadWide(const float* from) { return hn::LoadU(ScoreTag(), from); }
+
+// The first `count` elements of a vector; the others are zero and not read.
+template <typename T>
+HWY_INLINE ScoreVec LoadWideFirst(const T* from, size_t count) {
+  HWY_ALIGN T whole[kScoreLanes] = {};
+  std::memcpy(whole, from, count * sizeof(T));
+  return LoadWide(whole);
+}
+
+// ---- Score
+
+// out[r][v * lanes + lane] = <q_r, key>, for kVectors vectors of keys.
+// q [dim][kRows]; keys[v] + dim * stride: that vector's elements of one dim; ahead: where the
+// next tile's lie, fetched meanwhile (null: nowhere).
+template <size_t kRows, size_t kVectors, typename T>
+HWY_INLINE void DotTile(const float* HWY_RESTRICT q, size_t head_dim, const T* const* keys,
+                        size_t stride, const T* const* ahead, float* HWY_RESTRICT out,
+                        size_t out_stride) {
+  const ScoreTag d;
+  constexpr size_t kVectorsOfLine = std::max<size_t>(1, 64 / (kScoreLanes * sizeof(T)));
+  ScoreVec sums[kRows][kVectors];
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::Zero(d);
+  }
+  for (size_t dim = 0; dim < head_dim; ++dim) {
+    ScoreVec k[kVectors];
+    for (size_t v = 0; v < kVectors; ++v) {
+      k[v] = LoadWide(keys[v] + dim * stride);
+      if (kRows == 1 && v % kVectorsOfLine == 0) hwy::Prefetch(ahead[v] + dim * stride);
+    }
+    for (size_t r = 0; r < kRows; ++r) {
+      const ScoreVec q_r = hn::Set(d, q[dim * kRows + r]);
+      for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(q_r, k[v], sums[r][v]);
+    }
+  }
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t v = 0; v < kVectors; ++v) {
+      hn::StoreU(sums[r][v], d, out + r * out_stride + v * kScoreLanes);
+    }
+  }
+}
+
+// Replaces a row's scores of one chunk, `count` of them, by f(scores), and hands each new vector to
+// `collect`. Lanes beyond count, up to the end of the chunk, become `rest` whatever they held.
+template <class F, class Collect>
+HWY_INLINE void MapChunk(float* scores, size_t count, float rest, const F& f,
+                         const Collect& collect) {
+  const ScoreTag d;
+  size_t i = 0;
+  for (; i + kScoreLanes <= count; i += kScoreLanes) {
+    const ScoreVec mapped = f(hn::LoadU(d, scores + i));
+    hn::StoreU(mapped, d, scores + i);
+    collect(mapped);
+  }
+  if (i < count) {
+    const ScoreVec mapped =
+        hn::IfThenElse(hn::FirstN(d, count - i), f(hn::LoadU(d, scores + i)), hn::Set(d, rest));
+    hn::StoreU(mapped, d, scores + i);
+    collect(mapped);
+    i += kScoreLanes;
+  }
+  for (; i < size_t{kChunkKeys}; i += kScoreLanes) hn::StoreU(hn::Set(d, rest), d, scores + i);
+}
+
+struct ChunkStats {
+  double sum = 0;
+  float max = 0;
+};
+
+// Scores to softplus scores, with their sum and maximum.
+HWY_INLINE ChunkStats SoftplusChunk(float* scores, size_t count) {
+  const ScoreTag d;
+  ScoreVec sum = hn::Zero(d);
+  ScoreVec max = hn::Zero(d);
+  MapChunk(
+      scores, count, 0.0f, [&](ScoreVec s) { return Softplus(d, s); },
+      [&](ScoreVec softplus) {
+        sum = hn::Add(sum, softplus);
+        max = hn::Max(max, softplus);
+      });
+  return {.sum = double{hn::GetLane(hn::SumOfLanes(d, sum))},
+          .max = hn::GetLane(hn::MaxOfLanes(d, max))};
+}
+
+// The maximum of the scores, which softmax keeps as they are.
+HWY_INLINE ChunkStats MaxOfChunk(float* scores, size_t count) {
+  const ScoreTag d;
+  constexpr float kLowest = std::numeric_limits<float>::lowest();
+  ScoreVec max = hn::Set(d, kLowest);
+  MapChunk(
+      scores, count, kLowest, [](ScoreVec s) { return s; },
+      [&](ScoreVec s) { max = hn::Max(max, s); });
+  return {.max = hn::GetLane(hn::MaxOfLanes(d, max))};
+}
+
+// ---- Reduce
+
+enum class WeightRule : uint8_t { kSharpen, kSoftplus, kExp };
+
+// What turns a row's scores into weights, up to the division by their sum.
+struct RowRule {
+  WeightRule rule = WeightRule::kSoftplus;
+  float max = 0;  // kExp: of the scores
+  // kSharpen: x = N a - o = gain * softplus - o. The gain, N / sum, in two parts, because x may be
+  // a small difference of numbers near 1.
+  float gain = 0;
+  float gain_rest = 0;
+  float offset = 0;
+  float inverse_peak = 0;
+};
+
+HWY_INLINE ScoreVec Sharpness(const RowRule& row, ScoreVec softplus) {
+  const ScoreTag d;
+  const ScoreVec x = hn::MulSub(hn::Set(d, row.gain), softplus, hn::Set(d, row.offset));
+  return hn::MulAdd(hn::Set(d, row.gain_rest), softplus, x);
+}
+
+// `max` and `sum` are those of the row's scores: softplus scores but for softmax.
+HWY_INLINE RowRule ReduceRow(AttentionKind kind, int num_keys, float max, double sum) {
+  RowRule row;
+  if (kind == AttentionKind::kSoftmax) {
+    row.rule = WeightRule::kExp;
+    row.max = max;
+    return row;
+  }
+  if (kind == AttentionKind::kLssa) return row;
+  const double gain = static_cast<double>(num_keys) / sum;
+  row.gain = static_cast<float>(gain);
+  row.gain_rest = static_cast<float>(gain - double{row.gain});
+  row.offset = num_keys <= 3 ? 0.0f : 1.0f;
+  const float peak = hn::GetLane(Sharpness(row, hn::Set(ScoreTag(), max)));
+  if (peak <= kDegeneratePeak) return row;
+  row.rule = WeightRule::kSharpen;
+  row.inverse_peak = 1.0f / peak;
+  return row;
+}
+
+// ---- Weigh
+
+// u^p that is zero when negligible. Below the floor u^p is negligible for certain; raising u to it
+// first keeps the powers out of the subnormal numbers, which are slow.
+struct Sharpener {
+  explicit Sharpener(double p)
+      : power(p),
+        floor(static_cast<float>(std::pow(double{kNegligibleWeight}, 1.0 / p) *
+                                 (1.0 - std::max(1e-3 / p, 0x1p-22)))) {}
+
+  Power power;
+  float floor;
+};
+
+// Scores of one chunk to weights, with their sum; adds to `num_read` how many are not zero.
+HWY_INLINE double WeighChunk(const RowRule& row, const Sharpener& sharpener, float* scores,
+                             size_t count, int64_t& num_read) {
+  const ScoreTag d;
+  ScoreVec sum = hn::Zero(d);
+  size_t num_nonzero = 0;
+  const auto collect = [&](ScoreVec weights) {
+    sum = hn::Add(sum, weights);
+    num_nonzero += hn::CountTrue(d, hn::Ne(weights, hn::Zero(d)));
+  };
+  switch (row.rule) {
+    case WeightRule::kSharpen: {
+      const ScoreVec inverse_peak = hn::Set(d, row.inverse_peak);
+      const ScoreVec floor = hn::Set(d, sharpener.floor);
+      const ScoreVec negligible = hn::Set(d, kNegligibleWeight);
+      MapChunk(
+          scores, count, 0.0f,
+          [&](ScoreVec softplus) {
+            const ScoreVec u = hn::Mul(Sharpness(row, softplus), inverse_peak);
+            const ScoreVec powers = sharpener.power(d, hn::Max(u, floor));
+            return hn::IfThenElseZero(hn::Ge(powers, negligible), powers);
+          },
+          collect);
+      break;
+    }
+    case WeightRule::kSoftplus:
+      MapChunk(
+          scores, count, 0.0f, [](ScoreVec softplus) { return softplus; }, collect);
+      break;
+    case WeightRule::kExp: {
+      const ScoreVec max = hn::Set(d, row.max);
+      MapChunk(
+          scores, count, 0.0f, [&](ScoreVec s) { return ExpOfNegative(d, hn::Sub(s, max)); },
+          collect);
+      break;
+    }
+  }
+  num_read += static_cast<int64_t>(num_nonzero);
+  return double{hn::GetLane(hn::SumOfLanes(d, sum))};
+}
+
+// Writes to `keys` the keys in [begin, end) whose weight is not zero in any of the rows, in rising
+// order, and returns how many. Requires begin and end multiples of the vector; room for one
+// vector more than end - begin.
+template <size_t kRows>
+HWY_INLINE size_t ListKeys(const float* weights, size_t row_stride, size_t begin, size_t end,
+                           int32_t* keys) {
+  const ScoreTag d;
+  const hn::RebindToSigned<ScoreTag> d_int;
+  size_t count = 0;
+  for (size_t key = begin; key < end; key += kScoreLanes) {
+    // As integers: the bits of two floats together may look like a NaN.
+    auto any = hn::BitCast(d_int, hn::LoadU(d, weights + key));
+    for (size_t r = 1; r < kRows; ++r) {
+      any = hn::Or(any, hn::BitCast(d_int, hn::LoadU(d, weights + r * row_stride + key)));
+    }
+    const auto survives = hn::Ne(any, hn::Zero(d_int));
+    // Compress and a whole store: the compressing store is slow on some machines.
+    hn::StoreU(hn::Compress(hn::Iota(d_int, static_cast<int32_t>(key)), survives), d_int,
+               keys + count);
+    count += hn::CountTrue(d_int, survives);
+  }
+  return count;
+}
+
+// A chunk's surviving keys and where their values lie.
+template <typename T>
+struct ValueList {
+  const int32_t* keys;
+  const T* const* values;
+  size_t count = 0;
+  // The first keys that every row of the group attends; the later ones (fewer than kGroupRows) lie
+  // beyond some row's N, and such a row must not touch them, be they NaN.
+  size_t num_common = 0;
+};
+
+// partial[r][dim] += sum over the list of weights[r][key] * value[dim], for kVectors vectors from
+// `first_dim` on. A kTail call takes the last `tail` dimensions, less than a vector.
+template <size_t kRows, size_t kVectors, bool kTail, typename T>
+HWY_INLINE void SumValues(const ValueList<T>& list, const float* HWY_RESTRICT weights,
+                          size_t row_stride, size_t first_dim, size_t tail,
+                          float* HWY_RESTRICT partial, size_t partial_stride) {
+  const ScoreTag d;
+  ScoreVec sums[kRows][kVectors];
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::Zero(d);
+  }
+  const auto load = [&](size_t i, size_t v) {
+    const T* from = list.values[i] + first_dim + v * kScoreLanes;
+    return kTail ? LoadWideFirst(from, tail) : LoadWide(from);
+  };
+  for (size_t i = 0; i < list.num_common; ++i) {
+    const float* w = weights + list.keys[i];
+    ScoreVec value[kVectors];
+    for (size_t v = 0; v < kVectors; ++v) value[v] = load(i, v);
+    for (size_t r = 0; r < kRows; ++r) {
+      const ScoreVec w_r = hn::Set(d, w[r * row_stride]);
+      for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(w_r, value[v], sums[r][v]);
+    }
+  }
+  for (size_t i = list.num_common; i < list.count; ++i) {
+    for (size_t r = 0; r < kRows; ++r) {
+      const float w = weights[static_cast<size_t>(list.keys[i]) + r * row_stride];
+      if (w == 0.0f) continue;
+      for (size_t v = 0; v < kVectors; ++v) {
+        sums[r][v] = hn::MulAdd(hn::Set(d, w), load(i, v), sums[r][v]);
+      }
+    }
+  }
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t v = 0; v < kVectors; ++v) {
+      float* to = partial + r * partial_stride + first_dim + v * kScoreLanes;
+      hn::StoreU(hn::Add(hn::LoadU(d, to), sums[r][v]), d, to);
+    }
+  }
+}
+
+// The same for all dimensions: as many vectors at a time as registers allow.
+template <size_t kRows, typename T>
+HWY_INLINE void SumValuesOfHead(const ValueList<T>& list, const float* weights, size_t row_stride,
+                                size_t head_dim, float* partial, size_t partial_stride) {
+  constexpr size_t kMost = kRows == 1 ? kRowVectors : kGroupVectors;
+  size_t dim = 0;
+  for (; dim + kMost * kScoreLanes <= head_dim; dim += kMost * kScoreLanes) {
+    SumValues<kRows, kMost, false>(list, weights, row_stride, dim, 0, partial, partial_stride);
+  }
+  for (; dim + kScoreLanes <= head_dim; dim += kScoreLanes) {
+    SumValues<kRows, 1, false>(list, weights, row_stride, dim, 0, partial, partial_stride);
+  }
+  if (dim < head_dim) {
+    SumValues<kRows, 1, true>(list, weights, row_stride, dim, head_dim - dim, partial,
+                              partial_stride);
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lssar
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,110 @@
+// Elementary functions on vectors of floats, for scores and weights of attention.
+// Included once per target, inside foreach_target.h.
+#if defined(LSSAR_KERNELS_CPU_FLOAT_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LSSAR_KERNELS_CPU_FLOAT_MATH_INL_H_
+#undef LSSAR_KERNELS_CPU_FLOAT_MATH_INL_H_
+#else
+#define LSSAR_KERNELS_CPU_FLOAT_MATH_INL_H_
+#endif
+
+#include <cstdint>
+
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lssar {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// The larger of the two; x where x is a NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V AtLeast(D d, float least, V x) {
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+  return hn::IfThenElse(hn::Lt(x, hn::Set(d, least)), hn::Set(d, least), x);
+#else  // the order matters: where one is a NaN, x86 takes the second
+  return hn::Max(hn::Set(d, least), x);
+#endif
+}
+
+// e^x for x <= 0. Below -87 the result stays e^-87 (1.6e-38): positive and normal. NaN stays NaN.
+// Accuracy  1 ULP above -87
+// Source    x = n ln 2 + r, |r| <= ln(2) / 2; minimax polynomial (Remez) of (e^r - 1 - r) / r^2,
+//           relative error of e^r 3.1e-9
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V ExpOfNegative(D d, V x) {
+  const hn::RebindToSigned<D> d_int;
+  x = AtLeast(d, -87.0f, x);
+  // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits of the sum.
+  const V magic = hn::Set(d, 12582912.0f);
+  const V shifted = hn::MulAdd(x, hn::Set(d, 1.44269504089f), magic);
+  const V n = hn::Sub(shifted, magic);
+  // ln 2 in two parts: n times the first is exact.
+  V r = hn::NegMulAdd(n, hn::Set(d, 0.693145751953125f), x);
+  r = hn::NegMulAdd(n, hn::Set(d, 1.42860682030941723e-6f), r);
+  V poly = hn::Set(d, 0.00138144769f);
+  poly = hn::MulAdd(poly, r, hn::Set(d, 0.00836878036f));
+  poly = hn::MulAdd(poly, r, hn::Set(d, 0.0416683941f));
+  poly = hn::MulAdd(poly, r, hn::Set(d, 0.166665201f));
+  poly = hn::MulAdd(poly, r, hn::Set(d, 0.499999934f));
+  poly = hn::MulAdd(poly, r, hn::Set(d, 1.0f));
+  poly = hn::MulAdd(poly, r, hn::Set(d, 1.0f));
+  // Times 2^n: n goes straight into the exponent. Both stay in range: n >= -126 and poly > 0.7.
+  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(d_int, shifted));
+  return hn::BitCast(d, hn::Add(hn::BitCast(d_int, poly), exponent));
+}
+
+// softplus(s) = max(s, 0) + ln(1 + e^-|s|). NaN stays NaN.
+// Accuracy  2 ULP for s >= -87; below that, some positive number of at most 1.7e-38
+// Source    minimax polynomial (Remez) of (t - ln(1 + t)) / t^2 on [0, 1], t = e^-|s|: relative
+//           error of ln(1 + t) 5.2e-9, and no division
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Softplus(D d, V s) {
+  const V t = ExpOfNegative(d, hn::Neg(hn::Abs(s)));
+  V poly = hn::Set(d, 0.00332816481f);
+  poly = hn::MulAdd(poly, t, hn::Set(d, -0.020249827f));
+  poly = hn::MulAdd(poly, t, hn::Set(d, 0.0577529505f));
+  poly = hn::MulAdd(poly, t, hn::Set(d, -0.106899604f));
+  poly = hn::MulAdd(poly, t, hn::Set(d, 0.15361274f));
+  poly = hn::MulAdd(poly, t, hn::Set(d, -0.196975829f));
+  poly = hn::MulAdd(poly, t, hn::Set(d, 0.249590487f));
+  poly = hn::MulAdd(poly, t, hn::Set(d, -0.333305606f));
+  poly = hn::MulAdd(poly, t, hn::Set(d, 0.499999347f));
+  const V log1p = hn::NegMulAdd(hn::Mul(t, t), poly, t);
+  return hn::Add(AtLeast(d, 0.0f, s), log1p);
+}
+
+// u^p for u in (0, 1]: by squaring where p is a whole number, else e^(p ln u).
+class Power {
+ public:
+  explicit Power(double p)
+      : p_(static_cast<float>(p)),
+        whole_(p <= 0x1p30 && p == static_cast<double>(static_cast<int64_t>(p))
+                   ? static_cast<uint32_t>(p)
+                   : 0) {
+    while (whole_ >> 1 >= top_bit_) top_bit_ <<= 1;
+  }
+
+  // Accuracy  p ULP, as much as u's own last bit is worth
+  template <class D, class V = hn::Vec<D>>
+  HWY_INLINE V operator()(D d, V u) const {
+    if (whole_ == 0) return ExpOfNegative(d, hn::Mul(hn::Set(d, p_), hn::Log(d, u)));
+    V power = u;
+    for (uint32_t bit = top_bit_ >> 1; bit != 0; bit >>= 1) {
+      power = hn::Mul(power, power);
+      if ((whole_ & bit) != 0) power = hn::Mul(power, u);
+    }
+    return power;
+  }
+
+ private:
+  float p_;
+  uint32_t whole_;        // p, or 0 when it has a fraction
+  uint32_t top_bit_ = 1;  // the highest bit of whole_
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace lssar
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

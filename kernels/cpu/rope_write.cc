@@ -1,0 +1,204 @@
+#include "kernels/cpu/rope_write.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/check.h"
+#include "kernels/float_bits.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/rope_write.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lssar {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using WideTag = hn::CappedTag<double, 8>;
+using WideVec = hn::Vec<WideTag>;
+using HalfTag = hn::Rebind<float, WideTag>;  // as many floats
+constexpr size_t kWideLanes = hn::MaxLanes(WideTag());
+constexpr size_t kMostLanes = 16;  // arrays are padded to whole vectors of the widest machine
+
+size_t Padded(size_t count) { return (count + kMostLanes - 1) / kMostLanes * kMostLanes; }
+
+// One head's vector as its pairs: element i of `a` turns with element i of `b`. Padding is zero.
+struct Pairs {
+  float* a;
+  float* b;
+};
+
+// A thread's arrays for one head: of head_dim/2 (padded) floats, `unit` of head_dim.
+struct HeadScratch {
+  HeadScratch(size_t head_dim, float* scratch)
+      : half(Padded(head_dim / 2)),
+        pairs{scratch, scratch + half},
+        unit(scratch + 2 * half),
+        bits(reinterpret_cast<uint16_t*>(unit + Padded(head_dim))) {}
+  static size_t NumFloats(size_t head_dim) {
+    return 2 * Padded(head_dim / 2) + 2 * Padded(head_dim);
+  }
+
+  size_t half;
+  Pairs pairs;
+  float* unit;
+  uint16_t* bits;
+};
+
+HWY_INLINE WideVec Widen(const float* from) {
+  return hn::PromoteTo(WideTag(), hn::LoadU(HalfTag(), from));
+}
+
+// Pairs turned by their angles and, when asked to, divided by their norm.
+// cosines, sines [half]: padded like the pairs.
+void TurnAndNormalize(const Pairs& pairs, size_t half, const float* cosines, const float* sines,
+                      bool normalize) {
+  const WideTag d;
+  WideVec factor = hn::Set(d, 1.0);
+  if (normalize) {
+    WideVec squares = hn::Zero(d);
+    for (size_t i = 0; i < half; i += kWideLanes) {
+      const WideVec a = Widen(pairs.a + i);
+      const WideVec b = Widen(pairs.b + i);
+      squares = hn::MulAdd(a, a, hn::MulAdd(b, b, squares));
+    }
+    const double norm = std::sqrt(hn::GetLane(hn::SumOfLanes(d, squares)));
+    factor = hn::Set(d, 1.0 / (norm < double{kMinNorm} ? double{kMinNorm} : norm));
+  }
+  for (size_t i = 0; i < half; i += kWideLanes) {
+    const WideVec a = Widen(pairs.a + i);
+    const WideVec b = Widen(pairs.b + i);
+    const WideVec cosine = hn::Mul(Widen(cosines + i), factor);
+    const WideVec sine = hn::Mul(Widen(sines + i), factor);
+    const WideVec turned_a = hn::NegMulAdd(b, sine, hn::Mul(a, cosine));
+    const WideVec turned_b = hn::MulAdd(a, sine, hn::Mul(b, cosine));
+    hn::StoreU(hn::DemoteTo(HalfTag(), turned_a), HalfTag(), pairs.a + i);
+    hn::StoreU(hn::DemoteTo(HalfTag(), turned_b), HalfTag(), pairs.b + i);
+  }
+}
+
+// fp16 bits of `count` floats; both arrays padded to whole vectors.
+void DemoteToF16(const float* from, size_t count, uint16_t* to) {
+#if HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86
+  const hn::CappedTag<float, kMostLanes> d;
+  const hn::Rebind<hwy::float16_t, decltype(d)> d_half;
+  for (size_t i = 0; i < count; i += hn::MaxLanes(d)) {
+    hn::StoreU(hn::DemoteTo(d_half, hn::LoadU(d, from + i)), d_half,
+               reinterpret_cast<hwy::float16_t*>(to + i));
+  }
+#else  // no instruction for it, and Highway's own code does not round ties to even
+  for (size_t i = 0; i < count; ++i) to[i] = F16FromFloat(from[i]);
+#endif
+}
+
+// Stores `count` elements of `from`, rounded to the page type, `stride` elements apart.
+void StoreRounded(const float* from, size_t count, DType dtype, uint16_t* bits, void* to,
+                  size_t stride) {
+  if (dtype == DType::kF32) {
+    float* elements = static_cast<float*>(to);
+    for (size_t i = 0; i < count; ++i) elements[i * stride] = from[i];
+    return;
+  }
+  if (dtype == DType::kF16) {
+    DemoteToF16(from, count, bits);
+  } else {
+    for (size_t i = 0; i < count; ++i) bits[i] = Bf16FromFloat(from[i]);
+  }
+  uint16_t* elements = static_cast<uint16_t*>(to);
+  for (size_t i = 0; i < count; ++i) elements[i * stride] = bits[i];
+}
+
+// head.unit = the rotated and normalised x.
+void MakeUnit(const RopeWriteArgs& args, const float* x, const float* cosines, const float* sines,
+              const HeadScratch& head) {
+  const size_t half = static_cast<size_t>(args.kv.layout.head_dim) / 2;
+  const bool half_split = args.rope_layout == RopeLayout::kHalfSplit;
+  const size_t b_idx = half_split ? half : 1;
+  const size_t step = half_split ? 1 : 2;
+  for (size_t i = 0; i < half; ++i) {
+    head.pairs.a[i] = x[i * step];
+    head.pairs.b[i] = x[i * step + b_idx];
+  }
+  std::fill(head.pairs.a + half, head.pairs.a + head.half, 0.0f);
+  std::fill(head.pairs.b + half, head.pairs.b + head.half, 0.0f);
+  TurnAndNormalize(head.pairs, head.half, cosines, sines, args.normalize);
+  for (size_t i = 0; i < half; ++i) {
+    head.unit[i * step] = head.pairs.a[i];
+    head.unit[i * step + b_idx] = head.pairs.b[i];
+  }
+}
+
+// Every head of one row.
+void WriteRow(const RopeWriteArgs& args, const SequenceRows& sequence, int row_of_sequence,
+              float* scratch) {
+  const KvLayout& layout = args.kv.layout;
+  const size_t head_dim = static_cast<size_t>(layout.head_dim);
+  const size_t width = static_cast<size_t>(layout.num_heads) * head_dim;
+  const size_t row = static_cast<size_t>(sequence.first_row + row_of_sequence);
+  const int position = sequence.first_position + row_of_sequence;
+  const int page = sequence.pages[static_cast<size_t>(position / layout.page_tokens)];
+  const int slot = position % layout.page_tokens;
+
+  const HeadScratch head(head_dim, scratch);
+  float* cosines = scratch + HeadScratch::NumFloats(head_dim);
+  float* sines = cosines + head.half;
+  std::fill_n(cosines, 2 * head.half, 0.0f);
+  std::copy_n(args.rope + row * head_dim, head_dim / 2, cosines);
+  std::copy_n(args.rope + row * head_dim + head_dim / 2, head_dim / 2, sines);
+
+  char* k_pool = static_cast<char*>(args.kv.k);
+  char* v_pool = static_cast<char*>(args.kv.v);
+  const size_t element_bytes = BytesOf(layout.dtype);
+  for (int h = 0; h < layout.num_heads; ++h) {
+    const size_t at = static_cast<size_t>(h) * head_dim;
+    const float* q = args.qkv + row * 3 * width + at;
+    MakeUnit(args, q, cosines, sines, head);
+    std::copy_n(head.unit, head_dim, args.q + row * width + at);
+
+    const size_t block = layout.BlockIndex(args.layer, page, h);
+    MakeUnit(args, q + width, cosines, sines, head);
+    StoreRounded(head.unit, head_dim, layout.dtype, head.bits,
+                 k_pool + (block + layout.KeyIndex(slot, 0)) * element_bytes,
+                 static_cast<size_t>(layout.page_tokens));
+    std::copy_n(q + 2 * width, head_dim, head.unit);  // into memory padded to whole vectors
+    StoreRounded(head.unit, head_dim, layout.dtype, head.bits,
+                 v_pool + (block + layout.ValueIndex(slot, 0)) * element_bytes, 1);
+  }
+}
+
+void RopeWriteOfTarget(const RopeWriteArgs& args, ThreadPool& pool, Scratch& scratch) {
+  const size_t head_dim = static_cast<size_t>(args.kv.layout.head_dim);
+  const size_t num_floats = HeadScratch::NumFloats(head_dim) + 2 * Padded(head_dim / 2);
+  for (const SequenceRows& sequence : args.rows->sequences) {
+    pool.ParallelFor(sequence.num_rows, [&](int64_t row, int thread_idx) {
+      float* own = scratch.OfThread<float>(thread_idx, num_floats);
+      WriteRow(args, sequence, static_cast<int>(row), own);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lssar
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lssar {
+
+HWY_EXPORT(RopeWriteOfTarget);
+
+void RopeWriteOnCpu(const RopeWriteArgs& args, ThreadPool& pool, Scratch& scratch) {
+  LSSAR_CHECK(args.rows != nullptr && args.qkv != nullptr && args.q != nullptr);
+  LSSAR_CHECK(args.kv.layout.head_dim % 2 == 0);
+  HWY_DYNAMIC_DISPATCH(RopeWriteOfTarget)(args, pool, scratch);
+}
+
+}  // namespace lssar
+#endif  // HWY_ONCE
