@@ -1,0 +1,174 @@
+#include "tests/kernels/attention_cases.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/check.h"
+#include "kernels/float_bits.h"
+#include "tests/kernels/dense_cases.h"
+
+namespace lssar {
+namespace {
+
+void Normalize(float* x, int dim) {
+  double squares = 0;
+  for (int i = 0; i < dim; ++i) squares += double{x[i]} * double{x[i]};
+  for (int i = 0; i < dim; ++i) x[i] = static_cast<float>(x[i] / std::sqrt(squares));
+}
+
+void FillRandom(std::mt19937& random, float scale, float* x, int dim) {
+  std::normal_distribution<float> normal;
+  for (int i = 0; i < dim; ++i) x[i] = scale * normal(random);
+}
+
+}  // namespace
+
+SequenceVectors::SequenceVectors(int tokens, int heads, int dim, uint32_t seed, Content content)
+    : num_tokens(tokens), num_heads(heads), head_dim(dim) {
+  q.resize(size_t(tokens) * RowFloats());
+  k.resize(q.size());
+  v.resize(q.size());
+  std::mt19937 random(seed);
+  std::vector<float> topic(RowFloats());
+  std::vector<float> noise(static_cast<size_t>(dim));
+  for (int head = 0; head < heads; ++head) {
+    FillRandom(random, 1, topic.data() + head * dim, dim);
+    Normalize(topic.data() + head * dim, dim);
+  }
+  for (int row = 0; row < tokens; ++row) {
+    for (int head = 0; head < heads; ++head) {
+      const size_t at = (size_t(row) * size_t(heads) + size_t(head)) * size_t(dim);
+      const float* t = topic.data() + head * dim;
+      FillRandom(random, 1, &q[at], dim);
+      FillRandom(random, 1, &k[at], dim);
+      FillRandom(random, 1, &v[at], dim);
+      Normalize(&q[at], dim);
+      Normalize(&k[at], dim);
+      const bool on_topic = random() % 8 == 0;
+      const float nearness = content == Content::kTopical && on_topic ? 2.0f : 0.0f;
+      for (int i = 0; i < dim; ++i) {
+        if (content == Content::kTopical) q[at + size_t(i)] += 2 * t[i];
+        k[at + size_t(i)] += nearness * t[i];
+        if (content == Content::kEqualK) k[at + size_t(i)] = t[i];
+        if (content == Content::kNearlyEqualK) k[at + size_t(i)] = t[i] + 1e-2f * k[at + size_t(i)];
+      }
+      Normalize(&q[at], dim);
+      Normalize(&k[at], dim);
+      if (content == Content::kZeroQ) std::fill_n(&q[at], dim, 0.0f);
+      if (content == Content::kZeroK) std::fill_n(&k[at], dim, 0.0f);
+    }
+  }
+}
+
+PagedKv::PagedKv(Backend& backend, const std::vector<const SequenceVectors*>& sequences,
+                 int page_tokens, DType dtype) {
+  KvLayout& layout = view_.layout;
+  layout = {.num_layers = kCaseLayer + 1,
+            .num_heads = sequences.front()->num_heads,
+            .head_dim = sequences.front()->head_dim,
+            .page_tokens = page_tokens,
+            .num_pages = 1,  // one that nobody owns
+            .dtype = dtype};
+  for (const SequenceVectors* sequence : sequences) {
+    pages_.emplace_back();
+    for (int i = 0; i < layout.PagesFor(sequence->num_tokens); ++i) {
+      pages_.back().push_back(layout.num_pages++);
+    }
+  }
+  // Scattered: ids are dealt in an order that is neither the tokens' nor the sequences'.
+  std::vector<int32_t> ids;
+  for (int i = 0; i < layout.num_pages; ++i) ids.push_back(i);
+  std::shuffle(ids.begin(), ids.end(), std::mt19937(7));
+  for (std::vector<int32_t>& pages : pages_) {
+    for (int32_t& page : pages) page = ids[static_cast<size_t>(page)];
+  }
+
+  k_ = *backend.Allocate(layout.PoolBytes());
+  v_ = *backend.Allocate(layout.PoolBytes());
+  view_.k = k_->Address();
+  view_.v = v_->Address();
+  const size_t num_elements = layout.PoolBytes() / BytesOf(dtype);
+  for (size_t i = 0; i < num_elements; ++i) {
+    StoreElement(std::numeric_limits<float>::quiet_NaN(), view_.k, dtype, i);
+    StoreElement(std::numeric_limits<float>::quiet_NaN(), view_.v, dtype, i);
+  }
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    const SequenceVectors& from = *sequences[s];
+    for (int row = 0; row < from.num_tokens; ++row) {
+      for (int head = 0; head < from.num_heads; ++head) {
+        const size_t at =
+            (size_t(row) * size_t(from.num_heads) + size_t(head)) * size_t(from.head_dim);
+        for (int dim = 0; dim < from.head_dim; ++dim) {
+          SetKey(s, row, head, dim, from.k[at + size_t(dim)]);
+          SetValue(s, row, head, dim, from.v[at + size_t(dim)]);
+        }
+      }
+    }
+  }
+}
+
+size_t PagedKv::Block(size_t sequence, int position, int head) const {
+  const int page = pages_[sequence][static_cast<size_t>(position / view_.layout.page_tokens)];
+  return view_.layout.BlockIndex(kCaseLayer, page, head);
+}
+
+void PagedKv::SetKey(size_t sequence, int position, int head, int dim, float value) {
+  const KvLayout& layout = view_.layout;
+  StoreElement(
+      value, view_.k, layout.dtype,
+      Block(sequence, position, head) + layout.KeyIndex(position % layout.page_tokens, dim));
+}
+
+void PagedKv::SetValue(size_t sequence, int position, int head, int dim, float value) {
+  const KvLayout& layout = view_.layout;
+  StoreElement(
+      value, view_.v, layout.dtype,
+      Block(sequence, position, head) + layout.ValueIndex(position % layout.page_tokens, dim));
+}
+
+std::vector<float> Attend(Backend& backend, const AttentionSpec& spec,
+                          const std::vector<const SequenceVectors*>& sequences, const PagedKv& kv,
+                          const std::vector<RowRange>& ranges,
+                          std::vector<AttentionCounters>* counters) {
+  std::vector<SequenceRows> rows;
+  std::vector<float> q;
+  int num_rows = 0;
+  for (const RowRange& range : ranges) {
+    rows.push_back({.first_row = num_rows,
+                    .num_rows = range.count,
+                    .first_position = range.first,
+                    .pages = kv.Pages(range.sequence)});
+    num_rows += range.count;
+    const SequenceVectors& from = *sequences[range.sequence];
+    const auto first = from.q.begin() + range.first * static_cast<int>(from.RowFloats());
+    q.insert(q.end(), first, first + range.count * static_cast<int>(from.RowFloats()));
+  }
+  const RaggedRows ragged{.num_rows = num_rows, .sequences = rows};
+  Floats q_floats(backend, q);
+  Floats out(backend, std::vector<float>(q.size(), std::numeric_limits<float>::quiet_NaN()));
+  if (counters != nullptr) counters->resize(ranges.size());
+  backend.Attention({.rows = &ragged,
+                     .layer = kCaseLayer,
+                     .spec = spec,
+                     .q = q_floats.Address(),
+                     .kv = kv.View(),
+                     .out = out.Address(),
+                     .counters = counters != nullptr ? counters->data() : nullptr});
+  LSSAR_CHECK(backend.Synchronize().ok());
+  return out.Values();
+}
+
+std::vector<float> AttendAll(Backend& backend, const AttentionSpec& spec,
+                             const SequenceVectors& sequence, int page_tokens, DType dtype) {
+  const PagedKv kv(backend, {&sequence}, page_tokens, dtype);
+  return Attend(backend, spec, {&sequence}, kv, {{.count = sequence.num_tokens}});
+}
+
+double LargestValue(const SequenceVectors& sequence) {
+  double largest = 0;
+  for (float v : sequence.v) largest = std::max(largest, std::fabs(double{v}));
+  return largest;
+}
+
+}  // namespace lssar

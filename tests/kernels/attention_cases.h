@@ -1,0 +1,84 @@
+// Sequences with known q, k and v, laid into pages and run through Attention.
+#ifndef LSSAR_TESTS_KERNELS_ATTENTION_CASES_H_
+#define LSSAR_TESTS_KERNELS_ATTENTION_CASES_H_
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/kv_layout.h"
+#include "kernels/ops.h"
+
+namespace lssar {
+
+enum class Content {
+  kRandom,   // q and k of unit length in random directions
+  kTopical,  // many keys lie near their queries, as in a trained model: sharp rows
+  kZeroQ,
+  kZeroK,
+  kEqualK,  // one and the same key everywhere
+  kNearlyEqualK,
+};
+
+// One sequence's vectors, [position][head][dim] each. Equal arguments give equal vectors, and a
+// longer sequence starts with the vectors of a shorter one.
+struct SequenceVectors {
+  SequenceVectors(int num_tokens, int heads, int dim, uint32_t seed, Content content);
+
+  int num_tokens, num_heads, head_dim;
+  std::vector<float> q, k, v;
+
+  size_t RowFloats() const { return size_t(num_heads) * size_t(head_dim); }
+};
+
+// Pages of all sequences in one pool, in scattered order. Whatever no token of theirs wrote, the
+// slots past the last token above all, is NaN.
+class PagedKv {
+ public:
+  PagedKv(Backend& backend, const std::vector<const SequenceVectors*>& sequences, int page_tokens,
+          DType dtype);
+
+  const KvView& View() const { return view_; }
+  std::span<const int32_t> Pages(size_t sequence) const { return pages_[sequence]; }
+
+  // Overwrites one element; `position` may lie past the last token, inside the last page.
+  void SetKey(size_t sequence, int position, int head, int dim, float value);
+  void SetValue(size_t sequence, int position, int head, int dim, float value);
+
+ private:
+  size_t Block(size_t sequence, int position, int head) const;
+
+  KvView view_;
+  std::unique_ptr<Buffer> k_, v_;
+  std::vector<std::vector<int32_t>> pages_;
+};
+
+// Layer of the pool that the cases use; the other ones stay NaN.
+inline constexpr int kCaseLayer = 1;
+
+// Rows [first, first + count) of one sequence, as one entry of a ragged batch.
+struct RowRange {
+  size_t sequence = 0;
+  int first = 0;
+  int count = 0;
+};
+
+// Attention of one batch; out of each range is [count][head][dim], ranges one after the other.
+std::vector<float> Attend(Backend& backend, const AttentionSpec& spec,
+                          const std::vector<const SequenceVectors*>& sequences, const PagedKv& kv,
+                          const std::vector<RowRange>& ranges,
+                          std::vector<AttentionCounters>* counters = nullptr);
+
+// All rows of one sequence in one call, on pages of its own.
+std::vector<float> AttendAll(Backend& backend, const AttentionSpec& spec,
+                             const SequenceVectors& sequence, int page_tokens, DType dtype);
+
+// Largest |v| of a sequence: the unit of Attention's tolerance.
+double LargestValue(const SequenceVectors& sequence);
+
+}  // namespace lssar
+
+#endif  // LSSAR_TESTS_KERNELS_ATTENTION_CASES_H_

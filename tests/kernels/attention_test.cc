@@ -1,0 +1,253 @@
+// Attention against its definition and against values worked out by hand.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tests/kernels/attention_cases.h"
+#include "tests/kernels/dense_cases.h"
+#include "tests/support/compare.h"
+
+namespace lssar {
+namespace {
+
+constexpr double kTolerance = 2e-5;  // of max |v|; ops.h
+
+std::string NameOfCase(Content content) {
+  switch (content) {
+    case Content::kRandom: return "random";
+    case Content::kTopical: return "topical";
+    case Content::kZeroQ: return "zero q";
+    case Content::kZeroK: return "zero k";
+    case Content::kEqualK: return "equal k";
+    case Content::kNearlyEqualK: return "nearly equal k";
+  }
+  return "?";
+}
+
+// One test body for every backend of this machine: reference, and cpu at each instruction set.
+class AttentionTest : public testing::TestWithParam<std::string> {
+ protected:
+  AttentionTest() : reference_(*MakeBackend({.name = "reference"})) {
+    backend_ =
+        GetParam() == "reference" ? *MakeBackend({.name = "reference"}) : MakeCpu(2, GetParam());
+  }
+
+  // Compares every row of a sequence with the reference over the same pages.
+  void Check(const SequenceVectors& sequence, const AttentionSpec& spec, int page_tokens,
+             DType dtype, double tolerance = kTolerance) {
+    const std::vector<float> expected = AttendAll(*reference_, spec, sequence, page_tokens, dtype);
+    const std::vector<float> actual = AttendAll(*backend_, spec, sequence, page_tokens, dtype);
+    EXPECT_TRUE(AllNear(actual, expected,
+                        {sequence.num_tokens, sequence.num_heads, sequence.head_dim},
+                        tolerance * LargestValue(sequence)))
+        << "tokens " << sequence.num_tokens << ", head_dim " << sequence.head_dim << ", page "
+        << page_tokens << ", " << NameOf(dtype) << ", p " << spec.p;
+  }
+
+  std::unique_ptr<Backend> reference_, backend_;
+};
+
+TEST_P(AttentionTest, LengthsAroundAPage) {
+  for (int page_tokens : {16, 64, 256}) {
+    for (int num_tokens : {1, 2, 3, 4, page_tokens - 1, page_tokens, page_tokens + 1}) {
+      for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+        Check(SequenceVectors(num_tokens, 2, 32, 1, Content::kTopical), {}, page_tokens, dtype);
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, HeadDimensions) {
+  for (int head_dim : {8, 32, 64, 80, 96, 128, 72}) {
+    for (DType dtype : {DType::kF32, DType::kF16}) {
+      Check(SequenceVectors(70, 1, head_dim, 2, Content::kTopical), {}, 16, dtype);
+    }
+  }
+}
+
+TEST_P(AttentionTest, Powers) {
+  for (double p : {0.5, 1.0, 2.5, 3.0, 15.0, 50.0, 100.0}) {
+    for (Content content : {Content::kRandom, Content::kTopical}) {
+      SCOPED_TRACE(NameOfCase(content));
+      Check(SequenceVectors(130, 1, 64, 3, content), {.p = p}, 64, DType::kF16);
+    }
+  }
+}
+
+TEST_P(AttentionTest, Kinds) {
+  for (AttentionKind kind :
+       {AttentionKind::kLssar, AttentionKind::kLssa, AttentionKind::kSoftmax}) {
+    for (int num_tokens : {1, 5, 300}) {
+      Check(SequenceVectors(num_tokens, 2, 64, 4, Content::kTopical), {.kind = kind}, 64,
+            DType::kF16);
+    }
+  }
+}
+
+TEST_P(AttentionTest, RowsWithoutAPeakKeepStageOne) {
+  for (Content content : {Content::kZeroQ, Content::kZeroK, Content::kEqualK}) {
+    SCOPED_TRACE(NameOfCase(content));
+    const SequenceVectors sequence(300, 1, 64, 5, content);
+    Check(sequence, {}, 64, DType::kF16);
+    // All scores are equal, so the weights are, and a row is the mean of the values so far.
+    const std::vector<float> actual = AttendAll(*backend_, {}, sequence, 64, DType::kF32);
+    std::vector<float> means;
+    std::vector<double> sums(64);
+    for (int row = 0; row < sequence.num_tokens; ++row) {
+      for (size_t i = 0; i < 64; ++i) {
+        sums[i] += double{sequence.v[size_t(row) * 64 + i]};
+        means.push_back(static_cast<float>(sums[i] / (row + 1)));
+      }
+    }
+    EXPECT_TRUE(AllNear(actual, means, {300, 64}, kTolerance * LargestValue(sequence)));
+  }
+}
+
+// Here x is a small difference of numbers near 1 (the peaks are about 0.05), and its p-th power
+// makes the rounding of the scores p / x_m times larger.
+TEST_P(AttentionTest, RowsNearlyWithoutAPeak) {
+  Check(SequenceVectors(600, 1, 64, 6, Content::kNearlyEqualK), {}, 64, DType::kF32,
+        kTolerance + 1e-6 * 15 / 0.05);
+}
+
+TEST_P(AttentionTest, LongRowsOfADecodeStep) {
+  for (int num_tokens : {2047, 2048, 2049, 6000}) {
+    const SequenceVectors sequence(num_tokens, 1, 64, 7, Content::kTopical);
+    for (AttentionKind kind : {AttentionKind::kLssar, AttentionKind::kSoftmax}) {
+      const PagedKv kv(*backend_, {&sequence}, 64, DType::kF16);
+      const std::vector<RowRange> last{{.first = num_tokens - 1, .count = 1}};
+      const AttentionSpec spec{.kind = kind};
+      EXPECT_TRUE(AllNear(Attend(*backend_, spec, {&sequence}, kv, last),
+                          Attend(*reference_, spec, {&sequence}, kv, last), {1, 1, 64},
+                          kTolerance * LargestValue(sequence)))
+          << num_tokens;
+    }
+  }
+}
+
+TEST_P(AttentionTest, RaggedBatch) {
+  const SequenceVectors a(40, 2, 64, 8, Content::kTopical);
+  const SequenceVectors b(2100, 2, 64, 9, Content::kTopical);
+  const SequenceVectors c(1, 2, 64, 10, Content::kRandom);
+  const std::vector<const SequenceVectors*> sequences{&a, &b, &c};
+  const PagedKv kv(*backend_, sequences, 16, DType::kF16);
+  const std::vector<RowRange> ranges{{.sequence = 0, .first = 33, .count = 7},
+                                     {.sequence = 1, .first = 2099, .count = 1},
+                                     {.sequence = 2, .first = 0, .count = 1},
+                                     {.sequence = 1, .first = 2040, .count = 37}};
+  EXPECT_TRUE(AllNear(Attend(*backend_, {}, sequences, kv, ranges),
+                      Attend(*reference_, {}, sequences, kv, ranges), {46, 2, 64},
+                      kTolerance * LargestValue(b)));
+}
+
+TEST_P(AttentionTest, Fp16PagesAreCloseToFp32Pages) {
+  const SequenceVectors sequence(200, 2, 64, 11, Content::kTopical);
+  const std::vector<float> exact = AttendAll(*reference_, {}, sequence, 64, DType::kF32);
+  const std::vector<float> actual = AttendAll(*backend_, {}, sequence, 64, DType::kF16);
+  EXPECT_TRUE(AllNear(actual, exact, {200, 2, 64}, 1e-3 * LargestValue(sequence)));
+}
+
+// A NaN past a row's N must not reach it, and one inside must not be lost.
+TEST_P(AttentionTest, NanStaysWhereItIs) {
+  constexpr int kTokens = 90, kPoisoned = 70, kDim = 32;
+  for (const bool in_key : {true, false}) {
+    for (AttentionKind kind :
+         {AttentionKind::kLssar, AttentionKind::kLssa, AttentionKind::kSoftmax}) {
+      const SequenceVectors sequence(kTokens, 1, kDim, 12, Content::kZeroQ);  // all weights count
+      PagedKv kv(*backend_, {&sequence}, 16, DType::kF32);
+      const std::vector<float> clean = Attend(*backend_, {.kind = kind}, {&sequence}, kv,
+                                              {{.first = 60, .count = kPoisoned - 60}});
+      constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+      in_key ? kv.SetKey(0, kPoisoned, 0, 3, kNan) : kv.SetValue(0, kPoisoned, 0, 3, kNan);
+      const std::vector<float> out =
+          Attend(*backend_, {.kind = kind}, {&sequence}, kv, {{.first = 60, .count = 30}});
+      EXPECT_TRUE(SameBits({out.data(), clean.size()}, clean, {kPoisoned - 60, kDim}));
+      for (int row = kPoisoned; row < kTokens; ++row) {
+        EXPECT_TRUE(std::isnan(out[size_t(row - 60) * kDim + 3])) << row;
+      }
+    }
+  }
+}
+
+// d = 2, four keys: the query is e1; keys are e1, e1, -e1, e2. With N = 4, row 4 has
+// s = c, c, -c, 0 where c = ln 2 ln 4, and only the first two keys are above the mean.
+TEST_P(AttentionTest, CountsValueRowsByHand) {
+  SequenceVectors sequence(4, 1, 2, 13, Content::kZeroQ);
+  sequence.k = {1, 0, 1, 0, -1, 0, 0, 1};
+  sequence.q = {1, 0, 1, 0, 1, 0, 1, 0};
+  sequence.v = {1, 10, 3, 30, 5, 50, 7, 70};
+  const PagedKv kv(*backend_, {&sequence}, 16, DType::kF32);
+
+  std::vector<AttentionCounters> counters;
+  const std::vector<float> last =
+      Attend(*backend_, {.p = 3}, {&sequence}, kv, {{.first = 3, .count = 1}}, &counters);
+  EXPECT_TRUE(AllNear(last, std::vector<float>{2, 20}, {1, 2}, 1e-5));
+  ASSERT_EQ(counters.size(), 1u);
+  EXPECT_EQ(counters[0].num_value_rows, 4);
+  EXPECT_EQ(counters[0].num_value_rows_read, 2);
+
+  // Rows 1 to 3 have no offset and p = 3 keeps them all above 2^-32: 1 + 2 + 3, and 2 of row 4.
+  // Counters are added to.
+  Attend(*backend_, {.p = 3}, {&sequence}, kv, {{.first = 0, .count = 4}}, &counters);
+  EXPECT_EQ(counters[0].num_value_rows, 4 + 10);
+  EXPECT_EQ(counters[0].num_value_rows_read, 2 + 8);
+
+  for (AttentionKind kind : {AttentionKind::kLssa, AttentionKind::kSoftmax}) {
+    std::vector<AttentionCounters> all;
+    Attend(*backend_, {.kind = kind}, {&sequence}, kv,
+           {{.first = 0, .count = 3}, {.first = 3, .count = 1}}, &all);
+    EXPECT_EQ(all[0].num_value_rows, 6);
+    EXPECT_EQ(all[0].num_value_rows_read, 6);
+    EXPECT_EQ(all[1].num_value_rows, 4);
+    EXPECT_EQ(all[1].num_value_rows_read, 4);
+  }
+}
+
+TEST_P(AttentionTest, CountsLikeTheReference) {
+  const SequenceVectors sequence(2500, 1, 64, 14, Content::kTopical);
+  const PagedKv kv(*backend_, {&sequence}, 64, DType::kF16);
+  const std::vector<RowRange> ranges{{.first = 2490, .count = 9}, {.first = 2499, .count = 1}};
+  std::vector<AttentionCounters> actual, expected;
+  Attend(*backend_, {}, {&sequence}, kv, ranges, &actual);
+  Attend(*reference_, {}, {&sequence}, kv, ranges, &expected);
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    EXPECT_EQ(actual[i].num_value_rows, expected[i].num_value_rows);
+    // A weight on the very border of kNegligibleWeight may fall to either side.
+    EXPECT_NEAR(static_cast<double>(actual[i].num_value_rows_read),
+                static_cast<double>(expected[i].num_value_rows_read), 3);
+    EXPECT_LT(actual[i].num_value_rows_read, actual[i].num_value_rows / 2);
+  }
+}
+
+TEST_P(AttentionTest, RefusesTheOtherKinds) {
+  for (AttentionKind kind :
+       {AttentionKind::kSoftmaxR, AttentionKind::kSigmoid, AttentionKind::kSigmoidN,
+        AttentionKind::kSigmoidNL1, AttentionKind::kSigmoidR, AttentionKind::kPhi,
+        AttentionKind::kReluWortsman}) {
+    EXPECT_EQ(backend_->CheckAttention({.kind = kind}).code(), absl::StatusCode::kUnimplemented);
+  }
+  const absl::Status status = backend_->CheckAttention({.kind = AttentionKind::kSigmoidN});
+  EXPECT_NE(status.message().find("sigmoid_n"), std::string::npos) << status;
+  EXPECT_NE(status.message().find("lssar, lssa and softmax"), std::string::npos) << status;
+  for (double p : {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    EXPECT_EQ(backend_->CheckAttention({.p = p}).code(), absl::StatusCode::kInvalidArgument) << p;
+  }
+  EXPECT_TRUE(backend_->CheckAttention({.p = 0.25}).ok());
+}
+
+std::vector<std::string> BackendNames() {
+  std::vector<std::string> names = InstructionSets();
+  names.insert(names.begin(), "reference");
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, AttentionTest, testing::ValuesIn(BackendNames()),
+                         [](const auto& param) { return param.param; });
+
+}  // namespace
+}  // namespace lssar
