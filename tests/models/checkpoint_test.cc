@@ -1,0 +1,346 @@
+// Loading a whole directory: what it gives, and a sentence for everything that can be wrong with
+// it.
+#include "models/checkpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "models/safetensors.h"
+#include "tests/models/fixture.h"
+
+namespace lssar {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::kShippedModel;
+using testing::kSmallModel;
+using testing::MessageOf;
+using testing::RawTensor;
+using testing::ScratchDirectory;
+
+Backend* Reference() {
+  static const std::unique_ptr<Backend> backend = testing::NewBackend("reference");
+  return backend.get();
+}
+
+absl::StatusOr<Checkpoint> Load(std::string_view directory, const LoadOptions& options = {}) {
+  return LoadCheckpoint(std::string(directory), Reference(), options);
+}
+
+TEST(CheckpointTest, TheShippedOne) {
+  const absl::StatusOr<Checkpoint> loaded = Load(kShippedModel);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  EXPECT_EQ(loaded->name, "lssar-6m");
+  EXPECT_EQ(loaded->hash.size(), 16u);
+  EXPECT_EQ(loaded->num_parameters, 5787648);
+  EXPECT_EQ(loaded->weights, DType::kF16);
+  EXPECT_EQ(loaded->config.attention.kind, AttentionKind::kLssar);
+  EXPECT_TRUE(loaded->add_bos);
+  EXPECT_EQ(loaded->config.bos_id, 2);
+  EXPECT_EQ(loaded->bos_token, "</s>");
+  EXPECT_EQ(loaded->tokenizer->VocabSize(), 4096);
+  EXPECT_TRUE(loaded->chat_template.has_value());
+  EXPECT_THAT(loaded->chat_stop_strings, ElementsAre("<|user|>"));
+}
+
+TEST(CheckpointTest, NameAndHashAreOfTheDirectoryAndItsFiles) {
+  const ScratchDirectory directory;
+  directory.CopyFrom(kSmallModel);
+  const std::string hash = Load(kSmallModel)->hash;
+  EXPECT_EQ(Load(directory.Path())->hash, hash);
+  EXPECT_EQ(Load(std::string(kSmallModel) + "//")->name, "gpt_lssar");
+  directory.Write("config.json", testing::ReadFile(directory.Path() + "/config.json") + "\n");
+  EXPECT_NE(Load(directory.Path())->hash, hash);
+}
+
+TEST(CheckpointTest, ATokenizerIsOptional) {
+  const absl::StatusOr<Checkpoint> loaded = Load(kSmallModel);
+  ASSERT_TRUE(loaded.ok());
+  EXPECT_EQ(loaded->tokenizer, nullptr);
+  EXPECT_FALSE(loaded->chat_template.has_value());
+  EXPECT_FALSE(loaded->add_bos);
+}
+
+// A copy of the small model that a test damages.
+class BadCheckpoint : public ::testing::Test {
+ protected:
+  BadCheckpoint() { directory_.CopyFrom(kSmallModel); }
+
+  std::string Path(const std::string& name) const { return directory_.Path() + "/" + name; }
+
+  void ReplaceInConfig(const std::string& from, const std::string& to) {
+    std::string text = testing::ReadFile(Path("config.json"));
+    const size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos);
+    directory_.Write("config.json", text.replace(at, from.size(), to));
+  }
+
+  // Rewrites the weights with `edit` applied to tensor `name`.
+  template <typename Edit>
+  void EditTensor(const std::string& name, Edit edit) {
+    std::vector<RawTensor> tensors =
+        testing::ReadTensors(std::string(kSmallModel) + "/model.safetensors");
+    bool is_found = false;
+    for (RawTensor& tensor : tensors) {
+      if (tensor.name != name) continue;
+      edit(tensor);
+      is_found = true;
+    }
+    ASSERT_TRUE(is_found) << name;
+    directory_.Write("model.safetensors", testing::MakeSafetensors(tensors));
+  }
+
+  void SetFloat(const std::string& name, size_t index, float value) {
+    EditTensor(name, [&](RawTensor& t) { std::memcpy(&t.bytes[index * 4], &value, 4); });
+  }
+
+  std::string Refusal(absl::StatusCode code = absl::StatusCode::kInvalidArgument,
+                      const LoadOptions& options = {}) const {
+    const absl::StatusOr<Checkpoint> loaded = Load(directory_.Path(), options);
+    EXPECT_EQ(loaded.status().code(), code) << loaded.status().message();
+    return loaded.ok() ? "" : MessageOf(loaded.status());
+  }
+
+  ScratchDirectory directory_;
+};
+
+TEST_F(BadCheckpoint, MissingDirectory) {
+  const absl::Status status = Load("/no/such/model").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(MessageOf(status), HasSubstr("/no/such/model"));
+  EXPECT_THAT(MessageOf(Load(Path("config.json")).status()), HasSubstr("not a directory"));
+}
+
+TEST_F(BadCheckpoint, NoConfig) {
+  std::remove(Path("config.json").c_str());
+  EXPECT_THAT(Refusal(absl::StatusCode::kNotFound), HasSubstr("config.json"));
+}
+
+TEST_F(BadCheckpoint, NoWeights) {
+  std::remove(Path("model.safetensors").c_str());
+  EXPECT_THAT(Refusal(absl::StatusCode::kNotFound), HasSubstr("model.safetensors"));
+}
+
+TEST_F(BadCheckpoint, NoAttentionObject) {
+  ReplaceInConfig("\"attention\"", "\"attention_\"");
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("attention is missing"),
+                               HasSubstr(R"("attention": {"kind": "lssar", "p": 15})")));
+}
+
+TEST_F(BadCheckpoint, AKindThatTheBackendLacks) {
+  ReplaceInConfig("\"lssar\"", "\"relu_wortsman\"");
+  const std::string message = Refusal(absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(message, HasSubstr("relu_wortsman"));
+}
+
+TEST_F(BadCheckpoint, TruncatedWeights) {
+  const std::string file = testing::ReadFile(Path("model.safetensors"));
+  directory_.Write("model.safetensors", std::string_view(file).substr(0, 4));
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("truncated"), HasSubstr("4 bytes")));
+  directory_.Write("model.safetensors", std::string_view(file).substr(0, 1000));
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("header length"), HasSubstr("992")));
+  directory_.Write("model.safetensors", std::string_view(file).substr(0, file.size() - 4));
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("data_offsets"), HasSubstr("within the file's")));
+}
+
+TEST_F(BadCheckpoint, MissingTensor) {
+  EditTensor("transformer.h.1.ln_2.bias",
+             [](RawTensor& t) { t.name = "transformer.h.1.ln_9.bias"; });
+  EXPECT_THAT(Refusal(),
+              AllOf(HasSubstr("\"transformer.h.1.ln_2.bias\" is missing"), HasSubstr("[96]")));
+}
+
+TEST_F(BadCheckpoint, SurplusTensor) {
+  ReplaceInConfig("\"n_layer\": 3", "\"n_layer\": 2");
+  EXPECT_THAT(Refusal(),
+              AllOf(HasSubstr("\"transformer.h.2."), HasSubstr("surplus"), HasSubstr("2 layers")));
+}
+
+TEST_F(BadCheckpoint, WrongDtype) {
+  EditTensor("transformer.ln_f.weight", [](RawTensor& t) { t.dtype = "I32"; });
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("transformer.ln_f.weight"), HasSubstr("I32"),
+                               HasSubstr("must be F32, F16 or BF16")));
+}
+
+TEST_F(BadCheckpoint, WrongShape) {
+  EditTensor("transformer.h.0.mlp.c_fc.weight", [](RawTensor& t) { t.shape = {96 * 4, 48, 2}; });
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("h.0.mlp.c_fc.weight"), HasSubstr("[384, 48, 2]"),
+                               HasSubstr("must be [384, 96]")));
+  ReplaceInConfig("\"n_embd\": 96", "\"n_embd\": 48");
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("wte.weight"), HasSubstr("[257, 96]"),
+                               HasSubstr("must be [257, 48]")));
+}
+
+TEST_F(BadCheckpoint, LayoutUnlikeTheConfig) {
+  ReplaceInConfig("{", "{\"linear_layout\": \"conv1d\",");
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("c_attn.weight"), HasSubstr("[288, 96]"),
+                               HasSubstr("must be [96, 288]"), HasSubstr("conv1d")));
+}
+
+TEST_F(BadCheckpoint, NanAndInfinity) {
+  SetFloat("transformer.h.2.attn.c_attn.weight", 5 * 96 + 17, NAN);
+  EXPECT_THAT(Refusal(),
+              AllOf(HasSubstr("h.2.attn.c_attn.weight"), HasSubstr("a NaN"), HasSubstr("[5, 17]")));
+  SetFloat("transformer.h.0.ln_1.bias", 95, -INFINITY);
+  EXPECT_THAT(Refusal(),
+              AllOf(HasSubstr("h.0.ln_1.bias"), HasSubstr("an infinity"), HasSubstr("[95]")));
+}
+
+TEST_F(BadCheckpoint, AWeightThatFp16CannotHold) {
+  SetFloat("transformer.h.0.attn.c_proj.weight", 1, 70000);
+  ASSERT_TRUE(Load(directory_.Path()).ok());
+  EXPECT_THAT(Refusal(absl::StatusCode::kInvalidArgument, {.weights = DType::kF16}),
+              AllOf(HasSubstr("h.0.attn.c_proj.weight"), HasSubstr("70000"), HasSubstr("[0, 1]"),
+                    HasSubstr("65520")));
+}
+
+TEST_F(BadCheckpoint, AHeadThatIsNotTheEmbedding) {
+  std::vector<RawTensor> tensors =
+      testing::ReadTensors(std::string(kSmallModel) + "/model.safetensors");
+  tensors.push_back({"lm_head.weight", "F32", {257, 96}, std::string(257 * 96 * 4, '\0')});
+  directory_.Write("model.safetensors", testing::MakeSafetensors(tensors));
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("lm_head.weight"), HasSubstr("tie_word_embeddings")));
+  ReplaceInConfig("\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false");
+  EXPECT_TRUE(Load(directory_.Path()).ok());
+}
+
+TEST_F(BadCheckpoint, AnUntiedHeadIsMissing) {
+  ReplaceInConfig("\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false");
+  EXPECT_THAT(Refusal(), HasSubstr("\"lm_head.weight\" is missing"));
+}
+
+TEST_F(BadCheckpoint, TokenizerUnlikeTheVocabulary) {
+  directory_.Write("tokenizer.model",
+                   testing::ReadFile(std::string(kShippedModel) + "/tokenizer.model"));
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("tokenizer.model"), HasSubstr("4096 pieces"),
+                               HasSubstr("vocab_size, 257")));
+}
+
+TEST_F(BadCheckpoint, NoRoomForABatch) {
+  EXPECT_THAT(
+      Refusal(absl::StatusCode::kInvalidArgument, {.weights = std::nullopt, .max_batch_rows = 0}),
+      AllOf(HasSubstr("max_batch_rows"), HasSubstr("0")));
+}
+
+class BadTokenizerConfig : public ::testing::Test {
+ protected:
+  std::string Refusal(std::string_view text) {
+    const ScratchDirectory directory;
+    directory.CopyFrom(kShippedModel);
+    directory.Write("tokenizer_config.json", text);
+    const absl::Status status = Load(directory.Path()).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return MessageOf(status);
+  }
+};
+
+TEST_F(BadTokenizerConfig, EachField) {
+  EXPECT_THAT(Refusal("{"), HasSubstr("not JSON"));
+  EXPECT_THAT(Refusal(R"({"add_bos_token": 1})"), HasSubstr("add_bos_token is 1"));
+  EXPECT_THAT(Refusal(R"({"bos_token": 2})"), HasSubstr("bos_token is 2"));
+  EXPECT_THAT(Refusal(R"({"stop_strings": [""]})"), HasSubstr("stop_strings"));
+  EXPECT_THAT(Refusal(R"({"stop_strings": "x"})"), HasSubstr("stop_strings is \"x\""));
+  EXPECT_THAT(Refusal(R"({"chat_template": "{% set x = 1 %}"})"),
+              AllOf(HasSubstr("chat_template: 1:4: found \"set\""), HasSubstr("README")));
+}
+
+TEST(SelfCheckTest, TheShippedRowsOnTheCpu) {
+  const std::unique_ptr<Backend> backend = testing::NewBackend("cpu");
+  // Fewer rows than the golden ones have: the check runs in chunks.
+  absl::StatusOr<Checkpoint> loaded = LoadCheckpoint(
+      std::string(kShippedModel), backend.get(), {.weights = std::nullopt, .max_batch_rows = 300});
+  ASSERT_TRUE(loaded.ok());
+  for (const DType kv_type : {DType::kF32, DType::kF16}) {
+    for (const int page_tokens : {16, 64}) {
+      const absl::StatusOr<SelfCheckReport> report =
+          SelfCheck(std::string(kShippedModel), *loaded, backend.get(), kv_type, page_tokens);
+      ASSERT_TRUE(report.ok()) << report.status().message();
+      EXPECT_EQ(report->num_rows, 21);
+      EXPECT_LE(report->worst_error, report->tolerance);
+      EXPECT_GT(report->worst_error, 0);
+    }
+  }
+}
+
+class SelfCheckSmall : public ::testing::Test {
+ protected:
+  SelfCheckSmall() { directory_.CopyFrom(kSmallModel); }
+
+  // golden.safetensors from the small model's expected logits at three positions.
+  void WriteGolden(float shift, int32_t first_token_shift = 0) {
+    const absl::StatusOr<TensorFile> file =
+        TensorFile::Open(std::string(kSmallModel) + "/expected.safetensors");
+    std::vector<int32_t> tokens = file->Find("tokens")->ToInts();
+    const std::vector<float> logits = file->Find("logits")->ToFloats();
+    const std::vector<int32_t> rows{0, 64, 129};
+    std::vector<float> kept;
+    for (const int32_t row : rows) {
+      kept.insert(kept.end(), logits.begin() + row * 257, logits.begin() + (row + 1) * 257);
+    }
+    kept.back() += shift;
+    tokens[0] += first_token_shift;
+    const auto bytes = [](const std::vector<int32_t>& ids) {
+      return std::string(reinterpret_cast<const char*>(ids.data()), ids.size() * 4);
+    };
+    directory_.Write(
+        "golden.safetensors",
+        testing::MakeSafetensors({{"tokens_0", "I32", {130}, bytes(tokens)},
+                                  {"rows_0", "I32", {3}, bytes(rows)},
+                                  {"logits_0", "F32", {3, 257}, testing::FloatBytes(kept)}}));
+  }
+
+  absl::StatusOr<SelfCheckReport> Run() {
+    absl::StatusOr<Checkpoint> loaded = Load(directory_.Path());
+    EXPECT_TRUE(loaded.ok());
+    return SelfCheck(directory_.Path(), *loaded, Reference(), DType::kF32, 16);
+  }
+
+  ScratchDirectory directory_;
+};
+
+TEST_F(SelfCheckSmall, NoGoldenRowsIsNoFailure) {
+  const absl::StatusOr<SelfCheckReport> report = Run();
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(report->num_rows, 0);
+}
+
+TEST_F(SelfCheckSmall, RightRowsPass) {
+  WriteGolden(0);
+  const absl::StatusOr<SelfCheckReport> report = Run();
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_EQ(report->num_rows, 3);
+}
+
+TEST_F(SelfCheckSmall, AWrongLogitIsNamed) {
+  for (const float shift : {0.5f, NAN}) {
+    WriteGolden(shift);
+    const absl::Status status = Run().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(MessageOf(status),
+                AllOf(HasSubstr("row 0"), HasSubstr("position 129"), HasSubstr("must be within")));
+  }
+}
+
+TEST_F(SelfCheckSmall, TheTrainedPowerIsChecked) {
+  WriteGolden(0);
+  std::string config = testing::ReadFile(directory_.Path() + "/config.json");
+  config.replace(config.find("15.0"), 4, "14.0");
+  directory_.Write("config.json", config);
+  EXPECT_EQ(Run().status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(SelfCheckSmall, GoldenFilesThatLie) {
+  WriteGolden(0, 1000);
+  EXPECT_THAT(MessageOf(Run().status()), AllOf(HasSubstr("tokens_0"), HasSubstr("[0, 257)")));
+  directory_.Write("golden.safetensors",
+                   testing::MakeSafetensors({{"x", "F32", {1}, testing::FloatBytes({1})}}));
+  EXPECT_THAT(MessageOf(Run().status()), HasSubstr("tokens_0"));
+}
+
+}  // namespace
+}  // namespace lssar

@@ -1,0 +1,178 @@
+#include "models/safetensors.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "models/safetensors_header.h"
+#include "tests/models/fixture.h"
+
+namespace lssar {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using testing::FloatBytes;
+using ::testing::HasSubstr;
+using testing::MakeRawSafetensors;
+using testing::MakeSafetensors;
+using testing::MessageOf;
+using testing::ScratchDirectory;
+
+absl::StatusOr<std::vector<TensorEntry>> Parse(const std::string& file) {
+  return ParseSafetensorsHeader(std::as_bytes(std::span(file)), "f");
+}
+
+TEST(SafetensorsTest, ReadsEveryType) {
+  const ScratchDirectory directory;
+  const std::string path = directory.Write(
+      "t.safetensors",
+      MakeSafetensors({{"i64", "I64", {1}, std::string("\xFE\xFF\xFF\xFF\xFF\xFF\xFF\xFF", 8)},
+                       {"f32", "F32", {2, 1}, FloatBytes({1.5f, -2.0f})},
+                       {"i32", "I32", {1}, std::string("\x07\0\0\0", 4)},
+                       {"f16", "F16", {2}, std::string("\x00\x3C\x01\x80", 4)},
+                       {"bf16", "BF16", {1}, std::string("\x80\x3F", 2)},
+                       {"u8", "U8", {2}, "\xFF\x01"},
+                       {"none", "U8", {0, 3}, ""}}));
+  const absl::StatusOr<TensorFile> file = TensorFile::Open(path);
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  EXPECT_THAT(file->Find("f32")->ToFloats(), ElementsAre(1.5f, -2.0f));
+  EXPECT_THAT(file->Find("f32")->shape, ElementsAre(2, 1));
+  EXPECT_THAT(file->Find("f16")->ToFloats(), ElementsAre(1.0f, -0x1p-24f));
+  EXPECT_THAT(file->Find("bf16")->ToFloats(), ElementsAre(1.0f));
+  EXPECT_THAT(file->Find("i64")->ToInts(), ElementsAre(-2));
+  EXPECT_THAT(file->Find("i32")->ToInts(), ElementsAre(7));
+  EXPECT_THAT(file->Find("u8")->ToInts(), ElementsAre(255, 1));
+  EXPECT_EQ(file->Find("none")->NumElements(), 0);
+  EXPECT_EQ(file->Find("f33"), nullptr);
+  EXPECT_THAT(file->Paths(), ElementsAre(path));
+}
+
+TEST(SafetensorsTest, NoSuchFile) {
+  EXPECT_EQ(TensorFile::Open("/no/such/file").status().code(), absl::StatusCode::kNotFound);
+  const ScratchDirectory directory;
+  const absl::Status status = TensorFile::OpenModel(directory.Path()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("model.safetensors"), HasSubstr("index.json")));
+  EXPECT_EQ(TensorFile::Open(directory.Path()).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(SafetensorsTest, HeadersThatLie) {
+  const auto entry = [](std::string_view dtype, std::string_view shape, std::string_view offsets) {
+    return "{\"a\":{\"dtype\":\"" + std::string(dtype) + "\",\"shape\":" + std::string(shape) +
+           ",\"data_offsets\":" + std::string(offsets) + "}}";
+  };
+  std::string past_the_end = MakeRawSafetensors("{}", 0);
+  past_the_end[0] = 100;
+  std::string absurd = past_the_end;
+  absurd[7] = char(0xFF);
+  const std::string two =
+      R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":)";
+  const struct {
+    std::string file;
+    std::vector<std::string> parts;
+  } cases[] = {
+      {"", {"truncated", "0 bytes"}},
+      {"\x05", {"truncated", "1 bytes"}},
+      {past_the_end, {"header length", "100", "2 follow"}},
+      {absurd, {"header length", "at most", "100000000"}},
+      {MakeRawSafetensors("{\"a\":", 0), {"header", "not JSON"}},
+      {MakeRawSafetensors("[]", 0), {"not a JSON object"}},
+      {MakeRawSafetensors("{\"a\xFF\":1}", 0), {"not JSON"}},
+      {MakeRawSafetensors("{\"a\":1}", 0), {"\"a\"", "must be a JSON object"}},
+      {MakeRawSafetensors(R"({"__metadata__":{"x":1}})", 0), {"__metadata__", "x is 1", "string"}},
+      {MakeRawSafetensors(entry("F64", "[1]", "[0,8]"), 8), {"\"a\"", "F64", "F32, F16"}},
+      {MakeRawSafetensors(entry("F32", "[1]", "[0,8]"), 8), {"span 8 bytes", "F32 [1] takes 4"}},
+      {MakeRawSafetensors(entry("F32", "[-1]", "[0,4]"), 4), {"shape", "non-negative"}},
+      {MakeRawSafetensors(entry("F32", "[1.5]", "[0,4]"), 4), {"shape", "integers"}},
+      {MakeRawSafetensors(entry("F32", "[1]", "[4,0]"), 4), {"[4, 0]", "must rise"}},
+      {MakeRawSafetensors(entry("F32", "[1]", "[0]"), 4), {"data_offsets", "two"}},
+      {MakeRawSafetensors(entry("F32", "[2]", "[0,8]"), 4), {"[0, 8]", "4 bytes"}},
+      {MakeRawSafetensors(entry("F32", "[4294967296,4294967296]", "[0,0]"), 0), {"more than 2^64"}},
+      {MakeRawSafetensors(entry("U8", "[1]", "[0,1]"), 2), {"end at byte 1 of 2"}},
+      {MakeRawSafetensors(two + "[2,6]}}", 6), {"\"b\"", "overlaps", "byte 2", "must start at 4"}},
+      {MakeRawSafetensors(two + "[5,9]}}", 9), {"\"b\"", "gap", "byte 5", "must start at 4"}},
+      {MakeRawSafetensors(two + "[0,4]}}", 4), {"overlaps"}},
+      {MakeRawSafetensors(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{}})", 1),
+       {"\"a\"", "twice"}},
+      {MakeRawSafetensors(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"x":0}})", 1),
+       {"unknown field \"x\""}},
+      {MakeRawSafetensors(entry("F32", "[1]", "[0,4]") + " ", 4),  // 60 bytes of header and length
+       {"misaligned", "multiple of 4"}},
+      {MakeRawSafetensors(std::string(200, '['), 0), {"header", "64 levels"}},
+  };
+  for (const auto& c : cases) {
+    const absl::Status status = Parse(c.file).status();
+    ASSERT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.parts.front();
+    for (const std::string& part : c.parts) EXPECT_THAT(MessageOf(status), HasSubstr(part));
+  }
+}
+
+// Whatever the bytes: an answer, and every entry inside of the file.
+TEST(SafetensorsTest, FlippedAndCutFilesNeverReadOutside) {
+  const std::string good = MakeSafetensors(
+      {{"a", "F32", {2, 2}, FloatBytes({1, 2, 3, 4})}, {"b", "F16", {3}, "123456"}});
+  ASSERT_TRUE(Parse(good).ok());
+  std::mt19937 rng(5);
+  int num_refused = 0;
+  for (int i = 0; i < 20000; ++i) {
+    std::string file = good;
+    for (int flips = 1 + int(rng() % 3); flips > 0; --flips) {
+      file[rng() % file.size()] = char(rng());
+    }
+    if (rng() % 4 == 0) file.resize(rng() % file.size());
+    const absl::StatusOr<std::vector<TensorEntry>> entries = Parse(file);
+    num_refused += !entries.ok();
+    if (!entries.ok()) continue;
+    for (const TensorEntry& entry : *entries) {
+      ASSERT_LE(entry.begin, entry.end);
+      ASSERT_LE(entry.end, file.size());
+    }
+  }
+  EXPECT_GT(num_refused, 5000);
+}
+
+class ShardTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<TensorFile> OpenWith(const std::string& weight_map) {
+    directory_.Write("one.safetensors", MakeSafetensors({{"a", "F32", {1}, FloatBytes({1})}}));
+    directory_.Write("two.safetensors", MakeSafetensors({{"b", "F32", {1}, FloatBytes({2})}}));
+    directory_.Write("model.safetensors.index.json",
+                     "{\"metadata\": {\"total_size\": 8}, \"weight_map\": " + weight_map + "}");
+    return TensorFile::OpenModel(directory_.Path());
+  }
+  ScratchDirectory directory_;
+};
+
+TEST_F(ShardTest, AllShardsAreOneModel) {
+  const absl::StatusOr<TensorFile> file =
+      OpenWith(R"({"a": "one.safetensors", "b": "two.safetensors"})");
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  EXPECT_THAT(file->Find("a")->ToFloats(), ElementsAre(1.0f));
+  EXPECT_THAT(file->Find("b")->ToFloats(), ElementsAre(2.0f));
+  EXPECT_EQ(file->Paths().size(), 2u);
+}
+
+TEST_F(ShardTest, AnIndexThatLies) {
+  EXPECT_THAT(MessageOf(OpenWith(R"({"a": "one.safetensors", "c": "two.safetensors"})").status()),
+              AllOf(HasSubstr("\"c\""), HasSubstr("not in two.safetensors")));
+  EXPECT_THAT(MessageOf(OpenWith(R"({"a": "two.safetensors", "b": "two.safetensors"})").status()),
+              HasSubstr("\"a\""));
+  EXPECT_THAT(MessageOf(OpenWith(R"({"a": "../one.safetensors"})").status()),
+              AllOf(HasSubstr("../one"), HasSubstr("beside the index")));
+  EXPECT_THAT(MessageOf(OpenWith(R"({"a": 1})").status()), HasSubstr("must be a string"));
+  EXPECT_EQ(OpenWith(R"({"a": "three.safetensors"})").status().code(), absl::StatusCode::kNotFound);
+  directory_.Write("model.safetensors.index.json", "{}");
+  EXPECT_THAT(MessageOf(TensorFile::OpenModel(directory_.Path()).status()),
+              HasSubstr("weight_map is missing"));
+}
+
+TEST_F(ShardTest, ATensorInTwoShards) {
+  directory_.Write("three.safetensors", MakeSafetensors({{"a", "F32", {1}, FloatBytes({3})}}));
+  EXPECT_THAT(MessageOf(OpenWith(R"({"a": "one.safetensors", "b": "three.safetensors"})").status()),
+              AllOf(HasSubstr("\"a\""), HasSubstr("earlier shard")));
+}
+
+}  // namespace
+}  // namespace lssar

@@ -1,0 +1,176 @@
+#include "models/tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "models/sentence_piece.h"
+#include "models/utf8.h"
+#include "tests/models/fixture.h"
+
+namespace lssar {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::MessageOf;
+
+constexpr std::string_view kReplaced = kReplacementCharacter;
+
+const Tokenizer& Shipped() {
+  static const std::unique_ptr<Tokenizer> tokenizer =
+      LoadTokenizer(std::string(testing::kShippedModel), 4096).value();
+  return *tokenizer;
+}
+
+std::string Streamed(const std::vector<int32_t>& ids, bool continues_text = false) {
+  StreamDecoder decoder(&Shipped(), continues_text);
+  std::string text;
+  for (const int32_t id : ids) {
+    const std::string part = decoder.Push(id);
+    EXPECT_FALSE(FindInvalidUtf8(part)) << "half a character was let out";
+    text += part;
+  }
+  return text + decoder.Finish();
+}
+
+std::vector<int32_t> BytePieces(std::string_view bytes) {
+  std::vector<int32_t> ids;
+  for (const char c : bytes) ids.push_back(7 + int32_t(uint8_t(c)));  // "<0x00>" is piece 7
+  return ids;
+}
+
+const std::vector<std::string>& Texts() {
+  static const std::vector<std::string> texts{
+      "",
+      "Hello, world.",
+      " a leading space,  two spaces, and one behind ",
+      "tabs\tand\nnewlines\n\n",
+      "Grüße aus Köln; ça va? Ελληνικά, русский, עברית, العربية",
+      "日本語と中文、한국어, हिन्दी, ไทย",
+      "emoji: 😀 👩‍👩‍👧‍👦 🇩🇪 👍🏽 e\u0301",
+      "<|user|>What is 12345?\n<|assistant|>",
+      std::string("a\0b", 3),
+  };
+  return texts;
+}
+
+TEST(TokenizerTest, TextComesBackStreamedAndWhole) {
+  for (const std::string& text : Texts()) {
+    const absl::StatusOr<std::vector<int32_t>> ids = Shipped().Encode(text);
+    ASSERT_TRUE(ids.ok());
+    EXPECT_EQ(Decode(Shipped(), *ids), text);
+    EXPECT_EQ(Streamed(*ids), text);
+  }
+}
+
+TEST(TokenizerTest, DecodesAsTheLibraryDoes) {
+  std::string error;
+  const std::string file =
+      testing::ReadFile(std::string(testing::kShippedModel) + "/tokenizer.model");
+  const std::unique_ptr<SentencePieceModel> library = SentencePieceModel::Load(file, error);
+  ASSERT_NE(library, nullptr) << error;
+  EXPECT_TRUE(Shipped().AddsDummyPrefix());
+  for (const std::string& text : Texts()) {
+    const std::vector<int32_t> ids = Shipped().Encode(text).value();
+    EXPECT_EQ(Decode(Shipped(), ids), library->Decode(ids));
+  }
+  // Text pieces alone: of ill-formed bytes the library makes something else of its own.
+  std::mt19937 rng(1);
+  for (int i = 0; i < 2000; ++i) {
+    std::vector<int32_t> ids(1 + rng() % 8);
+    for (int32_t& id : ids) id = 263 + int32_t(rng() % (4096 - 263));
+    EXPECT_EQ(Decode(Shipped(), ids), library->Decode(ids));
+  }
+}
+
+TEST(TokenizerTest, RandomIdsStreamedAreDecodeOfAll) {
+  std::mt19937 rng(2);
+  for (int i = 0; i < 3000; ++i) {
+    std::vector<int32_t> ids(rng() % 24);
+    for (int32_t& id : ids) {
+      // Half of them byte pieces, so that characters are begun, cut and broken often.
+      id = rng() % 2 == 0 ? 7 + int32_t(rng() % 256) : int32_t(rng() % 4096);
+    }
+    const std::string whole = Decode(Shipped(), ids);
+    EXPECT_EQ(Streamed(ids), whole);
+    EXPECT_FALSE(FindInvalidUtf8(whole));
+  }
+}
+
+TEST(TokenizerTest, RoleTokensAreOneId) {
+  EXPECT_THAT(Shipped().Encode("<|user|>").value(), ::testing::Contains(4));
+  EXPECT_THAT(Shipped().Encode("<|assistant|>").value(), ::testing::Contains(5));
+  EXPECT_EQ(Shipped().PieceName(4), "<|user|>");
+  EXPECT_EQ(Shipped().PieceBytes(4), "<|user|>");
+}
+
+TEST(TokenizerTest, PieceBytes) {
+  EXPECT_EQ(Shipped().VocabSize(), 4096);
+  EXPECT_EQ(Shipped().PieceBytes(2), "") << "</s> is a control token";
+  EXPECT_EQ(Shipped().PieceName(2), "</s>");
+  EXPECT_EQ(Shipped().PieceBytes(7 + 0xF0), "\xF0");
+  EXPECT_EQ(Shipped().PieceBytes(267), " the");
+  EXPECT_EQ(Shipped().PieceName(267), "\u2581the");
+  EXPECT_EQ(Shipped().Hash().size(), 16u);
+}
+
+TEST(TokenizerTest, LeadingSpace) {
+  EXPECT_EQ(Streamed({267, 267}), "the the");
+  EXPECT_EQ(Streamed({2, 267}), "the") << "BOS is no text";
+  EXPECT_EQ(Streamed({267}, /*continues_text=*/true), " the");
+  EXPECT_EQ(Streamed({264, 267}), "he the");
+}
+
+TEST(TokenizerTest, RefusesWhatIsNotUtf8) {
+  const absl::Status status = Shipped().Encode("ab\xC3(").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("UTF-8"), HasSubstr("byte 2 of 4")));
+  EXPECT_FALSE(Shipped().Encode("\xED\xA0\x80").ok()) << "a surrogate";
+}
+
+// The Unicode Standard, tables 3-8 to 3-11.
+TEST(StreamDecoderTest, IllFormedBytesAreMaximalSubparts) {
+  const auto decoded = [](std::string_view bytes) { return Streamed(BytePieces(bytes)); };
+  const std::string r(kReplaced);
+  EXPECT_EQ(decoded("\xC0\xAF\xE0\x80\xBF\xF0\x81\x82\x41"), r + r + r + r + r + r + r + r + "A");
+  EXPECT_EQ(decoded("\xED\xA0\x80\xED\xBF\xBF\xED\xAF\x41"), r + r + r + r + r + r + r + r + "A");
+  EXPECT_EQ(decoded("\xF4\x91\x92\x93\xFF\x41\x80\xBF\x42"), r + r + r + r + r + "A" + r + r + "B");
+  EXPECT_EQ(decoded("\xE1\x80\xE2\xF0\x91\x92\xF1\xBF\x41"), r + r + r + r + "A");
+}
+
+TEST(StreamDecoderTest, HoldsACharacterUntilItIsWhole) {
+  StreamDecoder decoder(&Shipped(), false);
+  const std::vector<int32_t> ids = BytePieces("\xF0\x9F\x98\x80x");
+  EXPECT_EQ(decoder.Push(ids[0]), "");
+  EXPECT_EQ(decoder.Push(ids[1]), "");
+  EXPECT_EQ(decoder.Push(ids[2]), "");
+  EXPECT_EQ(decoder.Push(ids[3]), "😀");
+  EXPECT_EQ(decoder.Push(ids[4]), "x");
+  EXPECT_EQ(decoder.Push(ids[0]), "");
+  EXPECT_EQ(decoder.Push(ids[4]), std::string(kReplaced) + "x") << "cut, then something else";
+  EXPECT_EQ(decoder.Push(ids[0]), "");
+  EXPECT_EQ(decoder.Finish(), kReplaced);
+}
+
+TEST(Utf8Test, FindInvalid) {
+  EXPECT_EQ(FindInvalidUtf8(""), std::nullopt);
+  EXPECT_EQ(FindInvalidUtf8("añ日😀\U0010FFFF"), std::nullopt);
+  EXPECT_EQ(FindInvalidUtf8("ab\x80"), 2u);
+  EXPECT_EQ(FindInvalidUtf8("日\xF0\x9F"), 3u);
+}
+
+TEST(LoadTokenizerTest, BadFiles) {
+  const testing::ScratchDirectory directory;
+  EXPECT_EQ(LoadTokenizer(directory.Path(), 10).status().code(), absl::StatusCode::kNotFound);
+  directory.Write("tokenizer.model", "not a model");
+  EXPECT_THAT(MessageOf(LoadTokenizer(directory.Path(), 10).status()),
+              AllOf(HasSubstr("tokenizer.model"), HasSubstr("not a SentencePiece model")));
+  EXPECT_THAT(MessageOf(LoadTokenizer(std::string(testing::kShippedModel), 5000).status()),
+              AllOf(HasSubstr("4096"), HasSubstr("vocab_size, 5000")));
+}
+
+}  // namespace
+}  // namespace lssar
