@@ -47,6 +47,12 @@ struct Product {
     return tile * static_cast<size_t>(args.num_rows) / num_tiles;
   }
   size_t NumRows(size_t tile) const { return FirstRow(tile + 1) - FirstRow(tile); }
+
+  const std::byte* Panel(size_t panel_idx) const {
+    return static_cast<const std::byte*>(weight.Panel(static_cast<int>(panel_idx)));
+  }
+  // Bytes of a panel between one k and the next.
+  size_t StepBytes() const { return size_t{kPanelRows} * BytesOf(weight.StoredType()); }
 };
 
 // Rows of tile `tile`, normalised, interleaved as the tile kernels read them.
@@ -74,8 +80,8 @@ void PackTile(const Product& product, size_t tile, int thread_idx, float* packed
 
 // One row of a tile's sums to kPanelRows elements of out: bias, activation, residual.
 // Shapes    every array [kPanelRows]; bias and residual null or not
-void FinishColumns(const float* sums, const float* bias, Activation activation,
-                   const float* residual, float* out) {
+HWY_INLINE void FinishColumns(const float* sums, const float* bias, Activation activation,
+                              const float* residual, float* out) {
   const FloatTag d;
   for (size_t c = 0; c < kPanelRows; c += kLanes) {
     FloatVec y = hn::Load(d, sums + c);
@@ -97,68 +103,92 @@ void FinishLastColumns(const float* sums, const float* bias, Activation activati
   std::memcpy(out, whole, count * sizeof(float));
 }
 
-// Rows [first_row, first_row + num_rows) of the product with one panel, from their sums.
-void FinishPanel(const LinearArgs& args, const float* sums, size_t panel_idx, size_t first_row,
-                 size_t num_rows) {
-  const size_t num_columns = static_cast<size_t>(args.weight->NumRows());
-  const size_t first_column = panel_idx * size_t{kPanelRows};
-  const size_t count = std::min(size_t{kPanelRows}, num_columns - first_column);
-  const float* bias = args.bias == nullptr ? nullptr : args.bias + first_column;
-  for (size_t r = 0; r < num_rows; ++r) {
-    const size_t idx = (first_row + r) * num_columns + first_column;
-    const float* residual = args.residual == nullptr ? nullptr : args.residual + idx;
-    const float* row_sums = sums + r * size_t{kPanelRows};
-    if (count == kPanelRows) {
-      FinishColumns(row_sums, bias, args.activation, residual, args.out + idx);
-    } else {
-      FinishLastColumns(row_sums, bias, args.activation, residual, count, args.out + idx);
+// Where a tile's sums go: rows [first_row, first_row + num_rows) of out, columns of one panel.
+struct OutTile {
+  const LinearArgs& args;
+  size_t panel_idx;
+  size_t first_row;
+  size_t num_rows;
+
+  size_t NumColumns() const { return static_cast<size_t>(args.weight->NumRows()); }
+  size_t FirstColumn() const { return panel_idx * size_t{kPanelRows}; }
+  size_t Index(size_t r) const { return (first_row + r) * NumColumns() + FirstColumn(); }
+};
+
+// Each row of a tile lies on a page of its own, so the lines are asked for before the sums are
+// ready: 1 to 2% of a product of 512 rows.
+void PrefetchOut(const OutTile& tile) {
+  constexpr size_t kLineFloats = 64 / sizeof(float);
+  for (size_t r = 0; r < tile.num_rows; ++r) {
+    const size_t idx = tile.Index(r);
+    for (size_t c = 0; c < kPanelRows; c += kLineFloats) {
+      __builtin_prefetch(tile.args.out + idx + c, 1);
+      if (tile.args.residual != nullptr) hwy::Prefetch(tile.args.residual + idx + c);
     }
   }
 }
 
-// Tiles [first_tile, end_tile) of x times one panel.
-void MultiplyPanel(const Product& product, size_t panel_idx, size_t first_tile, size_t end_tile,
-                   int thread_idx) {
-  const LinearArgs& args = product.args;
-  const size_t num_steps = product.num_steps;
-  const size_t first_row = product.FirstRow(first_tile);
-  const size_t num_rows = product.FirstRow(end_tile) - first_row;
-  constexpr size_t kWideCount = kBlockSteps * size_t{kPanelRows};
-  float* sums =
-      product.scratch.OfThread<float>(thread_idx, kWideCount + num_rows * size_t{kPanelRows});
-  float* wide = sums + num_rows * size_t{kPanelRows};
-  const auto* panel =
-      static_cast<const std::byte*>(product.weight.Panel(static_cast<int>(panel_idx)));
-  const size_t step_bytes = size_t{kPanelRows} * BytesOf(product.weight.StoredType());
-
-  if (end_tile - first_tile == 1) {
-    (*product.format.tiles)[num_rows](panel, product.x + first_row * num_steps, num_steps, false,
-                                      {panel + kPrefetchBytes, step_bytes}, sums);
-  } else {
-    for (size_t k = 0; k < num_steps; k += kBlockSteps) {
-      const size_t count = std::min(kBlockSteps, num_steps - k);
-      const std::byte* stored = panel + k * step_bytes;
-      const void* weights = stored;
-      if (product.format.widen != nullptr) {
-        product.format.widen(stored, count * size_t{kPanelRows}, wide);
-        weights = wide;
-      }
-      for (size_t tile = first_tile; tile < end_tile; ++tile) {
-        const size_t row = product.FirstRow(tile);
-        const size_t tile_rows = product.NumRows(tile);
-        const float* x = product.x + row * num_steps + k * tile_rows;
-        // Behind the first tile the next weights come in, behind the others the next tile's x.
-        const Upcoming upcoming =
-            tile == first_tile
-                ? Upcoming{stored + count * step_bytes, step_bytes}
-                : Upcoming{reinterpret_cast<const std::byte*>(x + tile_rows * num_steps),
-                           tile_rows * sizeof(float)};
-        kTileFunctions<F32Weights>[tile_rows](weights, x, count, k > 0, upcoming,
-                                              sums + (row - first_row) * size_t{kPanelRows});
-      }
+void FinishTile(const OutTile& tile, const float* sums) {
+  const LinearArgs& args = tile.args;
+  const size_t count = std::min(size_t{kPanelRows}, tile.NumColumns() - tile.FirstColumn());
+  const float* bias = args.bias == nullptr ? nullptr : args.bias + tile.FirstColumn();
+  for (size_t r = 0; r < tile.num_rows; ++r, sums += kPanelRows) {
+    const size_t idx = tile.Index(r);
+    const float* residual = args.residual == nullptr ? nullptr : args.residual + idx;
+    if (count == kPanelRows) {
+      FinishColumns(sums, bias, args.activation, residual, args.out + idx);
+    } else {
+      FinishLastColumns(sums, bias, args.activation, residual, count, args.out + idx);
     }
   }
-  FinishPanel(args, sums, panel_idx, first_row, num_rows);
+}
+
+// One tile times one panel: the weights are widened on their way to the multipliers.
+void MultiplyOne(const Product& product, size_t panel_idx, size_t tile, int thread_idx) {
+  const size_t row = product.FirstRow(tile);
+  const size_t num_rows = product.NumRows(tile);
+  float* sums = product.scratch.OfThread<float>(thread_idx, num_rows * size_t{kPanelRows});
+  const std::byte* panel = product.Panel(panel_idx);
+  (*product.format.tiles)[num_rows](panel, product.x + row * product.num_steps, product.num_steps,
+                                    false, {panel + kPrefetchBytes, product.StepBytes()}, sums);
+  FinishTile({product.args, panel_idx, row, num_rows}, sums);
+}
+
+// Tiles [first_tile, end_tile) times one panel: a block of its weights is widened once for all.
+void MultiplyMany(const Product& product, size_t panel_idx, size_t first_tile, size_t end_tile,
+                  int thread_idx) {
+  const size_t num_steps = product.num_steps;
+  const size_t first_row = product.FirstRow(first_tile);
+  const size_t num_sums = (product.FirstRow(end_tile) - first_row) * size_t{kPanelRows};
+  float* sums =
+      product.scratch.OfThread<float>(thread_idx, num_sums + kBlockSteps * size_t{kPanelRows});
+  float* wide = sums + num_sums;
+  for (size_t k = 0; k < num_steps; k += kBlockSteps) {
+    const size_t count = std::min(kBlockSteps, num_steps - k);
+    const bool is_last = k + count == num_steps;
+    const std::byte* stored = product.Panel(panel_idx) + k * product.StepBytes();
+    const void* weights = stored;
+    if (product.format.widen != nullptr) {
+      product.format.widen(stored, count * size_t{kPanelRows}, wide);
+      weights = wide;
+    }
+    for (size_t tile = first_tile; tile < end_tile; ++tile) {
+      const size_t row = product.FirstRow(tile);
+      const size_t num_rows = product.NumRows(tile);
+      const float* x = product.x + row * num_steps + k * num_rows;
+      float* tile_sums = sums + (row - first_row) * size_t{kPanelRows};
+      const OutTile out = {product.args, panel_idx, row, num_rows};
+      // Behind the first tile the next weights come in, behind the others the next tile's x.
+      const Upcoming upcoming =
+          tile == first_tile
+              ? Upcoming{stored + count * product.StepBytes(), product.StepBytes()}
+              : Upcoming{reinterpret_cast<const std::byte*>(x + num_rows * num_steps),
+                         num_rows * sizeof(float)};
+      if (is_last) PrefetchOut(out);
+      kTileFunctions<F32Weights>[num_rows](weights, x, count, k > 0, upcoming, tile_sums);
+      if (is_last) FinishTile(out, tile_sums);
+    }
+  }
 }
 
 void LinearOfTarget(const LinearArgs& args, const int32_t* row_ids, ThreadPool& pool,
@@ -196,7 +226,11 @@ void LinearOfTarget(const LinearArgs& args, const int32_t* row_ids, ThreadPool& 
         const size_t first_tile = block * product.num_tiles / num_blocks;
         const size_t end_tile = (block + 1) * product.num_tiles / num_blocks;
         for (size_t panel = first_panel; panel < end_panel; ++panel) {
-          MultiplyPanel(product, panel, first_tile, end_tile, thread_idx);
+          if (end_tile - first_tile == 1) {
+            MultiplyOne(product, panel, first_tile, thread_idx);
+          } else {
+            MultiplyMany(product, panel, first_tile, end_tile, thread_idx);
+          }
         }
       });
 }
