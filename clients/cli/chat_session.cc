@@ -46,9 +46,8 @@ absl::StatusOr<v1::GenerateRequest> ChatSession::MakeRequest(const std::string& 
   v1::GenerateRequest request;
   absl::Status status = FillRequest(sampling_, &request);
   if (!status.ok()) return status;
-  if (sampling_.max_tokens.has_value()) {
-    request.set_max_tokens(std::min(*sampling_.max_tokens, *room));
-  }
+  if (request.has_max_tokens()) request.set_max_tokens(std::min(request.max_tokens(), *room));
+  if (request.has_min_tokens()) request.set_min_tokens(std::min(request.min_tokens(), *room));
   if (!system_.empty()) AddMessage("system", system_, request.mutable_chat());
   request.mutable_chat()->mutable_messages()->MergeFrom(chat_.messages());
   AddMessage("user", text, request.mutable_chat());

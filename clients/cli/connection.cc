@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -46,11 +47,19 @@ bool IsFromEnvironment(const std::string& directory) {
 }  // namespace
 
 void AddConnectionFlags(CLI::App* app, ConnectionFlags* flags) {
+  constexpr char kGroup[] = "Server, or model run here";
   app->add_option("--server", flags->server,
                   absl::StrCat("the server to ask [default ", kDefaultServer, "]"))
       ->option_text("HOST:PORT")
-      ->group("Connection");
+      ->group(kGroup);
+  const size_t num_own = app->get_options().size();
   AddModelFlags(*app, flags->model);
+  const std::vector<CLI::Option*> options = app->get_options([](CLI::Option*) { return true; });
+  for (size_t i = num_own; i < options.size(); ++i) {
+    options[i]->option_text(options[i]->get_type_name())->group("With --model, as lssar-server's");
+  }
+  app->get_option("--model")->group(kGroup)->description(
+      "run the checkpoint in this directory here, without a server");
 }
 
 absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const ConnectionFlags& flags) {

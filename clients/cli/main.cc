@@ -86,13 +86,25 @@ int FlushOutput() {
   return kExitFailure;
 }
 
+// CLI11's help with one empty line between groups instead of two.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_help(const CLI::App* app, std::string name,
+                        CLI::AppFormatMode mode) const override {
+    return CLI::detail::find_and_replace(CLI::Formatter::make_help(app, name, mode), "\n\n\n",
+                                         "\n\n");
+  }
+};
+
 void FillRoot(CLI::App* root) {
-  root->description("lssar: inference for GPT models with LSSAR attention.");
   root->set_version_flag("--version", "lssar " LSSAR_VERSION);
   root->set_help_flag("-h,--help", "Print this and leave");
-  root->get_formatter()->column_width(32);
-  root->get_formatter()->label("SUBCOMMAND", "COMMAND");
-  root->get_formatter()->label("Subcommands", "Commands");
+  const auto formatter = std::make_shared<HelpFormatter>();
+  formatter->column_width(30);
+  formatter->label("SUBCOMMAND", "COMMAND");
+  formatter->label("Positionals", "Arguments");
+  formatter->label("OPTIONS", "FLAGS");
+  root->formatter(formatter);
   root->footer(
       "Each command asks a server (--server HOST:PORT, default 127.0.0.1:50051) or, with\n"
       "--model DIR, runs the same server inside itself. Exit codes: 0 done, 1 failed, 2 usage.\n\n"
@@ -106,7 +118,7 @@ int Main(int argc, char** argv) {
   // gRPC logs connection attempts to stderr by itself; what matters reaches the user as a status.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
 
-  CLI::App root;
+  CLI::App root("Inference for GPT models with LSSAR attention.", "lssar");
   FillRoot(&root);
   std::vector<std::pair<CLI::App*, std::unique_ptr<Command>>> commands;
   for (const CommandEntry& entry : kCommands) {
@@ -124,7 +136,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::Success& success) {  // --help, --version
     return root.exit(success);
   } catch (const CLI::ExtrasError&) {
-    PrintError(absl::StrCat(ExplainLeftover(root, chosen()), "; see --help"));
+    PrintError(absl::StrCat(ExplainLeftover(root, chosen()), " (--help lists them all)"));
     return kExitUsage;
   } catch (const CLI::ParseError& error) {
     PrintError(absl::StrCat(error.what(), "; see --help"));

@@ -1,0 +1,222 @@
+"""`lssar` end to end on the shipped checkpoint: real model, real engine, no port."""
+
+import json
+import os
+import socket
+import struct
+import tempfile
+import unittest
+
+from programs import MODEL, run_cli
+
+
+class GenerateTest(unittest.TestCase):
+
+    def test_streams_text_and_repeats_it_for_a_seed(self):
+        arguments = 'generate', 'The river', '--max-tokens', '24', '--seed', '5', '--ignore-eos'
+        first, second = run_cli(*arguments), run_cli(*arguments)
+        self.assertEqual(first.returncode, 0, first.stderr)
+        self.assertGreater(len(first.stdout), 20)
+        self.assertEqual(first.stdout, second.stdout)
+        self.assertEqual(first.stderr, '')
+
+    def test_prompt_from_argument_file_and_stdin_are_one(self):
+        flags = '--max-tokens', '8', '--temperature', '0'
+        from_argument = run_cli('generate', 'The river', *flags)
+        with tempfile.NamedTemporaryFile('w', suffix='.txt') as file:
+            file.write('The river\n')
+            file.flush()
+            from_file = run_cli('generate', '--prompt-file', file.name, *flags)
+        from_stdin = run_cli('generate', '-', *flags, stdin='The river\n')
+        self.assertEqual(from_argument.returncode, 0, from_argument.stderr)
+        self.assertEqual(from_argument.stdout, from_file.stdout)
+        self.assertEqual(from_argument.stdout, from_stdin.stdout)
+
+    def test_json_has_every_choice_with_its_tokens(self):
+        done = run_cli('generate', 'The river', '--n', '3', '--max-tokens', '5', '--ignore-eos',
+                       '--logprobs', '2', '--seed', '1', '--json')
+        reply = json.loads(done.stdout)
+        self.assertEqual(reply['seed'], 1)
+        self.assertEqual(len(reply['choices']), 3)
+        for choice in reply['choices']:
+            self.assertEqual(choice['finish_reason'], 'LENGTH')
+            self.assertEqual(len(choice['tokens']), 5)
+            self.assertTrue(all(token['logprob'] < 0 and len(token['top']) == 2
+                                for token in choice['tokens']))
+        self.assertEqual(reply['usage']['num_generated_tokens'], 15)
+
+    def test_stop_string_is_not_shown(self):
+        whole = run_cli('generate', 'The river', '--temperature', '0', '--max-tokens', '40').stdout
+        stop = whole.split()[3]
+        done = run_cli('generate', 'The river', '--temperature', '0', '--max-tokens', '40',
+                       '--stop', stop)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout, whole[:whole.index(stop)] + '\n')
+
+    def test_stats_go_to_stderr(self):
+        done = run_cli('generate', 'The river', '--max-tokens', '8', '--ignore-eos', '--stats')
+        self.assertRegex(done.stderr, r'8 tokens, [0-9.]+ tokens/s')
+        self.assertNotIn('tokens/s', done.stdout)
+
+
+class ScoreTest(unittest.TestCase):
+
+    def test_tokens_add_up_and_the_greedy_text_is_greedy(self):
+        greedy = run_cli('generate', 'The river', '--temperature', '0', '--max-tokens', '4')
+        text = greedy.stdout[:-1]
+        done = run_cli('score', '--context', 'The river', '--continuation', text,
+                       '--continuation', ' zzz', '--tokens', '--json')
+        first, second = json.loads(done.stdout)['continuations']
+        self.assertTrue(first['is_greedy'], done.stdout)
+        self.assertFalse(second['is_greedy'])
+        for each in first, second:
+            self.assertEqual(len(each['tokens']), each['num_tokens'])
+            self.assertAlmostEqual(sum(token['logprob'] for token in each['tokens']),
+                                   each['logprob'], places=4)
+
+    def test_file_and_stdin_of_json_lines(self):
+        lines = '\n'.join(json.dumps({'context': f'Item {i}', 'continuations': [' a', ' b']})
+                          for i in range(70))
+        done = run_cli('score', '--file', '-', '--json', stdin=lines)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        items = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual(len(items), 70)
+        self.assertTrue(all(len(item['continuations']) == 2 for item in items))
+        one = run_cli('score', '--context', 'Item 69', '--continuation', ' a',
+                      '--continuation', ' b', '--json')
+        self.assertEqual(json.loads(one.stdout), items[69])
+
+    def test_loss_by_length(self):
+        ids = [2] + [300 + i % 97 for i in range(2000)]
+        with tempfile.NamedTemporaryFile(suffix='.bin') as file:
+            file.write(struct.pack(f'<{len(ids)}H', *ids))
+            file.flush()
+            done = run_cli('score', '--ids', file.name, '--lengths', '64,256', '--json')
+            table = run_cli('score', '--ids', file.name, '--lengths', '64,256')
+            full = run_cli('score', '--ids', file.name, '--lengths', '128', '--max-context', '128')
+            over = run_cli('score', '--ids', file.name, '--lengths', '4K')
+        lengths = json.loads(done.stdout)['lengths']
+        self.assertEqual([(at['length'], at['num_rows'], at['num_tokens']) for at in lengths],
+                         [(64, 8, 512), (256, 8, 2048)])
+        self.assertTrue(all(0 < at['loss'] < 20 for at in lengths))
+        self.assertIn(f"{lengths[0]['loss']:.4f}", table.stdout)
+        self.assertIn('without each row\'s last token', full.stdout)
+        self.assertEqual(over.returncode, 2)
+        self.assertIn('4096 needs more ids than the file\'s 2001', over.stderr)
+
+
+class ChatTest(unittest.TestCase):
+
+    def test_answers_line_by_line(self):
+        done = run_cli('chat', '--max-tokens', '12', '--seed', '3', '--json',
+                       stdin='How are you?\n\nWhat is new?\n')
+        self.assertEqual(done.returncode, 0, done.stderr)
+        answers = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual([answer['role'] for answer in answers], ['assistant'] * 2)
+        self.assertGreater(answers[1]['num_prompt_tokens'], answers[0]['num_prompt_tokens'])
+
+    def test_commands(self):
+        done = run_cli('chat', '--max-tokens', '6', '--json',
+                       stdin='/help\nHello\n/stats\n/system Be brief.\n/reset\n/stats\n/rest\n'
+                       '//slash\n/quit\nnever said\n')
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for part in ('/system TEXT', '1 answers', 'system text set', 'begins anew',
+                     'context: 0 of 16384', 'did you mean /reset?'):
+            self.assertIn(part, done.stderr)
+        self.assertEqual(len(done.stdout.splitlines()), 2)  # to Hello and to /slash
+
+    def test_full_context_is_named_with_the_way_on(self):
+        done = run_cli('chat', '--max-context', '64', '--min-tokens', '20', '--max-tokens',
+                       '20', stdin='Tell me all of it, please.\n' * 4 + '/reset\nHello\n')
+        self.assertIn('the context is full', done.stderr)
+        self.assertIn('/reset forgets the chat', done.stderr)
+        self.assertIn('the chat begins anew', done.stderr)
+
+
+class PasskeyTest(unittest.TestCase):
+
+    def test_finds_keys_in_short_text(self):
+        done = run_cli('passkey', '--lengths', '256,512', '--trials', '3,2', '--json')
+        self.assertEqual(done.returncode, 0, done.stderr)
+        reply = json.loads(done.stdout)
+        # random.Random(7) draws these first.
+        self.assertEqual([trial['key'] for trial in reply['trials']],
+                         ['21223', '25876', '4748', '21223', '25876'])
+        self.assertEqual([(at['length'], at['num_trials']) for at in reply['lengths']],
+                         [(256, 3), (512, 2)])
+        # The shipped model finds every key at its trained length (models/zoo/lssar-6m/README.md).
+        self.assertEqual([at['accuracy'] for at in reply['lengths']], [1, 1])
+        for trial in reply['trials']:
+            self.assertEqual(trial['answer'], f" {trial['key']}.")
+            self.assertLess(trial['num_prompt_tokens'], trial['length'] - 6)
+
+    def test_table_and_map_in_a_pipe(self):
+        done = run_cli('passkey', '--lengths', '256', '--trials', '1', '--depths', '0,1')
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r'256 +\d+ +2 +2 +100% +34-100%')
+        self.assertRegex(done.stdout, r'100% +100\n')
+        self.assertNotIn('\x1b', done.stdout + done.stderr)
+
+    def test_length_over_the_context(self):
+        done = run_cli('passkey', '--lengths', '512', '--max-context', '256')
+        self.assertEqual(done.returncode, 2)
+        self.assertIn('512 is over the served context of 256', done.stderr)
+
+
+class UsageTest(unittest.TestCase):
+
+    def test_info(self):
+        facts = json.loads(run_cli('info', '--json').stdout)
+        self.assertEqual((facts['model_name'], facts['attention_kind'], facts['attention_p']),
+                         ('lssar-6m', 'lssar', 15))
+        self.assertIn('trained at 1024 tokens', run_cli('info').stdout)
+
+    def expect_usage(self, part, *arguments, model=False):
+        done = run_cli(*arguments, model=model)
+        self.assertEqual(done.returncode, 2, done)
+        self.assertIn(part, done.stderr)
+        self.assertEqual(done.stdout, '')
+
+    def test_wrong_usage_exits_2_and_says_what_was_meant(self):
+        self.expect_usage("did you mean '--temperature'?", 'generate', 'x', '--temprature=0.5')
+        self.expect_usage("did you mean 'generate'?", 'genrate', 'x')
+        self.expect_usage("did you mean '--lengths'?", 'passkey', '--length', '1K')
+        self.expect_usage("unexpected argument 'river'", 'generate', 'The', 'river')
+        self.expect_usage('Usage: lssar')
+        self.expect_usage('give one prompt', 'generate')
+        self.expect_usage('exclude each other', 'info', '--server', 'localhost:1', model=True)
+        self.expect_usage("'x' is not a whole number", 'passkey', '--lengths', 'x')
+        self.expect_usage("'17' is not ID:BIAS", 'generate', 'x', '--logit-bias', '17')
+
+    def test_the_servers_limits_are_usage_too(self):
+        self.expect_usage('temperature', 'generate', 'x', '--temperature', '-1', model=True)
+        self.expect_usage('max_tokens', 'generate', 'x', '--max-tokens', '99999', model=True)
+
+    def test_help_ends_with_two_examples(self):
+        for command in 'generate', 'chat', 'score', 'passkey', 'info':
+            done = run_cli(command, '--help', model=False)
+            self.assertEqual(done.returncode, 0)
+            examples = done.stdout[done.stdout.index('Examples:'):].strip().splitlines()
+            self.assertEqual(len(examples), 3, command)
+            self.assertTrue(all(f'lssar {command}' in line for line in examples[1:]), command)
+
+    def test_no_server(self):
+        with socket.socket() as taken:
+            taken.bind(('127.0.0.1', 0))  # bound, not listening: nobody answers there
+            address = f'127.0.0.1:{taken.getsockname()[1]}'
+            done = run_cli('info', '--server', address, model=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(f'no server at {address}; start one with', done.stderr)
+        self.assertIn('--model DIR', done.stderr)
+
+    def test_missing_model_and_file(self):
+        done = run_cli('info', '--model', os.path.join(MODEL, 'nothing'), model=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn('nothing', done.stderr)
+        done = run_cli('generate', '--prompt-file', '/nonexistent')
+        self.assertEqual(done.returncode, 1)
+        self.assertIn('/nonexistent', done.stderr)
+
+
+if __name__ == '__main__':
+    unittest.main()

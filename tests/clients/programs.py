@@ -1,0 +1,48 @@
+"""The built programs and how tests run them. ctest names them in the environment."""
+
+import json
+import os
+import subprocess
+
+CLI = os.environ['LSSAR_CLI']
+SERVER = os.environ['LSSAR_SERVER']
+MODEL = 'models/zoo/lssar-6m'  # of the source tree, where ctest starts the tests
+TIMEOUT_S = 240  # far beyond what any call takes: only a hang meets it
+
+
+def clean_environment(**extra):
+    """The environment without settings of ours, so that a user's do not change a test."""
+    kept = {name: value for name, value in os.environ.items()
+            if not name.startswith('LSSAR_') and name != 'NO_COLOR'}
+    return {**kept, **extra}
+
+
+def run_cli(*arguments, stdin='', model=True, **extra):
+    """Runs `lssar` with pipes; with the shipped model unless told. -> CompletedProcess of text."""
+    command = [CLI, *arguments, *(['--model', MODEL] if model else [])]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S,
+                          env=clean_environment(LSSAR_HISTORY='', **extra), check=False)
+
+
+class RunningServer:
+    """`lssar-server` on a free port, for a with block; `address` is host:port."""
+
+    def __init__(self, *flags):
+        self._command = [SERVER, '--model', MODEL, '--listen', '127.0.0.1:0', *flags]
+
+    def __enter__(self):
+        self._server = subprocess.Popen(self._command, stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT, text=True,
+                                        env=clean_environment())
+        log = ''
+        for line in self._server.stdout:
+            log += line
+            event = json.loads(line) if line.startswith('{') else {}
+            if event.get('event') == 'serving':
+                self.address = event['address']
+                return self
+        raise RuntimeError(f'the server ended with {self._server.wait()}:\n{log}')
+
+    def __exit__(self, *unused):
+        self._server.terminate()
+        self._server.communicate(timeout=TIMEOUT_S)

@@ -1,0 +1,94 @@
+"""The Python package against the real server."""
+
+import unittest
+
+from lssar_client import Client, LssarError
+from programs import RunningServer
+
+
+class PythonClientTest(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = RunningServer()
+        cls.enterClassContext(cls.server)
+        cls.client = cls.enterClassContext(Client(cls.server.address, timeout_s=120))
+
+    def test_generate_is_the_text_piece_by_piece(self):
+        options = {'max_tokens': 400, 'seed': 3, 'ignore_eos': True}
+        pieces = list(self.client.generate('The river', **options))
+        self.assertGreater(len(pieces), 1)  # a slow reader gets several tokens at once
+        whole = self.client.complete('The river', **options)
+        self.assertEqual(''.join(pieces), whole[0].text)
+        self.assertEqual(whole[0].finish_reason, 'LENGTH')
+
+    def test_ids_and_text_are_the_same_prompt(self):
+        ids = self.client.tokenize('The river')
+        by_ids, by_text = (self.client.complete(prompt, max_tokens=8, temperature=0)
+                           for prompt in (ids, 'The river'))
+        self.assertEqual(by_ids, by_text)
+
+    def test_choices_and_logprobs(self):
+        choices = self.client.complete('The river', n=2, max_tokens=4, logprobs=3, seed=1,
+                                       ignore_eos=True)
+        self.assertEqual(len(choices), 2)
+        for choice in choices:
+            self.assertEqual(len(choice.tokens), 4)
+            self.assertEqual(b''.join(token.piece for token in choice.tokens).decode(), choice.text)
+            for token in choice.tokens:
+                self.assertEqual(len(token.top), 3)
+                self.assertLessEqual(token.logprob, token.top[0].logprob)
+
+    def test_stream_says_how_it_began_and_ended(self):
+        with self.client.stream('The river', max_tokens=3, ignore_eos=True,
+                                prompt_logprobs=0) as stream:
+            num_tokens = sum(len(delta.tokens) for delta in stream)
+        self.assertEqual(num_tokens, 3)
+        self.assertEqual(stream.started.num_prompt_tokens, len(self.client.tokenize('The river')))
+        self.assertEqual(stream.finished.usage.num_generated_tokens, 3)
+        self.assertEqual(len(stream.prompt_tokens), stream.started.num_prompt_tokens - 1)
+
+    def test_leaving_a_stream_cancels_it(self):
+        with self.client.stream('The river', max_tokens=16000, ignore_eos=True) as stream:
+            next(iter(stream))
+        # One step later its pages are free and nothing runs: the server says so when asked again.
+        for _ in range(1000):
+            facts = self.client.get_info()
+            if facts.num_running == 0 and facts.num_free_pages == facts.num_pages:
+                break
+        self.assertEqual((facts.num_running, facts.num_free_pages), (0, facts.num_pages))
+
+    def test_chat(self):
+        answer = self.client.complete([('user', 'How are you?')], max_tokens=16, seed=1)[0]
+        self.assertNotIn('<|user|>', answer.text)
+        self.assertTrue(answer.text)
+
+    def test_score_adds_up(self):
+        paris, ids = self.client.score('The capital of France is', [' Paris', [300, 301]],
+                                       per_token=True, top_logprobs=1)
+        self.assertAlmostEqual(sum(token.logprob for token in paris.tokens), paris.logprob,
+                               places=4)
+        self.assertEqual(paris.num_bytes, len(' Paris'))
+        self.assertEqual([token.id for token in ids.tokens], [300, 301])
+        greedy = self.client.complete('The river', max_tokens=3, temperature=0)[0].text
+        self.assertTrue(self.client.score('The river', [greedy])[0].is_greedy)
+
+    def test_tokenize_and_back(self):
+        text = 'Grüße, 世界 🙂'
+        ids = self.client.tokenize(text, add_bos=False)
+        self.assertEqual(self.client.detokenize(ids), text)
+        self.assertEqual(self.client.tokenize(text), [self.client.get_info().bos_id, *ids])
+
+    def test_errors_carry_code_and_sentence(self):
+        with self.assertRaisesRegex(LssarError, 'temperature.*-1.*100') as caught:
+            self.client.complete('x', temperature=-1)
+        self.assertEqual(caught.exception.code, 'INVALID_ARGUMENT')
+        with self.assertRaisesRegex(TypeError, "'temprature'"):
+            self.client.complete('x', temprature=1)
+        with Client('127.0.0.1:1') as nobody, self.assertRaises(LssarError) as caught:
+            nobody.get_info()
+        self.assertEqual(caught.exception.code, 'UNAVAILABLE')
+
+
+if __name__ == '__main__':
+    unittest.main()

@@ -1,0 +1,149 @@
+"""`lssar` on a terminal: line editing, Ctrl-C, colours, history."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import tempfile
+import termios
+import time
+import unittest
+
+from programs import CLI, MODEL, TIMEOUT_S, clean_environment
+
+CTRL_A, CTRL_C, CTRL_D, UP = b'\x01', b'\x03', b'\x04', b'\x1b[A'
+
+
+class TerminalProgram:
+    """A program on a pseudo-terminal of its own, for a with block."""
+
+    def __init__(self, *arguments, **extra):
+        self._arguments = arguments
+        self._extra = extra
+        self.output = ''
+
+    def __enter__(self):
+        self._master, slave = pty.openpty()
+        self._program = subprocess.Popen(
+            [CLI, *self._arguments, '--model', MODEL], stdin=slave, stdout=slave, stderr=slave,
+            preexec_fn=self._own_terminal,
+            env=clean_environment(TERM='xterm-256color', **self._extra))
+        os.close(slave)
+        return self
+
+    @staticmethod
+    def _own_terminal():
+        """Ctrl-C of this terminal shall reach this program: a session with it as its terminal."""
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    def __exit__(self, *unused):
+        self._program.kill()
+        self._program.wait()
+        os.close(self._master)
+
+    def type(self, keys):
+        os.write(self._master, keys)
+
+    def expect(self, pattern):
+        """Reads on until the pattern stands in what came since the last one; -> that part."""
+        deadline = time.monotonic() + TIMEOUT_S / 4
+        while not (match := re.search(pattern, self.output)):
+            ready, _, _ = select.select([self._master], [], [], deadline - time.monotonic())
+            if not ready:
+                raise AssertionError(f'{pattern!r} never came; the screen holds {self.output!r}')
+            try:
+                self.output += os.read(self._master, 4096).decode(errors='replace')
+            except OSError:  # the program has closed its end
+                raise AssertionError(f'{pattern!r} never came, at the end: {self.output!r}')
+        seen, self.output = self.output[:match.end()], self.output[match.end():]
+        return seen
+
+    def wait(self):
+        """The exit code, once what is left to read was read."""
+        try:
+            while os.read(self._master, 4096):
+                pass
+        except OSError:
+            pass
+        return self._program.wait(timeout=TIMEOUT_S / 4)
+
+
+class ChatOnATerminalTest(unittest.TestCase):
+
+    def setUp(self):
+        self._folder = tempfile.TemporaryDirectory()
+        self.history = os.path.join(self._folder.name, 'state', 'history')
+        self.addCleanup(self._folder.cleanup)
+
+    def chat(self, *flags):
+        return TerminalProgram('chat', '--seed', '1', *flags, LSSAR_HISTORY=self.history)
+
+    def test_edits_lines_and_remembers_them(self):
+        with self.chat('--max-tokens', '8') as chat:
+            chat.expect('> ')
+            chat.type(b'stats' + CTRL_A + b'/\r')
+            chat.expect('0 answers')
+            chat.type('Grüße\r'.encode())
+            chat.expect(r'tokens.*\]')
+            chat.type(UP + UP + b'\r')  # /stats again
+            chat.expect('1 answers')
+            chat.type(CTRL_D)
+            self.assertEqual(chat.wait(), 0)
+        with open(self.history, encoding='utf-8') as file:
+            self.assertIn('/stats', file.read())
+        self.assertEqual(os.stat(self.history).st_mode & 0o077, 0)
+
+    def test_ctrl_c_stops_the_answer_and_keeps_the_chat(self):
+        with self.chat('--ignore-eos', '--max-tokens', '15000') as chat:
+            chat.expect('> ')
+            chat.type(b'How are you?\r')
+            chat.expect('How are you\\?[^>]*\n[^\n]*[a-z]{2}')  # the answer has begun
+            chat.type(CTRL_C)
+            chat.expect(r'tokens/s, stopped\]')
+            chat.type(b'/stats\r')
+            stats = chat.expect(r'1 answers, (\d+) tokens generated; context: (\d+) of')
+            generated, context = map(int, re.search(r'(\d+) tokens generated; context: (\d+)',
+                                                    stats).groups())
+            self.assertGreater(generated, 0)
+            self.assertLess(generated, 15000)
+            self.assertGreater(context, generated)  # the partial answer is part of the chat
+            chat.type(b'/quit\r')
+            self.assertEqual(chat.wait(), 0)
+
+    def test_ctrl_c_at_the_prompt_takes_the_line_back(self):
+        with self.chat('--max-tokens', '8') as chat:
+            chat.expect('> ')
+            chat.type(b'/quit' + CTRL_C)
+            chat.expect(r'\^C')
+            chat.type(b'/stats\r')
+            chat.expect('0 answers')
+            chat.type(CTRL_D)
+            self.assertEqual(chat.wait(), 0)
+
+
+class OutputOnATerminalTest(unittest.TestCase):
+
+    def test_ctrl_c_ends_generate(self):
+        with TerminalProgram('generate', 'The river', '--ignore-eos', '--max-tokens', '16000',
+                             '--seed', '1') as program:
+            program.expect('[a-z]{3}')
+            program.type(CTRL_C)
+            program.expect(r'stopped by Ctrl-C \(CANCELLED\)')
+            self.assertEqual(program.wait(), 1)
+
+    def test_heat_map_has_colours_unless_told(self):
+        arguments = 'passkey', '--lengths', '256', '--trials', '1', '--depths', '0.5'
+        with TerminalProgram(*arguments) as program:
+            program.expect(r'\x1b\[48;5;\d+;38;5;16m +100 \x1b\[0m')
+        with TerminalProgram(*arguments, NO_COLOR='1') as program:
+            seen = program.expect('50% +100 ██')
+            self.assertNotIn('\x1b[48', seen)
+
+
+if __name__ == '__main__':
+    unittest.main()
