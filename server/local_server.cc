@@ -1,10 +1,12 @@
 #include "server/local_server.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
 
+#include <algorithm>
 #include <chrono>
 #include <mutex>
 #include <optional>
@@ -37,6 +39,8 @@ void Configure(grpc::ServerBuilder& builder) {
   static const bool has_plugins = [] {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    // It would write plain text between the JSON lines; wire.cc tells the client instead.
+    google::protobuf::SetLogHandler(nullptr);
     return true;
   }();
   LSSAR_CHECK(has_plugins);

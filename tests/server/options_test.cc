@@ -1,0 +1,212 @@
+#include "server/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/flags.h"
+
+namespace lssar {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+CommandLine Parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "lssar-server");
+  return ParseCommandLine(static_cast<int>(arguments.size()), arguments.data());
+}
+
+// Sets a variable for one test.
+class ScopedVariable {
+ public:
+  ScopedVariable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~ScopedVariable() { unsetenv(name_); }
+
+ private:
+  const char* const name_;
+};
+
+std::string WriteFile(const std::string& text) {
+  const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+  const std::string path = testing::TempDir() + "/" + test->name() + ".toml";
+  std::ofstream(path) << text;
+  return path;
+}
+
+TEST(OptionsTest, DefaultsAreThoseOfTheHelp) {
+  const CommandLine line = Parse({"--model", "DIR"});
+  ASSERT_FALSE(line.exit_code.has_value()) << line.text;
+  EXPECT_EQ(line.options.model.directory, "DIR");
+  EXPECT_EQ(line.options.listen, "127.0.0.1:50051");
+  EXPECT_EQ(line.options.drain_timeout, absl::Seconds(30));
+  EXPECT_EQ(line.options.log_level, "info");
+  EXPECT_EQ(line.options.model.backend.name, "cpu");
+  EXPECT_EQ(line.options.model.backend.num_threads, 0);
+  EXPECT_FALSE(line.options.model.weights.has_value());
+  const EngineOptions& engine = line.options.model.engine;
+  EXPECT_EQ(engine.max_context, 16384);
+  EXPECT_EQ(engine.max_sequences, 64);
+  EXPECT_EQ(engine.max_queued_requests, 64);
+  EXPECT_EQ(engine.step_tokens, 512);
+  EXPECT_EQ(engine.page_tokens, 64);
+  EXPECT_EQ(engine.kv_type, DType::kF16);
+  EXPECT_EQ(engine.kv_bytes, 0);
+}
+
+TEST(OptionsTest, EveryFlagReachesItsOption) {
+  const CommandLine line =
+      Parse({"--model=DIR", "--listen=0.0.0.0:0", "--max-context=4096", "--max-sequences=3",
+             "--max-queued-requests=5", "--step-tokens=128", "--page-tokens=32", "--kv-type=fp32",
+             "--kv-memory=512M", "--weights=bf16", "--backend=reference", "--threads=2",
+             "--drain-timeout=1m30s", "--log-level=debug"});
+  ASSERT_FALSE(line.exit_code.has_value()) << line.text;
+  EXPECT_EQ(line.options.listen, "0.0.0.0:0");
+  EXPECT_EQ(line.options.drain_timeout, absl::Seconds(90));
+  EXPECT_EQ(line.options.log_level, "debug");
+  EXPECT_EQ(line.options.model.weights, DType::kBF16);
+  EXPECT_EQ(line.options.model.backend.name, "reference");
+  EXPECT_EQ(line.options.model.backend.num_threads, 2);
+  const EngineOptions& engine = line.options.model.engine;
+  EXPECT_EQ(engine.max_context, 4096);
+  EXPECT_EQ(engine.max_sequences, 3);
+  EXPECT_EQ(engine.max_queued_requests, 5);
+  EXPECT_EQ(engine.step_tokens, 128);
+  EXPECT_EQ(engine.page_tokens, 32);
+  EXPECT_EQ(engine.kv_type, DType::kF32);
+  EXPECT_EQ(engine.kv_bytes, int64_t{512} << 20);
+}
+
+TEST(OptionsTest, FlagOverEnvironmentOverFileOverDefault) {
+  const std::string path =
+      WriteFile("max-context = 1000\nmax-sequences = 10\nstep-tokens = 100\nkv-type = \"fp32\"\n");
+  const ScopedVariable context("LSSAR_MAX_CONTEXT", "2000");
+  const ScopedVariable sequences("LSSAR_MAX_SEQUENCES", "20");
+  const CommandLine line =
+      Parse({"--model", "DIR", "--config", path.c_str(), "--max-context", "3000"});
+  ASSERT_FALSE(line.exit_code.has_value()) << line.text;
+  const EngineOptions& engine = line.options.model.engine;
+  EXPECT_EQ(engine.max_context, 3000);        // flag
+  EXPECT_EQ(engine.max_sequences, 20);        // environment
+  EXPECT_EQ(engine.step_tokens, 100);         // file
+  EXPECT_EQ(engine.kv_type, DType::kF32);     // file
+  EXPECT_EQ(engine.max_queued_requests, 64);  // default
+}
+
+TEST(OptionsTest, EverythingCanComeFromTheEnvironment) {
+  const std::string path = WriteFile("drain-timeout = \"5s\"\n");
+  const ScopedVariable model("LSSAR_MODEL", "DIR");
+  const ScopedVariable config("LSSAR_CONFIG", path.c_str());
+  const CommandLine line = Parse({});
+  ASSERT_FALSE(line.exit_code.has_value()) << line.text;
+  EXPECT_EQ(line.options.model.directory, "DIR");
+  EXPECT_EQ(line.options.drain_timeout, absl::Seconds(5));
+}
+
+TEST(OptionsTest, HelpGroupsFlagsAndEndsWithExamples) {
+  const CommandLine line = Parse({"--help"});
+  EXPECT_EQ(line.exit_code, 0);
+  EXPECT_THAT(line.text, AllOf(HasSubstr("Model:"), HasSubstr("Limits:"), HasSubstr("Memory:"),
+                               HasSubstr("Machine:"), HasSubstr("Serving:")));
+  EXPECT_THAT(line.text, AllOf(HasSubstr("tokens"), HasSubstr("default 16384"),
+                               HasSubstr("[1, 1024]"), HasSubstr("LSSAR_MAX_CONTEXT")));
+  const size_t examples = line.text.find("Examples:");
+  ASSERT_NE(examples, std::string::npos);
+  EXPECT_THAT(line.text.substr(examples), HasSubstr("lssar-server --model models/zoo/lssar-6m\n"));
+}
+
+TEST(OptionsTest, VersionIsPrinted) {
+  const CommandLine line = Parse({"--version"});
+  EXPECT_EQ(line.exit_code, 0);
+  EXPECT_EQ(line.text, std::string("lssar-server ") + LSSAR_VERSION + "\n");
+}
+
+struct BadLine {
+  std::vector<const char*> arguments;
+  std::vector<std::string> sentence;  // parts of it
+};
+
+class BadLineTest : public testing::TestWithParam<BadLine> {};
+
+TEST_P(BadLineTest, IsAUsageErrorThatNamesFlagValueAndLimit) {
+  const CommandLine line = Parse(GetParam().arguments);
+  EXPECT_EQ(line.exit_code, 2);
+  for (const std::string& part : GetParam().sentence) EXPECT_THAT(line.text, HasSubstr(part));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    OptionsTest, BadLineTest,
+    testing::Values(
+        BadLine{{}, {"--model DIR is missing"}},
+        BadLine{{"--model", "D", "--max-contxt", "5"},
+                {"unknown flag --max-contxt", "did you mean --max-context?"}},
+        BadLine{{"--modle=D"}, {"unknown flag --modle;", "did you mean --model?"}},
+        BadLine{{"--model", "D", "--zzzzzzzzz"}, {"unknown flag --zzzzzzzzz\n"}},
+        BadLine{{"--model", "D", "stray"}, {"unexpected argument stray"}},
+        BadLine{{"--model"}, {"--model"}},
+        BadLine{{"--model", "D", "--max-context", "1"},
+                {"--max-context", "\"1\"", "in [2, 1048576]"}},
+        BadLine{{"--model", "D", "--max-context", "9x"}, {"--max-context", "\"9x\""}},
+        BadLine{{"--model", "D", "--max-sequences", "0"}, {"--max-sequences", "in [1, 1024]"}},
+        BadLine{{"--model", "D", "--max-queued-requests", "65537"}, {"in [1, 65536]"}},
+        BadLine{{"--model", "D", "--step-tokens", "16385"}, {"--step-tokens", "in [1, 16384]"}},
+        BadLine{{"--model", "D", "--page-tokens", "17"}, {"--page-tokens", "one of 16, 32, 64"}},
+        BadLine{{"--model", "D", "--kv-type", "int8"}, {"\"int8\"", "one of fp16, fp32"}},
+        BadLine{{"--model", "D", "--kv-memory", "2T"}, {"--kv-memory", "\"2T\"", "K, M or G"}},
+        BadLine{{"--model", "D", "--kv-memory", "-1"}, {"--kv-memory", "\"-1\""}},
+        BadLine{{"--model", "D", "--kv-memory", "99999999999G"}, {"--kv-memory"}},
+        BadLine{{"--model", "D", "--weights", "int4"}, {"one of auto, fp32, fp16, bf16"}},
+        BadLine{{"--model", "D", "--backend", "gpu"}, {"one of cpu, reference"}},
+        BadLine{{"--model", "D", "--threads", "-1"}, {"--threads", "in [0, 1024]"}},
+        BadLine{{"--model", "D", "--drain-timeout", "2h"}, {"--drain-timeout", "[0, 1h]"}},
+        BadLine{{"--model", "D", "--drain-timeout", "nan"}, {"--drain-timeout", "[0, 1h]"}},
+        BadLine{{"--model", "D", "--drain-timeout", "soon"}, {"\"soon\""}},
+        BadLine{{"--model", "D", "--log-level", "loud"}, {"one of debug, info"}},
+        BadLine{{"--model", "D", "--listen", "50051"}, {"--listen", "HOST:PORT"}},
+        BadLine{{"--model", "D", "--listen", "localhost:70000"}, {"[0, 65535]"}},
+        BadLine{{"--model", "D", "--config", "/nowhere.toml"},
+                {"/nowhere.toml", "cannot be read"}}));
+
+TEST(OptionsTest, ABadVariableIsNamed) {
+  const ScopedVariable pages("LSSAR_PAGE_TOKENS", "17");
+  const CommandLine line = Parse({"--model", "D"});
+  EXPECT_EQ(line.exit_code, 2);
+  EXPECT_THAT(line.text, AllOf(HasSubstr("LSSAR_PAGE_TOKENS"), HasSubstr("\"17\"")));
+}
+
+TEST(OptionsTest, AnUnknownNameInTheFileNamesItsNearest) {
+  const std::string path = WriteFile("max-contex = 1000\n");
+  const CommandLine line = Parse({"--model", "D", "--config", path.c_str()});
+  EXPECT_EQ(line.exit_code, 2);
+  EXPECT_THAT(line.text, AllOf(HasSubstr(path), HasSubstr("\"max-contex\" is not known"),
+                               HasSubstr("did you mean \"max-context\"?")));
+}
+
+TEST(OptionsTest, ABadValueInTheFileIsNamed) {
+  const std::string path = WriteFile("page-tokens = 17\n");
+  const CommandLine line = Parse({"--model", "D", "--config", path.c_str()});
+  EXPECT_EQ(line.exit_code, 2);
+  EXPECT_THAT(line.text, AllOf(HasSubstr("page-tokens is \"17\""), HasSubstr("16, 32, 64")));
+}
+
+TEST(OptionsTest, ASectionInTheFileIsRefused) {
+  const std::string path = WriteFile("[engine]\nmax-context = 1000\n");
+  const CommandLine line = Parse({"--model", "D", "--config", path.c_str()});
+  EXPECT_EQ(line.exit_code, 2);
+  EXPECT_THAT(line.text, HasSubstr("section [engine]"));
+}
+
+TEST(FlagsTest, NearestNameIsTheOneWithFewestEdits) {
+  const std::vector<std::string> names = {"model", "max-context", "max-sequences"};
+  EXPECT_EQ(NearestName("mode", names), "model");
+  EXPECT_EQ(NearestName("max-sequence", names), "max-sequences");
+  EXPECT_EQ(NearestName("something-else", names), "");
+}
+
+}  // namespace
+}  // namespace lssar

@@ -1,0 +1,560 @@
+#include "server/parse_request.h"
+
+#include <gmock/gmock.h>
+#include <google/protobuf/stubs/logging.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/limits.h"
+#include "tests/server/zoo_checkpoint.h"
+
+namespace lssar {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int kMaxContext = 128;
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+class ParseRequestTest : public testing::Test {
+ protected:
+  static const Checkpoint& Zoo() {
+    static const Checkpoint checkpoint = ZooCheckpointWithoutWeights();
+    return checkpoint;
+  }
+  static ParseContext Context() {
+    return {.checkpoint = &Zoo(), .max_context = kMaxContext, .any_seed = 77};
+  }
+  static std::vector<int32_t> Encode(const std::string& text) {
+    return Zoo().tokenizer->Encode(text).value();
+  }
+  static std::vector<int32_t> WithBos(std::vector<int32_t> ids) {
+    ids.insert(ids.begin(), *Zoo().config.bos_id);
+    return ids;
+  }
+};
+
+v1::GenerateRequest HelloRequest() {
+  v1::GenerateRequest request;
+  request.set_text("Hello");
+  return request;
+}
+
+TEST_F(ParseRequestTest, UnsetFieldsTakeTheDefaultsOfTheProto) {
+  const auto call = ParseGenerate(HelloRequest(), Context());
+  ASSERT_TRUE(call.ok()) << call.status();
+  EXPECT_EQ(call->request.prompt, WithBos(Encode("Hello")));
+  const GenerateParams& params = call->request.generate.value();
+  EXPECT_EQ(params.sampling.temperature, 1.0f);
+  EXPECT_EQ(params.sampling.top_k, 0);
+  EXPECT_EQ(params.sampling.top_p, 1.0f);
+  EXPECT_EQ(params.sampling.min_p, 0.0f);
+  EXPECT_EQ(params.sampling.repetition_penalty, 1.0f);
+  EXPECT_EQ(params.sampling.presence_penalty, 0.0f);
+  EXPECT_EQ(params.sampling.frequency_penalty, 0.0f);
+  EXPECT_EQ(params.sampling.seed, 77u);
+  EXPECT_EQ(params.num_choices, 1);
+  EXPECT_EQ(params.max_tokens, kMaxContext - static_cast<int>(call->request.prompt.size()));
+  EXPECT_EQ(params.min_tokens, 0);
+  EXPECT_FALSE(params.ignore_eos);
+  EXPECT_EQ(params.num_logprobs, -1);
+  EXPECT_EQ(params.num_prompt_logprobs, -1);
+  EXPECT_EQ(call->stream_interval, 1);
+  EXPECT_EQ(call->echo, "");
+}
+
+TEST_F(ParseRequestTest, MaxTokensIs256WhereTheContextHasRoom) {
+  ParseContext context = Context();
+  context.max_context = 4096;
+  const auto call = ParseGenerate(HelloRequest(), context);
+  ASSERT_TRUE(call.ok()) << call.status();
+  EXPECT_EQ(call->request.generate->max_tokens, 256);
+}
+
+TEST_F(ParseRequestTest, SetFieldsArriveZeroIncluded) {
+  v1::GenerateRequest request = HelloRequest();
+  v1::Sampling& sampling = *request.mutable_sampling();
+  sampling.set_temperature(0);
+  sampling.set_top_k(5);
+  sampling.set_top_p(0.5f);
+  sampling.set_min_p(0.1f);
+  sampling.set_repetition_penalty(1.5f);
+  sampling.set_presence_penalty(-2);
+  sampling.set_frequency_penalty(2);
+  sampling.set_seed(0);
+  (*sampling.mutable_logit_bias())[7] = -100;
+  sampling.add_allowed_token_ids(7);
+  sampling.add_allowed_token_ids(8);
+  sampling.add_banned_token_ids(8);
+  request.set_max_tokens(10);
+  request.set_min_tokens(10);
+  request.set_ignore_eos(true);
+  request.add_stop_strings("\n");
+  request.add_stop_token_ids(9);
+  request.set_n(16);
+  request.set_logprobs(0);
+  request.set_prompt_logprobs(20);
+  request.set_echo(true);
+  request.set_stream_interval(1024);
+  const auto call = ParseGenerate(request, Context());
+  ASSERT_TRUE(call.ok()) << call.status();
+  const GenerateParams& params = *call->request.generate;
+  EXPECT_EQ(params.sampling.temperature, 0.0f);
+  EXPECT_EQ(params.sampling.top_k, 5);
+  EXPECT_EQ(params.sampling.top_p, 0.5f);
+  EXPECT_EQ(params.sampling.min_p, 0.1f);
+  EXPECT_EQ(params.sampling.repetition_penalty, 1.5f);
+  EXPECT_EQ(params.sampling.presence_penalty, -2.0f);
+  EXPECT_EQ(params.sampling.frequency_penalty, 2.0f);
+  EXPECT_EQ(params.sampling.seed, 0u);
+  EXPECT_THAT(params.sampling.logit_bias, ElementsAre(std::pair(7, -100.0f)));
+  EXPECT_THAT(params.sampling.allowed_ids, ElementsAre(7, 8));
+  EXPECT_THAT(params.sampling.banned_ids, ElementsAre(8));
+  EXPECT_EQ(params.max_tokens, 10);
+  EXPECT_EQ(params.min_tokens, 10);
+  EXPECT_TRUE(params.ignore_eos);
+  EXPECT_THAT(params.stop_strings, ElementsAre("\n"));
+  EXPECT_THAT(params.stop_ids, ElementsAre(9));
+  EXPECT_EQ(params.num_choices, 16);
+  EXPECT_EQ(params.num_logprobs, 0);
+  EXPECT_EQ(params.num_prompt_logprobs, 20);
+  EXPECT_EQ(call->echo, "Hello");
+  EXPECT_EQ(call->stream_interval, 1024);
+}
+
+TEST_F(ParseRequestTest, IdsAreTakenAsTheyAre) {
+  v1::GenerateRequest request;
+  for (const int32_t id : Encode("Hello there")) request.mutable_tokens()->add_ids(id);
+  request.set_echo(true);
+  const auto call = ParseGenerate(request, Context());
+  ASSERT_TRUE(call.ok()) << call.status();
+  EXPECT_EQ(call->request.prompt, Encode("Hello there"));
+  EXPECT_EQ(call->echo, "Hello there");
+}
+
+TEST_F(ParseRequestTest, ChatIsRenderedAndBringsItsStopStrings) {
+  v1::GenerateRequest request;
+  auto* message = request.mutable_chat()->add_messages();
+  message->set_role("user");
+  message->set_content("Hi");
+  request.add_stop_strings("\n");
+  const auto call = ParseGenerate(request, Context());
+  ASSERT_TRUE(call.ok()) << call.status();
+  EXPECT_EQ(call->request.prompt, WithBos(Encode("<|user|>Hi<|assistant|>")));
+  EXPECT_THAT(call->request.generate->stop_strings, ElementsAre("\n", "<|user|>"));
+}
+
+// One field out of range, and what the sentence must say.
+struct BadField {
+  const char* name;
+  std::function<void(v1::GenerateRequest&)> spoil;
+  std::vector<std::string> sentence;
+};
+
+class BadFieldTest : public ParseRequestTest, public testing::WithParamInterface<BadField> {};
+
+TEST_P(BadFieldTest, IsRefusedNamingFieldValueAndLimit) {
+  v1::GenerateRequest request = HelloRequest();
+  GetParam().spoil(request);
+  const auto call = ParseGenerate(request, Context());
+  ASSERT_EQ(call.status().code(), absl::StatusCode::kInvalidArgument) << call.status();
+  for (const std::string& part : GetParam().sentence) {
+    EXPECT_THAT(std::string(call.status().message()), HasSubstr(part));
+  }
+}
+
+template <typename Value>
+BadField Bad(const char* name, void (v1::Sampling::*set)(Value), Value value,
+             std::string sentence) {
+  return {name,
+          [=](v1::GenerateRequest& request) { (request.mutable_sampling()->*set)(value); },
+          {std::move(sentence)}};
+}
+
+template <typename Value>
+BadField Bad(const char* name, void (v1::GenerateRequest::*set)(Value), Value value,
+             std::string sentence) {
+  return {
+      name, [=](v1::GenerateRequest& request) { (request.*set)(value); }, {std::move(sentence)}};
+}
+
+using S = v1::Sampling;
+using G = v1::GenerateRequest;
+
+INSTANTIATE_TEST_SUITE_P(
+    Sampling, BadFieldTest,
+    testing::Values(
+        Bad("TemperatureLow", &S::set_temperature, -0.5f,
+            "sampling.temperature is -0.5; it must be in [0, 100]"),
+        Bad("TemperatureHigh", &S::set_temperature, 100.5f, "sampling.temperature is 100.5;"),
+        Bad("TemperatureNan", &S::set_temperature, kNan, "sampling.temperature is nan;"),
+        Bad("TemperatureInf", &S::set_temperature, kInf, "sampling.temperature is inf;"),
+        Bad("TopKLow", &S::set_top_k, -1, "sampling.top_k is -1; it must be in [0, 4096]"),
+        Bad("TopKHigh", &S::set_top_k, 4097, "sampling.top_k is 4097;"),
+        Bad("TopPZero", &S::set_top_p, 0.0f, "sampling.top_p is 0; it must be in (0, 1]"),
+        Bad("TopPHigh", &S::set_top_p, 1.5f, "sampling.top_p is 1.5; it must be in (0, 1]"),
+        Bad("TopPNan", &S::set_top_p, kNan, "sampling.top_p is nan;"),
+        Bad("MinPLow", &S::set_min_p, -0.25f, "sampling.min_p is -0.25; it must be in [0, 1]"),
+        Bad("MinPHigh", &S::set_min_p, 1.25f, "sampling.min_p is 1.25;"),
+        Bad("MinPNan", &S::set_min_p, kNan, "sampling.min_p is nan;"),
+        Bad("RepetitionZero", &S::set_repetition_penalty, 0.0f,
+            "sampling.repetition_penalty is 0; it must be in (0, 10]"),
+        Bad("RepetitionHigh", &S::set_repetition_penalty, 11.0f,
+            "sampling.repetition_penalty is 11;"),
+        Bad("RepetitionInf", &S::set_repetition_penalty, kInf,
+            "sampling.repetition_penalty is inf;"),
+        Bad("PresenceLow", &S::set_presence_penalty, -2.5f,
+            "sampling.presence_penalty is -2.5; it must be in [-2, 2]"),
+        Bad("PresenceNan", &S::set_presence_penalty, kNan, "sampling.presence_penalty is nan;"),
+        Bad("FrequencyHigh", &S::set_frequency_penalty, 2.5f,
+            "sampling.frequency_penalty is 2.5; it must be in [-2, 2]"),
+        Bad("FrequencyInf", &S::set_frequency_penalty, -kInf,
+            "sampling.frequency_penalty is -inf;"),
+        BadField{"BiasId",
+                 [](G& r) { (*r.mutable_sampling()->mutable_logit_bias())[4096] = 1; },
+                 {"sampling.logit_bias id is 4096; it must be in [0, 4096)"}},
+        BadField{"BiasValue",
+                 [](G& r) { (*r.mutable_sampling()->mutable_logit_bias())[3] = 101; },
+                 {"sampling.logit_bias[3] is 101; it must be in [-100, 100]"}},
+        BadField{"BiasNan",
+                 [](G& r) { (*r.mutable_sampling()->mutable_logit_bias())[3] = kNan; },
+                 {"sampling.logit_bias[3] is nan;"}},
+        BadField{"BiasCount",
+                 [](G& r) {
+                   for (int i = 0; i < 1025; ++i)
+                     (*r.mutable_sampling()->mutable_logit_bias())[i] = 1;
+                 },
+                 {"sampling.logit_bias has 1025 entries; it must have 0 to 1024"}},
+        BadField{"AllowedId",
+                 [](G& r) { r.mutable_sampling()->add_allowed_token_ids(-1); },
+                 {"sampling.allowed_token_ids[0] is -1; it must be in [0, 4096)"}},
+        BadField{"BannedId",
+                 [](G& r) { r.mutable_sampling()->add_banned_token_ids(4096); },
+                 {"sampling.banned_token_ids[0] is 4096;"}},
+        BadField{"AllowedCount",
+                 [](G& r) {
+                   for (int i = 0; i < 4097; ++i) r.mutable_sampling()->add_allowed_token_ids(1);
+                 },
+                 {"sampling.allowed_token_ids has 4097 entries; it must have 0 to 4096"}},
+        BadField{"NothingAllowed",
+                 [](G& r) {
+                   r.mutable_sampling()->add_allowed_token_ids(5);
+                   r.mutable_sampling()->add_banned_token_ids(5);
+                 },
+                 {"sampling.banned_token_ids", "leaves no id to sample"}},
+        BadField{"EverythingBanned",
+                 [](G& r) {
+                   for (int i = 0; i < 4096; ++i) r.mutable_sampling()->add_banned_token_ids(i);
+                 },
+                 {"sampling.banned_token_ids has 4096 entries and leaves no id to sample"}}),
+    [](const auto& test) { return test.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(
+    Request, BadFieldTest,
+    testing::Values(
+        Bad("MaxTokensZero", &G::set_max_tokens, 0, "max_tokens is 0; it must be in [1, 12"),
+        Bad("MaxTokensNegative", &G::set_max_tokens, -5, "max_tokens is -5;"),
+        Bad("MaxTokensOverContext", &G::set_max_tokens, kMaxContext, "max_context 128 -"),
+        Bad("MaxTokensHuge", &G::set_max_tokens, std::numeric_limits<int32_t>::max(),
+            "max_tokens is 2147483647;"),
+        Bad("MinTokensNegative", &G::set_min_tokens, -1, "min_tokens is -1; it must be in [0, "),
+        BadField{"MinOverMax",
+                 [](G& r) {
+                   r.set_max_tokens(3);
+                   r.set_min_tokens(4);
+                 },
+                 {"min_tokens is 4; it must be in [0, 3]"}},
+        Bad("ChoicesZero", &G::set_n, 0, "n is 0; it must be in [1, 16]"),
+        Bad("ChoicesHigh", &G::set_n, 17, "n is 17;"),
+        Bad("LogprobsLow", &G::set_logprobs, -1, "logprobs is -1; it must be in [0, 20]"),
+        Bad("LogprobsHigh", &G::set_logprobs, 21, "logprobs is 21;"),
+        Bad("PromptLogprobsLow", &G::set_prompt_logprobs, -1, "prompt_logprobs is -1;"),
+        Bad("PromptLogprobsHigh", &G::set_prompt_logprobs, 21,
+            "prompt_logprobs is 21; it must be in [0, 20]"),
+        Bad("IntervalZero", &G::set_stream_interval, 0,
+            "stream_interval is 0; it must be in [1, 1024]"),
+        Bad("IntervalHigh", &G::set_stream_interval, 1025, "stream_interval is 1025;"),
+        BadField{"StopEmpty",
+                 [](G& r) { r.add_stop_strings(std::string()); },
+                 {"stop_strings[0] has 0 bytes; it must have 1 to 256"}},
+        BadField{"StopLong",
+                 [](G& r) { r.add_stop_strings(std::string(257, 'x')); },
+                 {"stop_strings[0] has 257 bytes; it must have 1 to 256"}},
+        BadField{"StopNotUtf8",
+                 [](G& r) { r.add_stop_strings(std::string("ab\xff")); },
+                 {"stop_strings[0] is not UTF-8 at byte 2"}},
+        BadField{"StopCount",
+                 [](G& r) {
+                   for (int i = 0; i < 17; ++i) r.add_stop_strings(std::string(1, 'x'));
+                 },
+                 {"stop_strings has 17 entries; it must have 0 to 16"}},
+        BadField{"StopId",
+                 [](G& r) { r.add_stop_token_ids(4096); },
+                 {"stop_token_ids[0] is 4096; it must be in [0, 4096)"}},
+        BadField{"StopIdCount",
+                 [](G& r) {
+                   for (int i = 0; i < 65; ++i) r.add_stop_token_ids(i);
+                 },
+                 {"stop_token_ids has 65 entries; it must have 0 to 64"}},
+        BadField{"NoPrompt",
+                 [](G& r) { r.clear_prompt(); },
+                 {"prompt is not set; it must be one of text, tokens, chat"}},
+        BadField{"EmptyText", [](G& r) { r.set_text(""); }, {"text is empty"}},
+        BadField{"EmptyTokens", [](G& r) { r.mutable_tokens(); }, {"tokens.ids is empty"}},
+        BadField{
+            "TextNotUtf8", [](G& r) { r.set_text("abc\xc3"); }, {"text is not UTF-8 at byte 3"}},
+        BadField{"TokenHigh",
+                 [](G& r) {
+                   r.mutable_tokens()->add_ids(1);
+                   r.mutable_tokens()->add_ids(4096);
+                 },
+                 {"tokens.ids[1] is 4096; it must be in [0, 4096)"}},
+        BadField{"TokenNegative",
+                 [](G& r) { r.mutable_tokens()->add_ids(-1); },
+                 {"tokens.ids[0] is -1;"}},
+        BadField{"PromptLong",
+                 [](G& r) {
+                   for (int i = 0; i < kMaxContext; ++i) r.mutable_tokens()->add_ids(5);
+                 },
+                 {"the prompt has 128 tokens; max_context is 128"}},
+        BadField{"ChatEmpty", [](G& r) { r.mutable_chat(); }, {"chat.messages is empty"}},
+        BadField{"ChatRole",
+                 [](G& r) { r.mutable_chat()->add_messages()->set_role("robot"); },
+                 {"chat.messages[0].role is \"robot\"; it must be \"user\""}},
+        BadField{"ChatNotUtf8",
+                 [](G& r) {
+                   auto* message = r.mutable_chat()->add_messages();
+                   message->set_role("user");
+                   message->set_content("\xf0\x9f");
+                 },
+                 {"chat.messages[0].content is not UTF-8 at byte 0"}}),
+    [](const auto& test) { return test.param.name; });
+
+TEST_F(ParseRequestTest, AMissingTemplateOrTokenizerIsAFailedPrecondition) {
+  Checkpoint bare;
+  bare.name = "bare";
+  bare.config = Zoo().config;
+  const ParseContext context = {.checkpoint = &bare, .max_context = kMaxContext, .any_seed = 0};
+  v1::GenerateRequest chat;
+  chat.mutable_chat()->add_messages()->set_role("user");
+  EXPECT_EQ(ParseGenerate(chat, context).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ParseGenerate(HelloRequest(), context).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ParseDetokenize({}, context).status().code(), absl::StatusCode::kFailedPrecondition);
+  v1::GenerateRequest ids;
+  ids.mutable_tokens()->add_ids(3);
+  EXPECT_TRUE(ParseGenerate(ids, context).ok());
+}
+
+v1::ScoreRequest PairRequest(const std::string& context, const std::string& continuation) {
+  v1::ScoreRequest request;
+  v1::ScoreItem& item = *request.add_items();
+  item.mutable_context()->set_text(context);
+  item.add_continuations()->set_text(continuation);
+  return request;
+}
+
+TEST_F(ParseRequestTest, ScoreTokenisesContextAndContinuationAsOneString) {
+  const auto call = ParseScore(PairRequest("The cat sat on", " the mat"), Context());
+  ASSERT_TRUE(call.ok()) << call.status();
+  const std::vector<int32_t> context = WithBos(Encode("The cat sat on"));
+  const std::vector<int32_t> whole = WithBos(Encode("The cat sat on the mat"));
+  EXPECT_EQ(call->items[0].prompt, context);
+  EXPECT_EQ(call->items[0].score->continuations[0],
+            std::vector<int32_t>(whole.begin() + std::ssize(context), whole.end()));
+}
+
+TEST_F(ParseRequestTest, ScoreMovesTrailingSpaceToTheContinuation) {
+  const auto plain = ParseScore(PairRequest("The cat", " sat"), Context());
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  const auto moved = ParseScore(PairRequest("The cat ", "sat"), Context());
+  ASSERT_TRUE(moved.ok()) << moved.status();
+  EXPECT_EQ(moved->items[0].prompt, plain->items[0].prompt);
+  EXPECT_EQ(moved->items[0].score->continuations, plain->items[0].score->continuations);
+  // As Python's rstrip: U+2003, a no-break space and a line feed are white space too.
+  const auto wide = ParseScore(PairRequest("The cat\u2003\u00a0\n", "sat"), Context());
+  ASSERT_TRUE(wide.ok()) << wide.status();
+  EXPECT_EQ(wide->items[0].prompt, plain->items[0].prompt);
+}
+
+TEST_F(ParseRequestTest, ScoreOfAnEmptyContextFollowsBos) {
+  for (const char* context : {"", "  "}) {
+    const auto call = ParseScore(PairRequest(context, "Hello"), Context());
+    ASSERT_TRUE(call.ok()) << call.status();
+    EXPECT_THAT(call->items[0].prompt, ElementsAre(*Zoo().config.bos_id));
+  }
+  v1::ScoreRequest unset;
+  unset.add_items()->add_continuations()->mutable_tokens()->add_ids(5);
+  const auto call = ParseScore(unset, Context());
+  ASSERT_TRUE(call.ok()) << call.status();
+  EXPECT_THAT(call->items[0].prompt, ElementsAre(*Zoo().config.bos_id));
+  EXPECT_THAT(call->items[0].score->continuations[0], ElementsAre(5));
+}
+
+TEST_F(ParseRequestTest, ScoreWithoutBosNeedsAContext) {
+  Checkpoint bare;
+  bare.config = Zoo().config;
+  bare.config.bos_id.reset();
+  v1::ScoreRequest request;
+  request.add_items()->add_continuations()->mutable_tokens()->add_ids(5);
+  const auto call =
+      ParseScore(request, {.checkpoint = &bare, .max_context = kMaxContext, .any_seed = 0});
+  EXPECT_EQ(call.status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+struct BadScore {
+  const char* name;
+  std::function<void(v1::ScoreRequest&)> spoil;
+  std::string sentence;
+};
+
+class BadScoreTest : public ParseRequestTest, public testing::WithParamInterface<BadScore> {};
+
+TEST_P(BadScoreTest, IsRefusedNamingFieldValueAndLimit) {
+  v1::ScoreRequest request = PairRequest("The cat", " sat");
+  GetParam().spoil(request);
+  const auto call = ParseScore(request, Context());
+  ASSERT_EQ(call.status().code(), absl::StatusCode::kInvalidArgument) << call.status();
+  EXPECT_THAT(std::string(call.status().message()), HasSubstr(GetParam().sentence));
+}
+
+using R = v1::ScoreRequest;
+
+INSTANTIATE_TEST_SUITE_P(
+    Score, BadScoreTest,
+    testing::Values(
+        BadScore{"NoItems", [](R& r) { r.clear_items(); },
+                 "items has 0 entries; it must have 1 to 1024"},
+        BadScore{"ManyItems",
+                 [](R& r) {
+                   for (int i = 0; i < 1024; ++i) *r.add_items() = r.items(0);
+                 },
+                 "items has 1025 entries;"},
+        BadScore{"NoContinuations", [](R& r) { r.mutable_items(0)->clear_continuations(); },
+                 "items[0].continuations has 0 entries; it must have 1 to 1024"},
+        BadScore{"ManyContinuations",
+                 [](R& r) {
+                   for (int i = 0; i < 1024; ++i) {
+                     r.mutable_items(0)->add_continuations()->set_text(" x");
+                   }
+                 },
+                 "items[0].continuations has 1025 entries;"},
+        BadScore{"EmptyContinuation",
+                 [](R& r) { r.mutable_items(0)->mutable_continuations(0)->set_text(""); },
+                 "items[0].continuations[0] has 0 tokens of its own; it must have at least 1"},
+        BadScore{"UnsetContinuation",
+                 [](R& r) { r.mutable_items(0)->mutable_continuations(0)->clear_value(); },
+                 "items[0].continuations[0] has 0 tokens"},
+        BadScore{
+            "ContextId",
+            [](R& r) { r.mutable_items(0)->mutable_context()->mutable_tokens()->add_ids(4096); },
+            "items[0].context.tokens.ids[0] is 4096; it must be in [0, 4096)"},
+        BadScore{"ContinuationId",
+                 [](R& r) {
+                   r.mutable_items(0)->mutable_continuations(0)->mutable_tokens()->add_ids(-1);
+                 },
+                 "items[0].continuations[0].tokens.ids[0] is -1;"},
+        BadScore{"ContextNotUtf8",
+                 [](R& r) { r.mutable_items(0)->mutable_context()->set_text("a\xff"); },
+                 "items[0].context.text is not UTF-8 at byte 1"},
+        BadScore{"TooLong",
+                 [](R& r) {
+                   auto* tokens = r.mutable_items(0)->mutable_continuations(0)->mutable_tokens();
+                   for (int i = 0; i < kMaxContext; ++i) tokens->add_ids(5);
+                 },
+                 "together they must be at most max_context 128"},
+        BadScore{"TopLow", [](R& r) { r.set_top_logprobs(-1); },
+                 "top_logprobs is -1; it must be in [0, 20]"},
+        BadScore{"TopHigh", [](R& r) { r.set_top_logprobs(21); }, "top_logprobs is 21;"},
+        BadScore{"MixedAfterSpace",
+                 [](R& r) {
+                   r.mutable_items(0)->mutable_context()->set_text("The cat ");
+                   r.mutable_items(0)->add_continuations()->mutable_tokens()->add_ids(5);
+                 },
+                 "items[0].continuations[1] is tokens beside continuations of text"}),
+    [](const auto& test) { return test.param.name; });
+
+TEST_F(ParseRequestTest, TokenizeTakesBosAsTheCheckpointOrAsTold) {
+  v1::TokenizeRequest request;
+  request.set_text("Hello");
+  EXPECT_EQ(ParseTokenize(request, Context()).value(), WithBos(Encode("Hello")));
+  request.set_add_bos(false);
+  EXPECT_EQ(ParseTokenize(request, Context()).value(), Encode("Hello"));
+  request.set_text("\xff");
+  EXPECT_EQ(ParseTokenize(request, Context()).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(ParseRequestTest, DetokenizeNamesTheIdOutOfRange) {
+  v1::DetokenizeRequest request;
+  request.add_ids(0);
+  request.add_ids(4096);
+  const auto ids = ParseDetokenize(request, Context());
+  EXPECT_EQ(ids.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(ids.status().message()),
+              HasSubstr("ids[1] is 4096; it must be in [0, 4096)"));
+}
+
+// Whatever comes out of the parser keeps the promises that the engine is built on.
+void CheckPromises(const GenerateCall& call) {
+  const GenerateParams& params = call.request.generate.value();
+  ASSERT_FALSE(call.request.prompt.empty());
+  ASSERT_GE(params.max_tokens, 1);
+  ASSERT_LE(std::ssize(call.request.prompt) + params.max_tokens, kMaxContext);
+  ASSERT_GE(params.sampling.temperature, 0.0f);
+  ASSERT_GT(params.sampling.top_p, 0.0f);
+  ASSERT_LE(params.sampling.top_p, 1.0f);
+  ASSERT_GT(params.sampling.repetition_penalty, 0.0f);
+  ASSERT_GE(params.num_choices, 1);
+  ASSERT_LE(params.num_choices, limits::kMaxChoices);
+  for (const int32_t id : call.request.prompt) {
+    ASSERT_GE(id, 0);
+    ASSERT_LT(id, 4096);
+  }
+}
+
+// Random bytes as messages: an answer always, a crash never, and no bad value gets through.
+TEST_F(ParseRequestTest, RandomBytesAreAnsweredAndNeverBreakAPromise) {
+  google::protobuf::SetLogHandler(nullptr);  // it says which field is not UTF-8, every time
+  std::mt19937 random(2501);
+  v1::GenerateRequest seed = HelloRequest();
+  seed.mutable_sampling()->set_temperature(0.5f);
+  seed.mutable_sampling()->set_top_p(0.5f);
+  (*seed.mutable_sampling()->mutable_logit_bias())[3] = 1;
+  seed.mutable_sampling()->add_banned_token_ids(4);
+  seed.set_max_tokens(4);
+  seed.add_stop_strings("stop");
+  seed.set_n(2);
+  const std::string seed_bytes = seed.SerializeAsString();
+  int num_parsed = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    std::string bytes = seed_bytes;
+    const int num_changes = 1 + static_cast<int>(random() % 4);
+    for (int i = 0; i < num_changes; ++i) {
+      bytes[random() % bytes.size()] = static_cast<char>(random() % 256);
+    }
+    v1::GenerateRequest request;
+    if (!request.ParseFromString(bytes)) continue;
+    const auto call = ParseGenerate(request, Context());
+    if (!call.ok()) {
+      ASSERT_FALSE(call.status().message().empty());
+      continue;
+    }
+    ++num_parsed;
+    CheckPromises(*call);
+    v1::ScoreRequest score;
+    if (score.ParseFromString(bytes)) ParseScore(score, Context()).IgnoreError();
+  }
+  EXPECT_GT(num_parsed, 100);
+}
+
+}  // namespace
+}  // namespace lssar

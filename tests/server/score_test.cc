@@ -1,0 +1,217 @@
+// Score, Tokenize, Detokenize and GetInfo over real gRPC on loopback.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/limits.h"
+#include "tests/server/test_server.h"
+
+namespace lssar {
+namespace {
+
+using ::testing::HasSubstr;
+
+v1::ScoreRequest Request(int num_items, int num_continuations) {
+  v1::ScoreRequest request;
+  for (int i = 0; i < num_items; ++i) {
+    v1::ScoreItem& item = *request.add_items();
+    for (int t = 0; t <= i % 5; ++t) item.mutable_context()->mutable_tokens()->add_ids(10 + i + t);
+    for (int c = 0; c < num_continuations; ++c) {
+      v1::TokenIds& tokens = *item.add_continuations()->mutable_tokens();
+      for (int t = 0; t <= c; ++t) tokens.add_ids(20 + c + t);
+    }
+  }
+  return request;
+}
+
+TEST(ScoreTest, EveryContinuationIsScoredOnceInRisingOrder) {
+  TestServer server;
+  const Scored scored = Score(server.Stub(), Request(20, 3));
+  ASSERT_TRUE(scored.status.ok()) << scored.status.error_message();
+  std::map<int, int> next;
+  for (const v1::ContinuationScore& score : scored.Scores()) {
+    EXPECT_EQ(score.continuation(), next[score.item()]++);
+    EXPECT_EQ(score.num_tokens(), score.continuation() + 1);
+    EXPECT_GT(score.num_bytes(), 0);
+    EXPECT_LT(score.logprob(), 0.0);
+  }
+  EXPECT_EQ(next.size(), 20u);
+  for (const auto& [item, count] : next) EXPECT_EQ(count, 3) << item;
+  const v1::ScoreFinished& finished = scored.replies.back().finished();
+  EXPECT_EQ(finished.checkpoint_hash(), "0123456789abcdef");
+  EXPECT_GT(finished.usage().num_prompt_tokens(), 0);
+}
+
+TEST(ScoreTest, ALogprobIsTheSumOfItsTokensAndTheSameInAnyCall) {
+  TestServer server;
+  v1::ScoreRequest request = Request(3, 2);
+  request.set_per_token(true);
+  request.set_top_logprobs(2);
+  const Scored scored = Score(server.Stub(), request);
+  ASSERT_TRUE(scored.status.ok()) << scored.status.error_message();
+  std::map<std::pair<int, int>, double> sums;
+  for (const v1::ScoreReply& reply : scored.replies) {
+    if (reply.has_tokens()) {
+      for (const v1::Token& token : reply.tokens().tokens()) {
+        sums[{reply.tokens().item(), reply.tokens().continuation()}] += token.token().logprob();
+        EXPECT_EQ(token.top_size(), 2);
+      }
+    } else if (reply.has_score()) {
+      // All of its tokens came before it.
+      EXPECT_DOUBLE_EQ(sums.at({reply.score().item(), reply.score().continuation()}),
+                       reply.score().logprob());
+    }
+  }
+  EXPECT_EQ(sums.size(), 6u);
+  v1::ScoreRequest alone;
+  *alone.add_items() = request.items(2);
+  const Scored again = Score(server.Stub(), alone);
+  EXPECT_EQ(again.Scores().at(1).logprob(), (sums.at({2, 1})));
+}
+
+TEST(ScoreTest, LongContinuationsComeInBlocks) {
+  TestServer server;
+  v1::ScoreRequest request = Request(1, 1);
+  auto& tokens = *request.mutable_items(0)->mutable_continuations(0)->mutable_tokens();
+  while (tokens.ids_size() < 1100) tokens.add_ids(3 + tokens.ids_size());
+  request.set_per_token(true);
+  const Scored scored = Score(server.Stub(), request);
+  ASSERT_TRUE(scored.status.ok()) << scored.status.error_message();
+  int next = 0;
+  for (const v1::ScoreReply& reply : scored.replies) {
+    if (!reply.has_tokens()) continue;
+    EXPECT_EQ(reply.tokens().first(), next);
+    EXPECT_LE(reply.tokens().tokens_size(), limits::kMaxTokensPerMessage);
+    next += reply.tokens().tokens_size();
+  }
+  EXPECT_EQ(next, 1100);
+}
+
+// One call of 1024 items passes through a queue of 2, beside other calls.
+TEST(ScoreTest, ACallLargerThanTheQueueWaitsForItsOwnItems) {
+  TestServer server({.max_context = 2048, .max_sequences = 1, .max_queued_requests = 2});
+  auto first =
+      std::async(std::launch::async, [&server] { return Score(server.Stub(), Request(1024, 1)); });
+  ASSERT_TRUE(
+      server.WaitFor([](const v1::GetInfoReply& reply) { return reply.num_running() > 0; }));
+  int num_others = 0;
+  while (first.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) {
+    const Scored other = Score(server.Stub(), Request(1, 1));
+    if (other.status.ok()) ++num_others;
+    if (!other.status.ok()) {
+      ASSERT_EQ(other.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    }
+  }
+  const Scored scored = first.get();
+  ASSERT_TRUE(scored.status.ok()) << scored.status.error_message();
+  EXPECT_EQ(scored.Scores().size(), 1024u);
+  EXPECT_TRUE(server.WaitUntilIdle());
+}
+
+TEST(ScoreTest, AFullQueueRefusesTheFirstItem) {
+  TestServer server({.max_context = 2048, .max_sequences = 1, .max_queued_requests = 1});
+  server.Hold();
+  auto running =
+      std::async(std::launch::async, [&server] { return Score(server.Stub(), Request(1, 1)); });
+  ASSERT_TRUE(
+      server.WaitFor([](const v1::GetInfoReply& reply) { return reply.num_running() == 1; }));
+  auto queued =
+      std::async(std::launch::async, [&server] { return Score(server.Stub(), Request(1, 1)); });
+  ASSERT_TRUE(
+      server.WaitFor([](const v1::GetInfoReply& reply) { return reply.num_queued() == 1; }));
+  const Scored refused = Score(server.Stub(), Request(2, 1));
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_FALSE(refused.status.error_details().empty());
+  EXPECT_TRUE(refused.replies.empty());
+  server.Release();
+  EXPECT_TRUE(running.get().status.ok());
+  EXPECT_TRUE(queued.get().status.ok());
+}
+
+TEST(ScoreTest, ACancelledCallLeavesTheEngine) {
+  TestServer server;
+  server.SetStepMs(20);
+  grpc::ClientContext context;
+  const auto reader = server.Stub().Score(&context, Request(1000, 3));
+  v1::ScoreReply reply;
+  ASSERT_TRUE(reader->Read(&reply));
+  context.TryCancel();
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(server.WaitUntilIdle());
+}
+
+TEST(ScoreTest, ABadLaterItemIsRefusedBeforeAnyMessage) {
+  TestServer server;
+  v1::ScoreRequest request = Request(5, 1);
+  request.mutable_items(4)->mutable_continuations(0)->mutable_tokens()->add_ids(4096);
+  const Scored scored = Score(server.Stub(), request);
+  EXPECT_EQ(scored.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(scored.status.error_message(), HasSubstr("items[4].continuations[0].tokens.ids[1]"));
+  EXPECT_TRUE(scored.replies.empty());
+}
+
+TEST(ScoreTest, NanLogitsEndTheCallWithDataLoss) {
+  TestServer server;
+  v1::ScoreRequest request = Request(30, 1);
+  request.mutable_items(20)->mutable_context()->mutable_tokens()->add_ids(TestServer::kPoisonId);
+  EXPECT_EQ(Score(server.Stub(), request).status.error_code(), grpc::StatusCode::DATA_LOSS);
+  EXPECT_TRUE(server.WaitUntilIdle());
+}
+
+TEST(TokenizeTest, IdsAndPiecesGoThereAndBack) {
+  TestServer server;
+  for (const std::string& text :
+       {std::string("Hello there"), std::string("\u00fc\u4f60 \U0001f600"), std::string("")}) {
+    v1::TokenizeRequest request;
+    request.set_text(text);
+    request.set_add_bos(false);
+    grpc::ClientContext context;
+    v1::TokenizeReply reply;
+    ASSERT_TRUE(server.Stub().Tokenize(&context, request, &reply).ok());
+    EXPECT_EQ(reply.ids_size(), reply.pieces_size());
+    v1::DetokenizeRequest back;
+    *back.mutable_ids() = reply.ids();
+    grpc::ClientContext back_context;
+    v1::DetokenizeReply whole;
+    ASSERT_TRUE(server.Stub().Detokenize(&back_context, back, &whole).ok());
+    EXPECT_EQ(whole.text(), text);
+    EXPECT_EQ(whole.pieces_size(), reply.ids_size());
+  }
+}
+
+TEST(TokenizeTest, AnIdOutOfRangeIsNamed) {
+  TestServer server;
+  v1::DetokenizeRequest request;
+  request.add_ids(4096);
+  grpc::ClientContext context;
+  v1::DetokenizeReply reply;
+  const grpc::Status status = server.Stub().Detokenize(&context, request, &reply);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(status.error_message(), "ids[0] is 4096; it must be in [0, 4096)");
+}
+
+TEST(GetInfoTest, SaysWhatIsServedAndWithinWhichLimits) {
+  TestServer server({.max_context = 1024, .max_sequences = 5, .page_tokens = 32});
+  const v1::GetInfoReply reply = server.Describe();
+  EXPECT_EQ(reply.model_name(), "lssar-6m");
+  EXPECT_EQ(reply.max_context(), 1024);
+  EXPECT_EQ(reply.vocab_size(), 4096);
+  EXPECT_EQ(reply.page_tokens(), 32);
+  EXPECT_EQ(reply.kv_dtype(), "fp16");
+  EXPECT_EQ(reply.num_pages(), 4 * 1024 / 32);
+  EXPECT_EQ(reply.num_free_pages(), reply.num_pages());
+  EXPECT_EQ(reply.limits().max_sequences(), 5);
+  EXPECT_EQ(reply.limits().max_queued_requests(), 64);
+  EXPECT_EQ(reply.limits().max_message_bytes(), 32 << 20);
+  EXPECT_TRUE(reply.has_chat_template());
+  EXPECT_EQ(reply.version(), LSSAR_VERSION);
+  EXPECT_FALSE(reply.has_self_check_error());  // nothing was checked here
+}
+
+}  // namespace
+}  // namespace lssar

@@ -1,0 +1,149 @@
+#include "tests/server/test_server.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "kernels/check.h"
+#include "server/served_model.h"
+#include "tests/server/zoo_checkpoint.h"
+#include "tests/support/fake_checkpoint.h"
+
+namespace lssar {
+namespace {
+
+using std::chrono::milliseconds;
+
+std::unique_ptr<LocalServer> OpenOnFreePort() {
+  ServerOptions options;
+  options.listen = "127.0.0.1:0";
+  options.log_level = "off";
+  auto server = LocalServer::Open(options);
+  LSSAR_CHECK(server.ok());
+  return *std::move(server);
+}
+
+}  // namespace
+
+TestServer::TestServer(Loading, const EngineOptions& options)
+    : options_(options), server_(OpenOnFreePort()), stub_(v1::Inference::NewStub(NewChannel())) {}
+
+TestServer::TestServer(const EngineOptions& options) : TestServer(Loading(), options) { Serve(); }
+
+TestServer::~TestServer() {
+  Release();
+  SetStepMs(0);
+  server_.reset();
+}
+
+void TestServer::Serve() {
+  auto checkpoint = std::make_unique<Checkpoint>(ZooCheckpointWithoutWeights());
+  auto model = std::make_unique<FakeModel>(checkpoint->config.vocab_size);
+  model->poison_id = kPoisonId;
+  model->on_forward = [this](const ForwardBatch&) {
+    std::this_thread::sleep_for(milliseconds(step_ms_));
+    while (is_held_) std::this_thread::sleep_for(milliseconds(1));
+    return absl::OkStatus();
+  };
+  const int32_t bos_id = *checkpoint->config.bos_id;
+  checkpoint->config = model->Config();
+  checkpoint->config.bos_id = bos_id;
+  checkpoint->model = std::move(model);
+  checkpoint->hash = "0123456789abcdef";
+  checkpoint->max_batch_rows = options_.step_tokens;
+  auto backend = std::make_unique<MemoryBackend>();
+  auto engine = Engine::Create(checkpoint.get(), backend.get(), options_);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  server_->Serve(std::make_unique<ServedModel>(std::move(backend), std::move(checkpoint),
+                                               SelfCheckReport{}, *std::move(engine)));
+}
+
+std::shared_ptr<grpc::Channel> TestServer::NewChannel() const {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(server_->Port()),
+                                   grpc::InsecureChannelCredentials(), arguments);
+}
+
+v1::GetInfoReply TestServer::Describe() {
+  grpc::ClientContext context;
+  v1::GetInfoReply reply;
+  const grpc::Status status = stub_->GetInfo(&context, {}, &reply);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return reply;
+}
+
+bool TestServer::WaitFor(const std::function<bool(const v1::GetInfoReply&)>& condition) {
+  for (int i = 0; i < 2000; ++i) {
+    if (condition(Describe())) return true;
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  return false;
+}
+
+bool TestServer::WaitUntilIdle() {
+  return WaitFor([](const v1::GetInfoReply& reply) {
+    return reply.num_free_pages() == reply.num_pages() && reply.num_running() == 0 &&
+           reply.num_queued() == 0;
+  });
+}
+
+std::vector<v1::Delta> Generated::Deltas(int choice) const {
+  std::vector<v1::Delta> deltas;
+  for (const v1::GenerateReply& reply : replies) {
+    if (reply.has_delta() && reply.delta().choice() == choice) deltas.push_back(reply.delta());
+  }
+  return deltas;
+}
+
+std::string Generated::Text(int choice) const {
+  std::string text;
+  for (const v1::Delta& delta : Deltas(choice)) text += delta.text();
+  return text;
+}
+
+std::vector<v1::Token> Generated::Tokens(int choice) const {
+  std::vector<v1::Token> tokens;
+  for (const v1::Delta& delta : Deltas(choice)) {
+    tokens.insert(tokens.end(), delta.tokens().begin(), delta.tokens().end());
+  }
+  return tokens;
+}
+
+Generated Generate(v1::Inference::Stub& stub, const v1::GenerateRequest& request,
+                   grpc::ClientContext& context) {
+  Generated generated;
+  const auto reader = stub.Generate(&context, request);
+  v1::GenerateReply reply;
+  while (reader->Read(&reply)) generated.replies.push_back(reply);
+  generated.status = reader->Finish();
+  return generated;
+}
+
+Generated Generate(v1::Inference::Stub& stub, const v1::GenerateRequest& request) {
+  grpc::ClientContext context;
+  return Generate(stub, request, context);
+}
+
+std::vector<v1::ContinuationScore> Scored::Scores() const {
+  std::vector<v1::ContinuationScore> scores;
+  for (const v1::ScoreReply& reply : replies) {
+    if (reply.has_score()) scores.push_back(reply.score());
+  }
+  return scores;
+}
+
+Scored Score(v1::Inference::Stub& stub, const v1::ScoreRequest& request) {
+  Scored scored;
+  grpc::ClientContext context;
+  const auto reader = stub.Score(&context, request);
+  v1::ScoreReply reply;
+  while (reader->Read(&reply)) scored.replies.push_back(reply);
+  scored.status = reader->Finish();
+  return scored;
+}
+
+}  // namespace lssar

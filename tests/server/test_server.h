@@ -1,0 +1,82 @@
+// A LocalServer on a free loopback port around FakeModel and the shipped tokenizer: as fast or slow
+// as a test wants.
+#ifndef LSSAR_TESTS_SERVER_TEST_SERVER_H_
+#define LSSAR_TESTS_SERVER_TEST_SERVER_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lssar/v1/inference.grpc.pb.h"
+#include "server/local_server.h"
+#include "tests/support/fake_model.h"
+
+namespace lssar {
+
+class TestServer {
+ public:
+  static constexpr int32_t kPoisonId = 4000;  // a row of this token has NaN logits
+
+  explicit TestServer(const EngineOptions& options = {.max_context = 2048});
+  // Lets the engine run on, so that the server can stop.
+  ~TestServer();
+
+  // Makes the model and serves it: done by the constructor unless `is_loading`.
+  struct Loading {};
+  TestServer(Loading, const EngineOptions& options);
+  void Serve();
+
+  std::shared_ptr<grpc::Channel> NewChannel() const;
+  v1::Inference::Stub& Stub() { return *stub_; }
+  LocalServer& Server() { return *server_; }
+
+  // Every engine step takes that much longer.
+  void SetStepMs(int milliseconds) { step_ms_ = milliseconds; }
+  // Steps do not end until Release.
+  void Hold() { is_held_ = true; }
+  void Release() { is_held_ = false; }
+
+  v1::GetInfoReply Describe();
+  // Polls GetInfo until `condition` holds; false: it did not within 10 s.
+  bool WaitFor(const std::function<bool(const v1::GetInfoReply&)>& condition);
+  bool WaitUntilIdle();
+
+ private:
+  const EngineOptions options_;
+  std::atomic<int> step_ms_ = 0;
+  std::atomic<bool> is_held_ = false;
+  std::unique_ptr<LocalServer> server_;
+  std::unique_ptr<v1::Inference::Stub> stub_;
+};
+
+// All that one Generate call sent.
+struct Generated {
+  grpc::Status status;
+  std::vector<v1::GenerateReply> replies;
+
+  // Of one choice, over all its deltas.
+  std::string Text(int choice = 0) const;
+  std::vector<v1::Token> Tokens(int choice = 0) const;
+  std::vector<v1::Delta> Deltas(int choice = 0) const;
+};
+
+Generated Generate(v1::Inference::Stub& stub, const v1::GenerateRequest& request,
+                   grpc::ClientContext& context);
+Generated Generate(v1::Inference::Stub& stub, const v1::GenerateRequest& request);
+
+struct Scored {
+  grpc::Status status;
+  std::vector<v1::ScoreReply> replies;
+
+  std::vector<v1::ContinuationScore> Scores() const;
+};
+
+Scored Score(v1::Inference::Stub& stub, const v1::ScoreRequest& request);
+
+}  // namespace lssar
+
+#endif  // LSSAR_TESTS_SERVER_TEST_SERVER_H_
