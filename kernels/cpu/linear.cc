@@ -28,6 +28,10 @@ constexpr size_t kBlockRows = 192;
 // Steps of k between two loads of the sums: the widened weights (32 KiB) and a tile of x fit L1.
 constexpr size_t kBlockSteps = 256;
 
+// A narrow product on many threads cuts its rows into more blocks, until each thread has this many
+// pairs of block and panel, or blocks have two tiles left.
+constexpr size_t kMinPairsPerThread = 4;
+
 // Tasks that each thread may expect. A task is a run of panels, so that the prefetch at the end of
 // one panel is the start of the next; the last task of all keeps one thread alone.
 constexpr size_t kTasksPerThread = 16;
@@ -212,11 +216,13 @@ void LinearOfTarget(const LinearArgs& args, const int32_t* row_ids, ThreadPool& 
     });
   }
 
-  const size_t num_blocks = (num_rows + kBlockRows - 1) / kBlockRows;
   const size_t num_panels = static_cast<size_t>(weight.NumPanels());
+  const size_t num_threads = static_cast<size_t>(pool.NumThreads());
+  const size_t wanted_blocks = (kMinPairsPerThread * num_threads + num_panels - 1) / num_panels;
+  const size_t num_blocks = std::max((num_rows + kBlockRows - 1) / kBlockRows,
+                                     std::min(wanted_blocks, product.num_tiles / 2));
   const size_t task_panels =
-      std::max(size_t{1}, num_blocks * num_panels /
-                              (kTasksPerThread * static_cast<size_t>(pool.NumThreads())));
+      std::max(size_t{1}, num_blocks * num_panels / (kTasksPerThread * num_threads));
   const size_t tasks_per_block = (num_panels + task_panels - 1) / task_panels;
   pool.ParallelFor(
       static_cast<int64_t>(num_blocks * tasks_per_block), [&](int64_t task_idx, int thread_idx) {
