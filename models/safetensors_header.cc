@@ -77,7 +77,7 @@ bool ReadCounts(const json* array, std::vector<int64_t>& numbers) {
 }
 
 absl::StatusOr<TensorEntry> ParseEntry(const std::string& name, const json& object,
-                                       size_t data_start, size_t file_bytes,
+                                       size_t tensors_start, size_t file_bytes,
                                        std::string_view source) {
   JsonFields fields(object, Sentence(source, ": tensor \"", name, "\""));
   fields.RefuseOthers({"dtype", "shape", "data_offsets"});
@@ -98,11 +98,11 @@ absl::StatusOr<TensorEntry> ParseEntry(const std::string& name, const json& obje
     return fields.status();
   }
   entry.type = *type;
-  const size_t data_bytes = file_bytes - data_start;
+  const size_t tensors_bytes = file_bytes - tensors_start;
   const uint64_t begin = uint64_t(offsets[0]), end = uint64_t(offsets[1]);
-  if (begin > end || end > data_bytes) {
+  if (begin > end || end > tensors_bytes) {
     fields.Fail(Sentence("data_offsets are [", begin, ", ", end,
-                         "], must rise and stay within the file's ", data_bytes,
+                         "], must rise and stay within the file's ", tensors_bytes,
                          " bytes of tensors"));
     return fields.status();
   }
@@ -113,8 +113,8 @@ absl::StatusOr<TensorEntry> ParseEntry(const std::string& name, const json& obje
                          num_bytes ? Sentence(*num_bytes) : std::string("more than 2^64")));
     return fields.status();
   }
-  entry.begin = data_start + begin;
-  entry.end = data_start + end;
+  entry.begin = tensors_start + begin;
+  entry.end = tensors_start + end;
   if (entry.begin % BytesOf(*type) != 0) {
     fields.Fail(Sentence("misaligned: starts at byte ", entry.begin,
                          " of the file, must be a multiple of ", BytesOf(*type), " for ", dtype));
@@ -124,22 +124,22 @@ absl::StatusOr<TensorEntry> ParseEntry(const std::string& name, const json& obje
 }
 
 // `entries` in file order.
-absl::Status CheckCover(const std::vector<TensorEntry>& entries, size_t data_start,
+absl::Status CheckCover(const std::vector<TensorEntry>& entries, size_t tensors_start,
                         size_t file_bytes, std::string_view source) {
-  size_t at = data_start;
+  size_t at = tensors_start;
   for (const TensorEntry& entry : entries) {
     if (entry.begin != at) {
       return Refuse(source,
                     Sentence("tensor \"", entry.name, "\" ",
                              entry.begin < at ? "overlaps the one before: " : "leaves a gap: ",
-                             "it starts at byte ", entry.begin - data_start, ", must start at ",
-                             at - data_start));
+                             "it starts at byte ", entry.begin - tensors_start, ", must start at ",
+                             at - tensors_start));
     }
     at = entry.end;
   }
   if (at != file_bytes) {
-    return Refuse(source, Sentence("the tensors end at byte ", at - data_start, " of ",
-                                   file_bytes - data_start, ": the rest belongs to none"));
+    return Refuse(source, Sentence("the tensors end at byte ", at - tensors_start, " of ",
+                                   file_bytes - tensors_start, ": the rest belongs to none"));
   }
   return absl::OkStatus();
 }
@@ -173,7 +173,7 @@ absl::StatusOr<std::vector<TensorEntry>> ParseSafetensorsHeader(std::span<const 
   if (!header.ok()) return header.status();
   if (!header->is_object()) return Refuse(source, "header is not a JSON object");
 
-  const size_t data_start = kLengthBytes + text->size();
+  const size_t tensors_start = kLengthBytes + text->size();
   std::vector<TensorEntry> entries;
   for (const auto& [name, object] : header->items()) {
     if (name == "__metadata__") {
@@ -183,14 +183,15 @@ absl::StatusOr<std::vector<TensorEntry>> ParseSafetensorsHeader(std::span<const 
       if (!metadata.status().ok()) return metadata.status();
       continue;
     }
-    absl::StatusOr<TensorEntry> entry = ParseEntry(name, object, data_start, file.size(), source);
+    absl::StatusOr<TensorEntry> entry =
+        ParseEntry(name, object, tensors_start, file.size(), source);
     if (!entry.ok()) return entry.status();
     entries.push_back(*std::move(entry));
   }
   std::sort(entries.begin(), entries.end(), [](const TensorEntry& a, const TensorEntry& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });
-  const absl::Status cover = CheckCover(entries, data_start, file.size(), source);
+  const absl::Status cover = CheckCover(entries, tensors_start, file.size(), source);
   if (!cover.ok()) return cover;
   return entries;
 }

@@ -69,7 +69,8 @@ TEST(ConfigTest, DefaultsAndFields) {
 
 TEST(ConfigTest, EveryFieldCanBeSet) {
   const ModelConfig config = Parsed(With(
-      R"("n_inner": 200, "layer_norm_epsilon": 1e-6, "rope_theta": 5e5, "rope_layout": "interleaved",
+      R"("n_inner": 200, "layer_norm_epsilon": 1e-6, "rope_theta": 5e5,
+         "rope_layout": "interleaved",
          "rope_scaling": {"rope_type": "dynamic", "factor": 2}, "tie_word_embeddings": false,
          "linear_layout": "conv1d", "bos_token_id": 0, "eos_token_id": 256)"));
   EXPECT_EQ(config.mlp_width, 200);

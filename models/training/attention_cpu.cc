@@ -1,0 +1,183 @@
+// Fused causal LSSAR attention, forward and backward, for training small reference checkpoints on
+// a CPU. One head at a time, a block of query rows at a time, so the length x length score matrix
+// never leaves the cache. Built on its own, with OpenBLAS (README.md); no part of the server.
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+// model.py mirrors this. All float32 and contiguous; q and k l2-normalised.
+struct Tensors {
+  const float *q, *k, *v;  // [heads, length, dim]
+  float* out;              // [heads, length, dim]
+  float* stats;            // [heads, length, 3]: softplus sum r, peak x_m, sharpened sum z
+  const float* grad_out;   // [heads, length, dim]; this and the rest: backward alone
+  float *grad_q, *grad_k, *grad_v;
+  int heads, length, dim, p;
+};
+
+namespace {
+
+constexpr int kRows = 64;  // query rows of a block
+
+inline float Softplus(float s) { return std::fmax(s, 0.f) + std::log1p(std::exp(-std::fabs(s))); }
+
+template <int P>
+inline float Pow(float u) {
+  if constexpr (P == 0) {
+    return 1.f;
+  } else if constexpr (P % 2 == 1) {
+    return u * Pow<P - 1>(u);
+  } else {
+    const float half = Pow<P / 2>(u);
+    return half * half;
+  }
+}
+
+// A block of query rows of one head; its rows see the keys before `cols`.
+struct Block {
+  size_t base;  // of the head in q, k, v
+  int row0, rows, cols;
+};
+
+// Fills s [rows, cols] with ln(d) ln(N) <q, k>.
+void Scores(const Tensors& t, const Block& b, float* s) {
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, b.rows, b.cols, t.dim, 1.f,
+              t.q + b.base + size_t(b.row0) * size_t(t.dim), t.dim, t.k + b.base, t.dim, 0.f, s,
+              b.cols);
+  for (int i = 0; i < b.rows; ++i) {
+    const float scale = std::log(float(t.dim)) * std::log(float(b.row0 + i + 1));
+    for (int j = 0; j < b.cols; ++j) s[i * b.cols + j] *= scale;
+  }
+}
+
+// Scores of row N = n in `a` become its weights; keys from n on get 0. `stats` gets r, x_m, z.
+template <int P>
+void Weights(int n, int cols, float* a, float* stats) {
+  const float offset = n > 3 ? 1.f : 0.f;
+  float r = 0.f, top = 0.f, z = 0.f;
+#pragma omp simd
+  for (int j = 0; j < cols; ++j) a[j] = Softplus(a[j]);
+  for (int j = n; j < cols; ++j) a[j] = 0.f;
+  for (int j = 0; j < cols; ++j) r += a[j];
+  for (int j = 0; j < cols; ++j) top = a[j] > top ? a[j] : top;
+  const float gain = float(n) / r;
+  const float peak = std::max(top * gain - offset, 1e-12f), inverse = 1.f / peak;
+  for (int j = 0; j < cols; ++j) a[j] = Pow<P>(std::max(a[j] * gain - offset, 0.f) * inverse);
+  for (int j = n; j < cols; ++j) a[j] = 0.f;
+  for (int j = 0; j < cols; ++j) z += a[j];
+  const float w = z > 0.f ? 1.f / z : 0.f;
+  for (int j = 0; j < cols; ++j) a[j] *= w;
+  stats[0] = r;
+  stats[1] = peak;
+  stats[2] = z;
+}
+
+template <int P>
+void Forward(const Tensors& t) {
+#pragma omp parallel
+  {
+    std::vector<float> s(size_t(kRows) * size_t(t.length));
+#pragma omp for schedule(dynamic) collapse(2)
+    for (int h = 0; h < t.heads; ++h) {
+      for (int row0 = 0; row0 < t.length; row0 += kRows) {
+        const int rows = std::min(kRows, t.length - row0);
+        const Block b{size_t(h) * size_t(t.length) * size_t(t.dim), row0, rows, row0 + rows};
+        Scores(t, b, s.data());
+        for (int i = 0; i < b.rows; ++i) {
+          const size_t row = size_t(h) * size_t(t.length) + size_t(b.row0 + i);
+          Weights<P>(b.row0 + i + 1, b.cols, &s[size_t(i) * size_t(b.cols)], t.stats + row * 3);
+        }
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, b.rows, t.dim, b.cols, 1.f, s.data(),
+                    b.cols, t.v + b.base, t.dim, 0.f,
+                    t.out + b.base + size_t(b.row0) * size_t(t.dim), t.dim);
+      }
+    }
+  }
+}
+
+// One row of a block, [cols]; x is relative to the row's peak.
+struct Row {
+  int n, cols;         // N; keys of the block
+  const float* stats;  // as Forward left them
+  const float* s;      // scores
+  float *a, *d;        // weights; gradient at the weights, then at the raw products <q, k>
+  float *softplus, *x;
+};
+
+// Fills a row's weights and turns d from the gradient at them into that at its raw products.
+template <int P>
+void RowGradient(int dim, const Row& row) {
+  const auto [n, cols, stats, s, a, d, softplus, x] = row;
+  const float offset = n > 3 ? 1.f : 0.f, r = stats[0], inverse = 1.f / stats[1];
+  const float z_inverse = stats[2] > 0.f ? 1.f / stats[2] : 0.f, gain = float(n) / r;
+  float dot = 0.f, mean = 0.f;
+#pragma omp simd
+  for (int j = 0; j < cols; ++j) softplus[j] = Softplus(s[j]);
+  for (int j = n; j < cols; ++j) softplus[j] = 0.f;
+  for (int j = 0; j < cols; ++j) x[j] = std::max(softplus[j] * gain - offset, 0.f) * inverse;
+  for (int j = n; j < cols; ++j) x[j] = 0.f;
+  for (int j = 0; j < cols; ++j) a[j] = Pow<P>(x[j]) * z_inverse;
+  for (int j = 0; j < cols; ++j) dot += d[j] * a[j];
+  for (int j = 0; j < cols; ++j) {
+    d[j] = x[j] > 0.f ? (d[j] - dot) * z_inverse * P * Pow<P - 1>(x[j]) * inverse : 0.f;
+  }
+  for (int j = 0; j < cols; ++j) mean += d[j] * softplus[j];
+  mean /= r;
+  const float scale = std::log(float(dim)) * std::log(float(n));
+#pragma omp simd
+  for (int j = 0; j < cols; ++j) d[j] = scale * gain * (d[j] - mean) / (1.f + std::exp(-s[j]));
+  for (int j = n; j < cols; ++j) d[j] = 0.f;
+}
+
+template <int P>
+void Backward(const Tensors& t) {
+#pragma omp parallel
+  {
+    const size_t length = size_t(t.length), dim = size_t(t.dim), size = size_t(kRows) * length;
+    std::vector<float> s(size), a(size), d(size), softplus(length), x(length);
+#pragma omp for schedule(dynamic)
+    for (int h = 0; h < t.heads; ++h) {
+      const size_t base = size_t(h) * length * dim;
+      std::fill_n(t.grad_k + base, length * dim, 0.f);
+      std::fill_n(t.grad_v + base, length * dim, 0.f);
+      for (int row0 = 0; row0 < t.length; row0 += kRows) {
+        const int rows = std::min(kRows, t.length - row0);
+        const Block b{base, row0, rows, row0 + rows};
+        const size_t first = base + size_t(row0) * dim;
+        Scores(t, b, s.data());
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, b.cols, t.dim, 1.f,
+                    t.grad_out + first, t.dim, t.v + base, t.dim, 0.f, d.data(), b.cols);
+        for (int i = 0; i < rows; ++i) {
+          const size_t at = size_t(i) * size_t(b.cols);
+          const float* stats = t.stats + (size_t(h) * length + size_t(row0 + i)) * 3;
+          RowGradient<P>(t.dim, {row0 + i + 1, b.cols, stats, &s[at], &a[at], &d[at],
+                                 softplus.data(), x.data()});
+        }
+        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, b.cols, t.dim, rows, 1.f, a.data(),
+                    b.cols, t.grad_out + first, t.dim, 1.f, t.grad_v + base, t.dim);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, t.dim, b.cols, 1.f, d.data(),
+                    b.cols, t.k + base, t.dim, 0.f, t.grad_q + first, t.dim);
+        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, b.cols, t.dim, rows, 1.f, d.data(),
+                    b.cols, t.q + first, t.dim, 1.f, t.grad_k + base, t.dim);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+// Both return -1 for a power p that was not compiled in.
+extern "C" int lssar_forward(const Tensors* t) {
+  if (t->p == 3) return Forward<3>(*t), 0;
+  if (t->p == 15) return Forward<15>(*t), 0;
+  return -1;
+}
+
+extern "C" int lssar_backward(const Tensors* t) {
+  if (t->p == 3) return Backward<3>(*t), 0;
+  if (t->p == 15) return Backward<15>(*t), 0;
+  return -1;
+}

@@ -1,0 +1,84 @@
+"""Files of a checkpoint directory: safetensors and config.json (../README.md lists the fields)."""
+
+import json
+import os
+import struct
+
+import torch
+
+TYPES = {
+    'F32': torch.float32,
+    'F16': torch.float16,
+    'BF16': torch.bfloat16,
+    'I32': torch.int32,
+}
+
+
+def write_safetensors(tensors, path, metadata=None):
+    """Writes {name: tensor}, each in its own dtype, which must be one of TYPES."""
+    names = {dtype: name for name, dtype in TYPES.items()}
+    header, blobs, offset = {'__metadata__': metadata or {}}, [], 0
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().cpu().contiguous()
+        bits = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
+        blob = bits.numpy().tobytes()
+        header[name] = {
+            'dtype': names[tensor.dtype],
+            'shape': list(tensor.shape),
+            'data_offsets': [offset, offset + len(blob)],
+        }
+        blobs.append(blob)
+        offset += len(blob)
+    text = json.dumps(header).encode()
+    text += b' ' * (-len(text) % 8)
+    with open(path + '.tmp', 'wb') as file:
+        file.write(struct.pack('<Q', len(text)) + text)
+        for blob in blobs:
+            file.write(blob)
+    os.replace(path + '.tmp', path)
+
+
+def named_weights(net, dtype):
+    """The net's parameters under GPT-2's names."""
+    parts = {
+        'c_attn': 'attn.c_attn',
+        'c_proj': 'attn.c_proj',
+        'c_fc': 'mlp.c_fc',
+        'mlp_proj': 'mlp.c_proj',
+    }
+    tensors = {}
+    for name, weight in net.state_dict().items():
+        words = name.split('.')
+        if words[0] == 'h':
+            words[2] = parts.get(words[2], words[2])
+        tensors['transformer.' + '.'.join(words)] = weight.to(TYPES[dtype])
+    return tensors
+
+
+def write_model(net, directory, dtype, **more_config):
+    """model.safetensors and config.json of a model.GPT."""
+    c = net.c
+    attention = {'kind': c.attention}
+    if c.attention == 'lssar':
+        attention['p'] = c.p
+    config = {
+        'architectures': ['LssarGPT'],
+        'model_type': 'lssar_gpt',
+        'vocab_size': c.vocab_size,
+        'n_layer': c.n_layer,
+        'n_head': c.n_head,
+        'n_embd': c.n_embd,
+        'n_inner': 4 * c.n_embd,
+        'n_positions': c.n_ctx,
+        'activation_function': 'gelu_new',
+        'layer_norm_epsilon': c.layer_norm_eps,
+        'tie_word_embeddings': True,
+        'rope_theta': c.rope_theta,
+        'rope_scaling': None,
+        'attention': attention,
+        **more_config,
+    }
+    os.makedirs(directory, exist_ok=True)
+    write_safetensors(named_weights(net, dtype), f'{directory}/model.safetensors', {'format': 'pt'})
+    with open(f'{directory}/config.json', 'w') as file:
+        json.dump(config, file, indent=2)
