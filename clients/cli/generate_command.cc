@@ -1,5 +1,6 @@
 // `lssar generate`: one prompt, one or more texts.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -11,6 +12,7 @@
 #include "clients/cli/connection.h"
 #include "clients/cli/generate_call.h"
 #include "clients/cli/json_output.h"
+#include "clients/cli/progress_bar.h"
 #include "clients/cli/read_text.h"
 #include "clients/cli/sampling_flags.h"
 #include "clients/cli/table.h"
@@ -137,11 +139,18 @@ class GenerateCommand : public Command {
     Interrupt interrupt;
     GenerateResult result;
     const bool is_streaming = !json_ && num_choices_.value_or(1) == 1;
+    std::optional<ProgressBar> progress;
+    if (!is_streaming) progress.emplace("generating", NumTokensAtMost());
     status = RunGenerate((*connection)->Stub(), request, &interrupt,
-                         [is_streaming](const v1::Delta& delta) {
-                           if (is_streaming) PrintText(delta.text());
+                         [&](const v1::Delta& delta) {
+                           if (is_streaming) {
+                             PrintText(delta.text());
+                           } else {
+                             progress->Advance(delta.tokens_size(), "");
+                           }
                          },
                          &result);
+    progress.reset();
     if (is_streaming && !result.choices[0].tokens.empty()) std::printf("\n");
     if (!status.ok() && !interrupt.Fired()) return status;
     Print(result, is_streaming);
@@ -150,6 +159,12 @@ class GenerateCommand : public Command {
   }
 
  private:
+  int64_t NumTokensAtMost() const {
+    constexpr int kDefaultMaxTokens = 256;
+    return std::max<int64_t>(
+        1, int64_t{sampling_.max_tokens.value_or(kDefaultMaxTokens)} * num_choices_.value_or(1));
+  }
+
   absl::StatusOr<std::string> ReadPrompt() const {
     if (prompt_.has_value() == prompt_file_.has_value()) {
       return absl::InvalidArgumentError(

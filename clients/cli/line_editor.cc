@@ -92,7 +92,7 @@ class TerminalEditor : public LineEditor {
 
   static unsigned char TakeBack(EditLine* editor, int /*key*/) {
     Self(editor)->is_taken_back_ = true;
-    std::fputs("^C", stdout);
+    std::fputs("^C\n", stdout);  // only libedit's own newline key moves on
     return CC_NEWLINE;
   }
 

@@ -21,6 +21,8 @@ namespace {
 constexpr int kAnswerRoom = 20;
 constexpr std::chrono::milliseconds kFirstPause{50};
 constexpr std::chrono::milliseconds kLongestPause{2000};
+// Ten minutes: a queue that never empties is a failure.
+constexpr int kMostRefusals = 300;
 
 absl::StatusOr<std::vector<int32_t>> Tokenize(v1::Inference::StubInterface* stub,
                                               const std::string& text, std::optional<bool> add_bos,
@@ -40,10 +42,14 @@ absl::StatusOr<std::vector<int32_t>> Tokenize(v1::Inference::StubInterface* stub
 absl::Status GenerateWithPatience(v1::Inference::StubInterface* stub,
                                   const v1::GenerateRequest& request, Interrupt* interrupt,
                                   GenerateResult* result) {
-  for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+  auto pause = kFirstPause;
+  for (int num_refusals = 0;; ++num_refusals, pause = std::min(2 * pause, kLongestPause)) {
     absl::Status status = RunGenerate(
         stub, request, interrupt, [](const v1::Delta&) {}, result);
-    if (status.code() != absl::StatusCode::kResourceExhausted || interrupt->Fired()) return status;
+    if (status.code() != absl::StatusCode::kResourceExhausted || interrupt->Fired() ||
+        num_refusals == kMostRefusals) {
+      return status;
+    }
     std::this_thread::sleep_for(pause);
   }
 }

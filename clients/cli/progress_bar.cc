@@ -7,12 +7,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "clients/cli/terminal.h"
 #include "kernels/check.h"
 
 namespace lssar::cli {
 namespace {
 
 constexpr int kBarColumns = 30;
+constexpr std::chrono::milliseconds kFirstPause{1000};
+constexpr std::chrono::milliseconds kPause{200};
 
 std::string FormatDuration(double seconds) {
   const auto whole = static_cast<int64_t>(std::ceil(seconds));
@@ -39,23 +42,53 @@ std::string RenderProgress(absl::string_view label, double share, absl::string_v
 ProgressBar::ProgressBar(std::string label, int64_t total)
     : label_(std::move(label)), total_(total) {
   LSSAR_CHECK(total > 0);
+  if (StderrTerminal().is_tty) thread_ = std::thread([this] { DrawNowAndThen(); });
 }
 
-void ProgressBar::Hide() {
-  if (is_shown_) std::fputs("\r\x1b[K", stderr);
-  is_shown_ = false;
+ProgressBar::~ProgressBar() {
+  {
+    const std::lock_guard lock(mutex_);
+    has_ended_ = true;
+    Erase();
+  }
+  ended_.notify_one();
+  if (thread_.joinable()) thread_.join();
 }
 
 void ProgressBar::Advance(int64_t amount, absl::string_view note) {
+  const std::lock_guard lock(mutex_);
   done_ = std::min(total_, done_ + amount);
-  if (!StderrTerminal().is_tty) return;
+  note_ = std::string(note);
+  is_hidden_ = false;
+}
+
+void ProgressBar::Hide() {
+  const std::lock_guard lock(mutex_);
+  is_hidden_ = true;
+  Erase();
+}
+
+void ProgressBar::DrawNowAndThen() {
+  std::unique_lock lock(mutex_);
+  auto pause = kFirstPause;
+  while (!ended_.wait_for(lock, pause, [this] { return has_ended_; })) {
+    if (!is_hidden_) Draw();
+    pause = kPause;
+  }
+}
+
+void ProgressBar::Draw() {
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
-  if (!is_shown_ && elapsed.count() < 1.0) return;
-  is_shown_ = true;
   const double share = static_cast<double>(done_) / static_cast<double>(total_);
-  const std::string line = RenderProgress(label_, share, note, elapsed.count());
+  const std::string line = RenderProgress(label_, share, note_, elapsed.count());
   std::fprintf(stderr, "\r%s\x1b[K", line.c_str());
   std::fflush(stderr);
+  is_drawn_ = true;
+}
+
+void ProgressBar::Erase() {
+  if (is_drawn_) std::fputs("\r\x1b[K", stderr);
+  is_drawn_ = false;
 }
 
 }  // namespace lssar::cli

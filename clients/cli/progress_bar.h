@@ -3,11 +3,13 @@
 #define LSSAR_CLIENTS_CLI_PROGRESS_BAR_H_
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <mutex>
 #include <string>
+#include <thread>
 
 #include "absl/strings/string_view.h"
-#include "clients/cli/terminal.h"
 
 namespace lssar::cli {
 
@@ -15,23 +17,34 @@ class ProgressBar {
  public:
   // `total` in whatever unit the work is best measured by; > 0.
   ProgressBar(std::string label, int64_t total);
-  ~ProgressBar() { Hide(); }
+  // Takes the bar off the screen.
+  ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  // Adds `amount` to what is done; `note` stands at the bar's right ("12/50").
-  // Threads  one at a time
+  // Adds `amount` to what is done; `note` stands at the bar's right ("12/50"). Threads: any.
   void Advance(int64_t amount, absl::string_view note);
 
   // Takes the bar off the screen until the next Advance, so that results can be printed.
   void Hide();
 
  private:
-  std::string label_;
-  int64_t total_;
+  // Until the end: the time left moves on while nothing advances.
+  void DrawNowAndThen();
+  void Draw();   // Requires  mutex_ is held
+  void Erase();  // Requires  mutex_ is held
+
+  const std::string label_;
+  const int64_t total_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable ended_;
+  bool has_ended_ = false;
+  bool is_hidden_ = false;
+  bool is_drawn_ = false;
   int64_t done_ = 0;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  bool is_shown_ = false;
+  std::string note_;
+  std::thread thread_;  // joinable on a terminal only
 };
 
 // "label [=====>    ]  50%  12/50  3 s left"; what ProgressBar draws. `share` in [0, 1].

@@ -165,7 +165,7 @@ class PasskeyTest(unittest.TestCase):
 
 class UsageTest(unittest.TestCase):
 
-    def test_info(self):
+    def test_get_info(self):
         facts = json.loads(run_cli('info', '--json').stdout)
         self.assertEqual((facts['model_name'], facts['attention_kind'], facts['attention_p']),
                          ('lssar-6m', 'lssar', 15))

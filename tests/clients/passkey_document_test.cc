@@ -73,7 +73,7 @@ TEST(NumPasskeyFiller, LeavesRoomForTheFrame) {
 }
 
 TEST(MakePasskeyTrials, EachLengthBeginsTheSeedAnew) {
-  const PasskeyOptions options{.lengths = {256, 1024}, .num_trials = {2, 3}};
+  const PasskeyOptions options{.lengths = {256, 1024}, .num_trials = {2, 3}, .depths = {}};
   const auto trials = MakePasskeyTrials(options, 24);
   ASSERT_EQ(trials.size(), 5u);
   EXPECT_EQ(trials[0].length, 256);

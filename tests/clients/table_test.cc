@@ -33,13 +33,11 @@ TEST(Table, CountsColumnsNotBytes) {
 }
 
 HeatMap TwoByTwo() {
-  HeatMap map;
-  map.corner = "d";
-  map.row_labels = {"0%", "100%"};
-  map.column_labels = {"1K", "2K"};
-  map.cells = {{{.num_hits = 2, .num_trials = 2}, {.num_hits = 1, .num_trials = 3}},
-               {{.num_hits = 0, .num_trials = 4}, {}}};
-  return map;
+  return {.corner = "d",
+          .row_labels = {"0%", "100%"},
+          .column_labels = {"1K", "2K"},
+          .cells = {{{.num_hits = 2, .num_trials = 2}, {.num_hits = 1, .num_trials = 3}},
+                    {{.num_hits = 0, .num_trials = 4}, {}}}};
 }
 
 TEST(HeatMap, IsDigitsInAPipe) {
