@@ -51,7 +51,7 @@ TEST(HeatMap, IsShadesWithoutColours) {
   EXPECT_EQ(RenderHeatMap(TwoByTwo(), {.is_tty = true}),
             "   d      1K      2K\n"
             "  0%  100 ██   33 ░░\n"
-            "100%    0         ·\n");
+            "100%    0          ·\n");
 }
 
 TEST(HeatMap, IsColoursOnATerminal) {

@@ -99,7 +99,7 @@ class ChatOnATerminalTest(unittest.TestCase):
         self.assertEqual(os.stat(self.history).st_mode & 0o077, 0)
 
     def test_ctrl_c_stops_the_answer_and_keeps_the_chat(self):
-        with self.chat('--ignore-eos', '--max-tokens', '15000') as chat:
+        with self.chat('--min-tokens', '15000', '--max-tokens', '15000') as chat:
             chat.expect('> ')
             chat.type(b'How are you?\r')
             chat.expect('How are you\\?[^>]*\n[^\n]*[a-z]{2}')  # the answer has begun
