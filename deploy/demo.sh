@@ -92,8 +92,8 @@ say "4. It writes. So small a model writes fluent nonsense; the same seed writes
 show lssar generate --server "$address" "The old house stood at the end of" --max-tokens 60 --seed 1
 
 say "5. It scores: which continuation does it find more likely?"
-show lssar score --server "$address" --context "The capital of France is" \
-  --continuation " Paris." --continuation " banana."
+show lssar score --server "$address" --context "The President of the United" \
+  --continuation " States" --continuation " Kingdom"
 
 say "6. It looks for a number hidden in a text, far beyond the 1024 tokens it was trained at"
 show lssar passkey --server "$address" --lengths 1024,2048,4096,8192,16384 --trials 4

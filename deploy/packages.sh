@@ -17,6 +17,7 @@ build      libgrpc++-dev               the server's and the clients' transport
 build      protobuf-compiler           messages from proto/lssar/v1
 build      protobuf-compiler-grpc      service stubs from proto/lssar/v1
 build      libprotobuf-dev             the messages' runtime
+build      zlib1g-dev                  Protobuf's compression: its archive is linked whole
 build      libabsl-dev                 Status, flat_hash_map, strings: comes with gRPC
 build      libssl-dev                  SHA-256 of a checkpoint
 build      libspdlog-dev               JSON logs
@@ -33,7 +34,7 @@ test       python3                     the tidy test, the Python end-to-end test
 test       python3-grpcio              the Python end-to-end test speaks to a server
 test       python3-protobuf            its messages
 run        libgrpc++1.51               transport
-run        libprotobuf32               messages
+run        zlib1g                      Protobuf's compression; Protobuf itself is in the programs
 run        libabsl20220623             Status and containers
 run        libssl3                     SHA-256 of a checkpoint
 run        libspdlog1.10               logs
