@@ -158,6 +158,12 @@ std::shared_ptr<grpc::Channel> LocalServer::InProcessChannel() {
 
 int LocalServer::Port() const { return state_->port; }
 
+bool LocalServer::CheckEngine() {
+  if (state_->model->GetEngine().Stats().is_serving) return true;
+  state_->SetServing(false);
+  return false;
+}
+
 bool LocalServer::Shutdown(absl::Duration limit) {
   const std::lock_guard lock(state_->shutdown_mutex);
   if (state_->shutdown_result) return *state_->shutdown_result;

@@ -48,6 +48,10 @@ class LocalServer {
   // The port listened on; 0: none.
   int Port() const;
 
+  // False: the engine has stopped for good, because the machine failed it (memory, device). Health
+  // says NOT_SERVING from then on. Ask now and then after Load.
+  bool CheckEngine();
+
   // Health turns NOT_SERVING, new calls get UNAVAILABLE, running ones may finish until `limit` has
   // passed; the rest is cut. True: nothing had to be cut. Further calls return the first's result.
   bool Shutdown(absl::Duration limit);

@@ -1,0 +1,248 @@
+"""The real lssar-server as a process: what it prints, how it ends, and a client with generated stubs.
+
+Run by ctest with LSSAR_SERVER set to the program, from the repository's root.
+"""
+
+import importlib
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+import grpc
+
+SERVER = os.environ["LSSAR_SERVER"]
+MODEL = "models/zoo/lssar-6m"
+SECRET = "Marmalade"  # stands in prompts and must never stand in a log
+
+_stubs = tempfile.TemporaryDirectory()
+pb = None
+rpc = None
+
+
+def setUpModule():
+    global pb, rpc
+    subprocess.run(
+        ["protoc", "-I", "proto", f"--python_out={_stubs.name}", f"--grpc_out={_stubs.name}",
+         f"--plugin=protoc-gen-grpc={shutil.which('grpc_python_plugin')}",
+         "lssar/v1/inference.proto"],
+        check=True)
+    sys.path.insert(0, _stubs.name)
+    pb = importlib.import_module("lssar.v1.inference_pb2")
+    rpc = importlib.import_module("lssar.v1.inference_pb2_grpc")
+
+
+def tearDownModule():
+    _stubs.cleanup()
+
+
+class Server:
+    """A running lssar-server on a free port; its log lines are parsed as they come."""
+
+    def __init__(self, *flags):
+        self.process = subprocess.Popen(
+            [SERVER, "--model", MODEL, "--listen", "127.0.0.1:0", *flags],
+            stderr=subprocess.PIPE, text=True)
+        self.lines = []
+        self.events = queue.Queue()
+        self.reader = threading.Thread(target=self._read)
+        self.reader.start()
+        serving = self.wait_for("serving")
+        self.address = serving["address"]
+        self.channel = grpc.insecure_channel(
+            self.address, options=[("grpc.use_local_subchannel_pool", 1)])
+        self.stub = rpc.InferenceStub(self.channel)
+
+    def _read(self):
+        for line in self.process.stderr:
+            self.lines.append(line)
+            self.events.put(json.loads(line))
+        self.process.stderr.close()
+
+    def wait_for(self, event):
+        deadline = time.monotonic() + 60
+        while True:
+            line = self.events.get(timeout=deadline - time.monotonic())
+            if line["event"] == event:
+                return line
+
+    def wait(self):
+        code = self.process.wait(timeout=60)
+        self.reader.join()
+        return code
+
+    def stop(self):
+        self.channel.close()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+
+def health(channel, service=b""):
+    """grpc.health.v1 Check; 1 is SERVING, 2 NOT_SERVING."""
+    check = channel.unary_unary("/grpc.health.v1.Health/Check")
+    request = b"\x0a" + bytes([len(service)]) + service if service else b""
+    return check(request)[1]
+
+
+def greedy(text, max_tokens, **fields):
+    return pb.GenerateRequest(text=text, max_tokens=max_tokens,
+                              sampling=pb.Sampling(temperature=0), **fields)
+
+
+def text_of(replies):
+    return "".join(reply.delta.text for reply in replies)
+
+
+class ClientTest(unittest.TestCase):
+    """A client of another language than the server's."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--max-context", "2048")
+        cls.stub = cls.server.stub
+
+    @classmethod
+    def tearDownClass(cls):
+        code = cls.server.stop()
+        assert code == 0, code
+        assert not any(SECRET in line for line in cls.server.lines)
+
+    def test_generate_streams_started_deltas_finished(self):
+        replies = list(self.stub.Generate(greedy(f"{SECRET} is a", 20, logprobs=3)))
+        self.assertEqual(replies[0].WhichOneof("event"), "started")
+        self.assertEqual(replies[-1].WhichOneof("event"), "finished")
+        tokens = [token for reply in replies for token in reply.delta.tokens]
+        self.assertEqual(len(tokens), replies[-1].finished.usage.num_generated_tokens)
+        for token in tokens:
+            self.assertEqual(token.token.logprob, token.top[0].logprob)  # greedy
+        self.assertTrue(text_of(replies))
+
+    def test_seeded_sampling_repeats(self):
+        request = pb.GenerateRequest(text="Once", max_tokens=20, sampling=pb.Sampling(seed=7))
+        texts = {text_of(self.stub.Generate(request)) for _ in range(3)}
+        self.assertEqual(len(texts), 1)
+
+    def test_chat(self):
+        chat = pb.Chat(messages=[pb.ChatMessage(role="user", content=f"Hello, {SECRET}!")])
+        replies = list(self.stub.Generate(pb.GenerateRequest(chat=chat, max_tokens=20)))
+        self.assertEqual(replies[-1].WhichOneof("event"), "finished")
+
+    def test_score(self):
+        item = pb.ScoreItem(context=pb.ScoreText(text="The United"),
+                            continuations=[pb.ScoreText(text=" States"), pb.ScoreText(text=" xyz")])
+        replies = list(self.stub.Score(pb.ScoreRequest(items=[item] * 40)))
+        scores = [reply.score for reply in replies if reply.HasField("score")]
+        self.assertEqual(len(scores), 80)
+        self.assertEqual(len({score.logprob for score in scores}), 2)
+        self.assertEqual(replies[-1].WhichOneof("event"), "finished")
+
+    def test_tokenize_and_back(self):
+        ids = self.stub.Tokenize(pb.TokenizeRequest(text="Grüße, 你好", add_bos=False)).ids
+        self.assertEqual(self.stub.Detokenize(pb.DetokenizeRequest(ids=ids)).text, "Grüße, 你好")
+
+    def test_bad_field(self):
+        with self.assertRaises(grpc.RpcError) as raised:
+            list(self.stub.Generate(greedy(SECRET, 2049)))
+        self.assertEqual(raised.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)
+        self.assertIn("max_tokens is 2049; it must be in [1, ", raised.exception.details())
+
+    def test_health(self):
+        self.assertEqual(health(self.server.channel), 1)
+        self.assertEqual(health(self.server.channel, b"lssar.v1.Inference"), 1)
+
+    def test_a_port_in_use_ends_a_second_server(self):
+        second = subprocess.run([SERVER, "--model", MODEL, "--listen", self.server.address],
+                                capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(second.returncode, 1)
+        self.assertIn(f"cannot listen on {self.server.address}: the port is in use", second.stderr)
+
+
+class EndTest(unittest.TestCase):
+    """How a server ends."""
+
+    def begin_stream(self, server):
+        """A stream that runs for a while."""
+        stream = server.stub.Generate(greedy(SECRET, 15000, ignore_eos=True))
+        self.assertEqual(next(stream).WhichOneof("event"), "started")
+        return stream
+
+    def test_sigterm_drains(self):
+        server = Server()
+        stream = server.stub.Generate(greedy(SECRET, 400, ignore_eos=True))
+        next(stream)
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for("draining")
+        replies = list(stream)
+        self.assertEqual(replies[-1].finished.usage.num_generated_tokens, 400)
+        self.assertEqual(server.wait(), 0)
+        self.assertFalse(any(SECRET in line for line in server.lines))
+
+    def test_a_drain_has_a_limit_and_refuses_new_calls(self):
+        server = Server("--drain-timeout", "2s")
+        stream = self.begin_stream(server)
+        server.process.send_signal(signal.SIGINT)
+        server.wait_for("draining")
+        self.wait_until_not_serving(server)
+        with self.assertRaises(grpc.RpcError) as raised:
+            list(server.stub.Generate(greedy(SECRET, 1)))
+        self.assertEqual(raised.exception.code(), grpc.StatusCode.UNAVAILABLE)
+        with self.assertRaises(grpc.RpcError) as raised:
+            list(stream)
+        self.assertEqual(raised.exception.code(), grpc.StatusCode.UNAVAILABLE)
+        self.assertEqual(server.wait(), 1)
+
+    def wait_until_not_serving(self, server):
+        while health(server.channel) == 1:
+            time.sleep(0.01)
+
+    def test_a_second_signal_stops_at_once(self):
+        server = Server("--drain-timeout", "1h")
+        self.begin_stream(server)
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for("draining")
+        started = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        self.assertEqual(server.wait(), 1)
+        self.assertLess(time.monotonic() - started, 5)
+
+
+class UsageTest(unittest.TestCase):
+    """Exit codes: 0 ok, 2 usage, 1 failure."""
+
+    def run_server(self, *flags, **variables):
+        return subprocess.run([SERVER, *flags], capture_output=True, text=True, timeout=60,
+                              check=False, env={**os.environ, **variables})
+
+    def test_help_and_version(self):
+        shown = self.run_server("--help")
+        self.assertEqual((shown.returncode, shown.stderr), (0, ""))
+        self.assertIn("Examples:", shown.stdout)
+        self.assertEqual(self.run_server("--version").returncode, 0)
+
+    def test_usage_errors(self):
+        for flags, sentence in [([], "--model DIR is missing"),
+                                (["--modle", "x"], "did you mean --model?"),
+                                (["--model", MODEL, "--page-tokens", "17"], "16, 32, 64")]:
+            result = self.run_server(*flags)
+            self.assertEqual((result.returncode, result.stdout), (2, ""), flags)
+            self.assertIn(sentence, result.stderr)
+
+    def test_failures(self):
+        result = self.run_server("--model", "models/zoo/none", "--listen", "127.0.0.1:0")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("models/zoo/none", result.stderr)
+        result = self.run_server("--model", MODEL, LSSAR_LISTEN="192.0.2.1:1")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("cannot listen on 192.0.2.1:1", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
