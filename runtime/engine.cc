@@ -105,8 +105,9 @@ absl::Status CheckOptions(const EngineOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("page_tokens = ", options.page_tokens, " is not a power of two"));
   }
-  if (options.kv_type == DType::kBF16) {  // unit vectors: bf16 holds them worst
-    return absl::InvalidArgumentError("kv_type = bf16: K and V are kept as fp16 or fp32");
+  // What the kernels keep pages in.
+  if (options.kv_type != DType::kF16 && options.kv_type != DType::kF32) {
+    return absl::InvalidArgumentError("kv_type: K and V are kept as fp16 or fp32 only");
   }
   return absl::OkStatus();
 }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -107,30 +108,91 @@ std::shared_ptr<RecordingSink> RunAlone(Request request, const EngineOptions& op
   return ticket.sink;
 }
 
-TEST(StepLoop, GeneratesWhatTheModelSays) {
-  World world;
-  Request request = Generate(Ids(40, 1), 30);
-  request.generate->sampling.temperature = 0;
-  const auto sink = RunAlone(request, SmallOptions());
-  // The fake model's own function, without pages, batches or an engine.
-  auto hash = std::bit_cast<uint64_t>(RopeBase(world.fake.checkpoint.config, 70));
+// The fake model's own function and the sampler, without pages, batches or an engine.
+std::vector<int32_t> Oracle(const Request& request, double rope_base) {
+  auto hash = std::bit_cast<uint64_t>(rope_base);
+  TokenCounts counts;
+  counts.AddPrompt(request.prompt);
   for (const int32_t id : request.prompt) hash = FakeHash(hash, uint64_t(id));
-  std::vector<int32_t> expected;
-  for (int i = 0; i < 30; ++i) {
+  Sampler sampler;
+  std::vector<int32_t> ids;
+  while (std::ssize(ids) < request.generate->max_tokens) {
     std::vector<float> logits;
     for (uint64_t id = 0; id < 64; ++id) {
       logits.push_back(float(8 * (double(FakeHash(hash, id) >> 11) * 0x1p-53) - 4));
     }
-    expected.push_back(*BestToken(logits));
-    hash = FakeHash(hash, uint64_t(expected.back()));
+    ids.push_back(*sampler.Sample(logits, {.params = &request.generate->sampling,
+                                           .counts = &counts,
+                                           .position = int(request.prompt.size() + ids.size())}));
+    counts.AddOutput(ids.back());
+    hash = FakeHash(hash, uint64_t(ids.back()));
   }
-  EXPECT_EQ(IdsOf(sink->At(0).tokens), expected);
-  EXPECT_EQ(sink->At(0).finish, FinishReason::kLength);
-  const RequestStats stats = sink->Stats();
-  EXPECT_EQ(stats.num_prompt_tokens, 40);
-  EXPECT_EQ(stats.num_generated_tokens, 30);
-  EXPECT_EQ(stats.attention.num_value_rows, 69 * 70 / 2);  // the last token is never computed
-  EXPECT_EQ(stats.attention.num_value_rows_read, 69);
+  return ids;
+}
+
+TEST(StepLoop, GeneratesWhatTheModelSays) {
+  for (const SamplingParams& sampling :
+       {SamplingParams{.temperature = 0}, SamplingParams{.top_p = 0.9f, .seed = 4},
+        SamplingParams{.temperature = 0, .frequency_penalty = 2},
+        SamplingParams{.repetition_penalty = 3, .presence_penalty = 2, .seed = 5}}) {
+    Request request = Generate(Ids(40, 1), 30);
+    request.generate->sampling = sampling;
+    const auto sink = RunAlone(request, SmallOptions());
+    EXPECT_EQ(IdsOf(sink->At(0).tokens),
+              Oracle(request, RopeBase(FakeCheckpoint().checkpoint.config, 70)));
+    EXPECT_EQ(sink->At(0).finish, FinishReason::kLength);
+    const RequestStats stats = sink->Stats();
+    EXPECT_EQ(stats.num_prompt_tokens, 40);
+    EXPECT_EQ(stats.num_generated_tokens, 30);
+    EXPECT_EQ(stats.attention.num_value_rows, 69 * 70 / 2);  // the last token is never computed
+    EXPECT_EQ(stats.attention.num_value_rows_read, 69);
+  }
+}
+
+TEST(StepLoop, TheRopeBaseFollowsTheLengthBudgetAndStays) {
+  World world;
+  ModelConfig& config = world.fake.checkpoint.config;
+  config.dynamic_ntk_factor = 2.0;
+  config.trained_context = 32;
+  config.width = 64;  // heads of 64, for the exponent d / (d - 2)
+  std::vector<std::vector<double>> bases_of_steps;
+  world.fake.model->on_forward = [&](const ForwardBatch& batch) {
+    bases_of_steps.push_back(batch.rope_bases);
+    return absl::OkStatus();
+  };
+  const auto expect_base = [&](const Request& request, int length_budget) {
+    bases_of_steps.clear();
+    world.Submit(request);
+    world.RunAll();
+    EXPECT_FALSE(bases_of_steps.empty());
+    for (const auto& bases : bases_of_steps) {
+      for (const double base : bases) EXPECT_EQ(base, RopeBase(config, length_budget));
+    }
+  };
+  EXPECT_NE(RopeBase(config, 40), RopeBase(config, 200));
+  expect_base(Generate(Ids(30, 1), 10), 40);
+  Request request = Generate(Ids(30, 1), 170);
+  request.generate->num_choices = 2;
+  expect_base(request, 200);
+  expect_base(Score(Ids(30, 1), {Ids(5, 1), Ids(170, 2)}), 200);
+}
+
+TEST(StepLoop, AFinishedChoiceGivesItsPagesBackWhileTheOthersGoOn) {
+  World world;
+  Request request = Generate(Ids(40, 1), 200);
+  request.generate->num_choices = 3;
+  request.generate->stop_ids = {5, 6, 7};
+  const Ticket ticket = world.Submit(request);
+  int num_partly_free = 0;
+  do {
+    ASSERT_EQ(world.loop.Step(), absl::OkStatus());
+    int num_finished = 0;
+    for (int choice = 0; choice < 3; ++choice)
+      num_finished += ticket.sink->At(choice).finish.has_value();
+    ASSERT_EQ(world.NumFree(), 64 - (3 - num_finished) * 15);
+    num_partly_free += num_finished == 1 || num_finished == 2;
+  } while (!ticket.sink->IsDone());
+  EXPECT_GT(num_partly_free, 0);
 }
 
 TEST(StepLoop, ATextDoesNotDependOnItsBatch) {
@@ -419,13 +481,14 @@ TEST(StepLoop, LogitsThatAreNotFiniteEndTheirRequestAlone) {
   Request with_prompt_logprobs = Generate(bad_prompt, 20);
   with_prompt_logprobs.generate->num_prompt_logprobs = 0;
   const Ticket bad_inside = world.Submit(with_prompt_logprobs);
-  const Ticket bad_score = world.Submit(Score(Ids(30, 3), {{5}, {6, 63, 7}, {8}}));
+  const Ticket bad_score = world.Submit(Score(Ids(30, 3), {{5}, {6, 63, 7, 63, 8}, {8}}));
   world.RunAll();
   for (const Ticket& ticket : {bad, bad_inside, bad_score}) {
     EXPECT_EQ(ticket.sink->Status()->code(), absl::StatusCode::kDataLoss);
     EXPECT_THAT(std::string(ticket.sink->Status()->message()), HasSubstr("position"));
   }
   EXPECT_EQ(bad_score.sink->Scores().size(), 1u);
+  EXPECT_THAT(std::string(bad_score.sink->Status()->message()), HasSubstr("position 31"));
   EXPECT_EQ(good.sink->Status(), absl::OkStatus());
   EXPECT_TRUE(good.sink->At(0) == RunAlone(Generate(Ids(30, 2), 20, 5), SmallOptions())->At(0));
   EXPECT_EQ(world.NumFree(), 64);
