@@ -21,10 +21,10 @@ bool IsSafeId(std::string_view id) {
 }
 
 std::string MakeId() {
-  static const uint64_t process_prefix =
+  static const uint64_t random_prefix =
       (uint64_t{std::random_device()()} << 16) ^ uint64_t { std::random_device()() };
   static std::atomic<uint64_t> counter = 0;
-  return absl::StrFormat("%012x-%d", process_prefix & 0xffffffffffff, ++counter);
+  return absl::StrFormat("%012x-%d", random_prefix & 0xffffffffffff, ++counter);
 }
 
 std::string IdOf(const grpc::CallbackServerContext& context) {

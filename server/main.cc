@@ -23,12 +23,12 @@ constexpr int kFailure = 1;
 constexpr auto kCheckInterval = std::chrono::seconds(1);
 
 // Never destroyed: the signal thread and gRPC's may write until the process is gone.
-const Log* process_log = nullptr;
+const Log* server_log = nullptr;
 
 // gRPC's own errors become lines of our log.
 void ForwardGrpcLine(gpr_log_func_args* line) {
   if (line->severity != GPR_LOG_SEVERITY_ERROR) return;
-  process_log->Warning("grpc", {{"message", line->message}});
+  server_log->Warning("grpc", {{"message", line->message}});
 }
 
 sigset_t StopSignals() {
@@ -45,10 +45,10 @@ void WaitForSignals(std::promise<void> drain) {
   const sigset_t signals = StopSignals();
   int signal_number = 0;
   sigwait(&signals, &signal_number);
-  process_log->Info("draining", {{"signal", strsignal(signal_number)}});
+  server_log->Info("draining", {{"signal", strsignal(signal_number)}});
   drain.set_value();
   sigwait(&signals, &signal_number);
-  process_log->Warning("stopped at once", {{"signal", strsignal(signal_number)}});
+  server_log->Warning("stopped at once", {{"signal", strsignal(signal_number)}});
   std::_Exit(kFailure);
 }
 
@@ -61,7 +61,7 @@ int Run(const ServerOptions& options) {
   // Before any thread exists: they all inherit it.
   const sigset_t signals = StopSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  process_log = new Log(options.log_level);
+  server_log = new Log(options.log_level);
   gpr_set_log_function(ForwardGrpcLine);
 
   auto server = LocalServer::Open(options);
@@ -73,7 +73,7 @@ int Run(const ServerOptions& options) {
   if (const absl::Status status = (*server)->Load(); !status.ok()) return Fail(status);
   while (drain_asked.wait_for(kCheckInterval) != std::future_status::ready) {
     if ((*server)->CheckEngine()) continue;
-    process_log->Error("engine failed", LogFields::object());
+    server_log->Error("engine failed", LogFields::object());
     return kFailure;
   }
   return (*server)->Shutdown(options.drain_timeout) ? 0 : kFailure;

@@ -15,12 +15,12 @@ namespace lssar {
 namespace {
 
 constexpr std::string_view kExamples =
-    R"(Every flag is also an environment variable (LSSAR_MAX_CONTEXT) and a line of the --config file
-(max-context = 8192). A flag wins over the environment, the environment over the file.
+    R"(Every flag is also an environment variable (LSSAR_MAX_CONTEXT) and a line of the --config
+file (max-context = 8192). A flag wins over the environment, the environment over the file.
 
 Examples:
   lssar-server --model models/zoo/lssar-6m
-  lssar-server --model models/zoo/lssar-6m --listen 0.0.0.0:50051 --max-context 8192 --kv-memory 1G)";
+  lssar-server --model models/zoo/lssar-6m --listen 0.0.0.0:50051 --max-context 8192)";
 
 AssignFlag AssignListen(std::string* target) {
   return [target](const std::string& value) {

@@ -247,6 +247,11 @@ absl::StatusOr<std::vector<int32_t>> ParseTokenize(const v1::TokenizeRequest& me
       bos = {*checkpoint.config.bos_id};
     }
   }
+  if (message.text().size() > limits::kMaxTokenizeBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("text has ", message.text().size(),
+                                                   " bytes; it must have at most ",
+                                                   limits::kMaxTokenizeBytes));
+  }
   return EncodeField("text", message.text(), checkpoint.tokenizer.get(), bos);
 }
 
@@ -256,6 +261,8 @@ absl::StatusOr<std::vector<int32_t>> ParseDetokenize(const v1::DetokenizeRequest
     return absl::FailedPreconditionError(
         absl::StrCat("checkpoint ", context.checkpoint->name, " has no tokenizer"));
   }
+  LSSAR_RETURN_IF_ERROR(
+      CheckCount("ids", size_t(message.ids_size()), 0, limits::kMaxDetokenizeIds));
   return CheckIds("ids", message.ids(), context.checkpoint->config.vocab_size);
 }
 

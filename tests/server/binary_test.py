@@ -1,4 +1,4 @@
-"""The real lssar-server as a process: what it prints, how it ends, and a client with generated stubs.
+"""The real lssar-server as a process: what it prints, how it ends, a client with generated stubs.
 
 Run by ctest with LSSAR_SERVER set to the program, from the repository's root.
 """

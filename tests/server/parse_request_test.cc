@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "runtime/limits.h"
-#include "tests/server/zoo_checkpoint.h"
+#include "tests/server/parse_fixture.h"
 
 namespace lssar {
 namespace {
@@ -21,27 +21,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr int kMaxContext = 128;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
-
-class ParseRequestTest : public testing::Test {
- protected:
-  static const Checkpoint& Zoo() {
-    static const Checkpoint checkpoint = ZooCheckpointWithoutWeights();
-    return checkpoint;
-  }
-  static ParseContext Context() {
-    return {.checkpoint = &Zoo(), .max_context = kMaxContext, .any_seed = 77};
-  }
-  static std::vector<int32_t> Encode(const std::string& text) {
-    return Zoo().tokenizer->Encode(text).value();
-  }
-  static std::vector<int32_t> WithBos(std::vector<int32_t> ids) {
-    ids.insert(ids.begin(), *Zoo().config.bos_id);
-    return ids;
-  }
-};
 
 v1::GenerateRequest HelloRequest() {
   v1::GenerateRequest request;
@@ -355,134 +336,6 @@ TEST_F(ParseRequestTest, AMissingTemplateOrTokenizerIsAFailedPrecondition) {
   EXPECT_TRUE(ParseGenerate(ids, context).ok());
 }
 
-v1::ScoreRequest PairRequest(const std::string& context, const std::string& continuation) {
-  v1::ScoreRequest request;
-  v1::ScoreItem& item = *request.add_items();
-  item.mutable_context()->set_text(context);
-  item.add_continuations()->set_text(continuation);
-  return request;
-}
-
-TEST_F(ParseRequestTest, ScoreTokenisesContextAndContinuationAsOneString) {
-  const auto call = ParseScore(PairRequest("The cat sat on", " the mat"), Context());
-  ASSERT_TRUE(call.ok()) << call.status();
-  const std::vector<int32_t> context = WithBos(Encode("The cat sat on"));
-  const std::vector<int32_t> whole = WithBos(Encode("The cat sat on the mat"));
-  EXPECT_EQ(call->items[0].prompt, context);
-  EXPECT_EQ(call->items[0].score->continuations[0],
-            std::vector<int32_t>(whole.begin() + std::ssize(context), whole.end()));
-}
-
-TEST_F(ParseRequestTest, ScoreMovesTrailingSpaceToTheContinuation) {
-  const auto plain = ParseScore(PairRequest("The cat", " sat"), Context());
-  ASSERT_TRUE(plain.ok()) << plain.status();
-  const auto moved = ParseScore(PairRequest("The cat ", "sat"), Context());
-  ASSERT_TRUE(moved.ok()) << moved.status();
-  EXPECT_EQ(moved->items[0].prompt, plain->items[0].prompt);
-  EXPECT_EQ(moved->items[0].score->continuations, plain->items[0].score->continuations);
-  // As Python's rstrip: U+2003, a no-break space and a line feed are white space too.
-  const auto wide = ParseScore(PairRequest("The cat\u2003\u00a0\n", "sat"), Context());
-  ASSERT_TRUE(wide.ok()) << wide.status();
-  EXPECT_EQ(wide->items[0].prompt, plain->items[0].prompt);
-}
-
-TEST_F(ParseRequestTest, ScoreOfAnEmptyContextFollowsBos) {
-  for (const char* context : {"", "  "}) {
-    const auto call = ParseScore(PairRequest(context, "Hello"), Context());
-    ASSERT_TRUE(call.ok()) << call.status();
-    EXPECT_THAT(call->items[0].prompt, ElementsAre(*Zoo().config.bos_id));
-  }
-  v1::ScoreRequest unset;
-  unset.add_items()->add_continuations()->mutable_tokens()->add_ids(5);
-  const auto call = ParseScore(unset, Context());
-  ASSERT_TRUE(call.ok()) << call.status();
-  EXPECT_THAT(call->items[0].prompt, ElementsAre(*Zoo().config.bos_id));
-  EXPECT_THAT(call->items[0].score->continuations[0], ElementsAre(5));
-}
-
-TEST_F(ParseRequestTest, ScoreWithoutBosNeedsAContext) {
-  Checkpoint bare;
-  bare.config = Zoo().config;
-  bare.config.bos_id.reset();
-  v1::ScoreRequest request;
-  request.add_items()->add_continuations()->mutable_tokens()->add_ids(5);
-  const auto call =
-      ParseScore(request, {.checkpoint = &bare, .max_context = kMaxContext, .any_seed = 0});
-  EXPECT_EQ(call.status().code(), absl::StatusCode::kFailedPrecondition);
-}
-
-struct BadScore {
-  const char* name;
-  std::function<void(v1::ScoreRequest&)> spoil;
-  std::string sentence;
-};
-
-class BadScoreTest : public ParseRequestTest, public testing::WithParamInterface<BadScore> {};
-
-TEST_P(BadScoreTest, IsRefusedNamingFieldValueAndLimit) {
-  v1::ScoreRequest request = PairRequest("The cat", " sat");
-  GetParam().spoil(request);
-  const auto call = ParseScore(request, Context());
-  ASSERT_EQ(call.status().code(), absl::StatusCode::kInvalidArgument) << call.status();
-  EXPECT_THAT(std::string(call.status().message()), HasSubstr(GetParam().sentence));
-}
-
-using R = v1::ScoreRequest;
-
-INSTANTIATE_TEST_SUITE_P(
-    Score, BadScoreTest,
-    testing::Values(
-        BadScore{"NoItems", [](R& r) { r.clear_items(); },
-                 "items has 0 entries; it must have 1 to 1024"},
-        BadScore{"ManyItems",
-                 [](R& r) {
-                   for (int i = 0; i < 1024; ++i) *r.add_items() = r.items(0);
-                 },
-                 "items has 1025 entries;"},
-        BadScore{"NoContinuations", [](R& r) { r.mutable_items(0)->clear_continuations(); },
-                 "items[0].continuations has 0 entries; it must have 1 to 1024"},
-        BadScore{"ManyContinuations",
-                 [](R& r) {
-                   for (int i = 0; i < 1024; ++i) {
-                     r.mutable_items(0)->add_continuations()->set_text(" x");
-                   }
-                 },
-                 "items[0].continuations has 1025 entries;"},
-        BadScore{"EmptyContinuation",
-                 [](R& r) { r.mutable_items(0)->mutable_continuations(0)->set_text(""); },
-                 "items[0].continuations[0] has 0 tokens of its own; it must have at least 1"},
-        BadScore{"UnsetContinuation",
-                 [](R& r) { r.mutable_items(0)->mutable_continuations(0)->clear_value(); },
-                 "items[0].continuations[0] has 0 tokens"},
-        BadScore{
-            "ContextId",
-            [](R& r) { r.mutable_items(0)->mutable_context()->mutable_tokens()->add_ids(4096); },
-            "items[0].context.tokens.ids[0] is 4096; it must be in [0, 4096)"},
-        BadScore{"ContinuationId",
-                 [](R& r) {
-                   r.mutable_items(0)->mutable_continuations(0)->mutable_tokens()->add_ids(-1);
-                 },
-                 "items[0].continuations[0].tokens.ids[0] is -1;"},
-        BadScore{"ContextNotUtf8",
-                 [](R& r) { r.mutable_items(0)->mutable_context()->set_text("a\xff"); },
-                 "items[0].context.text is not UTF-8 at byte 1"},
-        BadScore{"TooLong",
-                 [](R& r) {
-                   auto* tokens = r.mutable_items(0)->mutable_continuations(0)->mutable_tokens();
-                   for (int i = 0; i < kMaxContext; ++i) tokens->add_ids(5);
-                 },
-                 "together they must be at most max_context 128"},
-        BadScore{"TopLow", [](R& r) { r.set_top_logprobs(-1); },
-                 "top_logprobs is -1; it must be in [0, 20]"},
-        BadScore{"TopHigh", [](R& r) { r.set_top_logprobs(21); }, "top_logprobs is 21;"},
-        BadScore{"MixedAfterSpace",
-                 [](R& r) {
-                   r.mutable_items(0)->mutable_context()->set_text("The cat ");
-                   r.mutable_items(0)->add_continuations()->mutable_tokens()->add_ids(5);
-                 },
-                 "items[0].continuations[1] is tokens beside continuations of text"}),
-    [](const auto& test) { return test.param.name; });
-
 TEST_F(ParseRequestTest, TokenizeTakesBosAsTheCheckpointOrAsTold) {
   v1::TokenizeRequest request;
   request.set_text("Hello");
@@ -491,6 +344,17 @@ TEST_F(ParseRequestTest, TokenizeTakesBosAsTheCheckpointOrAsTold) {
   EXPECT_EQ(ParseTokenize(request, Context()).value(), Encode("Hello"));
   request.set_text("\xff");
   EXPECT_EQ(ParseTokenize(request, Context()).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(ParseRequestTest, TokenizeAndDetokenizeAreBounded) {
+  v1::TokenizeRequest text;
+  text.set_text(std::string(limits::kMaxTokenizeBytes + 1, 'x'));
+  EXPECT_THAT(std::string(ParseTokenize(text, Context()).status().message()),
+              HasSubstr("text has 8388609 bytes; it must have at most 8388608"));
+  v1::DetokenizeRequest ids;
+  ids.mutable_ids()->Resize(limits::kMaxDetokenizeIds + 1, 5);
+  EXPECT_THAT(std::string(ParseDetokenize(ids, Context()).status().message()),
+              HasSubstr("ids has 1048577 entries; it must have 0 to 1048576"));
 }
 
 TEST_F(ParseRequestTest, DetokenizeNamesTheIdOutOfRange) {
