@@ -145,7 +145,14 @@ HWY_INLINE ChunkStats MaxOfChunk(float* scores, size_t count) {
 
 // ---- Reduce
 
-enum class WeightRule : uint8_t { kSharpen, kSoftplus, kExp };
+enum class WeightRule : uint8_t { kSharpen, kSoftplus, kExp, kExact };
+
+// A peak x_m below this is a small difference of fp32 numbers near 1, whose error of 2e-7 the power
+// multiplies: at p = 15 the weights would be wrong by 15 * 2e-7 / x_m. Such rows, whose keys hardly
+// differ to them, are left to the definition in double (WeightRule::kExact).
+constexpr float kSmallestSharpPeak = 0.25f;
+// Below this a row is degenerate for certain, whatever fp32 did to its peak.
+constexpr float kCertainlyDegeneratePeak = kDegeneratePeak / 2;
 
 // What turns a row's scores into weights, up to the division by their sum.
 struct RowRule {
@@ -179,8 +186,8 @@ HWY_INLINE RowRule ReduceRow(AttentionKind kind, int num_keys, float max, double
   row.gain_rest = static_cast<float>(gain - double{row.gain});
   row.offset = num_keys <= 3 ? 0.0f : 1.0f;
   const float peak = hn::GetLane(Sharpness(row, hn::Set(ScoreTag(), max)));
-  if (peak <= kDegeneratePeak) return row;
-  row.rule = WeightRule::kSharpen;
+  if (peak <= kCertainlyDegeneratePeak) return row;
+  row.rule = peak < kSmallestSharpPeak ? WeightRule::kExact : WeightRule::kSharpen;
   row.inverse_peak = 1.0f / peak;
   return row;
 }
@@ -227,6 +234,10 @@ HWY_INLINE double WeighChunk(const RowRule& row, const Sharpener& sharpener, flo
     case WeightRule::kSoftplus:
       MapChunk(
           scores, count, 0.0f, [](ScoreVec softplus) { return softplus; }, collect);
+      break;
+    case WeightRule::kExact:  // no value is read here
+      MapChunk(
+          scores, count, 0.0f, [](ScoreVec) { return hn::Zero(ScoreTag()); }, collect);
       break;
     case WeightRule::kExp: {
       const ScoreVec max = hn::Set(d, row.max);
