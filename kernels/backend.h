@@ -36,7 +36,7 @@ class PackedMatrix {
   virtual size_t NumBytes() const = 0;
 };
 
-// A weight matrix in host memory. `transposed`: elements lie as [cols, rows] (GPT-2's Conv1D).
+// A weight matrix in host memory, of a float type. `transposed`: elements lie as [cols, rows] (GPT-2's Conv1D).
 struct MatrixView {
   const void* elements = nullptr;
   DType dtype = DType::kF32;
@@ -58,7 +58,9 @@ class Backend {
 
   // RESOURCE_EXHAUSTED when the machine has not that much memory.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t num_bytes) = 0;
-  // Copies and repacks; `view` may go afterwards. Weights are stored as `stored`, rounded to nearest.
+  // Copies and repacks; `view` may go afterwards. Weights are stored as `stored`, rounded to nearest,
+  // ties to even; int8 as quantize.h has it. INVALID_ARGUMENT: int8 given, or a weight that
+  // `stored` cannot hold. RESOURCE_EXHAUSTED: no memory.
   virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(const MatrixView& view, DType stored) = 0;
 
   // Both directions between host memory and the backend's. Returns after the copy is done.

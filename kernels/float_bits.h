@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/check.h"
 #include "kernels/dtype.h"
 
 namespace lssar {
@@ -49,14 +50,15 @@ inline uint16_t F16FromFloat(float value) {
   return static_cast<uint16_t>(sign | ((rebiased + 0xFFF + ((rebiased >> 13) & 1)) >> 13));
 }
 
-// Element `idx` of an array of `dtype`, widened: exact.
+// Element `idx` of an array of `dtype`, a float type, widened: exact.
 inline float LoadElement(const void* array, DType dtype, size_t idx) {
   switch (dtype) {
     case DType::kF32: return static_cast<const float*>(array)[idx];
     case DType::kF16: return FloatFromF16(static_cast<const uint16_t*>(array)[idx]);
     case DType::kBF16: return FloatFromBf16(static_cast<const uint16_t*>(array)[idx]);
+    case DType::kI8: break;
   }
-  return 0;
+  LSSAR_CHECK(false);  // an int8 element is no number without its scale
 }
 
 inline void StoreElement(float value, void* array, DType dtype, size_t idx) {
@@ -64,7 +66,9 @@ inline void StoreElement(float value, void* array, DType dtype, size_t idx) {
     case DType::kF32: static_cast<float*>(array)[idx] = value; return;
     case DType::kF16: static_cast<uint16_t*>(array)[idx] = F16FromFloat(value); return;
     case DType::kBF16: static_cast<uint16_t*>(array)[idx] = Bf16FromFloat(value); return;
+    case DType::kI8: break;
   }
+  LSSAR_CHECK(false);  // an int8 element is no number without its scale
 }
 
 }  // namespace lssar

@@ -19,7 +19,7 @@
 namespace lssar {
 
 struct LoadOptions {
-  // How weights are kept; nullopt: as the checkpoint stores them.
+  // How matrices are kept; nullopt: as the checkpoint stores them. Norms and biases are fp32.
   std::optional<DType> weights;
   // Rows that one Forward may carry at most: activations are reserved for that many.
   int max_batch_rows = 512;

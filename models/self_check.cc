@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "kernels/check.h"
 #include "models/checkpoint.h"
 #include "models/page_pool.h"
 #include "models/rope.h"
@@ -21,14 +22,23 @@ namespace {
 constexpr double kToleranceFp32 = 2e-4;
 constexpr double kToleranceFp16 = 3e-2;
 constexpr double kToleranceBf16 = 2e-1;
+constexpr double kToleranceInt8 = 2e-1;
 
-double Tolerance(DType kv_type) {
-  switch (kv_type) {
+// What one of K/V and weights may cost.
+double ToleranceOf(DType type) {
+  switch (type) {
     case DType::kF32: return kToleranceFp32;
     case DType::kF16: return kToleranceFp16;
     case DType::kBF16: return kToleranceBf16;
+    case DType::kI8: return kToleranceInt8;
   }
-  return kToleranceFp32;
+  LSSAR_CHECK(false);
+}
+
+// fp16 weights are those that the golden logits were computed with.
+double Tolerance(DType kv_type, DType weights) {
+  if (weights == DType::kF16) return ToleranceOf(kv_type);
+  return std::max(ToleranceOf(kv_type), ToleranceOf(weights));
 }
 
 // One token row and the logits at some of its positions.
@@ -133,7 +143,7 @@ absl::StatusOr<double> RunGoldenRow(const GoldenRow& row, Checkpoint& checkpoint
 absl::StatusOr<SelfCheckReport> SelfCheck(const std::string& directory, Checkpoint& checkpoint,
                                           Backend* backend, DType kv_type, int page_tokens) {
   const std::string path = Sentence(directory, "/golden.safetensors");
-  SelfCheckReport report{.tolerance = Tolerance(kv_type)};
+  SelfCheckReport report{.tolerance = Tolerance(kv_type, checkpoint.weights)};
   if (access(path.c_str(), F_OK) != 0) return report;
   absl::StatusOr<TensorFile> file = TensorFile::Open(path);
   if (!file.ok()) return file.status();
@@ -147,10 +157,11 @@ absl::StatusOr<SelfCheckReport> SelfCheck(const std::string& directory, Checkpoi
     absl::StatusOr<double> error = RunGoldenRow(*row, checkpoint, *pool, at);
     if (!error.ok()) return error.status();
     if (!(*error <= report.tolerance)) {
-      return absl::FailedPreconditionError(Sentence(
-          path, ": row ", i, ", position ", at, ": logits are off by ", *error,
-          " of the row's largest, must be within ", report.tolerance, " with ", NameOf(kv_type),
-          " K/V: this build does not compute what the checkpoint was trained with"));
+      return absl::FailedPreconditionError(
+          Sentence(path, ": row ", i, ", position ", at, ": logits are off by ", *error,
+                   " of the row's largest, must be within ", report.tolerance, " with ",
+                   NameOf(kv_type), " K/V and ", NameOf(checkpoint.weights),
+                   " weights: this build does not compute what the checkpoint was trained with"));
     }
     report.worst_error = std::max(report.worst_error, *error);
     report.num_rows += int(row->positions.size());

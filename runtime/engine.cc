@@ -90,6 +90,9 @@ absl::Status CheckRange(const char* name, int64_t value, int64_t low, int64_t hi
       absl::StrCat(name, " = ", value, " is outside [", low, ", ", high, "]"));
 }
 
+// The element types of K and V that are served. bf16 holds unit vectors worst.
+constexpr bool KeepsKv(DType type) { return type == DType::kF16 || type == DType::kF32; }
+
 absl::Status CheckOptions(const EngineOptions& options) {
   for (const absl::Status& status :
        {CheckRange("max_context", options.max_context, 1, limits::kMaxContext),
@@ -105,9 +108,10 @@ absl::Status CheckOptions(const EngineOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("page_tokens = ", options.page_tokens, " is not a power of two"));
   }
-  // What the kernels keep pages in.
-  if (options.kv_type != DType::kF16 && options.kv_type != DType::kF32) {
-    return absl::InvalidArgumentError("kv_type: K and V are kept as fp16 or fp32 only");
+  if (!KeepsKv(options.kv_type)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kv_type = ", std::string(NameOf(options.kv_type)),
+                     ": K and V are kept as fp16 or fp32 only"));
   }
   return absl::OkStatus();
 }

@@ -1,5 +1,6 @@
 #include "kernels/cpu/embed.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -19,6 +20,19 @@ void CopyRow(const CpuMatrix& table, int row_idx, const Widen& widen, float* out
   }
 }
 
+void CopyInt8Row(const CpuMatrix& table, int row_idx, float* out) {
+  const auto* panel = static_cast<const std::byte*>(table.Panel(row_idx / kPanelRows));
+  const int column = row_idx % kPanelRows;
+  for (int first = 0; first < table.NumCols(); first += kGroupCols) {
+    const std::byte* group = panel + StepOffset(DType::kI8, first);
+    const float scale = FloatFromBf16(reinterpret_cast<const uint16_t*>(group)[column]);
+    const auto* from = reinterpret_cast<const int8_t*>(group + kGroupScaleBytes) + column;
+    const int count = std::min(kGroupCols, table.NumCols() - first);
+    for (int k = 0; k < count; ++k)
+      out[first + k] = static_cast<float>(from[k * kPanelRows]) * scale;
+  }
+}
+
 void WidenRow(const CpuMatrix& table, int row_idx, float* out) {
   switch (table.StoredType()) {
     case DType::kF32:
@@ -26,6 +40,7 @@ void WidenRow(const CpuMatrix& table, int row_idx, float* out) {
           table, row_idx, [](float value) { return value; }, out);
     case DType::kF16: return CopyRow<uint16_t>(table, row_idx, FloatFromF16, out);
     case DType::kBF16: return CopyRow<uint16_t>(table, row_idx, FloatFromBf16, out);
+    case DType::kI8: return CopyInt8Row(table, row_idx, out);
   }
 }
 

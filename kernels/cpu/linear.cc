@@ -27,6 +27,7 @@ constexpr size_t kBlockRows = 192;
 
 // Steps of k between two loads of the sums: the widened weights (32 KiB) and a tile of x fit L1.
 constexpr size_t kBlockSteps = 256;
+static_assert(kBlockSteps % kGroupCols == 0);  // a block starts with its scales
 
 // A narrow product on many threads cuts its rows into more blocks, until each thread has this many
 // pairs of block and panel, or blocks have two tiles left.
@@ -55,8 +56,8 @@ struct Product {
   const std::byte* Panel(size_t panel_idx) const {
     return static_cast<const std::byte*>(weight.Panel(static_cast<int>(panel_idx)));
   }
-  // Bytes of a panel between one k and the next.
-  size_t StepBytes() const { return size_t{kPanelRows} * BytesOf(weight.StoredType()); }
+  // Bytes of a panel from one k to the next, with its share of scales, rounded up: for prefetching.
+  size_t StepBytes() const { return (weight.PanelBytes() + num_steps - 1) / num_steps; }
 };
 
 // Rows of tile `tile`, normalised, interleaved as the tile kernels read them.
@@ -167,13 +168,15 @@ void MultiplyMany(const Product& product, size_t panel_idx, size_t first_tile, s
   float* sums =
       product.scratch.OfThread<float>(thread_idx, num_sums + kBlockSteps * size_t{kPanelRows});
   float* wide = sums + num_sums;
+  const DType stored_type = product.weight.StoredType();
   for (size_t k = 0; k < num_steps; k += kBlockSteps) {
     const size_t count = std::min(kBlockSteps, num_steps - k);
     const bool is_last = k + count == num_steps;
-    const std::byte* stored = product.Panel(panel_idx) + k * product.StepBytes();
+    const std::byte* stored =
+        product.Panel(panel_idx) + StepOffset(stored_type, static_cast<int>(k));
     const void* weights = stored;
     if (product.format.widen != nullptr) {
-      product.format.widen(stored, count * size_t{kPanelRows}, wide);
+      product.format.widen(stored, count, wide);
       weights = wide;
     }
     for (size_t tile = first_tile; tile < end_tile; ++tile) {

@@ -4,101 +4,126 @@
 #include <atomic>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <string>
+#include <optional>
+#include <span>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/float_bits.h"
 #include "kernels/host_buffer.h"
+#include "kernels/pack_check.h"
 
 namespace lssar {
 namespace {
 
-// Elements of a block that is copied across at once: both its source and its panel stay in L1.
-constexpr int kBlockCols = 64;
+// Elements of a row that are packed at once: a group of int8; and for all types few enough that
+// source and panel stay in L1 from one row to the next.
+constexpr int kBlockCols = kGroupCols;
 
-// One panel of `view`, whose elements are bits of type Element, each mapped by `convert`.
-template <typename To, typename From, typename Convert>
-void PackPanel(const MatrixView& view, int panel_idx, To* panel, const Convert& convert) {
-  const auto* from = static_cast<const From*>(view.elements);
-  const size_t row_stride = view.transposed ? 1 : static_cast<size_t>(view.num_cols);
-  const size_t col_stride = view.transposed ? static_cast<size_t>(view.num_rows) : 1;
-  const int first_row = panel_idx * kPanelRows;
-  const int num_rows = std::min(kPanelRows, view.num_rows - first_row);
-  if (num_rows < kPanelRows) {
-    std::memset(panel, 0, sizeof(To) * size_t{kPanelRows} * static_cast<size_t>(view.num_cols));
+// Steps [first_col, first_col + num_cols) of one row of `view`.
+struct RowBlock {
+  const MatrixView& view;
+  int row;
+  int first_col;
+  int num_cols;
+
+  // Calls visit(k, element) with k from 0 to num_cols - 1.
+  template <typename Element, typename Visit>
+  void ForEach(const Visit& visit) const {
+    const size_t row_stride = view.transposed ? 1 : static_cast<size_t>(view.num_cols);
+    const size_t col_stride = view.transposed ? static_cast<size_t>(view.num_rows) : 1;
+    const Element* from = static_cast<const Element*>(view.elements) +
+                          static_cast<size_t>(row) * row_stride +
+                          static_cast<size_t>(first_col) * col_stride;
+    for (int k = 0; k < num_cols; ++k) visit(k, from[static_cast<size_t>(k) * col_stride]);
   }
-  for (int block = 0; block < view.num_cols; block += kBlockCols) {
-    const int end = std::min(block + kBlockCols, view.num_cols);
-    for (int r = 0; r < num_rows; ++r) {
-      const From* row = from + static_cast<size_t>(first_row + r) * row_stride;
-      for (int k = block; k < end; ++k) {
-        panel[static_cast<size_t>(k) * kPanelRows + static_cast<size_t>(r)] =
-            convert(row[static_cast<size_t>(k) * col_stride]);
-      }
+
+  void Widen(float* to) const {
+    switch (view.dtype) {
+      case DType::kF32: return ForEach<float>([to](int k, float value) { to[k] = value; });
+      case DType::kF16:
+        return ForEach<uint16_t>([to](int k, uint16_t bits) { to[k] = FloatFromF16(bits); });
+      case DType::kBF16:
+        return ForEach<uint16_t>([to](int k, uint16_t bits) { to[k] = FloatFromBf16(bits); });
+      case DType::kI8: break;
     }
+    LSSAR_CHECK(false);  // CheckPack refused it
   }
-}
+};
 
-float FloatFromBits(uint16_t bits, DType dtype) {
-  return dtype == DType::kF16 ? FloatFromF16(bits) : FloatFromBf16(bits);
-}
-
-uint16_t BitsFromFloat(float value, DType dtype, bool& overflowed) {
-  const uint16_t bits = dtype == DType::kF16 ? F16FromFloat(value) : Bf16FromFloat(value);
-  if (std::isfinite(value) && !std::isfinite(FloatFromBits(bits, dtype))) overflowed = true;
-  return bits;
-}
-
-// False when a finite element of the panel is too large for `stored`.
-bool PackPanelAs(const MatrixView& view, int panel_idx, DType stored, void* panel) {
-  bool overflowed = false;
-  auto* to_bits = static_cast<uint16_t*>(panel);
-  auto* to_float = static_cast<float*>(panel);
-  const DType given = view.dtype;
-  if (given == stored && stored == DType::kF32) {
-    PackPanel<float, float>(view, panel_idx, to_float, [](float value) { return value; });
-  } else if (given == stored) {
-    PackPanel<uint16_t, uint16_t>(view, panel_idx, to_bits, [](uint16_t bits) { return bits; });
-  } else if (stored == DType::kF32) {
-    PackPanel<float, uint16_t>(view, panel_idx, to_float,
-                               [given](uint16_t bits) { return FloatFromBits(bits, given); });
-  } else if (given == DType::kF32) {
-    PackPanel<uint16_t, float>(view, panel_idx, to_bits, [stored, &overflowed](float value) {
-      return BitsFromFloat(value, stored, overflowed);
-    });
-  } else {
-    PackPanel<uint16_t, uint16_t>(
-        view, panel_idx, to_bits, [given, stored, &overflowed](uint16_t bits) {
-          return BitsFromFloat(FloatFromBits(bits, given), stored, overflowed);
-        });
+// to[k * kPanelRows] = bits of values[k] as `stored`. False: a finite value became infinite.
+bool StoreBits(std::span<const float> values, DType stored, uint16_t* to) {
+  bool fits = true;
+  for (const float value : values) {
+    const uint16_t bits = stored == DType::kF16 ? F16FromFloat(value) : Bf16FromFloat(value);
+    const float kept = stored == DType::kF16 ? FloatFromF16(bits) : FloatFromBf16(bits);
+    if (std::isinf(kept) && !std::isinf(value)) fits = false;
+    *to = bits;
+    to += kPanelRows;
   }
-  return !overflowed;
+  return fits;
+}
+
+// One row's part of a group: `to` is the group, `column` the row's place in the panel.
+bool StoreInt8(std::span<const float> values, int column, std::byte* to) {
+  int8_t quantized[kGroupCols];
+  const std::optional<float> scale = QuantizeGroup(values, quantized);
+  if (!scale) return false;
+  reinterpret_cast<uint16_t*>(to)[column] = Bf16FromFloat(*scale);
+  auto* elements = reinterpret_cast<int8_t*>(to + kGroupScaleBytes) + column;
+  for (size_t k = 0; k < values.size(); ++k) elements[k * kPanelRows] = quantized[k];
+  return true;
+}
+
+// `to` is where the panel's step block.first_col lies. False: an element does not fit.
+bool PackBlock(const RowBlock& block, DType stored, std::byte* to) {
+  const int column = block.row % kPanelRows;
+  auto* to_bits = reinterpret_cast<uint16_t*>(to) + column;
+  if (block.view.dtype == stored && stored != DType::kF32) {
+    block.ForEach<uint16_t>([to_bits](int k, uint16_t bits) { to_bits[k * kPanelRows] = bits; });
+    return true;
+  }
+  float values[kBlockCols];
+  block.Widen(values);
+  const std::span<const float> given(values, static_cast<size_t>(block.num_cols));
+  switch (stored) {
+    case DType::kF32: {
+      auto* to_floats = reinterpret_cast<float*>(to) + column;
+      for (size_t k = 0; k < given.size(); ++k) to_floats[k * kPanelRows] = given[k];
+      return true;
+    }
+    case DType::kF16:
+    case DType::kBF16: return StoreBits(given, stored, to_bits);
+    case DType::kI8: return StoreInt8(given, column, to);
+  }
+  LSSAR_CHECK(false);
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PackedMatrix>> PackForCpu(const MatrixView& view, DType stored,
                                                          ThreadPool& pool) {
-  LSSAR_CHECK(view.elements != nullptr && view.num_rows >= 1 && view.num_cols >= 1);
-  const size_t num_panels =
-      (static_cast<size_t>(view.num_rows) + kPanelRows - 1) / size_t{kPanelRows};
-  const size_t panel_bytes =
-      size_t{kPanelRows} * static_cast<size_t>(view.num_cols) * BytesOf(stored);
-  absl::StatusOr<std::unique_ptr<Buffer>> panels = AllocateHostBuffer(num_panels * panel_bytes);
+  if (absl::Status status = CheckPack(view); !status.ok()) return status;
+  const int num_panels = (view.num_rows + kPanelRows - 1) / kPanelRows;
+  const size_t panel_bytes = PanelBytesOf(stored, view.num_cols);
+  absl::StatusOr<std::unique_ptr<Buffer>> panels =
+      AllocateHostBuffer(static_cast<size_t>(num_panels) * panel_bytes);
   if (!panels.ok()) return panels.status();
   std::byte* address = (*panels)->As<std::byte>();
-  std::atomic<bool> overflowed{false};
-  pool.ParallelFor(static_cast<int64_t>(num_panels), [&](int64_t panel_idx, int) {
+  std::atomic<bool> fits{true};
+  pool.ParallelFor(num_panels, [&](int64_t panel_idx, int) {
     std::byte* panel = address + static_cast<size_t>(panel_idx) * panel_bytes;
-    if (!PackPanelAs(view, static_cast<int>(panel_idx), stored, panel)) overflowed = true;
+    const int first_row = static_cast<int>(panel_idx) * kPanelRows;
+    const int end_row = std::min(first_row + kPanelRows, view.num_rows);
+    for (int col = 0; col < view.num_cols; col += kBlockCols) {
+      const int num_cols = std::min(kBlockCols, view.num_cols - col);
+      for (int row = first_row; row < end_row; ++row) {
+        const RowBlock block = {view, row, col, num_cols};
+        if (!PackBlock(block, stored, panel + StepOffset(stored, col))) fits = false;
+      }
+    }
   });
-  if (overflowed) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a weight is too large for ", std::string(NameOf(stored)), "; keep it as fp32 or bf16"));
-  }
+  if (!fits) return WeightDoesNotFit(stored);
   return std::make_unique<CpuMatrix>(view.num_rows, view.num_cols, stored, *std::move(panels));
 }
 

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/quantize.h"
 
 namespace lssar {
 
@@ -17,8 +18,24 @@ namespace lssar {
 // More would leave small models with fewer panels than threads.
 inline constexpr int kPanelRows = 32;
 
-// Element (row, k) lies at [row / 32][k][row % 32]: [panel][k][kPanelRows]. Rows beyond the
-// matrix, in the last panel, are zero.
+// int8: a panel is cut into groups of kGroupCols steps of k, and each group starts with the bf16
+// scales of its 32 rows, one cache line. One stream is read, 1/32 longer than its int8.
+inline constexpr size_t kGroupScaleBytes = size_t{kPanelRows} * 2;
+
+// Bytes of a panel before step k: where its group starts, for int8.
+// Requires  int8: k is a multiple of kGroupCols, or all of a panel's steps
+constexpr size_t StepOffset(DType stored, int k) {
+  const int num_groups = stored == DType::kI8 ? (k + kGroupCols - 1) / kGroupCols : 0;
+  return size_t(k) * size_t{kPanelRows} * BytesOf(stored) + size_t(num_groups) * kGroupScaleBytes;
+}
+
+// Whole cache lines.
+constexpr size_t PanelBytesOf(DType stored, int num_cols) {
+  return (StepOffset(stored, num_cols) + 63) / 64 * 64;
+}
+
+// Element (row, k) lies at [row / 32][k][row % 32]: [panel][k][kPanelRows], int8 behind its group's
+// scales. Rows beyond the matrix, in the last panel, are zero.
 class CpuMatrix : public PackedMatrix {
  public:
   // Requires  panels of NumPanels() * PanelBytes() bytes, 64-byte aligned
@@ -31,7 +48,7 @@ class CpuMatrix : public PackedMatrix {
   size_t NumBytes() const override { return size_t(NumPanels()) * PanelBytes(); }
 
   int NumPanels() const { return (num_rows_ + kPanelRows - 1) / kPanelRows; }
-  size_t PanelBytes() const { return size_t(kPanelRows) * size_t(num_cols_) * BytesOf(stored_); }
+  size_t PanelBytes() const { return PanelBytesOf(stored_, num_cols_); }
   const void* Panel(int panel_idx) const {
     return panels_->As<const std::byte>() + size_t(panel_idx) * PanelBytes();
   }
@@ -45,7 +62,8 @@ class CpuMatrix : public PackedMatrix {
 
 // Copies `view` into panels, rounded to nearest (ties to even) where `stored` is narrower.
 // Requires  view.num_rows, view.num_cols >= 1
-// Errors    RESOURCE_EXHAUSTED: no memory; INVALID_ARGUMENT: a finite weight overflows `stored`
+// Errors    RESOURCE_EXHAUSTED: no memory; INVALID_ARGUMENT: int8 given, a finite weight overflows
+//           `stored`, a weight that is not finite as int8
 // Threads   the whole pool
 absl::StatusOr<std::unique_ptr<PackedMatrix>> PackForCpu(const MatrixView& view, DType stored,
                                                          ThreadPool& pool);

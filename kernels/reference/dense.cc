@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "kernels/float_bits.h"
 #include "kernels/host_buffer.h"
+#include "kernels/pack_check.h"
+#include "kernels/quantize.h"
 
 namespace lssar {
 namespace {
@@ -64,9 +68,23 @@ double Activate(Activation activation, double x) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }
 
+// The values that int8 and a scale for each group stand for. False: a weight does not fit.
+bool RoundToInt8(std::span<float> row) {
+  int8_t quantized[kGroupCols];
+  for (size_t first = 0; first < row.size(); first += kGroupCols) {
+    const std::span<float> group =
+        row.subspan(first, std::min(row.size() - first, size_t{kGroupCols}));
+    const std::optional<float> scale = QuantizeGroup(group, quantized);
+    if (!scale) return false;
+    for (size_t i = 0; i < group.size(); ++i) group[i] = static_cast<float>(quantized[i]) * *scale;
+  }
+  return true;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PackedMatrix>> ReferencePack(const MatrixView& view, DType stored) {
+  if (absl::Status status = CheckPack(view); !status.ok()) return status;
   const size_t num_rows = static_cast<size_t>(view.num_rows);
   const size_t num_cols = static_cast<size_t>(view.num_cols);
   absl::StatusOr<std::unique_ptr<Buffer>> buffer =
@@ -80,6 +98,9 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> ReferencePack(const MatrixView& vi
       element = LoadElement(view.elements, view.dtype, from);
       if (stored == DType::kF16) element = FloatFromF16(F16FromFloat(element));
       if (stored == DType::kBF16) element = FloatFromBf16(Bf16FromFloat(element));
+    }
+    if (stored == DType::kI8 && !RoundToInt8({to + row * num_cols, num_cols})) {
+      return WeightDoesNotFit(stored);
     }
   }
   return std::make_unique<ReferenceMatrix>(view, stored, *std::move(buffer));

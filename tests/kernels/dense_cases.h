@@ -11,12 +11,14 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/check.h"
 #include "kernels/float_bits.h"
+#include "kernels/quantize.h"
 
 namespace lssar {
 
@@ -72,13 +74,27 @@ inline std::vector<float> RandomFloats(size_t count, uint32_t seed, float scale 
   return values;
 }
 
-inline float RoundTo(DType dtype, float value) {
-  switch (dtype) {
-    case DType::kF32: return value;
-    case DType::kF16: return FloatFromF16(F16FromFloat(value));
-    case DType::kBF16: return FloatFromBf16(Bf16FromFloat(value));
+inline constexpr DType kStoredTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8};
+
+// What a matrix of rows of `num_cols` stands for when it is kept as `dtype`.
+inline std::vector<float> KeptAs(DType dtype, std::vector<float> w, int num_cols) {
+  const size_t width = size_t(num_cols);
+  for (size_t row = 0; row < w.size(); row += width) {
+    for (size_t first = 0; first < width; first += size_t{kGroupCols}) {
+      const std::span<float> group =
+          std::span(w).subspan(row + first, std::min(width - first, size_t{kGroupCols}));
+      float largest = 0;
+      for (const float value : group) largest = std::max(largest, std::abs(value));
+      const float scale = FloatFromBf16(Bf16FromFloat(largest / 127));
+      for (float& value : group) {
+        if (dtype == DType::kF16) value = FloatFromF16(F16FromFloat(value));
+        if (dtype == DType::kBF16) value = FloatFromBf16(Bf16FromFloat(value));
+        if (dtype != DType::kI8 || scale == 0) continue;
+        value = std::nearbyint(value / scale) * scale + 0.0f;  // int8 has one zero
+      }
+    }
   }
-  return value;
+  return w;
 }
 
 inline std::unique_ptr<PackedMatrix> Pack(Backend& backend, const std::vector<float>& w,

@@ -90,6 +90,7 @@ double GeluTanh(double x) {
 // The definition in double, and ops.h's bound on each element.
 void Expect(const Case& c, std::vector<double>& want, std::vector<double>& bound) {
   const size_t in = size_t(c.shape.in);
+  const std::vector<float> w = KeptAs(c.stored, c.w, c.shape.in);
   for (size_t row = 0; row < size_t(c.shape.num_rows); ++row) {
     std::vector<double> y(&c.x[row * in], &c.x[row * in] + in);
     if (c.fusion.norm) {
@@ -105,7 +106,7 @@ void Expect(const Case& c, std::vector<double>& want, std::vector<double>& bound
       double sum = c.fusion.bias ? double{c.bias[column]} : 0;
       double magnitude = std::abs(sum);
       for (size_t k = 0; k < in; ++k) {
-        const double term = y[k] * double{RoundTo(c.stored, c.w[column * in + k])};
+        const double term = y[k] * double{w[column * in + k]};
         sum += term;
         magnitude += std::abs(term);
       }
@@ -119,8 +120,7 @@ void Expect(const Case& c, std::vector<double>& want, std::vector<double>& bound
 }
 
 class LinearTest : public ::testing::TestWithParam<DType> {};
-INSTANTIATE_TEST_SUITE_P(Stored, LinearTest,
-                         ::testing::Values(DType::kF32, DType::kF16, DType::kBF16),
+INSTANTIATE_TEST_SUITE_P(Stored, LinearTest, ::testing::ValuesIn(kStoredTypes),
                          [](const auto& param) { return std::string(NameOf(param.param)); });
 
 TEST_P(LinearTest, MatchesItsDefinition) {
@@ -238,23 +238,24 @@ TEST_P(LinearTest, ResidualMayBeTheOutput) {
 }
 
 TEST(LinearPackTest, WeightsOfOneTypeAreKeptAsAnother) {
-  const std::vector<float> values = RandomFloats(33 * 5, 9);
+  constexpr int kCols = 70;
+  const std::vector<float> values = RandomFloats(33 * kCols, 9);
   for (const DType given : {DType::kF32, DType::kF16, DType::kBF16}) {
     std::vector<uint32_t> elements(values.size());
     for (size_t i = 0; i < values.size(); ++i) StoreElement(values[i], elements.data(), given, i);
-    for (const DType stored : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const std::vector<float> row(values.end() - kCols, values.end());
+    for (const DType stored : kStoredTypes) {
+      const std::vector<float> want = KeptAs(stored, KeptAs(given, row, kCols), kCols);
       for (const auto& backend : AllBackends()) {
         auto table = backend->Pack(
-            {.elements = elements.data(), .dtype = given, .num_rows = 33, .num_cols = 5}, stored);
+            {.elements = elements.data(), .dtype = given, .num_rows = 33, .num_cols = kCols},
+            stored);
         ASSERT_TRUE(table.ok());
-        Floats out(*backend, std::vector<float>(5));
+        Floats out(*backend, std::vector<float>(kCols));
         const int32_t id = 32;
         backend->Embed({.ids = {&id, 1}, .table = table->get(), .out = out.Address()});
-        const std::vector<float> row = out.Values();
-        for (size_t k = 0; k < 5; ++k) {
-          EXPECT_EQ(row[k], RoundTo(stored, RoundTo(given, values[32 * 5 + k])))
-              << backend->Describe() << " " << NameOf(given) << " as " << NameOf(stored);
-        }
+        EXPECT_TRUE(SameBits(out.Values(), want))
+            << backend->Describe() << " " << NameOf(given) << " as " << NameOf(stored);
       }
     }
   }
@@ -267,6 +268,40 @@ TEST(LinearPackTest, RefusesAWeightThatOverflows) {
   EXPECT_EQ(backend->Pack(view, DType::kF16).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(backend->Pack(view, DType::kBF16).ok());
   EXPECT_TRUE(backend->Pack(view, DType::kF32).ok());
+  EXPECT_TRUE(backend->Pack(view, DType::kI8).ok());
+}
+
+TEST(LinearPackTest, RefusesWhatInt8CannotHold) {
+  for (const float poison :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    std::vector<float> w(3 * 100, 1.0f);
+    w[250] = poison;
+    const MatrixView view = {.elements = w.data(), .num_rows = 3, .num_cols = 100};
+    for (const auto& backend : AllBackends()) {
+      const absl::Status status = backend->Pack(view, DType::kI8).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << backend->Describe();
+      EXPECT_NE(status.message().find("int8"), std::string::npos) << status;
+    }
+  }
+}
+
+TEST(LinearPackTest, RefusesInt8WithoutScales) {
+  const std::vector<int8_t> w(64, 1);
+  const MatrixView view = {
+      .elements = w.data(), .dtype = DType::kI8, .num_rows = 1, .num_cols = 64};
+  for (const auto& backend : AllBackends()) {
+    for (const DType stored : kStoredTypes) {
+      const absl::Status status = backend->Pack(view, stored).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << backend->Describe();
+      EXPECT_NE(status.message().find("scales"), std::string::npos) << status;
+    }
+  }
+}
+
+// One byte an element and two a group: what decoding at small batches waits for.
+TEST(LinearPackTest, Int8TakesAByteAndItsScales) {
+  const auto matrix = Pack(*MakeCpu(1), std::vector<float>(96 * 768, 1.0f), 96, 768, DType::kI8);
+  EXPECT_EQ(matrix->NumBytes(), size_t{96 * (768 + 768 / kGroupCols * 2)});
 }
 
 }  // namespace

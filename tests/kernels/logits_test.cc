@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -17,15 +18,14 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 TEST(EmbedTest, GivesTheStoredRows) {
-  const int vocab = 71, width = 45;
+  const int vocab = 71, width = 145;
   const std::vector<float> table = RandomFloats(size_t(vocab * width), 1);
   const std::vector<int32_t> ids = {0, 70, 31, 32, 33, 31, 64, 1};
-  for (const DType stored : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (const DType stored : kStoredTypes) {
+    const std::vector<float> kept = KeptAs(stored, table, width);
     std::vector<float> want;
     for (const int32_t id : ids) {
-      for (int k = 0; k < width; ++k) {
-        want.push_back(RoundTo(stored, table[size_t(id * width + k)]));
-      }
+      want.insert(want.end(), kept.begin() + id * width, kept.begin() + (id + 1) * width);
     }
     for (const auto& backend : AllBackends()) {
       const auto packed = Pack(*backend, table, vocab, width, stored);
@@ -36,12 +36,16 @@ TEST(EmbedTest, GivesTheStoredRows) {
   }
 }
 
-TEST(LogitsTest, AreTheLinearOfTheChosenRows) {
+class LogitsTest : public ::testing::TestWithParam<DType> {};
+INSTANTIATE_TEST_SUITE_P(Stored, LogitsTest, ::testing::ValuesIn(kStoredTypes),
+                         [](const auto& param) { return std::string(NameOf(param.param)); });
+
+TEST_P(LogitsTest, AreTheLinearOfTheChosenRows) {
   const int num_rows = 30, width = 100, vocab = 70;
   const std::vector<float> x_values = RandomFloats(size_t(num_rows * width), 1);
   const std::vector<float> w = RandomFloats(size_t(vocab * width), 2);
   for (const auto& backend : AllBackends()) {
-    const auto weight = Pack(*backend, w, vocab, width, DType::kF16);
+    const auto weight = Pack(*backend, w, vocab, width, GetParam());
     Floats x(*backend, x_values);
     Floats norm_weight(*backend, RandomFloats(size_t(width), 3));
     Floats norm_bias(*backend, RandomFloats(size_t(width), 4));

@@ -1,0 +1,93 @@
+#include "kernels/quantize.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+namespace lssar {
+namespace {
+
+struct Quantized {
+  std::vector<int8_t> steps;
+  float scale = 0;
+};
+
+Quantized Quantize(const std::vector<float>& values) {
+  Quantized quantized{.steps = std::vector<int8_t>(values.size(), 99)};
+  const std::optional<float> scale = QuantizeGroup(values, quantized.steps.data());
+  EXPECT_TRUE(scale.has_value());
+  quantized.scale = scale.value_or(0);
+  return quantized;
+}
+
+float Kept(const Quantized& q, size_t idx) { return static_cast<float>(q.steps[idx]) * q.scale; }
+
+TEST(QuantizeTest, RoundsTiesToEven) {
+  // 127 and powers of two: the scale is exactly 1.
+  const Quantized q =
+      Quantize({127, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f, 0.49f, -126.51f, -0.0f});
+  EXPECT_EQ(q.scale, 1.0f);
+  EXPECT_EQ(q.steps, (std::vector<int8_t>{127, 0, 2, 2, 0, -2, -2, 0, -127, 0}));
+}
+
+TEST(QuantizeTest, NoValueIsFurtherThanHalfAScale) {
+  std::mt19937 random(1);
+  std::normal_distribution<double> normal;
+  std::uniform_real_distribution<double> power(-120, 120);
+  for (int trial = 0; trial < 2000; ++trial) {
+    const double spread = std::exp2(power(random));
+    std::vector<float> values(size_t(1 + trial % kGroupCols));
+    for (float& value : values) value = static_cast<float>(normal(random) * spread);
+    const Quantized q = Quantize(values);
+    EXPECT_EQ(q.scale, FloatFromBf16(Bf16FromFloat(q.scale)));
+    for (size_t i = 0; i < values.size(); ++i) {
+      const double kept = double{Kept(q, i)};
+      EXPECT_EQ(kept, static_cast<double>(q.steps[i]) * double{q.scale}) << "not exact";
+      // The quotient was rounded once before it became an integer.
+      EXPECT_LE(std::abs(kept - double{values[i]}), double{q.scale} * (0.5 + 1e-5));
+      EXPECT_GE(q.steps[i], -127);
+    }
+  }
+}
+
+TEST(QuantizeTest, RoundingTheScaleDoesNotClipTheLargest) {
+  // Every significand that a largest value may have.
+  for (uint32_t bits = 0x3F800000; bits < 0x40000000; bits += 61) {
+    const float largest = std::bit_cast<float>(bits);
+    const Quantized q = Quantize({-largest});
+    EXPECT_EQ(static_cast<float>(-q.steps[0]), std::nearbyint(largest / q.scale)) << largest;
+    EXPECT_GE(-q.steps[0], 126);
+  }
+}
+
+TEST(QuantizeTest, TheLargestNumberStaysFinite) {
+  const float largest = std::numeric_limits<float>::max();
+  const Quantized q = Quantize({largest, -largest / 2});
+  EXPECT_EQ(q.steps, (std::vector<int8_t>{127, -64}));
+  EXPECT_TRUE(std::isfinite(Kept(q, 0)));
+}
+
+TEST(QuantizeTest, ZerosAndTheSmallestNumbers) {
+  EXPECT_EQ(Quantize({0, -0.0f, 0}).steps, (std::vector<int8_t>{0, 0, 0}));
+  EXPECT_EQ(Quantize({}).scale, 0);
+  const float tiny = std::numeric_limits<float>::denorm_min();
+  for (const float value : {tiny, 100 * tiny, std::numeric_limits<float>::min()}) {
+    const Quantized q = Quantize({value, -value});
+    EXPECT_TRUE(std::abs(Kept(q, 0) - value) <= value) << value;
+    EXPECT_EQ(q.steps[0], -q.steps[1]);
+  }
+}
+
+TEST(QuantizeTest, RefusesWhatHasNoScale) {
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const float poison : {std::numeric_limits<float>::quiet_NaN(), inf, -inf}) {
+    int8_t steps[2];
+    EXPECT_EQ(QuantizeGroup(std::vector<float>{1, poison}, steps), std::nullopt) << poison;
+  }
+}
+
+}  // namespace
+}  // namespace lssar

@@ -1,0 +1,135 @@
+// What int8 weights cost the shipped checkpoint: Kullback-Leibler divergence of the next token's
+// distribution from that of the same checkpoint with fp32 weights.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "kernels/check.h"
+#include "models/checkpoint.h"
+#include "models/safetensors.h"
+#include "models/sentence.h"
+#include "tests/models/fixture.h"
+#include "tests/models/model_runner.h"
+
+namespace lssar {
+namespace {
+
+constexpr int kPageTokens = 64;
+
+struct LoadedModel {
+  std::unique_ptr<Backend> backend;
+  Checkpoint checkpoint;
+};
+
+LoadedModel LoadShipped(DType weights) {
+  LoadedModel loaded{.backend = testing::NewBackend("cpu"), .checkpoint = {}};
+  absl::StatusOr<Checkpoint> checkpoint = LoadCheckpoint(
+      std::string(testing::kShippedModel), loaded.backend.get(), {.weights = weights});
+  LSSAR_CHECK(checkpoint.ok());
+  loaded.checkpoint = *std::move(checkpoint);
+  return loaded;
+}
+
+std::vector<float> AllLogits(const LoadedModel& model, const std::vector<int32_t>& tokens) {
+  testing::ModelRunner runner(model.checkpoint.model.get(), model.backend.get(), DType::kF32,
+                              kPageTokens, int(tokens.size()));
+  runner.Add(tokens);
+  runner.RunAll(model.checkpoint.max_batch_rows, nullptr);
+  return runner.Logits(0);
+}
+
+std::vector<double> LogSoftmax(const float* logits, int vocab) {
+  const double max = *std::max_element(logits, logits + vocab);
+  double sum = 0;
+  for (int i = 0; i < vocab; ++i) sum += std::exp(double{logits[i]} - max);
+  std::vector<double> logprobs(logits, logits + vocab);
+  for (double& logprob : logprobs) logprob -= max + std::log(sum);
+  return logprobs;
+}
+
+struct Divergence {
+  double mean_kl = 0;  // nats
+  double worst_kl = 0;
+  int worst_position = 0;
+  double loss_change = 0;  // mean -log p(next token), quantized less exact, nats
+};
+
+Divergence Compare(const std::vector<int32_t>& tokens, const LoadedModel& exact_model,
+                   const LoadedModel& model) {
+  const std::vector<float> exact = AllLogits(exact_model, tokens);
+  const std::vector<float> quantized = AllLogits(model, tokens);
+  const int vocab = model.checkpoint.config.vocab_size;
+  Divergence divergence;
+  const int num_positions = int(tokens.size());
+  for (int position = 0; position < num_positions; ++position) {
+    const size_t at = size_t(position) * size_t(vocab);
+    const std::vector<double> p = LogSoftmax(&exact[at], vocab);
+    const std::vector<double> q = LogSoftmax(&quantized[at], vocab);
+    double kl = 0;
+    for (size_t i = 0; i < p.size(); ++i) kl += std::exp(p[i]) * (p[i] - q[i]);
+    divergence.mean_kl += kl / num_positions;
+    if (!(kl <= divergence.worst_kl)) {
+      divergence.worst_kl = kl;
+      divergence.worst_position = position;
+    }
+    if (position + 1 < num_positions) {
+      const size_t next = size_t(tokens[size_t(position) + 1]);
+      divergence.loss_change += (p[next] - q[next]) / (num_positions - 1);
+    }
+  }
+  return divergence;
+}
+
+// Measured: see the figures in models/README.md.
+void ExpectClose(const Divergence& divergence) {
+  ::testing::Test::RecordProperty("mean_kl", std::to_string(divergence.mean_kl));
+  ::testing::Test::RecordProperty("worst_kl", std::to_string(divergence.worst_kl));
+  std::printf("mean KL %.2e nats, worst %.2e at position %d, loss %+.2e\n", divergence.mean_kl,
+              divergence.worst_kl, divergence.worst_position, divergence.loss_change);
+  EXPECT_LE(divergence.mean_kl, 1e-3);
+  EXPECT_LE(divergence.worst_kl, 2e-2);
+  EXPECT_LE(std::abs(divergence.loss_change), 1e-2);
+}
+
+TEST(QuantizedTest, Int8WeightsOnGoldenTokens) {
+  const LoadedModel exact = LoadShipped(DType::kF32), int8 = LoadShipped(DType::kI8);
+  EXPECT_EQ(int8.checkpoint.weights, DType::kI8);
+  const absl::StatusOr<TensorFile> file =
+      TensorFile::Open(std::string(testing::kShippedModel) + "/golden.safetensors");
+  ASSERT_TRUE(file.ok());
+  for (int row = 0; file->Find(Sentence("tokens_", row)) != nullptr; ++row) {
+    std::printf("row %d: ", row);
+    ExpectClose(Compare(file->Find(Sentence("tokens_", row))->ToInts(), exact, int8));
+  }
+}
+
+TEST(QuantizedTest, Int8WeightsOnText) {
+  const LoadedModel exact = LoadShipped(DType::kF32), int8 = LoadShipped(DType::kI8);
+  const std::string text = testing::ReadFile("models/README.md");
+  const absl::StatusOr<std::vector<int32_t>> tokens = exact.checkpoint.tokenizer->Encode(text);
+  ASSERT_TRUE(tokens.ok());
+  ASSERT_GE(tokens->size(), 300u);
+  ExpectClose(
+      Compare({tokens->begin(), tokens->begin() + std::min<ptrdiff_t>(1000, std::ssize(*tokens))},
+              exact, int8));
+}
+
+TEST(QuantizedTest, SelfCheckPassesInEveryFormat) {
+  for (const DType weights : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
+    LoadedModel model = LoadShipped(weights);
+    const absl::StatusOr<SelfCheckReport> report =
+        SelfCheck(std::string(testing::kShippedModel), model.checkpoint, model.backend.get(),
+                  DType::kF16, kPageTokens);
+    ASSERT_TRUE(report.ok()) << NameOf(weights) << ": " << report.status().message();
+    EXPECT_GT(report->num_rows, 0);
+    std::printf("%s weights: worst error %.2e of %.2e\n", std::string(NameOf(weights)).c_str(),
+                report->worst_error, report->tolerance);
+  }
+}
+
+}  // namespace
+}  // namespace lssar
