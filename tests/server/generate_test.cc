@@ -143,9 +143,13 @@ TEST(GenerateTest, PromptLogprobsComeInBlocksBeforeTheFirstDelta) {
 TEST(GenerateTest, ASlowReaderGetsEverythingInFewerMessages) {
   TestServer server;
   v1::GenerateRequest request = Request(1500);
-  request.set_logprobs(20);  // about 500 bytes a token: more than a connection's window in all
+  request.set_logprobs(20);  // about 400 bytes a token: many times the connection's window
+  grpc::ChannelArguments small_window;
+  small_window.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  small_window.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 16 << 10);
+  const auto stub = v1::Inference::NewStub(server.NewChannel(small_window));
   grpc::ClientContext context;
-  const auto reader = server.Stub().Generate(&context, request);
+  const auto reader = stub->Generate(&context, request);
   v1::GenerateReply reply;
   ASSERT_TRUE(reader->Read(&reply));
   ASSERT_TRUE(server.WaitUntilIdle());  // the engine is done; nothing but the first message is read

@@ -60,8 +60,7 @@ void TestServer::Serve() {
                                                SelfCheckReport{}, *std::move(engine)));
 }
 
-std::shared_ptr<grpc::Channel> TestServer::NewChannel() const {
-  grpc::ChannelArguments arguments;
+std::shared_ptr<grpc::Channel> TestServer::NewChannel(grpc::ChannelArguments arguments) const {
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(server_->Port()),

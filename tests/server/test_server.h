@@ -30,7 +30,8 @@ class TestServer {
   TestServer(Loading, const EngineOptions& options);
   void Serve();
 
-  std::shared_ptr<grpc::Channel> NewChannel() const;
+  // A connection of its own.
+  std::shared_ptr<grpc::Channel> NewChannel(grpc::ChannelArguments arguments = {}) const;
   v1::Inference::Stub& Stub() { return *stub_; }
   LocalServer& Server() { return *server_; }
 
