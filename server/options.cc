@@ -40,13 +40,15 @@ std::vector<Flag> MemoryFlags(ModelOptions& options) {
   EngineOptions& engine = options.engine;
   return {
       {"weights", "Memory", "TYPE",
-       "How weights are kept: auto (as the checkpoint stores them), fp32, fp16, bf16; default auto",
-       AssignChoice({"auto", "fp32", "fp16", "bf16"},
-                    [&options](size_t i) {
-                      constexpr std::array kTypes = {DType::kF32, DType::kF16, DType::kBF16};
-                      options.weights = std::nullopt;
-                      if (i > 0) options.weights = kTypes.at(i - 1);
-                    })},
+       "How weights are kept: auto (as the checkpoint stores them), fp32, fp16, bf16, int8; "
+       "default auto",
+       AssignChoice(
+           {"auto", "fp32", "fp16", "bf16", "int8"},
+           [&options](size_t i) {
+             constexpr std::array kTypes = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8};
+             options.weights = std::nullopt;
+             if (i > 0) options.weights = kTypes.at(i - 1);
+           })},
       {"kv-type", "Memory", "TYPE", "Elements of the key/value cache: fp16, fp32; default fp16",
        AssignChoice({"fp16", "fp32"},
                     [&engine](size_t i) { engine.kv_type = i == 0 ? DType::kF16 : DType::kF32; })},

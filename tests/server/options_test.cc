@@ -82,6 +82,13 @@ TEST(OptionsTest, EveryFlagReachesItsOption) {
   EXPECT_EQ(engine.kv_bytes, int64_t{512} << 20);
 }
 
+TEST(OptionsTest, WeightsMayBeKeptAsAnyType) {
+  EXPECT_EQ(Parse({"--model=D", "--weights=int8"}).options.model.weights, DType::kI8);
+  EXPECT_EQ(Parse({"--model=D", "--weights=fp16"}).options.model.weights, DType::kF16);
+  EXPECT_EQ(Parse({"--model=D", "--weights=fp32"}).options.model.weights, DType::kF32);
+  EXPECT_EQ(Parse({"--model=D", "--weights=auto"}).options.model.weights, std::nullopt);
+}
+
 TEST(OptionsTest, FlagOverEnvironmentOverFileOverDefault) {
   const std::string path =
       WriteFile("max-context = 1000\nmax-sequences = 10\nstep-tokens = 100\nkv-type = \"fp32\"\n");
@@ -160,7 +167,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{{"--model", "D", "--kv-memory", "2T"}, {"--kv-memory", "\"2T\"", "K, M or G"}},
         BadLine{{"--model", "D", "--kv-memory", "-1"}, {"--kv-memory", "\"-1\""}},
         BadLine{{"--model", "D", "--kv-memory", "99999999999G"}, {"--kv-memory"}},
-        BadLine{{"--model", "D", "--weights", "int4"}, {"one of auto, fp32, fp16, bf16"}},
+        BadLine{{"--model", "D", "--weights", "int4"}, {"one of auto, fp32, fp16, bf16, int8"}},
         BadLine{{"--model", "D", "--backend", "gpu"}, {"one of cpu, reference"}},
         BadLine{{"--model", "D", "--threads", "-1"}, {"--threads", "in [0, 1024]"}},
         BadLine{{"--model", "D", "--drain-timeout", "2h"}, {"--drain-timeout", "[0, 1h]"}},
