@@ -43,11 +43,19 @@ constexpr size_t kGroupVectors = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
 // The same for a single row: as many independent chains as hide the latency of a multiply-add.
 constexpr size_t kRowVectors = std::min<size_t>(kTileVectors, 8);
 
+// As many elements as `d` has floats, widened.
+template <class D, typename T>
+HWY_INLINE hn::Vec<D> LoadWideAs(D d, const T* from) {
+  return hn::PromoteTo(d, hn::LoadU(hn::Rebind<T, D>(), from));
+}
+template <class D>
+HWY_INLINE hn::Vec<D> LoadWideAs(D d, const float* from) {
+  return hn::LoadU(d, from);
+}
 template <typename T>
 HWY_INLINE ScoreVec LoadWide(const T* from) {
-  return hn::PromoteTo(ScoreTag(), hn::LoadU(hn::Rebind<T, ScoreTag>(), from));
+  return LoadWideAs(ScoreTag(), from);
 }
-HWY_INLINE ScoreVec LoadWide(const float* from) { return hn::LoadU(ScoreTag(), from); }
 
 // The first `count` elements of a vector; the others are zero and not read.
 template <typename T>
@@ -59,13 +67,20 @@ HWY_INLINE ScoreVec LoadWideFirst(const T* from, size_t count) {
 
 // ---- Score
 
-// out[r][v * lanes + lane] = <q_r, key>, for kVectors vectors of keys.
-// q [dim][kRows]; keys[v] + dim * stride: that vector's elements of one dim; ahead: where the
-// next tile's lie, fetched meanwhile (null: nowhere).
+// kTileVectors vectors of keys, or some of them. vectors[v] + dim * stride: the elements of one
+// dim.
+template <typename T>
+struct KeyTile {
+  const T* const* vectors;
+  size_t stride;
+  const T* const* ahead;  // where the next tile's lie, fetched meanwhile; for a single row only
+};
+
+// out[r * out_stride + v * lanes + lane] = <q_r, key>, for kVectors vectors of keys.
+// q [dim][kRows]
 template <size_t kRows, size_t kVectors, typename T>
-HWY_INLINE void DotTile(const float* HWY_RESTRICT q, size_t head_dim, const T* const* keys,
-                        size_t stride, const T* const* ahead, float* HWY_RESTRICT out,
-                        size_t out_stride) {
+HWY_INLINE void DotTile(const float* HWY_RESTRICT q, size_t head_dim, const KeyTile<T>& keys,
+                        float* HWY_RESTRICT out, size_t out_stride) {
   const ScoreTag d;
   constexpr size_t kVectorsOfLine = std::max<size_t>(1, 64 / (kScoreLanes * sizeof(T)));
   ScoreVec sums[kRows][kVectors];
@@ -75,8 +90,8 @@ HWY_INLINE void DotTile(const float* HWY_RESTRICT q, size_t head_dim, const T* c
   for (size_t dim = 0; dim < head_dim; ++dim) {
     ScoreVec k[kVectors];
     for (size_t v = 0; v < kVectors; ++v) {
-      k[v] = LoadWide(keys[v] + dim * stride);
-      if (kRows == 1 && v % kVectorsOfLine == 0) hwy::Prefetch(ahead[v] + dim * stride);
+      k[v] = LoadWide(keys.vectors[v] + dim * keys.stride);
+      if (kRows == 1 && v % kVectorsOfLine == 0) hwy::Prefetch(keys.ahead[v] + dim * keys.stride);
     }
     for (size_t r = 0; r < kRows; ++r) {
       const ScoreVec q_r = hn::Set(d, q[dim * kRows + r]);
@@ -145,16 +160,14 @@ HWY_INLINE ChunkStats MaxOfChunk(float* scores, size_t count) {
 
 // ---- Reduce
 
-enum class WeightRule : uint8_t { kSharpen, kSoftplus, kExp, kExact };
+// How a row's scores become weights, up to the division by their sum.
+enum class WeightRule : uint8_t {
+  kSharpen,   // from softplus scores
+  kRatio,     // from x / x_m, which a flat row has in place of its scores
+  kSoftplus,  // the softplus scores themselves
+  kExp,       // e^(score - max)
+};
 
-// A peak x_m below this is a small difference of fp32 numbers near 1, whose error of 2e-7 the power
-// multiplies: at p = 15 the weights would be wrong by 15 * 2e-7 / x_m. Such rows, whose keys hardly
-// differ to them, are left to the definition in double (WeightRule::kExact).
-constexpr float kSmallestSharpPeak = 0.25f;
-// Below this a row is degenerate for certain, whatever fp32 did to its peak.
-constexpr float kCertainlyDegeneratePeak = kDegeneratePeak / 2;
-
-// What turns a row's scores into weights, up to the division by their sum.
 struct RowRule {
   WeightRule rule = WeightRule::kSoftplus;
   float max = 0;  // kExp: of the scores
@@ -164,7 +177,19 @@ struct RowRule {
   float gain_rest = 0;
   float offset = 0;
   float inverse_peak = 0;
+  // kRatio: x = exact_gain * softplus - o, x_m
+  double exact_gain = 0;
+  double exact_peak = 0;
 };
+
+// A peak x_m is a difference of fp32 numbers near 1, and their rounding shows p / x_m times larger
+// in a weight. Rows whose peak is below FlatPeak are flat: their scores are taken again in double.
+// They are about 2% of the rows of a trained model, nearly all of them among a prompt's first
+// dozens.
+HWY_INLINE float FlatPeak(double p) { return static_cast<float>(0.03 * std::min(p, 15.0)); }
+
+// Below this a row is degenerate for certain, whatever rounding did to its peak.
+constexpr float kCertainlyDegeneratePeak = kDegeneratePeak / 2;
 
 HWY_INLINE ScoreVec Sharpness(const RowRule& row, ScoreVec softplus) {
   const ScoreTag d;
@@ -172,38 +197,75 @@ HWY_INLINE ScoreVec Sharpness(const RowRule& row, ScoreVec softplus) {
   return hn::MulAdd(hn::Set(d, row.gain_rest), softplus, x);
 }
 
-// `max` and `sum` are those of the row's scores: softplus scores but for softmax.
-HWY_INLINE RowRule ReduceRow(AttentionKind kind, int num_keys, float max, double sum) {
+// The rule of a row of `num_keys` keys whose scores (softplus scores but for softmax) have this
+// maximum and sum.
+HWY_INLINE RowRule ReduceRow(const AttentionSpec& spec, int num_keys, float max, double sum) {
   RowRule row;
-  if (kind == AttentionKind::kSoftmax) {
+  if (spec.kind == AttentionKind::kSoftmax) {
     row.rule = WeightRule::kExp;
     row.max = max;
     return row;
   }
-  if (kind == AttentionKind::kLssa) return row;
+  if (spec.kind == AttentionKind::kLssa) return row;
   const double gain = static_cast<double>(num_keys) / sum;
   row.gain = static_cast<float>(gain);
   row.gain_rest = static_cast<float>(gain - double{row.gain});
   row.offset = num_keys <= 3 ? 0.0f : 1.0f;
   const float peak = hn::GetLane(Sharpness(row, hn::Set(ScoreTag(), max)));
   if (peak <= kCertainlyDegeneratePeak) return row;
-  row.rule = peak < kSmallestSharpPeak ? WeightRule::kExact : WeightRule::kSharpen;
+  row.rule = peak < FlatPeak(spec.p) ? WeightRule::kRatio : WeightRule::kSharpen;
   row.inverse_peak = 1.0f / peak;
   return row;
 }
 
+// The same for a row found flat, from its exact maximum and sum.
+HWY_INLINE void ReduceFlatRow(int num_keys, double max, double sum, RowRule& row) {
+  row.exact_gain = static_cast<double>(num_keys) / sum;
+  row.exact_peak = row.exact_gain * max - double{row.offset};
+  if (row.exact_peak <= double{kDegeneratePeak}) row.rule = WeightRule::kSoftplus;
+}
+
+// Keys of one page, whatever its size, that ExactDots takes at once.
+constexpr int kExactKeys = kMinPageTokens;
+
+// dots[i] = <q, key i> in double. keys + dim * stride: kExactKeys elements of one dim.
+template <typename T>
+HWY_INLINE void ExactDots(const float* q, size_t head_dim, const T* keys, size_t stride,
+                          double* dots) {
+  const hn::CappedTag<double, 8> d;
+  const hn::Rebind<float, decltype(d)> d_float;
+  constexpr size_t kLanes = hn::MaxLanes(d);
+  for (size_t key = 0; key < size_t{kExactKeys}; key += kLanes) {
+    auto sum = hn::Zero(d);
+    for (size_t dim = 0; dim < head_dim; ++dim) {
+      const auto k = hn::PromoteTo(d, LoadWideAs(d_float, keys + dim * stride + key));
+      sum = hn::MulAdd(hn::Set(d, double{q[dim]}), k, sum);
+    }
+    hn::StoreU(sum, d, dots + key);
+  }
+}
+
 // ---- Weigh
 
-// u^p that is zero when negligible. Below the floor u^p is negligible for certain; raising u to it
-// first keeps the powers out of the subnormal numbers, which are slow.
-struct Sharpener {
+// u^p, or zero when that is negligible.
+class Sharpener {
+ public:
   explicit Sharpener(double p)
-      : power(p),
-        floor(static_cast<float>(std::pow(double{kNegligibleWeight}, 1.0 / p) *
-                                 (1.0 - std::max(1e-3 / p, 0x1p-22)))) {}
+      : power_(p),
+        floor_(static_cast<float>(std::pow(double{kNegligibleWeight}, 1.0 / p) *
+                                  (1.0 - std::max(1e-3 / p, 0x1p-22)))) {}
 
-  Power power;
-  float floor;
+  HWY_INLINE ScoreVec operator()(ScoreVec u) const {
+    const ScoreTag d;
+    const ScoreVec powers = power_(d, hn::Max(u, hn::Set(d, floor_)));
+    return hn::IfThenElseZero(hn::Ge(powers, hn::Set(d, kNegligibleWeight)), powers);
+  }
+
+ private:
+  Power power_;
+  // The power of a u below this is negligible for certain; raising u to it first keeps the powers
+  // out of the subnormal numbers, which are slow.
+  float floor_;
 };
 
 // Scores of one chunk to weights, with their sum; adds to `num_read` how many are not zero.
@@ -219,25 +281,21 @@ HWY_INLINE double WeighChunk(const RowRule& row, const Sharpener& sharpener, flo
   switch (row.rule) {
     case WeightRule::kSharpen: {
       const ScoreVec inverse_peak = hn::Set(d, row.inverse_peak);
-      const ScoreVec floor = hn::Set(d, sharpener.floor);
-      const ScoreVec negligible = hn::Set(d, kNegligibleWeight);
       MapChunk(
           scores, count, 0.0f,
           [&](ScoreVec softplus) {
-            const ScoreVec u = hn::Mul(Sharpness(row, softplus), inverse_peak);
-            const ScoreVec powers = sharpener.power(d, hn::Max(u, floor));
-            return hn::IfThenElseZero(hn::Ge(powers, negligible), powers);
+            return sharpener(hn::Mul(Sharpness(row, softplus), inverse_peak));
           },
           collect);
       break;
     }
+    case WeightRule::kRatio:
+      MapChunk(
+          scores, count, 0.0f, [&](ScoreVec u) { return sharpener(u); }, collect);
+      break;
     case WeightRule::kSoftplus:
       MapChunk(
           scores, count, 0.0f, [](ScoreVec softplus) { return softplus; }, collect);
-      break;
-    case WeightRule::kExact:  // no value is read here
-      MapChunk(
-          scores, count, 0.0f, [](ScoreVec) { return hn::Zero(ScoreTag()); }, collect);
       break;
     case WeightRule::kExp: {
       const ScoreVec max = hn::Set(d, row.max);
@@ -251,20 +309,27 @@ HWY_INLINE double WeighChunk(const RowRule& row, const Sharpener& sharpener, flo
   return double{hn::GetLane(hn::SumOfLanes(d, sum))};
 }
 
+// Rows of floats, row_stride apart.
+template <typename T>
+struct Rows {
+  T* first;
+  size_t row_stride;
+};
+
 // Writes to `keys` the keys in [begin, end) whose weight is not zero in any of the rows, in rising
 // order, and returns how many. Requires begin and end multiples of the vector; room for one
 // vector more than end - begin.
 template <size_t kRows>
-HWY_INLINE size_t ListKeys(const float* weights, size_t row_stride, size_t begin, size_t end,
-                           int32_t* keys) {
+HWY_INLINE size_t ListKeys(Rows<const float> weights, size_t begin, size_t end, int32_t* keys) {
   const ScoreTag d;
   const hn::RebindToSigned<ScoreTag> d_int;
   size_t count = 0;
   for (size_t key = begin; key < end; key += kScoreLanes) {
     // As integers: the bits of two floats together may look like a NaN.
-    auto any = hn::BitCast(d_int, hn::LoadU(d, weights + key));
+    auto any = hn::BitCast(d_int, hn::LoadU(d, weights.first + key));
     for (size_t r = 1; r < kRows; ++r) {
-      any = hn::Or(any, hn::BitCast(d_int, hn::LoadU(d, weights + r * row_stride + key)));
+      any = hn::Or(any,
+                   hn::BitCast(d_int, hn::LoadU(d, weights.first + r * weights.row_stride + key)));
     }
     const auto survives = hn::Ne(any, hn::Zero(d_int));
     // Compress and a whole store: the compressing store is slow on some machines.
@@ -286,63 +351,59 @@ struct ValueList {
   size_t num_common = 0;
 };
 
-// partial[r][dim] += sum over the list of weights[r][key] * value[dim], for kVectors vectors from
+// sums[r][dim] += sum over the list of weights[r][key] * value[dim], for kVectors vectors from
 // `first_dim` on. A kTail call takes the last `tail` dimensions, less than a vector.
 template <size_t kRows, size_t kVectors, bool kTail, typename T>
-HWY_INLINE void SumValues(const ValueList<T>& list, const float* HWY_RESTRICT weights,
-                          size_t row_stride, size_t first_dim, size_t tail,
-                          float* HWY_RESTRICT partial, size_t partial_stride) {
+HWY_INLINE void SumValues(const ValueList<T>& list, Rows<const float> weights, size_t first_dim,
+                          size_t tail, Rows<float> sums) {
   const ScoreTag d;
-  ScoreVec sums[kRows][kVectors];
+  ScoreVec chunk[kRows][kVectors];
   for (size_t r = 0; r < kRows; ++r) {
-    for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::Zero(d);
+    for (size_t v = 0; v < kVectors; ++v) chunk[r][v] = hn::Zero(d);
   }
   const auto load = [&](size_t i, size_t v) {
     const T* from = list.values[i] + first_dim + v * kScoreLanes;
     return kTail ? LoadWideFirst(from, tail) : LoadWide(from);
   };
   for (size_t i = 0; i < list.num_common; ++i) {
-    const float* w = weights + list.keys[i];
+    const float* w = weights.first + list.keys[i];
     ScoreVec value[kVectors];
     for (size_t v = 0; v < kVectors; ++v) value[v] = load(i, v);
     for (size_t r = 0; r < kRows; ++r) {
-      const ScoreVec w_r = hn::Set(d, w[r * row_stride]);
-      for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(w_r, value[v], sums[r][v]);
+      const ScoreVec w_r = hn::Set(d, w[r * weights.row_stride]);
+      for (size_t v = 0; v < kVectors; ++v) chunk[r][v] = hn::MulAdd(w_r, value[v], chunk[r][v]);
     }
   }
   for (size_t i = list.num_common; i < list.count; ++i) {
     for (size_t r = 0; r < kRows; ++r) {
-      const float w = weights[static_cast<size_t>(list.keys[i]) + r * row_stride];
+      const float w = weights.first[static_cast<size_t>(list.keys[i]) + r * weights.row_stride];
       if (w == 0.0f) continue;
       for (size_t v = 0; v < kVectors; ++v) {
-        sums[r][v] = hn::MulAdd(hn::Set(d, w), load(i, v), sums[r][v]);
+        chunk[r][v] = hn::MulAdd(hn::Set(d, w), load(i, v), chunk[r][v]);
       }
     }
   }
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t v = 0; v < kVectors; ++v) {
-      float* to = partial + r * partial_stride + first_dim + v * kScoreLanes;
-      hn::StoreU(hn::Add(hn::LoadU(d, to), sums[r][v]), d, to);
+      float* to = sums.first + r * sums.row_stride + first_dim + v * kScoreLanes;
+      hn::StoreU(hn::Add(hn::LoadU(d, to), chunk[r][v]), d, to);
     }
   }
 }
 
 // The same for all dimensions: as many vectors at a time as registers allow.
 template <size_t kRows, typename T>
-HWY_INLINE void SumValuesOfHead(const ValueList<T>& list, const float* weights, size_t row_stride,
-                                size_t head_dim, float* partial, size_t partial_stride) {
+HWY_INLINE void SumValuesOfHead(const ValueList<T>& list, Rows<const float> weights,
+                                size_t head_dim, Rows<float> sums) {
   constexpr size_t kMost = kRows == 1 ? kRowVectors : kGroupVectors;
   size_t dim = 0;
   for (; dim + kMost * kScoreLanes <= head_dim; dim += kMost * kScoreLanes) {
-    SumValues<kRows, kMost, false>(list, weights, row_stride, dim, 0, partial, partial_stride);
+    SumValues<kRows, kMost, false>(list, weights, dim, 0, sums);
   }
   for (; dim + kScoreLanes <= head_dim; dim += kScoreLanes) {
-    SumValues<kRows, 1, false>(list, weights, row_stride, dim, 0, partial, partial_stride);
+    SumValues<kRows, 1, false>(list, weights, dim, 0, sums);
   }
-  if (dim < head_dim) {
-    SumValues<kRows, 1, true>(list, weights, row_stride, dim, head_dim - dim, partial,
-                              partial_stride);
-  }
+  if (dim < head_dim) SumValues<kRows, 1, true>(list, weights, dim, head_dim - dim, sums);
 }
 
 }  // namespace

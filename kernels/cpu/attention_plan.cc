@@ -9,8 +9,6 @@ namespace {
 // contexts get blocks of fewer rows.
 constexpr int kMaxScores = 128 * 1024;
 
-constexpr size_t kVectorFloats = 16;  // of the widest vector; also one cache line
-
 size_t RoundUp(size_t count, size_t unit) { return (count + unit - 1) / unit * unit; }
 
 // Scores of a row: whole chunks, and one line more so that rows of a block do not fall into the

@@ -27,6 +27,9 @@ inline constexpr int kBlockRows = 32;
 // Rows that the register kernels take at once; a block's rows are padded to whole groups.
 inline constexpr int kGroupRows = 4;
 
+// Floats of the widest vector, and of a cache line.
+inline constexpr size_t kVectorFloats = 16;
+
 // Adjacent rows of one sequence, in one head: what Score, Reduce and Weigh work on.
 struct AttentionItem {
   const SequenceRows* sequence = nullptr;

@@ -1,17 +1,15 @@
 #include "kernels/cpu/cpu_backend.h"
 
-#include <cstdint>
 #include <cstring>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "hwy/highway.h"
 #include "kernels/attention_check.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/embed.h"
+#include "kernels/cpu/instruction_set.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/logits.h"
 #include "kernels/cpu/packed_matrix.h"
@@ -24,25 +22,14 @@
 namespace lssar {
 namespace {
 
-// Targets that this build holds and this machine runs, best (lowest bit) first.
-std::vector<int64_t> UsableTargets() {
-  std::vector<int64_t> targets;
-  const int64_t usable = hwy::SupportedTargets() & HWY_TARGETS;
-  for (int bit = 0; bit < 63; ++bit) {
-    const int64_t target = int64_t{1} << bit;
-    if ((usable & target) != 0) targets.push_back(target);
-  }
-  return targets;
-}
-
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(int num_threads, int64_t target)
-      : target_(target), pool_(num_threads), scratch_(num_threads) {}
+  CpuBackend(int num_threads, const InstructionSet& instruction_set)
+      : instruction_set_(instruction_set), pool_(num_threads), scratch_(num_threads) {}
 
   std::string_view Name() const override { return "cpu"; }
   std::string Describe() const override {
-    return absl::StrCat("cpu ", hwy::TargetName(target_), ", ", NumThreads(), " threads");
+    return absl::StrCat("cpu ", instruction_set_.name, ", ", NumThreads(), " threads");
   }
   int NumThreads() const override { return pool_.NumThreads(); }
   absl::Status CheckAttention(const AttentionSpec& spec) const override {
@@ -94,9 +81,9 @@ class CpuBackend final : public Backend {
 
  private:
   // Before each op, because another backend of this process may have chosen otherwise.
-  void ChooseTarget() const { hwy::GetChosenTarget().Update(target_); }
+  void ChooseTarget() const { ChooseInstructionSet(instruction_set_); }
 
-  int64_t target_;
+  InstructionSet instruction_set_;
   ThreadPool pool_;
   Scratch scratch_;
   AttentionPlan plan_;
@@ -107,16 +94,12 @@ class CpuBackend final : public Backend {
 absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(const BackendOptions& options) {
   const int num_threads =
       options.num_threads == 0 ? ThreadPool::NumUsableCores() : options.num_threads;
-  const std::vector<int64_t> usable = UsableTargets();
-  if (options.instruction_set.empty()) {
-    return std::make_unique<CpuBackend>(num_threads, usable.front());
-  }
   std::vector<std::string> names;
-  for (int64_t target : usable) {
-    names.push_back(hwy::TargetName(target));
-    if (names.back() == options.instruction_set) {
-      return std::make_unique<CpuBackend>(num_threads, target);
+  for (const InstructionSet& usable : UsableInstructionSets()) {
+    if (options.instruction_set.empty() || options.instruction_set == usable.name) {
+      return std::make_unique<CpuBackend>(num_threads, usable);
     }
+    names.push_back(usable.name);
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "instruction_set is \"", options.instruction_set,

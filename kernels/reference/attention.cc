@@ -78,11 +78,9 @@ Row Weights(const AttentionSpec& spec, const Row& dots, int head_dim) {
   }
 }
 
-}  // namespace
-
-// out = sum_j w_j v_j over the row's N keys.
-void ReferenceAttendRow(const AttentionArgs& args, const SequenceRows& sequence, int head,
-                        int num_keys, const float* q, float* out, AttentionCounters& counters) {
+// out = sum_j w_j v_j over the row's N keys, q being one head's [head_dim].
+void AttendRow(const AttentionArgs& args, const SequenceRows& sequence, int head, int num_keys,
+               const float* q, float* out, AttentionCounters& counters) {
   const KvLayout& layout = args.kv.layout;
   const int head_dim = layout.head_dim;
   const auto block_of = [&](int token) {
@@ -118,6 +116,8 @@ void ReferenceAttendRow(const AttentionArgs& args, const SequenceRows& sequence,
   }
 }
 
+}  // namespace
+
 void ReferenceAttention(const AttentionArgs& args) {
   const int num_heads = args.kv.layout.num_heads;
   const int head_dim = args.kv.layout.head_dim;
@@ -131,7 +131,7 @@ void ReferenceAttention(const AttentionArgs& args) {
             (static_cast<size_t>(sequence.first_row + r) * static_cast<size_t>(num_heads) +
              static_cast<size_t>(head)) *
             static_cast<size_t>(head_dim);
-        ReferenceAttendRow(args, sequence, head, num_keys, args.q + at, args.out + at, counters);
+        AttendRow(args, sequence, head, num_keys, args.q + at, args.out + at, counters);
       }
     }
     if (args.counters != nullptr) {

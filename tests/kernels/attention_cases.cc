@@ -51,7 +51,7 @@ SequenceVectors::SequenceVectors(int tokens, int heads, int dim, uint32_t seed, 
         if (content == Content::kTopical) q[at + size_t(i)] += 2 * t[i];
         k[at + size_t(i)] += nearness * t[i];
         if (content == Content::kEqualK) k[at + size_t(i)] = t[i];
-        if (content == Content::kNearlyEqualK) k[at + size_t(i)] = t[i] + 1e-2f * k[at + size_t(i)];
+        if (content == Content::kNearlyEqualK) k[at + size_t(i)] = t[i] + 1e-3f * k[at + size_t(i)];
       }
       Normalize(&q[at], dim);
       Normalize(&k[at], dim);

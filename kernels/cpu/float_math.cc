@@ -1,0 +1,61 @@
+#include "kernels/cpu/float_math.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/float_math.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/float_math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lssar {
+namespace HWY_NAMESPACE {
+namespace {
+
+template <class F>
+void Map(std::span<float> x, const F& f) {
+  const hn::ScalableTag<float> d;
+  constexpr size_t kLanes = hn::MaxLanes(d);
+  HWY_ALIGN float whole[kLanes];
+  for (size_t i = 0; i < x.size(); i += kLanes) {
+    const size_t count = std::min(kLanes, x.size() - i);
+    std::fill_n(whole, kLanes, 0.5f);
+    std::copy_n(x.data() + i, count, whole);
+    hn::Store(f(hn::Load(d, whole)), d, whole);
+    std::copy_n(whole, count, x.data() + i);
+  }
+}
+
+void SoftplusOfTarget(std::span<float> x) {
+  Map(x, [](auto v) { return Softplus(hn::ScalableTag<float>(), v); });
+}
+
+void ExpOfTarget(std::span<float> x) {
+  Map(x, [](auto v) { return ExpOfNegative(hn::ScalableTag<float>(), v); });
+}
+
+void PowerOfTarget(double p, std::span<float> x) {
+  const Power power(p);
+  Map(x, [&](auto v) { return power(hn::ScalableTag<float>(), v); });
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lssar
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lssar {
+
+HWY_EXPORT(SoftplusOfTarget);
+HWY_EXPORT(ExpOfTarget);
+HWY_EXPORT(PowerOfTarget);
+
+void SoftplusOnCpu(std::span<float> x) { HWY_DYNAMIC_DISPATCH(SoftplusOfTarget)(x); }
+void ExpOfNegativeOnCpu(std::span<float> x) { HWY_DYNAMIC_DISPATCH(ExpOfTarget)(x); }
+void PowerOnCpu(double p, std::span<float> x) { HWY_DYNAMIC_DISPATCH(PowerOfTarget)(p, x); }
+
+}  // namespace lssar
+#endif  // HWY_ONCE

@@ -1,0 +1,123 @@
+// The bits of a row of Attention depend on the row alone.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/kernels/attention_cases.h"
+#include "tests/kernels/dense_cases.h"
+#include "tests/support/compare.h"
+
+namespace lssar {
+namespace {
+
+constexpr int kTokens = 2300;  // more than one split
+constexpr int kHeads = 2;
+constexpr int kDim = 32;
+constexpr int kFirst = 2200;  // rows from here on are compared
+
+class AttentionBitsTest : public testing::TestWithParam<std::string> {
+ protected:
+  AttentionBitsTest()
+      : sequence_(kTokens, kHeads, kDim, 1, Content::kTopical), backend_(MakeCpu(1, GetParam())) {}
+
+  // Rows from kFirst on in one call.
+  std::vector<float> Tail(Backend& backend, const AttentionSpec& spec, int page_tokens,
+                          DType dtype) {
+    const PagedKv kv(backend, {&sequence_}, page_tokens, dtype);
+    return Attend(backend, spec, {&sequence_}, kv, {{.first = kFirst, .count = kTokens - kFirst}});
+  }
+  std::vector<int64_t> TailShape() const { return {kTokens - kFirst, kHeads, kDim}; }
+
+  SequenceVectors sequence_;
+  std::unique_ptr<Backend> backend_;
+};
+
+const AttentionSpec kSpecs[] = {
+    {.p = 15}, {.p = 2.5}, {.kind = AttentionKind::kLssa}, {.kind = AttentionKind::kSoftmax}};
+
+TEST_P(AttentionBitsTest, PageSizes) {
+  for (DType dtype : {DType::kF32, DType::kF16}) {
+    const std::vector<float> expected = Tail(*backend_, {}, 64, dtype);
+    for (int page_tokens : {16, 32, 128, 256}) {
+      EXPECT_TRUE(SameBits(Tail(*backend_, {}, page_tokens, dtype), expected, TailShape()))
+          << page_tokens;
+    }
+  }
+}
+
+TEST_P(AttentionBitsTest, Threads) {
+  const SequenceVectors one_head(kTokens, 1, kDim, 2, Content::kTopical);
+  for (const AttentionSpec& spec : kSpecs) {
+    const std::vector<float> expected = Tail(*backend_, spec, 64, DType::kF16);
+    const PagedKv kv(*backend_, {&one_head}, 64, DType::kF16);
+    const std::vector<RowRange> last{{.first = kTokens - 1, .count = 1}};
+    const std::vector<float> expected_last = Attend(*backend_, spec, {&one_head}, kv, last);
+    for (int num_threads = 2; num_threads <= 4; ++num_threads) {
+      std::unique_ptr<Backend> backend = MakeCpu(num_threads, GetParam());
+      EXPECT_TRUE(SameBits(Tail(*backend, spec, 64, DType::kF16), expected, TailShape()));
+      // One row of one head: its splits are shared among the threads.
+      EXPECT_TRUE(
+          SameBits(Attend(*backend, spec, {&one_head}, kv, last), expected_last, {1, kDim}));
+    }
+  }
+}
+
+// A prompt in one call, in chunks at random places, and row by row.
+TEST_P(AttentionBitsTest, Chunkings) {
+  std::mt19937 random(3);
+  const PagedKv kv(*backend_, {&sequence_}, 64, DType::kF16);
+  for (const AttentionSpec& spec : kSpecs) {
+    const std::vector<float> expected = Tail(*backend_, spec, 64, DType::kF16);
+    for (const int largest : {1, 7, 50}) {
+      std::vector<float> chunked;
+      for (int row = kFirst; row < kTokens;) {
+        const int count = std::min(kTokens - row,
+                                   1 + static_cast<int>(random() % static_cast<unsigned>(largest)));
+        const std::vector<float> out =
+            Attend(*backend_, spec, {&sequence_}, kv, {{.first = row, .count = count}});
+        chunked.insert(chunked.end(), out.begin(), out.end());
+        row += count;
+      }
+      EXPECT_TRUE(SameBits(chunked, expected, TailShape())) << "chunks of at most " << largest;
+    }
+  }
+}
+
+TEST_P(AttentionBitsTest, ShortPromptsInChunks) {
+  for (const Content content : {Content::kRandom, Content::kNearlyEqualK, Content::kZeroQ}) {
+    const SequenceVectors sequence(75, 1, 80, 4, content);
+    const PagedKv kv(*backend_, {&sequence}, 16, DType::kF32);
+    const std::vector<float> expected = AttendAll(*backend_, {}, sequence, 64, DType::kF32);
+    std::vector<float> rows;
+    for (int row = 0; row < 75; ++row) {
+      const std::vector<float> out =
+          Attend(*backend_, {}, {&sequence}, kv, {{.first = row, .count = 1}});
+      rows.insert(rows.end(), out.begin(), out.end());
+    }
+    EXPECT_TRUE(SameBits(rows, expected, {75, 1, 80}));
+  }
+}
+
+TEST_P(AttentionBitsTest, BatchMates) {
+  const SequenceVectors other(700, kHeads, kDim, 5, Content::kRandom);
+  const SequenceVectors third(9, kHeads, kDim, 6, Content::kTopical);
+  const std::vector<const SequenceVectors*> sequences{&other, &sequence_, &third};
+  const PagedKv kv(*backend_, sequences, 64, DType::kF16);
+  const std::vector<float> expected = Tail(*backend_, {}, 64, DType::kF16);
+  const std::vector<RowRange> ranges{{.sequence = 0, .first = 660, .count = 40},
+                                     {.sequence = 1, .first = kFirst, .count = kTokens - kFirst},
+                                     {.sequence = 2, .first = 0, .count = 9},
+                                     {.sequence = 0, .first = 5, .count = 1}};
+  const std::vector<float> all = Attend(*backend_, {}, sequences, kv, ranges);
+  EXPECT_TRUE(SameBits({all.data() + 40 * kHeads * kDim, expected.size()}, expected, TailShape()));
+}
+
+INSTANTIATE_TEST_SUITE_P(InstructionSets, AttentionBitsTest, testing::ValuesIn(InstructionSets()),
+                         [](const auto& param) { return param.param; });
+
+}  // namespace
+}  // namespace lssar

@@ -1,0 +1,106 @@
+#include "kernels/backend.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/float_bits.h"
+#include "tests/kernels/dense_cases.h"
+
+namespace lssar {
+namespace {
+
+void ExpectRefused(const BackendOptions& options, const std::string& said) {
+  const absl::Status status = MakeBackend(options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_NE(status.message().find(said), std::string::npos) << status;
+}
+
+TEST(BackendTest, RefusesWhatIsNotThere) {
+  ExpectRefused({.name = "tpu"}, "\"tpu\"");
+  ExpectRefused({.num_threads = -1}, "-1");
+  ExpectRefused({.num_threads = 1025}, "[0, 1024]");
+  ExpectRefused({.instruction_set = "MMX"}, "\"MMX\"");
+  ExpectRefused({.instruction_set = "MMX"}, InstructionSets().front());
+  ExpectRefused({.name = "reference", .instruction_set = "AVX2"}, "cpu backend");
+}
+
+TEST(BackendTest, SaysWhatItIs) {
+  const std::unique_ptr<Backend> best = *MakeBackend({.num_threads = 3});
+  EXPECT_EQ(best->Name(), "cpu");
+  EXPECT_EQ(best->NumThreads(), 3);
+  EXPECT_EQ(best->Describe(), "cpu " + InstructionSets().front() + ", 3 threads");
+  EXPECT_EQ((*MakeBackend({.name = "reference"}))->Name(), "reference");
+  EXPECT_GE((*MakeBackend({}))->NumThreads(), 1);
+}
+
+TEST(BackendTest, BuffersAreAlignedAndZero) {
+  for (const std::unique_ptr<Backend>& backend : AllBackends()) {
+    for (size_t num_bytes : {size_t{1}, size_t{1000}, size_t{8} << 20}) {
+      const std::unique_ptr<Buffer> buffer = *backend->Allocate(num_bytes);
+      EXPECT_EQ(buffer->NumBytes(), num_bytes);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer->Address()) % 64, 0u);
+      const std::vector<char> zeros(num_bytes);
+      std::vector<char> content(num_bytes, 'x');
+      ASSERT_TRUE(backend->CopyOut(content.data(), buffer->Address(), num_bytes).ok());
+      EXPECT_EQ(content, zeros);
+      content.assign(num_bytes, 'y');
+      ASSERT_TRUE(backend->CopyIn(buffer->Address(), content.data(), num_bytes).ok());
+      EXPECT_EQ(buffer->As<char>()[num_bytes - 1], 'y');
+    }
+  }
+}
+
+TEST(BackendTest, MemoryThatIsNotThere) {
+  const std::unique_ptr<Backend> backend = *MakeBackend({});
+  const absl::Status status = backend->Allocate(size_t{1} << 60).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+}
+
+TEST(FloatBitsTest, Fp16RoundTrips) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const uint16_t half = static_cast<uint16_t>(bits);
+    const float wide = FloatFromF16(half);
+    if ((half & 0x7FFF) > 0x7C00) {
+      EXPECT_TRUE(std::isnan(wide));
+      EXPECT_TRUE(std::isnan(FloatFromF16(F16FromFloat(wide))));
+    } else {
+      EXPECT_EQ(F16FromFloat(wide), half);
+    }
+  }
+}
+
+TEST(FloatBitsTest, Fp16RoundsToNearestTiesToEven) {
+  // Neighbours lie symmetrically about the middle between two fp16 numbers, normal and subnormal.
+  for (uint16_t half : {uint16_t{0x3C00}, uint16_t{0x3C01}, uint16_t{0x0001}, uint16_t{0x0002},
+                        uint16_t{0x03FF}, uint16_t{0x7BFE}}) {
+    const float low = FloatFromF16(half), high = FloatFromF16(static_cast<uint16_t>(half + 1));
+    const float middle = low + (high - low) / 2;
+    const uint16_t even = static_cast<uint16_t>(half % 2 == 0 ? half : half + 1);
+    EXPECT_EQ(F16FromFloat(middle), even);
+    EXPECT_EQ(F16FromFloat(std::nextafter(middle, 0.0f)), half);
+    EXPECT_EQ(F16FromFloat(std::nextafter(middle, 1e9f)), half + 1);
+    EXPECT_EQ(F16FromFloat(-middle), even | 0x8000);
+  }
+  EXPECT_EQ(F16FromFloat(65519.0f), 0x7BFF);
+  EXPECT_EQ(F16FromFloat(65520.0f), 0x7C00);  // the tie goes to the even one: infinity
+  EXPECT_EQ(F16FromFloat(1e30f), 0x7C00);
+  EXPECT_EQ(F16FromFloat(-std::numeric_limits<float>::infinity()), 0xFC00);
+  EXPECT_EQ(F16FromFloat(1e-30f), 0);
+}
+
+TEST(FloatBitsTest, Bf16) {
+  EXPECT_EQ(Bf16FromFloat(1.0f), 0x3F80);
+  EXPECT_EQ(Bf16FromFloat(1.0f + 0x1p-8f), 0x3F80);      // tie to even
+  EXPECT_EQ(Bf16FromFloat(1.0f + 3 * 0x1p-8f), 0x3F82);  // tie to even, upwards
+  EXPECT_EQ(Bf16FromFloat(1.0f + 0x1p-8f + 0x1p-20f), 0x3F81);
+  EXPECT_TRUE(std::isnan(FloatFromBf16(Bf16FromFloat(std::nanf("")))));
+  EXPECT_EQ(FloatFromBf16(0xC040), -3.0f);
+}
+
+}  // namespace
+}  // namespace lssar

@@ -1,0 +1,99 @@
+// Vector functions of attention against double, in units in the last place.
+#include "kernels/cpu/float_math.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/cpu/instruction_set.h"
+
+namespace lssar {
+namespace {
+
+// Largest |actual - expected| over the distance of floats at expected; NaN is infinitely far.
+template <class F>
+double WorstUlp(const std::vector<float>& x, const std::vector<float>& actual, const F& exact) {
+  double worst = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double expected = exact(double{x[i]});
+    const float magnitude = std::fabs(static_cast<float>(expected));
+    const double ulp = double{std::nextafter(magnitude, std::numeric_limits<float>::infinity())} -
+                       double{magnitude};
+    const double error = std::fabs(double{actual[i]} - expected) / ulp;
+    worst = error <= worst      ? worst
+            : std::isnan(error) ? std::numeric_limits<double>::infinity()
+                                : error;
+  }
+  return worst;
+}
+
+std::vector<float> Range(double first, double last, int count) {
+  std::vector<float> x;
+  for (int i = 0; i <= count; ++i)
+    x.push_back(static_cast<float>(first + (last - first) * i / count));
+  return x;
+}
+
+double ExactSoftplus(double s) { return std::max(s, 0.0) + std::log1p(std::exp(-std::fabs(s))); }
+
+class FloatMathTest : public testing::TestWithParam<InstructionSet> {
+ protected:
+  FloatMathTest() { ChooseInstructionSet(GetParam()); }
+  // What the accuracies of float_math-inl.h allow more without a fused multiply-add.
+  static double Unfused() {
+    return GetParam().name == "SSE4" || GetParam().name == "SCALAR" ? 0.5 : 0.0;
+  }
+  ~FloatMathTest() override { ChooseInstructionSet(UsableInstructionSets().front()); }
+};
+
+TEST_P(FloatMathTest, Softplus) {
+  for (const auto& [first, last] :
+       {std::pair{-45.0, 45.0}, {-2.0, 2.0}, {-1e-3, 1e-3}, {-87.0, -40.0}, {40.0, 1e4}}) {
+    const std::vector<float> x = Range(first, last, 300007);
+    std::vector<float> y = x;
+    SoftplusOnCpu(y);
+    EXPECT_LE(WorstUlp(x, y, ExactSoftplus), 2.0 + Unfused()) << first << " to " << last;
+  }
+}
+
+TEST_P(FloatMathTest, SoftplusAtTheEnds) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  std::vector<float> y{0.0f, -0.0f, -88.0f, -1e30f, -kInf, 1e30f, kInf, std::nanf("")};
+  SoftplusOnCpu(y);
+  EXPECT_EQ(y[0], static_cast<float>(std::log(2.0)));
+  EXPECT_EQ(y[1], y[0]);
+  for (size_t i : {2, 3, 4}) {
+    EXPECT_GT(y[i], 0.0f);
+    EXPECT_LT(y[i], 1.7e-38f);
+  }
+  EXPECT_EQ(y[5], 1e30f);
+  EXPECT_EQ(y[6], kInf);
+  EXPECT_TRUE(std::isnan(y[7]));
+}
+
+TEST_P(FloatMathTest, Exp) {
+  const std::vector<float> x = Range(-87, 0, 500009);
+  std::vector<float> y = x;
+  ExpOfNegativeOnCpu(y);
+  EXPECT_LE(WorstUlp(x, y, [](double v) { return std::exp(v); }), 1.0 + Unfused());
+}
+
+TEST_P(FloatMathTest, Power) {
+  for (double p : {0.5, 1.0, 2.0, 2.5, 3.0, 7.0, 15.0, 50.0, 100.0, 12345.0}) {
+    // Down to where the power is 2^-40.
+    const std::vector<float> x = Range(std::pow(2.0, -40 / p), 1.0, 100003);
+    std::vector<float> y = x;
+    PowerOnCpu(p, y);
+    // Squaring loses half a unit a step, doubled by the next; the logarithm its last bit p times.
+    EXPECT_LE(WorstUlp(x, y, [&](double v) { return std::pow(v, p); }), std::max(p, 40.0)) << p;
+    EXPECT_EQ(y.back(), 1.0f);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(InstructionSets, FloatMathTest, testing::ValuesIn(UsableInstructionSets()),
+                         [](const auto& param) { return param.param.name; });
+
+}  // namespace
+}  // namespace lssar

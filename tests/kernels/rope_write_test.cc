@@ -1,0 +1,165 @@
+// RopeWrite against its definition, slot by slot.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/float_bits.h"
+#include "tests/kernels/dense_cases.h"
+#include "tests/support/compare.h"
+
+namespace lssar {
+namespace {
+
+// Two sequences: rows 0..4 at positions 14..18 on pages 5, 2; row 5 at position 0 on page 3.
+constexpr int kRows = 6;
+constexpr int kPageTokens = 16;
+constexpr int kNumPages = 7;
+const std::vector<int32_t> kFirstPages{5, 2};
+const std::vector<int32_t> kSecondPages{3};
+const std::vector<SequenceRows> kSequences{
+    {.num_rows = 5, .first_position = 14, .pages = kFirstPages},
+    {.first_row = 5, .num_rows = 1, .first_position = 0, .pages = kSecondPages}};
+
+struct RopeCase {
+  int head_dim = 64;
+  DType dtype = DType::kF32;
+  RopeLayout rope_layout = RopeLayout::kHalfSplit;
+  bool normalize = true;
+  float scale = 1;  // of q and k
+};
+
+struct Written {
+  std::vector<float> q, k, v;  // the pools widened, untouched elements being kUntouched
+};
+
+constexpr float kUntouched = -7;  // exact in every type
+
+Written WriteCase(Backend& backend, const RopeCase& c) {
+  constexpr int kHeads = 3;
+  const size_t width = kHeads * static_cast<size_t>(c.head_dim);
+  KvView kv{.layout = {.num_layers = 2,
+                       .num_heads = kHeads,
+                       .head_dim = c.head_dim,
+                       .page_tokens = kPageTokens,
+                       .num_pages = kNumPages,
+                       .dtype = c.dtype}};
+  const std::unique_ptr<Buffer> k = *backend.Allocate(kv.layout.PoolBytes());
+  const std::unique_ptr<Buffer> v = *backend.Allocate(kv.layout.PoolBytes());
+  kv.k = k->Address();
+  kv.v = v->Address();
+  const size_t num_elements = kv.layout.PoolBytes() / BytesOf(c.dtype);
+  for (size_t i = 0; i < num_elements; ++i) {
+    StoreElement(kUntouched, kv.k, c.dtype, i);
+    StoreElement(kUntouched, kv.v, c.dtype, i);
+  }
+
+  std::vector<float> qkv = RandomFloats(kRows * 3 * width, 1);
+  for (size_t i = 0; i < qkv.size(); ++i) {
+    if (i % (3 * width) < 2 * width) qkv[i] *= c.scale;
+  }
+  std::vector<float> rope(kRows * static_cast<size_t>(c.head_dim));
+  for (size_t i = 0; i < rope.size(); ++i) {
+    const size_t half = static_cast<size_t>(c.head_dim) / 2, row = i / (2 * half),
+                 at = i % (2 * half);
+    const double angle = 0.37 * static_cast<double>(row + 1) / (1.0 + double(at % half));
+    rope[i] = static_cast<float>(at < half ? std::cos(angle) : std::sin(angle));
+  }
+  Floats qkv_floats(backend, qkv), rope_floats(backend, rope);
+  Floats q(backend, std::vector<float>(kRows * width, std::numeric_limits<float>::quiet_NaN()));
+  const RaggedRows rows{.num_rows = kRows, .sequences = kSequences};
+  backend.RopeWrite({.rows = &rows,
+                     .layer = 1,
+                     .qkv = qkv_floats.Address(),
+                     .rope = rope_floats.Address(),
+                     .rope_layout = c.rope_layout,
+                     .normalize = c.normalize,
+                     .kv = kv,
+                     .q = q.Address()});
+  Written written{.q = q.Values(), .k = {}, .v = {}};
+  for (size_t i = 0; i < num_elements; ++i) {
+    written.k.push_back(LoadElement(kv.k, c.dtype, i));
+    written.v.push_back(LoadElement(kv.v, c.dtype, i));
+  }
+  return written;
+}
+
+class RopeWriteTest : public testing::TestWithParam<std::string> {
+ protected:
+  RopeWriteTest() : reference_(*MakeBackend({.name = "reference"})) {
+    backend_ =
+        GetParam() == "reference" ? *MakeBackend({.name = "reference"}) : MakeCpu(2, GetParam());
+  }
+
+  void Check(const RopeCase& c) {
+    SCOPED_TRACE(testing::Message()
+                 << "head_dim " << c.head_dim << ", " << NameOf(c.dtype) << ", scale " << c.scale);
+    const Written expected = WriteCase(*reference_, c);
+    const Written actual = WriteCase(*backend_, c);
+    const double unit = c.normalize ? 1.0 : double{c.scale};
+    // Half a unit in the last place of the largest element, where a tie falls to the other side.
+    const double rounding = c.dtype == DType::kF32 ? 0 : c.dtype == DType::kF16 ? 0x1p-11 : 0x1p-8;
+    const int64_t num_elements = static_cast<int64_t>(expected.k.size());
+    EXPECT_TRUE(AllNear(actual.q, expected.q, {kRows, 3, c.head_dim}, 2e-6 * unit));
+    std::vector<double> bounds;
+    for (float k : expected.k) bounds.push_back(2e-6 * unit + rounding * std::fabs(double{k}));
+    EXPECT_TRUE(AllWithin(actual.k, expected.k, {num_elements}, bounds));
+    EXPECT_TRUE(SameBits(actual.v, expected.v, {num_elements}));
+  }
+
+  std::unique_ptr<Backend> reference_, backend_;
+};
+
+TEST_P(RopeWriteTest, LikeItsDefinition) {
+  for (int head_dim : {2, 8, 32, 64, 80, 128}) {
+    for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+      Check({.head_dim = head_dim, .dtype = dtype});
+      Check({.head_dim = head_dim, .dtype = dtype, .rope_layout = RopeLayout::kInterleaved});
+      Check({.head_dim = head_dim, .dtype = dtype, .normalize = false});
+    }
+  }
+}
+
+TEST_P(RopeWriteTest, NormsThatOverflowOrVanishWhenSquared) {
+  for (float scale : {1e30f, 1e19f, 1e-10f, 1e-15f}) Check({.scale = scale});
+}
+
+// Normalised vectors have length 1; one shorter than kMinNorm is divided by kMinNorm.
+TEST_P(RopeWriteTest, Norms) {
+  for (const auto& [scale, norm] : {std::pair{1e30f, 1.0}, {1.0f, 1.0}, {0.0f, 0.0}}) {
+    const std::vector<float> q = WriteCase(*backend_, {.scale = scale}).q;
+    for (size_t head = 0; head < q.size() / 64; ++head) {
+      double squares = 0;
+      for (size_t i = 0; i < 64; ++i) squares += std::pow(double{q[head * 64 + i]}, 2);
+      EXPECT_NEAR(std::sqrt(squares), norm, 1e-6) << scale;
+    }
+  }
+}
+
+TEST_P(RopeWriteTest, WritesItsOwnSlotsOnly) {
+  const Written written = WriteCase(*backend_, {});
+  // 6 rows of 3 heads of 64 elements.
+  const auto count = [](const std::vector<float>& pool) {
+    return std::count_if(pool.begin(), pool.end(), [](float x) { return x != kUntouched; });
+  };
+  EXPECT_EQ(count(written.k), 6 * 3 * 64);
+  EXPECT_EQ(count(written.v), 6 * 3 * 64);
+}
+
+std::vector<std::string> BackendNames() {
+  std::vector<std::string> names = InstructionSets();
+  names.insert(names.begin(), "reference");
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, RopeWriteTest, testing::ValuesIn(BackendNames()),
+                         [](const auto& param) { return param.param; });
+
+}  // namespace
+}  // namespace lssar
