@@ -50,7 +50,7 @@ enum class Activation : uint8_t { kNone, kGeluTanh };
 // out[r] = table[ids[r]].
 // Shapes    out [ids.size(), width]
 // Requires  0 <= id < table rows; table is a PackedMatrix of [vocab, width]
-// Accuracy  exact: the widened stored value
+// Accuracy  exact: the widened stored value (int8: times its scale, which fp32 holds exactly)
 struct EmbedArgs {
   std::span<const int32_t> ids;
   const PackedMatrix* table = nullptr;

@@ -462,6 +462,7 @@ void AttentionOfTarget(const AttentionArgs& args, ThreadPool& pool, Scratch& scr
     case DType::kF32: return RunAttention<float>(args, pool, scratch, plan);
     case DType::kF16: return RunAttention<hwy::float16_t>(args, pool, scratch, plan);
     case DType::kBF16: return RunAttention<hwy::bfloat16_t>(args, pool, scratch, plan);
+    case DType::kI8: break;
   }
   LSSAR_CHECK(false);  // pages of int8: none yet
 }
