@@ -155,11 +155,10 @@ wait_for_server
 
 echo "the image"
 [ "$(in_container id -u)" -ne 0 ] || fail "the container runs as root"
-for program in cc c++ gcc g++ clang as ld ld.lld make cmake ninja protoc; do
-  if in_container sh -c "command -v $program"; then
-    fail "$program is in the image"
-  fi
-done
+found=$(in_container sh -c 'for program in cc c++ gcc g++ clang as ld ld.lld make cmake ninja protoc; do
+  command -v $program || true
+done')
+[ -z "$found" ] || fail "compilers are in the image: $found"
 for program in lssar-server lssar; do
   if in_container ldd "/usr/local/bin/$program" | grep 'not found'; then
     fail "$program lacks a library"
