@@ -155,9 +155,8 @@ wait_for_server
 
 echo "the image"
 [ "$(in_container id -u)" -ne 0 ] || fail "the container runs as root"
-found=$(in_container sh -c 'for program in cc c++ gcc g++ clang as ld ld.lld make cmake ninja protoc; do
-  command -v $program || true
-done')
+found=$(in_container sh -c 'for program; do command -v "$program" || true; done' sh \
+  cc c++ gcc g++ clang as ld ld.lld make cmake ninja protoc)
 [ -z "$found" ] || fail "compilers are in the image: $found"
 for program in lssar-server lssar; do
   if in_container ldd "/usr/local/bin/$program" | grep 'not found'; then
