@@ -41,8 +41,6 @@ class HeadPages {
 
   // The key's element of dim 0; the next dim's is KeyStride() further.
   const T* Key(int key) const { return k_ + Block(key) + layout_.KeyIndex(Slot(key), 0); }
-  size_t HeadDim() const { return Size(layout_.head_dim); }
-  size_t ValueBytes() const { return HeadDim() * sizeof(T); }
   size_t KeyStride() const { return Size(layout_.page_tokens); }
   const T* Value(int key) const { return v_ + Block(key) + layout_.ValueIndex(Slot(key), 0); }
 
@@ -65,45 +63,69 @@ class HeadPages {
 template <typename T>
 struct TaskScratch {
   TaskScratch(const AttentionItem& item, int head_dim, float* scratch)
-      : q(scratch),
-        tile(q + Size(item.PaddedRows()) * Size(head_dim)),
+      : tile(scratch),
         values(reinterpret_cast<const T**>(tile + kTileKeys * Size(head_dim))),
         keys(reinterpret_cast<int32_t*>(values + kSplitKeys)),
-        rest(reinterpret_cast<float*>(keys + kSplitKeys + kScoreLanes)) {}
+        q(reinterpret_cast<float*>(keys + kSplitKeys + kVectorFloats)),
+        rest(q + QueryFloats(item, head_dim)) {}
 
   static size_t NumFloats(const AttentionItem& item, int head_dim) {
-    return (Size(item.PaddedRows()) + kTileKeys) * Size(head_dim) +
-           Size(kSplitKeys) * (sizeof(void*) / sizeof(float)) + Size(kSplitKeys) + kScoreLanes;
+    return kTileKeys * Size(head_dim) + Size(kSplitKeys) * (sizeof(void*) / sizeof(float)) +
+           Size(kSplitKeys) + kVectorFloats + QueryFloats(item, head_dim);
+  }
+  static size_t QueryFloats(const AttentionItem& item, int head_dim) {
+    const size_t count = Size(item.PaddedRows()) * Size(head_dim);
+    return (count + kVectorFloats - 1) / kVectorFloats * kVectorFloats;
   }
 
-  float* q;          // scaled, [group][dim][row of the group]
   float* tile;       // keys, widened, [dim][kTileKeys]
   const T** values;  // of a list of surviving keys
-  int32_t* keys;
-  float* rest;  // what NumFloats does not count
+  int32_t* keys;     // that list; room for a vector more than a split
+  float* q;          // scaled, [group][dim][row of the group]
+  float* rest;       // what NumFloats does not count
+};
+
+// An item in the hands of a thread.
+template <typename T>
+struct Work {
+  const AttentionArgs& args;
+  const AttentionItem& item;
+  HeadPages<T> pages;
+  TaskScratch<T> task;
+  ItemValues values;
+  RowRule rules[kBlockRows];
+
+  size_t HeadDim() const { return Size(args.kv.layout.head_dim); }
+  // Index of a row's vector in args.q and args.out.
+  size_t VectorIdx(int row) const {
+    const size_t batch_row = Size(item.sequence->first_row + item.first_row + row);
+    return (batch_row * Size(args.kv.layout.num_heads) + Size(item.head)) * HeadDim();
+  }
+  Rows<const float> Weights(int row) const { return {values.Scores(row), values.row_stride}; }
 };
 
 // ln(d) ln(N), or 1/sqrt(d): what a row's dot products are multiplied by.
-float ScoreScale(const AttentionSpec& spec, int head_dim, int num_keys) {
-  const double dim = head_dim;
-  return static_cast<float>(spec.IsLengthScaled() ? std::log(dim) * std::log(double(num_keys))
-                                                  : 1.0 / std::sqrt(dim));
+double ScoreScale(const AttentionSpec& spec, size_t head_dim, int num_keys) {
+  const double dim = static_cast<double>(head_dim);
+  return spec.IsLengthScaled() ? std::log(dim) * std::log(static_cast<double>(num_keys))
+                               : 1.0 / std::sqrt(dim);
 }
 
 // Rows of q times their scales, interleaved by groups; rows of padding are zero.
-void ScaleQueries(const AttentionArgs& args, const AttentionItem& item, float* scaled) {
-  const size_t head_dim = Size(args.kv.layout.head_dim);
-  const size_t group_rows = item.num_rows == 1 ? 1 : Size(kGroupRows);
-  for (int row = 0; row < item.PaddedRows(); ++row) {
-    float* to = scaled + Size(row) / group_rows * group_rows * head_dim + Size(row) % group_rows;
-    if (row >= item.num_rows) {
+template <typename T>
+void ScaleQueries(const Work<T>& work) {
+  const size_t head_dim = work.HeadDim();
+  const size_t group_rows = work.item.num_rows == 1 ? 1 : Size(kGroupRows);
+  for (int row = 0; row < work.item.PaddedRows(); ++row) {
+    float* to =
+        work.task.q + Size(row) / group_rows * group_rows * head_dim + Size(row) % group_rows;
+    if (row >= work.item.num_rows) {
       for (size_t dim = 0; dim < head_dim; ++dim) to[dim * group_rows] = 0.0f;
       continue;
     }
-    const size_t batch_row = Size(item.sequence->first_row + item.first_row + row);
-    const float* q =
-        args.q + (batch_row * Size(args.kv.layout.num_heads) + Size(item.head)) * head_dim;
-    const float scale = ScoreScale(args.spec, args.kv.layout.head_dim, item.NumKeys(row));
+    const float* q = work.args.q + work.VectorIdx(row);
+    const float scale =
+        static_cast<float>(ScoreScale(work.args.spec, head_dim, work.item.NumKeys(row)));
     for (size_t dim = 0; dim < head_dim; ++dim) to[dim * group_rows] = scale * q[dim];
   }
 }
@@ -121,45 +143,48 @@ void FindTile(const HeadPages<T>& pages, int first_key, int num_keys, const T** 
 
 // Dot products of all the item's rows with the tile's keys, to scores + first_key.
 template <typename T>
-void ScoreTile(const HeadPages<T>& pages, const AttentionItem& item, size_t head_dim, int first_key,
-               const TaskScratch<T>& task, const ItemValues& values) {
+void ScoreTile(const Work<T>& work, int first_key) {
   const ScoreTag d;
+  const AttentionItem& item = work.item;
+  const size_t head_dim = work.HeadDim();
+  const size_t stride = work.pages.KeyStride();
   const T* vectors[kTileVectors];
-  FindTile(pages, first_key, item.MaxKeys(), vectors);
-  const size_t stride = pages.KeyStride();
-  float* scores = values.scores + first_key;
+  FindTile(work.pages, first_key, item.MaxKeys(), vectors);
+  float* scores = work.values.scores + first_key;
   if (item.num_rows == 1) {
     const T* ahead[kTileVectors];
-    FindTile(pages, first_key + static_cast<int>(kTileKeys), item.MaxKeys(), ahead);
+    FindTile(work.pages, first_key + static_cast<int>(kTileKeys), item.MaxKeys(), ahead);
     for (size_t v = 0; v < kTileVectors; v += kRowVectors) {
-      DotTile<1, kRowVectors>(task.q, head_dim, vectors + v, stride, ahead + v,
-                              scores + v * kScoreLanes, 0);
+      const KeyTile<T> keys{.vectors = vectors + v, .stride = stride, .ahead = ahead + v};
+      DotTile<1, kRowVectors>(work.task.q, head_dim, keys, scores + v * kScoreLanes, 0);
     }
     return;
   }
+  // A block widens the keys once for all its rows.
   for (size_t dim = 0; dim < head_dim; ++dim) {
     for (size_t v = 0; v < kTileVectors; ++v) {
       hn::StoreU(LoadWide(vectors[v] + dim * stride), d,
-                 task.tile + dim * kTileKeys + v * kScoreLanes);
+                 work.task.tile + dim * kTileKeys + v * kScoreLanes);
     }
   }
   for (size_t v = 0; v < kTileVectors; v += kGroupVectors) {
-    const float* keys[kGroupVectors];
-    for (size_t i = 0; i < kGroupVectors; ++i) keys[i] = task.tile + (v + i) * kScoreLanes;
+    const float* wide[kGroupVectors];
+    for (size_t i = 0; i < kGroupVectors; ++i) wide[i] = work.task.tile + (v + i) * kScoreLanes;
+    const KeyTile<float> keys{.vectors = wide, .stride = kTileKeys, .ahead = nullptr};
     for (size_t row = 0; row < Size(item.PaddedRows()); row += Size(kGroupRows)) {
-      DotTile<Size(kGroupRows), kGroupVectors, float>(
-          task.q + row * head_dim, head_dim, keys, kTileKeys, nullptr,
-          scores + row * values.row_stride + v * kScoreLanes, values.row_stride);
+      DotTile<Size(kGroupRows), kGroupVectors>(
+          work.task.q + row * head_dim, head_dim, keys,
+          scores + row * work.values.row_stride + v * kScoreLanes, work.values.row_stride);
     }
   }
 }
 
 // Score: K of one split, once; softplus scores, their sum and maximum.
 template <typename T>
-void Score(const AttentionArgs& args, const AttentionItem& item, int split,
-           const TaskScratch<T>& task, const ItemValues& values) {
-  const HeadPages<T> pages(args, item);
-  const bool is_softmax = args.spec.kind == AttentionKind::kSoftmax;
+void Score(const Work<T>& work, int split) {
+  const AttentionItem& item = work.item;
+  const ItemValues& values = work.values;
+  const bool is_softmax = work.args.spec.kind == AttentionKind::kSoftmax;
   for (int row = 0; row < item.num_rows; ++row) {
     values.sum[values.AtSplit(row, split)] = 0;
     values.max[values.AtSplit(row, split)] = std::numeric_limits<float>::lowest();
@@ -167,9 +192,7 @@ void Score(const AttentionArgs& args, const AttentionItem& item, int split,
   const int end = std::min(item.MaxKeys(), (split + 1) * kSplitKeys);
   for (int chunk = split * kSplitKeys; chunk < end; chunk += kChunkKeys) {
     const int chunk_end = std::min(end, chunk + kChunkKeys);
-    for (int key = chunk; key < chunk_end; key += static_cast<int>(kTileKeys)) {
-      ScoreTile(pages, item, Size(args.kv.layout.head_dim), key, task, values);
-    }
+    for (int key = chunk; key < chunk_end; key += static_cast<int>(kTileKeys)) ScoreTile(work, key);
     for (int row = 0; row < item.num_rows; ++row) {
       const int count = std::clamp(item.NumKeys(row) - chunk, 0, kChunkKeys);
       float* scores = values.Scores(row) + chunk;
@@ -182,44 +205,94 @@ void Score(const AttentionArgs& args, const AttentionItem& item, int split,
   }
 }
 
-// Reduce: a row's sum and maximum over its splits, and the rule of its weights that follows.
-RowRule Reduce(const AttentionArgs& args, const AttentionItem& item, int row,
-               const ItemValues& values) {
-  double sum = 0;
-  float max = std::numeric_limits<float>::lowest();
-  for (int split = 0; split < item.NumSplits(); ++split) {
-    sum += values.sum[values.AtSplit(row, split)];
-    max = std::max(max, values.max[values.AtSplit(row, split)]);
+// Softplus scores in double of the row's keys in [chunk, chunk + count).
+template <typename T>
+void ExactChunk(const Work<T>& work, int row, int chunk, int count, double* softplus) {
+  const float* q = work.args.q + work.VectorIdx(row);
+  const double scale = ScoreScale(work.args.spec, work.HeadDim(), work.item.NumKeys(row));
+  for (int key = 0; key < count; key += kExactKeys) {
+    ExactDots(q, work.HeadDim(), work.pages.Key(chunk + key), work.pages.KeyStride(),
+              softplus + key);
   }
-  return ReduceRow(args.spec.kind, item.NumKeys(row), max, sum);
+  for (int key = 0; key < count; ++key) {
+    const double s = scale * softplus[key];
+    softplus[key] = std::max(s, 0.0) + std::log1p(std::exp(-std::fabs(s)));
+  }
+}
+
+// Reduce: each row's sum and maximum over its splits, and the rule of its weights that follows.
+template <typename T>
+void Reduce(Work<T>& work) {
+  const ItemValues& values = work.values;
+  for (int row = 0; row < work.item.num_rows; ++row) {
+    double sum = 0;
+    float max = std::numeric_limits<float>::lowest();
+    for (int split = 0; split < work.item.NumSplits(); ++split) {
+      sum += values.sum[values.AtSplit(row, split)];
+      max = std::max(max, values.max[values.AtSplit(row, split)]);
+    }
+    const int num_keys = work.item.NumKeys(row);
+    work.rules[row] = ReduceRow(work.args.spec, num_keys, max, sum);
+    if (work.rules[row].rule != WeightRule::kRatio) continue;
+
+    double exact_sum = 0, exact_max = 0;
+    double softplus[kChunkKeys];
+    for (int chunk = 0; chunk < num_keys; chunk += kChunkKeys) {
+      const int count = std::min(num_keys - chunk, kChunkKeys);
+      ExactChunk(work, row, chunk, count, softplus);
+      for (int key = 0; key < count; ++key) {
+        exact_sum += softplus[key];
+        exact_max = std::max(exact_max, softplus[key]);
+      }
+    }
+    ReduceFlatRow(num_keys, exact_max, exact_sum, work.rules[row]);
+  }
+}
+
+// A row's weights of one chunk, in place of its scores.
+template <typename T>
+void WeighRow(const Work<T>& work, int row, int split, int chunk, const Sharpener& sharpener) {
+  const int count = std::clamp(work.item.NumKeys(row) - chunk, 0, kChunkKeys);
+  const RowRule& rule = work.rules[row];
+  float* scores = work.values.Scores(row) + chunk;
+  if (rule.rule == WeightRule::kRatio) {
+    double softplus[kChunkKeys];
+    ExactChunk(work, row, chunk, count, softplus);
+    for (int key = 0; key < count; ++key) {
+      const double x = rule.exact_gain * softplus[key] - double{rule.offset};
+      scores[key] = static_cast<float>(x / rule.exact_peak);
+    }
+  }
+  const size_t at = work.values.AtSplit(row, split);
+  work.values.weight_sum[at] +=
+      WeighChunk(rule, sharpener, scores, Size(count), work.values.num_read[at]);
 }
 
 // The surviving keys in [begin, end) of the group of rows from `row` on, and where their values
 // lie.
 template <size_t kRows, typename T>
-ValueList<T> ListValues(const HeadPages<T>& pages, const AttentionItem& item, int row, int begin,
-                        int end, const TaskScratch<T>& task, const ItemValues& values) {
-  const size_t count =
-      ListKeys<kRows>(values.Scores(row), values.row_stride, Size(begin), Size(end), task.keys);
+ValueList<T> ListValues(const Work<T>& work, int row, int begin, int end) {
+  const TaskScratch<T>& task = work.task;
+  const size_t count = ListKeys<kRows>(work.Weights(row), Size(begin), Size(end), task.keys);
   // Survivors far apart are cache misses that no hardware prefetcher foresees.
   const bool is_sparse = kRows == 1 && 2 * count < Size(end - begin);
   for (size_t i = 0; i < count; ++i) {
-    task.values[i] = pages.Value(task.keys[i]);
+    task.values[i] = work.pages.Value(task.keys[i]);
     if (!is_sparse) continue;
     const char* bytes = reinterpret_cast<const char*>(task.values[i]);
-    for (size_t at = 0; at < pages.ValueBytes(); at += 64) hwy::Prefetch(bytes + at);
+    for (size_t at = 0; at < work.HeadDim() * sizeof(T); at += 64) hwy::Prefetch(bytes + at);
   }
   size_t num_common = count;
-  while (num_common > 0 && task.keys[num_common - 1] >= item.NumKeys(row)) --num_common;
+  while (num_common > 0 && task.keys[num_common - 1] >= work.item.NumKeys(row)) --num_common;
   return {.keys = task.keys, .values = task.values, .count = count, .num_common = num_common};
 }
 
 // Adds the values of the group's surviving keys in [begin, end), times their weights, to the
-// group's partial sums, chunk by chunk.
+// group's sums of the split, chunk by chunk.
 template <size_t kRows, typename T>
-void SumGroup(const HeadPages<T>& pages, const AttentionItem& item, int row, int begin, int end,
-              const TaskScratch<T>& task, const ItemValues& values, float* partial) {
-  const ValueList<T> all = ListValues<kRows>(pages, item, row, begin, end, task, values);
+void SumGroup(const Work<T>& work, int row, int split, int begin, int end) {
+  const Rows<float> sums{work.values.Partial(row, split), work.values.padded_dim};
+  const ValueList<T> all = ListValues<kRows>(work, row, begin, end);
   size_t first = 0;
   for (int chunk = begin; chunk < end; chunk += kChunkKeys) {
     size_t last = first;
@@ -229,20 +302,17 @@ void SumGroup(const HeadPages<T>& pages, const AttentionItem& item, int row, int
                             .values = all.values + first,
                             .count = last - first,
                             .num_common = std::clamp(all.num_common, first, last) - first};
-    SumValuesOfHead<kRows>(list, values.Scores(row), values.row_stride, pages.HeadDim(), partial,
-                           values.padded_dim);
+    SumValuesOfHead<kRows>(list, work.Weights(row), work.HeadDim(), sums);
     first = last;
   }
 }
 
 // Weigh: scores of one split to weights, and the values that have one; sums of both.
 template <typename T>
-void Weigh(const AttentionArgs& args, const AttentionItem& item, int split,
-           const Sharpener& sharpener, const TaskScratch<T>& task, const ItemValues& values) {
-  const HeadPages<T> pages(args, item);
-  RowRule rules[kBlockRows];
+void Weigh(const Work<T>& work, int split, const Sharpener& sharpener) {
+  const AttentionItem& item = work.item;
+  const ItemValues& values = work.values;
   for (int row = 0; row < item.num_rows; ++row) {
-    rules[row] = Reduce(args, item, row, values);
     values.weight_sum[values.AtSplit(row, split)] = 0;
     values.num_read[values.AtSplit(row, split)] = 0;
   }
@@ -251,62 +321,61 @@ void Weigh(const AttentionArgs& args, const AttentionItem& item, int split,
   // A single row lists the survivors of the whole split first, so that their values are on the way
   // while it does; a block goes chunk by chunk, whose values then stay in L1 from group to group.
   const int run_keys = item.num_rows == 1 ? kSplitKeys : kChunkKeys;
-  const int split_end = std::min(item.MaxKeys(), (split + 1) * kSplitKeys);
+  const int num_chunks = (item.MaxKeys() + kChunkKeys - 1) / kChunkKeys;
+  const int split_end = std::min(num_chunks * kChunkKeys, (split + 1) * kSplitKeys);
   for (int begin = split * kSplitKeys; begin < split_end; begin += run_keys) {
-    const int end =
-        std::min((split_end + kChunkKeys - 1) / kChunkKeys * kChunkKeys, begin + run_keys);
+    const int end = std::min(split_end, begin + run_keys);
     for (int row = 0; row < item.num_rows; ++row) {
-      const size_t at = values.AtSplit(row, split);
       for (int chunk = begin; chunk < end; chunk += kChunkKeys) {
-        const int count = std::clamp(item.NumKeys(row) - chunk, 0, kChunkKeys);
-        values.weight_sum[at] += WeighChunk(rules[row], sharpener, values.Scores(row) + chunk,
-                                            Size(count), values.num_read[at]);
+        WeighRow(work, row, split, chunk, sharpener);
       }
     }
     for (int row = item.num_rows; row < item.PaddedRows(); ++row) {
       std::fill(values.Scores(row) + begin, values.Scores(row) + end, 0.0f);
     }
     if (item.num_rows == 1) {
-      SumGroup<1>(pages, item, 0, begin, end, task, values, values.Partial(0, split));
+      SumGroup<1>(work, 0, split, begin, end);
       continue;
     }
     for (int row = 0; row < item.num_rows; row += kGroupRows) {
-      SumGroup<Size(kGroupRows)>(pages, item, row, begin, end, task, values,
-                                 values.Partial(row, split));
+      SumGroup<Size(kGroupRows)>(work, row, split, begin, end);
     }
   }
-}
-
-// A row that fp32 cannot weigh, by the definition.
-void AttendExactly(const AttentionArgs& args, const AttentionItem& item, int row, size_t first,
-                   const ItemValues& values) {
-  AttentionCounters counters;
-  ReferenceAttendRow(args, *item.sequence, item.head, item.NumKeys(row), args.q + first,
-                     args.out + first, counters);
-  values.num_read[values.AtSplit(row, 0)] = counters.num_value_rows_read;
 }
 
 // out = sum of u^p v / sum of u^p, splits added in order.
-void Merge(const AttentionArgs& args, const AttentionItem& item, const ItemValues& values) {
-  const size_t head_dim = Size(args.kv.layout.head_dim);
-  for (int row = 0; row < item.num_rows; ++row) {
-    const size_t batch_row = Size(item.sequence->first_row + item.first_row + row);
-    const size_t first = (batch_row * Size(args.kv.layout.num_heads) + Size(item.head)) * head_dim;
-    if (Reduce(args, item, row, values).rule == WeightRule::kExact) {
-      AttendExactly(args, item, row, first, values);
-      continue;
-    }
-    float* out = args.out + first;
+template <typename T>
+void Merge(const Work<T>& work) {
+  const ItemValues& values = work.values;
+  for (int row = 0; row < work.item.num_rows; ++row) {
+    float* out = work.args.out + work.VectorIdx(row);
     double weight_sum = 0;
-    std::fill_n(out, head_dim, 0.0f);  // +0 first: a sum that is -0 in one chunking is +0 in all
-    for (int split = 0; split < item.NumSplits(); ++split) {
+    // +0 first: a sum that is -0 in one chunking is +0 in all.
+    std::fill_n(out, work.HeadDim(), 0.0f);
+    for (int split = 0; split < work.item.NumSplits(); ++split) {
       weight_sum += values.weight_sum[values.AtSplit(row, split)];
       const float* partial = values.Partial(row, split);
-      for (size_t dim = 0; dim < head_dim; ++dim) out[dim] += partial[dim];
+      for (size_t dim = 0; dim < work.HeadDim(); ++dim) out[dim] += partial[dim];
     }
     const float inverse = static_cast<float>(1.0 / weight_sum);
-    for (size_t dim = 0; dim < head_dim; ++dim) out[dim] *= inverse;
+    for (size_t dim = 0; dim < work.HeadDim(); ++dim) out[dim] *= inverse;
   }
+}
+
+// Adds to the sequence's counters, whose items may end at the same time in several threads.
+template <typename T>
+void Count(const Work<T>& work) {
+  if (work.args.counters == nullptr) return;
+  int64_t num_rows = 0, num_read = 0;
+  for (int row = 0; row < work.item.num_rows; ++row) {
+    num_rows += work.item.NumKeys(row);
+    for (int split = 0; split < work.item.NumSplits(); ++split) {
+      num_read += work.values.num_read[work.values.AtSplit(row, split)];
+    }
+  }
+  AttentionCounters& counters = work.args.counters[work.item.sequence_idx];
+  std::atomic_ref(counters.num_value_rows).fetch_add(num_rows, std::memory_order_relaxed);
+  std::atomic_ref(counters.num_value_rows_read).fetch_add(num_read, std::memory_order_relaxed);
 }
 
 // The op over pages of element T.
@@ -318,69 +387,57 @@ class AttentionRun {
         plan_(plan),
         scratch_(scratch),
         shared_(scratch.Shared<float>(plan.num_shared_floats)),
-        head_dim_(args.kv.layout.head_dim),
         sharpener_(args.spec.p) {}
 
   // A whole item, or Score of one split.
-  void RunFirst(const AttentionTask& at, int thread_idx) const {
-    const AttentionItem& item = plan_.items[Size(at.item_idx)];
-    const TaskScratch<T> task = ScratchFor(item, thread_idx);
-    const ItemValues values(item, head_dim_,
-                            item.is_shared ? shared_ + item.shared_idx : task.rest);
-    ScaleQueries(args_, item, task.q);
-    if (item.is_shared) {
-      Score(args_, item, at.split, task, values);
+  void RunFirst(const AttentionTask& task, int thread_idx) const {
+    Work<T> work = WorkOn(task.item_idx, thread_idx);
+    ScaleQueries(work);
+    if (work.item.is_shared) {
+      Score(work, task.split);
       return;
     }
-    for (int split = 0; split < item.NumSplits(); ++split) Score(args_, item, split, task, values);
-    for (int split = 0; split < item.NumSplits(); ++split) {
-      Weigh(args_, item, split, sharpener_, task, values);
-    }
-    Merge(args_, item, values);
-    Count(item, values);
+    for (int split = 0; split < work.item.NumSplits(); ++split) Score(work, split);
+    Reduce(work);
+    for (int split = 0; split < work.item.NumSplits(); ++split) Weigh(work, split, sharpener_);
+    Merge(work);
+    Count(work);
   }
 
-  void RunWeigh(const AttentionTask& at, int thread_idx) const {
-    const AttentionItem& item = plan_.items[Size(at.item_idx)];
-    Weigh(args_, item, at.split, sharpener_, ScratchFor(item, thread_idx), SharedValues(item));
+  // Reduce is a handful of additions: each split does it again rather than wait for one that did.
+  void RunWeigh(const AttentionTask& task, int thread_idx) const {
+    Work<T> work = WorkOn(task.item_idx, thread_idx);
+    Reduce(work);
+    Weigh(work, task.split, sharpener_);
   }
 
-  void RunMerge(int item_idx) const {
-    const AttentionItem& item = plan_.items[Size(item_idx)];
-    Merge(args_, item, SharedValues(item));
-    Count(item, SharedValues(item));
+  void RunMerge(int item_idx, int thread_idx) const {
+    const Work<T> work = WorkOn(item_idx, thread_idx);
+    Merge(work);
+    Count(work);
   }
 
  private:
-  TaskScratch<T> ScratchFor(const AttentionItem& item, int thread_idx) const {
-    const size_t own = item.is_shared ? 0 : ItemValues::NumFloats(item, head_dim_);
-    const size_t num_floats = TaskScratch<T>::NumFloats(item, head_dim_) + own;
-    return TaskScratch<T>(item, head_dim_, scratch_.OfThread<float>(thread_idx, num_floats));
-  }
-  ItemValues SharedValues(const AttentionItem& item) const {
-    return ItemValues(item, head_dim_, shared_ + item.shared_idx);
-  }
-
-  // Items of one sequence may end at the same time in several threads.
-  void Count(const AttentionItem& item, const ItemValues& values) const {
-    if (args_.counters == nullptr) return;
-    int64_t num_rows = 0, num_read = 0;
-    for (int row = 0; row < item.num_rows; ++row) {
-      num_rows += item.NumKeys(row);
-      for (int split = 0; split < item.NumSplits(); ++split) {
-        num_read += values.num_read[values.AtSplit(row, split)];
-      }
-    }
-    AttentionCounters& counters = args_.counters[Size(item.sequence_idx)];
-    std::atomic_ref(counters.num_value_rows).fetch_add(num_rows, std::memory_order_relaxed);
-    std::atomic_ref(counters.num_value_rows_read).fetch_add(num_read, std::memory_order_relaxed);
+  Work<T> WorkOn(int item_idx, int thread_idx) const {
+    const AttentionItem& item = plan_.items[Size(item_idx)];
+    const int head_dim = args_.kv.layout.head_dim;
+    const size_t own = item.is_shared ? 0 : ItemValues::NumFloats(item, head_dim);
+    const TaskScratch<T> task(
+        item, head_dim,
+        scratch_.OfThread<float>(thread_idx, TaskScratch<T>::NumFloats(item, head_dim) + own));
+    float* values = item.is_shared ? shared_ + item.shared_idx : task.rest;
+    return {.args = args_,
+            .item = item,
+            .pages = HeadPages<T>(args_, item),
+            .task = task,
+            .values = ItemValues(item, head_dim, values),
+            .rules = {}};
   }
 
   const AttentionArgs& args_;
   const AttentionPlan& plan_;
   Scratch& scratch_;
   float* shared_;
-  int head_dim_;
   Sharpener sharpener_;
 };
 
@@ -394,8 +451,8 @@ void RunAttention(const AttentionArgs& args, ThreadPool& pool, Scratch& scratch,
   pool.ParallelFor(static_cast<int64_t>(plan.split_tasks.size()), [&](int64_t i, int thread_idx) {
     run.RunWeigh(plan.split_tasks[static_cast<size_t>(i)], thread_idx);
   });
-  pool.ParallelFor(static_cast<int64_t>(plan.shared_items.size()), [&](int64_t i, int) {
-    run.RunMerge(plan.shared_items[static_cast<size_t>(i)]);
+  pool.ParallelFor(static_cast<int64_t>(plan.shared_items.size()), [&](int64_t i, int thread_idx) {
+    run.RunMerge(plan.shared_items[static_cast<size_t>(i)], thread_idx);
   });
 }
 
@@ -405,7 +462,9 @@ void AttentionOfTarget(const AttentionArgs& args, ThreadPool& pool, Scratch& scr
     case DType::kF32: return RunAttention<float>(args, pool, scratch, plan);
     case DType::kF16: return RunAttention<hwy::float16_t>(args, pool, scratch, plan);
     case DType::kBF16: return RunAttention<hwy::bfloat16_t>(args, pool, scratch, plan);
+    case DType::kI8: break;
   }
+  LSSAR_CHECK(false);  // pages of int8: none yet
 }
 
 }  // namespace
