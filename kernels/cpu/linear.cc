@@ -159,6 +159,17 @@ void MultiplyOne(const Product& product, size_t panel_idx, size_t tile, int thre
   FinishTile({product.args, panel_idx, row, num_rows}, sums);
 }
 
+// All rows, which are few, times two panels.
+void MultiplyBoth(const Product& product, size_t panel_idx, PairFunction multiply, int thread_idx) {
+  const size_t num_rows = static_cast<size_t>(product.args.num_rows);
+  const size_t panel_sums = num_rows * size_t{kPanelRows};
+  float* sums = product.scratch.OfThread<float>(thread_idx, 2 * panel_sums);
+  multiply(product.Panel(panel_idx), product.weight.PanelBytes(), product.x, product.num_steps,
+           sums);
+  FinishTile({product.args, panel_idx, 0, num_rows}, sums);
+  FinishTile({product.args, panel_idx + 1, 0, num_rows}, sums + panel_sums);
+}
+
 // Tiles [first_tile, end_tile) times one panel: a block of its weights is widened once for all.
 void MultiplyMany(const Product& product, size_t panel_idx, size_t first_tile, size_t end_tile,
                   int thread_idx) {
@@ -224,8 +235,10 @@ void LinearOfTarget(const LinearArgs& args, const int32_t* row_ids, ThreadPool& 
   const size_t wanted_blocks = (kMinPairsPerThread * num_threads + num_panels - 1) / num_panels;
   const size_t num_blocks = std::max((num_rows + kBlockRows - 1) / kBlockRows,
                                      std::min(wanted_blocks, product.num_tiles / 2));
-  const size_t task_panels =
+  const PairFunction pair = PairFunctionOf(weight.StoredType(), num_rows);
+  size_t task_panels =
       std::max(size_t{1}, num_blocks * num_panels / (kTasksPerThread * num_threads));
+  if (pair != nullptr) task_panels += task_panels % 2;
   const size_t tasks_per_block = (num_panels + task_panels - 1) / task_panels;
   pool.ParallelFor(
       static_cast<int64_t>(num_blocks * tasks_per_block), [&](int64_t task_idx, int thread_idx) {
@@ -235,7 +248,9 @@ void LinearOfTarget(const LinearArgs& args, const int32_t* row_ids, ThreadPool& 
         const size_t first_tile = block * product.num_tiles / num_blocks;
         const size_t end_tile = (block + 1) * product.num_tiles / num_blocks;
         for (size_t panel = first_panel; panel < end_panel; ++panel) {
-          if (end_tile - first_tile == 1) {
+          if (pair != nullptr && panel + 1 < end_panel) {
+            MultiplyBoth(product, panel++, pair, thread_idx);
+          } else if (end_tile - first_tile == 1) {
             MultiplyOne(product, panel, first_tile, thread_idx);
           } else {
             MultiplyMany(product, panel, first_tile, end_tile, thread_idx);

@@ -176,11 +176,13 @@ TEST_P(LinearTest, BitsDependOnTheRowAlone) {
 
 TEST_P(LinearTest, BitsDoNotDependOnTheInstructionSet) {
   for (const Fusion& fusion : {kPlain, kAll}) {
-    const Case c({29, 300, 70}, fusion, GetParam());
-    const auto best_backend = MakeCpu(1);
-    const std::vector<float> best = RunAll(*best_backend, c);
-    for (const std::string& name : InstructionSets()) {
-      EXPECT_TRUE(SameBits(RunAll(*MakeCpu(2, name), c), best)) << name;
+    for (const int num_rows : {1, 2, 3, 29}) {
+      const Case c({num_rows, 300, 170}, fusion, GetParam());
+      const auto best_backend = MakeCpu(1);
+      const std::vector<float> best = RunAll(*best_backend, c);
+      for (const std::string& name : InstructionSets()) {
+        EXPECT_TRUE(SameBits(RunAll(*MakeCpu(2, name), c), best)) << name << " " << num_rows;
+      }
     }
   }
 }
