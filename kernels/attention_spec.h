@@ -24,9 +24,9 @@ enum class Phi : uint8_t { kRelu, kRelu2, kRelu6, kGelu, kSigmoid, kSoftplus, kM
 
 struct AttentionSpec {
   AttentionKind kind = AttentionKind::kLssar;
-  double p = 15.0;           // > 0; the sharpening power of the re-weighted kinds
-  Phi phi = Phi::kExp;       // only for kPhi
-  int trained_context = 0;   // tokens; L of kSigmoid and kReluWortsman
+  double p = 15.0;          // > 0; the sharpening power of the re-weighted kinds
+  Phi phi = Phi::kExp;      // only for kPhi
+  int trained_context = 0;  // tokens; L of kSigmoid and kReluWortsman
 
   // l2-normalised q and k, scores scaled by ln(d) ln(N): the length-scaled half of the family.
   constexpr bool IsLengthScaled() const {

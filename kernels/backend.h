@@ -36,7 +36,8 @@ class PackedMatrix {
   virtual size_t NumBytes() const = 0;
 };
 
-// A weight matrix in host memory, of a float type. `transposed`: elements lie as [cols, rows] (GPT-2's Conv1D).
+// A weight matrix in host memory, of a float type. `transposed`: elements lie as [cols, rows]
+// (GPT-2's Conv1D).
 struct MatrixView {
   const void* elements = nullptr;
   DType dtype = DType::kF32;
@@ -49,8 +50,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  virtual std::string_view Name() const = 0;     // "reference" | "cpu"
-  virtual std::string Describe() const = 0;      // for logs: "cpu AVX3_DL, 2 threads"
+  virtual std::string_view Name() const = 0;  // "reference" | "cpu"
+  virtual std::string Describe() const = 0;   // for logs: "cpu AVX3_DL, 2 threads"
   virtual int NumThreads() const = 0;
 
   // UNIMPLEMENTED with a sentence that names kind and what this build computes; OK otherwise.
@@ -58,10 +59,11 @@ class Backend {
 
   // RESOURCE_EXHAUSTED when the machine has not that much memory.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t num_bytes) = 0;
-  // Copies and repacks; `view` may go afterwards. Weights are stored as `stored`, rounded to nearest,
-  // ties to even; int8 as quantize.h has it. INVALID_ARGUMENT: int8 given, or a weight that
-  // `stored` cannot hold. RESOURCE_EXHAUSTED: no memory.
-  virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(const MatrixView& view, DType stored) = 0;
+  // Copies and repacks; `view` may go afterwards. Weights are stored as `stored`, rounded to
+  // nearest, ties to even; int8 as quantize.h has it. INVALID_ARGUMENT: int8 given, or a weight
+  // that `stored` cannot hold. RESOURCE_EXHAUSTED: no memory.
+  virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(const MatrixView& view,
+                                                             DType stored) = 0;
 
   // Both directions between host memory and the backend's. Returns after the copy is done.
   virtual absl::Status CopyIn(void* to, const void* from_host, size_t num_bytes) = 0;
@@ -85,7 +87,8 @@ struct BackendOptions {
   std::string instruction_set = "";
 };
 
-// Errors  INVALID_ARGUMENT: unknown name, num_threads out of [0, 1024], an instruction set that this
+// Errors  INVALID_ARGUMENT: unknown name, num_threads out of [0, 1024], an instruction set that
+// this
 //         machine or build does not have (the message lists those it has).
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);
 

@@ -49,14 +49,17 @@ struct KvLayout {
 
   // Bytes of the K pool; the V pool has as many.
   constexpr size_t PoolBytes() const {
-    return size_t(num_layers) * size_t(num_pages) * size_t(num_heads) * BlockElements() * BytesOf(dtype);
+    return size_t(num_layers) * size_t(num_pages) * size_t(num_heads) * BlockElements() *
+           BytesOf(dtype);
   }
   // Bytes that one page takes in both pools together, over all layers and heads.
   constexpr size_t PageBytes() const {
     return 2 * size_t(num_layers) * size_t(num_heads) * BlockElements() * BytesOf(dtype);
   }
   // Pages that `num_tokens` tokens take.
-  constexpr int PagesFor(int num_tokens) const { return (num_tokens + page_tokens - 1) / page_tokens; }
+  constexpr int PagesFor(int num_tokens) const {
+    return (num_tokens + page_tokens - 1) / page_tokens;
+  }
 };
 
 // The two pools. Owned by the runtime, in the memory of the backend that runs on them.

@@ -33,7 +33,8 @@ struct SequenceRows {
   std::span<const int32_t> pages;
 };
 
-// The rows of one step. There is no prefill or decode flag: a decode step is a sequence with one row.
+// The rows of one step. There is no prefill or decode flag: a decode step is a sequence with one
+// row.
 struct RaggedRows {
   int num_rows = 0;
   std::span<const SequenceRows> sequences;  // first_row ascending, together covering [0, num_rows)
@@ -83,8 +84,10 @@ enum class RopeLayout : uint8_t { kHalfSplit, kInterleaved };
 //           position; q [num_rows, heads, head_dim]
 // Requires  pages of every row are the sequence's own; head_dim even
 // Ensures   only the rows' own slots of `layer` are written
-// Accuracy  q against reference: |d| <= 2e-6 when normalised; K/V: the same, rounded to the page type
-//           (to nearest, ties to even). Norms that overflow or vanish when squared in fp32 are right.
+// Accuracy  q against reference: |d| <= 2e-6 when normalised; K/V: the same, rounded to the page
+// type
+//           (to nearest, ties to even). Norms that overflow or vanish when squared in fp32 are
+//           right.
 // Source    arXiv 2104.09864 (rotary); arXiv 2501.13428 Algorithm 1 (normalisation after it)
 struct RopeWriteArgs {
   const RaggedRows* rows = nullptr;
@@ -146,9 +149,9 @@ struct TokenLogprob {
 
 // Log-probability of one row's target and the row's `num_top` best ids.
 struct RowLogprobs {
-  float target = 0;                // of targets[i]; 0 when the target is -1
-  std::vector<TokenLogprob> top;   // falling logprob, equal ones by rising id
-  bool finite = true;              // false: the row holds a NaN or an infinity; nothing else is set
+  float target = 0;               // of targets[i]; 0 when the target is -1
+  std::vector<TokenLogprob> top;  // falling logprob, equal ones by rising id
+  bool finite = true;             // false: the row holds a NaN or an infinity; nothing else is set
 };
 
 // Log-probabilities of the raw model distribution: x - log(sum(exp(x))).

@@ -348,7 +348,7 @@ struct ValueList {
   size_t count = 0;
   // The first keys that every row of the group attends; the later ones (fewer than kGroupRows) lie
   // beyond some row's N, and such a row must not touch them, be they NaN.
-  size_t num_common = 0;
+  size_t num_for_all = 0;
 };
 
 // sums[r][dim] += sum over the list of weights[r][key] * value[dim], for kVectors vectors from
@@ -365,7 +365,7 @@ HWY_INLINE void SumValues(const ValueList<T>& list, Rows<const float> weights, s
     const T* from = list.values[i] + first_dim + v * kScoreLanes;
     return kTail ? LoadWideFirst(from, tail) : LoadWide(from);
   };
-  for (size_t i = 0; i < list.num_common; ++i) {
+  for (size_t i = 0; i < list.num_for_all; ++i) {
     const float* w = weights.first + list.keys[i];
     ScoreVec value[kVectors];
     for (size_t v = 0; v < kVectors; ++v) value[v] = load(i, v);
@@ -374,7 +374,7 @@ HWY_INLINE void SumValues(const ValueList<T>& list, Rows<const float> weights, s
       for (size_t v = 0; v < kVectors; ++v) chunk[r][v] = hn::MulAdd(w_r, value[v], chunk[r][v]);
     }
   }
-  for (size_t i = list.num_common; i < list.count; ++i) {
+  for (size_t i = list.num_for_all; i < list.count; ++i) {
     for (size_t r = 0; r < kRows; ++r) {
       const float w = weights.first[static_cast<size_t>(list.keys[i]) + r * weights.row_stride];
       if (w == 0.0f) continue;

@@ -282,9 +282,9 @@ ValueList<T> ListValues(const Work<T>& work, int row, int begin, int end) {
     const char* bytes = reinterpret_cast<const char*>(task.values[i]);
     for (size_t at = 0; at < work.HeadDim() * sizeof(T); at += 64) hwy::Prefetch(bytes + at);
   }
-  size_t num_common = count;
-  while (num_common > 0 && task.keys[num_common - 1] >= work.item.NumKeys(row)) --num_common;
-  return {.keys = task.keys, .values = task.values, .count = count, .num_common = num_common};
+  size_t num_for_all = count;
+  while (num_for_all > 0 && task.keys[num_for_all - 1] >= work.item.NumKeys(row)) --num_for_all;
+  return {.keys = task.keys, .values = task.values, .count = count, .num_for_all = num_for_all};
 }
 
 // Adds the values of the group's surviving keys in [begin, end), times their weights, to the
@@ -301,7 +301,7 @@ void SumGroup(const Work<T>& work, int row, int split, int begin, int end) {
     const ValueList<T> list{.keys = all.keys + first,
                             .values = all.values + first,
                             .count = last - first,
-                            .num_common = std::clamp(all.num_common, first, last) - first};
+                            .num_for_all = std::clamp(all.num_for_all, first, last) - first};
     SumValuesOfHead<kRows>(list, work.Weights(row), work.HeadDim(), sums);
     first = last;
   }

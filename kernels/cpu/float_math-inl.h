@@ -55,8 +55,9 @@ HWY_INLINE V ExpOfNegative(D d, V x) {
 }
 
 // softplus(s) = max(s, 0) + ln(1 + e^-|s|). NaN stays NaN.
-// Accuracy  2 ULP for s >= -87, 2.5 without fused multiply-add; below that, some positive number of at most 1.7e-38
-// Source    minimax polynomial (Remez) of (t - ln(1 + t)) / t^2 on [0, 1], t = e^-|s|: relative
+// Accuracy  2 ULP for s >= -87, 2.5 without fused multiply-add; below that, some positive number of
+// at most 1.7e-38 Source    minimax polynomial (Remez) of (t - ln(1 + t)) / t^2 on [0, 1], t =
+// e^-|s|: relative
 //           error of ln(1 + t) 5.2e-9, and no division
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Softplus(D d, V s) {

@@ -78,27 +78,41 @@ Row Weights(const AttentionSpec& spec, const Row& dots, int head_dim) {
   }
 }
 
-// out = sum_j w_j v_j over the row's N keys, q being one head's [head_dim].
-void AttendRow(const AttentionArgs& args, const SequenceRows& sequence, int head, int num_keys,
-               const float* q, float* out, AttentionCounters& counters) {
-  const KvLayout& layout = args.kv.layout;
-  const int head_dim = layout.head_dim;
-  const auto block_of = [&](int token) {
-    const int page = sequence.pages[static_cast<size_t>(token / layout.page_tokens)];
-    return layout.BlockIndex(args.layer, page, head);
-  };
+// Where the keys and values of one head of one sequence lie.
+struct HeadPages {
+  const AttentionArgs& args;
+  const SequenceRows& sequence;
+  int head;
+
+  double Key(int token, int dim) const {
+    const KvLayout& layout = args.kv.layout;
+    const size_t idx = Block(token) + layout.KeyIndex(token % layout.page_tokens, dim);
+    return LoadElement(args.kv.k, layout.dtype, idx);
+  }
+  double Value(int token, int dim) const {
+    const KvLayout& layout = args.kv.layout;
+    const size_t idx = Block(token) + layout.ValueIndex(token % layout.page_tokens, dim);
+    return LoadElement(args.kv.v, layout.dtype, idx);
+  }
+  size_t Block(int token) const {
+    const int page = sequence.pages[static_cast<size_t>(token / args.kv.layout.page_tokens)];
+    return args.kv.layout.BlockIndex(args.layer, page, head);
+  }
+};
+
+// out = sum_j w_j v_j over the row's N keys. q, out [head_dim]
+void AttendRow(const HeadPages& pages, int num_keys, const float* q, float* out,
+               AttentionCounters& counters) {
+  const int head_dim = pages.args.kv.layout.head_dim;
 
   Row dots;  // <q, k_j>
   for (int j = 0; j < num_keys; ++j) {
     double dot = 0;
-    for (int dim = 0; dim < head_dim; ++dim) {
-      const size_t idx = block_of(j) + layout.KeyIndex(j % layout.page_tokens, dim);
-      dot += double{q[dim]} * double{LoadElement(args.kv.k, layout.dtype, idx)};
-    }
+    for (int dim = 0; dim < head_dim; ++dim) dot += double{q[dim]} * pages.Key(j, dim);
     dots.push_back(dot);
   }
 
-  const Row w = Weights(args.spec, dots, head_dim);
+  const Row w = Weights(pages.args.spec, dots, head_dim);
 
   Row sums(static_cast<size_t>(head_dim), 0.0);
   for (int j = 0; j < num_keys; ++j) {
@@ -107,8 +121,7 @@ void AttendRow(const AttentionArgs& args, const SequenceRows& sequence, int head
     if (w_j == 0) continue;
     counters.num_value_rows_read += 1;
     for (int dim = 0; dim < head_dim; ++dim) {
-      const size_t idx = block_of(j) + layout.ValueIndex(j % layout.page_tokens, dim);
-      sums[static_cast<size_t>(dim)] += w_j * double{LoadElement(args.kv.v, layout.dtype, idx)};
+      sums[static_cast<size_t>(dim)] += w_j * pages.Value(j, dim);
     }
   }
   for (int dim = 0; dim < head_dim; ++dim) {
@@ -131,7 +144,7 @@ void ReferenceAttention(const AttentionArgs& args) {
             (static_cast<size_t>(sequence.first_row + r) * static_cast<size_t>(num_heads) +
              static_cast<size_t>(head)) *
             static_cast<size_t>(head_dim);
-        AttendRow(args, sequence, head, num_keys, args.q + at, args.out + at, counters);
+        AttendRow({args, sequence, head}, num_keys, args.q + at, args.out + at, counters);
       }
     }
     if (args.counters != nullptr) {
