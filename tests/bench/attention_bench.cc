@@ -1,0 +1,158 @@
+// Attention over paged K/V at the shape of a 124M model (12 heads of 64), LSSAR beside the softmax
+// of the same backend over the same pages: what the mechanism gains and costs, all else equal.
+//
+// Keys and values are random, queries lean towards some of the keys. How much of V a row reads
+// depends on that lean: `v_read` shows it. Pages of enough layers are used in turn that none is in
+// a cache when its turn comes.
+#include <benchmark/benchmark.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/check.h"
+#include "kernels/float_bits.h"
+#include "tests/bench/ceilings.h"
+
+namespace lssar::bench {
+namespace {
+
+constexpr int kNumHeads = 12;
+constexpr int kHeadDim = 64;
+constexpr int kPageTokens = 64;
+constexpr size_t kColdBytes = size_t{256} << 20;
+
+// One sequence of `num_tokens` in each of some layers.
+class Context {
+ public:
+  Context(Backend& backend, int num_tokens, DType dtype) {
+    KvLayout& layout = kv.layout;
+    layout = {.num_layers = 1,
+              .num_heads = kNumHeads,
+              .head_dim = kHeadDim,
+              .page_tokens = kPageTokens,
+              .num_pages = (num_tokens + kPageTokens - 1) / kPageTokens,
+              .dtype = dtype};
+    layout.num_layers = static_cast<int>(1 + kColdBytes / (2 * layout.PoolBytes()));
+    k_ = *backend.Allocate(layout.PoolBytes());
+    v_ = *backend.Allocate(layout.PoolBytes());
+    kv.k = k_->Address();
+    kv.v = v_->Address();
+    for (int page = 0; page < layout.num_pages; ++page) pages.push_back(page);
+    std::shuffle(pages.begin(), pages.end(), random_);
+
+    // One layer's worth of random numbers, copied to the others.
+    const size_t layer_bytes = layout.PoolBytes() / static_cast<size_t>(layout.num_layers);
+    std::normal_distribution<float> normal(0, 1 / std::sqrt(static_cast<float>(kHeadDim)));
+    for (size_t i = 0; i < layer_bytes / BytesOf(dtype); ++i) {
+      StoreElement(normal(random_), kv.k, dtype, i);
+      StoreElement(normal(random_), kv.v, dtype, i);
+    }
+    for (int layer = 1; layer < layout.num_layers; ++layer) {
+      const size_t at = static_cast<size_t>(layer) * layer_bytes;
+      std::memcpy(k_->As<char>() + at, kv.k, layer_bytes);
+      std::memcpy(v_->As<char>() + at, kv.v, layer_bytes);
+    }
+  }
+
+  // Unit vectors, each the sum of a random one and some of the keys before it.
+  std::vector<float> Queries(int num_rows) {
+    std::vector<float> q(static_cast<size_t>(num_rows) * kNumHeads * kHeadDim);
+    std::normal_distribution<float> normal;
+    for (float* x = q.data(); x < q.data() + q.size(); x += kHeadDim) {
+      double squares = 0;
+      for (int i = 0; i < kHeadDim; ++i) {
+        x[i] = normal(random_);
+        squares += double{x[i]} * double{x[i]};
+      }
+      for (int i = 0; i < kHeadDim; ++i) x[i] = static_cast<float>(x[i] / std::sqrt(squares));
+    }
+    return q;
+  }
+
+  KvView kv;
+  std::vector<int32_t> pages;
+
+ private:
+  std::mt19937 random_{1};
+  std::unique_ptr<Buffer> k_, v_;
+};
+
+// args: tokens, rows (the last of the sequence), threads, kind, element type.
+void BM_Attention(benchmark::State& state) {
+  const int num_tokens = static_cast<int>(state.range(0));
+  const int num_rows = static_cast<int>(state.range(1));
+  const AttentionSpec spec{.kind = static_cast<AttentionKind>(state.range(3))};
+  const DType dtype = static_cast<DType>(state.range(4));
+  const std::unique_ptr<Backend> backend =
+      *MakeBackend({.num_threads = static_cast<int>(state.range(2))});
+  Context context(*backend, num_tokens, dtype);
+  const std::vector<float> q = context.Queries(num_rows);
+  std::vector<float> out(q.size());
+
+  const std::vector<SequenceRows> sequences{
+      {.num_rows = num_rows, .first_position = num_tokens - num_rows, .pages = context.pages}};
+  const RaggedRows rows{.num_rows = num_rows, .sequences = sequences};
+  AttentionCounters counters;
+  int layer = 0;
+  for (auto unused : state) {
+    backend->Attention({.rows = &rows,
+                        .layer = layer,
+                        .spec = spec,
+                        .q = q.data(),
+                        .kv = context.kv,
+                        .out = out.data(),
+                        .counters = &counters});
+    layer = (layer + 1) % context.kv.layout.num_layers;
+  }
+
+  const double read = static_cast<double>(counters.num_value_rows_read) /
+                      static_cast<double>(counters.num_value_rows);
+  state.counters["v_read"] = read;
+  const double calls = static_cast<double>(state.iterations());
+  if (num_rows == 1) {
+    const double key_bytes = double(num_tokens) * kNumHeads * kHeadDim * double(BytesOf(dtype));
+    state.counters["GB/s"] =
+        benchmark::Counter(calls * key_bytes * (1 + read) / 1e9, benchmark::Counter::kIsRate);
+  } else {
+    // Multiply-adds of q k^T and of w v, where the causal mask allows them.
+    const double pairs = (double(num_tokens) - (num_rows - 1) / 2.0) * num_rows * kNumHeads;
+    state.counters["GFLOP/s"] =
+        benchmark::Counter(calls * pairs * 4 * kHeadDim / 1e9, benchmark::Counter::kIsRate);
+  }
+}
+
+void Register(int num_threads) {
+  for (DType dtype : {DType::kF16, DType::kF32}) {
+    for (const auto& [num_tokens, num_rows] :
+         {std::pair{1024, 1}, {4096, 1}, {16384, 1}, {512, 512}, {1024, 1024}, {4096, 512}}) {
+      for (AttentionKind kind : {AttentionKind::kLssar, AttentionKind::kSoftmax}) {
+        const std::string name = std::string(num_rows == 1 ? "decode" : "prefill") + "/" +
+                                 std::to_string(num_rows) + "_of_" + std::to_string(num_tokens) +
+                                 "/" + std::string(NameOf(dtype)) +
+                                 (kind == AttentionKind::kLssar ? "/lssar" : "/softmax");
+        benchmark::RegisterBenchmark(name.c_str(), BM_Attention)
+            ->Args({num_tokens, num_rows, num_threads, int64_t(kind), int64_t(dtype)})
+            ->UseRealTime()
+            ->Unit(benchmark::kMicrosecond);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lssar::bench
+
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  const int num_threads = (*lssar::MakeBackend({}))->NumThreads();
+  std::printf("%s\nread bandwidth %.1f GB/s\n", lssar::bench::MachineLine(num_threads).c_str(),
+              lssar::bench::MeasureReadGbPerSecond(num_threads));
+  lssar::bench::Register(num_threads);
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}
