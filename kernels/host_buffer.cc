@@ -2,8 +2,11 @@
 
 #include <sys/mman.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -13,6 +16,10 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+constexpr size_t RoundUp(size_t num_bytes, size_t unit) {
+  return (num_bytes + unit - 1) / unit * unit;
+}
 
 class HeapBuffer final : public Buffer {
  public:
@@ -42,6 +49,57 @@ class MappedBuffer final : public Buffer {
   size_t num_bytes_;
 };
 
+// A mapping from which buffers are cut one behind the other.
+class Chunk {
+ public:
+  static constexpr size_t kNumBytes = size_t{64} << 20;
+  // What is larger has huge pages enough of its own.
+  static constexpr size_t kMaxCutBytes = kNumBytes / 4;
+
+  // Null: no memory.
+  static std::shared_ptr<Chunk> Map() {
+    // One huge page more than is used, to start at the border of one. Pages never written are free.
+    void* address = mmap(nullptr, kNumBytes + kHugePageBytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (address == MAP_FAILED) return nullptr;
+    madvise(address, kNumBytes + kHugePageBytes, MADV_HUGEPAGE);
+    return std::shared_ptr<Chunk>(new Chunk(address));
+  }
+  ~Chunk() { munmap(mapping_, kNumBytes + kHugePageBytes); }
+  Chunk(const Chunk&) = delete;
+  Chunk& operator=(const Chunk&) = delete;
+
+  // Null: not that much is left.
+  void* Cut(size_t num_bytes) {
+    const size_t rounded = RoundUp(num_bytes, kAlignment);
+    if (rounded > kNumBytes - used_bytes_) return nullptr;
+    return first_ + std::exchange(used_bytes_, used_bytes_ + rounded);
+  }
+
+ private:
+  explicit Chunk(void* mapping)
+      : mapping_(mapping),
+        first_(reinterpret_cast<std::byte*>(
+            RoundUp(reinterpret_cast<uintptr_t>(mapping), kHugePageBytes))) {}
+
+  void* mapping_;
+  std::byte* first_;
+  size_t used_bytes_ = 0;
+};
+
+class CutBuffer final : public Buffer {
+ public:
+  CutBuffer(std::shared_ptr<Chunk> chunk, void* address, size_t num_bytes)
+      : chunk_(std::move(chunk)), address_(address), num_bytes_(num_bytes) {}
+  void* Address() override { return address_; }
+  size_t NumBytes() const override { return num_bytes_; }
+
+ private:
+  std::shared_ptr<Chunk> chunk_;
+  void* address_;
+  size_t num_bytes_;
+};
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Buffer>> AllocateHostBuffer(size_t num_bytes) {
@@ -50,12 +108,28 @@ absl::StatusOr<std::unique_ptr<Buffer>> AllocateHostBuffer(size_t num_bytes) {
         mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (address != MAP_FAILED) return std::make_unique<MappedBuffer>(address, num_bytes);
   } else {
-    const size_t rounded = (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
+    const size_t rounded = RoundUp(num_bytes, kAlignment);
     void* address = std::aligned_alloc(kAlignment, rounded == 0 ? kAlignment : rounded);
     if (address != nullptr) return std::make_unique<HeapBuffer>(address, num_bytes);
   }
   return absl::ResourceExhaustedError(
       absl::StrCat("cannot allocate ", num_bytes, " bytes: this machine has not that much memory"));
+}
+
+absl::StatusOr<std::unique_ptr<Buffer>> AllocateLastingBuffer(size_t num_bytes) {
+  static std::mutex mutex;
+  static std::weak_ptr<Chunk> current;  // weak: only buffers keep a chunk
+  if (num_bytes <= Chunk::kMaxCutBytes) {
+    const std::lock_guard lock(mutex);
+    std::shared_ptr<Chunk> chunk = current.lock();
+    void* address = chunk == nullptr ? nullptr : chunk->Cut(num_bytes);
+    if (address == nullptr) {
+      current = chunk = Chunk::Map();
+      if (chunk != nullptr) address = chunk->Cut(num_bytes);
+    }
+    if (address != nullptr) return std::make_unique<CutBuffer>(chunk, address, num_bytes);
+  }
+  return AllocateHostBuffer(num_bytes);
 }
 
 }  // namespace lssar

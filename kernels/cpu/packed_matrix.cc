@@ -107,7 +107,7 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> PackForCpu(const MatrixView& view,
   const int num_panels = (view.num_rows + kPanelRows - 1) / kPanelRows;
   const size_t panel_bytes = PanelBytesOf(stored, view.num_cols);
   absl::StatusOr<std::unique_ptr<Buffer>> panels =
-      AllocateHostBuffer(static_cast<size_t>(num_panels) * panel_bytes);
+      AllocateLastingBuffer(static_cast<size_t>(num_panels) * panel_bytes);
   if (!panels.ok()) return panels.status();
   std::byte* address = (*panels)->As<std::byte>();
   std::atomic<bool> fits{true};
