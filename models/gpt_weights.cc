@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "kernels/float_bits.h"
 #include "models/safetensors_header.h"
 #include "models/sentence.h"
 
@@ -109,6 +110,8 @@ class Loader {
       Fail(kHead, Sentence("differs from ", prefix_,
                            "wte.weight, but config.json ties them (tie_word_embeddings)"));
     }
+    file_.Release(*head);
+    file_.Release(*embedding);
     return nullptr;
   }
 
@@ -192,14 +195,16 @@ class Loader {
                         .transposed = transposed},
                        stored);
     status_ = packed.status();
+    file_.Release(*tensor);
     return status_.ok() ? *std::move(packed) : nullptr;
   }
 
   bool CheckFitsHalf(const std::string& name, const TensorView& tensor) {
-    const std::vector<float> values = tensor.ToFloats();
-    for (size_t i = 0; i < values.size(); ++i) {
-      if (std::fabs(values[i]) < kHalfOverflow) continue;
-      Fail(name, Sentence("holds ", values[i], " at ", Coordinates(tensor.shape, i),
+    const DType dtype = *FloatType(tensor.type);
+    for (size_t i = 0; i < size_t(tensor.NumElements()); ++i) {
+      const float value = LoadElement(tensor.bytes.data(), dtype, i);
+      if (std::fabs(value) < kHalfOverflow) continue;
+      Fail(name, Sentence("holds ", value, " at ", Coordinates(tensor.shape, i),
                           ", must be below 65520 to be kept as fp16"));
       return false;
     }

@@ -143,6 +143,15 @@ const TensorView* TensorFile::Find(std::string_view name) const {
   return found == tensors_.end() ? nullptr : &found->second;
 }
 
+void TensorFile::Release(const TensorView& tensor) const {
+  // Pages shared with a neighbour may go too: nothing here is ever written.
+  const uintptr_t page_bytes = uintptr_t(sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(tensor.bytes.data());
+  const uintptr_t first_page = begin / page_bytes * page_bytes;
+  madvise(reinterpret_cast<void*>(first_page), begin - first_page + tensor.bytes.size(),
+          MADV_DONTNEED);
+}
+
 absl::Status TensorFile::Add(const std::string& path) {
   absl::StatusOr<std::unique_ptr<Mapping>> mapping = Mapping::Open(path);
   if (!mapping.ok()) return mapping.status();

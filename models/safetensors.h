@@ -44,6 +44,9 @@ class TensorFile {
   const std::map<std::string, TensorView, std::less<>>& Tensors() const { return tensors_; }
   // nullptr: no such tensor.
   const TensorView* Find(std::string_view name) const;
+  // Gives back the memory of a tensor that has been copied: touched again, it is read from the file
+  // again. Loading so holds one tensor beside the packed weights, not the whole file.
+  void Release(const TensorView& tensor) const;
   // Paths of the files behind the tensors, in order.
   const std::vector<std::string>& Paths() const { return paths_; }
 

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <random>
+#include <string>
 
 #include "models/safetensors_header.h"
 #include "tests/models/fixture.h"
@@ -22,6 +24,38 @@ using testing::ScratchDirectory;
 
 absl::StatusOr<std::vector<TensorEntry>> Parse(const std::string& file) {
   return ParseSafetensorsHeader(std::as_bytes(std::span(file)), "f");
+}
+
+// KiB of files' pages that this process holds.
+int64_t ResidentFileKib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("RssFile:")) return std::stoll(line.substr(8));
+  }
+  ADD_FAILURE() << "/proc/self/status has no RssFile";
+  return 0;
+}
+
+TEST(SafetensorsTest, AReleasedTensorTakesNoMemoryAndReadsTheSame) {
+  constexpr int64_t kElements = int64_t{8} << 20;  // 32 MiB
+  const ScratchDirectory directory;
+  const std::vector<float> values(kElements, 3.0f);
+  const std::string path = directory.Write(
+      "t.safetensors", MakeSafetensors({{"before", "F32", {1}, FloatBytes({1})},
+                                        {"large", "F32", {kElements}, FloatBytes(values)},
+                                        {"none", "F32", {0}, ""},
+                                        {"behind", "F32", {1}, FloatBytes({2})}}));
+  const absl::StatusOr<TensorFile> file = TensorFile::Open(path);
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  const TensorView& large = *file->Find("large");
+  EXPECT_EQ(large.ToFloats(), values);
+  const int64_t held_kib = ResidentFileKib();
+  file->Release(large);
+  EXPECT_LE(ResidentFileKib(), held_kib - 31 * 1024);
+  file->Release(*file->Find("none"));
+  EXPECT_EQ(large.ToFloats(), values);
+  EXPECT_THAT(file->Find("before")->ToFloats(), ElementsAre(1));
+  EXPECT_THAT(file->Find("behind")->ToFloats(), ElementsAre(2));
 }
 
 TEST(SafetensorsTest, ReadsEveryType) {
