@@ -2,24 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/float_bits.h"
 
 namespace lssar::bench {
 namespace {
-
-// IEEE half of a finite float within half's normal range; compilers of this project have the type.
-uint16_t ToHalf(float value) {
-  const _Float16 half = static_cast<_Float16>(value);
-  uint16_t bits;
-  std::memcpy(&bits, &half, sizeof(bits));
-  return bits;
-}
 
 uint64_t SplitMix(uint64_t& state) {
   uint64_t z = (state += 0x9e3779b97f4a7c15u);
@@ -30,7 +22,7 @@ uint64_t SplitMix(uint64_t& state) {
 
 std::vector<uint16_t> ToHalves(const std::vector<float>& values) {
   std::vector<uint16_t> halves(values.size());
-  std::transform(values.begin(), values.end(), halves.begin(), ToHalf);
+  std::transform(values.begin(), values.end(), halves.begin(), F16FromFloat);
   return halves;
 }
 
@@ -42,7 +34,7 @@ std::vector<char> ToQ8Blocks(const std::vector<float>& values) {
     float largest = 0;
     for (size_t j = i; j < i + 32; ++j) largest = std::max(largest, std::abs(values[j]));
     const float scale = largest / 127;
-    const uint16_t bits = ToHalf(scale);
+    const uint16_t bits = F16FromFloat(scale);
     blocks.insert(blocks.end(), reinterpret_cast<const char*>(&bits),
                   reinterpret_cast<const char*>(&bits) + 2);
     for (size_t j = i; j < i + 32; ++j) {
