@@ -90,7 +90,13 @@ class ReplyStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   }
 
   void OnDone() final {
-    OnFinished(*ended_);
+    absl::Status status;
+    {
+      // Orders this after all that producers did, by our own lock rather than gRPC's insides.
+      const std::lock_guard lock(mutex_);
+      status = *ended_;
+    }
+    OnFinished(status);
     self_.reset();  // perhaps the last owner: nothing may follow
   }
 
