@@ -1,6 +1,7 @@
 #include "tests/bench/bench_model.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/check.h"
 
@@ -25,13 +26,14 @@ absl::StatusOr<std::unique_ptr<BenchModel>> BenchModel::Create(const BenchModelO
             .page_tokens = 64,
             .num_pages = 0,
             .dtype = options.kv_type};
+  const int pages_each = layout.PagesFor(options.tokens_per_sequence);
+  layout.num_pages =
+      std::max(layout.PagesFor(options.max_tokens), options.num_sequences * pages_each);
+  std::vector<int32_t> all(size_t(layout.num_pages));
+  std::iota(all.begin(), all.end(), 0);
   for (int i = 0; i < options.num_sequences; ++i) {
-    const int num_tokens =
-        i == 0 ? std::max(options.first_sequence_tokens, options.tokens_per_sequence)
-               : options.tokens_per_sequence;
-    std::vector<int32_t>& pages = self->pages_.emplace_back();
-    for (int page = 0; page < layout.PagesFor(num_tokens); ++page)
-      pages.push_back(layout.num_pages++);
+    self->pages_.emplace_back(all.begin() + i * pages_each,
+                              i == 0 ? all.end() : all.begin() + (i + 1) * pages_each);
   }
   self->last_ids_.resize(size_t(options.num_sequences));
   for (std::unique_ptr<Buffer>* pool : {&self->k_, &self->v_}) {

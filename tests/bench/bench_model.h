@@ -20,16 +20,17 @@ struct BenchModelOptions {
   std::optional<DType> weights;
   DType kv_type = DType::kF16;
   int num_threads = 0;
-  int num_sequences = 16;       // each has its own pages
-  int tokens_per_sequence = 0;  // of all but the first
-  int first_sequence_tokens = 0;
+  int num_sequences = 16;
+  int tokens_per_sequence = 0;  // when they run together, on pages of their own
+  int max_tokens = 0;           // of sequence 0 alone, which then has all the pages
 };
 
 class BenchModel {
  public:
   static absl::StatusOr<std::unique_ptr<BenchModel>> Create(const BenchModelOptions& options);
 
-  // Computes positions [from, to) of sequence 0 in chunks of `chunk` rows; logits of the last row.
+  // Computes positions [from, to) of a sequence in chunks of `chunk` rows; logits of the last row.
+  // Beyond tokens_per_sequence sequence 0 takes the others' pages.
   void Prefill(int sequence, int from, int to, int chunk = 512);
   // One greedy token for each of the first `num_sequences` sequences, which stand at `position`.
   void DecodeStep(int num_sequences, int position);

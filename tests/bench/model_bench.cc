@@ -115,7 +115,7 @@ class Runner {
                             .num_threads = flags_.num_threads,
                             .num_sequences = kNumTogether,
                             .tokens_per_sequence = kTogetherDepth + kDecodeTokens,
-                            .first_sequence_tokens = deepest + 1024});
+                            .max_tokens = std::max(1024, deepest + kDecodeTokens + 8)});
     if (!model.ok()) {
       std::fprintf(stderr, "%s\n", model.status().ToString().c_str());
       return false;
