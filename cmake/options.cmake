@@ -46,7 +46,8 @@ function(lssar_test name)
   if(LSSAR_SANITIZE)
     math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * 5")
   endif()
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST
+  # Parameters have names; their bytes in a test's name would say nothing.
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
     PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
 endfunction()
