@@ -92,6 +92,7 @@ class ChatOnATerminalTest(unittest.TestCase):
             chat.expect(r'tokens.*\]')
             chat.type(UP + UP + b'\r')  # /stats again
             chat.expect('1 answers')
+            chat.expect('> ')  # until the editor listens, Ctrl-D is the terminal's own
             chat.type(CTRL_D)
             self.assertEqual(chat.wait(), 0)
         with open(self.history, encoding='utf-8') as file:
@@ -122,6 +123,7 @@ class ChatOnATerminalTest(unittest.TestCase):
             chat.expect(r'\^C')
             chat.type(b'/stats\r')
             chat.expect('0 answers')
+            chat.expect('> ')  # until the editor listens, Ctrl-D is the terminal's own
             chat.type(CTRL_D)
             self.assertEqual(chat.wait(), 0)
 
