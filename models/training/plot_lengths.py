@@ -1,7 +1,7 @@
 """Loss and passkey accuracy by length as one SVG, from what the `lssar` program measured.
 
-    lssar score --ids val.bin --lengths 1024,2048,4096,8192,16384 --json > loss.json
-    lssar passkey --trials 40 --json > passkey.json
+    lssar score --ids held_out.bin --lengths 1024,2048,4096,8192,16384 --json > loss.json
+    lssar passkey --trials 20 --json > passkey.json
     plot_lengths.py loss.json passkey.json length.svg
 """
 import json
