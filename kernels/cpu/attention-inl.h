@@ -350,7 +350,7 @@ template <typename T>
 struct ValueList {
   const int32_t* keys;
   const T* const* values;
-  const float* scales;  // of the values, where elements need one
+  const float* const* scales;  // of the values, where elements need one
   size_t count = 0;
   // The first keys that every row of the group attends; the later ones (fewer than kGroupRows) lie
   // beyond some row's N, and such a row must not touch them, be they NaN.
@@ -374,7 +374,7 @@ HWY_INLINE void SumValues(const ValueList<T>& list, Rows<const float> weights, s
     return kTail ? LoadWideFirst(from, tail) : LoadWide(from);
   };
   const auto scaled = [&](float weight, size_t i) {
-    return kHasScales<T> ? weight * list.scales[i] : weight;
+    return kHasScales<T> ? weight * *list.scales[i] : weight;
   };
   for (size_t i = 0; i < list.num_for_all; ++i) {
     const float* w = weights.first + list.keys[i];
