@@ -9,8 +9,8 @@
 
 namespace lssar {
 
-// kI8 is a way to keep numbers, with scales beside them (quantize.h): no array of bare int8 ever
-// crosses an interface.
+// kI8 is a way to keep numbers, with scales beside them (quantize.h, kv_layout.h): no array of bare
+// int8 ever crosses an interface.
 enum class DType : uint8_t { kF32, kF16, kBF16, kI8 };
 
 // Of one element, without its share of a scale.
@@ -42,8 +42,7 @@ constexpr std::optional<DType> ParseDType(std::string_view name) {
   return std::nullopt;
 }
 
-// Whether an element stands for a number by itself. Only such types may be the input of Pack, or
-// the elements of K and V.
+// Whether an element stands for a number by itself. Only such types may be the input of Pack.
 constexpr bool IsFloat(DType t) { return t != DType::kI8; }
 
 }  // namespace lssar

@@ -7,6 +7,9 @@
 //                                         score is a plain multiply-add over dim with no
 //                                         horizontal sum, and a page is a ready GEMM panel
 //   V  [layer][page][head][slot][dim]     slot-major: a surviving V row is one contiguous read
+//
+// An int8 element stands for itself times the scale of its token and head. Each [dim][slot] block
+// of K and [slot][dim] block of V is followed by its page_tokens scales in fp32, slot by slot.
 #ifndef LSSAR_KERNELS_KV_LAYOUT_H_
 #define LSSAR_KERNELS_KV_LAYOUT_H_
 
@@ -33,10 +36,15 @@ struct KvLayout {
   // Elements of one (layer, page, head) block of K, and of V.
   constexpr size_t BlockElements() const { return size_t(page_tokens) * size_t(head_dim); }
 
+  // From one block to the next, in elements: the block's scales lie between them.
+  constexpr size_t BlockStride() const {
+    return BlockElements() + (HasScales() ? size_t(page_tokens) * sizeof(float) : 0);
+  }
+
   // Index, in elements, of a block's first element in its pool.
   constexpr size_t BlockIndex(int layer, int page, int head) const {
     return ((size_t(layer) * size_t(num_pages) + size_t(page)) * size_t(num_heads) + size_t(head)) *
-           BlockElements();
+           BlockStride();
   }
 
   // Index, in elements, inside a block.
@@ -47,14 +55,21 @@ struct KvLayout {
     return size_t(slot) * size_t(head_dim) + size_t(dim);
   }
 
+  constexpr bool HasScales() const { return dtype == DType::kI8; }
+  // Bytes from a block's first element to the slot's scale, a float. Requires HasScales(). The
+  // scales of 16 slots are one cache line where head_dim is a multiple of 4.
+  constexpr size_t ScaleIndex(int slot) const {
+    return BlockElements() + size_t(slot) * sizeof(float);
+  }
+
   // Bytes of the K pool; the V pool has as many.
   constexpr size_t PoolBytes() const {
-    return size_t(num_layers) * size_t(num_pages) * size_t(num_heads) * BlockElements() *
+    return size_t(num_layers) * size_t(num_pages) * size_t(num_heads) * BlockStride() *
            BytesOf(dtype);
   }
   // Bytes that one page takes in both pools together, over all layers and heads.
   constexpr size_t PageBytes() const {
-    return 2 * size_t(num_layers) * size_t(num_heads) * BlockElements() * BytesOf(dtype);
+    return 2 * size_t(num_layers) * size_t(num_heads) * BlockStride() * BytesOf(dtype);
   }
   // Pages that `num_tokens` tokens take.
   constexpr int PagesFor(int num_tokens) const {

@@ -1,5 +1,5 @@
-// Numbers kept as int8 with one scale for a group of them. Every backend's weights come from here,
-// so that all hold the same values.
+// Numbers kept as int8 with one scale for a group of them. Every backend's weights, keys and values
+// come from here, so that all hold the same.
 #ifndef LSSAR_KERNELS_QUANTIZE_H_
 #define LSSAR_KERNELS_QUANTIZE_H_
 
@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 
@@ -24,29 +25,56 @@ inline float RoundToEven(float x) {
   return (x + kShift) - kShift;
 }
 
-// values[i] ~ to[i] * scale, to[i] in [-127, 127]. Returns the scale: the largest magnitude / 127,
-// rounded to the nearest bf16. So a scale has the range of fp32, and to[i] * scale is exact in
-// fp32: 7 bits times 8. Rounding the scale never clips: 127 * (1 + 2^-8) is still nearer to 127.
-// Shapes    to [values.size()]
-// Ensures   |values[i] - to[i] * scale| <= scale / 2, where scale is a normal number
-// Errors    nullopt: a value is not finite
-inline std::optional<float> QuantizeGroup(std::span<const float> values, int8_t* to) {
-  uint32_t largest_bits = 0;  // of magnitudes, which compare as their bits do, NaN above all
+// The largest magnitude; NaN or an infinity if one is there.
+inline float LargestMagnitude(std::span<const float> values) {
+  uint32_t largest_bits = 0;  // magnitudes compare as their bits do, NaN above all
   for (const float value : values) {
     largest_bits = std::max(largest_bits, std::bit_cast<uint32_t>(value) & 0x7FFFFFFF);
   }
-  const float largest = std::bit_cast<float>(largest_bits);
-  if (!std::isfinite(largest)) return std::nullopt;
-  // The largest float's own scale rounds down: no product with one overflows.
-  const float scale = FloatFromBf16(Bf16FromFloat(largest / 127.0f));
+  return std::bit_cast<float>(largest_bits);
+}
+
+// to[i] = values[i] / scale, to the nearest integer in [-127, 127]; 0 where scale is 0.
+inline void RoundToSteps(std::span<const float> values, float scale, int8_t* to) {
   if (scale == 0) {
     std::fill_n(to, values.size(), int8_t{0});
-    return scale;
+    return;
   }
   for (size_t i = 0; i < values.size(); ++i) {
     const float steps = RoundToEven(values[i] / scale);
     to[i] = static_cast<int8_t>(std::clamp(steps, -127.0f, 127.0f));
   }
+}
+
+// A group of weights: values[i] ~ to[i] * scale, to[i] in [-127, 127]. Returns the scale: the
+// largest magnitude / 127, rounded to the nearest bf16. So a scale has the range of fp32, and
+// to[i] * scale is exact in fp32: 7 bits times 8. Rounding the scale never clips:
+// 127 * (1 + 2^-8) is still nearer to 127.
+// Shapes    to [values.size()]
+// Ensures   |values[i] - to[i] * scale| <= scale / 2, where scale is a normal number
+// Errors    nullopt: a value is not finite
+inline std::optional<float> QuantizeGroup(std::span<const float> values, int8_t* to) {
+  const float largest = LargestMagnitude(values);
+  if (!std::isfinite(largest)) return std::nullopt;
+  // The largest float's own scale rounds down: no product with one overflows.
+  const float scale = FloatFromBf16(Bf16FromFloat(largest / 127.0f));
+  RoundToSteps(values, scale, to);
+  return scale;
+}
+
+// One head's key or value of one token: values[i] ~ to[i] * scale, to[i] in [-127, 127]. Returns
+// the scale: the largest magnitude / 127, in fp32. A vector that holds a NaN or an infinity has the
+// scale NaN, so that neither is lost.
+// Shapes    to [values.size()]
+// Ensures   |values[i] - to[i] * scale| <= scale / 2 (1 + 2^-16), where scale is a normal number
+inline float QuantizeVector(std::span<const float> values, int8_t* to) {
+  const float largest = LargestMagnitude(values);
+  if (!std::isfinite(largest)) {
+    std::fill_n(to, values.size(), int8_t{0});
+    return std::numeric_limits<float>::quiet_NaN();
+  }
+  const float scale = largest / 127.0f;
+  RoundToSteps(values, scale, to);
   return scale;
 }
 

@@ -90,8 +90,9 @@ absl::Status CheckRange(const char* name, int64_t value, int64_t low, int64_t hi
       absl::StrCat(name, " = ", value, " is outside [", low, ", ", high, "]"));
 }
 
-// The element types of K and V that are served. bf16 holds unit vectors worst.
-constexpr bool KeepsKv(DType type) { return type == DType::kF16 || type == DType::kF32; }
+// The element types of K and V that are served. bf16 holds unit vectors worst: as int8 does, in
+// twice the bytes.
+constexpr bool KeepsKv(DType type) { return type != DType::kBF16; }
 
 absl::Status CheckOptions(const EngineOptions& options) {
   for (const absl::Status& status :
@@ -111,7 +112,7 @@ absl::Status CheckOptions(const EngineOptions& options) {
   if (!KeepsKv(options.kv_type)) {
     return absl::InvalidArgumentError(
         absl::StrCat("kv_type = ", std::string(NameOf(options.kv_type)),
-                     ": K and V are kept as fp16 or fp32 only"));
+                     ": K and V are kept as fp16, fp32 or int8 only"));
   }
   return absl::OkStatus();
 }

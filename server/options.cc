@@ -49,9 +49,13 @@ std::vector<Flag> MemoryFlags(ModelOptions& options) {
              options.weights = std::nullopt;
              if (i > 0) options.weights = kTypes.at(i - 1);
            })},
-      {"kv-type", "Memory", "TYPE", "Elements of the key/value cache: fp16, fp32; default fp16",
-       AssignChoice({"fp16", "fp32"},
-                    [&engine](size_t i) { engine.kv_type = i == 0 ? DType::kF16 : DType::kF32; })},
+      {"kv-type", "Memory", "TYPE",
+       "Elements of the key/value cache: fp16, fp32, int8; default fp16",
+       AssignChoice({"fp16", "fp32", "int8"},
+                    [&engine](size_t i) {
+                      constexpr std::array kTypes = {DType::kF16, DType::kF32, DType::kI8};
+                      engine.kv_type = kTypes.at(i);
+                    })},
       {"kv-memory", "Memory", "BYTES",
        "Size of the key/value cache, with K, M or G; default 0: four sequences of max-context, at "
        "most half of the free memory",

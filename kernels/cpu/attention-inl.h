@@ -23,6 +23,7 @@
 #include "kernels/attention_spec.h"
 #include "kernels/cpu/attention_plan.h"
 #include "kernels/cpu/float_math-inl.h"
+#include "kernels/cpu/head_pages-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lssar {
@@ -43,15 +44,6 @@ constexpr size_t kGroupVectors = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
 // The same for a single row: as many independent chains as hide the latency of a multiply-add.
 constexpr size_t kRowVectors = std::min<size_t>(kTileVectors, 8);
 
-// As many elements as `d` has floats, widened.
-template <class D, typename T>
-HWY_INLINE hn::Vec<D> LoadWideAs(D d, const T* from) {
-  return hn::PromoteTo(d, hn::LoadU(hn::Rebind<T, D>(), from));
-}
-template <class D>
-HWY_INLINE hn::Vec<D> LoadWideAs(D d, const float* from) {
-  return hn::LoadU(d, from);
-}
 template <typename T>
 HWY_INLINE ScoreVec LoadWide(const T* from) {
   return LoadWideAs(ScoreTag(), from);
@@ -73,10 +65,13 @@ template <typename T>
 struct KeyTile {
   const T* const* vectors;
   size_t stride;
+  // scales[v]: of the vector's keys; null where elements need none.
+  const float* const* scales;
   const T* const* ahead;  // where the next tile's lie, fetched meanwhile; for a single row only
 };
 
-// out[r * out_stride + v * lanes + lane] = <q_r, key>, for kVectors vectors of keys.
+// out[r * out_stride + v * lanes + lane] = <q_r, key>, for kVectors vectors of keys. A key's scale
+// multiplies its whole sum: one instruction in place of one a dim.
 // q [dim][kRows]
 template <size_t kRows, size_t kVectors, typename T>
 HWY_INLINE void DotTile(const float* HWY_RESTRICT q, size_t head_dim, const KeyTile<T>& keys,
@@ -96,6 +91,12 @@ HWY_INLINE void DotTile(const float* HWY_RESTRICT q, size_t head_dim, const KeyT
     for (size_t r = 0; r < kRows; ++r) {
       const ScoreVec q_r = hn::Set(d, q[dim * kRows + r]);
       for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(q_r, k[v], sums[r][v]);
+    }
+  }
+  if (keys.scales != nullptr) {
+    for (size_t v = 0; v < kVectors; ++v) {
+      const ScoreVec scale = hn::LoadU(d, keys.scales[v]);
+      for (size_t r = 0; r < kRows; ++r) sums[r][v] = hn::Mul(sums[r][v], scale);
     }
   }
   for (size_t r = 0; r < kRows; ++r) {
@@ -228,10 +229,11 @@ HWY_INLINE void ReduceFlatRow(int num_keys, double max, double sum, RowRule& row
 // Keys of one page, whatever its size, that ExactDots takes at once.
 constexpr int kExactKeys = kMinPageTokens;
 
-// dots[i] = <q, key i> in double. keys + dim * stride: kExactKeys elements of one dim.
+// dots[i] = <q, key i> in double. keys + dim * stride: kExactKeys elements of one dim; scales: of
+// the keys, or null.
 template <typename T>
 HWY_INLINE void ExactDots(const float* q, size_t head_dim, const T* keys, size_t stride,
-                          double* dots) {
+                          const float* scales, double* dots) {
   const hn::CappedTag<double, 8> d;
   const hn::Rebind<float, decltype(d)> d_float;
   constexpr size_t kLanes = hn::MaxLanes(d);
@@ -240,6 +242,9 @@ HWY_INLINE void ExactDots(const float* q, size_t head_dim, const T* keys, size_t
     for (size_t dim = 0; dim < head_dim; ++dim) {
       const auto k = hn::PromoteTo(d, LoadWideAs(d_float, keys + dim * stride + key));
       sum = hn::MulAdd(hn::Set(d, double{q[dim]}), k, sum);
+    }
+    if (scales != nullptr) {
+      sum = hn::Mul(sum, hn::PromoteTo(d, hn::LoadU(d_float, scales + key)));
     }
     hn::StoreU(sum, d, dots + key);
   }
@@ -345,6 +350,7 @@ template <typename T>
 struct ValueList {
   const int32_t* keys;
   const T* const* values;
+  const float* const* scales;  // of the values, where elements need one
   size_t count = 0;
   // The first keys that every row of the group attends; the later ones (fewer than kGroupRows) lie
   // beyond some row's N, and such a row must not touch them, be they NaN.
@@ -352,7 +358,9 @@ struct ValueList {
 };
 
 // sums[r][dim] += sum over the list of weights[r][key] * value[dim], for kVectors vectors from
-// `first_dim` on. A kTail call takes the last `tail` dimensions, less than a vector.
+// `first_dim` on. A value's scale multiplies its weight, once a row and value: the same rounding
+// wherever the row is computed.
+// A kTail call takes the last `tail` dimensions, less than a vector.
 template <size_t kRows, size_t kVectors, bool kTail, typename T>
 HWY_INLINE void SumValues(const ValueList<T>& list, Rows<const float> weights, size_t first_dim,
                           size_t tail, Rows<float> sums) {
@@ -365,12 +373,15 @@ HWY_INLINE void SumValues(const ValueList<T>& list, Rows<const float> weights, s
     const T* from = list.values[i] + first_dim + v * kScoreLanes;
     return kTail ? LoadWideFirst(from, tail) : LoadWide(from);
   };
+  const auto scaled = [&](float weight, size_t i) {
+    return kHasScales<T> ? weight * *list.scales[i] : weight;
+  };
   for (size_t i = 0; i < list.num_for_all; ++i) {
     const float* w = weights.first + list.keys[i];
     ScoreVec value[kVectors];
     for (size_t v = 0; v < kVectors; ++v) value[v] = load(i, v);
     for (size_t r = 0; r < kRows; ++r) {
-      const ScoreVec w_r = hn::Set(d, w[r * weights.row_stride]);
+      const ScoreVec w_r = hn::Set(d, scaled(w[r * weights.row_stride], i));
       for (size_t v = 0; v < kVectors; ++v) chunk[r][v] = hn::MulAdd(w_r, value[v], chunk[r][v]);
     }
   }
@@ -379,7 +390,7 @@ HWY_INLINE void SumValues(const ValueList<T>& list, Rows<const float> weights, s
       const float w = weights.first[static_cast<size_t>(list.keys[i]) + r * weights.row_stride];
       if (w == 0.0f) continue;
       for (size_t v = 0; v < kVectors; ++v) {
-        chunk[r][v] = hn::MulAdd(hn::Set(d, w), load(i, v), chunk[r][v]);
+        chunk[r][v] = hn::MulAdd(hn::Set(d, scaled(w, i)), load(i, v), chunk[r][v]);
       }
     }
   }

@@ -8,6 +8,8 @@
 
 #include "kernels/check.h"
 #include "kernels/float_bits.h"
+#include "kernels/kv_rows.h"
+#include "kernels/quantize.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/rope_write.cc"
@@ -98,13 +100,20 @@ void DemoteToF16(const float* from, size_t count, uint16_t* to) {
 #endif
 }
 
-// Stores `count` elements of `from`, rounded to the page type, `stride` elements apart.
-void StoreRounded(const float* from, size_t count, DType dtype, uint16_t* bits, void* to,
-                  size_t stride) {
+// Stores `count` elements of `from`, rounded to the page type, `stride` elements apart; returns
+// their scale, where the type has one.
+float StoreRounded(const float* from, size_t count, DType dtype, uint16_t* bits, void* to,
+                   size_t stride) {
+  if (dtype == DType::kI8) {
+    int8_t* steps = reinterpret_cast<int8_t*>(bits);
+    const float scale = QuantizeVector({from, count}, steps);
+    for (size_t i = 0; i < count; ++i) static_cast<int8_t*>(to)[i * stride] = steps[i];
+    return scale;
+  }
   if (dtype == DType::kF32) {
     float* elements = static_cast<float*>(to);
     for (size_t i = 0; i < count; ++i) elements[i * stride] = from[i];
-    return;
+    return 1.0f;
   }
   if (dtype == DType::kF16) {
     DemoteToF16(from, count, bits);
@@ -113,6 +122,14 @@ void StoreRounded(const float* from, size_t count, DType dtype, uint16_t* bits, 
   }
   uint16_t* elements = static_cast<uint16_t*>(to);
   for (size_t i = 0; i < count; ++i) elements[i * stride] = bits[i];
+  return 1.0f;
+}
+
+// One head's vector to its place in a pool, and its scale where the page type has one.
+void StoreVector(const HeadScratch& head, const KvRow& row, size_t head_dim) {
+  char* to = static_cast<char*>(row.pool) + row.first * BytesOf(row.dtype);
+  const float scale = StoreRounded(head.unit, head_dim, row.dtype, head.bits, to, row.stride);
+  if (row.scale != nullptr) *row.scale = scale;
 }
 
 // head.unit = the rotated and normalised x.
@@ -153,9 +170,6 @@ void WriteRow(const RopeWriteArgs& args, const SequenceRows& sequence, int row_o
   std::copy_n(args.rope + row * head_dim, head_dim / 2, cosines);
   std::copy_n(args.rope + row * head_dim + head_dim / 2, head_dim / 2, sines);
 
-  char* k_pool = static_cast<char*>(args.kv.k);
-  char* v_pool = static_cast<char*>(args.kv.v);
-  const size_t element_bytes = BytesOf(layout.dtype);
   for (int h = 0; h < layout.num_heads; ++h) {
     const size_t at = static_cast<size_t>(h) * head_dim;
     const float* q = args.qkv + row * 3 * width + at;
@@ -164,12 +178,9 @@ void WriteRow(const RopeWriteArgs& args, const SequenceRows& sequence, int row_o
 
     const size_t block = layout.BlockIndex(args.layer, page, h);
     MakeUnit(args, q + width, cosines, sines, head);
-    StoreRounded(head.unit, head_dim, layout.dtype, head.bits,
-                 k_pool + (block + layout.KeyIndex(slot, 0)) * element_bytes,
-                 static_cast<size_t>(layout.page_tokens));
+    StoreVector(head, KeyRow(args.kv, block, slot), head_dim);
     std::copy_n(q + 2 * width, head_dim, head.unit);  // into memory padded to whole vectors
-    StoreRounded(head.unit, head_dim, layout.dtype, head.bits,
-                 v_pool + (block + layout.ValueIndex(slot, 0)) * element_bytes, 1);
+    StoreVector(head, ValueRow(args.kv, block, slot), head_dim);
   }
 }
 

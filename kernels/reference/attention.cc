@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/check.h"
-#include "kernels/float_bits.h"
+#include "kernels/kv_rows.h"
 
 namespace lssar {
 namespace {
@@ -85,15 +85,12 @@ struct HeadPages {
   int head;
 
   double Key(int token, int dim) const {
-    const KvLayout& layout = args.kv.layout;
-    const size_t idx = Block(token) + layout.KeyIndex(token % layout.page_tokens, dim);
-    return LoadElement(args.kv.k, layout.dtype, idx);
+    return KeyRow(args.kv, Block(token), Slot(token)).Load(dim);
   }
   double Value(int token, int dim) const {
-    const KvLayout& layout = args.kv.layout;
-    const size_t idx = Block(token) + layout.ValueIndex(token % layout.page_tokens, dim);
-    return LoadElement(args.kv.v, layout.dtype, idx);
+    return ValueRow(args.kv, Block(token), Slot(token)).Load(dim);
   }
+  int Slot(int token) const { return token % args.kv.layout.page_tokens; }
   size_t Block(int token) const {
     const int page = sequence.pages[static_cast<size_t>(token / args.kv.layout.page_tokens)];
     return args.kv.layout.BlockIndex(args.layer, page, head);

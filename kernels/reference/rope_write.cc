@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/float_bits.h"
+#include "kernels/kv_rows.h"
 
 namespace lssar {
 namespace {
@@ -54,11 +54,8 @@ void ReferenceRopeWrite(const RopeWriteArgs& args) {
         const std::vector<float> unit_k = RotatedUnit(k, rope, head_dim, args);
         std::copy(unit_q.begin(), unit_q.end(), args.q + row * width + at);
         const size_t block = layout.BlockIndex(args.layer, page, head);
-        for (int dim = 0; dim < head_dim; ++dim) {
-          StoreElement(unit_k[static_cast<size_t>(dim)], args.kv.k, layout.dtype,
-                       block + layout.KeyIndex(slot, dim));
-          StoreElement(v[dim], args.kv.v, layout.dtype, block + layout.ValueIndex(slot, dim));
-        }
+        KeyRow(args.kv, block, slot).Store(unit_k);
+        ValueRow(args.kv, block, slot).Store({v, static_cast<size_t>(head_dim)});
       }
     }
   }

@@ -11,11 +11,12 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/check.h"
-#include "kernels/float_bits.h"
+#include "kernels/kv_rows.h"
 #include "tests/bench/ceilings.h"
 
 namespace lssar::bench {
@@ -48,9 +49,19 @@ class Context {
     // One layer's worth of random numbers, copied to the others.
     const size_t layer_bytes = layout.PoolBytes() / static_cast<size_t>(layout.num_layers);
     std::normal_distribution<float> normal(0, 1 / std::sqrt(static_cast<float>(kHeadDim)));
-    for (size_t i = 0; i < layer_bytes / BytesOf(dtype); ++i) {
-      StoreElement(normal(random_), kv.k, dtype, i);
-      StoreElement(normal(random_), kv.v, dtype, i);
+    std::vector<float> row(kHeadDim);
+    const auto random_row = [&] {
+      for (float& x : row) x = normal(random_);
+      return std::span<const float>(row);
+    };
+    for (int page = 0; page < layout.num_pages; ++page) {
+      for (int head = 0; head < kNumHeads; ++head) {
+        const size_t block = layout.BlockIndex(0, page, head);
+        for (int slot = 0; slot < kPageTokens; ++slot) {
+          KeyRow(kv, block, slot).Store(random_row());
+          ValueRow(kv, block, slot).Store(random_row());
+        }
+      }
     }
     for (int layer = 1; layer < layout.num_layers; ++layer) {
       const size_t at = static_cast<size_t>(layer) * layer_bytes;
@@ -115,7 +126,9 @@ void BM_Attention(benchmark::State& state) {
   state.counters["v_read"] = read;
   const double calls = static_cast<double>(state.iterations());
   if (num_rows == 1) {
-    const double key_bytes = double(num_tokens) * kNumHeads * kHeadDim * double(BytesOf(dtype));
+    const KvLayout& layout = context.kv.layout;
+    const double key_bytes = double(num_tokens) * kNumHeads *
+                             double(layout.BlockStride() * BytesOf(dtype)) / kPageTokens;
     state.counters["GB/s"] =
         benchmark::Counter(calls * key_bytes * (1 + read) / 1e9, benchmark::Counter::kIsRate);
   } else {
@@ -127,7 +140,7 @@ void BM_Attention(benchmark::State& state) {
 }
 
 void Register(int num_threads) {
-  for (DType dtype : {DType::kF16, DType::kF32}) {
+  for (DType dtype : {DType::kF16, DType::kI8, DType::kF32}) {
     for (const auto& [num_tokens, num_rows] :
          {std::pair{1024, 1}, {4096, 1}, {16384, 1}, {512, 512}, {1024, 1024}, {4096, 512}}) {
       for (AttentionKind kind : {AttentionKind::kLssar, AttentionKind::kSoftmax}) {

@@ -107,7 +107,9 @@ int64_t BenchModel::WeightBytes() const {
 }
 
 int64_t BenchModel::KeyBytesPerToken() const {
-  return int64_t(BytesOf(kv_.layout.dtype)) * Config().width * Config().num_layers;
+  const KvLayout& layout = kv_.layout;
+  return int64_t(layout.BlockStride() * BytesOf(layout.dtype)) * layout.num_heads *
+         layout.num_layers / layout.page_tokens;
 }
 
 }  // namespace lssar::bench

@@ -122,7 +122,7 @@ int Main(int argc, char** argv) {
   app.add_option("DIR", options.directory, "folder with index.json")->required();
   app.add_option("--backend", options.backend.name, "reference or cpu")->capture_default_str();
   app.add_option("--kv", options.kv, "element type of the K/V pages")
-      ->check(CLI::IsMember({"fp32", "fp16"}))
+      ->check(CLI::IsMember({"fp32", "fp16", "int8"}))
       ->capture_default_str();
   app.add_option("--page-tokens", options.page_tokens, "tokens of a page")
       ->check(CLI::IsMember({16, 32, 64, 128, 256}))

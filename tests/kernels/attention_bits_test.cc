@@ -5,6 +5,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/kernels/attention_cases.h"
@@ -39,8 +40,17 @@ class AttentionBitsTest : public testing::TestWithParam<std::string> {
 const AttentionSpec kSpecs[] = {
     {.p = 15}, {.p = 2.5}, {.kind = AttentionKind::kLssa}, {.kind = AttentionKind::kSoftmax}};
 
+// Every spec over fp16 pages and over int8 ones.
+std::vector<std::pair<AttentionSpec, DType>> SpecsAndTypes() {
+  std::vector<std::pair<AttentionSpec, DType>> all;
+  for (const AttentionSpec& spec : kSpecs) {
+    for (const DType dtype : {DType::kF16, DType::kI8}) all.emplace_back(spec, dtype);
+  }
+  return all;
+}
+
 TEST_P(AttentionBitsTest, PageSizes) {
-  for (DType dtype : {DType::kF32, DType::kF16}) {
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
     const std::vector<float> expected = Tail(*backend_, {}, 64, dtype);
     for (int page_tokens : {16, 32, 128, 256}) {
       EXPECT_TRUE(SameBits(Tail(*backend_, {}, page_tokens, dtype), expected, TailShape()))
@@ -51,14 +61,14 @@ TEST_P(AttentionBitsTest, PageSizes) {
 
 TEST_P(AttentionBitsTest, Threads) {
   const SequenceVectors one_head(kTokens, 1, kDim, 2, Content::kTopical);
-  for (const AttentionSpec& spec : kSpecs) {
-    const std::vector<float> expected = Tail(*backend_, spec, 64, DType::kF16);
-    const PagedKv kv(*backend_, {&one_head}, 64, DType::kF16);
+  for (const auto& [spec, dtype] : SpecsAndTypes()) {
+    const std::vector<float> expected = Tail(*backend_, spec, 64, dtype);
+    const PagedKv kv(*backend_, {&one_head}, 64, dtype);
     const std::vector<RowRange> last{{.first = kTokens - 1, .count = 1}};
     const std::vector<float> expected_last = Attend(*backend_, spec, {&one_head}, kv, last);
     for (int num_threads = 2; num_threads <= 4; ++num_threads) {
       std::unique_ptr<Backend> backend = MakeCpu(num_threads, GetParam());
-      EXPECT_TRUE(SameBits(Tail(*backend, spec, 64, DType::kF16), expected, TailShape()));
+      EXPECT_TRUE(SameBits(Tail(*backend, spec, 64, dtype), expected, TailShape()));
       // One row of one head: its splits are shared among the threads.
       EXPECT_TRUE(
           SameBits(Attend(*backend, spec, {&one_head}, kv, last), expected_last, {1, kDim}));
@@ -69,9 +79,9 @@ TEST_P(AttentionBitsTest, Threads) {
 // A prompt in one call, in chunks at random places, and row by row.
 TEST_P(AttentionBitsTest, Chunkings) {
   std::mt19937 random(3);
-  const PagedKv kv(*backend_, {&sequence_}, 64, DType::kF16);
-  for (const AttentionSpec& spec : kSpecs) {
-    const std::vector<float> expected = Tail(*backend_, spec, 64, DType::kF16);
+  for (const auto& [spec, dtype] : SpecsAndTypes()) {
+    const PagedKv kv(*backend_, {&sequence_}, 64, dtype);
+    const std::vector<float> expected = Tail(*backend_, spec, 64, dtype);
     for (const int largest : {1, 7, 50}) {
       std::vector<float> chunked;
       for (int row = kFirst; row < kTokens;) {
@@ -82,7 +92,8 @@ TEST_P(AttentionBitsTest, Chunkings) {
         chunked.insert(chunked.end(), out.begin(), out.end());
         row += count;
       }
-      EXPECT_TRUE(SameBits(chunked, expected, TailShape())) << "chunks of at most " << largest;
+      EXPECT_TRUE(SameBits(chunked, expected, TailShape()))
+          << "chunks of at most " << largest << ", " << NameOf(dtype);
     }
   }
 }
@@ -90,15 +101,17 @@ TEST_P(AttentionBitsTest, Chunkings) {
 TEST_P(AttentionBitsTest, ShortPromptsInChunks) {
   for (const Content content : {Content::kRandom, Content::kNearlyEqualK, Content::kZeroQ}) {
     const SequenceVectors sequence(75, 1, 80, 4, content);
-    const PagedKv kv(*backend_, {&sequence}, 16, DType::kF32);
-    const std::vector<float> expected = AttendAll(*backend_, {}, sequence, 64, DType::kF32);
-    std::vector<float> rows;
-    for (int row = 0; row < 75; ++row) {
-      const std::vector<float> out =
-          Attend(*backend_, {}, {&sequence}, kv, {{.first = row, .count = 1}});
-      rows.insert(rows.end(), out.begin(), out.end());
+    for (const DType dtype : {DType::kF32, DType::kI8}) {
+      const PagedKv kv(*backend_, {&sequence}, 16, dtype);
+      const std::vector<float> expected = AttendAll(*backend_, {}, sequence, 64, dtype);
+      std::vector<float> rows;
+      for (int row = 0; row < 75; ++row) {
+        const std::vector<float> out =
+            Attend(*backend_, {}, {&sequence}, kv, {{.first = row, .count = 1}});
+        rows.insert(rows.end(), out.begin(), out.end());
+      }
+      EXPECT_TRUE(SameBits(rows, expected, {75, 1, 80}));
     }
-    EXPECT_TRUE(SameBits(rows, expected, {75, 1, 80}));
   }
 }
 
@@ -106,14 +119,17 @@ TEST_P(AttentionBitsTest, BatchMates) {
   const SequenceVectors other(700, kHeads, kDim, 5, Content::kRandom);
   const SequenceVectors third(9, kHeads, kDim, 6, Content::kTopical);
   const std::vector<const SequenceVectors*> sequences{&other, &sequence_, &third};
-  const PagedKv kv(*backend_, sequences, 64, DType::kF16);
-  const std::vector<float> expected = Tail(*backend_, {}, 64, DType::kF16);
   const std::vector<RowRange> ranges{{.sequence = 0, .first = 660, .count = 40},
                                      {.sequence = 1, .first = kFirst, .count = kTokens - kFirst},
                                      {.sequence = 2, .first = 0, .count = 9},
                                      {.sequence = 0, .first = 5, .count = 1}};
-  const std::vector<float> all = Attend(*backend_, {}, sequences, kv, ranges);
-  EXPECT_TRUE(SameBits({all.data() + 40 * kHeads * kDim, expected.size()}, expected, TailShape()));
+  for (const DType dtype : {DType::kF16, DType::kI8}) {
+    const PagedKv kv(*backend_, sequences, 64, dtype);
+    const std::vector<float> expected = Tail(*backend_, {}, 64, dtype);
+    const std::vector<float> all = Attend(*backend_, {}, sequences, kv, ranges);
+    EXPECT_TRUE(
+        SameBits({all.data() + 40 * kHeads * kDim, expected.size()}, expected, TailShape()));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(InstructionSets, AttentionBitsTest, testing::ValuesIn(InstructionSets()),

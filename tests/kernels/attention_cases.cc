@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "kernels/check.h"
-#include "kernels/float_bits.h"
 #include "tests/kernels/dense_cases.h"
 
 namespace lssar {
@@ -88,21 +88,17 @@ PagedKv::PagedKv(Backend& backend, const std::vector<const SequenceVectors*>& se
   v_ = *backend.Allocate(layout.PoolBytes());
   view_.k = k_->Address();
   view_.v = v_->Address();
-  const size_t num_elements = layout.PoolBytes() / BytesOf(dtype);
-  for (size_t i = 0; i < num_elements; ++i) {
-    StoreElement(std::numeric_limits<float>::quiet_NaN(), view_.k, dtype, i);
-    StoreElement(std::numeric_limits<float>::quiet_NaN(), view_.v, dtype, i);
-  }
+  // In every element type, bytes of all ones are NaN; of int8 they are -1, and the scales are NaN.
+  std::memset(view_.k, 0xFF, layout.PoolBytes());
+  std::memset(view_.v, 0xFF, layout.PoolBytes());
   for (size_t s = 0; s < sequences.size(); ++s) {
     const SequenceVectors& from = *sequences[s];
+    const size_t dim = static_cast<size_t>(from.head_dim);
     for (int row = 0; row < from.num_tokens; ++row) {
       for (int head = 0; head < from.num_heads; ++head) {
-        const size_t at =
-            (size_t(row) * size_t(from.num_heads) + size_t(head)) * size_t(from.head_dim);
-        for (int dim = 0; dim < from.head_dim; ++dim) {
-          SetKey(s, row, head, dim, from.k[at + size_t(dim)]);
-          SetValue(s, row, head, dim, from.v[at + size_t(dim)]);
-        }
+        const size_t at = (size_t(row) * size_t(from.num_heads) + size_t(head)) * dim;
+        Key(s, row, head).Store({&from.k[at], dim});
+        Value(s, row, head).Store({&from.v[at], dim});
       }
     }
   }
@@ -113,18 +109,12 @@ size_t PagedKv::Block(size_t sequence, int position, int head) const {
   return view_.layout.BlockIndex(kCaseLayer, page, head);
 }
 
-void PagedKv::SetKey(size_t sequence, int position, int head, int dim, float value) {
-  const KvLayout& layout = view_.layout;
-  StoreElement(
-      value, view_.k, layout.dtype,
-      Block(sequence, position, head) + layout.KeyIndex(position % layout.page_tokens, dim));
+KvRow PagedKv::Key(size_t sequence, int position, int head) const {
+  return KeyRow(view_, Block(sequence, position, head), position % view_.layout.page_tokens);
 }
 
-void PagedKv::SetValue(size_t sequence, int position, int head, int dim, float value) {
-  const KvLayout& layout = view_.layout;
-  StoreElement(
-      value, view_.v, layout.dtype,
-      Block(sequence, position, head) + layout.ValueIndex(position % layout.page_tokens, dim));
+KvRow PagedKv::Value(size_t sequence, int position, int head) const {
+  return ValueRow(view_, Block(sequence, position, head), position % view_.layout.page_tokens);
 }
 
 std::vector<float> Attend(Backend& backend, const AttentionSpec& spec,

@@ -10,6 +10,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/kv_layout.h"
+#include "kernels/kv_rows.h"
 #include "kernels/ops.h"
 
 namespace lssar {
@@ -35,7 +36,7 @@ struct SequenceVectors {
 };
 
 // Pages of all sequences in one pool, in scattered order. Whatever no token of theirs wrote, the
-// slots past the last token above all, is NaN.
+// slots past the last token above all, is NaN: elements of int8 by their scales.
 class PagedKv {
  public:
   PagedKv(Backend& backend, const std::vector<const SequenceVectors*>& sequences, int page_tokens,
@@ -44,9 +45,10 @@ class PagedKv {
   const KvView& View() const { return view_; }
   std::span<const int32_t> Pages(size_t sequence) const { return pages_[sequence]; }
 
-  // Overwrites one element; `position` may lie past the last token, inside the last page.
-  void SetKey(size_t sequence, int position, int head, int dim, float value);
-  void SetValue(size_t sequence, int position, int head, int dim, float value);
+  // One token's key and value of one head; `position` may lie past the last token, inside the last
+  // page.
+  KvRow Key(size_t sequence, int position, int head) const;
+  KvRow Value(size_t sequence, int position, int head) const;
 
  private:
   size_t Block(size_t sequence, int position, int head) const;

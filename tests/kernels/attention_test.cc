@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -56,7 +57,7 @@ class AttentionTest : public testing::TestWithParam<std::string> {
 TEST_P(AttentionTest, LengthsAroundAPage) {
   for (int page_tokens : {16, 64, 256}) {
     for (int num_tokens : {1, 2, 3, 4, page_tokens - 1, page_tokens, page_tokens + 1}) {
-      for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+      for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
         Check(SequenceVectors(num_tokens, 2, 32, 1, Content::kTopical), {}, page_tokens, dtype);
       }
     }
@@ -65,7 +66,7 @@ TEST_P(AttentionTest, LengthsAroundAPage) {
 
 TEST_P(AttentionTest, HeadDimensions) {
   for (int head_dim : {8, 32, 64, 80, 96, 128, 72}) {
-    for (DType dtype : {DType::kF32, DType::kF16}) {
+    for (DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
       Check(SequenceVectors(70, 1, head_dim, 2, Content::kTopical), {}, 16, dtype);
     }
   }
@@ -75,7 +76,9 @@ TEST_P(AttentionTest, Powers) {
   for (double p : {0.5, 1.0, 2.5, 3.0, 15.0, 50.0, 100.0}) {
     for (Content content : {Content::kRandom, Content::kTopical}) {
       SCOPED_TRACE(NameOfCase(content));
-      Check(SequenceVectors(130, 1, 64, 3, content), {.p = p}, 64, DType::kF16);
+      for (DType dtype : {DType::kF16, DType::kI8}) {
+        Check(SequenceVectors(130, 1, 64, 3, content), {.p = p}, 64, dtype);
+      }
     }
   }
 }
@@ -84,8 +87,9 @@ TEST_P(AttentionTest, Kinds) {
   for (AttentionKind kind :
        {AttentionKind::kLssar, AttentionKind::kLssa, AttentionKind::kSoftmax}) {
     for (int num_tokens : {1, 5, 300}) {
-      Check(SequenceVectors(num_tokens, 2, 64, 4, Content::kTopical), {.kind = kind}, 64,
-            DType::kF16);
+      for (DType dtype : {DType::kF16, DType::kI8}) {
+        Check(SequenceVectors(num_tokens, 2, 64, 4, Content::kTopical), {.kind = kind}, 64, dtype);
+      }
     }
   }
 }
@@ -95,6 +99,7 @@ TEST_P(AttentionTest, RowsWithoutAPeakKeepStageOne) {
     SCOPED_TRACE(NameOfCase(content));
     const SequenceVectors sequence(300, 1, 64, 5, content);
     Check(sequence, {}, 64, DType::kF16);
+    Check(sequence, {}, 64, DType::kI8);
     // All scores are equal, so the weights are, and a row is the mean of the values so far.
     const std::vector<float> actual = AttendAll(*backend_, {}, sequence, 64, DType::kF32);
     std::vector<float> means;
@@ -113,6 +118,7 @@ TEST_P(AttentionTest, RowsWithoutAPeakKeepStageOne) {
 TEST_P(AttentionTest, RowsNearlyWithoutAPeak) {
   for (double p : {1.0, 15.0}) {
     Check(SequenceVectors(600, 1, 64, 6, Content::kNearlyEqualK), {.p = p}, 64, DType::kF32);
+    Check(SequenceVectors(600, 1, 64, 6, Content::kNearlyEqualK), {.p = p}, 64, DType::kI8);
   }
   // The same in a decode step of several splits.
   const SequenceVectors sequence(4200, 1, 32, 6, Content::kNearlyEqualK);
@@ -127,13 +133,15 @@ TEST_P(AttentionTest, LongRowsOfADecodeStep) {
   for (int num_tokens : {2047, 2048, 2049, 6000}) {
     const SequenceVectors sequence(num_tokens, 1, 64, 7, Content::kTopical);
     for (AttentionKind kind : {AttentionKind::kLssar, AttentionKind::kSoftmax}) {
-      const PagedKv kv(*backend_, {&sequence}, 64, DType::kF16);
-      const std::vector<RowRange> last{{.first = num_tokens - 1, .count = 1}};
-      const AttentionSpec spec{.kind = kind};
-      EXPECT_TRUE(AllNear(Attend(*backend_, spec, {&sequence}, kv, last),
-                          Attend(*reference_, spec, {&sequence}, kv, last), {1, 1, 64},
-                          kTolerance * LargestValue(sequence)))
-          << num_tokens;
+      for (DType dtype : {DType::kF16, DType::kI8}) {
+        const PagedKv kv(*backend_, {&sequence}, 64, dtype);
+        const std::vector<RowRange> last{{.first = num_tokens - 1, .count = 1}};
+        const AttentionSpec spec{.kind = kind};
+        EXPECT_TRUE(AllNear(Attend(*backend_, spec, {&sequence}, kv, last),
+                            Attend(*reference_, spec, {&sequence}, kv, last), {1, 1, 64},
+                            kTolerance * LargestValue(sequence)))
+            << num_tokens << ", " << NameOf(dtype);
+      }
     }
   }
 }
@@ -160,23 +168,43 @@ TEST_P(AttentionTest, Fp16PagesAreCloseToFp32Pages) {
   EXPECT_TRUE(AllNear(actual, exact, {200, 2, 64}, 1e-3 * LargestValue(sequence)));
 }
 
+// Rows of more than 64 keys, some of them near the query: there no near tie decides. And all rows
+// where weights are not sharpened.
+TEST_P(AttentionTest, Int8PagesAreCloseToFp32Pages) {
+  constexpr int kTokens = 200, kFirst = 64;
+  const SequenceVectors sequence(kTokens, 2, 64, 11, Content::kTopical);
+  const PagedKv exact_kv(*reference_, {&sequence}, 64, DType::kF32);
+  const PagedKv kv(*backend_, {&sequence}, 64, DType::kI8);
+  for (const auto& [spec, first] :
+       {std::pair<AttentionSpec, int>{{.p = 15}, kFirst}, {{.p = 1}, 0}, {{.p = 3}, 0}}) {
+    const std::vector<RowRange> rows{{.first = first, .count = kTokens - first}};
+    EXPECT_TRUE(AllNear(Attend(*backend_, spec, {&sequence}, kv, rows),
+                        Attend(*reference_, spec, {&sequence}, exact_kv, rows),
+                        {kTokens - first, 2, 64}, 1e-2 * LargestValue(sequence)))
+        << "p " << spec.p;
+  }
+}
+
 // A NaN past a row's N must not reach it, and one inside must not be lost.
 TEST_P(AttentionTest, NanStaysWhereItIs) {
   constexpr int kTokens = 90, kPoisoned = 70, kDim = 32;
-  for (const bool in_key : {true, false}) {
-    for (AttentionKind kind :
-         {AttentionKind::kLssar, AttentionKind::kLssa, AttentionKind::kSoftmax}) {
-      const SequenceVectors sequence(kTokens, 1, kDim, 12, Content::kZeroQ);  // all weights count
-      PagedKv kv(*backend_, {&sequence}, 16, DType::kF32);
-      const std::vector<float> clean = Attend(*backend_, {.kind = kind}, {&sequence}, kv,
-                                              {{.first = 60, .count = kPoisoned - 60}});
-      constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-      in_key ? kv.SetKey(0, kPoisoned, 0, 3, kNan) : kv.SetValue(0, kPoisoned, 0, 3, kNan);
-      const std::vector<float> out =
-          Attend(*backend_, {.kind = kind}, {&sequence}, kv, {{.first = 60, .count = 30}});
-      EXPECT_TRUE(SameBits({out.data(), clean.size()}, clean, {kPoisoned - 60, kDim}));
-      for (int row = kPoisoned; row < kTokens; ++row) {
-        EXPECT_TRUE(std::isnan(out[size_t(row - 60) * kDim + 3])) << row;
+  for (const DType dtype : {DType::kF32, DType::kI8}) {
+    for (const bool in_key : {true, false}) {
+      for (AttentionKind kind :
+           {AttentionKind::kLssar, AttentionKind::kLssa, AttentionKind::kSoftmax}) {
+        const SequenceVectors sequence(kTokens, 1, kDim, 12, Content::kZeroQ);  // all weights count
+        const PagedKv kv(*backend_, {&sequence}, 16, dtype);
+        const std::vector<float> clean = Attend(*backend_, {.kind = kind}, {&sequence}, kv,
+                                                {{.first = 60, .count = kPoisoned - 60}});
+        std::vector<float> poisoned(kDim, 0.5f);
+        poisoned[3] = std::numeric_limits<float>::quiet_NaN();
+        (in_key ? kv.Key(0, kPoisoned, 0) : kv.Value(0, kPoisoned, 0)).Store(poisoned);
+        const std::vector<float> out =
+            Attend(*backend_, {.kind = kind}, {&sequence}, kv, {{.first = 60, .count = 30}});
+        EXPECT_TRUE(SameBits({out.data(), clean.size()}, clean, {kPoisoned - 60, kDim}));
+        for (int row = kPoisoned; row < kTokens; ++row) {
+          EXPECT_TRUE(std::isnan(out[size_t(row - 60) * kDim + 3])) << row;
+        }
       }
     }
   }

@@ -81,6 +81,31 @@ TEST(QuantizeTest, ZerosAndTheSmallestNumbers) {
   }
 }
 
+// Every step of 3, and ties between steps.
+TEST(QuantizeTest, VectorsHaveTheLargestOver127AsScale) {
+  std::vector<float> values;
+  for (int i = -127; i <= 127; ++i) values.push_back(3.0f * static_cast<float>(i));
+  values.insert(values.end(), {1.5f, 4.5f, -1.5f, -4.5f});
+  std::vector<int8_t> steps(values.size(), 99);
+  EXPECT_EQ(QuantizeVector(values, steps.data()), 3.0f);
+  for (int i = -127; i <= 127; ++i) EXPECT_EQ(steps[static_cast<size_t>(i + 127)], i);
+  EXPECT_EQ(std::vector<int8_t>(steps.end() - 4, steps.end()), (std::vector<int8_t>{0, 2, 0, -2}));
+}
+
+TEST(QuantizeTest, VectorsOfZerosAndOfNan) {
+  std::vector<int8_t> steps{99, 99};
+  EXPECT_EQ(QuantizeVector(std::vector<float>{0.0f, -0.0f}, steps.data()), 0.0f);
+  EXPECT_EQ(steps, (std::vector<int8_t>{0, 0}));
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const float poison : {std::numeric_limits<float>::quiet_NaN(), inf, -inf}) {
+    EXPECT_TRUE(std::isnan(QuantizeVector(std::vector<float>{1, poison}, steps.data()))) << poison;
+  }
+  const float largest = std::numeric_limits<float>::max();
+  const float scale = QuantizeVector(std::vector<float>{largest, -1}, steps.data());
+  EXPECT_EQ(steps, (std::vector<int8_t>{127, 0}));
+  EXPECT_NEAR(scale / largest * 127, 1.0, 1e-6);
+}
+
 TEST(QuantizeTest, RefusesWhatHasNoScale) {
   const float inf = std::numeric_limits<float>::infinity();
   for (const float poison : {std::numeric_limits<float>::quiet_NaN(), inf, -inf}) {

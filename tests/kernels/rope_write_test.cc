@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/float_bits.h"
+#include "kernels/kv_rows.h"
 #include "tests/kernels/dense_cases.h"
 #include "tests/support/compare.h"
 
@@ -36,10 +36,26 @@ struct RopeCase {
 };
 
 struct Written {
-  std::vector<float> q, k, v;  // the pools widened, untouched elements being kUntouched
+  // k and v [layer][page][head][slot][dim], widened, untouched elements being kUntouched.
+  std::vector<float> q, k, v;
+  std::vector<float> k_steps;  // of each element of k its scale; 0 where the type has none
 };
 
-constexpr float kUntouched = -7;  // exact in every type
+constexpr float kUntouched = -127;  // exact in every type; its scale is 1
+
+template <class F>
+void ForEachSlot(const KvView& kv, const F& f) {
+  for (int layer = 0; layer < kv.layout.num_layers; ++layer) {
+    for (int page = 0; page < kv.layout.num_pages; ++page) {
+      for (int head = 0; head < kv.layout.num_heads; ++head) {
+        const size_t block = kv.layout.BlockIndex(layer, page, head);
+        for (int slot = 0; slot < kv.layout.page_tokens; ++slot) {
+          f(KeyRow(kv, block, slot), ValueRow(kv, block, slot));
+        }
+      }
+    }
+  }
+}
 
 Written WriteCase(Backend& backend, const RopeCase& c) {
   constexpr int kHeads = 3;
@@ -54,11 +70,11 @@ Written WriteCase(Backend& backend, const RopeCase& c) {
   const std::unique_ptr<Buffer> v = *backend.Allocate(kv.layout.PoolBytes());
   kv.k = k->Address();
   kv.v = v->Address();
-  const size_t num_elements = kv.layout.PoolBytes() / BytesOf(c.dtype);
-  for (size_t i = 0; i < num_elements; ++i) {
-    StoreElement(kUntouched, kv.k, c.dtype, i);
-    StoreElement(kUntouched, kv.v, c.dtype, i);
-  }
+  const std::vector<float> untouched(static_cast<size_t>(c.head_dim), kUntouched);
+  ForEachSlot(kv, [&](const KvRow& key, const KvRow& value) {
+    key.Store(untouched);
+    value.Store(untouched);
+  });
 
   std::vector<float> qkv = RandomFloats(kRows * 3 * width, 1);
   for (size_t i = 0; i < qkv.size(); ++i) {
@@ -82,11 +98,14 @@ Written WriteCase(Backend& backend, const RopeCase& c) {
                      .normalize = c.normalize,
                      .kv = kv,
                      .q = q.Address()});
-  Written written{.q = q.Values(), .k = {}, .v = {}};
-  for (size_t i = 0; i < num_elements; ++i) {
-    written.k.push_back(LoadElement(kv.k, c.dtype, i));
-    written.v.push_back(LoadElement(kv.v, c.dtype, i));
-  }
+  Written written{.q = q.Values(), .k = {}, .v = {}, .k_steps = {}};
+  ForEachSlot(kv, [&](const KvRow& key, const KvRow& value) {
+    for (int dim = 0; dim < c.head_dim; ++dim) {
+      written.k.push_back(static_cast<float>(key.Load(dim)));
+      written.v.push_back(static_cast<float>(value.Load(dim)));
+      written.k_steps.push_back(key.scale == nullptr ? 0.0f : *key.scale);
+    }
+  });
   return written;
 }
 
@@ -104,11 +123,14 @@ class RopeWriteTest : public testing::TestWithParam<std::string> {
     const Written actual = WriteCase(*backend_, c);
     const double unit = c.normalize ? 1.0 : double{c.scale};
     // Half a unit in the last place of the largest element, where a tie falls to the other side.
-    const double rounding = c.dtype == DType::kF32 ? 0 : c.dtype == DType::kF16 ? 0x1p-11 : 0x1p-8;
+    const double rounding = c.dtype == DType::kF16 ? 0x1p-11 : c.dtype == DType::kBF16 ? 0x1p-8 : 0;
     const int64_t num_elements = static_cast<int64_t>(expected.k.size());
     EXPECT_TRUE(AllNear(actual.q, expected.q, {kRows, 3, c.head_dim}, 2e-6 * unit));
     std::vector<double> bounds;
-    for (float k : expected.k) bounds.push_back(2e-6 * unit + rounding * std::fabs(double{k}));
+    for (size_t i = 0; i < expected.k.size(); ++i) {
+      const double step = double{expected.k_steps[i]};  // which a tie may move it by
+      bounds.push_back(2e-6 * unit + rounding * std::fabs(double{expected.k[i]}) + 1.0001 * step);
+    }
     EXPECT_TRUE(AllWithin(actual.k, expected.k, {num_elements}, bounds));
     EXPECT_TRUE(SameBits(actual.v, expected.v, {num_elements}));
   }
@@ -118,7 +140,7 @@ class RopeWriteTest : public testing::TestWithParam<std::string> {
 
 TEST_P(RopeWriteTest, LikeItsDefinition) {
   for (int head_dim : {2, 8, 32, 64, 80, 128}) {
-    for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
       Check({.head_dim = head_dim, .dtype = dtype});
       Check({.head_dim = head_dim, .dtype = dtype, .rope_layout = RopeLayout::kInterleaved});
       Check({.head_dim = head_dim, .dtype = dtype, .normalize = false});
@@ -143,13 +165,35 @@ TEST_P(RopeWriteTest, Norms) {
 }
 
 TEST_P(RopeWriteTest, WritesItsOwnSlotsOnly) {
-  const Written written = WriteCase(*backend_, {});
-  // 6 rows of 3 heads of 64 elements.
-  const auto count = [](const std::vector<float>& pool) {
-    return std::count_if(pool.begin(), pool.end(), [](float x) { return x != kUntouched; });
-  };
-  EXPECT_EQ(count(written.k), 6 * 3 * 64);
-  EXPECT_EQ(count(written.v), 6 * 3 * 64);
+  for (const DType dtype : {DType::kF32, DType::kI8}) {
+    const Written written = WriteCase(*backend_, {.dtype = dtype});
+    // 6 rows of 3 heads of 64 elements.
+    const auto count = [](const std::vector<float>& pool) {
+      return std::count_if(pool.begin(), pool.end(), [](float x) { return x != kUntouched; });
+    };
+    EXPECT_EQ(count(written.k), 6 * 3 * 64);
+    EXPECT_EQ(count(written.v), 6 * 3 * 64);
+  }
+}
+
+// Keys of zero have the scale 0 and are zero; values are within half a step of what went in.
+TEST_P(RopeWriteTest, Int8OfZerosAndOfLargeNumbers) {
+  const Written zeros = WriteCase(*backend_, {.dtype = DType::kI8, .scale = 0});
+  for (size_t i = 0; i < zeros.k.size(); ++i) {
+    if (zeros.k[i] == kUntouched) continue;
+    ASSERT_EQ(zeros.k[i], 0.0f) << i;
+    ASSERT_EQ(zeros.k_steps[i], 0.0f) << i;
+  }
+  for (float scale : {1e30f, 1e-15f}) Check({.dtype = DType::kI8, .scale = scale});
+  const Written exact = WriteCase(*backend_, {});
+  const Written rounded = WriteCase(*backend_, {.dtype = DType::kI8});
+  for (size_t row = 0; row < exact.v.size(); row += 64) {
+    float largest = 0;
+    for (size_t i = row; i < row + 64; ++i) largest = std::max(largest, std::fabs(exact.v[i]));
+    for (size_t i = row; i < row + 64; ++i) {
+      ASSERT_NEAR(rounded.v[i], exact.v[i], largest / 254 * 1.0001f) << i;
+    }
+  }
 }
 
 std::vector<std::string> BackendNames() {

@@ -130,7 +130,7 @@ TEST_P(SameBits, RandomBatchMates) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shipped, SameBits,
-                         ::testing::Combine(::testing::Values(DType::kF32, DType::kF16),
+                         ::testing::Combine(::testing::Values(DType::kF32, DType::kF16, DType::kI8),
                                             ::testing::Values(16, 64), ::testing::Values(1, 2)),
                          [](const auto& suite) {
                            return Sentence(NameOf(std::get<0>(suite.param)), "_page",
@@ -152,12 +152,14 @@ double RelativeError(const std::vector<float>& got, const std::vector<float>& wa
 
 TEST(GptTest, CpuComputesWhatReferenceDoes) {
   const std::vector<int32_t> tokens = GoldenTokens(0);
-  for (const DType kv_type : {DType::kF32, DType::kF16}) {
+  for (const DType kv_type : {DType::kF32, DType::kF16, DType::kI8}) {
     const std::vector<float> cpu =
         FullForward(Load(testing::kShippedModel, "cpu"), kv_type, 16, tokens);
     const std::vector<float> reference =
         FullForward(Load(testing::kShippedModel, "reference"), kv_type, 16, tokens);
-    EXPECT_LE(RelativeError(cpu, reference), kv_type == DType::kF32 ? 1e-4 : 3e-3);
+    // Where the two round a key to either side of a tie, it differs by a step.
+    const double limit = kv_type == DType::kF32 ? 1e-4 : kv_type == DType::kF16 ? 3e-3 : 3e-2;
+    EXPECT_LE(RelativeError(cpu, reference), limit) << NameOf(kv_type);
   }
 }
 

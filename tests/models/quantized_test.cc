@@ -1,5 +1,5 @@
-// What int8 weights cost the shipped checkpoint: Kullback-Leibler divergence of the next token's
-// distribution from that of the same checkpoint with fp32 weights.
+// What int8 weights and int8 K/V cost the shipped checkpoint: Kullback-Leibler divergence of the
+// next token's distribution from that of the same checkpoint with fp32 weights and fp32 K/V.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,8 +34,9 @@ LoadedModel LoadShipped(DType weights) {
   return loaded;
 }
 
-std::vector<float> AllLogits(const LoadedModel& model, const std::vector<int32_t>& tokens) {
-  testing::ModelRunner runner(model.checkpoint.model.get(), model.backend.get(), DType::kF32,
+std::vector<float> AllLogits(const LoadedModel& model, DType kv_type,
+                             const std::vector<int32_t>& tokens) {
+  testing::ModelRunner runner(model.checkpoint.model.get(), model.backend.get(), kv_type,
                               kPageTokens, int(tokens.size()));
   runner.Add(tokens);
   runner.RunAll(model.checkpoint.max_batch_rows, nullptr);
@@ -59,9 +60,9 @@ struct Divergence {
 };
 
 Divergence Compare(const std::vector<int32_t>& tokens, const LoadedModel& exact_model,
-                   const LoadedModel& model) {
-  const std::vector<float> exact = AllLogits(exact_model, tokens);
-  const std::vector<float> quantized = AllLogits(model, tokens);
+                   const LoadedModel& model, DType kv_type) {
+  const std::vector<float> exact = AllLogits(exact_model, DType::kF32, tokens);
+  const std::vector<float> quantized = AllLogits(model, kv_type, tokens);
   const int vocab = model.checkpoint.config.vocab_size;
   Divergence divergence;
   const int num_positions = int(tokens.size());
@@ -95,7 +96,8 @@ void ExpectClose(const Divergence& divergence) {
   EXPECT_LE(std::abs(divergence.loss_change), 1e-2);
 }
 
-TEST(QuantizedTest, Int8WeightsOnGoldenTokens) {
+// The rows that come with the checkpoint.
+void CheckGoldenTokens(DType kv_type) {
   const LoadedModel exact = LoadShipped(DType::kF32), int8 = LoadShipped(DType::kI8);
   EXPECT_EQ(int8.checkpoint.weights, DType::kI8);
   const absl::StatusOr<TensorFile> file =
@@ -103,31 +105,39 @@ TEST(QuantizedTest, Int8WeightsOnGoldenTokens) {
   ASSERT_TRUE(file.ok());
   for (int row = 0; file->Find(Sentence("tokens_", row)) != nullptr; ++row) {
     std::printf("row %d: ", row);
-    ExpectClose(Compare(file->Find(Sentence("tokens_", row))->ToInts(), exact, int8));
+    ExpectClose(Compare(file->Find(Sentence("tokens_", row))->ToInts(), exact, int8, kv_type));
   }
 }
 
-TEST(QuantizedTest, Int8WeightsOnText) {
+// About 1000 tokens of English.
+void CheckText(DType kv_type) {
   const LoadedModel exact = LoadShipped(DType::kF32), int8 = LoadShipped(DType::kI8);
   const std::string text = testing::ReadFile("models/README.md");
   const absl::StatusOr<std::vector<int32_t>> tokens = exact.checkpoint.tokenizer->Encode(text);
   ASSERT_TRUE(tokens.ok());
   ASSERT_GE(tokens->size(), 300u);
-  ExpectClose(
-      Compare({tokens->begin(), tokens->begin() + std::min<ptrdiff_t>(1000, std::ssize(*tokens))},
-              exact, int8));
+  const ptrdiff_t num_tokens = std::min<ptrdiff_t>(1000, std::ssize(*tokens));
+  ExpectClose(Compare({tokens->begin(), tokens->begin() + num_tokens}, exact, int8, kv_type));
 }
+
+TEST(QuantizedTest, Int8WeightsOnGoldenTokens) { CheckGoldenTokens(DType::kF32); }
+TEST(QuantizedTest, Int8WeightsOnText) { CheckText(DType::kF32); }
+TEST(QuantizedTest, Int8WeightsAndKvOnGoldenTokens) { CheckGoldenTokens(DType::kI8); }
+TEST(QuantizedTest, Int8WeightsAndKvOnText) { CheckText(DType::kI8); }
 
 TEST(QuantizedTest, SelfCheckPassesInEveryFormat) {
   for (const DType weights : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
-    LoadedModel model = LoadShipped(weights);
-    const absl::StatusOr<SelfCheckReport> report =
-        SelfCheck(std::string(testing::kShippedModel), model.checkpoint, model.backend.get(),
-                  DType::kF16, kPageTokens);
-    ASSERT_TRUE(report.ok()) << NameOf(weights) << ": " << report.status().message();
-    EXPECT_GT(report->num_rows, 0);
-    std::printf("%s weights: worst error %.2e of %.2e\n", std::string(NameOf(weights)).c_str(),
-                report->worst_error, report->tolerance);
+    for (const DType kv_type : {DType::kF16, DType::kI8}) {
+      LoadedModel model = LoadShipped(weights);
+      const absl::StatusOr<SelfCheckReport> report =
+          SelfCheck(std::string(testing::kShippedModel), model.checkpoint, model.backend.get(),
+                    kv_type, kPageTokens);
+      ASSERT_TRUE(report.ok()) << NameOf(weights) << ": " << report.status().message();
+      EXPECT_GT(report->num_rows, 0);
+      std::printf("%s weights, %s K/V: worst error %.2e of %.2e\n",
+                  std::string(NameOf(weights)).c_str(), std::string(NameOf(kv_type)).c_str(),
+                  report->worst_error, report->tolerance);
+    }
   }
 }
 

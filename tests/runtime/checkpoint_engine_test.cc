@@ -155,15 +155,17 @@ TEST(CheckpointEngine, EqualBitsAloneAndInAnyBatchChunkPageAndThreadCount) {
   }
 }
 
-TEST(CheckpointEngine, EqualBitsWithFp32Pages) {
-  Server alone({.num_threads = 1, .kv_type = DType::kF32});
-  Server other({.num_threads = 2, .step_tokens = 50, .page_tokens = 32, .kv_type = DType::kF32});
-  const std::vector<Request> requests = MixedRequests(alone.Text());
-  std::vector<std::shared_ptr<RecordingSink>> sinks;
-  for (const Request& request : requests) sinks.push_back(other.Submit(request));
-  for (size_t i = 0; i < requests.size(); ++i) {
-    ASSERT_EQ(sinks[i]->Wait(), absl::OkStatus());
-    ExpectEqualBits(*sinks[i], *alone.RunAlone(requests[i]), requests[i]);
+TEST(CheckpointEngine, EqualBitsWithOtherPages) {
+  for (const DType kv_type : {DType::kF32, DType::kI8}) {
+    Server alone({.num_threads = 1, .kv_type = kv_type});
+    Server other({.num_threads = 2, .step_tokens = 50, .page_tokens = 32, .kv_type = kv_type});
+    const std::vector<Request> requests = MixedRequests(alone.Text());
+    std::vector<std::shared_ptr<RecordingSink>> sinks;
+    for (const Request& request : requests) sinks.push_back(other.Submit(request));
+    for (size_t i = 0; i < requests.size(); ++i) {
+      ASSERT_EQ(sinks[i]->Wait(), absl::OkStatus());
+      ExpectEqualBits(*sinks[i], *alone.RunAlone(requests[i]), requests[i]);
+    }
   }
 }
 

@@ -288,7 +288,6 @@ TEST_F(EngineTest, OptionsOutOfRangeAreRefused) {
   EXPECT_THAT(refuse({.page_tokens = 8}), HasSubstr("page_tokens = 8"));
   EXPECT_THAT(refuse({.page_tokens = 48}), HasSubstr("not a power of two"));
   EXPECT_THAT(refuse({.kv_type = DType::kBF16}), HasSubstr("kv_type = bf16"));
-  EXPECT_THAT(refuse({.kv_type = DType::kI8}), HasSubstr("kv_type = int8"));
   EXPECT_THAT(refuse({.kv_bytes = -5}), HasSubstr("kv_bytes = -5"));
   fake_.checkpoint.max_batch_rows = 100;
   EXPECT_THAT(refuse({.step_tokens = 101}), HasSubstr("100 rows"));

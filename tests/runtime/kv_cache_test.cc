@@ -53,6 +53,21 @@ TEST(KvCache, TakesTheBytesItIsGiven) {
                              HasSubstr("max_context = 100 tokens needs 7 pages")));
 }
 
+TEST(KvCache, CountsTheScalesOfInt8) {
+  MemoryBackend backend;
+  // A page: 2 pools x 2 layers x 3 heads x 16 tokens x (8 dims + a scale of 4 bytes).
+  constexpr int64_t kPageBytes = 2 * 2 * 3 * 16 * (8 + 4);
+  EngineOptions options{.max_context = 100, .page_tokens = 16, .kv_type = DType::kI8};
+  options.kv_bytes = 10 * kPageBytes + kPageBytes - 1;
+  const auto cache = KvCache::Create(SmallConfig(), options, &backend);
+  ASSERT_TRUE(cache.ok()) << cache.status();
+  const KvLayout& layout = (*cache)->Layout();
+  EXPECT_EQ(layout.num_pages, 10);
+  EXPECT_EQ(layout.PoolBytes(), size_t{10 * kPageBytes / 2});
+  // The last scale of the last block is the pool's last float.
+  EXPECT_EQ(layout.BlockIndex(1, 9, 2) + layout.ScaleIndex(15) + sizeof(float), layout.PoolBytes());
+}
+
 // A tree of files as the kernel shows them.
 class AvailableMemory : public testing::Test {
  protected:

@@ -163,7 +163,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{{"--model", "D", "--max-queued-requests", "65537"}, {"in [1, 65536]"}},
         BadLine{{"--model", "D", "--step-tokens", "16385"}, {"--step-tokens", "in [1, 16384]"}},
         BadLine{{"--model", "D", "--page-tokens", "17"}, {"--page-tokens", "one of 16, 32, 64"}},
-        BadLine{{"--model", "D", "--kv-type", "int8"}, {"\"int8\"", "one of fp16, fp32"}},
+        BadLine{{"--model", "D", "--kv-type", "bf16"}, {"\"bf16\"", "one of fp16, fp32, int8"}},
         BadLine{{"--model", "D", "--kv-memory", "2T"}, {"--kv-memory", "\"2T\"", "K, M or G"}},
         BadLine{{"--model", "D", "--kv-memory", "-1"}, {"--kv-memory", "\"-1\""}},
         BadLine{{"--model", "D", "--kv-memory", "99999999999G"}, {"--kv-memory"}},

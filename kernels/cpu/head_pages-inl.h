@@ -1,0 +1,92 @@
+// Where one sequence's keys and values of one head lie, and how their elements become floats.
+// Included once per target, inside foreach_target.h.
+#if defined(LSSAR_KERNELS_CPU_HEAD_PAGES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LSSAR_KERNELS_CPU_HEAD_PAGES_INL_H_
+#undef LSSAR_KERNELS_CPU_HEAD_PAGES_INL_H_
+#else
+#define LSSAR_KERNELS_CPU_HEAD_PAGES_INL_H_
+#endif
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/attention_plan.h"
+#include "kernels/ops.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lssar {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Elements that stand for a number only together with their token's scale.
+template <typename T>
+constexpr bool kHasScales = std::is_same_v<T, int8_t>;
+
+// As many elements as `d` has floats, widened, not scaled.
+template <class D, typename T>
+HWY_INLINE hn::Vec<D> LoadWideAs(D d, const T* from) {
+  return hn::PromoteTo(d, hn::LoadU(hn::Rebind<T, D>(), from));
+}
+template <class D>
+HWY_INLINE hn::Vec<D> LoadWideAs(D d, const float* from) {
+  return hn::LoadU(d, from);
+}
+template <class D>
+HWY_INLINE hn::Vec<D> LoadWideAs(D d, const int8_t* from) {
+  const hn::RebindToSigned<D> d_int;
+  return hn::ConvertTo(d, hn::PromoteTo(d_int, hn::LoadU(hn::Rebind<int8_t, D>(), from)));
+}
+
+template <typename T>
+class HeadPages {
+ public:
+  HeadPages(const AttentionArgs& args, const AttentionItem& item)
+      : layout_(args.kv.layout),
+        pages_(item.sequence->pages.data()),
+        k_(static_cast<const T*>(args.kv.k)),
+        v_(static_cast<const T*>(args.kv.v)),
+        layer_(args.layer),
+        head_(item.head),
+        page_shift_(std::countr_zero(static_cast<unsigned>(layout_.page_tokens))) {}
+
+  // The key's element of dim 0; the next dim's is KeyStride() further.
+  const T* Key(int key) const { return k_ + Block(key) + layout_.KeyIndex(Slot(key), 0); }
+  size_t KeyStride() const { return static_cast<size_t>(layout_.page_tokens); }
+  const T* Value(int key) const { return v_ + Block(key) + layout_.ValueIndex(Slot(key), 0); }
+
+  // The key's scale, then those of the later keys of its page; null where elements need none.
+  const float* KeyScales(int key) const { return ScaleIn(k_, key); }
+  const float* ValueScale(int key) const { return ScaleIn(v_, key); }
+
+ private:
+  size_t Block(int key) const {
+    return layout_.BlockIndex(layer_, pages_[key >> page_shift_], head_);
+  }
+  int Slot(int key) const { return key & (layout_.page_tokens - 1); }
+  const float* ScaleIn(const T* pool, int key) const {
+    if constexpr (!kHasScales<T>) return nullptr;
+    const char* block = reinterpret_cast<const char*>(pool + Block(key));
+    return reinterpret_cast<const float*>(block + layout_.ScaleIndex(Slot(key)));
+  }
+
+  const KvLayout& layout_;
+  const int32_t* pages_;
+  const T* k_;
+  const T* v_;
+  int layer_;
+  int head_;
+  int page_shift_;
+};
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lssar
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
