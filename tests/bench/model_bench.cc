@@ -115,7 +115,7 @@ class Runner {
                             .num_threads = flags_.num_threads,
                             .num_sequences = kNumTogether,
                             .tokens_per_sequence = kTogetherDepth + kDecodeTokens,
-                            .max_tokens = std::max(1024, deepest + kDecodeTokens + 8)});
+                            .max_tokens = std::max(1024, deepest + 512)});
     if (!model.ok()) {
       std::fprintf(stderr, "%s\n", model.status().ToString().c_str());
       return false;
@@ -137,8 +137,11 @@ class Runner {
     }
     std::printf("%-26s %-24s %9s %7s %8s %7s %8s %7s\n", "work", "format", "tokens/s", "spread",
                 "ceiling", "V rows", "peer", "ratio");
-    for (const int num_tokens : {512, 1024}) MeasurePrefill(num_tokens);
-    for (const int depth : flags_.depths) MeasureDecode(depth);
+    for (const int num_tokens : {512, 1024}) MeasurePrefill(num_tokens, 0);
+    for (const int depth : flags_.depths) {
+      MeasureDecode(depth);
+      if (depth > 0) MeasurePrefill(512, depth);
+    }
     MeasureTogether();
     const double mib = double(PeakBytes()) / (1 << 20);
     std::printf("%-26s %-24s %6.0f MiB", "peak memory", format_.c_str(), mib);
@@ -150,14 +153,17 @@ class Runner {
     return true;
   }
 
-  void MeasurePrefill(int num_tokens) {
-    Figure figure{.work = absl::StrCat("prefill ", num_tokens),
-                  .format = format_,
-                  .ceiling_name = "fp32 product"};
-    model_->Prefill(0, 0, num_tokens);
+  // A chunk of `num_tokens` behind `depth` cached ones. The peer has no such test: only at depth 0.
+  void MeasurePrefill(int num_tokens, int depth) {
+    Figure figure{
+        .work = absl::StrCat("prefill ", num_tokens, depth > 0 ? absl::StrCat(" at ", depth) : ""),
+        .format = format_,
+        .ceiling_name = "fp32 product"};
+    const auto run = [&] { model_->Prefill(0, depth, depth + num_tokens); };
+    run();
     model_->TakeCounters();
     for (int i = 0; i < flags_.num_repeats; ++i) {
-      figure.samples.push_back(num_tokens / SecondsOf([&] { model_->Prefill(0, 0, num_tokens); }));
+      figure.samples.push_back(num_tokens / SecondsOf(run));
     }
     const AttentionCounters counters = model_->TakeCounters();
     const ModelConfig& c = model_->Config();
@@ -170,7 +176,11 @@ class Runner {
                               double(counters.num_value_rows + counters.num_value_rows_read) /
                                   per_repeat * c.HeadDim());
     figure.ceiling = gemm_gflops_ * 1e9 / flops * num_tokens;
-    Finish(figure, counters, [&] { return peer_->Prefill(peer_gguf_, num_tokens); });
+    if (depth > 0) {
+      Finish(figure, counters, nullptr);
+    } else {
+      Finish(figure, counters, [&] { return peer_->Prefill(peer_gguf_, num_tokens); });
+    }
   }
 
   void MeasureDecode(int depth) {
@@ -225,7 +235,7 @@ class Runner {
               const std::function<absl::StatusOr<PeerResult>()>& run_peer) {
     figure.value_rows_read = double(counters.num_value_rows_read) /
                              double(std::max<int64_t>(1, counters.num_value_rows));
-    if (peer_ != nullptr) {
+    if (peer_ != nullptr && run_peer != nullptr) {
       const absl::StatusOr<PeerResult> peer = run_peer();
       if (peer.ok()) {
         figure.peer = peer->tokens_per_second;
