@@ -141,7 +141,7 @@ TEST(StepLoop, LogitsThatAreNotFiniteEndTheirRequestAlone) {
   EXPECT_EQ(bad_score.sink->Scores().size(), 1u);
   EXPECT_THAT(std::string(bad_score.sink->Status()->message()), HasSubstr("position 31"));
   EXPECT_EQ(good.sink->Status(), absl::OkStatus());
-  EXPECT_TRUE(good.sink->At(0) == RunAlone(Generate(Ids(30, 2), 20, 5), SmallOptions())->At(0));
+  EXPECT_TRUE(good.sink->At(0) == RunAlone(Generate(Ids(30, 2), 20, 5), SmallOptions(), 63)->At(0));
   EXPECT_EQ(world.NumFree(), 64);
 }
 

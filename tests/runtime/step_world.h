@@ -96,8 +96,10 @@ inline std::vector<int32_t> IdsOf(const std::vector<TokenResult>& tokens) {
 }
 
 // What the engine gives for one request that has it for itself.
-inline std::shared_ptr<RecordingSink> RunAlone(Request request, const EngineOptions& options) {
+inline std::shared_ptr<RecordingSink> RunAlone(Request request, const EngineOptions& options,
+                                               int32_t poison_id = -1) {
   World world(options);
+  world.fake.model->poison_id = poison_id;
   const Ticket ticket = world.Submit(std::move(request));
   world.RunAll();
   EXPECT_EQ(ticket.sink->Status(), absl::OkStatus());

@@ -84,9 +84,12 @@ class FakeModel : public LanguageModel {
   absl::StatusOr<LogitsBlock> Logits(const ForwardBatch& batch, int first, int count) override {
     LSSAR_CHECK(count >= 1 && count <= max_logits_rows);
     LSSAR_CHECK(first >= 0 && size_t(first + count) <= batch.logits_rows.size());
+    const auto vocab = size_t(config_.vocab_size);
     values_.clear();
     for (int i = first; i < first + count; ++i) {
       AppendLogits(hashes_[size_t(batch.logits_rows[size_t(i)])]);
+      // Said by chance it would end a request that a test meant to live.
+      if (poison_id >= 0) values_[values_.size() - vocab + size_t(poison_id)] += kNeverSaid;
     }
     return LogitsBlock{.num_rows = count, .vocab = config_.vocab_size, .values = values_};
   }
@@ -114,6 +117,7 @@ class FakeModel : public LanguageModel {
 
  private:
   static constexpr uint64_t kPoison = 0;
+  static constexpr float kNeverSaid = -1e4f;
 
   static char* Slot(const KvView& kv, const SequenceRows& rows, int position) {
     const int page = rows.pages[size_t(position / kv.layout.page_tokens)];
