@@ -63,6 +63,16 @@ class TerminalProgram:
         seen, self.output = self.output[:match.end()], self.output[match.end():]
         return seen
 
+    def expect_prompt(self):
+        """Until the editor listens. It prints its prompt a moment before it takes the terminal
+        over; keys typed in between are echoed, and Ctrl-C and Ctrl-D taken, by the terminal."""
+        self.expect('> ')
+        deadline = time.monotonic() + TIMEOUT_S / 4
+        while termios.tcgetattr(self._master)[3] & termios.ICANON:
+            if time.monotonic() > deadline:
+                raise AssertionError('the editor never took the terminal over')
+            time.sleep(0.002)
+
     def wait(self):
         """The exit code, once what is left to read was read."""
         try:
@@ -85,14 +95,16 @@ class ChatOnATerminalTest(unittest.TestCase):
 
     def test_edits_lines_and_remembers_them(self):
         with self.chat('--max-tokens', '8') as chat:
-            chat.expect('> ')
+            chat.expect_prompt()
             chat.type(b'stats' + CTRL_A + b'/\r')
             chat.expect('0 answers')
+            chat.expect_prompt()
             chat.type('Grüße\r'.encode())
             chat.expect(r'tokens.*\]')
+            chat.expect_prompt()
             chat.type(UP + UP + b'\r')  # /stats again
             chat.expect('1 answers')
-            chat.expect('> ')  # until the editor listens, Ctrl-D is the terminal's own
+            chat.expect_prompt()
             chat.type(CTRL_D)
             self.assertEqual(chat.wait(), 0)
         with open(self.history, encoding='utf-8') as file:
@@ -101,11 +113,12 @@ class ChatOnATerminalTest(unittest.TestCase):
 
     def test_ctrl_c_stops_the_answer_and_keeps_the_chat(self):
         with self.chat('--min-tokens', '15000', '--max-tokens', '15000') as chat:
-            chat.expect('> ')
+            chat.expect_prompt()
             chat.type(b'How are you?\r')
             chat.expect('How are you\\?[^>]*\n[^\n]*[a-z]{2}')  # the answer has begun
             chat.type(CTRL_C)
             chat.expect(r'\d tokens(, [\d.]+ tokens/s)?, stopped\]')  # one token has no rate
+            chat.expect_prompt()
             chat.type(b'/stats\r')
             stats = chat.expect(r'1 answers, (\d+) tokens generated; context: (\d+) of')
             generated, context = map(int, re.search(r'(\d+) tokens generated; context: (\d+)',
@@ -113,17 +126,19 @@ class ChatOnATerminalTest(unittest.TestCase):
             self.assertGreater(generated, 0)
             self.assertLess(generated, 15000)
             self.assertGreater(context, generated)  # the partial answer is part of the chat
+            chat.expect_prompt()
             chat.type(b'/quit\r')
             self.assertEqual(chat.wait(), 0)
 
     def test_ctrl_c_at_the_prompt_takes_the_line_back(self):
         with self.chat('--max-tokens', '8') as chat:
-            chat.expect('> ')
+            chat.expect_prompt()
             chat.type(b'/quit' + CTRL_C)
             chat.expect(r'\^C')
+            chat.expect_prompt()
             chat.type(b'/stats\r')
             chat.expect('0 answers')
-            chat.expect('> ')  # until the editor listens, Ctrl-D is the terminal's own
+            chat.expect_prompt()
             chat.type(CTRL_D)
             self.assertEqual(chat.wait(), 0)
 
