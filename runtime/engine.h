@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -15,31 +16,63 @@
 
 namespace lssar {
 
+// Told of steps as they end.
+class StepObserver {
+ public:
+  virtual ~StepObserver() = default;
+  virtual void OnStep(int num_rows) = 0;
+};
+
 struct EngineOptions {
   int max_context = 16384;  // tokens of prompt and output together
   // Running at once, choices of one request counted one by one; never more than step_tokens, so
   // that each has a row in every step.
   int max_sequences = 64;
   int max_queued_requests = 64;
+  // Prompt tokens (score: context and continuations) that may wait. 0: 16 times max_context.
+  int64_t max_queued_tokens = 0;
   int step_tokens = 512;  // rows of one step at most; decode rows come first
+  // Of a step in which others decode: prompts that advance, and rows of each at most. Rows deep in
+  // a long prompt cost more and count for more (scheduler.h).
+  int max_prefill_chunks = 2;
+  int chunk_tokens = 128;
+  bool prefix_cache = true;  // false: for every request as if use_prefix_cache were false
   int page_tokens = 64;
   DType kv_type = DType::kF16;
   // Bytes of the page pool; 0: four sequences of max_context, at most half of the machine's
   // available memory.
   int64_t kv_bytes = 0;
+  // Hears of every step, on the engine's thread; must not block, must outlive the engine.
+  StepObserver* observer = nullptr;
 };
 
-// A point-in-time view for GetInfo and tests.
+// Of the engine's thread, by stage of its step.
+struct StageTimes {
+  int64_t admit_ns = 0, plan_ns = 0, forward_ns = 0, sample_ns = 0, publish_ns = 0;
+  int64_t idle_ns = 0;  // no work
+};
+
+// A point-in-time view for GetInfo, GetStats, metrics, the watchdog and tests.
 struct EngineStats {
   bool is_serving = true;  // false: draining, stopped, or the backend failed for good
   int num_running = 0;     // requests
   int num_queued = 0;      // requests
+  int64_t num_queued_tokens = 0;
   int num_pages = 0;
-  int num_free_pages = 0;
+  int num_free_pages = 0;    // held by no one and not cached
+  int num_cached_pages = 0;  // cached and held by no one: can be had at any time
+  // Since start.
   int64_t num_steps = 0;
-  int64_t num_prompt_tokens = 0;     // computed since start
-  int64_t num_generated_tokens = 0;  // since start
+  int64_t num_rows = 0;
+  int64_t num_prompt_tokens = 0;  // computed
+  int64_t num_generated_tokens = 0;
+  int64_t num_preemptions = 0;
+  int64_t num_prefix_cache_queries = 0;  // tokens looked up
+  int64_t num_prefix_cache_hits = 0;     // tokens found
   AttentionCounters attention;
+  StageTimes stages;
+  // Begin of the step under way; nullopt: none is. One that lies far back: the engine hangs.
+  std::optional<Clock::time_point> step_started_at;
 };
 
 class Engine {

@@ -59,6 +59,10 @@ struct Request {
   std::optional<GenerateParams> generate = {};  // exactly one of the two is set
   std::optional<ScoreParams> score = {};
   std::optional<Clock::time_point> deadline = {};
+  int priority = 0;  // [-10, 10]; higher first, raised by waiting
+  // Takes prompt pages from the prefix cache and leaves them there. The same bits either way.
+  bool use_prefix_cache = true;
+  std::string cache_salt = {};  // pages are shared among equal salts only
 };
 
 enum class FinishReason : uint8_t { kEos, kStopString, kStopId, kLength };
@@ -97,6 +101,7 @@ struct RequestStats {
   int num_prompt_tokens = 0;  // score: of the context and all continuations
   int num_cached_tokens = 0;
   int num_generated_tokens = 0;  // over all choices
+  int num_preemptions = 0;       // times that a sequence was computed again
   int64_t queue_us = 0;          // Submit to admission
   int64_t prefill_us = 0;        // admission to the first token, or first score
   int64_t decode_us = 0;         // from there to the end
@@ -108,6 +113,9 @@ struct RequestStats {
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
+  // False while the reader is behind by more than its bound: the request's sequences get no rows
+  // until it is true again (Engine::Handle::Resume wakes an idle engine). Asked once a step.
+  virtual bool HasRoom() const { return true; }
   // The request was admitted: first of all calls (a request that ends while queued gets OnDone
   // alone).
   virtual void OnAdmitted(const RequestStats& stats) = 0;

@@ -33,7 +33,8 @@ struct GenerateResult {
   int num_first_tokens = 0;  // in the first delta: they cost the prefill, not a decode step
 
   int NumTokens() const;
-  // Of decoding: without the first delta. 0 when fewer than two deltas came.
+  // Of decoding, without each choice's first token: by the server's clock, or, of a call that did
+  // not finish, by arrival here. 0: nothing came after the first.
   double TokensPerSecond() const;
 };
 
