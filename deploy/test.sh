@@ -3,8 +3,8 @@
 # runs the tests.
 #
 #   sh deploy/test.sh          what every change must pass
-#   sh deploy/test.sh --all    also the container image, and the tests under the address, undefined
-#                              behaviour and thread sanitizers
+#   sh deploy/test.sh --all    also the container image, the tests in the dev build (DCHECKs), and
+#                              under the address, undefined behaviour and thread sanitizers
 set -eu
 cd "$(dirname "$0")/.."
 . deploy/packages.sh
@@ -17,7 +17,7 @@ case "$#:${1:-}" in
   0:) ;;
   1:--all)
     groups="$groups image"
-    presets="ci asan tsan"
+    presets="ci dev asan tsan"
     ;;
   *)
     echo "usage: sh deploy/test.sh [--all]" >&2

@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "clients/cli/interrupt.h"
 #include "clients/cli/terminal.h"
 #include "kernels/check.h"
 
@@ -70,6 +71,9 @@ class TerminalEditor : public LineEditor {
   TerminalEditor& operator=(const TerminalEditor&) = delete;
 
   Result Read(std::string* line) override {
+    // In the moments before and after libedit has the terminal Ctrl-C is a signal still: it must
+    // not end the chat.
+    const Interrupt signal;
     is_taken_back_ = false;
     int num_chars = 0;
     const char* text = el_gets(editor_, &num_chars);

@@ -1,4 +1,6 @@
 // `lssar`: the command line of the inference service.
+#include <google/protobuf/stubs/logging.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
@@ -117,6 +119,8 @@ int Main(int argc, char** argv) {
   Interrupt::Start();
   // gRPC logs connection attempts to stderr by itself; what matters reaches the user as a status.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+  // So does Protobuf about text that is not UTF-8; the server's answer names field and byte.
+  google::protobuf::SetLogHandler(nullptr);
 
   CLI::App root("Inference for GPT models with LSSAR attention.", "lssar");
   FillRoot(&root);

@@ -130,6 +130,15 @@ class ChatOnATerminalTest(unittest.TestCase):
             chat.type(b'/quit\r')
             self.assertEqual(chat.wait(), 0)
 
+    def test_ctrl_c_before_the_editor_listens_does_not_end_the_chat(self):
+        with self.chat('--max-tokens', '8') as chat:
+            for _ in range(5):
+                chat.expect('> ')
+                chat.type(CTRL_C)  # a signal or a key, as it comes
+                time.sleep(0.05)
+                chat.type(b'/stats\r')
+                chat.expect('0 answers')
+
     def test_ctrl_c_at_the_prompt_takes_the_line_back(self):
         with self.chat('--max-tokens', '8') as chat:
             chat.expect_prompt()
