@@ -20,6 +20,8 @@ inline constexpr int kMaxStreamInterval = 1024;
 inline constexpr int kMaxTokenizeBytes = 8 << 20;
 inline constexpr int kMaxDetokenizeIds = 1 << 20;
 inline constexpr int kDefaultMaxTokens = 256;
+inline constexpr int kMaxPriority = 10;  // and -10
+inline constexpr int kMaxCacheSaltBytes = 128;
 inline constexpr float kMaxTemperature = 100.0f;
 inline constexpr float kMaxRepetitionPenalty = 10.0f;
 inline constexpr float kMaxPenalty = 2.0f;
@@ -30,6 +32,8 @@ inline constexpr int kMaxContext = 1 << 20;
 inline constexpr int kMaxSequences = 1024;
 inline constexpr int kMaxQueuedRequests = 1 << 16;
 inline constexpr int kMaxStepTokens = 1 << 14;
+// Times max_context: EngineOptions::max_queued_tokens when that is 0.
+inline constexpr int kQueuedContexts = 16;
 
 // Steps in a row that may fail in the backend before the engine gives it up.
 inline constexpr int kMaxFailedSteps = 3;

@@ -68,6 +68,13 @@ inline absl::Status CheckText(const std::string& field, const std::string& text)
   return absl::InvalidArgumentError(absl::StrCat(field, " is not UTF-8 at byte ", *offset));
 }
 
+inline absl::Status CheckBytes(const std::string& field, size_t num_bytes, size_t low,
+                               size_t high) {
+  if (num_bytes >= low && num_bytes <= high) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " has ", num_bytes, " bytes; it must have ", low, " to ", high));
+}
+
 // Ids of `text`, after BOS when `bos` has one.
 // Errors  FAILED_PRECONDITION: no tokenizer
 inline absl::StatusOr<std::vector<int32_t>> EncodeField(const std::string& field,

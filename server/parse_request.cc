@@ -7,6 +7,7 @@
 
 #include "runtime/limits.h"
 #include "server/fields.h"
+#include "server/parse_sharing.h"
 
 namespace lssar {
 namespace {
@@ -174,10 +175,7 @@ absl::Status ReadStops(const v1::GenerateRequest& message, int vocab_size, Gener
     const std::string& text = message.stop_strings(i);
     const std::string field = absl::StrCat("stop_strings[", i, "]");
     LSSAR_RETURN_IF_ERROR(CheckText(field, text));
-    if (text.empty() || text.size() > limits::kMaxStopStringBytes) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          field, " has ", text.size(), " bytes; it must have 1 to ", limits::kMaxStopStringBytes));
-    }
+    LSSAR_RETURN_IF_ERROR(CheckBytes(field, text.size(), 1, limits::kMaxStopStringBytes));
     params.stop_strings.push_back(text);
   }
   LSSAR_RETURN_IF_ERROR(
@@ -216,6 +214,7 @@ absl::StatusOr<GenerateCall> ParseGenerate(const v1::GenerateRequest& message,
   LSSAR_RETURN_IF_ERROR(ReadSampling(message.sampling(), context, params.sampling));
   LSSAR_RETURN_IF_ERROR(ReadStops(message, checkpoint.config.vocab_size, params));
   LSSAR_RETURN_IF_ERROR(ReadOutputs(message, params, call));
+  LSSAR_RETURN_IF_ERROR(ReadSharing(message, call.request));
   auto prompt = ReadPrompt(message, checkpoint);
   if (!prompt.ok()) return prompt.status();
   LSSAR_RETURN_IF_ERROR(ReadLengths(message, prompt->ids.size(), context.max_context, params));

@@ -7,6 +7,7 @@
 #include "runtime/limits.h"
 #include "server/fields.h"
 #include "server/parse_request.h"
+#include "server/parse_sharing.h"
 
 namespace lssar {
 namespace {
@@ -168,11 +169,16 @@ absl::StatusOr<ScoreCall> ParseScore(const v1::ScoreRequest& message, const Pars
       CheckCount("items", size_t(message.items_size()), 1, limits::kMaxScoreItems));
   LSSAR_RETURN_IF_ERROR(
       CheckRange("top_logprobs", message.top_logprobs(), 0, limits::kMaxLogprobs));
+  Request shared;
+  LSSAR_RETURN_IF_ERROR(ReadSharing(message, shared));
   ScoreCall call;
   call.per_token = message.per_token();
   for (int i = 0; i < message.items_size(); ++i) {
     auto request = ItemReader(message.items(i), i, context).Read();
     if (!request.ok()) return request.status();
+    request->priority = shared.priority;
+    request->use_prefix_cache = shared.use_prefix_cache;
+    request->cache_salt = shared.cache_salt;
     request->score->num_logprobs = call.per_token ? message.top_logprobs() : 0;
     call.items.push_back(*std::move(request));
   }

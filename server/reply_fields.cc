@@ -29,6 +29,7 @@ v1::Usage ToUsage(const RequestStats& stats) {
   usage.set_num_prompt_tokens(stats.num_prompt_tokens);
   usage.set_num_cached_tokens(stats.num_cached_tokens);
   usage.set_num_generated_tokens(stats.num_generated_tokens);
+  usage.set_num_preemptions(stats.num_preemptions);
   usage.set_num_value_rows(stats.attention.num_value_rows);
   usage.set_num_value_rows_read(stats.attention.num_value_rows_read);
   return usage;
@@ -46,6 +47,7 @@ void AddStats(const RequestStats& more, RequestStats& total) {
   total.num_prompt_tokens += more.num_prompt_tokens;
   total.num_cached_tokens += more.num_cached_tokens;
   total.num_generated_tokens += more.num_generated_tokens;
+  total.num_preemptions += more.num_preemptions;
   total.queue_us += more.queue_us;
   total.prefill_us += more.prefill_us;
   total.decode_us += more.decode_us;

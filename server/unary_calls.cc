@@ -1,5 +1,8 @@
 #include "server/unary_calls.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -52,6 +55,11 @@ void DescribeEngine(const ServedModel& model, v1::GetInfoReply& reply) {
   v1::Limits& limits = *reply.mutable_limits();
   limits.set_max_sequences(options.max_sequences);
   limits.set_max_queued_requests(options.max_queued_requests);
+  const int64_t max_queued_tokens = options.max_queued_tokens > 0
+                                        ? options.max_queued_tokens
+                                        : int64_t{limits::kQueuedContexts} * options.max_context;
+  limits.set_max_queued_tokens(static_cast<int32_t>(
+      std::min<int64_t>(max_queued_tokens, std::numeric_limits<int32_t>::max())));
   limits.set_step_tokens(options.step_tokens);
   limits.set_max_message_bytes(limits::kMaxMessageBytes);
   limits.set_max_choices(limits::kMaxChoices);

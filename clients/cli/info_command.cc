@@ -45,6 +45,7 @@ Json ToJson(const v1::GetInfoReply& reply) {
   json["self_check_error"] = reply.has_self_check_error() ? Json(reply.self_check_error()) : Json();
   json["limits"] = {{"max_sequences", limits.max_sequences()},
                     {"max_queued_requests", limits.max_queued_requests()},
+                    {"max_queued_tokens", limits.max_queued_tokens()},
                     {"step_tokens", limits.step_tokens()},
                     {"max_message_bytes", limits.max_message_bytes()},
                     {"max_choices", limits.max_choices()},

@@ -35,6 +35,7 @@ Json UsageToJson(const v1::Usage& usage) {
   return {{"num_prompt_tokens", usage.num_prompt_tokens()},
           {"num_cached_tokens", usage.num_cached_tokens()},
           {"num_generated_tokens", usage.num_generated_tokens()},
+          {"num_preemptions", usage.num_preemptions()},
           {"num_value_rows", usage.num_value_rows()},
           {"num_value_rows_read", usage.num_value_rows_read()}};
 }

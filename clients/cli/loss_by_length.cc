@@ -28,8 +28,10 @@ absl::Status CheckLengths(const LossOptions& options, size_t num_ids, int max_co
 }
 
 // Each row's first id is its context, the others are the continuation.
-v1::ScoreRequest MakeRequest(const std::vector<int32_t>& ids, const LossAtLength& at) {
+v1::ScoreRequest MakeRequest(const std::vector<int32_t>& ids, const LossAtLength& at,
+                             const SharingFlags& sharing) {
   v1::ScoreRequest request;
+  FillSharing(sharing, &request);
   for (int row_idx = 0; row_idx < at.num_rows; ++row_idx) {
     const std::vector<int32_t> row = EvaluationRow(ids, at.length, at.num_rows, row_idx);
     v1::ScoreItem* item = request.add_items();
@@ -91,7 +93,7 @@ absl::StatusOr<std::vector<LossAtLength>> MeasureLossByLength(v1::Inference::Stu
   for (LossAtLength& at : results) {
     const std::string note = absl::StrCat("length ", at.length);
     const auto scored =
-        RunScore(stub, MakeRequest(ids, at), interrupt,
+        RunScore(stub, MakeRequest(ids, at, options.sharing), interrupt,
                  [&](const v1::ContinuationScore&) { progress.Advance(at.length, note); });
     if (!scored.ok()) return scored.status();
     for (const auto& item : *scored) {

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "clients/cli/interrupt.h"
+#include "clients/cli/sharing_flags.h"
 #include "lssar/v1/inference.grpc.pb.h"
 
 namespace lssar::cli {
@@ -40,6 +41,7 @@ struct LossAtLength {
 struct LossOptions {
   std::vector<int> lengths;
   std::optional<int> num_rows;  // nullopt: NumEvaluationRows
+  SharingFlags sharing;
 };
 
 // A progress bar on stderr while it runs.

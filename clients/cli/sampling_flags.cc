@@ -78,6 +78,7 @@ void AddSamplingFlags(CLI::App* app, SamplingFlags* flags) {
   app->add_flag("--ignore-eos", flags->ignore_eos, "generate on after the end-of-text token")
       ->group(kGroup);
   AddSamplingGroup(app, flags);
+  AddSharingFlags(app, &flags->sharing);
 }
 
 absl::Status FillRequest(const SamplingFlags& flags, v1::GenerateRequest* request) {
@@ -97,6 +98,7 @@ absl::Status FillRequest(const SamplingFlags& flags, v1::GenerateRequest* reques
   if (flags.ignore_eos) request->set_ignore_eos(true);
   for (const std::string& stop : flags.stop_strings) request->add_stop_strings(stop);
   request->mutable_stop_token_ids()->Add(flags.stop_ids.begin(), flags.stop_ids.end());
+  FillSharing(flags.sharing, request);
   return AddLogitBiases(flags.logit_biases, sampling);
 }
 

@@ -1,4 +1,4 @@
-// The flags of lssar.v1.Sampling and of a choice's end, for every command that generates.
+// The flags of every command that generates: lssar.v1.Sampling, a choice's end, what is shared.
 #ifndef LSSAR_CLIENTS_CLI_SAMPLING_FLAGS_H_
 #define LSSAR_CLIENTS_CLI_SAMPLING_FLAGS_H_
 
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "clients/cli/sharing_flags.h"
 #include "lssar/v1/inference.pb.h"
 
 namespace CLI {
@@ -34,6 +35,7 @@ struct SamplingFlags {
   bool ignore_eos = false;
   std::vector<std::string> stop_strings;
   std::vector<int> stop_ids;
+  SharingFlags sharing;
 };
 
 void AddSamplingFlags(CLI::App* app, SamplingFlags* flags);

@@ -18,6 +18,7 @@
 #include "clients/cli/read_text.h"
 #include "clients/cli/score_call.h"
 #include "clients/cli/score_file.h"
+#include "clients/cli/sharing_flags.h"
 #include "clients/cli/table.h"
 #include "clients/cli/terminal.h"
 #include "clients/cli/usage.h"
@@ -134,6 +135,7 @@ class ScoreCommand : public Command {
         ->check(CLI::Range(1, 1024));
     app->add_flag("--json", json_, "one JSON object a line: an item, or all lengths")
         ->group("Output");
+    AddSharingFlags(app, &sharing_);
     AddConnectionFlags(app, &connection_);
     app->footer(
         "Examples:\n"
@@ -197,6 +199,7 @@ class ScoreCommand : public Command {
     for (size_t first = 0; first < items.size(); first += kItemsPerCall) {
       const size_t end = std::min(items.size(), first + kItemsPerCall);
       v1::ScoreRequest request;
+      FillSharing(sharing_, &request);
       request.set_per_token(tokens_);
       if (tokens_) request.set_top_logprobs(1);
       for (size_t i = first; i < end; ++i) *request.add_items() = items[i];
@@ -229,7 +232,8 @@ class ScoreCommand : public Command {
     const auto connection = Connection::Open(connection_);
     if (!connection.ok()) return connection.status();
     Interrupt interrupt;
-    const LossOptions options{.lengths = *std::move(lengths), .num_rows = num_rows_};
+    const LossOptions options{
+        .lengths = *std::move(lengths), .num_rows = num_rows_, .sharing = sharing_};
     const auto results = MeasureLossByLength((*connection)->Stub(), *ids, options, &interrupt);
     if (!results.ok()) return results.status();
     json_ ? PrintLossJson(*results) : PrintLossTable(*results);
@@ -244,6 +248,7 @@ class ScoreCommand : public Command {
   std::string lengths_ = "1K,2K,4K,8K,16K";
   std::optional<int> num_rows_;
   bool json_ = false;
+  SharingFlags sharing_;
   ConnectionFlags connection_;
 };
 

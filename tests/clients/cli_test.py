@@ -191,6 +191,11 @@ class UsageTest(unittest.TestCase):
     def test_the_servers_limits_are_usage_too(self):
         self.expect_usage('temperature', 'generate', 'x', '--temperature', '-1', model=True)
         self.expect_usage('max_tokens', 'generate', 'x', '--max-tokens', '99999', model=True)
+        score = 'score', '--continuation', 'x'
+        for command in ('generate', 'x'), score:
+            self.expect_usage('priority is 11', *command, '--priority', '11', model=True)
+            self.expect_usage('cache_salt has 129 bytes', *command, '--cache-salt', 's' * 129,
+                              model=True)
 
     def test_help_ends_with_two_examples(self):
         for command in 'generate', 'chat', 'score', 'passkey', 'info':

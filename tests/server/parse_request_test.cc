@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <random>
@@ -51,6 +52,9 @@ TEST_F(ParseRequestTest, UnsetFieldsTakeTheDefaultsOfTheProto) {
   EXPECT_EQ(params.num_prompt_logprobs, -1);
   EXPECT_EQ(call->stream_interval, 1);
   EXPECT_EQ(call->echo, "");
+  EXPECT_EQ(call->request.priority, 0);
+  EXPECT_TRUE(call->request.use_prefix_cache);
+  EXPECT_EQ(call->request.cache_salt, "");
 }
 
 TEST_F(ParseRequestTest, MaxTokensIs256WhereTheContextHasRoom) {
@@ -86,6 +90,9 @@ TEST_F(ParseRequestTest, SetFieldsArriveZeroIncluded) {
   request.set_prompt_logprobs(20);
   request.set_echo(true);
   request.set_stream_interval(1024);
+  request.set_priority(-10);
+  request.set_use_prefix_cache(false);
+  request.set_cache_salt(std::string(128, 's'));
   const auto call = ParseGenerate(request, Context());
   ASSERT_TRUE(call.ok()) << call.status();
   const GenerateParams& params = *call->request.generate;
@@ -110,6 +117,9 @@ TEST_F(ParseRequestTest, SetFieldsArriveZeroIncluded) {
   EXPECT_EQ(params.num_prompt_logprobs, 20);
   EXPECT_EQ(call->echo, "Hello");
   EXPECT_EQ(call->stream_interval, 1024);
+  EXPECT_EQ(call->request.priority, -10);
+  EXPECT_FALSE(call->request.use_prefix_cache);
+  EXPECT_EQ(call->request.cache_salt, std::string(128, 's'));
 }
 
 TEST_F(ParseRequestTest, IdsAreTakenAsTheyAre) {
@@ -264,6 +274,14 @@ INSTANTIATE_TEST_SUITE_P(
         Bad("IntervalZero", &G::set_stream_interval, 0,
             "stream_interval is 0; it must be in [1, 1024]"),
         Bad("IntervalHigh", &G::set_stream_interval, 1025, "stream_interval is 1025;"),
+        Bad("PriorityLow", &G::set_priority, -11, "priority is -11; it must be in [-10, 10]"),
+        Bad("PriorityHigh", &G::set_priority, 11, "priority is 11; it must be in [-10, 10]"),
+        BadField{"SaltLong",
+                 [](G& r) { r.set_cache_salt(std::string(129, 's')); },
+                 {"cache_salt has 129 bytes; it must have 0 to 128"}},
+        BadField{"SaltNotUtf8",
+                 [](G& r) { r.set_cache_salt(std::string("ab\xff")); },
+                 {"cache_salt is not UTF-8 at byte 2"}},
         BadField{"StopEmpty",
                  [](G& r) { r.add_stop_strings(std::string()); },
                  {"stop_strings[0] has 0 bytes; it must have 1 to 256"}},
@@ -379,6 +397,8 @@ void CheckPromises(const GenerateCall& call) {
   ASSERT_GT(params.sampling.repetition_penalty, 0.0f);
   ASSERT_GE(params.num_choices, 1);
   ASSERT_LE(params.num_choices, limits::kMaxChoices);
+  ASSERT_LE(std::abs(call.request.priority), limits::kMaxPriority);
+  ASSERT_LE(std::ssize(call.request.cache_salt), limits::kMaxCacheSaltBytes);
   for (const int32_t id : call.request.prompt) {
     ASSERT_GE(id, 0);
     ASSERT_LT(id, 4096);
@@ -397,6 +417,9 @@ TEST_F(ParseRequestTest, RandomBytesAreAnsweredAndNeverBreakAPromise) {
   seed.set_max_tokens(4);
   seed.add_stop_strings("stop");
   seed.set_n(2);
+  seed.set_priority(3);
+  seed.set_use_prefix_cache(true);
+  seed.set_cache_salt("salt");
   const std::string seed_bytes = seed.SerializeAsString();
   int num_parsed = 0;
   for (int round = 0; round < 20'000; ++round) {

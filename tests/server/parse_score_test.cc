@@ -72,6 +72,26 @@ TEST_F(ParseScoreTest, ScoreWithoutBosNeedsAContext) {
   EXPECT_EQ(call.status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST_F(ParseScoreTest, WhatIsSharedHoldsForEveryItem) {
+  v1::ScoreRequest request = PairRequest("The cat", " sat");
+  *request.add_items() = request.items(0);
+  const auto unset = ParseScore(request, Context());
+  ASSERT_TRUE(unset.ok()) << unset.status();
+  request.set_priority(10);
+  request.set_use_prefix_cache(false);
+  request.set_cache_salt("salt");
+  const auto set = ParseScore(request, Context());
+  ASSERT_TRUE(set.ok()) << set.status();
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(unset->items[i].priority, 0);
+    EXPECT_TRUE(unset->items[i].use_prefix_cache);
+    EXPECT_EQ(unset->items[i].cache_salt, "");
+    EXPECT_EQ(set->items[i].priority, 10);
+    EXPECT_FALSE(set->items[i].use_prefix_cache);
+    EXPECT_EQ(set->items[i].cache_salt, "salt");
+  }
+}
+
 struct BadScore {
   const char* name;
   std::function<void(v1::ScoreRequest&)> spoil;
@@ -136,6 +156,13 @@ INSTANTIATE_TEST_SUITE_P(
         BadScore{"TopLow", [](R& r) { r.set_top_logprobs(-1); },
                  "top_logprobs is -1; it must be in [0, 20]"},
         BadScore{"TopHigh", [](R& r) { r.set_top_logprobs(21); }, "top_logprobs is 21;"},
+        BadScore{"PriorityLow", [](R& r) { r.set_priority(-11); },
+                 "priority is -11; it must be in [-10, 10]"},
+        BadScore{"PriorityHigh", [](R& r) { r.set_priority(11); }, "priority is 11;"},
+        BadScore{"SaltLong", [](R& r) { r.set_cache_salt(std::string(129, 's')); },
+                 "cache_salt has 129 bytes; it must have 0 to 128"},
+        BadScore{"SaltNotUtf8", [](R& r) { r.set_cache_salt("a\xff"); },
+                 "cache_salt is not UTF-8 at byte 1"},
         BadScore{"MixedAfterSpace",
                  [](R& r) {
                    r.mutable_items(0)->mutable_context()->set_text("The cat ");

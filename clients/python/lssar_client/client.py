@@ -203,16 +203,19 @@ class Client:
         return generations
 
     def score(self, context: Text, continuations: Sequence[Text], *, per_token: bool = False,
-              top_logprobs: int = 0) -> list[Continuation]:
-        """Log-probability of each continuation after the context, which is computed once."""
+              top_logprobs: int = 0, **options: Any) -> list[Continuation]:
+        """Log-probability of each continuation after the context, which is computed once. Options
+        are the other fields of ScoreRequest: priority, use_prefix_cache, cache_salt."""
         item = pb.ScoreItem(context=_score_text(context),
                             continuations=[_score_text(text) for text in continuations])
-        return self.score_items([item], per_token=per_token, top_logprobs=top_logprobs)[0]
+        return self.score_items([item], per_token=per_token, top_logprobs=top_logprobs,
+                                **options)[0]
 
     def score_items(self, items: Sequence[pb.ScoreItem], *, per_token: bool = False,
-                    top_logprobs: int = 0) -> list[list[Continuation]]:
-        """Many items in one call: [item][continuation]."""
-        request = pb.ScoreRequest(items=items, per_token=per_token, top_logprobs=top_logprobs)
+                    top_logprobs: int = 0, **options: Any) -> list[list[Continuation]]:
+        """Many items in one call: [item][continuation]. Options as for score()."""
+        request = pb.ScoreRequest(items=items, per_token=per_token, top_logprobs=top_logprobs,
+                                  **options)
         tokens: dict[tuple[int, int], list[Token]] = {}
         scores: dict[tuple[int, int], Continuation] = {}
         try:
