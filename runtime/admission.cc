@@ -35,6 +35,12 @@ Demand DemandOf(const Request& request, const KvLayout& layout) {
           .num_pages = layout.PagesFor(num_tokens)};
 }
 
+int64_t MaxQueuedTokens(const EngineOptions& options) {
+  constexpr int64_t kDefaultFullContexts = 16;
+  if (options.max_queued_tokens > 0) return options.max_queued_tokens;
+  return kDefaultFullContexts * options.max_context;
+}
+
 int MaxRunning(const EngineOptions& options) {
   return std::min(options.max_sequences, options.step_tokens);
 }

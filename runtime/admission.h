@@ -20,6 +20,9 @@ struct Demand {
 // Requires  num_tokens fits an int: CheckFits made sure
 Demand DemandOf(const Request& request, const KvLayout& layout);
 
+// Prompt tokens that may wait.
+int64_t MaxQueuedTokens(const EngineOptions& options);
+
 // Sequences that may run at once.
 int MaxRunning(const EngineOptions& options);
 

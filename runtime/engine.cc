@@ -22,8 +22,9 @@ class EngineThread final : public Engine {
                const EngineOptions& options)
       : checkpoint_(checkpoint),
         options_(options),
-        queue_(options.max_queued_requests),
-        loop_(checkpoint, std::move(kv_cache), options, &queue_),
+        queue_(
+            std::make_shared<RequestQueue>(options.max_queued_requests, MaxQueuedTokens(options))),
+        loop_(checkpoint, std::move(kv_cache), options, queue_.get()),
         thread_([this] { Run(); }) {}
 
   ~EngineThread() override { Drain(absl::ZeroDuration()); }
@@ -36,18 +37,18 @@ class EngineThread final : public Engine {
           "stop_strings: this checkpoint has no tokenizer, so its output has no text to match");
     }
     auto cancelled = std::make_shared<std::atomic<bool>>(false);
-    const absl::Status pushed = queue_.Push({.request = std::move(request),
-                                             .sink = std::move(sink),
-                                             .cancelled = cancelled,
-                                             .submitted_at = Clock::now()});
+    const absl::Status pushed = queue_->Push({.request = std::move(request),
+                                              .sink = std::move(sink),
+                                              .cancelled = cancelled,
+                                              .submitted_at = Clock::now()});
     if (!pushed.ok()) return pushed;
-    return Handle(std::move(cancelled));
+    return Handle(std::move(cancelled), queue_);
   }
 
   bool Drain(absl::Duration limit) override {
-    queue_.Close(absl::UnavailableError("the engine is draining: it takes no new requests"));
-    queue_.WaitUntilNoneOpen(limit);
-    queue_.Stop();
+    queue_->Close(absl::UnavailableError("the engine is draining: it takes no new requests"));
+    queue_->WaitUntilNoneOpen(limit);
+    queue_->Stop();
     const std::lock_guard lock(join_mutex_);
     if (thread_.joinable()) thread_.join();
     return num_cut_ == 0;
@@ -60,24 +61,30 @@ class EngineThread final : public Engine {
  private:
   void Run() {
     absl::Status end = absl::UnavailableError("the engine was stopped");
-    int num_failed_steps = 0;  // in a row
-    while (queue_.WaitForWork(loop_.IsRunning())) {
+    while (WaitForWork()) {
       const absl::Status status = loop_.Step();
-      num_failed_steps = status.ok() ? 0 : num_failed_steps + 1;
-      if (num_failed_steps == limits::kMaxFailedSteps) {
+      if (loop_.NumFailedSteps() == limits::kMaxFailedSteps) {
         end = absl::UnavailableError(
-            absl::StrCat("the engine stopped: ", num_failed_steps,
+            absl::StrCat("the engine stopped: ", limits::kMaxFailedSteps,
                          " steps in a row failed, the last with: ", status.message()));
-        queue_.Close(end);
+        queue_->Close(end);
         break;
       }
     }
     num_cut_ = loop_.EndAll(end);
   }
 
+  // False: stopped.
+  bool WaitForWork() {
+    const Clock::time_point from = Clock::now();
+    const bool goes_on = queue_->WaitForWork(loop_.NextStepAt());
+    loop_.CountIdle(Clock::now() - from);
+    return goes_on;
+  }
+
   Checkpoint* const checkpoint_;
   const EngineOptions options_;
-  RequestQueue queue_;
+  const std::shared_ptr<RequestQueue> queue_;  // shared with the handles
   StepLoop loop_;
   int num_cut_ = 0;  // written by the thread, read after its end
   std::mutex join_mutex_;
@@ -100,7 +107,10 @@ absl::Status CheckOptions(const EngineOptions& options) {
         CheckRange("max_sequences", options.max_sequences, 1, limits::kMaxSequences),
         CheckRange("max_queued_requests", options.max_queued_requests, 1,
                    limits::kMaxQueuedRequests),
+        CheckRange("max_queued_tokens", options.max_queued_tokens, 0, limits::kMaxQueuedTokens),
         CheckRange("step_tokens", options.step_tokens, 1, limits::kMaxStepTokens),
+        CheckRange("max_prefill_chunks", options.max_prefill_chunks, 1, limits::kMaxSequences),
+        CheckRange("chunk_tokens", options.chunk_tokens, 1, limits::kMaxStepTokens),
         CheckRange("page_tokens", options.page_tokens, kMinPageTokens, kMaxPageTokens),
         CheckRange("kv_bytes", options.kv_bytes, 0, std::numeric_limits<int64_t>::max())}) {
     if (!status.ok()) return status;
@@ -118,6 +128,16 @@ absl::Status CheckOptions(const EngineOptions& options) {
 }
 
 }  // namespace
+
+void Engine::Handle::Cancel() const {
+  if (cancelled_ == nullptr) return;
+  cancelled_->store(true, std::memory_order_relaxed);
+  queue_->Wake();
+}
+
+void Engine::Handle::Resume() const {
+  if (queue_ != nullptr) queue_->Wake();
+}
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Checkpoint* checkpoint, Backend* backend,
                                                        const EngineOptions& options) {

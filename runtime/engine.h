@@ -16,7 +16,9 @@
 
 namespace lssar {
 
-// Told of steps as they end.
+class RequestQueue;
+
+// Told of steps as they end, of those that ran rows.
 class StepObserver {
  public:
   virtual ~StepObserver() = default;
@@ -29,13 +31,14 @@ struct EngineOptions {
   // that each has a row in every step.
   int max_sequences = 64;
   int max_queued_requests = 64;
-  // Prompt tokens (score: context and continuations) that may wait. 0: 16 times max_context.
+  // Prompt tokens (score: context and continuations) that may wait; an empty queue takes any
+  // request. 0: 16 times max_context.
   int64_t max_queued_tokens = 0;
   int step_tokens = 512;  // rows of one step at most; decode rows come first
-  // Of a step in which others decode: prompts that advance, and rows of each at most. Rows deep in
-  // a long prompt cost more and count for more (scheduler.h).
+  // Of a step in which others decode: prompts that advance, and the rows of all of them together at
+  // most. Rows deep in a long prompt cost more and count for more (scheduler.h).
   int max_prefill_chunks = 2;
-  int chunk_tokens = 128;
+  int chunk_tokens = 64;
   bool prefix_cache = true;  // false: for every request as if use_prefix_cache were false
   int page_tokens = 64;
   DType kv_type = DType::kF16;
@@ -77,21 +80,24 @@ struct EngineStats {
 
 class Engine {
  public:
-  // Cancels a submitted request; copyable, outlives the request and the engine.
+  // Of a submitted request; copyable, outlives the request and the engine. Any thread, never
+  // blocks.
   class Handle {
    public:
     Handle() = default;  // names no request
-    explicit Handle(std::shared_ptr<std::atomic<bool>> cancelled)
-        : cancelled_(std::move(cancelled)) {}
+    Handle(std::shared_ptr<std::atomic<bool>> cancelled, std::shared_ptr<RequestQueue> queue)
+        : cancelled_(std::move(cancelled)), queue_(std::move(queue)) {}
 
-    // Any thread, never blocks. The request ends with CANCELLED, if it has not ended by then, and
-    // its pages are free one step later.
-    void Cancel() const {
-      if (cancelled_ != nullptr) cancelled_->store(true, std::memory_order_relaxed);
-    }
+    // The request ends with CANCELLED, if it has not ended by then, and its pages are free one step
+    // later.
+    void Cancel() const;
+
+    // TokenSink::HasRoom may have become true: a sleeping engine asks it again.
+    void Resume() const;
 
    private:
     std::shared_ptr<std::atomic<bool>> cancelled_;
+    std::shared_ptr<RequestQueue> queue_;
   };
 
   // `checkpoint` and `backend` must outlive the engine. The thread starts at once.

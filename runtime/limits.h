@@ -2,6 +2,7 @@
 #ifndef LSSAR_RUNTIME_LIMITS_H_
 #define LSSAR_RUNTIME_LIMITS_H_
 
+#include <chrono>
 #include <cstdint>
 
 namespace lssar::limits {
@@ -27,13 +28,21 @@ inline constexpr float kMaxRepetitionPenalty = 10.0f;
 inline constexpr float kMaxPenalty = 2.0f;
 inline constexpr float kMaxLogitBias = 100.0f;
 
+inline constexpr int kMaxPriority = 10;  // and -10 at least
+
 // Options of the engine.
 inline constexpr int kMaxContext = 1 << 20;
 inline constexpr int kMaxSequences = 1024;
 inline constexpr int kMaxQueuedRequests = 1 << 16;
+inline constexpr int64_t kMaxQueuedTokens = int64_t{1} << 40;
 inline constexpr int kMaxStepTokens = 1 << 14;
 // Times max_context: EngineOptions::max_queued_tokens when that is 0.
 inline constexpr int kQueuedContexts = 16;
+
+// A level of priority is worth this much waiting: a request that has waited 5 s stands beside one
+// of the next higher priority that comes now. So the highest passes the lowest by 100 s, never for
+// ever.
+inline constexpr std::chrono::seconds kWaitPerPriority{5};
 
 // Steps in a row that may fail in the backend before the engine gives it up.
 inline constexpr int kMaxFailedSteps = 3;

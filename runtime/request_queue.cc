@@ -21,16 +21,36 @@ absl::Status DueStatus(const Submission& submission, Clock::time_point now) {
   return absl::OkStatus();
 }
 
+int64_t NumPromptTokens(const Request& request) {
+  auto num_tokens = int64_t(request.prompt.size());
+  if (!request.score) return num_tokens;
+  for (const auto& continuation : request.score->continuations) {
+    num_tokens += int64_t(continuation.size());
+  }
+  return num_tokens;
+}
+
 absl::Status RequestQueue::Push(Submission submission) {
+  const int64_t num_tokens = NumPromptTokens(submission.request);
   {
     const std::lock_guard lock(mutex_);
     if (!closed_.ok()) return closed_;
-    if (int(queue_.size()) >= max_queued_) {
+    if (int(queue_.size()) >= max_requests_) {
       return absl::ResourceExhaustedError(
           absl::StrCat("the queue is full: ", queue_.size(),
-                       " requests wait (max_queued_requests = ", max_queued_, ")"));
+                       " requests wait (max_queued_requests = ", max_requests_, ")"));
     }
-    queue_.push_back(std::move(submission));
+    if (!queue_.empty() && num_tokens_ + num_tokens > max_tokens_) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the queue is full: ", num_tokens_, " queued prompt tokens + ", num_tokens,
+                       " of this request = ", num_tokens_ + num_tokens,
+                       " (max_queued_tokens = ", max_tokens_, ")"));
+    }
+    const auto at =
+        std::ranges::upper_bound(queue_, submission.Seniority(), {}, &Submission::Seniority);
+    queue_.insert(at, std::move(submission));
+    num_tokens_ += num_tokens;
+    is_woken_ = true;
     ++num_open_;
   }
   work_.notify_one();
@@ -50,6 +70,14 @@ bool RequestQueue::WaitUntilNoneOpen(absl::Duration limit) {
                              [this] { return num_open_ == 0; });
 }
 
+void RequestQueue::Wake() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_woken_ = true;
+  }
+  work_.notify_one();
+}
+
 void RequestQueue::Stop() {
   {
     const std::lock_guard lock(mutex_);
@@ -58,40 +86,58 @@ void RequestQueue::Stop() {
   work_.notify_one();
 }
 
-bool RequestQueue::IsClosed() const {
+RequestQueue::Load RequestQueue::CurrentLoad() const {
   const std::lock_guard lock(mutex_);
-  return !closed_.ok();
+  return {
+      .num_requests = int(queue_.size()), .num_tokens = num_tokens_, .is_closed = !closed_.ok()};
 }
 
-int RequestQueue::NumQueued() const {
-  const std::lock_guard lock(mutex_);
-  return int(queue_.size());
-}
-
-bool RequestQueue::WaitForWork(bool is_running) {
+bool RequestQueue::WaitForWork(Clock::time_point until) {
   std::unique_lock lock(mutex_);
-  work_.wait(lock, [&] { return is_stopped_ || is_running || !queue_.empty(); });
+  const auto is_called = [this] { return is_stopped_ || is_woken_; };
+  if (until == Clock::time_point::max()) {
+    work_.wait(lock, is_called);
+  } else {
+    work_.wait_until(lock, until, is_called);
+  }
+  is_woken_ = false;
   return !is_stopped_;
+}
+
+Clock::time_point RequestQueue::NextDeadline() const {
+  const std::lock_guard lock(mutex_);
+  Clock::time_point earliest = Clock::time_point::max();
+  for (const Submission& submission : queue_) {
+    if (submission.request.deadline) earliest = std::min(earliest, *submission.request.deadline);
+  }
+  return earliest;
+}
+
+Submission RequestQueue::Take(std::deque<Submission>::iterator at) {
+  Submission submission = std::move(*at);
+  queue_.erase(at);
+  num_tokens_ -= NumPromptTokens(submission.request);
+  return submission;
 }
 
 std::optional<Submission> RequestQueue::PopIf(
     const std::function<bool(const Request&)>& is_admissible) {
   const std::lock_guard lock(mutex_);
   if (queue_.empty() || !is_admissible(queue_.front().request)) return std::nullopt;
-  Submission submission = std::move(queue_.front());
-  queue_.pop_front();
-  return submission;
+  return Take(queue_.begin());
 }
 
 void RequestQueue::TakeDue(Clock::time_point now,
                            std::vector<std::pair<Submission, absl::Status>>* due) {
   const std::lock_guard lock(mutex_);
-  std::erase_if(queue_, [&](Submission& submission) {
-    absl::Status status = DueStatus(submission, now);
-    if (status.ok()) return false;
-    due->emplace_back(std::move(submission), std::move(status));
-    return true;
-  });
+  for (size_t i = 0; i < queue_.size();) {
+    absl::Status status = DueStatus(queue_[i], now);
+    if (status.ok()) {
+      ++i;
+    } else {
+      due->emplace_back(Take(queue_.begin() + std::ptrdiff_t(i)), std::move(status));
+    }
+  }
 }
 
 std::vector<Submission> RequestQueue::TakeAll() {
@@ -99,6 +145,7 @@ std::vector<Submission> RequestQueue::TakeAll() {
   std::vector<Submission> all(std::make_move_iterator(queue_.begin()),
                               std::make_move_iterator(queue_.end()));
   queue_.clear();
+  num_tokens_ = 0;
   return all;
 }
 

@@ -18,14 +18,7 @@ int64_t Microseconds(Clock::duration d) {
 
 // Of a request that has just been admitted, or ended before it was.
 RequestStats StatsAtAdmission(const Submission& submission, Clock::time_point now) {
-  const Request& request = submission.request;
-  size_t num_prompt_tokens = request.prompt.size();
-  if (request.score) {
-    for (const auto& continuation : request.score->continuations) {
-      num_prompt_tokens += continuation.size();
-    }
-  }
-  return {.num_prompt_tokens = int(num_prompt_tokens),
+  return {.num_prompt_tokens = int(NumPromptTokens(submission.request)),
           .queue_us = Microseconds(now - submission.submitted_at)};
 }
 
@@ -37,10 +30,11 @@ void Add(const AttentionCounters& from, AttentionCounters* to) {
 }  // namespace
 
 StepLoop::StepLoop(Checkpoint* checkpoint, std::unique_ptr<KvCache> kv_cache,
-                   const EngineOptions& options, RequestQueue* queue)
+                   const EngineOptions& options, RequestQueue* queue, Now now)
     : checkpoint_(checkpoint),
       options_(options),
       queue_(queue),
+      now_(std::move(now)),
       kv_cache_(std::move(kv_cache)),
       scheduler_(options.step_tokens),
       logits_reader_(checkpoint->model.get()) {
@@ -48,20 +42,51 @@ StepLoop::StepLoop(Checkpoint* checkpoint, std::unique_ptr<KvCache> kv_cache,
 }
 
 absl::Status StepLoop::Step() {
+  did_something_ = false;
+  lap_ = now_();
+  totals_.step_started_at = lap_;
+  StageTimes& stages = totals_.stages;
   EndDue();
   Admit();
+  EndStage(&stages.admit_ns);
   PlanStep();
   BuildForwardBatch(plan_, live_, &batch_);
+  EndStage(&stages.plan_ns);
   absl::Status status = RunModel();
   if (!status.ok()) std::ranges::fill(failures_, status);
   Publish();
   Retire();
+  EndStage(&stages.publish_ns);
+  totals_.step_started_at.reset();
+  RefreshStats();
+  const int num_rows = int(batch_.token_ids.size());
+  if (options_.observer != nullptr && num_rows > 0) options_.observer->OnStep(num_rows);
   return status;
+}
+
+Clock::time_point StepLoop::NextStepAt() const {
+  if (did_something_) return Clock::time_point::min();
+  Clock::time_point earliest = queue_->NextDeadline();
+  for (const auto& running : running_) {
+    const auto& deadline = running->submission.request.deadline;
+    if (deadline) earliest = std::min(earliest, *deadline);
+  }
+  return earliest;
+}
+
+void StepLoop::CountIdle(Clock::duration idle) {
+  totals_.stages.idle_ns += std::chrono::nanoseconds(idle).count();
+}
+
+void StepLoop::EndStage(int64_t* stage_ns) {
+  const Clock::time_point now = now_();
+  *stage_ns += std::chrono::nanoseconds(now - lap_).count();
+  lap_ = now;
 }
 
 // Cancelled and late requests go first: what they held is there for those that wait.
 void StepLoop::EndDue() {
-  const Clock::time_point now = Clock::now();
+  const Clock::time_point now = now_();
   for (const auto& running : running_) running->status = DueStatus(running->submission, now);
   Retire();
   queue_->TakeDue(now, &due_);
@@ -69,11 +94,12 @@ void StepLoop::EndDue() {
     submission.sink->OnDone(status, StatsAtAdmission(submission, now));
   }
   queue_->MarkDone(int(due_.size()));
+  did_something_ |= !due_.empty();
   due_.clear();
 }
 
-// First come, first served: one that has to wait for pages keeps all behind it waiting, so that it
-// is not passed by for ever.
+// The most senior first: one that has to wait for pages keeps all behind it waiting, so that it is
+// not passed by for ever.
 void StepLoop::Admit() {
   int num_running = 0;
   for (const auto& running : running_) {
@@ -93,15 +119,17 @@ void StepLoop::Admit() {
 void StepLoop::Start(Submission submission) {
   auto running = std::make_unique<RunningRequest>();
   running->submission = std::move(submission);
-  running->admitted_at = Clock::now();
+  running->admitted_at = now_();
   const Demand demand = DemandOf(running->submission.request, kv_cache_->Layout());
   MakeSequences(running.get(), demand);
   for (Sequence& sequence : running->sequences) {
     LSSAR_CHECK(kv_cache_->Pages().Acquire(demand.num_pages, &sequence.pages));
   }
-  running_.push_back(std::move(running));
+  const auto seniority = [](const auto& r) { return r->submission.Seniority(); };
+  const auto at = std::ranges::upper_bound(running_, seniority(running), {}, seniority);
+  const RunningRequest& started = **running_.insert(at, std::move(running));
+  did_something_ = true;
   RefreshStats();
-  const RunningRequest& started = *running_.back();
   started.submission.sink->OnAdmitted(StatsAtAdmission(started.submission, started.admitted_at));
 }
 
@@ -138,6 +166,7 @@ void StepLoop::PlanStep() {
   live_.clear();
   owners_.clear();
   for (const auto& running : running_) {
+    if (!running->submission.sink->HasRoom()) continue;
     for (Sequence& sequence : running->sequences) {
       if (sequence.IsDone()) continue;
       views_.push_back({.num_pending = sequence.NumPending()});
@@ -154,17 +183,22 @@ void StepLoop::PlanStep() {
 
 absl::Status StepLoop::RunModel() {
   if (plan_.empty()) return absl::OkStatus();
+  did_something_ = true;
   ++totals_.num_steps;
   absl::Status status = checkpoint_->model->Forward(batch_, kv_cache_->View(), counters_.data());
+  EndStage(&totals_.stages.forward_ns);
   if (status.ok()) {
     CountRows();
     status = logits_reader_.Read(batch_, planned_, failures_);
+    EndStage(&totals_.stages.sample_ns);
   }
+  num_failed_steps_ = status.ok() ? 0 : num_failed_steps_ + 1;
   if (status.ok()) return status;
   return absl::InternalError(absl::StrCat("the model step failed: ", status.ToString()));
 }
 
 void StepLoop::CountRows() {
+  totals_.num_rows += std::ssize(batch_.token_ids);
   for (size_t i = 0; i < plan_.size(); ++i) {
     const Request& request = owners_[size_t(plan_[i].sequence_idx)]->submission.request;
     const int num_rows = plan_[i].num_rows;
@@ -177,7 +211,7 @@ void StepLoop::CountRows() {
 }
 
 void StepLoop::Publish() {
-  const Clock::time_point now = Clock::now();
+  const Clock::time_point now = now_();
   for (size_t i = 0; i < plan_.size(); ++i) {
     RunningRequest& owner = *owners_[size_t(plan_[i].sequence_idx)];
     if (owner.status.ok()) owner.status = failures_[i];
@@ -208,9 +242,10 @@ void StepLoop::Retire() {
   }
   std::erase(running_, nullptr);
   RefreshStats();
-  const Clock::time_point now = Clock::now();
+  const Clock::time_point now = now_();
   for (const auto& over : over_) over->submission.sink->OnDone(over->status, over->Stats(now));
   queue_->MarkDone(int(over_.size()));
+  did_something_ |= !over_.empty();
   over_.clear();
 }
 
@@ -219,7 +254,7 @@ int StepLoop::EndAll(const absl::Status& status) {
   for (const auto& running : running_) running->status = status;
   Retire();
   const std::vector<Submission> queued = queue_->TakeAll();
-  const Clock::time_point now = Clock::now();
+  const Clock::time_point now = now_();
   for (const Submission& submission : queued) {
     submission.sink->OnDone(status, StatsAtAdmission(submission, now));
   }
@@ -242,8 +277,10 @@ EngineStats StepLoop::Stats() const {
     const std::lock_guard lock(stats_mutex_);
     stats = stats_;
   }
-  stats.is_serving = !queue_->IsClosed();
-  stats.num_queued = queue_->NumQueued();
+  const RequestQueue::Load load = queue_->CurrentLoad();
+  stats.is_serving = !load.is_closed;
+  stats.num_queued = load.num_requests;
+  stats.num_queued_tokens = load.num_tokens;
   return stats;
 }
 

@@ -2,6 +2,7 @@
 #ifndef LSSAR_RUNTIME_STEP_LOOP_H_
 #define LSSAR_RUNTIME_STEP_LOOP_H_
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -26,14 +27,24 @@ namespace lssar {
 // Threads   one at a time, but for Stats
 class StepLoop {
  public:
-  // `checkpoint` and `queue` must outlive the loop.
+  using Now = std::function<Clock::time_point()>;
+
+  // `checkpoint` and `queue` must outlive the loop. `now` gives the time of everything that the
+  // loop does and measures.
   StepLoop(Checkpoint* checkpoint, std::unique_ptr<KvCache> kv_cache, const EngineOptions& options,
-           RequestQueue* queue);
+           RequestQueue* queue, Now now = Clock::now);
 
   bool IsRunning() const { return !running_.empty(); }
 
+  // When the next step should come: at once while steps get anything done; else by the next
+  // deadline, or when the queue wakes the thread.
+  Clock::time_point NextStepAt() const;
+  void CountIdle(Clock::duration idle);
+
   // Errors  the backend's, as INTERNAL; the requests whose rows it lost have ended with it by then.
   absl::Status Step();
+  // In a row, up to the last one that ran rows.
+  int NumFailedSteps() const { return num_failed_steps_; }
 
   // Ends every open request, queued or running, with `status`; how many there were.
   int EndAll(const absl::Status& status);
@@ -65,16 +76,21 @@ class StepLoop {
   void PublishSequence(size_t planned_idx, Clock::time_point now);
   void Retire();
   void RefreshStats();
+  // Adds the time since the step's last lap to the stage that ends now.
+  void EndStage(int64_t* stage_ns);
 
   Checkpoint* const checkpoint_;
   const EngineOptions options_;
   RequestQueue* const queue_;
+  const Now now_;
   const std::unique_ptr<KvCache> kv_cache_;
   const Scheduler scheduler_;
   LogitsReader logits_reader_;
-  std::vector<std::unique_ptr<RunningRequest>> running_;  // in order of arrival
+  std::vector<std::unique_ptr<RunningRequest>> running_;  // most senior first
 
   // Of the step; members to keep their memory.
+  bool did_something_ = false;  // ran rows, or began or ended a request
+  Clock::time_point lap_;
   std::vector<std::pair<Submission, absl::Status>> due_;
   std::vector<SequenceView> views_;
   std::vector<Sequence*> live_;          // element i belongs to views_[i]
@@ -86,6 +102,7 @@ class StepLoop {
   std::vector<AttentionCounters> counters_;  // of planned_
   std::vector<std::unique_ptr<RunningRequest>> over_;
 
+  int num_failed_steps_ = 0;
   EngineStats totals_;  // its counters, not its gauges
   mutable std::mutex stats_mutex_;
   EngineStats stats_;  // guarded by stats_mutex_

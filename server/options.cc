@@ -36,6 +36,18 @@ AssignFlag AssignListen(std::string* target) {
   };
 }
 
+AssignFlag AssignQueuedTokens(int64_t* target) {
+  return [target](const std::string& value) {
+    int64_t number = 0;
+    if (!absl::SimpleAtoi(value, &number) || number < 0 || number > limits::kMaxQueuedTokens) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("it must be a number in [0, ", limits::kMaxQueuedTokens, "]"));
+    }
+    *target = number;
+    return absl::OkStatus();
+  };
+}
+
 std::vector<Flag> MemoryFlags(ModelOptions& options) {
   EngineOptions& engine = options.engine;
   return {
@@ -60,6 +72,9 @@ std::vector<Flag> MemoryFlags(ModelOptions& options) {
        "Size of the key/value cache, with K, M or G; default 0: four sequences of max-context, at "
        "most half of the free memory",
        AssignBytes(&engine.kv_bytes, 0, int64_t{1} << 50)},
+      {"prefix-cache", "Memory", "on|off",
+       "Keep the pages of prompts and answers for requests that begin the same way; default on",
+       AssignChoice({"on", "off"}, [&engine](size_t i) { engine.prefix_cache = i == 0; })},
       {"page-tokens", "Memory", "TOKENS",
        "Tokens that a page of the cache holds: 16, 32, 64, 128, 256; default 64",
        AssignChoice({"16", "32", "64", "128", "256"},
@@ -84,10 +99,22 @@ std::vector<Flag> ModelFlags(ModelOptions& options) {
        absl::StrCat("Requests that may wait; one more is refused, [1, ", limits::kMaxQueuedRequests,
                     "]; default 64"),
        AssignInt(&engine.max_queued_requests, 1, limits::kMaxQueuedRequests)},
+      {"max-queued-tokens", "Limits", "TOKENS",
+       absl::StrCat("Prompt tokens that may wait; more are refused, [0, ", limits::kMaxQueuedTokens,
+                    "]; default 0: 16 times max-context"),
+       AssignQueuedTokens(&engine.max_queued_tokens)},
       {"step-tokens", "Limits", "TOKENS",
        absl::StrCat("Tokens that one engine step computes at most, [1, ", limits::kMaxStepTokens,
                     "]; default 512"),
        AssignInt(&engine.step_tokens, 1, limits::kMaxStepTokens)},
+      {"max-prefill-chunks", "Limits", "COUNT",
+       absl::StrCat("Prompts that advance in a step in which others decode, [1, ",
+                    limits::kMaxSequences, "]; default 2"),
+       AssignInt(&engine.max_prefill_chunks, 1, limits::kMaxSequences)},
+      {"chunk-tokens", "Limits", "TOKENS",
+       absl::StrCat("Prompt tokens of such a step, fewer deep in a long prompt, [1, ",
+                    limits::kMaxStepTokens, "]; default 64"),
+       AssignInt(&engine.chunk_tokens, 1, limits::kMaxStepTokens)},
       {"backend", "Machine", "NAME",
        "What computes: cpu, or reference (slow, double precision); default cpu",
        AssignChoice({"cpu", "reference"},

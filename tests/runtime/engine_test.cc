@@ -261,6 +261,90 @@ TEST_F(EngineTest, SleepsWhenThereIsNothingToDo) {
   EXPECT_LT(double(std::clock() - before) / CLOCKS_PER_SEC, 0.05) << "CPU seconds while idle";
 }
 
+// Its rows stop, the others' go on, and an engine whose requests are all paused sleeps.
+TEST_F(EngineTest, ASlowReaderPausesItsRequestAlone) {
+  const auto engine = Start();
+  const auto slow = MakeSink(), other = MakeSink();
+  slow->has_room = false;
+  const auto handle = engine->Submit(Generate(10, 100), slow);
+  ASSERT_TRUE(handle.ok());
+  ASSERT_TRUE(engine->Submit(Generate(10, 100), other).ok());
+  EXPECT_EQ(other->Wait(), absl::OkStatus());
+  EXPECT_TRUE(slow->IsAdmitted());
+  EXPECT_TRUE(slow->At(0).tokens.empty());
+  const std::clock_t before = std::clock();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_LT(double(std::clock() - before) / CLOCKS_PER_SEC, 0.05) << "CPU seconds while paused";
+  slow->has_room = true;
+  handle->Resume();
+  EXPECT_EQ(slow->Wait(), absl::OkStatus());
+  EXPECT_EQ(slow->At(0).tokens.size(), 100u);
+}
+
+TEST_F(EngineTest, APausedRequestCanBeCancelledAndHasADeadline) {
+  const auto engine = Start();
+  const auto cancelled = MakeSink(), late = MakeSink();
+  cancelled->has_room = late->has_room = false;
+  const auto handle = engine->Submit(Generate(10, 100), cancelled);
+  Request request = Generate(10, 100);
+  request.deadline = Clock::now() + std::chrono::milliseconds(200);
+  ASSERT_TRUE(handle.ok() && engine->Submit(request, late).ok());
+  EXPECT_EQ(late->Wait().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_FALSE(cancelled->IsDone());
+  handle->Cancel();
+  EXPECT_EQ(cancelled->Wait().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(engine->Stats().num_free_pages, engine->Stats().num_pages);
+}
+
+TEST_F(EngineTest, CountsStepsRowsAndTheirTimes) {
+  class Observer : public StepObserver {
+   public:
+    void OnStep(int num_rows) override {
+      ++num_steps;
+      total_rows += num_rows;
+    }
+    std::atomic<int64_t> num_steps = 0, total_rows = 0;
+  };
+  Observer observer;
+  Gate gate;
+  fake_.model->on_forward = [&](const ForwardBatch&) {
+    gate.Pass();
+    return absl::OkStatus();
+  };
+  EngineOptions options = SmallOptions();
+  options.observer = &observer;
+  const auto engine = Start(options);
+  EXPECT_EQ(engine->Stats().step_started_at, std::nullopt);
+  const Clock::time_point before = Clock::now();
+  const auto sink = MakeSink(), waiting = MakeSink();
+  ASSERT_TRUE(engine->Submit(Generate(20, 10), sink).ok());
+  gate.WaitUntilReached();
+  ASSERT_TRUE(engine->Submit(Generate(30, 1), waiting).ok());
+  const EngineStats inside = engine->Stats();
+  ASSERT_TRUE(inside.step_started_at.has_value());
+  EXPECT_GE(*inside.step_started_at, before);
+  EXPECT_LE(*inside.step_started_at, Clock::now());
+  EXPECT_EQ(inside.num_queued_tokens, 30);
+  gate.Open();
+  EXPECT_EQ(sink->Wait(), absl::OkStatus());
+  EXPECT_EQ(waiting->Wait(), absl::OkStatus());
+  EXPECT_TRUE(engine->Drain(absl::Seconds(10)));
+  const EngineStats stats = engine->Stats();
+  EXPECT_EQ(stats.step_started_at, std::nullopt);
+  EXPECT_EQ(stats.num_queued_tokens, 0);
+  EXPECT_EQ(stats.num_rows, 20 + 9 + 30) << "the last token is never computed";
+  EXPECT_EQ(stats.num_steps, observer.num_steps);
+  EXPECT_EQ(stats.num_rows, observer.total_rows);
+  const StageTimes& stages = stats.stages;
+  int64_t sum_ns = 0;
+  for (const int64_t ns : {stages.admit_ns, stages.plan_ns, stages.forward_ns, stages.sample_ns,
+                           stages.publish_ns, stages.idle_ns}) {
+    EXPECT_GT(ns, 0);
+    sum_ns += ns;
+  }
+  EXPECT_LE(sum_ns, std::chrono::nanoseconds(Clock::now() - before).count() + stages.idle_ns);
+}
+
 TEST_F(EngineTest, StopStringsNeedATokenizer) {
   fake_.checkpoint.tokenizer = nullptr;
   const auto engine = Start();
@@ -289,6 +373,9 @@ TEST_F(EngineTest, OptionsOutOfRangeAreRefused) {
   EXPECT_THAT(refuse({.page_tokens = 48}), HasSubstr("not a power of two"));
   EXPECT_THAT(refuse({.kv_type = DType::kBF16}), HasSubstr("kv_type = bf16"));
   EXPECT_THAT(refuse({.kv_bytes = -5}), HasSubstr("kv_bytes = -5"));
+  EXPECT_THAT(refuse({.max_queued_tokens = -1}), HasSubstr("max_queued_tokens = -1"));
+  EXPECT_THAT(refuse({.max_prefill_chunks = 0}), HasSubstr("max_prefill_chunks = 0"));
+  EXPECT_THAT(refuse({.chunk_tokens = 0}), HasSubstr("chunk_tokens = 0"));
   fake_.checkpoint.max_batch_rows = 100;
   EXPECT_THAT(refuse({.step_tokens = 101}), HasSubstr("100 rows"));
 }

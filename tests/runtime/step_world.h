@@ -36,7 +36,7 @@ class World {
  public:
   explicit World(const EngineOptions& engine_options = SmallOptions())
       : options(engine_options),
-        queue(options.max_queued_requests),
+        queue(options.max_queued_requests, MaxQueuedTokens(options)),
         loop(&fake.checkpoint, *KvCache::Create(fake.checkpoint.config, options, &fake.backend),
              options, &queue) {}
   ~World() { loop.EndAll(absl::UnavailableError("the test is over")); }

@@ -53,7 +53,11 @@ TEST(OptionsTest, DefaultsAreThoseOfTheHelp) {
   EXPECT_EQ(engine.max_context, 16384);
   EXPECT_EQ(engine.max_sequences, 64);
   EXPECT_EQ(engine.max_queued_requests, 64);
+  EXPECT_EQ(engine.max_queued_tokens, 0);
   EXPECT_EQ(engine.step_tokens, 512);
+  EXPECT_EQ(engine.max_prefill_chunks, 2);
+  EXPECT_EQ(engine.chunk_tokens, 64);
+  EXPECT_TRUE(engine.prefix_cache);
   EXPECT_EQ(engine.page_tokens, 64);
   EXPECT_EQ(engine.kv_type, DType::kF16);
   EXPECT_EQ(engine.kv_bytes, 0);
@@ -63,8 +67,9 @@ TEST(OptionsTest, EveryFlagReachesItsOption) {
   const CommandLine line =
       Parse({"--model=DIR", "--listen=0.0.0.0:0", "--max-context=4096", "--max-sequences=3",
              "--max-queued-requests=5", "--step-tokens=128", "--page-tokens=32", "--kv-type=fp32",
-             "--kv-memory=512M", "--weights=bf16", "--backend=reference", "--threads=2",
-             "--drain-timeout=1m30s", "--log-level=debug"});
+             "--max-queued-tokens=102400", "--max-prefill-chunks=4", "--chunk-tokens=32",
+             "--prefix-cache=off", "--kv-memory=512M", "--weights=bf16", "--backend=reference",
+             "--threads=2", "--drain-timeout=1m30s", "--log-level=debug"});
   ASSERT_FALSE(line.exit_code.has_value()) << line.text;
   EXPECT_EQ(line.options.listen, "0.0.0.0:0");
   EXPECT_EQ(line.options.drain_timeout, absl::Seconds(90));
@@ -77,6 +82,10 @@ TEST(OptionsTest, EveryFlagReachesItsOption) {
   EXPECT_EQ(engine.max_sequences, 3);
   EXPECT_EQ(engine.max_queued_requests, 5);
   EXPECT_EQ(engine.step_tokens, 128);
+  EXPECT_EQ(engine.max_queued_tokens, 102400);
+  EXPECT_EQ(engine.max_prefill_chunks, 4);
+  EXPECT_EQ(engine.chunk_tokens, 32);
+  EXPECT_FALSE(engine.prefix_cache);
   EXPECT_EQ(engine.page_tokens, 32);
   EXPECT_EQ(engine.kv_type, DType::kF32);
   EXPECT_EQ(engine.kv_bytes, int64_t{512} << 20);

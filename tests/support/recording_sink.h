@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <bit>
 #include <chrono>
 #include <condition_variable>
@@ -41,9 +42,12 @@ class RecordingSink : public TokenSink {
     bool operator==(const Choice&) const = default;
   };
 
+  // Whether the reader keeps up; any thread.
+  std::atomic<bool> has_room = true;
   // Called from OnDone, on the engine thread, before anyone waiting hears of it.
   std::function<void()> on_done;
 
+  bool HasRoom() const override { return has_room; }
   void OnAdmitted(const RequestStats& stats) override {
     const std::lock_guard lock(mutex_);
     EXPECT_FALSE(admitted_.has_value());
