@@ -198,7 +198,7 @@ class UsageTest(unittest.TestCase):
                               model=True)
 
     def test_help_ends_with_two_examples(self):
-        for command in 'generate', 'chat', 'score', 'passkey', 'info':
+        for command in 'generate', 'chat', 'score', 'passkey', 'bench', 'info':
             done = run_cli(command, '--help', model=False)
             self.assertEqual(done.returncode, 0)
             examples = done.stdout[done.stdout.index('Examples:'):].strip().splitlines()

@@ -1,0 +1,262 @@
+#include "clients/cli/bench_load.h"
+
+#include <grpcpp/client_context.h>
+#include <grpcpp/support/client_callback.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "clients/cli/bench_arrivals.h"
+#include "clients/cli/retry_delay.h"
+
+namespace lssar::cli {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::steady_clock;
+
+// Between looks at the interrupt and calls of on_progress.
+constexpr std::chrono::milliseconds kPause{100};
+// When a refusal does not say how long.
+constexpr std::chrono::milliseconds kRefusedPause{50};
+
+int64_t MicrosBetween(steady_clock::time_point begin, steady_clock::time_point end) {
+  return std::chrono::duration_cast<microseconds>(end - begin).count();
+}
+
+// Hears of calls. Threads  any
+class CallObserver {
+ public:
+  virtual ~CallObserver() = default;
+  virtual void OnTokens(int num_tokens) = 0;
+  virtual void OnEnded(BenchRecord record, const grpc::Status& status) = 0;
+};
+
+// One call; keeps itself alive until gRPC is done with it.
+class BenchCall final : public grpc::ClientReadReactor<v1::GenerateReply>,
+                        public std::enable_shared_from_this<BenchCall> {
+ public:
+  BenchCall(steady_clock::time_point begin, BenchRecord record, CallObserver* observer)
+      : begin_(begin), record_(std::move(record)), observer_(observer) {}
+
+  void Start(v1::Inference::StubInterface* stub, v1::GenerateRequest request,
+             std::optional<microseconds> deadline) {
+    self_ = shared_from_this();
+    request_ = std::move(request);
+    if (deadline) context_.set_deadline(std::chrono::system_clock::now() + *deadline);
+    record_.sent_us = NowUs();
+    stub->async()->Generate(&context_, &request_, this);
+    StartRead(&reply_);
+    StartCall();
+  }
+
+  void Cancel() { context_.TryCancel(); }
+
+ private:
+  int64_t NowUs() const { return MicrosBetween(begin_, steady_clock::now()); }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    if (reply_.has_started()) {
+      record_.num_prompt_tokens = reply_.started().num_prompt_tokens();
+      record_.num_cached_tokens = reply_.started().num_cached_tokens();
+    } else if (reply_.has_delta() && reply_.delta().tokens_size() > 0) {
+      NoteTokens(reply_.delta().tokens_size());
+    }
+    StartRead(&reply_);
+  }
+
+  void NoteTokens(int num_tokens) {
+    const int64_t now_us = NowUs();
+    if (record_.first_token_us < 0) {
+      record_.first_token_us = now_us;
+      record_.num_first_tokens = num_tokens;
+    } else {
+      record_.gaps.push_back({.us = now_us - record_.last_token_us, .num_tokens = num_tokens});
+    }
+    record_.last_token_us = now_us;
+    record_.num_output_tokens += num_tokens;
+    observer_->OnTokens(num_tokens);
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    const std::shared_ptr<BenchCall> self = std::move(self_);
+    record_.ended_us = NowUs();
+    record_.code = static_cast<absl::StatusCode>(status.error_code());
+    observer_->OnEnded(std::move(record_), status);
+  }
+
+  const steady_clock::time_point begin_;
+  BenchRecord record_;
+  CallObserver* const observer_;
+  grpc::ClientContext context_;
+  v1::GenerateRequest request_;
+  v1::GenerateReply reply_;
+  std::shared_ptr<BenchCall> self_;
+};
+
+class LoadRun final : public CallObserver {
+ public:
+  LoadRun(const LoadPlan& plan, Interrupt* interrupt,
+          const std::function<void(const LoadProgress&)>& on_progress)
+      : plan_(plan), interrupt_(interrupt), on_progress_(on_progress) {
+    if (plan.rate) arrivals_.emplace(*plan.rate, plan.seed);
+  }
+
+  absl::StatusOr<std::vector<BenchRecord>> Run(v1::Inference::StubInterface* stub,
+                                               const BenchWorkload& workload) {
+    for (int64_t idx = 0; !interrupt_->Fired(); ++idx) {
+      v1::GenerateRequest request = workload.Request(idx);
+      request.set_cache_salt(plan_.cache_salt);
+      const std::optional<int64_t> due_us = arrivals_ ? WaitForArrival() : WaitForPlace();
+      if (!due_us) break;
+      Start(stub, std::move(request), *due_us);
+    }
+    WaitUntil(steady_clock::time_point::max(), [this] { return num_running_ == 0; });
+    if (interrupt_->Fired()) {
+      CancelAll();
+      return absl::CancelledError("stopped by Ctrl-C");
+    }
+    return std::move(records_);
+  }
+
+  void OnTokens(int num_tokens) override { num_tokens_ += num_tokens; }
+
+  void OnEnded(BenchRecord record, const grpc::Status& status) override {
+    // Under the lock to its end: once nothing runs, this object may go.
+    const std::lock_guard lock(mutex_);
+    const bool is_refused = record.code == absl::StatusCode::kResourceExhausted ||
+                            record.code == absl::StatusCode::kUnavailable;
+    if (is_refused && plan_.concurrency) {
+      vacant_from_.insert(steady_clock::now() + RetryDelay(status).value_or(kRefusedPause));
+    }
+    if (!record.is_warmup) ++num_counted_ended_;
+    if (record.code != absl::StatusCode::kOk) ++num_failed_;
+    records_.push_back(std::move(record));
+    --num_running_;
+    changed_.notify_all();
+  }
+
+ private:
+  int64_t NowUs() const { return MicrosBetween(begin_, steady_clock::now()); }
+
+  bool IsOver(int64_t due_us) const {
+    if (plan_.num_requests) return num_counted_sent_ >= *plan_.num_requests;
+    return due_us >= (plan_.warmup + plan_.duration).count();
+  }
+
+  // The next arrival's time, once it has come; nullopt: there is none.
+  std::optional<int64_t> WaitForArrival() {
+    const int64_t due_us = arrivals_->NextUs();
+    if (IsOver(due_us)) return std::nullopt;
+    WaitUntil(begin_ + microseconds(due_us), [] { return false; });
+    if (interrupt_->Fired()) return std::nullopt;
+    return due_us;
+  }
+
+  // Now, once fewer than `concurrency` requests are under way; nullopt: the load is over.
+  std::optional<int64_t> WaitForPlace() {
+    const auto has_place = [this] {
+      const auto now = steady_clock::now();
+      vacant_from_.erase(vacant_from_.begin(), vacant_from_.upper_bound(now));
+      return num_running_ + static_cast<int64_t>(vacant_from_.size()) < *plan_.concurrency ||
+             IsOver(NowUs());
+    };
+    WaitUntil(steady_clock::time_point::max(), has_place);
+    const int64_t now_us = NowUs();
+    if (interrupt_->Fired() || IsOver(now_us)) return std::nullopt;
+    return now_us;
+  }
+
+  void Start(v1::Inference::StubInterface* stub, v1::GenerateRequest request, int64_t due_us) {
+    BenchRecord record;
+    record.due_us = due_us;
+    record.is_warmup = due_us < plan_.warmup.count();
+    if (!record.is_warmup) ++num_counted_sent_;
+    const auto call = std::make_shared<BenchCall>(begin_, std::move(record), this);
+    {
+      const std::lock_guard lock(mutex_);
+      ++num_running_;
+    }
+    std::erase_if(calls_, [](const auto& ended) { return ended.expired(); });
+    calls_.push_back(call);
+    call->Start(stub, std::move(request), plan_.deadline);
+  }
+
+  // Until `time`, `condition` (asked under the lock) or the interrupt.
+  template <typename Condition>
+  void WaitUntil(steady_clock::time_point time, const Condition& condition) {
+    std::unique_lock lock(mutex_);
+    while (!interrupt_->Fired() && !condition()) {
+      const auto now = steady_clock::now();
+      if (now >= time) return;
+      changed_.wait_until(lock, std::min(time, now + NextPause(now)));
+      if (steady_clock::now() - shown_at_ >= kPause) ShowProgress();
+    }
+  }
+
+  // Requires  mutex_ is held
+  steady_clock::duration NextPause(steady_clock::time_point now) const {
+    if (vacant_from_.empty()) return kPause;
+    const steady_clock::duration until_vacant = *vacant_from_.begin() - now;
+    return std::clamp<steady_clock::duration>(until_vacant, std::chrono::milliseconds(1), kPause);
+  }
+
+  // Requires  mutex_ is held
+  void ShowProgress() {
+    shown_at_ = steady_clock::now();
+    const double share =
+        plan_.num_requests
+            ? static_cast<double>(num_counted_ended_) / static_cast<double>(*plan_.num_requests)
+            : static_cast<double>(NowUs()) /
+                  static_cast<double>((plan_.warmup + plan_.duration).count());
+    on_progress_({.share = std::min(share, 1.0),
+                  .num_ended = static_cast<int64_t>(records_.size()),
+                  .num_failed = num_failed_,
+                  .num_running = num_running_,
+                  .num_tokens = num_tokens_});
+  }
+
+  void CancelAll() {
+    for (const auto& weak : calls_) {
+      if (const std::shared_ptr<BenchCall> call = weak.lock()) call->Cancel();
+    }
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return num_running_ == 0; });
+  }
+
+  const LoadPlan& plan_;
+  Interrupt* const interrupt_;
+  const std::function<void(const LoadProgress&)>& on_progress_;
+  const steady_clock::time_point begin_ = steady_clock::now();
+
+  // Of the thread that runs the load.
+  std::optional<PoissonArrivals> arrivals_;
+  std::vector<std::weak_ptr<BenchCall>> calls_;
+  int64_t num_counted_sent_ = 0;
+  steady_clock::time_point shown_at_ = begin_;
+
+  std::atomic<int64_t> num_tokens_ = 0;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  int64_t num_running_ = 0;
+  int64_t num_counted_ended_ = 0;
+  int64_t num_failed_ = 0;
+  std::multiset<steady_clock::time_point> vacant_from_;  // places of refused requests
+  std::vector<BenchRecord> records_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<BenchRecord>> RunLoad(
+    v1::Inference::StubInterface* stub, const BenchWorkload& workload, const LoadPlan& plan,
+    Interrupt* interrupt, const std::function<void(const LoadProgress&)>& on_progress) {
+  return LoadRun(plan, interrupt, on_progress).Run(stub, workload);
+}
+
+}  // namespace lssar::cli

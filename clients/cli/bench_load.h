@@ -1,0 +1,75 @@
+// Sends the requests of a bench, open or closed loop, and notes when what came back.
+#ifndef LSSAR_CLIENTS_CLI_BENCH_LOAD_H_
+#define LSSAR_CLIENTS_CLI_BENCH_LOAD_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "clients/cli/bench_workload.h"
+#include "clients/cli/interrupt.h"
+#include "lssar/v1/inference.grpc.pb.h"
+
+namespace lssar::cli {
+
+// From one message with tokens to the next.
+struct TokenGap {
+  int64_t us = 0;
+  int num_tokens = 0;  // that the later message brought, >= 1
+};
+
+// One request. Times are microseconds from the begin of the load; -1: it never came.
+struct BenchRecord {
+  bool is_warmup = false;
+  // When it was to be sent: latencies count from here. In a closed loop: when it was sent.
+  int64_t due_us = 0;
+  int64_t sent_us = 0;
+  int64_t first_token_us = -1;
+  int64_t last_token_us = -1;
+  int64_t ended_us = 0;
+  int num_prompt_tokens = 0;
+  int num_cached_tokens = 0;
+  int num_output_tokens = 0;
+  int num_first_tokens = 0;  // of the first message with any
+  std::vector<TokenGap> gaps = {};
+  absl::StatusCode code = absl::StatusCode::kOk;
+};
+
+struct LoadPlan {
+  // Exactly one of the two.
+  std::optional<double> rate;      // open loop: Poisson arrivals, requests a second
+  std::optional<int> concurrency;  // closed loop: requests under way at all times
+  // Requests due before its end are sent and not counted.
+  std::chrono::microseconds warmup{0};
+  // Requests are counted for this long, or until so many were sent.
+  std::chrono::microseconds duration{0};
+  std::optional<int64_t> num_requests;
+  std::optional<std::chrono::microseconds> deadline;  // of each request
+  uint64_t seed = 1;                                  // of the arrivals
+  std::string cache_salt;
+};
+
+struct LoadProgress {
+  double share = 0;  // of the plan, [0, 1]
+  int64_t num_ended = 0;
+  int64_t num_failed = 0;
+  int64_t num_running = 0;
+  int64_t num_tokens = 0;  // of output
+};
+
+// Returns when every request has ended. In a closed loop a place whose request was refused
+// (RESOURCE_EXHAUSTED, UNAVAILABLE) stays empty for as long as the refusal says. `on_progress` is
+// called on this thread, some times a second.
+// Errors  CANCELLED: interrupted
+absl::StatusOr<std::vector<BenchRecord>> RunLoad(
+    v1::Inference::StubInterface* stub, const BenchWorkload& workload, const LoadPlan& plan,
+    Interrupt* interrupt, const std::function<void(const LoadProgress&)>& on_progress);
+
+}  // namespace lssar::cli
+
+#endif  // LSSAR_CLIENTS_CLI_BENCH_LOAD_H_
