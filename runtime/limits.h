@@ -28,8 +28,6 @@ inline constexpr float kMaxRepetitionPenalty = 10.0f;
 inline constexpr float kMaxPenalty = 2.0f;
 inline constexpr float kMaxLogitBias = 100.0f;
 
-inline constexpr int kMaxPriority = 10;  // and -10 at least
-
 // Options of the engine.
 inline constexpr int kMaxContext = 1 << 20;
 inline constexpr int kMaxSequences = 1024;
