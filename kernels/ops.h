@@ -170,6 +170,19 @@ struct TopLogprobsArgs {
   std::span<RowLogprobs> out;        // host
 };
 
+struct PageCopy {
+  int32_t from = 0;
+  int32_t to = 0;
+};
+
+// Copies whole pages of K and V, every layer and head, with their scales: for a sequence that goes
+// its own way in the middle of a page that others read.
+// Requires  page ids of [0, num_pages); no `to` is the `from` or `to` of another
+struct CopyPagesArgs {
+  KvView kv;
+  std::span<const PageCopy> copies;
+};
+
 }  // namespace lssar
 
 #endif  // LSSAR_KERNELS_OPS_H_

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/attention_check.h"
+#include "kernels/copy_pages.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/embed.h"
 #include "kernels/cpu/instruction_set.h"
@@ -77,6 +78,7 @@ class CpuBackend final : public Backend {
     ChooseTarget();
     TopLogprobsOnCpu(args, pool_, scratch_);
   }
+  void CopyPages(const CopyPagesArgs& args) override { CopyHostPages(args); }
   absl::Status Synchronize() override { return absl::OkStatus(); }
 
  private:

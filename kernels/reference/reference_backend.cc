@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "kernels/attention_check.h"
+#include "kernels/copy_pages.h"
 #include "kernels/host_buffer.h"
 #include "kernels/reference/attention.h"
 #include "kernels/reference/dense.h"
@@ -42,6 +43,7 @@ class ReferenceBackend final : public Backend {
   void Attention(const AttentionArgs& args) override { ReferenceAttention(args); }
   void Logits(const LogitsArgs& args) override { ReferenceLogits(args); }
   void TopLogprobs(const TopLogprobsArgs& args) override { ReferenceTopLogprobs(args); }
+  void CopyPages(const CopyPagesArgs& args) override { CopyHostPages(args); }
   absl::Status Synchronize() override { return absl::OkStatus(); }
 };
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/copy_pages.h"
 #include "models/checkpoint.h"
 #include "tests/support/fake_model.h"
 
@@ -69,6 +70,7 @@ class MemoryBackend : public Backend {
   void Attention(const AttentionArgs&) override { LSSAR_CHECK(false); }
   void Logits(const LogitsArgs&) override { LSSAR_CHECK(false); }
   void TopLogprobs(const TopLogprobsArgs&) override { LSSAR_CHECK(false); }
+  void CopyPages(const CopyPagesArgs& args) override { CopyHostPages(args); }
   absl::Status Synchronize() override { return absl::OkStatus(); }
 
  private:

@@ -1,0 +1,70 @@
+// Whole pages, copied: every byte of them, and no other.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "tests/kernels/dense_cases.h"
+
+namespace lssar {
+namespace {
+
+std::vector<uint8_t> Bytes(Backend& backend, const void* pool, size_t num_bytes) {
+  std::vector<uint8_t> bytes(num_bytes);
+  EXPECT_TRUE(backend.CopyOut(bytes.data(), pool, num_bytes).ok());
+  return bytes;
+}
+
+// Where a page lies, layer by layer.
+void ForEachByte(const KvLayout& layout, int page, const std::function<void(size_t)>& visit) {
+  const size_t element_bytes = BytesOf(layout.dtype);
+  for (int layer = 0; layer < layout.num_layers; ++layer) {
+    for (int head = 0; head < layout.num_heads; ++head) {
+      const size_t first = layout.BlockIndex(layer, page, head) * element_bytes;
+      for (size_t i = 0; i < layout.BlockStride() * element_bytes; ++i) visit(first + i);
+    }
+  }
+}
+
+TEST(CopyPages, CopiesThePagesAndNothingElse) {
+  std::mt19937 random(3);
+  for (const std::unique_ptr<Backend>& backend : AllBackends()) {
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
+      const KvLayout layout{.num_layers = 3,
+                            .num_heads = 2,
+                            .head_dim = 6,
+                            .page_tokens = 16,
+                            .num_pages = 5,
+                            .dtype = dtype};
+      const std::vector<PageCopy> copies = {{.from = 4, .to = 1}, {.from = 0, .to = 3}};
+      KvView kv{.layout = layout};
+      std::vector<std::unique_ptr<Buffer>> buffers;
+      std::vector<std::vector<uint8_t>> expected;
+      for (void** pool : {&kv.k, &kv.v}) {
+        buffers.push_back(*backend->Allocate(layout.PoolBytes()));
+        *pool = buffers.back()->Address();
+        std::vector<uint8_t> bytes(layout.PoolBytes());
+        for (uint8_t& byte : bytes) byte = uint8_t(random());
+        ASSERT_TRUE(backend->CopyIn(*pool, bytes.data(), bytes.size()).ok());
+        std::vector<uint8_t> copied = bytes;
+        for (const PageCopy& copy : copies) {
+          std::vector<uint8_t> page;
+          ForEachByte(layout, copy.from, [&](size_t i) { page.push_back(bytes[i]); });
+          size_t next = 0;
+          ForEachByte(layout, copy.to, [&](size_t i) { copied[i] = page[next++]; });
+        }
+        expected.push_back(std::move(copied));
+      }
+      backend->CopyPages({.kv = kv, .copies = copies});
+      ASSERT_TRUE(backend->Synchronize().ok());
+      EXPECT_EQ(Bytes(*backend, kv.k, layout.PoolBytes()), expected[0]) << backend->Describe();
+      EXPECT_EQ(Bytes(*backend, kv.v, layout.PoolBytes()), expected[1]) << backend->Describe();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lssar
