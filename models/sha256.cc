@@ -2,8 +2,6 @@
 
 #include <openssl/evp.h>
 
-#include <array>
-
 #include "absl/strings/escaping.h"
 #include "kernels/check.h"
 
@@ -24,10 +22,16 @@ void Sha256::Add(std::string_view bytes) {
   LSSAR_CHECK(EVP_DigestUpdate(context_->evp, bytes.data(), bytes.size()) == 1);
 }
 
-std::string Sha256::ShortHex() {
-  std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
+Sha256::Digest Sha256::Finish() {
+  Digest digest;
   unsigned int num_bytes = 0;
   LSSAR_CHECK(EVP_DigestFinal_ex(context_->evp, digest.data(), &num_bytes) == 1);
+  LSSAR_CHECK(num_bytes == digest.size());
+  return digest;
+}
+
+std::string Sha256::ShortHex() {
+  const Digest digest = Finish();
   return absl::BytesToHexString({reinterpret_cast<const char*>(digest.data()), 8});
 }
 

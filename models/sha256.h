@@ -1,8 +1,9 @@
-// SHA-256, for the hashes that name a checkpoint and a tokenizer.
+// SHA-256: the hashes that name a checkpoint and a tokenizer, and those that stand for a key.
 #ifndef LSSAR_MODELS_SHA256_H_
 #define LSSAR_MODELS_SHA256_H_
 
-#include <cstddef>
+#include <array>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -11,6 +12,8 @@ namespace lssar {
 
 class Sha256 {
  public:
+  using Digest = std::array<uint8_t, 32>;
+
   Sha256();
   ~Sha256();
   Sha256(const Sha256&) = delete;
@@ -18,8 +21,9 @@ class Sha256 {
 
   void Add(std::string_view bytes);
 
-  // First 16 hex digits of the digest of all that was added. Once.
-  std::string ShortHex();
+  // Of all that was added; one of the two, once.
+  Digest Finish();
+  std::string ShortHex();  // its first 16 hex digits
 
  private:
   struct Context;

@@ -3,16 +3,32 @@
 #include <array>
 #include <string>
 
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 
 namespace lssar {
 namespace {
 
+// Of the payload that holds how many nanoseconds to wait.
+constexpr char kWaitUrl[] = "lssar/wait_ns";
+
+absl::Duration RetryDelay(const absl::Status& status) {
+  const auto payload = status.GetPayload(kWaitUrl);
+  int64_t wait_ns = 0;
+  if (!payload || !absl::SimpleAtoi(std::string(*payload), &wait_ns)) return kRetryDelay;
+  return absl::Nanoseconds(wait_ns);
+}
+
 std::string RetryDetails(const absl::Status& status) {
+  const absl::Duration delay = RetryDelay(status);
+  const int64_t seconds = absl::ToInt64Seconds(delay);
   google::rpc::RetryInfo retry;
+  retry.mutable_retry_delay()->set_seconds(seconds);
   retry.mutable_retry_delay()->set_nanos(
-      static_cast<int32_t>(absl::ToInt64Nanoseconds(kRetryDelay)));
+      static_cast<int32_t>(absl::ToInt64Nanoseconds(delay - absl::Seconds(seconds))));
   google::rpc::Status details;
   details.set_code(static_cast<int32_t>(status.code()));
   details.set_message(std::string(status.message()));
@@ -21,6 +37,12 @@ std::string RetryDetails(const absl::Status& status) {
 }
 
 }  // namespace
+
+absl::Status ExhaustedFor(std::chrono::nanoseconds wait, const std::string& message) {
+  absl::Status status = absl::ResourceExhaustedError(message);
+  status.SetPayload(kWaitUrl, absl::Cord(absl::StrCat(wait.count())));
+  return status;
+}
 
 grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;

@@ -4,6 +4,8 @@
 
 #include <grpcpp/support/status.h>
 
+#include <chrono>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -11,10 +13,14 @@
 
 namespace lssar {
 
-// When a refused request is worth sending again.
+// When a refused request is worth sending again, where nothing better is known.
 inline constexpr absl::Duration kRetryDelay = absl::Milliseconds(500);
 
-// Same code, same message. RESOURCE_EXHAUSTED carries google.rpc.RetryInfo in its details.
+// RESOURCE_EXHAUSTED that is over after `wait`.
+absl::Status ExhaustedFor(std::chrono::nanoseconds wait, const std::string& message);
+
+// Same code, same message. RESOURCE_EXHAUSTED carries google.rpc.RetryInfo in its details: the wait
+// of ExhaustedFor, or kRetryDelay.
 grpc::Status ToGrpcStatus(const absl::Status& status);
 
 // "INVALID_ARGUMENT": for logs.

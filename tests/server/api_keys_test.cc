@@ -1,0 +1,167 @@
+#include "server/api_keys.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+
+#include "server/key_usage.h"
+
+namespace lssar {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kKey[] = "correct-horse-battery";
+// printf %s correct-horse-battery | sha256sum
+constexpr char kDigest[] = "62249369389075490555a758353aec61500c6218fa597252d52dc4bd0148f12d";
+
+std::string Section(const std::string& name, const std::string& entries) {
+  return "[" + name + "]\n" + entries + "\n";
+}
+
+TEST(ApiKeysTest, AKeyIsFoundByItselfOrByItsHash) {
+  const std::string plain = Section("alice", "key = \"correct-horse-battery\"");
+  const std::string hashed = Section("alice", std::string("sha256 = \"") + kDigest + "\"");
+  for (const std::string& text : {plain, hashed}) {
+    const auto keys = ApiKeys::Parse(text);
+    ASSERT_TRUE(keys.ok()) << keys.status();
+    const ApiKey* key = keys->Find(kKey);
+    ASSERT_NE(key, nullptr);
+    EXPECT_EQ(key->name, "alice");
+    EXPECT_EQ(key->role, KeyRole::kUser);
+    EXPECT_EQ(key->limits.max_concurrent, 0);
+    EXPECT_EQ(key->limits.requests_per_minute, 0);
+    EXPECT_EQ(key->limits.tokens_per_minute, 0);
+    EXPECT_EQ(keys->Find("correct-horse-batterz"), nullptr);
+    EXPECT_EQ(keys->Find(""), nullptr);
+    EXPECT_EQ(keys->Find(kDigest), nullptr);
+  }
+}
+
+TEST(ApiKeysTest, EachSectionIsAKeyWithItsOwnRoleAndLimits) {
+  const auto keys = ApiKeys::Parse(
+      "# who may call\n"
+      "[alice]\nkey = \"alice-alice-alice-alice\"\nrole = \"admin\"\n"
+      "[bob_2]\nkey = \"bob-bob-bob-bob-bob\"  # not an admin\nrole = \"user\"\n"
+      "max-concurrent = 4\nrequests-per-minute = 60\ntokens-per-minute = 5000000000\n");
+  ASSERT_TRUE(keys.ok()) << keys.status();
+  EXPECT_EQ(keys->All().size(), 2u);
+  EXPECT_EQ(keys->Find("alice-alice-alice-alice")->role, KeyRole::kAdmin);
+  const ApiKey* bob = keys->Find("bob-bob-bob-bob-bob");
+  ASSERT_NE(bob, nullptr);
+  EXPECT_EQ(bob->name, "bob_2");
+  EXPECT_EQ(bob->role, KeyRole::kUser);
+  EXPECT_EQ(bob->limits.max_concurrent, 4);
+  EXPECT_EQ(bob->limits.requests_per_minute, 60);
+  EXPECT_EQ(bob->limits.tokens_per_minute, 5'000'000'000);
+}
+
+struct BadFile {
+  const char* name;
+  std::string text;
+  std::string sentence;
+};
+
+class BadFileTest : public testing::TestWithParam<BadFile> {};
+
+TEST_P(BadFileTest, IsRefusedWithoutATraceOfTheKey) {
+  const auto keys = ApiKeys::Parse(GetParam().text);
+  ASSERT_EQ(keys.status().code(), absl::StatusCode::kInvalidArgument) << keys.status();
+  const std::string message(keys.status().message());
+  EXPECT_THAT(message, HasSubstr(GetParam().sentence));
+  EXPECT_THAT(message, Not(HasSubstr("secret")));
+}
+
+const std::string kGood = "key = \"secret-secret-secret\"\n";
+
+INSTANTIATE_TEST_SUITE_P(
+    ApiKeys, BadFileTest,
+    testing::Values(
+        BadFile{"Empty", "", "it names no key"},
+        BadFile{"NoSection", kGood, "every entry stands in a section [NAME]"},
+        BadFile{"BareKey", "secret-secret-secret\n", "every entry stands in a section"},
+        BadFile{"BareKeyInSection", Section("a", "secret-secret-secret"),
+                "[a]: an entry is not known; there are key, sha256"},
+        BadFile{"NestedSection", Section("a.b", kGood), "section [NAME]"},
+        BadFile{"LongName", Section(std::string(65, 'a'), kGood), "1 to 64 of"},
+        BadFile{"NoKey", Section("a", "role = \"user\""), "[a]: key or sha256 is missing"},
+        BadFile{"EmptySection", Section("a", ""), "[a]: key or sha256 is missing"},
+        BadFile{"ShortKey", Section("a", "key = \"secret\""), "key must have 16 to 256"},
+        BadFile{"KeyWithSpace", Section("a", "key = \"secret secret secret\""), "no space"},
+        BadFile{"KeyNotAscii", Section("a", "key = \"secret-secret-secr\u00e9t\""), "printable"},
+        BadFile{"TwoKeys", Section("a", kGood + kGood), "[a]: key must have one value"},
+        BadFile{"KeyAndHash", Section("a", kGood + "sha256 = \"secret\""),
+                "[a]: it takes one of key and sha256"},
+        BadFile{"ShortHash", Section("a", "sha256 = \"abcd\""), "sha256 must be the 64 hex digits"},
+        BadFile{"NotHex", Section("a", "sha256 = \"" + std::string(64, 'g') + "\""),
+                "sha256 must be the 64 hex digits"},
+        BadFile{"Role", Section("a", kGood + "role = \"root\""),
+                "[a]: role is \"root\"; it must be \"user\" or \"admin\""},
+        BadFile{"Limit", Section("a", kGood + "max-concurrent = -1"),
+                "[a]: max-concurrent must be a whole number in [0, 2147483647]"},
+        BadFile{"LimitText", Section("a", kGood + "tokens-per-minute = \"many\""),
+                "[a]: tokens-per-minute must be a whole number"},
+        BadFile{"SectionTwice", Section("a", kGood) + Section("a", "role = \"admin\""),
+                "[a]: the section stands there twice"},
+        BadFile{"SameKeyTwice", Section("a", kGood) + Section("b", kGood),
+                "[b]: has the key of [a]"}),
+    [](const auto& test) { return test.param.name; });
+
+const Clock::time_point kStart = Clock::time_point(seconds(1000));
+
+TEST(KeyUsageTest, ConcurrentCallsAreBounded) {
+  KeyUsage usage("alice");
+  usage.SetLimits({.max_concurrent = 2});
+  EXPECT_TRUE(usage.Enter(kStart).ok());
+  EXPECT_TRUE(usage.Enter(kStart).ok());
+  const absl::Status refused = usage.Enter(kStart);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("key alice has 2 calls running (max-concurrent = 2)"));
+  usage.Leave();
+  EXPECT_TRUE(usage.Enter(kStart).ok());
+}
+
+TEST(KeyUsageTest, RequestsFlowBackAtTheirRate) {
+  KeyUsage usage("alice");
+  usage.SetLimits({.requests_per_minute = 6});
+  for (int i = 0; i < 6; ++i) EXPECT_TRUE(usage.Enter(kStart).ok());
+  EXPECT_THAT(std::string(usage.Enter(kStart).message()), HasSubstr("requests-per-minute = 6"));
+  EXPECT_FALSE(usage.Enter(kStart + seconds(9)).ok());
+  EXPECT_TRUE(usage.Enter(kStart + seconds(10)).ok());
+  EXPECT_FALSE(usage.Enter(kStart + seconds(10)).ok());
+  // Never more than a minute's worth, however long nobody called.
+  for (int i = 0; i < 6; ++i) EXPECT_TRUE(usage.Enter(kStart + seconds(10'000)).ok());
+  EXPECT_FALSE(usage.Enter(kStart + seconds(10'000)).ok());
+}
+
+TEST(KeyUsageTest, TokensMayBeOwedAndArePaidBackFirst) {
+  KeyUsage usage("alice");
+  usage.SetLimits({.tokens_per_minute = 600});
+  EXPECT_TRUE(usage.Enter(kStart).ok());
+  usage.CountTokens(900, kStart);  // 300 more than there were: 30 s, and a token's 100 ms
+  EXPECT_THAT(std::string(usage.Enter(kStart).message()), HasSubstr("tokens-per-minute = 600"));
+  EXPECT_FALSE(usage.Enter(kStart + seconds(30)).ok());
+  EXPECT_TRUE(usage.Enter(kStart + seconds(31)).ok());
+}
+
+TEST(KeyUsageTest, LimitsSetAnewKeepWhatWasUsed) {
+  KeyUsage usage("alice");
+  usage.SetLimits({.requests_per_minute = 2});
+  EXPECT_TRUE(usage.Enter(kStart).ok());
+  EXPECT_TRUE(usage.Enter(kStart).ok());
+  usage.SetLimits({.requests_per_minute = 2});
+  EXPECT_FALSE(usage.Enter(kStart).ok());
+  usage.SetLimits({.requests_per_minute = 6});
+  EXPECT_FALSE(usage.Enter(kStart + seconds(9)).ok());
+  EXPECT_TRUE(usage.Enter(kStart + seconds(10)).ok());
+  usage.SetLimits({});
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(usage.Enter(kStart).ok());
+}
+
+}  // namespace
+}  // namespace lssar
