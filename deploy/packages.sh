@@ -33,6 +33,9 @@ test       libdnnl-dev                 oneDNN: the GEMM peer in tests/bench
 test       python3                     the tidy test, the Python end-to-end test
 test       python3-grpcio              the Python end-to-end test speaks to a server
 test       python3-protobuf            its messages
+training   python3-torch               PyTorch 1.13: models/training, as its tests run it
+training   python3-sentencepiece       trains and uses the vocabulary
+training   libopenblas-dev             matrix products, PyTorch's and attention_cpu.cc's
 run        libgrpc++1.51               transport
 run        zlib1g                      Protobuf's compression; Protobuf itself is in the programs
 run        libabsl20220623             Status and containers

@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 . deploy/steps.sh
 
 log=build/test.log
-groups="build test"
+groups="build test training"
 presets="ci"
 case "$#:${1:-}" in
   0:) ;;

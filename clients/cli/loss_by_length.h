@@ -20,12 +20,12 @@ namespace lssar::cli {
 absl::StatusOr<std::vector<int32_t>> ReadIds(const std::string& path);
 
 // How many rows of `length` tokens the training code evaluates: 8, or as many as 32K tokens hold.
-// Source  models/training/train.py, evaluate
+// Source  models/training/evaluate.py, loss_at
 int NumEvaluationRows(int length);
 
 // Row `row_idx` of `num_rows`, cut at equal steps: length + 1 ids, so that `length` are predicted.
 // Requires  ids.size() > length
-// Source    models/training/train.py, Batches.valid
+// Source    models/training/evaluate.py, evaluation_rows
 std::vector<int32_t> EvaluationRow(const std::vector<int32_t>& ids, int length, int num_rows,
                                    int row_idx);
 

@@ -8,32 +8,49 @@
 #include <cmath>
 #include <vector>
 
-// model.py mirrors this. All float32 and contiguous; q and k l2-normalised.
+// attention.py mirrors this. All float32 and contiguous; q and k l2-normalised.
 struct Tensors {
   const float *q, *k, *v;  // [heads, length, dim]
   float* out;              // [heads, length, dim]
-  float* stats;            // [heads, length, 3]: softplus sum r, peak x_m, sharpened sum z
-  const float* grad_out;   // [heads, length, dim]; this and the rest: backward alone
+  float* stats;  // [heads, length, 3]: softplus sum r, peak x_m, sharpened sum z; z = 0: stage 1
+  const float* grad_out;  // [heads, length, dim]; this and the rest: backward alone
   float *grad_q, *grad_k, *grad_v;
-  int heads, length, dim, p;
+  int heads, length, dim;
+  float p;
 };
 
 namespace {
 
-constexpr int kRows = 64;  // query rows of a block
+constexpr int kRows = 64;            // query rows of a block
+constexpr float kPeakFloor = 1e-6f;  // under it no key stands out: weights of stage 1
+constexpr int kAnyPower = 0;         // in place of a P: p at run time
 
 inline float Softplus(float s) { return std::fmax(s, 0.f) + std::log1p(std::exp(-std::fabs(s))); }
 
+// u^P, u >= 0.
 template <int P>
-inline float Pow(float u) {
+inline float IntegerPow(float u) {
   if constexpr (P == 0) {
     return 1.f;
   } else if constexpr (P % 2 == 1) {
-    return u * Pow<P - 1>(u);
+    return u * IntegerPow<P - 1>(u);
   } else {
-    const float half = Pow<P / 2>(u);
+    const float half = IntegerPow<P / 2>(u);
     return half * half;
   }
+}
+
+// u^p, and its slope where u > 0.
+template <int P>
+inline float Pow(float u, float p) {
+  return P == kAnyPower ? std::pow(u, p) : IntegerPow<P>(u);
+}
+
+template <int P>
+inline float Slope(float u, float p) {
+  return p * (P == kAnyPower                ? std::pow(u, p - 1.f)
+              : IntegerPow < P == kAnyPower ? 0
+                                            : P - 1 > (u));
 }
 
 // A block of query rows of one head; its rows see the keys before `cols`.
@@ -55,7 +72,7 @@ void Scores(const Tensors& t, const Block& b, float* s) {
 
 // Scores of row N = n in `a` become its weights; keys from n on get 0. `stats` gets r, x_m, z.
 template <int P>
-void Weights(int n, int cols, float* a, float* stats) {
+void Weights(int n, int cols, float p, float* a, float* stats) {
   const float offset = n > 3 ? 1.f : 0.f;
   float r = 0.f, top = 0.f, z = 0.f;
 #pragma omp simd
@@ -64,11 +81,16 @@ void Weights(int n, int cols, float* a, float* stats) {
   for (int j = 0; j < cols; ++j) r += a[j];
   for (int j = 0; j < cols; ++j) top = a[j] > top ? a[j] : top;
   const float gain = float(n) / r;
-  const float peak = std::max(top * gain - offset, 1e-12f), inverse = 1.f / peak;
-  for (int j = 0; j < cols; ++j) a[j] = Pow<P>(std::max(a[j] * gain - offset, 0.f) * inverse);
-  for (int j = n; j < cols; ++j) a[j] = 0.f;
-  for (int j = 0; j < cols; ++j) z += a[j];
-  const float w = z > 0.f ? 1.f / z : 0.f;
+  const float peak = top * gain - offset;
+  float w = 1.f / r;
+  if (peak > kPeakFloor) {
+    const float inverse = 1.f / peak;
+#pragma omp simd
+    for (int j = 0; j < cols; ++j) a[j] = Pow<P>(std::max(a[j] * gain - offset, 0.f) * inverse, p);
+    for (int j = n; j < cols; ++j) a[j] = 0.f;
+    for (int j = 0; j < cols; ++j) z += a[j];
+    w = 1.f / z;
+  }
   for (int j = 0; j < cols; ++j) a[j] *= w;
   stats[0] = r;
   stats[1] = peak;
@@ -88,7 +110,8 @@ void Forward(const Tensors& t) {
         Scores(t, b, s.data());
         for (int i = 0; i < b.rows; ++i) {
           const size_t row = size_t(h) * size_t(t.length) + size_t(b.row0 + i);
-          Weights<P>(b.row0 + i + 1, b.cols, &s[size_t(i) * size_t(b.cols)], t.stats + row * 3);
+          Weights<P>(b.row0 + i + 1, b.cols, t.p, &s[size_t(i) * size_t(b.cols)],
+                     t.stats + row * 3);
         }
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, b.rows, t.dim, b.cols, 1.f, s.data(),
                     b.cols, t.v + b.base, t.dim, 0.f,
@@ -109,20 +132,27 @@ struct Row {
 
 // Fills a row's weights and turns d from the gradient at them into that at its raw products.
 template <int P>
-void RowGradient(int dim, const Row& row) {
+void RowGradient(int dim, float p, const Row& row) {
   const auto [n, cols, stats, s, a, d, softplus, x] = row;
-  const float offset = n > 3 ? 1.f : 0.f, r = stats[0], inverse = 1.f / stats[1];
-  const float z_inverse = stats[2] > 0.f ? 1.f / stats[2] : 0.f, gain = float(n) / r;
-  float dot = 0.f, mean = 0.f;
+  const float offset = n > 3 ? 1.f : 0.f, r = stats[0];
+  float dot = 0.f, mean = 0.f, gain = 1.f / r;
 #pragma omp simd
   for (int j = 0; j < cols; ++j) softplus[j] = Softplus(s[j]);
   for (int j = n; j < cols; ++j) softplus[j] = 0.f;
-  for (int j = 0; j < cols; ++j) x[j] = std::max(softplus[j] * gain - offset, 0.f) * inverse;
-  for (int j = n; j < cols; ++j) x[j] = 0.f;
-  for (int j = 0; j < cols; ++j) a[j] = Pow<P>(x[j]) * z_inverse;
-  for (int j = 0; j < cols; ++j) dot += d[j] * a[j];
-  for (int j = 0; j < cols; ++j) {
-    d[j] = x[j] > 0.f ? (d[j] - dot) * z_inverse * P * Pow<P - 1>(x[j]) * inverse : 0.f;
+  if (stats[2] == 0.f) {  // weights of stage 1: d stays the gradient at them
+    for (int j = 0; j < cols; ++j) a[j] = softplus[j] * gain;
+  } else {
+    const float inverse = 1.f / stats[1], z_inverse = 1.f / stats[2];
+    gain *= float(n);
+    for (int j = 0; j < cols; ++j) x[j] = std::max(softplus[j] * gain - offset, 0.f) * inverse;
+    for (int j = n; j < cols; ++j) x[j] = 0.f;
+#pragma omp simd
+    for (int j = 0; j < cols; ++j) a[j] = x[j] > 0.f ? Pow<P>(x[j], p) * z_inverse : 0.f;
+    for (int j = 0; j < cols; ++j) dot += d[j] * a[j];
+#pragma omp simd
+    for (int j = 0; j < cols; ++j) {
+      d[j] = x[j] > 0.f ? (d[j] - dot) * z_inverse * Slope<P>(x[j], p) * inverse : 0.f;
+    }
   }
   for (int j = 0; j < cols; ++j) mean += d[j] * softplus[j];
   mean /= r;
@@ -153,8 +183,9 @@ void Backward(const Tensors& t) {
         for (int i = 0; i < rows; ++i) {
           const size_t at = size_t(i) * size_t(b.cols);
           const float* stats = t.stats + (size_t(h) * length + size_t(row0 + i)) * 3;
-          RowGradient<P>(t.dim, {row0 + i + 1, b.cols, stats, &s[at], &a[at], &d[at],
-                                 softplus.data(), x.data()});
+          RowGradient<P>(
+              t.dim, t.p,
+              {row0 + i + 1, b.cols, stats, &s[at], &a[at], &d[at], softplus.data(), x.data()});
         }
         cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, b.cols, t.dim, rows, 1.f, a.data(),
                     b.cols, t.grad_out + first, t.dim, 1.f, t.grad_v + base, t.dim);
@@ -169,15 +200,14 @@ void Backward(const Tensors& t) {
 
 }  // namespace
 
-// Both return -1 for a power p that was not compiled in.
-extern "C" int lssar_forward(const Tensors* t) {
-  if (t->p == 3) return Forward<3>(*t), 0;
-  if (t->p == 15) return Forward<15>(*t), 0;
-  return -1;
+extern "C" void lssar_forward(const Tensors* t) {
+  if (t->p == 3.f) return Forward<3>(*t);
+  if (t->p == 15.f) return Forward<15>(*t);
+  Forward<kAnyPower>(*t);
 }
 
-extern "C" int lssar_backward(const Tensors* t) {
-  if (t->p == 3) return Backward<3>(*t), 0;
-  if (t->p == 15) return Backward<15>(*t), 0;
-  return -1;
+extern "C" void lssar_backward(const Tensors* t) {
+  if (t->p == 3.f) return Backward<3>(*t);
+  if (t->p == 15.f) return Backward<15>(*t);
+  Backward<kAnyPower>(*t);
 }

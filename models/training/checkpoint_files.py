@@ -60,7 +60,7 @@ def write_model(net, directory, dtype, **more_config):
     c = net.c
     attention = {'kind': c.attention}
     if c.attention == 'lssar':
-        attention['p'] = c.p
+        attention['p'] = int(c.p) if c.p == int(c.p) else c.p
     config = {
         'architectures': ['LssarGPT'],
         'model_type': 'lssar_gpt',

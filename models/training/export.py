@@ -1,21 +1,23 @@
 """state.pt of train.py -> a checkpoint directory.
 
-    export.py --state state.pt --data DIR --out DIR [--dtype F16]
+    export.py --data DATA --run RUN --out DIR [--twin RUN] [--dtype F16]
 
-Writes model.safetensors, config.json, tokenizer.model, tokenizer_config.json (chat template) and
-golden.safetensors: a few token rows with the float64 logits of the exported (rounded) weights.
+Writes model.safetensors, config.json, tokenizer.model, tokenizer_config.json (chat template),
+held_out.bin (the ids behind the loss), golden.safetensors (a few token rows with the float64 logits
+of the exported, rounded weights) and, where evaluate.py has been at RUN, README.md with length.svg.
 """
 
 import argparse
 import json
+import os
 import shutil
 
 import numpy as np
-import sentencepiece
 import torch
 
+import card
 import checkpoint_files
-import model
+import evaluate
 
 TEMPLATE = (
     "{% for m in messages %}"
@@ -23,17 +25,20 @@ TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-GOLDEN_ROWS = ((0, 64), (5000, 200), (20000, 1100))  # (first token in val.bin, tokens)
+# SentencePiece's name of the id that both starts and ends a document.
+EOS = '</s>'
+GOLDEN_ROWS = ((0.0, 64), (0.25, 200), (0.5, 1100))  # (where in held_out.bin, tokens)
 
 
 def golden_tensors(net, val, bos_id):
     """tokens_i, and at the positions rows_i the float64 logits_i of a row."""
     net, tensors = net.double(), {}
-    for i, (start, n) in enumerate(GOLDEN_ROWS):
+    for i, (place, n) in enumerate(GOLDEN_ROWS):
+        start, n = int(place * len(val)), min(n, len(val) // 3)
         text = val[start : start + n - 1].astype(np.int64)
         row = torch.from_numpy(np.concatenate([[bos_id], text]))
         with torch.no_grad():
-            logits = net(row[None], fused=False)[0]
+            logits = net(row[None])[0]
         keep = torch.tensor(sorted({0, 1, 2, 3, n // 2, n - 2, n - 1}))
         tensors[f'tokens_{i}'] = row.int()
         tensors[f'rows_{i}'] = keep.int()
@@ -41,40 +46,50 @@ def golden_tensors(net, val, bos_id):
     return tensors
 
 
-def arguments():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--state', required=True)
-    parser.add_argument('--data', required=True, help='tokenizer.model and val.bin')
-    parser.add_argument('--out', required=True)
-    parser.add_argument('--dtype', default='F16', choices=('F32', 'F16', 'BF16'))
-    model.add_arguments(parser, n_ctx=1024)
-    return parser.parse_args()
-
-
-def main():
-    args = arguments()
-    tokenizer = sentencepiece.SentencePieceProcessor(model_file=f'{args.data}/tokenizer.model')
-    net = model.GPT(model.config_of(args, tokenizer.vocab_size()))
-    net.load_state_dict(torch.load(args.state, map_location='cpu')['net'])
+def run(args, directory, source, out):
+    """Returns the net with its weights rounded as they were written."""
+    net, state = evaluate.load_net(f'{source}/state.pt')
+    net = net.cpu()
+    with open(f'{directory}/prepare.json') as file:
+        prepared = json.load(file)
     for weight in net.parameters():
         weight.data = weight.data.to(checkpoint_files.TYPES[args.dtype]).float()
-    eos_id = tokenizer.eos_id()
-    checkpoint_files.write_model(net, args.out, args.dtype, bos_token_id=eos_id,
-                                 eos_token_id=eos_id)
-    shutil.copy(f'{args.data}/tokenizer.model', f'{args.out}/tokenizer.model')
+    eos_id = prepared['eos_id']
+    checkpoint_files.write_model(net, out, args.dtype, bos_token_id=eos_id, eos_token_id=eos_id)
+    shutil.copy(f'{directory}/tokenizer.model', f'{out}/tokenizer.model')
+    shutil.copy(f'{directory}/val.bin', f'{out}/held_out.bin')
     tokenizer_config = {
         'tokenizer_class': 'sentencepiece',
         'add_bos_token': True,
-        'bos_token': tokenizer.id_to_piece(eos_id),
-        'eos_token': tokenizer.id_to_piece(eos_id),
+        'bos_token': EOS,
+        'eos_token': EOS,
         'chat_template': TEMPLATE,
         'stop_strings': ['<|user|>'],
     }
-    with open(f'{args.out}/tokenizer_config.json', 'w') as file:
+    with open(f'{out}/tokenizer_config.json', 'w') as file:
         json.dump(tokenizer_config, file, indent=2)
-    val = np.memmap(f'{args.data}/val.bin', dtype=np.uint16, mode='r')
+    val = np.fromfile(f'{out}/held_out.bin', dtype=np.uint16)
     golden = golden_tensors(net, val, eos_id)
-    checkpoint_files.write_safetensors(golden, f'{args.out}/golden.safetensors')
+    checkpoint_files.write_safetensors(golden, f'{out}/golden.safetensors')
+    if os.path.exists(f'{source}/passkey.json'):
+        card.write(out, source, args.twin, prepared, state)
+    print(f'{out}: {os.path.getsize(f"{out}/model.safetensors") / 1e6:.1f} MB of weights')
+    return net.float()
+
+
+def add_arguments(parser):
+    parser.add_argument('--dtype', default='F16', choices=('F32', 'F16', 'BF16'))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--data', required=True)
+    parser.add_argument('--run', required=True, help='directory of state.pt')
+    parser.add_argument('--out', required=True)
+    parser.add_argument('--twin', help='directory of another run, to be drawn beside this one')
+    add_arguments(parser)
+    args = parser.parse_args()
+    run(args, args.data, args.run, args.out)
 
 
 if __name__ == '__main__':

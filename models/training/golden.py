@@ -13,6 +13,7 @@ import os
 
 import torch
 
+import attention
 import checkpoint_files
 import model
 
@@ -39,7 +40,7 @@ TRAINED_CONTEXT = 64
 def attention_case(case, directory):
     name, kind, p, heads, rows, dim = case
     q, k, v = (torch.randn(heads, rows, dim) for _ in range(3))
-    out = model.attention(q.double(), k.double(), v.double(), kind, p).float()
+    out = attention.attention(q.double(), k.double(), v.double(), kind, p).float()
     checkpoint_files.write_safetensors({'q': q, 'k': k, 'v': v, 'out': out},
                                        f'{directory}/{name}.safetensors')
     return {'name': name, 'first': 0, 'heads': heads, 'rows': rows, 'keys': rows, 'dim': dim,
@@ -55,7 +56,7 @@ def model_case(case, directory):
     checkpoint_files.write_model(net, folder, 'F32')
     tokens = torch.randint(0, VOCAB, (num_tokens,))
     with torch.no_grad():
-        logits = net.double()(tokens[None], fused=False)[0].float()
+        logits = net.double()(tokens[None])[0].float()
     checkpoint_files.write_safetensors({'tokens': tokens.int(), 'logits': logits},
                                        f'{folder}/expected.safetensors')
     return {'name': name, 'model': True, 'tokens': num_tokens}

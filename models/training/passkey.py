@@ -1,7 +1,8 @@
 """Passkey-retrieval documents (Mohtashami & Jaggi 2023) for training and probing.
 
-A document hides 'The pass key is K. Remember it. K is the pass key.' at a
-random depth in irrelevant text and ends by asking for K.
+A document hides 'The pass key is K. Remember it. K is the pass key.' at a random depth in
+irrelevant text and ends by asking for K. `make` gives it as text; `Documents` puts the same one
+together from ids, so that neither training nor probing needs a tokenizer.
 """
 
 import random
@@ -11,8 +12,10 @@ HEAD = (
     'I will quiz you about the important information there.'
 )
 FILL = 'The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.'
-KEY = "The pass key is {k}. Remember it. {k} is the pass key."
+KEY = 'The pass key is {k}. Remember it. {k} is the pass key.'
 ASK = 'What is the pass key? The pass key is'
+MAX_KEY = 50000
+FRAME_TOKENS = 110  # all but the filler takes fewer
 
 
 def make(n_filler: int, rng: random.Random, depth=None, filler=None):
@@ -20,7 +23,7 @@ def make(n_filler: int, rng: random.Random, depth=None, filler=None):
 
     n_filler: filler units; depth in [0, 1]; filler(): one unit of text.
     """
-    key = str(rng.randint(1, 50000))
+    key = str(rng.randint(1, MAX_KEY))
     at = round((rng.random() if depth is None else depth) * n_filler)
     unit = filler or (lambda: FILL)
     parts = (
@@ -31,3 +34,44 @@ def make(n_filler: int, rng: random.Random, depth=None, filler=None):
         + [ASK]
     )
     return ' '.join(parts), key
+
+
+def pieces(tokenizer):
+    """The parts of a document as ids. No piece crosses a blank or a digit, so ids join as text."""
+    def after_digit(text):
+        return tokenizer.encode('0' + text)[2:]
+
+    blank, _ = tokenizer.encode('0')
+    digits = [tokenizer.encode(str(digit))[1] for digit in range(10)]
+    return {
+        'eos': tokenizer.eos_id(), 'blank': blank, 'digits': digits, 'stop': after_digit('.'),
+        'head': tokenizer.encode(HEAD), 'fill': tokenizer.encode(FILL),
+        'before': tokenizer.encode('The pass key is'), 'between': after_digit('. Remember it.'),
+        'after': tokenizer.encode('is the pass key.'), 'ask': tokenizer.encode(ASK),
+    }
+
+
+class Documents:
+    """Documents as ids, from what pieces() found; draws from rng just as make() does."""
+
+    def __init__(self, parts):
+        self.parts = parts
+
+    def num_filler(self, length):
+        """Units of FILL in a document of at most about `length` tokens."""
+        return max(0, (length - FRAME_TOKENS) // len(self.parts['fill']))
+
+    def make(self, n_filler, rng, depth=None, filler=None):
+        """Returns (prompt's ids, ids of key and full stop, depth); filler(): ids of a unit."""
+        parts, unit = self.parts, filler or (lambda: self.parts['fill'])
+        digits = str(rng.randint(1, MAX_KEY))
+        key = [parts['blank'], *(parts['digits'][int(digit)] for digit in digits)]
+        depth = rng.random() if depth is None else depth
+        at = round(depth * n_filler)
+        ids = list(parts['head'])
+        for _ in range(at):
+            ids += unit()
+        ids += parts['before'] + key + parts['between'] + key + parts['after']
+        for _ in range(n_filler - at):
+            ids += unit()
+        return ids + parts['ask'], key + parts['stop'], depth

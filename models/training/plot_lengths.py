@@ -1,47 +1,68 @@
-"""Loss and passkey accuracy by length as one SVG, from what the `lssar` program measured.
+"""Loss and passkey accuracy by length as one SVG, of one model or of several.
 
-    lssar score --ids held_out.bin --lengths 1024,2048,4096,8192,16384 --json > loss.json
-    lssar passkey --trials 20 --json > passkey.json
-    plot_lengths.py loss.json passkey.json length.svg
+    lssar score --ids held_out.bin --lengths 1024,2048,4096,8192,16384 --json > RUN/loss.json
+    lssar passkey --trials 20 --json > RUN/passkey.json
+    plot_lengths.py figure.svg RUN [NAME=RUN ...] [--trained 1024]
+
+evaluate.py writes the same two files. A NAME stands in the figure's legend.
 """
+
+import argparse
 import json
 import math
-import sys
 
 WIDTH, HEIGHT, LEFT, TOP, PLOT = 760, 300, 56, 44, (280, 190)
-INK, GRID, BLUE, RED = "#334155", "#cbd5e1", "#2563eb", "#dc2626"
+INK, GRID = '#334155', '#cbd5e1'
+COLOURS = ('#2563eb', '#dc2626', '#059669', '#9333ea')
+SHARES = (0, 0.2, 0.4, 0.6, 0.8, 1)
 
 
-def text(x, y, what, anchor="middle", size=12, colour=INK):
+def text(x, y, what, anchor='middle', size=12, colour=INK):
     return (f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" '
             f'fill="{colour}">{what}</text>')
 
 
-class Panel:
-    """One plot: lengths on a logarithmic x axis, y from low to high."""
+def length_name(length):
+    return f'{length // 1024}K' if length % 1024 == 0 else str(length)
 
-    def __init__(self, left, title, lengths, low, high, ticks, form):
-        self.left, self.low, self.high = left, low, high
+
+def tick_name(tick):
+    return f'{tick:.1f}'
+
+
+def loss_ticks(losses):
+    """Five values at an even step that hold every loss between them."""
+    low, high = min(losses), max(losses)
+    step = next(step for step in (0.1, 0.2, 0.3, 0.5, 1, 2, 5)
+                if math.floor(low / step) * step + 4 * step >= high)
+    return [math.floor(low / step) * step + i * step for i in range(5)]
+
+
+class Panel:
+    """One plot: lengths on a logarithmic x axis, y between its first and last tick."""
+
+    def __init__(self, left, title, axis, lengths, ticks):
+        self.left, self.low, self.high = left, ticks[0], ticks[-1]
         self.first, self.last = math.log2(lengths[0]), math.log2(lengths[-1])
         width, height = PLOT
         self.parts = [text(left + width / 2, TOP - 16, title, size=14)]
         for tick in ticks:
             y = self.y(tick)
             self.parts.append(f'<path d="M{left} {y:.1f}h{width}" stroke="{GRID}"/>')
-            self.parts.append(text(left - 8, y + 4, form(tick), "end"))
+            self.parts.append(text(left - 8, y + 4, tick_name(tick), 'end'))
         for length in lengths:
-            self.parts.append(text(self.x(length), TOP + height + 20, f"{length // 1024}K"))
-        self.parts.append(text(left + width / 2, TOP + height + 42, "tokens (trained at 1K)"))
+            self.parts.append(text(self.x(length), TOP + height + 20, length_name(length)))
+        self.parts.append(text(left + width / 2, TOP + height + 42, axis))
 
     def x(self, length):
-        share = (math.log2(length) - self.first) / (self.last - self.first)
+        share = (math.log2(length) - self.first) / max(1e-9, self.last - self.first)
         return self.left + 16 + share * (PLOT[0] - 32)
 
     def y(self, value):
         return TOP + (self.high - value) / (self.high - self.low) * PLOT[1]
 
     def line(self, points, colour):
-        path = "L".join(f"{self.x(x):.1f} {self.y(y):.1f}" for x, y in points)
+        path = 'L'.join(f'{self.x(x):.1f} {self.y(y):.1f}' for x, y in points)
         self.parts.append(f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         for x, y in points:
             self.parts.append(
@@ -52,29 +73,44 @@ class Panel:
                           f'stroke="{colour}" stroke-width="6" stroke-opacity="0.25"/>')
 
 
-def main():
-    loss_path, passkey_path, svg_path = sys.argv[1:]
-    with open(loss_path) as file:
-        losses = [(row["length"], row["loss"]) for row in json.load(file)["lengths"]]
-    with open(passkey_path) as file:
-        passkeys = json.load(file)["lengths"]
-    lengths = [length for length, _ in losses]
+def read(path):
+    with open(path) as file:
+        return json.load(file)['lengths']
 
-    loss = Panel(LEFT, "loss, nats a token", lengths, 3.0, 4.2, (3.0, 3.3, 3.6, 3.9, 4.2),
-                 lambda tick: f"{tick:.1f}")
-    loss.line(losses, BLUE)
-    found = Panel(LEFT + 370, "passkeys found (95% interval)", lengths, 0, 1,
-                  (0, 0.25, 0.5, 0.75, 1), lambda tick: f"{tick:.0%}")
-    for row in passkeys:
-        found.interval(row["length"], *row["interval95"], RED)
-    found.line([(row["length"], row["accuracy"]) for row in passkeys], RED)
 
-    with open(svg_path, "w") as file:
+def draw(path, runs, trained):
+    """runs: [(name or '', directory)]."""
+    losses = [[(row['length'], row['loss']) for row in read(f'{directory}/loss.json')]
+              for _, directory in runs]
+    passkeys = [read(f'{directory}/passkey.json') for _, directory in runs]
+    lengths = [length for length, _ in losses[0]]
+    ticks = loss_ticks([loss for line in losses for _, loss in line])
+    axis = f'tokens (trained at {length_name(trained)})'
+    loss = Panel(LEFT, 'loss, nats a token', axis, lengths, ticks)
+    found = Panel(LEFT + 370, 'share of passkeys found, 95% interval', axis, lengths, SHARES)
+    for i, (name, _) in enumerate(runs):
+        colour = COLOURS[i]
+        loss.line(losses[i], colour)
+        for row in passkeys[i]:
+            found.interval(row['length'], *row['interval95'], colour)
+        found.line([(row['length'], row['accuracy']) for row in passkeys[i]], colour)
+        loss.parts.append(text(LEFT + 20 + 90 * i, HEIGHT - 6, name, 'start', colour=colour))
+    with open(path, 'w') as file:
         file.write(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
                    f'font-family="sans-serif"><rect width="{WIDTH}" height="{HEIGHT}" '
                    'fill="white"/>\n')
-        file.write("\n".join(loss.parts + found.parts) + "\n</svg>\n")
+        file.write('\n'.join(loss.parts + found.parts) + '\n</svg>\n')
 
 
-if __name__ == "__main__":
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('figure', help='SVG to write')
+    parser.add_argument('runs', nargs='+', help='directory of loss.json and passkey.json')
+    parser.add_argument('--trained', type=int, default=1024, help='trained length, tokens')
+    args = parser.parse_args()
+    runs = [run.split('=', 1) if '=' in run else ('', run) for run in args.runs]
+    draw(args.figure, runs, args.trained)
+
+
+if __name__ == '__main__':
     main()

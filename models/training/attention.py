@@ -1,0 +1,140 @@
+"""LSSAR, LSSA and softmax attention, causal, in PyTorch.
+
+`attention` is the plain transcription of the paper's Algorithm 1 (arXiv 2501.13428): in float64
+the oracle of everything faster. `attention_in_blocks` is the same function a block of query rows
+at a time, each block computed again in the backward pass: no length x length matrix outlives its
+block, and a compiler sees one row-wise kernel between two matrix products. `fused_attention` is
+attention_cpu.cc.
+"""
+
+import ctypes
+import math
+import os
+
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+BLOCK_ROWS = 256
+KINDS = ('lssar', 'lssa', 'softmax')
+NORM_FLOOR = 1e-12
+PEAK_FLOOR = 1e-6  # under it no key stands out, and the weights are those of stage 1
+X_FLOOR = 1e-30  # keeps gradients of x^p, p < 1, finite where x is 0 (and masked)
+
+
+def unit(x):
+    """x / max(||x||, 1e-12); no gradient where the floor holds, as there is no direction."""
+    norm = x.norm(dim=-1, keepdim=True)
+    return torch.where(norm > NORM_FLOOR, x / norm.clamp_min(NORM_FLOOR), (x / NORM_FLOOR).detach())
+
+
+def weigh(products, first, dim, kind, p):
+    """Weights of the rows first.. (0-based) from <q, k> [..., rows, first + rows]."""
+    rows, keys = products.shape[-2:]
+    n = torch.arange(first + 1, first + rows + 1, device=products.device)[:, None]
+    seen = torch.arange(1, keys + 1, device=products.device) <= n
+    if kind == 'softmax':
+        return (products / math.sqrt(dim)).masked_fill(~seen, float('-inf')).softmax(-1)
+    offset = (n > 3).to(products.dtype)
+    n = n.to(products.dtype)
+    a = F.softplus(math.log(dim) * n.log() * products, threshold=40) * seen
+    a = a / a.sum(-1, keepdim=True)
+    if kind == 'lssa':
+        return a
+    x = F.relu(n * a - offset) * seen
+    peak = x.amax(-1, keepdim=True).detach()  # it cancels: no gradient through it
+    y = (x.clamp_min(X_FLOOR) / peak.clamp_min(PEAK_FLOOR)) ** p * (x > 0)
+    return torch.where(peak > PEAK_FLOOR, y / y.sum(-1, keepdim=True).clamp_min(X_FLOOR), a)
+
+
+def attend(q, k, v, first, kind, p):
+    """Query rows first.. against the keys up to their last; q and k are unit() but for softmax."""
+    return weigh(q @ k.transpose(-1, -2), first, q.shape[-1], kind, p) @ v
+
+
+def attention(q, k, v, kind='lssar', p=15):
+    """q, k, v: [..., L, d] -> [..., L, d]. Any float dtype; use float64 as an oracle."""
+    if kind != 'softmax':
+        q, k = unit(q), unit(k)
+    return attend(q, k, v, 0, kind, p)
+
+
+def attention_in_blocks(q, k, v, kind, p, block_rows=BLOCK_ROWS):
+    """attention() in blocks of query rows; keys behind a block's last row are not touched."""
+    if kind != 'softmax':
+        q, k = unit(q), unit(k)
+    length, outs = q.shape[-2], []
+    for first in range(0, length, block_rows):
+        end = min(first + block_rows, length)
+        part = q[..., first:end, :], k[..., :end, :], v[..., :end, :], first, kind, p
+        if torch.is_grad_enabled():
+            outs.append(checkpoint(attend, *part, use_reentrant=False, preserve_rng_state=False))
+        else:
+            outs.append(attend(*part))
+    return torch.cat(outs, -2)
+
+
+class _Tensors(ctypes.Structure):
+    """struct Tensors of attention_cpu.cc."""
+
+    _fields_ = [
+        (name, ctypes.c_void_p)
+        for name in ('q', 'k', 'v', 'out', 'stats', 'grad_out', 'grad_q', 'grad_k', 'grad_v')
+    ] + [(name, ctypes.c_int) for name in ('heads', 'length', 'dim')] + [('p', ctypes.c_float)]
+
+
+def _load_library():
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'attention_cpu.so')
+    return ctypes.CDLL(path) if os.path.exists(path) else None
+
+
+class _Fused(torch.autograd.Function):
+    """attention_cpu.cc: kind lssar, q and k already unit()."""
+
+    library = _load_library()
+
+    @staticmethod
+    def run(function, p, **tensors):
+        length, dim = tensors['q'].shape[-2:]
+        function(ctypes.byref(_Tensors(
+            heads=tensors['q'].numel() // (length * dim), length=length, dim=dim, p=p,
+            **{name: tensor.data_ptr() for name, tensor in tensors.items()})))
+
+    @staticmethod
+    def forward(ctx, q, k, v, p):
+        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        out, stats = torch.empty_like(q), q.new_empty(*q.shape[:-1], 3)
+        _Fused.run(_Fused.library.lssar_forward, p, q=q, k=k, v=v, out=out, stats=stats)
+        ctx.save_for_backward(q, k, v, stats)
+        ctx.p = p
+        return out
+
+    @staticmethod
+    def backward(ctx, grad_out):
+        q, k, v, stats = ctx.saved_tensors
+        grads = [torch.empty_like(t) for t in (q, k, v)]
+        _Fused.run(_Fused.library.lssar_backward, ctx.p, q=q, k=k, v=v, stats=stats,
+                   grad_out=grad_out.contiguous(), grad_q=grads[0], grad_k=grads[1],
+                   grad_v=grads[2])
+        return *grads, None
+
+
+def has_fused():
+    """Whether attention_cpu.cc was built (README.md says how)."""
+    return _Fused.library is not None
+
+
+def fused_attention(q, k, v, p):
+    """attention() of kind lssar on float32 CPU tensors."""
+    return _Fused.apply(unit(q), unit(k), v, p)
+
+
+def fastest_attention(q, k, v, kind, p):
+    """attention() by whatever is fastest here; q and k float32 or better, v as it comes."""
+    if not q.is_cuda and q.dtype == torch.float32 and kind == 'lssar' and has_fused():
+        return fused_attention(q, k, v, p)
+    if q.is_cuda and kind == 'softmax' and hasattr(F, 'scaled_dot_product_attention'):
+        return F.scaled_dot_product_attention(q, k, v.to(q.dtype), is_causal=True)
+    # Scores reach ln(d) ln(N) = 41 and weights are powers of them: bfloat16 is too coarse for both.
+    with torch.autocast(q.device.type, enabled=False):
+        return attention_in_blocks(q, k, v.to(q.dtype), kind, p)

@@ -1,0 +1,102 @@
+"""The faster forms of attention against the plain one in float64, outputs and gradients."""
+
+import itertools
+import pathlib
+import sys
+import unittest
+
+import torch
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / 'models/training'))
+import attention  # noqa: E402
+
+# Rows 1 to 3 subtract nothing, row 4 is the first that does.
+LENGTHS = (1, 3, 4, 5, 130)
+POWERS = (0.5, 1, 2.5, 3, 15)
+
+
+def draw(length, dim=16, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(2, length, dim, generator=generator, dtype=torch.float64).to(dtype)
+            for _ in range(3)]
+
+
+def outputs_and_gradients(function, tensors):
+    """[out, and the gradients of a fixed sum of it at each tensor], in float64."""
+    leaves = [tensor.detach().clone().requires_grad_() for tensor in tensors]
+    out = function(*leaves)
+    weights = torch.cos(torch.arange(out.numel(), dtype=torch.float64)).view_as(out)
+    (out.double() * weights).sum().backward()
+    return [out.detach().double(), *(leaf.grad.double() for leaf in leaves)]
+
+
+class AttentionTest(unittest.TestCase):
+
+    def assert_close(self, got, want, limit, case):
+        for each, expected in zip(got, want):
+            self.assertTrue(torch.isfinite(each).all(), case)
+            error = (each - expected).norm() / expected.norm().clamp_min(1e-30)
+            self.assertLess(error.item(), limit, case)
+
+    def compare(self, function, limit, dtype, **changes):
+        """Every kind, power and length; `function` has attention()'s arguments."""
+        for length, p in itertools.product(LENGTHS, POWERS):
+            tensors = draw(length)
+            for tensor, value in changes.items():
+                tensors['qkv'.index(tensor)][:, :value] = 0
+            want = outputs_and_gradients(lambda *t: attention.attention(*t, 'lssar', p), tensors)
+            got = outputs_and_gradients(lambda *t: function(*t, 'lssar', p),
+                                        [tensor.to(dtype) for tensor in tensors])
+            self.assert_close(got, want, limit, f'length {length}, p {p}, zeros {changes}')
+
+    def test_gradients_of_the_plain_form_are_its_slopes(self):
+        for kind, p, length in itertools.product(attention.KINDS, POWERS, (1, 3, 4, 9)):
+            tensors = [tensor.requires_grad_() for tensor in draw(length, dim=4, seed=3)]
+            self.assertTrue(torch.autograd.gradcheck(
+                lambda q, k, v: attention.attention(q, k, v, kind, p), tensors))
+
+    def test_weights_sum_to_one_and_see_no_later_key(self):
+        for kind in attention.KINDS:
+            q, k, _ = draw(40)
+            weights = attention.weigh(attention.unit(q) @ attention.unit(k).mT, 0, 16, kind, 15)
+            self.assertLess((weights.sum(-1) - 1).abs().max().item(), 1e-12)
+            self.assertEqual(weights.triu(1).abs().max().item(), 0)
+
+    def test_rows_without_a_peak_have_the_weights_of_stage_1(self):
+        q, k, v = draw(9)
+        for zero in (q, k):
+            kept = zero.clone()
+            zero.zero_()
+            out = attention.attention(q, k, v, 'lssar', 15)
+            means = v.cumsum(-2) / torch.arange(1, 10)[:, None]
+            self.assertLess((out - means).abs().max().item(), 1e-12)
+            zero.copy_(kept)
+
+    def test_blocks_are_the_plain_form(self):
+        def in_blocks(q, k, v, kind, p):
+            return attention.attention_in_blocks(q, k, v, kind, p, block_rows=32)
+
+        for zeros in ({}, {'q': 200}, {'k': 200}, {'q': 5}, {'k': 2}):
+            self.compare(in_blocks, 1e-9, torch.float64, **zeros)
+        for kind in ('lssa', 'softmax'):
+            tensors = draw(130)
+            want = outputs_and_gradients(lambda *t: attention.attention(*t, kind), tensors)
+            got = outputs_and_gradients(lambda *t: in_blocks(*t, kind, 15), tensors)
+            self.assert_close(got, want, 1e-9, kind)
+
+    def test_blocks_in_float32(self):
+        self.compare(attention.attention_in_blocks, 2e-4, torch.float32)
+
+    @unittest.skipUnless(attention.has_fused(), 'attention_cpu.so was not built')
+    def test_fused_is_the_plain_form(self):
+        def fused(q, k, v, kind, p):
+            self.assertEqual(kind, 'lssar')
+            return attention.fused_attention(q, k, v, p)
+
+        for zeros in ({}, {'q': 200}, {'k': 200}, {'q': 5}):
+            self.compare(fused, 2e-4, torch.float32, **zeros)
+
+
+if __name__ == '__main__':
+    unittest.main()

@@ -1,0 +1,136 @@
+"""Every stage of the recipe at toy size, and its checkpoint in the C++ program."""
+
+import contextlib
+import io
+import json
+import os
+import pathlib
+import random
+import subprocess
+import tempfile
+import unittest
+
+import numpy as np
+import sentencepiece
+import torch
+
+import recipe
+import evaluate
+import passkey
+import run
+
+VOCABULARY = 600
+LENGTHS = (256, 512)
+
+
+def lssar(*arguments):
+    done = subprocess.run([os.environ['LSSAR_CLI'], *map(str, arguments)], capture_output=True,
+                          text=True, timeout=120)
+    if done.returncode != 0:
+        raise AssertionError(f'{arguments}: {done.stderr}')
+    return json.loads(done.stdout)
+
+
+class ChainTest(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        torch.set_num_threads(1)  # a second one only waits at this size
+        cls.out, cls.said = folder.name, io.StringIO()
+        words = ['--corpus', str(recipe.CORPUS), '--out', cls.out, '--preset', 'smoke',
+                 '--vocabulary', str(VOCABULARY), '--held-out', '0.2', '--trials', '2',
+                 '--lengths', ','.join(map(str, LENGTHS)), '--threads', '1']
+        with contextlib.redirect_stdout(cls.said):
+            cls.net = run.run(run.arguments(words))
+        cls.model = f'{cls.out}/model'
+        cls.tokenizer = sentencepiece.SentencePieceProcessor(
+            model_file=f'{cls.model}/tokenizer.model')
+
+    def report(self):
+        return json.loads(pathlib.Path(f'{self.out}/data/prepare.json').read_text())
+
+    def test_preparation_reports_the_check_and_leaves_no_overlap(self):
+        report = self.report()
+        self.assertGreater(report['evaluation_ngrams'], 1000)
+        for kind in ('text', 'dialogs'):
+            self.assertGreater(report[kind]['held_out'], 0)
+            self.assertEqual(report[kind]['shared_ngrams_left'], 0)
+            ids = np.fromfile(f'{self.out}/data/{kind}.bin', np.uint16)
+            self.assertEqual(len(ids), report[kind]['ids'])
+            self.assertEqual((ids == report['eos_id']).sum(), report[kind]['documents'])
+            self.assertLess(ids.max(), VOCABULARY)
+
+    def test_tokenizer_splits_digits_and_knows_roles_newlines_and_every_byte(self):
+        pieces = self.tokenizer.encode('<|user|>1234\n<|assistant|>日', out_type=str)
+        self.assertEqual(pieces[1:7], ['<|user|>', '1', '2', '3', '4', '\n'])
+        self.assertEqual(pieces[-4:], ['<|assistant|>', '<0xE6>', '<0x97>', '<0xA5>'])
+
+    def test_passkey_documents_of_ids_are_those_of_text(self):
+        with open(f'{self.out}/data/passkey.json') as file:
+            documents = passkey.Documents(json.load(file))
+        for seed in range(20):
+            text, key = passkey.make(3, random.Random(seed))
+            ids, answer, _ = documents.make(3, random.Random(seed))
+            self.assertEqual(ids + answer, self.tokenizer.encode(f'{text} {key}.'))
+
+    def test_training_lowers_the_loss_of_both_models(self):
+        for kind in ('lssar', 'softmax'):
+            with open(f'{self.out}/{kind}/loss.json') as file:
+                loss = json.load(file)['lengths'][0]['loss']
+            self.assertLess(loss, 0.95 * np.log(VOCABULARY))
+
+    def test_checkpoint_passes_its_self_check(self):
+        described = lssar('info', '--model', self.model, '--json')
+        self.assertEqual((described['attention_kind'], described['attention_p']), ('lssar', 15))
+        self.assertEqual(described['trained_context'], 256)
+        self.assertTrue(0 < described['self_check_error'] < 3e-2, described)
+
+    def test_log_probabilities_are_those_of_pytorch(self):
+        val = np.fromfile(f'{self.model}/held_out.bin', np.uint16)
+        for length in LENGTHS:
+            served, = lssar('score', '--model', self.model, '--ids', f'{self.model}/held_out.bin',
+                            '--lengths', length, '--rows', 2, '--kv-type', 'fp32', '--max-context',
+                            length + 1, '--json')['lengths']
+            expected = evaluate.loss_at(self.net, val, length, 2)
+            self.assertEqual(served['num_tokens'], expected['num_tokens'])
+            self.assertLess(abs(served['loss'] - expected['loss']), 1e-4)
+
+    def test_each_token_of_a_dialog_is_that_of_pytorch(self):
+        context, rest = '<|user|>What is a synonym of', " 'happy'?<|assistant|>A synonym is 'glad'."
+        scored = lssar('score', '--model', self.model, '--kv-type', 'fp32', '--context', context,
+                       '--continuation', rest, '--tokens', '--json')['continuations'][0]['tokens']
+        ids = [self.report()['eos_id'], *self.tokenizer.encode(context + rest)]
+        losses = evaluate.row_losses(self.net, torch.tensor(ids))[-len(scored):]
+        self.assertEqual([token['id'] for token in scored], ids[-len(scored):])
+        for token, loss in zip(scored, losses):
+            self.assertLess(abs(token['logprob'] + loss.item()), 1e-3)
+
+    def test_passkey_documents_are_those_of_the_program(self):
+        served = lssar('passkey', '--model', self.model, '--lengths', 512, '--trials', 2,
+                       '--max-context', 1024, '--json')
+        with open(f'{self.out}/lssar/passkey.json') as file:
+            expected = json.load(file)
+        self.assertEqual(served['seed'], expected['seed'])
+        self.assertEqual(served['lengths'][0].keys(), expected['lengths'][1].keys())
+        self.assertEqual(served['depths'], expected['depths'])
+        self.assertEqual(served['cells'], [cell for cell in expected['cells']
+                                           if cell['length'] == 512])
+
+    def test_card_has_the_measured_numbers_and_their_commands(self):
+        card = pathlib.Path(f'{self.model}/README.md').read_text()
+        with open(f'{self.out}/softmax/loss.json') as file:
+            twin = json.load(file)['lengths'][1]['loss']
+        for part in (f'{twin:.3f}', 'lssar score --model .', '--preset smoke', 'length.svg',
+                     f'{self.report()["text"]["ids"]:,}'):
+            self.assertIn(part, card)
+        self.assertIn('</svg>', pathlib.Path(f'{self.model}/length.svg').read_text())
+
+    def test_the_same_command_again_only_exports(self):
+        self.assertIn('step 30', self.said.getvalue())
+        self.assertEqual(self.said.getvalue().count('tokenizer\n'), 1)
+
+
+if __name__ == '__main__':
+    unittest.main()

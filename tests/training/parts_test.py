@@ -1,0 +1,215 @@
+"""Documents, overlap, rows, passkey documents and resumption of the training recipe."""
+
+import collections
+import io
+import json
+import pathlib
+import random
+import tempfile
+import unittest
+
+import numpy as np
+import torch
+
+import recipe  # noqa: F401
+import batches
+import corpus
+import evaluate
+import optimizers
+import overlap
+import passkey
+import plot_lengths
+import prepare
+import presets
+import train
+
+WORDS = [f'word{i}' for i in range(400)]
+
+
+def sentence(seed, num_words=60):
+    return ' '.join(random.Random(seed).choices(WORDS, k=num_words))
+
+
+class CorpusTest(unittest.TestCase):
+
+    def test_a_document_ends_at_its_mark_and_a_dialog_is_as_the_template_has_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / 'a.txt').write_text('One.\nTwo.\n<|endoftext|>\nThree.\n<|endoftext|>\nFour.\n')
+            (root / 'b.jsonl').write_text(json.dumps({'messages': [
+                {'role': 'user', 'content': 'Hi '}, {'role': 'assistant', 'content': 'Ho'}]}))
+            self.assertEqual(list(corpus.texts(root)), ['One.\nTwo.', 'Three.', 'Four.'])
+            self.assertEqual(list(corpus.dialogs(root)), ['<|user|>Hi<|assistant|>Ho'])
+
+    def test_split_is_by_document_without_repetitions(self):
+        documents = [sentence(seed) for seed in range(400)]
+        train_part, held_out = prepare.split(documents + documents[::-1], 0.2)
+        self.assertEqual(sorted(train_part + held_out), sorted(documents))
+        self.assertTrue(40 < len(held_out) < 120)
+
+
+class OverlapTest(unittest.TestCase):
+
+    def test_a_run_of_13_words_is_found_whatever_its_case_and_marks(self):
+        words = sentence(1).split()
+        evaluation = overlap.Evaluation([' '.join(words), sentence(2)])
+        shared = ', '.join(words[20:33]).upper()
+        self.assertEqual(evaluation.shares(f'{sentence(3)} {shared} {sentence(4)}'), 1)
+        self.assertEqual(evaluation.shares(f'{sentence(3)} {shared[:-1]} {sentence(4)}'), 0)
+        self.assertEqual(evaluation.shares(' '.join(words[:12])), 0)
+        self.assertEqual(evaluation.shares(' '.join(words)), 48)
+
+    def test_offenders_are_dropped_and_counted(self):
+        documents = [sentence(seed) for seed in range(10)]
+        evaluation = overlap.Evaluation([f'{sentence(99)} {documents[4]}'])
+        kept, num_dropped, num_shared = prepare.drop_overlaps(documents, evaluation)
+        self.assertEqual(kept, documents[:4] + documents[5:])
+        self.assertEqual((num_dropped, num_shared), (1, 48))
+
+
+class PackedTest(unittest.TestCase):
+
+    def test_every_row_comes_once_an_epoch_and_cut_elsewhere_in_the_next(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = f'{folder}/text.bin'
+            np.arange(1000, dtype=np.uint16).tofile(path)
+            rows = batches.Packed(path, 10, seed=1)
+            epochs = [[rows.row(epoch * rows.num_rows + i) for i in range(rows.num_rows)]
+                      for epoch in range(2)]
+            starts = [sorted(row[0] for row in epoch) for epoch in epochs]
+            for epoch, first in zip(epochs, starts):
+                self.assertTrue(all((np.diff(row) == 1).all() and len(row) == 11 for row in epoch))
+                self.assertEqual(set(np.diff(first)), {10})
+            self.assertNotEqual([row[0] for row in epochs[0]], starts[0])
+            self.assertNotEqual(starts[0], starts[1])
+
+
+class OptimizerTest(unittest.TestCase):
+
+    def test_muon_steps_along_a_nearly_orthogonal_matrix(self):
+        torch.manual_seed(0)
+        for shape in ((24, 8), (8, 24)):
+            w = torch.nn.Parameter(torch.zeros(shape))
+            w.grad = torch.randn(shape)
+            optimizers.Muon([w], lr=1.0).step()
+            singular = torch.linalg.svdvals(w.detach() / max(1, shape[0] / shape[1]) ** 0.5)
+            self.assertTrue((singular > 0.6).all() and (singular < 1.3).all(), singular)
+            self.assertLess((w.detach() * w.grad).sum().item(), 0)
+
+
+class EvaluateTest(unittest.TestCase):
+
+    def test_wilson_interval(self):  # Newcombe 1998, table I
+        low, high = evaluate.wilson(81, 263)
+        self.assertAlmostEqual(low, 0.2553, places=4)
+        self.assertAlmostEqual(high, 0.3662, places=4)
+        self.assertEqual(evaluate.wilson(0, 20)[0], 0)
+        self.assertEqual(evaluate.wilson(20, 20)[1], 1)
+
+    def test_ticks_hold_every_loss(self):
+        for losses in ([3.5, 3.6], [5.2, 9.9], [0.1, 0.11], [6.0, 6.0]):
+            ticks = plot_lengths.loss_ticks(losses)
+            self.assertLessEqual(ticks[0], min(losses))
+            self.assertGreaterEqual(ticks[-1], max(losses))
+            self.assertEqual(len(ticks), 5)
+
+
+class PresetTest(unittest.TestCase):
+
+    def test_shares_leave_room_for_text_and_rates_end_low(self):
+        for preset in presets.PRESETS.values():
+            for progress in np.linspace(0, 1, 101):
+                self.assertLess(sum(presets.shares(preset, progress).values()), 0.95)
+            self.assertLess(presets.rate_scale(preset, 10**6, 0.999), 0.05)
+            self.assertEqual(presets.changes(preset), '')
+
+    def test_tokens_aimed_at_are_within_the_budget_of_steps(self):
+        smoke = presets.PRESETS['smoke']
+        self.assertLessEqual(abs(smoke.steps * smoke.rows * smoke.ctx / smoke.aim_tokens - 1), 0.1)
+
+
+class ResumeTest(unittest.TestCase):
+    """A tiny vocabulary without SentencePiece: ids are numbers."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        rng = np.random.default_rng(0)
+        for kind in ('text', 'dialogs'):
+            rng.integers(3, 60, 4000).astype(np.uint16).tofile(f'{self.folder}/{kind}.bin')
+        parts = {name: [60, 61] for name in ('head', 'before', 'between', 'after', 'ask', 'stop')}
+        with open(f'{self.folder}/passkey.json', 'w') as file:
+            json.dump({**parts, 'eos': 2, 'blank': 62, 'fill': [5, 6, 7],
+                       'digits': list(range(10, 20))}, file)
+        self.preset = presets.Preset('smoke', '', 1, 2, 16, 128, rows=4, micro_rows=2,
+                                     aim_tokens=0, steps=12, warmup=3)
+
+    def make_run(self, **changes):
+        config = presets.config_of(self.preset, 'lssar', 15, 64)
+        return train.Run(self.preset, config, self.folder, **changes)
+
+    def trained(self, run, is_stopped=lambda: False):
+        train.train(run, f'{self.folder}/state.pt', io.StringIO(), is_stopped)
+        return torch.load(f'{self.folder}/state.pt')
+
+    def test_stop_and_resume_give_the_bits_of_an_uninterrupted_run(self):
+        whole = self.trained(self.make_run())
+        first = self.make_run()
+        self.trained(first, is_stopped=lambda: first.step == 5)
+        self.assertEqual(first.step, 5)
+        second = self.make_run()
+        second.load(f'{self.folder}/state.pt')
+        self.assertEqual(second.step, 5)
+        resumed = self.trained(second)
+        self.assertEqual((resumed['step'], resumed['rows']), (whole['step'], whole['rows']))
+        for name, weight in whole['net'].items():
+            self.assertTrue(torch.equal(weight, resumed['net'][name]), name)
+
+    def test_another_seed_is_another_run(self):
+        state = self.trained(self.make_run())
+        other = self.trained(self.make_run(seed=1))
+        self.assertFalse(torch.equal(state['net']['wte.weight'], other['net']['wte.weight']))
+        with self.assertRaises(SystemExit):
+            self.make_run().load(f'{self.folder}/state.pt')
+
+    def test_rows_are_of_the_kinds_asked_for(self):
+        rows = self.make_run().batches
+        before = collections.Counter()
+        for step in range(200):
+            tokens, weight, kinds = rows.step(step, 0.3)
+            self.assertEqual(tokens.shape, (4, 129))
+            self.assertEqual(weight.shape, (4, 129))
+            before += kinds
+        self.assertEqual(sum(before.values()), 800)
+        self.assertTrue(0.06 < before['passkey'] / 800 < 0.18, before)
+        self.assertTrue(0.13 < before['repeat'] / 800 < 0.27, before)
+        self.assertEqual(before['dialogs'], 0)
+        last = sum((rows.step(step, 0.95)[2] for step in range(200)), collections.Counter())
+        self.assertTrue(0.65 < last['dialogs'] / 800 < 0.85, last)
+
+    def test_answers_weigh_more_and_the_first_segment_is_not_scored(self):
+        rows, rng, num_digits = self.make_run().batches, random.Random(1), 0
+        for _ in range(20):
+            ids, weight = rows.passkey_row(rng)
+            answers = [i for i, each in zip(ids, weight) if each > 1]
+            self.assertLessEqual(set(answers), {62, 60, 61, *range(10, 20)})
+            num_digits += sum(10 <= i < 20 for i in answers)
+            ids, weight = rows.repeat_row(rng)
+            n = int((weight == 0).sum()) - 1
+            self.assertTrue(1 <= n <= 128 and (ids[n:] == ids[:-n]).all())
+        self.assertGreater(num_digits, 20)
+
+    def test_documents_draw_as_their_text_does(self):
+        with open(f'{self.folder}/passkey.json') as file:
+            documents = passkey.Documents(json.load(file))
+        for seed in range(20):
+            text, key = passkey.make(7, random.Random(seed))
+            ids, answer, depth = documents.make(7, random.Random(seed))
+            self.assertEqual(''.join(str(i - 10) for i in answer[1:-2]), key)
+            place = text[:text.index('The pass key is ' + key)].count(passkey.FILL)
+            self.assertEqual(round(depth * 7), place)
+
+
+if __name__ == '__main__':
+    unittest.main()
