@@ -30,9 +30,9 @@ at_exit() {
   exit "$status"
 }
 
-# The first port from 50051 on that nothing listens on.
+# The first port from the one given on that nothing listens on.
 free_port() {
-  port=50051
+  port=$1
   while grep -qi ":$(printf '%04X' "$port") 0*:0000 0A" /proc/net/tcp /proc/net/tcp6 2>/dev/null; do
     port=$((port + 1))
   done
@@ -79,11 +79,13 @@ logged cmake --build --preset release --target lssar-server lssar
 echo '$ PATH=$PWD/build/release/bin:$PATH'
 PATH=$PWD/build/release/bin:$PATH
 
-address=127.0.0.1:$(free_port)
+address=127.0.0.1:$(free_port 50051)
+http_address=127.0.0.1:$(free_port 8080)
 say "3. The server, with the model that ships here (5.8M parameters, trained at 1024 tokens)"
 echo
-echo "\$ lssar-server --model $model --listen $address &"
-lssar-server --model "$model" --listen "$address" >"$server_log" 2>&1 </dev/null &
+echo "\$ lssar-server --model $model --listen $address --http-listen $http_address &"
+lssar-server --model "$model" --listen "$address" --http-listen "$http_address" \
+  >"$server_log" 2>&1 </dev/null &
 server_pid=$!
 wait_for_server
 show lssar info --server "$address"

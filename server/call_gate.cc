@@ -1,16 +1,34 @@
 #include "server/call_gate.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace lssar {
 
-absl::StatusOr<CallGate::Pass> CallGate::Enter() {
+absl::StatusOr<CallGate::Pass> CallGate::Enter(Cut cut) {
   const std::lock_guard lock(mutex_);
-  if (closed_) return absl::UnavailableError("the server is draining; ask another one");
-  if (model_ == nullptr)
+  if (absl::Status status = LockedReadiness(); !status.ok()) return status;
+  const uint64_t id = next_id_++;
+  inside_.emplace(id, std::move(cut));
+  return Pass(this, model_, id);
+}
+
+absl::Status CallGate::Readiness() const {
+  const std::lock_guard lock(mutex_);
+  return LockedReadiness();
+}
+
+absl::Status CallGate::LockedReadiness() const {
+  if (!closed_.ok()) return closed_;
+  if (model_ == nullptr) {
     return absl::UnavailableError("the server is loading its model; try again");
-  ++num_inside_;
-  return Pass(this, model_);
+  }
+  return absl::OkStatus();
+}
+
+ServedModel* CallGate::Model() const {
+  const std::lock_guard lock(mutex_);
+  return model_;
 }
 
 void CallGate::Open(ServedModel* model) {
@@ -18,22 +36,35 @@ void CallGate::Open(ServedModel* model) {
   model_ = model;
 }
 
-void CallGate::Close() {
+void CallGate::Close(absl::Status reason) {
   const std::lock_guard lock(mutex_);
-  closed_ = true;
+  closed_ = std::move(reason);
+}
+
+void CallGate::CutAll(const absl::Status& reason) {
+  std::map<uint64_t, Cut> inside;
+  {
+    const std::lock_guard lock(mutex_);
+    inside = inside_;
+  }
+  // Without the lock: a call that ends leaves.
+  for (const auto& [id, cut] : inside) {
+    if (cut) cut(reason);
+  }
 }
 
 bool CallGate::WaitUntilEmpty(absl::Duration limit) {
   std::unique_lock lock(mutex_);
   // Capped: now + limit must not overflow the clock.
   const auto capped = absl::ToChronoMilliseconds(std::min(limit, absl::Hours(24)));
-  return emptied_.wait_for(lock, capped, [this] { return num_inside_ == 0; });
+  return emptied_.wait_for(lock, capped, [this] { return inside_.empty(); });
 }
 
-void CallGate::Leave() {
-  // Notified under the lock: the waiter may destroy the gate as soon as it sees zero.
+void CallGate::Leave(uint64_t id) {
+  // Notified under the lock: the waiter may destroy the gate as soon as it sees no one.
   const std::lock_guard lock(mutex_);
-  if (--num_inside_ == 0) emptied_.notify_all();
+  inside_.erase(id);
+  if (inside_.empty()) emptied_.notify_all();
 }
 
 }  // namespace lssar

@@ -4,9 +4,13 @@
 #define LSSAR_SERVER_CALL_GATE_H_
 
 #include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
 #include <mutex>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
@@ -21,38 +25,52 @@ class CallGate {
   class Pass {
    public:
     Pass(Pass&& other) noexcept
-        : gate_(std::exchange(other.gate_, nullptr)), model_(other.model_) {}
+        : gate_(std::exchange(other.gate_, nullptr)), model_(other.model_), id_(other.id_) {}
     Pass& operator=(Pass&&) = delete;
     ~Pass() {
-      if (gate_ != nullptr) gate_->Leave();
+      if (gate_ != nullptr) gate_->Leave(id_);
     }
     ServedModel& Model() const { return *model_; }
 
    private:
     friend class CallGate;
-    Pass(CallGate* gate, ServedModel* model) : gate_(gate), model_(model) {}
+    Pass(CallGate* gate, ServedModel* model, uint64_t id) : gate_(gate), model_(model), id_(id) {}
     CallGate* gate_;
     ServedModel* model_;
+    uint64_t id_;
   };
+  // Ends a call at once, from any thread.
+  using Cut = std::function<void(const absl::Status&)>;
 
-  // Errors  UNAVAILABLE: loading, or draining
-  absl::StatusOr<Pass> Enter();
+  // `cut`: how CutAll ends this call; empty: it ends by itself soon.
+  // Errors  UNAVAILABLE: as Readiness
+  absl::StatusOr<Pass> Enter(Cut cut = {});
 
   // `model` must outlive every pass.
   void Open(ServedModel* model);
-  // No one enters any more.
-  void Close();
+  // No one enters any more; `reason` (UNAVAILABLE) is what they are told. The last reason counts.
+  void Close(absl::Status reason);
+  // Ends every call that is inside with `reason`.
+  void CutAll(const absl::Status& reason);
+
+  // OK: calls may come in. UNAVAILABLE: loading, or what Close was given.
+  absl::Status Readiness() const;
+  // Null: loading.
+  ServedModel* Model() const;
+
   // True: everyone has left; false: `limit` passed first.
   bool WaitUntilEmpty(absl::Duration limit);
 
  private:
-  void Leave();
+  absl::Status LockedReadiness() const;
+  void Leave(uint64_t id);
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable emptied_;
   ServedModel* model_ = nullptr;  // null: loading
-  bool closed_ = false;
-  int num_inside_ = 0;
+  absl::Status closed_;           // OK: open
+  uint64_t next_id_ = 0;
+  std::map<uint64_t, Cut> inside_;
 };
 
 }  // namespace lssar

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <random>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
 #include "server/grpc_status.h"
+#include "server/reply_fields.h"
 
 namespace lssar {
 namespace {
@@ -27,13 +29,16 @@ std::string MakeId() {
   return absl::StrFormat("%012x-%d", random_prefix & 0xffffffffffff, ++counter);
 }
 
+// Empty: the client sent none.
+std::string_view MetadataOf(const grpc::CallbackServerContext& context, const char* key) {
+  const auto found = context.client_metadata().find(key);
+  if (found == context.client_metadata().end()) return {};
+  return {found->second.data(), found->second.size()};
+}
+
 std::string IdOf(const grpc::CallbackServerContext& context) {
-  const auto found = context.client_metadata().find("x-request-id");
-  if (found != context.client_metadata().end()) {
-    const std::string_view given(found->second.data(), found->second.size());
-    if (IsSafeId(given)) return std::string(given);
-  }
-  return MakeId();
+  const std::string_view given = MetadataOf(context, "x-request-id");
+  return IsSafeId(given) ? std::string(given) : MakeId();
 }
 
 std::optional<Clock::time_point> DeadlineOf(const grpc::CallbackServerContext& context) {
@@ -48,35 +53,75 @@ std::optional<Clock::time_point> DeadlineOf(const grpc::CallbackServerContext& c
 
 }  // namespace
 
-CallRecord::CallRecord(std::string_view rpc, const grpc::CallbackServerContext& context,
-                       const Log* log)
+CallRecord::CallRecord(std::string_view rpc, grpc::CallbackServerContext& context,
+                       const CallObservers& observers)
     : rpc_(rpc),
       id_(IdOf(context)),
+      trace_(TakeTraceContext(MetadataOf(context, "traceparent"))),
       deadline_(DeadlineOf(context)),
       started_(Clock::now()),
-      log_(log) {}
+      observers_(observers) {
+  context.AddTrailingMetadata("x-request-id", id_);
+  context.AddTrailingMetadata("traceparent", trace_.Traceparent());
+}
 
-absl::Status CallRecord::Enter(CallGate& gate) {
-  auto pass = gate.Enter();
+absl::Status CallRecord::Enter(CallGate& gate, CallGate::Cut cut) {
+  auto pass = gate.Enter(std::move(cut));
   if (pass.ok()) pass_.emplace(*std::move(pass));
   return pass.status();
 }
 
-void CallRecord::WriteLog(const absl::Status& status) const {
-  const auto elapsed =
-      std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - started_);
+void CallRecord::Note(const LogFields& fields) {
+  const std::lock_guard lock(mutex_);
+  noted_.update(fields);
+}
+
+void CallRecord::NoteRequest(const RequestStats& stats, std::optional<FinishReason> finish) {
+  const std::lock_guard lock(mutex_);
+  stats_ = stats;
+  finish_ = finish;
+  noted_.update(ToLogFields(stats));
+  if (finish) noted_["finish"] = FinishName(finish);
+}
+
+// When a deadline passes gRPC cancels the call, often before the engine looks at its own clock.
+absl::Status CallRecord::Outcome(const absl::Status& status) const {
+  if (!absl::IsCancelled(status) || !deadline_ || Clock::now() < *deadline_) return status;
+  return absl::DeadlineExceededError(status.message());
+}
+
+void CallRecord::End(const absl::Status& status) {
+  const absl::Status outcome = Outcome(status);
+  const auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(Elapsed());
   LogFields fields = {{"request_id", id_},
+                      {"trace_id", trace_.trace_id},
+                      {"span_id", trace_.span_id},
                       {"rpc", rpc_},
-                      {"status", std::string(NameOf(ToGrpcStatus(status).error_code()))},
+                      {"status", std::string(NameOf(ToGrpcStatus(outcome).error_code()))},
                       {"elapsed_us", elapsed.count()}};
-  fields.update(noted_);
-  if (absl::IsInternal(status) || absl::IsDataLoss(status)) {
-    // Of the server's own making, so the sentence holds nothing of the prompt.
-    fields["message"] = std::string(status.message());
-    log_->Error("call", fields);
-  } else {
-    log_->Info("call", fields);
+  if (!trace_.parent_id.empty()) fields["parent_id"] = trace_.parent_id;
+  {
+    const std::lock_guard lock(mutex_);
+    fields.update(noted_);
   }
+  if (absl::IsInternal(outcome) || absl::IsDataLoss(outcome)) {
+    // Of the server's own making, so the sentence holds nothing of the prompt.
+    fields["message"] = std::string(outcome.message());
+    observers_.log->Error("call", fields);
+  } else {
+    observers_.log->Info("call", fields);
+  }
+}
+
+void CallRecord::EndRequest(const absl::Status& status) {
+  CallEnd end = {.code = Outcome(status).code(), .elapsed = Elapsed()};
+  {
+    const std::lock_guard lock(mutex_);
+    end.finish = finish_;
+    end.stats = stats_;
+  }
+  observers_.metrics->OnEnd(end);
+  End(status);
 }
 
 }  // namespace lssar

@@ -1,11 +1,11 @@
-// One call's name tag: request id, deadline, pass through the gate, and its log line at the end.
+// One call's name tag: request id, trace, deadline, pass through the gate, and what is said of it
+// at the end.
 #ifndef LSSAR_SERVER_CALL_RECORD_H_
 #define LSSAR_SERVER_CALL_RECORD_H_
 
 #include <grpcpp/server_context.h>
 
-#include <chrono>
-#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,36 +13,61 @@
 #include "runtime/request.h"
 #include "server/call_gate.h"
 #include "server/log.h"
+#include "server/metrics.h"
+#include "server/trace_context.h"
 
 namespace lssar {
 
+// Who hears of calls; both outlive them.
+struct CallObservers {
+  const Log* log = nullptr;
+  Metrics* metrics = nullptr;
+};
+
+// Threads  any, but for Enter
 class CallRecord {
  public:
   // Takes the id of the metadata x-request-id when it is 1 to 64 of [A-Za-z0-9._-]; else makes one
-  // that no other call of any lssar process has (random prefix, counter).
-  CallRecord(std::string_view rpc, const grpc::CallbackServerContext& context, const Log* log);
+  // that no other call of any lssar process has (random prefix, counter). The trace is that of the
+  // metadata traceparent. Both go back with the call's end, as x-request-id and traceparent.
+  CallRecord(std::string_view rpc, grpc::CallbackServerContext& context,
+             const CallObservers& observers);
 
   const std::string& Id() const { return id_; }
   // The client's, on the engine's clock; nullopt: none.
   std::optional<Clock::time_point> Deadline() const { return deadline_; }
+  Clock::duration Elapsed() const { return Clock::now() - started_; }
+  Metrics& GetMetrics() const { return *observers_.metrics; }
 
-  // Lets the call in. Errors  UNAVAILABLE
-  absl::Status Enter(CallGate& gate);
+  // Lets the call in, if `gate` does. Errors  UNAVAILABLE
+  absl::Status Enter(CallGate& gate, CallGate::Cut cut = {});
   // Requires  Enter returned OK
   ServedModel& Model() const { return pass_->Model(); }
 
   // Fields for the log line; never text of prompts or outputs.
-  void Note(LogFields fields) { noted_.update(fields); }
-  // Writes the line: info when OK or the client's doing, error for INTERNAL and DATA_LOSS.
-  void WriteLog(const absl::Status& status) const;
+  void Note(const LogFields& fields);
+  // What the engine said at the end of a Generate or Score call.
+  void NoteRequest(const RequestStats& stats, std::optional<FinishReason> finish);
+
+  // Writes the log line: info when OK or the client's doing, error for INTERNAL and DATA_LOSS.
+  void End(const absl::Status& status);
+  // The same, and counts the call: Generate and Score.
+  void EndRequest(const absl::Status& status);
 
  private:
-  std::string rpc_;
-  std::string id_;
-  std::optional<Clock::time_point> deadline_;
-  Clock::time_point started_;
-  const Log* log_;
+  absl::Status Outcome(const absl::Status& status) const;
+
+  const std::string rpc_;
+  const std::string id_;
+  const TraceContext trace_;
+  const std::optional<Clock::time_point> deadline_;
+  const Clock::time_point started_;
+  const CallObservers observers_;
   std::optional<CallGate::Pass> pass_;
+
+  std::mutex mutex_;  // a call that is cut may end while the engine still speaks
+  RequestStats stats_;
+  std::optional<FinishReason> finish_;
   LogFields noted_ = LogFields::object();
 };
 

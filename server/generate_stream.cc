@@ -47,7 +47,12 @@ void GenerateStream::Begin(CallGate& gate, const grpc::ByteBuffer& bytes) {
 }
 
 absl::Status GenerateStream::Submit(CallGate& gate, const grpc::ByteBuffer& bytes) {
-  LSSAR_RETURN_IF_ERROR(record_.Enter(gate));
+  const auto cut = [weak = weak_from_this()](const absl::Status& reason) {
+    if (const auto stream = std::static_pointer_cast<GenerateStream>(weak.lock())) {
+      stream->End(reason);
+    }
+  };
+  LSSAR_RETURN_IF_ERROR(record_.Enter(gate, cut));
   v1::GenerateRequest message;
   LSSAR_RETURN_IF_ERROR(ReadMessage(bytes, &message));
   const ServedModel& model = record_.Model();
@@ -62,6 +67,7 @@ absl::Status GenerateStream::Submit(CallGate& gate, const grpc::ByteBuffer& byte
   wants_logprobs_ = params.num_logprobs >= 0;
   seed_ = params.sampling.seed;
   held_.resize(size_t(params.num_choices));
+  last_token_at_.resize(size_t(params.num_choices));
   for (Held& held : held_) held.delta.set_text(call->echo);
 
   call->request.id = record_.Id();
@@ -74,6 +80,7 @@ absl::Status GenerateStream::Submit(CallGate& gate, const grpc::ByteBuffer& byte
 }
 
 void GenerateStream::OnAdmitted(const RequestStats& stats) {
+  record_.GetMetrics().OnAdmitted(stats);
   v1::GenerateReply reply;
   v1::Started& started = *reply.mutable_started();
   started.set_request_id(record_.Id());
@@ -97,7 +104,21 @@ void GenerateStream::OnPromptLogprobs(PromptDelta delta) {
   }
 }
 
+void GenerateStream::MeasureTokens(const GenerateDelta& delta) {
+  if (delta.tokens.empty()) return;
+  const Clock::time_point now = Clock::now();
+  Clock::time_point& last = last_token_at_[size_t(delta.choice)];
+  if (last != Clock::time_point()) {
+    record_.GetMetrics().OnNextTokens(int(delta.tokens.size()), now - last);
+  } else if (!has_token_) {
+    has_token_ = true;
+    record_.GetMetrics().OnFirstToken(record_.Elapsed());
+  }
+  last = now;
+}
+
 void GenerateStream::OnTokens(GenerateDelta delta) {
+  MeasureTokens(delta);
   Held& held = held_[size_t(delta.choice)];
   held.delta.set_choice(delta.choice);
   held.delta.mutable_text()->append(delta.text);
@@ -105,6 +126,7 @@ void GenerateStream::OnTokens(GenerateDelta delta) {
     *held.delta.add_tokens() = ToToken(token, wants_logprobs_, tokenizer_);
   }
   if (delta.finish) {
+    finish_ = delta.finish;
     held.delta.set_finish_reason(ToFinishReason(*delta.finish));
     held.delta.set_stop_string(delta.stop_string);
   }
@@ -114,7 +136,7 @@ void GenerateStream::OnTokens(GenerateDelta delta) {
 void GenerateStream::OnScore(ContinuationScore) { LSSAR_CHECK(false && "Generate has no scores"); }
 
 void GenerateStream::OnDone(const absl::Status& status, const RequestStats& stats) {
-  record_.Note(ToLogFields(stats));
+  record_.NoteRequest(stats, finish_);
   for (Held& held : held_) {
     if (held.num_steps > 0) SendHeld(held);
   }
@@ -153,6 +175,6 @@ void GenerateStream::OnClientGone() {
   if (handle_) handle_->Cancel();
 }
 
-void GenerateStream::OnFinished(const absl::Status& status) { record_.WriteLog(status); }
+void GenerateStream::OnFinished(const absl::Status& status) { record_.EndRequest(status); }
 
 }  // namespace lssar

@@ -17,7 +17,8 @@ namespace lssar {
 
 class GenerateStream final : public ReplyStream<v1::GenerateReply>, public TokenSink {
  public:
-  explicit GenerateStream(CallRecord record) : record_(std::move(record)) {}
+  GenerateStream(grpc::CallbackServerContext& context, const CallObservers& observers)
+      : record_("Generate", context, observers) {}
 
   // Validates and submits, or ends with the reason. Call once, before gRPC gets the object.
   void Begin(CallGate& gate, const grpc::ByteBuffer& bytes);
@@ -37,6 +38,7 @@ class GenerateStream final : public ReplyStream<v1::GenerateReply>, public Token
   };
 
   absl::Status Submit(CallGate& gate, const grpc::ByteBuffer& bytes);
+  void MeasureTokens(const GenerateDelta& delta);
   void SendHeld(Held& held);
   bool Merge(std::deque<v1::GenerateReply>& waiting, v1::GenerateReply& reply) override;
   void OnClientGone() override;
@@ -48,6 +50,10 @@ class GenerateStream final : public ReplyStream<v1::GenerateReply>, public Token
   bool wants_logprobs_ = false;
   uint64_t seed_ = 0;
   std::vector<Held> held_;  // [n]
+  // When each choice last had a token; the epoch: never.
+  std::vector<Clock::time_point> last_token_at_;  // [n]
+  bool has_token_ = false;
+  std::optional<FinishReason> finish_;  // of the choice that ended last
 
   std::mutex handle_mutex_;
   std::optional<Engine::Handle> handle_;

@@ -4,7 +4,6 @@
 #include <string_view>
 #include <utility>
 
-#include "server/call_record.h"
 #include "server/generate_stream.h"
 #include "server/grpc_status.h"
 #include "server/score_stream.h"
@@ -15,10 +14,10 @@ namespace lssar {
 namespace {
 
 // Reads, answers and writes one unary call, on gRPC's thread.
-template <typename Request, typename Reply>
+// `answer`: (const Request&, const ServedModel&) -> absl::StatusOr<reply message>
+template <typename Request, typename Answer>
 absl::Status AnswerUnary(CallRecord& record, CallGate& gate, const grpc::ByteBuffer& bytes,
-                         absl::StatusOr<Reply> (*answer)(const Request&, const ServedModel&),
-                         grpc::ByteBuffer& reply_bytes) {
+                         const Answer& answer, grpc::ByteBuffer& reply_bytes) {
   if (absl::Status status = record.Enter(gate); !status.ok()) return status;
   Request request;
   if (absl::Status status = ReadMessage(bytes, &request); !status.ok()) return status;
@@ -27,9 +26,18 @@ absl::Status AnswerUnary(CallRecord& record, CallGate& gate, const grpc::ByteBuf
   return reply.status();
 }
 
+grpc::ServerUnaryReactor* End(grpc::CallbackServerContext& context, CallRecord& record,
+                              const absl::Status& status) {
+  record.End(status);
+  auto* reactor = context.DefaultReactor();
+  reactor->Finish(ToGrpcStatus(status));
+  return reactor;
+}
+
 template <typename Stream>
-Stream* BeginStream(CallRecord record, CallGate& gate, const grpc::ByteBuffer& bytes) {
-  const auto stream = std::make_shared<Stream>(std::move(record));
+Stream* BeginStream(grpc::CallbackServerContext& context, const CallObservers& observers,
+                    CallGate& gate, const grpc::ByteBuffer& bytes) {
+  const auto stream = std::make_shared<Stream>(context, observers);
   stream->Begin(gate, bytes);
   return stream.get();  // alive until gRPC's OnDone
 }
@@ -38,42 +46,44 @@ Stream* BeginStream(CallRecord record, CallGate& gate, const grpc::ByteBuffer& b
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(Context* context,
                                                                        const Bytes* request) {
-  return BeginStream<GenerateStream>(CallRecord("Generate", *context, log_), *gate_, *request);
+  return BeginStream<GenerateStream>(*context, observers_, *gate_, *request);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Score(Context* context,
                                                                     const Bytes* request) {
-  return BeginStream<ScoreStream>(CallRecord("Score", *context, log_), *gate_, *request);
+  return BeginStream<ScoreStream>(*context, observers_, *gate_, *request);
 }
 
 grpc::ServerUnaryReactor* InferenceService::Tokenize(Context* context, const Bytes* request,
                                                      Bytes* reply) {
-  CallRecord record("Tokenize", *context, log_);
-  const absl::Status status = AnswerUnary(record, *gate_, *request, lssar::Tokenize, *reply);
-  record.WriteLog(status);
-  auto* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(status));
-  return reactor;
+  CallRecord record("Tokenize", *context, observers_);
+  return End(*context, record,
+             AnswerUnary<v1::TokenizeRequest>(record, *gate_, *request, lssar::Tokenize, *reply));
 }
 
 grpc::ServerUnaryReactor* InferenceService::Detokenize(Context* context, const Bytes* request,
                                                        Bytes* reply) {
-  CallRecord record("Detokenize", *context, log_);
-  const absl::Status status = AnswerUnary(record, *gate_, *request, lssar::Detokenize, *reply);
-  record.WriteLog(status);
-  auto* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(status));
-  return reactor;
+  CallRecord record("Detokenize", *context, observers_);
+  return End(
+      *context, record,
+      AnswerUnary<v1::DetokenizeRequest>(record, *gate_, *request, lssar::Detokenize, *reply));
 }
 
 grpc::ServerUnaryReactor* InferenceService::GetInfo(Context* context, const Bytes* request,
                                                     Bytes* reply) {
-  CallRecord record("GetInfo", *context, log_);
-  const absl::Status status = AnswerUnary(record, *gate_, *request, Describe, *reply);
-  record.WriteLog(status);
-  auto* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(status));
-  return reactor;
+  CallRecord record("GetInfo", *context, observers_);
+  return End(*context, record,
+             AnswerUnary<v1::GetInfoRequest>(record, *gate_, *request, Describe, *reply));
+}
+
+grpc::ServerUnaryReactor* InferenceService::GetStats(Context* context, const Bytes* request,
+                                                     Bytes* reply) {
+  CallRecord record("GetStats", *context, observers_);
+  const auto report = [this](const v1::GetStatsRequest&, const ServedModel& model) {
+    return Report(model, *observers_.metrics);
+  };
+  return End(*context, record,
+             AnswerUnary<v1::GetStatsRequest>(record, *gate_, *request, report, *reply));
 }
 
 }  // namespace lssar

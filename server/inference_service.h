@@ -7,7 +7,7 @@
 
 #include "lssar/v1/inference.grpc.pb.h"
 #include "server/call_gate.h"
-#include "server/log.h"
+#include "server/call_record.h"
 
 namespace lssar {
 
@@ -15,12 +15,14 @@ namespace lssar {
 using RawInference = v1::Inference::WithRawCallbackMethod_Generate<
     v1::Inference::WithRawCallbackMethod_Score<v1::Inference::WithRawCallbackMethod_Tokenize<
         v1::Inference::WithRawCallbackMethod_Detokenize<
-            v1::Inference::WithRawCallbackMethod_GetInfo<v1::Inference::Service>>>>>;
+            v1::Inference::WithRawCallbackMethod_GetInfo<
+                v1::Inference::WithRawCallbackMethod_GetStats<v1::Inference::Service>>>>>>;
 
 class InferenceService final : public RawInference {
  public:
-  // Both must outlive the service and its calls.
-  InferenceService(CallGate* gate, const Log* log) : gate_(gate), log_(log) {}
+  // `gate` and what `observers` names must outlive the service and its calls.
+  InferenceService(CallGate* gate, const CallObservers& observers)
+      : gate_(gate), observers_(observers) {}
 
   using Bytes = grpc::ByteBuffer;
   using Context = grpc::CallbackServerContext;
@@ -30,10 +32,11 @@ class InferenceService final : public RawInference {
   grpc::ServerUnaryReactor* Detokenize(Context* context, const Bytes* request,
                                        Bytes* reply) override;
   grpc::ServerUnaryReactor* GetInfo(Context* context, const Bytes* request, Bytes* reply) override;
+  grpc::ServerUnaryReactor* GetStats(Context* context, const Bytes* request, Bytes* reply) override;
 
  private:
   CallGate* const gate_;
-  const Log* const log_;
+  const CallObservers observers_;
 };
 
 }  // namespace lssar

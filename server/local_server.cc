@@ -17,9 +17,12 @@
 #include "kernels/check.h"
 #include "runtime/limits.h"
 #include "server/call_gate.h"
+#include "server/http_server.h"
 #include "server/inference_service.h"
 #include "server/log.h"
+#include "server/metrics.h"
 #include "server/served_model.h"
+#include "server/watchdog.h"
 
 namespace lssar {
 namespace {
@@ -56,11 +59,19 @@ void Configure(grpc::ServerBuilder& builder) {
                              kLeastClientPingMs);
 }
 
+// `listen` with the port that it became.
+std::string AddressOf(const std::string& listen, int port) {
+  return absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
+}
+
 }  // namespace
 
 struct LocalServer::State {
-  explicit State(ServerOptions given)
-      : options(std::move(given)), log(options.log_level), service(&gate, &log) {}
+  State(ServerOptions given, OnEngineFailure told)
+      : options(std::move(given)),
+        on_failure(std::move(told)),
+        log(options.log_level),
+        service(&gate, {.log = &log, .metrics = &metrics}) {}
 
   // Health of the whole server and of the one service.
   void SetServing(bool serving) const {
@@ -70,14 +81,23 @@ struct LocalServer::State {
   }
 
   void LogServing() const;
+  HttpPages Pages();
+  void Fail(const EngineFailure& failure);
 
   const ServerOptions options;
+  const OnEngineFailure on_failure;
   const Log log;
+  Metrics metrics;
   CallGate gate;
   InferenceService service;
   std::unique_ptr<ServedModel> model;
   int port = 0;
-  std::unique_ptr<grpc::Server> server;  // the first to go: its calls use all of the above
+  std::mutex failure_mutex;
+  absl::Status engine_failure;
+  // The last is the first to go: these use all of the above.
+  std::unique_ptr<grpc::Server> server;
+  std::unique_ptr<HttpServer> http;
+  std::unique_ptr<Watchdog> watchdog;
 
   std::mutex shutdown_mutex;
   std::optional<bool> shutdown_result;
@@ -98,11 +118,41 @@ void LocalServer::State::LogServing() const {
                       {"self_check_rows", model->GetSelfCheck().num_rows},
                       {"self_check_error", model->GetSelfCheck().worst_error}};
   if (model->GetBackend() != nullptr) fields["backend"] = model->GetBackend()->Describe();
-  if (port != 0) {
-    fields["address"] =
-        absl::StrCat(options.listen.substr(0, options.listen.rfind(':')), ":", port);
-  }
+  if (port != 0) fields["address"] = AddressOf(options.listen, port);
+  if (http != nullptr) fields["http_address"] = AddressOf(options.http_listen, http->Port());
   log.Info("serving", fields);
+}
+
+HttpPages LocalServer::State::Pages() {
+  return {
+      .metrics =
+          [this] {
+            const ServedModel* served = gate.Model();
+            return metrics.Text(served == nullptr ? EngineStats() : served->GetEngine().Stats());
+          },
+      .health =
+          [this] {
+            const std::lock_guard lock(failure_mutex);
+            return engine_failure;
+          },
+      .readiness = [this] { return gate.Readiness(); }};
+}
+
+void LocalServer::State::Fail(const EngineFailure& failure) {
+  {
+    const std::lock_guard lock(failure_mutex);
+    engine_failure = failure.status;
+  }
+  gate.Close(failure.status);
+  SetServing(false);
+  if (failure.stuck_for) {
+    const auto step_ms = std::chrono::duration_cast<std::chrono::milliseconds>(*failure.stuck_for);
+    log.Error("engine stuck", {{"step_ms", step_ms.count()}});
+  } else {
+    log.Error("engine failed", LogFields::object());
+  }
+  gate.CutAll(failure.status);
+  if (on_failure) on_failure();
 }
 
 LocalServer::LocalServer(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -116,8 +166,9 @@ absl::StatusOr<std::unique_ptr<LocalServer>> LocalServer::Start(const ServerOpti
   return server;
 }
 
-absl::StatusOr<std::unique_ptr<LocalServer>> LocalServer::Open(const ServerOptions& options) {
-  auto state = std::make_unique<State>(options);
+absl::StatusOr<std::unique_ptr<LocalServer>> LocalServer::Open(const ServerOptions& options,
+                                                               OnEngineFailure on_failure) {
+  auto state = std::make_unique<State>(options, std::move(on_failure));
   grpc::ServerBuilder builder;
   Configure(builder);
   builder.RegisterService(&state->service);
@@ -131,23 +182,32 @@ absl::StatusOr<std::unique_ptr<LocalServer>> LocalServer::Open(const ServerOptio
                      ": the port is in use, or the address is not one of this machine"));
   }
   state->SetServing(false);
+  if (!options.http_listen.empty()) {
+    auto http = HttpServer::Open(options.http_listen, state->Pages());
+    if (!http.ok()) return http.status();
+    state->http = *std::move(http);
+  }
   return std::unique_ptr<LocalServer>(new LocalServer(std::move(state)));
 }
 
-absl::Status LocalServer::Load() {
-  state_->log.Info("loading", {{"model", state_->options.model.directory}});
-  auto model = ServedModel::Load(state_->options.model);
-  if (!model.ok()) return model.status();
-  Serve(*std::move(model));
-  return absl::OkStatus();
-}
+absl::Status LocalServer::Load() { return Load(ServedModel::Load); }
 
-void LocalServer::Serve(std::unique_ptr<ServedModel> model) {
-  LSSAR_CHECK(state_->model == nullptr);
-  state_->model = std::move(model);
-  state_->gate.Open(state_->model.get());
-  state_->SetServing(true);
-  state_->LogServing();
+absl::Status LocalServer::Load(const LoadModel& load) {
+  State& state = *state_;
+  LSSAR_CHECK(state.model == nullptr);
+  ModelOptions options = state.options.model;
+  options.engine.observer = &state.metrics;
+  state.log.Info("loading", {{"model", options.directory}});
+  auto model = load(options);
+  if (!model.ok()) return model.status();
+  state.model = *std::move(model);
+  state.gate.Open(state.model.get());
+  state.SetServing(true);
+  state.watchdog = std::make_unique<Watchdog>(
+      state.options.step_timeout, [&state] { return state.model->GetEngine().Stats(); },
+      [&state](const EngineFailure& failure) { state.Fail(failure); });
+  state.LogServing();
+  return absl::OkStatus();
 }
 
 std::shared_ptr<grpc::Channel> LocalServer::InProcessChannel() {
@@ -158,21 +218,18 @@ std::shared_ptr<grpc::Channel> LocalServer::InProcessChannel() {
 
 int LocalServer::Port() const { return state_->port; }
 
-bool LocalServer::CheckEngine() {
-  if (state_->model->GetEngine().Stats().is_serving) return true;
-  state_->SetServing(false);
-  return false;
-}
+int LocalServer::HttpPort() const { return state_->http == nullptr ? 0 : state_->http->Port(); }
 
 bool LocalServer::Shutdown(absl::Duration limit) {
   const std::lock_guard lock(state_->shutdown_mutex);
   if (state_->shutdown_result) return *state_->shutdown_result;
   const absl::Time end = absl::Now() + limit;
-  state_->gate.Close();
+  state_->gate.Close(absl::UnavailableError("the server is draining; ask another one"));
   state_->SetServing(false);
   // Calls first, the engine after them: a Score call still has items to submit.
   bool is_clean = state_->gate.WaitUntilEmpty(limit);
   if (state_->model != nullptr) {
+    state_->watchdog->ExpectEnd();
     const absl::Duration left = std::max(end - absl::Now(), absl::ZeroDuration());
     is_clean = state_->model->GetEngine().Drain(left) && is_clean;
   }

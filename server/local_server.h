@@ -6,6 +6,7 @@
 
 #include <grpcpp/channel.h>
 
+#include <functional>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -19,23 +20,29 @@ class ServedModel;
 
 class LocalServer {
  public:
-  // Open, then Load: returns when requests are served. For in-process use leave `listen` empty and
-  // set log_level to "off".
+  // How a model comes about; ServedModel::Load, where a test does not want another.
+  using LoadModel =
+      std::function<absl::StatusOr<std::unique_ptr<ServedModel>>(const ModelOptions&)>;
+  // Told once when the engine has died or hangs: everything has been said to clients and probes by
+  // then, and nothing here works any more. On a thread of its own, which may end the process.
+  using OnEngineFailure = std::function<void()>;
+
+  // Open, then Load: returns when requests are served. For in-process use empty `listen` and
+  // `http_listen`, and set log_level to "off".
   // Errors  those of Open and Load
   static absl::StatusOr<std::unique_ptr<LocalServer>> Start(const ServerOptions& options);
 
-  // Opens the port. Until Load or Serve succeeds every rpc is answered with UNAVAILABLE and health
-  // says NOT_SERVING.
-  // Errors  INVALID_ARGUMENT: an option out of range; UNAVAILABLE: the address cannot be listened
-  //         on (in use, not of this machine)
-  static absl::StatusOr<std::unique_ptr<LocalServer>> Open(const ServerOptions& options);
+  // Opens the ports. Until Load succeeds every rpc is answered with UNAVAILABLE, health says
+  // NOT_SERVING and /readyz 503.
+  // Errors  INVALID_ARGUMENT: an option out of range; UNAVAILABLE: an address cannot be listened on
+  //         (in use, not of this machine)
+  static absl::StatusOr<std::unique_ptr<LocalServer>> Open(const ServerOptions& options,
+                                                           OnEngineFailure on_failure = {});
 
-  // Loads the checkpoint, checks it against its golden rows, starts the engine and serves.
-  // Errors  those of LoadCheckpoint, SelfCheck and Engine::Create; nothing is served then
+  // Loads the checkpoint, checks it against its golden rows, starts the engine and serves. Once.
+  // Errors  those of `load`; nothing is served then
   absl::Status Load();
-
-  // Serves a model made elsewhere. Requires  called once, instead of Load
-  void Serve(std::unique_ptr<ServedModel> model);
+  absl::Status Load(const LoadModel& load);
 
   // Shuts down without waiting for what runs.
   ~LocalServer();
@@ -45,12 +52,9 @@ class LocalServer {
   // A client channel that needs no port; works from Open on, until the server goes.
   std::shared_ptr<grpc::Channel> InProcessChannel();
 
-  // The port listened on; 0: none.
+  // The ports listened on; 0: none.
   int Port() const;
-
-  // False: the engine has stopped for good, because the machine failed it (memory, device). Health
-  // says NOT_SERVING from then on. Ask now and then after Load.
-  bool CheckEngine();
+  int HttpPort() const;
 
   // Health turns NOT_SERVING, new calls get UNAVAILABLE, running ones may finish until `limit` has
   // passed; the rest is cut. True: nothing had to be cut. Further calls return the first's result.

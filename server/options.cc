@@ -22,14 +22,22 @@ Examples:
   lssar-server --model models/zoo/lssar-6m
   lssar-server --model models/zoo/lssar-6m --listen 0.0.0.0:50051 --max-context 8192)";
 
-AssignFlag AssignListen(std::string* target) {
-  return [target](const std::string& value) {
+constexpr std::string_view kOff = "off";
+
+// `or_off`: the word for no port at all, which leaves `target` empty, is a value too.
+AssignFlag AssignListen(std::string* target, bool or_off) {
+  return [=](const std::string& value) {
+    if (or_off && value == kOff) {
+      target->clear();
+      return absl::OkStatus();
+    }
     const size_t colon = value.rfind(':');
     int port = 0;
     if (colon == std::string::npos || colon == 0 ||
         !absl::SimpleAtoi(value.substr(colon + 1), &port) || port < 0 || port > 65535) {
       return absl::InvalidArgumentError(
-          "it must be HOST:PORT with a port in [0, 65535], such as 127.0.0.1:50051");
+          absl::StrCat("it must be HOST:PORT with a port in [0, 65535], such as 127.0.0.1:50051",
+                       or_off ? ", or off" : ""));
     }
     *target = value;
     return absl::OkStatus();
@@ -132,10 +140,19 @@ std::vector<Flag> ServerFlags(ServerOptions& options) {
   return {
       {"listen", "Serving", "HOST:PORT",
        "Address to listen on; port 0 takes a free one; default 127.0.0.1:50051",
-       AssignListen(&options.listen)},
+       AssignListen(&options.listen, /*or_off=*/false)},
+      {"http-listen", "Serving", "HOST:PORT",
+       "Address of the HTTP port: /metrics, /healthz, /readyz; port 0 takes a free one, off opens "
+       "none; default 127.0.0.1:8080",
+       AssignListen(&options.http_listen, /*or_off=*/true)},
       {"drain-timeout", "Serving", "TIME",
        "How long SIGTERM lets running requests finish, [0, 1h]; default 30s",
        AssignDuration(&options.drain_timeout, absl::Hours(1))},
+      {"step-timeout", "Serving", "TIME",
+       "How long an engine step may take; a longer one is stuck, and the server ends with exit "
+       "code "
+       "3; 0: however long, [0, 1h]; default 1m",
+       AssignDuration(&options.step_timeout, absl::Hours(1))},
       {"log-level", "Serving", "LEVEL",
        "Least severe log line: debug, info, warning, error, off; default info",
        AssignChoice(levels, [&options, levels](size_t i) { options.log_level = levels[i]; })},

@@ -27,7 +27,10 @@ struct ModelOptions {
 struct ServerOptions {
   ModelOptions model;
   std::string listen = "127.0.0.1:50051";  // host:port, port 0: any free one; empty: no port at all
+  std::string http_listen = "127.0.0.1:8080";  // the same, for metrics and probes
   absl::Duration drain_timeout = absl::Seconds(30);
+  // An engine step that takes longer is stuck; zero: however long.
+  absl::Duration step_timeout = absl::Seconds(60);
   std::string log_level = "info";  // debug | info | warning | error | off
 };
 

@@ -32,6 +32,7 @@ v1::Usage ToUsage(const RequestStats& stats) {
   usage.set_num_preemptions(stats.num_preemptions);
   usage.set_num_value_rows(stats.attention.num_value_rows);
   usage.set_num_value_rows_read(stats.attention.num_value_rows_read);
+  usage.set_num_preemptions(stats.num_preemptions);
   return usage;
 }
 
@@ -56,12 +57,17 @@ void AddStats(const RequestStats& more, RequestStats& total) {
 }
 
 LogFields ToLogFields(const RequestStats& stats) {
-  return {{"num_prompt_tokens", stats.num_prompt_tokens},
-          {"num_cached_tokens", stats.num_cached_tokens},
-          {"num_generated_tokens", stats.num_generated_tokens},
-          {"queue_us", stats.queue_us},
-          {"prefill_us", stats.prefill_us},
-          {"decode_us", stats.decode_us}};
+  LogFields fields = {{"num_prompt_tokens", stats.num_prompt_tokens},
+                      {"num_cached_tokens", stats.num_cached_tokens},
+                      {"num_generated_tokens", stats.num_generated_tokens},
+                      {"num_preemptions", stats.num_preemptions},
+                      {"queue_us", stats.queue_us},
+                      {"prefill_us", stats.prefill_us},
+                      {"decode_us", stats.decode_us}};
+  if (const AttentionCounters& rows = stats.attention; rows.num_value_rows > 0) {
+    fields["value_rows_read"] = double(rows.num_value_rows_read) / double(rows.num_value_rows);
+  }
+  return fields;
 }
 
 }  // namespace lssar

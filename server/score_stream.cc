@@ -19,7 +19,9 @@ class ScoreStream::ItemSink final : public TokenSink {
   ItemSink(std::shared_ptr<ScoreStream> stream, int item)
       : stream_(std::move(stream)), item_(item) {}
 
-  void OnAdmitted(const RequestStats&) override {}
+  void OnAdmitted(const RequestStats& stats) override {
+    stream_->record_.GetMetrics().OnAdmitted(stats);
+  }
   void OnPromptLogprobs(PromptDelta) override { LSSAR_CHECK(false && "Score has no prompt"); }
   void OnTokens(GenerateDelta) override { LSSAR_CHECK(false && "Score has no deltas"); }
   void OnScore(ContinuationScore score) override { stream_->SendScore(item_, score); }
@@ -42,7 +44,10 @@ void ScoreStream::Begin(CallGate& gate, const grpc::ByteBuffer& bytes) {
 }
 
 absl::Status ScoreStream::Submit(CallGate& gate, const grpc::ByteBuffer& bytes) {
-  LSSAR_RETURN_IF_ERROR(record_.Enter(gate));
+  const auto cut = [weak = weak_from_this()](const absl::Status& reason) {
+    if (const auto stream = std::static_pointer_cast<ScoreStream>(weak.lock())) stream->End(reason);
+  };
+  LSSAR_RETURN_IF_ERROR(record_.Enter(gate, cut));
   v1::ScoreRequest message;
   LSSAR_RETURN_IF_ERROR(ReadMessage(bytes, &message));
   const ServedModel& model = record_.Model();
@@ -78,7 +83,7 @@ void ScoreStream::SubmitMore() {
     if (!is_over || has_ended_) return;
     has_ended_ = true;
     end = error_;
-    record_.Note(ToLogFields(total_));
+    record_.NoteRequest(total_, std::nullopt);
   }
   if (end.ok()) {
     v1::ScoreReply reply;
@@ -173,6 +178,6 @@ void ScoreStream::OnClientGone() {
   SubmitMore();
 }
 
-void ScoreStream::OnFinished(const absl::Status& status) { record_.WriteLog(status); }
+void ScoreStream::OnFinished(const absl::Status& status) { record_.EndRequest(status); }
 
 }  // namespace lssar

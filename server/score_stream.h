@@ -19,7 +19,8 @@ namespace lssar {
 
 class ScoreStream final : public ReplyStream<v1::ScoreReply> {
  public:
-  explicit ScoreStream(CallRecord record) : record_(std::move(record)) {}
+  ScoreStream(grpc::CallbackServerContext& context, const CallObservers& observers)
+      : record_("Score", context, observers) {}
 
   // Validates all items and submits the first ones, or ends with the reason. Call once, before gRPC
   // gets the object.

@@ -1,6 +1,7 @@
 #include "server/unary_calls.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -67,6 +68,35 @@ void DescribeEngine(const ServedModel& model, v1::GetInfoReply& reply) {
   limits.set_max_stop_strings(limits::kMaxStopStrings);
 }
 
+void ReportEngine(const EngineStats& stats, v1::GetStatsReply& reply) {
+  reply.set_num_running(stats.num_running);
+  reply.set_num_queued(stats.num_queued);
+  reply.set_num_queued_tokens(static_cast<int32_t>(stats.num_queued_tokens));
+  reply.set_num_pages(stats.num_pages);
+  reply.set_num_free_pages(stats.num_free_pages);
+  reply.set_num_cached_pages(stats.num_cached_pages);
+  reply.set_num_steps(stats.num_steps);
+  reply.set_num_rows(stats.num_rows);
+  reply.set_num_prompt_tokens(stats.num_prompt_tokens);
+  reply.set_num_generated_tokens(stats.num_generated_tokens);
+  reply.set_num_preemptions(stats.num_preemptions);
+  reply.set_num_prefix_cache_queries(stats.num_prefix_cache_queries);
+  reply.set_num_prefix_cache_hits(stats.num_prefix_cache_hits);
+  reply.set_num_value_rows(stats.attention.num_value_rows);
+  reply.set_num_value_rows_read(stats.attention.num_value_rows_read);
+}
+
+v1::StageTimes ToStageTimes(const StageTimes& times) {
+  v1::StageTimes stages;
+  stages.set_admit_ns(times.admit_ns);
+  stages.set_plan_ns(times.plan_ns);
+  stages.set_forward_ns(times.forward_ns);
+  stages.set_sample_ns(times.sample_ns);
+  stages.set_publish_ns(times.publish_ns);
+  stages.set_idle_ns(times.idle_ns);
+  return stages;
+}
+
 }  // namespace
 
 absl::StatusOr<v1::TokenizeReply> Tokenize(const v1::TokenizeRequest& request,
@@ -97,6 +127,20 @@ absl::StatusOr<v1::GetInfoReply> Describe(const v1::GetInfoRequest&, const Serve
   reply.set_version(LSSAR_VERSION);
   DescribeModel(model, reply);
   DescribeEngine(model, reply);
+  return reply;
+}
+
+absl::StatusOr<v1::GetStatsReply> Report(const ServedModel& model, const Metrics& metrics) {
+  v1::GetStatsReply reply;
+  using std::chrono::nanoseconds;
+  reply.set_uptime_ns(std::chrono::duration_cast<nanoseconds>(metrics.Uptime()).count());
+  const EngineStats stats = model.GetEngine().Stats();
+  ReportEngine(stats, reply);
+  *reply.mutable_stages() = ToStageTimes(stats.stages);
+  for (const auto& [reason, count] : metrics.NumFinished()) {
+    (*reply.mutable_num_finished())[reason] = count;
+  }
+  for (const auto& [code, count] : metrics.NumFailed()) (*reply.mutable_num_failed())[code] = count;
   return reply;
 }
 

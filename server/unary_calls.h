@@ -4,6 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "lssar/v1/inference.pb.h"
+#include "server/metrics.h"
 #include "server/served_model.h"
 
 namespace lssar {
@@ -17,6 +18,9 @@ absl::StatusOr<v1::DetokenizeReply> Detokenize(const v1::DetokenizeRequest& requ
 // GetInfo: what is served, within which limits, and how much of it is in use.
 absl::StatusOr<v1::GetInfoReply> Describe(const v1::GetInfoRequest& request,
                                           const ServedModel& model);
+
+// GetStats: what was done since the server's start, and what is under way.
+absl::StatusOr<v1::GetStatsReply> Report(const ServedModel& model, const Metrics& metrics);
 
 }  // namespace lssar
 

@@ -72,6 +72,8 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const ConnectionFla
     ServerOptions options;
     options.model = flags.model;
     options.listen.clear();
+    options.http_listen.clear();
+    options.step_timeout = absl::ZeroDuration();  // the user is watchdog enough
     options.log_level = "off";
     auto started = LocalServer::Start(options);
     if (!started.ok()) return started.status();

@@ -28,7 +28,8 @@ class RunningServer:
     """`lssar-server` on a free port, for a with block; `address` is host:port."""
 
     def __init__(self, *flags):
-        self._command = [SERVER, '--model', MODEL, '--listen', '127.0.0.1:0', *flags]
+        self._command = [SERVER, '--model', MODEL, '--listen', '127.0.0.1:0',
+                         '--http-listen', '127.0.0.1:0', *flags]
 
     def __enter__(self):
         self._server = subprocess.Popen(self._command, stdout=subprocess.PIPE,

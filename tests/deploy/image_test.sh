@@ -104,7 +104,7 @@ start_server() {
   entrypoint=$(in_buildah inspect --type image --format '{{.Docker.Config.Entrypoint}}' "$image" |
     tr -d '[]')
   in_container sh -c 'echo $$ >/tmp/server.pid && exec "$@"' sh $entrypoint \
-    --listen "0.0.0.0:$port" >"$scratch/server.log" 2>&1 </dev/null &
+    --listen "0.0.0.0:$port" --http-listen 127.0.0.1:0 >"$scratch/server.log" 2>&1 </dev/null &
   server_pid=$!
 }
 

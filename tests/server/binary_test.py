@@ -48,7 +48,8 @@ class Server:
 
     def __init__(self, *flags):
         self.process = subprocess.Popen(
-            [SERVER, "--model", MODEL, "--listen", "127.0.0.1:0", *flags],
+            [SERVER, "--model", MODEL, "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0",
+             *flags],
             stderr=subprocess.PIPE, text=True)
         self.lines = []
         self.events = queue.Queue()
@@ -56,6 +57,7 @@ class Server:
         self.reader.start()
         serving = self.wait_for("serving")
         self.address = serving["address"]
+        self.http_address = serving["http_address"]
         self.channel = grpc.insecure_channel(
             self.address, options=[("grpc.use_local_subchannel_pool", 1)])
         self.stub = rpc.InferenceStub(self.channel)
@@ -159,10 +161,12 @@ class ClientTest(unittest.TestCase):
         self.assertEqual(health(self.server.channel, b"lssar.v1.Inference"), 1)
 
     def test_a_port_in_use_ends_a_second_server(self):
-        second = subprocess.run([SERVER, "--model", MODEL, "--listen", self.server.address],
-                                capture_output=True, text=True, timeout=60, check=False)
-        self.assertEqual(second.returncode, 1)
-        self.assertIn(f"cannot listen on {self.server.address}: the port is in use", second.stderr)
+        for flags in ([f"--listen={self.server.address}", "--http-listen=off"],
+                      ["--listen=127.0.0.1:0", f"--http-listen={self.server.http_address}"]):
+            second = subprocess.run([SERVER, "--model", MODEL, *flags],
+                                    capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual(second.returncode, 1)
+            self.assertRegex(second.stderr, "cannot listen on 127.0.0.1.*: the port is in use")
 
 
 class EndTest(unittest.TestCase):
@@ -236,7 +240,8 @@ class UsageTest(unittest.TestCase):
             self.assertIn(sentence, result.stderr)
 
     def test_failures(self):
-        result = self.run_server("--model", "models/zoo/none", "--listen", "127.0.0.1:0")
+        result = self.run_server("--model", "models/zoo/none", "--listen", "127.0.0.1:0",
+                                 "--http-listen", "off")
         self.assertEqual(result.returncode, 1)
         self.assertIn("models/zoo/none", result.stderr)
         result = self.run_server("--model", MODEL, LSSAR_LISTEN="192.0.2.1:1")

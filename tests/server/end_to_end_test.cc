@@ -22,6 +22,7 @@ ServerOptions ZooOptions() {
   options.model.directory = kZooDirectory;
   options.model.engine.max_context = 2048;
   options.listen = "127.0.0.1:0";
+  options.http_listen = "127.0.0.1:0";
   options.log_level = "off";
   return options;
 }

@@ -78,6 +78,7 @@ TEST(LifecycleTest, APortInUseIsSaidSo) {
   TestServer server;
   ServerOptions options;
   options.listen = "127.0.0.1:" + std::to_string(server.Server().Port());
+  options.http_listen = "";
   options.log_level = "off";
   const auto second = LocalServer::Open(options);
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
@@ -88,6 +89,7 @@ TEST(LifecycleTest, APortInUseIsSaidSo) {
 TEST(LifecycleTest, WithoutAnAddressThereIsNoPortAndTheInProcessChannelWorks) {
   ServerOptions options;
   options.listen = "";
+  options.http_listen = "";
   options.log_level = "off";
   const auto server = LocalServer::Open(options);
   ASSERT_TRUE(server.ok()) << server.status();
@@ -139,6 +141,7 @@ TEST(LifecycleTest, ADrainThatTakesTooLongCutsWhatRuns) {
 TEST(LifecycleTest, AFailedLoadServesNothing) {
   ServerOptions options;
   options.listen = "";
+  options.http_listen = "";
   options.log_level = "off";
   options.model.directory = "models/zoo/no-such-model";
   const auto server = LocalServer::Start(options);

@@ -44,7 +44,9 @@ TEST(OptionsTest, DefaultsAreThoseOfTheHelp) {
   ASSERT_FALSE(line.exit_code.has_value()) << line.text;
   EXPECT_EQ(line.options.model.directory, "DIR");
   EXPECT_EQ(line.options.listen, "127.0.0.1:50051");
+  EXPECT_EQ(line.options.http_listen, "127.0.0.1:8080");
   EXPECT_EQ(line.options.drain_timeout, absl::Seconds(30));
+  EXPECT_EQ(line.options.step_timeout, absl::Minutes(1));
   EXPECT_EQ(line.options.log_level, "info");
   EXPECT_EQ(line.options.model.backend.name, "cpu");
   EXPECT_EQ(line.options.model.backend.num_threads, 0);
@@ -64,15 +66,31 @@ TEST(OptionsTest, DefaultsAreThoseOfTheHelp) {
 }
 
 TEST(OptionsTest, EveryFlagReachesItsOption) {
-  const CommandLine line =
-      Parse({"--model=DIR", "--listen=0.0.0.0:0", "--max-context=4096", "--max-sequences=3",
-             "--max-queued-requests=5", "--step-tokens=128", "--page-tokens=32", "--kv-type=fp32",
-             "--max-queued-tokens=102400", "--max-prefill-chunks=4", "--chunk-tokens=32",
-             "--prefix-cache=off", "--kv-memory=512M", "--weights=bf16", "--backend=reference",
-             "--threads=2", "--drain-timeout=1m30s", "--log-level=debug"});
+  const CommandLine line = Parse({"--model=DIR",
+                                  "--listen=0.0.0.0:0",
+                                  "--http-listen=[::1]:9",
+                                  "--max-context=4096",
+                                  "--max-sequences=3",
+                                  "--max-queued-requests=5",
+                                  "--step-tokens=128",
+                                  "--page-tokens=32",
+                                  "--kv-type=fp32",
+                                  "--max-queued-tokens=102400",
+                                  "--max-prefill-chunks=4",
+                                  "--chunk-tokens=32",
+                                  "--prefix-cache=off",
+                                  "--kv-memory=512M",
+                                  "--weights=bf16",
+                                  "--backend=reference",
+                                  "--threads=2",
+                                  "--drain-timeout=1m30s",
+                                  "--step-timeout=90",
+                                  "--log-level=debug"});
   ASSERT_FALSE(line.exit_code.has_value()) << line.text;
   EXPECT_EQ(line.options.listen, "0.0.0.0:0");
+  EXPECT_EQ(line.options.http_listen, "[::1]:9");
   EXPECT_EQ(line.options.drain_timeout, absl::Seconds(90));
+  EXPECT_EQ(line.options.step_timeout, absl::Seconds(90));
   EXPECT_EQ(line.options.log_level, "debug");
   EXPECT_EQ(line.options.model.weights, DType::kBF16);
   EXPECT_EQ(line.options.model.backend.name, "reference");
@@ -89,6 +107,10 @@ TEST(OptionsTest, EveryFlagReachesItsOption) {
   EXPECT_EQ(engine.page_tokens, 32);
   EXPECT_EQ(engine.kv_type, DType::kF32);
   EXPECT_EQ(engine.kv_bytes, int64_t{512} << 20);
+}
+
+TEST(OptionsTest, TheHttpPortMayBeOff) {
+  EXPECT_EQ(Parse({"--model=D", "--http-listen=off"}).options.http_listen, "");
 }
 
 TEST(OptionsTest, WeightsMayBeKeptAsAnyType) {
@@ -185,6 +207,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{{"--model", "D", "--log-level", "loud"}, {"one of debug, info"}},
         BadLine{{"--model", "D", "--listen", "50051"}, {"--listen", "HOST:PORT"}},
         BadLine{{"--model", "D", "--listen", "localhost:70000"}, {"[0, 65535]"}},
+        BadLine{{"--model", "D", "--listen", "off"}, {"--listen", "HOST:PORT"}},
+        BadLine{{"--model", "D", "--http-listen", "8080"}, {"--http-listen", "HOST:PORT", "off"}},
+        BadLine{{"--model", "D", "--step-timeout", "2h"}, {"--step-timeout", "[0, 1h]"}},
         BadLine{{"--model", "D", "--config", "/nowhere.toml"},
                 {"/nowhere.toml", "cannot be read"}}));
 

@@ -19,6 +19,7 @@ using std::chrono::milliseconds;
 std::unique_ptr<LocalServer> OpenOnFreePort() {
   ServerOptions options;
   options.listen = "127.0.0.1:0";
+  options.http_listen = "127.0.0.1:0";
   options.log_level = "off";
   auto server = LocalServer::Open(options);
   LSSAR_CHECK(server.ok());
@@ -39,6 +40,12 @@ TestServer::~TestServer() {
 }
 
 void TestServer::Serve() {
+  const absl::Status status =
+      server_->Load([this](const ModelOptions& options) { return MakeModel(options); });
+  ASSERT_TRUE(status.ok()) << status;
+}
+
+absl::StatusOr<std::unique_ptr<ServedModel>> TestServer::MakeModel(const ModelOptions& options) {
   auto checkpoint = std::make_unique<Checkpoint>(ZooCheckpointWithoutWeights());
   auto model = std::make_unique<FakeModel>(checkpoint->config.vocab_size);
   model->poison_id = kPoisonId;
@@ -54,10 +61,12 @@ void TestServer::Serve() {
   checkpoint->hash = "0123456789abcdef";
   checkpoint->max_batch_rows = options_.step_tokens;
   auto backend = std::make_unique<MemoryBackend>();
-  auto engine = Engine::Create(checkpoint.get(), backend.get(), options_);
-  ASSERT_TRUE(engine.ok()) << engine.status();
-  server_->Serve(std::make_unique<ServedModel>(std::move(backend), std::move(checkpoint),
-                                               SelfCheckReport{}, *std::move(engine)));
+  EngineOptions engine_options = options_;
+  engine_options.observer = options.engine.observer;
+  auto engine = Engine::Create(checkpoint.get(), backend.get(), engine_options);
+  if (!engine.ok()) return engine.status();
+  return std::make_unique<ServedModel>(std::move(backend), std::move(checkpoint), SelfCheckReport{},
+                                       *std::move(engine));
 }
 
 std::shared_ptr<grpc::Channel> TestServer::NewChannel(grpc::ChannelArguments arguments) const {

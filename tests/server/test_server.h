@@ -13,6 +13,7 @@
 
 #include "lssar/v1/inference.grpc.pb.h"
 #include "server/local_server.h"
+#include "server/served_model.h"
 #include "tests/support/fake_model.h"
 
 namespace lssar {
@@ -47,6 +48,8 @@ class TestServer {
   bool WaitUntilIdle();
 
  private:
+  absl::StatusOr<std::unique_ptr<ServedModel>> MakeModel(const ModelOptions& options);
+
   const EngineOptions options_;
   std::atomic<int> step_ms_ = 0;
   std::atomic<bool> is_held_ = false;

@@ -56,8 +56,10 @@ MAX_README_LINES = 80
 BANNED_WORDS = frozenset(
     'manager managers helper helpers util utils common misc impl data info'.split())
 BANNED_PREFIXES = ('process_', 'new_')
-# Words that others chose: an rpc, the command that shows its reply, a log level, Google's messages.
-ALLOWED_NAMES = re.compile(r'GetInfo|get_info|InfoCommand|RunInfo|AddInfo|^k?Info$')
+# Words that others chose: an rpc, the command that shows its reply, a log level, Google's messages,
+# what cpp-httplib lets a server override.
+ALLOWED_NAMES = re.compile(r'GetInfo|get_info|InfoCommand|RunInfo|AddInfo|^k?Info$'
+                           r'|^process_and_close_socket$|^process_request$')
 ALLOWED_FILES = re.compile(r'(^|/)(get_)?info(_command)?(_test)?\.(h|cc)$|^proto/google/')
 
 

@@ -1,0 +1,46 @@
+// The HTTP port: pages for Prometheus and for those who ask whether the server lives.
+#ifndef LSSAR_SERVER_HTTP_SERVER_H_
+#define LSSAR_SERVER_HTTP_SERVER_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace lssar {
+
+// What the pages say; asked on threads of the HTTP server.
+struct HttpPages {
+  std::function<std::string()> metrics;     // /metrics: the whole page
+  std::function<absl::Status()> health;     // /healthz: OK is 200, else 503 with the message
+  std::function<absl::Status()> readiness;  // /readyz: the same
+};
+
+// GET and HEAD of the three pages; anything else is 404 with a JSON error in OpenAI's shape.
+//
+// One request a connection. A connection has 5 s from its first byte read to the last one written,
+// and may send 64 KiB: a slow or endless client costs one of 16 threads for that long, and the
+// engine and gRPC nothing.
+class HttpServer {
+ public:
+  // `listen`: HOST:PORT, port 0: any free one. Errors  UNAVAILABLE: cannot be listened on
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Open(const std::string& listen,
+                                                          HttpPages pages);
+  // Cuts what is being read or written.
+  ~HttpServer();
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  int Port() const;
+
+ private:
+  struct State;
+  explicit HttpServer(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lssar
+
+#endif  // LSSAR_SERVER_HTTP_SERVER_H_

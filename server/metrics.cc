@@ -1,0 +1,204 @@
+#include "server/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "server/grpc_status.h"
+
+namespace lssar {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Bounds = prometheus::Histogram::BucketBoundaries;
+
+double Seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+// 0.1 ms to 500 s, three a decade.
+Bounds TimeBounds() {
+  return {1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2,
+          0.5,  1,    2,    5,    10,   20,   50,   100,  200,  500};
+}
+
+// Powers of two up to `last`, as what they bound is.
+Bounds TokenBounds(int last) {
+  Bounds bounds;
+  for (int bound = 1; bound <= last; bound *= 2) bounds.push_back(bound);
+  return bounds;
+}
+
+// A value that the engine keeps.
+struct EngineMetric {
+  const char* name;
+  const char* help;
+  MetricType type;
+  double (*value)(const EngineStats&);
+};
+
+double PagesInUse(const EngineStats& stats) {
+  if (stats.num_pages == 0) return 0;
+  return 1 - double(stats.num_free_pages + stats.num_cached_pages) / stats.num_pages;
+}
+
+constexpr EngineMetric kEngineMetrics[] = {
+    {"lssar_num_requests_running", "Requests in the engine's batch.", MetricType::Gauge,
+     [](const EngineStats& s) { return double(s.num_running); }},
+    {"lssar_num_requests_waiting", "Requests in the engine's queue.", MetricType::Gauge,
+     [](const EngineStats& s) { return double(s.num_queued); }},
+    {"lssar_kv_cache_usage_ratio",
+     "Pages of the key/value cache held by requests, of all; pages kept for their prefix alone are "
+     "free.",
+     MetricType::Gauge, PagesInUse},
+    {"lssar_prompt_tokens_total", "Prompt tokens computed.", MetricType::Counter,
+     [](const EngineStats& s) { return double(s.num_prompt_tokens); }},
+    {"lssar_generation_tokens_total", "Tokens generated.", MetricType::Counter,
+     [](const EngineStats& s) { return double(s.num_generated_tokens); }},
+    {"lssar_prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
+     MetricType::Counter, [](const EngineStats& s) { return double(s.num_prefix_cache_queries); }},
+    {"lssar_prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
+     MetricType::Counter, [](const EngineStats& s) { return double(s.num_prefix_cache_hits); }},
+    {"lssar_preemptions_total", "Times that a sequence gave its pages to older ones.",
+     MetricType::Counter, [](const EngineStats& s) { return double(s.num_preemptions); }},
+    {"lssar_attention_value_rows_total", "V rows that attention could have read.",
+     MetricType::Counter, [](const EngineStats& s) { return double(s.attention.num_value_rows); }},
+    {"lssar_attention_value_rows_read_total", "V rows whose weight was not zero.",
+     MetricType::Counter,
+     [](const EngineStats& s) { return double(s.attention.num_value_rows_read); }},
+};
+
+MetricFamily ToFamily(const EngineMetric& metric, const EngineStats& stats) {
+  ClientMetric value;
+  if (metric.type == MetricType::Gauge) value.gauge.value = metric.value(stats);
+  if (metric.type == MetricType::Counter) value.counter.value = metric.value(stats);
+  return {.name = metric.name, .help = metric.help, .type = metric.type, .metric = {value}};
+}
+
+std::map<std::string, int64_t> NonZero(
+    const std::map<std::string, prometheus::Counter*>& counters) {
+  std::map<std::string, int64_t> counts;
+  for (const auto& [label, counter] : counters) {
+    if (const auto count = int64_t(counter->Value()); count > 0) counts[label] = count;
+  }
+  return counts;
+}
+
+}  // namespace
+
+std::string FinishName(std::optional<FinishReason> finish) {
+  if (!finish) return "SCORE";
+  switch (*finish) {
+    case FinishReason::kEos: return "EOS";
+    case FinishReason::kStopString: return "STOP_STRING";
+    case FinishReason::kStopId: return "STOP_TOKEN";
+    case FinishReason::kLength: return "LENGTH";
+  }
+  return "UNSPECIFIED";
+}
+
+Metrics::Metrics() : registry_(std::make_unique<prometheus::Registry>()) {
+  AddCounters();
+  AddHistograms();
+}
+
+// Every label has its series from the start: a rate needs the zero before the first one.
+void Metrics::AddCounters() {
+  auto& success = prometheus::BuildCounter()
+                      .Name("lssar_request_success_total")
+                      .Help(
+                          "Generate and Score calls that ended well, by the finish reason of the "
+                          "last choice.")
+                      .Register(*registry_);
+  std::vector<std::optional<FinishReason>> reasons = {std::nullopt};  // Score
+  for (const FinishReason reason : {FinishReason::kEos, FinishReason::kStopString,
+                                    FinishReason::kStopId, FinishReason::kLength}) {
+    reasons.emplace_back(reason);
+  }
+  for (const auto reason : reasons) {
+    const std::string name = FinishName(reason);
+    success_[name] = &success.Add({{"finished_reason", name}});
+  }
+  auto& failure = prometheus::BuildCounter()
+                      .Name("lssar_request_failure_total")
+                      .Help("Generate and Score calls that ended with an error, by its code.")
+                      .Register(*registry_);
+  for (int code = 1; code <= int(absl::StatusCode::kUnauthenticated); ++code) {
+    const std::string name(NameOf(grpc::StatusCode(code)));
+    failure_[name] = &failure.Add({{"code", name}});
+  }
+}
+
+void Metrics::AddHistograms() {
+  const auto add = [this](const char* name, const char* help, const Bounds& bounds) {
+    auto& family = prometheus::BuildHistogram().Name(name).Help(help).Register(*registry_);
+    return &family.Add({}, bounds);
+  };
+  time_to_first_token_ = add("lssar_time_to_first_token_seconds",
+                             "From a Generate call's coming to its first token.", TimeBounds());
+  inter_token_latency_ =
+      add("lssar_inter_token_latency_seconds", "Between two tokens of one choice.", TimeBounds());
+  e2e_request_latency_ =
+      add("lssar_e2e_request_latency_seconds",
+          "From a call's coming to its end, of calls that ended well.", TimeBounds());
+  request_queue_time_ = add("lssar_request_queue_time_seconds",
+                            "In the engine's queue, of requests that left it for the batch; an "
+                            "item of a Score call is one request.",
+                            TimeBounds());
+  request_prompt_tokens_ = add("lssar_request_prompt_tokens",
+                               "Prompt tokens of calls that ended well.", TokenBounds(1 << 20));
+  request_generation_tokens_ =
+      add("lssar_request_generation_tokens",
+          "Tokens over all choices, of Generate calls that ended well.", TokenBounds(1 << 20));
+  iteration_tokens_ =
+      add("lssar_iteration_tokens", "Tokens that one engine step computed.", TokenBounds(1 << 14));
+}
+
+Metrics::~Metrics() = default;
+
+void Metrics::OnStep(int num_rows) { iteration_tokens_->Observe(num_rows); }
+
+void Metrics::OnAdmitted(const RequestStats& stats) {
+  request_queue_time_->Observe(double(stats.queue_us) * 1e-6);
+}
+
+void Metrics::OnFirstToken(Clock::duration elapsed) {
+  time_to_first_token_->Observe(Seconds(elapsed));
+}
+
+void Metrics::OnNextTokens(int num_tokens, Clock::duration gap) {
+  const double each = Seconds(gap) / num_tokens;
+  for (int i = 0; i < num_tokens; ++i) inter_token_latency_->Observe(each);
+}
+
+void Metrics::OnEnd(const CallEnd& end) {
+  if (end.code != absl::StatusCode::kOk) {
+    failure_.at(std::string(NameOf(grpc::StatusCode(end.code))))->Increment();
+    return;
+  }
+  success_.at(FinishName(end.finish))->Increment();
+  e2e_request_latency_->Observe(Seconds(end.elapsed));
+  request_prompt_tokens_->Observe(end.stats.num_prompt_tokens);
+  if (end.finish) request_generation_tokens_->Observe(end.stats.num_generated_tokens);
+}
+
+std::map<std::string, int64_t> Metrics::NumFinished() const { return NonZero(success_); }
+
+std::map<std::string, int64_t> Metrics::NumFailed() const { return NonZero(failure_); }
+
+std::string Metrics::Text(const EngineStats& engine) const {
+  std::vector<MetricFamily> families = registry_->Collect();
+  for (const EngineMetric& metric : kEngineMetrics) families.push_back(ToFamily(metric, engine));
+  std::ranges::sort(families, {}, &MetricFamily::name);
+  for (MetricFamily& family : families) std::ranges::sort(family.metric, {}, &ClientMetric::label);
+  return prometheus::TextSerializer().Serialize(families);
+}
+
+}  // namespace lssar

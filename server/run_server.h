@@ -1,0 +1,24 @@
+// The life of the `lssar-server` process: load, serve, drain, and its exit codes.
+#ifndef LSSAR_SERVER_RUN_SERVER_H_
+#define LSSAR_SERVER_RUN_SERVER_H_
+
+#include "server/local_server.h"
+#include "server/options.h"
+
+namespace lssar {
+
+// Exit codes; 2 is a usage error's.
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailure = 1;        // it could not start, or a drain had to cut calls
+inline constexpr int kExitEngineFailure = 3;  // the engine died or hung: worth a restart
+
+// Serves until SIGTERM or SIGINT; returns the exit code. Call once, from main, before any thread
+// exists. Where the engine dies or hangs, the process ends here instead.
+int RunServer(const ServerOptions& options, const LocalServer::LoadModel& load);
+
+// Parses the command line, then does the same: all of a main.
+int RunServer(int argc, const char* const* argv, const LocalServer::LoadModel& load);
+
+}  // namespace lssar
+
+#endif  // LSSAR_SERVER_RUN_SERVER_H_
