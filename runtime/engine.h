@@ -72,10 +72,10 @@ struct EngineStats {
   int64_t num_preemptions = 0;
   int64_t num_prefix_cache_queries = 0;  // tokens looked up
   int64_t num_prefix_cache_hits = 0;     // tokens found
-  AttentionCounters attention;
-  StageTimes stages;
+  AttentionCounters attention = {};
+  StageTimes stages = {};
   // Begin of the step under way; nullopt: none is. One that lies far back: the engine hangs.
-  std::optional<Clock::time_point> step_started_at;
+  std::optional<Clock::time_point> step_started_at = {};
 };
 
 class Engine {

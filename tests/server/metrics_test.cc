@@ -1,0 +1,112 @@
+#include "server/metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+namespace lssar {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+
+// The value of one series, as written.
+std::string ValueOf(const std::string& text, const std::string& series) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(series + " ")) return line.substr(series.size() + 1);
+  }
+  return "none";
+}
+
+// Names, types, help, labels and bounds: what dashboards and alerts rest on.
+TEST(MetricsTest, TheFirstPageIsGolden) {
+  std::ostringstream golden;
+  golden << std::ifstream("tests/server/metrics_golden.txt").rdbuf();
+  EXPECT_EQ(Metrics().Text(EngineStats()), golden.str());
+}
+
+TEST(MetricsTest, TheEnginesNumbersAreItsStatistics) {
+  EngineStats stats = {.num_running = 3,
+                       .num_queued = 2,
+                       .num_pages = 100,
+                       .num_free_pages = 20,
+                       .num_cached_pages = 30,
+                       .num_prompt_tokens = 1000,
+                       .num_generated_tokens = int64_t{1} << 40,
+                       .num_preemptions = 4,
+                       .num_prefix_cache_queries = 800,
+                       .num_prefix_cache_hits = 640};
+  stats.attention = {.num_value_rows = 5000, .num_value_rows_read = 600};
+  const std::string text = Metrics().Text(stats);
+  EXPECT_EQ(ValueOf(text, "lssar_num_requests_running"), "3");
+  EXPECT_EQ(ValueOf(text, "lssar_num_requests_waiting"), "2");
+  EXPECT_EQ(ValueOf(text, "lssar_kv_cache_usage_ratio"), "0.5");
+  EXPECT_EQ(ValueOf(text, "lssar_prompt_tokens_total"), "1000");
+  EXPECT_EQ(ValueOf(text, "lssar_generation_tokens_total"), "1099511627776");
+  EXPECT_EQ(ValueOf(text, "lssar_preemptions_total"), "4");
+  EXPECT_EQ(ValueOf(text, "lssar_prefix_cache_queries_total"), "800");
+  EXPECT_EQ(ValueOf(text, "lssar_prefix_cache_hits_total"), "640");
+  EXPECT_EQ(ValueOf(text, "lssar_attention_value_rows_total"), "5000");
+  EXPECT_EQ(ValueOf(text, "lssar_attention_value_rows_read_total"), "600");
+}
+
+TEST(MetricsTest, EveryReportFallsIntoItsBucket) {
+  Metrics metrics;
+  metrics.OnStep(1);
+  metrics.OnStep(17);
+  metrics.OnAdmitted({.queue_us = 250});
+  metrics.OnFirstToken(milliseconds(30));
+  metrics.OnNextTokens(1, microseconds(90));
+  metrics.OnNextTokens(4, milliseconds(12));  // 3 ms each
+  metrics.OnEnd({.finish = FinishReason::kLength,
+                 .elapsed = seconds(3),
+                 .stats = {.num_prompt_tokens = 100, .num_generated_tokens = 6}});
+  const std::string text = metrics.Text(EngineStats());
+  EXPECT_EQ(ValueOf(text, "lssar_iteration_tokens_bucket{le=\"1\"}"), "1");
+  EXPECT_EQ(ValueOf(text, "lssar_iteration_tokens_bucket{le=\"16\"}"), "1");
+  EXPECT_EQ(ValueOf(text, "lssar_iteration_tokens_bucket{le=\"32\"}"), "2");
+  EXPECT_EQ(ValueOf(text, "lssar_iteration_tokens_sum"), "18");
+  EXPECT_EQ(ValueOf(text, "lssar_request_queue_time_seconds_bucket{le=\"0.0002\"}"), "0");
+  EXPECT_EQ(ValueOf(text, "lssar_request_queue_time_seconds_bucket{le=\"0.0005\"}"), "1");
+  EXPECT_EQ(ValueOf(text, "lssar_time_to_first_token_seconds_bucket{le=\"0.02\"}"), "0");
+  EXPECT_EQ(ValueOf(text, "lssar_time_to_first_token_seconds_bucket{le=\"0.05\"}"), "1");
+  EXPECT_EQ(ValueOf(text, "lssar_inter_token_latency_seconds_bucket{le=\"0.0001\"}"), "1");
+  EXPECT_EQ(ValueOf(text, "lssar_inter_token_latency_seconds_bucket{le=\"0.002\"}"), "1");
+  EXPECT_EQ(ValueOf(text, "lssar_inter_token_latency_seconds_bucket{le=\"0.005\"}"), "5");
+  EXPECT_EQ(ValueOf(text, "lssar_e2e_request_latency_seconds_sum"), "3");
+  EXPECT_EQ(ValueOf(text, "lssar_request_prompt_tokens_bucket{le=\"128\"}"), "1");
+  EXPECT_EQ(ValueOf(text, "lssar_request_generation_tokens_sum"), "6");
+}
+
+TEST(MetricsTest, ACallIsCountedAsSuccessOrFailure) {
+  Metrics metrics;
+  EXPECT_THAT(metrics.NumFinished(), IsEmpty());
+  EXPECT_THAT(metrics.NumFailed(), IsEmpty());
+  metrics.OnEnd({.finish = FinishReason::kEos});
+  metrics.OnEnd({.finish = FinishReason::kEos});
+  metrics.OnEnd({.finish = FinishReason::kStopId});
+  metrics.OnEnd({});  // Score
+  metrics.OnEnd({.code = absl::StatusCode::kCancelled, .finish = FinishReason::kEos});
+  EXPECT_THAT(metrics.NumFinished(),
+              ElementsAre(Pair("EOS", 2), Pair("SCORE", 1), Pair("STOP_TOKEN", 1)));
+  EXPECT_THAT(metrics.NumFailed(), ElementsAre(Pair("CANCELLED", 1)));
+  const std::string text = metrics.Text(EngineStats());
+  EXPECT_EQ(ValueOf(text, "lssar_request_success_total{finished_reason=\"EOS\"}"), "2");
+  EXPECT_EQ(ValueOf(text, "lssar_request_failure_total{code=\"CANCELLED\"}"), "1");
+  // Of those that ended well alone; a Score call generates nothing.
+  EXPECT_EQ(ValueOf(text, "lssar_e2e_request_latency_seconds_count"), "4");
+  EXPECT_EQ(ValueOf(text, "lssar_request_prompt_tokens_count"), "4");
+  EXPECT_EQ(ValueOf(text, "lssar_request_generation_tokens_count"), "3");
+}
+
+}  // namespace
+}  // namespace lssar

@@ -1,0 +1,106 @@
+#include "server/watchdog.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <string>
+#include <thread>
+
+namespace lssar {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+const Clock::time_point kStart = Clock::time_point(std::chrono::hours(1));
+
+EngineStats InStep(Clock::time_point started_at) { return {.step_started_at = started_at}; }
+
+TEST(StepWatchTest, AStepThatTakesTooLongIsStuck) {
+  StepWatch watch(seconds(60), seconds(2));
+  for (int s = 0; s < 60; ++s) {
+    EXPECT_FALSE(watch.Look(InStep(kStart), kStart + seconds(s))) << s;
+  }
+  const auto failure = watch.Look(InStep(kStart), kStart + seconds(61));
+  ASSERT_TRUE(failure.has_value());
+  EXPECT_EQ(failure->stuck_for, seconds(61));
+  EXPECT_EQ(failure->status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(failure->status.message()), HasSubstr("61000 ms"));
+}
+
+TEST(StepWatchTest, ManyStepsAndIdleTimeAreNot) {
+  StepWatch watch(seconds(3), seconds(2));
+  for (int s = 0; s < 100; ++s) {
+    const Clock::time_point now = kStart + seconds(s);
+    const bool is_idle = s % 20 > 10;
+    const EngineStats stats = is_idle ? EngineStats() : InStep(kStart + seconds(s / 2 * 2));
+    EXPECT_FALSE(watch.Look(stats, now)) << s;
+  }
+}
+
+TEST(StepWatchTest, TimeInWhichNobodyLookedHardlyCounts) {
+  StepWatch watch(seconds(60), seconds(2));
+  EXPECT_FALSE(watch.Look(InStep(kStart), kStart));
+  // The machine slept for an hour in the middle of a step.
+  EXPECT_FALSE(watch.Look(InStep(kStart), kStart + seconds(3600)));
+  EXPECT_FALSE(watch.Look(InStep(kStart), kStart + seconds(3601)));
+}
+
+TEST(StepWatchTest, ZeroIsHoweverLong) {
+  StepWatch watch(seconds(0), seconds(2));
+  for (int s = 0; s < 1000; ++s) {
+    EXPECT_FALSE(watch.Look(InStep(kStart), kStart + seconds(s)));
+  }
+}
+
+TEST(StepWatchTest, AnEngineThatServesNoMoreIsDead) {
+  StepWatch watch(seconds(0), seconds(2));
+  const auto failure = watch.Look({.is_serving = false}, kStart);
+  ASSERT_TRUE(failure.has_value());
+  EXPECT_FALSE(failure->stuck_for.has_value());
+  EXPECT_EQ(failure->status.code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(WatchdogTest, TellsOnce) {
+  std::promise<void> told;
+  std::atomic<int> num_told = 0;
+  const auto on_failure = [&](const EngineFailure&) {
+    if (++num_told == 1) told.set_value();
+  };
+  {
+    Watchdog watchdog(
+        absl::Milliseconds(80), [] { return InStep(kStart); }, on_failure);
+    told.get_future().wait();
+    std::this_thread::sleep_for(milliseconds(50));
+  }
+  EXPECT_EQ(num_told, 1);
+}
+
+TEST(WatchdogTest, AnExpectedEndIsNoFailureButAStuckStepStillIs) {
+  std::atomic<int> num_looks = 0;
+  std::atomic<bool> is_serving = true;
+  std::atomic<bool> is_stuck = false;
+  std::promise<EngineFailure> told;
+  Watchdog watchdog(
+      absl::Milliseconds(80),
+      [&] {
+        ++num_looks;
+        EngineStats stats = is_stuck ? InStep(kStart) : EngineStats();
+        stats.is_serving = is_serving;
+        return stats;
+      },
+      [&](const EngineFailure& failure) { told.set_value(failure); });
+  watchdog.ExpectEnd();
+  is_serving = false;
+  const int num_before = num_looks;
+  while (num_looks < num_before + 3) std::this_thread::sleep_for(milliseconds(1));
+  is_stuck = true;
+  EXPECT_TRUE(told.get_future().get().stuck_for.has_value());
+}
+
+}  // namespace
+}  // namespace lssar
