@@ -35,7 +35,7 @@ absl::StatusOr<std::unique_ptr<BenchModel>> BenchModel::Create(const BenchModelO
     self->pages_.emplace_back(all.begin() + i * pages_each,
                               i == 0 ? all.end() : all.begin() + (i + 1) * pages_each);
   }
-  self->last_ids_.resize(size_t(options.num_sequences));
+  self->text_ = options.text;
   for (std::unique_ptr<Buffer>* pool : {&self->k_, &self->v_}) {
     absl::StatusOr<std::unique_ptr<Buffer>> buffer = self->backend_->Allocate(layout.PoolBytes());
     if (!buffer.ok()) return buffer.status();
@@ -51,8 +51,7 @@ void BenchModel::Prefill(int sequence, int from, int to, int chunk) {
     const int num_rows = std::min(chunk, to - position);
     batch_.Clear();
     for (int i = 0; i < num_rows; ++i) {
-      // Ids spread over the vocabulary: a prefill reads as many embedding rows as a text does.
-      batch_.token_ids.push_back((position + i) * 7919 % Config().vocab_size);
+      batch_.token_ids.push_back(TokenAt(position + i));
     }
     batch_.sequences.push_back({0, num_rows, position, pages_[size_t(sequence)]});
     batch_.rope_bases.push_back(Config().rope_theta);
@@ -67,13 +66,19 @@ void BenchModel::Prefill(int sequence, int from, int to, int chunk) {
 void BenchModel::DecodeStep(int num_sequences, int position) {
   batch_.Clear();
   for (int i = 0; i < num_sequences; ++i) {
-    batch_.token_ids.push_back(last_ids_[size_t(i)]);
+    batch_.token_ids.push_back(TokenAt(position));
     batch_.sequences.push_back({i, 1, position, pages_[size_t(i)]});
     batch_.rope_bases.push_back(Config().rope_theta);
     batch_.logits_rows.push_back(i);
     batch_.logits_sequence.push_back(i);
   }
   Run();
+}
+
+int32_t BenchModel::TokenAt(int position) const {
+  if (!text_.empty()) return text_[size_t(position) % text_.size()];
+  // Spread over the vocabulary: a prefill reads as many embedding rows as a text does.
+  return position * 7919 % Config().vocab_size;
 }
 
 void BenchModel::Run() {
@@ -83,13 +88,7 @@ void BenchModel::Run() {
   const int block_rows = checkpoint_.model->MaxLogitsRows();
   for (int first = 0; first < num_rows; first += block_rows) {
     const int count = std::min(block_rows, num_rows - first);
-    absl::StatusOr<LogitsBlock> block = checkpoint_.model->Logits(batch_, first, count);
-    LSSAR_CHECK(block.ok());
-    for (int i = 0; i < count; ++i) {
-      const std::span<const float> row = block->Row(i);
-      const auto best = std::max_element(row.begin(), row.end());
-      last_ids_[size_t(batch_.logits_sequence[size_t(first + i)])] = int32_t(best - row.begin());
-    }
+    LSSAR_CHECK(checkpoint_.model->Logits(batch_, first, count).ok());
   }
   for (const AttentionCounters& each : counters_) {
     sum_.num_value_rows += each.num_value_rows;

@@ -23,6 +23,7 @@ struct BenchModelOptions {
   int num_sequences = 16;
   int tokens_per_sequence = 0;  // when they run together, on pages of their own
   int max_tokens = 0;           // of sequence 0 alone, which then has all the pages
+  std::vector<int32_t> text;    // ids of every sequence, from position 0 on; empty: made up
 };
 
 class BenchModel {
@@ -32,7 +33,8 @@ class BenchModel {
   // Computes positions [from, to) of a sequence in chunks of `chunk` rows; logits of the last row.
   // Beyond tokens_per_sequence sequence 0 takes the others' pages.
   void Prefill(int sequence, int from, int to, int chunk = 512);
-  // One greedy token for each of the first `num_sequences` sequences, which stand at `position`.
+  // The token at `position` of each of the first `num_sequences` sequences, with its logits.
+  // Nothing is sampled: neither does the peer.
   void DecodeStep(int num_sequences, int position);
 
   const ModelConfig& Config() const { return checkpoint_.config; }
@@ -47,6 +49,7 @@ class BenchModel {
 
  private:
   BenchModel() = default;
+  int32_t TokenAt(int position) const;
   void Run();
 
   std::unique_ptr<Backend> backend_;
@@ -54,7 +57,7 @@ class BenchModel {
   std::unique_ptr<Buffer> k_, v_;
   KvView kv_;
   std::vector<std::vector<int32_t>> pages_;
-  std::vector<int32_t> last_ids_;
+  std::vector<int32_t> text_;
   std::vector<AttentionCounters> counters_;
   AttentionCounters sum_;
   ForwardBatch batch_;

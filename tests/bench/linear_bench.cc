@@ -11,8 +11,10 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <fstream>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <random>
 #include <string>
@@ -51,6 +53,7 @@ struct Options {
   int num_samples = 7;
   std::string dtype = "fp16";
   std::vector<int> rows = {1, 4, 16, 64, 512};
+  std::string json;
 };
 
 double Now() {
@@ -232,13 +235,19 @@ class PeerProduct {
   size_t next_ = 0;
 };
 
+std::vector<double> InMicroseconds(std::vector<double> seconds) {
+  for (double& each : seconds) each *= 1e6;
+  return seconds;
+}
+
 struct Ceilings {
   double read_gb;
   double fma_gflops;
 };
 
+// Prints a row of the table for each number of rows; adds them to `figures`.
 void RunShape(const Shape& shape, const Options& options, const Ceilings& ceilings,
-              ThreadPool& pool) {
+              ThreadPool& pool, nlohmann::json& figures) {
   const size_t in = static_cast<size_t>(shape.in), out_width = static_cast<size_t>(shape.out);
   const std::vector<float> w = RandomFloats(in * out_width);
   OurProduct ours(shape, *ParseDType(options.dtype), w, pool);
@@ -265,6 +274,14 @@ void RunShape(const Shape& shape, const Options& options, const Ceilings& ceilin
                 (*worst - *best) / seconds * 100, peer_seconds * 1e6, peer_seconds / seconds, gb,
                 gb / ceilings.read_gb * 100, gflops, gflops / ceilings.fma_gflops * 100);
     std::fflush(stdout);
+    figures.push_back({{"product", shape.name},
+                       {"in", shape.in},
+                       {"out", shape.out},
+                       {"rows", num_rows},
+                       {"samples_us", InMicroseconds(our_samples)},
+                       {"peer_samples_us", InMicroseconds(peer_samples)},
+                       {"share_of_read", gb / ceilings.read_gb},
+                       {"share_of_multiply_add", gflops / ceilings.fma_gflops}});
   }
 }
 
@@ -279,7 +296,15 @@ int Run(const Options& options) {
   std::printf(
       "| product | rows | ours us | spread | oneDNN fp32 us | ratio | GB/s | of read | "
       "GFLOP/s | of multiply-add |\n|---|---|---|---|---|---|---|---|---|---|\n");
-  for (const Shape& shape : kShapes) RunShape(shape, options, ceilings, pool);
+  nlohmann::json figures;
+  for (const Shape& shape : kShapes) RunShape(shape, options, ceilings, pool, figures);
+  if (!options.json.empty()) {
+    const nlohmann::json all = {{"weights", options.dtype},
+                                {"read_gb_per_second", ceilings.read_gb},
+                                {"multiply_add_gflops", ceilings.fma_gflops},
+                                {"figures", figures}};
+    std::ofstream(options.json) << all.dump(2) << "\n";
+  }
   return 0;
 }
 
@@ -295,6 +320,7 @@ int main(int argc, char** argv) {
   app.add_option("--weights", options.dtype, "type of our weights")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16", "int8"}));
   app.add_option("--rows", options.rows, "numbers of rows")->check(CLI::Range(1, 65536));
+  app.add_option("--json", options.json, "also write the figures to this file");
   CLI11_PARSE(app, argc, argv);
   return lssar::bench::Run(options);
 }

@@ -1,0 +1,88 @@
+#!/bin/sh
+# From a bare Debian 12 to figures: installs what is missing, builds with optimisation, and measures
+# the machine's ceilings, the kernels beside their peers, and whole models. About six minutes on two
+# cores, ten with the peer; leave the machine alone meanwhile.
+#
+#   sh deploy/bench.sh
+#   sh deploy/bench.sh --peer-llama PATH/llama-bench   llama.cpp in the same run
+#   sh deploy/bench.sh --out DIR                       where bench.json and bench.md go
+set -eu
+caller=$PWD
+cd "$(dirname "$0")/.."
+. deploy/packages.sh
+. deploy/steps.sh
+
+usage() {
+  echo "usage: sh deploy/bench.sh [--peer-llama PATH/llama-bench] [--out DIR]" >&2
+  exit 2
+}
+
+# A path as it was meant where the script was called from.
+from_caller() {
+  case $1 in
+    /*) echo "$1" ;;
+    *) echo "$caller/$1" ;;
+  esac
+}
+
+log=build/bench.log
+out=build/bench-results
+peer=
+while [ $# -gt 0 ]; do
+  [ $# -ge 2 ] || usage
+  case $1 in
+    --peer-llama) peer=$(from_caller "$2") ;;
+    --out) out=$(from_caller "$2") ;;
+    *) usage ;;
+  esac
+  shift 2
+done
+if [ -n "$peer" ] && [ ! -x "$peer" ]; then
+  echo "--peer-llama: $peer is no program" >&2
+  exit 2
+fi
+
+at_exit() {
+  status=$?
+  trap - EXIT
+  stop_logged
+  exit "$status"
+}
+
+trap at_exit EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+mkdir -p build "$out"
+: >"$log"
+
+say "Debian packages, where they are missing (deploy/packages.sh)"
+logged install_packages build test
+
+say "Building the benches into build/release"
+logged cmake --preset release
+logged cmake --build --preset release --target linear_bench attention_bench model_bench
+bin=build/release/bin
+
+say "The 124M shape, 16-bit weights"
+show "$bin/model_bench" --weights fp16 --depths 0 ${peer:+--peer-llama "$peer"} \
+  --json "$out/16bit.json"
+say "The 124M shape, int8 weights, to a depth of 16K"
+show "$bin/model_bench" --weights int8 --kv fp16,int8 ${peer:+--peer-llama "$peer"} \
+  --json "$out/int8.json"
+say "The shipped checkpoint on held-out text"
+show "$bin/model_bench" --model models/zoo/lssar-6m --text models/zoo/lssar-6m/held_out.bin \
+  --json "$out/shipped.json"
+
+say "Matrix products beside oneDNN's"
+for weights in fp16 int8; do
+  show "$bin/linear_bench" --weights "$weights" --samples 5 --json "$out/linear-$weights.json"
+done
+say "Attention beside softmax of the same backend"
+show "$bin/attention_bench" --benchmark_filter='/(fp16|int8)/' --benchmark_min_time=0.05 \
+  --benchmark_repetitions=5 --benchmark_report_aggregates_only=true \
+  --benchmark_out="$out/attention.json" --benchmark_out_format=json
+
+commit=$(git describe --always --dirty 2>/dev/null || echo unknown)
+say "The figures, also in $out/bench.md and $out/bench.json"
+echo
+python3 tests/bench/report.py "$out" "$commit"

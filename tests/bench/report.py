@@ -1,0 +1,166 @@
+"""The figures of deploy/bench.sh as one JSON file and one Markdown page.
+
+    python3 tests/bench/report.py RESULTS_DIR COMMIT
+
+reads what the benches left in RESULTS_DIR (16bit.json, int8.json, shipped.json, linear-*.json,
+attention.json) and writes bench.json and bench.md beside it.
+"""
+
+import datetime
+import json
+import pathlib
+import statistics
+import sys
+from typing import NamedTuple, Optional
+
+FP16 = 'fp16 weights, fp16 K/V'
+INT8 = 'int8 weights, fp16 K/V'
+INT8_KV = 'int8 weights, int8 K/V'
+MEMORY_SHARE = 0.60
+
+
+class Goal(NamedTuple):
+    """A row of the table: what is measured, and what we want of it."""
+    work: str
+    run: str  # which file of model_bench
+    format: str
+    ratio: Optional[float] = None  # to llama.cpp
+    share: Optional[float] = None  # of the ceiling
+    share_alone: Optional[float] = None  # the same, where there is no peer to compare with
+
+
+GOALS = (
+    Goal('prefill 512', 'int8', INT8, ratio=1.8, share_alone=0.75),
+    Goal('prefill 1024', 'int8', INT8, ratio=1.8, share_alone=0.75),
+    Goal('decode at 0', '16bit', FP16, ratio=1.0, share=0.88),
+    Goal('decode at 0', 'int8', INT8, ratio=1.7, share=0.85),
+    Goal('decode at 1024', 'int8', INT8),
+    Goal('decode at 4096', 'int8', INT8, ratio=4.0),
+    Goal('decode at 16384', 'int8', INT8, ratio=6.0),
+    Goal('decode at 16384', 'int8', INT8_KV, ratio=9.0),
+    Goal('16 sequences at 512', 'int8', INT8, ratio=2.5),
+    Goal('16 sequences at 512', 'int8', INT8_KV),
+)
+
+
+def spread(samples: list[float]) -> float:
+    return (max(samples) - min(samples)) / statistics.median(samples)
+
+
+def table(header: str, rows: list[str]) -> str:
+    return '\n'.join([header, '|---' * (header.count('|') - 1) + '|', *rows]) + '\n'
+
+
+def goal_row(goal: Goal, figures: list[dict]) -> str:
+    figure = next(f for f in figures if (f['work'], f['format']) == (goal.work, goal.format))
+    ours, peer, share = (figure['tokens_per_second'], figure['peer_tokens_per_second'],
+                         figure['share_of_ceiling'])
+    least_share = goal.share or (None if peer else goal.share_alone)
+    wanted, met = [], []
+    if goal.ratio:
+        wanted.append(f'{goal.ratio:g}x')
+        if peer:
+            met.append(ours >= goal.ratio * peer)
+    if least_share:
+        wanted.append(f'{least_share:.0%} of ceiling')
+        met.append(share >= least_share)
+    # What the ratio would be at the whole of the ceiling: a target beyond it cannot be met here.
+    beside_peer = (f'{peer:,.0f} | {ours / peer:.2f}x | {ours / share / peer:.2f}x'
+                   if peer else '- | - | -')
+    verdict = '' if not met else 'yes' if all(met) else 'no'
+    return (f'| {goal.work}, {goal.format} | {ours:,.0f} | {spread(figure["samples"]):.0%} | '
+            f'{beside_peer} | {share:.0%} | {" and ".join(wanted)} | {verdict} |')
+
+
+def memory_rows(run: dict) -> list[str]:
+    peer = run['peer_peak_mib']
+    rows = []
+    for weights_and_kv, mib in run['peak_mib'].items():
+        if not peer:
+            rows.append(f'| {weights_and_kv} | {mib:,.0f} | - | - | {MEMORY_SHARE:.0%} | |')
+            continue
+        rows.append(f'| {weights_and_kv} | {mib:,.0f} | {peer:,.0f} | {mib / peer:.0%} | '
+                    f'{MEMORY_SHARE:.0%} | {"yes" if mib <= MEMORY_SHARE * peer else "no"} |')
+    return rows
+
+
+def value_rows(runs: dict) -> list[str]:
+    """The share of V rows whose weight is not negligible, by model and depth."""
+    rows = []
+    for name, run, weights_and_kv in (('random weights, 124M shape', 'int8', INT8),
+                                      ('lssar-6m on held-out text', 'shipped', FP16)):
+        shares = {f['work']: f['value_rows_read']
+                  for f in runs[run]['figures'] if f['format'] == weights_and_kv}
+        cells = [f'{shares[f"prefill 512 at {depth}"]:.1%}' for depth in (1024, 4096, 16384)]
+        rows.append(f'| {name} | ' + ' | '.join(cells) + ' |')
+    return rows
+
+
+def product_rows(run: dict) -> list[str]:
+    rows = []
+    for f in run['figures']:
+        ours, peer = (statistics.median(f[key]) for key in ('samples_us', 'peer_samples_us'))
+        rows.append(f'| {run["weights"]} {f["in"]} x {f["out"]} | {f["rows"]} | {ours:,.0f} | '
+                    f'{spread(f["samples_us"]):.0%} | {peer:,.0f} | {peer / ours:.2f} | '
+                    f'{f["share_of_read"]:.0%} | {f["share_of_multiply_add"]:.0%} |')
+    return rows
+
+
+def attention_rows(run: dict) -> list[str]:
+    """Google Benchmark's medians, LSSAR and softmax of one shape side by side."""
+    medians = {b['run_name'].removesuffix('/real_time'): b
+               for b in run['benchmarks'] if b.get('aggregate_name') == 'median'}
+    variation = {b['run_name'].removesuffix('/real_time'): b['real_time']
+                 for b in run['benchmarks'] if b.get('aggregate_name') == 'cv'}
+    rows = []
+    for name, ours in medians.items():
+        if not name.endswith('/lssar'):
+            continue
+        softmax = medians[name.replace('/lssar', '/softmax')]
+        rate = (f'{ours["GB/s"]:.1f} GB/s' if 'GB/s' in ours else
+                f'{ours["GFLOP/s"]:.0f} GFLOP/s')
+        rows.append(f'| {name.removesuffix("/lssar")} | {ours["real_time"]:,.0f} | '
+                    f'{variation[name]:.0%} | {softmax["real_time"]:,.0f} | '
+                    f'{softmax["real_time"] / ours["real_time"]:.2f} | {rate} | '
+                    f'{ours["v_read"]:.0%} |')
+    return rows
+
+
+def markdown(runs: dict, date: str, commit: str) -> str:
+    int8 = runs['int8']
+    goals = [goal_row(goal, runs[goal.run]['figures']) for goal in GOALS]
+    products = product_rows(runs['linear-fp16']) + product_rows(runs['linear-int8'])
+    return '\n'.join([
+        f'{int8["machine"]}; {date}, commit {commit}. Ceilings: read '
+        f'{int8["read_gb_per_second"]:.1f} GB/s, fp32 product {int8["gemm_gflops"]:.0f} GFLOP/s '
+        '(oneDNN). Medians; spread is (largest - smallest) / median.\n',
+        'The 124M shape (12 layers, 12 heads, width 768, vocabulary 50304), tokens a second:\n',
+        table('| work | ours | spread | llama.cpp | ratio | ratio at the ceiling | of the ceiling '
+              '| target | met |', goals),
+        'Peak memory with a context of 16K, MiB:\n',
+        table('| format | ours | llama.cpp | share | target | met |', memory_rows(int8)),
+        'Share of the V rows that attention reads, 512 rows behind a context of:\n',
+        table('| model | 1K | 4K | 16K |', value_rows(runs)),
+        'Matrix products, us (oneDNN: fp32 weights):\n',
+        table('| weights | rows | ours | spread | oneDNN | ratio | of read | of multiply-add |',
+              products),
+        'Attention of one layer, 12 heads of 64, us, beside softmax of the same backend:\n',
+        table('| rows | LSSAR | variation | softmax | ratio | LSSAR reads or computes | V read |',
+              attention_rows(runs['attention'])),
+    ])
+
+
+def main() -> None:
+    folder, commit = pathlib.Path(sys.argv[1]), sys.argv[2]
+    names = ('16bit', 'int8', 'shipped', 'linear-fp16', 'linear-int8', 'attention')
+    runs = {name: json.loads((folder / f'{name}.json').read_text()) for name in names}
+    date = datetime.date.today().isoformat()
+    (folder / 'bench.json').write_text(
+        json.dumps({'date': date, 'commit': commit, **runs}, indent=2) + '\n')
+    text = markdown(runs, date, commit)
+    (folder / 'bench.md').write_text(text)
+    print(text, end='')
+
+
+if __name__ == '__main__':
+    main()
