@@ -62,8 +62,10 @@ struct EmbedArgs {
 // Shapes    x [num_rows, in], W [out_features, in] packed, bias [out_features] or null,
 //           residual and out [num_rows, out_features]; residual null or any array, out itself too
 // Requires  out does not alias x
-// Ensures   an element is one fused multiply-add chain over k = 0..in-1 in rising order (cpu)
-// Accuracy  against reference: |d| <= 1e-5 * (sum_k |x_k w_k| + |bias| + |residual|)
+// Ensures   an element is one fused multiply-add chain over k = 0..in-1 in rising order; int8: over
+//           groups of k, whose sums are exact integers of x rounded to 16 bits (cpu)
+// Accuracy  against reference: |d| <= 1e-5 * (sum_k |x_k w_k| + |bias| + |residual|); int8: besides
+//           2^-15 max_k |x_k| sum_k |w_k|, x after its norm
 struct LinearArgs {
   int num_rows = 0;
   const float* x = nullptr;

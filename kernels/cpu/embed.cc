@@ -26,10 +26,11 @@ void CopyInt8Row(const CpuMatrix& table, int row_idx, float* out) {
   for (int first = 0; first < table.NumCols(); first += kGroupCols) {
     const std::byte* group = panel + StepOffset(DType::kI8, first);
     const float scale = FloatFromBf16(reinterpret_cast<const uint16_t*>(group)[column]);
-    const auto* from = reinterpret_cast<const int8_t*>(group + kGroupScaleBytes) + column;
     const int count = std::min(kGroupCols, table.NumCols() - first);
-    for (int k = 0; k < count; ++k)
-      out[first + k] = static_cast<float>(from[k * kPanelRows]) * scale;
+    for (int k = 0; k < count; ++k) {
+      out[first + k] =
+          static_cast<float>(static_cast<int8_t>(group[Int8Offset(k, column)])) * scale;
+    }
   }
 }
 

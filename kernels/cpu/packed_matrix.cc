@@ -70,8 +70,9 @@ bool StoreInt8(std::span<const float> values, int column, std::byte* to) {
   const std::optional<float> scale = QuantizeGroup(values, quantized);
   if (!scale) return false;
   reinterpret_cast<uint16_t*>(to)[column] = Bf16FromFloat(*scale);
-  auto* elements = reinterpret_cast<int8_t*>(to + kGroupScaleBytes) + column;
-  for (size_t k = 0; k < values.size(); ++k) elements[k * kPanelRows] = quantized[k];
+  for (size_t k = 0; k < values.size(); ++k) {
+    to[Int8Offset(static_cast<int>(k), column)] = static_cast<std::byte>(quantized[k]);
+  }
   return true;
 }
 

@@ -19,14 +19,22 @@ namespace lssar {
 inline constexpr int kPanelRows = 32;
 
 // int8: a panel is cut into groups of kGroupCols steps of k, and each group starts with the bf16
-// scales of its 32 rows, one cache line. One stream is read, 1/32 longer than its int8.
+// scales of its 32 rows, one cache line; then pairs of steps, [pair][kPanelRows][2], which one
+// instruction multiplies. One stream is read, 1/32 longer than its int8. An odd last step is
+// paired with zeros.
 inline constexpr size_t kGroupScaleBytes = size_t{kPanelRows} * 2;
 
 // Bytes of a panel before step k: where its group starts, for int8.
 // Requires  int8: k is a multiple of kGroupCols, or all of a panel's steps
 constexpr size_t StepOffset(DType stored, int k) {
-  const int num_groups = stored == DType::kI8 ? (k + kGroupCols - 1) / kGroupCols : 0;
-  return size_t(k) * size_t{kPanelRows} * BytesOf(stored) + size_t(num_groups) * kGroupScaleBytes;
+  if (stored != DType::kI8) return size_t(k) * size_t{kPanelRows} * BytesOf(stored);
+  const int num_groups = (k + kGroupCols - 1) / kGroupCols;
+  return size_t((k + 1) / 2) * 2 * size_t{kPanelRows} + size_t(num_groups) * kGroupScaleBytes;
+}
+
+// Bytes from a group's first scale to step `k` of the group in column `column`.
+constexpr size_t Int8Offset(int k, int column) {
+  return kGroupScaleBytes + size_t(k / 2 * kPanelRows + column) * 2 + size_t(k % 2);
 }
 
 // Whole cache lines.
@@ -34,8 +42,9 @@ constexpr size_t PanelBytesOf(DType stored, int num_cols) {
   return (StepOffset(stored, num_cols) + 63) / 64 * 64;
 }
 
-// Element (row, k) lies at [row / 32][k][row % 32]: [panel][k][kPanelRows], int8 behind its group's
-// scales. Rows beyond the matrix, in the last panel, are zero.
+// Element (row, k) lies at [row / 32][k][row % 32]: [panel][k][kPanelRows], but for int8, whose
+// steps are paired behind their group's scales. Rows beyond the matrix, in the last panel, are
+// zero.
 class CpuMatrix : public PackedMatrix {
  public:
   // Requires  panels of NumPanels() * PanelBytes() bytes, 64-byte aligned

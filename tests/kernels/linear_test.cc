@@ -102,19 +102,23 @@ void Expect(const Case& c, std::vector<double>& want, std::vector<double>& bound
                double{c.norm_bias[k]};
       }
     }
+    double largest = 0;
+    for (const double v : y) largest = std::max(largest, std::abs(v));
     for (size_t column = 0; column < size_t(c.shape.out); ++column) {
+      double rounding = 0;
       double sum = c.fusion.bias ? double{c.bias[column]} : 0;
       double magnitude = std::abs(sum);
       for (size_t k = 0; k < in; ++k) {
         const double term = y[k] * double{w[column * in + k]};
         sum += term;
         magnitude += std::abs(term);
+        if (c.stored == DType::kI8) rounding += std::abs(double{w[column * in + k]}) * largest;
       }
       if (c.fusion.gelu) sum = GeluTanh(sum);
       const size_t idx = row * size_t(c.shape.out) + column;
       const double residual = c.fusion.residual ? double{c.residual[idx]} : 0;
       want.push_back(sum + residual);
-      bound.push_back(1e-5 * (magnitude + std::abs(residual)));
+      bound.push_back(1e-5 * (magnitude + std::abs(residual)) + 0x1p-15 * rounding);
     }
   }
 }
