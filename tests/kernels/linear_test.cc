@@ -243,6 +243,21 @@ TEST_P(LinearTest, ResidualMayBeTheOutput) {
   }
 }
 
+// int8 rounds each row of x to 16 bits of its own magnitude.
+TEST(LinearInt8Test, RowsOfAnyMagnitudeKeepTheirDigits) {
+  constexpr int kIn = 100;
+  Case c({4, kIn, 40}, kPlain, DType::kI8);
+  constexpr float kMagnitudes[] = {1e-30f, 1.0f, 1e30f, 0.0f};
+  for (size_t i = 0; i < c.x.size(); ++i) c.x[i] *= kMagnitudes[i / kIn];
+  c.x[1 * kIn] = -0x1.fffffep3f;  // the largest of its row, and it rounds up to a power of two
+  std::vector<double> want, bound;
+  Expect(c, want, bound);
+  for (size_t i = 0; i < 40; ++i) bound[3 * 40 + i] = std::numeric_limits<double>::min();
+  for (const auto& backend : AllBackends()) {
+    EXPECT_TRUE(AllClose(RunAll(*backend, c), want, bound)) << backend->Describe();
+  }
+}
+
 TEST(LinearPackTest, WeightsOfOneTypeAreKeptAsAnother) {
   constexpr int kCols = 70;
   const std::vector<float> values = RandomFloats(33 * kCols, 9);
