@@ -9,12 +9,16 @@
 
 namespace lssar {
 
-// The worst case, reserved at admission: what runs is sure to end.
+// The worst case. Pages are taken as they are needed; but what could not be held at its end, with
+// all other requests gone, is not begun.
 struct Demand {
-  int num_sequences = 0;  // choices; 1 for a score item
-  int num_tokens = 0;     // of each at most: prompt + max_tokens, context + longest continuation
-  int num_pages = 0;      // of each
-  int64_t TotalPages() const { return int64_t(num_sequences) * num_pages; }
+  int num_sequences = 0;     // choices; 1 for a score item
+  int num_tokens = 0;        // of each at most: prompt + max_tokens, context + longest continuation
+  int num_pages = 0;         // of each
+  int num_shared_pages = 0;  // of these, full of what the choices have in common
+  int64_t TotalPages() const {
+    return num_shared_pages + int64_t(num_sequences) * (num_pages - num_shared_pages);
+  }
 };
 
 // Requires  num_tokens fits an int: CheckFits made sure

@@ -14,7 +14,12 @@ GenerateTask::GenerateTask(Options options)
 
 bool GenerateTask::WantsLogits(const Sequence& sequence, int position) const {
   if (position + 1 == int(sequence.tokens.size())) return true;
-  return options_.choice == 0 && options_.params->num_prompt_logprobs >= 0 && IsPromptRow(position);
+  return WantsPromptRows() && IsPromptRow(position) && position >= next_prompt_row_;
+}
+
+int GenerateTask::FirstWantedRow(const Sequence& sequence) const {
+  if (WantsPromptRows() && IsPromptRow(next_prompt_row_)) return next_prompt_row_;
+  return int(sequence.tokens.size()) - 1;
 }
 
 absl::StatusOr<RowTarget> GenerateTask::Choose(const Sequence& sequence, int position,
@@ -38,6 +43,7 @@ void GenerateTask::Take(int position, const RowTarget& target, RowLogprobs* logp
   if (IsPromptRow(position)) {
     if (prompt_delta_.tokens.empty()) prompt_delta_.first = position + 1;
     prompt_delta_.tokens.push_back(MakeTokenResult(target, logprobs));
+    next_prompt_row_ = position + 1;
   } else {
     drawn_ = MakeTokenResult(target, logprobs);
   }

@@ -29,6 +29,8 @@ class GenerateTask : public SequenceTask {
   explicit GenerateTask(Options options);
 
   bool WantsLogits(const Sequence& sequence, int position) const override;
+  int FirstWantedRow(const Sequence& sequence) const override;
+  bool Streams() const override { return true; }
   absl::StatusOr<RowTarget> Choose(const Sequence& sequence, int position,
                                    std::span<const float> logits, Sampler* sampler) override;
   void Take(int position, const RowTarget& target, RowLogprobs* logprobs) override;
@@ -38,6 +40,9 @@ class GenerateTask : public SequenceTask {
   int NumGenerated() const override { return num_generated_; }
 
  private:
+  bool WantsPromptRows() const {
+    return options_.choice == 0 && options_.params->num_prompt_logprobs >= 0;
+  }
   bool IsPromptRow(int position) const { return position + 1 < int(options_.prompt.size()); }
   // The reason that `id` itself ends the text for.
   std::optional<FinishReason> EndsText(int32_t id) const;
@@ -47,6 +52,7 @@ class GenerateTask : public SequenceTask {
   TextStream text_;
   TokenCounts counts_;  // kept only where a penalty looks at them
   int num_generated_ = 0;
+  int next_prompt_row_ = 0;  // whose log-probability has not been taken
   std::optional<FinishReason> finish_;
 
   // Of the step.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -55,13 +56,27 @@ absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const ModelConfig& conf
   if (!k.ok()) return k.status();
   absl::StatusOr<std::unique_ptr<Buffer>> v = backend->Allocate(layout.PoolBytes());
   if (!v.ok()) return v.status();
-  return std::unique_ptr<KvCache>(new KvCache(layout, *std::move(k), *std::move(v)));
+  return std::unique_ptr<KvCache>(new KvCache(backend, layout, *std::move(k), *std::move(v)));
 }
 
-KvCache::KvCache(const KvLayout& layout, std::unique_ptr<Buffer> k, std::unique_ptr<Buffer> v)
-    : k_(std::move(k)),
+KvCache::KvCache(Backend* backend, const KvLayout& layout, std::unique_ptr<Buffer> k,
+                 std::unique_ptr<Buffer> v)
+    : backend_(backend),
+      k_(std::move(k)),
       v_(std::move(v)),
       view_{.layout = layout, .k = k_->Address(), .v = v_->Address()},
-      pages_(layout.num_pages) {}
+      pages_(layout.num_pages),
+      prefixes_(&pages_, layout.page_tokens) {}
+
+bool KvCache::Acquire(int num_pages, std::vector<int32_t>* pages) {
+  if (num_pages > NumAvailable()) return false;
+  while (pages_.NumFree() < num_pages) prefixes_.EvictOldest();
+  return pages_.Acquire(num_pages, pages);
+}
+
+void KvCache::CopyPage(int32_t from, int32_t to) {
+  const PageCopy copy{.from = from, .to = to};
+  backend_->CopyPages({.kv = view_, .copies = std::span(&copy, 1)});
+}
 
 }  // namespace lssar

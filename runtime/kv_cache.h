@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
@@ -11,6 +12,7 @@
 #include "models/config.h"
 #include "runtime/engine.h"
 #include "runtime/page_allocator.h"
+#include "runtime/prefix_cache.h"
 
 namespace lssar {
 
@@ -19,6 +21,7 @@ class KvCache {
   // Sizes the pools from `options` (engine.h: kv_bytes, max_context, page_tokens, kv_type).
   // Errors  RESOURCE_EXHAUSTED: not enough for one sequence of max_context, with the arithmetic;
   //         or the backend has not that much memory.
+  // `backend` must outlive the cache.
   static absl::StatusOr<std::unique_ptr<KvCache>> Create(const ModelConfig& config,
                                                          const EngineOptions& options,
                                                          Backend* backend);
@@ -27,13 +30,23 @@ class KvCache {
   const KvLayout& Layout() const { return view_.layout; }
   PageAllocator& Pages() { return pages_; }
   const PageAllocator& Pages() const { return pages_; }
+  PrefixCache& Prefixes() { return prefixes_; }
+
+  // Pages that can be had: free ones and idle ones.
+  int NumAvailable() const { return pages_.NumFree() + pages_.NumIdle(); }
+  // As PageAllocator::Acquire, but idle pages go before it fails, the oldest first.
+  bool Acquire(int num_pages, std::vector<int32_t>* pages);
+  void CopyPage(int32_t from, int32_t to);
 
  private:
-  KvCache(const KvLayout& layout, std::unique_ptr<Buffer> k, std::unique_ptr<Buffer> v);
+  KvCache(Backend* backend, const KvLayout& layout, std::unique_ptr<Buffer> k,
+          std::unique_ptr<Buffer> v);
 
+  Backend* const backend_;
   std::unique_ptr<Buffer> k_, v_;
   KvView view_;
   PageAllocator pages_;
+  PrefixCache prefixes_;
 };
 
 }  // namespace lssar

@@ -121,9 +121,9 @@ Submission RequestQueue::Take(std::deque<Submission>::iterator at) {
 }
 
 std::optional<Submission> RequestQueue::PopIf(
-    const std::function<bool(const Request&)>& is_admissible) {
+    const std::function<bool(const Submission&)>& is_admissible) {
   const std::lock_guard lock(mutex_);
-  if (queue_.empty() || !is_admissible(queue_.front().request)) return std::nullopt;
+  if (queue_.empty() || !is_admissible(queue_.front())) return std::nullopt;
   return Take(queue_.begin());
 }
 

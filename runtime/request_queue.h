@@ -74,7 +74,7 @@ class RequestQueue {
   // The earliest deadline of those that wait; time_point::max(): none has one.
   Clock::time_point NextDeadline() const;
   // The most senior request, if `is_admissible` says so of it.
-  std::optional<Submission> PopIf(const std::function<bool(const Request&)>& is_admissible);
+  std::optional<Submission> PopIf(const std::function<bool(const Submission&)>& is_admissible);
   // Moves the requests that are cancelled or late to `due`, each with its status.
   void TakeDue(Clock::time_point now, std::vector<std::pair<Submission, absl::Status>>* due);
   std::vector<Submission> TakeAll();

@@ -20,7 +20,30 @@ ScoreTask::ScoreTask(const ScoreParams* params, int num_context_tokens)
 void ScoreTask::Start(Sequence* sequence) const { AppendAllButLast(Current(), &sequence->tokens); }
 
 bool ScoreTask::WantsLogits(const Sequence&, int position) const {
-  return position + 1 >= num_context_tokens_;
+  return position + 1 >= num_context_tokens_ + NumTaken();
+}
+
+int ScoreTask::FirstWantedRow(const Sequence&) const {
+  return num_context_tokens_ + NumTaken() - 1;
+}
+
+void ScoreTask::TakeCached(int first, std::span<const TokenScore> scores) {
+  if (params_->num_logprobs > 0) return;  // the best beside them are not kept
+  for (size_t i = 0; i < scores.size(); ++i) {
+    const int ahead = first + int(i) - num_context_tokens_ - NumTaken();
+    if (ahead < 0) continue;
+    if (ahead > 0 || !scores[i].is_known) return;
+    score_.is_greedy &= scores[i].is_greedy;
+    scores_.push_back(scores[i]);
+    Add({.id = Current()[size_t(NumTaken())], .logprob = scores[i].logprob});
+  }
+}
+
+void ScoreTask::ReadScores(int first, std::span<TokenScore> scores) const {
+  for (size_t i = 0; i < scores.size(); ++i) {
+    const int idx = first + int(i) - num_context_tokens_;
+    if (idx >= 0 && idx < NumTaken()) scores[i] = scores_[size_t(idx)];
+  }
 }
 
 absl::StatusOr<RowTarget> ScoreTask::Choose(const Sequence&, int position,
@@ -28,19 +51,28 @@ absl::StatusOr<RowTarget> ScoreTask::Choose(const Sequence&, int position,
   const std::optional<int32_t> best = BestToken(logits);
   if (!best) return LogitsNotFinite(position);
   const int32_t id = Current()[size_t(position + 1 - num_context_tokens_)];
-  score_.is_greedy &= id == *best;
+  scores_.push_back({.is_greedy = id == *best});
   return RowTarget{.id = id, .num_top = params_->num_logprobs};
 }
 
 void ScoreTask::Take(int, const RowTarget& target, RowLogprobs* logprobs) {
-  score_.tokens.push_back(MakeTokenResult(target, logprobs));
-  score_.logprob += double(score_.tokens.back().logprob);
+  TokenScore& score = scores_[size_t(NumTaken())];
+  score.logprob = logprobs->target;
+  score.is_known = true;
+  score_.is_greedy &= score.is_greedy;
+  Add(MakeTokenResult(target, logprobs));
+}
+
+void ScoreTask::Add(TokenResult token) {
+  score_.logprob += double(token.logprob);
+  score_.tokens.push_back(std::move(token));
 }
 
 void ScoreTask::Advance(Sequence* sequence) {
-  if (score_.tokens.size() < Current().size()) return;  // its rows go on in the next step
+  if (NumTaken() < int(Current().size())) return;  // its rows go on in the next step
   score_.index = next_++;
   finished_ = std::exchange(score_, {});
+  scores_.clear();
   if (IsDone()) return;
   sequence->tokens.resize(size_t(num_context_tokens_));
   sequence->num_computed = num_context_tokens_ - 1;

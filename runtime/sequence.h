@@ -4,20 +4,31 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kernels/ops.h"
+#include "runtime/prefix_cache.h"
 #include "runtime/sequence_task.h"
 
 namespace lssar {
+
+enum class SequenceState : uint8_t {
+  kRuns,
+  kAwaitsPrompt,  // a choice that forks from the first one as soon as that has computed the prompt
+  kPreempted,     // gave its pages up; waits for others to be had
+};
 
 // Of `tokens`, the first num_computed have their K and V in `pages`; the rest are rows still to
 // run. Nothing else tells a prompt from its continuation: a decode step is one row to run.
 struct Sequence {
   std::vector<int32_t> tokens;
   int num_computed = 0;
-  std::vector<int32_t> pages;  // ids in token order, enough for the length budget
+  std::vector<int32_t> pages;  // ids in token order; sequence_pages.h
+  int num_sealed_pages = 0;    // of the first pages: others may read them, so they are not written
   double rope_base = 0;        // fixed at admission from the length budget
+  std::optional<PrefixRoot> root;  // in the prefix cache; nullopt: it takes no part
+  SequenceState state = SequenceState::kRuns;
   AttentionCounters attention;
   std::unique_ptr<SequenceTask> task;
 

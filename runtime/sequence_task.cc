@@ -6,6 +6,9 @@
 
 namespace lssar {
 
+void SequenceTask::TakeCached(int, std::span<const TokenScore>) {}
+void SequenceTask::ReadScores(int, std::span<TokenScore>) const {}
+
 TokenResult MakeTokenResult(const RowTarget& target, RowLogprobs* logprobs) {
   return {.id = target.id, .logprob = logprobs->target, .top = std::move(logprobs->top)};
 }

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/ops.h"
+#include "runtime/prefix_cache.h"
 #include "runtime/request.h"
 #include "runtime/sampler.h"
 
@@ -30,8 +31,20 @@ class SequenceTask {
   virtual ~SequenceTask() = default;
 
   // Whether the logits of the row at `position` (which tell of the token at position + 1) are
-  // wanted.
+  // wanted, and have not been taken yet: a row that is computed again is not asked twice.
   virtual bool WantsLogits(const Sequence& sequence, int position) const = 0;
+  // The first such position. K and V of those before it may come from the prefix cache. At most the
+  // last token's.
+  virtual int FirstWantedRow(const Sequence& sequence) const = 0;
+
+  // What is known of tokens [first, first + scores.size()) without their rows: the task may take
+  // what it wants of them, which raises FirstWantedRow.
+  virtual void TakeCached(int first, std::span<const TokenScore> scores);
+  // Writes what the task knows of tokens [first, first + scores.size()) for others to take.
+  virtual void ReadScores(int first, std::span<TokenScore> scores) const;
+
+  // Whether a reader waits for each next token.
+  virtual bool Streams() const = 0;
 
   // Decides the token after `position`; a sampled one is drawn here.
   // Errors  DATA_LOSS: a logit is NaN or infinite

@@ -6,29 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "runtime/batch_builder.h"
-#include "runtime/generate_task.h"
-#include "runtime/score_task.h"
 
 namespace lssar {
-namespace {
-
-int64_t Microseconds(Clock::duration d) {
-  return std::chrono::duration_cast<std::chrono::microseconds>(d).count();
-}
-
-// Of a request that has just been admitted, or ended before it was.
-RequestStats StatsAtAdmission(const Submission& submission, Clock::time_point now) {
-  return {.num_prompt_tokens = int(NumPromptTokens(submission.request)),
-          .queue_us = Microseconds(now - submission.submitted_at)};
-}
-
-void Add(const AttentionCounters& from, AttentionCounters* to) {
-  to->num_value_rows += from.num_value_rows;
-  to->num_value_rows_read += from.num_value_rows_read;
-}
-
-}  // namespace
-
 StepLoop::StepLoop(Checkpoint* checkpoint, std::unique_ptr<KvCache> kv_cache,
                    const EngineOptions& options, RequestQueue* queue, Now now)
     : checkpoint_(checkpoint),
@@ -36,7 +15,10 @@ StepLoop::StepLoop(Checkpoint* checkpoint, std::unique_ptr<KvCache> kv_cache,
       queue_(queue),
       now_(std::move(now)),
       kv_cache_(std::move(kv_cache)),
-      scheduler_(options.step_tokens),
+      sequence_pages_(kv_cache_.get()),
+      scheduler_({.step_tokens = options.step_tokens,
+                  .max_prefill_chunks = options.max_prefill_chunks,
+                  .chunk_tokens = options.chunk_tokens}),
       logits_reader_(checkpoint->model.get()) {
   RefreshStats();
 }
@@ -52,6 +34,7 @@ absl::Status StepLoop::Step() {
   PlanStep();
   BuildForwardBatch(plan_, live_, &batch_);
   EndStage(&stages.plan_ns);
+  RefreshStats();
   absl::Status status = RunModel();
   if (!status.ok()) std::ranges::fill(failures_, status);
   Publish();
@@ -87,7 +70,10 @@ void StepLoop::EndStage(int64_t* stage_ns) {
 // Cancelled and late requests go first: what they held is there for those that wait.
 void StepLoop::EndDue() {
   const Clock::time_point now = now_();
-  for (const auto& running : running_) running->status = DueStatus(running->submission, now);
+  for (const auto& running : running_) {
+    running->status = DueStatus(running->submission, now);
+    running->is_paused = !running->submission.sink->HasRoom();
+  }
   Retire();
   queue_->TakeDue(now, &due_);
   for (auto& [submission, status] : due_) {
@@ -98,66 +84,148 @@ void StepLoop::EndDue() {
   due_.clear();
 }
 
-// The most senior first: one that has to wait for pages keeps all behind it waiting, so that it is
-// not passed by for ever.
+// The most senior first: one that has to wait keeps all behind it waiting, so that it is not passed
+// by for ever. With nobody else there all pages can be had, and nobody needs to be asked.
 void StepLoop::Admit() {
-  int num_running = 0;
+  if (queue_->NumQueued() == 0 && !IsAnyonePreempted()) return;
+  int64_t num_spare_pages = NumSparePages();
+  const Clock::time_point first_waiting = Readmit(&num_spare_pages);
+  int num_sequences = 0;
+  bool is_alone = true;
   for (const auto& running : running_) {
-    num_running += int(
+    is_alone &= running->is_paused;
+    num_sequences += int(
         std::ranges::count_if(running->sequences, [](const Sequence& s) { return !s.IsDone(); }));
   }
-  const auto fits = [&](const Request& request) {
-    const Demand demand = DemandOf(request, kv_cache_->Layout());
-    if (num_running + demand.num_sequences > MaxRunning(options_)) return false;
-    if (demand.TotalPages() > kv_cache_->Pages().NumFree()) return false;
-    num_running += demand.num_sequences;
+  const auto fits = [&](const Submission& submission) {
+    const int num_more = DemandOf(submission.request, kv_cache_->Layout()).num_sequences;
+    if (submission.Seniority() >= first_waiting) return false;
+    if (num_sequences + num_more > MaxRunning(options_)) return false;
+    const int64_t num_wanted = NumWantedPages(submission.request);
+    if (!is_alone && num_wanted > num_spare_pages) return false;
+    num_sequences += num_more;
+    num_spare_pages -= num_wanted;
+    is_alone = false;
     return true;
   };
   while (std::optional<Submission> submission = queue_->PopIf(fits)) Start(*std::move(submission));
 }
 
-void StepLoop::Start(Submission submission) {
-  auto running = std::make_unique<RunningRequest>();
-  running->submission = std::move(submission);
-  running->admitted_at = now_();
-  const Demand demand = DemandOf(running->submission.request, kv_cache_->Layout());
-  MakeSequences(running.get(), demand);
-  for (Sequence& sequence : running->sequences) {
-    LSSAR_CHECK(kv_cache_->Pages().Acquire(demand.num_pages, &sequence.pages));
-  }
-  const auto seniority = [](const auto& r) { return r->submission.Seniority(); };
-  const auto at = std::ranges::upper_bound(running_, seniority(running), {}, seniority);
-  const RunningRequest& started = **running_.insert(at, std::move(running));
-  did_something_ = true;
-  RefreshStats();
-  started.submission.sink->OnAdmitted(StatsAtAdmission(started.submission, started.admitted_at));
+bool StepLoop::IsAnyonePreempted() const {
+  return std::ranges::any_of(running_, [](const auto& running) {
+    return std::ranges::count(running->sequences, SequenceState::kPreempted, &Sequence::state) > 0;
+  });
 }
 
-void StepLoop::MakeSequences(RunningRequest* running, const Demand& demand) const {
-  const Request& request = running->submission.request;
-  running->sequences.resize(size_t(demand.num_sequences));
-  std::shared_ptr<const StopStrings> stop_strings;
-  if (request.generate && !request.generate->stop_strings.empty()) {
-    stop_strings = std::make_shared<StopStrings>(request.generate->stop_strings);
-  }
-  for (int choice = 0; choice < demand.num_sequences; ++choice) {
-    Sequence& sequence = running->sequences[size_t(choice)];
-    sequence.rope_base = RopeBase(checkpoint_->config, demand.num_tokens);
-    sequence.tokens.reserve(size_t(demand.num_tokens));
-    sequence.tokens = request.prompt;
-    if (request.generate) {
-      sequence.task = std::make_unique<GenerateTask>(
-          GenerateTask::Options{.params = &*request.generate,
-                                .prompt = request.prompt,
-                                .choice = choice,
-                                .tokenizer = checkpoint_->tokenizer.get(),
-                                .stop_strings = stop_strings,
-                                .eos_id = checkpoint_->config.eos_id});
-    } else {
-      auto task = std::make_unique<ScoreTask>(&*request.score, int(request.prompt.size()));
-      task->Start(&sequence);
-      sequence.task = std::move(task);
+// Paused sequences lend theirs: famine takes those first.
+int64_t StepLoop::NumSparePages() const {
+  const KvLayout& layout = kv_cache_->Layout();
+  int64_t num_spare = kv_cache_->NumAvailable();
+  for (const auto& running : running_) {
+    const Demand demand = DemandOf(running->GetRequest(), layout);
+    for (const Sequence& sequence : running->sequences) {
+      if (sequence.IsDone() || sequence.state == SequenceState::kPreempted) continue;
+      const auto num_held = int64_t(sequence.pages.size());
+      if (running->is_paused) {
+        num_spare += num_held;
+        continue;
+      }
+      // A page more than its next token needs, or the next to come would be preempted at once.
+      int64_t num_wanted = layout.PagesFor(int(sequence.tokens.size()) + 1) + 1;
+      if (sequence.state == SequenceState::kAwaitsPrompt) num_wanted -= demand.num_shared_pages;
+      num_spare -= std::max(int64_t{0}, num_wanted - num_held);
     }
+  }
+  return num_spare;
+}
+
+int64_t StepLoop::NumWantedPages(const Request& request) const {
+  const KvLayout& layout = kv_cache_->Layout();
+  const Demand demand = DemandOf(request, layout);
+  const int64_t num_first =
+      request.score ? demand.num_pages : layout.PagesFor(int(request.prompt.size()) + 1) + 1;
+  int64_t num_wanted =
+      num_first + (demand.num_sequences - 1) * (num_first - demand.num_shared_pages);
+  if (UsesCache(request)) {
+    const double rope_base = RopeBase(checkpoint_->config, demand.num_tokens);
+    num_wanted -= sequence_pages_.NumHeld({.rope_base = rope_base, .salt = request.cache_salt},
+                                          request.prompt);
+  }
+  return num_wanted;
+}
+
+bool StepLoop::UsesCache(const Request& request) const {
+  return options_.prefix_cache && request.use_prefix_cache;
+}
+
+// The first that is not paused runs whatever there is: it takes what it needs from its juniors.
+Clock::time_point StepLoop::Readmit(int64_t* num_spare_pages) {
+  bool is_first = true;
+  for (const auto& running : running_) {
+    if (running->is_paused) continue;
+    for (Sequence& sequence : running->sequences) {
+      if (sequence.IsDone()) continue;
+      if (sequence.state == SequenceState::kPreempted) {
+        const int num_wanted = kv_cache_->Layout().PagesFor(int(sequence.tokens.size()) + 1) + 1;
+        if (!is_first && num_wanted > *num_spare_pages) return running->submission.Seniority();
+        *num_spare_pages -= num_wanted;
+        sequence.state = SequenceState::kRuns;
+      }
+      is_first = false;
+    }
+  }
+  return Clock::time_point::max();
+}
+
+void StepLoop::Start(Submission submission) {
+  const Demand demand = DemandOf(submission.request, kv_cache_->Layout());
+  const bool uses_cache = UsesCache(submission.request);
+  auto made = MakeRunning(std::move(submission), demand, *checkpoint_, uses_cache);
+  const auto seniority = [](const auto& r) { return r->submission.Seniority(); };
+  const auto at = std::ranges::upper_bound(running_, seniority(made), {}, seniority);
+  RunningRequest& running = **running_.insert(at, std::move(made));
+  running.admitted_at = now_();
+  running.is_paused = !running.submission.sink->HasRoom();
+  if (uses_cache) {
+    totals_.num_prefix_cache_queries += std::ssize(running.sequences[0].tokens);
+    TakeCached(&running, &running.sequences[0]);
+  }
+  ForkChoices(&running);
+  did_something_ = true;
+  RefreshStats();
+  RequestStats stats = StatsAtAdmission(running.submission, running.admitted_at);
+  stats.num_cached_tokens = running.num_cached_tokens;
+  running.submission.sink->OnAdmitted(stats);
+}
+
+// Tokens that a preempted sequence finds again were no one's saving.
+void StepLoop::TakeCached(RunningRequest* running, Sequence* sequence) {
+  const int num_computed = sequence->num_computed;
+  if (!sequence_pages_.TakeCached(sequence) || running->num_preemptions > 0) return;
+  const int num_taken = std::max(0, sequence->num_computed - num_computed);
+  running->num_cached_tokens += num_taken;
+  totals_.num_prefix_cache_hits += num_taken;
+}
+
+void StepLoop::Rewind(RunningRequest* running, Sequence* sequence) {
+  const int num_computed = sequence->num_computed;
+  sequence_pages_.Rewind(sequence);
+  if (!sequence->root || running->num_preemptions > 0) return;
+  const int num_taken = std::max(0, sequence->num_computed - num_computed);
+  running->num_cached_tokens += num_taken;
+  totals_.num_prefix_cache_queries += std::ssize(sequence->tokens) - num_computed;
+  totals_.num_prefix_cache_hits += num_taken;
+}
+
+// The prompt's last row is each choice's own: it gives the logits of its first token.
+void StepLoop::ForkChoices(RunningRequest* running) {
+  std::vector<Sequence>& sequences = running->sequences;
+  const int num_shared_tokens = int(running->GetRequest().prompt.size()) - 1;
+  if (sequences.size() == 1 || sequences[1].state != SequenceState::kAwaitsPrompt) return;
+  if (sequences[0].num_computed < num_shared_tokens) return;
+  for (size_t choice = 1; choice < sequences.size(); ++choice) {
+    sequence_pages_.Fork(sequences[0], &sequences[choice], num_shared_tokens);
+    sequences[choice].state = SequenceState::kRuns;
   }
 }
 
@@ -166,19 +234,66 @@ void StepLoop::PlanStep() {
   live_.clear();
   owners_.clear();
   for (const auto& running : running_) {
-    if (!running->submission.sink->HasRoom()) continue;
+    if (running->is_paused) continue;
     for (Sequence& sequence : running->sequences) {
-      if (sequence.IsDone()) continue;
-      views_.push_back({.num_pending = sequence.NumPending()});
+      if (sequence.IsDone() || sequence.state != SequenceState::kRuns) continue;
+      // Others may have computed what comes next since the last step.
+      if (sequence.NumPending() > 1 && sequence.num_computed % options_.page_tokens == 0) {
+        TakeCached(running.get(), &sequence);
+        ForkChoices(running.get());
+      }
+      views_.push_back({.num_pending = sequence.NumPending(),
+                        .first_row = sequence.num_computed,
+                        .streams = sequence.task->Streams()});
       live_.push_back(&sequence);
       owners_.push_back(running.get());
     }
   }
   scheduler_.Plan(views_, &plan_);
+  SecurePages();
   planned_.clear();
   for (const PlannedRows& rows : plan_) planned_.push_back(live_[size_t(rows.sequence_idx)]);
   failures_.assign(plan_.size(), absl::OkStatus());
   counters_.assign(plan_.size(), AttentionCounters{});
+}
+
+void StepLoop::SecurePages() {
+  for (PlannedRows& rows : plan_) {
+    Sequence& sequence = *live_[size_t(rows.sequence_idx)];
+    if (sequence.state == SequenceState::kPreempted) {  // for a senior one, in this loop
+      rows.num_rows = 0;
+      continue;
+    }
+    while (!sequence_pages_.Grow(&sequence, sequence.num_computed + rows.num_rows)) {
+      if (PreemptFor(sequence)) continue;
+      rows.num_rows = sequence_pages_.MaxTokens(sequence) - sequence.num_computed;
+    }
+  }
+  std::erase_if(plan_, [](const PlannedRows& rows) { return rows.num_rows == 0; });
+}
+
+bool StepLoop::PreemptFor(const Sequence& sequence) {
+  for (const bool is_paused : {true, false}) {
+    for (size_t i = running_.size(); i-- > 0;) {
+      RunningRequest& running = *running_[i];
+      if (running.is_paused != is_paused) continue;
+      for (size_t choice = running.sequences.size(); choice-- > 0;) {
+        Sequence& victim = running.sequences[choice];
+        if (&victim == &sequence) return false;
+        if (victim.pages.empty()) continue;
+        Preempt(&running, &victim);
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+void StepLoop::Preempt(RunningRequest* running, Sequence* sequence) {
+  sequence_pages_.Release(sequence);
+  sequence->state = SequenceState::kPreempted;
+  ++running->num_preemptions;
+  ++totals_.num_preemptions;
 }
 
 absl::Status StepLoop::RunModel() {
@@ -227,17 +342,21 @@ void StepLoop::PublishSequence(size_t planned_idx, Clock::time_point now) {
   if (!owner.prefilled_at && sequence.num_computed >= int(owner.submission.request.prompt.size())) {
     owner.prefilled_at = now;
   }
+  sequence_pages_.Seal(&sequence);
+  ForkChoices(&owner);
+  const int num_computed = sequence.num_computed;
   sequence.task->Advance(&sequence);
+  if (sequence.num_computed < num_computed) Rewind(&owner, &sequence);
   totals_.num_generated_tokens += sequence.task->NumGenerated() - num_generated;
   sequence.task->Publish(owner.submission.sink.get());
-  if (sequence.IsDone()) kv_cache_->Pages().Release(&sequence.pages);
+  if (sequence.IsDone()) sequence_pages_.Release(&sequence);
 }
 
 // Ends the requests that are over. Pages come back and are counted before anyone hears of the end.
 void StepLoop::Retire() {
   for (auto& running : running_) {
     if (!running->IsOver()) continue;
-    for (Sequence& sequence : running->sequences) kv_cache_->Pages().Release(&sequence.pages);
+    for (Sequence& sequence : running->sequences) sequence_pages_.Release(&sequence);
     over_.push_back(std::move(running));
   }
   std::erase(running_, nullptr);
@@ -267,8 +386,16 @@ void StepLoop::RefreshStats() {
   stats.num_running = int(running_.size());
   stats.num_pages = kv_cache_->Pages().NumPages();
   stats.num_free_pages = kv_cache_->Pages().NumFree();
+  stats.num_cached_pages = kv_cache_->Pages().NumIdle();
   const std::lock_guard lock(stats_mutex_);
   stats_ = stats;
+}
+
+void StepLoop::VisitSequences(
+    absl::FunctionRef<void(const RunningRequest&, const Sequence&)> visit) const {
+  for (const auto& running : running_) {
+    for (const Sequence& sequence : running->sequences) visit(*running, sequence);
+  }
 }
 
 EngineStats StepLoop::Stats() const {
@@ -281,23 +408,6 @@ EngineStats StepLoop::Stats() const {
   stats.is_serving = !load.is_closed;
   stats.num_queued = load.num_requests;
   stats.num_queued_tokens = load.num_tokens;
-  return stats;
-}
-
-bool StepLoop::RunningRequest::IsOver() const {
-  return !status.ok() ||
-         std::ranges::all_of(sequences, [](const Sequence& s) { return s.IsDone(); });
-}
-
-RequestStats StepLoop::RunningRequest::Stats(Clock::time_point now) const {
-  RequestStats stats = StatsAtAdmission(submission, admitted_at);
-  const Clock::time_point prefill_end = prefilled_at.value_or(now);
-  stats.prefill_us = Microseconds(prefill_end - admitted_at);
-  stats.decode_us = Microseconds(now - prefill_end);
-  for (const Sequence& sequence : sequences) {
-    stats.num_generated_tokens += sequence.task->NumGenerated();
-    Add(sequence.attention, &stats.attention);
-  }
   return stats;
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "models/checkpoint.h"
 #include "runtime/admission.h"
@@ -17,8 +18,10 @@
 #include "runtime/kv_cache.h"
 #include "runtime/logits_reader.h"
 #include "runtime/request_queue.h"
+#include "runtime/running_request.h"
 #include "runtime/scheduler.h"
 #include "runtime/sequence.h"
+#include "runtime/sequence_pages.h"
 
 namespace lssar {
 
@@ -49,27 +52,36 @@ class StepLoop {
   // Ends every open request, queued or running, with `status`; how many there were.
   int EndAll(const absl::Status& status);
 
+  // For those who watch the pages.
+  void VisitSequences(absl::FunctionRef<void(const RunningRequest&, const Sequence&)> visit) const;
+
   // Any thread.
   EngineStats Stats() const;
   const KvLayout& Layout() const { return kv_cache_->Layout(); }
 
  private:
-  struct RunningRequest {
-    Submission submission;
-    Clock::time_point admitted_at;
-    std::optional<Clock::time_point> prefilled_at;
-    std::vector<Sequence> sequences;  // never moved: the step points into it
-    absl::Status status;              // not OK: to be ended with it
-
-    bool IsOver() const;
-    RequestStats Stats(Clock::time_point now) const;
-  };
-
   void EndDue();
   void Admit();
+  bool IsAnyonePreempted() const;
+  // Pages that running sequences will not want soon.
+  int64_t NumSparePages() const;
+  // How many of them the request will want.
+  int64_t NumWantedPages(const Request& request) const;
+  bool UsesCache(const Request& request) const;
+  // Lets preempted sequences run again, the most senior first, as far as there are pages. The
+  // seniority of the first that has to wait.
+  Clock::time_point Readmit(int64_t* num_spare_pages);
   void Start(Submission submission);
-  void MakeSequences(RunningRequest* running, const Demand& demand) const;
+  void TakeCached(RunningRequest* running, Sequence* sequence);
+  void Rewind(RunningRequest* running, Sequence* sequence);
+  void ForkChoices(RunningRequest* running);
   void PlanStep();
+  // Takes the pages that the plan's rows need, from junior sequences if need be; a sequence that
+  // cannot have them gets fewer rows.
+  void SecurePages();
+  // False: no sequence that is paused, or junior to `sequence`, holds pages.
+  bool PreemptFor(const Sequence& sequence);
+  void Preempt(RunningRequest* running, Sequence* sequence);
   absl::Status RunModel();
   void CountRows();
   void Publish();
@@ -84,6 +96,7 @@ class StepLoop {
   RequestQueue* const queue_;
   const Now now_;
   const std::unique_ptr<KvCache> kv_cache_;
+  SequencePages sequence_pages_;
   const Scheduler scheduler_;
   LogitsReader logits_reader_;
   std::vector<std::unique_ptr<RunningRequest>> running_;  // most senior first

@@ -49,7 +49,7 @@ void DescribeEngine(const ServedModel& model, v1::GetInfoReply& reply) {
   reply.set_kv_dtype(std::string(NameOf(options.kv_type)));
   reply.set_page_tokens(options.page_tokens);
   reply.set_num_pages(stats.num_pages);
-  reply.set_num_free_pages(stats.num_free_pages);
+  reply.set_num_free_pages(stats.num_free_pages + stats.num_cached_pages);
   reply.set_num_running(stats.num_running);
   reply.set_num_queued(stats.num_queued);
   if (model.GetBackend() != nullptr) reply.set_backend(model.GetBackend()->Describe());

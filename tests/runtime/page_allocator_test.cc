@@ -53,6 +53,42 @@ TEST(PageAllocator, ConservesPagesThroughAnyUse) {
   }
 }
 
+TEST(PageAllocator, ASharedPageIsFreeWhenItsLastHolderGoes) {
+  PageAllocator pages(2);
+  std::vector<int32_t> first, second;
+  ASSERT_TRUE(pages.Acquire(1, &first));
+  second = first;
+  pages.Share(first[0]);
+  EXPECT_EQ(pages.NumHolders(first[0]), 2);
+  pages.Release(&first);
+  EXPECT_EQ(pages.NumFree(), 1);
+  pages.Release(&second);
+  EXPECT_EQ(pages.NumFree(), 2);
+}
+
+TEST(PageAllocator, AKeptPageIsIdleUntilItIsDroppedOrShared) {
+  PageAllocator pages(4);
+  std::vector<int32_t> held;
+  ASSERT_TRUE(pages.Acquire(3, &held));
+  const std::vector<int32_t> ids = held;
+  for (const int32_t page_id : ids) pages.Keep(page_id);
+  pages.Release(&held);
+  EXPECT_EQ(pages.NumFree(), 1);
+  EXPECT_EQ(pages.NumIdle(), 3);
+  EXPECT_EQ(pages.OldestIdle(), ids[2]) << "the last page of a text goes first";
+  pages.Share(ids[1]);
+  EXPECT_EQ(pages.NumIdle(), 2);
+  pages.Drop(ids[2]);
+  EXPECT_EQ(pages.NumFree(), 2);
+  EXPECT_EQ(pages.OldestIdle(), ids[0]);
+  pages.Release(ids[1]);
+  EXPECT_EQ(pages.OldestIdle(), ids[0]) << "the page used last is the youngest";
+  pages.Drop(ids[0]);
+  pages.Drop(ids[1]);
+  EXPECT_EQ(pages.OldestIdle(), -1);
+  EXPECT_EQ(pages.NumFree(), 4);
+}
+
 TEST(PageAllocatorDeathTest, APageThatIsNotHeldIsABug) {
   PageAllocator pages(4);
   std::vector<int32_t> held;

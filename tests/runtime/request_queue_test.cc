@@ -28,7 +28,7 @@ Submission Make(const std::string& id, Clock::time_point at, int priority = 0, i
 
 std::vector<std::string> PopAll(RequestQueue* queue) {
   std::vector<std::string> ids;
-  while (auto submission = queue->PopIf([](const Request&) { return true; })) {
+  while (auto submission = queue->PopIf([](const Submission&) { return true; })) {
     ids.push_back(submission->request.id);
   }
   return ids;

@@ -15,7 +15,7 @@ std::vector<std::pair<int, int>> PlanOf(int step_tokens, const std::vector<int>&
   std::vector<SequenceView> views;
   for (const int num_pending : pending) views.push_back({.num_pending = num_pending});
   StepPlan plan = {{.sequence_idx = 99, .num_rows = 99}};
-  Scheduler(step_tokens).Plan(views, &plan);
+  Scheduler({.step_tokens = step_tokens}).Plan(views, &plan);
   std::vector<std::pair<int, int>> result;
   for (const PlannedRows& rows : plan) result.emplace_back(rows.sequence_idx, rows.num_rows);
   return result;
@@ -71,6 +71,52 @@ TEST(Scheduler, KeepsEveryRuleOverRandomWorlds) {
       }
     }
   }
+}
+
+constexpr Scheduler::Limits kShared = {
+    .step_tokens = 512, .max_prefill_chunks = 2, .chunk_tokens = 64};
+
+Rows PlanOf(const Scheduler::Limits& limits, const std::vector<SequenceView>& views) {
+  StepPlan plan;
+  Scheduler(limits).Plan(views, &plan);
+  Rows result;
+  for (const PlannedRows& rows : plan) result.emplace_back(rows.sequence_idx, rows.num_rows);
+  return result;
+}
+
+constexpr SequenceView kDecode = {.num_pending = 1, .first_row = 500, .streams = true};
+
+TEST(Scheduler, PromptsHurryOnlyWhileNobodyWaitsForAToken) {
+  const SequenceView prompt = {.num_pending = 16000, .streams = true};
+  EXPECT_EQ(PlanOf(kShared, {prompt}), (Rows{{0, 512}}));
+  EXPECT_EQ(PlanOf(kShared, {prompt, kDecode}), (Rows{{0, 63}, {1, 1}}));
+  const SequenceView one_score_row = {.num_pending = 1, .first_row = 500};
+  EXPECT_EQ(PlanOf(kShared, {prompt, one_score_row}), (Rows{{0, 511}, {1, 1}}))
+      << "no reader waits for it";
+}
+
+TEST(Scheduler, RowsDeepInAPromptCountForMore) {
+  int num_rows_before = 64;
+  for (const int first_row : {0, 2048, 8192, 16384}) {
+    const int num_rows =
+        PlanOf(kShared, {{.num_pending = 10000, .first_row = first_row}, kDecode})[0].second;
+    EXPECT_LT(num_rows, num_rows_before);
+    EXPECT_NEAR(num_rows, 64.0 / (1 + first_row / 2048.0), 1);
+    num_rows_before = num_rows;
+  }
+  const SequenceView deepest = {.num_pending = 10, .first_row = 1 << 20};
+  EXPECT_EQ(PlanOf(kShared, {deepest, kDecode}), (Rows{{0, 1}, {1, 1}}))
+      << "the most senior prompt always has a row";
+}
+
+TEST(Scheduler, PromptsShareAStepWithReaders) {
+  const SequenceView small = {.num_pending = 20};
+  EXPECT_EQ(PlanOf(kShared, {small, kDecode, small, small}), (Rows{{0, 20}, {1, 1}, {2, 20}}))
+      << "max_prefill_chunks";
+  const SequenceView large = {.num_pending = 500};
+  EXPECT_EQ(PlanOf(kShared, {small, kDecode, large}), (Rows{{0, 20}, {1, 1}, {2, 43}}))
+      << "chunk_tokens for all of them";
+  EXPECT_EQ(PlanOf(kShared, {large, kDecode, small}), (Rows{{0, 63}, {1, 1}}));
 }
 
 // Even when every step is full of decode rows, a prompt gets through in finite time.

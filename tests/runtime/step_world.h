@@ -59,7 +59,11 @@ class World {
     }
   }
 
-  int NumFree() const { return loop.Stats().num_free_pages; }
+  // Held by no one.
+  int NumFree() const {
+    const EngineStats stats = loop.Stats();
+    return stats.num_free_pages + stats.num_cached_pages;
+  }
 
   EngineOptions options;
   FakeCheckpoint fake;

@@ -14,7 +14,6 @@
 #include <cstring>
 #include <functional>
 #include <limits>
-#include <set>
 #include <span>
 #include <vector>
 
@@ -126,22 +125,32 @@ class FakeModel : public LanguageModel {
     return static_cast<char*>(kv.v) + element * BytesOf(kv.layout.dtype);
   }
 
-  // The contract of ForwardBatch, and that no page has two owners.
-  static void CheckBatch(const ForwardBatch& batch, const KvLayout& layout) {
+  // The contract of ForwardBatch, and that a page that one sequence writes is in no other.
+  void CheckBatch(const ForwardBatch& batch, const KvLayout& layout) {
     LSSAR_CHECK(batch.rope_bases.size() == batch.sequences.size());
     LSSAR_CHECK(batch.logits_sequence.size() == batch.logits_rows.size());
     LSSAR_CHECK(std::ranges::is_sorted(batch.logits_rows));
-    std::set<int32_t> pages;
+    writers_.assign(size_t(layout.num_pages), -1);
     int next_row = 0;
-    for (const SequenceRows& rows : batch.sequences) {
+    for (size_t i = 0; i < batch.sequences.size(); ++i) {
+      const SequenceRows& rows = batch.sequences[i];
       LSSAR_CHECK(rows.first_row == next_row && rows.num_rows >= 1);
       next_row += rows.num_rows;
       LSSAR_CHECK(layout.PagesFor(rows.first_position + rows.num_rows) <= int(rows.pages.size()));
-      for (const int32_t page : rows.pages) {
-        LSSAR_CHECK(page >= 0 && page < layout.num_pages && pages.insert(page).second);
+      const auto first_written = size_t(rows.first_position / layout.page_tokens);
+      for (size_t page_idx = first_written; page_idx < rows.pages.size(); ++page_idx) {
+        const int32_t page = rows.pages[page_idx];
+        LSSAR_CHECK(page >= 0 && page < layout.num_pages && writers_[size_t(page)] < 0);
+        writers_[size_t(page)] = int(i);
       }
     }
     LSSAR_CHECK(next_row == int(batch.token_ids.size()) && next_row >= 1);
+    for (size_t i = 0; i < batch.sequences.size(); ++i) {
+      for (const int32_t page : batch.sequences[i].pages) {
+        const int writer = writers_[size_t(page)];
+        LSSAR_CHECK(writer < 0 || writer == int(i));
+      }
+    }
   }
 
   void AppendLogits(uint64_t hash) {
@@ -155,6 +164,7 @@ class FakeModel : public LanguageModel {
   ModelConfig config_;
   std::vector<uint64_t> hashes_;  // of the rows of the last Forward
   std::vector<float> values_;     // of the last Logits
+  std::vector<int> writers_;      // of each page in the last Forward: an index of its sequences
 };
 
 }  // namespace lssar
