@@ -44,7 +44,7 @@ were dropped; {left} such runs are left.
 Loss in nats a token on held-out documents; passkeys greedy, every digit and the full stop right,
 95% Wilson intervals. In PyTorch, and by the served model:
 
-    python3 evaluate.py --data DATA --run RUN --lengths {lengths} --trials {trials}{eval_rows}
+    python3 evaluate.py --model . --lengths {lengths} --trials {trials}{eval_rows}
     lssar score --model . --ids held_out.bin --lengths {lengths}{rows} --max-context {context}
     lssar passkey --model . --lengths {lengths} --trials {trials} --max-context {context}
 
@@ -85,6 +85,12 @@ def rows_flag(lengths, flag):
     """The flag, where evaluate.py was given another number of rows than its default."""
     usual = all(row['num_rows'] == max(1, min(8, 32768 // row['length'])) for row in lengths)
     return '' if usual else f' {flag} {lengths[0]["num_rows"]}'
+
+
+def trials_flag(found):
+    """What --trials was: one number, or one for each length."""
+    trials = [str(row['num_trials']) for row in found]
+    return trials[0] if len(set(trials)) == 1 else ','.join(trials)
 
 
 def training(prepared, state):
@@ -130,6 +136,6 @@ def write(out, source, twin, prepared, state):
             what=f'A {num_parameters / 1e6:.1f}M-parameter GPT',
             attention=f'{kind} (p = {config["p"]:g})' if kind == 'lssar' else kind,
             table=table_of(runs), lengths=','.join(map(str, lengths)),
-            trials=found[0]['num_trials'], rows=rows_flag(losses, '--rows'),
+            trials=trials_flag(found), rows=rows_flag(losses, '--rows'),
             eval_rows=rows_flag(losses, '--eval-rows'), context=lengths[-1] + 1,
             **training(prepared, state)))

@@ -6,11 +6,19 @@ import struct
 
 import torch
 
+import model
+
 TYPES = {
     'F32': torch.float32,
     'F16': torch.float16,
     'BF16': torch.bfloat16,
     'I32': torch.int32,
+}
+PARTS = {
+    'c_attn': 'attn.c_attn',
+    'c_proj': 'attn.c_proj',
+    'c_fc': 'mlp.c_fc',
+    'mlp_proj': 'mlp.c_proj',
 }
 
 
@@ -38,21 +46,39 @@ def write_safetensors(tensors, path, metadata=None):
     os.replace(path + '.tmp', path)
 
 
-def named_weights(net, dtype):
-    """The net's parameters under GPT-2's names."""
-    parts = {
-        'c_attn': 'attn.c_attn',
-        'c_proj': 'attn.c_proj',
-        'c_fc': 'mlp.c_fc',
-        'mlp_proj': 'mlp.c_proj',
-    }
+def read_safetensors(path):
+    """{name: tensor} of a file that write_safetensors wrote."""
+    with open(path, 'rb') as file:
+        size, = struct.unpack('<Q', file.read(8))
+        header, blobs = json.loads(file.read(size)), bytearray(file.read())
+    header.pop('__metadata__', None)
     tensors = {}
-    for name, weight in net.state_dict().items():
-        words = name.split('.')
-        if words[0] == 'h':
-            words[2] = parts.get(words[2], words[2])
-        tensors['transformer.' + '.'.join(words)] = weight.to(TYPES[dtype])
+    for name, entry in header.items():
+        first, end = entry['data_offsets']
+        flat = torch.frombuffer(blobs[first:end], dtype=TYPES[entry['dtype']])
+        tensors[name] = flat.view(entry['shape'])
     return tensors
+
+
+def gpt2_name(name):
+    """GPT-2's name of a parameter of model.GPT."""
+    words = name.split('.')
+    if words[0] == 'h':
+        words[2] = PARTS.get(words[2], words[2])
+    return 'transformer.' + '.'.join(words)
+
+
+def read_model(directory):
+    """The model.GPT of a directory that write_model wrote, in float32."""
+    with open(f'{directory}/config.json') as file:
+        config = json.load(file)
+    net = model.GPT(model.Config(
+        config['vocab_size'], config['n_layer'], config['n_head'], config['n_embd'],
+        config['n_positions'], config['attention']['kind'], config['attention'].get('p', 15),
+        config['rope_theta'], config['layer_norm_epsilon']))
+    tensors = read_safetensors(f'{directory}/model.safetensors')
+    net.load_state_dict({name: tensors[gpt2_name(name)].float() for name in net.state_dict()})
+    return net
 
 
 def write_model(net, directory, dtype, **more_config):
@@ -79,6 +105,8 @@ def write_model(net, directory, dtype, **more_config):
         **more_config,
     }
     os.makedirs(directory, exist_ok=True)
-    write_safetensors(named_weights(net, dtype), f'{directory}/model.safetensors', {'format': 'pt'})
+    weights = {gpt2_name(name): weight.to(TYPES[dtype])
+               for name, weight in net.state_dict().items()}
+    write_safetensors(weights, f'{directory}/model.safetensors', {'format': 'pt'})
     with open(f'{directory}/config.json', 'w') as file:
         json.dump(config, file, indent=2)

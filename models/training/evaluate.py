@@ -1,9 +1,10 @@
-"""Loss by length and passkey accuracy by length and depth of a state.pt of train.py.
+"""Loss by length and passkey accuracy by length and depth.
 
-    evaluate.py --data DATA --run RUN [--lengths 1024,...,16384] [--trials 100]
+    evaluate.py --data DATA --run RUN [--lengths 1024,...,16384] [--trials 100]    a state.pt
+    evaluate.py --model DIR --out DIR ...                        a checkpoint with held_out.bin
 
-RUN gets loss.json and passkey.json in the form of `lssar score --json` and `lssar passkey --json`,
-made from the same rows and the same documents; plot_lengths.py draws either.
+RUN or the folder behind --out gets loss.json and passkey.json in the form of `lssar score --json`
+and `lssar passkey --json`, made from the same rows and documents; plot_lengths.py draws either.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import random
 import numpy as np
 import torch
 
+import checkpoint_files
 import model
 import passkey
 
@@ -29,13 +31,26 @@ def counts(text):
     return [int(word) for word in text.split(',')]
 
 
+def device_at_hand():
+    return torch.device('cuda' if torch.cuda.is_available() else 'cpu')
+
+
 def load_net(path):
-    """The net of a state.pt on the device at hand."""
-    device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
-    state = torch.load(path, map_location=device)
-    net = model.GPT(model.Config(**state['config'])).to(device)
+    """The net of a state.pt on the device at hand, and the state."""
+    state = torch.load(path, map_location=device_at_hand())
+    net = model.GPT(model.Config(**state['config'])).to(device_at_hand())
     net.load_state_dict(state['net'])
     return net.eval(), state
+
+
+def load_checkpoint(directory):
+    """(net, held-out ids, passkey documents) of an exported checkpoint."""
+    import sentencepiece  # here: a state.pt is evaluated without it
+
+    tokenizer = sentencepiece.SentencePieceProcessor(model_file=f'{directory}/tokenizer.model')
+    net = checkpoint_files.read_model(directory).to(device_at_hand()).eval()
+    return (net, np.fromfile(f'{directory}/held_out.bin', np.uint16),
+            passkey.Documents(passkey.pieces(tokenizer)))
 
 
 def evaluation_rows(val, num_rows, length):
@@ -105,18 +120,29 @@ def write(path, what):
 
 def run(args, directory, out):
     net, _ = load_net(f'{out}/state.pt')
-    val = np.memmap(f'{directory}/val.bin', dtype=np.uint16, mode='r')
     with open(f'{directory}/passkey.json') as file:
         documents = passkey.Documents(json.load(file))
+    measure(args, net, np.fromfile(f'{directory}/val.bin', np.uint16), documents, out)
+
+
+def trials_of(args):
+    """A number of trials for each length."""
+    if len(args.trials) not in (1, len(args.lengths)):
+        raise SystemExit('--trials: one number, or one for each of --lengths')
+    return args.trials * len(args.lengths) if len(args.trials) == 1 else args.trials
+
+
+def measure(args, net, val, documents, out):
+    """Writes loss.json and passkey.json."""
     losses, found, cells = [], [], []
-    for length in args.lengths:
+    for length, trials in zip(args.lengths, trials_of(args)):
         losses.append(loss_at(net, val, length, args.eval_rows))
-        entry, bands = passkeys_at(net, documents, length, args.trials)
+        entry, bands = passkeys_at(net, documents, length, trials)
         found.append(entry)
         cells += bands
         low, high = entry['interval95']
         print(f'length {length}: loss {losses[-1]["loss"]:.4f}  passkeys {entry["accuracy"]:.0%} '
-              f'({low:.0%} to {high:.0%}, {args.trials} trials)', flush=True)
+              f'({low:.0%} to {high:.0%}, {trials} trials)', flush=True)
     write(f'{out}/loss.json', {'lengths': losses})
     write(f'{out}/passkey.json', {'seed': SEED, 'lengths': found, 'depths': BANDS,
                                   'cells': sorted(cells, key=lambda cell: cell['depth'])})
@@ -124,17 +150,25 @@ def run(args, directory, out):
 
 def add_arguments(parser):
     parser.add_argument('--lengths', type=counts, default=LENGTHS)
-    parser.add_argument('--trials', type=int, default=100, help='passkey documents of a length')
+    parser.add_argument('--trials', type=counts, default='100',
+                        help='passkey documents of each length, or one number for all')
     parser.add_argument('--eval-rows', type=int, help='of a length; default 8, at most 32K tokens')
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--data', required=True)
-    parser.add_argument('--run', required=True, help='directory of state.pt')
+    parser.add_argument('--data', help='what prepare.py wrote')
+    parser.add_argument('--run', help='directory of state.pt')
+    parser.add_argument('--model', help='checkpoint directory, in place of --data and --run')
+    parser.add_argument('--out', default='.', help='where the numbers of --model go')
     add_arguments(parser)
     args = parser.parse_args()
-    run(args, args.data, args.run)
+    if args.model:
+        measure(args, *load_checkpoint(args.model), args.out)
+    elif args.data and args.run:
+        run(args, args.data, args.run)
+    else:
+        parser.error('--data and --run, or --model')
 
 
 if __name__ == '__main__':

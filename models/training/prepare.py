@@ -15,7 +15,6 @@ import random
 import time
 
 import numpy as np
-import sentencepiece
 
 import corpus
 import overlap
@@ -46,6 +45,8 @@ def drop_overlaps(documents, evaluation):
 
 def train_tokenizer(documents, out, args):
     """BPE on lines drawn from the documents: byte fallback, digits split, roles as one token."""
+    import sentencepiece  # here: where the ids are there already, run.py needs none
+
     rng, lines, num_bytes = random.Random(0), [], 0
     for document in rng.sample(documents, len(documents)):
         for line in document.split('\n'):
@@ -83,7 +84,7 @@ def pack(documents, tokenizer, path, threads):
 
 
 def add_arguments(parser):
-    parser.add_argument('--corpus', required=True, help='directory: see corpus.py')
+    parser.add_argument('--corpus', help='directory: see corpus.py')
     parser.add_argument('--evaluation', nargs='*', default=[],
                         help='text files that nothing of may be trained on')
     parser.add_argument('--vocabulary', type=int, default=8192)
@@ -117,6 +118,8 @@ def read(args, report):
 
 
 def run(args, out):
+    if not args.corpus:
+        raise SystemExit('--corpus is missing: which directory has the text?')
     os.makedirs(out, exist_ok=True)
     start_s = time.time()
     report = {'vocabulary': args.vocabulary, 'held_out_share': args.held_out}

@@ -38,8 +38,10 @@ def run(args):
             raise SystemExit('stopped before the end: the same command goes on')
         if not os.path.exists(f'{directory}/passkey.json'):
             evaluate.run(args, prepared, directory)
-    args.twin = None if args.no_twin else f'{args.out}/softmax'
-    return export.run(args, prepared, f'{args.out}/{args.attention}', f'{args.out}/model')
+        # The model is there before its twin is, and again with the twin in its card.
+        args.twin = directory if kind != args.attention else None
+        net = export.run(args, prepared, f'{args.out}/{args.attention}', f'{args.out}/model')
+    return net
 
 
 if __name__ == '__main__':

@@ -26,6 +26,12 @@ SAVE_SECONDS = 300
 LOG_STEPS = 20
 
 
+def compile_blocks(net):
+    """One graph, compiled once and shared by every layer; embedding and loss stay as they are."""
+    for block in net.h:
+        block.forward = torch.compile(block.forward, fullgraph=True)
+
+
 class Run:
     """A net, its optimizers and how far it has come."""
 
@@ -38,11 +44,10 @@ class Run:
         self.batches = batches.Batches(directory, preset, seed)
         self.step, self.spent_s = 0, 0.0
         self.rows = collections.Counter()  # trained on, by kind
-        self.forward = self.net
         if self.device.type == 'cuda':
             torch.set_float32_matmul_precision('high')  # tf32 where autocast leaves float32
             if hasattr(torch, 'compile'):
-                self.forward = torch.compile(self.net)
+                compile_blocks(self.net)
 
     @property
     def tokens(self):
@@ -81,7 +86,7 @@ class Run:
             part, scale = part.to(self.device), scale[:, 1:].reshape(-1).to(self.device)
             with torch.autocast(self.device.type, torch.bfloat16,
                                 enabled=self.device.type == 'cuda'):
-                each = self.forward(part[:, :-1], part[:, 1:])
+                each = self.net(part[:, :-1], part[:, 1:])
             loss = (each * scale).sum() / scale.sum() / accumulated
             loss.backward()
             total += loss.detach()

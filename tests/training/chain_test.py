@@ -7,7 +7,9 @@ import os
 import pathlib
 import random
 import subprocess
+import sys
 import tempfile
+import time
 import unittest
 
 import numpy as np
@@ -15,10 +17,13 @@ import sentencepiece
 import torch
 
 import recipe
+import checkpoint_files
 import evaluate
 import passkey
 import run
+import sparsity
 
+SCRIPT = recipe.FOLDER.parent / 'gpu/train.sh'
 VOCABULARY = 600
 LENGTHS = (256, 512)
 
@@ -97,6 +102,25 @@ class ChainTest(unittest.TestCase):
             self.assertEqual(served['num_tokens'], expected['num_tokens'])
             self.assertLess(abs(served['loss'] - expected['loss']), 1e-4)
 
+    def test_checkpoint_reads_back_as_it_was_written(self):
+        net = checkpoint_files.read_model(self.model)
+        self.assertEqual(net.c, self.net.c)
+        for name, weight in self.net.state_dict().items():
+            self.assertTrue(torch.equal(net.state_dict()[name], weight), name)
+
+    def test_evaluation_of_the_checkpoint_is_that_of_the_state(self):
+        net, val, documents = evaluate.load_checkpoint(self.model)
+        with open(f'{self.out}/lssar/loss.json') as file:
+            loss = json.load(file)['lengths'][0]['loss']
+        self.assertLess(abs(evaluate.loss_at(net, val, 256)['loss'] - loss), 1e-3)
+        with open(f'{self.out}/data/passkey.json') as file:
+            self.assertEqual(documents.parts, json.load(file))
+
+    def test_fewer_weights_count_than_are_not_zero(self):
+        row = evaluate.evaluation_rows(np.fromfile(f'{self.model}/held_out.bin', np.uint16), 1, 255)
+        not_zero, counts = sparsity.shares(self.net, row[0], 64)
+        self.assertTrue(0 < counts < not_zero < 0.9, (counts, not_zero))
+
     def test_each_token_of_a_dialog_is_that_of_pytorch(self):
         context, rest = '<|user|>What is a synonym of', " 'happy'?<|assistant|>A synonym is 'glad'."
         scored = lssar('score', '--model', self.model, '--kv-type', 'fp32', '--context', context,
@@ -130,6 +154,33 @@ class ChainTest(unittest.TestCase):
     def test_the_same_command_again_only_exports(self):
         self.assertIn('step 30', self.said.getvalue())
         self.assertEqual(self.said.getvalue().count('tokenizer\n'), 1)
+
+    def test_another_machine_trains_from_parts_and_hands_parts_back(self):
+        with tempfile.TemporaryDirectory() as folder:
+            def script(*arguments, part_mib='1'):
+                return subprocess.run(
+                    ['sh', str(SCRIPT), *arguments], check=True, capture_output=True, text=True,
+                    env={**os.environ, 'PYTHON': sys.executable, 'ALLOW_CPU': '1',
+                         'PART_MIB': part_mib}).stdout
+
+            packed, work, results = f'{folder}/packed', f'{folder}/work', f'{folder}/results'
+            script('pack', f'{self.out}/data', packed)
+            first, last = f'{packed}/part.00', f'{folder}/part.00'
+            os.rename(first, last)
+            self.assertIn('still to come', script('take', packed, work))
+            os.rename(last, first)
+            self.assertIn('all parts are here', script('take', packed, work))
+            script('start', work, '--preset', 'smoke', '--steps', '3', '--no-twin', '--lengths',
+                   '256', '--trials', '1')
+            deadline_s = time.monotonic() + 120
+            while 'not running' not in (shown := script('show', work)):
+                self.assertLess(time.monotonic(), deadline_s, shown)
+                time.sleep(0.2)
+            self.assertIn('MB of weights', shown)
+            script('collect', work, results)
+            subprocess.run(f'cat {results}/part.* | tar -xJ -C {folder}', shell=True, check=True)
+            checked = lssar('info', '--model', f'{folder}/runs/model', '--json')
+            self.assertLess(checked['self_check_error'], 3e-2)
 
 
 if __name__ == '__main__':

@@ -1,0 +1,56 @@
+"""How many weights of LSSAR attention count: what a kernel need not read of V.
+
+    sparsity.py --model DIR [--tokens 8192] [--rows 256]
+
+Over the last rows of a row of held-out text, all layers and heads: the share of weights that are
+not zero, and the share whose (x / x_m)^p is above 2^-32, under which float32 sums do not change.
+"""
+
+import argparse
+
+import torch
+
+import attention
+import evaluate
+
+NEGLIGIBLE = 2.0**-32
+
+
+def shares(net, tokens, num_rows):
+    """(share of weights that are not zero, share above NEGLIGIBLE of the row's peak)."""
+    kept, whole = [], attention.fastest_attention
+
+    def watched(q, k, v, kind, p):
+        products = attention.unit(q)[..., -num_rows:, :] @ attention.unit(k).mT
+        weights = attention.weigh(products, q.shape[-2] - num_rows, q.shape[-1], kind, p)
+        counted = weights / weights.amax(-1, keepdim=True)
+        seen = weights.shape[:-2].numel() * sum(
+            range(q.shape[-2] - num_rows + 1, q.shape[-2] + 1))
+        kept.append([(weights > 0).sum().item() / seen,
+                     (counted > NEGLIGIBLE).sum().item() / seen])
+        return whole(q, k, v, kind, p)
+
+    attention.fastest_attention = watched
+    try:
+        with torch.no_grad():
+            net.hidden(tokens[None])
+    finally:
+        attention.fastest_attention = whole
+    return [sum(layer) / len(kept) for layer in zip(*kept)]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--model', required=True)
+    parser.add_argument('--tokens', type=int, default=8192)
+    parser.add_argument('--rows', type=int, default=256)
+    args = parser.parse_args()
+    net, val, _ = evaluate.load_checkpoint(args.model)
+    row = evaluate.evaluation_rows(val, 1, args.tokens - 1)[0].to(evaluate.device_at_hand())
+    not_zero, counts = shares(net, row, args.rows)
+    print(f'{args.tokens} tokens, the last {args.rows} rows: {not_zero:.0%} of the weights are not '
+          f'zero, {counts:.0%} count')
+
+
+if __name__ == '__main__':
+    main()
