@@ -1,8 +1,11 @@
 #include "tests/server/test_server.h"
 
 #include <gtest/gtest.h>
+#include <httplib.h>
 
 #include <chrono>
+#include <limits>
+#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -16,22 +19,29 @@ namespace {
 
 using std::chrono::milliseconds;
 
-std::unique_ptr<LocalServer> OpenOnFreePort() {
+std::unique_ptr<LocalServer> OpenOnFreePort(absl::Duration step_timeout,
+                                            LocalServer::OnEngineFailure on_failure) {
   ServerOptions options;
   options.listen = "127.0.0.1:0";
   options.http_listen = "127.0.0.1:0";
   options.log_level = "off";
-  auto server = LocalServer::Open(options);
+  options.step_timeout = step_timeout;
+  auto server = LocalServer::Open(options, std::move(on_failure));
   LSSAR_CHECK(server.ok());
   return *std::move(server);
 }
 
 }  // namespace
 
-TestServer::TestServer(Loading, const EngineOptions& options)
-    : options_(options), server_(OpenOnFreePort()), stub_(v1::Inference::NewStub(NewChannel())) {}
+TestServer::TestServer(Loading, const EngineOptions& options, absl::Duration step_timeout)
+    : options_(options),
+      server_(OpenOnFreePort(step_timeout, [this] { ++num_engine_failures_; })),
+      stub_(v1::Inference::NewStub(NewChannel())) {}
 
-TestServer::TestServer(const EngineOptions& options) : TestServer(Loading(), options) { Serve(); }
+TestServer::TestServer(const EngineOptions& options, absl::Duration step_timeout)
+    : TestServer(Loading(), options, step_timeout) {
+  Serve();
+}
 
 TestServer::~TestServer() {
   Release();
@@ -52,7 +62,9 @@ absl::StatusOr<std::unique_ptr<ServedModel>> TestServer::MakeModel(const ModelOp
   model->on_forward = [this](const ForwardBatch&) {
     std::this_thread::sleep_for(milliseconds(step_ms_));
     while (is_held_) std::this_thread::sleep_for(milliseconds(1));
-    return absl::OkStatus();
+    if (num_failing_ == 0) return absl::OkStatus();
+    --num_failing_;
+    return absl::InternalError("the device failed");
   };
   const int32_t bos_id = *checkpoint->config.bos_id;
   checkpoint->config = model->Config();
@@ -74,6 +86,21 @@ std::shared_ptr<grpc::Channel> TestServer::NewChannel(grpc::ChannelArguments arg
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(server_->Port()),
                                    grpc::InsecureChannelCredentials(), arguments);
+}
+
+TestServer::Page TestServer::Get(const std::string& path) const {
+  httplib::Client client("127.0.0.1", server_->HttpPort());
+  const auto reply = client.Get(path);
+  if (!reply) return {};
+  return {.status = reply->status, .body = reply->body};
+}
+
+double TestServer::Metric(const std::string& series) const {
+  std::istringstream lines(Get("/metrics").body);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(series + " ")) return std::stod(line.substr(series.size() + 1));
+  }
+  return std::numeric_limits<double>::quiet_NaN();
 }
 
 v1::GetInfoReply TestServer::Describe() {

@@ -22,13 +22,14 @@ class TestServer {
  public:
   static constexpr int32_t kPoisonId = 4000;  // a row of this token has NaN logits
 
-  explicit TestServer(const EngineOptions& options = {.max_context = 2048});
+  explicit TestServer(const EngineOptions& options = {.max_context = 2048},
+                      absl::Duration step_timeout = absl::Minutes(1));
   // Lets the engine run on, so that the server can stop.
   ~TestServer();
 
   // Makes the model and serves it: done by the constructor unless `is_loading`.
   struct Loading {};
-  TestServer(Loading, const EngineOptions& options);
+  TestServer(Loading, const EngineOptions& options, absl::Duration step_timeout = absl::Minutes(1));
   void Serve();
 
   // A connection of its own.
@@ -41,6 +42,20 @@ class TestServer {
   // Steps do not end until Release.
   void Hold() { is_held_ = true; }
   void Release() { is_held_ = false; }
+  // The backend fails the next `count` steps.
+  void FailSteps(int count) { num_failing_ = count; }
+
+  // How often the server has told that its engine died or hangs.
+  int NumEngineFailures() const { return num_engine_failures_; }
+
+  struct Page {
+    int status = 0;
+    std::string body;
+  };
+  // GET `path` of the HTTP port.
+  Page Get(const std::string& path) const;
+  // One series of /metrics; NaN: it is not there.
+  double Metric(const std::string& series) const;
 
   v1::GetInfoReply Describe();
   // Polls GetInfo until `condition` holds; false: it did not within 10 s.
@@ -53,6 +68,8 @@ class TestServer {
   const EngineOptions options_;
   std::atomic<int> step_ms_ = 0;
   std::atomic<bool> is_held_ = false;
+  std::atomic<int> num_failing_ = 0;
+  std::atomic<int> num_engine_failures_ = 0;
   std::unique_ptr<LocalServer> server_;
   std::unique_ptr<v1::Inference::Stub> stub_;
 };
