@@ -1,0 +1,136 @@
+"""A server whose model hangs or fails: what clients and probes see, and how the process ends.
+
+Run by ctest with LSSAR_SERVER set to the program with fault points, from the repository's root.
+"""
+
+import os
+import signal
+import threading
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+import grpc
+
+import binary_test
+
+ENGINE_FAILURE = 3
+
+
+def setUpModule():
+    binary_test.setUpModule()
+
+
+def tearDownModule():
+    binary_test.tearDownModule()
+
+
+def start(fault, *flags):
+    os.environ["LSSAR_FAULT"] = fault
+    return binary_test.Server("--max-context", "2048", *flags)
+
+
+def page(server, path):
+    """GET -> (status, text)."""
+    try:
+        with urllib.request.urlopen(f"http://{server.http_address}{path}", timeout=60) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+class HealthWatch(threading.Thread):
+    """The statuses that grpc.health.v1 Watch tells, until the server goes."""
+
+    def __init__(self, server):
+        super().__init__()
+        self.statuses = []
+        watch = server.channel.unary_stream("/grpc.health.v1.Health/Watch")
+        self.call = watch(b"")
+        self.statuses.append(next(self.call)[1])
+        self.start()
+
+    def run(self):
+        try:
+            for reply in self.call:
+                self.statuses.append(reply[1])
+        except grpc.RpcError:
+            pass  # the server is gone
+
+
+class FaultTest(unittest.TestCase):
+    """Each fault comes in the 20th step."""
+
+    def generate(self, server, max_tokens):
+        """-> (code, number of tokens)."""
+        num_tokens = 0
+        try:
+            for reply in server.stub.Generate(
+                    binary_test.greedy("Once", max_tokens, ignore_eos=True)):
+                num_tokens += len(reply.delta.tokens)
+        except grpc.RpcError as error:
+            return error.code(), num_tokens
+        return grpc.StatusCode.OK, num_tokens
+
+    def event(self, server, name):
+        return [line for line in server.lines if f'"event":"{name}"' in line]
+
+    def test_a_hang_ends_the_process(self):
+        server = start("hang:20", "--step-timeout", "1s")
+        watch = HealthWatch(server)
+        self.assertEqual(page(server, "/readyz")[0], 200)
+        code, num_tokens = self.generate(server, 100)
+        self.assertEqual(code, grpc.StatusCode.UNAVAILABLE)
+        self.assertEqual(num_tokens, 19)
+        self.assertEqual(server.wait(), ENGINE_FAILURE)
+        watch.join()
+        self.assertEqual(watch.statuses, [1, 2])
+        self.assertEqual(len(self.event(server, "engine stuck")), 1)
+        server.channel.close()
+
+    def test_a_hang_in_a_drain_ends_the_process(self):
+        server = start("hang:20", "--step-timeout", "2s", "--drain-timeout", "1h")
+        stream = server.stub.Generate(binary_test.greedy("Once", 100, ignore_eos=True))
+        next(stream)
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for("draining")
+        while page(server, "/readyz")[0] == 200:
+            time.sleep(0.01)
+        self.assertIn("draining", page(server, "/readyz")[1])
+        self.assertEqual(page(server, "/healthz")[0], 200)
+        with self.assertRaises(grpc.RpcError) as raised:
+            list(stream)
+        self.assertEqual(raised.exception.code(), grpc.StatusCode.UNAVAILABLE)
+        self.assertEqual(server.wait(), ENGINE_FAILURE)
+        server.channel.close()
+
+    def test_a_failure_for_good_ends_the_process(self):
+        server = start("fail-from:20")
+        watch = HealthWatch(server)
+        codes = []
+        while not codes or codes[-1] == grpc.StatusCode.INTERNAL:
+            codes.append(self.generate(server, 100)[0])
+        self.assertEqual(codes[-1], grpc.StatusCode.UNAVAILABLE)
+        self.assertGreater(len(codes), 1)
+        self.assertEqual(server.wait(), ENGINE_FAILURE)
+        watch.join()
+        self.assertEqual(watch.statuses, [1, 2])
+        self.assertEqual(len(self.event(server, "engine failed")), 1)
+        server.channel.close()
+
+    def test_one_failed_step_ends_its_own_request_alone(self):
+        server = start("fail:20")
+        self.assertEqual(self.generate(server, 100), (grpc.StatusCode.INTERNAL, 19))
+        self.assertEqual(self.generate(server, 30), (grpc.StatusCode.OK, 30))
+        self.assertEqual(page(server, "/readyz")[0], 200)
+        text = page(server, "/metrics")[1]
+        self.assertIn('lssar_request_failure_total{code="INTERNAL"} 1\n', text)
+        self.assertEqual(server.stop(), 0)
+        failed = [line for line in self.event(server, "call") if '"status":"INTERNAL"' in line]
+        self.assertEqual(len(failed), 1)
+        self.assertIn('"level":"error"', failed[0])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,85 @@
+// lssar-server with fault points, for tests alone: LSSAR_FAULT=hang:N lets the Nth step of the
+// model never end, fail:N lets it fail, fail-from:N it and all that follow.
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "kernels/check.h"
+#include "models/checkpoint.h"
+#include "server/run_server.h"
+#include "server/served_model.h"
+
+namespace lssar {
+namespace {
+
+struct Fault {
+  bool hangs = false;
+  int first_step = 0, last_step = -1;  // counted from 1
+};
+
+Fault ReadFault() {
+  const char* variable = std::getenv("LSSAR_FAULT");
+  const std::string_view text = variable == nullptr ? "" : variable;
+  const size_t colon = text.find(':');
+  int step = 0;
+  LSSAR_CHECK(colon != text.npos && absl::SimpleAtoi(std::string(text.substr(colon + 1)), &step));
+  const std::string_view kind = text.substr(0, colon);
+  if (kind == "hang") return {.hangs = true, .first_step = step, .last_step = step};
+  if (kind == "fail") return {.first_step = step, .last_step = step};
+  LSSAR_CHECK(kind == "fail-from");
+  return {.first_step = step, .last_step = 1 << 30};
+}
+
+class FaultyModel final : public LanguageModel {
+ public:
+  FaultyModel(std::unique_ptr<LanguageModel> model, const Fault& fault)
+      : model_(std::move(model)), fault_(fault) {}
+
+  const ModelConfig& Config() const override { return model_->Config(); }
+  int MaxLogitsRows() const override { return model_->MaxLogitsRows(); }
+  absl::Status Forward(const ForwardBatch& batch, const KvView& kv,
+                       AttentionCounters* counters) override {
+    ++step_;
+    const bool is_faulty = step_ >= fault_.first_step && step_ <= fault_.last_step;
+    while (is_faulty && fault_.hangs) std::this_thread::sleep_for(std::chrono::hours(1));
+    if (is_faulty) return absl::InternalError("the device failed");
+    return model_->Forward(batch, kv, counters);
+  }
+  absl::StatusOr<LogitsBlock> Logits(const ForwardBatch& batch, int first, int count) override {
+    return model_->Logits(batch, first, count);
+  }
+  void TopLogprobs(std::span<const int32_t> targets, std::span<const int32_t> num_top,
+                   std::span<RowLogprobs> out) override {
+    model_->TopLogprobs(targets, num_top, out);
+  }
+
+ private:
+  const std::unique_ptr<LanguageModel> model_;
+  const Fault fault_;
+  int step_ = 0;
+};
+
+absl::StatusOr<std::unique_ptr<ServedModel>> LoadFaulty(const ModelOptions& options) {
+  auto backend = MakeBackend(options.backend);
+  if (!backend.ok()) return backend.status();
+  auto loaded =
+      LoadCheckpoint(options.directory, backend->get(),
+                     {.weights = options.weights, .max_batch_rows = options.engine.step_tokens});
+  if (!loaded.ok()) return loaded.status();
+  auto checkpoint = std::make_unique<Checkpoint>(*std::move(loaded));
+  checkpoint->model = std::make_unique<FaultyModel>(std::move(checkpoint->model), ReadFault());
+  auto engine = Engine::Create(checkpoint.get(), backend->get(), options.engine);
+  if (!engine.ok()) return engine.status();
+  return std::make_unique<ServedModel>(*std::move(backend), std::move(checkpoint),
+                                       SelfCheckReport{}, *std::move(engine));
+}
+
+}  // namespace
+}  // namespace lssar
+
+int main(int argc, char** argv) { return lssar::RunServer(argc, argv, lssar::LoadFaulty); }
