@@ -1,0 +1,215 @@
+#include "tests/runtime/sim_request.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/admission.h"
+#include "runtime/sampler.h"
+#include "tests/support/fake_model.h"
+
+namespace lssar {
+namespace {
+
+// Of a family's text; ids 0 to 2 are left for what ends texts.
+int32_t IdAt(uint64_t family, int position, int vocab_size) {
+  return 3 + int32_t(FakeHash(family, uint64_t(position)) % uint64_t(vocab_size - 3));
+}
+
+std::vector<int32_t> SimText(SimRandom* random, int num_tokens, int vocab_size) {
+  std::vector<int32_t> ids;
+  const uint64_t family = (*random)() % 3;
+  const int num_shared = OneIn(random, 4) ? num_tokens : Between(random, 0, num_tokens);
+  const uint64_t own = (*random)();
+  for (int i = 0; i < num_tokens; ++i) {
+    ids.push_back(IdAt(i < num_shared ? family : own, i, vocab_size));
+  }
+  return ids;
+}
+
+// Row after row of the fake model.
+class History {
+ public:
+  History(double rope_base, std::span<const int32_t> ids)
+      : hash_(std::bit_cast<uint64_t>(rope_base)) {
+    for (const int32_t id : ids) Add(id);
+  }
+  void Add(int32_t id) { hash_ = FakeHash(hash_, uint64_t(uint32_t(id))); }
+  std::vector<float> Logits(int vocab_size) const {
+    std::vector<float> logits;
+    for (int id = 0; id < vocab_size; ++id) {
+      logits.push_back(float(8 * (double(FakeHash(hash_, uint64_t(id)) >> 11) * 0x1p-53) - 4));
+    }
+    return logits;
+  }
+
+ private:
+  uint64_t hash_;
+};
+
+float Logprob(const std::vector<float>& logits, int32_t id) {
+  double sum = 0;
+  for (const float x : logits) sum += std::exp(double(x));
+  return float(double(logits[size_t(id)]) - std::log(sum));
+}
+
+void Shape(SimRandom* random, int max_choices, GenerateParams* params) {
+  SamplingParams& sampling = params->sampling;
+  sampling.seed = (*random)() % 4;
+  if (OneIn(random, 4)) sampling.temperature = 0;
+  if (OneIn(random, 8)) sampling.frequency_penalty = 0.5f;
+  if (OneIn(random, 6)) params->num_choices = Between(random, 1, max_choices);
+  params->min_tokens = OneIn(random, 4) ? Between(random, 0, params->max_tokens) : 0;
+  params->ignore_eos = !OneIn(random, 4);
+  if (OneIn(random, 4)) params->stop_ids = {2};
+  if (OneIn(random, 10)) params->num_prompt_logprobs = Between(random, 0, 1);
+  params->num_logprobs = Between(random, -1, 0);
+}
+
+}  // namespace
+
+Request MakeSimRequest(SimRandom* random, const ModelConfig& config, int max_context,
+                       int max_choices) {
+  const int vocab_size = config.vocab_size;
+  Request request;
+  const int num_tokens = Between(random, 2, OneIn(random, 2) ? max_context : max_context / 3);
+  // Long answers to short prompts are what brings famine.
+  const int longest_prompt = OneIn(random, 2) ? std::min(12, num_tokens - 1) : num_tokens - 1;
+  const int num_prompt = Between(random, 1, longest_prompt);
+  std::vector<int32_t> text = SimText(random, num_tokens, vocab_size);
+  request.prompt.assign(text.begin(), text.begin() + num_prompt);
+  request.priority = OneIn(random, 3) ? Between(random, -2, 2) : 0;
+  request.use_prefix_cache = !OneIn(random, 8);
+  if (OneIn(random, 8)) request.cache_salt = "salt";
+  if (!OneIn(random, 4)) {
+    request.generate = GenerateParams{.max_tokens = num_tokens - num_prompt};
+    Shape(random, max_choices, &*request.generate);
+    return request;
+  }
+  request.score = ScoreParams{};
+  request.score->continuations.emplace_back(text.begin() + num_prompt, text.end());
+  for (int i = Between(random, 0, 2); i > 0; --i) {
+    const std::vector<int32_t> other = SimText(random, num_tokens, vocab_size);
+    const int length = Between(random, 1, num_tokens - num_prompt);
+    request.score->continuations.emplace_back(other.end() - length, other.end());
+  }
+  return request;
+}
+
+SimSink::SimSink(const Request& request, const ModelConfig& config)
+    : request_(request), config_(config) {
+  const KvLayout layout{.page_tokens = 16};
+  rope_base_ = RopeBase(config, DemandOf(request, layout).num_tokens);
+  if (request.generate) choices_.resize(size_t(request.generate->num_choices));
+}
+
+void SimSink::Fail(const std::string& what) {
+  if (failure_.empty()) failure_ = what;
+}
+
+void SimSink::OnAdmitted(const RequestStats&) {
+  if (std::exchange(is_admitted_, true)) Fail("admitted twice");
+}
+
+void SimSink::OnPromptLogprobs(PromptDelta delta) {
+  if (!is_admitted_ || is_done_) Fail("prompt log-probabilities out of order");
+  if (delta.first != int(prompt_.size()) + 1) Fail("prompt log-probabilities with a gap");
+  for (TokenResult& token : delta.tokens) prompt_.push_back(std::move(token));
+}
+
+void SimSink::OnTokens(GenerateDelta delta) {
+  if (!is_admitted_ || is_done_) Fail("tokens out of order");
+  Choice& choice = choices_.at(size_t(delta.choice));
+  if (choice.finish) Fail("tokens after the end of a choice");
+  for (const TokenResult& token : delta.tokens) choice.ids.push_back(token.id);
+  choice.finish = delta.finish;
+}
+
+void SimSink::OnScore(ContinuationScore score) {
+  if (!is_admitted_ || is_done_) Fail("a score out of order");
+  if (score.index != int(scores_.size())) Fail("a score is missing");
+  scores_.push_back(std::move(score));
+}
+
+void SimSink::OnDone(const absl::Status& status, const RequestStats& stats) {
+  if (is_done_) Fail("done twice");
+  status_ = status;
+  stats_ = stats;
+  CheckPrompt();
+  for (size_t i = 0; i < choices_.size(); ++i) CheckChoice(int(i));
+  for (size_t i = 0; i < scores_.size(); ++i) CheckScore(int(i), scores_[i]);
+  if (request_.score && status.ok() && scores_.size() < request_.score->continuations.size()) {
+    Fail("OK without all scores");
+  }
+  is_done_ = true;
+}
+
+void SimSink::CheckChoice(int idx) {
+  const GenerateParams& params = *request_.generate;
+  const Choice& choice = choices_[size_t(idx)];
+  History history(rope_base_, request_.prompt);
+  TokenCounts counts;
+  counts.AddPrompt(request_.prompt);
+  Sampler sampler;
+  std::optional<FinishReason> finish;
+  int num_generated = 0;
+  for (const int32_t id : choice.ids) {
+    const int32_t expected =
+        *sampler.Sample(history.Logits(config_.vocab_size),
+                        {.params = &params.sampling,
+                         .counts = &counts,
+                         .choice = idx,
+                         .position = int(request_.prompt.size()) + num_generated});
+    if (id != expected || finish) return Fail(absl::StrCat("choice ", idx, " says another text"));
+    if (num_generated >= params.min_tokens) {
+      if (id == FakeModel::kEosId && !params.ignore_eos) finish = FinishReason::kEos;
+      if (std::ranges::count(params.stop_ids, id) > 0) finish = FinishReason::kStopId;
+    }
+    if (++num_generated == params.max_tokens && !finish) finish = FinishReason::kLength;
+    history.Add(id);
+    counts.AddOutput(id);
+  }
+  if (finish != choice.finish) Fail(absl::StrCat("choice ", idx, " ends elsewhere"));
+  if (status_.ok() && !choice.finish) Fail("OK without the end of a choice");
+}
+
+void SimSink::CheckPrompt() {
+  const bool is_wanted = request_.generate && request_.generate->num_prompt_logprobs >= 0;
+  if (!is_wanted && !prompt_.empty()) Fail("prompt log-probabilities that nobody wanted");
+  if (is_wanted && status_.ok() && prompt_.size() + 1 != request_.prompt.size()) {
+    Fail("OK without the prompt's log-probabilities");
+  }
+  History history(rope_base_, {});
+  for (size_t i = 0; i < prompt_.size(); ++i) {
+    history.Add(request_.prompt[i]);
+    const int32_t id = request_.prompt[i + 1];
+    if (prompt_[i].id != id ||
+        prompt_[i].logprob != Logprob(history.Logits(config_.vocab_size), id)) {
+      return Fail("the prompt has other log-probabilities");
+    }
+  }
+}
+
+void SimSink::CheckScore(int index, const ContinuationScore& score) {
+  const std::vector<int32_t>& ids = request_.score->continuations.at(size_t(index));
+  History history(rope_base_, request_.prompt);
+  double sum = 0;
+  bool is_greedy = true;
+  if (score.tokens.size() != ids.size()) return Fail("a score of another length");
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const std::vector<float> logits = history.Logits(config_.vocab_size);
+    const float logprob = Logprob(logits, ids[i]);
+    if (score.tokens[i].id != ids[i] || score.tokens[i].logprob != logprob) {
+      return Fail("a score of other log-probabilities");
+    }
+    sum += double(logprob);
+    is_greedy &= BestToken(logits) == ids[i];
+    history.Add(ids[i]);
+  }
+  if (score.logprob != sum || score.is_greedy != is_greedy) Fail("a score of another sum");
+}
+
+}  // namespace lssar
