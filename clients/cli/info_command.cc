@@ -1,4 +1,4 @@
-// `lssar info`: the model that is served, by whom and within what limits.
+// `lssar info`: the model that is served, by whom and within what limits; or what it has done.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
@@ -9,6 +9,7 @@
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
 #include "clients/cli/json_output.h"
+#include "clients/cli/stats_report.h"
 #include "clients/cli/terminal.h"
 
 namespace lssar::cli {
@@ -102,16 +103,19 @@ class InfoCommand : public Command {
  public:
   void AddFlags(CLI::App* app) override {
     app->add_flag("--json", json_, "one JSON object")->group("Output");
+    app->add_flag("--stats", stats_, "counts and times since the server's start instead")
+        ->group("Output");
     AddConnectionFlags(app, &connection_);
     app->footer(
         "Examples:\n"
         "  lssar info --model models/zoo/lssar-6m\n"
-        "  lssar info --server 127.0.0.1:50051 --json");
+        "  lssar info --server 127.0.0.1:50051 --stats");
   }
 
   absl::Status Run() override {
     const auto connection = Connection::Open(connection_);
     if (!connection.ok()) return connection.status();
+    if (stats_) return PrintStats((*connection)->Stub());
     const auto reply = DescribeServer((*connection)->Stub());
     if (!reply.ok()) return reply.status();
     if (json_) {
@@ -123,7 +127,21 @@ class InfoCommand : public Command {
   }
 
  private:
+  absl::Status PrintStats(v1::Inference::StubInterface* stub) const {
+    grpc::ClientContext context;
+    v1::GetStatsReply reply;
+    absl::Status status = ToStatus(stub->GetStats(&context, v1::GetStatsRequest(), &reply));
+    if (!status.ok()) return status;
+    if (json_) {
+      PrintJson(StatsToJson(reply));
+    } else {
+      std::fputs(StatsTable(reply).c_str(), stdout);
+    }
+    return absl::OkStatus();
+  }
+
   bool json_ = false;
+  bool stats_ = false;
   ConnectionFlags connection_;
 };
 

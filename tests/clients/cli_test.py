@@ -165,6 +165,16 @@ class PasskeyTest(unittest.TestCase):
 
 class UsageTest(unittest.TestCase):
 
+    def test_stats(self):
+        stats = json.loads(run_cli('info', '--stats', '--json').stdout)
+        self.assertEqual(stats['num_running'], 0)
+        self.assertEqual(stats['num_free_pages'], stats['num_pages'])
+        self.assertEqual(stats['num_finished'], {})
+        self.assertGreaterEqual(stats['uptime_ns'], stats['stages']['idle_ns'])
+        shown = run_cli('info', '--stats').stdout
+        self.assertIn('0 running, 0 queued', shown)
+        self.assertIn('engine: forward', shown)
+
     def test_get_info(self):
         facts = json.loads(run_cli('info', '--json').stdout)
         self.assertEqual((facts['model_name'], facts['attention_kind'], facts['attention_p']),
