@@ -1,0 +1,141 @@
+// What the engine does without gRPC: the requests that `lssar bench` sends, in a closed loop, given
+// to the engine in this process. Prints the output tokens of a second.
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "clients/cli/bench_lengths.h"
+#include "clients/cli/bench_workload.h"
+#include "kernels/check.h"
+#include "nlohmann/json.hpp"
+#include "server/options.h"
+#include "server/parse_request.h"
+#include "server/served_model.h"
+
+namespace lssar {
+namespace {
+
+struct Options {
+  ModelOptions model;
+  std::string input = "fixed:256";
+  std::string output = "fixed:64";
+  int concurrency = 16;
+  int64_t num_requests = 64;
+};
+
+// Requests under way.
+class Places {
+ public:
+  explicit Places(int count) : num_left_(count) {}
+
+  void Take() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return num_left_ > 0; });
+    --num_left_;
+  }
+
+  void GiveBack() {
+    const std::lock_guard lock(mutex_);
+    ++num_left_;
+    changed_.notify_one();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int num_left_;
+};
+
+class CountingSink final : public TokenSink {
+ public:
+  CountingSink(Places* places, std::atomic<int64_t>* num_tokens)
+      : places_(places), num_tokens_(num_tokens) {}
+
+  void OnAdmitted(const RequestStats&) override {}
+  void OnPromptLogprobs(PromptDelta) override {}
+  void OnTokens(GenerateDelta delta) override {
+    *num_tokens_ += static_cast<int64_t>(delta.tokens.size());
+  }
+  void OnScore(ContinuationScore) override {}
+  void OnDone(const absl::Status& status, const RequestStats&) override {
+    LSSAR_CHECK(status.ok());
+    places_->GiveBack();
+  }
+
+ private:
+  Places* const places_;
+  std::atomic<int64_t>* const num_tokens_;
+};
+
+v1::GetInfoReply DescribeModel(const ServedModel& model) {
+  v1::GetInfoReply served;
+  served.set_max_context(model.MaxContext());
+  const ModelConfig& config = model.GetCheckpoint().config;
+  served.set_vocab_size(config.vocab_size);
+  if (config.bos_id) served.set_bos_id(*config.bos_id);
+  if (config.eos_id) served.set_eos_id(*config.eos_id);
+  return served;
+}
+
+absl::Status Submit(const ServedModel& model, const v1::GenerateRequest& message,
+                    std::shared_ptr<TokenSink> sink) {
+  auto call = ParseGenerate(
+      message,
+      {.checkpoint = &model.GetCheckpoint(), .max_context = model.MaxContext(), .any_seed = 0});
+  if (!call.ok()) return call.status();
+  return model.GetEngine().Submit(std::move(call->request), std::move(sink)).status();
+}
+
+absl::Status Run(const Options& options) {
+  auto input = cli::LengthDistribution::Parse("--input", options.input);
+  if (!input.ok()) return input.status();
+  auto output = cli::LengthDistribution::Parse("--output", options.output);
+  if (!output.ok()) return output.status();
+  Places places(options.concurrency);  // lives longer than the engine, whose thread gives them back
+  std::atomic<int64_t> num_tokens = 0;
+  const auto model = ServedModel::Load(options.model);
+  if (!model.ok()) return model.status();
+  const auto workload = cli::BenchWorkload::Make(
+      {.input = *std::move(input), .output = *std::move(output)}, DescribeModel(**model));
+  if (!workload.ok()) return workload.status();
+
+  const auto begin = std::chrono::steady_clock::now();
+  for (int64_t idx = 0; idx < options.num_requests; ++idx) {
+    places.Take();
+    const absl::Status status = Submit(**model, workload->Request(idx),
+                                       std::make_shared<CountingSink>(&places, &num_tokens));
+    if (!status.ok()) return status;
+  }
+  for (int i = 0; i < options.concurrency; ++i) places.Take();
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+  const nlohmann::ordered_json json = {
+      {"num_output_tokens", num_tokens.load()},
+      {"output_tokens_per_s", static_cast<double>(num_tokens.load()) / elapsed.count()}};
+  std::printf("%s\n", json.dump().c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace lssar
+
+int main(int argc, char** argv) {
+  lssar::Options options;
+  CLI::App app("Throughput of the engine without gRPC.");
+  lssar::AddModelFlags(app, options.model);
+  app.add_option("--input", options.input, "lengths, as of lssar bench");
+  app.add_option("--output", options.output, "lengths, as of lssar bench");
+  app.add_option("--concurrency", options.concurrency)->check(CLI::Range(1, 1024));
+  app.add_option("--requests", options.num_requests)->check(CLI::Range(1, 1000000));
+  CLI11_PARSE(app, argc, argv);
+  const absl::Status status = lssar::Run(options);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "engine_rate: %s\n", std::string(status.message()).c_str());
+  return 1;
+}

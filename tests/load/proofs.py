@@ -1,0 +1,409 @@
+"""Nine proofs; each takes (programs, quick) and gives figures with the bounds that they must keep."""
+
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import threading
+import time
+
+import grpc
+
+from lssar.v1 import inference_pb2 as pb
+from served import MODEL, Server, clean_environment, generate, held_pages
+
+NUM_STREAMS = 16
+
+
+def figure(name, text, bound, ok):
+    return {'name': name, 'figure': text, 'bound': bound, 'ok': bool(ok)}
+
+
+def prompt_ids(count, seed):
+    """Ordinary ids of the shipped vocabulary."""
+    rng = random.Random(seed)
+    return [rng.randrange(300, 4300) for _ in range(count)]
+
+
+def sampled(seed, num_prompt_tokens, num_tokens, **fields):
+    """A request whose answer is told by its bits: sampled, with log-probabilities."""
+    return pb.GenerateRequest(tokens=pb.TokenIds(ids=prompt_ids(num_prompt_tokens, seed)),
+                              sampling=pb.Sampling(temperature=0.8, seed=seed),
+                              max_tokens=num_tokens, ignore_eos=True, logprobs=0,
+                              stream_interval=16, **fields)
+
+
+def in_threads(jobs):
+    """Runs the callables at the same time. -> their results; an exception is a result."""
+    results = [None] * len(jobs)
+
+    def run(i):
+        try:
+            results[i] = jobs[i]()
+        except Exception as error:  # pylint: disable=broad-except
+            results[i] = error
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(jobs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def ids_and_bits(result):
+    """What a stream gave, or the error that ended it."""
+    return result if isinstance(result, Exception) else result[0]
+
+
+# How the server may name the end of a call that the client saw end with this code: a deadline and a
+# cancellation race with each other on the way.
+SAME_END = {'CANCELLED': {'CANCELLED'}, 'DEADLINE_EXCEEDED': {'DEADLINE_EXCEEDED', 'CANCELLED'}}
+
+
+def log_disagreements(server, calls):
+    """Calls that the log has not exactly once with the status that the client got. A call that was
+    cancelled or timed out before the server saw it has no line."""
+    lines = {}
+    for event in server.events():
+        if event['event'] == 'call' and event['request_id'].startswith('soak-'):
+            lines.setdefault(event['request_id'], []).append(event['status'])
+    wrong = [call for call, code in calls.items()
+             if len(lines.get(call, [])) > 1
+             or (call in lines and lines[call][0] not in SAME_END.get(code, {code}))
+             or (call not in lines and code not in SAME_END)]
+    return wrong + [call for call in lines if call not in calls]
+
+
+def soak(programs, quick):
+    """Soak: mixed requests from 64 connections; memory, pages and ends."""
+    num_requests = 2000 if quick else 30000
+    with Server(programs.server) as server:
+        before = server.stats()
+        reply = programs.run_json(programs.soak, '--server', server.address, '--server-pid',
+                                  server.process.pid, '--requests', num_requests)
+        after = server.wait_until_idle()
+        wrong = log_disagreements(server, reply['calls'])
+    rss = reply['rss_kib']
+    warm = rss[len(rss) // 3][1]
+    growth = rss[-1][1] / warm - 1
+    counts = ', '.join(f'{sum(codes.values())} {kind}' for kind, codes in reply['counts'].items())
+    print(f"    {counts} in {reply['duration_s']:.0f} s; {reply['unexpected']}")
+    # Small runs end while the pool's pages are still being touched for the first time.
+    return [
+        figure('requests with another end than theirs', str(reply['num_unexpected']), '0',
+               reply['num_unexpected'] == 0),
+        figure(f"calls without exactly one such end in the log, of {reply['num_calls']}",
+               str(len(wrong)), '0', not wrong),
+        figure('pages held at the end / start', f'{held_pages(after)} / {held_pages(before)}',
+               '0 / 0', held_pages(after) == held_pages(before) == 0),
+        figure('RSS after warm-up -> end', f'{warm >> 10} -> {rss[-1][1] >> 10} MiB ({growth:+.1%})',
+               '< 2%' if not quick else '< 20% (small run)', growth < (0.2 if quick else 0.02)),
+    ]
+
+
+def long_prompts(server, num_tokens, stop, done):
+    """Prefills one long prompt after another until told to stop."""
+    while not stop.is_set():
+        request = pb.GenerateRequest(
+            tokens=pb.TokenIds(ids=prompt_ids(num_tokens, len(done))), max_tokens=1,
+            sampling=pb.Sampling(temperature=0), use_prefix_cache=False)
+        call = server.stub.Generate(request)
+        stop_call = threading.Thread(target=lambda: (stop.wait(), call.cancel()))
+        stop_call.start()
+        try:
+            for _ in call:
+                pass
+            done.append(num_tokens)
+        except grpc.RpcError:
+            return
+    stop_call.join()
+
+
+def prefill_beside_decodes(programs, quick):
+    """A 16K prefill beside 16 decoding streams."""
+    num_prompt_tokens = 8000 if quick else 16000
+    flags = ('--concurrency', NUM_STREAMS, '--requests', NUM_STREAMS if quick else 3 * NUM_STREAMS,
+             '--input', 'fixed:16', '--output', 'fixed:400', '--warmup', '0s')
+    with Server(programs.server) as server:
+        programs.bench(server.address, '--requests', '16', '--warmup', '0s', '--concurrency', '16')
+        alone, = programs.bench(server.address, *flags)
+        before = server.stats()
+        stop, done = threading.Event(), []
+        prefill = threading.Thread(target=long_prompts,
+                                   args=(server, num_prompt_tokens, stop, done))
+        prefill.start()
+        server.wait_for_stats(lambda stats: stats.num_running == 1)
+        beside, = programs.bench(server.address, *flags)
+        is_still_on = server.stats().num_running == 1
+        stop.set()
+        prefill.join()
+        num_prefilled = (server.stats().num_prompt_tokens - before.num_prompt_tokens
+                         - beside['num_prompt_tokens'])
+    ratio = beside['itl_ms']['p99'] / alone['itl_ms']['p99']
+    gap_ratio = beside['gap_ms']['p99'] / alone['gap_ms']['p99']
+    print(f"    alone p50 {alone['itl_ms']['p50']:.2f} p99 {alone['itl_ms']['p99']:.2f} ms, beside "
+          f"p50 {beside['itl_ms']['p50']:.2f} p99 {beside['itl_ms']['p99']:.2f} ms; "
+          f'{len(done)} prompts of {num_prompt_tokens} done, {num_prefilled} tokens prefilled')
+    return [
+        figure('p99 between tokens, beside / alone',
+               f"{beside['itl_ms']['p99']:.1f} / {alone['itl_ms']['p99']:.1f} ms = {ratio:.2f}",
+               '< 3', ratio < 3),
+        figure('p99 between messages, beside / alone', f'{gap_ratio:.2f}', '< 3', gap_ratio < 3),
+        figure('a long prompt was there to the end', str(is_still_on), 'True', is_still_on),
+    ]
+
+
+def generate_program(programs, server, seed, num_tokens):
+    """The command line of a client that can be killed."""
+    return [programs.cli, 'generate', f'The river number {seed}', '--server', server.address,
+            '--max-tokens', str(num_tokens), '--ignore-eos', '--temperature', '0.8', '--seed',
+            str(seed), '--logprobs', '0', '--json']
+
+
+def start_clients(programs, server, seeds, num_tokens):
+    return [subprocess.Popen(generate_program(programs, server, seed, num_tokens),
+                             stdout=subprocess.PIPE, env=clean_environment()) for seed in seeds]
+
+
+def outputs(clients):
+    """What the clients printed, without what names the call and its times."""
+    replies = [json.loads(client.communicate()[0]) for client in clients]
+    return [reply['choices'] for reply in replies]
+
+
+def killed_clients(programs, quick):
+    """kill -9 of half of the clients in the middle of their streams."""
+    num_clients = 8 if quick else NUM_STREAMS
+    num_tokens = 600 if quick else 1500
+    survivors = range(0, num_clients, 2)
+    with Server(programs.server) as server:
+        expected = outputs(start_clients(programs, server, survivors, num_tokens))
+        clients = start_clients(programs, server, range(num_clients), num_tokens)
+        server.wait_for_stats(lambda stats: stats.num_running == num_clients)
+        # Deep enough that every one of them holds pages.
+        begin = server.stats().num_generated_tokens
+        before = server.wait_for_stats(
+            lambda stats: stats.num_generated_tokens - begin > 100 * num_clients)
+        for client in clients[1::2]:
+            client.send_signal(signal.SIGKILL)
+        killed_at = time.monotonic()
+        at_kill = server.stats()
+        freed = server.wait_for_stats(lambda stats: stats.num_running == len(survivors))
+        freed_ms = (time.monotonic() - killed_at) * 1e3
+        got = outputs(clients[::2])
+        for client in clients[1::2]:
+            client.communicate()
+        idle = server.wait_until_idle()
+    num_steps = freed.num_steps - at_kill.num_steps
+    num_same = sum(a == b for a, b in zip(expected, got))
+    # Steps go on while the network tells the server of the deaths.
+    return [
+        figure('pages held before the kill -> after', f'{held_pages(before)} -> {held_pages(freed)}',
+               'at most 3 in 4', held_pages(freed) <= 0.75 * held_pages(before)),
+        figure('steps and time from the kill until they were free',
+               f'{num_steps} steps, {freed_ms:.0f} ms', '<= 25 steps', num_steps <= 25),
+        figure('survivors with the same bits', f'{num_same} of {len(survivors)}', 'all',
+               num_same == len(survivors)),
+        figure('pages held at the end', str(held_pages(idle)), '0', held_pages(idle) == 0),
+    ]
+
+
+def famine(programs, quick):
+    """A pool of a quarter of the pages that the load wants."""
+    num_requests = 12 if quick else 32
+    num_prompt_tokens, num_tokens = 200, 312  # eight pages of 64 tokens
+    requests = [sampled(seed, num_prompt_tokens, num_tokens, use_prefix_cache=False)
+                for seed in range(num_requests)]
+    with Server(programs.server) as server:
+        expected = in_threads([lambda r=request: generate(server.stub, r) for request in requests])
+        facts = server.stub.GetInfo(pb.GetInfoRequest())
+    page_bytes = 2 * facts.num_layers * facts.width * facts.page_tokens * 2  # K and V, two bytes
+    num_wanted = num_requests * (num_prompt_tokens + num_tokens) // facts.page_tokens
+    with Server(programs.server, '--max-context', '1024', '--kv-memory',
+                num_wanted // 4 * page_bytes) as server:
+        before = server.stats()
+        begin = time.monotonic()
+        times = [None] * num_requests
+
+        def run(i):
+            result = generate(server.stub, requests[i])
+            times[i] = time.monotonic() - begin
+            return result
+
+        got = in_threads([lambda i=i: run(i) for i in range(num_requests)])
+        total = time.monotonic() - begin
+        after = server.wait_until_idle()
+    num_same = sum(ids_and_bits(a) == ids_and_bits(b) for a, b in zip(expected, got))
+    num_finished = sum(not isinstance(result, Exception) for result in got)
+    for result in got:
+        if isinstance(result, Exception):
+            print(f'    {result}')
+            break
+    num_preemptions = after.num_preemptions - before.num_preemptions
+    ends = sorted(each for each in times if each is not None)
+    return [
+        figure('pages of the pool / wanted', f'{before.num_pages} / {num_wanted}', 'a quarter',
+               before.num_pages <= num_wanted / 4 + 1),
+        figure('requests that finished', f'{num_finished} of {num_requests}', 'all',
+               num_finished == num_requests),
+        figure('with the same bits as in an ample pool', f'{num_same} of {num_requests}', 'all',
+               num_same == num_requests),
+        figure('preemptions', str(num_preemptions), '> 0', num_preemptions > 0),
+        # The oldest always progresses: the first is done long before the last.
+        figure('first end / last end', f'{ends[0]:.2f} / {total:.2f} s' if ends else '-',
+               '< 3 in 4', bool(ends) and ends[0] < 0.75 * total),
+        figure('pages held at the end', str(held_pages(after)), '0', held_pages(after) == 0),
+    ]
+
+
+def has_retry_delay(error):
+    """Whether a refusal's google.rpc.Status names RetryInfo."""
+    details = dict(error.trailing_metadata() or ()).get('grpc-status-details-bin', b'')
+    return b'google.rpc.RetryInfo' in details
+
+
+def ask_while(server, stop, refusals):
+    """One small request after another; notes for each refusal whether it names a delay."""
+    while not stop.is_set():
+        try:
+            generate(server.stub, sampled(1, 4, 1))
+        except grpc.RpcError as error:
+            if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED:
+                refusals.append(has_retry_delay(error))
+        time.sleep(0.05)
+
+
+def overload(programs, quick):
+    """Five times the load that the server can carry."""
+    duration = '3s' if quick else '10s'
+    targets = 'ttft:1s,tpot:60ms'
+    flags = ('--input', 'fixed:128', '--output', 'fixed:64', '--goodput', targets, '--duration',
+             duration)
+    with Server(programs.server, '--max-sequences', NUM_STREAMS, '--max-queued-requests',
+                NUM_STREAMS) as server:
+        full, = programs.bench(server.address, '--concurrency', NUM_STREAMS, *flags)
+        capacity = full['requests_per_s']
+        rates = [share * capacity for share in (0.5, 0.8, 1.0)]
+        normal = programs.bench(server.address, '--rates',
+                                ','.join(f'{rate:.2f}' for rate in rates), *flags)
+        stop, refusals = threading.Event(), []
+        asking = threading.Thread(target=ask_while, args=(server, stop, refusals))
+        asking.start()
+        over, = programs.bench(server.address, '--rates', f'{5 * capacity:.2f}', *flags)
+        stop.set()
+        asking.join()
+        refused_us = sorted(event['elapsed_us'] for event in server.events()
+                            if event.get('status') == 'RESOURCE_EXHAUSTED')
+    peak = max(point['good_requests_per_s'] for point in (*normal, full))
+    share = over['good_requests_per_s'] / peak
+    refused = over['failures'].get('RESOURCE_EXHAUSTED') or {'count': 0, 'p99': 0, 'p50': 0}
+    server_p99_ms = refused_us[len(refused_us) * 99 // 100] / 1e3 if refused_us else 0
+    print(f'    capacity {capacity:.1f}/s; good '
+          + ', '.join(f"{point['rate']:.0f}: {point['good_requests_per_s']:.1f}/s"
+                      for point in (*normal, over))
+          + f"; {refused['count']} refused, p50 {refused['p50']:.2f} ms")
+    return [
+        figure('good requests/s at 5x / peak',
+               f"{over['good_requests_per_s']:.1f} / {peak:.1f} = {share:.0%}", '>= 90%',
+               share >= (0.7 if quick else 0.9)),
+        figure('failures other than RESOURCE_EXHAUSTED',
+               str(over['num_failed'] - refused['count']), '0',
+               over['num_failed'] == refused['count'] > 0),
+        figure('refusals with RetryInfo', f'{sum(refusals)} of {len(refusals)}', 'all',
+               refusals and all(refusals)),
+        figure('refusals p99, seen by the server', f'{server_p99_ms:.2f} ms', '< 5 ms',
+               refused_us and server_p99_ms < 5),
+        figure('refusals p99, seen by the client', f"{refused['p99']:.2f} ms",
+               '< 5 ms' if not quick else '< 50 ms (noise)', refused['p99'] < (50 if quick else 5)),
+    ]
+
+
+def stop_under_load(programs, quick):
+    """SIGTERM in the middle of load."""
+    num_tokens = 300 if quick else 1000
+    with Server(programs.server, '--drain-timeout', '2m') as server:
+        num_accepted = 0
+        is_told = threading.Event()
+        lock = threading.Lock()
+        cut, refused = [], []
+
+        def run(seed):
+            nonlocal num_accepted
+            while True:
+                stream = server.stub.Generate(sampled(seed, 32, num_tokens))
+                is_accepted = False
+                try:
+                    reply = None
+                    for reply in stream:
+                        if not is_accepted:
+                            with lock:
+                                num_accepted += 1
+                        is_accepted = True
+                    if not reply.HasField('finished'):
+                        cut.append('no end')
+                except grpc.RpcError as error:
+                    (cut if is_accepted else refused).append(error.code())
+                    return
+                if is_told.is_set():
+                    seed += NUM_STREAMS
+
+        threads = [threading.Thread(target=run, args=(seed,)) for seed in range(NUM_STREAMS)]
+        for thread in threads:
+            thread.start()
+        server.wait_for_stats(lambda stats: stats.num_generated_tokens > NUM_STREAMS * 20)
+        server.process.send_signal(signal.SIGTERM)
+        is_told.set()
+        for thread in threads:
+            thread.join()
+        code = server.process.wait(timeout=120)
+    codes = {str(code.name) for code in refused}
+    return [
+        figure('accepted streams that were cut', f'{len(cut)} of {num_accepted}', '0', not cut),
+        figure('refusals after it', f"{len(refused)} x {', '.join(codes)}",
+               f'{NUM_STREAMS} x UNAVAILABLE', codes == {'UNAVAILABLE'}
+               and len(refused) == NUM_STREAMS),
+        figure('exit code', str(code), '0', code == 0),
+    ]
+
+
+def shared_prefix(programs, quick):
+    """64 requests that share a prefix of 2K tokens."""
+    flags = ('--concurrency', '1', '--shared-prefix', '2048', '--input', 'fixed:16', '--output',
+             'fixed:4', '--warmup', '0s')
+    with Server(programs.server) as server:
+        cold, = programs.bench(server.address, *flags, '--requests', 4 if quick else 16,
+                               '--no-prefix-cache')
+        warm, = programs.bench(server.address, *flags, '--requests', 64)
+    ratio = warm['ttft_ms']['p50'] / cold['ttft_ms']['p50']
+    cached = warm['num_cached_tokens'] / warm['num_prompt_tokens']
+    return [
+        figure('TTFT p50, shared / cold',
+               f"{warm['ttft_ms']['p50']:.2f} / {cold['ttft_ms']['p50']:.2f} ms = {ratio:.1%}",
+               '<= 10%', ratio <= 0.10),
+        figure('prompt tokens from the cache', f'{cached:.1%}', '> 95%', cached > 0.95),
+    ]
+
+
+def server_beside_engine(programs, quick):
+    """Throughput of the whole server at 16 streams beside the engine's own."""
+    lengths = ('--input', 'fixed:128', '--output', 'fixed:128' if quick else 'fixed:256',
+               '--concurrency', NUM_STREAMS)
+    flags = (*lengths, '--requests', 32 if quick else 64)
+    ratios = []
+    with Server(programs.server) as server:
+        for _ in range(1 if quick else 5):  # pairs, so that a slow spell meets both
+            engine = programs.run_json(programs.engine_rate, '--model', MODEL, *flags)
+            served, = programs.bench(server.address, *flags, '--warmup', '0s')
+            ratios.append(served['output_tokens_per_s'] / engine['output_tokens_per_s'])
+            print(f"    server {served['output_tokens_per_s']:.0f}, engine "
+                  f"{engine['output_tokens_per_s']:.0f} tokens/s")
+    ratio = statistics.median(ratios)
+    return [figure(f'output tokens/s, server / engine, median of {len(ratios)}', f'{ratio:.1%}',
+                   '>= 90%' if not quick else '>= 60% (noise)', ratio >= (0.6 if quick else 0.9))]
+
+
+PROOFS = {1: soak, 2: prefill_beside_decodes, 3: killed_clients, 4: famine, 5: overload,
+          6: stop_under_load, 8: shared_prefix, 9: server_beside_engine}

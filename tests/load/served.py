@@ -1,0 +1,118 @@
+"""The built programs, a running server and calls to it, for the proofs."""
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+
+import grpc
+
+from lssar.v1 import inference_pb2 as pb
+from lssar.v1 import inference_pb2_grpc
+
+MODEL = 'models/zoo/lssar-6m'  # of the source tree, where the proofs run
+TIMEOUT_S = 600  # far beyond what any part takes: only a hang meets it
+
+
+class Programs:
+    """Where the build put what the proofs run."""
+
+    def __init__(self, folder):
+        self.server = os.path.join(folder, 'lssar-server')
+        self.cli = os.path.join(folder, 'lssar')
+        self.soak = os.path.join(folder, 'lssar_soak')
+        self.engine_rate = os.path.join(folder, 'lssar_engine_rate')
+
+    def run_json(self, program, *arguments):
+        """Runs a program that prints one JSON value. -> the value."""
+        done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True,
+                              timeout=TIMEOUT_S, check=False, env=clean_environment())
+        if done.returncode != 0:
+            raise RuntimeError(f'{os.path.basename(program)} ended with {done.returncode}: '
+                               f'{done.stderr.strip()}')
+        return json.loads(done.stdout)
+
+    def bench(self, address, *flags):
+        """-> the points of `lssar bench`."""
+        return self.run_json(self.cli, 'bench', '--server', address, '--json', *flags)['points']
+
+
+def clean_environment():
+    """The environment without settings of ours, so that a user's do not change a proof."""
+    return {name: value for name, value in os.environ.items() if not name.startswith('LSSAR_')}
+
+
+class Server:
+    """A server on a free port, for a with block."""
+
+    def __init__(self, program, *flags):
+        self._command = [program, '--model', MODEL, '--listen', '127.0.0.1:0', *map(str, flags)]
+
+    def __enter__(self):
+        self._log = tempfile.NamedTemporaryFile('w+', suffix='.log')
+        self.process = subprocess.Popen(self._command, stdout=self._log, stderr=self._log,
+                                        env=clean_environment())
+        self.serving = self._wait_for('serving')
+        self.address = self.serving['address']
+        self.channel = grpc.insecure_channel(
+            self.address, options=[('grpc.use_local_subchannel_pool', 1)])
+        self.stub = inference_pb2_grpc.InferenceStub(self.channel)
+        return self
+
+    def __exit__(self, *unused):
+        self.channel.close()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            time.sleep(0.05)
+            self.process.send_signal(signal.SIGTERM)  # nothing that a proof left may hold it up
+        self.process.wait(timeout=TIMEOUT_S)
+        self._log.close()
+
+    def events(self):
+        """What the log says by now, a dict a line."""
+        with open(self._log.name) as log:
+            lines = log.read().splitlines()
+        return [json.loads(line) for line in lines if line.startswith('{') and line.endswith('}')]
+
+    def _wait_for(self, event):
+        deadline = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < deadline:
+            for line in self.events():
+                if line['event'] == event:
+                    return line
+            if self.process.poll() is not None:
+                with open(self._log.name) as log:
+                    raise RuntimeError(f'the server ended: {log.read()}')
+            time.sleep(0.02)
+        raise RuntimeError(f'the server never said "{event}"')
+
+    def stats(self):
+        return self.stub.GetStats(pb.GetStatsRequest())
+
+    def wait_for_stats(self, condition):
+        """Asks again and again until condition(stats). -> the stats."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < deadline:
+            stats = self.stats()
+            if condition(stats):
+                return stats
+        raise RuntimeError(f'waited in vain; now {stats}')
+
+    def wait_until_idle(self):
+        return self.wait_for_stats(lambda stats: stats.num_running + stats.num_queued == 0)
+
+
+def held_pages(stats):
+    """Pages that requests hold; a cached page that nobody holds can be had at any time."""
+    return stats.num_pages - stats.num_free_pages - stats.num_cached_pages
+
+
+def generate(stub, request):
+    """-> (ids and log-probabilities of the tokens, bit by bit; the last message)."""
+    tokens = []
+    reply = None
+    for reply in stub.Generate(request):
+        tokens += [(token.token.id, token.token.logprob) for token in reply.delta.tokens]
+    return tokens, reply
