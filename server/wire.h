@@ -11,7 +11,7 @@
 namespace lssar {
 
 // Errors  INVALID_ARGUMENT: a text field that is not UTF-8 (names the field and the byte), or bytes
-//         that are not a message of this type
+//         that are not a message of this type; CANCELLED: no bytes, because the client went
 absl::Status ReadMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
 
 // Requires  a message within protobuf's 2 GiB: every reply's size is bounded long before that

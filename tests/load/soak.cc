@@ -33,8 +33,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kNumSharedPrefixes = 8;
 constexpr int kSharedTokens = 96;
-constexpr int kFirstId = 300;  // ordinary pieces of the shipped tokenizer begin below
-constexpr int kNumIds = 4000;
+constexpr int kFirstId = 300;  // ordinary ids of the shipped vocabulary of 4096: from here ...
+constexpr int kLastId = 4000;  // ... to here
 constexpr int kLongOutput = 4000;  // tokens: longer than any cancelled call lives
 
 enum class Kind { kStream, kScore, kCancel, kDeadline, kBadInput };
@@ -124,7 +124,7 @@ class Soak {
   }
 
   static void AddIds(int count, Random* random, v1::TokenIds* tokens) {
-    for (int i = 0; i < count; ++i) tokens->add_ids(Draw(kFirstId, kFirstId + kNumIds, random));
+    for (int i = 0; i < count; ++i) tokens->add_ids(Draw(kFirstId, kLastId, random));
   }
 
   // Half of the prompts begin as others do.
