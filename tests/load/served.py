@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 
 import grpc
@@ -23,6 +24,7 @@ class Programs:
         self.server = os.path.join(folder, 'lssar-server')
         self.cli = os.path.join(folder, 'lssar')
         self.soak = os.path.join(folder, 'lssar_soak')
+        self.faulty_server = os.path.join(folder, 'faulty-server')
         self.engine_rate = os.path.join(folder, 'lssar_engine_rate')
 
     def run_json(self, program, *arguments):
@@ -47,13 +49,14 @@ def clean_environment():
 class Server:
     """A server on a free port, for a with block."""
 
-    def __init__(self, program, *flags):
+    def __init__(self, program, *flags, **environment):
+        self._environment = {**clean_environment(), **environment}
         self._command = [program, '--model', MODEL, '--listen', '127.0.0.1:0', *map(str, flags)]
 
     def __enter__(self):
         self._log = tempfile.NamedTemporaryFile('w+', suffix='.log')
         self.process = subprocess.Popen(self._command, stdout=self._log, stderr=self._log,
-                                        env=clean_environment())
+                                        env=self._environment)
         self.serving = self._wait_for('serving')
         self.address = self.serving['address']
         self.channel = grpc.insecure_channel(
@@ -99,6 +102,22 @@ class Server:
             if condition(stats):
                 return stats
         raise RuntimeError(f'waited in vain; now {stats}')
+
+    def watch_health(self, statuses):
+        """Appends what grpc.health.v1 Watch tells (1: SERVING, 2: NOT_SERVING) until the server
+        goes. -> the thread that does so, after the first status."""
+        watch = self.channel.unary_stream('/grpc.health.v1.Health/Watch')(b'')
+        statuses.append(next(watch)[1])
+
+        def run():
+            try:
+                statuses.extend(reply[1] for reply in watch)
+            except grpc.RpcError:
+                pass  # the server is gone
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        return thread
 
     def wait_until_idle(self):
         return self.wait_for_stats(lambda stats: stats.num_running + stats.num_queued == 0)
