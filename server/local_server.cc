@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "kernels/check.h"
 #include "runtime/limits.h"
 #include "server/call_gate.h"
@@ -35,6 +36,9 @@ constexpr int kKeepaliveMs = 60'000;
 constexpr int kKeepaliveTimeoutMs = 20'000;
 // Clients may ask as often as this.
 constexpr int kLeastClientPingMs = 10'000;
+// After the last call's end: its client's next one still hears UNAVAILABLE. From Shutdown on gRPC
+// answers what is on its way with CANCELLED, which no client takes for a reason to ask elsewhere.
+constexpr absl::Duration kLastRefusals = absl::Milliseconds(200);
 // For the last bytes of calls that have ended; then connections and health watches are cut.
 constexpr auto kFlushLimit = std::chrono::milliseconds(200);
 
@@ -232,6 +236,9 @@ bool LocalServer::Shutdown(absl::Duration limit) {
     state_->watchdog->ExpectEnd();
     const absl::Duration left = std::max(end - absl::Now(), absl::ZeroDuration());
     is_clean = state_->model->GetEngine().Drain(left) && is_clean;
+  }
+  if (state_->port != 0) {
+    absl::SleepFor(std::clamp(end - absl::Now(), absl::ZeroDuration(), kLastRefusals));
   }
   state_->server->Shutdown(std::chrono::system_clock::now() + kFlushLimit);
   state_->server->Wait();

@@ -1,4 +1,4 @@
-"""Nine proofs; each takes (programs, quick) and gives figures with the bounds that they must keep."""
+"""Nine proofs; each takes (programs, quick) and gives figures with the bounds to keep."""
 
 import json
 import os
@@ -104,8 +104,9 @@ def soak(programs, quick):
                str(len(wrong)), '0', not wrong),
         figure('pages held at the end / start', f'{held_pages(after)} / {held_pages(before)}',
                '0 / 0', held_pages(after) == held_pages(before) == 0),
-        figure('RSS after warm-up -> end', f'{warm >> 10} -> {rss[-1][1] >> 10} MiB ({growth:+.1%})',
-               '< 2%' if not quick else '< 20% (small run)', growth < (0.2 if quick else 0.02)),
+        figure('RSS after warm-up -> end',
+               f'{warm >> 10} -> {rss[-1][1] >> 10} MiB ({growth:+.1%})',
+               '< 20% (small run)' if quick else '< 2%', growth < (0.2 if quick else 0.02)),
     ]
 
 
@@ -207,7 +208,8 @@ def killed_clients(programs, quick):
     # Steps go on while the network tells the server of the deaths, and us of the statistics.
     most_steps = 300 if quick else 25
     return [
-        figure('pages held before the kill -> after', f'{held_pages(before)} -> {held_pages(freed)}',
+        figure('pages held before the kill -> after',
+               f'{held_pages(before)} -> {held_pages(freed)}',
                'at most 3 in 4', held_pages(freed) <= 0.75 * held_pages(before)),
         figure('steps and time from the kill until they were free',
                f'{num_steps} steps, {freed_ms:.0f} ms', f'<= {most_steps} steps',

@@ -1,9 +1,10 @@
 """The nine proofs of serving under load, against the real server and the shipped checkpoint.
 
-    /usr/bin/python3 tests/load/prove.py --build build/release            # all, in full: some ten minutes
+    /usr/bin/python3 tests/load/prove.py --build build/release
     /usr/bin/python3 tests/load/prove.py --build build/release --only 2,5 --json proofs.json
-    /usr/bin/python3 tests/load/prove.py --build build/release --quick    # smaller, for every day
+    /usr/bin/python3 tests/load/prove.py --build build/release --quick
 
+In full it takes some ten minutes; --quick is smaller, for every day.
 Prints a table of figures and bounds; exit code 0: all hold, 1: one does not. Run from the source
 tree's root, on a machine with nothing else to do: figures are ratios within one run, but a
 neighbour that comes and goes changes them.
