@@ -10,6 +10,7 @@ and `lssar passkey --json`, made from the same rows and documents; plot_lengths.
 import argparse
 import json
 import math
+import os
 import random
 
 import numpy as np
@@ -164,6 +165,7 @@ def main():
     add_arguments(parser)
     args = parser.parse_args()
     if args.model:
+        os.makedirs(args.out, exist_ok=True)
         measure(args, *load_checkpoint(args.model), args.out)
     elif args.data and args.run:
         run(args, args.data, args.run)
