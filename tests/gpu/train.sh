@@ -1,20 +1,20 @@
 #!/bin/sh
-# Trains a model and its softmax twin on another machine: one with a GPU, PyTorch and NumPy, and with
-# neither this repository nor a network.
+# Trains a model and its softmax twin on another machine: one with a GPU, PyTorch and NumPy, and
+# with neither this repository nor a network.
 #
-#   here   sh tests/gpu/train.sh pack RUNS/data PARTS    recipe and ids (of prepare.py) in parts that
-#                                                        are small enough to carry: PARTS/part.*
-#   there  sh PARTS/train.sh take PARTS WORK             as often as parts arrive
-#          sh PARTS/train.sh start WORK [FLAG ...]       run.py in a session of its own, flags as given,
-#                                                        --preset gpu-25min by default; again: goes on
-#          sh PARTS/train.sh show WORK                   whether it runs, and how far it is
-#          sh PARTS/train.sh stop WORK                   saves its state and ends
-#          sh PARTS/train.sh collect WORK RESULTS        model, card, figure and logs: RESULTS/part.*
+#   here   sh tests/gpu/train.sh pack RUNS/data PARTS   recipe and ids (of prepare.py) in parts that
+#                                                       are small enough to carry: PARTS/part.*
+#   there  sh PARTS/train.sh take PARTS WORK            as often as parts arrive
+#          sh PARTS/train.sh start WORK [FLAG ...]      run.py in a session of its own, with these
+#                                                       flags or --preset gpu-25min; again: goes on
+#          sh PARTS/train.sh show WORK                  whether it runs, and how far it is
+#          sh PARTS/train.sh stop WORK                  saves its state and ends
+#          sh PARTS/train.sh collect WORK RESULTS       model, card, figure, logs: RESULTS/part.*
 #   here   cat RESULTS/part.* | tar -xJ
 #
 # Where one machine is both: sh tests/gpu/train.sh all RUNS/data WORK [FLAG ...]
 #
-# PART_MIB: size of a part (56). PYTHON: the interpreter (python3). ALLOW_CPU=1: start without a GPU.
+# PART_MIB: size of a part (56). PYTHON: the interpreter (python3). ALLOW_CPU=1: start without one.
 set -eu
 
 python=${PYTHON:-python3}
