@@ -24,8 +24,9 @@ struct PlannedRows {
 using StepPlan = std::vector<PlannedRows>;
 
 // A prompt's row costs as much as the first one, and once more for every so many keys before it. On
-// lssar-6m with two cores a row takes 53 us at the start, 120 behind 4K keys and 460 behind 16K.
-inline constexpr int kKeysPerRowCost = 2048;
+// lssar-6m with two cores a row takes 53 us at the start, 120 behind 4K keys and 460 behind 16K, in
+// chunks of 512; twice that in the chunks of a few rows that a step with readers leaves there.
+inline constexpr int kKeysPerRowCost = 1024;
 
 class Scheduler {
  public:

@@ -89,7 +89,7 @@ constexpr SequenceView kDecode = {.num_pending = 1, .first_row = 500, .streams =
 TEST(Scheduler, PromptsHurryOnlyWhileNobodyWaitsForAToken) {
   const SequenceView prompt = {.num_pending = 16000, .streams = true};
   EXPECT_EQ(PlanOf(kShared, {prompt}), (Rows{{0, 512}}));
-  EXPECT_EQ(PlanOf(kShared, {prompt, kDecode}), (Rows{{0, 63}, {1, 1}}));
+  EXPECT_EQ(PlanOf(kShared, {prompt, kDecode}), (Rows{{0, 62}, {1, 1}}));
   const SequenceView one_score_row = {.num_pending = 1, .first_row = 500};
   EXPECT_EQ(PlanOf(kShared, {prompt, one_score_row}), (Rows{{0, 511}, {1, 1}}))
       << "no reader waits for it";
@@ -101,7 +101,7 @@ TEST(Scheduler, RowsDeepInAPromptCountForMore) {
     const int num_rows =
         PlanOf(kShared, {{.num_pending = 10000, .first_row = first_row}, kDecode})[0].second;
     EXPECT_LT(num_rows, num_rows_before);
-    EXPECT_NEAR(num_rows, 64.0 / (1 + first_row / 2048.0), 1);
+    EXPECT_NEAR(num_rows, 64.0 / (1 + double(first_row) / kKeysPerRowCost), 2);
     num_rows_before = num_rows;
   }
   const SequenceView deepest = {.num_pending = 10, .first_row = 1 << 20};
@@ -114,9 +114,9 @@ TEST(Scheduler, PromptsShareAStepWithReaders) {
   EXPECT_EQ(PlanOf(kShared, {small, kDecode, small, small}), (Rows{{0, 20}, {1, 1}, {2, 20}}))
       << "max_prefill_chunks";
   const SequenceView large = {.num_pending = 500};
-  EXPECT_EQ(PlanOf(kShared, {small, kDecode, large}), (Rows{{0, 20}, {1, 1}, {2, 43}}))
+  EXPECT_EQ(PlanOf(kShared, {small, kDecode, large}), (Rows{{0, 20}, {1, 1}, {2, 42}}))
       << "chunk_tokens for all of them";
-  EXPECT_EQ(PlanOf(kShared, {large, kDecode, small}), (Rows{{0, 63}, {1, 1}}));
+  EXPECT_EQ(PlanOf(kShared, {large, kDecode, small}), (Rows{{0, 62}, {1, 1}}));
 }
 
 // Even when every step is full of decode rows, a prompt gets through in finite time.

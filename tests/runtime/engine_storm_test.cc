@@ -1,0 +1,118 @@
+// The rules of simulator_test through the real engine: its thread, its clock, clients on threads of
+// their own, and a stop at a random moment.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "runtime/engine.h"
+#include "tests/runtime/sim_request.h"
+#include "tests/support/fake_checkpoint.h"
+
+namespace lssar {
+namespace {
+
+constexpr int kVocab = 16;
+constexpr int64_t kPageBytes = 2 * 16 * 4 * 2;  // FakeModel's, of 16 tokens, both pools
+
+class EngineStorm : public testing::TestWithParam<int> {
+ protected:
+  struct Client {
+    SimRandom random;
+    std::vector<std::shared_ptr<SimSink>> accepted;
+    std::vector<Engine::Handle> handles;
+    int num_refused = 0;
+  };
+
+  // Submits, cancels, falls behind and catches up.
+  void Rage(Engine* engine, Client* client, int num_requests) {
+    SimRandom& random = client->random;
+    const EngineOptions& options = engine->Options();
+    for (int i = 0; i < num_requests; ++i) {
+      Request request = MakeSimRequest(&random, fake_.checkpoint.config, options.max_context,
+                                       std::min(4, options.max_sequences));
+      if (OneIn(&random, 10)) {
+        request.deadline = Clock::now() + std::chrono::microseconds(Between(&random, 0, 5000));
+      }
+      auto sink = std::make_shared<SimSink>(request, fake_.checkpoint.config);
+      sink->has_room = !OneIn(&random, 6);
+      auto handle = engine->Submit(std::move(request), sink);
+      if (handle.ok()) {
+        client->accepted.push_back(std::move(sink));
+        client->handles.push_back(*std::move(handle));
+      } else {
+        ++client->num_refused;
+      }
+      if (client->accepted.empty()) continue;
+      const size_t other = random() % client->accepted.size();
+      if (OneIn(&random, 10)) client->handles[other].Cancel();
+      client->accepted[other]->has_room = true;
+      client->handles[other].Resume();
+      if (OneIn(&random, 4)) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+    for (size_t i = 0; i < client->accepted.size(); ++i) {
+      client->accepted[i]->has_room = true;
+      client->handles[i].Resume();
+    }
+  }
+
+  FakeCheckpoint fake_{kVocab};
+};
+
+TEST_P(EngineStorm, EveryRequestEndsOnceWithItsOwnBits) {
+  SimRandom random(uint64_t(GetParam()) + 1000);
+  EngineOptions options;
+  options.max_context = 128;
+  options.max_sequences = 8;
+  options.max_queued_requests = 32;
+  options.step_tokens = 24;
+  options.chunk_tokens = 8;
+  options.page_tokens = 16;
+  options.prefix_cache = !OneIn(&random, 4);
+  options.kv_bytes = kPageBytes * Between(&random, 8, 20);  // famine: 8 x 8 would hold all
+  auto engine = Engine::Create(&fake_.checkpoint, &fake_.backend, options);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+
+  std::vector<Client> clients(4);
+  std::vector<std::thread> threads;
+  for (Client& client : clients) {
+    client.random.seed(random());
+    threads.emplace_back([&] { Rage(engine->get(), &client, 150); });
+  }
+  const bool is_cut = GetParam() % 2 == 0;
+  if (is_cut) {
+    std::this_thread::sleep_for(std::chrono::microseconds(Between(&random, 0, 30000)));
+    (*engine)->Drain(absl::Microseconds(Between(&random, 0, 3000)));
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE((*engine)->Drain(absl::Seconds(60)) || is_cut);
+
+  for (const Client& client : clients) {
+    EXPECT_EQ(client.accepted.size() + size_t(client.num_refused), 150u);
+    for (const auto& sink : client.accepted) {
+      ASSERT_TRUE(sink->IsDone());
+      EXPECT_EQ(sink->Failure(), "");
+      const absl::StatusCode code = sink->Status().code();
+      EXPECT_TRUE(code == absl::StatusCode::kOk || code == absl::StatusCode::kCancelled ||
+                  code == absl::StatusCode::kDeadlineExceeded ||
+                  (is_cut && code == absl::StatusCode::kUnavailable))
+          << sink->Status();
+    }
+  }
+  const EngineStats stats = (*engine)->Stats();
+  EXPECT_EQ(stats.num_free_pages + stats.num_cached_pages, stats.num_pages);
+  EXPECT_EQ(stats.num_queued, 0);
+  EXPECT_EQ(stats.num_queued_tokens, 0);
+  EXPECT_EQ(stats.num_running, 0);
+  EXPECT_EQ(stats.step_started_at, std::nullopt);
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, EngineStorm, testing::Range(0, 8));
+
+}  // namespace
+}  // namespace lssar
