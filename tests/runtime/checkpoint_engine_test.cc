@@ -12,6 +12,7 @@
 
 #include "kernels/backend.h"
 #include "models/checkpoint.h"
+#include "models/page_pool.h"
 #include "runtime/engine.h"
 #include "tests/support/recording_sink.h"
 
@@ -27,6 +28,7 @@ struct Setting {
   int page_tokens = 64;
   DType kv_type = DType::kF16;
   bool prefix_cache = false;
+  int num_pages = 0;  // 0: the default pool
 };
 
 // A model on its own backend, and an engine on top.
@@ -41,13 +43,15 @@ class Server {
     auto checkpoint = LoadCheckpoint(kCheckpoint, backend_.get(), load_options);
     EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
     checkpoint_ = std::make_unique<Checkpoint>(*std::move(checkpoint));
+    KvLayout layout = LayoutOf(checkpoint_->config, setting.kv_type, setting.page_tokens);
     auto engine = Engine::Create(checkpoint_.get(), backend_.get(),
                                  {.max_context = kMaxContext,
                                   .max_sequences = 16,
                                   .step_tokens = setting.step_tokens,
                                   .prefix_cache = setting.prefix_cache,
                                   .page_tokens = setting.page_tokens,
-                                  .kv_type = setting.kv_type});
+                                  .kv_type = setting.kv_type,
+                                  .kv_bytes = setting.num_pages * int64_t(layout.PageBytes())});
     EXPECT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
   }
@@ -169,6 +173,36 @@ TEST(CheckpointEngine, EqualBitsWithOtherPages) {
       ASSERT_EQ(sinks[i]->Wait(), absl::OkStatus());
       ExpectEqualBits(*sinks[i], *alone.RunAlone(requests[i]), requests[i]);
     }
+  }
+}
+
+// Hit or miss, preempted or not, forked or alone.
+TEST(CheckpointEngine, EqualBitsFromTheCacheAndThroughFamine) {
+  for (const DType kv_type : {DType::kF16, DType::kI8}) {
+    Server alone({.num_threads = 1, .kv_type = kv_type});
+    std::vector<Request> requests = MixedRequests(alone.Text());
+    for (Request& request : requests) {  // what the cache knows serves those without the best
+      if (request.score) request.score->num_logprobs = 0;
+      if (request.generate) request.generate->max_tokens = 120;
+    }
+    Server server({.step_tokens = 200,
+                   .page_tokens = 32,
+                   .kv_type = kv_type,
+                   .prefix_cache = true,
+                   .num_pages = kMaxContext / 32});
+    for (int round = 0; round < 2; ++round) {
+      std::vector<std::shared_ptr<RecordingSink>> sinks;
+      for (const Request& request : requests) sinks.push_back(server.Submit(request));
+      for (size_t i = 0; i < requests.size(); ++i) {
+        SCOPED_TRACE(testing::Message() << "prompt of " << requests[i].prompt.size());
+        ASSERT_EQ(sinks[i]->Wait(), absl::OkStatus());
+        ExpectEqualBits(*sinks[i], *alone.RunAlone(requests[i]), requests[i]);
+      }
+    }
+    const EngineStats stats = server.Stats();
+    EXPECT_GT(stats.num_prefix_cache_hits, 1000);
+    EXPECT_GT(stats.num_preemptions, 0);
+    EXPECT_EQ(stats.num_free_pages + stats.num_cached_pages, stats.num_pages);
   }
 }
 
