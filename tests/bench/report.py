@@ -108,19 +108,21 @@ def product_rows(run: dict) -> list[str]:
 
 def attention_rows(run: dict) -> list[str]:
     """Google Benchmark's medians, LSSAR and softmax of one shape side by side."""
-    medians = {b['run_name'].removesuffix('/real_time'): b
-               for b in run['benchmarks'] if b.get('aggregate_name') == 'median'}
-    variation = {b['run_name'].removesuffix('/real_time'): b['real_time']
-                 for b in run['benchmarks'] if b.get('aggregate_name') == 'cv'}
+    # decode/1_of_1024/fp16/lssar/... -> (decode/1_of_1024/fp16, lssar), median or cv
+    found = {}
+    for b in run['benchmarks']:
+        work, rows_of, dtype, kind = b['run_name'].split('/')[:4]
+        found[f'{work} {rows_of.replace("_", " ")}, {dtype} K/V', kind, b['aggregate_name']] = b
     rows = []
-    for name, ours in medians.items():
-        if not name.endswith('/lssar'):
+    for (name, kind, aggregate), ours in found.items():
+        if (kind, aggregate) != ('lssar', 'median') or (name, 'softmax', aggregate) not in found:
             continue
-        softmax = medians[name.replace('/lssar', '/softmax')]
-        rate = (f'{ours["GB/s"]:.1f} GB/s' if 'GB/s' in ours else
-                f'{ours["GFLOP/s"]:.0f} GFLOP/s')
-        rows.append(f'| {name.removesuffix("/lssar")} | {ours["real_time"]:,.0f} | '
-                    f'{variation[name]:.0%} | {softmax["real_time"]:,.0f} | '
+        softmax = found[name, 'softmax', aggregate]
+        variation = found[name, kind, 'cv']['real_time']
+        rate = (f'{ours["GB/s"]:.1f} GB/s'
+                if 'GB/s' in ours else f'{ours["GFLOP/s"]:.0f} GFLOP/s')
+        rows.append(f'| {name} | {ours["real_time"]:,.0f} | {variation:.0%} | '
+                    f'{softmax["real_time"]:,.0f} | '
                     f'{softmax["real_time"] / ours["real_time"]:.2f} | {rate} | '
                     f'{ours["v_read"]:.0%} |')
     return rows
