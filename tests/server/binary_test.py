@@ -156,6 +156,21 @@ class ClientTest(unittest.TestCase):
         self.assertEqual(raised.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)
         self.assertIn("max_tokens is 2049; it must be in [1, ", raised.exception.details())
 
+    def test_the_log_line_of_a_call(self):
+        trace_id, parent_id = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+        metadata = (("x-request-id", "line.1"), ("traceparent", f"00-{trace_id}-{parent_id}-01"))
+        call = self.stub.Generate(greedy(f"{SECRET} is", 9, ignore_eos=True), metadata=metadata)
+        list(call)
+        span_id = dict(call.trailing_metadata())["traceparent"].split("-")[2]
+        while (line := self.server.wait_for("call"))["request_id"] != "line.1":
+            pass
+        expected = {"trace_id": trace_id, "parent_id": parent_id, "span_id": span_id,
+                    "rpc": "Generate", "status": "OK", "num_generated_tokens": 9,
+                    "num_preemptions": 0, "finish": "LENGTH", "level": "info"}
+        self.assertEqual({name: line.get(name) for name in expected}, expected)
+        self.assertGreaterEqual(line["elapsed_us"], line["prefill_us"] + line["decode_us"])
+        self.assertTrue(0 < line["value_rows_read"] <= 1, line)
+
     def test_health(self):
         self.assertEqual(health(self.server.channel), 1)
         self.assertEqual(health(self.server.channel, b"lssar.v1.Inference"), 1)
