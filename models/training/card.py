@@ -106,7 +106,7 @@ def training(prepared, state):
         'dim': config['n_embd'] // config['n_head'], 'vocabulary': config['vocab_size'],
         'ctx': config['n_ctx'], 'kind': config['attention'], 'steps': state['step'],
         'tokens': sum(tokens.values()), 'minutes': state['spent_s'] / 60, 'seed': state['seed'],
-        'kinds': f'of the rows {shares}', 'preset': preset.name,
+        'kinds': shares, 'preset': preset.name,
         'changes': presets.changes(preset), 'passkey': preset.passkey,
         'text_ids': text['ids'], 'text_documents': text['documents'],
         'dialog_ids': dialogs['ids'], 'dialog_documents': dialogs['documents'],
