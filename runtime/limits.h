@@ -34,8 +34,10 @@ inline constexpr int kMaxSequences = 1024;
 inline constexpr int kMaxQueuedRequests = 1 << 16;
 inline constexpr int64_t kMaxQueuedTokens = int64_t{1} << 40;
 inline constexpr int kMaxStepTokens = 1 << 14;
-// Times max_context: EngineOptions::max_queued_tokens when that is 0.
-inline constexpr int kQueuedContexts = 16;
+
+// Options of the server.
+inline constexpr int kMaxCalls = 1 << 16;
+inline constexpr int kMaxMetadataBytes = 16 << 10;  // of one call: gRPC's headers, keys, traces
 
 // A level of priority is worth this much waiting: a request that has waited 5 s stands beside one
 // of the next higher priority that comes now. So the highest passes the lowest by 100 s, never for

@@ -39,11 +39,14 @@ class CallGate {
     ServedModel* model_;
     uint64_t id_;
   };
+  // `max_calls`: that may be inside at once.
+  explicit CallGate(int max_calls) : max_calls_(max_calls) {}
+
   // Ends a call at once, from any thread.
   using Cut = std::function<void(const absl::Status&)>;
 
   // `cut`: how CutAll ends this call; empty: it ends by itself soon.
-  // Errors  UNAVAILABLE: as Readiness
+  // Errors  UNAVAILABLE: as Readiness; RESOURCE_EXHAUSTED: too many are inside
   absl::StatusOr<Pass> Enter(Cut cut = {});
 
   // `model` must outlive every pass.
@@ -65,6 +68,7 @@ class CallGate {
   absl::Status LockedReadiness() const;
   void Leave(uint64_t id);
 
+  const int max_calls_;
   mutable std::mutex mutex_;
   std::condition_variable emptied_;
   ServedModel* model_ = nullptr;  // null: loading

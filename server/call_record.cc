@@ -54,21 +54,38 @@ std::optional<Clock::time_point> DeadlineOf(const grpc::CallbackServerContext& c
 }  // namespace
 
 CallRecord::CallRecord(std::string_view rpc, grpc::CallbackServerContext& context,
-                       const CallObservers& observers)
+                       const ServiceParts& parts)
     : rpc_(rpc),
       id_(IdOf(context)),
       trace_(TakeTraceContext(MetadataOf(context, "traceparent"))),
       deadline_(DeadlineOf(context)),
       started_(Clock::now()),
-      observers_(observers) {
+      authorization_(MetadataOf(context, "authorization")),
+      parts_(parts) {
   context.AddTrailingMetadata("x-request-id", id_);
   context.AddTrailingMetadata("traceparent", trace_.Traceparent());
 }
 
-absl::Status CallRecord::Enter(CallGate& gate, CallGate::Cut cut) {
-  auto pass = gate.Enter(std::move(cut));
-  if (pass.ok()) pass_.emplace(*std::move(pass));
-  return pass.status();
+absl::Status CallRecord::Enter(KeyRole role, CallGate::Cut cut) {
+  auto pass = parts_.gate->Enter(std::move(cut));
+  if (!pass.ok()) return pass.status();
+  auto visit = parts_.access->Enter(authorization_, role);
+  if (!visit.ok()) return visit.status();
+  pass_.emplace(*std::move(pass));
+  const std::lock_guard lock(mutex_);
+  visit_.emplace(*std::move(visit));
+  if (!visit_->KeyName().empty()) noted_["key"] = std::string(visit_->KeyName());
+  return absl::OkStatus();
+}
+
+void CallRecord::CountTokens(int64_t num_tokens) {
+  const std::lock_guard lock(mutex_);
+  if (visit_) visit_->CountTokens(num_tokens);
+}
+
+void CallRecord::LeaveKey() {
+  const std::lock_guard lock(mutex_);
+  visit_.reset();
 }
 
 void CallRecord::Note(const LogFields& fields) {
@@ -110,9 +127,9 @@ void CallRecord::End(const absl::Status& status) {
   if (absl::IsInternal(outcome) || absl::IsDataLoss(outcome)) {
     // Of the server's own making, so the sentence holds nothing of the prompt.
     fields["message"] = std::string(outcome.message());
-    observers_.log->Error("call", fields);
+    parts_.log->Error("call", fields);
   } else {
-    observers_.log->Info("call", fields);
+    parts_.log->Info("call", fields);
   }
 }
 
@@ -123,7 +140,7 @@ void CallRecord::EndRequest(const absl::Status& status) {
     end.finish = finish_;
     end.stats = stats_;
   }
-  observers_.metrics->OnEnd(end);
+  parts_.metrics->OnEnd(end);
   End(status);
 }
 

@@ -74,16 +74,16 @@ AssignFlag AssignBytes(int64_t* target, int64_t low, int64_t high) {
   };
 }
 
-AssignFlag AssignDuration(absl::Duration* target, absl::Duration high) {
+AssignFlag AssignDuration(absl::Duration* target, absl::Duration low, absl::Duration high) {
   return [=](const std::string& value) {
     absl::Duration duration;
     double seconds = 0;
     const bool is_plain = absl::SimpleAtod(value, &seconds);
     if (is_plain) duration = absl::Seconds(seconds);
     const bool is_known = is_plain || absl::ParseDuration(value, &duration);
-    if (!is_known || !(duration >= absl::ZeroDuration() && duration <= high)) {
-      return MustBe(
-          absl::StrCat("a time in [0, ", absl::FormatDuration(high), "]: 30s, 1m30s, 250ms"));
+    if (!is_known || !(duration >= low && duration <= high)) {
+      return MustBe(absl::StrCat("a time in [", absl::FormatDuration(low), ", ",
+                                 absl::FormatDuration(high), "]: 30s, 1m30s, 250ms"));
     }
     *target = duration;
     return absl::OkStatus();

@@ -34,7 +34,7 @@ AssignFlag AssignInt(int* target, int low, int high);
 // "1048576", "512M", "2G": powers of 1024.
 AssignFlag AssignBytes(int64_t* target, int64_t low, int64_t high);
 // "30s", "1m30s", "250ms"; a plain number is seconds.
-AssignFlag AssignDuration(absl::Duration* target, absl::Duration high);
+AssignFlag AssignDuration(absl::Duration* target, absl::Duration low, absl::Duration high);
 // One of `choices`; `choose` gets its index.
 AssignFlag AssignChoice(std::vector<std::string> choices, std::function<void(size_t)> choose);
 

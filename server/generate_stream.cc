@@ -10,6 +10,7 @@
 #include "server/parse_request.h"
 #include "server/reply_fields.h"
 #include "server/served_model.h"
+#include "server/wire.h"
 
 namespace lssar {
 namespace {
@@ -30,7 +31,7 @@ v1::FinishReason ToFinishReason(FinishReason reason) {
 }
 
 // Appends `later` to `delta`: together they say what the two would have said.
-void Append(v1::Delta& later, v1::Delta& delta) {
+void MoveInto(v1::Delta& later, v1::Delta& delta) {
   delta.mutable_text()->append(later.text());
   for (v1::Token& token : *later.mutable_tokens()) *delta.add_tokens() = std::move(token);
   if (later.finish_reason() != v1::FINISH_REASON_UNSPECIFIED) {
@@ -41,18 +42,19 @@ void Append(v1::Delta& later, v1::Delta& delta) {
 
 }  // namespace
 
-void GenerateStream::Begin(CallGate& gate, const grpc::ByteBuffer& bytes) {
+void GenerateStream::Begin(const grpc::ByteBuffer& bytes) {
   KeepAlive();
-  if (absl::Status status = Submit(gate, bytes); !status.ok()) End(std::move(status));
+  if (absl::Status status = Submit(bytes); !status.ok()) End(std::move(status));
 }
 
-absl::Status GenerateStream::Submit(CallGate& gate, const grpc::ByteBuffer& bytes) {
+absl::Status GenerateStream::Submit(const grpc::ByteBuffer& bytes) {
   const auto cut = [weak = weak_from_this()](const absl::Status& reason) {
     if (const auto stream = std::static_pointer_cast<GenerateStream>(weak.lock())) {
       stream->End(reason);
     }
   };
-  LSSAR_RETURN_IF_ERROR(record_.Enter(gate, cut));
+  LSSAR_RETURN_IF_ERROR(record_.Enter(KeyRole::kUser, cut));
+  LSSAR_RETURN_IF_ERROR(record_.Model().CheckRoom());
   v1::GenerateRequest message;
   LSSAR_RETURN_IF_ERROR(ReadMessage(bytes, &message));
   const ServedModel& model = record_.Model();
@@ -72,6 +74,7 @@ absl::Status GenerateStream::Submit(CallGate& gate, const grpc::ByteBuffer& byte
 
   call->request.id = record_.Id();
   call->request.deadline = record_.Deadline();
+  record_.CountTokens(std::ssize(call->request.prompt));
   auto self = std::static_pointer_cast<GenerateStream>(shared_from_this());
   const std::lock_guard lock(handle_mutex_);
   auto handle = model.GetEngine().Submit(std::move(call->request), std::move(self));
@@ -119,6 +122,7 @@ void GenerateStream::MeasureTokens(const GenerateDelta& delta) {
 
 void GenerateStream::OnTokens(GenerateDelta delta) {
   MeasureTokens(delta);
+  record_.CountTokens(std::ssize(delta.tokens));
   Held& held = held_[size_t(delta.choice)];
   held.delta.set_choice(delta.choice);
   held.delta.mutable_text()->append(delta.text);
@@ -156,18 +160,28 @@ void GenerateStream::SendHeld(Held& held) {
   Send(std::move(reply));
 }
 
-bool GenerateStream::Merge(std::deque<v1::GenerateReply>& waiting, v1::GenerateReply& reply) {
-  if (!reply.has_delta()) return false;
-  v1::Delta& delta = *reply.mutable_delta();
+GenerateStream::Waiting* GenerateStream::Merge(std::deque<Waiting>& waiting,
+                                               google::protobuf::Message& reply) {
+  const auto as_reply = [](google::protobuf::Message& message) -> v1::GenerateReply& {
+    return static_cast<v1::GenerateReply&>(message);
+  };
+  if (!as_reply(reply).has_delta()) return nullptr;
+  v1::Delta& delta = *as_reply(reply).mutable_delta();
   const auto same_choice =
-      std::find_if(waiting.rbegin(), waiting.rend(), [&](const v1::GenerateReply& waiter) {
-        return waiter.has_delta() && waiter.delta().choice() == delta.choice();
+      std::find_if(waiting.rbegin(), waiting.rend(), [&](const Waiting& other) {
+        const v1::GenerateReply& before = as_reply(*other.reply);
+        return before.has_delta() && before.delta().choice() == delta.choice();
       });
-  if (same_choice == waiting.rend()) return false;
-  v1::Delta& before = *same_choice->mutable_delta();
-  if (before.tokens_size() + delta.tokens_size() > limits::kMaxTokensPerMessage) return false;
-  Append(delta, before);
-  return true;
+  if (same_choice == waiting.rend()) return nullptr;
+  v1::Delta& before = *as_reply(*same_choice->reply).mutable_delta();
+  if (before.tokens_size() + delta.tokens_size() > limits::kMaxTokensPerMessage) return nullptr;
+  MoveInto(delta, before);
+  return &*same_choice;
+}
+
+void GenerateStream::OnSpace() {
+  const std::lock_guard lock(handle_mutex_);
+  if (handle_) handle_->Resume();
 }
 
 void GenerateStream::OnClientGone() {

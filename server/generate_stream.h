@@ -15,15 +15,16 @@
 
 namespace lssar {
 
-class GenerateStream final : public ReplyStream<v1::GenerateReply>, public TokenSink {
+class GenerateStream final : public ReplyStream, public TokenSink {
  public:
-  GenerateStream(grpc::CallbackServerContext& context, const CallObservers& observers)
-      : record_("Generate", context, observers) {}
+  GenerateStream(grpc::CallbackServerContext& context, const ServiceParts& parts)
+      : ReplyStream(context, parts.stream), record_("Generate", context, parts) {}
 
   // Validates and submits, or ends with the reason. Call once, before gRPC gets the object.
-  void Begin(CallGate& gate, const grpc::ByteBuffer& bytes);
+  void Begin(const grpc::ByteBuffer& bytes);
 
   // Engine thread.
+  bool HasRoom() const override { return HasSpace(); }
   void OnAdmitted(const RequestStats& stats) override;
   void OnPromptLogprobs(PromptDelta delta) override;
   void OnTokens(GenerateDelta delta) override;
@@ -37,11 +38,13 @@ class GenerateStream final : public ReplyStream<v1::GenerateReply>, public Token
     int num_steps = 0;
   };
 
-  absl::Status Submit(CallGate& gate, const grpc::ByteBuffer& bytes);
+  absl::Status Submit(const grpc::ByteBuffer& bytes);
   void MeasureTokens(const GenerateDelta& delta);
   void SendHeld(Held& held);
-  bool Merge(std::deque<v1::GenerateReply>& waiting, v1::GenerateReply& reply) override;
+  Waiting* Merge(std::deque<Waiting>& waiting, google::protobuf::Message& reply) override;
+  void OnSpace() override;
   void OnClientGone() override;
+  void OnEnding() override { record_.LeaveKey(); }
   void OnFinished(const absl::Status& status) override;
 
   CallRecord record_;

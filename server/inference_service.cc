@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "server/call_record.h"
 #include "server/generate_stream.h"
 #include "server/grpc_status.h"
 #include "server/score_stream.h"
@@ -14,11 +15,12 @@ namespace lssar {
 namespace {
 
 // Reads, answers and writes one unary call, on gRPC's thread.
-// `answer`: (const Request&, const ServedModel&) -> absl::StatusOr<reply message>
+// `role`: whose call it is. `answer`: (const Request&, const ServedModel&) -> absl::StatusOr<reply
+// message>
 template <typename Request, typename Answer>
-absl::Status AnswerUnary(CallRecord& record, CallGate& gate, const grpc::ByteBuffer& bytes,
+absl::Status AnswerUnary(CallRecord& record, KeyRole role, const grpc::ByteBuffer& bytes,
                          const Answer& answer, grpc::ByteBuffer& reply_bytes) {
-  if (absl::Status status = record.Enter(gate); !status.ok()) return status;
+  if (absl::Status status = record.Enter(role); !status.ok()) return status;
   Request request;
   if (absl::Status status = ReadMessage(bytes, &request); !status.ok()) return status;
   const auto reply = answer(request, record.Model());
@@ -29,16 +31,17 @@ absl::Status AnswerUnary(CallRecord& record, CallGate& gate, const grpc::ByteBuf
 grpc::ServerUnaryReactor* End(grpc::CallbackServerContext& context, CallRecord& record,
                               const absl::Status& status) {
   record.End(status);
+  record.LeaveKey();
   auto* reactor = context.DefaultReactor();
   reactor->Finish(ToGrpcStatus(status));
   return reactor;
 }
 
 template <typename Stream>
-Stream* BeginStream(grpc::CallbackServerContext& context, const CallObservers& observers,
-                    CallGate& gate, const grpc::ByteBuffer& bytes) {
-  const auto stream = std::make_shared<Stream>(context, observers);
-  stream->Begin(gate, bytes);
+Stream* BeginStream(grpc::CallbackServerContext& context, const ServiceParts& parts,
+                    const grpc::ByteBuffer& bytes) {
+  const auto stream = std::make_shared<Stream>(context, parts);
+  stream->Begin(bytes);
   return stream.get();  // alive until gRPC's OnDone
 }
 
@@ -46,44 +49,45 @@ Stream* BeginStream(grpc::CallbackServerContext& context, const CallObservers& o
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(Context* context,
                                                                        const Bytes* request) {
-  return BeginStream<GenerateStream>(*context, observers_, *gate_, *request);
+  return BeginStream<GenerateStream>(*context, parts_, *request);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Score(Context* context,
                                                                     const Bytes* request) {
-  return BeginStream<ScoreStream>(*context, observers_, *gate_, *request);
+  return BeginStream<ScoreStream>(*context, parts_, *request);
 }
 
 grpc::ServerUnaryReactor* InferenceService::Tokenize(Context* context, const Bytes* request,
                                                      Bytes* reply) {
-  CallRecord record("Tokenize", *context, observers_);
-  return End(*context, record,
-             AnswerUnary<v1::TokenizeRequest>(record, *gate_, *request, lssar::Tokenize, *reply));
+  CallRecord record("Tokenize", *context, parts_);
+  return End(
+      *context, record,
+      AnswerUnary<v1::TokenizeRequest>(record, KeyRole::kUser, *request, lssar::Tokenize, *reply));
 }
 
 grpc::ServerUnaryReactor* InferenceService::Detokenize(Context* context, const Bytes* request,
                                                        Bytes* reply) {
-  CallRecord record("Detokenize", *context, observers_);
-  return End(
-      *context, record,
-      AnswerUnary<v1::DetokenizeRequest>(record, *gate_, *request, lssar::Detokenize, *reply));
+  CallRecord record("Detokenize", *context, parts_);
+  return End(*context, record,
+             AnswerUnary<v1::DetokenizeRequest>(record, KeyRole::kUser, *request, lssar::Detokenize,
+                                                *reply));
 }
 
 grpc::ServerUnaryReactor* InferenceService::GetInfo(Context* context, const Bytes* request,
                                                     Bytes* reply) {
-  CallRecord record("GetInfo", *context, observers_);
+  CallRecord record("GetInfo", *context, parts_);
   return End(*context, record,
-             AnswerUnary<v1::GetInfoRequest>(record, *gate_, *request, Describe, *reply));
+             AnswerUnary<v1::GetInfoRequest>(record, KeyRole::kUser, *request, Describe, *reply));
 }
 
 grpc::ServerUnaryReactor* InferenceService::GetStats(Context* context, const Bytes* request,
                                                      Bytes* reply) {
-  CallRecord record("GetStats", *context, observers_);
+  CallRecord record("GetStats", *context, parts_);
   const auto report = [this](const v1::GetStatsRequest&, const ServedModel& model) {
-    return Report(model, *observers_.metrics);
+    return Report(model, *parts_.metrics);
   };
   return End(*context, record,
-             AnswerUnary<v1::GetStatsRequest>(record, *gate_, *request, report, *reply));
+             AnswerUnary<v1::GetStatsRequest>(record, KeyRole::kAdmin, *request, report, *reply));
 }
 
 }  // namespace lssar

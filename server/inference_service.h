@@ -6,8 +6,7 @@
 #include <grpcpp/support/server_callback.h>
 
 #include "lssar/v1/inference.grpc.pb.h"
-#include "server/call_gate.h"
-#include "server/call_record.h"
+#include "server/service_parts.h"
 
 namespace lssar {
 
@@ -20,9 +19,7 @@ using RawInference = v1::Inference::WithRawCallbackMethod_Generate<
 
 class InferenceService final : public RawInference {
  public:
-  // `gate` and what `observers` names must outlive the service and its calls.
-  InferenceService(CallGate* gate, const CallObservers& observers)
-      : gate_(gate), observers_(observers) {}
+  explicit InferenceService(const ServiceParts& parts) : parts_(parts) {}
 
   using Bytes = grpc::ByteBuffer;
   using Context = grpc::CallbackServerContext;
@@ -35,8 +32,7 @@ class InferenceService final : public RawInference {
   grpc::ServerUnaryReactor* GetStats(Context* context, const Bytes* request, Bytes* reply) override;
 
  private:
-  CallGate* const gate_;
-  const CallObservers observers_;
+  const ServiceParts parts_;
 };
 
 }  // namespace lssar

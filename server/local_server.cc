@@ -17,7 +17,9 @@
 #include "absl/time/clock.h"
 #include "kernels/check.h"
 #include "runtime/limits.h"
+#include "server/access_control.h"
 #include "server/call_gate.h"
+#include "server/exposure.h"
 #include "server/http_server.h"
 #include "server/inference_service.h"
 #include "server/log.h"
@@ -30,19 +32,15 @@ namespace {
 
 // Memory that gRPC may hold in its buffers: what a few dozen messages of the largest size take.
 constexpr size_t kGrpcMemoryBytes = size_t{1} << 30;
-// A connection without a word is asked for a sign of life that often; the answer comes from gRPC's
-// own threads, so a prefill of a minute does not cost a client its connection.
-constexpr int kKeepaliveMs = 60'000;
-constexpr int kKeepaliveTimeoutMs = 20'000;
-// Clients may ask as often as this.
-constexpr int kLeastClientPingMs = 10'000;
+// Clients may ask for a sign of life as often as this without being taken for hostile.
+constexpr int kLeastClientPingMs = 500;
 // After the last call's end: its client's next one still hears UNAVAILABLE. From Shutdown on gRPC
 // answers what is on its way with CANCELLED, which no client takes for a reason to ask elsewhere.
 constexpr absl::Duration kLastRefusals = absl::Milliseconds(200);
 // For the last bytes of calls that have ended; then connections and health watches are cut.
 constexpr auto kFlushLimit = std::chrono::milliseconds(200);
 
-void Configure(grpc::ServerBuilder& builder) {
+void Configure(const ConnectionOptions& options, grpc::ServerBuilder& builder) {
   static const bool has_plugins = [] {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -56,8 +54,14 @@ void Configure(grpc::ServerBuilder& builder) {
   builder.SetResourceQuota(grpc::ResourceQuota("lssar").Resize(kGrpcMemoryBytes));
   // Else a second server would share the port silently, and each get some of the calls.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_calls);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, limits::kMaxMetadataBytes);
+  const auto milliseconds = [](absl::Duration duration) {
+    return static_cast<int>(absl::ToInt64Milliseconds(duration));
+  };
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, milliseconds(options.keepalive_time));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                             milliseconds(options.keepalive_timeout));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kLeastClientPingMs);
@@ -75,7 +79,11 @@ struct LocalServer::State {
       : options(std::move(given)),
         on_failure(std::move(told)),
         log(options.log_level),
-        service(&gate, {.log = &log, .metrics = &metrics}) {}
+        gate(options.max_calls) {}
+
+  // Keys, certificates and the port. Errors  of Open
+  absl::Status OpenPort();
+  void WarnOfExposures() const;
 
   // Health of the whole server and of the one service.
   void SetServing(bool serving) const {
@@ -93,7 +101,8 @@ struct LocalServer::State {
   const Log log;
   Metrics metrics;
   CallGate gate;
-  InferenceService service;
+  std::unique_ptr<AccessControl> access;
+  std::unique_ptr<InferenceService> service;
   std::unique_ptr<ServedModel> model;
   int port = 0;
   std::mutex failure_mutex;
@@ -106,6 +115,40 @@ struct LocalServer::State {
   std::mutex shutdown_mutex;
   std::optional<bool> shutdown_result;
 };
+
+absl::Status LocalServer::State::OpenPort() {
+  auto opened = AccessControl::Open(options.api_keys, &log);
+  if (!opened.ok()) return opened.status();
+  access = *std::move(opened);
+  service = std::make_unique<InferenceService>(ServiceParts{.gate = &gate,
+                                                            .access = access.get(),
+                                                            .log = &log,
+                                                            .metrics = &metrics,
+                                                            .stream = options.stream});
+  grpc::ServerBuilder builder;
+  Configure(options.connection, builder);
+  builder.RegisterService(service.get());
+  if (!options.listen.empty()) {
+    const auto credentials = MakeCredentials(options.tls);
+    if (!credentials.ok()) return credentials.status();
+    builder.AddListeningPort(options.listen, *credentials, &port);
+  }
+  WarnOfExposures();
+  server = builder.BuildAndStart();
+  if (server == nullptr || (!options.listen.empty() && port == 0)) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", options.listen,
+                     ": the port is in use, or the address is not one of this machine"));
+  }
+  SetServing(false);
+  return absl::OkStatus();
+}
+
+void LocalServer::State::WarnOfExposures() const {
+  for (const std::string& exposure : FindExposures(options)) {
+    log.Warning("exposed", {{"message", exposure}});
+  }
+}
 
 void LocalServer::State::LogServing() const {
   const Checkpoint& checkpoint = model->GetCheckpoint();
@@ -173,19 +216,7 @@ absl::StatusOr<std::unique_ptr<LocalServer>> LocalServer::Start(const ServerOpti
 absl::StatusOr<std::unique_ptr<LocalServer>> LocalServer::Open(const ServerOptions& options,
                                                                OnEngineFailure on_failure) {
   auto state = std::make_unique<State>(options, std::move(on_failure));
-  grpc::ServerBuilder builder;
-  Configure(builder);
-  builder.RegisterService(&state->service);
-  if (!options.listen.empty()) {
-    builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &state->port);
-  }
-  state->server = builder.BuildAndStart();
-  if (state->server == nullptr || (!options.listen.empty() && state->port == 0)) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", options.listen,
-                     ": the port is in use, or the address is not one of this machine"));
-  }
-  state->SetServing(false);
+  if (absl::Status status = state->OpenPort(); !status.ok()) return status;
   if (!options.http_listen.empty()) {
     auto http = HttpServer::Open(options.http_listen, state->Pages());
     if (!http.ok()) return http.status();

@@ -34,8 +34,9 @@ class LocalServer {
 
   // Opens the ports. Until Load succeeds every rpc is answered with UNAVAILABLE, health says
   // NOT_SERVING and /readyz 503.
-  // Errors  INVALID_ARGUMENT: an option out of range; UNAVAILABLE: an address cannot be listened on
-  //         (in use, not of this machine)
+  // Errors  INVALID_ARGUMENT: an option out of range, or a file of certificates or keys that is
+  //         none; NOT_FOUND: such a file cannot be read; UNAVAILABLE: an address cannot be listened
+  //         on (in use, not of this machine)
   static absl::StatusOr<std::unique_ptr<LocalServer>> Open(const ServerOptions& options,
                                                            OnEngineFailure on_failure = {});
 

@@ -147,15 +147,62 @@ std::vector<Flag> ServerFlags(ServerOptions& options) {
        AssignListen(&options.http_listen, /*or_off=*/true)},
       {"drain-timeout", "Serving", "TIME",
        "How long SIGTERM lets running requests finish, [0, 1h]; default 30s",
-       AssignDuration(&options.drain_timeout, absl::Hours(1))},
+       AssignDuration(&options.drain_timeout, absl::ZeroDuration(), absl::Hours(1))},
       {"step-timeout", "Serving", "TIME",
        "How long an engine step may take; a longer one is stuck, and the server ends with exit "
        "code "
        "3; 0: however long, [0, 1h]; default 1m",
-       AssignDuration(&options.step_timeout, absl::Hours(1))},
+       AssignDuration(&options.step_timeout, absl::ZeroDuration(), absl::Hours(1))},
       {"log-level", "Serving", "LEVEL",
        "Least severe log line: debug, info, warning, error, off; default info",
        AssignChoice(levels, [&options, levels](size_t i) { options.log_level = levels[i]; })},
+  };
+}
+
+std::vector<Flag> ConnectionFlags(ServerOptions& options) {
+  const std::string calls = absl::StrCat("[1, ", limits::kMaxCalls, "]");
+  ConnectionOptions& connection = options.connection;
+  return {
+      {"max-calls", "Limits", "COUNT",
+       absl::StrCat("Calls inside at once, running and queued; one more is refused, ", calls,
+                    "; default 1024"),
+       AssignInt(&options.max_calls, 1, limits::kMaxCalls)},
+      {"max-connection-calls", "Limits", "COUNT",
+       absl::StrCat("Calls of one connection at once; one more waits in its client, ", calls,
+                    "; default 256"),
+       AssignInt(&connection.max_calls, 1, limits::kMaxCalls)},
+      {"stream-buffer", "Limits", "BYTES",
+       "Replies that may wait for a slow client before its request pauses, with K, M or G, "
+       "[4K, 1G]; default 1M",
+       AssignBytes(&options.stream.buffer_bytes, int64_t{4} << 10, int64_t{1} << 30)},
+      {"slow-client-timeout", "Limits", "TIME",
+       "How long a client may read nothing while its request waits for it, [0, 1h]; 0: however "
+       "long; default 1m",
+       AssignDuration(&options.stream.client_timeout, absl::ZeroDuration(), absl::Hours(1))},
+      {"keepalive-time", "Serving", "TIME",
+       "Silence after which a connection is asked for a sign of life, [1s, 1h]; default 1m",
+       AssignDuration(&connection.keepalive_time, absl::Seconds(1), absl::Hours(1))},
+      {"keepalive-timeout", "Serving", "TIME",
+       "How long the sign of life may take before the connection is closed, [1s, 1h]; default 20s",
+       AssignDuration(&connection.keepalive_timeout, absl::Seconds(1), absl::Hours(1))},
+  };
+}
+
+std::vector<Flag> SecurityFlags(ServerOptions& options) {
+  return {
+      {"tls-cert", "Security", "FILE",
+       "PEM certificate of the server and what leads to its root, read again when it changes; "
+       "default: no TLS",
+       AssignText(&options.tls.certificate)},
+      {"tls-key", "Security", "FILE", "Its PEM key, without a passphrase",
+       AssignText(&options.tls.key)},
+      {"tls-client-ca", "Security", "FILE",
+       "PEM roots of clients' certificates: a client needs one; default: it needs none",
+       AssignText(&options.tls.client_ca)},
+      {"api-keys", "Security", "FILE",
+       "TOML with a section for each key (server/OPERATIONS.md), read again when it changes; "
+       "default: everyone may call",
+       AssignText(&options.api_keys)},
   };
 }
 
@@ -171,6 +218,16 @@ CommandLine Print(std::string text) {
   line.exit_code = 0;
   line.text = std::move(text);
   return line;
+}
+
+absl::Status CheckTls(const TlsFiles& tls) {
+  if (tls.certificate.empty() != tls.key.empty()) {
+    return absl::InvalidArgumentError("--tls-cert and --tls-key go together: give both or none");
+  }
+  if (!tls.client_ca.empty() && !tls.HasTls()) {
+    return absl::InvalidArgumentError("--tls-client-ca needs --tls-cert and --tls-key");
+  }
+  return absl::OkStatus();
 }
 
 // Runs the parser over the command line and the environment; a result means: do not go on.
@@ -198,7 +255,9 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   CommandLine line;
   CLI::App app("Serves an LSSAR model over gRPC.", "lssar-server");
   std::vector<Flag> flags = ModelFlags(line.options.model);
-  for (Flag& flag : ServerFlags(line.options)) flags.push_back(std::move(flag));
+  for (auto* more : {ServerFlags, ConnectionFlags, SecurityFlags}) {
+    for (Flag& flag : more(line.options)) flags.push_back(std::move(flag));
+  }
   AddFlags(app, flags);
 
   std::string config_path;
@@ -219,6 +278,9 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   }
   if (line.options.model.directory.empty()) {
     return Usage("--model DIR is missing; for a first try: --model models/zoo/lssar-6m");
+  }
+  if (const absl::Status status = CheckTls(line.options.tls); !status.ok()) {
+    return Usage(std::string(status.message()));
   }
   return line;
 }

@@ -2,6 +2,7 @@
 #ifndef LSSAR_SERVER_OPTIONS_H_
 #define LSSAR_SERVER_OPTIONS_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -9,6 +10,7 @@
 #include "absl/time/time.h"
 #include "kernels/backend.h"
 #include "runtime/engine.h"
+#include "server/tls.h"
 
 namespace CLI {
 class App;
@@ -24,10 +26,31 @@ struct ModelOptions {
   EngineOptions engine;
 };
 
+// Of a call that streams replies.
+struct StreamOptions {
+  int64_t buffer_bytes = int64_t{1} << 20;  // that may wait for the client before the call pauses
+  // How long a client may read nothing while its call waits for it; zero: however long.
+  absl::Duration client_timeout = absl::Seconds(60);
+};
+
+// Of the gRPC port.
+struct ConnectionOptions {
+  int max_calls = 256;  // of one connection at once
+  // A connection that has been silent for so long is asked for a sign of life, and closed when none
+  // comes. The answer is gRPC's own, so that a prefill of a minute costs no client its connection.
+  absl::Duration keepalive_time = absl::Seconds(60);
+  absl::Duration keepalive_timeout = absl::Seconds(20);
+};
+
 struct ServerOptions {
   ModelOptions model;
   std::string listen = "127.0.0.1:50051";  // host:port, port 0: any free one; empty: no port at all
   std::string http_listen = "127.0.0.1:8080";  // the same, for metrics and probes
+  TlsFiles tls;
+  std::string api_keys;  // a file (api_keys.h); empty: everyone may call
+  int max_calls = 1024;  // inside at once, running and queued
+  ConnectionOptions connection;
+  StreamOptions stream;
   absl::Duration drain_timeout = absl::Seconds(30);
   // An engine step that takes longer is stuck; zero: however long.
   absl::Duration step_timeout = absl::Seconds(60);

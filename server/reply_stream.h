@@ -2,9 +2,14 @@
 #ifndef LSSAR_SERVER_REPLY_STREAM_H_
 #define LSSAR_SERVER_REPLY_STREAM_H_
 
+#include <google/protobuf/message.h>
+#include <grpcpp/alarm.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -12,125 +17,101 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "server/grpc_status.h"
-#include "server/wire.h"
+#include "server/options.h"
 
 namespace lssar {
 
-// Whoever produces (the engine's thread) only appends and never waits for the client; what waits is
-// bounded by the request itself, and may be merged by Merge while a write is under way.
+// Whoever produces (the engine's thread) only appends and never waits for the client. What a slow
+// client leaves unread is merged by Merge. When more than `buffer_bytes` wait HasSpace turns false,
+// until half of that is read; a producer that heeds it adds no more than one engine step's worth. A
+// client that reads nothing for `client_timeout`, while the producer waits for it or has ended,
+// loses what waits: the work stops, the call ends with ABORTED, and if even that is not read the
+// stream is reset.
 //
 // Lifetime: the stream keeps itself alive until gRPC's OnDone, producers hold a shared_ptr until
 // their last Send, so neither ever calls a dead object. Everyone must End exactly once.
 //
-// Threads  Send, End, NumWaiting: any
-template <typename Reply>
+// Threads  Send, End, HasSpace: any
 class ReplyStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
-                    public std::enable_shared_from_this<ReplyStream<Reply>> {
+                    public std::enable_shared_from_this<ReplyStream> {
  public:
+  // `context` lives until OnDone.
+  ReplyStream(grpc::CallbackServerContext& context, const StreamOptions& options)
+      : context_(context), options_(options) {}
+
   // Call once, before gRPC gets the object.
-  void KeepAlive() { self_ = this->shared_from_this(); }
+  void KeepAlive() { self_ = shared_from_this(); }
 
  protected:
+  struct Waiting {
+    std::unique_ptr<google::protobuf::Message> reply;
+    int64_t num_bytes = 0;  // on the wire; of merged ones the sum
+  };
+
+  template <typename Reply>
   void Send(Reply reply) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (has_client_gone_ || ended_) return;
-      if (!Merge(waiting_, reply)) waiting_.push_back(std::move(reply));
-    }
-    Advance();
+    Append(std::make_unique<Reply>(std::move(reply)));
   }
 
   // What was sent before still goes out, unless the client has gone.
-  void End(absl::Status status) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (ended_) return;
-      ended_ = std::move(status);
-    }
-    Advance();
-  }
+  void End(absl::Status status);
 
-  size_t NumWaiting() const {
-    const std::lock_guard lock(mutex_);
-    return waiting_.size();
-  }
+  // Any more now would be too much.
+  bool HasSpace() const { return has_space_.load(std::memory_order_relaxed); }
 
-  // Puts `reply` into one that waits; false: it needs a place of its own. Under the stream's lock.
-  virtual bool Merge(std::deque<Reply>& /*waiting*/, Reply& /*reply*/) { return false; }
-  // A write is done; the next one, if any waits, is under way.
-  virtual void OnWritten() {}
-  // The client cancelled, vanished, or its deadline passed: stop the work, which then Ends.
+  // Puts `reply` into one that waits and returns that one; null: it needs a place of its own. Under
+  // the stream's lock.
+  virtual Waiting* Merge(std::deque<Waiting>& /*waiting*/, google::protobuf::Message& /*reply*/) {
+    return nullptr;
+  }
+  // HasSpace is true again.
+  virtual void OnSpace() = 0;
+  // The client cancelled, vanished, reads nothing, or its deadline passed: stop the work, which
+  // then Ends.
   virtual void OnClientGone() = 0;
-  // Nothing of this call will happen any more. `status`: what End was given.
+  // The client is about to hear of the end.
+  virtual void OnEnding() = 0;
+  // Nothing of this call will happen any more. `status`: the one that it ended with.
   virtual void OnFinished(const absl::Status& status) = 0;
 
  private:
-  void OnWriteDone(bool ok) final {
-    {
-      const std::lock_guard lock(mutex_);
-      is_writing_ = false;
-    }
-    if (!ok) {
-      OnCancel();
-      return;
-    }
-    Advance();
-    OnWritten();
-  }
+  using Time = std::chrono::system_clock::time_point;  // an alarm's
 
-  void OnCancel() final {
-    {
-      const std::lock_guard lock(mutex_);
-      has_client_gone_ = true;
-      waiting_.clear();
-    }
-    OnClientGone();
-    Advance();
-  }
+  void OnWriteDone(bool ok) final;
+  void OnCancel() final;
+  void OnDone() final;
 
-  void OnDone() final {
-    absl::Status status;
-    {
-      // Orders this after all that producers did, by our own lock rather than gRPC's insides.
-      const std::lock_guard lock(mutex_);
-      status = *ended_;
-    }
-    OnFinished(status);
-    self_.reset();  // perhaps the last owner: nothing may follow
-  }
-
+  void Append(std::unique_ptr<google::protobuf::Message> reply);
   // Starts the next write, or finishes. Once Finish is called this may be gone.
-  void Advance() {
-    std::optional<Reply> reply;
-    {
-      const std::lock_guard lock(mutex_);
-      if (is_writing_ || is_finishing_) return;
-      if (!waiting_.empty()) {
-        reply = std::move(waiting_.front());
-        waiting_.pop_front();
-        is_writing_ = true;
-      } else if (ended_) {
-        is_finishing_ = true;
-      } else {
-        return;
-      }
-    }
-    if (!reply) {
-      Finish(ToGrpcStatus(*ended_));
-      return;
-    }
-    bytes_ = WriteMessage(*reply);
-    StartWrite(&bytes_);
-  }
+  void Advance();
+  void OnAlarm();
+  // Resets the stream, whose write under way never ends by itself.
+  void Reset();
 
-  mutable std::mutex mutex_;
-  std::deque<Reply> waiting_;
+  // These under the lock.
+  void DropWaiting();
+  void WatchClient();
+  void SetAlarm(Time at);
+  absl::Duration Patience() const;
+  void Cut();
+
+  grpc::CallbackServerContext& context_;
+  const StreamOptions options_;
+  std::atomic<bool> has_space_ = true;  // written under the lock
+
+  std::mutex mutex_;
+  std::deque<Waiting> waiting_;
+  int64_t buffered_bytes_ = 0;  // of what waits and of the write under way
+  int64_t writing_bytes_ = 0;
   bool is_writing_ = false;
   bool is_finishing_ = false;
+  bool is_resetting_ = false;
   bool has_client_gone_ = false;
+  absl::Status cut_;  // not OK: the client reads nothing
   std::optional<absl::Status> ended_;
-  grpc::ByteBuffer bytes_;  // of the write under way
+  Time written_at_ = {}, watched_from_ = {};
+  std::unique_ptr<grpc::Alarm> alarm_;  // set: the client is watched
+  grpc::ByteBuffer bytes_;              // of the write under way
   std::shared_ptr<ReplyStream> self_;
 };
 

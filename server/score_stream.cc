@@ -6,10 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "runtime/limits.h"
+#include "runtime/request_queue.h"
 #include "server/fields.h"
 #include "server/parse_request.h"
 #include "server/reply_fields.h"
 #include "server/served_model.h"
+#include "server/wire.h"
 
 namespace lssar {
 
@@ -19,6 +21,7 @@ class ScoreStream::ItemSink final : public TokenSink {
   ItemSink(std::shared_ptr<ScoreStream> stream, int item)
       : stream_(std::move(stream)), item_(item) {}
 
+  bool HasRoom() const override { return stream_->HasSpace(); }
   void OnAdmitted(const RequestStats& stats) override {
     stream_->record_.GetMetrics().OnAdmitted(stats);
   }
@@ -34,20 +37,21 @@ class ScoreStream::ItemSink final : public TokenSink {
   const int item_;
 };
 
-void ScoreStream::Begin(CallGate& gate, const grpc::ByteBuffer& bytes) {
+void ScoreStream::Begin(const grpc::ByteBuffer& bytes) {
   KeepAlive();
-  if (absl::Status status = Submit(gate, bytes); !status.ok()) {
+  if (absl::Status status = Submit(bytes); !status.ok()) {
     End(std::move(status));
   } else {
     SubmitMore();
   }
 }
 
-absl::Status ScoreStream::Submit(CallGate& gate, const grpc::ByteBuffer& bytes) {
+absl::Status ScoreStream::Submit(const grpc::ByteBuffer& bytes) {
   const auto cut = [weak = weak_from_this()](const absl::Status& reason) {
     if (const auto stream = std::static_pointer_cast<ScoreStream>(weak.lock())) stream->End(reason);
   };
-  LSSAR_RETURN_IF_ERROR(record_.Enter(gate, cut));
+  LSSAR_RETURN_IF_ERROR(record_.Enter(KeyRole::kUser, cut));
+  LSSAR_RETURN_IF_ERROR(record_.Model().CheckRoom());
   v1::ScoreRequest message;
   LSSAR_RETURN_IF_ERROR(ReadMessage(bytes, &message));
   const ServedModel& model = record_.Model();
@@ -59,6 +63,7 @@ absl::Status ScoreStream::Submit(CallGate& gate, const grpc::ByteBuffer& bytes) 
   per_token_ = call->per_token;
   items_ = std::move(call->items);
   record_.Note({{"num_items", items_.size()}});
+  for (const Request& item : items_) record_.CountTokens(NumPromptTokens(item));
   return absl::OkStatus();
 }
 
@@ -67,7 +72,7 @@ void ScoreStream::SubmitMore() {
   {
     const std::lock_guard lock(items_mutex_);
     while (error_.ok() && retry_ == nullptr && next_item_ < items_.size() &&
-           in_flight_.size() < kMaxItemsInFlight && NumWaiting() < kMaxWaiting) {
+           in_flight_.size() < kMaxItemsInFlight && HasSpace()) {
       const absl::Status status = SubmitNext();
       if (status.ok()) continue;
       // Once an item is in, the call has a claim: the others wait for room.
@@ -165,6 +170,14 @@ void ScoreStream::OnItemDone(int item, const absl::Status& status, const Request
       error_ = status;
       for (const auto& [other, handle] : in_flight_) handle.Cancel();
     }
+  }
+  SubmitMore();
+}
+
+void ScoreStream::OnSpace() {
+  {
+    const std::lock_guard lock(items_mutex_);
+    for (const auto& [item, handle] : in_flight_) handle.Resume();
   }
   SubmitMore();
 }

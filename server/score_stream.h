@@ -17,26 +17,24 @@
 
 namespace lssar {
 
-class ScoreStream final : public ReplyStream<v1::ScoreReply> {
+class ScoreStream final : public ReplyStream {
  public:
-  ScoreStream(grpc::CallbackServerContext& context, const CallObservers& observers)
-      : record_("Score", context, observers) {}
+  ScoreStream(grpc::CallbackServerContext& context, const ServiceParts& parts)
+      : ReplyStream(context, parts.stream), record_("Score", context, parts) {}
 
   // Validates all items and submits the first ones, or ends with the reason. Call once, before gRPC
   // gets the object.
-  void Begin(CallGate& gate, const grpc::ByteBuffer& bytes);
+  void Begin(const grpc::ByteBuffer& bytes);
 
  private:
   class ItemSink;
 
   // Items of one call that the engine has at once: a call of 1024 items must not fill its queue.
   static constexpr int kMaxItemsInFlight = 8;
-  // Replies that wait for a slow client before no further item is submitted.
-  static constexpr size_t kMaxWaiting = 256;
   // Until the next try when others fill the engine's queue and no item of this call is in it.
   static constexpr auto kRetryPause = std::chrono::milliseconds(20);
 
-  absl::Status Submit(CallGate& gate, const grpc::ByteBuffer& bytes);
+  absl::Status Submit(const grpc::ByteBuffer& bytes);
 
   // Hands over items as long as there is room; ends the call after the last.
   void SubmitMore();
@@ -45,8 +43,9 @@ class ScoreStream final : public ReplyStream<v1::ScoreReply> {
   void SendScore(int item, const ContinuationScore& score);
   void OnItemDone(int item, const absl::Status& status, const RequestStats& stats);
 
-  void OnWritten() override { SubmitMore(); }
+  void OnSpace() override;
   void OnClientGone() override;
+  void OnEnding() override { record_.LeaveKey(); }
   void OnFinished(const absl::Status& status) override;
 
   CallRecord record_;

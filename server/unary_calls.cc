@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "runtime/admission.h"
 #include "runtime/limits.h"
 #include "server/parse_request.h"
 
@@ -56,11 +57,8 @@ void DescribeEngine(const ServedModel& model, v1::GetInfoReply& reply) {
   v1::Limits& limits = *reply.mutable_limits();
   limits.set_max_sequences(options.max_sequences);
   limits.set_max_queued_requests(options.max_queued_requests);
-  const int64_t max_queued_tokens = options.max_queued_tokens > 0
-                                        ? options.max_queued_tokens
-                                        : int64_t{limits::kQueuedContexts} * options.max_context;
   limits.set_max_queued_tokens(static_cast<int32_t>(
-      std::min<int64_t>(max_queued_tokens, std::numeric_limits<int32_t>::max())));
+      std::min<int64_t>(MaxQueuedTokens(options), std::numeric_limits<int32_t>::max())));
   limits.set_step_tokens(options.step_tokens);
   limits.set_max_message_bytes(limits::kMaxMessageBytes);
   limits.set_max_choices(limits::kMaxChoices);
