@@ -116,7 +116,16 @@ void SetStatusPage(const absl::Status& status, httplib::Response& response) {
                        "text/plain; charset=utf-8");
 }
 
-// OpenAI's shape, for every status without a page of its own.
+// OpenAI's shape.
+void SetError(int status, const std::string& message, httplib::Response& response) {
+  response.status = status;
+  const nlohmann::ordered_json error = {
+      {"error", {{"message", message}, {"type", "invalid_request_error"}, {"code", status}}}};
+  response.set_content(error.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace),
+                       "application/json");
+}
+
+// For every status without a page of its own.
 void SetErrorPage(const httplib::Request& request, httplib::Response& response) {
   if (!response.body.empty()) return;
   std::string message = absl::StrCat("the request cannot be read (HTTP ", response.status, ")");
@@ -124,11 +133,19 @@ void SetErrorPage(const httplib::Request& request, httplib::Response& response) 
     message = absl::StrCat("there is no ", request.method, " ", request.path,
                            "; there are GET /metrics, /healthz, /readyz");
   }
-  const nlohmann::ordered_json error = {
-      {"error",
-       {{"message", message}, {"type", "invalid_request_error"}, {"code", response.status}}}};
-  response.set_content(error.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace),
-                       "application/json");
+  SetError(response.status, message, response);
+}
+
+void SetMetricsPage(const HttpPages& pages, const httplib::Request& request,
+                    httplib::Response& response) {
+  const absl::Status status = pages.check_admin(request.get_header_value("Authorization"));
+  if (status.ok()) {
+    response.set_content(pages.metrics(), "text/plain; version=0.0.4; charset=utf-8");
+    return;
+  }
+  const bool is_unknown = absl::IsUnauthenticated(status);
+  if (is_unknown) response.set_header("WWW-Authenticate", "Bearer");
+  SetError(is_unknown ? 401 : 403, std::string(status.message()), response);
 }
 
 // "[::1]:8080" -> "::1", 8080.
@@ -163,8 +180,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Open(const std::string& 
   server.set_error_handler(SetErrorPage);
   server.set_exception_handler([](const httplib::Request&, httplib::Response& response,
                                   std::exception_ptr) { response.status = 500; });
-  server.Get("/metrics", [page = pages.metrics](const httplib::Request&, httplib::Response& r) {
-    r.set_content(page(), "text/plain; version=0.0.4; charset=utf-8");
+  server.Get("/metrics", [pages](const httplib::Request& request, httplib::Response& response) {
+    SetMetricsPage(pages, request, response);
   });
   server.Get("/healthz", [page = pages.health](const httplib::Request&, httplib::Response& r) {
     SetStatusPage(page(), r);

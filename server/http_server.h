@@ -13,7 +13,9 @@ namespace lssar {
 
 // What the pages say; asked on threads of the HTTP server.
 struct HttpPages {
-  std::function<std::string()> metrics;     // /metrics: the whole page
+  std::function<std::string()> metrics;  // /metrics: the whole page
+  // Whether the header Authorization lets one see /metrics: UNAUTHENTICATED is 401, else 403.
+  std::function<absl::Status(const std::string& authorization)> check_admin;
   std::function<absl::Status()> health;     // /healthz: OK is 200, else 503 with the message
   std::function<absl::Status()> readiness;  // /readyz: the same
 };

@@ -177,6 +177,8 @@ HttpPages LocalServer::State::Pages() {
             const ServedModel* served = gate.Model();
             return metrics.Text(served == nullptr ? EngineStats() : served->GetEngine().Stats());
           },
+      .check_admin =
+          [this](const std::string& authorization) { return access->CheckAdmin(authorization); },
       .health =
           [this] {
             const std::lock_guard lock(failure_mutex);

@@ -26,7 +26,7 @@ namespace lssar {
 // until half of that is read; a producer that heeds it adds no more than one engine step's worth. A
 // client that reads nothing for `client_timeout`, while the producer waits for it or has ended,
 // loses what waits: the work stops, the call ends with ABORTED, and if even that is not read the
-// stream is reset.
+// stream is reset. What it reads shows in portions of HTTP/2's window, 64 KiB or more.
 //
 // Lifetime: the stream keeps itself alive until gRPC's OnDone, producers hold a shared_ptr until
 // their last Send, so neither ever calls a dead object. Everyone must End exactly once.

@@ -13,6 +13,10 @@
 namespace lssar {
 namespace {
 
+TestServer::Adjust WithStepTimeout(absl::Duration timeout) {
+  return [timeout](ServerOptions& options) { options.step_timeout = timeout; };
+}
+
 using ::testing::HasSubstr;
 
 v1::GenerateRequest Request(int max_tokens) {
@@ -53,7 +57,8 @@ void ExpectOutOfService(TestServer& server, const std::string& reason) {
 }
 
 TEST(EngineFailureTest, AStepThatHangsTakesTheServerOutOfService) {
-  TestServer server({.max_context = 2048, .max_sequences = 1}, absl::Milliseconds(300));
+  TestServer server({.max_context = 2048, .max_sequences = 1},
+                    WithStepTimeout(absl::Milliseconds(300)));
   HealthWatch watch(server);
   EXPECT_EQ(server.Get("/healthz").status, 200);
   EXPECT_EQ(server.Get("/readyz").status, 200);
@@ -80,7 +85,7 @@ TEST(EngineFailureTest, AStepThatHangsTakesTheServerOutOfService) {
 }
 
 TEST(EngineFailureTest, ASlowStepIsNoHang) {
-  TestServer server({.max_context = 2048}, absl::Milliseconds(2000));
+  TestServer server({.max_context = 2048}, WithStepTimeout(absl::Milliseconds(2000)));
   server.SetStepMs(60);
   EXPECT_TRUE(Generate(server.Stub(), Request(50)).status.ok());
   EXPECT_EQ(server.NumEngineFailures(), 0);
@@ -131,7 +136,7 @@ TEST(EngineFailureTest, AnEngineThatFailsForGoodTakesTheServerOutOfService) {
 }
 
 TEST(EngineFailureTest, ADrainIsNoFailure) {
-  TestServer server({.max_context = 2048}, absl::Milliseconds(80));
+  TestServer server({.max_context = 2048}, WithStepTimeout(absl::Milliseconds(80)));
   EXPECT_EQ(server.Get("/readyz").status, 200);
   EXPECT_TRUE(server.Server().Shutdown(absl::Seconds(10)));
   std::this_thread::sleep_for(std::chrono::milliseconds(100));  // several looks of the watchdog

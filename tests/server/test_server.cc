@@ -19,13 +19,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
-std::unique_ptr<LocalServer> OpenOnFreePort(absl::Duration step_timeout,
+std::unique_ptr<LocalServer> OpenOnFreePort(const TestServer::Adjust& adjust,
                                             LocalServer::OnEngineFailure on_failure) {
   ServerOptions options;
   options.listen = "127.0.0.1:0";
   options.http_listen = "127.0.0.1:0";
   options.log_level = "off";
-  options.step_timeout = step_timeout;
+  if (adjust) adjust(options);
   auto server = LocalServer::Open(options, std::move(on_failure));
   LSSAR_CHECK(server.ok());
   return *std::move(server);
@@ -33,13 +33,13 @@ std::unique_ptr<LocalServer> OpenOnFreePort(absl::Duration step_timeout,
 
 }  // namespace
 
-TestServer::TestServer(Loading, const EngineOptions& options, absl::Duration step_timeout)
+TestServer::TestServer(Loading, const EngineOptions& options, const Adjust& adjust)
     : options_(options),
-      server_(OpenOnFreePort(step_timeout, [this] { ++num_engine_failures_; })),
+      server_(OpenOnFreePort(adjust, [this] { ++num_engine_failures_; })),
       stub_(v1::Inference::NewStub(NewChannel())) {}
 
-TestServer::TestServer(const EngineOptions& options, absl::Duration step_timeout)
-    : TestServer(Loading(), options, step_timeout) {
+TestServer::TestServer(const EngineOptions& options, const Adjust& adjust)
+    : TestServer(Loading(), options, adjust) {
   Serve();
 }
 
@@ -77,6 +77,7 @@ absl::StatusOr<std::unique_ptr<ServedModel>> TestServer::MakeModel(const ModelOp
   engine_options.observer = options.engine.observer;
   auto engine = Engine::Create(checkpoint.get(), backend.get(), engine_options);
   if (!engine.ok()) return engine.status();
+  engine_ = engine->get();
   return std::make_unique<ServedModel>(std::move(backend), std::move(checkpoint), SelfCheckReport{},
                                        *std::move(engine));
 }

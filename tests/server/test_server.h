@@ -22,20 +22,24 @@ class TestServer {
  public:
   static constexpr int32_t kPoisonId = 4000;  // a row of this token has NaN logits
 
+  using Adjust = std::function<void(ServerOptions&)>;
+
   explicit TestServer(const EngineOptions& options = {.max_context = 2048},
-                      absl::Duration step_timeout = absl::Minutes(1));
+                      const Adjust& adjust = {});
   // Lets the engine run on, so that the server can stop.
   ~TestServer();
 
   // Makes the model and serves it: done by the constructor unless `is_loading`.
   struct Loading {};
-  TestServer(Loading, const EngineOptions& options, absl::Duration step_timeout = absl::Minutes(1));
+  TestServer(Loading, const EngineOptions& options, const Adjust& adjust = {});
   void Serve();
 
   // A connection of its own.
   std::shared_ptr<grpc::Channel> NewChannel(grpc::ChannelArguments arguments = {}) const;
   v1::Inference::Stub& Stub() { return *stub_; }
   LocalServer& Server() { return *server_; }
+  // Once served.
+  const lssar::Engine& Engine() const { return *engine_; }
 
   // Every engine step takes that much longer.
   void SetStepMs(int milliseconds) { step_ms_ = milliseconds; }
@@ -71,6 +75,7 @@ class TestServer {
   std::atomic<int> num_failing_ = 0;
   std::atomic<int> num_engine_failures_ = 0;
   std::unique_ptr<LocalServer> server_;
+  const lssar::Engine* engine_ = nullptr;  // the server's
   std::unique_ptr<v1::Inference::Stub> stub_;
 };
 

@@ -1,0 +1,181 @@
+// Clients that do not read: only their own request pauses, and in the end it is cut.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/server/raw_call.h"
+#include "tests/server/test_server.h"
+
+namespace lssar {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kGenerate[] = "/lssar.v1.Inference/Generate";
+constexpr char kScore[] = "/lssar.v1.Inference/Score";
+constexpr int kNumTokens = 2000;
+
+TestServer::Adjust WithTimeout(absl::Duration timeout) {
+  return [timeout](ServerOptions& options) {
+    options.stream.buffer_bytes = 16 << 10;
+    options.stream.client_timeout = timeout;
+  };
+}
+
+// With all their log-probabilities these tokens are some 600 KB: far beyond what HTTP/2's windows
+// and the stream's buffer hold.
+v1::GenerateRequest LargeRequest() {
+  v1::GenerateRequest request;
+  request.set_text("Hello");
+  request.set_max_tokens(kNumTokens);
+  request.set_ignore_eos(true);
+  request.set_logprobs(20);
+  request.mutable_sampling()->set_seed(5);
+  return request;
+}
+
+v1::ScoreRequest LargeScore() {
+  v1::ScoreRequest request;
+  request.set_per_token(true);
+  request.set_top_logprobs(20);
+  for (int i = 0; i < 8; ++i) {
+    v1::ScoreItem& item = *request.add_items();
+    item.mutable_context()->mutable_tokens()->add_ids(i + 1);
+    for (int j = 0; j < 2; ++j) {
+      auto& ids = *item.add_continuations()->mutable_tokens()->mutable_ids();
+      for (int k = 0; k < 256; ++k) ids.Add((i * 1000 + j * 100 + k) % 3000);
+    }
+  }
+  return request;
+}
+
+class SlowReaderTest : public testing::Test {
+ protected:
+  // Windows that do not grow with the network, so that the server soon feels who does not read.
+  static std::shared_ptr<grpc::Channel> Channel(const TestServer& server) {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    return server.NewChannel(arguments);
+  }
+
+  // Waits until the engine stands still although a request runs.
+  static bool WaitUntilPaused(TestServer& server) {
+    for (int i = 0; i < 1000; ++i) {
+      const EngineStats before = server.Engine().Stats();
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      const EngineStats after = server.Engine().Stats();
+      if (before.num_running == 1 && after.num_rows == before.num_rows) return true;
+    }
+    return false;
+  }
+
+  static std::vector<int> Ids(const std::vector<v1::Token>& tokens) {
+    std::vector<int> ids;
+    for (const v1::Token& token : tokens) ids.push_back(token.token().id());
+    return ids;
+  }
+};
+
+TEST_F(SlowReaderTest, ItsRequestPausesAloneAndGoesOnWithTheSameTokens) {
+  TestServer server({.max_context = 8192}, WithTimeout(absl::ZeroDuration()));
+  const Generated expected = Generate(server.Stub(), LargeRequest());
+  ASSERT_TRUE(expected.status.ok());
+  RawCall slow(Channel(server), kGenerate, LargeRequest().SerializeAsString());
+  ASSERT_TRUE(WaitUntilPaused(server));
+  EXPECT_LT(server.Engine().Stats().num_generated_tokens, 2 * kNumTokens);
+
+  v1::GenerateRequest other = LargeRequest();
+  other.set_max_tokens(100);
+  const Generated others = Generate(server.Stub(), other);
+  ASSERT_TRUE(others.status.ok()) << others.status.error_message();
+  EXPECT_EQ(others.Tokens().size(), 100u);
+  EXPECT_EQ(server.Engine().Stats().num_running, 1);
+
+  Generated read;
+  while (const auto bytes = slow.Read()) {
+    read.replies.emplace_back();
+    ASSERT_TRUE(read.replies.back().ParseFromString(*bytes));
+  }
+  const grpc::Status status = slow.Finish();
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(Ids(read.Tokens()), Ids(expected.Tokens()));
+  EXPECT_EQ(read.Text(), expected.Text());
+  EXPECT_TRUE(server.WaitUntilIdle());
+}
+
+TEST_F(SlowReaderTest, AScoreCallPausesToo) {
+  TestServer server({.max_context = 2048}, WithTimeout(absl::ZeroDuration()));
+  const Scored expected = Score(server.Stub(), LargeScore());
+  ASSERT_TRUE(expected.status.ok()) << expected.status.error_message();
+  RawCall slow(Channel(server), kScore, LargeScore().SerializeAsString());
+  const int64_t num_rows = server.Engine().Stats().num_rows;
+  ASSERT_TRUE(server.WaitFor([](const auto& reply) { return reply.num_running() > 0; }));
+  for (int i = 0; i < 20; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_LT(server.Engine().Stats().num_rows, 2 * num_rows);
+  EXPECT_GT(server.Engine().Stats().num_running, 0);
+  int num_scores = 0;
+  v1::ScoreReply reply;
+  while (const auto bytes = slow.Read()) {
+    ASSERT_TRUE(reply.ParseFromString(*bytes));
+    num_scores += reply.has_score();
+  }
+  EXPECT_TRUE(slow.Finish().ok());
+  EXPECT_EQ(num_scores, 16);
+  EXPECT_TRUE(server.WaitUntilIdle());
+}
+
+TEST_F(SlowReaderTest, OneThatReadsNothingForTooLongLosesItsPagesAndHearsWhy) {
+  TestServer server({.max_context = 8192}, WithTimeout(absl::Milliseconds(300)));
+  RawCall slow(Channel(server), kGenerate, LargeRequest().SerializeAsString());
+  ASSERT_TRUE(slow.Read().has_value());
+  EXPECT_TRUE(server.WaitUntilIdle());
+  int num_replies = 0;
+  while (slow.Read()) ++num_replies;
+  const grpc::Status status = slow.Finish();
+  // As it comes back before or after the last chance.
+  if (status.error_code() == grpc::StatusCode::ABORTED) {
+    EXPECT_THAT(status.error_message(),
+                HasSubstr("the client has read nothing for 300ms (--slow-client-timeout)"));
+  } else {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
+  }
+  EXPECT_GT(num_replies, 0);
+}
+
+TEST_F(SlowReaderTest, OneThatNeverReadsIsResetAndNothingOfItStays) {
+  for (const char* method : {kGenerate, kScore}) {
+    TestServer server({.max_context = 8192}, WithTimeout(absl::Milliseconds(300)));
+    const std::string request =
+        method == kGenerate ? LargeRequest().SerializeAsString() : LargeScore().SerializeAsString();
+    RawCall slow(Channel(server), method, request);
+    EXPECT_TRUE(server.WaitUntilIdle());
+    // Waits for every call that is inside, and for none of them in vain.
+    EXPECT_TRUE(server.Server().Shutdown(absl::Seconds(60)));
+  }
+}
+
+TEST_F(SlowReaderTest, OneThatReadsNowAndThenIsNotCut) {
+  TestServer server({.max_context = 8192}, WithTimeout(absl::Seconds(4)));
+  RawCall slow(Channel(server), kGenerate, LargeRequest().SerializeAsString());
+  ASSERT_TRUE(WaitUntilPaused(server));
+  Generated read;
+  const auto keep = [&read](const std::string& bytes) {
+    read.replies.emplace_back();
+    return read.replies.back().ParseFromString(bytes);
+  };
+  // More than the timeout in all; the server sees what is read in portions of 64 KiB.
+  for (int num_read = 1; const auto bytes = slow.Read(); ++num_read) {
+    ASSERT_TRUE(keep(*bytes));
+    if (num_read % 10 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(80));
+  }
+  const grpc::Status status = slow.Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(read.Tokens().size(), size_t(kNumTokens));
+}
+
+}  // namespace
+}  // namespace lssar
