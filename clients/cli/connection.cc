@@ -1,9 +1,5 @@
 #include "clients/cli/connection.h"
 
-#include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
-#include <grpcpp/support/channel_arguments.h>
-
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdlib>
@@ -15,24 +11,29 @@
 namespace lssar::cli {
 namespace {
 
-// As the server's own limit for requests.
-constexpr int kMaxReplyBytes = 32 << 20;
 constexpr std::chrono::seconds kConnectTimeout{5};
 
-absl::Status NoServer(const std::string& server) {
+absl::Status NoServer(const std::string& server, bool has_tls) {
+  if (has_tls) {
+    return absl::UnavailableError(absl::StrCat(
+        "no TLS with a server at ", server,
+        ": nobody listens there, it speaks no TLS, its certificate is not from --ca, or it asks "
+        "for one of yours (--cert, --key)"));
+  }
   return absl::UnavailableError(absl::StrCat(
       "no server at ", server,
-      "; start one with `lssar-server --model DIR`, or use --model DIR to run without one"));
+      " (one with TLS takes --tls); start one with `lssar-server --model DIR`, or use --model DIR "
+      "to run without one"));
 }
 
 // A refused connection ends the wait at once; a silent host ends it at the timeout.
-absl::Status WaitUntilConnected(grpc::Channel* channel, const std::string& server) {
+absl::Status WaitUntilConnected(grpc::Channel* channel, const std::string& server, bool has_tls) {
   const auto deadline = std::chrono::system_clock::now() + kConnectTimeout;
   grpc_connectivity_state state = channel->GetState(true);
   while (state != GRPC_CHANNEL_READY) {
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN ||
         !channel->WaitForStateChange(state, deadline)) {
-      return NoServer(server);
+      return NoServer(server, has_tls);
     }
     state = channel->GetState(true);
   }
@@ -52,6 +53,7 @@ void AddConnectionFlags(CLI::App* app, ConnectionFlags* flags) {
                   absl::StrCat("the server to ask [default ", kDefaultServer, "]"))
       ->option_text("HOST:PORT")
       ->group(kGroup);
+  AddChannelFlags(app, kGroup, &flags->channel);
   const size_t num_own = app->get_options().size();
   AddModelFlags(*app, flags->model);
   const std::vector<CLI::Option*> options = app->get_options([](CLI::Option*) { return true; });
@@ -73,7 +75,8 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const ConnectionFla
     options.model = flags.model;
     options.listen.clear();
     options.http_listen.clear();
-    options.step_timeout = absl::ZeroDuration();  // the user is watchdog enough
+    options.step_timeout = absl::ZeroDuration();           // the user is watchdog enough
+    options.stream.client_timeout = absl::ZeroDuration();  // an answer may wait in a pager
     options.log_level = "off";
     auto started = LocalServer::Start(options);
     if (!started.ok()) return started.status();
@@ -81,13 +84,11 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const ConnectionFla
     connection->channel_ = connection->local_server_->InProcessChannel();
   } else {
     const std::string server = flags.server.empty() ? kDefaultServer : flags.server;
-    grpc::ChannelArguments arguments;
-    arguments.SetMaxReceiveMessageSize(kMaxReplyBytes);
-    // A proxy for the web is none for the server next door.
-    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    connection->channel_ =
-        grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
-    absl::Status connected = WaitUntilConnected(connection->channel_.get(), server);
+    auto channel = MakeChannel(server, flags.channel);
+    if (!channel.ok()) return channel.status();
+    connection->channel_ = *std::move(channel);
+    absl::Status connected =
+        WaitUntilConnected(connection->channel_.get(), server, flags.channel.HasTls());
     if (!connected.ok()) return connected;
   }
   connection->stub_ = v1::Inference::NewStub(connection->channel_);

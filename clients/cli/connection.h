@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "clients/cli/channel.h"
 #include "lssar/v1/inference.grpc.pb.h"
 #include "server/local_server.h"
 #include "server/options.h"
@@ -19,6 +20,7 @@ inline constexpr char kDefaultServer[] = "127.0.0.1:50051";
 
 struct ConnectionFlags {
   std::string server;  // host:port; empty: kDefaultServer unless model.directory is set
+  ChannelFlags channel;
   ModelOptions model;
 };
 
@@ -28,7 +30,7 @@ class Connection {
  public:
   // Loads the model, or waits until the server answers.
   // Errors  INVALID_ARGUMENT: both a server and a model are named; UNAVAILABLE: nobody listens
-  //         there; those of LocalServer::Start
+  //         there, or the two do not trust each other; those of MakeChannel and LocalServer::Start
   static absl::StatusOr<std::unique_ptr<Connection>> Open(const ConnectionFlags& flags);
 
   v1::Inference::StubInterface* Stub() const { return stub_.get(); }

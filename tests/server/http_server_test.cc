@@ -27,10 +27,11 @@ using ::testing::HasSubstr;
 class HttpServerTest : public testing::Test {
  protected:
   HttpServerTest() {
-    auto opened =
-        HttpServer::Open("127.0.0.1:0", {.metrics = [] { return std::string("lssar_metric 1\n"); },
-                                         .health = [] { return absl::OkStatus(); },
-                                         .readiness = [this] { return readiness_; }});
+    auto opened = HttpServer::Open("127.0.0.1:0",
+                                   {.metrics = [] { return std::string("lssar_metric 1\n"); },
+                                    .check_admin = [this](const std::string&) { return admin_; },
+                                    .health = [] { return absl::OkStatus(); },
+                                    .readiness = [this] { return readiness_; }});
     LSSAR_CHECK(opened.ok());
     server_ = *std::move(opened);
   }
@@ -52,6 +53,7 @@ class HttpServerTest : public testing::Test {
     return client;
   }
 
+  absl::Status admin_;
   absl::Status readiness_;
   std::unique_ptr<HttpServer> server_;
 };

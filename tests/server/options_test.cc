@@ -9,13 +9,16 @@
 #include <utility>
 #include <vector>
 
+#include "server/exposure.h"
 #include "server/flags.h"
 
 namespace lssar {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 CommandLine Parse(std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "lssar-server");
@@ -205,6 +208,12 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{{"--model", "D", "--drain-timeout", "nan"}, {"--drain-timeout", "[0, 1h]"}},
         BadLine{{"--model", "D", "--drain-timeout", "soon"}, {"\"soon\""}},
         BadLine{{"--model", "D", "--log-level", "loud"}, {"one of debug, info"}},
+        BadLine{{"--model", "D", "--stream-buffer", "1K"},
+                {"--stream-buffer", "[4096, 1073741824]"}},
+        BadLine{{"--model", "D", "--max-calls", "0"}, {"--max-calls", "in [1, 65536]"}},
+        BadLine{{"--model", "D", "--keepalive-time", "0s"}, {"--keepalive-time", "[1s, 1h]"}},
+        BadLine{{"--model", "D", "--tls-cert", "c.pem"}, {"--tls-cert and --tls-key go together"}},
+        BadLine{{"--model", "D", "--tls-client-ca", "c.pem"}, {"--tls-client-ca needs --tls-cert"}},
         BadLine{{"--model", "D", "--listen", "50051"}, {"--listen", "HOST:PORT"}},
         BadLine{{"--model", "D", "--listen", "localhost:70000"}, {"[0, 65535]"}},
         BadLine{{"--model", "D", "--listen", "off"}, {"--listen", "HOST:PORT"}},
@@ -240,6 +249,26 @@ TEST(OptionsTest, ASectionInTheFileIsRefused) {
   const CommandLine line = Parse({"--model", "D", "--config", path.c_str()});
   EXPECT_EQ(line.exit_code, 2);
   EXPECT_THAT(line.text, HasSubstr("section [engine]"));
+}
+
+TEST(ExposureTest, WhatIsOpenToOthersIsNamedWithTheFlagsThatCloseIt) {
+  ServerOptions options;
+  for (const char* listen : {"127.0.0.1:50051", "localhost:1", "[::1]:1", "127.1.2.3:1", ""}) {
+    options.listen = listen;
+    EXPECT_THAT(FindExposures(options), IsEmpty()) << listen;
+  }
+  for (const char* listen : {"0.0.0.0:50051", "[::]:50051", "10.0.0.1:1", "example.org:1"}) {
+    options.listen = listen;
+    EXPECT_THAT(FindExposures(options),
+                ElementsAre(AllOf(HasSubstr(listen), HasSubstr("--tls-cert FILE and --tls-key")),
+                            AllOf(HasSubstr(listen), HasSubstr("--api-keys FILE"))));
+  }
+  options.http_listen = "0.0.0.0:8080";
+  options.tls = {.certificate = "c", .key = "k", .client_ca = "ca"};
+  EXPECT_THAT(FindExposures(options), ElementsAre(HasSubstr("--http-listen 0.0.0.0:8080")));
+  options.tls.client_ca = "";
+  options.api_keys = "keys.toml";
+  EXPECT_THAT(FindExposures(options), IsEmpty());
 }
 
 TEST(FlagsTest, NearestNameIsTheOneWithFewestEdits) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 from typing import Any, Iterator, Mapping, Optional, Sequence, Union
 
 import grpc
@@ -65,6 +66,20 @@ class Continuation:
     num_bytes: int
     is_greedy: bool
     tokens: tuple[Token, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Tls:
+    """PEM files: the roots that the server is known by (None: the system's), and the client's
+    own certificate and key where the server asks for one."""
+    ca: Optional[str] = None
+    cert: Optional[str] = None
+    key: Optional[str] = None
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """As gRPC takes them."""
+        return grpc.ssl_channel_credentials(*(
+            path and pathlib.Path(path).read_bytes() for path in (self.ca, self.key, self.cert)))
 
 
 # What GetInfo says, field by field as in the proto.
@@ -155,14 +170,21 @@ class Client:
     Errors of every method: LssarError with the server's status code and sentence.
     """
 
-    def __init__(self, server: str = '127.0.0.1:50051', *, timeout_s: Optional[float] = None):
-        """`timeout_s` is each call's deadline, None for no deadline."""
-        self._timeout_s = timeout_s
-        self._channel = grpc.insecure_channel(server, options=[
+    def __init__(self, server: str = '127.0.0.1:50051', *, timeout_s: Optional[float] = None,
+                 api_key: Optional[str] = None, tls: Optional[Tls] = None):
+        """`timeout_s` is each call's deadline, None for no deadline. `api_key`: where the server
+        has keys. `tls`: None for a plain connection, Tls() for the system's roots."""
+        options = [
             ('grpc.max_receive_message_length', MAX_MESSAGE_BYTES),
             ('grpc.max_send_message_length', MAX_MESSAGE_BYTES),
             ('grpc.enable_http_proxy', 0),
-        ])
+        ]
+        self._call_options = {
+            'timeout': timeout_s,
+            'metadata': (('authorization', f'Bearer {api_key}'),) if api_key else (),
+        }
+        self._channel = (grpc.insecure_channel(server, options) if tls is None else
+                         grpc.secure_channel(server, tls.credentials(), options))
         self._stub = inference_pb2_grpc.InferenceStub(self._channel)
 
     def __enter__(self) -> 'Client':
@@ -178,7 +200,7 @@ class Client:
         """Generates. Options are the fields of GenerateRequest and Sampling: max_tokens,
         temperature, top_p, seed, stop_strings, n, logprobs, ..."""
         request = _generate_request(prompt, options)
-        return Stream(self._stub.Generate(request, timeout=self._timeout_s))
+        return Stream(self._stub.Generate(request, **self._call_options))
 
     def generate(self, prompt: Prompt, **options: Any) -> Iterator[str]:
         """The text of one choice, piece by piece. Options as for stream(), without n."""
@@ -219,7 +241,7 @@ class Client:
         tokens: dict[tuple[int, int], list[Token]] = {}
         scores: dict[tuple[int, int], Continuation] = {}
         try:
-            for reply in self._stub.Score(request, timeout=self._timeout_s):
+            for reply in self._stub.Score(request, **self._call_options):
                 if reply.HasField('tokens'):
                     key = reply.tokens.item, reply.tokens.continuation
                     tokens.setdefault(key, []).extend(map(_token, reply.tokens.tokens))
@@ -248,6 +270,6 @@ class Client:
 
     def _unary(self, call: Any, request: Any) -> Any:
         try:
-            return call(request, timeout=self._timeout_s)
+            return call(request, **self._call_options)
         except grpc.RpcError as error:
             raise _error(error) from None

@@ -1,0 +1,183 @@
+// Keys over the wire: who may call what, how often, and that no log tells a key.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <httplib.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "server/access_control.h"
+#include "tests/server/raw_call.h"
+#include "tests/server/test_server.h"
+
+namespace lssar {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kUser[] = "user-key-of-sixteen";
+constexpr char kAdmin[] = "admin-key-of-sixteen";
+
+class AccessTest : public testing::Test {
+ protected:
+  AccessTest() { Write(Section("alice", kUser) + Section("root", kAdmin, "role = \"admin\"\n")); }
+
+  static std::string Section(const std::string& name, const std::string& key,
+                             const std::string& more = "") {
+    return "[" + name + "]\nkey = \"" + key + "\"\n" + more;
+  }
+
+  // Another file takes its place, as an editor does it.
+  void Write(const std::string& text) const {
+    std::ofstream(path_ + ".next") << text;
+    std::filesystem::rename(path_ + ".next", path_);
+  }
+
+  TestServer::Adjust WithKeys() const {
+    return [this](ServerOptions& options) { options.api_keys = path_; };
+  }
+
+  static Generated GenerateAs(TestServer& server, const std::string& key, int max_tokens = 1) {
+    grpc::ClientContext context;
+    if (!key.empty()) context.AddMetadata("authorization", "Bearer " + key);
+    v1::GenerateRequest request;
+    request.set_text("Hello");
+    request.set_max_tokens(max_tokens);
+    request.set_ignore_eos(true);
+    return Generate(server.Stub(), request, context);
+  }
+
+  static grpc::Status StatsAs(TestServer& server, const std::string& key) {
+    grpc::ClientContext context;
+    if (!key.empty()) context.AddMetadata("authorization", "Bearer " + key);
+    v1::GetStatsReply reply;
+    return server.Stub().GetStats(&context, {}, &reply);
+  }
+
+  const std::string path_ = testing::TempDir() + "/" +
+                            testing::UnitTest::GetInstance()->current_test_info()->name() +
+                            ".keys.toml";
+};
+
+TEST_F(AccessTest, ACallTakesAKnownKeyAndItsRole) {
+  TestServer server({.max_context = 2048}, WithKeys());
+  const Generated none = GenerateAs(server, "");
+  EXPECT_EQ(none.status.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_THAT(none.status.error_message(), HasSubstr("authorization: Bearer KEY"));
+  const Generated unknown = GenerateAs(server, "some-other-key-than-those");
+  EXPECT_EQ(unknown.status.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_THAT(unknown.status.error_message(), Not(HasSubstr("some-other-key")));
+  EXPECT_TRUE(GenerateAs(server, kUser).status.ok());
+  EXPECT_TRUE(GenerateAs(server, kAdmin).status.ok());
+
+  EXPECT_EQ(StatsAs(server, "").error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  const grpc::Status denied = StatsAs(server, kUser);
+  EXPECT_EQ(denied.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_THAT(denied.error_message(), HasSubstr("key alice is a user's"));
+  EXPECT_TRUE(StatsAs(server, kAdmin).ok());
+}
+
+TEST_F(AccessTest, AnotherSchemeIsNoKey) {
+  TestServer server({.max_context = 2048}, WithKeys());
+  grpc::ClientContext context;
+  context.AddMetadata("authorization", std::string("Basic ") + kUser);
+  v1::GetInfoReply reply;
+  EXPECT_EQ(server.Stub().GetInfo(&context, {}, &reply).error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
+}
+
+TEST_F(AccessTest, HealthNeedsNoKeyAndMetricsAnAdmins) {
+  TestServer server({.max_context = 2048}, WithKeys());
+  EXPECT_EQ(CheckHealth(server.NewChannel(), ""), kServing);
+  httplib::Client http("127.0.0.1", server.Server().HttpPort());
+  EXPECT_EQ(http.Get("/healthz")->status, 200);
+  EXPECT_EQ(http.Get("/readyz")->status, 200);
+  const auto none = http.Get("/metrics");
+  EXPECT_EQ(none->status, 401);
+  EXPECT_EQ(none->get_header_value("WWW-Authenticate"), "Bearer");
+  const auto get_as = [&http](const std::string& key) {
+    return http.Get("/metrics", {{"Authorization", "Bearer " + key}});
+  };
+  EXPECT_EQ(get_as(kUser)->status, 403);
+  const auto page = get_as(kAdmin);
+  EXPECT_EQ(page->status, 200);
+  EXPECT_THAT(page->body, HasSubstr("lssar_num_requests_running"));
+}
+
+TEST_F(AccessTest, AChangedFileIsInForceWithoutARestart) {
+  TestServer server({.max_context = 2048}, WithKeys());
+  ASSERT_TRUE(GenerateAs(server, kUser).status.ok());
+  const auto wait_until = [&server](const std::string& key, grpc::StatusCode code) {
+    for (int i = 0; i < 200; ++i) {
+      if (GenerateAs(server, key).status.error_code() == code) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    return false;
+  };
+  Write(Section("alice", "another-key-of-alice"));
+  EXPECT_TRUE(wait_until(kUser, grpc::StatusCode::UNAUTHENTICATED));
+  EXPECT_TRUE(GenerateAs(server, "another-key-of-alice").status.ok());
+  // One that cannot be read changes nothing.
+  Write("[alice\n");
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  EXPECT_TRUE(GenerateAs(server, "another-key-of-alice").status.ok());
+}
+
+TEST_F(AccessTest, ConcurrentCallsOfAKeyAreBoundedAndTheLastOneMakesRoomAtOnce) {
+  Write(Section("alice", kUser, "max-concurrent = 1\n"));
+  TestServer server({.max_context = 2048}, WithKeys());
+  // One after another: none finds the one before still there.
+  for (int i = 0; i < 50; ++i) ASSERT_TRUE(GenerateAs(server, kUser).status.ok()) << i;
+  server.Hold();
+  grpc::ClientContext context;
+  context.AddMetadata("authorization", std::string("Bearer ") + kUser);
+  v1::GenerateRequest request;
+  request.set_text("Hello");
+  const auto reader = server.Stub().Generate(&context, request);
+  v1::GenerateReply reply;
+  ASSERT_TRUE(reader->Read(&reply));
+  const Generated refused = GenerateAs(server, kUser);
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.status.error_message(), HasSubstr("max-concurrent = 1"));
+  server.Release();
+  while (reader->Read(&reply)) {
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_TRUE(GenerateAs(server, kUser).status.ok());
+}
+
+TEST_F(AccessTest, TheRatesOfAKeyCountRequestsAndTokens) {
+  Write(Section("few", kUser, "requests-per-minute = 2\n") +
+        Section("short", kAdmin, "tokens-per-minute = 100\n"));
+  TestServer server({.max_context = 2048}, WithKeys());
+  EXPECT_TRUE(GenerateAs(server, kUser).status.ok());
+  EXPECT_TRUE(GenerateAs(server, kUser).status.ok());
+  const Generated third = GenerateAs(server, kUser);
+  EXPECT_EQ(third.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(third.status.error_message(), HasSubstr("requests-per-minute = 2"));
+  EXPECT_THAT(third.status.error_details(), HasSubstr("google.rpc.RetryInfo"));
+
+  EXPECT_TRUE(GenerateAs(server, kAdmin, 200).status.ok());  // what is inside is never cut
+  EXPECT_THAT(GenerateAs(server, kAdmin).status.error_message(),
+              HasSubstr("tokens-per-minute = 100"));
+}
+
+TEST_F(AccessTest, AFileThatIsNoneEndsTheStart) {
+  ServerOptions options;
+  options.listen = options.http_listen = "";
+  options.log_level = "off";
+  options.api_keys = "/nowhere.toml";
+  EXPECT_EQ(LocalServer::Open(options).status().code(), absl::StatusCode::kNotFound);
+  Write("[alice]\nkey = \"short\"\n");
+  options.api_keys = path_;
+  const absl::Status status = LocalServer::Open(options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("[alice]: key must have 16 to 256"));
+}
+
+}  // namespace
+}  // namespace lssar

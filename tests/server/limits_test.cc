@@ -1,0 +1,179 @@
+// What one client may cost the others: calls, connections, headers, pings, silent peers.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/limits.h"
+#include "tests/server/raw_call.h"
+#include "tests/server/test_server.h"
+
+namespace lssar {
+namespace {
+
+using ::testing::HasSubstr;
+
+v1::GenerateRequest Request(int max_tokens) {
+  v1::GenerateRequest request;
+  request.set_text("Hello");
+  request.set_max_tokens(max_tokens);
+  request.set_ignore_eos(true);
+  return request;
+}
+
+// A call that has begun and is read when asked to.
+class OpenCall {
+ public:
+  explicit OpenCall(v1::Inference::Stub& stub, int max_tokens = 1000)
+      : reader_(stub.Generate(&context_, Request(max_tokens))) {}
+  ~OpenCall() {
+    if (!is_finished_) {
+      context_.TryCancel();
+      reader_->Finish().ok();
+    }
+  }
+  bool Begin() { return reader_->Read(&reply_); }
+  grpc::Status Finish() {
+    while (reader_->Read(&reply_)) {
+    }
+    is_finished_ = true;
+    return reader_->Finish();
+  }
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<v1::GenerateReply>> reader_;
+  v1::GenerateReply reply_;
+  bool is_finished_ = false;
+};
+
+TEST(LimitsTest, OneCallTooManyIsRefusedWithATimeToTryAgain) {
+  TestServer server({.max_context = 2048}, [](ServerOptions& options) { options.max_calls = 2; });
+  server.SetStepMs(20);
+  OpenCall first(server.Stub()), second(server.Stub());
+  ASSERT_TRUE(first.Begin() && second.Begin());
+  const Generated refused = Generate(server.Stub(), Request(1));
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.status.error_message(), HasSubstr("2 calls inside (--max-calls 2)"));
+  EXPECT_THAT(refused.status.error_details(), HasSubstr("google.rpc.RetryInfo"));
+  server.SetStepMs(0);
+  EXPECT_TRUE(first.Finish().ok());
+  EXPECT_TRUE(second.Finish().ok());
+}
+
+// A refusal costs less than the reading of what is refused.
+TEST(LimitsTest, AFullQueueRefusesBeforeItReadsThePrompt) {
+  TestServer server({.max_context = 2048, .max_sequences = 1, .max_queued_requests = 1});
+  server.Hold();
+  OpenCall running(server.Stub());
+  ASSERT_TRUE(running.Begin());
+  OpenCall queued(server.Stub());
+  ASSERT_TRUE(server.WaitFor([](const auto& reply) { return reply.num_queued() == 1; }));
+  v1::GenerateRequest malformed = Request(1);
+  malformed.mutable_sampling()->set_temperature(-1);
+  const Generated refused = Generate(server.Stub(), malformed);
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.status.error_message(), HasSubstr("the queue is full: 1 requests wait"));
+  EXPECT_THAT(refused.status.error_details(), HasSubstr("google.rpc.RetryInfo"));
+  server.Release();
+  EXPECT_TRUE(running.Finish().ok());
+  EXPECT_TRUE(queued.Finish().ok());
+}
+
+TEST(LimitsTest, CallsOfOneConnectionWaitForEachOtherAndNotForOthers) {
+  TestServer server({.max_context = 2048},
+                    [](ServerOptions& options) { options.connection.max_calls = 2; });
+  const auto stub = v1::Inference::NewStub(server.NewChannel());
+  server.SetStepMs(20);
+  OpenCall first(*stub), second(*stub);
+  ASSERT_TRUE(first.Begin() && second.Begin());
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
+  v1::GetInfoReply reply;
+  EXPECT_EQ(stub->GetInfo(&context, {}, &reply).error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(server.Describe().num_running(), 2);  // over another connection
+  server.SetStepMs(0);
+  EXPECT_TRUE(first.Finish().ok());
+  EXPECT_TRUE(second.Finish().ok());
+}
+
+TEST(LimitsTest, HeadersHaveALimit) {
+  TestServer server;
+  for (const size_t num_bytes : {size_t{8 << 10}, size_t{limits::kMaxMetadataBytes}}) {
+    grpc::ClientContext context;
+    context.AddMetadata("x-padding", std::string(num_bytes, 'x'));
+    v1::GetInfoReply reply;
+    const grpc::Status status = server.Stub().GetInfo(&context, {}, &reply);
+    if (num_bytes < limits::kMaxMetadataBytes) {
+      EXPECT_TRUE(status.ok()) << status.error_message();
+    } else {
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    }
+  }
+}
+
+TEST(LimitsTest, AMessageHasALimit) {
+  TestServer server;
+  v1::GenerateRequest request = Request(1);
+  request.set_text(std::string(limits::kMaxMessageBytes + 1, 'x'));
+  const Generated refused = Generate(server.Stub(), request);
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(Generate(server.Stub(), Request(1)).status.ok());
+}
+
+TEST(LimitsTest, AClientThatPingsEverySecondInALongStepIsNoEnemy) {
+  TestServer server;
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 1000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  const auto stub = v1::Inference::NewStub(server.NewChannel(arguments));
+  server.Hold();
+  OpenCall call(*stub, 2);
+  ASSERT_TRUE(call.Begin());
+  // Six pings without a byte of data: three are two more than gRPC forgives.
+  std::this_thread::sleep_for(std::chrono::milliseconds(6500));
+  server.Release();
+  const grpc::Status status = call.Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
+// A peer that speaks HTTP/2 and then is as if its machine had lost power.
+TEST(LimitsTest, ASilentPeerIsNoticedAndItsConnectionClosed) {
+  TestServer server({.max_context = 2048}, [](ServerOptions& options) {
+    options.connection.keepalive_time = absl::Seconds(1);
+    options.connection.keepalive_timeout = absl::Seconds(1);
+  });
+  const int peer = socket(AF_INET, SOCK_STREAM, 0);
+  ASSERT_GE(peer, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(server.Server().Port()));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(connect(peer, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  const timeval timeout = {.tv_sec = 60, .tv_usec = 0};
+  ASSERT_EQ(setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)), 0);
+  // The preface, empty SETTINGS, and the acknowledgement of the server's.
+  const std::string hello = std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") +
+                            std::string("\0\0\0\4\0\0\0\0\0", 9) +
+                            std::string("\0\0\0\4\1\0\0\0\0", 9);
+  ASSERT_EQ(send(peer, hello.data(), hello.size(), MSG_NOSIGNAL), ssize_t(hello.size()));
+  char buffer[4096];
+  ssize_t received = 1;
+  while (received > 0) received = recv(peer, buffer, sizeof(buffer), 0);
+  EXPECT_TRUE(received == 0 || errno == ECONNRESET) << errno;  // closed, not timed out
+  close(peer);
+  EXPECT_TRUE(Generate(server.Stub(), Request(1)).status.ok());
+}
+
+}  // namespace
+}  // namespace lssar
