@@ -33,6 +33,7 @@ test       libgmock-dev                its matchers
 test       libbenchmark-dev            Google Benchmark: tests/bench
 test       libdnnl-dev                 oneDNN: the GEMM peer in tests/bench
 test       python3                     the tidy test, the Python end-to-end test
+test       openssl                     throw-away certificates of the clients' test
 test       python3-grpcio              the Python end-to-end test speaks to a server
 test       python3-protobuf            its messages
 training   python3-torch               PyTorch 1.13: models/training, as its tests run it

@@ -22,7 +22,7 @@ absl::Status NoServer(const std::string& server, bool has_tls) {
   }
   return absl::UnavailableError(absl::StrCat(
       "no server at ", server,
-      " (one with TLS takes --tls); start one with `lssar-server --model DIR`, or use --model DIR "
+      "; start one with `lssar-server --model DIR`, use --tls for one with TLS, or use --model DIR "
       "to run without one"));
 }
 

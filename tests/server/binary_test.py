@@ -46,10 +46,9 @@ def tearDownModule():
 class Server:
     """A running lssar-server on a free port; its log lines are parsed as they come."""
 
-    def __init__(self, *flags):
+    def __init__(self, *flags, listen="127.0.0.1:0"):
         self.process = subprocess.Popen(
-            [SERVER, "--model", MODEL, "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0",
-             *flags],
+            [SERVER, "--model", MODEL, "--listen", listen, "--http-listen", "127.0.0.1:0", *flags],
             stderr=subprocess.PIPE, text=True)
         self.lines = []
         self.events = queue.Queue()
@@ -231,6 +230,37 @@ class EndTest(unittest.TestCase):
         server.process.send_signal(signal.SIGTERM)
         self.assertEqual(server.wait(), 1)
         self.assertLess(time.monotonic() - started, 5)
+
+
+class SecurityTest(unittest.TestCase):
+    """What the log says of keys and of open ports."""
+
+    KEY = "the-key-of-alice-0123456789"
+
+    def test_the_log_names_the_key_and_never_tells_it(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".toml") as keys:
+            keys.write(f'[alice]\nkey = "{self.KEY}"\n')
+            keys.flush()
+            server = Server("--api-keys", keys.name, "--log-level", "debug")
+            metadata = [("authorization", f"Bearer {self.KEY}")]
+            list(server.stub.Generate(greedy(SECRET, 2), metadata=metadata))
+            self.assertEqual(server.wait_for("call")["key"], "alice")
+            for wrong in (f"Bearer {self.KEY}x", f"Basic {self.KEY}", self.KEY):
+                with self.assertRaises(grpc.RpcError) as raised:
+                    list(server.stub.Generate(greedy(SECRET, 2),
+                                              metadata=[("authorization", wrong)]))
+                self.assertEqual(raised.exception.code(), grpc.StatusCode.UNAUTHENTICATED)
+                self.assertEqual(server.wait_for("call")["status"], "UNAUTHENTICATED")
+            self.assertEqual(server.stop(), 0)
+            self.assertFalse(any(self.KEY in line for line in server.lines))
+
+    def test_an_open_port_is_warned_of_and_served(self):
+        server = Server(listen="0.0.0.0:0")
+        warnings = [json.loads(line)["message"] for line in server.lines if '"exposed"' in line]
+        self.assertEqual(len(warnings), 2)
+        self.assertIn("set --tls-cert FILE and --tls-key FILE", warnings[0])
+        self.assertIn("set --api-keys FILE", warnings[1])
+        self.assertEqual(server.stop(), 0)
 
 
 class UsageTest(unittest.TestCase):

@@ -1,0 +1,87 @@
+"""A server with keys and TLS, asked by `lssar` and by the Python package."""
+
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+from lssar_client import Client, LssarError, Tls
+from programs import RunningServer, run_cli
+
+KEY = 'key-of-alice-0123456789'
+ASK = 'generate', 'The river', '--max-tokens', '2'
+
+
+def make_certificates(directory):
+    """ca.pem, and server.pem and client.pem with their keys, signed by it."""
+    def openssl(*arguments):
+        subprocess.run(['openssl', *arguments], cwd=directory, check=True, capture_output=True)
+
+    new_key = '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes'
+    openssl('req', '-x509', *new_key, '-subj', '/CN=ca', '-days', '1', '-keyout', 'ca-key.pem',
+            '-out', 'ca.pem')
+    for name in 'server', 'client':
+        openssl('req', *new_key, '-subj', f'/CN={name}', '-keyout', f'{name}-key.pem', '-out',
+                'request.pem')
+        (directory / 'names').write_text('subjectAltName=DNS:localhost,IP:127.0.0.1\n')
+        openssl('x509', '-req', '-in', 'request.pem', '-CA', 'ca.pem', '-CAkey', 'ca-key.pem',
+                '-CAcreateserial', '-days', '1', '-extfile', 'names', '-out', f'{name}.pem')
+
+
+class SecureClientTest(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        directory = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        make_certificates(directory)
+        cls.ca, cls.cert, cls.key, server_cert, server_key, keys = (
+            str(directory / name) for name in ('ca.pem', 'client.pem', 'client-key.pem',
+                                               'server.pem', 'server-key.pem', 'keys.toml'))
+        pathlib.Path(keys).write_text(f'[alice]\nkey = "{KEY}"\n')
+        cls.server = cls.enterClassContext(RunningServer(
+            '--tls-cert', server_cert, '--tls-key', server_key, '--tls-client-ca', cls.ca,
+            '--api-keys', keys))
+
+    def ask(self, *flags, **extra):
+        return run_cli(*ASK, '--server', self.server.address, *flags, model=False, **extra)
+
+    def test_the_cli_with_certificate_and_key_is_answered(self):
+        tls = '--ca', self.ca, '--cert', self.cert, '--key', self.key
+        by_flag = self.ask(*tls, '--api-key', KEY)
+        self.assertEqual((by_flag.returncode, by_flag.stderr), (0, ''))
+        by_variable = self.ask(*tls, LSSAR_API_KEY=KEY)
+        self.assertEqual(by_variable.returncode, 0)
+        without = self.ask(*tls)
+        self.assertEqual(without.returncode, 1)
+        self.assertIn('authorization: Bearer KEY` (UNAUTHENTICATED)', without.stderr)
+
+    def test_the_cli_says_why_there_is_no_connection(self):
+        plain = self.ask('--api-key', KEY)
+        self.assertEqual(plain.returncode, 1)
+        self.assertIn('--tls', plain.stderr)
+        half = self.ask('--ca', self.ca, '--cert', self.cert)
+        self.assertEqual(half.returncode, 2)
+        self.assertIn('--cert and --key go together', half.stderr)
+        untrusted = self.ask('--tls', '--api-key', KEY)
+        self.assertEqual(untrusted.returncode, 1)
+        self.assertIn('its certificate is not from --ca', untrusted.stderr)
+        spaced = self.ask('--ca', self.ca, '--api-key', 'a b')
+        self.assertEqual(spaced.returncode, 2)
+
+    def test_python(self):
+        tls = Tls(self.ca, self.cert, self.key)
+        with Client(self.server.address, tls=tls, api_key=KEY, timeout_s=60) as client:
+            self.assertTrue(client.complete('The river', max_tokens=2)[0].text)
+            self.assertTrue(client.score('The river', [' is'], priority=1, use_prefix_cache=False))
+        with Client(self.server.address, tls=tls, timeout_s=60) as client:
+            with self.assertRaises(LssarError) as raised:
+                client.get_info()
+            self.assertEqual(raised.exception.code, 'UNAUTHENTICATED')
+        with Client(self.server.address, api_key=KEY, timeout_s=60) as client:
+            with self.assertRaises(LssarError) as raised:
+                client.get_info()
+            self.assertEqual(raised.exception.code, 'UNAVAILABLE')
+
+
+if __name__ == '__main__':
+    unittest.main()
