@@ -17,11 +17,11 @@ def make_certificates(directory):
     def openssl(*arguments):
         subprocess.run(['openssl', *arguments], cwd=directory, check=True, capture_output=True)
 
-    new_key = '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes'
-    openssl('req', '-x509', *new_key, '-subj', '/CN=ca', '-days', '1', '-keyout', 'ca-key.pem',
+    key_flags = '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes'
+    openssl('req', '-x509', *key_flags, '-subj', '/CN=ca', '-days', '1', '-keyout', 'ca-key.pem',
             '-out', 'ca.pem')
     for name in 'server', 'client':
-        openssl('req', *new_key, '-subj', f'/CN={name}', '-keyout', f'{name}-key.pem', '-out',
+        openssl('req', *key_flags, '-subj', f'/CN={name}', '-keyout', f'{name}-key.pem', '-out',
                 'request.pem')
         (directory / 'names').write_text('subjectAltName=DNS:localhost,IP:127.0.0.1\n')
         openssl('x509', '-req', '-in', 'request.pem', '-CA', 'ca.pem', '-CAkey', 'ca-key.pem',
