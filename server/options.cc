@@ -121,7 +121,7 @@ std::vector<Flag> ModelFlags(ModelOptions& options) {
        AssignInt(&engine.max_prefill_chunks, 1, limits::kMaxSequences)},
       {"chunk-tokens", "Limits", "TOKENS",
        absl::StrCat("Prompt tokens of such a step, fewer deep in a long prompt, [1, ",
-                    limits::kMaxStepTokens, "]; default 48"),
+                    limits::kMaxStepTokens, "]; default 32"),
        AssignInt(&engine.chunk_tokens, 1, limits::kMaxStepTokens)},
       {"backend", "Machine", "NAME",
        "What computes: cpu, or reference (slow, double precision); default cpu",

@@ -61,7 +61,7 @@ TEST(OptionsTest, DefaultsAreThoseOfTheHelp) {
   EXPECT_EQ(engine.max_queued_tokens, 0);
   EXPECT_EQ(engine.step_tokens, 512);
   EXPECT_EQ(engine.max_prefill_chunks, 2);
-  EXPECT_EQ(engine.chunk_tokens, 48);
+  EXPECT_EQ(engine.chunk_tokens, 32);
   EXPECT_TRUE(engine.prefix_cache);
   EXPECT_EQ(engine.page_tokens, 64);
   EXPECT_EQ(engine.kv_type, DType::kF16);
@@ -80,7 +80,7 @@ TEST(OptionsTest, EveryFlagReachesItsOption) {
                                   "--kv-type=fp32",
                                   "--max-queued-tokens=102400",
                                   "--max-prefill-chunks=4",
-                                  "--chunk-tokens=32",
+                                  "--chunk-tokens=40",
                                   "--prefix-cache=off",
                                   "--kv-memory=512M",
                                   "--weights=bf16",
@@ -105,7 +105,7 @@ TEST(OptionsTest, EveryFlagReachesItsOption) {
   EXPECT_EQ(engine.step_tokens, 128);
   EXPECT_EQ(engine.max_queued_tokens, 102400);
   EXPECT_EQ(engine.max_prefill_chunks, 4);
-  EXPECT_EQ(engine.chunk_tokens, 32);
+  EXPECT_EQ(engine.chunk_tokens, 40);
   EXPECT_FALSE(engine.prefix_cache);
   EXPECT_EQ(engine.page_tokens, 32);
   EXPECT_EQ(engine.kv_type, DType::kF32);
