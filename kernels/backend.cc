@@ -1,13 +1,32 @@
 #include "kernels/backend.h"
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_backend.h"
+#if LSSAR_WITH_CUDA
+#include "kernels/cuda/device/device_backend.h"
+#endif
 #include "kernels/reference/reference_backend.h"
 
 namespace lssar {
 namespace {
 
 constexpr int kMaxThreads = 1024;
+
+// "cuda" | "cuda:N"
+absl::StatusOr<std::unique_ptr<Backend>> MakeCuda(const BackendOptions& options) {
+  int device_idx = 0;
+  if (options.name != "cuda" && !absl::SimpleAtoi(options.name.substr(5), &device_idx)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "backend is \"", options.name, "\": the device must be a number, as in cuda:0"));
+  }
+#if LSSAR_WITH_CUDA
+  return MakeDeviceBackend(device_idx);
+#else
+  return absl::FailedPreconditionError(
+      "this build has no cuda backend: build with LSSAR_WITH_CUDA=ON");
+#endif
+}
 
 }  // namespace
 
@@ -23,8 +42,9 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& optio
     return MakeReferenceBackend();
   }
   if (options.name == "cpu") return MakeCpuBackend(options);
-  return absl::InvalidArgumentError(
-      absl::StrCat("backend is \"", options.name, "\", must be \"cpu\" or \"reference\""));
+  if (options.name == "cuda" || options.name.starts_with("cuda:")) return MakeCuda(options);
+  return absl::InvalidArgumentError(absl::StrCat("backend is \"", options.name,
+                                                 "\", must be \"cpu\", \"cuda\" or \"reference\""));
 }
 
 }  // namespace lssar

@@ -1,4 +1,4 @@
-// The machine that runs the ops: reference (double accumulators, the definition), cpu, later cuda.
+// The machine that runs the ops: reference (double accumulators, the definition), cpu, cuda.
 #ifndef LSSAR_KERNELS_BACKEND_H_
 #define LSSAR_KERNELS_BACKEND_H_
 
@@ -50,12 +50,19 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  virtual std::string_view Name() const = 0;  // "reference" | "cpu"
+  virtual std::string_view Name() const = 0;  // "reference" | "cpu" | "cuda"
   virtual std::string Describe() const = 0;   // for logs: "cpu AVX3_DL, 2 threads"
   virtual int NumThreads() const = 0;
 
   // UNIMPLEMENTED with a sentence that names kind and what this build computes; OK otherwise.
   virtual absl::Status CheckAttention(const AttentionSpec& spec) const = 0;
+
+  // Makes of `layout` one that this backend keeps its pages in: sets the order of K.
+  // UNIMPLEMENTED with a sentence that names type or head_dim and what this backend computes.
+  virtual absl::Status FitLayout(KvLayout& layout) const {
+    layout.key_order = KeyOrder::kDimMajor;
+    return absl::OkStatus();
+  }
 
   // RESOURCE_EXHAUSTED when the machine has not that much memory.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t num_bytes) = 0;
@@ -81,7 +88,7 @@ class Backend {
 };
 
 struct BackendOptions {
-  std::string name = "cpu";  // "cpu" | "reference"
+  std::string name = "cpu";  // "cpu" | "reference" | "cuda" | "cuda:N", N being the device
   int num_threads = 0;       // 0: one per core this process may run on
   // Restricts the cpu backend to one instruction set by Highway's name ("AVX2", "AVX3", "SSE4",
   // ...); empty: the best this machine has. For tests and for comparing.
@@ -90,7 +97,9 @@ struct BackendOptions {
 
 // Errors  INVALID_ARGUMENT: unknown name, num_threads out of [0, 1024], an instruction set that
 // this
-//         machine or build does not have (the message lists those it has).
+//         machine or build does not have (the message lists those it has), no CUDA device N;
+//         FAILED_PRECONDITION: cuda in a build without it, or on a machine without a device, or
+//         with a driver or a device too old for this build
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);
 
 }  // namespace lssar

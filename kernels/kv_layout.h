@@ -6,10 +6,14 @@
 //   K  [layer][page][head][dim][slot]     dim-major: 16 keys of one dim are one vector load, so a
 //                                         score is a plain multiply-add over dim with no
 //                                         horizontal sum, and a page is a ready GEMM panel
+//   or [layer][page][head][slot][dim]     slot-major: a tensor core's operand wants a key's
+//                                         neighbouring dims, and a warp writes a key in one piece
 //   V  [layer][page][head][slot][dim]     slot-major: a surviving V row is one contiguous read
 //
-// An int8 element stands for itself times the scale of its token and head. Each [dim][slot] block
-// of K and [slot][dim] block of V is followed by its page_tokens scales in fp32, slot by slot.
+// The backend that runs on the pools chooses the order of K (Backend::FitLayout).
+//
+// An int8 element stands for itself times the scale of its token and head. Each block of K and of V
+// is followed by its page_tokens scales in fp32, slot by slot.
 #ifndef LSSAR_KERNELS_KV_LAYOUT_H_
 #define LSSAR_KERNELS_KV_LAYOUT_H_
 
@@ -25,6 +29,8 @@ namespace lssar {
 inline constexpr int kMinPageTokens = 16;
 inline constexpr int kMaxPageTokens = 256;
 
+enum class KeyOrder : uint8_t { kDimMajor, kSlotMajor };
+
 struct KvLayout {
   int num_layers = 0;
   int num_heads = 0;
@@ -32,6 +38,7 @@ struct KvLayout {
   int page_tokens = 64;
   int num_pages = 0;
   DType dtype = DType::kF16;
+  KeyOrder key_order = KeyOrder::kDimMajor;
 
   // Elements of one (layer, page, head) block of K, and of V.
   constexpr size_t BlockElements() const { return size_t(page_tokens) * size_t(head_dim); }
@@ -49,7 +56,8 @@ struct KvLayout {
 
   // Index, in elements, inside a block.
   constexpr size_t KeyIndex(int slot, int dim) const {
-    return size_t(dim) * size_t(page_tokens) + size_t(slot);
+    return key_order == KeyOrder::kDimMajor ? size_t(dim) * size_t(page_tokens) + size_t(slot)
+                                            : ValueIndex(slot, dim);
   }
   constexpr size_t ValueIndex(int slot, int dim) const {
     return size_t(slot) * size_t(head_dim) + size_t(dim);

@@ -54,7 +54,7 @@ inline KvRow KeyRow(const KvView& kv, size_t block, int slot) {
   return {.dtype = kv.layout.dtype,
           .pool = kv.k,
           .first = block + kv.layout.KeyIndex(slot, 0),
-          .stride = static_cast<size_t>(kv.layout.page_tokens),
+          .stride = kv.layout.KeyIndex(0, 1) - kv.layout.KeyIndex(0, 0),
           .scale = ScaleAt(kv.layout, kv.k, block, slot)};
 }
 inline KvRow ValueRow(const KvView& kv, size_t block, int slot) {

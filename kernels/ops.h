@@ -117,7 +117,8 @@ struct AttentionCounters {
 //           out does not alias q; spec accepted by Backend::CheckAttention
 // Ensures   keys at or beyond the row's N never reach a result: stale page tails cannot leak, not
 //           even as NaN
-// Accuracy  against reference over the same pages: max |d| <= 2e-5 max(1, p / 15) max|v|;
+// Accuracy  against reference over the same pages: max |d| <= 2e-5 max(1, p / 15) max|v|, 5e-4 on
+//           cuda, where weights are rounded to what tensor cores take;
 //           reference over fp16 pages against fp32 pages: 1e-3 max|v|; over int8 pages 1e-2 max|v|
 //           in rows of more than 64 keys, some of them near q, or where p = 1; a near tie of keys
 //           that is sharpened moves by more: on random keys 0.03 max|v| at p = 3, 0.12 at 15
@@ -130,8 +131,8 @@ struct AttentionArgs {
   const float* q = nullptr;
   KvView kv;
   float* out = nullptr;
-  // One element for each of rows->sequences, added to; nullable. A request's own counts come from
-  // here: a share of the whole step's would be a guess.
+  // One element for each of rows->sequences, added to by the end of the next Synchronize; nullable.
+  // A request's own counts come from here: a share of the whole step's would be a guess.
   AttentionCounters* counters = nullptr;
 };
 

@@ -6,6 +6,8 @@
 namespace lssar {
 
 absl::StatusOr<PagePool> MakePagePool(KvLayout layout, int num_tokens, Backend* backend) {
+  const absl::Status fits = backend->FitLayout(layout);
+  if (!fits.ok()) return fits;
   layout.num_pages = layout.PagesFor(num_tokens);
   PagePool pool;
   for (std::unique_ptr<Buffer>* buffer : {&pool.k, &pool.v}) {

@@ -39,6 +39,8 @@ absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const ModelConfig& conf
                   .head_dim = config.HeadDim(),
                   .page_tokens = options.page_tokens,
                   .dtype = options.kv_type};
+  const absl::Status fits = backend->FitLayout(layout);
+  if (!fits.ok()) return fits;
   const auto page_bytes = int64_t(layout.PageBytes());
   const int64_t pages_needed = layout.PagesFor(options.max_context);
   const PoolSize pool = ChoosePoolSize(options, pages_needed * page_bytes);

@@ -475,6 +475,7 @@ void AttentionOnCpu(const AttentionArgs& args, ThreadPool& pool, Scratch& scratc
   LSSAR_CHECK(args.rows != nullptr && args.q != nullptr && args.out != nullptr);
   LSSAR_CHECK(args.q != args.out);
   LSSAR_CHECK(layout.head_dim >= 1 && layout.num_heads >= 1);
+  LSSAR_CHECK(layout.key_order == KeyOrder::kDimMajor);
   LSSAR_CHECK(args.layer >= 0 && args.layer < layout.num_layers);
   LSSAR_CHECK(std::has_single_bit(static_cast<unsigned>(layout.page_tokens)));
   LSSAR_CHECK(layout.page_tokens >= kMinPageTokens && layout.page_tokens <= kMaxPageTokens);

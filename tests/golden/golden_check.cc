@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include "kernels/backend.h"
+#include "kernels/cuda/emulation/emulated_backend.h"
 #include "nlohmann/json.hpp"
 #include "tests/golden/golden_case.h"
 
@@ -64,9 +65,14 @@ nlohmann::json AsJson(const Outcome& o, const std::string& backend) {
   return row;
 }
 
+absl::StatusOr<std::unique_ptr<Backend>> MakeChosenBackend(const BackendOptions& options) {
+  if (options.name == "cuda-emulated") return MakeEmulatedBackend();
+  return MakeBackend(options);
+}
+
 int Check(const Options& options) {
   const std::optional<DType> kv_type = ParseDType(options.kv);
-  absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend(options.backend);
+  absl::StatusOr<std::unique_ptr<Backend>> backend = MakeChosenBackend(options.backend);
   absl::StatusOr<std::vector<GoldenCase>> cases = ReadGoldenIndex(options.directory);
   if (!backend.ok() || !cases.ok()) {
     const absl::Status status = backend.ok() ? cases.status() : backend.status();
@@ -120,9 +126,11 @@ int Main(int argc, char** argv) {
       "Exit code: 0 no case failed (kinds that this build refuses are printed and counted, and do\n"
       "not fail the run), 1 a case failed, 2 usage.");
   app.add_option("DIR", options.directory, "folder with index.json")->required();
-  app.add_option("--backend", options.backend.name, "reference or cpu")->capture_default_str();
+  app.add_option("--backend", options.backend.name,
+                 "reference, cpu, cuda, cuda:N, or cuda-emulated: the GPU's kernels on the host")
+      ->capture_default_str();
   app.add_option("--kv", options.kv, "element type of the K/V pages")
-      ->check(CLI::IsMember({"fp32", "fp16", "int8"}))
+      ->check(CLI::IsMember({"fp32", "fp16", "bf16", "int8"}))
       ->capture_default_str();
   app.add_option("--page-tokens", options.page_tokens, "tokens of a page")
       ->check(CLI::IsMember({16, 32, 64, 128, 256}))

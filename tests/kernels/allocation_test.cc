@@ -36,6 +36,7 @@ TEST(AllocationTest, WarmAttentionAndRopeWriteAllocateNothing) {
   const std::vector<SequenceRows> sequences{
       {.num_rows = 50, .first_position = 100, .pages = kv.Pages(0)},
       {.first_row = 50, .num_rows = 1, .first_position = kTokens - 1, .pages = kv.Pages(0)}};
+  const KvView view = kv.Upload();
   const RaggedRows rows{.num_rows = 51, .sequences = sequences};
   Floats qkv(*backend, RandomFloats(51 * 3 * kHeads * kDim, 2));
   Floats rope(*backend, std::vector<float>(51 * kDim, 0.5f));
@@ -46,13 +47,13 @@ TEST(AllocationTest, WarmAttentionAndRopeWriteAllocateNothing) {
                         .layer = kCaseLayer,
                         .qkv = qkv.Address(),
                         .rope = rope.Address(),
-                        .kv = kv.View(),
+                        .kv = view,
                         .q = q.Address()});
     backend->Attention({.rows = &rows,
                         .layer = kCaseLayer,
                         .spec = {},
                         .q = q.Address(),
-                        .kv = kv.View(),
+                        .kv = view,
                         .out = out.Address()});
   };
   const auto heap_bytes = [] { return mallinfo2().uordblks + mallinfo2().hblkhd; };

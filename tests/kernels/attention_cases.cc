@@ -62,8 +62,9 @@ SequenceVectors::SequenceVectors(int tokens, int heads, int dim, uint32_t seed, 
 }
 
 PagedKv::PagedKv(Backend& backend, const std::vector<const SequenceVectors*>& sequences,
-                 int page_tokens, DType dtype) {
-  KvLayout& layout = view_.layout;
+                 int page_tokens, DType dtype)
+    : backend_(backend) {
+  KvLayout& layout = layout_;
   layout = {.num_layers = kCaseLayer + 1,
             .num_heads = sequences.front()->num_heads,
             .head_dim = sequences.front()->head_dim,
@@ -76,6 +77,7 @@ PagedKv::PagedKv(Backend& backend, const std::vector<const SequenceVectors*>& se
       pages_.back().push_back(layout.num_pages++);
     }
   }
+  LSSAR_CHECK(backend.FitLayout(layout).ok());
   // Scattered: ids are dealt in an order that is neither the tokens' nor the sequences'.
   std::vector<int32_t> ids;
   for (int i = 0; i < layout.num_pages; ++i) ids.push_back(i);
@@ -84,13 +86,11 @@ PagedKv::PagedKv(Backend& backend, const std::vector<const SequenceVectors*>& se
     for (int32_t& page : pages) page = ids[static_cast<size_t>(page)];
   }
 
-  k_ = *backend.Allocate(layout.PoolBytes());
-  v_ = *backend.Allocate(layout.PoolBytes());
-  view_.k = k_->Address();
-  view_.v = v_->Address();
+  k_pool_ = *backend.Allocate(layout.PoolBytes());
+  v_pool_ = *backend.Allocate(layout.PoolBytes());
   // In every element type, bytes of all ones are NaN; of int8 they are -1, and the scales are NaN.
-  std::memset(view_.k, 0xFF, layout.PoolBytes());
-  std::memset(view_.v, 0xFF, layout.PoolBytes());
+  k_.assign(layout.PoolBytes(), '\xFF');
+  v_ = k_;
   for (size_t s = 0; s < sequences.size(); ++s) {
     const SequenceVectors& from = *sequences[s];
     const size_t dim = static_cast<size_t>(from.head_dim);
@@ -104,17 +104,25 @@ PagedKv::PagedKv(Backend& backend, const std::vector<const SequenceVectors*>& se
   }
 }
 
+KvView PagedKv::Upload() const {
+  LSSAR_CHECK(backend_.CopyIn(k_pool_->Address(), k_.data(), k_.size()).ok());
+  LSSAR_CHECK(backend_.CopyIn(v_pool_->Address(), v_.data(), v_.size()).ok());
+  return {.layout = layout_, .k = k_pool_->Address(), .v = v_pool_->Address()};
+}
+
 size_t PagedKv::Block(size_t sequence, int position, int head) const {
-  const int page = pages_[sequence][static_cast<size_t>(position / view_.layout.page_tokens)];
-  return view_.layout.BlockIndex(kCaseLayer, page, head);
+  const int page = pages_[sequence][static_cast<size_t>(position / layout_.page_tokens)];
+  return layout_.BlockIndex(kCaseLayer, page, head);
 }
 
-KvRow PagedKv::Key(size_t sequence, int position, int head) const {
-  return KeyRow(view_, Block(sequence, position, head), position % view_.layout.page_tokens);
+KvRow PagedKv::Key(size_t sequence, int position, int head) {
+  return KeyRow({.layout = layout_, .k = k_.data(), .v = v_.data()},
+                Block(sequence, position, head), position % layout_.page_tokens);
 }
 
-KvRow PagedKv::Value(size_t sequence, int position, int head) const {
-  return ValueRow(view_, Block(sequence, position, head), position % view_.layout.page_tokens);
+KvRow PagedKv::Value(size_t sequence, int position, int head) {
+  return ValueRow({.layout = layout_, .k = k_.data(), .v = v_.data()},
+                  Block(sequence, position, head), position % layout_.page_tokens);
 }
 
 std::vector<float> Attend(Backend& backend, const AttentionSpec& spec,
@@ -142,7 +150,7 @@ std::vector<float> Attend(Backend& backend, const AttentionSpec& spec,
                      .layer = kCaseLayer,
                      .spec = spec,
                      .q = q_floats.Address(),
-                     .kv = kv.View(),
+                     .kv = kv.Upload(),
                      .out = out.Address(),
                      .counters = counters != nullptr ? counters->data() : nullptr});
   LSSAR_CHECK(backend.Synchronize().ok());

@@ -35,26 +35,30 @@ struct SequenceVectors {
   size_t RowFloats() const { return size_t(num_heads) * size_t(head_dim); }
 };
 
-// Pages of all sequences in one pool, in scattered order. Whatever no token of theirs wrote, the
-// slots past the last token above all, is NaN: elements of int8 by their scales.
+// Pages of all sequences in one pool, in scattered order, kept on the host and copied to the
+// backend whenever Attend runs. Whatever no token of theirs wrote, the slots past the last token
+// above all, is NaN: elements of int8 by their scales.
 class PagedKv {
  public:
   PagedKv(Backend& backend, const std::vector<const SequenceVectors*>& sequences, int page_tokens,
           DType dtype);
 
-  const KvView& View() const { return view_; }
+  // In the backend's memory, as it is now.
+  KvView Upload() const;
   std::span<const int32_t> Pages(size_t sequence) const { return pages_[sequence]; }
 
   // One token's key and value of one head; `position` may lie past the last token, inside the last
   // page.
-  KvRow Key(size_t sequence, int position, int head) const;
-  KvRow Value(size_t sequence, int position, int head) const;
+  KvRow Key(size_t sequence, int position, int head);
+  KvRow Value(size_t sequence, int position, int head);
 
  private:
   size_t Block(size_t sequence, int position, int head) const;
 
-  KvView view_;
-  std::unique_ptr<Buffer> k_, v_;
+  Backend& backend_;
+  KvLayout layout_;
+  std::vector<char> k_, v_;
+  std::unique_ptr<Buffer> k_pool_, v_pool_;
   std::vector<std::vector<int32_t>> pages_;
 };
 

@@ -22,11 +22,24 @@ void ExpectRefused(const BackendOptions& options, const std::string& said) {
 
 TEST(BackendTest, RefusesWhatIsNotThere) {
   ExpectRefused({.name = "tpu"}, "\"tpu\"");
+  ExpectRefused({.name = "cuda:one"}, "\"cuda:one\"");
   ExpectRefused({.num_threads = -1}, "-1");
   ExpectRefused({.num_threads = 1025}, "[0, 1024]");
   ExpectRefused({.instruction_set = "MMX"}, "\"MMX\"");
   ExpectRefused({.instruction_set = "MMX"}, InstructionSets().front());
   ExpectRefused({.name = "reference", .instruction_set = "AVX2"}, "cpu backend");
+}
+
+// A machine without a GPU, or a build without CUDA, says so; with both there is a device 0, and no
+// device 1000.
+TEST(BackendTest, CudaWhereItIs) {
+  const auto backend = MakeBackend({.name = "cuda"});
+  if (backend.ok()) {
+    EXPECT_EQ((*backend)->Name(), "cuda");
+    ExpectRefused({.name = "cuda:1000"}, "device 1000 does not exist");
+  } else {
+    EXPECT_EQ(backend.status().code(), absl::StatusCode::kFailedPrecondition) << backend.status();
+  }
 }
 
 TEST(BackendTest, SaysWhatItIs) {
@@ -50,15 +63,18 @@ TEST(BackendTest, BuffersAreAlignedAndZero) {
       EXPECT_EQ(content, zeros);
       content.assign(num_bytes, 'y');
       ASSERT_TRUE(backend->CopyIn(buffer->Address(), content.data(), num_bytes).ok());
-      EXPECT_EQ(buffer->As<char>()[num_bytes - 1], 'y');
+      char last = 0;
+      ASSERT_TRUE(backend->CopyOut(&last, buffer->As<char>() + num_bytes - 1, 1).ok());
+      EXPECT_EQ(last, 'y');
     }
   }
 }
 
 TEST(BackendTest, MemoryThatIsNotThere) {
-  const std::unique_ptr<Backend> backend = *MakeBackend({});
-  const absl::Status status = backend->Allocate(size_t{1} << 60).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  for (const std::unique_ptr<Backend>& backend : AllBackends()) {
+    const absl::Status status = backend->Allocate(size_t{1} << 60).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  }
 }
 
 TEST(FloatBitsTest, Fp16RoundTrips) {

@@ -17,6 +17,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/check.h"
+#include "kernels/cuda/emulation/emulated_backend.h"
 #include "kernels/float_bits.h"
 #include "kernels/quantize.h"
 
@@ -25,16 +26,22 @@ namespace lssar {
 // An array of floats as ops want it: aligned.
 class Floats {
  public:
-  Floats(Backend& backend, const std::vector<float>& values) : size_(values.size()) {
+  Floats(Backend& backend, const std::vector<float>& values)
+      : backend_(backend), size_(values.size()) {
     auto buffer = backend.Allocate(std::max<size_t>(1, size_) * sizeof(float));
     LSSAR_CHECK(buffer.ok());
     buffer_ = *std::move(buffer);
-    if (size_ > 0) std::memcpy(buffer_->Address(), values.data(), size_ * sizeof(float));
+    LSSAR_CHECK(backend.CopyIn(Address(), values.data(), size_ * sizeof(float)).ok());
   }
   float* Address() { return buffer_->As<float>(); }
-  std::vector<float> Values() { return {Address(), Address() + size_}; }
+  std::vector<float> Values() {
+    std::vector<float> values(size_);
+    LSSAR_CHECK(backend_.CopyOut(values.data(), Address(), size_ * sizeof(float)).ok());
+    return values;
+  }
 
  private:
+  Backend& backend_;
   std::unique_ptr<Buffer> buffer_;
   size_t size_;
 };
@@ -56,13 +63,32 @@ inline std::vector<std::string> InstructionSets() {
   return names;
 }
 
-// reference, then the cpu at every instruction set of this machine.
+// reference, the cpu at every instruction set of this machine, the GPU's kernels on the host (with
+// and without clusters), and the GPU where there is one. Names that gtest allows.
+inline std::vector<std::string> BackendNames() {
+  std::vector<std::string> names = InstructionSets();
+  names.insert(names.begin(), "reference");
+  names.insert(names.end(), {"CUDA_EMULATED", "CUDA_EMULATED_SM80"});
+  if (MakeBackend({.name = "cuda"}).ok()) names.emplace_back("CUDA");
+  return names;
+}
+
+inline bool IsCuda(const std::string& name) { return name.starts_with("CUDA"); }
+
+inline std::unique_ptr<Backend> MakeNamed(const std::string& name) {
+  if (name == "CUDA_EMULATED") return MakeEmulatedBackend();
+  if (name == "CUDA_EMULATED_SM80") return MakeEmulatedBackend(80);
+  if (name == "reference" || name == "CUDA") {
+    auto backend = MakeBackend({.name = name == "CUDA" ? "cuda" : name});
+    LSSAR_CHECK(backend.ok());
+    return *std::move(backend);
+  }
+  return MakeCpu(2, name);
+}
+
 inline std::vector<std::unique_ptr<Backend>> AllBackends() {
   std::vector<std::unique_ptr<Backend>> backends;
-  auto reference = MakeBackend({.name = "reference", .instruction_set = ""});
-  LSSAR_CHECK(reference.ok());
-  backends.push_back(*std::move(reference));
-  for (const std::string& name : InstructionSets()) backends.push_back(MakeCpu(2, name));
+  for (const std::string& name : BackendNames()) backends.push_back(MakeNamed(name));
   return backends;
 }
 

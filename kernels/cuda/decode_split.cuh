@@ -1,0 +1,332 @@
+// One split of one row in the hands of one warp: Score and Weigh of a decode step.
+#ifndef LSSAR_KERNELS_CUDA_DECODE_SPLIT_CUH_
+#define LSSAR_KERNELS_CUDA_DECODE_SPLIT_CUH_
+
+#include "kernels/cuda/attention_math.cuh"
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/head_pages.cuh"
+#include "kernels/cuda/instructions.cuh"
+#include "kernels/cuda/kernel_args.h"
+
+namespace lssar::LSSAR_CUDA_NAMESPACE {
+
+// Keys that one product takes of V: also the smallest page.
+inline constexpr int kGroupKeys = 16;
+inline constexpr int kGroupsOfSplit = kCudaSplitKeys / kGroupKeys;
+inline constexpr int kKeysOfLane = kCudaSplitKeys / kWarpThreads;
+
+constexpr int LargerOf(int a, int b) { return a > b ? a : b; }
+
+// A warp's own shared memory.
+template <typename E, int kDim>
+struct WarpMemory {
+  static constexpr int kRowBytes = kDim * E::kBytes;
+  static constexpr int kStages = 4;
+  // As many keys in flight as make some 4 KiB to a stage.
+  static constexpr int kStageKeys = kRowBytes <= 128 ? 32 : 16;
+  static constexpr int kKeyStageBytes =
+      kStageKeys * (kRowBytes + (E::kHasScales ? static_cast<int>(sizeof(float)) : 0));
+  // 16 bytes more than a row: then no two of 8 rows start in the same bank.
+  static constexpr int kValueStride = kRowBytes + 16;
+  static constexpr int kValueStageBytes = kGroupKeys * kValueStride;
+  static constexpr int kWideStride = kDim * 2 + 16;
+  static constexpr int kWideBytes = E::kHasScales ? kGroupKeys * kWideStride : 0;
+
+  static constexpr int kBarriers = 0;  // [kStages], 8 bytes each
+  static constexpr int kWeights = kBarriers + kStages * 8 + 96;
+  static constexpr int kWide = kWeights + kCudaSplitKeys * 4;
+  static constexpr int kStage = kWide + kWideBytes;
+  static constexpr int kBytes =
+      (kStage + kStages * LargerOf(kKeyStageBytes, kValueStageBytes) + 127) / 128 * 128;
+
+  unsigned char* base;
+
+  LSSAR_DEVICE uint64_t* Barrier(int i) const {
+    return reinterpret_cast<uint64_t*>(base + kBarriers) + i;
+  }
+  LSSAR_DEVICE unsigned* Weights() const { return reinterpret_cast<unsigned*>(base + kWeights); }
+  LSSAR_DEVICE unsigned char* Wide() const { return base + kWide; }
+  LSSAR_DEVICE unsigned char* KeyStage(int i) const { return base + kStage + i * kKeyStageBytes; }
+  LSSAR_DEVICE float* KeyScales(int i) const {
+    return reinterpret_cast<float*>(KeyStage(i) + kStageKeys * kRowBytes);
+  }
+  LSSAR_DEVICE unsigned char* ValueStage(int i) const {
+    return base + kStage + i * kValueStageBytes;
+  }
+};
+
+// Keys on their way to a warp, some stages ahead of their use: by the copy engine, which one lane
+// asks for whole runs of a page and which reports to a barrier (kBulk), or by all lanes, 16 bytes a
+// piece.
+template <typename E, int kDim, bool kBulk>
+class KeyStream {
+ public:
+  using Memory = WarpMemory<E, kDim>;
+
+  LSSAR_DEVICE explicit KeyStream(const Memory& memory) : memory_(memory) {
+    if (!kBulk) return;
+    if (LaneIdx() == 0) {
+      for (int i = 0; i < Memory::kStages; ++i) InitBarrier(memory_.Barrier(i), 1);
+      FenceBarrierInit();
+    }
+    SyncWarp();
+  }
+
+  // Starts on keys [first, first + kStageKeys) of those before `end`; none if there are none.
+  LSSAR_DEVICE void Start(const HeadPages<E, kDim>& pages, int first, int end) {
+    const int stage = num_started_ % Memory::kStages;
+    ++num_started_;
+    const int stage_end = first + Memory::kStageKeys;
+    // Whole groups: what lies behind the last key is memory of the same page.
+    for (int key = first; key < stage_end && key < end;) {
+      const int run =
+          pages.RunLength(key) < stage_end - key ? pages.RunLength(key) : stage_end - key;
+      CopyRun(pages, key, run, stage, key - first);
+      key += run;
+    }
+    if (!kBulk) {
+      CloseCopyGroup();
+    } else if (LaneIdx() == 0) {
+      Arrive(memory_.Barrier(stage));
+    }
+  }
+
+  // In place of Start where no keys are left: a stage's wait counts the groups behind it.
+  LSSAR_DEVICE void Skip() {
+    if (!kBulk) CloseCopyGroup();
+  }
+
+  // The oldest stage that was not waited for yet. Ends with the warp in step.
+  LSSAR_DEVICE int Wait() {
+    const int stage = num_taken_ % Memory::kStages;
+    if (kBulk) {
+      WaitForBarrier(memory_.Barrier(stage),
+                     static_cast<unsigned>(num_taken_ / Memory::kStages % 2));
+    } else {
+      WaitForCopyGroups<Memory::kStages - 1>();
+    }
+    ++num_taken_;
+    SyncWarp();
+    return stage;
+  }
+
+  // Nothing is under way afterwards. Every stage was waited for.
+  LSSAR_DEVICE void Drain() {
+    if (!kBulk) WaitForCopyGroups<0>();
+    SyncWarp();
+  }
+
+ private:
+  LSSAR_DEVICE void CopyRun(const HeadPages<E, kDim>& pages, int key, int run, int stage, int at) {
+    unsigned char* to = memory_.KeyStage(stage) + at * Memory::kRowBytes;
+    Copy(to, pages.Key(key), run * Memory::kRowBytes, stage);
+    if constexpr (E::kHasScales) {
+      Copy(memory_.KeyScales(stage) + at, pages.KeyScale(key),
+           run * static_cast<int>(sizeof(float)), stage);
+    }
+  }
+
+  LSSAR_DEVICE void Copy(void* to, const void* from, int num_bytes, int stage) {
+    if constexpr (kBulk) {
+      if (LaneIdx() != 0) return;
+      ExpectBytes(memory_.Barrier(stage), static_cast<unsigned>(num_bytes));
+      BulkCopy(to, from, static_cast<unsigned>(num_bytes), memory_.Barrier(stage));
+    } else {
+      for (int at = LaneIdx() * 16; at < num_bytes; at += kWarpThreads * 16) {
+        CopyAsync16(static_cast<char*>(to) + at, static_cast<const char*>(from) + at, true);
+      }
+    }
+  }
+
+  Memory memory_;
+  int num_started_ = 0;
+  int num_taken_ = 0;
+};
+
+struct SplitStats {
+  double sum = 0;  // of softplus scores
+  float max = kLowestScore;
+};
+
+// Score: K of one split, once. scores[i]: what stage 1 keeps of key split * kCudaSplitKeys + i, in
+// shared or device memory; 0 beyond the row's last key.
+template <typename E, int kDim, bool kBulk>
+LSSAR_DEVICE SplitStats ScoreSplit(const RowWork<E, kDim>& work, const QueryRows<E, kDim>& q,
+                                   KeyStream<E, kDim, kBulk>& stream,
+                                   const WarpMemory<E, kDim>& memory, int split, float* scores) {
+  using Memory = WarpMemory<E, kDim>;
+  const int lane = LaneIdx();
+  const int first = split * kCudaSplitKeys;
+  const int last = first + kCudaSplitKeys;
+  const int end = work.num_keys < last ? work.num_keys : last;
+  const float scale = static_cast<float>(ScoreScale(work.args, work.num_keys)) * q.inverse[0];
+  const int num_stages = (end - first + Memory::kStageKeys - 1) / Memory::kStageKeys;
+
+  const auto start = [&](int i) {
+    if (i < num_stages) {
+      stream.Start(work.pages, first + i * Memory::kStageKeys, end);
+    } else {
+      stream.Skip();
+    }
+  };
+  for (int i = 0; i < Memory::kStages - 1; ++i) start(i);
+  for (int i = 0; i < num_stages; ++i) {
+    start(i + Memory::kStages - 1);
+    const int stage = stream.Wait();
+    for (int n = 0; n < Memory::kStageKeys; n += 8) {
+      const int at = i * Memory::kStageKeys + n;  // in the split
+      if (first + at >= end) break;
+      float c[4];
+      q.Dot(memory.KeyStage(stage) + (n + lane / 4) * Memory::kRowBytes, c);
+      if (lane < 4) {  // only row 0 is a row
+        for (int j = 0; j < 2; ++j) {
+          if (E::kHasScales) c[j] *= memory.KeyScales(stage)[n + 2 * lane + j];
+          scores[at + 2 * lane + j] = c[j] * scale;
+        }
+      }
+    }
+    SyncWarp();
+  }
+  stream.Drain();
+
+  float sum = 0, max = kLowestScore;
+  for (int i = 0; i < kKeysOfLane; ++i) {
+    const int at = lane + i * kWarpThreads;
+    float score = 0;
+    if (first + at < end) {
+      score = StageOne(work.args, scores[at]);
+      sum += score;
+      max = fmaxf(max, score);
+    }
+    scores[at] = score;
+  }
+  for (int mask = 1; mask < kWarpThreads; mask *= 2) max = fmaxf(max, ShuffleXor(max, mask));
+  SplitStats stats;
+  stats.sum = static_cast<double>(SumOfLanes(sum));
+  stats.max = max;
+  SyncWarp();
+  return stats;
+}
+
+// Copies the values of one group that have a weight; zeros stand for the others.
+template <typename E, int kDim>
+LSSAR_DEVICE void GatherGroup(const RowWork<E, kDim>& work, const WarpMemory<E, kDim>& memory,
+                              int first_key, int group, int stage) {
+  using Memory = WarpMemory<E, kDim>;
+  constexpr int kPieces = Memory::kRowBytes / 16;
+  for (int i = LaneIdx(); i < kGroupKeys * kPieces; i += kWarpThreads) {
+    const int at = i / kPieces, piece = i % kPieces;
+    const bool survives = memory.Weights()[group * kGroupKeys + at] != 0;
+    const unsigned char* from = work.pages.v;
+    if (survives) from = work.pages.Value(first_key + group * kGroupKeys + at) + piece * 16;
+    CopyAsync16(memory.ValueStage(stage) + at * Memory::kValueStride + piece * 16, from, survives);
+  }
+}
+
+// int8 values to fp16, as the product wants them.
+template <typename E, int kDim>
+LSSAR_DEVICE void WidenGroup(const RowWork<E, kDim>& work, const WarpMemory<E, kDim>& memory,
+                             int first_key, int group, int stage) {
+  using Memory = WarpMemory<E, kDim>;
+  for (int i = LaneIdx(); i < kGroupKeys * kDim / 2; i += kWarpThreads) {
+    const int at = i / (kDim / 2), dim = i % (kDim / 2) * 2;
+    const bool survives = memory.Weights()[group * kGroupKeys + at] != 0;
+    const float scale =
+        survives ? *work.pages.ValueScale(first_key + group * kGroupKeys + at) : 0.0f;
+    const unsigned char* row = memory.ValueStage(stage) + at * Memory::kValueStride;
+    const unsigned pair = Pair(F16FromFloat(scale * ElementAt<E>(row, dim)),
+                               F16FromFloat(scale * ElementAt<E>(row, dim + 1)));
+    *reinterpret_cast<unsigned*>(memory.Wide() + at * Memory::kWideStride + dim * 2) = pair;
+  }
+  SyncWarp();
+}
+
+// The weights of a group as the A operand, of which only row 0 is a row.
+template <typename E>
+LSSAR_DEVICE void LoadWeights(const unsigned* group, unsigned (&a)[E::kWeightParts][4]) {
+  const int lane = LaneIdx();
+  LSSAR_UNROLL
+  for (int part = 0; part < E::kWeightParts; ++part) {
+    LSSAR_UNROLL
+    for (int i = 0; i < 4; ++i) a[part][i] = 0;
+    if (lane < 4) {
+      LSSAR_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const unsigned low = group[8 * i + 2 * lane] >> (16 * part) & 0xFFFF;
+        const unsigned high = group[8 * i + 2 * lane + 1] >> (16 * part) & 0xFFFF;
+        a[part][2 * i] = low | high << 16;
+      }
+    }
+  }
+}
+
+// Weigh: scores of one split to weights, and the values that have one. partial [kDim + 1]: sums of
+// u^p v, then of u^p, both times the row's scale. Returns how many values were read.
+template <typename E, int kDim>
+LSSAR_DEVICE int WeighSplit(const RowWork<E, kDim>& work, const RowRule& rule,
+                            const WarpMemory<E, kDim>& memory, int split, const float* scores,
+                            float* partial) {
+  using Memory = WarpMemory<E, kDim>;
+  const int lane = LaneIdx();
+  const int first = split * kCudaSplitKeys;
+  int num_read = 0;
+  unsigned groups = 0;  // a bit for each that has a weight
+  for (int i = 0; i < kKeysOfLane; ++i) {
+    const int at = lane + i * kWarpThreads;
+    unsigned bits = 0;
+    if (first + at < work.num_keys) {
+      bits = WeightBits<E>(WeightOf(work.args, rule, scores[at]), rule.scale);
+    }
+    memory.Weights()[at] = bits;
+    const unsigned survivors = Ballot(bits != 0);
+    num_read += CountBits(survivors);
+    groups |= ((survivors & 0xFFFF) != 0 ? 1u : 0u) << (2 * i);
+    groups |= ((survivors >> 16) != 0 ? 1u : 0u) << (2 * i + 1);
+  }
+  SyncWarp();
+
+  ValueSums<E, kDim> sums;
+  sums.Clear();
+  unsigned to_gather = groups;
+  int num_gathered = 0;
+  const auto gather_next = [&] {
+    if (to_gather != 0) {
+      GatherGroup(work, memory, first, LowestBit(to_gather), num_gathered % Memory::kStages);
+      to_gather &= to_gather - 1;
+    }
+    ++num_gathered;
+    CloseCopyGroup();
+  };
+  for (int i = 0; i < Memory::kStages - 1; ++i) gather_next();
+  for (int stage = 0; groups != 0; groups &= groups - 1, stage = (stage + 1) % Memory::kStages) {
+    gather_next();
+    WaitForCopyGroups<Memory::kStages - 1>();
+    SyncWarp();
+    const int group = LowestBit(groups);
+    unsigned a[E::kWeightParts][4];
+    LoadWeights<E>(memory.Weights() + group * kGroupKeys, a);
+    if constexpr (E::kHasScales) {
+      WidenGroup(work, memory, first, group, stage);
+      sums.template Add<false>(a, memory.Wide(), Memory::kWideStride);
+    } else {
+      sums.template Add<false>(a, memory.ValueStage(stage), Memory::kValueStride);
+    }
+    SyncWarp();
+  }
+  WaitForCopyGroups<0>();
+
+  if (lane < 4) {
+    LSSAR_UNROLL
+    for (int n = 0; n < kDim / 8; ++n) {
+      partial[n * 8 + 2 * lane] = sums.values[n][0];
+      partial[n * 8 + 2 * lane + 1] = sums.values[n][1];
+    }
+    if (lane == 0) partial[kDim] = sums.weights[0];
+  }
+  SyncWarp();
+  return num_read;
+}
+
+}  // namespace lssar::LSSAR_CUDA_NAMESPACE
+
+#endif  // LSSAR_KERNELS_CUDA_DECODE_SPLIT_CUH_

@@ -1,0 +1,281 @@
+// Embed, LayerNorm and matrix products. A product keeps one chain of tensor-core steps over the
+// columns for each element, in rising order: an output row's bits depend on the row alone.
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/kernel_table.cuh"
+#include "kernels/cuda/launch.cuh"
+
+namespace lssar::LSSAR_CUDA_NAMESPACE {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = kWarps * kWarpThreads;
+
+template <typename T>
+LSSAR_DEVICE T AllLanes(T value) {
+  for (int mask = 1; mask < kWarpThreads; mask *= 2) value += ShuffleXor(value, mask);
+  return value;
+}
+
+// A row of x, normalised where asked to. LayerNorm in double: a row whose mean is large beside its
+// spread keeps its digits.
+struct NormedRow {
+  const CudaSplitArgs& args;
+  const float* x;
+  double mean = 0;
+  double scale = 1;
+
+  LSSAR_DEVICE NormedRow(const CudaSplitArgs& a, int row) : args(a) {
+    const int source = a.row_ids == nullptr ? row : a.row_ids[row];
+    x = a.x + static_cast<size_t>(source) * static_cast<size_t>(a.width);
+    if (a.norm_weight == nullptr) return;
+    double sum = 0;
+    for (int i = LaneIdx(); i < a.width; i += kWarpThreads) sum += static_cast<double>(x[i]);
+    mean = AllLanes(sum) / a.width;
+    double squares = 0;
+    for (int i = LaneIdx(); i < a.width; i += kWarpThreads) {
+      const double centred = static_cast<double>(x[i]) - mean;
+      squares += centred * centred;
+    }
+    scale = 1.0 / sqrt(AllLanes(squares) / a.width + static_cast<double>(a.epsilon));
+  }
+
+  LSSAR_DEVICE float At(int i) const {
+    if (i >= args.width) return 0;
+    if (args.norm_weight == nullptr) return x[i];
+    return static_cast<float>((static_cast<double>(x[i]) - mean) * scale *
+                                  static_cast<double>(args.norm_weight[i]) +
+                              static_cast<double>(args.norm_bias[i]));
+  }
+};
+
+// A warp a row.
+template <typename E>
+LSSAR_KERNEL(kThreads)
+SplitRows(LSSAR_ARGS(CudaSplitArgs) args) {
+  const int row = BlockX() * kWarps + WarpIdx();
+  if (row >= args.num_rows) return;
+  const NormedRow normed(args, row);
+  float largest = 0;
+  for (int i = LaneIdx(); i < args.width; i += kWarpThreads) {
+    largest = fmaxf(largest, fabsf(normed.At(i)));
+  }
+  for (int mask = 1; mask < kWarpThreads; mask *= 2) {
+    largest = fmaxf(largest, ShuffleXor(largest, mask));
+  }
+  const float factor = PowerOfTwoFor(largest, 11);
+  if (LaneIdx() == 0) args.to.inverse[row] = 1.0f / factor;
+  const size_t width = static_cast<size_t>(args.padded_width);
+  uint16_t* to = static_cast<uint16_t*>(args.to.parts) + static_cast<size_t>(row) * width;
+  for (int i = LaneIdx(); i < args.padded_width; i += kWarpThreads) {
+    float left = normed.At(i) * factor;
+    for (int part = 0; part < E::kQueryParts; ++part) {
+      const uint16_t bits = E::FromFloat(left);
+      to[static_cast<size_t>(part) * static_cast<size_t>(args.num_rows) * width +
+         static_cast<size_t>(i)] = bits;
+      left -= E::ToFloat(bits);
+    }
+  }
+}
+
+LSSAR_KERNEL(kThreads) CopyRows(LSSAR_ARGS(CudaSplitArgs) args) {
+  const int row = BlockX() * kWarps + WarpIdx();
+  if (row >= args.num_rows) return;
+  const NormedRow normed(args, row);
+  float* to = static_cast<float*>(args.to.parts) +
+              static_cast<size_t>(row) * static_cast<size_t>(args.padded_width);
+  for (int i = LaneIdx(); i < args.padded_width; i += kWarpThreads) to[i] = normed.At(i);
+}
+
+LSSAR_DEVICE float Gelu(float x) {
+  return 0.5f * x * (1 + tanhf(0.7978845608f * MulAdd(0.044715f * x * x, x, x)));
+}
+
+LSSAR_DEVICE void StoreElement(const CudaLinearArgs& args, int row, int col, float sum) {
+  const size_t at = static_cast<size_t>(row) * static_cast<size_t>(args.weight.num_rows) +
+                    static_cast<size_t>(col);
+  if (args.bias != nullptr) sum += args.bias[col];
+  if (args.gelu) sum = Gelu(sum);
+  if (args.residual != nullptr) sum += args.residual[at];
+  args.out[at] = sum;
+}
+
+// A warp multiplies 16 * kRowTiles rows of x by 8 rows of W.
+template <typename E, int kRowTiles>
+class LinearTile {
+ public:
+  LSSAR_DEVICE explicit LinearTile(const CudaLinearArgs& args)
+      : args_(args),
+        first_row_(BlockY() * 16 * kRowTiles),
+        first_col_((BlockX() * kWarps + WarpIdx()) * 8),
+        width_(static_cast<size_t>(args.weight.padded_cols)) {}
+
+  LSSAR_DEVICE void Run() {
+    if (first_col_ >= args_.weight.num_rows) return;
+    const int t = LaneIdx() % 4;
+    const int col = Least(first_col_ + LaneIdx() / 4, args_.weight.num_rows - 1);
+    const unsigned char* weights = static_cast<const unsigned char*>(args_.weight.elements) +
+                                   static_cast<size_t>(col) * width_ * E::kBytes;
+    float sums[kRowTiles][4] = {};
+    float group_sums[kRowTiles][4] = {};
+    for (int k = 0; k < args_.weight.padded_cols; k += 32) {
+      unsigned pairs[4];
+      E::Load8(weights + (k + 8 * t) * E::kBytes, pairs);
+      const unsigned first[2] = {pairs[0], pairs[1]}, second[2] = {pairs[2], pairs[3]};
+      LSSAR_UNROLL
+      for (int tile = 0; tile < kRowTiles; ++tile) {
+        LSSAR_UNROLL
+        for (int part = 0; part < E::kQueryParts; ++part) {
+          unsigned a[2][4];
+          LoadRows(tile, part, k + 8 * t, a);
+          float(&to)[4] = E::kHasScales ? group_sums[tile] : sums[tile];
+          E::Multiply(to, a[0], first);
+          E::Multiply(to, a[1], second);
+        }
+      }
+      if (E::kHasScales && k % kCudaGroupCols == kCudaGroupCols - 32) {
+        AddGroup(k / kCudaGroupCols, group_sums, sums);
+      }
+    }
+    Store(sums);
+  }
+
+ private:
+  LSSAR_DEVICE static int Least(int a, int b) { return a < b ? a : b; }
+  LSSAR_DEVICE int Row(int tile, int i) const {
+    return first_row_ + tile * 16 + LaneIdx() / 4 + 8 * i;
+  }
+
+  // The A operands of two steps. Rows past the last repeat it: nobody stores what they give.
+  LSSAR_DEVICE void LoadRows(int tile, int part, int k, unsigned (&a)[2][4]) const {
+    const uint16_t* parts = static_cast<const uint16_t*>(args_.x.parts);
+    LSSAR_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const int row = part * args_.num_rows + Least(Row(tile, i), args_.num_rows - 1);
+      const Bits128 bits = *reinterpret_cast<const Bits128*>(
+          parts + static_cast<size_t>(row) * width_ + static_cast<size_t>(k));
+      LSSAR_UNROLL
+      for (int j = 0; j < 4; ++j) a[j / 2][i + j % 2 * 2] = bits.x[j];
+    }
+  }
+
+  LSSAR_DEVICE void AddGroup(int group, float (&group_sums)[kRowTiles][4],
+                             float (&sums)[kRowTiles][4]) const {
+    const size_t groups_of_row = width_ / kCudaGroupCols;
+    LSSAR_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const int col = Least(first_col_ + LaneIdx() % 4 * 2 + i, args_.weight.num_rows - 1);
+      const float scale =
+          args_.weight
+              .scales[static_cast<size_t>(col) * groups_of_row + static_cast<size_t>(group)];
+      LSSAR_UNROLL
+      for (int j = 0; j < 2 * kRowTiles; ++j) {
+        float& sum = group_sums[j / 2][j % 2 * 2 + i];
+        sums[j / 2][j % 2 * 2 + i] = MulAdd(scale, sum, sums[j / 2][j % 2 * 2 + i]);
+        sum = 0;
+      }
+    }
+  }
+
+  LSSAR_DEVICE void Store(const float (&sums)[kRowTiles][4]) const {
+    LSSAR_UNROLL
+    for (int tile = 0; tile < kRowTiles; ++tile) {
+      LSSAR_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const int row = Row(tile, i / 2), col = first_col_ + LaneIdx() % 4 * 2 + i % 2;
+        if (row >= args_.num_rows || col >= args_.weight.num_rows) continue;
+        StoreElement(args_, row, col, sums[tile][i] * args_.x.inverse[row]);
+      }
+    }
+  }
+
+  const CudaLinearArgs& args_;
+  const int first_row_, first_col_;
+  const size_t width_;
+};
+
+template <typename E, int kRowTiles>
+LSSAR_KERNEL(kThreads)
+Linear(LSSAR_ARGS(CudaLinearArgs) args) {
+  LinearTile<E, kRowTiles>(args).Run();
+}
+
+// fp32 weights, which tensor cores do not take: a warp an element.
+LSSAR_KERNEL(kThreads) LinearF32(LSSAR_ARGS(CudaLinearArgs) args) {
+  const int row = BlockY(), col = BlockX() * kWarps + WarpIdx();
+  if (col >= args.weight.num_rows) return;
+  const size_t width = static_cast<size_t>(args.weight.padded_cols);
+  const float* x = static_cast<const float*>(args.x.parts) + static_cast<size_t>(row) * width;
+  const float* w =
+      static_cast<const float*>(args.weight.elements) + static_cast<size_t>(col) * width;
+  float sum = 0;
+  for (int k = LaneIdx(); k < args.weight.padded_cols; k += kWarpThreads) {
+    sum = MulAdd(x[k], w[k], sum);
+  }
+  sum = AllLanes(sum);
+  if (LaneIdx() == 0) StoreElement(args, row, col, sum);
+}
+
+LSSAR_KERNEL(kThreads) EmbedRows(LSSAR_ARGS(CudaEmbedArgs) args) {
+  const size_t width = static_cast<size_t>(args.table.padded_cols);
+  const size_t id = static_cast<size_t>(args.ids[BlockX()]);
+  float* out = args.out + static_cast<size_t>(BlockX()) * static_cast<size_t>(args.table.num_cols);
+  for (int col = ThreadIdx(); col < args.table.num_cols; col += kThreads) {
+    const size_t at = id * width + static_cast<size_t>(col);
+    float x = 0;
+    switch (args.table.dtype) {
+      case DType::kF32: x = static_cast<const float*>(args.table.elements)[at]; break;
+      case DType::kF16:
+        x = FloatFromF16(static_cast<const uint16_t*>(args.table.elements)[at]);
+        break;
+      case DType::kBF16:
+        x = FloatFromBf16(static_cast<const uint16_t*>(args.table.elements)[at]);
+        break;
+      case DType::kI8:
+        x = static_cast<float>(static_cast<const int8_t*>(args.table.elements)[at]) *
+            args.table.scales[at / kCudaGroupCols];
+        break;
+    }
+    out[col] = x;
+  }
+}
+
+template <typename E>
+int StartLinearOf(const CudaLinearArgs& args, void* stream) {
+  constexpr int kColsOfBlock = kWarps * 8;
+  LaunchShape shape{.num_blocks_x = (args.weight.num_rows + kColsOfBlock - 1) / kColsOfBlock,
+                    .num_threads = kThreads};
+  if (args.num_rows <= 16) return Launch(shape, stream, &Linear<E, 1>, args);
+  shape.num_blocks_y = (args.num_rows + 63) / 64;
+  return Launch(shape, stream, &Linear<E, 4>, args);
+}
+
+}  // namespace
+
+int StartSplitRows(const CudaSplitArgs& args, void* stream) {
+  const LaunchShape shape{.num_blocks_x = (args.num_rows + kWarps - 1) / kWarps,
+                          .num_threads = kThreads};
+  switch (args.dtype) {
+    case DType::kF32: return Launch(shape, stream, &CopyRows, args);
+    case DType::kBF16: return Launch(shape, stream, &SplitRows<Bf16Element>, args);
+    default: return Launch(shape, stream, &SplitRows<F16Element>, args);
+  }
+}
+
+int StartLinear(const CudaLinearArgs& args, void* stream) {
+  switch (args.weight.dtype) {
+    case DType::kF16: return StartLinearOf<F16Element>(args, stream);
+    case DType::kBF16: return StartLinearOf<Bf16Element>(args, stream);
+    case DType::kI8: return StartLinearOf<I8Element>(args, stream);
+    case DType::kF32: break;
+  }
+  const LaunchShape shape{.num_blocks_x = (args.weight.num_rows + kWarps - 1) / kWarps,
+                          .num_blocks_y = args.num_rows,
+                          .num_threads = kThreads};
+  return Launch(shape, stream, &LinearF32, args);
+}
+
+int StartEmbed(const CudaEmbedArgs& args, void* stream) {
+  return Launch({.num_blocks_x = args.num_ids, .num_threads = kThreads}, stream, &EmbedRows, args);
+}
+
+}  // namespace lssar::LSSAR_CUDA_NAMESPACE

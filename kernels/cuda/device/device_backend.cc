@@ -1,0 +1,100 @@
+#include "kernels/cuda/device/device_backend.h"
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+#include <utility>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/device/device_kernels.h"
+
+namespace lssar {
+namespace {
+
+// The CUDA runtime on one stream.
+class DeviceDriver final : public CudaDriver {
+ public:
+  ~DeviceDriver() override {
+    for (cudaEvent_t mark : marks_) {
+      if (mark != nullptr) cudaEventDestroy(mark);
+    }
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  }
+
+  int CountDevices(int& count) override { return Code(cudaGetDeviceCount(&count)); }
+
+  int Open(int device_idx, CudaDevice& device) override {
+    cudaDeviceProp properties;
+    cudaError_t code = cudaGetDeviceProperties(&properties, device_idx);
+    if (code == cudaSuccess) code = cudaSetDevice(device_idx);
+    if (code == cudaSuccess) code = cudaDriverGetVersion(&device.driver_version);
+    if (code == cudaSuccess) code = cudaRuntimeGetVersion(&device.runtime_version);
+    if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
+    for (cudaEvent_t& mark : marks_) {
+      if (code == cudaSuccess) code = cudaEventCreate(&mark);
+    }
+    if (code != cudaSuccess) return Code(code);
+    device.name = properties.name;
+    device.compute_capability = 10 * properties.major + properties.minor;
+    device.num_multiprocessors = properties.multiProcessorCount;
+    device.memory_bytes = properties.totalGlobalMem;
+    device.shared_bytes_of_block = properties.sharedMemPerBlockOptin;
+    return kCudaSuccess;
+  }
+  void* Stream() const override { return stream_; }
+
+  int Allocate(size_t num_bytes, void*& address) override {
+    const cudaError_t code = cudaMalloc(&address, num_bytes);
+    if (code != cudaSuccess) cudaGetLastError();  // or the next launch would report it
+    return Code(code);
+  }
+  void Free(void* address) override { cudaFree(address); }
+  int FreeMemory(size_t& num_bytes) override {
+    size_t total_bytes = 0;
+    return Code(cudaMemGetInfo(&num_bytes, &total_bytes));
+  }
+  int Clear(void* address, size_t num_bytes) override {
+    return Code(cudaMemsetAsync(address, 0, num_bytes, stream_));
+  }
+  int CopyIn(void* to, const void* from_host, size_t num_bytes) override {
+    // From pageable memory: staged before the call returns.
+    return Code(cudaMemcpyAsync(to, from_host, num_bytes, cudaMemcpyHostToDevice, stream_));
+  }
+  int CopyOut(void* to_host, const void* from, size_t num_bytes) override {
+    const cudaError_t code =
+        cudaMemcpyAsync(to_host, from, num_bytes, cudaMemcpyDeviceToHost, stream_);
+    return code != cudaSuccess ? Code(code) : Synchronize();
+  }
+  int CopyInside(void* to, const void* from, size_t num_bytes) override {
+    return Code(cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyDeviceToDevice, stream_));
+  }
+  int Synchronize() override { return Code(cudaStreamSynchronize(stream_)); }
+
+  int MarkTime(int mark) override { return Code(cudaEventRecord(marks_[mark], stream_)); }
+  int ElapsedMs(float& elapsed_ms) override {
+    const cudaError_t code = cudaEventSynchronize(marks_[1]);
+    if (code != cudaSuccess) return Code(code);
+    return Code(cudaEventElapsedTime(&elapsed_ms, marks_[0], marks_[1]));
+  }
+
+  std::string ErrorText(int code) const override {
+    return cudaGetErrorString(static_cast<cudaError_t>(code));
+  }
+
+ private:
+  static int Code(cudaError_t code) { return static_cast<int>(code); }
+
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t marks_[2] = {};
+};
+
+}  // namespace
+
+std::unique_ptr<CudaDriver> MakeDeviceDriver() { return std::make_unique<DeviceDriver>(); }
+
+absl::StatusOr<std::unique_ptr<Backend>> MakeDeviceBackend(int device_idx) {
+  return MakeCudaBackend({.name = "cuda", .driver = MakeDeviceDriver(), .kernels = DeviceKernels()},
+                         device_idx);
+}
+
+}  // namespace lssar

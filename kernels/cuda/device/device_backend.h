@@ -1,0 +1,20 @@
+// The cuda backend on a GPU of this machine. Only in builds with LSSAR_WITH_CUDA.
+#ifndef LSSAR_KERNELS_CUDA_DEVICE_DEVICE_BACKEND_H_
+#define LSSAR_KERNELS_CUDA_DEVICE_DEVICE_BACKEND_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "kernels/cuda/driver.h"
+
+namespace lssar {
+
+std::unique_ptr<CudaDriver> MakeDeviceDriver();
+
+// Errors  those of OpenCudaDevice
+absl::StatusOr<std::unique_ptr<Backend>> MakeDeviceBackend(int device_idx);
+
+}  // namespace lssar
+
+#endif  // LSSAR_KERNELS_CUDA_DEVICE_DEVICE_BACKEND_H_

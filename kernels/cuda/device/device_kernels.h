@@ -1,0 +1,13 @@
+// The kernels that nvcc made, for files that it does not compile.
+#ifndef LSSAR_KERNELS_CUDA_DEVICE_DEVICE_KERNELS_H_
+#define LSSAR_KERNELS_CUDA_DEVICE_DEVICE_KERNELS_H_
+
+#include "kernels/cuda/kernels.h"
+
+namespace lssar {
+
+CudaKernels DeviceKernels();
+
+}  // namespace lssar
+
+#endif  // LSSAR_KERNELS_CUDA_DEVICE_DEVICE_KERNELS_H_

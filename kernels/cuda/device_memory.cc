@@ -1,0 +1,139 @@
+#include "kernels/cuda/device_memory.h"
+
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/float_bits.h"
+#include "kernels/pack_check.h"
+#include "kernels/quantize.h"
+
+namespace lssar {
+namespace {
+
+static_assert(kCudaGroupCols == kGroupCols);
+
+class DeviceBuffer final : public Buffer {
+ public:
+  DeviceBuffer(CudaDriver& driver, void* address, size_t num_bytes)
+      : driver_(driver), address_(address), num_bytes_(num_bytes) {}
+  ~DeviceBuffer() override { driver_.Free(address_); }
+  void* Address() override { return address_; }
+  size_t NumBytes() const override { return num_bytes_; }
+
+ private:
+  CudaDriver& driver_;
+  void* address_;
+  size_t num_bytes_;
+};
+
+// A matrix as it goes to the device.
+struct HostMatrix {
+  std::vector<uint8_t> elements;
+  std::vector<float> scales;
+};
+
+// False: a weight does not fit the type.
+bool PackRow(std::span<const float> row, DType stored, uint8_t* to, float* scales) {
+  for (size_t i = 0; i < row.size(); ++i) {
+    if (stored == DType::kI8) break;
+    StoreElement(row[i], to, stored, i);
+    const bool overflows = stored == DType::kF16 && std::isfinite(row[i]) &&
+                           !std::isfinite(LoadElement(to, stored, i));
+    if (overflows) return false;
+  }
+  if (stored != DType::kI8) return true;
+  for (size_t first = 0; first < row.size(); first += kGroupCols) {
+    const size_t count = std::min(row.size() - first, size_t{kGroupCols});
+    const std::optional<float> scale =
+        QuantizeGroup(row.subspan(first, count), reinterpret_cast<int8_t*>(to) + first);
+    if (!scale) return false;
+    scales[first / kGroupCols] = *scale;
+  }
+  return true;
+}
+
+absl::Status Upload(CudaDriver& driver, Buffer& to, const void* from, size_t num_bytes) {
+  return CudaStatus(driver, driver.CopyIn(to.Address(), from, num_bytes), "copying weights");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Buffer>> AllocateOnDevice(CudaDriver& driver, size_t num_bytes) {
+  void* address = nullptr;
+  int failed = driver.Allocate(num_bytes == 0 ? 1 : num_bytes, address);
+  if (failed == kCudaOutOfMemory) {
+    size_t num_free = 0;
+    driver.FreeMemory(num_free);
+    return absl::ResourceExhaustedError(absl::StrCat("cannot allocate ", num_bytes,
+                                                     " bytes on the device, which has ", num_free,
+                                                     " bytes free"));
+  }
+  if (failed != kCudaSuccess) return CudaStatus(driver, failed, "allocating device memory");
+  auto buffer = std::make_unique<DeviceBuffer>(driver, address, num_bytes);
+  failed = driver.Clear(address, num_bytes);
+  if (failed != kCudaSuccess) return CudaStatus(driver, failed, "clearing device memory");
+  return buffer;
+}
+
+absl::StatusOr<void*> Workspace::Reserve(size_t num_bytes) {
+  if (buffer_ == nullptr || buffer_->NumBytes() < num_bytes) {
+    // The old one goes first: kernels that use it are done when it is freed.
+    buffer_.reset();
+    absl::StatusOr<std::unique_ptr<Buffer>> larger = AllocateOnDevice(driver_, num_bytes);
+    if (!larger.ok()) return larger.status();
+    buffer_ = *std::move(larger);
+  }
+  return buffer_->Address();
+}
+
+absl::StatusOr<std::unique_ptr<PackedMatrix>> PackOnDevice(CudaDriver& driver,
+                                                           const MatrixView& view, DType stored) {
+  if (absl::Status status = CheckPack(view); !status.ok()) return status;
+  const size_t num_rows = static_cast<size_t>(view.num_rows);
+  const size_t num_cols = static_cast<size_t>(view.num_cols);
+  const size_t groups = (num_cols + kCudaGroupCols - 1) / kCudaGroupCols;
+  const size_t padded = groups * kCudaGroupCols;
+  HostMatrix host;
+  host.elements.resize(num_rows * padded * BytesOf(stored));
+  if (stored == DType::kI8) host.scales.resize(num_rows * groups);
+  std::vector<float> row(num_cols);
+  for (size_t r = 0; r < num_rows; ++r) {
+    for (size_t c = 0; c < num_cols; ++c) {
+      const size_t from = view.transposed ? c * num_rows + r : r * num_cols + c;
+      row[c] = LoadElement(view.elements, view.dtype, from);
+    }
+    float* const scales = stored == DType::kI8 ? &host.scales[r * groups] : nullptr;
+    if (!PackRow(row, stored, &host.elements[r * padded * BytesOf(stored)], scales)) {
+      return WeightDoesNotFit(stored);
+    }
+  }
+
+  CudaMatrix matrix{.dtype = stored,
+                    .num_rows = view.num_rows,
+                    .num_cols = view.num_cols,
+                    .padded_cols = static_cast<int>(padded)};
+  absl::StatusOr<std::unique_ptr<Buffer>> elements = AllocateOnDevice(driver, host.elements.size());
+  if (!elements.ok()) return elements.status();
+  absl::Status copied = Upload(driver, **elements, host.elements.data(), host.elements.size());
+  if (!copied.ok()) return copied;
+  matrix.elements = (*elements)->Address();
+  std::unique_ptr<Buffer> scales;
+  if (!host.scales.empty()) {
+    const size_t num_bytes = host.scales.size() * sizeof(float);
+    absl::StatusOr<std::unique_ptr<Buffer>> allocated = AllocateOnDevice(driver, num_bytes);
+    if (!allocated.ok()) return allocated.status();
+    scales = *std::move(allocated);
+    copied = Upload(driver, *scales, host.scales.data(), num_bytes);
+    if (!copied.ok()) return copied;
+    matrix.scales = scales->As<float>();
+  }
+  return std::make_unique<DeviceMatrix>(matrix, *std::move(elements), std::move(scales));
+}
+
+}  // namespace lssar

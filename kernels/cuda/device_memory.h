@@ -1,0 +1,59 @@
+// Memory of the device in the hands of the backend.
+#ifndef LSSAR_KERNELS_CUDA_DEVICE_MEMORY_H_
+#define LSSAR_KERNELS_CUDA_DEVICE_MEMORY_H_
+
+#include <cstddef>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "kernels/cuda/driver.h"
+#include "kernels/cuda/kernel_args.h"
+
+namespace lssar {
+
+// Zeroed. `driver` outlives it.
+// Errors  RESOURCE_EXHAUSTED: the device has not that much memory free
+absl::StatusOr<std::unique_ptr<Buffer>> AllocateOnDevice(CudaDriver& driver, size_t num_bytes);
+
+// A piece of memory that grows to the largest that was asked for, and keeps it.
+class Workspace {
+ public:
+  explicit Workspace(CudaDriver& driver) : driver_(driver) {}
+
+  // At least num_bytes; zeroed when they are fresh, else as they were left.
+  absl::StatusOr<void*> Reserve(size_t num_bytes);
+  void* Address() const { return buffer_ == nullptr ? nullptr : buffer_->Address(); }
+
+ private:
+  CudaDriver& driver_;
+  std::unique_ptr<Buffer> buffer_;
+};
+
+class DeviceMatrix final : public PackedMatrix {
+ public:
+  DeviceMatrix(const CudaMatrix& matrix, std::unique_ptr<Buffer> elements,
+               std::unique_ptr<Buffer> scales)
+      : matrix_(matrix), elements_(std::move(elements)), scales_(std::move(scales)) {}
+
+  int NumRows() const override { return matrix_.num_rows; }
+  int NumCols() const override { return matrix_.num_cols; }
+  DType StoredType() const override { return matrix_.dtype; }
+  size_t NumBytes() const override {
+    return elements_->NumBytes() + (scales_ == nullptr ? 0 : scales_->NumBytes());
+  }
+  const CudaMatrix& View() const { return matrix_; }
+
+ private:
+  CudaMatrix matrix_;
+  std::unique_ptr<Buffer> elements_, scales_;
+};
+
+// Errors  those of Backend::Pack
+absl::StatusOr<std::unique_ptr<PackedMatrix>> PackOnDevice(CudaDriver& driver,
+                                                           const MatrixView& view, DType stored);
+
+}  // namespace lssar
+
+#endif  // LSSAR_KERNELS_CUDA_DEVICE_MEMORY_H_

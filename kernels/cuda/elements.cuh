@@ -1,0 +1,244 @@
+// The element types of K/V pages and of weights, and how a warp multiplies them.
+//
+// A row of fp32 meets elements of 16 bits in parts: x = part 0 + part 1 + ..., each rounded to the
+// type of the product, so that nothing of x is lost that fp32 had (22 bits of 24 for fp16). An
+// operand that is stored takes one part: it is exact. Rows are first brought to [2^11, 2^12) by a
+// power of two, so that no part falls out of fp16's range.
+//
+// A dot product does not care in which order its dimensions stand, if both operands agree. Thread t
+// of a quad therefore takes 8 adjacent dimensions of each 32 (4 of a last 16), one load of 16
+// bytes, where the layout of the product would ask for four loads of 4.
+#ifndef LSSAR_KERNELS_CUDA_ELEMENTS_CUH_
+#define LSSAR_KERNELS_CUDA_ELEMENTS_CUH_
+
+#include "kernels/cuda/attention_math.cuh"
+#include "kernels/cuda/instructions.cuh"
+
+namespace lssar::LSSAR_CUDA_NAMESPACE {
+
+struct alignas(16) Bits128 {
+  unsigned x[4];
+};
+struct alignas(8) Bits64 {
+  unsigned x[2];
+};
+
+LSSAR_DEVICE unsigned Pair(uint16_t low, uint16_t high) {
+  return static_cast<unsigned>(low) | static_cast<unsigned>(high) << 16;
+}
+
+struct F16Element {
+  static constexpr int kBytes = 2;
+  static constexpr bool kHasScales = false;
+  static constexpr int kQueryParts = 2;
+  static constexpr int kWeightParts = 1;
+  static constexpr unsigned kOnes = 0x3C003C00;
+  static constexpr unsigned kExponent = 0x7C00;  // of an infinity or a NaN: all set
+
+  LSSAR_DEVICE static uint16_t FromFloat(float x) { return F16FromFloat(x); }
+  LSSAR_DEVICE static float ToFloat(uint16_t bits) { return FloatFromF16(bits); }
+  LSSAR_DEVICE static void Multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    MultiplyF16(c, a, b);
+  }
+  // 8, or 4, adjacent elements of a row as pairs.
+  LSSAR_DEVICE static void Load8(const unsigned char* from, unsigned (&to)[4]) {
+    const Bits128 bits = *reinterpret_cast<const Bits128*>(from);
+    for (int i = 0; i < 4; ++i) to[i] = bits.x[i];
+  }
+  LSSAR_DEVICE static void Load4(const unsigned char* from, unsigned (&to)[2]) {
+    const Bits64 bits = *reinterpret_cast<const Bits64*>(from);
+    for (int i = 0; i < 2; ++i) to[i] = bits.x[i];
+  }
+};
+
+struct Bf16Element : F16Element {
+  static constexpr int kQueryParts = 3;
+  static constexpr int kWeightParts = 2;
+  static constexpr unsigned kOnes = 0x3F803F80;
+  static constexpr unsigned kExponent = 0x7F80;
+
+  LSSAR_DEVICE static uint16_t FromFloat(float x) { return Bf16FromFloat(x); }
+  LSSAR_DEVICE static float ToFloat(uint16_t bits) { return FloatFromBf16(bits); }
+  LSSAR_DEVICE static void Multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    MultiplyBf16(c, a, b);
+  }
+};
+
+// int8 with scales beside it. Multiplied as fp16, which holds every int8.
+struct I8Element : F16Element {
+  static constexpr int kBytes = 1;
+  static constexpr bool kHasScales = true;
+
+  LSSAR_DEVICE static unsigned Widen2(unsigned bytes) {
+    const int low = static_cast<int8_t>(bytes & 0xFF);
+    const int high = static_cast<int8_t>((bytes >> 8) & 0xFF);
+    return Pair(F16FromFloat(static_cast<float>(low)), F16FromFloat(static_cast<float>(high)));
+  }
+  LSSAR_DEVICE static void Load8(const unsigned char* from, unsigned (&to)[4]) {
+    const Bits64 bits = *reinterpret_cast<const Bits64*>(from);
+    for (int i = 0; i < 4; ++i) to[i] = Widen2(bits.x[i / 2] >> (16 * (i % 2)));
+  }
+  LSSAR_DEVICE static void Load4(const unsigned char* from, unsigned (&to)[2]) {
+    const unsigned bits = *reinterpret_cast<const unsigned*>(from);
+    for (int i = 0; i < 2; ++i) to[i] = Widen2(bits >> (16 * i));
+  }
+};
+
+// Where thread t of a quad finds its dimensions of step `step` (16 dimensions) of kDim: the index
+// of the first of four.
+template <int kDim>
+LSSAR_DEVICE constexpr int DimOfStep(int step, int t) {
+  return step / 2 * 32 + 32 <= kDim ? step / 2 * 32 + 8 * t + step % 2 * 4 : step * 16 + 4 * t;
+}
+
+// 16 rows of fp32 as the A operand of products with stored rows.
+template <typename E, int kDim>
+struct QueryRows {
+  static constexpr int kSteps = kDim / 16;
+  unsigned parts[E::kQueryParts][kSteps][4];
+  float inverse[2];  // of the powers of two of rows t/4 and t/4 + 8
+
+  // `rows[i]`: null for a row of zeros. All lanes of the warp.
+  LSSAR_DEVICE void Load(const float* const (&rows)[2]) {
+    const int t = LaneIdx() % 4;
+    float factors[2];
+    LSSAR_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      float largest = 0;
+      if (rows[i] != nullptr) {
+        for (int step = 0; step < kSteps; ++step) {
+          for (int j = 0; j < 4; ++j) {
+            largest = fmaxf(largest, fabsf(rows[i][DimOfStep<kDim>(step, t) + j]));
+          }
+        }
+      }
+      largest = fmaxf(largest, ShuffleXor(largest, 1));
+      largest = fmaxf(largest, ShuffleXor(largest, 2));
+      factors[i] = PowerOfTwoFor(largest, 11);
+      inverse[i] = 1.0f / factors[i];
+    }
+    LSSAR_UNROLL
+    for (int step = 0; step < kSteps; ++step) {
+      LSSAR_UNROLL
+      for (int i = 0; i < 4; ++i) {  // A's register i: row i % 2, the first or last two of four
+        const float* row = rows[i % 2];
+        const int dim = DimOfStep<kDim>(step, t) + i / 2 * 2;
+        float low = row == nullptr ? 0.0f : row[dim] * factors[i % 2];
+        float high = row == nullptr ? 0.0f : row[dim + 1] * factors[i % 2];
+        LSSAR_UNROLL
+        for (int part = 0; part < E::kQueryParts; ++part) {
+          const uint16_t low_bits = E::FromFloat(low), high_bits = E::FromFloat(high);
+          parts[part][step][i] = Pair(low_bits, high_bits);
+          low -= E::ToFloat(low_bits);
+          high -= E::ToFloat(high_bits);
+        }
+      }
+    }
+  }
+
+  // c = rows times 8 stored rows; `stored`: this lane's, the (lane / 4)-th.
+  LSSAR_DEVICE void Dot(const unsigned char* stored, float (&c)[4]) const {
+    const int t = LaneIdx() % 4;
+    LSSAR_UNROLL
+    for (int i = 0; i < 4; ++i) c[i] = 0;
+    LSSAR_UNROLL
+    for (int step = 0; step + 2 <= kSteps; step += 2) {
+      unsigned pairs[4];
+      E::Load8(stored + DimOfStep<kDim>(step, t) * E::kBytes, pairs);
+      const unsigned first[2] = {pairs[0], pairs[1]}, second[2] = {pairs[2], pairs[3]};
+      LSSAR_UNROLL
+      for (int part = 0; part < E::kQueryParts; ++part) E::Multiply(c, parts[part][step], first);
+      LSSAR_UNROLL
+      for (int part = 0; part < E::kQueryParts; ++part) {
+        E::Multiply(c, parts[part][step + 1], second);
+      }
+    }
+    if constexpr (kSteps % 2 == 1) {
+      unsigned pairs[2];
+      E::Load4(stored + DimOfStep<kDim>(kSteps - 1, t) * E::kBytes, pairs);
+      LSSAR_UNROLL
+      for (int part = 0; part < E::kQueryParts; ++part) {
+        E::Multiply(c, parts[part][kSteps - 1], pairs);
+      }
+    }
+  }
+};
+
+// A weight in the parts that E's product takes, the first in the low half.
+template <typename E>
+LSSAR_DEVICE unsigned WeightBits(float weight, float scale) {
+  const float scaled = weight * scale;
+  const uint16_t first = E::FromFloat(scaled);
+  if constexpr (E::kWeightParts == 1) return first;
+  return Pair(first, E::FromFloat(scaled - E::ToFloat(first)));
+}
+
+// Weighted sums of 16 rows over values: the products' accumulators. `sums`: of the weights
+// themselves, as rounded.
+template <typename E, int kDim>
+struct ValueSums {
+  static constexpr int kTiles = kDim / 8;
+  float values[kTiles][4];
+  float weights[4];
+
+  LSSAR_DEVICE void Clear() {
+    LSSAR_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      weights[i] = 0;
+      LSSAR_UNROLL
+      for (int n = 0; n < kTiles; ++n) values[n][i] = 0;
+    }
+  }
+
+  // Adds 16 keys. weights_of[part]: A operand; rows: of the 16 values in shared memory, 16-bit
+  // elements, `stride` bytes apart. kGuarded: some row attends not all of these keys, and what it
+  // does not attend must not reach it, be it NaN.
+  template <bool kGuarded>
+  LSSAR_DEVICE void Add(const unsigned (&weights_of)[E::kWeightParts][4], const unsigned char* rows,
+                        int stride) {
+    const unsigned char* row = rows + LaneIdx() % 16 * stride;
+    const unsigned ones[2] = {E::kOnes, E::kOnes};
+    LSSAR_UNROLL
+    for (int part = 0; part < E::kWeightParts; ++part) {
+      E::Multiply(weights, weights_of[part], ones);
+    }
+    LSSAR_UNROLL
+    for (int n = 0; n < kTiles; ++n) {
+      unsigned b[2];
+      LoadTransposed(b, row + n * 16);
+      if constexpr (kGuarded) Guard(weights_of, b, values[n]);
+      LSSAR_UNROLL
+      for (int part = 0; part < E::kWeightParts; ++part) {
+        E::Multiply(values[n], weights_of[part], b);
+      }
+    }
+  }
+
+ private:
+  // Takes infinities and NaNs out of b, and makes NaN of those sums that they belong to.
+  LSSAR_DEVICE static void Guard(const unsigned (&weights_of)[E::kWeightParts][4], unsigned (&b)[2],
+                                 float (&c)[4]) {
+    unsigned bad[2];
+    for (int i = 0; i < 2; ++i) {
+      const bool low = (b[i] & E::kExponent) == E::kExponent;
+      const bool high = (b[i] >> 16 & E::kExponent) == E::kExponent;
+      bad[i] = (low ? E::kOnes & 0xFFFF : 0) | (high ? E::kOnes & 0xFFFF0000 : 0);
+      b[i] &= (low ? 0xFFFF0000u : 0xFFFFFFFFu) & (high ? 0x0000FFFFu : 0xFFFFFFFFu);
+    }
+    if (Ballot((bad[0] | bad[1]) != 0) == 0) return;
+    unsigned attends[4];
+    for (int i = 0; i < 4; ++i) {
+      attends[i] = ((weights_of[0][i] & 0x7FFF) != 0 ? E::kOnes & 0xFFFF : 0) |
+                   ((weights_of[0][i] >> 16 & 0x7FFF) != 0 ? E::kOnes & 0xFFFF0000 : 0);
+    }
+    float num_bad[4] = {};
+    E::Multiply(num_bad, attends, bad);
+    for (int i = 0; i < 4; ++i) {
+      if (num_bad[i] > 0) c[i] = FloatOfBits(0x7FC00000);
+    }
+  }
+};
+
+}  // namespace lssar::LSSAR_CUDA_NAMESPACE
+
+#endif  // LSSAR_KERNELS_CUDA_ELEMENTS_CUH_

@@ -1,0 +1,445 @@
+// longjmp between stacks is what this file is about; a fortified one would take it for an attack.
+#undef _FORTIFY_SOURCE
+
+#include "kernels/cuda/emulation/machine.h"
+
+#include <setjmp.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "kernels/check.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+
+namespace lssar::emulation {
+namespace {
+
+constexpr size_t kStackBytes = size_t{256} << 10;
+
+// What shared memory holds before a block writes it: a NaN in fp32, fp16 and bf16 alike.
+constexpr int kGarbage = 0xFF;
+
+struct Copy {
+  void* to;
+  const void* from;
+  size_t num_bytes;
+  size_t valid_bytes;
+
+  void Do() const {
+    std::memcpy(to, from, valid_bytes);
+    std::memset(static_cast<char*>(to) + valid_bytes, 0, num_bytes - valid_bytes);
+  }
+};
+
+struct Barrier {
+  int num_arrivals = 0;  // of a phase
+  int pending_arrivals = 0;
+  int64_t pending_bytes = 0;
+  unsigned phase = 0;
+  std::vector<Copy> copies;
+};
+
+struct Fiber;
+
+// Threads that wait for each other at one barrier.
+struct Meeting {
+  size_t num_expected = 0;
+  std::vector<Fiber*> waiting;
+};
+
+struct Warp {
+  void* slots[kWarpThreads] = {};
+  WarpAction act = nullptr;
+  Meeting meeting;
+};
+
+struct Block {
+  std::unique_ptr<unsigned char[]> shared;
+  size_t shared_bytes = 0;
+  Meeting meeting;
+  bool any = false;       // of the MeetBlockOr under way
+  bool any_last = false;  // of the last one
+  std::map<const uint64_t*, Barrier> barriers;
+  std::vector<Warp> warps;
+};
+
+struct Fiber {
+  jmp_buf registers;
+  ucontext_t first_entry;
+  void* stack = nullptr;
+  bool started = false;
+  bool done = false;
+  Place place;
+  Block* block = nullptr;
+  Warp* warp = nullptr;
+  std::deque<std::vector<Copy>> copy_groups;
+  std::vector<Copy> open_group;
+#if defined(__SANITIZE_ADDRESS__)
+  void* fake_stack = nullptr;
+#endif
+#if defined(__SANITIZE_THREAD__)
+  void* tsan_fiber = nullptr;
+#endif
+};
+
+[[noreturn]] void Fail(const char* what, const Place& at) {
+  std::fprintf(stderr, "emulated kernel: %s (block %d, %d thread %d)\n", what, at.block_x,
+               at.block_y, at.thread);
+  std::abort();
+}
+
+class Machine {
+ public:
+  void SetSchedule(uint64_t seed) {
+    seed_ = seed;
+    random_.seed(seed);
+  }
+
+  void Run(const LaunchShape& shape, const std::function<void()>& kernel) {
+    LSSAR_CHECK(ShapeFits(shape) && current_ == nullptr);
+    kernel_ = &kernel;
+    for (int y = 0; y < shape.num_blocks_y; ++y) {
+      for (int x = 0; x < shape.num_blocks_x; x += shape.cluster_blocks) RunCluster(shape, x, y);
+    }
+    kernel_ = nullptr;
+  }
+
+  Fiber& Current() { return *current_; }
+
+  // Late: only when it is waited for. By chance where the schedule is random, always where not.
+  bool IsLate() { return seed_ == 0 || random_() % 2 == 0; }
+
+  void Meet(Meeting& meeting) {
+    if (meeting.waiting.size() + 1 == meeting.num_expected) {
+      Release(meeting);
+      return;
+    }
+    meeting.waiting.push_back(current_);
+    SwitchToNext();
+  }
+
+  void Release(Meeting& meeting) {
+    ready_.insert(ready_.end(), meeting.waiting.begin(), meeting.waiting.end());
+    meeting.waiting.clear();
+  }
+
+  // Lets others run.
+  void Yield() {
+    ready_.push_back(current_);
+    SwitchToNext();
+  }
+
+  Meeting& ClusterMeeting() { return cluster_meeting_; }
+  Block& BlockOfRank(int rank) { return blocks_[static_cast<size_t>(rank)]; }
+
+  void RunCurrentThread() {
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(nullptr, &outer_stack_, &outer_stack_bytes_);
+#endif
+    (*kernel_)();
+    Fiber& self = *current_;
+    if (!self.open_group.empty() || !self.copy_groups.empty()) {
+      Fail("a thread ends before its copies have arrived", self.place);
+    }
+    self.done = true;
+    SwitchToNext();
+    std::abort();  // never resumed
+  }
+
+ private:
+  void RunCluster(const LaunchShape& shape, int first_block_x, int block_y) {
+    const size_t num_blocks = static_cast<size_t>(shape.cluster_blocks);
+    const size_t num_threads = static_cast<size_t>(shape.num_threads);
+    blocks_ = std::vector<Block>(num_blocks);
+    while (fibers_.size() < num_blocks * num_threads) fibers_.push_back(MakeFiber());
+    cluster_meeting_ = {.num_expected = num_blocks * num_threads, .waiting = {}};
+    ready_.clear();
+    for (size_t b = 0; b < num_blocks; ++b) {
+      Block& block = blocks_[b];
+      block.shared.reset(new unsigned char[shape.shared_bytes]);
+      block.shared_bytes = shape.shared_bytes;
+      std::memset(block.shared.get(), kGarbage, shape.shared_bytes);
+      block.meeting.num_expected = num_threads;
+      block.warps.resize((num_threads + kWarpThreads - 1) / kWarpThreads);
+      for (size_t t = 0; t < num_threads; ++t) {
+        Fiber& fiber = *fibers_[b * num_threads + t];
+        fiber.started = fiber.done = false;
+        fiber.place = {.thread = static_cast<int>(t),
+                       .block_x = first_block_x + static_cast<int>(b),
+                       .block_y = block_y,
+                       .cluster_rank = static_cast<int>(b),
+                       .cluster_blocks = shape.cluster_blocks,
+                       .shared = block.shared.get()};
+        fiber.block = &block;
+        fiber.warp = &block.warps[t / kWarpThreads];
+        ++fiber.warp->meeting.num_expected;
+        ready_.push_back(&fiber);
+      }
+    }
+    num_running_ = num_blocks * num_threads;
+    if (_setjmp(outer_) == 0) SwitchToNext();
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(outer_fake_stack_, nullptr, nullptr);
+#endif
+    current_ = nullptr;
+    for (size_t i = 0; i < num_blocks * num_threads; ++i) {
+      if (!fibers_[i]->done)
+        Fail("threads wait for each other, or for one that has ended", fibers_[i]->place);
+    }
+  }
+
+  static std::unique_ptr<Fiber> MakeFiber() {
+    auto fiber = std::make_unique<Fiber>();
+    fiber->stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    LSSAR_CHECK(fiber->stack != MAP_FAILED);
+#if defined(__SANITIZE_THREAD__)
+    fiber->tsan_fiber = __tsan_create_fiber(0);
+#endif
+    return fiber;
+  }
+
+  // Not inlined: longjmp would clobber its variables.
+  [[gnu::noinline]] Fiber* TakeReady() {
+    if (ready_.empty()) return nullptr;
+    if (seed_ != 0) std::swap(ready_.front(), ready_[random_() % ready_.size()]);
+    Fiber* next = ready_.front();
+    ready_.pop_front();
+    return next;
+  }
+
+  // Leaves the current thread, or the caller of Run, for the next that is ready; with none, for the
+  // caller of Run.
+  void SwitchToNext() {
+    Fiber* const from = current_;
+    Fiber* const to = TakeReady();
+    if (from == to) return;
+    if (from != nullptr && _setjmp(from->registers) != 0) {
+#if defined(__SANITIZE_ADDRESS__)
+      __sanitizer_finish_switch_fiber(current_->fake_stack, nullptr, nullptr);
+#endif
+      return;
+    }
+    current_ = to;
+#if defined(__SANITIZE_THREAD__)
+    if (outer_tsan_ == nullptr) outer_tsan_ = __tsan_get_current_fiber();
+    __tsan_switch_to_fiber(to != nullptr ? to->tsan_fiber : outer_tsan_, 0);
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+    void** fake = from == nullptr ? &outer_fake_stack_ : from->done ? nullptr : &from->fake_stack;
+    __sanitizer_start_switch_fiber(fake, to != nullptr ? to->stack : outer_stack_,
+                                   to != nullptr ? kStackBytes : outer_stack_bytes_);
+#endif
+    if (to == nullptr) _longjmp(outer_, 1);
+    if (to->started) _longjmp(to->registers, 1);
+    to->started = true;
+    getcontext(&to->first_entry);
+    to->first_entry.uc_stack = {.ss_sp = to->stack, .ss_flags = 0, .ss_size = kStackBytes};
+    to->first_entry.uc_link = nullptr;
+    makecontext(&to->first_entry, &Machine::Enter, 0);
+    setcontext(&to->first_entry);
+  }
+
+  static void Enter();
+
+  uint64_t seed_ = 0;
+  std::minstd_rand random_;
+  const std::function<void()>* kernel_ = nullptr;
+  std::vector<Block> blocks_;  // of the cluster that runs
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  Meeting cluster_meeting_;
+  std::deque<Fiber*> ready_;
+  size_t num_running_ = 0;
+  Fiber* current_ = nullptr;
+  jmp_buf outer_;
+#if defined(__SANITIZE_ADDRESS__)
+  void* outer_fake_stack_ = nullptr;
+  const void* outer_stack_ = nullptr;
+  size_t outer_stack_bytes_ = 0;
+#endif
+#if defined(__SANITIZE_THREAD__)
+  void* outer_tsan_ = nullptr;
+#endif
+};
+
+Machine& TheMachine() {
+  static Machine* machine = new Machine;  // fibers' stacks live as long as the process
+  return *machine;
+}
+
+void Machine::Enter() { TheMachine().RunCurrentThread(); }
+
+Barrier& Find(uint64_t* barrier) {
+  Fiber& self = TheMachine().Current();
+  const auto found = self.block->barriers.find(barrier);
+  if (found == self.block->barriers.end()) Fail("a barrier was never initialised", self.place);
+  return found->second;
+}
+
+void CompletePhase(Barrier& barrier) {
+  if (barrier.pending_arrivals > 0 || barrier.pending_bytes != 0) return;
+  barrier.pending_arrivals = barrier.num_arrivals;
+  ++barrier.phase;
+}
+
+void RequireAligned(const void* to, const void* from, size_t num_bytes) {
+  const uintptr_t bits =
+      reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from) | num_bytes;
+  if (bits % 16 != 0) Fail("an asynchronous copy is not aligned to 16 bytes", Here());
+}
+
+void RequireShared(const void* address, size_t num_bytes) {
+  const Block& block = *TheMachine().Current().block;
+  const unsigned char* first = static_cast<const unsigned char*>(address);
+  if (first < block.shared.get() || first + num_bytes > block.shared.get() + block.shared_bytes) {
+    Fail("an address is not in the block's shared memory", Here());
+  }
+}
+
+}  // namespace
+
+void SetSchedule(uint64_t seed) { TheMachine().SetSchedule(seed); }
+
+bool ShapeFits(const LaunchShape& shape) {
+  return shape.num_blocks_x >= 1 && shape.num_blocks_y >= 1 && shape.num_blocks_y <= 65535 &&
+         shape.num_threads >= 1 && shape.num_threads <= kMaxThreads && shape.cluster_blocks >= 1 &&
+         shape.cluster_blocks <= kMaxClusterBlocks &&
+         shape.num_blocks_x % shape.cluster_blocks == 0 && shape.shared_bytes <= kMaxSharedBytes;
+}
+
+void Run(const LaunchShape& shape, const std::function<void()>& kernel) {
+  TheMachine().Run(shape, kernel);
+}
+
+const Place& Here() { return TheMachine().Current().place; }
+
+void MeetWarp(WarpAction act, void* slot) {
+  Machine& machine = TheMachine();
+  Fiber& self = machine.Current();
+  Warp& warp = *self.warp;
+  if (warp.meeting.num_expected != kWarpThreads) Fail("a warp is not whole", self.place);
+  if (warp.meeting.waiting.empty()) warp.act = act;
+  if (warp.act != act) Fail("a warp's threads are at different instructions", self.place);
+  warp.slots[self.place.thread % kWarpThreads] = slot;
+  if (warp.meeting.waiting.size() + 1 == warp.meeting.num_expected) act(warp.slots);
+  machine.Meet(warp.meeting);
+}
+
+void MeetBlock() {
+  Machine& machine = TheMachine();
+  machine.Meet(machine.Current().block->meeting);
+}
+
+bool MeetBlockOr(bool condition) {
+  Machine& machine = TheMachine();
+  Block& block = *machine.Current().block;
+  block.any |= condition;
+  if (block.meeting.waiting.size() + 1 == block.meeting.num_expected) {
+    block.any_last = block.any;
+    block.any = false;
+  }
+  machine.Meet(block.meeting);
+  return block.any_last;
+}
+
+void MeetCluster() {
+  Machine& machine = TheMachine();
+  machine.Meet(machine.ClusterMeeting());
+}
+
+void* InBlock(const void* address, int cluster_rank) {
+  RequireShared(address, 0);
+  Machine& machine = TheMachine();
+  const Place& here = machine.Current().place;
+  if (cluster_rank < 0 || cluster_rank >= here.cluster_blocks) Fail("no such block", here);
+  return machine.BlockOfRank(cluster_rank).shared.get() +
+         (static_cast<const unsigned char*>(address) - here.shared);
+}
+
+void CopyLater(void* to, const void* from, size_t num_bytes, size_t valid_bytes) {
+  RequireAligned(to, from, num_bytes);
+  RequireShared(to, num_bytes);
+  TheMachine().Current().open_group.push_back({to, from, num_bytes, valid_bytes});
+}
+
+void CloseCopyGroup() {
+  Machine& machine = TheMachine();
+  Fiber& self = machine.Current();
+  self.copy_groups.push_back(std::move(self.open_group));
+  self.open_group.clear();
+  if (machine.IsLate()) return;
+  for (const Copy& copy : self.copy_groups.back()) copy.Do();
+}
+
+void WaitForCopyGroups(int num_pending) {
+  Fiber& self = TheMachine().Current();
+  while (self.copy_groups.size() > static_cast<size_t>(num_pending)) {
+    for (const Copy& copy : self.copy_groups.front()) copy.Do();
+    self.copy_groups.pop_front();
+  }
+}
+
+void InitBarrier(uint64_t* barrier, int num_arrivals) {
+  RequireShared(barrier, sizeof(*barrier));
+  TheMachine().Current().block->barriers[barrier] = {.num_arrivals = num_arrivals,
+                                                     .pending_arrivals = num_arrivals,
+                                                     .pending_bytes = 0,
+                                                     .phase = 0,
+                                                     .copies = {}};
+}
+
+void ExpectBytes(uint64_t* barrier, size_t num_bytes) {
+  Find(barrier).pending_bytes += static_cast<int64_t>(num_bytes);
+}
+
+void Arrive(uint64_t* barrier) {
+  Barrier& found = Find(barrier);
+  if (found.pending_arrivals == 0) Fail("one arrival too many at a barrier", Here());
+  --found.pending_arrivals;
+  CompletePhase(found);
+}
+
+void BulkCopyLater(void* to, const void* from, size_t num_bytes, uint64_t* barrier) {
+  RequireAligned(to, from, num_bytes);
+  RequireShared(to, num_bytes);
+  Barrier& found = Find(barrier);
+  const Copy copy{to, from, num_bytes, num_bytes};
+  if (TheMachine().IsLate()) {
+    found.copies.push_back(copy);
+    return;
+  }
+  copy.Do();
+  found.pending_bytes -= static_cast<int64_t>(num_bytes);
+  CompletePhase(found);
+}
+
+void WaitForBarrier(uint64_t* barrier, unsigned parity) {
+  Barrier& found = Find(barrier);
+  // The phase of this parity is complete when the current one has the other.
+  while (found.phase % 2 == parity) {
+    for (const Copy& copy : found.copies) {
+      copy.Do();
+      found.pending_bytes -= static_cast<int64_t>(copy.num_bytes);
+    }
+    found.copies.clear();
+    CompletePhase(found);
+    if (found.phase % 2 == parity) TheMachine().Yield();
+  }
+}
+
+}  // namespace lssar::emulation

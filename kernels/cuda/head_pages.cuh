@@ -1,0 +1,151 @@
+// Where the keys and values of one head of one sequence lie, and rows that no fast path may take.
+#ifndef LSSAR_KERNELS_CUDA_HEAD_PAGES_CUH_
+#define LSSAR_KERNELS_CUDA_HEAD_PAGES_CUH_
+
+#include "kernels/cuda/attention_math.cuh"
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/instructions.cuh"
+#include "kernels/cuda/kernel_args.h"
+
+namespace lssar::LSSAR_CUDA_NAMESPACE {
+
+// Pages of a backend on CUDA hold [slot][dim] of keys and of values alike (kv_layout.h).
+template <typename E, int kDim>
+struct HeadPages {
+  static constexpr int kRowBytes = kDim * E::kBytes;
+
+  const unsigned char* k;  // of the head in page 0
+  const unsigned char* v;
+  const int32_t* pages;  // of the sequence
+  size_t page_bytes;
+  int page_shift;
+  int scales_offset;  // from a block's first byte to its scales
+
+  LSSAR_DEVICE HeadPages(const CudaPages& from, int first_page, int head)
+      : k(from.k + static_cast<size_t>(head) * from.block_bytes),
+        v(from.v + static_cast<size_t>(head) * from.block_bytes),
+        pages(from.pages + first_page),
+        page_bytes(from.block_bytes * static_cast<size_t>(from.num_heads)),
+        page_shift(LowestBit(static_cast<unsigned>(from.page_tokens))),
+        scales_offset(from.page_tokens * kRowBytes) {}
+
+  LSSAR_DEVICE size_t BlockAt(int key) const {
+    return static_cast<size_t>(pages[key >> page_shift]) * page_bytes;
+  }
+  LSSAR_DEVICE int Slot(int key) const { return key & ((1 << page_shift) - 1); }
+  // Keys of one page from `key` on.
+  LSSAR_DEVICE int RunLength(int key) const { return (1 << page_shift) - Slot(key); }
+
+  LSSAR_DEVICE const unsigned char* Key(int key) const {
+    return k + BlockAt(key) + Slot(key) * kRowBytes;
+  }
+  LSSAR_DEVICE const unsigned char* Value(int key) const {
+    return v + BlockAt(key) + Slot(key) * kRowBytes;
+  }
+  LSSAR_DEVICE const float* KeyScale(int key) const {
+    return reinterpret_cast<const float*>(k + BlockAt(key) + scales_offset) + Slot(key);
+  }
+  LSSAR_DEVICE const float* ValueScale(int key) const {
+    return reinterpret_cast<const float*>(v + BlockAt(key) + scales_offset) + Slot(key);
+  }
+};
+
+// Element `dim` of a stored row.
+template <typename E>
+LSSAR_DEVICE float ElementAt(const unsigned char* row, int dim) {
+  if constexpr (E::kHasScales) {
+    return static_cast<float>(reinterpret_cast<const int8_t*>(row)[dim]);
+  } else {
+    return E::ToFloat(reinterpret_cast<const uint16_t*>(row)[dim]);
+  }
+}
+
+// What a warp needs to compute one row of one head.
+template <typename E, int kDim>
+struct RowWork {
+  const CudaAttentionArgs& args;
+  HeadPages<E, kDim> pages;
+  int num_keys;
+  int sequence;
+  size_t vector_idx;  // of the row in args.q and args.out
+};
+
+// The softplus score of one key, in double. One lane's work.
+template <typename E, int kDim>
+LSSAR_DEVICE double ExactScore(const RowWork<E, kDim>& work, double scale, int key) {
+  const float* q = work.args.q + work.vector_idx;
+  const unsigned char* row = work.pages.Key(key);
+  double dot = 0;
+  for (int dim = 0; dim < kDim; ++dim) {
+    dot = MulAdd(static_cast<double>(q[dim]), static_cast<double>(ElementAt<E>(row, dim)), dot);
+  }
+  if (E::kHasScales) dot *= static_cast<double>(*work.pages.KeyScale(key));
+  return ExactSoftplus(scale * dot);
+}
+
+template <typename T>
+LSSAR_DEVICE T SumOfLanes(T value) {
+  for (int mask : {1, 8, 16, 2, 4}) value += ShuffleXor(value, mask);
+  return value;
+}
+
+// A row whose peak fp32 cannot tell from rounding: about 2% of a trained model's, nearly all among
+// a prompt's first dozens. One warp computes all of it, from scores in double. Its sums over keys
+// are each lane's own chain, lanes then added in one order; values are one chain over keys.
+template <typename E, int kDim>
+LSSAR_DEVICE_CALL void AttendFlat(const RowWork<E, kDim>& work) {
+  constexpr int kDimsOfLane = (kDim + kWarpThreads - 1) / kWarpThreads;
+  const CudaAttentionArgs& args = work.args;
+  const int lane = LaneIdx();
+  const double scale = ScoreScale(args, work.num_keys);
+  double sum = 0, max = 0;
+  for (int key = lane; key < work.num_keys; key += kWarpThreads) {
+    const double score = ExactScore(work, scale, key);
+    sum += score;
+    max = score > max ? score : max;
+  }
+  sum = SumOfLanes(sum);
+  for (int mask = 1; mask < kWarpThreads; mask *= 2) max = fmax(max, ShuffleXor(max, mask));
+
+  const double gain = static_cast<double>(work.num_keys) / sum;
+  const double offset = work.num_keys <= 3 ? 0.0 : 1.0;
+  const double peak = gain * max - offset;
+  const bool is_degenerate = peak <= static_cast<double>(kDegeneratePeak);
+
+  float sums[kDimsOfLane] = {};
+  double weight_sum = 0;
+  int num_read = 0;
+  for (int first = 0; first < work.num_keys; first += kWarpThreads) {
+    const int key = first + lane;
+    float weight = 0;
+    if (key < work.num_keys) {
+      const double score = ExactScore(work, scale, key);
+      weight = is_degenerate ? static_cast<float>(score)
+                             : Sharpen(args, static_cast<float>((gain * score - offset) / peak));
+    }
+    for (unsigned left = Ballot(weight != 0); left != 0; left &= left - 1) {
+      const int from = LowestBit(left);
+      const float w = Shuffle(weight, from);
+      const unsigned char* row = work.pages.Value(first + from);
+      const float scaled = E::kHasScales ? w * *work.pages.ValueScale(first + from) : w;
+      weight_sum += static_cast<double>(w);
+      ++num_read;
+      for (int i = 0; i < kDimsOfLane; ++i) {
+        const int dim = lane + i * kWarpThreads;
+        if (dim < kDim) sums[i] = MulAdd(scaled, ElementAt<E>(row, dim), sums[i]);
+      }
+    }
+  }
+  const float inverse = static_cast<float>(1.0 / weight_sum);
+  for (int i = 0; i < kDimsOfLane; ++i) {
+    const int dim = lane + i * kWarpThreads;
+    if (dim < kDim) args.out[work.vector_idx + static_cast<size_t>(dim)] = sums[i] * inverse;
+  }
+  if (lane == 0 && args.counters != nullptr) {
+    AtomicAdd(args.counters + work.sequence, static_cast<unsigned long long>(num_read));
+  }
+}
+
+}  // namespace lssar::LSSAR_CUDA_NAMESPACE
+
+#endif  // LSSAR_KERNELS_CUDA_HEAD_PAGES_CUH_

@@ -1,0 +1,149 @@
+// What the kernels are given: plain structs that host and device read alike. Pointers are to the
+// device's memory.
+#ifndef LSSAR_KERNELS_CUDA_KERNEL_ARGS_H_
+#define LSSAR_KERNELS_CUDA_KERNEL_ARGS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/attention_spec.h"
+#include "kernels/dtype.h"
+
+namespace lssar {
+
+// Keys of a split: what one warp of a decode step scores and weighs. Every sum over keys is a sum
+// over splits, in order, of sums over a split: so a row's bits do not depend on how many blocks
+// share it, nor on whether it is a decode step or a row of a prompt.
+inline constexpr int kCudaSplitKeys = 256;
+
+// Most rows of a tile of a prompt.
+inline constexpr int kTileRows = 64;
+
+// One layer of the pools; in bytes.
+struct CudaPages {
+  unsigned char* k = nullptr;
+  unsigned char* v = nullptr;
+  const int32_t* pages = nullptr;  // of all sequences of the step
+  size_t block_bytes = 0;          // one page of one head
+  int num_heads = 0;
+  int head_dim = 0;
+  int page_tokens = 0;
+};
+
+// A batch row, in its sequence.
+struct CudaRow {
+  int32_t position = 0;
+  int32_t first_page = 0;  // index in CudaPages::pages of its sequence's first page
+};
+
+// A row that attends by itself, in every head.
+struct CudaDecodeRow {
+  int32_t row = 0;  // in the batch
+  int32_t num_keys = 0;
+  int32_t first_page = 0;
+  int32_t sequence = 0;
+  uint64_t scores_idx = 0;  // of head 0 in CudaScratch::scores; heads are PaddedKeys apart
+  uint64_t split_idx = 0;   // of head 0's first split among all splits; heads are NumSplits apart
+};
+
+// Adjacent rows of one sequence that attend together, in every head.
+struct CudaTile {
+  int32_t first_row = 0;  // in the batch
+  int32_t num_rows = 0;
+  int32_t first_position = 0;
+  int32_t first_page = 0;
+  int32_t sequence = 0;
+};
+
+// Intermediate values of rows that several blocks without a cluster share.
+struct CudaScratch {
+  float* scores = nullptr;
+  double* sums = nullptr;        // a split's sum of softplus scores
+  float* maxima = nullptr;       // a split's largest score
+  float* partials = nullptr;     // [split][head_dim + 1]: sums of u^p v, then of u^p
+  unsigned* arrivals = nullptr;  // [decode row][head]: blocks that are done; left at zero
+};
+
+struct CudaAttentionArgs {
+  CudaPages pages;
+  const float* q = nullptr;
+  float* out = nullptr;
+  unsigned long long* counters = nullptr;  // [sequence]: V rows read
+  const CudaDecodeRow* decode_rows = nullptr;
+  int num_decode_rows = 0;
+  int max_splits = 0;  // of the decode rows
+  const CudaTile* tiles = nullptr;
+  int num_tiles = 0;
+  CudaScratch scratch;
+  AttentionKind kind = AttentionKind::kLssar;
+  float p = 15;
+  unsigned whole_p = 15;  // p, or 0 where it has a fraction or is above 2^24
+  float floor = 0;        // a u below it has a negligible power
+};
+
+struct CudaRopeWriteArgs {
+  CudaPages pages;
+  const CudaRow* rows = nullptr;
+  const float* qkv = nullptr;
+  const float* rope = nullptr;
+  float* q = nullptr;
+  int num_rows = 0;
+  DType dtype = DType::kF16;
+  bool half_split = true;
+  bool normalize = true;
+};
+
+// Weights [num_rows, padded_cols], rows one after the other; padding is zero. int8: a scale for
+// each row and kCudaGroupCols columns, [num_rows, padded_cols / kCudaGroupCols].
+struct CudaMatrix {
+  const void* elements = nullptr;
+  const float* scales = nullptr;
+  DType dtype = DType::kF16;
+  int num_rows = 0;
+  int num_cols = 0;
+  int padded_cols = 0;  // a multiple of kCudaGroupCols
+};
+
+inline constexpr int kCudaGroupCols = 64;
+inline constexpr int kMaxRowParts = 3;
+
+// Rows of fp32 as a product takes them (elements.cuh): in parts, [part][num_rows][padded_width] of
+// 16 bits, each row times a power of two. Beside fp32 weights: the rows themselves, in fp32.
+struct CudaSplitRows {
+  void* parts = nullptr;
+  float* inverse = nullptr;  // [num_rows]: of the power of two
+};
+
+struct CudaSplitArgs {
+  const float* x = nullptr;            // [any, width]
+  const int32_t* row_ids = nullptr;    // [num_rows]; null: the first num_rows
+  const float* norm_weight = nullptr;  // null: no LayerNorm
+  const float* norm_bias = nullptr;
+  float epsilon = 0;
+  int num_rows = 0;
+  int width = 0;
+  int padded_width = 0;
+  DType dtype = DType::kF16;  // of the weights
+  CudaSplitRows to;
+};
+
+struct CudaLinearArgs {
+  CudaSplitRows x;
+  int num_rows = 0;
+  CudaMatrix weight;
+  const float* bias = nullptr;
+  const float* residual = nullptr;
+  bool gelu = false;
+  float* out = nullptr;
+};
+
+struct CudaEmbedArgs {
+  const int32_t* ids = nullptr;
+  int num_ids = 0;
+  CudaMatrix table;
+  float* out = nullptr;
+};
+
+}  // namespace lssar
+
+#endif  // LSSAR_KERNELS_CUDA_KERNEL_ARGS_H_

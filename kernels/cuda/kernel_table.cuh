@@ -1,0 +1,31 @@
+// The functions behind CudaKernels; each .cu defines its own.
+#ifndef LSSAR_KERNELS_CUDA_KERNEL_TABLE_CUH_
+#define LSSAR_KERNELS_CUDA_KERNEL_TABLE_CUH_
+
+#include "kernels/cuda/instructions.cuh"
+#include "kernels/cuda/kernels.h"
+
+namespace lssar::LSSAR_CUDA_NAMESPACE {
+
+int StartClusterDecode(const CudaAttentionArgs& args, DType dtype, int cluster_blocks,
+                       void* stream);
+int StartSplitDecode(const CudaAttentionArgs& args, DType dtype, void* stream);
+int StartPrefill(const CudaAttentionArgs& args, DType dtype, void* stream);
+int StartRopeWrite(const CudaRopeWriteArgs& args, void* stream);
+int StartSplitRows(const CudaSplitArgs& args, void* stream);
+int StartLinear(const CudaLinearArgs& args, void* stream);
+int StartEmbed(const CudaEmbedArgs& args, void* stream);
+
+inline CudaKernels KernelTable() {
+  return {.cluster_decode = &StartClusterDecode,
+          .split_decode = &StartSplitDecode,
+          .prefill = &StartPrefill,
+          .rope_write = &StartRopeWrite,
+          .split_rows = &StartSplitRows,
+          .linear = &StartLinear,
+          .embed = &StartEmbed};
+}
+
+}  // namespace lssar::LSSAR_CUDA_NAMESPACE
+
+#endif  // LSSAR_KERNELS_CUDA_KERNEL_TABLE_CUH_

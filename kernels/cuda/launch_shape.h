@@ -1,0 +1,19 @@
+// How many threads a kernel is started with, and what they share.
+#ifndef LSSAR_KERNELS_CUDA_LAUNCH_SHAPE_H_
+#define LSSAR_KERNELS_CUDA_LAUNCH_SHAPE_H_
+
+#include <cstddef>
+
+namespace lssar {
+
+struct LaunchShape {
+  int num_blocks_x = 1;
+  int num_blocks_y = 1;
+  int num_threads = 1;     // of a block
+  int cluster_blocks = 1;  // blocks along x that form a cluster; num_blocks_x is a multiple
+  size_t shared_bytes = 0;
+};
+
+}  // namespace lssar
+
+#endif  // LSSAR_KERNELS_CUDA_LAUNCH_SHAPE_H_

@@ -1,0 +1,98 @@
+#include "kernels/cuda/step_plan.h"
+
+#include <algorithm>
+
+namespace lssar {
+namespace {
+
+constexpr int kMostClusterBlocks = 8;  // what every device with clusters can place
+
+void AddTiles(const SequenceRows& sequence, int sequence_idx, int first_page, CudaStepPlan& plan) {
+  for (int end = sequence.num_rows; end > 0;) {
+    const int num_rows = std::min(end, kTileRows);
+    end -= num_rows;
+    plan.tiles.push_back({.first_row = sequence.first_row + end,
+                          .num_rows = num_rows,
+                          .first_position = sequence.first_position + end,
+                          .first_page = first_page,
+                          .sequence = sequence_idx});
+  }
+}
+
+// Sorts the decode rows by the clusters they take, and gives those without one their scratch.
+void MakeBatches(const CudaPlanSetup& setup, CudaStepPlan& plan) {
+  const int64_t num_vectors = static_cast<int64_t>(plan.decode_rows.size()) * setup.num_heads;
+  const auto cluster_of = [&](const CudaDecodeRow& row) {
+    if (!setup.has_clusters) return 0;
+    return ClusterBlocksFor(NumCudaSplits(row.num_keys), num_vectors, setup.num_multiprocessors);
+  };
+  // Long rows first: the launch's end is then short work.
+  std::stable_sort(plan.decode_rows.begin(), plan.decode_rows.end(),
+                   [&](const CudaDecodeRow& a, const CudaDecodeRow& b) {
+                     const int cluster_a = cluster_of(a), cluster_b = cluster_of(b);
+                     return cluster_a != cluster_b ? cluster_a > cluster_b
+                                                   : a.num_keys > b.num_keys;
+                   });
+  const size_t num_heads = static_cast<size_t>(setup.num_heads);
+  for (size_t i = 0; i < plan.decode_rows.size(); ++i) {
+    CudaDecodeRow& row = plan.decode_rows[i];
+    const int cluster_blocks = cluster_of(row);
+    const int num_splits = NumCudaSplits(row.num_keys);
+    if (plan.batches.empty() || plan.batches.back().cluster_blocks != cluster_blocks) {
+      plan.batches.push_back({.first = static_cast<int>(i), .cluster_blocks = cluster_blocks});
+    }
+    CudaDecodeBatch& batch = plan.batches.back();
+    ++batch.count;
+    batch.max_splits = std::max(batch.max_splits, num_splits);
+    if (cluster_blocks > 0) continue;
+    row.split_idx = plan.num_splits;
+    row.scores_idx = plan.num_scores;
+    plan.num_splits += static_cast<size_t>(num_splits) * num_heads;
+    plan.num_scores += static_cast<size_t>(num_splits) * kCudaSplitKeys * num_heads;
+  }
+}
+
+}  // namespace
+
+int ClusterBlocksFor(int num_splits, int64_t num_vectors, int num_multiprocessors) {
+  for (int blocks = 1; blocks <= kMostClusterBlocks; blocks *= 2) {
+    if (num_splits > blocks * kSplitsOfBlock) continue;
+    const bool fills_device = num_vectors * blocks >= 2 * int64_t{num_multiprocessors};
+    const bool has_warp_each = num_splits <= blocks * kDecodeWarps;
+    if (fills_device || has_warp_each || blocks == kMostClusterBlocks) return blocks;
+  }
+  return 0;
+}
+
+void PlanCudaStep(const RaggedRows& rows, const CudaPlanSetup& setup, CudaStepPlan& plan) {
+  plan.rows.clear();
+  plan.pages.clear();
+  plan.decode_rows.clear();
+  plan.batches.clear();
+  plan.tiles.clear();
+  plan.num_scores = plan.num_splits = 0;
+  for (size_t s = 0; s < rows.sequences.size(); ++s) {
+    const SequenceRows& sequence = rows.sequences[s];
+    const int first_page = static_cast<int>(plan.pages.size());
+    const int num_keys = sequence.first_position + sequence.num_rows;
+    const int num_pages = (num_keys + setup.page_tokens - 1) / setup.page_tokens;
+    plan.pages.insert(plan.pages.end(), sequence.pages.begin(), sequence.pages.begin() + num_pages);
+    for (int r = 0; r < sequence.num_rows; ++r) {
+      plan.rows.push_back({.position = sequence.first_position + r, .first_page = first_page});
+      if (sequence.num_rows > kMaxLoneRows) continue;
+      plan.decode_rows.push_back({.row = sequence.first_row + r,
+                                  .num_keys = sequence.first_position + r + 1,
+                                  .first_page = first_page,
+                                  .sequence = static_cast<int32_t>(s)});
+    }
+    if (sequence.num_rows > kMaxLoneRows) {
+      AddTiles(sequence, static_cast<int>(s), first_page, plan);
+    }
+  }
+  std::stable_sort(plan.tiles.begin(), plan.tiles.end(), [](const CudaTile& a, const CudaTile& b) {
+    return a.first_position + a.num_rows > b.first_position + b.num_rows;
+  });
+  MakeBatches(setup, plan);
+}
+
+}  // namespace lssar

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Builds the GPU tests and benches into one folder that runs on a machine with an NVIDIA driver and
+# little else: no toolkit, no packages of ours.
+#
+#   tests/gpu/build.sh [FOLDER]      default build/gpu-run; under 60 MiB
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+folder=${1:-build/gpu-run}
+build=${LSSAR_GPU_BUILD:-build/gpu}
+max_kib=$((60 * 1024))
+tests=(attention_test attention_bits_test rope_write_test linear_test logits_test backend_test)
+
+cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DLSSAR_WITH_CUDA=ON
+cmake --build "$build" --target "${tests[@]}" golden_check gpu_bench -- -j "${JOBS:-$(nproc)}"
+
+rm -rf "$folder"
+mkdir -p "$folder/bin" "$folder/lib" "$folder/golden"
+for program in "${tests[@]}" golden_check gpu_bench; do
+  strip -o "$folder/bin/$program" "$build/bin/$program"
+done
+# Libraries of this machine's packages go along; those of the C library are the other machine's own.
+ldd "$folder"/bin/* | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
+  grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*)\.so' |
+  while read -r library; do cp -L "$library" "$folder/lib/"; done
+cp -r tests/golden/. "$folder/golden/"
+rm -f "$folder"/golden/*.cc "$folder"/golden/*.h "$folder/golden/CMakeLists.txt"
+cp tests/gpu/run.sh tests/gpu/peers.py tests/gpu/report.py "$folder/"
+
+size_kib=$(du -sk "$folder" | cut -f1)
+echo "$folder: $((size_kib / 1024)) MiB"
+if [ "$size_kib" -gt "$max_kib" ]; then
+  echo "build.sh: $folder is larger than $((max_kib / 1024)) MiB" >&2
+  exit 1
+fi

@@ -1,0 +1,234 @@
+// Times attention on a GPU, beside the bandwidth of a copy measured first in the same run, and
+// prints one JSON object. Peers are timed by peers.py on the same shapes.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/check.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/device/device_backend.h"
+#include "kernels/cuda/device/device_kernels.h"
+#include "nlohmann/json.hpp"
+#include "tests/kernels/attention_cases.h"
+#include "tests/kernels/dense_cases.h"
+
+namespace lssar {
+namespace {
+
+constexpr int kHeads = 12;
+constexpr int kPageTokens = 64;
+constexpr int kContext = 16384;
+constexpr int kRepeats = 5;
+
+void Must(const absl::Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "gpu_bench: %s\n", std::string(status.message()).c_str());
+  std::exit(1);
+}
+
+template <typename T>
+T Must(absl::StatusOr<T> value) {
+  Must(value.status());
+  return *std::move(value);
+}
+
+// The backend and the driver below it, for its clock.
+struct Gpu {
+  std::unique_ptr<Backend> backend;
+  CudaDriver* driver = nullptr;
+
+  static Gpu Open() {
+    CudaBackendParts parts{
+        .name = "cuda", .driver = MakeDeviceDriver(), .kernels = DeviceKernels()};
+    CudaDriver* const driver = parts.driver.get();
+    return {.backend = Must(MakeCudaBackend(std::move(parts), 0)), .driver = driver};
+  }
+
+  // Milliseconds of one call: the least of kRepeats means over `calls` calls in a row.
+  template <class F>
+  double Time(int calls, const F& call) const {
+    call();
+    Must(backend->Synchronize());
+    double best = 1e30;
+    for (int repeat = 0; repeat < kRepeats; ++repeat) {
+      LSSAR_CHECK(driver->MarkTime(0) == kCudaSuccess);
+      for (int i = 0; i < calls; ++i) call();
+      LSSAR_CHECK(driver->MarkTime(1) == kCudaSuccess);
+      float elapsed_ms = 0;
+      LSSAR_CHECK(driver->ElapsedMs(elapsed_ms) == kCudaSuccess);
+      best = std::min(best, double{elapsed_ms} / calls);
+    }
+    Must(backend->Synchronize());
+    return best;
+  }
+};
+
+// Bytes read and written a second, in GB/s, by a copy of 2 GiB inside the device.
+double CopyBandwidth(const Gpu& gpu) {
+  constexpr size_t kBytes = size_t{2} << 30;
+  const auto from = Must(gpu.backend->Allocate(kBytes)), to = Must(gpu.backend->Allocate(kBytes));
+  const double ms = gpu.Time(5, [&] {
+    LSSAR_CHECK(gpu.driver->CopyInside(to->Address(), from->Address(), kBytes) == kCudaSuccess);
+  });
+  return 2.0 * kBytes / ms / 1e6;
+}
+
+// `batch` sequences of kContext tokens, each on pages of its own; one sequence's content for all.
+class Pool {
+ public:
+  Pool(const Gpu& gpu, int batch, int head_dim, DType dtype)
+      : gpu_(gpu), vectors_(kContext, kHeads, head_dim, 1, Content::kTopical) {
+    KvLayout& layout = view_.layout;
+    layout = {.num_layers = 1,
+              .num_heads = kHeads,
+              .head_dim = head_dim,
+              .page_tokens = kPageTokens,
+              .num_pages = kContext / kPageTokens,
+              .dtype = dtype};
+    Must(gpu.backend->FitLayout(layout));
+    const size_t sequence_bytes = layout.PoolBytes();
+    std::vector<char> k(sequence_bytes), v(sequence_bytes);
+    const KvView host{.layout = layout, .k = k.data(), .v = v.data()};
+    for (int token = 0; token < kContext; ++token) {
+      for (int head = 0; head < kHeads; ++head) {
+        const size_t dim = size_t(head_dim);
+        const size_t at = size_t(token * kHeads + head) * dim;
+        const size_t block = layout.BlockIndex(0, token / kPageTokens, head);
+        KeyRow(host, block, token % kPageTokens).Store({&vectors_.k[at], dim});
+        ValueRow(host, block, token % kPageTokens).Store({&vectors_.v[at], dim});
+      }
+    }
+    layout.num_pages *= batch;
+    k_ = Must(gpu.backend->Allocate(layout.PoolBytes()));
+    v_ = Must(gpu.backend->Allocate(layout.PoolBytes()));
+    for (int s = 0; s < batch; ++s) {
+      Must(gpu.backend->CopyIn(k_->As<char>() + size_t(s) * sequence_bytes, k.data(),
+                               sequence_bytes));
+      Must(gpu.backend->CopyIn(v_->As<char>() + size_t(s) * sequence_bytes, v.data(),
+                               sequence_bytes));
+    }
+    view_.k = k_->Address();
+    view_.v = v_->Address();
+    pages_.resize(size_t(layout.num_pages));
+    std::iota(pages_.begin(), pages_.end(), 0);
+  }
+
+  struct Measured {
+    double ms = 0;
+    double share_read = 0;  // of V's rows
+  };
+
+  // The last `rows` rows of every sequence.
+  Measured Attend(const AttentionSpec& spec, int rows, int calls) const {
+    const size_t pages_of_sequence = kContext / kPageTokens;
+    const size_t batch = pages_.size() / pages_of_sequence;
+    std::vector<SequenceRows> sequences;
+    std::vector<float> q;
+    for (size_t s = 0; s < batch; ++s) {
+      sequences.push_back(
+          {.first_row = int(s) * rows,
+           .num_rows = rows,
+           .first_position = kContext - rows,
+           .pages = std::span(pages_).subspan(s * pages_of_sequence, pages_of_sequence)});
+      const size_t row_floats = vectors_.RowFloats();
+      q.insert(q.end(), vectors_.q.end() - ptrdiff_t(size_t(rows) * row_floats), vectors_.q.end());
+    }
+    const RaggedRows ragged{.num_rows = int(batch) * rows, .sequences = sequences};
+    Floats q_floats(*gpu_.backend, q), out(*gpu_.backend, q);
+    AttentionArgs args{.rows = &ragged,
+                       .layer = 0,
+                       .spec = spec,
+                       .q = q_floats.Address(),
+                       .kv = view_,
+                       .out = out.Address()};
+    Measured measured{.ms = gpu_.Time(calls, [&] { gpu_.backend->Attention(args); })};
+    std::vector<AttentionCounters> counters(batch);
+    args.counters = counters.data();
+    gpu_.backend->Attention(args);
+    Must(gpu_.backend->Synchronize());
+    measured.share_read =
+        double(counters[0].num_value_rows_read) / double(counters[0].num_value_rows);
+    return measured;
+  }
+
+  double KeyBytes() const { return double(view_.layout.PoolBytes()); }
+
+ private:
+  const Gpu& gpu_;
+  SequenceVectors vectors_;
+  KvView view_;
+  std::unique_ptr<Buffer> k_, v_;
+  std::vector<int32_t> pages_;
+};
+
+const std::pair<const char*, AttentionSpec> kKinds[] = {
+    {"lssar", {.p = 15}}, {"softmax", {.kind = AttentionKind::kSoftmax}}};
+
+nlohmann::json Decode(const Gpu& gpu, double copy_gbs) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const int batch : {1, 16, 64}) {
+    for (const DType dtype : {DType::kF16, DType::kI8}) {
+      const Pool pool(gpu, batch, 64, dtype);
+      for (const auto& [name, spec] : kKinds) {
+        const Pool::Measured measured = pool.Attend(spec, 1, 20);
+        const double bytes = pool.KeyBytes() * (1 + measured.share_read);
+        const double gbs = bytes / measured.ms / 1e6;
+        rows.push_back({{"work", "decode"},
+                        {"kind", name},
+                        {"kv", NameOf(dtype)},
+                        {"batch", batch},
+                        {"ms", measured.ms},
+                        {"share_of_v_read", measured.share_read},
+                        {"bytes", bytes},
+                        {"gb_per_s", gbs},
+                        {"of_copy", gbs / copy_gbs}});
+      }
+    }
+  }
+  return rows;
+}
+
+nlohmann::json Prefill(const Gpu& gpu) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const DType dtype : {DType::kF16, DType::kI8}) {
+    const Pool pool(gpu, 1, 64, dtype);
+    for (const auto& [name, spec] : kKinds) {
+      const Pool::Measured measured = pool.Attend(spec, kContext, 2);
+      // Two products of every key with every row behind it: what an exact softmax computes.
+      const double flops = 2.0 * kContext * kContext * 64 * kHeads;
+      rows.push_back({{"work", "prefill"},
+                      {"kind", name},
+                      {"kv", NameOf(dtype)},
+                      {"batch", 1},
+                      {"ms", measured.ms},
+                      {"share_of_v_read", measured.share_read},
+                      {"tflop_per_s", flops / measured.ms / 1e9}});
+    }
+  }
+  return rows;
+}
+
+}  // namespace
+}  // namespace lssar
+
+int main() {
+  using namespace lssar;  // NOLINT
+  const Gpu gpu = Gpu::Open();
+  const double copy_gbs = CopyBandwidth(gpu);
+  nlohmann::json rows = Decode(gpu, copy_gbs);
+  for (const nlohmann::json& row : Prefill(gpu)) rows.push_back(row);
+  const nlohmann::json report{{"device", gpu.backend->Describe()},
+                              {"context", kContext},
+                              {"heads", kHeads},
+                              {"head_dim", 64},
+                              {"copy_gb_per_s", copy_gbs},
+                              {"rows", rows}};
+  std::printf("%s\n", report.dump(1).c_str());
+  return 0;
+}
