@@ -11,10 +11,10 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "clients/cli/bench_lengths.h"
 #include "clients/cli/bench_workload.h"
 #include "kernels/check.h"
-#include "nlohmann/json.hpp"
 #include "server/options.h"
 #include "server/parse_request.h"
 #include "server/served_model.h"
@@ -55,8 +55,8 @@ class Places {
 
 class CountingSink final : public TokenSink {
  public:
-  CountingSink(Places* places, std::atomic<int64_t>* num_tokens)
-      : places_(places), num_tokens_(num_tokens) {}
+  CountingSink(std::shared_ptr<Places> places, std::shared_ptr<std::atomic<int64_t>> num_tokens)
+      : places_(std::move(places)), num_tokens_(std::move(num_tokens)) {}
 
   void OnAdmitted(const RequestStats&) override {}
   void OnPromptLogprobs(PromptDelta) override {}
@@ -70,8 +70,8 @@ class CountingSink final : public TokenSink {
   }
 
  private:
-  Places* const places_;
-  std::atomic<int64_t>* const num_tokens_;
+  const std::shared_ptr<Places> places_;
+  const std::shared_ptr<std::atomic<int64_t>> num_tokens_;
 };
 
 v1::GetInfoReply DescribeModel(const ServedModel& model) {
@@ -93,32 +93,40 @@ absl::Status Submit(const ServedModel& model, const v1::GenerateRequest& message
   return model.GetEngine().Submit(std::move(call->request), std::move(sink)).status();
 }
 
+// Requests [first_idx, first_idx + num_requests) of the workload. -> output tokens a second
+absl::StatusOr<double> MeasureRate(const ServedModel& model, const cli::BenchWorkload& workload,
+                                   int64_t first_idx, const Options& options) {
+  // A request's end gives its place back, so that all are done when every place can be taken.
+  const auto places = std::make_shared<Places>(options.concurrency);
+  const auto num_tokens = std::make_shared<std::atomic<int64_t>>(0);
+  const auto begin = std::chrono::steady_clock::now();
+  for (int64_t idx = first_idx; idx < first_idx + options.num_requests; ++idx) {
+    places->Take();
+    const absl::Status status =
+        Submit(model, workload.Request(idx), std::make_shared<CountingSink>(places, num_tokens));
+    if (!status.ok()) return status;
+  }
+  for (int i = 0; i < options.concurrency; ++i) places->Take();
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+  return static_cast<double>(num_tokens->load()) / elapsed.count();
+}
+
 absl::Status Run(const Options& options) {
   auto input = cli::LengthDistribution::Parse("--input", options.input);
   if (!input.ok()) return input.status();
   auto output = cli::LengthDistribution::Parse("--output", options.output);
   if (!output.ok()) return output.status();
-  Places places(options.concurrency);  // lives longer than the engine, whose thread gives them back
-  std::atomic<int64_t> num_tokens = 0;
   const auto model = ServedModel::Load(options.model);
   if (!model.ok()) return model.status();
   const auto workload = cli::BenchWorkload::Make(
       {.input = *std::move(input), .output = *std::move(output)}, DescribeModel(**model));
   if (!workload.ok()) return workload.status();
 
-  const auto begin = std::chrono::steady_clock::now();
-  for (int64_t idx = 0; idx < options.num_requests; ++idx) {
-    places.Take();
-    const absl::Status status = Submit(**model, workload->Request(idx),
-                                       std::make_shared<CountingSink>(&places, &num_tokens));
-    if (!status.ok()) return status;
-  }
-  for (int i = 0; i < options.concurrency; ++i) places.Take();
-  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-  const nlohmann::ordered_json json = {
-      {"num_output_tokens", num_tokens.load()},
-      {"output_tokens_per_s", static_cast<double>(num_tokens.load()) / elapsed.count()}};
-  std::printf("%s\n", json.dump().c_str());
+  // Once before it counts: the first touch of the pages costs as much as the work.
+  absl::StatusOr<double> rate = MeasureRate(**model, *workload, options.num_requests, options);
+  if (rate.ok()) rate = MeasureRate(**model, *workload, 0, options);
+  if (!rate.ok()) return rate.status();
+  std::printf("{\"output_tokens_per_s\": %.1f}\n", *rate);
   return absl::OkStatus();
 }
 
