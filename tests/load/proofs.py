@@ -58,8 +58,8 @@ def ids_and_bits(result):
     return result if isinstance(result, Exception) else result[0]
 
 
-# How the server may name the end of a call that its client ended, by its own clock or will, while the
-# server's answer was on its way.
+# How the server may name the end of a call that its client ended, by its own clock or will, while
+# the server's answer was on its way.
 SAME_END = {'CANCELLED': {'CANCELLED', 'RESOURCE_EXHAUSTED'},
             'DEADLINE_EXCEEDED': {'DEADLINE_EXCEEDED', 'CANCELLED', 'RESOURCE_EXHAUSTED'}}
 
@@ -129,37 +129,45 @@ def long_prompts(server, num_tokens, stop, done):
     stop_call.join()
 
 
+def beside_long_prompts(programs, server, num_tokens, flags):
+    """-> the point of a bench while long prompts are prefilled; whether they were to its end."""
+    stop, done = threading.Event(), []
+    prefill = threading.Thread(target=long_prompts, args=(server, num_tokens, stop, done))
+    prefill.start()
+    server.wait_for_stats(lambda stats: stats.num_running == 1)
+    before = server.stats()
+    point, = programs.bench(server.address, *flags)
+    after = server.stats()
+    stop.set()
+    prefill.join()
+    server.wait_until_idle()
+    num_prefilled = after.num_prompt_tokens - before.num_prompt_tokens - point['num_prompt_tokens']
+    return point, after.num_running == 1 and num_prefilled > 0
+
+
 def prefill_beside_decodes(programs, quick):
     """A 16K prefill beside 16 decoding streams."""
     num_prompt_tokens = 8000 if quick else 16000
-    flags = ('--concurrency', NUM_STREAMS, '--requests', NUM_STREAMS if quick else 3 * NUM_STREAMS,
+    flags = ('--concurrency', NUM_STREAMS, '--requests', NUM_STREAMS if quick else 2 * NUM_STREAMS,
              '--input', 'fixed:16', '--output', 'fixed:400', '--warmup', '0s')
+    ratios, gap_ratios, were_there = [], [], []
     with Server(programs.server) as server:
-        programs.bench(server.address, '--requests', '16', '--warmup', '0s', '--concurrency', '16')
-        alone, = programs.bench(server.address, *flags)
-        before = server.stats()
-        stop, done = threading.Event(), []
-        prefill = threading.Thread(target=long_prompts,
-                                   args=(server, num_prompt_tokens, stop, done))
-        prefill.start()
-        server.wait_for_stats(lambda stats: stats.num_running == 1)
-        beside, = programs.bench(server.address, *flags)
-        is_still_on = server.stats().num_running == 1
-        stop.set()
-        prefill.join()
-        num_prefilled = (server.stats().num_prompt_tokens - before.num_prompt_tokens
-                         - beside['num_prompt_tokens'])
-    ratio = beside['itl_ms']['p99'] / alone['itl_ms']['p99']
-    gap_ratio = beside['gap_ms']['p99'] / alone['gap_ms']['p99']
-    print(f"    alone p50 {alone['itl_ms']['p50']:.2f} p99 {alone['itl_ms']['p99']:.2f} ms, beside "
-          f"p50 {beside['itl_ms']['p50']:.2f} p99 {beside['itl_ms']['p99']:.2f} ms; "
-          f'{len(done)} prompts of {num_prompt_tokens} done, {num_prefilled} tokens prefilled')
+        programs.bench(server.address, *flags)  # touches the pages
+        for _ in range(1 if quick else 5):  # rounds, so that a slow spell meets both
+            alone, = programs.bench(server.address, *flags)
+            beside, was_there = beside_long_prompts(programs, server, num_prompt_tokens, flags)
+            ratios.append(beside['itl_ms']['p99'] / alone['itl_ms']['p99'])
+            gap_ratios.append(beside['gap_ms']['p99'] / alone['gap_ms']['p99'])
+            were_there.append(was_there)
+            print(f"    alone p50 {alone['itl_ms']['p50']:.2f} p99 {alone['itl_ms']['p99']:.2f} ms, "
+                  f"beside p50 {beside['itl_ms']['p50']:.2f} p99 {beside['itl_ms']['p99']:.2f} ms")
+    ratio, gap_ratio = statistics.median(ratios), statistics.median(gap_ratios)
     return [
-        figure('p99 between tokens, beside / alone',
-               f"{beside['itl_ms']['p99']:.1f} / {alone['itl_ms']['p99']:.1f} ms = {ratio:.2f}",
+        figure(f'p99 between tokens, beside / alone, median of {len(ratios)}', f'{ratio:.2f}',
                '< 3', ratio < 3),
-        figure('p99 between messages, beside / alone', f'{gap_ratio:.2f}', '< 3', gap_ratio < 3),
-        figure('a long prompt was there to the end', str(is_still_on), 'True', is_still_on),
+        figure('p99 between messages, likewise', f'{gap_ratio:.2f}', '< 3', gap_ratio < 3),
+        figure('a long prompt was there to the end', f'{sum(were_there)} of {len(were_there)}',
+               'all', all(were_there)),
     ]
 
 
