@@ -8,14 +8,14 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 folder=${1:-build/gpu-run}
 build=${LSSAR_GPU_BUILD:-build/gpu}
 max_kib=$((60 * 1024))
-tests=(attention_test attention_bits_test rope_write_test linear_test logits_test backend_test)
+programs=(gpu_tests golden_check gpu_bench)
 
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DLSSAR_WITH_CUDA=ON
-cmake --build "$build" --target "${tests[@]}" golden_check gpu_bench -- -j "${JOBS:-$(nproc)}"
+cmake --build "$build" --target "${programs[@]}" -- -j "${JOBS:-$(nproc)}"
 
 rm -rf "$folder"
 mkdir -p "$folder/bin" "$folder/lib" "$folder/golden"
-for program in "${tests[@]}" golden_check gpu_bench; do
+for program in "${programs[@]}"; do
   strip -o "$folder/bin/$program" "$build/bin/$program"
 done
 # Libraries of this machine's packages go along; those of the C library are the other machine's own.

@@ -33,13 +33,11 @@ nvidia-smi >"$out/nvidia-smi.log" 2>&1 || true
 check bench 120 sh -c "bin/gpu_bench >'$out/bench.json'"
 check peers 90 sh -c "python3 peers.py >'$out/peers.json'"
 
-on_device='*/CUDA'
-for test in attention_test attention_bits_test rope_write_test; do
-  check "$test" 60 "bin/$test" --gtest_filter="$on_device"
-done
-for test in linear_test logits_test backend_test; do
-  check "$test" 60 "bin/$test"
-done
+# Attention and RopeWrite on the device alone; the other tests compare all backends of the machine.
+check attention 90 bin/gpu_tests --gtest_filter='*Attention*/CUDA'
+check rope_write 30 bin/gpu_tests --gtest_filter='*RopeWrite*/CUDA'
+check dense 60 bin/gpu_tests --gtest_filter='*Linear*:*Logits*:*Embed*:*TopLogprobs*'
+check backend 30 bin/gpu_tests --gtest_filter='BackendTest*:CopyPages*'
 for kv in fp16 bf16 int8; do
   check "golden_$kv" 30 bin/golden_check golden --backend cuda --kv "$kv"
 done
@@ -48,7 +46,7 @@ if command -v compute-sanitizer >/dev/null; then
   short='*RaggedBatch/CUDA:*LongRows*/CUDA'
   for tool in memcheck racecheck initcheck synccheck; do
     check "sanitizer_$tool" 45 compute-sanitizer --tool "$tool" --error-exitcode 9 \
-      bin/attention_test --gtest_filter="$short"
+      bin/gpu_tests --gtest_filter="$short"
   done
 else
   printf 'sanitizer\tnot installed\t0\n' >>"$results"
