@@ -159,8 +159,9 @@ def prefill_beside_decodes(programs, quick):
             ratios.append(beside['itl_ms']['p99'] / alone['itl_ms']['p99'])
             gap_ratios.append(beside['gap_ms']['p99'] / alone['gap_ms']['p99'])
             were_there.append(was_there)
-            print(f"    alone p50 {alone['itl_ms']['p50']:.2f} p99 {alone['itl_ms']['p99']:.2f} ms, "
-                  f"beside p50 {beside['itl_ms']['p50']:.2f} p99 {beside['itl_ms']['p99']:.2f} ms")
+            a, b = alone['itl_ms'], beside['itl_ms']
+            print(f"    p50 and p99 alone {a['p50']:.2f}, {a['p99']:.2f} ms; beside "
+                  f"{b['p50']:.2f}, {b['p99']:.2f} ms")
     ratio, gap_ratio = statistics.median(ratios), statistics.median(gap_ratios)
     return [
         figure(f'p99 between tokens, beside / alone, median of {len(ratios)}', f'{ratio:.2f}',
