@@ -42,18 +42,8 @@ if [ -n "$peer" ] && [ ! -x "$peer" ]; then
   exit 2
 fi
 
-at_exit() {
-  status=$?
-  trap - EXIT
-  stop_logged
-  exit "$status"
-}
-
-trap at_exit EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM HUP
-mkdir -p build "$out"
-: >"$log"
+start_log
+mkdir -p "$out"
 
 say "Debian packages, where they are missing (deploy/packages.sh)"
 logged install_packages build test

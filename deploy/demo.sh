@@ -22,12 +22,8 @@ stop_server() {
   fi
 }
 
-at_exit() {
-  status=$?
-  trap - EXIT
-  stop_logged
+at_end() {
   stop_server || true
-  exit "$status"
 }
 
 # The first port from the one given on that nothing listens on.
@@ -61,11 +57,7 @@ wait_for_server() {
   done
 }
 
-trap at_exit EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM HUP
-mkdir -p build
-: >"$log"
+start_log
 
 say "1. The Debian packages that the build needs, where they are missing (deploy/packages.sh)"
 logged install_packages build

@@ -1,4 +1,4 @@
-# Sourced (POSIX sh) by demo.sh and test.sh: long commands run quietly, their output in $log.
+# Sourced (POSIX sh) by the other scripts: long commands run quietly, their output in $log.
 
 # What comes next, in a sentence.
 say() {
@@ -62,4 +62,26 @@ stop_logged() {
     wait "$logged_child" 2>/dev/null || true
     logged_child=
   fi
+}
+
+# Begins $log. At the script's end, however it comes, what `logged` has running ends too, and
+# at_end is called, which a script may define anew.
+start_log() {
+  trap end_log EXIT
+  trap 'exit 130' INT
+  trap 'exit 143' TERM HUP
+  mkdir -p "$(dirname "$log")"
+  : >"$log"
+}
+
+end_log() {
+  status=$?
+  trap - EXIT
+  stop_logged
+  at_end
+  exit "$status"
+}
+
+at_end() {
+  :
 }

@@ -25,18 +25,7 @@ case "$#:${1:-}" in
     ;;
 esac
 
-at_exit() {
-  status=$?
-  trap - EXIT
-  stop_logged
-  exit "$status"
-}
-
-trap at_exit EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM HUP
-mkdir -p build
-: >"$log"
+start_log
 
 say "Debian packages, where they are missing (deploy/packages.sh)"
 logged install_packages $groups

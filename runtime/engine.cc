@@ -45,6 +45,8 @@ class EngineThread final : public Engine {
     return Handle(std::move(cancelled), queue_);
   }
 
+  absl::Status CheckRoom() const override { return queue_->CheckRoom(); }
+
   bool Drain(absl::Duration limit) override {
     queue_->Close(absl::UnavailableError("the engine is draining: it takes no new requests"));
     queue_->WaitUntilNoneOpen(limit);

@@ -117,6 +117,10 @@ class Engine {
   //           FAILED_PRECONDITION: stop strings, but the checkpoint has no tokenizer.
   virtual absl::StatusOr<Handle> Submit(Request request, std::shared_ptr<TokenSink> sink) = 0;
 
+  // Whether Submit would take a request now, before all the work of reading one. Any thread.
+  // Errors  RESOURCE_EXHAUSTED, UNAVAILABLE: as Submit
+  virtual absl::Status CheckRoom() const = 0;
+
   // Refuses new requests, waits until the accepted ones are done or `limit` has passed, then ends
   // what is left with UNAVAILABLE. True: nothing had to be cut. Stops the thread; a second call
   // waits for the first one's end. Not from a sink.

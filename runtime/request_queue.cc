@@ -34,12 +34,7 @@ absl::Status RequestQueue::Push(Submission submission) {
   const int64_t num_tokens = NumPromptTokens(submission.request);
   {
     const std::lock_guard lock(mutex_);
-    if (!closed_.ok()) return closed_;
-    if (int(queue_.size()) >= max_requests_) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the queue is full: ", queue_.size(),
-                       " requests wait (max_queued_requests = ", max_requests_, ")"));
-    }
+    if (absl::Status status = LockedRoom(); !status.ok()) return status;
     if (!queue_.empty() && num_tokens_ + num_tokens > max_tokens_) {
       return absl::ResourceExhaustedError(
           absl::StrCat("the queue is full: ", num_tokens_, " queued prompt tokens + ", num_tokens,
@@ -54,6 +49,26 @@ absl::Status RequestQueue::Push(Submission submission) {
     ++num_open_;
   }
   work_.notify_one();
+  return absl::OkStatus();
+}
+
+absl::Status RequestQueue::CheckRoom() const {
+  const std::lock_guard lock(mutex_);
+  return LockedRoom();
+}
+
+absl::Status RequestQueue::LockedRoom() const {
+  if (!closed_.ok()) return closed_;
+  if (int(queue_.size()) >= max_requests_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the queue is full: ", queue_.size(),
+                     " requests wait (max_queued_requests = ", max_requests_, ")"));
+  }
+  if (!queue_.empty() && num_tokens_ >= max_tokens_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the queue is full: ", num_tokens_,
+                     " prompt tokens wait (max_queued_tokens = ", max_tokens_, ")"));
+  }
   return absl::OkStatus();
 }
 
@@ -121,7 +136,7 @@ Submission RequestQueue::Take(std::deque<Submission>::iterator at) {
 }
 
 std::optional<Submission> RequestQueue::PopIf(
-    const std::function<bool(const Submission&)>& is_admissible) {
+    absl::FunctionRef<bool(const Submission&)> is_admissible) {
   const std::lock_guard lock(mutex_);
   if (queue_.empty() || !is_admissible(queue_.front())) return std::nullopt;
   return Take(queue_.begin());

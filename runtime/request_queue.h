@@ -5,13 +5,13 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "runtime/limits.h"
@@ -49,6 +49,8 @@ class RequestQueue {
   //         was given. An empty queue takes any request: the limit bounds how long others wait, and
   //         a single one of more tokens would else be refused for ever.
   absl::Status Push(Submission submission);
+  // Whether Push would take the smallest of requests now. Errors  as Push
+  absl::Status CheckRoom() const;
 
   // From now on Push fails with `reason`, unless an earlier call gave one.
   void Close(absl::Status reason);
@@ -74,13 +76,15 @@ class RequestQueue {
   // The earliest deadline of those that wait; time_point::max(): none has one.
   Clock::time_point NextDeadline() const;
   // The most senior request, if `is_admissible` says so of it.
-  std::optional<Submission> PopIf(const std::function<bool(const Submission&)>& is_admissible);
+  std::optional<Submission> PopIf(absl::FunctionRef<bool(const Submission&)> is_admissible);
   // Moves the requests that are cancelled or late to `due`, each with its status.
   void TakeDue(Clock::time_point now, std::vector<std::pair<Submission, absl::Status>>* due);
   std::vector<Submission> TakeAll();
   void MarkDone(int num_requests);
 
  private:
+  // CheckRoom under the lock.
+  absl::Status LockedRoom() const;
   // Takes the submission at `at` out; under the lock.
   Submission Take(std::deque<Submission>::iterator at);
 

@@ -54,7 +54,7 @@ absl::Status GenerateStream::Submit(const grpc::ByteBuffer& bytes) {
     }
   };
   LSSAR_RETURN_IF_ERROR(record_.Enter(KeyRole::kUser, cut));
-  LSSAR_RETURN_IF_ERROR(record_.Model().CheckRoom());
+  LSSAR_RETURN_IF_ERROR(record_.Model().GetEngine().CheckRoom());
   v1::GenerateRequest message;
   LSSAR_RETURN_IF_ERROR(ReadMessage(bytes, &message));
   const ServedModel& model = record_.Model();

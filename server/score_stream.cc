@@ -51,7 +51,7 @@ absl::Status ScoreStream::Submit(const grpc::ByteBuffer& bytes) {
     if (const auto stream = std::static_pointer_cast<ScoreStream>(weak.lock())) stream->End(reason);
   };
   LSSAR_RETURN_IF_ERROR(record_.Enter(KeyRole::kUser, cut));
-  LSSAR_RETURN_IF_ERROR(record_.Model().CheckRoom());
+  LSSAR_RETURN_IF_ERROR(record_.Model().GetEngine().CheckRoom());
   v1::ScoreRequest message;
   LSSAR_RETURN_IF_ERROR(ReadMessage(bytes, &message));
   const ServedModel& model = record_.Model();

@@ -2,9 +2,6 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "runtime/admission.h"
-
 namespace lssar {
 
 absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Load(const ModelOptions& options) {
@@ -33,22 +30,5 @@ ServedModel::ServedModel(std::unique_ptr<Backend> backend, std::unique_ptr<Check
       checkpoint_(std::move(checkpoint)),
       self_check_(self_check),
       engine_(std::move(engine)) {}
-
-absl::Status ServedModel::CheckRoom() const {
-  const EngineOptions& options = engine_->Options();
-  const EngineStats stats = engine_->Stats();
-  if (stats.num_queued >= options.max_queued_requests) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the queue is full: ", stats.num_queued,
-                     " requests wait (max_queued_requests = ", options.max_queued_requests, ")"));
-  }
-  const int64_t max_tokens = MaxQueuedTokens(options);
-  if (stats.num_queued_tokens >= max_tokens) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the queue is full: ", stats.num_queued_tokens,
-                     " prompt tokens wait (max_queued_tokens = ", max_tokens, ")"));
-  }
-  return absl::OkStatus();
-}
 
 }  // namespace lssar

@@ -28,9 +28,6 @@ class ServedModel {
   const SelfCheckReport& GetSelfCheck() const { return self_check_; }
   // Null: none was given.
   const Backend* GetBackend() const { return backend_.get(); }
-  // Before a request is read: whether the engine's queue takes one more.
-  // Errors  RESOURCE_EXHAUSTED: as Engine::Submit would say after all the work of reading it
-  absl::Status CheckRoom() const;
   int MaxContext() const { return engine_->Options().max_context; }
 
  private:

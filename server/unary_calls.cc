@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <utility>
 
@@ -57,8 +56,7 @@ void DescribeEngine(const ServedModel& model, v1::GetInfoReply& reply) {
   v1::Limits& limits = *reply.mutable_limits();
   limits.set_max_sequences(options.max_sequences);
   limits.set_max_queued_requests(options.max_queued_requests);
-  limits.set_max_queued_tokens(static_cast<int32_t>(
-      std::min<int64_t>(MaxQueuedTokens(options), std::numeric_limits<int32_t>::max())));
+  limits.set_max_queued_tokens(MaxQueuedTokens(options));
   limits.set_step_tokens(options.step_tokens);
   limits.set_max_message_bytes(limits::kMaxMessageBytes);
   limits.set_max_choices(limits::kMaxChoices);
@@ -69,7 +67,7 @@ void DescribeEngine(const ServedModel& model, v1::GetInfoReply& reply) {
 void ReportEngine(const EngineStats& stats, v1::GetStatsReply& reply) {
   reply.set_num_running(stats.num_running);
   reply.set_num_queued(stats.num_queued);
-  reply.set_num_queued_tokens(static_cast<int32_t>(stats.num_queued_tokens));
+  reply.set_num_queued_tokens(stats.num_queued_tokens);
   reply.set_num_pages(stats.num_pages);
   reply.set_num_free_pages(stats.num_free_pages);
   reply.set_num_cached_pages(stats.num_cached_pages);

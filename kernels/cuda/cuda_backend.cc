@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/attention_check.h"
 #include "kernels/check.h"
+#include "kernels/copy_pages.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/cpu/top_logprobs.h"
@@ -427,23 +428,9 @@ void CudaBackend::TopLogprobs(const TopLogprobsArgs& args) {
 }
 
 void CudaBackend::CopyPages(const CopyPagesArgs& args) {
-  const KvLayout& layout = args.kv.layout;
-  const size_t element_bytes = BytesOf(layout.dtype);
-  const size_t num_bytes = size_t(layout.num_heads) * layout.BlockStride() * element_bytes;
-  for (const PageCopy& copy : args.copies) {
-    LSSAR_CHECK(copy.from >= 0 && copy.from < layout.num_pages);
-    LSSAR_CHECK(copy.to >= 0 && copy.to < layout.num_pages && copy.to != copy.from);
-    for (int layer = 0; layer < layout.num_layers; ++layer) {
-      const size_t from = layout.BlockIndex(layer, copy.from, 0) * element_bytes;
-      const size_t to = layout.BlockIndex(layer, copy.to, 0) * element_bytes;
-      for (void* pool : {args.kv.k, args.kv.v}) {
-        unsigned char* const bytes = static_cast<unsigned char*>(pool);
-        if (!Check(driver_->CopyInside(bytes + to, bytes + from, num_bytes), "copying pages")) {
-          return;
-        }
-      }
-    }
-  }
+  ForEachPageRun(args, [this](void* to, const void* from, size_t num_bytes) {
+    if (status_.ok()) Check(driver_->CopyInside(to, from, num_bytes), "copying pages");
+  });
 }
 
 absl::Status CudaBackend::Synchronize() {

@@ -19,14 +19,6 @@ TestServer::Adjust WithStepTimeout(absl::Duration timeout) {
 
 using ::testing::HasSubstr;
 
-v1::GenerateRequest Request(int max_tokens) {
-  v1::GenerateRequest request;
-  request.set_text("Hello");
-  request.set_max_tokens(max_tokens);
-  request.set_ignore_eos(true);
-  return request;
-}
-
 // A watch of the server's health that has seen it serve.
 class HealthWatch {
  public:
@@ -50,7 +42,7 @@ void ExpectOutOfService(TestServer& server, const std::string& reason) {
     EXPECT_THAT(page.body, HasSubstr(reason)) << path;
   }
   EXPECT_EQ(server.Get("/metrics").status, 200);
-  const Generated refused = Generate(server.Stub(), Request(1));
+  const Generated refused = Generate(server.Stub(), HelloRequest(1));
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(refused.status.error_message(), HasSubstr(reason));
   EXPECT_EQ(CheckHealth(server.NewChannel(), ""), kNotServing);
@@ -63,12 +55,12 @@ TEST(EngineFailureTest, AStepThatHangsTakesTheServerOutOfService) {
   EXPECT_EQ(server.Get("/healthz").status, 200);
   EXPECT_EQ(server.Get("/readyz").status, 200);
   grpc::ClientContext running_context;
-  const auto running = server.Stub().Generate(&running_context, Request(1000));
+  const auto running = server.Stub().Generate(&running_context, HelloRequest(1000));
   v1::GenerateReply reply;
   ASSERT_TRUE(running->Read(&reply));
   server.Hold();
   auto queued = std::async(std::launch::async,
-                           [&server] { return Generate(server.Stub(), Request(5)).status; });
+                           [&server] { return Generate(server.Stub(), HelloRequest(5)).status; });
   v1::ScoreRequest score;
   score.add_items()->mutable_context()->set_text("The");
   score.mutable_items(0)->add_continuations()->set_text(" end");
@@ -87,7 +79,7 @@ TEST(EngineFailureTest, AStepThatHangsTakesTheServerOutOfService) {
 TEST(EngineFailureTest, ASlowStepIsNoHang) {
   TestServer server({.max_context = 2048}, WithStepTimeout(absl::Milliseconds(2000)));
   server.SetStepMs(60);
-  EXPECT_TRUE(Generate(server.Stub(), Request(50)).status.ok());
+  EXPECT_TRUE(Generate(server.Stub(), HelloRequest(50)).status.ok());
   EXPECT_EQ(server.NumEngineFailures(), 0);
   EXPECT_EQ(server.Get("/healthz").status, 200);
 }
@@ -96,11 +88,11 @@ TEST(EngineFailureTest, OneFailedStepEndsItsOwnRequestsAlone) {
   TestServer server({.max_context = 2048, .max_sequences = 1});
   grpc::ClientContext context;
   server.Hold();
-  const auto running = server.Stub().Generate(&context, Request(100));
+  const auto running = server.Stub().Generate(&context, HelloRequest(100));
   v1::GenerateReply reply;
   ASSERT_TRUE(running->Read(&reply));
-  auto queued =
-      std::async(std::launch::async, [&server] { return Generate(server.Stub(), Request(20)); });
+  auto queued = std::async(std::launch::async,
+                           [&server] { return Generate(server.Stub(), HelloRequest(20)); });
   ASSERT_TRUE(
       server.WaitFor([](const v1::GetInfoReply& facts) { return facts.num_queued() == 1; }));
   server.FailSteps(1);
@@ -123,7 +115,7 @@ TEST(EngineFailureTest, AnEngineThatFailsForGoodTakesTheServerOutOfService) {
   server.FailSteps(1 << 30);
   int num_internal = 0;
   grpc::Status status;
-  while ((status = Generate(server.Stub(), Request(5)).status).error_code() ==
+  while ((status = Generate(server.Stub(), HelloRequest(5)).status).error_code() ==
          grpc::StatusCode::INTERNAL) {
     ++num_internal;
   }

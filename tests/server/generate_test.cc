@@ -20,10 +20,7 @@ namespace {
 using ::testing::HasSubstr;
 
 v1::GenerateRequest Request(int max_tokens) {
-  v1::GenerateRequest request;
-  request.set_text("Hello");
-  request.set_max_tokens(max_tokens);
-  request.set_ignore_eos(true);
+  v1::GenerateRequest request = HelloRequest(max_tokens);
   request.mutable_sampling()->set_seed(5);
   return request;
 }

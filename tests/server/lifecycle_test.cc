@@ -16,17 +16,9 @@ using ::testing::HasSubstr;
 
 constexpr char kService[] = "lssar.v1.Inference";
 
-v1::GenerateRequest Request(int max_tokens) {
-  v1::GenerateRequest request;
-  request.set_text("Hello");
-  request.set_max_tokens(max_tokens);
-  request.set_ignore_eos(true);
-  return request;
-}
-
 TEST(LifecycleTest, CallsAreUnavailableWhileLoading) {
   TestServer server(TestServer::Loading(), {.max_context = 2048});
-  const Generated generated = Generate(server.Stub(), Request(1));
+  const Generated generated = Generate(server.Stub(), HelloRequest(1));
   EXPECT_EQ(generated.status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(generated.status.error_message(), HasSubstr("loading"));
   EXPECT_EQ(CheckHealth(server.NewChannel(), ""), kNotServing);
@@ -35,7 +27,7 @@ TEST(LifecycleTest, CallsAreUnavailableWhileLoading) {
   EXPECT_EQ(CheckHealth(server.NewChannel(), ""), kServing);
   EXPECT_EQ(CheckHealth(server.NewChannel(), kService), kServing);
   EXPECT_EQ(CheckHealth(server.NewChannel(), "no.such.Service"), std::nullopt);
-  EXPECT_TRUE(Generate(server.Stub(), Request(1)).status.ok());
+  EXPECT_TRUE(Generate(server.Stub(), HelloRequest(1)).status.ok());
 }
 
 TEST(LifecycleTest, HealthWatchSeesEveryTransition) {
@@ -95,10 +87,10 @@ TEST(LifecycleTest, WithoutAnAddressThereIsNoPortAndTheInProcessChannelWorks) {
   ASSERT_TRUE(server.ok()) << server.status();
   EXPECT_EQ((*server)->Port(), 0);
   const auto stub = v1::Inference::NewStub((*server)->InProcessChannel());
-  EXPECT_EQ(Generate(*stub, Request(1)).status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Generate(*stub, HelloRequest(1)).status.error_code(), grpc::StatusCode::UNAVAILABLE);
   TestServer served;
   const auto in_process = v1::Inference::NewStub(served.Server().InProcessChannel());
-  const Generated generated = Generate(*in_process, Request(50));
+  const Generated generated = Generate(*in_process, HelloRequest(50));
   ASSERT_TRUE(generated.status.ok()) << generated.status.error_message();
   EXPECT_EQ(generated.Tokens().size(), 50u);
 }
@@ -107,14 +99,14 @@ TEST(LifecycleTest, DrainLetsRunningCallsFinishAndRefusesOthers) {
   TestServer server;
   server.SetStepMs(5);
   grpc::ClientContext context;
-  const auto reader = server.Stub().Generate(&context, Request(100));
+  const auto reader = server.Stub().Generate(&context, HelloRequest(100));
   v1::GenerateReply reply;
   ASSERT_TRUE(reader->Read(&reply));
   auto drained = std::async(std::launch::async,
                             [&server] { return server.Server().Shutdown(absl::Seconds(30)); });
   const auto channel = server.NewChannel();
   while (CheckHealth(channel, "") == kServing) std::this_thread::yield();
-  const Generated refused = Generate(server.Stub(), Request(1));
+  const Generated refused = Generate(server.Stub(), HelloRequest(1));
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(refused.status.error_message(), HasSubstr("draining"));
   bool is_finished = false;
@@ -128,7 +120,7 @@ TEST(LifecycleTest, ADrainThatTakesTooLongCutsWhatRuns) {
   TestServer server;
   server.SetStepMs(5);
   grpc::ClientContext context;
-  const auto reader = server.Stub().Generate(&context, Request(2000));
+  const auto reader = server.Stub().Generate(&context, HelloRequest(2000));
   v1::GenerateReply reply;
   ASSERT_TRUE(reader->Read(&reply));
   EXPECT_FALSE(server.Server().Shutdown(absl::Milliseconds(50)));

@@ -21,19 +21,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-v1::GenerateRequest Request(int max_tokens) {
-  v1::GenerateRequest request;
-  request.set_text("Hello");
-  request.set_max_tokens(max_tokens);
-  request.set_ignore_eos(true);
-  return request;
-}
-
 // A call that has begun and is read when asked to.
 class OpenCall {
  public:
   explicit OpenCall(v1::Inference::Stub& stub, int max_tokens = 1000)
-      : reader_(stub.Generate(&context_, Request(max_tokens))) {}
+      : reader_(stub.Generate(&context_, HelloRequest(max_tokens))) {}
   ~OpenCall() {
     if (!is_finished_) {
       context_.TryCancel();
@@ -60,7 +52,7 @@ TEST(LimitsTest, OneCallTooManyIsRefusedWithATimeToTryAgain) {
   server.SetStepMs(20);
   OpenCall first(server.Stub()), second(server.Stub());
   ASSERT_TRUE(first.Begin() && second.Begin());
-  const Generated refused = Generate(server.Stub(), Request(1));
+  const Generated refused = Generate(server.Stub(), HelloRequest(1));
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.status.error_message(), HasSubstr("2 calls inside (--max-calls 2)"));
   EXPECT_THAT(refused.status.error_details(), HasSubstr("google.rpc.RetryInfo"));
@@ -77,7 +69,7 @@ TEST(LimitsTest, AFullQueueRefusesBeforeItReadsThePrompt) {
   ASSERT_TRUE(running.Begin());
   OpenCall queued(server.Stub());
   ASSERT_TRUE(server.WaitFor([](const auto& reply) { return reply.num_queued() == 1; }));
-  v1::GenerateRequest malformed = Request(1);
+  v1::GenerateRequest malformed = HelloRequest(1);
   malformed.mutable_sampling()->set_temperature(-1);
   const Generated refused = Generate(server.Stub(), malformed);
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
@@ -122,11 +114,11 @@ TEST(LimitsTest, HeadersHaveALimit) {
 
 TEST(LimitsTest, AMessageHasALimit) {
   TestServer server;
-  v1::GenerateRequest request = Request(1);
+  v1::GenerateRequest request = HelloRequest(1);
   request.set_text(std::string(limits::kMaxMessageBytes + 1, 'x'));
   const Generated refused = Generate(server.Stub(), request);
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_TRUE(Generate(server.Stub(), Request(1)).status.ok());
+  EXPECT_TRUE(Generate(server.Stub(), HelloRequest(1)).status.ok());
 }
 
 TEST(LimitsTest, AClientThatPingsEverySecondInALongStepIsNoEnemy) {
@@ -172,7 +164,7 @@ TEST(LimitsTest, ASilentPeerIsNoticedAndItsConnectionClosed) {
   while (received > 0) received = recv(peer, buffer, sizeof(buffer), 0);
   EXPECT_TRUE(received == 0 || errno == ECONNRESET) << errno;  // closed, not timed out
   close(peer);
-  EXPECT_TRUE(Generate(server.Stub(), Request(1)).status.ok());
+  EXPECT_TRUE(Generate(server.Stub(), HelloRequest(1)).status.ok());
 }
 
 }  // namespace

@@ -149,6 +149,14 @@ std::vector<v1::Token> Generated::Tokens(int choice) const {
   return tokens;
 }
 
+v1::GenerateRequest HelloRequest(int max_tokens) {
+  v1::GenerateRequest request;
+  request.set_text("Hello");
+  request.set_max_tokens(max_tokens);
+  request.set_ignore_eos(true);
+  return request;
+}
+
 Generated Generate(v1::Inference::Stub& stub, const v1::GenerateRequest& request,
                    grpc::ClientContext& context) {
   Generated generated;

@@ -79,6 +79,9 @@ class TestServer {
   std::unique_ptr<v1::Inference::Stub> stub_;
 };
 
+// That many tokens, whatever the model says.
+v1::GenerateRequest HelloRequest(int max_tokens);
+
 // All that one Generate call sent.
 struct Generated {
   grpc::Status status;
