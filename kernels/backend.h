@@ -85,6 +85,10 @@ class Backend {
   virtual void TopLogprobs(const TopLogprobsArgs& args) = 0;
   virtual void CopyPages(const CopyPagesArgs& args) = 0;
   virtual absl::Status Synchronize() = 0;
+
+  // Whether the device has failed for good: it refuses every further call of this process, which
+  // can only end. Asked after an error; waits for what still runs.
+  virtual bool IsLost() { return false; }
 };
 
 struct BackendOptions {

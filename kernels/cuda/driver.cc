@@ -24,6 +24,29 @@ absl::Status CudaStatus(const CudaDriver& driver, int code, const std::string& d
   }
 }
 
+bool IsStickyCudaError(int code) {
+  switch (code) {
+    case 46:   // cudaErrorDevicesUnavailable
+    case 214:  // cudaErrorECCUncorrectable
+    case 220:  // cudaErrorNvlinkUncorrectable
+    case 226:  // cudaErrorContained
+    case 700:  // cudaErrorIllegalAddress
+    case 702:  // cudaErrorLaunchTimeout
+    case 709:  // cudaErrorContextIsDestroyed
+    case 710:  // cudaErrorAssert
+    case 714:  // cudaErrorHardwareStackError
+    case 715:  // cudaErrorIllegalInstruction
+    case 716:  // cudaErrorMisalignedAddress
+    case 717:  // cudaErrorInvalidAddressSpace
+    case 718:  // cudaErrorInvalidPc
+    case 719:  // cudaErrorLaunchFailure
+    case 721:  // cudaErrorTensorMemoryLeak
+    case 999:  // cudaErrorUnknown
+      return true;
+    default: return false;
+  }
+}
+
 absl::StatusOr<CudaDevice> OpenCudaDevice(CudaDriver& driver, int device_idx) {
   int count = 0;
   const int counted = driver.CountDevices(count);

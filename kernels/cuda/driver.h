@@ -65,9 +65,12 @@ class CudaDriver {
 // A sentence for a call that failed, `doing` what ("copying to the device").
 //   out of memory           RESOURCE_EXHAUSTED
 //   no device, driver too old, no kernel for the device   FAILED_PRECONDITION
-//   anything else           INTERNAL: after most of these the device refuses every further call of
-//                           this process
+//   anything else           INTERNAL
 absl::Status CudaStatus(const CudaDriver& driver, int code, const std::string& doing);
+
+// Whether `code` is one that the device gives to every call from then on: an address that is none,
+// a kernel that failed, memory that broke.
+bool IsStickyCudaError(int code);
 
 // Opens device `device_idx`.
 // Errors  FAILED_PRECONDITION: no driver or device, a driver too old for this build, a device older

@@ -152,6 +152,7 @@ class CudaStepTest : public testing::Test {
 TEST_F(CudaStepTest, AStepThatFindsNoMemorySaysSoAndTheNextMayGoWell) {
   faults_->allocate = kCudaOutOfMemory;
   ExpectError(Step(), absl::StatusCode::kResourceExhausted, "cannot allocate");
+  EXPECT_FALSE(backend_->IsLost());
   faults_->allocate = 0;
   EXPECT_TRUE(Step().ok());
 }
@@ -165,6 +166,7 @@ TEST_F(CudaStepTest, AStickyErrorIsGivenEveryTime) {
   float host = 0;
   ExpectError(backend_->CopyOut(&host, q_.Address(), 4), absl::StatusCode::kInternal,
               "copying from the device failed");
+  EXPECT_TRUE(backend_->IsLost());
   faults_->copy = 0;  // for the fixture's end
 }
 

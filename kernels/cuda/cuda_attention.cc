@@ -1,0 +1,141 @@
+#include "kernels/cuda/cuda_attention.h"
+
+#include <cmath>
+#include <cstddef>
+
+#include "kernels/check.h"
+
+namespace lssar {
+namespace {
+
+constexpr unsigned kMaxWholePower = 1u << 24;
+
+}  // namespace
+
+bool ReadCounts::CanAdd(const AttentionArgs& args) const {
+  return counters_ == nullptr ||
+         (counters_ == args.counters && num_value_rows_.size() == args.rows->sequences.size());
+}
+
+bool ReadCounts::Add(const AttentionArgs& args) {
+  LSSAR_CHECK(CanAdd(args));
+  const size_t num_sequences = args.rows->sequences.size();
+  if (counters_ == nullptr) {
+    const size_t num_bytes = num_sequences * sizeof(int64_t);
+    void* const counts = context_.Reserve<void>(memory_, num_bytes);
+    if (counts == nullptr ||
+        !context_.Check(context_.Driver().Clear(counts, num_bytes), "clearing counters")) {
+      return false;
+    }
+    counters_ = args.counters;
+    num_value_rows_.assign(num_sequences, 0);
+  }
+  for (size_t s = 0; s < num_sequences; ++s) {
+    const SequenceRows& sequence = args.rows->sequences[s];
+    const int64_t first = sequence.first_position + 1;
+    const int64_t last = sequence.first_position + sequence.num_rows;
+    num_value_rows_[s] += args.kv.layout.num_heads * (first + last) * sequence.num_rows / 2;
+  }
+  return true;
+}
+
+void ReadCounts::Give() {
+  if (counters_ == nullptr) return;
+  const size_t count = num_value_rows_.size();
+  num_read_.resize(count);
+  if (context_.IsGood() &&
+      context_.Check(
+          context_.Driver().CopyOut(num_read_.data(), memory_.Address(), count * sizeof(int64_t)),
+          "copying counters")) {
+    for (size_t s = 0; s < count; ++s) {
+      counters_[s].num_value_rows += num_value_rows_[s];
+      counters_[s].num_value_rows_read += num_read_[s];
+    }
+  }
+  counters_ = nullptr;
+}
+
+bool CudaAttention::ReserveScratch(int num_heads, int head_dim) {
+  const CudaStepPlan& plan = tables_.Plan();
+  if (plan.num_splits == 0) return true;
+  const size_t num_splits = plan.num_splits, num_scores = plan.num_scores;
+  const size_t floats = num_scores + num_splits * static_cast<size_t>(head_dim + 2);
+  unsigned char* const memory = context_.Reserve<unsigned char>(
+      scratch_memory_, num_splits * sizeof(double) + floats * sizeof(float));
+  // Blocks count themselves in a memory of their own: it must start, and stays, zero.
+  unsigned* const arrivals = context_.Reserve<unsigned>(
+      arrivals_memory_,
+      plan.decode_rows.size() * static_cast<size_t>(num_heads) * sizeof(unsigned));
+  if (memory == nullptr || arrivals == nullptr) return false;
+  scratch_.sums = reinterpret_cast<double*>(memory);
+  scratch_.scores = reinterpret_cast<float*>(scratch_.sums + num_splits);
+  scratch_.maxima = scratch_.scores + num_scores;
+  scratch_.partials = scratch_.maxima + num_splits;
+  scratch_.arrivals = arrivals;
+  return true;
+}
+
+void CudaAttention::Attention(const AttentionArgs& args) {
+  LSSAR_CHECK(args.rows != nullptr && args.q != nullptr && args.out != nullptr);
+  LSSAR_CHECK(args.q != args.out);
+  const KvLayout& layout = args.kv.layout;
+  if (!context_.IsGood() || !tables_.Prepare(*args.rows, layout) ||
+      !ReserveScratch(layout.num_heads, layout.head_dim)) {
+    return;
+  }
+  if (args.counters != nullptr && !counts_.Add(args)) return;
+
+  const double p = args.spec.p;
+  const bool is_whole = p == std::floor(p) && p < double{kMaxWholePower};
+  const CudaStepPlan& plan = tables_.Plan();
+  const CudaKernels& kernels = context_.Kernels();
+  CudaAttentionArgs to{
+      .pages = tables_.PagesOf(args.kv, args.layer),
+      .q = args.q,
+      .out = args.out,
+      .counters = args.counters == nullptr ? nullptr : counts_.OnDevice(),
+      .decode_rows = nullptr,
+      .num_decode_rows = 0,
+      .max_splits = 0,
+      .tiles = tables_.Tiles(),
+      .num_tiles = static_cast<int>(plan.tiles.size()),
+      .scratch = scratch_,
+      .kind = args.spec.kind,
+      .p = static_cast<float>(p),
+      .whole_p = is_whole ? static_cast<unsigned>(p) : 0,
+      .floor = static_cast<float>(std::pow(double{kNegligibleWeight}, 1.0 / p) * (1 - 0x1p-20))};
+  if (to.num_tiles > 0 && !context_.Check(kernels.prefill(to, layout.dtype, context_.Stream()),
+                                          "attention of a prompt")) {
+    return;
+  }
+  for (const CudaDecodeBatch& batch : plan.batches) {
+    to.decode_rows = tables_.DecodeRows() + batch.first;
+    to.num_decode_rows = batch.count;
+    to.max_splits = batch.max_splits;
+    const int code =
+        batch.cluster_blocks > 0
+            ? kernels.cluster_decode(to, layout.dtype, batch.cluster_blocks, context_.Stream())
+            : kernels.split_decode(to, layout.dtype, context_.Stream());
+    if (!context_.Check(code, "attention of a decode step")) return;
+  }
+}
+
+void CudaAttention::RopeWrite(const RopeWriteArgs& args) {
+  LSSAR_CHECK(args.rows != nullptr && args.qkv != nullptr && args.q != nullptr);
+  LSSAR_CHECK(args.kv.layout.head_dim % 2 == 0);
+  if (!context_.IsGood() || !tables_.Prepare(*args.rows, args.kv.layout)) return;
+  context_.Check(
+      context_.Kernels().rope_write({.pages = tables_.PagesOf(args.kv, args.layer),
+                                     .rows = tables_.Rows(),
+                                     .qkv = args.qkv,
+                                     .rope = args.rope,
+                                     .q = args.q,
+                                     .num_rows = args.rows->num_rows,
+                                     .dtype = args.kv.layout.dtype,
+                                     .half_split = args.rope_layout == RopeLayout::kHalfSplit,
+                                     .normalize = args.normalize},
+                                    context_.Stream()),
+      "writing keys and values");
+}
+
+}  // namespace lssar

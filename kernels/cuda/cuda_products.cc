@@ -1,0 +1,93 @@
+#include "kernels/cuda/cuda_products.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "kernels/check.h"
+
+namespace lssar {
+
+const int32_t* CudaProducts::CopyIds(std::span<const int32_t> ids) {
+  int32_t* const to = context_.Reserve<int32_t>(ids_memory_, ids.size_bytes());
+  if (to == nullptr ||
+      !context_.Check(context_.Driver().CopyIn(to, ids.data(), ids.size_bytes()), "copying ids")) {
+    return nullptr;
+  }
+  return to;
+}
+
+void CudaProducts::Embed(const EmbedArgs& args) {
+  if (!context_.IsGood() || args.ids.empty()) return;
+  const int32_t* const ids = CopyIds(args.ids);
+  if (ids == nullptr) return;
+  context_.Check(
+      context_.Kernels().embed({.ids = ids,
+                                .num_ids = static_cast<int>(args.ids.size()),
+                                .table = static_cast<const DeviceMatrix&>(*args.table).View(),
+                                .out = args.out},
+                               context_.Stream()),
+      "embedding");
+}
+
+bool CudaProducts::SplitRows(CudaSplitArgs args, const CudaMatrix& weight) {
+  const size_t num_rows = static_cast<size_t>(args.num_rows);
+  const size_t num_elements = num_rows * static_cast<size_t>(weight.padded_cols);
+  const size_t parts_bytes = num_elements * std::max(kMaxRowParts * size_t{2}, sizeof(float));
+  unsigned char* const memory =
+      context_.Reserve<unsigned char>(rows_memory_, parts_bytes + num_rows * sizeof(float));
+  if (memory == nullptr) return false;
+  split_rows_ = {.parts = memory, .inverse = reinterpret_cast<float*>(memory + parts_bytes)};
+  args.width = weight.num_cols;
+  args.padded_width = weight.padded_cols;
+  args.dtype = weight.dtype;
+  args.to = split_rows_;
+  return context_.Check(context_.Kernels().split_rows(args, context_.Stream()), "normalising rows");
+}
+
+void CudaProducts::Linear(const LinearArgs& args) {
+  LSSAR_CHECK(args.x != args.out);
+  if (!context_.IsGood() || args.num_rows == 0) return;
+  const CudaMatrix& weight = static_cast<const DeviceMatrix&>(*args.weight).View();
+  if (!SplitRows({.x = args.x,
+                  .norm_weight = args.norm.weight,
+                  .norm_bias = args.norm.bias,
+                  .epsilon = args.norm.epsilon,
+                  .num_rows = args.num_rows,
+                  .to = {}},
+                 weight)) {
+    return;
+  }
+  context_.Check(context_.Kernels().linear({.x = split_rows_,
+                                            .num_rows = args.num_rows,
+                                            .weight = weight,
+                                            .bias = args.bias,
+                                            .residual = args.residual,
+                                            .gelu = args.activation == Activation::kGeluTanh,
+                                            .out = args.out},
+                                           context_.Stream()),
+                 "a matrix product");
+}
+
+void CudaProducts::Logits(const LogitsArgs& args) {
+  if (!context_.IsGood() || args.row_ids.empty()) return;
+  const int32_t* const row_ids = CopyIds(args.row_ids);
+  if (row_ids == nullptr) return;
+  const CudaMatrix& weight = static_cast<const DeviceMatrix&>(*args.weight).View();
+  const int num_rows = static_cast<int>(args.row_ids.size());
+  if (!SplitRows({.x = args.x,
+                  .row_ids = row_ids,
+                  .norm_weight = args.norm.weight,
+                  .norm_bias = args.norm.bias,
+                  .epsilon = args.norm.epsilon,
+                  .num_rows = num_rows,
+                  .to = {}},
+                 weight)) {
+    return;
+  }
+  context_.Check(context_.Kernels().linear(
+                     {.x = split_rows_, .num_rows = num_rows, .weight = weight, .out = args.logits},
+                     context_.Stream()),
+                 "logits");
+}
+
+}  // namespace lssar
