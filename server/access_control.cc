@@ -1,7 +1,5 @@
 #include "server/access_control.h"
 
-#include <sys/stat.h>
-
 #include <chrono>
 #include <fstream>
 #include <iterator>
@@ -11,20 +9,13 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "server/file_version.h"
 
 namespace lssar {
 namespace {
 
 constexpr auto kCheckInterval = std::chrono::milliseconds(500);
 constexpr std::string_view kScheme = "bearer ";
-
-// Changes whenever the file does: by being written, or by another taking its place.
-std::string VersionOf(const std::string& path) {
-  struct stat file;
-  if (stat(path.c_str(), &file) != 0) return "";
-  return absl::StrCat(file.st_dev, ".", file.st_ino, ".", file.st_size, ".", file.st_mtim.tv_sec,
-                      ".", file.st_mtim.tv_nsec);
-}
 
 std::optional<std::string> ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -55,7 +46,7 @@ absl::StatusOr<std::unique_ptr<AccessControl>> AccessControl::Open(const std::st
                                                                    const Log* log) {
   std::unique_ptr<AccessControl> control(new AccessControl(keys_path, log));
   if (keys_path.empty()) return control;
-  control->version_ = VersionOf(keys_path);
+  control->version_ = FileVersion(keys_path);
   if (absl::Status status = control->Load(); !status.ok()) return status;
   return control;
 }
@@ -92,8 +83,7 @@ void AccessControl::ReloadIfChanged() {
   const Clock::time_point now = Clock::now();
   if (now - checked_at_ < kCheckInterval) return;
   checked_at_ = now;
-  // Taken before the file is read: what is written meanwhile is another change.
-  const std::string version = VersionOf(keys_path_);
+  const std::string version = FileVersion(keys_path_);
   if (version == version_) return;
   version_ = version;
   if (const absl::Status status = Load(); !status.ok()) {

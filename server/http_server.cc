@@ -1,13 +1,10 @@
 #include "server/http_server.h"
 
 #include <httplib.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -16,81 +13,20 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "runtime/request.h"
+#include "server/bounded_stream.h"
+#include "server/tls_context.h"
 
 namespace lssar {
 namespace {
 
 constexpr int kNumThreads = 16;
-constexpr size_t kMaxRequestBytes = size_t{64} << 10;
-constexpr auto kConnectionLimit = std::chrono::seconds(5);
-// How soon a waiting connection sees that the server stops.
-constexpr auto kStopInterval = std::chrono::milliseconds(100);
-
-// A connection with an end: the library's own has a timeout for each read, so that a client with a
-// byte now and then would keep its thread for ever.
-class BoundedStream final : public httplib::Stream {
- public:
-  BoundedStream(int socket, const std::atomic<bool>* is_stopping)
-      : socket_(socket), end_(Clock::now() + kConnectionLimit), is_stopping_(is_stopping) {}
-
-  bool is_readable() const override { return next_ < filled_ || Wait(POLLIN); }
-  bool is_writable() const override { return Wait(POLLOUT); }
-
-  ssize_t read(char* ptr, size_t size) override {
-    if (next_ == filled_) {
-      if (num_read_ >= kMaxRequestBytes || !Wait(POLLIN)) return -1;
-      const ssize_t received = recv(socket_, buffer_, sizeof(buffer_), 0);
-      if (received <= 0) return received;
-      next_ = 0;
-      filled_ = size_t(received);
-      num_read_ += filled_;
-    }
-    const size_t count = std::min(size, filled_ - next_);
-    std::copy_n(buffer_ + next_, count, ptr);
-    next_ += count;
-    return ssize_t(count);
-  }
-
-  ssize_t write(const char* ptr, size_t size) override {
-    if (!Wait(POLLOUT)) return -1;
-    return send(socket_, ptr, size, MSG_NOSIGNAL | MSG_DONTWAIT);
-  }
-
-  // Nothing here asks who is there.
-  void get_remote_ip_and_port(std::string& ip, int& port) const override { Clear(ip, port); }
-  void get_local_ip_and_port(std::string& ip, int& port) const override { Clear(ip, port); }
-  socket_t socket() const override { return socket_; }
-
- private:
-  static void Clear(std::string& ip, int& port) {
-    ip.clear();
-    port = 0;
-  }
-
-  // False: the connection's time is over, or the server stops.
-  bool Wait(short events) const {
-    pollfd waited = {.fd = socket_, .events = events, .revents = 0};
-    while (!*is_stopping_) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(end_ - Clock::now());
-      if (left.count() <= 0) return false;
-      const int num_ready = poll(&waited, 1, int(std::min(left, kStopInterval).count()));
-      if (num_ready > 0) return true;
-      if (num_ready < 0 && errno != EINTR) return false;
-    }
-    return false;
-  }
-
-  const int socket_;
-  const Clock::time_point end_;
-  const std::atomic<bool>* const is_stopping_;
-  char buffer_[4096];
-  size_t next_ = 0, filled_ = 0;  // of the buffer
-  size_t num_read_ = 0;
-};
+constexpr size_t kMaxBodyBytes = size_t{64} << 10;
 
 class BoundedServer final : public httplib::Server {
  public:
+  // Null: no TLS.
+  explicit BoundedServer(std::unique_ptr<TlsContext> tls) : tls_(std::move(tls)) {}
+
   void Stop() {
     is_stopping_ = true;
     stop();
@@ -98,15 +34,19 @@ class BoundedServer final : public httplib::Server {
 
  private:
   bool process_and_close_socket(socket_t sock) override {
-    BoundedStream stream(sock, &is_stopping_);
+    const std::shared_ptr<SSL_CTX> tls = tls_ == nullptr ? nullptr : tls_->Current();
+    BoundedStream stream(sock, &is_stopping_, tls.get());
     bool is_closed = false;
     const bool is_served =
+        stream.Handshake() &&
         process_request(stream, /*close_connection=*/true, is_closed, /*setup_request=*/nullptr);
+    stream.Goodbye();
     shutdown(sock, SHUT_RDWR);
     close(sock);
     return is_served;
   }
 
+  const std::unique_ptr<TlsContext> tls_;
   std::atomic<bool> is_stopping_ = false;
 };
 
@@ -161,17 +101,25 @@ bool SplitAddress(std::string_view listen, std::string* host, int* port) {
 }  // namespace
 
 struct HttpServer::State {
+  explicit State(std::unique_ptr<TlsContext> tls) : server(std::move(tls)) {}
   BoundedServer server;
   int port = 0;
   std::thread listener;
 };
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Open(const std::string& listen,
-                                                             HttpPages pages) {
-  auto state = std::make_unique<State>();
+                                                             HttpPages pages,
+                                                             const TlsFiles& files) {
+  std::unique_ptr<TlsContext> tls;
+  if (files.HasTls()) {
+    auto opened = TlsContext::Open(files);
+    if (!opened.ok()) return opened.status();
+    tls = *std::move(opened);
+  }
+  auto state = std::make_unique<State>(std::move(tls));
   BoundedServer& server = state->server;
   server.new_task_queue = [] { return new httplib::ThreadPool(kNumThreads); };
-  server.set_payload_max_length(kMaxRequestBytes);
+  server.set_payload_max_length(kMaxBodyBytes);
   // The library's default would let a second server share the port silently.
   server.set_socket_options([](int sock) {
     const int yes = 1;
@@ -200,9 +148,10 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Open(const std::string& 
     state->port = -1;
   }
   if (state->port <= 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", listen,
-                                               " (--http-listen): the port is in use, or the "
-                                               "address is not one of this machine"));
+    return absl::UnavailableError(
+        absl::StrCat("--http-listen ", listen,
+                     ": the port is in use, or the address is not one of this machine; set "
+                     "--http-listen to another HOST:PORT, to port 0 for any free one, or to off"));
   }
   state->listener = std::thread([&server] { server.listen_after_bind(); });
   // Until then it would not hear a stop.

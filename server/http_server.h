@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/tls.h"
 
 namespace lssar {
 
@@ -27,9 +28,12 @@ struct HttpPages {
 // engine and gRPC nothing.
 class HttpServer {
  public:
-  // `listen`: HOST:PORT, port 0: any free one. Errors  UNAVAILABLE: cannot be listened on
+  // `listen`: HOST:PORT, port 0: any free one. `files`: the port speaks TLS where they name a
+  // certificate.
+  // Errors  UNAVAILABLE: cannot be listened on; those of CheckTlsFiles
   static absl::StatusOr<std::unique_ptr<HttpServer>> Open(const std::string& listen,
-                                                          HttpPages pages);
+                                                          HttpPages pages,
+                                                          const TlsFiles& files = {});
   // Cuts what is being read or written.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;

@@ -92,6 +92,8 @@ struct LocalServer::State {
     health->SetServingStatus(v1::Inference::service_full_name(), serving);
   }
 
+  // Where clients and probes find the server.
+  void AddAddresses(LogFields* fields) const;
   void LogServing() const;
   HttpPages Pages();
   void Fail(const EngineFailure& failure);
@@ -137,8 +139,9 @@ absl::Status LocalServer::State::OpenPort() {
   server = builder.BuildAndStart();
   if (server == nullptr || (!options.listen.empty() && port == 0)) {
     return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", options.listen,
-                     ": the port is in use, or the address is not one of this machine"));
+        absl::StrCat("--listen ", options.listen,
+                     ": the port is in use, or the address is not one of this machine; set "
+                     "--listen to another HOST:PORT, or to port 0 for any free one"));
   }
   SetServing(false);
   return absl::OkStatus();
@@ -148,6 +151,11 @@ void LocalServer::State::WarnOfExposures() const {
   for (const std::string& exposure : FindExposures(options)) {
     log.Warning("exposed", {{"message", exposure}});
   }
+}
+
+void LocalServer::State::AddAddresses(LogFields* fields) const {
+  if (port != 0) (*fields)["address"] = AddressOf(options.listen, port);
+  if (http != nullptr) (*fields)["http_address"] = AddressOf(options.http_listen, http->Port());
 }
 
 void LocalServer::State::LogServing() const {
@@ -165,8 +173,7 @@ void LocalServer::State::LogServing() const {
                       {"self_check_rows", model->GetSelfCheck().num_rows},
                       {"self_check_error", model->GetSelfCheck().worst_error}};
   if (model->GetBackend() != nullptr) fields["backend"] = model->GetBackend()->Describe();
-  if (port != 0) fields["address"] = AddressOf(options.listen, port);
-  if (http != nullptr) fields["http_address"] = AddressOf(options.http_listen, http->Port());
+  AddAddresses(&fields);
   log.Info("serving", fields);
 }
 
@@ -220,7 +227,7 @@ absl::StatusOr<std::unique_ptr<LocalServer>> LocalServer::Open(const ServerOptio
   auto state = std::make_unique<State>(options, std::move(on_failure));
   if (absl::Status status = state->OpenPort(); !status.ok()) return status;
   if (!options.http_listen.empty()) {
-    auto http = HttpServer::Open(options.http_listen, state->Pages());
+    auto http = HttpServer::Open(options.http_listen, state->Pages(), options.tls);
     if (!http.ok()) return http.status();
     state->http = *std::move(http);
   }
@@ -234,7 +241,9 @@ absl::Status LocalServer::Load(const LoadModel& load) {
   LSSAR_CHECK(state.model == nullptr);
   ModelOptions options = state.options.model;
   options.engine.observer = &state.metrics;
-  state.log.Info("loading", {{"model", options.directory}});
+  LogFields loading = {{"model", options.directory}};
+  state.AddAddresses(&loading);
+  state.log.Info("loading", loading);
   auto model = load(options);
   if (!model.ok()) return model.status();
   state.model = *std::move(model);

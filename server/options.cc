@@ -191,7 +191,7 @@ std::vector<Flag> ConnectionFlags(ServerOptions& options) {
 std::vector<Flag> SecurityFlags(ServerOptions& options) {
   return {
       {"tls-cert", "Security", "FILE",
-       "PEM certificate of the server and what leads to its root, read again when it changes; "
+       "PEM certificate of both ports and what leads to its root, read again when it changes; "
        "default: no TLS",
        AssignText(&options.tls.certificate)},
       {"tls-key", "Security", "FILE", "Its PEM key, without a passphrase",

@@ -41,7 +41,7 @@ absl::StatusOr<std::unique_ptr<X509, Free>> ReadCertificate(const std::string& f
   return absl::InvalidArgumentError(absl::StrCat(flag, " ", path, " holds no PEM certificate"));
 }
 
-// What gRPC would only say in every handshake.
+// Leaves OpenSSL's own account of an error behind.
 absl::Status CheckFiles(const TlsFiles& files) {
   auto certificate = ReadCertificate("--tls-cert", files.certificate);
   if (!certificate.ok()) return certificate.status();
@@ -63,11 +63,15 @@ absl::Status CheckFiles(const TlsFiles& files) {
 
 }  // namespace
 
+absl::Status CheckTlsFiles(const TlsFiles& files) {
+  absl::Status status = CheckFiles(files);
+  ERR_clear_error();  // gRPC takes what lies there for its own
+  return status;
+}
+
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(const TlsFiles& files) {
   if (!files.HasTls()) return grpc::InsecureServerCredentials();
-  const absl::Status status = CheckFiles(files);
-  ERR_clear_error();  // gRPC takes what lies there for its own
-  if (!status.ok()) return status;
+  LSSAR_RETURN_IF_ERROR(CheckTlsFiles(files));
 
   using grpc::experimental::FileWatcherCertificateProvider;
   grpc::experimental::TlsServerCredentialsOptions options(

@@ -1,4 +1,4 @@
-// TLS of the gRPC port: certificates from files, read again when they change.
+// TLS of the ports: certificates from files, read again when they change.
 #ifndef LSSAR_SERVER_TLS_H_
 #define LSSAR_SERVER_TLS_H_
 
@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace lssar {
@@ -21,10 +22,14 @@ struct TlsFiles {
   bool HasTls() const { return !certificate.empty(); }
 };
 
-// TLS 1.2 or 1.3. A changed file is served to the connections that come a second later; those that
-// stand stay. While certificate and key do not belong together new connections fail.
+// What a handshake alone would say.
 // Errors  NOT_FOUND: a file cannot be read; INVALID_ARGUMENT: it holds no certificate or key, or
 //         the two do not belong together
+absl::Status CheckTlsFiles(const TlsFiles& files);
+
+// Of the gRPC port: TLS 1.2 or 1.3. A changed file is served to the connections that come a second
+// later; those that stand stay. While certificate and key do not belong together new connections
+// fail. Errors  as CheckTlsFiles
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(const TlsFiles& files);
 
 }  // namespace lssar

@@ -15,6 +15,8 @@ import tempfile
 import threading
 import time
 import unittest
+import urllib.error
+import urllib.request
 
 import grpc
 
@@ -46,17 +48,17 @@ def tearDownModule():
 class Server:
     """A running lssar-server on a free port; its log lines are parsed as they come."""
 
-    def __init__(self, *flags, listen="127.0.0.1:0"):
+    def __init__(self, *flags, listen="127.0.0.1:0", model=MODEL, state="serving"):
         self.process = subprocess.Popen(
-            [SERVER, "--model", MODEL, "--listen", listen, "--http-listen", "127.0.0.1:0", *flags],
+            [SERVER, "--model", model, "--listen", listen, "--http-listen", "127.0.0.1:0", *flags],
             stderr=subprocess.PIPE, text=True)
         self.lines = []
         self.events = queue.Queue()
         self.reader = threading.Thread(target=self._read)
         self.reader.start()
-        serving = self.wait_for("serving")
-        self.address = serving["address"]
-        self.http_address = serving["http_address"]
+        line = self.wait_for(state)
+        self.address = line["address"]
+        self.http_address = line["http_address"]
         self.channel = grpc.insecure_channel(
             self.address, options=[("grpc.use_local_subchannel_pool", 1)])
         self.stub = rpc.InferenceStub(self.channel)
@@ -175,12 +177,14 @@ class ClientTest(unittest.TestCase):
         self.assertEqual(health(self.server.channel, b"lssar.v1.Inference"), 1)
 
     def test_a_port_in_use_ends_a_second_server(self):
-        for flags in ([f"--listen={self.server.address}", "--http-listen=off"],
-                      ["--listen=127.0.0.1:0", f"--http-listen={self.server.http_address}"]):
-            second = subprocess.run([SERVER, "--model", MODEL, *flags],
+        for flag, address, others in [
+                ("--listen", self.server.address, ["--http-listen=off"]),
+                ("--http-listen", self.server.http_address, ["--listen=127.0.0.1:0"])]:
+            second = subprocess.run([SERVER, "--model", MODEL, flag, address, *others],
                                     capture_output=True, text=True, timeout=60, check=False)
             self.assertEqual(second.returncode, 1)
-            self.assertRegex(second.stderr, "cannot listen on 127.0.0.1.*: the port is in use")
+            self.assertIn(f"{flag} {address}: the port is in use", second.stderr)
+            self.assertRegex(second.stderr, f"set {flag} to .*port 0")
 
 
 class EndTest(unittest.TestCase):
@@ -202,6 +206,32 @@ class EndTest(unittest.TestCase):
         self.assertEqual(replies[-1].finished.usage.num_generated_tokens, 400)
         self.assertEqual(server.wait(), 0)
         self.assertFalse(any(SECRET in line for line in server.lines))
+
+    def test_sigterm_while_loading_ends_at_once(self):
+        with tempfile.TemporaryDirectory() as model:
+            os.mkfifo(f"{model}/config.json")  # a disk that never answers
+            for sign in (signal.SIGTERM, signal.SIGINT):
+                server = Server(model=model, state="loading")
+                self.assertEqual(health(server.channel), 2)
+                self.assertEqual(health(server.channel, b"lssar.v1.Inference"), 2)
+                with self.assertRaises(grpc.RpcError) as raised:
+                    list(server.stub.Generate(greedy(SECRET, 1)))
+                self.assertEqual(raised.exception.code(), grpc.StatusCode.UNAVAILABLE)
+                self.assertIn("loading", raised.exception.details())
+                self.assertEqual(self.status_of(server, "/healthz"), 200)
+                self.assertEqual(self.status_of(server, "/readyz"), 503)
+                watch = server.channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
+                self.assertEqual(next(watch)[1], 2)  # open, and holds up nothing
+                server.process.send_signal(sign)
+                self.assertEqual(server.process.wait(timeout=10), 0)
+                self.assertFalse(server.wait_for("stopped")["cut"])
+                server.stop()
+
+    def status_of(self, server, path):
+        try:
+            return urllib.request.urlopen(f"http://{server.http_address}{path}", timeout=60).status
+        except urllib.error.HTTPError as error:
+            return error.code
 
     def test_a_drain_has_a_limit_and_refuses_new_calls(self):
         server = Server("--drain-timeout", "2s")
@@ -291,7 +321,7 @@ class UsageTest(unittest.TestCase):
         self.assertIn("models/zoo/none", result.stderr)
         result = self.run_server("--model", MODEL, LSSAR_LISTEN="192.0.2.1:1")
         self.assertEqual(result.returncode, 1)
-        self.assertIn("cannot listen on 192.0.2.1:1", result.stderr)
+        self.assertIn("--listen 192.0.2.1:1", result.stderr)
 
 
 if __name__ == "__main__":

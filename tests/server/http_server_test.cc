@@ -1,10 +1,8 @@
 #include "server/http_server.h"
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <httplib.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -17,6 +15,7 @@
 #include <vector>
 
 #include "kernels/check.h"
+#include "tests/server/tcp_client.h"
 
 namespace lssar {
 namespace {
@@ -43,15 +42,7 @@ class HttpServerTest : public testing::Test {
   }
 
   // A connection that has said nothing yet.
-  int Connect() const {
-    const int client = socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(server_->Port()));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    LSSAR_CHECK(connect(client, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
-    return client;
-  }
+  int Connect() const { return ConnectTo(server_->Port()); }
 
   absl::Status admin_;
   absl::Status readiness_;

@@ -1,8 +1,6 @@
 // What one client may cost the others: calls, connections, headers, pings, silent peers.
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -14,6 +12,7 @@
 
 #include "runtime/limits.h"
 #include "tests/server/raw_call.h"
+#include "tests/server/tcp_client.h"
 #include "tests/server/test_server.h"
 
 namespace lssar {
@@ -139,19 +138,32 @@ TEST(LimitsTest, AClientThatPingsEverySecondInALongStepIsNoEnemy) {
   EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
+TEST(LimitsTest, ACallCancelledBeforeItsRequestCameEndsAsCancelledAndHoldsNothing) {
+  TestServer server;
+  const auto channel = server.NewChannel();
+  const std::string cancelled = "lssar_request_failure_total{code=\"CANCELLED\"}";
+  int num_cancelled = 0;
+  for (const char* rpc : {"Generate", "Score", "Tokenize"}) {
+    RawCall call(channel, std::string("/lssar.v1.Inference/") + rpc);
+    call.Cancel();
+    EXPECT_EQ(call.Finish().error_code(), grpc::StatusCode::CANCELLED) << rpc;
+    num_cancelled += rpc != std::string("Tokenize");  // which these metrics do not count
+    for (int i = 0; i < 1000 && server.Metric(cancelled) != num_cancelled; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    EXPECT_EQ(server.Metric(cancelled), num_cancelled) << rpc;
+  }
+  EXPECT_TRUE(Generate(server.Stub(), HelloRequest(1)).status.ok());
+  EXPECT_TRUE(server.Server().Shutdown(absl::Seconds(30)));  // nobody is inside
+}
+
 // A peer that speaks HTTP/2 and then is as if its machine had lost power.
 TEST(LimitsTest, ASilentPeerIsNoticedAndItsConnectionClosed) {
   TestServer server({.max_context = 2048}, [](ServerOptions& options) {
     options.connection.keepalive_time = absl::Seconds(1);
     options.connection.keepalive_timeout = absl::Seconds(1);
   });
-  const int peer = socket(AF_INET, SOCK_STREAM, 0);
-  ASSERT_GE(peer, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(server.Server().Port()));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  ASSERT_EQ(connect(peer, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  const int peer = ConnectTo(server.Server().Port());
   const timeval timeout = {.tv_sec = 60, .tv_usec = 0};
   ASSERT_EQ(setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)), 0);
   // The preface, empty SETTINGS, and the acknowledgement of the server's.

@@ -269,6 +269,10 @@ TEST(ExposureTest, WhatIsOpenToOthersIsNamedWithTheFlagsThatCloseIt) {
   options.tls.client_ca = "";
   options.api_keys = "keys.toml";
   EXPECT_THAT(FindExposures(options), IsEmpty());
+  options.listen = "127.0.0.1:50051";
+  options.tls = {};
+  EXPECT_THAT(FindExposures(options),
+              ElementsAre(AllOf(HasSubstr("--http-listen 0.0.0.0:8080"), HasSubstr("--tls-cert"))));
 }
 
 TEST(FlagsTest, NearestNameIsTheOneWithFewestEdits) {

@@ -22,11 +22,15 @@ std::string ToBytes(const grpc::ByteBuffer& buffer) {
 
 }  // namespace
 
-RawCall::RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
-                 const std::string& request)
+RawCall::RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method)
     : stub_(channel), call_(stub_.PrepareCall(&context_, method, &queue_)) {
   call_->StartCall(this);
   Wait();
+}
+
+RawCall::RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+                 const std::string& request)
+    : RawCall(channel, method) {
   call_->WriteLast(ToBuffer(request), grpc::WriteOptions(), this);
   Wait();
 }

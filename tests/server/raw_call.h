@@ -18,7 +18,11 @@ class RawCall {
   // `method`: "/lssar.v1.Inference/Generate"
   RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
           const std::string& request);
+  // A call whose request never comes.
+  RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method);
   ~RawCall();
+
+  void Cancel() { context_.TryCancel(); }
 
   // The next reply's bytes; nullopt: there is none any more.
   std::optional<std::string> Read();

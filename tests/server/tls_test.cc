@@ -3,15 +3,22 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <httplib.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/server/certificates.h"
-#include "tests/server/raw_call.h"
+#include "tests/server/tcp_client.h"
 #include "tests/server/test_server.h"
 
 namespace lssar {
@@ -66,6 +73,22 @@ class TlsTest : public testing::Test {
                                  .pem_cert_chain = own.certificate});
   }
 
+  // What /healthz says to one who trusts `authority`; 0: there is no connection.
+  static int StatusOfHealth(const TestServer& server, const Certificate& authority) {
+    const std::string roots = testing::TempDir() + "/" +
+                              testing::UnitTest::GetInstance()->current_test_info()->name() +
+                              "/roots.pem";
+    std::ofstream(roots) << authority.certificate;
+    httplib::SSLClient client("localhost", HttpPort(server));
+    client.set_ca_cert_path(roots.c_str());
+    client.enable_server_certificate_verification(true);
+    const auto reply = client.Get("/healthz");
+    return reply ? reply->status : 0;
+  }
+  static int HttpPort(const TestServer& server) {
+    return const_cast<TestServer&>(server).Server().HttpPort();
+  }
+
   const std::string directory_ =
       testing::TempDir() + "/" + testing::UnitTest::GetInstance()->current_test_info()->name();
   const Certificate authority_ = MakeAuthority("authority");
@@ -102,6 +125,69 @@ TEST_F(TlsTest, ACertificateThatChangesIsServedToTheNextConnections) {
   }
   EXPECT_TRUE(is_changed);
   EXPECT_FALSE(Call(server, Trusting(authority_)).ok());
+}
+
+// How a handshake ends with a client that speaks one version alone: "" when it is done, else
+// OpenSSL's reason.
+std::string Handshake(int port, int version) {
+  const std::unique_ptr<SSL_CTX, void (*)(SSL_CTX*)> context(SSL_CTX_new(TLS_client_method()),
+                                                             SSL_CTX_free);
+  SSL_CTX_set_security_level(context.get(), 0);  // else the client itself refuses TLS 1.1
+  EXPECT_EQ(SSL_CTX_set_min_proto_version(context.get(), version), 1);
+  EXPECT_EQ(SSL_CTX_set_max_proto_version(context.get(), version), 1);
+  constexpr unsigned char kHttp2[] = {2, 'h', '2'};
+  EXPECT_EQ(SSL_CTX_set_alpn_protos(context.get(), kHttp2, sizeof(kHttp2)), 0);
+  const std::unique_ptr<SSL, void (*)(SSL*)> session(SSL_new(context.get()), SSL_free);
+  const int client = ConnectTo(port);
+  SSL_set_fd(session.get(), client);
+  ERR_clear_error();
+  const bool is_done = SSL_connect(session.get()) == 1;
+  const char* reason = ERR_reason_error_string(ERR_peek_error());
+  close(client);
+  ERR_clear_error();
+  return is_done ? "" : reason == nullptr ? "the connection was closed" : reason;
+}
+
+TEST_F(TlsTest, OldVersionsAreRefusedOnBothPorts) {
+  TestServer server({.max_context = 2048}, WithTls());
+  for (const int port : {server.Server().Port(), server.Server().HttpPort()}) {
+    EXPECT_NE(Handshake(port, TLS1_1_VERSION), "") << port;
+    EXPECT_EQ(Handshake(port, TLS1_2_VERSION), "") << port;
+    EXPECT_EQ(Handshake(port, TLS1_3_VERSION), "") << port;
+  }
+}
+
+TEST_F(TlsTest, TheHttpPortHasTheSameCertificateAndAsksForNone) {
+  const TestServer server({.max_context = 2048}, WithTls(/*with_client_ca=*/true));
+  EXPECT_EQ(StatusOfHealth(server, authority_), 200);
+  EXPECT_EQ(StatusOfHealth(server, stranger_), 0);
+  EXPECT_FALSE(httplib::Client("localhost", HttpPort(server)).Get("/healthz"));
+  // Half a change is none.
+  const Certificate second = MakeCertificate("second", stranger_);
+  Write("key.pem", second.key);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  EXPECT_EQ(StatusOfHealth(server, authority_), 200);
+  Write("cert.pem", second.certificate);
+  bool is_changed = false;
+  for (int i = 0; i < 100 && !is_changed; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    is_changed = StatusOfHealth(server, stranger_) == 200;
+  }
+  EXPECT_TRUE(is_changed);
+  EXPECT_EQ(StatusOfHealth(server, authority_), 0);
+}
+
+TEST_F(TlsTest, AClientThatNeverShakesHandsHoldsUpNoOne) {
+  auto server = std::make_unique<TestServer>(EngineOptions{.max_context = 2048}, WithTls());
+  std::vector<int> silent;
+  for (int i = 0; i < 8; ++i) silent.push_back(ConnectTo(HttpPort(*server)));
+  EXPECT_EQ(StatusOfHealth(*server, authority_), 200);
+  server.reset();
+  for (const int client : silent) {
+    char byte = 0;
+    EXPECT_LE(recv(client, &byte, 1, 0), 0);
+    close(client);
+  }
 }
 
 TEST_F(TlsTest, FilesThatAreNoneAreNamed) {

@@ -1,0 +1,12 @@
+// A bare connection, for clients that do not behave.
+#ifndef LSSAR_TESTS_SERVER_TCP_CLIENT_H_
+#define LSSAR_TESTS_SERVER_TCP_CLIENT_H_
+
+namespace lssar {
+
+// A socket connected to 127.0.0.1, which the caller closes.
+int ConnectTo(int port);
+
+}  // namespace lssar
+
+#endif  // LSSAR_TESTS_SERVER_TCP_CLIENT_H_
