@@ -20,6 +20,8 @@ inline constexpr int kCudaDriverTooOld = 35;
 inline constexpr int kCudaNoDevice = 100;
 inline constexpr int kCudaInvalidDevice = 101;
 inline constexpr int kCudaNoKernelForDevice = 209;
+inline constexpr int kCudaCaptureUnsupported = 900;
+inline constexpr int kCudaCaptureInvalidated = 901;
 
 struct CudaDevice {
   std::string name;
@@ -43,7 +45,7 @@ class CudaDriver {
   virtual void* Stream() const = 0;
 
   virtual int Allocate(size_t num_bytes, void*& address) = 0;  // 256-byte aligned
-  virtual void Free(void* address) = 0;
+  virtual void Free(void* address) = 0;                        // once the device is done with it
   virtual int FreeMemory(size_t& num_bytes) = 0;
   virtual int Clear(void* address, size_t num_bytes) = 0;
   // The host's memory may change when it returns; the copy itself runs in order with the kernels.
@@ -53,6 +55,22 @@ class CudaDriver {
   // Inside the device; in order with the kernels.
   virtual int CopyInside(void* to, const void* from, size_t num_bytes) = 0;
   virtual int Synchronize() = 0;
+
+  // Pinned memory of the host: what the two copies below take. They return at once and run in order
+  // with the kernels; the host's bytes are theirs until Synchronize.
+  virtual int AllocateHost(size_t num_bytes, void*& address) = 0;  // 64-byte aligned
+  virtual void FreeHost(void* address) = 0;
+  virtual int CopyInLater(void* to, const void* from_pinned, size_t num_bytes) = 0;
+  virtual int CopyOutLater(void* to_pinned, const void* from, size_t num_bytes) = 0;
+
+  // From BeginCapture to EndCapture kernels, Clear, CopyInside and the two copies above do not run:
+  // they are recorded, arguments and addresses as they are. LaunchGraph runs them all, in order, as
+  // often as it is called. In between, calls that allocate, free, wait or copy otherwise are errors
+  // that break the capture: EndCapture then gives a code and no graph, and the stream is as before.
+  virtual int BeginCapture() = 0;
+  virtual int EndCapture(void*& graph) = 0;
+  virtual int LaunchGraph(void* graph) = 0;
+  virtual void DestroyGraph(void* graph) = 0;  // once the device is done with it
 
   // Marks this moment of the stream as `mark`, 0 or 1; the time from mark 0 to mark 1 once both
   // have passed.

@@ -37,10 +37,9 @@ int Launch(const LaunchShape& shape, void* stream, void (*kernel)(Args), const A
   void* arguments[] = {&copy};
   return static_cast<int>(cudaLaunchKernelExC(&config, function, arguments));
 #else
-  (void)stream;
   if (!emulation::ShapeFits(shape)) return kInvalidValue;
-  emulation::Run(shape, [&] { kernel(args); });
-  return 0;
+  return static_cast<emulation::Stream*>(stream)->Submit(
+      [shape, kernel, args] { emulation::Run(shape, [&] { kernel(args); }); });
 #endif
 }
 

@@ -70,6 +70,40 @@ class DeviceDriver final : public CudaDriver {
   }
   int Synchronize() override { return Code(cudaStreamSynchronize(stream_)); }
 
+  int AllocateHost(size_t num_bytes, void*& address) override {
+    const cudaError_t code = cudaMallocHost(&address, num_bytes);
+    if (code != cudaSuccess) cudaGetLastError();
+    return Code(code);
+  }
+  void FreeHost(void* address) override { cudaFreeHost(address); }
+  int CopyInLater(void* to, const void* from_pinned, size_t num_bytes) override {
+    return Code(cudaMemcpyAsync(to, from_pinned, num_bytes, cudaMemcpyHostToDevice, stream_));
+  }
+  int CopyOutLater(void* to_pinned, const void* from, size_t num_bytes) override {
+    return Code(cudaMemcpyAsync(to_pinned, from, num_bytes, cudaMemcpyDeviceToHost, stream_));
+  }
+
+  int BeginCapture() override {
+    // Other threads of the process may allocate meanwhile.
+    return Code(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+  }
+  int EndCapture(void*& graph) override {
+    cudaGraph_t recorded = nullptr;
+    cudaError_t code = cudaStreamEndCapture(stream_, &recorded);
+    cudaGraphExec_t runnable = nullptr;
+    if (code == cudaSuccess) code = cudaGraphInstantiate(&runnable, recorded, 0);
+    if (recorded != nullptr) cudaGraphDestroy(recorded);
+    if (code != cudaSuccess) cudaGetLastError();
+    graph = runnable;
+    return Code(code);
+  }
+  int LaunchGraph(void* graph) override {
+    return Code(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), stream_));
+  }
+  void DestroyGraph(void* graph) override {
+    cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph));
+  }
+
   int MarkTime(int mark) override { return Code(cudaEventRecord(marks_[mark], stream_)); }
   int ElapsedMs(float& elapsed_ms) override {
     const cudaError_t code = cudaEventSynchronize(marks_[1]);

@@ -2,11 +2,15 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/check.h"
 #include "kernels/cuda/emulation/machine.h"
+#include "kernels/cuda/emulation/stream.h"
 #include "kernels/cuda/kernel_table.cuh"
 
 namespace lssar {
@@ -24,41 +28,77 @@ class EmulatedDriver final : public CudaDriver {
     device = {.name = "emulated",
               .compute_capability = compute_capability_,
               .num_multiprocessors = 4,  // few: then small batches fill it, as large ones do a GPU
-              .memory_bytes = size_t{1} << 34,
+              .memory_bytes = kMemoryBytes,
               .shared_bytes_of_block = emulation::kMaxSharedBytes,
               .driver_version = 13000,
               .runtime_version = 13000};
     return kCudaSuccess;
   }
-  void* Stream() const override { return nullptr; }
+  void* Stream() const override { return static_cast<emulation::Stream*>(stream_.get()); }
 
   // Exactly as large as asked for, so that a sanitizer sees a kernel that reads past the end.
   int Allocate(size_t num_bytes, void*& address) override {
-    if (num_bytes > size_t{1} << 34) return kCudaOutOfMemory;
+    if (!stream_->Drain()) return kCudaCaptureUnsupported;
+    if (num_bytes > kMemoryBytes) return kCudaOutOfMemory;
     return posix_memalign(&address, 256, num_bytes) == 0 ? kCudaSuccess : kCudaOutOfMemory;
   }
-  void Free(void* address) override { std::free(address); }
+  void Free(void* address) override {
+    stream_->Drain();
+    std::free(address);
+  }
   int FreeMemory(size_t& num_bytes) override {
-    num_bytes = size_t{1} << 34;
+    num_bytes = kMemoryBytes;
     return kCudaSuccess;
   }
   int Clear(void* address, size_t num_bytes) override {
-    std::memset(address, 0, num_bytes);
-    return kCudaSuccess;
+    return stream_->Submit([=] { std::memset(address, 0, num_bytes); });
   }
+  // As the CUDA runtime does: what is little is staged, so that the host need not wait.
   int CopyIn(void* to, const void* from_host, size_t num_bytes) override {
-    std::memcpy(to, from_host, num_bytes);
-    return kCudaSuccess;
+    if (num_bytes > kStagedBytes) return CopyNow(to, from_host, num_bytes);
+    const char* const from = static_cast<const char*>(from_host);
+    return stream_->Submit([to, staged = std::vector<char>(from, from + num_bytes)] {
+      std::memcpy(to, staged.data(), staged.size());
+    });
   }
   int CopyOut(void* to_host, const void* from, size_t num_bytes) override {
-    std::memcpy(to_host, from, num_bytes);
-    return kCudaSuccess;
+    return CopyNow(to_host, from, num_bytes);
   }
   int CopyInside(void* to, const void* from, size_t num_bytes) override {
-    std::memcpy(to, from, num_bytes);
+    return CopyInOrder(to, from, num_bytes);
+  }
+  int Synchronize() override { return stream_->Drain() ? kCudaSuccess : kCudaCaptureUnsupported; }
+
+  int AllocateHost(size_t num_bytes, void*& address) override {
+    return Allocate(num_bytes, address);
+  }
+  void FreeHost(void* address) override { Free(address); }
+  int CopyInLater(void* to, const void* from_pinned, size_t num_bytes) override {
+    return CopyInOrder(to, from_pinned, num_bytes);
+  }
+  int CopyOutLater(void* to_pinned, const void* from, size_t num_bytes) override {
+    return CopyInOrder(to_pinned, from, num_bytes);
+  }
+
+  int BeginCapture() override {
+    return stream_->BeginCapture() ? kCudaSuccess : kCudaCaptureUnsupported;
+  }
+  int EndCapture(void*& graph) override {
+    auto recorded = std::make_unique<emulation::Graph>();
+    if (!stream_->EndCapture(*recorded)) return kCudaCaptureInvalidated;
+    graph = recorded.release();
     return kCudaSuccess;
   }
-  int Synchronize() override { return kCudaSuccess; }
+  int LaunchGraph(void* graph) override {
+    return stream_->Submit([recorded = static_cast<emulation::Graph*>(graph)] {
+      for (const std::function<void()>& work : *recorded) work();
+    });
+  }
+  void DestroyGraph(void* graph) override {
+    stream_->Drain();
+    delete static_cast<emulation::Graph*>(graph);
+  }
+
   int MarkTime(int) override { return kCudaSuccess; }
   int ElapsedMs(float& elapsed_ms) override {
     elapsed_ms = 0;
@@ -69,7 +109,20 @@ class EmulatedDriver final : public CudaDriver {
   }
 
  private:
-  int compute_capability_;
+  static constexpr size_t kMemoryBytes = size_t{1} << 34;
+  static constexpr size_t kStagedBytes = size_t{1} << 20;
+
+  int CopyNow(void* to, const void* from, size_t num_bytes) {
+    if (!stream_->Drain()) return kCudaCaptureUnsupported;
+    std::memcpy(to, from, num_bytes);
+    return kCudaSuccess;
+  }
+  int CopyInOrder(void* to, const void* from, size_t num_bytes) {
+    return stream_->Submit([=] { std::memcpy(to, from, num_bytes); });
+  }
+
+  const int compute_capability_;
+  const std::unique_ptr<emulation::LazyStream> stream_ = std::make_unique<emulation::LazyStream>();
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/emulation/machine.h"
+#include "kernels/cuda/emulation/stream.h"
 #include "kernels/float_bits.h"
 
 #define LSSAR_KERNEL(max_threads) void

@@ -1,16 +1,15 @@
-// What the backend says when a call to the driver fails.
+// What the backend says when a call to the driver fails, whichever it is, and that it gives
+// everything back.
 #include "kernels/cuda/driver.h"
 
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/emulation/emulated_backend.h"
 #include "tests/kernels/attention_cases.h"
+#include "tests/kernels/cuda/faulty_driver.h"
 #include "tests/kernels/dense_cases.h"
 
 namespace lssar {
@@ -18,168 +17,290 @@ namespace {
 
 constexpr int kIllegalAddress = 700;
 
-// What goes wrong; 0 is nothing.
-struct Faults {
-  int count_devices = 0;
-  int num_devices = 1;
-  int open = 0;
-  int compute_capability = 90;
-  int driver_version = 13000;
-  int allocate = 0;
-  int copy = 0;
-  int synchronize = 0;
-};
-
-class FaultyDriver final : public CudaDriver {
- public:
-  explicit FaultyDriver(std::shared_ptr<Faults> faults)
-      : faults_(std::move(faults)), driver_(MakeEmulatedDriver()) {}
-
-  int CountDevices(int& count) override {
-    count = faults_->num_devices;
-    return faults_->count_devices;
-  }
-  int Open(int device_idx, CudaDevice& device) override {
-    if (faults_->open != 0) return faults_->open;
-    const int code = driver_->Open(device_idx, device);
-    device.compute_capability = faults_->compute_capability;
-    device.driver_version = faults_->driver_version;
-    return code;
-  }
-  void* Stream() const override { return nullptr; }
-  int Allocate(size_t num_bytes, void*& address) override {
-    return faults_->allocate != 0 ? faults_->allocate : driver_->Allocate(num_bytes, address);
-  }
-  void Free(void* address) override { driver_->Free(address); }
-  int FreeMemory(size_t& num_bytes) override {
-    num_bytes = 12345;
-    return kCudaSuccess;
-  }
-  int Clear(void* address, size_t num_bytes) override { return driver_->Clear(address, num_bytes); }
-  int CopyIn(void* to, const void* from, size_t num_bytes) override {
-    return faults_->copy != 0 ? faults_->copy : driver_->CopyIn(to, from, num_bytes);
-  }
-  int CopyOut(void* to, const void* from, size_t num_bytes) override {
-    return faults_->copy != 0 ? faults_->copy : driver_->CopyOut(to, from, num_bytes);
-  }
-  int CopyInside(void* to, const void* from, size_t num_bytes) override {
-    return faults_->copy != 0 ? faults_->copy : driver_->CopyInside(to, from, num_bytes);
-  }
-  int Synchronize() override { return faults_->synchronize; }
-  int MarkTime(int) override { return kCudaSuccess; }
-  int ElapsedMs(float&) override { return kCudaSuccess; }
-  std::string ErrorText(int code) const override { return "text of " + std::to_string(code); }
-
- private:
-  std::shared_ptr<Faults> faults_;
-  std::unique_ptr<CudaDriver> driver_;
-};
-
-absl::StatusOr<std::unique_ptr<Backend>> Make(const std::shared_ptr<Faults>& faults,
-                                              int device_idx = 0) {
-  CudaBackendParts parts = EmulatedParts();
-  parts.driver = std::make_unique<FaultyDriver>(faults);
-  return MakeCudaBackend(std::move(parts), device_idx);
-}
-
 void ExpectError(const absl::Status& status, absl::StatusCode code, const std::string& said) {
   EXPECT_EQ(status.code(), code) << status;
   EXPECT_NE(status.message().find(said), std::string::npos) << status;
 }
 
 TEST(CudaDriverTest, DevicesThatCannotBeOpened) {
-  const auto error = [](const Faults& faults, int device_idx = 0) {
-    return Make(std::make_shared<Faults>(faults), device_idx).status();
+  const auto error = [](const DriverScript& script, int device_idx = 0) {
+    return MakeFaulty(std::make_shared<DriverScript>(script), device_idx).status();
+  };
+  const auto failing = [&](DriverCall call, int code) {
+    return error({.failing = call, .num_good = 0, .code = code, .alive = {}});
   };
   constexpr auto kPrecondition = absl::StatusCode::kFailedPrecondition;
-  ExpectError(error({.count_devices = kCudaDriverTooOld}), kPrecondition, "no NVIDIA driver");
-  ExpectError(error({.count_devices = kCudaNoDevice}), kPrecondition, "no CUDA device");
-  ExpectError(error({.num_devices = 0}), kPrecondition, "no CUDA device");
-  ExpectError(error({.num_devices = 2}, 2), absl::StatusCode::kInvalidArgument,
+  ExpectError(failing(DriverCall::kCountDevices, kCudaDriverTooOld), kPrecondition,
+              "no NVIDIA driver");
+  ExpectError(failing(DriverCall::kCountDevices, kCudaNoDevice), kPrecondition, "no CUDA device");
+  ExpectError(error({.num_devices = 0, .alive = {}}), kPrecondition, "no CUDA device");
+  ExpectError(error({.num_devices = 2, .alive = {}}, 2), absl::StatusCode::kInvalidArgument,
               "device 2 does not exist: this machine has 2");
   ExpectError(error({}, -1), absl::StatusCode::kInvalidArgument, "-1");
-  ExpectError(error({.open = kCudaOutOfMemory}), absl::StatusCode::kResourceExhausted,
+  ExpectError(failing(DriverCall::kOpen, kCudaOutOfMemory), absl::StatusCode::kResourceExhausted,
               "opening CUDA device 0 failed: CUDA error 2, text of 2");
-  ExpectError(error({.driver_version = 12040}), kPrecondition,
+  ExpectError(error({.driver_version = 12040, .alive = {}}), kPrecondition,
               "supports CUDA 12.4, this build needs 13.0");
-  ExpectError(error({.compute_capability = 75}), kPrecondition, "7.5; 8.0 is the oldest");
+  ExpectError(error({.compute_capability = 75, .alive = {}}), kPrecondition,
+              "7.5; 8.0 is the oldest");
   EXPECT_TRUE(error({}).ok());
 }
 
 TEST(CudaDriverTest, OutOfMemory) {
-  const auto faults = std::make_shared<Faults>();
-  const std::unique_ptr<Backend> backend = *Make(faults);
-  faults->allocate = kCudaOutOfMemory;
+  const auto script = std::make_shared<DriverScript>();
+  const std::unique_ptr<Backend> backend = *MakeFaulty(script);
+  script->is_lasting = true;
+  script->Fail(DriverCall::kAllocate, kCudaOutOfMemory);
   ExpectError(backend->Allocate(1 << 20).status(), absl::StatusCode::kResourceExhausted,
               "cannot allocate 1048576 bytes on the device, which has 12345 bytes free");
   const std::vector<float> w(64);
   const absl::Status packed =
       backend->Pack({.elements = w.data(), .num_rows = 1, .num_cols = 64}, DType::kF16).status();
   ExpectError(packed, absl::StatusCode::kResourceExhausted, "12345");
+  EXPECT_FALSE(backend->IsLost());
 }
+
+// A step of every op, on memory of its own.
+class Stepper {
+ public:
+  // Errors  whatever fails while it is made
+  static absl::StatusOr<std::unique_ptr<Stepper>> Make(Backend& backend) {
+    auto stepper = std::unique_ptr<Stepper>(new Stepper(backend));
+    KvLayout layout{.num_layers = 1,
+                    .num_heads = 1,
+                    .head_dim = kDim,
+                    .page_tokens = 16,
+                    .num_pages = 3,
+                    .dtype = DType::kF16};
+    absl::Status status = backend.FitLayout(layout);
+    const struct {
+      std::unique_ptr<Buffer>* buffer;
+      size_t num_bytes;
+    } wanted[] = {{&stepper->x_, kRows * kDim * sizeof(float)},
+                  {&stepper->qkv_, kRows * 3 * kDim * sizeof(float)},
+                  {&stepper->rope_, kRows * kDim * sizeof(float)},
+                  {&stepper->q_, kRows * kDim * sizeof(float)},
+                  {&stepper->logits_, kRows * kVocab * sizeof(float)},
+                  {&stepper->k_, layout.PoolBytes()},
+                  {&stepper->v_, layout.PoolBytes()}};
+    for (const auto& want : wanted) {
+      auto buffer = backend.Allocate(want.num_bytes);
+      if (!buffer.ok()) return buffer.status();
+      *want.buffer = *std::move(buffer);
+    }
+    stepper->kv_ = {layout, stepper->k_->Address(), stepper->v_->Address()};
+    const auto pack = [&](int num_rows, std::unique_ptr<PackedMatrix>& to) {
+      const std::vector<float> w = RandomFloats(size_t(num_rows) * kDim, 7);
+      auto packed =
+          backend.Pack({.elements = w.data(), .num_rows = num_rows, .num_cols = kDim}, DType::kF16);
+      if (packed.ok()) to = *std::move(packed);
+      return packed.status();
+    };
+    if (status.ok()) status = pack(kVocab, stepper->embedding_);
+    if (status.ok()) status = pack(3 * kDim, stepper->qkv_weight_);
+    if (!status.ok()) return status;
+    return stepper;
+  }
+
+  // `first_position` 0: a prompt of kRows tokens; else one row of decoding.
+  absl::Status Step(int first_position) {
+    const std::vector<int32_t> pages{2, 0};
+    const int num_rows = first_position == 0 ? int{kRows} : 1;
+    const std::vector<SequenceRows> sequences{
+        {.num_rows = num_rows, .first_position = first_position, .pages = pages}};
+    const RaggedRows rows{.num_rows = num_rows, .sequences = sequences};
+    const std::vector<int32_t> ids(size_t(num_rows), 3), last{num_rows - 1};
+    const std::vector<float> angles(kRows * kDim, 0.5f);
+    AttentionCounters counters;
+    absl::Status status = backend_.CopyIn(rope_->Address(), angles.data(), angles.size() * 4);
+    if (!status.ok()) return status;
+    float* const q = q_->As<float>();
+    float* const x = x_->As<float>();
+    backend_.Embed({.ids = ids, .table = embedding_.get(), .out = x});
+    backend_.Linear({.num_rows = num_rows,
+                     .x = x,
+                     .norm = {},
+                     .weight = qkv_weight_.get(),
+                     .out = qkv_->As<float>()});
+    backend_.RopeWrite(
+        {.rows = &rows, .qkv = qkv_->As<float>(), .rope = rope_->As<float>(), .kv = kv_, .q = q});
+    backend_.Attention(
+        {.rows = &rows, .spec = {}, .q = q, .kv = kv_, .out = x, .counters = &counters});
+    backend_.Logits({.x = x,
+                     .row_ids = last,
+                     .norm = {},
+                     .weight = embedding_.get(),
+                     .logits = logits_->As<float>()});
+    const std::vector<PageCopy> copies{{.from = 2, .to = 1}};
+    backend_.CopyPages({.kv = kv_, .copies = copies});
+    const std::vector<int32_t> targets{1}, num_top{2};
+    std::vector<RowLogprobs> logprobs(1);
+    backend_.TopLogprobs({.logits = logits_->As<float>(),
+                          .vocab = kVocab,
+                          .targets = targets,
+                          .num_top = num_top,
+                          .out = logprobs});
+    status = backend_.Synchronize();
+    if (status.ok() && !logprobs[0].finite) return absl::DataLossError("logits");
+    return status;
+  }
+
+  Buffer& X() { return *x_; }
+
+ private:
+  static constexpr size_t kRows = 24, kDim = 32;
+  static constexpr int kVocab = 40;
+
+  explicit Stepper(Backend& backend) : backend_(backend) {}
+
+  Backend& backend_;
+  std::unique_ptr<Buffer> x_, qkv_, rope_, q_, logits_, k_, v_;
+  std::unique_ptr<PackedMatrix> embedding_, qkv_weight_;
+  KvView kv_;
+};
+
+// A device, memory, weights, and three steps on it.
+absl::Status WholeLife(const std::shared_ptr<DriverScript>& script, bool* is_lost) {
+  absl::StatusOr<std::unique_ptr<Backend>> backend = MakeFaulty(script);
+  if (!backend.ok()) return backend.status();
+  absl::StatusOr<std::unique_ptr<Stepper>> stepper = Stepper::Make(**backend);
+  absl::Status status = stepper.status();
+  for (const int position : {0, 24, 25}) {
+    if (status.ok()) status = (*stepper)->Step(position);
+  }
+  *is_lost = (*backend)->IsLost();
+  return status;
+}
+
+class FailingCallTest : public testing::TestWithParam<int> {};
+
+TEST_P(FailingCallTest, WhicheverCallFailsTheErrorIsToldAndNothingLeaks) {
+  const int code = GetParam();
+  const auto whole = std::make_shared<DriverScript>();
+  bool is_lost = true;
+  ASSERT_TRUE(WholeLife(whole, &is_lost).ok());
+  EXPECT_FALSE(is_lost);
+  EXPECT_TRUE(whole->alive.empty());
+  ASSERT_GE(whole->num_calls, 60);
+
+  for (int num_good = 0; num_good + 1 < whole->num_calls; ++num_good) {
+    const auto script = std::make_shared<DriverScript>();
+    script->is_sticky = IsStickyCudaError(code);
+    script->Fail(DriverCall::kAny, code, num_good);
+    is_lost = false;
+    const absl::Status status = WholeLife(script, &is_lost);
+    ASSERT_FALSE(status.ok()) << "call " << num_good;
+    // No device lives long enough to be lost before there is one.
+    if (num_good >= 2) {
+      EXPECT_EQ(is_lost, script->is_sticky) << "call " << num_good;
+    }
+    EXPECT_TRUE(script->alive.empty()) << "call " << num_good;
+    if (code == kCudaOutOfMemory) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    } else if (num_good >= 2) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Codes, FailingCallTest,
+                         testing::Values(kCudaInvalidValue, kCudaOutOfMemory, kIllegalAddress),
+                         [](const auto& test) { return "Error" + std::to_string(test.param); });
 
 class CudaStepTest : public testing::Test {
  protected:
   CudaStepTest()
-      : faults_(std::make_shared<Faults>()),
-        backend_(*Make(faults_)),
-        sequence_(40, 1, 32, 1, Content::kTopical),
-        kv_(*backend_, {&sequence_}, 16, DType::kF16),
-        view_(kv_.Upload()),
-        q_(*backend_, sequence_.q),
-        out_(*backend_, sequence_.q) {}
+      : script_(std::make_shared<DriverScript>()),
+        backend_(*MakeFaulty(script_)),
+        stepper_(*Stepper::Make(*backend_)) {}
 
-  absl::Status Step() {
-    const std::vector<SequenceRows> rows{{.num_rows = 40, .pages = kv_.Pages(0)}};
-    const RaggedRows ragged{.num_rows = 40, .sequences = rows};
-    backend_->Attention({.rows = &ragged,
-                         .layer = kCaseLayer,
-                         .spec = {},
-                         .q = q_.Address(),
-                         .kv = view_,
-                         .out = out_.Address()});
-    return backend_->Synchronize();
-  }
-
-  std::shared_ptr<Faults> faults_;
+  std::shared_ptr<DriverScript> script_;
   std::unique_ptr<Backend> backend_;
-  SequenceVectors sequence_;
-  PagedKv kv_;
-  KvView view_;
-  Floats q_, out_;
+  std::unique_ptr<Stepper> stepper_;
 };
 
 TEST_F(CudaStepTest, AStepThatFindsNoMemorySaysSoAndTheNextMayGoWell) {
-  faults_->allocate = kCudaOutOfMemory;
-  ExpectError(Step(), absl::StatusCode::kResourceExhausted, "cannot allocate");
+  script_->is_lasting = true;
+  script_->Fail(DriverCall::kAllocate, kCudaOutOfMemory);
+  ExpectError(stepper_->Step(0), absl::StatusCode::kResourceExhausted, "cannot allocate");
   EXPECT_FALSE(backend_->IsLost());
-  faults_->allocate = 0;
-  EXPECT_TRUE(Step().ok());
+  script_->Mend();
+  EXPECT_TRUE(stepper_->Step(0).ok());
 }
 
 TEST_F(CudaStepTest, AStickyErrorIsGivenEveryTime) {
-  EXPECT_TRUE(Step().ok());
-  faults_->synchronize = faults_->copy = kIllegalAddress;
+  EXPECT_TRUE(stepper_->Step(0).ok());
+  script_->is_sticky = true;
+  script_->Fail(DriverCall::kSynchronize, kIllegalAddress);
   for (int i = 0; i < 2; ++i) {
-    ExpectError(Step(), absl::StatusCode::kInternal, "CUDA error 700, text of 700");
+    ExpectError(stepper_->Step(24), absl::StatusCode::kInternal, "CUDA error 700, text of 700");
+    EXPECT_TRUE(backend_->IsLost());
   }
   float host = 0;
-  ExpectError(backend_->CopyOut(&host, q_.Address(), 4), absl::StatusCode::kInternal,
+  ExpectError(backend_->CopyOut(&host, stepper_->X().Address(), 4), absl::StatusCode::kInternal,
               "copying from the device failed");
-  EXPECT_TRUE(backend_->IsLost());
-  faults_->copy = 0;  // for the fixture's end
 }
 
-TEST(CudaLaunchTest, AKernelThatDoesNotStart) {
-  CudaBackendParts parts = EmulatedParts();
-  parts.kernels.embed = [](const CudaEmbedArgs&, void*) { return kCudaNoKernelForDevice; };
-  const std::unique_ptr<Backend> backend = *MakeCudaBackend(std::move(parts), 0);
-  const auto table = Pack(*backend, std::vector<float>(64), 1, 64, DType::kF16);
-  Floats out(*backend, std::vector<float>(64));
-  const int32_t id = 0;
-  backend->Embed({.ids = {&id, 1}, .table = table.get(), .out = out.Address()});
-  ExpectError(backend->Synchronize(), absl::StatusCode::kFailedPrecondition, "embedding failed");
-  EXPECT_TRUE(backend->Synchronize().ok());
+TEST_F(CudaStepTest, AKernelThatDoesNotStart) {
+  script_->Fail(DriverCall::kLaunchKernel, kCudaNoKernelForDevice);
+  ExpectError(stepper_->Step(0), absl::StatusCode::kFailedPrecondition, "embedding failed");
+  EXPECT_TRUE(backend_->Synchronize().ok());
+  EXPECT_FALSE(backend_->IsLost());
+}
+
+// Codes as cuda_runtime_api.h has them.
+TEST(StickyErrorTest, AKernelsFaultIsAndAnOversightIsNot) {
+  for (const int code : {214, 700, 702, 715, 716, 719}) EXPECT_TRUE(IsStickyCudaError(code));
+  for (const int code : {kCudaSuccess, kCudaInvalidValue, kCudaOutOfMemory, kCudaNoDevice,
+                         kCudaNoKernelForDevice, kCudaCaptureUnsupported}) {
+    EXPECT_FALSE(IsStickyCudaError(code));
+  }
+}
+
+// What is recorded runs when it is launched, as often as that, with what its addresses hold then.
+TEST(EmulatedDriverTest, AGraphReplaysWhatWasRecorded) {
+  const std::unique_ptr<CudaDriver> driver = MakeEmulatedDriver();
+  CudaDevice device;
+  ASSERT_EQ(driver->Open(0, device), kCudaSuccess);
+  void *memory = nullptr, *pinned = nullptr, *graph = nullptr;
+  ASSERT_EQ(driver->Allocate(16, memory), kCudaSuccess);
+  ASSERT_EQ(driver->AllocateHost(16, pinned), kCudaSuccess);
+  int* const host = static_cast<int*>(pinned);
+  int* const on_device = static_cast<int*>(memory);
+
+  host[0] = 1;
+  ASSERT_EQ(driver->BeginCapture(), kCudaSuccess);
+  EXPECT_EQ(driver->CopyInLater(on_device, host, 4), kCudaSuccess);
+  EXPECT_EQ(driver->CopyInside(on_device + 1, on_device, 4), kCudaSuccess);
+  EXPECT_EQ(driver->CopyOutLater(host + 1, on_device + 1, 4), kCudaSuccess);
+  ASSERT_EQ(driver->EndCapture(graph), kCudaSuccess);
+  host[1] = -1;
+  EXPECT_EQ(driver->Synchronize(), kCudaSuccess);
+  EXPECT_EQ(host[1], -1);
+  for (const int value : {5, 6}) {
+    host[0] = value;
+    EXPECT_EQ(driver->LaunchGraph(graph), kCudaSuccess);
+    EXPECT_NE(host[1], value);
+    EXPECT_EQ(driver->Synchronize(), kCudaSuccess);
+    EXPECT_EQ(host[1], value);
+  }
+  driver->DestroyGraph(graph);
+  driver->Free(memory);
+  driver->FreeHost(pinned);
+}
+
+TEST(EmulatedDriverTest, WhatNoCaptureAllowsBreaksIt) {
+  const std::unique_ptr<CudaDriver> driver = MakeEmulatedDriver();
+  void *memory = nullptr, *graph = nullptr;
+  ASSERT_EQ(driver->BeginCapture(), kCudaSuccess);
+  EXPECT_EQ(driver->BeginCapture(), kCudaCaptureUnsupported);
+  EXPECT_EQ(driver->Allocate(16, memory), kCudaCaptureUnsupported);
+  EXPECT_EQ(driver->EndCapture(graph), kCudaCaptureInvalidated);
+  ASSERT_EQ(driver->BeginCapture(), kCudaSuccess);
+  EXPECT_EQ(driver->Synchronize(), kCudaCaptureUnsupported);
+  EXPECT_EQ(driver->EndCapture(graph), kCudaCaptureInvalidated);
+  EXPECT_EQ(driver->EndCapture(graph), kCudaCaptureInvalidated);
+  EXPECT_EQ(driver->Synchronize(), kCudaSuccess);
 }
 
 }  // namespace

@@ -1,0 +1,200 @@
+// A driver whose calls, and kernels, fail as a test says; and which knows what was not given back.
+#ifndef LSSAR_TESTS_KERNELS_CUDA_FAULTY_DRIVER_H_
+#define LSSAR_TESTS_KERNELS_CUDA_FAULTY_DRIVER_H_
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "kernels/check.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/driver.h"
+#include "kernels/cuda/emulation/emulated_backend.h"
+#include "kernels/cuda/emulation/stream.h"
+
+namespace lssar {
+
+enum class DriverCall {
+  kAny,
+  kCountDevices,
+  kOpen,
+  kAllocate,
+  kAllocateHost,
+  kClear,
+  kCopyIn,
+  kCopyOut,
+  kCopyInside,
+  kSynchronize,
+  kCopyInLater,
+  kCopyOutLater,
+  kBeginCapture,
+  kEndCapture,
+  kLaunchGraph,
+  kLaunchKernel,
+};
+
+// What goes wrong, and what was called: the test's end of a FaultyDriver, which it outlives.
+struct DriverScript {
+  DriverCall failing = DriverCall::kAny;  // calls of this kind
+  int num_good = -1;                      // so many of them go well; -1: all
+  int code = 0;                           // what the next one gives, and
+  bool is_sticky = false;                 //   every call after it, of any kind
+  bool is_lasting = false;                //   every call of its kind after it
+
+  int num_devices = 1;
+  int compute_capability = 90;
+  int driver_version = 13000;
+
+  int num_calls = 0;      // of the kind that fails
+  int stuck_code = 0;     // of the sticky error that happened
+  std::set<void*> alive;  // allocations and graphs
+
+  // What a call of this kind gives; 0: let it be made.
+  int Next(DriverCall call) {
+    if (stuck_code != 0) return stuck_code;
+    if (failing != DriverCall::kAny && failing != call) return 0;
+    const int idx = num_calls++;
+    if (num_good < 0 || idx < num_good || (idx > num_good && !is_lasting)) return 0;
+    if (is_sticky) stuck_code = code;
+    return code;
+  }
+  // Fails from now on as said; what was counted and stuck is forgotten.
+  void Fail(DriverCall kind, int with_code, int after_good = 0) {
+    failing = kind;
+    num_good = after_good;
+    code = with_code;
+    num_calls = stuck_code = 0;
+  }
+  void Mend() { num_good = -1, stuck_code = 0; }
+};
+
+class FaultyDriver final : public CudaDriver {
+ public:
+  explicit FaultyDriver(std::shared_ptr<DriverScript> script)
+      : script_(std::move(script)),
+        driver_(MakeEmulatedDriver(script_->compute_capability)),
+        stream_(*script_, *static_cast<emulation::Stream*>(driver_->Stream())) {}
+
+  int CountDevices(int& count) override {
+    count = script_->num_devices;
+    return script_->Next(DriverCall::kCountDevices);
+  }
+  int Open(int device_idx, CudaDevice& device) override {
+    if (const int failed = script_->Next(DriverCall::kOpen); failed != 0) return failed;
+    const int code = driver_->Open(device_idx, device);
+    device.driver_version = script_->driver_version;
+    return code;
+  }
+  void* Stream() const override {
+    return static_cast<emulation::Stream*>(const_cast<FaultyStream*>(&stream_));
+  }
+  int Allocate(size_t num_bytes, void*& address) override {
+    return Keep(DriverCall::kAllocate, address,
+                [&](void*& made) { return driver_->Allocate(num_bytes, made); });
+  }
+  void Free(void* address) override {
+    LSSAR_CHECK(script_->alive.erase(address) == 1);
+    driver_->Free(address);
+  }
+  int FreeMemory(size_t& num_bytes) override {
+    num_bytes = 12345;
+    return kCudaSuccess;
+  }
+  int Clear(void* address, size_t num_bytes) override {
+    return Call(DriverCall::kClear, [&] { return driver_->Clear(address, num_bytes); });
+  }
+  int CopyIn(void* to, const void* from, size_t num_bytes) override {
+    return Call(DriverCall::kCopyIn, [&] { return driver_->CopyIn(to, from, num_bytes); });
+  }
+  int CopyOut(void* to, const void* from, size_t num_bytes) override {
+    return Call(DriverCall::kCopyOut, [&] { return driver_->CopyOut(to, from, num_bytes); });
+  }
+  int CopyInside(void* to, const void* from, size_t num_bytes) override {
+    return Call(DriverCall::kCopyInside, [&] { return driver_->CopyInside(to, from, num_bytes); });
+  }
+  int Synchronize() override {
+    return Call(DriverCall::kSynchronize, [&] { return driver_->Synchronize(); });
+  }
+  int AllocateHost(size_t num_bytes, void*& address) override {
+    return Keep(DriverCall::kAllocateHost, address,
+                [&](void*& made) { return driver_->AllocateHost(num_bytes, made); });
+  }
+  void FreeHost(void* address) override {
+    LSSAR_CHECK(script_->alive.erase(address) == 1);
+    driver_->FreeHost(address);
+  }
+  int CopyInLater(void* to, const void* from, size_t num_bytes) override {
+    return Call(DriverCall::kCopyInLater,
+                [&] { return driver_->CopyInLater(to, from, num_bytes); });
+  }
+  int CopyOutLater(void* to, const void* from, size_t num_bytes) override {
+    return Call(DriverCall::kCopyOutLater,
+                [&] { return driver_->CopyOutLater(to, from, num_bytes); });
+  }
+  int BeginCapture() override {
+    return Call(DriverCall::kBeginCapture, [&] { return driver_->BeginCapture(); });
+  }
+  int EndCapture(void*& graph) override {
+    const int code = Keep(DriverCall::kEndCapture, graph,
+                          [&](void*& made) { return driver_->EndCapture(made); });
+    if (code == kCudaSuccess) return code;
+    // The capture is over, too, where it gives no graph.
+    void* lost = nullptr;
+    if (driver_->EndCapture(lost) == kCudaSuccess) driver_->DestroyGraph(lost);
+    return code;
+  }
+  int LaunchGraph(void* graph) override {
+    return Call(DriverCall::kLaunchGraph, [&] { return driver_->LaunchGraph(graph); });
+  }
+  void DestroyGraph(void* graph) override {
+    LSSAR_CHECK(script_->alive.erase(graph) == 1);
+    driver_->DestroyGraph(graph);
+  }
+  int MarkTime(int) override { return kCudaSuccess; }
+  int ElapsedMs(float&) override { return kCudaSuccess; }
+  std::string ErrorText(int code) const override { return "text of " + std::to_string(code); }
+
+ private:
+  class FaultyStream final : public emulation::Stream {
+   public:
+    FaultyStream(DriverScript& script, emulation::Stream& stream)
+        : script_(script), stream_(stream) {}
+    int Submit(std::function<void()> work) override {
+      const int failed = script_.Next(DriverCall::kLaunchKernel);
+      return failed != 0 ? failed : stream_.Submit(std::move(work));
+    }
+
+   private:
+    DriverScript& script_;
+    emulation::Stream& stream_;
+  };
+
+  template <typename Make>
+  int Call(DriverCall kind, const Make& make) {
+    const int failed = script_->Next(kind);
+    return failed != 0 ? failed : make();
+  }
+  template <typename Make>
+  int Keep(DriverCall kind, void*& address, const Make& make) {
+    const int code = Call(kind, [&] { return make(address); });
+    if (code == kCudaSuccess) script_->alive.insert(address);
+    return code;
+  }
+
+  const std::shared_ptr<DriverScript> script_;
+  const std::unique_ptr<CudaDriver> driver_;
+  FaultyStream stream_;
+};
+
+inline absl::StatusOr<std::unique_ptr<Backend>> MakeFaulty(
+    const std::shared_ptr<DriverScript>& script, int device_idx = 0) {
+  CudaBackendParts parts = EmulatedParts();
+  parts.driver = std::make_unique<FaultyDriver>(script);
+  return MakeCudaBackend(std::move(parts), device_idx);
+}
+
+}  // namespace lssar
+
+#endif  // LSSAR_TESTS_KERNELS_CUDA_FAULTY_DRIVER_H_
