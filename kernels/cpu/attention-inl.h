@@ -106,11 +106,11 @@ HWY_INLINE void DotTile(const float* HWY_RESTRICT q, size_t head_dim, const KeyT
   }
 }
 
-// Replaces a row's scores of one chunk, `count` of them, by f(scores), and hands each new vector to
-// `collect`. Lanes beyond count, up to the end of the chunk, become `rest` whatever they held.
+// Replaces `count` of a row's scores by f(scores), and hands each new vector to `collect`. Lanes
+// beyond count, up to `room` of them, become `rest` whatever they held.
 template <class F, class Collect>
-HWY_INLINE void MapChunk(float* scores, size_t count, float rest, const F& f,
-                         const Collect& collect) {
+HWY_INLINE void MapScores(float* scores, size_t count, size_t room, float rest, const F& f,
+                          const Collect& collect) {
   const ScoreTag d;
   size_t i = 0;
   for (; i + kScoreLanes <= count; i += kScoreLanes) {
@@ -125,38 +125,42 @@ HWY_INLINE void MapChunk(float* scores, size_t count, float rest, const F& f,
     collect(mapped);
     i += kScoreLanes;
   }
-  for (; i < size_t{kChunkKeys}; i += kScoreLanes) hn::StoreU(hn::Set(d, rest), d, scores + i);
+  for (; i < room; i += kScoreLanes) hn::StoreU(hn::Set(d, rest), d, scores + i);
 }
 
+// Sum and maximum of a row's scores in one chunk, taken tile by tile: one accumulator a lane.
 struct ChunkStats {
-  double sum = 0;
-  float max = 0;
+  HWY_INLINE void Reset(float least) {
+    sum = hn::Zero(ScoreTag());
+    max = hn::Set(ScoreTag(), least);
+  }
+  HWY_INLINE double Sum() const { return double{hn::GetLane(hn::SumOfLanes(ScoreTag(), sum))}; }
+  HWY_INLINE float Max() const { return hn::GetLane(hn::MaxOfLanes(ScoreTag(), max)); }
+
+  ScoreVec sum;
+  ScoreVec max;
 };
 
-// Scores to softplus scores, with their sum and maximum.
-HWY_INLINE ChunkStats SoftplusChunk(float* scores, size_t count) {
+// Smaller than every score, and than every softplus score.
+constexpr float kLeastScore = std::numeric_limits<float>::lowest();
+constexpr float kLeastSoftplus = 0.0f;
+
+// A tile's first `count` scores to softplus scores.
+HWY_INLINE void SoftplusTile(float* scores, size_t count, ChunkStats& stats) {
   const ScoreTag d;
-  ScoreVec sum = hn::Zero(d);
-  ScoreVec max = hn::Zero(d);
-  MapChunk(
-      scores, count, 0.0f, [&](ScoreVec s) { return Softplus(d, s); },
+  MapScores(
+      scores, count, kTileKeys, kLeastSoftplus, [&](ScoreVec s) { return Softplus(d, s); },
       [&](ScoreVec softplus) {
-        sum = hn::Add(sum, softplus);
-        max = hn::Max(max, softplus);
+        stats.sum = hn::Add(stats.sum, softplus);
+        stats.max = hn::Max(stats.max, softplus);
       });
-  return {.sum = double{hn::GetLane(hn::SumOfLanes(d, sum))},
-          .max = hn::GetLane(hn::MaxOfLanes(d, max))};
 }
 
-// The maximum of the scores, which softmax keeps as they are.
-HWY_INLINE ChunkStats MaxOfChunk(float* scores, size_t count) {
-  const ScoreTag d;
-  constexpr float kLowest = std::numeric_limits<float>::lowest();
-  ScoreVec max = hn::Set(d, kLowest);
-  MapChunk(
-      scores, count, kLowest, [](ScoreVec s) { return s; },
-      [&](ScoreVec s) { max = hn::Max(max, s); });
-  return {.max = hn::GetLane(hn::MaxOfLanes(d, max))};
+// Softmax keeps the scores as they are and wants their maximum only.
+HWY_INLINE void MaxOfTile(float* scores, size_t count, ChunkStats& stats) {
+  MapScores(
+      scores, count, kTileKeys, kLeastScore, [](ScoreVec s) { return s; },
+      [&](ScoreVec s) { stats.max = hn::Max(stats.max, s); });
 }
 
 // ---- Reduce
@@ -286,8 +290,8 @@ HWY_INLINE double WeighChunk(const RowRule& row, const Sharpener& sharpener, flo
   switch (row.rule) {
     case WeightRule::kSharpen: {
       const ScoreVec inverse_peak = hn::Set(d, row.inverse_peak);
-      MapChunk(
-          scores, count, 0.0f,
+      MapScores(
+          scores, count, kChunkKeys, 0.0f,
           [&](ScoreVec softplus) {
             return sharpener(hn::Mul(Sharpness(row, softplus), inverse_peak));
           },
@@ -295,18 +299,18 @@ HWY_INLINE double WeighChunk(const RowRule& row, const Sharpener& sharpener, flo
       break;
     }
     case WeightRule::kRatio:
-      MapChunk(
-          scores, count, 0.0f, [&](ScoreVec u) { return sharpener(u); }, collect);
+      MapScores(
+          scores, count, kChunkKeys, 0.0f, [&](ScoreVec u) { return sharpener(u); }, collect);
       break;
     case WeightRule::kSoftplus:
-      MapChunk(
-          scores, count, 0.0f, [](ScoreVec softplus) { return softplus; }, collect);
+      MapScores(
+          scores, count, kChunkKeys, 0.0f, [](ScoreVec softplus) { return softplus; }, collect);
       break;
     case WeightRule::kExp: {
       const ScoreVec max = hn::Set(d, row.max);
-      MapChunk(
-          scores, count, 0.0f, [&](ScoreVec s) { return ExpOfNegative(d, hn::Sub(s, max)); },
-          collect);
+      MapScores(
+          scores, count, kChunkKeys, 0.0f,
+          [&](ScoreVec s) { return ExpOfNegative(d, hn::Sub(s, max)); }, collect);
       break;
     }
   }
@@ -328,6 +332,7 @@ template <size_t kRows>
 HWY_INLINE size_t ListKeys(Rows<const float> weights, size_t begin, size_t end, int32_t* keys) {
   const ScoreTag d;
   const hn::RebindToSigned<ScoreTag> d_int;
+  const auto lanes = hn::Iota(d_int, 0);  // once: compilers build it lane by lane
   size_t count = 0;
   for (size_t key = begin; key < end; key += kScoreLanes) {
     // As integers: the bits of two floats together may look like a NaN.
@@ -338,11 +343,21 @@ HWY_INLINE size_t ListKeys(Rows<const float> weights, size_t begin, size_t end, 
     }
     const auto survives = hn::Ne(any, hn::Zero(d_int));
     // Compress and a whole store: the compressing store is slow on some machines.
-    hn::StoreU(hn::Compress(hn::Iota(d_int, static_cast<int32_t>(key)), survives), d_int,
-               keys + count);
+    const auto of_lanes = hn::Add(lanes, hn::Set(d_int, static_cast<int32_t>(key)));
+    hn::StoreU(hn::Compress(of_lanes, survives), d_int, keys + count);
     count += hn::CountTrue(d_int, survives);
   }
   return count;
+}
+
+// Multiplies the weights of a vector of keys by the scales of their values. Zero stays zero, and
+// then no scale is read.
+HWY_INLINE void ScaleWeights(float* weights, const float* scales) {
+  const ScoreTag d;
+  const ScoreVec w = hn::LoadU(d, weights);
+  const auto survives = hn::Ne(w, hn::Zero(d));
+  if (hn::AllFalse(d, survives)) return;
+  hn::StoreU(hn::IfThenElseZero(survives, hn::Mul(w, hn::LoadU(d, scales))), d, weights);
 }
 
 // A chunk's surviving keys and where their values lie.
@@ -350,7 +365,6 @@ template <typename T>
 struct ValueList {
   const int32_t* keys;
   const T* const* values;
-  const float* const* scales;  // of the values, where elements need one
   size_t count = 0;
   // The first keys that every row of the group attends; the later ones (fewer than kGroupRows) lie
   // beyond some row's N, and such a row must not touch them, be they NaN.
@@ -358,8 +372,7 @@ struct ValueList {
 };
 
 // sums[r][dim] += sum over the list of weights[r][key] * value[dim], for kVectors vectors from
-// `first_dim` on. A value's scale multiplies its weight, once a row and value: the same rounding
-// wherever the row is computed.
+// `first_dim` on.
 // A kTail call takes the last `tail` dimensions, less than a vector.
 template <size_t kRows, size_t kVectors, bool kTail, typename T>
 HWY_INLINE void SumValues(const ValueList<T>& list, Rows<const float> weights, size_t first_dim,
@@ -373,15 +386,12 @@ HWY_INLINE void SumValues(const ValueList<T>& list, Rows<const float> weights, s
     const T* from = list.values[i] + first_dim + v * kScoreLanes;
     return kTail ? LoadWideFirst(from, tail) : LoadWide(from);
   };
-  const auto scaled = [&](float weight, size_t i) {
-    return kHasScales<T> ? weight * *list.scales[i] : weight;
-  };
   for (size_t i = 0; i < list.num_for_all; ++i) {
     const float* w = weights.first + list.keys[i];
     ScoreVec value[kVectors];
     for (size_t v = 0; v < kVectors; ++v) value[v] = load(i, v);
     for (size_t r = 0; r < kRows; ++r) {
-      const ScoreVec w_r = hn::Set(d, scaled(w[r * weights.row_stride], i));
+      const ScoreVec w_r = hn::Set(d, w[r * weights.row_stride]);
       for (size_t v = 0; v < kVectors; ++v) chunk[r][v] = hn::MulAdd(w_r, value[v], chunk[r][v]);
     }
   }
@@ -390,7 +400,7 @@ HWY_INLINE void SumValues(const ValueList<T>& list, Rows<const float> weights, s
       const float w = weights.first[static_cast<size_t>(list.keys[i]) + r * weights.row_stride];
       if (w == 0.0f) continue;
       for (size_t v = 0; v < kVectors; ++v) {
-        chunk[r][v] = hn::MulAdd(hn::Set(d, scaled(w, i)), load(i, v), chunk[r][v]);
+        chunk[r][v] = hn::MulAdd(hn::Set(d, w), load(i, v), chunk[r][v]);
       }
     }
   }

@@ -18,60 +18,12 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/attention-inl.h"
+#include "kernels/cpu/attention_work-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lssar {
 namespace HWY_NAMESPACE {
 namespace {
-
-constexpr size_t Size(int count) { return static_cast<size_t>(count); }
-
-// A thread's own scratch for one task.
-template <typename T>
-struct TaskScratch {
-  TaskScratch(const AttentionItem& item, int head_dim, float* scratch)
-      : tile(scratch),
-        values(reinterpret_cast<const T**>(tile + kTileKeys * Size(head_dim))),
-        scales(reinterpret_cast<const float**>(values + kSplitKeys)),
-        keys(reinterpret_cast<int32_t*>(scales + kSplitKeys)),
-        q(reinterpret_cast<float*>(keys + kSplitKeys + kVectorFloats)),
-        rest(q + QueryFloats(item, head_dim)) {}
-
-  static size_t NumFloats(const AttentionItem& item, int head_dim) {
-    return kTileKeys * Size(head_dim) + 2 * Size(kSplitKeys) * (sizeof(void*) / sizeof(float)) +
-           Size(kSplitKeys) + kVectorFloats + QueryFloats(item, head_dim);
-  }
-  static size_t QueryFloats(const AttentionItem& item, int head_dim) {
-    const size_t count = Size(item.PaddedRows()) * Size(head_dim);
-    return (count + kVectorFloats - 1) / kVectorFloats * kVectorFloats;
-  }
-
-  float* tile;           // keys, widened, [dim][kTileKeys]
-  const T** values;      // of a list of surviving keys
-  const float** scales;  // of these values, where T needs them
-  int32_t* keys;         // that list; room for a vector more than a split
-  float* q;              // scaled, [group][dim][row of the group]
-  float* rest;           // what NumFloats does not count
-};
-
-// An item in the hands of a thread.
-template <typename T>
-struct Work {
-  const AttentionArgs& args;
-  const AttentionItem& item;
-  HeadPages<T> pages;
-  TaskScratch<T> task;
-  ItemValues values;
-  RowRule rules[kBlockRows];
-
-  size_t HeadDim() const { return Size(args.kv.layout.head_dim); }
-  // Index of a row's vector in args.q and args.out.
-  size_t VectorIdx(int row) const {
-    const size_t batch_row = Size(item.sequence->first_row + item.first_row + row);
-    return (batch_row * Size(args.kv.layout.num_heads) + Size(item.head)) * HeadDim();
-  }
-  Rows<const float> Weights(int row) const { return {values.Scores(row), values.row_stride}; }
-};
 
 // ln(d) ln(N), or 1/sqrt(d): what a row's dot products are multiplied by.
 double ScoreScale(const AttentionSpec& spec, size_t head_dim, int num_keys) {
@@ -177,16 +129,28 @@ void Score(const Work<T>& work, int split) {
   }
   const int end = std::min(item.MaxKeys(), (split + 1) * kSplitKeys);
   for (int chunk = split * kSplitKeys; chunk < end; chunk += kChunkKeys) {
-    const int chunk_end = std::min(end, chunk + kChunkKeys);
-    for (int key = chunk; key < chunk_end; key += static_cast<int>(kTileKeys)) ScoreTile(work, key);
+    ChunkStats stats[kBlockRows];
     for (int row = 0; row < item.num_rows; ++row) {
-      const int count = std::clamp(item.NumKeys(row) - chunk, 0, kChunkKeys);
-      float* scores = values.Scores(row) + chunk;
-      const ChunkStats stats =
-          is_softmax ? MaxOfChunk(scores, Size(count)) : SoftplusChunk(scores, Size(count));
+      stats[row].Reset(is_softmax ? kLeastScore : kLeastSoftplus);
+    }
+    // Tile by tile: softplus is arithmetic alone, and the next tile's keys arrive meanwhile.
+    const int chunk_end = std::min(end, chunk + kChunkKeys);
+    for (int key = chunk; key < chunk_end; key += static_cast<int>(kTileKeys)) {
+      ScoreTile(work, key);
+      for (int row = 0; row < item.num_rows; ++row) {
+        const int count = std::clamp(item.NumKeys(row) - key, 0, static_cast<int>(kTileKeys));
+        float* scores = values.Scores(row) + key;
+        if (is_softmax) {
+          MaxOfTile(scores, Size(count), stats[row]);
+        } else {
+          SoftplusTile(scores, Size(count), stats[row]);
+        }
+      }
+    }
+    for (int row = 0; row < item.num_rows; ++row) {
       const size_t at = values.AtSplit(row, split);
-      values.sum[at] += stats.sum;
-      values.max[at] = std::max(values.max[at], stats.max);
+      values.sum[at] += stats[row].Sum();
+      values.max[at] = std::max(values.max[at], stats[row].Max());
     }
   }
 }
@@ -254,49 +218,83 @@ void WeighRow(const Work<T>& work, int row, int split, int chunk, const Sharpene
       WeighChunk(rule, sharpener, scores, Size(count), work.values.num_read[at]);
 }
 
-// The surviving keys in [begin, end) of the group of rows from `row` on, and where their values
-// lie.
+// The chunk's surviving keys in the group of rows from `row` on, and where their values lie,
+// written behind the first `num_listed` keys of the task's lists.
 template <size_t kRows, typename T>
-ValueList<T> ListValues(const Work<T>& work, int row, int begin, int end) {
-  const TaskScratch<T>& task = work.task;
-  const size_t count = ListKeys<kRows>(work.Weights(row), Size(begin), Size(end), task.keys);
-  // Survivors far apart are cache misses that no hardware prefetcher foresees.
-  const bool is_sparse = kRows == 1 && 2 * count < Size(end - begin);
+ValueList<T> ListValues(const Work<T>& work, int row, int chunk, size_t num_listed) {
+  int32_t* keys = work.task.keys + num_listed;
+  const T** values = work.task.values + num_listed;
+  const size_t count =
+      ListKeys<kRows>(work.Weights(row), Size(chunk), Size(chunk + kChunkKeys), keys);
   for (size_t i = 0; i < count; ++i) {
-    task.values[i] = work.pages.Value(task.keys[i]);
-    if (kHasScales<T>) task.scales[i] = work.pages.ValueScale(task.keys[i]);
-    if (!is_sparse) continue;
-    if (kHasScales<T>) hwy::Prefetch(task.scales[i]);
-    const char* bytes = reinterpret_cast<const char*>(task.values[i]);
+    values[i] = work.pages.Value(keys[i]);
+    if (kRows > 1) continue;
+    // Survivors of a single row are cache misses that no hardware prefetcher foresees.
+    if (kHasScales<T>) hwy::Prefetch(work.pages.ValueScales(keys[i]));
+    const char* bytes = reinterpret_cast<const char*>(values[i]);
     for (size_t at = 0; at < work.HeadDim() * sizeof(T); at += 64) hwy::Prefetch(bytes + at);
   }
   size_t num_for_all = count;
-  while (num_for_all > 0 && task.keys[num_for_all - 1] >= work.item.NumKeys(row)) --num_for_all;
-  return {.keys = task.keys,
-          .values = task.values,
-          .scales = task.scales,
-          .count = count,
-          .num_for_all = num_for_all};
+  while (num_for_all > 0 && keys[num_for_all - 1] >= work.item.NumKeys(row)) --num_for_all;
+  return {.keys = keys, .values = values, .count = count, .num_for_all = num_for_all};
 }
 
-// Adds the values of the group's surviving keys in [begin, end), times their weights, to the
-// group's sums of the split, chunk by chunk.
-template <size_t kRows, typename T>
-void SumGroup(const Work<T>& work, int row, int split, int begin, int end) {
-  const Rows<float> sums{work.values.Partial(row, split), work.values.padded_dim};
-  const ValueList<T> all = ListValues<kRows>(work, row, begin, end);
-  size_t first = 0;
-  for (int chunk = begin; chunk < end; chunk += kChunkKeys) {
-    size_t last = first;
-    while (last < all.count && all.keys[last] < chunk + kChunkKeys) ++last;
-    if (last == first) continue;
-    const ValueList<T> list{.keys = all.keys + first,
-                            .values = all.values + first,
-                            .scales = all.scales + first,
-                            .count = last - first,
-                            .num_for_all = std::clamp(all.num_for_all, first, last) - first};
-    SumValuesOfHead<kRows>(list, work.Weights(row), work.HeadDim(), sums);
-    first = last;
+// Multiplies a row's weights of one chunk by the scales of their values, where elements have some:
+// one rounding, the same wherever the row is computed.
+template <typename T>
+void ScaleChunk(const Work<T>& work, int row, int chunk) {
+  if constexpr (kHasScales<T>) {
+    float* weights = work.values.Scores(row);
+    const int end = std::min(work.item.NumKeys(row), chunk + kChunkKeys);
+    for (int key = chunk; key < end; key += static_cast<int>(kScoreLanes)) {
+      ScaleWeights(weights + key, work.pages.ValueScales(key));
+    }
+  }
+}
+
+// Weigh for a single row, whose values are scattered: those of a chunk are fetched while the next
+// ones are weighed.
+template <typename T>
+void WeighSingle(const Work<T>& work, int split, int end, const Sharpener& sharpener) {
+  constexpr int kChunksAhead = 2;
+  const Rows<float> sums{work.values.Partial(0, split), work.values.padded_dim};
+  ValueList<T> lists[kSplitKeys / kChunkKeys];
+  size_t num_listed = 0;
+  const int first = split * kSplitKeys;
+  for (int chunk = first; chunk < end + kChunksAhead * kChunkKeys; chunk += kChunkKeys) {
+    if (chunk < end) {
+      WeighRow(work, 0, split, chunk, sharpener);
+      ValueList<T>& list = lists[(chunk - first) / kChunkKeys];
+      list = ListValues<1>(work, 0, chunk, num_listed);
+      num_listed += list.count;
+    }
+    const int arrived = chunk - kChunksAhead * kChunkKeys;
+    if (arrived < first) continue;
+    ScaleChunk(work, 0, arrived);
+    SumValuesOfHead<1>(lists[(arrived - first) / kChunkKeys], work.Weights(0), work.HeadDim(),
+                       sums);
+  }
+}
+
+// Weigh for a block, chunk by chunk: its values then stay in L1 from group to group.
+template <typename T>
+void WeighBlock(const Work<T>& work, int split, int end, const Sharpener& sharpener) {
+  const AttentionItem& item = work.item;
+  const ItemValues& values = work.values;
+  for (int chunk = split * kSplitKeys; chunk < end; chunk += kChunkKeys) {
+    for (int row = 0; row < item.num_rows; ++row) {
+      WeighRow(work, row, split, chunk, sharpener);
+      ScaleChunk(work, row, chunk);
+    }
+    for (int row = item.num_rows; row < item.PaddedRows(); ++row) {
+      std::fill_n(values.Scores(row) + chunk, kChunkKeys, 0.0f);
+    }
+    for (int row = 0; row < item.num_rows; row += kGroupRows) {
+      const ValueList<T> list = ListValues<Size(kGroupRows)>(work, row, chunk, 0);
+      if (list.count == 0) continue;
+      SumValuesOfHead<Size(kGroupRows)>(list, work.Weights(row), work.HeadDim(),
+                                        {values.Partial(row, split), values.padded_dim});
+    }
   }
 }
 
@@ -311,28 +309,12 @@ void Weigh(const Work<T>& work, int split, const Sharpener& sharpener) {
   }
   std::fill_n(values.Partial(0, split), Size(item.PaddedRows()) * values.padded_dim, 0.0f);
 
-  // A single row lists the survivors of the whole split first, so that their values are on the way
-  // while it does; a block goes chunk by chunk, whose values then stay in L1 from group to group.
-  const int run_keys = item.num_rows == 1 ? kSplitKeys : kChunkKeys;
   const int num_chunks = (item.MaxKeys() + kChunkKeys - 1) / kChunkKeys;
-  const int split_end = std::min(num_chunks * kChunkKeys, (split + 1) * kSplitKeys);
-  for (int begin = split * kSplitKeys; begin < split_end; begin += run_keys) {
-    const int end = std::min(split_end, begin + run_keys);
-    for (int row = 0; row < item.num_rows; ++row) {
-      for (int chunk = begin; chunk < end; chunk += kChunkKeys) {
-        WeighRow(work, row, split, chunk, sharpener);
-      }
-    }
-    for (int row = item.num_rows; row < item.PaddedRows(); ++row) {
-      std::fill(values.Scores(row) + begin, values.Scores(row) + end, 0.0f);
-    }
-    if (item.num_rows == 1) {
-      SumGroup<1>(work, 0, split, begin, end);
-      continue;
-    }
-    for (int row = 0; row < item.num_rows; row += kGroupRows) {
-      SumGroup<Size(kGroupRows)>(work, row, split, begin, end);
-    }
+  const int end = std::min(num_chunks * kChunkKeys, (split + 1) * kSplitKeys);
+  if (item.num_rows == 1) {
+    WeighSingle(work, split, end, sharpener);
+  } else {
+    WeighBlock(work, split, end, sharpener);
   }
 }
 

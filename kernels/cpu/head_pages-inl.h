@@ -51,8 +51,8 @@ class HeadPages {
         pages_(item.sequence->pages.data()),
         k_(static_cast<const T*>(args.kv.k)),
         v_(static_cast<const T*>(args.kv.v)),
-        layer_(args.layer),
-        head_(item.head),
+        first_block_(layout_.BlockIndex(args.layer, 0, item.head)),
+        page_stride_(layout_.BlockIndex(0, 1, 0)),
         page_shift_(std::countr_zero(static_cast<unsigned>(layout_.page_tokens))) {}
 
   // The key's element of dim 0; the next dim's is KeyStride() further.
@@ -61,15 +61,15 @@ class HeadPages {
   const T* Value(int key) const { return v_ + Block(key) + layout_.ValueIndex(Slot(key), 0); }
 
   // The key's scale, then those of the later keys of its page; null where elements need none.
-  const float* KeyScales(int key) const { return ScaleIn(k_, key); }
-  const float* ValueScale(int key) const { return ScaleIn(v_, key); }
+  const float* KeyScales(int key) const { return ScalesIn(k_, key); }
+  const float* ValueScales(int key) const { return ScalesIn(v_, key); }
 
  private:
   size_t Block(int key) const {
-    return layout_.BlockIndex(layer_, pages_[key >> page_shift_], head_);
+    return first_block_ + static_cast<size_t>(pages_[key >> page_shift_]) * page_stride_;
   }
   int Slot(int key) const { return key & (layout_.page_tokens - 1); }
-  const float* ScaleIn(const T* pool, int key) const {
+  const float* ScalesIn(const T* pool, int key) const {
     if constexpr (!kHasScales<T>) return nullptr;
     const char* block = reinterpret_cast<const char*>(pool + Block(key));
     return reinterpret_cast<const float*>(block + layout_.ScaleIndex(Slot(key)));
@@ -79,8 +79,8 @@ class HeadPages {
   const int32_t* pages_;
   const T* k_;
   const T* v_;
-  int layer_;
-  int head_;
+  size_t first_block_;  // of page 0
+  size_t page_stride_;
   int page_shift_;
 };
 

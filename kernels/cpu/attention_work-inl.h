@@ -1,0 +1,76 @@
+// An item of attention in the hands of a thread: its pages, its scratch, its rows' rules.
+// Included once per target, inside foreach_target.h.
+#if defined(LSSAR_KERNELS_CPU_ATTENTION_WORK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LSSAR_KERNELS_CPU_ATTENTION_WORK_INL_H_
+#undef LSSAR_KERNELS_CPU_ATTENTION_WORK_INL_H_
+#else
+#define LSSAR_KERNELS_CPU_ATTENTION_WORK_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/attention-inl.h"
+#include "kernels/cpu/attention_plan.h"
+#include "kernels/cpu/head_pages-inl.h"
+#include "kernels/ops.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lssar {
+namespace HWY_NAMESPACE {
+namespace {
+
+constexpr size_t Size(int count) { return static_cast<size_t>(count); }
+
+// A thread's own scratch for one task.
+template <typename T>
+struct TaskScratch {
+  TaskScratch(const AttentionItem& item, int head_dim, float* scratch)
+      : tile(scratch),
+        values(reinterpret_cast<const T**>(tile + kTileKeys * Size(head_dim))),
+        keys(reinterpret_cast<int32_t*>(values + kSplitKeys)),
+        q(reinterpret_cast<float*>(keys + kSplitKeys + kVectorFloats)),
+        rest(q + QueryFloats(item, head_dim)) {}
+
+  static size_t NumFloats(const AttentionItem& item, int head_dim) {
+    return kTileKeys * Size(head_dim) + Size(kSplitKeys) * (sizeof(void*) / sizeof(float)) +
+           Size(kSplitKeys) + kVectorFloats + QueryFloats(item, head_dim);
+  }
+  static size_t QueryFloats(const AttentionItem& item, int head_dim) {
+    const size_t count = Size(item.PaddedRows()) * Size(head_dim);
+    return (count + kVectorFloats - 1) / kVectorFloats * kVectorFloats;
+  }
+
+  float* tile;       // keys, widened, [dim][kTileKeys]
+  const T** values;  // of lists of surviving keys
+  int32_t* keys;     // these lists, one a chunk; room for a vector more than a split
+  float* q;          // scaled, [group][dim][row of the group]
+  float* rest;       // what NumFloats does not count
+};
+
+// An item in the hands of a thread.
+template <typename T>
+struct Work {
+  const AttentionArgs& args;
+  const AttentionItem& item;
+  HeadPages<T> pages;
+  TaskScratch<T> task;
+  ItemValues values;
+  RowRule rules[kBlockRows];
+
+  size_t HeadDim() const { return Size(args.kv.layout.head_dim); }
+  // Index of a row's vector in args.q and args.out.
+  size_t VectorIdx(int row) const {
+    const size_t batch_row = Size(item.sequence->first_row + item.first_row + row);
+    return (batch_row * Size(args.kv.layout.num_heads) + Size(item.head)) * HeadDim();
+  }
+  Rows<const float> Weights(int row) const { return {values.Scores(row), values.row_stride}; }
+};
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lssar
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
