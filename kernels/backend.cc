@@ -30,6 +30,8 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeCuda(const BackendOptions& options)
 
 }  // namespace
 
+void Backend::RunStep(const StepArgs&, absl::FunctionRef<void()> ops) { ops(); }
+
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options) {
   if (options.num_threads < 0 || options.num_threads > kMaxThreads) {
     return absl::InvalidArgumentError(absl::StrCat("num_threads is ", options.num_threads,

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/ops.h"
@@ -46,6 +47,16 @@ struct MatrixView {
   bool transposed = false;
 };
 
+// A step for RunStep.
+struct StepArgs {
+  const void* owner = nullptr;  // whose ops: a model
+  const RaggedRows* rows = nullptr;
+  std::span<const int32_t> ids;  // that Embed is given
+  KvView kv;
+  AttentionCounters* counters = nullptr;  // that Attention is given
+  int max_rows = 0;                       // that the ops' arrays have room for
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -72,7 +83,8 @@ class Backend {
   virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(const MatrixView& view,
                                                              DType stored) = 0;
 
-  // Both directions between host memory and the backend's. Returns after the copy is done.
+  // Both directions between host memory and the backend's. CopyIn returns when the host's memory
+  // may change, and ops called after it see the copy; CopyOut, when the copy is there.
   virtual absl::Status CopyIn(void* to, const void* from_host, size_t num_bytes) = 0;
   virtual absl::Status CopyOut(void* to_host, const void* from, size_t num_bytes) = 0;
 
@@ -85,6 +97,15 @@ class Backend {
   virtual void TopLogprobs(const TopLogprobsArgs& args) = 0;
   virtual void CopyPages(const CopyPagesArgs& args) = 0;
   virtual absl::Status Synchronize() = 0;
+
+  // A step's Embed, Linear, RopeWrite and Attention, which `ops` calls. A backend may keep what
+  // they come to (a CUDA graph) and do that again in another step of the same owner, `ops` not
+  // called. Requires  ops call these four alone, each for all rows of `args` or all ids; what else
+  // they give
+  //           them is the same in every step of one owner, pools and counting or not
+  // Ensures   the same bits as the ops by themselves; array rows in [rows->num_rows, max_rows) may
+  //           be written
+  virtual void RunStep(const StepArgs& args, absl::FunctionRef<void()> ops);
 
   // Whether the device has failed for good: it refuses every further call of this process, which
   // can only end. Asked after an error; waits for what still runs.

@@ -107,6 +107,7 @@ ClusterDecode(LSSAR_ARGS(CudaAttentionArgs) args) {
   if constexpr (kHasClusters) {
     const int num_blocks = ClusterBlocks(), rank = ClusterRank();
     const CudaDecodeRow row = args.decode_rows[BlockX() / num_blocks];
+    if (row.num_keys == 0) return;  // its whole cluster does
     const RowWork<E, kDim> work = WorkOn<E, kDim>(args, row, BlockY());
     const int num_splits = NumSplits(row.num_keys);
     const int splits_of_block = (args.max_splits + num_blocks - 1) / num_blocks;

@@ -12,47 +12,15 @@ constexpr unsigned kMaxWholePower = 1u << 24;
 
 }  // namespace
 
-bool ReadCounts::CanAdd(const AttentionArgs& args) const {
-  return counters_ == nullptr ||
-         (counters_ == args.counters && num_value_rows_.size() == args.rows->sequences.size());
-}
-
-bool ReadCounts::Add(const AttentionArgs& args) {
-  LSSAR_CHECK(CanAdd(args));
-  const size_t num_sequences = args.rows->sequences.size();
-  if (counters_ == nullptr) {
-    const size_t num_bytes = num_sequences * sizeof(int64_t);
-    void* const counts = context_.Reserve<void>(memory_, num_bytes);
-    if (counts == nullptr ||
-        !context_.Check(context_.Driver().Clear(counts, num_bytes), "clearing counters")) {
-      return false;
-    }
-    counters_ = args.counters;
-    num_value_rows_.assign(num_sequences, 0);
+bool CudaAttention::BeginCounting(const AttentionArgs& args) {
+  if (args.counters == nullptr) return true;
+  if (StepShape* const shape = context_.Shape(); shape != nullptr) {
+    ++shape->num_counted_ops;
+    return true;
   }
-  for (size_t s = 0; s < num_sequences; ++s) {
-    const SequenceRows& sequence = args.rows->sequences[s];
-    const int64_t first = sequence.first_position + 1;
-    const int64_t last = sequence.first_position + sequence.num_rows;
-    num_value_rows_[s] += args.kv.layout.num_heads * (first + last) * sequence.num_rows / 2;
-  }
+  if (!counts_.Begin(args.counters, args.rows->sequences.size())) return false;
+  counts_.AddRows(*args.rows, args.kv.layout.num_heads, 1);
   return true;
-}
-
-void ReadCounts::Give() {
-  if (counters_ == nullptr) return;
-  const size_t count = num_value_rows_.size();
-  num_read_.resize(count);
-  if (context_.IsGood() &&
-      context_.Check(
-          context_.Driver().CopyOut(num_read_.data(), memory_.Address(), count * sizeof(int64_t)),
-          "copying counters")) {
-    for (size_t s = 0; s < count; ++s) {
-      counters_[s].num_value_rows += num_value_rows_[s];
-      counters_[s].num_value_rows_read += num_read_[s];
-    }
-  }
-  counters_ = nullptr;
 }
 
 bool CudaAttention::ReserveScratch(int num_heads, int head_dim) {
@@ -80,10 +48,9 @@ void CudaAttention::Attention(const AttentionArgs& args) {
   LSSAR_CHECK(args.q != args.out);
   const KvLayout& layout = args.kv.layout;
   if (!context_.IsGood() || !tables_.Prepare(*args.rows, layout) ||
-      !ReserveScratch(layout.num_heads, layout.head_dim)) {
+      !ReserveScratch(layout.num_heads, layout.head_dim) || !BeginCounting(args)) {
     return;
   }
-  if (args.counters != nullptr && !counts_.Add(args)) return;
 
   const double p = args.spec.p;
   const bool is_whole = p == std::floor(p) && p < double{kMaxWholePower};
@@ -130,7 +97,7 @@ void CudaAttention::RopeWrite(const RopeWriteArgs& args) {
                                      .qkv = args.qkv,
                                      .rope = args.rope,
                                      .q = args.q,
-                                     .num_rows = args.rows->num_rows,
+                                     .num_rows = context_.PaddedRows(args.rows->num_rows),
                                      .dtype = args.kv.layout.dtype,
                                      .half_split = args.rope_layout == RopeLayout::kHalfSplit,
                                      .normalize = args.normalize},

@@ -2,59 +2,35 @@
 #ifndef LSSAR_KERNELS_CUDA_CUDA_ATTENTION_H_
 #define LSSAR_KERNELS_CUDA_CUDA_ATTENTION_H_
 
-#include <cstdint>
-#include <vector>
-
 #include "kernels/cuda/cuda_context.h"
+#include "kernels/cuda/read_counts.h"
 #include "kernels/cuda/step_tables.h"
 #include "kernels/ops.h"
 
 namespace lssar {
 
-// The V rows that attention read, counted on the device until somebody wants to know.
-class ReadCounts {
- public:
-  explicit ReadCounts(CudaContext& context) : context_(context), memory_(context.Driver()) {}
-
-  // Whether these are what is counted now, or nothing is.
-  bool CanAdd(const AttentionArgs& args) const;
-  // One op more that counts; false: an error.
-  bool Add(const AttentionArgs& args);
-  unsigned long long* OnDevice() const {
-    return static_cast<unsigned long long*>(memory_.Address());
-  }
-  // Adds the counts to the caller's, and forgets where those are.
-  // Requires  the ops that count are done
-  void Give();
-
- private:
-  CudaContext& context_;
-  Workspace memory_;
-  AttentionCounters* counters_ = nullptr;  // whose counts are on the device
-  std::vector<int64_t> num_value_rows_;    // of each sequence
-  std::vector<int64_t> num_read_;
-};
-
 class CudaAttention {
  public:
-  explicit CudaAttention(CudaContext& context)
+  CudaAttention(CudaContext& context, StepTables& tables, ReadCounts& counts)
       : context_(context),
-        tables_(context),
-        counts_(context),
+        tables_(tables),
+        counts_(counts),
         scratch_memory_(context.Driver()),
         arrivals_memory_(context.Driver()) {}
 
   void RopeWrite(const RopeWriteArgs& args);
+  // Requires  counts that are free for args.counters
   void Attention(const AttentionArgs& args);
-  ReadCounts& Counts() { return counts_; }
 
  private:
+  // False: an error.
+  bool BeginCounting(const AttentionArgs& args);
   // Of the batches without clusters. False: an error.
   bool ReserveScratch(int num_heads, int head_dim);
 
   CudaContext& context_;
-  StepTables tables_;
-  ReadCounts counts_;
+  StepTables& tables_;
+  ReadCounts& counts_;
   Workspace scratch_memory_, arrivals_memory_;
   CudaScratch scratch_;
 };

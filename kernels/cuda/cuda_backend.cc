@@ -13,6 +13,9 @@
 #include "kernels/cuda/cuda_context.h"
 #include "kernels/cuda/cuda_products.h"
 #include "kernels/cuda/device_memory.h"
+#include "kernels/cuda/read_counts.h"
+#include "kernels/cuda/step_graphs.h"
+#include "kernels/cuda/step_tables.h"
 
 namespace lssar {
 namespace {
@@ -22,8 +25,11 @@ class CudaBackend final : public Backend {
   CudaBackend(CudaBackendParts parts, const CudaDevice& device)
       : name_(std::move(parts.name)),
         context_(std::move(parts.driver), parts.kernels, device),
-        attention_(context_),
+        tables_(context_),
+        counts_(context_),
+        attention_(context_, tables_, counts_),
         products_(context_),
+        graphs_(context_, tables_, counts_),
         host_pool_(1),
         host_scratch_(1) {}
 
@@ -49,7 +55,8 @@ class CudaBackend final : public Backend {
   }
   absl::Status CopyIn(void* to, const void* from_host, size_t num_bytes) override {
     CudaDriver& driver = context_.Driver();
-    return CudaStatus(driver, driver.CopyIn(to, from_host, num_bytes), "copying to the device");
+    const int code = context_.Stage(to, from_host, num_bytes);
+    return CudaStatus(driver, code, "copying to the device");
   }
   absl::Status CopyOut(void* to_host, const void* from, size_t num_bytes) override {
     CudaDriver& driver = context_.Driver();
@@ -66,11 +73,19 @@ class CudaBackend final : public Backend {
   absl::Status Synchronize() override;
   bool IsLost() override { return IsStickyCudaError(context_.Driver().Synchronize()); }
 
+  void RunStep(const StepArgs& args, absl::FunctionRef<void()> ops) override;
+
  private:
+  // Gives the counts of another caller to their owner.
+  void MakeCountsFree(const AttentionCounters* counters, const RaggedRows& rows);
+
   const std::string name_;
   CudaContext context_;
+  StepTables tables_;
+  ReadCounts counts_;
   CudaAttention attention_;
   CudaProducts products_;
+  StepGraphs graphs_;
   std::vector<float> host_logits_;
   ThreadPool host_pool_;
   Scratch host_scratch_;
@@ -90,10 +105,19 @@ absl::Status CudaBackend::FitLayout(KvLayout& layout) const {
   return absl::OkStatus();
 }
 
+void CudaBackend::MakeCountsFree(const AttentionCounters* counters, const RaggedRows& rows) {
+  if (counters == nullptr || counts_.AreFreeFor(counters, rows.sequences.size())) return;
+  context_.Keep(Synchronize());
+}
+
 void CudaBackend::Attention(const AttentionArgs& args) {
-  // Counts of another caller go to their owner first.
-  if (args.counters != nullptr && !attention_.Counts().CanAdd(args)) context_.Keep(Synchronize());
+  MakeCountsFree(args.counters, *args.rows);
   attention_.Attention(args);
+}
+
+void CudaBackend::RunStep(const StepArgs& args, absl::FunctionRef<void()> ops) {
+  MakeCountsFree(args.counters, *args.rows);
+  graphs_.Run(args, ops);
 }
 
 // On the host: what crosses the bus is whole rows, which only a scoring request asks for.
@@ -120,8 +144,9 @@ void CudaBackend::CopyPages(const CopyPagesArgs& args) {
 }
 
 absl::Status CudaBackend::Synchronize() {
-  context_.Check(context_.Driver().Synchronize(), "a step");
-  attention_.Counts().Give();
+  counts_.Fetch();
+  context_.Wait();
+  counts_.Give();
   return context_.TakeStatus();
 }
 

@@ -4,13 +4,13 @@
 #include <cstddef>
 
 #include "kernels/check.h"
+#include "kernels/cuda/step_plan.h"
 
 namespace lssar {
 
 const int32_t* CudaProducts::CopyIds(std::span<const int32_t> ids) {
   int32_t* const to = context_.Reserve<int32_t>(ids_memory_, ids.size_bytes());
-  if (to == nullptr ||
-      !context_.Check(context_.Driver().CopyIn(to, ids.data(), ids.size_bytes()), "copying ids")) {
+  if (to == nullptr || !context_.CopyIn(to, ids.data(), ids.size_bytes(), "copying ids")) {
     return nullptr;
   }
   return to;
@@ -18,11 +18,12 @@ const int32_t* CudaProducts::CopyIds(std::span<const int32_t> ids) {
 
 void CudaProducts::Embed(const EmbedArgs& args) {
   if (!context_.IsGood() || args.ids.empty()) return;
-  const int32_t* const ids = CopyIds(args.ids);
+  const StepShape* const shape = context_.Shape();
+  const int32_t* const ids = shape == nullptr ? CopyIds(args.ids) : shape->ids;
   if (ids == nullptr) return;
   context_.Check(
       context_.Kernels().embed({.ids = ids,
-                                .num_ids = static_cast<int>(args.ids.size()),
+                                .num_ids = context_.PaddedRows(static_cast<int>(args.ids.size())),
                                 .table = static_cast<const DeviceMatrix&>(*args.table).View(),
                                 .out = args.out},
                                context_.Stream()),
@@ -30,7 +31,8 @@ void CudaProducts::Embed(const EmbedArgs& args) {
 }
 
 bool CudaProducts::SplitRows(CudaSplitArgs args, const CudaMatrix& weight) {
-  const size_t num_rows = static_cast<size_t>(args.num_rows);
+  // Room for every decode step: graphs hold the address.
+  const size_t num_rows = static_cast<size_t>(std::max(args.num_rows, kMaxBucketRows));
   const size_t num_elements = num_rows * static_cast<size_t>(weight.padded_cols);
   const size_t parts_bytes = num_elements * std::max(kMaxRowParts * size_t{2}, sizeof(float));
   unsigned char* const memory =
@@ -48,17 +50,18 @@ void CudaProducts::Linear(const LinearArgs& args) {
   LSSAR_CHECK(args.x != args.out);
   if (!context_.IsGood() || args.num_rows == 0) return;
   const CudaMatrix& weight = static_cast<const DeviceMatrix&>(*args.weight).View();
+  const int num_rows = context_.PaddedRows(args.num_rows);
   if (!SplitRows({.x = args.x,
                   .norm_weight = args.norm.weight,
                   .norm_bias = args.norm.bias,
                   .epsilon = args.norm.epsilon,
-                  .num_rows = args.num_rows,
+                  .num_rows = num_rows,
                   .to = {}},
                  weight)) {
     return;
   }
   context_.Check(context_.Kernels().linear({.x = split_rows_,
-                                            .num_rows = args.num_rows,
+                                            .num_rows = num_rows,
                                             .weight = weight,
                                             .bias = args.bias,
                                             .residual = args.residual,

@@ -217,11 +217,15 @@ LSSAR_KERNEL(kThreads) LinearF32(LSSAR_ARGS(CudaLinearArgs) args) {
 
 LSSAR_KERNEL(kThreads) EmbedRows(LSSAR_ARGS(CudaEmbedArgs) args) {
   const size_t width = static_cast<size_t>(args.table.padded_cols);
-  const size_t id = static_cast<size_t>(args.ids[BlockX()]);
+  const int id = args.ids[BlockX()];
   float* out = args.out + static_cast<size_t>(BlockX()) * static_cast<size_t>(args.table.num_cols);
   for (int col = ThreadIdx(); col < args.table.num_cols; col += kThreads) {
-    const size_t at = id * width + static_cast<size_t>(col);
     float x = 0;
+    if (id < 0) {
+      out[col] = x;
+      continue;
+    }
+    const size_t at = static_cast<size_t>(id) * width + static_cast<size_t>(col);
     switch (args.table.dtype) {
       case DType::kF32: x = static_cast<const float*>(args.table.elements)[at]; break;
       case DType::kF16:

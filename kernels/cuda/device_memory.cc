@@ -1,5 +1,6 @@
 #include "kernels/cuda/device_memory.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -84,12 +85,30 @@ absl::StatusOr<std::unique_ptr<Buffer>> AllocateOnDevice(CudaDriver& driver, siz
 absl::StatusOr<void*> Workspace::Reserve(size_t num_bytes) {
   if (buffer_ == nullptr || buffer_->NumBytes() < num_bytes) {
     // The old one goes first: kernels that use it are done when it is freed.
+    const size_t twice = 2 * NumBytes();
     buffer_.reset();
-    absl::StatusOr<std::unique_ptr<Buffer>> larger = AllocateOnDevice(driver_, num_bytes);
+    absl::StatusOr<std::unique_ptr<Buffer>> larger =
+        AllocateOnDevice(driver_, std::max(num_bytes, twice));
     if (!larger.ok()) return larger.status();
     buffer_ = *std::move(larger);
   }
   return buffer_->Address();
+}
+
+PinnedMemory::~PinnedMemory() {
+  if (address_ != nullptr) driver_.FreeHost(address_);
+}
+
+absl::StatusOr<void*> PinnedMemory::Reserve(size_t num_bytes) {
+  if (num_bytes_ >= num_bytes && address_ != nullptr) return address_;
+  if (address_ != nullptr) driver_.FreeHost(std::exchange(address_, nullptr));
+  num_bytes = std::max({num_bytes, 2 * std::exchange(num_bytes_, 0), size_t{1}});
+  if (const int failed = driver_.AllocateHost(num_bytes, address_); failed != kCudaSuccess) {
+    address_ = nullptr;
+    return CudaStatus(driver_, failed, absl::StrCat("pinning ", num_bytes, " bytes of the host"));
+  }
+  num_bytes_ = num_bytes;
+  return address_;
 }
 
 absl::StatusOr<std::unique_ptr<PackedMatrix>> PackOnDevice(CudaDriver& driver,

@@ -17,7 +17,7 @@ namespace lssar {
 // Errors  RESOURCE_EXHAUSTED: the device has not that much memory free
 absl::StatusOr<std::unique_ptr<Buffer>> AllocateOnDevice(CudaDriver& driver, size_t num_bytes);
 
-// A piece of memory that grows to the largest that was asked for, and keeps it.
+// A piece of memory that grows to the largest that was asked for, at least twofold, and keeps it.
 class Workspace {
  public:
   explicit Workspace(CudaDriver& driver) : driver_(driver) {}
@@ -25,10 +25,30 @@ class Workspace {
   // At least num_bytes; zeroed when they are fresh, else as they were left.
   absl::StatusOr<void*> Reserve(size_t num_bytes);
   void* Address() const { return buffer_ == nullptr ? nullptr : buffer_->Address(); }
+  size_t NumBytes() const { return buffer_ == nullptr ? 0 : buffer_->NumBytes(); }
 
  private:
   CudaDriver& driver_;
   std::unique_ptr<Buffer> buffer_;
+};
+
+// The same in pinned memory of the host; it keeps nothing when it grows.
+class PinnedMemory {
+ public:
+  explicit PinnedMemory(CudaDriver& driver) : driver_(driver) {}
+  ~PinnedMemory();
+  PinnedMemory(const PinnedMemory&) = delete;
+  PinnedMemory& operator=(const PinnedMemory&) = delete;
+
+  // Requires  no copy that it takes part in is under way
+  absl::StatusOr<void*> Reserve(size_t num_bytes);
+  void* Address() const { return address_; }
+  size_t NumBytes() const { return num_bytes_; }
+
+ private:
+  CudaDriver& driver_;
+  void* address_ = nullptr;
+  size_t num_bytes_ = 0;
 };
 
 class DeviceMatrix final : public PackedMatrix {

@@ -4,6 +4,7 @@
 #define LSSAR_KERNELS_CUDA_DRIVER_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -45,7 +46,13 @@ class CudaDriver {
   virtual void* Stream() const = 0;
 
   virtual int Allocate(size_t num_bytes, void*& address) = 0;  // 256-byte aligned
-  virtual void Free(void* address) = 0;                        // once the device is done with it
+  // Once the device is done with it.
+  void Free(void* address) {
+    ++num_freed_;
+    Release(address);
+  }
+  // How often memory was freed: a graph recorded before that may hold an address that is none now.
+  int64_t NumFreed() const { return num_freed_; }
   virtual int FreeMemory(size_t& num_bytes) = 0;
   virtual int Clear(void* address, size_t num_bytes) = 0;
   // The host's memory may change when it returns; the copy itself runs in order with the kernels.
@@ -78,6 +85,11 @@ class CudaDriver {
   virtual int ElapsedMs(float& elapsed_ms) = 0;
 
   virtual std::string ErrorText(int code) const = 0;
+
+ private:
+  virtual void Release(void* address) = 0;  // Free
+
+  int64_t num_freed_ = 0;
 };
 
 // A sentence for a call that failed, `doing` what ("copying to the device").

@@ -32,14 +32,14 @@ struct CudaPages {
 
 // A batch row, in its sequence.
 struct CudaRow {
-  int32_t position = 0;
+  int32_t position = 0;    // negative: no row, nothing is written
   int32_t first_page = 0;  // index in CudaPages::pages of its sequence's first page
 };
 
 // A row that attends by itself, in every head.
 struct CudaDecodeRow {
-  int32_t row = 0;  // in the batch
-  int32_t num_keys = 0;
+  int32_t row = 0;       // in the batch
+  int32_t num_keys = 0;  // 0: no row, nothing is read or written
   int32_t first_page = 0;
   int32_t sequence = 0;
   uint64_t scores_idx = 0;  // of head 0 in CudaScratch::scores; heads are PaddedKeys apart
@@ -138,7 +138,7 @@ struct CudaLinearArgs {
 };
 
 struct CudaEmbedArgs {
-  const int32_t* ids = nullptr;
+  const int32_t* ids = nullptr;  // negative: a row of zeros
   int num_ids = 0;
   CudaMatrix table;
   float* out = nullptr;

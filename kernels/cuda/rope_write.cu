@@ -94,7 +94,7 @@ LSSAR_DEVICE PageRow RowOf(const CudaRopeWriteArgs& args, unsigned char* pool, i
 
 LSSAR_KERNEL(kThreads) RopeWriteRows(LSSAR_ARGS(CudaRopeWriteArgs) args) {
   const int row = BlockX(), head = BlockY() * kWarps + WarpIdx();
-  if (head >= args.pages.num_heads) return;
+  if (head >= args.pages.num_heads || args.rows[row].position < 0) return;
   const int head_dim = args.pages.head_dim, half = head_dim / 2;
   const size_t width = static_cast<size_t>(args.pages.num_heads) * static_cast<size_t>(head_dim);
   const size_t at = static_cast<size_t>(head) * static_cast<size_t>(head_dim);

@@ -6,6 +6,10 @@ namespace lssar {
 namespace {
 
 constexpr int kMostClusterBlocks = 8;  // what every device with clusters can place
+static_assert(kMaxBucketSplits == kMostClusterBlocks * kSplitsOfBlock);
+
+// Rows times splits that a bucket without clusters may have: 50 MiB of scores at 12 heads.
+constexpr int kMaxScratchSplits = 4096;
 
 void AddTiles(const SequenceRows& sequence, int sequence_idx, int first_page, CudaStepPlan& plan) {
   for (int end = sequence.num_rows; end > 0;) {
@@ -64,35 +68,92 @@ int ClusterBlocksFor(int num_splits, int64_t num_vectors, int num_multiprocessor
   return 0;
 }
 
-void PlanCudaStep(const RaggedRows& rows, const CudaPlanSetup& setup, CudaStepPlan& plan) {
+namespace {
+
+void Clear(CudaStepPlan& plan) {
   plan.rows.clear();
   plan.pages.clear();
   plan.decode_rows.clear();
   plan.batches.clear();
   plan.tiles.clear();
   plan.num_scores = plan.num_splits = 0;
-  for (size_t s = 0; s < rows.sequences.size(); ++s) {
-    const SequenceRows& sequence = rows.sequences[s];
-    const int first_page = static_cast<int>(plan.pages.size());
-    const int num_keys = sequence.first_position + sequence.num_rows;
-    const int num_pages = (num_keys + setup.page_tokens - 1) / setup.page_tokens;
-    plan.pages.insert(plan.pages.end(), sequence.pages.begin(), sequence.pages.begin() + num_pages);
-    for (int r = 0; r < sequence.num_rows; ++r) {
-      plan.rows.push_back({.position = sequence.first_position + r, .first_page = first_page});
-      if (sequence.num_rows > kMaxLoneRows) continue;
-      plan.decode_rows.push_back({.row = sequence.first_row + r,
-                                  .num_keys = sequence.first_position + r + 1,
-                                  .first_page = first_page,
-                                  .sequence = static_cast<int32_t>(s)});
-    }
-    if (sequence.num_rows > kMaxLoneRows) {
-      AddTiles(sequence, static_cast<int>(s), first_page, plan);
-    }
+}
+
+// The sequence's rows and pages, and those of its rows that attend alone.
+void AddSequence(const RaggedRows& rows, size_t s, const CudaPlanSetup& setup, CudaStepPlan& plan) {
+  const SequenceRows& sequence = rows.sequences[s];
+  const int first_page = static_cast<int>(plan.pages.size());
+  const int num_keys = sequence.first_position + sequence.num_rows;
+  const int num_pages = (num_keys + setup.page_tokens - 1) / setup.page_tokens;
+  plan.pages.insert(plan.pages.end(), sequence.pages.begin(), sequence.pages.begin() + num_pages);
+  for (int r = 0; r < sequence.num_rows; ++r) {
+    plan.rows.push_back({.position = sequence.first_position + r, .first_page = first_page});
+    if (sequence.num_rows > kMaxLoneRows) continue;
+    plan.decode_rows.push_back({.row = sequence.first_row + r,
+                                .num_keys = sequence.first_position + r + 1,
+                                .first_page = first_page,
+                                .sequence = static_cast<int32_t>(s)});
   }
+  if (sequence.num_rows > kMaxLoneRows) AddTiles(sequence, static_cast<int>(s), first_page, plan);
+}
+
+}  // namespace
+
+void PlanCudaStep(const RaggedRows& rows, const CudaPlanSetup& setup, CudaStepPlan& plan) {
+  Clear(plan);
+  for (size_t s = 0; s < rows.sequences.size(); ++s) AddSequence(rows, s, setup, plan);
   std::stable_sort(plan.tiles.begin(), plan.tiles.end(), [](const CudaTile& a, const CudaTile& b) {
     return a.first_position + a.num_rows > b.first_position + b.num_rows;
   });
   MakeBatches(setup, plan);
+}
+
+std::optional<DecodeBucket> DecodeBucketFor(const RaggedRows& rows, int max_rows,
+                                            bool has_clusters) {
+  int max_keys = 0;
+  for (const SequenceRows& sequence : rows.sequences) {
+    if (sequence.num_rows > kMaxLoneRows) return std::nullopt;
+    max_keys = std::max(max_keys, sequence.first_position + sequence.num_rows);
+  }
+  DecodeBucket bucket{.num_rows = 1, .max_splits = 1};
+  while (bucket.num_rows < rows.num_rows) bucket.num_rows += std::min(bucket.num_rows, 8);
+  while (bucket.max_splits < NumCudaSplits(max_keys)) bucket.max_splits *= 2;
+  bucket.num_rows = std::min(bucket.num_rows, max_rows);
+  const bool is_small = bucket.num_rows <= kMaxBucketRows && bucket.max_splits <= kMaxBucketSplits;
+  const bool has_scratch =
+      has_clusters || int64_t{bucket.num_rows} * bucket.max_splits <= kMaxScratchSplits;
+  if (!is_small || !has_scratch || bucket.num_rows < rows.num_rows) return std::nullopt;
+  return bucket;
+}
+
+void PlanDecodeStep(const RaggedRows& rows, const CudaPlanSetup& setup, const DecodeBucket& bucket,
+                    CudaStepPlan& plan) {
+  Clear(plan);
+  for (size_t s = 0; s < rows.sequences.size(); ++s) AddSequence(rows, s, setup, plan);
+  // Long rows first: the launch's end is then short work.
+  std::sort(plan.decode_rows.begin(), plan.decode_rows.end(),
+            [](const CudaDecodeRow& a, const CudaDecodeRow& b) {
+              return a.num_keys != b.num_keys ? a.num_keys > b.num_keys : a.row < b.row;
+            });
+  const size_t num_rows = static_cast<size_t>(bucket.num_rows);
+  plan.rows.resize(num_rows, {.position = -1});
+  plan.decode_rows.resize(num_rows);
+  const int64_t num_vectors = int64_t{bucket.num_rows} * setup.num_heads;
+  plan.batches.push_back({.count = bucket.num_rows,
+                          .max_splits = bucket.max_splits,
+                          .cluster_blocks = setup.has_clusters
+                                                ? ClusterBlocksFor(bucket.max_splits, num_vectors,
+                                                                   setup.num_multiprocessors)
+                                                : 0});
+  if (setup.has_clusters) return;
+  const size_t splits_of_row =
+      static_cast<size_t>(bucket.max_splits) * static_cast<size_t>(setup.num_heads);
+  for (CudaDecodeRow& row : plan.decode_rows) {
+    row.split_idx = plan.num_splits;
+    row.scores_idx = plan.num_splits * kCudaSplitKeys;
+    plan.num_splits += splits_of_row;
+  }
+  plan.num_scores = plan.num_splits * kCudaSplitKeys;
 }
 
 }  // namespace lssar

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "kernels/cuda/kernel_args.h"
@@ -53,6 +54,29 @@ constexpr int NumCudaSplits(int num_keys) {
 int ClusterBlocksFor(int num_splits, int64_t num_vectors, int num_multiprocessors);
 
 void PlanCudaStep(const RaggedRows& rows, const CudaPlanSetup& setup, CudaStepPlan& plan);
+
+// The shape of a decode step as a graph keeps it: what differs between steps of one bucket stands
+// in their tables alone.
+struct DecodeBucket {
+  int num_rows = 0;
+  int max_splits = 0;  // of the row with most keys
+  bool operator==(const DecodeBucket&) const = default;
+};
+
+inline constexpr int kMaxBucketRows = 64;
+inline constexpr int kMaxBucketSplits = 256;  // 64K keys: what a cluster holds
+
+// The smallest bucket that holds the step, of at most `max_rows` rows. None where a sequence has
+// rows enough for tiles, and where rows or keys are too many, or, without clusters, so many that
+// scratch for them would be large.
+std::optional<DecodeBucket> DecodeBucketFor(const RaggedRows& rows, int max_rows,
+                                            bool has_clusters);
+
+// As PlanCudaStep, in the bucket's shape: all rows in one batch, tables and scratch as large as the
+// bucket, rows past the step's last marked as none.
+// Requires  the step fits the bucket
+void PlanDecodeStep(const RaggedRows& rows, const CudaPlanSetup& setup, const DecodeBucket& bucket,
+                    CudaStepPlan& plan);
 
 }  // namespace lssar
 

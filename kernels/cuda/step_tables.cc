@@ -7,12 +7,29 @@
 
 namespace lssar {
 
+namespace {
+
+// Pages of the largest bucket, when a page has `page_tokens`.
+size_t MaxBucketPages(int page_tokens) {
+  return size_t{kMaxBucketRows} * size_t{kMaxBucketSplits} * size_t{kCudaSplitKeys} /
+         static_cast<size_t>(page_tokens);
+}
+
+}  // namespace
+
 template <typename T>
-size_t StepTables::Add(const std::vector<T>& array) {
+size_t StepTables::Add(std::span<const T> array, size_t max_count) {
   const size_t at = (bytes_.size() + 15) / 16 * 16;
-  bytes_.resize(at + array.size() * sizeof(T));
-  if (!array.empty()) std::memcpy(bytes_.data() + at, array.data(), array.size() * sizeof(T));
+  bytes_.resize(at + max_count * sizeof(T));
+  if (!array.empty()) std::memcpy(bytes_.data() + at, array.data(), array.size_bytes());
   return at;
+}
+
+CudaPlanSetup StepTables::SetupFor(const KvLayout& layout) const {
+  return {.num_heads = layout.num_heads,
+          .page_tokens = layout.page_tokens,
+          .num_multiprocessors = context_.Device().num_multiprocessors,
+          .has_clusters = context_.Device().HasClusters()};
 }
 
 bool StepTables::Holds(const RaggedRows& rows, const CudaPlanSetup& setup) const {
@@ -39,28 +56,45 @@ bool StepTables::Holds(const RaggedRows& rows, const CudaPlanSetup& setup) const
 }
 
 bool StepTables::Prepare(const RaggedRows& rows, const KvLayout& layout) {
-  const CudaDevice& device = context_.Device();
-  const CudaPlanSetup setup{.num_heads = layout.num_heads,
-                            .page_tokens = layout.page_tokens,
-                            .num_multiprocessors = device.num_multiprocessors,
-                            .has_clusters = device.HasClusters()};
+  if (is_in_bucket_) return true;
+  const CudaPlanSetup setup = SetupFor(layout);
   if (Holds(rows, setup)) return true;
   PlanCudaStep(rows, setup, plan_);
   bytes_.clear();
-  at_.rows = Add(plan_.rows);
-  at_.pages = Add(plan_.pages);
-  at_.decode_rows = Add(plan_.decode_rows);
-  at_.tiles = Add(plan_.tiles);
+  at_.rows = Add<CudaRow>(plan_.rows, plan_.rows.size());
+  at_.pages = Add<int32_t>(plan_.pages, plan_.pages.size());
+  at_.decode_rows = Add<CudaDecodeRow>(plan_.decode_rows, plan_.decode_rows.size());
+  at_.tiles = Add<CudaTile>(plan_.tiles, plan_.tiles.size());
   planned_.sequences.clear();
   void* const to = context_.Reserve<void>(memory_, bytes_.size());
-  if (to == nullptr || !context_.Check(context_.Driver().CopyIn(to, bytes_.data(), bytes_.size()),
-                                       "copying a step's tables")) {
+  if (to == nullptr ||
+      !context_.CopyIn(to, bytes_.data(), bytes_.size(), "copying a step's tables")) {
     return false;
   }
   planned_.sequences.assign(rows.sequences.begin(), rows.sequences.end());
   planned_.setup = setup;
   return true;
 }
+
+bool StepTables::EnterBucket(const StepArgs& args, const DecodeBucket& bucket) {
+  PlanDecodeStep(*args.rows, SetupFor(args.kv.layout), bucket, plan_);
+  ids_.assign(args.ids.begin(), args.ids.end());
+  ids_.resize(plan_.rows.size(), -1);
+  planned_.sequences.clear();
+  bytes_.clear();
+  at_ = {};
+  at_.rows = Add<CudaRow>(plan_.rows, size_t{kMaxBucketRows});
+  at_.decode_rows = Add<CudaDecodeRow>(plan_.decode_rows, size_t{kMaxBucketRows});
+  at_.ids = Add<int32_t>(ids_, size_t{kMaxBucketRows});
+  at_.pages = Add<int32_t>(plan_.pages, plan_.pages.size());  // last: their number differs
+  const size_t num_bytes = at_.pages + MaxBucketPages(args.kv.layout.page_tokens) * sizeof(int32_t);
+  void* const to = context_.Reserve<void>(bucket_memory_, num_bytes);
+  is_in_bucket_ =
+      to != nullptr && context_.CopyIn(to, bytes_.data(), bytes_.size(), "copying a step's tables");
+  return is_in_bucket_;
+}
+
+void StepTables::LeaveBucket() { is_in_bucket_ = false; }
 
 CudaPages StepTables::PagesOf(const KvView& kv, int layer) const {
   const KvLayout& layout = kv.layout;

@@ -5,8 +5,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "kernels/backend.h"
 #include "kernels/cuda/cuda_context.h"
 #include "kernels/cuda/step_plan.h"
 #include "kernels/kv_layout.h"
@@ -16,10 +18,18 @@ namespace lssar {
 
 class StepTables {
  public:
-  explicit StepTables(CudaContext& context) : context_(context), memory_(context.Driver()) {}
+  explicit StepTables(CudaContext& context)
+      : context_(context), memory_(context.Driver()), bucket_memory_(context.Driver()) {}
 
   // Plans the step and brings its tables to the device, unless they are there. False: an error.
   bool Prepare(const RaggedRows& rows, const KvLayout& layout);
+
+  // The same in the shape of a bucket, with the rows' ids: in memory of its own, where each table
+  // has its address for good. Prepare finds them there until LeaveBucket.
+  // Requires  the step fits the bucket
+  bool EnterBucket(const StepArgs& args, const DecodeBucket& bucket);
+  void LeaveBucket();
+  const int32_t* BucketIds() const { return At<int32_t>(at_.ids); }
 
   // Of the step that Prepare saw last.
   const CudaStepPlan& Plan() const { return plan_; }
@@ -35,24 +45,30 @@ class StepTables {
     CudaPlanSetup setup;
   };
 
+  // Where each table lies, from the start of the memory.
+  struct Offsets {
+    size_t rows = 0, pages = 0, decode_rows = 0, tiles = 0, ids = 0;
+  };
+
+  CudaPlanSetup SetupFor(const KvLayout& layout) const;
   bool Holds(const RaggedRows& rows, const CudaPlanSetup& setup) const;
   template <typename T>
   const T* At(size_t offset) const {
-    return reinterpret_cast<const T*>(static_cast<const unsigned char*>(memory_.Address()) +
-                                      offset);
+    const Workspace& memory = is_in_bucket_ ? bucket_memory_ : memory_;
+    return reinterpret_cast<const T*>(static_cast<const unsigned char*>(memory.Address()) + offset);
   }
-  // Returns where the array will lie, as an offset.
+  // Lays the array behind the others, and room for max_count of its kind; returns where.
   template <typename T>
-  size_t Add(const std::vector<T>& array);
+  size_t Add(std::span<const T> array, size_t max_count);
 
   CudaContext& context_;
-  Workspace memory_;
+  Workspace memory_, bucket_memory_;
+  bool is_in_bucket_ = false;
   CudaStepPlan plan_;
   PlannedRows planned_;
   std::vector<unsigned char> bytes_;  // of all tables, as they go to the device
-  struct {
-    size_t rows = 0, pages = 0, decode_rows = 0, tiles = 0;
-  } at_;  // in bytes_
+  Offsets at_;
+  std::vector<int32_t> ids_;  // of a bucket's rows
 };
 
 }  // namespace lssar

@@ -48,7 +48,6 @@ class DeviceDriver final : public CudaDriver {
     if (code != cudaSuccess) cudaGetLastError();  // or the next launch would report it
     return Code(code);
   }
-  void Free(void* address) override { cudaFree(address); }
   int FreeMemory(size_t& num_bytes) override {
     size_t total_bytes = 0;
     return Code(cudaMemGetInfo(&num_bytes, &total_bytes));
@@ -116,6 +115,7 @@ class DeviceDriver final : public CudaDriver {
   }
 
  private:
+  void Release(void* address) override { cudaFree(address); }
   static int Code(cudaError_t code) { return static_cast<int>(code); }
 
   cudaStream_t stream_ = nullptr;

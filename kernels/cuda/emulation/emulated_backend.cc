@@ -42,10 +42,6 @@ class EmulatedDriver final : public CudaDriver {
     if (num_bytes > kMemoryBytes) return kCudaOutOfMemory;
     return posix_memalign(&address, 256, num_bytes) == 0 ? kCudaSuccess : kCudaOutOfMemory;
   }
-  void Free(void* address) override {
-    stream_->Drain();
-    std::free(address);
-  }
   int FreeMemory(size_t& num_bytes) override {
     num_bytes = kMemoryBytes;
     return kCudaSuccess;
@@ -72,7 +68,7 @@ class EmulatedDriver final : public CudaDriver {
   int AllocateHost(size_t num_bytes, void*& address) override {
     return Allocate(num_bytes, address);
   }
-  void FreeHost(void* address) override { Free(address); }
+  void FreeHost(void* address) override { Release(address); }
   int CopyInLater(void* to, const void* from_pinned, size_t num_bytes) override {
     return CopyInOrder(to, from_pinned, num_bytes);
   }
@@ -112,6 +108,10 @@ class EmulatedDriver final : public CudaDriver {
   static constexpr size_t kMemoryBytes = size_t{1} << 34;
   static constexpr size_t kStagedBytes = size_t{1} << 20;
 
+  void Release(void* address) override {
+    stream_->Drain();
+    std::free(address);
+  }
   int CopyNow(void* to, const void* from, size_t num_bytes) {
     if (!stream_->Drain()) return kCudaCaptureUnsupported;
     std::memcpy(to, from, num_bytes);

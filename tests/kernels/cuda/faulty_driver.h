@@ -47,7 +47,9 @@ struct DriverScript {
   int compute_capability = 90;
   int driver_version = 13000;
 
-  int num_calls = 0;      // of the kind that fails
+  int num_calls = 0;         // of the kind that fails
+  bool is_optional = false;  // what failed may be something to do without
+  bool is_capturing = false;
   int stuck_code = 0;     // of the sticky error that happened
   std::set<void*> alive;  // allocations and graphs
 
@@ -57,6 +59,8 @@ struct DriverScript {
     if (failing != DriverCall::kAny && failing != call) return 0;
     const int idx = num_calls++;
     if (num_good < 0 || idx < num_good || (idx > num_good && !is_lasting)) return 0;
+    is_optional = is_capturing || call == DriverCall::kAllocateHost ||
+                  call == DriverCall::kBeginCapture || call == DriverCall::kEndCapture;
     if (is_sticky) stuck_code = code;
     return code;
   }
@@ -94,10 +98,6 @@ class FaultyDriver final : public CudaDriver {
     return Keep(DriverCall::kAllocate, address,
                 [&](void*& made) { return driver_->Allocate(num_bytes, made); });
   }
-  void Free(void* address) override {
-    LSSAR_CHECK(script_->alive.erase(address) == 1);
-    driver_->Free(address);
-  }
   int FreeMemory(size_t& num_bytes) override {
     num_bytes = 12345;
     return kCudaSuccess;
@@ -134,11 +134,14 @@ class FaultyDriver final : public CudaDriver {
                 [&] { return driver_->CopyOutLater(to, from, num_bytes); });
   }
   int BeginCapture() override {
-    return Call(DriverCall::kBeginCapture, [&] { return driver_->BeginCapture(); });
+    const int code = Call(DriverCall::kBeginCapture, [&] { return driver_->BeginCapture(); });
+    script_->is_capturing = code == kCudaSuccess;
+    return code;
   }
   int EndCapture(void*& graph) override {
     const int code = Keep(DriverCall::kEndCapture, graph,
                           [&](void*& made) { return driver_->EndCapture(made); });
+    script_->is_capturing = false;
     if (code == kCudaSuccess) return code;
     // The capture is over, too, where it gives no graph.
     void* lost = nullptr;
@@ -171,6 +174,10 @@ class FaultyDriver final : public CudaDriver {
     emulation::Stream& stream_;
   };
 
+  void Release(void* address) override {
+    LSSAR_CHECK(script_->alive.erase(address) == 1);
+    driver_->Free(address);
+  }
   template <typename Make>
   int Call(DriverCall kind, const Make& make) {
     const int failed = script_->Next(kind);

@@ -1,0 +1,55 @@
+#include "kernels/cuda/read_counts.h"
+
+#include <algorithm>
+
+#include "kernels/check.h"
+#include "kernels/cuda/step_plan.h"
+
+namespace lssar {
+
+bool ReadCounts::Begin(AttentionCounters* counters, size_t num_sequences) {
+  LSSAR_CHECK(AreFreeFor(counters, num_sequences));
+  if (counters_ != nullptr) return true;
+  // Room for every decode step: graphs hold the address.
+  const size_t num_bytes = std::max(num_sequences, size_t{kMaxBucketRows}) * sizeof(int64_t);
+  void* const counts = context_.Reserve<void>(memory_, num_bytes);
+  if (counts == nullptr ||
+      !context_.Check(context_.Driver().Clear(counts, num_sequences * sizeof(int64_t)),
+                      "clearing counters")) {
+    return false;
+  }
+  counters_ = counters;
+  num_value_rows_.assign(num_sequences, 0);
+  return true;
+}
+
+void ReadCounts::AddRows(const RaggedRows& rows, int num_heads, int num_ops) {
+  for (size_t s = 0; s < rows.sequences.size(); ++s) {
+    const SequenceRows& sequence = rows.sequences[s];
+    const int64_t first = sequence.first_position + 1;
+    const int64_t last = sequence.first_position + sequence.num_rows;
+    num_value_rows_[s] += int64_t{num_ops} * num_heads * (first + last) * sequence.num_rows / 2;
+  }
+}
+
+void ReadCounts::Fetch() {
+  if (counters_ == nullptr || !context_.IsGood()) return;
+  const size_t num_bytes = num_value_rows_.size() * sizeof(int64_t);
+  const absl::StatusOr<void*> to = on_host_.Reserve(num_bytes);
+  if (!to.ok()) return context_.Keep(to.status());
+  context_.Check(context_.Driver().CopyOutLater(*to, memory_.Address(), num_bytes),
+                 "copying counters");
+}
+
+void ReadCounts::Give() {
+  if (counters_ != nullptr && context_.IsGood()) {
+    const int64_t* const num_read = static_cast<const int64_t*>(on_host_.Address());
+    for (size_t s = 0; s < num_value_rows_.size(); ++s) {
+      counters_[s].num_value_rows += num_value_rows_[s];
+      counters_[s].num_value_rows_read += num_read[s];
+    }
+  }
+  counters_ = nullptr;
+}
+
+}  // namespace lssar

@@ -1,0 +1,100 @@
+#include "kernels/cuda/step_graphs.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "kernels/check.h"
+
+namespace lssar {
+
+void StepGraphs::Run(const StepArgs& args, absl::FunctionRef<void()> ops) {
+  const std::optional<DecodeBucket> bucket =
+      DecodeBucketFor(*args.rows, args.max_rows, context_.Device().HasClusters());
+  if (!bucket || !context_.IsGood()) return ops();
+  if (args.counters != nullptr && !counts_.Begin(args.counters, args.rows->sequences.size())) {
+    return;
+  }
+  if (!tables_.EnterBucket(args, *bucket)) return;
+
+  Entry& entry = Find({.owner = args.owner,
+                       .k_pool = args.kv.k,
+                       .v_pool = args.kv.v,
+                       .counts = args.counters != nullptr,
+                       .bucket = *bucket});
+  StepShape shape{
+      .num_rows = args.rows->num_rows, .padded_rows = bucket->num_rows, .ids = tables_.BucketIds()};
+  context_.SetShape(&shape);
+  if (entry.has_run && entry.graph == nullptr && !entry.is_refused) Record(entry, ops);
+  if (entry.graph != nullptr) {
+    shape.num_counted_ops = entry.num_counted_ops;
+    context_.Check(context_.Driver().LaunchGraph(entry.graph), "a decode step");
+  } else {
+    shape.num_counted_ops = 0;
+    ops();
+    entry.has_run = true;
+  }
+  context_.SetShape(nullptr);
+  tables_.LeaveBucket();
+  if (args.counters != nullptr) {
+    counts_.AddRows(*args.rows, args.kv.layout.num_heads, shape.num_counted_ops);
+  }
+}
+
+StepGraphs::Entry& StepGraphs::Find(const Key& key) {
+  // Memory that an address in a graph meant is gone.
+  const int64_t num_freed = context_.Driver().NumFreed();
+  if (num_freed != num_freed_) DropAll();
+  num_freed_ = num_freed;
+
+  ++num_steps_;
+  auto found =
+      std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.key == key; });
+  if (found == entries_.end()) {
+    if (entries_.size() == size_t{kMaxStepGraphs}) {
+      found = std::min_element(
+          entries_.begin(), entries_.end(),
+          [](const Entry& a, const Entry& b) { return a.last_step < b.last_step; });
+      Drop(*found);
+    } else {
+      found = entries_.emplace(entries_.end());
+    }
+    found->key = key;
+  }
+  found->last_step = num_steps_;
+  return *found;
+}
+
+// What cannot be recorded, for want of memory most likely, runs as it is: it is as right, if
+// slower.
+void StepGraphs::Record(Entry& entry, absl::FunctionRef<void()> ops) {
+  CudaDriver& driver = context_.Driver();
+  entry.is_refused = true;
+  if (driver.BeginCapture() != kCudaSuccess) return;
+  context_.SetCapturing(true);
+  ops();
+  context_.SetCapturing(false);
+  void* graph = nullptr;
+  const bool is_recorded = driver.EndCapture(graph) == kCudaSuccess;
+  if (!context_.IsGood()) {
+    // An op that failed; one that does so without a capture, too, is told of then.
+    context_.TakeStatus().IgnoreError();
+    if (is_recorded) driver.DestroyGraph(graph);
+    return;
+  }
+  if (!is_recorded) return;
+  entry.graph = graph;
+  entry.num_counted_ops = context_.Shape()->num_counted_ops;
+  entry.is_refused = false;
+}
+
+void StepGraphs::Drop(Entry& entry) {
+  if (entry.graph != nullptr) context_.Driver().DestroyGraph(entry.graph);
+  entry = {};
+}
+
+void StepGraphs::DropAll() {
+  for (Entry& entry : entries_) Drop(entry);
+  entries_.clear();
+}
+
+}  // namespace lssar

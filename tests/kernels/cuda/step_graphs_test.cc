@@ -1,0 +1,197 @@
+// Decode steps that are recorded and replayed: the same bits as their ops one by one.
+#include "kernels/cuda/step_graphs.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/kernels/cuda/faulty_driver.h"
+#include "tests/kernels/cuda/stepper.h"
+
+namespace lssar {
+namespace {
+
+// Pages first, first + 1, ...: of `num_tokens` tokens.
+std::vector<int32_t> PagesFrom(int32_t first, int num_tokens) {
+  std::vector<int32_t> pages;
+  for (int t = 0; t < num_tokens; t += Stepper::kPageTokens) pages.push_back(first++);
+  return pages;
+}
+
+// A model whose steps are replayed, and its twin whose ops are called.
+class StepGraphsTest : public testing::TestWithParam<int> {
+ protected:
+  StepGraphsTest()
+      : script_(std::make_shared<DriverScript>(DriverScript{
+            .failing = DriverCall::kLaunchGraph, .compute_capability = GetParam(), .alive = {}})),
+        backend_(*MakeFaulty(script_)),
+        twin_backend_(MakeEmulatedBackend(GetParam())),
+        stepper_(*Stepper::Make(*backend_)),
+        twin_(*Stepper::Make(*twin_backend_)) {}
+
+  // Both run it, and agree in every bit.
+  void StepBoth(const std::vector<SteppedSequence>& sequences) {
+    ASSERT_TRUE(stepper_->Step(sequences).ok());
+    ASSERT_TRUE(twin_->Step(sequences, /*by_run_step=*/false).ok());
+    ASSERT_TRUE(SameBits(stepper_->x, twin_->x));
+    ASSERT_EQ(stepper_->Pools(), twin_->Pools());
+    ASSERT_EQ(stepper_->logprobs[0].target, twin_->logprobs[0].target);
+    for (size_t s = 0; s < sequences.size(); ++s) {
+      ASSERT_GT(twin_->counters[s].num_value_rows_read, 0);
+      ASSERT_EQ(stepper_->counters[s].num_value_rows_read, twin_->counters[s].num_value_rows_read);
+      ASSERT_EQ(stepper_->counters[s].num_value_rows, twin_->counters[s].num_value_rows);
+    }
+  }
+  // A prompt of `num_tokens`, by which the pages of a sequence come to hold something.
+  void Prefill(const std::vector<int32_t>& pages, int num_tokens) {
+    for (int first = 0; first < num_tokens; first += Stepper::kMaxRows) {
+      const int num_rows = std::min(num_tokens - first, int{Stepper::kMaxRows});
+      StepBoth({{.num_rows = num_rows, .first_position = first, .pages = pages}});
+    }
+  }
+  int NumReplays() const { return script_->num_calls; }
+
+  std::shared_ptr<DriverScript> script_;
+  std::unique_ptr<Backend> backend_, twin_backend_;
+  std::unique_ptr<Stepper> stepper_, twin_;
+};
+
+TEST_P(StepGraphsTest, OpsAreCalledTwiceAndThenReplayed) {
+  const std::vector<int32_t> pages = PagesFrom(5, 64);
+  Prefill(pages, 20);
+  const int num_prefills = stepper_->num_op_runs;
+  int num_runs_before_replay = 0;
+  for (int position = 20; position < 40; ++position) {
+    StepBoth({{.first_position = position, .pages = pages}});
+    if (NumReplays() == 0) ++num_runs_before_replay;
+  }
+  // The first runs them, and so do those in which a workspace still grows; then they are recorded.
+  EXPECT_LE(num_runs_before_replay, 2);
+  EXPECT_EQ(NumReplays(), 20 - num_runs_before_replay);
+  EXPECT_EQ(stepper_->num_op_runs - num_prefills, num_runs_before_replay + 1);
+}
+
+TEST_P(StepGraphsTest, ContextsGrowAcrossBuckets) {
+  const std::vector<int32_t> pages = PagesFrom(5, 600);
+  Prefill(pages, 248);
+  for (int position = 248; position < 262; ++position) {  // from one split to two
+    StepBoth({{.first_position = position, .pages = pages}});
+  }
+  EXPECT_GE(NumReplays(), 9);
+}
+
+TEST_P(StepGraphsTest, MatesComeAndGoAndPagesMove) {
+  std::vector<SteppedSequence> sequences;
+  for (int s = 0; s < 6; ++s) {
+    const int num_tokens = 17 + 9 * s;
+    sequences.push_back({.first_position = num_tokens, .pages = PagesFrom(16 * s, 128)});
+    Prefill(sequences.back().pages, num_tokens);
+  }
+  const auto step = [&](const std::vector<size_t>& running) {
+    std::vector<SteppedSequence> batch;
+    for (const size_t s : running) {
+      batch.push_back(sequences[s]);
+      sequences[s].first_position += sequences[s].num_rows;
+    }
+    StepBoth(batch);
+  };
+  for (int round = 0; round < 3; ++round) {
+    step({0});
+    step({1, 2, 3});
+    step({0, 1, 2, 3});
+    step({5, 0, 4, 2, 1});
+  }
+  // A page gets another id, and a sequence brings two rows.
+  const int32_t moved = 150, old = std::exchange(sequences[2].pages[1], moved);
+  ASSERT_TRUE(stepper_->CopyPage(old, moved).ok());
+  ASSERT_TRUE(twin_->CopyPage(old, moved).ok());
+  sequences[4].num_rows = 2;
+  const int num_replays = NumReplays();
+  for (int round = 0; round < 3; ++round) {
+    step({2, 4});
+    step({4, 2, 0});
+  }
+  EXPECT_EQ(NumReplays() - num_replays, 6);
+}
+
+TEST_P(StepGraphsTest, PromptsRunTheirOps) {
+  const std::vector<int32_t> pages = PagesFrom(0, 64);
+  for (int i = 0; i < 4; ++i) StepBoth({{.num_rows = 20, .pages = pages}});
+  // A decode row beside a prompt's.
+  for (int i = 0; i < 4; ++i) {
+    StepBoth({{.first_position = 20, .pages = pages}, {.num_rows = 9, .pages = PagesFrom(9, 16)}});
+  }
+  EXPECT_EQ(NumReplays(), 0);
+  EXPECT_EQ(stepper_->num_op_runs, 8);
+}
+
+TEST_P(StepGraphsTest, NothingIsAllocatedOnceItIsWarm) {
+  const auto round = [&] {
+    for (size_t num_rows = 1; num_rows <= 5; ++num_rows) {
+      std::vector<SteppedSequence> batch;
+      for (size_t s = 0; s < num_rows; ++s) {
+        batch.push_back({.first_position = 30, .pages = PagesFrom(int32_t(s) * 4, 32)});
+      }
+      StepBoth(batch);
+    }
+  };
+  for (int i = 0; i < 3; ++i) round();
+  for (const DriverCall call :
+       {DriverCall::kAllocate, DriverCall::kAllocateHost, DriverCall::kBeginCapture}) {
+    script_->failing = call;
+    script_->num_calls = 0;
+    round();
+    EXPECT_EQ(script_->num_calls, 0);
+  }
+}
+
+TEST_P(StepGraphsTest, FreedMemoryEndsTheGraphsThatMayHoldIt) {
+  const std::vector<SteppedSequence> batch{{.first_position = 30, .pages = PagesFrom(0, 32)}};
+  std::unique_ptr<Buffer> other = *backend_->Allocate(100);
+  for (int i = 0; i < 4; ++i) StepBoth(batch);
+  const int num_runs = stepper_->num_op_runs;
+  StepBoth(batch);
+  EXPECT_EQ(stepper_->num_op_runs, num_runs);
+  other.reset();
+  StepBoth(batch);
+  EXPECT_EQ(stepper_->num_op_runs, num_runs + 1);
+}
+
+TEST_P(StepGraphsTest, ThereIsABoundToTheirNumber) {
+  const std::vector<SteppedSequence> batch{{.first_position = 30, .pages = PagesFrom(0, 32)}};
+  std::vector<std::unique_ptr<Stepper>> steppers;
+  for (int i = 0; i < kMaxStepGraphs + 3; ++i) steppers.push_back(*Stepper::Make(*backend_));
+  script_->failing = DriverCall::kEndCapture;
+  const size_t num_alive = script_->alive.size();
+  for (const std::unique_ptr<Stepper>& stepper : steppers) {
+    for (int i = 0; i < 4; ++i) ASSERT_TRUE(stepper->Step(batch).ok());
+    ASSERT_TRUE(SameBits(stepper->x, steppers[0]->x));
+  }
+  EXPECT_GE(script_->num_calls, kMaxStepGraphs + 3);
+  // Beside them live the workspaces that the first step made: a dozen.
+  EXPECT_LE(script_->alive.size(), num_alive + kMaxStepGraphs + 12);
+  EXPECT_GE(script_->alive.size(), num_alive + kMaxStepGraphs);
+}
+
+TEST_P(StepGraphsTest, WhatCannotBeRecordedRunsAsItIs) {
+  for (const DriverCall call : {DriverCall::kBeginCapture, DriverCall::kEndCapture}) {
+    script_->is_lasting = true;
+    script_->Fail(call, kCudaOutOfMemory);
+    const int num_rows = call == DriverCall::kBeginCapture ? 1 : 2;
+    for (int i = 0; i < 4; ++i) {
+      StepBoth({{.num_rows = num_rows, .first_position = 30, .pages = PagesFrom(0, 32)}});
+    }
+    EXPECT_LE(script_->num_calls, 2);  // it is not tried at every step
+    EXPECT_GE(script_->num_calls, 1);
+  }
+  EXPECT_GE(stepper_->num_op_runs, 8);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, StepGraphsTest, testing::Values(80, 90),
+                         [](const auto& test) { return "Sm" + std::to_string(test.param); });
+
+}  // namespace
+}  // namespace lssar

@@ -1,0 +1,203 @@
+// A small model made of every op, for tests of what the cuda backend does with steps.
+#ifndef LSSAR_TESTS_KERNELS_CUDA_STEPPER_H_
+#define LSSAR_TESTS_KERNELS_CUDA_STEPPER_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "tests/kernels/dense_cases.h"
+
+namespace lssar {
+
+struct SteppedSequence {
+  int num_rows = 1;
+  int first_position = 0;
+  std::vector<int32_t> pages;
+};
+
+// The steps of one model on memory of its own: two layers of two heads.
+class Stepper {
+ public:
+  static constexpr int kHeads = 2, kDim = 32, kWidth = kHeads * kDim, kLayers = 2, kVocab = 40;
+  static constexpr int kMaxRows = 40, kPageTokens = 16, kNumPages = 160;
+
+  // Errors  whatever fails while it is made
+  static absl::StatusOr<std::unique_ptr<Stepper>> Make(Backend& backend) {
+    auto stepper = std::unique_ptr<Stepper>(new Stepper(backend));
+    absl::Status status = stepper->Reserve();
+    if (status.ok()) status = stepper->PackWeights();
+    if (!status.ok()) return status;
+    return stepper;
+  }
+
+  // Runs the rows, by RunStep or as plain ops, and logits of the last one.
+  absl::Status Step(const std::vector<SteppedSequence>& sequences, bool by_run_step = true) {
+    std::vector<SequenceRows> runs;
+    int num_rows = 0;
+    for (const SteppedSequence& sequence : sequences) {
+      runs.push_back({.first_row = num_rows,
+                      .num_rows = sequence.num_rows,
+                      .first_position = sequence.first_position,
+                      .pages = sequence.pages});
+      num_rows += sequence.num_rows;
+    }
+    const RaggedRows rows{.num_rows = num_rows, .sequences = runs};
+    std::vector<int32_t> ids;
+    std::vector<float> angles;
+    for (const SequenceRows& run : runs) {
+      for (int r = 0; r < run.num_rows; ++r) {
+        const int position = run.first_position + r;
+        ids.push_back((7 * position + run.pages[0]) % kVocab);
+        for (int i = 0; i < kDim; ++i) {
+          const float turn = 0.01f * float(position) * float(1 + i % (kDim / 2));
+          angles.push_back(i < kDim / 2 ? std::cos(turn) : std::sin(turn));
+        }
+      }
+    }
+    counters.assign(runs.size(), {});
+    absl::Status status = backend_.CopyIn(rope_->Address(), angles.data(), angles.size() * 4);
+    if (!status.ok()) return status;
+    const auto ops = [&] {
+      ++num_op_runs;
+      RunOps(rows, ids);
+    };
+    if (by_run_step) {
+      backend_.RunStep({.owner = this,
+                        .rows = &rows,
+                        .ids = ids,
+                        .kv = kv_,
+                        .counters = counters.data(),
+                        .max_rows = kMaxRows},
+                       ops);
+    } else {
+      ops();
+    }
+    return Finish(num_rows);
+  }
+
+  // Of the last step: rows of the residual stream; the pools; counts; log-probabilities.
+  std::vector<float> x;
+  std::vector<AttentionCounters> counters;
+  std::vector<RowLogprobs> logprobs;
+  int num_op_runs = 0;  // of all steps
+
+  std::vector<uint16_t> Pools() {
+    std::vector<uint16_t> pools(kv_.layout.PoolBytes());  // two pools of two bytes an element
+    const size_t num_bytes = kv_.layout.PoolBytes();
+    LSSAR_CHECK(backend_.CopyOut(pools.data(), kv_.k, num_bytes).ok());
+    LSSAR_CHECK(backend_.CopyOut(pools.data() + num_bytes / 2, kv_.v, num_bytes).ok());
+    return pools;
+  }
+  absl::Status CopyPage(int32_t from, int32_t to) {
+    const std::vector<PageCopy> copies{{.from = from, .to = to}};
+    backend_.CopyPages({.kv = kv_, .copies = copies});
+    return backend_.Synchronize();
+  }
+  Buffer& X() { return *x_; }
+
+ private:
+  explicit Stepper(Backend& backend) : backend_(backend) {}
+
+  absl::Status Reserve() {
+    KvLayout layout{.num_layers = kLayers,
+                    .num_heads = kHeads,
+                    .head_dim = kDim,
+                    .page_tokens = kPageTokens,
+                    .num_pages = kNumPages,
+                    .dtype = DType::kF16};
+    absl::Status status = backend_.FitLayout(layout);
+    if (!status.ok()) return status;
+    constexpr size_t kRowBytes = size_t{kMaxRows} * kWidth * sizeof(float);
+    const struct {
+      std::unique_ptr<Buffer>* buffer;
+      size_t num_bytes;
+    } wanted[] = {{&x_, kRowBytes},          {&qkv_, 3 * kRowBytes},
+                  {&rope_, kRowBytes},       {&q_, kRowBytes},
+                  {&attended_, kRowBytes},   {&logits_, kVocab * sizeof(float)},
+                  {&k_, layout.PoolBytes()}, {&v_, layout.PoolBytes()}};
+    for (const auto& want : wanted) {
+      auto buffer = backend_.Allocate(want.num_bytes);
+      if (!buffer.ok()) return buffer.status();
+      *want.buffer = *std::move(buffer);
+    }
+    kv_ = {layout, k_->Address(), v_->Address()};
+    return status;
+  }
+
+  absl::Status PackWeights() {
+    const struct {
+      std::unique_ptr<PackedMatrix>* matrix;
+      int num_rows;
+    } wanted[] = {{&embedding_, kVocab}, {&qkv_weight_, 3 * kWidth}, {&out_weight_, kWidth}};
+    for (const auto& want : wanted) {
+      const std::vector<float> w =
+          RandomFloats(size_t(want.num_rows) * kWidth, uint32_t(want.num_rows), 0.2f);
+      auto packed = backend_.Pack(
+          {.elements = w.data(), .num_rows = want.num_rows, .num_cols = kWidth}, DType::kF16);
+      if (!packed.ok()) return packed.status();
+      *want.matrix = *std::move(packed);
+    }
+    return absl::OkStatus();
+  }
+
+  void RunOps(const RaggedRows& rows, std::span<const int32_t> ids) {
+    float* const x_rows = x_->As<float>();
+    backend_.Embed({.ids = ids, .table = embedding_.get(), .out = x_rows});
+    for (int layer = 0; layer < kLayers; ++layer) {
+      backend_.Linear({.num_rows = rows.num_rows,
+                       .x = x_rows,
+                       .norm = {},
+                       .weight = qkv_weight_.get(),
+                       .out = qkv_->As<float>()});
+      backend_.RopeWrite({.rows = &rows,
+                          .layer = layer,
+                          .qkv = qkv_->As<float>(),
+                          .rope = rope_->As<float>(),
+                          .kv = kv_,
+                          .q = q_->As<float>()});
+      backend_.Attention({.rows = &rows,
+                          .layer = layer,
+                          .spec = {},
+                          .q = q_->As<float>(),
+                          .kv = kv_,
+                          .out = attended_->As<float>(),
+                          .counters = counters.data()});
+      backend_.Linear({.num_rows = rows.num_rows,
+                       .x = attended_->As<float>(),
+                       .norm = {},
+                       .weight = out_weight_.get(),
+                       .activation = Activation::kGeluTanh,
+                       .residual = x_rows,
+                       .out = x_rows});
+    }
+  }
+
+  absl::Status Finish(int num_rows) {
+    const std::vector<int32_t> last{num_rows - 1}, targets{1}, num_top{2};
+    backend_.Logits({.x = x_->As<float>(),
+                     .row_ids = last,
+                     .norm = {},
+                     .weight = embedding_.get(),
+                     .logits = logits_->As<float>()});
+    logprobs.assign(1, {});
+    backend_.TopLogprobs({.logits = logits_->As<float>(),
+                          .vocab = kVocab,
+                          .targets = targets,
+                          .num_top = num_top,
+                          .out = logprobs});
+    absl::Status status = backend_.Synchronize();
+    if (!status.ok()) return status;
+    x.assign(size_t(num_rows) * kWidth, 0);
+    return backend_.CopyOut(x.data(), x_->Address(), x.size() * sizeof(float));
+  }
+
+  Backend& backend_;
+  std::unique_ptr<Buffer> x_, qkv_, rope_, q_, attended_, logits_, k_, v_;
+  std::unique_ptr<PackedMatrix> embedding_, qkv_weight_, out_weight_;
+  KvView kv_;
+};
+
+}  // namespace lssar
+
+#endif  // LSSAR_TESTS_KERNELS_CUDA_STEPPER_H_
