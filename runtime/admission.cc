@@ -30,9 +30,13 @@ std::string LengthArithmetic(const Request& request) {
 
 Demand DemandOf(const Request& request, const KvLayout& layout) {
   const int num_tokens = int(int64_t(request.prompt.size()) + MaxFurtherTokens(request));
-  // Each choice computes the prompt's last row for itself, in a page of its own.
+  // Each sequence computes the prompt's last row for itself, in a page of its own.
   const int num_shared_tokens = int(request.prompt.size()) - 1;
-  return {.num_sequences = request.generate ? request.generate->num_choices : 1,
+  const int num_sequences = request.generate ? request.generate->num_choices : 1;
+  return {.num_sequences = num_sequences,
+          .max_sequences = request.generate
+                               ? num_sequences
+                               : std::min(int(request.score->continuations.size()), kMaxSideBySide),
           .num_tokens = num_tokens,
           .num_pages = layout.PagesFor(num_tokens),
           .num_shared_pages = num_shared_tokens / layout.page_tokens};
@@ -67,8 +71,8 @@ absl::Status CheckFits(const Request& request, const EngineOptions& options,
     return absl::InvalidArgumentError(absl::StrCat(
         LengthArithmetic(request), " need ", demand.num_pages, " pages of ", layout.page_tokens,
         " tokens, of which choices share ", demand.num_shared_pages, "; ", demand.num_shared_pages,
-        " + ", demand.num_sequences, " x ", demand.num_pages - demand.num_shared_pages, " = ",
-        demand.TotalPages(), " pages, and the pool has ", layout.num_pages));
+        " + ", demand.num_sequences, " x ", demand.NumOwnPages(), " = ", demand.TotalPages(),
+        " pages, and the pool has ", layout.num_pages));
   }
   return absl::OkStatus();
 }

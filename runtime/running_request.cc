@@ -41,17 +41,21 @@ RequestStats RunningRequest::Stats(Clock::time_point now) const {
   return stats;
 }
 
-std::unique_ptr<RunningRequest> MakeRunning(Submission submission, const Demand& demand,
-                                            const Checkpoint& checkpoint, bool uses_cache) {
+std::unique_ptr<RunningRequest> MakeRunning(Submission submission, int num_sequences,
+                                            const Demand& demand, const Checkpoint& checkpoint,
+                                            bool uses_cache) {
   auto running = std::make_unique<RunningRequest>();
   running->submission = std::move(submission);
   const Request& request = running->GetRequest();
-  running->sequences.resize(size_t(demand.num_sequences));
+  running->sequences.resize(size_t(num_sequences));
   std::shared_ptr<const StopStrings> stop_strings;
   if (request.generate && !request.generate->stop_strings.empty()) {
     stop_strings = std::make_shared<StopStrings>(request.generate->stop_strings);
   }
-  for (int choice = 0; choice < demand.num_sequences; ++choice) {
+  std::shared_ptr<ScoreItem> item;
+  if (request.score)
+    item = std::make_shared<ScoreItem>(&*request.score, int(request.prompt.size()));
+  for (int choice = 0; choice < num_sequences; ++choice) {
     Sequence& sequence = running->sequences[size_t(choice)];
     sequence.rope_base = RopeBase(checkpoint.config, demand.num_tokens);
     if (uses_cache) {
@@ -70,7 +74,7 @@ std::unique_ptr<RunningRequest> MakeRunning(Submission submission, const Demand&
                                 .stop_strings = stop_strings,
                                 .eos_id = checkpoint.config.eos_id});
     } else {
-      auto task = std::make_unique<ScoreTask>(&*request.score, int(request.prompt.size()));
+      auto task = std::make_unique<ScoreTask>(item);
       task->Start(&sequence);
       sequence.task = std::move(task);
     }

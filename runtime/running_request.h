@@ -35,10 +35,11 @@ void Add(const AttentionCounters& from, AttentionCounters* to);
 // Of a request that has just been admitted, or ended before it was.
 RequestStats StatsAtAdmission(const Submission& submission, Clock::time_point now);
 
-// The sequences of a request, all of them still without pages. `uses_cache`: they take part in the
-// prefix cache. What `submission` and `checkpoint` own must outlive the result.
-std::unique_ptr<RunningRequest> MakeRunning(Submission submission, const Demand& demand,
-                                            const Checkpoint& checkpoint, bool uses_cache);
+// The `num_sequences` of a request, all of them still without pages. `uses_cache`: they take part
+// in the prefix cache. What `checkpoint` owns must outlive the result.
+std::unique_ptr<RunningRequest> MakeRunning(Submission submission, int num_sequences,
+                                            const Demand& demand, const Checkpoint& checkpoint,
+                                            bool uses_cache);
 
 }  // namespace lssar
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "kernels/check.h"
 #include "runtime/sequence.h"
 
 namespace lssar {
@@ -14,23 +15,37 @@ void AppendAllButLast(std::span<const int32_t> ids, std::vector<int32_t>* tokens
 
 }  // namespace
 
-ScoreTask::ScoreTask(const ScoreParams* params, int num_context_tokens)
-    : params_(params), num_context_tokens_(num_context_tokens) {}
+int ScoreItem::TakeNext() {
+  return num_taken_ == int(params_->continuations.size()) ? -1 : num_taken_++;
+}
+
+void ScoreItem::Finish(ContinuationScore score) {
+  finished_[size_t(score.index)] = std::move(score);
+}
+
+void ScoreItem::Publish(TokenSink* sink) {
+  while (num_published_ < num_taken_ && finished_[size_t(num_published_)]) {
+    sink->OnScore(*std::exchange(finished_[size_t(num_published_++)], std::nullopt));
+  }
+}
+
+ScoreTask::ScoreTask(std::shared_ptr<ScoreItem> item)
+    : item_(std::move(item)), current_(item_->TakeNext()) {
+  LSSAR_CHECK(current_ >= 0);
+}
 
 void ScoreTask::Start(Sequence* sequence) const { AppendAllButLast(Current(), &sequence->tokens); }
 
 bool ScoreTask::WantsLogits(const Sequence&, int position) const {
-  return position + 1 >= num_context_tokens_ + NumTaken();
+  return position + 1 >= NumContextTokens() + NumTaken();
 }
 
-int ScoreTask::FirstWantedRow(const Sequence&) const {
-  return num_context_tokens_ + NumTaken() - 1;
-}
+int ScoreTask::FirstWantedRow(const Sequence&) const { return NumContextTokens() + NumTaken() - 1; }
 
 void ScoreTask::TakeCached(int first, std::span<const TokenScore> scores) {
-  if (params_->num_logprobs > 0) return;  // the best beside them are not kept
+  if (item_->NumLogprobs() > 0) return;  // the best beside them are not kept
   for (size_t i = 0; i < scores.size(); ++i) {
-    const int ahead = first + int(i) - num_context_tokens_ - NumTaken();
+    const int ahead = first + int(i) - NumContextTokens() - NumTaken();
     if (ahead < 0) continue;
     if (ahead > 0 || !scores[i].is_known) return;
     score_.is_greedy &= scores[i].is_greedy;
@@ -41,7 +56,7 @@ void ScoreTask::TakeCached(int first, std::span<const TokenScore> scores) {
 
 void ScoreTask::ReadScores(int first, std::span<TokenScore> scores) const {
   for (size_t i = 0; i < scores.size(); ++i) {
-    const int idx = first + int(i) - num_context_tokens_;
+    const int idx = first + int(i) - NumContextTokens();
     if (idx >= 0 && idx < NumTaken()) scores[i] = scores_[size_t(idx)];
   }
 }
@@ -50,9 +65,9 @@ absl::StatusOr<RowTarget> ScoreTask::Choose(const Sequence&, int position,
                                             std::span<const float> logits, Sampler*) {
   const std::optional<int32_t> best = BestToken(logits);
   if (!best) return LogitsNotFinite(position);
-  const int32_t id = Current()[size_t(position + 1 - num_context_tokens_)];
+  const int32_t id = Current()[size_t(position + 1 - NumContextTokens())];
   scores_.push_back({.is_greedy = id == *best});
-  return RowTarget{.id = id, .num_top = params_->num_logprobs};
+  return RowTarget{.id = id, .num_top = item_->NumLogprobs()};
 }
 
 void ScoreTask::Take(int, const RowTarget& target, RowLogprobs* logprobs) {
@@ -70,17 +85,16 @@ void ScoreTask::Add(TokenResult token) {
 
 void ScoreTask::Advance(Sequence* sequence) {
   if (NumTaken() < int(Current().size())) return;  // its rows go on in the next step
-  score_.index = next_++;
-  finished_ = std::exchange(score_, {});
+  score_.index = current_;
+  item_->Finish(std::exchange(score_, {}));
   scores_.clear();
+  current_ = item_->TakeNext();
   if (IsDone()) return;
-  sequence->tokens.resize(size_t(num_context_tokens_));
-  sequence->num_computed = num_context_tokens_ - 1;
+  sequence->tokens.resize(size_t(NumContextTokens()));
+  sequence->num_computed = NumContextTokens() - 1;
   AppendAllButLast(Current(), &sequence->tokens);
 }
 
-void ScoreTask::Publish(TokenSink* sink) {
-  if (finished_) sink->OnScore(*std::exchange(finished_, std::nullopt));
-}
+void ScoreTask::Publish(TokenSink* sink) { item_->Publish(sink); }
 
 }  // namespace lssar

@@ -3,20 +3,51 @@
 #define LSSAR_RUNTIME_SCORE_TASK_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "runtime/sequence_task.h"
 
 namespace lssar {
 
-// The context is computed once. For each further continuation the sequence is rewound to the
-// context's last token, whose row gives the first token's log-probability, and the continuation's
-// rows follow it: the same rows at the same positions as alone, so the same bits.
+// What the sequences of one item share: who scores which continuation, and the order of the scores.
+class ScoreItem {
+ public:
+  // `params` must outlive the item.
+  ScoreItem(const ScoreParams* params, int num_context_tokens)
+      : params_(params),
+        num_context_tokens_(num_context_tokens),
+        finished_(params->continuations.size()) {}
+
+  int NumContextTokens() const { return num_context_tokens_; }
+  int NumLogprobs() const { return params_->num_logprobs; }
+  std::span<const int32_t> Continuation(int index) const {
+    return params_->continuations[size_t(index)];
+  }
+  // The first that nobody has taken; -1: none is left.
+  int TakeNext();
+  void Finish(ContinuationScore score);
+  // Gives the sink those whose turn it is: in rising order, so that one may wait for another.
+  void Publish(TokenSink* sink);
+
+ private:
+  const ScoreParams* params_;
+  const int num_context_tokens_;
+  int num_taken_ = 0;
+  int num_published_ = 0;
+  std::vector<std::optional<ContinuationScore>> finished_;  // by index, until they are published
+};
+
+// One continuation after another, until none is left. For each further one the sequence is rewound
+// to the context's last token, whose row gives the first token's log-probability, and the
+// continuation's rows follow it: the same rows at the same positions as alone, so the same bits,
+// whichever sequence of the item scores it.
 class ScoreTask : public SequenceTask {
  public:
-  // `params` must outlive the task.
-  ScoreTask(const ScoreParams* params, int num_context_tokens);
+  // Requires  the item has a continuation left
+  explicit ScoreTask(std::shared_ptr<ScoreItem> item);
 
   // Appends to the context what of the first continuation has to be computed.
   void Start(Sequence* sequence) const;
@@ -31,20 +62,19 @@ class ScoreTask : public SequenceTask {
   void Take(int position, const RowTarget& target, RowLogprobs* logprobs) override;
   void Advance(Sequence* sequence) override;
   void Publish(TokenSink* sink) override;
-  bool IsDone() const override { return next_ == int(params_->continuations.size()); }
+  bool IsDone() const override { return current_ < 0; }
   int NumGenerated() const override { return 0; }
 
  private:
-  std::span<const int32_t> Current() const { return params_->continuations[size_t(next_)]; }
+  std::span<const int32_t> Current() const { return item_->Continuation(current_); }
+  int NumContextTokens() const { return item_->NumContextTokens(); }
   int NumTaken() const { return int(score_.tokens.size()); }
   void Add(TokenResult token);
 
-  const ScoreParams* params_;
-  const int num_context_tokens_;
-  int next_ = 0;                               // the continuation being scored
-  ContinuationScore score_;                    // of it, as far as its rows are computed
-  std::vector<TokenScore> scores_;             // of its tokens
-  std::optional<ContinuationScore> finished_;  // of the step
+  const std::shared_ptr<ScoreItem> item_;
+  int current_;                     // the continuation being scored; -1: none is left
+  ContinuationScore score_;         // of it, as far as its rows are computed
+  std::vector<TokenScore> scores_;  // of its tokens
 };
 
 }  // namespace lssar

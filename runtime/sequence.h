@@ -1,4 +1,5 @@
-// The runtime state of one choice or one score item: tokens, pages, how far it is.
+// The runtime state of one choice, or of continuations of a score item: tokens, pages, how far it
+// is.
 #ifndef LSSAR_RUNTIME_SEQUENCE_H_
 #define LSSAR_RUNTIME_SEQUENCE_H_
 
@@ -15,7 +16,7 @@ namespace lssar {
 
 enum class SequenceState : uint8_t {
   kRuns,
-  kAwaitsPrompt,  // a choice that forks from the first one as soon as that has computed the prompt
+  kAwaitsPrompt,  // forks from the request's first as soon as that has computed the prompt
   kPreempted,     // gave its pages up; waits for others to be had
 };
 

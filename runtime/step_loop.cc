@@ -97,18 +97,28 @@ void StepLoop::Admit() {
     num_sequences += int(
         std::ranges::count_if(running->sequences, [](const Sequence& s) { return !s.IsDone(); }));
   }
+  int num_more = 0;
   const auto fits = [&](const Submission& submission) {
-    const int num_more = DemandOf(submission.request, kv_cache_->Layout()).num_sequences;
+    const Demand demand = DemandOf(submission.request, kv_cache_->Layout());
+    num_more = demand.num_sequences;
     if (submission.Seniority() >= first_waiting) return false;
     if (num_sequences + num_more > MaxRunning(options_)) return false;
-    const int64_t num_wanted = NumWantedPages(submission.request);
+    int64_t num_wanted = NumWantedPages(submission.request);
     if (!is_alone && num_wanted > num_spare_pages) return false;
+    // Nobody waits for those that it could do without, and half of the places stay for others.
+    const int num_most = std::min(demand.max_sequences, MaxRunning(options_) / 2 - num_sequences);
+    for (; num_more < num_most && num_wanted + demand.NumOwnPages() <= num_spare_pages;
+         ++num_more) {
+      num_wanted += demand.NumOwnPages();
+    }
     num_sequences += num_more;
     num_spare_pages -= num_wanted;
     is_alone = false;
     return true;
   };
-  while (std::optional<Submission> submission = queue_->PopIf(fits)) Start(*std::move(submission));
+  while (std::optional<Submission> submission = queue_->PopIf(fits)) {
+    Start(*std::move(submission), num_more);
+  }
 }
 
 bool StepLoop::IsAnyonePreempted() const {
@@ -177,10 +187,10 @@ Clock::time_point StepLoop::Readmit(int64_t* num_spare_pages) {
   return Clock::time_point::max();
 }
 
-void StepLoop::Start(Submission submission) {
+void StepLoop::Start(Submission submission, int num_sequences) {
   const Demand demand = DemandOf(submission.request, kv_cache_->Layout());
   const bool uses_cache = UsesCache(submission.request);
-  auto made = MakeRunning(std::move(submission), demand, *checkpoint_, uses_cache);
+  auto made = MakeRunning(std::move(submission), num_sequences, demand, *checkpoint_, uses_cache);
   const auto seniority = [](const auto& r) { return r->submission.Seniority(); };
   const auto at = std::ranges::upper_bound(running_, seniority(made), {}, seniority);
   RunningRequest& running = **running_.insert(at, std::move(made));
@@ -190,7 +200,7 @@ void StepLoop::Start(Submission submission) {
     totals_.num_prefix_cache_queries += std::ssize(running.sequences[0].tokens);
     TakeCached(&running, &running.sequences[0]);
   }
-  ForkChoices(&running);
+  Fork(&running);
   did_something_ = true;
   RefreshStats();
   RequestStats stats = StatsAtAdmission(running.submission, running.admitted_at);
@@ -217,8 +227,8 @@ void StepLoop::Rewind(RunningRequest* running, Sequence* sequence) {
   totals_.num_prefix_cache_hits += num_taken;
 }
 
-// The prompt's last row is each choice's own: it gives the logits of its first token.
-void StepLoop::ForkChoices(RunningRequest* running) {
+// The prompt's last row is each sequence's own: it gives the logits of its first token.
+void StepLoop::Fork(RunningRequest* running) {
   std::vector<Sequence>& sequences = running->sequences;
   const int num_shared_tokens = int(running->GetRequest().prompt.size()) - 1;
   if (sequences.size() == 1 || sequences[1].state != SequenceState::kAwaitsPrompt) return;
@@ -226,6 +236,8 @@ void StepLoop::ForkChoices(RunningRequest* running) {
   for (size_t choice = 1; choice < sequences.size(); ++choice) {
     sequence_pages_.Fork(sequences[0], &sequences[choice], num_shared_tokens);
     sequences[choice].state = SequenceState::kRuns;
+    // The cache may know what follows the context.
+    if (running->GetRequest().score) Rewind(running, &sequences[choice]);
   }
 }
 
@@ -240,7 +252,7 @@ void StepLoop::PlanStep() {
       // Others may have computed what comes next since the last step.
       if (sequence.NumPending() > 1 && sequence.num_computed % options_.page_tokens == 0) {
         TakeCached(running.get(), &sequence);
-        ForkChoices(running.get());
+        Fork(running.get());
       }
       views_.push_back({.num_pending = sequence.NumPending(),
                         .first_row = sequence.num_computed,
@@ -343,7 +355,7 @@ void StepLoop::PublishSequence(size_t planned_idx, Clock::time_point now) {
     owner.prefilled_at = now;
   }
   sequence_pages_.Seal(&sequence);
-  ForkChoices(&owner);
+  Fork(&owner);
   const int num_computed = sequence.num_computed;
   sequence.task->Advance(&sequence);
   if (sequence.num_computed < num_computed) Rewind(&owner, &sequence);

@@ -71,10 +71,11 @@ class StepLoop {
   // Lets preempted sequences run again, the most senior first, as far as there are pages. The
   // seniority of the first that has to wait.
   Clock::time_point Readmit(int64_t* num_spare_pages);
-  void Start(Submission submission);
+  void Start(Submission submission, int num_sequences);
   void TakeCached(RunningRequest* running, Sequence* sequence);
   void Rewind(RunningRequest* running, Sequence* sequence);
-  void ForkChoices(RunningRequest* running);
+  // Once the prompt is computed: the further sequences begin with its pages.
+  void Fork(RunningRequest* running);
   void PlanStep();
   // Takes the pages that the plan's rows need, from junior sequences if need be; a sequence that
   // cannot have them gets fewer rows.

@@ -208,6 +208,61 @@ TEST(Choices, TheFirstMayEndBeforeTheOthersBegin) {
   for (int choice = 0; choice < 4; ++choice) EXPECT_EQ(sink->At(choice).tokens.size(), 1u);
 }
 
+// Four answers to a question, as tests of knowledge have it.
+TEST(Continuations, RunSideBySideAndSayWhatEachSaysAlone) {
+  for (const bool uses_cache : {true, false}) {
+    for (const int num_context : {1, 16, 17, 40}) {
+      Session session(uses_cache ? SmallOptions() : WithoutCache());
+      int num_steps = 0;
+      session.world.fake.model->on_forward = [&](const ForwardBatch&) {
+        ++num_steps;
+        return absl::OkStatus();
+      };
+      const std::vector<std::vector<int32_t>> continuations = {Ids(5, 1), Ids(3, 2), Ids(4, 3),
+                                                               Ids(1, 4)};
+      const auto sink = session.Run(Score(Ids(num_context, 9), continuations));
+      // The context in steps of 24 rows, the first continuation with its end; the others after it.
+      EXPECT_LE(num_steps, (num_context + 5) / 24 + 2) << num_context;
+      for (size_t i = 0; i < continuations.size(); ++i) {
+        const auto alone = RunAlone(Score(Ids(num_context, 9), {continuations[i]}), WithoutCache());
+        EXPECT_EQ(sink->Scores()[i].index, int(i));
+        EXPECT_TRUE(sink->Scores()[i].tokens == alone->Scores()[0].tokens);
+      }
+    }
+  }
+}
+
+TEST(Continuations, TakeHalfOfThePlacesAtMostAndWaitForNone) {
+  std::vector<std::vector<int32_t>> continuations;
+  for (int i = 0; i < 20; ++i) continuations.push_back(Ids(3 + i % 4, i));
+  World world;  // 16 may run
+  std::vector<Ticket> tickets;
+  for (int i = 0; i < 10; ++i) tickets.push_back(world.Submit(Score(Ids(20, i), continuations)));
+  ASSERT_EQ(world.loop.Step(), absl::OkStatus());
+  int num_sequences = 0;
+  world.loop.VisitSequences([&](const RunningRequest&, const Sequence&) { ++num_sequences; });
+  EXPECT_EQ(num_sequences, 8 + 8) << "eight side by side; one each of the others that have room";
+  const Ticket other = world.Submit(Generate(Ids(5, 1), 3));
+  world.RunAll();
+  EXPECT_EQ(other.sink->Status(), absl::OkStatus());
+  for (int i = 0; i < 10; ++i) {
+    const auto alone = RunAlone(Score(Ids(20, i), continuations), WithoutCache());
+    ExpectSameScores(*tickets[size_t(i)].sink, *alone);
+  }
+}
+
+TEST(Continuations, TakeNoMorePagesThanThereAre) {
+  EngineOptions options = SmallOptions();
+  options.kv_bytes = 17 * kPageBytes;
+  options.prefix_cache = false;
+  World world(options);  // a context of 13 pages leaves four
+  const std::vector<std::vector<int32_t>> continuations = {Ids(20, 1), Ids(20, 2), Ids(20, 3)};
+  const Ticket ticket = world.Submit(Score(Ids(200, 9), continuations));
+  world.RunAll();
+  EXPECT_EQ(ticket.sink->Stats().num_preemptions, 0);
+  ExpectSameScores(*ticket.sink, *RunAlone(Score(Ids(200, 9), continuations), SmallOptions()));
+}
+
 TEST(Preemption, TheYoungestGivesWayAndSaysTheSame) {
   EngineOptions options = SmallOptions();
   options.kv_bytes = 20 * kPageBytes;
