@@ -19,6 +19,9 @@
 namespace lssar::bench {
 namespace {
 
+constexpr size_t kReadBytes = size_t{256} << 20;
+constexpr dnnl_dim_t kRows = 512, kIn = 768, kOut = 3072;
+
 double SecondsOf(auto&& work) {
   const auto start = std::chrono::steady_clock::now();
   work();
@@ -44,43 +47,49 @@ double Median(std::vector<double> samples) {
   return samples.size() % 2 ? samples[half] : (samples[half - 1] + samples[half]) / 2;
 }
 
-double MeasureReadGbPerSecond(int num_threads) {
-  constexpr size_t kWords = size_t{64} << 20;  // 512 MiB
-  const absl::StatusOr<std::unique_ptr<Buffer>> memory = AllocateHostBuffer(kWords * 8);
+Ceilings::Ceilings(int num_threads)
+    : num_threads_(num_threads), x_(kRows * kIn, 0.5f), w_(kIn * kOut, 0.25f), y_(kRows * kOut) {
+  absl::StatusOr<std::unique_ptr<Buffer>> memory = AllocateHostBuffer(kReadBytes);
   LSSAR_CHECK(memory.ok());
-  uint64_t* const words = (*memory)->As<uint64_t>();
-  std::fill_n(words, kWords, 1);
-  const size_t share = kWords / size_t(num_threads) / 8 * 8;
-  std::vector<double> samples;
-  volatile uint64_t keep = 0;
-  for (int pass = 0; pass < 7; ++pass) {
-    const double seconds = SecondsOf([&] {
-      std::vector<std::jthread> threads;
-      std::vector<uint64_t> sums(size_t(num_threads) * 8);
-      for (int t = 0; t < num_threads; ++t) {
-        threads.emplace_back(
-            [&, t] { sums[size_t(t) * 8] = SumOf(words + size_t(t) * share, share); });
-      }
-      threads.clear();
-      keep = keep + sums[0];
-    });
-    samples.push_back(double(share) * 8 * num_threads / seconds / 1e9);
-  }
-  return Median(samples);
+  memory_ = *std::move(memory);
+  std::fill_n(memory_->As<uint64_t>(), kReadBytes / sizeof(uint64_t), 1);
+  ProductFlops();  // oneDNN compiles its product on the first call
 }
 
-double MeasureSgemmGflops(int num_threads) {
-  omp_set_num_threads(num_threads);
-  constexpr dnnl_dim_t kRows = 512, kIn = 768, kOut = 3072;
-  std::vector<float> x(size_t(kRows * kIn), 0.5f), w(size_t(kIn * kOut), 0.25f),
-      y(size_t(kRows * kOut));
-  auto product = [&] {
-    dnnl::sgemm('N', 'N', kRows, kOut, kIn, 1.0f, x.data(), kIn, w.data(), kOut, 0.0f, y.data(),
+int64_t Ceilings::NumBytes() const {
+  return int64_t(kReadBytes + (x_.size() + w_.size() + y_.size()) * sizeof(float));
+}
+
+double Ceilings::ReadBytesPerSecond() {
+  const uint64_t* const words = memory_->As<uint64_t>();
+  const size_t share = kReadBytes / sizeof(uint64_t) / size_t(num_threads_) / 8 * 8;
+  std::vector<uint64_t> sums(size_t(num_threads_) * 8);
+  const double seconds = SecondsOf([&] {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < num_threads_; ++t) {
+      threads.emplace_back(
+          [&, t] { sums[size_t(t) * 8] = SumOf(words + size_t(t) * share, share); });
+    }
+  });
+  LSSAR_CHECK(sums[0] == share);
+  return double(share * sizeof(uint64_t)) * num_threads_ / seconds;
+}
+
+double Ceilings::ProductFlops() {
+  omp_set_num_threads(num_threads_);
+  const double seconds = SecondsOf([&] {
+    dnnl::sgemm('N', 'N', kRows, kOut, kIn, 1.0f, x_.data(), kIn, w_.data(), kOut, 0.0f, y_.data(),
                 kOut);
-  };
-  product();
+  });
+  // OpenMP's threads spin for some milliseconds after their work, on cores that we measure next.
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  return 2.0 * kRows * kIn * kOut / seconds;
+}
+
+double MeasureReadGbPerSecond(int num_threads) {
+  Ceilings ceilings(num_threads);
   std::vector<double> samples;
-  for (int i = 0; i < 7; ++i) samples.push_back(2e-9 * kRows * kIn * kOut / SecondsOf(product));
+  for (int pass = 0; pass < 7; ++pass) samples.push_back(ceilings.ReadBytesPerSecond() / 1e9);
   return Median(samples);
 }
 

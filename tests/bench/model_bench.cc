@@ -41,14 +41,24 @@ struct Flags {
 };
 
 struct Figure {
-  std::string work;                  // "decode at depth 4096"
-  std::string format;                // "int8 weights, fp16 K/V"
-  std::vector<double> samples = {};  // tokens a second
-  double ceiling = 0;                // tokens a second that the ceiling allows
+  std::string work;    // "decode at depth 4096"
+  std::string format;  // "int8 weights, fp16 K/V"
   std::string ceiling_name;
-  double value_rows_read = 0;  // share of V rows
-  double peer = 0;             // tokens a second; 0: no peer
+  std::vector<double> samples = {};   // tokens a second
+  std::vector<double> ceilings = {};  // bytes or FLOPs a second, each beside its sample
+  double work_per_token = 0;          // bytes or FLOPs that a token takes at least
+  double value_rows_read = 0;         // share of V rows
+  double peer = 0;                    // tokens a second; 0: no peer
+  double peer_ceiling = 0;            // as `ceilings`, beside the peer's run
 };
+
+// Median of the shares of the ceiling, each sample beside the ceiling of its own moment.
+double ShareOfCeiling(const Figure& figure) {
+  std::vector<double> shares;
+  for (size_t i = 0; i < figure.samples.size(); ++i)
+    shares.push_back(figure.samples[i] * figure.work_per_token / figure.ceilings[i]);
+  return Median(shares);
+}
 
 double SecondsOf(const std::function<void()>& work) {
   const auto start = std::chrono::steady_clock::now();
@@ -140,24 +150,22 @@ class Runner {
                 : std::make_unique<PeerLlama>(flags_.peer_llama, model_->NumThreads(),
                                               flags_.num_repeats);
     peer_gguf_ = GgufPath(weights == "int8");
-    if (read_gb_ == 0) {
-      read_gb_ = MeasureReadGbPerSecond(model_->NumThreads());
-      gemm_gflops_ = MeasureSgemmGflops(model_->NumThreads());
+    if (ceilings_ == nullptr) {
+      ceilings_ = std::make_unique<Ceilings>(model_->NumThreads());
       machine_ = MachineLine(model_->NumThreads()) + ", " + model_->Describe();
-      std::printf("%s\nread %.1f GB/s, fp32 matrix product %.0f GFLOP/s (oneDNN)\n\n",
-                  machine_.c_str(), read_gb_, gemm_gflops_);
+      std::printf("%s\n\n", machine_.c_str());
       ResetPeak();
     }
-    std::printf("%-26s %-24s %9s %7s %8s %7s %8s %7s\n", "work", "format", "tokens/s", "spread",
-                "ceiling", "V rows", "peer", "ratio");
+    std::printf("%-22s %-22s %9s %7s %11s %7s %7s %8s %11s %7s\n", "work", "format", "tokens/s",
+                "spread", "ceiling", "share", "V rows", "peer", "ceiling", "ratio");
     for (const int num_tokens : {512, 1024}) MeasurePrefill(num_tokens, 0);
     for (const int depth : flags_.depths) {
       MeasureDecode(depth);
       if (depth > 0) MeasurePrefill(512, depth);
     }
     MeasureTogether();
-    const double mib = double(PeakBytes()) / (1 << 20);
-    std::printf("%-26s %-24s %6.0f MiB", "peak memory", format_.c_str(), mib);
+    const double mib = double(PeakBytes() - ceilings_->NumBytes()) / (1 << 20);
+    std::printf("%-22s %-22s %6.0f MiB", "peak memory", format_.c_str(), mib);
     if (peer_peak_bytes_ > 0)
       std::printf("  (peer %.0f MiB)", double(peer_peak_bytes_) / (1 << 20));
     std::printf("\n\n");
@@ -171,13 +179,11 @@ class Runner {
     Figure figure{
         .work = absl::StrCat("prefill ", num_tokens, depth > 0 ? absl::StrCat(" at ", depth) : ""),
         .format = format_,
-        .ceiling_name = "fp32 product"};
+        .ceiling_name = kProduct};
     const auto run = [&] { model_->Prefill(0, depth, depth + num_tokens); };
     run();
     model_->TakeCounters();
-    for (int i = 0; i < flags_.num_repeats; ++i) {
-      figure.samples.push_back(num_tokens / SecondsOf(run));
-    }
+    Sample(figure, num_tokens, run);
     const AttentionCounters counters = model_->TakeCounters();
     const ModelConfig& c = model_->Config();
     // Useful work: the blocks' products for every token, the vocabulary's for the last one, QK for
@@ -188,7 +194,7 @@ class Runner {
     const double flops = 2 * (block * num_tokens + double(c.width) * c.vocab_size +
                               double(counters.num_value_rows + counters.num_value_rows_read) /
                                   per_repeat * c.HeadDim());
-    figure.ceiling = gemm_gflops_ * 1e9 / flops * num_tokens;
+    figure.work_per_token = flops / num_tokens;
     if (depth > 0) {
       Finish(figure, counters, nullptr);
     } else {
@@ -197,95 +203,115 @@ class Runner {
   }
 
   void MeasureDecode(int depth) {
-    Figure figure{.work = absl::StrCat("decode at ", depth),
-                  .format = format_,
-                  .ceiling_name = "read bandwidth"};
+    Figure figure{
+        .work = absl::StrCat("decode at ", depth), .format = format_, .ceiling_name = kRead};
     model_->Prefill(0, prefilled_, depth);
     prefilled_ = std::max(prefilled_, depth);
     for (int i = 0; i < 4; ++i) model_->DecodeStep(1, depth + i);
     model_->TakeCounters();
-    for (int repeat = 0; repeat < flags_.num_repeats; ++repeat) {
-      figure.samples.push_back(kDecodeTokens / SecondsOf([&] {
-                                 for (int i = 0; i < kDecodeTokens; ++i)
-                                   model_->DecodeStep(1, depth + i);
-                               }));
-    }
+    Sample(figure, kDecodeTokens, [&] {
+      for (int i = 0; i < kDecodeTokens; ++i) model_->DecodeStep(1, depth + i);
+    });
     const AttentionCounters counters = model_->TakeCounters();
-    figure.ceiling = BytesCeiling(counters, flags_.num_repeats * kDecodeTokens, 1);
+    figure.work_per_token = BytesPerStep(counters);
     Finish(figure, counters, [&] { return peer_->Decode(peer_gguf_, depth, kDecodeTokens); });
   }
 
   void MeasureTogether() {
     Figure figure{.work = absl::StrCat(kNumTogether, " sequences at ", kTogetherDepth),
                   .format = format_,
-                  .ceiling_name = "read bandwidth"};
+                  .ceiling_name = kRead};
     for (int i = 0; i < kNumTogether; ++i) model_->Prefill(i, 0, kTogetherDepth);
     prefilled_ = 0;  // sequence 0 was overwritten up to kTogetherDepth with the same ids
     model_->TakeCounters();
-    for (int repeat = 0; repeat < flags_.num_repeats; ++repeat) {
-      figure.samples.push_back(kNumTogether * kDecodeTokens / SecondsOf([&] {
-                                 for (int i = 0; i < kDecodeTokens; ++i)
-                                   model_->DecodeStep(kNumTogether, kTogetherDepth + i);
-                               }));
-    }
+    Sample(figure, kNumTogether * kDecodeTokens, [&] {
+      for (int i = 0; i < kDecodeTokens; ++i) model_->DecodeStep(kNumTogether, kTogetherDepth + i);
+    });
     const AttentionCounters counters = model_->TakeCounters();
-    figure.ceiling = BytesCeiling(counters, flags_.num_repeats * kDecodeTokens, kNumTogether);
+    figure.work_per_token = BytesPerStep(counters) / kNumTogether;
     Finish(figure, counters, [&] {
       return peer_->BatchedDecode(peer_gguf_, kNumTogether, kTogetherDepth, kDecodeTokens);
     });
   }
 
-  // Tokens a second when each step reads the weights once, K whole and the V rows that count.
-  double BytesCeiling(const AttentionCounters& counters, int num_steps, int num_sequences) const {
+  // Bytes or FLOPs a second that the machine can do now.
+  double CeilingNow(const Figure& figure) {
+    return figure.ceiling_name == kRead ? ceilings_->ReadBytesPerSecond()
+                                        : ceilings_->ProductFlops();
+  }
+
+  void Sample(Figure& figure, int num_tokens, const std::function<void()>& work) {
+    double before = CeilingNow(figure);
+    for (int repeat = 0; repeat < flags_.num_repeats; ++repeat) {
+      figure.samples.push_back(num_tokens / SecondsOf(work));
+      const double after = CeilingNow(figure);
+      figure.ceilings.push_back((before + after) / 2);
+      before = after;
+    }
+  }
+
+  // Bytes of a step that reads the weights once, K whole and the V rows that count. `counters`: of
+  // kDecodeTokens steps, num_repeats times.
+  double BytesPerStep(const AttentionCounters& counters) const {
     const ModelConfig& c = model_->Config();
     const double head_row = double(model_->KeyBytesPerToken()) / c.num_layers / c.num_heads;
-    const double kv_bytes =
-        double(counters.num_value_rows + counters.num_value_rows_read) * head_row / num_steps;
-    return num_sequences * read_gb_ * 1e9 / (double(model_->WeightBytes()) + kv_bytes);
+    const double kv_bytes = double(counters.num_value_rows + counters.num_value_rows_read) *
+                            head_row / (flags_.num_repeats * kDecodeTokens);
+    return double(model_->WeightBytes()) + kv_bytes;
   }
 
   void Finish(Figure& figure, const AttentionCounters& counters,
               const std::function<absl::StatusOr<PeerResult>()>& run_peer) {
     figure.value_rows_read = double(counters.num_value_rows_read) /
                              double(std::max<int64_t>(1, counters.num_value_rows));
-    if (peer_ != nullptr && run_peer != nullptr) figure.peer = PeerOnce(figure.work, run_peer);
+    if (peer_ != nullptr && run_peer != nullptr) RunPeerOnce(figure, run_peer);
     const double ours = Median(figure.samples);
     const auto [low, high] = std::minmax_element(figure.samples.begin(), figure.samples.end());
-    std::printf("%-26s %-24s %9.1f %6.0f%% %7.0f%% %6.1f%%", figure.work.c_str(),
+    const char* unit = figure.ceiling_name == kRead ? "GB/s" : "GF/s";
+    std::printf("%-22s %-22s %9.1f %6.0f%% %6.1f %s %6.0f%% %6.1f%%", figure.work.c_str(),
                 figure.format.c_str(), ours, (*high - *low) / ours * 100,
-                ours / figure.ceiling * 100, figure.value_rows_read * 100);
-    if (figure.peer > 0) std::printf(" %8.1f %6.2fx", figure.peer, ours / figure.peer);
+                Median(figure.ceilings) / 1e9, unit, ShareOfCeiling(figure) * 100,
+                figure.value_rows_read * 100);
+    if (figure.peer > 0) {
+      std::printf(" %8.1f %6.1f %s %6.2fx", figure.peer, figure.peer_ceiling / 1e9, unit,
+                  ours / figure.peer);
+    }
     std::printf("\n");
     std::fflush(stdout);
     json_["figures"].push_back({{"work", figure.work},
                                 {"format", figure.format},
                                 {"tokens_per_second", ours},
                                 {"samples", figure.samples},
-                                {"share_of_ceiling", ours / figure.ceiling},
                                 {"ceiling", figure.ceiling_name},
+                                {"ceiling_per_second", figure.ceilings},
+                                {"work_per_token", figure.work_per_token},
+                                {"share_of_ceiling", ShareOfCeiling(figure)},
                                 {"value_rows_read", figure.value_rows_read},
-                                {"peer_tokens_per_second", figure.peer}});
+                                {"peer_tokens_per_second", figure.peer},
+                                {"peer_ceiling_per_second", figure.peer_ceiling}});
   }
 
-  // Tokens a second; the peer runs once, however many K/V types of ours it stands beside.
-  double PeerOnce(const std::string& work,
-                  const std::function<absl::StatusOr<PeerResult>()>& run_peer) {
-    const auto [found, is_first] = peer_results_.try_emplace(peer_gguf_ + " " + work, 0.0);
-    if (!is_first) return found->second;
-    const absl::StatusOr<PeerResult> peer = run_peer();
-    if (!peer.ok()) {
-      std::fprintf(stderr, "%s\n", peer.status().ToString().c_str());
-      return 0;
+  // The peer runs once, however many K/V types of ours it stands beside.
+  void RunPeerOnce(Figure& figure, const std::function<absl::StatusOr<PeerResult>()>& run_peer) {
+    const auto [found, is_first] = peer_figures_.try_emplace(peer_gguf_ + " " + figure.work);
+    if (is_first) {
+      const double before = CeilingNow(figure);
+      const absl::StatusOr<PeerResult> peer = run_peer();
+      if (peer.ok()) {
+        peer_peak_bytes_ = std::max(peer_peak_bytes_, peer->peak_bytes);
+        found->second.tokens_per_second = peer->tokens_per_second;
+        found->second.ceiling = (before + CeilingNow(figure)) / 2;
+      } else {
+        std::fprintf(stderr, "%s\n", peer.status().ToString().c_str());
+      }
     }
-    peer_peak_bytes_ = std::max(peer_peak_bytes_, peer->peak_bytes);
-    return found->second = peer->tokens_per_second;
+    figure.peer = found->second.tokens_per_second;
+    figure.peer_ceiling = found->second.ceiling;
   }
 
   void WriteJson() {
     if (flags_.json.empty()) return;
     json_["machine"] = machine_;
-    json_["read_gb_per_second"] = read_gb_;
-    json_["gemm_gflops"] = gemm_gflops_;
     json_["peer_peak_mib"] = double(peer_peak_bytes_) / (1 << 20);
     std::ofstream(flags_.json) << json_.dump(2) << "\n";
   }
@@ -293,15 +319,21 @@ class Runner {
   static constexpr int kDecodeTokens = 32;
   static constexpr int kNumTogether = 16;
   static constexpr int kTogetherDepth = 512;
+  static constexpr char kRead[] = "read bandwidth";
+  static constexpr char kProduct[] = "fp32 product";
 
   const Flags& flags_;
   std::string directory_, format_, peer_gguf_, machine_;
   std::vector<int32_t> text_;
-  std::map<std::string, double> peer_results_;
+  struct PeerFigure {
+    double tokens_per_second = 0;
+    double ceiling = 0;
+  };
+  std::map<std::string, PeerFigure> peer_figures_;
   std::unique_ptr<BenchModel> model_;
   std::unique_ptr<PeerLlama> peer_;
+  std::unique_ptr<Ceilings> ceilings_;
   nlohmann::json json_;
-  double read_gb_ = 0, gemm_gflops_ = 0;
   int64_t peer_peak_bytes_ = 0;
   int prefilled_ = 0;
 };
