@@ -67,7 +67,11 @@ struct KeyTile {
   size_t stride;
   // scales[v]: of the vector's keys; null where elements need none.
   const float* const* scales;
-  const T* const* ahead;  // where the next tile's lie, fetched meanwhile; for a single row only
+  // For a single row only, the keys to fetch meanwhile: near[v] + dim * stride with the first
+  // num_near dims, far[v] + (dim - num_near) * stride with the others.
+  const T* const* near = nullptr;
+  const T* const* far = nullptr;
+  size_t num_near = 0;
 };
 
 // out[r * out_stride + v * lanes + lane] = <q_r, key>, for kVectors vectors of keys. A key's scale
@@ -82,16 +86,26 @@ HWY_INLINE void DotTile(const float* HWY_RESTRICT q, size_t head_dim, const KeyT
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::Zero(d);
   }
-  for (size_t dim = 0; dim < head_dim; ++dim) {
-    ScoreVec k[kVectors];
-    for (size_t v = 0; v < kVectors; ++v) {
-      k[v] = LoadWide(keys.vectors[v] + dim * keys.stride);
-      if (kRows == 1 && v % kVectorsOfLine == 0) hwy::Prefetch(keys.ahead[v] + dim * keys.stride);
+  const auto multiply = [&](size_t begin, size_t end, const T* const* ahead) {
+    for (size_t dim = begin; dim < end; ++dim) {
+      ScoreVec k[kVectors];
+      for (size_t v = 0; v < kVectors; ++v) {
+        k[v] = LoadWide(keys.vectors[v] + dim * keys.stride);
+        if (kRows == 1 && v % kVectorsOfLine == 0) {
+          hwy::Prefetch(ahead[v] + (dim - begin) * keys.stride);
+        }
+      }
+      for (size_t r = 0; r < kRows; ++r) {
+        const ScoreVec q_r = hn::Set(d, q[dim * kRows + r]);
+        for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(q_r, k[v], sums[r][v]);
+      }
     }
-    for (size_t r = 0; r < kRows; ++r) {
-      const ScoreVec q_r = hn::Set(d, q[dim * kRows + r]);
-      for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(q_r, k[v], sums[r][v]);
-    }
+  };
+  if (kRows == 1) {
+    multiply(0, keys.num_near, keys.near);
+    multiply(keys.num_near, head_dim, keys.far);
+  } else {
+    multiply(0, head_dim, nullptr);
   }
   if (keys.scales != nullptr) {
     for (size_t v = 0; v < kVectors; ++v) {

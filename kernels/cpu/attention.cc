@@ -57,6 +57,16 @@ template <typename T>
 void FindTile(const HeadPages<T>& pages, int first_key, int num_keys, const T** vectors,
               const float** scales) {
   constexpr int kLanes = static_cast<int>(kScoreLanes);
+  const int end = first_key + static_cast<int>(kTileKeys);
+  if (end <= num_keys && pages.InOnePage(first_key, end - 1)) {
+    const T* first = pages.Key(first_key);
+    const float* first_scales = pages.KeyScales(first_key);
+    for (size_t v = 0; v < kTileVectors; ++v) {
+      vectors[v] = first + v * kScoreLanes;
+      scales[v] = kHasScales<T> ? first_scales + v * kScoreLanes : nullptr;
+    }
+    return;
+  }
   const int last = (num_keys - 1) / kLanes * kLanes;
   for (size_t v = 0; v < kTileVectors; ++v) {
     const int key = std::min(first_key + static_cast<int>(v) * kLanes, last);
@@ -65,9 +75,33 @@ void FindTile(const HeadPages<T>& pages, int first_key, int num_keys, const T** 
   }
 }
 
-// How far ahead of a single row its keys are fetched: 4 to 8 KiB, which a tile of int8 is not.
+// How far ahead of a single row its keys are fetched, in bytes of keys; measured (README).
 template <typename T>
-constexpr int kTilesAhead = kHasScales<T> ? 2 : 1;
+constexpr size_t kBytesAhead = kHasScales<T> ? size_t{12} << 10 : size_t{6} << 10;
+
+// Dot products of a single row with the tile's keys, while later ones are fetched.
+template <typename T>
+void ScoreSingle(const Work<T>& work, int first_key, const KeyTile<T>& tile, float* scores) {
+  const size_t head_dim = work.HeadDim();
+  const size_t dims_ahead = kBytesAhead<T> / (kTileKeys * sizeof(T));
+  const int near_key = first_key + static_cast<int>(dims_ahead / head_dim * kTileKeys);
+  const T* near[kTileVectors];
+  const T* far[kTileVectors];
+  const float* scales[kTileVectors];
+  FindTile(work.pages, near_key, work.item.MaxKeys(), near, scales);
+  for (const T*& from : near) from += dims_ahead % head_dim * tile.stride;
+  FindTile(work.pages, near_key + static_cast<int>(kTileKeys), work.item.MaxKeys(), far, scales);
+  for (size_t v = 0; v < kTileVectors; v += kRowVectors) {
+    if (kHasScales<T>) hwy::Prefetch(scales[v]);
+    const KeyTile<T> keys{.vectors = tile.vectors + v,
+                          .stride = tile.stride,
+                          .scales = kHasScales<T> ? tile.scales + v : nullptr,
+                          .near = near + v,
+                          .far = far + v,
+                          .num_near = head_dim - dims_ahead % head_dim};
+    DotTile<1, kRowVectors>(work.task.q, head_dim, keys, scores + v * kScoreLanes, 0);
+  }
+}
 
 // Dot products of all the item's rows with the tile's keys, to scores + first_key.
 template <typename T>
@@ -81,18 +115,7 @@ void ScoreTile(const Work<T>& work, int first_key) {
   FindTile(work.pages, first_key, item.MaxKeys(), vectors, scales);
   float* scores = work.values.scores + first_key;
   if (item.num_rows == 1) {
-    const T* ahead[kTileVectors];
-    const float* scales_ahead[kTileVectors];
-    FindTile(work.pages, first_key + kTilesAhead<T> * static_cast<int>(kTileKeys), item.MaxKeys(),
-             ahead, scales_ahead);
-    for (size_t v = 0; v < kTileVectors; v += kRowVectors) {
-      if (kHasScales<T>) hwy::Prefetch(scales_ahead[v]);
-      const KeyTile<T> keys{.vectors = vectors + v,
-                            .stride = stride,
-                            .scales = kHasScales<T> ? scales + v : nullptr,
-                            .ahead = ahead + v};
-      DotTile<1, kRowVectors>(work.task.q, head_dim, keys, scores + v * kScoreLanes, 0);
-    }
+    ScoreSingle(work, first_key, {.vectors = vectors, .stride = stride, .scales = scales}, scores);
     return;
   }
   // A block widens the keys once for all its rows.
@@ -105,10 +128,11 @@ void ScoreTile(const Work<T>& work, int first_key) {
   for (size_t v = 0; v < kTileVectors; v += kGroupVectors) {
     const float* wide[kGroupVectors];
     for (size_t i = 0; i < kGroupVectors; ++i) wide[i] = work.task.tile + (v + i) * kScoreLanes;
-    const KeyTile<float> keys{.vectors = wide,
-                              .stride = kTileKeys,
-                              .scales = kHasScales<T> ? scales + v : nullptr,
-                              .ahead = nullptr};
+    const KeyTile<float> keys{
+        .vectors = wide,
+        .stride = kTileKeys,
+        .scales = kHasScales<T> ? scales + v : nullptr,
+    };
     for (size_t row = 0; row < Size(item.PaddedRows()); row += Size(kGroupRows)) {
       DotTile<Size(kGroupRows), kGroupVectors>(
           work.task.q + row * head_dim, head_dim, keys,

@@ -57,6 +57,7 @@ class HeadPages {
 
   // The key's element of dim 0; the next dim's is KeyStride() further.
   const T* Key(int key) const { return k_ + Block(key) + layout_.KeyIndex(Slot(key), 0); }
+  bool InOnePage(int key, int other) const { return (key ^ other) >> page_shift_ == 0; }
   size_t KeyStride() const { return static_cast<size_t>(layout_.page_tokens); }
   const T* Value(int key) const { return v_ + Block(key) + layout_.ValueIndex(Slot(key), 0); }
 
