@@ -99,12 +99,11 @@ class Backend {
   virtual absl::Status Synchronize() = 0;
 
   // A step's Embed, Linear, RopeWrite and Attention, which `ops` calls. A backend may keep what
-  // they come to (a CUDA graph) and do that again in another step of the same owner, `ops` not
-  // called. Requires  ops call these four alone, each for all rows of `args` or all ids; what else
-  // they give
-  //           them is the same in every step of one owner, pools and counting or not
-  // Ensures   the same bits as the ops by themselves; array rows in [rows->num_rows, max_rows) may
-  //           be written
+  // they come to (a CUDA graph), and do it again in another step of the same owner without a call.
+  // Requires  `ops` calls these four alone, each for all rows of `args` or all ids; what else it
+  //           gives them is the same in every step of one owner
+  // Ensures   the same bits as the ops by themselves; rows of arrays in [rows->num_rows, max_rows)
+  //           may be written
   virtual void RunStep(const StepArgs& args, absl::FunctionRef<void()> ops);
 
   // Whether the device has failed for good: it refuses every further call of this process, which

@@ -30,9 +30,20 @@ absl::Status Gpt::Forward(const ForwardBatch& batch, const KvView& kv,
       backend_->CopyIn(rope_->Address(), rope_angles_.data(), num_angles * sizeof(float));
   if (!copied.ok()) return copied;
 
-  backend_->Embed(
-      {.ids = batch.token_ids, .table = weights_.embedding.get(), .out = x_->As<float>()});
-  for (int layer = 0; layer < config_.num_layers; ++layer) RunBlock(layer, rows, kv, counters);
+  backend_->RunStep(
+      {.owner = this,
+       .rows = &rows,
+       .ids = batch.token_ids,
+       .kv = kv,
+       .counters = counters,
+       .max_rows = max_batch_rows_},
+      [&] {
+        backend_->Embed(
+            {.ids = batch.token_ids, .table = weights_.embedding.get(), .out = x_->As<float>()});
+        for (int layer = 0; layer < config_.num_layers; ++layer) {
+          RunBlock(layer, rows, kv, counters);
+        }
+      });
   return backend_->Synchronize();
 }
 

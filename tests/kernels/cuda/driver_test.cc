@@ -59,10 +59,10 @@ TEST(CudaDriverTest, OutOfMemory) {
   EXPECT_FALSE(backend->IsLost());
 }
 
-// A device, memory, weights, a prompt, and steps after it until they are replayed.
 const std::vector<SteppedSequence> kPrompt{{.num_rows = 24, .pages = {2, 0}}};
 const std::vector<SteppedSequence> kNextRow{{.first_position = 24, .pages = {2, 0}}};
 
+// A device, memory, weights, a prompt, and steps after it until they are replayed.
 absl::Status WholeLife(const std::shared_ptr<DriverScript>& script, bool* is_lost) {
   absl::StatusOr<std::unique_ptr<Backend>> backend = MakeFaulty(script);
   if (!backend.ok()) return backend.status();

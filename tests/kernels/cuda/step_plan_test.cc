@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 namespace lssar {
@@ -27,6 +29,10 @@ struct Step {
     CudaStepPlan plan;
     PlanCudaStep({.num_rows = rows, .sequences = sequences}, setup, plan);
     return plan;
+  }
+
+  std::optional<DecodeBucket> Bucket(int max_rows, bool has_clusters = true) const {
+    return DecodeBucketFor({.num_rows = rows, .sequences = sequences}, max_rows, has_clusters);
   }
 
   std::vector<SequenceRows> sequences;
@@ -135,6 +141,87 @@ TEST(StepPlanTest, ScratchOfRowsDoesNotOverlap) {
   }
   EXPECT_EQ(plan.num_splits, splits);
   EXPECT_EQ(plan.num_scores, splits * kCudaSplitKeys);
+}
+
+TEST(DecodeBucketTest, RowsAndSplitsAreRoundedUp) {
+  const auto bucket = [](int num_rows, int position, int max_rows = 512) {
+    Step step;
+    for (int i = 0; i + 1 < num_rows; ++i) step.Add(1, 3);
+    step.Add(1, position);
+    return step.Bucket(max_rows);
+  };
+  const std::pair<int, int> rounded[] = {{1, 1},   {2, 2},   {3, 4},   {5, 8},   {9, 16},
+                                         {17, 24}, {25, 32}, {41, 48}, {63, 64}, {64, 64}};
+  for (const auto& [num_rows, want] : rounded) {
+    EXPECT_EQ(bucket(num_rows, 5), (DecodeBucket{want, 1})) << num_rows;
+  }
+  EXPECT_EQ(bucket(65, 5), std::nullopt);
+  // A row at position 255 has 256 keys: one split.
+  const std::pair<int, int> of_position[] = {{0, 1},       {255, 1},    {256, 2},  {511, 2},
+                                             {512, 4},     {1023, 4},   {1024, 8}, {16383, 64},
+                                             {16384, 128}, {65535, 256}};
+  for (const auto& [position, want] : of_position) {
+    EXPECT_EQ(bucket(1, position), (DecodeBucket{1, want})) << position;
+  }
+  EXPECT_EQ(bucket(1, 65536), std::nullopt);
+  // Arrays that end before the bucket does.
+  EXPECT_EQ(bucket(3, 5, 3), (DecodeBucket{3, 1}));
+  EXPECT_EQ(bucket(5, 5, 6), (DecodeBucket{6, 1}));
+  EXPECT_EQ(bucket(5, 5, 4), std::nullopt);
+}
+
+TEST(DecodeBucketTest, PromptsHaveNone) {
+  Step step;
+  step.Add(1, 100);
+  step.Add(kMaxLoneRows, 7);
+  EXPECT_EQ(step.Bucket(512), (DecodeBucket{8, 1}));
+  step.Add(kMaxLoneRows + 1, 0);
+  EXPECT_EQ(step.Bucket(512), std::nullopt);
+}
+
+TEST(DecodeBucketTest, WithoutClustersScratchIsBounded) {
+  Step step;
+  for (int i = 0; i < 64; ++i) step.Add(1, 16383);
+  EXPECT_EQ(step.Bucket(512, false), (DecodeBucket{64, 64}));
+  step.sequences.back().first_position = 16384;
+  EXPECT_EQ(step.Bucket(512, false), std::nullopt);
+  EXPECT_EQ(step.Bucket(512, true), (DecodeBucket{64, 128}));
+}
+
+// One batch, the step's rows first, and rows that are none up to the bucket's.
+TEST(DecodeBucketTest, ThePlanHasTheBucketsShape) {
+  for (const bool has_clusters : {true, false}) {
+    CudaPlanSetup setup = kH200;
+    setup.has_clusters = has_clusters;
+    Step step;
+    for (int position : {10, 9000, 300, 9000, 0}) step.Add(1, position);
+    const CudaStepPlan eager = step.Plan(setup);
+    const DecodeBucket bucket = *step.Bucket(512, has_clusters);
+    ASSERT_EQ(bucket, (DecodeBucket{8, 64}));
+    CudaStepPlan plan;
+    PlanDecodeStep({.num_rows = step.rows, .sequences = step.sequences}, setup, bucket, plan);
+
+    EXPECT_TRUE(plan.tiles.empty());
+    EXPECT_EQ(plan.pages, eager.pages);
+    ASSERT_EQ(plan.batches.size(), 1u);
+    EXPECT_EQ(plan.batches[0].first, 0);
+    EXPECT_EQ(plan.batches[0].count, 8);
+    EXPECT_EQ(plan.batches[0].max_splits, 64);
+    EXPECT_EQ(plan.batches[0].cluster_blocks, has_clusters ? ClusterBlocksFor(64, 8 * 12, 132) : 0);
+    ASSERT_EQ(plan.rows.size(), 8u);
+    ASSERT_EQ(plan.decode_rows.size(), 8u);
+    const int order[] = {1, 3, 2, 0, 4};  // the longest first
+    for (size_t i = 0; i < 8; ++i) {
+      const CudaDecodeRow& row = plan.decode_rows[i];
+      EXPECT_EQ(plan.rows[i].position, i < 5 ? eager.rows[i].position : -1);
+      EXPECT_EQ(row.num_keys, i < 5 ? plan.rows[size_t(order[i])].position + 1 : 0);
+      EXPECT_EQ(row.row, i < 5 ? order[i] : 0);
+      EXPECT_EQ(row.split_idx, has_clusters ? 0 : i * 64 * 12);
+      EXPECT_EQ(row.scores_idx, row.split_idx * kCudaSplitKeys);
+    }
+    EXPECT_EQ(plan.num_splits, has_clusters ? 0u : 8u * 64 * 12);
+    EXPECT_EQ(plan.num_scores, plan.num_splits * kCudaSplitKeys);
+  }
 }
 
 }  // namespace
