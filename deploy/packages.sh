@@ -36,6 +36,7 @@ test       python3                     the tidy test, the Python end-to-end test
 test       openssl                     throw-away certificates of the clients' test
 test       python3-grpcio              the Python end-to-end test speaks to a server
 test       python3-protobuf            its messages
+test       python3-yaml                compose and Kubernetes files, read by a test
 training   python3-torch               PyTorch 1.13: models/training, as its tests run it
 training   python3-sentencepiece       trains and uses the vocabulary
 training   libopenblas-dev             matrix products, PyTorch's and attention_cpu.cc's

@@ -3,7 +3,9 @@
 #define LSSAR_KERNELS_BACKEND_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -61,7 +63,7 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  virtual std::string_view Name() const = 0;  // "reference" | "cpu" | "cuda"
+  virtual std::string_view Name() const = 0;  // "reference" | "cpu" | "cuda:0"
   virtual std::string Describe() const = 0;   // for logs: "cpu AVX3_DL, 2 threads"
   virtual int NumThreads() const = 0;
 
@@ -75,6 +77,11 @@ class Backend {
     return absl::OkStatus();
   }
 
+  // Whether ops.h's batch invariance holds without exception.
+  virtual bool IsBatchInvariant() const { return true; }
+
+  // Bytes that Allocate can still give, of a device with memory of its own; nullopt: the host's.
+  virtual absl::StatusOr<std::optional<int64_t>> FreeBytes() const { return std::nullopt; }
   // RESOURCE_EXHAUSTED when the machine has not that much memory.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t num_bytes) = 0;
   // Copies and repacks; `view` may go afterwards. Weights are stored as `stored`, rounded to

@@ -43,7 +43,8 @@ struct EngineOptions {
   int page_tokens = 64;
   DType kv_type = DType::kF16;
   // Bytes of the page pool; 0: four sequences of max_context, at most half of the machine's
-  // available memory.
+  // available memory; on a device with memory of its own max_sequences of max_context, at most
+  // what is free less a reserve (kv_cache.cc).
   int64_t kv_bytes = 0;
   // Hears of every step, on the engine's thread; must not block, must outlive the engine.
   StepObserver* observer = nullptr;

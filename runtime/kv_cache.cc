@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,18 +17,47 @@ namespace {
 // page cache and to whoever else lives on the machine.
 constexpr int64_t kDefaultFullSequences = 4;
 
+// Of a device's free memory, left for what a backend takes as steps come, and for other processes.
+constexpr int64_t kReserveShare = 16;
+constexpr int64_t kMaxReserveBytes = int64_t{1} << 30;
+
 struct PoolSize {
   int64_t num_bytes = 0;
   std::string origin;  // for the message that refuses it
 };
 
-PoolSize ChoosePoolSize(const EngineOptions& options, int64_t sequence_bytes) {
-  if (options.kv_bytes > 0) return {options.kv_bytes, "kv_bytes"};
+PoolSize ChooseHostPool(const EngineOptions& options, int64_t sequence_bytes) {
   const int64_t wanted =
       std::min<int64_t>(kDefaultFullSequences, options.max_sequences) * sequence_bytes;
   const auto available = AvailableMemoryBytes();
   if (available && *available / 2 < wanted) return {*available / 2, "half of the available memory"};
   return {wanted, "the default pool"};
+}
+
+// Its memory serves nothing else, so every sequence may have its whole context.
+PoolSize ChooseDevicePool(const EngineOptions& options, int64_t sequence_bytes,
+                          int64_t free_bytes) {
+  const int64_t wanted = options.max_sequences * sequence_bytes;
+  const int64_t reserve = std::min(free_bytes / kReserveShare, kMaxReserveBytes);
+  if (wanted <= free_bytes - reserve) return {wanted, "the default pool"};
+  return {free_bytes - reserve, absl::StrCat("the device's free memory of ", free_bytes,
+                                             " bytes less a reserve of ", reserve)};
+}
+
+absl::StatusOr<PoolSize> ChoosePoolSize(const EngineOptions& options, int64_t sequence_bytes,
+                                        const Backend& backend) {
+  const absl::StatusOr<std::optional<int64_t>> free_bytes = backend.FreeBytes();
+  if (!free_bytes.ok()) return free_bytes.status();
+  if (options.kv_bytes == 0) {
+    return *free_bytes ? ChooseDevicePool(options, sequence_bytes, **free_bytes)
+                       : ChooseHostPool(options, sequence_bytes);
+  }
+  if (*free_bytes && options.kv_bytes > **free_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("kv_bytes = ", options.kv_bytes,
+                     " is more than the device has free: ", **free_bytes, " bytes"));
+  }
+  return PoolSize{options.kv_bytes, "kv_bytes"};
 }
 
 }  // namespace
@@ -43,12 +74,14 @@ absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const ModelConfig& conf
   if (!fits.ok()) return fits;
   const auto page_bytes = int64_t(layout.PageBytes());
   const int64_t pages_needed = layout.PagesFor(options.max_context);
-  const PoolSize pool = ChoosePoolSize(options, pages_needed * page_bytes);
+  const absl::StatusOr<PoolSize> pool =
+      ChoosePoolSize(options, pages_needed * page_bytes, *backend);
+  if (!pool.ok()) return pool.status();
   const int64_t num_pages =
-      std::min<int64_t>(pool.num_bytes / page_bytes, std::numeric_limits<int32_t>::max());
+      std::min<int64_t>(pool->num_bytes / page_bytes, std::numeric_limits<int32_t>::max());
   if (num_pages < pages_needed) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "the KV pool is too small: ", pool.origin, ", ", pool.num_bytes, " bytes, holds ",
+        "the KV pool is too small: ", pool->origin, ", ", pool->num_bytes, " bytes, holds ",
         num_pages, " pages of ", options.page_tokens, " tokens (", page_bytes,
         " bytes each); one sequence of max_context = ", options.max_context, " tokens needs ",
         pages_needed, " pages (", pages_needed * page_bytes, " bytes)"));

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "kernels/check.h"
+#include "models/page_pool.h"
 #include "runtime/limits.h"
 #include "server/access_control.h"
 #include "server/call_gate.h"
@@ -65,6 +66,14 @@ void Configure(const ConnectionOptions& options, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kLeastClientPingMs);
+}
+
+// Of the page pool.
+int64_t KvBytes(const ServedModel& model) {
+  const EngineOptions& engine = model.GetEngine().Options();
+  const KvLayout layout =
+      LayoutOf(model.GetCheckpoint().config, engine.kv_type, engine.page_tokens);
+  return model.GetEngine().Stats().num_pages * static_cast<int64_t>(layout.PageBytes());
 }
 
 // `listen` with the port that it became.
@@ -169,10 +178,16 @@ void LocalServer::State::LogServing() const {
                       {"kv_type", NameOf(engine.kv_type)},
                       {"num_pages", model->GetEngine().Stats().num_pages},
                       {"page_tokens", engine.page_tokens},
+                      {"kv_mib", KvBytes(*model) >> 20},
                       {"max_context", engine.max_context},
                       {"self_check_rows", model->GetSelfCheck().num_rows},
                       {"self_check_error", model->GetSelfCheck().worst_error}};
-  if (model->GetBackend() != nullptr) fields["backend"] = model->GetBackend()->Describe();
+  if (const Backend* backend = model->GetBackend(); backend != nullptr) {
+    fields["device"] = backend->Name();
+    fields["backend"] = backend->Describe();
+    const auto free_bytes = backend->FreeBytes();
+    if (free_bytes.ok() && *free_bytes) fields["device_free_mib"] = **free_bytes >> 20;
+  }
   AddAddresses(&fields);
   log.Info("serving", fields);
 }

@@ -44,6 +44,20 @@ AssignFlag AssignListen(std::string* target, bool or_off) {
   };
 }
 
+AssignFlag AssignDevice(std::string* target) {
+  return [target](const std::string& value) {
+    const bool is_numbered = value.starts_with("cuda:");
+    int device_idx = 0;
+    if (value != "cpu" && value != "cuda" && value != "reference" &&
+        !(is_numbered && absl::SimpleAtoi(value.substr(5), &device_idx) && device_idx >= 0)) {
+      return absl::InvalidArgumentError(
+          "it must be cpu, cuda, cuda:N such as cuda:0, or reference");
+    }
+    *target = value;
+    return absl::OkStatus();
+  };
+}
+
 AssignFlag AssignQueuedTokens(int64_t* target) {
   return [target](const std::string& value) {
     int64_t number = 0;
@@ -78,7 +92,7 @@ std::vector<Flag> MemoryFlags(ModelOptions& options) {
                     })},
       {"kv-memory", "Memory", "BYTES",
        "Size of the key/value cache, with K, M or G; default 0: four sequences of max-context, at "
-       "most half of the free memory",
+       "most half of the free memory; on cuda max-sequences of them, at most what is free",
        AssignBytes(&engine.kv_bytes, 0, int64_t{1} << 50)},
       {"prefix-cache", "Memory", "on|off",
        "Keep the pages of prompts and answers for requests that begin the same way; default on",
@@ -123,12 +137,14 @@ std::vector<Flag> ModelFlags(ModelOptions& options) {
        absl::StrCat("Prompt tokens of such a step, fewer deep in a long prompt, [1, ",
                     limits::kMaxStepTokens, "]; default 32"),
        AssignInt(&engine.chunk_tokens, 1, limits::kMaxStepTokens)},
-      {"backend", "Machine", "NAME",
-       "What computes: cpu, or reference (slow, double precision); default cpu",
-       AssignChoice({"cpu", "reference"},
-                    [&options](size_t i) { options.backend.name = i == 0 ? "cpu" : "reference"; })},
+      {"device", "Machine", "DEVICE",
+       "What computes: cpu, cuda or cuda:N (the Nth NVIDIA GPU, from 0), or reference (slow, "
+       "double "
+       "precision); default cpu",
+       AssignDevice(&options.backend.name)},
       {"threads", "Machine", "COUNT",
-       "Threads that compute, [0, 1024]; default 0: one per core this process may use",
+       "Threads that compute on --device cpu, [0, 1024]; default 0: one per core this process may "
+       "use",
        AssignInt(&options.backend.num_threads, 0, 1024)},
   };
   for (Flag& flag : MemoryFlags(options)) flags.push_back(std::move(flag));
@@ -265,18 +281,23 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
       ->type_name("FILE")
       ->group("Other")
       ->envname(EnvironmentName("config"));
+  app.add_flag(
+         "--check-health", line.check_health,
+         "Ask the server that runs here with the same flags whether it serves, and leave with "
+         "exit code 0 or 1; needs no --model")
+      ->group("Other");
   app.set_help_flag("--help,-h", "Print this help")->group("Other");
   app.set_version_flag("--version", LSSAR_VERSION, "Print the version")->group("Other");
   app.footer(std::string(kExamples));
 
-  std::vector<std::string> known_names = {"config", "help", "version"};
+  std::vector<std::string> known_names = {"check-health", "config", "help", "version"};
   for (const Flag& flag : flags) known_names.push_back(flag.name);
   if (auto stop = RunParser(app, std::move(known_names), argc, argv)) return *std::move(stop);
   if (!config_path.empty()) {
     const absl::Status status = ApplyConfigFile(config_path, app, flags);
     if (!status.ok()) return Usage(absl::StrCat("--config ", status.message()));
   }
-  if (line.options.model.directory.empty()) {
+  if (line.options.model.directory.empty() && !line.check_health) {
     return Usage("--model DIR is missing; for a first try: --model models/zoo/lssar-6m");
   }
   if (const absl::Status status = CheckTls(line.options.tls); !status.ok()) {

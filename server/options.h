@@ -62,9 +62,11 @@ struct ServerOptions {
 // A value out of range becomes CLI::ValidationError, so a CLI11 program needs nothing else.
 void AddModelFlags(CLI::App& app, ModelOptions& options);
 
-// What a command line asked for: to serve, or to print `text` and leave with `exit_code`.
+// What a command line asked for: to serve, to ask the server that does, or to print `text` and
+// leave with `exit_code`.
 struct CommandLine {
   ServerOptions options;
+  bool check_health = false;     // health_probe.h
   std::optional<int> exit_code;  // 0: --help, --version (text is for stdout); 2: usage (for stderr)
   std::string text;
 };

@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "server/health_probe.h"
 #include "server/log.h"
 
 namespace lssar {
@@ -94,7 +95,11 @@ int RunServer(int argc, const char* const* argv, const LocalServer::LoadModel& l
     std::fputs(line.text.c_str(), *line.exit_code == 0 ? stdout : stderr);
     return *line.exit_code;
   }
-  return RunServer(line.options, load);
+  if (!line.check_health) return RunServer(line.options, load);
+  const absl::Status status = ProbeHealth(line.options);
+  if (!status.ok()) return Fail(status);
+  std::puts("ok");
+  return kExitOk;
 }
 
 }  // namespace lssar

@@ -16,7 +16,8 @@ inline constexpr int kExitEngineFailure = 3;  // the engine died or hung: worth 
 // exists. Where the engine dies or hangs, the process ends here instead.
 int RunServer(const ServerOptions& options, const LocalServer::LoadModel& load);
 
-// Parses the command line, then does the same: all of a main.
+// Parses the command line, then does the same, or asks a running server (--check-health): all of a
+// main.
 int RunServer(int argc, const char* const* argv, const LocalServer::LoadModel& load);
 
 }  // namespace lssar

@@ -1,26 +1,77 @@
 #include "server/served_model.h"
 
+#include <string>
 #include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "models/page_pool.h"
 
 namespace lssar {
+namespace {
+
+absl::StatusOr<std::unique_ptr<Backend>> OpenDevice(const BackendOptions& options) {
+  if (options.num_threads != 0 && options.name != "cpu") {
+    return absl::InvalidArgumentError(absl::StrCat("--threads ", options.num_threads,
+                                                   ": only --device cpu computes on threads; ",
+                                                   "leave it out with --device ", options.name));
+  }
+  auto backend = MakeBackend(options);
+  if (backend.ok()) return backend;
+  return absl::Status(backend.status().code(),
+                      absl::StrCat("--device ", options.name, ": ", backend.status().message()));
+}
+
+// Errors  UNIMPLEMENTED: the backend keeps no such pages; names those that it keeps
+absl::Status CheckPages(const ModelConfig& config, const ModelOptions& options,
+                        const Backend& backend) {
+  const auto fit = [&](DType kv_type) {
+    KvLayout layout = LayoutOf(config, kv_type, options.engine.page_tokens);
+    return backend.FitLayout(layout);
+  };
+  const DType wanted = options.engine.kv_type;
+  const absl::Status status = fit(wanted);
+  if (status.ok()) return status;
+  std::vector<std::string> kept;
+  for (const DType other : {DType::kF16, DType::kF32, DType::kI8}) {
+    if (fit(other).ok()) kept.emplace_back(NameOf(other));
+  }
+  if (kept.empty()) {
+    return absl::Status(status.code(), absl::StrCat("--device ", std::string(backend.Name()), ": ",
+                                                    status.message()));
+  }
+  return absl::Status(
+      status.code(),
+      absl::StrCat("--kv-type ", std::string(NameOf(wanted)), ": --device ",
+                   std::string(backend.Name()), " keeps ", absl::StrJoin(kept, " and "), " pages"));
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Load(const ModelOptions& options) {
-  auto backend = MakeBackend(options.backend);
+  auto backend = OpenDevice(options.backend);
   if (!backend.ok()) return backend.status();
+  return LoadOn(*std::move(backend), options);
+}
 
+absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::LoadOn(std::unique_ptr<Backend> backend,
+                                                                 const ModelOptions& options) {
   const LoadOptions load = {.weights = options.weights,
                             .max_batch_rows = options.engine.step_tokens};
-  auto loaded = LoadCheckpoint(options.directory, backend->get(), load);
+  auto loaded = LoadCheckpoint(options.directory, backend.get(), load);
   if (!loaded.ok()) return loaded.status();
   auto checkpoint = std::make_unique<Checkpoint>(*std::move(loaded));
+  const absl::Status fits = CheckPages(checkpoint->config, options, *backend);
+  if (!fits.ok()) return fits;
 
-  const auto self_check = SelfCheck(options.directory, *checkpoint, backend->get(),
+  const auto self_check = SelfCheck(options.directory, *checkpoint, backend.get(),
                                     options.engine.kv_type, options.engine.page_tokens);
   if (!self_check.ok()) return self_check.status();
 
-  auto engine = Engine::Create(checkpoint.get(), backend->get(), options.engine);
+  auto engine = Engine::Create(checkpoint.get(), backend.get(), options.engine);
   if (!engine.ok()) return engine.status();
-  return std::make_unique<ServedModel>(*std::move(backend), std::move(checkpoint), *self_check,
+  return std::make_unique<ServedModel>(std::move(backend), std::move(checkpoint), *self_check,
                                        *std::move(engine));
 }
 

@@ -16,8 +16,11 @@ class ServedModel {
  public:
   // Makes the backend, loads the checkpoint, compares it with its golden rows and starts the
   // engine, in this order: what fails its self-check is never served. Errors  those of MakeBackend,
-  // LoadCheckpoint, SelfCheck and Engine::Create
+  // LoadCheckpoint, SelfCheck and Engine::Create, in the names of the flags where one is to blame
   static absl::StatusOr<std::unique_ptr<ServedModel>> Load(const ModelOptions& options);
+  // The same on a backend that is there.
+  static absl::StatusOr<std::unique_ptr<ServedModel>> LoadOn(std::unique_ptr<Backend> backend,
+                                                             const ModelOptions& options);
 
   // Parts made elsewhere: `engine` runs on `checkpoint`, which runs on `backend` (null: on none).
   ServedModel(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> checkpoint,

@@ -52,7 +52,11 @@ void DescribeEngine(const ServedModel& model, v1::GetInfoReply& reply) {
   reply.set_num_free_pages(stats.num_free_pages + stats.num_cached_pages);
   reply.set_num_running(stats.num_running);
   reply.set_num_queued(stats.num_queued);
-  if (model.GetBackend() != nullptr) reply.set_backend(model.GetBackend()->Describe());
+  if (const Backend* backend = model.GetBackend(); backend != nullptr) {
+    reply.set_backend(backend->Describe());
+    reply.set_device(std::string(backend->Name()));
+    reply.set_bits_depend_on_batch(!backend->IsBatchInvariant());
+  }
   v1::Limits& limits = *reply.mutable_limits();
   limits.set_max_sequences(options.max_sequences);
   limits.set_max_queued_requests(options.max_queued_requests);

@@ -38,6 +38,8 @@ Json ToJson(const v1::GetInfoReply& reply) {
                {"num_free_pages", reply.num_free_pages()},
                {"num_running", reply.num_running()},
                {"num_queued", reply.num_queued()},
+               {"device", reply.device()},
+               {"bits_depend_on_batch", reply.bits_depend_on_batch()},
                {"backend", reply.backend()},
                {"version", reply.version()},
                {"has_chat_template", reply.has_chat_template()}};
@@ -96,6 +98,9 @@ void PrintFacts(const v1::GetInfoReply& reply) {
                               ? absl::StrFormat("passed, worst error %.2g of a row's largest logit",
                                                 reply.self_check_error())
                               : "none: the checkpoint ships no golden rows");
+  PrintLine("device", absl::StrCat(reply.device(), reply.bits_depend_on_batch()
+                                                       ? "; last bits may depend on the batch"
+                                                       : "; the same bits in any batch"));
   PrintLine("server", absl::StrFormat("lssar %s, %s", reply.version(), reply.backend()));
 }
 

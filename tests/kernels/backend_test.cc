@@ -35,7 +35,7 @@ TEST(BackendTest, RefusesWhatIsNotThere) {
 TEST(BackendTest, CudaWhereItIs) {
   const auto backend = MakeBackend({.name = "cuda"});
   if (backend.ok()) {
-    EXPECT_EQ((*backend)->Name(), "cuda");
+    EXPECT_EQ((*backend)->Name(), "cuda:0");
     ExpectRefused({.name = "cuda:1000"}, "device 1000 does not exist");
   } else {
     EXPECT_EQ(backend.status().code(), absl::StatusCode::kFailedPrecondition) << backend.status();

@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <optional>
+#include <utility>
 
 #include "runtime/available_memory.h"
 #include "tests/support/fake_checkpoint.h"
@@ -66,6 +69,45 @@ TEST(KvCache, CountsTheScalesOfInt8) {
   EXPECT_EQ(layout.PoolBytes(), size_t{10 * kPageBytes / 2});
   // The last scale of the last block is the pool's last float.
   EXPECT_EQ(layout.BlockIndex(1, 9, 2) + layout.ScaleIndex(15) + sizeof(float), layout.PoolBytes());
+}
+
+// One with memory of its own.
+class DeviceBackend : public MemoryBackend {
+ public:
+  explicit DeviceBackend(absl::StatusOr<std::optional<int64_t>> free_bytes)
+      : free_bytes_(std::move(free_bytes)) {}
+  absl::StatusOr<std::optional<int64_t>> FreeBytes() const override { return free_bytes_; }
+
+ private:
+  const absl::StatusOr<std::optional<int64_t>> free_bytes_;
+};
+
+// A page of SmallConfig: 2 pools x 2 layers x 3 heads x 64 tokens x 8 dims x 2 bytes.
+constexpr int64_t kDevicePageBytes = 2 * 2 * 3 * 64 * 8 * 2;
+
+TEST(KvCache, TakesWhatADeviceHasFreeLessAReserve) {
+  const EngineOptions options{.max_context = 640, .max_sequences = 3, .page_tokens = 64};
+  DeviceBackend ample(int64_t{1} << 30);
+  EXPECT_EQ((*KvCache::Create(SmallConfig(), options, &ample))->Layout().num_pages, 3 * 10);
+  DeviceBackend tight(20 * kDevicePageBytes);  // a sixteenth of it is the reserve
+  EXPECT_EQ((*KvCache::Create(SmallConfig(), options, &tight))->Layout().num_pages, 18);
+}
+
+TEST(KvCache, RefusesADeviceThatHoldsNoWholeContextWithTheArithmetic) {
+  EngineOptions options{.max_context = 640, .page_tokens = 64};
+  DeviceBackend small(8 * kDevicePageBytes);
+  const absl::Status status = KvCache::Create(SmallConfig(), options, &small).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(
+      std::string(status.message()),
+      testing::AllOf(HasSubstr("the device's free memory of 98304 bytes less a reserve of 6144"),
+                     HasSubstr("holds 7 pages of 64 tokens"), HasSubstr("needs 10 pages")));
+  options.kv_bytes = 10 * kDevicePageBytes;
+  EXPECT_THAT(std::string(KvCache::Create(SmallConfig(), options, &small).status().message()),
+              HasSubstr("kv_bytes = 122880 is more than the device has free: 98304 bytes"));
+  DeviceBackend lost(absl::InternalError("CUDA error 700"));
+  EXPECT_THAT(std::string(KvCache::Create(SmallConfig(), options, &lost).status().message()),
+              HasSubstr("CUDA error 700"));
 }
 
 // A tree of files as the kernel shows them.

@@ -84,7 +84,7 @@ TEST(OptionsTest, EveryFlagReachesItsOption) {
                                   "--prefix-cache=off",
                                   "--kv-memory=512M",
                                   "--weights=bf16",
-                                  "--backend=reference",
+                                  "--device=cuda:3",
                                   "--threads=2",
                                   "--drain-timeout=1m30s",
                                   "--step-timeout=90",
@@ -96,7 +96,7 @@ TEST(OptionsTest, EveryFlagReachesItsOption) {
   EXPECT_EQ(line.options.step_timeout, absl::Seconds(90));
   EXPECT_EQ(line.options.log_level, "debug");
   EXPECT_EQ(line.options.model.weights, DType::kBF16);
-  EXPECT_EQ(line.options.model.backend.name, "reference");
+  EXPECT_EQ(line.options.model.backend.name, "cuda:3");
   EXPECT_EQ(line.options.model.backend.num_threads, 2);
   const EngineOptions& engine = line.options.model.engine;
   EXPECT_EQ(engine.max_context, 4096);
@@ -202,7 +202,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{{"--model", "D", "--kv-memory", "-1"}, {"--kv-memory", "\"-1\""}},
         BadLine{{"--model", "D", "--kv-memory", "99999999999G"}, {"--kv-memory"}},
         BadLine{{"--model", "D", "--weights", "int4"}, {"one of auto, fp32, fp16, bf16, int8"}},
-        BadLine{{"--model", "D", "--backend", "gpu"}, {"one of cpu, reference"}},
+        BadLine{{"--model", "D", "--device", "gpu"},
+                {"--device", "\"gpu\"", "cpu, cuda, cuda:N such as cuda:0, or reference"}},
+        BadLine{{"--model", "D", "--device", "cuda:"}, {"\"cuda:\"", "cuda:N"}},
+        BadLine{{"--model", "D", "--device", "cuda:-1"}, {"\"cuda:-1\"", "cuda:N"}},
+        BadLine{{"--model", "D", "--device", "cuda:one"}, {"\"cuda:one\"", "cuda:N"}},
         BadLine{{"--model", "D", "--threads", "-1"}, {"--threads", "in [0, 1024]"}},
         BadLine{{"--model", "D", "--drain-timeout", "2h"}, {"--drain-timeout", "[0, 1h]"}},
         BadLine{{"--model", "D", "--drain-timeout", "nan"}, {"--drain-timeout", "[0, 1h]"}},

@@ -127,7 +127,9 @@ class DeviceDriver final : public CudaDriver {
 std::unique_ptr<CudaDriver> MakeDeviceDriver() { return std::make_unique<DeviceDriver>(); }
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeDeviceBackend(int device_idx) {
-  return MakeCudaBackend({.name = "cuda", .driver = MakeDeviceDriver(), .kernels = DeviceKernels()},
+  return MakeCudaBackend({.name = "cuda:" + std::to_string(device_idx),
+                          .driver = MakeDeviceDriver(),
+                          .kernels = DeviceKernels()},
                          device_idx);
 }
 

@@ -1,0 +1,114 @@
+#include "server/health_probe.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_certificate_verifier.h>
+#include <grpcpp/security/tls_credentials_options.h>
+#include <httplib.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace lssar {
+namespace {
+
+constexpr std::chrono::seconds kTimeout{3};
+
+struct Address {
+  std::string host;
+  int port = 0;
+
+  std::string Text() const { return absl::StrCat(host, ":", port); }
+};
+
+// Where this machine reaches a server that was told to listen on `listen`.
+absl::StatusOr<Address> LocalAddress(const char* flag, const std::string& listen) {
+  const size_t colon = listen.rfind(':');
+  Address address{.host = listen.substr(0, colon)};
+  if (address.host == "0.0.0.0") address.host = "127.0.0.1";
+  if (address.host == "[::]") address.host = "[::1]";
+  if (absl::SimpleAtoi(listen.substr(colon + 1), &address.port) && address.port != 0) {
+    return address;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      flag, " ", listen, ": with port 0 the server alone knows which port it took; name one"));
+}
+
+absl::Status NoAnswer(const Address& address, const std::string& reason) {
+  return absl::UnavailableError(
+      absl::StrCat("no answer from a server at ", address.Text(), ": ", reason));
+}
+
+absl::Status ProbeHttp(const Address& address) {
+  const std::string url = absl::StrCat("http://", address.Text());
+  httplib::Client client(url);
+  client.set_connection_timeout(kTimeout);
+  client.set_read_timeout(kTimeout);
+  const httplib::Result reply = client.Get("/readyz");
+  if (!reply) return NoAnswer(address, httplib::to_string(reply.error()));
+  if (reply->status == 200) return absl::OkStatus();
+  return absl::UnavailableError(absl::StripTrailingAsciiWhitespace(reply->body));
+}
+
+std::shared_ptr<grpc::ChannelCredentials> CredentialsFor(const TlsFiles& tls) {
+  if (!tls.HasTls()) return grpc::InsecureChannelCredentials();
+  grpc::experimental::TlsChannelCredentialsOptions options;
+  options.set_verify_server_certs(false);
+  options.set_check_call_host(false);
+  options.set_certificate_verifier(std::make_shared<grpc::experimental::NoOpCertificateVerifier>());
+  if (!tls.client_ca.empty()) {
+    options.set_certificate_provider(
+        std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
+            tls.key, tls.certificate, /*refresh_interval_sec=*/60));
+    options.watch_identity_key_cert_pairs();
+  }
+  return grpc::experimental::TlsCredentials(options);
+}
+
+// Without generated code for one message: an empty request asks for the whole server, and a reply
+// of field 1 = 1 says SERVING.
+absl::Status ProbeGrpc(const Address& address, const TlsFiles& tls) {
+  grpc::GenericStub stub(grpc::CreateChannel(address.Text(), CredentialsFor(tls)));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kTimeout);
+  context.set_wait_for_ready(false);
+  grpc::CompletionQueue queue;
+  const auto call =
+      stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::ByteBuffer(), &queue);
+  call->StartCall();
+  grpc::ByteBuffer reply;
+  grpc::Status status;
+  call->Finish(&reply, &status, nullptr);
+  void* tag = nullptr;
+  bool is_ok = false;
+  queue.Next(&tag, &is_ok);
+  if (!status.ok()) return NoAnswer(address, status.error_message());
+  std::string bytes;
+  std::vector<grpc::Slice> slices;
+  if (reply.Dump(&slices).ok()) {
+    for (const grpc::Slice& slice : slices) bytes.append(slice.begin(), slice.end());
+  }
+  if (bytes == "\x08\x01") return absl::OkStatus();
+  return absl::UnavailableError("the server does not serve: it is loading, draining or failed");
+}
+
+}  // namespace
+
+absl::Status ProbeHealth(const ServerOptions& options) {
+  const bool has_http = !options.http_listen.empty();
+  const absl::StatusOr<Address> address = has_http
+                                              ? LocalAddress("--http-listen", options.http_listen)
+                                              : LocalAddress("--listen", options.listen);
+  if (!address.ok()) return address.status();
+  return has_http ? ProbeHttp(*address) : ProbeGrpc(*address, options.tls);
+}
+
+}  // namespace lssar

@@ -1,0 +1,147 @@
+"""The two images differ where CUDA needs it and nowhere else; what they copy and ask for exists.
+
+Run by ctest from the repository's root.
+"""
+
+import fnmatch
+import glob
+import json
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+import unittest
+
+import yaml
+
+PLAIN, CUDA = 'deploy/Dockerfile', 'deploy/Dockerfile.cuda'
+INSTRUCTIONS = frozenset(
+    'ARG COPY ENTRYPOINT ENV EXPOSE FROM HEALTHCHECK LABEL RUN STOPSIGNAL USER WORKDIR'.split())
+
+
+def read(path):
+    with open(path, encoding='utf-8') as file:
+        return file.read()
+
+
+def instructions(path):
+    """[(instruction, the rest with single spaces)] of a Dockerfile."""
+    text = re.sub(r'^\s*#.*\n', '', read(path), flags=re.M)
+    text = re.sub(r'\\\n', ' ', text)
+    return [tuple(re.sub(r'\s+', ' ', line.strip()).split(' ', 1))
+            for line in text.splitlines() if line.strip()]
+
+
+def stages(path):
+    """{name: its instructions after FROM}; the last stage is ''. FROM's image is instruction 0."""
+    found = {}
+    for instruction, rest in instructions(path):
+        if instruction == 'FROM':
+            image, _, name = rest.partition(' AS ')
+            found[name] = stage = [('FROM', image)]
+        elif found:
+            stage.append((instruction, rest))
+    return found
+
+
+def build_line(found):
+    return next(line for line in found['build'] if line[1].startswith('cmake'))
+
+
+class ImagesTest(unittest.TestCase):
+
+    def test_every_line_is_an_instruction(self):
+        for path in PLAIN, CUDA:
+            for line in instructions(path):
+                self.assertIn(line[0], INSTRUCTIONS, path)
+                self.assertEqual(len(line), 2, path)
+
+    def test_the_images_differ_by_cuda_alone(self):
+        plain, cuda = stages(PLAIN), stages(CUDA)
+        self.assertEqual(list(cuda), ['toolkit', *plain])
+        for name, lines in plain.items():
+            changed = [line for line in cuda[name] if line not in lines]
+            expected = [tuple(line) for line in {
+                'build': [('COPY', '--from=toolkit /toolkit /usr/local/cuda'),
+                          build_line(cuda), self.libraries_line(cuda)],
+                'model': [],
+                '': [('COPY', '--from=build /libraries/ /usr/local/lib/'), ('RUN', 'ldconfig'),
+                     ('ENV', 'NVIDIA_VISIBLE_DEVICES=all '
+                             'NVIDIA_DRIVER_CAPABILITIES=compute,utility'),
+                     ('ENV', 'LSSAR_DEVICE=cuda')],
+            }[name]]
+            self.assertEqual(changed, expected, name)
+            self.assertEqual([line for line in cuda[name] if line not in changed],
+                             [line for line in lines if line in cuda[name]], name)
+        self.assertEqual(build_line(cuda)[1].replace(' -DLSSAR_WITH_CUDA=ON', ''),
+                         build_line(plain)[1])
+
+    def libraries_line(self, found):
+        return next(line for line in found['build'] if 'mkdir /libraries' in line[1])
+
+    def test_what_is_copied_exists(self):
+        ignored = [line for line in read('.dockerignore').splitlines() if line]
+        for path in PLAIN, CUDA:
+            earlier = set()
+            for name, lines in stages(path).items():
+                for source in (re.sub(r' [^ ]+$', '', rest) for instruction, rest in lines
+                               if instruction == 'COPY'):
+                    if source.startswith('--from='):
+                        self.assertIn(source[len('--from='):].split(' ')[0], earlier, path)
+                    else:
+                        self.assertTrue(os.path.exists(source), source)
+                        self.assertFalse(any(fnmatch.fnmatch(source, p) for p in ignored), source)
+                earlier.add(name)
+
+    def test_the_health_check_reads_what_the_server_reads(self):
+        for path in PLAIN, CUDA:
+            final = dict(stages(path)[''])
+            command = json.loads(re.search(r'CMD (\[.*\])', final['HEALTHCHECK']).group(1))
+            self.assertEqual(command, [*json.loads(final['ENTRYPOINT']), '--check-health'], path)
+
+
+class CudaBuildTest(unittest.TestCase):
+    """Where nvcc is."""
+
+    def test_the_cuda_build_is_configured_as_the_image_does(self):
+        configure = shlex.split(build_line(stages(CUDA))[1].split(' && ')[0])
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run([*configure, '-B', folder], capture_output=True, text=True,
+                                  timeout=300, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn('cuda backend: ON', done.stdout)
+            targets = subprocess.run(['ninja', '-C', folder, '-t', 'query', 'lssar-server', 'lssar'],
+                                     capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual(targets.returncode, 0, targets.stderr)
+
+
+class ManifestsTest(unittest.TestCase):
+
+    def test_all_parse(self):
+        for path in glob.glob('deploy/**/*.y*ml', recursive=True):
+            self.assertTrue(all(yaml.safe_load_all(read(path))), path)
+
+    def test_the_gpu_service_is_the_plain_one_on_a_gpu(self):
+        services = yaml.safe_load(read('deploy/compose.yaml'))['services']
+        gpu, plain = services['lssar-gpu'], services['lssar']
+        self.assertNotIn('profiles', plain)
+        self.assertEqual(gpu['profiles'], ['gpu'])
+        self.assertEqual((gpu['build']['dockerfile'], plain['build']['dockerfile']), (CUDA, PLAIN))
+        device, = gpu['deploy']['resources']['reservations']['devices']
+        self.assertEqual(device, {'driver': 'nvidia', 'count': 1, 'capabilities': ['gpu']})
+        own = {'build', 'deploy', 'image', 'profiles'}
+        self.assertEqual({key: value for key, value in gpu.items() if key not in own},
+                         {key: value for key, value in plain.items() if key not in own})
+
+    def test_the_kubernetes_patch_fits_the_deployment(self):
+        deployment = next(yaml.safe_load_all(read('deploy/kubernetes/lssar.yaml')))
+        patch = yaml.safe_load(read('deploy/kubernetes/cuda.yaml'))
+        container, = patch['spec']['template']['spec']['containers']
+        patched, = deployment['spec']['template']['spec']['containers']
+        self.assertEqual(container['name'], patched['name'])
+        self.assertEqual(container['resources']['limits']['nvidia.com/gpu'], 1)
+
+
+if __name__ == '__main__':
+    unittest.main()
