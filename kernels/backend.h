@@ -81,7 +81,7 @@ class Backend {
   virtual bool IsBatchInvariant() const { return true; }
 
   // Bytes that Allocate can still give, of a device with memory of its own; nullopt: the host's.
-  virtual absl::StatusOr<std::optional<int64_t>> FreeBytes() const { return std::nullopt; }
+  virtual absl::StatusOr<std::optional<int64_t>> FreeBytes() { return std::nullopt; }
   // RESOURCE_EXHAUSTED when the machine has not that much memory.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t num_bytes) = 0;
   // Copies and repacks; `view` may go afterwards. Weights are stored as `stored`, rounded to

@@ -1,5 +1,6 @@
 #include "runtime/engine.h"
 
+#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <mutex>
@@ -18,9 +19,10 @@ namespace {
 
 class EngineThread final : public Engine {
  public:
-  EngineThread(Checkpoint* checkpoint, std::unique_ptr<KvCache> kv_cache,
+  EngineThread(Checkpoint* checkpoint, Backend* backend, std::unique_ptr<KvCache> kv_cache,
                const EngineOptions& options)
       : checkpoint_(checkpoint),
+        backend_(backend),
         options_(options),
         queue_(
             std::make_shared<RequestQueue>(options.max_queued_requests, MaxQueuedTokens(options))),
@@ -56,7 +58,11 @@ class EngineThread final : public Engine {
     return num_cut_ == 0;
   }
 
-  EngineStats Stats() const override { return loop_.Stats(); }
+  EngineStats Stats() const override {
+    EngineStats stats = loop_.Stats();
+    stats.is_device_lost = is_device_lost_;
+    return stats;
+  }
   const EngineOptions& Options() const override { return options_; }
   const Checkpoint& Model() const override { return *checkpoint_; }
 
@@ -65,6 +71,12 @@ class EngineThread final : public Engine {
     absl::Status end = absl::UnavailableError("the engine was stopped");
     while (WaitForWork()) {
       const absl::Status status = loop_.Step();
+      if (!status.ok() && backend_->IsLost()) {
+        end = absl::InternalError(absl::StrCat("the device is lost: ", status.message()));
+        is_device_lost_ = true;
+        queue_->Close(absl::UnavailableError(end.message()));
+        break;
+      }
       if (loop_.NumFailedSteps() == limits::kMaxFailedSteps) {
         end = absl::UnavailableError(
             absl::StrCat("the engine stopped: ", limits::kMaxFailedSteps,
@@ -85,9 +97,11 @@ class EngineThread final : public Engine {
   }
 
   Checkpoint* const checkpoint_;
+  Backend* const backend_;
   const EngineOptions options_;
   const std::shared_ptr<RequestQueue> queue_;  // shared with the handles
   StepLoop loop_;
+  std::atomic<bool> is_device_lost_ = false;
   int num_cut_ = 0;  // written by the thread, read after its end
   std::mutex join_mutex_;
   std::thread thread_;  // last: it uses all of the others
@@ -152,7 +166,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Checkpoint* checkpoint, B
   absl::StatusOr<std::unique_ptr<KvCache>> kv_cache =
       KvCache::Create(checkpoint->config, options, backend);
   if (!kv_cache.ok()) return kv_cache.status();
-  return std::make_unique<EngineThread>(checkpoint, *std::move(kv_cache), options);
+  return std::make_unique<EngineThread>(checkpoint, backend, *std::move(kv_cache), options);
 }
 
 }  // namespace lssar

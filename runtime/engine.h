@@ -58,9 +58,10 @@ struct StageTimes {
 
 // A point-in-time view for GetInfo, GetStats, metrics, the watchdog and tests.
 struct EngineStats {
-  bool is_serving = true;  // false: draining, stopped, or the backend failed for good
-  int num_running = 0;     // requests
-  int num_queued = 0;      // requests
+  bool is_serving = true;       // false: draining, stopped, or the backend failed for good
+  bool is_device_lost = false;  // it refuses every further call of this process
+  int num_running = 0;          // requests
+  int num_queued = 0;           // requests
   int64_t num_queued_tokens = 0;
   int num_pages = 0;
   int num_free_pages = 0;    // held by no one and not cached

@@ -45,7 +45,7 @@ PoolSize ChooseDevicePool(const EngineOptions& options, int64_t sequence_bytes,
 }
 
 absl::StatusOr<PoolSize> ChoosePoolSize(const EngineOptions& options, int64_t sequence_bytes,
-                                        const Backend& backend) {
+                                        Backend& backend) {
   const absl::StatusOr<std::optional<int64_t>> free_bytes = backend.FreeBytes();
   if (!free_bytes.ok()) return free_bytes.status();
   if (options.kv_bytes == 0) {

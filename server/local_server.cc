@@ -182,7 +182,7 @@ void LocalServer::State::LogServing() const {
                       {"max_context", engine.max_context},
                       {"self_check_rows", model->GetSelfCheck().num_rows},
                       {"self_check_error", model->GetSelfCheck().worst_error}};
-  if (const Backend* backend = model->GetBackend(); backend != nullptr) {
+  if (Backend* const backend = model->GetBackend(); backend != nullptr) {
     fields["device"] = backend->Name();
     fields["backend"] = backend->Describe();
     const auto free_bytes = backend->FreeBytes();
@@ -219,11 +219,13 @@ void LocalServer::State::Fail(const EngineFailure& failure) {
   if (failure.stuck_for) {
     const auto step_ms = std::chrono::duration_cast<std::chrono::milliseconds>(*failure.stuck_for);
     log.Error("engine stuck", {{"step_ms", step_ms.count()}});
+  } else if (failure.is_device_lost) {
+    log.Error("device lost", LogFields::object());
   } else {
     log.Error("engine failed", LogFields::object());
   }
   gate.CutAll(failure.status);
-  if (on_failure) on_failure();
+  if (on_failure) on_failure(failure);
 }
 
 LocalServer::LocalServer(std::unique_ptr<State> state) : state_(std::move(state)) {}

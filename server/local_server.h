@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/options.h"
+#include "server/watchdog.h"
 
 namespace lssar {
 
@@ -25,7 +26,7 @@ class LocalServer {
       std::function<absl::StatusOr<std::unique_ptr<ServedModel>>(const ModelOptions&)>;
   // Told once when the engine has died or hangs: everything has been said to clients and probes by
   // then, and nothing here works any more. On a thread of its own, which may end the process.
-  using OnEngineFailure = std::function<void()>;
+  using OnEngineFailure = std::function<void(const EngineFailure&)>;
 
   // Open, then Load: returns when requests are served. For in-process use empty `listen` and
   // `http_listen`, and set log_level to "off".

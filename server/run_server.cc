@@ -58,9 +58,9 @@ void WaitForSignals(std::promise<void> drain) {
 }
 
 // The engine's thread may never come back, so nothing here is waited for or destroyed.
-void EndAfterEngineFailure() {
+void EndAfterEngineFailure(const EngineFailure& failure) {
   std::this_thread::sleep_for(kLastWords);
-  std::_Exit(kExitEngineFailure);
+  std::_Exit(failure.is_device_lost ? kExitDeviceLost : kExitEngineFailure);
 }
 
 int Fail(const absl::Status& status) {

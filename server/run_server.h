@@ -11,6 +11,7 @@ namespace lssar {
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailure = 1;        // it could not start, or a drain had to cut calls
 inline constexpr int kExitEngineFailure = 3;  // the engine died or hung: worth a restart
+inline constexpr int kExitDeviceLost = 4;     // the same, and the device may need a look
 
 // Serves until SIGTERM or SIGINT; returns the exit code. Call once, from main, before any thread
 // exists. Where the engine dies or hangs, the process ends here instead.

@@ -30,7 +30,7 @@ class ServedModel {
   const Checkpoint& GetCheckpoint() const { return *checkpoint_; }
   const SelfCheckReport& GetSelfCheck() const { return self_check_; }
   // Null: none was given.
-  const Backend* GetBackend() const { return backend_.get(); }
+  Backend* GetBackend() const { return backend_.get(); }
   int MaxContext() const { return engine_->Options().max_context; }
 
  private:

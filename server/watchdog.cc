@@ -19,6 +19,12 @@ absl::Duration IntervalOf(absl::Duration step_timeout) {
 std::optional<EngineFailure> StepWatch::Look(const EngineStats& stats, Clock::time_point now) {
   const Clock::duration gap = std::min(now - last_look_at_, max_gap_);
   last_look_at_ = now;
+  if (stats.is_device_lost) {
+    return EngineFailure{
+        .status = absl::UnavailableError("the device is lost: it takes no calls of "
+                                         "this process any more"),
+        .is_device_lost = true};
+  }
   if (!stats.is_serving) {
     return EngineFailure{.status = absl::UnavailableError("the engine failed and serves no more")};
   }

@@ -17,6 +17,7 @@ namespace lssar {
 struct EngineFailure {
   absl::Status status;                            // UNAVAILABLE: for clients and probes
   std::optional<Clock::duration> stuck_for = {};  // how long its step has run; nullopt: it died
+  bool is_device_lost = false;                    // of what it died
 };
 
 // What the engine's statistics say, looked at again and again.

@@ -46,10 +46,11 @@ class CudaBackend final : public Backend {
   }
   absl::Status FitLayout(KvLayout& layout) const override;
 
-  absl::StatusOr<std::optional<int64_t>> FreeBytes() const override {
+  absl::StatusOr<std::optional<int64_t>> FreeBytes() override {
     size_t num_bytes = 0;
-    const int code = driver_->FreeMemory(num_bytes);
-    if (code != kCudaSuccess) return CudaStatus(*driver_, code, "asking for the free memory");
+    CudaDriver& driver = context_.Driver();
+    const int code = driver.FreeMemory(num_bytes);
+    if (code != kCudaSuccess) return CudaStatus(driver, code, "asking for the free memory");
     return static_cast<int64_t>(num_bytes);
   }
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t num_bytes) override {

@@ -260,6 +260,30 @@ TEST_F(EngineTest, ABackendThatFailsForGoodStopsTheEngine) {
   EXPECT_FALSE(engine->Stats().is_serving);
 }
 
+TEST_F(EngineTest, ALostDeviceEndsEverythingAtOnce) {
+  fake_.backend.is_lost = true;
+  fake_.model->on_forward = [](const ForwardBatch&) { return absl::InternalError("no answer"); };
+  const auto engine = Start();
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  for (int i = 0; i < 10; ++i) {
+    sinks.push_back(MakeSink());
+    if (!engine->Submit(Generate(10, 5), sinks.back()).ok()) sinks.pop_back();
+  }
+  ASSERT_FALSE(sinks.empty());
+  for (const auto& sink : sinks) {
+    EXPECT_EQ(sink->Wait().code(), absl::StatusCode::kInternal);
+    EXPECT_NE(std::string(sink->Wait().message()).find("no answer"), std::string::npos);
+  }
+  absl::Status refused;
+  while ((refused = engine->Submit(Generate(10, 5), MakeSink()).status()).ok()) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(engine->Stats().is_device_lost);
+  EXPECT_FALSE(engine->Stats().is_serving);
+  EXPECT_EQ(engine->Stats().num_steps, 1);
+}
+
 TEST_F(EngineTest, SleepsWhenThereIsNothingToDo) {
   const auto engine = Start();
   const auto sink = MakeSink();

@@ -76,7 +76,7 @@ class DeviceBackend : public MemoryBackend {
  public:
   explicit DeviceBackend(absl::StatusOr<std::optional<int64_t>> free_bytes)
       : free_bytes_(std::move(free_bytes)) {}
-  absl::StatusOr<std::optional<int64_t>> FreeBytes() const override { return free_bytes_; }
+  absl::StatusOr<std::optional<int64_t>> FreeBytes() override { return free_bytes_; }
 
  private:
   const absl::StatusOr<std::optional<int64_t>> free_bytes_;

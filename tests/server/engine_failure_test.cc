@@ -127,6 +127,32 @@ TEST(EngineFailureTest, AnEngineThatFailsForGoodTakesTheServerOutOfService) {
   EXPECT_EQ(server.NumEngineFailures(), 1);
 }
 
+TEST(EngineFailureTest, ALostDeviceTakesTheServerOutOfServiceAtOnce) {
+  TestServer server({.max_context = 2048, .max_sequences = 1});
+  HealthWatch watch(server);
+  grpc::ClientContext context;
+  server.Hold();
+  const auto running = server.Stub().Generate(&context, HelloRequest(100));
+  v1::GenerateReply reply;
+  ASSERT_TRUE(running->Read(&reply));
+  auto queued = std::async(std::launch::async,
+                           [&server] { return Generate(server.Stub(), HelloRequest(5)).status; });
+  ASSERT_TRUE(
+      server.WaitFor([](const v1::GetInfoReply& facts) { return facts.num_queued() == 1; }));
+  server.LoseDevice();
+  server.Release();
+  while (running->Read(&reply)) continue;
+  for (const grpc::Status& status : {running->Finish(), queued.get()}) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INTERNAL);
+    EXPECT_THAT(status.error_message(), HasSubstr("the device failed"));
+  }
+  EXPECT_EQ(watch.Next(), kNotServing);
+  ExpectOutOfService(server, "the device is lost");
+  while (server.NumEngineFailures() == 0) std::this_thread::yield();
+  EXPECT_EQ(server.NumEngineFailures(), 1);
+  EXPECT_TRUE(server.HasLostDevice());
+}
+
 TEST(EngineFailureTest, ADrainIsNoFailure) {
   TestServer server({.max_context = 2048}, WithStepTimeout(absl::Milliseconds(80)));
   EXPECT_EQ(server.Get("/readyz").status, 200);

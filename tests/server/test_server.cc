@@ -35,7 +35,11 @@ std::unique_ptr<LocalServer> OpenOnFreePort(const TestServer::Adjust& adjust,
 
 TestServer::TestServer(Loading, const EngineOptions& options, const Adjust& adjust)
     : options_(options),
-      server_(OpenOnFreePort(adjust, [this] { ++num_engine_failures_; })),
+      server_(OpenOnFreePort(adjust,
+                             [this](const EngineFailure& failure) {
+                               has_lost_device_ = failure.is_device_lost;
+                               ++num_engine_failures_;
+                             })),
       stub_(v1::Inference::NewStub(NewChannel())) {}
 
 TestServer::TestServer(const EngineOptions& options, const Adjust& adjust)
@@ -73,6 +77,7 @@ absl::StatusOr<std::unique_ptr<ServedModel>> TestServer::MakeModel(const ModelOp
   checkpoint->hash = "0123456789abcdef";
   checkpoint->max_batch_rows = options_.step_tokens;
   auto backend = std::make_unique<MemoryBackend>();
+  backend_ = backend.get();
   EngineOptions engine_options = options_;
   engine_options.observer = options.engine.observer;
   auto engine = Engine::Create(checkpoint.get(), backend.get(), engine_options);

@@ -14,6 +14,7 @@
 #include "lssar/v1/inference.grpc.pb.h"
 #include "server/local_server.h"
 #include "server/served_model.h"
+#include "tests/support/fake_checkpoint.h"
 #include "tests/support/fake_model.h"
 
 namespace lssar {
@@ -48,9 +49,16 @@ class TestServer {
   void Release() { is_held_ = false; }
   // The backend fails the next `count` steps.
   void FailSteps(int count) { num_failing_ = count; }
+  // The next step fails, and the device says that it is lost.
+  void LoseDevice() {
+    backend_->is_lost = true;
+    FailSteps(1);
+  }
 
-  // How often the server has told that its engine died or hangs.
+  // How often the server has told that its engine died or hangs, and whether the last time of a
+  // lost device.
   int NumEngineFailures() const { return num_engine_failures_; }
+  bool HasLostDevice() const { return has_lost_device_; }
 
   struct Page {
     int status = 0;
@@ -74,8 +82,10 @@ class TestServer {
   std::atomic<bool> is_held_ = false;
   std::atomic<int> num_failing_ = 0;
   std::atomic<int> num_engine_failures_ = 0;
+  std::atomic<bool> has_lost_device_ = false;
   std::unique_ptr<LocalServer> server_;
   const lssar::Engine* engine_ = nullptr;  // the server's
+  MemoryBackend* backend_ = nullptr;
   std::unique_ptr<v1::Inference::Stub> stub_;
 };
 

@@ -61,7 +61,16 @@ TEST(StepWatchTest, AnEngineThatServesNoMoreIsDead) {
   StepWatch watch(seconds(0), seconds(2));
   const auto failure = watch.Look({.is_serving = false}, kStart);
   ASSERT_TRUE(failure.has_value());
+  EXPECT_FALSE(failure->is_device_lost);
   EXPECT_FALSE(failure->stuck_for.has_value());
+  EXPECT_EQ(failure->status.code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(StepWatchTest, ALostDeviceIsSaidToBeOne) {
+  StepWatch watch(seconds(0), seconds(2));
+  const auto failure = watch.Look({.is_serving = false, .is_device_lost = true}, kStart);
+  ASSERT_TRUE(failure.has_value());
+  EXPECT_TRUE(failure->is_device_lost);
   EXPECT_EQ(failure->status.code(), absl::StatusCode::kUnavailable);
 }
 

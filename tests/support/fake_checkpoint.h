@@ -4,6 +4,7 @@
 #define LSSAR_TESTS_SUPPORT_FAKE_CHECKPOINT_H_
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -72,6 +73,9 @@ class MemoryBackend : public Backend {
   void TopLogprobs(const TopLogprobsArgs&) override { LSSAR_CHECK(false); }
   void CopyPages(const CopyPagesArgs& args) override { CopyHostPages(args); }
   absl::Status Synchronize() override { return absl::OkStatus(); }
+  bool IsLost() override { return is_lost; }
+
+  std::atomic<bool> is_lost = false;
 
  private:
   class HeapBuffer : public Buffer {

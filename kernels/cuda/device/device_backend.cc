@@ -34,6 +34,7 @@ class DeviceDriver final : public CudaDriver {
       if (code == cudaSuccess) code = cudaEventCreate(&mark);
     }
     if (code != cudaSuccess) return Code(code);
+    device_idx_ = device_idx;
     device.name = properties.name;
     device.compute_capability = 10 * properties.major + properties.minor;
     device.num_multiprocessors = properties.multiProcessorCount;
@@ -41,14 +42,19 @@ class DeviceDriver final : public CudaDriver {
     device.shared_bytes_of_block = properties.sharedMemPerBlockOptin;
     return kCudaSuccess;
   }
-  void* Stream() const override { return stream_; }
+  void* Stream() const override {
+    UseDevice();
+    return stream_;
+  }
 
   int Allocate(size_t num_bytes, void*& address) override {
+    UseDevice();
     const cudaError_t code = cudaMalloc(&address, num_bytes);
     if (code != cudaSuccess) cudaGetLastError();  // or the next launch would report it
     return Code(code);
   }
   int FreeMemory(size_t& num_bytes) override {
+    UseDevice();
     size_t total_bytes = 0;
     return Code(cudaMemGetInfo(&num_bytes, &total_bytes));
   }
@@ -118,6 +124,10 @@ class DeviceDriver final : public CudaDriver {
   void Release(void* address) override { cudaFree(address); }
   static int Code(cudaError_t code) { return static_cast<int>(code); }
 
+  // Each thread has a device of its own, the first until told: launches and memory go there.
+  void UseDevice() const { cudaSetDevice(device_idx_); }
+
+  int device_idx_ = 0;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t marks_[2] = {};
 };
