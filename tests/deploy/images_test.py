@@ -111,8 +111,9 @@ class CudaBuildTest(unittest.TestCase):
                                   timeout=300, check=False)
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn('cuda backend: ON', done.stdout)
-            targets = subprocess.run(['ninja', '-C', folder, '-t', 'query', 'lssar-server', 'lssar'],
-                                     capture_output=True, text=True, timeout=60, check=False)
+            query = ['ninja', '-C', folder, '-t', 'query', 'lssar-server', 'lssar']
+            targets = subprocess.run(query, capture_output=True, text=True, timeout=60,
+                                     check=False)
             self.assertEqual(targets.returncode, 0, targets.stderr)
 
 

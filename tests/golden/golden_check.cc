@@ -7,9 +7,9 @@
 #include <CLI/CLI.hpp>
 
 #include "kernels/backend.h"
-#include "kernels/cuda/emulation/emulated_backend.h"
 #include "nlohmann/json.hpp"
 #include "tests/golden/golden_case.h"
+#include "tests/support/test_device.h"
 
 namespace lssar {
 namespace {
@@ -65,14 +65,9 @@ nlohmann::json AsJson(const Outcome& o, const std::string& backend) {
   return row;
 }
 
-absl::StatusOr<std::unique_ptr<Backend>> MakeChosenBackend(const BackendOptions& options) {
-  if (options.name == "cuda-emulated") return MakeEmulatedBackend();
-  return MakeBackend(options);
-}
-
 int Check(const Options& options) {
   const std::optional<DType> kv_type = ParseDType(options.kv);
-  absl::StatusOr<std::unique_ptr<Backend>> backend = MakeChosenBackend(options.backend);
+  absl::StatusOr<std::unique_ptr<Backend>> backend = OpenTestDevice(options.backend);
   absl::StatusOr<std::vector<GoldenCase>> cases = ReadGoldenIndex(options.directory);
   if (!backend.ok() || !cases.ok()) {
     const absl::Status status = backend.ok() ? cases.status() : backend.status();

@@ -20,6 +20,10 @@ class ModelRunner {
 
   // A new sequence of `tokens`; its index.
   int Add(std::vector<int32_t> tokens);
+  // A token that no step has taken yet.
+  void Replace(int sequence, int position, int32_t token) {
+    sequences_[size_t(sequence)].tokens[size_t(position)] = token;
+  }
   // One step: the next `num_rows[s]` tokens of each sequence s (0: it sits this one out).
   void Step(const std::vector<int>& num_rows);
   // Steps until every sequence is through: at most `max_rows` rows of each, drawn at random

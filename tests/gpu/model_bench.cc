@@ -1,0 +1,245 @@
+// Times a whole model through the engine: decode by batch and depth, prefill, and what a step costs
+// the host. Prints one JSON object; peers_model.py times the same work in PyTorch.
+//
+//   model_bench --device cuda --work-folder OUT      # the 124M shape, random weights, made there
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kernels/check.h"
+#include "models/checkpoint.h"
+#include "nlohmann/json.hpp"
+#include "runtime/engine.h"
+#include "tests/bench/random_checkpoint.h"
+#include "tests/support/test_device.h"
+
+namespace lssar {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kSteps = 64;  // that every sequence of a decode figure takes: as peers_model.py
+
+struct Setting {
+  std::string device = "cuda";
+  std::string work_folder = ".";
+  bench::ModelShape shape;
+  std::vector<int> depths = {0, 16384};
+  int batch = 64;
+  int batch_depth = 1024;
+  int prompt = 1024;
+  int num_repeats = 10;
+};
+
+double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
+
+class Stream final : public TokenSink {
+ public:
+  void OnAdmitted(const RequestStats&) override {}
+  void OnPromptLogprobs(PromptDelta) override {}
+  void OnTokens(GenerateDelta delta) override {
+    num_tokens_ += int(delta.tokens.size());
+    last_token_at_ = Clock::now();
+    if (num_tokens_ == int(delta.tokens.size())) first_token_at_ = Clock::now();
+  }
+  void OnScore(ContinuationScore) override {}
+  void OnDone(const absl::Status& status, const RequestStats&) override {
+    LSSAR_CHECK(status.ok());
+    is_done_ = true;
+    is_done_.notify_all();
+  }
+
+  int NumTokens() const { return num_tokens_; }
+  void Wait() const { is_done_.wait(false); }
+  // Once done.
+  Clock::time_point FirstTokenAt() const { return first_token_at_; }
+  double SecondsOfRest() const { return Seconds(last_token_at_ - first_token_at_); }
+
+ private:
+  std::atomic<int> num_tokens_ = 0;
+  std::atomic<bool> is_done_ = false;
+  Clock::time_point first_token_at_, last_token_at_;
+};
+
+// The engine between two moments.
+struct Interval {
+  EngineStats from, to;
+
+  double Share(int64_t StageTimes::*stage) const {
+    return double(to.stages.*stage - from.stages.*stage);
+  }
+  // Microseconds of a step: all of it, and the part in which the device has nothing new to do.
+  double StepUs() const {
+    return (HostNs() + Share(&StageTimes::forward_ns) + Share(&StageTimes::sample_ns)) / 1000 /
+           double(NumSteps());
+  }
+  double HostUs() const { return HostNs() / 1000 / double(NumSteps()); }
+  int64_t NumSteps() const { return to.num_steps - from.num_steps; }
+
+ private:
+  double HostNs() const {
+    return Share(&StageTimes::admit_ns) + Share(&StageTimes::plan_ns) +
+           Share(&StageTimes::publish_ns);
+  }
+};
+
+class Bench {
+ public:
+  Bench(const Setting& setting, Engine* engine) : setting_(setting), engine_(engine) {}
+
+  // One sequence after the other, each from `depth` on.
+  Json DecodeAlone(int depth) {
+    double seconds = 0;
+    int num_tokens = 0;
+    Interval interval;
+    for (int i = 0; i < setting_.num_repeats + 1; ++i) {
+      if (i == 1) interval.from = engine_->Stats();  // the first warms up, and fills the cache
+      const auto stream = Begin(depth, /*salt=*/0, kSteps);
+      stream->Wait();
+      if (i == 0) continue;
+      seconds += stream->SecondsOfRest();
+      num_tokens += stream->NumTokens() - 1;
+    }
+    interval.to = engine_->Stats();
+    return Row("decode", 1, depth, num_tokens / seconds, interval);
+  }
+
+  // `batch` sequences at once, of different prompts: from when all decode until the first ends.
+  Json DecodeTogether() {
+    std::vector<std::shared_ptr<Stream>> streams;
+    for (int s = 0; s < setting_.batch; ++s) {
+      streams.push_back(Begin(setting_.batch_depth, 1 + s, 4 * kSteps));
+    }
+    const auto slowest = [&streams] {
+      return (*std::ranges::min_element(streams, {}, &Stream::NumTokens))->NumTokens();
+    };
+    while (slowest() == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    const Clock::time_point begin = Clock::now();
+    Interval interval{.from = engine_->Stats()};
+    while (engine_->Stats().num_running == setting_.batch) {
+      interval.to = engine_->Stats();
+      end_ = Clock::now();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    const auto num_tokens = interval.to.num_generated_tokens - interval.from.num_generated_tokens;
+    for (const auto& stream : streams) stream->Wait();
+    return Row("decode", setting_.batch, setting_.batch_depth,
+               double(num_tokens) / Seconds(end_ - begin), interval);
+  }
+
+  // Prompts that nobody has seen, one at a time: until the first token; the fastest.
+  Json Prefill() {
+    double best = 1e30;
+    for (int i = 0; i < setting_.num_repeats; ++i) {
+      const Clock::time_point begin = Clock::now();
+      const auto stream = Begin(setting_.prompt, 100000 + i, 1);
+      stream->Wait();
+      best = std::min(best, Seconds(stream->FirstTokenAt() - begin));
+    }
+    return {{"work", "prefill"},
+            {"batch", 1},
+            {"depth", setting_.prompt},
+            {"tokens_per_s", setting_.prompt / best}};
+  }
+
+ private:
+  static Json Row(const char* work, int batch, int depth, double tokens_per_s,
+                  const Interval& interval) {
+    LSSAR_CHECK(interval.NumSteps() > 0);
+    return {{"work", work},
+            {"batch", batch},
+            {"depth", depth},
+            {"tokens_per_s", tokens_per_s},
+            {"step_us", interval.StepUs()},
+            {"host_us", interval.HostUs()},
+            {"host_share", interval.HostUs() / interval.StepUs()}};
+  }
+
+  std::shared_ptr<Stream> Begin(int num_prompt, int salt, int max_tokens) {
+    const auto vocab = uint64_t(engine_->Model().config.vocab_size);
+    Request request;
+    for (int i = 0; i < std::max(1, num_prompt); ++i) {
+      request.prompt.push_back(int32_t((uint64_t(i) * 7919 + uint64_t(salt) * 104729) % vocab));
+    }
+    request.generate = GenerateParams{
+        .sampling = {.temperature = 0}, .max_tokens = max_tokens, .ignore_eos = true};
+    auto stream = std::make_shared<Stream>();
+    const auto handle = engine_->Submit(std::move(request), stream);
+    LSSAR_CHECK(handle.ok());
+    return stream;
+  }
+
+  const Setting setting_;
+  Engine* const engine_;
+  Clock::time_point end_;
+};
+
+EngineOptions OptionsFor(const Setting& setting) {
+  const int deepest = std::max(*std::ranges::max_element(setting.depths), setting.batch_depth);
+  return {.max_context = std::max(deepest, setting.prompt) + 4 * kSteps,
+          .max_sequences = setting.batch,
+          .max_queued_requests = setting.batch,
+          .max_queued_tokens = int64_t{1} << 30,
+          .step_tokens = 2048,
+          // Prompts come in whole, so that those who are through do not wait for long.
+          .max_prefill_chunks = setting.batch,
+          .chunk_tokens = 2048};
+}
+
+absl::Status Run(const Setting& setting) {
+  const std::string directory = setting.work_folder + "/random-model";
+  absl::Status status = bench::WriteRandomCheckpoint(setting.shape, directory);
+  if (!status.ok()) return status;
+  const auto backend = OpenTestDevice({.name = setting.device});
+  if (!backend.ok()) return backend.status();
+  const EngineOptions options = OptionsFor(setting);
+  auto checkpoint =
+      LoadCheckpoint(directory, backend->get(), {.max_batch_rows = options.step_tokens});
+  if (!checkpoint.ok()) return checkpoint.status();
+  const auto engine = Engine::Create(&*checkpoint, backend->get(), options);
+  if (!engine.ok()) return engine.status();
+
+  Bench bench(setting, engine->get());
+  Json rows = Json::array();
+  for (const int depth : setting.depths) rows.push_back(bench.DecodeAlone(depth));
+  rows.push_back(bench.Prefill());
+  rows.push_back(bench.DecodeTogether());
+  const Json report{{"device", (*backend)->Describe()},
+                    {"parameters", setting.shape.NumParameters()},
+                    {"num_pages", (*engine)->Stats().num_pages},
+                    {"rows", rows}};
+  std::printf("%s\n", report.dump(1).c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace lssar
+
+int main(int argc, char** argv) {
+  lssar::Setting setting;
+  CLI::App app("Times a whole model through the engine.");
+  app.add_option("--device", setting.device, "As the server's; or cuda-emulated");
+  app.add_option("--work-folder", setting.work_folder, "Where the random weights are written");
+  app.add_option("--layers", setting.shape.num_layers, "Of the model; the default is the 124M one");
+  app.add_option("--heads", setting.shape.num_heads);
+  app.add_option("--width", setting.shape.width);
+  app.add_option("--vocab", setting.shape.vocab_size);
+  app.add_option("--depths", setting.depths, "Of one sequence alone")->delimiter(',');
+  app.add_option("--batch", setting.batch, "Sequences together");
+  app.add_option("--batch-depth", setting.batch_depth, "Their depth");
+  app.add_option("--prompt", setting.prompt, "Tokens of the prefill figure");
+  app.add_option("--repeats", setting.num_repeats, "Of each figure")->check(CLI::Range(1, 1000));
+  CLI11_PARSE(app, argc, argv);
+  const absl::Status status = lssar::Run(setting);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "model_bench: %s\n", std::string(status.message()).c_str());
+  return 1;
+}

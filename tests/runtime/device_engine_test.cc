@@ -1,0 +1,113 @@
+// The engine on each device: equal bits in any company, and memory that stays what it was.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "tests/support/device_engine.h"
+
+namespace lssar {
+namespace {
+
+// What the same request is asked in; a GPU bears longer ones than its emulation.
+class DeviceEngineTest : public testing::TestWithParam<DeviceCase> {
+ protected:
+  static EngineOptions Options(int step_tokens, int page_tokens, bool prefix_cache) {
+    return {.max_context = GetParam().IsGpu() ? 2048 : 256,
+            .max_sequences = 16,
+            .step_tokens = step_tokens,
+            .prefix_cache = prefix_cache,
+            .page_tokens = page_tokens};
+  }
+  static std::vector<Request> Requests(const ModelConfig& config) {
+    const std::vector<int> lengths = GetParam().IsGpu()
+                                         ? std::vector<int>{1, 2, 3, 15, 64, 65, 300, 1300, 1301}
+                                         : std::vector<int>{1, 17, 33, 70, 71};
+    const int num_output = GetParam().IsGpu() ? 24 : 5;
+    std::vector<Request> requests;
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      requests.push_back(MixedRequest(int(i), lengths[i], num_output, config.vocab_size));
+    }
+    return requests;
+  }
+  static std::vector<std::shared_ptr<RecordingSink>> RunEachAlone(
+      DeviceEngine& engine, const std::vector<Request>& requests) {
+    std::vector<std::shared_ptr<RecordingSink>> sinks;
+    for (const Request& request : requests) sinks.push_back(engine.RunAlone(request));
+    return sinks;
+  }
+  static void ExpectTheSameTogether(DeviceEngine& engine, const std::vector<Request>& requests,
+                                    const std::vector<std::shared_ptr<RecordingSink>>& expected) {
+    std::vector<std::shared_ptr<RecordingSink>> sinks;
+    for (const Request& request : requests) sinks.push_back(engine.Submit(request));
+    for (size_t i = 0; i < requests.size(); ++i) {
+      SCOPED_TRACE(testing::Message() << "prompt of " << requests[i].prompt.size());
+      ASSERT_EQ(sinks[i]->Wait(), absl::OkStatus());
+      ExpectEqualBits(*sinks[i], *expected[i], requests[i]);
+    }
+    const EngineStats stats = engine.GetEngine().Stats();
+    EXPECT_EQ(stats.num_free_pages + stats.num_cached_pages, stats.num_pages);
+  }
+};
+
+TEST_P(DeviceEngineTest, EqualBitsAloneAndInAnyBatchChunkAndPage) {
+  DeviceEngine alone(GetParam(), Options(128, 64, false));
+  const std::vector<Request> requests = Requests(alone.Config());
+  const auto expected = RunEachAlone(alone, requests);
+  DeviceEngine together(GetParam(), Options(23, 16, false));
+  ASSERT_TRUE(together.GetBackend().IsBatchInvariant());
+  ExpectTheSameTogether(together, requests, expected);
+}
+
+TEST_P(DeviceEngineTest, EqualBitsFromTheCacheAndThroughFamine) {
+  DeviceEngine alone(GetParam(), Options(128, 64, false));
+  std::vector<Request> requests = Requests(alone.Config());
+  const auto expected = RunEachAlone(alone, requests);
+  EngineOptions options = Options(100, 16, true);
+  const KvLayout layout{.num_layers = alone.Config().num_layers,
+                        .num_heads = alone.Config().num_heads,
+                        .head_dim = alone.Config().HeadDim(),
+                        .page_tokens = 16};
+  options.kv_bytes = layout.PagesFor(options.max_context) * int64_t(layout.PageBytes());
+  DeviceEngine hungry(GetParam(), options);
+  for (int round = 0; round < 2; ++round) ExpectTheSameTogether(hungry, requests, expected);
+  EXPECT_GT(hungry.GetEngine().Stats().num_prefix_cache_hits, 50);
+}
+
+// After warm-up a device has as much memory free as ever, whatever was asked.
+TEST_P(DeviceEngineTest, ManyMixedRequestsLeaveMemoryAsItWas) {
+  DeviceEngine engine(GetParam(), Options(128, 16, true));
+  const int num_requests = GetParam().IsGpu() ? 10000 : 24;
+  const int max_prompt = GetParam().IsGpu() ? 700 : 40, num_output = GetParam().IsGpu() ? 16 : 3;
+  std::vector<std::shared_ptr<RecordingSink>> running;
+  std::optional<int64_t> free_at_first;
+  for (int i = 0; i < num_requests; ++i) {
+    const int num_prompt = 1 + i * 37 % max_prompt;
+    running.push_back(
+        engine.Submit(MixedRequest(i, num_prompt, num_output, engine.Config().vocab_size)));
+    if (running.size() < 48 && i + 1 < num_requests) continue;
+    for (const auto& sink : running) ASSERT_EQ(sink->Wait(), absl::OkStatus());
+    running.clear();
+    const auto free_bytes = engine.GetBackend().FreeBytes();
+    ASSERT_TRUE(free_bytes.ok()) << free_bytes.status();
+    if (i < num_requests / 10) free_at_first = *free_bytes;  // the last before a tenth is done
+    if (free_at_first) EXPECT_EQ(**free_bytes, *free_at_first) << "after " << i + 1 << " requests";
+  }
+  const EngineStats stats = engine.GetEngine().Stats();
+  EXPECT_EQ(stats.num_free_pages + stats.num_cached_pages, stats.num_pages);
+  std::printf("%d requests, %lld rows; free at the end: %lld MiB\n", num_requests,
+              static_cast<long long>(stats.num_rows),
+              static_cast<long long>(free_at_first.value_or(0) >> 20));
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceEngineTest, testing::ValuesIn(DeviceCases()),
+                         [](const auto& tested) { return NameOfCase(tested.param); });
+
+}  // namespace
+}  // namespace lssar

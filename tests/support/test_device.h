@@ -1,0 +1,33 @@
+// Backends by the names that tests give them.
+#ifndef LSSAR_TESTS_SUPPORT_TEST_DEVICE_H_
+#define LSSAR_TESTS_SUPPORT_TEST_DEVICE_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+
+namespace lssar {
+
+// What MakeBackend knows, and "cuda-emulated": the GPU's kernels on the host.
+absl::StatusOr<std::unique_ptr<Backend>> OpenTestDevice(const BackendOptions& options);
+
+// A model that a test runs on a device: one that the device computes in no time.
+struct DeviceCase {
+  std::string device;
+  std::string checkpoint;
+
+  bool IsGpu() const { return device == "cuda"; }
+};
+
+// A tiny model on "cpu" and "cuda-emulated"; where there is a GPU, on "cuda", and the shipped one.
+std::vector<DeviceCase> DeviceCases();
+
+// "cuda_emulated_gpt_lssar": names that gtest allows.
+std::string NameOfCase(const DeviceCase& device_case);
+
+}  // namespace lssar
+
+#endif  // LSSAR_TESTS_SUPPORT_TEST_DEVICE_H_
