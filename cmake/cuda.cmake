@@ -19,8 +19,9 @@ endif()
 
 if(LSSAR_CUDA_ENABLED)
   set(CMAKE_CUDA_COMPILER ${LSSAR_NVCC})
-  # Machine code for both, and no PTX: nothing is compiled when a program starts.
-  set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real)
+  # Machine code, and no PTX: nothing is compiled when a program starts.
+  set(LSSAR_CUDA_ARCHITECTURES 80-real 90a-real CACHE STRING "GPUs that the kernels are made for")
+  set(CMAKE_CUDA_ARCHITECTURES ${LSSAR_CUDA_ARCHITECTURES})
   set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER})
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
   enable_language(CUDA)

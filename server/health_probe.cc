@@ -47,9 +47,9 @@ absl::Status NoAnswer(const Address& address, const std::string& reason) {
       absl::StrCat("no answer from a server at ", address.Text(), ": ", reason));
 }
 
-absl::Status ProbeHttp(const Address& address) {
-  const std::string url = absl::StrCat("http://", address.Text());
-  httplib::Client client(url);
+absl::Status ProbeHttp(const Address& address, bool has_tls) {
+  httplib::Client client(absl::StrCat(has_tls ? "https://" : "http://", address.Text()));
+  client.enable_server_certificate_verification(false);
   client.set_connection_timeout(kTimeout);
   client.set_read_timeout(kTimeout);
   const httplib::Result reply = client.Get("/readyz");
@@ -108,7 +108,7 @@ absl::Status ProbeHealth(const ServerOptions& options) {
                                               ? LocalAddress("--http-listen", options.http_listen)
                                               : LocalAddress("--listen", options.listen);
   if (!address.ok()) return address.status();
-  return has_http ? ProbeHttp(*address) : ProbeGrpc(*address, options.tls);
+  return has_http ? ProbeHttp(*address, options.tls.HasTls()) : ProbeGrpc(*address, options.tls);
 }
 
 }  // namespace lssar

@@ -3,18 +3,21 @@
 # little else: no toolkit, no packages of ours.
 #
 #   tests/gpu/build.sh [FOLDER]      default build/gpu-run; under 60 MiB
+#
+# GPU_ARCHITECTURES (90a-real): what the kernels are compiled for, as CMake names it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 folder=${1:-build/gpu-run}
 build=${LSSAR_GPU_BUILD:-build/gpu}
 max_kib=$((60 * 1024))
-programs=(gpu_tests golden_check gpu_bench)
+programs=(gpu_tests golden_check gpu_bench gpu_model_tests gpu_model_bench)
 
-cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DLSSAR_WITH_CUDA=ON
+cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DLSSAR_WITH_CUDA=ON \
+  -DLSSAR_CUDA_ARCHITECTURES="${GPU_ARCHITECTURES:-90a-real}"
 cmake --build "$build" --target "${programs[@]}" -- -j "${JOBS:-$(nproc)}"
 
 rm -rf "$folder"
-mkdir -p "$folder/bin" "$folder/lib" "$folder/golden"
+mkdir -p "$folder/bin" "$folder/lib" "$folder/tests" "$folder/models/zoo"
 for program in "${programs[@]}"; do
   strip -o "$folder/bin/$program" "$build/bin/$program"
 done
@@ -22,9 +25,11 @@ done
 ldd "$folder"/bin/* | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
   grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*)\.so' |
   while read -r library; do cp -L "$library" "$folder/lib/"; done
-cp -r tests/golden/. "$folder/golden/"
-rm -f "$folder"/golden/*.cc "$folder"/golden/*.h "$folder/golden/CMakeLists.txt"
-cp tests/gpu/run.sh tests/gpu/peers.py tests/gpu/report.py "$folder/"
+cp -r tests/golden "$folder/tests/"
+rm -f "$folder"/tests/golden/*.cc "$folder"/tests/golden/*.h "$folder/tests/golden/CMakeLists.txt"
+cp -r models/zoo/lssar-6m "$folder/models/zoo/"
+cp tests/gpu/run.sh tests/gpu/*.py "$folder/"
+cp models/training/{attention,checkpoint_files,model}.py "$folder/"
 
 size_kib=$(du -sk "$folder" | cut -f1)
 echo "$folder: $((size_kib / 1024)) MiB"

@@ -9,6 +9,12 @@ import sys
 
 # What the README's table asks for: of the copy's bandwidth, and over the best exact softmax.
 DECODE_TARGETS = {1: (0.60, 1.2), 16: (0.85, 1.5), 64: (0.88, 1.6)}
+# Tokens a second of whole models, by work, batch and depth.
+MODEL_TARGETS = {('decode', 1, 0): 4000, ('decode', 1, 16384): 2500, ('decode', 64, 1024): 100000}
+# How many times the PyTorch model's rate.
+PEER_TARGETS = {('decode', 1, 0): 10, ('decode', 1, 16384): 10, ('prefill', 1, 1024): 5}
+# Of a step of 64 sequences, the part that is the host's.
+MAX_HOST_SHARE = 0.15
 # huge_norms' keys nearly tie over pages of 16 bits, on every backend.
 EXPECTED_FAILURES = {'huge_norms'}
 
@@ -32,7 +38,7 @@ def passed(folder, name, status):
     if name.startswith('golden_'):
         failed = golden_failures(folder, name)
         return bool(failed) and failed <= EXPECTED_FAILURES
-    return name == 'peers' or status == 'not installed'
+    return name in ('peers', 'model_peers') or status == 'not installed'
 
 
 def best_peer(peers, work, batch):
@@ -65,18 +71,72 @@ def table(bench, peers):
                                          f"{row['work']} batch {row['batch']} {row['ms']:.4f} ms")
 
 
+def yes(reached):
+    return 'yes' if reached else 'no'
+
+
+def peer_rate(peers, work):
+    """(rate, name) of the compiled model; where it failed, of the eager one."""
+    rates = {row['peer']: row['tokens_per_s'] for row in peers or []
+             if 'tokens_per_s' in row and (row['work'], row['batch'], row['depth']) == work}
+    for name in 'torch compile', 'torch eager':
+        if name in rates:
+            return rates[name], name
+    return None, 'no peer'
+
+
+def model_table(bench, peers):
+    yield f"{bench['device']}; {bench['parameters'] / 1e6:.0f}M parameters"
+    yield f"{'work':28}{'target':>16}{'figure':>16}{'ratio':>8}  reached"
+    for row in bench['rows']:
+        work = row['work'], row['batch'], row['depth']
+        name = f"{work[0]} batch {work[1]} at {work[2]}"
+        figure, rate = f"{row['tokens_per_s']:.0f} tok/s", row['tokens_per_s']
+        if work in MODEL_TARGETS:
+            target = MODEL_TARGETS[work]
+            yield (f"{name:28}{f'{target} tok/s':>16}{figure:>16}{rate / target:8.2f}  "
+                   f"{yes(rate >= target)}")
+        peer, peer_name = peer_rate(peers, work)
+        wanted = PEER_TARGETS.get(work)
+        ratio = rate / peer if peer else float('nan')
+        yield (f"{name:28}{f'{wanted}x {peer_name}' if wanted else peer_name:>16}{figure:>16}"
+               f"{ratio:8.2f}  {yes(ratio >= wanted) if wanted else '-'}")
+        if work[0] == 'decode' and work[1] > 1:
+            share = row['host_share']
+            yield (f"{'  host of a step':28}{f'<= {MAX_HOST_SHARE:.0%}':>16}{share:>16.1%}"
+                   f"{share / MAX_HOST_SHARE:8.2f}  {yes(share <= MAX_HOST_SHARE)}")
+    for row in peers or []:
+        yield f"peer {row['peer']}: " + (
+            row.get('left_out') or f"{row['work']} batch {row['batch']} at {row['depth']} "
+            f"{row['tokens_per_s']:.0f} tok/s")
+
+
+def said_by_tests(folder):
+    """The lines with which the model's tests say their figures."""
+    for log in sorted(folder.glob('model_*.log')):
+        for line in log.read_text(errors='replace').splitlines():
+            if 'mean KL' in line or 'near ties' in line or 'free at the end' in line:
+                yield line
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
-    checks = [line.split('\t') for line in (folder / 'results.tsv').read_text().splitlines()]
+    checks = [line.split('\t') for path in sorted(folder.glob('results-*.tsv'))
+              for line in path.read_text().splitlines()]
     results = [{'check': name, 'status': status, 'seconds': int(seconds),
                 'passed': passed(folder, name, status)} for name, status, seconds in checks]
     bench, peers = load(folder / 'bench.json'), load(folder / 'peers.json')
-    (folder / 'report.json').write_text(
-        json.dumps({'checks': results, 'bench': bench, 'peers': peers}, indent=1) + '\n')
+    model, model_peers = load(folder / 'model_bench.json'), load(folder / 'model_peers.json')
+    report = {'checks': results, 'bench': bench, 'peers': peers, 'model_bench': model,
+              'model_peers': model_peers, 'said': list(said_by_tests(folder))}
+    (folder / 'report.json').write_text(json.dumps(report, indent=1) + '\n')
     lines = [f"{'pass' if row['passed'] else 'FAIL'}  {row['check']:20} exit {row['status']}, "
              f"{row['seconds']} s" for row in results]
     if bench:
         lines += ['', *table(bench, peers)]
+    if model:
+        lines += ['', *model_table(model, model_peers)]
+    lines += report['said']
     (folder / 'report.txt').write_text('\n'.join(lines) + '\n')
     print('\n'.join(lines))
     sys.exit(0 if all(row['passed'] for row in results) else 1)

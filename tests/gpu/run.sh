@@ -1,25 +1,32 @@
 #!/usr/bin/env bash
-# Runs the GPU tests and benches of the folder it lies in (build.sh), in under 8 minutes, and writes
-# report.json and report.txt.
+# Runs the GPU tests and benches of the folder it lies in (build.sh), each stage in under 9 minutes,
+# and writes report.json and report.txt.
 #
-#   run.sh [OUT]      default: the folder itself. Exit code 0: every test passed.
+#   run.sh [--stage kernels|model] [OUT]      default: both stages; OUT: the folder itself
+#
+# Exit code 0: every test passed. A stage's report tells of the other one's results, where OUT has
+# them.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-out=${1:-$here}
-mkdir -p "$out"
+stages=(kernels model)
+if [ "${1:-}" = --stage ]; then
+  case ${2:-} in
+    kernels | model) stages=("$2") ;;
+    *) echo "run.sh: --stage is \"${2:-}\"; it must be kernels or model" >&2 && exit 2 ;;
+  esac
+  shift 2
+fi
+mkdir -p "${1:-$here}"
+out=$(cd "${1:-$here}" && pwd)
 export LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 cd "$here"
-results="$out/results.tsv"
-: >"$results"
-
-total_seconds=460
 
 # check NAME SECONDS COMMAND...: one line of the report; its output in OUT/NAME.log. What no time is
 # left for has not passed.
 check() {
   local name=$1 limit=$2 start=$SECONDS
   shift 2
-  local left=$((total_seconds - SECONDS))
+  local left=$((stage_end - SECONDS))
   if [ "$left" -lt "$limit" ]; then limit=$((left > 1 ? left : 1)); fi
   timeout "$limit" "$@" >"$out/$name.log" 2>&1
   local status=$?
@@ -27,29 +34,53 @@ check() {
   echo "$name: exit $status, $((SECONDS - start)) s"
 }
 
-nvidia-smi >"$out/nvidia-smi.log" 2>&1 || true
-
 # First the figures: if time runs out, it is a checker's.
-check bench 120 sh -c "bin/gpu_bench >'$out/bench.json'"
-check peers 90 sh -c "python3 peers.py >'$out/peers.json'"
+run_kernels() {
+  check bench 120 sh -c "bin/gpu_bench >'$out/bench.json'"
+  check peers 90 sh -c "python3 peers.py >'$out/peers.json'"
 
-# Attention and RopeWrite on the device alone; the other tests compare all backends of the machine.
-check attention 90 bin/gpu_tests --gtest_filter='*Attention*/CUDA'
-check rope_write 30 bin/gpu_tests --gtest_filter='*RopeWrite*/CUDA'
-check dense 60 bin/gpu_tests --gtest_filter='*Linear*:*Logits*:*Embed*:*TopLogprobs*'
-check backend 30 bin/gpu_tests --gtest_filter='BackendTest*:CopyPages*'
-for kv in fp16 bf16 int8; do
-  check "golden_$kv" 30 bin/golden_check golden --backend cuda --kv "$kv"
-done
-
-if command -v compute-sanitizer >/dev/null; then
-  short='*RaggedBatch/CUDA:*LongRows*/CUDA'
-  for tool in memcheck racecheck initcheck synccheck; do
-    check "sanitizer_$tool" 45 compute-sanitizer --tool "$tool" --error-exitcode 9 \
-      bin/gpu_tests --gtest_filter="$short"
+  # Attention and RopeWrite on the device alone; the other tests compare all backends of the machine.
+  check attention 90 bin/gpu_tests --gtest_filter='*Attention*/CUDA'
+  check rope_write 30 bin/gpu_tests --gtest_filter='*RopeWrite*/CUDA'
+  check dense 60 bin/gpu_tests --gtest_filter='*Linear*:*Logits*:*Embed*:*TopLogprobs*:*Sample*'
+  check backend 30 bin/gpu_tests --gtest_filter='BackendTest*:CopyPages*'
+  for kv in fp16 bf16 int8; do
+    check "golden_$kv" 30 bin/golden_check tests/golden --backend cuda --kv "$kv"
   done
-else
-  printf 'sanitizer\tnot installed\t0\n' >>"$results"
-fi
 
+  if command -v compute-sanitizer >/dev/null; then
+    short='*RaggedBatch/CUDA:*LongRows*/CUDA'
+    for tool in memcheck racecheck initcheck synccheck; do
+      check "sanitizer_$tool" 45 compute-sanitizer --tool "$tool" --error-exitcode 9 \
+        bin/gpu_tests --gtest_filter="$short"
+    done
+  else
+    printf 'sanitizer\tnot installed\t0\n' >>"$results"
+  fi
+}
+
+run_model() {
+  local work skip='-*emulated*'
+  work=$(mktemp -d)
+  check model_bench 120 \
+    sh -c "bin/gpu_model_bench --device cuda --work-folder '$work' >'$out/model_bench.json'"
+  check model_peers 200 \
+    sh -c "python3 peers_model.py '$work/random-model' >'$out/model_peers.json'"
+  rm -rf "$work"
+  for test in NextTokens GreedyText; do
+    check "model_$test" 60 bin/gpu_model_tests --gtest_filter="*DeviceModelTest.$test*/cuda*$skip"
+  done
+  check model_bits 90 bin/gpu_model_tests --gtest_filter="*DeviceEngineTest.EqualBits*/cuda*$skip"
+  check model_server 60 \
+    bin/gpu_model_tests --gtest_filter="*DeviceTest.*/cuda*:*EndToEndTest.*/cuda*$skip"
+  check model_memory 200 bin/gpu_model_tests --gtest_filter="*ManyMixedRequests*/cuda*$skip"
+}
+
+nvidia-smi >"$out/nvidia-smi.log" 2>&1 || true
+for stage in "${stages[@]}"; do
+  results="$out/results-$stage.tsv"
+  : >"$results"
+  stage_end=$((SECONDS + 510))
+  "run_$stage"
+done
 python3 report.py "$out"

@@ -5,9 +5,12 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "kernels/check.h"
 #include "tests/server/test_server.h"
 #include "tests/server/zoo_checkpoint.h"
 
@@ -17,8 +20,9 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-ServerOptions ZooOptions() {
+ServerOptions ZooOptions(const std::string& device = "cpu") {
   ServerOptions options;
+  options.model.backend.name = device;
   options.model.directory = kZooDirectory;
   options.model.engine.max_context = 2048;
   options.listen = "127.0.0.1:0";
@@ -27,21 +31,26 @@ ServerOptions ZooOptions() {
   return options;
 }
 
-class EndToEndTest : public testing::Test {
+struct Served {
+  std::unique_ptr<LocalServer> server;
+  std::unique_ptr<v1::Inference::Stub> stub;
+};
+
+// On the CPU, and on the GPU where there is one.
+class EndToEndTest : public testing::TestWithParam<std::string> {
  protected:
-  static void SetUpTestSuite() {
-    auto server = LocalServer::Start(ZooOptions());
-    ASSERT_TRUE(server.ok()) << server.status();
-    server_ = server->release();
-    stub_ =
-        v1::Inference::NewStub(grpc::CreateChannel("127.0.0.1:" + std::to_string(server_->Port()),
-                                                   grpc::InsecureChannelCredentials()))
-            .release();
+  // One server a device, for all of its tests.
+  EndToEndTest() : stub_((*served_)[GetParam()].stub) {
+    if (stub_ != nullptr) return;
+    auto server = LocalServer::Start(ZooOptions(GetParam()));
+    LSSAR_CHECK(server.ok());
+    (*served_)[GetParam()].server = *std::move(server);
+    stub_ = v1::Inference::NewStub(
+        grpc::CreateChannel("127.0.0.1:" + std::to_string((*served_)[GetParam()].server->Port()),
+                            grpc::InsecureChannelCredentials()));
   }
-  static void TearDownTestSuite() {
-    delete stub_;
-    delete server_;
-  }
+  static void SetUpTestSuite() { served_ = new std::map<std::string, Served>; }
+  static void TearDownTestSuite() { delete served_; }
 
   static v1::GenerateRequest Greedy(const std::string& text, int max_tokens) {
     v1::GenerateRequest request;
@@ -51,14 +60,22 @@ class EndToEndTest : public testing::Test {
     return request;
   }
 
-  static LocalServer* server_;
-  static v1::Inference::Stub* stub_;
+  static std::map<std::string, Served>* served_;
+  std::unique_ptr<v1::Inference::Stub>& stub_;
 };
 
-LocalServer* EndToEndTest::server_ = nullptr;
-v1::Inference::Stub* EndToEndTest::stub_ = nullptr;
+std::map<std::string, Served>* EndToEndTest::served_ = nullptr;
 
-TEST_F(EndToEndTest, GreedyTextIsTheSameEveryTimeAndInAnyCompany) {
+std::vector<std::string> Devices() {
+  std::vector<std::string> devices = {"cpu"};
+  if (MakeBackend({.name = "cuda"}).ok()) devices.emplace_back("cuda");
+  return devices;
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, EndToEndTest, testing::ValuesIn(Devices()),
+                         [](const auto& tested) { return tested.param; });
+
+TEST_P(EndToEndTest, GreedyTextIsTheSameEveryTimeAndInAnyCompany) {
   const Generated alone = Generate(*stub_, Greedy("The capital of France is", 40));
   ASSERT_TRUE(alone.status.ok()) << alone.status.error_message();
   EXPECT_FALSE(alone.Text().empty());
@@ -69,7 +86,7 @@ TEST_F(EndToEndTest, GreedyTextIsTheSameEveryTimeAndInAnyCompany) {
 }
 
 // What Generate says of its own tokens, Score says of the same tokens: the same bits.
-TEST_F(EndToEndTest, ScoreAgreesWithGenerate) {
+TEST_P(EndToEndTest, ScoreAgreesWithGenerate) {
   v1::GenerateRequest request = Greedy("Once upon a time", 24);
   request.set_ignore_eos(true);
   request.set_logprobs(1);
@@ -96,7 +113,7 @@ TEST_F(EndToEndTest, ScoreAgreesWithGenerate) {
   }
 }
 
-TEST_F(EndToEndTest, AStopStringEndsTheTextBeforeItself) {
+TEST_P(EndToEndTest, AStopStringEndsTheTextBeforeItself) {
   const Generated whole = Generate(*stub_, Greedy("Once upon a time", 40));
   const std::string text = whole.Text();
   ASSERT_GT(text.size(), 12u);
@@ -109,7 +126,7 @@ TEST_F(EndToEndTest, AStopStringEndsTheTextBeforeItself) {
   EXPECT_EQ(stopped.Deltas().back().stop_string(), stop);
 }
 
-TEST_F(EndToEndTest, ChatIsAnsweredWithoutRoleMarkers) {
+TEST_P(EndToEndTest, ChatIsAnsweredWithoutRoleMarkers) {
   v1::GenerateRequest request;
   auto* message = request.mutable_chat()->add_messages();
   message->set_role("user");
@@ -121,7 +138,7 @@ TEST_F(EndToEndTest, ChatIsAnsweredWithoutRoleMarkers) {
   EXPECT_THAT(generated.Text(), Not(HasSubstr("<|user|>")));
 }
 
-TEST_F(EndToEndTest, TheRightContinuationIsTheLikelierOne) {
+TEST_P(EndToEndTest, TheRightContinuationIsTheLikelierOne) {
   v1::ScoreRequest request;
   v1::ScoreItem& item = *request.add_items();
   item.mutable_context()->set_text("The first president of the United");
@@ -132,7 +149,7 @@ TEST_F(EndToEndTest, TheRightContinuationIsTheLikelierOne) {
   EXPECT_GT(scored.Scores().at(0).logprob(), scored.Scores().at(1).logprob());
 }
 
-TEST_F(EndToEndTest, DescribesTheShippedModel) {
+TEST_P(EndToEndTest, DescribesTheShippedModel) {
   grpc::ClientContext context;
   v1::GetInfoReply reply;
   ASSERT_TRUE(stub_->GetInfo(&context, {}, &reply).ok());

@@ -1,0 +1,177 @@
+// The real server on each device, over loopback; and what is said when a device cannot serve.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/served_model.h"
+#include "tests/server/test_server.h"
+#include "tests/support/test_device.h"
+
+namespace lssar {
+namespace {
+
+using ::testing::HasSubstr;
+
+class DeviceTest : public testing::TestWithParam<DeviceCase> {
+ protected:
+  DeviceTest() {
+    ServerOptions options;
+    options.model.directory = GetParam().checkpoint;
+    options.model.engine.max_context = 256;
+    options.model.engine.max_sequences = 16;
+    options.listen = "127.0.0.1:0";
+    options.http_listen = "";
+    options.log_level = "off";
+    auto server = LocalServer::Open(options);
+    EXPECT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    const absl::Status loaded = server_->Load([](const ModelOptions& model) {
+      auto backend = OpenTestDevice({.name = GetParam().device});
+      EXPECT_TRUE(backend.ok()) << backend.status();
+      return ServedModel::LoadOn(*std::move(backend), model);
+    });
+    EXPECT_TRUE(loaded.ok()) << loaded;
+    stub_ = v1::Inference::NewStub(grpc::CreateChannel(
+        "127.0.0.1:" + std::to_string(server_->Port()), grpc::InsecureChannelCredentials()));
+  }
+
+  static v1::GenerateRequest Greedy(int num_prompt, int max_tokens) {
+    v1::GenerateRequest request;
+    for (int i = 0; i < num_prompt; ++i) request.mutable_tokens()->add_ids(3 + i * 7 % 200);
+    request.set_max_tokens(max_tokens);
+    request.set_ignore_eos(true);
+    request.set_logprobs(1);
+    request.mutable_sampling()->set_temperature(0);
+    return request;
+  }
+  v1::GetInfoReply Describe() {
+    grpc::ClientContext context;
+    v1::GetInfoReply reply;
+    EXPECT_TRUE(stub_->GetInfo(&context, {}, &reply).ok());
+    return reply;
+  }
+
+  std::unique_ptr<LocalServer> server_;
+  std::unique_ptr<v1::Inference::Stub> stub_;
+};
+
+void ExpectEqualBits(const std::vector<v1::Token>& a, const std::vector<v1::Token>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].token().id(), b[i].token().id()) << i;
+    EXPECT_EQ(std::bit_cast<uint32_t>(a[i].token().logprob()),
+              std::bit_cast<uint32_t>(b[i].token().logprob()))
+        << i;
+  }
+}
+
+TEST_P(DeviceTest, SaysWhatItRunsOn) {
+  const v1::GetInfoReply reply = Describe();
+  EXPECT_EQ(reply.device(), GetParam().device == "cuda" ? "cuda:0" : GetParam().device);
+  EXPECT_FALSE(reply.bits_depend_on_batch());
+  EXPECT_EQ(reply.num_free_pages(), reply.num_pages());
+  EXPECT_EQ(reply.kv_dtype(), "fp16");
+}
+
+TEST_P(DeviceTest, GreedyTokensAreTheSameEveryTimeAndInAnyCompany) {
+  const Generated alone = Generate(*stub_, Greedy(40, 8));
+  ASSERT_TRUE(alone.status.ok()) << alone.status.error_message();
+  ASSERT_EQ(alone.Tokens().size(), 8u);
+  auto other = std::async(std::launch::async,
+                          [this] { return Generate(*stub_, Greedy(70, 12)).status.ok(); });
+  v1::GenerateRequest crowd = Greedy(40, 8);
+  crowd.set_n(3);
+  const Generated together = Generate(*stub_, crowd);
+  for (int choice = 0; choice < 3; ++choice) {
+    ExpectEqualBits(together.Tokens(choice), alone.Tokens());
+  }
+  EXPECT_TRUE(other.get());
+}
+
+TEST_P(DeviceTest, ScoreAgreesWithGenerate) {
+  const v1::GenerateRequest request = Greedy(20, 6);
+  const std::vector<v1::Token> generated = Generate(*stub_, request).Tokens();
+  v1::ScoreRequest score;
+  score.set_per_token(true);
+  *score.add_items()->mutable_context()->mutable_tokens() = request.tokens();
+  auto& continuation = *score.mutable_items(0)->add_continuations()->mutable_tokens();
+  for (const v1::Token& token : generated) continuation.add_ids(token.token().id());
+  const Scored scored = Score(*stub_, score);
+  ASSERT_TRUE(scored.status.ok()) << scored.status.error_message();
+  EXPECT_TRUE(scored.Scores().at(0).is_greedy());
+  const auto& tokens = scored.replies.front().tokens().tokens();
+  ExpectEqualBits({tokens.begin(), tokens.end()}, generated);
+}
+
+TEST_P(DeviceTest, ACancelledCallGivesItsPagesBack) {
+  grpc::ClientContext context;
+  const auto reader = stub_->Generate(&context, Greedy(30, 200));
+  v1::GenerateReply reply;
+  ASSERT_TRUE(reader->Read(&reply));
+  context.TryCancel();
+  while (reader->Read(&reply)) continue;
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  v1::GetInfoReply now = Describe();
+  while (now.num_running() > 0) now = Describe();
+  EXPECT_EQ(now.num_free_pages(), now.num_pages());
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceTest, testing::ValuesIn(DeviceCases()),
+                         [](const auto& tested) { return NameOfCase(tested.param); });
+
+absl::Status LoadOn(const std::string& device, const ModelOptions& options) {
+  return ServedModel::LoadOn(*OpenTestDevice({.name = device}), options).status();
+}
+
+TEST(DeviceErrorTest, PagesThatADeviceDoesNotKeepAreNamedWithThoseItKeeps) {
+  ModelOptions options{.directory = "tests/golden/gpt_lssar"};
+  options.engine.kv_type = DType::kF32;
+  const absl::Status status = LoadOn("cuda-emulated", options);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(status.message(), "--kv-type fp32: --device cuda-emulated keeps fp16 and int8 pages");
+}
+
+TEST(DeviceErrorTest, EveryWeightTypeIsKept) {
+  for (const DType weights : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
+    ModelOptions options{.directory = "tests/golden/gpt_lssar", .weights = weights};
+    options.engine.max_context = 64;
+    options.engine.max_sequences = 2;
+    EXPECT_EQ(LoadOn("cuda-emulated", options), absl::OkStatus()) << NameOf(weights);
+  }
+}
+
+TEST(DeviceErrorTest, AContextThatTheDeviceCannotHoldIsRefusedWithTheArithmetic) {
+  ModelOptions options{.directory = "tests/golden/gpt_lssar"};
+  options.engine.max_context = 1 << 20;
+  options.engine.kv_bytes = 1 << 20;
+  const absl::Status status = LoadOn("cuda-emulated", options);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("max_context = 1048576 tokens needs 16384"));
+}
+
+// On every machine: there is no such device, no driver, or no cuda in this build.
+TEST(DeviceErrorTest, ADeviceThatIsNotThereIsNamedByItsFlag) {
+  const absl::Status status =
+      ServedModel::Load({.directory = "tests/golden/gpt_lssar", .backend = {.name = "cuda:999"}})
+          .status();
+  EXPECT_TRUE(status.code() == absl::StatusCode::kFailedPrecondition ||
+              status.code() == absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(status.message().starts_with("--device cuda:999: ")) << status;
+}
+
+TEST(DeviceErrorTest, ThreadsAreTheCpus) {
+  const absl::Status status = ServedModel::Load({.directory = "tests/golden/gpt_lssar",
+                                                 .backend = {.name = "cuda", .num_threads = 4}})
+                                  .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("--threads 4"), HasSubstr("--device cuda")));
+}
+
+}  // namespace
+}  // namespace lssar
