@@ -81,8 +81,10 @@ absl::Status ProbeGrpc(const Address& address, const TlsFiles& tls) {
   context.set_deadline(std::chrono::system_clock::now() + kTimeout);
   context.set_wait_for_ready(false);
   grpc::CompletionQueue queue;
+  const grpc::Slice no_bytes;
+  const grpc::ByteBuffer request(&no_bytes, 1);
   const auto call =
-      stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::ByteBuffer(), &queue);
+      stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
   call->StartCall();
   grpc::ByteBuffer reply;
   grpc::Status status;

@@ -1,7 +1,7 @@
 """models/training's model with a cache of keys and values: what a user of PyTorch has today.
 
-The cache has a fixed length, so that a compiler sees the same shapes in every step; what lies behind
-a row's own position is masked.
+The cache has a fixed length, so that a compiler sees the same shapes in every step; what lies
+behind a row's own position is masked.
 """
 
 import math
@@ -33,7 +33,7 @@ def at_least_float(x):
 
 
 class Cache(nn.Module):
-    """Keys and values of one layer: buffers, whose addresses a compiler's graph may take for fixed."""
+    """Keys and values of one layer: buffers, whose addresses a compiler may take for fixed."""
 
     def __init__(self, like, shape):
         super().__init__()

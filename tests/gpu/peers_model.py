@@ -1,7 +1,8 @@
-"""Times models/training's model with a cache of keys and values on the work of model_bench, eager and
-through torch.compile, and prints one JSON array. What fails is left out, with the reason.
+"""Times models/training's model with a cache of keys and values on the work of model_bench, eager
+and through torch.compile, and prints one JSON array. What fails is left out, with the reason.
 
-    peers_model.py CHECKPOINT [--device cuda] [--seconds N] [--prompt N] [--depths 0,16384] [--batch N]
+    peers_model.py CHECKPOINT [--device cuda] [--seconds 2] [--prompt 1024] [--depths 0,16384]
+                   [--batch 64] [--batch-depth 1024]
 """
 
 import argparse

@@ -39,7 +39,7 @@ run_kernels() {
   check bench 120 sh -c "bin/gpu_bench >'$out/bench.json'"
   check peers 90 sh -c "python3 peers.py >'$out/peers.json'"
 
-  # Attention and RopeWrite on the device alone; the other tests compare all backends of the machine.
+  # Attention and RopeWrite on the device alone; the others compare all backends of the machine.
   check attention 90 bin/gpu_tests --gtest_filter='*Attention*/CUDA'
   check rope_write 30 bin/gpu_tests --gtest_filter='*RopeWrite*/CUDA'
   check dense 60 bin/gpu_tests --gtest_filter='*Linear*:*Logits*:*Embed*:*TopLogprobs*:*Sample*'

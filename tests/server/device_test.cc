@@ -124,12 +124,18 @@ TEST_P(DeviceTest, ACancelledCallGivesItsPagesBack) {
 INSTANTIATE_TEST_SUITE_P(Devices, DeviceTest, testing::ValuesIn(DeviceCases()),
                          [](const auto& tested) { return NameOfCase(tested.param); });
 
+ModelOptions TinyModel() {
+  ModelOptions options;
+  options.directory = "tests/golden/gpt_lssar";
+  return options;
+}
+
 absl::Status LoadOn(const std::string& device, const ModelOptions& options) {
   return ServedModel::LoadOn(*OpenTestDevice({.name = device}), options).status();
 }
 
 TEST(DeviceErrorTest, PagesThatADeviceDoesNotKeepAreNamedWithThoseItKeeps) {
-  ModelOptions options{.directory = "tests/golden/gpt_lssar"};
+  ModelOptions options = TinyModel();
   options.engine.kv_type = DType::kF32;
   const absl::Status status = LoadOn("cuda-emulated", options);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
@@ -138,7 +144,8 @@ TEST(DeviceErrorTest, PagesThatADeviceDoesNotKeepAreNamedWithThoseItKeeps) {
 
 TEST(DeviceErrorTest, EveryWeightTypeIsKept) {
   for (const DType weights : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
-    ModelOptions options{.directory = "tests/golden/gpt_lssar", .weights = weights};
+    ModelOptions options = TinyModel();
+    options.weights = weights;
     options.engine.max_context = 64;
     options.engine.max_sequences = 2;
     EXPECT_EQ(LoadOn("cuda-emulated", options), absl::OkStatus()) << NameOf(weights);
@@ -146,7 +153,7 @@ TEST(DeviceErrorTest, EveryWeightTypeIsKept) {
 }
 
 TEST(DeviceErrorTest, AContextThatTheDeviceCannotHoldIsRefusedWithTheArithmetic) {
-  ModelOptions options{.directory = "tests/golden/gpt_lssar"};
+  ModelOptions options = TinyModel();
   options.engine.max_context = 1 << 20;
   options.engine.kv_bytes = 1 << 20;
   const absl::Status status = LoadOn("cuda-emulated", options);
@@ -156,21 +163,22 @@ TEST(DeviceErrorTest, AContextThatTheDeviceCannotHoldIsRefusedWithTheArithmetic)
 
 // On every machine: there is no such device, no driver, or no cuda in this build.
 TEST(DeviceErrorTest, ADeviceThatIsNotThereIsNamedByItsFlag) {
-  const absl::Status status =
-      ServedModel::Load({.directory = "tests/golden/gpt_lssar", .backend = {.name = "cuda:999"}})
-          .status();
+  ModelOptions options = TinyModel();
+  options.backend.name = "cuda:999";
+  const absl::Status status = ServedModel::Load(options).status();
   EXPECT_TRUE(status.code() == absl::StatusCode::kFailedPrecondition ||
               status.code() == absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(status.message().starts_with("--device cuda:999: ")) << status;
 }
 
 TEST(DeviceErrorTest, ThreadsAreTheCpus) {
-  const absl::Status status = ServedModel::Load({.directory = "tests/golden/gpt_lssar",
-                                                 .backend = {.name = "cuda", .num_threads = 4}})
-                                  .status();
+  ModelOptions options = TinyModel();
+  options.backend.name = "cuda";
+  options.backend.num_threads = 4;
+  const absl::Status status = ServedModel::Load(options).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("--threads 4"), HasSubstr("--device cuda")));
+              testing::AllOf(HasSubstr("--threads 4"), HasSubstr("--device cuda")));
 }
 
 }  // namespace

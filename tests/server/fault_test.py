@@ -16,6 +16,8 @@ import grpc
 import binary_test
 
 ENGINE_FAILURE = 3
+DEVICE_LOST = 4
+TINY_MODEL = "tests/golden/gpt_lssar"  # without a tokenizer; its emulated GPU takes its time
 
 
 def setUpModule():
@@ -26,9 +28,9 @@ def tearDownModule():
     binary_test.tearDownModule()
 
 
-def start(fault, *flags):
+def start(fault, *flags, **more):
     os.environ["LSSAR_FAULT"] = fault
-    return binary_test.Server("--max-context", "2048", *flags)
+    return binary_test.Server("--max-context", "2048", *flags, **more)
 
 
 def page(server, path):
@@ -117,6 +119,23 @@ class FaultTest(unittest.TestCase):
         watch.join()
         self.assertEqual(watch.statuses, [1, 2])
         self.assertEqual(len(self.event(server, "engine failed")), 1)
+        server.channel.close()
+
+    def test_a_lost_device_ends_the_process_at_once(self):
+        server = start("lose:20", "--max-sequences", "1", model=TINY_MODEL)
+        watch = HealthWatch(server)
+        ids = binary_test.pb.TokenIds(ids=[3, 1, 4])
+        request = binary_test.pb.GenerateRequest(tokens=ids, max_tokens=100, ignore_eos=True)
+        calls = [server.stub.Generate(request) for _ in range(2)]  # one runs, one is queued
+        for call in calls:
+            with self.assertRaises(grpc.RpcError) as raised:
+                list(call)
+            self.assertEqual(raised.exception.code(), grpc.StatusCode.INTERNAL)
+            self.assertIn("CUDA error 700", raised.exception.details())
+        self.assertEqual(server.wait(), DEVICE_LOST)
+        watch.join()
+        self.assertEqual(watch.statuses, [1, 2])
+        self.assertEqual(len(self.event(server, "device lost")), 1)
         server.channel.close()
 
     def test_one_failed_step_ends_its_own_request_alone(self):

@@ -1,5 +1,7 @@
 // lssar-server with fault points, for tests alone: LSSAR_FAULT=hang:N lets the Nth step of the
-// model never end, fail:N lets it fail, fail-from:N it and all that follow.
+// model never end, fail:N lets it fail, fail-from:N it and all that follow. lose:N serves on the
+// emulated GPU, which is lost in the Nth step: its driver gives an error to every call from then
+// on.
 #include <chrono>
 #include <cstdlib>
 #include <memory>
@@ -13,12 +15,16 @@
 #include "models/checkpoint.h"
 #include "server/run_server.h"
 #include "server/served_model.h"
+#include "tests/kernels/cuda/faulty_driver.h"
 
 namespace lssar {
 namespace {
 
+constexpr int kIllegalAddress = 700;  // of cudaError_t; no call goes well after it
+
 struct Fault {
   bool hangs = false;
+  bool loses_device = false;
   int first_step = 0, last_step = -1;  // counted from 1
 };
 
@@ -31,14 +37,16 @@ Fault ReadFault() {
   const std::string_view kind = text.substr(0, colon);
   if (kind == "hang") return {.hangs = true, .first_step = step, .last_step = step};
   if (kind == "fail") return {.first_step = step, .last_step = step};
+  if (kind == "lose") return {.loses_device = true, .first_step = step, .last_step = step};
   LSSAR_CHECK(kind == "fail-from");
   return {.first_step = step, .last_step = 1 << 30};
 }
 
 class FaultyModel final : public LanguageModel {
  public:
-  FaultyModel(std::unique_ptr<LanguageModel> model, const Fault& fault)
-      : model_(std::move(model)), fault_(fault) {}
+  FaultyModel(std::unique_ptr<LanguageModel> model, const Fault& fault,
+              std::shared_ptr<DriverScript> driver)
+      : model_(std::move(model)), fault_(fault), driver_(std::move(driver)) {}
 
   const ModelConfig& Config() const override { return model_->Config(); }
   int MaxLogitsRows() const override { return model_->MaxLogitsRows(); }
@@ -47,7 +55,12 @@ class FaultyModel final : public LanguageModel {
     ++step_;
     const bool is_faulty = step_ >= fault_.first_step && step_ <= fault_.last_step;
     while (is_faulty && fault_.hangs) std::this_thread::sleep_for(std::chrono::hours(1));
-    if (is_faulty) return absl::InternalError("the device failed");
+    if (is_faulty && fault_.loses_device) {
+      driver_->is_sticky = true;
+      driver_->Fail(DriverCall::kAny, kIllegalAddress);
+    } else if (is_faulty) {
+      return absl::InternalError("the device failed");
+    }
     return model_->Forward(batch, kv, counters);
   }
   absl::StatusOr<LogitsBlock> Logits(const ForwardBatch& batch, int first, int count) override {
@@ -61,18 +74,22 @@ class FaultyModel final : public LanguageModel {
  private:
   const std::unique_ptr<LanguageModel> model_;
   const Fault fault_;
+  const std::shared_ptr<DriverScript> driver_;
   int step_ = 0;
 };
 
 absl::StatusOr<std::unique_ptr<ServedModel>> LoadFaulty(const ModelOptions& options) {
-  auto backend = MakeBackend(options.backend);
+  const Fault fault = ReadFault();
+  const auto driver = std::make_shared<DriverScript>();
+  driver->free_bytes = size_t{256} << 20;
+  auto backend = fault.loses_device ? MakeFaulty(driver) : MakeBackend(options.backend);
   if (!backend.ok()) return backend.status();
   auto loaded =
       LoadCheckpoint(options.directory, backend->get(),
                      {.weights = options.weights, .max_batch_rows = options.engine.step_tokens});
   if (!loaded.ok()) return loaded.status();
   auto checkpoint = std::make_unique<Checkpoint>(*std::move(loaded));
-  checkpoint->model = std::make_unique<FaultyModel>(std::move(checkpoint->model), ReadFault());
+  checkpoint->model = std::make_unique<FaultyModel>(std::move(checkpoint->model), fault, driver);
   auto engine = Engine::Create(checkpoint.get(), backend->get(), options.engine);
   if (!engine.ok()) return engine.status();
   return std::make_unique<ServedModel>(*std::move(backend), std::move(checkpoint),

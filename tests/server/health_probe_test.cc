@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tests/server/certificates.h"
@@ -19,13 +20,19 @@ using ::testing::HasSubstr;
 
 class HealthProbeTest : public testing::Test {
  protected:
-  HealthProbeTest() { std::filesystem::create_directories(directory_); }
-
   std::string Write(const std::string& name, const std::string& text) const {
+    std::filesystem::create_directories(directory_);
     std::ofstream(directory_ + "/" + name) << text;
     return directory_ + "/" + name;
   }
 
+  static ServerOptions With(bool has_http, const std::string& api_keys, const TlsFiles& tls = {}) {
+    ServerOptions options;
+    if (!has_http) options.http_listen.clear();
+    options.api_keys = api_keys;
+    options.tls = tls;
+    return options;
+  }
   // Serves with `told`, but on free ports, and asks with `told` and these.
   absl::Status Probe(TestServer& server, ServerOptions told) const {
     if (!told.http_listen.empty()) {
@@ -54,39 +61,40 @@ class HealthProbeTest : public testing::Test {
   const std::string keys_ = Write("keys.toml", "[alice]\nkey = \"the-key-of-alice-0123456789\"\n");
 };
 
-TEST_F(HealthProbeTest, NeedsNoKey) { ExpectHealthyOnceServing({.api_keys = keys_}); }
+TEST_F(HealthProbeTest, NeedsNoKey) { ExpectHealthyOnceServing(With(true, keys_)); }
 
 TEST_F(HealthProbeTest, TakesTheGrpcPortWhereThereIsNoOther) {
-  ExpectHealthyOnceServing({.http_listen = "", .api_keys = keys_});
+  ExpectHealthyOnceServing(With(false, keys_));
 }
 
 TEST_F(HealthProbeTest, PassesThroughTls) {
   const Certificate authority = MakeAuthority("authority");
   const Certificate own = MakeCertificate("server", authority);
-  TlsFiles tls{.certificate = Write("cert.pem", own.certificate), .key = Write("key.pem", own.key)};
-  ExpectHealthyOnceServing({.tls = tls});
-  ExpectHealthyOnceServing({.http_listen = "", .tls = tls});
+  TlsFiles tls;
+  tls.certificate = Write("cert.pem", own.certificate);
+  tls.key = Write("key.pem", own.key);
+  ExpectHealthyOnceServing(With(true, "", tls));
+  ExpectHealthyOnceServing(With(false, "", tls));
   tls.client_ca = Write("ca.pem", authority.certificate);
-  ExpectHealthyOnceServing({.tls = tls, .api_keys = keys_});
-  ExpectHealthyOnceServing({.http_listen = "", .tls = tls, .api_keys = keys_});
+  ExpectHealthyOnceServing(With(true, keys_, tls));
+  ExpectHealthyOnceServing(With(false, keys_, tls));
 }
 
 TEST_F(HealthProbeTest, SaysWhereNobodyAnswersAndThatAPortIsNotKnown) {
-  std::string http_listen, listen;
+  ServerOptions http, grpc = With(false, "");
   {
     TestServer gone;
-    http_listen = absl::StrCat("127.0.0.1:", gone.Server().HttpPort());
-    listen = absl::StrCat("127.0.0.1:", gone.Server().Port());
+    http.http_listen = absl::StrCat("127.0.0.1:", gone.Server().HttpPort());
+    grpc.listen = absl::StrCat("127.0.0.1:", gone.Server().Port());
   }
-  const absl::Status http = ProbeHealth({.http_listen = http_listen});
-  EXPECT_EQ(http.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(http.message()),
-              HasSubstr(absl::StrCat("no answer from a server at ", http_listen)));
-  const absl::Status grpc = ProbeHealth({.listen = listen, .http_listen = ""});
-  EXPECT_EQ(grpc.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(grpc.message()),
-              HasSubstr(absl::StrCat("no answer from a server at ", listen)));
-  const absl::Status unknown = ProbeHealth({.http_listen = "127.0.0.1:0"});
+  for (const auto& [options, address] : {std::pair(http, http.http_listen), {grpc, grpc.listen}}) {
+    const absl::Status status = ProbeHealth(options);
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(absl::StrCat("no answer from a server at ", address)));
+  }
+  http.http_listen = "127.0.0.1:0";
+  const absl::Status unknown = ProbeHealth(http);
   EXPECT_EQ(unknown.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(unknown.message()), HasSubstr("--http-listen 127.0.0.1:0"));
 }

@@ -46,6 +46,7 @@ struct DriverScript {
   int num_devices = 1;
   int compute_capability = 90;
   int driver_version = 13000;
+  size_t free_bytes = 12345;
 
   int num_calls = 0;         // of the kind that fails
   bool is_optional = false;  // what failed may be something to do without
@@ -99,7 +100,7 @@ class FaultyDriver final : public CudaDriver {
                 [&](void*& made) { return driver_->Allocate(num_bytes, made); });
   }
   int FreeMemory(size_t& num_bytes) override {
-    num_bytes = 12345;
+    num_bytes = script_->free_bytes;
     return kCudaSuccess;
   }
   int Clear(void* address, size_t num_bytes) override {
