@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -123,7 +124,8 @@ class Bench {
     };
     while (slowest() == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
     const Clock::time_point begin = Clock::now();
-    Interval interval{.from = engine_->Stats()};
+    Interval interval;
+    interval.from = engine_->Stats();
     while (engine_->Stats().num_running == setting_.batch) {
       interval.to = engine_->Stats();
       end_ = Clock::now();
@@ -201,8 +203,8 @@ absl::Status Run(const Setting& setting) {
   const auto backend = OpenTestDevice({.name = setting.device});
   if (!backend.ok()) return backend.status();
   const EngineOptions options = OptionsFor(setting);
-  auto checkpoint =
-      LoadCheckpoint(directory, backend->get(), {.max_batch_rows = options.step_tokens});
+  auto checkpoint = LoadCheckpoint(
+      directory, backend->get(), {.weights = std::nullopt, .max_batch_rows = options.step_tokens});
   if (!checkpoint.ok()) return checkpoint.status();
   const auto engine = Engine::Create(&*checkpoint, backend->get(), options);
   if (!engine.ok()) return engine.status();

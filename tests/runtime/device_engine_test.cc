@@ -91,13 +91,17 @@ TEST_P(DeviceEngineTest, ManyMixedRequestsLeaveMemoryAsItWas) {
     const int num_prompt = 1 + i * 37 % max_prompt;
     running.push_back(
         engine.Submit(MixedRequest(i, num_prompt, num_output, engine.Config().vocab_size)));
-    if (running.size() < 48 && i + 1 < num_requests) continue;
+    if (running.size() < (GetParam().IsGpu() ? 48u : 6u) && i + 1 < num_requests) continue;
     for (const auto& sink : running) ASSERT_EQ(sink->Wait(), absl::OkStatus());
     running.clear();
     const auto free_bytes = engine.GetBackend().FreeBytes();
     ASSERT_TRUE(free_bytes.ok()) << free_bytes.status();
-    if (i < num_requests / 10) free_at_first = *free_bytes;  // the last before a tenth is done
-    if (free_at_first) EXPECT_EQ(**free_bytes, *free_at_first) << "after " << i + 1 << " requests";
+    if (!*free_bytes) continue;  // the host's memory
+    if (i < num_requests / 4) {  // warms up
+      free_at_first = **free_bytes;
+    } else {
+      EXPECT_EQ(**free_bytes, *free_at_first) << "after " << i + 1 << " requests";
+    }
   }
   const EngineStats stats = engine.GetEngine().Stats();
   EXPECT_EQ(stats.num_free_pages + stats.num_cached_pages, stats.num_pages);

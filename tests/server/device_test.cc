@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "server/served_model.h"
 #include "tests/server/test_server.h"
 #include "tests/support/test_device.h"
@@ -168,7 +169,7 @@ TEST(DeviceErrorTest, ADeviceThatIsNotThereIsNamedByItsFlag) {
   const absl::Status status = ServedModel::Load(options).status();
   EXPECT_TRUE(status.code() == absl::StatusCode::kFailedPrecondition ||
               status.code() == absl::StatusCode::kInvalidArgument);
-  EXPECT_TRUE(status.message().starts_with("--device cuda:999: ")) << status;
+  EXPECT_TRUE(absl::StartsWith(status.message(), "--device cuda:999: ")) << status;
 }
 
 TEST(DeviceErrorTest, ThreadsAreTheCpus) {

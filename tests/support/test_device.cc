@@ -17,20 +17,29 @@ absl::StatusOr<std::unique_ptr<Backend>> OpenTestDevice(const BackendOptions& op
   return MakeBackend(options);
 }
 
+std::vector<std::string> TestDevices() {
+  std::vector<std::string> devices = {"cpu", "cuda-emulated"};
+  if (MakeBackend({.name = "cuda"}).ok()) devices.emplace_back("cuda");
+  return devices;
+}
+
 std::vector<DeviceCase> DeviceCases() {
-  std::vector<DeviceCase> cases = {{"cpu", kTiny}, {"cuda-emulated", kTiny}};
-  if (MakeBackend({.name = "cuda"}).ok()) {
-    cases.push_back({"cuda", kTiny});
-    cases.push_back({"cuda", kShipped});
+  std::vector<DeviceCase> cases;
+  for (const std::string& device : TestDevices()) {
+    cases.push_back({device, kTiny});
+    if (device == "cuda") cases.push_back({device, kShipped});
   }
   return cases;
 }
 
+std::string NameOfDevice(std::string device) {
+  std::ranges::replace(device, '-', '_');
+  return device;
+}
+
 std::string NameOfCase(const DeviceCase& device_case) {
   const std::string& path = device_case.checkpoint;
-  std::string name = device_case.device + "_" + path.substr(path.rfind('/') + 1);
-  std::ranges::replace(name, '-', '_');
-  return name;
+  return NameOfDevice(device_case.device + "_" + path.substr(path.rfind('/') + 1));
 }
 
 }  // namespace lssar

@@ -14,6 +14,9 @@ namespace lssar {
 // What MakeBackend knows, and "cuda-emulated": the GPU's kernels on the host.
 absl::StatusOr<std::unique_ptr<Backend>> OpenTestDevice(const BackendOptions& options);
 
+// "cpu", "cuda-emulated" and, where there is a GPU, "cuda".
+std::vector<std::string> TestDevices();
+
 // A model that a test runs on a device: one that the device computes in no time.
 struct DeviceCase {
   std::string device;
@@ -25,7 +28,8 @@ struct DeviceCase {
 // A tiny model on "cpu" and "cuda-emulated"; where there is a GPU, on "cuda", and the shipped one.
 std::vector<DeviceCase> DeviceCases();
 
-// "cuda_emulated_gpt_lssar": names that gtest allows.
+// "cuda_emulated", "cuda_emulated_gpt_lssar": names that gtest allows.
+std::string NameOfDevice(std::string device);
 std::string NameOfCase(const DeviceCase& device_case);
 
 }  // namespace lssar
