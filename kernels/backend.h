@@ -101,7 +101,7 @@ class Backend {
   virtual void RopeWrite(const RopeWriteArgs& args) = 0;
   virtual void Attention(const AttentionArgs& args) = 0;
   virtual void Logits(const LogitsArgs& args) = 0;
-  virtual void TopLogprobs(const TopLogprobsArgs& args) = 0;
+  virtual void Sample(const SampleArgs& args) = 0;
   virtual void CopyPages(const CopyPagesArgs& args) = 0;
   virtual absl::Status Synchronize() = 0;
 

@@ -12,11 +12,11 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "kernels/attention_spec.h"
 #include "kernels/dtype.h"
 #include "kernels/kv_layout.h"
+#include "kernels/sampling.h"
 
 namespace lssar {
 
@@ -147,30 +147,32 @@ struct LogitsArgs {
   float* logits = nullptr;
 };
 
-struct TokenLogprob {
-  int32_t id = 0;
-  float logprob = 0;  // natural log
-};
-
-// Log-probability of one row's target and the row's `num_top` best ids.
-struct RowLogprobs {
-  float target = 0;               // of targets[i]; 0 when the target is -1
-  std::vector<TokenLogprob> top;  // falling logprob, equal ones by rising id
-  bool finite = true;             // false: the row holds a NaN or an infinity; nothing else is set
-};
-
-// Log-probabilities of the raw model distribution: x - log(sum(exp(x))).
-// Shapes    logits [targets.size(), vocab]; out of targets.size() elements, overwritten
-// Requires  target -1 (none) or 0 <= target < vocab; 0 <= num_top <= vocab; targets.size() ==
-//           num_top.size() == out.size()
-// Ensures   the target's logprob is the same bits as its entry in top
-// Accuracy  |d| <= 2e-6 * max(1, |logprob|) against reference
-struct TopLogprobsArgs {
+// One id of each row, drawn or given, with the log-probabilities that are asked for. Stages of a
+// draw, each over what the one before left:
+//   bias, allowed   score = logit + bias; an id that is banned, or not among those allowed, is out
+//   repetition      a positive score of an id that occurred is divided, another multiplied
+//   presence        subtracted once, frequency as many times as the output holds the id
+//   temperature 0   the best score; the stages after it change nothing
+//   weight          e^((score - best) / temperature)
+//   top-k           the k best
+//   top-p           the shortest run of best ones whose weights are at least top_p of the total
+//   min-p           those with at least min_p of the best one's weight
+//   draw            the first id, in rising order, at which the running sum of weights is above
+//                   u times their total; u is Philox (philox.h) of seed, choice and position
+// Equal scores rank by id, lowest first. Scores are kept as fp32, weights to 42 bits of the best.
+// Log-probabilities are of the raw distribution: x - log(sum(exp(x))).
+// Shapes    logits [rows.size(), vocab]; out of rows.size() elements, overwritten
+// Requires  ids in [0, vocab); num_logprobs <= vocab; vocab <= 2^20; an id is left to draw from;
+//           `out` stays where it is until Synchronize
+// Ensures   `out` is complete after Synchronize; an id's logprob is the same bits as its entry in
+//           top, whether it was drawn or given
+// Accuracy  log-probabilities |d| <= 2e-6 max(1, |logprob|) against reference; the same id as
+//           reference, unless a sum of weights ends within 1e-6 of itself of a limit
+struct SampleArgs {
   const float* logits = nullptr;
   int vocab = 0;
-  std::span<const int32_t> targets;
-  std::span<const int32_t> num_top;  // per row
-  std::span<RowLogprobs> out;        // host
+  std::span<const SampleRow> rows;
+  std::span<SampledRow> out;
 };
 
 struct PageCopy {

@@ -1,5 +1,6 @@
 #include "models/gpt.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/check.h"
@@ -44,7 +45,7 @@ absl::Status Gpt::Forward(const ForwardBatch& batch, const KvView& kv,
           RunBlock(layer, rows, kv, counters);
         }
       });
-  return backend_->Synchronize();
+  return absl::OkStatus();
 }
 
 void Gpt::RunBlock(int layer, const RaggedRows& rows, const KvView& kv,
@@ -96,37 +97,46 @@ void Gpt::RunBlock(int layer, const RaggedRows& rows, const KvView& kv,
                     .out = x});
 }
 
-int Gpt::MaxLogitsRows() const { return kMaxLogitsRows; }
-
-absl::StatusOr<LogitsBlock> Gpt::Logits(const ForwardBatch& batch, int first, int count) {
-  LSSAR_CHECK(count >= 1 && count <= kMaxLogitsRows);
-  LSSAR_CHECK(first >= 0 && size_t(first) + size_t(count) <= batch.logits_rows.size());
+void Gpt::ComputeLogits(const ForwardBatch& batch, size_t first, size_t count) {
   backend_->Logits({.x = x_->As<float>(),
-                    .row_ids = std::span(batch.logits_rows).subspan(size_t(first), size_t(count)),
+                    .row_ids = std::span(batch.logits_rows).subspan(first, count),
                     .norm = View(weights_.final_norm, config_.layer_norm_epsilon),
                     .weight = weights_.untied_head != nullptr ? weights_.untied_head.get()
                                                               : weights_.embedding.get(),
                     .logits = logits_->As<float>()});
-  const absl::Status status = backend_->Synchronize();
-  if (!status.ok()) return status;
-
-  const std::span<float> values =
-      std::span(logits_values_).first(size_t(count) * size_t(config_.vocab_size));
-  const absl::Status copied =
-      backend_->CopyOut(values.data(), logits_->Address(), values.size_bytes());
-  if (!copied.ok()) return copied;
-  num_logits_rows_ = count;
-  return LogitsBlock{.num_rows = count, .vocab = config_.vocab_size, .values = values};
 }
 
-void Gpt::TopLogprobs(std::span<const int32_t> targets, std::span<const int32_t> num_top,
-                      std::span<RowLogprobs> out) {
-  LSSAR_CHECK(int(targets.size()) <= num_logits_rows_);
-  backend_->TopLogprobs({.logits = logits_->As<float>(),
-                         .vocab = config_.vocab_size,
-                         .targets = targets,
-                         .num_top = num_top,
-                         .out = out});
+void Gpt::Sample(const ForwardBatch& batch, std::span<const SampleRow> rows,
+                 std::span<SampledRow> out) {
+  const size_t num_rows = batch.logits_rows.size();
+  LSSAR_CHECK(rows.size() == num_rows && out.size() == num_rows);
+  for (size_t first = 0; first < num_rows; first += kMaxLogitsRows) {
+    const size_t count = std::min(num_rows - first, size_t{kMaxLogitsRows});
+    ComputeLogits(batch, first, count);
+    backend_->Sample({.logits = logits_->As<float>(),
+                      .vocab = config_.vocab_size,
+                      .rows = rows.subspan(first, count),
+                      .out = out.subspan(first, count)});
+  }
+}
+
+absl::Status Gpt::Synchronize() { return backend_->Synchronize(); }
+
+absl::Status Gpt::CopyLogits(const ForwardBatch& batch, int first, int count,
+                             std::span<float> out) {
+  const size_t vocab = size_t(config_.vocab_size);
+  LSSAR_CHECK(first >= 0 && count >= 0 && size_t(first + count) <= batch.logits_rows.size());
+  LSSAR_CHECK(out.size() == size_t(count) * vocab);
+  for (size_t done = 0; done < size_t(count); done += kMaxLogitsRows) {
+    const size_t num_rows = std::min(size_t(count) - done, size_t{kMaxLogitsRows});
+    ComputeLogits(batch, size_t(first) + done, num_rows);
+    if (absl::Status status = backend_->Synchronize(); !status.ok()) return status;
+    const std::span<float> values = out.subspan(done * vocab, num_rows * vocab);
+    const absl::Status copied =
+        backend_->CopyOut(values.data(), logits_->Address(), values.size_bytes());
+    if (!copied.ok()) return copied;
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Gpt>> Gpt::Create(const ModelConfig& config, GptWeights weights,
@@ -172,7 +182,6 @@ absl::Status Gpt::ReserveActivations() {
   }
   rope_frequencies_.resize(size_t(config_.HeadDim()) / 2);
   rope_angles_.resize(size_t(max_batch_rows_) * size_t(config_.HeadDim()));
-  logits_values_.resize(size_t(kMaxLogitsRows) * size_t(config_.vocab_size));
   return absl::OkStatus();
 }
 

@@ -27,16 +27,19 @@ class Gpt : public LanguageModel {
   // Requires of the contract, and at most max_batch_rows rows.
   absl::Status Forward(const ForwardBatch& batch, const KvView& kv,
                        AttentionCounters* counters) override;
-  int MaxLogitsRows() const override;
-  absl::StatusOr<LogitsBlock> Logits(const ForwardBatch& batch, int first, int count) override;
-  void TopLogprobs(std::span<const int32_t> targets, std::span<const int32_t> num_top,
-                   std::span<RowLogprobs> out) override;
+  void Sample(const ForwardBatch& batch, std::span<const SampleRow> rows,
+              std::span<SampledRow> out) override;
+  absl::Status Synchronize() override;
+  absl::Status CopyLogits(const ForwardBatch& batch, int first, int count,
+                          std::span<float> out) override;
 
  private:
   Gpt(const ModelConfig& config, GptWeights weights, Backend* backend, int max_batch_rows);
   absl::Status ReserveActivations();
   // x += attention(norm(x)); x += mlp(norm(x)), of every row.
   void RunBlock(int layer, const RaggedRows& rows, const KvView& kv, AttentionCounters* counters);
+  // Of batch.logits_rows[first, first + count), to logits_. Requires count <= kMaxLogitsRows.
+  void ComputeLogits(const ForwardBatch& batch, size_t first, size_t count);
 
   const ModelConfig config_;
   const GptWeights weights_;
@@ -50,13 +53,11 @@ class Gpt : public LanguageModel {
   std::unique_ptr<Buffer> attended_;  // heads, head_dim
   std::unique_ptr<Buffer> mlp_;       // mlp_width
   std::unique_ptr<Buffer> rope_;      // head_dim
-  std::unique_ptr<Buffer> logits_;    // [MaxLogitsRows(), vocab]
+  std::unique_ptr<Buffer> logits_;    // [kMaxLogitsRows, vocab]
 
   // Host copies.
   std::vector<float> rope_angles_;
   std::vector<double> rope_frequencies_;  // [head_dim / 2]
-  std::vector<float> logits_values_;
-  int num_logits_rows_ = 0;  // of the last Logits
 };
 
 }  // namespace lssar

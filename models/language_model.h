@@ -1,4 +1,5 @@
-// What the runtime needs of a model: ragged rows in, logits of the rows asked for out.
+// What the runtime needs of a model: ragged rows in, ids and log-probabilities of the rows asked
+// for out.
 #ifndef LSSAR_MODELS_LANGUAGE_MODEL_H_
 #define LSSAR_MODELS_LANGUAGE_MODEL_H_
 
@@ -30,17 +31,8 @@ struct ForwardBatch {
   }
 };
 
-// Logits of some of a batch's logits_rows, [num_rows, vocab], in host memory.
-struct LogitsBlock {
-  int num_rows = 0;
-  int vocab = 0;
-  std::span<const float> values;
-
-  std::span<const float> Row(int i) const {
-    return values.subspan(size_t(i) * size_t(vocab), size_t(vocab));
-  }
-};
-
+// A step is one Forward, one Sample where anything of it is wanted, and one Synchronize. Only
+// Synchronize waits: a device computes on while the host goes through the calls.
 class LanguageModel {
  public:
   virtual ~LanguageModel() = default;
@@ -48,23 +40,28 @@ class LanguageModel {
   virtual const ModelConfig& Config() const = 0;
 
   // Runs every row of the batch through the model, writing its K and V to `kv`.
-  // `counters`: one element for each of batch.sequences, added to (over all layers and heads); null
-  // when nobody counts.
+  // `counters`: one element for each of batch.sequences, added to (over all layers and heads) by
+  // the end of Synchronize; null when nobody counts.
   // Requires  0 <= token id < vocab_size; pages of distinct sequences disjoint or only read
   // Errors    the backend's (a device that failed); the step's rows are then lost
   virtual absl::Status Forward(const ForwardBatch& batch, const KvView& kv,
                                AttentionCounters* counters) = 0;
 
-  // How many rows one Logits call takes at most: a 16K score never holds 16K x vocabulary at once.
-  virtual int MaxLogitsRows() const = 0;
+  // Samples (ops.h) the logits of the Forward before it: element i of `rows` and `out` is of
+  // batch.logits_rows[i]. `rows` may go afterwards; `out` is complete after Synchronize. Logits are
+  // held for a bounded block of rows at a time: a 16K score never holds 16K x vocabulary at once.
+  // Requires  an element for each of batch.logits_rows
+  virtual void Sample(const ForwardBatch& batch, std::span<const SampleRow> rows,
+                      std::span<SampledRow> out) = 0;
 
-  // Logits of batch.logits_rows[first, first + count) of the Forward just run. The block is valid
-  // until the next call of either.
-  virtual absl::StatusOr<LogitsBlock> Logits(const ForwardBatch& batch, int first, int count) = 0;
+  // Waits for the step.
+  // Errors  the backend's, of anything since the last Synchronize; the step's rows are then lost
+  virtual absl::Status Synchronize() = 0;
 
-  // Log-probabilities for rows of the block that Logits gave last (ops.h TopLogprobs).
-  virtual void TopLogprobs(std::span<const int32_t> targets, std::span<const int32_t> num_top,
-                           std::span<RowLogprobs> out) = 0;
+  // Copies the logits of batch.logits_rows[first, first + count) of the Forward before it to host
+  // memory, [count, vocab]; waits. For checks: serving takes no logits off the device.
+  virtual absl::Status CopyLogits(const ForwardBatch& batch, int first, int count,
+                                  std::span<float> out) = 0;
 };
 
 }  // namespace lssar

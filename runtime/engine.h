@@ -50,7 +50,8 @@ struct EngineOptions {
   StepObserver* observer = nullptr;
 };
 
-// Of the engine's thread, by stage of its step.
+// Of the engine's thread, by stage of its step. A device that computes behind the host's back is
+// handed its work in `forward` and waited for in `sample`.
 struct StageTimes {
   int64_t admit_ns = 0, plan_ns = 0, forward_ns = 0, sample_ns = 0, publish_ns = 0;
   int64_t idle_ns = 0;  // no work

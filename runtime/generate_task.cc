@@ -9,7 +9,7 @@ namespace lssar {
 
 GenerateTask::GenerateTask(Options options)
     : options_(std::move(options)), text_(options_.tokenizer, options_.stop_strings) {
-  if (UsesTokenCounts(options_.params->sampling)) counts_.AddPrompt(options_.prompt);
+  if (options_.params->sampling.HasPenalties()) counts_.AddPrompt(options_.prompt);
 }
 
 bool GenerateTask::WantsLogits(const Sequence& sequence, int position) const {
@@ -22,30 +22,27 @@ int GenerateTask::FirstWantedRow(const Sequence& sequence) const {
   return int(sequence.tokens.size()) - 1;
 }
 
-absl::StatusOr<RowTarget> GenerateTask::Choose(const Sequence& sequence, int position,
-                                               std::span<const float> logits, Sampler* sampler) {
+SampleRow GenerateTask::Ask(const Sequence& sequence, int position) const {
   const GenerateParams& params = *options_.params;
   if (IsPromptRow(position)) {
-    return RowTarget{.id = sequence.tokens[size_t(position) + 1],
-                     .num_top = params.num_prompt_logprobs};
+    return {.target = sequence.tokens[size_t(position) + 1],
+            .counts = {},
+            .num_logprobs = params.num_prompt_logprobs};
   }
-  const std::optional<int32_t> id = sampler->Sample(logits, {.params = &params.sampling,
-                                                             .counts = &counts_,
-                                                             .choice = options_.choice,
-                                                             .position = position + 1});
-  if (!id) return LogitsNotFinite(position);
-  drawn_ = TokenResult{.id = *id};
-  if (params.num_logprobs < 0) return RowTarget{};
-  return RowTarget{.id = *id, .num_top = params.num_logprobs};
+  return {.params = &params.sampling,
+          .counts = counts_.Counts(),
+          .choice = options_.choice,
+          .position = position + 1,
+          .num_logprobs = params.num_logprobs};
 }
 
-void GenerateTask::Take(int position, const RowTarget& target, RowLogprobs* logprobs) {
+void GenerateTask::Take(int position, SampledRow* row) {
   if (IsPromptRow(position)) {
     if (prompt_delta_.tokens.empty()) prompt_delta_.first = position + 1;
-    prompt_delta_.tokens.push_back(MakeTokenResult(target, logprobs));
+    prompt_delta_.tokens.push_back(MakeTokenResult(row));
     next_prompt_row_ = position + 1;
   } else {
-    drawn_ = MakeTokenResult(target, logprobs);
+    drawn_ = MakeTokenResult(row);
   }
 }
 
@@ -59,7 +56,7 @@ void GenerateTask::Advance(Sequence* sequence) {
   if (!finish_ && num_generated_ == options_.params->max_tokens) finish_ = FinishReason::kLength;
   if (!finish_) {
     sequence->tokens.push_back(id);
-    if (UsesTokenCounts(options_.params->sampling)) counts_.AddOutput(id);
+    if (options_.params->sampling.HasPenalties()) counts_.AddOutput(id);
     return;
   }
   text_.Finish(&delta_.text);

@@ -31,9 +31,8 @@ class GenerateTask : public SequenceTask {
   bool WantsLogits(const Sequence& sequence, int position) const override;
   int FirstWantedRow(const Sequence& sequence) const override;
   bool Streams() const override { return true; }
-  absl::StatusOr<RowTarget> Choose(const Sequence& sequence, int position,
-                                   std::span<const float> logits, Sampler* sampler) override;
-  void Take(int position, const RowTarget& target, RowLogprobs* logprobs) override;
+  SampleRow Ask(const Sequence& sequence, int position) const override;
+  void Take(int position, SampledRow* row) override;
   void Advance(Sequence* sequence) override;
   void Publish(TokenSink* sink) override;
   bool IsDone() const override { return finish_.has_value(); }

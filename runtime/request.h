@@ -7,30 +7,15 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "kernels/ops.h"
+#include "kernels/sampling.h"
 
 namespace lssar {
 
 using Clock = std::chrono::steady_clock;
-
-// Applied in this order: bias and allowed/banned ids, penalties, temperature, top-k, top-p, min-p.
-struct SamplingParams {
-  float temperature = 1.0f;         // 0: greedy
-  int top_k = 0;                    // 0: off
-  float top_p = 1.0f;               // (0, 1]
-  float min_p = 0.0f;               // [0, 1]
-  float repetition_penalty = 1.0f;  // > 0; over prompt and output
-  float presence_penalty = 0.0f;    // [-2, 2]; over output
-  float frequency_penalty = 0.0f;   // [-2, 2]; over output
-  std::vector<std::pair<int32_t, float>> logit_bias = {};
-  std::vector<int32_t> allowed_ids = {};  // empty: all
-  std::vector<int32_t> banned_ids = {};
-  uint64_t seed = 0;
-};
 
 struct GenerateParams {
   SamplingParams sampling = {};

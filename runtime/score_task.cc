@@ -61,21 +61,16 @@ void ScoreTask::ReadScores(int first, std::span<TokenScore> scores) const {
   }
 }
 
-absl::StatusOr<RowTarget> ScoreTask::Choose(const Sequence&, int position,
-                                            std::span<const float> logits, Sampler*) {
-  const std::optional<int32_t> best = BestToken(logits);
-  if (!best) return LogitsNotFinite(position);
-  const int32_t id = Current()[size_t(position + 1 - NumContextTokens())];
-  scores_.push_back({.is_greedy = id == *best});
-  return RowTarget{.id = id, .num_top = item_->NumLogprobs()};
+SampleRow ScoreTask::Ask(const Sequence&, int position) const {
+  return {.target = Current()[size_t(position + 1 - NumContextTokens())],
+          .counts = {},
+          .num_logprobs = item_->NumLogprobs()};
 }
 
-void ScoreTask::Take(int, const RowTarget& target, RowLogprobs* logprobs) {
-  TokenScore& score = scores_[size_t(NumTaken())];
-  score.logprob = logprobs->target;
-  score.is_known = true;
-  score_.is_greedy &= score.is_greedy;
-  Add(MakeTokenResult(target, logprobs));
+void ScoreTask::Take(int, SampledRow* row) {
+  scores_.push_back({.logprob = row->logprob, .is_known = true, .is_greedy = row->is_best});
+  score_.is_greedy &= row->is_best;
+  Add(MakeTokenResult(row));
 }
 
 void ScoreTask::Add(TokenResult token) {

@@ -57,9 +57,8 @@ class ScoreTask : public SequenceTask {
   void TakeCached(int first, std::span<const TokenScore> scores) override;
   void ReadScores(int first, std::span<TokenScore> scores) const override;
   bool Streams() const override { return false; }
-  absl::StatusOr<RowTarget> Choose(const Sequence& sequence, int position,
-                                   std::span<const float> logits, Sampler* sampler) override;
-  void Take(int position, const RowTarget& target, RowLogprobs* logprobs) override;
+  SampleRow Ask(const Sequence& sequence, int position) const override;
+  void Take(int position, SampledRow* row) override;
   void Advance(Sequence* sequence) override;
   void Publish(TokenSink* sink) override;
   bool IsDone() const override { return current_ < 0; }

@@ -5,26 +5,16 @@
 #include <cstdint>
 #include <span>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "kernels/ops.h"
+#include "kernels/sampling.h"
 #include "runtime/prefix_cache.h"
 #include "runtime/request.h"
-#include "runtime/sampler.h"
 
 namespace lssar {
 
 struct Sequence;
 
-// What TopLogprobs is asked of a row: the token after it, and how many of the best.
-struct RowTarget {
-  int32_t id = -1;  // -1: no log-probability is wanted
-  int num_top = 0;
-};
-
-// In one step: Choose for each row whose logits it wants, in rising position; Take for those of
-// them that named an id, in the same order (calls of the two interleave, a block of rows at a
-// time); then Advance, then Publish.
+// In one step: Ask for each row whose logits it wants, in rising position; once the model is
+// through, Take for each of them in the same order; then Advance, then Publish.
 // Threads   the engine's
 class SequenceTask {
  public:
@@ -46,13 +36,12 @@ class SequenceTask {
   // Whether a reader waits for each next token.
   virtual bool Streams() const = 0;
 
-  // Decides the token after `position`; a sampled one is drawn here.
-  // Errors  DATA_LOSS: a logit is NaN or infinite
-  virtual absl::StatusOr<RowTarget> Choose(const Sequence& sequence, int position,
-                                           std::span<const float> logits, Sampler* sampler) = 0;
+  // What is wanted of the row at `position`: the token after it, given or drawn, and its
+  // log-probabilities.
+  virtual SampleRow Ask(const Sequence& sequence, int position) const = 0;
 
-  // The log-probabilities of the `target` that Choose named for the row at `position`.
-  virtual void Take(int position, const RowTarget& target, RowLogprobs* logprobs) = 0;
+  // What came of it; its logits were finite. May move out of `row`.
+  virtual void Take(int position, SampledRow* row) = 0;
 
   // The step's rows are computed: adds the next tokens, or rewinds, or ends.
   virtual void Advance(Sequence* sequence) = 0;
@@ -65,11 +54,8 @@ class SequenceTask {
 };
 
 // The id and log-probability of a token, and the best beside it, as the request asked for them.
-// Takes `top` out of `logprobs`.
-TokenResult MakeTokenResult(const RowTarget& target, RowLogprobs* logprobs);
-
-// The DATA_LOSS of a row whose logits are not finite.
-absl::Status LogitsNotFinite(int position);
+// Moves `top` out of `row`.
+TokenResult MakeTokenResult(SampledRow* row);
 
 }  // namespace lssar
 

@@ -18,8 +18,7 @@ StepLoop::StepLoop(Checkpoint* checkpoint, std::unique_ptr<KvCache> kv_cache,
       sequence_pages_(kv_cache_.get()),
       scheduler_({.step_tokens = options.step_tokens,
                   .max_prefill_chunks = options.max_prefill_chunks,
-                  .chunk_tokens = options.chunk_tokens}),
-      logits_reader_(checkpoint->model.get()) {
+                  .chunk_tokens = options.chunk_tokens}) {
   RefreshStats();
 }
 
@@ -312,13 +311,17 @@ absl::Status StepLoop::RunModel() {
   if (plan_.empty()) return absl::OkStatus();
   did_something_ = true;
   ++totals_.num_steps;
-  absl::Status status = checkpoint_->model->Forward(batch_, kv_cache_->View(), counters_.data());
+  LanguageModel* const model = checkpoint_->model.get();
+  absl::Status status = model->Forward(batch_, kv_cache_->View(), counters_.data());
   EndStage(&totals_.stages.forward_ns);
+  if (status.ok()) row_sampler_.Ask(batch_, planned_, model);
+  // Even a step that failed: nothing of it may come after what is freed now.
+  status.Update(model->Synchronize());
   if (status.ok()) {
     CountRows();
-    status = logits_reader_.Read(batch_, planned_, failures_);
-    EndStage(&totals_.stages.sample_ns);
+    row_sampler_.HandOut(batch_, planned_, failures_);
   }
+  EndStage(&totals_.stages.sample_ns);
   num_failed_steps_ = status.ok() ? 0 : num_failed_steps_ + 1;
   if (status.ok()) return status;
   return absl::InternalError(absl::StrCat("the model step failed: ", status.ToString()));

@@ -16,8 +16,8 @@
 #include "runtime/admission.h"
 #include "runtime/engine.h"
 #include "runtime/kv_cache.h"
-#include "runtime/logits_reader.h"
 #include "runtime/request_queue.h"
+#include "runtime/row_sampler.h"
 #include "runtime/running_request.h"
 #include "runtime/scheduler.h"
 #include "runtime/sequence.h"
@@ -99,7 +99,7 @@ class StepLoop {
   const std::unique_ptr<KvCache> kv_cache_;
   SequencePages sequence_pages_;
   const Scheduler scheduler_;
-  LogitsReader logits_reader_;
+  RowSampler row_sampler_;
   std::vector<std::unique_ptr<RunningRequest>> running_;  // most senior first
 
   // Of the step; members to keep their memory.

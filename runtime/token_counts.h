@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "kernels/sampling.h"
 
 namespace lssar {
 
@@ -13,15 +15,22 @@ namespace lssar {
 class TokenCounts {
  public:
   void AddPrompt(std::span<const int32_t> ids) {
-    for (const int32_t id : ids) num_in_output_.try_emplace(id, 0);
+    for (const int32_t id : ids) CountOf(id);
   }
-  void AddOutput(int32_t id) { ++num_in_output_[id]; }
+  void AddOutput(int32_t id) { ++CountOf(id).num_in_output; }
 
-  // id -> times in the output; 0: in the prompt alone.
-  const absl::flat_hash_map<int32_t, int>& NumInOutput() const { return num_in_output_; }
+  // In the order of their first occurrence.
+  std::span<const TokenCount> Counts() const { return counts_; }
 
  private:
-  absl::flat_hash_map<int32_t, int> num_in_output_;
+  TokenCount& CountOf(int32_t id) {
+    const auto [at, is_first] = places_.try_emplace(id, counts_.size());
+    if (is_first) counts_.push_back({.id = id});
+    return counts_[at->second];
+  }
+
+  std::vector<TokenCount> counts_;
+  absl::flat_hash_map<int32_t, size_t> places_;  // in counts_
 };
 
 }  // namespace lssar

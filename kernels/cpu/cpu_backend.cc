@@ -15,9 +15,9 @@
 #include "kernels/cpu/logits.h"
 #include "kernels/cpu/packed_matrix.h"
 #include "kernels/cpu/rope_write.h"
+#include "kernels/cpu/sample.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/thread_pool.h"
-#include "kernels/cpu/top_logprobs.h"
 #include "kernels/host_buffer.h"
 
 namespace lssar {
@@ -74,9 +74,9 @@ class CpuBackend final : public Backend {
     ChooseTarget();
     LogitsOnCpu(args, pool_, scratch_);
   }
-  void TopLogprobs(const TopLogprobsArgs& args) override {
+  void Sample(const SampleArgs& args) override {
     ChooseTarget();
-    TopLogprobsOnCpu(args, pool_, scratch_);
+    SampleOnCpu(args, pool_, scratch_);
   }
   void CopyPages(const CopyPagesArgs& args) override { CopyHostPages(args); }
   absl::Status Synchronize() override { return absl::OkStatus(); }

@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/attention_check.h"
 #include "kernels/copy_pages.h"
+#include "kernels/cpu/sample.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/thread_pool.h"
-#include "kernels/cpu/top_logprobs.h"
 #include "kernels/cuda/cuda_attention.h"
 #include "kernels/cuda/cuda_context.h"
 #include "kernels/cuda/cuda_products.h"
@@ -75,7 +75,7 @@ class CudaBackend final : public Backend {
   void RopeWrite(const RopeWriteArgs& args) override { attention_.RopeWrite(args); }
   void Attention(const AttentionArgs& args) override;
   void Logits(const LogitsArgs& args) override { products_.Logits(args); }
-  void TopLogprobs(const TopLogprobsArgs& args) override;
+  void Sample(const SampleArgs& args) override;
   void CopyPages(const CopyPagesArgs& args) override;
   absl::Status Synchronize() override;
   bool IsLost() override { return IsStickyCudaError(context_.Driver().Synchronize()); }
@@ -127,20 +127,20 @@ void CudaBackend::RunStep(const StepArgs& args, absl::FunctionRef<void()> ops) {
   graphs_.Run(args, ops);
 }
 
-// On the host: what crosses the bus is whole rows, which only a scoring request asks for.
-void CudaBackend::TopLogprobs(const TopLogprobsArgs& args) {
-  host_logits_.resize(args.targets.size() * static_cast<size_t>(args.vocab));
+// On the host: whole rows cross the bus.
+void CudaBackend::Sample(const SampleArgs& args) {
+  host_logits_.resize(args.rows.size() * static_cast<size_t>(args.vocab));
   const bool copied = context_.IsGood() &&
                       context_.Check(context_.Driver().CopyOut(host_logits_.data(), args.logits,
                                                                host_logits_.size() * sizeof(float)),
                                      "copying logits");
   if (!copied) {
-    for (RowLogprobs& out : args.out) out = {.top = {}, .finite = false};
+    for (SampledRow& out : args.out) out.finite = false;
     return;
   }
-  TopLogprobsArgs on_host = args;
+  SampleArgs on_host = args;
   on_host.logits = host_logits_.data();
-  TopLogprobsOnCpu(on_host, host_pool_, host_scratch_);
+  SampleOnCpu(on_host, host_pool_, host_scratch_);
 }
 
 void CudaBackend::CopyPages(const CopyPagesArgs& args) {

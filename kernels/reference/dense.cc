@@ -141,29 +141,4 @@ void ReferenceLogits(const LogitsArgs& args) {
   }
 }
 
-void ReferenceTopLogprobs(const TopLogprobsArgs& args) {
-  for (size_t row = 0; row < args.targets.size(); ++row) {
-    const float* logits = args.logits + row * static_cast<size_t>(args.vocab);
-    RowLogprobs& out = args.out[row];
-    out = {};
-    out.finite = std::all_of(logits, logits + args.vocab, [](float x) { return std::isfinite(x); });
-    if (!out.finite) continue;
-
-    const double max = *std::max_element(logits, logits + args.vocab);
-    double sum = 0;
-    for (int id = 0; id < args.vocab; ++id) sum += std::exp(double{logits[id]} - max);
-    const double log_sum = max + std::log(sum);
-
-    std::vector<TokenLogprob> all;
-    for (int id = 0; id < args.vocab; ++id) {
-      all.push_back({.id = id, .logprob = static_cast<float>(double{logits[id]} - log_sum)});
-    }
-    if (args.targets[row] >= 0) out.target = all[static_cast<size_t>(args.targets[row])].logprob;
-    std::sort(all.begin(), all.end(), [](const TokenLogprob& a, const TokenLogprob& b) {
-      return a.logprob != b.logprob ? a.logprob > b.logprob : a.id < b.id;
-    });
-    out.top.assign(all.begin(), all.begin() + args.num_top[row]);
-  }
-}
-
 }  // namespace lssar

@@ -1,4 +1,4 @@
-// The definitions of the ops that need no cache: Embed, Linear, Logits, TopLogprobs.
+// The definitions of the ops that need no cache: Embed, Linear, Logits.
 #ifndef LSSAR_KERNELS_REFERENCE_DENSE_H_
 #define LSSAR_KERNELS_REFERENCE_DENSE_H_
 
@@ -16,7 +16,6 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> ReferencePack(const MatrixView& vi
 void ReferenceEmbed(const EmbedArgs& args);
 void ReferenceLinear(const LinearArgs& args);
 void ReferenceLogits(const LogitsArgs& args);
-void ReferenceTopLogprobs(const TopLogprobsArgs& args);
 
 }  // namespace lssar
 

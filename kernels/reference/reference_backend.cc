@@ -8,6 +8,7 @@
 #include "kernels/reference/attention.h"
 #include "kernels/reference/dense.h"
 #include "kernels/reference/rope_write.h"
+#include "kernels/reference/sample.h"
 
 namespace lssar {
 namespace {
@@ -44,7 +45,7 @@ class ReferenceBackend final : public Backend {
   void RopeWrite(const RopeWriteArgs& args) override { ReferenceRopeWrite(args); }
   void Attention(const AttentionArgs& args) override { ReferenceAttention(args); }
   void Logits(const LogitsArgs& args) override { ReferenceLogits(args); }
-  void TopLogprobs(const TopLogprobsArgs& args) override { ReferenceTopLogprobs(args); }
+  void Sample(const SampleArgs& args) override { ReferenceSample(args); }
   void CopyPages(const CopyPagesArgs& args) override { CopyHostPages(args); }
   absl::Status Synchronize() override { return absl::OkStatus(); }
 };

@@ -84,12 +84,10 @@ int32_t BenchModel::TokenAt(int position) const {
 void BenchModel::Run() {
   counters_.assign(batch_.sequences.size(), {});
   LSSAR_CHECK(checkpoint_.model->Forward(batch_, kv_, counters_.data()).ok());
-  const int num_rows = int(batch_.logits_rows.size());
-  const int block_rows = checkpoint_.model->MaxLogitsRows();
-  for (int first = 0; first < num_rows; first += block_rows) {
-    const int count = std::min(block_rows, num_rows - first);
-    LSSAR_CHECK(checkpoint_.model->Logits(batch_, first, count).ok());
-  }
+  logits_.resize(batch_.logits_rows.size() * size_t(Config().vocab_size));
+  LSSAR_CHECK(
+      checkpoint_.model->CopyLogits(batch_, 0, int(batch_.logits_rows.size()), logits_).ok());
+  LSSAR_CHECK(checkpoint_.model->Synchronize().ok());
   for (const AttentionCounters& each : counters_) {
     sum_.num_value_rows += each.num_value_rows;
     sum_.num_value_rows_read += each.num_value_rows_read;

@@ -61,6 +61,7 @@ class BenchModel {
   std::vector<AttentionCounters> counters_;
   AttentionCounters sum_;
   ForwardBatch batch_;
+  std::vector<float> logits_;
 };
 
 }  // namespace lssar::bench

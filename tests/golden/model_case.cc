@@ -68,18 +68,17 @@ double RowError(std::span<const float> logits, std::span<const float> expected) 
 absl::StatusOr<double> ChunkError(LanguageModel& model, const ForwardBatch& batch,
                                   const Expected& expected, int first) {
   double worst = 0;
-  const int num_rows = int(batch.logits_rows.size());
-  for (int at = 0; at < num_rows; at += model.MaxLogitsRows()) {
-    const int count = std::min(model.MaxLogitsRows(), num_rows - at);
-    absl::StatusOr<LogitsBlock> block = model.Logits(batch, at, count);
-    if (!block.ok()) return block.status();
-    const size_t vocab = size_t(block->vocab);
-    for (int i = 0; i < count; ++i) {
-      const double error = RowError(
-          block->Row(i), std::span(expected.logits).subspan(size_t(first + at + i) * vocab, vocab));
-      if (std::isnan(error)) return error;
-      worst = std::max(worst, error);
-    }
+  const size_t num_rows = batch.logits_rows.size();
+  const size_t vocab = size_t(model.Config().vocab_size);
+  std::vector<float> logits(num_rows * vocab);
+  const absl::Status copied = model.CopyLogits(batch, 0, int(num_rows), logits);
+  if (!copied.ok()) return copied;
+  for (size_t i = 0; i < num_rows; ++i) {
+    const double error =
+        RowError(std::span(logits).subspan(i * vocab, vocab),
+                 std::span(expected.logits).subspan((size_t(first) + i) * vocab, vocab));
+    if (std::isnan(error)) return error;
+    worst = std::max(worst, error);
   }
   return worst;
 }

@@ -289,6 +289,7 @@ TEST(GptTest, CountersAreOfEverySequence) {
   batch.rope_bases = {1e4, 1e4};
   AttentionCounters counters[2];
   ASSERT_TRUE(model.Get()->Forward(batch, pool->view, counters).ok());
+  ASSERT_TRUE(model.Get()->Synchronize().ok());
   const int64_t per_key = config.num_layers * config.num_heads;
   EXPECT_EQ(counters[0].num_value_rows, per_key * 20 * 21 / 2);
   EXPECT_EQ(counters[1].num_value_rows, per_key * 7 * 8 / 2);
@@ -296,31 +297,43 @@ TEST(GptTest, CountersAreOfEverySequence) {
   EXPECT_LE(counters[1].num_value_rows_read, counters[1].num_value_rows);
 }
 
-TEST(GptTest, TopLogprobsAreOfTheLastLogits) {
+// More rows than the model holds logits of at a time.
+TEST(GptTest, SampleIsOfEachOfTheLastForwardsRows) {
   const LoadedModel model = Load(testing::kSmallModel, "cpu");
-  absl::StatusOr<PagePool> pool =
-      MakePagePool(LayoutOf(model.checkpoint.config, DType::kF32, 16), 16, model.backend.get());
+  constexpr int kNumRows = 150;
+  absl::StatusOr<PagePool> pool = MakePagePool(LayoutOf(model.checkpoint.config, DType::kF32, 16),
+                                               kNumRows, model.backend.get());
   ASSERT_TRUE(pool.ok());
+  const auto vocab = size_t(model.checkpoint.config.vocab_size);
+  const SamplingParams greedy{.temperature = 0};
   ForwardBatch batch;
-  batch.token_ids = {5, 6, 7};
-  batch.sequences = {{.num_rows = 3, .pages = pool->pages}};
+  batch.sequences = {{.num_rows = kNumRows, .pages = pool->pages}};
   batch.rope_bases = {1e4};
-  batch.logits_rows = {0, 2};
-  batch.logits_sequence = {0, 0};
+  std::vector<SampleRow> rows;
+  for (int32_t i = 0; i < kNumRows; ++i) {
+    batch.token_ids.push_back(i * 7 % int32_t(vocab));
+    batch.logits_rows.push_back(i);
+    batch.logits_sequence.push_back(0);
+    rows.push_back(
+        {.target = i % 2 == 0 ? i : -1, .params = &greedy, .counts = {}, .num_logprobs = 2});
+  }
+  std::vector<SampledRow> sampled(kNumRows);
   ASSERT_TRUE(model.Get()->Forward(batch, pool->view, nullptr).ok());
-  const absl::StatusOr<LogitsBlock> block = model.Get()->Logits(batch, 1, 1);
-  ASSERT_TRUE(block.ok());
-  const std::span<const float> row = block->Row(0);
-  const auto best = int32_t(std::max_element(row.begin(), row.end()) - row.begin());
-  double sum = 0;
-  for (const float x : row) sum += std::exp(double(x));
-  RowLogprobs out;
-  const int32_t target = 9, num_top = 2;
-  model.Get()->TopLogprobs({&target, 1}, {&num_top, 1}, {&out, 1});
-  EXPECT_TRUE(out.finite);
-  EXPECT_NEAR(out.target, double(row[9]) - std::log(sum), 1e-5);
-  ASSERT_EQ(out.top.size(), 2u);
-  EXPECT_EQ(out.top[0].id, best);
+  model.Get()->Sample(batch, rows, sampled);
+  ASSERT_TRUE(model.Get()->Synchronize().ok());
+  std::vector<float> logits(kNumRows * vocab);
+  ASSERT_TRUE(model.Get()->CopyLogits(batch, 0, kNumRows, logits).ok());
+  for (size_t i = 0; i < kNumRows; ++i) {
+    const std::span<const float> row = std::span(logits).subspan(i * vocab, vocab);
+    const auto best = int32_t(std::max_element(row.begin(), row.end()) - row.begin());
+    double sum = 0;
+    for (const float x : row) sum += std::exp(double(x));
+    EXPECT_TRUE(sampled[i].finite);
+    EXPECT_EQ(sampled[i].id, i % 2 == 0 ? int32_t(i) : best);
+    EXPECT_NEAR(sampled[i].logprob, double(row[size_t(sampled[i].id)]) - std::log(sum), 1e-5);
+    ASSERT_EQ(sampled[i].top.size(), 2u);
+    EXPECT_EQ(sampled[i].top[0].id, best);
+  }
 }
 
 }  // namespace

@@ -55,15 +55,13 @@ void ModelRunner::Step(const std::vector<int>& num_rows) {
     sequence.num_done += num_rows[s];
   }
   LSSAR_CHECK(model_->Forward(batch, kv_, nullptr).ok());
-  const int num_logits = int(batch.logits_rows.size());
-  for (int first = 0; first < num_logits; first += model_->MaxLogitsRows()) {
-    const int count = std::min(model_->MaxLogitsRows(), num_logits - first);
-    const absl::StatusOr<LogitsBlock> block = model_->Logits(batch, first, count);
-    LSSAR_CHECK(block.ok());
-    for (int i = 0; i < count; ++i) {
-      std::vector<float>& logits = row_sequences[size_t(first + i)]->logits;
-      logits.insert(logits.end(), block->Row(i).begin(), block->Row(i).end());
-    }
+  const auto vocab = std::ptrdiff_t(model_->Config().vocab_size);
+  std::vector<float> logits(row_sequences.size() * size_t(vocab));
+  LSSAR_CHECK(model_->CopyLogits(batch, 0, int(row_sequences.size()), logits).ok());
+  auto row = logits.cbegin();
+  for (Sequence* sequence : row_sequences) {
+    sequence->logits.insert(sequence->logits.end(), row, row + vocab);
+    row += vocab;
   }
 }
 

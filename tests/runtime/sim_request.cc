@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/reference/sample.h"
 #include "runtime/admission.h"
-#include "runtime/sampler.h"
+#include "runtime/token_counts.h"
 #include "tests/support/fake_model.h"
 
 namespace lssar {
@@ -50,10 +50,17 @@ class History {
   uint64_t hash_;
 };
 
-float Logprob(const std::vector<float>& logits, int32_t id) {
-  double sum = 0;
-  for (const float x : logits) sum += std::exp(double(x));
-  return float(double(logits[size_t(id)]) - std::log(sum));
+SampledRow Sampled(const std::vector<float>& logits, const SampleRow& row) {
+  SampledRow sampled;
+  ReferenceSample({.logits = logits.data(),
+                   .vocab = int(logits.size()),
+                   .rows = {&row, 1},
+                   .out = {&sampled, 1}});
+  return sampled;
+}
+
+SampledRow Scored(const std::vector<float>& logits, int32_t id) {
+  return Sampled(logits, {.target = id, .counts = {}, .num_logprobs = 0});
 }
 
 void Shape(SimRandom* random, int max_choices, GenerateParams* params) {
@@ -153,16 +160,15 @@ void SimSink::CheckChoice(int idx) {
   History history(rope_base_, request_.prompt);
   TokenCounts counts;
   counts.AddPrompt(request_.prompt);
-  Sampler sampler;
   std::optional<FinishReason> finish;
   int num_generated = 0;
   for (const int32_t id : choice.ids) {
-    const int32_t expected =
-        *sampler.Sample(history.Logits(config_.vocab_size),
-                        {.params = &params.sampling,
-                         .counts = &counts,
-                         .choice = idx,
-                         .position = int(request_.prompt.size()) + num_generated});
+    const int32_t expected = Sampled(history.Logits(config_.vocab_size),
+                                     {.params = &params.sampling,
+                                      .counts = counts.Counts(),
+                                      .choice = idx,
+                                      .position = int(request_.prompt.size()) + num_generated})
+                                 .id;
     if (id != expected || finish) return Fail(absl::StrCat("choice ", idx, " says another text"));
     if (num_generated >= params.min_tokens) {
       if (id == FakeModel::kEosId && !params.ignore_eos) finish = FinishReason::kEos;
@@ -187,7 +193,7 @@ void SimSink::CheckPrompt() {
     history.Add(request_.prompt[i]);
     const int32_t id = request_.prompt[i + 1];
     if (prompt_[i].id != id ||
-        prompt_[i].logprob != Logprob(history.Logits(config_.vocab_size), id)) {
+        prompt_[i].logprob != Scored(history.Logits(config_.vocab_size), id).logprob) {
       return Fail("the prompt has other log-probabilities");
     }
   }
@@ -200,13 +206,12 @@ void SimSink::CheckScore(int index, const ContinuationScore& score) {
   bool is_greedy = true;
   if (score.tokens.size() != ids.size()) return Fail("a score of another length");
   for (size_t i = 0; i < ids.size(); ++i) {
-    const std::vector<float> logits = history.Logits(config_.vocab_size);
-    const float logprob = Logprob(logits, ids[i]);
-    if (score.tokens[i].id != ids[i] || score.tokens[i].logprob != logprob) {
+    const SampledRow row = Scored(history.Logits(config_.vocab_size), ids[i]);
+    if (score.tokens[i].id != ids[i] || score.tokens[i].logprob != row.logprob) {
       return Fail("a score of other log-probabilities");
     }
-    sum += double(logprob);
-    is_greedy &= BestToken(logits) == ids[i];
+    sum += double(row.logprob);
+    is_greedy &= row.is_best;
     history.Add(ids[i]);
   }
   if (score.logprob != sum || score.is_greedy != is_greedy) Fail("a score of another sum");

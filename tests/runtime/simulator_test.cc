@@ -60,7 +60,6 @@ class SimWorld {
         fake_(kVocab),
         queue_(options_.max_queued_requests, MaxQueuedTokens(options_)) {
     fake_.checkpoint.tokenizer = nullptr;
-    fake_.model->max_logits_rows = Between(&random_, 1, 8);
     fake_.model->on_forward = [this](const ForwardBatch& batch) { return OnForward(batch); };
     auto kv_cache = *KvCache::Create(fake_.checkpoint.config, options_, &fake_.backend);
     kv_cache_ = kv_cache.get();

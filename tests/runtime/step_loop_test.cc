@@ -13,28 +13,31 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/sampler.h"
+#include "kernels/reference/sample.h"
+#include "runtime/token_counts.h"
 #include "tests/runtime/step_world.h"
 
 namespace lssar {
 namespace {
 
-// The fake model's own function and the sampler, without pages, batches or an engine.
+// The fake model's own function and the definition of a draw, without pages, batches or an engine.
 std::vector<int32_t> Oracle(const Request& request, double rope_base) {
   auto hash = std::bit_cast<uint64_t>(rope_base);
   TokenCounts counts;
   counts.AddPrompt(request.prompt);
   for (const int32_t id : request.prompt) hash = FakeHash(hash, uint64_t(id));
-  Sampler sampler;
   std::vector<int32_t> ids;
   while (std::ssize(ids) < request.generate->max_tokens) {
     std::vector<float> logits;
     for (uint64_t id = 0; id < 64; ++id) {
       logits.push_back(float(8 * (double(FakeHash(hash, id) >> 11) * 0x1p-53) - 4));
     }
-    ids.push_back(*sampler.Sample(logits, {.params = &request.generate->sampling,
-                                           .counts = &counts,
-                                           .position = int(request.prompt.size() + ids.size())}));
+    const SampleRow row = {.params = &request.generate->sampling,
+                           .counts = counts.Counts(),
+                           .position = int(request.prompt.size() + ids.size())};
+    SampledRow drawn;
+    ReferenceSample({.logits = logits.data(), .vocab = 64, .rows = {&row, 1}, .out = {&drawn, 1}});
+    ids.push_back(drawn.id);
     counts.AddOutput(ids.back());
     hash = FakeHash(hash, uint64_t(ids.back()));
   }

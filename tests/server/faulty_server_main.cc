@@ -49,7 +49,6 @@ class FaultyModel final : public LanguageModel {
       : model_(std::move(model)), fault_(fault), driver_(std::move(driver)) {}
 
   const ModelConfig& Config() const override { return model_->Config(); }
-  int MaxLogitsRows() const override { return model_->MaxLogitsRows(); }
   absl::Status Forward(const ForwardBatch& batch, const KvView& kv,
                        AttentionCounters* counters) override {
     ++step_;
@@ -63,12 +62,14 @@ class FaultyModel final : public LanguageModel {
     }
     return model_->Forward(batch, kv, counters);
   }
-  absl::StatusOr<LogitsBlock> Logits(const ForwardBatch& batch, int first, int count) override {
-    return model_->Logits(batch, first, count);
+  void Sample(const ForwardBatch& batch, std::span<const SampleRow> rows,
+              std::span<SampledRow> out) override {
+    model_->Sample(batch, rows, out);
   }
-  void TopLogprobs(std::span<const int32_t> targets, std::span<const int32_t> num_top,
-                   std::span<RowLogprobs> out) override {
-    model_->TopLogprobs(targets, num_top, out);
+  absl::Status Synchronize() override { return model_->Synchronize(); }
+  absl::Status CopyLogits(const ForwardBatch& batch, int first, int count,
+                          std::span<float> out) override {
+    return model_->CopyLogits(batch, first, count, out);
   }
 
  private:

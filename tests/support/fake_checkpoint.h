@@ -70,7 +70,7 @@ class MemoryBackend : public Backend {
   void RopeWrite(const RopeWriteArgs&) override { LSSAR_CHECK(false); }
   void Attention(const AttentionArgs&) override { LSSAR_CHECK(false); }
   void Logits(const LogitsArgs&) override { LSSAR_CHECK(false); }
-  void TopLogprobs(const TopLogprobsArgs&) override { LSSAR_CHECK(false); }
+  void Sample(const SampleArgs&) override { LSSAR_CHECK(false); }
   void CopyPages(const CopyPagesArgs& args) override { CopyHostPages(args); }
   absl::Status Synchronize() override { return absl::OkStatus(); }
   bool IsLost() override { return is_lost; }

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -19,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/check.h"
+#include "kernels/reference/sample.h"
 #include "models/language_model.h"
 
 namespace lssar {
@@ -44,14 +44,12 @@ class FakeModel : public LanguageModel {
   }
 
   // What a test may turn before it starts the engine.
-  int max_logits_rows = 5;
   // A row of this token has NaN logits.
   int32_t poison_id = -1;
   // Called at the start of every Forward, on the engine thread.
   std::function<absl::Status(const ForwardBatch&)> on_forward;
 
   const ModelConfig& Config() const override { return config_; }
-  int MaxLogitsRows() const override { return max_logits_rows; }
 
   absl::Status Forward(const ForwardBatch& batch, const KvView& kv,
                        AttentionCounters* counters) override {
@@ -80,38 +78,31 @@ class FakeModel : public LanguageModel {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<LogitsBlock> Logits(const ForwardBatch& batch, int first, int count) override {
-    LSSAR_CHECK(count >= 1 && count <= max_logits_rows);
-    LSSAR_CHECK(first >= 0 && size_t(first + count) <= batch.logits_rows.size());
+  // At once into a place of its own: nothing is in `out` before Synchronize.
+  void Sample(const ForwardBatch& batch, std::span<const SampleRow> rows,
+              std::span<SampledRow> out) override {
+    LSSAR_CHECK(rows.size() == batch.logits_rows.size() && out.size() == rows.size());
     const auto vocab = size_t(config_.vocab_size);
     values_.clear();
-    for (int i = first; i < first + count; ++i) {
-      AppendLogits(hashes_[size_t(batch.logits_rows[size_t(i)])]);
+    for (const int32_t row : batch.logits_rows) {
+      AppendLogits(hashes_[size_t(row)]);
       // Said by chance it would end a request that a test meant to live.
       if (poison_id >= 0) values_[values_.size() - vocab + size_t(poison_id)] += kNeverSaid;
     }
-    return LogitsBlock{.num_rows = count, .vocab = config_.vocab_size, .values = values_};
+    sampled_.resize(rows.size());
+    ReferenceSample(
+        {.logits = values_.data(), .vocab = config_.vocab_size, .rows = rows, .out = sampled_});
+    out_ = out;
   }
 
-  void TopLogprobs(std::span<const int32_t> targets, std::span<const int32_t> num_top,
-                   std::span<RowLogprobs> out) override {
-    const auto vocab = size_t(config_.vocab_size);
-    for (size_t i = 0; i < targets.size(); ++i) {
-      const std::span<const float> row = std::span(values_).subspan(i * vocab, vocab);
-      out[i] = {};
-      double sum = 0;
-      for (const float x : row) sum += std::exp(double(x));
-      out[i].finite = std::isfinite(sum);
-      if (!out[i].finite) continue;
-      std::vector<TokenLogprob> all;
-      for (size_t id = 0; id < vocab; ++id) {
-        all.push_back({.id = int32_t(id), .logprob = float(double(row[id]) - std::log(sum))});
-      }
-      if (targets[i] >= 0) out[i].target = all[size_t(targets[i])].logprob;
-      std::ranges::stable_sort(all, std::greater<>(), &TokenLogprob::logprob);
-      all.resize(size_t(num_top[i]));
-      out[i].top = std::move(all);
-    }
+  absl::Status Synchronize() override {
+    std::ranges::move(sampled_, out_.begin());
+    sampled_.clear();
+    return absl::OkStatus();
+  }
+
+  absl::Status CopyLogits(const ForwardBatch&, int, int, std::span<float>) override {
+    return absl::UnimplementedError("nobody serves whole rows");
   }
 
  private:
@@ -163,8 +154,10 @@ class FakeModel : public LanguageModel {
 
   ModelConfig config_;
   std::vector<uint64_t> hashes_;  // of the rows of the last Forward
-  std::vector<float> values_;     // of the last Logits
-  std::vector<int> writers_;      // of each page in the last Forward: an index of its sequences
+  std::vector<float> values_;     // logits of the last Sample
+  std::vector<SampledRow> sampled_;
+  std::span<SampledRow> out_;
+  std::vector<int> writers_;  // of each page in the last Forward: an index of its sequences
 };
 
 }  // namespace lssar

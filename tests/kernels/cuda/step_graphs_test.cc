@@ -38,7 +38,8 @@ class StepGraphsTest : public testing::TestWithParam<int> {
     ASSERT_TRUE(twin_->Step(sequences, /*by_run_step=*/false).ok());
     ASSERT_TRUE(SameBits(stepper_->x, twin_->x));
     ASSERT_EQ(stepper_->Pools(), twin_->Pools());
-    ASSERT_EQ(stepper_->logprobs[0].target, twin_->logprobs[0].target);
+    ASSERT_EQ(stepper_->sampled[0].logprob, twin_->sampled[0].logprob);
+    ASSERT_EQ(stepper_->sampled[1].id, twin_->sampled[1].id);
     for (size_t s = 0; s < sequences.size(); ++s) {
       ASSERT_GT(twin_->counters[s].num_value_rows_read, 0);
       ASSERT_EQ(stepper_->counters[s].num_value_rows_read, twin_->counters[s].num_value_rows_read);

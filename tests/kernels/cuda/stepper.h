@@ -76,10 +76,11 @@ class Stepper {
     return Finish(num_rows);
   }
 
-  // Of the last step: rows of the residual stream; the pools; counts; log-probabilities.
+  // Of the last step: rows of the residual stream; the pools; counts; what its last row gave,
+  // scored and drawn from.
   std::vector<float> x;
   std::vector<AttentionCounters> counters;
-  std::vector<RowLogprobs> logprobs;
+  std::vector<SampledRow> sampled;
   int num_op_runs = 0;  // of all steps
 
   std::vector<uint16_t> Pools() {
@@ -114,7 +115,7 @@ class Stepper {
       size_t num_bytes;
     } wanted[] = {{&x_, kRowBytes},          {&qkv_, 3 * kRowBytes},
                   {&rope_, kRowBytes},       {&q_, kRowBytes},
-                  {&attended_, kRowBytes},   {&logits_, kVocab * sizeof(float)},
+                  {&attended_, kRowBytes},   {&logits_, 2 * kVocab * sizeof(float)},
                   {&k_, layout.PoolBytes()}, {&v_, layout.PoolBytes()}};
     for (const auto& want : wanted) {
       auto buffer = backend_.Allocate(want.num_bytes);
@@ -174,18 +175,19 @@ class Stepper {
   }
 
   absl::Status Finish(int num_rows) {
-    const std::vector<int32_t> last{num_rows - 1}, targets{1}, num_top{2};
+    const std::vector<int32_t> last(2, num_rows - 1);
     backend_.Logits({.x = x_->As<float>(),
                      .row_ids = last,
                      .norm = {},
                      .weight = embedding_.get(),
                      .logits = logits_->As<float>()});
-    logprobs.assign(1, {});
-    backend_.TopLogprobs({.logits = logits_->As<float>(),
-                          .vocab = kVocab,
-                          .targets = targets,
-                          .num_top = num_top,
-                          .out = logprobs});
+    const SamplingParams params{.top_p = 0.9f, .repetition_penalty = 2};
+    const std::vector<TokenCount> counts{{.id = 3}};
+    const std::vector<SampleRow> asked{{.target = 1, .counts = {}, .num_logprobs = 2},
+                                       {.params = &params, .counts = counts}};
+    sampled.assign(2, {});
+    backend_.Sample(
+        {.logits = logits_->As<float>(), .vocab = kVocab, .rows = asked, .out = sampled});
     absl::Status status = backend_.Synchronize();
     if (!status.ok()) return status;
     x.assign(size_t(num_rows) * kWidth, 0);

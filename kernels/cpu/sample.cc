@@ -1,4 +1,4 @@
-#include "kernels/cpu/top_logprobs.h"
+#include "kernels/cpu/sample.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,25 +8,25 @@
 #include <vector>
 
 #include "kernels/check.h"
+#include "kernels/cpu/candidates.h"
+#include "kernels/cpu/sample_weights.h"
+#include "kernels/philox.h"
+#include "kernels/sample_math.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/cpu/top_logprobs.cc"
+#define HWY_TARGET_INCLUDE "kernels/cpu/sample.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "kernels/cpu/linear_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lssar {
 namespace HWY_NAMESPACE {
 namespace {
 
+namespace hn = hwy::HWY_NAMESPACE;
 using FloatTag = hn::CappedTag<float, 16>;
 using FloatVec = hn::Vec<FloatTag>;
 constexpr size_t kLanes = hn::MaxLanes(FloatTag());
-
-// A sum has this many parts on every machine: element i goes to part i % kParts.
-constexpr size_t kParts = 16;
-constexpr size_t kVectors = kParts / kLanes;
 
 // Largest element; NaN when the row holds one, or an infinity.
 // Requires  count >= 1
@@ -57,44 +57,6 @@ float MaxIfFinite(const float* x, size_t count) {
   return sum == 0.0f ? max : std::numeric_limits<float>::quiet_NaN();
 }
 
-// Sum of e^(x[i] - max). Each part carries the rounding errors of its additions along: thousands
-// of terms add no more error than one.
-double SumOfExp(const float* x, size_t count, float max) {
-  const FloatTag d;
-  const FloatVec maxima = hn::Set(d, max);
-  FloatVec sums[kVectors];
-  FloatVec errors[kVectors];
-  for (size_t v = 0; v < kVectors; ++v) sums[v] = errors[v] = hn::Zero(d);
-  HWY_ALIGN float last[kParts];
-  for (size_t i = 0; i < count; i += kParts) {
-    const float* from = x + i;
-    if (count - i < kParts) {  // e^-infinity counts as e^-87: nothing beside the largest term, 1
-      std::fill(last, last + kParts, -std::numeric_limits<float>::infinity());
-      std::copy(from, x + count, last);
-      from = last;
-    }
-    for (size_t v = 0; v < kVectors; ++v) {
-      const FloatVec term = ExpClamped(d, hn::Sub(hn::LoadU(d, from + v * kLanes), maxima));
-      const FloatVec sum = hn::Add(sums[v], term);
-      const FloatVec added = hn::Sub(sum, sums[v]);
-      const FloatVec lost = hn::Add(hn::Sub(sums[v], hn::Sub(sum, added)), hn::Sub(term, added));
-      errors[v] = hn::Add(errors[v], lost);
-      sums[v] = sum;
-    }
-  }
-  HWY_ALIGN float sum_parts[kParts];
-  HWY_ALIGN float error_parts[kParts];
-  for (size_t v = 0; v < kVectors; ++v) {
-    hn::Store(sums[v], d, sum_parts + v * kLanes);
-    hn::Store(errors[v], d, error_parts + v * kLanes);
-  }
-  double total = 0;
-  for (size_t i = 0; i < kParts; ++i) {
-    total += static_cast<double>(sum_parts[i]) + static_cast<double>(error_parts[i]);
-  }
-  return total;
-}
-
 // Whether any of x[0, count) is above `bound`.
 bool AnyAbove(const float* x, size_t count, float bound) {
   const FloatTag d;
@@ -109,6 +71,32 @@ bool AnyAbove(const float* x, size_t count, float bound) {
   return false;
 }
 
+// The first i with x[i] == value; count where there is none.
+size_t FindFirst(const float* x, size_t count, float value) {
+  const FloatTag d;
+  const FloatVec values = hn::Set(d, value);
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    if (!hn::AllFalse(d, hn::Eq(hn::LoadU(d, x + i), values))) break;
+  }
+  while (i < count && x[i] != value) ++i;
+  return i;
+}
+
+// Largest element.
+// Requires  count >= 1; no NaN
+float Largest(const float* x, size_t count) {
+  const FloatTag d;
+  FloatVec largest = hn::Set(d, x[0]);
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) largest = hn::Max(largest, hn::LoadU(d, x + i));
+  HWY_ALIGN float maxima[kLanes];
+  hn::Store(largest, d, maxima);
+  float max = *std::max_element(maxima, maxima + kLanes);
+  for (; i < count; ++i) max = std::max(max, x[i]);
+  return max;
+}
+
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace lssar
@@ -118,8 +106,9 @@ HWY_AFTER_NAMESPACE();
 namespace lssar {
 
 HWY_EXPORT(MaxIfFinite);
-HWY_EXPORT(SumOfExp);
 HWY_EXPORT(AnyAbove);
+HWY_EXPORT(FindFirst);
+HWY_EXPORT(Largest);
 
 namespace {
 
@@ -163,31 +152,63 @@ void FindBest(std::span<const float> logits, double log_sum, size_t num_top,
   std::sort_heap(best.begin(), best.end(), IsBetter);
 }
 
-void FillRow(std::span<const float> logits, int32_t target, size_t num_top, RowLogprobs& out) {
-  out.target = 0;
-  out.top.clear();
-  const float max = HWY_DYNAMIC_DISPATCH(MaxIfFinite)(logits.data(), logits.size());
-  out.finite = !std::isnan(max);
-  if (!out.finite || (target == -1 && num_top == 0)) return;
-  const double sum = HWY_DYNAMIC_DISPATCH(SumOfExp)(logits.data(), logits.size(), max);
-  const double log_sum = static_cast<double>(max) + std::log(sum);
-  if (target != -1) out.target = LogprobOf(logits[static_cast<size_t>(target)], log_sum);
+int32_t FirstOf(std::span<const float> values, float value) {
+  return static_cast<int32_t>(HWY_DYNAMIC_DISPATCH(FindFirst)(values.data(), values.size(), value));
+}
+
+// `memory` of Candidates::NumBytes(logits.size()).
+int32_t DrawId(std::span<const float> logits, float max, const SampleRow& row, void* memory) {
+  const SamplingParams& params = *row.params;
+  const bool is_adjusted = params.AdjustsLogits();
+  if (params.temperature == 0 && !is_adjusted) return FirstOf(logits, max);
+  Candidates candidates(logits, memory);
+  float best = max;
+  if (is_adjusted) {
+    candidates.Adjust(row);
+    const std::span<const float> scores = candidates.Scores();
+    best = HWY_DYNAMIC_DISPATCH(Largest)(scores.data(), scores.size());
+    LSSAR_CHECK(best != kNotAllowed);
+    if (params.temperature == 0) return FirstOf(scores, best);
+  }
+  candidates.Cut(params, best);
+  return candidates.Pick(
+      DrawFor(params.seed, static_cast<uint32_t>(row.choice), static_cast<uint64_t>(row.position)));
+}
+
+void SetLogprobs(std::span<const float> logits, float max, size_t num_top, SampledRow& out) {
+  const double sum = static_cast<double>(SumOfWeights(logits, max, kRateOfLogprobs));
+  const double log_sum = static_cast<double>(max) + std::log(std::ldexp(sum, -kWeightBits));
+  out.logprob = LogprobOf(logits[static_cast<size_t>(out.id)], log_sum);
   if (num_top > 0) FindBest(logits, log_sum, num_top, out.top);
 }
 
 }  // namespace
 
-void TopLogprobsOnCpu(const TopLogprobsArgs& args, ThreadPool& pool, Scratch&) {
-  const size_t num_rows = args.targets.size();
-  LSSAR_CHECK(args.num_top.size() == num_rows && args.out.size() == num_rows && args.vocab >= 1);
+void SampleOnCpu(const SampleArgs& args, ThreadPool& pool, Scratch& scratch) {
+  const size_t num_rows = args.rows.size();
+  LSSAR_CHECK(args.out.size() == num_rows && args.vocab >= 1 && args.vocab <= kMaxSampleVocab);
   const size_t vocab = static_cast<size_t>(args.vocab);
-  pool.ParallelFor(static_cast<int64_t>(num_rows), [&](int64_t row_idx, int) {
-    const size_t row = static_cast<size_t>(row_idx);
-    const int32_t target = args.targets[row];
-    const int32_t num_top = args.num_top[row];
-    LSSAR_CHECK(-1 <= target && target < args.vocab && 0 <= num_top && num_top <= args.vocab);
-    FillRow({args.logits + row * vocab, vocab}, target, static_cast<size_t>(num_top),
-            args.out[row]);
+  pool.ParallelFor(static_cast<int64_t>(num_rows), [&](int64_t row_idx, int thread_idx) {
+    const size_t i = static_cast<size_t>(row_idx);
+    const SampleRow& row = args.rows[i];
+    SampledRow& out = args.out[i];
+    LSSAR_CHECK(row.target < args.vocab && row.num_logprobs <= args.vocab);
+    const std::span<const float> logits(args.logits + i * vocab, vocab);
+    const float max = HWY_DYNAMIC_DISPATCH(MaxIfFinite)(logits.data(), vocab);
+    out.finite = !std::isnan(max);
+    out.top.clear();
+    out.logprob = 0;
+    if (!out.finite) return;
+    out.id = row.target;
+    if (out.id < 0) {
+      void* const memory = scratch.OfThread<unsigned char>(thread_idx, Candidates::NumBytes(vocab));
+      out.id = DrawId(logits, max, row, memory);
+    }
+    const size_t id = static_cast<size_t>(out.id);
+    out.is_best = logits[id] == max && FirstOf(logits.first(id), max) == out.id;
+    if (row.num_logprobs >= 0) {
+      SetLogprobs(logits, max, static_cast<size_t>(row.num_logprobs), out);
+    }
   });
 }
 

@@ -1,7 +1,7 @@
 // Philox4x32-10: a counter-based random generator. No state: a draw is a function of what it is
 // for. Source  Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011
-#ifndef LSSAR_RUNTIME_PHILOX_H_
-#define LSSAR_RUNTIME_PHILOX_H_
+#ifndef LSSAR_KERNELS_PHILOX_H_
+#define LSSAR_KERNELS_PHILOX_H_
 
 #include <array>
 #include <cstdint>
@@ -24,14 +24,14 @@ constexpr PhiloxCounter Philox4x32(PhiloxCounter counter, PhiloxKey key) {
   return counter;
 }
 
-// The draw of one token: uniform in [0, 1), all 53 bits of it. `position` is the token's place in
-// the whole sequence, so that a text continued from its own beginning goes on as it would have.
-constexpr double UniformFor(uint64_t seed, uint32_t choice, uint64_t position) {
+// The draw of one token, uniform over 64 bits. `position` is the token's place in the whole
+// sequence, so that a text continued from its own beginning goes on as it would have.
+constexpr uint64_t DrawFor(uint64_t seed, uint32_t choice, uint64_t position) {
   const PhiloxCounter draw = Philox4x32({uint32_t(position), uint32_t(position >> 32), choice, 0},
                                         {uint32_t(seed), uint32_t(seed >> 32)});
-  return double(((uint64_t(draw[0]) << 32) | draw[1]) >> 11) * 0x1p-53;
+  return (uint64_t(draw[0]) << 32) | draw[1];
 }
 
 }  // namespace lssar
 
-#endif  // LSSAR_RUNTIME_PHILOX_H_
+#endif  // LSSAR_KERNELS_PHILOX_H_

@@ -1,0 +1,137 @@
+#include "kernels/cpu/candidates.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/check.h"
+#include "kernels/cpu/sample_weights.h"
+#include "kernels/sample_math.h"
+
+namespace lssar {
+namespace {
+
+// A key's digits, the highest first.
+struct Digit {
+  int shift;
+  uint32_t mask;
+};
+constexpr Digit kDigits[] = {{21, 0x7FF}, {10, 0x7FF}, {0, 0x3FF}};
+constexpr size_t kNumBins = 0x800;
+
+constexpr size_t Padded(size_t num_bytes) { return (num_bytes + 63) / 64 * 64; }
+
+}  // namespace
+
+size_t Candidates::NumBytes(size_t vocab) {
+  return Padded(vocab * sizeof(float)) + Padded(vocab * sizeof(int32_t)) +
+         Padded(vocab * sizeof(uint64_t)) + kNumBins * sizeof(uint64_t);
+}
+
+Candidates::Candidates(std::span<const float> logits, void* memory)
+    : vocab_(logits.size()), count_(logits.size()) {
+  auto* at = static_cast<unsigned char*>(memory);
+  scores_ = reinterpret_cast<float*>(at);
+  at += Padded(vocab_ * sizeof(float));
+  ids_ = reinterpret_cast<int32_t*>(at);
+  at += Padded(vocab_ * sizeof(int32_t));
+  weights_ = reinterpret_cast<uint64_t*>(at);
+  at += Padded(vocab_ * sizeof(uint64_t));
+  bins_ = reinterpret_cast<uint64_t*>(at);
+  std::copy(logits.begin(), logits.end(), scores_);
+}
+
+void Candidates::Adjust(const SampleRow& row) {
+  const SamplingParams& params = *row.params;
+  for (const int32_t id : params.banned_ids) scores_[id] = kNotAllowed;
+  if (!params.allowed_ids.empty()) {
+    // Those that stay are set aside where the weights will be.
+    auto* const aside = reinterpret_cast<float*>(weights_);
+    std::fill_n(aside, vocab_, kNotAllowed);
+    for (const int32_t id : params.allowed_ids) aside[id] = scores_[id];
+    std::copy_n(aside, vocab_, scores_);
+  }
+  for (const auto& [id, bias] : params.logit_bias) scores_[id] = Biased(scores_[id], bias);
+  if (!params.HasPenalties()) return;
+  const Penalties penalties{.repetition = double{params.repetition_penalty},
+                            .presence = double{params.presence_penalty},
+                            .frequency = double{params.frequency_penalty}};
+  for (const TokenCount& count : row.counts) {
+    scores_[count.id] = Penalised(scores_[count.id], count.num_in_output, penalties);
+  }
+}
+
+void Candidates::Cut(const SamplingParams& params, float best) {
+  std::iota(ids_, ids_ + count_, 0);
+  if (params.top_k > 0 && static_cast<size_t>(params.top_k) < count_) {
+    KeepTo(FindLast(nullptr, static_cast<uint64_t>(params.top_k)));
+  }
+  WeighScores({scores_, count_}, best, WeightRate(params.temperature), weights_);
+  if (params.top_p < 1) KeepTo(FindLast(weights_, WantedWeight(params.top_p, TotalWeight())));
+  if (params.min_p > 0) {
+    const uint64_t least = LeastWeight(params.min_p);
+    Keep([this, least](size_t i) { return weights_[i] >= least; });
+  }
+}
+
+// Digit by digit: the bin that the wanted amount ends in, among keys that begin as found so far.
+Candidates::Last Candidates::FindLast(const uint64_t* amounts, uint64_t wanted) {
+  uint32_t key = 0, known = 0;
+  for (const Digit& digit : kDigits) {
+    std::fill_n(bins_, kNumBins, 0);
+    for (size_t i = 0; i < count_; ++i) {
+      const uint32_t rank = RankKey(scores_[i]);
+      if (((rank ^ key) & known) != 0) continue;
+      bins_[(rank >> digit.shift) & digit.mask] += amounts == nullptr ? 1 : amounts[i];
+    }
+    uint32_t bin = digit.mask;
+    for (; bins_[bin] < wanted; --bin) {
+      LSSAR_DCHECK(bin > 0);
+      wanted -= bins_[bin];
+    }
+    key |= bin << digit.shift;
+    known |= digit.mask << digit.shift;
+  }
+  for (size_t i = 0;; ++i) {
+    LSSAR_DCHECK(i < count_);
+    if (RankKey(scores_[i]) != key) continue;
+    const uint64_t amount = amounts == nullptr ? 1 : amounts[i];
+    if (wanted <= amount) return {.key = key, .id = ids_[i]};
+    wanted -= amount;
+  }
+}
+
+template <typename IsKept>
+void Candidates::Keep(IsKept is_kept) {
+  size_t num_kept = 0;
+  for (size_t i = 0; i < count_; ++i) {
+    if (!is_kept(i)) continue;
+    scores_[num_kept] = scores_[i];
+    ids_[num_kept] = ids_[i];
+    weights_[num_kept] = weights_[i];
+    ++num_kept;
+  }
+  count_ = num_kept;
+}
+
+void Candidates::KeepTo(const Last& last) {
+  Keep([this, last](size_t i) {
+    const uint32_t rank = RankKey(scores_[i]);
+    return rank > last.key || (rank == last.key && ids_[i] <= last.id);
+  });
+}
+
+uint64_t Candidates::TotalWeight() const {
+  return std::accumulate(weights_, weights_ + count_, uint64_t{0});
+}
+
+int32_t Candidates::Pick(uint64_t draw) const {
+  const uint64_t target = ScaledDraw(draw, TotalWeight());
+  uint64_t sum = 0;
+  for (size_t i = 0;; ++i) {
+    LSSAR_DCHECK(i < count_);
+    sum += weights_[i];
+    if (sum > target) return ids_[i];
+  }
+}
+
+}  // namespace lssar

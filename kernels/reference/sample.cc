@@ -1,0 +1,139 @@
+#include "kernels/reference/sample.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "kernels/check.h"
+#include "kernels/philox.h"
+
+namespace lssar {
+namespace {
+
+struct Candidate {
+  double score = 0;
+  int32_t id = 0;
+  double weight = 0;
+};
+
+double ToFloatRange(double score) {
+  constexpr double kLargest = std::numeric_limits<float>::max();
+  return double{static_cast<float>(std::clamp(score, -kLargest, kLargest))};
+}
+
+std::map<int32_t, double> Scores(std::span<const float> logits, const SampleRow& row) {
+  const SamplingParams& params = *row.params;
+  std::map<int32_t, double> scores;
+  if (params.allowed_ids.empty()) {
+    for (size_t id = 0; id < logits.size(); ++id) {
+      scores.emplace_hint(scores.end(), static_cast<int32_t>(id), logits[id]);
+    }
+  }
+  for (const int32_t id : params.allowed_ids) scores[id] = logits[static_cast<size_t>(id)];
+  for (const int32_t id : params.banned_ids) scores.erase(id);
+  for (const auto& [id, bias] : params.logit_bias) {
+    if (scores.contains(id)) scores[id] = ToFloatRange(scores[id] + double{bias});
+  }
+  if (!params.HasPenalties()) return scores;
+  for (const TokenCount& count : row.counts) {
+    const auto found = scores.find(count.id);
+    if (found == scores.end()) continue;
+    const double repetition = params.repetition_penalty;
+    double score = found->second > 0 ? found->second / repetition : found->second * repetition;
+    if (count.num_in_output > 0) {
+      score -=
+          double{params.presence_penalty} + count.num_in_output * double{params.frequency_penalty};
+    }
+    found->second = ToFloatRange(score);
+  }
+  return scores;
+}
+
+double TotalWeight(std::span<const Candidate> candidates) {
+  double total = 0;
+  for (const Candidate& candidate : candidates) total += candidate.weight;
+  return total;
+}
+
+// How many of the best make up `top_p` of the weight.
+size_t NumInTopP(std::span<const Candidate> ranked, double top_p) {
+  const double wanted = top_p * TotalWeight(ranked);
+  double sum = 0;
+  for (size_t i = 0; i < ranked.size(); ++i) {
+    sum += ranked[i].weight;
+    if (sum >= wanted) return i + 1;
+  }
+  return ranked.size();
+}
+
+int32_t DrawId(std::span<const float> logits, const SampleRow& row) {
+  const SamplingParams& params = *row.params;
+  std::vector<Candidate> kept;
+  for (const auto& [id, score] : Scores(logits, row)) kept.push_back({.score = score, .id = id});
+  LSSAR_CHECK(!kept.empty());
+  std::stable_sort(kept.begin(), kept.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.score > b.score; });
+  if (params.temperature == 0) return kept.front().id;
+
+  const double best = kept.front().score;
+  for (Candidate& candidate : kept) {
+    candidate.weight = std::exp((candidate.score - best) / double{params.temperature});
+  }
+  if (params.top_k > 0) kept.resize(std::min(kept.size(), static_cast<size_t>(params.top_k)));
+  if (params.top_p < 1) kept.resize(NumInTopP(kept, double{params.top_p}));
+  std::erase_if(kept, [&](const Candidate& c) { return c.weight < double{params.min_p}; });
+
+  std::sort(kept.begin(), kept.end(),
+            [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+  const uint64_t draw =
+      DrawFor(params.seed, static_cast<uint32_t>(row.choice), static_cast<uint64_t>(row.position));
+  const double target = static_cast<double>(draw >> 11) * 0x1p-53 * TotalWeight(kept);
+  double sum = 0;
+  for (const Candidate& candidate : kept) {
+    sum += candidate.weight;
+    if (sum > target) return candidate.id;
+  }
+  return kept.back().id;  // target < the same sum: not reached
+}
+
+void SetLogprobs(std::span<const float> logits, int num_top, SampledRow& out) {
+  const double max = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(double{logit} - max);
+  const double log_sum = max + std::log(sum);
+
+  std::vector<TokenLogprob> all;
+  for (size_t id = 0; id < logits.size(); ++id) {
+    all.push_back({.id = static_cast<int32_t>(id),
+                   .logprob = static_cast<float>(double{logits[id]} - log_sum)});
+  }
+  out.logprob = all[static_cast<size_t>(out.id)].logprob;
+  std::stable_sort(all.begin(), all.end(), [](const TokenLogprob& a, const TokenLogprob& b) {
+    return a.logprob > b.logprob;
+  });
+  out.top.assign(all.begin(), all.begin() + num_top);
+}
+
+}  // namespace
+
+void ReferenceSample(const SampleArgs& args) {
+  LSSAR_CHECK(args.out.size() == args.rows.size());
+  for (size_t i = 0; i < args.rows.size(); ++i) {
+    const SampleRow& row = args.rows[i];
+    const size_t vocab = static_cast<size_t>(args.vocab);
+    const std::span<const float> logits(args.logits + i * vocab, vocab);
+    SampledRow& out = args.out[i];
+    out = {};
+    out.finite =
+        std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); });
+    if (!out.finite) continue;
+    out.id = row.target >= 0 ? row.target : DrawId(logits, row);
+    out.is_best = out.id == std::max_element(logits.begin(), logits.end()) - logits.begin();
+    if (row.num_logprobs >= 0) SetLogprobs(logits, row.num_logprobs, out);
+  }
+}
+
+}  // namespace lssar

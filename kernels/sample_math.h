@@ -1,0 +1,113 @@
+// Arithmetic of Sample that every fast backend, host or device, does in the same way: so that all
+// of them give the same id.
+//
+// Weights are whole numbers. Their sums are exact, so they have no order: lanes, threads and blocks
+// may add as they like, and a row's bits stay the row's own.
+#ifndef LSSAR_KERNELS_SAMPLE_MATH_H_
+#define LSSAR_KERNELS_SAMPLE_MATH_H_
+
+#include <bit>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/sampling.h"
+
+namespace lssar {
+
+// The best id's weight is 2^42; the sum over 2^20 ids still fits.
+inline constexpr int kWeightBits = 42;
+inline constexpr int kMaxSampleVocab = 1 << 20;
+
+// The score of an id that must not be drawn: its weight is 0 and it ranks last.
+inline constexpr float kNotAllowed = -std::numeric_limits<float>::infinity();
+
+// Rounds to fp32 and stays in its range; what is not allowed stays so.
+constexpr float HeldFinite(double score) {
+  constexpr double kLargest = std::numeric_limits<float>::max();
+  if (score > kLargest) return std::numeric_limits<float>::max();
+  if (score < -kLargest && score > double{kNotAllowed}) return -std::numeric_limits<float>::max();
+  return static_cast<float>(score);
+}
+
+constexpr float Biased(float score, float bias) {
+  return HeldFinite(static_cast<double>(score) + static_cast<double>(bias));
+}
+
+struct Penalties {
+  double repetition = 1;
+  double presence = 0;
+  double frequency = 0;
+};
+
+constexpr float Penalised(float score, int num_in_output, const Penalties& penalties) {
+  double x = score;
+  x = x > 0 ? x / penalties.repetition : x * penalties.repetition;
+  if (num_in_output > 0) x -= penalties.presence + num_in_output * penalties.frequency;
+  return HeldFinite(x);
+}
+
+// Keys are ordered as scores are; equal scores have equal keys, -0 and 0 too.
+constexpr uint32_t RankKey(float score) {
+  const uint32_t bits = std::bit_cast<uint32_t>(score + 0.0f);
+  return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
+}
+
+// log2(e) / temperature: of a weight's exponent.
+inline constexpr float kRateOfLogprobs = 1.44269504f;
+constexpr float WeightRate(float temperature) {
+  const double rate = 1.4426950408889634 / static_cast<double>(temperature);
+  return HeldFinite(rate);
+}
+
+// 2^exponent = 2^n 2^f, |f| <= 1/2, and 2^f = sum (f ln 2)^k / k!, k up to 7: off by 5e-9.
+inline constexpr float kExp2Terms[] = {
+    1.52527338e-5f, 1.54035304e-4f, 1.33335581e-3f, 9.61812911e-3f,
+    5.55041087e-2f, 2.40226507e-1f, 6.93147181e-1f, 1.0f};
+inline constexpr float kLowestExponent = -63.0f;     // a weight of 0 long before
+inline constexpr float kRoundToWhole = 12582912.0f;  // adding 1.5 * 2^23 rounds to a whole number
+inline constexpr float kMantissaScale = 16777216.0f;
+
+// A mantissa of 24 bits behind the point times 2^-shift.
+constexpr uint64_t ScaledWeight(int32_t mantissa, int32_t shift) {
+  return (static_cast<uint64_t>(mantissa) << (kWeightBits - 24)) >> shift;
+}
+
+// e^((score - best) / temperature) in units of 2^-42, rounded down.
+// Requires  score <= best
+// Accuracy  1.5e-7 (1 + |exponent|), relative, before rounding
+constexpr uint64_t WeightOf(float score, float best, float rate) {
+  float exponent = (score - best) * rate;
+  if (exponent < kLowestExponent) exponent = kLowestExponent;
+  const float whole = (exponent + kRoundToWhole) - kRoundToWhole;
+  const float fraction = exponent - whole;
+  float power = kExp2Terms[0];
+  for (int k = 1; k < 8; ++k) power = power * fraction + kExp2Terms[k];
+  return ScaledWeight(static_cast<int32_t>(power * kMantissaScale), static_cast<int32_t>(-whole));
+}
+
+// The least weight that min-p keeps.
+constexpr uint64_t LeastWeight(float min_p) {
+  const double least = static_cast<double>(min_p) * (uint64_t{1} << kWeightBits);
+  const auto whole = static_cast<uint64_t>(least);
+  return static_cast<double>(whole) < least ? whole + 1 : whole;
+}
+
+// The sum of weights that top-p keeps at least; >= 1.
+constexpr uint64_t WantedWeight(float top_p, uint64_t total) {
+  const auto wanted =
+      static_cast<uint64_t>(static_cast<double>(top_p) * static_cast<double>(total));
+  if (wanted >= total) return total;
+  return wanted == 0 ? 1 : wanted;
+}
+
+// floor(draw * total / 2^64): in [0, total), uniform when draw is over all 64 bits.
+constexpr uint64_t ScaledDraw(uint64_t draw, uint64_t total) {
+  const uint64_t a = draw >> 32, b = draw & 0xFFFFFFFF;
+  const uint64_t c = total >> 32, d = total & 0xFFFFFFFF;
+  const uint64_t middle = a * d + ((b * d) >> 32);
+  return a * c + (middle >> 32) + ((b * c + (middle & 0xFFFFFFFF)) >> 32);
+}
+
+}  // namespace lssar
+
+#endif  // LSSAR_KERNELS_SAMPLE_MATH_H_

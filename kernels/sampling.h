@@ -1,0 +1,69 @@
+// What is asked of a row of logits, and what comes back in place of the row (ops.h Sample).
+#ifndef LSSAR_KERNELS_SAMPLING_H_
+#define LSSAR_KERNELS_SAMPLING_H_
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace lssar {
+
+// Applied in this order: bias and allowed/banned ids, penalties, temperature, top-k, top-p, min-p.
+struct SamplingParams {
+  float temperature = 1.0f;                                // 0: greedy
+  int top_k = 0;                                           // 0: off
+  float top_p = 1.0f;                                      // (0, 1]
+  float min_p = 0.0f;                                      // [0, 1]
+  float repetition_penalty = 1.0f;                         // > 0; over prompt and output
+  float presence_penalty = 0.0f;                           // [-2, 2]; over output
+  float frequency_penalty = 0.0f;                          // [-2, 2]; over output
+  std::vector<std::pair<int32_t, float>> logit_bias = {};  // an id at most once
+  std::vector<int32_t> allowed_ids = {};                   // empty: all
+  std::vector<int32_t> banned_ids = {};
+  uint64_t seed = 0;
+
+  // Whether they look at what was said before.
+  bool HasPenalties() const {
+    return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f;
+  }
+  // Whether scores are other than the logits.
+  bool AdjustsLogits() const {
+    return HasPenalties() || !logit_bias.empty() || !allowed_ids.empty() || !banned_ids.empty();
+  }
+};
+
+// An id that occurred, and how often in the output; 0: in the prompt alone.
+struct TokenCount {
+  int32_t id = 0;
+  int32_t num_in_output = 0;
+};
+
+// A row's id is either given (`target`) or drawn. A draw depends on the row's logits and on what
+// stands here, and on nothing else.
+struct SampleRow {
+  int32_t target = -1;                     // -1: draw
+  const SamplingParams* params = nullptr;  // of a draw; read before Sample returns
+  std::span<const TokenCount> counts;      // an id at most once; may be empty without penalties
+  int choice = 0;
+  int position = 0;       // of the token to draw, in the sequence
+  int num_logprobs = -1;  // -1: none; 0: the id's; N: besides those of the N best
+};
+
+struct TokenLogprob {
+  int32_t id = 0;
+  float logprob = 0;  // natural log
+};
+
+// Log-probabilities are of the raw distribution: before params.
+struct SampledRow {
+  int32_t id = 0;
+  bool finite = true;             // false: a logit is NaN or infinite; nothing else is set
+  bool is_best = false;           // id is the lowest of the largest logit
+  float logprob = 0;              // of id; 0 where none was asked for
+  std::vector<TokenLogprob> top;  // falling logprob, equal ones by rising id
+};
+
+}  // namespace lssar
+
+#endif  // LSSAR_KERNELS_SAMPLING_H_
