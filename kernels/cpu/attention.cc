@@ -91,8 +91,8 @@ void ScoreSingle(const Work<T>& work, int first_key, const KeyTile<T>& tile, flo
   FindTile(work.pages, near_key, work.item.MaxKeys(), near, scales);
   for (const T*& from : near) from += dims_ahead % head_dim * tile.stride;
   FindTile(work.pages, near_key + static_cast<int>(kTileKeys), work.item.MaxKeys(), far, scales);
+  for (size_t v = 0; kHasScales<T> && v < kTileVectors; ++v) hwy::Prefetch(scales[v]);
   for (size_t v = 0; v < kTileVectors; v += kRowVectors) {
-    if (kHasScales<T>) hwy::Prefetch(scales[v]);
     const KeyTile<T> keys{.vectors = tile.vectors + v,
                           .stride = tile.stride,
                           .scales = kHasScales<T> ? tile.scales + v : nullptr,
