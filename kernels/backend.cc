@@ -21,7 +21,7 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeCuda(const BackendOptions& options)
         "backend is \"", options.name, "\": the device must be a number, as in cuda:0"));
   }
 #if LSSAR_WITH_CUDA
-  return MakeDeviceBackend(device_idx);
+  return MakeDeviceBackend(device_idx, options.fast_products);
 #else
   return absl::FailedPreconditionError(
       "this build has no cuda backend: build with LSSAR_WITH_CUDA=ON");

@@ -124,13 +124,17 @@ struct BackendOptions {
   // Restricts the cpu backend to one instruction set by Highway's name ("AVX2", "AVX3", "SSE4",
   // ...); empty: the best this machine has. For tests and for comparing.
   std::string instruction_set = "";
+  // cuda: products of more than 64 rows by cuBLASLt, x rounded once to the weights' type: |d| in
+  // Linear's accuracy is then 2^-11 (fp16) or 2^-8 (bf16) of sum_k |x_k w_k|, and an x past 65504
+  // beside fp16 weights is infinite. A row's bits then depend on how many rows its step had.
+  bool fast_products = false;
 };
 
 // Errors  INVALID_ARGUMENT: unknown name, num_threads out of [0, 1024], an instruction set that
 // this
 //         machine or build does not have (the message lists those it has), no CUDA device N;
 //         FAILED_PRECONDITION: cuda in a build without it, or on a machine without a device, or
-//         with a driver or a device too old for this build
+//         with a driver or a device too old for this build; fast products without cuBLASLt
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);
 
 }  // namespace lssar

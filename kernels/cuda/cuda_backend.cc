@@ -22,13 +22,14 @@ namespace {
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(CudaBackendParts parts, const CudaDevice& device)
+  CudaBackend(CudaBackendParts parts, const CudaDevice& device,
+              std::unique_ptr<MatrixProducts> products)
       : name_(std::move(parts.name)),
         context_(std::move(parts.driver), parts.kernels, device),
         tables_(context_),
         counts_(context_),
         attention_(context_, tables_, counts_),
-        products_(context_),
+        products_(context_, std::move(products)),
         graphs_(context_, tables_, counts_),
         host_pool_(1),
         host_scratch_(1) {}
@@ -37,8 +38,11 @@ class CudaBackend final : public Backend {
   std::string Describe() const override {
     const CudaDevice& device = context_.Device();
     return absl::StrCat(name_, " ", device.name, ", ", device.num_multiprocessors,
-                        " multiprocessors, ", device.memory_bytes >> 20, " MiB");
+                        " multiprocessors, ", device.memory_bytes >> 20, " MiB",
+                        products_.HasLibrary() ? ", fast products" : "");
   }
+  bool IsBatchInvariant() const override { return !products_.HasLibrary(); }
+  absl::Status ReserveWorkspaces() { return products_.ReserveWorkspace(); }
   int NumThreads() const override { return 1; }
 
   absl::Status CheckAttention(const AttentionSpec& spec) const override {
@@ -162,7 +166,15 @@ absl::Status CudaBackend::Synchronize() {
 absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(CudaBackendParts parts, int device_idx) {
   absl::StatusOr<CudaDevice> device = OpenCudaDevice(*parts.driver, device_idx);
   if (!device.ok()) return device.status();
-  return std::make_unique<CudaBackend>(std::move(parts), *device);
+  std::unique_ptr<MatrixProducts> products;
+  if (parts.make_products != nullptr) {
+    absl::StatusOr<std::unique_ptr<MatrixProducts>> made = parts.make_products();
+    if (!made.ok()) return made.status();
+    products = *std::move(made);
+  }
+  auto backend = std::make_unique<CudaBackend>(std::move(parts), *device, std::move(products));
+  if (absl::Status status = backend->ReserveWorkspaces(); !status.ok()) return status;
+  return backend;
 }
 
 }  // namespace lssar

@@ -9,6 +9,7 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/matrix_products.h"
 
 namespace lssar {
 
@@ -16,9 +17,11 @@ struct CudaBackendParts {
   std::string name = "cuda";
   std::unique_ptr<CudaDriver> driver;
   CudaKernels kernels;
+  // Makes what does products of many rows, on the open device; null: our own kernels do.
+  absl::StatusOr<std::unique_ptr<MatrixProducts>> (*make_products)() = nullptr;
 };
 
-// Errors  those of OpenCudaDevice
+// Errors  those of OpenCudaDevice and of make_products
 absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(CudaBackendParts parts, int device_idx);
 
 }  // namespace lssar

@@ -4,7 +4,6 @@
 #include <cstddef>
 
 #include "kernels/check.h"
-#include "kernels/cuda/step_plan.h"
 
 namespace lssar {
 
@@ -46,10 +45,41 @@ bool CudaProducts::SplitRows(CudaSplitArgs args, const CudaMatrix& weight) {
   return context_.Check(context_.Kernels().split_rows(args, context_.Stream()), "normalising rows");
 }
 
+absl::Status CudaProducts::ReserveWorkspace() {
+  if (library_ == nullptr) return absl::OkStatus();
+  return library_memory_.Reserve(kProductWorkspaceBytes).status();
+}
+
+bool CudaProducts::RunByLibrary(const LinearArgs& args, const CudaMatrix& weight) {
+  if (library_ == nullptr || args.num_rows < kMinLibraryRows) return false;
+  MatrixProductArgs product{.num_rows = args.num_rows,
+                            .weight = weight,
+                            .bias = args.bias,
+                            .residual = args.residual,
+                            .gelu = args.activation == Activation::kGeluTanh,
+                            .out = args.out,
+                            .workspace = library_memory_.Address()};
+  if (!library_->Takes(product)) return false;
+  if (!SplitRows({.x = args.x,
+                  .norm_weight = args.norm.weight,
+                  .norm_bias = args.norm.bias,
+                  .epsilon = args.norm.epsilon,
+                  .num_rows = args.num_rows,
+                  .rounds = true,
+                  .to = {}},
+                 weight)) {
+    return true;
+  }
+  product.x = split_rows_.parts;
+  context_.Check(library_->Multiply(product, context_.Stream()), "a matrix product by cuBLASLt");
+  return true;
+}
+
 void CudaProducts::Linear(const LinearArgs& args) {
   LSSAR_CHECK(args.x != args.out);
   if (!context_.IsGood() || args.num_rows == 0) return;
   const CudaMatrix& weight = static_cast<const DeviceMatrix&>(*args.weight).View();
+  if (RunByLibrary(args, weight)) return;
   const int num_rows = context_.PaddedRows(args.num_rows);
   if (!SplitRows({.x = args.x,
                   .norm_weight = args.norm.weight,

@@ -3,17 +3,34 @@
 #define LSSAR_KERNELS_CUDA_CUDA_PRODUCTS_H_
 
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <utility>
 
 #include "kernels/cuda/cuda_context.h"
+#include "kernels/cuda/matrix_products.h"
+#include "kernels/cuda/step_plan.h"
 #include "kernels/ops.h"
 
 namespace lssar {
 
+// Rows from which a library may do a product: fewer read the weights at the speed of memory by our
+// own kernels, and are what graphs hold.
+inline constexpr int kMinLibraryRows = kMaxBucketRows + 1;
+
 class CudaProducts {
  public:
-  explicit CudaProducts(CudaContext& context)
-      : context_(context), rows_memory_(context.Driver()), ids_memory_(context.Driver()) {}
+  // `library`: for products of many rows; null: our own kernels do all.
+  CudaProducts(CudaContext& context, std::unique_ptr<MatrixProducts> library)
+      : context_(context),
+        library_(std::move(library)),
+        rows_memory_(context.Driver()),
+        ids_memory_(context.Driver()),
+        library_memory_(context.Driver()) {}
+
+  // What the library works in.
+  absl::Status ReserveWorkspace();
+  bool HasLibrary() const { return library_ != nullptr; }
 
   void Embed(const EmbedArgs& args);
   void Linear(const LinearArgs& args);
@@ -24,9 +41,13 @@ class CudaProducts {
   // x, or chosen rows of it, normalised and split into parts for a product with `weight`.
   bool SplitRows(CudaSplitArgs args, const CudaMatrix& weight);
 
+  // False: the product is for our own kernels.
+  bool RunByLibrary(const LinearArgs& args, const CudaMatrix& weight);
+
   CudaContext& context_;
+  const std::unique_ptr<MatrixProducts> library_;
   CudaSplitRows split_rows_;
-  Workspace rows_memory_, ids_memory_;
+  Workspace rows_memory_, ids_memory_, library_memory_;
 };
 
 }  // namespace lssar

@@ -62,13 +62,14 @@ SplitRows(LSSAR_ARGS(CudaSplitArgs) args) {
   for (int mask = 1; mask < kWarpThreads; mask *= 2) {
     largest = fmaxf(largest, ShuffleXor(largest, mask));
   }
-  const float factor = PowerOfTwoFor(largest, 11);
+  const float factor = args.rounds ? 1.0f : PowerOfTwoFor(largest, 11);
+  const int num_parts = args.rounds ? 1 : E::kQueryParts;
   if (LaneIdx() == 0) args.to.inverse[row] = 1.0f / factor;
   const size_t width = static_cast<size_t>(args.padded_width);
   uint16_t* to = static_cast<uint16_t*>(args.to.parts) + static_cast<size_t>(row) * width;
   for (int i = LaneIdx(); i < args.padded_width; i += kWarpThreads) {
     float left = normed.At(i) * factor;
-    for (int part = 0; part < E::kQueryParts; ++part) {
+    for (int part = 0; part < num_parts; ++part) {
       const uint16_t bits = E::FromFloat(left);
       to[static_cast<size_t>(part) * static_cast<size_t>(args.num_rows) * width +
          static_cast<size_t>(i)] = bits;

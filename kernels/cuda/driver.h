@@ -21,6 +21,7 @@ inline constexpr int kCudaDriverTooOld = 35;
 inline constexpr int kCudaNoDevice = 100;
 inline constexpr int kCudaInvalidDevice = 101;
 inline constexpr int kCudaNoKernelForDevice = 209;
+inline constexpr int kCudaLaunchFailure = 719;
 inline constexpr int kCudaCaptureUnsupported = 900;
 inline constexpr int kCudaCaptureInvalidated = 901;
 

@@ -124,6 +124,7 @@ struct CudaSplitArgs {
   int width = 0;
   int padded_width = 0;
   DType dtype = DType::kF16;  // of the weights
+  bool rounds = false;        // to one part of the weights' type, by no power of two; not fp32
   CudaSplitRows to;
 };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/device/cublas_products.h"
 #include "kernels/cuda/device/device_kernels.h"
 
 namespace lssar {
@@ -136,10 +137,11 @@ class DeviceDriver final : public CudaDriver {
 
 std::unique_ptr<CudaDriver> MakeDeviceDriver() { return std::make_unique<DeviceDriver>(); }
 
-absl::StatusOr<std::unique_ptr<Backend>> MakeDeviceBackend(int device_idx) {
+absl::StatusOr<std::unique_ptr<Backend>> MakeDeviceBackend(int device_idx, bool fast_products) {
   return MakeCudaBackend({.name = "cuda:" + std::to_string(device_idx),
                           .driver = MakeDeviceDriver(),
-                          .kernels = DeviceKernels()},
+                          .kernels = DeviceKernels(),
+                          .make_products = fast_products ? &MakeCublasProducts : nullptr},
                          device_idx);
 }
 

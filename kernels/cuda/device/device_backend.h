@@ -12,8 +12,8 @@ namespace lssar {
 
 std::unique_ptr<CudaDriver> MakeDeviceDriver();
 
-// Errors  those of OpenCudaDevice
-absl::StatusOr<std::unique_ptr<Backend>> MakeDeviceBackend(int device_idx);
+// Errors  those of OpenCudaDevice; FAILED_PRECONDITION: fast products without cuBLASLt
+absl::StatusOr<std::unique_ptr<Backend>> MakeDeviceBackend(int device_idx, bool fast_products);
 
 }  // namespace lssar
 

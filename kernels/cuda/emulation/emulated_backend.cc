@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/check.h"
+#include "kernels/cuda/emulation/emulated_products.h"
 #include "kernels/cuda/emulation/machine.h"
 #include "kernels/cuda/emulation/stream.h"
 #include "kernels/cuda/kernel_table.cuh"
@@ -137,9 +138,10 @@ CudaBackendParts EmulatedParts(int compute_capability) {
           .kernels = cuda_emulated::KernelTable()};
 }
 
-std::unique_ptr<Backend> MakeEmulatedBackend(int compute_capability) {
-  absl::StatusOr<std::unique_ptr<Backend>> backend =
-      MakeCudaBackend(EmulatedParts(compute_capability), 0);
+std::unique_ptr<Backend> MakeEmulatedBackend(int compute_capability, bool fast_products) {
+  CudaBackendParts parts = EmulatedParts(compute_capability);
+  if (fast_products) parts.make_products = &MakeEmulatedProducts;
+  absl::StatusOr<std::unique_ptr<Backend>> backend = MakeCudaBackend(std::move(parts), 0);
   LSSAR_CHECK(backend.ok());
   return *std::move(backend);
 }

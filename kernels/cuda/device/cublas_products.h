@@ -1,0 +1,18 @@
+// MatrixProducts by cuBLASLt.
+#ifndef LSSAR_KERNELS_CUDA_DEVICE_CUBLAS_PRODUCTS_H_
+#define LSSAR_KERNELS_CUDA_DEVICE_CUBLAS_PRODUCTS_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/cuda/matrix_products.h"
+
+namespace lssar {
+
+// Requires  the device is open
+// Errors    FAILED_PRECONDITION: the library is not installed, or does not start
+absl::StatusOr<std::unique_ptr<MatrixProducts>> MakeCublasProducts();
+
+}  // namespace lssar
+
+#endif  // LSSAR_KERNELS_CUDA_DEVICE_CUBLAS_PRODUCTS_H_

@@ -1,0 +1,123 @@
+// Products of many rows by a library (its twin on the host), of few by our own kernels.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "kernels/cuda/emulation/emulated_products.h"
+#include "tests/kernels/cuda/faulty_driver.h"
+#include "tests/kernels/dense_cases.h"
+
+namespace lssar {
+namespace {
+
+constexpr int kIn = 72, kOut = 40, kRows = 70;
+
+// LayerNorm, bias, GELU or a residual, over kRows rows or the first few of them.
+struct ProductCase {
+  bool norm = false;
+  bool gelu = false;
+  bool residual = false;
+};
+
+std::vector<float> Multiply(Backend& backend, DType stored, const ProductCase& of, int num_rows) {
+  const std::unique_ptr<PackedMatrix> w =
+      Pack(backend, RandomFloats(size_t{kOut} * kIn, 1, 0.3f), kOut, kIn, stored);
+  Floats x(backend, RandomFloats(size_t{kRows} * kIn, 2));
+  Floats norm_weight(backend, RandomFloats(kIn, 3)), norm_bias(backend, RandomFloats(kIn, 4));
+  Floats bias(backend, RandomFloats(kOut, 5));
+  Floats residual(backend, RandomFloats(size_t{kRows} * kOut, 6));
+  LinearArgs args{.num_rows = num_rows,
+                  .x = x.Address(),
+                  .norm = {},
+                  .weight = w.get(),
+                  .bias = bias.Address(),
+                  .activation = of.gelu ? Activation::kGeluTanh : Activation::kNone,
+                  .residual = of.residual ? residual.Address() : nullptr,
+                  .out = residual.Address()};
+  if (of.norm) args.norm = {.weight = norm_weight.Address(), .bias = norm_bias.Address()};
+  backend.Linear(args);
+  LSSAR_CHECK(backend.Synchronize().ok());
+  std::vector<float> out = residual.Values();
+  out.resize(size_t(num_rows) * kOut);
+  return out;
+}
+
+const ProductCase kCases[] = {{},
+                              {.norm = true},
+                              {.norm = true, .gelu = true},
+                              {.residual = true},
+                              {.gelu = true, .residual = true}};
+
+class FastProductsTest : public testing::TestWithParam<DType> {
+ protected:
+  const std::unique_ptr<Backend> exact_ = MakeEmulatedBackend();
+  const std::unique_ptr<Backend> fast_ = MakeEmulatedBackend(90, /*fast_products=*/true);
+};
+
+TEST_P(FastProductsTest, ManyRowsAreRoundedOnce) {
+  const DType stored = GetParam();
+  // Of a sum of kIn products of about 0.3, each rounded; beside what exact products promise.
+  const double rounding = stored == DType::kBF16 ? 0x1p-8 : 0x1p-11;
+  for (const ProductCase& of : kCases) {
+    const std::vector<float> want = Multiply(*exact_, stored, of, kRows);
+    const std::vector<float> got = Multiply(*fast_, stored, of, kRows);
+    const std::vector<double> wanted(want.begin(), want.end());
+    const double terms = kIn * 0.3 * (of.norm ? 2.5 : 1.5);
+    EXPECT_TRUE(AllClose(got, wanted, std::vector<double>(want.size(), terms * rounding)));
+    const bool is_own = of.gelu && of.residual;  // which the library does not take
+    EXPECT_EQ(got == want, is_own);
+  }
+}
+
+TEST_P(FastProductsTest, FewRowsAreExact) {
+  for (const ProductCase& of : kCases) {
+    for (const int num_rows : {1, 64}) {
+      EXPECT_TRUE(SameBits(Multiply(*fast_, GetParam(), of, num_rows),
+                           Multiply(*exact_, GetParam(), of, num_rows)));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, FastProductsTest, testing::Values(DType::kF16, DType::kBF16),
+                         [](const auto& test) {
+                           return std::string(test.param == DType::kF16 ? "Fp16" : "Bf16");
+                         });
+
+TEST(FastProductsOfOthersTest, WeightsOfOtherTypesAreForOurKernels) {
+  const std::unique_ptr<Backend> exact = MakeEmulatedBackend();
+  const std::unique_ptr<Backend> fast = MakeEmulatedBackend(90, /*fast_products=*/true);
+  for (const DType stored : {DType::kF32, DType::kI8}) {
+    EXPECT_TRUE(SameBits(Multiply(*fast, stored, {}, kRows), Multiply(*exact, stored, {}, kRows)));
+  }
+}
+
+TEST(FastProductsOfOthersTest, TheBackendSaysWhatItDoes) {
+  const std::unique_ptr<Backend> exact = MakeEmulatedBackend();
+  const std::unique_ptr<Backend> fast = MakeEmulatedBackend(90, /*fast_products=*/true);
+  EXPECT_TRUE(exact->IsBatchInvariant());
+  EXPECT_FALSE(fast->IsBatchInvariant());
+  EXPECT_EQ(exact->Describe().find("fast"), std::string::npos);
+  EXPECT_NE(fast->Describe().find("fast products"), std::string::npos);
+}
+
+TEST(FastProductsOfOthersTest, AFailedStartIsTold) {
+  CudaBackendParts parts = EmulatedParts();
+  parts.make_products = +[]() -> absl::StatusOr<std::unique_ptr<MatrixProducts>> {
+    return absl::FailedPreconditionError("no library");
+  };
+  EXPECT_EQ(MakeCudaBackend(std::move(parts), 0).status().message(), "no library");
+
+  const auto script = std::make_shared<DriverScript>();
+  script->Fail(DriverCall::kAllocate, kCudaOutOfMemory);
+  parts = EmulatedParts();
+  parts.driver = std::make_unique<FaultyDriver>(script);
+  parts.make_products = &MakeEmulatedProducts;
+  EXPECT_EQ(MakeCudaBackend(std::move(parts), 0).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(script->alive.empty());
+}
+
+}  // namespace
+}  // namespace lssar
