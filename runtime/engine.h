@@ -37,7 +37,7 @@ struct EngineOptions {
   int step_tokens = 512;  // rows of one step at most; decode rows come first
   // Of a step in which others decode: prompts that advance, and the rows of all of them together at
   // most. Rows deep in a long prompt cost more and count for more (scheduler.h).
-  int max_prefill_chunks = 2;
+  int max_prefill_chunks = 16;
   int chunk_tokens = 32;
   bool prefix_cache = true;  // false: for every request as if use_prefix_cache were false
   int page_tokens = 64;

@@ -131,7 +131,7 @@ std::vector<Flag> ModelFlags(ModelOptions& options) {
        AssignInt(&engine.step_tokens, 1, limits::kMaxStepTokens)},
       {"max-prefill-chunks", "Limits", "COUNT",
        absl::StrCat("Prompts that advance in a step in which others decode, [1, ",
-                    limits::kMaxSequences, "]; default 2"),
+                    limits::kMaxSequences, "]; default 16"),
        AssignInt(&engine.max_prefill_chunks, 1, limits::kMaxSequences)},
       {"chunk-tokens", "Limits", "TOKENS",
        absl::StrCat("Prompt tokens of such a step, fewer deep in a long prompt, [1, ",

@@ -119,6 +119,17 @@ TEST(Scheduler, PromptsShareAStepWithReaders) {
   EXPECT_EQ(PlanOf(kShared, {large, kDecode, small}), (Rows{{0, 62}, {1, 1}}));
 }
 
+// Many questions of a few tokens beside readers: their tokens count, not how many they are.
+TEST(Scheduler, SmallPromptsAreBoundedByTheirTokens) {
+  constexpr Scheduler::Limits kMany = {
+      .step_tokens = 512, .max_prefill_chunks = 16, .chunk_tokens = 32};
+  const SequenceView small = {.num_pending = 5};
+  EXPECT_EQ(PlanOf(kMany, {kDecode, small, small, small, small, small, small, small, small}),
+            (Rows{{0, 1}, {1, 5}, {2, 5}, {3, 5}, {4, 5}, {5, 5}, {6, 5}, {7, 1}}));
+  const SequenceView large = {.num_pending = 500};
+  EXPECT_EQ(PlanOf(kMany, {kDecode, large, small, small}), (Rows{{0, 1}, {1, 31}}));
+}
+
 // Even when every step is full of decode rows, a prompt gets through in finite time.
 TEST(Scheduler, NoPromptStarves) {
   constexpr int kStepTokens = 8;

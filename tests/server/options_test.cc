@@ -60,7 +60,7 @@ TEST(OptionsTest, DefaultsAreThoseOfTheHelp) {
   EXPECT_EQ(engine.max_queued_requests, 64);
   EXPECT_EQ(engine.max_queued_tokens, 0);
   EXPECT_EQ(engine.step_tokens, 512);
-  EXPECT_EQ(engine.max_prefill_chunks, 2);
+  EXPECT_EQ(engine.max_prefill_chunks, 16);
   EXPECT_EQ(engine.chunk_tokens, 32);
   EXPECT_TRUE(engine.prefix_cache);
   EXPECT_EQ(engine.page_tokens, 64);
