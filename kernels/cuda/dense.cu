@@ -1,5 +1,6 @@
-// Embed, LayerNorm and matrix products. A product keeps one chain of tensor-core steps over the
-// columns for each element, in rising order: an output row's bits depend on the row alone.
+// Embed, LayerNorm and matrix products. An element of a product is kWarps chains of tensor-core
+// steps, each over its part of the columns in rising order, added in order: an output row's bits
+// depend on the row alone.
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/kernel_table.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -100,47 +101,110 @@ LSSAR_DEVICE void StoreElement(const CudaLinearArgs& args, int row, int col, flo
   args.out[at] = sum;
 }
 
-// A warp multiplies 16 * kRowTiles rows of x by 8 rows of W.
+// A block multiplies 16 * kRowTiles rows of x by 8 rows of W. Its warps share the columns, in whole
+// groups: so even a narrow matrix is asked for by many warps at once.
 template <typename E, int kRowTiles>
 class LinearTile {
  public:
   LSSAR_DEVICE explicit LinearTile(const CudaLinearArgs& args)
       : args_(args),
         first_row_(BlockY() * 16 * kRowTiles),
-        first_col_((BlockX() * kWarps + WarpIdx()) * 8),
+        first_col_(BlockX() * 8),
         width_(static_cast<size_t>(args.weight.padded_cols)) {}
 
   LSSAR_DEVICE void Run() {
-    if (first_col_ >= args_.weight.num_rows) return;
-    const int t = LaneIdx() % 4;
-    const int col = Least(first_col_ + LaneIdx() / 4, args_.weight.num_rows - 1);
-    const unsigned char* weights = static_cast<const unsigned char*>(args_.weight.elements) +
-                                   static_cast<size_t>(col) * width_ * E::kBytes;
+    const int num_groups = args_.weight.padded_cols / kCudaGroupCols;
+    const int first = num_groups * WarpIdx() / kWarps * kCudaGroupCols;
+    const int end = num_groups * (WarpIdx() + 1) / kWarps * kCudaGroupCols;
     float sums[kRowTiles][4] = {};
-    float group_sums[kRowTiles][4] = {};
-    for (int k = 0; k < args_.weight.padded_cols; k += 32) {
-      unsigned pairs[4];
-      E::Load8(weights + (k + 8 * t) * E::kBytes, pairs);
-      const unsigned first[2] = {pairs[0], pairs[1]}, second[2] = {pairs[2], pairs[3]};
-      LSSAR_UNROLL
-      for (int tile = 0; tile < kRowTiles; ++tile) {
-        LSSAR_UNROLL
-        for (int part = 0; part < E::kQueryParts; ++part) {
-          unsigned a[2][4];
-          LoadRows(tile, part, k + 8 * t, a);
-          float(&to)[4] = E::kHasScales ? group_sums[tile] : sums[tile];
-          E::Multiply(to, a[0], first);
-          E::Multiply(to, a[1], second);
-        }
-      }
-      if (E::kHasScales && k % kCudaGroupCols == kCudaGroupCols - 32) {
-        AddGroup(k / kCudaGroupCols, group_sums, sums);
-      }
-    }
+    SumColumns(first, end, sums);
+    if (WarpIdx() > 0) Share(sums);
+    SyncBlock();
+    if (WarpIdx() > 0) return;
+    AddOthers(sums);
     Store(sums);
   }
 
+  static constexpr size_t kSharedBytes =
+      size_t{kWarps - 1} * kRowTiles * 4 * kWarpThreads * sizeof(float);
+
  private:
+  // Steps of 32 columns whose weights are on their way while one is multiplied: what a warp has
+  // asked for is its share of the memory's speed.
+  static constexpr int kAhead = kRowTiles == 1 ? 8 : 2;
+  struct alignas(8 * E::kBytes) Stored8 {
+    unsigned char bytes[8 * E::kBytes];
+  };
+
+  LSSAR_DEVICE void SumColumns(int first, int end, float (&sums)[kRowTiles][4]) const {
+    const int t = LaneIdx() % 4;
+    const int col = Least(first_col_ + LaneIdx() / 4, args_.weight.num_rows - 1);
+    const unsigned char* weights = static_cast<const unsigned char*>(args_.weight.elements) +
+                                   (static_cast<size_t>(col) * width_ + 8 * t) * E::kBytes;
+    const auto load = [&](int k) {
+      return *reinterpret_cast<const Stored8*>(weights + k * E::kBytes);
+    };
+    float group_sums[kRowTiles][4] = {};
+    Stored8 ahead[kAhead];
+    LSSAR_UNROLL
+    for (int i = 0; i < kAhead; ++i) {
+      if (first + 32 * i < end) ahead[i] = load(first + 32 * i);
+    }
+    for (int from = first; from < end; from += 32 * kAhead) {
+      LSSAR_UNROLL
+      for (int i = 0; i < kAhead; ++i) {
+        const int k = from + 32 * i;
+        if (k >= end) break;
+        unsigned pairs[4];
+        E::Load8(ahead[i].bytes, pairs);
+        if (k + 32 * kAhead < end) ahead[i] = load(k + 32 * kAhead);
+        MultiplyStep(k + 8 * t, pairs, E::kHasScales ? group_sums : sums);
+        if (E::kHasScales && k % kCudaGroupCols == kCudaGroupCols - 32) {
+          AddGroup(k / kCudaGroupCols, group_sums, sums);
+        }
+      }
+    }
+  }
+
+  // 32 columns, of which k is this lane's first.
+  LSSAR_DEVICE void MultiplyStep(int k, const unsigned (&pairs)[4],
+                                 float (&sums)[kRowTiles][4]) const {
+    const unsigned first[2] = {pairs[0], pairs[1]}, second[2] = {pairs[2], pairs[3]};
+    LSSAR_UNROLL
+    for (int tile = 0; tile < kRowTiles; ++tile) {
+      LSSAR_UNROLL
+      for (int part = 0; part < E::kQueryParts; ++part) {
+        unsigned a[2][4];
+        LoadRows(tile, part, k, a);
+        E::Multiply(sums[tile], a[0], first);
+        E::Multiply(sums[tile], a[1], second);
+      }
+    }
+  }
+
+  // Of warp 1 and those after it: [warp - 1][tile][element][lane].
+  LSSAR_DEVICE static float* Shared(int warp, int tile, int i) {
+    return reinterpret_cast<float*>(SharedMemory()) +
+           (((warp - 1) * kRowTiles + tile) * 4 + i) * kWarpThreads + LaneIdx();
+  }
+  LSSAR_DEVICE void Share(const float (&sums)[kRowTiles][4]) const {
+    LSSAR_UNROLL
+    for (int tile = 0; tile < kRowTiles; ++tile) {
+      LSSAR_UNROLL
+      for (int i = 0; i < 4; ++i) *Shared(WarpIdx(), tile, i) = sums[tile][i];
+    }
+  }
+  LSSAR_DEVICE void AddOthers(float (&sums)[kRowTiles][4]) const {
+    LSSAR_UNROLL
+    for (int warp = 1; warp < kWarps; ++warp) {
+      LSSAR_UNROLL
+      for (int tile = 0; tile < kRowTiles; ++tile) {
+        LSSAR_UNROLL
+        for (int i = 0; i < 4; ++i) sums[tile][i] += *Shared(warp, tile, i);
+      }
+    }
+  }
+
   LSSAR_DEVICE static int Least(int a, int b) { return a < b ? a : b; }
   LSSAR_DEVICE int Row(int tile, int i) const {
     return first_row_ + tile * 16 + LaneIdx() / 4 + 8 * i;
@@ -246,11 +310,12 @@ LSSAR_KERNEL(kThreads) EmbedRows(LSSAR_ARGS(CudaEmbedArgs) args) {
 
 template <typename E>
 int StartLinearOf(const CudaLinearArgs& args, void* stream) {
-  constexpr int kColsOfBlock = kWarps * 8;
-  LaunchShape shape{.num_blocks_x = (args.weight.num_rows + kColsOfBlock - 1) / kColsOfBlock,
-                    .num_threads = kThreads};
+  LaunchShape shape{.num_blocks_x = (args.weight.num_rows + 7) / 8,
+                    .num_threads = kThreads,
+                    .shared_bytes = LinearTile<E, 1>::kSharedBytes};
   if (args.num_rows <= 16) return Launch(shape, stream, &Linear<E, 1>, args);
   shape.num_blocks_y = (args.num_rows + 63) / 64;
+  shape.shared_bytes = LinearTile<E, 4>::kSharedBytes;
   return Launch(shape, stream, &Linear<E, 4>, args);
 }
 
