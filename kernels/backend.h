@@ -124,9 +124,9 @@ struct BackendOptions {
   // Restricts the cpu backend to one instruction set by Highway's name ("AVX2", "AVX3", "SSE4",
   // ...); empty: the best this machine has. For tests and for comparing.
   std::string instruction_set = "";
-  // cuda: products of more than 64 rows by cuBLASLt, x rounded once to the weights' type: |d| in
-  // Linear's accuracy is then 2^-11 (fp16) or 2^-8 (bf16) of sum_k |x_k w_k|, and an x past 65504
-  // beside fp16 weights is infinite. A row's bits then depend on how many rows its step had.
+  // cuda: products of more than 64 rows by cuBLASLt, x rounded once to the weights' type: besides
+  // Linear's accuracy, |d| is 2^-11 (fp16) or 2^-8 (bf16) of sum_k |x_k w_k| then, and an x past
+  // 65504 beside fp16 is infinite. A row's bits then depend on how many rows its step had.
   bool fast_products = false;
 };
 

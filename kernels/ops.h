@@ -6,7 +6,7 @@
 // the process; bad input is refused long before it gets here.
 //
 // Batch invariance: an output element's bits depend on its own row (and, for Attention, its own
-// sequence's K/V) alone: not on the other rows, on num_rows, on page_tokens or on threads.
+// sequence's K/V) alone, not on num_rows, page_tokens or threads (but Backend::IsBatchInvariant).
 #ifndef LSSAR_KERNELS_OPS_H_
 #define LSSAR_KERNELS_OPS_H_
 
@@ -65,7 +65,7 @@ struct EmbedArgs {
 // Ensures   an element is one fused multiply-add chain over k = 0..in-1 in rising order; int8: over
 //           groups of k, whose sums are exact integers of x rounded to 16 bits (cpu)
 // Accuracy  against reference: |d| <= 1e-5 * (sum_k |x_k w_k| + |bias| + |residual|); int8: besides
-//           2^-15 max_k |x_k| sum_k |w_k|, x after its norm
+//           2^-15 max_k |x_k| sum_k |w_k|, x after its norm; more by BackendOptions::fast_products
 struct LinearArgs {
   int num_rows = 0;
   const float* x = nullptr;
