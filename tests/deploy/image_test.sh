@@ -167,6 +167,10 @@ if in_container dpkg-query -W -f '${Package}\n' | grep -e '-dev$'; then
   fail "development packages are in the image"
 fi
 
+echo "the health check"
+in_container lssar-server --config /etc/lssar/server.toml --check-health --http-listen off \
+  --listen "$address" || fail "lssar-server --check-health finds no health at $address"
+
 echo "a generation"
 text=$(in_container lssar generate --server "$address" "The capital of France is" --max-tokens 20 \
   --seed 1)

@@ -1,5 +1,8 @@
 #include "kernels/cuda/emulation/emulated_backend.h"
 
+#include <malloc.h>
+
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -41,10 +44,12 @@ class EmulatedDriver final : public CudaDriver {
   int Allocate(size_t num_bytes, void*& address) override {
     if (!stream_->Drain()) return kCudaCaptureUnsupported;
     if (num_bytes > kMemoryBytes) return kCudaOutOfMemory;
-    return posix_memalign(&address, 256, num_bytes) == 0 ? kCudaSuccess : kCudaOutOfMemory;
+    if (posix_memalign(&address, 256, num_bytes) != 0) return kCudaOutOfMemory;
+    taken_bytes_ += malloc_usable_size(address);
+    return kCudaSuccess;
   }
   int FreeMemory(size_t& num_bytes) override {
-    num_bytes = kMemoryBytes;
+    num_bytes = kMemoryBytes - taken_bytes_;
     return kCudaSuccess;
   }
   int Clear(void* address, size_t num_bytes) override {
@@ -111,6 +116,7 @@ class EmulatedDriver final : public CudaDriver {
 
   void Release(void* address) override {
     stream_->Drain();
+    taken_bytes_ -= malloc_usable_size(address);
     std::free(address);
   }
   int CopyNow(void* to, const void* from, size_t num_bytes) {
@@ -123,6 +129,7 @@ class EmulatedDriver final : public CudaDriver {
   }
 
   const int compute_capability_;
+  std::atomic<size_t> taken_bytes_ = 0;  // pinned memory of the host, too
   const std::unique_ptr<emulation::LazyStream> stream_ = std::make_unique<emulation::LazyStream>();
 };
 
