@@ -42,7 +42,8 @@ run_kernels() {
   # Attention and RopeWrite on the device alone; the others compare all backends of the machine.
   check attention 90 bin/gpu_tests --gtest_filter='*Attention*/CUDA'
   check rope_write 30 bin/gpu_tests --gtest_filter='*RopeWrite*/CUDA'
-  check dense 60 bin/gpu_tests --gtest_filter='*Linear*:*Logits*:*Embed*:*TopLogprobs*:*Sample*'
+  check sample 30 bin/gpu_tests --gtest_filter='*Sample*/CUDA'
+  check dense 60 bin/gpu_tests --gtest_filter='*Linear*:*Logits*:*Embed*:*Logprobs*'
   check backend 30 bin/gpu_tests --gtest_filter='BackendTest*:CopyPages*'
   for kv in fp16 bf16 int8; do
     check "golden_$kv" 30 bin/golden_check tests/golden --backend cuda --kv "$kv"
