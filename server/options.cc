@@ -142,6 +142,12 @@ std::vector<Flag> ModelFlags(ModelOptions& options) {
        "double "
        "precision); default cpu",
        AssignDevice(&options.backend.name)},
+      {"products", "Machine", "exact|fast",
+       "Matrix products of --device cuda: exact, or fast: prompts through cuBLASLt, bits then "
+       "depend "
+       "on the batch; default exact",
+       AssignChoice({"exact", "fast"},
+                    [&options](size_t i) { options.backend.fast_products = i == 1; })},
       {"threads", "Machine", "COUNT",
        "Threads that compute on --device cpu, [0, 1024]; default 0: one per core this process may "
        "use",

@@ -17,6 +17,11 @@ absl::StatusOr<std::unique_ptr<Backend>> OpenDevice(const BackendOptions& option
                                                    ": only --device cpu computes on threads; ",
                                                    "leave it out with --device ", options.name));
   }
+  const bool is_cuda = options.name.starts_with("cuda");
+  if (options.fast_products && !is_cuda) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--products fast: only --device cuda has them; leave it out with --device ", options.name));
+  }
   auto backend = MakeBackend(options);
   if (backend.ok()) return backend;
   return absl::Status(backend.status().code(),

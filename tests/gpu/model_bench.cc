@@ -31,6 +31,7 @@ constexpr int kSteps = 64;  // that every sequence of a decode figure takes: as 
 
 struct Setting {
   std::string device = "cuda";
+  bool fast_products = false;
   std::string work_folder = ".";
   bench::ModelShape shape;
   std::vector<int> depths = {0, 16384};
@@ -200,7 +201,8 @@ absl::Status Run(const Setting& setting) {
   const std::string directory = setting.work_folder + "/random-model";
   absl::Status status = bench::WriteRandomCheckpoint(setting.shape, directory);
   if (!status.ok()) return status;
-  const auto backend = OpenTestDevice({.name = setting.device});
+  const auto backend =
+      OpenTestDevice({.name = setting.device, .fast_products = setting.fast_products});
   if (!backend.ok()) return backend.status();
   const EngineOptions options = OptionsFor(setting);
   auto checkpoint = LoadCheckpoint(
@@ -229,6 +231,7 @@ int main(int argc, char** argv) {
   lssar::Setting setting;
   CLI::App app("Times a whole model through the engine.");
   app.add_option("--device", setting.device, "As the server's; or cuda-emulated");
+  app.add_flag("--fast-products", setting.fast_products, "As the server's --products fast");
   app.add_option("--work-folder", setting.work_folder, "Where the random weights are written");
   app.add_option("--layers", setting.shape.num_layers, "Of the model; the default is the 124M one");
   app.add_option("--heads", setting.shape.num_heads);

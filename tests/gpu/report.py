@@ -38,7 +38,7 @@ def passed(folder, name, status):
     if name.startswith('golden_'):
         failed = golden_failures(folder, name)
         return bool(failed) and failed <= EXPECTED_FAILURES
-    return name in ('peers', 'model_peers') or status == 'not installed'
+    return name in ('peers', 'model_fast', 'model_peers') or status == 'not installed'
 
 
 def best_peer(peers, work, batch):
@@ -127,8 +127,9 @@ def main():
                 'passed': passed(folder, name, status)} for name, status, seconds in checks]
     bench, peers = load(folder / 'bench.json'), load(folder / 'peers.json')
     model, model_peers = load(folder / 'model_bench.json'), load(folder / 'model_peers.json')
+    fast = load(folder / 'model_fast.json')
     report = {'checks': results, 'bench': bench, 'peers': peers, 'model_bench': model,
-              'model_peers': model_peers, 'said': list(said_by_tests(folder))}
+              'model_fast': fast, 'model_peers': model_peers, 'said': list(said_by_tests(folder))}
     (folder / 'report.json').write_text(json.dumps(report, indent=1) + '\n')
     lines = [f"{'pass' if row['passed'] else 'FAIL'}  {row['check']:20} exit {row['status']}, "
              f"{row['seconds']} s" for row in results]
@@ -136,6 +137,9 @@ def main():
         lines += ['', *table(bench, peers)]
     if model:
         lines += ['', *model_table(model, model_peers)]
+    if fast:
+        fast['rows'] = [row for row in fast['rows'] if row['work'] == 'prefill']
+        lines += ['', '--products fast', *list(model_table(fast, model_peers))[1:]]
     lines += report['said']
     (folder / 'report.txt').write_text('\n'.join(lines) + '\n')
     print('\n'.join(lines))

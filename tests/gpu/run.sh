@@ -18,7 +18,8 @@ if [ "${1:-}" = --stage ]; then
 fi
 mkdir -p "${1:-$here}"
 out=$(cd "${1:-$here}" && pwd)
-export LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+given_path=${LD_LIBRARY_PATH:-}  # Python's: our libraries are not for its extensions
+export LD_LIBRARY_PATH="$here/lib${given_path:+:$given_path}"
 cd "$here"
 
 # check NAME SECONDS COMMAND...: one line of the report; its output in OUT/NAME.log. What no time is
@@ -37,7 +38,7 @@ check() {
 # First the figures: if time runs out, it is a checker's.
 run_kernels() {
   check bench 120 sh -c "bin/gpu_bench >'$out/bench.json'"
-  check peers 90 sh -c "python3 peers.py >'$out/peers.json'"
+  check peers 90 sh -c "LD_LIBRARY_PATH='$given_path' python3 peers.py >'$out/peers.json'"
 
   # Attention and RopeWrite on the device alone; the others compare all backends of the machine.
   check attention 90 bin/gpu_tests --gtest_filter='*Attention*/CUDA'
@@ -60,13 +61,27 @@ run_kernels() {
   fi
 }
 
+folders_of_cublas() {
+  LD_LIBRARY_PATH=$given_path python3 - <<'PYTHON' 2>/dev/null
+import glob, os, site
+paths = [glob.glob(f'{folder}/nvidia/*/lib/libcublasLt.so.*') for folder in site.getsitepackages()]
+print(':'.join(sorted({os.path.dirname(path) for path in sum(paths, [])})))
+PYTHON
+}
+
 run_model() {
   local work skip='-*emulated*'
   work=$(mktemp -d)
   check model_bench 120 \
     sh -c "bin/gpu_model_bench --device cuda --work-folder '$work' >'$out/model_bench.json'"
   check model_peers 200 \
-    sh -c "python3 peers_model.py '$work/random-model' >'$out/model_peers.json'"
+    sh -c "LD_LIBRARY_PATH='$given_path' python3 peers_model.py '$work/random-model' \
+      >'$out/model_peers.json'"
+  # Where a wheel of PyTorch brought cuBLASLt along: what prompts gain by it.
+  export LD_LIBRARY_PATH="$LD_LIBRARY_PATH:$(folders_of_cublas)"
+  check model_fast 60 \
+    sh -c "bin/gpu_model_bench --device cuda --fast-products --depths 0 --batch 2 \
+      --batch-depth 64 --work-folder '$work' >'$out/model_fast.json'"
   rm -rf "$work"
   for test in NextTokens GreedyText; do
     check "model_$test" 60 bin/gpu_model_tests --gtest_filter="*DeviceModelTest.$test*/cuda*$skip"

@@ -172,6 +172,14 @@ TEST(DeviceErrorTest, ADeviceThatIsNotThereIsNamedByItsFlag) {
   EXPECT_TRUE(absl::StartsWith(status.message(), "--device cuda:999: ")) << status;
 }
 
+TEST(DeviceErrorTest, FastProductsAreTheGpus) {
+  ModelOptions options = TinyModel();
+  options.backend.fast_products = true;
+  const absl::Status status = ServedModel::Load(options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--products fast"));
+}
+
 TEST(DeviceErrorTest, ThreadsAreTheCpus) {
   ModelOptions options = TinyModel();
   options.backend.name = "cuda";

@@ -85,6 +85,7 @@ TEST(OptionsTest, EveryFlagReachesItsOption) {
                                   "--kv-memory=512M",
                                   "--weights=bf16",
                                   "--device=cuda:3",
+                                  "--products=fast",
                                   "--threads=2",
                                   "--drain-timeout=1m30s",
                                   "--step-timeout=90",
@@ -97,6 +98,7 @@ TEST(OptionsTest, EveryFlagReachesItsOption) {
   EXPECT_EQ(line.options.log_level, "debug");
   EXPECT_EQ(line.options.model.weights, DType::kBF16);
   EXPECT_EQ(line.options.model.backend.name, "cuda:3");
+  EXPECT_TRUE(line.options.model.backend.fast_products);
   EXPECT_EQ(line.options.model.backend.num_threads, 2);
   const EngineOptions& engine = line.options.model.engine;
   EXPECT_EQ(engine.max_context, 4096);
@@ -207,6 +209,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{{"--model", "D", "--device", "cuda:"}, {"\"cuda:\"", "cuda:N"}},
         BadLine{{"--model", "D", "--device", "cuda:-1"}, {"\"cuda:-1\"", "cuda:N"}},
         BadLine{{"--model", "D", "--device", "cuda:one"}, {"\"cuda:one\"", "cuda:N"}},
+        BadLine{{"--model", "D", "--products", "rough"}, {"\"rough\"", "one of exact, fast"}},
         BadLine{{"--model", "D", "--threads", "-1"}, {"--threads", "in [0, 1024]"}},
         BadLine{{"--model", "D", "--drain-timeout", "2h"}, {"--drain-timeout", "[0, 1h]"}},
         BadLine{{"--model", "D", "--drain-timeout", "nan"}, {"--drain-timeout", "[0, 1h]"}},
