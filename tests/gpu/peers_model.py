@@ -1,8 +1,9 @@
 """Times models/training's model with a cache of keys and values on the work of model_bench, eager
-and through torch.compile, and prints one JSON array. What fails is left out, with the reason.
+and through torch.compile, and writes one JSON array, anew after each figure: a compiler that takes
+too long costs its own alone. What fails is left out, with the reason.
 
-    peers_model.py CHECKPOINT [--device cuda] [--seconds 2] [--prompt 1024] [--depths 0,16384]
-                   [--batch 64] [--batch-depth 1024]
+    peers_model.py CHECKPOINT OUT [--device cuda] [--seconds 2] [--prompt 1024]
+                   [--depths 0,16384] [--batch 64] [--batch-depth 1024]
 """
 
 import argparse
@@ -93,6 +94,7 @@ def measure(net, clock, options):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument('checkpoint')
+    parser.add_argument('out', type=pathlib.Path)
     parser.add_argument('--device', default='cuda')
     parser.add_argument('--seconds', type=float, default=2)
     parser.add_argument('--prompt', type=int, default=1024)
@@ -109,8 +111,7 @@ def main():
     with torch.no_grad():
         for row in measure(net.eval(), Clock(device, options.seconds), options):
             rows.append(row)
-            print(json.dumps(row), file=sys.stderr, flush=True)
-    print(json.dumps(rows, indent=1))
+            options.out.write_text(json.dumps(rows, indent=1) + '\n')
 
 
 if __name__ == '__main__':

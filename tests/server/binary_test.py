@@ -176,6 +176,17 @@ class ClientTest(unittest.TestCase):
         self.assertEqual(health(self.server.channel), 1)
         self.assertEqual(health(self.server.channel, b"lssar.v1.Inference"), 1)
 
+    def test_the_health_check_asks_the_running_server(self):
+        def ask(address):
+            asked = subprocess.run([SERVER, "--check-health", f"--http-listen={address}"],
+                                   capture_output=True, text=True, timeout=60, check=False)
+            return asked.returncode, asked.stdout, asked.stderr
+
+        self.assertEqual(ask(self.server.http_address), (0, "ok\n", ""))
+        code, said, reason = ask("127.0.0.1:1")
+        self.assertEqual((code, said), (1, ""))
+        self.assertIn("no answer from a server at 127.0.0.1:1", reason)
+
     def test_a_port_in_use_ends_a_second_server(self):
         for flag, address, others in [
                 ("--listen", self.server.address, ["--http-listen=off"]),

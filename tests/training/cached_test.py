@@ -41,11 +41,12 @@ class CachedModelTest(unittest.TestCase):
     def test_the_bench_runs_on_a_checkpoint(self):
         with tempfile.TemporaryDirectory() as folder:
             checkpoint_files.write_model(model.GPT(CONFIG), folder, 'F16')
-            done = subprocess.run(
-                [sys.executable, '-B', GPU / 'peers_model.py', folder, '--device', 'cpu',
+            out = pathlib.Path(folder) / 'rows.json'
+            subprocess.run(
+                [sys.executable, '-B', GPU / 'peers_model.py', folder, out, '--device', 'cpu',
                  '--seconds', '0', '--prompt', '20', '--depths', '0,30', '--batch', '4',
-                 '--batch-depth', '8'], capture_output=True, text=True, timeout=300, check=True)
-        rows = json.loads(done.stdout)
+                 '--batch-depth', '8'], timeout=300, check=True)
+            rows = json.loads(out.read_text())
         works = {(row['work'], row['batch'], row['depth']) for row in rows
                  if row['peer'] == 'torch eager'}
         self.assertEqual(works, {('decode', 1, 0), ('decode', 1, 30), ('prefill', 1, 20),
