@@ -80,6 +80,10 @@ TEST_P(DeviceEngineTest, EqualBitsFromTheCacheAndThroughFamine) {
   EXPECT_GT(hungry.GetEngine().Stats().num_prefix_cache_hits, 50);
 }
 
+// What workspaces may grow by when a step is larger than any before it; a leak of 1 KiB a request
+// is more.
+constexpr int64_t kLateBytes = int64_t{4} << 20;
+
 // After warm-up a device has as much memory free as ever, whatever was asked.
 TEST_P(DeviceEngineTest, ManyMixedRequestsLeaveMemoryAsItWas) {
   DeviceEngine engine(GetParam(), Options(128, 16, true));
@@ -100,7 +104,7 @@ TEST_P(DeviceEngineTest, ManyMixedRequestsLeaveMemoryAsItWas) {
     if (i < num_requests / 4) {  // warms up
       free_at_first = **free_bytes;
     } else {
-      EXPECT_EQ(**free_bytes, *free_at_first) << "after " << i + 1 << " requests";
+      EXPECT_GE(**free_bytes, *free_at_first - kLateBytes) << "after " << i + 1 << " requests";
     }
   }
   const EngineStats stats = engine.GetEngine().Stats();
