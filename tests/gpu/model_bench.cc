@@ -28,6 +28,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kSteps = 64;  // that every sequence of a decode figure takes: as peers_model.py
+constexpr int kMostSteps = 64 * kSteps;
 
 struct Setting {
   std::string device = "cuda";
@@ -116,26 +117,16 @@ class Bench {
 
   // `batch` sequences at once, of different prompts: from when all decode until the first ends.
   Json DecodeTogether() {
-    std::vector<std::shared_ptr<Stream>> streams;
-    for (int s = 0; s < setting_.batch; ++s) {
-      streams.push_back(Begin(setting_.batch_depth, 1 + s, 4 * kSteps));
-    }
-    const auto slowest = [&streams] {
-      return (*std::ranges::min_element(streams, {}, &Stream::NumTokens))->NumTokens();
-    };
-    while (slowest() == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
-    const Clock::time_point begin = Clock::now();
     Interval interval;
-    interval.from = engine_->Stats();
-    while (engine_->Stats().num_running == setting_.batch) {
-      interval.to = engine_->Stats();
-      end_ = Clock::now();
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    double seconds = 0;
+    // A small model may be through before anybody looks.
+    for (int length = 4 * kSteps; length <= kMostSteps && interval.NumSteps() < kSteps;
+         length *= 4) {
+      seconds = RunTogether(length, &interval);
     }
     const auto num_tokens = interval.to.num_generated_tokens - interval.from.num_generated_tokens;
-    for (const auto& stream : streams) stream->Wait();
-    return Row("decode", setting_.batch, setting_.batch_depth,
-               double(num_tokens) / Seconds(end_ - begin), interval);
+    return Row("decode", setting_.batch, setting_.batch_depth, double(num_tokens) / seconds,
+               interval);
   }
 
   // Prompts that nobody has seen, one at a time: until the first token; the fastest.
@@ -154,6 +145,29 @@ class Bench {
   }
 
  private:
+  // Seconds of the interval.
+  double RunTogether(int num_steps, Interval* interval) {
+    std::vector<std::shared_ptr<Stream>> streams;
+    for (int s = 0; s < setting_.batch; ++s) {
+      streams.push_back(Begin(setting_.batch_depth, 1 + s, num_steps));
+    }
+    const auto slowest = [&streams] {
+      return (*std::ranges::min_element(streams, {}, &Stream::NumTokens))->NumTokens();
+    };
+    while (slowest() == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    const Clock::time_point begin = Clock::now();
+    Clock::time_point end = begin;
+    interval->from = interval->to = engine_->Stats();
+    for (EngineStats now = interval->to; now.num_running == setting_.batch;) {
+      interval->to = now;
+      end = Clock::now();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      now = engine_->Stats();
+    }
+    for (const auto& stream : streams) stream->Wait();
+    return Seconds(end - begin);
+  }
+
   static Json Row(const char* work, int batch, int depth, double tokens_per_s,
                   const Interval& interval) {
     LSSAR_CHECK(interval.NumSteps() > 0);
@@ -182,12 +196,11 @@ class Bench {
 
   const Setting setting_;
   Engine* const engine_;
-  Clock::time_point end_;
 };
 
 EngineOptions OptionsFor(const Setting& setting) {
   const int deepest = std::max(*std::ranges::max_element(setting.depths), setting.batch_depth);
-  return {.max_context = std::max(deepest, setting.prompt) + 4 * kSteps,
+  return {.max_context = std::max(deepest, setting.prompt) + kMostSteps,
           .max_sequences = setting.batch,
           .max_queued_requests = setting.batch,
           .max_queued_tokens = int64_t{1} << 30,
