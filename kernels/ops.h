@@ -162,7 +162,8 @@ struct LogitsArgs {
 // Equal scores rank by id, lowest first. Scores are kept as fp32, weights to 42 bits of the best.
 // Log-probabilities are of the raw distribution: x - log(sum(exp(x))).
 // Shapes    logits [rows.size(), vocab]; out of rows.size() elements, overwritten
-// Requires  ids in [0, vocab); num_logprobs <= vocab; vocab <= 2^20; an id is left to draw from;
+// Requires  ids in [0, vocab); num_logprobs <= vocab and kMaxTopLogprobs; vocab <= 2^20; an id is
+// left to draw from;
 //           `out` stays where it is until Synchronize
 // Ensures   `out` is complete after Synchronize; an id's logprob is the same bits as its entry in
 //           top, whether it was drawn or given

@@ -52,6 +52,18 @@ constexpr uint32_t RankKey(float score) {
   return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
 }
 
+// Keys of a row's ids, no two alike: equal scores rank by id, the lowest first.
+constexpr uint64_t RankOf(float score, int32_t id) {
+  return (uint64_t{RankKey(score)} << 20) | static_cast<uint64_t>(kMaxSampleVocab - 1 - id);
+}
+constexpr int32_t IdOfRank(uint64_t rank) {
+  return kMaxSampleVocab - 1 - static_cast<int32_t>(rank % kMaxSampleVocab);
+}
+constexpr float ScoreOfRank(uint64_t rank) {
+  const uint32_t key = static_cast<uint32_t>(rank >> 20);
+  return std::bit_cast<float>((key >> 31) != 0 ? key & 0x7FFFFFFFu : ~key);
+}
+
 // log2(e) / temperature: of a weight's exponent.
 inline constexpr float kRateOfLogprobs = 1.44269504f;
 constexpr float WeightRate(float temperature) {
@@ -60,9 +72,13 @@ constexpr float WeightRate(float temperature) {
 }
 
 // 2^exponent = 2^n 2^f, |f| <= 1/2, and 2^f = sum (f ln 2)^k / k!, k up to 7: off by 5e-9.
-inline constexpr float kExp2Terms[] = {
-    1.52527338e-5f, 1.54035304e-4f, 1.33335581e-3f, 9.61812911e-3f,
-    5.55041087e-2f, 2.40226507e-1f, 6.93147181e-1f, 1.0f};
+inline constexpr float kExp2Term1 = 6.93147181e-1f;
+inline constexpr float kExp2Term2 = 2.40226507e-1f;
+inline constexpr float kExp2Term3 = 5.55041087e-2f;
+inline constexpr float kExp2Term4 = 9.61812911e-3f;
+inline constexpr float kExp2Term5 = 1.33335581e-3f;
+inline constexpr float kExp2Term6 = 1.54035304e-4f;
+inline constexpr float kExp2Term7 = 1.52527338e-5f;
 inline constexpr float kLowestExponent = -63.0f;     // a weight of 0 long before
 inline constexpr float kRoundToWhole = 12582912.0f;  // adding 1.5 * 2^23 rounds to a whole number
 inline constexpr float kMantissaScale = 16777216.0f;
@@ -80,8 +96,14 @@ constexpr uint64_t WeightOf(float score, float best, float rate) {
   if (exponent < kLowestExponent) exponent = kLowestExponent;
   const float whole = (exponent + kRoundToWhole) - kRoundToWhole;
   const float fraction = exponent - whole;
-  float power = kExp2Terms[0];
-  for (int k = 1; k < 8; ++k) power = power * fraction + kExp2Terms[k];
+  float power = kExp2Term7;
+  power = power * fraction + kExp2Term6;
+  power = power * fraction + kExp2Term5;
+  power = power * fraction + kExp2Term4;
+  power = power * fraction + kExp2Term3;
+  power = power * fraction + kExp2Term2;
+  power = power * fraction + kExp2Term1;
+  power = power * fraction + 1.0f;
   return ScaledWeight(static_cast<int32_t>(power * kMantissaScale), static_cast<int32_t>(-whole));
 }
 

@@ -39,6 +39,9 @@ struct TokenCount {
   int32_t num_in_output = 0;
 };
 
+// The most that SampleRow::num_logprobs asks for.
+inline constexpr int kMaxTopLogprobs = 1024;
+
 // A row's id is either given (`target`) or drawn. A draw depends on the row's logits and on what
 // stands here, and on nothing else.
 struct SampleRow {

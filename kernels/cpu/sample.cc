@@ -193,6 +193,7 @@ void SampleOnCpu(const SampleArgs& args, ThreadPool& pool, Scratch& scratch) {
     const SampleRow& row = args.rows[i];
     SampledRow& out = args.out[i];
     LSSAR_CHECK(row.target < args.vocab && row.num_logprobs <= args.vocab);
+    LSSAR_CHECK(row.num_logprobs <= kMaxTopLogprobs);
     const std::span<const float> logits(args.logits + i * vocab, vocab);
     const float max = HWY_DYNAMIC_DISPATCH(MaxIfFinite)(logits.data(), vocab);
     out.finite = !std::isnan(max);

@@ -30,10 +30,14 @@ HWY_INLINE void WeighLanes(FloatVec scores, FloatVec best, FloatVec rate, int32_
   const FloatVec round = hn::Set(d, kRoundToWhole);
   const FloatVec whole = hn::Sub(hn::Add(exponent, round), round);
   const FloatVec fraction = hn::Sub(exponent, whole);
-  FloatVec power = hn::Set(d, kExp2Terms[0]);
-  for (int k = 1; k < 8; ++k) {
-    power = hn::Add(hn::Mul(power, fraction), hn::Set(d, kExp2Terms[k]));
-  }
+  FloatVec power = hn::Set(d, kExp2Term7);
+  power = hn::Add(hn::Mul(power, fraction), hn::Set(d, kExp2Term6));
+  power = hn::Add(hn::Mul(power, fraction), hn::Set(d, kExp2Term5));
+  power = hn::Add(hn::Mul(power, fraction), hn::Set(d, kExp2Term4));
+  power = hn::Add(hn::Mul(power, fraction), hn::Set(d, kExp2Term3));
+  power = hn::Add(hn::Mul(power, fraction), hn::Set(d, kExp2Term2));
+  power = hn::Add(hn::Mul(power, fraction), hn::Set(d, kExp2Term1));
+  power = hn::Add(hn::Mul(power, fraction), hn::Set(d, 1.0f));
   hn::Store(hn::ConvertTo(d_int, hn::Mul(power, hn::Set(d, kMantissaScale))), d_int, mantissas);
   hn::Store(hn::ConvertTo(d_int, hn::Neg(whole)), d_int, shifts);
 }

@@ -1,17 +1,14 @@
 #include "kernels/cuda/cuda_backend.h"
 
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/attention_check.h"
 #include "kernels/copy_pages.h"
-#include "kernels/cpu/sample.h"
-#include "kernels/cpu/scratch.h"
-#include "kernels/cpu/thread_pool.h"
 #include "kernels/cuda/cuda_attention.h"
 #include "kernels/cuda/cuda_context.h"
 #include "kernels/cuda/cuda_products.h"
+#include "kernels/cuda/cuda_sampler.h"
 #include "kernels/cuda/device_memory.h"
 #include "kernels/cuda/read_counts.h"
 #include "kernels/cuda/step_graphs.h"
@@ -31,8 +28,7 @@ class CudaBackend final : public Backend {
         attention_(context_, tables_, counts_),
         products_(context_, std::move(products)),
         graphs_(context_, tables_, counts_),
-        host_pool_(1),
-        host_scratch_(1) {}
+        sampler_(context_) {}
 
   std::string_view Name() const override { return name_; }
   std::string Describe() const override {
@@ -79,7 +75,7 @@ class CudaBackend final : public Backend {
   void RopeWrite(const RopeWriteArgs& args) override { attention_.RopeWrite(args); }
   void Attention(const AttentionArgs& args) override;
   void Logits(const LogitsArgs& args) override { products_.Logits(args); }
-  void Sample(const SampleArgs& args) override;
+  void Sample(const SampleArgs& args) override { sampler_.Sample(args); }
   void CopyPages(const CopyPagesArgs& args) override;
   absl::Status Synchronize() override;
   bool IsLost() override { return IsStickyCudaError(context_.Driver().Synchronize()); }
@@ -97,9 +93,7 @@ class CudaBackend final : public Backend {
   CudaAttention attention_;
   CudaProducts products_;
   StepGraphs graphs_;
-  std::vector<float> host_logits_;
-  ThreadPool host_pool_;
-  Scratch host_scratch_;
+  CudaSampler sampler_;
 };
 
 absl::Status CudaBackend::FitLayout(KvLayout& layout) const {
@@ -131,22 +125,6 @@ void CudaBackend::RunStep(const StepArgs& args, absl::FunctionRef<void()> ops) {
   graphs_.Run(args, ops);
 }
 
-// On the host: whole rows cross the bus.
-void CudaBackend::Sample(const SampleArgs& args) {
-  host_logits_.resize(args.rows.size() * static_cast<size_t>(args.vocab));
-  const bool copied = context_.IsGood() &&
-                      context_.Check(context_.Driver().CopyOut(host_logits_.data(), args.logits,
-                                                               host_logits_.size() * sizeof(float)),
-                                     "copying logits");
-  if (!copied) {
-    for (SampledRow& out : args.out) out.finite = false;
-    return;
-  }
-  SampleArgs on_host = args;
-  on_host.logits = host_logits_.data();
-  SampleOnCpu(on_host, host_pool_, host_scratch_);
-}
-
 void CudaBackend::CopyPages(const CopyPagesArgs& args) {
   ForEachPageRun(args, [this](void* to, const void* from, size_t num_bytes) {
     if (!context_.IsGood()) return;
@@ -158,6 +136,7 @@ absl::Status CudaBackend::Synchronize() {
   counts_.Fetch();
   context_.Wait();
   counts_.Give();
+  sampler_.Give();
   return context_.TakeStatus();
 }
 

@@ -145,6 +145,61 @@ struct CudaEmbedArgs {
   float* out = nullptr;
 };
 
+// An id of a row with what is to be done to its score: a bias (bits of a float), a count in the
+// output, or nothing more.
+struct CudaSampleId {
+  int32_t id = 0;
+  uint32_t value = 0;
+};
+
+// Ids [first, first + count) of CudaSampleArgs::ids.
+struct CudaSampleIds {
+  int32_t first = 0;
+  int32_t count = 0;
+};
+
+// SampleRow of sampling.h.
+struct CudaSampleRow {
+  uint64_t draw = 0;          // of [0, 2^64)
+  uint64_t least_weight = 0;  // min-p
+  float rate = 0;             // WeightRate; 0: greedy
+  float top_p = 1;
+  int32_t top_k = 0;
+  int32_t target = -1;
+  int32_t num_logprobs = -1;
+  int32_t scores_row = -1;  // of CudaSampleArgs::scores; -1: the logits are the scores
+  float repetition_penalty = 1;
+  float presence_penalty = 0;
+  float frequency_penalty = 0;
+  CudaSampleIds banned, allowed, biases, counts;
+};
+
+struct CudaTopLogprob {
+  int32_t id = 0;
+  float logprob = 0;
+};
+
+// SampledRow of sampling.h.
+struct CudaSampledRow {
+  int32_t id = 0;
+  float logprob = 0;
+  uint32_t num_top = 0;
+  uint8_t finite = 0;
+  uint8_t is_best = 0;
+};
+
+struct CudaSampleArgs {
+  const float* logits = nullptr;  // [num_rows, vocab]
+  int vocab = 0;
+  int num_rows = 0;
+  const CudaSampleRow* rows = nullptr;
+  const CudaSampleId* ids = nullptr;
+  float* scores = nullptr;            // [scores rows, vocab]
+  CudaSampledRow* sampled = nullptr;  // [num_rows]
+  CudaTopLogprob* top = nullptr;      // [num_rows, max_top]
+  int max_top = 0;                    // of all rows
+};
+
 }  // namespace lssar
 
 #endif  // LSSAR_KERNELS_CUDA_KERNEL_ARGS_H_

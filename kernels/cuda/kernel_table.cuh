@@ -15,6 +15,7 @@ int StartRopeWrite(const CudaRopeWriteArgs& args, void* stream);
 int StartSplitRows(const CudaSplitArgs& args, void* stream);
 int StartLinear(const CudaLinearArgs& args, void* stream);
 int StartEmbed(const CudaEmbedArgs& args, void* stream);
+int StartSample(const CudaSampleArgs& args, void* stream);
 
 inline CudaKernels KernelTable() {
   return {.cluster_decode = &StartClusterDecode,
@@ -23,7 +24,8 @@ inline CudaKernels KernelTable() {
           .rope_write = &StartRopeWrite,
           .split_rows = &StartSplitRows,
           .linear = &StartLinear,
-          .embed = &StartEmbed};
+          .embed = &StartEmbed,
+          .sample = &StartSample};
 }
 
 }  // namespace lssar::LSSAR_CUDA_NAMESPACE

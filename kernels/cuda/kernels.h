@@ -23,6 +23,7 @@ struct CudaKernels {
   int (*split_rows)(const CudaSplitArgs& args, void* stream);
   int (*linear)(const CudaLinearArgs& args, void* stream);
   int (*embed)(const CudaEmbedArgs& args, void* stream);
+  int (*sample)(const CudaSampleArgs& args, void* stream);
 };
 
 // Splits whose scores a block of a cluster keeps in its shared memory.

@@ -37,7 +37,7 @@ SampledRow RunSampleOfRow(Backend& backend, const std::vector<float>& logits,
 std::map<int32_t, int> DrawHistogram(Backend& backend, const std::vector<float>& logits,
                                      const SamplingParams& params,
                                      const std::vector<TokenCount>& counts, int num_draws) {
-  constexpr int kRowsAtOnce = 500;
+  constexpr int kRowsAtOnce = 100;
   std::vector<float> copies;
   for (int i = 0; i < kRowsAtOnce; ++i) copies.insert(copies.end(), logits.begin(), logits.end());
   std::map<int32_t, int> histogram;

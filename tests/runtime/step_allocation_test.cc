@@ -67,13 +67,6 @@ void ExpectOneAllocationADelta(StepLoop& loop, const ForgetfulSink& sink) {
   EXPECT_EQ(num_counted, sink.num_deltas - first_delta);
 }
 
-TEST(StepAllocationTest, FakeModel) {
-  World world;
-  const auto sink = std::make_shared<ForgetfulSink>();
-  SubmitThree(world.queue, sink);
-  ExpectOneAllocationADelta(world.loop, *sink);
-}
-
 TEST(StepAllocationTest, ShippedModel) {
   const std::unique_ptr<Backend> backend = *MakeBackend({.name = "cpu", .num_threads = 1});
   Checkpoint checkpoint = *LoadCheckpoint("models/zoo/lssar-6m", backend.get(), {});
