@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/emulation/machine.h"
 #include "tests/kernels/cuda/faulty_driver.h"
 #include "tests/kernels/cuda/stepper.h"
 
@@ -21,7 +22,7 @@ std::vector<int32_t> PagesFrom(int32_t first, int num_tokens) {
   return pages;
 }
 
-// A model whose steps are replayed, and its twin whose ops are called.
+// A model whose steps are replayed, and its twin whose ops are called; threads in random order.
 class StepGraphsTest : public testing::TestWithParam<int> {
  protected:
   StepGraphsTest()
@@ -30,7 +31,10 @@ class StepGraphsTest : public testing::TestWithParam<int> {
         backend_(*MakeFaulty(script_)),
         twin_backend_(MakeEmulatedBackend(GetParam())),
         stepper_(*Stepper::Make(*backend_)),
-        twin_(*Stepper::Make(*twin_backend_)) {}
+        twin_(*Stepper::Make(*twin_backend_)) {
+    emulation::SetSchedule(uint64_t(GetParam()));
+  }
+  ~StepGraphsTest() override { emulation::SetSchedule(0); }
 
   // Both run it, and agree in every bit.
   void StepBoth(const std::vector<SteppedSequence>& sequences) {
