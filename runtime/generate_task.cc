@@ -10,6 +10,7 @@ namespace lssar {
 GenerateTask::GenerateTask(Options options)
     : options_(std::move(options)), text_(options_.tokenizer, options_.stop_strings) {
   if (options_.params->sampling.HasPenalties()) counts_.AddPrompt(options_.prompt);
+  if (WantsPromptRows()) prompt_scores_.reserve(options_.prompt.size());
 }
 
 bool GenerateTask::WantsLogits(const Sequence& sequence, int position) const {
@@ -20,6 +21,25 @@ bool GenerateTask::WantsLogits(const Sequence& sequence, int position) const {
 int GenerateTask::FirstWantedRow(const Sequence& sequence) const {
   if (WantsPromptRows() && IsPromptRow(next_prompt_row_)) return next_prompt_row_;
   return int(sequence.tokens.size()) - 1;
+}
+
+void GenerateTask::TakeCached(int first, std::span<const TokenScore> scores) {
+  if (!WantsPromptRows() || options_.params->num_prompt_logprobs > 0)
+    return;  // the best are not kept
+  for (size_t i = 0; i < scores.size() && IsPromptRow(next_prompt_row_); ++i) {
+    const int ahead = first + int(i) - next_prompt_row_ - 1;
+    if (ahead < 0) continue;
+    if (ahead > 0 || !scores[i].is_known) return;
+    AddPromptToken({.id = options_.prompt[size_t(first) + i], .logprob = scores[i].logprob},
+                   scores[i]);
+  }
+}
+
+void GenerateTask::ReadScores(int first, std::span<TokenScore> scores) const {
+  for (size_t i = 0; i < scores.size(); ++i) {
+    const int idx = first + int(i) - 1;  // a text's first token has no score
+    if (idx >= 0 && idx < int(prompt_scores_.size())) scores[i] = prompt_scores_[size_t(idx)];
+  }
 }
 
 SampleRow GenerateTask::Ask(const Sequence& sequence, int position) const {
@@ -38,12 +58,18 @@ SampleRow GenerateTask::Ask(const Sequence& sequence, int position) const {
 
 void GenerateTask::Take(int position, SampledRow* row) {
   if (IsPromptRow(position)) {
-    if (prompt_delta_.tokens.empty()) prompt_delta_.first = position + 1;
-    prompt_delta_.tokens.push_back(MakeTokenResult(row));
-    next_prompt_row_ = position + 1;
+    const TokenScore score = {.logprob = row->logprob, .is_known = true, .is_greedy = row->is_best};
+    AddPromptToken(MakeTokenResult(row), score);
   } else {
     drawn_ = MakeTokenResult(row);
   }
+}
+
+void GenerateTask::AddPromptToken(TokenResult token, const TokenScore& score) {
+  prompt_scores_.push_back(score);
+  if (prompt_delta_.tokens.empty()) prompt_delta_.first = next_prompt_row_ + 1;
+  prompt_delta_.tokens.push_back(std::move(token));
+  ++next_prompt_row_;
 }
 
 void GenerateTask::Advance(Sequence* sequence) {

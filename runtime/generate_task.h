@@ -30,6 +30,8 @@ class GenerateTask : public SequenceTask {
 
   bool WantsLogits(const Sequence& sequence, int position) const override;
   int FirstWantedRow(const Sequence& sequence) const override;
+  void TakeCached(int first, std::span<const TokenScore> scores) override;
+  void ReadScores(int first, std::span<TokenScore> scores) const override;
   bool Streams() const override { return true; }
   SampleRow Ask(const Sequence& sequence, int position) const override;
   void Take(int position, SampledRow* row) override;
@@ -43,6 +45,7 @@ class GenerateTask : public SequenceTask {
     return options_.choice == 0 && options_.params->num_prompt_logprobs >= 0;
   }
   bool IsPromptRow(int position) const { return position + 1 < int(options_.prompt.size()); }
+  void AddPromptToken(TokenResult token, const TokenScore& score);
   // The reason that `id` itself ends the text for.
   std::optional<FinishReason> EndsText(int32_t id) const;
   void AddText(int32_t id);
@@ -51,7 +54,8 @@ class GenerateTask : public SequenceTask {
   TextStream text_;
   TokenCounts counts_;  // kept only where a penalty looks at them
   int num_generated_ = 0;
-  int next_prompt_row_ = 0;  // whose log-probability has not been taken
+  int next_prompt_row_ = 0;                // whose log-probability has not been taken
+  std::vector<TokenScore> prompt_scores_;  // of the tokens after the rows before that
   std::optional<FinishReason> finish_;
 
   // Of the step.

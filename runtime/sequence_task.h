@@ -46,7 +46,7 @@ class SequenceTask {
   // The step's rows are computed: adds the next tokens, or rewinds, or ends.
   virtual void Advance(Sequence* sequence) = 0;
 
-  // Gives the sink what became known in this step.
+  // Gives the sink what became known since the last time.
   virtual void Publish(TokenSink* sink) = 0;
 
   virtual bool IsDone() const = 0;

@@ -205,6 +205,7 @@ void StepLoop::Start(Submission submission, int num_sequences) {
   RequestStats stats = StatsAtAdmission(running.submission, running.admitted_at);
   stats.num_cached_tokens = running.num_cached_tokens;
   running.submission.sink->OnAdmitted(stats);
+  running.sequences[0].task->Publish(running.submission.sink.get());  // what the cache knew
 }
 
 // Tokens that a preempted sequence finds again were no one's saving.
@@ -251,6 +252,7 @@ void StepLoop::PlanStep() {
       // Others may have computed what comes next since the last step.
       if (sequence.NumPending() > 1 && sequence.num_computed % options_.page_tokens == 0) {
         TakeCached(running.get(), &sequence);
+        sequence.task->Publish(running->submission.sink.get());
         Fork(running.get());
       }
       views_.push_back({.num_pending = sequence.NumPending(),

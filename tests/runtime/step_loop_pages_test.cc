@@ -180,6 +180,28 @@ TEST(PrefixCacheInSteps, WhoWantsTheBestBesideATokenComputesItsRow) {
   EXPECT_TRUE(prompt->Prompt() == RunAlone(generate, WithoutCache())->Prompt());
 }
 
+TEST(PrefixCacheInSteps, PromptLogprobsAndScoresAreOfUseToEachOther) {
+  const std::vector<int32_t> text = Ids(96, 3);
+  Request prompt = Generate(text, 4);
+  prompt.generate->num_prompt_logprobs = 0;
+  const Request score = PlainScore({text[0]}, {{text.begin() + 1, text.end()}});
+  const auto prompt_alone = RunAlone(prompt, WithoutCache());
+  const auto score_alone = RunAlone(score, WithoutCache());
+  ASSERT_EQ(prompt_alone->Prompt().size(), 95u);
+  for (const bool score_first : {true, false}) {
+    Session session;
+    session.Run(score_first ? score : prompt);
+    const auto prompt_again = session.Run(prompt);
+    EXPECT_EQ(session.num_rows, (score_first ? 96 - 79 : 1) + 3)
+        << "the score's last page is not full";
+    EXPECT_TRUE(prompt_again->Prompt() == prompt_alone->Prompt());
+    EXPECT_TRUE(prompt_again->At(0) == prompt_alone->At(0));
+    const auto score_again = session.Run(score);
+    EXPECT_LE(session.num_rows, 95 - 79);
+    ExpectSameScores(*score_again, *score_alone);
+  }
+}
+
 TEST(Choices, ShareThePagesOfTheirPrompt) {
   for (const bool uses_cache : {true, false}) {
     for (const int length : {1, 2, 16, 17, 40, 64, 65}) {
