@@ -1,5 +1,6 @@
 """The built programs, a running server and calls to it, for the proofs."""
 
+import contextlib
 import json
 import os
 import signal
@@ -46,17 +47,34 @@ def clean_environment():
     return {name: value for name, value in os.environ.items() if not name.startswith('LSSAR_')}
 
 
-class Server:
-    """A server on a free port, for a with block."""
+@contextlib.contextmanager
+def cores_apart():
+    """For a with block: what this process starts runs on half of its cores. -> the other half, for
+    a server whose clients' work should not be its own; where there is one core, that one."""
+    every = sorted(os.sched_getaffinity(0))
+    half = len(every) // 2
+    os.sched_setaffinity(0, every[half:])
+    try:
+        yield every[:half] or every
+    finally:
+        os.sched_setaffinity(0, every)
 
-    def __init__(self, program, *flags, **environment):
+
+class Server:
+    """A server on a free port, for a with block. `cores`: those it may use, None: all."""
+
+    def __init__(self, program, *flags, cores=None, **environment):
+        self._cores = cores
         self._environment = {**clean_environment(), **environment}
         self._command = [program, '--model', MODEL, '--listen', '127.0.0.1:0', *map(str, flags)]
 
     def __enter__(self):
         self._log = tempfile.NamedTemporaryFile('w+', suffix='.log')
+        ours = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, self._cores or ours)  # a child starts with its parent's
         self.process = subprocess.Popen(self._command, stdout=self._log, stderr=self._log,
                                         env=self._environment)
+        os.sched_setaffinity(0, ours)
         self.serving = self._wait_for('serving')
         self.address = self.serving['address']
         self.channel = grpc.insecure_channel(
