@@ -2,7 +2,7 @@
 # Builds the GPU tests and benches into one folder that runs on a machine with an NVIDIA driver and
 # little else: no toolkit, no packages of ours.
 #
-#   tests/gpu/build.sh [FOLDER]      default build/gpu-run; under 60 MiB
+#   tests/gpu/build.sh [FOLDER]      default build/gpu-run; under 60 MiB, packed
 #
 # GPU_ARCHITECTURES (90a-real): what the kernels are compiled for, as CMake names it.
 set -euo pipefail
@@ -16,20 +16,26 @@ cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DLSSAR_WITH_CUDA=ON 
   -DLSSAR_CUDA_ARCHITECTURES="${GPU_ARCHITECTURES:-90a-real}"
 cmake --build "$build" --target "${programs[@]}" -- -j "${JOBS:-$(nproc)}"
 
-rm -rf "$folder"
-mkdir -p "$folder/bin" "$folder/lib" "$folder/tests" "$folder/models/zoo"
+contents=$(mktemp -d)
+trap 'rm -rf "$contents"' EXIT
+mkdir -p "$contents/bin" "$contents/lib" "$contents/tests" "$contents/models/zoo"
 for program in "${programs[@]}"; do
-  strip -o "$folder/bin/$program" "$build/bin/$program"
+  strip -o "$contents/bin/$program" "$build/bin/$program"
 done
 # Libraries of this machine's packages go along; those of the C library are the other machine's own.
-ldd "$folder"/bin/* | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
+ldd "$contents"/bin/* | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
   grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*)\.so' |
-  while read -r library; do cp -L "$library" "$folder/lib/"; done
-cp -r tests/golden "$folder/tests/"
-rm -f "$folder"/tests/golden/*.cc "$folder"/tests/golden/*.h "$folder/tests/golden/CMakeLists.txt"
-cp -r models/zoo/lssar-6m "$folder/models/zoo/"
-cp tests/gpu/run.sh tests/gpu/*.py "$folder/"
-cp models/training/{attention,checkpoint_files,model}.py "$folder/"
+  while read -r library; do cp -L "$library" "$contents/lib/"; done
+cp -r tests/golden "$contents/tests/"
+rm -f "$contents"/tests/golden/{*.cc,*.h,CMakeLists.txt}
+cp -r models/zoo/lssar-6m "$contents/models/zoo/"
+cp tests/gpu/{cached_model,peers,peers_model,report}.py "$contents/"
+cp models/training/{attention,checkpoint_files,model}.py "$contents/"
+
+rm -rf "$folder"
+mkdir -p "$folder"
+tar -C "$contents" -c . | xz -T0 -3 >"$folder/contents.tar.xz"
+cp tests/gpu/run.sh "$folder/"
 
 size_kib=$(du -sk "$folder" | cut -f1)
 echo "$folder: $((size_kib / 1024)) MiB"

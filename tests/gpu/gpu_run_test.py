@@ -9,6 +9,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import unittest
 
@@ -71,7 +72,7 @@ PROGRAM = '#!/bin/sh\necho "$0 $@"\nexit {code}\n'
 class RunTest(unittest.TestCase):
     """run.sh among programs that only say what they were asked."""
 
-    def run_stage(self, *flags, code=0):
+    def run_stage(self, *flags, code=0, packed=False):
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             (folder / 'bin').mkdir()
@@ -83,6 +84,10 @@ class RunTest(unittest.TestCase):
                             'gpu_model_tests'):
                 (folder / 'bin' / program).write_text(PROGRAM.format(code=code))
                 (folder / 'bin' / program).chmod(0o755)
+            if packed:
+                with tarfile.open(folder / 'contents.tar.xz', 'w:xz') as contents:
+                    contents.add(folder / 'bin', 'bin')
+                shutil.rmtree(folder / 'bin')
             done = subprocess.run(['bash', folder / 'run.sh', *flags, folder / 'out'],
                                   capture_output=True, text=True, timeout=60, check=False)
             path = folder / 'out/report.json'
@@ -97,7 +102,7 @@ class RunTest(unittest.TestCase):
         done, kernels = self.run_stage('--stage', 'kernels')
         self.assertEqual(kernels[:2], ['bench', 'peers'])
         self.assertFalse(set(model) & set(kernels))
-        self.assertEqual(self.run_stage()[1], kernels + model)
+        self.assertEqual(self.run_stage(packed=True)[1], kernels + model)
 
     def test_a_failed_check_fails_the_run(self):
         done, _ = self.run_stage('--stage', 'model', code=1)
