@@ -48,10 +48,11 @@ mkdir -p "$out"
 say "Debian packages, where they are missing (deploy/packages.sh)"
 logged install_packages build test
 
-say "Building the benches into build/release"
-logged cmake --preset release
-logged cmake --build --preset release --target linear_bench attention_bench model_bench
-bin=build/release/bin
+# These benches are the CPU's: nvcc would take minutes for nothing.
+say "Building the benches into build/release-cpu"
+logged cmake --preset release -B build/release-cpu -DLSSAR_WITH_CUDA=OFF
+logged cmake --build build/release-cpu --target linear_bench attention_bench model_bench
+bin=build/release-cpu/bin
 
 say "The 124M shape, 16-bit weights"
 show "$bin/model_bench" --weights fp16 --depths 0 ${peer:+--peer-llama "$peer"} \
