@@ -147,8 +147,8 @@ def markdown(runs: dict, date: str, commit: str) -> str:
     products = product_rows(runs['linear-fp16']) + product_rows(runs['linear-int8'])
     return '\n'.join([
         f'{int8["machine"]}; {date}, commit {commit}. Medians; spread is (largest - smallest) / '
-        'median. Ceilings are measured before and after every sample, for the machine may be shared: '
-        'read bandwidth for decode, fp32 product (oneDNN) for prefill.\n',
+        'median. Ceilings are measured before and after every sample, for the machine may be '
+        'shared: read bandwidth for decode, fp32 product (oneDNN) for prefill.\n',
         'The 124M shape (12 layers, 12 heads, width 768, vocabulary 50304), tokens a second:\n',
         table('| work | ours | spread | llama.cpp | ratio | a token takes | ceiling then | of the '
               'ceiling | target | |', goals),
