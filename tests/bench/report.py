@@ -150,8 +150,8 @@ def markdown(runs: dict, date: str, commit: str) -> str:
         'median. Ceilings are measured before and after every sample, for the machine may be '
         'shared: read bandwidth for decode, fp32 product (oneDNN) for prefill.\n',
         'The 124M shape (12 layers, 12 heads, width 768, vocabulary 50304), tokens a second:\n',
-        table('| work | ours | spread | llama.cpp | ratio | a token takes | ceiling then | of the '
-              'ceiling | target | |', goals),
+        table('| work | ours | spread | llama.cpp | ratio | a token takes | ceiling then '
+              '| of the ceiling | target | |', goals),
         'Peak memory with a context of 16K, MiB:\n',
         table('| format | ours | llama.cpp | share | target | met |', memory_rows(int8)),
         'Share of the V rows that attention reads, 512 rows behind a context of:\n',
