@@ -2,27 +2,12 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 
-#include <atomic>
-#include <cstdlib>
 #include <memory>
-#include <new>
 #include <vector>
 
 #include "tests/kernels/attention_cases.h"
 #include "tests/kernels/dense_cases.h"
-
-namespace {
-std::atomic<int64_t> num_allocations{0};
-}  // namespace
-
-void* operator new(size_t num_bytes) {
-  ++num_allocations;
-  void* address = std::malloc(num_bytes);
-  if (address == nullptr) std::abort();
-  return address;
-}
-void operator delete(void* address) noexcept { std::free(address); }
-void operator delete(void* address, size_t) noexcept { std::free(address); }
+#include "tests/support/count_allocations.h"
 
 namespace lssar {
 namespace {
@@ -61,11 +46,11 @@ TEST(AllocationTest, WarmAttentionAndRopeWriteAllocateNothing) {
   // the few areas grows a few times at most.
   int num_warm_steps = 0;
   for (int i = 0; i < 500 && num_warm_steps < 30; ++i) {
-    const int64_t allocations = num_allocations;
+    const int64_t allocations = NumAllocations();
     const size_t bytes = heap_bytes();
     step();
     num_warm_steps =
-        num_allocations == allocations && heap_bytes() == bytes ? num_warm_steps + 1 : 0;
+        NumAllocations() == allocations && heap_bytes() == bytes ? num_warm_steps + 1 : 0;
   }
   EXPECT_EQ(num_warm_steps, 30);
 }

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <random>
 #include <string>
@@ -107,26 +106,6 @@ std::vector<Request> MixedRequests(const Tokenizer& tokenizer) {
     requests.push_back(std::move(request));
   }
   return requests;
-}
-
-void ExpectEqualBits(const RecordingSink& a, const RecordingSink& b, const Request& request) {
-  if (request.generate) {
-    for (int choice = 0; choice < request.generate->num_choices; ++choice) {
-      EXPECT_FALSE(a.At(choice).tokens.empty());
-      EXPECT_TRUE(a.At(choice) == b.At(choice)) << "choice " << choice;
-    }
-    EXPECT_TRUE(a.Prompt() == b.Prompt());
-    return;
-  }
-  const auto scores = a.Scores(), others = b.Scores();
-  ASSERT_EQ(scores.size(), request.score->continuations.size());
-  ASSERT_EQ(scores.size(), others.size());
-  for (size_t i = 0; i < scores.size(); ++i) {
-    EXPECT_TRUE(scores[i].tokens == others[i].tokens) << "continuation " << i;
-    EXPECT_EQ(scores[i].logprob, others[i].logprob);
-    EXPECT_TRUE(std::isfinite(scores[i].logprob));
-    EXPECT_EQ(scores[i].is_greedy, others[i].is_greedy);
-  }
 }
 
 TEST(CheckpointEngine, EqualBitsAloneAndInAnyBatchChunkPageAndThreadCount) {

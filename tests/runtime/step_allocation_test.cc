@@ -2,27 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <memory>
-#include <new>
 #include <utility>
 
 #include "kernels/backend.h"
 #include "models/checkpoint.h"
 #include "tests/runtime/step_world.h"
-
-namespace {
-std::atomic<int64_t> num_allocations{0};
-}  // namespace
-
-void* operator new(size_t num_bytes) {
-  ++num_allocations;
-  void* address = std::malloc(num_bytes);
-  if (address == nullptr) std::abort();
-  return address;
-}
-void operator delete(void* address) noexcept { std::free(address); }
-void operator delete(void* address, size_t) noexcept { std::free(address); }
+#include "tests/support/count_allocations.h"
 
 namespace lssar {
 namespace {
@@ -60,9 +46,9 @@ void ExpectOneAllocationADelta(StepLoop& loop, const ForgetfulSink& sink) {
   constexpr int kWarmSteps = 60, kSteps = 100;
   for (int step = 0; step < kWarmSteps; ++step) ASSERT_EQ(loop.Step(), absl::OkStatus());
   const int first_delta = sink.num_deltas;
-  const int64_t before = num_allocations;
+  const int64_t before = NumAllocations();
   for (int step = 0; step < kSteps; ++step) ASSERT_EQ(loop.Step(), absl::OkStatus());
-  const int64_t num_counted = num_allocations - before;
+  const int64_t num_counted = NumAllocations() - before;
   EXPECT_EQ(sink.num_deltas - first_delta, 3 * kSteps);
   EXPECT_EQ(num_counted, sink.num_deltas - first_delta);
 }

@@ -82,25 +82,6 @@ inline Request MixedRequest(int idx, int num_prompt, int num_output, int vocab_s
   return request;
 }
 
-inline void ExpectEqualBits(const RecordingSink& a, const RecordingSink& b,
-                            const Request& request) {
-  if (request.generate) {
-    for (int choice = 0; choice < request.generate->num_choices; ++choice) {
-      EXPECT_FALSE(a.At(choice).tokens.empty());
-      EXPECT_TRUE(a.At(choice) == b.At(choice)) << "choice " << choice;
-    }
-    return;
-  }
-  const auto scores = a.Scores(), others = b.Scores();
-  ASSERT_EQ(scores.size(), request.score->continuations.size());
-  ASSERT_EQ(scores.size(), others.size());
-  for (size_t i = 0; i < scores.size(); ++i) {
-    EXPECT_TRUE(scores[i].tokens == others[i].tokens) << "continuation " << i;
-    EXPECT_EQ(scores[i].logprob, others[i].logprob);
-    EXPECT_EQ(scores[i].is_greedy, others[i].is_greedy);
-  }
-}
-
 }  // namespace lssar
 
 #endif  // LSSAR_TESTS_SUPPORT_DEVICE_ENGINE_H_

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <bit>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -146,6 +147,28 @@ class RecordingSink : public TokenSink {
   std::vector<TokenResult> prompt_;
   std::vector<ContinuationScore> scores_;
 };
+
+// A generated request's tokens and texts, or a scored one's log-probabilities.
+inline void ExpectEqualBits(const RecordingSink& a, const RecordingSink& b,
+                            const Request& request) {
+  if (request.generate) {
+    for (int choice = 0; choice < request.generate->num_choices; ++choice) {
+      EXPECT_FALSE(a.At(choice).tokens.empty());
+      EXPECT_TRUE(a.At(choice) == b.At(choice)) << "choice " << choice;
+    }
+    EXPECT_TRUE(a.Prompt() == b.Prompt());
+    return;
+  }
+  const auto scores = a.Scores(), others = b.Scores();
+  ASSERT_EQ(scores.size(), request.score->continuations.size());
+  ASSERT_EQ(scores.size(), others.size());
+  for (size_t i = 0; i < scores.size(); ++i) {
+    EXPECT_TRUE(scores[i].tokens == others[i].tokens) << "continuation " << i;
+    EXPECT_EQ(scores[i].logprob, others[i].logprob);
+    EXPECT_TRUE(std::isfinite(scores[i].logprob));
+    EXPECT_EQ(scores[i].is_greedy, others[i].is_greedy);
+  }
+}
 
 }  // namespace lssar
 
