@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "models/page_pool.h"
 #include "runtime/available_memory.h"
 
 namespace lssar {
@@ -65,11 +66,7 @@ absl::StatusOr<PoolSize> ChoosePoolSize(const EngineOptions& options, int64_t se
 absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const ModelConfig& config,
                                                          const EngineOptions& options,
                                                          Backend* backend) {
-  KvLayout layout{.num_layers = config.num_layers,
-                  .num_heads = config.num_heads,
-                  .head_dim = config.HeadDim(),
-                  .page_tokens = options.page_tokens,
-                  .dtype = options.kv_type};
+  KvLayout layout = LayoutOf(config, options.kv_type, options.page_tokens);
   const absl::Status fits = backend->FitLayout(layout);
   if (!fits.ok()) return fits;
   const auto page_bytes = int64_t(layout.PageBytes());

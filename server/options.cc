@@ -144,8 +144,7 @@ std::vector<Flag> ModelFlags(ModelOptions& options) {
        AssignDevice(&options.backend.name)},
       {"products", "Machine", "exact|fast",
        "Matrix products of --device cuda: exact, or fast: prompts through cuBLASLt, bits then "
-       "depend "
-       "on the batch; default exact",
+       "depend on the batch; default exact",
        AssignChoice({"exact", "fast"},
                     [&options](size_t i) { options.backend.fast_products = i == 1; })},
       {"threads", "Machine", "COUNT",

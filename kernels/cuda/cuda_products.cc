@@ -29,7 +29,8 @@ void CudaProducts::Embed(const EmbedArgs& args) {
       "embedding");
 }
 
-bool CudaProducts::SplitRows(CudaSplitArgs args, const CudaMatrix& weight) {
+bool CudaProducts::SplitRows(CudaSplitArgs args, const LayerNormView& norm,
+                             const CudaMatrix& weight) {
   // Room for every decode step: graphs hold the address.
   const size_t num_rows = static_cast<size_t>(std::max(args.num_rows, kMaxBucketRows));
   const size_t num_elements = num_rows * static_cast<size_t>(weight.padded_cols);
@@ -38,6 +39,9 @@ bool CudaProducts::SplitRows(CudaSplitArgs args, const CudaMatrix& weight) {
       context_.Reserve<unsigned char>(rows_memory_, parts_bytes + num_rows * sizeof(float));
   if (memory == nullptr) return false;
   split_rows_ = {.parts = memory, .inverse = reinterpret_cast<float*>(memory + parts_bytes)};
+  args.norm_weight = norm.weight;
+  args.norm_bias = norm.bias;
+  args.epsilon = norm.epsilon;
   args.width = weight.num_cols;
   args.padded_width = weight.padded_cols;
   args.dtype = weight.dtype;
@@ -60,13 +64,7 @@ bool CudaProducts::RunByLibrary(const LinearArgs& args, const CudaMatrix& weight
                             .out = args.out,
                             .workspace = library_memory_.Address()};
   if (!library_->Takes(product)) return false;
-  if (!SplitRows({.x = args.x,
-                  .norm_weight = args.norm.weight,
-                  .norm_bias = args.norm.bias,
-                  .epsilon = args.norm.epsilon,
-                  .num_rows = args.num_rows,
-                  .rounds = true,
-                  .to = {}},
+  if (!SplitRows({.x = args.x, .num_rows = args.num_rows, .rounds = true, .to = {}}, args.norm,
                  weight)) {
     return true;
   }
@@ -80,25 +78,13 @@ void CudaProducts::Linear(const LinearArgs& args) {
   if (!context_.IsGood() || args.num_rows == 0) return;
   const CudaMatrix& weight = static_cast<const DeviceMatrix&>(*args.weight).View();
   if (RunByLibrary(args, weight)) return;
-  const int num_rows = context_.PaddedRows(args.num_rows);
-  if (!SplitRows({.x = args.x,
-                  .norm_weight = args.norm.weight,
-                  .norm_bias = args.norm.bias,
-                  .epsilon = args.norm.epsilon,
-                  .num_rows = num_rows,
-                  .to = {}},
-                 weight)) {
-    return;
-  }
-  context_.Check(context_.Kernels().linear({.x = split_rows_,
-                                            .num_rows = num_rows,
-                                            .weight = weight,
-                                            .bias = args.bias,
-                                            .residual = args.residual,
-                                            .gelu = args.activation == Activation::kGeluTanh,
-                                            .out = args.out},
-                                           context_.Stream()),
-                 "a matrix product");
+  Multiply({.x = args.x, .num_rows = context_.PaddedRows(args.num_rows), .to = {}}, args.norm,
+           {.x = {},
+            .weight = weight,
+            .bias = args.bias,
+            .residual = args.residual,
+            .gelu = args.activation == Activation::kGeluTanh,
+            .out = args.out});
 }
 
 void CudaProducts::Logits(const LogitsArgs& args) {
@@ -106,21 +92,19 @@ void CudaProducts::Logits(const LogitsArgs& args) {
   const int32_t* const row_ids = CopyIds(args.row_ids);
   if (row_ids == nullptr) return;
   const CudaMatrix& weight = static_cast<const DeviceMatrix&>(*args.weight).View();
-  const int num_rows = static_cast<int>(args.row_ids.size());
-  if (!SplitRows({.x = args.x,
-                  .row_ids = row_ids,
-                  .norm_weight = args.norm.weight,
-                  .norm_bias = args.norm.bias,
-                  .epsilon = args.norm.epsilon,
-                  .num_rows = num_rows,
-                  .to = {}},
-                 weight)) {
-    return;
-  }
-  context_.Check(context_.Kernels().linear(
-                     {.x = split_rows_, .num_rows = num_rows, .weight = weight, .out = args.logits},
-                     context_.Stream()),
-                 "logits");
+  Multiply({.x = args.x,
+            .row_ids = row_ids,
+            .num_rows = static_cast<int>(args.row_ids.size()),
+            .to = {}},
+           args.norm, {.x = {}, .weight = weight, .out = args.logits});
+}
+
+void CudaProducts::Multiply(const CudaSplitArgs& rows, const LayerNormView& norm,
+                            CudaLinearArgs product) {
+  if (!SplitRows(rows, norm, product.weight)) return;
+  product.x = split_rows_;
+  product.num_rows = rows.num_rows;
+  context_.Check(context_.Kernels().linear(product, context_.Stream()), "a matrix product");
 }
 
 }  // namespace lssar
