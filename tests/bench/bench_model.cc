@@ -12,7 +12,7 @@ absl::StatusOr<std::unique_ptr<BenchModel>> BenchModel::Create(const BenchModelO
   absl::StatusOr<std::unique_ptr<Backend>> backend =
       MakeBackend({.name = "cpu", .num_threads = options.num_threads, .instruction_set = ""});
   if (!backend.ok()) return backend.status();
-  self->backend_ = *std::move(backend);
+  self->backend_ = std::make_unique<TimedBackend>(*std::move(backend));
   absl::StatusOr<Checkpoint> checkpoint = LoadCheckpoint(
       options.directory, self->backend_.get(), {.weights = options.weights, .max_batch_rows = 512});
   if (!checkpoint.ok()) return checkpoint.status();

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "models/checkpoint.h"
+#include "tests/bench/timed_backend.h"
 
 namespace lssar::bench {
 
@@ -43,6 +44,8 @@ class BenchModel {
   std::string Describe() const { return backend_->Describe(); }
   // V rows that could have been read and those that were, since the last call.
   AttentionCounters TakeCounters();
+  // Where the time of all steps since the last call went.
+  OpSeconds TakeSeconds() { return backend_->TakeSeconds(); }
   // Bytes that one token's step reads of weights, and one cached token's K (or V) row takes.
   int64_t WeightBytes() const;
   int64_t KeyBytesPerToken() const;
@@ -52,7 +55,7 @@ class BenchModel {
   int32_t TokenAt(int position) const;
   void Run();
 
-  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<TimedBackend> backend_;
   Checkpoint checkpoint_;
   std::unique_ptr<Buffer> k_, v_;
   KvView kv_;

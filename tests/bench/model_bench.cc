@@ -50,6 +50,7 @@ struct Figure {
   double value_rows_read = 0;         // share of V rows
   double peer = 0;                    // tokens a second; 0: no peer
   double peer_ceiling = 0;            // as `ceilings`, beside the peer's run
+  OpSeconds op_us = {};               // microseconds a token
 };
 
 // Median of the shares of the ceiling, each sample beside the ceiling of its own moment.
@@ -242,12 +243,15 @@ class Runner {
 
   void Sample(Figure& figure, int num_tokens, const std::function<void()>& work) {
     double before = CeilingNow(figure);
+    model_->TakeSeconds();
     for (int repeat = 0; repeat < flags_.num_repeats; ++repeat) {
       figure.samples.push_back(num_tokens / SecondsOf(work));
       const double after = CeilingNow(figure);
       figure.ceilings.push_back((before + after) / 2);
       before = after;
     }
+    figure.op_us = model_->TakeSeconds();
+    for (double& us : figure.op_us) us *= 1e6 / (flags_.num_repeats * num_tokens);
   }
 
   // Bytes of a step that reads the weights once, K whole and the V rows that count. `counters`: of
@@ -277,6 +281,7 @@ class Runner {
                   ours / figure.peer);
     }
     std::printf("\n");
+    PrintTimes(figure);
     std::fflush(stdout);
     json_["figures"].push_back({{"work", figure.work},
                                 {"format", figure.format},
@@ -289,6 +294,14 @@ class Runner {
                                 {"value_rows_read", figure.value_rows_read},
                                 {"peer_tokens_per_second", figure.peer},
                                 {"peer_ceiling_per_second", figure.peer_ceiling}});
+  }
+
+  // Microseconds a token that each kind of op took, on the mean of all samples.
+  void PrintTimes(const Figure& figure) const {
+    std::printf("  us:");
+    for (size_t op = 0; op < figure.op_us.size(); ++op)
+      std::printf(" %s %.0f", kOpNames[op], figure.op_us[op]);
+    std::printf("\n");
   }
 
   // The peer runs once, however many K/V types of ours it stands beside.

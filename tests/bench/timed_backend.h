@@ -1,0 +1,68 @@
+// A backend that another one runs, with the time that each kind of op took: where a step's time
+// goes.
+#ifndef LSSAR_TESTS_BENCH_TIMED_BACKEND_H_
+#define LSSAR_TESTS_BENCH_TIMED_BACKEND_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "kernels/backend.h"
+
+namespace lssar::bench {
+
+enum class Op : uint8_t { kEmbed, kLinear, kRopeWrite, kAttention, kLogits };
+inline constexpr int kNumOps = 5;
+inline constexpr std::array<const char*, kNumOps> kOpNames = {"embed", "linear", "rope_write",
+                                                              "attention", "logits"};
+
+using OpSeconds = std::array<double, kNumOps>;
+
+// Two readings of the clock an op, 0.2% of a small step. For backends whose ops are done when they
+// return.
+class TimedBackend final : public Backend {
+ public:
+  explicit TimedBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
+
+  // Of all ops since the last call.
+  OpSeconds TakeSeconds() { return std::exchange(seconds_, {}); }
+
+  std::string_view Name() const override { return inner_->Name(); }
+  std::string Describe() const override { return inner_->Describe(); }
+  int NumThreads() const override { return inner_->NumThreads(); }
+  absl::Status CheckAttention(const AttentionSpec& spec) const override {
+    return inner_->CheckAttention(spec);
+  }
+  absl::Status FitLayout(KvLayout& layout) const override { return inner_->FitLayout(layout); }
+  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t num_bytes) override {
+    return inner_->Allocate(num_bytes);
+  }
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(const MatrixView& view,
+                                                     DType stored) override {
+    return inner_->Pack(view, stored);
+  }
+  absl::Status CopyIn(void* to, const void* from_host, size_t num_bytes) override {
+    return inner_->CopyIn(to, from_host, num_bytes);
+  }
+  absl::Status CopyOut(void* to_host, const void* from, size_t num_bytes) override {
+    return inner_->CopyOut(to_host, from, num_bytes);
+  }
+
+  void Embed(const EmbedArgs& args) override;
+  void Linear(const LinearArgs& args) override;
+  void RopeWrite(const RopeWriteArgs& args) override;
+  void Attention(const AttentionArgs& args) override;
+  void Logits(const LogitsArgs& args) override;
+  void Sample(const SampleArgs& args) override { inner_->Sample(args); }
+  void CopyPages(const CopyPagesArgs& args) override { inner_->CopyPages(args); }
+  absl::Status Synchronize() override { return inner_->Synchronize(); }
+
+ private:
+  std::unique_ptr<Backend> inner_;
+  OpSeconds seconds_ = {};
+};
+
+}  // namespace lssar::bench
+
+#endif  // LSSAR_TESTS_BENCH_TIMED_BACKEND_H_
