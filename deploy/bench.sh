@@ -1,7 +1,7 @@
 #!/bin/sh
 # From a bare Debian 12 to figures: installs what is missing, builds with optimisation, and measures
-# the machine's ceilings, the kernels beside their peers, and whole models. About six minutes on two
-# cores, twelve with the peer; leave the machine alone meanwhile.
+# the machine's ceilings, the kernels beside their peers, and whole models. Leave the machine alone
+# meanwhile.
 #
 #   sh deploy/bench.sh
 #   sh deploy/bench.sh --peer-llama PATH/llama-bench   llama.cpp in the same run
@@ -23,6 +23,13 @@ from_caller() {
     /*) echo "$1" ;;
     *) echo "$caller/$1" ;;
   esac
+}
+
+# Shows and runs a part of the measuring, and says how long it took.
+timed() {
+  timed_start=$(date +%s)
+  show "$@"
+  echo "$(($(date +%s) - timed_start)) s"
 }
 
 log=build/bench.log
@@ -54,26 +61,27 @@ logged cmake --preset release -B build/release-cpu -DLSSAR_WITH_CUDA=OFF
 logged cmake --build build/release-cpu --target linear_bench attention_bench model_bench
 bin=build/release-cpu/bin
 
+start=$(date +%s)
 say "The 124M shape, 16-bit weights"
-show "$bin/model_bench" --weights fp16 --depths 0 ${peer:+--peer-llama "$peer"} \
+timed "$bin/model_bench" --weights fp16 --works decode --depths 0 ${peer:+--peer-llama "$peer"} \
   --json "$out/16bit.json"
 say "The 124M shape, int8 weights, to a depth of 16K"
-show "$bin/model_bench" --weights int8 --kv fp16,int8 ${peer:+--peer-llama "$peer"} \
+timed "$bin/model_bench" --weights int8 --kv fp16,int8 ${peer:+--peer-llama "$peer"} \
   --json "$out/int8.json"
 say "The shipped checkpoint on held-out text"
-show "$bin/model_bench" --model models/zoo/lssar-6m --text models/zoo/lssar-6m/held_out.bin \
+timed "$bin/model_bench" --model models/zoo/lssar-6m --text models/zoo/lssar-6m/held_out.bin \
   --json "$out/shipped.json"
 
 say "Matrix products beside oneDNN's"
 for weights in fp16 int8; do
-  show "$bin/linear_bench" --weights "$weights" --samples 5 --json "$out/linear-$weights.json"
+  timed "$bin/linear_bench" --weights "$weights" --samples 5 --json "$out/linear-$weights.json"
 done
 say "Attention beside softmax of the same backend"
-show "$bin/attention_bench" --benchmark_filter='/(fp16|int8)/' --benchmark_min_time=0.05 \
+timed "$bin/attention_bench" --benchmark_filter='/(fp16|int8)/' --benchmark_min_time=0.05 \
   --benchmark_repetitions=5 --benchmark_report_aggregates_only=true \
   --benchmark_out="$out/attention.json" --benchmark_out_format=json
 
 commit=$(git describe --always --dirty 2>/dev/null || echo unknown)
-say "The figures, also in $out/bench.md and $out/bench.json"
+say "Measured in $(($(date +%s) - start)) s. The figures, also in $out/bench.md and $out/bench.json"
 echo
 python3 tests/bench/report.py "$out" "$commit"

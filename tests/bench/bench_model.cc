@@ -96,13 +96,6 @@ void BenchModel::Run() {
 
 AttentionCounters BenchModel::TakeCounters() { return std::exchange(sum_, {}); }
 
-int64_t BenchModel::WeightBytes() const {
-  const ModelConfig& c = Config();
-  const int64_t width = c.width;
-  const int64_t block = 4 * width * width + 2 * width * c.mlp_width;
-  return int64_t(BytesOf(checkpoint_.weights)) * (block * c.num_layers + width * c.vocab_size);
-}
-
 int64_t BenchModel::KeyBytesPerToken() const {
   const KvLayout& layout = kv_.layout;
   return int64_t(layout.BlockStride() * BytesOf(layout.dtype)) * layout.num_heads *

@@ -33,7 +33,7 @@ class BenchModel {
 
   // Computes positions [from, to) of a sequence in chunks of `chunk` rows; logits of the last row.
   // Beyond tokens_per_sequence sequence 0 takes the others' pages.
-  void Prefill(int sequence, int from, int to, int chunk = 512);
+  void Prefill(int sequence, int from, int to, int chunk);
   // The token at `position` of each of the first `num_sequences` sequences, with its logits.
   // Nothing is sampled: neither does the peer.
   void DecodeStep(int num_sequences, int position);
@@ -44,10 +44,9 @@ class BenchModel {
   std::string Describe() const { return backend_->Describe(); }
   // V rows that could have been read and those that were, since the last call.
   AttentionCounters TakeCounters();
-  // Where the time of all steps since the last call went.
-  OpSeconds TakeSeconds() { return backend_->TakeSeconds(); }
-  // Bytes that one token's step reads of weights, and one cached token's K (or V) row takes.
-  int64_t WeightBytes() const;
+  // What all steps since the last call took, op by op.
+  OpCosts TakeCosts() { return backend_->TakeCosts(); }
+  // Bytes that one cached token's K (or V) takes in all layers, scales included.
   int64_t KeyBytesPerToken() const;
 
  private:

@@ -21,6 +21,7 @@
 #include "kernels/check.h"
 #include "tests/bench/bench_model.h"
 #include "tests/bench/ceilings.h"
+#include "tests/bench/figure.h"
 #include "tests/bench/peer_llama.h"
 #include "tests/bench/random_checkpoint.h"
 
@@ -33,33 +34,13 @@ struct Flags {
   std::vector<std::string> weights = {"fp16"};
   std::vector<std::string> kv = {"fp16"};
   std::vector<int> depths = {0, 1024, 4096, 16384};
+  std::vector<std::string> works = {"prefill", "decode", "together"};
   std::string text;
   std::string peer_llama;
   std::string json;
   int num_threads = 0;
   int num_repeats = 5;
 };
-
-struct Figure {
-  std::string work;    // "decode at depth 4096"
-  std::string format;  // "int8 weights, fp16 K/V"
-  std::string ceiling_name;
-  std::vector<double> samples = {};   // tokens a second
-  std::vector<double> ceilings = {};  // bytes or FLOPs a second, each beside its sample
-  double work_per_token = 0;          // bytes or FLOPs that a token takes at least
-  double value_rows_read = 0;         // share of V rows
-  double peer = 0;                    // tokens a second; 0: no peer
-  double peer_ceiling = 0;            // as `ceilings`, beside the peer's run
-  OpSeconds op_us = {};               // microseconds a token
-};
-
-// Median of the shares of the ceiling, each sample beside the ceiling of its own moment.
-double ShareOfCeiling(const Figure& figure) {
-  std::vector<double> shares;
-  for (size_t i = 0; i < figure.samples.size(); ++i)
-    shares.push_back(figure.samples[i] * figure.work_per_token / figure.ceilings[i]);
-  return Median(shares);
-}
 
 double SecondsOf(const std::function<void()>& work) {
   const auto start = std::chrono::steady_clock::now();
@@ -157,14 +138,15 @@ class Runner {
       std::printf("%s\n\n", machine_.c_str());
       ResetPeak();
     }
-    std::printf("%-22s %-22s %9s %7s %11s %7s %7s %8s %11s %7s\n", "work", "format", "tokens/s",
-                "spread", "ceiling", "share", "V rows", "peer", "ceiling", "ratio");
-    for (const int num_tokens : {512, 1024}) MeasurePrefill(num_tokens, 0);
-    for (const int depth : flags_.depths) {
-      MeasureDecode(depth);
-      if (depth > 0) MeasurePrefill(512, depth);
+    PrintHeader(stdout);
+    if (Asked("prefill")) {
+      for (const int num_tokens : {512, 1024}) MeasurePrefill(num_tokens, 0);
     }
-    MeasureTogether();
+    for (const int depth : flags_.depths) {
+      if (Asked("decode")) MeasureDecode(depth);
+      if (Asked("prefill") && depth > 0) MeasurePrefill(512, depth);
+    }
+    if (Asked("together")) MeasureTogether();
     const double mib = double(PeakBytes() - ceilings_->NumBytes()) / (1 << 20);
     std::printf("%-22s %-22s %6.0f MiB", "peak memory", format_.c_str(), mib);
     if (peer_peak_bytes_ > 0)
@@ -172,7 +154,12 @@ class Runner {
     std::printf("\n\n");
     json_["peak_mib"][format_] = mib;
     model_.reset();
+    num_cached_ = 0;
     return true;
+  }
+
+  bool Asked(const std::string& work) const {
+    return std::ranges::find(flags_.works, work) != flags_.works.end();
   }
 
   // A chunk of `num_tokens` behind `depth` cached ones. The peer has no such test: only at depth 0.
@@ -180,128 +167,99 @@ class Runner {
     Figure figure{
         .work = absl::StrCat("prefill ", num_tokens, depth > 0 ? absl::StrCat(" at ", depth) : ""),
         .format = format_,
-        .ceiling_name = kProduct};
-    const auto run = [&] { model_->Prefill(0, depth, depth + num_tokens); };
+        .bound = Bound::kProduct,
+        .num_tokens = num_tokens,
+        .num_steps = (num_tokens + kPrefillRows - 1) / kPrefillRows};
+    FillCache(depth);
+    const auto run = [&] { model_->Prefill(0, depth, depth + num_tokens, kPrefillRows); };
     run();
-    model_->TakeCounters();
-    Sample(figure, num_tokens, run);
-    const AttentionCounters counters = model_->TakeCounters();
+    const AttentionCounters counters = Sample(figure, run);
     const ModelConfig& c = model_->Config();
     // Useful work: the blocks' products for every token, the vocabulary's for the last one, QK for
     // every key and PV for the values read.
     const double block =
         double(c.num_layers) * (4.0 * c.width * c.width + 2.0 * c.width * c.mlp_width);
-    const double per_repeat = double(flags_.num_repeats);
-    const double flops = 2 * (block * num_tokens + double(c.width) * c.vocab_size +
-                              double(counters.num_value_rows + counters.num_value_rows_read) /
-                                  per_repeat * c.HeadDim());
-    figure.work_per_token = flops / num_tokens;
+    figure.weights_work = 2 * (block * num_tokens + double(c.width) * c.vocab_size);
+    figure.attention_work = 2.0 * double(counters.num_value_rows + counters.num_value_rows_read) /
+                            flags_.num_repeats * c.HeadDim();
     if (depth > 0) {
-      Finish(figure, counters, nullptr);
+      Finish(figure, nullptr);
     } else {
-      Finish(figure, counters, [&] { return peer_->Prefill(peer_gguf_, num_tokens); });
+      Finish(figure, [&] { return peer_->Prefill(peer_gguf_, num_tokens); });
     }
   }
 
   void MeasureDecode(int depth) {
-    Figure figure{
-        .work = absl::StrCat("decode at ", depth), .format = format_, .ceiling_name = kRead};
-    model_->Prefill(0, prefilled_, depth);
-    prefilled_ = std::max(prefilled_, depth);
+    Figure figure{.work = absl::StrCat("decode at ", depth),
+                  .format = format_,
+                  .bound = Bound::kRead,
+                  .num_tokens = kDecodeTokens,
+                  .num_steps = kDecodeTokens};
+    FillCache(depth);
     for (int i = 0; i < 4; ++i) model_->DecodeStep(1, depth + i);
-    model_->TakeCounters();
-    Sample(figure, kDecodeTokens, [&] {
-      for (int i = 0; i < kDecodeTokens; ++i) model_->DecodeStep(1, depth + i);
-    });
-    const AttentionCounters counters = model_->TakeCounters();
-    figure.work_per_token = BytesPerStep(counters);
-    Finish(figure, counters, [&] { return peer_->Decode(peer_gguf_, depth, kDecodeTokens); });
+    SampleDecode(figure, 1, depth);
+    Finish(figure, [&] { return peer_->Decode(peer_gguf_, depth, kDecodeTokens); });
   }
 
   void MeasureTogether() {
     Figure figure{.work = absl::StrCat(kNumTogether, " sequences at ", kTogetherDepth),
                   .format = format_,
-                  .ceiling_name = kRead};
-    for (int i = 0; i < kNumTogether; ++i) model_->Prefill(i, 0, kTogetherDepth);
-    prefilled_ = 0;  // sequence 0 was overwritten up to kTogetherDepth with the same ids
-    model_->TakeCounters();
-    Sample(figure, kNumTogether * kDecodeTokens, [&] {
-      for (int i = 0; i < kDecodeTokens; ++i) model_->DecodeStep(kNumTogether, kTogetherDepth + i);
-    });
-    const AttentionCounters counters = model_->TakeCounters();
-    figure.work_per_token = BytesPerStep(counters) / kNumTogether;
-    Finish(figure, counters, [&] {
+                  .bound = Bound::kRead,
+                  .num_tokens = kNumTogether * kDecodeTokens,
+                  .num_steps = kDecodeTokens};
+    for (int i = 0; i < kNumTogether; ++i) model_->Prefill(i, 0, kTogetherDepth, kPrefillRows);
+    SampleDecode(figure, kNumTogether, kTogetherDepth);
+    Finish(figure, [&] {
       return peer_->BatchedDecode(peer_gguf_, kNumTogether, kTogetherDepth, kDecodeTokens);
     });
   }
 
+  // Sequence 0 up to `depth`, less what is there: depths rise.
+  void FillCache(int depth) {
+    model_->Prefill(0, num_cached_, depth, kPrefillRows);
+    num_cached_ = std::max(num_cached_, depth);
+  }
+
   // Bytes or FLOPs a second that the machine can do now.
   double CeilingNow(const Figure& figure) {
-    return figure.ceiling_name == kRead ? ceilings_->ReadBytesPerSecond()
+    return figure.bound == Bound::kRead ? ceilings_->ReadBytesPerSecond()
                                         : ceilings_->ProductFlops();
   }
 
-  void Sample(Figure& figure, int num_tokens, const std::function<void()>& work) {
+  // Counters of all samples.
+  AttentionCounters Sample(Figure& figure, const std::function<void()>& work) {
     double before = CeilingNow(figure);
-    model_->TakeSeconds();
+    model_->TakeCounters();
+    model_->TakeCosts();
     for (int repeat = 0; repeat < flags_.num_repeats; ++repeat) {
-      figure.samples.push_back(num_tokens / SecondsOf(work));
+      const double seconds = SecondsOf(work);
       const double after = CeilingNow(figure);
-      figure.ceilings.push_back((before + after) / 2);
+      figure.samples.push_back(
+          {.seconds = seconds, .ceiling = (before + after) / 2, .ops = model_->TakeCosts()});
       before = after;
     }
-    figure.op_us = model_->TakeSeconds();
-    for (double& us : figure.op_us) us *= 1e6 / (flags_.num_repeats * num_tokens);
-  }
-
-  // Bytes of a step that reads the weights once, K whole and the V rows that count. `counters`: of
-  // kDecodeTokens steps, num_repeats times.
-  double BytesPerStep(const AttentionCounters& counters) const {
-    const ModelConfig& c = model_->Config();
-    const double head_row = double(model_->KeyBytesPerToken()) / c.num_layers / c.num_heads;
-    const double kv_bytes = double(counters.num_value_rows + counters.num_value_rows_read) *
-                            head_row / (flags_.num_repeats * kDecodeTokens);
-    return double(model_->WeightBytes()) + kv_bytes;
-  }
-
-  void Finish(Figure& figure, const AttentionCounters& counters,
-              const std::function<absl::StatusOr<PeerResult>()>& run_peer) {
+    const AttentionCounters counters = model_->TakeCounters();
     figure.value_rows_read = double(counters.num_value_rows_read) /
                              double(std::max<int64_t>(1, counters.num_value_rows));
-    if (peer_ != nullptr && run_peer != nullptr) RunPeerOnce(figure, run_peer);
-    const double ours = Median(figure.samples);
-    const auto [low, high] = std::minmax_element(figure.samples.begin(), figure.samples.end());
-    const char* unit = figure.ceiling_name == kRead ? "GB/s" : "GF/s";
-    std::printf("%-22s %-22s %9.1f %6.0f%% %6.1f %s %6.0f%% %6.1f%%", figure.work.c_str(),
-                figure.format.c_str(), ours, (*high - *low) / ours * 100,
-                Median(figure.ceilings) / 1e9, unit, ShareOfCeiling(figure) * 100,
-                figure.value_rows_read * 100);
-    if (figure.peer > 0) {
-      std::printf(" %8.1f %6.1f %s %6.2fx", figure.peer, figure.peer_ceiling / 1e9, unit,
-                  ours / figure.peer);
-    }
-    std::printf("\n");
-    PrintTimes(figure);
-    std::fflush(stdout);
-    json_["figures"].push_back({{"work", figure.work},
-                                {"format", figure.format},
-                                {"tokens_per_second", ours},
-                                {"samples", figure.samples},
-                                {"ceiling", figure.ceiling_name},
-                                {"ceiling_per_second", figure.ceilings},
-                                {"work_per_token", figure.work_per_token},
-                                {"share_of_ceiling", ShareOfCeiling(figure)},
-                                {"value_rows_read", figure.value_rows_read},
-                                {"peer_tokens_per_second", figure.peer},
-                                {"peer_ceiling_per_second", figure.peer_ceiling}});
+    return counters;
   }
 
-  // Microseconds a token that each kind of op took, on the mean of all samples.
-  void PrintTimes(const Figure& figure) const {
-    std::printf("  us:");
-    for (size_t op = 0; op < figure.op_us.size(); ++op)
-      std::printf(" %s %.0f", kOpNames[op], figure.op_us[op]);
-    std::printf("\n");
+  // A step reads the weights once, K whole and the V rows that count.
+  void SampleDecode(Figure& figure, int num_sequences, int depth) {
+    const AttentionCounters counters = Sample(figure, [&] {
+      for (int i = 0; i < kDecodeTokens; ++i) model_->DecodeStep(num_sequences, depth + i);
+    });
+    const ModelConfig& c = model_->Config();
+    const double head_row = double(model_->KeyBytesPerToken()) / c.num_layers / c.num_heads;
+    for (const OpCost& op : figure.samples[0].ops) figure.weights_work += double(op.weight_bytes);
+    figure.attention_work = double(counters.num_value_rows + counters.num_value_rows_read) *
+                            head_row / flags_.num_repeats;
+  }
+
+  void Finish(Figure& figure, const std::function<absl::StatusOr<PeerResult>()>& run_peer) {
+    if (peer_ != nullptr && run_peer != nullptr) RunPeerOnce(figure, run_peer);
+    Print(figure, stdout);
+    json_["figures"].push_back(ToJson(figure));
   }
 
   // The peer runs once, however many K/V types of ours it stands beside.
@@ -329,11 +287,10 @@ class Runner {
     std::ofstream(flags_.json) << json_.dump(2) << "\n";
   }
 
+  static constexpr int kPrefillRows = 512;  // of a step
   static constexpr int kDecodeTokens = 32;
   static constexpr int kNumTogether = 16;
   static constexpr int kTogetherDepth = 512;
-  static constexpr char kRead[] = "read bandwidth";
-  static constexpr char kProduct[] = "fp32 product";
 
   const Flags& flags_;
   std::string directory_, format_, peer_gguf_, machine_;
@@ -348,7 +305,7 @@ class Runner {
   std::unique_ptr<Ceilings> ceilings_;
   nlohmann::json json_;
   int64_t peer_peak_bytes_ = 0;
-  int prefilled_ = 0;
+  int num_cached_ = 0;  // of sequence 0
 };
 
 }  // namespace
@@ -365,6 +322,10 @@ int main(int argc, char** argv) {
   app.add_option("--kv", flags.kv, "K/V types")->delimiter(',')->capture_default_str();
   app.add_option("--depths", flags.depths, "Tokens already in the cache, rising")
       ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--works", flags.works, "What is measured")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"prefill", "decode", "together"}))
       ->capture_default_str();
   app.add_option("--text", flags.text,
                  "16-bit token ids in place of made-up ones, as in models/zoo/*/held_out.bin");

@@ -17,6 +17,8 @@ FP16 = 'fp16 weights, fp16 K/V'
 INT8 = 'int8 weights, fp16 K/V'
 INT8_KV = 'int8 weights, int8 K/V'
 MEMORY_SHARE = 0.60
+OPS = {'linear': 'products', 'logits': 'logits', 'attention': 'attention',
+       'rope_write': 'K/V written', 'embed': 'embedding', 'other': 'other'}
 
 
 class Goal(NamedTuple):
@@ -52,17 +54,29 @@ def table(header: str, rows: list[str]) -> str:
     return '\n'.join([header, '|---' * (header.count('|') - 1) + '|', *rows]) + '\n'
 
 
+def units_of(figure: dict) -> tuple[str, str]:
+    """Of an amount of work in millions, and of a rate in thousands of millions a second."""
+    return ('MB', 'GB/s') if figure['ceiling'] == 'read bandwidth' else ('MFLOP', 'GFLOP/s')
+
+
+def ceiling_of(figure: dict) -> float:
+    """Bytes or FLOPs a second that the machine could do beside the samples."""
+    return statistics.median(figure['ceiling_per_second'])
+
+
 def work_of(figure: dict) -> str:
     """What a token takes at least, and the ceiling that was measured beside the samples."""
-    if figure['ceiling'] == 'read bandwidth':
-        per_token, unit = f'{figure["work_per_token"] / 1e6:,.0f} MB', 'GB/s'
-    else:
-        per_token, unit = f'{figure["work_per_token"] / 1e6:,.0f} MFLOP', 'GFLOP/s'
-    return f'{per_token} | {statistics.median(figure["ceiling_per_second"]) / 1e9:,.0f} {unit}'
+    amount, rate = units_of(figure)
+    return (f'{figure["work_per_token"] / 1e6:,.0f} {amount} | '
+            f'{ceiling_of(figure) / 1e9:,.0f} {rate}')
 
 
-def goal_row(goal: Goal, figures: list[dict]) -> str:
-    figure = next(f for f in figures if (f['work'], f['format']) == (goal.work, goal.format))
+def figure_of(goal: Goal, runs: dict) -> dict:
+    return next(f for f in runs[goal.run]['figures']
+                if (f['work'], f['format']) == (goal.work, goal.format))
+
+
+def goal_row(goal: Goal, figure: dict) -> str:
     ours, peer, share = (figure['tokens_per_second'], figure['peer_tokens_per_second'],
                          figure['share_of_ceiling'])
     least_share = goal.share or (None if peer else goal.share_alone)
@@ -71,7 +85,7 @@ def goal_row(goal: Goal, figures: list[dict]) -> str:
         wanted.append(f'{goal.ratio:g}x')
         if peer:
             # At the whole of the ceiling: a target beyond it cannot be met here.
-            most = ours / share / peer
+            most = ceiling_of(figure) / figure['work_per_token'] / peer
             verdicts.append('met' if ours >= goal.ratio * peer else
                             f'the ceiling is {most:.2f}x' if most < goal.ratio else 'missed')
     if least_share:
@@ -79,10 +93,26 @@ def goal_row(goal: Goal, figures: list[dict]) -> str:
         verdicts.append('met' if share >= least_share else 'missed')
     if len(set(verdicts)) == 1:
         verdicts = verdicts[:1]
-    beside_peer = f'{peer:,.0f} | {ours / peer:.2f}x' if peer else '- | -'
+    beside_peer = '- | -'
+    if peer:
+        beside_peer = (f'{peer:,.0f} at {figure["peer_ceiling_per_second"] / 1e9:,.0f} '
+                       f'{units_of(figure)[1]} | {ours / peer:.2f}x')
     return (f'| {goal.work}, {goal.format} | {ours:,.0f} | {spread(figure["samples"]):.0%} | '
             f'{beside_peer} | {work_of(figure)} | {share:.0%} | {" and ".join(wanted)} | '
             f'{", ".join(verdicts)} |')
+
+
+def step_row(goal: Goal, figure: dict) -> str:
+    """The sample of median speed: its parts add up, as medians of parts do not."""
+    step, (amount, rate) = figure['step'], units_of(figure)
+    cells = [f'{step["us"]:,.0f}']
+    cells += [f'{step["op_us"][op]:,.0f} ({step["op_us"][op] / step["us"]:.0%})' for op in OPS]
+    cells += [f'{step[f"{part}_work"] / 1e6:,.0f} {amount}, '
+              f'{step[f"{part}_per_second"] / 1e9:,.0f} {rate} '
+              f'({step[f"{part}_per_second"] / step["ceiling_per_second"]:.0%})'
+              for part in ('weights', 'attention')]
+    return (f'| {goal.work}, {goal.format} | {" | ".join(cells)} | '
+            f'{step["ceiling_per_second"] / 1e9:,.0f} {rate} |')
 
 
 def memory_rows(run: dict) -> list[str]:
@@ -143,7 +173,8 @@ def attention_rows(run: dict) -> list[str]:
 
 def markdown(runs: dict, date: str, commit: str) -> str:
     int8 = runs['int8']
-    goals = [goal_row(goal, runs[goal.run]['figures']) for goal in GOALS]
+    goals = [goal_row(goal, figure_of(goal, runs)) for goal in GOALS]
+    steps = [step_row(goal, figure_of(goal, runs)) for goal in GOALS]
     products = product_rows(runs['linear-fp16']) + product_rows(runs['linear-int8'])
     return '\n'.join([
         f'{int8["machine"]}; {date}, commit {commit}. Medians; spread is (largest - smallest) / '
@@ -152,6 +183,12 @@ def markdown(runs: dict, date: str, commit: str) -> str:
         'The 124M shape (12 layers, 12 heads, width 768, vocabulary 50304), tokens a second:\n',
         table('| work | ours | spread | llama.cpp | ratio | a token takes | ceiling then '
               '| of the ceiling | target | |', goals),
+        "Where a step's time goes, us, in the sample of median speed (prefill: 512 rows a step). "
+        'Weights are the bytes that products and logits read, scales included, or the FLOPs that '
+        'they need; attention is K whole and the V rows that count; each at its rate while it ran, '
+        'and the share of the ceiling of that moment:\n',
+        table('| step | us | ' + ' | '.join(OPS.values()) + ' | weights | attention '
+              '| ceiling then |', steps),
         'Peak memory with a context of 16K, MiB:\n',
         table('| format | ours | llama.cpp | share | target | met |', memory_rows(int8)),
         'Share of the V rows that attention reads, 512 rows behind a context of:\n',

@@ -8,8 +8,7 @@ namespace {
 // Adds the time until its end to an op's.
 class Timer {
  public:
-  Timer(OpSeconds& seconds, Op op)
-      : seconds_(seconds[size_t(op)]), start_(std::chrono::steady_clock::now()) {}
+  explicit Timer(OpCost& cost) : seconds_(cost.seconds), start_(std::chrono::steady_clock::now()) {}
   ~Timer() {
     seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   }
@@ -24,27 +23,31 @@ class Timer {
 }  // namespace
 
 void TimedBackend::Embed(const EmbedArgs& args) {
-  const Timer timer(seconds_, Op::kEmbed);
+  const Timer timer(costs_[size_t(Op::kEmbed)]);
   inner_->Embed(args);
 }
 
 void TimedBackend::Linear(const LinearArgs& args) {
-  const Timer timer(seconds_, Op::kLinear);
+  OpCost& cost = costs_[size_t(Op::kLinear)];
+  cost.weight_bytes += int64_t(args.weight->NumBytes());
+  const Timer timer(cost);
   inner_->Linear(args);
 }
 
 void TimedBackend::RopeWrite(const RopeWriteArgs& args) {
-  const Timer timer(seconds_, Op::kRopeWrite);
+  const Timer timer(costs_[size_t(Op::kRopeWrite)]);
   inner_->RopeWrite(args);
 }
 
 void TimedBackend::Attention(const AttentionArgs& args) {
-  const Timer timer(seconds_, Op::kAttention);
+  const Timer timer(costs_[size_t(Op::kAttention)]);
   inner_->Attention(args);
 }
 
 void TimedBackend::Logits(const LogitsArgs& args) {
-  const Timer timer(seconds_, Op::kLogits);
+  OpCost& cost = costs_[size_t(Op::kLogits)];
+  cost.weight_bytes += int64_t(args.weight->NumBytes());
+  const Timer timer(cost);
   inner_->Logits(args);
 }
 

@@ -1,5 +1,4 @@
-// A backend that another one runs, with the time that each kind of op took: where a step's time
-// goes.
+// A backend that another one runs, with what each kind of op took: where a step's time goes.
 #ifndef LSSAR_TESTS_BENCH_TIMED_BACKEND_H_
 #define LSSAR_TESTS_BENCH_TIMED_BACKEND_H_
 
@@ -17,7 +16,11 @@ inline constexpr int kNumOps = 5;
 inline constexpr std::array<const char*, kNumOps> kOpNames = {"embed", "linear", "rope_write",
                                                               "attention", "logits"};
 
-using OpSeconds = std::array<double, kNumOps>;
+struct OpCost {
+  double seconds = 0;
+  int64_t weight_bytes = 0;  // of packed matrices, scales included, each counted once a call
+};
+using OpCosts = std::array<OpCost, kNumOps>;
 
 // Two readings of the clock an op, 0.2% of a small step. For backends whose ops are done when they
 // return.
@@ -25,8 +28,8 @@ class TimedBackend final : public Backend {
  public:
   explicit TimedBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
 
-  // Of all ops since the last call.
-  OpSeconds TakeSeconds() { return std::exchange(seconds_, {}); }
+  // Of all ops since the last call. Embed's few rows of a matrix count as no bytes.
+  OpCosts TakeCosts() { return std::exchange(costs_, {}); }
 
   std::string_view Name() const override { return inner_->Name(); }
   std::string Describe() const override { return inner_->Describe(); }
@@ -60,7 +63,7 @@ class TimedBackend final : public Backend {
 
  private:
   std::unique_ptr<Backend> inner_;
-  OpSeconds seconds_ = {};
+  OpCosts costs_ = {};
 };
 
 }  // namespace lssar::bench
