@@ -9,22 +9,29 @@ namespace lssar {
 
 // A page is free, held by one owner or more, or idle: kept for whoever may want its tokens again,
 // and held by nobody.
+//
+// Pages with consecutive ids lie one behind the other in memory (kernels/kv_layout.h), so a
+// sequence is read faster the longer the runs of rising ids are that it consists of.
 // Ensures   NumFree() + NumIdle() + pages with a holder == NumPages()
-// Cost      every call is O(1) a page and takes no memory
+// Cost      O(1) a page; where a run begins, in Acquire and HasRoom, once through the free runs of
+//           a bitmap. No call takes memory
 // Threads   one: the engine's
 class PageAllocator {
  public:
   explicit PageAllocator(int num_pages);
 
   int NumPages() const { return int(pages_.size()); }
-  int NumFree() const { return int(free_.size()); }
+  int NumFree() const { return num_free_; }
   int NumIdle() const { return num_idle_; }
   int NumHolders(int32_t page_id) const { return At(page_id).num_holders; }
   bool IsKept(int32_t page_id) const { return At(page_id).is_kept; }
 
   // Appends the ids of `num_pages` free pages to `pages`, whose one holder the caller is; or, when
-  // fewer are free, takes none and returns false.
+  // fewer are free, takes none and returns false. `pages` are a sequence's, in token order: each
+  // page is the one right behind the last where that is free, and begins a run elsewhere if not.
   bool Acquire(int num_pages, std::vector<int32_t>* pages);
+  // False: Acquire would begin a run for `pages` that cannot become `run_pages` long.
+  bool HasRoom(const std::vector<int32_t>& pages, int run_pages) const;
 
   // One holder more of a page that is held or idle.
   void Share(int32_t page_id);
@@ -49,13 +56,26 @@ class PageAllocator {
     bool is_kept = false;
     int32_t previous = -1, next = -1;  // in the list of idle pages, the oldest first
   };
+  struct Start {
+    int32_t page_id = -1;
+    int room = 0;  // pages, free from this one on
+  };
   Page& At(int32_t page_id);
   const Page& At(int32_t page_id) const;
+  bool IsFree(int32_t page_id) const;
+  void SetFree(int32_t page_id, bool is_free);
+  // The first from `page_id` on that is free, or that is not; NumPages(): none is.
+  int32_t Next(bool is_free, int32_t page_id) const;
+  // Where a run begins with the most room. Room 0: no page is free.
+  Start BestStart() const;
+  // Who holds `page_id`, if anyone, writes it, and will want the page behind it.
+  bool IsWritten(int32_t page_id) const;
   void AppendIdle(int32_t page_id);
   void RemoveIdle(int32_t page_id);
 
   std::vector<Page> pages_;
-  std::vector<int32_t> free_;  // a stack: the page used last is the warmest
+  std::vector<uint64_t> free_;  // a bit a page
+  int num_free_ = 0;
   int32_t oldest_idle_ = -1, youngest_idle_ = -1;
   int num_idle_ = 0;
 };
