@@ -22,6 +22,12 @@ constexpr int64_t kDefaultFullSequences = 4;
 constexpr int64_t kReserveShare = 16;
 constexpr int64_t kMaxReserveBytes = int64_t{1} << 30;
 
+// A pool full of idle pages has no runs to give: what one Acquire frees the next one takes. So when
+// a run begins with room for fewer pages than these, as many idle ones are freed, as long as no
+// more than this share of the pool is free.
+constexpr int kRunPages = 16;
+constexpr int kFreeShare = 8;
+
 struct PoolSize {
   int64_t num_bytes = 0;
   std::string origin;  // for the message that refuses it
@@ -103,6 +109,10 @@ KvCache::KvCache(Backend* backend, const KvLayout& layout, std::unique_ptr<Buffe
 bool KvCache::Acquire(int num_pages, std::vector<int32_t>* pages) {
   if (num_pages > NumAvailable()) return false;
   while (pages_.NumFree() < num_pages) prefixes_.EvictOldest();
+  if (!pages_.HasRoom(*pages, kRunPages)) {
+    const int most_free = std::min(pages_.NumFree() + kRunPages, pages_.NumPages() / kFreeShare);
+    while (pages_.NumFree() < most_free && pages_.NumIdle() > 0) prefixes_.EvictOldest();
+  }
   return pages_.Acquire(num_pages, pages);
 }
 

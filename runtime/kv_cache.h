@@ -34,7 +34,8 @@ class KvCache {
 
   // Pages that can be had: free ones and idle ones.
   int NumAvailable() const { return pages_.NumFree() + pages_.NumIdle(); }
-  // As PageAllocator::Acquire, but idle pages go before it fails, the oldest first.
+  // As PageAllocator::Acquire, but idle pages go before it fails, the oldest first. Some go sooner,
+  // where a run of pages would begin with little room.
   bool Acquire(int num_pages, std::vector<int32_t>* pages);
   void CopyPage(int32_t from, int32_t to);
 

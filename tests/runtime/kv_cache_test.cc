@@ -8,6 +8,7 @@
 #include <fstream>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "runtime/available_memory.h"
 #include "tests/support/fake_checkpoint.h"
@@ -69,6 +70,42 @@ TEST(KvCache, CountsTheScalesOfInt8) {
   EXPECT_EQ(layout.PoolBytes(), size_t{10 * kPageBytes / 2});
   // The last scale of the last block is the pool's last float.
   EXPECT_EQ(layout.BlockIndex(1, 9, 2) + layout.ScaleIndex(15) + sizeof(float), layout.PoolBytes());
+}
+
+// The pages of a text of `text_id` that nobody has written before: in the cache, then idle.
+void PutText(KvCache& cache, int text_id, int num_pages) {
+  std::vector<int32_t> held;
+  for (int i = 0; i < num_pages; ++i) {
+    const int32_t parent = held.empty() ? PrefixCache::kNone : held.back();
+    ASSERT_TRUE(cache.Acquire(1, &held));
+    const std::vector<int32_t> ids(16, text_id);
+    cache.Prefixes().Insert({.root = {}, .parent = parent, .ids = ids, .scores = {}}, held.back());
+  }
+  cache.Pages().Release(&held);
+}
+
+// The pool is full of texts that nobody reads; four sequences grow into it, by turns.
+TEST(KvCache, GivesRunsWhereEveryPageIsIdle) {
+  MemoryBackend backend;
+  const EngineOptions options{
+      .max_context = 100, .page_tokens = 16, .kv_bytes = 512 * 2 * 2 * 3 * 16 * 8 * 2};
+  const auto cache = *KvCache::Create(SmallConfig(), options, &backend);
+  for (int text_id = 0; text_id < 64; ++text_id) PutText(*cache, text_id, 12);
+  ASSERT_LE(cache->Pages().NumFree(), 512 / 8);
+  std::vector<std::vector<int32_t>> sequences(4);
+  for (int i = 0; i < 64; ++i) {
+    for (auto& pages : sequences) ASSERT_TRUE(cache->Acquire(1, &pages));
+    ASSERT_LE(cache->Pages().NumFree(), 512 / 8) << "the cache loses no more";
+  }
+  for (const auto& pages : sequences) {
+    int num_runs = 1;
+    for (size_t i = 1; i < pages.size(); ++i) num_runs += pages[i] != pages[i - 1] + 1;
+    EXPECT_LE(num_runs, 64 / 8);
+  }
+  std::vector<int32_t> rest;
+  EXPECT_FALSE(cache->Acquire(257, &rest));
+  EXPECT_TRUE(cache->Acquire(256, &rest)) << "all that is idle can be had";
+  EXPECT_EQ(cache->NumAvailable(), 0);
 }
 
 // One with memory of its own.
