@@ -1,7 +1,7 @@
 #!/bin/sh
 # From a bare Debian 12 to figures: installs what is missing, builds with optimisation, and measures
-# the machine's ceilings, the kernels beside their peers, and whole models. Leave the machine alone
-# meanwhile.
+# the machine's ceilings, the kernels beside their peers, and whole models. Besides the build about
+# four minutes on two cores, with the peer; leave the machine alone meanwhile.
 #
 #   sh deploy/bench.sh
 #   sh deploy/bench.sh --peer-llama PATH/llama-bench   llama.cpp in the same run

@@ -85,10 +85,12 @@ absl::StatusOr<PeerResult> PeerLlama::BatchedDecode(const std::string& gguf, int
   std::vector<double> samples;
   int64_t peak_bytes = 0;
   for (int repeat = 0; repeat < num_repeats_; ++repeat) {
+    // -pps: one prompt is computed and copied to the cache of each sequence, which is then as much
+    // to read as if all had been computed.
     absl::StatusOr<ChildOutput> output = RunChild(
         {program, "-m", gguf, "-c", absl::StrCat(num_sequences * (depth + num_tokens)), "-npp",
          absl::StrCat(depth), "-ntg", absl::StrCat(num_tokens), "-npl", absl::StrCat(num_sequences),
-         "-t", absl::StrCat(num_threads_), "--output-format", "jsonl"});
+         "-t", absl::StrCat(num_threads_), "-pps", "--output-format", "jsonl"});
     if (!output.ok()) return output.status();
     peak_bytes = std::max(peak_bytes, output->peak_bytes);
     std::istringstream lines(output->text);
