@@ -78,55 +78,36 @@ Row Weights(const AttentionSpec& spec, const Row& dots, int head_dim) {
   }
 }
 
-// Where the keys and values of one head of one sequence lie.
-struct HeadPages {
-  const AttentionArgs& args;
-  const SequenceRows& sequence;
-  int head;
-
-  double Key(int token, int dim) const {
-    return KeyRow(args.kv, Block(token), Slot(token)).Load(dim);
-  }
-  double Value(int token, int dim) const {
-    return ValueRow(args.kv, Block(token), Slot(token)).Load(dim);
-  }
-  int Slot(int token) const { return token % args.kv.layout.page_tokens; }
-  size_t Block(int token) const {
-    const int page = sequence.pages[static_cast<size_t>(token / args.kv.layout.page_tokens)];
-    return args.kv.layout.BlockIndex(args.layer, page, head);
-  }
-};
-
 // out = sum_j w_j v_j over the row's N keys. q, out [head_dim]
-void AttendRow(const HeadPages& pages, int num_keys, const float* q, float* out,
-               AttentionCounters& counters) {
-  const int head_dim = pages.args.kv.layout.head_dim;
-
-  Row dots;  // <q, k_j>
-  for (int j = 0; j < num_keys; ++j) {
-    double dot = 0;
-    for (int dim = 0; dim < head_dim; ++dim) dot += double{q[dim]} * pages.Key(j, dim);
-    dots.push_back(dot);
-  }
-
-  const Row w = Weights(pages.args.spec, dots, head_dim);
-
-  Row sums(static_cast<size_t>(head_dim), 0.0);
+void AttendRow(const AttentionSpec& spec, const HeadPages& pages, int num_keys, const float* q,
+               float* out, AttentionCounters& counters) {
+  const Row w = ReferenceWeights(spec, pages, num_keys, q);
+  Row sums(static_cast<size_t>(pages.kv.layout.head_dim), 0.0);
   for (int j = 0; j < num_keys; ++j) {
     const double w_j = w[static_cast<size_t>(j)];
     counters.num_value_rows += 1;
     if (w_j == 0) continue;
     counters.num_value_rows_read += 1;
-    for (int dim = 0; dim < head_dim; ++dim) {
-      sums[static_cast<size_t>(dim)] += w_j * pages.Value(j, dim);
-    }
+    const KvRow value = ValueRow(pages.kv, pages.Block(j), pages.Slot(j));
+    for (size_t dim = 0; dim < sums.size(); ++dim) sums[dim] += w_j * value.Load(int(dim));
   }
-  for (int dim = 0; dim < head_dim; ++dim) {
-    out[dim] = static_cast<float>(sums[static_cast<size_t>(dim)]);
-  }
+  for (size_t dim = 0; dim < sums.size(); ++dim) out[dim] = static_cast<float>(sums[dim]);
 }
 
 }  // namespace
+
+std::vector<double> ReferenceWeights(const AttentionSpec& spec, const HeadPages& pages,
+                                     int num_keys, const float* q) {
+  const int head_dim = pages.kv.layout.head_dim;
+  Row dots;  // <q, k_j>
+  for (int j = 0; j < num_keys; ++j) {
+    const KvRow key = KeyRow(pages.kv, pages.Block(j), pages.Slot(j));
+    double dot = 0;
+    for (int dim = 0; dim < head_dim; ++dim) dot += double{q[dim]} * key.Load(dim);
+    dots.push_back(dot);
+  }
+  return Weights(spec, dots, head_dim);
+}
 
 void ReferenceAttention(const AttentionArgs& args) {
   const int num_heads = args.kv.layout.num_heads;
@@ -141,7 +122,9 @@ void ReferenceAttention(const AttentionArgs& args) {
             (static_cast<size_t>(sequence.first_row + r) * static_cast<size_t>(num_heads) +
              static_cast<size_t>(head)) *
             static_cast<size_t>(head_dim);
-        AttendRow({args, sequence, head}, num_keys, args.q + at, args.out + at, counters);
+        const HeadPages pages = {
+            .kv = args.kv, .pages = sequence.pages, .layer = args.layer, .head = head};
+        AttendRow(args.spec, pages, num_keys, args.q + at, args.out + at, counters);
       }
     }
     if (args.counters != nullptr) {

@@ -1,0 +1,133 @@
+// The weights that are shown are those that Attention multiplies the values by.
+#include "kernels/attention_weights.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "tests/kernels/attention_cases.h"
+#include "tests/kernels/dense_cases.h"
+#include "tests/support/compare.h"
+
+namespace lssar {
+namespace {
+
+class AttentionWeightsTest : public testing::TestWithParam<std::string> {
+ protected:
+  AttentionWeightsTest() : backend_(MakeNamed(GetParam())) {}
+
+  bool Keeps(DType dtype) const {
+    KvLayout layout{.num_layers = 1, .num_heads = 1, .head_dim = 64, .dtype = dtype};
+    return backend_->FitLayout(layout).ok();
+  }
+  double Tolerance() const { return IsCuda(GetParam()) ? 5e-4 : 2e-5; }  // of max |v|; ops.h
+
+  // Rows [first, num_tokens) of the sequence, of all heads, one head's row after another.
+  std::vector<std::vector<double>> WeightsOf(const SequenceVectors& sequence, const PagedKv& kv,
+                                             int first, const AttentionSpec& spec) {
+    // Behind rows of somebody else's: a row is counted in the batch.
+    constexpr int kOthers = 3;
+    const auto row_floats = std::ptrdiff_t(sequence.RowFloats());
+    std::vector<float> q(size_t(kOthers * row_floats), 7);
+    q.insert(q.end(), sequence.q.begin() + first * row_floats, sequence.q.end());
+    Floats on_backend(*backend_, q);
+    const SequenceRows rows{.first_row = kOthers,
+                            .num_rows = sequence.num_tokens - first,
+                            .first_position = first,
+                            .pages = kv.Pages(0)};
+    std::vector<std::vector<double>> weights;
+    for (int r = 0; r < rows.num_rows; ++r) {
+      for (int head = 0; head < sequence.num_heads; ++head) {
+        auto row = AttentionWeights({.sequence = &rows,
+                                     .row = kOthers + r,
+                                     .layer = kCaseLayer,
+                                     .head = head,
+                                     .spec = spec,
+                                     .q = on_backend.Address(),
+                                     .kv = kv.Upload()},
+                                    backend_.get());
+        LSSAR_CHECK(row.ok());
+        weights.push_back(*std::move(row));
+      }
+    }
+    return weights;
+  }
+
+  const std::unique_ptr<Backend> backend_;
+};
+
+int64_t NumNonZero(const std::vector<std::vector<double>>& weights) {
+  int64_t count = 0;
+  for (const auto& row : weights) {
+    count += std::ssize(row) - std::ranges::count(row, 0.0);
+  }
+  return count;
+}
+
+TEST_P(AttentionWeightsTest, TimesTheValuesTheyAreTheOutput) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
+    if (!Keeps(dtype)) continue;
+    for (const AttentionSpec spec :
+         {AttentionSpec{}, AttentionSpec{.p = 3}, AttentionSpec{.kind = AttentionKind::kLssa},
+          AttentionSpec{.kind = AttentionKind::kSoftmax}}) {
+      const SequenceVectors sequence(150, 2, 64, 21, Content::kTopical);
+      PagedKv kv(*backend_, {&sequence}, 16, dtype);
+      for (const int first : {0, 140}) {
+        const auto weights = WeightsOf(sequence, kv, first, spec);
+        std::vector<float> out;
+        for (size_t i = 0; i < weights.size(); ++i) {
+          const std::vector<double>& w = weights[i];
+          ASSERT_EQ(w.size(), size_t(first) + i / 2 + 1);
+          EXPECT_NEAR(std::accumulate(w.begin(), w.end(), 0.0), 1, 1e-12);
+          EXPECT_GE(*std::ranges::min_element(w), 0);
+          for (int dim = 0; dim < 64; ++dim) {
+            double sum = 0;
+            for (int j = 0; j < int(w.size()); ++j) {
+              sum += w[size_t(j)] * kv.Value(0, j, int(i % 2)).Load(dim);
+            }
+            out.push_back(float(sum));
+          }
+        }
+        const int num_rows = 150 - first;
+        EXPECT_TRUE(
+            AllNear(Attend(*backend_, spec, {&sequence}, kv, {{.first = first, .count = num_rows}}),
+                    out, {num_rows, 2, 64}, Tolerance() * LargestValue(sequence)))
+            << NameOf(dtype) << ", kind " << int(spec.kind) << ", p " << spec.p;
+      }
+    }
+  }
+}
+
+TEST_P(AttentionWeightsTest, AreZeroWhereNoValueIsRead) {
+  const SequenceVectors sequence(1500, 1, 64, 22, Content::kTopical);
+  const PagedKv kv(*backend_, {&sequence}, 64, DType::kF16);
+  std::vector<AttentionCounters> counters;
+  Attend(*backend_, {}, {&sequence}, kv, {{.first = 1480, .count = 20}}, &counters);
+  const int64_t num_read = NumNonZero(WeightsOf(sequence, kv, 1480, {}));
+  if (GetParam() == "reference") {
+    EXPECT_EQ(num_read, counters[0].num_value_rows_read);
+  } else {  // one on the very border may fall to either side
+    EXPECT_NEAR(double(num_read), double(counters[0].num_value_rows_read), 3);
+  }
+  EXPECT_LT(num_read, counters[0].num_value_rows / 2);
+}
+
+// All scores are equal: the stage-1 weights stand, one N-th each.
+TEST_P(AttentionWeightsTest, AreEqualWhereNothingStandsOut) {
+  const SequenceVectors sequence(70, 1, 64, 23, Content::kZeroQ);
+  const PagedKv kv(*backend_, {&sequence}, 64, DType::kF16);
+  for (const auto& row : WeightsOf(sequence, kv, 60, {})) {
+    for (const double w : row) EXPECT_NEAR(w, 1 / double(row.size()), 1e-15);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, AttentionWeightsTest, testing::ValuesIn(BackendNames()),
+                         [](const auto& param) { return param.param; });
+
+}  // namespace
+}  // namespace lssar
