@@ -14,6 +14,8 @@ absl::StatusOr<std::vector<double>> AttentionWeights(const AttentionWeightsArgs&
   const KvLayout& from = args.kv.layout;
   const int row_idx = args.row - sequence.first_row;
   LSSAR_CHECK(row_idx >= 0 && row_idx < sequence.num_rows);
+  LSSAR_CHECK(args.layer >= 0 && args.layer < from.num_layers);
+  LSSAR_CHECK(args.head >= 0 && args.head < from.num_heads);
   const int num_keys = sequence.first_position + row_idx + 1;
 
   std::vector<float> q(size_t(from.head_dim));
