@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/attention_weights.h"
 #include "kernels/check.h"
 #include "models/rope.h"
 #include "models/sentence.h"
@@ -31,20 +32,48 @@ absl::Status Gpt::Forward(const ForwardBatch& batch, const KvView& kv,
       backend_->CopyIn(rope_->Address(), rope_angles_.data(), num_angles * sizeof(float));
   if (!copied.ok()) return copied;
 
-  backend_->RunStep(
-      {.owner = this,
-       .rows = &rows,
-       .ids = batch.token_ids,
-       .kv = kv,
-       .counters = counters,
-       .max_rows = max_batch_rows_},
-      [&] {
-        backend_->Embed(
-            {.ids = batch.token_ids, .table = weights_.embedding.get(), .out = x_->As<float>()});
-        for (int layer = 0; layer < config_.num_layers; ++layer) {
-          RunBlock(layer, rows, kv, counters);
-        }
-      });
+  absl::Status captured;
+  const auto ops = [&] {
+    backend_->Embed(
+        {.ids = batch.token_ids, .table = weights_.embedding.get(), .out = x_->As<float>()});
+    for (int layer = 0; layer < config_.num_layers; ++layer) {
+      RunBlock(layer, rows, kv, counters);
+      captured.Update(Capture(layer, batch, kv));
+    }
+  };
+  if (!batch.captures.empty()) {
+    ops();  // they look at what is between the ops: no step that a backend may do again by itself
+    return captured;
+  }
+  backend_->RunStep({.owner = this,
+                     .rows = &rows,
+                     .ids = batch.token_ids,
+                     .kv = kv,
+                     .counters = counters,
+                     .max_rows = max_batch_rows_},
+                    ops);
+  return absl::OkStatus();
+}
+
+absl::Status Gpt::Capture(int layer, const ForwardBatch& batch, const KvView& kv) {
+  for (const RowCapture& capture : batch.captures) {
+    if (std::ranges::count(capture.heads.layers, layer) == 0) continue;
+    const SequenceRows& sequence = batch.sequences[size_t(capture.sequence_idx)];
+    const int position = sequence.first_position + capture.row - sequence.first_row;
+    for (const int head : capture.heads.heads) {
+      const absl::StatusOr<std::vector<double>> weights =
+          AttentionWeights({.sequence = &sequence,
+                            .row = capture.row,
+                            .layer = layer,
+                            .head = head,
+                            .spec = config_.attention,
+                            .q = q_->As<float>(),
+                            .kv = kv},
+                           backend_);
+      if (!weights.ok()) return weights.status();
+      capture.heads.sink->OnWeights(layer, head, position, *weights);
+    }
+  }
   return absl::OkStatus();
 }
 

@@ -38,6 +38,8 @@ class Gpt : public LanguageModel {
   absl::Status ReserveActivations();
   // x += attention(norm(x)); x += mlp(norm(x)), of every row.
   void RunBlock(int layer, const RaggedRows& rows, const KvView& kv, AttentionCounters* counters);
+  // Gives batch.captures the weights of `layer`, whose block has just run.
+  absl::Status Capture(int layer, const ForwardBatch& batch, const KvView& kv);
   // Of batch.logits_rows[first, first + count), to logits_. Requires count <= kMaxLogitsRows.
   void ComputeLogits(const ForwardBatch& batch, size_t first, size_t count);
 

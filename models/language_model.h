@@ -13,6 +13,29 @@
 
 namespace lssar {
 
+// Hears the final attention weights of rows while a Forward computes them.
+class WeightsSink {
+ public:
+  virtual ~WeightsSink() = default;
+  // Of the row at `position` in one head: weights[j] is key j's, of position + 1 keys. NaN where
+  // the row's logits are not finite.
+  virtual void OnWeights(int layer, int head, int position, std::span<const double> weights) = 0;
+};
+
+// Heads whose weights are wanted. Views: they stay until the Forward is over.
+struct HeadCapture {
+  std::span<const int32_t> layers;
+  std::span<const int32_t> heads;  // of each of the layers
+  WeightsSink* sink = nullptr;
+};
+
+// A row whose weights are wanted.
+struct RowCapture {
+  int row = 0;           // of the batch
+  int sequence_idx = 0;  // whose it is
+  HeadCapture heads;
+};
+
 // One engine step's input. Rows are tokens; sequences are ragged runs of adjacent rows.
 struct ForwardBatch {
   std::vector<int32_t> token_ids;  // [num_rows]
@@ -21,6 +44,8 @@ struct ForwardBatch {
   std::vector<double> rope_bases;    // [sequences.size()]
   std::vector<int32_t> logits_rows;  // rows whose logits are wanted, ascending
   std::vector<int32_t> logits_sequence;  // [logits_rows.size()]: index into sequences
+  // For those who look at attention; few rows, each costs 0.2 us a key and head.
+  std::vector<RowCapture> captures;
 
   void Clear() {
     token_ids.clear();
@@ -28,6 +53,7 @@ struct ForwardBatch {
     rope_bases.clear();
     logits_rows.clear();
     logits_sequence.clear();
+    captures.clear();
   }
 };
 
@@ -42,6 +68,8 @@ class LanguageModel {
   // Runs every row of the batch through the model, writing its K and V to `kv`.
   // `counters`: one element for each of batch.sequences, added to (over all layers and heads) by
   // the end of Synchronize; null when nobody counts.
+  // Gives the sinks of batch.captures their weights (kernels/attention_weights.h) before it
+  // returns.
   // Requires  0 <= token id < vocab_size; pages of distinct sequences disjoint or only read
   // Errors    the backend's (a device that failed); the step's rows are then lost
   virtual absl::Status Forward(const ForwardBatch& batch, const KvView& kv,

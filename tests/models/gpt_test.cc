@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <tuple>
 
 #include "models/page_pool.h"
@@ -295,6 +296,55 @@ TEST(GptTest, CountersAreOfEverySequence) {
   EXPECT_EQ(counters[1].num_value_rows, per_key * 7 * 8 / 2);
   EXPECT_GT(counters[1].num_value_rows_read, 0);
   EXPECT_LE(counters[1].num_value_rows_read, counters[1].num_value_rows);
+}
+
+// Of every row, layer and head: as many are not zero as values were read. And looking changes no
+// bit.
+TEST(GptTest, CapturedWeightsAreThoseThatWereUsed) {
+  struct Sink : WeightsSink {
+    void OnWeights(int, int, int position, std::span<const double> weights) override {
+      EXPECT_EQ(std::ssize(weights), position + 1);
+      num_nonzero += std::ssize(weights) - std::ranges::count(weights, 0.0);
+      sum += std::accumulate(weights.begin(), weights.end(), 0.0);
+      ++num_rows;
+    }
+    int64_t num_nonzero = 0;
+    double sum = 0;
+    int num_rows = 0;
+  };
+  for (const char* backend : {"reference", "cpu"}) {
+    const LoadedModel model = Load(testing::kSmallModel, backend);
+    constexpr int kNumRows = 60;
+    const ModelConfig& config = model.checkpoint.config;
+    absl::StatusOr<PagePool> pool =
+        MakePagePool(LayoutOf(config, DType::kF32, 16), kNumRows, model.backend.get());
+    ASSERT_TRUE(pool.ok());
+    ForwardBatch batch;
+    batch.sequences = {{.num_rows = kNumRows, .pages = pool->pages}};
+    batch.rope_bases = {1e4};
+    Sink sink;
+    const std::vector<int32_t> all = {0, 1, 2};  // it has three layers of three heads
+    for (int32_t i = 0; i < kNumRows; ++i) {
+      batch.token_ids.push_back(i * 37 % config.vocab_size);
+      batch.logits_rows.push_back(i);
+      batch.logits_sequence.push_back(0);
+      batch.captures.push_back({.row = i, .heads = {.layers = all, .heads = all, .sink = &sink}});
+    }
+    const size_t num_logits = size_t{kNumRows} * size_t(config.vocab_size);
+    std::vector<float> watched(num_logits), plain(num_logits);
+    AttentionCounters counters;
+    ASSERT_TRUE(model.Get()->Forward(batch, pool->view, &counters).ok());
+    ASSERT_TRUE(model.Get()->CopyLogits(batch, 0, kNumRows, watched).ok());
+    EXPECT_EQ(sink.num_rows, kNumRows * 9);
+    EXPECT_NEAR(sink.sum, sink.num_rows, 1e-9);
+    // One on the very border of kNegligibleWeight may fall to either side.
+    EXPECT_NEAR(double(sink.num_nonzero), double(counters.num_value_rows_read),
+                model.backend->Name() == "reference" ? 0 : 3);
+    batch.captures.clear();
+    ASSERT_TRUE(model.Get()->Forward(batch, pool->view, nullptr).ok());
+    ASSERT_TRUE(model.Get()->CopyLogits(batch, 0, kNumRows, plain).ok());
+    ExpectSameBits(watched, plain, config.vocab_size);
+  }
 }
 
 // More rows than the model holds logits of at a time.
