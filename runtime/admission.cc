@@ -12,6 +12,7 @@ namespace {
 // Tokens that may follow the prompt.
 int64_t MaxFurtherTokens(const Request& request) {
   if (request.generate) return request.generate->max_tokens;
+  if (request.capture) return 0;
   size_t longest = 0;
   for (const auto& continuation : request.score->continuations) {
     longest = std::max(longest, continuation.size());
@@ -20,6 +21,7 @@ int64_t MaxFurtherTokens(const Request& request) {
 }
 
 std::string LengthArithmetic(const Request& request) {
+  if (request.capture) return absl::StrCat("prompt of ", request.prompt.size(), " tokens");
   const int64_t further = MaxFurtherTokens(request);
   return absl::StrCat(request.generate ? "prompt " : "context ", request.prompt.size(),
                       request.generate ? " + max_tokens " : " + longest continuation ", further,
@@ -34,9 +36,9 @@ Demand DemandOf(const Request& request, const KvLayout& layout) {
   const int num_shared_tokens = int(request.prompt.size()) - 1;
   const int num_sequences = request.generate ? request.generate->num_choices : 1;
   return {.num_sequences = num_sequences,
-          .max_sequences = request.generate
-                               ? num_sequences
-                               : std::min(int(request.score->continuations.size()), kMaxSideBySide),
+          .max_sequences = request.score
+                               ? std::min(int(request.score->continuations.size()), kMaxSideBySide)
+                               : num_sequences,
           .num_tokens = num_tokens,
           .num_pages = layout.PagesFor(num_tokens),
           .num_shared_pages = num_shared_tokens / layout.page_tokens};
@@ -54,7 +56,9 @@ int MaxRunning(const EngineOptions& options) {
 
 absl::Status CheckFits(const Request& request, const EngineOptions& options,
                        const KvLayout& layout) {
-  LSSAR_CHECK(request.generate.has_value() != request.score.has_value());
+  LSSAR_CHECK(int{request.generate.has_value()} + int{request.score.has_value()} +
+                  int{request.capture.has_value()} ==
+              1);
   LSSAR_CHECK(!request.prompt.empty());
   if (int64_t(request.prompt.size()) + MaxFurtherTokens(request) > options.max_context) {
     return absl::InvalidArgumentError(

@@ -15,6 +15,10 @@ void BuildForwardBatch(const StepPlan& plan, std::span<Sequence* const> running,
       if (!sequence.task->WantsLogits(sequence, first_position + i)) continue;
       batch->logits_rows.push_back(first_row + i);
       batch->logits_sequence.push_back(int32_t(batch->sequences.size()));
+      if (const HeadCapture* heads = sequence.task->Capture()) {
+        batch->captures.push_back(
+            {.row = first_row + i, .sequence_idx = int(batch->sequences.size()), .heads = *heads});
+      }
     }
     batch->sequences.push_back({.first_row = first_row,
                                 .num_rows = planned.num_rows,

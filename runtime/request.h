@@ -36,13 +36,23 @@ struct ScoreParams {
   int num_logprobs = 0;                                  // N best beside the token itself
 };
 
+// The final attention weights of rows of the prompt. Each list ascending, without repeats, >= 1
+// entry.
+struct CaptureParams {
+  std::vector<int32_t> layers = {};
+  std::vector<int32_t> heads = {};
+  std::vector<int32_t> rows = {};  // positions in the prompt
+  int top_k = 0;                   // of each row and head, the largest; 0: all that are not zero
+};
+
 // A validated request: nothing in it is out of range (server/parse_request.h, the only reader of
 // user input, made sure).
 struct Request {
   std::string id = {};               // for logs
   std::vector<int32_t> prompt = {};  // generate: the prompt; score: the context. >= 1 token
-  std::optional<GenerateParams> generate = {};  // exactly one of the two is set
+  std::optional<GenerateParams> generate = {};  // exactly one of the three is set
   std::optional<ScoreParams> score = {};
+  std::optional<CaptureParams> capture = {};
   std::optional<Clock::time_point> deadline = {};
   int priority = 0;  // [-10, 10]; higher first, raised by waiting
   // Takes prompt pages from the prefix cache and leaves them there. The same bits either way.
@@ -81,6 +91,22 @@ struct ContinuationScore {
   std::vector<TokenResult> tokens = {};
 };
 
+struct KeyWeight {
+  int32_t key = 0;  // position
+  float weight = 0;
+};
+
+// One row's attention in one head. Weights sum to 1.
+struct RowWeights {
+  int layer = 0;
+  int head = 0;
+  int row = 0;                       // position; it attends row + 1 keys
+  int num_nonzero = 0;               // of these keys
+  double entropy = 0;                // of all weights, nats
+  double dropped = 0;                // sum of the weights that are not in `keys`
+  std::vector<KeyWeight> keys = {};  // by rising position
+};
+
 // Tokens and microseconds.
 struct RequestStats {
   int num_prompt_tokens = 0;  // score: of the context and all continuations
@@ -107,6 +133,8 @@ class TokenSink {
   virtual void OnPromptLogprobs(PromptDelta delta) = 0;
   virtual void OnTokens(GenerateDelta delta) = 0;
   virtual void OnScore(ContinuationScore score) = 0;
+  // Of a capture alone: what one step gave, by layer, then row, then head.
+  virtual void OnWeights(std::vector<RowWeights> /*rows*/) {}
   // OK: everything asked for was delivered. CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE (the engine
   // was stopped), DATA_LOSS (NaN or infinite logits), INTERNAL.
   virtual void OnDone(const absl::Status& status, const RequestStats& stats) = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/capture_task.h"
 #include "runtime/generate_task.h"
 #include "runtime/score_task.h"
 
@@ -73,6 +74,9 @@ std::unique_ptr<RunningRequest> MakeRunning(Submission submission, int num_seque
                                 .tokenizer = checkpoint.tokenizer.get(),
                                 .stop_strings = stop_strings,
                                 .eos_id = checkpoint.config.eos_id});
+    } else if (request.capture) {
+      sequence.tokens.resize(size_t(request.capture->rows.back()) + 1);
+      sequence.task = std::make_unique<CaptureTask>(&*request.capture);
     } else {
       auto task = std::make_unique<ScoreTask>(item);
       task->Start(&sequence);

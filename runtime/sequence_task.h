@@ -6,6 +6,7 @@
 #include <span>
 
 #include "kernels/sampling.h"
+#include "models/language_model.h"
 #include "runtime/prefix_cache.h"
 #include "runtime/request.h"
 
@@ -35,6 +36,11 @@ class SequenceTask {
 
   // Whether a reader waits for each next token.
   virtual bool Streams() const = 0;
+
+  // Heads whose attention weights are wanted of the rows whose logits are; null: none.
+  virtual const HeadCapture* Capture() const { return nullptr; }
+  // Of the pending rows, how many the next step may run: at least one.
+  virtual int MaxRows(const Sequence& sequence) const;
 
   // What is wanted of the row at `position`: the token after it, given or drawn, and its
   // log-probabilities.

@@ -152,7 +152,7 @@ int64_t StepLoop::NumWantedPages(const Request& request) const {
   const KvLayout& layout = kv_cache_->Layout();
   const Demand demand = DemandOf(request, layout);
   const int64_t num_first =
-      request.score ? demand.num_pages : layout.PagesFor(int(request.prompt.size()) + 1) + 1;
+      request.generate ? layout.PagesFor(int(request.prompt.size()) + 1) + 1 : demand.num_pages;
   int64_t num_wanted =
       num_first + (demand.num_sequences - 1) * (num_first - demand.num_shared_pages);
   if (UsesCache(request)) {
@@ -241,7 +241,9 @@ void StepLoop::Fork(RunningRequest* running) {
   }
 }
 
+// Of those that capture attention, the most senior one alone runs: a row may cost it a second.
 void StepLoop::PlanStep() {
+  bool is_captured = false;
   views_.clear();
   live_.clear();
   owners_.clear();
@@ -249,13 +251,14 @@ void StepLoop::PlanStep() {
     if (running->is_paused) continue;
     for (Sequence& sequence : running->sequences) {
       if (sequence.IsDone() || sequence.state != SequenceState::kRuns) continue;
+      if (sequence.task->Capture() != nullptr && std::exchange(is_captured, true)) continue;
       // Others may have computed what comes next since the last step.
       if (sequence.NumPending() > 1 && sequence.num_computed % options_.page_tokens == 0) {
         TakeCached(running.get(), &sequence);
         sequence.task->Publish(running->submission.sink.get());
         Fork(running.get());
       }
-      views_.push_back({.num_pending = sequence.NumPending(),
+      views_.push_back({.num_pending = sequence.task->MaxRows(sequence),
                         .first_row = sequence.num_computed,
                         .streams = sequence.task->Streams()});
       live_.push_back(&sequence);

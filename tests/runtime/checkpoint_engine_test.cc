@@ -90,7 +90,12 @@ std::vector<Request> MixedRequests(const Tokenizer& tokenizer) {
   std::vector<Request> requests;
   for (const int length : {1, 2, 3, 15, 16, 17, 63, 64, 65, 129, 300, 1300}) {
     Request request{.prompt = Prompt(tokenizer, length)};
-    if (length % 3 == 0) {
+    if (length % 64 == 1 && length > 1) {
+      request.capture = CaptureParams{.layers = {0, 5},
+                                      .heads = {1, 3},
+                                      .rows = {length / 2, length - 2, length - 1},
+                                      .top_k = length == 65 ? 9 : 0};
+    } else if (length % 3 == 0) {
       const std::vector<int32_t> all = Prompt(tokenizer, length + 40);
       request.score = ScoreParams{
           .continuations = {{all.begin() + length, all.end()}, {5}, {7, 8, 9}}, .num_logprobs = 2};
@@ -101,7 +106,7 @@ std::vector<Request> MixedRequests(const Tokenizer& tokenizer) {
                                         .num_choices = length == 17 ? 3 : 1,
                                         .max_tokens = 24,
                                         .num_logprobs = 2,
-                                        .num_prompt_logprobs = length == 65 ? 1 : -1};
+                                        .num_prompt_logprobs = length == 64 ? 1 : -1};
     }
     requests.push_back(std::move(request));
   }

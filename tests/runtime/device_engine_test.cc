@@ -28,7 +28,7 @@ class DeviceEngineTest : public testing::TestWithParam<DeviceCase> {
   static std::vector<Request> Requests(const ModelConfig& config) {
     const std::vector<int> lengths = GetParam().IsGpu()
                                          ? std::vector<int>{1, 2, 3, 15, 64, 65, 300, 1300, 1301}
-                                         : std::vector<int>{1, 17, 33, 70, 71};
+                                         : std::vector<int>{1, 17, 33, 70, 71, 72};
     const int num_output = GetParam().IsGpu() ? 24 : 5;
     std::vector<Request> requests;
     for (size_t i = 0; i < lengths.size(); ++i) {

@@ -63,13 +63,17 @@ inline std::vector<int32_t> SharedPrompt(int num_tokens, int vocab_size) {
   return ids;
 }
 
-// Request `idx` of a mixed lot: greedy, sampled, several choices, prompt log-probabilities, scores.
+// Request `idx` of a mixed lot: greedy, sampled, several choices, scores, attention.
 inline Request MixedRequest(int idx, int num_prompt, int num_output, int vocab_size) {
   Request request{.prompt = SharedPrompt(num_prompt, vocab_size)};
   if (idx % 4 == 3) {
     const std::vector<int32_t> all = SharedPrompt(num_prompt + num_output, vocab_size);
     request.score =
         ScoreParams{.continuations = {{all.begin() + num_prompt, all.end()}, {5}, {7, 8, 9}}};
+    return request;
+  }
+  if (idx % 8 == 5) {
+    request.capture = CaptureParams{.layers = {0, 1}, .heads = {0, 2}, .rows = {num_prompt - 1}};
     return request;
   }
   request.generate = GenerateParams{.sampling = {.temperature = idx % 4 == 0 ? 0.0f : 0.9f,

@@ -51,6 +51,23 @@ class FakeModel : public LanguageModel {
 
   const ModelConfig& Config() const override { return config_; }
 
+  // Of a row, drawn from its hash; about two of three are zero.
+  static void GiveWeights(const HeadCapture& capture, uint64_t hash, int position) {
+    for (const int32_t layer : capture.layers) {
+      for (const int32_t head : capture.heads) {
+        std::vector<double> weights;
+        double sum = 0;
+        for (int key = 0; key <= position; ++key) {
+          const uint64_t draw = FakeHash(hash + uint64_t(layer * 64 + head), uint64_t(key));
+          weights.push_back(draw % 3 == 0 || key == position ? double(draw >> 11) : 0);
+          sum += weights.back();
+        }
+        for (double& weight : weights) weight /= sum;
+        capture.sink->OnWeights(layer, head, position, weights);
+      }
+    }
+  }
+
   absl::Status Forward(const ForwardBatch& batch, const KvView& kv,
                        AttentionCounters* counters) override {
     if (on_forward) {
@@ -69,6 +86,9 @@ class FakeModel : public LanguageModel {
         hash = FakeHash(hash, uint64_t(uint32_t(id)));
         std::memcpy(Slot(kv, rows, position), &hash, sizeof(hash));
         hashes_.push_back(id == poison_id ? kPoison : hash);
+        for (const RowCapture& capture : batch.captures) {
+          if (capture.row == rows.first_row + r) GiveWeights(capture.heads, hash, position);
+        }
         if (counters != nullptr) {
           counters[i].num_value_rows += position + 1;
           counters[i].num_value_rows_read += 1;

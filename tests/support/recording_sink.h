@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <chrono>
@@ -31,6 +33,15 @@ inline bool operator==(const TokenLogprob& a, const TokenLogprob& b) {
 inline bool operator==(const TokenResult& a, const TokenResult& b) {
   return a.id == b.id && std::bit_cast<uint32_t>(a.logprob) == std::bit_cast<uint32_t>(b.logprob) &&
          a.top == b.top;
+}
+
+inline bool operator==(const KeyWeight& a, const KeyWeight& b) {
+  return a.key == b.key && std::bit_cast<uint32_t>(a.weight) == std::bit_cast<uint32_t>(b.weight);
+}
+inline bool operator==(const RowWeights& a, const RowWeights& b) {
+  return a.layer == b.layer && a.head == b.head && a.row == b.row &&
+         a.num_nonzero == b.num_nonzero && a.entropy == b.entropy && a.dropped == b.dropped &&
+         a.keys == b.keys;
 }
 
 class RecordingSink : public TokenSink {
@@ -79,6 +90,17 @@ class RecordingSink : public TokenSink {
     EXPECT_EQ(score.index, int(scores_.size()));
     scores_.push_back(std::move(score));
   }
+  void OnWeights(std::vector<RowWeights> rows) override {
+    const std::lock_guard lock(mutex_);
+    ExpectOpen();
+    EXPECT_FALSE(rows.empty());
+    largest_step_ = std::max(largest_step_, rows.size());
+    for (RowWeights& row : rows) {
+      const std::array<int, 3> at = {row.row, row.layer, row.head};
+      EXPECT_FALSE(weights_.contains(at)) << "given twice";
+      weights_.emplace(at, std::move(row));
+    }
+  }
   void OnDone(const absl::Status& status, const RequestStats& stats) override {
     EXPECT_NE(std::this_thread::get_id(), submitter_) << "OnDone on the thread of Submit";
     if (on_done) on_done();
@@ -125,6 +147,14 @@ class RecordingSink : public TokenSink {
   std::vector<ContinuationScore> Scores() const {
     return Locked([this] { return scores_; });
   }
+  // By (row, layer, head).
+  std::map<std::array<int, 3>, RowWeights> Weights() const {
+    return Locked([this] { return weights_; });
+  }
+  // Of the weights that one step gave.
+  size_t LargestStep() const {
+    return Locked([this] { return largest_step_; });
+  }
 
  private:
   template <typename Read>
@@ -146,9 +176,12 @@ class RecordingSink : public TokenSink {
   std::map<int, Choice> choices_;
   std::vector<TokenResult> prompt_;
   std::vector<ContinuationScore> scores_;
+  std::map<std::array<int, 3>, RowWeights> weights_;
+  size_t largest_step_ = 0;
 };
 
-// A generated request's tokens and texts, or a scored one's log-probabilities.
+// A generated request's tokens and texts, a scored one's log-probabilities, a captured one's
+// weights.
 inline void ExpectEqualBits(const RecordingSink& a, const RecordingSink& b,
                             const Request& request) {
   if (request.generate) {
@@ -157,6 +190,12 @@ inline void ExpectEqualBits(const RecordingSink& a, const RecordingSink& b,
       EXPECT_TRUE(a.At(choice) == b.At(choice)) << "choice " << choice;
     }
     EXPECT_TRUE(a.Prompt() == b.Prompt());
+    return;
+  }
+  if (request.capture) {
+    const size_t num_heads = request.capture->layers.size() * request.capture->heads.size();
+    EXPECT_EQ(a.Weights().size(), request.capture->rows.size() * num_heads);
+    EXPECT_TRUE(a.Weights() == b.Weights());
     return;
   }
   const auto scores = a.Scores(), others = b.Scores();
