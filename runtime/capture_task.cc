@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "runtime/sequence.h"
@@ -68,8 +69,12 @@ SampleRow CaptureTask::Ask(const Sequence& sequence, int position) const {
 
 void CaptureTask::Take(int, SampledRow*) { ++num_taken_; }
 
+// The model went through the step layer by layer.
 void CaptureTask::Publish(TokenSink* sink) {
-  if (!weights_.empty()) sink->OnWeights(std::exchange(weights_, {}));
+  if (weights_.empty()) return;
+  std::ranges::sort(weights_, {},
+                    [](const RowWeights& row) { return std::tuple(row.row, row.layer, row.head); });
+  sink->OnWeights(std::exchange(weights_, {}));
 }
 
 void CaptureTask::OnWeights(int layer, int head, int position, std::span<const double> weights) {

@@ -3,6 +3,7 @@
 #define LSSAR_RUNTIME_LIMITS_H_
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 
 namespace lssar::limits {
@@ -54,6 +55,8 @@ inline constexpr int kMaxFailedSteps = 3;
 
 // Per-token results and pieces of one reply message: large replies are streamed in blocks.
 inline constexpr int kMaxTokensPerMessage = 512;
+// Attention weights of one, though a row is never cut: 8 bytes each, and less as varints.
+inline constexpr size_t kMaxKeysPerMessage = 8192;
 
 }  // namespace lssar::limits
 

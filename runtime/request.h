@@ -133,7 +133,7 @@ class TokenSink {
   virtual void OnPromptLogprobs(PromptDelta delta) = 0;
   virtual void OnTokens(GenerateDelta delta) = 0;
   virtual void OnScore(ContinuationScore score) = 0;
-  // Of a capture alone: what one step gave, by layer, then row, then head.
+  // Of a capture alone: what one step gave, by row, then layer, then head.
   virtual void OnWeights(std::vector<RowWeights> /*rows*/) {}
   // OK: everything asked for was delivered. CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE (the engine
   // was stopped), DATA_LOSS (NaN or infinite logits), INTERNAL.

@@ -98,7 +98,7 @@ void CallRecord::NoteRequest(const RequestStats& stats, std::optional<FinishReas
   stats_ = stats;
   finish_ = finish;
   noted_.update(ToLogFields(stats));
-  if (finish) noted_["finish"] = FinishName(finish);
+  if (finish) noted_["finish"] = FinishName(*finish);
 }
 
 // When its deadline passes the client cancels the call, and often the engine hears of that first.
@@ -133,8 +133,8 @@ void CallRecord::End(const absl::Status& status) {
   }
 }
 
-void CallRecord::EndRequest(const absl::Status& status) {
-  CallEnd end = {.code = Outcome(status).code(), .elapsed = Elapsed()};
+void CallRecord::EndRequest(CallKind kind, const absl::Status& status) {
+  CallEnd end = {.kind = kind, .code = Outcome(status).code(), .elapsed = Elapsed()};
   {
     const std::lock_guard lock(mutex_);
     end.finish = finish_;

@@ -48,13 +48,13 @@ class CallRecord {
 
   // Fields for the log line; never text of prompts or outputs.
   void Note(const LogFields& fields);
-  // What the engine said at the end of a Generate or Score call.
+  // What the engine said at the end of a call that it worked for.
   void NoteRequest(const RequestStats& stats, std::optional<FinishReason> finish);
 
   // Writes the log line: info when OK or the client's doing, error for INTERNAL and DATA_LOSS.
   void End(const absl::Status& status);
-  // The same, and counts the call: Generate and Score.
-  void EndRequest(const absl::Status& status);
+  // The same, and counts the call.
+  void EndRequest(CallKind kind, const absl::Status& status);
 
  private:
   absl::Status Outcome(const absl::Status& status) const;

@@ -189,6 +189,8 @@ void GenerateStream::OnClientGone() {
   if (handle_) handle_->Cancel();
 }
 
-void GenerateStream::OnFinished(const absl::Status& status) { record_.EndRequest(status); }
+void GenerateStream::OnFinished(const absl::Status& status) {
+  record_.EndRequest(CallKind::kGenerate, status);
+}
 
 }  // namespace lssar

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "server/call_record.h"
+#include "server/capture_stream.h"
 #include "server/generate_stream.h"
 #include "server/grpc_status.h"
 #include "server/score_stream.h"
@@ -55,6 +56,11 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(Context* 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Score(Context* context,
                                                                     const Bytes* request) {
   return BeginStream<ScoreStream>(*context, parts_, *request);
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::CaptureAttention(
+    Context* context, const Bytes* request) {
+  return BeginStream<CaptureStream>(*context, parts_, *request);
 }
 
 grpc::ServerUnaryReactor* InferenceService::Tokenize(Context* context, const Bytes* request,

@@ -15,7 +15,9 @@ using RawInference = v1::Inference::WithRawCallbackMethod_Generate<
     v1::Inference::WithRawCallbackMethod_Score<v1::Inference::WithRawCallbackMethod_Tokenize<
         v1::Inference::WithRawCallbackMethod_Detokenize<
             v1::Inference::WithRawCallbackMethod_GetInfo<
-                v1::Inference::WithRawCallbackMethod_GetStats<v1::Inference::Service>>>>>>;
+                v1::Inference::WithRawCallbackMethod_GetStats<
+                    v1::Inference::WithRawCallbackMethod_CaptureAttention<
+                        v1::Inference::Service>>>>>>>;
 
 class InferenceService final : public RawInference {
  public:
@@ -25,6 +27,8 @@ class InferenceService final : public RawInference {
   using Context = grpc::CallbackServerContext;
   grpc::ServerWriteReactor<Bytes>* Generate(Context* context, const Bytes* request) override;
   grpc::ServerWriteReactor<Bytes>* Score(Context* context, const Bytes* request) override;
+  grpc::ServerWriteReactor<Bytes>* CaptureAttention(Context* context,
+                                                    const Bytes* request) override;
   grpc::ServerUnaryReactor* Tokenize(Context* context, const Bytes* request, Bytes* reply) override;
   grpc::ServerUnaryReactor* Detokenize(Context* context, const Bytes* request,
                                        Bytes* reply) override;

@@ -91,11 +91,23 @@ std::map<std::string, int64_t> NonZero(
   return counts;
 }
 
+constexpr const char* kScored = "SCORE";
+constexpr const char* kCaptured = "CAPTURE";
+
+// What a call that ended well is counted as.
+std::string LabelOf(const CallEnd& end) {
+  switch (end.kind) {
+    case CallKind::kGenerate: return FinishName(end.finish.value());
+    case CallKind::kScore: return kScored;
+    case CallKind::kCapture: return kCaptured;
+  }
+  return "UNSPECIFIED";
+}
+
 }  // namespace
 
-std::string FinishName(std::optional<FinishReason> finish) {
-  if (!finish) return "SCORE";
-  switch (*finish) {
+std::string FinishName(FinishReason finish) {
+  switch (finish) {
     case FinishReason::kEos: return "EOS";
     case FinishReason::kStopString: return "STOP_STRING";
     case FinishReason::kStopId: return "STOP_TOKEN";
@@ -114,21 +126,20 @@ void Metrics::AddCounters() {
   auto& success = prometheus::BuildCounter()
                       .Name("lssar_request_success_total")
                       .Help(
-                          "Generate and Score calls that ended well, by the finish reason of the "
-                          "last choice.")
+                          "Generate, Score and CaptureAttention calls that ended well, by the "
+                          "finish reason of the last choice.")
                       .Register(*registry_);
-  std::vector<std::optional<FinishReason>> reasons = {std::nullopt};  // Score
+  std::vector<std::string> names = {kScored, kCaptured};
   for (const FinishReason reason : {FinishReason::kEos, FinishReason::kStopString,
                                     FinishReason::kStopId, FinishReason::kLength}) {
-    reasons.emplace_back(reason);
+    names.push_back(FinishName(reason));
   }
-  for (const auto reason : reasons) {
-    const std::string name = FinishName(reason);
+  for (const std::string& name : names) {
     success_[name] = &success.Add({{"finished_reason", name}});
   }
   auto& failure = prometheus::BuildCounter()
                       .Name("lssar_request_failure_total")
-                      .Help("Generate and Score calls that ended with an error, by its code.")
+                      .Help("Such calls that ended with an error, by its code.")
                       .Register(*registry_);
   for (int code = 1; code <= int(absl::StatusCode::kUnauthenticated); ++code) {
     const std::string name(NameOf(grpc::StatusCode(code)));
@@ -183,10 +194,11 @@ void Metrics::OnEnd(const CallEnd& end) {
     failure_.at(std::string(NameOf(grpc::StatusCode(end.code))))->Increment();
     return;
   }
-  success_.at(FinishName(end.finish))->Increment();
+  success_.at(LabelOf(end))->Increment();
   e2e_request_latency_->Observe(Seconds(end.elapsed));
   request_prompt_tokens_->Observe(end.stats.num_prompt_tokens);
-  if (end.finish) request_generation_tokens_->Observe(end.stats.num_generated_tokens);
+  if (end.kind == CallKind::kGenerate)
+    request_generation_tokens_->Observe(end.stats.num_generated_tokens);
 }
 
 std::map<std::string, int64_t> Metrics::NumFinished() const { return NonZero(success_); }

@@ -20,13 +20,17 @@ class Registry;
 
 namespace lssar {
 
-// "EOS", "STOP_STRING", "STOP_TOKEN", "LENGTH"; nullopt, of a Score call: "SCORE".
-std::string FinishName(std::optional<FinishReason> finish);
+// "EOS", "STOP_STRING", "STOP_TOKEN", "LENGTH".
+std::string FinishName(FinishReason finish);
 
-// How one Generate or Score call ended.
+// The calls that the engine works for.
+enum class CallKind : uint8_t { kGenerate, kScore, kCapture };
+
+// How one of them ended.
 struct CallEnd {
+  CallKind kind = CallKind::kGenerate;
   absl::StatusCode code = absl::StatusCode::kOk;  // as the client saw it
-  std::optional<FinishReason> finish = {};        // of the choice that ended last; nullopt: Score
+  std::optional<FinishReason> finish = {};        // of Generate's choice that ended last
   Clock::duration elapsed = {};                   // since the call came
   RequestStats stats = {};                        // over all items of a Score call
 };

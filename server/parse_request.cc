@@ -7,82 +7,11 @@
 
 #include "runtime/limits.h"
 #include "server/fields.h"
+#include "server/parse_prompt.h"
 #include "server/parse_sharing.h"
 
 namespace lssar {
 namespace {
-
-struct Prompt {
-  std::vector<int32_t> ids;
-  std::string text;                       // as far as it came as text
-  std::vector<std::string> stop_strings;  // the chat template's own
-};
-
-std::vector<int32_t> BosOf(const Checkpoint& checkpoint) {
-  if (!checkpoint.add_bos || !checkpoint.config.bos_id) return {};
-  return {*checkpoint.config.bos_id};
-}
-
-absl::StatusOr<Prompt> ReadText(const std::string& text, const Checkpoint& checkpoint) {
-  if (text.empty()) {
-    return absl::InvalidArgumentError("text is empty; it must have at least one character");
-  }
-  auto ids = EncodeField("text", text, checkpoint.tokenizer.get(), BosOf(checkpoint));
-  if (!ids.ok()) return ids.status();
-  return Prompt{.ids = *std::move(ids), .text = text, .stop_strings = {}};
-}
-
-absl::StatusOr<Prompt> ReadTokens(const v1::TokenIds& tokens, const Checkpoint& checkpoint) {
-  if (tokens.ids().empty()) {
-    return absl::InvalidArgumentError("tokens.ids is empty; it must have at least one id");
-  }
-  auto ids = CheckIds("tokens.ids", tokens.ids(), checkpoint.config.vocab_size);
-  if (!ids.ok()) return ids.status();
-  return Prompt{.ids = *std::move(ids), .text = {}, .stop_strings = {}};
-}
-
-absl::StatusOr<Prompt> ReadChat(const v1::Chat& chat, const Checkpoint& checkpoint) {
-  if (!checkpoint.chat_template) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("chat: checkpoint ", checkpoint.name, " has no chat template; send text"));
-  }
-  if (chat.messages().empty()) {
-    return absl::InvalidArgumentError("chat.messages is empty; it must have at least one message");
-  }
-  std::vector<ChatMessage> messages;
-  for (int i = 0; i < chat.messages_size(); ++i) {
-    const auto& [role, content] = std::tie(chat.messages(i).role(), chat.messages(i).content());
-    const std::string field = absl::StrCat("chat.messages[", i, "]");
-    LSSAR_RETURN_IF_ERROR(CheckText(field + ".role", role));
-    if (role != "user" && role != "assistant" && role != "system") {
-      return Refuse(field + ".role", absl::StrCat("\"", role, "\""),
-                    "\"user\", \"assistant\" or \"system\"");
-    }
-    LSSAR_RETURN_IF_ERROR(CheckText(field + ".content", content));
-    messages.push_back({.role = role, .content = content});
-  }
-  auto text = checkpoint.chat_template->Render(messages, /*add_generation_prompt=*/true,
-                                               checkpoint.bos_token, checkpoint.eos_token);
-  if (!text.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("chat: ", text.status().message()));
-  }
-  auto ids = EncodeField("chat", *text, checkpoint.tokenizer.get(), BosOf(checkpoint));
-  if (!ids.ok()) return ids.status();
-  return Prompt{.ids = *std::move(ids),
-                .text = *std::move(text),
-                .stop_strings = checkpoint.chat_stop_strings};
-}
-
-absl::StatusOr<Prompt> ReadPrompt(const v1::GenerateRequest& message,
-                                  const Checkpoint& checkpoint) {
-  switch (message.prompt_case()) {
-    case v1::GenerateRequest::kText: return ReadText(message.text(), checkpoint);
-    case v1::GenerateRequest::kTokens: return ReadTokens(message.tokens(), checkpoint);
-    case v1::GenerateRequest::kChat: return ReadChat(message.chat(), checkpoint);
-    case v1::GenerateRequest::PROMPT_NOT_SET: break;
-  }
-  return absl::InvalidArgumentError("prompt is not set; it must be one of text, tokens, chat");
-}
 
 // Whether allowed_token_ids and banned_token_ids together leave nothing to sample.
 bool LeavesNoId(const SamplingParams& params, int vocab_size) {

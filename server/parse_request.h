@@ -42,6 +42,10 @@ struct ScoreCall {
 //          context's trailing white space moved to the continuation
 absl::StatusOr<ScoreCall> ParseScore(const v1::ScoreRequest& message, const ParseContext& context);
 
+// id and deadline are the caller's to set.
+absl::StatusOr<Request> ParseCapture(const v1::CaptureAttentionRequest& message,
+                                     const ParseContext& context);
+
 absl::StatusOr<std::vector<int32_t>> ParseTokenize(const v1::TokenizeRequest& message,
                                                    const ParseContext& context);
 

@@ -1,4 +1,5 @@
-// The fields that both Generate and Score have: how a request shares the engine with others.
+// The fields that Generate, Score and CaptureAttention have: how a request shares the engine with
+// others.
 #ifndef LSSAR_SERVER_PARSE_SHARING_H_
 #define LSSAR_SERVER_PARSE_SHARING_H_
 
@@ -9,7 +10,7 @@
 
 namespace lssar {
 
-// `Message`: v1::GenerateRequest or v1::ScoreRequest.
+// `Message`: v1::GenerateRequest, v1::ScoreRequest or v1::CaptureAttentionRequest.
 template <typename Message>
 absl::Status ReadSharing(const Message& message, Request& request) {
   request.priority = message.priority();

@@ -24,6 +24,21 @@ v1::Token ToToken(const TokenResult& result, bool with_logprob, const Tokenizer*
   return token;
 }
 
+v1::RowWeights ToRowWeights(const RowWeights& row) {
+  v1::RowWeights out;
+  out.set_layer(row.layer);
+  out.set_head(row.head);
+  out.set_row(row.row);
+  out.set_num_nonzero(row.num_nonzero);
+  out.set_entropy(row.entropy);
+  out.set_dropped_mass(row.dropped);
+  for (const auto& [key, weight] : row.keys) {
+    out.add_keys(key);
+    out.add_weights(weight);
+  }
+  return out;
+}
+
 v1::Usage ToUsage(const RequestStats& stats) {
   v1::Usage usage;
   usage.set_num_prompt_tokens(stats.num_prompt_tokens);

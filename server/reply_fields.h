@@ -12,6 +12,8 @@ namespace lssar {
 // `tokenizer` null: no pieces. `with_logprob` false: the id and its piece alone.
 v1::Token ToToken(const TokenResult& result, bool with_logprob, const Tokenizer* tokenizer);
 
+v1::RowWeights ToRowWeights(const RowWeights& row);
+
 v1::Usage ToUsage(const RequestStats& stats);
 v1::Timings ToTimings(const RequestStats& stats);
 

@@ -191,6 +191,8 @@ void ScoreStream::OnClientGone() {
   SubmitMore();
 }
 
-void ScoreStream::OnFinished(const absl::Status& status) { record_.EndRequest(status); }
+void ScoreStream::OnFinished(const absl::Status& status) {
+  record_.EndRequest(CallKind::kScore, status);
+}
 
 }  // namespace lssar

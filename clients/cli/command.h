@@ -27,6 +27,7 @@ class Command {
 };
 
 // One for each subcommand, in a file of its own; main.cc lists them by name.
+std::unique_ptr<Command> MakeAttentionCommand();
 std::unique_ptr<Command> MakeBenchCommand();
 std::unique_ptr<Command> MakeChatCommand();
 std::unique_ptr<Command> MakeInfoCommand();

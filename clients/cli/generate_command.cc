@@ -123,7 +123,7 @@ class GenerateCommand : public Command {
   }
 
   absl::Status Run() override {
-    absl::StatusOr<std::string> prompt = ReadPrompt();
+    absl::StatusOr<std::string> prompt = ReadPrompt(prompt_, prompt_file_);
     if (!prompt.ok()) return prompt.status();
     v1::GenerateRequest request;
     request.set_text(*std::move(prompt));
@@ -163,18 +163,6 @@ class GenerateCommand : public Command {
     constexpr int kDefaultMaxTokens = 256;
     return std::max<int64_t>(
         1, int64_t{sampling_.max_tokens.value_or(kDefaultMaxTokens)} * num_choices_.value_or(1));
-  }
-
-  absl::StatusOr<std::string> ReadPrompt() const {
-    if (prompt_.has_value() == prompt_file_.has_value()) {
-      return absl::InvalidArgumentError(
-          "give one prompt: as an argument, with --prompt-file FILE, or - for standard input");
-    }
-    if (prompt_.has_value() && *prompt_ != "-") return *prompt_;
-    absl::StatusOr<std::string> text = ReadText(prompt_file_.value_or("-"));
-    // The newline that ends a file or an echo is not part of what is to be continued.
-    if (text.ok() && text->ends_with('\n')) text->pop_back();
-    return text;
   }
 
   static void PrintText(const std::string& text) {

@@ -33,6 +33,7 @@ constexpr CommandEntry kCommands[] = {
     {"chat", "Talk with the model", MakeChatCommand},
     {"score", "Log-probability of continuations; loss by length", MakeScoreCommand},
     {"passkey", "Find a key hidden in long text: accuracy by length and depth", MakePasskeyCommand},
+    {"attention", "Which keys each head of each layer looks at", MakeAttentionCommand},
     {"bench", "Latencies and throughput of a server under load", MakeBenchCommand},
     {"info", "What is served, and within what limits", MakeInfoCommand},
 };

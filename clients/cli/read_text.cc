@@ -32,4 +32,17 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
   return text;
 }
 
+absl::StatusOr<std::string> ReadPrompt(const std::optional<std::string>& argument,
+                                       const std::optional<std::string>& path) {
+  if (argument.has_value() == path.has_value()) {
+    return absl::InvalidArgumentError(
+        "give one prompt: as an argument, with --prompt-file FILE, or - for standard input");
+  }
+  if (argument.has_value() && *argument != "-") return *argument;
+  absl::StatusOr<std::string> text = ReadText(path.value_or("-"));
+  // The newline that ends a file or an echo is not part of what is to be continued.
+  if (text.ok() && text->ends_with('\n')) text->pop_back();
+  return text;
+}
+
 }  // namespace lssar::cli

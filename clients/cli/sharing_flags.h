@@ -20,7 +20,7 @@ struct SharingFlags {
 
 void AddSharingFlags(CLI::App* app, SharingFlags* flags);
 
-// `Request`: v1::GenerateRequest or v1::ScoreRequest.
+// `Request`: v1::GenerateRequest, v1::ScoreRequest or v1::CaptureAttentionRequest.
 template <typename Request>
 void FillSharing(const SharingFlags& flags, Request* request) {
   if (flags.priority) request->set_priority(*flags.priority);

@@ -65,6 +65,29 @@ absl::StatusOr<std::vector<int>> ParseCounts(absl::string_view flag, absl::strin
   return counts;
 }
 
+absl::StatusOr<std::vector<int>> ParsePlaces(absl::string_view flag, absl::string_view list,
+                                             int count) {
+  const auto place = [count](absl::string_view digits) {
+    int32_t number = 0;
+    if (!absl::SimpleAtoi(digits, &number) || number < -count || number >= count) return -1;
+    return number < 0 ? number + count : number;
+  };
+  std::vector<int> places;
+  for (absl::string_view entry : absl::StrSplit(list, ',')) {
+    entry = absl::StripAsciiWhitespace(entry);
+    const std::vector<absl::string_view> ends = absl::StrSplit(entry, absl::MaxSplits("..", 1));
+    const int first = entry == "all" ? 0 : place(ends.front());
+    const int last = entry == "all" ? count - 1 : place(ends.back());
+    if (first < 0 || last < first) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(flag, ": '", entry, "' is none of ", count,
+                       "; give places from 0 on, -1 for the last, ranges as 4..7, or all"));
+    }
+    for (int i = first; i <= last; ++i) places.push_back(i);
+  }
+  return places;
+}
+
 std::string FormatCount(int count) {
   if (count >= 1024 && count % 1024 == 0) return absl::StrCat(count / 1024, "K");
   return absl::StrCat(count);

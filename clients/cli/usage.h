@@ -20,6 +20,12 @@ std::string NearestMatch(absl::string_view word, const std::vector<std::string>&
 absl::StatusOr<std::vector<int>> ParseCounts(absl::string_view flag, absl::string_view list,
                                              int least, int most);
 
+// "0,4..6,-1" of 8 -> {0, 4, 5, 6, 7}: a negative one counts from the end; "all" is every one.
+// Errors  INVALID_ARGUMENT: an entry that is none of [-count, count), or a range that falls; names
+//         `flag` and the entry
+absl::StatusOr<std::vector<int>> ParsePlaces(absl::string_view flag, absl::string_view list,
+                                             int count);
+
 // 16384 -> "16K", 1000 -> "1000".
 std::string FormatCount(int count);
 

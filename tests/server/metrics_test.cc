@@ -94,17 +94,18 @@ TEST(MetricsTest, ACallIsCountedAsSuccessOrFailure) {
   metrics.OnEnd({.finish = FinishReason::kEos});
   metrics.OnEnd({.finish = FinishReason::kEos});
   metrics.OnEnd({.finish = FinishReason::kStopId});
-  metrics.OnEnd({});  // Score
+  metrics.OnEnd({.kind = CallKind::kScore});
+  metrics.OnEnd({.kind = CallKind::kCapture});
   metrics.OnEnd({.code = absl::StatusCode::kCancelled, .finish = FinishReason::kEos});
-  EXPECT_THAT(metrics.NumFinished(),
-              ElementsAre(Pair("EOS", 2), Pair("SCORE", 1), Pair("STOP_TOKEN", 1)));
+  EXPECT_THAT(metrics.NumFinished(), ElementsAre(Pair("CAPTURE", 1), Pair("EOS", 2),
+                                                 Pair("SCORE", 1), Pair("STOP_TOKEN", 1)));
   EXPECT_THAT(metrics.NumFailed(), ElementsAre(Pair("CANCELLED", 1)));
   const std::string text = metrics.Text(EngineStats());
   EXPECT_EQ(ValueOf(text, "lssar_request_success_total{finished_reason=\"EOS\"}"), "2");
   EXPECT_EQ(ValueOf(text, "lssar_request_failure_total{code=\"CANCELLED\"}"), "1");
-  // Of those that ended well alone; a Score call generates nothing.
-  EXPECT_EQ(ValueOf(text, "lssar_e2e_request_latency_seconds_count"), "4");
-  EXPECT_EQ(ValueOf(text, "lssar_request_prompt_tokens_count"), "4");
+  // Of those that ended well alone; the others generate nothing.
+  EXPECT_EQ(ValueOf(text, "lssar_e2e_request_latency_seconds_count"), "5");
+  EXPECT_EQ(ValueOf(text, "lssar_request_prompt_tokens_count"), "5");
   EXPECT_EQ(ValueOf(text, "lssar_request_generation_tokens_count"), "3");
 }
 

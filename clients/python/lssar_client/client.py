@@ -69,6 +69,26 @@ class Continuation:
 
 
 @dataclasses.dataclass(frozen=True)
+class RowAttention:
+    """One row's final attention weights in one head: keys and weights, by rising position."""
+    layer: int
+    head: int
+    row: int  # its position; it attends row + 1 keys
+    num_nonzero: int
+    entropy: float  # of all weights, nats: exp(entropy) is the effective number of keys
+    dropped_mass: float  # what top_k left out
+    keys: tuple[int, ...]
+    weights: tuple[float, ...]
+
+
+@dataclasses.dataclass
+class Attention:
+    """Tokens of the prompt up to the last row; rows by position, then layer, then head."""
+    tokens: list[Token] = dataclasses.field(default_factory=list)
+    rows: list[RowAttention] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
 class Tls:
     """PEM files: the roots that the server is known by (None: the system's), and the client's
     own certificate and key where the server asks for one."""
@@ -254,6 +274,26 @@ class Client:
             raise _error(error) from None
         return [[scores[i, j] for j in range(len(item.continuations))]
                 for i, item in enumerate(items)]
+
+    def attention(self, prompt: Prompt, *, layers: Sequence[int] = (), heads: Sequence[int] = (),
+                  rows: Sequence[int] = (), top_k: int = 0, **options: Any) -> Attention:
+        """What each head looks at: all heads of all layers, and the last row, unless told; negative
+        rows count from the end. `top_k`: the largest weights of each row, 0 for all that are not
+        zero. Options as for score()."""
+        request = pb.CaptureAttentionRequest(layers=layers, heads=heads, rows=rows, top_k=top_k,
+                                             **_prompt(prompt), **options)
+        attention = Attention()
+        try:
+            for reply in self._stub.CaptureAttention(request, **self._call_options):
+                attention.tokens.extend(Token(token.id, token.piece)
+                                        for token in reply.prompt.tokens)
+                attention.rows.extend(
+                    RowAttention(row.layer, row.head, row.row, row.num_nonzero, row.entropy,
+                                 row.dropped_mass, tuple(row.keys), tuple(row.weights))
+                    for row in reply.weights.rows)
+        except grpc.RpcError as error:
+            raise _error(error) from None
+        return attention
 
     def tokenize(self, text: str, *, add_bos: Optional[bool] = None) -> list[int]:
         """Token ids; with BOS as the checkpoint does for prompts, unless told."""
