@@ -83,7 +83,8 @@ std::string RenderRow(const CapturedAttention& captured, const v1::RowWeights& r
                           Quoted(captured, key, kPieceColumns));
   }
   if (const int num_others = row.num_nonzero() - row.keys_size(); num_others > 0) {
-    absl::StrAppendFormat(&out, "  %.4f  in %d others\n", row.dropped_mass(), num_others);
+    absl::StrAppendFormat(&out, "  %.4f  in %d other%s\n", row.dropped_mass(), num_others,
+                          num_others == 1 ? "" : "s");
   }
   return out;
 }

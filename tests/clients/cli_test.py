@@ -105,6 +105,57 @@ class ScoreTest(unittest.TestCase):
         self.assertIn('4096 needs more ids than the file\'s 2001', over.stderr)
 
 
+class AttentionTest(unittest.TestCase):
+
+    def test_json_has_all_weights_of_the_rows_asked_for(self):
+        done = run_cli('attention', 'The cat sat on the mat', '--layers', '0,-1', '--rows', '-2..-1',
+                       '--json')
+        self.assertEqual(done.returncode, 0, done.stderr)
+        reply = json.loads(done.stdout)
+        num_tokens = len(reply['tokens'])
+        self.assertEqual(''.join(token['piece'] for token in reply['tokens']),
+                         ' The cat sat on the mat')
+        self.assertEqual([(row['row'], row['layer'], row['head']) for row in reply['rows']],
+                         [(row, layer, head) for row in (num_tokens - 2, num_tokens - 1)
+                          for layer in (0, 5) for head in range(4)])
+        for row in reply['rows']:
+            self.assertAlmostEqual(sum(row['weights']), 1, places=6)
+            self.assertEqual(len(row['keys']), row['num_nonzero'])
+            self.assertLessEqual(max(row['keys']), row['row'])
+        # What V rows the engine read for all heads of all layers is what it says is not zero.
+        every = json.loads(run_cli('attention', 'The cat sat on the mat', '--rows', 'all',
+                                   '--json').stdout)
+        self.assertAlmostEqual(sum(row['num_nonzero'] for row in every['rows']),
+                               every['usage']['num_value_rows_read'], delta=3)
+
+    def test_bars_and_map_in_a_pipe(self):
+        flags = '--layers', '5', '--heads', '1'
+        bars = run_cli('attention', 'The cat sat on the mat', *flags, '--top-k', '2')
+        self.assertEqual(bars.returncode, 0, bars.stderr)
+        self.assertRegex(bars.stdout, r"layer 5, head 1, row \d+ ' mat': \d+ of \d+ keys, effectively")
+        self.assertRegex(bars.stdout, r"0\.\d{4}  #+ +\d+  '")
+        self.assertRegex(bars.stdout, r'0\.\d{4}  in \d+ others?')
+        shown = run_cli('attention', '-', *flags, '--map', stdin='The cat sat on the mat\n')
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        self.assertRegex(shown.stdout, r"\n +0 [^|]+@\|\n")
+        self.assertNotIn('\x1b', bars.stdout + shown.stdout)
+
+    def test_ids_from_a_file(self):
+        with tempfile.NamedTemporaryFile(suffix='.bin') as file:
+            file.write(struct.pack('<600H', *(2 + i % 400 for i in range(600))))
+            file.flush()
+            done = run_cli('attention', '--ids', file.name, '--length', '500', '--layers', '2',
+                           '--heads', '0', '--top-k', '3', '--json')
+            both = run_cli('attention', 'x', '--ids', file.name)
+        reply = json.loads(done.stdout)
+        self.assertEqual(reply['num_prompt_tokens'], 500)
+        self.assertEqual([row['row'] for row in reply['rows']], [499])
+        row = reply['rows'][0]
+        self.assertEqual(len(row['keys']), 3)
+        self.assertAlmostEqual(sum(row['weights']) + row['dropped_mass'], 1, places=6)
+        self.assertEqual((both.returncode, both.stdout), (2, ''))
+
+
 class ChatTest(unittest.TestCase):
 
     def test_answers_line_by_line(self):
@@ -196,6 +247,10 @@ class UsageTest(unittest.TestCase):
         self.expect_usage('give one prompt', 'generate')
         self.expect_usage('exclude each other', 'info', '--server', 'localhost:1', model=True)
         self.expect_usage("'x' is not a whole number", 'passkey', '--lengths', 'x')
+        self.expect_usage("--layers: '6' is none of 6", 'attention', 'x', '--layers', '6',
+                          model=True)
+        self.expect_usage('top_k is -1; it must be in [0, 1048576]', 'attention', 'x', '--top-k=-1',
+                          model=True)
         self.expect_usage("'17' is not ID:BIAS", 'generate', 'x', '--logit-bias', '17')
 
     def test_the_servers_limits_are_usage_too(self):

@@ -73,6 +73,26 @@ class PythonClientTest(unittest.TestCase):
         greedy = self.client.complete('The river', max_tokens=3, temperature=0)[0].text
         self.assertTrue(self.client.score('The river', [greedy])[0].is_greedy)
 
+    def test_attention_is_of_the_rows_asked_for(self):
+        text = 'The river runs to the sea.'
+        ids = self.client.tokenize(text)
+        attention = self.client.attention(text, layers=[1], heads=[0, 3], rows=[-1, 2])
+        self.assertEqual([token.id for token in attention.tokens], ids)
+        self.assertEqual([(row.row, row.layer, row.head) for row in attention.rows],
+                         [(2, 1, 0), (2, 1, 3), (len(ids) - 1, 1, 0), (len(ids) - 1, 1, 3)])
+        for row in attention.rows:
+            self.assertAlmostEqual(sum(row.weights), 1, places=6)
+            self.assertEqual(len(row.keys), row.num_nonzero)
+        self.assertEqual(self.client.attention(ids, layers=[1], heads=[0, 3], rows=[-1, 2]),
+                         attention)
+        few = self.client.attention(text, top_k=1, rows=[-1], use_prefix_cache=False)
+        self.assertEqual(len(few.rows), 6 * 4)
+        for row in few.rows:
+            self.assertAlmostEqual(row.weights[0] + row.dropped_mass, 1, places=6)
+        with self.assertRaises(LssarError) as caught:
+            self.client.attention(text, rows=[len(ids)])
+        self.assertEqual(caught.exception.code, 'INVALID_ARGUMENT')
+
     def test_tokenize_and_back(self):
         text = 'Grüße, 世界 🙂'
         ids = self.client.tokenize(text, add_bos=False)

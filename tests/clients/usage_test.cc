@@ -36,6 +36,24 @@ TEST(ParseCounts, NamesFlagEntryAndLimits) {
   }
 }
 
+TEST(ParsePlaces, TakesPlacesRangesAndAll) {
+  const auto places = ParsePlaces("--rows", "0, 4..6,-1,-3..-2", 10);
+  ASSERT_TRUE(places.ok()) << places.status();
+  EXPECT_THAT(*places, ElementsAre(0, 4, 5, 6, 9, 7, 8));
+  EXPECT_THAT(*ParsePlaces("--rows", "all", 3), ElementsAre(0, 1, 2));
+  EXPECT_THAT(*ParsePlaces("--rows", "1..-1", 3), ElementsAre(1, 2));
+}
+
+TEST(ParsePlaces, NamesFlagEntryAndCount) {
+  for (const char* list : {"10", "-11", "", "x", "3..2", "1..", "..1", "0,10", "1..2..3", "1.5"}) {
+    const auto places = ParsePlaces("--rows", list, 10);
+    ASSERT_FALSE(places.ok()) << list;
+    EXPECT_EQ(places.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(places.status().message()),
+                ::testing::AllOf(HasSubstr("--rows: '"), HasSubstr("is none of 10")));
+  }
+}
+
 TEST(ParseScoreLines, TakesTextsAndIds) {
   const auto items = ParseScoreLines(
       "{\"context\": \"a\", \"continuations\": [\"b\", [3, 4]]}\n"
