@@ -108,8 +108,8 @@ class ScoreTest(unittest.TestCase):
 class AttentionTest(unittest.TestCase):
 
     def test_json_has_all_weights_of_the_rows_asked_for(self):
-        done = run_cli('attention', 'The cat sat on the mat', '--layers', '0,-1', '--rows', '-2..-1',
-                       '--json')
+        done = run_cli('attention', 'The cat sat on the mat', '--layers', '0,-1',
+                       '--rows', '-2..-1', '--json')
         self.assertEqual(done.returncode, 0, done.stderr)
         reply = json.loads(done.stdout)
         num_tokens = len(reply['tokens'])
@@ -132,7 +132,8 @@ class AttentionTest(unittest.TestCase):
         flags = '--layers', '5', '--heads', '1'
         bars = run_cli('attention', 'The cat sat on the mat', *flags, '--top-k', '2')
         self.assertEqual(bars.returncode, 0, bars.stderr)
-        self.assertRegex(bars.stdout, r"layer 5, head 1, row \d+ ' mat': \d+ of \d+ keys, effectively")
+        self.assertRegex(bars.stdout,
+                         r"layer 5, head 1, row \d+ ' mat': \d+ of \d+ keys, effectively")
         self.assertRegex(bars.stdout, r"0\.\d{4}  #+ +\d+  '")
         self.assertRegex(bars.stdout, r'0\.\d{4}  in \d+ others?')
         shown = run_cli('attention', '-', *flags, '--map', stdin='The cat sat on the mat\n')

@@ -38,6 +38,7 @@ class History {
     for (const int32_t id : ids) Add(id);
   }
   void Add(int32_t id) { hash_ = FakeHash(hash_, uint64_t(uint32_t(id))); }
+  uint64_t Hash() const { return hash_; }
   std::vector<float> Logits(int vocab_size) const {
     std::vector<float> logits;
     for (int id = 0; id < vocab_size; ++id) {
@@ -91,6 +92,13 @@ Request MakeSimRequest(SimRandom* random, const ModelConfig& config, int max_con
   request.priority = OneIn(random, 3) ? Between(random, -2, 2) : 0;
   request.use_prefix_cache = !OneIn(random, 8);
   if (OneIn(random, 8)) request.cache_salt = "salt";
+  if (OneIn(random, 12)) {
+    request.capture = CaptureParams{.layers = {0}, .heads = {2, 7}};
+    for (int row = 0; row < num_prompt; ++row) {
+      if (row + 1 == num_prompt || OneIn(random, 4)) request.capture->rows.push_back(row);
+    }
+    return request;
+  }
   if (!OneIn(random, 4)) {
     request.generate = GenerateParams{.max_tokens = num_tokens - num_prompt};
     Shape(random, max_choices, &*request.generate);
@@ -141,6 +149,11 @@ void SimSink::OnScore(ContinuationScore score) {
   scores_.push_back(std::move(score));
 }
 
+void SimSink::OnWeights(std::vector<RowWeights> rows) {
+  if (!is_admitted_ || is_done_) Fail("weights out of order");
+  for (RowWeights& row : rows) weights_.push_back(std::move(row));
+}
+
 void SimSink::OnDone(const absl::Status& status, const RequestStats& stats) {
   if (is_done_) Fail("done twice");
   status_ = status;
@@ -148,6 +161,7 @@ void SimSink::OnDone(const absl::Status& status, const RequestStats& stats) {
   CheckPrompt();
   for (size_t i = 0; i < choices_.size(); ++i) CheckChoice(int(i));
   for (size_t i = 0; i < scores_.size(); ++i) CheckScore(int(i), scores_[i]);
+  CheckWeights();
   if (request_.score && status.ok() && scores_.size() < request_.score->continuations.size()) {
     Fail("OK without all scores");
   }
@@ -196,6 +210,40 @@ void SimSink::CheckPrompt() {
         prompt_[i].logprob != Scored(history.Logits(config_.vocab_size), id).logprob) {
       return Fail("the prompt has other log-probabilities");
     }
+  }
+}
+
+void SimSink::CheckWeights() {
+  if (!request_.capture) {
+    if (!weights_.empty()) Fail("weights that nobody wanted");
+    return;
+  }
+  struct Compare : WeightsSink {
+    void OnWeights(int, int head, int position, std::span<const double> weights) override {
+      is_same = given->head == head && given->row == position;
+      for (const auto& [key, weight] : given->keys) {
+        is_same = is_same && weight == float(weights[size_t(key)]);
+      }
+      is_same = is_same &&
+                std::ssize(weights) - std::ranges::count(weights, 0.0) == std::ssize(given->keys);
+    }
+    const RowWeights* given = nullptr;
+    bool is_same = false;
+  } compare;
+  const std::vector<int32_t>& rows = request_.capture->rows;
+  const std::vector<int32_t>& heads = request_.capture->heads;
+  if (weights_.size() > rows.size() * heads.size()) return Fail("weights twice");
+  if (status_.ok() && weights_.size() < rows.size() * heads.size()) Fail("OK without all weights");
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    const int32_t row = rows[i / heads.size()];
+    const std::span prompt = request_.prompt;
+    const History history(rope_base_, prompt.first(size_t(row) + 1));
+    compare.given = &weights_[i];
+    FakeModel::GiveWeights({.layers = request_.capture->layers,
+                            .heads = std::span(heads).subspan(i % heads.size(), 1),
+                            .sink = &compare},
+                           history.Hash(), row);
+    if (!compare.is_same) return Fail("other weights");
   }
 }
 

@@ -22,8 +22,8 @@ inline int Between(SimRandom* random, int low, int high) {
 }
 inline bool OneIn(SimRandom* random, int n) { return (*random)() % uint64_t(n) == 0; }
 
-// Prompts begin with one of a few texts; some requests have many choices, some are scores, some
-// stay out of the prefix cache. Without a deadline.
+// Prompts begin with one of a few texts; some requests have many choices, some are scores,
+// some look at attention, some stay out of the prefix cache. Without a deadline.
 // Requires  max_context >= 8
 Request MakeSimRequest(SimRandom* random, const ModelConfig& config, int max_context,
                        int max_choices);
@@ -42,6 +42,7 @@ class SimSink : public TokenSink {
   void OnPromptLogprobs(PromptDelta delta) override;
   void OnTokens(GenerateDelta delta) override;
   void OnScore(ContinuationScore score) override;
+  void OnWeights(std::vector<RowWeights> rows) override;
   void OnDone(const absl::Status& status, const RequestStats& stats) override;
 
   bool IsDone() const { return is_done_; }
@@ -60,6 +61,7 @@ class SimSink : public TokenSink {
   void CheckChoice(int choice);
   void CheckPrompt();
   void CheckScore(int index, const ContinuationScore& score);
+  void CheckWeights();
 
   const Request request_;
   const ModelConfig config_;
@@ -71,6 +73,7 @@ class SimSink : public TokenSink {
   std::vector<Choice> choices_;
   std::vector<TokenResult> prompt_;
   std::vector<ContinuationScore> scores_;
+  std::vector<RowWeights> weights_;
   std::string failure_;
 };
 
