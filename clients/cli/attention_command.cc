@@ -67,7 +67,7 @@ void PrintMaps(const CapturedAttention& captured) {
   for (const auto& [head, rows] : maps) {
     std::printf("%s\n", RenderMap(captured, rows, terminal).c_str());
   }
-  std::printf("%s", Dim(terminal, MapLegend(terminal)).c_str());
+  std::printf("%s\n", Dim(terminal, MapLegend(terminal)).c_str());
 }
 
 void PrintRows(const CapturedAttention& captured) {

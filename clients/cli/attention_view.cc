@@ -123,7 +123,7 @@ std::string RenderMap(const CapturedAttention& captured,
 }
 
 std::string MapLegend(const Terminal& terminal) {
-  return absl::StrFormat("blank: a weight under %.3f; brightest: from %.2f on\n",
+  return absl::StrFormat("blank: a weight under %.3f; brightest: from %.2f on",
                          LeastWeight(1, terminal),
                          LeastWeight(static_cast<double>(NumLevels(terminal) - 1), terminal));
 }

@@ -72,8 +72,8 @@ TEST(RenderMap, ColumnsHoldAsManyKeysAsTheWidthAsksFor) {
 }
 
 TEST(MapLegend, SaysWhatShows) {
-  EXPECT_EQ(MapLegend(kPipe), "blank: a weight under 0.002; brightest: from 0.45 on\n");
-  EXPECT_EQ(MapLegend(kPlain), "blank: a weight under 0.008; brightest: from 0.38 on\n");
+  EXPECT_EQ(MapLegend(kPipe), "blank: a weight under 0.002; brightest: from 0.45 on");
+  EXPECT_EQ(MapLegend(kPlain), "blank: a weight under 0.008; brightest: from 0.38 on");
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ using ::testing::HasSubstr;
 
 constexpr char kGenerate[] = "/lssar.v1.Inference/Generate";
 constexpr char kScore[] = "/lssar.v1.Inference/Score";
+constexpr char kCapture[] = "/lssar.v1.Inference/CaptureAttention";
 constexpr int kNumTokens = 2000;
 
 TestServer::Adjust WithTimeout(absl::Duration timeout) {
@@ -125,6 +126,29 @@ TEST_F(SlowReaderTest, AScoreCallPausesToo) {
   }
   EXPECT_TRUE(slow.Finish().ok());
   EXPECT_EQ(num_scores, 16);
+  EXPECT_TRUE(server.WaitUntilIdle());
+}
+
+// All rows of this prompt have two million keys, a third of them with a weight.
+TEST_F(SlowReaderTest, ACapturePausesAndGoesOnWhereItWas) {
+  TestServer server({.max_context = 2048}, WithTimeout(absl::ZeroDuration()));
+  v1::CaptureAttentionRequest request;
+  for (int row = 0; row < kNumTokens; ++row) {
+    request.mutable_tokens()->add_ids(3 + row % 1000);
+    request.add_rows(row);
+  }
+  RawCall slow(Channel(server), kCapture, request.SerializeAsString());
+  ASSERT_TRUE(WaitUntilPaused(server));
+  EXPECT_LT(server.Engine().Stats().num_rows, kNumTokens);
+  int next_row = 0;
+  v1::CaptureAttentionReply reply;
+  while (const auto bytes = slow.Read()) {
+    ASSERT_TRUE(reply.ParseFromString(*bytes));
+    for (const v1::RowWeights& row : reply.weights().rows()) EXPECT_EQ(row.row(), next_row++);
+  }
+  const grpc::Status status = slow.Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(next_row, kNumTokens);
   EXPECT_TRUE(server.WaitUntilIdle());
 }
 
