@@ -2,7 +2,6 @@
 #ifndef LSSAR_KERNELS_ATTENTION_WEIGHTS_H_
 #define LSSAR_KERNELS_ATTENTION_WEIGHTS_H_
 
-#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"

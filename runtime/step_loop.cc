@@ -243,7 +243,7 @@ void StepLoop::Fork(RunningRequest* running) {
 
 // Of those that capture attention, the most senior one alone runs: a row may cost it a second.
 void StepLoop::PlanStep() {
-  bool is_captured = false;
+  bool has_capture = false;
   views_.clear();
   live_.clear();
   owners_.clear();
@@ -251,7 +251,7 @@ void StepLoop::PlanStep() {
     if (running->is_paused) continue;
     for (Sequence& sequence : running->sequences) {
       if (sequence.IsDone() || sequence.state != SequenceState::kRuns) continue;
-      if (sequence.task->Capture() != nullptr && std::exchange(is_captured, true)) continue;
+      if (sequence.task->Capture() != nullptr && std::exchange(has_capture, true)) continue;
       // Others may have computed what comes next since the last step.
       if (sequence.NumPending() > 1 && sequence.num_computed % options_.page_tokens == 0) {
         TakeCached(running.get(), &sequence);
