@@ -34,10 +34,6 @@ static_assert(kBlockSteps % kGroupCols == 0);  // a block starts with its scales
 // pairs of block and panel, or blocks have two tiles left.
 constexpr size_t kMinPairsPerThread = 4;
 
-// Tasks that each thread may expect. A task is a run of panels, so that the prefetch at the end of
-// one panel is the start of the next; the last task of all keeps one thread alone.
-constexpr size_t kTasksPerThread = 16;
-
 // What the product needs to know of a stored type. A new format is a new row here.
 struct WeightFormat {
   const TileFunctions* tiles;  // the weights as they are stored
@@ -313,24 +309,19 @@ void LinearOfTarget(const LinearArgs& args, const int32_t* row_ids, ThreadPool& 
   const size_t wanted_blocks = (kMinPairsPerThread * num_threads + num_panels - 1) / num_panels;
   const size_t num_blocks = std::max((num_rows + kBlockRows - 1) / kBlockRows,
                                      std::min(wanted_blocks, product.num_tiles / 2));
-  const size_t task_panels =
-      std::max(size_t{1}, num_blocks * num_panels / (kTasksPerThread * num_threads));
-  const size_t tasks_per_block = (num_panels + task_panels - 1) / task_panels;
-  pool.ParallelFor(
-      static_cast<int64_t>(num_blocks * tasks_per_block), [&](int64_t task_idx, int thread_idx) {
-        const size_t block = static_cast<size_t>(task_idx) / tasks_per_block;
-        const size_t first_panel = static_cast<size_t>(task_idx) % tasks_per_block * task_panels;
-        const size_t end_panel = std::min(num_panels, first_panel + task_panels);
-        const size_t first_tile = block * product.num_tiles / num_blocks;
-        const size_t end_tile = (block + 1) * product.num_tiles / num_blocks;
-        for (size_t panel = first_panel; panel < end_panel; ++panel) {
-          if (end_tile - first_tile == 1) {
-            MultiplyOne(product, panel, first_tile, thread_idx);
-          } else {
-            MultiplyMany(product, panel, first_tile, end_tile, thread_idx);
-          }
-        }
-      });
+  // Adjacent panels go to one thread: the prefetch at the end of one is the start of the next.
+  pool.ParallelFor(static_cast<int64_t>(num_blocks * num_panels),
+                   [&](int64_t task_idx, int thread_idx) {
+                     const size_t block = static_cast<size_t>(task_idx) / num_panels;
+                     const size_t panel = static_cast<size_t>(task_idx) % num_panels;
+                     const size_t first_tile = block * product.num_tiles / num_blocks;
+                     const size_t end_tile = (block + 1) * product.num_tiles / num_blocks;
+                     if (end_tile - first_tile == 1) {
+                       MultiplyOne(product, panel, first_tile, thread_idx);
+                     } else {
+                       MultiplyMany(product, panel, first_tile, end_tile, thread_idx);
+                     }
+                   });
 }
 
 }  // namespace

@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 
 #include "kernels/check.h"
 
 namespace lssar {
 namespace {
+
+constexpr uint64_t kLowerHalf = 0xFFFFFFFF;
 
 constexpr auto kSpinTime = std::chrono::microseconds(40);
 
@@ -42,7 +45,8 @@ int ThreadPool::NumUsableCores() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-ThreadPool::ThreadPool(int num_threads) {
+ThreadPool::ThreadPool(int num_threads)
+    : shares_(std::make_unique<Share[]>(static_cast<size_t>(num_threads))) {
   LSSAR_CHECK(num_threads >= 1);
   workers_.reserve(static_cast<size_t>(num_threads - 1));
   for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { WorkerLoop(i); });
@@ -63,11 +67,19 @@ void ThreadPool::ParallelFor(int64_t num_tasks, Task task) {
     for (int64_t i = 0; i < num_tasks; ++i) task(i, 0);
     return;
   }
+  LSSAR_CHECK(num_tasks <= std::numeric_limits<uint32_t>::max());
   job_ = {.task = &task, .num_tasks = num_tasks};
   num_finished_.store(0, std::memory_order_relaxed);
-  // Publishes the job. Sequentially consistent with num_sleeping_: either a worker that is about
-  // to sleep sees the tasks, or this thread sees the sleeper.
-  num_unclaimed_.store(num_tasks, std::memory_order_seq_cst);
+  uint64_t first = 0;
+  for (uint64_t t = 0; t < static_cast<uint64_t>(NumThreads()); ++t) {
+    const uint64_t end =
+        (t + 1) * static_cast<uint64_t>(num_tasks) / static_cast<uint64_t>(NumThreads());
+    shares_[t].unclaimed.store(first << 32 | end, std::memory_order_release);
+    first = end;
+  }
+  // Sequentially consistent with num_sleeping_: either a worker that is about to sleep sees the
+  // job, or this thread sees the sleeper.
+  job_number_.fetch_add(1, std::memory_order_seq_cst);
   if (num_sleeping_.load(std::memory_order_seq_cst) > 0) {
     { std::lock_guard<std::mutex> lock(mutex_); }
     wake_.notify_all();
@@ -78,30 +90,55 @@ void ThreadPool::ParallelFor(int64_t num_tasks, Task task) {
   while (!SpinUntil(finished)) std::this_thread::yield();
 }
 
+std::optional<int64_t> ThreadPool::ClaimFirst(Share& share) {
+  uint64_t unclaimed = share.unclaimed.load(std::memory_order_acquire);
+  while (unclaimed >> 32 < (unclaimed & kLowerHalf)) {
+    if (share.unclaimed.compare_exchange_weak(unclaimed, unclaimed + (uint64_t{1} << 32),
+                                              std::memory_order_acq_rel,
+                                              std::memory_order_acquire)) {
+      return static_cast<int64_t>(unclaimed >> 32);
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<int64_t> ThreadPool::ClaimLast(Share& share) {
+  uint64_t unclaimed = share.unclaimed.load(std::memory_order_acquire);
+  while (unclaimed >> 32 < (unclaimed & kLowerHalf)) {
+    if (share.unclaimed.compare_exchange_weak(unclaimed, unclaimed - 1, std::memory_order_acq_rel,
+                                              std::memory_order_acquire)) {
+      return static_cast<int64_t>((unclaimed & kLowerHalf) - 1);
+    }
+  }
+  return std::nullopt;
+}
+
+// A claim keeps its job alive until it is counted as finished, so what a claim took is always a
+// task of the job that job_ holds, however late this thread came.
 void ThreadPool::TakeTasks(int thread_idx) {
   int64_t num_done = 0;
-  int64_t unclaimed = num_unclaimed_.load(std::memory_order_acquire);
-  while (unclaimed > 0) {
-    // A claim keeps its job alive until it is counted as finished, so what a successful exchange
-    // took is always a task of the job that job_ holds, however late this thread came.
-    if (!num_unclaimed_.compare_exchange_weak(unclaimed, unclaimed - 1, std::memory_order_acq_rel,
-                                              std::memory_order_acquire)) {
-      continue;
-    }
-    (*job_.task)(job_.num_tasks - unclaimed, thread_idx);
+  const auto run = [&](int64_t task_idx) {
+    (*job_.task)(task_idx, thread_idx);
     ++num_done;
-    unclaimed = num_unclaimed_.load(std::memory_order_acquire);
+  };
+  while (const std::optional<int64_t> task_idx =
+             ClaimFirst(shares_[static_cast<size_t>(thread_idx)]))
+    run(*task_idx);
+  for (int i = 1; i < NumThreads(); ++i) {
+    Share& other = shares_[static_cast<size_t>((thread_idx + i) % NumThreads())];
+    while (const std::optional<int64_t> task_idx = ClaimLast(other)) run(*task_idx);
   }
   if (num_done > 0) num_finished_.fetch_add(num_done, std::memory_order_acq_rel);
 }
 
 void ThreadPool::WorkerLoop(int thread_idx) {
-  while (WaitForTasks()) TakeTasks(thread_idx);
+  uint64_t seen_job = 0;
+  while (WaitForJob(seen_job)) TakeTasks(thread_idx);
 }
 
-bool ThreadPool::WaitForTasks() {
-  const auto ready = [this] {
-    return num_unclaimed_.load(std::memory_order_seq_cst) > 0 ||
+bool ThreadPool::WaitForJob(uint64_t& seen_job) {
+  const auto ready = [&] {
+    return job_number_.load(std::memory_order_seq_cst) != seen_job ||
            stopping_.load(std::memory_order_relaxed);
   };
   if (!SpinUntil(ready)) {
@@ -110,6 +147,7 @@ bool ThreadPool::WaitForTasks() {
     wake_.wait(lock, ready);
     num_sleeping_.fetch_sub(1, std::memory_order_relaxed);
   }
+  seen_job = job_number_.load(std::memory_order_relaxed);
   return !stopping_.load(std::memory_order_relaxed);
 }
 

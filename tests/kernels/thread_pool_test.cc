@@ -58,6 +58,22 @@ TEST(ThreadPoolTest, ThreadsShareTheWork) {
   EXPECT_EQ(threads, (std::set<int>{0, 1}));
 }
 
+// Each begins its own run of adjacent tasks: none has time to help before all have begun.
+TEST(ThreadPoolTest, EachThreadHasARunOfAdjacentTasks) {
+  ThreadPool pool(4);
+  std::atomic<int> num_inside{0};
+  std::vector<std::vector<int64_t>> tasks(4);
+  pool.ParallelFor(12, [&](int64_t task, int thread) {
+    tasks[static_cast<size_t>(thread)].push_back(task);
+    ++num_inside;
+    while (num_inside.load() < 4) std::this_thread::yield();
+  });
+  for (size_t thread = 0; thread < 4; ++thread) {
+    ASSERT_FALSE(tasks[thread].empty());
+    EXPECT_EQ(tasks[thread][0], static_cast<int64_t>(3 * thread));
+  }
+}
+
 TEST(ThreadPoolTest, UsableCores) {
   EXPECT_GE(ThreadPool::NumUsableCores(), 1);
   EXPECT_LE(ThreadPool::NumUsableCores(), 4096);
