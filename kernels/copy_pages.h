@@ -9,9 +9,17 @@
 
 namespace lssar {
 
-// One run of bytes for each layer of each copy, K and V apart.
-void ForEachPageRun(const CopyPagesArgs& args,
-                    absl::FunctionRef<void(void* to, const void* from, size_t num_bytes)> copy);
+// The blocks of one page in one pool, one for each layer and head, at even distances.
+struct PageBlocks {
+  void* to;
+  const void* from;
+  size_t num_blocks;
+  size_t block_bytes;
+  size_t stride_bytes;  // from one to the next, in both places
+};
+
+// Calls `copy` for K and for V of each page.
+void ForEachPageCopy(const CopyPagesArgs& args, absl::FunctionRef<void(const PageBlocks&)> copy);
 
 // CopyPages for the backends whose pages lie in host memory.
 void CopyHostPages(const CopyPagesArgs& args);

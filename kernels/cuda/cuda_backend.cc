@@ -126,9 +126,13 @@ void CudaBackend::RunStep(const StepArgs& args, absl::FunctionRef<void()> ops) {
 }
 
 void CudaBackend::CopyPages(const CopyPagesArgs& args) {
-  ForEachPageRun(args, [this](void* to, const void* from, size_t num_bytes) {
+  ForEachPageCopy(args, [this](const PageBlocks& blocks) {
     if (!context_.IsGood()) return;
-    context_.Check(context_.Driver().CopyInside(to, from, num_bytes), "copying pages");
+    const int code = context_.Driver().CopyInside(blocks.to, blocks.from,
+                                                  {.num_rows = blocks.num_blocks,
+                                                   .row_bytes = blocks.block_bytes,
+                                                   .stride_bytes = blocks.stride_bytes});
+    context_.Check(code, "copying pages");
   });
 }
 

@@ -60,8 +60,14 @@ class CudaDriver {
   virtual int CopyIn(void* to, const void* from_host, size_t num_bytes) = 0;
   // Returns when the copy, and so all before it, is done.
   virtual int CopyOut(void* to_host, const void* from, size_t num_bytes) = 0;
-  // Inside the device; in order with the kernels.
-  virtual int CopyInside(void* to, const void* from, size_t num_bytes) = 0;
+  // Rows of bytes inside the device, `stride_bytes` apart in both places; in order with the
+  // kernels.
+  struct CopyShape {
+    size_t num_rows = 1;
+    size_t row_bytes = 0;
+    size_t stride_bytes = 0;  // at least row_bytes; of no account for one row
+  };
+  virtual int CopyInside(void* to, const void* from, const CopyShape& shape) = 0;
   virtual int Synchronize() = 0;
 
   // Pinned memory of the host: what the two copies below take. They return at once and run in order

@@ -22,10 +22,10 @@ struct HeadPages {
   int scales_offset;  // from a block's first byte to its scales
 
   LSSAR_DEVICE HeadPages(const CudaPages& from, int first_page, int head)
-      : k(from.k + static_cast<size_t>(head) * from.block_bytes),
-        v(from.v + static_cast<size_t>(head) * from.block_bytes),
+      : k(from.k + static_cast<size_t>(head) * from.head_bytes),
+        v(from.v + static_cast<size_t>(head) * from.head_bytes),
         pages(from.pages + first_page),
-        page_bytes(from.block_bytes * static_cast<size_t>(from.num_heads)),
+        page_bytes(from.page_bytes),
         page_shift(LowestBit(static_cast<unsigned>(from.page_tokens))),
         scales_offset(from.page_tokens * kRowBytes) {}
 

@@ -24,7 +24,8 @@ struct CudaPages {
   unsigned char* k = nullptr;
   unsigned char* v = nullptr;
   const int32_t* pages = nullptr;  // of all sequences of the step
-  size_t block_bytes = 0;          // one page of one head
+  size_t head_bytes = 0;           // from one head to the next
+  size_t page_bytes = 0;           // from one page of a head to the next
   int num_heads = 0;
   int head_dim = 0;
   int page_tokens = 0;

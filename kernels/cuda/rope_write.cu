@@ -84,9 +84,8 @@ LSSAR_DEVICE PageRow RowOf(const CudaRopeWriteArgs& args, unsigned char* pool, i
   const CudaPages& pages = args.pages;
   const int page = pages.pages[place.first_page + place.position / pages.page_tokens];
   const int slot = place.position % pages.page_tokens;
-  unsigned char* block = pool + (static_cast<size_t>(page) * static_cast<size_t>(pages.num_heads) +
-                                 static_cast<size_t>(head)) *
-                                    pages.block_bytes;
+  unsigned char* block = pool + static_cast<size_t>(head) * pages.head_bytes +
+                         static_cast<size_t>(page) * pages.page_bytes;
   const int row_bytes = pages.head_dim * (args.dtype == DType::kI8 ? 1 : 2);
   return {block + slot * row_bytes,
           reinterpret_cast<float*>(block + pages.page_tokens * row_bytes) + slot, args.dtype};

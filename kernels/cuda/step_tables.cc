@@ -103,7 +103,8 @@ CudaPages StepTables::PagesOf(const KvView& kv, int layer) const {
   return {.k = static_cast<unsigned char*>(kv.k) + first,
           .v = static_cast<unsigned char*>(kv.v) + first,
           .pages = At<int32_t>(at_.pages),
-          .block_bytes = layout.BlockStride() * BytesOf(layout.dtype),
+          .head_bytes = layout.HeadStride() * BytesOf(layout.dtype),
+          .page_bytes = layout.BlockStride() * BytesOf(layout.dtype),
           .num_heads = layout.num_heads,
           .head_dim = layout.head_dim,
           .page_tokens = layout.page_tokens};

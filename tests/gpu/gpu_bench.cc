@@ -74,7 +74,8 @@ double CopyBandwidth(const Gpu& gpu) {
   constexpr size_t kBytes = size_t{2} << 30;
   const auto from = Must(gpu.backend->Allocate(kBytes)), to = Must(gpu.backend->Allocate(kBytes));
   const double ms = gpu.Time(5, [&] {
-    LSSAR_CHECK(gpu.driver->CopyInside(to->Address(), from->Address(), kBytes) == kCudaSuccess);
+    LSSAR_CHECK(gpu.driver->CopyInside(to->Address(), from->Address(), {.row_bytes = kBytes}) ==
+                kCudaSuccess);
   });
   return 2.0 * kBytes / ms / 1e6;
 }

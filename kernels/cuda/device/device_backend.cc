@@ -12,6 +12,9 @@
 namespace lssar {
 namespace {
 
+// Of cudaMemcpy2D, on every device (cudaDeviceProp::memPitch).
+constexpr size_t kMaxPitchBytes = 0x7FFFFFFF;
+
 // The CUDA runtime on one stream.
 class DeviceDriver final : public CudaDriver {
  public:
@@ -71,8 +74,23 @@ class DeviceDriver final : public CudaDriver {
         cudaMemcpyAsync(to_host, from, num_bytes, cudaMemcpyDeviceToHost, stream_);
     return code != cudaSuccess ? Code(code) : Synchronize();
   }
-  int CopyInside(void* to, const void* from, size_t num_bytes) override {
-    return Code(cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyDeviceToDevice, stream_));
+  int CopyInside(void* to, const void* from, const CopyShape& shape) override {
+    if (shape.num_rows == 1) {
+      return Code(cudaMemcpyAsync(to, from, shape.row_bytes, cudaMemcpyDeviceToDevice, stream_));
+    }
+    if (shape.stride_bytes <= kMaxPitchBytes) {
+      return Code(cudaMemcpy2DAsync(to, shape.stride_bytes, from, shape.stride_bytes,
+                                    shape.row_bytes, shape.num_rows, cudaMemcpyDeviceToDevice,
+                                    stream_));
+    }
+    for (size_t row = 0; row < shape.num_rows; ++row) {
+      const size_t at = row * shape.stride_bytes;
+      const int code =
+          Code(cudaMemcpyAsync(static_cast<char*>(to) + at, static_cast<const char*>(from) + at,
+                               shape.row_bytes, cudaMemcpyDeviceToDevice, stream_));
+      if (code != kCudaSuccess) return code;
+    }
+    return kCudaSuccess;
   }
   int Synchronize() override { return Code(cudaStreamSynchronize(stream_)); }
 

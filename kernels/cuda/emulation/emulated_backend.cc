@@ -66,8 +66,14 @@ class EmulatedDriver final : public CudaDriver {
   int CopyOut(void* to_host, const void* from, size_t num_bytes) override {
     return CopyNow(to_host, from, num_bytes);
   }
-  int CopyInside(void* to, const void* from, size_t num_bytes) override {
-    return CopyInOrder(to, from, num_bytes);
+  int CopyInside(void* to, const void* from, const CopyShape& shape) override {
+    for (size_t row = 0; row < shape.num_rows; ++row) {
+      const size_t at = row * shape.stride_bytes;
+      const int code = CopyInOrder(static_cast<char*>(to) + at, static_cast<const char*>(from) + at,
+                                   shape.row_bytes);
+      if (code != kCudaSuccess) return code;
+    }
+    return kCudaSuccess;
   }
   int Synchronize() override { return stream_->Drain() ? kCudaSuccess : kCudaCaptureUnsupported; }
 

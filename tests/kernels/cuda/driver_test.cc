@@ -177,7 +177,7 @@ TEST(EmulatedDriverTest, AGraphReplaysWhatWasRecorded) {
   host[0] = 1;
   ASSERT_EQ(driver->BeginCapture(), kCudaSuccess);
   EXPECT_EQ(driver->CopyInLater(on_device, host, 4), kCudaSuccess);
-  EXPECT_EQ(driver->CopyInside(on_device + 1, on_device, 4), kCudaSuccess);
+  EXPECT_EQ(driver->CopyInside(on_device + 1, on_device, {.row_bytes = 4}), kCudaSuccess);
   EXPECT_EQ(driver->CopyOutLater(host + 1, on_device + 1, 4), kCudaSuccess);
   ASSERT_EQ(driver->EndCapture(graph), kCudaSuccess);
   host[1] = -1;

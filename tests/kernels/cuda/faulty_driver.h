@@ -112,8 +112,8 @@ class FaultyDriver final : public CudaDriver {
   int CopyOut(void* to, const void* from, size_t num_bytes) override {
     return Call(DriverCall::kCopyOut, [&] { return driver_->CopyOut(to, from, num_bytes); });
   }
-  int CopyInside(void* to, const void* from, size_t num_bytes) override {
-    return Call(DriverCall::kCopyInside, [&] { return driver_->CopyInside(to, from, num_bytes); });
+  int CopyInside(void* to, const void* from, const CopyShape& shape) override {
+    return Call(DriverCall::kCopyInside, [&] { return driver_->CopyInside(to, from, shape); });
   }
   int Synchronize() override {
     return Call(DriverCall::kSynchronize, [&] { return driver_->Synchronize(); });
