@@ -5,6 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <iterator>
+#include <span>
 
 #include "kernels/check.h"
 #include "kernels/float_bits.h"
@@ -152,14 +155,22 @@ void MakeUnit(const RopeWriteArgs& args, const float* x, const float* cosines, c
   }
 }
 
-// Every head of one row.
-void WriteRow(const RopeWriteArgs& args, const SequenceRows& sequence, int row_of_sequence,
-              float* scratch) {
+// Asks for the lines that a vector will go to. A decode step finds them cold; a row of a prompt, as
+// the row before it left them.
+void FetchRow(const KvRow& row, size_t head_dim) {
+  char* to = static_cast<char*>(row.pool) + row.first * BytesOf(row.dtype);
+  for (size_t i = 0; i < head_dim; ++i)
+    __builtin_prefetch(to + i * row.stride * BytesOf(row.dtype), 1);
+}
+
+// Heads [first_head, end_head) of batch row `row`, which is one of `sequence`.
+void WriteHeads(const RopeWriteArgs& args, const SequenceRows& sequence, int row, int first_head,
+                int end_head, float* scratch) {
   const KvLayout& layout = args.kv.layout;
   const size_t head_dim = static_cast<size_t>(layout.head_dim);
   const size_t width = static_cast<size_t>(layout.num_heads) * head_dim;
-  const size_t row = static_cast<size_t>(sequence.first_row + row_of_sequence);
-  const int position = sequence.first_position + row_of_sequence;
+  const size_t row_idx = static_cast<size_t>(row);
+  const int position = sequence.first_position + row - sequence.first_row;
   const int page = sequence.pages[static_cast<size_t>(position / layout.page_tokens)];
   const int slot = position % layout.page_tokens;
 
@@ -167,32 +178,40 @@ void WriteRow(const RopeWriteArgs& args, const SequenceRows& sequence, int row_o
   float* cosines = scratch + HeadScratch::NumFloats(head_dim);
   float* sines = cosines + head.half;
   std::fill_n(cosines, 2 * head.half, 0.0f);
-  std::copy_n(args.rope + row * head_dim, head_dim / 2, cosines);
-  std::copy_n(args.rope + row * head_dim + head_dim / 2, head_dim / 2, sines);
+  std::copy_n(args.rope + row_idx * head_dim, head_dim / 2, cosines);
+  std::copy_n(args.rope + row_idx * head_dim + head_dim / 2, head_dim / 2, sines);
 
-  for (int h = 0; h < layout.num_heads; ++h) {
+  for (int h = first_head; h < end_head; ++h) {
     const size_t at = static_cast<size_t>(h) * head_dim;
-    const float* q = args.qkv + row * 3 * width + at;
-    MakeUnit(args, q, cosines, sines, head);
-    std::copy_n(head.unit, head_dim, args.q + row * width + at);
-
+    const float* q = args.qkv + row_idx * 3 * width + at;
     const size_t block = layout.BlockIndex(args.layer, page, h);
+    const KvRow key = KeyRow(args.kv, block, slot);
+    if (sequence.num_rows == 1) FetchRow(key, head_dim);
+    MakeUnit(args, q, cosines, sines, head);
+    std::copy_n(head.unit, head_dim, args.q + row_idx * width + at);
+
     MakeUnit(args, q + width, cosines, sines, head);
-    StoreVector(head, KeyRow(args.kv, block, slot), head_dim);
+    StoreVector(head, key, head_dim);
     std::copy_n(q + 2 * width, head_dim, head.unit);  // into memory padded to whole vectors
     StoreVector(head, ValueRow(args.kv, block, slot), head_dim);
   }
 }
 
+// A task is a row, or one head of it when there are few rows.
 void RopeWriteOfTarget(const RopeWriteArgs& args, ThreadPool& pool, Scratch& scratch) {
   const size_t head_dim = static_cast<size_t>(args.kv.layout.head_dim);
   const size_t num_floats = HeadScratch::NumFloats(head_dim) + 2 * Padded(head_dim / 2);
-  for (const SequenceRows& sequence : args.rows->sequences) {
-    pool.ParallelFor(sequence.num_rows, [&](int64_t row, int thread_idx) {
-      float* own = scratch.OfThread<float>(thread_idx, num_floats);
-      WriteRow(args, sequence, static_cast<int>(row), own);
-    });
-  }
+  const std::span<const SequenceRows> sequences = args.rows->sequences;
+  const int num_heads = args.kv.layout.num_heads;
+  const int row_tasks = args.rows->num_rows < 4 * pool.NumThreads() ? num_heads : 1;
+  pool.ParallelFor(int64_t{args.rows->num_rows} * row_tasks, [&](int64_t task, int thread_idx) {
+    const int row = static_cast<int>(task / row_tasks);
+    const int part = static_cast<int>(task % row_tasks);
+    const auto sequence = std::prev(
+        std::ranges::upper_bound(sequences, row, std::less<>(), &SequenceRows::first_row));
+    WriteHeads(args, *sequence, row, part * num_heads / row_tasks,
+               (part + 1) * num_heads / row_tasks, scratch.OfThread<float>(thread_idx, num_floats));
+  });
 }
 
 }  // namespace

@@ -17,15 +17,18 @@
 namespace lssar {
 namespace {
 
-// Two sequences: rows 0..4 at positions 14..18 on pages 5, 2; row 5 at position 0 on page 3.
-constexpr int kRows = 6;
+// Three sequences: rows 0..4 at positions 14..18 on pages 5, 2; row 5 at position 0 on page 3; rows
+// 6..39, of several tasks, at positions 3..36 on pages 0, 6, 4.
+constexpr int kRows = 40;
 constexpr int kPageTokens = 16;
 constexpr int kNumPages = 7;
 const std::vector<int32_t> kFirstPages{5, 2};
 const std::vector<int32_t> kSecondPages{3};
+const std::vector<int32_t> kThirdPages{0, 6, 4};
 const std::vector<SequenceRows> kSequences{
     {.num_rows = 5, .first_position = 14, .pages = kFirstPages},
-    {.first_row = 5, .num_rows = 1, .first_position = 0, .pages = kSecondPages}};
+    {.first_row = 5, .num_rows = 1, .first_position = 0, .pages = kSecondPages},
+    {.first_row = 6, .num_rows = 34, .first_position = 3, .pages = kThirdPages}};
 
 struct RopeCase {
   int head_dim = 64;
@@ -183,12 +186,12 @@ TEST_P(RopeWriteTest, Norms) {
 TEST_P(RopeWriteTest, WritesItsOwnSlotsOnly) {
   for (const DType dtype : {DType::kF32, DType::kI8}) {
     const Written written = WriteCase(*backend_, Kept({.dtype = dtype}));
-    // 6 rows of 3 heads of 64 elements.
+    // Of 3 heads of 64 elements.
     const auto count = [](const std::vector<float>& pool) {
       return std::count_if(pool.begin(), pool.end(), [](float x) { return x != kUntouched; });
     };
-    EXPECT_EQ(count(written.k), 6 * 3 * 64);
-    EXPECT_EQ(count(written.v), 6 * 3 * 64);
+    EXPECT_EQ(count(written.k), kRows * 3 * 64);
+    EXPECT_EQ(count(written.v), kRows * 3 * 64);
   }
 }
 
