@@ -67,32 +67,30 @@ struct KeyTile {
   size_t stride;
   // scales[v]: of the vector's keys; null where elements need none.
   const float* const* scales;
-  // For a single row only, the keys to fetch meanwhile: near[v] + dim * stride with the first
-  // num_near dims, far[v] + (dim - num_near) * stride with the others.
-  const T* const* near = nullptr;
-  const T* const* far = nullptr;
-  size_t num_near = 0;
+  // For a single row only: vectors of the keys to fetch meanwhile.
+  const T* const* ahead = nullptr;
 };
 
 // out[r * out_stride + v * lanes + lane] = <q_r, key>, for kVectors vectors of keys. A key's scale
-// multiplies its whole sum: one instruction in place of one a dim.
-// q [dim][kRows]
-template <size_t kRows, size_t kVectors, typename T>
+// multiplies its whole sum: one instruction in place of one a dim. For a single row, meanwhile(v)
+// is called for each v < kVectors, at even distances: arithmetic for which memory need not wait. q
+// [dim][kRows]
+template <size_t kRows, size_t kVectors, typename T, class Meanwhile>
 HWY_INLINE void DotTile(const float* HWY_RESTRICT q, size_t head_dim, const KeyTile<T>& keys,
-                        float* HWY_RESTRICT out, size_t out_stride) {
+                        float* HWY_RESTRICT out, size_t out_stride, const Meanwhile& meanwhile) {
   const ScoreTag d;
   constexpr size_t kVectorsOfLine = std::max<size_t>(1, 64 / (kScoreLanes * sizeof(T)));
   ScoreVec sums[kRows][kVectors];
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::Zero(d);
   }
-  const auto multiply = [&](size_t begin, size_t end, const T* const* ahead) {
+  const auto multiply = [&](size_t begin, size_t end) {
     for (size_t dim = begin; dim < end; ++dim) {
       ScoreVec k[kVectors];
       for (size_t v = 0; v < kVectors; ++v) {
         k[v] = LoadWide(keys.vectors[v] + dim * keys.stride);
         if (kRows == 1 && v % kVectorsOfLine == 0) {
-          hwy::Prefetch(ahead[v] + (dim - begin) * keys.stride);
+          hwy::Prefetch(keys.ahead[v] + dim * keys.stride);
         }
       }
       for (size_t r = 0; r < kRows; ++r) {
@@ -101,11 +99,14 @@ HWY_INLINE void DotTile(const float* HWY_RESTRICT q, size_t head_dim, const KeyT
       }
     }
   };
-  if (kRows == 1) {
-    multiply(0, keys.num_near, keys.near);
-    multiply(keys.num_near, head_dim, keys.far);
+  if constexpr (kRows == 1) {
+    const size_t step = (head_dim + kVectors - 1) / kVectors;
+    for (size_t v = 0; v < kVectors; ++v) {
+      multiply(std::min(v * step, head_dim), std::min((v + 1) * step, head_dim));
+      meanwhile(v);
+    }
   } else {
-    multiply(0, head_dim, nullptr);
+    multiply(0, head_dim);
   }
   if (keys.scales != nullptr) {
     for (size_t v = 0; v < kVectors; ++v) {
@@ -159,22 +160,23 @@ struct ChunkStats {
 constexpr float kLeastScore = std::numeric_limits<float>::lowest();
 constexpr float kLeastSoftplus = 0.0f;
 
-// A tile's first `count` scores to softplus scores.
-HWY_INLINE void SoftplusTile(float* scores, size_t count, ChunkStats& stats) {
+// What Score does to a row's first `count` scores of a tile, or of one vector of it: softplus, in
+// place. Softmax keeps the scores as they are and wants their maximum only.
+HWY_INLINE void TakeScores(bool is_softmax, float* scores, size_t count, size_t room,
+                           ChunkStats& stats) {
   const ScoreTag d;
+  if (is_softmax) {
+    MapScores(
+        scores, count, room, kLeastScore, [](ScoreVec s) { return s; },
+        [&](ScoreVec s) { stats.max = hn::Max(stats.max, s); });
+    return;
+  }
   MapScores(
-      scores, count, kTileKeys, kLeastSoftplus, [&](ScoreVec s) { return Softplus(d, s); },
+      scores, count, room, kLeastSoftplus, [&](ScoreVec s) { return Softplus(d, s); },
       [&](ScoreVec softplus) {
         stats.sum = hn::Add(stats.sum, softplus);
         stats.max = hn::Max(stats.max, softplus);
       });
-}
-
-// Softmax keeps the scores as they are and wants their maximum only.
-HWY_INLINE void MaxOfTile(float* scores, size_t count, ChunkStats& stats) {
-  MapScores(
-      scores, count, kTileKeys, kLeastScore, [](ScoreVec s) { return s; },
-      [&](ScoreVec s) { stats.max = hn::Max(stats.max, s); });
 }
 
 // ---- Reduce

@@ -25,6 +25,7 @@ namespace {
 constexpr int kNumHeads = 12;
 constexpr int kHeadDim = 64;
 constexpr int kPageTokens = 64;
+constexpr int kRunPages = 16;
 constexpr size_t kColdBytes = size_t{256} << 20;
 
 // One sequence of `num_tokens` in each of some layers.
@@ -43,8 +44,14 @@ class Context {
     v_ = *backend.Allocate(layout.PoolBytes());
     kv.k = k_->Address();
     kv.v = v_->Address();
-    for (int page = 0; page < layout.num_pages; ++page) pages.push_back(page);
-    std::shuffle(pages.begin(), pages.end(), random_);
+    // In runs, as the runtime gives them in a pool that is in use.
+    std::vector<int32_t> runs;
+    for (int page = 0; page < layout.num_pages; page += kRunPages) runs.push_back(page);
+    std::shuffle(runs.begin(), runs.end(), random_);
+    for (const int32_t run : runs) {
+      const int32_t end = std::min(run + kRunPages, layout.num_pages);
+      for (int32_t page = run; page < end; ++page) pages.push_back(page);
+    }
 
     // One layer's worth of random numbers, copied to the others.
     const size_t layer_bytes = layout.PoolBytes() / static_cast<size_t>(layout.num_layers);
