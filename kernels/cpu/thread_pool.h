@@ -33,7 +33,7 @@ class ThreadPool {
   int NumThreads() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Runs task(task_idx, thread_idx) once for each task_idx in [0, num_tasks) and returns when all
-  // are done. Each thread has a run of adjacent tasks, NumTasks / NumThreads() of them, and takes
+  // are done. Each thread has a run of adjacent tasks, num_tasks / NumThreads() of them, and takes
   // them in rising order, so that memory read task by task is one stream to it. Who is done helps
   // the others from their runs' ends: which thread takes which task is chance, and a result must
   // not depend on thread_idx, which is for scratch memory.
