@@ -15,6 +15,7 @@
 
 #include "kernels/check.h"
 #include "kernels/host_buffer.h"
+#include "tests/bench/median.h"
 
 namespace lssar::bench {
 namespace {
@@ -40,12 +41,6 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) uint64_t SumOf(cons
 }
 
 }  // namespace
-
-double Median(std::vector<double> samples) {
-  std::sort(samples.begin(), samples.end());
-  const size_t half = samples.size() / 2;
-  return samples.size() % 2 ? samples[half] : (samples[half - 1] + samples[half]) / 2;
-}
 
 Ceilings::Ceilings(int num_threads)
     : num_threads_(num_threads), x_(kRows * kIn, 0.5f), w_(kIn * kOut, 0.25f), y_(kRows * kOut) {

@@ -37,8 +37,6 @@ double MeasureReadGbPerSecond(int num_threads);
 // Processor name, threads and memory: the line that every table of figures starts with.
 std::string MachineLine(int num_threads);
 
-double Median(std::vector<double> samples);
-
 }  // namespace lssar::bench
 
 #endif  // LSSAR_TESTS_BENCH_CEILINGS_H_

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "tests/bench/ceilings.h"
+#include "tests/bench/median.h"
 
 namespace lssar::bench {
 namespace {

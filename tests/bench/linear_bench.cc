@@ -27,6 +27,7 @@
 #include "kernels/dtype.h"
 #include "kernels/host_buffer.h"
 #include "tests/bench/ceilings.h"
+#include "tests/bench/median.h"
 
 namespace lssar::bench {
 namespace {

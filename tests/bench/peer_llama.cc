@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "tests/bench/ceilings.h"
+#include "tests/bench/median.h"
 
 namespace lssar::bench {
 namespace {
