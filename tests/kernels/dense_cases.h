@@ -31,11 +31,13 @@ class Floats {
     auto buffer = backend.Allocate(std::max<size_t>(1, size_) * sizeof(float));
     LSSAR_CHECK(buffer.ok());
     buffer_ = *std::move(buffer);
+    if (size_ == 0) return;  // an empty vector has no address to copy from
     LSSAR_CHECK(backend.CopyIn(Address(), values.data(), size_ * sizeof(float)).ok());
   }
   float* Address() { return buffer_->As<float>(); }
   std::vector<float> Values() {
     std::vector<float> values(size_);
+    if (size_ == 0) return values;
     LSSAR_CHECK(backend_.CopyOut(values.data(), Address(), size_ * sizeof(float)).ok());
     return values;
   }
