@@ -68,7 +68,7 @@ void ThreadPool::ParallelFor(int64_t num_tasks, Task task) {
     return;
   }
   LSSAR_CHECK(num_tasks <= std::numeric_limits<uint32_t>::max());
-  job_ = {.task = &task, .num_tasks = num_tasks};
+  task_ = &task;
   num_finished_.store(0, std::memory_order_relaxed);
   uint64_t first = 0;
   for (uint64_t t = 0; t < static_cast<uint64_t>(NumThreads()); ++t) {
@@ -90,43 +90,32 @@ void ThreadPool::ParallelFor(int64_t num_tasks, Task task) {
   while (!SpinUntil(finished)) std::this_thread::yield();
 }
 
-std::optional<int64_t> ThreadPool::ClaimFirst(Share& share) {
+std::optional<int64_t> ThreadPool::Claim(Share& share, ShareEnd end) {
+  const bool is_first = end == ShareEnd::kFirst;
   uint64_t unclaimed = share.unclaimed.load(std::memory_order_acquire);
   while (unclaimed >> 32 < (unclaimed & kLowerHalf)) {
-    if (share.unclaimed.compare_exchange_weak(unclaimed, unclaimed + (uint64_t{1} << 32),
-                                              std::memory_order_acq_rel,
+    const uint64_t left = is_first ? unclaimed + (uint64_t{1} << 32) : unclaimed - 1;
+    if (share.unclaimed.compare_exchange_weak(unclaimed, left, std::memory_order_acq_rel,
                                               std::memory_order_acquire)) {
-      return static_cast<int64_t>(unclaimed >> 32);
-    }
-  }
-  return std::nullopt;
-}
-
-std::optional<int64_t> ThreadPool::ClaimLast(Share& share) {
-  uint64_t unclaimed = share.unclaimed.load(std::memory_order_acquire);
-  while (unclaimed >> 32 < (unclaimed & kLowerHalf)) {
-    if (share.unclaimed.compare_exchange_weak(unclaimed, unclaimed - 1, std::memory_order_acq_rel,
-                                              std::memory_order_acquire)) {
-      return static_cast<int64_t>((unclaimed & kLowerHalf) - 1);
+      return static_cast<int64_t>(is_first ? unclaimed >> 32 : left & kLowerHalf);
     }
   }
   return std::nullopt;
 }
 
 // A claim keeps its job alive until it is counted as finished, so what a claim took is always a
-// task of the job that job_ holds, however late this thread came.
+// task of the job whose task_ is set, however late this thread came.
 void ThreadPool::TakeTasks(int thread_idx) {
   int64_t num_done = 0;
   const auto run = [&](int64_t task_idx) {
-    (*job_.task)(task_idx, thread_idx);
+    (*task_)(task_idx, thread_idx);
     ++num_done;
   };
-  while (const std::optional<int64_t> task_idx =
-             ClaimFirst(shares_[static_cast<size_t>(thread_idx)]))
-    run(*task_idx);
+  Share& own = shares_[static_cast<size_t>(thread_idx)];
+  while (const std::optional<int64_t> task_idx = Claim(own, ShareEnd::kFirst)) run(*task_idx);
   for (int i = 1; i < NumThreads(); ++i) {
     Share& other = shares_[static_cast<size_t>((thread_idx + i) % NumThreads())];
-    while (const std::optional<int64_t> task_idx = ClaimLast(other)) run(*task_idx);
+    while (const std::optional<int64_t> task_idx = Claim(other, ShareEnd::kLast)) run(*task_idx);
   }
   if (num_done > 0) num_finished_.fetch_add(num_done, std::memory_order_acq_rel);
 }

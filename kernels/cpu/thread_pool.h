@@ -43,19 +43,15 @@ class ThreadPool {
   void ParallelFor(int64_t num_tasks, Task task);
 
  private:
-  struct Job {
-    const Task* task = nullptr;
-    int64_t num_tasks = 0;
-  };
-
   // A thread's tasks that nobody has claimed: [upper half, lower half). A cache line of its own.
   struct alignas(64) Share {
     std::atomic<uint64_t> unclaimed{0};
   };
 
+  enum class ShareEnd : uint8_t { kFirst, kLast };
+
   // The share's first task, or its last; none is left: nullopt.
-  static std::optional<int64_t> ClaimFirst(Share& share);
-  static std::optional<int64_t> ClaimLast(Share& share);
+  static std::optional<int64_t> Claim(Share& share, ShareEnd end);
   // Takes tasks until none is left. Returns when this thread found none.
   void TakeTasks(int thread_idx);
   void WorkerLoop(int thread_idx);
@@ -69,7 +65,7 @@ class ThreadPool {
   alignas(64) std::atomic<int64_t> num_finished_{0};
   alignas(64) std::atomic<int> num_sleeping_{0};
   // Written while no task is claimed or claimable; read only by a thread that holds a claim.
-  alignas(64) Job job_;
+  alignas(64) const Task* task_ = nullptr;
   std::atomic<bool> stopping_{false};
   std::mutex mutex_;
   std::condition_variable wake_;
