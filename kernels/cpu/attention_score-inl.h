@@ -76,53 +76,48 @@ void FindTile(const HeadPages<T>& pages, int first_key, int num_keys, const T** 
 template <typename T>
 constexpr size_t kBytesAhead = kHasScales<T> ? size_t{12} << 10 : size_t{8} << 10;
 
-// Dot products of a single row with the tile's keys, while later ones are fetched.
-// meanwhile(v): of each vector of the tile, as DotTile has it.
+// Dot products of the item's single row with the tile's keys, to scores + first_key, while later
+// keys are fetched. meanwhile(v): of each vector of the tile, as DotTile has it.
 template <typename T, class Meanwhile>
-void ScoreSingle(const Work<T>& work, int first_key, const KeyTile<T>& tile,
-                 const Meanwhile& meanwhile) {
+void ScoreRowTile(const Work<T>& work, int first_key, const Meanwhile& meanwhile) {
+  const T* vectors[kTileVectors];
+  const float* scales[kTileVectors];
+  FindTile(work.pages, first_key, work.item.MaxKeys(), vectors, scales);
   const size_t tile_bytes = kTileKeys * work.HeadDim() * sizeof(T);
   const size_t keys_ahead = std::max(size_t{1}, kBytesAhead<T> / tile_bytes) * kTileKeys;
   const T* ahead[kTileVectors];
-  const float* scales[kTileVectors];
+  const float* scales_ahead[kTileVectors];
   FindTile(work.pages, first_key + static_cast<int>(keys_ahead), work.item.MaxKeys(), ahead,
-           scales);
-  for (size_t v = 0; kHasScales<T> && v < kTileVectors; ++v) hwy::Prefetch(scales[v]);
+           scales_ahead);
+  for (size_t v = 0; kHasScales<T> && v < kTileVectors; ++v) hwy::Prefetch(scales_ahead[v]);
   float* scores = work.values.scores + first_key;
   for (size_t v = 0; v < kTileVectors; v += kRowVectors) {
-    const KeyTile<T> keys{.vectors = tile.vectors + v,
-                          .stride = tile.stride,
-                          .scales = kHasScales<T> ? tile.scales + v : nullptr,
+    const KeyTile<T> keys{.vectors = vectors + v,
+                          .stride = work.pages.KeyStride(),
+                          .scales = kHasScales<T> ? scales + v : nullptr,
                           .ahead = ahead + v};
     DotTile<1, kRowVectors>(work.task.q, work.HeadDim(), keys, scores + v * kScoreLanes, 0,
                             [&](size_t i) { meanwhile(v + i); });
   }
 }
 
-// Dot products of all the item's rows with the tile's keys, to scores + first_key. `meanwhile`: for
-// a single row.
-template <typename T, class Meanwhile>
-void ScoreTile(const Work<T>& work, int first_key, const Meanwhile& meanwhile) {
+// Dot products of all the item's rows with the tile's keys, to scores + first_key. The keys are
+// widened once for all rows.
+template <typename T>
+void ScoreBlockTile(const Work<T>& work, int first_key) {
   const ScoreTag d;
-  const AttentionItem& item = work.item;
   const size_t head_dim = work.HeadDim();
   const size_t stride = work.pages.KeyStride();
   const T* vectors[kTileVectors];
   const float* scales[kTileVectors];
-  FindTile(work.pages, first_key, item.MaxKeys(), vectors, scales);
-  float* scores = work.values.scores + first_key;
-  if (item.num_rows == 1) {
-    ScoreSingle(work, first_key, {.vectors = vectors, .stride = stride, .scales = scales},
-                meanwhile);
-    return;
-  }
-  // A block widens the keys once for all its rows.
+  FindTile(work.pages, first_key, work.item.MaxKeys(), vectors, scales);
   for (size_t dim = 0; dim < head_dim; ++dim) {
     for (size_t v = 0; v < kTileVectors; ++v) {
       hn::StoreU(LoadWide(vectors[v] + dim * stride), d,
                  work.task.tile + dim * kTileKeys + v * kScoreLanes);
     }
   }
+  float* scores = work.values.scores + first_key;
   for (size_t v = 0; v < kTileVectors; v += kGroupVectors) {
     const float* wide[kGroupVectors];
     for (size_t i = 0; i < kGroupVectors; ++i) wide[i] = work.task.tile + (v + i) * kScoreLanes;
@@ -131,7 +126,7 @@ void ScoreTile(const Work<T>& work, int first_key, const Meanwhile& meanwhile) {
         .stride = kTileKeys,
         .scales = kHasScales<T> ? scales + v : nullptr,
     };
-    for (size_t row = 0; row < Size(item.PaddedRows()); row += Size(kGroupRows)) {
+    for (size_t row = 0; row < Size(work.item.PaddedRows()); row += Size(kGroupRows)) {
       DotTile<Size(kGroupRows), kGroupVectors>(
           work.task.q + row * head_dim, head_dim, keys,
           scores + row * work.values.row_stride + v * kScoreLanes, work.values.row_stride,
@@ -161,7 +156,7 @@ void ScoreRow(const Work<T>& work, int split) {
   ChunkStats stats;
   stats.Reset(least);
   for (int key = first; key < end; key += kTile) {
-    ScoreTile(work, key, [&](size_t v) {
+    ScoreRowTile(work, key, [&](size_t v) {
       if (key == first) return;
       float* before = scores + (key - kTile) + v * kScoreLanes;
       TakeScores(is_softmax, before, kScoreLanes, kScoreLanes, stats);
@@ -189,7 +184,7 @@ void ScoreBlock(const Work<T>& work, int split) {
     }
     const int chunk_end = std::min(end, chunk + kChunkKeys);
     for (int key = chunk; key < chunk_end; key += static_cast<int>(kTileKeys)) {
-      ScoreTile(work, key, [](size_t) {});
+      ScoreBlockTile(work, key);
       for (int row = 0; row < item.num_rows; ++row) {
         const int count = std::clamp(item.NumKeys(row) - key, 0, static_cast<int>(kTileKeys));
         TakeScores(is_softmax, values.Scores(row) + key, Size(count), kTileKeys, stats[row]);
