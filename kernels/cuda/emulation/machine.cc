@@ -1,9 +1,5 @@
-// longjmp between stacks is what this file is about; a fortified one would take it for an attack.
-#undef _FORTIFY_SOURCE
-
 #include "kernels/cuda/emulation/machine.h"
 
-#include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -21,9 +17,6 @@
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
-#endif
-#if defined(__SANITIZE_THREAD__)
-#include <sanitizer/tsan_interface.h>
 #endif
 
 namespace lssar::emulation {
@@ -78,8 +71,16 @@ struct Block {
   std::vector<Warp> warps;
 };
 
+// Where a fiber was left. The compiler's own setjmp: the C library's longjmp, and the sanitizers'
+// in its place, suspect a jump to another stack.
+using Registers = void*[5];
+
+[[noreturn, gnu::noinline]] void JumpTo(Registers& registers) {
+  __builtin_longjmp(registers, 1);
+}
+
 struct Fiber {
-  jmp_buf registers;
+  Registers registers;
   ucontext_t first_entry;
   void* stack = nullptr;
   bool started = false;
@@ -91,9 +92,6 @@ struct Fiber {
   std::vector<Copy> open_group;
 #if defined(__SANITIZE_ADDRESS__)
   void* fake_stack = nullptr;
-#endif
-#if defined(__SANITIZE_THREAD__)
-  void* tsan_fiber = nullptr;
 #endif
 };
 
@@ -192,7 +190,7 @@ class Machine {
       }
     }
     num_running_ = num_blocks * num_threads;
-    if (_setjmp(outer_) == 0) SwitchToNext();
+    if (__builtin_setjmp(outer_) == 0) SwitchToNext();
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(outer_fake_stack_, nullptr, nullptr);
 #endif
@@ -208,13 +206,10 @@ class Machine {
     fiber->stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     LSSAR_CHECK(fiber->stack != MAP_FAILED);
-#if defined(__SANITIZE_THREAD__)
-    fiber->tsan_fiber = __tsan_create_fiber(0);
-#endif
     return fiber;
   }
 
-  // Not inlined: longjmp would clobber its variables.
+  // Not inlined: a jump would clobber its variables.
   [[gnu::noinline]] Fiber* TakeReady() {
     if (ready_.empty()) return nullptr;
     if (seed_ != 0) std::swap(ready_.front(), ready_[random_() % ready_.size()]);
@@ -230,24 +225,20 @@ class Machine {
     Fiber* const from = current_;
     Fiber* const to = TakeReady();
     if (from == to) return;
-    if (from != nullptr && _setjmp(from->registers) != 0) {
+    if (from != nullptr && __builtin_setjmp(from->registers) != 0) {
 #if defined(__SANITIZE_ADDRESS__)
       __sanitizer_finish_switch_fiber(current_->fake_stack, nullptr, nullptr);
 #endif
       return;
     }
     current_ = to;
-#if defined(__SANITIZE_THREAD__)
-    if (outer_tsan_ == nullptr) outer_tsan_ = __tsan_get_current_fiber();
-    __tsan_switch_to_fiber(to != nullptr ? to->tsan_fiber : outer_tsan_, 0);
-#endif
 #if defined(__SANITIZE_ADDRESS__)
     void** fake = from == nullptr ? &outer_fake_stack_ : from->done ? nullptr : &from->fake_stack;
     __sanitizer_start_switch_fiber(fake, to != nullptr ? to->stack : outer_stack_,
                                    to != nullptr ? kStackBytes : outer_stack_bytes_);
 #endif
-    if (to == nullptr) _longjmp(outer_, 1);
-    if (to->started) _longjmp(to->registers, 1);
+    if (to == nullptr) JumpTo(outer_);
+    if (to->started) JumpTo(to->registers);
     to->started = true;
     getcontext(&to->first_entry);
     to->first_entry.uc_stack = {.ss_sp = to->stack, .ss_flags = 0, .ss_size = kStackBytes};
@@ -267,14 +258,11 @@ class Machine {
   std::deque<Fiber*> ready_;
   size_t num_running_ = 0;
   Fiber* current_ = nullptr;
-  jmp_buf outer_;
+  Registers outer_;
 #if defined(__SANITIZE_ADDRESS__)
   void* outer_fake_stack_ = nullptr;
   const void* outer_stack_ = nullptr;
   size_t outer_stack_bytes_ = 0;
-#endif
-#if defined(__SANITIZE_THREAD__)
-  void* outer_tsan_ = nullptr;
 #endif
 };
 
