@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "kernels/check.h"
 #include "kernels/ops.h"
 #include "kernels/sampling.h"
 
@@ -120,7 +121,8 @@ struct RequestStats {
 };
 
 // Where a request's results go. Called on the engine thread, in order, never after OnDone; must
-// not block. OnDone comes exactly once for every request that Submit accepted.
+// not block. OnDone comes exactly once for every request that Submit accepted. A request has
+// results of its own kind alone: a sink defines what its requests may give.
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
@@ -130,11 +132,13 @@ class TokenSink {
   // The request was admitted: first of all calls (a request that ends while queued gets OnDone
   // alone).
   virtual void OnAdmitted(const RequestStats& stats) = 0;
-  virtual void OnPromptLogprobs(PromptDelta delta) = 0;
-  virtual void OnTokens(GenerateDelta delta) = 0;
-  virtual void OnScore(ContinuationScore score) = 0;
-  // Of a capture alone: what one step gave, by row, then layer, then head.
-  virtual void OnWeights(std::vector<RowWeights> /*rows*/) {}
+  // generate
+  virtual void OnPromptLogprobs(PromptDelta /*delta*/) { LSSAR_CHECK(false); }
+  virtual void OnTokens(GenerateDelta /*delta*/) { LSSAR_CHECK(false); }
+  // score
+  virtual void OnScore(ContinuationScore /*score*/) { LSSAR_CHECK(false); }
+  // capture: what one step gave, by row, then layer, then head
+  virtual void OnWeights(std::vector<RowWeights> /*rows*/) { LSSAR_CHECK(false); }
   // OK: everything asked for was delivered. CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE (the engine
   // was stopped), DATA_LOSS (NaN or infinite logits), INTERNAL.
   virtual void OnDone(const absl::Status& status, const RequestStats& stats) = 0;

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/check.h"
 #include "runtime/limits.h"
 #include "runtime/request_queue.h"
 #include "server/fields.h"
@@ -25,8 +24,6 @@ class ScoreStream::ItemSink final : public TokenSink {
   void OnAdmitted(const RequestStats& stats) override {
     stream_->record_.GetMetrics().OnAdmitted(stats);
   }
-  void OnPromptLogprobs(PromptDelta) override { LSSAR_CHECK(false && "Score has no prompt"); }
-  void OnTokens(GenerateDelta) override { LSSAR_CHECK(false && "Score has no deltas"); }
   void OnScore(ContinuationScore score) override { stream_->SendScore(item_, score); }
   void OnDone(const absl::Status& status, const RequestStats& stats) override {
     stream_->OnItemDone(item_, status, stats);

@@ -33,9 +33,7 @@ class TimingSink : public TokenSink {
  public:
   explicit TimingSink(std::function<void()> on_done) : on_done_(std::move(on_done)) {}
   void OnAdmitted(const RequestStats&) override {}
-  void OnPromptLogprobs(PromptDelta) override {}
   void OnTokens(GenerateDelta) override { times.push_back(Clock::now()); }
-  void OnScore(ContinuationScore) override {}
   void OnDone(const absl::Status&, const RequestStats&) override { on_done_(); }
 
   std::vector<Clock::time_point> times;  // the engine's thread alone, until the request is done

@@ -47,13 +47,11 @@ double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).coun
 class Stream final : public TokenSink {
  public:
   void OnAdmitted(const RequestStats&) override {}
-  void OnPromptLogprobs(PromptDelta) override {}
   void OnTokens(GenerateDelta delta) override {
     num_tokens_ += int(delta.tokens.size());
     last_token_at_ = Clock::now();
     if (num_tokens_ == int(delta.tokens.size())) first_token_at_ = Clock::now();
   }
-  void OnScore(ContinuationScore) override {}
   void OnDone(const absl::Status& status, const RequestStats&) override {
     LSSAR_CHECK(status.ok());
     is_done_ = true;

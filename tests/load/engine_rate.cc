@@ -59,11 +59,9 @@ class CountingSink final : public TokenSink {
       : places_(std::move(places)), num_tokens_(std::move(num_tokens)) {}
 
   void OnAdmitted(const RequestStats&) override {}
-  void OnPromptLogprobs(PromptDelta) override {}
   void OnTokens(GenerateDelta delta) override {
     *num_tokens_ += static_cast<int64_t>(delta.tokens.size());
   }
-  void OnScore(ContinuationScore) override {}
   void OnDone(const absl::Status& status, const RequestStats&) override {
     LSSAR_CHECK(status.ok());
     places_->GiveBack();

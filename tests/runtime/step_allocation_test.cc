@@ -16,11 +16,8 @@ namespace {
 // Lets go of everything at once.
 class ForgetfulSink : public TokenSink {
  public:
-  bool HasRoom() const override { return true; }
   void OnAdmitted(const RequestStats&) override {}
-  void OnPromptLogprobs(PromptDelta) override {}
   void OnTokens(GenerateDelta) override { ++num_deltas; }
-  void OnScore(ContinuationScore) override {}
   void OnDone(const absl::Status&, const RequestStats&) override {}
 
   int num_deltas = 0;
