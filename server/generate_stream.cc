@@ -4,12 +4,10 @@
 #include <random>
 #include <utility>
 
-#include "kernels/check.h"
 #include "runtime/limits.h"
 #include "server/fields.h"
 #include "server/parse_request.h"
 #include "server/reply_fields.h"
-#include "server/served_model.h"
 #include "server/wire.h"
 
 namespace lssar {
@@ -42,19 +40,7 @@ void MoveInto(v1::Delta& later, v1::Delta& delta) {
 
 }  // namespace
 
-void GenerateStream::Begin(const grpc::ByteBuffer& bytes) {
-  KeepAlive();
-  if (absl::Status status = Submit(bytes); !status.ok()) End(std::move(status));
-}
-
-absl::Status GenerateStream::Submit(const grpc::ByteBuffer& bytes) {
-  const auto cut = [weak = weak_from_this()](const absl::Status& reason) {
-    if (const auto stream = std::static_pointer_cast<GenerateStream>(weak.lock())) {
-      stream->End(reason);
-    }
-  };
-  LSSAR_RETURN_IF_ERROR(record_.Enter(KeyRole::kUser, cut));
-  LSSAR_RETURN_IF_ERROR(record_.Model().GetEngine().CheckRoom());
+absl::StatusOr<Request> GenerateStream::Parse(const grpc::ByteBuffer& bytes) {
   v1::GenerateRequest message;
   LSSAR_RETURN_IF_ERROR(ReadMessage(bytes, &message));
   const ServedModel& model = record_.Model();
@@ -62,7 +48,6 @@ absl::Status GenerateStream::Submit(const grpc::ByteBuffer& bytes) {
                                       .max_context = model.MaxContext(),
                                       .any_seed = AnySeed()});
   if (!call.ok()) return call.status();
-
   const GenerateParams& params = *call->request.generate;
   tokenizer_ = model.GetCheckpoint().tokenizer.get();
   stream_interval_ = call->stream_interval;
@@ -71,26 +56,14 @@ absl::Status GenerateStream::Submit(const grpc::ByteBuffer& bytes) {
   held_.resize(size_t(params.num_choices));
   last_token_at_.resize(size_t(params.num_choices));
   for (Held& held : held_) held.delta.set_text(call->echo);
-
-  call->request.id = record_.Id();
-  call->request.deadline = record_.Deadline();
-  record_.CountTokens(std::ssize(call->request.prompt));
-  auto self = std::static_pointer_cast<GenerateStream>(shared_from_this());
-  const std::lock_guard lock(handle_mutex_);
-  auto handle = model.GetEngine().Submit(std::move(call->request), std::move(self));
-  if (handle.ok()) handle_ = *std::move(handle);
-  return handle.status();
+  return std::move(call->request);
 }
 
 void GenerateStream::OnAdmitted(const RequestStats& stats) {
   record_.GetMetrics().OnAdmitted(stats);
   v1::GenerateReply reply;
-  v1::Started& started = *reply.mutable_started();
-  started.set_request_id(record_.Id());
-  started.set_checkpoint_hash(record_.Model().GetCheckpoint().hash);
-  started.set_num_prompt_tokens(stats.num_prompt_tokens);
-  started.set_num_cached_tokens(stats.num_cached_tokens);
-  started.set_seed(seed_);
+  SetStarted(stats, *reply.mutable_started());
+  reply.mutable_started()->set_seed(seed_);
   Send(std::move(reply));
 }
 
@@ -137,20 +110,12 @@ void GenerateStream::OnTokens(GenerateDelta delta) {
   if (++held.num_steps == stream_interval_ || delta.finish) SendHeld(held);
 }
 
-void GenerateStream::OnScore(ContinuationScore) { LSSAR_CHECK(false && "Generate has no scores"); }
-
 void GenerateStream::OnDone(const absl::Status& status, const RequestStats& stats) {
   record_.NoteRequest(stats, finish_);
   for (Held& held : held_) {
     if (held.num_steps > 0) SendHeld(held);
   }
-  if (status.ok()) {
-    v1::GenerateReply reply;
-    *reply.mutable_finished()->mutable_usage() = ToUsage(stats);
-    *reply.mutable_finished()->mutable_timings() = ToTimings(stats);
-    Send(std::move(reply));
-  }
-  End(status);
+  Finish<v1::GenerateReply>(status, stats);
 }
 
 void GenerateStream::SendHeld(Held& held) {
@@ -177,20 +142,6 @@ GenerateStream::Waiting* GenerateStream::Merge(std::deque<Waiting>& waiting,
   if (before.tokens_size() + delta.tokens_size() > limits::kMaxTokensPerMessage) return nullptr;
   MoveInto(delta, before);
   return &*same_choice;
-}
-
-void GenerateStream::OnSpace() {
-  const std::lock_guard lock(handle_mutex_);
-  if (handle_) handle_->Resume();
-}
-
-void GenerateStream::OnClientGone() {
-  const std::lock_guard lock(handle_mutex_);
-  if (handle_) handle_->Cancel();
-}
-
-void GenerateStream::OnFinished(const absl::Status& status) {
-  record_.EndRequest(CallKind::kGenerate, status);
 }
 
 }  // namespace lssar
