@@ -1,11 +1,15 @@
 #include "tests/bench/bench_model.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "kernels/check.h"
 
 namespace lssar::bench {
+namespace {
+
+constexpr int kPageTokens = 64;  // as the server's
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<BenchModel>> BenchModel::Create(const BenchModelOptions& options) {
   std::unique_ptr<BenchModel> self(new BenchModel);
@@ -18,31 +22,19 @@ absl::StatusOr<std::unique_ptr<BenchModel>> BenchModel::Create(const BenchModelO
   if (!checkpoint.ok()) return checkpoint.status();
   self->checkpoint_ = *std::move(checkpoint);
 
-  const ModelConfig& config = self->Config();
-  KvLayout& layout = self->kv_.layout;
-  layout = {.num_layers = config.num_layers,
-            .num_heads = config.num_heads,
-            .head_dim = config.HeadDim(),
-            .page_tokens = 64,
-            .num_pages = 0,
-            .dtype = options.kv_type};
+  const KvLayout layout = LayoutOf(self->Config(), options.kv_type, kPageTokens);
   const int pages_each = layout.PagesFor(options.tokens_per_sequence);
-  layout.num_pages =
-      std::max(layout.PagesFor(options.max_tokens), options.num_sequences * pages_each);
-  std::vector<int32_t> all(size_t(layout.num_pages));
-  std::iota(all.begin(), all.end(), 0);
+  absl::StatusOr<PagePool> pool = MakePagePool(
+      layout, std::max(options.max_tokens, options.num_sequences * pages_each * kPageTokens),
+      self->backend_.get());
+  if (!pool.ok()) return pool.status();
+  self->pool_ = *std::move(pool);
+  const std::vector<int32_t>& all = self->pool_.pages;
   for (int i = 0; i < options.num_sequences; ++i) {
     self->pages_.emplace_back(all.begin() + i * pages_each,
                               i == 0 ? all.end() : all.begin() + (i + 1) * pages_each);
   }
   self->text_ = options.text;
-  for (std::unique_ptr<Buffer>* pool : {&self->k_, &self->v_}) {
-    absl::StatusOr<std::unique_ptr<Buffer>> buffer = self->backend_->Allocate(layout.PoolBytes());
-    if (!buffer.ok()) return buffer.status();
-    *pool = *std::move(buffer);
-  }
-  self->kv_.k = self->k_->Address();
-  self->kv_.v = self->v_->Address();
   return self;
 }
 
@@ -83,7 +75,7 @@ int32_t BenchModel::TokenAt(int position) const {
 
 void BenchModel::Run() {
   counters_.assign(batch_.sequences.size(), {});
-  LSSAR_CHECK(checkpoint_.model->Forward(batch_, kv_, counters_.data()).ok());
+  LSSAR_CHECK(checkpoint_.model->Forward(batch_, pool_.view, counters_.data()).ok());
   logits_.resize(batch_.logits_rows.size() * size_t(Config().vocab_size));
   LSSAR_CHECK(
       checkpoint_.model->CopyLogits(batch_, 0, int(batch_.logits_rows.size()), logits_).ok());
@@ -97,7 +89,7 @@ void BenchModel::Run() {
 AttentionCounters BenchModel::TakeCounters() { return std::exchange(sum_, {}); }
 
 int64_t BenchModel::KeyBytesPerToken() const {
-  const KvLayout& layout = kv_.layout;
+  const KvLayout& layout = pool_.view.layout;
   return int64_t(layout.BlockStride() * BytesOf(layout.dtype)) * layout.num_heads *
          layout.num_layers / layout.page_tokens;
 }

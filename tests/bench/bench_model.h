@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "models/checkpoint.h"
+#include "models/page_pool.h"
 #include "tests/bench/timed_backend.h"
 
 namespace lssar::bench {
@@ -56,9 +57,8 @@ class BenchModel {
 
   std::unique_ptr<TimedBackend> backend_;
   Checkpoint checkpoint_;
-  std::unique_ptr<Buffer> k_, v_;
-  KvView kv_;
-  std::vector<std::vector<int32_t>> pages_;
+  PagePool pool_;
+  std::vector<std::vector<int32_t>> pages_;  // by sequence
   std::vector<int32_t> text_;
   std::vector<AttentionCounters> counters_;
   AttentionCounters sum_;
