@@ -35,6 +35,20 @@ function(lssar_library name)
   target_include_directories(lssar_${name} PUBLIC ${PROJECT_SOURCE_DIR})
 endfunction()
 
+# Sanitized programs take their time: the variable named becomes five times as much.
+function(lssar_scale_timeout variable)
+  if(LSSAR_SANITIZE)
+    math(EXPR scaled "${${variable}} * 5")
+    set(${variable} ${scaled} PARENT_SCOPE)
+  endif()
+endfunction()
+
+# For a test of add_test: seconds until it counts as failed, where it is not sanitized.
+function(lssar_test_timeout test seconds)
+  lssar_scale_timeout(seconds)
+  set_tests_properties(${test} PROPERTIES TIMEOUT ${seconds})
+endfunction()
+
 # A GoogleTest program; each of its tests is one ctest case.
 function(lssar_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
@@ -43,9 +57,7 @@ function(lssar_test name)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
-  if(LSSAR_SANITIZE)
-    math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * 5")
-  endif()
+  lssar_scale_timeout(arg_TIMEOUT)
   # Parameters have names; their bytes in a test's name would say nothing.
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
