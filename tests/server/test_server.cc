@@ -19,6 +19,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// For what would never come: a sanitized server of 1500 tokens takes ten seconds on a slow machine.
+constexpr auto kPatience = std::chrono::seconds(60);
+
 std::unique_ptr<LocalServer> OpenOnFreePort(const TestServer::Adjust& adjust,
                                             LocalServer::OnEngineFailure on_failure) {
   ServerOptions options;
@@ -118,10 +121,11 @@ v1::GetInfoReply TestServer::Describe() {
 }
 
 bool TestServer::WaitFor(const std::function<bool(const v1::GetInfoReply&)>& condition) {
-  for (int i = 0; i < 2000; ++i) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  do {
     if (condition(Describe())) return true;
     std::this_thread::sleep_for(milliseconds(5));
-  }
+  } while (std::chrono::steady_clock::now() < deadline);
   return false;
 }
 

@@ -70,7 +70,7 @@ class TestServer {
   double Metric(const std::string& series) const;
 
   v1::GetInfoReply Describe();
-  // Polls GetInfo until `condition` holds; false: it did not within 10 s.
+  // Polls GetInfo until `condition` holds; false: it did not within a minute.
   bool WaitFor(const std::function<bool(const v1::GetInfoReply&)>& condition);
   bool WaitUntilIdle();
 

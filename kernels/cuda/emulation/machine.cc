@@ -75,7 +75,7 @@ struct Block {
 // in its place, suspect a jump to another stack.
 using Registers = void*[5];
 
-[[noreturn, gnu::noinline]] void JumpTo(Registers& registers) {
+[[noreturn, gnu::noinline, gnu::no_sanitize_address]] void JumpTo(Registers& registers) {
   __builtin_longjmp(registers, 1);
 }
 
