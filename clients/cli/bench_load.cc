@@ -85,10 +85,14 @@ class BenchCall final : public grpc::ClientReadReactor<v1::GenerateReply>,
   }
 
   void OnDone(const grpc::Status& status) override {
-    const std::shared_ptr<BenchCall> self = std::move(self_);
-    record_.ended_us = NowUs();
-    record_.code = static_cast<absl::StatusCode>(status.error_code());
-    observer_->OnEnded(std::move(record_), status);
+    BenchRecord record = std::move(record_);
+    record.ended_us = NowUs();
+    record.code = static_cast<absl::StatusCode>(status.error_code());
+    CallObserver* const observer = observer_;
+    // The context goes first: it holds the channel, and were it the last to, once others have heard
+    // of the end, then this thread of gRPC's would wait for itself.
+    self_.reset();
+    observer->OnEnded(std::move(record), status);
   }
 
   const steady_clock::time_point begin_;
