@@ -67,7 +67,7 @@ void CaptureStream::OnWeights(std::vector<RowWeights> rows) {
 
 void CaptureStream::OnDone(const absl::Status& status, const RequestStats& stats) {
   record_.NoteRequest(stats, std::nullopt);
-  Finish<v1::CaptureAttentionReply>(status, stats);
+  EndWith<v1::CaptureAttentionReply>(status, stats);
 }
 
 }  // namespace lssar

@@ -115,7 +115,7 @@ void GenerateStream::OnDone(const absl::Status& status, const RequestStats& stat
   for (Held& held : held_) {
     if (held.num_steps > 0) SendHeld(held);
   }
-  Finish<v1::GenerateReply>(status, stats);
+  EndWith<v1::GenerateReply>(status, stats);
 }
 
 void GenerateStream::SendHeld(Held& held) {

@@ -5,7 +5,9 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "server/fields.h"
 #include "server/grpc_status.h"
+#include "server/served_model.h"
 #include "server/wire.h"
 
 namespace lssar {
@@ -15,6 +17,14 @@ namespace {
 constexpr absl::Duration kLastChance = absl::Seconds(5);
 
 }  // namespace
+
+absl::Status ReplyStream::Enter() {
+  const auto cut = [weak = weak_from_this()](const absl::Status& reason) {
+    if (const auto stream = weak.lock()) stream->End(reason);
+  };
+  LSSAR_RETURN_IF_ERROR(record_.Enter(KeyRole::kUser, cut));
+  return record_.Model().GetEngine().CheckRoom();
+}
 
 void ReplyStream::Append(std::unique_ptr<google::protobuf::Message> reply) {
   {
@@ -81,7 +91,7 @@ void ReplyStream::OnDone() {
     status = *ended_;
     alarm_.reset();
   }
-  OnFinished(status);
+  record_.EndRequest(kind_, status);
   self_.reset();  // perhaps the last owner: nothing may follow
 }
 
@@ -102,7 +112,7 @@ void ReplyStream::Advance() {
     }
   }
   if (reply == nullptr) {
-    OnEnding();
+    record_.LeaveKey();
     Finish(ToGrpcStatus(*ended_));
     return;
   }

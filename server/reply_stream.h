@@ -1,4 +1,5 @@
-// The writing half of a streaming call: replies wait in order, one write is under way at a time.
+// A streaming call and the writing half of it: replies wait in order, one write is under way at a
+// time.
 #ifndef LSSAR_SERVER_REPLY_STREAM_H_
 #define LSSAR_SERVER_REPLY_STREAM_H_
 
@@ -14,9 +15,11 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "server/call_record.h"
 #include "server/options.h"
 
 namespace lssar {
@@ -35,9 +38,10 @@ namespace lssar {
 class ReplyStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                     public std::enable_shared_from_this<ReplyStream> {
  public:
-  // `context` lives until OnDone.
-  ReplyStream(grpc::CallbackServerContext& context, const StreamOptions& options)
-      : context_(context), options_(options) {}
+  // `context` lives until OnDone, `parts` longer.
+  ReplyStream(std::string_view rpc, CallKind kind, grpc::CallbackServerContext& context,
+              const ServiceParts& parts)
+      : record_(rpc, context, parts), kind_(kind), context_(context), options_(parts.stream) {}
 
   // Call once, before gRPC gets the object.
   void KeepAlive() { self_ = shared_from_this(); }
@@ -47,6 +51,10 @@ class ReplyStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     std::unique_ptr<google::protobuf::Message> reply;
     int64_t num_bytes = 0;  // on the wire; of merged ones the sum
   };
+
+  // Lets the call in; its message is read after that.
+  // Errors  those of CallRecord::Enter and Engine::CheckRoom
+  absl::Status Enter();
 
   template <typename Reply>
   void Send(Reply reply) {
@@ -69,10 +77,8 @@ class ReplyStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // The client cancelled, vanished, reads nothing, or its deadline passed: stop the work, which
   // then Ends.
   virtual void OnClientGone() = 0;
-  // The client is about to hear of the end.
-  virtual void OnEnding() = 0;
-  // Nothing of this call will happen any more. `status`: the one that it ended with.
-  virtual void OnFinished(const absl::Status& status) = 0;
+
+  CallRecord record_;
 
  private:
   using Time = std::chrono::system_clock::time_point;  // an alarm's
@@ -95,6 +101,7 @@ class ReplyStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   absl::Duration Patience() const;
   void Cut();
 
+  const CallKind kind_;
   grpc::CallbackServerContext& context_;
   const StreamOptions options_;
   std::atomic<bool> has_space_ = true;  // written under the lock

@@ -12,14 +12,7 @@ void RequestStream::Begin(const grpc::ByteBuffer& bytes) {
 }
 
 absl::Status RequestStream::Submit(const grpc::ByteBuffer& bytes) {
-  const auto cut = [weak = weak_from_this()](const absl::Status& reason) {
-    if (const auto stream = std::static_pointer_cast<RequestStream>(weak.lock())) {
-      stream->End(reason);
-    }
-  };
-  LSSAR_RETURN_IF_ERROR(record_.Enter(KeyRole::kUser, cut));
-  Engine& engine = record_.Model().GetEngine();
-  LSSAR_RETURN_IF_ERROR(engine.CheckRoom());
+  LSSAR_RETURN_IF_ERROR(Enter());
   absl::StatusOr<Request> request = Parse(bytes);
   if (!request.ok()) return request.status();
   request->id = record_.Id();
@@ -27,7 +20,7 @@ absl::Status RequestStream::Submit(const grpc::ByteBuffer& bytes) {
   record_.CountTokens(std::ssize(request->prompt));
   auto self = std::static_pointer_cast<RequestStream>(shared_from_this());
   const std::lock_guard lock(handle_mutex_);
-  auto handle = engine.Submit(*std::move(request), std::move(self));
+  auto handle = record_.Model().GetEngine().Submit(*std::move(request), std::move(self));
   if (handle.ok()) handle_ = *std::move(handle);
   return handle.status();
 }

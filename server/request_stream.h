@@ -4,12 +4,10 @@
 
 #include <mutex>
 #include <optional>
-#include <string_view>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "runtime/engine.h"
-#include "server/call_record.h"
 #include "server/reply_fields.h"
 #include "server/reply_stream.h"
 #include "server/served_model.h"
@@ -18,9 +16,7 @@ namespace lssar {
 
 class RequestStream : public ReplyStream, public TokenSink {
  public:
-  RequestStream(std::string_view rpc, CallKind kind, grpc::CallbackServerContext& context,
-                const ServiceParts& parts)
-      : ReplyStream(context, parts.stream), record_(rpc, context, parts), kind_(kind) {}
+  using ReplyStream::ReplyStream;
 
   // Validates and submits, or ends with the reason. Call once, before gRPC gets the object.
   void Begin(const grpc::ByteBuffer& bytes);
@@ -43,7 +39,7 @@ class RequestStream : public ReplyStream, public TokenSink {
 
   // Ends the call, with the last message where all went well.
   template <typename Reply>
-  void Finish(const absl::Status& status, const RequestStats& stats) {
+  void EndWith(const absl::Status& status, const RequestStats& stats) {
     if (status.ok()) {
       Reply reply;
       *reply.mutable_finished()->mutable_usage() = ToUsage(stats);
@@ -53,16 +49,11 @@ class RequestStream : public ReplyStream, public TokenSink {
     End(status);
   }
 
-  CallRecord record_;
-
  private:
   absl::Status Submit(const grpc::ByteBuffer& bytes);
   void OnSpace() final;
   void OnClientGone() final;
-  void OnEnding() final { record_.LeaveKey(); }
-  void OnFinished(const absl::Status& status) final { record_.EndRequest(kind_, status); }
 
-  const CallKind kind_;
   std::mutex handle_mutex_;
   std::optional<Engine::Handle> handle_;
 };

@@ -44,11 +44,7 @@ void ScoreStream::Begin(const grpc::ByteBuffer& bytes) {
 }
 
 absl::Status ScoreStream::Submit(const grpc::ByteBuffer& bytes) {
-  const auto cut = [weak = weak_from_this()](const absl::Status& reason) {
-    if (const auto stream = std::static_pointer_cast<ScoreStream>(weak.lock())) stream->End(reason);
-  };
-  LSSAR_RETURN_IF_ERROR(record_.Enter(KeyRole::kUser, cut));
-  LSSAR_RETURN_IF_ERROR(record_.Model().GetEngine().CheckRoom());
+  LSSAR_RETURN_IF_ERROR(Enter());
   v1::ScoreRequest message;
   LSSAR_RETURN_IF_ERROR(ReadMessage(bytes, &message));
   const ServedModel& model = record_.Model();
@@ -186,10 +182,6 @@ void ScoreStream::OnClientGone() {
     for (const auto& [item, handle] : in_flight_) handle.Cancel();
   }
   SubmitMore();
-}
-
-void ScoreStream::OnFinished(const absl::Status& status) {
-  record_.EndRequest(CallKind::kScore, status);
 }
 
 }  // namespace lssar

@@ -12,7 +12,6 @@
 
 #include "lssar/v1/inference.pb.h"
 #include "runtime/engine.h"
-#include "server/call_record.h"
 #include "server/reply_stream.h"
 
 namespace lssar {
@@ -20,7 +19,7 @@ namespace lssar {
 class ScoreStream final : public ReplyStream {
  public:
   ScoreStream(grpc::CallbackServerContext& context, const ServiceParts& parts)
-      : ReplyStream(context, parts.stream), record_("Score", context, parts) {}
+      : ReplyStream("Score", CallKind::kScore, context, parts) {}
 
   // Validates all items and submits the first ones, or ends with the reason. Call once, before gRPC
   // gets the object.
@@ -45,10 +44,7 @@ class ScoreStream final : public ReplyStream {
 
   void OnSpace() override;
   void OnClientGone() override;
-  void OnEnding() override { record_.LeaveKey(); }
-  void OnFinished(const absl::Status& status) override;
 
-  CallRecord record_;
   const Tokenizer* tokenizer_ = nullptr;
   bool per_token_ = false;
   std::vector<Request> items_;
