@@ -5,11 +5,6 @@
 #include "kernels/check.h"
 
 namespace lssar::bench {
-namespace {
-
-constexpr int kPageTokens = 64;  // as the server's
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<BenchModel>> BenchModel::Create(const BenchModelOptions& options) {
   std::unique_ptr<BenchModel> self(new BenchModel);
@@ -22,10 +17,10 @@ absl::StatusOr<std::unique_ptr<BenchModel>> BenchModel::Create(const BenchModelO
   if (!checkpoint.ok()) return checkpoint.status();
   self->checkpoint_ = *std::move(checkpoint);
 
-  const KvLayout layout = LayoutOf(self->Config(), options.kv_type, kPageTokens);
+  const KvLayout layout = LayoutOf(self->Config(), options.kv_type, KvLayout().page_tokens);
   const int pages_each = layout.PagesFor(options.tokens_per_sequence);
   absl::StatusOr<PagePool> pool = MakePagePool(
-      layout, std::max(options.max_tokens, options.num_sequences * pages_each * kPageTokens),
+      layout, std::max(options.max_tokens, options.num_sequences * pages_each * layout.page_tokens),
       self->backend_.get());
   if (!pool.ok()) return pool.status();
   self->pool_ = *std::move(pool);
