@@ -19,9 +19,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// For what would never come: a sanitized server of 1500 tokens takes ten seconds on a slow machine.
-constexpr auto kPatience = std::chrono::seconds(60);
-
 std::unique_ptr<LocalServer> OpenOnFreePort(const TestServer::Adjust& adjust,
                                             LocalServer::OnEngineFailure on_failure) {
   ServerOptions options;
@@ -120,8 +117,9 @@ v1::GetInfoReply TestServer::Describe() {
   return reply;
 }
 
-bool TestServer::WaitFor(const std::function<bool(const v1::GetInfoReply&)>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+bool TestServer::WaitFor(const std::function<bool(const v1::GetInfoReply&)>& condition,
+                         std::chrono::seconds limit) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
   do {
     if (condition(Describe())) return true;
     std::this_thread::sleep_for(milliseconds(5));
@@ -129,11 +127,12 @@ bool TestServer::WaitFor(const std::function<bool(const v1::GetInfoReply&)>& con
   return false;
 }
 
-bool TestServer::WaitUntilIdle() {
-  return WaitFor([](const v1::GetInfoReply& reply) {
+bool TestServer::WaitUntilIdle(std::chrono::seconds limit) {
+  const auto is_idle = [](const v1::GetInfoReply& reply) {
     return reply.num_free_pages() == reply.num_pages() && reply.num_running() == 0 &&
            reply.num_queued() == 0;
-  });
+  };
+  return WaitFor(is_idle, limit);
 }
 
 std::vector<v1::Delta> Generated::Deltas(int choice) const {

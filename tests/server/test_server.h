@@ -6,6 +6,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -70,9 +71,10 @@ class TestServer {
   double Metric(const std::string& series) const;
 
   v1::GetInfoReply Describe();
-  // Polls GetInfo until `condition` holds; false: it did not within a minute.
-  bool WaitFor(const std::function<bool(const v1::GetInfoReply&)>& condition);
-  bool WaitUntilIdle();
+  // Polls GetInfo until `condition` holds; false: it did not within `limit`.
+  bool WaitFor(const std::function<bool(const v1::GetInfoReply&)>& condition,
+               std::chrono::seconds limit = std::chrono::seconds(10));
+  bool WaitUntilIdle(std::chrono::seconds limit = std::chrono::seconds(10));
 
  private:
   absl::StatusOr<std::unique_ptr<ServedModel>> MakeModel(const ModelOptions& options);
