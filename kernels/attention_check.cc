@@ -25,20 +25,31 @@ const char* KindName(AttentionKind kind) {
 
 }  // namespace
 
-absl::Status CheckHostAttention(const AttentionSpec& spec) {
+absl::Status CheckAttentionSpec(const AttentionSpec& spec) {
+  if (spec.Form().sharpens && !(spec.p > 0 && std::isfinite(spec.p))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attention p is ", spec.p, ", must be a finite number above 0"));
+  }
+  const bool needs_context = spec.Form().shift == ScoreShift::kTrainedContext ||
+                             spec.Form().divisor == Divisor::kTrainedContext;
+  if (needs_context && spec.trained_context < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("attention kind \"", KindName(spec.kind),
+                                                   "\" needs the trained context, it is ",
+                                                   spec.trained_context, ", must be at least 1"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckCudaAttention(const AttentionSpec& spec) {
   switch (spec.kind) {
     case AttentionKind::kLssar:
-      if (!(spec.p > 0 && std::isfinite(spec.p))) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("attention p is ", spec.p, ", must be a finite number above 0"));
-      }
-      return absl::OkStatus();
     case AttentionKind::kLssa:
-    case AttentionKind::kSoftmax: return absl::OkStatus();
+    case AttentionKind::kSoftmax: return CheckAttentionSpec(spec);
     default:
       return absl::UnimplementedError(
           absl::StrCat("attention kind \"", KindName(spec.kind),
-                       "\" is not computed by this build; it computes lssar, lssa and softmax"));
+                       "\" is not computed on CUDA: lssar, lssa and softmax are; the cpu backend "
+                       "computes all kinds"));
   }
 }
 

@@ -1,4 +1,4 @@
-// What every backend of this build answers to Backend::CheckAttention.
+// What backends answer to Backend::CheckAttention.
 #ifndef LSSAR_KERNELS_ATTENTION_CHECK_H_
 #define LSSAR_KERNELS_ATTENTION_CHECK_H_
 
@@ -7,9 +7,13 @@
 
 namespace lssar {
 
-// Errors  UNIMPLEMENTED: a kind other than lssar, lssa and softmax
-//         INVALID_ARGUMENT: p not a positive finite number where the kind has a p
-absl::Status CheckHostAttention(const AttentionSpec& spec);
+// Of the reference and the cpu backend, which compute every kind.
+// Errors  INVALID_ARGUMENT: p not a positive finite number where the kind has a p; no trained
+//         context where the kind has need of one
+absl::Status CheckAttentionSpec(const AttentionSpec& spec);
+
+// Errors  CheckAttentionSpec's; UNIMPLEMENTED: a kind other than lssar, lssa and softmax
+absl::Status CheckCudaAttention(const AttentionSpec& spec);
 
 }  // namespace lssar
 

@@ -1,4 +1,6 @@
-// Which function of the attention family a model computes (arXiv 2501.13428, Table 1).
+// Which function of the attention family a model computes (arXiv 2501.13428, Table 1):
+//   a_j = phi(scale <q, k_j> + shift) / divisor                stage 1
+//   w_j = x_j^p / sum_m x_m^p,  x_j = max(0, N a_j - o)        stage 2, where there is one
 #ifndef LSSAR_KERNELS_ATTENTION_SPEC_H_
 #define LSSAR_KERNELS_ATTENTION_SPEC_H_
 
@@ -22,17 +24,59 @@ enum class AttentionKind : uint8_t {
 
 enum class Phi : uint8_t { kRelu, kRelu2, kRelu6, kGelu, kSigmoid, kSoftplus, kMish, kExp };
 
+// Added to a scaled score: 0, -ln L or -ln N.
+enum class ScoreShift : uint8_t { kNone, kTrainedContext, kKeys };
+
+// What stage 1 divides phi by.
+enum class Divisor : uint8_t {
+  kRowSum,
+  kRowNorm,  // the row's sum of |phi|, at least kMinNorm: where phi may be negative, or 0
+             // throughout
+  kOne,
+  kTrainedContext,  // L
+};
+
+// What a kind is made of.
+struct AttentionForm {
+  Phi phi;
+  Divisor divisor = Divisor::kRowSum;
+  bool sharpens = false;  // has a stage 2
+  ScoreShift shift = ScoreShift::kNone;
+  // q and k of unit length, scores scaled by ln(d) ln(N); the others': by 1/sqrt(d).
+  bool is_length_scaled = false;
+};
+
 struct AttentionSpec {
   AttentionKind kind = AttentionKind::kLssar;
-  double p = 15.0;          // > 0; the sharpening power of the re-weighted kinds
+  double p = 15.0;          // > 0; the sharpening power of the kinds with a stage 2
   Phi phi = Phi::kExp;      // only for kPhi
-  int trained_context = 0;  // tokens; L of kSigmoid and kReluWortsman
+  int trained_context = 0;  // L, tokens; of kSigmoid and kReluWortsman
 
-  // l2-normalised q and k, scores scaled by ln(d) ln(N): the length-scaled half of the family.
-  constexpr bool IsLengthScaled() const {
-    return kind == AttentionKind::kLssa || kind == AttentionKind::kLssar;
-  }
+  constexpr AttentionForm Form() const;
 };
+
+// Table 1.
+constexpr AttentionForm AttentionSpec::Form() const {
+  switch (kind) {
+    case AttentionKind::kSoftmax: return {.phi = Phi::kExp};
+    case AttentionKind::kLssa: return {.phi = Phi::kSoftplus, .is_length_scaled = true};
+    case AttentionKind::kLssar:
+      return {.phi = Phi::kSoftplus, .sharpens = true, .is_length_scaled = true};
+    case AttentionKind::kSoftmaxR: return {.phi = Phi::kExp, .sharpens = true};
+    case AttentionKind::kSigmoid:
+      return {.phi = Phi::kSigmoid, .divisor = Divisor::kOne, .shift = ScoreShift::kTrainedContext};
+    case AttentionKind::kSigmoidN:
+      return {.phi = Phi::kSigmoid, .divisor = Divisor::kOne, .shift = ScoreShift::kKeys};
+    case AttentionKind::kSigmoidNL1: return {.phi = Phi::kSigmoid, .shift = ScoreShift::kKeys};
+    case AttentionKind::kSigmoidR:
+      return {.phi = Phi::kSigmoid, .sharpens = true, .shift = ScoreShift::kKeys};
+    case AttentionKind::kPhi:
+      return {.phi = phi, .divisor = phi == Phi::kExp ? Divisor::kRowSum : Divisor::kRowNorm};
+    case AttentionKind::kReluWortsman:
+      return {.phi = Phi::kRelu, .divisor = Divisor::kTrainedContext};
+  }
+  return {.phi = Phi::kExp};
+}
 
 // A stage-2 weight whose ratio to the row's largest, (x_j / x_m)^p, is below this is zero: the
 // sum of 16K such terms moves a row by less than 4e-6 of its largest value, and a V row that is
@@ -42,7 +86,7 @@ inline constexpr float kNegligibleWeight = 0x1p-32f;
 // A row whose peak x_m is at or below this has no key that stands out; its weights are stage 1's.
 inline constexpr float kDegeneratePeak = 1e-6f;
 
-// Norms are clamped from below at this: a zero vector normalises to zero.
+// Norms are clamped from below at this: a zero vector, or a row of zeros, normalises to zero.
 inline constexpr float kMinNorm = 1e-12f;
 
 }  // namespace lssar

@@ -93,7 +93,7 @@ void Gpt::RunBlock(int layer, const RaggedRows& rows, const KvView& kv,
                        .qkv = qkv_->As<float>(),
                        .rope = rope_->As<float>(),
                        .rope_layout = config_.rope_layout,
-                       .normalize = config_.attention.IsLengthScaled(),
+                       .normalize = config_.attention.Form().is_length_scaled,
                        .kv = kv,
                        .q = q_->As<float>()});
   backend_->Attention({.rows = &rows,

@@ -15,25 +15,30 @@ namespace {
 constexpr int64_t kMaxStepKeys = 1 << 16;
 
 // Of all keys with a weight that is not zero: the `top_k` largest, of equal ones the first; all of
-// them when top_k is 0.
+// them when top_k is 0. Weights of some kinds of attention are negative, or do not sum to 1: what
+// is said of their sizes is said of absolute values.
 RowWeights Sparse(std::span<const double> weights, size_t top_k) {
   RowWeights row;
-  for (const double w : weights) {
-    if (w == 0) continue;
-    ++row.num_nonzero;
-    row.entropy -= w * std::log(w);
+  double sum = 0, sum_of_logs = 0;
+  std::vector<int32_t> keys;
+  for (size_t key = 0; key < weights.size(); ++key) {
+    const double size = std::fabs(weights[key]);
+    if (size == 0) continue;
+    keys.push_back(int32_t(key));
+    sum += size;
+    sum_of_logs += size * std::log(size);
   }
+  row.num_nonzero = int(keys.size());
+  if (keys.empty()) return row;
+  row.entropy = std::log(sum) - sum_of_logs / sum;
   if (std::isnan(row.entropy)) return row;  // its logits end the request
-  std::vector<int32_t> keys(weights.size());
-  std::iota(keys.begin(), keys.end(), 0);
-  std::erase_if(keys, [&](int32_t key) { return weights[size_t(key)] == 0; });
   if (top_k > 0 && top_k < keys.size()) {
+    const auto size = [&](int32_t key) { return std::fabs(weights[size_t(key)]); };
     const auto is_before = [&](int32_t a, int32_t b) {
-      return weights[size_t(a)] != weights[size_t(b)] ? weights[size_t(a)] > weights[size_t(b)]
-                                                      : a < b;
+      return size(a) != size(b) ? size(a) > size(b) : a < b;
     };
     std::ranges::nth_element(keys, keys.begin() + std::ptrdiff_t(top_k), is_before);
-    for (size_t i = top_k; i < keys.size(); ++i) row.dropped += weights[size_t(keys[i])];
+    for (size_t i = top_k; i < keys.size(); ++i) row.dropped += size(keys[i]);
     keys.resize(top_k);
     std::ranges::sort(keys);
   }

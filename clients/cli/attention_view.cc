@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,8 +26,9 @@ std::string Quoted(const CapturedAttention& captured, int position, int max_colu
   return absl::StrCat("'", OneLine(token.piece(), max_columns), "'");
 }
 
-// `weight` of 1 fills all columns.
+// A weight of 1, or of -1, fills all columns.
 std::string Bar(double weight, const Terminal& terminal) {
+  weight = std::min(std::fabs(weight), 1.0);
   constexpr std::array<absl::string_view, 8> kEighths = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
   if (!terminal.is_tty) {
     return std::string(static_cast<size_t>(std::lround(weight * kBarColumns)), '#');
@@ -47,7 +49,7 @@ size_t NumLevels(const Terminal& terminal) {
 }
 
 std::string Cell(double weight, const Terminal& terminal) {
-  const double share = std::sqrt(std::clamp(weight / kFullWeight, 0.0, 1.0));
+  const double share = std::sqrt(std::min(weight / kFullWeight, 1.0));
   const auto level =
       static_cast<size_t>(std::lround(share * static_cast<double>(NumLevels(terminal) - 1)));
   if (!terminal.is_tty) return std::string(kSigns.substr(level, 1));
@@ -72,10 +74,11 @@ std::string RenderRow(const CapturedAttention& captured, const v1::RowWeights& r
                       row.num_nonzero(), row.row() + 1, std::exp(row.entropy())));
   out += '\n';
   std::vector<std::pair<float, int>> keys;  // the largest first, of equal ones the first
-  for (int i = 0; i < row.keys_size(); ++i) keys.emplace_back(-row.weights(i), row.keys(i));
-  std::ranges::sort(keys);
-  for (const auto& [negated, key] : keys) {
-    const double weight = -static_cast<double>(negated);
+  for (int i = 0; i < row.keys_size(); ++i) keys.emplace_back(row.weights(i), row.keys(i));
+  std::ranges::stable_sort(keys, std::greater<>(),
+                           [](const auto& k) { return std::fabs(k.first); });
+  for (const auto& [weight_of_key, key] : keys) {
+    const auto weight = static_cast<double>(weight_of_key);
     const std::string bar = Bar(weight, terminal);
     const std::string padding(static_cast<size_t>(std::max(0, kBarColumns - DisplayWidth(bar))),
                               ' ');
@@ -112,7 +115,7 @@ std::string RenderMap(const CapturedAttention& captured,
     std::vector<double> columns(static_cast<size_t>(row.row() / keys_per_column) + 1);
     for (int k = 0; k < row.keys_size(); ++k) {
       columns[static_cast<size_t>(row.keys(k) / keys_per_column)] +=
-          static_cast<double>(row.weights(k));
+          std::fabs(static_cast<double>(row.weights(k)));
     }
     const int padding = label_columns - DisplayWidth(labels[i]);
     absl::StrAppend(&out, labels[i], std::string(static_cast<size_t>(padding), ' '), " ");

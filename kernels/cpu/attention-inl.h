@@ -156,49 +156,103 @@ struct ChunkStats {
   ScoreVec max;
 };
 
-// Smaller than every score, and than every softplus score.
+// Smaller than every score, and than every phi that is sharpened.
 constexpr float kLeastScore = std::numeric_limits<float>::lowest();
-constexpr float kLeastSoftplus = 0.0f;
+constexpr float kLeastPhi = 0.0f;
 
-// What Score does to a row's first `count` scores of a tile, or of one vector of it: softplus, in
-// place. Softmax keeps the scores as they are and wants their maximum only.
-HWY_INLINE void TakeScores(bool is_softmax, float* scores, size_t count, size_t room,
+// What Score does to a row's scores. Those of e^s stay as they are: only their maximum, which
+// Reduce knows, makes e^(s - max) of them.
+struct StageOne {
+  Phi phi = Phi::kSoftplus;
+  float shift = 0;
+
+  constexpr float Least() const { return phi == Phi::kExp ? kLeastScore : kLeastPhi; }
+};
+
+// TakeScores of the kinds that are not worth code inside of Score's loops.
+HWY_NOINLINE ChunkStats TakeOtherScores(StageOne stage, float* scores, size_t count, size_t room,
+                                        ChunkStats stats) {
+  const ScoreTag d;
+  const ScoreVec shift = hn::Set(d, stage.shift);
+  const auto take = [&](const auto& phi) {
+    MapScores(
+        scores, count, room, kLeastPhi, [&](ScoreVec s) { return phi(hn::Add(s, shift)); },
+        [&](ScoreVec a) {
+          stats.sum = hn::Add(stats.sum, a);
+          stats.max = hn::Max(stats.max, a);
+        });
+    return stats;
+  };
+  switch (stage.phi) {
+    case Phi::kRelu: return take([&](ScoreVec s) { return Relu(d, s); });
+    case Phi::kRelu2:
+      return take([&](ScoreVec s) {
+        const ScoreVec relu = Relu(d, s);
+        return hn::Mul(relu, relu);
+      });
+    case Phi::kRelu6: return take([&](ScoreVec s) { return AtMost(d, 6.0f, Relu(d, s)); });
+    case Phi::kGelu: return take([&](ScoreVec s) { return Gelu(d, s); });
+    case Phi::kSigmoid: return take([&](ScoreVec s) { return Sigmoid(d, s); });
+    case Phi::kMish: return take([&](ScoreVec s) { return Mish(d, s); });
+    case Phi::kSoftplus:
+    case Phi::kExp: break;  // TakeScores' own
+  }
+  return stats;
+}
+
+// Makes phi of a row's first `count` scores of a tile, or of one vector of it, in place.
+HWY_INLINE void TakeScores(StageOne stage, float* scores, size_t count, size_t room,
                            ChunkStats& stats) {
   const ScoreTag d;
-  if (is_softmax) {
+  if (stage.phi == Phi::kSoftplus) {  // of no kind that has a shift
+    MapScores(
+        scores, count, room, kLeastPhi, [&](ScoreVec s) { return Softplus(d, s); },
+        [&](ScoreVec softplus) {
+          stats.sum = hn::Add(stats.sum, softplus);
+          stats.max = hn::Max(stats.max, softplus);
+        });
+  } else if (stage.phi == Phi::kExp) {
     MapScores(
         scores, count, room, kLeastScore, [](ScoreVec s) { return s; },
         [&](ScoreVec s) { stats.max = hn::Max(stats.max, s); });
-    return;
+  } else {
+    stats = TakeOtherScores(stage, scores, count, room, stats);
   }
-  MapScores(
-      scores, count, room, kLeastSoftplus, [&](ScoreVec s) { return Softplus(d, s); },
-      [&](ScoreVec softplus) {
-        stats.sum = hn::Add(stats.sum, softplus);
-        stats.max = hn::Max(stats.max, softplus);
-      });
+}
+
+// Sum of e^(score - max) over a chunk's first `count` scores.
+HWY_INLINE double SumOfExp(const float* scores, size_t count, float max) {
+  const ScoreTag d;
+  ScoreVec sum = hn::Zero(d);
+  for (size_t i = 0; i < count; i += kScoreLanes) {
+    const ScoreVec exp = ExpOfNegative(d, hn::Sub(hn::LoadU(d, scores + i), hn::Set(d, max)));
+    const size_t left = count - i;
+    sum = hn::Add(sum, left >= kScoreLanes ? exp : hn::IfThenElseZero(hn::FirstN(d, left), exp));
+  }
+  return double{hn::GetLane(hn::SumOfLanes(d, sum))};
 }
 
 // ---- Reduce
 
 // How a row's scores become weights, up to the division by their sum.
 enum class WeightRule : uint8_t {
-  kSharpen,   // from softplus scores
-  kRatio,     // from x / x_m, which a flat row has in place of its scores
-  kSoftplus,  // the softplus scores themselves
-  kExp,       // e^(score - max)
+  kSharpen,     // from phi
+  kSharpenExp,  // from e^(score - max)
+  kRatio,       // from x / x_m, which a flat row has in place of its scores
+  kPhi,         // phi itself: no stage 2, or no peak for it
+  kExp,         // e^(score - max): the same where phi is e^s
 };
 
 struct RowRule {
-  WeightRule rule = WeightRule::kSoftplus;
-  float max = 0;  // kExp: of the scores
-  // kSharpen: x = N a - o = gain * softplus - o. The gain, N / sum, in two parts, because x may be
-  // a small difference of numbers near 1.
+  WeightRule rule = WeightRule::kPhi;
+  float max = 0;  // of phi, or of the scores where phi is e^s
+  // kSharpen: x = N a - o = gain * phi - o. The gain, N / sum, in two parts, because x may be a
+  // small difference of numbers near 1.
   float gain = 0;
   float gain_rest = 0;
   float offset = 0;
   float inverse_peak = 0;
-  // kRatio: x = exact_gain * softplus - o, x_m
+  // kRatio: x = exact_gain * phi - o, x_m
   double exact_gain = 0;
   double exact_peak = 0;
 };
@@ -212,38 +266,42 @@ HWY_INLINE float FlatPeak(double p) { return static_cast<float>(0.03 * std::min(
 // Below this a row is degenerate for certain, whatever rounding did to its peak.
 constexpr float kCertainlyDegeneratePeak = kDegeneratePeak / 2;
 
-HWY_INLINE ScoreVec Sharpness(const RowRule& row, ScoreVec softplus) {
+HWY_INLINE ScoreVec Sharpness(const RowRule& row, ScoreVec phi) {
   const ScoreTag d;
-  const ScoreVec x = hn::MulSub(hn::Set(d, row.gain), softplus, hn::Set(d, row.offset));
-  return hn::MulAdd(hn::Set(d, row.gain_rest), softplus, x);
+  const ScoreVec x = hn::MulSub(hn::Set(d, row.gain), phi, hn::Set(d, row.offset));
+  return hn::MulAdd(hn::Set(d, row.gain_rest), phi, x);
 }
 
-// The rule of a row of `num_keys` keys whose scores (softplus scores but for softmax) have this
-// maximum and sum.
+// The rule of a row whose keys keep the weights of stage 1.
+HWY_INLINE WeightRule StageOneRule(const AttentionSpec& spec) {
+  return spec.Form().phi == Phi::kExp ? WeightRule::kExp : WeightRule::kPhi;
+}
+
+// The rule of a row of `num_keys` keys, from the maximum and the sum of phi; where phi is e^s, from
+// the scores' maximum and the sum of e^(score - max).
 HWY_INLINE RowRule ReduceRow(const AttentionSpec& spec, int num_keys, float max, double sum) {
-  RowRule row;
-  if (spec.kind == AttentionKind::kSoftmax) {
-    row.rule = WeightRule::kExp;
-    row.max = max;
-    return row;
-  }
-  if (spec.kind == AttentionKind::kLssa) return row;
+  RowRule row{.rule = StageOneRule(spec), .max = max};
+  if (!spec.Form().sharpens) return row;
+  const bool is_exp = row.rule == WeightRule::kExp;
   const double gain = static_cast<double>(num_keys) / sum;
   row.gain = static_cast<float>(gain);
   row.gain_rest = static_cast<float>(gain - double{row.gain});
   row.offset = num_keys <= 3 ? 0.0f : 1.0f;
-  const float peak = hn::GetLane(Sharpness(row, hn::Set(ScoreTag(), max)));
+  const float peak = hn::GetLane(Sharpness(row, hn::Set(ScoreTag(), is_exp ? 1.0f : max)));
   if (peak <= kCertainlyDegeneratePeak) return row;
-  row.rule = peak < FlatPeak(spec.p) ? WeightRule::kRatio : WeightRule::kSharpen;
+  row.rule = peak < FlatPeak(spec.p) ? WeightRule::kRatio
+             : is_exp                ? WeightRule::kSharpenExp
+                                     : WeightRule::kSharpen;
   row.inverse_peak = 1.0f / peak;
   return row;
 }
 
 // The same for a row found flat, from its exact maximum and sum.
-HWY_INLINE void ReduceFlatRow(int num_keys, double max, double sum, RowRule& row) {
+HWY_INLINE void ReduceFlatRow(const AttentionSpec& spec, int num_keys, double max, double sum,
+                              RowRule& row) {
   row.exact_gain = static_cast<double>(num_keys) / sum;
   row.exact_peak = row.exact_gain * max - double{row.offset};
-  if (row.exact_peak <= double{kDegeneratePeak}) row.rule = WeightRule::kSoftplus;
+  if (row.exact_peak <= double{kDegeneratePeak}) row.rule = StageOneRule(spec);
 }
 
 // Keys of one page, whatever its size, that ExactDots takes at once.
@@ -293,14 +351,15 @@ class Sharpener {
   float floor_;
 };
 
-// Scores of one chunk to weights, with their sum; adds to `num_read` how many are not zero.
+// Scores of one chunk to weights, with the sum of their absolute values; adds to `num_read` how
+// many are not zero.
 HWY_INLINE double WeighChunk(const RowRule& row, const Sharpener& sharpener, float* scores,
                              size_t count, int64_t& num_read) {
   const ScoreTag d;
   ScoreVec sum = hn::Zero(d);
   size_t num_nonzero = 0;
   const auto collect = [&](ScoreVec weights) {
-    sum = hn::Add(sum, weights);
+    sum = hn::Add(sum, hn::Abs(weights));
     num_nonzero += hn::CountTrue(d, hn::Ne(weights, hn::Zero(d)));
   };
   switch (row.rule) {
@@ -308,8 +367,18 @@ HWY_INLINE double WeighChunk(const RowRule& row, const Sharpener& sharpener, flo
       const ScoreVec inverse_peak = hn::Set(d, row.inverse_peak);
       MapScores(
           scores, count, kChunkKeys, 0.0f,
-          [&](ScoreVec softplus) {
-            return sharpener(hn::Mul(Sharpness(row, softplus), inverse_peak));
+          [&](ScoreVec phi) { return sharpener(hn::Mul(Sharpness(row, phi), inverse_peak)); },
+          collect);
+      break;
+    }
+    case WeightRule::kSharpenExp: {
+      const ScoreVec inverse_peak = hn::Set(d, row.inverse_peak);
+      const ScoreVec max = hn::Set(d, row.max);
+      MapScores(
+          scores, count, kChunkKeys, 0.0f,
+          [&](ScoreVec s) {
+            const ScoreVec phi = ExpOfNegative(d, hn::Sub(s, max));
+            return sharpener(hn::Mul(Sharpness(row, phi), inverse_peak));
           },
           collect);
       break;
@@ -318,9 +387,9 @@ HWY_INLINE double WeighChunk(const RowRule& row, const Sharpener& sharpener, flo
       MapScores(
           scores, count, kChunkKeys, 0.0f, [&](ScoreVec u) { return sharpener(u); }, collect);
       break;
-    case WeightRule::kSoftplus:
+    case WeightRule::kPhi:
       MapScores(
-          scores, count, kChunkKeys, 0.0f, [](ScoreVec softplus) { return softplus; }, collect);
+          scores, count, kChunkKeys, 0.0f, [](ScoreVec phi) { return phi; }, collect);
       break;
     case WeightRule::kExp: {
       const ScoreVec max = hn::Set(d, row.max);
@@ -367,13 +436,13 @@ HWY_INLINE size_t ListKeys(Rows<const float> weights, size_t begin, size_t end, 
 }
 
 // Multiplies the weights of a vector of keys by the scales of their values. Zero stays zero, and
-// then no scale is read.
+// then no scale is read. NaN stays NaN, which Ne of some targets takes for equal to anything.
 HWY_INLINE void ScaleWeights(float* weights, const float* scales) {
   const ScoreTag d;
   const ScoreVec w = hn::LoadU(d, weights);
-  const auto survives = hn::Ne(w, hn::Zero(d));
-  if (hn::AllFalse(d, survives)) return;
-  hn::StoreU(hn::IfThenElseZero(survives, hn::Mul(w, hn::LoadU(d, scales))), d, weights);
+  const auto is_zero = hn::Eq(w, hn::Zero(d));
+  if (hn::AllTrue(d, is_zero)) return;
+  hn::StoreU(hn::IfThenZeroElse(is_zero, hn::Mul(w, hn::LoadU(d, scales))), d, weights);
 }
 
 // A chunk's surviving keys and where their values lie.

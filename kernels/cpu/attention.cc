@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "kernels/attention_stage_one.h"
 #include "kernels/check.h"
-#include "kernels/reference/attention.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention.cc"
@@ -26,47 +26,52 @@ namespace lssar {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Softplus scores in double of the row's keys in [chunk, chunk + count).
+// phi in double of the row's keys in [chunk, chunk + count); e^(score - max) where it is e^s.
 template <typename T>
-void ExactChunk(const Work<T>& work, int row, int chunk, int count, double* softplus) {
+void ExactChunk(const Work<T>& work, int row, int chunk, int count, double* phi) {
+  const AttentionSpec& spec = work.args.spec;
+  const int num_keys = work.item.NumKeys(row);
   const float* q = work.args.q + work.VectorIdx(row);
-  const double scale = ScoreScale(work.args.spec, work.HeadDim(), work.item.NumKeys(row));
+  const double scale = ScaleOf(spec, work.args.kv.layout.head_dim, num_keys);
+  double shift = ShiftOf(spec, num_keys);
+  if (spec.Form().phi == Phi::kExp) shift -= double{work.rules[row].max};
   for (int key = 0; key < count; key += kExactKeys) {
     ExactDots(q, work.HeadDim(), work.pages.Key(chunk + key), work.pages.KeyStride(),
-              work.pages.KeyScales(chunk + key), softplus + key);
+              work.pages.KeyScales(chunk + key), phi + key);
   }
-  for (int key = 0; key < count; ++key) {
-    const double s = scale * softplus[key];
-    softplus[key] = std::max(s, 0.0) + std::log1p(std::exp(-std::fabs(s)));
-  }
+  for (int key = 0; key < count; ++key) phi[key] = PhiOf(spec.Form().phi, scale * phi[key] + shift);
 }
 
 // Reduce: each row's sum and maximum over its splits, and the rule of its weights that follows.
 template <typename T>
 void Reduce(Work<T>& work) {
   const ItemValues& values = work.values;
+  const bool is_exp = work.args.spec.Form().phi == Phi::kExp;
   for (int row = 0; row < work.item.num_rows; ++row) {
-    double sum = 0;
     float max = std::numeric_limits<float>::lowest();
     for (int split = 0; split < work.item.NumSplits(); ++split) {
-      sum += values.sum[values.AtSplit(row, split)];
       max = std::max(max, values.max[values.AtSplit(row, split)]);
+    }
+    double sum = 0;
+    for (int split = 0; split < work.item.NumSplits(); ++split) {
+      const size_t at = values.AtSplit(row, split);
+      sum += values.sum[at] * (is_exp ? std::exp(double{values.max[at]} - double{max}) : 1.0);
     }
     const int num_keys = work.item.NumKeys(row);
     work.rules[row] = ReduceRow(work.args.spec, num_keys, max, sum);
     if (work.rules[row].rule != WeightRule::kRatio) continue;
 
     double exact_sum = 0, exact_max = 0;
-    double softplus[kChunkKeys];
+    double phi[kChunkKeys];
     for (int chunk = 0; chunk < num_keys; chunk += kChunkKeys) {
       const int count = std::min(num_keys - chunk, kChunkKeys);
-      ExactChunk(work, row, chunk, count, softplus);
+      ExactChunk(work, row, chunk, count, phi);
       for (int key = 0; key < count; ++key) {
-        exact_sum += softplus[key];
-        exact_max = std::max(exact_max, softplus[key]);
+        exact_sum += phi[key];
+        exact_max = std::max(exact_max, phi[key]);
       }
     }
-    ReduceFlatRow(num_keys, exact_max, exact_sum, work.rules[row]);
+    ReduceFlatRow(work.args.spec, num_keys, exact_max, exact_sum, work.rules[row]);
   }
 }
 
@@ -77,10 +82,10 @@ void WeighRow(const Work<T>& work, int row, int split, int chunk, const Sharpene
   const RowRule& rule = work.rules[row];
   float* scores = work.values.Scores(row) + chunk;
   if (rule.rule == WeightRule::kRatio) {
-    double softplus[kChunkKeys];
-    ExactChunk(work, row, chunk, count, softplus);
+    double phi[kChunkKeys];
+    ExactChunk(work, row, chunk, count, phi);
     for (int key = 0; key < count; ++key) {
-      const double x = rule.exact_gain * softplus[key] - double{rule.offset};
+      const double x = rule.exact_gain * phi[key] - double{rule.offset};
       scores[key] = static_cast<float>(x / rule.exact_peak);
     }
   }
@@ -189,7 +194,8 @@ void Weigh(const Work<T>& work, int split, const Sharpener& sharpener) {
   }
 }
 
-// out = sum of u^p v / sum of u^p, splits added in order.
+// out = sum of weights times v over what the kind divides them by: u^p by their sum. Splits are
+// added in order.
 template <typename T>
 void Merge(const Work<T>& work) {
   const ItemValues& values = work.values;
@@ -203,7 +209,7 @@ void Merge(const Work<T>& work) {
       const float* partial = values.Partial(row, split);
       for (size_t dim = 0; dim < work.HeadDim(); ++dim) out[dim] += partial[dim];
     }
-    const float inverse = static_cast<float>(1.0 / weight_sum);
+    const float inverse = static_cast<float>(1.0 / DivisorOf(work.args.spec, weight_sum));
     for (size_t dim = 0; dim < work.HeadDim(); ++dim) out[dim] *= inverse;
   }
 }

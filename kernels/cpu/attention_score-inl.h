@@ -14,6 +14,7 @@
 
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
+#include "kernels/attention_stage_one.h"
 #include "kernels/cpu/attention-inl.h"
 #include "kernels/cpu/attention_work-inl.h"
 
@@ -21,13 +22,6 @@ HWY_BEFORE_NAMESPACE();
 namespace lssar {
 namespace HWY_NAMESPACE {
 namespace {
-
-// ln(d) ln(N), or 1/sqrt(d): what a row's dot products are multiplied by.
-double ScoreScale(const AttentionSpec& spec, size_t head_dim, int num_keys) {
-  const double dim = static_cast<double>(head_dim);
-  return spec.IsLengthScaled() ? std::log(dim) * std::log(static_cast<double>(num_keys))
-                               : 1.0 / std::sqrt(dim);
-}
 
 // Rows of q times their scales, interleaved by groups; rows of padding are zero.
 template <typename T>
@@ -42,8 +36,8 @@ void ScaleQueries(const Work<T>& work) {
       continue;
     }
     const float* q = work.args.q + work.VectorIdx(row);
-    const float scale =
-        static_cast<float>(ScoreScale(work.args.spec, head_dim, work.item.NumKeys(row)));
+    const float scale = static_cast<float>(
+        ScaleOf(work.args.spec, work.args.kv.layout.head_dim, work.item.NumKeys(row)));
     for (size_t dim = 0; dim < head_dim; ++dim) to[dim * group_rows] = scale * q[dim];
   }
 }
@@ -135,39 +129,55 @@ void ScoreBlockTile(const Work<T>& work, int first_key) {
   }
 }
 
-// Adds a chunk to its split's sum and maximum.
 template <typename T>
-void AddChunk(const Work<T>& work, size_t at_split, const ChunkStats& stats) {
-  work.values.sum[at_split] += stats.Sum();
-  work.values.max[at_split] = std::max(work.values.max[at_split], stats.Max());
+StageOne StageOneOf(const Work<T>& work, int row) {
+  const AttentionSpec& spec = work.args.spec;
+  return {.phi = spec.Form().phi,
+          .shift = static_cast<float>(ShiftOf(spec, work.item.NumKeys(row)))};
 }
 
-// Score for a single row. A tile's softplus is arithmetic alone: it runs between the dot products
+// Adds a row's keys in [chunk, end) to their split's sum and maximum. A sum of e^s is one of
+// e^(s - the split's maximum so far), and only stage 2 asks for it.
+template <typename T>
+void AddChunk(const Work<T>& work, int row, int chunk, int end, const ChunkStats& stats) {
+  const size_t at = work.values.AtSplit(row, chunk / kSplitKeys);
+  double& sum = work.values.sum[at];
+  float& max = work.values.max[at];
+  const float max_before = max;
+  max = std::max(max_before, stats.Max());
+  const AttentionForm form = work.args.spec.Form();
+  if (form.phi != Phi::kExp) {
+    sum += stats.Sum();
+  } else if (form.sharpens && end > chunk) {
+    sum = sum * std::exp(double{max_before} - double{max}) +
+          SumOfExp(work.values.Scores(row) + chunk, Size(end - chunk), max);
+  }
+}
+
+// Score for a single row. A tile's phi is arithmetic alone: it runs between the dot products
 // of the next one, so that memory never waits for it.
 template <typename T>
 void ScoreRow(const Work<T>& work, int split) {
   constexpr int kTile = static_cast<int>(kTileKeys);
-  const bool is_softmax = work.args.spec.kind == AttentionKind::kSoftmax;
-  const float least = is_softmax ? kLeastScore : kLeastSoftplus;
-  const size_t at = work.values.AtSplit(0, split);
+  const StageOne stage = StageOneOf(work, 0);
   float* const scores = work.values.scores;
   const int first = split * kSplitKeys;
   const int end = std::min(work.item.MaxKeys(), first + kSplitKeys);
   ChunkStats stats;
-  stats.Reset(least);
+  stats.Reset(stage.Least());
   for (int key = first; key < end; key += kTile) {
     ScoreRowTile(work, key, [&](size_t v) {
       if (key == first) return;
       float* before = scores + (key - kTile) + v * kScoreLanes;
-      TakeScores(is_softmax, before, kScoreLanes, kScoreLanes, stats);
+      TakeScores(stage, before, kScoreLanes, kScoreLanes, stats);
     });
     if (key % kChunkKeys != 0 || key == first) continue;
-    AddChunk(work, at, stats);
-    stats.Reset(least);
+    AddChunk(work, 0, key - kChunkKeys, key, stats);
+    stats.Reset(stage.Least());
   }
   const int last = (end - 1) / kTile * kTile;
-  TakeScores(is_softmax, scores + last, Size(end - last), kTileKeys, stats);
-  AddChunk(work, at, stats);
+  TakeScores(stage, scores + last, Size(end - last), kTileKeys, stats);
+  AddChunk(work, 0, last / kChunkKeys * kChunkKeys, end, stats);
 }
 
 // Score for a block of rows, chunk by chunk.
@@ -175,28 +185,27 @@ template <typename T>
 void ScoreBlock(const Work<T>& work, int split) {
   const AttentionItem& item = work.item;
   const ItemValues& values = work.values;
-  const bool is_softmax = work.args.spec.kind == AttentionKind::kSoftmax;
+  StageOne stages[kBlockRows];
+  for (int row = 0; row < item.num_rows; ++row) stages[row] = StageOneOf(work, row);
   const int end = std::min(item.MaxKeys(), (split + 1) * kSplitKeys);
   for (int chunk = split * kSplitKeys; chunk < end; chunk += kChunkKeys) {
     ChunkStats stats[kBlockRows];
-    for (int row = 0; row < item.num_rows; ++row) {
-      stats[row].Reset(is_softmax ? kLeastScore : kLeastSoftplus);
-    }
+    for (int row = 0; row < item.num_rows; ++row) stats[row].Reset(stages[row].Least());
     const int chunk_end = std::min(end, chunk + kChunkKeys);
     for (int key = chunk; key < chunk_end; key += static_cast<int>(kTileKeys)) {
       ScoreBlockTile(work, key);
       for (int row = 0; row < item.num_rows; ++row) {
         const int count = std::clamp(item.NumKeys(row) - key, 0, static_cast<int>(kTileKeys));
-        TakeScores(is_softmax, values.Scores(row) + key, Size(count), kTileKeys, stats[row]);
+        TakeScores(stages[row], values.Scores(row) + key, Size(count), kTileKeys, stats[row]);
       }
     }
     for (int row = 0; row < item.num_rows; ++row) {
-      AddChunk(work, values.AtSplit(row, split), stats[row]);
+      AddChunk(work, row, chunk, std::min(chunk_end, item.NumKeys(row)), stats[row]);
     }
   }
 }
 
-// Score: K of one split, once; softplus scores, their sum and maximum.
+// Score: K of one split, once; phi of the scores, its sum and maximum.
 template <typename T>
 void Score(const Work<T>& work, int split) {
   for (int row = 0; row < work.item.num_rows; ++row) {

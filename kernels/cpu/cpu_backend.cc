@@ -34,7 +34,7 @@ class CpuBackend final : public Backend {
   }
   int NumThreads() const override { return pool_.NumThreads(); }
   absl::Status CheckAttention(const AttentionSpec& spec) const override {
-    return CheckHostAttention(spec);
+    return CheckAttentionSpec(spec);
   }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t num_bytes) override {

@@ -32,6 +32,18 @@ void SoftplusOfTarget(std::span<float> x) {
   Map(x, [](auto v) { return Softplus(hn::ScalableTag<float>(), v); });
 }
 
+void SigmoidOfTarget(std::span<float> x) {
+  Map(x, [](auto v) { return Sigmoid(hn::ScalableTag<float>(), v); });
+}
+
+void GeluOfTarget(std::span<float> x) {
+  Map(x, [](auto v) { return Gelu(hn::ScalableTag<float>(), v); });
+}
+
+void MishOfTarget(std::span<float> x) {
+  Map(x, [](auto v) { return Mish(hn::ScalableTag<float>(), v); });
+}
+
 void ExpOfTarget(std::span<float> x) {
   Map(x, [](auto v) { return ExpOfNegative(hn::ScalableTag<float>(), v); });
 }
@@ -50,10 +62,16 @@ HWY_AFTER_NAMESPACE();
 namespace lssar {
 
 HWY_EXPORT(SoftplusOfTarget);
+HWY_EXPORT(SigmoidOfTarget);
+HWY_EXPORT(GeluOfTarget);
+HWY_EXPORT(MishOfTarget);
 HWY_EXPORT(ExpOfTarget);
 HWY_EXPORT(PowerOfTarget);
 
 void SoftplusOnCpu(std::span<float> x) { HWY_DYNAMIC_DISPATCH(SoftplusOfTarget)(x); }
+void SigmoidOnCpu(std::span<float> x) { HWY_DYNAMIC_DISPATCH(SigmoidOfTarget)(x); }
+void GeluOnCpu(std::span<float> x) { HWY_DYNAMIC_DISPATCH(GeluOfTarget)(x); }
+void MishOnCpu(std::span<float> x) { HWY_DYNAMIC_DISPATCH(MishOfTarget)(x); }
 void ExpOfNegativeOnCpu(std::span<float> x) { HWY_DYNAMIC_DISPATCH(ExpOfTarget)(x); }
 void PowerOnCpu(double p, std::span<float> x) { HWY_DYNAMIC_DISPATCH(PowerOfTarget)(p, x); }
 

@@ -9,6 +9,9 @@ namespace lssar {
 
 // Each overwrites x by its function of x; accuracies stand in float_math-inl.h.
 void SoftplusOnCpu(std::span<float> x);
+void SigmoidOnCpu(std::span<float> x);
+void GeluOnCpu(std::span<float> x);
+void MishOnCpu(std::span<float> x);
 void ExpOfNegativeOnCpu(std::span<float> x);    // x <= 0
 void PowerOnCpu(double p, std::span<float> x);  // 0 < x <= 1
 

@@ -42,7 +42,7 @@ class CudaBackend final : public Backend {
   int NumThreads() const override { return 1; }
 
   absl::Status CheckAttention(const AttentionSpec& spec) const override {
-    return CheckHostAttention(spec);
+    return CheckCudaAttention(spec);
   }
   absl::Status FitLayout(KvLayout& layout) const override;
 

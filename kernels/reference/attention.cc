@@ -1,13 +1,14 @@
-// LSSAR as arXiv 2501.13428 states it (Algorithm 1), one query row of one head at a time, in
-// double. Names follow the paper: N keys, s scores, a stage-1 weights, x sharpened values, w final
-// weights.
+// LSSAR as arXiv 2501.13428 states it (Algorithm 1), and the other kinds of its Table 1, one query
+// row of one head at a time, in double. Names follow the paper: N keys, s scores, a stage-1
+// weights, x sharpened values, w final weights.
 #include "kernels/reference/attention.h"
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
-#include "kernels/check.h"
+#include "kernels/attention_stage_one.h"
 #include "kernels/kv_rows.h"
 
 namespace lssar {
@@ -15,25 +16,26 @@ namespace {
 
 using Row = std::vector<double>;  // one element a key, or one a dimension
 
-double Sum(const Row& row) {
-  double sum = 0;
-  for (double element : row) sum += element;
-  return sum;
-}
-
-// softplus(s) = ln(1 + e^s), in the form that overflows nowhere.
-double Softplus(double s) { return std::max(s, 0.0) + std::log1p(std::exp(-std::fabs(s))); }
-
-// Stage 1, normalisation (this alone is LSSA):
+// Stage 1, normalisation: a_j = phi(s_j) / divisor, s_j = scale <q, k_j> + shift. Of LSSA and
+// LSSAR:
 //   s_j = ln(d) ln(N) <q, k_j>,   a_j = softplus(s_j) / sum_m softplus(s_m)
 // with q and k of unit length.
-Row StageOneWeights(const Row& dots, int head_dim) {
-  const double num_keys = static_cast<double>(dots.size());
-  const double scale = std::log(static_cast<double>(head_dim)) * std::log(num_keys);
+Row StageOneWeights(const AttentionSpec& spec, const Row& dots, int head_dim) {
+  const Phi phi = spec.Form().phi;
+  const int num_keys = int(dots.size());
+  const double scale = ScaleOf(spec, head_dim, num_keys);
+  const double shift = ShiftOf(spec, num_keys);
   Row a;
-  for (double dot : dots) a.push_back(Softplus(scale * dot));
-  const double sum = Sum(a);
-  for (double& a_j : a) a_j /= sum;
+  for (double dot : dots) a.push_back(scale * dot + shift);
+  // e^s / sum e^s, the largest score taken off first: it overflows nowhere.
+  const double largest = phi == Phi::kExp ? *std::max_element(a.begin(), a.end()) : 0.0;
+  double norm = 0;
+  for (double& a_j : a) {
+    a_j = PhiOf(phi, a_j - largest);
+    norm += std::fabs(a_j);
+  }
+  const double divisor = DivisorOf(spec, norm);
+  for (double& a_j : a) a_j /= divisor;
   return a;
 }
 
@@ -53,29 +55,9 @@ Row StageTwoWeights(const Row& a, double p) {
     const double power = std::pow(x_j / peak, p);
     w.push_back(power < static_cast<double>(kNegligibleWeight) ? 0.0 : power);
   }
-  const double sum = Sum(w);
+  const double sum = std::accumulate(w.begin(), w.end(), 0.0);
   for (double& w_j : w) w_j /= sum;
   return w;
-}
-
-// w_j = exp(<q, k_j> / sqrt(d)) / sum_m exp(<q, k_m> / sqrt(d)), the largest score taken off first.
-Row SoftmaxWeights(const Row& dots, int head_dim) {
-  const double scale = 1.0 / std::sqrt(static_cast<double>(head_dim));
-  const double max = *std::max_element(dots.begin(), dots.end());
-  Row w;
-  for (double dot : dots) w.push_back(std::exp(scale * (dot - max)));
-  const double sum = Sum(w);
-  for (double& w_j : w) w_j /= sum;
-  return w;
-}
-
-Row Weights(const AttentionSpec& spec, const Row& dots, int head_dim) {
-  switch (spec.kind) {
-    case AttentionKind::kLssar: return StageTwoWeights(StageOneWeights(dots, head_dim), spec.p);
-    case AttentionKind::kLssa: return StageOneWeights(dots, head_dim);
-    case AttentionKind::kSoftmax: return SoftmaxWeights(dots, head_dim);
-    default: LSSAR_CHECK(false);  // CheckAttention refuses the others
-  }
 }
 
 // out = sum_j w_j v_j over the row's N keys. q, out [head_dim]
@@ -106,7 +88,8 @@ std::vector<double> ReferenceWeights(const AttentionSpec& spec, const HeadPages&
     for (int dim = 0; dim < head_dim; ++dim) dot += double{q[dim]} * key.Load(dim);
     dots.push_back(dot);
   }
-  return Weights(spec, dots, head_dim);
+  const Row a = StageOneWeights(spec, dots, head_dim);
+  return spec.Form().sharpens ? StageTwoWeights(a, spec.p) : a;
 }
 
 void ReferenceAttention(const AttentionArgs& args) {

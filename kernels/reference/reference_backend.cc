@@ -19,7 +19,7 @@ class ReferenceBackend final : public Backend {
   std::string Describe() const override { return "reference, double accumulators, 1 thread"; }
   int NumThreads() const override { return 1; }
   absl::Status CheckAttention(const AttentionSpec& spec) const override {
-    return CheckHostAttention(spec);
+    return CheckAttentionSpec(spec);
   }
   // Any will do: tests bring pages of other backends.
   absl::Status FitLayout(KvLayout&) const override { return absl::OkStatus(); }

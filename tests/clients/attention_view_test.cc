@@ -48,6 +48,15 @@ TEST(RenderRow, TheLargestComesFirstAndTheRestIsOneLine) {
   EXPECT_THAT(RenderRow(captured, row, kPlain), HasSubstr("  0.1250  ███                     "));
 }
 
+TEST(RenderRow, NegativeWeightsCountByTheirSize) {
+  const CapturedAttention captured = PromptOf({"a", "b", "c"});
+  const v1::RowWeights row = Row(2, {{0, -0.5f}, {1, 0.25f}, {2, 2.0f}});
+  EXPECT_THAT(RenderRow(captured, row, kPipe),
+              HasSubstr("  2.0000  ########################       2  'c'\n"
+                        "  -0.5000  ############                   0  'a'\n"
+                        "  0.2500  ######                         1  'b'\n"));
+}
+
 TEST(RenderMap, EachRowEndsAtItsOwnKey) {
   const CapturedAttention captured = PromptOf({"a", "b", "c"});
   const v1::RowWeights first = Row(0, {{0, 1.0f}}), last = Row(2, {{0, 0.5f}, {1, 1e-6f}});

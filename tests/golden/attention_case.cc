@@ -155,7 +155,7 @@ absl::StatusOr<std::vector<float>> RunOps(const GoldenCase& c, const AttentionSp
   backend->RopeWrite({.rows = &key_rows,
                       .qkv = (*qkv)->As<float>(),
                       .rope = (*rope)->As<float>(),
-                      .normalize = spec.IsLengthScaled(),
+                      .normalize = spec.Form().is_length_scaled,
                       .kv = pool->view,
                       .q = (*rotated)->As<float>()});
 

@@ -49,23 +49,28 @@ class AttentionBitsTest : public testing::TestWithParam<std::string> {
     const PagedKv kv(backend, {&sequence_}, page_tokens, dtype);
     return Attend(backend, spec, {&sequence_}, kv, {{.first = kFirst, .count = kTokens - kFirst}});
   }
+  // Every way a row is computed, over fp16 pages and over int8 ones.
+  std::vector<std::pair<AttentionSpec, DType>> SpecsAndTypes() const {
+    std::vector<std::pair<AttentionSpec, DType>> all;
+    for (const AttentionSpec& spec : {AttentionSpec{.p = 15},
+                                      {.p = 2.5},
+                                      {.kind = AttentionKind::kLssa},
+                                      {.kind = AttentionKind::kSoftmax},
+                                      {.kind = AttentionKind::kSoftmaxR},
+                                      {.kind = AttentionKind::kSigmoidR, .p = 3},
+                                      {.kind = AttentionKind::kSigmoidN},
+                                      {.kind = AttentionKind::kPhi, .phi = Phi::kGelu}}) {
+      if (!Computes(*backend_, spec)) continue;
+      for (const DType dtype : {DType::kF16, DType::kI8}) all.emplace_back(spec, dtype);
+    }
+    return all;
+  }
+
   std::vector<int64_t> TailShape() const { return {kTokens - kFirst, kHeads, kDim}; }
 
   SequenceVectors sequence_;
   std::unique_ptr<Backend> backend_;
 };
-
-const AttentionSpec kSpecs[] = {
-    {.p = 15}, {.p = 2.5}, {.kind = AttentionKind::kLssa}, {.kind = AttentionKind::kSoftmax}};
-
-// Every spec over fp16 pages and over int8 ones.
-std::vector<std::pair<AttentionSpec, DType>> SpecsAndTypes() {
-  std::vector<std::pair<AttentionSpec, DType>> all;
-  for (const AttentionSpec& spec : kSpecs) {
-    for (const DType dtype : {DType::kF16, DType::kI8}) all.emplace_back(spec, dtype);
-  }
-  return all;
-}
 
 TEST_P(AttentionBitsTest, PageSizes) {
   for (DType dtype : {MostExact(), DType::kF16, DType::kI8}) {

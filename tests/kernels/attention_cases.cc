@@ -5,6 +5,10 @@
 #include <cstring>
 #include <limits>
 
+#include <gtest/gtest.h>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "tests/kernels/dense_cases.h"
 
@@ -161,6 +165,33 @@ std::vector<float> AttendAll(Backend& backend, const AttentionSpec& spec,
                              const SequenceVectors& sequence, int page_tokens, DType dtype) {
   const PagedKv kv(backend, {&sequence}, page_tokens, dtype);
   return Attend(backend, spec, {&sequence}, kv, {{.count = sequence.num_tokens}});
+}
+
+std::vector<AttentionSpec> FamilySpecs() {
+  constexpr int kTrainedContext = 100;
+  std::vector<AttentionSpec> specs;
+  for (const AttentionKind kind :
+       {AttentionKind::kLssar, AttentionKind::kLssa, AttentionKind::kSoftmax,
+        AttentionKind::kSoftmaxR, AttentionKind::kSigmoid, AttentionKind::kSigmoidN,
+        AttentionKind::kSigmoidNL1, AttentionKind::kSigmoidR, AttentionKind::kReluWortsman}) {
+    specs.push_back({.kind = kind, .trained_context = kTrainedContext});
+  }
+  for (const Phi phi : {Phi::kRelu, Phi::kRelu2, Phi::kRelu6, Phi::kGelu, Phi::kSigmoid,
+                        Phi::kSoftplus, Phi::kMish, Phi::kExp}) {
+    specs.push_back({.kind = AttentionKind::kPhi, .phi = phi});
+  }
+  return specs;
+}
+
+std::string NameOfSpec(const AttentionSpec& spec) {
+  return absl::StrCat("kind ", int(spec.kind), ", phi ", int(spec.Form().phi), ", p ", spec.p);
+}
+
+bool Computes(const Backend& backend, const AttentionSpec& spec) {
+  const absl::Status status = backend.CheckAttention(spec);
+  EXPECT_TRUE(status.ok() || (absl::IsUnimplemented(status) && backend.Name().starts_with("cuda")))
+      << NameOfSpec(spec) << ": " << status;
+  return status.ok();
 }
 
 double LargestValue(const SequenceVectors& sequence) {

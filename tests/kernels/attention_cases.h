@@ -33,6 +33,11 @@ struct SequenceVectors {
   std::vector<float> q, k, v;
 
   size_t RowFloats() const { return size_t(num_heads) * size_t(head_dim); }
+
+  // For kinds that do not scale scores up by ln(d) ln(N), and so see nothing in unit vectors.
+  void LengthenQueries() {
+    for (float& x : q) x *= 30;
+  }
 };
 
 // Pages of all sequences in one pool, in scattered order, kept on the host and copied to the
@@ -81,6 +86,15 @@ std::vector<float> Attend(Backend& backend, const AttentionSpec& spec,
 // All rows of one sequence in one call, on pages of its own.
 std::vector<float> AttendAll(Backend& backend, const AttentionSpec& spec,
                              const SequenceVectors& sequence, int page_tokens, DType dtype);
+
+// Every kind of the attention family; of kPhi every phi.
+std::vector<AttentionSpec> FamilySpecs();
+
+// "sigmoid_r", "phi gelu".
+std::string NameOfSpec(const AttentionSpec& spec);
+
+// Whether the backend computes the kind; a failure where it may not refuse it.
+bool Computes(const Backend& backend, const AttentionSpec& spec);
 
 // Largest |v| of a sequence: the unit of Attention's tolerance.
 double LargestValue(const SequenceVectors& sequence);

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "kernels/cpu/instruction_set.h"
@@ -37,6 +38,10 @@ std::vector<float> Range(double first, double last, int count) {
 }
 
 double ExactSoftplus(double s) { return std::max(s, 0.0) + std::log1p(std::exp(-std::fabs(s))); }
+
+double ExactSigmoid(double s) { return std::exp(-ExactSoftplus(-s)); }
+double ExactGelu(double s) { return 0.5 * s * std::erfc(-s / std::sqrt(2.0)); }
+double ExactMish(double s) { return s * std::tanh(ExactSoftplus(s)); }
 
 class FloatMathTest : public testing::TestWithParam<InstructionSet> {
  protected:
@@ -71,6 +76,47 @@ TEST_P(FloatMathTest, SoftplusAtTheEnds) {
   EXPECT_EQ(y[5], 1e30f);
   EXPECT_EQ(y[6], kInf);
   EXPECT_TRUE(std::isnan(y[7]));
+}
+
+TEST_P(FloatMathTest, Sigmoid) {
+  for (const auto& [first, last] : {std::pair{-87.0, 0.0}, {-2.0, 2.0}, {0.0, 1e3}}) {
+    const std::vector<float> x = Range(first, last, 300007);
+    std::vector<float> y = x;
+    SigmoidOnCpu(y);
+    EXPECT_LE(WorstUlp(x, y, ExactSigmoid), 3.0 + Unfused()) << first << " to " << last;
+  }
+}
+
+TEST_P(FloatMathTest, Gelu) {
+  for (const auto& [first, last] : {std::pair{-13.0, 0.0}, {-1.0, 1.0}, {0.0, 1e3}}) {
+    const std::vector<float> x = Range(first, last, 300007);
+    std::vector<float> y = x;
+    GeluOnCpu(y);
+    EXPECT_LE(WorstUlp(x, y, ExactGelu), Unfused() > 0 ? 90.0 : 7.0) << first << " to " << last;
+  }
+}
+
+TEST_P(FloatMathTest, Mish) {
+  for (const auto& [first, last] : {std::pair{-80.0, 0.0}, {-2.0, 2.0}, {0.0, 1e3}}) {
+    const std::vector<float> x = Range(first, last, 300007);
+    std::vector<float> y = x;
+    MishOnCpu(y);
+    EXPECT_LE(WorstUlp(x, y, ExactMish), 4.0 + Unfused()) << first << " to " << last;
+  }
+}
+
+TEST_P(FloatMathTest, TheOtherPhiAtTheEnds) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  const std::vector<float> x{-1e30f, 1e30f, kInf, std::nanf("")};
+  for (const auto& [function, at_top] :
+       {std::pair{&SigmoidOnCpu, 1.0f}, {&GeluOnCpu, 1e30f}, {&MishOnCpu, 1e30f}}) {
+    std::vector<float> y = x;
+    function(y);
+    EXPECT_LE(std::fabs(y[0]), 1.7e-8f);
+    EXPECT_EQ(y[1], at_top);
+    EXPECT_EQ(y[2], at_top == 1.0f ? 1.0f : kInf);
+    EXPECT_TRUE(std::isnan(y[3]));
+  }
 }
 
 TEST_P(FloatMathTest, Exp) {

@@ -10,6 +10,7 @@
 
 #include "models/safetensors.h"
 #include "tests/models/fixture.h"
+#include "tests/support/test_device.h"
 
 namespace lssar {
 namespace {
@@ -134,8 +135,11 @@ TEST_F(BadCheckpoint, NoAttentionObject) {
 
 TEST_F(BadCheckpoint, AKindThatTheBackendLacks) {
   ReplaceInConfig("\"lssar\"", "\"relu_wortsman\"");
-  const std::string message = Refusal(absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(message, HasSubstr("relu_wortsman"));
+  const auto backend = OpenTestDevice({.name = "cuda-emulated"});
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  const absl::Status status = LoadCheckpoint(directory_.Path(), backend->get(), {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("relu_wortsman"), HasSubstr("cpu")));
 }
 
 TEST_F(BadCheckpoint, TruncatedWeights) {

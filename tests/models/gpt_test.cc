@@ -178,11 +178,11 @@ TEST(GptTest, WeightsMayBeKeptInAnotherType) {
 
 // The small golden model, changed by `edit` and run.
 std::vector<float> RunEdited(const std::vector<testing::RawTensor>& tensors,
-                             const std::string& config) {
+                             const std::string& config, const std::string& backend = "cpu") {
   const testing::ScratchDirectory directory;
   directory.Write("config.json", config);
   directory.Write("model.safetensors", testing::MakeSafetensors(tensors));
-  const LoadedModel model = Load(directory.Path(), "cpu");
+  const LoadedModel model = Load(directory.Path(), backend);
   std::vector<int32_t> tokens;
   for (int i = 0; i < 60; ++i) tokens.push_back(i * 37 % model.checkpoint.config.vocab_size);
   return FullForward(model, DType::kF32, 16, tokens);
@@ -195,6 +195,28 @@ std::string SmallConfig(const std::string& more_fields = "") {
 
 std::vector<testing::RawTensor> SmallTensors() {
   return testing::ReadTensors(std::string(testing::kSmallModel) + "/model.safetensors");
+}
+
+// The small model's weights under every kind of attention: what the kind's golden vectors say of
+// one layer, here through a whole model.
+TEST(GptTest, EveryKindOfAttentionRuns) {
+  std::vector<std::vector<float>> seen;
+  for (const char* attention :
+       {R"("lssar", "p": 15.0)", R"("lssa")", R"("softmax")", R"("softmax_r", "p": 3)",
+        R"("sigmoid")", R"("sigmoid_n")", R"("sigmoid_n_l1")", R"("sigmoid_r", "p": 3)",
+        R"("relu_wortsman")", R"("phi", "phi": "relu")", R"("phi", "phi": "relu2")",
+        R"("phi", "phi": "gelu")", R"("phi", "phi": "mish")"}) {
+    std::string config = SmallConfig();
+    const size_t first = config.find("\"lssar\",\n");
+    const size_t end = config.find('}', first);
+    ASSERT_NE(first, std::string::npos);
+    config.replace(first, end - first, attention);
+    const std::vector<float> cpu = RunEdited(SmallTensors(), config);
+    EXPECT_LE(RelativeError(cpu, RunEdited(SmallTensors(), config, "reference")), 5e-4)
+        << attention;
+    for (const std::vector<float>& other : seen) EXPECT_NE(cpu, other) << attention;
+    seen.push_back(cpu);
+  }
 }
 
 bool IsProjection(const testing::RawTensor& tensor) {
