@@ -10,7 +10,7 @@ package_list() {
 build      g++                         the C++20 compiler (12.2)
 build      cmake                       3.25: presets and workflows
 build      ninja-build                 the generator of every preset
-build      pkg-config                  finds Highway, SentencePiece and libedit
+build      pkg-config                  finds Highway, SentencePiece, PCRE2 and libedit
 build      ccache                      building again is cheap, in this and in the next checkout
 build      lld                         links in a fraction of the time of GNU ld
 build      libgrpc++-dev               the server's and the clients' transport
@@ -22,6 +22,7 @@ build      libabsl-dev                 Status, flat_hash_map, strings: comes wit
 build      libssl-dev                  SHA-256 of a checkpoint
 build      libspdlog-dev               JSON logs
 build      libsentencepiece-dev        the shipped checkpoint's tokenizer
+build      libpcre2-dev                words of GPT-2's byte-level BPE
 build      libhwy-dev                  SIMD with run-time dispatch
 build      nlohmann-json3-dev          config.json, safetensors headers, --json
 build      libcli11-dev                flags, environment and configuration file in one
@@ -46,6 +47,7 @@ run        libabsl20220623             Status and containers
 run        libssl3                     SHA-256 of a checkpoint
 run        libspdlog1.10               logs
 run        libsentencepiece0           tokenizer
+run        libpcre2-8-0                words of GPT-2's byte-level BPE
 run        libhwy1                     run-time dispatch
 run        libedit2                    `lssar chat` inside the container
 run        libcpp-httplib0.11          the HTTP port

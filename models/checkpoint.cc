@@ -66,6 +66,16 @@ absl::Status LoadModel(const std::string& directory, Backend* backend, const Loa
   return absl::OkStatus();
 }
 
+// A token's text: "<s>", or Hugging Face's {"content": "<s>", ...}. Absent: "".
+std::string TokenText(const nlohmann::json& object, const char* name, JsonFields& fields) {
+  const auto found = object.find(name);
+  if (found == object.end() || !found->is_object()) return fields.Text(name, "");
+  const auto content = found->find("content");
+  if (content != found->end() && content->is_string()) return content->get<std::string>();
+  fields.Fail(Sentence(name, " is an object, must have a content that is a string"));
+  return "";
+}
+
 // tokenizer_config.json: what surrounds the tokenizer. Absent: no BOS, no chat.
 absl::Status LoadTokenizerConfig(const std::string& directory, Checkpoint& checkpoint) {
   const std::string path = Sentence(directory, "/tokenizer_config.json");
@@ -80,8 +90,8 @@ absl::Status LoadTokenizerConfig(const std::string& directory, Checkpoint& check
   if (checkpoint.add_bos && !checkpoint.config.bos_id) {
     fields.Fail("add_bos_token is true, but config.json has no bos_token_id");
   }
-  checkpoint.bos_token = fields.Text("bos_token", "");
-  checkpoint.eos_token = fields.Text("eos_token", "");
+  checkpoint.bos_token = TokenText(*parsed, "bos_token", fields);
+  checkpoint.eos_token = TokenText(*parsed, "eos_token", fields);
   if (const nlohmann::json* stops = fields.Array("stop_strings")) {
     for (const nlohmann::json& stop : *stops) {
       if (!stop.is_string() || stop.get_ref<const std::string&>().empty()) {

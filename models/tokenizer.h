@@ -65,9 +65,13 @@ class StreamDecoder {
 // Checks `text`; nullopt when it is UTF-8, else the offset of the first byte that is not.
 std::optional<size_t> FindInvalidUtf8(std::string_view text);
 
-// Loads `directory`/tokenizer.model (SentencePiece).
-// Errors  NOT_FOUND: no such file; INVALID_ARGUMENT: not a SentencePiece model, or its size is not
-//         vocab_size (names both).
+// INVALID_ARGUMENT with the place and the value of the first byte that is not UTF-8.
+absl::Status CheckUtf8(std::string_view text);
+
+// Loads `directory`/tokenizer.model (SentencePiece), or else tokenizer.json, or else vocab.json and
+// merges.txt (GPT-2's byte-level BPE).
+// Errors  NOT_FOUND: none of these files; INVALID_ARGUMENT: the first of them that is there is no
+//         tokenizer, or does not fit vocab_size (names both).
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& directory,
                                                          int vocab_size);
 

@@ -247,6 +247,7 @@ TEST_F(BadTokenizerConfig, EachField) {
   EXPECT_THAT(Refusal("{"), HasSubstr("not JSON"));
   EXPECT_THAT(Refusal(R"({"add_bos_token": 1})"), HasSubstr("add_bos_token is 1"));
   EXPECT_THAT(Refusal(R"({"bos_token": 2})"), HasSubstr("bos_token is 2"));
+  EXPECT_THAT(Refusal(R"({"bos_token": {"lstrip": false}})"), HasSubstr("must have a content"));
   EXPECT_THAT(Refusal(R"({"stop_strings": [""]})"), HasSubstr("stop_strings"));
   EXPECT_THAT(Refusal(R"({"stop_strings": "x"})"), HasSubstr("stop_strings is \"x\""));
   EXPECT_THAT(Refusal(R"({"chat_template": "{% set x = 1 %}"})"),

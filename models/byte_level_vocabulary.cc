@@ -1,0 +1,332 @@
+#include "models/byte_level_vocabulary.h"
+
+#include <charconv>
+#include <optional>
+#include <string_view>
+
+#include "absl/container/flat_hash_map.h"
+#include "models/file_text.h"
+#include "models/json_fields.h"
+#include "models/sentence.h"
+#include "models/sha256.h"
+#include "models/utf8.h"
+
+namespace lssar {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kNoPiece = -1;
+constexpr int kMaxId = 1 << 30;
+
+// GPT-2 spells a byte by a character that prints: itself where it does, else the next from U+0100
+// on. By character.
+class ByteAlphabet {
+ public:
+  ByteAlphabet() {
+    int next = 0x100;
+    for (int byte = 0; byte < 256; ++byte) {
+      const bool prints = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
+      bytes_[Spell(prints ? byte : next++)] = char(byte);
+    }
+  }
+
+  // nullopt: some character of the piece is none of the alphabet's.
+  std::optional<std::string> BytesOf(std::string_view piece) const {
+    std::string bytes;
+    while (!piece.empty()) {
+      const std::string_view character = piece.substr(0, NextUtf8(piece).num_bytes);
+      const auto found = bytes_.find(std::string(character));
+      if (found == bytes_.end()) return std::nullopt;
+      bytes += found->second;
+      piece.remove_prefix(character.size());
+    }
+    return bytes;
+  }
+
+ private:
+  // UTF-8 of a character below U+0800.
+  static std::string Spell(int character) {
+    if (character < 0x80) return std::string(1, char(character));
+    return {char(0xC0 | character >> 6), char(0x80 | (character & 0x3F))};
+  }
+
+  absl::flat_hash_map<std::string, char> bytes_;
+};
+
+// Collects a vocabulary out of either form of files.
+class Builder {
+ public:
+  Builder(std::string source, int vocab_size) : source_(std::move(source)) {
+    vocabulary_.pieces.resize(size_t(vocab_size));
+  }
+
+  absl::Status AddPieces(const json& names) {
+    for (const auto& [name, id] : names.items()) {
+      if (absl::Status status = AddPiece(name, id); !status.ok()) return status;
+    }
+    vocabulary_.byte_ids.fill(kNoPiece);
+    for (size_t id = 0; id < vocabulary_.pieces.size(); ++id) {
+      const std::string& bytes = vocabulary_.pieces[id].bytes;
+      if (bytes.size() == 1) vocabulary_.byte_ids[uint8_t(bytes[0])] = int32_t(id);
+    }
+    for (int byte = 0; byte < 256; ++byte) {
+      if (vocabulary_.byte_ids[size_t(byte)] == kNoPiece) {
+        return Fault(Sentence("has no piece for byte ", byte));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // `where`: "merges.txt: line 7".
+  absl::Status AddMerge(std::string_view left, std::string_view right, std::string_view where) {
+    const std::string merged = Sentence(left, right);
+    BytePairEncoder::Merge merge{};
+    for (const auto& [name, id] : {std::pair<std::string_view, int32_t*>{left, &merge.left},
+                                   {right, &merge.right},
+                                   {merged, &merge.merged}}) {
+      const auto found = ids_.find(std::string(name));
+      if (found == ids_.end()) {
+        return absl::InvalidArgumentError(Sentence(where, ": merges \"", left, "\" and \"", right,
+                                                   "\", but \"", name,
+                                                   "\" is no piece of the vocabulary"));
+      }
+      *id = found->second;
+    }
+    vocabulary_.merges.push_back(merge);
+    return absl::OkStatus();
+  }
+
+  // A special token stands for no text.
+  absl::Status AddToken(const std::string& content, int64_t id, bool is_special) {
+    if (absl::Status status = CheckId(content, id); !status.ok()) return status;
+    if (content.empty()) return Fault(Sentence("the added token ", id, " has no content"));
+    vocabulary_.pieces[size_t(id)] = {.name = content, .bytes = is_special ? "" : content};
+    vocabulary_.added_tokens.emplace_back(content, int32_t(id));
+    return absl::OkStatus();
+  }
+
+  // Where no list says so: of bytes and merges nobody can make a special token.
+  absl::Status AddPiecesThatNoMergeMakes() {
+    std::vector<bool> is_made(vocabulary_.pieces.size());
+    for (const int32_t id : vocabulary_.byte_ids) is_made[size_t(id)] = true;
+    for (const BytePairEncoder::Merge& merge : vocabulary_.merges) {
+      is_made[size_t(merge.merged)] = true;
+    }
+    for (const auto& [name, id] : ids_) {
+      if (is_made[size_t(id)]) continue;
+      if (absl::Status status = AddToken(name, id, /*is_special=*/true); !status.ok())
+        return status;
+    }
+    return absl::OkStatus();
+  }
+
+  ByteLevelVocabulary Finish(std::string hash) && {
+    for (size_t id = 0; id < vocabulary_.pieces.size(); ++id) {
+      std::string& name = vocabulary_.pieces[id].name;
+      if (name.empty()) name = Sentence("<unused ", id, ">");
+    }
+    vocabulary_.hash = std::move(hash);
+    return std::move(vocabulary_);
+  }
+
+ private:
+  absl::Status Fault(std::string_view sentence) const {
+    return absl::InvalidArgumentError(Sentence(source_, ": ", sentence));
+  }
+
+  absl::Status CheckId(std::string_view name, int64_t id) const {
+    const auto vocab_size = int64_t(vocabulary_.pieces.size());
+    if (id >= 0 && id < vocab_size) return absl::OkStatus();
+    return Fault(Sentence("piece \"", name, "\" has id ", id,
+                          ", must be below config.json's vocab_size, ", vocab_size));
+  }
+
+  absl::Status AddPiece(const std::string& name, const json& id) {
+    if (!id.is_number_integer()) return Fault(Sentence("piece \"", name, "\" has no integer id"));
+    const int64_t number = id.get<int64_t>();
+    if (absl::Status status = CheckId(name, number); !status.ok()) return status;
+    ByteLevelVocabulary::Piece& piece = vocabulary_.pieces[size_t(number)];
+    if (!piece.name.empty()) {
+      return Fault(Sentence("id ", number, " is of \"", piece.name, "\" and of \"", name, "\""));
+    }
+    std::optional<std::string> bytes = alphabet_.BytesOf(name);
+    // What is not spelled so may be a special token, whose bytes nobody asks for.
+    piece = {.name = name, .bytes = std::move(bytes).value_or("")};
+    ids_.emplace(name, int32_t(number));
+    return absl::OkStatus();
+  }
+
+  const ByteAlphabet alphabet_;
+  std::string source_;
+  ByteLevelVocabulary vocabulary_;
+  absl::flat_hash_map<std::string, int32_t> ids_;
+};
+
+std::string HashOf(std::initializer_list<std::string_view> files) {
+  Sha256 hash;
+  for (const std::string_view file : files) hash.Add(file);
+  return hash.ShortHex();
+}
+
+// "left right", a line each, behind a line "#version".
+absl::Status AddMergeLines(std::string_view text, std::string_view path, Builder& builder) {
+  for (int line_number = 1; !text.empty(); ++line_number) {
+    const size_t end = text.find('\n');
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(end == text.npos ? text.size() : end + 1);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.empty() || (line_number == 1 && line.starts_with("#version"))) continue;
+    const std::string where = Sentence(path, ": line ", line_number);
+    const size_t space = line.find(' ');
+    if (space == line.npos || space == 0 || space + 1 == line.size() ||
+        line.find(' ', space + 1) != line.npos) {
+      return absl::InvalidArgumentError(Sentence(where, " is \"", line.substr(0, 80),
+                                                 "\", must be two pieces with a space between"));
+    }
+    const absl::Status status =
+        builder.AddMerge(line.substr(0, space), line.substr(space + 1), where);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ByteLevelVocabulary> ReadVocabAndMerges(const std::string& directory,
+                                                       int vocab_size) {
+  const std::string vocab_path = directory + "/vocab.json", merges_path = directory + "/merges.txt";
+  const absl::StatusOr<std::string> vocab = ReadFileText(vocab_path);
+  if (!vocab.ok()) return vocab.status();
+  const absl::StatusOr<std::string> merges = ReadFileText(merges_path);
+  if (absl::IsNotFound(merges.status())) {
+    return absl::InvalidArgumentError(Sentence(vocab_path, " is there without ", merges_path));
+  }
+  if (!merges.ok()) return merges.status();
+  const absl::StatusOr<json> names = ParseJson(*vocab, vocab_path);
+  if (!names.ok()) return names.status();
+  if (!names->is_object()) return absl::InvalidArgumentError(vocab_path + ": must be an object");
+
+  Builder builder(vocab_path, vocab_size);
+  absl::Status status = builder.AddPieces(*names);
+  if (status.ok()) status = AddMergeLines(*merges, merges_path, builder);
+  if (status.ok()) status = builder.AddPiecesThatNoMergeMakes();
+  if (!status.ok()) return status;
+  return std::move(builder).Finish(HashOf({*vocab, *merges}));
+}
+
+// Merges are "left right" or ["left", "right"].
+absl::Status AddMergeArray(const json& merges, const std::string& path, Builder& builder) {
+  for (size_t i = 0; i < merges.size(); ++i) {
+    const json& merge = merges[i];
+    const std::string where = Sentence(path, ": model: merges[", i, "]");
+    std::string left, right;
+    if (merge.is_string()) {
+      const auto& text = merge.get_ref<const std::string&>();
+      const size_t space = text.find(' ');
+      left = text.substr(0, space);
+      if (space != text.npos) right = text.substr(space + 1);
+    } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() &&
+               merge[1].is_string()) {
+      left = merge[0].get<std::string>();
+      right = merge[1].get<std::string>();
+    }
+    if (left.empty() || right.empty()) {
+      return absl::InvalidArgumentError(where + ": must be two pieces");
+    }
+    const absl::Status status = builder.AddMerge(left, right, where);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AddTokens(const json& tokens, const std::string& path, Builder& builder) {
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    JsonFields fields(tokens[i], Sentence(path, ": added_tokens[", i, "]"));
+    const std::string content = fields.Text("content");
+    const int64_t id = fields.Int("id", 0, kMaxId);
+    const bool is_special = fields.Bool("special", false);
+    for (const std::string_view name : {"single_word", "lstrip", "rstrip"}) {
+      if (fields.Bool(name, false)) fields.Fail(Sentence(name, " is true, must be false"));
+    }
+    if (!fields.status().ok()) return fields.status();
+    const absl::Status status = builder.AddToken(content, id, is_special);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+void RefuseOtherType(std::string_view wanted, JsonFields& fields) {
+  const std::string type = fields.Text("type");
+  if (type != wanted) fields.Fail(Sentence("type is \"", type, "\", must be \"", wanted, "\""));
+}
+
+// Everything around the merges that would make other ids of a text.
+absl::Status CheckSurroundings(JsonFields& fields, const std::string& path) {
+  if (fields.Has("normalizer")) fields.Fail("normalizer must be null");
+  const json* const pre = fields.Object("pre_tokenizer");
+  if (pre == nullptr) fields.Fail("pre_tokenizer is missing, must be ByteLevel");
+  const json* const post = fields.Object("post_processor");
+  if (!fields.status().ok()) return fields.status();
+
+  JsonFields pre_fields(*pre, path + ": pre_tokenizer");
+  RefuseOtherType("ByteLevel", pre_fields);
+  if (pre_fields.Bool("add_prefix_space", true)) {
+    pre_fields.Fail("add_prefix_space is true, must be false");
+  }
+  if (!pre_fields.Bool("use_regex", true)) pre_fields.Fail("use_regex is false, must be true");
+  if (!pre_fields.status().ok() || post == nullptr) return pre_fields.status();
+
+  // Others add tokens: BOS is tokenizer_config.json's add_bos_token here.
+  JsonFields post_fields(*post, path + ": post_processor");
+  RefuseOtherType("ByteLevel", post_fields);
+  return post_fields.status();
+}
+
+void RefuseOtherMerging(JsonFields& model) {
+  RefuseOtherType("BPE", model);
+  if (model.Number("dropout", 0, 1, 0.0) != 0) model.Fail("dropout must be null or 0");
+  for (const std::string_view name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    if (!model.Text(name, "").empty()) model.Fail(Sentence(name, " must be null or empty"));
+  }
+  for (const std::string_view name : {"ignore_merges", "byte_fallback"}) {
+    if (model.Bool(name, false)) model.Fail(Sentence(name, " is true, must be false"));
+  }
+}
+
+absl::StatusOr<ByteLevelVocabulary> ReadTokenizerJson(const std::string& path,
+                                                      const std::string& text, int vocab_size) {
+  const absl::StatusOr<json> parsed = ParseJson(text, path);
+  if (!parsed.ok()) return parsed.status();
+  JsonFields fields(*parsed, path);
+  if (absl::Status status = CheckSurroundings(fields, path); !status.ok()) return status;
+  const json* const model = fields.Object("model");
+  const json* const tokens = fields.Array("added_tokens");
+  if (model == nullptr) fields.Fail("model is missing");
+  if (!fields.status().ok()) return fields.status();
+
+  JsonFields model_fields(*model, path + ": model");
+  RefuseOtherMerging(model_fields);
+  const json* const names = model_fields.Object("vocab");
+  const json* const merges = model_fields.Array("merges");
+  if (names == nullptr || merges == nullptr) model_fields.Fail("must have vocab and merges");
+  if (!model_fields.status().ok()) return model_fields.status();
+
+  Builder builder(path, vocab_size);
+  absl::Status status = builder.AddPieces(*names);
+  if (status.ok()) status = AddMergeArray(*merges, path, builder);
+  if (status.ok() && tokens != nullptr) status = AddTokens(*tokens, path, builder);
+  if (!status.ok()) return status;
+  return std::move(builder).Finish(HashOf({text}));
+}
+
+}  // namespace
+
+absl::StatusOr<ByteLevelVocabulary> ReadByteLevelVocabulary(const std::string& directory,
+                                                            int vocab_size) {
+  const std::string path = directory + "/tokenizer.json";
+  const absl::StatusOr<std::string> text = ReadFileText(path);
+  if (text.ok()) return ReadTokenizerJson(path, *text, vocab_size);
+  if (!absl::IsNotFound(text.status())) return text.status();
+  return ReadVocabAndMerges(directory, vocab_size);
+}
+
+}  // namespace lssar

@@ -1,0 +1,20 @@
+// SentencePiece behind Tokenizer (tokenizer.h).
+#ifndef LSSAR_MODELS_SENTENCE_PIECE_TOKENIZER_H_
+#define LSSAR_MODELS_SENTENCE_PIECE_TOKENIZER_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "models/tokenizer.h"
+
+namespace lssar {
+
+// Errors  NOT_FOUND: no such file; INVALID_ARGUMENT: not a SentencePiece model, or its size is not
+//         vocab_size (names both).
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePieceTokenizer(const std::string& path,
+                                                                      int vocab_size);
+
+}  // namespace lssar
+
+#endif  // LSSAR_MODELS_SENTENCE_PIECE_TOKENIZER_H_

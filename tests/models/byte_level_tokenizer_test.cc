@@ -1,0 +1,251 @@
+// GPT-2's byte-level BPE: the ids of an independent program, and files that are refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/checkpoint.h"
+#include "models/tokenizer.h"
+#include "nlohmann/json.hpp"
+#include "tests/models/fixture.h"
+
+namespace lssar {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::MessageOf;
+using testing::ReadFile;
+using testing::ScratchDirectory;
+
+const std::string kGpt2 = "tests/models/gpt2";
+constexpr int kPieces = 50257;
+constexpr int32_t kEndOfText = 50256;
+
+const Tokenizer& Gpt2() {
+  static const std::unique_ptr<Tokenizer> tokenizer = LoadTokenizer(kGpt2, kPieces).value();
+  return *tokenizer;
+}
+
+// The same vocabulary in Hugging Face's one file.
+json Gpt2TokenizerJson() {
+  json merges = json::array();
+  const std::string lines = ReadFile(kGpt2 + "/merges.txt");
+  for (size_t at = lines.find('\n') + 1; at < lines.size();) {
+    const size_t end = lines.find('\n', at);
+    merges.push_back(lines.substr(at, end - at));
+    at = end + 1;
+  }
+  return {{"version", "1.0"},
+          {"added_tokens", {{{"id", kEndOfText}, {"content", "<|endoftext|>"}, {"special", true}}}},
+          {"normalizer", nullptr},
+          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+          {"post_processor", {{"type", "ByteLevel"}}},
+          {"model",
+           {{"type", "BPE"},
+            {"vocab", json::parse(ReadFile(kGpt2 + "/vocab.json"))},
+            {"merges", std::move(merges)}}}};
+}
+
+void ExpectIdsOfTiktoken(const Tokenizer& tokenizer) {
+  for (const json& row : json::parse(ReadFile(kGpt2 + "/texts.json"))) {
+    const auto text = row["text"].get<std::string>();
+    const absl::StatusOr<std::vector<int32_t>> ids = tokenizer.Encode(text);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    EXPECT_EQ(*ids, row["ids"].get<std::vector<int32_t>>()) << row["text"];
+    if (text.find("<|endoftext|>") == text.npos) {
+      EXPECT_EQ(Decode(tokenizer, *ids), text);
+    }
+  }
+}
+
+TEST(ByteLevelTokenizerTest, GivesTheIdsThatTiktokenGives) { ExpectIdsOfTiktoken(Gpt2()); }
+
+TEST(ByteLevelTokenizerTest, TheOneFileIsTheSameTokenizer) {
+  json file = Gpt2TokenizerJson();
+  const ScratchDirectory directory;
+  directory.Write("tokenizer.json", file.dump());
+  ExpectIdsOfTiktoken(**LoadTokenizer(directory.Path(), kPieces));
+  // Newer files have merges in pairs.
+  for (json& merge : file["model"]["merges"]) {
+    const auto text = merge.get<std::string>();
+    merge = {text.substr(0, text.find(' ')), text.substr(text.find(' ') + 1)};
+  }
+  directory.Write("tokenizer.json", file.dump());
+  ExpectIdsOfTiktoken(**LoadTokenizer(directory.Path(), kPieces));
+}
+
+TEST(ByteLevelTokenizerTest, PiecesAreBytes) {
+  EXPECT_EQ(Gpt2().VocabSize(), kPieces);
+  EXPECT_FALSE(Gpt2().AddsDummyPrefix());
+  const std::vector<int32_t> ids = Gpt2().Encode(" the").value();
+  ASSERT_THAT(ids, ElementsAre(262));
+  EXPECT_EQ(Gpt2().PieceName(262), "\u0120the");
+  EXPECT_EQ(Gpt2().PieceBytes(262), " the");
+  const std::vector<int32_t> parts = Gpt2().Encode("\u20ac\x7f").value();
+  std::string bytes;
+  for (const int32_t id : parts) bytes += Gpt2().PieceBytes(id);
+  EXPECT_EQ(bytes, "\u20ac\x7f");
+  EXPECT_EQ(Gpt2().PieceName(kEndOfText), "<|endoftext|>");
+  EXPECT_EQ(Gpt2().PieceBytes(kEndOfText), "");
+  EXPECT_EQ(Gpt2().Hash().size(), 16u);
+}
+
+// Models pad their vocabulary to a round number of rows.
+TEST(ByteLevelTokenizerTest, AModelMayHaveMoreRows) {
+  const absl::StatusOr<std::unique_ptr<Tokenizer>> padded = LoadTokenizer(kGpt2, 50304);
+  ASSERT_TRUE(padded.ok()) << padded.status();
+  EXPECT_EQ((*padded)->VocabSize(), 50304);
+  EXPECT_EQ((*padded)->PieceBytes(50303), "");
+  EXPECT_EQ((*padded)->PieceName(50303), "<unused 50303>");
+  EXPECT_EQ((*padded)->Encode("padded").value(), Gpt2().Encode("padded").value());
+}
+
+TEST(ByteLevelTokenizerTest, TextThatIsNotUtf8IsRefused) {
+  EXPECT_THAT(MessageOf(Gpt2().Encode("ab\xff").status()), HasSubstr("byte 2 of 3"));
+}
+
+// One word of a megabyte, and a text of nothing but tokens: neither costs its square.
+TEST(ByteLevelTokenizerTest, LongTextsAreEncoded) {
+  const std::string word(1 << 20, 'a');
+  EXPECT_EQ(Decode(Gpt2(), Gpt2().Encode(word).value()), word);
+  const std::string spaces(1 << 20, ' ');
+  EXPECT_EQ(Decode(Gpt2(), Gpt2().Encode(spaces).value()), spaces);
+  std::string ends;
+  for (int i = 0; i < 50'000; ++i) ends += "<|endoftext|>";
+  EXPECT_EQ(Gpt2().Encode(ends).value(), std::vector<int32_t>(50'000, kEndOfText));
+}
+
+TEST(ByteLevelTokenizerTest, AddedTokensAreTakenTheLongestFirst) {
+  json file = Gpt2TokenizerJson();
+  for (const auto& [id, content] : {std::pair{50257, "<|a|>"}, {50258, "<|a|>b"}}) {
+    file["added_tokens"].push_back({{"id", id}, {"content", content}});
+  }
+  const ScratchDirectory directory;
+  directory.Write("tokenizer.json", file.dump());
+  const std::unique_ptr<Tokenizer> tokenizer = *LoadTokenizer(directory.Path(), 50259);
+  const std::vector<int32_t> ids = tokenizer->Encode("<|a|>c<|a|>b<|a|><|a|").value();
+  EXPECT_THAT(std::vector(ids.begin(), ids.begin() + 4), ElementsAre(50257, 66, 50258, 50257));
+  EXPECT_EQ(Decode(*tokenizer, ids), "<|a|>c<|a|>b<|a|><|a|");
+}
+
+// A vocabulary of the 256 bytes and "<|end|>": as many pieces as the small model has rows.
+json Bytes() {
+  const json gpt2 = json::parse(ReadFile(kGpt2 + "/vocab.json"));
+  json vocab = json::object();
+  int32_t id = 0;
+  for (const auto& [name, id_of_gpt2] : gpt2.items()) {
+    if (id_of_gpt2.get<int32_t>() < 256) vocab[name] = id++;
+  }
+  vocab["<|end|>"] = 256;
+  return vocab;
+}
+
+TEST(ByteLevelTokenizerTest, ACheckpointHasIt) {
+  const ScratchDirectory directory;
+  directory.CopyFrom(testing::kSmallModel);
+  directory.Write("vocab.json", Bytes().dump());
+  directory.Write("merges.txt", "#version: 0.2\n");
+  directory.Write("tokenizer_config.json", R"({"bos_token": {"content": "<|end|>"}})");
+  const std::unique_ptr<Backend> backend = testing::NewBackend("cpu");
+  const absl::StatusOr<Checkpoint> checkpoint = LoadCheckpoint(directory.Path(), backend.get(), {});
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  ASSERT_NE(checkpoint->tokenizer, nullptr);
+  EXPECT_EQ(checkpoint->bos_token, "<|end|>");
+  const std::vector<int32_t> ids = checkpoint->tokenizer->Encode("a\u00e9<|end|>").value();
+  ASSERT_EQ(ids.size(), 4u);
+  EXPECT_EQ(ids.back(), 256);
+  EXPECT_EQ(Decode(*checkpoint->tokenizer, ids), "a\u00e9");
+}
+
+std::string Refusal(const std::vector<std::pair<std::string, std::string>>& files,
+                    int vocab_size = 257) {
+  const ScratchDirectory directory;
+  for (const auto& [name, text] : files) directory.Write(name, text);
+  const absl::Status status = LoadTokenizer(directory.Path(), vocab_size).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  return MessageOf(status);
+}
+
+TEST(ByteLevelTokenizerTest, DamagedFilesAreNamed) {
+  const std::string vocab = Bytes().dump();
+  EXPECT_THAT(Refusal({{"vocab.json", vocab}}), HasSubstr("is there without"));
+  EXPECT_THAT(Refusal({{"vocab.json", "{"}, {"merges.txt", ""}}), HasSubstr("not JSON"));
+  EXPECT_THAT(Refusal({{"vocab.json", "[]"}, {"merges.txt", ""}}), HasSubstr("object"));
+  EXPECT_THAT(Refusal({{"vocab.json", vocab}, {"merges.txt", ""}}, 256),
+              AllOf(HasSubstr("<|end|>"), HasSubstr("id 256"), HasSubstr("vocab_size, 256")));
+  EXPECT_THAT(Refusal({{"vocab.json", vocab}, {"merges.txt", "#version\na b c\n"}}),
+              AllOf(HasSubstr("line 2"), HasSubstr("a b c")));
+  EXPECT_THAT(Refusal({{"vocab.json", vocab}, {"merges.txt", "a b\n"}}),
+              AllOf(HasSubstr("line 1"), HasSubstr("\"ab\" is no piece")));
+  json holes = Bytes();
+  holes.erase("a");
+  EXPECT_THAT(Refusal({{"vocab.json", holes.dump()}, {"merges.txt", ""}}),
+              HasSubstr("no piece for byte 97"));
+  holes["a"] = holes["b"];
+  EXPECT_THAT(Refusal({{"vocab.json", holes.dump()}, {"merges.txt", ""}}),
+              AllOf(HasSubstr("\"a\""), HasSubstr("\"b\"")));
+  holes["a"] = "one";
+  EXPECT_THAT(Refusal({{"vocab.json", holes.dump()}, {"merges.txt", ""}}),
+              HasSubstr("no integer id"));
+}
+
+TEST(ByteLevelTokenizerTest, WhatWouldGiveOtherIdsIsRefused) {
+  const json good{{"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+                  {"model", {{"type", "BPE"}, {"vocab", Bytes()}, {"merges", json::array()}}}};
+  const std::vector<std::pair<std::function<void(json&)>, std::string>> edits{
+      {[](json& j) {
+         j["normalizer"] = {{"type", "NFC"}};
+       },
+       "normalizer"},
+      {[](json& j) { j.erase("pre_tokenizer"); }, "pre_tokenizer is missing"},
+      {[](json& j) { j["pre_tokenizer"]["type"] = "Metaspace"; }, "\"Metaspace\""},
+      {[](json& j) { j["pre_tokenizer"].erase("add_prefix_space"); }, "add_prefix_space"},
+      {[](json& j) { j["pre_tokenizer"]["use_regex"] = false; }, "use_regex"},
+      {[](json& j) {
+         j["post_processor"] = {{"type", "TemplateProcessing"}};
+       },
+       "\"TemplateProcessing\""},
+      {[](json& j) { j.erase("model"); }, "model is missing"},
+      {[](json& j) { j["model"]["type"] = "Unigram"; }, "\"Unigram\""},
+      {[](json& j) { j["model"].erase("vocab"); }, "vocab and merges"},
+      {[](json& j) { j["model"]["dropout"] = 0.1; }, "dropout"},
+      {[](json& j) { j["model"]["byte_fallback"] = true; }, "byte_fallback"},
+      {[](json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }, "end_of_word_suffix"},
+      {[](json& j) { j["model"]["merges"] = json::array({"ab"}); }, "merges[0]"},
+      {[](json& j) {
+         j["model"]["merges"] = json::array({json::array({"a", "b"})});
+       },
+       "\"ab\" is no piece"},
+      {[](json& j) {
+         j["added_tokens"] = {{{"id", 300}, {"content", "<x>"}}};
+       },
+       "vocab_size, 257"},
+      {[](json& j) {
+         j["added_tokens"] = {{{"id", 256}, {"content", ""}}};
+       },
+       "no content"},
+      {[](json& j) {
+         j["added_tokens"] = {{{"id", 256}, {"content", "<x>"}, {"lstrip", true}}};
+       },
+       "lstrip"},
+  };
+  EXPECT_TRUE([&] {
+    const ScratchDirectory directory;
+    directory.Write("tokenizer.json", good.dump());
+    return LoadTokenizer(directory.Path(), 257).ok();
+  }());
+  for (const auto& [edit, named] : edits) {
+    json file = good;
+    edit(file);
+    EXPECT_THAT(Refusal({{"tokenizer.json", file.dump()}}), HasSubstr(named));
+  }
+}
+
+}  // namespace
+}  // namespace lssar
