@@ -33,6 +33,7 @@ std::unique_ptr<Command> MakeChatCommand();
 std::unique_ptr<Command> MakeInfoCommand();
 std::unique_ptr<Command> MakeGenerateCommand();
 std::unique_ptr<Command> MakePasskeyCommand();
+std::unique_ptr<Command> MakePerplexityCommand();
 std::unique_ptr<Command> MakeScoreCommand();
 
 }  // namespace lssar::cli

@@ -32,6 +32,7 @@ constexpr CommandEntry kCommands[] = {
     {"generate", "Continue a prompt", MakeGenerateCommand},
     {"chat", "Talk with the model", MakeChatCommand},
     {"score", "Log-probability of continuations; loss by length", MakeScoreCommand},
+    {"perplexity", "How well whole texts are predicted, however long", MakePerplexityCommand},
     {"passkey", "Find a key hidden in long text: accuracy by length and depth", MakePasskeyCommand},
     {"attention", "Which keys each head of each layer looks at", MakeAttentionCommand},
     {"bench", "Latencies and throughput of a server under load", MakeBenchCommand},

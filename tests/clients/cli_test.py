@@ -105,6 +105,61 @@ class ScoreTest(unittest.TestCase):
         self.assertIn('4096 needs more ids than the file\'s 2001', over.stderr)
 
 
+class PerplexityTest(unittest.TestCase):
+
+    TEXT = 'The river runs through the old town.\n' * 12
+
+    def test_a_text_that_fits_is_scored_whole(self):
+        done = run_cli('perplexity', '-', '--json', stdin=self.TEXT)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        got = json.loads(done.stdout)
+        scored = run_cli('score', '--continuation', self.TEXT, '--json')
+        want = json.loads(scored.stdout)['continuations'][0]
+        self.assertEqual(got['num_windows'], 1)
+        self.assertEqual(got['num_tokens'], want['num_tokens'])
+        self.assertEqual(got['num_bytes'], len(self.TEXT))
+        self.assertEqual(got['num_words'], 7 * 12)
+        self.assertEqual(got['logprob'], want['logprob'])
+        self.assertAlmostEqual(got['loss'] * got['num_tokens'], -got['logprob'], places=9)
+
+    def test_windows_are_scores_of_their_own(self):
+        ids = [2] + [300 + i * i % 97 for i in range(150)]
+        with tempfile.NamedTemporaryFile(suffix='.bin') as file:
+            file.write(struct.pack(f'<{len(ids)}H', *ids))
+            file.flush()
+            done = run_cli('perplexity', '--ids', file.name, '--window', '64', '--stride', '32',
+                           '--json')
+        got = json.loads(done.stdout)
+        items = [(0, 1, 64), (32, 64, 96), (64, 96, 128), (87, 128, 151)]
+        lines = '\n'.join(json.dumps({'context': ids[first:scored],
+                                      'continuations': [ids[scored:end]]})
+                          for first, scored, end in items)
+        scores = [json.loads(line)['continuations'][0]['logprob'] for line in
+                  run_cli('score', '--file', '-', '--json', stdin=lines).stdout.splitlines()]
+        self.assertEqual((got['num_windows'], got['num_tokens']), (4, 150))
+        self.assertEqual(got['logprob'], sum(scores))
+        self.assertNotIn('num_words', got)
+
+    def test_several_texts_have_a_sum(self):
+        with tempfile.NamedTemporaryFile('w', suffix='.txt') as file:
+            file.write(self.TEXT)
+            file.flush()
+            done = run_cli('perplexity', file.name, file.name)
+        rows = [line.split() for line in done.stdout.splitlines()[2:]]
+        self.assertEqual([row[-1] for row in rows], [file.name, file.name, 'all'], done.stdout)
+        self.assertEqual(int(rows[2][0]), 2 * int(rows[0][0]))
+        self.assertEqual(rows[2][2:6], rows[0][2:6])
+
+    def test_what_cannot_be_is_usage(self):
+        for arguments, message in (((), 'give one or more FILE'),
+                                   (('-', '--window', '99999'), 'over the served context'),
+                                   (('-', '--window', '8', '--stride', '8'), 'below the window'),
+                                   (('-',), 'no token to score')):
+            done = run_cli('perplexity', *arguments, stdin='')
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(message, done.stderr)
+
+
 class AttentionTest(unittest.TestCase):
 
     def test_json_has_all_weights_of_the_rows_asked_for(self):
@@ -264,7 +319,8 @@ class UsageTest(unittest.TestCase):
                               model=True)
 
     def test_help_ends_with_two_examples(self):
-        for command in 'generate', 'chat', 'score', 'passkey', 'bench', 'info':
+        for command in ('generate', 'chat', 'score', 'perplexity', 'passkey', 'attention', 'bench',
+                        'info'):
             done = run_cli(command, '--help', model=False)
             self.assertEqual(done.returncode, 0)
             examples = done.stdout[done.stdout.index('Examples:'):].strip().splitlines()
