@@ -26,7 +26,7 @@ void DescribeModel(const ServedModel& model, v1::GetInfoReply& reply) {
     reply.set_tokenizer_hash(std::string(checkpoint.tokenizer->Hash()));
   }
   reply.set_attention_kind(std::string(NameOf(config.attention.kind)));
-  reply.set_attention_p(config.attention.p);
+  if (config.attention.Form().sharpens) reply.set_attention_p(config.attention.p);
   reply.set_trained_context(config.trained_context);
   reply.set_vocab_size(config.vocab_size);
   reply.set_num_layers(config.num_layers);
