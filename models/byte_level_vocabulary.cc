@@ -1,6 +1,5 @@
 #include "models/byte_level_vocabulary.h"
 
-#include <charconv>
 #include <optional>
 #include <string_view>
 

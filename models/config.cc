@@ -27,20 +27,19 @@ constexpr double kMaxPower = 1000;
 struct KindName {
   AttentionKind kind;
   std::string_view name;
-  bool has_power;  // its stage 2 sharpens with p
 };
 
 constexpr std::array<KindName, 10> kKinds{{
-    {AttentionKind::kSoftmax, "softmax", false},
-    {AttentionKind::kLssa, "lssa", false},
-    {AttentionKind::kLssar, "lssar", true},
-    {AttentionKind::kSoftmaxR, "softmax_r", true},
-    {AttentionKind::kSigmoid, "sigmoid", false},
-    {AttentionKind::kSigmoidN, "sigmoid_n", false},
-    {AttentionKind::kSigmoidNL1, "sigmoid_n_l1", false},
-    {AttentionKind::kSigmoidR, "sigmoid_r", true},
-    {AttentionKind::kPhi, "phi", false},
-    {AttentionKind::kReluWortsman, "relu_wortsman", false},
+    {AttentionKind::kSoftmax, "softmax"},
+    {AttentionKind::kLssa, "lssa"},
+    {AttentionKind::kLssar, "lssar"},
+    {AttentionKind::kSoftmaxR, "softmax_r"},
+    {AttentionKind::kSigmoid, "sigmoid"},
+    {AttentionKind::kSigmoidN, "sigmoid_n"},
+    {AttentionKind::kSigmoidNL1, "sigmoid_n_l1"},
+    {AttentionKind::kSigmoidR, "sigmoid_r"},
+    {AttentionKind::kPhi, "phi"},
+    {AttentionKind::kReluWortsman, "relu_wortsman"},
 }};
 
 constexpr std::array<std::pair<Phi, std::string_view>, 8> kPhis{{
@@ -101,9 +100,7 @@ absl::StatusOr<AttentionSpec> ParseAttention(const json& object, std::string_vie
     return fields.status();
   }
   spec.kind = *kind;
-  bool has_power = false;
-  for (const KindName& k : kKinds) has_power |= k.kind == *kind && k.has_power;
-  if (has_power && !fields.Has("p")) {
+  if (spec.Form().sharpens && !fields.Has("p")) {
     fields.Fail(Sentence("p is missing: \"", name, "\" sharpens with it; add \"p\": 15"));
   }
   spec.p = fields.Positive("p", kMaxPower, spec.p);

@@ -7,6 +7,7 @@
 #include "clients/cli/progress_bar.h"
 #include "clients/cli/read_text.h"
 #include "clients/cli/score_call.h"
+#include "clients/cli/usage.h"
 #include "kernels/check.h"
 
 namespace lssar::cli {
@@ -14,11 +15,8 @@ namespace {
 
 absl::Status CheckLengths(const LossOptions& options, size_t num_ids, int max_context) {
   for (const int length : options.lengths) {
-    if (length > max_context) {
-      return absl::InvalidArgumentError(absl::StrCat("--lengths: ", length,
-                                                     " is over the served context of ", max_context,
-                                                     " tokens (--max-context)"));
-    }
+    const absl::Status status = CheckServedContext("--lengths", length, max_context);
+    if (!status.ok()) return status;
     if (static_cast<size_t>(length) >= num_ids) {
       return absl::InvalidArgumentError(
           absl::StrCat("--lengths: ", length, " needs more ids than the file's ", num_ids));

@@ -191,11 +191,8 @@ class PasskeyCommand : public Command {
     const auto served = DescribeServer(stub);
     if (!served.ok()) return served.status();
     const int longest = *std::max_element(options_.lengths.begin(), options_.lengths.end());
-    if (longest > served->max_context()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--lengths: ", longest, " is over the served context of ",
-                       served->max_context(), " tokens (--max-context)"));
-    }
+    status = CheckServedContext("--lengths", longest, served->max_context());
+    if (!status.ok()) return status;
     const absl::StatusOr<int> filler_tokens = CountFillerTokens(stub);
     if (!filler_tokens.ok()) return filler_tokens.status();
     std::vector<PasskeyTrial> trials = MakePasskeyTrials(options_, *filler_tokens);

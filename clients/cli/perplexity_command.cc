@@ -21,6 +21,7 @@
 #include "clients/cli/rolling_score.h"
 #include "clients/cli/sharing_flags.h"
 #include "clients/cli/table.h"
+#include "clients/cli/usage.h"
 
 namespace lssar::cli {
 namespace {
@@ -175,11 +176,8 @@ class PerplexityCommand : public Command {
   absl::StatusOr<RollingOptions> Options(int max_context) const {
     const int window = window_.value_or(max_context);
     const int stride = stride_.value_or(window - 1);
-    if (window > max_context) {
-      return absl::InvalidArgumentError(absl::StrCat("--window: ", window,
-                                                     " is over the served context of ", max_context,
-                                                     " tokens (--max-context)"));
-    }
+    const absl::Status status = CheckServedContext("--window", window, max_context);
+    if (!status.ok()) return status;
     if (stride >= window) {
       return absl::InvalidArgumentError(
           absl::StrCat("--stride: ", stride, " must be below the window of ", window, " tokens"));

@@ -88,6 +88,13 @@ absl::StatusOr<std::vector<int>> ParsePlaces(absl::string_view flag, absl::strin
   return places;
 }
 
+absl::Status CheckServedContext(absl::string_view flag, int num_tokens, int max_context) {
+  if (num_tokens <= max_context) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(flag, ": ", num_tokens,
+                                                 " is over the served context of ", max_context,
+                                                 " tokens (--max-context)"));
+}
+
 std::string FormatCount(int count) {
   if (count >= 1024 && count % 1024 == 0) return absl::StrCat(count / 1024, "K");
   return absl::StrCat(count);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
@@ -25,6 +26,9 @@ absl::StatusOr<std::vector<int>> ParseCounts(absl::string_view flag, absl::strin
 //         `flag` and the entry
 absl::StatusOr<std::vector<int>> ParsePlaces(absl::string_view flag, absl::string_view list,
                                              int count);
+
+// Errors  INVALID_ARGUMENT: more tokens than the server takes; names `flag` and both numbers
+absl::Status CheckServedContext(absl::string_view flag, int num_tokens, int max_context);
 
 // 16384 -> "16K", 1000 -> "1000".
 std::string FormatCount(int count);
