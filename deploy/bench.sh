@@ -63,10 +63,10 @@ bin=build/release-cpu/bin
 
 start=$(date +%s)
 say "The 124M shape, 16-bit weights"
-timed "$bin/model_bench" --weights fp16 --works decode --depths 0 ${peer:+--peer-llama "$peer"} \
+timed "$bin/model_bench" --dtype fp16 --works decode --depths 0 ${peer:+--peer-llama "$peer"} \
   --json "$out/16bit.json"
 say "The 124M shape, int8 weights, to a depth of 16K"
-timed "$bin/model_bench" --weights int8 --kv fp16,int8 ${peer:+--peer-llama "$peer"} \
+timed "$bin/model_bench" --dtype int8 --kv fp16,int8 ${peer:+--peer-llama "$peer"} \
   --json "$out/int8.json"
 say "The shipped checkpoint on held-out text"
 timed "$bin/model_bench" --model models/zoo/lssar-6m --text models/zoo/lssar-6m/held_out.bin \
@@ -74,7 +74,7 @@ timed "$bin/model_bench" --model models/zoo/lssar-6m --text models/zoo/lssar-6m/
 
 say "Matrix products beside oneDNN's"
 for weights in fp16 int8; do
-  timed "$bin/linear_bench" --weights "$weights" --samples 5 --json "$out/linear-$weights.json"
+  timed "$bin/linear_bench" --dtype "$weights" --samples 5 --json "$out/linear-$weights.json"
 done
 say "Attention beside softmax of the same backend"
 timed "$bin/attention_bench" --benchmark_filter='/(fp16|int8)/' --benchmark_min_time=0.05 \

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
+#include "kernels/str_cat.h"
 
 namespace lssar {
 namespace {
@@ -26,16 +26,16 @@ const char* KindName(AttentionKind kind) {
 }  // namespace
 
 absl::Status CheckAttentionSpec(const AttentionSpec& spec) {
-  if (spec.Form().sharpens && !(spec.p > 0 && std::isfinite(spec.p))) {
+  if (spec.Form().reweights && !(spec.p > 0 && std::isfinite(spec.p))) {
     return absl::InvalidArgumentError(
-        absl::StrCat("attention p is ", spec.p, ", must be a finite number above 0"));
+        StrCat("attention p is ", spec.p, ", must be a finite number above 0"));
   }
-  const bool needs_context = spec.Form().shift == ScoreShift::kTrainedContext ||
-                             spec.Form().divisor == Divisor::kTrainedContext;
-  if (needs_context && spec.trained_context < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("attention kind \"", KindName(spec.kind),
-                                                   "\" needs the trained context, it is ",
-                                                   spec.trained_context, ", must be at least 1"));
+  const bool needs_context = spec.Form().shift == ScoreShift::kMaxPositionEmbeddings ||
+                             spec.Form().divisor == Divisor::kMaxPositionEmbeddings;
+  if (needs_context && spec.max_position_embeddings < 1) {
+    return absl::InvalidArgumentError(StrCat("attention kind \"", KindName(spec.kind),
+                                             "\" needs the trained context, it is ",
+                                             spec.max_position_embeddings, ", must be at least 1"));
   }
   return absl::OkStatus();
 }
@@ -47,9 +47,9 @@ absl::Status CheckCudaAttention(const AttentionSpec& spec) {
     case AttentionKind::kSoftmax: return CheckAttentionSpec(spec);
     default:
       return absl::UnimplementedError(
-          absl::StrCat("attention kind \"", KindName(spec.kind),
-                       "\" is not computed on CUDA: lssar, lssa and softmax are; the cpu backend "
-                       "computes all kinds"));
+          StrCat("attention kind \"", KindName(spec.kind),
+                 "\" is not computed on CUDA: lssar, lssa and softmax are; the cpu backend "
+                 "computes all kinds"));
   }
 }
 

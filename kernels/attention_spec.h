@@ -25,7 +25,7 @@ enum class AttentionKind : uint8_t {
 enum class Phi : uint8_t { kRelu, kRelu2, kRelu6, kGelu, kSigmoid, kSoftplus, kMish, kExp };
 
 // Added to a scaled score: 0, -ln L or -ln N.
-enum class ScoreShift : uint8_t { kNone, kTrainedContext, kKeys };
+enum class ScoreShift : uint8_t { kNone, kMaxPositionEmbeddings, kKeys };
 
 // What stage 1 divides phi by.
 enum class Divisor : uint8_t {
@@ -33,14 +33,14 @@ enum class Divisor : uint8_t {
   kRowNorm,  // the row's sum of |phi|, at least kMinNorm: where phi may be negative, or 0
              // throughout
   kOne,
-  kTrainedContext,  // L
+  kMaxPositionEmbeddings,  // L
 };
 
 // What a kind is made of.
 struct AttentionForm {
   Phi phi;
   Divisor divisor = Divisor::kRowSum;
-  bool sharpens = false;  // has a stage 2
+  bool reweights = false;  // has a stage 2
   ScoreShift shift = ScoreShift::kNone;
   // q and k of unit length, scores scaled by ln(d) ln(N); the others': by 1/sqrt(d).
   bool is_length_scaled = false;
@@ -48,9 +48,9 @@ struct AttentionForm {
 
 struct AttentionSpec {
   AttentionKind kind = AttentionKind::kLssar;
-  double p = 15.0;          // > 0; the sharpening power of the kinds with a stage 2
-  Phi phi = Phi::kExp;      // only for kPhi
-  int trained_context = 0;  // L, tokens; of kSigmoid and kReluWortsman
+  double p = 15.0;                  // > 0; the re-weighting power of the kinds with a stage 2
+  Phi phi = Phi::kExp;              // only for kPhi
+  int max_position_embeddings = 0;  // L, tokens; of kSigmoid and kReluWortsman
 
   constexpr AttentionForm Form() const;
 };
@@ -61,19 +61,21 @@ constexpr AttentionForm AttentionSpec::Form() const {
     case AttentionKind::kSoftmax: return {.phi = Phi::kExp};
     case AttentionKind::kLssa: return {.phi = Phi::kSoftplus, .is_length_scaled = true};
     case AttentionKind::kLssar:
-      return {.phi = Phi::kSoftplus, .sharpens = true, .is_length_scaled = true};
-    case AttentionKind::kSoftmaxR: return {.phi = Phi::kExp, .sharpens = true};
+      return {.phi = Phi::kSoftplus, .reweights = true, .is_length_scaled = true};
+    case AttentionKind::kSoftmaxR: return {.phi = Phi::kExp, .reweights = true};
     case AttentionKind::kSigmoid:
-      return {.phi = Phi::kSigmoid, .divisor = Divisor::kOne, .shift = ScoreShift::kTrainedContext};
+      return {.phi = Phi::kSigmoid,
+              .divisor = Divisor::kOne,
+              .shift = ScoreShift::kMaxPositionEmbeddings};
     case AttentionKind::kSigmoidN:
       return {.phi = Phi::kSigmoid, .divisor = Divisor::kOne, .shift = ScoreShift::kKeys};
     case AttentionKind::kSigmoidNL1: return {.phi = Phi::kSigmoid, .shift = ScoreShift::kKeys};
     case AttentionKind::kSigmoidR:
-      return {.phi = Phi::kSigmoid, .sharpens = true, .shift = ScoreShift::kKeys};
+      return {.phi = Phi::kSigmoid, .reweights = true, .shift = ScoreShift::kKeys};
     case AttentionKind::kPhi:
       return {.phi = phi, .divisor = phi == Phi::kExp ? Divisor::kRowSum : Divisor::kRowNorm};
     case AttentionKind::kReluWortsman:
-      return {.phi = Phi::kRelu, .divisor = Divisor::kTrainedContext};
+      return {.phi = Phi::kRelu, .divisor = Divisor::kMaxPositionEmbeddings};
   }
   return {.phi = Phi::kExp};
 }

@@ -25,7 +25,8 @@ double ScaleOf(const AttentionSpec& spec, int head_dim, int num_keys) {
 double ShiftOf(const AttentionSpec& spec, int num_keys) {
   switch (spec.Form().shift) {
     case ScoreShift::kNone: return 0.0;
-    case ScoreShift::kTrainedContext: return -std::log(static_cast<double>(spec.trained_context));
+    case ScoreShift::kMaxPositionEmbeddings:
+      return -std::log(static_cast<double>(spec.max_position_embeddings));
     case ScoreShift::kKeys: return -std::log(static_cast<double>(num_keys));
   }
   return 0.0;
@@ -53,7 +54,7 @@ double DivisorOf(const AttentionSpec& spec, double row_norm) {
     case Divisor::kRowSum: return row_norm;
     case Divisor::kRowNorm: return row_norm < double{kMinNorm} ? double{kMinNorm} : row_norm;
     case Divisor::kOne: return 1.0;
-    case Divisor::kTrainedContext: return spec.trained_context;
+    case Divisor::kMaxPositionEmbeddings: return spec.max_position_embeddings;
   }
   return 1.0;
 }

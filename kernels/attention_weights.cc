@@ -10,7 +10,7 @@ namespace lssar {
 
 absl::StatusOr<std::vector<double>> AttentionWeights(const AttentionWeightsArgs& args,
                                                      Backend* backend) {
-  const SequenceRows& sequence = *args.sequence;
+  const SequenceSlice& sequence = *args.sequence;
   const KvLayout& from = args.kv.layout;
   const int row_idx = args.row - sequence.first_row;
   LSSAR_CHECK(row_idx >= 0 && row_idx < sequence.num_rows);

@@ -19,7 +19,7 @@ namespace lssar {
 // Cost      N keys of one head copied to the host; 0.2 us a key on one thread
 // Errors    CopyOut's
 struct AttentionWeightsArgs {
-  const SequenceRows* sequence = nullptr;
+  const SequenceSlice* sequence = nullptr;
   int row = 0;
   int layer = 0;
   int head = 0;

@@ -1,8 +1,8 @@
 #include "kernels/backend.h"
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/str_cat.h"
 #if LSSAR_WITH_CUDA
 #include "kernels/cuda/device/device_backend.h"
 #endif
@@ -17,11 +17,11 @@ constexpr int kMaxThreads = 1024;
 absl::StatusOr<std::unique_ptr<Backend>> MakeCuda(const BackendOptions& options) {
   int device_idx = 0;
   if (options.name != "cuda" && !absl::SimpleAtoi(options.name.substr(5), &device_idx)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "backend is \"", options.name, "\": the device must be a number, as in cuda:0"));
+    return absl::InvalidArgumentError(
+        StrCat("backend is \"", options.name, "\": the device must be a number, as in cuda:0"));
   }
 #if LSSAR_WITH_CUDA
-  return MakeDeviceBackend(device_idx, options.fast_products);
+  return MakeDeviceBackend(device_idx, options.fast_gemm);
 #else
   return absl::FailedPreconditionError(
       "this build has no cuda backend: build with LSSAR_WITH_CUDA=ON");
@@ -34,8 +34,8 @@ void Backend::RunStep(const StepArgs&, absl::FunctionRef<void()> ops) { ops(); }
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options) {
   if (options.num_threads < 0 || options.num_threads > kMaxThreads) {
-    return absl::InvalidArgumentError(absl::StrCat("num_threads is ", options.num_threads,
-                                                   ", must be in [0, ", kMaxThreads, "]"));
+    return absl::InvalidArgumentError(
+        StrCat("num_threads is ", options.num_threads, ", must be in [0, ", kMaxThreads, "]"));
   }
   if (options.name == "reference") {
     if (!options.instruction_set.empty()) {
@@ -45,8 +45,8 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& optio
   }
   if (options.name == "cpu") return MakeCpuBackend(options);
   if (options.name == "cuda" || options.name.starts_with("cuda:")) return MakeCuda(options);
-  return absl::InvalidArgumentError(absl::StrCat("backend is \"", options.name,
-                                                 "\", must be \"cpu\", \"cuda\" or \"reference\""));
+  return absl::InvalidArgumentError(
+      StrCat("backend is \"", options.name, "\", must be \"cpu\", \"cuda\" or \"reference\""));
 }
 
 }  // namespace lssar

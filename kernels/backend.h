@@ -52,11 +52,11 @@ struct MatrixView {
 // A step for RunStep.
 struct StepArgs {
   const void* owner = nullptr;  // whose ops: a model
-  const RaggedRows* rows = nullptr;
+  const RaggedBatch* rows = nullptr;
   std::span<const int32_t> ids;  // that Embed is given
   KvView kv;
-  AttentionCounters* counters = nullptr;  // that Attention is given
-  int max_rows = 0;                       // that the ops' arrays have room for
+  AttentionStats* counters = nullptr;  // that Attention is given
+  int max_rows = 0;                    // that the ops' arrays have room for
 };
 
 class Backend {
@@ -127,7 +127,7 @@ struct BackendOptions {
   // cuda: products of more than 64 rows by cuBLASLt, x rounded once to the weights' type: besides
   // Linear's accuracy, |d| is 2^-11 (fp16) or 2^-8 (bf16) of sum_k |x_k w_k| then, and an x past
   // 65504 beside fp16 is infinite. A row's bits then depend on how many rows its step had.
-  bool fast_products = false;
+  bool fast_gemm = false;
 };
 
 // Errors  INVALID_ARGUMENT: unknown name, num_threads out of [0, 1024], an instruction set that

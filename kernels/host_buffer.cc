@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
+#include "kernels/str_cat.h"
 
 namespace lssar {
 namespace {
@@ -113,7 +113,7 @@ absl::StatusOr<std::unique_ptr<Buffer>> AllocateHostBuffer(size_t num_bytes) {
     if (address != nullptr) return std::make_unique<HeapBuffer>(address, num_bytes);
   }
   return absl::ResourceExhaustedError(
-      absl::StrCat("cannot allocate ", num_bytes, " bytes: this machine has not that much memory"));
+      StrCat("cannot allocate ", num_bytes, " bytes: this machine has not that much memory"));
 }
 
 absl::StatusOr<std::unique_ptr<Buffer>> AllocateLastingBuffer(size_t num_bytes) {

@@ -1,6 +1,6 @@
 // Where a key or a value lies in the paged KV pool: the only place that knows.
 //
-// A page holds `page_tokens` consecutive tokens of every layer and head. K and V are two pools,
+// A page holds `page_size` consecutive tokens of every layer and head. K and V are two pools,
 // so that Score streams K alone:
 //
 //   K  [layer][head][page][dim][slot]     dim-major: 16 keys of one dim are one vector load, so a
@@ -16,7 +16,7 @@
 // The backend that runs on the pools chooses the order of K (Backend::FitLayout).
 //
 // An int8 element stands for itself times the scale of its token and head. Each block of K and of V
-// is followed by its page_tokens scales in fp32, slot by slot.
+// is followed by its page_size scales in fp32, slot by slot.
 #ifndef LSSAR_KERNELS_KV_LAYOUT_H_
 #define LSSAR_KERNELS_KV_LAYOUT_H_
 
@@ -29,8 +29,8 @@ namespace lssar {
 
 // A page's tokens must be a power of two in this range. The lower bound is the widest vector of
 // floats, so that the lane a key falls in is key_idx mod lanes whatever the page size.
-inline constexpr int kMinPageTokens = 16;
-inline constexpr int kMaxPageTokens = 256;
+inline constexpr int kMinPageSize = 16;
+inline constexpr int kMaxPageSize = 256;
 
 enum class KeyOrder : uint8_t { kDimMajor, kSlotMajor };
 
@@ -38,17 +38,17 @@ struct KvLayout {
   int num_layers = 0;
   int num_heads = 0;
   int head_dim = 0;
-  int page_tokens = 64;
+  int page_size = 64;
   int num_pages = 0;
   DType dtype = DType::kF16;
   KeyOrder key_order = KeyOrder::kDimMajor;
 
   // Elements of one (layer, page, head) block of K, and of V.
-  constexpr size_t BlockElements() const { return size_t(page_tokens) * size_t(head_dim); }
+  constexpr size_t BlockElements() const { return size_t(page_size) * size_t(head_dim); }
 
   // From one block to the next, in elements: the block's scales lie between them.
   constexpr size_t BlockStride() const {
-    return BlockElements() + (HasScales() ? size_t(page_tokens) * sizeof(float) : 0);
+    return BlockElements() + (HasScales() ? size_t(page_size) * sizeof(float) : 0);
   }
 
   // From one head to the next, and from a layer's last to the next layer's first, in elements.
@@ -62,7 +62,7 @@ struct KvLayout {
 
   // Index, in elements, inside a block.
   constexpr size_t KeyIndex(int slot, int dim) const {
-    return key_order == KeyOrder::kDimMajor ? size_t(dim) * size_t(page_tokens) + size_t(slot)
+    return key_order == KeyOrder::kDimMajor ? size_t(dim) * size_t(page_size) + size_t(slot)
                                             : ValueIndex(slot, dim);
   }
   constexpr size_t ValueIndex(int slot, int dim) const {
@@ -85,9 +85,7 @@ struct KvLayout {
     return 2 * size_t(num_layers) * size_t(num_heads) * BlockStride() * BytesOf(dtype);
   }
   // Pages that `num_tokens` tokens take.
-  constexpr int PagesFor(int num_tokens) const {
-    return (num_tokens + page_tokens - 1) / page_tokens;
-  }
+  constexpr int PagesFor(int num_tokens) const { return (num_tokens + page_size - 1) / page_size; }
 };
 
 // The two pools. Owned by the runtime, in the memory of the backend that runs on them.

@@ -6,7 +6,7 @@
 // the process; bad input is refused long before it gets here.
 //
 // Batch invariance: an output element's bits depend on its own row (and, for Attention, its own
-// sequence's K/V) alone, not on num_rows, page_tokens or threads (but Backend::IsBatchInvariant).
+// sequence's K/V) alone, not on num_rows, page_size or threads (but Backend::IsBatchInvariant).
 #ifndef LSSAR_KERNELS_OPS_H_
 #define LSSAR_KERNELS_OPS_H_
 
@@ -24,20 +24,20 @@ class PackedMatrix;  // backend.h
 
 // One sequence's adjacent rows in a ragged batch: row r of it stands at position
 // first_position + r, and attends N = first_position + r + 1 keys.
-struct SequenceRows {
+struct SequenceSlice {
   int first_row = 0;       // in the batch
   int num_rows = 0;        // >= 1
   int first_position = 0;  // 0-based token position of first_row
-  // Page ids in token order: token t lies in pages[t / page_tokens], slot t % page_tokens.
+  // Page ids in token order: token t lies in pages[t / page_size], slot t % page_size.
   // Covers at least first_position + num_rows tokens.
   std::span<const int32_t> pages;
 };
 
 // The rows of one step. There is no prefill or decode flag: a decode step is a sequence with one
 // row.
-struct RaggedRows {
+struct RaggedBatch {
   int num_rows = 0;
-  std::span<const SequenceRows> sequences;  // first_row ascending, together covering [0, num_rows)
+  std::span<const SequenceSlice> sequences;  // first_row ascending, together covering [0, num_rows)
 };
 
 struct LayerNormView {
@@ -65,7 +65,7 @@ struct EmbedArgs {
 // Ensures   an element is one fused multiply-add chain over k = 0..in-1 in rising order; int8: over
 //           groups of k, whose sums are exact integers of x rounded to 16 bits (cpu)
 // Accuracy  against reference: |d| <= 1e-5 * (sum_k |x_k w_k| + |bias| + |residual|); int8: besides
-//           2^-15 max_k |x_k| sum_k |w_k|, x after its norm; more by BackendOptions::fast_products
+//           2^-15 max_k |x_k| sum_k |w_k|, x after its norm; more by BackendOptions::fast_gemm
 struct LinearArgs {
   int num_rows = 0;
   const float* x = nullptr;
@@ -92,7 +92,7 @@ enum class RopeLayout : uint8_t { kHalfSplit, kInterleaved };
 //           |d| <= max|k| / 254 + 2e-6, where max|k| / 127 is a normal number
 // Source    arXiv 2104.09864 (rotary); arXiv 2501.13428 Algorithm 1 (normalisation after it)
 struct RopeWriteArgs {
-  const RaggedRows* rows = nullptr;
+  const RaggedBatch* rows = nullptr;
   int layer = 0;
   const float* qkv = nullptr;
   const float* rope = nullptr;
@@ -103,7 +103,7 @@ struct RopeWriteArgs {
 };
 
 // Counts of the V rows that Weigh had to look at, over all rows, heads and calls.
-struct AttentionCounters {
+struct AttentionStats {
   int64_t num_value_rows = 0;       // sum of N over (row, head)
   int64_t num_value_rows_read = 0;  // of these, how many had a weight that is not zero
 };
@@ -121,11 +121,11 @@ struct AttentionCounters {
 //           cuda, where weights are rounded to what tensor cores take;
 //           reference over fp16 pages against fp32 pages: 1e-3 max|v|; over int8 pages 1e-2 max|v|
 //           in rows of more than 64 keys, some of them near q, or where p = 1; a near tie of keys
-//           that is sharpened moves by more: on random keys 0.03 max|v| at p = 3, 0.12 at 15
+//           that is re-weighted moves by more: on random keys 0.03 max|v| at p = 3, 0.12 at 15
 // Cost      K once, V rows of non-zero weight once; 4 B of scratch written and read per key
 // Source    arXiv 2501.13428 Algorithm 1; x^p through (x / peak)^p (Appendix A.4 in linear space)
 struct AttentionArgs {
-  const RaggedRows* rows = nullptr;
+  const RaggedBatch* rows = nullptr;
   int layer = 0;
   AttentionSpec spec;
   const float* q = nullptr;
@@ -133,7 +133,7 @@ struct AttentionArgs {
   float* out = nullptr;
   // One element for each of rows->sequences, added to by the end of the next Synchronize; nullable.
   // A request's own counts come from here: a share of the whole step's would be a guess.
-  AttentionCounters* counters = nullptr;
+  AttentionStats* counters = nullptr;
 };
 
 // logits[i] = LayerNorm(x[row_ids[i]]) W^T.
@@ -172,8 +172,8 @@ struct LogitsArgs {
 struct SampleArgs {
   const float* logits = nullptr;
   int vocab = 0;
-  std::span<const SampleRow> rows;
-  std::span<SampledRow> out;
+  std::span<const SampleRequest> rows;
+  std::span<SampleResult> out;
 };
 
 struct PageCopy {

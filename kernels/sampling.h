@@ -39,12 +39,12 @@ struct TokenCount {
   int32_t num_in_output = 0;
 };
 
-// The most that SampleRow::num_logprobs asks for.
+// The most that SampleRequest::num_logprobs asks for.
 inline constexpr int kMaxTopLogprobs = 1024;
 
 // A row's id is either given (`target`) or drawn. A draw depends on the row's logits and on what
 // stands here, and on nothing else.
-struct SampleRow {
+struct SampleRequest {
   int32_t target = -1;                     // -1: draw
   const SamplingParams* params = nullptr;  // of a draw; read before Sample returns
   std::span<const TokenCount> counts;      // an id at most once; may be empty without penalties
@@ -59,7 +59,7 @@ struct TokenLogprob {
 };
 
 // Log-probabilities are of the raw distribution: before params.
-struct SampledRow {
+struct SampleResult {
   int32_t id = 0;
   bool finite = true;             // false: a logit is NaN or infinite; nothing else is set
   bool is_best = false;           // id is the lowest of the largest logit

@@ -4,9 +4,9 @@
 #include <string_view>
 
 #include "absl/container/flat_hash_map.h"
+#include "kernels/str_cat.h"
 #include "models/file_text.h"
 #include "models/json_fields.h"
-#include "models/sentence.h"
 #include "models/sha256.h"
 #include "models/utf8.h"
 
@@ -71,7 +71,7 @@ class Builder {
     }
     for (int byte = 0; byte < 256; ++byte) {
       if (vocabulary_.byte_ids[size_t(byte)] == kNoPiece) {
-        return Fault(Sentence("has no piece for byte ", byte));
+        return Fault(StrCat("has no piece for byte ", byte));
       }
     }
     return absl::OkStatus();
@@ -79,16 +79,16 @@ class Builder {
 
   // `where`: "merges.txt: line 7".
   absl::Status AddMerge(std::string_view left, std::string_view right, std::string_view where) {
-    const std::string merged = Sentence(left, right);
+    const std::string merged = StrCat(left, right);
     BytePairEncoder::Merge merge{};
     for (const auto& [name, id] : {std::pair<std::string_view, int32_t*>{left, &merge.left},
                                    {right, &merge.right},
                                    {merged, &merge.merged}}) {
       const auto found = ids_.find(std::string(name));
       if (found == ids_.end()) {
-        return absl::InvalidArgumentError(Sentence(where, ": merges \"", left, "\" and \"", right,
-                                                   "\", but \"", name,
-                                                   "\" is no piece of the vocabulary"));
+        return absl::InvalidArgumentError(StrCat(where, ": merges \"", left, "\" and \"", right,
+                                                 "\", but \"", name,
+                                                 "\" is no piece of the vocabulary"));
       }
       *id = found->second;
     }
@@ -99,7 +99,7 @@ class Builder {
   // A special token stands for no text.
   absl::Status AddToken(const std::string& content, int64_t id, bool is_special) {
     if (absl::Status status = CheckId(content, id); !status.ok()) return status;
-    if (content.empty()) return Fault(Sentence("the added token ", id, " has no content"));
+    if (content.empty()) return Fault(StrCat("the added token ", id, " has no content"));
     vocabulary_.pieces[size_t(id)] = {.name = content, .bytes = is_special ? "" : content};
     vocabulary_.added_tokens.emplace_back(content, int32_t(id));
     return absl::OkStatus();
@@ -123,7 +123,7 @@ class Builder {
   ByteLevelVocabulary Finish(std::string hash) && {
     for (size_t id = 0; id < vocabulary_.pieces.size(); ++id) {
       std::string& name = vocabulary_.pieces[id].name;
-      if (name.empty()) name = Sentence("<unused ", id, ">");
+      if (name.empty()) name = StrCat("<unused ", id, ">");
     }
     vocabulary_.hash = std::move(hash);
     return std::move(vocabulary_);
@@ -131,23 +131,23 @@ class Builder {
 
  private:
   absl::Status Fault(std::string_view sentence) const {
-    return absl::InvalidArgumentError(Sentence(source_, ": ", sentence));
+    return absl::InvalidArgumentError(StrCat(source_, ": ", sentence));
   }
 
   absl::Status CheckId(std::string_view name, int64_t id) const {
     const auto vocab_size = int64_t(vocabulary_.pieces.size());
     if (id >= 0 && id < vocab_size) return absl::OkStatus();
-    return Fault(Sentence("piece \"", name, "\" has id ", id,
-                          ", must be below config.json's vocab_size, ", vocab_size));
+    return Fault(StrCat("piece \"", name, "\" has id ", id,
+                        ", must be below config.json's vocab_size, ", vocab_size));
   }
 
   absl::Status AddPiece(const std::string& name, const json& id) {
-    if (!id.is_number_integer()) return Fault(Sentence("piece \"", name, "\" has no integer id"));
+    if (!id.is_number_integer()) return Fault(StrCat("piece \"", name, "\" has no integer id"));
     const int64_t number = id.get<int64_t>();
     if (absl::Status status = CheckId(name, number); !status.ok()) return status;
     ByteLevelVocabulary::Piece& piece = vocabulary_.pieces[size_t(number)];
     if (!piece.name.empty()) {
-      return Fault(Sentence("id ", number, " is of \"", piece.name, "\" and of \"", name, "\""));
+      return Fault(StrCat("id ", number, " is of \"", piece.name, "\" and of \"", name, "\""));
     }
     std::optional<std::string> bytes = alphabet_.BytesOf(name);
     // What is not spelled so may be a special token, whose bytes nobody asks for.
@@ -176,12 +176,12 @@ absl::Status AddMergeLines(std::string_view text, std::string_view path, Builder
     text.remove_prefix(end == text.npos ? text.size() : end + 1);
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (line.empty() || (line_number == 1 && line.starts_with("#version"))) continue;
-    const std::string where = Sentence(path, ": line ", line_number);
+    const std::string where = StrCat(path, ": line ", line_number);
     const size_t space = line.find(' ');
     if (space == line.npos || space == 0 || space + 1 == line.size() ||
         line.find(' ', space + 1) != line.npos) {
-      return absl::InvalidArgumentError(Sentence(where, " is \"", line.substr(0, 80),
-                                                 "\", must be two pieces with a space between"));
+      return absl::InvalidArgumentError(StrCat(where, " is \"", line.substr(0, 80),
+                                               "\", must be two pieces with a space between"));
     }
     const absl::Status status =
         builder.AddMerge(line.substr(0, space), line.substr(space + 1), where);
@@ -197,7 +197,7 @@ absl::StatusOr<ByteLevelVocabulary> ReadVocabAndMerges(const std::string& direct
   if (!vocab.ok()) return vocab.status();
   const absl::StatusOr<std::string> merges = ReadFileText(merges_path);
   if (absl::IsNotFound(merges.status())) {
-    return absl::InvalidArgumentError(Sentence(vocab_path, " is there without ", merges_path));
+    return absl::InvalidArgumentError(StrCat(vocab_path, " is there without ", merges_path));
   }
   if (!merges.ok()) return merges.status();
   const absl::StatusOr<json> names = ParseJson(*vocab, vocab_path);
@@ -216,7 +216,7 @@ absl::StatusOr<ByteLevelVocabulary> ReadVocabAndMerges(const std::string& direct
 absl::Status AddMergeArray(const json& merges, const std::string& path, Builder& builder) {
   for (size_t i = 0; i < merges.size(); ++i) {
     const json& merge = merges[i];
-    const std::string where = Sentence(path, ": model: merges[", i, "]");
+    const std::string where = StrCat(path, ": model: merges[", i, "]");
     std::string left, right;
     if (merge.is_string()) {
       const auto& text = merge.get_ref<const std::string&>();
@@ -239,12 +239,12 @@ absl::Status AddMergeArray(const json& merges, const std::string& path, Builder&
 
 absl::Status AddTokens(const json& tokens, const std::string& path, Builder& builder) {
   for (size_t i = 0; i < tokens.size(); ++i) {
-    JsonFields fields(tokens[i], Sentence(path, ": added_tokens[", i, "]"));
+    JsonFields fields(tokens[i], StrCat(path, ": added_tokens[", i, "]"));
     const std::string content = fields.Text("content");
     const int64_t id = fields.Int("id", 0, kMaxId);
     const bool is_special = fields.Bool("special", false);
     for (const std::string_view name : {"single_word", "lstrip", "rstrip"}) {
-      if (fields.Bool(name, false)) fields.Fail(Sentence(name, " is true, must be false"));
+      if (fields.Bool(name, false)) fields.Fail(StrCat(name, " is true, must be false"));
     }
     if (!fields.status().ok()) return fields.status();
     const absl::Status status = builder.AddToken(content, id, is_special);
@@ -255,7 +255,7 @@ absl::Status AddTokens(const json& tokens, const std::string& path, Builder& bui
 
 void RefuseOtherType(std::string_view wanted, JsonFields& fields) {
   const std::string type = fields.Text("type");
-  if (type != wanted) fields.Fail(Sentence("type is \"", type, "\", must be \"", wanted, "\""));
+  if (type != wanted) fields.Fail(StrCat("type is \"", type, "\", must be \"", wanted, "\""));
 }
 
 // Everything around the merges that would make other ids of a text.
@@ -284,10 +284,10 @@ void RefuseOtherMerging(JsonFields& model) {
   RefuseOtherType("BPE", model);
   if (model.Number("dropout", 0, 1, 0.0) != 0) model.Fail("dropout must be null or 0");
   for (const std::string_view name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    if (!model.Text(name, "").empty()) model.Fail(Sentence(name, " must be null or empty"));
+    if (!model.Text(name, "").empty()) model.Fail(StrCat(name, " must be null or empty"));
   }
   for (const std::string_view name : {"ignore_merges", "byte_fallback"}) {
-    if (model.Bool(name, false)) model.Fail(Sentence(name, " is true, must be false"));
+    if (model.Bool(name, false)) model.Fail(StrCat(name, " is true, must be false"));
   }
 }
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "kernels/check.h"
-#include "models/sentence.h"
+#include "kernels/str_cat.h"
 #include "models/template_ast.h"
 #include "models/template_parser.h"
 #include "models/trim.h"
@@ -84,7 +84,7 @@ class Renderer {
       case TemplateOp::kChoose: return is_true(0) ? arg(1) : arg(2);
       case TemplateOp::kRaise:
         if (status_.ok()) {
-          status_ = absl::InvalidArgumentError(Sentence("chat template: ", arg(0).text));
+          status_ = absl::InvalidArgumentError(StrCat("chat template: ", arg(0).text));
         }
         return {};
     }

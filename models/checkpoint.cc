@@ -7,11 +7,11 @@
 #include <filesystem>
 #include <utility>
 
+#include "kernels/str_cat.h"
 #include "models/file_text.h"
 #include "models/gpt.h"
 #include "models/json_fields.h"
 #include "models/safetensors.h"
-#include "models/sentence.h"
 #include "models/sha256.h"
 
 namespace lssar {
@@ -22,7 +22,7 @@ absl::Status CheckDirectory(const std::string& directory) {
   if (stat(directory.c_str(), &status) != 0) return FileError(directory, errno);
   if (S_ISDIR(status.st_mode)) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      Sentence(directory, ": is not a directory; a checkpoint is one, with config.json in it"));
+      StrCat(directory, ": is not a directory; a checkpoint is one, with config.json in it"));
 }
 
 absl::Status AddFile(const std::string& path, Sha256& hash) {
@@ -37,7 +37,7 @@ absl::Status AddFile(const std::string& path, Sha256& hash) {
 
 absl::Status LoadModel(const std::string& directory, Backend* backend, const LoadOptions& options,
                        Checkpoint& checkpoint) {
-  const std::string config_path = Sentence(directory, "/config.json");
+  const std::string config_path = StrCat(directory, "/config.json");
   absl::StatusOr<std::string> config_text = ReadFileText(config_path);
   if (!config_text.ok()) return config_text.status();
   absl::StatusOr<ModelConfig> config = ParseConfig(*config_text, config_path);
@@ -58,9 +58,9 @@ absl::Status LoadModel(const std::string& directory, Backend* backend, const Loa
   if (!weights.ok()) return weights.status();
   checkpoint.weights = weights->embedding->StoredType();
   checkpoint.num_parameters = weights->num_parameters;
-  checkpoint.max_batch_rows = options.max_batch_rows;
+  checkpoint.max_num_batched_tokens = options.max_num_batched_tokens;
   absl::StatusOr<std::unique_ptr<Gpt>> gpt =
-      Gpt::Create(*config, *std::move(weights), backend, options.max_batch_rows);
+      Gpt::Create(*config, *std::move(weights), backend, options.max_num_batched_tokens);
   if (!gpt.ok()) return gpt.status();
   checkpoint.model = *std::move(gpt);
   return absl::OkStatus();
@@ -72,13 +72,13 @@ std::string TokenText(const nlohmann::json& object, const char* name, JsonFields
   if (found == object.end() || !found->is_object()) return fields.Text(name, "");
   const auto content = found->find("content");
   if (content != found->end() && content->is_string()) return content->get<std::string>();
-  fields.Fail(Sentence(name, " is an object, must have a content that is a string"));
+  fields.Fail(StrCat(name, " is an object, must have a content that is a string"));
   return "";
 }
 
 // tokenizer_config.json: what surrounds the tokenizer. Absent: no BOS, no chat.
 absl::Status LoadTokenizerConfig(const std::string& directory, Checkpoint& checkpoint) {
-  const std::string path = Sentence(directory, "/tokenizer_config.json");
+  const std::string path = StrCat(directory, "/tokenizer_config.json");
   absl::StatusOr<std::string> text = ReadFileText(path);
   if (absl::IsNotFound(text.status())) return absl::OkStatus();
   if (!text.ok()) return text.status();
@@ -107,9 +107,9 @@ absl::Status LoadTokenizerConfig(const std::string& directory, Checkpoint& check
   absl::StatusOr<ChatTemplate> compiled = ChatTemplate::Parse(chat_template);
   if (!compiled.ok()) {
     return absl::InvalidArgumentError(
-        Sentence(path, ": chat_template: ", std::string(compiled.status().message()),
-                 " (models/README.md lists the subset; without chat_template the model serves "
-                 "all but chat)"));
+        StrCat(path, ": chat_template: ", std::string(compiled.status().message()),
+               " (models/README.md lists the subset; without chat_template the model serves "
+               "all but chat)"));
   }
   checkpoint.chat_template.emplace(*std::move(compiled));
   return absl::OkStatus();

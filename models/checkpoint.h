@@ -22,7 +22,7 @@ struct LoadOptions {
   // How matrices are kept; nullopt: as the checkpoint stores them. Norms and biases are fp32.
   std::optional<DType> weights;
   // Rows that one Forward may carry at most: activations are reserved for that many.
-  int max_batch_rows = 512;
+  int max_num_batched_tokens = 512;
 };
 
 // Const after load, except that `model` runs one step at a time.
@@ -32,7 +32,7 @@ struct Checkpoint {
   ModelConfig config;
   DType weights = DType::kF16;  // of the embedding; the other matrices may differ
   int64_t num_parameters = 0;
-  int max_batch_rows = 0;  // as LoadOptions had it
+  int max_num_batched_tokens = 0;  // as LoadOptions had it
   std::unique_ptr<LanguageModel> model;
   std::unique_ptr<Tokenizer> tokenizer;  // null: the checkpoint has none, token ids only
   std::optional<ChatTemplate> chat_template;
@@ -54,11 +54,11 @@ struct SelfCheckReport {
 };
 
 // Runs the rows of `directory`/golden.safetensors through the model and compares logits.
-// `kv_type`: the K/V element type that will be served.
+// `kv_cache_dtype`: the K/V element type that will be served.
 // Errors  FAILED_PRECONDITION: a row beyond the tolerance, or NaN: names row, position, worst
 // error.
 absl::StatusOr<SelfCheckReport> SelfCheck(const std::string& directory, Checkpoint& checkpoint,
-                                          Backend* backend, DType kv_type, int page_tokens);
+                                          Backend* backend, DType kv_cache_dtype, int page_size);
 
 }  // namespace lssar
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "kernels/str_cat.h"
 #include "models/json_fields.h"
-#include "models/sentence.h"
 
 namespace lssar {
 namespace {
@@ -18,7 +18,7 @@ constexpr int kMaxLayers = 1024;
 constexpr int kMaxHeads = 1024;
 constexpr int kMaxWidth = 1 << 16;
 constexpr int kMaxHeadDim = 512;
-constexpr int kMaxMlpWidth = 1 << 18;
+constexpr int kMaxIntermediateSize = 1 << 18;
 constexpr int kMaxPositions = 1 << 20;
 constexpr double kMaxTheta = 1e12;
 constexpr double kMaxNtkFactor = 1024;
@@ -54,11 +54,11 @@ constexpr std::array<std::pair<Phi, std::string_view>, 8> kPhis{{
 }};
 
 std::string KindNames() {
-  return Listed(kKinds, [](const KindName& k) { return k.name; });
+  return StrJoin(kKinds, [](const KindName& k) { return k.name; });
 }
 
 std::string PhiNames() {
-  return Listed(kPhis, [](const auto& phi) { return phi.second; });
+  return StrJoin(kPhis, [](const auto& phi) { return phi.second; });
 }
 
 }  // namespace
@@ -89,25 +89,25 @@ namespace {
 // The attention object is closed: an unknown field there would mean another function than the one
 // computed.
 absl::StatusOr<AttentionSpec> ParseAttention(const json& object, std::string_view source) {
-  JsonFields fields(object, Sentence(source, ": attention"));
+  JsonFields fields(object, StrCat(source, ": attention"));
   fields.RefuseOthers({"kind", "p", "phi"});
   AttentionSpec spec;
   const std::string name = fields.Text("kind");
   if (!fields.status().ok()) return fields.status();
   const std::optional<AttentionKind> kind = ParseAttentionKind(name);
   if (!kind) {
-    fields.Fail(Sentence("kind is \"", name, "\", must be one of ", KindNames()));
+    fields.Fail(StrCat("kind is \"", name, "\", must be one of ", KindNames()));
     return fields.status();
   }
   spec.kind = *kind;
-  if (spec.Form().sharpens && !fields.Has("p")) {
-    fields.Fail(Sentence("p is missing: \"", name, "\" sharpens with it; add \"p\": 15"));
+  if (spec.Form().reweights && !fields.Has("p")) {
+    fields.Fail(StrCat("p is missing: \"", name, "\" reweights with it; add \"p\": 15"));
   }
   spec.p = fields.Positive("p", kMaxPower, spec.p);
   const std::string phi_name = fields.Text("phi", "");
   if (!phi_name.empty() || *kind == AttentionKind::kPhi) {
     const std::optional<Phi> phi = ParsePhi(phi_name);
-    if (!phi) fields.Fail(Sentence("phi is \"", phi_name, "\", must be one of ", PhiNames()));
+    if (!phi) fields.Fail(StrCat("phi is \"", phi_name, "\", must be one of ", PhiNames()));
     spec.phi = phi.value_or(spec.phi);
   }
   if (!fields.status().ok()) return fields.status();
@@ -117,12 +117,12 @@ absl::StatusOr<AttentionSpec> ParseAttention(const json& object, std::string_vie
 // nullopt: none.
 absl::StatusOr<std::optional<double>> ParseRopeScaling(const json& object,
                                                        std::string_view source) {
-  JsonFields fields(object, Sentence(source, ": rope_scaling"));
+  JsonFields fields(object, StrCat(source, ": rope_scaling"));
   fields.RefuseOthers({"type", "rope_type", "factor"});
   const std::string_view name = fields.Has("type") ? "type" : "rope_type";
   const std::string type = fields.Text(name);
   if (fields.status().ok() && type != "dynamic") {
-    fields.Fail(Sentence(name, " is \"", type, "\", must be \"dynamic\" (or rope_scaling null)"));
+    fields.Fail(StrCat(name, " is \"", type, "\", must be \"dynamic\" (or rope_scaling null)"));
   }
   const double factor = fields.Number("factor", 1, kMaxNtkFactor);
   if (!fields.status().ok()) return fields.status();
@@ -133,11 +133,11 @@ absl::StatusOr<std::optional<double>> ParseRopeScaling(const json& object,
 void RefuseOtherComputation(JsonFields& fields) {
   const std::string activation = fields.Text("activation_function", "gelu_new");
   if (activation != "gelu_new") {
-    fields.Fail(Sentence("activation_function is \"", activation,
-                         "\", must be \"gelu_new\" (GELU by its tanh form)"));
+    fields.Fail(StrCat("activation_function is \"", activation,
+                       "\", must be \"gelu_new\" (GELU by its tanh form)"));
   }
   for (const std::string_view name : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"}) {
-    if (fields.Bool(name, false)) fields.Fail(Sentence(name, " is true, must be false"));
+    if (fields.Bool(name, false)) fields.Fail(StrCat(name, " is true, must be false"));
   }
   if (!fields.Bool("scale_attn_weights", true)) {
     fields.Fail("scale_attn_weights is false, must be true");
@@ -145,15 +145,15 @@ void RefuseOtherComputation(JsonFields& fields) {
 }
 
 void CheckHeads(const ModelConfig& config, JsonFields& fields) {
-  if (config.width % config.num_heads != 0) {
-    fields.Fail(
-        Sentence("n_embd is ", config.width, ", must be a multiple of n_head, ", config.num_heads));
+  if (config.hidden_size % config.num_attention_heads != 0) {
+    fields.Fail(StrCat("n_embd is ", config.hidden_size, ", must be a multiple of n_head, ",
+                       config.num_attention_heads));
     return;
   }
   const int head_dim = config.HeadDim();
   if (head_dim % 2 != 0 || head_dim > kMaxHeadDim) {
-    fields.Fail(Sentence("n_embd / n_head is ", head_dim,
-                         ", must be even (rotary pairs) and at most ", kMaxHeadDim));
+    fields.Fail(StrCat("n_embd / n_head is ", head_dim,
+                       ", must be even (rotary pairs) and at most ", kMaxHeadDim));
   }
   if (config.dynamic_ntk_factor && head_dim <= 2) {
     fields.Fail("rope_scaling needs n_embd / n_head of at least 4");
@@ -169,11 +169,12 @@ absl::StatusOr<ModelConfig> ParseConfig(std::string_view text, std::string_view 
 
   ModelConfig config;
   config.vocab_size = int(fields.Int("vocab_size", 1, kMaxVocab));
-  config.num_layers = int(fields.Int("n_layer", 1, kMaxLayers));
-  config.num_heads = int(fields.Int("n_head", 1, kMaxHeads));
-  config.width = int(fields.Int("n_embd", 2, kMaxWidth));
-  config.mlp_width = int(fields.Int("n_inner", 1, kMaxMlpWidth, 4 * config.width));
-  config.trained_context = int(fields.Int("n_positions", 1, kMaxPositions));
+  config.num_hidden_layers = int(fields.Int("n_layer", 1, kMaxLayers));
+  config.num_attention_heads = int(fields.Int("n_head", 1, kMaxHeads));
+  config.hidden_size = int(fields.Int("n_embd", 2, kMaxWidth));
+  config.intermediate_size =
+      int(fields.Int("n_inner", 1, kMaxIntermediateSize, 4 * config.hidden_size));
+  config.max_position_embeddings = int(fields.Int("n_positions", 1, kMaxPositions));
   config.layer_norm_epsilon = float(fields.Positive("layer_norm_epsilon", 1, 1e-5));
   config.rope_theta = fields.Number("rope_theta", 1, kMaxTheta, 10000.0);
   config.rope_layout = fields.Choice("rope_layout", {"half", "interleaved"}) == 0
@@ -202,7 +203,7 @@ absl::StatusOr<ModelConfig> ParseConfig(std::string_view text, std::string_view 
   absl::StatusOr<AttentionSpec> spec = ParseAttention(*attention, source);
   if (!spec.ok()) return spec.status();
   config.attention = *spec;
-  config.attention.trained_context = config.trained_context;
+  config.attention.max_position_embeddings = config.max_position_embeddings;
   return config;
 }
 

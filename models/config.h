@@ -14,11 +14,11 @@ namespace lssar {
 
 struct ModelConfig {
   int vocab_size = 0;
-  int num_layers = 0;
-  int num_heads = 0;
-  int width = 0;
-  int mlp_width = 0;
-  int trained_context = 0;  // n_positions, tokens
+  int num_hidden_layers = 0;
+  int num_attention_heads = 0;
+  int hidden_size = 0;
+  int intermediate_size = 0;
+  int max_position_embeddings = 0;  // n_positions, tokens
   float layer_norm_epsilon = 1e-5f;
   double rope_theta = 10000.0;
   RopeLayout rope_layout = RopeLayout::kHalfSplit;
@@ -29,7 +29,7 @@ struct ModelConfig {
   std::optional<int32_t> bos_id;
   std::optional<int32_t> eos_id;
 
-  int HeadDim() const { return width / num_heads; }
+  int HeadDim() const { return hidden_size / num_attention_heads; }
 };
 
 // Parses the text of a config.json. `source` (its path) starts every error message.

@@ -1,5 +1,5 @@
 #include "models/file_text.h"
-#include "models/sentence.h"
+#include "kernels/str_cat.h"
 
 #include <cerrno>
 #include <cstdio>
@@ -9,7 +9,7 @@
 namespace lssar {
 
 absl::Status FileError(const std::string& path, int error) {
-  const std::string sentence = Sentence(path, ": ", std::strerror(error));
+  const std::string sentence = StrCat(path, ": ", std::strerror(error));
   if (error == ENOENT || error == ENOTDIR) return absl::NotFoundError(sentence);
   if (error == ENOMEM) return absl::ResourceExhaustedError(sentence);
   return absl::InvalidArgumentError(sentence);
@@ -24,7 +24,7 @@ absl::StatusOr<std::string> ReadFileText(const std::string& path) {
     text.append(block, num_read);
     if (text.size() > kMaxTextFileBytes) {
       return absl::InvalidArgumentError(
-          Sentence(path, ": longer than ", kMaxTextFileBytes, " bytes"));
+          StrCat(path, ": longer than ", kMaxTextFileBytes, " bytes"));
     }
   }
   if (std::ferror(file.get()) != 0) return FileError(path, errno);

@@ -5,8 +5,8 @@
 
 #include "kernels/attention_weights.h"
 #include "kernels/check.h"
+#include "kernels/str_cat.h"
 #include "models/rope.h"
-#include "models/sentence.h"
 
 namespace lssar {
 namespace {
@@ -20,10 +20,9 @@ LayerNormView View(const GptNorm& norm, float epsilon) {
 
 }  // namespace
 
-absl::Status Gpt::Forward(const ForwardBatch& batch, const KvView& kv,
-                          AttentionCounters* counters) {
-  const RaggedRows rows{.num_rows = int(batch.token_ids.size()), .sequences = batch.sequences};
-  LSSAR_CHECK(rows.num_rows >= 1 && rows.num_rows <= max_batch_rows_);
+absl::Status Gpt::Forward(const ForwardBatch& batch, const KvView& kv, AttentionStats* counters) {
+  const RaggedBatch rows{.num_rows = int(batch.token_ids.size()), .sequences = batch.sequences};
+  LSSAR_CHECK(rows.num_rows >= 1 && rows.num_rows <= max_num_batched_tokens_);
   for (const int32_t id : batch.token_ids) LSSAR_CHECK(id >= 0 && id < config_.vocab_size);
 
   FillRopeAngles(rows, batch.rope_bases, rope_frequencies_, rope_angles_);
@@ -36,7 +35,7 @@ absl::Status Gpt::Forward(const ForwardBatch& batch, const KvView& kv,
   const auto ops = [&] {
     backend_->Embed(
         {.ids = batch.token_ids, .table = weights_.embedding.get(), .out = x_->As<float>()});
-    for (int layer = 0; layer < config_.num_layers; ++layer) {
+    for (int layer = 0; layer < config_.num_hidden_layers; ++layer) {
       RunBlock(layer, rows, kv, counters);
       captured.Update(Capture(layer, batch, kv));
     }
@@ -50,7 +49,7 @@ absl::Status Gpt::Forward(const ForwardBatch& batch, const KvView& kv,
                      .ids = batch.token_ids,
                      .kv = kv,
                      .counters = counters,
-                     .max_rows = max_batch_rows_},
+                     .max_rows = max_num_batched_tokens_},
                     ops);
   return absl::OkStatus();
 }
@@ -58,7 +57,7 @@ absl::Status Gpt::Forward(const ForwardBatch& batch, const KvView& kv,
 absl::Status Gpt::Capture(int layer, const ForwardBatch& batch, const KvView& kv) {
   for (const RowCapture& capture : batch.captures) {
     if (std::ranges::count(capture.heads.layers, layer) == 0) continue;
-    const SequenceRows& sequence = batch.sequences[size_t(capture.sequence_idx)];
+    const SequenceSlice& sequence = batch.sequences[size_t(capture.sequence_idx)];
     const int position = sequence.first_position + capture.row - sequence.first_row;
     for (const int head : capture.heads.heads) {
       const absl::StatusOr<std::vector<double>> weights =
@@ -77,8 +76,7 @@ absl::Status Gpt::Capture(int layer, const ForwardBatch& batch, const KvView& kv
   return absl::OkStatus();
 }
 
-void Gpt::RunBlock(int layer, const RaggedRows& rows, const KvView& kv,
-                   AttentionCounters* counters) {
+void Gpt::RunBlock(int layer, const RaggedBatch& rows, const KvView& kv, AttentionStats* counters) {
   const GptLayer& w = weights_.layers[size_t(layer)];
   float* const x = x_->As<float>();
 
@@ -128,16 +126,16 @@ void Gpt::RunBlock(int layer, const RaggedRows& rows, const KvView& kv,
 
 void Gpt::ComputeLogits(const ForwardBatch& batch, size_t first, size_t count) {
   backend_->Logits({.x = x_->As<float>(),
-                    .row_ids = std::span(batch.logits_rows).subspan(first, count),
+                    .row_ids = std::span(batch.logits_indices).subspan(first, count),
                     .norm = View(weights_.final_norm, config_.layer_norm_epsilon),
                     .weight = weights_.untied_head != nullptr ? weights_.untied_head.get()
                                                               : weights_.embedding.get(),
                     .logits = logits_->As<float>()});
 }
 
-void Gpt::Sample(const ForwardBatch& batch, std::span<const SampleRow> rows,
-                 std::span<SampledRow> out) {
-  const size_t num_rows = batch.logits_rows.size();
+void Gpt::Sample(const ForwardBatch& batch, std::span<const SampleRequest> rows,
+                 std::span<SampleResult> out) {
+  const size_t num_rows = batch.logits_indices.size();
   LSSAR_CHECK(rows.size() == num_rows && out.size() == num_rows);
   for (size_t first = 0; first < num_rows; first += kMaxLogitsRows) {
     const size_t count = std::min(num_rows - first, size_t{kMaxLogitsRows});
@@ -154,7 +152,7 @@ absl::Status Gpt::Synchronize() { return backend_->Synchronize(); }
 absl::Status Gpt::CopyLogits(const ForwardBatch& batch, int first, int count,
                              std::span<float> out) {
   const size_t vocab = size_t(config_.vocab_size);
-  LSSAR_CHECK(first >= 0 && count >= 0 && size_t(first + count) <= batch.logits_rows.size());
+  LSSAR_CHECK(first >= 0 && count >= 0 && size_t(first + count) <= batch.logits_indices.size());
   LSSAR_CHECK(out.size() == size_t(count) * vocab);
   for (size_t done = 0; done < size_t(count); done += kMaxLogitsRows) {
     const size_t num_rows = std::min(size_t(count) - done, size_t{kMaxLogitsRows});
@@ -169,38 +167,40 @@ absl::Status Gpt::CopyLogits(const ForwardBatch& batch, int first, int count,
 }
 
 absl::StatusOr<std::unique_ptr<Gpt>> Gpt::Create(const ModelConfig& config, GptWeights weights,
-                                                 Backend* backend, int max_batch_rows) {
-  if (max_batch_rows < 1) {
+                                                 Backend* backend, int max_num_batched_tokens) {
+  if (max_num_batched_tokens < 1) {
     return absl::InvalidArgumentError(
-        Sentence("max_batch_rows is ", max_batch_rows, ", must be at least 1"));
+        StrCat("max_num_batched_tokens is ", max_num_batched_tokens, ", must be at least 1"));
   }
   const absl::Status computed = backend->CheckAttention(config.attention);
   if (!computed.ok()) return computed;
-  auto gpt = std::unique_ptr<Gpt>(new Gpt(config, std::move(weights), backend, max_batch_rows));
+  auto gpt =
+      std::unique_ptr<Gpt>(new Gpt(config, std::move(weights), backend, max_num_batched_tokens));
   const absl::Status reserved = gpt->ReserveActivations();
   if (!reserved.ok()) return reserved;
   return gpt;
 }
 
-Gpt::Gpt(const ModelConfig& config, GptWeights weights, Backend* backend, int max_batch_rows)
+Gpt::Gpt(const ModelConfig& config, GptWeights weights, Backend* backend,
+         int max_num_batched_tokens)
     : config_(config),
       weights_(std::move(weights)),
       backend_(backend),
-      max_batch_rows_(max_batch_rows) {}
+      max_num_batched_tokens_(max_num_batched_tokens) {}
 
 absl::Status Gpt::ReserveActivations() {
-  const int width = config_.width;
+  const int width = config_.hidden_size;
   const struct {
     std::unique_ptr<Buffer>* buffer;
     int num_rows;
     int row_floats;
   } wanted[] = {
-      {&x_, max_batch_rows_, width},
-      {&qkv_, max_batch_rows_, 3 * width},
-      {&q_, max_batch_rows_, width},
-      {&attended_, max_batch_rows_, width},
-      {&mlp_, max_batch_rows_, config_.mlp_width},
-      {&rope_, max_batch_rows_, config_.HeadDim()},
+      {&x_, max_num_batched_tokens_, width},
+      {&qkv_, max_num_batched_tokens_, 3 * width},
+      {&q_, max_num_batched_tokens_, width},
+      {&attended_, max_num_batched_tokens_, width},
+      {&mlp_, max_num_batched_tokens_, config_.intermediate_size},
+      {&rope_, max_num_batched_tokens_, config_.HeadDim()},
       {&logits_, kMaxLogitsRows, config_.vocab_size},
   };
   for (const auto& want : wanted) {
@@ -210,7 +210,7 @@ absl::Status Gpt::ReserveActivations() {
     *want.buffer = *std::move(buffer);
   }
   rope_frequencies_.resize(size_t(config_.HeadDim()) / 2);
-  rope_angles_.resize(size_t(max_batch_rows_) * size_t(config_.HeadDim()));
+  rope_angles_.resize(size_t(max_num_batched_tokens_) * size_t(config_.HeadDim()));
   return absl::OkStatus();
 }
 

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "kernels/float_bits.h"
+#include "kernels/str_cat.h"
 #include "models/safetensors_header.h"
-#include "models/sentence.h"
 
 namespace lssar {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 // The least magnitude that rounds to infinity in fp16.
 constexpr float kHalfOverflow = 65520.0f;
 
-std::string Show(const std::vector<int64_t>& shape) { return Sentence("[", Listed(shape), "]"); }
+std::string Show(const std::vector<int64_t>& shape) { return StrCat("[", StrJoin(shape), "]"); }
 
 std::optional<DType> FloatType(TensorType type) {
   switch (type) {
@@ -78,27 +78,27 @@ class Loader {
   int64_t NumParameters() const { return num_parameters_; }
 
   GptLayer LoadLayer(int index) {
-    const std::string at = Sentence(prefix_, "h.", index, ".");
-    const int width = config_.width;
+    const std::string at = StrCat(prefix_, "h.", index, ".");
+    const int width = config_.hidden_size;
     return {.attention_norm = LoadNorm(at + "ln_1"),
             .qkv = LoadLinear(at + "attn.c_attn", 3 * width, width),
             .attention_out = LoadLinear(at + "attn.c_proj", width, width),
             .mlp_norm = LoadNorm(at + "ln_2"),
-            .mlp_in = LoadLinear(at + "mlp.c_fc", config_.mlp_width, width),
-            .mlp_out = LoadLinear(at + "mlp.c_proj", width, config_.mlp_width)};
+            .mlp_in = LoadLinear(at + "mlp.c_fc", config_.intermediate_size, width),
+            .mlp_out = LoadLinear(at + "mlp.c_proj", width, config_.intermediate_size)};
   }
 
   GptNorm LoadFinalNorm() { return LoadNorm(prefix_ + "ln_f"); }
 
   std::unique_ptr<PackedMatrix> LoadEmbedding() {
-    return LoadMatrix(prefix_ + "wte.weight", config_.vocab_size, config_.width, false);
+    return LoadMatrix(prefix_ + "wte.weight", config_.vocab_size, config_.hidden_size, false);
   }
 
   // Null where logits go through the embedding.
   std::unique_ptr<PackedMatrix> LoadUntiedHead() {
     constexpr std::string_view kHead = "lm_head.weight";
     if (!config_.tie_word_embeddings) {
-      return LoadMatrix(std::string(kHead), config_.vocab_size, config_.width, false);
+      return LoadMatrix(std::string(kHead), config_.vocab_size, config_.hidden_size, false);
     }
     const TensorView* head = file_.Find(kHead);
     if (head == nullptr) return nullptr;
@@ -107,8 +107,8 @@ class Loader {
     if (embedding == nullptr) return nullptr;
     if (head->type != embedding->type || head->shape != embedding->shape ||
         std::memcmp(head->bytes.data(), embedding->bytes.data(), head->bytes.size()) != 0) {
-      Fail(kHead, Sentence("differs from ", prefix_,
-                           "wte.weight, but config.json ties them (tie_word_embeddings)"));
+      Fail(kHead, StrCat("differs from ", prefix_,
+                         "wte.weight, but config.json ties them (tie_word_embeddings)"));
     }
     file_.Release(*head);
     file_.Release(*embedding);
@@ -118,9 +118,9 @@ class Loader {
   void RefuseSurplus() {
     for (const auto& [name, tensor] : file_.Tensors()) {
       if (used_.contains(name)) continue;
-      Fail(name, Sentence("surplus: ", NameOf(tensor.type), " ", Show(tensor.shape),
-                          " belongs to no part of a GPT with ", config_.num_layers,
-                          " layers (config.json: n_layer)"));
+      Fail(name, StrCat("surplus: ", NameOf(tensor.type), " ", Show(tensor.shape),
+                        " belongs to no part of a GPT with ", config_.num_hidden_layers,
+                        " layers (config.json: n_layer)"));
     }
   }
 
@@ -128,19 +128,19 @@ class Loader {
   void Fail(std::string_view name, std::string_view sentence) {
     if (!status_.ok()) return;
     status_ = absl::InvalidArgumentError(
-        Sentence(file_.Paths().front(), ": tensor \"", name, "\" ", sentence));
+        StrCat(file_.Paths().front(), ": tensor \"", name, "\" ", sentence));
   }
 
   // c_attn is never square, so its shape tells Conv1D's [in, out] from nn.Linear's [out, in].
   void FindLayout() {
     const std::string name = prefix_ + "h.0.attn.c_attn.weight";
     const TensorView* qkv = file_.Find(name);
-    const std::vector<int64_t> linear{3 * config_.width, config_.width};
-    const std::vector<int64_t> conv1d{config_.width, 3 * config_.width};
+    const std::vector<int64_t> linear{3 * config_.hidden_size, config_.hidden_size};
+    const std::vector<int64_t> conv1d{config_.hidden_size, 3 * config_.hidden_size};
     transposed_ = config_.conv1d_layout || (qkv != nullptr && qkv->shape == conv1d);
     if (config_.conv1d_layout && qkv != nullptr && qkv->shape == linear) {
-      Fail(name, Sentence("has shape ", Show(linear), ", must be ", Show(conv1d),
-                          " as config.json's linear_layout \"conv1d\" says"));
+      Fail(name, StrCat("has shape ", Show(linear), ", must be ", Show(conv1d),
+                        " as config.json's linear_layout \"conv1d\" says"));
     }
   }
 
@@ -149,16 +149,16 @@ class Loader {
     used_.insert(name);
     const TensorView* tensor = file_.Find(name);
     if (tensor == nullptr) {
-      Fail(name, Sentence("is missing, expected a float tensor ", Show(shape)));
+      Fail(name, StrCat("is missing, expected a float tensor ", Show(shape)));
     } else if (!FloatType(tensor->type)) {
-      Fail(name, Sentence("has dtype ", NameOf(tensor->type), ", must be F32, F16 or BF16"));
+      Fail(name, StrCat("has dtype ", NameOf(tensor->type), ", must be F32, F16 or BF16"));
     } else if (tensor->shape != shape) {
-      Fail(name, Sentence("has shape ", Show(tensor->shape), ", must be ", Show(shape),
-                          " by config.json"));
+      Fail(name,
+           StrCat("has shape ", Show(tensor->shape), ", must be ", Show(shape), " by config.json"));
     } else if (const std::optional<size_t> index = FirstNonFinite(*tensor)) {
       const bool is_nan = std::isnan(tensor->ToFloats()[*index]);
-      Fail(name, Sentence("holds ", is_nan ? "a NaN" : "an infinity", " at ",
-                          Coordinates(shape, *index), ", must be finite"));
+      Fail(name, StrCat("holds ", is_nan ? "a NaN" : "an infinity", " at ",
+                        Coordinates(shape, *index), ", must be finite"));
     }
     if (!status_.ok()) return nullptr;
     num_parameters_ += tensor->NumElements();
@@ -204,16 +204,16 @@ class Loader {
     for (size_t i = 0; i < size_t(tensor.NumElements()); ++i) {
       const float value = LoadElement(tensor.bytes.data(), dtype, i);
       if (std::fabs(value) < kHalfOverflow) continue;
-      Fail(name, Sentence("holds ", value, " at ", Coordinates(tensor.shape, i),
-                          ", must be below 65520 to be kept as fp16"));
+      Fail(name, StrCat("holds ", value, " at ", Coordinates(tensor.shape, i),
+                        ", must be below 65520 to be kept as fp16"));
       return false;
     }
     return true;
   }
 
   GptNorm LoadNorm(const std::string& name) {
-    return {.weight = LoadVector(name + ".weight", config_.width),
-            .bias = LoadVector(name + ".bias", config_.width)};
+    return {.weight = LoadVector(name + ".weight", config_.hidden_size),
+            .bias = LoadVector(name + ".bias", config_.hidden_size)};
   }
 
   GptLinear LoadLinear(const std::string& name, int num_out, int num_in) {
@@ -239,7 +239,7 @@ absl::StatusOr<GptWeights> LoadGptWeights(const TensorFile& file, const ModelCon
   Loader loader(file, config, backend, stored);
   GptWeights weights;
   weights.embedding = loader.LoadEmbedding();
-  for (int i = 0; i < config.num_layers && loader.status().ok(); ++i) {
+  for (int i = 0; i < config.num_hidden_layers && loader.status().ok(); ++i) {
     weights.layers.push_back(loader.LoadLayer(i));
   }
   weights.final_norm = loader.LoadFinalNorm();

@@ -29,8 +29,8 @@ struct GptLayer {
   GptLinear qkv;            // attn.c_attn, [3 width, width]
   GptLinear attention_out;  // attn.c_proj, [width, width]
   GptNorm mlp_norm;         // ln_2
-  GptLinear mlp_in;         // mlp.c_fc, [mlp_width, width]
-  GptLinear mlp_out;        // mlp.c_proj, [width, mlp_width]
+  GptLinear mlp_in;         // mlp.c_fc, [intermediate_size, width]
+  GptLinear mlp_out;        // mlp.c_proj, [width, intermediate_size]
 };
 
 struct GptWeights {

@@ -1,5 +1,5 @@
 #include "models/json_fields.h"
-#include "models/sentence.h"
+#include "kernels/str_cat.h"
 
 #include <cmath>
 #include <set>
@@ -28,13 +28,13 @@ absl::StatusOr<json> ParseJson(std::string_view text, std::string_view source) {
   std::string fault;
   const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
     if (depth > kMaxDepth && fault.empty()) {
-      fault = Sentence("nested more than ", kMaxDepth, " levels deep");
+      fault = StrCat("nested more than ", kMaxDepth, " levels deep");
     }
     if (!fault.empty()) return false;  // keeps nothing more of a file that is refused anyway
     if (event == json::parse_event_t::object_start) names.emplace_back();
     if (event == json::parse_event_t::object_end) names.pop_back();
     if (event == json::parse_event_t::key && !names.back().insert(parsed).second) {
-      fault = Sentence("the name ", Quote(parsed), " stands twice in one object");
+      fault = StrCat("the name ", Quote(parsed), " stands twice in one object");
     }
     return true;
   };
@@ -42,17 +42,17 @@ absl::StatusOr<json> ParseJson(std::string_view text, std::string_view source) {
   try {
     parsed = json::parse(text.begin(), text.end(), watch);
   } catch (const json::parse_error& error) {
-    if (fault.empty()) fault = Sentence("not JSON: at byte ", error.byte, " of ", text.size());
+    if (fault.empty()) fault = StrCat("not JSON: at byte ", error.byte, " of ", text.size());
   } catch (const json::exception& error) {
-    fault = Sentence("not JSON: ", error.what());
+    fault = StrCat("not JSON: ", error.what());
   }
-  if (!fault.empty()) return absl::InvalidArgumentError(Sentence(source, ": ", fault));
+  if (!fault.empty()) return absl::InvalidArgumentError(StrCat(source, ": ", fault));
   return parsed;
 }
 
 JsonFields::JsonFields(const json& object, std::string source)
     : object_(object), source_(std::move(source)) {
-  if (!object_.is_object()) Fail(Sentence("is ", Quote(object_), ", must be a JSON object"));
+  if (!object_.is_object()) Fail(StrCat("is ", Quote(object_), ", must be a JSON object"));
 }
 
 const json* JsonFields::Find(std::string_view name) const {
@@ -62,14 +62,14 @@ const json* JsonFields::Find(std::string_view name) const {
 }
 
 void JsonFields::Fail(std::string sentence) {
-  if (status_.ok()) status_ = absl::InvalidArgumentError(Sentence(source_, ": ", sentence));
+  if (status_.ok()) status_ = absl::InvalidArgumentError(StrCat(source_, ": ", sentence));
 }
 
 void JsonFields::FailType(std::string_view name, std::string_view wanted) {
-  Fail(Sentence(name, " is ", Quote(*Find(name)), ", must be ", wanted));
+  Fail(StrCat(name, " is ", Quote(*Find(name)), ", must be ", wanted));
 }
 
-void JsonFields::FailMissing(std::string_view name) { Fail(Sentence(name, " is missing")); }
+void JsonFields::FailMissing(std::string_view name) { Fail(StrCat(name, " is missing")); }
 
 int64_t JsonFields::Int(std::string_view name, int64_t min, int64_t max,
                         std::optional<int64_t> fallback) {
@@ -83,7 +83,7 @@ int64_t JsonFields::Int(std::string_view name, int64_t min, int64_t max,
                                                 : value->is_number_integer();
   const int64_t number = fits ? value->get<int64_t>() : 0;
   if (!fits || number < min || number > max) {
-    FailType(name, Sentence("an integer in [", min, ", ", max, "]"));
+    FailType(name, StrCat("an integer in [", min, ", ", max, "]"));
     return min;
   }
   return number;
@@ -103,7 +103,7 @@ double JsonFields::Number(std::string_view name, double min, double max,
   }
   const double number = value->is_number() ? value->get<double>() : NAN;
   if (!(number >= min && number <= max)) {
-    FailType(name, Sentence("a number in [", min, ", ", max, "]"));
+    FailType(name, StrCat("a number in [", min, ", ", max, "]"));
     return min;
   }
   return number;
@@ -117,7 +117,7 @@ double JsonFields::Positive(std::string_view name, double max, std::optional<dou
   }
   const double number = value->is_number() ? value->get<double>() : NAN;
   if (!(number > 0 && number <= max)) {
-    FailType(name, Sentence("a number in (0, ", max, "]"));
+    FailType(name, StrCat("a number in (0, ", max, "]"));
     return max;
   }
   return number;
@@ -154,7 +154,7 @@ int JsonFields::Choice(std::string_view name, std::initializer_list<std::string_
     if (value->is_string() && value->get_ref<const std::string&>() == choice) return index;
     ++index;
   }
-  FailType(name, Sentence("one of ", Listed(choices)));
+  FailType(name, StrCat("one of ", StrJoin(choices)));
   return 0;
 }
 
@@ -176,8 +176,7 @@ void JsonFields::RefuseOthers(std::initializer_list<std::string_view> known) {
     bool is_known = false;
     for (const std::string_view k : known) is_known |= k == name;
     if (!is_known) {
-      Fail(
-          Sentence("unknown field \"", name, "\" (", Quote(value), "); known are ", Listed(known)));
+      Fail(StrCat("unknown field \"", name, "\" (", Quote(value), "); known are ", StrJoin(known)));
     }
   }
 }

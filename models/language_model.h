@@ -39,11 +39,11 @@ struct RowCapture {
 // One engine step's input. Rows are tokens; sequences are ragged runs of adjacent rows.
 struct ForwardBatch {
   std::vector<int32_t> token_ids;  // [num_rows]
-  std::vector<SequenceRows>
-      sequences;                     // in row order, covering all rows; page spans live elsewhere
-  std::vector<double> rope_bases;    // [sequences.size()]
-  std::vector<int32_t> logits_rows;  // rows whose logits are wanted, ascending
-  std::vector<int32_t> logits_sequence;  // [logits_rows.size()]: index into sequences
+  std::vector<SequenceSlice>
+      sequences;                   // in row order, covering all rows; page spans live elsewhere
+  std::vector<double> rope_bases;  // [sequences.size()]
+  std::vector<int32_t> logits_indices;    // rows whose logits are wanted, ascending
+  std::vector<int32_t> logits_sequences;  // [logits_indices.size()]: index into sequences
   // For those who look at attention; few rows, each costs 0.2 us a key and head.
   std::vector<RowCapture> captures;
 
@@ -51,8 +51,8 @@ struct ForwardBatch {
     token_ids.clear();
     sequences.clear();
     rope_bases.clear();
-    logits_rows.clear();
-    logits_sequence.clear();
+    logits_indices.clear();
+    logits_sequences.clear();
     captures.clear();
   }
 };
@@ -73,20 +73,20 @@ class LanguageModel {
   // Requires  0 <= token id < vocab_size; pages of distinct sequences disjoint or only read
   // Errors    the backend's (a device that failed); the step's rows are then lost
   virtual absl::Status Forward(const ForwardBatch& batch, const KvView& kv,
-                               AttentionCounters* counters) = 0;
+                               AttentionStats* counters) = 0;
 
   // Samples (ops.h) the logits of the Forward before it: element i of `rows` and `out` is of
-  // batch.logits_rows[i]. `rows` may go afterwards; `out` is complete after Synchronize. Logits are
+  // batch.logits_indices[i]. `rows` may go afterwards; `out` is complete after Synchronize. Logits are
   // held for a bounded block of rows at a time: a 16K score never holds 16K x vocabulary at once.
-  // Requires  an element for each of batch.logits_rows
-  virtual void Sample(const ForwardBatch& batch, std::span<const SampleRow> rows,
-                      std::span<SampledRow> out) = 0;
+  // Requires  an element for each of batch.logits_indices
+  virtual void Sample(const ForwardBatch& batch, std::span<const SampleRequest> rows,
+                      std::span<SampleResult> out) = 0;
 
   // Waits for the step.
   // Errors  the backend's, of anything since the last Synchronize; the step's rows are then lost
   virtual absl::Status Synchronize() = 0;
 
-  // Copies the logits of batch.logits_rows[first, first + count) of the Forward before it to host
+  // Copies the logits of batch.logits_indices[first, first + count) of the Forward before it to host
   // memory, [count, vocab]; waits. For checks: serving takes no logits off the device.
   virtual absl::Status CopyLogits(const ForwardBatch& batch, int first, int count,
                                   std::span<float> out) = 0;

@@ -21,13 +21,13 @@ absl::StatusOr<PagePool> MakePagePool(KvLayout layout, int num_tokens, Backend* 
   return pool;
 }
 
-KvLayout LayoutOf(const ModelConfig& config, DType kv_type, int page_tokens) {
-  return {.num_layers = config.num_layers,
-          .num_heads = config.num_heads,
+KvLayout LayoutOf(const ModelConfig& config, DType kv_cache_dtype, int page_size) {
+  return {.num_layers = config.num_hidden_layers,
+          .num_heads = config.num_attention_heads,
           .head_dim = config.HeadDim(),
-          .page_tokens = page_tokens,
+          .page_size = page_size,
           .num_pages = 0,
-          .dtype = kv_type};
+          .dtype = kv_cache_dtype};
 }
 
 }  // namespace lssar

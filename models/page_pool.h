@@ -25,7 +25,7 @@ struct PagePool {
 absl::StatusOr<PagePool> MakePagePool(KvLayout layout, int num_tokens, Backend* backend);
 
 // The layout of a model's K/V, without pages yet.
-KvLayout LayoutOf(const ModelConfig& config, DType kv_type, int page_tokens);
+KvLayout LayoutOf(const ModelConfig& config, DType kv_cache_dtype, int page_size);
 
 }  // namespace lssar
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "kernels/check.h"
-#include "models/sentence.h"
+#include "kernels/str_cat.h"
 
 namespace lssar {
 namespace {
@@ -55,7 +55,7 @@ absl::Status PreTokenizer::Split(std::string_view text,
                                  PCRE2_ANCHORED | PCRE2_NO_UTF_CHECK, match.get(), nullptr);
     if (code < 0) {
       return absl::InternalError(
-          Sentence("text cannot be cut into words at byte ", begin, ": PCRE2 error ", code));
+          StrCat("text cannot be cut into words at byte ", begin, ": PCRE2 error ", code));
     }
     const size_t end = pcre2_get_ovector_pointer(match.get())[1];
     take(text.substr(begin, end - begin));

@@ -8,20 +8,21 @@
 namespace lssar {
 
 double RopeBaseAtLength(const ModelConfig& config, int length) {
-  if (!config.dynamic_ntk_factor || length <= config.trained_context) return config.rope_theta;
+  if (!config.dynamic_ntk_factor || length <= config.max_position_embeddings)
+    return config.rope_theta;
   const double f = *config.dynamic_ntk_factor;
-  const double stretch = f * double(length) / double(config.trained_context) - (f - 1);
+  const double stretch = f * double(length) / double(config.max_position_embeddings) - (f - 1);
   const double d = double(config.HeadDim());
   return config.rope_theta * std::pow(stretch, d / (d - 2));
 }
 
 double RopeBase(const ModelConfig& config, int length_budget) {
-  int64_t length = config.trained_context;
+  int64_t length = config.max_position_embeddings;
   while (length < length_budget) length *= 2;
   return RopeBaseAtLength(config, int(length));
 }
 
-void FillRopeAngles(const RaggedRows& rows, std::span<const double> bases,
+void FillRopeAngles(const RaggedBatch& rows, std::span<const double> bases,
                     std::span<double> frequencies, std::span<float> angles) {
   const size_t half = frequencies.size();
   LSSAR_CHECK(bases.size() == rows.sequences.size());
@@ -30,7 +31,7 @@ void FillRopeAngles(const RaggedRows& rows, std::span<const double> bases,
     for (size_t i = 0; i < half; ++i) {
       frequencies[i] = std::pow(bases[s], -double(i) / double(half));
     }
-    const SequenceRows& sequence = rows.sequences[s];
+    const SequenceSlice& sequence = rows.sequences[s];
     for (int r = 0; r < sequence.num_rows; ++r) {
       const std::span<float> row =
           angles.subspan(size_t(sequence.first_row + r) * 2 * half, 2 * half);

@@ -20,7 +20,7 @@ double RopeBaseAtLength(const ModelConfig& config, int length);
 // Shapes    bases [sequences.size()], angles [num_rows, head_dim]: head_dim/2 cosines, then as many
 //           sines (ops.h RopeWriteArgs); frequencies [head_dim / 2], scratch
 // Cost      head_dim/2 pow a sequence, head_dim/2 sincos a row
-void FillRopeAngles(const RaggedRows& rows, std::span<const double> bases,
+void FillRopeAngles(const RaggedBatch& rows, std::span<const double> bases,
                     std::span<double> frequencies, std::span<float> angles);
 
 }  // namespace lssar

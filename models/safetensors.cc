@@ -12,10 +12,10 @@
 
 #include "kernels/check.h"
 #include "kernels/float_bits.h"
+#include "kernels/str_cat.h"
 #include "models/file_text.h"
 #include "models/json_fields.h"
 #include "models/safetensors_header.h"
-#include "models/sentence.h"
 
 namespace lssar {
 namespace {
@@ -48,8 +48,8 @@ absl::StatusOr<std::map<std::string, std::string>> ReadShardIndex(const std::str
   for (const auto& [tensor, value] : weight_map->items()) {
     const std::string shard = shards.Text(tensor);
     if (shard.empty() || shard.find('/') != std::string::npos) {
-      shards.Fail(Sentence("the shard of \"", tensor, "\" is \"", shard,
-                           "\", must be the name of a file beside the index"));
+      shards.Fail(StrCat("the shard of \"", tensor, "\" is \"", shard,
+                         "\", must be the name of a file beside the index"));
     }
     shard_of[tensor] = shard;
   }
@@ -101,7 +101,7 @@ class TensorFile::Mapping {
     struct stat status;
     if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
       close(fd);
-      return absl::InvalidArgumentError(Sentence(path, ": not a regular file"));
+      return absl::InvalidArgumentError(StrCat(path, ": not a regular file"));
     }
     auto mapping = std::unique_ptr<Mapping>(new Mapping);
     mapping->num_bytes_ = size_t(status.st_size);
@@ -164,7 +164,7 @@ absl::Status TensorFile::Add(const std::string& path) {
                     .bytes = file.subspan(entry.begin, entry.end - entry.begin)};
     if (!tensors_.emplace(entry.name, std::move(view)).second) {
       return absl::InvalidArgumentError(
-          Sentence(path, ": tensor \"", entry.name, "\" also stands in an earlier shard"));
+          StrCat(path, ": tensor \"", entry.name, "\" also stands in an earlier shard"));
     }
   }
   mappings_.push_back(*std::move(mapping));
@@ -180,14 +180,14 @@ absl::StatusOr<TensorFile> TensorFile::Open(const std::string& path) {
 }
 
 absl::StatusOr<TensorFile> TensorFile::OpenModel(const std::string& directory) {
-  const std::string single = Sentence(directory, "/model.safetensors");
+  const std::string single = StrCat(directory, "/model.safetensors");
   if (access(single.c_str(), F_OK) == 0) return Open(single);
 
   const std::string index_path = single + ".index.json";
   absl::StatusOr<std::map<std::string, std::string>> shard_of = ReadShardIndex(index_path);
   if (absl::IsNotFound(shard_of.status())) {
     return absl::NotFoundError(
-        Sentence(single, ": no such file, nor is there ", index_path, " for shards"));
+        StrCat(single, ": no such file, nor is there ", index_path, " for shards"));
   }
   if (!shard_of.ok()) return shard_of.status();
 
@@ -195,19 +195,19 @@ absl::StatusOr<TensorFile> TensorFile::OpenModel(const std::string& directory) {
   for (const auto& [tensor, shard] : *shard_of) shards.insert(shard);
   TensorFile file;
   for (const std::string& shard : shards) {
-    const absl::Status status = file.Add(Sentence(directory, "/", shard));
+    const absl::Status status = file.Add(StrCat(directory, "/", shard));
     if (!status.ok()) return status;
   }
   for (const auto& [tensor, shard] : *shard_of) {
     if (file.Find(tensor) == nullptr) {
       return absl::InvalidArgumentError(
-          Sentence(index_path, ": tensor \"", tensor, "\" is not in ", shard));
+          StrCat(index_path, ": tensor \"", tensor, "\" is not in ", shard));
     }
   }
   for (const auto& [tensor, view] : file.tensors_) {
     if (!shard_of->contains(tensor)) {
       return absl::InvalidArgumentError(
-          Sentence(index_path, ": tensor \"", tensor, "\" of a shard is not listed"));
+          StrCat(index_path, ": tensor \"", tensor, "\" of a shard is not listed"));
     }
   }
   return file;

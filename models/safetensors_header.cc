@@ -6,8 +6,8 @@
 #include <tuple>
 #include <utility>
 
+#include "kernels/str_cat.h"
 #include "models/json_fields.h"
-#include "models/sentence.h"
 
 namespace lssar {
 namespace {
@@ -26,7 +26,7 @@ constexpr std::array<std::pair<TensorType, std::string_view>, 6> kTypes{{
 }};
 
 absl::Status Refuse(std::string_view source, std::string_view sentence) {
-  return absl::InvalidArgumentError(Sentence(source, ": ", sentence));
+  return absl::InvalidArgumentError(StrCat(source, ": ", sentence));
 }
 
 std::optional<TensorType> ParseType(std::string_view name) {
@@ -40,18 +40,18 @@ std::optional<TensorType> ParseType(std::string_view name) {
 absl::StatusOr<std::string_view> HeaderText(std::span<const std::byte> file,
                                             std::string_view source) {
   if (file.size() < kLengthBytes) {
-    return Refuse(source, Sentence("truncated: ", file.size(),
-                                   " bytes, the header's length alone takes ", kLengthBytes));
+    return Refuse(source, StrCat("truncated: ", file.size(),
+                                 " bytes, the header's length alone takes ", kLengthBytes));
   }
   uint64_t length = 0;
   for (size_t i = 0; i < kLengthBytes; ++i) length |= uint64_t(file[i]) << (8 * i);
   if (length > kMaxSafetensorsHeaderBytes) {
-    return Refuse(source, Sentence("header length is ", length, " bytes, must be at most ",
-                                   kMaxSafetensorsHeaderBytes));
+    return Refuse(source, StrCat("header length is ", length, " bytes, must be at most ",
+                                 kMaxSafetensorsHeaderBytes));
   }
   if (length > file.size() - kLengthBytes) {
-    return Refuse(source, Sentence("header length is ", length, " bytes, but only ",
-                                   file.size() - kLengthBytes, " follow in the file"));
+    return Refuse(source, StrCat("header length is ", length, " bytes, but only ",
+                                 file.size() - kLengthBytes, " follow in the file"));
   }
   return std::string_view(reinterpret_cast<const char*>(file.data()) + kLengthBytes, length);
 }
@@ -66,7 +66,7 @@ std::optional<uint64_t> TensorBytes(TensorType type, const std::vector<int64_t>&
 }
 
 // Fills `numbers` with an array of non-negative integers; false when it is something else.
-bool ReadCounts(const json* array, std::vector<int64_t>& numbers) {
+bool AttentionStatsBuffer(const json* array, std::vector<int64_t>& numbers) {
   if (array == nullptr) return false;
   for (const json& element : *array) {
     if (!element.is_number_unsigned() || element.get<uint64_t>() > uint64_t(INT64_MAX))
@@ -79,45 +79,45 @@ bool ReadCounts(const json* array, std::vector<int64_t>& numbers) {
 absl::StatusOr<TensorEntry> ParseEntry(const std::string& name, const json& object,
                                        size_t tensors_start, size_t file_bytes,
                                        std::string_view source) {
-  JsonFields fields(object, Sentence(source, ": tensor \"", name, "\""));
+  JsonFields fields(object, StrCat(source, ": tensor \"", name, "\""));
   fields.RefuseOthers({"dtype", "shape", "data_offsets"});
   TensorEntry entry{.name = name};
   const std::string dtype = fields.Text("dtype");
   std::vector<int64_t> offsets;
-  if (!ReadCounts(fields.Array("shape"), entry.shape)) {
+  if (!AttentionStatsBuffer(fields.Array("shape"), entry.shape)) {
     fields.Fail("shape must be an array of non-negative integers");
   }
-  if (!ReadCounts(fields.Array("data_offsets"), offsets) || offsets.size() != 2) {
+  if (!AttentionStatsBuffer(fields.Array("data_offsets"), offsets) || offsets.size() != 2) {
     fields.Fail("data_offsets must be two non-negative integers");
   }
   if (!fields.status().ok()) return fields.status();
 
   const std::optional<TensorType> type = ParseType(dtype);
   if (!type) {
-    fields.Fail(Sentence("dtype is \"", dtype, "\", must be one of F32, F16, BF16, I32, I64, U8"));
+    fields.Fail(StrCat("dtype is \"", dtype, "\", must be one of F32, F16, BF16, I32, I64, U8"));
     return fields.status();
   }
   entry.type = *type;
   const size_t tensors_bytes = file_bytes - tensors_start;
   const uint64_t begin = uint64_t(offsets[0]), end = uint64_t(offsets[1]);
   if (begin > end || end > tensors_bytes) {
-    fields.Fail(Sentence("data_offsets are [", begin, ", ", end,
-                         "], must rise and stay within the file's ", tensors_bytes,
-                         " bytes of tensors"));
+    fields.Fail(StrCat("data_offsets are [", begin, ", ", end,
+                       "], must rise and stay within the file's ", tensors_bytes,
+                       " bytes of tensors"));
     return fields.status();
   }
   const std::optional<uint64_t> num_bytes = TensorBytes(*type, entry.shape);
   if (num_bytes != end - begin) {
-    fields.Fail(Sentence("data_offsets span ", end - begin, " bytes, but ", dtype, " [",
-                         Listed(entry.shape), "] takes ",
-                         num_bytes ? Sentence(*num_bytes) : std::string("more than 2^64")));
+    fields.Fail(StrCat("data_offsets span ", end - begin, " bytes, but ", dtype, " [",
+                       StrJoin(entry.shape), "] takes ",
+                       num_bytes ? StrCat(*num_bytes) : std::string("more than 2^64")));
     return fields.status();
   }
   entry.begin = tensors_start + begin;
   entry.end = tensors_start + end;
   if (entry.begin % BytesOf(*type) != 0) {
-    fields.Fail(Sentence("misaligned: starts at byte ", entry.begin,
-                         " of the file, must be a multiple of ", BytesOf(*type), " for ", dtype));
+    fields.Fail(StrCat("misaligned: starts at byte ", entry.begin,
+                       " of the file, must be a multiple of ", BytesOf(*type), " for ", dtype));
   }
   if (!fields.status().ok()) return fields.status();
   return entry;
@@ -130,16 +130,16 @@ absl::Status CheckCover(const std::vector<TensorEntry>& entries, size_t tensors_
   for (const TensorEntry& entry : entries) {
     if (entry.begin != at) {
       return Refuse(source,
-                    Sentence("tensor \"", entry.name, "\" ",
-                             entry.begin < at ? "overlaps the one before: " : "leaves a gap: ",
-                             "it starts at byte ", entry.begin - tensors_start, ", must start at ",
-                             at - tensors_start));
+                    StrCat("tensor \"", entry.name, "\" ",
+                           entry.begin < at ? "overlaps the one before: " : "leaves a gap: ",
+                           "it starts at byte ", entry.begin - tensors_start, ", must start at ",
+                           at - tensors_start));
     }
     at = entry.end;
   }
   if (at != file_bytes) {
-    return Refuse(source, Sentence("the tensors end at byte ", at - tensors_start, " of ",
-                                   file_bytes - tensors_start, ": the rest belongs to none"));
+    return Refuse(source, StrCat("the tensors end at byte ", at - tensors_start, " of ",
+                                 file_bytes - tensors_start, ": the rest belongs to none"));
   }
   return absl::OkStatus();
 }
@@ -169,7 +169,7 @@ absl::StatusOr<std::vector<TensorEntry>> ParseSafetensorsHeader(std::span<const 
                                                                 std::string_view source) {
   absl::StatusOr<std::string_view> text = HeaderText(file, source);
   if (!text.ok()) return text.status();
-  absl::StatusOr<json> header = ParseJson(*text, Sentence(source, ": header"));
+  absl::StatusOr<json> header = ParseJson(*text, StrCat(source, ": header"));
   if (!header.ok()) return header.status();
   if (!header->is_object()) return Refuse(source, "header is not a JSON object");
 
@@ -177,7 +177,7 @@ absl::StatusOr<std::vector<TensorEntry>> ParseSafetensorsHeader(std::span<const 
   std::vector<TensorEntry> entries;
   for (const auto& [name, object] : header->items()) {
     if (name == "__metadata__") {
-      JsonFields metadata(object, Sentence(source, ": __metadata__"));
+      JsonFields metadata(object, StrCat(source, ": __metadata__"));
       if (!metadata.status().ok()) return metadata.status();
       for (const auto& [key, value] : object.items()) metadata.Text(key);
       if (!metadata.status().ok()) return metadata.status();

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_replace.h"
 #include "kernels/check.h"
+#include "kernels/str_cat.h"
 #include "models/file_text.h"
-#include "models/sentence.h"
 #include "models/sentence_piece.h"
 #include "models/sha256.h"
 
@@ -90,12 +90,12 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePieceTokenizer(const std:
   std::string error;
   std::unique_ptr<SentencePieceModel> model = SentencePieceModel::Load(*file, error);
   if (model == nullptr) {
-    return absl::InvalidArgumentError(Sentence(path, ": not a SentencePiece model: ", error));
+    return absl::InvalidArgumentError(StrCat(path, ": not a SentencePiece model: ", error));
   }
   if (model->NumPieces() != vocab_size) {
-    return absl::InvalidArgumentError(Sentence(path, ": has ", model->NumPieces(),
-                                               " pieces, must have config.json's vocab_size, ",
-                                               vocab_size));
+    return absl::InvalidArgumentError(StrCat(path, ": has ", model->NumPieces(),
+                                             " pieces, must have config.json's vocab_size, ",
+                                             vocab_size));
   }
   Sha256 hash;
   hash.Add(*file);

@@ -1,5 +1,5 @@
 #include "models/template_lexer.h"
-#include "models/sentence.h"
+#include "kernels/str_cat.h"
 #include "models/trim.h"
 
 #include <algorithm>
@@ -96,7 +96,7 @@ class Lexer {
       const absl::Status status = LexToken();
       if (!status.ok()) return status;
     }
-    return TemplateError(source_, open, Sentence("tag does not end with ", close));
+    return TemplateError(source_, open, StrCat("tag does not end with ", close));
   }
 
   absl::Status LexToken() {
@@ -140,9 +140,9 @@ class Lexer {
       constexpr std::string_view kEscapes = "nrt\\'\"", kMeaning = "\n\r\t\\'\"";
       const size_t escape = kEscapes.find(source_[at_]);
       if (escape == std::string_view::npos) {
-        return TemplateError(source_, at_ - 1,
-                             Sentence("found \\", source_.substr(at_, 1),
-                                      ", strings know \\n \\r \\t \\\\ \\' \\\""));
+        return TemplateError(
+            source_, at_ - 1,
+            StrCat("found \\", source_.substr(at_, 1), ", strings know \\n \\r \\t \\\\ \\' \\\""));
       }
       token.text += kMeaning[escape];
     }
@@ -169,7 +169,7 @@ absl::Status TemplateError(std::string_view source, size_t at, std::string_view 
   const auto line = 1 + std::count(before.begin(), before.end(), '\n');
   const size_t newline = before.rfind('\n');
   const size_t column = newline == std::string_view::npos ? at + 1 : at - newline;
-  return absl::InvalidArgumentError(Sentence(line, ":", column, ": ", sentence));
+  return absl::InvalidArgumentError(StrCat(line, ":", column, ": ", sentence));
 }
 
 }  // namespace lssar

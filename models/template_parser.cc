@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "models/sentence.h"
+#include "kernels/str_cat.h"
 #include "models/template_lexer.h"
 
 namespace lssar {
@@ -237,7 +237,7 @@ class Parser {
 
   void RequireSame(const TemplateExpr& a, const TemplateExpr& b, std::string_view where) {
     if (a.type == b.type) return;
-    FailHere(Sentence(where, " of ", NameOf(a.type), " and ", NameOf(b.type)));
+    FailHere(StrCat(where, " of ", NameOf(a.type), " and ", NameOf(b.type)));
   }
 
   // Keeps nesting bounded: the parser and the renderer recurse.
@@ -245,7 +245,7 @@ class Parser {
    public:
     explicit Depth(Parser& parser) : parser_(parser) {
       if (++parser_.depth_ > kMaxDepth) {
-        parser_.FailHere(Sentence("nested more than ", kMaxDepth, " deep"));
+        parser_.FailHere(StrCat("nested more than ", kMaxDepth, " deep"));
       }
     }
     ~Depth() { --parser_.depth_; }
@@ -278,7 +278,7 @@ class Parser {
     ExpectWord(word);
   }
   void CloseBlock(std::string_view word) {
-    if (PeekBlock() != word) FailHere(Sentence("expected {% ", word, " %}, found "), "");
+    if (PeekBlock() != word) FailHere(StrCat("expected {% ", word, " %}, found "), "");
     OpenBlock(word);
     Expect(TokenKind::kCloseBlock, "%}");
   }
@@ -287,14 +287,14 @@ class Parser {
     if (Peek().kind == kind) {
       Next();
     } else {
-      FailHere(Sentence("expected ", sign, ", found "), "");
+      FailHere(StrCat("expected ", sign, ", found "), "");
     }
   }
   void ExpectSign(std::string_view sign) {
-    if (!TakeSign(sign)) FailHere(Sentence("expected ", sign, ", found "), "");
+    if (!TakeSign(sign)) FailHere(StrCat("expected ", sign, ", found "), "");
   }
   void ExpectWord(std::string_view word) {
-    if (!TakeWord(word)) FailHere(Sentence("expected ", word, ", found "), "");
+    if (!TakeWord(word)) FailHere(StrCat("expected ", word, ", found "), "");
   }
   std::string ExpectName() {
     if (Peek().kind == TokenKind::kName) return Next().text;
@@ -307,18 +307,18 @@ class Parser {
       case TokenKind::kText: return "text";
       case TokenKind::kOpenPrint: return "{{";
       case TokenKind::kClosePrint: return "}}";
-      case TokenKind::kOpenBlock: return Sentence("{% ", PeekBlock());
+      case TokenKind::kOpenBlock: return StrCat("{% ", PeekBlock());
       case TokenKind::kCloseBlock: return "%}";
       case TokenKind::kEnd: return "the end of the template";
       case TokenKind::kName:
       case TokenKind::kString:
-      case TokenKind::kSign: return Sentence("\"", token.text, "\"");
+      case TokenKind::kSign: return StrCat("\"", token.text, "\"");
     }
     return "";
   }
 
   void FailHere(std::string_view before, std::string_view after) {
-    FailHere(Sentence(before, Show(Peek()), after));
+    FailHere(StrCat(before, Show(Peek()), after));
   }
   void FailHere(std::string_view sentence) {
     if (status_.ok()) status_ = TemplateError(source_, Peek().at, sentence);

@@ -2,9 +2,9 @@
 
 #include <utility>
 
+#include "kernels/str_cat.h"
 #include "models/byte_level_tokenizer.h"
 #include "models/byte_level_vocabulary.h"
-#include "models/sentence.h"
 #include "models/sentence_piece_tokenizer.h"
 
 namespace lssar {
@@ -12,9 +12,8 @@ namespace lssar {
 absl::Status CheckUtf8(std::string_view text) {
   const std::optional<size_t> at = FindInvalidUtf8(text);
   if (!at) return absl::OkStatus();
-  return absl::InvalidArgumentError(Sentence("text is not UTF-8 from byte ", *at, " of ",
-                                             text.size(), " on (value ", int(uint8_t(text[*at])),
-                                             ")"));
+  return absl::InvalidArgumentError(StrCat("text is not UTF-8 from byte ", *at, " of ", text.size(),
+                                           " on (value ", int(uint8_t(text[*at])), ")"));
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& directory,

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "kernels/str_cat.h"
 
 namespace lssar {
 namespace {
@@ -21,11 +21,11 @@ int64_t MaxFurtherTokens(const Request& request) {
 }
 
 std::string LengthArithmetic(const Request& request) {
-  if (request.capture) return absl::StrCat("prompt of ", request.prompt.size(), " tokens");
+  if (request.capture) return StrCat("prompt of ", request.prompt.size(), " tokens");
   const int64_t further = MaxFurtherTokens(request);
-  return absl::StrCat(request.generate ? "prompt " : "context ", request.prompt.size(),
-                      request.generate ? " + max_tokens " : " + longest continuation ", further,
-                      " = ", int64_t(request.prompt.size()) + further, " tokens");
+  return StrCat(request.generate ? "prompt " : "context ", request.prompt.size(),
+                request.generate ? " + max_tokens " : " + longest continuation ", further, " = ",
+                int64_t(request.prompt.size()) + further, " tokens");
 }
 
 }  // namespace
@@ -36,22 +36,22 @@ Demand DemandOf(const Request& request, const KvLayout& layout) {
   const int num_shared_tokens = int(request.prompt.size()) - 1;
   const int num_sequences = request.generate ? request.generate->num_choices : 1;
   return {.num_sequences = num_sequences,
-          .max_sequences = request.score
-                               ? std::min(int(request.score->continuations.size()), kMaxSideBySide)
-                               : num_sequences,
+          .max_num_seqs = request.score
+                              ? std::min(int(request.score->continuations.size()), kMaxSideBySide)
+                              : num_sequences,
           .num_tokens = num_tokens,
           .num_pages = layout.PagesFor(num_tokens),
-          .num_shared_pages = num_shared_tokens / layout.page_tokens};
+          .num_shared_pages = num_shared_tokens / layout.page_size};
 }
 
 int64_t MaxQueuedTokens(const EngineOptions& options) {
   constexpr int64_t kDefaultFullContexts = 16;
   if (options.max_queued_tokens > 0) return options.max_queued_tokens;
-  return kDefaultFullContexts * options.max_context;
+  return kDefaultFullContexts * options.max_model_len;
 }
 
 int MaxRunning(const EngineOptions& options) {
-  return std::min(options.max_sequences, options.step_tokens);
+  return std::min(options.max_num_seqs, options.max_num_batched_tokens);
 }
 
 absl::Status CheckFits(const Request& request, const EngineOptions& options,
@@ -60,23 +60,23 @@ absl::Status CheckFits(const Request& request, const EngineOptions& options,
                   int{request.capture.has_value()} ==
               1);
   LSSAR_CHECK(!request.prompt.empty());
-  if (int64_t(request.prompt.size()) + MaxFurtherTokens(request) > options.max_context) {
+  if (int64_t(request.prompt.size()) + MaxFurtherTokens(request) > options.max_model_len) {
     return absl::InvalidArgumentError(
-        absl::StrCat(LengthArithmetic(request), ", over max_context = ", options.max_context));
+        StrCat(LengthArithmetic(request), ", over max_model_len = ", options.max_model_len));
   }
   const Demand demand = DemandOf(request, layout);
   if (demand.num_sequences > MaxRunning(options)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("n = ", demand.num_sequences, " choices run together, and at most ",
-                     MaxRunning(options), " sequences do (max_sequences = ", options.max_sequences,
-                     ", step_tokens = ", options.step_tokens, ")"));
+        StrCat("n = ", demand.num_sequences, " choices run together, and at most ",
+               MaxRunning(options), " sequences do (max_num_seqs = ", options.max_num_seqs,
+               ", max_num_batched_tokens = ", options.max_num_batched_tokens, ")"));
   }
   if (demand.TotalPages() > layout.num_pages) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        LengthArithmetic(request), " need ", demand.num_pages, " pages of ", layout.page_tokens,
-        " tokens, of which choices share ", demand.num_shared_pages, "; ", demand.num_shared_pages,
-        " + ", demand.num_sequences, " x ", demand.NumOwnPages(), " = ", demand.TotalPages(),
-        " pages, and the pool has ", layout.num_pages));
+    return absl::InvalidArgumentError(
+        StrCat(LengthArithmetic(request), " need ", demand.num_pages, " pages of ",
+               layout.page_size, " tokens, of which choices share ", demand.num_shared_pages, "; ",
+               demand.num_shared_pages, " + ", demand.num_sequences, " x ", demand.NumOwnPages(),
+               " = ", demand.TotalPages(), " pages, and the pool has ", layout.num_pages));
   }
   return absl::OkStatus();
 }

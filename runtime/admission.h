@@ -17,7 +17,7 @@ inline constexpr int kMaxSideBySide = 8;
 // all other requests gone, is not begun.
 struct Demand {
   int num_sequences = 0;     // choices; 1 for a score item
-  int max_sequences = 0;     // that it has a use for: of a score item, continuations side by side
+  int max_num_seqs = 0;      // that it has a use for: of a score item, continuations side by side
   int num_tokens = 0;        // of each at most: prompt + max_tokens, context + longest continuation
   int num_pages = 0;         // of each
   int num_shared_pages = 0;  // of these, full of what the sequences have in common

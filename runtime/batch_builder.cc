@@ -13,8 +13,8 @@ void BuildForwardBatch(const StepPlan& plan, std::span<Sequence* const> running,
     batch->token_ids.insert(batch->token_ids.end(), first_token, first_token + planned.num_rows);
     for (int i = 0; i < planned.num_rows; ++i) {
       if (!sequence.task->WantsLogits(sequence, first_position + i)) continue;
-      batch->logits_rows.push_back(first_row + i);
-      batch->logits_sequence.push_back(int32_t(batch->sequences.size()));
+      batch->logits_indices.push_back(first_row + i);
+      batch->logits_sequences.push_back(int32_t(batch->sequences.size()));
       if (const HeadCapture* heads = sequence.task->Capture()) {
         batch->captures.push_back(
             {.row = first_row + i, .sequence_idx = int(batch->sequences.size()), .heads = *heads});

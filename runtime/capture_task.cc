@@ -68,14 +68,14 @@ int CaptureTask::MaxRows(const Sequence& sequence) const {
   return sequence.NumPending();
 }
 
-SampleRow CaptureTask::Ask(const Sequence& sequence, int position) const {
+SampleRequest CaptureTask::Ask(const Sequence& sequence, int position) const {
   return {.target = sequence.tokens[size_t(position)], .counts = {}};
 }
 
-void CaptureTask::Take(int, SampledRow*) { ++num_taken_; }
+void CaptureTask::Take(int, SampleResult*) { ++num_taken_; }
 
 // The model went through the step layer by layer.
-void CaptureTask::Publish(TokenSink* sink) {
+void CaptureTask::Publish(OutputSink* sink) {
   if (weights_.empty()) return;
   std::ranges::sort(weights_, {},
                     [](const RowWeights& row) { return std::tuple(row.row, row.layer, row.head); });

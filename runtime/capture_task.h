@@ -21,10 +21,10 @@ class CaptureTask : public SequenceTask, private WeightsSink {
   bool Streams() const override { return false; }
   const HeadCapture* Capture() const override { return &heads_; }
   int MaxRows(const Sequence& sequence) const override;
-  SampleRow Ask(const Sequence& sequence, int position) const override;
-  void Take(int position, SampledRow* row) override;
+  SampleRequest Ask(const Sequence& sequence, int position) const override;
+  void Take(int position, SampleResult* row) override;
   void Advance(Sequence*) override {}
-  void Publish(TokenSink* sink) override;
+  void Publish(OutputSink* sink) override;
   bool IsDone() const override { return num_taken_ == params_->rows.size(); }
   int NumGenerated() const override { return 0; }
 

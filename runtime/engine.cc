@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
+#include "kernels/str_cat.h"
 #include "runtime/admission.h"
 #include "runtime/kv_cache.h"
 #include "runtime/limits.h"
@@ -31,7 +31,7 @@ class EngineThread final : public Engine {
 
   ~EngineThread() override { Drain(absl::ZeroDuration()); }
 
-  absl::StatusOr<Handle> Submit(Request request, std::shared_ptr<TokenSink> sink) override {
+  absl::StatusOr<Handle> Submit(Request request, std::shared_ptr<OutputSink> sink) override {
     if (absl::Status fits = CheckFits(request, options_, loop_.Layout()); !fits.ok()) return fits;
     if (request.generate && !request.generate->stop_strings.empty() &&
         checkpoint_->tokenizer == nullptr) {
@@ -47,7 +47,7 @@ class EngineThread final : public Engine {
     return Handle(std::move(cancelled), queue_);
   }
 
-  absl::Status CheckRoom() const override { return queue_->CheckRoom(); }
+  absl::Status CheckQueueCapacity() const override { return queue_->CheckQueueCapacity(); }
 
   bool Drain(absl::Duration limit) override {
     queue_->Close(absl::UnavailableError("the engine is draining: it takes no new requests"));
@@ -72,15 +72,15 @@ class EngineThread final : public Engine {
     while (WaitForWork()) {
       const absl::Status status = loop_.Step();
       if (!status.ok() && backend_->IsLost()) {
-        end = absl::InternalError(absl::StrCat("the device is lost: ", status.message()));
+        end = absl::InternalError(StrCat("the device is lost: ", status.message()));
         is_device_lost_ = true;
         queue_->Close(absl::UnavailableError(end.message()));
         break;
       }
       if (loop_.NumFailedSteps() == limits::kMaxFailedSteps) {
         end = absl::UnavailableError(
-            absl::StrCat("the engine stopped: ", limits::kMaxFailedSteps,
-                         " steps in a row failed, the last with: ", status.message()));
+            StrCat("the engine stopped: ", limits::kMaxFailedSteps,
+                   " steps in a row failed, the last with: ", status.message()));
         queue_->Close(end);
         break;
       }
@@ -110,7 +110,7 @@ class EngineThread final : public Engine {
 absl::Status CheckRange(const char* name, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(name, " = ", value, " is outside [", low, ", ", high, "]"));
+      StrCat(name, " = ", value, " is outside [", low, ", ", high, "]"));
 }
 
 // The element types of K and V that are served. bf16 holds unit vectors worst: as int8 does, in
@@ -119,26 +119,30 @@ constexpr bool KeepsKv(DType type) { return type != DType::kBF16; }
 
 absl::Status CheckOptions(const EngineOptions& options) {
   for (const absl::Status& status :
-       {CheckRange("max_context", options.max_context, 1, limits::kMaxContext),
-        CheckRange("max_sequences", options.max_sequences, 1, limits::kMaxSequences),
+       {CheckRange("max_model_len", options.max_model_len, 1, limits::kMaxModelLen),
+        CheckRange("max_num_seqs", options.max_num_seqs, 1, limits::kMaxNumSeqs),
         CheckRange("max_queued_requests", options.max_queued_requests, 1,
                    limits::kMaxQueuedRequests),
         CheckRange("max_queued_tokens", options.max_queued_tokens, 0, limits::kMaxQueuedTokens),
-        CheckRange("step_tokens", options.step_tokens, 1, limits::kMaxStepTokens),
-        CheckRange("max_prefill_chunks", options.max_prefill_chunks, 1, limits::kMaxSequences),
-        CheckRange("chunk_tokens", options.chunk_tokens, 1, limits::kMaxStepTokens),
-        CheckRange("page_tokens", options.page_tokens, kMinPageTokens, kMaxPageTokens),
-        CheckRange("kv_bytes", options.kv_bytes, 0, std::numeric_limits<int64_t>::max())}) {
+        CheckRange("max_num_batched_tokens", options.max_num_batched_tokens, 1,
+                   limits::kMaxNumBatchedTokens),
+        CheckRange("max_num_partial_prefills", options.max_num_partial_prefills, 1,
+                   limits::kMaxNumSeqs),
+        CheckRange("chunked_prefill_size", options.chunked_prefill_size, 1,
+                   limits::kMaxNumBatchedTokens),
+        CheckRange("page_size", options.page_size, kMinPageSize, kMaxPageSize),
+        CheckRange("kv_cache_bytes", options.kv_cache_bytes, 0,
+                   std::numeric_limits<int64_t>::max())}) {
     if (!status.ok()) return status;
   }
-  if ((options.page_tokens & (options.page_tokens - 1)) != 0) {
+  if ((options.page_size & (options.page_size - 1)) != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("page_tokens = ", options.page_tokens, " is not a power of two"));
+        StrCat("page_size = ", options.page_size, " is not a power of two"));
   }
-  if (!KeepsKv(options.kv_type)) {
+  if (!KeepsKv(options.kv_cache_dtype)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("kv_type = ", std::string(NameOf(options.kv_type)),
-                     ": K and V are kept as fp16, fp32 or int8 only"));
+        StrCat("kv_cache_dtype = ", std::string(NameOf(options.kv_cache_dtype)),
+               ": K and V are kept as fp16, fp32 or int8 only"));
   }
   return absl::OkStatus();
 }
@@ -158,10 +162,10 @@ void Engine::Handle::Resume() const {
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Checkpoint* checkpoint, Backend* backend,
                                                        const EngineOptions& options) {
   if (absl::Status status = CheckOptions(options); !status.ok()) return status;
-  if (options.step_tokens > checkpoint->max_batch_rows) {
-    return absl::InvalidArgumentError(absl::StrCat("step_tokens = ", options.step_tokens,
-                                                   " is over the ", checkpoint->max_batch_rows,
-                                                   " rows that the checkpoint was loaded for"));
+  if (options.max_num_batched_tokens > checkpoint->max_num_batched_tokens) {
+    return absl::InvalidArgumentError(
+        StrCat("max_num_batched_tokens = ", options.max_num_batched_tokens, " is over the ",
+               checkpoint->max_num_batched_tokens, " rows that the checkpoint was loaded for"));
   }
   absl::StatusOr<std::unique_ptr<KvCache>> kv_cache =
       KvCache::Create(checkpoint->config, options, backend);

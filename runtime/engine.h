@@ -26,26 +26,26 @@ class StepObserver {
 };
 
 struct EngineOptions {
-  int max_context = 16384;  // tokens of prompt and output together
-  // Running at once, choices of one request counted one by one; never more than step_tokens, so
+  int max_model_len = 16384;  // tokens of prompt and output together
+  // Running at once, choices of one request counted one by one; never more than max_num_batched_tokens, so
   // that each has a row in every step.
-  int max_sequences = 64;
+  int max_num_seqs = 64;
   int max_queued_requests = 64;
   // Prompt tokens (score: context and continuations) that may wait; an empty queue takes any
-  // request. 0: 16 times max_context.
+  // request. 0: 16 times max_model_len.
   int64_t max_queued_tokens = 0;
-  int step_tokens = 512;  // rows of one step at most; decode rows come first
+  int max_num_batched_tokens = 512;  // rows of one step at most; decode rows come first
   // Of a step in which others decode: prompts that advance, and the rows of all of them together at
   // most. Rows deep in a long prompt cost more and count for more (scheduler.h).
-  int max_prefill_chunks = 16;
-  int chunk_tokens = 32;
+  int max_num_partial_prefills = 16;
+  int chunked_prefill_size = 32;
   bool prefix_cache = true;  // false: for every request as if use_prefix_cache were false
-  int page_tokens = 64;
-  DType kv_type = DType::kF16;
-  // Bytes of the page pool; 0: four sequences of max_context, at most half of the machine's
-  // available memory; on a device with memory of its own max_sequences of max_context, at most
+  int page_size = 64;
+  DType kv_cache_dtype = DType::kF16;
+  // Bytes of the page pool; 0: four sequences of max_model_len, at most half of the machine's
+  // available memory; on a device with memory of its own max_num_seqs of max_model_len, at most
   // what is free less a reserve (kv_cache.cc).
-  int64_t kv_bytes = 0;
+  int64_t kv_cache_bytes = 0;
   // Hears of every step, on the engine's thread; must not block, must outlive the engine.
   StepObserver* observer = nullptr;
 };
@@ -53,7 +53,7 @@ struct EngineOptions {
 // Of the engine's thread, by stage of its step. A device that computes behind the host's back is
 // handed its work in `forward` and waited for in `sample`.
 struct StageTimes {
-  int64_t admit_ns = 0, plan_ns = 0, forward_ns = 0, sample_ns = 0, publish_ns = 0;
+  int64_t admit_ns = 0, schedule_ns = 0, forward_ns = 0, sample_ns = 0, output_ns = 0;
   int64_t idle_ns = 0;  // no work
 };
 
@@ -62,20 +62,20 @@ struct EngineStats {
   bool is_serving = true;       // false: draining, stopped, or the backend failed for good
   bool is_device_lost = false;  // it refuses every further call of this process
   int num_running = 0;          // requests
-  int num_queued = 0;           // requests
-  int64_t num_queued_tokens = 0;
+  int num_waiting = 0;          // requests
+  int64_t num_waiting_tokens = 0;
   int num_pages = 0;
   int num_free_pages = 0;    // held by no one and not cached
   int num_cached_pages = 0;  // cached and held by no one: can be had at any time
   // Since start.
   int64_t num_steps = 0;
-  int64_t num_rows = 0;
+  int64_t num_batched_tokens = 0;
   int64_t num_prompt_tokens = 0;  // computed
   int64_t num_generated_tokens = 0;
   int64_t num_preemptions = 0;
   int64_t num_prefix_cache_queries = 0;  // tokens looked up
   int64_t num_prefix_cache_hits = 0;     // tokens found
-  AttentionCounters attention = {};
+  AttentionStats attention = {};
   StageTimes stages = {};
   // Begin of the step under way; nullopt: none is. One that lies far back: the engine hangs.
   std::optional<Clock::time_point> step_started_at = {};
@@ -95,7 +95,7 @@ class Engine {
     // later.
     void Cancel() const;
 
-    // TokenSink::HasRoom may have become true: a sleeping engine asks it again.
+    // OutputSink::IsWritable may have become true: a sleeping engine asks it again.
     void Resume() const;
 
    private:
@@ -104,9 +104,9 @@ class Engine {
   };
 
   // `checkpoint` and `backend` must outlive the engine. The thread starts at once.
-  // Errors  INVALID_ARGUMENT: an option out of range, or step_tokens over what the checkpoint was
-  //         loaded for (LoadOptions::max_batch_rows); RESOURCE_EXHAUSTED: the page pool does not
-  //         fit into memory or does not hold one sequence of max_context.
+  // Errors  INVALID_ARGUMENT: an option out of range, or max_num_batched_tokens over what the checkpoint was
+  //         loaded for (LoadOptions::max_num_batched_tokens); RESOURCE_EXHAUSTED: the page pool does not
+  //         fit into memory or does not hold one sequence of max_model_len.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Checkpoint* checkpoint, Backend* backend,
                                                         const EngineOptions& options);
   // As Drain(zero).
@@ -115,14 +115,14 @@ class Engine {
   // Any thread, never blocks. No call of the sink comes from inside.
   // Requires  a validated request (request.h)
   // Errors    RESOURCE_EXHAUSTED: the queue is full; UNAVAILABLE: draining, stopped, or the backend
-  //           failed for good; INVALID_ARGUMENT: prompt + max_tokens beyond max_context, or choices
+  //           failed for good; INVALID_ARGUMENT: prompt + max_tokens beyond max_model_len, or choices
   //           or pages that can never be had (the message shows the arithmetic);
   //           FAILED_PRECONDITION: stop strings, but the checkpoint has no tokenizer.
-  virtual absl::StatusOr<Handle> Submit(Request request, std::shared_ptr<TokenSink> sink) = 0;
+  virtual absl::StatusOr<Handle> Submit(Request request, std::shared_ptr<OutputSink> sink) = 0;
 
   // Whether Submit would take a request now, before all the work of reading one. Any thread.
   // Errors  RESOURCE_EXHAUSTED, UNAVAILABLE: as Submit
-  virtual absl::Status CheckRoom() const = 0;
+  virtual absl::Status CheckQueueCapacity() const = 0;
 
   // Refuses new requests, waits until the accepted ones are done or `limit` has passed, then ends
   // what is left with UNAVAILABLE. True: nothing had to be cut. Stops the thread; a second call

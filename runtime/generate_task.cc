@@ -42,7 +42,7 @@ void GenerateTask::ReadScores(int first, std::span<TokenScore> scores) const {
   }
 }
 
-SampleRow GenerateTask::Ask(const Sequence& sequence, int position) const {
+SampleRequest GenerateTask::Ask(const Sequence& sequence, int position) const {
   const GenerateParams& params = *options_.params;
   if (IsPromptRow(position)) {
     return {.target = sequence.tokens[size_t(position) + 1],
@@ -56,7 +56,7 @@ SampleRow GenerateTask::Ask(const Sequence& sequence, int position) const {
           .num_logprobs = params.num_logprobs};
 }
 
-void GenerateTask::Take(int position, SampledRow* row) {
+void GenerateTask::Take(int position, SampleResult* row) {
   if (IsPromptRow(position)) {
     const TokenScore score = {.logprob = row->logprob, .is_known = true, .is_greedy = row->is_best};
     AddPromptToken(MakeTokenResult(row), score);
@@ -106,7 +106,7 @@ std::optional<FinishReason> GenerateTask::EndsText(int32_t id) const {
   return std::nullopt;
 }
 
-void GenerateTask::Publish(TokenSink* sink) {
+void GenerateTask::Publish(OutputSink* sink) {
   if (!prompt_delta_.tokens.empty()) {
     sink->OnPromptLogprobs(std::exchange(prompt_delta_, {}));
   }

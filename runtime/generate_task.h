@@ -33,10 +33,10 @@ class GenerateTask : public SequenceTask {
   void TakeCached(int first, std::span<const TokenScore> scores) override;
   void ReadScores(int first, std::span<TokenScore> scores) const override;
   bool Streams() const override { return true; }
-  SampleRow Ask(const Sequence& sequence, int position) const override;
-  void Take(int position, SampledRow* row) override;
+  SampleRequest Ask(const Sequence& sequence, int position) const override;
+  void Take(int position, SampleResult* row) override;
   void Advance(Sequence* sequence) override;
-  void Publish(TokenSink* sink) override;
+  void Publish(OutputSink* sink) override;
   bool IsDone() const override { return finish_.has_value(); }
   int NumGenerated() const override { return num_generated_; }
 

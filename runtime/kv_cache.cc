@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "kernels/str_cat.h"
 #include "models/page_pool.h"
 #include "runtime/available_memory.h"
 
@@ -35,7 +35,7 @@ struct PoolSize {
 
 PoolSize ChooseHostPool(const EngineOptions& options, int64_t sequence_bytes) {
   const int64_t wanted =
-      std::min<int64_t>(kDefaultFullSequences, options.max_sequences) * sequence_bytes;
+      std::min<int64_t>(kDefaultFullSequences, options.max_num_seqs) * sequence_bytes;
   const auto available = AvailableMemoryBytes();
   if (available && *available / 2 < wanted) return {*available / 2, "half of the available memory"};
   return {wanted, "the default pool"};
@@ -44,27 +44,27 @@ PoolSize ChooseHostPool(const EngineOptions& options, int64_t sequence_bytes) {
 // Its memory serves nothing else, so every sequence may have its whole context.
 PoolSize ChooseDevicePool(const EngineOptions& options, int64_t sequence_bytes,
                           int64_t free_bytes) {
-  const int64_t wanted = options.max_sequences * sequence_bytes;
+  const int64_t wanted = options.max_num_seqs * sequence_bytes;
   const int64_t reserve = std::min(free_bytes / kReserveShare, kMaxReserveBytes);
   if (wanted <= free_bytes - reserve) return {wanted, "the default pool"};
-  return {free_bytes - reserve, absl::StrCat("the device's free memory of ", free_bytes,
-                                             " bytes less a reserve of ", reserve)};
+  return {free_bytes - reserve,
+          StrCat("the device's free memory of ", free_bytes, " bytes less a reserve of ", reserve)};
 }
 
 absl::StatusOr<PoolSize> ChoosePoolSize(const EngineOptions& options, int64_t sequence_bytes,
                                         Backend& backend) {
   const absl::StatusOr<std::optional<int64_t>> free_bytes = backend.FreeBytes();
   if (!free_bytes.ok()) return free_bytes.status();
-  if (options.kv_bytes == 0) {
+  if (options.kv_cache_bytes == 0) {
     return *free_bytes ? ChooseDevicePool(options, sequence_bytes, **free_bytes)
                        : ChooseHostPool(options, sequence_bytes);
   }
-  if (*free_bytes && options.kv_bytes > **free_bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("kv_bytes = ", options.kv_bytes,
-                     " is more than the device has free: ", **free_bytes, " bytes"));
+  if (*free_bytes && options.kv_cache_bytes > **free_bytes) {
+    return absl::ResourceExhaustedError(StrCat("kv_cache_bytes = ", options.kv_cache_bytes,
+                                               " is more than the device has free: ", **free_bytes,
+                                               " bytes"));
   }
-  return PoolSize{options.kv_bytes, "kv_bytes"};
+  return PoolSize{options.kv_cache_bytes, "kv_cache_bytes"};
 }
 
 }  // namespace
@@ -72,22 +72,22 @@ absl::StatusOr<PoolSize> ChoosePoolSize(const EngineOptions& options, int64_t se
 absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const ModelConfig& config,
                                                          const EngineOptions& options,
                                                          Backend* backend) {
-  KvLayout layout = LayoutOf(config, options.kv_type, options.page_tokens);
+  KvLayout layout = LayoutOf(config, options.kv_cache_dtype, options.page_size);
   const absl::Status fits = backend->FitLayout(layout);
   if (!fits.ok()) return fits;
   const auto page_bytes = int64_t(layout.PageBytes());
-  const int64_t pages_needed = layout.PagesFor(options.max_context);
+  const int64_t pages_needed = layout.PagesFor(options.max_model_len);
   const absl::StatusOr<PoolSize> pool =
       ChoosePoolSize(options, pages_needed * page_bytes, *backend);
   if (!pool.ok()) return pool.status();
   const int64_t num_pages =
       std::min<int64_t>(pool->num_bytes / page_bytes, std::numeric_limits<int32_t>::max());
   if (num_pages < pages_needed) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the KV pool is too small: ", pool->origin, ", ", pool->num_bytes, " bytes, holds ",
-        num_pages, " pages of ", options.page_tokens, " tokens (", page_bytes,
-        " bytes each); one sequence of max_context = ", options.max_context, " tokens needs ",
-        pages_needed, " pages (", pages_needed * page_bytes, " bytes)"));
+    return absl::ResourceExhaustedError(
+        StrCat("the KV pool is too small: ", pool->origin, ", ", pool->num_bytes, " bytes, holds ",
+               num_pages, " pages of ", options.page_size, " tokens (", page_bytes,
+               " bytes each); one sequence of max_model_len = ", options.max_model_len,
+               " tokens needs ", pages_needed, " pages (", pages_needed * page_bytes, " bytes)"));
   }
   layout.num_pages = int(num_pages);
   absl::StatusOr<std::unique_ptr<Buffer>> k = backend->Allocate(layout.PoolBytes());
@@ -104,7 +104,7 @@ KvCache::KvCache(Backend* backend, const KvLayout& layout, std::unique_ptr<Buffe
       v_(std::move(v)),
       view_{.layout = layout, .k = k_->Address(), .v = v_->Address()},
       pages_(layout.num_pages),
-      prefixes_(&pages_, layout.page_tokens) {}
+      prefixes_(&pages_, layout.page_size) {}
 
 bool KvCache::Acquire(int num_pages, std::vector<int32_t>* pages) {
   if (num_pages > NumAvailable()) return false;

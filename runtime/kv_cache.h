@@ -18,8 +18,8 @@ namespace lssar {
 
 class KvCache {
  public:
-  // Sizes the pools from `options` (engine.h: kv_bytes, max_context, page_tokens, kv_type).
-  // Errors  RESOURCE_EXHAUSTED: not enough for one sequence of max_context, with the arithmetic;
+  // Sizes the pools from `options` (engine.h: kv_cache_bytes, max_model_len, page_size, kv_cache_dtype).
+  // Errors  RESOURCE_EXHAUSTED: not enough for one sequence of max_model_len, with the arithmetic;
   //         or the backend has not that much memory.
   // `backend` must outlive the cache.
   static absl::StatusOr<std::unique_ptr<KvCache>> Create(const ModelConfig& config,

@@ -35,11 +35,11 @@ inline constexpr int64_t kMaxCaptureKeys = int64_t{1} << 26;
 inline constexpr int64_t kMaxCaptureRowKeys = int64_t{1} << 22;
 
 // Options of the engine.
-inline constexpr int kMaxContext = 1 << 20;
-inline constexpr int kMaxSequences = 1024;
+inline constexpr int kMaxModelLen = 1 << 20;
+inline constexpr int kMaxNumSeqs = 1024;
 inline constexpr int kMaxQueuedRequests = 1 << 16;
 inline constexpr int64_t kMaxQueuedTokens = int64_t{1} << 40;
-inline constexpr int kMaxStepTokens = 1 << 14;
+inline constexpr int kMaxNumBatchedTokens = 1 << 14;
 
 // Options of the server.
 inline constexpr int kMaxCalls = 1 << 16;

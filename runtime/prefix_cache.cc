@@ -21,21 +21,21 @@ uint64_t PrefixCache::HashIds(uint64_t seed, std::span<const int32_t> ids) {
   return hash ^ (hash >> 32);
 }
 
-PrefixCache::PrefixCache(PageAllocator* pages, int page_tokens, Hash hash)
+PrefixCache::PrefixCache(PageAllocator* pages, int page_size, Hash hash)
     : pages_(pages),
-      page_tokens_(page_tokens),
+      page_size_(page_size),
       hash_(std::move(hash)),
       nodes_(size_t(pages->NumPages())),
-      ids_(size_t(pages->NumPages()) * size_t(page_tokens)),
+      ids_(size_t(pages->NumPages()) * size_t(page_size)),
       scores_(ids_.size()),
       buckets_(std::bit_ceil(size_t(pages->NumPages())), kNone) {}
 
 std::span<int32_t> PrefixCache::Ids(int32_t page_id) {
-  return std::span(ids_).subspan(size_t(page_id) * size_t(page_tokens_), size_t(page_tokens_));
+  return std::span(ids_).subspan(size_t(page_id) * size_t(page_size_), size_t(page_size_));
 }
 
 std::span<const TokenScore> PrefixCache::Scores(int32_t page_id) const {
-  return std::span(scores_).subspan(size_t(page_id) * size_t(page_tokens_), size_t(page_tokens_));
+  return std::span(scores_).subspan(size_t(page_id) * size_t(page_size_), size_t(page_size_));
 }
 
 uint64_t PrefixCache::HashOf(const PrefixRoot& root, int32_t parent,
@@ -48,7 +48,7 @@ uint64_t PrefixCache::HashOf(const PrefixRoot& root, int32_t parent,
 
 int32_t PrefixCache::Find(const PrefixRoot& root, int32_t parent,
                           std::span<const int32_t> ids) const {
-  LSSAR_CHECK(int(ids.size()) == page_tokens_);
+  LSSAR_CHECK(int(ids.size()) == page_size_);
   LSSAR_CHECK(parent == kNone || pages_->IsKept(parent));
   const uint64_t hash = HashOf(root, parent, ids);
   for (int32_t page_id = buckets_[hash & (buckets_.size() - 1)]; page_id != kNone;
@@ -56,17 +56,17 @@ int32_t PrefixCache::Find(const PrefixRoot& root, int32_t parent,
     const Node& node = nodes_[size_t(page_id)];
     if (node.hash != hash || node.parent != parent) continue;
     if (parent == kNone && (node.rope_base != root.rope_base || node.salt != root.salt)) continue;
-    const auto first = ids_.begin() + std::ptrdiff_t(page_id) * page_tokens_;
+    const auto first = ids_.begin() + std::ptrdiff_t(page_id) * page_size_;
     if (std::equal(ids.begin(), ids.end(), first)) return page_id;
   }
   return kNone;
 }
 
 int32_t PrefixCache::Insert(const Entry& entry, int32_t page_id) {
-  LSSAR_CHECK(entry.scores.empty() || int(entry.scores.size()) == page_tokens_);
+  LSSAR_CHECK(entry.scores.empty() || int(entry.scores.size()) == page_size_);
   int32_t there = Find(entry.root, entry.parent, entry.ids);
   const auto scores_of = [this](int32_t page) {
-    return std::span(scores_).subspan(size_t(page) * size_t(page_tokens_), size_t(page_tokens_));
+    return std::span(scores_).subspan(size_t(page) * size_t(page_size_), size_t(page_size_));
   };
   if (there == kNone) {
     there = page_id;

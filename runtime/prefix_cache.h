@@ -33,7 +33,7 @@ struct PrefixRoot {
 //   - who holds a page holds its parents too (Insert sees to it, when a text was computed twice);
 //   - pages become idle with the children before their parents, and the oldest idle one goes first.
 // Ids are compared on every hit, so a collision of hashes costs time and nothing else.
-// Cost      takes its memory once: page_tokens * 12 bytes a page
+// Cost      takes its memory once: page_size * 12 bytes a page
 // Threads   one: the engine's
 class PrefixCache {
  public:
@@ -43,17 +43,17 @@ class PrefixCache {
   static constexpr int32_t kNone = -1;
 
   // `pages` must outlive the cache. `hash`: another one for tests.
-  PrefixCache(PageAllocator* pages, int page_tokens, Hash hash = HashIds);
+  PrefixCache(PageAllocator* pages, int page_size, Hash hash = HashIds);
 
   // The page that follows `parent` (kNone: the text begins with it, under `root`) with `ids`;
   // kNone: it is not here. It is not held by that.
-  // Requires  `parent` is in the cache; ids.size() == page_tokens
+  // Requires  `parent` is in the cache; ids.size() == page_size
   int32_t Find(const PrefixRoot& root, int32_t parent, std::span<const int32_t> ids) const;
 
   // Puts a held page here; it is never written again. What `scores` knows is kept, and added to
   // what the cache knew of the same tokens. Returns the page that is here in the end: another than
   // `page_id` when the text was computed twice, and the caller must take that one instead.
-  // Requires  as Find; scores.size() is 0 or page_tokens
+  // Requires  as Find; scores.size() is 0 or page_size
   struct Entry {
     PrefixRoot root;
     int32_t parent = kNone;
@@ -81,7 +81,7 @@ class PrefixCache {
   std::span<int32_t> Ids(int32_t page_id);
 
   PageAllocator* const pages_;
-  const int page_tokens_;
+  const int page_size_;
   const Hash hash_;
   std::vector<Node> nodes_;         // by page id
   std::vector<int32_t> ids_;        // [page][token]

@@ -117,18 +117,18 @@ struct RequestStats {
   int64_t queue_us = 0;          // Submit to admission
   int64_t prefill_us = 0;        // admission to the first token, or first score
   int64_t decode_us = 0;         // from there to the end
-  AttentionCounters attention = {};
+  AttentionStats attention = {};
 };
 
 // Where a request's results go. Called on the engine thread, in order, never after OnDone; must
 // not block. OnDone comes exactly once for every request that Submit accepted. A request has
 // results of its own kind alone: a sink defines what its requests may give.
-class TokenSink {
+class OutputSink {
  public:
-  virtual ~TokenSink() = default;
+  virtual ~OutputSink() = default;
   // False while the reader is behind by more than its bound: the request's sequences get no rows
   // until it is true again (Engine::Handle::Resume wakes an idle engine). Asked once a step.
-  virtual bool HasRoom() const { return true; }
+  virtual bool IsWritable() const { return true; }
   // The request was admitted: first of all calls (a request that ends while queued gets OnDone
   // alone).
   virtual void OnAdmitted(const RequestStats& stats) = 0;

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "kernels/str_cat.h"
 
 namespace lssar {
 
@@ -16,7 +16,7 @@ absl::Status DueStatus(const Submission& submission, Clock::time_point now) {
     const auto age =
         std::chrono::duration_cast<std::chrono::milliseconds>(now - submission.submitted_at);
     return absl::DeadlineExceededError(
-        absl::StrCat("the request's deadline passed; it is ", age.count(), " ms old"));
+        StrCat("the request's deadline passed; it is ", age.count(), " ms old"));
   }
   return absl::OkStatus();
 }
@@ -36,13 +36,13 @@ absl::Status RequestQueue::Push(Submission submission) {
     const std::lock_guard lock(mutex_);
     if (absl::Status status = LockedRoom(); !status.ok()) return status;
     if (!queue_.empty() && num_tokens_ + num_tokens > max_tokens_) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the queue is full: ", num_tokens_, " queued prompt tokens + ", num_tokens,
-                       " of this request = ", num_tokens_ + num_tokens,
-                       " (max_queued_tokens = ", max_tokens_, ")"));
+      return absl::ResourceExhaustedError(StrCat("the queue is full: ", num_tokens_,
+                                                 " queued prompt tokens + ", num_tokens,
+                                                 " of this request = ", num_tokens_ + num_tokens,
+                                                 " (max_queued_tokens = ", max_tokens_, ")"));
     }
-    const auto at =
-        std::ranges::upper_bound(queue_, submission.Seniority(), {}, &Submission::Seniority);
+    const auto at = std::ranges::upper_bound(queue_, submission.EffectiveArrivalTime(), {},
+                                             &Submission::EffectiveArrivalTime);
     queue_.insert(at, std::move(submission));
     num_tokens_ += num_tokens;
     is_woken_ = true;
@@ -52,7 +52,7 @@ absl::Status RequestQueue::Push(Submission submission) {
   return absl::OkStatus();
 }
 
-absl::Status RequestQueue::CheckRoom() const {
+absl::Status RequestQueue::CheckQueueCapacity() const {
   const std::lock_guard lock(mutex_);
   return LockedRoom();
 }
@@ -61,13 +61,13 @@ absl::Status RequestQueue::LockedRoom() const {
   if (!closed_.ok()) return closed_;
   if (int(queue_.size()) >= max_requests_) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the queue is full: ", queue_.size(),
-                     " requests wait (max_queued_requests = ", max_requests_, ")"));
+        StrCat("the queue is full: ", queue_.size(),
+               " requests wait (max_queued_requests = ", max_requests_, ")"));
   }
   if (!queue_.empty() && num_tokens_ >= max_tokens_) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the queue is full: ", num_tokens_,
-                     " prompt tokens wait (max_queued_tokens = ", max_tokens_, ")"));
+        StrCat("the queue is full: ", num_tokens_,
+               " prompt tokens wait (max_queued_tokens = ", max_tokens_, ")"));
   }
   return absl::OkStatus();
 }

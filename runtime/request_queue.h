@@ -21,13 +21,13 @@ namespace lssar {
 
 struct Submission {
   Request request;
-  std::shared_ptr<TokenSink> sink;
+  std::shared_ptr<OutputSink> sink;
   std::shared_ptr<std::atomic<bool>> cancelled;
   Clock::time_point submitted_at;
 
   // Who comes first: priority and waiting in one number that stays the same while time passes, as
   // if a request of higher priority had come that much earlier. Smaller first.
-  Clock::time_point Seniority() const {
+  Clock::time_point EffectiveArrivalTime() const {
     return submitted_at - request.priority * limits::kWaitPerPriority;
   }
 };
@@ -50,7 +50,7 @@ class RequestQueue {
   //         a single one of more tokens would else be refused for ever.
   absl::Status Push(Submission submission);
   // Whether Push would take the smallest of requests now. Errors  as Push
-  absl::Status CheckRoom() const;
+  absl::Status CheckQueueCapacity() const;
 
   // From now on Push fails with `reason`, unless an earlier call gave one.
   void Close(absl::Status reason);
@@ -83,7 +83,7 @@ class RequestQueue {
   void MarkDone(int num_requests);
 
  private:
-  // CheckRoom under the lock.
+  // CheckQueueCapacity under the lock.
   absl::Status LockedRoom() const;
   // Takes the submission at `at` out; under the lock.
   Submission Take(std::deque<Submission>::iterator at);

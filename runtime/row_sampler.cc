@@ -1,29 +1,29 @@
 #include "runtime/row_sampler.h"
 
-#include "absl/strings/str_cat.h"
+#include "kernels/str_cat.h"
 
 namespace lssar {
 namespace {
 
 int PositionOf(const ForwardBatch& batch, size_t i) {
-  const SequenceRows& rows = batch.sequences[size_t(batch.logits_sequence[i])];
-  return rows.first_position + batch.logits_rows[i] - rows.first_row;
+  const SequenceSlice& rows = batch.sequences[size_t(batch.logits_sequences[i])];
+  return rows.first_position + batch.logits_indices[i] - rows.first_row;
 }
 
 absl::Status LogitsNotFinite(int position) {
-  return absl::DataLossError(absl::StrCat("the model's logits at position ", position,
-                                          " hold a NaN or an infinity: this request cannot go on"));
+  return absl::DataLossError(StrCat("the model's logits at position ", position,
+                                    " hold a NaN or an infinity: this request cannot go on"));
 }
 
 }  // namespace
 
 void RowSampler::Ask(const ForwardBatch& batch, std::span<Sequence* const> sequences,
                      LanguageModel* model) {
-  const size_t num_rows = batch.logits_rows.size();
+  const size_t num_rows = batch.logits_indices.size();
   if (num_rows == 0) return;
   asked_.clear();
   for (size_t i = 0; i < num_rows; ++i) {
-    const Sequence& sequence = *sequences[size_t(batch.logits_sequence[i])];
+    const Sequence& sequence = *sequences[size_t(batch.logits_sequences[i])];
     asked_.push_back(sequence.task->Ask(sequence, PositionOf(batch, i)));
   }
   // Never shrinks: a row keeps the memory of its lists.
@@ -33,8 +33,8 @@ void RowSampler::Ask(const ForwardBatch& batch, std::span<Sequence* const> seque
 
 void RowSampler::HandOut(const ForwardBatch& batch, std::span<Sequence* const> sequences,
                          std::span<absl::Status> failures) {
-  for (size_t i = 0; i < batch.logits_rows.size(); ++i) {
-    const auto sequence_idx = size_t(batch.logits_sequence[i]);
+  for (size_t i = 0; i < batch.logits_indices.size(); ++i) {
+    const auto sequence_idx = size_t(batch.logits_sequences[i]);
     absl::Status& failure = failures[sequence_idx];
     if (!failure.ok()) continue;
     const int position = PositionOf(batch, i);

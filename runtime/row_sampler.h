@@ -14,7 +14,7 @@ namespace lssar {
 // Element i of `sequences` belongs to batch.sequences[i].
 class RowSampler {
  public:
-  // Has the model sample each of batch.logits_rows as its sequence's task asks. The results are on
+  // Has the model sample each of batch.logits_indices as its sequence's task asks. The results are on
   // their way until the model's Synchronize.
   void Ask(const ForwardBatch& batch, std::span<Sequence* const> sequences, LanguageModel* model);
 
@@ -26,8 +26,8 @@ class RowSampler {
 
  private:
   // Of the step, one element a row.
-  std::vector<SampleRow> asked_;
-  std::vector<SampledRow> sampled_;
+  std::vector<SampleRequest> asked_;
+  std::vector<SampleResult> sampled_;
 };
 
 }  // namespace lssar

@@ -13,7 +13,7 @@ int64_t Microseconds(Clock::duration d) {
   return std::chrono::duration_cast<std::chrono::microseconds>(d).count();
 }
 
-void Add(const AttentionCounters& from, AttentionCounters* to) {
+void Add(const AttentionStats& from, AttentionStats* to) {
   to->num_value_rows += from.num_value_rows;
   to->num_value_rows_read += from.num_value_rows_read;
 }

@@ -30,7 +30,7 @@ struct RunningRequest {
 };
 
 int64_t Microseconds(Clock::duration d);
-void Add(const AttentionCounters& from, AttentionCounters* to);
+void Add(const AttentionStats& from, AttentionStats* to);
 
 // Of a request that has just been admitted, or ended before it was.
 RequestStats StatsAtAdmission(const Submission& submission, Clock::time_point now);

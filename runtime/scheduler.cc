@@ -24,16 +24,17 @@ int TakeRows(int first_row, int min_rows, int max_rows, int64_t* budget) {
 }  // namespace
 
 void Scheduler::Plan(std::span<const SequenceView> running, StepPlan* plan) const {
-  LSSAR_CHECK(running.size() <= size_t(limits_.step_tokens));
+  LSSAR_CHECK(running.size() <= size_t(limits_.max_num_batched_tokens));
   plan->clear();
-  int num_free_rows = limits_.step_tokens;
+  int num_free_rows = limits_.max_num_batched_tokens;
   bool is_awaited = false;  // by a reader
   for (const SequenceView& sequence : running) {
     num_free_rows -= sequence.num_pending == 1;
     is_awaited |= sequence.num_pending == 1 && sequence.streams;
   }
-  int num_chunks_left = is_awaited ? limits_.max_prefill_chunks : limits_.step_tokens;
-  int64_t budget = is_awaited ? int64_t{limits_.chunk_tokens} * kKeysPerRowCost
+  int num_chunks_left =
+      is_awaited ? limits_.max_num_partial_prefills : limits_.max_num_batched_tokens;
+  int64_t budget = is_awaited ? int64_t{limits_.chunked_prefill_size} * kKeysPerRowCost
                               : std::numeric_limits<int64_t>::max();
   bool is_first_prompt = true;
   for (int i = 0; i < int(running.size()); ++i) {

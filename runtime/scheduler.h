@@ -31,22 +31,22 @@ inline constexpr int kKeysPerRowCost = 1024;
 class Scheduler {
  public:
   struct Limits {
-    int step_tokens = 1;  // rows of one step at most
+    int max_num_batched_tokens = 1;  // rows of one step at most
     // Of a step in which a reader waits for its next token: prompts that advance, and what all of
     // their rows cost together, in rows at the start of a prompt.
-    int max_prefill_chunks = 1;
-    int chunk_tokens = 1;
+    int max_num_partial_prefills = 1;
+    int chunked_prefill_size = 1;
   };
   explicit Scheduler(const Limits& limits) : limits_(limits) {}
 
   // Sequences that need one row get it first: decode steps, so that no prompt holds up the others'
   // next token. What is left goes to longer runs (prompts, continuations to score) in order of
   // seniority, each as much as it needs: the most senior is done soonest. While a reader waits for
-  // a token of the step, they share max_prefill_chunks and chunk_tokens; the most senior one has a
+  // a token of the step, they share max_num_partial_prefills and chunked_prefill_size; the most senior one has a
   // row even where that costs more.
-  // Requires  `running` in order of seniority, at most step_tokens of them: so every decode step
+  // Requires  `running` in order of seniority, at most max_num_batched_tokens of them: so every decode step
   //           has its row, and while one waits for a prompt, the most senior prompt goes on
-  // Ensures   1 <= planned rows <= step_tokens when anything runs
+  // Ensures   1 <= planned rows <= max_num_batched_tokens when anything runs
   void Plan(std::span<const SequenceView> running, StepPlan* plan) const;
 
  private:

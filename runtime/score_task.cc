@@ -23,7 +23,7 @@ void ScoreItem::Finish(ContinuationScore score) {
   finished_[size_t(score.index)] = std::move(score);
 }
 
-void ScoreItem::Publish(TokenSink* sink) {
+void ScoreItem::Publish(OutputSink* sink) {
   while (num_published_ < num_taken_ && finished_[size_t(num_published_)]) {
     sink->OnScore(*std::exchange(finished_[size_t(num_published_++)], std::nullopt));
   }
@@ -61,13 +61,13 @@ void ScoreTask::ReadScores(int first, std::span<TokenScore> scores) const {
   }
 }
 
-SampleRow ScoreTask::Ask(const Sequence&, int position) const {
+SampleRequest ScoreTask::Ask(const Sequence&, int position) const {
   return {.target = Current()[size_t(position + 1 - NumContextTokens())],
           .counts = {},
           .num_logprobs = item_->NumLogprobs()};
 }
 
-void ScoreTask::Take(int, SampledRow* row) {
+void ScoreTask::Take(int, SampleResult* row) {
   scores_.push_back({.logprob = row->logprob, .is_known = true, .is_greedy = row->is_best});
   score_.is_greedy &= row->is_best;
   Add(MakeTokenResult(row));
@@ -90,6 +90,6 @@ void ScoreTask::Advance(Sequence* sequence) {
   AppendAllButLast(Current(), &sequence->tokens);
 }
 
-void ScoreTask::Publish(TokenSink* sink) { item_->Publish(sink); }
+void ScoreTask::Publish(OutputSink* sink) { item_->Publish(sink); }
 
 }  // namespace lssar

@@ -30,7 +30,7 @@ class ScoreItem {
   int TakeNext();
   void Finish(ContinuationScore score);
   // Gives the sink those whose turn it is: in rising order, so that one may wait for another.
-  void Publish(TokenSink* sink);
+  void Publish(OutputSink* sink);
 
  private:
   const ScoreParams* params_;
@@ -57,10 +57,10 @@ class ScoreTask : public SequenceTask {
   void TakeCached(int first, std::span<const TokenScore> scores) override;
   void ReadScores(int first, std::span<TokenScore> scores) const override;
   bool Streams() const override { return false; }
-  SampleRow Ask(const Sequence& sequence, int position) const override;
-  void Take(int position, SampledRow* row) override;
+  SampleRequest Ask(const Sequence& sequence, int position) const override;
+  void Take(int position, SampleResult* row) override;
   void Advance(Sequence* sequence) override;
-  void Publish(TokenSink* sink) override;
+  void Publish(OutputSink* sink) override;
   bool IsDone() const override { return current_ < 0; }
   int NumGenerated() const override { return 0; }
 

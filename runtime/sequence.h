@@ -30,7 +30,7 @@ struct Sequence {
   double rope_base = 0;        // fixed at admission from the length budget
   std::optional<PrefixRoot> root;  // in the prefix cache; nullopt: it takes no part
   SequenceState state = SequenceState::kRuns;
-  AttentionCounters attention;
+  AttentionStats attention;
   std::unique_ptr<SequenceTask> task;
 
   int NumPending() const { return int(tokens.size()) - num_computed; }

@@ -7,14 +7,12 @@
 namespace lssar {
 
 SequencePages::SequencePages(KvCache* kv_cache)
-    : kv_cache_(kv_cache),
-      page_tokens_(kv_cache->Layout().page_tokens),
-      scores_(size_t(page_tokens_)) {
+    : kv_cache_(kv_cache), page_size_(kv_cache->Layout().page_size), scores_(size_t(page_size_)) {
   matched_.reserve(size_t(kv_cache->Layout().num_pages));
 }
 
 std::span<const int32_t> SequencePages::IdsAt(std::span<const int32_t> ids, int page_idx) const {
-  return ids.subspan(size_t(page_idx) * size_t(page_tokens_), size_t(page_tokens_));
+  return ids.subspan(size_t(page_idx) * size_t(page_size_), size_t(page_size_));
 }
 
 bool SequencePages::Grow(Sequence* sequence, int num_tokens) {
@@ -23,7 +21,7 @@ bool SequencePages::Grow(Sequence* sequence, int num_tokens) {
 }
 
 int SequencePages::MaxTokens(const Sequence& sequence) const {
-  return (int(sequence.pages.size()) + kv_cache_->NumAvailable()) * page_tokens_;
+  return (int(sequence.pages.size()) + kv_cache_->NumAvailable()) * page_size_;
 }
 
 bool SequencePages::TakeCached(Sequence* sequence) {
@@ -33,13 +31,13 @@ bool SequencePages::TakeCached(Sequence* sequence) {
   const int first = FullPages(sequence->num_computed);
   matched_.clear();
   int32_t parent = first > 0 ? sequence->pages[size_t(first) - 1] : PrefixCache::kNone;
-  for (int i = first; (i + 1) * page_tokens_ <= int(sequence->tokens.size()); ++i) {
+  for (int i = first; (i + 1) * page_size_ <= int(sequence->tokens.size()); ++i) {
     parent = cache.Find(*sequence->root, parent, IdsAt(sequence->tokens, i));
     if (parent == PrefixCache::kNone) break;
     matched_.push_back(parent);
-    sequence->task->TakeCached(i * page_tokens_, cache.Scores(parent));
+    sequence->task->TakeCached(i * page_size_, cache.Scores(parent));
   }
-  const int end = (first + int(matched_.size())) * page_tokens_;
+  const int end = (first + int(matched_.size())) * page_size_;
   const int num_tokens = std::min(end, sequence->task->FirstWantedRow(*sequence));
   if (num_tokens <= sequence->num_computed) return false;
 
@@ -51,8 +49,8 @@ bool SequencePages::TakeCached(Sequence* sequence) {
                          matched_.begin() + std::ptrdiff_t(num_used));
   sequence->num_sealed_pages = int(sequence->pages.size());
   sequence->num_computed = num_tokens;
-  if (num_tokens % page_tokens_ != 0 && !AppendCopy(sequence, matched_[num_used])) {
-    sequence->num_computed = sequence->num_sealed_pages * page_tokens_;
+  if (num_tokens % page_size_ != 0 && !AppendCopy(sequence, matched_[num_used])) {
+    sequence->num_computed = sequence->num_sealed_pages * page_size_;
   }
   for (size_t i = matched_.size(); i-- > num_used;) pages.Release(matched_[i]);
   return true;
@@ -61,7 +59,7 @@ bool SequencePages::TakeCached(Sequence* sequence) {
 int SequencePages::NumHeld(const PrefixRoot& root, std::span<const int32_t> ids) const {
   int num_held = 0;
   int32_t parent = PrefixCache::kNone;
-  for (; (num_held + 1) * page_tokens_ <= int(ids.size()); ++num_held) {
+  for (; (num_held + 1) * page_size_ <= int(ids.size()); ++num_held) {
     parent = kv_cache_->Prefixes().Find(root, parent, IdsAt(ids, num_held));
     if (parent == PrefixCache::kNone || kv_cache_->Pages().NumHolders(parent) == 0) break;
   }
@@ -73,7 +71,7 @@ void SequencePages::Seal(Sequence* sequence) {
   while (sequence->num_sealed_pages < FullPages(sequence->num_computed)) {
     const int i = sequence->num_sealed_pages++;
     std::ranges::fill(scores_, TokenScore{});
-    sequence->task->ReadScores(i * page_tokens_, scores_);
+    sequence->task->ReadScores(i * page_size_, scores_);
     int32_t& page_id = sequence->pages[size_t(i)];
     const int32_t kept = kv_cache_->Prefixes().Insert(
         {.root = *sequence->root,
@@ -96,8 +94,8 @@ void SequencePages::Fork(const Sequence& from, Sequence* to, int num_tokens) {
     to->pages.push_back(from.pages[size_t(i)]);
   }
   to->num_sealed_pages = num_shared;
-  to->num_computed = num_shared * page_tokens_;
-  if (num_tokens % page_tokens_ != 0 && AppendCopy(to, from.pages[size_t(num_shared)])) {
+  to->num_computed = num_shared * page_size_;
+  if (num_tokens % page_size_ != 0 && AppendCopy(to, from.pages[size_t(num_shared)])) {
     to->num_computed = num_tokens;
   }
 }
@@ -111,7 +109,7 @@ void SequencePages::Rewind(Sequence* sequence) {
   if (int(sequence->pages.size()) == num_full) return;
   const int32_t sealed = sequence->pages.back();
   sequence->pages.pop_back();
-  if (!AppendCopy(sequence, sealed)) sequence->num_computed = num_full * page_tokens_;
+  if (!AppendCopy(sequence, sealed)) sequence->num_computed = num_full * page_size_;
   kv_cache_->Pages().Release(sealed);
 }
 

@@ -49,14 +49,14 @@ class SequencePages {
   void Release(Sequence* sequence);
 
  private:
-  int FullPages(int num_tokens) const { return num_tokens / page_tokens_; }
+  int FullPages(int num_tokens) const { return num_tokens / page_size_; }
   std::span<const int32_t> IdsAt(std::span<const int32_t> ids, int page_idx) const;
   // The last page of `sequence` becomes a copy of `from`. False: no page; it has none then.
   bool AppendCopy(Sequence* sequence, int32_t from);
   void ReleaseFrom(Sequence* sequence, int page_idx);
 
   KvCache* const kv_cache_;
-  const int page_tokens_;
+  const int page_size_;
   std::vector<int32_t> matched_;    // of TakeCached
   std::vector<TokenScore> scores_;  // of Seal; a page's
 };

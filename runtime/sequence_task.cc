@@ -10,7 +10,7 @@ void SequenceTask::TakeCached(int, std::span<const TokenScore>) {}
 void SequenceTask::ReadScores(int, std::span<TokenScore>) const {}
 int SequenceTask::MaxRows(const Sequence& sequence) const { return sequence.NumPending(); }
 
-TokenResult MakeTokenResult(SampledRow* row) {
+TokenResult MakeTokenResult(SampleResult* row) {
   return {.id = row->id, .logprob = row->logprob, .top = std::move(row->top)};
 }
 

@@ -44,16 +44,16 @@ class SequenceTask {
 
   // What is wanted of the row at `position`: the token after it, given or drawn, and its
   // log-probabilities.
-  virtual SampleRow Ask(const Sequence& sequence, int position) const = 0;
+  virtual SampleRequest Ask(const Sequence& sequence, int position) const = 0;
 
   // What came of it; its logits were finite. May move out of `row`.
-  virtual void Take(int position, SampledRow* row) = 0;
+  virtual void Take(int position, SampleResult* row) = 0;
 
   // The step's rows are computed: adds the next tokens, or rewinds, or ends.
   virtual void Advance(Sequence* sequence) = 0;
 
   // Gives the sink what became known since the last time.
-  virtual void Publish(TokenSink* sink) = 0;
+  virtual void Publish(OutputSink* sink) = 0;
 
   virtual bool IsDone() const = 0;
   virtual int NumGenerated() const = 0;
@@ -61,7 +61,7 @@ class SequenceTask {
 
 // The id and log-probability of a token, and the best beside it, as the request asked for them.
 // Moves `top` out of `row`.
-TokenResult MakeTokenResult(SampledRow* row);
+TokenResult MakeTokenResult(SampleResult* row);
 
 }  // namespace lssar
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "kernels/str_cat.h"
 #include "runtime/batch_builder.h"
 
 namespace lssar {
@@ -16,9 +16,9 @@ StepLoop::StepLoop(Checkpoint* checkpoint, std::unique_ptr<KvCache> kv_cache,
       now_(std::move(now)),
       kv_cache_(std::move(kv_cache)),
       sequence_pages_(kv_cache_.get()),
-      scheduler_({.step_tokens = options.step_tokens,
-                  .max_prefill_chunks = options.max_prefill_chunks,
-                  .chunk_tokens = options.chunk_tokens}) {
+      scheduler_({.max_num_batched_tokens = options.max_num_batched_tokens,
+                  .max_num_partial_prefills = options.max_num_partial_prefills,
+                  .chunked_prefill_size = options.chunked_prefill_size}) {
   RefreshStats();
 }
 
@@ -32,13 +32,13 @@ absl::Status StepLoop::Step() {
   EndStage(&stages.admit_ns);
   PlanStep();
   BuildForwardBatch(plan_, live_, &batch_);
-  EndStage(&stages.plan_ns);
+  EndStage(&stages.schedule_ns);
   RefreshStats();
   absl::Status status = RunModel();
   if (!status.ok()) std::ranges::fill(failures_, status);
   Publish();
   Retire();
-  EndStage(&stages.publish_ns);
+  EndStage(&stages.output_ns);
   totals_.step_started_at.reset();
   RefreshStats();
   const int num_rows = int(batch_.token_ids.size());
@@ -71,7 +71,7 @@ void StepLoop::EndDue() {
   const Clock::time_point now = now_();
   for (const auto& running : running_) {
     running->status = DueStatus(running->submission, now);
-    running->is_paused = !running->submission.sink->HasRoom();
+    running->is_paused = !running->submission.sink->IsWritable();
   }
   Retire();
   queue_->TakeDue(now, &due_);
@@ -100,12 +100,12 @@ void StepLoop::Admit() {
   const auto fits = [&](const Submission& submission) {
     const Demand demand = DemandOf(submission.request, kv_cache_->Layout());
     num_more = demand.num_sequences;
-    if (submission.Seniority() >= first_waiting) return false;
+    if (submission.EffectiveArrivalTime() >= first_waiting) return false;
     if (num_sequences + num_more > MaxRunning(options_)) return false;
     int64_t num_wanted = NumWantedPages(submission.request);
     if (!is_alone && num_wanted > num_spare_pages) return false;
     // Nobody waits for those that it could do without, and half of the places stay for others.
-    const int num_most = std::min(demand.max_sequences, MaxRunning(options_) / 2 - num_sequences);
+    const int num_most = std::min(demand.max_num_seqs, MaxRunning(options_) / 2 - num_sequences);
     for (; num_more < num_most && num_wanted + demand.NumOwnPages() <= num_spare_pages;
          ++num_more) {
       num_wanted += demand.NumOwnPages();
@@ -176,7 +176,8 @@ Clock::time_point StepLoop::Readmit(int64_t* num_spare_pages) {
       if (sequence.IsDone()) continue;
       if (sequence.state == SequenceState::kPreempted) {
         const int num_wanted = kv_cache_->Layout().PagesFor(int(sequence.tokens.size()) + 1) + 1;
-        if (!is_first && num_wanted > *num_spare_pages) return running->submission.Seniority();
+        if (!is_first && num_wanted > *num_spare_pages)
+          return running->submission.EffectiveArrivalTime();
         *num_spare_pages -= num_wanted;
         sequence.state = SequenceState::kRuns;
       }
@@ -190,11 +191,11 @@ void StepLoop::Start(Submission submission, int num_sequences) {
   const Demand demand = DemandOf(submission.request, kv_cache_->Layout());
   const bool uses_cache = UsesCache(submission.request);
   auto made = MakeRunning(std::move(submission), num_sequences, demand, *checkpoint_, uses_cache);
-  const auto seniority = [](const auto& r) { return r->submission.Seniority(); };
+  const auto seniority = [](const auto& r) { return r->submission.EffectiveArrivalTime(); };
   const auto at = std::ranges::upper_bound(running_, seniority(made), {}, seniority);
   RunningRequest& running = **running_.insert(at, std::move(made));
   running.admitted_at = now_();
-  running.is_paused = !running.submission.sink->HasRoom();
+  running.is_paused = !running.submission.sink->IsWritable();
   if (uses_cache) {
     totals_.num_prefix_cache_queries += std::ssize(running.sequences[0].tokens);
     TakeCached(&running, &running.sequences[0]);
@@ -253,7 +254,7 @@ void StepLoop::PlanStep() {
       if (sequence.IsDone() || sequence.state != SequenceState::kRuns) continue;
       if (sequence.task->Capture() != nullptr && std::exchange(has_capture, true)) continue;
       // Others may have computed what comes next since the last step.
-      if (sequence.NumPending() > 1 && sequence.num_computed % options_.page_tokens == 0) {
+      if (sequence.NumPending() > 1 && sequence.num_computed % options_.page_size == 0) {
         TakeCached(running.get(), &sequence);
         sequence.task->Publish(running->submission.sink.get());
         Fork(running.get());
@@ -270,7 +271,7 @@ void StepLoop::PlanStep() {
   planned_.clear();
   for (const PlannedRows& rows : plan_) planned_.push_back(live_[size_t(rows.sequence_idx)]);
   failures_.assign(plan_.size(), absl::OkStatus());
-  counters_.assign(plan_.size(), AttentionCounters{});
+  counters_.assign(plan_.size(), AttentionStats{});
 }
 
 void StepLoop::SecurePages() {
@@ -329,11 +330,11 @@ absl::Status StepLoop::RunModel() {
   EndStage(&totals_.stages.sample_ns);
   num_failed_steps_ = status.ok() ? 0 : num_failed_steps_ + 1;
   if (status.ok()) return status;
-  return absl::InternalError(absl::StrCat("the model step failed: ", status.ToString()));
+  return absl::InternalError(StrCat("the model step failed: ", status.ToString()));
 }
 
 void StepLoop::CountRows() {
-  totals_.num_rows += std::ssize(batch_.token_ids);
+  totals_.num_batched_tokens += std::ssize(batch_.token_ids);
   for (size_t i = 0; i < plan_.size(); ++i) {
     const Request& request = owners_[size_t(plan_[i].sequence_idx)]->submission.request;
     const int num_rows = plan_[i].num_rows;
@@ -426,8 +427,8 @@ EngineStats StepLoop::Stats() const {
   }
   const RequestQueue::Load load = queue_->CurrentLoad();
   stats.is_serving = !load.is_closed;
-  stats.num_queued = load.num_requests;
-  stats.num_queued_tokens = load.num_tokens;
+  stats.num_waiting = load.num_requests;
+  stats.num_waiting_tokens = load.num_tokens;
   return stats;
 }
 

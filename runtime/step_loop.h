@@ -111,9 +111,9 @@ class StepLoop {
   std::vector<RunningRequest*> owners_;  // of live_
   StepPlan plan_;
   ForwardBatch batch_;
-  std::vector<Sequence*> planned_;           // element i belongs to plan_[i]
-  std::vector<absl::Status> failures_;       // of planned_
-  std::vector<AttentionCounters> counters_;  // of planned_
+  std::vector<Sequence*> planned_;        // element i belongs to plan_[i]
+  std::vector<absl::Status> failures_;    // of planned_
+  std::vector<AttentionStats> counters_;  // of planned_
   std::vector<std::unique_ptr<RunningRequest>> over_;
 
   int num_failed_steps_ = 0;

@@ -8,7 +8,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
+#include "kernels/str_cat.h"
 #include "server/file_version.h"
 
 namespace lssar {
@@ -26,7 +26,7 @@ std::optional<std::string> ReadFile(const std::string& path) {
 
 absl::Status Unauthenticated(const std::string& what) {
   return absl::UnauthenticatedError(
-      absl::StrCat(what, "; send one as metadata `authorization: Bearer KEY`"));
+      StrCat(what, "; send one as metadata `authorization: Bearer KEY`"));
 }
 
 }  // namespace
@@ -55,12 +55,12 @@ absl::StatusOr<std::unique_ptr<AccessControl>> AccessControl::Open(const std::st
 absl::Status AccessControl::Load() {
   const auto text = ReadFile(keys_path_);
   if (!text) {
-    return absl::NotFoundError(absl::StrCat("--api-keys ", keys_path_, ": cannot be read"));
+    return absl::NotFoundError(StrCat("--api-keys ", keys_path_, ": cannot be read"));
   }
   auto keys = ApiKeys::Parse(*text);
   if (!keys.ok()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--api-keys ", keys_path_, ": ", keys.status().message()));
+        StrCat("--api-keys ", keys_path_, ": ", keys.status().message()));
   }
   auto table = std::make_shared<KeyTable>();
   table->keys = *std::move(keys);
@@ -111,7 +111,7 @@ absl::StatusOr<std::shared_ptr<KeyUsage>> AccessControl::Identify(std::string_vi
   if (key == nullptr) return Unauthenticated("the server does not know the call's key");
   if (role == KeyRole::kAdmin && key->role != KeyRole::kAdmin) {
     return absl::PermissionDeniedError(
-        absl::StrCat("key ", key->name, " is a user's; this takes an admin's"));
+        StrCat("key ", key->name, " is a user's; this takes an admin's"));
   }
   return table->usage.find(key->name)->second;
 }

@@ -13,7 +13,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
+#include "kernels/str_cat.h"
 #include "server/fields.h"
 
 namespace lssar {
@@ -37,7 +37,7 @@ bool IsName(std::string_view name) {
 }
 
 absl::Status InvalidEntry(const std::string& section, const std::string& sentence) {
-  return absl::InvalidArgumentError(absl::StrCat("[", section, "]: ", sentence));
+  return absl::InvalidArgumentError(StrCat("[", section, "]: ", sentence));
 }
 
 // The entries of one section, read one by one.
@@ -46,7 +46,7 @@ class KeyReader {
   explicit KeyReader(std::string section) : section_(std::move(section)) {}
 
   absl::Status Read(const CLI::ConfigItem& item) {
-    if (item.inputs.size() != 1) return Invalid(absl::StrCat(item.name, " must have one value"));
+    if (item.inputs.size() != 1) return Invalid(StrCat(item.name, " must have one value"));
     const std::string& value = item.inputs[0];
     if (item.name == "key" || item.name == "sha256") return ReadSecret(item.name, value);
     if (item.name == "role") return ReadRole(value);
@@ -79,8 +79,8 @@ class KeyReader {
         return absl::ascii_isgraph(static_cast<unsigned char>(c));
       });
       if (!is_printable || value.size() < kMinKeyBytes || value.size() > kMaxKeyBytes) {
-        return Invalid(absl::StrCat("key must have ", kMinKeyBytes, " to ", kMaxKeyBytes,
-                                    " printable ASCII characters and no space"));
+        return Invalid(StrCat("key must have ", kMinKeyBytes, " to ", kMaxKeyBytes,
+                              " printable ASCII characters and no space"));
       }
       key_.digest = DigestOf(value);
       return absl::OkStatus();
@@ -98,7 +98,7 @@ class KeyReader {
 
   absl::Status ReadRole(const std::string& value) {
     if (value != "user" && value != "admin") {
-      return Invalid(absl::StrCat("role is \"", value, "\"; it must be \"user\" or \"admin\""));
+      return Invalid(StrCat("role is \"", value, "\"; it must be \"user\" or \"admin\""));
     }
     key_.role = value == "admin" ? KeyRole::kAdmin : KeyRole::kUser;
     return absl::OkStatus();
@@ -108,7 +108,7 @@ class KeyReader {
   absl::Status ReadLimit(const CLI::ConfigItem& item, Int* limit) {
     constexpr Int kMax = std::numeric_limits<Int>::max();
     if (absl::SimpleAtoi(item.inputs[0], limit) && *limit >= 0) return absl::OkStatus();
-    return Invalid(absl::StrCat(item.name, " must be a whole number in [0, ", kMax, "]"));
+    return Invalid(StrCat(item.name, " must be a whole number in [0, ", kMax, "]"));
   }
 
   const std::string section_;
@@ -129,9 +129,8 @@ absl::StatusOr<ApiKeys> ApiKeys::Parse(const std::string& text) {
   std::map<std::string, KeyReader> sections;
   for (const CLI::ConfigItem& item : items) {
     if (item.parents.size() != 1 || !IsName(item.parents[0])) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("every entry stands in a section [NAME], 1 to ", kMaxNameBytes,
-                       " of A-Z, a-z, 0-9, _ and -"));
+      return absl::InvalidArgumentError(StrCat("every entry stands in a section [NAME], 1 to ",
+                                               kMaxNameBytes, " of A-Z, a-z, 0-9, _ and -"));
     }
     const std::string& section = item.parents[0];
     if (item.name == "++") {  // a section begins
@@ -139,7 +138,7 @@ absl::StatusOr<ApiKeys> ApiKeys::Parse(const std::string& text) {
         return InvalidEntry(section, "the section stands there twice");
       }
     } else if (item.name != "--") {  // or ends
-      LSSAR_RETURN_IF_ERROR(sections.at(section).Read(item));
+      RETURN_IF_ERROR(sections.at(section).Read(item));
     }
   }
   ApiKeys keys;
@@ -148,8 +147,7 @@ absl::StatusOr<ApiKeys> ApiKeys::Parse(const std::string& text) {
     absl::StatusOr<ApiKey> key = reader.Finish();
     if (!key.ok()) return key.status();
     const auto [other, is_first] = names.emplace(key->digest, section);
-    if (!is_first)
-      return InvalidEntry(section, absl::StrCat("has the key of [", other->second, "]"));
+    if (!is_first) return InvalidEntry(section, StrCat("has the key of [", other->second, "]"));
     keys.keys_.push_back(*std::move(key));
   }
   if (keys.keys_.empty()) return absl::InvalidArgumentError("it names no key");

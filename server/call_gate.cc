@@ -4,7 +4,7 @@
 #include <iterator>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "kernels/str_cat.h"
 
 namespace lssar {
 
@@ -12,8 +12,8 @@ absl::StatusOr<CallGate::Pass> CallGate::Enter(Cut cut) {
   const std::lock_guard lock(mutex_);
   if (absl::Status status = LockedReadiness(); !status.ok()) return status;
   if (std::ssize(inside_) >= max_calls_) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the server has ", inside_.size(), " calls inside (--max-calls ", max_calls_, ")"));
+    return absl::ResourceExhaustedError(
+        StrCat("the server has ", inside_.size(), " calls inside (--max-calls ", max_calls_, ")"));
   }
   const uint64_t id = next_id_++;
   inside_.emplace(id, std::move(cut));

@@ -13,11 +13,11 @@ namespace lssar {
 
 absl::StatusOr<Request> CaptureStream::Parse(const grpc::ByteBuffer& bytes) {
   v1::CaptureAttentionRequest message;
-  LSSAR_RETURN_IF_ERROR(ReadMessage(bytes, &message));
+  RETURN_IF_ERROR(ReadMessage(bytes, &message));
   const ServedModel& model = record_.Model();
   auto request = ParseCapture(
       message,
-      {.checkpoint = &model.GetCheckpoint(), .max_context = model.MaxContext(), .any_seed = 0});
+      {.checkpoint = &model.GetCheckpoint(), .max_model_len = model.MaxModelLen(), .any_seed = 0});
   if (!request.ok()) return request;
   const CaptureParams& params = *request->capture;
   record_.Note({{"num_rows", params.rows.size()},

@@ -9,47 +9,40 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
+#include "kernels/str_cat.h"
 #include "models/tokenizer.h"
-
-// Leaves the function with the status of `expression` unless it is OK.
-#define LSSAR_RETURN_IF_ERROR(expression)                                               \
-  do {                                                                                  \
-    if (absl::Status status_of_expression = (expression); !status_of_expression.ok()) { \
-      return status_of_expression;                                                      \
-    }                                                                                   \
-  } while (false)
 
 namespace lssar {
 
 template <typename T>
 absl::Status Refuse(const std::string& field, const T& value, const std::string& must_be) {
-  return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, "; it must be ", must_be));
+  return absl::InvalidArgumentError(StrCat(field, " is ", value, "; it must be ", must_be));
 }
 
 // A range whose ends both count. NaN is in no range.
 template <typename T>
 absl::Status CheckRange(const std::string& field, T value, T low, T high) {
   if (value >= low && value <= high) return absl::OkStatus();
-  return Refuse(field, value, absl::StrCat("in [", low, ", ", high, "]"));
+  return Refuse(field, value, StrCat("in [", low, ", ", high, "]"));
 }
 
 // The same without the lower end.
 template <typename T>
 absl::Status CheckRangeAbove(const std::string& field, T value, T low, T high) {
   if (value > low && value <= high) return absl::OkStatus();
-  return Refuse(field, value, absl::StrCat("in (", low, ", ", high, "]"));
+  return Refuse(field, value, StrCat("in (", low, ", ", high, "]"));
 }
 
 inline absl::Status CheckCount(const std::string& field, size_t count, size_t low, size_t high) {
   if (count >= low && count <= high) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(field, " has ", count, " entries; it must have ", low, " to ", high));
+      StrCat(field, " has ", count, " entries; it must have ", low, " to ", high));
 }
 
 inline absl::Status CheckId(const std::string& field, int32_t id, int vocab_size) {
   if (id >= 0 && id < vocab_size) return absl::OkStatus();
-  return Refuse(field, id, absl::StrCat("in [0, ", vocab_size, ")"));
+  return Refuse(field, id, StrCat("in [0, ", vocab_size, ")"));
 }
 
 // Names the first entry that is not an id.
@@ -57,7 +50,7 @@ template <typename Ids>
 absl::StatusOr<std::vector<int32_t>> CheckIds(const std::string& field, const Ids& ids,
                                               int vocab_size) {
   for (int i = 0; i < static_cast<int>(ids.size()); ++i) {
-    LSSAR_RETURN_IF_ERROR(CheckId(absl::StrCat(field, "[", i, "]"), ids[i], vocab_size));
+    RETURN_IF_ERROR(CheckId(StrCat(field, "[", i, "]"), ids[i], vocab_size));
   }
   return std::vector<int32_t>(ids.begin(), ids.end());
 }
@@ -65,14 +58,14 @@ absl::StatusOr<std::vector<int32_t>> CheckIds(const std::string& field, const Id
 inline absl::Status CheckText(const std::string& field, const std::string& text) {
   const auto offset = FindInvalidUtf8(text);
   if (!offset) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(field, " is not UTF-8 at byte ", *offset));
+  return absl::InvalidArgumentError(StrCat(field, " is not UTF-8 at byte ", *offset));
 }
 
 inline absl::Status CheckBytes(const std::string& field, size_t num_bytes, size_t low,
                                size_t high) {
   if (num_bytes >= low && num_bytes <= high) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(field, " has ", num_bytes, " bytes; it must have ", low, " to ", high));
+      StrCat(field, " has ", num_bytes, " bytes; it must have ", low, " to ", high));
 }
 
 // Ids of `text`, after BOS when `bos` has one.
@@ -83,12 +76,12 @@ inline absl::StatusOr<std::vector<int32_t>> EncodeField(const std::string& field
                                                         std::span<const int32_t> bos) {
   if (tokenizer == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat(field, " is text, and this checkpoint has no tokenizer; send token ids"));
+        StrCat(field, " is text, and this checkpoint has no tokenizer; send token ids"));
   }
-  LSSAR_RETURN_IF_ERROR(CheckText(field, text));
+  RETURN_IF_ERROR(CheckText(field, text));
   auto ids = tokenizer->Encode(text);
   if (!ids.ok()) {
-    return absl::Status(ids.status().code(), absl::StrCat(field, ": ", ids.status().message()));
+    return absl::Status(ids.status().code(), StrCat(field, ": ", ids.status().message()));
   }
   ids->insert(ids->begin(), bos.begin(), bos.end());
   return ids;

@@ -2,15 +2,15 @@
 
 #include <sys/stat.h>
 
-#include "absl/strings/str_cat.h"
+#include "kernels/str_cat.h"
 
 namespace lssar {
 
 std::string FileVersion(const std::string& path) {
   struct stat file;
   if (stat(path.c_str(), &file) != 0) return "";
-  return absl::StrCat(file.st_dev, ".", file.st_ino, ".", file.st_size, ".", file.st_mtim.tv_sec,
-                      ".", file.st_mtim.tv_nsec);
+  return StrCat(file.st_dev, ".", file.st_ino, ".", file.st_size, ".", file.st_mtim.tv_sec, ".",
+                file.st_mtim.tv_nsec);
 }
 
 }  // namespace lssar

@@ -8,16 +8,16 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "kernels/str_cat.h"
 
 namespace lssar {
 namespace {
 
 absl::Status MustBe(const std::string& what) {
-  return absl::InvalidArgumentError(absl::StrCat("it must be ", what));
+  return absl::InvalidArgumentError(StrCat("it must be ", what));
 }
 
 // Levenshtein distance, one row of the table at a time.
@@ -49,7 +49,7 @@ AssignFlag AssignInt(int* target, int low, int high) {
   return [=](const std::string& value) {
     int number = 0;
     if (!absl::SimpleAtoi(value, &number) || number < low || number > high) {
-      return MustBe(absl::StrCat("a whole number in [", low, ", ", high, "]"));
+      return MustBe(StrCat("a whole number in [", low, ", ", high, "]"));
     }
     *target = number;
     return absl::OkStatus();
@@ -66,8 +66,8 @@ AssignFlag AssignBytes(int64_t* target, int64_t low, int64_t high) {
     int64_t number = 0;
     if (!absl::SimpleAtoi(digits, &number) || number < 0 || number > high / unit ||
         number * unit < low) {
-      return MustBe(absl::StrCat("a number of bytes in [", low, ", ", high,
-                                 "], with K, M or G for powers of 1024: 512M, 2G"));
+      return MustBe(StrCat("a number of bytes in [", low, ", ", high,
+                           "], with K, M or G for powers of 1024: 512M, 2G"));
     }
     *target = number * unit;
     return absl::OkStatus();
@@ -82,8 +82,8 @@ AssignFlag AssignDuration(absl::Duration* target, absl::Duration low, absl::Dura
     if (is_plain) duration = absl::Seconds(seconds);
     const bool is_known = is_plain || absl::ParseDuration(value, &duration);
     if (!is_known || !(duration >= low && duration <= high)) {
-      return MustBe(absl::StrCat("a time in [", absl::FormatDuration(low), ", ",
-                                 absl::FormatDuration(high), "]: 30s, 1m30s, 250ms"));
+      return MustBe(StrCat("a time in [", absl::FormatDuration(low), ", ",
+                           absl::FormatDuration(high), "]: 30s, 1m30s, 250ms"));
     }
     *target = duration;
     return absl::OkStatus();
@@ -94,7 +94,7 @@ AssignFlag AssignChoice(std::vector<std::string> choices, std::function<void(siz
   return [choices = std::move(choices), choose = std::move(choose)](const std::string& value) {
     const auto found = std::find(choices.begin(), choices.end(), value);
     if (found == choices.end()) {
-      return MustBe(absl::StrCat("one of ", absl::StrJoin(choices, ", ")));
+      return MustBe(StrCat("one of ", absl::StrJoin(choices, ", ")));
     }
     choose(size_t(found - choices.begin()));
     return absl::OkStatus();
@@ -102,8 +102,7 @@ AssignFlag AssignChoice(std::vector<std::string> choices, std::function<void(siz
 }
 
 std::string EnvironmentName(const std::string& flag_name) {
-  return absl::StrCat("LSSAR_",
-                      absl::AsciiStrToUpper(absl::StrReplaceAll(flag_name, {{"-", "_"}})));
+  return StrCat("LSSAR_", absl::AsciiStrToUpper(absl::StrReplaceAll(flag_name, {{"-", "_"}})));
 }
 
 void AddFlags(CLI::App& app, const std::vector<Flag>& flags) {
@@ -112,8 +111,8 @@ void AddFlags(CLI::App& app, const std::vector<Flag>& flags) {
     const auto assign = [name = flag.name, variable,
                          assign = flag.assign](const std::string& value) {
       if (const absl::Status status = assign(value); !status.ok()) {
-        throw CLI::ValidationError(absl::StrCat("--", name, " (or ", variable, ") is \"", value,
-                                                "\"; ", status.message()));
+        throw CLI::ValidationError(
+            StrCat("--", name, " (or ", variable, ") is \"", value, "\"; ", status.message()));
       }
     };
     app.add_option_function<std::string>("--" + flag.name, assign, flag.meaning)
@@ -126,37 +125,37 @@ void AddFlags(CLI::App& app, const std::vector<Flag>& flags) {
 absl::Status ApplyConfigFile(const std::string& path, CLI::App& app,
                              const std::vector<Flag>& flags) {
   std::ifstream file(path);
-  if (!file) return absl::NotFoundError(absl::StrCat(path, ": the file cannot be read"));
+  if (!file) return absl::NotFoundError(StrCat(path, ": the file cannot be read"));
   std::vector<CLI::ConfigItem> items;
   try {
     items = CLI::ConfigTOML().from_config(file);
   } catch (const CLI::Error& error) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", error.what()));
+    return absl::InvalidArgumentError(StrCat(path, ": ", error.what()));
   }
   std::vector<std::string> known;
   for (const Flag& flag : flags) known.push_back(flag.name);
   for (const CLI::ConfigItem& item : items) {
     if (!item.parents.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": section [",
-                                                     absl::StrJoin(item.parents, "."),
-                                                     "]; names stand at the top level"));
+      return absl::InvalidArgumentError(StrCat(path, ": section [",
+                                               absl::StrJoin(item.parents, "."),
+                                               "]; names stand at the top level"));
     }
     const auto flag = std::find_if(flags.begin(), flags.end(),
                                    [&](const Flag& f) { return f.name == item.name; });
     if (flag == flags.end()) {
       const std::string nearest = NearestName(item.name, known);
       return absl::InvalidArgumentError(
-          absl::StrCat(path, ": \"", item.name, "\" is not known",
-                       nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?")));
+          StrCat(path, ": \"", item.name, "\" is not known",
+                 nearest.empty() ? "" : StrCat("; did you mean \"", nearest, "\"?")));
     }
     if (item.inputs.size() != 1) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": ", item.name, " has ",
-                                                     item.inputs.size(), " values; it takes one"));
+      return absl::InvalidArgumentError(
+          StrCat(path, ": ", item.name, " has ", item.inputs.size(), " values; it takes one"));
     }
     if (app.get_option("--" + flag->name)->count() > 0) continue;  // command line or environment
     if (const absl::Status status = flag->assign(item.inputs[0]); !status.ok()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(path, ": ", item.name, " is \"", item.inputs[0], "\"; ", status.message()));
+          StrCat(path, ": ", item.name, " is \"", item.inputs[0], "\"; ", status.message()));
     }
   }
   return absl::OkStatus();
@@ -170,10 +169,10 @@ std::string DescribeUnknown(const std::vector<std::string>& left_over,
     absl::ConsumePrefix(&name, "-");
     name = name.substr(0, name.find('='));
     const std::string nearest = NearestName(std::string(name), known_names);
-    return absl::StrCat("unknown flag ", argument.substr(0, argument.find('=')),
-                        nearest.empty() ? "" : absl::StrCat("; did you mean --", nearest, "?"));
+    return StrCat("unknown flag ", argument.substr(0, argument.find('=')),
+                  nearest.empty() ? "" : StrCat("; did you mean --", nearest, "?"));
   }
-  return absl::StrCat("unexpected argument ", absl::StrJoin(left_over, " "));
+  return StrCat("unexpected argument ", absl::StrJoin(left_over, " "));
 }
 
 std::string NearestName(const std::string& name, const std::vector<std::string>& known_names) {

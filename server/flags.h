@@ -22,7 +22,7 @@ namespace lssar {
 using AssignFlag = std::function<absl::Status(const std::string& value)>;
 
 struct Flag {
-  std::string name;        // "max-context"
+  std::string name;        // "max-model-len"
   std::string group;       // heading in --help
   std::string value_name;  // "TOKENS"
   std::string meaning;     // with unit, default and limit
@@ -38,7 +38,7 @@ AssignFlag AssignDuration(absl::Duration* target, absl::Duration low, absl::Dura
 // One of `choices`; `choose` gets its index.
 AssignFlag AssignChoice(std::vector<std::string> choices, std::function<void(size_t)> choose);
 
-// "max-context" -> "LSSAR_MAX_CONTEXT".
+// "max-model-len" -> "LSSAR_MAX_MODEL_LEN".
 std::string EnvironmentName(const std::string& flag_name);
 
 // Adds the flags and their environment names; a bad value becomes CLI::ValidationError.

@@ -42,10 +42,10 @@ void MoveInto(v1::Delta& later, v1::Delta& delta) {
 
 absl::StatusOr<Request> GenerateStream::Parse(const grpc::ByteBuffer& bytes) {
   v1::GenerateRequest message;
-  LSSAR_RETURN_IF_ERROR(ReadMessage(bytes, &message));
+  RETURN_IF_ERROR(ReadMessage(bytes, &message));
   const ServedModel& model = record_.Model();
   auto call = ParseGenerate(message, {.checkpoint = &model.GetCheckpoint(),
-                                      .max_context = model.MaxContext(),
+                                      .max_model_len = model.MaxModelLen(),
                                       .any_seed = AnySeed()});
   if (!call.ok()) return call.status();
   const GenerateParams& params = *call->request.generate;

@@ -5,9 +5,9 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
+#include "kernels/str_cat.h"
 
 namespace lssar {
 namespace {
@@ -40,7 +40,7 @@ std::string RetryDetails(const absl::Status& status) {
 
 absl::Status ExhaustedFor(std::chrono::nanoseconds wait, const std::string& message) {
   absl::Status status = absl::ResourceExhaustedError(message);
-  status.SetPayload(kWaitUrl, absl::Cord(absl::StrCat(wait.count())));
+  status.SetPayload(kWaitUrl, absl::Cord(StrCat(wait.count())));
   return status;
 }
 

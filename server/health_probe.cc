@@ -15,7 +15,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
+#include "kernels/str_cat.h"
 
 namespace lssar {
 namespace {
@@ -26,7 +26,7 @@ struct Address {
   std::string host;
   int port = 0;
 
-  std::string Text() const { return absl::StrCat(host, ":", port); }
+  std::string Text() const { return StrCat(host, ":", port); }
 };
 
 // Where this machine reaches a server that was told to listen on `listen`.
@@ -38,17 +38,17 @@ absl::StatusOr<Address> LocalAddress(const char* flag, const std::string& listen
   if (absl::SimpleAtoi(listen.substr(colon + 1), &address.port) && address.port != 0) {
     return address;
   }
-  return absl::InvalidArgumentError(absl::StrCat(
+  return absl::InvalidArgumentError(StrCat(
       flag, " ", listen, ": with port 0 the server alone knows which port it took; name one"));
 }
 
 absl::Status NoAnswer(const Address& address, const std::string& reason) {
   return absl::UnavailableError(
-      absl::StrCat("no answer from a server at ", address.Text(), ": ", reason));
+      StrCat("no answer from a server at ", address.Text(), ": ", reason));
 }
 
 absl::Status ProbeHttp(const Address& address, bool has_tls) {
-  httplib::Client client(absl::StrCat(has_tls ? "https://" : "http://", address.Text()));
+  httplib::Client client(StrCat(has_tls ? "https://" : "http://", address.Text()));
   client.enable_server_certificate_verification(false);
   client.set_connection_timeout(kTimeout);
   client.set_read_timeout(kTimeout);

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
+#include "kernels/str_cat.h"
 #include "server/bounded_stream.h"
 #include "server/tls_context.h"
 
@@ -52,7 +52,7 @@ class BoundedServer final : public httplib::Server {
 
 void SetStatusPage(const absl::Status& status, httplib::Response& response) {
   response.status = status.ok() ? 200 : 503;
-  response.set_content(status.ok() ? "ok\n" : absl::StrCat(status.message(), "\n"),
+  response.set_content(status.ok() ? "ok\n" : StrCat(status.message(), "\n"),
                        "text/plain; charset=utf-8");
 }
 
@@ -68,10 +68,10 @@ void SetError(int status, const std::string& message, httplib::Response& respons
 // For every status without a page of its own.
 void SetErrorPage(const httplib::Request& request, httplib::Response& response) {
   if (!response.body.empty()) return;
-  std::string message = absl::StrCat("the request cannot be read (HTTP ", response.status, ")");
+  std::string message = StrCat("the request cannot be read (HTTP ", response.status, ")");
   if (response.status == 404) {
-    message = absl::StrCat("there is no ", request.method, " ", request.path,
-                           "; there are GET /metrics, /healthz, /readyz");
+    message = StrCat("there is no ", request.method, " ", request.path,
+                     "; there are GET /metrics, /healthz, /readyz");
   }
   SetError(response.status, message, response);
 }
@@ -140,7 +140,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Open(const std::string& 
 
   std::string host;
   if (!SplitAddress(listen, &host, &state->port)) {
-    return absl::InvalidArgumentError(absl::StrCat(listen, " is not HOST:PORT"));
+    return absl::InvalidArgumentError(StrCat(listen, " is not HOST:PORT"));
   }
   if (state->port == 0) {
     state->port = server.bind_to_any_port(host);
@@ -149,9 +149,9 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Open(const std::string& 
   }
   if (state->port <= 0) {
     return absl::UnavailableError(
-        absl::StrCat("--http-listen ", listen,
-                     ": the port is in use, or the address is not one of this machine; set "
-                     "--http-listen to another HOST:PORT, to port 0 for any free one, or to off"));
+        StrCat("--http-listen ", listen,
+               ": the port is in use, or the address is not one of this machine; set "
+               "--http-listen to another HOST:PORT, to port 0 for any free one, or to off"));
   }
   state->listener = std::thread([&server] { server.listen_after_bind(); });
   // Until then it would not hear a stop.

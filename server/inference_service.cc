@@ -4,7 +4,7 @@
 #include <string_view>
 #include <utility>
 
-#include "server/call_record.h"
+#include "server/call_context.h"
 #include "server/capture_stream.h"
 #include "server/generate_stream.h"
 #include "server/grpc_status.h"
@@ -19,7 +19,7 @@ namespace {
 // `role`: whose call it is. `answer`: (const Request&, const ServedModel&) -> absl::StatusOr<reply
 // message>
 template <typename Request, typename Answer>
-absl::Status AnswerUnary(CallRecord& record, KeyRole role, const grpc::ByteBuffer& bytes,
+absl::Status AnswerUnary(CallContext& record, KeyRole role, const grpc::ByteBuffer& bytes,
                          const Answer& answer, grpc::ByteBuffer& reply_bytes) {
   if (absl::Status status = record.Enter(role); !status.ok()) return status;
   Request request;
@@ -29,7 +29,7 @@ absl::Status AnswerUnary(CallRecord& record, KeyRole role, const grpc::ByteBuffe
   return reply.status();
 }
 
-grpc::ServerUnaryReactor* End(grpc::CallbackServerContext& context, CallRecord& record,
+grpc::ServerUnaryReactor* End(grpc::CallbackServerContext& context, CallContext& record,
                               const absl::Status& status) {
   record.End(status);
   record.LeaveKey();
@@ -65,7 +65,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::CaptureAttention(
 
 grpc::ServerUnaryReactor* InferenceService::Tokenize(Context* context, const Bytes* request,
                                                      Bytes* reply) {
-  CallRecord record("Tokenize", *context, parts_);
+  CallContext record("Tokenize", *context, parts_);
   return End(
       *context, record,
       AnswerUnary<v1::TokenizeRequest>(record, KeyRole::kUser, *request, lssar::Tokenize, *reply));
@@ -73,7 +73,7 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(Context* context, const Byt
 
 grpc::ServerUnaryReactor* InferenceService::Detokenize(Context* context, const Bytes* request,
                                                        Bytes* reply) {
-  CallRecord record("Detokenize", *context, parts_);
+  CallContext record("Detokenize", *context, parts_);
   return End(*context, record,
              AnswerUnary<v1::DetokenizeRequest>(record, KeyRole::kUser, *request, lssar::Detokenize,
                                                 *reply));
@@ -81,14 +81,14 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(Context* context, const B
 
 grpc::ServerUnaryReactor* InferenceService::GetInfo(Context* context, const Bytes* request,
                                                     Bytes* reply) {
-  CallRecord record("GetInfo", *context, parts_);
+  CallContext record("GetInfo", *context, parts_);
   return End(*context, record,
              AnswerUnary<v1::GetInfoRequest>(record, KeyRole::kUser, *request, Describe, *reply));
 }
 
 grpc::ServerUnaryReactor* InferenceService::GetStats(Context* context, const Bytes* request,
                                                      Bytes* reply) {
-  CallRecord record("GetStats", *context, parts_);
+  CallContext record("GetStats", *context, parts_);
   const auto report = [this](const v1::GetStatsRequest&, const ServedModel& model) {
     return Report(model, *parts_.metrics);
   };

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
+#include "kernels/str_cat.h"
 #include "server/grpc_status.h"
 
 namespace lssar {
@@ -34,16 +34,17 @@ absl::Status KeyUsage::Enter(Clock::time_point now) {
   const std::lock_guard lock(mutex_);
   if (limits_.max_concurrent > 0 && num_inside_ >= limits_.max_concurrent) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("key ", name_, " has ", num_inside_,
-                     " calls running (max-concurrent = ", limits_.max_concurrent, ")"));
+        StrCat("key ", name_, " has ", num_inside_,
+               " calls running (max-concurrent = ", limits_.max_concurrent, ")"));
   }
   if (const Clock::duration wait = requests_.TimeUntil(1, now); wait > Clock::duration::zero()) {
-    return ExhaustedFor(wait, absl::StrCat("key ", name_, " has used up its requests-per-minute = ",
-                                           limits_.requests_per_minute));
+    return ExhaustedFor(wait, StrCat("key ", name_, " has used up its requests-per-minute = ",
+                                     limits_.requests_per_minute));
   }
   if (const Clock::duration wait = tokens_.TimeUntil(1, now); wait > Clock::duration::zero()) {
-    return ExhaustedFor(wait, absl::StrCat("key ", name_, " has used up its tokens-per-minute = ",
-                                           limits_.tokens_per_minute));
+    return ExhaustedFor(
+        wait,
+        StrCat("key ", name_, " has used up its tokens-per-minute = ", limits_.tokens_per_minute));
   }
   requests_.Take(1, now);
   ++num_inside_;

@@ -53,7 +53,7 @@ constexpr EngineMetric kEngineMetrics[] = {
     {"lssar_num_requests_running", "Requests in the engine's batch.", MetricType::Gauge,
      [](const EngineStats& s) { return double(s.num_running); }},
     {"lssar_num_requests_waiting", "Requests in the engine's queue.", MetricType::Gauge,
-     [](const EngineStats& s) { return double(s.num_queued); }},
+     [](const EngineStats& s) { return double(s.num_waiting); }},
     {"lssar_kv_cache_usage_ratio",
      "Pages of the key/value cache held by requests, of all; pages kept for their prefix alone are "
      "free.",

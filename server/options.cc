@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
+#include "kernels/str_cat.h"
 #include "runtime/limits.h"
 #include "server/flags.h"
 
@@ -15,12 +15,12 @@ namespace lssar {
 namespace {
 
 constexpr std::string_view kExamples =
-    R"(Every flag is also an environment variable (LSSAR_MAX_CONTEXT) and a line of the --config
-file (max-context = 8192). A flag wins over the environment, the environment over the file.
+    R"(Every flag is also an environment variable (LSSAR_MAX_MODEL_LEN) and a line of the --config
+file (max-model-len = 8192). A flag wins over the environment, the environment over the file.
 
 Examples:
   lssar-server --model models/zoo/lssar-6m
-  lssar-server --model models/zoo/lssar-6m --listen 0.0.0.0:50051 --max-context 8192)";
+  lssar-server --model models/zoo/lssar-6m --listen 0.0.0.0:50051 --max-model-len 8192)";
 
 constexpr std::string_view kOff = "off";
 
@@ -36,8 +36,8 @@ AssignFlag AssignListen(std::string* target, bool or_off) {
     if (colon == std::string::npos || colon == 0 ||
         !absl::SimpleAtoi(value.substr(colon + 1), &port) || port < 0 || port > 65535) {
       return absl::InvalidArgumentError(
-          absl::StrCat("it must be HOST:PORT with a port in [0, 65535], such as 127.0.0.1:50051",
-                       or_off ? ", or off" : ""));
+          StrCat("it must be HOST:PORT with a port in [0, 65535], such as 127.0.0.1:50051",
+                 or_off ? ", or off" : ""));
     }
     *target = value;
     return absl::OkStatus();
@@ -63,7 +63,7 @@ AssignFlag AssignQueuedTokens(int64_t* target) {
     int64_t number = 0;
     if (!absl::SimpleAtoi(value, &number) || number < 0 || number > limits::kMaxQueuedTokens) {
       return absl::InvalidArgumentError(
-          absl::StrCat("it must be a number in [0, ", limits::kMaxQueuedTokens, "]"));
+          StrCat("it must be a number in [0, ", limits::kMaxQueuedTokens, "]"));
     }
     *target = number;
     return absl::OkStatus();
@@ -73,7 +73,7 @@ AssignFlag AssignQueuedTokens(int64_t* target) {
 std::vector<Flag> MemoryFlags(ModelOptions& options) {
   EngineOptions& engine = options.engine;
   return {
-      {"weights", "Memory", "TYPE",
+      {"dtype", "Memory", "TYPE",
        "How weights are kept: auto (as the checkpoint stores them), fp32, fp16, bf16, int8; "
        "default auto",
        AssignChoice(
@@ -83,24 +83,25 @@ std::vector<Flag> MemoryFlags(ModelOptions& options) {
              options.weights = std::nullopt;
              if (i > 0) options.weights = kTypes.at(i - 1);
            })},
-      {"kv-type", "Memory", "TYPE",
+      {"kv-cache-dtype", "Memory", "TYPE",
        "Elements of the key/value cache: fp16, fp32, int8; default fp16",
        AssignChoice({"fp16", "fp32", "int8"},
                     [&engine](size_t i) {
                       constexpr std::array kTypes = {DType::kF16, DType::kF32, DType::kI8};
-                      engine.kv_type = kTypes.at(i);
+                      engine.kv_cache_dtype = kTypes.at(i);
                     })},
-      {"kv-memory", "Memory", "BYTES",
-       "Size of the key/value cache, with K, M or G; default 0: four sequences of max-context, at "
-       "most half of the free memory; on cuda max-sequences of them, at most what is free",
-       AssignBytes(&engine.kv_bytes, 0, int64_t{1} << 50)},
+      {"kv-cache-memory", "Memory", "BYTES",
+       "Size of the key/value cache, with K, M or G; default 0: four sequences of max-model-len, "
+       "at "
+       "most half of the free memory; on cuda max-num-seqs of them, at most what is free",
+       AssignBytes(&engine.kv_cache_bytes, 0, int64_t{1} << 50)},
       {"prefix-cache", "Memory", "on|off",
        "Keep the pages of prompts and answers for requests that begin the same way; default on",
        AssignChoice({"on", "off"}, [&engine](size_t i) { engine.prefix_cache = i == 0; })},
-      {"page-tokens", "Memory", "TOKENS",
+      {"page-size", "Memory", "TOKENS",
        "Tokens that a page of the cache holds: 16, 32, 64, 128, 256; default 64",
        AssignChoice({"16", "32", "64", "128", "256"},
-                    [&engine](size_t i) { engine.page_tokens = kMinPageTokens << i; })},
+                    [&engine](size_t i) { engine.page_size = kMinPageSize << i; })},
   };
 }
 
@@ -110,43 +111,43 @@ std::vector<Flag> ModelFlags(ModelOptions& options) {
       {"model", "Model", "DIR",
        "Checkpoint: a directory with config.json, model.safetensors, tokenizer.model; required",
        AssignText(&options.directory)},
-      {"max-context", "Limits", "TOKENS",
-       absl::StrCat("Prompt and output of one request together, [2, ", limits::kMaxContext,
-                    "]; default 16384"),
-       AssignInt(&engine.max_context, 2, limits::kMaxContext)},
-      {"max-sequences", "Limits", "COUNT",
-       absl::StrCat("Sequences that run at once, [1, ", limits::kMaxSequences, "]; default 64"),
-       AssignInt(&engine.max_sequences, 1, limits::kMaxSequences)},
+      {"max-model-len", "Limits", "TOKENS",
+       StrCat("Prompt and output of one request together, [2, ", limits::kMaxModelLen,
+              "]; default 16384"),
+       AssignInt(&engine.max_model_len, 2, limits::kMaxModelLen)},
+      {"max-num-seqs", "Limits", "COUNT",
+       StrCat("Sequences that run at once, [1, ", limits::kMaxNumSeqs, "]; default 64"),
+       AssignInt(&engine.max_num_seqs, 1, limits::kMaxNumSeqs)},
       {"max-queued-requests", "Limits", "COUNT",
-       absl::StrCat("Requests that may wait; one more is refused, [1, ", limits::kMaxQueuedRequests,
-                    "]; default 64"),
+       StrCat("Requests that may wait; one more is refused, [1, ", limits::kMaxQueuedRequests,
+              "]; default 64"),
        AssignInt(&engine.max_queued_requests, 1, limits::kMaxQueuedRequests)},
       {"max-queued-tokens", "Limits", "TOKENS",
-       absl::StrCat("Prompt tokens that may wait; more are refused, [0, ", limits::kMaxQueuedTokens,
-                    "]; default 0: 16 times max-context"),
+       StrCat("Prompt tokens that may wait; more are refused, [0, ", limits::kMaxQueuedTokens,
+              "]; default 0: 16 times max-model-len"),
        AssignQueuedTokens(&engine.max_queued_tokens)},
-      {"step-tokens", "Limits", "TOKENS",
-       absl::StrCat("Tokens that one engine step computes at most, [1, ", limits::kMaxStepTokens,
-                    "]; default 512"),
-       AssignInt(&engine.step_tokens, 1, limits::kMaxStepTokens)},
-      {"max-prefill-chunks", "Limits", "COUNT",
-       absl::StrCat("Prompts that advance in a step in which others decode, [1, ",
-                    limits::kMaxSequences, "]; default 16"),
-       AssignInt(&engine.max_prefill_chunks, 1, limits::kMaxSequences)},
-      {"chunk-tokens", "Limits", "TOKENS",
-       absl::StrCat("Prompt tokens of such a step, fewer deep in a long prompt, [1, ",
-                    limits::kMaxStepTokens, "]; default 32"),
-       AssignInt(&engine.chunk_tokens, 1, limits::kMaxStepTokens)},
+      {"max-num-batched-tokens", "Limits", "TOKENS",
+       StrCat("Tokens that one engine step computes at most, [1, ", limits::kMaxNumBatchedTokens,
+              "]; default 512"),
+       AssignInt(&engine.max_num_batched_tokens, 1, limits::kMaxNumBatchedTokens)},
+      {"max-num-partial-prefills", "Limits", "COUNT",
+       StrCat("Prompts that advance in a step in which others decode, [1, ", limits::kMaxNumSeqs,
+              "]; default 16"),
+       AssignInt(&engine.max_num_partial_prefills, 1, limits::kMaxNumSeqs)},
+      {"chunked-prefill-size", "Limits", "TOKENS",
+       StrCat("Prompt tokens of such a step, fewer deep in a long prompt, [1, ",
+              limits::kMaxNumBatchedTokens, "]; default 32"),
+       AssignInt(&engine.chunked_prefill_size, 1, limits::kMaxNumBatchedTokens)},
       {"device", "Machine", "DEVICE",
        "What computes: cpu, cuda or cuda:N (the Nth NVIDIA GPU, from 0), or reference (slow, "
        "double "
        "precision); default cpu",
        AssignDevice(&options.backend.name)},
-      {"products", "Machine", "exact|fast",
+      {"gemm", "Machine", "exact|fast",
        "Matrix products of --device cuda: exact, or fast: prompts through cuBLASLt, bits then "
        "depend on the batch; default exact",
        AssignChoice({"exact", "fast"},
-                    [&options](size_t i) { options.backend.fast_products = i == 1; })},
+                    [&options](size_t i) { options.backend.fast_gemm = i == 1; })},
       {"threads", "Machine", "COUNT",
        "Threads that compute on --device cpu, [0, 1024]; default 0: one per core this process may "
        "use",
@@ -181,16 +182,16 @@ std::vector<Flag> ServerFlags(ServerOptions& options) {
 }
 
 std::vector<Flag> ConnectionFlags(ServerOptions& options) {
-  const std::string calls = absl::StrCat("[1, ", limits::kMaxCalls, "]");
+  const std::string calls = StrCat("[1, ", limits::kMaxCalls, "]");
   ConnectionOptions& connection = options.connection;
   return {
       {"max-calls", "Limits", "COUNT",
-       absl::StrCat("Calls inside at once, running and queued; one more is refused, ", calls,
-                    "; default 1024"),
+       StrCat("Calls inside at once, running and queued; one more is refused, ", calls,
+              "; default 1024"),
        AssignInt(&options.max_calls, 1, limits::kMaxCalls)},
       {"max-connection-calls", "Limits", "COUNT",
-       absl::StrCat("Calls of one connection at once; one more waits in its client, ", calls,
-                    "; default 256"),
+       StrCat("Calls of one connection at once; one more waits in its client, ", calls,
+              "; default 256"),
        AssignInt(&connection.max_calls, 1, limits::kMaxCalls)},
       {"stream-buffer", "Limits", "BYTES",
        "Replies that may wait for a slow client before its request pauses, with K, M or G, "
@@ -230,7 +231,7 @@ std::vector<Flag> SecurityFlags(ServerOptions& options) {
 CommandLine Usage(const std::string& sentence) {
   CommandLine line;
   line.exit_code = 2;
-  line.text = absl::StrCat("lssar-server: ", sentence, "\nlssar-server --help lists the flags.\n");
+  line.text = StrCat("lssar-server: ", sentence, "\nlssar-server --help lists the flags.\n");
   return line;
 }
 
@@ -259,7 +260,7 @@ std::optional<CommandLine> RunParser(CLI::App& app, std::vector<std::string> kno
   } catch (const CLI::CallForHelp&) {
     return Print(app.help());
   } catch (const CLI::CallForVersion&) {
-    return Print(absl::StrCat("lssar-server ", LSSAR_VERSION, "\n"));
+    return Print(StrCat("lssar-server ", LSSAR_VERSION, "\n"));
   } catch (const CLI::ExtrasError&) {
     return Usage(DescribeUnknown(app.remaining(), known_names));
   } catch (const CLI::ParseError& error) {
@@ -282,7 +283,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   AddFlags(app, flags);
 
   std::string config_path;
-  app.add_option("--config", config_path, "File of the same names, TOML: max-context = 8192")
+  app.add_option("--config", config_path, "File of the same names, TOML: max-model-len = 8192")
       ->type_name("FILE")
       ->group("Other")
       ->envname(EnvironmentName("config"));
@@ -300,7 +301,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   if (auto stop = RunParser(app, std::move(known_names), argc, argv)) return *std::move(stop);
   if (!config_path.empty()) {
     const absl::Status status = ApplyConfigFile(config_path, app, flags);
-    if (!status.ok()) return Usage(absl::StrCat("--config ", status.message()));
+    if (!status.ok()) return Usage(StrCat("--config ", status.message()));
   }
   if (line.options.model.directory.empty() && !line.check_health) {
     return Usage("--model DIR is missing; for a first try: --model models/zoo/lssar-6m");

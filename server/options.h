@@ -57,8 +57,8 @@ struct ServerOptions {
   std::string log_level = "info";  // debug | info | warning | error | off
 };
 
-// Adds the flags of ModelOptions (--model, --max-context, --kv-type, ...) with their environment
-// names (LSSAR_MAX_CONTEXT, ...) to `app`. They write to `options`, which must outlive the parse.
+// Adds the flags of ModelOptions (--model, --max-model-len, --kv-cache-dtype, ...) with their environment
+// names (LSSAR_MAX_MODEL_LEN, ...) to `app`. They write to `options`, which must outlive the parse.
 // A value out of range becomes CLI::ValidationError, so a CLI11 program needs nothing else.
 void AddModelFlags(CLI::App& app, ModelOptions& options);
 

@@ -41,9 +41,9 @@ absl::StatusOr<std::vector<int32_t>> ReadRows(const Entries& entries, int num_to
   for (int i = 0; i < static_cast<int>(entries.size()); ++i) {
     const int32_t row = entries[i];
     if (row < -num_tokens || row >= num_tokens) {
-      return Refuse(absl::StrCat("rows[", i, "]"), row,
-                    absl::StrCat("in [", -num_tokens, ", ", num_tokens, "): the prompt has ",
-                                 num_tokens, " tokens"));
+      return Refuse(StrCat("rows[", i, "]"), row,
+                    StrCat("in [", -num_tokens, ", ", num_tokens, "): the prompt has ", num_tokens,
+                           " tokens"));
     }
     rows.push_back(row < 0 ? row + num_tokens : row);
   }
@@ -56,16 +56,16 @@ absl::Status CheckSize(const CaptureParams& params) {
   const auto num_heads = static_cast<int64_t>(params.heads.size());
   const int64_t most_keys = params.rows.back() + 1;
   if (num_layers * num_heads * most_keys > limits::kMaxCaptureRowKeys) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "layers x heads x keys of row ", params.rows.back(), " are ", num_layers, " x ", num_heads,
-        " x ", most_keys, "; they must be at most ", limits::kMaxCaptureRowKeys));
+    return absl::InvalidArgumentError(
+        StrCat("layers x heads x keys of row ", params.rows.back(), " are ", num_layers, " x ",
+               num_heads, " x ", most_keys, "; they must be at most ", limits::kMaxCaptureRowKeys));
   }
   const int64_t num_keys = std::accumulate(params.rows.begin(), params.rows.end(),
                                            static_cast<int64_t>(params.rows.size()));
   if (num_layers * num_heads * num_keys > limits::kMaxCaptureKeys) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "layers x heads x keys of all ", params.rows.size(), " rows are ", num_layers, " x ",
-        num_heads, " x ", num_keys, "; they must be at most ", limits::kMaxCaptureKeys));
+    return absl::InvalidArgumentError(
+        StrCat("layers x heads x keys of all ", params.rows.size(), " rows are ", num_layers, " x ",
+               num_heads, " x ", num_keys, "; they must be at most ", limits::kMaxCaptureKeys));
   }
   return absl::OkStatus();
 }
@@ -75,19 +75,19 @@ absl::Status CheckSize(const CaptureParams& params) {
 absl::StatusOr<Request> ParseCapture(const v1::CaptureAttentionRequest& message,
                                      const ParseContext& context) {
   const Checkpoint& checkpoint = *context.checkpoint;
-  auto layers = ReadChoice("layers", message.layers(), checkpoint.config.num_layers);
+  auto layers = ReadChoice("layers", message.layers(), checkpoint.config.num_hidden_layers);
   if (!layers.ok()) return layers.status();
-  auto heads = ReadChoice("heads", message.heads(), checkpoint.config.num_heads);
+  auto heads = ReadChoice("heads", message.heads(), checkpoint.config.num_attention_heads);
   if (!heads.ok()) return heads.status();
-  LSSAR_RETURN_IF_ERROR(CheckRange("top_k", message.top_k(), 0, limits::kMaxContext));
+  RETURN_IF_ERROR(CheckRange("top_k", message.top_k(), 0, limits::kMaxModelLen));
   Request request;
-  LSSAR_RETURN_IF_ERROR(ReadSharing(message, request));
+  RETURN_IF_ERROR(ReadSharing(message, request));
   auto prompt = ReadPrompt(message, checkpoint);
   if (!prompt.ok()) return prompt.status();
-  if (prompt->ids.size() > static_cast<size_t>(context.max_context)) {
-    return absl::InvalidArgumentError(absl::StrCat("the prompt has ", prompt->ids.size(),
-                                                   " tokens; it must have at most max_context ",
-                                                   context.max_context));
+  if (prompt->ids.size() > static_cast<size_t>(context.max_model_len)) {
+    return absl::InvalidArgumentError(StrCat("the prompt has ", prompt->ids.size(),
+                                             " tokens; it must have at most max_model_len ",
+                                             context.max_model_len));
   }
   auto rows = ReadRows(message.rows(), static_cast<int>(prompt->ids.size()));
   if (!rows.ok()) return rows.status();
@@ -96,7 +96,7 @@ absl::StatusOr<Request> ParseCapture(const v1::CaptureAttentionRequest& message,
                                   .heads = *std::move(heads),
                                   .rows = *std::move(rows),
                                   .top_k = message.top_k()};
-  LSSAR_RETURN_IF_ERROR(CheckSize(*request.capture));
+  RETURN_IF_ERROR(CheckSize(*request.capture));
   return request;
 }
 

@@ -33,7 +33,7 @@ absl::StatusOr<Prompt> ReadTokens(const v1::TokenIds& tokens, const Checkpoint& 
 absl::StatusOr<Prompt> ReadChat(const v1::Chat& chat, const Checkpoint& checkpoint) {
   if (!checkpoint.chat_template) {
     return absl::FailedPreconditionError(
-        absl::StrCat("chat: checkpoint ", checkpoint.name, " has no chat template; send text"));
+        StrCat("chat: checkpoint ", checkpoint.name, " has no chat template; send text"));
   }
   if (chat.messages().empty()) {
     return absl::InvalidArgumentError("chat.messages is empty; it must have at least one message");
@@ -41,19 +41,19 @@ absl::StatusOr<Prompt> ReadChat(const v1::Chat& chat, const Checkpoint& checkpoi
   std::vector<ChatMessage> messages;
   for (int i = 0; i < chat.messages_size(); ++i) {
     const auto& [role, content] = std::tie(chat.messages(i).role(), chat.messages(i).content());
-    const std::string field = absl::StrCat("chat.messages[", i, "]");
-    LSSAR_RETURN_IF_ERROR(CheckText(field + ".role", role));
+    const std::string field = StrCat("chat.messages[", i, "]");
+    RETURN_IF_ERROR(CheckText(field + ".role", role));
     if (role != "user" && role != "assistant" && role != "system") {
-      return Refuse(field + ".role", absl::StrCat("\"", role, "\""),
+      return Refuse(field + ".role", StrCat("\"", role, "\""),
                     "\"user\", \"assistant\" or \"system\"");
     }
-    LSSAR_RETURN_IF_ERROR(CheckText(field + ".content", content));
+    RETURN_IF_ERROR(CheckText(field + ".content", content));
     messages.push_back({.role = role, .content = content});
   }
   auto text = checkpoint.chat_template->Render(messages, /*add_generation_prompt=*/true,
                                                checkpoint.bos_token, checkpoint.eos_token);
   if (!text.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("chat: ", text.status().message()));
+    return absl::InvalidArgumentError(StrCat("chat: ", text.status().message()));
   }
   auto ids = EncodeField("chat", *text, checkpoint.tokenizer.get(), BosOf(checkpoint));
   if (!ids.ok()) return ids.status();

@@ -22,11 +22,11 @@ bool LeavesNoId(const SamplingParams& params, int vocab_size) {
 }
 
 absl::Status ReadTokenSets(const v1::Sampling& message, int vocab_size, SamplingParams& params) {
-  LSSAR_RETURN_IF_ERROR(CheckCount("sampling.logit_bias", size_t(message.logit_bias_size()), 0,
+  RETURN_IF_ERROR(CheckCount("sampling.logit_bias", size_t(message.logit_bias_size()), 0,
                                    limits::kMaxLogitBiases));
   for (const auto& [id, bias] : message.logit_bias()) {
-    LSSAR_RETURN_IF_ERROR(CheckId("sampling.logit_bias id", id, vocab_size));
-    LSSAR_RETURN_IF_ERROR(CheckRange(absl::StrCat("sampling.logit_bias[", id, "]"), bias,
+    RETURN_IF_ERROR(CheckId("sampling.logit_bias id", id, vocab_size));
+    RETURN_IF_ERROR(CheckRange(StrCat("sampling.logit_bias[", id, "]"), bias,
                                      -limits::kMaxLogitBias, limits::kMaxLogitBias));
     params.logit_bias.emplace_back(id, bias);
   }
@@ -34,17 +34,17 @@ absl::Status ReadTokenSets(const v1::Sampling& message, int vocab_size, Sampling
 
   const auto read_ids = [&](const std::string& field, const auto& ids,
                             std::vector<int32_t>& target) -> absl::Status {
-    LSSAR_RETURN_IF_ERROR(CheckCount(field, size_t(ids.size()), 0, size_t(vocab_size)));
+    RETURN_IF_ERROR(CheckCount(field, size_t(ids.size()), 0, size_t(vocab_size)));
     auto checked = CheckIds(field, ids, vocab_size);
     if (checked.ok()) target = *std::move(checked);
     return checked.status();
   };
-  LSSAR_RETURN_IF_ERROR(
+  RETURN_IF_ERROR(
       read_ids("sampling.allowed_token_ids", message.allowed_token_ids(), params.allowed_ids));
-  LSSAR_RETURN_IF_ERROR(
+  RETURN_IF_ERROR(
       read_ids("sampling.banned_token_ids", message.banned_token_ids(), params.banned_ids));
   if (LeavesNoId(params, vocab_size)) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return absl::InvalidArgumentError(StrCat(
         "sampling.banned_token_ids has ", params.banned_ids.size(),
         " entries and leaves no id to sample; at least one id must be allowed and not banned"));
   }
@@ -63,51 +63,51 @@ absl::Status ReadSampling(const v1::Sampling& message, const ParseContext& conte
   if (message.has_frequency_penalty()) params.frequency_penalty = message.frequency_penalty();
   params.seed = message.has_seed() ? message.seed() : context.any_seed;
 
-  LSSAR_RETURN_IF_ERROR(
+  RETURN_IF_ERROR(
       CheckRange("sampling.temperature", params.temperature, 0.0f, limits::kMaxTemperature));
-  LSSAR_RETURN_IF_ERROR(CheckRange("sampling.top_k", params.top_k, 0, vocab_size));
-  LSSAR_RETURN_IF_ERROR(CheckRangeAbove("sampling.top_p", params.top_p, 0.0f, 1.0f));
-  LSSAR_RETURN_IF_ERROR(CheckRange("sampling.min_p", params.min_p, 0.0f, 1.0f));
-  LSSAR_RETURN_IF_ERROR(CheckRangeAbove("sampling.repetition_penalty", params.repetition_penalty,
+  RETURN_IF_ERROR(CheckRange("sampling.top_k", params.top_k, 0, vocab_size));
+  RETURN_IF_ERROR(CheckRangeAbove("sampling.top_p", params.top_p, 0.0f, 1.0f));
+  RETURN_IF_ERROR(CheckRange("sampling.min_p", params.min_p, 0.0f, 1.0f));
+  RETURN_IF_ERROR(CheckRangeAbove("sampling.repetition_penalty", params.repetition_penalty,
                                         0.0f, limits::kMaxRepetitionPenalty));
-  LSSAR_RETURN_IF_ERROR(CheckRange("sampling.presence_penalty", params.presence_penalty,
+  RETURN_IF_ERROR(CheckRange("sampling.presence_penalty", params.presence_penalty,
                                    -limits::kMaxPenalty, limits::kMaxPenalty));
-  LSSAR_RETURN_IF_ERROR(CheckRange("sampling.frequency_penalty", params.frequency_penalty,
+  RETURN_IF_ERROR(CheckRange("sampling.frequency_penalty", params.frequency_penalty,
                                    -limits::kMaxPenalty, limits::kMaxPenalty));
   return ReadTokenSets(message, vocab_size, params);
 }
 
 // max_tokens and min_tokens, against what the prompt leaves of the context.
 absl::Status ReadLengths(const v1::GenerateRequest& message, size_t num_prompt_tokens,
-                         int max_context, GenerateParams& params) {
-  if (num_prompt_tokens >= size_t(max_context)) {
+                         int max_model_len, GenerateParams& params) {
+  if (num_prompt_tokens >= size_t(max_model_len)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the prompt has ", num_prompt_tokens, " tokens; max_context is ", max_context,
-                     " tokens, prompt and at least one new token together"));
+        StrCat("the prompt has ", num_prompt_tokens, " tokens; max_model_len is ", max_model_len,
+               " tokens, prompt and at least one new token together"));
   }
-  const int room = max_context - static_cast<int>(num_prompt_tokens);
+  const int room = max_model_len - static_cast<int>(num_prompt_tokens);
   params.max_tokens =
       message.has_max_tokens() ? message.max_tokens() : std::min(limits::kDefaultMaxTokens, room);
   if (params.max_tokens < 1 || params.max_tokens > room) {
     return Refuse("max_tokens", params.max_tokens,
-                  absl::StrCat("in [1, ", room, "]: max_context ", max_context, " - ",
-                               num_prompt_tokens, " prompt tokens"));
+                  StrCat("in [1, ", room, "]: max_model_len ", max_model_len, " - ",
+                         num_prompt_tokens, " prompt tokens"));
   }
   params.min_tokens = message.min_tokens();
   return CheckRange("min_tokens", params.min_tokens, 0, params.max_tokens);
 }
 
 absl::Status ReadStops(const v1::GenerateRequest& message, int vocab_size, GenerateParams& params) {
-  LSSAR_RETURN_IF_ERROR(
+  RETURN_IF_ERROR(
       CheckCount("stop_strings", size_t(message.stop_strings_size()), 0, limits::kMaxStopStrings));
   for (int i = 0; i < message.stop_strings_size(); ++i) {
     const std::string& text = message.stop_strings(i);
-    const std::string field = absl::StrCat("stop_strings[", i, "]");
-    LSSAR_RETURN_IF_ERROR(CheckText(field, text));
-    LSSAR_RETURN_IF_ERROR(CheckBytes(field, text.size(), 1, limits::kMaxStopStringBytes));
+    const std::string field = StrCat("stop_strings[", i, "]");
+    RETURN_IF_ERROR(CheckText(field, text));
+    RETURN_IF_ERROR(CheckBytes(field, text.size(), 1, limits::kMaxStopStringBytes));
     params.stop_strings.push_back(text);
   }
-  LSSAR_RETURN_IF_ERROR(
+  RETURN_IF_ERROR(
       CheckCount("stop_token_ids", size_t(message.stop_token_ids_size()), 0, limits::kMaxStopIds));
   auto ids = CheckIds("stop_token_ids", message.stop_token_ids(), vocab_size);
   if (ids.ok()) params.stop_ids = *std::move(ids);
@@ -117,14 +117,14 @@ absl::Status ReadStops(const v1::GenerateRequest& message, int vocab_size, Gener
 absl::Status ReadOutputs(const v1::GenerateRequest& message, GenerateParams& params,
                          GenerateCall& call) {
   if (message.has_n()) params.num_choices = message.n();
-  LSSAR_RETURN_IF_ERROR(CheckRange("n", params.num_choices, 1, limits::kMaxChoices));
+  RETURN_IF_ERROR(CheckRange("n", params.num_choices, 1, limits::kMaxChoices));
   if (message.has_logprobs()) {
     params.num_logprobs = message.logprobs();
-    LSSAR_RETURN_IF_ERROR(CheckRange("logprobs", params.num_logprobs, 0, limits::kMaxLogprobs));
+    RETURN_IF_ERROR(CheckRange("logprobs", params.num_logprobs, 0, limits::kMaxLogprobs));
   }
   if (message.has_prompt_logprobs()) {
     params.num_prompt_logprobs = message.prompt_logprobs();
-    LSSAR_RETURN_IF_ERROR(
+    RETURN_IF_ERROR(
         CheckRange("prompt_logprobs", params.num_prompt_logprobs, 0, limits::kMaxLogprobs));
   }
   params.ignore_eos = message.ignore_eos();
@@ -140,13 +140,13 @@ absl::StatusOr<GenerateCall> ParseGenerate(const v1::GenerateRequest& message,
   GenerateCall call;
   GenerateParams params;
   // What is cheap to check comes before the prompt is tokenised.
-  LSSAR_RETURN_IF_ERROR(ReadSampling(message.sampling(), context, params.sampling));
-  LSSAR_RETURN_IF_ERROR(ReadStops(message, checkpoint.config.vocab_size, params));
-  LSSAR_RETURN_IF_ERROR(ReadOutputs(message, params, call));
-  LSSAR_RETURN_IF_ERROR(ReadSharing(message, call.request));
+  RETURN_IF_ERROR(ReadSampling(message.sampling(), context, params.sampling));
+  RETURN_IF_ERROR(ReadStops(message, checkpoint.config.vocab_size, params));
+  RETURN_IF_ERROR(ReadOutputs(message, params, call));
+  RETURN_IF_ERROR(ReadSharing(message, call.request));
   auto prompt = ReadPrompt(message, checkpoint);
   if (!prompt.ok()) return prompt.status();
-  LSSAR_RETURN_IF_ERROR(ReadLengths(message, prompt->ids.size(), context.max_context, params));
+  RETURN_IF_ERROR(ReadLengths(message, prompt->ids.size(), context.max_model_len, params));
 
   for (std::string& stop : prompt->stop_strings) params.stop_strings.push_back(std::move(stop));
   if (message.echo()) {
@@ -170,15 +170,15 @@ absl::StatusOr<std::vector<int32_t>> ParseTokenize(const v1::TokenizeRequest& me
     if (message.add_bos()) {
       if (!checkpoint.config.bos_id) {
         return absl::FailedPreconditionError(
-            absl::StrCat("add_bos is true; checkpoint ", checkpoint.name, " has no BOS"));
+            StrCat("add_bos is true; checkpoint ", checkpoint.name, " has no BOS"));
       }
       bos = {*checkpoint.config.bos_id};
     }
   }
   if (message.text().size() > limits::kMaxTokenizeBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("text has ", message.text().size(),
-                                                   " bytes; it must have at most ",
-                                                   limits::kMaxTokenizeBytes));
+    return absl::InvalidArgumentError(StrCat("text has ", message.text().size(),
+                                             " bytes; it must have at most ",
+                                             limits::kMaxTokenizeBytes));
   }
   return EncodeField("text", message.text(), checkpoint.tokenizer.get(), bos);
 }
@@ -187,9 +187,9 @@ absl::StatusOr<std::vector<int32_t>> ParseDetokenize(const v1::DetokenizeRequest
                                                      const ParseContext& context) {
   if (context.checkpoint->tokenizer == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat("checkpoint ", context.checkpoint->name, " has no tokenizer"));
+        StrCat("checkpoint ", context.checkpoint->name, " has no tokenizer"));
   }
-  LSSAR_RETURN_IF_ERROR(
+  RETURN_IF_ERROR(
       CheckCount("ids", size_t(message.ids_size()), 0, limits::kMaxDetokenizeIds));
   return CheckIds("ids", message.ids(), context.checkpoint->config.vocab_size);
 }

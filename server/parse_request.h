@@ -20,7 +20,7 @@ namespace lssar {
 // What the checks need to know of the model. Views: it must outlive the call.
 struct ParseContext {
   const Checkpoint* checkpoint = nullptr;
-  int max_context = 0;    // tokens
+  int max_model_len = 0;  // tokens
   uint64_t any_seed = 0;  // in force when the request names none
 };
 

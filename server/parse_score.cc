@@ -36,14 +36,14 @@ class ItemReader {
  public:
   ItemReader(const v1::ScoreItem& item, int index, const ParseContext& context)
       : item_(item),
-        field_(absl::StrCat("items[", index, "]")),
+        field_(StrCat("items[", index, "]")),
         checkpoint_(*context.checkpoint),
-        max_context_(context.max_context) {}
+        max_model_len_(context.max_model_len) {}
 
   absl::StatusOr<Request> Read() {
-    LSSAR_RETURN_IF_ERROR(CheckCount(field_ + ".continuations", size_t(item_.continuations_size()),
+    RETURN_IF_ERROR(CheckCount(field_ + ".continuations", size_t(item_.continuations_size()),
                                      1, limits::kMaxContinuations));
-    LSSAR_RETURN_IF_ERROR(ReadContext());
+    RETURN_IF_ERROR(ReadContext());
     ScoreParams params;
     for (int i = 0; i < item_.continuations_size(); ++i) {
       auto ids = ReadContinuation(i);
@@ -78,13 +78,12 @@ class ItemReader {
       if (!ids.ok()) return ids.status();
       context_ids_ = *std::move(ids);
     } else if (context.has_text()) {
-      LSSAR_RETURN_IF_ERROR(ReadTextContext());
+      RETURN_IF_ERROR(ReadTextContext());
     }
     if (!context_ids_.empty()) return absl::OkStatus();
     if (!checkpoint_.config.bos_id) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(field_, ".context is empty, and checkpoint ", checkpoint_.name,
-                       " has no BOS to stand for it"));
+      return absl::FailedPreconditionError(StrCat(field_, ".context is empty, and checkpoint ",
+                                                  checkpoint_.name, " has no BOS to stand for it"));
     }
     context_ids_ = {*checkpoint_.config.bos_id};
     return absl::OkStatus();
@@ -92,9 +91,9 @@ class ItemReader {
 
   absl::Status ReadTextContext() {
     context_text_ = item_.context().text();
-    LSSAR_RETURN_IF_ERROR(CheckText(field_ + ".context.text", context_text_));
+    RETURN_IF_ERROR(CheckText(field_ + ".context.text", context_text_));
     const size_t num_space_bytes = HasTextContinuation() ? TrailingSpace(context_text_) : 0;
-    if (num_space_bytes > 0) LSSAR_RETURN_IF_ERROR(CheckAllText());
+    if (num_space_bytes > 0) RETURN_IF_ERROR(CheckAllText());
     moved_space_ = context_text_.substr(context_text_.size() - num_space_bytes);
     context_text_.resize(context_text_.size() - num_space_bytes);
     if (context_text_.empty()) return absl::OkStatus();
@@ -109,7 +108,7 @@ class ItemReader {
   absl::Status CheckAllText() const {
     for (int i = 0; i < item_.continuations_size(); ++i) {
       if (item_.continuations(i).has_tokens()) {
-        return absl::InvalidArgumentError(absl::StrCat(
+        return absl::InvalidArgumentError(StrCat(
             field_, ".continuations[", i,
             "] is tokens beside continuations of text, and the "
             "context ends in white space, which moves to a continuation of text; it must be text"));
@@ -120,7 +119,7 @@ class ItemReader {
 
   absl::StatusOr<std::vector<int32_t>> ReadContinuation(int index) const {
     const v1::ScoreText& continuation = item_.continuations(index);
-    const std::string field = absl::StrCat(field_, ".continuations[", index, "]");
+    const std::string field = StrCat(field_, ".continuations[", index, "]");
     auto ids = continuation.has_text()
                    ? EncodeContinuation(field + ".text", continuation.text())
                    : CheckIds(field + ".tokens.ids", continuation.tokens().ids(),
@@ -128,24 +127,24 @@ class ItemReader {
     if (!ids.ok()) return ids.status();
     if (ids->empty()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(field, " has 0 tokens of its own; it must have at least 1"));
+          StrCat(field, " has 0 tokens of its own; it must have at least 1"));
     }
-    if (context_ids_.size() + ids->size() > size_t(max_context_)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          field, " has ", ids->size(), " tokens after a context of ", context_ids_.size(),
-          "; together they must be at most max_context ", max_context_));
+    if (context_ids_.size() + ids->size() > size_t(max_model_len_)) {
+      return absl::InvalidArgumentError(
+          StrCat(field, " has ", ids->size(), " tokens after a context of ", context_ids_.size(),
+                 "; together they must be at most max_model_len ", max_model_len_));
     }
     return ids;
   }
 
   absl::StatusOr<std::vector<int32_t>> EncodeContinuation(const std::string& field,
                                                           const std::string& text) const {
-    LSSAR_RETURN_IF_ERROR(CheckText(field, text));
+    RETURN_IF_ERROR(CheckText(field, text));
     // After a context of ids, or none, the continuation is a text of its own.
     if (!item_.context().has_text() || context_text_.empty()) {
-      return EncodeField(field, absl::StrCat(moved_space_, text), checkpoint_.tokenizer.get(), {});
+      return EncodeField(field, StrCat(moved_space_, text), checkpoint_.tokenizer.get(), {});
     }
-    auto whole = EncodeField(field, absl::StrCat(context_text_, moved_space_, text),
+    auto whole = EncodeField(field, StrCat(context_text_, moved_space_, text),
                              checkpoint_.tokenizer.get(), TextBos());
     if (!whole.ok()) return whole.status();
     const size_t num_context = std::min(context_ids_.size(), whole->size());
@@ -156,7 +155,7 @@ class ItemReader {
   const v1::ScoreItem& item_;
   const std::string field_;
   const Checkpoint& checkpoint_;
-  const int max_context_;
+  const int max_model_len_;
   std::string context_text_;  // without its trailing white space where that moves
   std::string moved_space_;
   std::vector<int32_t> context_ids_;
@@ -165,12 +164,12 @@ class ItemReader {
 }  // namespace
 
 absl::StatusOr<ScoreCall> ParseScore(const v1::ScoreRequest& message, const ParseContext& context) {
-  LSSAR_RETURN_IF_ERROR(
+  RETURN_IF_ERROR(
       CheckCount("items", size_t(message.items_size()), 1, limits::kMaxScoreItems));
-  LSSAR_RETURN_IF_ERROR(
+  RETURN_IF_ERROR(
       CheckRange("top_logprobs", message.top_logprobs(), 0, limits::kMaxLogprobs));
   Request shared;
-  LSSAR_RETURN_IF_ERROR(ReadSharing(message, shared));
+  RETURN_IF_ERROR(ReadSharing(message, shared));
   ScoreCall call;
   call.per_token = message.per_token();
   for (int i = 0; i < message.items_size(); ++i) {

@@ -16,9 +16,9 @@ absl::Status ReadSharing(const Message& message, Request& request) {
   request.priority = message.priority();
   if (message.has_use_prefix_cache()) request.use_prefix_cache = message.use_prefix_cache();
   request.cache_salt = message.cache_salt();
-  LSSAR_RETURN_IF_ERROR(
+  RETURN_IF_ERROR(
       CheckRange("priority", request.priority, -limits::kMaxPriority, limits::kMaxPriority));
-  LSSAR_RETURN_IF_ERROR(CheckText("cache_salt", request.cache_salt));
+  RETURN_IF_ERROR(CheckText("cache_salt", request.cache_salt));
   return CheckBytes("cache_salt", request.cache_salt.size(), 0, limits::kMaxCacheSaltBytes);
 }
 

@@ -79,7 +79,7 @@ LogFields ToLogFields(const RequestStats& stats) {
                       {"queue_us", stats.queue_us},
                       {"prefill_us", stats.prefill_us},
                       {"decode_us", stats.decode_us}};
-  if (const AttentionCounters& rows = stats.attention; rows.num_value_rows > 0) {
+  if (const AttentionStats& rows = stats.attention; rows.num_value_rows > 0) {
     fields["value_rows_read"] = double(rows.num_value_rows_read) / double(rows.num_value_rows);
   }
   return fields;

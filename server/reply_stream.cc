@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
+#include "kernels/str_cat.h"
 #include "server/fields.h"
 #include "server/grpc_status.h"
 #include "server/served_model.h"
@@ -22,8 +22,8 @@ absl::Status ReplyStream::Enter() {
   const auto cut = [weak = weak_from_this()](const absl::Status& reason) {
     if (const auto stream = weak.lock()) stream->End(reason);
   };
-  LSSAR_RETURN_IF_ERROR(record_.Enter(KeyRole::kUser, cut));
-  return record_.Model().GetEngine().CheckRoom();
+  RETURN_IF_ERROR(record_.Enter(KeyRole::kUser, cut));
+  return record_.Model().GetEngine().CheckQueueCapacity();
 }
 
 void ReplyStream::Append(std::unique_ptr<google::protobuf::Message> reply) {
@@ -172,7 +172,7 @@ void ReplyStream::OnAlarm() {
 
 // The call ends once the work has stopped and the write under way is done.
 void ReplyStream::Cut() {
-  cut_ = absl::AbortedError(absl::StrCat(
+  cut_ = absl::AbortedError(StrCat(
       "the client has read nothing for ", absl::FormatDuration(options_.client_timeout),
       " (--slow-client-timeout) while ", buffered_bytes_, " bytes of replies waited for it"));
   DropWaiting();

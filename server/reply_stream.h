@@ -19,7 +19,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "server/call_record.h"
+#include "server/call_context.h"
 #include "server/options.h"
 
 namespace lssar {
@@ -53,7 +53,7 @@ class ReplyStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   };
 
   // Lets the call in; its message is read after that.
-  // Errors  those of CallRecord::Enter and Engine::CheckRoom
+  // Errors  those of CallContext::Enter and Engine::CheckQueueCapacity
   absl::Status Enter();
 
   template <typename Reply>
@@ -78,7 +78,7 @@ class ReplyStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // then Ends.
   virtual void OnClientGone() = 0;
 
-  CallRecord record_;
+  CallContext record_;
 
  private:
   using Time = std::chrono::system_clock::time_point;  // an alarm's

@@ -12,7 +12,7 @@ void RequestStream::Begin(const grpc::ByteBuffer& bytes) {
 }
 
 absl::Status RequestStream::Submit(const grpc::ByteBuffer& bytes) {
-  LSSAR_RETURN_IF_ERROR(Enter());
+  RETURN_IF_ERROR(Enter());
   absl::StatusOr<Request> request = Parse(bytes);
   if (!request.ok()) return request.status();
   request->id = record_.Id();

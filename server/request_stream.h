@@ -14,7 +14,7 @@
 
 namespace lssar {
 
-class RequestStream : public ReplyStream, public TokenSink {
+class RequestStream : public ReplyStream, public OutputSink {
  public:
   using ReplyStream::ReplyStream;
 
@@ -22,7 +22,7 @@ class RequestStream : public ReplyStream, public TokenSink {
   void Begin(const grpc::ByteBuffer& bytes);
 
   // Engine thread.
-  bool HasRoom() const final { return HasSpace(); }
+  bool IsWritable() const final { return HasSpace(); }
 
  protected:
   // Reads and validates the call's message. Id and deadline are set later.

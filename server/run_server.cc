@@ -70,14 +70,14 @@ int Fail(const absl::Status& status) {
 
 }  // namespace
 
-int RunServer(const ServerOptions& options, const LocalServer::LoadModel& load) {
+int RunServer(const ServerOptions& options, const Server::LoadModel& load) {
   // Before any thread exists: they all inherit it.
   const sigset_t signals = StopSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   server_log = new Log(options.log_level);
   gpr_set_log_function(ForwardGrpcLine);
 
-  auto server = LocalServer::Open(options, EndAfterEngineFailure);
+  auto server = Server::Open(options, EndAfterEngineFailure);
   if (!server.ok()) return Fail(server.status());
   std::promise<void> drain;
   std::future<void> drain_asked = drain.get_future();
@@ -89,7 +89,7 @@ int RunServer(const ServerOptions& options, const LocalServer::LoadModel& load) 
   return (*server)->Shutdown(options.drain_timeout) ? kExitOk : kExitFailure;
 }
 
-int RunServer(int argc, const char* const* argv, const LocalServer::LoadModel& load) {
+int RunServer(int argc, const char* const* argv, const Server::LoadModel& load) {
   const CommandLine line = ParseCommandLine(argc, argv);
   if (line.exit_code) {
     std::fputs(line.text.c_str(), *line.exit_code == 0 ? stdout : stderr);

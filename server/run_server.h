@@ -2,8 +2,8 @@
 #ifndef LSSAR_SERVER_RUN_SERVER_H_
 #define LSSAR_SERVER_RUN_SERVER_H_
 
-#include "server/local_server.h"
 #include "server/options.h"
+#include "server/server.h"
 
 namespace lssar {
 
@@ -15,11 +15,11 @@ inline constexpr int kExitDeviceLost = 4;     // the same, and the device may ne
 
 // Serves until SIGTERM or SIGINT; returns the exit code. Call once, from main, before any thread
 // exists. Where the engine dies or hangs, the process ends here instead.
-int RunServer(const ServerOptions& options, const LocalServer::LoadModel& load);
+int RunServer(const ServerOptions& options, const Server::LoadModel& load);
 
 // Parses the command line, then does the same, or asks a running server (--check-health): all of a
 // main.
-int RunServer(int argc, const char* const* argv, const LocalServer::LoadModel& load);
+int RunServer(int argc, const char* const* argv, const Server::LoadModel& load);
 
 }  // namespace lssar
 

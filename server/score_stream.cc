@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "kernels/str_cat.h"
 #include "runtime/limits.h"
 #include "runtime/request_queue.h"
 #include "server/fields.h"
@@ -15,12 +15,12 @@
 namespace lssar {
 
 // Carries one item's results to the call. Engine thread.
-class ScoreStream::ItemSink final : public TokenSink {
+class ScoreStream::ItemSink final : public OutputSink {
  public:
   ItemSink(std::shared_ptr<ScoreStream> stream, int item)
       : stream_(std::move(stream)), item_(item) {}
 
-  bool HasRoom() const override { return stream_->HasSpace(); }
+  bool IsWritable() const override { return stream_->HasSpace(); }
   void OnAdmitted(const RequestStats& stats) override {
     stream_->record_.GetMetrics().OnAdmitted(stats);
   }
@@ -44,13 +44,13 @@ void ScoreStream::Begin(const grpc::ByteBuffer& bytes) {
 }
 
 absl::Status ScoreStream::Submit(const grpc::ByteBuffer& bytes) {
-  LSSAR_RETURN_IF_ERROR(Enter());
+  RETURN_IF_ERROR(Enter());
   v1::ScoreRequest message;
-  LSSAR_RETURN_IF_ERROR(ReadMessage(bytes, &message));
+  RETURN_IF_ERROR(ReadMessage(bytes, &message));
   const ServedModel& model = record_.Model();
   auto call = ParseScore(
       message,
-      {.checkpoint = &model.GetCheckpoint(), .max_context = model.MaxContext(), .any_seed = 0});
+      {.checkpoint = &model.GetCheckpoint(), .max_model_len = model.MaxModelLen(), .any_seed = 0});
   if (!call.ok()) return call.status();
   tokenizer_ = model.GetCheckpoint().tokenizer.get();
   per_token_ = call->per_token;
@@ -96,7 +96,7 @@ void ScoreStream::SubmitMore() {
 
 absl::Status ScoreStream::SubmitNext() {
   Request request = items_[next_item_];
-  request.id = absl::StrCat(record_.Id(), "/", next_item_);
+  request.id = StrCat(record_.Id(), "/", next_item_);
   request.deadline = record_.Deadline();
   const int item = static_cast<int>(next_item_);
   auto self = std::static_pointer_cast<ScoreStream>(shared_from_this());

@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/str_cat.h"
 #include "models/page_pool.h"
 
 namespace lssar {
@@ -13,29 +13,29 @@ namespace {
 
 absl::StatusOr<std::unique_ptr<Backend>> OpenDevice(const BackendOptions& options) {
   if (options.num_threads != 0 && options.name != "cpu") {
-    return absl::InvalidArgumentError(absl::StrCat("--threads ", options.num_threads,
-                                                   ": only --device cpu computes on threads; ",
-                                                   "leave it out with --device ", options.name));
+    return absl::InvalidArgumentError(StrCat("--threads ", options.num_threads,
+                                             ": only --device cpu computes on threads; ",
+                                             "leave it out with --device ", options.name));
   }
   const bool is_cuda = options.name.starts_with("cuda");
-  if (options.fast_products && !is_cuda) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--products fast: only --device cuda has them; leave it out with --device ", options.name));
+  if (options.fast_gemm && !is_cuda) {
+    return absl::InvalidArgumentError(StrCat(
+        "--gemm fast: only --device cuda has them; leave it out with --device ", options.name));
   }
   auto backend = MakeBackend(options);
   if (backend.ok()) return backend;
   return absl::Status(backend.status().code(),
-                      absl::StrCat("--device ", options.name, ": ", backend.status().message()));
+                      StrCat("--device ", options.name, ": ", backend.status().message()));
 }
 
 // Errors  UNIMPLEMENTED: the backend keeps no such pages; names those that it keeps
 absl::Status CheckPages(const ModelConfig& config, const ModelOptions& options,
                         const Backend& backend) {
-  const auto fit = [&](DType kv_type) {
-    KvLayout layout = LayoutOf(config, kv_type, options.engine.page_tokens);
+  const auto fit = [&](DType kv_cache_dtype) {
+    KvLayout layout = LayoutOf(config, kv_cache_dtype, options.engine.page_size);
     return backend.FitLayout(layout);
   };
-  const DType wanted = options.engine.kv_type;
+  const DType wanted = options.engine.kv_cache_dtype;
   const absl::Status status = fit(wanted);
   if (status.ok()) return status;
   std::vector<std::string> kept;
@@ -43,13 +43,12 @@ absl::Status CheckPages(const ModelConfig& config, const ModelOptions& options,
     if (fit(other).ok()) kept.emplace_back(NameOf(other));
   }
   if (kept.empty()) {
-    return absl::Status(status.code(), absl::StrCat("--device ", std::string(backend.Name()), ": ",
-                                                    status.message()));
+    return absl::Status(status.code(),
+                        StrCat("--device ", std::string(backend.Name()), ": ", status.message()));
   }
-  return absl::Status(
-      status.code(),
-      absl::StrCat("--kv-type ", std::string(NameOf(wanted)), ": --device ",
-                   std::string(backend.Name()), " keeps ", absl::StrJoin(kept, " and "), " pages"));
+  return absl::Status(status.code(), StrCat("--kv-cache-dtype ", std::string(NameOf(wanted)),
+                                            ": --device ", std::string(backend.Name()), " keeps ",
+                                            absl::StrJoin(kept, " and "), " pages"));
 }
 
 }  // namespace
@@ -63,7 +62,7 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Load(const ModelOption
 absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::LoadOn(std::unique_ptr<Backend> backend,
                                                                  const ModelOptions& options) {
   const LoadOptions load = {.weights = options.weights,
-                            .max_batch_rows = options.engine.step_tokens};
+                            .max_num_batched_tokens = options.engine.max_num_batched_tokens};
   auto loaded = LoadCheckpoint(options.directory, backend.get(), load);
   if (!loaded.ok()) return loaded.status();
   auto checkpoint = std::make_unique<Checkpoint>(*std::move(loaded));
@@ -71,7 +70,7 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::LoadOn(std::unique_ptr
   if (!fits.ok()) return fits;
 
   const auto self_check = SelfCheck(options.directory, *checkpoint, backend.get(),
-                                    options.engine.kv_type, options.engine.page_tokens);
+                                    options.engine.kv_cache_dtype, options.engine.page_size);
   if (!self_check.ok()) return self_check.status();
 
   auto engine = Engine::Create(checkpoint.get(), backend.get(), options.engine);

@@ -31,7 +31,7 @@ class ServedModel {
   const SelfCheckReport& GetSelfCheck() const { return self_check_; }
   // Null: none was given.
   Backend* GetBackend() const { return backend_.get(); }
-  int MaxContext() const { return engine_->Options().max_context; }
+  int MaxModelLen() const { return engine_->Options().max_model_len; }
 
  private:
   // Destroyed from the last to the first: the engine's thread uses the other two.

@@ -7,7 +7,7 @@
 #include <openssl/pem.h>
 #include <openssl/x509.h>
 
-#include "absl/strings/str_cat.h"
+#include "kernels/str_cat.h"
 #include "server/fields.h"
 
 namespace lssar {
@@ -28,7 +28,7 @@ absl::StatusOr<std::unique_ptr<BIO, Free>> OpenFile(const std::string& flag,
                                                     const std::string& path) {
   std::unique_ptr<BIO, Free> file(BIO_new_file(path.c_str(), "r"));
   if (file != nullptr) return file;
-  return absl::NotFoundError(absl::StrCat(flag, " ", path, ": the file cannot be read"));
+  return absl::NotFoundError(StrCat(flag, " ", path, ": the file cannot be read"));
 }
 
 absl::StatusOr<std::unique_ptr<X509, Free>> ReadCertificate(const std::string& flag,
@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<X509, Free>> ReadCertificate(const std::string& f
   std::unique_ptr<X509, Free> certificate(
       PEM_read_bio_X509(file->get(), nullptr, NoPassphrase, nullptr));
   if (certificate != nullptr) return certificate;
-  return absl::InvalidArgumentError(absl::StrCat(flag, " ", path, " holds no PEM certificate"));
+  return absl::InvalidArgumentError(StrCat(flag, " ", path, " holds no PEM certificate"));
 }
 
 // Leaves OpenSSL's own account of an error behind.
@@ -51,11 +51,11 @@ absl::Status CheckFiles(const TlsFiles& files) {
       PEM_read_bio_PrivateKey(file->get(), nullptr, NoPassphrase, nullptr));
   if (key == nullptr) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--tls-key ", files.key, " holds no PEM key without a passphrase"));
+        StrCat("--tls-key ", files.key, " holds no PEM key without a passphrase"));
   }
   if (X509_check_private_key(certificate->get(), key.get()) != 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--tls-key ", files.key, " is not the key of --tls-cert ", files.certificate));
+        StrCat("--tls-key ", files.key, " is not the key of --tls-cert ", files.certificate));
   }
   if (files.client_ca.empty()) return absl::OkStatus();
   return ReadCertificate("--tls-client-ca", files.client_ca).status();
@@ -71,7 +71,7 @@ absl::Status CheckTlsFiles(const TlsFiles& files) {
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(const TlsFiles& files) {
   if (!files.HasTls()) return grpc::InsecureServerCredentials();
-  LSSAR_RETURN_IF_ERROR(CheckTlsFiles(files));
+  RETURN_IF_ERROR(CheckTlsFiles(files));
 
   using grpc::experimental::FileWatcherCertificateProvider;
   grpc::experimental::TlsServerCredentialsOptions options(

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "kernels/str_cat.h"
 #include "server/fields.h"
 #include "server/file_version.h"
 
@@ -24,12 +24,12 @@ absl::StatusOr<std::unique_ptr<TlsContext>> TlsContext::Open(const TlsFiles& fil
 }
 
 std::string TlsContext::Version() const {
-  return absl::StrCat(FileVersion(files_.certificate), " ", FileVersion(files_.key));
+  return StrCat(FileVersion(files_.certificate), " ", FileVersion(files_.key));
 }
 
 // Under the lock, but for the first time.
 absl::Status TlsContext::Load() {
-  LSSAR_RETURN_IF_ERROR(CheckTlsFiles(files_));
+  RETURN_IF_ERROR(CheckTlsFiles(files_));
   std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_server_method()), SSL_CTX_free);
   const bool is_made =
       context != nullptr && SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION) == 1 &&
@@ -38,9 +38,8 @@ absl::Status TlsContext::Load() {
       SSL_CTX_check_private_key(context.get()) == 1;
   ERR_clear_error();
   if (!is_made) {  // they have changed since they were checked, or OpenSSL's policy forbids them
-    return absl::InvalidArgumentError(absl::StrCat("--tls-cert ", files_.certificate,
-                                                   ", --tls-key ", files_.key,
-                                                   ": OpenSSL does not take them"));
+    return absl::InvalidArgumentError(StrCat("--tls-cert ", files_.certificate, ", --tls-key ",
+                                             files_.key, ": OpenSSL does not take them"));
   }
   SSL_CTX_set_mode(context.get(), SSL_MODE_ENABLE_PARTIAL_WRITE);
   context_ = std::move(context);

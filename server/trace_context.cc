@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <random>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "kernels/str_cat.h"
 
 namespace lssar {
 namespace {
@@ -48,7 +48,7 @@ std::string AnyId() {
 }  // namespace
 
 std::string TraceContext::Traceparent() const {
-  return absl::StrCat("00-", trace_id, "-", span_id, "-", flags);
+  return StrCat("00-", trace_id, "-", span_id, "-", flags);
 }
 
 TraceContext TakeTraceContext(std::string_view traceparent) {
@@ -59,7 +59,7 @@ TraceContext TakeTraceContext(std::string_view traceparent) {
     trace.parent_id = traceparent.substr(kParentAt, kParentDigits);
     trace.flags = traceparent.substr(kFlagsAt, kFlagsDigits);
   } else {
-    trace.trace_id = absl::StrCat(AnyId(), AnyId());
+    trace.trace_id = StrCat(AnyId(), AnyId());
     trace.flags = "00";
   }
   return trace;

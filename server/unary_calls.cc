@@ -14,7 +14,8 @@ namespace lssar {
 namespace {
 
 ParseContext ContextOf(const ServedModel& model) {
-  return {.checkpoint = &model.GetCheckpoint(), .max_context = model.MaxContext(), .any_seed = 0};
+  return {
+      .checkpoint = &model.GetCheckpoint(), .max_model_len = model.MaxModelLen(), .any_seed = 0};
 }
 
 void DescribeModel(const ServedModel& model, v1::GetInfoReply& reply) {
@@ -26,13 +27,13 @@ void DescribeModel(const ServedModel& model, v1::GetInfoReply& reply) {
     reply.set_tokenizer_hash(std::string(checkpoint.tokenizer->Hash()));
   }
   reply.set_attention_kind(std::string(NameOf(config.attention.kind)));
-  if (config.attention.Form().sharpens) reply.set_attention_p(config.attention.p);
-  reply.set_trained_context(config.trained_context);
+  if (config.attention.Form().reweights) reply.set_attention_p(config.attention.p);
+  reply.set_max_position_embeddings(config.max_position_embeddings);
   reply.set_vocab_size(config.vocab_size);
-  reply.set_num_layers(config.num_layers);
-  reply.set_num_heads(config.num_heads);
-  reply.set_width(config.width);
-  reply.set_weights_dtype(std::string(NameOf(checkpoint.weights)));
+  reply.set_num_hidden_layers(config.num_hidden_layers);
+  reply.set_num_attention_heads(config.num_attention_heads);
+  reply.set_hidden_size(config.hidden_size);
+  reply.set_dtype(std::string(NameOf(checkpoint.weights)));
   reply.set_has_chat_template(checkpoint.chat_template.has_value());
   if (config.bos_id) reply.set_bos_id(*config.bos_id);
   if (config.eos_id) reply.set_eos_id(*config.eos_id);
@@ -45,23 +46,23 @@ void DescribeModel(const ServedModel& model, v1::GetInfoReply& reply) {
 void DescribeEngine(const ServedModel& model, v1::GetInfoReply& reply) {
   const EngineOptions& options = model.GetEngine().Options();
   const EngineStats stats = model.GetEngine().Stats();
-  reply.set_max_context(options.max_context);
-  reply.set_kv_dtype(std::string(NameOf(options.kv_type)));
-  reply.set_page_tokens(options.page_tokens);
+  reply.set_max_model_len(options.max_model_len);
+  reply.set_kv_cache_dtype(std::string(NameOf(options.kv_cache_dtype)));
+  reply.set_page_size(options.page_size);
   reply.set_num_pages(stats.num_pages);
   reply.set_num_free_pages(stats.num_free_pages + stats.num_cached_pages);
   reply.set_num_running(stats.num_running);
-  reply.set_num_queued(stats.num_queued);
+  reply.set_num_waiting(stats.num_waiting);
   if (const Backend* backend = model.GetBackend(); backend != nullptr) {
     reply.set_backend(backend->Describe());
     reply.set_device(std::string(backend->Name()));
     reply.set_bits_depend_on_batch(!backend->IsBatchInvariant());
   }
   v1::Limits& limits = *reply.mutable_limits();
-  limits.set_max_sequences(options.max_sequences);
+  limits.set_max_num_seqs(options.max_num_seqs);
   limits.set_max_queued_requests(options.max_queued_requests);
   limits.set_max_queued_tokens(MaxQueuedTokens(options));
-  limits.set_step_tokens(options.step_tokens);
+  limits.set_max_num_batched_tokens(options.max_num_batched_tokens);
   limits.set_max_message_bytes(limits::kMaxMessageBytes);
   limits.set_max_choices(limits::kMaxChoices);
   limits.set_max_logprobs(limits::kMaxLogprobs);
@@ -70,13 +71,13 @@ void DescribeEngine(const ServedModel& model, v1::GetInfoReply& reply) {
 
 void ReportEngine(const EngineStats& stats, v1::GetStatsReply& reply) {
   reply.set_num_running(stats.num_running);
-  reply.set_num_queued(stats.num_queued);
-  reply.set_num_queued_tokens(stats.num_queued_tokens);
+  reply.set_num_waiting(stats.num_waiting);
+  reply.set_num_waiting_tokens(stats.num_waiting_tokens);
   reply.set_num_pages(stats.num_pages);
   reply.set_num_free_pages(stats.num_free_pages);
   reply.set_num_cached_pages(stats.num_cached_pages);
   reply.set_num_steps(stats.num_steps);
-  reply.set_num_rows(stats.num_rows);
+  reply.set_num_batched_tokens(stats.num_batched_tokens);
   reply.set_num_prompt_tokens(stats.num_prompt_tokens);
   reply.set_num_generated_tokens(stats.num_generated_tokens);
   reply.set_num_preemptions(stats.num_preemptions);
@@ -89,10 +90,10 @@ void ReportEngine(const EngineStats& stats, v1::GetStatsReply& reply) {
 v1::StageTimes ToStageTimes(const StageTimes& times) {
   v1::StageTimes stages;
   stages.set_admit_ns(times.admit_ns);
-  stages.set_plan_ns(times.plan_ns);
+  stages.set_schedule_ns(times.schedule_ns);
   stages.set_forward_ns(times.forward_ns);
   stages.set_sample_ns(times.sample_ns);
-  stages.set_publish_ns(times.publish_ns);
+  stages.set_output_ns(times.output_ns);
   stages.set_idle_ns(times.idle_ns);
   return stages;
 }

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "kernels/str_cat.h"
 
 namespace lssar {
 namespace {
@@ -38,7 +38,7 @@ std::optional<EngineFailure> StepWatch::Look(const EngineStats& stats, Clock::ti
   if (step_timeout_ == Clock::duration() || watched_ < step_timeout_) return std::nullopt;
   const Clock::duration age = now - started_at;
   const auto age_ms = std::chrono::duration_cast<std::chrono::milliseconds>(age);
-  return EngineFailure{.status = absl::UnavailableError(absl::StrCat(
+  return EngineFailure{.status = absl::UnavailableError(StrCat(
                            "the engine is stuck: its step has run for ", age_ms.count(), " ms")),
                        .stuck_for = age};
 }

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "kernels/str_cat.h"
 #include "models/tokenizer.h"
 
 namespace lssar {
@@ -33,10 +33,10 @@ std::optional<std::string> FindBadText(const Descriptor& type, const std::string
     }
     if (field->type() == FieldDescriptor::TYPE_MESSAGE) {
       const auto inner = FindBadText(*field->message_type(), value.length_delimited());
-      if (inner) return absl::StrCat(field->name(), ".", *inner);
+      if (inner) return StrCat(field->name(), ".", *inner);
     } else if (field->type() == FieldDescriptor::TYPE_STRING) {
       const auto offset = FindInvalidUtf8(value.length_delimited());
-      if (offset) return absl::StrCat(field->name(), " is not UTF-8 at byte ", *offset);
+      if (offset) return StrCat(field->name(), " is not UTF-8 at byte ", *offset);
     }
   }
   return std::nullopt;
@@ -59,8 +59,8 @@ absl::Status ReadMessage(const grpc::ByteBuffer& bytes, google::protobuf::Messag
   const auto bad_text = FindBadText(*message->GetDescriptor(), joined);
   return absl::InvalidArgumentError(
       bad_text ? *bad_text
-               : absl::StrCat("the request's ", joined.size(), " bytes are not a ",
-                              message->GetDescriptor()->full_name(), " message"));
+               : StrCat("the request's ", joined.size(), " bytes are not a ",
+                        message->GetDescriptor()->full_name(), " message"));
 }
 
 grpc::ByteBuffer WriteMessage(const google::protobuf::Message& message) {

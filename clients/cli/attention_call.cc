@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "clients/cli/connection.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -44,7 +44,7 @@ absl::StatusOr<CapturedAttention> RunCapture(v1::Inference::StubInterface* stub,
   for (const v1::RowWeights& row : captured.rows) {
     if (IsOfPrompt(row, captured.prompt.size())) continue;
     return absl::InternalError(
-        absl::StrCat("the server sent keys of row ", row.row(), " that are not of the prompt"));
+        StrCat("the server sent keys of row ", row.row(), " that are not of the prompt"));
   }
   return captured;
 }

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "clients/cli/attention_call.h"
 #include "clients/cli/attention_view.h"
 #include "clients/cli/command.h"
@@ -21,6 +20,7 @@
 #include "clients/cli/sharing_flags.h"
 #include "clients/cli/terminal.h"
 #include "clients/cli/usage.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -130,7 +130,7 @@ class AttentionCommand : public Command {
     int num_done = 0;
     const auto captured = RunCapture(stub, *request, &interrupt, [&](int num_rows) {
       num_done += num_rows;
-      progress->Advance(num_rows, absl::StrCat(num_done, "/", num_rows_));
+      progress->Advance(num_rows, StrCat(num_done, "/", num_rows_));
     });
     progress.reset();
     if (!captured.ok()) return captured.status();
@@ -192,8 +192,8 @@ class AttentionCommand : public Command {
     *request.mutable_tokens()->mutable_ids() = {ids->begin(), ids->end()};
     const int num_tokens = static_cast<int>(ids->size());
     for (const auto& [flag, list, count, places] :
-         {std::tuple("--layers", &layers_, served->num_layers(), request.mutable_layers()),
-          std::tuple("--heads", &heads_, served->num_heads(), request.mutable_heads()),
+         {std::tuple("--layers", &layers_, served->num_hidden_layers(), request.mutable_layers()),
+          std::tuple("--heads", &heads_, served->num_attention_heads(), request.mutable_heads()),
           std::tuple("--rows", &rows_, num_tokens, request.mutable_rows())}) {
       if (!list->has_value()) continue;
       const auto parsed = ParsePlaces(flag, **list, count);
@@ -208,8 +208,8 @@ class AttentionCommand : public Command {
     const auto chosen = [](const auto& places, int all) {
       return int64_t{places.empty() ? all : places.size()};
     };
-    num_rows_ = chosen(request.layers(), served->num_layers()) *
-                chosen(request.heads(), served->num_heads()) * chosen(request.rows(), 1);
+    num_rows_ = chosen(request.layers(), served->num_hidden_layers()) *
+                chosen(request.heads(), served->num_attention_heads()) * chosen(request.rows(), 1);
     return request;
   }
 

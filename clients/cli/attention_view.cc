@@ -6,10 +6,10 @@
 #include <functional>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "clients/cli/table.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -22,8 +22,8 @@ constexpr double kFullWeight = 0.5;
 
 std::string Quoted(const CapturedAttention& captured, int position, int max_columns) {
   const v1::TokenLogprob& token = captured.prompt[static_cast<size_t>(position)];
-  if (token.piece().empty()) return absl::StrCat("<id ", token.id(), ">");
-  return absl::StrCat("'", OneLine(token.piece(), max_columns), "'");
+  if (token.piece().empty()) return StrCat("<id ", token.id(), ">");
+  return StrCat("'", OneLine(token.piece(), max_columns), "'");
 }
 
 // A weight of 1, or of -1, fills all columns.
@@ -36,7 +36,7 @@ std::string Bar(double weight, const Terminal& terminal) {
   const auto eighths = static_cast<size_t>(std::lround(weight * kBarColumns * 8));
   std::string bar;
   for (size_t i = 0; i < eighths / 8; ++i) absl::StrAppend(&bar, "█");
-  return absl::StrCat(bar, kEighths[eighths % 8]);
+  return StrCat(bar, kEighths[eighths % 8]);
 }
 
 // Of the signs that stand for weights, from none to kFullWeight. The root brings small ones up.

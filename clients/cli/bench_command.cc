@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
@@ -26,6 +25,7 @@
 #include "clients/cli/read_text.h"
 #include "clients/cli/terminal.h"
 #include "clients/cli/usage.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -42,7 +42,7 @@ absl::StatusOr<std::vector<double>> ParseRates(const std::string& list) {
     double rate = 0;
     if (!absl::SimpleAtod(entry, &rate) || !(rate > 0 && rate <= kMostRate)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--rates: '", entry, "' is not a number over 0 and up to ", kMostRate));
+          StrCat("--rates: '", entry, "' is not a number over 0 and up to ", kMostRate));
     }
     rates.push_back(rate);
   }
@@ -54,9 +54,9 @@ absl::StatusOr<microseconds> ParseTime(absl::string_view flag, const std::string
                                        absl::Duration least) {
   absl::Duration time;
   if (!absl::ParseDuration(text, &time) || time < least || time > absl::Hours(24)) {
-    return absl::InvalidArgumentError(absl::StrCat(flag, ": '", text, "' is not a time from ",
-                                                   absl::FormatDuration(least),
-                                                   " to 24h, as in 10s or 250ms"));
+    return absl::InvalidArgumentError(StrCat(flag, ": '", text, "' is not a time from ",
+                                             absl::FormatDuration(least),
+                                             " to 24h, as in 10s or 250ms"));
   }
   return microseconds(absl::ToInt64Microseconds(time));
 }
@@ -222,9 +222,9 @@ class BenchCommand : public Command {
     Interrupt interrupt;
     // Every load asks for the same requests and finds none of another's pages, nor of another
     // run's, in the prefix cache.
-    const std::string salt = absl::StrCat("bench-", std::random_device()(), "-");
+    const std::string salt = StrCat("bench-", std::random_device()(), "-");
     for (const double load : loads_) {
-      plan_.cache_salt = absl::StrCat(salt, report_.points.size());
+      plan_.cache_salt = StrCat(salt, report_.points.size());
       if (report_.is_open_loop) {
         plan_.rate = load;
       } else {
@@ -286,7 +286,7 @@ class BenchCommand : public Command {
     const bool has_completed = std::ranges::any_of(
         report_.points, [](const BenchPoint& point) { return point.summary.num_completed > 0; });
     if (is_json_wanted && !json_path_.empty() && json_path_ != "-") {
-      absl::Status status = WriteText(json_path_, absl::StrCat(ToJson(served).dump(2), "\n"));
+      absl::Status status = WriteText(json_path_, StrCat(ToJson(served).dump(2), "\n"));
       if (!status.ok()) return status;
     }
     if (!plot_path_.empty() && has_completed) {

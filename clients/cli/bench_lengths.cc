@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "clients/cli/usage.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -18,9 +18,9 @@ constexpr double kMostSigma = 4;
 
 absl::Status BadLength(absl::string_view flag, absl::string_view text) {
   return absl::InvalidArgumentError(
-      absl::StrCat(flag, ": '", text,
-                   "' is not fixed:N, uniform:A,B or lognormal:MEAN,SIGMA with lengths from 1 to ",
-                   kLongest, " and SIGMA from 0 to ", kMostSigma));
+      StrCat(flag, ": '", text,
+             "' is not fixed:N, uniform:A,B or lognormal:MEAN,SIGMA with lengths from 1 to ",
+             kLongest, " and SIGMA from 0 to ", kMostSigma));
 }
 
 }  // namespace

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "kernels/check.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -141,14 +141,14 @@ std::string RenderSvg(const BenchReport& report) {
     svg += Panel(report, left, latency).Render(title, load_title);
     left += kPanelStep;
   }
-  return absl::StrCat(svg, Legend(), "</svg>\n");
+  return StrCat(svg, Legend(), "</svg>\n");
 }
 
 absl::Status WriteText(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text;
   file.close();
-  if (file.fail()) return absl::PermissionDeniedError(absl::StrCat("cannot write ", path));
+  if (file.fail()) return absl::PermissionDeniedError(StrCat("cannot write ", path));
   return absl::OkStatus();
 }
 

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "clients/cli/table.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -46,16 +46,16 @@ std::string RenderThroughput(const BenchReport& report) {
   for (const BenchPoint& point : report.points) {
     const LoadSummary& summary = point.summary;
     const int64_t num_prompt_tokens = std::max<int64_t>(1, summary.num_prompt_tokens);
-    table.AddRow({FormatLoad(point.load), absl::StrCat(summary.num_completed),
-                  absl::StrCat(summary.NumFailed()),
-                  absl::StrFormat("%.2f", summary.PerSecond(summary.num_completed)),
-                  report.has_targets ? absl::StrFormat("%.2f", summary.PerSecond(summary.num_good))
-                                     : std::string("-"),
-                  absl::StrFormat("%.1f", summary.PerSecond(summary.num_output_tokens)),
-                  absl::StrFormat("%.1f", summary.PerSecond(summary.num_prompt_tokens +
-                                                            summary.num_output_tokens)),
-                  absl::StrFormat("%.0f%%", 100.0 * static_cast<double>(summary.num_cached_tokens) /
-                                                static_cast<double>(num_prompt_tokens))});
+    table.AddRow(
+        {FormatLoad(point.load), StrCat(summary.num_completed), StrCat(summary.NumFailed()),
+         absl::StrFormat("%.2f", summary.PerSecond(summary.num_completed)),
+         report.has_targets ? absl::StrFormat("%.2f", summary.PerSecond(summary.num_good))
+                            : std::string("-"),
+         absl::StrFormat("%.1f", summary.PerSecond(summary.num_output_tokens)),
+         absl::StrFormat("%.1f",
+                         summary.PerSecond(summary.num_prompt_tokens + summary.num_output_tokens)),
+         absl::StrFormat("%.0f%%", 100.0 * static_cast<double>(summary.num_cached_tokens) /
+                                       static_cast<double>(num_prompt_tokens))});
   }
   return table.Render();
 }
@@ -83,7 +83,7 @@ std::string RenderLatencies(const BenchReport& report) {
     AddLatencyRow(point, "between tokens (ITL)", point.summary.itl, &table);
     AddLatencyRow(point, "to the end (E2E)", point.summary.e2e, &table);
     for (const auto& [code, latency] : point.summary.failures) {
-      AddLatencyRow(point, absl::StrCat(latency.count, " x ", code), latency, &table);
+      AddLatencyRow(point, StrCat(latency.count, " x ", code), latency, &table);
     }
   }
   return table.Render();
@@ -105,8 +105,8 @@ std::string RenderBarsOf(const BenchReport& report, const std::string& title,
     most = std::max(most, (point.summary.*latency_of).p99);
   }
   if (!(most > 0)) return "";
-  std::string out = absl::StrCat(title, " by ", LoadName(report), ": ", full, " p50, ", light,
-                                 " to p99, milliseconds\n");
+  std::string out = StrCat(title, " by ", LoadName(report), ": ", full, " p50, ", light,
+                           " to p99, milliseconds\n");
   for (const BenchPoint& point : report.points) {
     const LatencyDistribution& latency = point.summary.*latency_of;
     const int num_full = static_cast<int>(std::lround(latency.p50 / most * kBarColumns));
@@ -153,12 +153,12 @@ Json PointsToJson(const BenchReport& report) {
 }
 
 std::string RenderReport(const BenchReport& report) {
-  return absl::StrCat(RenderThroughput(report), "\n", RenderLatencies(report));
+  return StrCat(RenderThroughput(report), "\n", RenderLatencies(report));
 }
 
 std::string RenderBars(const BenchReport& report, const Terminal& terminal) {
-  return absl::StrCat(RenderBarsOf(report, "First token (TTFT)", &LoadSummary::ttft, terminal),
-                      RenderBarsOf(report, "Between tokens (ITL)", &LoadSummary::itl, terminal));
+  return StrCat(RenderBarsOf(report, "First token (TTFT)", &LoadSummary::ttft, terminal),
+                RenderBarsOf(report, "Between tokens (ITL)", &LoadSummary::itl, terminal));
 }
 
 }  // namespace lssar::cli

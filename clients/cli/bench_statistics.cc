@@ -6,10 +6,10 @@
 #include <numeric>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "kernels/check.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -99,7 +99,7 @@ absl::StatusOr<LatencyTargets> ParseLatencyTargets(absl::string_view flag, absl:
     absl::Duration limit;
     if (target == nullptr || !absl::ParseDuration(parts.second, &limit) ||
         limit <= absl::ZeroDuration()) {
-      return absl::InvalidArgumentError(absl::StrCat(
+      return absl::InvalidArgumentError(StrCat(
           flag, ": '", entry, "' is not ttft:TIME, tpot:TIME or e2e:TIME, as in ttft:200ms"));
     }
     *target = absl::ToDoubleMilliseconds(limit);

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "kernels/str_cat.h"
 #include "nlohmann/json.hpp"
 
 namespace lssar::cli {
@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::json;
 
 absl::Status BadLine(int line_number, absl::string_view sentence) {
-  return absl::InvalidArgumentError(absl::StrCat("line ", line_number, ": ", sentence));
+  return absl::InvalidArgumentError(StrCat("line ", line_number, ": ", sentence));
 }
 
 absl::StatusOr<BenchPrompt> ParseLine(absl::string_view line, int line_number) {
@@ -33,8 +33,7 @@ absl::StatusOr<BenchPrompt> ParseLine(absl::string_view line, int line_number) {
       }
       prompt.max_tokens = static_cast<int>(count);
     } else {
-      return BadLine(line_number,
-                     absl::StrCat("\"", field, "\": only prompt and max_tokens are known"));
+      return BadLine(line_number, StrCat("\"", field, "\": only prompt and max_tokens are known"));
     }
   }
   if (prompt.text.empty()) return BadLine(line_number, "\"prompt\" is missing or empty");
@@ -73,10 +72,10 @@ absl::StatusOr<BenchWorkload> BenchWorkload::Make(WorkloadOptions options,
   const int64_t input = is_random ? options.input.Longest().value_or(1) : 1;
   const int64_t shared = is_random ? options.num_shared_tokens : 0;
   const int64_t output = options.output.Longest().value_or(1);
-  if (shared + input + output > served.max_context()) {
+  if (shared + input + output > served.max_model_len()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a prompt of ", shared, " shared and ", input, " own tokens and an output of ",
-                     output, " are over the served context of ", served.max_context()));
+        StrCat("a prompt of ", shared, " shared and ", input, " own tokens and an output of ",
+               output, " are over the served context of ", served.max_model_len()));
   }
   BenchWorkload workload(std::move(options), served);
   if (workload.ids_.empty()) {
@@ -86,7 +85,7 @@ absl::StatusOr<BenchWorkload> BenchWorkload::Make(WorkloadOptions options,
 }
 
 BenchWorkload::BenchWorkload(WorkloadOptions options, const v1::GetInfoReply& served)
-    : options_(std::move(options)), max_context_(served.max_context()) {
+    : options_(std::move(options)), max_model_len_(served.max_model_len()) {
   if (served.has_bos_id()) bos_id_ = served.bos_id();
   for (int id = 0; id < served.vocab_size(); ++id) {
     const bool is_special = (served.has_bos_id() && id == served.bos_id()) ||
@@ -120,7 +119,7 @@ void BenchWorkload::FillRandomPrompt(std::mt19937_64* random, v1::GenerateReques
   int num_input = options_.input.Draw(random);
   int num_output = options_.output.Draw(random);
   // Only lognormal lengths can be too long (Make).
-  const int room = max_context_ - num_shared;
+  const int room = max_model_len_ - num_shared;
   num_output = std::min(num_output, room - (options_.input.Longest().has_value() ? num_input : 1));
   num_input = std::min(num_input, room - num_output);
   request->set_max_tokens(num_output);

@@ -54,7 +54,7 @@ class BenchWorkload {
   void FillRandomPrompt(std::mt19937_64* random, v1::GenerateRequest* request) const;
 
   WorkloadOptions options_;
-  int max_context_ = 0;
+  int max_model_len_ = 0;
   std::optional<int> bos_id_;
   std::vector<int> ids_;  // that random prompts are made of
 };

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "clients/cli/read_text.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -46,7 +46,7 @@ class KeySender final : public Interceptor {
 class KeySenderFactory final : public ClientInterceptorFactoryInterface {
  public:
   explicit KeySenderFactory(const std::string& api_key)
-      : authorization_(absl::StrCat("Bearer ", api_key)) {}
+      : authorization_(StrCat("Bearer ", api_key)) {}
 
   Interceptor* CreateClientInterceptor(ClientRpcInfo*) override {
     return new KeySender(authorization_);

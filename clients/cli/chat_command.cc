@@ -8,7 +8,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "clients/cli/chat_session.h"
@@ -19,6 +18,7 @@
 #include "clients/cli/sampling_flags.h"
 #include "clients/cli/terminal.h"
 #include "clients/cli/usage.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -50,11 +50,11 @@ class ChatCommand : public Command {
     app->add_flag("--json", json_, "one JSON object a line for each answer")->group("Output");
     AddConnectionFlags(app, &connection_);
     app->footer(
-        absl::StrCat("While chatting:\n", kChatHelp,
-                     "Lines are kept in $LSSAR_HISTORY (default ~/.local/state/lssar/history).\n\n"
-                     "Examples:\n"
-                     "  lssar chat --model models/zoo/lssar-6m --temperature 0.7\n"
-                     "  printf 'How are you?\\n' | lssar chat --max-tokens 60 --seed 1"));
+        StrCat("While chatting:\n", kChatHelp,
+               "Lines are kept in $LSSAR_HISTORY (default ~/.local/state/lssar/history).\n\n"
+               "Examples:\n"
+               "  lssar chat --model models/zoo/lssar-6m --temperature 0.7\n"
+               "  printf 'How are you?\\n' | lssar chat --max-tokens 60 --seed 1"));
   }
 
   absl::Status Run() override {
@@ -66,14 +66,14 @@ class ChatCommand : public Command {
     const auto served = DescribeServer((*connection)->Stub());
     if (!served.ok()) return served.status();
     if (!served->has_chat_template()) {
-      return absl::FailedPreconditionError(absl::StrCat(
+      return absl::FailedPreconditionError(StrCat(
           served->model_name(), " has no chat template; `lssar generate` continues plain text"));
     }
-    ChatSession session((*connection)->Stub(), sampling_, served->max_context());
+    ChatSession session((*connection)->Stub(), sampling_, served->max_model_len());
     session.SetSystem(system_);
     if (StdoutTerminal().is_tty && !json_) {
-      Remark(absl::StrCat(served->model_name(), ", ", served->max_context(),
-                          " tokens of context. /help lists the commands."));
+      Remark(StrCat(served->model_name(), ", ", served->max_model_len(),
+                    " tokens of context. /help lists the commands."));
     }
     return ReadAndAnswer(&session);
   }
@@ -122,8 +122,8 @@ class ChatCommand : public Command {
       PrintRate(result, interrupt.Fired());
     }
     if (session->IsContextFull()) {
-      Remark(absl::StrCat("the context is full: ", session->NumContextTokens(), " of ",
-                          session->MaxContext(), " tokens. ", kHowToGoOn));
+      Remark(StrCat("the context is full: ", session->NumContextTokens(), " of ",
+                    session->MaxModelLen(), " tokens. ", kHowToGoOn));
     }
     return status;
   }
@@ -136,11 +136,11 @@ class ChatCommand : public Command {
   }
 
   static void PrintRate(const GenerateResult& result, bool was_stopped) {
-    std::string rate = absl::StrCat("[", result.NumTokens(), " tokens");
+    std::string rate = StrCat("[", result.NumTokens(), " tokens");
     if (result.TokensPerSecond() > 0) {
       absl::StrAppendFormat(&rate, ", %.1f tokens/s", result.TokensPerSecond());
     }
-    Remark(absl::StrCat(rate, was_stopped ? ", stopped]" : "]"));
+    Remark(StrCat(rate, was_stopped ? ", stopped]" : "]"));
   }
 
   static void PrintAnswerJson(const GenerateResult& result, bool was_stopped) {
@@ -173,13 +173,13 @@ class ChatCommand : public Command {
     } else if (name == "/stats") {
       Remark(absl::StrFormat("%d answers, %d tokens generated; context: %d of %d tokens",
                              session->NumAnswers(), session->NumGeneratedTokens(),
-                             session->NumContextTokens(), session->MaxContext()));
+                             session->NumContextTokens(), session->MaxModelLen()));
     } else {
       const std::string nearest =
           NearestMatch(name, {"/help", "/reset", "/system", "/stats", "/quit"});
-      Remark(absl::StrCat(
-          "unknown command ", name,
-          nearest.empty() ? "; /help lists them" : absl::StrCat("; did you mean ", nearest, "?")));
+      Remark(
+          StrCat("unknown command ", name,
+                 nearest.empty() ? "; /help lists them" : StrCat("; did you mean ", nearest, "?")));
     }
     return true;
   }

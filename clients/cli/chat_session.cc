@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "clients/cli/connection.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -21,8 +21,8 @@ void AddMessage(const std::string& role, const std::string& content, v1::Chat* c
 }  // namespace
 
 ChatSession::ChatSession(v1::Inference::StubInterface* stub, const SamplingFlags& sampling,
-                         int max_context)
-    : stub_(stub), sampling_(sampling), max_context_(max_context) {}
+                         int max_model_len)
+    : stub_(stub), sampling_(sampling), max_model_len_(max_model_len) {}
 
 absl::StatusOr<int> ChatSession::EstimateRoom(const std::string& text) const {
   grpc::ClientContext context;
@@ -32,7 +32,7 @@ absl::StatusOr<int> ChatSession::EstimateRoom(const std::string& text) const {
   v1::TokenizeReply reply;
   absl::Status status = ToStatus(stub_->Tokenize(&context, request, &reply));
   if (!status.ok()) return status;
-  return max_context_ - num_context_tokens_ - reply.ids_size() - kTemplateTokens;
+  return max_model_len_ - num_context_tokens_ - reply.ids_size() - kTemplateTokens;
 }
 
 absl::StatusOr<v1::GenerateRequest> ChatSession::MakeRequest(const std::string& text) const {
@@ -40,8 +40,8 @@ absl::StatusOr<v1::GenerateRequest> ChatSession::MakeRequest(const std::string& 
   if (!room.ok()) return room.status();
   if (*room < 1) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the context is full: the chat takes ", num_context_tokens_, " of ",
-                     max_context_, " tokens, and this message needs ", 1 - *room, " more"));
+        StrCat("the context is full: the chat takes ", num_context_tokens_, " of ", max_model_len_,
+               " tokens, and this message needs ", 1 - *room, " more"));
   }
   v1::GenerateRequest request;
   absl::Status status = FillRequest(sampling_, &request);

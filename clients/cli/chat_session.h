@@ -15,8 +15,8 @@ namespace lssar::cli {
 
 class ChatSession {
  public:
-  // `stub` outlives the session. `max_context`: tokens, as the server says.
-  ChatSession(v1::Inference::StubInterface* stub, const SamplingFlags& sampling, int max_context);
+  // `stub` outlives the session. `max_model_len`: tokens, as the server says.
+  ChatSession(v1::Inference::StubInterface* stub, const SamplingFlags& sampling, int max_model_len);
 
   // Sends `text` after everything said so far. The answer, or as much of it as came before
   // `interrupt` fired, stays in the chat; when nothing came, `text` is taken back.
@@ -32,8 +32,8 @@ class ChatSession {
 
   // Tokens of the context that the last prompt and answer took.
   int NumContextTokens() const { return num_context_tokens_; }
-  int MaxContext() const { return max_context_; }
-  bool IsContextFull() const { return num_context_tokens_ >= max_context_; }
+  int MaxModelLen() const { return max_model_len_; }
+  bool IsContextFull() const { return num_context_tokens_ >= max_model_len_; }
 
   int NumAnswers() const { return num_answers_; }
   // Generated since the session began.
@@ -47,7 +47,7 @@ class ChatSession {
 
   v1::Inference::StubInterface* stub_;
   SamplingFlags sampling_;
-  int max_context_;
+  int max_model_len_;
   std::string system_;
   v1::Chat chat_;
   int num_context_tokens_ = 0;

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -15,12 +15,12 @@ constexpr std::chrono::seconds kConnectTimeout{5};
 
 absl::Status NoServer(const std::string& server, bool has_tls) {
   if (has_tls) {
-    return absl::UnavailableError(absl::StrCat(
+    return absl::UnavailableError(StrCat(
         "no TLS with a server at ", server,
         ": nobody listens there, it speaks no TLS, its certificate is not from --ca, or it asks "
         "for one of yours (--cert, --key)"));
   }
-  return absl::UnavailableError(absl::StrCat(
+  return absl::UnavailableError(StrCat(
       "no server at ", server,
       "; start one with `lssar-server --model DIR`, use --tls for one with TLS, or use --model DIR "
       "to run without one"));
@@ -50,7 +50,7 @@ bool IsFromEnvironment(const std::string& directory) {
 void AddConnectionFlags(CLI::App* app, ConnectionFlags* flags) {
   constexpr char kGroup[] = "Server, or model run here";
   app->add_option("--server", flags->server,
-                  absl::StrCat("the server to ask [default ", kDefaultServer, "]"))
+                  StrCat("the server to ask [default ", kDefaultServer, "]"))
       ->option_text("HOST:PORT")
       ->group(kGroup);
   AddChannelFlags(app, kGroup, &flags->channel);
@@ -78,10 +78,10 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const ConnectionFla
     options.step_timeout = absl::ZeroDuration();           // the user is watchdog enough
     options.stream.client_timeout = absl::ZeroDuration();  // an answer may wait in a pager
     options.log_level = "off";
-    auto started = LocalServer::Start(options);
+    auto started = Server::Start(options);
     if (!started.ok()) return started.status();
-    connection->local_server_ = *std::move(started);
-    connection->channel_ = connection->local_server_->InProcessChannel();
+    connection->server_ = *std::move(started);
+    connection->channel_ = connection->server_->InProcessChannel();
   } else {
     const std::string server = flags.server.empty() ? kDefaultServer : flags.server;
     auto channel = MakeChannel(server, flags.channel);

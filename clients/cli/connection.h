@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "clients/cli/channel.h"
 #include "lssar/v1/inference.grpc.pb.h"
-#include "server/local_server.h"
 #include "server/options.h"
+#include "server/server.h"
 
 namespace lssar::cli {
 
@@ -30,14 +30,14 @@ class Connection {
  public:
   // Loads the model, or waits until the server answers.
   // Errors  INVALID_ARGUMENT: both a server and a model are named; UNAVAILABLE: nobody listens
-  //         there, or the two do not trust each other; those of MakeChannel and LocalServer::Start
+  //         there, or the two do not trust each other; those of MakeChannel and Server::Start
   static absl::StatusOr<std::unique_ptr<Connection>> Open(const ConnectionFlags& flags);
 
   v1::Inference::StubInterface* Stub() const { return stub_.get(); }
 
  private:
   Connection() = default;
-  std::unique_ptr<LocalServer> local_server_;
+  std::unique_ptr<Server> server_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Inference::StubInterface> stub_;
 };

@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
@@ -17,6 +16,7 @@
 #include "clients/cli/sampling_flags.h"
 #include "clients/cli/table.h"
 #include "clients/cli/terminal.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -36,8 +36,8 @@ std::string RenderTokens(const std::vector<v1::Token>& tokens) {
       absl::StrAppend(&best, best.empty() ? "" : "  ", "'", OneLine(other.piece(), kPieceColumns),
                       "' (", FormatLogprob(other), ")");
     }
-    table.AddRow({absl::StrCat(token.token().id()),
-                  absl::StrCat("'", OneLine(token.token().piece(), kPieceColumns), "'"),
+    table.AddRow({StrCat(token.token().id()),
+                  StrCat("'", OneLine(token.token().piece(), kPieceColumns), "'"),
                   FormatLogprob(token.token()), best});
   }
   return table.Render();
@@ -68,7 +68,7 @@ std::string RenderStats(const GenerateResult& result) {
   for (const GeneratedChoice& choice : result.choices) {
     absl::StrAppend(&reasons, reasons.empty() ? "" : " ", FinishReasonName(choice.finish_reason));
   }
-  return absl::StrCat(line, "; ended by ", reasons, "; seed ", result.started.seed());
+  return StrCat(line, "; ended by ", reasons, "; seed ", result.started.seed());
 }
 
 nlohmann::ordered_json ToJson(const GenerateResult& result) {
@@ -176,7 +176,7 @@ class GenerateCommand : public Command {
     if (prompt_logprobs_) std::printf("\n%s", RenderTokens(result.prompt_tokens).c_str());
     for (size_t i = 0; i < result.choices.size(); ++i) {
       if (!was_streamed) {
-        std::printf("%s\n", Bold(StdoutTerminal(), absl::StrCat("--- ", i)).c_str());
+        std::printf("%s\n", Bold(StdoutTerminal(), StrCat("--- ", i)).c_str());
         PrintText(result.choices[i].text + "\n");
       }
       if (logprobs_) std::printf("\n%s", RenderTokens(result.choices[i].tokens).c_str());

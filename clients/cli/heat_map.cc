@@ -4,11 +4,11 @@
 #include <array>
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "clients/cli/table.h"
 #include "kernels/check.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -17,7 +17,7 @@ constexpr int kCellColumns = 7;
 
 std::string PadLeft(absl::string_view text, int num_columns) {
   const int padding = std::max(0, num_columns - DisplayWidth(text));
-  return absl::StrCat(std::string(static_cast<size_t>(padding), ' '), text);
+  return StrCat(std::string(static_cast<size_t>(padding), ' '), text);
 }
 
 // Red over yellow to green, of the 256-colour cube; black letters read well on each.
@@ -31,13 +31,13 @@ std::string ColourCell(double share, absl::string_view text) {
 std::string ShadeCell(double share, absl::string_view text) {
   constexpr std::array<absl::string_view, 5> kShades = {"  ", "░░", "▒▒", "▓▓", "██"};
   const auto idx = static_cast<size_t>(std::lround(share * (kShades.size() - 1)));
-  return absl::StrCat(PadLeft(text, kCellColumns - 3), " ", kShades[idx]);
+  return StrCat(PadLeft(text, kCellColumns - 3), " ", kShades[idx]);
 }
 
 std::string RenderCell(const HitCount& cell, const Terminal& terminal) {
   if (cell.num_trials == 0) return PadLeft(terminal.is_tty ? "·" : ".", kCellColumns);
   const double share = cell.Share();
-  const std::string percent = absl::StrCat(std::lround(100 * share));
+  const std::string percent = StrCat(std::lround(100 * share));
   if (terminal.has_colour) return ColourCell(share, percent);
   if (terminal.is_tty) return ShadeCell(share, percent);
   return PadLeft(percent, kCellColumns);

@@ -4,13 +4,13 @@
 #include <memory>
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
 #include "clients/cli/json_output.h"
 #include "clients/cli/stats_report.h"
 #include "clients/cli/terminal.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -25,19 +25,19 @@ Json ToJson(const v1::GetInfoReply& reply) {
                {"tokenizer_hash", reply.tokenizer_hash()},
                {"attention_kind", reply.attention_kind()},
                {"attention_p", reply.attention_p()},
-               {"trained_context", reply.trained_context()},
-               {"max_context", reply.max_context()},
+               {"max_position_embeddings", reply.max_position_embeddings()},
+               {"max_model_len", reply.max_model_len()},
                {"vocab_size", reply.vocab_size()},
-               {"num_layers", reply.num_layers()},
-               {"num_heads", reply.num_heads()},
-               {"width", reply.width()},
-               {"weights_dtype", reply.weights_dtype()},
-               {"kv_dtype", reply.kv_dtype()},
-               {"page_tokens", reply.page_tokens()},
+               {"num_hidden_layers", reply.num_hidden_layers()},
+               {"num_attention_heads", reply.num_attention_heads()},
+               {"hidden_size", reply.hidden_size()},
+               {"dtype", reply.dtype()},
+               {"kv_cache_dtype", reply.kv_cache_dtype()},
+               {"page_size", reply.page_size()},
                {"num_pages", reply.num_pages()},
                {"num_free_pages", reply.num_free_pages()},
                {"num_running", reply.num_running()},
-               {"num_queued", reply.num_queued()},
+               {"num_waiting", reply.num_waiting()},
                {"device", reply.device()},
                {"bits_depend_on_batch", reply.bits_depend_on_batch()},
                {"backend", reply.backend()},
@@ -46,10 +46,10 @@ Json ToJson(const v1::GetInfoReply& reply) {
   json["bos_id"] = reply.has_bos_id() ? Json(reply.bos_id()) : Json();
   json["eos_id"] = reply.has_eos_id() ? Json(reply.eos_id()) : Json();
   json["self_check_error"] = reply.has_self_check_error() ? Json(reply.self_check_error()) : Json();
-  json["limits"] = {{"max_sequences", limits.max_sequences()},
+  json["limits"] = {{"max_num_seqs", limits.max_num_seqs()},
                     {"max_queued_requests", limits.max_queued_requests()},
                     {"max_queued_tokens", limits.max_queued_tokens()},
-                    {"step_tokens", limits.step_tokens()},
+                    {"max_num_batched_tokens", limits.max_num_batched_tokens()},
                     {"max_message_bytes", limits.max_message_bytes()},
                     {"max_choices", limits.max_choices()},
                     {"max_logprobs", limits.max_logprobs()},
@@ -62,45 +62,46 @@ void PrintLine(const char* name, const std::string& value) {
               SafeText(StdoutTerminal(), value).c_str());
 }
 
-std::string OptionalId(bool has_id, int id) { return has_id ? absl::StrCat(id) : "none"; }
+std::string OptionalId(bool has_id, int id) { return has_id ? StrCat(id) : "none"; }
 
 void PrintFacts(const v1::GetInfoReply& reply) {
   const v1::Limits& limits = reply.limits();
   PrintLine("model", absl::StrFormat("%s, %.1fM parameters, checkpoint %s", reply.model_name(),
                                      static_cast<double>(reply.num_parameters()) / 1e6,
                                      reply.checkpoint_hash()));
-  PrintLine("shape", absl::StrFormat("%d layers, %d heads, width %d", reply.num_layers(),
-                                     reply.num_heads(), reply.width()));
+  PrintLine("shape",
+            absl::StrFormat("%d layers, %d heads, hidden size %d", reply.num_hidden_layers(),
+                            reply.num_attention_heads(), reply.hidden_size()));
   PrintLine("attention",
             reply.attention_p() > 0
                 ? absl::StrFormat("%s, p = %g", reply.attention_kind(), reply.attention_p())
                 : reply.attention_kind());
   PrintLine("context", absl::StrFormat("trained at %d tokens, served up to %d",
-                                       reply.trained_context(), reply.max_context()));
+                                       reply.max_position_embeddings(), reply.max_model_len()));
   PrintLine("tokenizer", absl::StrFormat("%d tokens, BOS %s, EOS %s, hash %s", reply.vocab_size(),
                                          OptionalId(reply.has_bos_id(), reply.bos_id()),
                                          OptionalId(reply.has_eos_id(), reply.eos_id()),
                                          reply.tokenizer_hash()));
   PrintLine("chat", reply.has_chat_template() ? "has a template" : "no template");
   PrintLine("numbers",
-            absl::StrFormat("weights %s, K/V %s", reply.weights_dtype(), reply.kv_dtype()));
+            absl::StrFormat("weights %s, K/V %s", reply.dtype(), reply.kv_cache_dtype()));
   PrintLine("pages", absl::StrFormat("%d free of %d, %d tokens each", reply.num_free_pages(),
-                                     reply.num_pages(), reply.page_tokens()));
+                                     reply.num_pages(), reply.page_size()));
   PrintLine("requests", absl::StrFormat("%d running (at most %d), %d queued (at most %d)",
-                                        reply.num_running(), limits.max_sequences(),
-                                        reply.num_queued(), limits.max_queued_requests()));
+                                        reply.num_running(), limits.max_num_seqs(),
+                                        reply.num_waiting(), limits.max_queued_requests()));
   PrintLine("limits", absl::StrFormat("%d rows a step, messages of %d MiB, n %d, logprobs %d, "
                                       "stop strings %d",
-                                      limits.step_tokens(), limits.max_message_bytes() >> 20,
-                                      limits.max_choices(), limits.max_logprobs(),
-                                      limits.max_stop_strings()));
+                                      limits.max_num_batched_tokens(),
+                                      limits.max_message_bytes() >> 20, limits.max_choices(),
+                                      limits.max_logprobs(), limits.max_stop_strings()));
   PrintLine("self-check", reply.has_self_check_error()
                               ? absl::StrFormat("passed, worst error %.2g of a row's largest logit",
                                                 reply.self_check_error())
                               : "none: the checkpoint ships no golden rows");
-  PrintLine("device", absl::StrCat(reply.device(), reply.bits_depend_on_batch()
-                                                       ? "; last bits may depend on the batch"
-                                                       : "; the same bits in any batch"));
+  PrintLine("device", StrCat(reply.device(), reply.bits_depend_on_batch()
+                                                 ? "; last bits may depend on the batch"
+                                                 : "; the same bits in any batch"));
   PrintLine("server", absl::StrFormat("lssar %s, %s", reply.version(), reply.backend()));
 }
 

@@ -13,11 +13,11 @@
 #include <iostream>
 #include <system_error>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "clients/cli/interrupt.h"
 #include "clients/cli/terminal.h"
 #include "kernels/check.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -132,10 +132,10 @@ std::unique_ptr<LineEditor> MakeLineEditor(const std::string& prompt,
 std::string HistoryPath() {
   if (const char* path = std::getenv("LSSAR_HISTORY"); path != nullptr) return path;
   const char* state = std::getenv("XDG_STATE_HOME");
-  if (state != nullptr && *state == '/') return absl::StrCat(state, "/lssar/history");
+  if (state != nullptr && *state == '/') return StrCat(state, "/lssar/history");
   const char* home = std::getenv("HOME");
   if (home == nullptr || *home == '\0') return "";
-  return absl::StrCat(home, "/.local/state/lssar/history");
+  return StrCat(home, "/.local/state/lssar/history");
 }
 
 }  // namespace lssar::cli

@@ -2,24 +2,24 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "clients/cli/connection.h"
 #include "clients/cli/progress_bar.h"
 #include "clients/cli/read_text.h"
 #include "clients/cli/score_call.h"
 #include "clients/cli/usage.h"
 #include "kernels/check.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
 
-absl::Status CheckLengths(const LossOptions& options, size_t num_ids, int max_context) {
+absl::Status CheckLengths(const LossOptions& options, size_t num_ids, int max_model_len) {
   for (const int length : options.lengths) {
-    const absl::Status status = CheckServedContext("--lengths", length, max_context);
+    const absl::Status status = CheckServedContext("--lengths", length, max_model_len);
     if (!status.ok()) return status;
     if (static_cast<size_t>(length) >= num_ids) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--lengths: ", length, " needs more ids than the file's ", num_ids));
+          StrCat("--lengths: ", length, " needs more ids than the file's ", num_ids));
     }
   }
   return absl::OkStatus();
@@ -47,7 +47,7 @@ absl::StatusOr<std::vector<int32_t>> ReadIds(const std::string& path) {
   if (!bytes.ok()) return bytes.status();
   if (bytes->size() % 2 != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": ", bytes->size(), " bytes are no whole number of uint16 ids"));
+        StrCat(path, ": ", bytes->size(), " bytes are no whole number of uint16 ids"));
   }
   std::vector<int32_t> ids(bytes->size() / 2);
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -74,7 +74,7 @@ absl::StatusOr<std::vector<LossAtLength>> MeasureLossByLength(v1::Inference::Stu
                                                               Interrupt* interrupt) {
   const absl::StatusOr<v1::GetInfoReply> served = DescribeServer(stub);
   if (!served.ok()) return served.status();
-  absl::Status status = CheckLengths(options, ids.size(), served->max_context());
+  absl::Status status = CheckLengths(options, ids.size(), served->max_model_len());
   if (!status.ok()) return status;
 
   std::vector<LossAtLength> results;
@@ -83,13 +83,13 @@ absl::StatusOr<std::vector<LossAtLength>> MeasureLossByLength(v1::Inference::Stu
     LossAtLength at;
     at.length = length;
     at.num_rows = options.num_rows.value_or(NumEvaluationRows(length));
-    at.is_last_left_out = length == served->max_context();
+    at.is_last_left_out = length == served->max_model_len();
     num_all_tokens += int64_t{at.num_rows} * length;
     results.push_back(at);
   }
   ProgressBar progress("scoring", num_all_tokens);
   for (LossAtLength& at : results) {
-    const std::string note = absl::StrCat("length ", at.length);
+    const std::string note = StrCat("length ", at.length);
     const auto scored =
         RunScore(stub, MakeRequest(ids, at, options.sharing), interrupt,
                  [&](const v1::ContinuationScore&) { progress.Advance(at.length, note); });

@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "clients/cli/command.h"
 #include "clients/cli/interrupt.h"
 #include "clients/cli/terminal.h"
 #include "clients/cli/usage.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -59,7 +59,7 @@ std::vector<std::string> FlagNames(const CLI::App& app) {
 
 std::string Suggest(const std::string& word, const std::vector<std::string>& candidates) {
   const std::string nearest = NearestMatch(word, candidates);
-  return nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?");
+  return nearest.empty() ? "" : StrCat("; did you mean '", nearest, "'?");
 }
 
 // What the first leftover argument may have been meant to be. `command`: the one that was chosen.
@@ -69,19 +69,18 @@ std::string ExplainLeftover(const CLI::App& root, const CLI::App* command) {
   for (const std::string& word : leftovers) {
     if (word.size() > 1 && word.starts_with('-')) {
       const std::string name = word.substr(0, word.find('='));
-      return absl::StrCat("unknown flag ", name, Suggest(name, FlagNames(app)));
+      return StrCat("unknown flag ", name, Suggest(name, FlagNames(app)));
     }
   }
   if (command == nullptr) {
-    return absl::StrCat("unknown command '", leftovers[0], "'",
-                        Suggest(leftovers[0], CommandNames()));
+    return StrCat("unknown command '", leftovers[0], "'", Suggest(leftovers[0], CommandNames()));
   }
-  return absl::StrCat("unexpected argument '", leftovers[0], "'; quote text that has spaces");
+  return StrCat("unexpected argument '", leftovers[0], "'; quote text that has spaces");
 }
 
 std::string Explain(const absl::Status& status) {
   if (status.code() == absl::StatusCode::kInvalidArgument) return std::string(status.message());
-  return absl::StrCat(status.message(), " (", absl::StatusCodeToString(status.code()), ")");
+  return StrCat(status.message(), " (", absl::StatusCodeToString(status.code()), ")");
 }
 
 // A result that a full disk swallowed is no success.
@@ -143,10 +142,10 @@ int Main(int argc, char** argv) {
   } catch (const CLI::Success& success) {  // --help, --version
     return root.exit(success);
   } catch (const CLI::ExtrasError&) {
-    PrintError(absl::StrCat(ExplainLeftover(root, chosen()), " (--help lists them all)"));
+    PrintError(StrCat(ExplainLeftover(root, chosen()), " (--help lists them all)"));
     return kExitUsage;
   } catch (const CLI::ParseError& error) {
-    PrintError(absl::StrCat(error.what(), "; see --help"));
+    PrintError(StrCat(error.what(), "; see --help"));
     return kExitUsage;
   }
   for (const auto& [app, command] : commands) {

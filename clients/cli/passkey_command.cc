@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "clients/cli/command.h"
@@ -23,6 +22,7 @@
 #include "clients/cli/terminal.h"
 #include "clients/cli/usage.h"
 #include "clients/cli/wilson_interval.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -43,7 +43,7 @@ absl::StatusOr<std::vector<double>> ParseDepths(const std::string& list) {
     double depth = 0;
     if (!absl::SimpleAtod(entry, &depth) || !(depth >= 0 && depth <= 1)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--depths: '", entry, "' is neither 'random' nor a number from 0 to 1"));
+          StrCat("--depths: '", entry, "' is neither 'random' nor a number from 0 to 1"));
     }
     depths.push_back(depth);
   }
@@ -113,12 +113,12 @@ void PrintTables(const PasskeyOptions& options, const std::vector<PasskeyTrial>&
       }
     }
     const Interval interval = WilsonInterval(tallies[i].num_hits, tallies[i].num_trials);
-    table.AddRow({FormatCount(options.lengths[i]), absl::StrCat(num_prompt_tokens),
-                  absl::StrCat(tallies[i].num_hits), absl::StrCat(tallies[i].num_trials),
+    table.AddRow({FormatCount(options.lengths[i]), StrCat(num_prompt_tokens),
+                  StrCat(tallies[i].num_hits), StrCat(tallies[i].num_trials),
                   absl::StrFormat("%.0f%%", 100 * tallies[i].Share()),
                   absl::StrFormat("%.0f-%.0f%%", 100 * interval.low, 100 * interval.high)});
   }
-  std::printf("Passkey accuracy by length (seed %s)\n%s\n", absl::StrCat(options.seed).c_str(),
+  std::printf("Passkey accuracy by length (seed %s)\n%s\n", StrCat(options.seed).c_str(),
               table.Render().c_str());
   std::printf("Found, in percent, by depth of the key and length\n%s",
               RenderHeatMap(MakeHeatMap(options, trials), StdoutTerminal()).c_str());
@@ -191,7 +191,7 @@ class PasskeyCommand : public Command {
     const auto served = DescribeServer(stub);
     if (!served.ok()) return served.status();
     const int longest = *std::max_element(options_.lengths.begin(), options_.lengths.end());
-    status = CheckServedContext("--lengths", longest, served->max_context());
+    status = CheckServedContext("--lengths", longest, served->max_model_len());
     if (!status.ok()) return status;
     const absl::StatusOr<int> filler_tokens = CountFillerTokens(stub);
     if (!filler_tokens.ok()) return filler_tokens.status();
@@ -213,9 +213,9 @@ class PasskeyCommand : public Command {
     auto trials = ParseCounts("--trials", trials_, 1, kMostTrials);
     if (!trials.ok()) return trials.status();
     if (trials->size() != 1 && trials->size() != lengths->size()) {
-      return absl::InvalidArgumentError(absl::StrCat("--trials: ", trials->size(), " numbers for ",
-                                                     lengths->size(),
-                                                     " lengths; give one number or one for each"));
+      return absl::InvalidArgumentError(StrCat("--trials: ", trials->size(), " numbers for ",
+                                               lengths->size(),
+                                               " lengths; give one number or one for each"));
     }
     auto depths = ParseDepths(depths_);
     if (!depths.ok()) return depths.status();

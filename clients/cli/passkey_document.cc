@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -22,7 +22,7 @@ PasskeyDocument MakePasskeyDocument(int num_filler, std::optional<double> depth,
                                     PythonRandom* rng) {
   LSSAR_CHECK(num_filler >= 0);
   PasskeyDocument document;
-  document.key = absl::StrCat(rng->RandInt(1, kMaxKey));
+  document.key = StrCat(rng->RandInt(1, kMaxKey));
   document.depth = depth.has_value() ? *depth : rng->Random();
   // Python's round: halves go to the even neighbour, as nearbyint does in the default mode.
   const auto key_idx = static_cast<int>(std::nearbyint(document.depth * num_filler));

@@ -8,11 +8,11 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "clients/cli/connection.h"
 #include "clients/cli/generate_call.h"
 #include "clients/cli/progress_bar.h"
 #include "kernels/check.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -60,7 +60,7 @@ absl::Status RunTrial(v1::Inference::StubInterface* stub, Interrupt* interrupt,
   const auto prompt = Tokenize(stub, document.text, std::nullopt, interrupt);
   if (!prompt.ok()) return prompt.status();
   const auto whole =
-      Tokenize(stub, absl::StrCat(document.text, " ", document.key, "."), std::nullopt, interrupt);
+      Tokenize(stub, StrCat(document.text, " ", document.key, "."), std::nullopt, interrupt);
   if (!whole.ok()) return whole.status();
   if (whole->size() <= prompt->size()) {
     return absl::InternalError("the tokenizer gave the answer no tokens of its own");
@@ -138,7 +138,7 @@ absl::Status RunPasskeyTrials(v1::Inference::StubInterface* stub, int num_concur
         next_idx = trials->size();
         return;
       }
-      progress.Advance(trial.length, absl::StrCat(++num_done, "/", trials->size(), " keys"));
+      progress.Advance(trial.length, StrCat(++num_done, "/", trials->size(), " keys"));
     }
   };
   std::vector<std::thread> threads;

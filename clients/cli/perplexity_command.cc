@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
@@ -22,6 +21,7 @@
 #include "clients/cli/sharing_flags.h"
 #include "clients/cli/table.h"
 #include "clients/cli/usage.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -93,7 +93,7 @@ std::string Render(const std::vector<Document>& documents) {
                {"text"}});
   for (const Document& document : documents) {
     const Measures measures(document);
-    table.AddRow({absl::StrCat(document.score.num_tokens), absl::StrCat(document.score.num_windows),
+    table.AddRow({StrCat(document.score.num_tokens), StrCat(document.score.num_windows),
                   absl::StrFormat("%.4f", measures.loss),
                   absl::StrFormat("%.2f", std::exp(measures.loss)),
                   absl::StrFormat("%.4f", measures.bits_per_byte),
@@ -156,7 +156,7 @@ class PerplexityCommand : public Command {
     v1::Inference::StubInterface* const stub = (*connection)->Stub();
     const auto served = DescribeServer(stub);
     if (!served.ok()) return served.status();
-    const auto options = Options(served->max_context());
+    const auto options = Options(served->max_model_len());
     if (!options.ok()) return options.status();
     auto documents = ReadDocuments(stub, *served);
     if (!documents.ok()) return documents.status();
@@ -173,14 +173,14 @@ class PerplexityCommand : public Command {
   }
 
  private:
-  absl::StatusOr<RollingOptions> Options(int max_context) const {
-    const int window = window_.value_or(max_context);
+  absl::StatusOr<RollingOptions> Options(int max_model_len) const {
+    const int window = window_.value_or(max_model_len);
     const int stride = stride_.value_or(window - 1);
-    const absl::Status status = CheckServedContext("--window", window, max_context);
+    const absl::Status status = CheckServedContext("--window", window, max_model_len);
     if (!status.ok()) return status;
     if (stride >= window) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--stride: ", stride, " must be below the window of ", window, " tokens"));
+          StrCat("--stride: ", stride, " must be below the window of ", window, " tokens"));
     }
     return RollingOptions{.window = window, .stride = stride, .sharing = sharing_};
   }
@@ -220,7 +220,7 @@ class PerplexityCommand : public Command {
     for (const Document& document : documents) {
       if (document.ids.size() < 2) {
         return absl::InvalidArgumentError(
-            absl::StrCat(document.name, ": no token to score behind the first one"));
+            StrCat(document.name, ": no token to score behind the first one"));
       }
     }
     return documents;
@@ -238,7 +238,7 @@ class PerplexityCommand : public Command {
     for (Document& document : *documents) {
       const auto score = RunRollingScore(stub, document.ids, options, &interrupt, [&](int count) {
         num_done += count;
-        progress.Advance(count, absl::StrCat(num_done, "/", num_tokens));
+        progress.Advance(count, StrCat(num_done, "/", num_tokens));
       });
       if (!score.ok()) return score.status();
       document.score = *score;

@@ -5,10 +5,10 @@
 #include <cstdio>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "clients/cli/terminal.h"
 #include "kernels/check.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -19,7 +19,7 @@ constexpr std::chrono::milliseconds kPause{200};
 
 std::string FormatDuration(double seconds) {
   const auto whole = static_cast<int64_t>(std::ceil(seconds));
-  if (whole < 60) return absl::StrCat(whole, " s");
+  if (whole < 60) return StrCat(whole, " s");
   return absl::StrFormat("%d:%02d min", whole / 60, whole % 60);
 }
 

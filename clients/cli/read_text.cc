@@ -5,7 +5,7 @@
 #include <cstring>
 #include <memory>
 
-#include "absl/strings/str_cat.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 
@@ -16,7 +16,7 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
   const std::unique_ptr<FILE, decltype(close)> file(
       path == "-" ? stdin : std::fopen(path.c_str(), "rb"), close);
   if (file == nullptr) {
-    return absl::NotFoundError(absl::StrCat("cannot open ", path, ": ", std::strerror(errno)));
+    return absl::NotFoundError(StrCat("cannot open ", path, ": ", std::strerror(errno)));
   }
   std::string text;
   char block[1 << 16];
@@ -27,7 +27,7 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
   }
   if (std::ferror(file.get()) != 0) {
     const std::string reason = std::strerror(errno);
-    return absl::InternalError(absl::StrCat("cannot read ", path, ": ", reason));
+    return absl::InternalError(StrCat("cannot read ", path, ": ", reason));
   }
   return text;
 }

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -19,7 +19,7 @@ absl::Status AddLogitBiases(const std::vector<std::string>& entries, v1::Samplin
     float bias = 0;
     if (!absl::SimpleAtoi(parts.first, &id) || !absl::SimpleAtof(parts.second, &bias)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--logit-bias: '", entry, "' is not ID:BIAS, as in 17:-2.5"));
+          StrCat("--logit-bias: '", entry, "' is not ID:BIAS, as in 17:-2.5"));
     }
     (*sampling->mutable_logit_bias())[id] = bias;
   }

@@ -1,7 +1,7 @@
 #include "clients/cli/score_call.h"
 
-#include "absl/strings/str_cat.h"
 #include "clients/cli/connection.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -47,7 +47,7 @@ absl::StatusOr<ScoredItems> RunScore(v1::Inference::StubInterface* stub,
   absl::Status status = ToStatus(reader->Finish());
   if (!status.ok()) return status;
   if (num_missing != 0) {
-    return absl::InternalError(absl::StrCat("the server left out ", num_missing, " scores"));
+    return absl::InternalError(StrCat("the server left out ", num_missing, " scores"));
   }
   return items;
 }

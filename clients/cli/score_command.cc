@@ -8,7 +8,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
@@ -22,6 +21,7 @@
 #include "clients/cli/table.h"
 #include "clients/cli/terminal.h"
 #include "clients/cli/usage.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -34,7 +34,7 @@ constexpr int kTextColumns = 48;
 constexpr int kMostLength = 1 << 20;
 
 std::string Describe(const v1::ScoreText& text) {
-  if (text.has_tokens()) return absl::StrCat("[", text.tokens().ids_size(), " ids]");
+  if (text.has_tokens()) return StrCat("[", text.tokens().ids_size(), " ids]");
   return OneLine(text.text(), kTextColumns);
 }
 
@@ -51,7 +51,7 @@ std::string RenderItem(const v1::ScoreItem& item, const std::vector<ScoredContin
     table.AddRow({absl::StrFormat("%.4f", score.logprob()),
                   absl::StrFormat("%.4f", score.logprob() / std::max(1, score.num_tokens())),
                   absl::StrFormat("%.4f", score.logprob() / std::max(1, score.num_bytes())),
-                  absl::StrCat(score.num_tokens()), score.is_greedy() ? "yes" : "no",
+                  StrCat(score.num_tokens()), score.is_greedy() ? "yes" : "no",
                   Describe(item.continuations(static_cast<int>(i)))});
   }
   return table.Render();
@@ -62,12 +62,12 @@ std::string RenderTokens(const std::vector<v1::Token>& tokens) {
   Table table({{"id", kRight}, {"logprob", kRight}, {"piece"}, {"best instead"}});
   for (const v1::Token& token : tokens) {
     const bool is_best = token.top().empty() || token.top(0).id() == token.token().id();
-    table.AddRow(
-        {absl::StrCat(token.token().id()), absl::StrFormat("%.4f", token.token().logprob()),
-         absl::StrCat("'", OneLine(token.token().piece(), kTextColumns), "'"),
-         is_best ? ""
-                 : absl::StrFormat("'%s' (%.4f)", OneLine(token.top(0).piece(), kTextColumns),
-                                   token.top(0).logprob())});
+    table.AddRow({StrCat(token.token().id()), absl::StrFormat("%.4f", token.token().logprob()),
+                  StrCat("'", OneLine(token.token().piece(), kTextColumns), "'"),
+                  is_best
+                      ? ""
+                      : absl::StrFormat("'%s' (%.4f)", OneLine(token.top(0).piece(), kTextColumns),
+                                        token.top(0).logprob())});
   }
   return table.Render();
 }
@@ -95,7 +95,7 @@ void PrintLossTable(const std::vector<LossAtLength>& results) {
   bool is_any_left_out = false;
   for (const LossAtLength& at : results) {
     is_any_left_out = is_any_left_out || at.is_last_left_out;
-    table.AddRow({FormatCount(at.length), absl::StrCat(at.num_rows), absl::StrCat(at.num_tokens),
+    table.AddRow({FormatCount(at.length), StrCat(at.num_rows), StrCat(at.num_tokens),
                   absl::StrFormat("%.4f%s", at.loss, at.is_last_left_out ? "*" : ""),
                   absl::StrFormat("%.2f", std::exp(at.loss))});
   }
@@ -206,7 +206,7 @@ class ScoreCommand : public Command {
       const auto scored =
           RunScore((*connection)->Stub(), request, &interrupt, [](const v1::ContinuationScore&) {});
       if (!scored.ok()) return scored.status();
-      progress.Advance(static_cast<int64_t>(end - first), absl::StrCat(end, "/", items.size()));
+      progress.Advance(static_cast<int64_t>(end - first), StrCat(end, "/", items.size()));
       if (StdoutTerminal().is_tty) progress.Hide();
       for (size_t i = first; i < end; ++i) PrintItem(items[i], (*scored)[i - first]);
     }

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "kernels/str_cat.h"
 #include "nlohmann/json.hpp"
 
 namespace lssar::cli {
@@ -17,7 +17,7 @@ using Json = nlohmann::json;
 
 absl::Status BadField(int line_number, absl::string_view field, absl::string_view wanted) {
   return absl::InvalidArgumentError(
-      absl::StrCat("line ", line_number, ": \"", field, "\" must be ", wanted));
+      StrCat("line ", line_number, ": \"", field, "\" must be ", wanted));
 }
 
 bool FillText(const Json& json, v1::ScoreText* text) {
@@ -40,7 +40,7 @@ absl::StatusOr<v1::ScoreItem> ParseLine(absl::string_view line, int line_number)
   constexpr absl::string_view kText = "a text or a list of token ids";
   const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return absl::InvalidArgumentError(StrCat(
         "line ", line_number, ": not a JSON object {\"context\": ..., \"continuations\": [...]}"));
   }
   v1::ScoreItem item;
@@ -51,7 +51,7 @@ absl::StatusOr<v1::ScoreItem> ParseLine(absl::string_view line, int line_number)
       if (!value.is_array()) return BadField(line_number, field, "a list");
       for (const Json& continuation : value) {
         if (!FillText(continuation, item.add_continuations())) {
-          return BadField(line_number, field, absl::StrCat("a list, each entry ", kText));
+          return BadField(line_number, field, StrCat("a list, each entry ", kText));
         }
       }
     } else {

@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "clients/cli/table.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -19,16 +19,16 @@ Counts Sorted(const google::protobuf::Map<std::string, int64_t>& map) {
 }
 
 std::vector<std::pair<std::string, int64_t>> StagesOf(const v1::StageTimes& times) {
-  return {{"admit", times.admit_ns()},     {"plan", times.plan_ns()},
+  return {{"admit", times.admit_ns()},     {"schedule", times.schedule_ns()},
           {"forward", times.forward_ns()}, {"sample", times.sample_ns()},
-          {"publish", times.publish_ns()}, {"idle", times.idle_ns()}};
+          {"output", times.output_ns()},   {"idle", times.idle_ns()}};
 }
 
 double Seconds(int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 
 // "640 of 800, 80.0%"; of nothing: "0 of 0".
 std::string Share(int64_t part, int64_t whole) {
-  if (whole == 0) return absl::StrCat(part, " of 0");
+  if (whole == 0) return StrCat(part, " of 0");
   return absl::StrFormat("%d of %d, %.1f%%", part, whole,
                          100 * static_cast<double>(part) / static_cast<double>(whole));
 }
@@ -38,13 +38,13 @@ std::string Share(int64_t part, int64_t whole) {
 Json StatsToJson(const v1::GetStatsReply& reply) {
   Json json = {{"uptime_ns", reply.uptime_ns()},
                {"num_running", reply.num_running()},
-               {"num_queued", reply.num_queued()},
-               {"num_queued_tokens", reply.num_queued_tokens()},
+               {"num_waiting", reply.num_waiting()},
+               {"num_waiting_tokens", reply.num_waiting_tokens()},
                {"num_pages", reply.num_pages()},
                {"num_free_pages", reply.num_free_pages()},
                {"num_cached_pages", reply.num_cached_pages()},
                {"num_steps", reply.num_steps()},
-               {"num_rows", reply.num_rows()},
+               {"num_batched_tokens", reply.num_batched_tokens()},
                {"num_prompt_tokens", reply.num_prompt_tokens()},
                {"num_generated_tokens", reply.num_generated_tokens()},
                {"num_preemptions", reply.num_preemptions()},
@@ -64,30 +64,31 @@ std::string StatsTable(const v1::GetStatsReply& reply) {
   table.AddRow({"up", absl::StrFormat("%.1f s", Seconds(reply.uptime_ns()))});
   table.AddRow({"requests",
                 absl::StrFormat("%d running, %d queued with %d prompt tokens", reply.num_running(),
-                                reply.num_queued(), reply.num_queued_tokens())});
+                                reply.num_waiting(), reply.num_waiting_tokens())});
   table.AddRow({"pages", absl::StrFormat(
                              "%d in use, %d cached, %d free",
                              reply.num_pages() - reply.num_free_pages() - reply.num_cached_pages(),
                              reply.num_cached_pages(), reply.num_free_pages())});
-  table.AddRow({"steps", absl::StrFormat("%d, %d rows", reply.num_steps(), reply.num_rows())});
-  table.AddRow({"prompt tokens", absl::StrCat(reply.num_prompt_tokens())});
-  table.AddRow({"generated tokens", absl::StrCat(reply.num_generated_tokens())});
+  table.AddRow(
+      {"steps", absl::StrFormat("%d, %d tokens", reply.num_steps(), reply.num_batched_tokens())});
+  table.AddRow({"prompt tokens", StrCat(reply.num_prompt_tokens())});
+  table.AddRow({"generated tokens", StrCat(reply.num_generated_tokens())});
   table.AddRow({"prefix cache hits",
                 Share(reply.num_prefix_cache_hits(), reply.num_prefix_cache_queries())});
-  table.AddRow({"preemptions", absl::StrCat(reply.num_preemptions())});
+  table.AddRow({"preemptions", StrCat(reply.num_preemptions())});
   table.AddRow({"V rows read", Share(reply.num_value_rows_read(), reply.num_value_rows())});
   for (const auto& [reason, count] : Sorted(reply.num_finished())) {
-    table.AddRow({absl::StrCat("ended ", reason), absl::StrCat(count)});
+    table.AddRow({StrCat("ended ", reason), StrCat(count)});
   }
   for (const auto& [code, count] : Sorted(reply.num_failed())) {
-    table.AddRow({absl::StrCat("failed ", code), absl::StrCat(count)});
+    table.AddRow({StrCat("failed ", code), StrCat(count)});
   }
   int64_t total_ns = 0;
   for (const auto& [stage, ns] : StagesOf(reply.stages())) total_ns += ns;
   for (const auto& [stage, ns] : StagesOf(reply.stages())) {
     const double share = total_ns == 0 ? 0 : 100 * Seconds(ns) / Seconds(total_ns);
     table.AddRow(
-        {absl::StrCat("engine: ", stage), absl::StrFormat("%.3f s, %.1f%%", Seconds(ns), share)});
+        {StrCat("engine: ", stage), absl::StrFormat("%.3f s, %.1f%%", Seconds(ns), share)});
   }
   return table.Render();
 }

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "kernels/check.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {

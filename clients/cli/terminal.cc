@@ -5,7 +5,7 @@
 
 #include <cstdlib>
 
-#include "absl/strings/str_cat.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -43,11 +43,11 @@ const Terminal& StderrTerminal() {
 }
 
 std::string Bold(const Terminal& terminal, absl::string_view text) {
-  return terminal.has_colour ? absl::StrCat("\x1b[1m", text, "\x1b[0m") : std::string(text);
+  return terminal.has_colour ? StrCat("\x1b[1m", text, "\x1b[0m") : std::string(text);
 }
 
 std::string Dim(const Terminal& terminal, absl::string_view text) {
-  return terminal.has_colour ? absl::StrCat("\x1b[2m", text, "\x1b[0m") : std::string(text);
+  return terminal.has_colour ? StrCat("\x1b[2m", text, "\x1b[0m") : std::string(text);
 }
 
 std::string SafeText(const Terminal& terminal, absl::string_view text) {

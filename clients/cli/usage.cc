@@ -5,9 +5,9 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -56,9 +56,8 @@ absl::StatusOr<std::vector<int>> ParseCounts(absl::string_view flag, absl::strin
     const bool is_number = absl::SimpleAtoi(digits, &number) && number <= most;
     const int64_t count = int64_t{number} * (has_suffix ? 1024 : 1);
     if (!is_number || count < least || count > most) {
-      return absl::InvalidArgumentError(absl::StrCat(flag, ": '", entry,
-                                                     "' is not a whole number from ", least, " to ",
-                                                     most, " (2K is 2048)"));
+      return absl::InvalidArgumentError(StrCat(flag, ": '", entry, "' is not a whole number from ",
+                                               least, " to ", most, " (2K is 2048)"));
     }
     counts.push_back(static_cast<int>(count));
   }
@@ -80,24 +79,24 @@ absl::StatusOr<std::vector<int>> ParsePlaces(absl::string_view flag, absl::strin
     const int last = entry == "all" ? count - 1 : place(ends.back());
     if (first < 0 || last < first) {
       return absl::InvalidArgumentError(
-          absl::StrCat(flag, ": '", entry, "' is none of ", count,
-                       "; give places from 0 on, -1 for the last, ranges as 4..7, or all"));
+          StrCat(flag, ": '", entry, "' is none of ", count,
+                 "; give places from 0 on, -1 for the last, ranges as 4..7, or all"));
     }
     for (int i = first; i <= last; ++i) places.push_back(i);
   }
   return places;
 }
 
-absl::Status CheckServedContext(absl::string_view flag, int num_tokens, int max_context) {
-  if (num_tokens <= max_context) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(flag, ": ", num_tokens,
-                                                 " is over the served context of ", max_context,
-                                                 " tokens (--max-context)"));
+absl::Status CheckServedContext(absl::string_view flag, int num_tokens, int max_model_len) {
+  if (num_tokens <= max_model_len) return absl::OkStatus();
+  return absl::InvalidArgumentError(StrCat(flag, ": ", num_tokens,
+                                           " is over the served context of ", max_model_len,
+                                           " tokens (--max-model-len)"));
 }
 
 std::string FormatCount(int count) {
-  if (count >= 1024 && count % 1024 == 0) return absl::StrCat(count / 1024, "K");
-  return absl::StrCat(count);
+  if (count >= 1024 && count % 1024 == 0) return StrCat(count / 1024, "K");
+  return StrCat(count);
 }
 
 }  // namespace lssar::cli

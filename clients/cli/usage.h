@@ -28,7 +28,7 @@ absl::StatusOr<std::vector<int>> ParsePlaces(absl::string_view flag, absl::strin
                                              int count);
 
 // Errors  INVALID_ARGUMENT: more tokens than the server takes; names `flag` and both numbers
-absl::Status CheckServedContext(absl::string_view flag, int num_tokens, int max_context);
+absl::Status CheckServedContext(absl::string_view flag, int num_tokens, int max_model_len);
 
 // 16384 -> "16K", 1000 -> "1000".
 std::string FormatCount(int count);

@@ -156,7 +156,7 @@ struct ChunkStats {
   ScoreVec max;
 };
 
-// Smaller than every score, and than every phi that is sharpened.
+// Smaller than every score, and than every phi that is re-weighted.
 constexpr float kLeastScore = std::numeric_limits<float>::lowest();
 constexpr float kLeastPhi = 0.0f;
 
@@ -281,7 +281,7 @@ HWY_INLINE WeightRule StageOneRule(const AttentionSpec& spec) {
 // the scores' maximum and the sum of e^(score - max).
 HWY_INLINE RowRule ReduceRow(const AttentionSpec& spec, int num_keys, float max, double sum) {
   RowRule row{.rule = StageOneRule(spec), .max = max};
-  if (!spec.Form().sharpens) return row;
+  if (!spec.Form().reweights) return row;
   const bool is_exp = row.rule == WeightRule::kExp;
   const double gain = static_cast<double>(num_keys) / sum;
   row.gain = static_cast<float>(gain);
@@ -305,7 +305,7 @@ HWY_INLINE void ReduceFlatRow(const AttentionSpec& spec, int num_keys, double ma
 }
 
 // Keys of one page, whatever its size, that ExactDots takes at once.
-constexpr int kExactKeys = kMinPageTokens;
+constexpr int kExactKeys = kMinPageSize;
 
 // dots[i] = <q, key i> in double. keys + dim * stride: kExactKeys elements of one dim; scales: of
 // the keys, or null.

@@ -225,7 +225,7 @@ void Count(const Work<T>& work) {
       num_read += work.values.num_read[work.values.AtSplit(row, split)];
     }
   }
-  AttentionCounters& counters = work.args.counters[work.item.sequence_idx];
+  AttentionStats& counters = work.args.counters[work.item.sequence_idx];
   std::atomic_ref(counters.num_value_rows).fetch_add(num_rows, std::memory_order_relaxed);
   std::atomic_ref(counters.num_value_rows_read).fetch_add(num_read, std::memory_order_relaxed);
 }
@@ -336,9 +336,9 @@ void AttentionOnCpu(const AttentionArgs& args, ThreadPool& pool, Scratch& scratc
   LSSAR_CHECK(layout.head_dim >= 1 && layout.num_heads >= 1);
   LSSAR_CHECK(layout.key_order == KeyOrder::kDimMajor);
   LSSAR_CHECK(args.layer >= 0 && args.layer < layout.num_layers);
-  LSSAR_CHECK(std::has_single_bit(static_cast<unsigned>(layout.page_tokens)));
-  LSSAR_CHECK(layout.page_tokens >= kMinPageTokens && layout.page_tokens <= kMaxPageTokens);
-  for (const SequenceRows& sequence : args.rows->sequences) {
+  LSSAR_CHECK(std::has_single_bit(static_cast<unsigned>(layout.page_size)));
+  LSSAR_CHECK(layout.page_size >= kMinPageSize && layout.page_size <= kMaxPageSize);
+  for (const SequenceSlice& sequence : args.rows->sequences) {
     LSSAR_CHECK(sequence.num_rows >= 1 && sequence.first_position >= 0);
     LSSAR_CHECK(sequence.pages.size() >=
                 static_cast<size_t>(layout.PagesFor(sequence.first_position + sequence.num_rows)));

@@ -60,7 +60,7 @@ void PlanAttention(const AttentionArgs& args, int num_threads, AttentionPlan& pl
 
   int64_t total_cost = 0;
   for (size_t s = 0; s < args.rows->sequences.size(); ++s) {
-    const SequenceRows& sequence = args.rows->sequences[s];
+    const SequenceSlice& sequence = args.rows->sequences[s];
     for (int head = 0; head < args.kv.layout.num_heads; ++head) {
       // From the last rows, which cost most, to the first: the loop's end is then short work.
       for (int end_row = sequence.num_rows; end_row > 0;) {

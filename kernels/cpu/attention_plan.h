@@ -14,7 +14,7 @@ namespace lssar {
 // rising order: short chains, so the error does not grow with the context. A chunk is a fixed
 // range of keys (a whole number of pages of any size), which is what makes the bits of a row
 // independent of everything but the row.
-inline constexpr int kChunkKeys = kMaxPageTokens;
+inline constexpr int kChunkKeys = kMaxPageSize;
 
 // Keys that one thread takes at least when a row has more keys than the others have work. Fixed
 // as well, though no bit depends on it: partial sums are kept per chunk order inside of it.
@@ -32,7 +32,7 @@ inline constexpr size_t kVectorFloats = 16;
 
 // Adjacent rows of one sequence, in one head: what Score, Reduce and Weigh work on.
 struct AttentionItem {
-  const SequenceRows* sequence = nullptr;
+  const SequenceSlice* sequence = nullptr;
   int sequence_idx = 0;
   int head = 0;
   int first_row = 0;  // in the sequence

@@ -148,7 +148,7 @@ void AddChunk(const Work<T>& work, int row, int chunk, int end, const ChunkStats
   const AttentionForm form = work.args.spec.Form();
   if (form.phi != Phi::kExp) {
     sum += stats.Sum();
-  } else if (form.sharpens && end > chunk) {
+  } else if (form.reweights && end > chunk) {
     sum = sum * std::exp(double{max_before} - double{max}) +
           SumOfExp(work.values.Scores(row) + chunk, Size(end - chunk), max);
   }

@@ -40,7 +40,7 @@ Candidates::Candidates(std::span<const float> logits, void* memory)
   std::copy(logits.begin(), logits.end(), scores_);
 }
 
-void Candidates::Adjust(const SampleRow& row) {
+void Candidates::Adjust(const SampleRequest& row) {
   const SamplingParams& params = *row.params;
   for (const int32_t id : params.banned_ids) scores_[id] = kNotAllowed;
   if (!params.allowed_ids.empty()) {

@@ -20,7 +20,7 @@ class Candidates {
   Candidates(std::span<const float> logits, void* memory);
 
   // Bias, allowed and banned ids, penalties.
-  void Adjust(const SampleRow& row);
+  void Adjust(const SampleRequest& row);
   // Scores of all ids, before anything is cut.
   std::span<const float> Scores() const { return {scores_, count_}; }
 

@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/attention_check.h"
 #include "kernels/copy_pages.h"
@@ -19,6 +18,7 @@
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/host_buffer.h"
+#include "kernels/str_cat.h"
 
 namespace lssar {
 namespace {
@@ -30,7 +30,7 @@ class CpuBackend final : public Backend {
 
   std::string_view Name() const override { return "cpu"; }
   std::string Describe() const override {
-    return absl::StrCat("cpu ", instruction_set_.name, ", ", NumThreads(), " threads");
+    return StrCat("cpu ", instruction_set_.name, ", ", NumThreads(), " threads");
   }
   int NumThreads() const override { return pool_.NumThreads(); }
   absl::Status CheckAttention(const AttentionSpec& spec) const override {
@@ -103,9 +103,9 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(const BackendOptions& op
     }
     names.push_back(usable.name);
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "instruction_set is \"", options.instruction_set,
-      "\", must be one that this machine and build have: ", absl::StrJoin(names, ", ")));
+  return absl::InvalidArgumentError(
+      StrCat("instruction_set is \"", options.instruction_set,
+             "\", must be one that this machine and build have: ", absl::StrJoin(names, ", ")));
 }
 
 }  // namespace lssar

@@ -53,12 +53,12 @@ class HeadPages {
         v_(static_cast<const T*>(args.kv.v)),
         first_block_(layout_.BlockIndex(args.layer, 0, item.head)),
         page_stride_(layout_.BlockIndex(0, 1, 0)),
-        page_shift_(std::countr_zero(static_cast<unsigned>(layout_.page_tokens))) {}
+        page_shift_(std::countr_zero(static_cast<unsigned>(layout_.page_size))) {}
 
   // The key's element of dim 0; the next dim's is KeyStride() further.
   const T* Key(int key) const { return k_ + Block(key) + layout_.KeyIndex(Slot(key), 0); }
   bool InOnePage(int key, int other) const { return (key ^ other) >> page_shift_ == 0; }
-  size_t KeyStride() const { return static_cast<size_t>(layout_.page_tokens); }
+  size_t KeyStride() const { return static_cast<size_t>(layout_.page_size); }
   const T* Value(int key) const { return v_ + Block(key) + layout_.ValueIndex(Slot(key), 0); }
 
   // The key's scale, then those of the later keys of its page; null where elements need none.
@@ -69,7 +69,7 @@ class HeadPages {
   size_t Block(int key) const {
     return first_block_ + static_cast<size_t>(pages_[key >> page_shift_]) * page_stride_;
   }
-  int Slot(int key) const { return key & (layout_.page_tokens - 1); }
+  int Slot(int key) const { return key & (layout_.page_size - 1); }
   const float* ScalesIn(const T* pool, int key) const {
     if constexpr (!kHasScales<T>) return nullptr;
     const char* block = reinterpret_cast<const char*>(pool + Block(key));

@@ -164,15 +164,15 @@ void FetchRow(const KvRow& row, size_t head_dim) {
 }
 
 // Heads [first_head, end_head) of batch row `row`, which is one of `sequence`.
-void WriteHeads(const RopeWriteArgs& args, const SequenceRows& sequence, int row, int first_head,
+void WriteHeads(const RopeWriteArgs& args, const SequenceSlice& sequence, int row, int first_head,
                 int end_head, float* scratch) {
   const KvLayout& layout = args.kv.layout;
   const size_t head_dim = static_cast<size_t>(layout.head_dim);
   const size_t width = static_cast<size_t>(layout.num_heads) * head_dim;
   const size_t row_idx = static_cast<size_t>(row);
   const int position = sequence.first_position + row - sequence.first_row;
-  const int page = sequence.pages[static_cast<size_t>(position / layout.page_tokens)];
-  const int slot = position % layout.page_tokens;
+  const int page = sequence.pages[static_cast<size_t>(position / layout.page_size)];
+  const int slot = position % layout.page_size;
 
   const HeadScratch head(head_dim, scratch);
   float* cosines = scratch + HeadScratch::NumFloats(head_dim);
@@ -201,14 +201,14 @@ void WriteHeads(const RopeWriteArgs& args, const SequenceRows& sequence, int row
 void RopeWriteOfTarget(const RopeWriteArgs& args, ThreadPool& pool, Scratch& scratch) {
   const size_t head_dim = static_cast<size_t>(args.kv.layout.head_dim);
   const size_t num_floats = HeadScratch::NumFloats(head_dim) + 2 * Padded(head_dim / 2);
-  const std::span<const SequenceRows> sequences = args.rows->sequences;
+  const std::span<const SequenceSlice> sequences = args.rows->sequences;
   const int num_heads = args.kv.layout.num_heads;
   const int row_tasks = args.rows->num_rows < 4 * pool.NumThreads() ? num_heads : 1;
   pool.ParallelFor(int64_t{args.rows->num_rows} * row_tasks, [&](int64_t task, int thread_idx) {
     const int row = static_cast<int>(task / row_tasks);
     const int part = static_cast<int>(task % row_tasks);
     const auto sequence = std::prev(
-        std::ranges::upper_bound(sequences, row, std::less<>(), &SequenceRows::first_row));
+        std::ranges::upper_bound(sequences, row, std::less<>(), &SequenceSlice::first_row));
     WriteHeads(args, *sequence, row, part * num_heads / row_tasks,
                (part + 1) * num_heads / row_tasks, scratch.OfThread<float>(thread_idx, num_floats));
   });

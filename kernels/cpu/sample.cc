@@ -157,7 +157,7 @@ int32_t FirstOf(std::span<const float> values, float value) {
 }
 
 // `memory` of Candidates::NumBytes(logits.size()).
-int32_t DrawId(std::span<const float> logits, float max, const SampleRow& row, void* memory) {
+int32_t DrawId(std::span<const float> logits, float max, const SampleRequest& row, void* memory) {
   const SamplingParams& params = *row.params;
   const bool is_adjusted = params.AdjustsLogits();
   if (params.temperature == 0 && !is_adjusted) return FirstOf(logits, max);
@@ -175,7 +175,7 @@ int32_t DrawId(std::span<const float> logits, float max, const SampleRow& row, v
       DrawFor(params.seed, static_cast<uint32_t>(row.choice), static_cast<uint64_t>(row.position)));
 }
 
-void SetLogprobs(std::span<const float> logits, float max, size_t num_top, SampledRow& out) {
+void SetLogprobs(std::span<const float> logits, float max, size_t num_top, SampleResult& out) {
   const double sum = static_cast<double>(SumOfWeights(logits, max, kRateOfLogprobs));
   const double log_sum = static_cast<double>(max) + std::log(std::ldexp(sum, -kWeightBits));
   out.logprob = LogprobOf(logits[static_cast<size_t>(out.id)], log_sum);
@@ -190,8 +190,8 @@ void SampleOnCpu(const SampleArgs& args, ThreadPool& pool, Scratch& scratch) {
   const size_t vocab = static_cast<size_t>(args.vocab);
   pool.ParallelFor(static_cast<int64_t>(num_rows), [&](int64_t row_idx, int thread_idx) {
     const size_t i = static_cast<size_t>(row_idx);
-    const SampleRow& row = args.rows[i];
-    SampledRow& out = args.out[i];
+    const SampleRequest& row = args.rows[i];
+    SampleResult& out = args.out[i];
     LSSAR_CHECK(row.target < args.vocab && row.num_logprobs <= args.vocab);
     LSSAR_CHECK(row.num_logprobs <= kMaxTopLogprobs);
     const std::span<const float> logits(args.logits + i * vocab, vocab);

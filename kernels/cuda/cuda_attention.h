@@ -2,8 +2,8 @@
 #ifndef LSSAR_KERNELS_CUDA_CUDA_ATTENTION_H_
 #define LSSAR_KERNELS_CUDA_CUDA_ATTENTION_H_
 
+#include "kernels/cuda/attention_stats.h"
 #include "kernels/cuda/cuda_context.h"
-#include "kernels/cuda/read_counts.h"
 #include "kernels/cuda/step_tables.h"
 #include "kernels/ops.h"
 
@@ -11,7 +11,7 @@ namespace lssar {
 
 class CudaAttention {
  public:
-  CudaAttention(CudaContext& context, StepTables& tables, ReadCounts& counts)
+  CudaAttention(CudaContext& context, StepTables& tables, AttentionStatsBuffer& counts)
       : context_(context),
         tables_(tables),
         counts_(counts),
@@ -30,7 +30,7 @@ class CudaAttention {
 
   CudaContext& context_;
   StepTables& tables_;
-  ReadCounts& counts_;
+  AttentionStatsBuffer& counts_;
   Workspace scratch_memory_, arrivals_memory_;
   CudaScratch scratch_;
 };

@@ -2,17 +2,17 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/attention_check.h"
 #include "kernels/copy_pages.h"
+#include "kernels/cuda/attention_stats.h"
 #include "kernels/cuda/cuda_attention.h"
 #include "kernels/cuda/cuda_context.h"
-#include "kernels/cuda/cuda_products.h"
+#include "kernels/cuda/cuda_gemm.h"
 #include "kernels/cuda/cuda_sampler.h"
 #include "kernels/cuda/device_memory.h"
-#include "kernels/cuda/read_counts.h"
 #include "kernels/cuda/step_graphs.h"
 #include "kernels/cuda/step_tables.h"
+#include "kernels/str_cat.h"
 
 namespace lssar {
 namespace {
@@ -33,9 +33,9 @@ class CudaBackend final : public Backend {
   std::string_view Name() const override { return name_; }
   std::string Describe() const override {
     const CudaDevice& device = context_.Device();
-    return absl::StrCat(name_, " ", device.name, ", ", device.num_multiprocessors,
-                        " multiprocessors, ", device.memory_bytes >> 20, " MiB",
-                        products_.HasLibrary() ? ", fast products" : "");
+    return StrCat(name_, " ", device.name, ", ", device.num_multiprocessors, " multiprocessors, ",
+                  device.memory_bytes >> 20, " MiB",
+                  products_.HasLibrary() ? ", fast products" : "");
   }
   bool IsBatchInvariant() const override { return !products_.HasLibrary(); }
   absl::Status ReserveWorkspaces() { return products_.ReserveWorkspace(); }
@@ -84,14 +84,14 @@ class CudaBackend final : public Backend {
 
  private:
   // Gives the counts of another caller to their owner.
-  void MakeCountsFree(const AttentionCounters* counters, const RaggedRows& rows);
+  void MakeCountsFree(const AttentionStats* counters, const RaggedBatch& rows);
 
   const std::string name_;
   CudaContext context_;
   StepTables tables_;
-  ReadCounts counts_;
+  AttentionStatsBuffer counts_;
   CudaAttention attention_;
-  CudaProducts products_;
+  CudaGemm products_;
   StepGraphs graphs_;
   CudaSampler sampler_;
 };
@@ -103,14 +103,14 @@ absl::Status CudaBackend::FitLayout(KvLayout& layout) const {
   }
   if (!IsCudaHeadDim(layout.head_dim)) {
     return absl::UnimplementedError(
-        absl::StrCat("head_dim ", layout.head_dim,
-                     " is not computed by the cuda backend; it computes 32, 64, 80 and 128"));
+        StrCat("head_dim ", layout.head_dim,
+               " is not computed by the cuda backend; it computes 32, 64, 80 and 128"));
   }
   layout.key_order = KeyOrder::kSlotMajor;
   return absl::OkStatus();
 }
 
-void CudaBackend::MakeCountsFree(const AttentionCounters* counters, const RaggedRows& rows) {
+void CudaBackend::MakeCountsFree(const AttentionStats* counters, const RaggedBatch& rows) {
   if (counters == nullptr || counts_.AreFreeFor(counters, rows.sequences.size())) return;
   context_.Keep(Synchronize());
 }

@@ -23,7 +23,7 @@ CudaSampleIds CudaSampler::AddIds(std::span<const int32_t> ids) {
   return {.first = first, .count = static_cast<int32_t>(ids.size())};
 }
 
-CudaSampleRow CudaSampler::DescribeDraw(const SampleRow& row, int num_adjusted) {
+CudaSampleRow CudaSampler::DescribeDraw(const SampleRequest& row, int num_adjusted) {
   const SamplingParams& params = *row.params;
   CudaSampleRow to{.draw = DrawFor(params.seed, static_cast<uint32_t>(row.choice),
                                    static_cast<uint64_t>(row.position)),
@@ -60,7 +60,7 @@ int CudaSampler::DescribeRows(const SampleArgs& args) {
   rows_.clear();
   ids_.clear();
   int num_adjusted = 0;
-  for (const SampleRow& row : args.rows) {
+  for (const SampleRequest& row : args.rows) {
     LSSAR_CHECK(row.target < args.vocab && row.num_logprobs <= args.vocab);
     LSSAR_CHECK(row.num_logprobs <= kMaxTopLogprobs);
     rows_.push_back(row.target >= 0
@@ -91,7 +91,7 @@ void CudaSampler::Sample(const SampleArgs& args) {
   if (!context_.IsGood() || num_rows == 0) return;
   const size_t num_adjusted = static_cast<size_t>(DescribeRows(args));
   size_t max_top = 0;
-  for (const SampleRow& row : args.rows) {
+  for (const SampleRequest& row : args.rows) {
     max_top = std::max(max_top, static_cast<size_t>(std::max(0, row.num_logprobs)));
   }
   if (results_.size() == calls_.size()) {
@@ -130,7 +130,7 @@ void CudaSampler::Unpack(const Call& call, const void* results) {
   const auto* const rows = static_cast<const CudaSampledRow*>(results);
   const auto* top = reinterpret_cast<const CudaTopLogprob*>(rows + call.out.size());
   for (size_t i = 0; i < call.out.size(); ++i, top += call.max_top) {
-    SampledRow& out = call.out[i];
+    SampleResult& out = call.out[i];
     out.id = rows[i].id;
     out.finite = rows[i].finite != 0;
     out.is_best = rows[i].is_best != 0;

@@ -33,13 +33,13 @@ class CudaSampler {
  private:
   // A call of Sample whose results are in results_, at the call's own place.
   struct Call {
-    std::span<SampledRow> out;
+    std::span<SampleResult> out;
     size_t max_top = 0;
   };
 
   // Writes rows_ and ids_; how many rows have scores of their own.
   int DescribeRows(const SampleArgs& args);
-  CudaSampleRow DescribeDraw(const SampleRow& row, int num_adjusted);
+  CudaSampleRow DescribeDraw(const SampleRequest& row, int num_adjusted);
   CudaSampleIds AddIds(std::span<const int32_t> ids);
   // rows_ and ids_ on the device; null, and an error kept, where they cannot be.
   unsigned char* CopyRows();

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/float_bits.h"
 #include "kernels/pack_check.h"
 #include "kernels/quantize.h"
+#include "kernels/str_cat.h"
 
 namespace lssar {
 namespace {
@@ -71,9 +71,9 @@ absl::StatusOr<std::unique_ptr<Buffer>> AllocateOnDevice(CudaDriver& driver, siz
   if (failed == kCudaOutOfMemory) {
     size_t num_free = 0;
     driver.FreeMemory(num_free);
-    return absl::ResourceExhaustedError(absl::StrCat("cannot allocate ", num_bytes,
-                                                     " bytes on the device, which has ", num_free,
-                                                     " bytes free"));
+    return absl::ResourceExhaustedError(StrCat("cannot allocate ", num_bytes,
+                                               " bytes on the device, which has ", num_free,
+                                               " bytes free"));
   }
   if (failed != kCudaSuccess) return CudaStatus(driver, failed, "allocating device memory");
   auto buffer = std::make_unique<DeviceBuffer>(driver, address, num_bytes);
@@ -105,7 +105,7 @@ absl::StatusOr<void*> PinnedMemory::Reserve(size_t num_bytes) {
   num_bytes = std::max({num_bytes, 2 * std::exchange(num_bytes_, 0), size_t{1}});
   if (const int failed = driver_.AllocateHost(num_bytes, address_); failed != kCudaSuccess) {
     address_ = nullptr;
-    return CudaStatus(driver_, failed, absl::StrCat("pinning ", num_bytes, " bytes of the host"));
+    return CudaStatus(driver_, failed, StrCat("pinning ", num_bytes, " bytes of the host"));
   }
   num_bytes_ = num_bytes;
   return address_;

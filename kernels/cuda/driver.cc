@@ -1,20 +1,20 @@
 #include "kernels/cuda/driver.h"
 
-#include "absl/strings/str_cat.h"
+#include "kernels/str_cat.h"
 
 namespace lssar {
 namespace {
 
 constexpr int kOldestComputeCapability = 80;
 
-std::string Version(int version) { return absl::StrCat(version / 1000, ".", version % 1000 / 10); }
+std::string Version(int version) { return StrCat(version / 1000, ".", version % 1000 / 10); }
 
 }  // namespace
 
 absl::Status CudaStatus(const CudaDriver& driver, int code, const std::string& doing) {
   if (code == kCudaSuccess) return absl::OkStatus();
   const std::string sentence =
-      absl::StrCat(doing, " failed: CUDA error ", code, ", ", driver.ErrorText(code));
+      StrCat(doing, " failed: CUDA error ", code, ", ", driver.ErrorText(code));
   switch (code) {
     case kCudaOutOfMemory: return absl::ResourceExhaustedError(sentence);
     case kCudaDriverTooOld:
@@ -52,30 +52,30 @@ absl::StatusOr<CudaDevice> OpenCudaDevice(CudaDriver& driver, int device_idx) {
   const int counted = driver.CountDevices(count);
   if (counted == kCudaDriverTooOld) {
     return absl::FailedPreconditionError(
-        absl::StrCat("no NVIDIA driver is installed, or it is older than this build's CUDA: ",
-                     driver.ErrorText(counted)));
+        StrCat("no NVIDIA driver is installed, or it is older than this build's CUDA: ",
+               driver.ErrorText(counted)));
   }
   if (counted == kCudaNoDevice || (counted == kCudaSuccess && count == 0)) {
     return absl::FailedPreconditionError("no CUDA device: this machine shows none to this process");
   }
   if (counted != kCudaSuccess) return CudaStatus(driver, counted, "counting the CUDA devices");
   if (device_idx < 0 || device_idx >= count) {
-    return absl::InvalidArgumentError(absl::StrCat("CUDA device ", device_idx,
-                                                   " does not exist: this machine has ", count,
-                                                   ", numbered from 0"));
+    return absl::InvalidArgumentError(StrCat("CUDA device ", device_idx,
+                                             " does not exist: this machine has ", count,
+                                             ", numbered from 0"));
   }
   CudaDevice device;
   const int opened = driver.Open(device_idx, device);
   if (opened != kCudaSuccess) {
-    return CudaStatus(driver, opened, absl::StrCat("opening CUDA device ", device_idx));
+    return CudaStatus(driver, opened, StrCat("opening CUDA device ", device_idx));
   }
   if (device.driver_version < device.runtime_version / 1000 * 1000) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the NVIDIA driver supports CUDA ", Version(device.driver_version),
-                     ", this build needs ", device.runtime_version / 1000, ".0 or later"));
+        StrCat("the NVIDIA driver supports CUDA ", Version(device.driver_version),
+               ", this build needs ", device.runtime_version / 1000, ".0 or later"));
   }
   if (device.compute_capability < kOldestComputeCapability) {
-    return absl::FailedPreconditionError(absl::StrCat(
+    return absl::FailedPreconditionError(StrCat(
         device.name, " has compute capability ", device.compute_capability / 10, ".",
         device.compute_capability % 10, "; 8.0 is the oldest that this build has kernels for"));
   }

@@ -26,8 +26,8 @@ struct HeadPages {
         v(from.v + static_cast<size_t>(head) * from.head_bytes),
         pages(from.pages + first_page),
         page_bytes(from.page_bytes),
-        page_shift(LowestBit(static_cast<unsigned>(from.page_tokens))),
-        scales_offset(from.page_tokens * kRowBytes) {}
+        page_shift(LowestBit(static_cast<unsigned>(from.page_size))),
+        scales_offset(from.page_size * kRowBytes) {}
 
   LSSAR_DEVICE size_t BlockAt(int key) const {
     return static_cast<size_t>(pages[key >> page_shift]) * page_bytes;

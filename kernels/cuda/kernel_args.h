@@ -28,7 +28,7 @@ struct CudaPages {
   size_t page_bytes = 0;           // from one page of a head to the next
   int num_heads = 0;
   int head_dim = 0;
-  int page_tokens = 0;
+  int page_size = 0;
 };
 
 // A batch row, in its sequence.
@@ -159,7 +159,7 @@ struct CudaSampleIds {
   int32_t count = 0;
 };
 
-// SampleRow of sampling.h.
+// SampleRequest of sampling.h.
 struct CudaSampleRow {
   uint64_t draw = 0;          // of [0, 2^64)
   uint64_t least_weight = 0;  // min-p
@@ -180,7 +180,7 @@ struct CudaTopLogprob {
   float logprob = 0;
 };
 
-// SampledRow of sampling.h.
+// SampleResult of sampling.h.
 struct CudaSampledRow {
   int32_t id = 0;
   float logprob = 0;

@@ -82,13 +82,13 @@ LSSAR_DEVICE unsigned Larger(unsigned largest_bits, float x) {
 LSSAR_DEVICE PageRow RowOf(const CudaRopeWriteArgs& args, unsigned char* pool, int row, int head) {
   const CudaRow place = args.rows[row];
   const CudaPages& pages = args.pages;
-  const int page = pages.pages[place.first_page + place.position / pages.page_tokens];
-  const int slot = place.position % pages.page_tokens;
+  const int page = pages.pages[place.first_page + place.position / pages.page_size];
+  const int slot = place.position % pages.page_size;
   unsigned char* block = pool + static_cast<size_t>(head) * pages.head_bytes +
                          static_cast<size_t>(page) * pages.page_bytes;
   const int row_bytes = pages.head_dim * (args.dtype == DType::kI8 ? 1 : 2);
   return {block + slot * row_bytes,
-          reinterpret_cast<float*>(block + pages.page_tokens * row_bytes) + slot, args.dtype};
+          reinterpret_cast<float*>(block + pages.page_size * row_bytes) + slot, args.dtype};
 }
 
 LSSAR_KERNEL(kThreads) RopeWriteRows(LSSAR_ARGS(CudaRopeWriteArgs) args) {

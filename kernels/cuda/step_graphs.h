@@ -12,8 +12,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "kernels/backend.h"
+#include "kernels/cuda/attention_stats.h"
 #include "kernels/cuda/cuda_context.h"
-#include "kernels/cuda/read_counts.h"
 #include "kernels/cuda/step_plan.h"
 #include "kernels/cuda/step_tables.h"
 
@@ -24,7 +24,7 @@ inline constexpr int kMaxStepGraphs = 32;
 
 class StepGraphs {
  public:
-  StepGraphs(CudaContext& context, StepTables& tables, ReadCounts& counts)
+  StepGraphs(CudaContext& context, StepTables& tables, AttentionStatsBuffer& counts)
       : context_(context), tables_(tables), counts_(counts) {}
   ~StepGraphs() { DropAll(); }
   StepGraphs(const StepGraphs&) = delete;
@@ -61,7 +61,7 @@ class StepGraphs {
 
   CudaContext& context_;
   StepTables& tables_;
-  ReadCounts& counts_;
+  AttentionStatsBuffer& counts_;
   std::vector<Entry> entries_;
   int64_t num_steps_ = 0;
   int64_t num_freed_ = 0;  // of the driver, when the entries were made

@@ -11,7 +11,7 @@ static_assert(kMaxBucketSplits == kMostClusterBlocks * kSplitsOfBlock);
 // Rows times splits that a bucket without clusters may have: 50 MiB of scores at 12 heads.
 constexpr int kMaxScratchSplits = 4096;
 
-void AddTiles(const SequenceRows& sequence, int sequence_idx, int first_page, CudaStepPlan& plan) {
+void AddTiles(const SequenceSlice& sequence, int sequence_idx, int first_page, CudaStepPlan& plan) {
   for (int end = sequence.num_rows; end > 0;) {
     const int num_rows = std::min(end, kTileRows);
     end -= num_rows;
@@ -80,11 +80,12 @@ void Clear(CudaStepPlan& plan) {
 }
 
 // The sequence's rows and pages, and those of its rows that attend alone.
-void AddSequence(const RaggedRows& rows, size_t s, const CudaPlanSetup& setup, CudaStepPlan& plan) {
-  const SequenceRows& sequence = rows.sequences[s];
+void AddSequence(const RaggedBatch& rows, size_t s, const CudaPlanSetup& setup,
+                 CudaStepPlan& plan) {
+  const SequenceSlice& sequence = rows.sequences[s];
   const int first_page = static_cast<int>(plan.pages.size());
   const int num_keys = sequence.first_position + sequence.num_rows;
-  const int num_pages = (num_keys + setup.page_tokens - 1) / setup.page_tokens;
+  const int num_pages = (num_keys + setup.page_size - 1) / setup.page_size;
   plan.pages.insert(plan.pages.end(), sequence.pages.begin(), sequence.pages.begin() + num_pages);
   for (int r = 0; r < sequence.num_rows; ++r) {
     plan.rows.push_back({.position = sequence.first_position + r, .first_page = first_page});
@@ -99,7 +100,7 @@ void AddSequence(const RaggedRows& rows, size_t s, const CudaPlanSetup& setup, C
 
 }  // namespace
 
-void PlanCudaStep(const RaggedRows& rows, const CudaPlanSetup& setup, CudaStepPlan& plan) {
+void PlanCudaStep(const RaggedBatch& rows, const CudaPlanSetup& setup, CudaStepPlan& plan) {
   Clear(plan);
   for (size_t s = 0; s < rows.sequences.size(); ++s) AddSequence(rows, s, setup, plan);
   std::stable_sort(plan.tiles.begin(), plan.tiles.end(), [](const CudaTile& a, const CudaTile& b) {
@@ -108,10 +109,10 @@ void PlanCudaStep(const RaggedRows& rows, const CudaPlanSetup& setup, CudaStepPl
   MakeBatches(setup, plan);
 }
 
-std::optional<DecodeBucket> DecodeBucketFor(const RaggedRows& rows, int max_rows,
+std::optional<DecodeBucket> DecodeBucketFor(const RaggedBatch& rows, int max_rows,
                                             bool has_clusters) {
   int max_keys = 0;
-  for (const SequenceRows& sequence : rows.sequences) {
+  for (const SequenceSlice& sequence : rows.sequences) {
     if (sequence.num_rows > kMaxLoneRows) return std::nullopt;
     max_keys = std::max(max_keys, sequence.first_position + sequence.num_rows);
   }
@@ -126,7 +127,7 @@ std::optional<DecodeBucket> DecodeBucketFor(const RaggedRows& rows, int max_rows
   return bucket;
 }
 
-void PlanDecodeStep(const RaggedRows& rows, const CudaPlanSetup& setup, const DecodeBucket& bucket,
+void PlanDecodeStep(const RaggedBatch& rows, const CudaPlanSetup& setup, const DecodeBucket& bucket,
                     CudaStepPlan& plan) {
   Clear(plan);
   for (size_t s = 0; s < rows.sequences.size(); ++s) AddSequence(rows, s, setup, plan);

@@ -39,7 +39,7 @@ struct CudaStepPlan {
 // What a plan depends on besides the rows.
 struct CudaPlanSetup {
   int num_heads = 1;
-  int page_tokens = 64;
+  int page_size = 64;
   int num_multiprocessors = 132;
   bool has_clusters = true;
 };
@@ -53,7 +53,7 @@ constexpr int NumCudaSplits(int num_keys) {
 // not bits.
 int ClusterBlocksFor(int num_splits, int64_t num_vectors, int num_multiprocessors);
 
-void PlanCudaStep(const RaggedRows& rows, const CudaPlanSetup& setup, CudaStepPlan& plan);
+void PlanCudaStep(const RaggedBatch& rows, const CudaPlanSetup& setup, CudaStepPlan& plan);
 
 // The shape of a decode step as a graph keeps it: what differs between steps of one bucket stands
 // in their tables alone.
@@ -69,13 +69,13 @@ inline constexpr int kMaxBucketSplits = 256;  // 64K keys: what a cluster holds
 // The smallest bucket that holds the step, of at most `max_rows` rows. None where a sequence has
 // rows enough for tiles, and where rows or keys are too many, or, without clusters, so many that
 // scratch for them would be large.
-std::optional<DecodeBucket> DecodeBucketFor(const RaggedRows& rows, int max_rows,
+std::optional<DecodeBucket> DecodeBucketFor(const RaggedBatch& rows, int max_rows,
                                             bool has_clusters);
 
 // As PlanCudaStep, in the bucket's shape: all rows in one batch, tables and scratch as large as the
 // bucket, rows past the step's last marked as none.
 // Requires  the step fits the bucket
-void PlanDecodeStep(const RaggedRows& rows, const CudaPlanSetup& setup, const DecodeBucket& bucket,
+void PlanDecodeStep(const RaggedBatch& rows, const CudaPlanSetup& setup, const DecodeBucket& bucket,
                     CudaStepPlan& plan);
 
 }  // namespace lssar

@@ -9,10 +9,10 @@ namespace lssar {
 
 namespace {
 
-// Pages of the largest bucket, when a page has `page_tokens`.
-size_t MaxBucketPages(int page_tokens) {
+// Pages of the largest bucket, when a page has `page_size`.
+size_t MaxBucketPages(int page_size) {
   return size_t{kMaxBucketRows} * size_t{kMaxBucketSplits} * size_t{kCudaSplitKeys} /
-         static_cast<size_t>(page_tokens);
+         static_cast<size_t>(page_size);
 }
 
 }  // namespace
@@ -27,35 +27,34 @@ size_t StepTables::Add(std::span<const T> array, size_t max_count) {
 
 CudaPlanSetup StepTables::SetupFor(const KvLayout& layout) const {
   return {.num_heads = layout.num_heads,
-          .page_tokens = layout.page_tokens,
+          .page_size = layout.page_size,
           .num_multiprocessors = context_.Device().num_multiprocessors,
           .has_clusters = context_.Device().HasClusters()};
 }
 
-bool StepTables::Holds(const RaggedRows& rows, const CudaPlanSetup& setup) const {
-  const std::vector<SequenceRows>& sequences = planned_.sequences;
+bool StepTables::Holds(const RaggedBatch& rows, const CudaPlanSetup& setup) const {
+  const std::vector<SequenceSlice>& sequences = planned_.sequences;
   if (rows.sequences.size() != sequences.size() || sequences.empty() ||
-      setup.num_heads != planned_.setup.num_heads ||
-      setup.page_tokens != planned_.setup.page_tokens) {
+      setup.num_heads != planned_.setup.num_heads || setup.page_size != planned_.setup.page_size) {
     return false;
   }
   auto page = plan_.pages.begin();
   for (size_t s = 0; s < sequences.size(); ++s) {
-    const SequenceRows &a = sequences[s], &b = rows.sequences[s];
+    const SequenceSlice &a = sequences[s], &b = rows.sequences[s];
     if (a.first_row != b.first_row || a.num_rows != b.num_rows ||
         a.first_position != b.first_position) {
       return false;
     }
     const int num_keys = b.first_position + b.num_rows;
     const auto first = b.pages.begin();
-    const auto end = first + (num_keys + setup.page_tokens - 1) / setup.page_tokens;
+    const auto end = first + (num_keys + setup.page_size - 1) / setup.page_size;
     if (!std::equal(first, end, page)) return false;
     page += end - first;
   }
   return true;
 }
 
-bool StepTables::Prepare(const RaggedRows& rows, const KvLayout& layout) {
+bool StepTables::Prepare(const RaggedBatch& rows, const KvLayout& layout) {
   if (is_in_bucket_) return true;
   const CudaPlanSetup setup = SetupFor(layout);
   if (Holds(rows, setup)) return true;
@@ -87,7 +86,7 @@ bool StepTables::EnterBucket(const StepArgs& args, const DecodeBucket& bucket) {
   at_.decode_rows = Add<CudaDecodeRow>(plan_.decode_rows, size_t{kMaxBucketRows});
   at_.ids = Add<int32_t>(ids_, size_t{kMaxBucketRows});
   at_.pages = Add<int32_t>(plan_.pages, plan_.pages.size());  // last: their number differs
-  const size_t num_bytes = at_.pages + MaxBucketPages(args.kv.layout.page_tokens) * sizeof(int32_t);
+  const size_t num_bytes = at_.pages + MaxBucketPages(args.kv.layout.page_size) * sizeof(int32_t);
   void* const to = context_.Reserve<void>(bucket_memory_, num_bytes);
   is_in_bucket_ =
       to != nullptr && context_.CopyIn(to, bytes_.data(), bytes_.size(), "copying a step's tables");
@@ -107,7 +106,7 @@ CudaPages StepTables::PagesOf(const KvView& kv, int layer) const {
           .page_bytes = layout.BlockStride() * BytesOf(layout.dtype),
           .num_heads = layout.num_heads,
           .head_dim = layout.head_dim,
-          .page_tokens = layout.page_tokens};
+          .page_size = layout.page_size};
 }
 
 }  // namespace lssar

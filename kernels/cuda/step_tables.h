@@ -22,7 +22,7 @@ class StepTables {
       : context_(context), memory_(context.Driver()), bucket_memory_(context.Driver()) {}
 
   // Plans the step and brings its tables to the device, unless they are there. False: an error.
-  bool Prepare(const RaggedRows& rows, const KvLayout& layout);
+  bool Prepare(const RaggedBatch& rows, const KvLayout& layout);
 
   // The same in the shape of a bucket, with the rows' ids: in memory of its own, where each table
   // has its address for good. Prepare finds them there until LeaveBucket.
@@ -41,7 +41,7 @@ class StepTables {
  private:
   // The rows that the plan was made for, by content: ops of one step bring the same again.
   struct PlannedRows {
-    std::vector<SequenceRows> sequences;  // their pages are not read
+    std::vector<SequenceSlice> sequences;  // their pages are not read
     CudaPlanSetup setup;
   };
 
@@ -51,7 +51,7 @@ class StepTables {
   };
 
   CudaPlanSetup SetupFor(const KvLayout& layout) const;
-  bool Holds(const RaggedRows& rows, const CudaPlanSetup& setup) const;
+  bool Holds(const RaggedBatch& rows, const CudaPlanSetup& setup) const;
   template <typename T>
   const T* At(size_t offset) const {
     const Workspace& memory = is_in_bucket_ ? bucket_memory_ : memory_;

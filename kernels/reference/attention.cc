@@ -1,6 +1,6 @@
 // LSSAR as arXiv 2501.13428 states it (Algorithm 1), and the other kinds of its Table 1, one query
 // row of one head at a time, in double. Names follow the paper: N keys, s scores, a stage-1
-// weights, x sharpened values, w final weights.
+// weights, x re-weighted values, w final weights.
 #include "kernels/reference/attention.h"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ Row StageOneWeights(const AttentionSpec& spec, const Row& dots, int head_dim) {
   return a;
 }
 
-// Stage 2, sharpening:
+// Stage 2, re-weighting:
 //   x_j = max(0, N a_j - o),   w_j = x_j^p / sum_m x_m^p,   o = 0 in rows 1..3, else 1
 // The power is taken of x_j over its row's peak, which is in [0, 1] and overflows nowhere.
 // A row without a peak, where the paper leaves 0/0, keeps its stage-1 weights.
@@ -62,7 +62,7 @@ Row StageTwoWeights(const Row& a, double p) {
 
 // out = sum_j w_j v_j over the row's N keys. q, out [head_dim]
 void AttendRow(const AttentionSpec& spec, const HeadPages& pages, int num_keys, const float* q,
-               float* out, AttentionCounters& counters) {
+               float* out, AttentionStats& counters) {
   const Row w = ReferenceWeights(spec, pages, num_keys, q);
   Row sums(static_cast<size_t>(pages.kv.layout.head_dim), 0.0);
   for (int j = 0; j < num_keys; ++j) {
@@ -89,15 +89,15 @@ std::vector<double> ReferenceWeights(const AttentionSpec& spec, const HeadPages&
     dots.push_back(dot);
   }
   const Row a = StageOneWeights(spec, dots, head_dim);
-  return spec.Form().sharpens ? StageTwoWeights(a, spec.p) : a;
+  return spec.Form().reweights ? StageTwoWeights(a, spec.p) : a;
 }
 
 void ReferenceAttention(const AttentionArgs& args) {
   const int num_heads = args.kv.layout.num_heads;
   const int head_dim = args.kv.layout.head_dim;
   for (size_t s = 0; s < args.rows->sequences.size(); ++s) {
-    const SequenceRows& sequence = args.rows->sequences[s];
-    AttentionCounters counters;
+    const SequenceSlice& sequence = args.rows->sequences[s];
+    AttentionStats counters;
     for (int r = 0; r < sequence.num_rows; ++r) {
       const int num_keys = sequence.first_position + r + 1;  // the row's own N, nobody else's
       for (int head = 0; head < num_heads; ++head) {

@@ -16,13 +16,13 @@ void ReferenceAttention(const AttentionArgs& args);
 // Where the keys and values of one head of one sequence lie.
 struct HeadPages {
   KvView kv;
-  std::span<const int32_t> pages;  // as SequenceRows'
+  std::span<const int32_t> pages;  // as SequenceSlice'
   int layer = 0;
   int head = 0;
 
-  int Slot(int token) const { return token % kv.layout.page_tokens; }
+  int Slot(int token) const { return token % kv.layout.page_size; }
   size_t Block(int token) const {
-    return kv.layout.BlockIndex(layer, pages[size_t(token / kv.layout.page_tokens)], head);
+    return kv.layout.BlockIndex(layer, pages[size_t(token / kv.layout.page_size)], head);
   }
 };
 

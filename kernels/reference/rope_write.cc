@@ -38,12 +38,12 @@ void ReferenceRopeWrite(const RopeWriteArgs& args) {
   const KvLayout& layout = args.kv.layout;
   const int head_dim = layout.head_dim;
   const size_t width = static_cast<size_t>(layout.num_heads) * static_cast<size_t>(head_dim);
-  for (const SequenceRows& sequence : args.rows->sequences) {
+  for (const SequenceSlice& sequence : args.rows->sequences) {
     for (int r = 0; r < sequence.num_rows; ++r) {
       const size_t row = static_cast<size_t>(sequence.first_row + r);
       const int position = sequence.first_position + r;
-      const int page = sequence.pages[static_cast<size_t>(position / layout.page_tokens)];
-      const int slot = position % layout.page_tokens;
+      const int page = sequence.pages[static_cast<size_t>(position / layout.page_size)];
+      const int slot = position % layout.page_size;
       const float* rope = args.rope + row * static_cast<size_t>(head_dim);
       for (int head = 0; head < layout.num_heads; ++head) {
         const size_t at = static_cast<size_t>(head) * static_cast<size_t>(head_dim);

@@ -24,7 +24,7 @@ double ToFloatRange(double score) {
   return double{static_cast<float>(std::clamp(score, -kLargest, kLargest))};
 }
 
-std::map<int32_t, double> Scores(std::span<const float> logits, const SampleRow& row) {
+std::map<int32_t, double> Scores(std::span<const float> logits, const SampleRequest& row) {
   const SamplingParams& params = *row.params;
   std::map<int32_t, double> scores;
   if (params.allowed_ids.empty()) {
@@ -69,7 +69,7 @@ size_t NumInTopP(std::span<const Candidate> ranked, double top_p) {
   return ranked.size();
 }
 
-int32_t DrawId(std::span<const float> logits, const SampleRow& row) {
+int32_t DrawId(std::span<const float> logits, const SampleRequest& row) {
   const SamplingParams& params = *row.params;
   std::vector<Candidate> kept;
   for (const auto& [id, score] : Scores(logits, row)) kept.push_back({.score = score, .id = id});
@@ -99,7 +99,7 @@ int32_t DrawId(std::span<const float> logits, const SampleRow& row) {
   return kept.back().id;  // target < the same sum: not reached
 }
 
-void SetLogprobs(std::span<const float> logits, int num_top, SampledRow& out) {
+void SetLogprobs(std::span<const float> logits, int num_top, SampleResult& out) {
   const double max = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
   for (const float logit : logits) sum += std::exp(double{logit} - max);
@@ -122,10 +122,10 @@ void SetLogprobs(std::span<const float> logits, int num_top, SampledRow& out) {
 void ReferenceSample(const SampleArgs& args) {
   LSSAR_CHECK(args.out.size() == args.rows.size());
   for (size_t i = 0; i < args.rows.size(); ++i) {
-    const SampleRow& row = args.rows[i];
+    const SampleRequest& row = args.rows[i];
     const size_t vocab = static_cast<size_t>(args.vocab);
     const std::span<const float> logits(args.logits + i * vocab, vocab);
-    SampledRow& out = args.out[i];
+    SampleResult& out = args.out[i];
     out = {};
     out.finite =
         std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); });

@@ -12,7 +12,7 @@
 struct Tensors {
   const float *q, *k, *v;  // [heads, length, dim]
   float* out;              // [heads, length, dim]
-  float* stats;  // [heads, length, 3]: softplus sum r, peak x_m, sharpened sum z; z = 0: stage 1
+  float* stats;  // [heads, length, 3]: softplus sum r, peak x_m, re-weighted sum z; z = 0: stage 1
   const float* grad_out;  // [heads, length, dim]; this and the rest: backward alone
   float *grad_q, *grad_k, *grad_v;
   int heads, length, dim;

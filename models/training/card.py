@@ -45,8 +45,8 @@ Loss in nats a token on held-out documents; passkeys greedy, every digit and the
 95% Wilson intervals. In PyTorch, and by the served model:
 
     python3 evaluate.py --model . --lengths {lengths} --trials {trials}{eval_rows}
-    lssar score --model . --ids held_out.bin --lengths {lengths}{rows} --max-context {context}
-    lssar passkey --model . --lengths {lengths} --trials {trials} --max-context {context}
+    lssar score --model . --ids held_out.bin --lengths {lengths}{rows} --max-model-len {context}
+    lssar passkey --model . --lengths {lengths} --trials {trials} --max-model-len {context}
 
 ## Use and limits
 

@@ -24,7 +24,7 @@ namespace {
 
 constexpr int kNumHeads = 12;
 constexpr int kHeadDim = 64;
-constexpr int kPageTokens = 64;
+constexpr int kPageSize = 64;
 constexpr int kRunPages = 16;
 constexpr size_t kColdBytes = size_t{256} << 20;
 
@@ -36,8 +36,8 @@ class Context {
     layout = {.num_layers = 1,
               .num_heads = kNumHeads,
               .head_dim = kHeadDim,
-              .page_tokens = kPageTokens,
-              .num_pages = (num_tokens + kPageTokens - 1) / kPageTokens,
+              .page_size = kPageSize,
+              .num_pages = (num_tokens + kPageSize - 1) / kPageSize,
               .dtype = dtype};
     layout.num_layers = static_cast<int>(1 + kColdBytes / (2 * layout.PoolBytes()));
     k_ = *backend.Allocate(layout.PoolBytes());
@@ -64,7 +64,7 @@ class Context {
     for (int page = 0; page < layout.num_pages; ++page) {
       for (int head = 0; head < kNumHeads; ++head) {
         const size_t block = layout.BlockIndex(0, page, head);
-        for (int slot = 0; slot < kPageTokens; ++slot) {
+        for (int slot = 0; slot < kPageSize; ++slot) {
           KeyRow(kv, block, slot).Store(random_row());
           ValueRow(kv, block, slot).Store(random_row());
         }
@@ -125,10 +125,10 @@ void BM_Attention(benchmark::State& state) {
   const std::vector<float> q = context.Queries(num_rows);
   std::vector<float> out(q.size());
 
-  const std::vector<SequenceRows> sequences{
+  const std::vector<SequenceSlice> sequences{
       {.num_rows = num_rows, .first_position = num_tokens - num_rows, .pages = context.pages}};
-  const RaggedRows rows{.num_rows = num_rows, .sequences = sequences};
-  AttentionCounters counters;
+  const RaggedBatch rows{.num_rows = num_rows, .sequences = sequences};
+  AttentionStats counters;
   int layer = 0;
   for (auto unused : state) {
     backend->Attention({.rows = &rows,
@@ -147,8 +147,8 @@ void BM_Attention(benchmark::State& state) {
   const double calls = static_cast<double>(state.iterations());
   if (num_rows == 1) {
     const KvLayout& layout = context.kv.layout;
-    const double key_bytes = double(num_tokens) * kNumHeads *
-                             double(layout.BlockStride() * BytesOf(dtype)) / kPageTokens;
+    const double key_bytes =
+        double(num_tokens) * kNumHeads * double(layout.BlockStride() * BytesOf(dtype)) / kPageSize;
     state.counters["GB/s"] =
         benchmark::Counter(calls * key_bytes * (1 + read) / 1e9, benchmark::Counter::kIsRate);
   } else {

@@ -12,15 +12,16 @@ absl::StatusOr<std::unique_ptr<BenchModel>> BenchModel::Create(const BenchModelO
       MakeBackend({.name = "cpu", .num_threads = options.num_threads, .instruction_set = ""});
   if (!backend.ok()) return backend.status();
   self->backend_ = std::make_unique<TimedBackend>(*std::move(backend));
-  absl::StatusOr<Checkpoint> checkpoint = LoadCheckpoint(
-      options.directory, self->backend_.get(), {.weights = options.weights, .max_batch_rows = 512});
+  absl::StatusOr<Checkpoint> checkpoint =
+      LoadCheckpoint(options.directory, self->backend_.get(),
+                     {.weights = options.weights, .max_num_batched_tokens = 512});
   if (!checkpoint.ok()) return checkpoint.status();
   self->checkpoint_ = *std::move(checkpoint);
 
-  const KvLayout layout = LayoutOf(self->Config(), options.kv_type, KvLayout().page_tokens);
+  const KvLayout layout = LayoutOf(self->Config(), options.kv_cache_dtype, KvLayout().page_size);
   const int pages_each = layout.PagesFor(options.tokens_per_sequence);
   absl::StatusOr<PagePool> pool = MakePagePool(
-      layout, std::max(options.max_tokens, options.num_sequences * pages_each * layout.page_tokens),
+      layout, std::max(options.max_tokens, options.num_sequences * pages_each * layout.page_size),
       self->backend_.get());
   if (!pool.ok()) return pool.status();
   self->pool_ = *std::move(pool);
@@ -43,8 +44,8 @@ void BenchModel::Prefill(int sequence, int from, int to, int chunk) {
     batch_.sequences.push_back({0, num_rows, position, pages_[size_t(sequence)]});
     batch_.rope_bases.push_back(Config().rope_theta);
     if (position + num_rows == to) {
-      batch_.logits_rows.push_back(num_rows - 1);
-      batch_.logits_sequence.push_back(0);
+      batch_.logits_indices.push_back(num_rows - 1);
+      batch_.logits_sequences.push_back(0);
     }
     Run();
   }
@@ -56,8 +57,8 @@ void BenchModel::DecodeStep(int num_sequences, int position) {
     batch_.token_ids.push_back(TokenAt(position));
     batch_.sequences.push_back({i, 1, position, pages_[size_t(i)]});
     batch_.rope_bases.push_back(Config().rope_theta);
-    batch_.logits_rows.push_back(i);
-    batch_.logits_sequence.push_back(i);
+    batch_.logits_indices.push_back(i);
+    batch_.logits_sequences.push_back(i);
   }
   Run();
 }
@@ -71,22 +72,22 @@ int32_t BenchModel::TokenAt(int position) const {
 void BenchModel::Run() {
   counters_.assign(batch_.sequences.size(), {});
   LSSAR_CHECK(checkpoint_.model->Forward(batch_, pool_.view, counters_.data()).ok());
-  logits_.resize(batch_.logits_rows.size() * size_t(Config().vocab_size));
+  logits_.resize(batch_.logits_indices.size() * size_t(Config().vocab_size));
   LSSAR_CHECK(
-      checkpoint_.model->CopyLogits(batch_, 0, int(batch_.logits_rows.size()), logits_).ok());
+      checkpoint_.model->CopyLogits(batch_, 0, int(batch_.logits_indices.size()), logits_).ok());
   LSSAR_CHECK(checkpoint_.model->Synchronize().ok());
-  for (const AttentionCounters& each : counters_) {
+  for (const AttentionStats& each : counters_) {
     sum_.num_value_rows += each.num_value_rows;
     sum_.num_value_rows_read += each.num_value_rows_read;
   }
 }
 
-AttentionCounters BenchModel::TakeCounters() { return std::exchange(sum_, {}); }
+AttentionStats BenchModel::TakeCounters() { return std::exchange(sum_, {}); }
 
 int64_t BenchModel::KeyBytesPerToken() const {
   const KvLayout& layout = pool_.view.layout;
   return int64_t(layout.BlockStride() * BytesOf(layout.dtype)) * layout.num_heads *
-         layout.num_layers / layout.page_tokens;
+         layout.num_layers / layout.page_size;
 }
 
 }  // namespace lssar::bench

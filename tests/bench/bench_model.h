@@ -20,7 +20,7 @@ namespace lssar::bench {
 struct BenchModelOptions {
   std::string directory;
   std::optional<DType> weights;
-  DType kv_type = DType::kF16;
+  DType kv_cache_dtype = DType::kF16;
   int num_threads = 0;
   int num_sequences = 16;
   int tokens_per_sequence = 0;  // when they run together, on pages of their own
@@ -44,7 +44,7 @@ class BenchModel {
   int NumThreads() const { return backend_->NumThreads(); }
   std::string Describe() const { return backend_->Describe(); }
   // V rows that could have been read and those that were, since the last call.
-  AttentionCounters TakeCounters();
+  AttentionStats TakeCounters();
   // What all steps since the last call took, op by op.
   OpCosts TakeCosts() { return backend_->TakeCosts(); }
   // Bytes that one cached token's K (or V) takes in all layers, scales included.
@@ -60,8 +60,8 @@ class BenchModel {
   PagePool pool_;
   std::vector<std::vector<int32_t>> pages_;  // by sequence
   std::vector<int32_t> text_;
-  std::vector<AttentionCounters> counters_;
-  AttentionCounters sum_;
+  std::vector<AttentionStats> counters_;
+  AttentionStats sum_;
   ForwardBatch batch_;
   std::vector<float> logits_;
 };

@@ -29,7 +29,7 @@ double Milliseconds(Clock::duration d) {
 }
 
 // Notes when tokens came; what happens at the end of the request is the owner's.
-class TimingSink : public TokenSink {
+class TimingSink : public OutputSink {
  public:
   explicit TimingSink(std::function<void()> on_done) : on_done_(std::move(on_done)) {}
   void OnAdmitted(const RequestStats&) override {}
@@ -49,19 +49,19 @@ struct Setting {
   int stream_prompt = 512;
   int long_prompt = 16000;
   int num_rounds = 3;
-  EngineOptions engine = {.max_context = 16384};
+  EngineOptions engine = {.max_model_len = 16384};
 
   // Of a stream, which then begins anew: its depth, and so its cost, stays about the same.
   static constexpr int kStreamTokens = 128;
   // Room for all of it: famine is another question.
   int64_t KvBytes(const ModelConfig& config) const {
-    const KvLayout layout{.num_layers = config.num_layers,
-                          .num_heads = config.num_heads,
+    const KvLayout layout{.num_layers = config.num_hidden_layers,
+                          .num_heads = config.num_attention_heads,
                           .head_dim = config.HeadDim(),
-                          .page_tokens = engine.page_tokens,
-                          .dtype = engine.kv_type};
+                          .page_size = engine.page_size,
+                          .dtype = engine.kv_cache_dtype};
     const int num_pages = num_streams * layout.PagesFor(stream_prompt + kStreamTokens) +
-                          2 * layout.PagesFor(engine.max_context);
+                          2 * layout.PagesFor(engine.max_model_len);
     return num_pages * int64_t(layout.PageBytes());
   }
 };
@@ -172,12 +172,12 @@ absl::Status Run(const Setting& setting) {
       MakeBackend({.name = "cpu", .num_threads = setting.num_threads});
   if (!backend.ok()) return backend.status();
   LoadOptions load_options;
-  load_options.max_batch_rows = setting.engine.step_tokens;
+  load_options.max_num_batched_tokens = setting.engine.max_num_batched_tokens;
   absl::StatusOr<Checkpoint> checkpoint =
       LoadCheckpoint(setting.model, backend->get(), load_options);
   if (!checkpoint.ok()) return checkpoint.status();
   EngineOptions options = setting.engine;
-  options.kv_bytes = setting.KvBytes(checkpoint->config);
+  options.kv_cache_bytes = setting.KvBytes(checkpoint->config);
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(&*checkpoint, backend->get(), options);
   if (!engine.ok()) return engine.status();
@@ -203,8 +203,10 @@ int main(int argc, char** argv) {
   app.add_option("--stream-prompt", setting.stream_prompt, "Tokens that each begins with");
   app.add_option("--prompt", setting.long_prompt, "Tokens of the prompt beside them");
   app.add_option("--rounds", setting.num_rounds, "Repetitions");
-  app.add_option("--chunk-tokens", setting.engine.chunk_tokens, "As the server's flag");
-  app.add_option("--max-prefill-chunks", setting.engine.max_prefill_chunks, "As the server's flag");
+  app.add_option("--chunked-prefill-size", setting.engine.chunked_prefill_size,
+                 "As the server's flag");
+  app.add_option("--max-num-partial-prefills", setting.engine.max_num_partial_prefills,
+                 "As the server's flag");
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = lssar::Run(setting);
   if (status.ok()) return 0;

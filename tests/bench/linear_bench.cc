@@ -318,7 +318,7 @@ int main(int argc, char** argv) {
   app.add_option("--threads", options.num_threads, "0: one per usable core")
       ->check(CLI::Range(0, 1024));
   app.add_option("--samples", options.num_samples, "of each figure")->check(CLI::Range(5, 1001));
-  app.add_option("--weights", options.dtype, "type of our weights")
+  app.add_option("--dtype", options.dtype, "type of our weights")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16", "int8"}));
   app.add_option("--rows", options.rows, "numbers of rows")->check(CLI::Range(1, 65536));
   app.add_option("--json", options.json, "also write the figures to this file");

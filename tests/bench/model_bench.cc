@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "kernels/check.h"
+#include "kernels/str_cat.h"
 #include "tests/bench/bench_model.h"
 #include "tests/bench/ceilings.h"
 #include "tests/bench/figure.h"
@@ -106,7 +106,7 @@ class Runner {
   }
 
   std::string GgufPath(bool q8_0) const {
-    return absl::StrCat(flags_.work_folder, "/random-124m-", q8_0 ? "q8_0" : "f16", ".gguf");
+    return StrCat(flags_.work_folder, "/random-124m-", q8_0 ? "q8_0" : "f16", ".gguf");
   }
 
   bool RunFormat(const std::string& weights, const std::string& kv) {
@@ -115,7 +115,7 @@ class Runner {
     absl::StatusOr<std::unique_ptr<BenchModel>> model =
         BenchModel::Create({.directory = directory_,
                             .weights = ParseDType(weights),
-                            .kv_type = *ParseDType(kv),
+                            .kv_cache_dtype = *ParseDType(kv),
                             .num_threads = flags_.num_threads,
                             .num_sequences = kNumTogether,
                             .tokens_per_sequence = kTogetherDepth + kDecodeTokens,
@@ -164,22 +164,21 @@ class Runner {
 
   // A chunk of `num_tokens` behind `depth` cached ones. The peer has no such test: only at depth 0.
   void MeasurePrefill(int num_tokens, int depth) {
-    Figure figure{
-        .work = absl::StrCat("prefill ", num_tokens, depth > 0 ? absl::StrCat(" at ", depth) : ""),
-        .format = format_,
-        .bound = Bound::kProduct,
-        .num_tokens = num_tokens,
-        .num_steps = (num_tokens + kPrefillRows - 1) / kPrefillRows};
+    Figure figure{.work = StrCat("prefill ", num_tokens, depth > 0 ? StrCat(" at ", depth) : ""),
+                  .format = format_,
+                  .bound = Bound::kProduct,
+                  .num_tokens = num_tokens,
+                  .num_steps = (num_tokens + kPrefillRows - 1) / kPrefillRows};
     FillCache(depth);
     const auto run = [&] { model_->Prefill(0, depth, depth + num_tokens, kPrefillRows); };
     run();
-    const AttentionCounters counters = Sample(figure, run);
+    const AttentionStats counters = Sample(figure, run);
     const ModelConfig& c = model_->Config();
     // Useful work: the blocks' products for every token, the vocabulary's for the last one, QK for
     // every key and PV for the values read.
-    const double block =
-        double(c.num_layers) * (4.0 * c.width * c.width + 2.0 * c.width * c.mlp_width);
-    figure.weights_work = 2 * (block * num_tokens + double(c.width) * c.vocab_size);
+    const double block = double(c.num_layers) * (4.0 * c.hidden_size * c.hidden_size +
+                                                 2.0 * c.hidden_size * c.intermediate_size);
+    figure.weights_work = 2 * (block * num_tokens + double(c.hidden_size) * c.vocab_size);
     figure.attention_work = 2.0 * double(counters.num_value_rows + counters.num_value_rows_read) /
                             flags_.num_repeats * c.HeadDim();
     if (depth > 0) {
@@ -190,7 +189,7 @@ class Runner {
   }
 
   void MeasureDecode(int depth) {
-    Figure figure{.work = absl::StrCat("decode at ", depth),
+    Figure figure{.work = StrCat("decode at ", depth),
                   .format = format_,
                   .bound = Bound::kRead,
                   .num_tokens = kDecodeTokens,
@@ -202,7 +201,7 @@ class Runner {
   }
 
   void MeasureTogether() {
-    Figure figure{.work = absl::StrCat(kNumTogether, " sequences at ", kTogetherDepth),
+    Figure figure{.work = StrCat(kNumTogether, " sequences at ", kTogetherDepth),
                   .format = format_,
                   .bound = Bound::kRead,
                   .num_tokens = kNumTogether * kDecodeTokens,
@@ -227,7 +226,7 @@ class Runner {
   }
 
   // Counters of all samples.
-  AttentionCounters Sample(Figure& figure, const std::function<void()>& work) {
+  AttentionStats Sample(Figure& figure, const std::function<void()>& work) {
     double before = CeilingNow(figure);
     model_->TakeCounters();
     model_->TakeCosts();
@@ -238,7 +237,7 @@ class Runner {
           {.seconds = seconds, .ceiling = (before + after) / 2, .ops = model_->TakeCosts()});
       before = after;
     }
-    const AttentionCounters counters = model_->TakeCounters();
+    const AttentionStats counters = model_->TakeCounters();
     figure.value_rows_read = double(counters.num_value_rows_read) /
                              double(std::max<int64_t>(1, counters.num_value_rows));
     return counters;
@@ -246,7 +245,7 @@ class Runner {
 
   // A step reads the weights once, K whole and the V rows that count.
   void SampleDecode(Figure& figure, int num_sequences, int depth) {
-    const AttentionCounters counters = Sample(figure, [&] {
+    const AttentionStats counters = Sample(figure, [&] {
       for (int i = 0; i < kDecodeTokens; ++i) model_->DecodeStep(num_sequences, depth + i);
     });
     const ModelConfig& c = model_->Config();
@@ -318,7 +317,7 @@ int main(int argc, char** argv) {
                  "Checkpoint directory; default: random weights of the 124M shape");
   app.add_option("--work-folder", flags.work_folder, "Where generated weights are kept")
       ->capture_default_str();
-  app.add_option("--weights", flags.weights, "Weight types")->delimiter(',')->capture_default_str();
+  app.add_option("--dtype", flags.weights, "Weight types")->delimiter(',')->capture_default_str();
   app.add_option("--kv", flags.kv, "K/V types")->delimiter(',')->capture_default_str();
   app.add_option("--depths", flags.depths, "Tokens already in the cache, rising")
       ->delimiter(',')

@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/str_cat.h"
 #include "tests/bench/median.h"
 
 namespace lssar::bench {
@@ -44,8 +44,7 @@ absl::StatusOr<ChildOutput> RunChild(std::vector<std::string> arguments) {
   int status = 0;
   rusage usage{};
   if (wait4(child, &status, 0, &usage) != child || status != 0) {
-    return absl::InternalError(
-        absl::StrCat(absl::StrJoin(arguments, " "), ": exit status ", status));
+    return absl::InternalError(StrCat(absl::StrJoin(arguments, " "), ": exit status ", status));
   }
   output.peak_bytes = int64_t{usage.ru_maxrss} << 10;
   return output;
@@ -58,7 +57,7 @@ absl::StatusOr<PeerResult> FromLlamaBench(std::vector<std::string> arguments) {
   const nlohmann::json tests = nlohmann::json::parse(output->text, nullptr, false);
   if (!tests.is_array() || tests.size() != 1 || !tests[0].contains("samples_ts")) {
     return absl::InternalError(
-        absl::StrCat(arguments[0], " printed no test: ", output->text.substr(0, 200)));
+        StrCat(arguments[0], " printed no test: ", output->text.substr(0, 200)));
   }
   return PeerResult{Median(tests[0]["samples_ts"].get<std::vector<double>>()), output->peak_bytes};
 }
@@ -66,16 +65,15 @@ absl::StatusOr<PeerResult> FromLlamaBench(std::vector<std::string> arguments) {
 }  // namespace
 
 absl::StatusOr<PeerResult> PeerLlama::Prefill(const std::string& gguf, int num_tokens) const {
-  return FromLlamaBench({llama_bench_, "-m", gguf, "-p", absl::StrCat(num_tokens), "-n", "0", "-t",
-                         absl::StrCat(num_threads_), "-r", absl::StrCat(num_repeats_), "-o",
-                         "json"});
+  return FromLlamaBench({llama_bench_, "-m", gguf, "-p", StrCat(num_tokens), "-n", "0", "-t",
+                         StrCat(num_threads_), "-r", StrCat(num_repeats_), "-o", "json"});
 }
 
 absl::StatusOr<PeerResult> PeerLlama::Decode(const std::string& gguf, int depth,
                                              int num_tokens) const {
-  return FromLlamaBench({llama_bench_, "-m", gguf, "-p", "0", "-n", absl::StrCat(num_tokens), "-d",
-                         absl::StrCat(depth), "-t", absl::StrCat(num_threads_), "-r",
-                         absl::StrCat(num_repeats_), "-o", "json"});
+  return FromLlamaBench({llama_bench_, "-m", gguf, "-p", "0", "-n", StrCat(num_tokens), "-d",
+                         StrCat(depth), "-t", StrCat(num_threads_), "-r", StrCat(num_repeats_),
+                         "-o", "json"});
 }
 
 absl::StatusOr<PeerResult> PeerLlama::BatchedDecode(const std::string& gguf, int num_sequences,
@@ -87,10 +85,10 @@ absl::StatusOr<PeerResult> PeerLlama::BatchedDecode(const std::string& gguf, int
   for (int repeat = 0; repeat < num_repeats_; ++repeat) {
     // -pps: one prompt is computed and copied to the cache of each sequence, which is then as much
     // to read as if all had been computed.
-    absl::StatusOr<ChildOutput> output = RunChild(
-        {program, "-m", gguf, "-c", absl::StrCat(num_sequences * (depth + num_tokens)), "-npp",
-         absl::StrCat(depth), "-ntg", absl::StrCat(num_tokens), "-npl", absl::StrCat(num_sequences),
-         "-t", absl::StrCat(num_threads_), "-pps", "--output-format", "jsonl"});
+    absl::StatusOr<ChildOutput> output =
+        RunChild({program, "-m", gguf, "-c", StrCat(num_sequences * (depth + num_tokens)), "-npp",
+                  StrCat(depth), "-ntg", StrCat(num_tokens), "-npl", StrCat(num_sequences), "-t",
+                  StrCat(num_threads_), "-pps", "--output-format", "jsonl"});
     if (!output.ok()) return output.status();
     peak_bytes = std::max(peak_bytes, output->peak_bytes);
     std::istringstream lines(output->text);
@@ -100,7 +98,7 @@ absl::StatusOr<PeerResult> PeerLlama::BatchedDecode(const std::string& gguf, int
         samples.push_back(row["speed_tg"].get<double>());
     }
   }
-  if (samples.empty()) return absl::InternalError(absl::StrCat(program, " printed no speed_tg"));
+  if (samples.empty()) return absl::InternalError(StrCat(program, " printed no speed_tg"));
   return PeerResult{Median(samples), peak_bytes};
 }
 

@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/float_bits.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::bench {
 namespace {
@@ -71,10 +71,10 @@ void PutGgufKeys(std::ofstream& out, const ModelShape& shape, bool q8_0) {
   put_text("tokenizer.ggml.model", "no_vocab");
   PutKey(out, "general.file_type", q8_0 ? 7 : 1);
   PutKey(out, "gptneox.context_length", 32768);
-  PutKey(out, "gptneox.embedding_length", uint32_t(shape.width));
+  PutKey(out, "gptneox.embedding_length", uint32_t(shape.hidden_size));
   PutKey(out, "gptneox.block_count", uint32_t(shape.num_layers));
-  PutKey(out, "gptneox.feed_forward_length", uint32_t(4 * shape.width));
-  PutKey(out, "gptneox.rope.dimension_count", uint32_t(shape.width / shape.num_heads));
+  PutKey(out, "gptneox.feed_forward_length", uint32_t(4 * shape.hidden_size));
+  PutKey(out, "gptneox.rope.dimension_count", uint32_t(shape.hidden_size / shape.num_heads));
   PutKey(out, "gptneox.attention.head_count", uint32_t(shape.num_heads));
   PutKey(out, "gptneox.vocab_size", uint32_t(shape.vocab_size));
   PutString(out, "gptneox.use_parallel_residual"), Put(out, uint32_t{kBool}), Put(out, uint8_t{0});
@@ -97,7 +97,7 @@ int64_t ModelShape::NumParameters() const {
 }
 
 std::vector<ShapeTensor> TensorsOf(const ModelShape& shape) {
-  const int64_t width = shape.width;
+  const int64_t width = shape.hidden_size;
   std::vector<ShapeTensor> tensors = {
       {"transformer.wte.weight", "token_embd.weight", {shape.vocab_size, width}}};
   const auto add = [&](const std::string& prefix, const std::string& name,
@@ -110,8 +110,8 @@ std::vector<ShapeTensor> TensorsOf(const ModelShape& shape) {
     tensors.push_back({prefix + name + ".bias", gguf_prefix + gguf_name + ".bias", {out}});
   };
   for (int layer = 0; layer < shape.num_layers; ++layer) {
-    const std::string ours = absl::StrCat("transformer.h.", layer, "."),
-                      gguf = absl::StrCat("blk.", layer, ".");
+    const std::string ours = StrCat("transformer.h.", layer, "."),
+                      gguf = StrCat("blk.", layer, ".");
     add(ours, "ln_1", gguf, "attn_norm", width, 0);
     add(ours, "attn.c_attn", gguf, "attn_qkv", 3 * width, width);
     add(ours, "attn.c_proj", gguf, "attn_output", width, width);
@@ -141,9 +141,9 @@ absl::Status WriteRandomCheckpoint(const ModelShape& shape, const std::string& d
                                  {"vocab_size", shape.vocab_size},
                                  {"n_layer", shape.num_layers},
                                  {"n_head", shape.num_heads},
-                                 {"n_embd", shape.width},
-                                 {"n_inner", 4 * shape.width},
-                                 {"n_positions", shape.trained_context},
+                                 {"n_embd", shape.hidden_size},
+                                 {"n_inner", 4 * shape.hidden_size},
+                                 {"n_positions", shape.max_position_embeddings},
                                  {"activation_function", "gelu_new"},
                                  {"layer_norm_epsilon", 1e-5},
                                  {"rope_theta", 10000.0},
@@ -170,7 +170,7 @@ absl::Status WriteRandomCheckpoint(const ModelShape& shape, const std::string& d
     out.write(reinterpret_cast<const char*>(halves.data()), std::streamsize(halves.size() * 2));
   }
   out.flush();
-  if (!out) return absl::InternalError(absl::StrCat(directory, "/model.safetensors: write failed"));
+  if (!out) return absl::InternalError(StrCat(directory, "/model.safetensors: write failed"));
   return absl::OkStatus();
 }
 
@@ -214,7 +214,7 @@ absl::Status WriteRandomGguf(const ModelShape& shape, bool q8_0, const std::stri
     pad_to(aligned(out.tellp()));
   }
   out.flush();
-  if (!out) return absl::InternalError(absl::StrCat(path, ": write failed"));
+  if (!out) return absl::InternalError(StrCat(path, ": write failed"));
   return absl::OkStatus();
 }
 

@@ -15,7 +15,7 @@ struct ModelShape {
   int num_heads = 12;
   int width = 768;
   int vocab_size = 50304;
-  int trained_context = 1024;
+  int max_position_embeddings = 1024;
 
   int64_t NumParameters() const;
 };

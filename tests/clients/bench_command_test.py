@@ -18,7 +18,7 @@ class RefusingService(FakeService):
     """Refuses as often as it is told, then answers with the tokens that were asked for."""
 
     def GetInfo(self, request, context):
-        return pb.GetInfoReply(model_name='fake', max_context=4096, vocab_size=100)
+        return pb.GetInfoReply(model_name='fake', max_model_len=4096, vocab_size=100)
 
     def _answer(self, request):
         yield pb.GenerateReply(started=pb.Started(num_prompt_tokens=len(request.tokens.ids)))

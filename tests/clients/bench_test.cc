@@ -92,7 +92,7 @@ TEST(PoissonArrivals, HaveTheirRateAndRepeatForASeed) {
 
 v1::GetInfoReply Served() {
   v1::GetInfoReply served;
-  served.set_max_context(1000);
+  served.set_max_model_len(1000);
   served.set_vocab_size(500);
   served.set_bos_id(2);
   served.set_eos_id(3);
@@ -160,7 +160,7 @@ TEST(BenchPrompts, AreJsonLines) {
   for (const char* line :
        {"[]", "{\"prompt\": 3}", "{\"max_tokens\": 3}", "{\"prompt\": \"\"}",
         "{\"prompt\": \"a\", \"max_tokens\": 0}", "{\"prompt\": \"a\", \"n\": 1}"}) {
-    const auto bad = ParseBenchPrompts(absl::StrCat("{\"prompt\": \"a\"}\n", line));
+    const auto bad = ParseBenchPrompts(StrCat("{\"prompt\": \"a\"}\n", line));
     EXPECT_THAT(std::string(bad.status().message()), HasSubstr("line 2: ")) << line;
   }
 }

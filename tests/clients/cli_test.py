@@ -93,7 +93,7 @@ class ScoreTest(unittest.TestCase):
             file.flush()
             done = run_cli('score', '--ids', file.name, '--lengths', '64,256', '--json')
             table = run_cli('score', '--ids', file.name, '--lengths', '64,256')
-            full = run_cli('score', '--ids', file.name, '--lengths', '128', '--max-context', '128')
+            full = run_cli('score', '--ids', file.name, '--lengths', '128', '--max-model-len', '128')
             over = run_cli('score', '--ids', file.name, '--lengths', '4K')
         lengths = json.loads(done.stdout)['lengths']
         self.assertEqual([(at['length'], at['num_rows'], at['num_tokens']) for at in lengths],
@@ -233,7 +233,7 @@ class ChatTest(unittest.TestCase):
         self.assertEqual(len(done.stdout.splitlines()), 2)  # to Hello and to /slash
 
     def test_full_context_is_named_with_the_way_on(self):
-        done = run_cli('chat', '--max-context', '64', '--min-tokens', '20', '--max-tokens',
+        done = run_cli('chat', '--max-model-len', '64', '--min-tokens', '20', '--max-tokens',
                        '20', stdin='Tell me all of it, please.\n' * 4 + '/reset\nHello\n')
         self.assertIn('the context is full', done.stderr)
         self.assertIn('/reset forgets the chat', done.stderr)
@@ -265,7 +265,7 @@ class PasskeyTest(unittest.TestCase):
         self.assertNotIn('\x1b', done.stdout + done.stderr)
 
     def test_length_over_the_context(self):
-        done = run_cli('passkey', '--lengths', '512', '--max-context', '256')
+        done = run_cli('passkey', '--lengths', '512', '--max-model-len', '256')
         self.assertEqual(done.returncode, 2)
         self.assertIn('512 is over the served context of 256', done.stderr)
 

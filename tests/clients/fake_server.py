@@ -12,8 +12,8 @@ from lssar.v1 import inference_pb2_grpc
 class FakeService(inference_pb2_grpc.InferenceServicer):
     """Tokens are bytes. Passkey questions get their key, if `knows(prompt)`."""
 
-    def __init__(self, max_context=1 << 20, num_refusals=0, knows=lambda prompt: True):
-        self.max_context = max_context
+    def __init__(self, max_model_len=1 << 20, num_refusals=0, knows=lambda prompt: True):
+        self.max_model_len = max_model_len
         self.num_refusals = num_refusals
         self.knows = knows
         self.prompts = []
@@ -22,7 +22,7 @@ class FakeService(inference_pb2_grpc.InferenceServicer):
         self._lock = threading.Lock()
 
     def GetInfo(self, request, context):
-        return pb.GetInfoReply(model_name='fake', max_context=self.max_context)
+        return pb.GetInfoReply(model_name='fake', max_model_len=self.max_model_len)
 
     def Tokenize(self, request, context):
         return pb.TokenizeReply(ids=request.text.encode())

@@ -2,10 +2,10 @@
 #include <cmath>
 #include <utility>
 
+#include "kernels/str_cat.h"
 #include "models/config.h"
 #include "models/page_pool.h"
 #include "models/safetensors.h"
-#include "models/sentence.h"
 #include "tests/golden/golden_case.h"
 
 namespace lssar {
@@ -13,9 +13,9 @@ namespace {
 
 // Measured on this project's own vectors with a margin of about ten (README.md has the figures).
 // Rounding of q and k moves a score, and the power multiplies that: hence the factor of p.
-double Tolerance(const GoldenCase& c, DType kv_type) {
+double Tolerance(const GoldenCase& c, DType kv_cache_dtype) {
   const double sharpness = std::max(1.0, c.p / 15);
-  switch (kv_type) {
+  switch (kv_cache_dtype) {
     case DType::kF32: return 4e-5 * sharpness;
     case DType::kF16: return 5e-3 * sharpness;
     case DType::kBF16: return 5e-2 * sharpness;
@@ -25,7 +25,7 @@ double Tolerance(const GoldenCase& c, DType kv_type) {
 }
 
 absl::StatusOr<AttentionSpec> SpecOf(const GoldenCase& c) {
-  AttentionSpec spec{.p = c.p, .trained_context = c.num_keys};
+  AttentionSpec spec{.p = c.p, .max_position_embeddings = c.num_keys};
   const std::optional<AttentionKind> kind = ParseAttentionKind(c.kind);
   if (!kind) return absl::InvalidArgumentError("kind \"" + c.kind + "\" is none of the family");
   spec.kind = *kind;
@@ -41,8 +41,8 @@ absl::StatusOr<std::vector<float>> ReadTensor(const TensorFile& file, const char
                                               const std::vector<int64_t>& shape) {
   const TensorView* tensor = file.Find(name);
   if (tensor == nullptr || tensor->shape != shape) {
-    return absl::InvalidArgumentError(Sentence(file.Paths().front(), ": tensor \"", name,
-                                               "\" must have shape [", Listed(shape), "]"));
+    return absl::InvalidArgumentError(StrCat(file.Paths().front(), ": tensor \"", name,
+                                             "\" must have shape [", StrJoin(shape), "]"));
   }
   return tensor->ToFloats();
 }
@@ -131,9 +131,9 @@ absl::StatusOr<std::vector<float>> RunOps(const GoldenCase& c, const AttentionSp
   absl::StatusOr<PagePool> pool = MakePagePool({.num_layers = 1,
                                                 .num_heads = c.num_heads,
                                                 .head_dim = c.head_dim,
-                                                .page_tokens = setup.page_tokens,
+                                                .page_size = setup.page_size,
                                                 .num_pages = 0,
-                                                .dtype = setup.kv_type},
+                                                .dtype = setup.kv_cache_dtype},
                                                c.num_keys, backend);
   if (!pool.ok()) return pool.status();
   std::reverse(pool->pages.begin(), pool->pages.end());  // page ids are not positions
@@ -150,8 +150,8 @@ absl::StatusOr<std::vector<float>> RunOps(const GoldenCase& c, const AttentionSp
       backend->Allocate(size_t(c.num_keys) * width * sizeof(float));
   if (!rotated.ok()) return rotated.status();
 
-  const std::vector<SequenceRows> all_keys{{.num_rows = c.num_keys, .pages = pool->pages}};
-  const RaggedRows key_rows{.num_rows = c.num_keys, .sequences = all_keys};
+  const std::vector<SequenceSlice> all_keys{{.num_rows = c.num_keys, .pages = pool->pages}};
+  const RaggedBatch key_rows{.num_rows = c.num_keys, .sequences = all_keys};
   backend->RopeWrite({.rows = &key_rows,
                       .qkv = (*qkv)->As<float>(),
                       .rope = (*rope)->As<float>(),
@@ -167,9 +167,9 @@ absl::StatusOr<std::vector<float>> RunOps(const GoldenCase& c, const AttentionSp
   if (!q.ok()) return q.status();
   absl::StatusOr<std::unique_ptr<Buffer>> out = backend->Allocate(out_floats * sizeof(float));
   if (!out.ok()) return out.status();
-  const std::vector<SequenceRows> queried{
+  const std::vector<SequenceSlice> queried{
       {.num_rows = c.num_rows, .first_position = c.first, .pages = pool->pages}};
-  const RaggedRows query_rows{.num_rows = c.num_rows, .sequences = queried};
+  const RaggedBatch query_rows{.num_rows = c.num_rows, .sequences = queried};
   backend->Attention({.rows = &query_rows,
                       .layer = 0,
                       .spec = spec,
@@ -191,14 +191,14 @@ absl::StatusOr<GoldenError> RunAttentionCase(const std::string& directory, const
   if (!computed.ok()) return computed;
   if (wanted.head_dim % 2 != 0) {
     return absl::UnimplementedError(
-        Sentence("dim is ", wanted.head_dim, ", must be even: rotary positions turn pairs"));
+        StrCat("dim is ", wanted.head_dim, ", must be even: rotary positions turn pairs"));
   }
   absl::StatusOr<Tensors> tensors = ReadTensors(directory, wanted);
   if (!tensors.ok()) return tensors.status();
   absl::StatusOr<std::vector<float>> out = RunOps(wanted, *spec, *tensors, setup);
   if (!out.ok()) return out.status();
   return GoldenError{.worst = WorstError(wanted, *tensors, *out),
-                     .tolerance = Tolerance(wanted, setup.kv_type)};
+                     .tolerance = Tolerance(wanted, setup.kv_cache_dtype)};
 }
 
 }  // namespace lssar

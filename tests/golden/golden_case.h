@@ -33,8 +33,8 @@ absl::StatusOr<std::vector<GoldenCase>> ReadGoldenIndex(const std::string& direc
 
 struct GoldenSetup {
   Backend* backend = nullptr;
-  DType kv_type = DType::kF32;
-  int page_tokens = 64;
+  DType kv_cache_dtype = DType::kF32;
+  int page_size = 64;
 };
 
 // Errors of the runs below: UNIMPLEMENTED where this build refuses what the case asks for; anything

@@ -22,7 +22,7 @@ struct Options {
   std::string directory;
   BackendOptions backend;
   std::string kv = "fp32";
-  int page_tokens = 64;
+  int page_size = 64;
   std::string filter;
   bool json = false;
 };
@@ -66,7 +66,7 @@ nlohmann::json AsJson(const Outcome& o, const std::string& backend) {
 }
 
 int Check(const Options& options) {
-  const std::optional<DType> kv_type = ParseDType(options.kv);
+  const std::optional<DType> kv_cache_dtype = ParseDType(options.kv);
   absl::StatusOr<std::unique_ptr<Backend>> backend = OpenTestDevice(options.backend);
   absl::StatusOr<std::vector<GoldenCase>> cases = ReadGoldenIndex(options.directory);
   if (!backend.ok() || !cases.ok()) {
@@ -75,7 +75,7 @@ int Check(const Options& options) {
     return kExitUsage;
   }
   const GoldenSetup setup{
-      .backend = backend->get(), .kv_type = *kv_type, .page_tokens = options.page_tokens};
+      .backend = backend->get(), .kv_cache_dtype = *kv_cache_dtype, .page_size = options.page_size};
 
   int num_pass = 0, num_fail = 0, num_refused = 0;
   nlohmann::json rows = nlohmann::json::array();
@@ -103,8 +103,7 @@ int Check(const Options& options) {
     std::printf("%s\n", report.dump(1).c_str());
   } else {
     std::printf("%d passed, %d failed, %d refused (%s, %s K/V, pages of %d)\n", num_pass, num_fail,
-                num_refused, (*backend)->Describe().c_str(), options.kv.c_str(),
-                options.page_tokens);
+                num_refused, (*backend)->Describe().c_str(), options.kv.c_str(), options.page_size);
   }
   if (num_pass + num_fail + num_refused == 0) {
     std::fprintf(stderr, "golden_check: no case of %s matches \"%s\"\n", options.directory.c_str(),
@@ -127,7 +126,7 @@ int Main(int argc, char** argv) {
   app.add_option("--kv", options.kv, "element type of the K/V pages")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16", "int8"}))
       ->capture_default_str();
-  app.add_option("--page-tokens", options.page_tokens, "tokens of a page")
+  app.add_option("--page-size", options.page_size, "tokens of a page")
       ->check(CLI::IsMember({16, 32, 64, 128, 256}))
       ->capture_default_str();
   app.add_option("--threads", options.backend.num_threads, "0: one a core")->capture_default_str();

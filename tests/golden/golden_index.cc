@@ -1,8 +1,8 @@
 #include <utility>
 
+#include "kernels/str_cat.h"
 #include "models/file_text.h"
 #include "models/json_fields.h"
-#include "models/sentence.h"
 #include "tests/golden/golden_case.h"
 
 namespace lssar {
@@ -26,8 +26,8 @@ GoldenCase ReadCase(JsonFields& fields) {
   c.p = fields.Number("p", 0, 1e6, c.p);
   c.phi = fields.Text("phi", "");
   if (c.num_keys < c.first + c.num_rows) {
-    fields.Fail(Sentence("keys is ", c.num_keys, ", must be at least first + rows, ",
-                         c.first + c.num_rows));
+    fields.Fail(
+        StrCat("keys is ", c.num_keys, ", must be at least first + rows, ", c.first + c.num_rows));
   }
   return c;
 }
@@ -45,7 +45,7 @@ absl::StatusOr<std::vector<GoldenCase>> ReadGoldenIndex(const std::string& direc
   }
   std::vector<GoldenCase> cases;
   for (size_t i = 0; i < index->size(); ++i) {
-    JsonFields fields((*index)[i], Sentence(path, ": case ", i));
+    JsonFields fields((*index)[i], StrCat(path, ": case ", i));
     GoldenCase c = ReadCase(fields);
     if (!fields.status().ok()) return fields.status();
     cases.push_back(std::move(c));

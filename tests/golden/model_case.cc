@@ -2,11 +2,11 @@
 #include <cmath>
 #include <utility>
 
+#include "kernels/str_cat.h"
 #include "models/checkpoint.h"
 #include "models/page_pool.h"
 #include "models/rope.h"
 #include "models/safetensors.h"
-#include "models/sentence.h"
 #include "tests/golden/golden_case.h"
 
 namespace lssar {
@@ -16,8 +16,8 @@ namespace {
 constexpr int kChunkRows = 48;
 
 // Measured on this project's own vectors with a margin of about ten (README.md has the figures).
-double Tolerance(DType kv_type) {
-  switch (kv_type) {
+double Tolerance(DType kv_cache_dtype) {
+  switch (kv_cache_dtype) {
     case DType::kF32: return 5e-4;
     case DType::kF16: return 5e-2;
     case DType::kBF16: return 5e-1;
@@ -41,14 +41,14 @@ absl::StatusOr<Expected> ReadExpected(const std::string& path, int vocab_size) {
   }
   if (logits == nullptr ||
       logits->shape != std::vector<int64_t>{tokens->NumElements(), vocab_size}) {
-    return absl::InvalidArgumentError(Sentence(path, ": tensor \"logits\" must have shape [",
-                                               tokens->NumElements(), ", ", vocab_size, "]"));
+    return absl::InvalidArgumentError(StrCat(path, ": tensor \"logits\" must have shape [",
+                                             tokens->NumElements(), ", ", vocab_size, "]"));
   }
   Expected expected{.tokens = tokens->ToInts(), .logits = logits->ToFloats()};
   for (const int32_t id : expected.tokens) {
     if (id >= 0 && id < vocab_size) continue;
     return absl::InvalidArgumentError(
-        Sentence(path, ": tokens hold ", id, ", must be in [0, ", vocab_size, ")"));
+        StrCat(path, ": tokens hold ", id, ", must be in [0, ", vocab_size, ")"));
   }
   return expected;
 }
@@ -68,7 +68,7 @@ double RowError(std::span<const float> logits, std::span<const float> expected) 
 absl::StatusOr<double> ChunkError(LanguageModel& model, const ForwardBatch& batch,
                                   const Expected& expected, int first) {
   double worst = 0;
-  const size_t num_rows = batch.logits_rows.size();
+  const size_t num_rows = batch.logits_indices.size();
   const size_t vocab = size_t(model.Config().vocab_size);
   std::vector<float> logits(num_rows * vocab);
   const absl::Status copied = model.CopyLogits(batch, 0, int(num_rows), logits);
@@ -89,18 +89,18 @@ absl::StatusOr<GoldenError> RunModelCase(const std::string& directory, const Gol
                                          const GoldenSetup& setup) {
   const std::string folder = directory + "/" + wanted.name;
   absl::StatusOr<Checkpoint> checkpoint = LoadCheckpoint(
-      folder, setup.backend, {.weights = std::nullopt, .max_batch_rows = kChunkRows});
+      folder, setup.backend, {.weights = std::nullopt, .max_num_batched_tokens = kChunkRows});
   if (!checkpoint.ok()) return checkpoint.status();
   const ModelConfig& config = checkpoint->config;
   absl::StatusOr<Expected> expected =
       ReadExpected(folder + "/expected.safetensors", config.vocab_size);
   if (!expected.ok()) return expected.status();
   const int num_tokens = int(expected->tokens.size());
-  absl::StatusOr<PagePool> pool =
-      MakePagePool(LayoutOf(config, setup.kv_type, setup.page_tokens), num_tokens, setup.backend);
+  absl::StatusOr<PagePool> pool = MakePagePool(
+      LayoutOf(config, setup.kv_cache_dtype, setup.page_size), num_tokens, setup.backend);
   if (!pool.ok()) return pool.status();
 
-  GoldenError result{.worst = 0, .tolerance = Tolerance(setup.kv_type)};
+  GoldenError result{.worst = 0, .tolerance = Tolerance(setup.kv_cache_dtype)};
   for (int first = 0; first < num_tokens; first += kChunkRows) {
     const int count = std::min(kChunkRows, num_tokens - first);
     ForwardBatch batch;
@@ -108,8 +108,8 @@ absl::StatusOr<GoldenError> RunModelCase(const std::string& directory, const Gol
     batch.token_ids.assign(begin, begin + count);
     batch.sequences = {{.num_rows = count, .first_position = first, .pages = pool->pages}};
     batch.rope_bases = {RopeBaseAtLength(config, num_tokens)};
-    for (int r = 0; r < count; ++r) batch.logits_rows.push_back(r);
-    batch.logits_sequence.assign(size_t(count), 0);
+    for (int r = 0; r < count; ++r) batch.logits_indices.push_back(r);
+    batch.logits_sequences.assign(size_t(count), 0);
     const absl::Status status = checkpoint->model->Forward(batch, pool->view, nullptr);
     if (!status.ok()) return status;
     absl::StatusOr<double> error = ChunkError(*checkpoint->model, batch, *expected, first);

@@ -22,7 +22,7 @@ namespace lssar {
 namespace {
 
 constexpr int kHeads = 12;
-constexpr int kPageTokens = 64;
+constexpr int kPageSize = 64;
 constexpr int kContext = 16384;
 constexpr int kRepeats = 5;
 
@@ -89,8 +89,8 @@ class Pool {
     layout = {.num_layers = 1,
               .num_heads = kHeads,
               .head_dim = head_dim,
-              .page_tokens = kPageTokens,
-              .num_pages = kContext / kPageTokens,
+              .page_size = kPageSize,
+              .num_pages = kContext / kPageSize,
               .dtype = dtype};
     Must(gpu.backend->FitLayout(layout));
     const size_t sequence_bytes = layout.PoolBytes();
@@ -100,9 +100,9 @@ class Pool {
       for (int head = 0; head < kHeads; ++head) {
         const size_t dim = size_t(head_dim);
         const size_t at = size_t(token * kHeads + head) * dim;
-        const size_t block = layout.BlockIndex(0, token / kPageTokens, head);
-        KeyRow(host, block, token % kPageTokens).Store({&vectors_.k[at], dim});
-        ValueRow(host, block, token % kPageTokens).Store({&vectors_.v[at], dim});
+        const size_t block = layout.BlockIndex(0, token / kPageSize, head);
+        KeyRow(host, block, token % kPageSize).Store({&vectors_.k[at], dim});
+        ValueRow(host, block, token % kPageSize).Store({&vectors_.v[at], dim});
       }
     }
     layout.num_pages *= batch;
@@ -127,9 +127,9 @@ class Pool {
 
   // The last `rows` rows of every sequence.
   Measured Attend(const AttentionSpec& spec, int rows, int calls) const {
-    const size_t pages_of_sequence = kContext / kPageTokens;
+    const size_t pages_of_sequence = kContext / kPageSize;
     const size_t batch = pages_.size() / pages_of_sequence;
-    std::vector<SequenceRows> sequences;
+    std::vector<SequenceSlice> sequences;
     std::vector<float> q;
     for (size_t s = 0; s < batch; ++s) {
       sequences.push_back(
@@ -140,7 +140,7 @@ class Pool {
       const size_t row_floats = vectors_.RowFloats();
       q.insert(q.end(), vectors_.q.end() - ptrdiff_t(size_t(rows) * row_floats), vectors_.q.end());
     }
-    const RaggedRows ragged{.num_rows = int(batch) * rows, .sequences = sequences};
+    const RaggedBatch ragged{.num_rows = int(batch) * rows, .sequences = sequences};
     Floats q_floats(*gpu_.backend, q), out(*gpu_.backend, q);
     AttentionArgs args{.rows = &ragged,
                        .layer = 0,
@@ -149,7 +149,7 @@ class Pool {
                        .kv = view_,
                        .out = out.Address()};
     Measured measured{.ms = gpu_.Time(calls, [&] { gpu_.backend->Attention(args); })};
-    std::vector<AttentionCounters> counters(batch);
+    std::vector<AttentionStats> counters(batch);
     args.counters = counters.data();
     gpu_.backend->Attention(args);
     Must(gpu_.backend->Synchronize());

@@ -32,7 +32,7 @@ constexpr int kMostSteps = 64 * kSteps;
 
 struct Setting {
   std::string device = "cuda";
-  bool fast_products = false;
+  bool fast_gemm = false;
   std::string work_folder = ".";
   bench::ModelShape shape;
   std::vector<int> depths = {0, 16384};
@@ -44,7 +44,7 @@ struct Setting {
 
 double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
-class Stream final : public TokenSink {
+class Stream final : public OutputSink {
  public:
   void OnAdmitted(const RequestStats&) override {}
   void OnTokens(GenerateDelta delta) override {
@@ -87,8 +87,8 @@ struct Interval {
 
  private:
   double HostNs() const {
-    return Share(&StageTimes::admit_ns) + Share(&StageTimes::plan_ns) +
-           Share(&StageTimes::publish_ns);
+    return Share(&StageTimes::admit_ns) + Share(&StageTimes::schedule_ns) +
+           Share(&StageTimes::output_ns);
   }
 };
 
@@ -198,26 +198,26 @@ class Bench {
 
 EngineOptions OptionsFor(const Setting& setting) {
   const int deepest = std::max(*std::ranges::max_element(setting.depths), setting.batch_depth);
-  return {.max_context = std::max(deepest, setting.prompt) + kMostSteps,
-          .max_sequences = setting.batch,
+  return {.max_model_len = std::max(deepest, setting.prompt) + kMostSteps,
+          .max_num_seqs = setting.batch,
           .max_queued_requests = setting.batch,
           .max_queued_tokens = int64_t{1} << 30,
-          .step_tokens = 2048,
+          .max_num_batched_tokens = 2048,
           // Prompts come in whole, so that those who are through do not wait for long.
-          .max_prefill_chunks = setting.batch,
-          .chunk_tokens = 2048};
+          .max_num_partial_prefills = setting.batch,
+          .chunked_prefill_size = 2048};
 }
 
 absl::Status Run(const Setting& setting) {
   const std::string directory = setting.work_folder + "/random-model";
   absl::Status status = bench::WriteRandomCheckpoint(setting.shape, directory);
   if (!status.ok()) return status;
-  const auto backend =
-      OpenTestDevice({.name = setting.device, .fast_products = setting.fast_products});
+  const auto backend = OpenTestDevice({.name = setting.device, .fast_gemm = setting.fast_gemm});
   if (!backend.ok()) return backend.status();
   const EngineOptions options = OptionsFor(setting);
   auto checkpoint = LoadCheckpoint(
-      directory, backend->get(), {.weights = std::nullopt, .max_batch_rows = options.step_tokens});
+      directory, backend->get(),
+      {.weights = std::nullopt, .max_num_batched_tokens = options.max_num_batched_tokens});
   if (!checkpoint.ok()) return checkpoint.status();
   const auto engine = Engine::Create(&*checkpoint, backend->get(), options);
   if (!engine.ok()) return engine.status();
@@ -242,7 +242,7 @@ int main(int argc, char** argv) {
   lssar::Setting setting;
   CLI::App app("Times a whole model through the engine.");
   app.add_option("--device", setting.device, "As the server's; or cuda-emulated");
-  app.add_flag("--fast-products", setting.fast_products, "As the server's --products fast");
+  app.add_flag("--fast-products", setting.fast_gemm, "As the server's --gemm fast");
   app.add_option("--work-folder", setting.work_folder, "Where the random weights are written");
   app.add_option("--layers", setting.shape.num_layers, "Of the model; the default is the 124M one");
   app.add_option("--heads", setting.shape.num_heads);

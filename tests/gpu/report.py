@@ -139,7 +139,7 @@ def main():
         lines += ['', *model_table(model, model_peers)]
     if fast:
         fast['rows'] = [row for row in fast['rows'] if row['work'] == 'prefill']
-        lines += ['', '--products fast', *list(model_table(fast, model_peers))[1:]]
+        lines += ['', '--gemm fast', *list(model_table(fast, model_peers))[1:]]
     lines += report['said']
     (folder / 'report.txt').write_text('\n'.join(lines) + '\n')
     print('\n'.join(lines))

@@ -18,11 +18,11 @@ TEST(AllocationTest, WarmAttentionAndRopeWriteAllocateNothing) {
   const SequenceVectors vectors(kTokens, kHeads, kDim, 1, Content::kNearlyEqualK);
   const PagedKv kv(*backend, {&vectors}, 64, DType::kF16);
   // A prefill chunk and a decode row, as of two sequences; their pages may be the same.
-  const std::vector<SequenceRows> sequences{
+  const std::vector<SequenceSlice> sequences{
       {.num_rows = 50, .first_position = 100, .pages = kv.Pages(0)},
       {.first_row = 50, .num_rows = 1, .first_position = kTokens - 1, .pages = kv.Pages(0)}};
   const KvView view = kv.Upload();
-  const RaggedRows rows{.num_rows = 51, .sequences = sequences};
+  const RaggedBatch rows{.num_rows = 51, .sequences = sequences};
   Floats qkv(*backend, RandomFloats(51 * 3 * kHeads * kDim, 2));
   Floats rope(*backend, std::vector<float>(51 * kDim, 0.5f));
   Floats q(*backend, std::vector<float>(51 * kHeads * kDim));

@@ -44,9 +44,8 @@ class AttentionBitsTest : public testing::TestWithParam<std::string> {
   DType MostExact() const { return IsCuda(GetParam()) ? DType::kF16 : DType::kF32; }
 
   // Rows from kFirst on in one call.
-  std::vector<float> Tail(Backend& backend, const AttentionSpec& spec, int page_tokens,
-                          DType dtype) {
-    const PagedKv kv(backend, {&sequence_}, page_tokens, dtype);
+  std::vector<float> Tail(Backend& backend, const AttentionSpec& spec, int page_size, DType dtype) {
+    const PagedKv kv(backend, {&sequence_}, page_size, dtype);
     return Attend(backend, spec, {&sequence_}, kv, {{.first = kFirst, .count = kTokens - kFirst}});
   }
   // Every way a row is computed, over fp16 pages and over int8 ones.
@@ -75,9 +74,9 @@ class AttentionBitsTest : public testing::TestWithParam<std::string> {
 TEST_P(AttentionBitsTest, PageSizes) {
   for (DType dtype : {MostExact(), DType::kF16, DType::kI8}) {
     const std::vector<float> expected = Tail(*backend_, {}, 64, dtype);
-    for (int page_tokens : {16, 32, 128, 256}) {
-      EXPECT_TRUE(SameBits(Tail(*backend_, {}, page_tokens, dtype), expected, TailShape()))
-          << page_tokens;
+    for (int page_size : {16, 32, 128, 256}) {
+      EXPECT_TRUE(SameBits(Tail(*backend_, {}, page_size, dtype), expected, TailShape()))
+          << page_size;
     }
   }
 }

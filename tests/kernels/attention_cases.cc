@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "kernels/str_cat.h"
 #include "tests/kernels/dense_cases.h"
 
 namespace lssar {
@@ -66,13 +66,13 @@ SequenceVectors::SequenceVectors(int tokens, int heads, int dim, uint32_t seed, 
 }
 
 PagedKv::PagedKv(Backend& backend, const std::vector<const SequenceVectors*>& sequences,
-                 int page_tokens, DType dtype)
+                 int page_size, DType dtype)
     : backend_(backend) {
   KvLayout& layout = layout_;
   layout = {.num_layers = kCaseLayer + 1,
             .num_heads = sequences.front()->num_heads,
             .head_dim = sequences.front()->head_dim,
-            .page_tokens = page_tokens,
+            .page_size = page_size,
             .num_pages = 1,  // one that nobody owns
             .dtype = dtype};
   for (const SequenceVectors* sequence : sequences) {
@@ -115,25 +115,25 @@ KvView PagedKv::Upload() const {
 }
 
 size_t PagedKv::Block(size_t sequence, int position, int head) const {
-  const int page = pages_[sequence][static_cast<size_t>(position / layout_.page_tokens)];
+  const int page = pages_[sequence][static_cast<size_t>(position / layout_.page_size)];
   return layout_.BlockIndex(kCaseLayer, page, head);
 }
 
 KvRow PagedKv::Key(size_t sequence, int position, int head) {
   return KeyRow({.layout = layout_, .k = k_.data(), .v = v_.data()},
-                Block(sequence, position, head), position % layout_.page_tokens);
+                Block(sequence, position, head), position % layout_.page_size);
 }
 
 KvRow PagedKv::Value(size_t sequence, int position, int head) {
   return ValueRow({.layout = layout_, .k = k_.data(), .v = v_.data()},
-                  Block(sequence, position, head), position % layout_.page_tokens);
+                  Block(sequence, position, head), position % layout_.page_size);
 }
 
 std::vector<float> Attend(Backend& backend, const AttentionSpec& spec,
                           const std::vector<const SequenceVectors*>& sequences, const PagedKv& kv,
                           const std::vector<RowRange>& ranges,
-                          std::vector<AttentionCounters>* counters) {
-  std::vector<SequenceRows> rows;
+                          std::vector<AttentionStats>* counters) {
+  std::vector<SequenceSlice> rows;
   std::vector<float> q;
   int num_rows = 0;
   for (const RowRange& range : ranges) {
@@ -146,7 +146,7 @@ std::vector<float> Attend(Backend& backend, const AttentionSpec& spec,
     const auto first = from.q.begin() + range.first * static_cast<int>(from.RowFloats());
     q.insert(q.end(), first, first + range.count * static_cast<int>(from.RowFloats()));
   }
-  const RaggedRows ragged{.num_rows = num_rows, .sequences = rows};
+  const RaggedBatch ragged{.num_rows = num_rows, .sequences = rows};
   Floats q_floats(backend, q);
   Floats out(backend, std::vector<float>(q.size(), std::numeric_limits<float>::quiet_NaN()));
   if (counters != nullptr) counters->resize(ranges.size());
@@ -162,19 +162,19 @@ std::vector<float> Attend(Backend& backend, const AttentionSpec& spec,
 }
 
 std::vector<float> AttendAll(Backend& backend, const AttentionSpec& spec,
-                             const SequenceVectors& sequence, int page_tokens, DType dtype) {
-  const PagedKv kv(backend, {&sequence}, page_tokens, dtype);
+                             const SequenceVectors& sequence, int page_size, DType dtype) {
+  const PagedKv kv(backend, {&sequence}, page_size, dtype);
   return Attend(backend, spec, {&sequence}, kv, {{.count = sequence.num_tokens}});
 }
 
 std::vector<AttentionSpec> FamilySpecs() {
-  constexpr int kTrainedContext = 100;
+  constexpr int kMaxPositionEmbeddings = 100;
   std::vector<AttentionSpec> specs;
   for (const AttentionKind kind :
        {AttentionKind::kLssar, AttentionKind::kLssa, AttentionKind::kSoftmax,
         AttentionKind::kSoftmaxR, AttentionKind::kSigmoid, AttentionKind::kSigmoidN,
         AttentionKind::kSigmoidNL1, AttentionKind::kSigmoidR, AttentionKind::kReluWortsman}) {
-    specs.push_back({.kind = kind, .trained_context = kTrainedContext});
+    specs.push_back({.kind = kind, .max_position_embeddings = kMaxPositionEmbeddings});
   }
   for (const Phi phi : {Phi::kRelu, Phi::kRelu2, Phi::kRelu6, Phi::kGelu, Phi::kSigmoid,
                         Phi::kSoftplus, Phi::kMish, Phi::kExp}) {
@@ -184,7 +184,7 @@ std::vector<AttentionSpec> FamilySpecs() {
 }
 
 std::string NameOfSpec(const AttentionSpec& spec) {
-  return absl::StrCat("kind ", int(spec.kind), ", phi ", int(spec.Form().phi), ", p ", spec.p);
+  return StrCat("kind ", int(spec.kind), ", phi ", int(spec.Form().phi), ", p ", spec.p);
 }
 
 bool Computes(const Backend& backend, const AttentionSpec& spec) {

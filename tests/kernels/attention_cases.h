@@ -45,7 +45,7 @@ struct SequenceVectors {
 // above all, is NaN: elements of int8 by their scales.
 class PagedKv {
  public:
-  PagedKv(Backend& backend, const std::vector<const SequenceVectors*>& sequences, int page_tokens,
+  PagedKv(Backend& backend, const std::vector<const SequenceVectors*>& sequences, int page_size,
           DType dtype);
 
   // In the backend's memory, as it is now.
@@ -81,11 +81,11 @@ struct RowRange {
 std::vector<float> Attend(Backend& backend, const AttentionSpec& spec,
                           const std::vector<const SequenceVectors*>& sequences, const PagedKv& kv,
                           const std::vector<RowRange>& ranges,
-                          std::vector<AttentionCounters>* counters = nullptr);
+                          std::vector<AttentionStats>* counters = nullptr);
 
 // All rows of one sequence in one call, on pages of its own.
 std::vector<float> AttendAll(Backend& backend, const AttentionSpec& spec,
-                             const SequenceVectors& sequence, int page_tokens, DType dtype);
+                             const SequenceVectors& sequence, int page_size, DType dtype);
 
 // Every kind of the attention family; of kPhi every phi.
 std::vector<AttentionSpec> FamilySpecs();

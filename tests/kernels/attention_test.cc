@@ -54,23 +54,23 @@ class AttentionTest : public testing::TestWithParam<std::string> {
   }
 
   // Compares every row of a sequence with the reference over the same pages.
-  void Check(const SequenceVectors& sequence, const AttentionSpec& spec, int page_tokens,
+  void Check(const SequenceVectors& sequence, const AttentionSpec& spec, int page_size,
              DType dtype) {
     if (!Keeps(dtype, sequence.head_dim)) return;
-    const std::vector<float> expected = AttendAll(*reference_, spec, sequence, page_tokens, dtype);
-    const std::vector<float> actual = AttendAll(*backend_, spec, sequence, page_tokens, dtype);
+    const std::vector<float> expected = AttendAll(*reference_, spec, sequence, page_size, dtype);
+    const std::vector<float> actual = AttendAll(*backend_, spec, sequence, page_size, dtype);
     EXPECT_TRUE(AllNear(actual, expected,
                         {sequence.num_tokens, sequence.num_heads, sequence.head_dim},
                         Tolerance() * std::max(1.0, spec.p / 15) * Magnitude(sequence, expected)))
         << "tokens " << sequence.num_tokens << ", head_dim " << sequence.head_dim << ", page "
-        << page_tokens << ", " << NameOf(dtype) << ", " << NameOfSpec(spec);
+        << page_size << ", " << NameOf(dtype) << ", " << NameOfSpec(spec);
   }
 
   // The last row of a sequence, as a decode step computes it.
-  void CheckLast(const SequenceVectors& sequence, const AttentionSpec& spec, int page_tokens,
+  void CheckLast(const SequenceVectors& sequence, const AttentionSpec& spec, int page_size,
                  DType dtype) {
-    const PagedKv kv(*backend_, {&sequence}, page_tokens, dtype);
-    const PagedKv reference_kv(*reference_, {&sequence}, page_tokens, dtype);
+    const PagedKv kv(*backend_, {&sequence}, page_size, dtype);
+    const PagedKv reference_kv(*reference_, {&sequence}, page_size, dtype);
     const std::vector<RowRange> last{{.first = sequence.num_tokens - 1, .count = 1}};
     const std::vector<float> expected = Attend(*reference_, spec, {&sequence}, reference_kv, last);
     EXPECT_TRUE(AllNear(Attend(*backend_, spec, {&sequence}, kv, last), expected,
@@ -90,10 +90,10 @@ class AttentionTest : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(AttentionTest, LengthsAroundAPage) {
-  for (int page_tokens : {16, 64, 256}) {
-    for (int num_tokens : {1, 2, 3, 4, page_tokens - 1, page_tokens, page_tokens + 1}) {
+  for (int page_size : {16, 64, 256}) {
+    for (int num_tokens : {1, 2, 3, 4, page_size - 1, page_size, page_size + 1}) {
       for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
-        Check(SequenceVectors(num_tokens, 2, 32, 1, Content::kTopical), {}, page_tokens, dtype);
+        Check(SequenceVectors(num_tokens, 2, 32, 1, Content::kTopical), {}, page_size, dtype);
       }
     }
   }
@@ -219,7 +219,7 @@ TEST_P(AttentionTest, Fp16PagesAreCloseToFp32Pages) {
 }
 
 // Rows of more than 64 keys, some of them near the query: there no near tie decides. And all rows
-// where weights are not sharpened.
+// where weights are not re-weighted.
 TEST_P(AttentionTest, Int8PagesAreCloseToFp32Pages) {
   constexpr int kTokens = 200, kFirst = 64;
   const SequenceVectors sequence(kTokens, 2, 64, 11, Content::kTopical);
@@ -274,7 +274,7 @@ TEST_P(AttentionTest, CountsValueRowsByHand) {
   sequence.v = {1, 10, 3, 30, 5, 50, 7, 70};
   const PagedKv kv(*backend_, {&sequence}, 16, DType::kF32);
 
-  std::vector<AttentionCounters> counters;
+  std::vector<AttentionStats> counters;
   const std::vector<float> last =
       Attend(*backend_, {.p = 3}, {&sequence}, kv, {{.first = 3, .count = 1}}, &counters);
   EXPECT_TRUE(AllNear(last, std::vector<float>{2, 20}, {1, 2}, 1e-5));
@@ -289,7 +289,7 @@ TEST_P(AttentionTest, CountsValueRowsByHand) {
   EXPECT_EQ(counters[0].num_value_rows_read, 2 + 8);
 
   for (AttentionKind kind : {AttentionKind::kLssa, AttentionKind::kSoftmax}) {
-    std::vector<AttentionCounters> all;
+    std::vector<AttentionStats> all;
     Attend(*backend_, {.kind = kind}, {&sequence}, kv,
            {{.first = 0, .count = 3}, {.first = 3, .count = 1}}, &all);
     EXPECT_EQ(all[0].num_value_rows, 6);
@@ -304,7 +304,7 @@ TEST_P(AttentionTest, CountsLikeTheReference) {
   const PagedKv kv(*backend_, {&sequence}, 64, DType::kF16);
   const PagedKv reference_kv(*reference_, {&sequence}, 64, DType::kF16);
   const std::vector<RowRange> ranges{{.first = 2490, .count = 9}, {.first = 2499, .count = 1}};
-  std::vector<AttentionCounters> actual, expected;
+  std::vector<AttentionStats> actual, expected;
   Attend(*backend_, {}, {&sequence}, kv, ranges, &actual);
   Attend(*reference_, {}, {&sequence}, reference_kv, ranges, &expected);
   for (size_t i = 0; i < ranges.size(); ++i) {

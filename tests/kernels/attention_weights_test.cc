@@ -36,10 +36,10 @@ class AttentionWeightsTest : public testing::TestWithParam<std::string> {
     std::vector<float> q(size_t(kOthers * row_floats), 7);
     q.insert(q.end(), sequence.q.begin() + first * row_floats, sequence.q.end());
     Floats on_backend(*backend_, q);
-    const SequenceRows rows{.first_row = kOthers,
-                            .num_rows = sequence.num_tokens - first,
-                            .first_position = first,
-                            .pages = kv.Pages(0)};
+    const SequenceSlice rows{.first_row = kOthers,
+                             .num_rows = sequence.num_tokens - first,
+                             .first_position = first,
+                             .pages = kv.Pages(0)};
     std::vector<std::vector<double>> weights;
     for (int r = 0; r < rows.num_rows; ++r) {
       for (int head = 0; head < sequence.num_heads; ++head) {
@@ -119,7 +119,7 @@ TEST_P(AttentionWeightsTest, TimesTheValuesTheyAreTheOutput) {
 TEST_P(AttentionWeightsTest, AreZeroWhereNoValueIsRead) {
   const SequenceVectors sequence(1500, 1, 64, 22, Content::kTopical);
   const PagedKv kv(*backend_, {&sequence}, 64, DType::kF16);
-  std::vector<AttentionCounters> counters;
+  std::vector<AttentionStats> counters;
   Attend(*backend_, {}, {&sequence}, kv, {{.first = 1480, .count = 20}}, &counters);
   const int64_t num_read = NumNonZero(WeightsOf(sequence, kv, 1480, {}));
   if (GetParam() == "reference") {

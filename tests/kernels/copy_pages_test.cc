@@ -36,7 +36,7 @@ TEST(CopyPages, CopiesThePagesAndNothingElse) {
       const KvLayout layout{.num_layers = 3,
                             .num_heads = 2,
                             .head_dim = 6,
-                            .page_tokens = 16,
+                            .page_size = 16,
                             .num_pages = 5,
                             .dtype = dtype};
       const std::vector<PageCopy> copies = {{.from = 4, .to = 1}, {.from = 0, .to = 3}};

@@ -19,12 +19,12 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-SampleRow Target(int32_t target, int num_logprobs) {
+SampleRequest Target(int32_t target, int num_logprobs) {
   return {.target = target, .counts = {}, .num_logprobs = num_logprobs};
 }
 
-SampledRow RunTarget(Backend& backend, const std::vector<float>& logits, int32_t target,
-                     int num_logprobs) {
+SampleResult RunTarget(Backend& backend, const std::vector<float>& logits, int32_t target,
+                       int num_logprobs) {
   return RunSampleOfRow(backend, logits, Target(target, num_logprobs));
 }
 
@@ -52,7 +52,7 @@ TEST(LogprobsTest, MatchesItsDefinition) {
       for (const int num_top : {0, 1, 5, 20, std::min(vocab, 1000)}) {
         if (num_top > vocab) continue;
         const int32_t target = vocab / 3;
-        const SampledRow row = RunTarget(*backend, logits, target, num_top);
+        const SampleResult row = RunTarget(*backend, logits, target, num_top);
         EXPECT_TRUE(row.finite);
         expect_close(row.logprob, target);
         ASSERT_EQ(row.top.size(), size_t(num_top));
@@ -77,7 +77,7 @@ TEST(LogprobsTest, EqualOnesComeByRisingId) {
   std::vector<float> logits(200, 1.0f);
   logits[150] = logits[7] = logits[99] = 3.0f;
   for (const auto& backend : AllBackends()) {
-    const SampledRow row = RunTarget(*backend, logits, 150, 6);
+    const SampleResult row = RunTarget(*backend, logits, 150, 6);
     std::vector<int32_t> ids;
     for (const TokenLogprob& entry : row.top) ids.push_back(entry.id);
     EXPECT_EQ(ids, (std::vector<int32_t>{7, 99, 150, 0, 1, 2})) << backend->Describe();
@@ -91,7 +91,7 @@ TEST(LogprobsTest, LogitsThatRoundToOneLogprobComeByRisingId) {
   logits[70] = 0x1.000002p-1f;
   logits[3] = 0x1p-1f;
   for (const auto& backend : AllBackends()) {
-    const SampledRow row = RunTarget(*backend, logits, 3, 3);
+    const SampleResult row = RunTarget(*backend, logits, 3, 3);
     ASSERT_EQ(row.top.size(), 3u);
     EXPECT_EQ(row.top[1].logprob, row.top[2].logprob);
     EXPECT_EQ(row.top[1].id, 3) << backend->Describe();
@@ -103,7 +103,7 @@ TEST(LogprobsTest, LogitsThatRoundToOneLogprobComeByRisingId) {
 TEST(LogprobsTest, ExtremeLogitsStayFinite) {
   const std::vector<float> logits = {-3e38f, 3e38f, 0.0f};
   for (const auto& backend : AllBackends()) {
-    const SampledRow row = RunTarget(*backend, logits, 1, 1);
+    const SampleResult row = RunTarget(*backend, logits, 1, 1);
     EXPECT_TRUE(row.finite) << backend->Describe();
     EXPECT_EQ(row.logprob, 0.0f) << backend->Describe();
     EXPECT_EQ(row.top[0].id, 1) << backend->Describe();
@@ -113,11 +113,11 @@ TEST(LogprobsTest, ExtremeLogitsStayFinite) {
 TEST(LogprobsTest, ARowThatIsNotFiniteSaysSo) {
   constexpr int kVocab = 90;
   const SamplingParams hot, greedy{.temperature = 0};
-  const std::vector<SampleRow> rows = {Target(1, 2),
-                                       Target(2, 2),
-                                       Target(3, 2),
-                                       {.params = &hot, .counts = {}, .num_logprobs = 2},
-                                       {.params = &greedy, .counts = {}}};
+  const std::vector<SampleRequest> rows = {Target(1, 2),
+                                           Target(2, 2),
+                                           Target(3, 2),
+                                           {.params = &hot, .counts = {}, .num_logprobs = 2},
+                                           {.params = &greedy, .counts = {}}};
   for (const auto& backend : AllBackends()) {
     for (const float poison : {kNan, kInfinity, -kInfinity}) {
       for (const size_t place : {size_t{0}, size_t{40}, size_t{89}}) {
@@ -144,10 +144,10 @@ TEST(LogprobsTest, DrawnAndGivenIdsHaveTheSameBits) {
   const SamplingParams adjusted{.temperature = 3, .logit_bias = {{8, 50.0f}}};
   for (const auto& backend : AllBackends()) {
     for (int position = 0; position < 3; ++position) {
-      const SampledRow drawn = RunSampleOfRow(
+      const SampleResult drawn = RunSampleOfRow(
           *backend, logits,
           {.params = &adjusted, .counts = {}, .position = position, .num_logprobs = 20});
-      const SampledRow given = RunTarget(*backend, logits, drawn.id, 20);
+      const SampleResult given = RunTarget(*backend, logits, drawn.id, 20);
       EXPECT_EQ(drawn.logprob, given.logprob) << backend->Describe();
       ASSERT_EQ(drawn.top.size(), 20u);
       for (size_t i = 0; i < 20; ++i) {
@@ -161,14 +161,14 @@ TEST(LogprobsTest, DrawnAndGivenIdsHaveTheSameBits) {
 TEST(LogprobsTest, BitsDependOnTheRowAlone) {
   constexpr int kVocab = 3001, kRows = 9;
   const std::vector<float> logits = RandomFloats(kRows * kVocab, 1, 3);
-  std::vector<SampleRow> rows;
+  std::vector<SampleRequest> rows;
   for (int32_t row = 0; row < kRows; ++row) rows.push_back(Target(row, 4));
   const auto expect_same = [&](Backend& one, Backend& other) {
     const auto together = RunSample(other, logits, kVocab, rows);
     for (int32_t row = 0; row < kRows; ++row) {
       const auto begin = logits.begin() + row * kVocab;
-      const SampledRow alone = RunTarget(one, {begin, begin + kVocab}, row, 4);
-      const SampledRow& beside = together[size_t(row)];
+      const SampleResult alone = RunTarget(one, {begin, begin + kVocab}, row, 4);
+      const SampleResult& beside = together[size_t(row)];
       EXPECT_EQ(beside.logprob, alone.logprob) << other.Describe();
       for (size_t i = 0; i < 4; ++i) {
         EXPECT_EQ(beside.top[i].id, alone.top[i].id) << other.Describe();
@@ -186,7 +186,7 @@ TEST(LogprobsTest, BitsDependOnTheRowAlone) {
 TEST(LogprobsTest, NoneAreComputedWhereNoneAreWanted) {
   const std::vector<float> logits = RandomFloats(50, 1);
   for (const auto& backend : AllBackends()) {
-    const SampledRow row = RunTarget(*backend, logits, 7, -1);
+    const SampleResult row = RunTarget(*backend, logits, 7, -1);
     EXPECT_EQ(row.id, 7);
     EXPECT_EQ(row.logprob, 0.0f);
     EXPECT_TRUE(row.top.empty());

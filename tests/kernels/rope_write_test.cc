@@ -20,12 +20,12 @@ namespace {
 // Three sequences: rows 0..4 at positions 14..18 on pages 5, 2; row 5 at position 0 on page 3; rows
 // 6..39, of several tasks, at positions 3..36 on pages 0, 6, 4.
 constexpr int kRows = 40;
-constexpr int kPageTokens = 16;
+constexpr int kPageSize = 16;
 constexpr int kNumPages = 7;
 const std::vector<int32_t> kFirstPages{5, 2};
 const std::vector<int32_t> kSecondPages{3};
 const std::vector<int32_t> kThirdPages{0, 6, 4};
-const std::vector<SequenceRows> kSequences{
+const std::vector<SequenceSlice> kSequences{
     {.num_rows = 5, .first_position = 14, .pages = kFirstPages},
     {.first_row = 5, .num_rows = 1, .first_position = 0, .pages = kSecondPages},
     {.first_row = 6, .num_rows = 34, .first_position = 3, .pages = kThirdPages}};
@@ -52,7 +52,7 @@ void ForEachSlot(const KvView& kv, const F& f) {
     for (int page = 0; page < kv.layout.num_pages; ++page) {
       for (int head = 0; head < kv.layout.num_heads; ++head) {
         const size_t block = kv.layout.BlockIndex(layer, page, head);
-        for (int slot = 0; slot < kv.layout.page_tokens; ++slot) {
+        for (int slot = 0; slot < kv.layout.page_size; ++slot) {
           f(KeyRow(kv, block, slot), ValueRow(kv, block, slot));
         }
       }
@@ -66,7 +66,7 @@ Written WriteCase(Backend& backend, const RopeCase& c) {
   KvView kv{.layout = {.num_layers = 2,
                        .num_heads = kHeads,
                        .head_dim = c.head_dim,
-                       .page_tokens = kPageTokens,
+                       .page_size = kPageSize,
                        .num_pages = kNumPages,
                        .dtype = c.dtype}};
   LSSAR_CHECK(backend.FitLayout(kv.layout).ok());
@@ -98,7 +98,7 @@ Written WriteCase(Backend& backend, const RopeCase& c) {
   }
   Floats qkv_floats(backend, qkv), rope_floats(backend, rope);
   Floats q(backend, std::vector<float>(kRows * width, std::numeric_limits<float>::quiet_NaN()));
-  const RaggedRows rows{.num_rows = kRows, .sequences = kSequences};
+  const RaggedBatch rows{.num_rows = kRows, .sequences = kSequences};
   backend.RopeWrite({.rows = &rows,
                      .layer = 1,
                      .qkv = qkv_floats.Address(),

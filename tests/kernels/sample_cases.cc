@@ -19,18 +19,18 @@ std::vector<float> RandomLogits(size_t vocab, uint32_t seed) {
   return logits;
 }
 
-std::vector<SampledRow> RunSample(Backend& backend, const std::vector<float>& logits, int vocab,
-                                  const std::vector<SampleRow>& rows) {
+std::vector<SampleResult> RunSample(Backend& backend, const std::vector<float>& logits, int vocab,
+                                    const std::vector<SampleRequest>& rows) {
   LSSAR_CHECK(logits.size() == rows.size() * size_t(vocab));
   Floats on_backend(backend, logits);
-  std::vector<SampledRow> out(rows.size());
+  std::vector<SampleResult> out(rows.size());
   backend.Sample({.logits = on_backend.Address(), .vocab = vocab, .rows = rows, .out = out});
   LSSAR_CHECK(backend.Synchronize().ok());
   return out;
 }
 
-SampledRow RunSampleOfRow(Backend& backend, const std::vector<float>& logits,
-                          const SampleRow& row) {
+SampleResult RunSampleOfRow(Backend& backend, const std::vector<float>& logits,
+                            const SampleRequest& row) {
   return RunSample(backend, logits, int(logits.size()), {row})[0];
 }
 
@@ -42,11 +42,11 @@ std::map<int32_t, int> DrawHistogram(Backend& backend, const std::vector<float>&
   for (int i = 0; i < kRowsAtOnce; ++i) copies.insert(copies.end(), logits.begin(), logits.end());
   std::map<int32_t, int> histogram;
   for (int first = 0; first < num_draws; first += kRowsAtOnce) {
-    std::vector<SampleRow> rows;
+    std::vector<SampleRequest> rows;
     for (int i = 0; i < kRowsAtOnce; ++i) {
       rows.push_back({.params = &params, .counts = counts, .position = first + i});
     }
-    for (const SampledRow& row : RunSample(backend, copies, int(logits.size()), rows)) {
+    for (const SampleResult& row : RunSample(backend, copies, int(logits.size()), rows)) {
       ++histogram[row.id];
     }
   }

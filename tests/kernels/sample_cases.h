@@ -16,9 +16,10 @@ namespace lssar {
 std::vector<float> RandomLogits(size_t vocab, uint32_t seed);
 
 // Rows of `logits`, [rows.size(), vocab].
-std::vector<SampledRow> RunSample(Backend& backend, const std::vector<float>& logits, int vocab,
-                                  const std::vector<SampleRow>& rows);
-SampledRow RunSampleOfRow(Backend& backend, const std::vector<float>& logits, const SampleRow& row);
+std::vector<SampleResult> RunSample(Backend& backend, const std::vector<float>& logits, int vocab,
+                                    const std::vector<SampleRequest>& rows);
+SampleResult RunSampleOfRow(Backend& backend, const std::vector<float>& logits,
+                            const SampleRequest& row);
 
 // Ids that `params` draw from one row at positions [0, num_draws): times each.
 std::map<int32_t, int> DrawHistogram(Backend& backend, const std::vector<float>& logits,

@@ -18,9 +18,9 @@ namespace {
 
 constexpr float kLargest = std::numeric_limits<float>::max();
 
-std::vector<int32_t> IdsOf(const std::vector<SampledRow>& rows) {
+std::vector<int32_t> IdsOf(const std::vector<SampleResult>& rows) {
   std::vector<int32_t> ids;
-  for (const SampledRow& row : rows) ids.push_back(row.id);
+  for (const SampleResult& row : rows) ids.push_back(row.id);
   return ids;
 }
 
@@ -56,7 +56,7 @@ TEST_P(SampleTest, DrawsWhatTheReferenceDraws) {
     const std::vector<float> logits = RandomLogits(size_t(vocab), uint32_t(vocab));
     for (SampleCase& c : SampleCases()) {
       c.params.seed = uint64_t(vocab);
-      std::vector<SampleRow> rows;
+      std::vector<SampleRequest> rows;
       for (int i = 0; i < 4; ++i) {
         rows.push_back(
             {.params = &c.params, .counts = kCaseCounts, .choice = i / 2, .position = 100 * i});
@@ -73,7 +73,7 @@ TEST_P(SampleTest, DrawsWhatTheReferenceDrawsFromAWholeVocabulary) {
   constexpr int kVocab = 50304;
   const auto reference = MakeNamed("reference");
   const std::vector<SampleCase> cases = SampleCases();
-  std::vector<SampleRow> rows;
+  std::vector<SampleRequest> rows;
   for (const SampleCase& c : cases) {
     rows.push_back({.params = &c.params, .counts = kCaseCounts, .position = int(rows.size())});
   }
@@ -137,7 +137,7 @@ TEST_P(SampleTest, GreedyTakesTheLowestOfEqualBest) {
   for (const size_t vocab : {2u, 20u, 63u, 1000u, 4099u}) {
     std::vector<float> logits = RandomFloats(vocab, 1);
     logits[vocab / 2] = logits[vocab - 1] = logits[vocab / 3] = 9;
-    const SampledRow row = RunSampleOfRow(*backend_, logits, {.params = &greedy, .counts = {}});
+    const SampleResult row = RunSampleOfRow(*backend_, logits, {.params = &greedy, .counts = {}});
     EXPECT_EQ(row.id, int32_t(vocab / 3));
     EXPECT_TRUE(row.is_best);
   }
@@ -155,7 +155,7 @@ TEST_P(SampleTest, IsBestIsTheLowestIdOfTheLargestLogit) {
   EXPECT_FALSE(is_best(1999));
   // Of the logits, whatever the scores are.
   const SamplingParams biased{.temperature = 0, .logit_bias = {{3, 100.0f}}};
-  const SampledRow row = RunSampleOfRow(*backend_, logits, {.params = &biased, .counts = {}});
+  const SampleResult row = RunSampleOfRow(*backend_, logits, {.params = &biased, .counts = {}});
   EXPECT_EQ(row.id, 3);
   EXPECT_FALSE(row.is_best);
 }
@@ -166,7 +166,7 @@ TEST_P(SampleTest, DrawsDependOnTheirOwnRowSeedChoiceAndPositionAlone) {
   const SamplingParams reseeded{.top_p = 0.95f, .seed = 43};
   const SamplingParams penalised{.top_k = 9, .repetition_penalty = 2};
   const std::vector<float> logits = RandomLogits(kVocab, 5);
-  std::vector<SampleRow> rows, others;
+  std::vector<SampleRequest> rows, others;
   for (int position = 0; position < 60; ++position) {
     rows.push_back({.params = &params, .counts = {}, .position = position});
     others.push_back({.params = &params, .counts = {}, .choice = 1, .position = position});
@@ -175,11 +175,11 @@ TEST_P(SampleTest, DrawsDependOnTheirOwnRowSeedChoiceAndPositionAlone) {
     others.push_back({.params = &reseeded, .counts = {}, .position = position});
   }
   std::vector<int32_t> alone;
-  for (const SampleRow& row : rows) alone.push_back(RunSampleOfRow(*backend_, logits, row).id);
+  for (const SampleRequest& row : rows) alone.push_back(RunSampleOfRow(*backend_, logits, row).id);
   EXPECT_EQ(IdsOf(RunSample(*backend_, Copies(logits, rows.size()), kVocab, rows)), alone);
 
   // Beside rows of another kind.
-  std::vector<SampleRow> mixed;
+  std::vector<SampleRequest> mixed;
   std::vector<float> mixed_logits;
   for (size_t i = 0; i < rows.size(); ++i) {
     mixed.push_back({.params = &penalised, .counts = kCaseCounts});
@@ -221,7 +221,7 @@ TEST_P(SampleTest, ExtremeScoresStayInRange) {
 
 TEST_P(SampleTest, AVocabularyOfOneHasOneAnswer) {
   const SamplingParams params{.top_k = 5, .top_p = 0.1f, .min_p = 1};
-  const SampledRow row =
+  const SampleResult row =
       RunSampleOfRow(*backend_, {-7.5f}, {.params = &params, .counts = {}, .num_logprobs = 1});
   EXPECT_EQ(row.id, 0);
   EXPECT_EQ(row.logprob, 0.0f);

@@ -53,7 +53,7 @@ class Places {
   int num_left_;
 };
 
-class CountingSink final : public TokenSink {
+class CountingSink final : public OutputSink {
  public:
   CountingSink(std::shared_ptr<Places> places, std::shared_ptr<std::atomic<int64_t>> num_tokens)
       : places_(std::move(places)), num_tokens_(std::move(num_tokens)) {}
@@ -74,7 +74,7 @@ class CountingSink final : public TokenSink {
 
 v1::GetInfoReply DescribeModel(const ServedModel& model) {
   v1::GetInfoReply served;
-  served.set_max_context(model.MaxContext());
+  served.set_max_model_len(model.MaxModelLen());
   const ModelConfig& config = model.GetCheckpoint().config;
   served.set_vocab_size(config.vocab_size);
   if (config.bos_id) served.set_bos_id(*config.bos_id);
@@ -83,10 +83,10 @@ v1::GetInfoReply DescribeModel(const ServedModel& model) {
 }
 
 absl::Status Submit(const ServedModel& model, const v1::GenerateRequest& message,
-                    std::shared_ptr<TokenSink> sink) {
+                    std::shared_ptr<OutputSink> sink) {
   auto call = ParseGenerate(
       message,
-      {.checkpoint = &model.GetCheckpoint(), .max_context = model.MaxContext(), .any_seed = 0});
+      {.checkpoint = &model.GetCheckpoint(), .max_model_len = model.MaxModelLen(), .any_seed = 0});
   if (!call.ok()) return call.status();
   return model.GetEngine().Submit(std::move(call->request), std::move(sink)).status();
 }

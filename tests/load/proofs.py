@@ -86,7 +86,7 @@ def soak(programs, quick):
     num_requests = 2000 if quick else 30000
     # A pool that the warm-up touches whole, since untouched pages take no memory; small enough that
     # requests are preempted, too.
-    with Server(programs.server, '--max-context', '8192', '--kv-memory', '64M') as server:
+    with Server(programs.server, '--max-model-len', '8192', '--kv-cache-memory', '64M') as server:
         before = server.stats()
         reply = programs.run_json(programs.soak, '--server', server.address, '--server-pid',
                                   server.process.pid, '--requests', num_requests)
@@ -239,9 +239,9 @@ def famine(programs, quick):
     with Server(programs.server) as server:
         expected = in_threads([lambda r=request: generate(server.stub, r) for request in requests])
         facts = server.stub.GetInfo(pb.GetInfoRequest())
-    page_bytes = 2 * facts.num_layers * facts.width * facts.page_tokens * 2  # K and V, two bytes
-    num_wanted = num_requests * (num_prompt_tokens + num_tokens) // facts.page_tokens
-    with Server(programs.server, '--max-context', '1024', '--kv-memory',
+    page_bytes = 2 * facts.num_layers * facts.width * facts.page_size * 2  # K and V, two bytes
+    num_wanted = num_requests * (num_prompt_tokens + num_tokens) // facts.page_size
+    with Server(programs.server, '--max-model-len', '1024', '--kv-cache-memory',
                 num_wanted // 4 * page_bytes) as server:
         before = server.stats()
         begin = time.monotonic()
@@ -306,7 +306,7 @@ def overload(programs, quick):
     shares, refused, num_other = [], [], 0
     # Who sends five times as much works five times as much: not on the server's cores.
     with cores_apart() as cores, Server(
-            programs.server, '--max-sequences', NUM_STREAMS, '--max-queued-requests', NUM_STREAMS,
+            programs.server, '--max-num-seqs', NUM_STREAMS, '--max-queued-requests', NUM_STREAMS,
             cores=cores) as server:
         programs.bench(server.address, '--concurrency', NUM_STREAMS, *flags)  # touches the pages
         stop, refusals = threading.Event(), []

@@ -138,7 +138,7 @@ class Server:
         return thread
 
     def wait_until_idle(self):
-        return self.wait_for_stats(lambda stats: stats.num_running + stats.num_queued == 0)
+        return self.wait_for_stats(lambda stats: stats.num_running + stats.num_waiting == 0)
 
 
 def held_pages(stats):

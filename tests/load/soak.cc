@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "clients/cli/retry_delay.h"
+#include "kernels/str_cat.h"
 #include "lssar/v1/inference.grpc.pb.h"
 #include "nlohmann/json.hpp"
 
@@ -33,8 +33,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kNumSharedPrefixes = 8;
 constexpr int kSharedTokens = 96;
-constexpr int kFirstId = 300;  // ordinary ids of the shipped vocabulary of 4096: from here ...
-constexpr int kLastId = 4000;  // ... to here
+constexpr int kFirstId = 300;      // ordinary ids of the shipped vocabulary of 4096: from here ...
+constexpr int kLastId = 4000;      // ... to here
 constexpr int kLongOutput = 4000;  // tokens: longer than any cancelled call lives
 
 enum class Kind { kStream, kScore, kCancel, kDeadline, kBadInput };
@@ -103,7 +103,7 @@ class Soak {
       const Kind kind = DrawKind(&random);
       // A refusal is an answer of its own kind: the same request comes again, under another id.
       for (int attempt = 0;; ++attempt) {
-        const std::string id = absl::StrCat("soak-", idx, "-", attempt);
+        const std::string id = StrCat("soak-", idx, "-", attempt);
         Random same_again = random;
         const grpc::Status status = Call(stub.get(), id, kind, &same_again);
         Note({.id = id, .kind = kind, .code = status.error_code()}, status.error_message());
@@ -219,7 +219,7 @@ class Soak {
     const bool is_expected = ended.code == ExpectedCode(ended.kind) ||
                              ended.code == grpc::StatusCode::RESOURCE_EXHAUSTED;
     if (!is_expected && unexpected_.size() < kMostSentences) {
-      unexpected_.push_back(absl::StrCat(ended.id, " (", NameOf(ended.kind), "): ", message));
+      unexpected_.push_back(StrCat(ended.id, " (", NameOf(ended.kind), "): ", message));
     }
     num_unexpected_ += !is_expected;
     ended_.push_back(std::move(ended));
@@ -228,7 +228,7 @@ class Soak {
 
   // 0: not to be had.
   int64_t ServerRssKib() const {
-    std::ifstream status(absl::StrCat("/proc/", options_.server_pid, "/status"));
+    std::ifstream status(StrCat("/proc/", options_.server_pid, "/status"));
     std::string word;
     int64_t kib = 0;
     while (status >> word) {

@@ -226,9 +226,9 @@ TEST_F(BadCheckpoint, TokenizerUnlikeTheVocabulary) {
 }
 
 TEST_F(BadCheckpoint, NoRoomForABatch) {
-  EXPECT_THAT(
-      Refusal(absl::StatusCode::kInvalidArgument, {.weights = std::nullopt, .max_batch_rows = 0}),
-      AllOf(HasSubstr("max_batch_rows"), HasSubstr("0")));
+  EXPECT_THAT(Refusal(absl::StatusCode::kInvalidArgument,
+                      {.weights = std::nullopt, .max_num_batched_tokens = 0}),
+              AllOf(HasSubstr("max_num_batched_tokens"), HasSubstr("0")));
 }
 
 class BadTokenizerConfig : public ::testing::Test {
@@ -257,13 +257,14 @@ TEST_F(BadTokenizerConfig, EachField) {
 TEST(SelfCheckTest, TheShippedRowsOnTheCpu) {
   const std::unique_ptr<Backend> backend = testing::NewBackend("cpu");
   // Fewer rows than the golden ones have: the check runs in chunks.
-  absl::StatusOr<Checkpoint> loaded = LoadCheckpoint(
-      std::string(kShippedModel), backend.get(), {.weights = std::nullopt, .max_batch_rows = 300});
+  absl::StatusOr<Checkpoint> loaded =
+      LoadCheckpoint(std::string(kShippedModel), backend.get(),
+                     {.weights = std::nullopt, .max_num_batched_tokens = 300});
   ASSERT_TRUE(loaded.ok());
-  for (const DType kv_type : {DType::kF32, DType::kF16}) {
-    for (const int page_tokens : {16, 64}) {
+  for (const DType kv_cache_dtype : {DType::kF32, DType::kF16}) {
+    for (const int page_size : {16, 64}) {
       const absl::StatusOr<SelfCheckReport> report =
-          SelfCheck(std::string(kShippedModel), *loaded, backend.get(), kv_type, page_tokens);
+          SelfCheck(std::string(kShippedModel), *loaded, backend.get(), kv_cache_dtype, page_size);
       ASSERT_TRUE(report.ok()) << report.status().message();
       EXPECT_EQ(report->num_rows, 21);
       EXPECT_LE(report->worst_error, report->tolerance);

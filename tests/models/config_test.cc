@@ -5,8 +5,8 @@
 
 #include <cmath>
 
+#include "kernels/str_cat.h"
 #include "models/rope.h"
-#include "models/sentence.h"
 #include "tests/models/fixture.h"
 
 namespace lssar {
@@ -30,7 +30,7 @@ std::string Edited(std::string_view from, std::string_view to) {
   return text.replace(at, from.size(), to);
 }
 
-std::string With(std::string_view fields) { return Edited("{", Sentence("{", fields, ", ")); }
+std::string With(std::string_view fields) { return Edited("{", StrCat("{", fields, ", ")); }
 
 std::string Refusal(std::string_view text) {
   const absl::StatusOr<ModelConfig> config = ParseConfig(text, "dir/config.json");
@@ -50,11 +50,11 @@ ModelConfig Parsed(std::string_view text) {
 TEST(ConfigTest, DefaultsAndFields) {
   const ModelConfig config = Parsed(kGood);
   EXPECT_EQ(config.vocab_size, 257);
-  EXPECT_EQ(config.num_layers, 3);
-  EXPECT_EQ(config.num_heads, 3);
+  EXPECT_EQ(config.num_hidden_layers, 3);
+  EXPECT_EQ(config.num_attention_heads, 3);
   EXPECT_EQ(config.HeadDim(), 32);
-  EXPECT_EQ(config.mlp_width, 4 * 96);
-  EXPECT_EQ(config.trained_context, 64);
+  EXPECT_EQ(config.intermediate_size, 4 * 96);
+  EXPECT_EQ(config.max_position_embeddings, 64);
   EXPECT_EQ(config.layer_norm_epsilon, 1e-5f);
   EXPECT_EQ(config.rope_theta, 10000.0);
   EXPECT_EQ(config.rope_layout, RopeLayout::kHalfSplit);
@@ -64,7 +64,7 @@ TEST(ConfigTest, DefaultsAndFields) {
   EXPECT_FALSE(config.bos_id);
   EXPECT_EQ(config.attention.kind, AttentionKind::kLssar);
   EXPECT_EQ(config.attention.p, 15.0);
-  EXPECT_EQ(config.attention.trained_context, 64);
+  EXPECT_EQ(config.attention.max_position_embeddings, 64);
 }
 
 TEST(ConfigTest, EveryFieldCanBeSet) {
@@ -73,7 +73,7 @@ TEST(ConfigTest, EveryFieldCanBeSet) {
          "rope_layout": "interleaved",
          "rope_scaling": {"rope_type": "dynamic", "factor": 2}, "tie_word_embeddings": false,
          "linear_layout": "conv1d", "bos_token_id": 0, "eos_token_id": 256)"));
-  EXPECT_EQ(config.mlp_width, 200);
+  EXPECT_EQ(config.intermediate_size, 200);
   EXPECT_EQ(config.layer_norm_epsilon, 1e-6f);
   EXPECT_EQ(config.rope_theta, 5e5);
   EXPECT_EQ(config.rope_layout, RopeLayout::kInterleaved);
@@ -87,7 +87,7 @@ TEST(ConfigTest, EveryFieldCanBeSet) {
 TEST(ConfigTest, EveryKindHasItsName) {
   for (const char* kind : {"softmax", "lssa", "lssar", "softmax_r", "sigmoid", "sigmoid_n",
                            "sigmoid_n_l1", "sigmoid_r", "relu_wortsman"}) {
-    const ModelConfig config = Parsed(Edited("\"lssar\"", Sentence("\"", kind, "\"")));
+    const ModelConfig config = Parsed(Edited("\"lssar\"", StrCat("\"", kind, "\"")));
     EXPECT_EQ(NameOf(config.attention.kind), kind);
   }
   const ModelConfig config = Parsed(Edited("\"lssar\"", R"("phi", "phi": "mish")"));
@@ -165,7 +165,7 @@ TEST(RopeTest, BaseIsFixedByTheBudgetRoundedUp) {
 }
 
 TEST(RopeTest, AnglesAreOfTheRowsOwnPosition) {
-  const std::vector<SequenceRows> sequences{
+  const std::vector<SequenceSlice> sequences{
       {.first_row = 0, .num_rows = 1, .first_position = 16383, .pages = {}},
       {.first_row = 1, .num_rows = 2, .first_position = 0, .pages = {}}};
   std::vector<double> frequencies(2);

@@ -22,14 +22,14 @@ namespace lssar {
 namespace {
 
 const std::string kCheckpoint = "models/zoo/lssar-6m";
-constexpr int kPageTokens = 64;
+constexpr int kPageSize = 64;
 // Two logits nearer than this may change places: a tenth of what moves a probability by a tenth.
 constexpr float kTie = 0.01f;
 
 struct DeviceModel {
   std::unique_ptr<Backend> backend;
   Checkpoint checkpoint;
-  DType kv_type;
+  DType kv_cache_dtype;
 
   static DeviceModel Open(const std::string& device, const std::string& directory, DType type) {
     auto backend = OpenTestDevice({.name = device});
@@ -39,7 +39,7 @@ struct DeviceModel {
     return {*std::move(backend), *std::move(checkpoint), type};
   }
   testing::ModelRunner NewRunner(size_t num_tokens) const {
-    return {checkpoint.model.get(), backend.get(), kv_type, kPageTokens, int(num_tokens)};
+    return {checkpoint.model.get(), backend.get(), kv_cache_dtype, kPageSize, int(num_tokens)};
   }
   size_t Vocab() const { return size_t(checkpoint.config.vocab_size); }
 };

@@ -11,9 +11,9 @@
 #include <numeric>
 #include <tuple>
 
+#include "kernels/str_cat.h"
 #include "models/page_pool.h"
 #include "models/safetensors.h"
-#include "models/sentence.h"
 #include "tests/models/fixture.h"
 #include "tests/models/model_runner.h"
 
@@ -45,12 +45,13 @@ LoadedModel Load(std::string_view directory, const std::string& backend_name, in
 std::vector<int32_t> GoldenTokens(int row) {
   const absl::StatusOr<TensorFile> file =
       TensorFile::Open(std::string(testing::kShippedModel) + "/golden.safetensors");
-  return file->Find(Sentence("tokens_", row))->ToInts();
+  return file->Find(StrCat("tokens_", row))->ToInts();
 }
 
-std::vector<float> FullForward(const LoadedModel& model, DType kv_type, int page_tokens,
+std::vector<float> FullForward(const LoadedModel& model, DType kv_cache_dtype, int page_size,
                                const std::vector<int32_t>& tokens) {
-  ModelRunner runner(model.Get(), model.backend.get(), kv_type, page_tokens, int(tokens.size()));
+  ModelRunner runner(model.Get(), model.backend.get(), kv_cache_dtype, page_size,
+                     int(tokens.size()));
   runner.Add(tokens);
   runner.Step({int(tokens.size())});
   return runner.Logits(0);
@@ -65,7 +66,7 @@ void ExpectSameBits(const std::vector<float>& got, const std::vector<float>& wan
   }
 }
 
-// (K/V type, page_tokens, threads); the reference of each is a full forward in one step on two
+// (K/V type, page_size, threads); the reference of each is a full forward in one step on two
 // threads with pages of 64.
 class SameBits : public ::testing::TestWithParam<std::tuple<DType, int, int>> {
  protected:
@@ -77,25 +78,25 @@ class SameBits : public ::testing::TestWithParam<std::tuple<DType, int, int>> {
     return models.at(num_threads);
   }
 
-  static const std::vector<float>& Want(DType kv_type) {
+  static const std::vector<float>& Want(DType kv_cache_dtype) {
     static std::map<DType, std::vector<float>> want;
-    if (!want.contains(kv_type)) {
-      want[kv_type] = FullForward(Model(2), kv_type, 64, GoldenTokens(1));
+    if (!want.contains(kv_cache_dtype)) {
+      want[kv_cache_dtype] = FullForward(Model(2), kv_cache_dtype, 64, GoldenTokens(1));
     }
-    return want[kv_type];
+    return want[kv_cache_dtype];
   }
 
   DType KvType() const { return std::get<0>(GetParam()); }
-  int PageTokens() const { return std::get<1>(GetParam()); }
+  int PageSize() const { return std::get<1>(GetParam()); }
   const LoadedModel& Model() const { return Model(std::get<2>(GetParam())); }
   int Vocab() const { return Model().checkpoint.config.vocab_size; }
   ModelRunner NewRunner(int num_tokens) const {
-    return ModelRunner(Model().Get(), Model().backend.get(), KvType(), PageTokens(), num_tokens);
+    return ModelRunner(Model().Get(), Model().backend.get(), KvType(), PageSize(), num_tokens);
   }
 };
 
 TEST_P(SameBits, FullForward) {
-  ExpectSameBits(FullForward(Model(), KvType(), PageTokens(), GoldenTokens(1)), Want(KvType()),
+  ExpectSameBits(FullForward(Model(), KvType(), PageSize(), GoldenTokens(1)), Want(KvType()),
                  Vocab());
 }
 
@@ -134,9 +135,9 @@ INSTANTIATE_TEST_SUITE_P(Shipped, SameBits,
                          ::testing::Combine(::testing::Values(DType::kF32, DType::kF16, DType::kI8),
                                             ::testing::Values(16, 64), ::testing::Values(1, 2)),
                          [](const auto& suite) {
-                           return Sentence(NameOf(std::get<0>(suite.param)), "_page",
-                                           std::get<1>(suite.param), "_threads",
-                                           std::get<2>(suite.param));
+                           return StrCat(NameOf(std::get<0>(suite.param)), "_page",
+                                         std::get<1>(suite.param), "_threads",
+                                         std::get<2>(suite.param));
                          });
 
 // The worst difference, in units of the largest wanted logit; NaN where there is one.
@@ -153,14 +154,16 @@ double RelativeError(const std::vector<float>& got, const std::vector<float>& wa
 
 TEST(GptTest, CpuComputesWhatReferenceDoes) {
   const std::vector<int32_t> tokens = GoldenTokens(0);
-  for (const DType kv_type : {DType::kF32, DType::kF16, DType::kI8}) {
+  for (const DType kv_cache_dtype : {DType::kF32, DType::kF16, DType::kI8}) {
     const std::vector<float> cpu =
-        FullForward(Load(testing::kShippedModel, "cpu"), kv_type, 16, tokens);
+        FullForward(Load(testing::kShippedModel, "cpu"), kv_cache_dtype, 16, tokens);
     const std::vector<float> reference =
-        FullForward(Load(testing::kShippedModel, "reference"), kv_type, 16, tokens);
+        FullForward(Load(testing::kShippedModel, "reference"), kv_cache_dtype, 16, tokens);
     // Where the two round a key to either side of a tie, it differs by a step.
-    const double limit = kv_type == DType::kF32 ? 1e-4 : kv_type == DType::kF16 ? 3e-3 : 3e-2;
-    EXPECT_LE(RelativeError(cpu, reference), limit) << NameOf(kv_type);
+    const double limit = kv_cache_dtype == DType::kF32   ? 1e-4
+                         : kv_cache_dtype == DType::kF16 ? 3e-3
+                                                         : 3e-2;
+    EXPECT_LE(RelativeError(cpu, reference), limit) << NameOf(kv_cache_dtype);
   }
 }
 
@@ -310,10 +313,10 @@ TEST(GptTest, CountersAreOfEverySequence) {
   batch.sequences = {{.first_row = 0, .num_rows = 20, .first_position = 0, .pages = first},
                      {.first_row = 20, .num_rows = 7, .first_position = 0, .pages = second}};
   batch.rope_bases = {1e4, 1e4};
-  AttentionCounters counters[2];
+  AttentionStats counters[2];
   ASSERT_TRUE(model.Get()->Forward(batch, pool->view, counters).ok());
   ASSERT_TRUE(model.Get()->Synchronize().ok());
-  const int64_t per_key = config.num_layers * config.num_heads;
+  const int64_t per_key = config.num_hidden_layers * config.num_attention_heads;
   EXPECT_EQ(counters[0].num_value_rows, per_key * 20 * 21 / 2);
   EXPECT_EQ(counters[1].num_value_rows, per_key * 7 * 8 / 2);
   EXPECT_GT(counters[1].num_value_rows_read, 0);
@@ -348,13 +351,13 @@ TEST(GptTest, CapturedWeightsAreThoseThatWereUsed) {
     const std::vector<int32_t> all = {0, 1, 2};  // it has three layers of three heads
     for (int32_t i = 0; i < kNumRows; ++i) {
       batch.token_ids.push_back(i * 37 % config.vocab_size);
-      batch.logits_rows.push_back(i);
-      batch.logits_sequence.push_back(0);
+      batch.logits_indices.push_back(i);
+      batch.logits_sequences.push_back(0);
       batch.captures.push_back({.row = i, .heads = {.layers = all, .heads = all, .sink = &sink}});
     }
     const size_t num_logits = size_t{kNumRows} * size_t(config.vocab_size);
     std::vector<float> watched(num_logits), plain(num_logits);
-    AttentionCounters counters;
+    AttentionStats counters;
     ASSERT_TRUE(model.Get()->Forward(batch, pool->view, &counters).ok());
     ASSERT_TRUE(model.Get()->CopyLogits(batch, 0, kNumRows, watched).ok());
     EXPECT_EQ(sink.num_rows, kNumRows * 9);
@@ -381,15 +384,15 @@ TEST(GptTest, SampleIsOfEachOfTheLastForwardsRows) {
   ForwardBatch batch;
   batch.sequences = {{.num_rows = kNumRows, .pages = pool->pages}};
   batch.rope_bases = {1e4};
-  std::vector<SampleRow> rows;
+  std::vector<SampleRequest> rows;
   for (int32_t i = 0; i < kNumRows; ++i) {
     batch.token_ids.push_back(i * 7 % int32_t(vocab));
-    batch.logits_rows.push_back(i);
-    batch.logits_sequence.push_back(0);
+    batch.logits_indices.push_back(i);
+    batch.logits_sequences.push_back(0);
     rows.push_back(
         {.target = i % 2 == 0 ? i : -1, .params = &greedy, .counts = {}, .num_logprobs = 2});
   }
-  std::vector<SampledRow> sampled(kNumRows);
+  std::vector<SampleResult> sampled(kNumRows);
   ASSERT_TRUE(model.Get()->Forward(batch, pool->view, nullptr).ok());
   model.Get()->Sample(batch, rows, sampled);
   ASSERT_TRUE(model.Get()->Synchronize().ok());

@@ -9,13 +9,13 @@
 
 namespace lssar::testing {
 
-ModelRunner::ModelRunner(LanguageModel* model, Backend* backend, DType kv_type, int page_tokens,
-                         int num_tokens)
+ModelRunner::ModelRunner(LanguageModel* model, Backend* backend, DType kv_cache_dtype,
+                         int page_size, int num_tokens)
     : model_(model) {
   // Every sequence may leave its last page part empty.
-  constexpr int kMaxSequences = 4;
-  absl::StatusOr<PagePool> pool = MakePagePool(LayoutOf(model->Config(), kv_type, page_tokens),
-                                               num_tokens + kMaxSequences * page_tokens, backend);
+  constexpr int kMaxNumSeqs = 4;
+  absl::StatusOr<PagePool> pool = MakePagePool(LayoutOf(model->Config(), kv_cache_dtype, page_size),
+                                               num_tokens + kMaxNumSeqs * page_size, backend);
   LSSAR_CHECK(pool.ok());
   k_ = std::move(pool->k);
   v_ = std::move(pool->v);
@@ -47,8 +47,8 @@ void ModelRunner::Step(const std::vector<int>& num_rows) {
                                .pages = sequence.pages});
     batch.rope_bases.push_back(RopeBase(model_->Config(), int(sequence.tokens.size())));
     for (int i = 0; i < num_rows[s]; ++i) {
-      batch.logits_rows.push_back(int(batch.token_ids.size()));
-      batch.logits_sequence.push_back(int(batch.sequences.size()) - 1);
+      batch.logits_indices.push_back(int(batch.token_ids.size()));
+      batch.logits_sequences.push_back(int(batch.sequences.size()) - 1);
       batch.token_ids.push_back(sequence.tokens[size_t(sequence.num_done + i)]);
       row_sequences.push_back(&sequence);
     }

@@ -15,7 +15,7 @@ namespace lssar::testing {
 class ModelRunner {
  public:
   // Pages for `num_tokens` tokens over all sequences; their ids are dealt at random.
-  ModelRunner(LanguageModel* model, Backend* backend, DType kv_type, int page_tokens,
+  ModelRunner(LanguageModel* model, Backend* backend, DType kv_cache_dtype, int page_size,
               int num_tokens);
 
   // A new sequence of `tokens`; its index.

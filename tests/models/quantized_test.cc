@@ -9,16 +9,16 @@
 #include <vector>
 
 #include "kernels/check.h"
+#include "kernels/str_cat.h"
 #include "models/checkpoint.h"
 #include "models/safetensors.h"
-#include "models/sentence.h"
 #include "tests/models/fixture.h"
 #include "tests/models/model_runner.h"
 
 namespace lssar {
 namespace {
 
-constexpr int kPageTokens = 64;
+constexpr int kPageSize = 64;
 
 struct LoadedModel {
   std::unique_ptr<Backend> backend;
@@ -34,12 +34,12 @@ LoadedModel LoadShipped(DType weights) {
   return loaded;
 }
 
-std::vector<float> AllLogits(const LoadedModel& model, DType kv_type,
+std::vector<float> AllLogits(const LoadedModel& model, DType kv_cache_dtype,
                              const std::vector<int32_t>& tokens) {
-  testing::ModelRunner runner(model.checkpoint.model.get(), model.backend.get(), kv_type,
-                              kPageTokens, int(tokens.size()));
+  testing::ModelRunner runner(model.checkpoint.model.get(), model.backend.get(), kv_cache_dtype,
+                              kPageSize, int(tokens.size()));
   runner.Add(tokens);
-  runner.RunAll(model.checkpoint.max_batch_rows, nullptr);
+  runner.RunAll(model.checkpoint.max_num_batched_tokens, nullptr);
   return runner.Logits(0);
 }
 
@@ -60,9 +60,9 @@ struct Divergence {
 };
 
 Divergence Compare(const std::vector<int32_t>& tokens, const LoadedModel& exact_model,
-                   const LoadedModel& model, DType kv_type) {
+                   const LoadedModel& model, DType kv_cache_dtype) {
   const std::vector<float> exact = AllLogits(exact_model, DType::kF32, tokens);
-  const std::vector<float> quantized = AllLogits(model, kv_type, tokens);
+  const std::vector<float> quantized = AllLogits(model, kv_cache_dtype, tokens);
   const int vocab = model.checkpoint.config.vocab_size;
   Divergence divergence;
   const int num_positions = int(tokens.size());
@@ -97,27 +97,28 @@ void ExpectClose(const Divergence& divergence) {
 }
 
 // The rows that come with the checkpoint.
-void CheckGoldenTokens(DType kv_type) {
+void CheckGoldenTokens(DType kv_cache_dtype) {
   const LoadedModel exact = LoadShipped(DType::kF32), int8 = LoadShipped(DType::kI8);
   EXPECT_EQ(int8.checkpoint.weights, DType::kI8);
   const absl::StatusOr<TensorFile> file =
       TensorFile::Open(std::string(testing::kShippedModel) + "/golden.safetensors");
   ASSERT_TRUE(file.ok());
-  for (int row = 0; file->Find(Sentence("tokens_", row)) != nullptr; ++row) {
+  for (int row = 0; file->Find(StrCat("tokens_", row)) != nullptr; ++row) {
     std::printf("row %d: ", row);
-    ExpectClose(Compare(file->Find(Sentence("tokens_", row))->ToInts(), exact, int8, kv_type));
+    ExpectClose(Compare(file->Find(StrCat("tokens_", row))->ToInts(), exact, int8, kv_cache_dtype));
   }
 }
 
 // About 1000 tokens of English.
-void CheckText(DType kv_type) {
+void CheckText(DType kv_cache_dtype) {
   const LoadedModel exact = LoadShipped(DType::kF32), int8 = LoadShipped(DType::kI8);
   const std::string text = testing::ReadFile("models/README.md");
   const absl::StatusOr<std::vector<int32_t>> tokens = exact.checkpoint.tokenizer->Encode(text);
   ASSERT_TRUE(tokens.ok());
   ASSERT_GE(tokens->size(), 300u);
   const ptrdiff_t num_tokens = std::min<ptrdiff_t>(1000, std::ssize(*tokens));
-  ExpectClose(Compare({tokens->begin(), tokens->begin() + num_tokens}, exact, int8, kv_type));
+  ExpectClose(
+      Compare({tokens->begin(), tokens->begin() + num_tokens}, exact, int8, kv_cache_dtype));
 }
 
 TEST(QuantizedTest, Int8WeightsOnGoldenTokens) { CheckGoldenTokens(DType::kF32); }
@@ -127,15 +128,15 @@ TEST(QuantizedTest, Int8WeightsAndKvOnText) { CheckText(DType::kI8); }
 
 TEST(QuantizedTest, SelfCheckPassesInEveryFormat) {
   for (const DType weights : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
-    for (const DType kv_type : {DType::kF16, DType::kI8}) {
+    for (const DType kv_cache_dtype : {DType::kF16, DType::kI8}) {
       LoadedModel model = LoadShipped(weights);
       const absl::StatusOr<SelfCheckReport> report =
           SelfCheck(std::string(testing::kShippedModel), model.checkpoint, model.backend.get(),
-                    kv_type, kPageTokens);
+                    kv_cache_dtype, kPageSize);
       ASSERT_TRUE(report.ok()) << NameOf(weights) << ": " << report.status().message();
       EXPECT_GT(report->num_rows, 0);
       std::printf("%s weights, %s K/V: worst error %.2e of %.2e\n",
-                  std::string(NameOf(weights)).c_str(), std::string(NameOf(kv_type)).c_str(),
+                  std::string(NameOf(weights)).c_str(), std::string(NameOf(kv_cache_dtype)).c_str(),
                   report->worst_error, report->tolerance);
     }
   }

@@ -140,7 +140,7 @@ TEST(CaptureTest, CachedPagesChangeNothing) {
 // requests.
 TEST(CaptureTest, AStepIsBoundedAndThatOfOneRequest) {
   EngineOptions options = SmallOptions();
-  options.step_tokens = 256;
+  options.max_num_batched_tokens = 256;
   World world(options);
   const Watch watch(world);
   std::vector<Ticket> tickets;
@@ -163,7 +163,7 @@ TEST(CaptureTest, AStepIsBoundedAndThatOfOneRequest) {
 
 TEST(CaptureTest, APreemptedRequestGivesNothingTwice) {
   EngineOptions options = SmallOptions();
-  options.kv_bytes = 17 * kPageBytes;
+  options.kv_cache_bytes = 17 * kPageBytes;
   World world(options);
   world.Submit(Generate(Ids(30, 10), 200));
   Request request = Capture(Ids(200, 11), UpTo(200));
@@ -206,7 +206,7 @@ TEST(CaptureTest, APromptThatNeverFitsIsRefused) {
       CheckFits(Capture(Ids(257, 1), {0}), world.options, world.loop.Layout());
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("prompt of 257 tokens, over max_context = 256"));
+              HasSubstr("prompt of 257 tokens, over max_model_len = 256"));
   EXPECT_EQ(CheckFits(Capture(Ids(256, 1), {255}), world.options, world.loop.Layout()),
             absl::OkStatus());
 }

@@ -19,13 +19,13 @@ namespace lssar {
 namespace {
 
 constexpr const char* kCheckpoint = "models/zoo/lssar-6m";
-constexpr int kMaxContext = 2048;
+constexpr int kMaxModelLen = 2048;
 
 struct Setting {
   int num_threads = 2;
-  int step_tokens = 512;
-  int page_tokens = 64;
-  DType kv_type = DType::kF16;
+  int max_num_batched_tokens = 512;
+  int page_size = 64;
+  DType kv_cache_dtype = DType::kF16;
   bool prefix_cache = false;
   int num_pages = 0;  // 0: the default pool
 };
@@ -38,19 +38,20 @@ class Server {
     EXPECT_TRUE(backend.ok()) << backend.status();
     backend_ = *std::move(backend);
     LoadOptions load_options;
-    load_options.max_batch_rows = setting.step_tokens;
+    load_options.max_num_batched_tokens = setting.max_num_batched_tokens;
     auto checkpoint = LoadCheckpoint(kCheckpoint, backend_.get(), load_options);
     EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
     checkpoint_ = std::make_unique<Checkpoint>(*std::move(checkpoint));
-    KvLayout layout = LayoutOf(checkpoint_->config, setting.kv_type, setting.page_tokens);
-    auto engine = Engine::Create(checkpoint_.get(), backend_.get(),
-                                 {.max_context = kMaxContext,
-                                  .max_sequences = 16,
-                                  .step_tokens = setting.step_tokens,
-                                  .prefix_cache = setting.prefix_cache,
-                                  .page_tokens = setting.page_tokens,
-                                  .kv_type = setting.kv_type,
-                                  .kv_bytes = setting.num_pages * int64_t(layout.PageBytes())});
+    KvLayout layout = LayoutOf(checkpoint_->config, setting.kv_cache_dtype, setting.page_size);
+    auto engine =
+        Engine::Create(checkpoint_.get(), backend_.get(),
+                       {.max_model_len = kMaxModelLen,
+                        .max_num_seqs = 16,
+                        .max_num_batched_tokens = setting.max_num_batched_tokens,
+                        .prefix_cache = setting.prefix_cache,
+                        .page_size = setting.page_size,
+                        .kv_cache_dtype = setting.kv_cache_dtype,
+                        .kv_cache_bytes = setting.num_pages * int64_t(layout.PageBytes())});
     EXPECT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
   }
@@ -120,11 +121,13 @@ TEST(CheckpointEngine, EqualBitsAloneAndInAnyBatchChunkPageAndThreadCount) {
   for (const Request& request : requests) expected.push_back(alone.RunAlone(request));
 
   std::mt19937 random(1);
-  for (const Setting& setting : {Setting{.num_threads = 2, .step_tokens = 37, .page_tokens = 16},
-                                 Setting{.num_threads = 3, .step_tokens = 200, .page_tokens = 256},
-                                 Setting{.num_threads = 1, .step_tokens = 511}}) {
-    SCOPED_TRACE(testing::Message() << setting.num_threads << " threads, step of "
-                                    << setting.step_tokens << ", page of " << setting.page_tokens);
+  for (const Setting& setting :
+       {Setting{.num_threads = 2, .max_num_batched_tokens = 37, .page_size = 16},
+        Setting{.num_threads = 3, .max_num_batched_tokens = 200, .page_size = 256},
+        Setting{.num_threads = 1, .max_num_batched_tokens = 511}}) {
+    SCOPED_TRACE(testing::Message()
+                 << setting.num_threads << " threads, step of " << setting.max_num_batched_tokens
+                 << ", page of " << setting.page_size);
     Server server(setting);
     std::vector<size_t> order(requests.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -136,7 +139,7 @@ TEST(CheckpointEngine, EqualBitsAloneAndInAnyBatchChunkPageAndThreadCount) {
       ASSERT_EQ(sinks[i]->Wait(), absl::OkStatus());
       ExpectEqualBits(*sinks[i], *expected[i], requests[i]);
       // A request's own counters are its own, whoever shared its steps.
-      const AttentionCounters mine = sinks[i]->Stats().attention;
+      const AttentionStats mine = sinks[i]->Stats().attention;
       EXPECT_EQ(mine.num_value_rows, expected[i]->Stats().attention.num_value_rows);
       EXPECT_EQ(mine.num_value_rows_read, expected[i]->Stats().attention.num_value_rows_read);
       EXPECT_GT(mine.num_value_rows_read, 0);
@@ -147,9 +150,12 @@ TEST(CheckpointEngine, EqualBitsAloneAndInAnyBatchChunkPageAndThreadCount) {
 }
 
 TEST(CheckpointEngine, EqualBitsWithOtherPages) {
-  for (const DType kv_type : {DType::kF32, DType::kI8}) {
-    Server alone({.num_threads = 1, .kv_type = kv_type});
-    Server other({.num_threads = 2, .step_tokens = 50, .page_tokens = 32, .kv_type = kv_type});
+  for (const DType kv_cache_dtype : {DType::kF32, DType::kI8}) {
+    Server alone({.num_threads = 1, .kv_cache_dtype = kv_cache_dtype});
+    Server other({.num_threads = 2,
+                  .max_num_batched_tokens = 50,
+                  .page_size = 32,
+                  .kv_cache_dtype = kv_cache_dtype});
     const std::vector<Request> requests = MixedRequests(alone.Text());
     std::vector<std::shared_ptr<RecordingSink>> sinks;
     for (const Request& request : requests) sinks.push_back(other.Submit(request));
@@ -162,18 +168,18 @@ TEST(CheckpointEngine, EqualBitsWithOtherPages) {
 
 // Hit or miss, preempted or not, forked or alone.
 TEST(CheckpointEngine, EqualBitsFromTheCacheAndThroughFamine) {
-  for (const DType kv_type : {DType::kF16, DType::kI8}) {
-    Server alone({.num_threads = 1, .kv_type = kv_type});
+  for (const DType kv_cache_dtype : {DType::kF16, DType::kI8}) {
+    Server alone({.num_threads = 1, .kv_cache_dtype = kv_cache_dtype});
     std::vector<Request> requests = MixedRequests(alone.Text());
     for (Request& request : requests) {  // what the cache knows serves those without the best
       if (request.score) request.score->num_logprobs = 0;
       if (request.generate) request.generate->max_tokens = 120;
     }
-    Server server({.step_tokens = 200,
-                   .page_tokens = 32,
-                   .kv_type = kv_type,
+    Server server({.max_num_batched_tokens = 200,
+                   .page_size = 32,
+                   .kv_cache_dtype = kv_cache_dtype,
                    .prefix_cache = true,
-                   .num_pages = kMaxContext / 32});
+                   .num_pages = kMaxModelLen / 32});
     for (int round = 0; round < 2; ++round) {
       std::vector<std::shared_ptr<RecordingSink>> sinks;
       for (const Request& request : requests) sinks.push_back(server.Submit(request));

@@ -18,12 +18,12 @@ namespace {
 // What the same request is asked in; a GPU bears longer ones than its emulation.
 class DeviceEngineTest : public testing::TestWithParam<DeviceCase> {
  protected:
-  static EngineOptions Options(int step_tokens, int page_tokens, bool prefix_cache) {
-    return {.max_context = GetParam().IsGpu() ? 2048 : 256,
-            .max_sequences = 16,
-            .step_tokens = step_tokens,
+  static EngineOptions Options(int max_num_batched_tokens, int page_size, bool prefix_cache) {
+    return {.max_model_len = GetParam().IsGpu() ? 2048 : 256,
+            .max_num_seqs = 16,
+            .max_num_batched_tokens = max_num_batched_tokens,
             .prefix_cache = prefix_cache,
-            .page_tokens = page_tokens};
+            .page_size = page_size};
   }
   static std::vector<Request> Requests(const ModelConfig& config) {
     const std::vector<int> lengths = GetParam().IsGpu()
@@ -70,11 +70,11 @@ TEST_P(DeviceEngineTest, EqualBitsFromTheCacheAndThroughFamine) {
   std::vector<Request> requests = Requests(alone.Config());
   const auto expected = RunEachAlone(alone, requests);
   EngineOptions options = Options(100, 16, true);
-  const KvLayout layout{.num_layers = alone.Config().num_layers,
-                        .num_heads = alone.Config().num_heads,
+  const KvLayout layout{.num_layers = alone.Config().num_hidden_layers,
+                        .num_heads = alone.Config().num_attention_heads,
                         .head_dim = alone.Config().HeadDim(),
-                        .page_tokens = 16};
-  options.kv_bytes = layout.PagesFor(options.max_context) * int64_t(layout.PageBytes());
+                        .page_size = 16};
+  options.kv_cache_bytes = layout.PagesFor(options.max_model_len) * int64_t(layout.PageBytes());
   DeviceEngine hungry(GetParam(), options);
   for (int round = 0; round < 2; ++round) ExpectTheSameTogether(hungry, requests, expected);
   EXPECT_GT(hungry.GetEngine().Stats().num_prefix_cache_hits, 50);
@@ -110,7 +110,7 @@ TEST_P(DeviceEngineTest, ManyMixedRequestsLeaveMemoryAsItWas) {
   const EngineStats stats = engine.GetEngine().Stats();
   EXPECT_EQ(stats.num_free_pages + stats.num_cached_pages, stats.num_pages);
   std::printf("%d requests, %lld rows; free at the end: %lld MiB\n", num_requests,
-              static_cast<long long>(stats.num_rows),
+              static_cast<long long>(stats.num_batched_tokens),
               static_cast<long long>(free_at_first.value_or(0) >> 20));
 }
 

@@ -34,8 +34,8 @@ class EngineStorm : public testing::TestWithParam<int> {
     SimRandom& random = client->random;
     const EngineOptions& options = engine->Options();
     for (int i = 0; i < num_requests; ++i) {
-      Request request = MakeSimRequest(&random, fake_.checkpoint.config, options.max_context,
-                                       std::min(4, options.max_sequences));
+      Request request = MakeSimRequest(&random, fake_.checkpoint.config, options.max_model_len,
+                                       std::min(4, options.max_num_seqs));
       if (OneIn(&random, 10)) {
         request.deadline = Clock::now() + std::chrono::microseconds(Between(&random, 0, 5000));
       }
@@ -67,14 +67,14 @@ class EngineStorm : public testing::TestWithParam<int> {
 TEST_P(EngineStorm, EveryRequestEndsOnceWithItsOwnBits) {
   SimRandom random(uint64_t(GetParam()) + 1000);
   EngineOptions options;
-  options.max_context = 128;
-  options.max_sequences = 8;
+  options.max_model_len = 128;
+  options.max_num_seqs = 8;
   options.max_queued_requests = 32;
-  options.step_tokens = 24;
-  options.chunk_tokens = 8;
-  options.page_tokens = 16;
+  options.max_num_batched_tokens = 24;
+  options.chunked_prefill_size = 8;
+  options.page_size = 16;
   options.prefix_cache = !OneIn(&random, 4);
-  options.kv_bytes = kPageBytes * Between(&random, 8, 20);  // famine: 8 x 8 would hold all
+  options.kv_cache_bytes = kPageBytes * Between(&random, 8, 20);  // famine: 8 x 8 would hold all
   auto engine = Engine::Create(&fake_.checkpoint, &fake_.backend, options);
   ASSERT_TRUE(engine.ok()) << engine.status();
 
@@ -106,8 +106,8 @@ TEST_P(EngineStorm, EveryRequestEndsOnceWithItsOwnBits) {
   }
   const EngineStats stats = (*engine)->Stats();
   EXPECT_EQ(stats.num_free_pages + stats.num_cached_pages, stats.num_pages);
-  EXPECT_EQ(stats.num_queued, 0);
-  EXPECT_EQ(stats.num_queued_tokens, 0);
+  EXPECT_EQ(stats.num_waiting, 0);
+  EXPECT_EQ(stats.num_waiting_tokens, 0);
   EXPECT_EQ(stats.num_running, 0);
   EXPECT_EQ(stats.step_started_at, std::nullopt);
 }

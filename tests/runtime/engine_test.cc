@@ -25,11 +25,11 @@ namespace {
 using ::testing::HasSubstr;
 
 EngineOptions SmallOptions() {
-  return {.max_context = 512,
-          .max_sequences = 8,
+  return {.max_model_len = 512,
+          .max_num_seqs = 8,
           .max_queued_requests = 64,
-          .step_tokens = 32,
-          .page_tokens = 16};
+          .max_num_batched_tokens = 32,
+          .page_size = 16};
 }
 
 Request Generate(int num_prompt_tokens, int max_tokens, uint64_t seed = 1) {
@@ -111,7 +111,7 @@ TEST_F(EngineTest, TwoHundredRequestsOnAQueueOfSixtyFour) {
   }
   EXPECT_EQ(accepted.size(), 1u + 64u);
   EXPECT_EQ(num_refused, 135);
-  EXPECT_EQ(engine->Stats().num_queued, 64);
+  EXPECT_EQ(engine->Stats().num_waiting, 64);
   gate.Open();
   for (const auto& sink : accepted) {
     EXPECT_EQ(sink->Wait(), absl::OkStatus());
@@ -121,7 +121,7 @@ TEST_F(EngineTest, TwoHundredRequestsOnAQueueOfSixtyFour) {
   const EngineStats stats = engine->Stats();
   EXPECT_EQ(NumHeldPages(*engine), 0);
   EXPECT_EQ(stats.num_running, 0);
-  EXPECT_EQ(stats.num_queued, 0);
+  EXPECT_EQ(stats.num_waiting, 0);
   EXPECT_EQ(stats.num_generated_tokens, 10 * int64_t(accepted.size()));
 }
 
@@ -132,7 +132,7 @@ TEST_F(EngineTest, CancelEndsARunningAndAQueuedRequest) {
     return absl::OkStatus();
   };
   EngineOptions options = SmallOptions();
-  options.max_sequences = 1;
+  options.max_num_seqs = 1;
   const auto engine = Start(options);
   const auto running = MakeSink(), queued = MakeSink();
   const auto running_handle = engine->Submit(Generate(10, 400), running);
@@ -358,21 +358,21 @@ TEST_F(EngineTest, CountsStepsRowsAndTheirTimes) {
   ASSERT_TRUE(inside.step_started_at.has_value());
   EXPECT_GE(*inside.step_started_at, before);
   EXPECT_LE(*inside.step_started_at, Clock::now());
-  EXPECT_EQ(inside.num_queued_tokens, 30);
+  EXPECT_EQ(inside.num_waiting_tokens, 30);
   gate.Open();
   EXPECT_EQ(sink->Wait(), absl::OkStatus());
   EXPECT_EQ(waiting->Wait(), absl::OkStatus());
   EXPECT_TRUE(engine->Drain(absl::Seconds(10)));
   const EngineStats stats = engine->Stats();
   EXPECT_EQ(stats.step_started_at, std::nullopt);
-  EXPECT_EQ(stats.num_queued_tokens, 0);
-  EXPECT_EQ(stats.num_rows, 20 + 9 + 30) << "the last token is never computed";
+  EXPECT_EQ(stats.num_waiting_tokens, 0);
+  EXPECT_EQ(stats.num_batched_tokens, 20 + 9 + 30) << "the last token is never computed";
   EXPECT_EQ(stats.num_steps, observer.num_steps);
-  EXPECT_EQ(stats.num_rows, observer.total_rows);
+  EXPECT_EQ(stats.num_batched_tokens, observer.total_rows);
   const StageTimes& stages = stats.stages;
   int64_t sum_ns = 0;
-  for (const int64_t ns : {stages.admit_ns, stages.plan_ns, stages.forward_ns, stages.sample_ns,
-                           stages.publish_ns, stages.idle_ns}) {
+  for (const int64_t ns : {stages.admit_ns, stages.schedule_ns, stages.forward_ns, stages.sample_ns,
+                           stages.output_ns, stages.idle_ns}) {
     EXPECT_GT(ns, 0);
     sum_ns += ns;
   }
@@ -399,19 +399,20 @@ TEST_F(EngineTest, OptionsOutOfRangeAreRefused) {
     EXPECT_EQ(engine.status().code(), absl::StatusCode::kInvalidArgument);
     return std::string(engine.status().message());
   };
-  EXPECT_THAT(refuse({.max_context = 0}), HasSubstr("max_context = 0 is outside [1, "));
-  EXPECT_THAT(refuse({.max_sequences = -1}), HasSubstr("max_sequences = -1"));
+  EXPECT_THAT(refuse({.max_model_len = 0}), HasSubstr("max_model_len = 0 is outside [1, "));
+  EXPECT_THAT(refuse({.max_num_seqs = -1}), HasSubstr("max_num_seqs = -1"));
   EXPECT_THAT(refuse({.max_queued_requests = 0}), HasSubstr("max_queued_requests = 0"));
-  EXPECT_THAT(refuse({.step_tokens = 100000}), HasSubstr("step_tokens = 100000"));
-  EXPECT_THAT(refuse({.page_tokens = 8}), HasSubstr("page_tokens = 8"));
-  EXPECT_THAT(refuse({.page_tokens = 48}), HasSubstr("not a power of two"));
-  EXPECT_THAT(refuse({.kv_type = DType::kBF16}), HasSubstr("kv_type = bf16"));
-  EXPECT_THAT(refuse({.kv_bytes = -5}), HasSubstr("kv_bytes = -5"));
+  EXPECT_THAT(refuse({.max_num_batched_tokens = 100000}),
+              HasSubstr("max_num_batched_tokens = 100000"));
+  EXPECT_THAT(refuse({.page_size = 8}), HasSubstr("page_size = 8"));
+  EXPECT_THAT(refuse({.page_size = 48}), HasSubstr("not a power of two"));
+  EXPECT_THAT(refuse({.kv_cache_dtype = DType::kBF16}), HasSubstr("kv_cache_dtype = bf16"));
+  EXPECT_THAT(refuse({.kv_cache_bytes = -5}), HasSubstr("kv_cache_bytes = -5"));
   EXPECT_THAT(refuse({.max_queued_tokens = -1}), HasSubstr("max_queued_tokens = -1"));
-  EXPECT_THAT(refuse({.max_prefill_chunks = 0}), HasSubstr("max_prefill_chunks = 0"));
-  EXPECT_THAT(refuse({.chunk_tokens = 0}), HasSubstr("chunk_tokens = 0"));
-  fake_.checkpoint.max_batch_rows = 100;
-  EXPECT_THAT(refuse({.step_tokens = 101}), HasSubstr("100 rows"));
+  EXPECT_THAT(refuse({.max_num_partial_prefills = 0}), HasSubstr("max_num_partial_prefills = 0"));
+  EXPECT_THAT(refuse({.chunked_prefill_size = 0}), HasSubstr("chunked_prefill_size = 0"));
+  fake_.checkpoint.max_num_batched_tokens = 100;
+  EXPECT_THAT(refuse({.max_num_batched_tokens = 101}), HasSubstr("100 rows"));
 }
 
 // Many threads submit, cancel and look, while the engine is stopped in the middle: every accepted
@@ -453,7 +454,7 @@ TEST_F(EngineTest, EveryAcceptedRequestEndsOnceUnderContention) {
   for (const auto& sink : accepted) EXPECT_TRUE(sink->IsDone());
   const EngineStats stats = engine->Stats();
   EXPECT_EQ(NumHeldPages(*engine), 0);
-  EXPECT_EQ(stats.num_queued, 0);
+  EXPECT_EQ(stats.num_waiting, 0);
 }
 
 }  // namespace

@@ -20,15 +20,15 @@ using ::testing::HasSubstr;
 
 ModelConfig SmallConfig() {
   ModelConfig config;
-  config.num_layers = 2;
-  config.num_heads = 3;
-  config.width = 24;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 3;
+  config.hidden_size = 24;
   return config;
 }
 
-TEST(KvCache, DefaultsToFourSequencesOfMaxContext) {
+TEST(KvCache, DefaultsToFourSequencesOfMaxModelLen) {
   MemoryBackend backend;
-  const EngineOptions options{.max_context = 1000, .page_tokens = 64};
+  const EngineOptions options{.max_model_len = 1000, .page_size = 64};
   const auto cache = KvCache::Create(SmallConfig(), options, &backend);
   ASSERT_TRUE(cache.ok()) << cache.status();
   const KvLayout& layout = (*cache)->Layout();
@@ -43,26 +43,26 @@ TEST(KvCache, TakesTheBytesItIsGiven) {
   MemoryBackend backend;
   // A page: 2 pools x 2 layers x 3 heads x 16 tokens x 8 dims x 4 bytes.
   constexpr int64_t kPageBytes = 2 * 2 * 3 * 16 * 8 * 4;
-  EngineOptions options{.max_context = 100, .page_tokens = 16, .kv_type = DType::kF32};
-  options.kv_bytes = 10 * kPageBytes + kPageBytes / 2;
+  EngineOptions options{.max_model_len = 100, .page_size = 16, .kv_cache_dtype = DType::kF32};
+  options.kv_cache_bytes = 10 * kPageBytes + kPageBytes / 2;
   const auto cache = KvCache::Create(SmallConfig(), options, &backend);
   ASSERT_TRUE(cache.ok()) << cache.status();
   EXPECT_EQ((*cache)->Layout().num_pages, 10);
 
-  options.kv_bytes = 6 * kPageBytes;
+  options.kv_cache_bytes = 6 * kPageBytes;
   const auto small = KvCache::Create(SmallConfig(), options, &backend);
   EXPECT_EQ(small.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(small.status().message()),
               testing::AllOf(HasSubstr("holds 6 pages of 16 tokens"),
-                             HasSubstr("max_context = 100 tokens needs 7 pages")));
+                             HasSubstr("max_model_len = 100 tokens needs 7 pages")));
 }
 
 TEST(KvCache, CountsTheScalesOfInt8) {
   MemoryBackend backend;
   // A page: 2 pools x 2 layers x 3 heads x 16 tokens x (8 dims + a scale of 4 bytes).
   constexpr int64_t kPageBytes = 2 * 2 * 3 * 16 * (8 + 4);
-  EngineOptions options{.max_context = 100, .page_tokens = 16, .kv_type = DType::kI8};
-  options.kv_bytes = 10 * kPageBytes + kPageBytes - 1;
+  EngineOptions options{.max_model_len = 100, .page_size = 16, .kv_cache_dtype = DType::kI8};
+  options.kv_cache_bytes = 10 * kPageBytes + kPageBytes - 1;
   const auto cache = KvCache::Create(SmallConfig(), options, &backend);
   ASSERT_TRUE(cache.ok()) << cache.status();
   const KvLayout& layout = (*cache)->Layout();
@@ -88,7 +88,7 @@ void PutText(KvCache& cache, int text_id, int num_pages) {
 TEST(KvCache, GivesRunsWhereEveryPageIsIdle) {
   MemoryBackend backend;
   const EngineOptions options{
-      .max_context = 100, .page_tokens = 16, .kv_bytes = 512 * 2 * 2 * 3 * 16 * 8 * 2};
+      .max_model_len = 100, .page_size = 16, .kv_cache_bytes = 512 * 2 * 2 * 3 * 16 * 8 * 2};
   const auto cache = *KvCache::Create(SmallConfig(), options, &backend);
   for (int text_id = 0; text_id < 64; ++text_id) PutText(*cache, text_id, 12);
   ASSERT_LE(cache->Pages().NumFree(), 512 / 8);
@@ -123,7 +123,7 @@ class DeviceBackend : public MemoryBackend {
 constexpr int64_t kDevicePageBytes = 2 * 2 * 3 * 64 * 8 * 2;
 
 TEST(KvCache, TakesWhatADeviceHasFreeLessAReserve) {
-  const EngineOptions options{.max_context = 640, .max_sequences = 3, .page_tokens = 64};
+  const EngineOptions options{.max_model_len = 640, .max_num_seqs = 3, .page_size = 64};
   DeviceBackend ample(int64_t{1} << 30);
   EXPECT_EQ((*KvCache::Create(SmallConfig(), options, &ample))->Layout().num_pages, 3 * 10);
   DeviceBackend tight(20 * kDevicePageBytes);  // a sixteenth of it is the reserve
@@ -131,7 +131,7 @@ TEST(KvCache, TakesWhatADeviceHasFreeLessAReserve) {
 }
 
 TEST(KvCache, RefusesADeviceThatHoldsNoWholeContextWithTheArithmetic) {
-  EngineOptions options{.max_context = 640, .page_tokens = 64};
+  EngineOptions options{.max_model_len = 640, .page_size = 64};
   DeviceBackend small(8 * kDevicePageBytes);
   const absl::Status status = KvCache::Create(SmallConfig(), options, &small).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
@@ -139,9 +139,9 @@ TEST(KvCache, RefusesADeviceThatHoldsNoWholeContextWithTheArithmetic) {
       std::string(status.message()),
       testing::AllOf(HasSubstr("the device's free memory of 98304 bytes less a reserve of 6144"),
                      HasSubstr("holds 7 pages of 64 tokens"), HasSubstr("needs 10 pages")));
-  options.kv_bytes = 10 * kDevicePageBytes;
+  options.kv_cache_bytes = 10 * kDevicePageBytes;
   EXPECT_THAT(std::string(KvCache::Create(SmallConfig(), options, &small).status().message()),
-              HasSubstr("kv_bytes = 122880 is more than the device has free: 98304 bytes"));
+              HasSubstr("kv_cache_bytes = 122880 is more than the device has free: 98304 bytes"));
   DeviceBackend lost(absl::InternalError("CUDA error 700"));
   EXPECT_THAT(std::string(KvCache::Create(SmallConfig(), options, &lost).status().message()),
               HasSubstr("CUDA error 700"));

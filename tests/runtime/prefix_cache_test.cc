@@ -11,28 +11,28 @@
 namespace lssar {
 namespace {
 
-constexpr int kPageTokens = 4;
+constexpr int kPageSize = 4;
 using Ids = std::vector<int32_t>;
 
 // A pool of pages with a cache on it; `hash` as bad as one likes.
 struct Pool {
   explicit Pool(int num_pages, PrefixCache::Hash hash = PrefixCache::HashIds)
-      : pages(num_pages), cache(&pages, kPageTokens, std::move(hash)) {}
+      : pages(num_pages), cache(&pages, kPageSize, std::move(hash)) {}
 
   // Puts a text of whole pages into the cache and lets go of it; its pages.
   Ids Put(const Ids& text, const PrefixRoot& root = {},
           const std::vector<TokenScore>& scores = {}) {
     Ids held;
-    for (size_t i = 0; i < text.size(); i += kPageTokens) {
+    for (size_t i = 0; i < text.size(); i += kPageSize) {
       const int32_t parent = held.empty() ? PrefixCache::kNone : held.back();
       Ids taken;
       while (!pages.Acquire(1, &taken)) cache.EvictOldest();
       const int32_t kept =
           cache.Insert({.root = root,
                         .parent = parent,
-                        .ids = std::span(text).subspan(i, kPageTokens),
+                        .ids = std::span(text).subspan(i, kPageSize),
                         .scores = scores.empty() ? std::span<const TokenScore>()
-                                                 : std::span(scores).subspan(i, kPageTokens)},
+                                                 : std::span(scores).subspan(i, kPageSize)},
                        taken[0]);
       if (kept != taken[0]) {
         pages.Share(kept);
@@ -48,8 +48,8 @@ struct Pool {
   Ids Find(const Ids& text, const PrefixRoot& root = {}) const {
     Ids found;
     int32_t parent = PrefixCache::kNone;
-    for (size_t i = 0; i + kPageTokens <= text.size(); i += kPageTokens) {
-      parent = cache.Find(root, parent, std::span(text).subspan(i, kPageTokens));
+    for (size_t i = 0; i + kPageSize <= text.size(); i += kPageSize) {
+      parent = cache.Find(root, parent, std::span(text).subspan(i, kPageSize));
       if (parent == PrefixCache::kNone) break;
       found.push_back(parent);
     }
@@ -132,16 +132,15 @@ TEST_P(PrefixCacheHash, ACollisionNeverGivesAWrongPage) {
   for (int round = 0; round < 4000; ++round) {
     const std::string salt(random() % 2, 's');
     Ids text;
-    for (uint64_t i = random() % 5 * kPageTokens; i-- > 0;) text.push_back(int32_t(random() % 2));
+    for (uint64_t i = random() % 5 * kPageSize; i-- > 0;) text.push_back(int32_t(random() % 2));
     const Ids found = pool.Find(text, {.salt = salt});
     for (size_t i = 0; i < found.size(); ++i) {
-      const Ids prefix(text.begin(), text.begin() + std::ptrdiff_t(i + 1) * kPageTokens);
+      const Ids prefix(text.begin(), text.begin() + std::ptrdiff_t(i + 1) * kPageSize);
       ASSERT_EQ(texts.at(found[i]), std::make_pair(salt, prefix));
     }
     const Ids pages = pool.Put(text, {.salt = salt});
     for (size_t i = 0; i < pages.size(); ++i) {
-      texts[pages[i]] = {salt,
-                         Ids(text.begin(), text.begin() + std::ptrdiff_t(i + 1) * kPageTokens)};
+      texts[pages[i]] = {salt, Ids(text.begin(), text.begin() + std::ptrdiff_t(i + 1) * kPageSize)};
     }
     ASSERT_EQ(pool.Find(text, {.salt = salt}), pages);
     ASSERT_EQ(pool.pages.NumFree() + pool.pages.NumIdle(), 24);

@@ -11,11 +11,12 @@ namespace lssar {
 namespace {
 
 // (sequence_idx, num_rows) of each entry.
-std::vector<std::pair<int, int>> PlanOf(int step_tokens, const std::vector<int>& pending) {
+std::vector<std::pair<int, int>> PlanOf(int max_num_batched_tokens,
+                                        const std::vector<int>& pending) {
   std::vector<SequenceView> views;
   for (const int num_pending : pending) views.push_back({.num_pending = num_pending});
   StepPlan plan = {{.sequence_idx = 99, .num_rows = 99}};
-  Scheduler({.step_tokens = step_tokens}).Plan(views, &plan);
+  Scheduler({.max_num_batched_tokens = max_num_batched_tokens}).Plan(views, &plan);
   std::vector<std::pair<int, int>> result;
   for (const PlannedRows& rows : plan) result.emplace_back(rows.sequence_idx, rows.num_rows);
   return result;
@@ -40,11 +41,11 @@ TEST(Scheduler, TheOldestPromptGoesOnBesideAsManyDecodesAsCanRun) {
 TEST(Scheduler, KeepsEveryRuleOverRandomWorlds) {
   std::mt19937 random(11);
   for (int round = 0; round < 20000; ++round) {
-    const int step_tokens = 1 + int(random() % 40);
-    std::vector<int> pending(random() % size_t(step_tokens + 1));
+    const int max_num_batched_tokens = 1 + int(random() % 40);
+    std::vector<int> pending(random() % size_t(max_num_batched_tokens + 1));
     for (int& p : pending) p = random() % 2 == 0 ? 1 : 1 + int(random() % 60);
-    const Rows rows = PlanOf(step_tokens, pending);
-    ASSERT_EQ(rows, PlanOf(step_tokens, pending)) << "pure";
+    const Rows rows = PlanOf(max_num_batched_tokens, pending);
+    ASSERT_EQ(rows, PlanOf(max_num_batched_tokens, pending)) << "pure";
 
     int num_rows = 0;
     std::vector<int> planned(pending.size(), 0);
@@ -57,10 +58,10 @@ TEST(Scheduler, KeepsEveryRuleOverRandomWorlds) {
       planned[size_t(idx)] = count;
       num_rows += count;
     }
-    ASSERT_LE(num_rows, step_tokens);
+    ASSERT_LE(num_rows, max_num_batched_tokens);
     int num_wanted = 0;
     for (const int p : pending) num_wanted += p;
-    ASSERT_EQ(num_rows, std::min(num_wanted, step_tokens)) << "the budget is used";
+    ASSERT_EQ(num_rows, std::min(num_wanted, max_num_batched_tokens)) << "the budget is used";
     bool is_older_served = true;
     for (size_t i = 0; i < pending.size(); ++i) {
       if (pending[i] == 1) {
@@ -74,7 +75,7 @@ TEST(Scheduler, KeepsEveryRuleOverRandomWorlds) {
 }
 
 constexpr Scheduler::Limits kShared = {
-    .step_tokens = 512, .max_prefill_chunks = 2, .chunk_tokens = 64};
+    .max_num_batched_tokens = 512, .max_num_partial_prefills = 2, .chunked_prefill_size = 64};
 
 Rows PlanOf(const Scheduler::Limits& limits, const std::vector<SequenceView>& views) {
   StepPlan plan;
@@ -112,17 +113,17 @@ TEST(Scheduler, RowsDeepInAPromptCountForMore) {
 TEST(Scheduler, PromptsShareAStepWithReaders) {
   const SequenceView small = {.num_pending = 20};
   EXPECT_EQ(PlanOf(kShared, {small, kDecode, small, small}), (Rows{{0, 20}, {1, 1}, {2, 20}}))
-      << "max_prefill_chunks";
+      << "max_num_partial_prefills";
   const SequenceView large = {.num_pending = 500};
   EXPECT_EQ(PlanOf(kShared, {small, kDecode, large}), (Rows{{0, 20}, {1, 1}, {2, 42}}))
-      << "chunk_tokens for all of them";
+      << "chunked_prefill_size for all of them";
   EXPECT_EQ(PlanOf(kShared, {large, kDecode, small}), (Rows{{0, 62}, {1, 1}}));
 }
 
 // Many questions of a few tokens beside readers: their tokens count, not how many they are.
 TEST(Scheduler, SmallPromptsAreBoundedByTheirTokens) {
   constexpr Scheduler::Limits kMany = {
-      .step_tokens = 512, .max_prefill_chunks = 16, .chunk_tokens = 32};
+      .max_num_batched_tokens = 512, .max_num_partial_prefills = 16, .chunked_prefill_size = 32};
   const SequenceView small = {.num_pending = 5};
   EXPECT_EQ(PlanOf(kMany, {kDecode, small, small, small, small, small, small, small, small}),
             (Rows{{0, 1}, {1, 5}, {2, 5}, {3, 5}, {4, 5}, {5, 5}, {6, 5}, {7, 1}}));

@@ -5,8 +5,8 @@
 #include <span>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/reference/sample.h"
+#include "kernels/str_cat.h"
 #include "runtime/admission.h"
 #include "runtime/token_counts.h"
 #include "tests/support/fake_model.h"
@@ -51,8 +51,8 @@ class History {
   uint64_t hash_;
 };
 
-SampledRow Sampled(const std::vector<float>& logits, const SampleRow& row) {
-  SampledRow sampled;
+SampleResult Sampled(const std::vector<float>& logits, const SampleRequest& row) {
+  SampleResult sampled;
   ReferenceSample({.logits = logits.data(),
                    .vocab = int(logits.size()),
                    .rows = {&row, 1},
@@ -60,7 +60,7 @@ SampledRow Sampled(const std::vector<float>& logits, const SampleRow& row) {
   return sampled;
 }
 
-SampledRow Scored(const std::vector<float>& logits, int32_t id) {
+SampleResult Scored(const std::vector<float>& logits, int32_t id) {
   return Sampled(logits, {.target = id, .counts = {}, .num_logprobs = 0});
 }
 
@@ -79,11 +79,11 @@ void Shape(SimRandom* random, int max_choices, GenerateParams* params) {
 
 }  // namespace
 
-Request MakeSimRequest(SimRandom* random, const ModelConfig& config, int max_context,
+Request MakeSimRequest(SimRandom* random, const ModelConfig& config, int max_model_len,
                        int max_choices) {
   const int vocab_size = config.vocab_size;
   Request request;
-  const int num_tokens = Between(random, 2, OneIn(random, 2) ? max_context : max_context / 3);
+  const int num_tokens = Between(random, 2, OneIn(random, 2) ? max_model_len : max_model_len / 3);
   // Long answers to short prompts are what brings famine.
   const int longest_prompt = OneIn(random, 2) ? std::min(12, num_tokens - 1) : num_tokens - 1;
   const int num_prompt = Between(random, 1, longest_prompt);
@@ -116,7 +116,7 @@ Request MakeSimRequest(SimRandom* random, const ModelConfig& config, int max_con
 
 SimSink::SimSink(const Request& request, const ModelConfig& config)
     : request_(request), config_(config) {
-  const KvLayout layout{.page_tokens = 16};
+  const KvLayout layout{.page_size = 16};
   rope_base_ = RopeBase(config, DemandOf(request, layout).num_tokens);
   if (request.generate) choices_.resize(size_t(request.generate->num_choices));
 }
@@ -183,7 +183,7 @@ void SimSink::CheckChoice(int idx) {
                                       .choice = idx,
                                       .position = int(request_.prompt.size()) + num_generated})
                                  .id;
-    if (id != expected || finish) return Fail(absl::StrCat("choice ", idx, " says another text"));
+    if (id != expected || finish) return Fail(StrCat("choice ", idx, " says another text"));
     if (num_generated >= params.min_tokens) {
       if (id == FakeModel::kEosId && !params.ignore_eos) finish = FinishReason::kEos;
       if (std::ranges::count(params.stop_ids, id) > 0) finish = FinishReason::kStopId;
@@ -192,7 +192,7 @@ void SimSink::CheckChoice(int idx) {
     history.Add(id);
     counts.AddOutput(id);
   }
-  if (finish != choice.finish) Fail(absl::StrCat("choice ", idx, " ends elsewhere"));
+  if (finish != choice.finish) Fail(StrCat("choice ", idx, " ends elsewhere"));
   if (status_.ok() && !choice.finish) Fail("OK without the end of a choice");
 }
 
@@ -254,7 +254,7 @@ void SimSink::CheckScore(int index, const ContinuationScore& score) {
   bool is_greedy = true;
   if (score.tokens.size() != ids.size()) return Fail("a score of another length");
   for (size_t i = 0; i < ids.size(); ++i) {
-    const SampledRow row = Scored(history.Logits(config_.vocab_size), ids[i]);
+    const SampleResult row = Scored(history.Logits(config_.vocab_size), ids[i]);
     if (score.tokens[i].id != ids[i] || score.tokens[i].logprob != row.logprob) {
       return Fail("a score of other log-probabilities");
     }

@@ -24,20 +24,20 @@ inline bool OneIn(SimRandom* random, int n) { return (*random)() % uint64_t(n) =
 
 // Prompts begin with one of a few texts; some requests have many choices, some are scores,
 // some look at attention, some stay out of the prefix cache. Without a deadline.
-// Requires  max_context >= 8
-Request MakeSimRequest(SimRandom* random, const ModelConfig& config, int max_context,
+// Requires  max_model_len >= 8
+Request MakeSimRequest(SimRandom* random, const ModelConfig& config, int max_model_len,
                        int max_choices);
 
 // Compares everything it is told with what the request's rows give, computed from the definition of
 // the fake model alone: no pages, no batches. A request that is cut short must have got a beginning
 // of its answer.
-class SimSink : public TokenSink {
+class SimSink : public OutputSink {
  public:
   SimSink(const Request& request, const ModelConfig& config);
 
   std::atomic<bool> has_room = true;
 
-  bool HasRoom() const override { return has_room; }
+  bool IsWritable() const override { return has_room; }
   void OnAdmitted(const RequestStats& stats) override;
   void OnPromptLogprobs(PromptDelta delta) override;
   void OnTokens(GenerateDelta delta) override;

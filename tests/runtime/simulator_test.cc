@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "kernels/str_cat.h"
 #include "runtime/admission.h"
 #include "runtime/step_loop.h"
 #include "tests/runtime/sim_request.h"
@@ -24,8 +24,8 @@
 namespace lssar {
 namespace {
 
-constexpr int kPageTokens = 16;
-constexpr int64_t kPageBytes = 2 * kPageTokens * 4 * 2;  // FakeModel's, both pools
+constexpr int kPageSize = 16;
+constexpr int64_t kPageBytes = 2 * kPageSize * 4 * 2;  // FakeModel's, both pools
 constexpr int kVocab = 16;
 
 int64_t num_steps_wanted = 1000000;
@@ -36,17 +36,17 @@ enum class Sabotage { kNone, kLeakedPage, kForgottenHolder, kOverwrittenPage, kS
 
 EngineOptions SimOptions(SimRandom* random) {
   EngineOptions options;
-  options.max_context = Between(random, 1, 6) * 32;
-  options.max_sequences = Between(random, 1, 16);
+  options.max_model_len = Between(random, 1, 6) * 32;
+  options.max_num_seqs = Between(random, 1, 16);
   options.max_queued_requests = Between(random, 1, 40);
   options.max_queued_tokens = Between(random, 0, 1) * Between(random, 1, 2000);
-  options.step_tokens = Between(random, 1, OneIn(random, 4) ? 12 : 64);
-  options.max_prefill_chunks = Between(random, 1, 4);
-  options.chunk_tokens = Between(random, 1, 32);
+  options.max_num_batched_tokens = Between(random, 1, OneIn(random, 4) ? 12 : 64);
+  options.max_num_partial_prefills = Between(random, 1, 4);
+  options.chunked_prefill_size = Between(random, 1, 32);
   options.prefix_cache = !OneIn(random, 8);
-  options.page_tokens = kPageTokens;
-  const int num_pages = options.max_context / kPageTokens;
-  options.kv_bytes =
+  options.page_size = kPageSize;
+  const int num_pages = options.max_model_len / kPageSize;
+  options.kv_cache_bytes =
       kPageBytes * Between(random, num_pages, OneIn(random, 2) ? num_pages + 4 : 6 * num_pages);
   return options;
 }
@@ -66,8 +66,8 @@ class SimWorld {
     loop_ = std::make_unique<StepLoop>(&fake_.checkpoint, std::move(kv_cache), options_, &queue_,
                                        [this] { return now_; });
     if (OneIn(&random_, 2)) {  // texts of different length budgets share no pages
-      fake_.checkpoint.config.width = 64;
-      fake_.checkpoint.config.trained_context = 64;
+      fake_.checkpoint.config.hidden_size = 64;
+      fake_.checkpoint.config.max_position_embeddings = 64;
       fake_.checkpoint.config.dynamic_ntk_factor = 2;
     }
     load_percent_ = Between(&random_, 5, 80);
@@ -104,11 +104,11 @@ class SimWorld {
   };
 
   void Fail(const std::string& what) {
-    if (failure_.empty()) failure_ = absl::StrCat("step ", num_steps_, ": ", what);
+    if (failure_.empty()) failure_ = StrCat("step ", num_steps_, ": ", what);
   }
 
   void Arrive() {
-    Request request = MakeSimRequest(&random_, fake_.checkpoint.config, options_.max_context,
+    Request request = MakeSimRequest(&random_, fake_.checkpoint.config, options_.max_model_len,
                                      std::min(4, MaxRunning(options_)));
     if (!CheckFits(request, options_, loop_->Layout()).ok()) return;
     if (!is_patient_ && OneIn(&random_, 8)) {
@@ -125,7 +125,7 @@ class SimWorld {
     if (pushed.ok()) {
       open_.push_back(std::move(open));
     } else if (pushed.code() != absl::StatusCode::kResourceExhausted || num_queued == 0) {
-      Fail(absl::StrCat("refused with ", pushed.ToString()));
+      Fail(StrCat("refused with ", pushed.ToString()));
     }
   }
 
@@ -172,7 +172,8 @@ class SimWorld {
   }
 
   absl::Status OnForward(const ForwardBatch& batch) {
-    if (std::ssize(batch.token_ids) > options_.step_tokens) Fail("a step over its budget");
+    if (std::ssize(batch.token_ids) > options_.max_num_batched_tokens)
+      Fail("a step over its budget");
     senior_ = FindSenior();
     num_value_rows_ = NumValueRows(senior_);
     has_failed_ = std::exchange(must_fail_, false);
@@ -234,15 +235,15 @@ class SimWorld {
       Fail("the most senior request stood still");
     }
   }
-  const TokenSink* FindSenior() const {
-    const TokenSink* senior = nullptr;
+  const OutputSink* FindSenior() const {
+    const OutputSink* senior = nullptr;
     loop_->VisitSequences([&](const RunningRequest& running, const Sequence&) {
       if (senior == nullptr && !running.is_paused) senior = running.submission.sink.get();
     });
     return senior;
   }
   // Of the request with that sink; -1: it does not run.
-  int64_t NumValueRows(const TokenSink* sink) const {
+  int64_t NumValueRows(const OutputSink* sink) const {
     int64_t num_value_rows = -1;
     loop_->VisitSequences([&](const RunningRequest& running, const Sequence& sequence) {
       if (running.submission.sink.get() != sink) return;
@@ -275,7 +276,7 @@ class SimWorld {
             ? !is_late
             : code != absl::StatusCode::kOk && code != absl::StatusCode::kUnavailable &&
                   !has_failed_) {
-      Fail(absl::StrCat("ended with ", open.sink->Status().ToString(), " for no reason"));
+      Fail(StrCat("ended with ", open.sink->Status().ToString(), " for no reason"));
     }
   }
 
@@ -285,7 +286,7 @@ class SimWorld {
     must_fail_ = false;
     for (const Open& open : open_) open.sink->has_room = open.sink != stuck_;
     // Each step gives the most senior request a row; preempted ones compute theirs again.
-    int64_t num_steps_left = 100 + 4 * std::ssize(open_) * options_.max_context * 4;
+    int64_t num_steps_left = 100 + 4 * std::ssize(open_) * options_.max_model_len * 4;
     while (!open_.empty() && failure_.empty()) {
       now_ += std::chrono::milliseconds(1);
       if (num_steps_left-- == 0) return Fail("the world does not come to its end");
@@ -318,8 +319,8 @@ class SimWorld {
   bool must_fail_ = false, has_failed_ = false;
   std::vector<Open> open_;
   std::shared_ptr<SimSink> stuck_;
-  const TokenSink* senior_ = nullptr;  // of the step; null: it ran no rows
-  int64_t num_value_rows_ = 0;         // that it had read before
+  const OutputSink* senior_ = nullptr;  // of the step; null: it ran no rows
+  int64_t num_value_rows_ = 0;          // that it had read before
   std::vector<int> num_holders_;
   std::vector<bool> is_written_;
   std::map<absl::StatusCode, int> ends_;
@@ -351,9 +352,9 @@ TEST_P(Simulator, EveryWorldKeepsItsRules) {
     }
     if (only_seed) break;
   }
-  std::cout << absl::StrCat(num_steps, " steps, ", num_requests, " requests, ", num_failed,
-                            " cut short, ", num_preemptions, " preemptions, ", num_hits,
-                            " tokens from the cache\n");
+  std::cout << StrCat(num_steps, " steps, ", num_requests, " requests, ", num_failed,
+                      " cut short, ", num_preemptions, " preemptions, ", num_hits,
+                      " tokens from the cache\n");
   if (only_seed) return;
   EXPECT_GT(num_preemptions, num_steps / 1000) << "worlds without famine show nothing";
   EXPECT_GT(num_hits, num_steps / 100);

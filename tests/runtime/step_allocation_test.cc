@@ -14,7 +14,7 @@ namespace lssar {
 namespace {
 
 // Lets go of everything at once.
-class ForgetfulSink : public TokenSink {
+class ForgetfulSink : public OutputSink {
  public:
   void OnAdmitted(const RequestStats&) override {}
   void OnTokens(GenerateDelta) override { ++num_deltas; }
@@ -24,7 +24,7 @@ class ForgetfulSink : public TokenSink {
 };
 
 // Three readers, greedy and sampled, for more tokens than the steps below take.
-void SubmitThree(RequestQueue& queue, const std::shared_ptr<TokenSink>& sink) {
+void SubmitThree(RequestQueue& queue, const std::shared_ptr<OutputSink>& sink) {
   for (int i = 0; i < 3; ++i) {
     Request request = Generate(Ids(20, i), 200, uint64_t(i));
     if (i == 0) request.generate->sampling.temperature = 0;
@@ -53,10 +53,10 @@ void ExpectOneAllocationADelta(StepLoop& loop, const ForgetfulSink& sink) {
 TEST(StepAllocationTest, ShippedModel) {
   const std::unique_ptr<Backend> backend = *MakeBackend({.name = "cpu", .num_threads = 1});
   Checkpoint checkpoint = *LoadCheckpoint("models/zoo/lssar-6m", backend.get(), {});
-  const EngineOptions options{.max_context = 256,
-                              .max_sequences = 4,
+  const EngineOptions options{.max_model_len = 256,
+                              .max_num_seqs = 4,
                               .max_queued_requests = 4,
-                              .kv_bytes = int64_t{16} << 20};
+                              .kv_cache_bytes = int64_t{16} << 20};
   RequestQueue queue(options.max_queued_requests, MaxQueuedTokens(options));
   StepLoop loop(&checkpoint, *KvCache::Create(checkpoint.config, options, backend.get()), options,
                 &queue);

@@ -83,7 +83,7 @@ TEST(StepLoop, WhatWaitsForPagesIsNotPassed) {
 
 TEST(StepLoop, NoMoreSequencesRunThanAStepHasRows) {
   EngineOptions options = SmallOptions();
-  options.step_tokens = 3;
+  options.max_num_batched_tokens = 3;
   World world(options);
   size_t most = 0;
   world.fake.model->on_forward = [&](const ForwardBatch& batch) {
@@ -103,7 +103,7 @@ TEST(StepLoop, WhatCanNeverFitIsRefusedWithTheArithmetic) {
     return std::string(status.message());
   };
   EXPECT_THAT(message(Generate(Ids(200, 1), 57)),
-              HasSubstr("prompt 200 + max_tokens 57 = 257 tokens, over max_context = 256"));
+              HasSubstr("prompt 200 + max_tokens 57 = 257 tokens, over max_model_len = 256"));
   EXPECT_THAT(message(Score(Ids(200, 1), {Ids(3, 1), Ids(57, 2)})),
               HasSubstr("context 200 + longest continuation 57 = 257 tokens"));
   Request wide = Generate(Ids(200, 1), 50);

@@ -275,7 +275,7 @@ TEST(Continuations, TakeHalfOfThePlacesAtMostAndWaitForNone) {
 
 TEST(Continuations, TakeNoMorePagesThanThereAre) {
   EngineOptions options = SmallOptions();
-  options.kv_bytes = 17 * kPageBytes;
+  options.kv_cache_bytes = 17 * kPageBytes;
   options.prefix_cache = false;
   World world(options);  // a context of 13 pages leaves four
   const std::vector<std::vector<int32_t>> continuations = {Ids(20, 1), Ids(20, 2), Ids(20, 3)};
@@ -287,7 +287,7 @@ TEST(Continuations, TakeNoMorePagesThanThereAre) {
 
 TEST(Preemption, TheYoungestGivesWayAndSaysTheSame) {
   EngineOptions options = SmallOptions();
-  options.kv_bytes = 20 * kPageBytes;
+  options.kv_cache_bytes = 20 * kPageBytes;
   for (const bool uses_cache : {true, false}) {
     options.prefix_cache = uses_cache;
     World world(options);
@@ -327,7 +327,7 @@ TEST(Preemption, TheYoungestGivesWayAndSaysTheSame) {
 
 TEST(Preemption, APausedRequestLendsItsPages) {
   EngineOptions options = SmallOptions();
-  options.kv_bytes = 17 * kPageBytes;
+  options.kv_cache_bytes = 17 * kPageBytes;
   options.prefix_cache = false;
   World world(options);
   const Ticket slow = world.Submit(Generate(Ids(200, 1), 50));
@@ -346,7 +346,7 @@ TEST(Preemption, APausedRequestLendsItsPages) {
 
 TEST(Preemption, NobodyPassesOneThatWaitsToComeBack) {
   EngineOptions options = SmallOptions();
-  options.kv_bytes = 16 * kPageBytes;
+  options.kv_cache_bytes = 16 * kPageBytes;
   World world(options);
   const Ticket oldest = world.Submit(Generate(Ids(20, 1), 230));
   const Ticket young = world.Submit(Generate(Ids(20, 2), 150));

@@ -32,10 +32,10 @@ std::vector<int32_t> Oracle(const Request& request, double rope_base) {
     for (uint64_t id = 0; id < 64; ++id) {
       logits.push_back(float(8 * (double(FakeHash(hash, id) >> 11) * 0x1p-53) - 4));
     }
-    const SampleRow row = {.params = &request.generate->sampling,
-                           .counts = counts.Counts(),
-                           .position = int(request.prompt.size() + ids.size())};
-    SampledRow drawn;
+    const SampleRequest row = {.params = &request.generate->sampling,
+                               .counts = counts.Counts(),
+                               .position = int(request.prompt.size() + ids.size())};
+    SampleResult drawn;
     ReferenceSample({.logits = logits.data(), .vocab = 64, .rows = {&row, 1}, .out = {&drawn, 1}});
     ids.push_back(drawn.id);
     counts.AddOutput(ids.back());
@@ -67,8 +67,8 @@ TEST(StepLoop, TheRopeBaseFollowsTheLengthBudgetAndStays) {
   World world;
   ModelConfig& config = world.fake.checkpoint.config;
   config.dynamic_ntk_factor = 2.0;
-  config.trained_context = 32;
-  config.width = 64;  // heads of 64, for the exponent d / (d - 2)
+  config.max_position_embeddings = 32;
+  config.hidden_size = 64;  // heads of 64, for the exponent d / (d - 2)
   std::vector<std::vector<double>> bases_of_steps;
   world.fake.model->on_forward = [&](const ForwardBatch& batch) {
     bases_of_steps.push_back(batch.rope_bases);
@@ -126,11 +126,11 @@ TEST(StepLoop, ATextDoesNotDependOnItsBatch) {
   }
   std::vector<std::shared_ptr<RecordingSink>> alone;
   for (const Request& request : requests) alone.push_back(RunAlone(request, SmallOptions()));
-  for (const auto& [step_tokens, page_tokens] :
+  for (const auto& [max_num_batched_tokens, page_size] :
        std::vector<std::pair<int, int>>{{24, 16}, {7, 32}, {512, 64}}) {
     EngineOptions options = SmallOptions();
-    options.step_tokens = step_tokens;
-    options.page_tokens = page_tokens;
+    options.max_num_batched_tokens = max_num_batched_tokens;
+    options.page_size = page_size;
     World world(options);
     std::vector<Ticket> tickets;
     for (const Request& request : requests) tickets.push_back(world.Submit(request));
@@ -164,7 +164,7 @@ TEST(StepLoop, StepsKeepTheBudgetAndMixPromptsWithDecodes) {
   int num_mixed = 0;
   world.fake.model->on_forward = [&](const ForwardBatch& batch) {
     rows_of_steps.push_back(int(batch.token_ids.size()));
-    const auto num_decodes = std::ranges::count(batch.sequences, 1, &SequenceRows::num_rows);
+    const auto num_decodes = std::ranges::count(batch.sequences, 1, &SequenceSlice::num_rows);
     num_mixed += num_decodes > 0 && num_decodes < std::ssize(batch.sequences);
     return absl::OkStatus();
   };

@@ -19,12 +19,12 @@ namespace lssar {
 inline constexpr int64_t kPageBytes = 2 * 16 * 4 * 2;  // FakeModel's, of 16 tokens, both pools
 
 inline EngineOptions SmallOptions() {
-  return {.max_context = 256,
-          .max_sequences = 16,
+  return {.max_model_len = 256,
+          .max_num_seqs = 16,
           .max_queued_requests = 1000,
-          .step_tokens = 24,
-          .page_tokens = 16,
-          .kv_bytes = 64 * kPageBytes};
+          .max_num_batched_tokens = 24,
+          .page_size = 16,
+          .kv_cache_bytes = 64 * kPageBytes};
 }
 
 struct Ticket {

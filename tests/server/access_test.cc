@@ -64,7 +64,7 @@ class AccessTest : public testing::Test {
 };
 
 TEST_F(AccessTest, ACallTakesAKnownKeyAndItsRole) {
-  TestServer server({.max_context = 2048}, WithKeys());
+  TestServer server({.max_model_len = 2048}, WithKeys());
   const Generated none = GenerateAs(server, "");
   EXPECT_EQ(none.status.error_code(), grpc::StatusCode::UNAUTHENTICATED);
   EXPECT_THAT(none.status.error_message(), HasSubstr("authorization: Bearer KEY"));
@@ -82,7 +82,7 @@ TEST_F(AccessTest, ACallTakesAKnownKeyAndItsRole) {
 }
 
 TEST_F(AccessTest, AnotherSchemeIsNoKey) {
-  TestServer server({.max_context = 2048}, WithKeys());
+  TestServer server({.max_model_len = 2048}, WithKeys());
   grpc::ClientContext context;
   context.AddMetadata("authorization", std::string("Basic ") + kUser);
   v1::GetInfoReply reply;
@@ -91,7 +91,7 @@ TEST_F(AccessTest, AnotherSchemeIsNoKey) {
 }
 
 TEST_F(AccessTest, HealthNeedsNoKeyAndMetricsAnAdmins) {
-  TestServer server({.max_context = 2048}, WithKeys());
+  TestServer server({.max_model_len = 2048}, WithKeys());
   EXPECT_EQ(CheckHealth(server.NewChannel(), ""), kServing);
   httplib::Client http("127.0.0.1", server.Server().HttpPort());
   EXPECT_EQ(http.Get("/healthz")->status, 200);
@@ -109,7 +109,7 @@ TEST_F(AccessTest, HealthNeedsNoKeyAndMetricsAnAdmins) {
 }
 
 TEST_F(AccessTest, AChangedFileIsInForceWithoutARestart) {
-  TestServer server({.max_context = 2048}, WithKeys());
+  TestServer server({.max_model_len = 2048}, WithKeys());
   ASSERT_TRUE(GenerateAs(server, kUser).status.ok());
   const auto wait_until = [&server](const std::string& key, grpc::StatusCode code) {
     for (int i = 0; i < 200; ++i) {
@@ -129,7 +129,7 @@ TEST_F(AccessTest, AChangedFileIsInForceWithoutARestart) {
 
 TEST_F(AccessTest, ConcurrentCallsOfAKeyAreBoundedAndTheLastOneMakesRoomAtOnce) {
   Write(Section("alice", kUser, "max-concurrent = 1\n"));
-  TestServer server({.max_context = 2048}, WithKeys());
+  TestServer server({.max_model_len = 2048}, WithKeys());
   // One after another: none finds the one before still there.
   for (int i = 0; i < 50; ++i) ASSERT_TRUE(GenerateAs(server, kUser).status.ok()) << i;
   server.Hold();
@@ -153,7 +153,7 @@ TEST_F(AccessTest, ConcurrentCallsOfAKeyAreBoundedAndTheLastOneMakesRoomAtOnce) 
 TEST_F(AccessTest, TheRatesOfAKeyCountRequestsAndTokens) {
   Write(Section("few", kUser, "requests-per-minute = 2\n") +
         Section("short", kAdmin, "tokens-per-minute = 100\n"));
-  TestServer server({.max_context = 2048}, WithKeys());
+  TestServer server({.max_model_len = 2048}, WithKeys());
   EXPECT_TRUE(GenerateAs(server, kUser).status.ok());
   EXPECT_TRUE(GenerateAs(server, kUser).status.ok());
   const Generated third = GenerateAs(server, kUser);
@@ -171,10 +171,10 @@ TEST_F(AccessTest, AFileThatIsNoneEndsTheStart) {
   options.listen = options.http_listen = "";
   options.log_level = "off";
   options.api_keys = "/nowhere.toml";
-  EXPECT_EQ(LocalServer::Open(options).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Server::Open(options).status().code(), absl::StatusCode::kNotFound);
   Write("[alice]\nkey = \"short\"\n");
   options.api_keys = path_;
-  const absl::Status status = LocalServer::Open(options).status();
+  const absl::Status status = Server::Open(options).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("[alice]: key must have 16 to 256"));
 }

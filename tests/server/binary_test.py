@@ -109,7 +109,7 @@ class ClientTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.server = Server("--max-context", "2048")
+        cls.server = Server("--max-model-len", "2048")
         cls.stub = cls.server.stub
 
     @classmethod
@@ -320,7 +320,7 @@ class UsageTest(unittest.TestCase):
     def test_usage_errors(self):
         for flags, sentence in [([], "--model DIR is missing"),
                                 (["--modle", "x"], "did you mean --model?"),
-                                (["--model", MODEL, "--page-tokens", "17"], "16, 32, 64")]:
+                                (["--model", MODEL, "--page-size", "17"], "16, 32, 64")]:
             result = self.run_server(*flags)
             self.assertEqual((result.returncode, result.stdout), (2, ""), flags)
             self.assertIn(sentence, result.stderr)

@@ -23,12 +23,12 @@ class DeviceTest : public testing::TestWithParam<DeviceCase> {
   DeviceTest() {
     ServerOptions options;
     options.model.directory = GetParam().checkpoint;
-    options.model.engine.max_context = 256;
-    options.model.engine.max_sequences = 16;
+    options.model.engine.max_model_len = 256;
+    options.model.engine.max_num_seqs = 16;
     options.listen = "127.0.0.1:0";
     options.http_listen = "";
     options.log_level = "off";
-    auto server = LocalServer::Open(options);
+    auto server = Server::Open(options);
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     const absl::Status loaded = server_->Load([](const ModelOptions& model) {
@@ -57,7 +57,7 @@ class DeviceTest : public testing::TestWithParam<DeviceCase> {
     return reply;
   }
 
-  std::unique_ptr<LocalServer> server_;
+  std::unique_ptr<Server> server_;
   std::unique_ptr<v1::Inference::Stub> stub_;
 };
 
@@ -76,7 +76,7 @@ TEST_P(DeviceTest, SaysWhatItRunsOn) {
   EXPECT_EQ(reply.device(), GetParam().device == "cuda" ? "cuda:0" : GetParam().device);
   EXPECT_FALSE(reply.bits_depend_on_batch());
   EXPECT_EQ(reply.num_free_pages(), reply.num_pages());
-  EXPECT_EQ(reply.kv_dtype(), "fp16");
+  EXPECT_EQ(reply.kv_cache_dtype(), "fp16");
 }
 
 TEST_P(DeviceTest, GreedyTokensAreTheSameEveryTimeAndInAnyCompany) {
@@ -137,29 +137,31 @@ absl::Status LoadOn(const std::string& device, const ModelOptions& options) {
 
 TEST(DeviceErrorTest, PagesThatADeviceDoesNotKeepAreNamedWithThoseItKeeps) {
   ModelOptions options = TinyModel();
-  options.engine.kv_type = DType::kF32;
+  options.engine.kv_cache_dtype = DType::kF32;
   const absl::Status status = LoadOn("cuda-emulated", options);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_EQ(status.message(), "--kv-type fp32: --device cuda-emulated keeps fp16 and int8 pages");
+  EXPECT_EQ(status.message(),
+            "--kv-cache-dtype fp32: --device cuda-emulated keeps fp16 and int8 pages");
 }
 
 TEST(DeviceErrorTest, EveryWeightTypeIsKept) {
   for (const DType weights : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
     ModelOptions options = TinyModel();
     options.weights = weights;
-    options.engine.max_context = 64;
-    options.engine.max_sequences = 2;
+    options.engine.max_model_len = 64;
+    options.engine.max_num_seqs = 2;
     EXPECT_EQ(LoadOn("cuda-emulated", options), absl::OkStatus()) << NameOf(weights);
   }
 }
 
 TEST(DeviceErrorTest, AContextThatTheDeviceCannotHoldIsRefusedWithTheArithmetic) {
   ModelOptions options = TinyModel();
-  options.engine.max_context = 1 << 20;
-  options.engine.kv_bytes = 1 << 20;
+  options.engine.max_model_len = 1 << 20;
+  options.engine.kv_cache_bytes = 1 << 20;
   const absl::Status status = LoadOn("cuda-emulated", options);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("max_context = 1048576 tokens needs 16384"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("max_model_len = 1048576 tokens needs 16384"));
 }
 
 // On every machine: there is no such device, no driver, or no cuda in this build.
@@ -172,12 +174,12 @@ TEST(DeviceErrorTest, ADeviceThatIsNotThereIsNamedByItsFlag) {
   EXPECT_TRUE(absl::StartsWith(status.message(), "--device cuda:999: ")) << status;
 }
 
-TEST(DeviceErrorTest, FastProductsAreTheGpus) {
+TEST(DeviceErrorTest, FastGemmAreTheGpus) {
   ModelOptions options = TinyModel();
-  options.backend.fast_products = true;
+  options.backend.fast_gemm = true;
   const absl::Status status = ServedModel::Load(options).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("--products fast"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--gemm fast"));
 }
 
 TEST(DeviceErrorTest, ThreadsAreTheCpus) {

@@ -24,7 +24,7 @@ ServerOptions ZooOptions(const std::string& device = "cpu") {
   ServerOptions options;
   options.model.backend.name = device;
   options.model.directory = kZooDirectory;
-  options.model.engine.max_context = 2048;
+  options.model.engine.max_model_len = 2048;
   options.listen = "127.0.0.1:0";
   options.http_listen = "127.0.0.1:0";
   options.log_level = "off";
@@ -32,7 +32,7 @@ ServerOptions ZooOptions(const std::string& device = "cpu") {
 }
 
 struct Served {
-  std::unique_ptr<LocalServer> server;
+  std::unique_ptr<Server> server;
   std::unique_ptr<v1::Inference::Stub> stub;
 };
 
@@ -42,7 +42,7 @@ class EndToEndTest : public testing::TestWithParam<std::string> {
   // One server a device, for all of its tests.
   EndToEndTest() : stub_((*served_)[GetParam()].stub) {
     if (stub_ != nullptr) return;
-    auto server = LocalServer::Start(ZooOptions(GetParam()));
+    auto server = Server::Start(ZooOptions(GetParam()));
     LSSAR_CHECK(server.ok());
     (*served_)[GetParam()].server = *std::move(server);
     stub_ = v1::Inference::NewStub(
@@ -178,7 +178,7 @@ TEST(SelfCheckTest, AWrongGoldenFileIsRefusedWithTheError) {
   }
   ServerOptions options = ZooOptions();
   options.model.directory = copy.string();
-  const auto server = LocalServer::Start(options);
+  const auto server = Server::Start(options);
   EXPECT_EQ(server.status().code(), absl::StatusCode::kFailedPrecondition) << server.status();
   EXPECT_THAT(std::string(server.status().message()), HasSubstr("off by"));
   std::filesystem::remove_all(copy);

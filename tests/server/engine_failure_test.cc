@@ -49,7 +49,7 @@ void ExpectOutOfService(TestServer& server, const std::string& reason) {
 }
 
 TEST(EngineFailureTest, AStepThatHangsTakesTheServerOutOfService) {
-  TestServer server({.max_context = 2048, .max_sequences = 1},
+  TestServer server({.max_model_len = 2048, .max_num_seqs = 1},
                     WithStepTimeout(absl::Milliseconds(300)));
   HealthWatch watch(server);
   EXPECT_EQ(server.Get("/healthz").status, 200);
@@ -77,7 +77,7 @@ TEST(EngineFailureTest, AStepThatHangsTakesTheServerOutOfService) {
 }
 
 TEST(EngineFailureTest, ASlowStepIsNoHang) {
-  TestServer server({.max_context = 2048}, WithStepTimeout(absl::Milliseconds(2000)));
+  TestServer server({.max_model_len = 2048}, WithStepTimeout(absl::Milliseconds(2000)));
   server.SetStepMs(60);
   EXPECT_TRUE(Generate(server.Stub(), HelloRequest(50)).status.ok());
   EXPECT_EQ(server.NumEngineFailures(), 0);
@@ -85,7 +85,7 @@ TEST(EngineFailureTest, ASlowStepIsNoHang) {
 }
 
 TEST(EngineFailureTest, OneFailedStepEndsItsOwnRequestsAlone) {
-  TestServer server({.max_context = 2048, .max_sequences = 1});
+  TestServer server({.max_model_len = 2048, .max_num_seqs = 1});
   grpc::ClientContext context;
   server.Hold();
   const auto running = server.Stub().Generate(&context, HelloRequest(100));
@@ -94,7 +94,7 @@ TEST(EngineFailureTest, OneFailedStepEndsItsOwnRequestsAlone) {
   auto queued = std::async(std::launch::async,
                            [&server] { return Generate(server.Stub(), HelloRequest(20)); });
   ASSERT_TRUE(
-      server.WaitFor([](const v1::GetInfoReply& facts) { return facts.num_queued() == 1; }));
+      server.WaitFor([](const v1::GetInfoReply& facts) { return facts.num_waiting() == 1; }));
   server.FailSteps(1);
   server.Release();
   while (running->Read(&reply)) continue;
@@ -128,7 +128,7 @@ TEST(EngineFailureTest, AnEngineThatFailsForGoodTakesTheServerOutOfService) {
 }
 
 TEST(EngineFailureTest, ALostDeviceTakesTheServerOutOfServiceAtOnce) {
-  TestServer server({.max_context = 2048, .max_sequences = 1});
+  TestServer server({.max_model_len = 2048, .max_num_seqs = 1});
   HealthWatch watch(server);
   grpc::ClientContext context;
   server.Hold();
@@ -138,7 +138,7 @@ TEST(EngineFailureTest, ALostDeviceTakesTheServerOutOfServiceAtOnce) {
   auto queued = std::async(std::launch::async,
                            [&server] { return Generate(server.Stub(), HelloRequest(5)).status; });
   ASSERT_TRUE(
-      server.WaitFor([](const v1::GetInfoReply& facts) { return facts.num_queued() == 1; }));
+      server.WaitFor([](const v1::GetInfoReply& facts) { return facts.num_waiting() == 1; }));
   server.LoseDevice();
   server.Release();
   while (running->Read(&reply)) continue;
@@ -154,7 +154,7 @@ TEST(EngineFailureTest, ALostDeviceTakesTheServerOutOfServiceAtOnce) {
 }
 
 TEST(EngineFailureTest, ADrainIsNoFailure) {
-  TestServer server({.max_context = 2048}, WithStepTimeout(absl::Milliseconds(80)));
+  TestServer server({.max_model_len = 2048}, WithStepTimeout(absl::Milliseconds(80)));
   EXPECT_EQ(server.Get("/readyz").status, 200);
   EXPECT_TRUE(server.Server().Shutdown(absl::Seconds(10)));
   std::this_thread::sleep_for(std::chrono::milliseconds(100));  // several looks of the watchdog
@@ -166,7 +166,7 @@ TEST(EngineFailureTest, ADrainIsNoFailure) {
 }
 
 TEST(EngineFailureTest, WhileLoadingTheServerIsAliveAndNotReady) {
-  TestServer server(TestServer::Loading(), {.max_context = 2048});
+  TestServer server(TestServer::Loading(), {.max_model_len = 2048});
   EXPECT_EQ(server.Get("/healthz").status, 200);
   EXPECT_EQ(server.Get("/metrics").status, 200);
   const TestServer::Page readiness = server.Get("/readyz");

@@ -30,7 +30,7 @@ def tearDownModule():
 
 def start(fault, *flags, **more):
     os.environ["LSSAR_FAULT"] = fault
-    return binary_test.Server("--max-context", "2048", *flags, **more)
+    return binary_test.Server("--max-model-len", "2048", *flags, **more)
 
 
 def page(server, path):
@@ -122,7 +122,7 @@ class FaultTest(unittest.TestCase):
         server.channel.close()
 
     def test_a_lost_device_ends_the_process_at_once(self):
-        server = start("lose:20", "--max-sequences", "1", model=TINY_MODEL)
+        server = start("lose:20", "--max-num-seqs", "1", model=TINY_MODEL)
         watch = HealthWatch(server)
         ids = binary_test.pb.TokenIds(ids=[3, 1, 4])
         request = binary_test.pb.GenerateRequest(tokens=ids, max_tokens=100, ignore_eos=True)

@@ -50,7 +50,7 @@ class FaultyModel final : public LanguageModel {
 
   const ModelConfig& Config() const override { return model_->Config(); }
   absl::Status Forward(const ForwardBatch& batch, const KvView& kv,
-                       AttentionCounters* counters) override {
+                       AttentionStats* counters) override {
     ++step_;
     const bool is_faulty = step_ >= fault_.first_step && step_ <= fault_.last_step;
     while (is_faulty && fault_.hangs) std::this_thread::sleep_for(std::chrono::hours(1));
@@ -62,8 +62,8 @@ class FaultyModel final : public LanguageModel {
     }
     return model_->Forward(batch, kv, counters);
   }
-  void Sample(const ForwardBatch& batch, std::span<const SampleRow> rows,
-              std::span<SampledRow> out) override {
+  void Sample(const ForwardBatch& batch, std::span<const SampleRequest> rows,
+              std::span<SampleResult> out) override {
     model_->Sample(batch, rows, out);
   }
   absl::Status Synchronize() override { return model_->Synchronize(); }
@@ -85,9 +85,9 @@ absl::StatusOr<std::unique_ptr<ServedModel>> LoadFaulty(const ModelOptions& opti
   driver->free_bytes = size_t{256} << 20;
   auto backend = fault.loses_device ? MakeFaulty(driver) : MakeBackend(options.backend);
   if (!backend.ok()) return backend.status();
-  auto loaded =
-      LoadCheckpoint(options.directory, backend->get(),
-                     {.weights = options.weights, .max_batch_rows = options.engine.step_tokens});
+  auto loaded = LoadCheckpoint(options.directory, backend->get(),
+                               {.weights = options.weights,
+                                .max_num_batched_tokens = options.engine.max_num_batched_tokens});
   if (!loaded.ok()) return loaded.status();
   auto checkpoint = std::make_unique<Checkpoint>(*std::move(loaded));
   checkpoint->model = std::make_unique<FaultyModel>(std::move(checkpoint->model), fault, driver);

@@ -253,7 +253,7 @@ TEST(GenerateTest, NanLogitsEndOneRequestWithDataLoss) {
 
 // 200 at once on a queue of 64: what does not fit is told when to come back, all others finish.
 TEST(GenerateTest, AFullQueueRefusesWithRetryInfoAndTheRestFinish) {
-  TestServer server({.max_context = 2048, .max_sequences = 4, .max_queued_requests = 64});
+  TestServer server({.max_model_len = 2048, .max_num_seqs = 4, .max_queued_requests = 64});
   server.Hold();
   constexpr int kNumCalls = 200;
   std::vector<std::future<Generated>> calls;
@@ -262,7 +262,7 @@ TEST(GenerateTest, AFullQueueRefusesWithRetryInfoAndTheRestFinish) {
         std::async(std::launch::async, [&server] { return Generate(server.Stub(), Request(4)); }));
   }
   EXPECT_TRUE(server.WaitFor([](const v1::GetInfoReply& reply) {
-    return reply.num_queued() == 64 && reply.num_running() >= 1;
+    return reply.num_waiting() == 64 && reply.num_running() >= 1;
   }));
   // Those over the limit are answered at once, while the others are still held.
   std::this_thread::sleep_for(std::chrono::milliseconds(500));

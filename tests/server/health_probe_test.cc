@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "kernels/str_cat.h"
 #include "tests/server/certificates.h"
 #include "tests/server/test_server.h"
 
@@ -36,13 +36,13 @@ class HealthProbeTest : public testing::Test {
   // Serves with `told`, but on free ports, and asks with `told` and these.
   absl::Status Probe(TestServer& server, ServerOptions told) const {
     if (!told.http_listen.empty()) {
-      told.http_listen = absl::StrCat("0.0.0.0:", server.Server().HttpPort());
+      told.http_listen = StrCat("0.0.0.0:", server.Server().HttpPort());
     }
-    told.listen = absl::StrCat("0.0.0.0:", server.Server().Port());
+    told.listen = StrCat("0.0.0.0:", server.Server().Port());
     return ProbeHealth(told);
   }
   void ExpectHealthyOnceServing(const ServerOptions& told) const {
-    TestServer server(TestServer::Loading(), {.max_context = 2048}, [&](ServerOptions& options) {
+    TestServer server(TestServer::Loading(), {.max_model_len = 2048}, [&](ServerOptions& options) {
       options.tls = told.tls;
       options.api_keys = told.api_keys;
       if (told.http_listen.empty()) options.http_listen.clear();
@@ -84,14 +84,14 @@ TEST_F(HealthProbeTest, SaysWhereNobodyAnswersAndThatAPortIsNotKnown) {
   ServerOptions http, grpc = With(false, "");
   {
     TestServer gone;
-    http.http_listen = absl::StrCat("127.0.0.1:", gone.Server().HttpPort());
-    grpc.listen = absl::StrCat("127.0.0.1:", gone.Server().Port());
+    http.http_listen = StrCat("127.0.0.1:", gone.Server().HttpPort());
+    grpc.listen = StrCat("127.0.0.1:", gone.Server().Port());
   }
   for (const auto& [options, address] : {std::pair(http, http.http_listen), {grpc, grpc.listen}}) {
     const absl::Status status = ProbeHealth(options);
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
     EXPECT_THAT(std::string(status.message()),
-                HasSubstr(absl::StrCat("no answer from a server at ", address)));
+                HasSubstr(StrCat("no answer from a server at ", address)));
   }
   http.http_listen = "127.0.0.1:0";
   const absl::Status unknown = ProbeHealth(http);

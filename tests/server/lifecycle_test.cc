@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 constexpr char kService[] = "lssar.v1.Inference";
 
 TEST(LifecycleTest, CallsAreUnavailableWhileLoading) {
-  TestServer server(TestServer::Loading(), {.max_context = 2048});
+  TestServer server(TestServer::Loading(), {.max_model_len = 2048});
   const Generated generated = Generate(server.Stub(), HelloRequest(1));
   EXPECT_EQ(generated.status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(generated.status.error_message(), HasSubstr("loading"));
@@ -32,7 +32,7 @@ TEST(LifecycleTest, CallsAreUnavailableWhileLoading) {
 
 TEST(LifecycleTest, HealthWatchSeesEveryTransition) {
   for (const char* service : {"", kService}) {
-    TestServer server(TestServer::Loading(), {.max_context = 2048});
+    TestServer server(TestServer::Loading(), {.max_model_len = 2048});
     RawCall watch(server.NewChannel(), "/grpc.health.v1.Health/Watch", HealthRequest(service));
     const auto loading = watch.Read();
     ASSERT_TRUE(loading.has_value());
@@ -72,7 +72,7 @@ TEST(LifecycleTest, APortInUseIsSaidSo) {
   options.listen = "127.0.0.1:" + std::to_string(server.Server().Port());
   options.http_listen = "";
   options.log_level = "off";
-  const auto second = LocalServer::Open(options);
+  const auto second = Server::Open(options);
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(second.status().message()),
               testing::AllOf(HasSubstr(options.listen), HasSubstr("in use")));
@@ -83,7 +83,7 @@ TEST(LifecycleTest, WithoutAnAddressThereIsNoPortAndTheInProcessChannelWorks) {
   options.listen = "";
   options.http_listen = "";
   options.log_level = "off";
-  const auto server = LocalServer::Open(options);
+  const auto server = Server::Open(options);
   ASSERT_TRUE(server.ok()) << server.status();
   EXPECT_EQ((*server)->Port(), 0);
   const auto stub = v1::Inference::NewStub((*server)->InProcessChannel());
@@ -136,7 +136,7 @@ TEST(LifecycleTest, AFailedLoadServesNothing) {
   options.http_listen = "";
   options.log_level = "off";
   options.model.directory = "models/zoo/no-such-model";
-  const auto server = LocalServer::Start(options);
+  const auto server = Server::Start(options);
   EXPECT_EQ(server.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(server.status().message()), HasSubstr("no-such-model"));
 }

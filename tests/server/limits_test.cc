@@ -47,7 +47,7 @@ class OpenCall {
 };
 
 TEST(LimitsTest, OneCallTooManyIsRefusedWithATimeToTryAgain) {
-  TestServer server({.max_context = 2048}, [](ServerOptions& options) { options.max_calls = 2; });
+  TestServer server({.max_model_len = 2048}, [](ServerOptions& options) { options.max_calls = 2; });
   server.SetStepMs(20);
   OpenCall first(server.Stub()), second(server.Stub());
   ASSERT_TRUE(first.Begin() && second.Begin());
@@ -62,12 +62,12 @@ TEST(LimitsTest, OneCallTooManyIsRefusedWithATimeToTryAgain) {
 
 // A refusal costs less than the reading of what is refused.
 TEST(LimitsTest, AFullQueueRefusesBeforeItReadsThePrompt) {
-  TestServer server({.max_context = 2048, .max_sequences = 1, .max_queued_requests = 1});
+  TestServer server({.max_model_len = 2048, .max_num_seqs = 1, .max_queued_requests = 1});
   server.Hold();
   OpenCall running(server.Stub());
   ASSERT_TRUE(running.Begin());
   OpenCall queued(server.Stub());
-  ASSERT_TRUE(server.WaitFor([](const auto& reply) { return reply.num_queued() == 1; }));
+  ASSERT_TRUE(server.WaitFor([](const auto& reply) { return reply.num_waiting() == 1; }));
   v1::GenerateRequest malformed = HelloRequest(1);
   malformed.mutable_sampling()->set_temperature(-1);
   const Generated refused = Generate(server.Stub(), malformed);
@@ -80,7 +80,7 @@ TEST(LimitsTest, AFullQueueRefusesBeforeItReadsThePrompt) {
 }
 
 TEST(LimitsTest, CallsOfOneConnectionWaitForEachOtherAndNotForOthers) {
-  TestServer server({.max_context = 2048},
+  TestServer server({.max_model_len = 2048},
                     [](ServerOptions& options) { options.connection.max_calls = 2; });
   const auto stub = v1::Inference::NewStub(server.NewChannel());
   server.SetStepMs(20);
@@ -159,7 +159,7 @@ TEST(LimitsTest, ACallCancelledBeforeItsRequestCameEndsAsCancelledAndHoldsNothin
 
 // A peer that speaks HTTP/2 and then is as if its machine had lost power.
 TEST(LimitsTest, ASilentPeerIsNoticedAndItsConnectionClosed) {
-  TestServer server({.max_context = 2048}, [](ServerOptions& options) {
+  TestServer server({.max_model_len = 2048}, [](ServerOptions& options) {
     options.connection.keepalive_time = absl::Seconds(1);
     options.connection.keepalive_timeout = absl::Seconds(1);
   });

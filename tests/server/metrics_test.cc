@@ -36,7 +36,7 @@ TEST(MetricsTest, TheFirstPageIsGolden) {
 
 TEST(MetricsTest, TheEnginesNumbersAreItsStatistics) {
   EngineStats stats = {.num_running = 3,
-                       .num_queued = 2,
+                       .num_waiting = 2,
                        .num_pages = 100,
                        .num_free_pages = 20,
                        .num_cached_pages = 30,

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "server/exposure.h"
 #include "server/flags.h"
+#include "server/security_warnings.h"
 
 namespace lssar {
 namespace {
@@ -55,37 +55,37 @@ TEST(OptionsTest, DefaultsAreThoseOfTheHelp) {
   EXPECT_EQ(line.options.model.backend.num_threads, 0);
   EXPECT_FALSE(line.options.model.weights.has_value());
   const EngineOptions& engine = line.options.model.engine;
-  EXPECT_EQ(engine.max_context, 16384);
-  EXPECT_EQ(engine.max_sequences, 64);
+  EXPECT_EQ(engine.max_model_len, 16384);
+  EXPECT_EQ(engine.max_num_seqs, 64);
   EXPECT_EQ(engine.max_queued_requests, 64);
   EXPECT_EQ(engine.max_queued_tokens, 0);
-  EXPECT_EQ(engine.step_tokens, 512);
-  EXPECT_EQ(engine.max_prefill_chunks, 16);
-  EXPECT_EQ(engine.chunk_tokens, 32);
+  EXPECT_EQ(engine.max_num_batched_tokens, 512);
+  EXPECT_EQ(engine.max_num_partial_prefills, 16);
+  EXPECT_EQ(engine.chunked_prefill_size, 32);
   EXPECT_TRUE(engine.prefix_cache);
-  EXPECT_EQ(engine.page_tokens, 64);
-  EXPECT_EQ(engine.kv_type, DType::kF16);
-  EXPECT_EQ(engine.kv_bytes, 0);
+  EXPECT_EQ(engine.page_size, 64);
+  EXPECT_EQ(engine.kv_cache_dtype, DType::kF16);
+  EXPECT_EQ(engine.kv_cache_bytes, 0);
 }
 
 TEST(OptionsTest, EveryFlagReachesItsOption) {
   const CommandLine line = Parse({"--model=DIR",
                                   "--listen=0.0.0.0:0",
                                   "--http-listen=[::1]:9",
-                                  "--max-context=4096",
-                                  "--max-sequences=3",
+                                  "--max-model-len=4096",
+                                  "--max-num-seqs=3",
                                   "--max-queued-requests=5",
-                                  "--step-tokens=128",
-                                  "--page-tokens=32",
-                                  "--kv-type=fp32",
+                                  "--max-num-batched-tokens=128",
+                                  "--page-size=32",
+                                  "--kv-cache-dtype=fp32",
                                   "--max-queued-tokens=102400",
-                                  "--max-prefill-chunks=4",
-                                  "--chunk-tokens=40",
+                                  "--max-num-partial-prefills=4",
+                                  "--chunked-prefill-size=40",
                                   "--prefix-cache=off",
-                                  "--kv-memory=512M",
-                                  "--weights=bf16",
+                                  "--kv-cache-memory=512M",
+                                  "--dtype=bf16",
                                   "--device=cuda:3",
-                                  "--products=fast",
+                                  "--gemm=fast",
                                   "--threads=2",
                                   "--drain-timeout=1m30s",
                                   "--step-timeout=90",
@@ -98,20 +98,20 @@ TEST(OptionsTest, EveryFlagReachesItsOption) {
   EXPECT_EQ(line.options.log_level, "debug");
   EXPECT_EQ(line.options.model.weights, DType::kBF16);
   EXPECT_EQ(line.options.model.backend.name, "cuda:3");
-  EXPECT_TRUE(line.options.model.backend.fast_products);
+  EXPECT_TRUE(line.options.model.backend.fast_gemm);
   EXPECT_EQ(line.options.model.backend.num_threads, 2);
   const EngineOptions& engine = line.options.model.engine;
-  EXPECT_EQ(engine.max_context, 4096);
-  EXPECT_EQ(engine.max_sequences, 3);
+  EXPECT_EQ(engine.max_model_len, 4096);
+  EXPECT_EQ(engine.max_num_seqs, 3);
   EXPECT_EQ(engine.max_queued_requests, 5);
-  EXPECT_EQ(engine.step_tokens, 128);
+  EXPECT_EQ(engine.max_num_batched_tokens, 128);
   EXPECT_EQ(engine.max_queued_tokens, 102400);
-  EXPECT_EQ(engine.max_prefill_chunks, 4);
-  EXPECT_EQ(engine.chunk_tokens, 40);
+  EXPECT_EQ(engine.max_num_partial_prefills, 4);
+  EXPECT_EQ(engine.chunked_prefill_size, 40);
   EXPECT_FALSE(engine.prefix_cache);
-  EXPECT_EQ(engine.page_tokens, 32);
-  EXPECT_EQ(engine.kv_type, DType::kF32);
-  EXPECT_EQ(engine.kv_bytes, int64_t{512} << 20);
+  EXPECT_EQ(engine.page_size, 32);
+  EXPECT_EQ(engine.kv_cache_dtype, DType::kF32);
+  EXPECT_EQ(engine.kv_cache_bytes, int64_t{512} << 20);
 }
 
 TEST(OptionsTest, TheHttpPortMayBeOff) {
@@ -119,26 +119,27 @@ TEST(OptionsTest, TheHttpPortMayBeOff) {
 }
 
 TEST(OptionsTest, WeightsMayBeKeptAsAnyType) {
-  EXPECT_EQ(Parse({"--model=D", "--weights=int8"}).options.model.weights, DType::kI8);
-  EXPECT_EQ(Parse({"--model=D", "--weights=fp16"}).options.model.weights, DType::kF16);
-  EXPECT_EQ(Parse({"--model=D", "--weights=fp32"}).options.model.weights, DType::kF32);
-  EXPECT_EQ(Parse({"--model=D", "--weights=auto"}).options.model.weights, std::nullopt);
+  EXPECT_EQ(Parse({"--model=D", "--dtype=int8"}).options.model.weights, DType::kI8);
+  EXPECT_EQ(Parse({"--model=D", "--dtype=fp16"}).options.model.weights, DType::kF16);
+  EXPECT_EQ(Parse({"--model=D", "--dtype=fp32"}).options.model.weights, DType::kF32);
+  EXPECT_EQ(Parse({"--model=D", "--dtype=auto"}).options.model.weights, std::nullopt);
 }
 
 TEST(OptionsTest, FlagOverEnvironmentOverFileOverDefault) {
-  const std::string path =
-      WriteFile("max-context = 1000\nmax-sequences = 10\nstep-tokens = 100\nkv-type = \"fp32\"\n");
-  const ScopedVariable context("LSSAR_MAX_CONTEXT", "2000");
-  const ScopedVariable sequences("LSSAR_MAX_SEQUENCES", "20");
+  const std::string path = WriteFile(
+      "max-model-len = 1000\nmax-num-seqs = 10\nmax-num-batched-tokens = 100\nkv-cache-dtype = "
+      "\"fp32\"\n");
+  const ScopedVariable context("LSSAR_MAX_MODEL_LEN", "2000");
+  const ScopedVariable sequences("LSSAR_MAX_NUM_SEQS", "20");
   const CommandLine line =
-      Parse({"--model", "DIR", "--config", path.c_str(), "--max-context", "3000"});
+      Parse({"--model", "DIR", "--config", path.c_str(), "--max-model-len", "3000"});
   ASSERT_FALSE(line.exit_code.has_value()) << line.text;
   const EngineOptions& engine = line.options.model.engine;
-  EXPECT_EQ(engine.max_context, 3000);        // flag
-  EXPECT_EQ(engine.max_sequences, 20);        // environment
-  EXPECT_EQ(engine.step_tokens, 100);         // file
-  EXPECT_EQ(engine.kv_type, DType::kF32);     // file
-  EXPECT_EQ(engine.max_queued_requests, 64);  // default
+  EXPECT_EQ(engine.max_model_len, 3000);          // flag
+  EXPECT_EQ(engine.max_num_seqs, 20);             // environment
+  EXPECT_EQ(engine.max_num_batched_tokens, 100);  // file
+  EXPECT_EQ(engine.kv_cache_dtype, DType::kF32);  // file
+  EXPECT_EQ(engine.max_queued_requests, 64);      // default
 }
 
 TEST(OptionsTest, EverythingCanComeFromTheEnvironment) {
@@ -157,7 +158,7 @@ TEST(OptionsTest, HelpGroupsFlagsAndEndsWithExamples) {
   EXPECT_THAT(line.text, AllOf(HasSubstr("Model:"), HasSubstr("Limits:"), HasSubstr("Memory:"),
                                HasSubstr("Machine:"), HasSubstr("Serving:")));
   EXPECT_THAT(line.text, AllOf(HasSubstr("tokens"), HasSubstr("default 16384"),
-                               HasSubstr("[1, 1024]"), HasSubstr("LSSAR_MAX_CONTEXT")));
+                               HasSubstr("[1, 1024]"), HasSubstr("LSSAR_MAX_MODEL_LEN")));
   const size_t examples = line.text.find("Examples:");
   ASSERT_NE(examples, std::string::npos);
   EXPECT_THAT(line.text.substr(examples), HasSubstr("lssar-server --model models/zoo/lssar-6m\n"));
@@ -187,29 +188,32 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         BadLine{{}, {"--model DIR is missing"}},
         BadLine{{"--model", "D", "--max-contxt", "5"},
-                {"unknown flag --max-contxt", "did you mean --max-context?"}},
+                {"unknown flag --max-contxt", "did you mean --max-model-len?"}},
         BadLine{{"--modle=D"}, {"unknown flag --modle;", "did you mean --model?"}},
         BadLine{{"--model", "D", "--zzzzzzzzz"}, {"unknown flag --zzzzzzzzz\n"}},
         BadLine{{"--model", "D", "stray"}, {"unexpected argument stray"}},
         BadLine{{"--model"}, {"--model"}},
-        BadLine{{"--model", "D", "--max-context", "1"},
-                {"--max-context", "\"1\"", "in [2, 1048576]"}},
-        BadLine{{"--model", "D", "--max-context", "9x"}, {"--max-context", "\"9x\""}},
-        BadLine{{"--model", "D", "--max-sequences", "0"}, {"--max-sequences", "in [1, 1024]"}},
+        BadLine{{"--model", "D", "--max-model-len", "1"},
+                {"--max-model-len", "\"1\"", "in [2, 1048576]"}},
+        BadLine{{"--model", "D", "--max-model-len", "9x"}, {"--max-model-len", "\"9x\""}},
+        BadLine{{"--model", "D", "--max-num-seqs", "0"}, {"--max-num-seqs", "in [1, 1024]"}},
         BadLine{{"--model", "D", "--max-queued-requests", "65537"}, {"in [1, 65536]"}},
-        BadLine{{"--model", "D", "--step-tokens", "16385"}, {"--step-tokens", "in [1, 16384]"}},
-        BadLine{{"--model", "D", "--page-tokens", "17"}, {"--page-tokens", "one of 16, 32, 64"}},
-        BadLine{{"--model", "D", "--kv-type", "bf16"}, {"\"bf16\"", "one of fp16, fp32, int8"}},
-        BadLine{{"--model", "D", "--kv-memory", "2T"}, {"--kv-memory", "\"2T\"", "K, M or G"}},
-        BadLine{{"--model", "D", "--kv-memory", "-1"}, {"--kv-memory", "\"-1\""}},
-        BadLine{{"--model", "D", "--kv-memory", "99999999999G"}, {"--kv-memory"}},
-        BadLine{{"--model", "D", "--weights", "int4"}, {"one of auto, fp32, fp16, bf16, int8"}},
+        BadLine{{"--model", "D", "--max-num-batched-tokens", "16385"},
+                {"--max-num-batched-tokens", "in [1, 16384]"}},
+        BadLine{{"--model", "D", "--page-size", "17"}, {"--page-size", "one of 16, 32, 64"}},
+        BadLine{{"--model", "D", "--kv-cache-dtype", "bf16"},
+                {"\"bf16\"", "one of fp16, fp32, int8"}},
+        BadLine{{"--model", "D", "--kv-cache-memory", "2T"},
+                {"--kv-cache-memory", "\"2T\"", "K, M or G"}},
+        BadLine{{"--model", "D", "--kv-cache-memory", "-1"}, {"--kv-cache-memory", "\"-1\""}},
+        BadLine{{"--model", "D", "--kv-cache-memory", "99999999999G"}, {"--kv-cache-memory"}},
+        BadLine{{"--model", "D", "--dtype", "int4"}, {"one of auto, fp32, fp16, bf16, int8"}},
         BadLine{{"--model", "D", "--device", "gpu"},
                 {"--device", "\"gpu\"", "cpu, cuda, cuda:N such as cuda:0, or reference"}},
         BadLine{{"--model", "D", "--device", "cuda:"}, {"\"cuda:\"", "cuda:N"}},
         BadLine{{"--model", "D", "--device", "cuda:-1"}, {"\"cuda:-1\"", "cuda:N"}},
         BadLine{{"--model", "D", "--device", "cuda:one"}, {"\"cuda:one\"", "cuda:N"}},
-        BadLine{{"--model", "D", "--products", "rough"}, {"\"rough\"", "one of exact, fast"}},
+        BadLine{{"--model", "D", "--gemm", "rough"}, {"\"rough\"", "one of exact, fast"}},
         BadLine{{"--model", "D", "--threads", "-1"}, {"--threads", "in [0, 1024]"}},
         BadLine{{"--model", "D", "--drain-timeout", "2h"}, {"--drain-timeout", "[0, 1h]"}},
         BadLine{{"--model", "D", "--drain-timeout", "nan"}, {"--drain-timeout", "[0, 1h]"}},
@@ -230,10 +234,10 @@ INSTANTIATE_TEST_SUITE_P(
                 {"/nowhere.toml", "cannot be read"}}));
 
 TEST(OptionsTest, ABadVariableIsNamed) {
-  const ScopedVariable pages("LSSAR_PAGE_TOKENS", "17");
+  const ScopedVariable pages("LSSAR_PAGE_SIZE", "17");
   const CommandLine line = Parse({"--model", "D"});
   EXPECT_EQ(line.exit_code, 2);
-  EXPECT_THAT(line.text, AllOf(HasSubstr("LSSAR_PAGE_TOKENS"), HasSubstr("\"17\"")));
+  EXPECT_THAT(line.text, AllOf(HasSubstr("LSSAR_PAGE_SIZE"), HasSubstr("\"17\"")));
 }
 
 TEST(OptionsTest, AnUnknownNameInTheFileNamesItsNearest) {
@@ -241,18 +245,18 @@ TEST(OptionsTest, AnUnknownNameInTheFileNamesItsNearest) {
   const CommandLine line = Parse({"--model", "D", "--config", path.c_str()});
   EXPECT_EQ(line.exit_code, 2);
   EXPECT_THAT(line.text, AllOf(HasSubstr(path), HasSubstr("\"max-contex\" is not known"),
-                               HasSubstr("did you mean \"max-context\"?")));
+                               HasSubstr("did you mean \"max-model-len\"?")));
 }
 
 TEST(OptionsTest, ABadValueInTheFileIsNamed) {
-  const std::string path = WriteFile("page-tokens = 17\n");
+  const std::string path = WriteFile("page-size = 17\n");
   const CommandLine line = Parse({"--model", "D", "--config", path.c_str()});
   EXPECT_EQ(line.exit_code, 2);
-  EXPECT_THAT(line.text, AllOf(HasSubstr("page-tokens is \"17\""), HasSubstr("16, 32, 64")));
+  EXPECT_THAT(line.text, AllOf(HasSubstr("page-size is \"17\""), HasSubstr("16, 32, 64")));
 }
 
 TEST(OptionsTest, ASectionInTheFileIsRefused) {
-  const std::string path = WriteFile("[engine]\nmax-context = 1000\n");
+  const std::string path = WriteFile("[engine]\nmax-model-len = 1000\n");
   const CommandLine line = Parse({"--model", "D", "--config", path.c_str()});
   EXPECT_EQ(line.exit_code, 2);
   EXPECT_THAT(line.text, HasSubstr("section [engine]"));
@@ -283,9 +287,9 @@ TEST(ExposureTest, WhatIsOpenToOthersIsNamedWithTheFlagsThatCloseIt) {
 }
 
 TEST(FlagsTest, NearestNameIsTheOneWithFewestEdits) {
-  const std::vector<std::string> names = {"model", "max-context", "max-sequences"};
+  const std::vector<std::string> names = {"model", "max-model-len", "max-num-seqs"};
   EXPECT_EQ(NearestName("mode", names), "model");
-  EXPECT_EQ(NearestName("max-sequence", names), "max-sequences");
+  EXPECT_EQ(NearestName("max-sequence", names), "max-num-seqs");
   EXPECT_EQ(NearestName("something-else", names), "");
 }
 

@@ -63,11 +63,11 @@ TEST_F(ParseCaptureTest, TextIsThePromptThatGenerateWouldTake) {
 // The whole context is no place too small: nothing follows the prompt.
 TEST_F(ParseCaptureTest, APromptMayFillTheContext) {
   v1::CaptureAttentionRequest message = TenTokens();
-  while (message.tokens().ids_size() < kMaxContext) message.mutable_tokens()->add_ids(5);
+  while (message.tokens().ids_size() < kMaxModelLen) message.mutable_tokens()->add_ids(5);
   EXPECT_TRUE(ParseCapture(message, Context()).ok());
   message.mutable_tokens()->add_ids(5);
   EXPECT_THAT(std::string(ParseCapture(message, Context()).status().message()),
-              HasSubstr("the prompt has 129 tokens; it must have at most max_context 128"));
+              HasSubstr("the prompt has 129 tokens; it must have at most max_model_len 128"));
 }
 
 // 24 heads of a row of 200,000 keys; 24 heads of all rows of 3,000 tokens.
@@ -76,7 +76,7 @@ TEST_F(ParseCaptureTest, TooManyKeysAreRefusedWithTheArithmetic) {
     v1::CaptureAttentionRequest message;
     for (int i = 0; i < num_tokens; ++i) message.mutable_tokens()->add_ids(5);
     for (int row = first_row; row < num_tokens; ++row) message.add_rows(row);
-    return ParseCapture(message, {.checkpoint = &Zoo(), .max_context = 1 << 20, .any_seed = 0})
+    return ParseCapture(message, {.checkpoint = &Zoo(), .max_model_len = 1 << 20, .any_seed = 0})
         .status();
   };
   const absl::Status row = refused(200000, 199999);

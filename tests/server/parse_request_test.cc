@@ -45,7 +45,7 @@ TEST_F(ParseRequestTest, UnsetFieldsTakeTheDefaultsOfTheProto) {
   EXPECT_EQ(params.sampling.frequency_penalty, 0.0f);
   EXPECT_EQ(params.sampling.seed, 77u);
   EXPECT_EQ(params.num_choices, 1);
-  EXPECT_EQ(params.max_tokens, kMaxContext - static_cast<int>(call->request.prompt.size()));
+  EXPECT_EQ(params.max_tokens, kMaxModelLen - static_cast<int>(call->request.prompt.size()));
   EXPECT_EQ(params.min_tokens, 0);
   EXPECT_FALSE(params.ignore_eos);
   EXPECT_EQ(params.num_logprobs, -1);
@@ -59,7 +59,7 @@ TEST_F(ParseRequestTest, UnsetFieldsTakeTheDefaultsOfTheProto) {
 
 TEST_F(ParseRequestTest, MaxTokensIs256WhereTheContextHasRoom) {
   ParseContext context = Context();
-  context.max_context = 4096;
+  context.max_model_len = 4096;
   const auto call = ParseGenerate(HelloRequest(), context);
   ASSERT_TRUE(call.ok()) << call.status();
   EXPECT_EQ(call->request.generate->max_tokens, 256);
@@ -254,7 +254,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Bad("MaxTokensZero", &G::set_max_tokens, 0, "max_tokens is 0; it must be in [1, 12"),
         Bad("MaxTokensNegative", &G::set_max_tokens, -5, "max_tokens is -5;"),
-        Bad("MaxTokensOverContext", &G::set_max_tokens, kMaxContext, "max_context 128 -"),
+        Bad("MaxTokensOverContext", &G::set_max_tokens, kMaxModelLen, "max_model_len 128 -"),
         Bad("MaxTokensHuge", &G::set_max_tokens, std::numeric_limits<int32_t>::max(),
             "max_tokens is 2147483647;"),
         Bad("MinTokensNegative", &G::set_min_tokens, -1, "min_tokens is -1; it must be in [0, "),
@@ -322,9 +322,9 @@ INSTANTIATE_TEST_SUITE_P(
                  {"tokens.ids[0] is -1;"}},
         BadField{"PromptLong",
                  [](G& r) {
-                   for (int i = 0; i < kMaxContext; ++i) r.mutable_tokens()->add_ids(5);
+                   for (int i = 0; i < kMaxModelLen; ++i) r.mutable_tokens()->add_ids(5);
                  },
-                 {"the prompt has 128 tokens; max_context is 128"}},
+                 {"the prompt has 128 tokens; max_model_len is 128"}},
         BadField{"ChatEmpty", [](G& r) { r.mutable_chat(); }, {"chat.messages is empty"}},
         BadField{"ChatRole",
                  [](G& r) { r.mutable_chat()->add_messages()->set_role("robot"); },
@@ -342,7 +342,7 @@ TEST_F(ParseRequestTest, AMissingTemplateOrTokenizerIsAFailedPrecondition) {
   Checkpoint bare;
   bare.name = "bare";
   bare.config = Zoo().config;
-  const ParseContext context = {.checkpoint = &bare, .max_context = kMaxContext, .any_seed = 0};
+  const ParseContext context = {.checkpoint = &bare, .max_model_len = kMaxModelLen, .any_seed = 0};
   v1::GenerateRequest chat;
   chat.mutable_chat()->add_messages()->set_role("user");
   EXPECT_EQ(ParseGenerate(chat, context).status().code(), absl::StatusCode::kFailedPrecondition);
@@ -390,7 +390,7 @@ void CheckPromises(const GenerateCall& call) {
   const GenerateParams& params = call.request.generate.value();
   ASSERT_FALSE(call.request.prompt.empty());
   ASSERT_GE(params.max_tokens, 1);
-  ASSERT_LE(std::ssize(call.request.prompt) + params.max_tokens, kMaxContext);
+  ASSERT_LE(std::ssize(call.request.prompt) + params.max_tokens, kMaxModelLen);
   ASSERT_GE(params.sampling.temperature, 0.0f);
   ASSERT_GT(params.sampling.top_p, 0.0f);
   ASSERT_LE(params.sampling.top_p, 1.0f);

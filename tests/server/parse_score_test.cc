@@ -68,7 +68,7 @@ TEST_F(ParseScoreTest, ScoreWithoutBosNeedsAContext) {
   v1::ScoreRequest request;
   request.add_items()->add_continuations()->mutable_tokens()->add_ids(5);
   const auto call =
-      ParseScore(request, {.checkpoint = &bare, .max_context = kMaxContext, .any_seed = 0});
+      ParseScore(request, {.checkpoint = &bare, .max_model_len = kMaxModelLen, .any_seed = 0});
   EXPECT_EQ(call.status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
@@ -150,9 +150,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadScore{"TooLong",
                  [](R& r) {
                    auto* tokens = r.mutable_items(0)->mutable_continuations(0)->mutable_tokens();
-                   for (int i = 0; i < kMaxContext; ++i) tokens->add_ids(5);
+                   for (int i = 0; i < kMaxModelLen; ++i) tokens->add_ids(5);
                  },
-                 "together they must be at most max_context 128"},
+                 "together they must be at most max_model_len 128"},
         BadScore{"TopLow", [](R& r) { r.set_top_logprobs(-1); },
                  "top_logprobs is -1; it must be in [0, 20]"},
         BadScore{"TopHigh", [](R& r) { r.set_top_logprobs(21); }, "top_logprobs is 21;"},

@@ -94,7 +94,7 @@ TEST(ScoreTest, LongContinuationsComeInBlocks) {
 
 // One call of 1024 items passes through a queue of 2, beside other calls.
 TEST(ScoreTest, ACallLargerThanTheQueueWaitsForItsOwnItems) {
-  TestServer server({.max_context = 2048, .max_sequences = 1, .max_queued_requests = 2});
+  TestServer server({.max_model_len = 2048, .max_num_seqs = 1, .max_queued_requests = 2});
   auto first =
       std::async(std::launch::async, [&server] { return Score(server.Stub(), Request(1024, 1)); });
   ASSERT_TRUE(
@@ -114,7 +114,7 @@ TEST(ScoreTest, ACallLargerThanTheQueueWaitsForItsOwnItems) {
 }
 
 TEST(ScoreTest, AFullQueueRefusesTheFirstItem) {
-  TestServer server({.max_context = 2048, .max_sequences = 1, .max_queued_requests = 1});
+  TestServer server({.max_model_len = 2048, .max_num_seqs = 1, .max_queued_requests = 1});
   server.Hold();
   auto running =
       std::async(std::launch::async, [&server] { return Score(server.Stub(), Request(1, 1)); });
@@ -123,7 +123,7 @@ TEST(ScoreTest, AFullQueueRefusesTheFirstItem) {
   auto queued =
       std::async(std::launch::async, [&server] { return Score(server.Stub(), Request(1, 1)); });
   ASSERT_TRUE(
-      server.WaitFor([](const v1::GetInfoReply& reply) { return reply.num_queued() == 1; }));
+      server.WaitFor([](const v1::GetInfoReply& reply) { return reply.num_waiting() == 1; }));
   const Scored refused = Score(server.Stub(), Request(2, 1));
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_FALSE(refused.status.error_details().empty());
@@ -196,16 +196,16 @@ TEST(TokenizeTest, AnIdOutOfRangeIsNamed) {
 }
 
 TEST(GetInfoTest, SaysWhatIsServedAndWithinWhichLimits) {
-  TestServer server({.max_context = 1024, .max_sequences = 5, .page_tokens = 32});
+  TestServer server({.max_model_len = 1024, .max_num_seqs = 5, .page_size = 32});
   const v1::GetInfoReply reply = server.Describe();
   EXPECT_EQ(reply.model_name(), "lssar-6m");
-  EXPECT_EQ(reply.max_context(), 1024);
+  EXPECT_EQ(reply.max_model_len(), 1024);
   EXPECT_EQ(reply.vocab_size(), 4096);
-  EXPECT_EQ(reply.page_tokens(), 32);
-  EXPECT_EQ(reply.kv_dtype(), "fp16");
+  EXPECT_EQ(reply.page_size(), 32);
+  EXPECT_EQ(reply.kv_cache_dtype(), "fp16");
   EXPECT_EQ(reply.num_pages(), 4 * 1024 / 32);
   EXPECT_EQ(reply.num_free_pages(), reply.num_pages());
-  EXPECT_EQ(reply.limits().max_sequences(), 5);
+  EXPECT_EQ(reply.limits().max_num_seqs(), 5);
   EXPECT_EQ(reply.limits().max_queued_requests(), 64);
   EXPECT_EQ(reply.limits().max_message_bytes(), 32 << 20);
   EXPECT_TRUE(reply.has_chat_template());

@@ -82,7 +82,7 @@ class SlowReaderTest : public testing::Test {
 };
 
 TEST_F(SlowReaderTest, ItsRequestPausesAloneAndGoesOnWithTheSameTokens) {
-  TestServer server({.max_context = 8192}, WithTimeout(absl::ZeroDuration()));
+  TestServer server({.max_model_len = 8192}, WithTimeout(absl::ZeroDuration()));
   const Generated expected = Generate(server.Stub(), LargeRequest());
   ASSERT_TRUE(expected.status.ok());
   RawCall slow(Channel(server), kGenerate, LargeRequest().SerializeAsString());
@@ -109,14 +109,14 @@ TEST_F(SlowReaderTest, ItsRequestPausesAloneAndGoesOnWithTheSameTokens) {
 }
 
 TEST_F(SlowReaderTest, AScoreCallPausesToo) {
-  TestServer server({.max_context = 2048}, WithTimeout(absl::ZeroDuration()));
+  TestServer server({.max_model_len = 2048}, WithTimeout(absl::ZeroDuration()));
   const Scored expected = Score(server.Stub(), LargeScore());
   ASSERT_TRUE(expected.status.ok()) << expected.status.error_message();
   RawCall slow(Channel(server), kScore, LargeScore().SerializeAsString());
-  const int64_t num_rows = server.Engine().Stats().num_rows;
+  const int64_t num_rows = server.Engine().Stats().num_batched_tokens;
   ASSERT_TRUE(server.WaitFor([](const auto& reply) { return reply.num_running() > 0; }));
   for (int i = 0; i < 20; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  EXPECT_LT(server.Engine().Stats().num_rows, 2 * num_rows);
+  EXPECT_LT(server.Engine().Stats().num_batched_tokens, 2 * num_rows);
   EXPECT_GT(server.Engine().Stats().num_running, 0);
   int num_scores = 0;
   v1::ScoreReply reply;
@@ -131,7 +131,7 @@ TEST_F(SlowReaderTest, AScoreCallPausesToo) {
 
 // All rows of this prompt have two million keys, a third of them with a weight.
 TEST_F(SlowReaderTest, ACapturePausesAndGoesOnWhereItWas) {
-  TestServer server({.max_context = 2048}, WithTimeout(absl::ZeroDuration()));
+  TestServer server({.max_model_len = 2048}, WithTimeout(absl::ZeroDuration()));
   v1::CaptureAttentionRequest request;
   for (int row = 0; row < kNumTokens; ++row) {
     request.mutable_tokens()->add_ids(3 + row % 1000);
@@ -139,7 +139,7 @@ TEST_F(SlowReaderTest, ACapturePausesAndGoesOnWhereItWas) {
   }
   RawCall slow(Channel(server), kCapture, request.SerializeAsString());
   ASSERT_TRUE(WaitUntilPaused(server));
-  EXPECT_LT(server.Engine().Stats().num_rows, kNumTokens);
+  EXPECT_LT(server.Engine().Stats().num_batched_tokens, kNumTokens);
   int next_row = 0;
   v1::CaptureAttentionReply reply;
   while (const auto bytes = slow.Read()) {
@@ -153,7 +153,7 @@ TEST_F(SlowReaderTest, ACapturePausesAndGoesOnWhereItWas) {
 }
 
 TEST_F(SlowReaderTest, OneThatReadsNothingForTooLongLosesItsPagesAndHearsWhy) {
-  TestServer server({.max_context = 8192}, WithTimeout(absl::Milliseconds(300)));
+  TestServer server({.max_model_len = 8192}, WithTimeout(absl::Milliseconds(300)));
   RawCall slow(Channel(server), kGenerate, LargeRequest().SerializeAsString());
   ASSERT_TRUE(slow.Read().has_value());
   EXPECT_TRUE(server.WaitUntilIdle());
@@ -172,7 +172,7 @@ TEST_F(SlowReaderTest, OneThatReadsNothingForTooLongLosesItsPagesAndHearsWhy) {
 
 TEST_F(SlowReaderTest, OneThatNeverReadsIsResetAndNothingOfItStays) {
   for (const char* method : {kGenerate, kScore}) {
-    TestServer server({.max_context = 8192}, WithTimeout(absl::Milliseconds(300)));
+    TestServer server({.max_model_len = 8192}, WithTimeout(absl::Milliseconds(300)));
     const std::string request =
         method == kGenerate ? LargeRequest().SerializeAsString() : LargeScore().SerializeAsString();
     RawCall slow(Channel(server), method, request);
@@ -183,7 +183,7 @@ TEST_F(SlowReaderTest, OneThatNeverReadsIsResetAndNothingOfItStays) {
 }
 
 TEST_F(SlowReaderTest, OneThatReadsNowAndThenIsNotCut) {
-  TestServer server({.max_context = 8192}, WithTimeout(absl::Seconds(4)));
+  TestServer server({.max_model_len = 8192}, WithTimeout(absl::Seconds(4)));
   RawCall slow(Channel(server), kGenerate, LargeRequest().SerializeAsString());
   ASSERT_TRUE(WaitUntilPaused(server));
   Generated read;

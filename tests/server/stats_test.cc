@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "absl/strings/str_cat.h"
+#include "kernels/str_cat.h"
 #include "tests/server/test_server.h"
 
 namespace lssar {
@@ -97,7 +97,7 @@ Counts ToCounts(const ProtoMap& map) {
 }
 
 TEST(StatsTest, AScriptIsCountedExactly) {
-  TestServer server({.max_context = 2048, .max_sequences = 8});
+  TestServer server({.max_model_len = 2048, .max_num_seqs = 8});
   RunScript(server);
   EXPECT_TRUE(WaitForMetric(server, "lssar_request_success_total{finished_reason=\"LENGTH\"}", 5));
   EXPECT_TRUE(WaitForMetric(server, "lssar_request_success_total{finished_reason=\"SCORE\"}", 1));
@@ -126,7 +126,8 @@ TEST(StatsTest, AScriptIsCountedExactly) {
   EXPECT_EQ(server.Metric("lssar_attention_value_rows_read_total"),
             double(stats.num_value_rows_read()));
   // The last step is told after its last token.
-  EXPECT_TRUE(WaitForMetric(server, "lssar_iteration_tokens_sum", double(stats.num_rows())));
+  EXPECT_TRUE(
+      WaitForMetric(server, "lssar_iteration_tokens_sum", double(stats.num_batched_tokens())));
   EXPECT_TRUE(WaitForMetric(server, "lssar_iteration_tokens_count", double(stats.num_steps())));
 }
 
@@ -134,7 +135,7 @@ TEST(StatsTest, AFailureIsCountedByTheCodeThatTheClientSaw) {
   TestServer server;
   RunFailures(server);
   for (const char* code : {"CANCELLED", "DEADLINE_EXCEEDED", "INVALID_ARGUMENT"}) {
-    const std::string series = absl::StrCat("lssar_request_failure_total{code=\"", code, "\"}");
+    const std::string series = StrCat("lssar_request_failure_total{code=\"", code, "\"}");
     EXPECT_TRUE(WaitForMetric(server, series, 1)) << code;
   }
   const v1::GetStatsReply stats = StatsOf(server);
@@ -145,7 +146,7 @@ TEST(StatsTest, AFailureIsCountedByTheCodeThatTheClientSaw) {
 }
 
 TEST(StatsTest, TimesAndGaugesOfWhatRuns) {
-  TestServer server({.max_context = 2048, .max_sequences = 1, .max_queued_requests = 4});
+  TestServer server({.max_model_len = 2048, .max_num_seqs = 1, .max_queued_requests = 4});
   server.Hold();
   grpc::ClientContext running_context;
   const auto running = server.Stub().Generate(&running_context, Request(3));
@@ -158,8 +159,8 @@ TEST(StatsTest, TimesAndGaugesOfWhatRuns) {
   EXPECT_GT(server.Metric("lssar_kv_cache_usage_ratio"), 0);
   const v1::GetStatsReply held = StatsOf(server);
   EXPECT_EQ(held.num_running(), 1);
-  EXPECT_EQ(held.num_queued(), 1);
-  EXPECT_EQ(held.num_queued_tokens(), 7);
+  EXPECT_EQ(held.num_waiting(), 1);
+  EXPECT_EQ(held.num_waiting_tokens(), 7);
   EXPECT_LT(held.num_free_pages(), held.num_pages());
   server.Release();
   while (running->Read(&reply)) continue;
@@ -173,8 +174,8 @@ TEST(StatsTest, TimesAndGaugesOfWhatRuns) {
   EXPECT_GT(idle.uptime_ns(), held.uptime_ns());
   // The engine's thread is always in one stage.
   const v1::StageTimes& stages = idle.stages();
-  EXPECT_LE(stages.admit_ns() + stages.plan_ns() + stages.forward_ns() + stages.sample_ns() +
-                stages.publish_ns() + stages.idle_ns(),
+  EXPECT_LE(stages.admit_ns() + stages.schedule_ns() + stages.forward_ns() + stages.sample_ns() +
+                stages.output_ns() + stages.idle_ns(),
             idle.uptime_ns());
 }
 

@@ -19,14 +19,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-std::unique_ptr<LocalServer> OpenOnFreePort(const TestServer::Adjust& adjust,
-                                            LocalServer::OnEngineFailure on_failure) {
+std::unique_ptr<Server> OpenOnFreePort(const TestServer::Adjust& adjust,
+                                       Server::OnEngineFailure on_failure) {
   ServerOptions options;
   options.listen = "127.0.0.1:0";
   options.http_listen = "127.0.0.1:0";
   options.log_level = "off";
   if (adjust) adjust(options);
-  auto server = LocalServer::Open(options, std::move(on_failure));
+  auto server = Server::Open(options, std::move(on_failure));
   LSSAR_CHECK(server.ok());
   return *std::move(server);
 }
@@ -75,7 +75,7 @@ absl::StatusOr<std::unique_ptr<ServedModel>> TestServer::MakeModel(const ModelOp
   checkpoint->config.bos_id = bos_id;
   checkpoint->model = std::move(model);
   checkpoint->hash = "0123456789abcdef";
-  checkpoint->max_batch_rows = options_.step_tokens;
+  checkpoint->max_num_batched_tokens = options_.max_num_batched_tokens;
   auto backend = std::make_unique<MemoryBackend>();
   backend_ = backend.get();
   EngineOptions engine_options = options_;
@@ -130,7 +130,7 @@ bool TestServer::WaitFor(const std::function<bool(const v1::GetInfoReply&)>& con
 bool TestServer::WaitUntilIdle(std::chrono::seconds limit) {
   const auto is_idle = [](const v1::GetInfoReply& reply) {
     return reply.num_free_pages() == reply.num_pages() && reply.num_running() == 0 &&
-           reply.num_queued() == 0;
+           reply.num_waiting() == 0;
   };
   return WaitFor(is_idle, limit);
 }

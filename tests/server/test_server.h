@@ -1,4 +1,4 @@
-// A LocalServer on a free loopback port around FakeModel and the shipped tokenizer: as fast or slow
+// A Server on a free loopback port around FakeModel and the shipped tokenizer: as fast or slow
 // as a test wants.
 #ifndef LSSAR_TESTS_SERVER_TEST_SERVER_H_
 #define LSSAR_TESTS_SERVER_TEST_SERVER_H_
@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "lssar/v1/inference.grpc.pb.h"
-#include "server/local_server.h"
 #include "server/served_model.h"
+#include "server/server.h"
 #include "tests/support/fake_checkpoint.h"
 #include "tests/support/fake_model.h"
 
@@ -26,7 +26,7 @@ class TestServer {
 
   using Adjust = std::function<void(ServerOptions&)>;
 
-  explicit TestServer(const EngineOptions& options = {.max_context = 2048},
+  explicit TestServer(const EngineOptions& options = {.max_model_len = 2048},
                       const Adjust& adjust = {});
   // Lets the engine run on, so that the server can stop.
   ~TestServer();
@@ -39,7 +39,7 @@ class TestServer {
   // A connection of its own.
   std::shared_ptr<grpc::Channel> NewChannel(grpc::ChannelArguments arguments = {}) const;
   v1::Inference::Stub& Stub() { return *stub_; }
-  LocalServer& Server() { return *server_; }
+  Server& Server() { return *server_; }
   // Once served.
   const lssar::Engine& Engine() const { return *engine_; }
 
@@ -85,7 +85,7 @@ class TestServer {
   std::atomic<int> num_failing_ = 0;
   std::atomic<int> num_engine_failures_ = 0;
   std::atomic<bool> has_lost_device_ = false;
-  std::unique_ptr<LocalServer> server_;
+  std::unique_ptr<Server> server_;
   const lssar::Engine* engine_ = nullptr;  // the server's
   MemoryBackend* backend_ = nullptr;
   std::unique_ptr<v1::Inference::Stub> stub_;

@@ -96,7 +96,7 @@ class TlsTest : public testing::Test {
 };
 
 TEST_F(TlsTest, OnlyThoseThatTrustTheServerAndSpeakTlsGetIn) {
-  const TestServer server({.max_context = 2048}, WithTls());
+  const TestServer server({.max_model_len = 2048}, WithTls());
   const grpc::Status status = Call(server, Trusting(authority_));
   EXPECT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(Call(server, Trusting(stranger_)).error_code(), grpc::StatusCode::UNAVAILABLE);
@@ -105,7 +105,7 @@ TEST_F(TlsTest, OnlyThoseThatTrustTheServerAndSpeakTlsGetIn) {
 }
 
 TEST_F(TlsTest, AClientCertificateIsAskedForWhereThereIsAClientCa) {
-  const TestServer server({.max_context = 2048}, WithTls(/*with_client_ca=*/true));
+  const TestServer server({.max_model_len = 2048}, WithTls(/*with_client_ca=*/true));
   const grpc::Status status =
       Call(server, Trusting(authority_, MakeCertificate("client", authority_)));
   EXPECT_TRUE(status.ok()) << status.error_message();
@@ -115,7 +115,7 @@ TEST_F(TlsTest, AClientCertificateIsAskedForWhereThereIsAClientCa) {
 }
 
 TEST_F(TlsTest, ACertificateThatChangesIsServedToTheNextConnections) {
-  const TestServer server({.max_context = 2048}, WithTls());
+  const TestServer server({.max_model_len = 2048}, WithTls());
   ASSERT_TRUE(Call(server, Trusting(authority_)).ok());
   Serve(MakeCertificate("second", stranger_));
   bool is_changed = false;
@@ -149,7 +149,7 @@ std::string Handshake(int port, int version) {
 }
 
 TEST_F(TlsTest, OldVersionsAreRefusedOnBothPorts) {
-  TestServer server({.max_context = 2048}, WithTls());
+  TestServer server({.max_model_len = 2048}, WithTls());
   for (const int port : {server.Server().Port(), server.Server().HttpPort()}) {
     EXPECT_NE(Handshake(port, TLS1_1_VERSION), "") << port;
     EXPECT_EQ(Handshake(port, TLS1_2_VERSION), "") << port;
@@ -158,7 +158,7 @@ TEST_F(TlsTest, OldVersionsAreRefusedOnBothPorts) {
 }
 
 TEST_F(TlsTest, TheHttpPortHasTheSameCertificateAndAsksForNone) {
-  const TestServer server({.max_context = 2048}, WithTls(/*with_client_ca=*/true));
+  const TestServer server({.max_model_len = 2048}, WithTls(/*with_client_ca=*/true));
   EXPECT_EQ(StatusOfHealth(server, authority_), 200);
   EXPECT_EQ(StatusOfHealth(server, stranger_), 0);
   EXPECT_FALSE(httplib::Client("localhost", HttpPort(server)).Get("/healthz"));
@@ -178,7 +178,7 @@ TEST_F(TlsTest, TheHttpPortHasTheSameCertificateAndAsksForNone) {
 }
 
 TEST_F(TlsTest, AClientThatNeverShakesHandsHoldsUpNoOne) {
-  auto server = std::make_unique<TestServer>(EngineOptions{.max_context = 2048}, WithTls());
+  auto server = std::make_unique<TestServer>(EngineOptions{.max_model_len = 2048}, WithTls());
   std::vector<int> silent;
   for (int i = 0; i < 8; ++i) silent.push_back(ConnectTo(HttpPort(*server)));
   EXPECT_EQ(StatusOfHealth(*server, authority_), 200);

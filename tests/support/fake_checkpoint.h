@@ -98,7 +98,7 @@ struct FakeCheckpoint {
     checkpoint.config = model->Config();
     checkpoint.model = std::move(owned);
     checkpoint.tokenizer = std::make_unique<FakeTokenizer>(vocab_size);
-    checkpoint.max_batch_rows = 1 << 20;
+    checkpoint.max_num_batched_tokens = 1 << 20;
   }
 
   MemoryBackend backend;

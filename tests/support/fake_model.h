@@ -36,10 +36,10 @@ class FakeModel : public LanguageModel {
 
   explicit FakeModel(int vocab_size = 64) {
     config_.vocab_size = vocab_size;
-    config_.num_layers = 1;
-    config_.num_heads = 1;
-    config_.width = 4;  // 8 bytes of fp16: one hash a token
-    config_.trained_context = 1024;
+    config_.num_hidden_layers = 1;
+    config_.num_attention_heads = 1;
+    config_.hidden_size = 4;  // 8 bytes of fp16: one hash a token
+    config_.max_position_embeddings = 1024;
     config_.eos_id = kEosId;
   }
 
@@ -69,14 +69,14 @@ class FakeModel : public LanguageModel {
   }
 
   absl::Status Forward(const ForwardBatch& batch, const KvView& kv,
-                       AttentionCounters* counters) override {
+                       AttentionStats* counters) override {
     if (on_forward) {
       if (absl::Status status = on_forward(batch); !status.ok()) return status;
     }
     CheckBatch(batch, kv.layout);
     hashes_.clear();
     for (size_t i = 0; i < batch.sequences.size(); ++i) {
-      const SequenceRows& rows = batch.sequences[i];
+      const SequenceSlice& rows = batch.sequences[i];
       const auto base = std::bit_cast<uint64_t>(batch.rope_bases[i]);
       for (int r = 0; r < rows.num_rows; ++r) {
         const int position = rows.first_position + r;
@@ -99,12 +99,12 @@ class FakeModel : public LanguageModel {
   }
 
   // At once into a place of its own: nothing is in `out` before Synchronize.
-  void Sample(const ForwardBatch& batch, std::span<const SampleRow> rows,
-              std::span<SampledRow> out) override {
-    LSSAR_CHECK(rows.size() == batch.logits_rows.size() && out.size() == rows.size());
+  void Sample(const ForwardBatch& batch, std::span<const SampleRequest> rows,
+              std::span<SampleResult> out) override {
+    LSSAR_CHECK(rows.size() == batch.logits_indices.size() && out.size() == rows.size());
     const auto vocab = size_t(config_.vocab_size);
     values_.clear();
-    for (const int32_t row : batch.logits_rows) {
+    for (const int32_t row : batch.logits_indices) {
       AppendLogits(hashes_[size_t(row)]);
       // Said by chance it would end a request that a test meant to live.
       if (poison_id >= 0) values_[values_.size() - vocab + size_t(poison_id)] += kNeverSaid;
@@ -129,26 +129,26 @@ class FakeModel : public LanguageModel {
   static constexpr uint64_t kPoison = 0;
   static constexpr float kNeverSaid = -1e4f;
 
-  static char* Slot(const KvView& kv, const SequenceRows& rows, int position) {
-    const int page = rows.pages[size_t(position / kv.layout.page_tokens)];
-    const size_t element = kv.layout.BlockIndex(0, page, 0) +
-                           kv.layout.ValueIndex(position % kv.layout.page_tokens, 0);
+  static char* Slot(const KvView& kv, const SequenceSlice& rows, int position) {
+    const int page = rows.pages[size_t(position / kv.layout.page_size)];
+    const size_t element =
+        kv.layout.BlockIndex(0, page, 0) + kv.layout.ValueIndex(position % kv.layout.page_size, 0);
     return static_cast<char*>(kv.v) + element * BytesOf(kv.layout.dtype);
   }
 
   // The contract of ForwardBatch, and that a page that one sequence writes is in no other.
   void CheckBatch(const ForwardBatch& batch, const KvLayout& layout) {
     LSSAR_CHECK(batch.rope_bases.size() == batch.sequences.size());
-    LSSAR_CHECK(batch.logits_sequence.size() == batch.logits_rows.size());
-    LSSAR_CHECK(std::ranges::is_sorted(batch.logits_rows));
+    LSSAR_CHECK(batch.logits_sequences.size() == batch.logits_indices.size());
+    LSSAR_CHECK(std::ranges::is_sorted(batch.logits_indices));
     writers_.assign(size_t(layout.num_pages), -1);
     int next_row = 0;
     for (size_t i = 0; i < batch.sequences.size(); ++i) {
-      const SequenceRows& rows = batch.sequences[i];
+      const SequenceSlice& rows = batch.sequences[i];
       LSSAR_CHECK(rows.first_row == next_row && rows.num_rows >= 1);
       next_row += rows.num_rows;
       LSSAR_CHECK(layout.PagesFor(rows.first_position + rows.num_rows) <= int(rows.pages.size()));
-      const auto first_written = size_t(rows.first_position / layout.page_tokens);
+      const auto first_written = size_t(rows.first_position / layout.page_size);
       for (size_t page_idx = first_written; page_idx < rows.pages.size(); ++page_idx) {
         const int32_t page = rows.pages[page_idx];
         LSSAR_CHECK(page >= 0 && page < layout.num_pages && writers_[size_t(page)] < 0);
@@ -175,8 +175,8 @@ class FakeModel : public LanguageModel {
   ModelConfig config_;
   std::vector<uint64_t> hashes_;  // of the rows of the last Forward
   std::vector<float> values_;     // logits of the last Sample
-  std::vector<SampledRow> sampled_;
-  std::span<SampledRow> out_;
+  std::vector<SampleResult> sampled_;
+  std::span<SampleResult> out_;
   std::vector<int> writers_;  // of each page in the last Forward: an index of its sequences
 };
 

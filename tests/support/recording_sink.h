@@ -1,4 +1,4 @@
-// A TokenSink that keeps everything and checks the order of the calls.
+// A OutputSink that keeps everything and checks the order of the calls.
 #ifndef LSSAR_TESTS_SUPPORT_RECORDING_SINK_H_
 #define LSSAR_TESTS_SUPPORT_RECORDING_SINK_H_
 
@@ -51,7 +51,7 @@ inline constexpr std::chrono::minutes kPatience(5);
 inline constexpr std::chrono::minutes kPatience(1);
 #endif
 
-class RecordingSink : public TokenSink {
+class RecordingSink : public OutputSink {
  public:
   struct Choice {
     std::vector<TokenResult> tokens;
@@ -66,7 +66,7 @@ class RecordingSink : public TokenSink {
   // Called from OnDone, on the engine thread, before anyone waiting hears of it.
   std::function<void()> on_done;
 
-  bool HasRoom() const override { return has_room; }
+  bool IsWritable() const override { return has_room; }
   void OnAdmitted(const RequestStats& stats) override {
     const std::lock_guard lock(mutex_);
     EXPECT_FALSE(admitted_.has_value());

@@ -89,14 +89,14 @@ class ChainTest(unittest.TestCase):
     def test_checkpoint_passes_its_self_check(self):
         described = lssar('info', '--model', self.model, '--json')
         self.assertEqual((described['attention_kind'], described['attention_p']), ('lssar', 15))
-        self.assertEqual(described['trained_context'], 256)
+        self.assertEqual(described['max_position_embeddings'], 256)
         self.assertTrue(0 < described['self_check_error'] < 3e-2, described)
 
     def test_log_probabilities_are_those_of_pytorch(self):
         val = np.fromfile(f'{self.model}/held_out.bin', np.uint16)
         for length in LENGTHS:
             served, = lssar('score', '--model', self.model, '--ids', f'{self.model}/held_out.bin',
-                            '--lengths', length, '--rows', 2, '--kv-type', 'fp32', '--max-context',
+                            '--lengths', length, '--rows', 2, '--kv-cache-dtype', 'fp32', '--max-model-len',
                             length + 1, '--json')['lengths']
             expected = evaluate.loss_at(self.net, val, length, 2)
             self.assertEqual(served['num_tokens'], expected['num_tokens'])
@@ -123,7 +123,7 @@ class ChainTest(unittest.TestCase):
 
     def test_each_token_of_a_dialog_is_that_of_pytorch(self):
         context, rest = '<|user|>What is a synonym of', " 'happy'?<|assistant|>A synonym is 'glad'."
-        scored = lssar('score', '--model', self.model, '--kv-type', 'fp32', '--context', context,
+        scored = lssar('score', '--model', self.model, '--kv-cache-dtype', 'fp32', '--context', context,
                        '--continuation', rest, '--tokens', '--json')['continuations'][0]['tokens']
         ids = [self.report()['eos_id'], *self.tokenizer.encode(context + rest)]
         losses = evaluate.row_losses(self.net, torch.tensor(ids))[-len(scored):]
@@ -133,7 +133,7 @@ class ChainTest(unittest.TestCase):
 
     def test_passkey_documents_are_those_of_the_program(self):
         served = lssar('passkey', '--model', self.model, '--lengths', 512, '--trials', 2,
-                       '--max-context', 1024, '--json')
+                       '--max-model-len', 1024, '--json')
         with open(f'{self.out}/lssar/passkey.json') as file:
             expected = json.load(file)
         self.assertEqual(served['seed'], expected['seed'])

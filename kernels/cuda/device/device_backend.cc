@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/device/cublas_products.h"
+#include "kernels/cuda/device/cublas_gemm.h"
 #include "kernels/cuda/device/device_kernels.h"
 
 namespace lssar {
@@ -155,11 +155,11 @@ class DeviceDriver final : public CudaDriver {
 
 std::unique_ptr<CudaDriver> MakeDeviceDriver() { return std::make_unique<DeviceDriver>(); }
 
-absl::StatusOr<std::unique_ptr<Backend>> MakeDeviceBackend(int device_idx, bool fast_products) {
+absl::StatusOr<std::unique_ptr<Backend>> MakeDeviceBackend(int device_idx, bool fast_gemm) {
   return MakeCudaBackend({.name = "cuda:" + std::to_string(device_idx),
                           .driver = MakeDeviceDriver(),
                           .kernels = DeviceKernels(),
-                          .make_products = fast_products ? &MakeCublasProducts : nullptr},
+                          .make_products = fast_gemm ? &MakeCublasGemm : nullptr},
                          device_idx);
 }
 

@@ -13,7 +13,7 @@ namespace lssar {
 std::unique_ptr<CudaDriver> MakeDeviceDriver();
 
 // Errors  those of OpenCudaDevice; FAILED_PRECONDITION: fast products without cuBLASLt
-absl::StatusOr<std::unique_ptr<Backend>> MakeDeviceBackend(int device_idx, bool fast_products);
+absl::StatusOr<std::unique_ptr<Backend>> MakeDeviceBackend(int device_idx, bool fast_gemm);
 
 }  // namespace lssar
 

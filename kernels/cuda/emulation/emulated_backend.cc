@@ -151,9 +151,9 @@ CudaBackendParts EmulatedParts(int compute_capability) {
           .kernels = cuda_emulated::KernelTable()};
 }
 
-std::unique_ptr<Backend> MakeEmulatedBackend(int compute_capability, bool fast_products) {
+std::unique_ptr<Backend> MakeEmulatedBackend(int compute_capability, bool fast_gemm) {
   CudaBackendParts parts = EmulatedParts(compute_capability);
-  if (fast_products) parts.make_products = &MakeEmulatedProducts;
+  if (fast_gemm) parts.make_products = &MakeEmulatedProducts;
   absl::StatusOr<std::unique_ptr<Backend>> backend = MakeCudaBackend(std::move(parts), 0);
   LSSAR_CHECK(backend.ok());
   return *std::move(backend);

@@ -16,8 +16,7 @@ std::unique_ptr<CudaDriver> MakeEmulatedDriver(int compute_capability = 90);
 // Driver and kernels for MakeCudaBackend, named "cuda-emulated".
 CudaBackendParts EmulatedParts(int compute_capability = 90);
 
-std::unique_ptr<Backend> MakeEmulatedBackend(int compute_capability = 90,
-                                             bool fast_products = false);
+std::unique_ptr<Backend> MakeEmulatedBackend(int compute_capability = 90, bool fast_gemm = false);
 
 }  // namespace lssar
 

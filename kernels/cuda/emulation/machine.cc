@@ -73,7 +73,7 @@ struct Block {
 
 // Where a fiber was left. The compiler's own setjmp: the C library's longjmp, and the sanitizers'
 // in its place, suspect a jump to another stack.
-using Registers = void*[5];
+using Registers = void* [5];
 
 [[noreturn, gnu::noinline, gnu::no_sanitize_address]] void JumpTo(Registers& registers) {
   __builtin_longjmp(registers, 1);

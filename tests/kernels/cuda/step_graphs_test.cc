@@ -18,7 +18,7 @@ namespace {
 // Pages first, first + 1, ...: of `num_tokens` tokens.
 std::vector<int32_t> PagesFrom(int32_t first, int num_tokens) {
   std::vector<int32_t> pages;
-  for (int t = 0; t < num_tokens; t += Stepper::kPageTokens) pages.push_back(first++);
+  for (int t = 0; t < num_tokens; t += Stepper::kPageSize) pages.push_back(first++);
   return pages;
 }
 

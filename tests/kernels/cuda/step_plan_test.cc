@@ -13,7 +13,7 @@ namespace lssar {
 namespace {
 
 constexpr CudaPlanSetup kH200{
-    .num_heads = 12, .page_tokens = 64, .num_multiprocessors = 132, .has_clusters = true};
+    .num_heads = 12, .page_size = 64, .num_multiprocessors = 132, .has_clusters = true};
 
 struct Step {
   void Add(int num_rows, int first_position) {
@@ -35,7 +35,7 @@ struct Step {
     return DecodeBucketFor({.num_rows = rows, .sequences = sequences}, max_rows, has_clusters);
   }
 
-  std::vector<SequenceRows> sequences;
+  std::vector<SequenceSlice> sequences;
   std::vector<std::vector<int32_t>> pages;
   int rows = 0;
   int32_t next_page = 3;

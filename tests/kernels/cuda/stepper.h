@@ -20,7 +20,7 @@ struct SteppedSequence {
 class Stepper {
  public:
   static constexpr int kHeads = 2, kDim = 32, kWidth = kHeads * kDim, kLayers = 2, kVocab = 40;
-  static constexpr int kMaxRows = 40, kPageTokens = 16, kNumPages = 160;
+  static constexpr int kMaxRows = 40, kPageSize = 16, kNumPages = 160;
 
   // Errors  whatever fails while it is made
   static absl::StatusOr<std::unique_ptr<Stepper>> Make(Backend& backend) {
@@ -33,7 +33,7 @@ class Stepper {
 
   // Runs the rows, by RunStep or as plain ops, and logits of the last one.
   absl::Status Step(const std::vector<SteppedSequence>& sequences, bool by_run_step = true) {
-    std::vector<SequenceRows> runs;
+    std::vector<SequenceSlice> runs;
     int num_rows = 0;
     for (const SteppedSequence& sequence : sequences) {
       runs.push_back({.first_row = num_rows,
@@ -42,10 +42,10 @@ class Stepper {
                       .pages = sequence.pages});
       num_rows += sequence.num_rows;
     }
-    const RaggedRows rows{.num_rows = num_rows, .sequences = runs};
+    const RaggedBatch rows{.num_rows = num_rows, .sequences = runs};
     std::vector<int32_t> ids;
     std::vector<float> angles;
-    for (const SequenceRows& run : runs) {
+    for (const SequenceSlice& run : runs) {
       for (int r = 0; r < run.num_rows; ++r) {
         const int position = run.first_position + r;
         ids.push_back((7 * position + run.pages[0]) % kVocab);
@@ -79,8 +79,8 @@ class Stepper {
   // Of the last step: rows of the residual stream; the pools; counts; what its last row gave,
   // scored and drawn from.
   std::vector<float> x;
-  std::vector<AttentionCounters> counters;
-  std::vector<SampledRow> sampled;
+  std::vector<AttentionStats> counters;
+  std::vector<SampleResult> sampled;
   int num_op_runs = 0;  // of all steps
 
   std::vector<uint16_t> Pools() {
@@ -104,7 +104,7 @@ class Stepper {
     KvLayout layout{.num_layers = kLayers,
                     .num_heads = kHeads,
                     .head_dim = kDim,
-                    .page_tokens = kPageTokens,
+                    .page_size = kPageSize,
                     .num_pages = kNumPages,
                     .dtype = DType::kF16};
     absl::Status status = backend_.FitLayout(layout);
@@ -142,7 +142,7 @@ class Stepper {
     return absl::OkStatus();
   }
 
-  void RunOps(const RaggedRows& rows, std::span<const int32_t> ids) {
+  void RunOps(const RaggedBatch& rows, std::span<const int32_t> ids) {
     float* const x_rows = x_->As<float>();
     backend_.Embed({.ids = ids, .table = embedding_.get(), .out = x_rows});
     for (int layer = 0; layer < kLayers; ++layer) {
@@ -183,8 +183,8 @@ class Stepper {
                      .logits = logits_->As<float>()});
     const SamplingParams params{.top_p = 0.9f, .repetition_penalty = 2};
     const std::vector<TokenCount> counts{{.id = 3}};
-    const std::vector<SampleRow> asked{{.target = 1, .counts = {}, .num_logprobs = 2},
-                                       {.params = &params, .counts = counts}};
+    const std::vector<SampleRequest> asked{{.target = 1, .counts = {}, .num_logprobs = 2},
+                                           {.params = &params, .counts = counts}};
     sampled.assign(2, {});
     backend_.Sample(
         {.logits = logits_->As<float>(), .vocab = kVocab, .rows = asked, .out = sampled});

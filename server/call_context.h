@@ -1,7 +1,7 @@
 // One call's name tag: request id, trace, deadline, pass through the gate, and what is said of it
 // at the end.
-#ifndef LSSAR_SERVER_CALL_RECORD_H_
-#define LSSAR_SERVER_CALL_RECORD_H_
+#ifndef LSSAR_SERVER_CALL_CONTEXT_H_
+#define LSSAR_SERVER_CALL_CONTEXT_H_
 
 #include <grpcpp/server_context.h>
 
@@ -21,12 +21,13 @@
 namespace lssar {
 
 // Threads  any, but for Enter
-class CallRecord {
+class CallContext {
  public:
   // Takes the id of the metadata x-request-id when it is 1 to 64 of [A-Za-z0-9._-]; else makes one
   // that no other call of any lssar process has (random prefix, counter). The trace is that of the
   // metadata traceparent. Both go back with the call's end, as x-request-id and traceparent.
-  CallRecord(std::string_view rpc, grpc::CallbackServerContext& context, const ServiceParts& parts);
+  CallContext(std::string_view rpc, grpc::CallbackServerContext& context,
+              const ServiceParts& parts);
 
   const std::string& Id() const { return id_; }
   // The client's, on the engine's clock; nullopt: none.
@@ -77,4 +78,4 @@ class CallRecord {
 
 }  // namespace lssar
 
-#endif  // LSSAR_SERVER_CALL_RECORD_H_
+#endif  // LSSAR_SERVER_CALL_CONTEXT_H_

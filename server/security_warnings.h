@@ -1,6 +1,6 @@
 // What the server opens to other machines without protection.
-#ifndef LSSAR_SERVER_EXPOSURE_H_
-#define LSSAR_SERVER_EXPOSURE_H_
+#ifndef LSSAR_SERVER_SECURITY_WARNINGS_H_
+#define LSSAR_SERVER_SECURITY_WARNINGS_H_
 
 #include <string>
 #include <string_view>
@@ -18,4 +18,4 @@ std::vector<std::string> FindExposures(const ServerOptions& options);
 
 }  // namespace lssar
 
-#endif  // LSSAR_SERVER_EXPOSURE_H_
+#endif  // LSSAR_SERVER_SECURITY_WARNINGS_H_

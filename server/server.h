@@ -1,8 +1,8 @@
 // The whole server in this process: model, engine, gRPC services, health, and a port if wanted.
 // `lssar-server` runs it with a port; `lssar --model DIR` runs it without one, over an in-process
 // channel, so that both share one code path.
-#ifndef LSSAR_SERVER_LOCAL_SERVER_H_
-#define LSSAR_SERVER_LOCAL_SERVER_H_
+#ifndef LSSAR_SERVER_SERVER_H_
+#define LSSAR_SERVER_SERVER_H_
 
 #include <grpcpp/channel.h>
 
@@ -19,7 +19,7 @@ namespace lssar {
 
 class ServedModel;
 
-class LocalServer {
+class Server {
  public:
   // How a model comes about; ServedModel::Load, where a test does not want another.
   using LoadModel =
@@ -31,15 +31,15 @@ class LocalServer {
   // Open, then Load: returns when requests are served. For in-process use empty `listen` and
   // `http_listen`, and set log_level to "off".
   // Errors  those of Open and Load
-  static absl::StatusOr<std::unique_ptr<LocalServer>> Start(const ServerOptions& options);
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
 
   // Opens the ports. Until Load succeeds every rpc is answered with UNAVAILABLE, health says
   // NOT_SERVING and /readyz 503.
   // Errors  INVALID_ARGUMENT: an option out of range, or a file of certificates or keys that is
   //         none; NOT_FOUND: such a file cannot be read; UNAVAILABLE: an address cannot be listened
   //         on (in use, not of this machine)
-  static absl::StatusOr<std::unique_ptr<LocalServer>> Open(const ServerOptions& options,
-                                                           OnEngineFailure on_failure = {});
+  static absl::StatusOr<std::unique_ptr<Server>> Open(const ServerOptions& options,
+                                                      OnEngineFailure on_failure = {});
 
   // Loads the checkpoint, checks it against its golden rows, starts the engine and serves. Once.
   // Errors  those of `load`; nothing is served then
@@ -47,9 +47,9 @@ class LocalServer {
   absl::Status Load(const LoadModel& load);
 
   // Shuts down without waiting for what runs.
-  ~LocalServer();
-  LocalServer(const LocalServer&) = delete;
-  LocalServer& operator=(const LocalServer&) = delete;
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
 
   // A client channel that needs no port; works from Open on, until the server goes.
   std::shared_ptr<grpc::Channel> InProcessChannel();
@@ -64,10 +64,10 @@ class LocalServer {
 
  private:
   struct State;
-  explicit LocalServer(std::unique_ptr<State> state);
+  explicit Server(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 
 }  // namespace lssar
 
-#endif  // LSSAR_SERVER_LOCAL_SERVER_H_
+#endif  // LSSAR_SERVER_SERVER_H_

@@ -1,6 +1,6 @@
 // MatrixProducts by cuBLASLt.
-#ifndef LSSAR_KERNELS_CUDA_DEVICE_CUBLAS_PRODUCTS_H_
-#define LSSAR_KERNELS_CUDA_DEVICE_CUBLAS_PRODUCTS_H_
+#ifndef LSSAR_KERNELS_CUDA_DEVICE_CUBLAS_GEMM_H_
+#define LSSAR_KERNELS_CUDA_DEVICE_CUBLAS_GEMM_H_
 
 #include <memory>
 
@@ -11,8 +11,8 @@ namespace lssar {
 
 // Requires  the device is open
 // Errors    FAILED_PRECONDITION: the library is not installed, or does not start
-absl::StatusOr<std::unique_ptr<MatrixProducts>> MakeCublasProducts();
+absl::StatusOr<std::unique_ptr<MatrixProducts>> MakeCublasGemm();
 
 }  // namespace lssar
 
-#endif  // LSSAR_KERNELS_CUDA_DEVICE_CUBLAS_PRODUCTS_H_
+#endif  // LSSAR_KERNELS_CUDA_DEVICE_CUBLAS_GEMM_H_

@@ -1,4 +1,4 @@
-#include "kernels/cuda/device/cublas_products.h"
+#include "kernels/cuda/device/cublas_gemm.h"
 
 #include <cublasLt.h>
 #include <dlfcn.h>
@@ -9,8 +9,8 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/cuda/driver.h"
+#include "kernels/str_cat.h"
 
 namespace lssar {
 namespace {
@@ -84,11 +84,11 @@ struct Product {
   bool is_found = false;
 };
 
-class CublasProducts final : public MatrixProducts {
+class CublasGemm final : public MatrixProducts {
  public:
-  CublasProducts(void* library, const CublasLt& lt, cublasLtHandle_t handle)
+  CublasGemm(void* library, const CublasLt& lt, cublasLtHandle_t handle)
       : library_(library), lt_(lt), handle_(handle) {}
-  ~CublasProducts() override {
+  ~CublasGemm() override {
     for (auto& [key, product] : products_) {
       if (product.desc != nullptr) lt_.desc_destroy(product.desc);
       for (cublasLtMatrixLayout_t layout : {product.w, product.x, product.out}) {
@@ -222,12 +222,12 @@ class CublasProducts final : public MatrixProducts {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<MatrixProducts>> MakeCublasProducts() {
-  const std::string name = absl::StrCat("libcublasLt.so.", CUBLAS_VER_MAJOR);
+absl::StatusOr<std::unique_ptr<MatrixProducts>> MakeCublasGemm() {
+  const std::string name = StrCat("libcublasLt.so.", CUBLAS_VER_MAJOR);
   void* const library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat("fast products need cuBLASLt, which is not installed: ", dlerror()));
+        StrCat("fast products need cuBLASLt, which is not installed: ", dlerror()));
   }
   CublasLt lt;
   cublasLtHandle_t handle = nullptr;
@@ -236,10 +236,10 @@ absl::StatusOr<std::unique_ptr<MatrixProducts>> MakeCublasProducts() {
   if (!is_started) {
     dlclose(library);
     return absl::FailedPreconditionError(missing.empty()
-                                             ? absl::StrCat(name, " does not start on this device")
-                                             : absl::StrCat(name, " has no ", missing));
+                                             ? StrCat(name, " does not start on this device")
+                                             : StrCat(name, " has no ", missing));
   }
-  return std::make_unique<CublasProducts>(library, lt, handle);
+  return std::make_unique<CublasGemm>(library, lt, handle);
 }
 
 }  // namespace lssar

@@ -50,10 +50,10 @@ const ProductCase kCases[] = {{},
                               {.residual = true},
                               {.gelu = true, .residual = true}};
 
-class FastProductsTest : public testing::TestWithParam<DType> {
+class FastGemmTest : public testing::TestWithParam<DType> {
  protected:
   const std::unique_ptr<Backend> exact_ = MakeEmulatedBackend();
-  const std::unique_ptr<Backend> fast_ = MakeEmulatedBackend(90, /*fast_products=*/true);
+  const std::unique_ptr<Backend> fast_ = MakeEmulatedBackend(90, /*fast_gemm=*/true);
 };
 
 // sum_k |x_k w_k| of each element, x after its norm.
@@ -79,7 +79,7 @@ std::vector<double> Magnitudes(bool norm) {
   return sums;
 }
 
-TEST_P(FastProductsTest, ManyRowsAreRoundedOnce) {
+TEST_P(FastGemmTest, ManyRowsAreRoundedOnce) {
   const DType stored = GetParam();
   const double rounding = stored == DType::kBF16 ? 0x1p-8 : 0x1p-11;
   for (const ProductCase& of : kCases) {
@@ -94,7 +94,7 @@ TEST_P(FastProductsTest, ManyRowsAreRoundedOnce) {
   }
 }
 
-TEST_P(FastProductsTest, FewRowsAreExact) {
+TEST_P(FastGemmTest, FewRowsAreExact) {
   for (const ProductCase& of : kCases) {
     for (const int num_rows : {1, 64}) {
       EXPECT_TRUE(SameBits(Multiply(*fast_, GetParam(), of, num_rows),
@@ -103,29 +103,29 @@ TEST_P(FastProductsTest, FewRowsAreExact) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, FastProductsTest, testing::Values(DType::kF16, DType::kBF16),
+INSTANTIATE_TEST_SUITE_P(Types, FastGemmTest, testing::Values(DType::kF16, DType::kBF16),
                          [](const auto& test) {
                            return std::string(test.param == DType::kF16 ? "Fp16" : "Bf16");
                          });
 
-TEST(FastProductsOfOthersTest, WeightsOfOtherTypesAreForOurKernels) {
+TEST(FastGemmOfOthersTest, WeightsOfOtherTypesAreForOurKernels) {
   const std::unique_ptr<Backend> exact = MakeEmulatedBackend();
-  const std::unique_ptr<Backend> fast = MakeEmulatedBackend(90, /*fast_products=*/true);
+  const std::unique_ptr<Backend> fast = MakeEmulatedBackend(90, /*fast_gemm=*/true);
   for (const DType stored : {DType::kF32, DType::kI8}) {
     EXPECT_TRUE(SameBits(Multiply(*fast, stored, {}, kRows), Multiply(*exact, stored, {}, kRows)));
   }
 }
 
-TEST(FastProductsOfOthersTest, TheBackendSaysWhatItDoes) {
+TEST(FastGemmOfOthersTest, TheBackendSaysWhatItDoes) {
   const std::unique_ptr<Backend> exact = MakeEmulatedBackend();
-  const std::unique_ptr<Backend> fast = MakeEmulatedBackend(90, /*fast_products=*/true);
+  const std::unique_ptr<Backend> fast = MakeEmulatedBackend(90, /*fast_gemm=*/true);
   EXPECT_TRUE(exact->IsBatchInvariant());
   EXPECT_FALSE(fast->IsBatchInvariant());
   EXPECT_EQ(exact->Describe().find("fast"), std::string::npos);
   EXPECT_NE(fast->Describe().find("fast products"), std::string::npos);
 }
 
-TEST(FastProductsOfOthersTest, AFailedStartIsTold) {
+TEST(FastGemmOfOthersTest, AFailedStartIsTold) {
   CudaBackendParts parts = EmulatedParts();
   parts.make_products = +[]() -> absl::StatusOr<std::unique_ptr<MatrixProducts>> {
     return absl::FailedPreconditionError("no library");

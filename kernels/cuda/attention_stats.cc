@@ -1,4 +1,4 @@
-#include "kernels/cuda/read_counts.h"
+#include "kernels/cuda/attention_stats.h"
 
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 
 namespace lssar {
 
-bool ReadCounts::Begin(AttentionCounters* counters, size_t num_sequences) {
+bool AttentionStatsBuffer::Begin(AttentionStats* counters, size_t num_sequences) {
   LSSAR_CHECK(AreFreeFor(counters, num_sequences));
   if (counters_ != nullptr) return true;
   // Room for every decode step: graphs hold the address.
@@ -23,16 +23,16 @@ bool ReadCounts::Begin(AttentionCounters* counters, size_t num_sequences) {
   return true;
 }
 
-void ReadCounts::AddRows(const RaggedRows& rows, int num_heads, int num_ops) {
+void AttentionStatsBuffer::AddRows(const RaggedBatch& rows, int num_heads, int num_ops) {
   for (size_t s = 0; s < rows.sequences.size(); ++s) {
-    const SequenceRows& sequence = rows.sequences[s];
+    const SequenceSlice& sequence = rows.sequences[s];
     const int64_t first = sequence.first_position + 1;
     const int64_t last = sequence.first_position + sequence.num_rows;
     num_value_rows_[s] += int64_t{num_ops} * num_heads * (first + last) * sequence.num_rows / 2;
   }
 }
 
-void ReadCounts::Fetch() {
+void AttentionStatsBuffer::Fetch() {
   if (counters_ == nullptr || !context_.IsGood()) return;
   const size_t num_bytes = num_value_rows_.size() * sizeof(int64_t);
   const absl::StatusOr<void*> to = on_host_.Reserve(num_bytes);
@@ -41,7 +41,7 @@ void ReadCounts::Fetch() {
                  "copying counters");
 }
 
-void ReadCounts::Give() {
+void AttentionStatsBuffer::Give() {
   if (counters_ != nullptr && context_.IsGood()) {
     const int64_t* const num_read = static_cast<const int64_t*>(on_host_.Address());
     for (size_t s = 0; s < num_value_rows_.size(); ++s) {

@@ -1,4 +1,4 @@
-#include "server/local_server.h"
+#include "server/server.h"
 
 #include <google/protobuf/stubs/logging.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
@@ -13,18 +13,18 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "kernels/check.h"
+#include "kernels/str_cat.h"
 #include "models/page_pool.h"
 #include "runtime/limits.h"
 #include "server/access_control.h"
 #include "server/call_gate.h"
-#include "server/exposure.h"
 #include "server/http_server.h"
 #include "server/inference_service.h"
 #include "server/log.h"
 #include "server/metrics.h"
+#include "server/security_warnings.h"
 #include "server/served_model.h"
 #include "server/watchdog.h"
 
@@ -72,18 +72,18 @@ void Configure(const ConnectionOptions& options, grpc::ServerBuilder& builder) {
 int64_t KvBytes(const ServedModel& model) {
   const EngineOptions& engine = model.GetEngine().Options();
   const KvLayout layout =
-      LayoutOf(model.GetCheckpoint().config, engine.kv_type, engine.page_tokens);
+      LayoutOf(model.GetCheckpoint().config, engine.kv_cache_dtype, engine.page_size);
   return model.GetEngine().Stats().num_pages * static_cast<int64_t>(layout.PageBytes());
 }
 
 // `listen` with the port that it became.
 std::string AddressOf(const std::string& listen, int port) {
-  return absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
+  return StrCat(listen.substr(0, listen.rfind(':')), ":", port);
 }
 
 }  // namespace
 
-struct LocalServer::State {
+struct Server::State {
   State(ServerOptions given, OnEngineFailure told)
       : options(std::move(given)),
         on_failure(std::move(told)),
@@ -127,7 +127,7 @@ struct LocalServer::State {
   std::optional<bool> shutdown_result;
 };
 
-absl::Status LocalServer::State::OpenPort() {
+absl::Status Server::State::OpenPort() {
   auto opened = AccessControl::Open(options.api_keys, &log);
   if (!opened.ok()) return opened.status();
   access = *std::move(opened);
@@ -148,26 +148,26 @@ absl::Status LocalServer::State::OpenPort() {
   server = builder.BuildAndStart();
   if (server == nullptr || (!options.listen.empty() && port == 0)) {
     return absl::UnavailableError(
-        absl::StrCat("--listen ", options.listen,
-                     ": the port is in use, or the address is not one of this machine; set "
-                     "--listen to another HOST:PORT, or to port 0 for any free one"));
+        StrCat("--listen ", options.listen,
+               ": the port is in use, or the address is not one of this machine; set "
+               "--listen to another HOST:PORT, or to port 0 for any free one"));
   }
   SetServing(false);
   return absl::OkStatus();
 }
 
-void LocalServer::State::WarnOfExposures() const {
-  for (const std::string& exposure : FindExposures(options)) {
-    log.Warning("exposed", {{"message", exposure}});
+void Server::State::WarnOfExposures() const {
+  for (const std::string& security_warnings : FindExposures(options)) {
+    log.Warning("exposed", {{"message", security_warnings}});
   }
 }
 
-void LocalServer::State::AddAddresses(LogFields* fields) const {
+void Server::State::AddAddresses(LogFields* fields) const {
   if (port != 0) (*fields)["address"] = AddressOf(options.listen, port);
   if (http != nullptr) (*fields)["http_address"] = AddressOf(options.http_listen, http->Port());
 }
 
-void LocalServer::State::LogServing() const {
+void Server::State::LogServing() const {
   const Checkpoint& checkpoint = model->GetCheckpoint();
   const EngineOptions& engine = model->GetEngine().Options();
   LogFields fields = {{"model", checkpoint.name},
@@ -175,11 +175,11 @@ void LocalServer::State::LogServing() const {
                       {"attention", NameOf(checkpoint.config.attention.kind)},
                       {"p", checkpoint.config.attention.p},
                       {"weights", NameOf(checkpoint.weights)},
-                      {"kv_type", NameOf(engine.kv_type)},
+                      {"kv_cache_dtype", NameOf(engine.kv_cache_dtype)},
                       {"num_pages", model->GetEngine().Stats().num_pages},
-                      {"page_tokens", engine.page_tokens},
+                      {"page_size", engine.page_size},
                       {"kv_mib", KvBytes(*model) >> 20},
-                      {"max_context", engine.max_context},
+                      {"max_model_len", engine.max_model_len},
                       {"self_check_rows", model->GetSelfCheck().num_rows},
                       {"self_check_error", model->GetSelfCheck().worst_error}};
   if (Backend* const backend = model->GetBackend(); backend != nullptr) {
@@ -192,7 +192,7 @@ void LocalServer::State::LogServing() const {
   log.Info("serving", fields);
 }
 
-HttpPages LocalServer::State::Pages() {
+HttpPages Server::State::Pages() {
   return {
       .metrics =
           [this] {
@@ -209,7 +209,7 @@ HttpPages LocalServer::State::Pages() {
       .readiness = [this] { return gate.Readiness(); }};
 }
 
-void LocalServer::State::Fail(const EngineFailure& failure) {
+void Server::State::Fail(const EngineFailure& failure) {
   {
     const std::lock_guard lock(failure_mutex);
     engine_failure = failure.status;
@@ -228,19 +228,19 @@ void LocalServer::State::Fail(const EngineFailure& failure) {
   if (on_failure) on_failure(failure);
 }
 
-LocalServer::LocalServer(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Server::Server(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
-LocalServer::~LocalServer() { Shutdown(absl::ZeroDuration()); }
+Server::~Server() { Shutdown(absl::ZeroDuration()); }
 
-absl::StatusOr<std::unique_ptr<LocalServer>> LocalServer::Start(const ServerOptions& options) {
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
   auto server = Open(options);
   if (!server.ok()) return server.status();
   if (absl::Status status = (*server)->Load(); !status.ok()) return status;
   return server;
 }
 
-absl::StatusOr<std::unique_ptr<LocalServer>> LocalServer::Open(const ServerOptions& options,
-                                                               OnEngineFailure on_failure) {
+absl::StatusOr<std::unique_ptr<Server>> Server::Open(const ServerOptions& options,
+                                                     OnEngineFailure on_failure) {
   auto state = std::make_unique<State>(options, std::move(on_failure));
   if (absl::Status status = state->OpenPort(); !status.ok()) return status;
   if (!options.http_listen.empty()) {
@@ -248,12 +248,12 @@ absl::StatusOr<std::unique_ptr<LocalServer>> LocalServer::Open(const ServerOptio
     if (!http.ok()) return http.status();
     state->http = *std::move(http);
   }
-  return std::unique_ptr<LocalServer>(new LocalServer(std::move(state)));
+  return std::unique_ptr<Server>(new Server(std::move(state)));
 }
 
-absl::Status LocalServer::Load() { return Load(ServedModel::Load); }
+absl::Status Server::Load() { return Load(ServedModel::Load); }
 
-absl::Status LocalServer::Load(const LoadModel& load) {
+absl::Status Server::Load(const LoadModel& load) {
   State& state = *state_;
   LSSAR_CHECK(state.model == nullptr);
   ModelOptions options = state.options.model;
@@ -273,17 +273,17 @@ absl::Status LocalServer::Load(const LoadModel& load) {
   return absl::OkStatus();
 }
 
-std::shared_ptr<grpc::Channel> LocalServer::InProcessChannel() {
+std::shared_ptr<grpc::Channel> Server::InProcessChannel() {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   return state_->server->InProcessChannel(arguments);
 }
 
-int LocalServer::Port() const { return state_->port; }
+int Server::Port() const { return state_->port; }
 
-int LocalServer::HttpPort() const { return state_->http == nullptr ? 0 : state_->http->Port(); }
+int Server::HttpPort() const { return state_->http == nullptr ? 0 : state_->http->Port(); }
 
-bool LocalServer::Shutdown(absl::Duration limit) {
+bool Server::Shutdown(absl::Duration limit) {
   const std::lock_guard lock(state_->shutdown_mutex);
   if (state_->shutdown_result) return *state_->shutdown_result;
   const absl::Time end = absl::Now() + limit;

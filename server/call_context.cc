@@ -1,4 +1,4 @@
-#include "server/call_record.h"
+#include "server/call_context.h"
 
 #include <algorithm>
 #include <atomic>
@@ -53,8 +53,8 @@ std::optional<Clock::time_point> DeadlineOf(const grpc::CallbackServerContext& c
 
 }  // namespace
 
-CallRecord::CallRecord(std::string_view rpc, grpc::CallbackServerContext& context,
-                       const ServiceParts& parts)
+CallContext::CallContext(std::string_view rpc, grpc::CallbackServerContext& context,
+                         const ServiceParts& parts)
     : rpc_(rpc),
       id_(IdOf(context)),
       trace_(TakeTraceContext(MetadataOf(context, "traceparent"))),
@@ -66,7 +66,7 @@ CallRecord::CallRecord(std::string_view rpc, grpc::CallbackServerContext& contex
   context.AddTrailingMetadata("traceparent", trace_.Traceparent());
 }
 
-absl::Status CallRecord::Enter(KeyRole role, CallGate::Cut cut) {
+absl::Status CallContext::Enter(KeyRole role, CallGate::Cut cut) {
   auto pass = parts_.gate->Enter(std::move(cut));
   if (!pass.ok()) return pass.status();
   auto visit = parts_.access->Enter(authorization_, role);
@@ -78,22 +78,22 @@ absl::Status CallRecord::Enter(KeyRole role, CallGate::Cut cut) {
   return absl::OkStatus();
 }
 
-void CallRecord::CountTokens(int64_t num_tokens) {
+void CallContext::CountTokens(int64_t num_tokens) {
   const std::lock_guard lock(mutex_);
   if (visit_) visit_->CountTokens(num_tokens);
 }
 
-void CallRecord::LeaveKey() {
+void CallContext::LeaveKey() {
   const std::lock_guard lock(mutex_);
   visit_.reset();
 }
 
-void CallRecord::Note(const LogFields& fields) {
+void CallContext::Note(const LogFields& fields) {
   const std::lock_guard lock(mutex_);
   noted_.update(fields);
 }
 
-void CallRecord::NoteRequest(const RequestStats& stats, std::optional<FinishReason> finish) {
+void CallContext::NoteRequest(const RequestStats& stats, std::optional<FinishReason> finish) {
   const std::lock_guard lock(mutex_);
   stats_ = stats;
   finish_ = finish;
@@ -103,14 +103,14 @@ void CallRecord::NoteRequest(const RequestStats& stats, std::optional<FinishReas
 
 // When its deadline passes the client cancels the call, and often the engine hears of that first.
 // The wire rounds a deadline up by as much as 1%, so that the server's lies behind the client's.
-absl::Status CallRecord::Outcome(const absl::Status& status) const {
+absl::Status CallContext::Outcome(const absl::Status& status) const {
   if (!absl::IsCancelled(status) || !deadline_) return status;
   const auto slack = (*deadline_ - started_) / 50 + std::chrono::milliseconds(10);
   if (Clock::now() < *deadline_ - slack) return status;
   return absl::DeadlineExceededError(status.message());
 }
 
-void CallRecord::End(const absl::Status& status) {
+void CallContext::End(const absl::Status& status) {
   const absl::Status outcome = Outcome(status);
   const auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(Elapsed());
   LogFields fields = {{"request_id", id_},
@@ -133,7 +133,7 @@ void CallRecord::End(const absl::Status& status) {
   }
 }
 
-void CallRecord::EndRequest(CallKind kind, const absl::Status& status) {
+void CallContext::EndRequest(CallKind kind, const absl::Status& status) {
   CallEnd end = {.kind = kind, .code = Outcome(status).code(), .elapsed = Elapsed()};
   {
     const std::lock_guard lock(mutex_);

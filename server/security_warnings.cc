@@ -1,6 +1,6 @@
-#include "server/exposure.h"
+#include "server/security_warnings.h"
 
-#include "absl/strings/str_cat.h"
+#include "kernels/str_cat.h"
 
 namespace lssar {
 
@@ -18,14 +18,13 @@ bool IsLoopback(std::string_view listen) {
 std::vector<std::string> FindExposures(const ServerOptions& options) {
   std::vector<std::string> exposures;
   const auto add = [&](const std::string& flag, std::string_view what) {
-    exposures.push_back(
-        absl::StrCat(flag, " without ", std::string(what), ", or listen on 127.0.0.1"));
+    exposures.push_back(StrCat(flag, " without ", std::string(what), ", or listen on 127.0.0.1"));
   };
   constexpr std::string_view kNoTls =
       "TLS: whoever is on the way reads what is sent, keys too; set --tls-cert FILE and --tls-key "
       "FILE";
   if (IsOpen(options.listen)) {
-    const std::string flag = absl::StrCat("--listen ", options.listen);
+    const std::string flag = StrCat("--listen ", options.listen);
     if (!options.tls.HasTls()) add(flag, kNoTls);
     if (options.api_keys.empty() && options.tls.client_ca.empty()) {
       add(flag,
@@ -33,7 +32,7 @@ std::vector<std::string> FindExposures(const ServerOptions& options) {
     }
   }
   if (IsOpen(options.http_listen)) {
-    const std::string flag = absl::StrCat("--http-listen ", options.http_listen);
+    const std::string flag = StrCat("--http-listen ", options.http_listen);
     if (!options.tls.HasTls()) add(flag, kNoTls);
     if (options.api_keys.empty()) {
       add(flag, "keys: whoever reaches the port reads /metrics; set --api-keys FILE");

@@ -1,4 +1,4 @@
-#include "kernels/cuda/cuda_products.h"
+#include "kernels/cuda/cuda_gemm.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace lssar {
 
-const int32_t* CudaProducts::CopyIds(std::span<const int32_t> ids) {
+const int32_t* CudaGemm::CopyIds(std::span<const int32_t> ids) {
   int32_t* const to = context_.Reserve<int32_t>(ids_memory_, ids.size_bytes());
   if (to == nullptr || !context_.CopyIn(to, ids.data(), ids.size_bytes(), "copying ids")) {
     return nullptr;
@@ -15,7 +15,7 @@ const int32_t* CudaProducts::CopyIds(std::span<const int32_t> ids) {
   return to;
 }
 
-void CudaProducts::Embed(const EmbedArgs& args) {
+void CudaGemm::Embed(const EmbedArgs& args) {
   if (!context_.IsGood() || args.ids.empty()) return;
   const StepShape* const shape = context_.Shape();
   const int32_t* const ids = shape == nullptr ? CopyIds(args.ids) : shape->ids;
@@ -29,8 +29,7 @@ void CudaProducts::Embed(const EmbedArgs& args) {
       "embedding");
 }
 
-bool CudaProducts::SplitRows(CudaSplitArgs args, const LayerNormView& norm,
-                             const CudaMatrix& weight) {
+bool CudaGemm::SplitRows(CudaSplitArgs args, const LayerNormView& norm, const CudaMatrix& weight) {
   // Room for every decode step: graphs hold the address.
   const size_t num_rows = static_cast<size_t>(std::max(args.num_rows, kMaxBucketRows));
   const size_t num_elements = num_rows * static_cast<size_t>(weight.padded_cols);
@@ -49,12 +48,12 @@ bool CudaProducts::SplitRows(CudaSplitArgs args, const LayerNormView& norm,
   return context_.Check(context_.Kernels().split_rows(args, context_.Stream()), "normalising rows");
 }
 
-absl::Status CudaProducts::ReserveWorkspace() {
+absl::Status CudaGemm::ReserveWorkspace() {
   if (library_ == nullptr) return absl::OkStatus();
   return library_memory_.Reserve(kProductWorkspaceBytes).status();
 }
 
-bool CudaProducts::RunByLibrary(const LinearArgs& args, const CudaMatrix& weight) {
+bool CudaGemm::RunByLibrary(const LinearArgs& args, const CudaMatrix& weight) {
   if (library_ == nullptr || args.num_rows < kMinLibraryRows) return false;
   MatrixProductArgs product{.num_rows = args.num_rows,
                             .weight = weight,
@@ -73,7 +72,7 @@ bool CudaProducts::RunByLibrary(const LinearArgs& args, const CudaMatrix& weight
   return true;
 }
 
-void CudaProducts::Linear(const LinearArgs& args) {
+void CudaGemm::Linear(const LinearArgs& args) {
   LSSAR_CHECK(args.x != args.out);
   if (!context_.IsGood() || args.num_rows == 0) return;
   const CudaMatrix& weight = static_cast<const DeviceMatrix&>(*args.weight).View();
@@ -87,7 +86,7 @@ void CudaProducts::Linear(const LinearArgs& args) {
             .out = args.out});
 }
 
-void CudaProducts::Logits(const LogitsArgs& args) {
+void CudaGemm::Logits(const LogitsArgs& args) {
   if (!context_.IsGood() || args.row_ids.empty()) return;
   const int32_t* const row_ids = CopyIds(args.row_ids);
   if (row_ids == nullptr) return;
@@ -99,8 +98,8 @@ void CudaProducts::Logits(const LogitsArgs& args) {
            args.norm, {.x = {}, .weight = weight, .out = args.logits});
 }
 
-void CudaProducts::Multiply(const CudaSplitArgs& rows, const LayerNormView& norm,
-                            CudaLinearArgs product) {
+void CudaGemm::Multiply(const CudaSplitArgs& rows, const LayerNormView& norm,
+                        CudaLinearArgs product) {
   if (!SplitRows(rows, norm, product.weight)) return;
   product.x = split_rows_;
   product.num_rows = rows.num_rows;

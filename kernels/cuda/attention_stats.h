@@ -1,6 +1,6 @@
 // The V rows that attention read: counted on the device, told at Synchronize.
-#ifndef LSSAR_KERNELS_CUDA_READ_COUNTS_H_
-#define LSSAR_KERNELS_CUDA_READ_COUNTS_H_
+#ifndef LSSAR_KERNELS_CUDA_ATTENTION_STATS_H_
+#define LSSAR_KERNELS_CUDA_ATTENTION_STATS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -11,25 +11,25 @@
 
 namespace lssar {
 
-class ReadCounts {
+class AttentionStatsBuffer {
  public:
-  explicit ReadCounts(CudaContext& context)
+  explicit AttentionStatsBuffer(CudaContext& context)
       : context_(context), memory_(context.Driver()), on_host_(context.Driver()) {}
 
   // Whether nobody else's are being counted.
-  bool AreFreeFor(const AttentionCounters* counters, size_t num_sequences) const {
+  bool AreFreeFor(const AttentionStats* counters, size_t num_sequences) const {
     return counters_ == nullptr ||
            (counters_ == counters && num_value_rows_.size() == num_sequences);
   }
   // Counts for these until Give; false: an error.
   // Requires  AreFreeFor them
-  bool Begin(AttentionCounters* counters, size_t num_sequences);
+  bool Begin(AttentionStats* counters, size_t num_sequences);
   // The device's counts, [num_sequences].
   unsigned long long* OnDevice() const {
     return static_cast<unsigned long long*>(memory_.Address());
   }
   // What `num_ops` calls of Attention had to look at.
-  void AddRows(const RaggedRows& rows, int num_heads, int num_ops);
+  void AddRows(const RaggedBatch& rows, int num_heads, int num_ops);
 
   // Asks for the device's counts, in order; Give adds them to the caller's, once they are there,
   // and forgets where those are.
@@ -40,10 +40,10 @@ class ReadCounts {
   CudaContext& context_;
   Workspace memory_;
   PinnedMemory on_host_;
-  AttentionCounters* counters_ = nullptr;  // whose counts are on the device
-  std::vector<int64_t> num_value_rows_;    // of each sequence
+  AttentionStats* counters_ = nullptr;   // whose counts are on the device
+  std::vector<int64_t> num_value_rows_;  // of each sequence
 };
 
 }  // namespace lssar
 
-#endif  // LSSAR_KERNELS_CUDA_READ_COUNTS_H_
+#endif  // LSSAR_KERNELS_CUDA_ATTENTION_STATS_H_

@@ -1,6 +1,6 @@
 // Embed, Linear and Logits of the cuda backend.
-#ifndef LSSAR_KERNELS_CUDA_CUDA_PRODUCTS_H_
-#define LSSAR_KERNELS_CUDA_CUDA_PRODUCTS_H_
+#ifndef LSSAR_KERNELS_CUDA_CUDA_GEMM_H_
+#define LSSAR_KERNELS_CUDA_CUDA_GEMM_H_
 
 #include <cstdint>
 #include <memory>
@@ -18,10 +18,10 @@ namespace lssar {
 // own kernels, and are what graphs hold.
 inline constexpr int kMinLibraryRows = kMaxBucketRows + 1;
 
-class CudaProducts {
+class CudaGemm {
  public:
   // `library`: for products of many rows; null: our own kernels do all.
-  CudaProducts(CudaContext& context, std::unique_ptr<MatrixProducts> library)
+  CudaGemm(CudaContext& context, std::unique_ptr<MatrixProducts> library)
       : context_(context),
         library_(std::move(library)),
         rows_memory_(context.Driver()),
@@ -54,4 +54,4 @@ class CudaProducts {
 
 }  // namespace lssar
 
-#endif  // LSSAR_KERNELS_CUDA_CUDA_PRODUCTS_H_
+#endif  // LSSAR_KERNELS_CUDA_CUDA_GEMM_H_
