@@ -44,20 +44,6 @@ AssignFlag AssignListen(std::string* target, bool or_off) {
   };
 }
 
-AssignFlag AssignDevice(std::string* target) {
-  return [target](const std::string& value) {
-    const bool is_numbered = value.starts_with("cuda:");
-    int device_idx = 0;
-    if (value != "cpu" && value != "cuda" && value != "reference" &&
-        !(is_numbered && absl::SimpleAtoi(value.substr(5), &device_idx) && device_idx >= 0)) {
-      return absl::InvalidArgumentError(
-          "it must be cpu, cuda, cuda:N such as cuda:0, or reference");
-    }
-    *target = value;
-    return absl::OkStatus();
-  };
-}
-
 AssignFlag AssignQueuedTokens(int64_t* target) {
   return [target](const std::string& value) {
     int64_t number = 0;
@@ -138,21 +124,13 @@ std::vector<Flag> ModelFlags(ModelOptions& options) {
        StrCat("Prompt tokens of such a step, fewer deep in a long prompt, [1, ",
               limits::kMaxNumBatchedTokens, "]; default 32"),
        AssignInt(&engine.chunked_prefill_size, 1, limits::kMaxNumBatchedTokens)},
-      {"device", "Machine", "DEVICE",
-       "What computes: cpu, cuda or cuda:N (the Nth NVIDIA GPU, from 0), or reference (slow, "
-       "double "
-       "precision); default cpu",
-       AssignDevice(&options.backend.name)},
-      {"gemm", "Machine", "exact|fast",
-       "Matrix products of --device cuda: exact, or fast: prompts through cuBLASLt, bits then "
-       "depend on the batch; default exact",
-       AssignChoice({"exact", "fast"},
-                    [&options](size_t i) { options.backend.fast_gemm = i == 1; })},
-      {"threads", "Machine", "COUNT",
-       "Threads that compute on --device cpu, [0, 1024]; default 0: one per core this process may "
-       "use",
-       AssignInt(&options.backend.num_threads, 0, 1024)},
   };
+  for (const BackendFlag& flag : BackendFlags()) {
+    flags.push_back({flag.name, "Machine", flag.value_name, flag.help,
+                     [&options, parse = flag.parse](const std::string& value) {
+                       return parse(value, &options.backend);
+                     }});
+  }
   for (Flag& flag : MemoryFlags(options)) flags.push_back(std::move(flag));
   return flags;
 }

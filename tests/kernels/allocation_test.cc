@@ -30,12 +30,14 @@ TEST(AllocationTest, WarmAttentionAndRopeWriteAllocateNothing) {
   const auto step = [&] {
     backend->RopeWrite({.rows = &rows,
                         .layer = kCaseLayer,
+                        .num_heads = kHeads,
                         .qkv = qkv.Address(),
                         .rope = rope.Address(),
                         .kv = view,
                         .q = q.Address()});
     backend->Attention({.rows = &rows,
                         .layer = kCaseLayer,
+                        .num_heads = kHeads,
                         .spec = {},
                         .q = q.Address(),
                         .kv = view,

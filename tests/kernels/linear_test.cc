@@ -64,7 +64,7 @@ std::vector<float> RunRows(Backend& backend, const Case& c, const PackedMatrix& 
   Floats norm_weight(backend, c.norm_weight), norm_bias(backend, c.norm_bias);
   Floats bias(backend, c.bias);
   Floats out(backend, std::vector<float>(size_t(num_rows) * out_width, -77.0f));
-  LayerNormView norm;
+  NormView norm;
   if (c.fusion.norm) norm = {.weight = norm_weight.Address(), .bias = norm_bias.Address()};
   backend.Linear({.num_rows = num_rows,
                   .x = x.Address(),

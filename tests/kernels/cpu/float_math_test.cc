@@ -1,5 +1,5 @@
 // Vector functions of attention against double, in units in the last place.
-#include "kernels/cpu/float_math.h"
+#include "tests/kernels/cpu/float_math_arrays.h"
 
 #include <gtest/gtest.h>
 
