@@ -58,17 +58,17 @@ AssignFlag AssignQueuedTokens(int64_t* target) {
 
 std::vector<Flag> MemoryFlags(ModelOptions& options) {
   EngineOptions& engine = options.engine;
+  std::vector<std::string> weight_types = {"auto"};
+  for (const DTypeInfo& info : kDTypes) weight_types.emplace_back(info.name);
   return {
       {"dtype", "Memory", "TYPE",
-       "How weights are kept: auto (as the checkpoint stores them), fp32, fp16, bf16, int8; "
-       "default auto",
-       AssignChoice(
-           {"auto", "fp32", "fp16", "bf16", "int8"},
-           [&options](size_t i) {
-             constexpr std::array kTypes = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8};
-             options.weights = std::nullopt;
-             if (i > 0) options.weights = kTypes.at(i - 1);
-           })},
+       StrCat("Type of the stored weights: ", StrJoin(weight_types),
+              " (auto: as in the checkpoint); default auto"),
+       AssignChoice(weight_types,
+                    [&options](size_t i) {
+                      options.weights = std::nullopt;
+                      if (i > 0) options.weights = kDTypes[i - 1].dtype;
+                    })},
       {"kv-cache-dtype", "Memory", "TYPE",
        "Elements of the key/value cache: fp16, fp32, int8; default fp16",
        AssignChoice({"fp16", "fp32", "int8"},
@@ -79,7 +79,8 @@ std::vector<Flag> MemoryFlags(ModelOptions& options) {
       {"kv-cache-memory", "Memory", "BYTES",
        "Size of the key/value cache, with K, M or G; default 0: four sequences of max-model-len, "
        "at "
-       "most half of the free memory; on cuda max-num-seqs of them, at most what is free",
+       "most half of the free memory; on a device with its own memory, max-num-seqs of them, at "
+       "most the free memory",
        AssignBytes(&engine.kv_cache_bytes, 0, int64_t{1} << 50)},
       {"prefix-cache", "Memory", "on|off",
        "Keep the pages of prompts and answers for requests that begin the same way; default on",

@@ -1,4 +1,4 @@
-// Whole pages, copied: every byte of them, and no other.
+// CopyPages copies every byte of the pages and no other byte.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -18,7 +18,7 @@ std::vector<uint8_t> Bytes(Backend& backend, const void* pool, size_t num_bytes)
   return bytes;
 }
 
-// Where a page lies, layer by layer.
+// Calls visit with the index of every byte of a page, by layer and head.
 void ForEachByte(const KvLayout& layout, int page, const std::function<void(size_t)>& visit) {
   const size_t element_bytes = BytesOf(layout.dtype);
   for (int layer = 0; layer < layout.num_layers; ++layer) {

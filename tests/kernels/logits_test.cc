@@ -33,7 +33,7 @@ class LogitsTest : public ::testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(Stored, LogitsTest, ::testing::ValuesIn(kStoredTypes),
                          [](const auto& param) { return std::string(NameOf(param.param)); });
 
-TEST_P(LogitsTest, AreTheLinearOfTheChosenRows) {
+TEST_P(LogitsTest, EqualLinearOverTheSelectedRows) {
   const int num_rows = 30, width = 100, vocab = 70;
   const std::vector<float> x_values = RandomFloats(size_t(num_rows * width), 1);
   const std::vector<float> w = RandomFloats(size_t(vocab * width), 2);

@@ -1,5 +1,5 @@
-// The vector functions of float_math-inl.h over arrays, on the selected instruction set, for tests of their
-// accuracy.
+// The vector functions of float_math-inl.h over arrays, on the selected instruction set, for tests
+// of their accuracy.
 #ifndef LSSAR_TESTS_KERNELS_CPU_FLOAT_MATH_ARRAYS_H_
 #define LSSAR_TESTS_KERNELS_CPU_FLOAT_MATH_ARRAYS_H_
 
