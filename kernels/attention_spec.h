@@ -97,7 +97,7 @@ constexpr const AttentionKindInfo& InfoOf(AttentionKind kind) {
   return kAttentionKinds[static_cast<int>(kind)];
 }
 
-// Every row stands at its kind's index.
+// The index of every row is its kind.
 static_assert([] {
   int index = 0;
   for (const AttentionKindInfo& info : kAttentionKinds) {

@@ -33,10 +33,10 @@ class ThreadPool {
   int NumThreads() const { return int(workers_.size()) + 1; }
 
   // Runs task(task_idx, thread_idx) once for each task_idx in [0, num_tasks); returns when all are
-  // done. Each thread has a range of num_tasks / NumThreads() adjacent tasks and runs them in
-  // rising order, so that memory read in task order is one stream per thread. A thread that is done
-  // steals from the ends of the other ranges. The assignment of tasks to threads is random: results
-  // must not depend on thread_idx, which selects scratch memory. Requires num_tasks < 2^32
+  // done. Each thread runs a range of adjacent tasks in rising order, so that memory read in task
+  // order is one stream per thread. A thread that is done steals from the ends of the other ranges.
+  // Which thread runs a task is random: results must not depend on thread_idx (scratch memory).
+  // Requires  num_tasks < 2^32
   // Cost     no allocation; 1 to 2 us if the workers still spin
   // Threads  one caller at a time; not from inside a task
   void ParallelFor(int64_t num_tasks, Task task);

@@ -120,7 +120,7 @@ nlohmann::json ToJson(const Figure& figure) {
           {"format", figure.format},
           {"tokens_per_second", TokensPerSecond(figure)},
           {"samples", tokens_per_second},
-          {"ceiling", figure.bound == Bound::kRead ? "read bandwidth" : "fp32 product"},
+          {"ceiling", figure.bound == Bound::kRead ? "read bandwidth" : "fp32 GEMM"},
           {"ceiling_per_second", ceilings},
           {"work_per_token", WorkOf(figure) / figure.num_tokens},
           {"share_of_ceiling", ShareOfCeiling(figure)},

@@ -17,7 +17,7 @@
 namespace lssar {
 namespace {
 
-// Of max |v|, up to p = 15; ops.h. On CUDA weights are rounded to what its products take.
+// Share of max |v| up to p = 15 (ops.h). CUDA rounds weights to the input type of its GEMMs.
 constexpr double kTolerance = 2e-5;
 constexpr double kCudaTolerance = 5e-4;
 
@@ -33,7 +33,7 @@ std::string NameOfCase(Content content) {
   return "?";
 }
 
-// One test body for every backend of this machine: reference, and cpu at each instruction set.
+// Runs on every backend of this machine: reference, cpu with each instruction set, emulated CUDA.
 class AttentionTest : public testing::TestWithParam<std::string> {
  protected:
   AttentionTest()
