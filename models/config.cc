@@ -1,6 +1,5 @@
 #include "models/config.h"
 
-#include <array>
 #include <string>
 #include <utility>
 
@@ -24,67 +23,13 @@ constexpr double kMaxTheta = 1e12;
 constexpr double kMaxNtkFactor = 1024;
 constexpr double kMaxPower = 1000;
 
-struct KindName {
-  AttentionKind kind;
-  std::string_view name;
-};
-
-constexpr std::array<KindName, 10> kKinds{{
-    {AttentionKind::kSoftmax, "softmax"},
-    {AttentionKind::kLssa, "lssa"},
-    {AttentionKind::kLssar, "lssar"},
-    {AttentionKind::kSoftmaxR, "softmax_r"},
-    {AttentionKind::kSigmoid, "sigmoid"},
-    {AttentionKind::kSigmoidN, "sigmoid_n"},
-    {AttentionKind::kSigmoidNL1, "sigmoid_n_l1"},
-    {AttentionKind::kSigmoidR, "sigmoid_r"},
-    {AttentionKind::kPhi, "phi"},
-    {AttentionKind::kReluWortsman, "relu_wortsman"},
-}};
-
-constexpr std::array<std::pair<Phi, std::string_view>, 8> kPhis{{
-    {Phi::kRelu, "relu"},
-    {Phi::kRelu2, "relu2"},
-    {Phi::kRelu6, "relu6"},
-    {Phi::kGelu, "gelu"},
-    {Phi::kSigmoid, "sigmoid"},
-    {Phi::kSoftplus, "softplus"},
-    {Phi::kMish, "mish"},
-    {Phi::kExp, "exp"},
-}};
-
 std::string KindNames() {
-  return StrJoin(kKinds, [](const KindName& k) { return k.name; });
+  return StrJoin(kAttentionKinds, [](const AttentionKindInfo& info) { return info.name; });
 }
 
 std::string PhiNames() {
-  return StrJoin(kPhis, [](const auto& phi) { return phi.second; });
+  return StrJoin(kPhis, [](const PhiInfo& info) { return info.name; });
 }
-
-}  // namespace
-
-std::string_view NameOf(AttentionKind kind) {
-  for (const KindName& k : kKinds) {
-    if (k.kind == kind) return k.name;
-  }
-  return "?";
-}
-
-std::optional<AttentionKind> ParseAttentionKind(std::string_view name) {
-  for (const KindName& k : kKinds) {
-    if (k.name == name) return k.kind;
-  }
-  return std::nullopt;
-}
-
-std::optional<Phi> ParsePhi(std::string_view name) {
-  for (const auto& [phi, phi_name] : kPhis) {
-    if (phi_name == name) return phi;
-  }
-  return std::nullopt;
-}
-
-namespace {
 
 // The attention object is closed: an unknown field there would mean another function than the one
 // computed.

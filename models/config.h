@@ -38,13 +38,6 @@ struct ModelConfig {
 //         activation or rope scaling that this build does not compute.
 absl::StatusOr<ModelConfig> ParseConfig(std::string_view json, std::string_view source);
 
-// "lssar", "softmax", ...: the names of config.json.
-std::string_view NameOf(AttentionKind kind);
-// The other way; nullopt: no such name.
-std::optional<AttentionKind> ParseAttentionKind(std::string_view name);
-// "relu", "gelu", ...: the phi of kind "phi".
-std::optional<Phi> ParsePhi(std::string_view name);
-
 // Rope base of a sequence that may grow to `length_budget` tokens: rope_theta, or with dynamic NTK
 // theta * ((f L / L0) - (f - 1))^(d / (d - 2)), L the budget rounded up to a power-of-two multiple
 // of the trained length. Fixed at admission, so a cache can hold what was computed with it.

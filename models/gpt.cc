@@ -14,7 +14,7 @@ namespace {
 // 64 rows of a GPT-2 vocabulary are 13 MB: enough rows to read the embedding once for many.
 constexpr int kMaxLogitsRows = 64;
 
-LayerNormView View(const GptNorm& norm, float epsilon) {
+NormView View(const GptNorm& norm, float epsilon) {
   return {.weight = norm.weight->As<float>(), .bias = norm.bias->As<float>(), .epsilon = epsilon};
 }
 
@@ -64,6 +64,7 @@ absl::Status Gpt::Capture(int layer, const ForwardBatch& batch, const KvView& kv
           AttentionWeights({.sequence = &sequence,
                             .row = capture.row,
                             .layer = layer,
+                            .num_heads = config_.num_attention_heads,
                             .head = head,
                             .spec = config_.attention,
                             .q = q_->As<float>(),
@@ -88,6 +89,7 @@ void Gpt::RunBlock(int layer, const RaggedBatch& rows, const KvView& kv, Attenti
                     .out = qkv_->As<float>()});
   backend_->RopeWrite({.rows = &rows,
                        .layer = layer,
+                       .num_heads = config_.num_attention_heads,
                        .qkv = qkv_->As<float>(),
                        .rope = rope_->As<float>(),
                        .rope_layout = config_.rope_layout,
@@ -96,6 +98,7 @@ void Gpt::RunBlock(int layer, const RaggedBatch& rows, const KvView& kv, Attenti
                        .q = q_->As<float>()});
   backend_->Attention({.rows = &rows,
                        .layer = layer,
+                       .num_heads = config_.num_attention_heads,
                        .spec = config_.attention,
                        .q = q_->As<float>(),
                        .kv = kv,

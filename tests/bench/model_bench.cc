@@ -166,7 +166,7 @@ class Runner {
   void MeasurePrefill(int num_tokens, int depth) {
     Figure figure{.work = StrCat("prefill ", num_tokens, depth > 0 ? StrCat(" at ", depth) : ""),
                   .format = format_,
-                  .bound = Bound::kProduct,
+                  .bound = Bound::kGemm,
                   .num_tokens = num_tokens,
                   .num_steps = (num_tokens + kPrefillRows - 1) / kPrefillRows};
     FillCache(depth);
@@ -222,7 +222,7 @@ class Runner {
   // Bytes or FLOPs a second that the machine can do now.
   double CeilingNow(const Figure& figure) {
     return figure.bound == Bound::kRead ? ceilings_->ReadBytesPerSecond()
-                                        : ceilings_->ProductFlops();
+                                        : ceilings_->GemmFlops();
   }
 
   // Counters of all samples.

@@ -35,7 +35,7 @@ SHARED = ('kernels/check.h', 'kernels/str_cat.h', 'kernels/status_macros.h', 'ke
 
 # Libraries that only some folders may include: name, pattern of the include, allowed folders.
 FENCED = (
-    ('Highway', re.compile(r'hwy/'), ('kernels/cpu/',)),
+    ('Highway', re.compile(r'hwy/'), ('kernels/cpu/', 'tests/kernels/cpu/')),
     ('CUDA', re.compile(r'cuda|cublas|cub/|cute/|cutlass/|thrust/|cooperative_groups|mma\.h|nv'),
      ('kernels/cuda/',)),
     ('gRPC and Protobuf', re.compile(r'grpc|google/protobuf/|.*\.pb\.h$'),
