@@ -240,7 +240,7 @@ class Runner {
     const AttentionStats stats = model_->TakeStats();
     figure.value_rows_read =
         double(stats.num_value_rows_read) / double(std::max<int64_t>(1, stats.num_value_rows));
-    return counters;
+    return stats;
   }
 
   // A step reads the weights once, all of K, and the V rows of non-zero weight.
