@@ -1,14 +1,53 @@
 // Which function of the attention family a model computes (arXiv 2501.13428, Table 1):
 //   a_j = phi(scale <q, k_j> + shift) / divisor                stage 1
-//   w_j = x_j^p / sum_m x_m^p,  x_j = max(0, N a_j - o)        stage 2, where there is one
+//   w_j = x_j^p / sum_m x_m^p,  x_j = max(0, N a_j - o)        stage 2 (re-weighting), if any
+//
+// A kind whose phi exists already is one enumerator and one row of kAttentionKinds.
 #ifndef LSSAR_KERNELS_ATTENTION_SPEC_H_
 #define LSSAR_KERNELS_ATTENTION_SPEC_H_
 
 #include <cstdint>
+#include <optional>
+#include <string_view>
 
 namespace lssar {
 
-// Order and names as in the paper's Table 1; `kinds` of config.json.
+enum class Phi : uint8_t { kRelu, kRelu2, kRelu6, kGelu, kSigmoid, kSoftplus, kMish, kExp };
+
+struct PhiInfo {
+  Phi phi;
+  std::string_view name;  // the "phi" of config.json
+};
+
+inline constexpr PhiInfo kPhis[] = {
+    {Phi::kRelu, "relu"}, {Phi::kRelu2, "relu2"},     {Phi::kRelu6, "relu6"},
+    {Phi::kGelu, "gelu"}, {Phi::kSigmoid, "sigmoid"}, {Phi::kSoftplus, "softplus"},
+    {Phi::kMish, "mish"}, {Phi::kExp, "exp"},
+};
+
+// Added to a scaled score: 0, -ln L or -ln N.
+enum class ScoreShift : uint8_t { kNone, kMaxPositionEmbeddings, kKeys };
+
+// What stage 1 divides phi by.
+enum class Divisor : uint8_t {
+  kRowSum,
+  // The row's sum of |phi|, at least kMinNorm: for a phi that may be negative, or 0 in a whole row.
+  kRowNorm,
+  kOne,
+  kMaxPositionEmbeddings,  // L
+};
+
+// The parts of a kind.
+struct AttentionForm {
+  Phi phi;
+  Divisor divisor = Divisor::kRowSum;
+  bool reweights = false;  // has a stage 2
+  ScoreShift shift = ScoreShift::kNone;
+  // True: q and k have unit length, and scores are scaled by ln(d) ln(N). False: by 1/sqrt(d).
+  bool is_length_scaled = false;
+};
+
+// In the order of the paper's Table 1.
 enum class AttentionKind : uint8_t {
   kSoftmax,
   kLssa,
@@ -22,73 +61,95 @@ enum class AttentionKind : uint8_t {
   kReluWortsman,
 };
 
-enum class Phi : uint8_t { kRelu, kRelu2, kRelu6, kGelu, kSigmoid, kSoftplus, kMish, kExp };
-
-// Added to a scaled score: 0, -ln L or -ln N.
-enum class ScoreShift : uint8_t { kNone, kMaxPositionEmbeddings, kKeys };
-
-// What stage 1 divides phi by.
-enum class Divisor : uint8_t {
-  kRowSum,
-  kRowNorm,  // the row's sum of |phi|, at least kMinNorm: where phi may be negative, or 0
-             // throughout
-  kOne,
-  kMaxPositionEmbeddings,  // L
+struct AttentionKindInfo {
+  AttentionKind kind;
+  std::string_view name;  // the "kind" of config.json
+  AttentionForm form;     // kPhi: AttentionSpec sets phi and divisor
 };
 
-// What a kind is made of.
-struct AttentionForm {
-  Phi phi;
-  Divisor divisor = Divisor::kRowSum;
-  bool reweights = false;  // has a stage 2
-  ScoreShift shift = ScoreShift::kNone;
-  // q and k of unit length, scores scaled by ln(d) ln(N); the others': by 1/sqrt(d).
-  bool is_length_scaled = false;
+// Table 1, by AttentionKind.
+inline constexpr AttentionKindInfo kAttentionKinds[] = {
+    {AttentionKind::kSoftmax, "softmax", {.phi = Phi::kExp}},
+    {AttentionKind::kLssa, "lssa", {.phi = Phi::kSoftplus, .is_length_scaled = true}},
+    {AttentionKind::kLssar,
+     "lssar",
+     {.phi = Phi::kSoftplus, .reweights = true, .is_length_scaled = true}},
+    {AttentionKind::kSoftmaxR, "softmax_r", {.phi = Phi::kExp, .reweights = true}},
+    {AttentionKind::kSigmoid,
+     "sigmoid",
+     {.phi = Phi::kSigmoid, .divisor = Divisor::kOne, .shift = ScoreShift::kMaxPositionEmbeddings}},
+    {AttentionKind::kSigmoidN,
+     "sigmoid_n",
+     {.phi = Phi::kSigmoid, .divisor = Divisor::kOne, .shift = ScoreShift::kKeys}},
+    {AttentionKind::kSigmoidNL1,
+     "sigmoid_n_l1",
+     {.phi = Phi::kSigmoid, .shift = ScoreShift::kKeys}},
+    {AttentionKind::kSigmoidR,
+     "sigmoid_r",
+     {.phi = Phi::kSigmoid, .reweights = true, .shift = ScoreShift::kKeys}},
+    {AttentionKind::kPhi, "phi", {.phi = Phi::kExp}},
+    {AttentionKind::kReluWortsman,
+     "relu_wortsman",
+     {.phi = Phi::kRelu, .divisor = Divisor::kMaxPositionEmbeddings}},
 };
+
+constexpr const AttentionKindInfo& InfoOf(AttentionKind kind) {
+  return kAttentionKinds[static_cast<int>(kind)];
+}
+
+// The index of every row is its kind.
+static_assert([] {
+  int index = 0;
+  for (const AttentionKindInfo& info : kAttentionKinds) {
+    if (static_cast<int>(info.kind) != index++) return false;
+  }
+  return index == static_cast<int>(AttentionKind::kReluWortsman) + 1;
+}());
+
+// "lssar", "softmax", ...: the names of config.json.
+constexpr std::string_view NameOf(AttentionKind kind) { return InfoOf(kind).name; }
+
+// nullopt: no such name.
+constexpr std::optional<AttentionKind> ParseAttentionKind(std::string_view name) {
+  for (const AttentionKindInfo& info : kAttentionKinds) {
+    if (info.name == name) return info.kind;
+  }
+  return std::nullopt;
+}
+
+// "relu", "gelu", ...: the phi of kind "phi". nullopt: no such name.
+constexpr std::optional<Phi> ParsePhi(std::string_view name) {
+  for (const PhiInfo& info : kPhis) {
+    if (info.name == name) return info.phi;
+  }
+  return std::nullopt;
+}
 
 struct AttentionSpec {
   AttentionKind kind = AttentionKind::kLssar;
   double p = 15.0;                  // > 0; the re-weighting power of the kinds with a stage 2
   Phi phi = Phi::kExp;              // only for kPhi
-  int max_position_embeddings = 0;  // L, tokens; of kSigmoid and kReluWortsman
+  int max_position_embeddings = 0;  // L, tokens; only for kSigmoid and kReluWortsman
 
-  constexpr AttentionForm Form() const;
-};
-
-// Table 1.
-constexpr AttentionForm AttentionSpec::Form() const {
-  switch (kind) {
-    case AttentionKind::kSoftmax: return {.phi = Phi::kExp};
-    case AttentionKind::kLssa: return {.phi = Phi::kSoftplus, .is_length_scaled = true};
-    case AttentionKind::kLssar:
-      return {.phi = Phi::kSoftplus, .reweights = true, .is_length_scaled = true};
-    case AttentionKind::kSoftmaxR: return {.phi = Phi::kExp, .reweights = true};
-    case AttentionKind::kSigmoid:
-      return {.phi = Phi::kSigmoid,
-              .divisor = Divisor::kOne,
-              .shift = ScoreShift::kMaxPositionEmbeddings};
-    case AttentionKind::kSigmoidN:
-      return {.phi = Phi::kSigmoid, .divisor = Divisor::kOne, .shift = ScoreShift::kKeys};
-    case AttentionKind::kSigmoidNL1: return {.phi = Phi::kSigmoid, .shift = ScoreShift::kKeys};
-    case AttentionKind::kSigmoidR:
-      return {.phi = Phi::kSigmoid, .reweights = true, .shift = ScoreShift::kKeys};
-    case AttentionKind::kPhi:
-      return {.phi = phi, .divisor = phi == Phi::kExp ? Divisor::kRowSum : Divisor::kRowNorm};
-    case AttentionKind::kReluWortsman:
-      return {.phi = Phi::kRelu, .divisor = Divisor::kMaxPositionEmbeddings};
+  constexpr AttentionForm Form() const {
+    AttentionForm form = InfoOf(kind).form;
+    if (kind == AttentionKind::kPhi) {
+      form.phi = phi;
+      form.divisor = phi == Phi::kExp ? Divisor::kRowSum : Divisor::kRowNorm;
+    }
+    return form;
   }
-  return {.phi = Phi::kExp};
-}
+};
 
 // A stage-2 weight whose ratio to the row's largest, (x_j / x_m)^p, is below this is zero: the
 // sum of 16K such terms moves a row by less than 4e-6 of its largest value, and a V row that is
 // not read costs nothing.
 inline constexpr float kNegligibleWeight = 0x1p-32f;
 
-// A row whose peak x_m is at or below this has no key that stands out; its weights are stage 1's.
+// A row whose peak x_m is at most this has no key that stands out. It keeps its stage-1 weights.
 inline constexpr float kDegeneratePeak = 1e-6f;
 
-// Norms are clamped from below at this: a zero vector, or a row of zeros, normalises to zero.
+// Lower bound of a norm: a zero vector, or a row of zeros, normalises to zero.
 inline constexpr float kMinNorm = 1e-12f;
 
 }  // namespace lssar

@@ -5,6 +5,7 @@
 
 #include "kernels/check.h"
 #include "kernels/reference/attention.h"
+#include "kernels/status_macros.h"
 
 namespace lssar {
 
@@ -15,28 +16,29 @@ absl::StatusOr<std::vector<double>> AttentionWeights(const AttentionWeightsArgs&
   const int row_idx = args.row - sequence.first_row;
   LSSAR_CHECK(row_idx >= 0 && row_idx < sequence.num_rows);
   LSSAR_CHECK(args.layer >= 0 && args.layer < from.num_layers);
-  LSSAR_CHECK(args.head >= 0 && args.head < from.num_heads);
+  LSSAR_CHECK(args.head >= 0 && args.head < args.num_heads);
+  LSSAR_CHECK(args.num_heads % from.num_kv_heads == 0);
+  const int kv_head = args.head / (args.num_heads / from.num_kv_heads);
   const int num_keys = sequence.first_position + row_idx + 1;
 
   std::vector<float> q(size_t(from.head_dim));
-  const size_t at = (size_t(args.row) * size_t(from.num_heads) + size_t(args.head)) * q.size();
-  absl::Status copied = backend->CopyOut(q.data(), args.q + at, q.size() * sizeof(float));
-  if (!copied.ok()) return copied;
+  const size_t at = (size_t(args.row) * size_t(args.num_heads) + size_t(args.head)) * q.size();
+  RETURN_IF_ERROR(backend->CopyOut(q.data(), args.q + at, q.size() * sizeof(float)));
 
-  // The head's blocks of K, in token order, as pages of a pool of one layer and one head.
+  // The KV head's blocks of K, in token order, as the pages of a pool of one layer and one head.
   KvLayout to = from;
-  to.num_layers = to.num_heads = 1;
+  to.num_layers = to.num_kv_heads = 1;
   to.num_pages = from.PagesFor(num_keys);
   const size_t element_bytes = BytesOf(from.dtype);
   std::vector<std::byte> keys(to.PoolBytes());
   std::vector<int32_t> pages(size_t(to.num_pages));
   std::iota(pages.begin(), pages.end(), 0);
   for (const int32_t page : pages) {
-    const size_t block = from.BlockIndex(args.layer, sequence.pages[size_t(page)], args.head);
-    copied = backend->CopyOut(&keys[to.BlockIndex(0, page, 0) * element_bytes],
-                              static_cast<const std::byte*>(args.kv.k) + block * element_bytes,
-                              from.BlockStride() * element_bytes);
-    if (!copied.ok()) return copied;
+    const size_t block = from.BlockIndex(args.layer, sequence.pages[size_t(page)], kv_head);
+    RETURN_IF_ERROR(
+        backend->CopyOut(&keys[to.BlockIndex(0, page, 0) * element_bytes],
+                         static_cast<const std::byte*>(args.kv.k) + block * element_bytes,
+                         from.BlockStride() * element_bytes));
   }
   return ReferenceWeights(args.spec, {.kv = {.layout = to, .k = keys.data()}, .pages = pages},
                           num_keys, q.data());

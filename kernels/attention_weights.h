@@ -1,4 +1,4 @@
-// What Attention multiplies the values by, for those who want to look at it.
+// The weights that Attention multiplies the values by, for inspection.
 #ifndef LSSAR_KERNELS_ATTENTION_WEIGHTS_H_
 #define LSSAR_KERNELS_ATTENTION_WEIGHTS_H_
 
@@ -9,19 +9,20 @@
 
 namespace lssar {
 
-// One row's final weights w_j (kernels/README.md) in one head, of any backend: q and K as that
-// backend computed and keeps them, the function as the reference defines it, in double. Waits for
-// what runs.
-// Shapes    q as Attention's; the result [N]
-// Requires  as Attention, whose q it is; `row` one of the sequence's, counted in the batch
-// Ensures   zero where, and only where, the reference reads no value; their sum is 1
-// Accuracy  sum_j w_j v_j is Attention's out within what ops.h allows that
-// Cost      N keys of one head copied to the host; 0.2 us a key on one thread
+// The final weights w_j (kernels/README.md) of one row in one query head, for any backend: from q
+// and K as the backend stores them, by the reference's definition, in double. Waits for running
+// ops.
+// Shapes    q as in Attention; the result [N]
+// Requires  as Attention, with the same q; `row` is a row of the sequence, counted in the batch
+// Ensures   a weight is zero exactly where the reference reads no value; the weights sum to 1
+// Accuracy  sum_j w_j v_j is Attention's out within the bound of ops.h
+// Cost      copies N keys of one head to the host; 0.2 us per key on one thread
 // Errors    CopyOut's
 struct AttentionWeightsArgs {
   const SequenceSlice* sequence = nullptr;
   int row = 0;
   int layer = 0;
+  int num_heads = 0;  // query heads
   int head = 0;
   AttentionSpec spec;
   const float* q = nullptr;

@@ -1,7 +1,11 @@
 #include "kernels/backend.h"
 
+#include <iterator>
+#include <utility>
+
 #include "absl/strings/numbers.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 #if LSSAR_WITH_CUDA
 #include "kernels/cuda/device/device_backend.h"
@@ -13,40 +17,175 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 
-// "cuda" | "cuda:N"
-absl::StatusOr<std::unique_ptr<Backend>> MakeCuda(const BackendOptions& options) {
-  int device_idx = 0;
-  if (options.name != "cuda" && !absl::SimpleAtoi(options.name.substr(5), &device_idx)) {
-    return absl::InvalidArgumentError(
-        StrCat("backend is \"", options.name, "\": the device must be a number, as in cuda:0"));
-  }
+absl::StatusOr<std::unique_ptr<Backend>> MakeCpu(const BackendOptions& options, int /*index*/) {
+  return MakeCpuBackend(options);
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> MakeCuda([[maybe_unused]] const BackendOptions& options,
+                                                  [[maybe_unused]] int index) {
 #if LSSAR_WITH_CUDA
-  return MakeDeviceBackend(device_idx, options.fast_gemm);
+  return MakeDeviceBackend(index, options.fast_gemm);
 #else
   return absl::FailedPreconditionError(
       "this build has no cuda backend: build with LSSAR_WITH_CUDA=ON");
 #endif
 }
 
+absl::StatusOr<std::unique_ptr<Backend>> MakeReference(const BackendOptions& options,
+                                                       int /*index*/) {
+  if (!options.instruction_set.empty()) {
+    return absl::InvalidArgumentError("only the cpu backend has an instruction_set");
+  }
+  return MakeReferenceBackend();
+}
+
+// A backend that MakeBackend knows. A new one is a row of kDevices.
+struct Device {
+  std::string_view name;
+  bool is_numbered;       // "name:N" is the Nth device
+  std::string_view help;  // in parentheses behind the name; may be empty
+  bool has_threads;       // num_threads applies
+  bool has_fast_gemm;     // fast_gemm applies
+  absl::StatusOr<std::unique_ptr<Backend>> (*make)(const BackendOptions& options, int index);
+};
+constexpr Device kDevices[] = {
+    {"cpu", false, "", /*has_threads=*/true, /*has_fast_gemm=*/false, &MakeCpu},
+    {"cuda", true, "the Nth NVIDIA GPU, from 0", false, true, &MakeCuda},
+    {"reference", false, "slow, double precision", false, false, &MakeReference},
+};
+
+struct DeviceChoice {
+  const Device* device;
+  int index;
+};
+
+// "cpu", "cuda, cuda:N such as cuda:0", "or reference".
+std::string DeviceNames() {
+  std::string names;
+  for (const Device& device : kDevices) {
+    if (!names.empty()) names += &device == std::end(kDevices) - 1 ? ", or " : ", ";
+    names += device.name;
+    if (device.is_numbered) {
+      names += StrCat(", ", device.name, ":N such as ", device.name, ":0");
+    }
+  }
+  return names;
+}
+
+absl::StatusOr<DeviceChoice> ParseDevice(std::string_view name) {
+  for (const Device& device : kDevices) {
+    if (name == device.name) return DeviceChoice{&device, 0};
+    if (!device.is_numbered || !name.starts_with(device.name)) continue;
+    const std::string suffix(name.substr(device.name.size()));
+    int index = 0;
+    if (suffix.starts_with(":") && absl::SimpleAtoi(suffix.substr(1), &index) && index >= 0) {
+      return DeviceChoice{&device, index};
+    }
+  }
+  return absl::InvalidArgumentError(StrCat("it must be ", DeviceNames()));
+}
+
+// The devices for which `has` is true: "cpu", "cpu and cuda".
+template <typename Has>
+std::string DevicesThat(const Has& has) {
+  std::string names;
+  for (const Device& device : kDevices) {
+    if (!has(device)) continue;
+    if (!names.empty()) names += " and ";
+    names += device.name;
+  }
+  return names;
+}
+
+std::string DevicesWithThreads() {
+  return DevicesThat([](const Device& device) { return device.has_threads; });
+}
+std::string DevicesWithFastGemm() {
+  return DevicesThat([](const Device& device) { return device.has_fast_gemm; });
+}
+
+std::string DeviceHelp() {
+  std::string help = "Where the model runs: ";
+  for (const Device& device : kDevices) {
+    if (&device != kDevices) help += &device == std::end(kDevices) - 1 ? ", or " : ", ";
+    help += device.name;
+    if (device.is_numbered) help += StrCat(" or ", device.name, ":N");
+    if (!device.help.empty()) help += StrCat(" (", device.help, ")");
+  }
+  return StrCat(help, "; default ", BackendOptions().name);
+}
+
+absl::Status ParseDeviceFlag(const std::string& value, BackendOptions* options) {
+  RETURN_IF_ERROR(ParseDevice(value).status());
+  options->name = value;
+  return absl::OkStatus();
+}
+
+absl::Status ParseGemmFlag(const std::string& value, BackendOptions* options) {
+  if (value != "exact" && value != "fast") {
+    return absl::InvalidArgumentError("it must be one of exact, fast");
+  }
+  options->fast_gemm = value == "fast";
+  return absl::OkStatus();
+}
+
+absl::Status ParseThreadsFlag(const std::string& value, BackendOptions* options) {
+  int count = 0;
+  if (!absl::SimpleAtoi(value, &count) || count < 0 || count > kMaxThreads) {
+    return absl::InvalidArgumentError(
+        StrCat("it must be a whole number in [0, ", kMaxThreads, "]"));
+  }
+  options->num_threads = count;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-void Backend::RunStep(const StepArgs&, absl::FunctionRef<void()> ops) { ops(); }
+std::vector<BackendFlag> BackendFlags() {
+  return {
+      {"device", "DEVICE", DeviceHelp(), &ParseDeviceFlag},
+      {"gemm", "exact|fast",
+       StrCat("GEMMs of --device ", DevicesWithFastGemm(),
+              ": exact, or fast (prompts through cuBLASLt; the bits of a result then depend on the "
+              "batch); default exact"),
+       &ParseGemmFlag},
+      {"threads", "COUNT",
+       StrCat("Threads of --device ", DevicesWithThreads(), ", [0, ", kMaxThreads,
+              "]; default 0: one per core that this process may use"),
+       &ParseThreadsFlag},
+  };
+}
+
+absl::Status CheckBackendFlags(const BackendOptions& options) {
+  const absl::StatusOr<DeviceChoice> choice = ParseDevice(options.name);
+  if (!choice.ok()) {
+    return absl::InvalidArgumentError(
+        StrCat("--device \"", options.name, "\": ", choice.status().message()));
+  }
+  const Device& device = *choice->device;
+  if (options.num_threads != 0 && !device.has_threads) {
+    return absl::InvalidArgumentError(
+        StrCat("--threads ", options.num_threads, ": only --device ", DevicesWithThreads(),
+               " has threads; leave it out with --device ", options.name));
+  }
+  if (options.fast_gemm && !device.has_fast_gemm) {
+    return absl::InvalidArgumentError(StrCat("--gemm fast: only --device ", DevicesWithFastGemm(),
+                                             " has it; leave it out with --device ", options.name));
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options) {
   if (options.num_threads < 0 || options.num_threads > kMaxThreads) {
     return absl::InvalidArgumentError(
         StrCat("num_threads is ", options.num_threads, ", must be in [0, ", kMaxThreads, "]"));
   }
-  if (options.name == "reference") {
-    if (!options.instruction_set.empty()) {
-      return absl::InvalidArgumentError("instruction_set is a choice of the cpu backend only");
-    }
-    return MakeReferenceBackend();
+  const absl::StatusOr<DeviceChoice> choice = ParseDevice(options.name);
+  if (!choice.ok()) {
+    return absl::InvalidArgumentError(
+        StrCat("backend is \"", options.name, "\": ", choice.status().message()));
   }
-  if (options.name == "cpu") return MakeCpuBackend(options);
-  if (options.name == "cuda" || options.name.starts_with("cuda:")) return MakeCuda(options);
-  return absl::InvalidArgumentError(
-      StrCat("backend is \"", options.name, "\", must be \"cpu\", \"cuda\" or \"reference\""));
+  return choice->device->make(options, choice->index);
 }
 
 }  // namespace lssar

@@ -1,4 +1,5 @@
-// The machine that runs the ops: reference (double accumulators, the definition), cpu, cuda.
+// The backend interface: memory, packed weights and the ops of ops.h on one device.
+// Implementations: reference (double accumulators, defines the ops), cpu, cuda.
 #ifndef LSSAR_KERNELS_BACKEND_H_
 #define LSSAR_KERNELS_BACKEND_H_
 
@@ -8,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -16,7 +18,7 @@
 
 namespace lssar {
 
-// Owned memory of a backend, 64-byte aligned, zeroed.
+// Memory that a backend owns: 64-byte aligned, zeroed.
 class Buffer {
  public:
   virtual ~Buffer() = default;
@@ -29,7 +31,7 @@ class Buffer {
   }
 };
 
-// A weight matrix [rows, cols] (out_features, in_features) in the form its backend likes best.
+// A weight matrix [rows, cols] = [out_features, in_features] in the layout of its backend.
 class PackedMatrix {
  public:
   virtual ~PackedMatrix() = default;
@@ -39,8 +41,8 @@ class PackedMatrix {
   virtual size_t NumBytes() const = 0;
 };
 
-// A weight matrix in host memory, of a float type. `transposed`: elements lie as [cols, rows]
-// (GPT-2's Conv1D).
+// A weight matrix in host memory, of a float type. `transposed`: stored as [cols, rows] (GPT-2's
+// Conv1D).
 struct MatrixView {
   const void* elements = nullptr;
   DType dtype = DType::kF32;
@@ -49,16 +51,18 @@ struct MatrixView {
   bool transposed = false;
 };
 
-// A step for RunStep.
+// The arguments of one step, for RunStep.
 struct StepArgs {
-  const void* owner = nullptr;  // whose ops: a model
+  const void* owner = nullptr;  // identifies the model whose ops run
   const RaggedBatch* rows = nullptr;
-  std::span<const int32_t> ids;  // that Embed is given
+  std::span<const int32_t> ids;  // of Embed
   KvView kv;
-  AttentionStats* counters = nullptr;  // that Attention is given
-  int max_rows = 0;                    // that the ops' arrays have room for
+  AttentionStats* counters = nullptr;  // of Attention
+  int max_rows = 0;                    // capacity of the ops' arrays, in rows
 };
 
+// All methods are pure: a backend that wraps another one must forward each of them. Backends whose
+// memory is host memory derive from HostBackend (host_backend.h).
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -67,35 +71,37 @@ class Backend {
   virtual std::string Describe() const = 0;   // for logs: "cpu AVX3_DL, 2 threads"
   virtual int NumThreads() const = 0;
 
-  // UNIMPLEMENTED with a sentence that names kind and what this build computes; OK otherwise.
+  // Errors  UNIMPLEMENTED: this backend does not compute the kind (names the kind and those that it
+  //         computes); INVALID_ARGUMENT: CheckAttentionSpec's
   virtual absl::Status CheckAttention(const AttentionSpec& spec) const = 0;
 
-  // Makes of `layout` one that this backend keeps its pages in: sets the order of K.
-  // UNIMPLEMENTED with a sentence that names type or head_dim and what this backend computes.
-  virtual absl::Status FitLayout(KvLayout& layout) const {
-    layout.key_order = KeyOrder::kDimMajor;
-    return absl::OkStatus();
-  }
+  // Adapts `layout` to this backend: sets the order of K.
+  // Errors  UNIMPLEMENTED: this backend does not support the dtype or head_dim (names it and those
+  //         that it supports)
+  virtual absl::Status FitLayout(KvLayout& layout) const = 0;
 
-  // Whether ops.h's batch invariance holds without exception.
-  virtual bool IsBatchInvariant() const { return true; }
+  // True if the batch invariance of ops.h holds for every op.
+  virtual bool IsBatchInvariant() const = 0;
 
-  // Bytes that Allocate can still give, of a device with memory of its own; nullopt: the host's.
-  virtual absl::StatusOr<std::optional<int64_t>> FreeBytes() { return std::nullopt; }
-  // RESOURCE_EXHAUSTED when the machine has not that much memory.
+  // Bytes that Allocate can still give, if the device has its own memory. nullopt: host memory.
+  virtual absl::StatusOr<std::optional<int64_t>> FreeBytes() = 0;
+
+  // Errors  RESOURCE_EXHAUSTED: not enough memory
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t num_bytes) = 0;
-  // Copies and repacks; `view` may go afterwards. Weights are stored as `stored`, rounded to
-  // nearest, ties to even; int8 as quantize.h has it. INVALID_ARGUMENT: int8 given, or a weight
-  // that `stored` cannot hold. RESOURCE_EXHAUSTED: no memory.
+
+  // Copies and repacks `view`, rounded to nearest, ties to even; int8 as in quantize.h.
+  // Errors  INVALID_ARGUMENT: `view` is int8, or `stored` cannot hold a weight;
+  //         RESOURCE_EXHAUSTED: not enough memory
   virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(const MatrixView& view,
                                                              DType stored) = 0;
 
-  // Both directions between host memory and the backend's. CopyIn returns when the host's memory
-  // may change, and ops called after it see the copy; CopyOut, when the copy is there.
+  // Copies between host memory and the backend's memory. After CopyIn returns, the caller may
+  // change the host memory, and later ops see the copy. CopyOut returns when the copy is complete.
   virtual absl::Status CopyIn(void* to, const void* from_host, size_t num_bytes) = 0;
   virtual absl::Status CopyOut(void* to_host, const void* from, size_t num_bytes) = 0;
 
-  // Ops of ops.h. They may run later, in order; Synchronize waits and gives a device's error.
+  // The ops of ops.h. They may run asynchronously, in order. Synchronize waits for them and returns
+  // the device's error.
   virtual void Embed(const EmbedArgs& args) = 0;
   virtual void Linear(const LinearArgs& args) = 0;
   virtual void RopeWrite(const RopeWriteArgs& args) = 0;
@@ -105,36 +111,52 @@ class Backend {
   virtual void CopyPages(const CopyPagesArgs& args) = 0;
   virtual absl::Status Synchronize() = 0;
 
-  // A step's Embed, Linear, RopeWrite and Attention, which `ops` calls. A backend may keep what
-  // they come to (a CUDA graph), and do it again in another step of the same owner without a call.
-  // Requires  `ops` calls these four alone, each for all rows of `args` or all ids; what else it
-  //           gives them is the same in every step of one owner
-  // Ensures   the same bits as the ops by themselves; rows of arrays in [rows->num_rows, max_rows)
-  //           may be written
-  virtual void RunStep(const StepArgs& args, absl::FunctionRef<void()> ops);
+  // Runs a step's Embed, Linear, RopeWrite and Attention, which `ops` calls. A backend may record
+  // them (a CUDA graph) and replay the record in a later step of the same owner without calling
+  // `ops`.
+  // Requires  `ops` calls only these four, for all rows of `args` or all ids; its other arguments
+  //           are the same in every step of one owner
+  // Ensures   the same bits as the ops alone; rows [rows->num_rows, max_rows) of arrays may be
+  //           written
+  virtual void RunStep(const StepArgs& args, absl::FunctionRef<void()> ops) = 0;
 
-  // Whether the device has failed for good: it refuses every further call of this process, which
-  // can only end. Asked after an error; waits for what still runs.
-  virtual bool IsLost() { return false; }
+  // True if the device failed permanently: it rejects every later call of this process, which must
+  // exit. To be called after an error. Waits for running ops.
+  virtual bool IsLost() = 0;
 };
 
 struct BackendOptions {
-  std::string name = "cpu";  // "cpu" | "reference" | "cuda" | "cuda:N", N being the device
-  int num_threads = 0;       // 0: one per core this process may run on
-  // Restricts the cpu backend to one instruction set by Highway's name ("AVX2", "AVX3", "SSE4",
-  // ...); empty: the best this machine has. For tests and for comparing.
+  std::string name = "cpu";  // a device: "cpu" | "reference" | "cuda" | "cuda:N", the Nth from 0
+  int num_threads = 0;       // cpu. 0: one per core that this process may use
+  // cpu: restricts the backend to one instruction set, by Highway's name ("AVX2", "AVX3", "SSE4",
+  // ...). Empty: the best of this machine. For tests and comparisons.
   std::string instruction_set = "";
-  // cuda: products of more than 64 rows by cuBLASLt, x rounded once to the weights' type: besides
-  // Linear's accuracy, |d| is 2^-11 (fp16) or 2^-8 (bf16) of sum_k |x_k w_k| then, and an x past
-  // 65504 beside fp16 is infinite. A row's bits then depend on how many rows its step had.
+  // cuda: GEMMs of more than 64 rows run through cuBLASLt, with x rounded once to the weights'
+  // type. That adds an error of 2^-11 (fp16) or 2^-8 (bf16) of sum_k |x_k w_k| to Linear's; with
+  // fp16 an |x| above 65504 becomes infinite. The bits of a row then depend on the number of rows
+  // of its step.
   bool fast_gemm = false;
 };
 
-// Errors  INVALID_ARGUMENT: unknown name, num_threads out of [0, 1024], an instruction set that
-// this
-//         machine or build does not have (the message lists those it has), no CUDA device N;
-//         FAILED_PRECONDITION: cuda in a build without it, or on a machine without a device, or
-//         with a driver or a device too old for this build; fast products without cuBLASLt
+// One option of BackendOptions, as a program offers it in flags or a configuration file. Programs
+// list BackendFlags() and need no name of a device or of a backend's option.
+struct BackendFlag {
+  std::string name;        // "device"
+  std::string value_name;  // "DEVICE"
+  std::string help;        // with default and limits
+  // Parses `value` into `options`.
+  // Errors  INVALID_ARGUMENT, without the flag's name: "it must be ..."
+  absl::Status (*parse)(const std::string& value, BackendOptions* options);
+};
+std::vector<BackendFlag> BackendFlags();
+
+// Errors  INVALID_ARGUMENT, with the name of the flag: an option that the device does not have
+absl::Status CheckBackendFlags(const BackendOptions& options);
+
+// Errors  INVALID_ARGUMENT: unknown name, num_threads not in [0, 1024], an instruction set that
+//         this machine or build lacks (lists those it has), no CUDA device N. FAILED_PRECONDITION:
+//         cuda in a build without it, on a machine without a device, or with a driver or a device
+//         too old for this build; fast GEMM without cuBLASLt
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);
 
 }  // namespace lssar

@@ -1,5 +1,6 @@
-// CHECK: a bug ends the process with place and expression, in every build. DCHECK: debug builds
-// only, for lane loops. (absl's own came after the version that Debian 12 has.)
+// LSSAR_CHECK ends the process with file, line and expression if a condition is false, in every
+// build. LSSAR_DCHECK does so in debug builds only, for inner loops. Debian 12's Abseil has no
+// ABSL_CHECK.
 #ifndef LSSAR_KERNELS_CHECK_H_
 #define LSSAR_KERNELS_CHECK_H_
 

@@ -16,7 +16,7 @@ void ForEachPageCopy(const CopyPagesArgs& args, absl::FunctionRef<void(const Pag
       std::byte* const first = static_cast<std::byte*>(pool);
       copy({.to = first + layout.BlockIndex(0, pages.to, 0) * element_bytes,
             .from = first + layout.BlockIndex(0, pages.from, 0) * element_bytes,
-            .num_blocks = size_t(layout.num_layers) * size_t(layout.num_heads),
+            .num_blocks = size_t(layout.num_layers) * size_t(layout.num_kv_heads),
             .block_bytes = layout.BlockStride() * element_bytes,
             .stride_bytes = layout.HeadStride() * element_bytes});
     }

@@ -1,4 +1,4 @@
-// Where the pages of a CopyPages lie, for every backend.
+// The memory that CopyPages copies, for every backend.
 #ifndef LSSAR_KERNELS_COPY_PAGES_H_
 #define LSSAR_KERNELS_COPY_PAGES_H_
 
@@ -9,19 +9,19 @@
 
 namespace lssar {
 
-// The blocks of one page in one pool, one for each layer and head, at even distances.
+// The blocks of one page in one pool: one per layer and head, stride_bytes apart.
 struct PageBlocks {
   void* to;
   const void* from;
   size_t num_blocks;
   size_t block_bytes;
-  size_t stride_bytes;  // from one to the next, in both places
+  size_t stride_bytes;  // of `to` and of `from`
 };
 
-// Calls `copy` for K and for V of each page.
+// Calls `copy` once for K and once for V of each page.
 void ForEachPageCopy(const CopyPagesArgs& args, absl::FunctionRef<void(const PageBlocks&)> copy);
 
-// CopyPages for the backends whose pages lie in host memory.
+// CopyPages for pages in host memory.
 void CopyHostPages(const CopyPagesArgs& args);
 
 }  // namespace lssar

@@ -38,7 +38,7 @@ class HeapBuffer final : public Buffer {
 class MappedBuffer final : public Buffer {
  public:
   MappedBuffer(void* address, size_t num_bytes) : address_(address), num_bytes_(num_bytes) {
-    madvise(address_, num_bytes_, MADV_HUGEPAGE);  // a wish: without it only speed is lost
+    madvise(address_, num_bytes_, MADV_HUGEPAGE);  // a hint: a failure costs speed only
   }
   ~MappedBuffer() override { munmap(address_, num_bytes_); }
   void* Address() override { return address_; }
@@ -49,35 +49,35 @@ class MappedBuffer final : public Buffer {
   size_t num_bytes_;
 };
 
-// A mapping from which buffers are cut one behind the other.
-class Chunk {
+// A mapping that buffers are sub-allocated from, one after the other.
+class Arena {
  public:
   static constexpr size_t kNumBytes = size_t{64} << 20;
-  // What is larger has huge pages enough of its own.
-  static constexpr size_t kMaxCutBytes = kNumBytes / 4;
+  // A larger buffer fills whole huge pages by itself.
+  static constexpr size_t kMaxAllocationBytes = kNumBytes / 4;
 
   // Null: no memory.
-  static std::shared_ptr<Chunk> Map() {
-    // One huge page more than is used, to start at the border of one. Pages never written are free.
+  static std::shared_ptr<Arena> Map() {
+    // One huge page more, to align the start. A page that is never written costs no memory.
     void* address = mmap(nullptr, kNumBytes + kHugePageBytes, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (address == MAP_FAILED) return nullptr;
     madvise(address, kNumBytes + kHugePageBytes, MADV_HUGEPAGE);
-    return std::shared_ptr<Chunk>(new Chunk(address));
+    return std::shared_ptr<Arena>(new Arena(address));
   }
-  ~Chunk() { munmap(mapping_, kNumBytes + kHugePageBytes); }
-  Chunk(const Chunk&) = delete;
-  Chunk& operator=(const Chunk&) = delete;
+  ~Arena() { munmap(mapping_, kNumBytes + kHugePageBytes); }
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
 
-  // Null: not that much is left.
-  void* Cut(size_t num_bytes) {
+  // Null: fewer than num_bytes are left.
+  void* Allocate(size_t num_bytes) {
     const size_t rounded = RoundUp(num_bytes, kAlignment);
     if (rounded > kNumBytes - used_bytes_) return nullptr;
     return first_ + std::exchange(used_bytes_, used_bytes_ + rounded);
   }
 
  private:
-  explicit Chunk(void* mapping)
+  explicit Arena(void* mapping)
       : mapping_(mapping),
         first_(reinterpret_cast<std::byte*>(
             RoundUp(reinterpret_cast<uintptr_t>(mapping), kHugePageBytes))) {}
@@ -87,15 +87,15 @@ class Chunk {
   size_t used_bytes_ = 0;
 };
 
-class CutBuffer final : public Buffer {
+class ArenaBuffer final : public Buffer {
  public:
-  CutBuffer(std::shared_ptr<Chunk> chunk, void* address, size_t num_bytes)
-      : chunk_(std::move(chunk)), address_(address), num_bytes_(num_bytes) {}
+  ArenaBuffer(std::shared_ptr<Arena> arena, void* address, size_t num_bytes)
+      : arena_(std::move(arena)), address_(address), num_bytes_(num_bytes) {}
   void* Address() override { return address_; }
   size_t NumBytes() const override { return num_bytes_; }
 
  private:
-  std::shared_ptr<Chunk> chunk_;
+  std::shared_ptr<Arena> arena_;
   void* address_;
   size_t num_bytes_;
 };
@@ -113,21 +113,21 @@ absl::StatusOr<std::unique_ptr<Buffer>> AllocateHostBuffer(size_t num_bytes) {
     if (address != nullptr) return std::make_unique<HeapBuffer>(address, num_bytes);
   }
   return absl::ResourceExhaustedError(
-      StrCat("cannot allocate ", num_bytes, " bytes: this machine has not that much memory"));
+      StrCat("cannot allocate ", num_bytes, " bytes: not enough memory"));
 }
 
 absl::StatusOr<std::unique_ptr<Buffer>> AllocateLastingBuffer(size_t num_bytes) {
   static std::mutex mutex;
-  static std::weak_ptr<Chunk> current;  // weak: only buffers keep a chunk
-  if (num_bytes <= Chunk::kMaxCutBytes) {
+  static std::weak_ptr<Arena> current;  // weak: the buffers own the arena
+  if (num_bytes <= Arena::kMaxAllocationBytes) {
     const std::lock_guard lock(mutex);
-    std::shared_ptr<Chunk> chunk = current.lock();
-    void* address = chunk == nullptr ? nullptr : chunk->Cut(num_bytes);
+    std::shared_ptr<Arena> arena = current.lock();
+    void* address = arena == nullptr ? nullptr : arena->Allocate(num_bytes);
     if (address == nullptr) {
-      current = chunk = Chunk::Map();
-      if (chunk != nullptr) address = chunk->Cut(num_bytes);
+      current = arena = Arena::Map();
+      if (arena != nullptr) address = arena->Allocate(num_bytes);
     }
-    if (address != nullptr) return std::make_unique<CutBuffer>(chunk, address, num_bytes);
+    if (address != nullptr) return std::make_unique<ArenaBuffer>(arena, address, num_bytes);
   }
   return AllocateHostBuffer(num_bytes);
 }

@@ -1,4 +1,4 @@
-// Buffers in host memory, for the backends that run there.
+// Buffers in host memory.
 #ifndef LSSAR_KERNELS_HOST_BUFFER_H_
 #define LSSAR_KERNELS_HOST_BUFFER_H_
 
@@ -10,14 +10,14 @@
 
 namespace lssar {
 
-// Zeroed, 64-byte aligned. Large ones are mapped, so a page of memory is taken when it is first
-// written, and are offered to the kernel for huge pages.
-// Errors  RESOURCE_EXHAUSTED: the machine has not that much memory
+// A zeroed, 64-byte aligned buffer. Large buffers are memory mappings with a hint for huge pages:
+// the kernel allocates a page when it is first written.
+// Errors  RESOURCE_EXHAUSTED: the machine has not enough memory
 absl::StatusOr<std::unique_ptr<Buffer>> AllocateHostBuffer(size_t num_bytes);
 
-// The same for what lives as long as a model. Those of a few MiB are cut from shared mappings on
-// huge pages, where each alone would lie on small ones: weights of 1 to 4 MB were read at 25 GB/s
-// on small pages and at 36 on huge ones. A mapping goes when the last of its buffers does.
+// The same for buffers with the lifetime of a model. Buffers of a few MiB are sub-allocated from
+// shared mappings on huge pages: weights of 1 to 4 MB are read at 36 GB/s there, at 25 on small
+// pages. A mapping is freed with the last of its buffers.
 // Threads  any
 absl::StatusOr<std::unique_ptr<Buffer>> AllocateLastingBuffer(size_t num_bytes);
 

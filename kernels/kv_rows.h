@@ -1,5 +1,5 @@
-// One token's key or value of one head in its page, an element at a time: how the reference backend
-// and the tests read and write pages of any type.
+// Access to one token's key or value of one head in its page, by element, for every page type. The
+// reference backend, cpu's RopeWrite and the tests use it.
 #ifndef LSSAR_KERNELS_KV_ROWS_H_
 #define LSSAR_KERNELS_KV_ROWS_H_
 
@@ -20,11 +20,11 @@ struct KvRow {
   void* pool;
   size_t first;  // index of element 0 in the pool
   size_t stride;
-  float* scale;  // of the row; null where the page type has none
+  float* scale;  // of the row; null: the page type has no scales
 
   // Exact.
   double Load(int dim) const {
-    const size_t idx = first + static_cast<size_t>(dim) * stride;
+    const size_t idx = first + size_t(dim) * stride;
     if (scale == nullptr) return double{LoadElement(pool, dtype, idx)};
     return double{*scale} * static_cast<const int8_t*>(pool)[idx];
   }
@@ -43,7 +43,7 @@ struct KvRow {
   }
 };
 
-// Where the scale of `slot` lies in the pool of keys or of values; null where there is none.
+// The scale of `slot` in the pool of keys or of values; null if the page type has no scales.
 // `block`: KvLayout::BlockIndex of the token's page.
 inline float* ScaleAt(const KvLayout& layout, void* pool, size_t block, int slot) {
   if (!layout.HasScales()) return nullptr;

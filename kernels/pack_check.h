@@ -1,4 +1,4 @@
-// What Pack refuses, in the words of every backend that runs on the host.
+// The errors of Backend::Pack, shared by all backends.
 #ifndef LSSAR_KERNELS_PACK_CHECK_H_
 #define LSSAR_KERNELS_PACK_CHECK_H_
 
@@ -7,11 +7,11 @@
 
 namespace lssar {
 
-// INVALID_ARGUMENT: elements of a type that needs scales, which a MatrixView has none of.
 // Requires  view has elements and at least one row and column
+// Errors    INVALID_ARGUMENT: the type needs scales, and a MatrixView has none
 absl::Status CheckPack(const MatrixView& view);
 
-// The error for an element that `stored` cannot hold.
+// INVALID_ARGUMENT: `stored` cannot hold a weight.
 absl::Status WeightDoesNotFit(DType stored);
 
 }  // namespace lssar

@@ -1,5 +1,6 @@
-// Philox4x32-10: a counter-based random generator. No state: a draw is a function of what it is
-// for. Source  Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011
+// Philox4x32-10: a counter-based random generator. It has no state: a draw is a function of seed,
+// choice and position.
+// Source  Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011
 #ifndef LSSAR_KERNELS_PHILOX_H_
 #define LSSAR_KERNELS_PHILOX_H_
 
@@ -24,8 +25,8 @@ constexpr PhiloxCounter Philox4x32(PhiloxCounter counter, PhiloxKey key) {
   return counter;
 }
 
-// The draw of one token, uniform over 64 bits. `position` is the token's place in the whole
-// sequence, so that a text continued from its own beginning goes on as it would have.
+// The draw of one token, uniform over 64 bits. `position` is the token's position in the whole
+// sequence, so a request that resumes a generated prefix continues with the same draws.
 constexpr uint64_t DrawFor(uint64_t seed, uint32_t choice, uint64_t position) {
   const PhiloxCounter draw = Philox4x32({uint32_t(position), uint32_t(position >> 32), choice, 0},
                                         {uint32_t(seed), uint32_t(seed >> 32)});

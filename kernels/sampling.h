@@ -1,4 +1,4 @@
-// What is asked of a row of logits, and what comes back in place of the row (ops.h Sample).
+// The request and the result of sampling one row of logits (Sample in ops.h).
 #ifndef LSSAR_KERNELS_SAMPLING_H_
 #define LSSAR_KERNELS_SAMPLING_H_
 
@@ -18,39 +18,39 @@ struct SamplingParams {
   float repetition_penalty = 1.0f;                         // > 0; over prompt and output
   float presence_penalty = 0.0f;                           // [-2, 2]; over output
   float frequency_penalty = 0.0f;                          // [-2, 2]; over output
-  std::vector<std::pair<int32_t, float>> logit_bias = {};  // an id at most once
+  std::vector<std::pair<int32_t, float>> logit_bias = {};  // each id at most once
   std::vector<int32_t> allowed_ids = {};                   // empty: all
   std::vector<int32_t> banned_ids = {};
   uint64_t seed = 0;
 
-  // Whether they look at what was said before.
+  // True if scores depend on earlier tokens.
   bool HasPenalties() const {
     return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f;
   }
-  // Whether scores are other than the logits.
+  // True if scores differ from the logits.
   bool AdjustsLogits() const {
     return HasPenalties() || !logit_bias.empty() || !allowed_ids.empty() || !banned_ids.empty();
   }
 };
 
-// An id that occurred, and how often in the output; 0: in the prompt alone.
+// A token id that occurred, and its number of occurrences in the output. 0: only in the prompt.
 struct TokenCount {
   int32_t id = 0;
   int32_t num_in_output = 0;
 };
 
-// The most that SampleRequest::num_logprobs asks for.
+// The upper limit of SampleRequest::num_logprobs.
 inline constexpr int kMaxTopLogprobs = 1024;
 
-// A row's id is either given (`target`) or drawn. A draw depends on the row's logits and on what
-// stands here, and on nothing else.
+// The id of a row is either given (`target`) or drawn. A draw depends only on the row's logits and
+// on these fields.
 struct SampleRequest {
   int32_t target = -1;                     // -1: draw
-  const SamplingParams* params = nullptr;  // of a draw; read before Sample returns
-  std::span<const TokenCount> counts;      // an id at most once; may be empty without penalties
+  const SamplingParams* params = nullptr;  // for a draw; read before Sample returns
+  std::span<const TokenCount> counts;      // each id at most once; unused without penalties
   int choice = 0;
   int position = 0;       // of the token to draw, in the sequence
-  int num_logprobs = -1;  // -1: none; 0: the id's; N: besides those of the N best
+  int num_logprobs = -1;  // -1: none; 0: the id's; N: also those of the N best
 };
 
 struct TokenLogprob {
@@ -58,13 +58,13 @@ struct TokenLogprob {
   float logprob = 0;  // natural log
 };
 
-// Log-probabilities are of the raw distribution: before params.
+// Log-probabilities are of the raw distribution, before params.
 struct SampleResult {
   int32_t id = 0;
   bool finite = true;             // false: a logit is NaN or infinite; nothing else is set
-  bool is_best = false;           // id is the lowest of the largest logit
-  float logprob = 0;              // of id; 0 where none was asked for
-  std::vector<TokenLogprob> top;  // falling logprob, equal ones by rising id
+  bool is_best = false;           // id is the lowest id with the largest logit
+  float logprob = 0;              // of id; 0 if num_logprobs is -1
+  std::vector<TokenLogprob> top;  // falling logprob; equal ones by rising id
 };
 
 }  // namespace lssar

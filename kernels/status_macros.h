@@ -8,11 +8,11 @@
 #include "absl/status/statusor.h"
 
 // Returns the status of `expression`, an absl::Status, from the enclosing function unless it is OK.
-#define RETURN_IF_ERROR(expression)                                             \
-  do {                                                                          \
-    if (absl::Status lssar_status = (expression); !lssar_status.ok()) {         \
-      return lssar_status;                                                      \
-    }                                                                           \
+#define RETURN_IF_ERROR(expression)                                     \
+  do {                                                                  \
+    if (absl::Status lssar_status = (expression); !lssar_status.ok()) { \
+      return lssar_status;                                              \
+    }                                                                   \
   } while (false)
 
 // Evaluates `expression`, an absl::StatusOr. On an error returns its status from the enclosing

@@ -27,41 +27,12 @@ constexpr double kMaxTheta = 1e12;
 constexpr double kMaxNtkFactor = 1024;
 constexpr double kMaxPower = 1000;
 
-struct KindName {
-  AttentionKind kind;
-  std::string_view name;
-};
-
-constexpr std::array<KindName, 10> kKinds{{
-    {AttentionKind::kSoftmax, "softmax"},
-    {AttentionKind::kLssa, "lssa"},
-    {AttentionKind::kLssar, "lssar"},
-    {AttentionKind::kSoftmaxR, "softmax_r"},
-    {AttentionKind::kSigmoid, "sigmoid"},
-    {AttentionKind::kSigmoidN, "sigmoid_n"},
-    {AttentionKind::kSigmoidNL1, "sigmoid_n_l1"},
-    {AttentionKind::kSigmoidR, "sigmoid_r"},
-    {AttentionKind::kPhi, "phi"},
-    {AttentionKind::kReluWortsman, "relu_wortsman"},
-}};
-
-constexpr std::array<std::pair<Phi, std::string_view>, 8> kPhis{{
-    {Phi::kRelu, "relu"},
-    {Phi::kRelu2, "relu2"},
-    {Phi::kRelu6, "relu6"},
-    {Phi::kGelu, "gelu"},
-    {Phi::kSigmoid, "sigmoid"},
-    {Phi::kSoftplus, "softplus"},
-    {Phi::kMish, "mish"},
-    {Phi::kExp, "exp"},
-}};
-
 std::string KindNames() {
-  return StrJoin(kKinds, [](const KindName& k) { return k.name; });
+  return StrJoin(kAttentionKinds, [](const AttentionKindInfo& info) { return info.name; });
 }
 
 std::string PhiNames() {
-  return StrJoin(kPhis, [](const auto& phi) { return phi.second; });
+  return StrJoin(kPhis, [](const PhiInfo& info) { return info.name; });
 }
 
 // An architecture value and its name in config.json. Empty: the value is known, but no backend
@@ -72,8 +43,8 @@ struct Choice {
   std::optional<Value> value;
 };
 
-constexpr std::array<Choice<ModelConfig::NormKind>, 2> kNorms{{
-    {"layer_norm", ModelConfig::NormKind::kLayerNorm},
+constexpr std::array<Choice<NormKind>, 2> kNorms{{
+    {"layer_norm", NormKind::kLayerNorm},
     {"rms_norm", std::nullopt},
 }};
 
@@ -172,8 +143,9 @@ void CheckHeads(const ModelConfig& config, JsonFields* fields) {
     fields->Fail("rope_scaling needs n_embd / n_head of at least 4");
   }
   if (config.num_kv_heads != config.num_attention_heads) {
+    // The cuda backend does not compute grouped-query heads, and there is no way to ask it.
     fields->Fail(StrCat("num_key_value_heads is ", config.num_kv_heads,
-                        ", which no backend computes yet; must be n_head, ",
+                        ", which is not supported yet; must be n_head, ",
                         config.num_attention_heads));
   }
 }
@@ -191,27 +163,6 @@ void ReadArchitecture(ModelConfig* config, JsonFields* fields) {
 }
 
 }  // namespace
-
-std::string_view NameOf(AttentionKind kind) {
-  for (const KindName& k : kKinds) {
-    if (k.kind == kind) return k.name;
-  }
-  return "?";
-}
-
-std::optional<AttentionKind> ParseAttentionKind(std::string_view name) {
-  for (const KindName& k : kKinds) {
-    if (k.name == name) return k.kind;
-  }
-  return std::nullopt;
-}
-
-std::optional<Phi> ParsePhi(std::string_view name) {
-  for (const auto& [phi, phi_name] : kPhis) {
-    if (phi_name == name) return phi;
-  }
-  return std::nullopt;
-}
 
 absl::StatusOr<ModelConfig> ParseConfig(std::string_view text, std::string_view source) {
   ASSIGN_OR_RETURN(const json parsed, ParseJson(text, source));

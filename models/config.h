@@ -14,7 +14,6 @@
 namespace lssar {
 
 struct ModelConfig {
-  enum class NormKind : uint8_t { kLayerNorm, kRmsNorm };
   // kPlain: activation(x W_in) W_out. kGated: (activation(x W_gate) * (x W_up)) W_out, as SwiGLU.
   enum class MlpKind : uint8_t { kPlain, kGated };
 
@@ -56,13 +55,6 @@ struct ModelConfig {
 //         what to add); a norm, an MLP, an activation, a head count or a rope scaling that no
 //         backend computes
 absl::StatusOr<ModelConfig> ParseConfig(std::string_view json, std::string_view source);
-
-// "lssar", "softmax", ...: the names of config.json.
-std::string_view NameOf(AttentionKind kind);
-// nullopt: no such name.
-std::optional<AttentionKind> ParseAttentionKind(std::string_view name);
-// "relu", "gelu", ...: the phi of kind "phi".
-std::optional<Phi> ParsePhi(std::string_view name);
 
 // The rotary base for a sequence of exactly `length` tokens: rope_theta up to the trained length
 // L0; beyond it, with dynamic NTK, theta * ((f L / L0) - (f - 1))^(d / (d - 2)) at L = length.

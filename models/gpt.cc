@@ -65,6 +65,7 @@ absl::Status Gpt::Capture(int layer, const ForwardBatch& batch, const KvView& kv
                        AttentionWeights({.sequence = &sequence,
                                          .row = capture.row,
                                          .layer = layer,
+                                         .num_heads = config_.num_attention_heads,
                                          .head = head,
                                          .spec = config_.attention,
                                          .q = q_->As<float>(),
@@ -76,9 +77,10 @@ absl::Status Gpt::Capture(int layer, const ForwardBatch& batch, const KvView& kv
   return absl::OkStatus();
 }
 
-LayerNormView Gpt::View(const GptNorm& norm) const {
+NormView Gpt::View(const GptNorm& norm) const {
   const std::unique_ptr<Buffer>& bias = norm.bias != nullptr ? norm.bias : no_norm_bias_;
-  return {.weight = FloatsOf(norm.weight),
+  return {.kind = config_.norm_kind,
+          .weight = FloatsOf(norm.weight),
           .bias = FloatsOf(bias),
           .epsilon = config_.layer_norm_epsilon};
 }
@@ -95,6 +97,7 @@ void Gpt::RunBlock(int layer, const RaggedBatch& rows, const KvView& kv, Attenti
                     .out = qkv_->As<float>()});
   backend_->RopeWrite({.rows = &rows,
                        .layer = layer,
+                       .num_heads = config_.num_attention_heads,
                        .qkv = qkv_->As<float>(),
                        .rope = rope_->As<float>(),
                        .rope_layout = config_.rope_layout,
@@ -103,6 +106,7 @@ void Gpt::RunBlock(int layer, const RaggedBatch& rows, const KvView& kv, Attenti
                        .q = q_->As<float>()});
   backend_->Attention({.rows = &rows,
                        .layer = layer,
+                       .num_heads = config_.num_attention_heads,
                        .spec = config_.attention,
                        .q = q_->As<float>(),
                        .kv = kv,

@@ -35,7 +35,7 @@ class Gpt : public LanguageModel {
  private:
   Gpt(const ModelConfig& config, GptWeights weights, Backend* backend, int max_num_batched_tokens);
   absl::Status AllocateActivations();
-  LayerNormView View(const GptNorm& norm) const;
+  NormView View(const GptNorm& norm) const;
   // For every token: x += attention(norm(x)), then x += mlp(norm(x)).
   void RunBlock(int layer, const RaggedBatch& rows, const KvView& kv, AttentionStats* stats);
   // Passes the attention weights of `layer`, whose block has just run, to batch.captures.

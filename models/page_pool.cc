@@ -24,7 +24,7 @@ absl::StatusOr<PagePool> MakePagePool(KvLayout layout, int num_tokens, Backend* 
 
 KvLayout LayoutOf(const ModelConfig& config, DType kv_cache_dtype, int page_size) {
   return {.num_layers = config.num_hidden_layers,
-          .num_heads = config.NumKvHeads(),
+          .num_kv_heads = config.NumKvHeads(),
           .head_dim = config.HeadDim(),
           .page_size = page_size,
           .num_pages = 0,

@@ -44,20 +44,6 @@ AssignFlag AssignListen(std::string* target, bool or_off) {
   };
 }
 
-AssignFlag AssignDevice(std::string* target) {
-  return [target](const std::string& value) {
-    const bool is_numbered = value.starts_with("cuda:");
-    int device_idx = 0;
-    if (value != "cpu" && value != "cuda" && value != "reference" &&
-        !(is_numbered && absl::SimpleAtoi(value.substr(5), &device_idx) && device_idx >= 0)) {
-      return absl::InvalidArgumentError(
-          "it must be cpu, cuda, cuda:N such as cuda:0, or reference");
-    }
-    *target = value;
-    return absl::OkStatus();
-  };
-}
-
 AssignFlag AssignQueuedTokens(int64_t* target) {
   return [target](const std::string& value) {
     int64_t number = 0;
@@ -72,17 +58,17 @@ AssignFlag AssignQueuedTokens(int64_t* target) {
 
 std::vector<Flag> MemoryFlags(ModelOptions& options) {
   EngineOptions& engine = options.engine;
+  std::vector<std::string> weight_types = {"auto"};
+  for (const DTypeInfo& info : kDTypes) weight_types.emplace_back(info.name);
   return {
       {"dtype", "Memory", "TYPE",
-       "How weights are kept: auto (as the checkpoint stores them), fp32, fp16, bf16, int8; "
-       "default auto",
-       AssignChoice(
-           {"auto", "fp32", "fp16", "bf16", "int8"},
-           [&options](size_t i) {
-             constexpr std::array kTypes = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8};
-             options.weights = std::nullopt;
-             if (i > 0) options.weights = kTypes.at(i - 1);
-           })},
+       StrCat("Type of the stored weights: ", StrJoin(weight_types),
+              " (auto: as in the checkpoint); default auto"),
+       AssignChoice(weight_types,
+                    [&options](size_t i) {
+                      options.weights = std::nullopt;
+                      if (i > 0) options.weights = kDTypes[i - 1].dtype;
+                    })},
       {"kv-cache-dtype", "Memory", "TYPE",
        "Elements of the key/value cache: fp16, fp32, int8; default fp16",
        AssignChoice({"fp16", "fp32", "int8"},
@@ -93,7 +79,8 @@ std::vector<Flag> MemoryFlags(ModelOptions& options) {
       {"kv-cache-memory", "Memory", "BYTES",
        "Size of the key/value cache, with K, M or G; default 0: four sequences of max-model-len, "
        "at "
-       "most half of the free memory; on cuda max-num-seqs of them, at most what is free",
+       "most half of the free memory; on a device with its own memory, max-num-seqs of them, at "
+       "most the free memory",
        AssignBytes(&engine.kv_cache_bytes, 0, int64_t{1} << 50)},
       {"prefix-cache", "Memory", "on|off",
        "Keep the pages of prompts and answers for requests that begin the same way; default on",
@@ -138,21 +125,13 @@ std::vector<Flag> ModelFlags(ModelOptions& options) {
        StrCat("Prompt tokens of such a step, fewer deep in a long prompt, [1, ",
               limits::kMaxNumBatchedTokens, "]; default 32"),
        AssignInt(&engine.chunked_prefill_size, 1, limits::kMaxNumBatchedTokens)},
-      {"device", "Machine", "DEVICE",
-       "What computes: cpu, cuda or cuda:N (the Nth NVIDIA GPU, from 0), or reference (slow, "
-       "double "
-       "precision); default cpu",
-       AssignDevice(&options.backend.name)},
-      {"gemm", "Machine", "exact|fast",
-       "Matrix products of --device cuda: exact, or fast: prompts through cuBLASLt, bits then "
-       "depend on the batch; default exact",
-       AssignChoice({"exact", "fast"},
-                    [&options](size_t i) { options.backend.fast_gemm = i == 1; })},
-      {"threads", "Machine", "COUNT",
-       "Threads that compute on --device cpu, [0, 1024]; default 0: one per core this process may "
-       "use",
-       AssignInt(&options.backend.num_threads, 0, 1024)},
   };
+  for (const BackendFlag& flag : BackendFlags()) {
+    flags.push_back({flag.name, "Machine", flag.value_name, flag.help,
+                     [&options, parse = flag.parse](const std::string& value) {
+                       return parse(value, &options.backend);
+                     }});
+  }
   for (Flag& flag : MemoryFlags(options)) flags.push_back(std::move(flag));
   return flags;
 }

@@ -12,16 +12,7 @@ namespace lssar {
 namespace {
 
 absl::StatusOr<std::unique_ptr<Backend>> OpenDevice(const BackendOptions& options) {
-  if (options.num_threads != 0 && options.name != "cpu") {
-    return absl::InvalidArgumentError(StrCat("--threads ", options.num_threads,
-                                             ": only --device cpu computes on threads; ",
-                                             "leave it out with --device ", options.name));
-  }
-  const bool is_cuda = options.name.starts_with("cuda");
-  if (options.fast_gemm && !is_cuda) {
-    return absl::InvalidArgumentError(StrCat(
-        "--gemm fast: only --device cuda has them; leave it out with --device ", options.name));
-  }
+  if (const absl::Status fits = CheckBackendFlags(options); !fits.ok()) return fits;
   auto backend = MakeBackend(options);
   if (backend.ok()) return backend;
   return absl::Status(backend.status().code(),

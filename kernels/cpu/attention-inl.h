@@ -1,8 +1,8 @@
-// The loops of attention that run in registers: dot products with keys, scores to weights, and
-// weighted sums of values. Included once per target, inside foreach_target.h.
+// The register loops of attention: dot products with keys, phi and weights from scores, weighted
+// sums of values. Included once per target, inside foreach_target.h.
 //
-// None of them reorders a sum by how many rows or keys it is given at once: a dot product is one
-// multiply-add chain over dim, a sum over a chunk's keys has one accumulator a lane (lane = key
+// The order of a sum does not depend on the number of rows or keys of a call: a dot product is one
+// multiply-add chain over dim, a sum over a chunk's keys has one accumulator per lane (lane = key
 // mod lanes), and a weighted sum of values is one multiply-add chain over a chunk's keys.
 #if defined(LSSAR_KERNELS_CPU_ATTENTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LSSAR_KERNELS_CPU_ATTENTION_INL_H_
@@ -23,7 +23,7 @@
 #include "kernels/attention_spec.h"
 #include "kernels/cpu/attention_plan.h"
 #include "kernels/cpu/float_math-inl.h"
-#include "kernels/cpu/head_pages-inl.h"
+#include "kernels/cpu/kv_head-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lssar {
@@ -34,14 +34,14 @@ using ScoreTag = hn::CappedTag<float, 16>;
 using ScoreVec = hn::Vec<ScoreTag>;
 constexpr size_t kScoreLanes = hn::MaxLanes(ScoreTag());
 
-// Keys whose dot products are taken at once.
+// Keys of a tile: their dot products are computed together.
 constexpr size_t kTileKeys = 64;
 constexpr size_t kTileVectors = kTileKeys / kScoreLanes;
 
-// Vectors of keys, or of a value's dimensions, that kGroupRows rows share: 16 accumulators of the
-// 32 registers of AVX-512, 8 of the 16 elsewhere.
+// Vectors of keys, or of a value's dimensions, that kGroupRows rows process together: 16
+// accumulators in the 32 registers of AVX-512, 8 in 16 registers elsewhere.
 constexpr size_t kGroupVectors = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
-// The same for a single row: as many independent chains as hide the latency of a multiply-add.
+// The same for a single row: enough independent chains to hide the latency of a multiply-add.
 constexpr size_t kRowVectors = std::min<size_t>(kTileVectors, 8);
 
 template <typename T>
@@ -49,7 +49,7 @@ HWY_INLINE ScoreVec LoadWide(const T* from) {
   return LoadWideAs(ScoreTag(), from);
 }
 
-// The first `count` elements of a vector; the others are zero and not read.
+// The first `count` elements of a vector. The others are zero, and their memory is not read.
 template <typename T>
 HWY_INLINE ScoreVec LoadWideFirst(const T* from, size_t count) {
   HWY_ALIGN T whole[kScoreLanes] = {};
@@ -59,22 +59,21 @@ HWY_INLINE ScoreVec LoadWideFirst(const T* from, size_t count) {
 
 // ---- Score
 
-// kTileVectors vectors of keys, or some of them. vectors[v] + dim * stride: the elements of one
-// dim.
+// Up to kTileVectors vectors of keys. vectors[v] + dim * stride: the elements of one dim.
 template <typename T>
 struct KeyTile {
   const T* const* vectors;
   size_t stride;
-  // scales[v]: of the vector's keys; null where elements need none.
+  // scales[v]: of the vector's keys. Null: elements have no scales.
   const float* const* scales;
-  // For a single row only: vectors of the keys to fetch meanwhile.
+  // Single row only: vectors of keys to prefetch.
   const T* const* ahead = nullptr;
 };
 
 // out[r * out_stride + v * lanes + lane] = <q_r, key>, for kVectors vectors of keys. A key's scale
-// multiplies its whole sum: one instruction in place of one a dim. For a single row, meanwhile(v)
-// is called for each v < kVectors, at even distances: arithmetic for which memory need not wait. q
-// [dim][kRows]
+// multiplies the whole sum: one multiplication instead of one per dim. For a single row, calls
+// meanwhile(v) for each v < kVectors at even distances: arithmetic that overlaps with memory reads.
+// Shapes  q [dim][kRows]
 template <size_t kRows, size_t kVectors, typename T, class Meanwhile>
 HWY_INLINE void DotTile(const float* HWY_RESTRICT q, size_t head_dim, const KeyTile<T>& keys,
                         float* HWY_RESTRICT out, size_t out_stride, const Meanwhile& meanwhile) {
@@ -121,10 +120,10 @@ HWY_INLINE void DotTile(const float* HWY_RESTRICT q, size_t head_dim, const KeyT
   }
 }
 
-// Replaces `count` of a row's scores by f(scores), and hands each new vector to `collect`. Lanes
-// beyond count, up to `room` of them, become `rest` whatever they held.
+// Replaces `count` scores of a row by f(scores) and passes each new vector to `collect`. Sets the
+// scores in [count, capacity) to `padding`, regardless of their old value.
 template <class F, class Collect>
-HWY_INLINE void MapScores(float* scores, size_t count, size_t room, float rest, const F& f,
+HWY_INLINE void MapScores(float* scores, size_t count, size_t capacity, float padding, const F& f,
                           const Collect& collect) {
   const ScoreTag d;
   size_t i = 0;
@@ -135,15 +134,15 @@ HWY_INLINE void MapScores(float* scores, size_t count, size_t room, float rest, 
   }
   if (i < count) {
     const ScoreVec mapped =
-        hn::IfThenElse(hn::FirstN(d, count - i), f(hn::LoadU(d, scores + i)), hn::Set(d, rest));
+        hn::IfThenElse(hn::FirstN(d, count - i), f(hn::LoadU(d, scores + i)), hn::Set(d, padding));
     hn::StoreU(mapped, d, scores + i);
     collect(mapped);
     i += kScoreLanes;
   }
-  for (; i < room; i += kScoreLanes) hn::StoreU(hn::Set(d, rest), d, scores + i);
+  for (; i < capacity; i += kScoreLanes) hn::StoreU(hn::Set(d, padding), d, scores + i);
 }
 
-// Sum and maximum of a row's scores in one chunk, taken tile by tile: one accumulator a lane.
+// Sum and maximum of a row's phi in one chunk, with one accumulator per lane.
 struct ChunkStats {
   HWY_INLINE void Reset(float least) {
     sum = hn::Zero(ScoreTag());
@@ -156,12 +155,12 @@ struct ChunkStats {
   ScoreVec max;
 };
 
-// Smaller than every score, and than every phi that is re-weighted.
+// Lower bounds of scores, and of every phi that is re-weighted.
 constexpr float kLeastScore = std::numeric_limits<float>::lowest();
 constexpr float kLeastPhi = 0.0f;
 
-// What Score does to a row's scores. Those of e^s stay as they are: only their maximum, which
-// Reduce knows, makes e^(s - max) of them.
+// How Score turns a row's scores into phi. If phi is e^s, Score leaves the scores unchanged: e^(s -
+// max) needs the maximum, which Reduce computes.
 struct StageOne {
   Phi phi = Phi::kSoftplus;
   float shift = 0;
@@ -169,14 +168,14 @@ struct StageOne {
   constexpr float Least() const { return phi == Phi::kExp ? kLeastScore : kLeastPhi; }
 };
 
-// TakeScores of the kinds that are not worth code inside of Score's loops.
-HWY_NOINLINE ChunkStats TakeOtherScores(StageOne stage, float* scores, size_t count, size_t room,
-                                        ChunkStats stats) {
+// ApplyPhi for the phi that are not inlined into Score's loops.
+HWY_NOINLINE ChunkStats ApplyOtherPhi(StageOne stage, float* scores, size_t count, size_t capacity,
+                                      ChunkStats stats) {
   const ScoreTag d;
   const ScoreVec shift = hn::Set(d, stage.shift);
-  const auto take = [&](const auto& phi) {
+  const auto apply = [&](const auto& phi) {
     MapScores(
-        scores, count, room, kLeastPhi, [&](ScoreVec s) { return phi(hn::Add(s, shift)); },
+        scores, count, capacity, kLeastPhi, [&](ScoreVec s) { return phi(hn::Add(s, shift)); },
         [&](ScoreVec a) {
           stats.sum = hn::Add(stats.sum, a);
           stats.max = hn::Max(stats.max, a);
@@ -184,39 +183,39 @@ HWY_NOINLINE ChunkStats TakeOtherScores(StageOne stage, float* scores, size_t co
     return stats;
   };
   switch (stage.phi) {
-    case Phi::kRelu: return take([&](ScoreVec s) { return Relu(d, s); });
+    case Phi::kRelu: return apply([&](ScoreVec s) { return Relu(d, s); });
     case Phi::kRelu2:
-      return take([&](ScoreVec s) {
+      return apply([&](ScoreVec s) {
         const ScoreVec relu = Relu(d, s);
         return hn::Mul(relu, relu);
       });
-    case Phi::kRelu6: return take([&](ScoreVec s) { return AtMost(d, 6.0f, Relu(d, s)); });
-    case Phi::kGelu: return take([&](ScoreVec s) { return Gelu(d, s); });
-    case Phi::kSigmoid: return take([&](ScoreVec s) { return Sigmoid(d, s); });
-    case Phi::kMish: return take([&](ScoreVec s) { return Mish(d, s); });
+    case Phi::kRelu6: return apply([&](ScoreVec s) { return AtMost(d, 6.0f, Relu(d, s)); });
+    case Phi::kGelu: return apply([&](ScoreVec s) { return Gelu(d, s); });
+    case Phi::kSigmoid: return apply([&](ScoreVec s) { return Sigmoid(d, s); });
+    case Phi::kMish: return apply([&](ScoreVec s) { return Mish(d, s); });
     case Phi::kSoftplus:
-    case Phi::kExp: break;  // TakeScores' own
+    case Phi::kExp: break;  // in ApplyPhi
   }
   return stats;
 }
 
-// Makes phi of a row's first `count` scores of a tile, or of one vector of it, in place.
-HWY_INLINE void TakeScores(StageOne stage, float* scores, size_t count, size_t room,
-                           ChunkStats& stats) {
+// Replaces a row's first `count` scores of a tile, or of one vector of it, by phi.
+HWY_INLINE void ApplyPhi(StageOne stage, float* scores, size_t count, size_t capacity,
+                         ChunkStats& stats) {
   const ScoreTag d;
-  if (stage.phi == Phi::kSoftplus) {  // of no kind that has a shift
+  if (stage.phi == Phi::kSoftplus) {  // no kind with softplus has a shift
     MapScores(
-        scores, count, room, kLeastPhi, [&](ScoreVec s) { return Softplus(d, s); },
+        scores, count, capacity, kLeastPhi, [&](ScoreVec s) { return Softplus(d, s); },
         [&](ScoreVec softplus) {
           stats.sum = hn::Add(stats.sum, softplus);
           stats.max = hn::Max(stats.max, softplus);
         });
   } else if (stage.phi == Phi::kExp) {
     MapScores(
-        scores, count, room, kLeastScore, [](ScoreVec s) { return s; },
+        scores, count, capacity, kLeastScore, [](ScoreVec s) { return s; },
         [&](ScoreVec s) { stats.max = hn::Max(stats.max, s); });
   } else {
-    stats = TakeOtherScores(stage, scores, count, room, stats);
+    stats = ApplyOtherPhi(stage, scores, count, capacity, stats);
   }
 }
 
@@ -234,19 +233,19 @@ HWY_INLINE double SumOfExp(const float* scores, size_t count, float max) {
 
 // ---- Reduce
 
-// How a row's scores become weights, up to the division by their sum.
+// The formula of a row's weights, up to the division by their sum. u = x / x_m, x = N a - o.
 enum class WeightRule : uint8_t {
-  kSharpen,     // from phi
-  kSharpenExp,  // from e^(score - max)
-  kRatio,       // from x / x_m, which a flat row has in place of its scores
-  kPhi,         // phi itself: no stage 2, or no peak for it
-  kExp,         // e^(score - max): the same where phi is e^s
+  kReweight,     // u^p, from phi
+  kReweightExp,  // u^p, from e^(score - max)
+  kRatio,        // u^p, from u: a flat row stores u instead of phi
+  kPhi,          // phi: no stage 2, or a row without a peak
+  kExp,          // e^(score - max): the same if phi is e^s
 };
 
-struct RowRule {
+struct RowWeighting {
   WeightRule rule = WeightRule::kPhi;
-  float max = 0;  // of phi, or of the scores where phi is e^s
-  // kSharpen: x = N a - o = gain * phi - o. The gain, N / sum, in two parts, because x may be a
+  float max = 0;  // of phi; of the scores if phi is e^s
+  // kReweight: x = N a - o = gain * phi - o. The gain, N / sum, has two parts, because x may be a
   // small difference of numbers near 1.
   float gain = 0;
   float gain_rest = 0;
@@ -257,57 +256,58 @@ struct RowRule {
   double exact_peak = 0;
 };
 
-// A peak x_m is a difference of fp32 numbers near 1, and their rounding shows p / x_m times larger
-// in a weight. Rows whose peak is below FlatPeak are flat: their scores are taken again in double.
-// They are about 2% of the rows of a trained model, nearly all of them among a prompt's first
-// dozens.
-HWY_INLINE float FlatPeak(double p) { return static_cast<float>(0.03 * std::min(p, 15.0)); }
+// A peak x_m is a difference of fp32 numbers near 1, and the error of a weight is p / x_m times
+// their rounding error. A row whose peak is below FlatPeak is flat: its scores are computed again
+// in double. About 2% of the rows of a trained model are flat, nearly all among the first dozens of
+// a prompt.
+HWY_INLINE float FlatPeak(double p) { return float(0.03 * std::min(p, 15.0)); }
 
-// Below this a row is degenerate for certain, whatever rounding did to its peak.
+// Below this a row is degenerate for every rounding error of its peak.
 constexpr float kCertainlyDegeneratePeak = kDegeneratePeak / 2;
 
-HWY_INLINE ScoreVec Sharpness(const RowRule& row, ScoreVec phi) {
+// x = N a - o.
+HWY_INLINE ScoreVec ReweightX(const RowWeighting& row, ScoreVec phi) {
   const ScoreTag d;
   const ScoreVec x = hn::MulSub(hn::Set(d, row.gain), phi, hn::Set(d, row.offset));
   return hn::MulAdd(hn::Set(d, row.gain_rest), phi, x);
 }
 
-// The rule of a row whose keys keep the weights of stage 1.
+// The rule of a row that keeps its stage-1 weights.
 HWY_INLINE WeightRule StageOneRule(const AttentionSpec& spec) {
   return spec.Form().phi == Phi::kExp ? WeightRule::kExp : WeightRule::kPhi;
 }
 
-// The rule of a row of `num_keys` keys, from the maximum and the sum of phi; where phi is e^s, from
-// the scores' maximum and the sum of e^(score - max).
-HWY_INLINE RowRule ReduceRow(const AttentionSpec& spec, int num_keys, float max, double sum) {
-  RowRule row{.rule = StageOneRule(spec), .max = max};
+// The weighting of a row of `num_keys` keys, from the maximum and the sum of phi. If phi is e^s:
+// from the maximum of the scores and the sum of e^(score - max).
+HWY_INLINE RowWeighting ReduceRow(const AttentionSpec& spec, int num_keys, float max, double sum) {
+  RowWeighting row{.rule = StageOneRule(spec), .max = max};
   if (!spec.Form().reweights) return row;
   const bool is_exp = row.rule == WeightRule::kExp;
-  const double gain = static_cast<double>(num_keys) / sum;
-  row.gain = static_cast<float>(gain);
-  row.gain_rest = static_cast<float>(gain - double{row.gain});
+  const double gain = double(num_keys) / sum;
+  row.gain = float(gain);
+  row.gain_rest = float(gain - double{row.gain});
   row.offset = num_keys <= 3 ? 0.0f : 1.0f;
-  const float peak = hn::GetLane(Sharpness(row, hn::Set(ScoreTag(), is_exp ? 1.0f : max)));
+  const float peak = hn::GetLane(ReweightX(row, hn::Set(ScoreTag(), is_exp ? 1.0f : max)));
   if (peak <= kCertainlyDegeneratePeak) return row;
   row.rule = peak < FlatPeak(spec.p) ? WeightRule::kRatio
-             : is_exp                ? WeightRule::kSharpenExp
-                                     : WeightRule::kSharpen;
+             : is_exp                ? WeightRule::kReweightExp
+                                     : WeightRule::kReweight;
   row.inverse_peak = 1.0f / peak;
   return row;
 }
 
-// The same for a row found flat, from its exact maximum and sum.
+// The same for a flat row, from the maximum and the sum in double.
 HWY_INLINE void ReduceFlatRow(const AttentionSpec& spec, int num_keys, double max, double sum,
-                              RowRule& row) {
-  row.exact_gain = static_cast<double>(num_keys) / sum;
-  row.exact_peak = row.exact_gain * max - double{row.offset};
-  if (row.exact_peak <= double{kDegeneratePeak}) row.rule = StageOneRule(spec);
+                              RowWeighting* row) {
+  row->exact_gain = double(num_keys) / sum;
+  row->exact_peak = row->exact_gain * max - double{row->offset};
+  if (row->exact_peak <= double{kDegeneratePeak}) row->rule = StageOneRule(spec);
 }
 
-// Keys of one page, whatever its size, that ExactDots takes at once.
+// Keys that ExactDots processes together. They lie in one page for every page size.
 constexpr int kExactKeys = kMinPageSize;
 
-// dots[i] = <q, key i> in double. keys + dim * stride: kExactKeys elements of one dim; scales: of
+// dots[i] = <q, key i> in double. keys + dim * stride: kExactKeys elements of one dim. scales: of
 // the keys, or null.
 template <typename T>
 HWY_INLINE void ExactDots(const float* q, size_t head_dim, const T* keys, size_t stride,
@@ -330,13 +330,13 @@ HWY_INLINE void ExactDots(const float* q, size_t head_dim, const T* keys, size_t
 
 // ---- Weigh
 
-// u^p, or zero when that is negligible.
-class Sharpener {
+// u^p, or zero if that is negligible.
+class ReweightPower {
  public:
-  explicit Sharpener(double p)
+  explicit ReweightPower(double p)
       : power_(p),
-        floor_(static_cast<float>(std::pow(double{kNegligibleWeight}, 1.0 / p) *
-                                  (1.0 - std::max(1e-3 / p, 0x1p-22)))) {}
+        floor_(float(std::pow(double{kNegligibleWeight}, 1.0 / p) *
+                     (1.0 - std::max(1e-3 / p, 0x1p-22)))) {}
 
   HWY_INLINE ScoreVec operator()(ScoreVec u) const {
     const ScoreTag d;
@@ -346,15 +346,15 @@ class Sharpener {
 
  private:
   Power power_;
-  // The power of a u below this is negligible for certain; raising u to it first keeps the powers
-  // out of the subnormal numbers, which are slow.
+  // u^p is negligible for every u below this. Clamping u to it avoids subnormal powers, which are
+  // slow.
   float floor_;
 };
 
-// Scores of one chunk to weights, with the sum of their absolute values; adds to `num_read` how
-// many are not zero.
-HWY_INLINE double WeighChunk(const RowRule& row, const Sharpener& sharpener, float* scores,
-                             size_t count, int64_t& num_read) {
+// Replaces phi of one chunk by weights. Returns the sum of their absolute values; adds the number
+// of non-zero weights to `num_read`.
+HWY_INLINE double WeighChunk(const RowWeighting& row, const ReweightPower& power, float* scores,
+                             size_t count, int64_t* num_read) {
   const ScoreTag d;
   ScoreVec sum = hn::Zero(d);
   size_t num_nonzero = 0;
@@ -363,29 +363,28 @@ HWY_INLINE double WeighChunk(const RowRule& row, const Sharpener& sharpener, flo
     num_nonzero += hn::CountTrue(d, hn::Ne(weights, hn::Zero(d)));
   };
   switch (row.rule) {
-    case WeightRule::kSharpen: {
+    case WeightRule::kReweight: {
       const ScoreVec inverse_peak = hn::Set(d, row.inverse_peak);
       MapScores(
           scores, count, kChunkKeys, 0.0f,
-          [&](ScoreVec phi) { return sharpener(hn::Mul(Sharpness(row, phi), inverse_peak)); },
-          collect);
+          [&](ScoreVec phi) { return power(hn::Mul(ReweightX(row, phi), inverse_peak)); }, collect);
       break;
     }
-    case WeightRule::kSharpenExp: {
+    case WeightRule::kReweightExp: {
       const ScoreVec inverse_peak = hn::Set(d, row.inverse_peak);
       const ScoreVec max = hn::Set(d, row.max);
       MapScores(
           scores, count, kChunkKeys, 0.0f,
           [&](ScoreVec s) {
             const ScoreVec phi = ExpOfNegative(d, hn::Sub(s, max));
-            return sharpener(hn::Mul(Sharpness(row, phi), inverse_peak));
+            return power(hn::Mul(ReweightX(row, phi), inverse_peak));
           },
           collect);
       break;
     }
     case WeightRule::kRatio:
       MapScores(
-          scores, count, kChunkKeys, 0.0f, [&](ScoreVec u) { return sharpener(u); }, collect);
+          scores, count, kChunkKeys, 0.0f, [&](ScoreVec u) { return power(u); }, collect);
       break;
     case WeightRule::kPhi:
       MapScores(
@@ -399,7 +398,7 @@ HWY_INLINE double WeighChunk(const RowRule& row, const Sharpener& sharpener, flo
       break;
     }
   }
-  num_read += static_cast<int64_t>(num_nonzero);
+  *num_read += int64_t(num_nonzero);
   return double{hn::GetLane(hn::SumOfLanes(d, sum))};
 }
 
@@ -410,33 +409,34 @@ struct Rows {
   size_t row_stride;
 };
 
-// Writes to `keys` the keys in [begin, end) whose weight is not zero in any of the rows, in rising
-// order, and returns how many. Requires begin and end multiples of the vector; room for one
-// vector more than end - begin.
+// Writes to `keys` the keys in [begin, end) with a non-zero weight in at least one of the rows, in
+// rising order. Returns their number.
+// Requires  begin and end are multiples of the vector; `keys` holds end - begin and one vector more
 template <size_t kRows>
 HWY_INLINE size_t ListKeys(Rows<const float> weights, size_t begin, size_t end, int32_t* keys) {
   const ScoreTag d;
   const hn::RebindToSigned<ScoreTag> d_int;
-  const auto lanes = hn::Iota(d_int, 0);  // once: compilers build it lane by lane
+  const auto lanes = hn::Iota(d_int, 0);  // outside of the loop: compilers build it lane by lane
   size_t count = 0;
   for (size_t key = begin; key < end; key += kScoreLanes) {
-    // As integers: the bits of two floats together may look like a NaN.
+    // As integers: the OR of two floats may be a NaN.
     auto any = hn::BitCast(d_int, hn::LoadU(d, weights.first + key));
     for (size_t r = 1; r < kRows; ++r) {
       any = hn::Or(any,
                    hn::BitCast(d_int, hn::LoadU(d, weights.first + r * weights.row_stride + key)));
     }
     const auto survives = hn::Ne(any, hn::Zero(d_int));
-    // Compress and a whole store: the compressing store is slow on some machines.
-    const auto of_lanes = hn::Add(lanes, hn::Set(d_int, static_cast<int32_t>(key)));
+    // Compress and a full store: CompressStore is slow on some machines.
+    const auto of_lanes = hn::Add(lanes, hn::Set(d_int, int32_t(key)));
     hn::StoreU(hn::Compress(of_lanes, survives), d_int, keys + count);
     count += hn::CountTrue(d_int, survives);
   }
   return count;
 }
 
-// Multiplies the weights of a vector of keys by the scales of their values. Zero stays zero, and
-// then no scale is read. NaN stays NaN, which Ne of some targets takes for equal to anything.
+// Multiplies the weights of a vector of keys by the scales of their values. A zero weight stays
+// zero whatever its scale; if all weights are zero, the scales are not read. A NaN weight stays
+// NaN: the test is Eq, because Ne is false for NaN on some targets.
 HWY_INLINE void ScaleWeights(float* weights, const float* scales) {
   const ScoreTag d;
   const ScoreVec w = hn::LoadU(d, weights);
@@ -445,20 +445,19 @@ HWY_INLINE void ScaleWeights(float* weights, const float* scales) {
   hn::StoreU(hn::IfThenZeroElse(is_zero, hn::Mul(w, hn::LoadU(d, scales))), d, weights);
 }
 
-// A chunk's surviving keys and where their values lie.
+// The keys of a chunk with a non-zero weight, and the addresses of their values.
 template <typename T>
 struct ValueList {
   const int32_t* keys;
   const T* const* values;
   size_t count = 0;
-  // The first keys that every row of the group attends; the later ones (fewer than kGroupRows) lie
-  // beyond some row's N, and such a row must not touch them, be they NaN.
+  // The first num_for_all keys are below the N of every row of the group. The later ones (fewer
+  // than kGroupRows) are beyond some row's N: that row must skip them, because they may be NaN.
   size_t num_for_all = 0;
 };
 
-// sums[r][dim] += sum over the list of weights[r][key] * value[dim], for kVectors vectors from
-// `first_dim` on.
-// A kTail call takes the last `tail` dimensions, less than a vector.
+// sums[r][dim] += sum over the list of weights[r][key] * value[dim], for kVectors vectors that
+// start at `first_dim`. kTail: only the last `tail` dimensions, less than a vector.
 template <size_t kRows, size_t kVectors, bool kTail, typename T>
 HWY_INLINE void SumValues(const ValueList<T>& list, Rows<const float> weights, size_t first_dim,
                           size_t tail, Rows<float> sums) {
@@ -482,7 +481,7 @@ HWY_INLINE void SumValues(const ValueList<T>& list, Rows<const float> weights, s
   }
   for (size_t i = list.num_for_all; i < list.count; ++i) {
     for (size_t r = 0; r < kRows; ++r) {
-      const float w = weights.first[static_cast<size_t>(list.keys[i]) + r * weights.row_stride];
+      const float w = weights.first[size_t(list.keys[i]) + r * weights.row_stride];
       if (w == 0.0f) continue;
       for (size_t v = 0; v < kVectors; ++v) {
         chunk[r][v] = hn::MulAdd(hn::Set(d, w), load(i, v), chunk[r][v]);
@@ -497,7 +496,7 @@ HWY_INLINE void SumValues(const ValueList<T>& list, Rows<const float> weights, s
   }
 }
 
-// The same for all dimensions: as many vectors at a time as registers allow.
+// The same for all dimensions, with as many vectors per call as registers allow.
 template <size_t kRows, typename T>
 HWY_INLINE void SumValuesOfHead(const ValueList<T>& list, Rows<const float> weights,
                                 size_t head_dim, Rows<float> sums) {

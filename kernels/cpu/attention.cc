@@ -1,5 +1,5 @@
-// Attention in its three stages, Score -> Reduce -> Weigh, for decode and prefill alike: an item is
-// some adjacent query rows of one sequence in one head (attention_plan.h).
+// Attention in three stages, Score -> Reduce -> Weigh, for decode and prefill. An item is a few
+// adjacent query rows of one sequence in one head (attention_plan.h).
 #include "kernels/cpu/attention.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "kernels/attention_stage_one.h"
+#include "kernels/attention_math.h"
 #include "kernels/check.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -26,7 +26,7 @@ namespace lssar {
 namespace HWY_NAMESPACE {
 namespace {
 
-// phi in double of the row's keys in [chunk, chunk + count); e^(score - max) where it is e^s.
+// phi in double of the row's keys in [chunk, chunk + count); e^(score - max) if phi is e^s.
 template <typename T>
 void ExactChunk(const Work<T>& work, int row, int chunk, int count, double* phi) {
   const AttentionSpec& spec = work.args.spec;
@@ -34,15 +34,15 @@ void ExactChunk(const Work<T>& work, int row, int chunk, int count, double* phi)
   const float* q = work.args.q + work.VectorIdx(row);
   const double scale = ScaleOf(spec, work.args.kv.layout.head_dim, num_keys);
   double shift = ShiftOf(spec, num_keys);
-  if (spec.Form().phi == Phi::kExp) shift -= double{work.rules[row].max};
+  if (spec.Form().phi == Phi::kExp) shift -= double{work.weightings[row].max};
   for (int key = 0; key < count; key += kExactKeys) {
-    ExactDots(q, work.HeadDim(), work.pages.Key(chunk + key), work.pages.KeyStride(),
-              work.pages.KeyScales(chunk + key), phi + key);
+    ExactDots(q, work.HeadDim(), work.kv.Key(chunk + key), work.kv.KeyStride(),
+              work.kv.KeyScales(chunk + key), phi + key);
   }
   for (int key = 0; key < count; ++key) phi[key] = PhiOf(spec.Form().phi, scale * phi[key] + shift);
 }
 
-// Reduce: each row's sum and maximum over its splits, and the rule of its weights that follows.
+// Reduce: the sum and maximum of each row over its splits, and from them the row's weighting.
 template <typename T>
 void Reduce(Work<T>& work) {
   const ItemValues& values = work.values;
@@ -58,8 +58,8 @@ void Reduce(Work<T>& work) {
       sum += values.sum[at] * (is_exp ? std::exp(double{values.max[at]} - double{max}) : 1.0);
     }
     const int num_keys = work.item.NumKeys(row);
-    work.rules[row] = ReduceRow(work.args.spec, num_keys, max, sum);
-    if (work.rules[row].rule != WeightRule::kRatio) continue;
+    work.weightings[row] = ReduceRow(work.args.spec, num_keys, max, sum);
+    if (work.weightings[row].rule != WeightRule::kRatio) continue;
 
     double exact_sum = 0, exact_max = 0;
     double phi[kChunkKeys];
@@ -71,31 +71,31 @@ void Reduce(Work<T>& work) {
         exact_max = std::max(exact_max, phi[key]);
       }
     }
-    ReduceFlatRow(work.args.spec, num_keys, exact_max, exact_sum, work.rules[row]);
+    ReduceFlatRow(work.args.spec, num_keys, exact_max, exact_sum, &work.weightings[row]);
   }
 }
 
-// A row's weights of one chunk, in place of its scores.
+// Replaces a row's phi of one chunk by its weights.
 template <typename T>
-void WeighRow(const Work<T>& work, int row, int split, int chunk, const Sharpener& sharpener) {
+void WeighRow(const Work<T>& work, int row, int split, int chunk, const ReweightPower& power) {
   const int count = std::clamp(work.item.NumKeys(row) - chunk, 0, kChunkKeys);
-  const RowRule& rule = work.rules[row];
+  const RowWeighting& weighting = work.weightings[row];
   float* scores = work.values.Scores(row) + chunk;
-  if (rule.rule == WeightRule::kRatio) {
+  if (weighting.rule == WeightRule::kRatio) {
     double phi[kChunkKeys];
     ExactChunk(work, row, chunk, count, phi);
     for (int key = 0; key < count; ++key) {
-      const double x = rule.exact_gain * phi[key] - double{rule.offset};
-      scores[key] = static_cast<float>(x / rule.exact_peak);
+      const double x = weighting.exact_gain * phi[key] - double{weighting.offset};
+      scores[key] = float(x / weighting.exact_peak);
     }
   }
   const size_t at = work.values.AtSplit(row, split);
   work.values.weight_sum[at] +=
-      WeighChunk(rule, sharpener, scores, Size(count), work.values.num_read[at]);
+      WeighChunk(weighting, power, scores, Size(count), &work.values.num_read[at]);
 }
 
-// The chunk's surviving keys in the group of rows from `row` on, and where their values lie,
-// written behind the first `num_listed` keys of the task's lists.
+// Lists the chunk's keys with a non-zero weight in the group of rows that starts at `row`, and the
+// addresses of their values. Appends to the first `num_listed` keys of the task's lists.
 template <size_t kRows, typename T>
 ValueList<T> ListValues(const Work<T>& work, int row, int chunk, size_t num_listed) {
   int32_t* keys = work.task.keys + num_listed;
@@ -103,10 +103,10 @@ ValueList<T> ListValues(const Work<T>& work, int row, int chunk, size_t num_list
   const size_t count =
       ListKeys<kRows>(work.Weights(row), Size(chunk), Size(chunk + kChunkKeys), keys);
   for (size_t i = 0; i < count; ++i) {
-    values[i] = work.pages.Value(keys[i]);
+    values[i] = work.kv.Value(keys[i]);
     if (kRows > 1) continue;
-    // Survivors of a single row are cache misses that no hardware prefetcher foresees.
-    if (kHasScales<T>) hwy::Prefetch(work.pages.ValueScales(keys[i]));
+    // The values of a single row are scattered: no hardware prefetcher predicts them.
+    if (kHasScales<T>) hwy::Prefetch(work.kv.ValueScales(keys[i]));
     const char* bytes = reinterpret_cast<const char*>(values[i]);
     for (size_t at = 0; at < work.HeadDim() * sizeof(T); at += 64) hwy::Prefetch(bytes + at);
   }
@@ -115,23 +115,23 @@ ValueList<T> ListValues(const Work<T>& work, int row, int chunk, size_t num_list
   return {.keys = keys, .values = values, .count = count, .num_for_all = num_for_all};
 }
 
-// Multiplies a row's weights of one chunk by the scales of their values, where elements have some:
-// one rounding, the same wherever the row is computed.
+// Multiplies a row's weights of one chunk by the scales of their values, if elements have scales.
+// One rounding, the same in a single row and in a block.
 template <typename T>
 void ScaleChunk(const Work<T>& work, int row, int chunk) {
   if constexpr (kHasScales<T>) {
     float* weights = work.values.Scores(row);
     const int end = std::min(work.item.NumKeys(row), chunk + kChunkKeys);
-    for (int key = chunk; key < end; key += static_cast<int>(kScoreLanes)) {
-      ScaleWeights(weights + key, work.pages.ValueScales(key));
+    for (int key = chunk; key < end; key += int(kScoreLanes)) {
+      ScaleWeights(weights + key, work.kv.ValueScales(key));
     }
   }
 }
 
-// Weigh for a single row, whose values are scattered: those of a chunk are fetched while the next
-// ones are weighed.
+// Weigh of a single row. Its values are scattered: those of a chunk are prefetched while the next
+// two chunks are weighed.
 template <typename T>
-void WeighSingle(const Work<T>& work, int split, int end, const Sharpener& sharpener) {
+void WeighSingle(const Work<T>& work, int split, int end, const ReweightPower& power) {
   constexpr int kChunksAhead = 2;
   const Rows<float> sums{work.values.Partial(0, split), work.values.padded_dim};
   ValueList<T> lists[kSplitKeys / kChunkKeys];
@@ -139,27 +139,26 @@ void WeighSingle(const Work<T>& work, int split, int end, const Sharpener& sharp
   const int first = split * kSplitKeys;
   for (int chunk = first; chunk < end + kChunksAhead * kChunkKeys; chunk += kChunkKeys) {
     if (chunk < end) {
-      WeighRow(work, 0, split, chunk, sharpener);
+      WeighRow(work, 0, split, chunk, power);
       ValueList<T>& list = lists[(chunk - first) / kChunkKeys];
       list = ListValues<1>(work, 0, chunk, num_listed);
       num_listed += list.count;
     }
-    const int arrived = chunk - kChunksAhead * kChunkKeys;
-    if (arrived < first) continue;
-    ScaleChunk(work, 0, arrived);
-    SumValuesOfHead<1>(lists[(arrived - first) / kChunkKeys], work.Weights(0), work.HeadDim(),
-                       sums);
+    const int ready = chunk - kChunksAhead * kChunkKeys;
+    if (ready < first) continue;
+    ScaleChunk(work, 0, ready);
+    SumValuesOfHead<1>(lists[(ready - first) / kChunkKeys], work.Weights(0), work.HeadDim(), sums);
   }
 }
 
-// Weigh for a block, chunk by chunk: its values then stay in L1 from group to group.
+// Weigh of a block, by chunk: the values stay in L1 from group to group.
 template <typename T>
-void WeighBlock(const Work<T>& work, int split, int end, const Sharpener& sharpener) {
+void WeighBlock(const Work<T>& work, int split, int end, const ReweightPower& power) {
   const AttentionItem& item = work.item;
   const ItemValues& values = work.values;
   for (int chunk = split * kSplitKeys; chunk < end; chunk += kChunkKeys) {
     for (int row = 0; row < item.num_rows; ++row) {
-      WeighRow(work, row, split, chunk, sharpener);
+      WeighRow(work, row, split, chunk, power);
       ScaleChunk(work, row, chunk);
     }
     for (int row = item.num_rows; row < item.PaddedRows(); ++row) {
@@ -174,9 +173,9 @@ void WeighBlock(const Work<T>& work, int split, int end, const Sharpener& sharpe
   }
 }
 
-// Weigh: scores of one split to weights, and the values that have one; sums of both.
+// Weigh: weights of one split from phi; sums of the weights and of the weighted values.
 template <typename T>
-void Weigh(const Work<T>& work, int split, const Sharpener& sharpener) {
+void Weigh(const Work<T>& work, int split, const ReweightPower& power) {
   const AttentionItem& item = work.item;
   const ItemValues& values = work.values;
   for (int row = 0; row < item.num_rows; ++row) {
@@ -188,33 +187,33 @@ void Weigh(const Work<T>& work, int split, const Sharpener& sharpener) {
   const int num_chunks = (item.MaxKeys() + kChunkKeys - 1) / kChunkKeys;
   const int end = std::min(num_chunks * kChunkKeys, (split + 1) * kSplitKeys);
   if (item.num_rows == 1) {
-    WeighSingle(work, split, end, sharpener);
+    WeighSingle(work, split, end, power);
   } else {
-    WeighBlock(work, split, end, sharpener);
+    WeighBlock(work, split, end, power);
   }
 }
 
-// out = sum of weights times v over what the kind divides them by: u^p by their sum. Splits are
-// added in order.
+// out = sum of weights times v over their divisor (u^p: their sum). Splits are added in order.
 template <typename T>
 void Merge(const Work<T>& work) {
   const ItemValues& values = work.values;
   for (int row = 0; row < work.item.num_rows; ++row) {
     float* out = work.args.out + work.VectorIdx(row);
     double weight_sum = 0;
-    // +0 first: a sum that is -0 in one chunking is +0 in all.
+    // Starts at +0, so that a sum of zeros is +0 for every chunking.
     std::fill_n(out, work.HeadDim(), 0.0f);
     for (int split = 0; split < work.item.NumSplits(); ++split) {
       weight_sum += values.weight_sum[values.AtSplit(row, split)];
       const float* partial = values.Partial(row, split);
       for (size_t dim = 0; dim < work.HeadDim(); ++dim) out[dim] += partial[dim];
     }
-    const float inverse = static_cast<float>(1.0 / DivisorOf(work.args.spec, weight_sum));
+    const float inverse = float(1.0 / DivisorOf(work.args.spec, weight_sum));
     for (size_t dim = 0; dim < work.HeadDim(); ++dim) out[dim] *= inverse;
   }
 }
 
-// Adds to the sequence's counters, whose items may end at the same time in several threads.
+// Adds to the sequence's counters. Items of one sequence may end at the same time on several
+// threads.
 template <typename T>
 void Count(const Work<T>& work) {
   if (work.args.counters == nullptr) return;
@@ -239,9 +238,9 @@ class AttentionRun {
         plan_(plan),
         scratch_(scratch),
         shared_(scratch.Shared<float>(plan.num_shared_floats)),
-        sharpener_(args.spec.p) {}
+        power_(args.spec.p) {}
 
-  // A whole item, or Score of one split.
+  // Computes a whole item, or Score of one split.
   void RunFirst(const AttentionTask& task, int thread_idx) const {
     Work<T> work = WorkOn(task.item_idx, thread_idx);
     ScaleQueries(work);
@@ -251,16 +250,16 @@ class AttentionRun {
     }
     for (int split = 0; split < work.item.NumSplits(); ++split) Score(work, split);
     Reduce(work);
-    for (int split = 0; split < work.item.NumSplits(); ++split) Weigh(work, split, sharpener_);
+    for (int split = 0; split < work.item.NumSplits(); ++split) Weigh(work, split, power_);
     Merge(work);
     Count(work);
   }
 
-  // Reduce is a handful of additions: each split does it again rather than wait for one that did.
+  // Every split repeats Reduce: a few additions cost less than waiting for another thread.
   void RunWeigh(const AttentionTask& task, int thread_idx) const {
     Work<T> work = WorkOn(task.item_idx, thread_idx);
     Reduce(work);
-    Weigh(work, task.split, sharpener_);
+    Weigh(work, task.split, power_);
   }
 
   void RunMerge(int item_idx, int thread_idx) const {
@@ -280,31 +279,31 @@ class AttentionRun {
     float* values = item.is_shared ? shared_ + item.shared_idx : task.rest;
     return {.args = args_,
             .item = item,
-            .pages = HeadPages<T>(args_, item),
+            .kv = KvHead<T>(args_, item),
             .task = task,
             .values = ItemValues(item, head_dim, values),
-            .rules = {}};
+            .weightings = {}};
   }
 
   const AttentionArgs& args_;
   const AttentionPlan& plan_;
   Scratch& scratch_;
   float* shared_;
-  Sharpener sharpener_;
+  ReweightPower power_;
 };
 
 template <typename T>
 void RunAttention(const AttentionArgs& args, ThreadPool& pool, Scratch& scratch,
                   const AttentionPlan& plan) {
   const AttentionRun<T> run(args, plan, scratch);
-  pool.ParallelFor(static_cast<int64_t>(plan.first_tasks.size()), [&](int64_t i, int thread_idx) {
-    run.RunFirst(plan.first_tasks[static_cast<size_t>(i)], thread_idx);
+  pool.ParallelFor(int64_t(plan.first_tasks.size()), [&](int64_t i, int thread_idx) {
+    run.RunFirst(plan.first_tasks[size_t(i)], thread_idx);
   });
-  pool.ParallelFor(static_cast<int64_t>(plan.split_tasks.size()), [&](int64_t i, int thread_idx) {
-    run.RunWeigh(plan.split_tasks[static_cast<size_t>(i)], thread_idx);
+  pool.ParallelFor(int64_t(plan.split_tasks.size()), [&](int64_t i, int thread_idx) {
+    run.RunWeigh(plan.split_tasks[size_t(i)], thread_idx);
   });
-  pool.ParallelFor(static_cast<int64_t>(plan.shared_items.size()), [&](int64_t i, int thread_idx) {
-    run.RunMerge(plan.shared_items[static_cast<size_t>(i)], thread_idx);
+  pool.ParallelFor(int64_t(plan.shared_items.size()), [&](int64_t i, int thread_idx) {
+    run.RunMerge(plan.shared_items[size_t(i)], thread_idx);
   });
 }
 
@@ -313,9 +312,10 @@ void AttentionOfTarget(const AttentionArgs& args, ThreadPool& pool, Scratch& scr
   switch (args.kv.layout.dtype) {
     case DType::kF32: return RunAttention<float>(args, pool, scratch, plan);
     case DType::kF16: return RunAttention<hwy::float16_t>(args, pool, scratch, plan);
-    case DType::kBF16: return RunAttention<hwy::bfloat16_t>(args, pool, scratch, plan);
     case DType::kI8: return RunAttention<int8_t>(args, pool, scratch, plan);
+    case DType::kBF16: break;
   }
+  LSSAR_CHECK(false);  // FitLayout rejects the type
 }
 
 }  // namespace
@@ -329,22 +329,23 @@ namespace lssar {
 HWY_EXPORT(AttentionOfTarget);
 
 void AttentionOnCpu(const AttentionArgs& args, ThreadPool& pool, Scratch& scratch,
-                    AttentionPlan& plan) {
+                    AttentionPlan* plan) {
   const KvLayout& layout = args.kv.layout;
   LSSAR_CHECK(args.rows != nullptr && args.q != nullptr && args.out != nullptr);
   LSSAR_CHECK(args.q != args.out);
-  LSSAR_CHECK(layout.head_dim >= 1 && layout.num_heads >= 1);
+  LSSAR_CHECK(layout.head_dim >= 1 && layout.num_kv_heads >= 1);
+  LSSAR_CHECK(args.num_heads >= 1 && args.num_heads % layout.num_kv_heads == 0);
   LSSAR_CHECK(layout.key_order == KeyOrder::kDimMajor);
   LSSAR_CHECK(args.layer >= 0 && args.layer < layout.num_layers);
-  LSSAR_CHECK(std::has_single_bit(static_cast<unsigned>(layout.page_size)));
+  LSSAR_CHECK(std::has_single_bit(unsigned(layout.page_size)));
   LSSAR_CHECK(layout.page_size >= kMinPageSize && layout.page_size <= kMaxPageSize);
   for (const SequenceSlice& sequence : args.rows->sequences) {
     LSSAR_CHECK(sequence.num_rows >= 1 && sequence.first_position >= 0);
     LSSAR_CHECK(sequence.pages.size() >=
-                static_cast<size_t>(layout.PagesFor(sequence.first_position + sequence.num_rows)));
+                size_t(layout.PagesFor(sequence.first_position + sequence.num_rows)));
   }
   PlanAttention(args, pool.NumThreads(), plan);
-  HWY_DYNAMIC_DISPATCH(AttentionOfTarget)(args, pool, scratch, plan);
+  HWY_DYNAMIC_DISPATCH(AttentionOfTarget)(args, pool, scratch, *plan);
 }
 
 }  // namespace lssar

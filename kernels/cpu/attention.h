@@ -10,13 +10,13 @@
 namespace lssar {
 
 // Attention of ops.h.
-// Ensures   the same bits for any thread count, chunking of a prompt, batch and page size, provided
-//           that values are finite: a weight that is zero for one row and not for its neighbour is
-//           multiplied rather than skipped
-// Cost      see kernels/README.md; allocates nothing once `plan` and `scratch` have grown
+// Ensures   the same bits for any thread count, chunking of a prompt, batch and page size, if
+//           values are finite: a weight that is zero in one row and not in its neighbour is
+//           multiplied, not skipped
+// Cost      cpu/BENCHMARKS.md; no allocation once `plan` and `scratch` have grown
 // Threads   the whole pool; the shared and the per-thread areas of `scratch`
 void AttentionOnCpu(const AttentionArgs& args, ThreadPool& pool, Scratch& scratch,
-                    AttentionPlan& plan);
+                    AttentionPlan* plan);
 
 }  // namespace lssar
 

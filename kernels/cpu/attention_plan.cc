@@ -5,24 +5,24 @@
 namespace lssar {
 namespace {
 
-// Floats of scores that a block of rows may take: half of a common L2 cache of 1 MiB. Longer
-// contexts get blocks of fewer rows.
+// Upper bound of a block's scores, in floats: half of a common L2 cache of 1 MiB. Longer contexts
+// get blocks of fewer rows.
 constexpr int kMaxScores = 128 * 1024;
 
 size_t RoundUp(size_t count, size_t unit) { return (count + unit - 1) / unit * unit; }
 
-// Scores of a row: whole chunks, and one line more so that rows of a block do not fall into the
-// same sets of the cache.
+// Floats of a row's scores: whole chunks and one more cache line, so that the rows of a block do
+// not map to the same cache sets.
 size_t RowStride(const AttentionItem& item) {
-  return RoundUp(static_cast<size_t>(item.MaxKeys()), size_t{kChunkKeys}) + kVectorFloats;
+  return RoundUp(size_t(item.MaxKeys()), size_t{kChunkKeys}) + kVectorFloats;
 }
 
-int RowsOfBlock(int max_keys) {
+int BlockRows(int max_keys) {
   const int rows = std::min(kBlockRows, kMaxScores / max_keys);
   return std::max(1, rows / kGroupRows * kGroupRows);
 }
 
-// Dot products, about: what a thread's time on the item is proportional to.
+// Number of dot products, roughly. The time of an item is proportional to it.
 int64_t Cost(const AttentionItem& item) {
   return int64_t{item.PaddedRows()} * int64_t{item.MaxKeys()};
 }
@@ -30,71 +30,73 @@ int64_t Cost(const AttentionItem& item) {
 }  // namespace
 
 size_t ItemValues::NumFloats(const AttentionItem& item, int head_dim) {
-  const size_t rows = static_cast<size_t>(item.PaddedRows());
-  const size_t num_stats = RoundUp(rows * static_cast<size_t>(item.NumSplits()), kVectorFloats);
-  const size_t padded_dim = RoundUp(static_cast<size_t>(head_dim), kVectorFloats);
+  const size_t rows = size_t(item.PaddedRows());
+  const size_t num_stats = RoundUp(rows * size_t(item.NumSplits()), kVectorFloats);
+  const size_t padded_dim = RoundUp(size_t(head_dim), kVectorFloats);
   return num_stats * (3 * (sizeof(double) / sizeof(float)) + 1 + padded_dim) +
          rows * RowStride(item);
 }
 
 ItemValues::ItemValues(const AttentionItem& item, int head_dim, float* scratch)
     : row_stride(RowStride(item)),
-      padded_dim(RoundUp(static_cast<size_t>(head_dim), kVectorFloats)),
+      padded_dim(RoundUp(size_t(head_dim), kVectorFloats)),
       padded_rows(item.PaddedRows()) {
-  const size_t num_stats = RoundUp(
-      static_cast<size_t>(padded_rows) * static_cast<size_t>(item.NumSplits()), kVectorFloats);
+  const size_t num_stats = RoundUp(size_t(padded_rows) * size_t(item.NumSplits()), kVectorFloats);
   sum = reinterpret_cast<double*>(scratch);
   weight_sum = sum + num_stats;
   num_read = reinterpret_cast<int64_t*>(weight_sum + num_stats);
   max = reinterpret_cast<float*>(num_read + num_stats);
   scores = max + num_stats;
-  partial = scores + static_cast<size_t>(padded_rows) * row_stride;
+  partial = scores + size_t(padded_rows) * row_stride;
 }
 
-void PlanAttention(const AttentionArgs& args, int num_threads, AttentionPlan& plan) {
-  plan.items.clear();
-  plan.first_tasks.clear();
-  plan.split_tasks.clear();
-  plan.shared_items.clear();
-  plan.num_shared_floats = 0;
+void PlanAttention(const AttentionArgs& args, int num_threads, AttentionPlan* plan) {
+  plan->items.clear();
+  plan->first_tasks.clear();
+  plan->split_tasks.clear();
+  plan->shared_items.clear();
+  plan->num_shared_floats = 0;
 
+  const int group_size = args.num_heads / args.kv.layout.num_kv_heads;
   int64_t total_cost = 0;
   for (size_t s = 0; s < args.rows->sequences.size(); ++s) {
     const SequenceSlice& sequence = args.rows->sequences[s];
-    for (int head = 0; head < args.kv.layout.num_heads; ++head) {
-      // From the last rows, which cost most, to the first: the loop's end is then short work.
+    for (int head = 0; head < args.num_heads; ++head) {
+      // From the last rows, which cost most, to the first: the last tasks of a thread are short.
       for (int end_row = sequence.num_rows; end_row > 0;) {
-        const int rows = std::min(end_row, RowsOfBlock(sequence.first_position + end_row));
+        const int rows = std::min(end_row, BlockRows(sequence.first_position + end_row));
         end_row -= rows;
         const AttentionItem item{.sequence = &sequence,
-                                 .sequence_idx = static_cast<int>(s),
+                                 .sequence_idx = int(s),
                                  .head = head,
+                                 .kv_head = head / group_size,
                                  .first_row = end_row,
                                  .num_rows = rows};
         total_cost += Cost(item);
-        plan.items.push_back(item);
+        plan->items.push_back(item);
       }
     }
   }
 
-  // An item so large that threads would wait for the one that has it is shared.
+  // Threads share an item that is so large that the others would wait for it.
   const int64_t large = total_cost / (4 * int64_t{num_threads});
-  for (size_t i = 0; i < plan.items.size(); ++i) {
-    AttentionItem& item = plan.items[i];
-    const int item_idx = static_cast<int>(i);
+  for (size_t i = 0; i < plan->items.size(); ++i) {
+    AttentionItem& item = plan->items[i];
+    const int item_idx = int(i);
     item.is_shared = num_threads > 1 && item.NumSplits() > 1 && Cost(item) > large;
     if (!item.is_shared) {
-      plan.first_tasks.push_back({.item_idx = item_idx});
+      plan->first_tasks.push_back({.item_idx = item_idx});
       continue;
     }
-    item.shared_idx = plan.num_shared_floats;
-    plan.num_shared_floats += ItemValues::NumFloats(item, args.kv.layout.head_dim);
-    plan.shared_items.push_back(item_idx);
+    item.shared_idx = plan->num_shared_floats;
+    plan->num_shared_floats += ItemValues::NumFloats(item, args.kv.layout.head_dim);
+    plan->shared_items.push_back(item_idx);
     for (int split = 0; split < item.NumSplits(); ++split) {
-      plan.split_tasks.push_back({.item_idx = item_idx, .split = split});
+      plan->split_tasks.push_back({.item_idx = item_idx, .split = split});
     }
   }
-  plan.first_tasks.insert(plan.first_tasks.end(), plan.split_tasks.begin(), plan.split_tasks.end());
+  plan->first_tasks.insert(plan->first_tasks.end(), plan->split_tasks.begin(),
+                           plan->split_tasks.end());
 }
 
 }  // namespace lssar

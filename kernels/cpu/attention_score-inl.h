@@ -1,5 +1,5 @@
-// Score, attention's first stage: every key of a split against an item's query rows.
-// Included once per target, inside foreach_target.h.
+// Score, the first stage of attention: dot products of an item's query rows with the keys of a
+// split. Included once per target, inside foreach_target.h.
 #if defined(LSSAR_KERNELS_CPU_ATTENTION_SCORE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LSSAR_KERNELS_CPU_ATTENTION_SCORE_INL_H_
 #undef LSSAR_KERNELS_CPU_ATTENTION_SCORE_INL_H_
@@ -14,7 +14,7 @@
 
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
-#include "kernels/attention_stage_one.h"
+#include "kernels/attention_math.h"
 #include "kernels/cpu/attention-inl.h"
 #include "kernels/cpu/attention_work-inl.h"
 
@@ -23,7 +23,7 @@ namespace lssar {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Rows of q times their scales, interleaved by groups; rows of padding are zero.
+// Writes the rows of q times their scales to scratch, interleaved by groups. Padding rows are zero.
 template <typename T>
 void ScaleQueries(const Work<T>& work) {
   const size_t head_dim = work.HeadDim();
@@ -36,22 +36,22 @@ void ScaleQueries(const Work<T>& work) {
       continue;
     }
     const float* q = work.args.q + work.VectorIdx(row);
-    const float scale = static_cast<float>(
-        ScaleOf(work.args.spec, work.args.kv.layout.head_dim, work.item.NumKeys(row)));
+    const float scale =
+        float(ScaleOf(work.args.spec, work.args.kv.layout.head_dim, work.item.NumKeys(row)));
     for (size_t dim = 0; dim < head_dim; ++dim) to[dim * group_rows] = scale * q[dim];
   }
 }
 
-// Where the tile's vectors of keys start. Vectors past the last key repeat its own: memory that is
-// there, whose scores nobody reads.
+// Sets the addresses of the tile's vectors of keys. Vectors past the last key repeat the last
+// vector: its memory is readable, and its scores are not used.
 template <typename T>
-void FindTile(const HeadPages<T>& pages, int first_key, int num_keys, const T** vectors,
+void FindTile(const KvHead<T>& kv, int first_key, int num_keys, const T** vectors,
               const float** scales) {
-  constexpr int kLanes = static_cast<int>(kScoreLanes);
-  const int end = first_key + static_cast<int>(kTileKeys);
-  if (end <= num_keys && pages.InOnePage(first_key, end - 1)) {
-    const T* first = pages.Key(first_key);
-    const float* first_scales = pages.KeyScales(first_key);
+  constexpr int kLanes = int(kScoreLanes);
+  const int end = first_key + int(kTileKeys);
+  if (end <= num_keys && kv.InOnePage(first_key, end - 1)) {
+    const T* first = kv.Key(first_key);
+    const float* first_scales = kv.KeyScales(first_key);
     for (size_t v = 0; v < kTileVectors; ++v) {
       vectors[v] = first + v * kScoreLanes;
       scales[v] = kHasScales<T> ? first_scales + v * kScoreLanes : nullptr;
@@ -60,34 +60,33 @@ void FindTile(const HeadPages<T>& pages, int first_key, int num_keys, const T** 
   }
   const int last = (num_keys - 1) / kLanes * kLanes;
   for (size_t v = 0; v < kTileVectors; ++v) {
-    const int key = std::min(first_key + static_cast<int>(v) * kLanes, last);
-    vectors[v] = pages.Key(key);
-    scales[v] = pages.KeyScales(key);
+    const int key = std::min(first_key + int(v) * kLanes, last);
+    vectors[v] = kv.Key(key);
+    scales[v] = kv.KeyScales(key);
   }
 }
 
-// How far ahead of a single row its keys are fetched, in bytes of keys; measured (README).
+// Prefetch distance of a single row, in bytes of keys; measured (BENCHMARKS.md).
 template <typename T>
 constexpr size_t kBytesAhead = kHasScales<T> ? size_t{12} << 10 : size_t{8} << 10;
 
-// Dot products of the item's single row with the tile's keys, to scores + first_key, while later
-// keys are fetched. meanwhile(v): of each vector of the tile, as DotTile has it.
+// Writes the dot products of the item's single row with the tile's keys to scores + first_key, and
+// prefetches later keys. Calls meanwhile(v) for each vector of the tile, as DotTile does.
 template <typename T, class Meanwhile>
 void ScoreRowTile(const Work<T>& work, int first_key, const Meanwhile& meanwhile) {
   const T* vectors[kTileVectors];
   const float* scales[kTileVectors];
-  FindTile(work.pages, first_key, work.item.MaxKeys(), vectors, scales);
+  FindTile(work.kv, first_key, work.item.MaxKeys(), vectors, scales);
   const size_t tile_bytes = kTileKeys * work.HeadDim() * sizeof(T);
   const size_t keys_ahead = std::max(size_t{1}, kBytesAhead<T> / tile_bytes) * kTileKeys;
   const T* ahead[kTileVectors];
   const float* scales_ahead[kTileVectors];
-  FindTile(work.pages, first_key + static_cast<int>(keys_ahead), work.item.MaxKeys(), ahead,
-           scales_ahead);
+  FindTile(work.kv, first_key + int(keys_ahead), work.item.MaxKeys(), ahead, scales_ahead);
   for (size_t v = 0; kHasScales<T> && v < kTileVectors; ++v) hwy::Prefetch(scales_ahead[v]);
   float* scores = work.values.scores + first_key;
   for (size_t v = 0; v < kTileVectors; v += kRowVectors) {
     const KeyTile<T> keys{.vectors = vectors + v,
-                          .stride = work.pages.KeyStride(),
+                          .stride = work.kv.KeyStride(),
                           .scales = kHasScales<T> ? scales + v : nullptr,
                           .ahead = ahead + v};
     DotTile<1, kRowVectors>(work.task.q, work.HeadDim(), keys, scores + v * kScoreLanes, 0,
@@ -95,16 +94,16 @@ void ScoreRowTile(const Work<T>& work, int first_key, const Meanwhile& meanwhile
   }
 }
 
-// Dot products of all the item's rows with the tile's keys, to scores + first_key. The keys are
-// widened once for all rows.
+// Writes the dot products of all rows of the item with the tile's keys to scores + first_key.
+// Widens the keys once for all rows.
 template <typename T>
 void ScoreBlockTile(const Work<T>& work, int first_key) {
   const ScoreTag d;
   const size_t head_dim = work.HeadDim();
-  const size_t stride = work.pages.KeyStride();
+  const size_t stride = work.kv.KeyStride();
   const T* vectors[kTileVectors];
   const float* scales[kTileVectors];
-  FindTile(work.pages, first_key, work.item.MaxKeys(), vectors, scales);
+  FindTile(work.kv, first_key, work.item.MaxKeys(), vectors, scales);
   for (size_t dim = 0; dim < head_dim; ++dim) {
     for (size_t v = 0; v < kTileVectors; ++v) {
       hn::StoreU(LoadWide(vectors[v] + dim * stride), d,
@@ -132,12 +131,11 @@ void ScoreBlockTile(const Work<T>& work, int first_key) {
 template <typename T>
 StageOne StageOneOf(const Work<T>& work, int row) {
   const AttentionSpec& spec = work.args.spec;
-  return {.phi = spec.Form().phi,
-          .shift = static_cast<float>(ShiftOf(spec, work.item.NumKeys(row)))};
+  return {.phi = spec.Form().phi, .shift = float(ShiftOf(spec, work.item.NumKeys(row)))};
 }
 
-// Adds a row's keys in [chunk, end) to their split's sum and maximum. A sum of e^s is one of
-// e^(s - the split's maximum so far), and only stage 2 asks for it.
+// Adds a row's keys in [chunk, end) to the sum and the maximum of their split. If phi is e^s, the
+// sum is of e^(s - the split's maximum so far), and only stage 2 needs it.
 template <typename T>
 void AddChunk(const Work<T>& work, int row, int chunk, int end, const ChunkStats& stats) {
   const size_t at = work.values.AtSplit(row, chunk / kSplitKeys);
@@ -154,11 +152,11 @@ void AddChunk(const Work<T>& work, int row, int chunk, int end, const ChunkStats
   }
 }
 
-// Score for a single row. A tile's phi is arithmetic alone: it runs between the dot products
-// of the next one, so that memory never waits for it.
+// Score of a single row. The phi of a tile is pure arithmetic: it runs between the dot products of
+// the next tile, so that memory reads never wait for it.
 template <typename T>
 void ScoreRow(const Work<T>& work, int split) {
-  constexpr int kTile = static_cast<int>(kTileKeys);
+  constexpr int kTile = int(kTileKeys);
   const StageOne stage = StageOneOf(work, 0);
   float* const scores = work.values.scores;
   const int first = split * kSplitKeys;
@@ -169,18 +167,18 @@ void ScoreRow(const Work<T>& work, int split) {
     ScoreRowTile(work, key, [&](size_t v) {
       if (key == first) return;
       float* before = scores + (key - kTile) + v * kScoreLanes;
-      TakeScores(stage, before, kScoreLanes, kScoreLanes, stats);
+      ApplyPhi(stage, before, kScoreLanes, kScoreLanes, stats);
     });
     if (key % kChunkKeys != 0 || key == first) continue;
     AddChunk(work, 0, key - kChunkKeys, key, stats);
     stats.Reset(stage.Least());
   }
   const int last = (end - 1) / kTile * kTile;
-  TakeScores(stage, scores + last, Size(end - last), kTileKeys, stats);
+  ApplyPhi(stage, scores + last, Size(end - last), kTileKeys, stats);
   AddChunk(work, 0, last / kChunkKeys * kChunkKeys, end, stats);
 }
 
-// Score for a block of rows, chunk by chunk.
+// Score of a block of rows, by chunk.
 template <typename T>
 void ScoreBlock(const Work<T>& work, int split) {
   const AttentionItem& item = work.item;
@@ -192,11 +190,11 @@ void ScoreBlock(const Work<T>& work, int split) {
     ChunkStats stats[kBlockRows];
     for (int row = 0; row < item.num_rows; ++row) stats[row].Reset(stages[row].Least());
     const int chunk_end = std::min(end, chunk + kChunkKeys);
-    for (int key = chunk; key < chunk_end; key += static_cast<int>(kTileKeys)) {
+    for (int key = chunk; key < chunk_end; key += int(kTileKeys)) {
       ScoreBlockTile(work, key);
       for (int row = 0; row < item.num_rows; ++row) {
-        const int count = std::clamp(item.NumKeys(row) - key, 0, static_cast<int>(kTileKeys));
-        TakeScores(stages[row], values.Scores(row) + key, Size(count), kTileKeys, stats[row]);
+        const int count = std::clamp(item.NumKeys(row) - key, 0, int(kTileKeys));
+        ApplyPhi(stages[row], values.Scores(row) + key, Size(count), kTileKeys, stats[row]);
       }
     }
     for (int row = 0; row < item.num_rows; ++row) {
@@ -205,7 +203,7 @@ void ScoreBlock(const Work<T>& work, int split) {
   }
 }
 
-// Score: K of one split, once; phi of the scores, its sum and maximum.
+// Score: reads K of one split once; writes phi of the scores, its sum and maximum.
 template <typename T>
 void Score(const Work<T>& work, int split) {
   for (int row = 0; row < work.item.num_rows; ++row) {

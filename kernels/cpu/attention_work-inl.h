@@ -1,4 +1,4 @@
-// An item of attention in the hands of a thread: its pages, its scratch, its rows' rules.
+// The state of an attention item while a thread computes it.
 // Included once per target, inside foreach_target.h.
 #if defined(LSSAR_KERNELS_CPU_ATTENTION_WORK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LSSAR_KERNELS_CPU_ATTENTION_WORK_INL_H_
@@ -13,7 +13,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/attention-inl.h"
 #include "kernels/cpu/attention_plan.h"
-#include "kernels/cpu/head_pages-inl.h"
+#include "kernels/cpu/kv_head-inl.h"
 #include "kernels/ops.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -21,9 +21,9 @@ namespace lssar {
 namespace HWY_NAMESPACE {
 namespace {
 
-constexpr size_t Size(int count) { return static_cast<size_t>(count); }
+constexpr size_t Size(int count) { return size_t(count); }
 
-// A thread's own scratch for one task.
+// A thread's private scratch for one task.
 template <typename T>
 struct TaskScratch {
   TaskScratch(const AttentionItem& item, int head_dim, float* scratch)
@@ -43,27 +43,27 @@ struct TaskScratch {
   }
 
   float* tile;       // keys, widened, [dim][kTileKeys]
-  const T** values;  // of lists of surviving keys
-  int32_t* keys;     // these lists, one a chunk; room for a vector more than a split
+  const T** values;  // addresses of the values of `keys`
+  int32_t* keys;     // keys of non-zero weight, one list per chunk; capacity: a split and a vector
   float* q;          // scaled, [group][dim][row of the group]
-  float* rest;       // what NumFloats does not count
+  float* rest;       // the scratch behind NumFloats
 };
 
-// An item in the hands of a thread.
+// An item and the memory that a thread computes it in.
 template <typename T>
 struct Work {
   const AttentionArgs& args;
   const AttentionItem& item;
-  HeadPages<T> pages;
+  KvHead<T> kv;
   TaskScratch<T> task;
   ItemValues values;
-  RowRule rules[kBlockRows];
+  RowWeighting weightings[kBlockRows];
 
   size_t HeadDim() const { return Size(args.kv.layout.head_dim); }
   // Index of a row's vector in args.q and args.out.
   size_t VectorIdx(int row) const {
     const size_t batch_row = Size(item.sequence->first_row + item.first_row + row);
-    return (batch_row * Size(args.kv.layout.num_heads) + Size(item.head)) * HeadDim();
+    return (batch_row * Size(args.num_heads) + Size(item.head)) * HeadDim();
   }
   Rows<const float> Weights(int row) const { return {values.Scores(row), values.row_stride}; }
 };

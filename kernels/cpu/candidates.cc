@@ -10,7 +10,7 @@
 namespace lssar {
 namespace {
 
-// A key's digits, the highest first.
+// The digits of a key, the highest first.
 struct Digit {
   int shift;
   uint32_t mask;
@@ -44,11 +44,11 @@ void Candidates::Adjust(const SampleRequest& row) {
   const SamplingParams& params = *row.params;
   for (const int32_t id : params.banned_ids) scores_[id] = kNotAllowed;
   if (!params.allowed_ids.empty()) {
-    // Those that stay are set aside where the weights will be.
-    auto* const aside = reinterpret_cast<float*>(weights_);
-    std::fill_n(aside, vocab_, kNotAllowed);
-    for (const int32_t id : params.allowed_ids) aside[id] = scores_[id];
-    std::copy_n(aside, vocab_, scores_);
+    // The memory of the weights is free here: it holds the allowed scores.
+    auto* const allowed = reinterpret_cast<float*>(weights_);
+    std::fill_n(allowed, vocab_, kNotAllowed);
+    for (const int32_t id : params.allowed_ids) allowed[id] = scores_[id];
+    std::copy_n(allowed, vocab_, scores_);
   }
   for (const auto& [id, bias] : params.logit_bias) scores_[id] = Biased(scores_[id], bias);
   if (!params.HasPenalties()) return;
@@ -60,21 +60,23 @@ void Candidates::Adjust(const SampleRequest& row) {
   }
 }
 
-void Candidates::Cut(const SamplingParams& params, float best) {
+void Candidates::Filter(const SamplingParams& params, float best) {
   std::iota(ids_, ids_ + count_, 0);
-  if (params.top_k > 0 && static_cast<size_t>(params.top_k) < count_) {
-    KeepTo(FindLast(nullptr, static_cast<uint64_t>(params.top_k)));
+  if (params.top_k > 0 && size_t(params.top_k) < count_) {
+    RetainPrefix(FindPrefix(nullptr, uint64_t(params.top_k)));
   }
   WeighScores({scores_, count_}, best, WeightRate(params.temperature), weights_);
-  if (params.top_p < 1) KeepTo(FindLast(weights_, WantedWeight(params.top_p, TotalWeight())));
+  if (params.top_p < 1)
+    RetainPrefix(FindPrefix(weights_, WantedWeight(params.top_p, TotalWeight())));
   if (params.min_p > 0) {
     const uint64_t least = LeastWeight(params.min_p);
-    Keep([this, least](size_t i) { return weights_[i] >= least; });
+    Retain([this, least](size_t i) { return weights_[i] >= least; });
   }
 }
 
-// Digit by digit: the bin that the wanted amount ends in, among keys that begin as found so far.
-Candidates::Last Candidates::FindLast(const uint64_t* amounts, uint64_t wanted) {
+// Radix search by digit: finds the bin in which the sum of amounts reaches `wanted`, among the keys
+// that start with the digits found so far.
+Candidates::RankPrefix Candidates::FindPrefix(const uint64_t* amounts, uint64_t wanted) {
   uint32_t key = 0, known = 0;
   for (const Digit& digit : kDigits) {
     std::fill_n(bins_, kNumBins, 0);
@@ -100,23 +102,23 @@ Candidates::Last Candidates::FindLast(const uint64_t* amounts, uint64_t wanted) 
   }
 }
 
-template <typename IsKept>
-void Candidates::Keep(IsKept is_kept) {
-  size_t num_kept = 0;
+template <typename Predicate>
+void Candidates::Retain(Predicate predicate) {
+  size_t count = 0;
   for (size_t i = 0; i < count_; ++i) {
-    if (!is_kept(i)) continue;
-    scores_[num_kept] = scores_[i];
-    ids_[num_kept] = ids_[i];
-    weights_[num_kept] = weights_[i];
-    ++num_kept;
+    if (!predicate(i)) continue;
+    scores_[count] = scores_[i];
+    ids_[count] = ids_[i];
+    weights_[count] = weights_[i];
+    ++count;
   }
-  count_ = num_kept;
+  count_ = count;
 }
 
-void Candidates::KeepTo(const Last& last) {
-  Keep([this, last](size_t i) {
+void Candidates::RetainPrefix(const RankPrefix& prefix) {
+  Retain([this, prefix](size_t i) {
     const uint32_t rank = RankKey(scores_[i]);
-    return rank > last.key || (rank == last.key && ids_[i] <= last.id);
+    return rank > prefix.key || (rank == prefix.key && ids_[i] <= prefix.id);
   });
 }
 

@@ -1,4 +1,4 @@
-// The ids that a draw may still give, while its stages cut them down.
+// The candidates of a draw, which the stages of Sample filter.
 #ifndef LSSAR_KERNELS_CPU_CANDIDATES_H_
 #define LSSAR_KERNELS_CPU_CANDIDATES_H_
 
@@ -10,38 +10,40 @@
 
 namespace lssar {
 
-// In rising order of id, in memory of the caller's.
+// Ids with their scores, in rising order of id. The caller owns the memory.
 class Candidates {
  public:
-  // That a row of `vocab` logits takes; 64-byte aligned.
+  // Bytes of memory for `vocab` logits.
   static size_t NumBytes(size_t vocab);
 
   // All ids of the row.
+  // Requires  memory of NumBytes(logits.size()) bytes, 64-byte aligned
   Candidates(std::span<const float> logits, void* memory);
 
-  // Bias, allowed and banned ids, penalties.
+  // Applies bias, allowed and banned ids, and penalties.
   void Adjust(const SampleRequest& row);
-  // Scores of all ids, before anything is cut.
+  // Scores of all ids. Only before Filter.
   std::span<const float> Scores() const { return {scores_, count_}; }
 
-  // Cuts down to what a draw at `params` may give.
+  // Computes weights and applies top-k, top-p and min-p.
   // Requires  best is the largest score; temperature > 0
-  void Cut(const SamplingParams& params, float best);
-  // The id that `draw` of [0, 2^64) falls on.
-  // Requires  Cut
+  void Filter(const SamplingParams& params, float best);
+  // The id that `draw`, uniform in [0, 2^64), selects.
+  // Requires  Filter was called
   int32_t Pick(uint64_t draw) const;
 
  private:
-  // Rank order's elements up to one: those of a higher key, and of its key up to its id.
-  struct Last {
+  // A prefix of the candidates in rank order: all with a higher key, and those with this key up to
+  // id.
+  struct RankPrefix {
     uint32_t key;
     int32_t id;
   };
-  // Where the amounts of the best reach `wanted`. `amounts` of null: 1 each.
-  Last FindLast(const uint64_t* amounts, uint64_t wanted);
-  template <typename IsKept>
-  void Keep(IsKept is_kept);
-  void KeepTo(const Last& last);
+  // The shortest prefix whose amounts sum to at least `wanted`. amounts null: 1 each.
+  RankPrefix FindPrefix(const uint64_t* amounts, uint64_t wanted);
+  template <typename Predicate>
+  void Retain(Predicate predicate);
+  void RetainPrefix(const RankPrefix& prefix);
   uint64_t TotalWeight() const;
 
   size_t vocab_;

@@ -1,29 +1,24 @@
 #include "kernels/cpu/cpu_backend.h"
 
-#include <cstring>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_join.h"
-#include "kernels/attention_check.h"
-#include "kernels/copy_pages.h"
+#include "kernels/attention_math.h"
 #include "kernels/cpu/attention.h"
-#include "kernels/cpu/embed.h"
 #include "kernels/cpu/instruction_set.h"
 #include "kernels/cpu/linear.h"
-#include "kernels/cpu/logits.h"
 #include "kernels/cpu/packed_matrix.h"
 #include "kernels/cpu/rope_write.h"
 #include "kernels/cpu/sample.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/thread_pool.h"
-#include "kernels/host_buffer.h"
+#include "kernels/host_backend.h"
 #include "kernels/str_cat.h"
 
 namespace lssar {
 namespace {
 
-class CpuBackend final : public Backend {
+class CpuBackend final : public HostBackend {
  public:
   CpuBackend(int num_threads, const InstructionSet& instruction_set)
       : instruction_set_(instruction_set), pool_(num_threads), scratch_(num_threads) {}
@@ -37,26 +32,14 @@ class CpuBackend final : public Backend {
     return CheckAttentionSpec(spec);
   }
 
-  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t num_bytes) override {
-    return AllocateHostBuffer(num_bytes);
-  }
   absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(const MatrixView& view,
                                                      DType stored) override {
     ChooseTarget();
     return PackForCpu(view, stored, pool_);
   }
-  absl::Status CopyIn(void* to, const void* from_host, size_t num_bytes) override {
-    std::memcpy(to, from_host, num_bytes);
-    return absl::OkStatus();
-  }
-  absl::Status CopyOut(void* to_host, const void* from, size_t num_bytes) override {
-    std::memcpy(to_host, from, num_bytes);
-    return absl::OkStatus();
-  }
-
   void Embed(const EmbedArgs& args) override {
     ChooseTarget();
-    EmbedOnCpu(args, pool_, scratch_);
+    EmbedOnCpu(args, pool_);
   }
   void Linear(const LinearArgs& args) override {
     ChooseTarget();
@@ -68,7 +51,7 @@ class CpuBackend final : public Backend {
   }
   void Attention(const AttentionArgs& args) override {
     ChooseTarget();
-    AttentionOnCpu(args, pool_, scratch_, plan_);
+    AttentionOnCpu(args, pool_, scratch_, &plan_);
   }
   void Logits(const LogitsArgs& args) override {
     ChooseTarget();
@@ -78,11 +61,9 @@ class CpuBackend final : public Backend {
     ChooseTarget();
     SampleOnCpu(args, pool_, scratch_);
   }
-  void CopyPages(const CopyPagesArgs& args) override { CopyHostPages(args); }
-  absl::Status Synchronize() override { return absl::OkStatus(); }
 
  private:
-  // Before each op, because another backend of this process may have chosen otherwise.
+  // Called before each op, because another backend of this process may have selected another one.
   void ChooseTarget() const { ChooseInstructionSet(instruction_set_); }
 
   InstructionSet instruction_set_;
@@ -105,7 +86,7 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(const BackendOptions& op
   }
   return absl::InvalidArgumentError(
       StrCat("instruction_set is \"", options.instruction_set,
-             "\", must be one that this machine and build have: ", absl::StrJoin(names, ", ")));
+             "\", must be one of this machine and build: ", StrJoin(names)));
 }
 
 }  // namespace lssar

@@ -1,4 +1,4 @@
-// The backend that runs on the CPU's vector units.
+// The backend for the vector units of the CPU.
 #ifndef LSSAR_KERNELS_CPU_CPU_BACKEND_H_
 #define LSSAR_KERNELS_CPU_CPU_BACKEND_H_
 
@@ -11,8 +11,8 @@ namespace lssar {
 
 // Requires  options.num_threads >= 0
 // Errors    INVALID_ARGUMENT: an instruction set that this machine or build does not have
-// Threads   one caller at a time. Backends of different instruction sets may live side by side, but
-//           ops of two of them must not run at once: Highway's choice is one word per process
+// Threads   one caller at a time. Several backends may exist, but ops of two backends with
+//           different instruction sets must not run at the same time: Highway's selection is global
 absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(const BackendOptions& options);
 
 }  // namespace lssar

@@ -1,4 +1,4 @@
-// Elementary functions on vectors of floats, for scores and weights of attention.
+// Elementary functions on vectors of floats: phi, exp and powers for attention.
 // Included once per target, inside foreach_target.h.
 #if defined(LSSAR_KERNELS_CPU_FLOAT_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LSSAR_KERNELS_CPU_FLOAT_MATH_INL_H_
@@ -17,23 +17,23 @@ namespace lssar {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The larger of the two; x where x is a NaN.
+// max(least, x); NaN if x is NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V AtLeast(D d, float least, V x) {
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
   return hn::IfThenElse(hn::Lt(x, hn::Set(d, least)), hn::Set(d, least), x);
-#else  // the order matters: where one is a NaN, x86 takes the second
+#else  // the order matters: if an operand is NaN, x86 returns the second
   return hn::Max(hn::Set(d, least), x);
 #endif
 }
 
-// The smaller of the two; x where x is a NaN.
+// min(most, x); NaN if x is NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V AtMost(D d, float most, V x) {
   return hn::IfThenElse(hn::Gt(x, hn::Set(d, most)), hn::Set(d, most), x);
 }
 
-// e^x for x <= 0. Below -87 the result stays e^-87 (1.6e-38): positive and normal. NaN stays NaN.
+// e^x for x <= 0. For x < -87 the result is e^-87 (1.6e-38): positive and normal. NaN stays NaN.
 // Accuracy  1 ULP above -87; 1.5 on machines without fused multiply-add
 // Source    x = n ln 2 + r, |r| <= ln(2) / 2; minimax polynomial (Remez) of (e^r - 1 - r) / r^2,
 //           relative error of e^r 3.1e-9
@@ -61,10 +61,10 @@ HWY_INLINE V ExpOfNegative(D d, V x) {
 }
 
 // softplus(s) = max(s, 0) + ln(1 + e^-|s|). NaN stays NaN.
-// Accuracy  2 ULP for s >= -87, 2.5 without fused multiply-add; below that, some positive number of
-// at most 1.7e-38 Source    minimax polynomial (Remez) of (t - ln(1 + t)) / t^2 on [0, 1], t =
-// e^-|s|: relative
-//           error of ln(1 + t) 5.2e-9, and no division
+// Accuracy  2 ULP for s >= -87, 2.5 without fused multiply-add; below -87, a positive number of at
+//           most 1.7e-38
+// Source    minimax polynomial (Remez) of (t - ln(1 + t)) / t^2 on [0, 1], t = e^-|s|; relative
+//           error of ln(1 + t) 5.2e-9, no division
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Softplus(D d, V s) {
   const V t = ExpOfNegative(d, hn::Neg(hn::Abs(s)));
@@ -89,7 +89,7 @@ HWY_INLINE V Relu(D d, V s) {
 }
 
 // 1 / (1 + e^-s).
-// Accuracy  3 ULP for s >= -87; below that, some positive number of at most 1.7e-38
+// Accuracy  3 ULP for s >= -87; below -87, a positive number of at most 1.7e-38
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Sigmoid(D d, V s) {
   const V t = ExpOfNegative(d, hn::Neg(hn::Abs(s)));
@@ -97,7 +97,7 @@ HWY_INLINE V Sigmoid(D d, V s) {
   return hn::Div(hn::IfThenElse(hn::Lt(s, hn::Zero(d)), t, one), hn::Add(one, t));
 }
 
-// s times the normal distribution up to s: GELU as it is defined, not its tanh form.
+// s times the cumulative normal distribution: exact GELU, not the tanh approximation.
 // Accuracy  7 ULP for s >= -13, 90 without fused multiply-add; 0 below that
 // Source    erfc(z) / 2 = e^(-z^2) t poly(t), t = 1 / (1 + 0.4 z), z = |s| / sqrt(2): minimax
 //           polynomial, relative error 6.1e-8
@@ -115,7 +115,7 @@ HWY_INLINE V Gelu(D d, V s) {
   poly = hn::MulAdd(poly, t, hn::Set(d, 0.10085772f));
   poly = hn::MulAdd(poly, t, hn::Set(d, 0.113233767f));
   poly = hn::MulAdd(poly, t, hn::Set(d, 0.112816393f));
-  // What rounding a^2 leaves out, times 1/2, is a relative error of e^(-a^2 / 2).
+  // Half of the rounding error of a^2 is a relative error of e^(-a^2 / 2): corrected below.
   const V square = hn::Mul(a, a);
   const V rest = hn::MulSub(a, a, square);
   const V half = hn::Set(d, -0.5f);
@@ -132,25 +132,22 @@ HWY_INLINE V Mish(D d, V s) {
   const V t = ExpOfNegative(d, hn::Neg(hn::Abs(s)));
   const V one = hn::Set(d, 1.0f), two = hn::Set(d, 2.0f);
   const auto is_negative = hn::Lt(s, hn::Zero(d));
-  // Times e^-2s where s is positive: no power overflows.
+  // For positive s both are multiplied by e^-2s, so that no power overflows.
   const V above =
       hn::IfThenElse(is_negative, hn::MulAdd(t, t, hn::Mul(two, t)), hn::MulAdd(two, t, one));
   const V rest = hn::IfThenElse(is_negative, two, hn::Mul(two, hn::Mul(t, t)));
   return hn::Mul(s, hn::Div(above, hn::Add(above, rest)));
 }
 
-// u^p for u in (0, 1]: by squaring where p is a whole number, else e^(p ln u).
+// u^p for u in (0, 1]: by squaring if p is an integer, else e^(p ln u).
 class Power {
  public:
   explicit Power(double p)
-      : p_(static_cast<float>(p)),
-        whole_(p <= 0x1p30 && p == static_cast<double>(static_cast<int64_t>(p))
-                   ? static_cast<uint32_t>(p)
-                   : 0) {
+      : p_(float(p)), whole_(p <= 0x1p30 && p == double(int64_t(p)) ? uint32_t(p) : 0) {
     while (whole_ >> 1 >= top_bit_) top_bit_ <<= 1;
   }
 
-  // Accuracy  p ULP, as much as u's own last bit is worth
+  // Accuracy  p ULP: the effect of the last bit of u
   template <class D, class V = hn::Vec<D>>
   HWY_INLINE V operator()(D d, V u) const {
     if (whole_ == 0) return ExpOfNegative(d, hn::Mul(hn::Set(d, p_), hn::Log(d, u)));
@@ -164,7 +161,7 @@ class Power {
 
  private:
   float p_;
-  uint32_t whole_;        // p, or 0 when it has a fraction
+  uint32_t whole_;        // p, or 0 if p is not an integer
   uint32_t top_bit_ = 1;  // the highest bit of whole_
 };
 

@@ -13,11 +13,11 @@ struct InstructionSet {
   int64_t target = 0;  // Highway's bit
 };
 
-// Those that this build holds and this machine runs, best first; never empty.
+// The instruction sets of this build that this machine supports, best first. Never empty.
 std::vector<InstructionSet> UsableInstructionSets();
 
-// Functions of kernels/cpu run on this one from now on.
-// Threads   the choice is one word of the whole process; not while another thread is in an op
+// Selects the instruction set of later calls into kernels/cpu.
+// Threads   the selection is global to the process; no op may run meanwhile
 void ChooseInstructionSet(const InstructionSet& instruction_set);
 
 }  // namespace lssar

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "kernels/check.h"
-#include "kernels/cpu/layer_norm.h"
+#include "kernels/cpu/norm.h"
 #include "kernels/cpu/packed_matrix.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -14,81 +14,63 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/linear-inl.h"
-#include "kernels/cpu/linear_int8-inl.h"
 #include "kernels/cpu/linear_math-inl.h"
+#include "kernels/cpu/weight_formats-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lssar {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Rows of x that a task takes past a panel, so that their part of x stays in L2 from one panel to
-// the next while weights are widened and read from memory only once per so many rows.
-constexpr size_t kBlockRows = 192;
+// Rows of x in a block (M). Weights are read from memory and widened once per block; the block's x
+// stays in L2 from one panel to the next.
+constexpr size_t kBlockM = 192;
 
-// Steps of k between two loads of the sums: the widened weights (32 KiB) and a tile of x fit L1.
-constexpr size_t kBlockSteps = 256;
-static_assert(kBlockSteps % kGroupCols == 0);  // a block starts with its scales
+// Depth of a block (K): the widened weights (32 KiB) and a tile of x fit L1.
+constexpr size_t kBlockK = 256;
+static_assert(kBlockK % kGroupCols == 0);  // a block starts with its scales
 
-// A narrow product on many threads cuts its rows into more blocks, until each thread has this many
-// pairs of block and panel, or blocks have two tiles left.
+// A GEMM with small N on many threads splits M into more blocks, until each thread has this many
+// pairs of block and panel, or a block has two tiles.
 constexpr size_t kMinPairsPerThread = 4;
 
-// What the product needs to know of a stored type. A new format is a new row here.
-struct WeightFormat {
-  const TileFunctions* tiles;  // the weights as they are stored
-  // To fp32, which kTileFunctions<float> then take; null where that gains nothing.
-  void (*widen)(const void* weights, size_t num_k, float* out);
-  bool is_int8 = false;
-};
-
-HWY_INLINE WeightFormat FormatOf(DType stored) {
-  switch (stored) {
-    case DType::kF32: return {&kTileFunctions<float>, nullptr};
-    case DType::kF16: return {&kTileFunctions<hwy::float16_t>, &WidenPanel<hwy::float16_t>};
-    case DType::kBF16: return {&kTileFunctions<hwy::bfloat16_t>, &WidenPanel<hwy::bfloat16_t>};
-    case DType::kI8: return {&kInt8TileFunctions, nullptr, true};
-  }
-  LSSAR_CHECK(false);
-}
-
-// Where a tile's sums go: rows [first_row, first_row + num_rows) of out, columns of one panel.
+// The part of out that a tile computes: rows [first_row, first_row + num_rows), columns of one
+// panel.
 struct OutTile {
   const LinearArgs& args;
-  const float* row_scales;  // as Product has them
+  const float* row_scales;  // as in Gemm
   size_t panel_idx;
   size_t first_row;
   size_t num_rows;
 
-  size_t NumColumns() const { return static_cast<size_t>(args.weight->NumRows()); }
-  size_t FirstColumn() const { return panel_idx * size_t{kPanelRows}; }
+  size_t NumColumns() const { return size_t(args.weight->NumRows()); }
+  size_t FirstColumn() const { return panel_idx * size_t{kPanelN}; }
   size_t Index(size_t r) const { return (first_row + r) * NumColumns() + FirstColumn(); }
 };
 
-struct Product {
+struct Gemm {
   const LinearArgs& args;
   const int32_t* row_ids;  // null: row r of x is x[r]
   const CpuMatrix& weight;
   WeightFormat format;
-  size_t num_steps;  // in-features
+  size_t depth;  // K
   size_t num_tiles;
   // float [tile][k][row of the tile], or int16 [tile][pair of k][row of the tile][2]
   const std::byte* x;
   const float* row_scales;  // of int16 rows, [num_rows]; null: of floats
   Scratch& scratch;
 
-  // Rows are dealt to tiles evenly: 13 rows are a tile of 6 and one of 7.
-  size_t FirstRow(size_t tile) const {
-    return tile * static_cast<size_t>(args.num_rows) / num_tiles;
-  }
+  // Tiles have nearly equal numbers of rows: 13 rows are a tile of 6 and one of 7.
+  size_t FirstRow(size_t tile) const { return tile * size_t(args.num_rows) / num_tiles; }
   size_t NumRows(size_t tile) const { return FirstRow(tile + 1) - FirstRow(tile); }
 
-  size_t XElementBytes() const { return format.is_int8 ? sizeof(int16_t) : sizeof(float); }
-  // Steps that a row of x has with its padding.
-  size_t PackedSteps() const { return format.is_int8 ? (num_steps + 1) / 2 * 2 : num_steps; }
-  // Where a tile's step k lies. Requires  int8: k is even
+  size_t XElementBytes() const { return format.rounds_x ? sizeof(int16_t) : sizeof(float); }
+  // Depth of a packed row of x, with padding.
+  size_t PackedDepth() const { return format.rounds_x ? (depth + 1) / 2 * 2 : depth; }
+  // The packed x of a tile at k.
+  // Requires  int8: k is even
   const std::byte* X(size_t tile, size_t k) const {
-    return x + (FirstRow(tile) * PackedSteps() + k * NumRows(tile)) * XElementBytes();
+    return x + (FirstRow(tile) * PackedDepth() + k * NumRows(tile)) * XElementBytes();
   }
 
   OutTile Out(size_t panel_idx, size_t tile) const {
@@ -96,193 +78,191 @@ struct Product {
   }
 
   const std::byte* Panel(size_t panel_idx) const {
-    return static_cast<const std::byte*>(weight.Panel(static_cast<int>(panel_idx)));
+    return static_cast<const std::byte*>(weight.Panel(int(panel_idx)));
   }
-  // Bytes of a panel from one k to the next, with its share of scales, rounded up: for prefetching.
-  size_t StepBytes() const { return (weight.PanelBytes() + num_steps - 1) / num_steps; }
+  // Bytes of a panel per k with its share of scales, rounded up. For prefetching.
+  size_t BytesPerK() const { return (weight.PanelBytes() + depth - 1) / depth; }
 };
 
-// Row `row` of the product in x.
-const float* RowOf(const Product& product, size_t row) {
-  const size_t idx = product.row_ids == nullptr ? row : static_cast<size_t>(product.row_ids[row]);
-  return product.args.x + idx * product.num_steps;
+// Row `row` of the GEMM in x.
+const float* RowOf(const Gemm& gemm, size_t row) {
+  const size_t idx = gemm.row_ids == nullptr ? row : size_t(gemm.row_ids[row]);
+  return gemm.args.x + idx * gemm.depth;
 }
 
-// Rows of a tile, normalised, interleaved as the tile kernels read them.
-void PackTile(const Product& product, size_t tile, int thread_idx, float* packed) {
-  const LayerNormView& norm = product.args.norm;
-  const size_t first_row = product.FirstRow(tile);
-  const size_t num_rows = product.NumRows(tile);
-  const size_t width = product.num_steps;
+// Packs the rows of a tile: normalised, interleaved for the tile functions.
+void PackTile(const Gemm& gemm, size_t tile, int thread_idx, float* packed) {
+  const NormView& norm = gemm.args.norm;
+  const size_t first_row = gemm.FirstRow(tile);
+  const size_t num_rows = gemm.NumRows(tile);
+  const size_t depth = gemm.depth;
   const float* rows[kMaxTileRows];
-  float* normed = norm.weight == nullptr
-                      ? nullptr
-                      : product.scratch.OfThread<float>(thread_idx, num_rows * width);
+  float* normed =
+      norm.weight == nullptr ? nullptr : gemm.scratch.OfThread<float>(thread_idx, num_rows * depth);
   for (size_t r = 0; r < num_rows; ++r) {
-    rows[r] = RowOf(product, first_row + r);
+    rows[r] = RowOf(gemm, first_row + r);
     if (normed != nullptr) {
-      LayerNormRow(rows[r], static_cast<int>(width), norm, normed + r * width);
-      rows[r] = normed + r * width;
+      NormRow(rows[r], int(depth), norm, normed + r * depth);
+      rows[r] = normed + r * depth;
     }
   }
-  kInterleaveFunctions<float>[num_rows](rows, width, packed + first_row * width);
+  kInterleaveFunctions<float>[num_rows](rows, depth, packed + first_row * depth);
 }
 
-// The same as int16, with the rows' scales.
-// Shapes    packed: pairs of int16; scales [num_rows of the product]
-void PackInt8Tile(const Product& product, size_t tile, int thread_idx, int32_t* packed,
-                  float* scales) {
-  const LayerNormView& norm = product.args.norm;
-  const size_t first_row = product.FirstRow(tile);
-  const size_t num_rows = product.NumRows(tile);
-  const size_t width = product.num_steps;
-  const size_t row_pairs = (width + 15) / 16 * 8;
-  auto* pairs = product.scratch.OfThread<int32_t>(thread_idx, num_rows * row_pairs + width);
+// The same as int16, with one scale per row.
+// Shapes    packed: pairs of int16; scales [M]
+void PackInt8Tile(const Gemm& gemm, size_t tile, int thread_idx, int32_t* packed, float* scales) {
+  const NormView& norm = gemm.args.norm;
+  const size_t first_row = gemm.FirstRow(tile);
+  const size_t num_rows = gemm.NumRows(tile);
+  const size_t depth = gemm.depth;
+  const size_t row_pairs = (depth + 15) / 16 * 8;
+  auto* pairs = gemm.scratch.OfThread<int32_t>(thread_idx, num_rows * row_pairs + depth);
   float* normed = reinterpret_cast<float*>(pairs + num_rows * row_pairs);
   const int32_t* rows[kMaxTileRows];
   for (size_t r = 0; r < num_rows; ++r) {
-    const float* x = RowOf(product, first_row + r);
+    const float* x = RowOf(gemm, first_row + r);
     if (norm.weight != nullptr) {
-      LayerNormRow(x, static_cast<int>(width), norm, normed);
+      NormRow(x, int(depth), norm, normed);
       x = normed;
     }
-    scales[first_row + r] = RoundRow(x, width, reinterpret_cast<int16_t*>(pairs + r * row_pairs));
+    scales[first_row + r] = RoundRow(x, depth, reinterpret_cast<int16_t*>(pairs + r * row_pairs));
     rows[r] = pairs + r * row_pairs;
   }
-  const size_t num_pairs = product.PackedSteps() / 2;
+  const size_t num_pairs = gemm.PackedDepth() / 2;
   kInterleaveFunctions<int32_t>[num_rows](rows, num_pairs, packed + first_row * num_pairs);
 }
 
-// Lays x out for the tile kernels.
-void PackRows(Product& product, ThreadPool& pool) {
-  const size_t num_rows = static_cast<size_t>(product.args.num_rows);
-  const int64_t num_tiles = static_cast<int64_t>(product.num_tiles);
-  if (!product.format.is_int8) {
-    float* packed = product.scratch.Shared<float>(num_rows * product.num_steps);
-    product.x = reinterpret_cast<const std::byte*>(packed);
+// Packs x for the tile functions.
+void PackRows(Gemm& gemm, ThreadPool& pool) {
+  const size_t num_rows = size_t(gemm.args.num_rows);
+  const int64_t num_tiles = int64_t(gemm.num_tiles);
+  if (!gemm.format.rounds_x) {
+    float* packed = gemm.scratch.Shared<float>(num_rows * gemm.depth);
+    gemm.x = reinterpret_cast<const std::byte*>(packed);
     pool.ParallelFor(num_tiles, [&](int64_t tile, int thread_idx) {
-      PackTile(product, static_cast<size_t>(tile), thread_idx, packed);
+      PackTile(gemm, size_t(tile), thread_idx, packed);
     });
     return;
   }
-  const size_t num_words = num_rows * product.PackedSteps() / 2;
-  auto* packed = product.scratch.Shared<int32_t>(num_words + num_rows);
+  const size_t num_words = num_rows * gemm.PackedDepth() / 2;
+  auto* packed = gemm.scratch.Shared<int32_t>(num_words + num_rows);
   float* scales = reinterpret_cast<float*>(packed + num_words);
-  product.x = reinterpret_cast<const std::byte*>(packed);
-  product.row_scales = scales;
+  gemm.x = reinterpret_cast<const std::byte*>(packed);
+  gemm.row_scales = scales;
   pool.ParallelFor(num_tiles, [&](int64_t tile, int thread_idx) {
-    PackInt8Tile(product, static_cast<size_t>(tile), thread_idx, packed, scales);
+    PackInt8Tile(gemm, size_t(tile), thread_idx, packed, scales);
   });
 }
 
-// What a row of sums becomes: times `scale`, then bias, activation, residual.
-struct Finish {
+// out = activation(sum * scale + bias) + residual, for one row of a tile.
+struct Epilogue {
   float scale = 1;
   const float* bias = nullptr;
   Activation activation = Activation::kNone;
   const float* residual = nullptr;
 };
 
-// One row of a tile's sums to kPanelRows elements of out.
-// Shapes    every array [kPanelRows]; bias and residual null or not
-HWY_INLINE void FinishColumns(const float* sums, const Finish& finish, float* out) {
+// Writes one row of a tile to out.
+// Shapes  every array [kPanelN]
+HWY_INLINE void ApplyEpilogue(const float* sums, const Epilogue& epilogue, float* out) {
   const FloatTag d;
-  for (size_t c = 0; c < kPanelRows; c += kLanes) {
-    FloatVec y = hn::Mul(hn::Load(d, sums + c), hn::Set(d, finish.scale));
-    if (finish.bias != nullptr) y = hn::Add(y, hn::LoadU(d, finish.bias + c));
-    if (finish.activation == Activation::kGeluTanh) y = GeluTanh(d, y);
-    if (finish.residual != nullptr) y = hn::Add(y, hn::LoadU(d, finish.residual + c));
+  for (size_t c = 0; c < kPanelN; c += kLanes) {
+    FloatVec y = hn::Mul(hn::Load(d, sums + c), hn::Set(d, epilogue.scale));
+    if (epilogue.bias != nullptr) y = hn::Add(y, hn::LoadU(d, epilogue.bias + c));
+    if (epilogue.activation == Activation::kGeluTanh) y = GeluTanh(d, y);
+    if (epilogue.residual != nullptr) y = hn::Add(y, hn::LoadU(d, epilogue.residual + c));
     hn::StoreU(y, d, out + c);
   }
 }
 
-// The same for the last panel, of which the matrix has only `count` columns.
-void FinishLastColumns(const float* sums, Finish finish, size_t count, float* out) {
-  float bias[kPanelRows] = {}, residual[kPanelRows] = {}, whole[kPanelRows];
+// The same for the last panel, if the matrix has only `count` of its columns.
+void ApplyEpilogueToPartialPanel(const float* sums, Epilogue epilogue, size_t count, float* out) {
+  float bias[kPanelN] = {}, residual[kPanelN] = {}, whole[kPanelN];
   const auto pad = [count](const float*& from, float* to) {
     if (from != nullptr) from = static_cast<float*>(std::memcpy(to, from, count * sizeof(float)));
   };
-  pad(finish.bias, bias);
-  pad(finish.residual, residual);
-  FinishColumns(sums, finish, whole);
+  pad(epilogue.bias, bias);
+  pad(epilogue.residual, residual);
+  ApplyEpilogue(sums, epilogue, whole);
   std::memcpy(out, whole, count * sizeof(float));
 }
 
-// Each row of a tile lies on a page of its own, so the lines are asked for before the sums are
-// ready: 1 to 2% of a product of 512 rows.
+// Prefetches the lines of out and residual. Each row of a tile is on a different memory page; this
+// saves 1 to 2% at 512 rows.
 void PrefetchOut(const OutTile& tile) {
   constexpr size_t kLineFloats = 64 / sizeof(float);
   for (size_t r = 0; r < tile.num_rows; ++r) {
     const size_t idx = tile.Index(r);
-    for (size_t c = 0; c < kPanelRows; c += kLineFloats) {
+    for (size_t c = 0; c < kPanelN; c += kLineFloats) {
       __builtin_prefetch(tile.args.out + idx + c, 1);
       if (tile.args.residual != nullptr) hwy::Prefetch(tile.args.residual + idx + c);
     }
   }
 }
 
-void FinishTile(const OutTile& tile, const float* sums) {
+void StoreTile(const OutTile& tile, const float* sums) {
   const LinearArgs& args = tile.args;
-  const size_t count = std::min(size_t{kPanelRows}, tile.NumColumns() - tile.FirstColumn());
-  Finish finish = {.bias = args.bias == nullptr ? nullptr : args.bias + tile.FirstColumn(),
-                   .activation = args.activation};
-  for (size_t r = 0; r < tile.num_rows; ++r, sums += kPanelRows) {
+  const size_t count = std::min(size_t{kPanelN}, tile.NumColumns() - tile.FirstColumn());
+  Epilogue epilogue = {.bias = args.bias == nullptr ? nullptr : args.bias + tile.FirstColumn(),
+                       .activation = args.activation};
+  for (size_t r = 0; r < tile.num_rows; ++r, sums += kPanelN) {
     const size_t idx = tile.Index(r);
-    if (tile.row_scales != nullptr) finish.scale = tile.row_scales[tile.first_row + r];
-    if (args.residual != nullptr) finish.residual = args.residual + idx;
-    if (count == kPanelRows) {
-      FinishColumns(sums, finish, args.out + idx);
+    if (tile.row_scales != nullptr) epilogue.scale = tile.row_scales[tile.first_row + r];
+    if (args.residual != nullptr) epilogue.residual = args.residual + idx;
+    if (count == kPanelN) {
+      ApplyEpilogue(sums, epilogue, args.out + idx);
     } else {
-      FinishLastColumns(sums, finish, count, args.out + idx);
+      ApplyEpilogueToPartialPanel(sums, epilogue, count, args.out + idx);
     }
   }
 }
 
-// One tile times one panel: the weights are widened on their way to the multipliers.
-void MultiplyOne(const Product& product, size_t panel_idx, size_t tile, int thread_idx) {
-  const size_t num_rows = product.NumRows(tile);
-  float* sums = product.scratch.OfThread<float>(thread_idx, num_rows * size_t{kPanelRows});
-  const std::byte* panel = product.Panel(panel_idx);
-  (*product.format.tiles)[num_rows](panel, product.X(tile, 0), product.num_steps, false,
-                                    {panel + kPrefetchBytes, product.StepBytes()}, sums);
-  FinishTile(product.Out(panel_idx, tile), sums);
+// One tile times one panel. The tile functions widen the stored weights in registers.
+void MultiplySingleTile(const Gemm& gemm, size_t panel_idx, size_t tile, int thread_idx) {
+  const size_t num_rows = gemm.NumRows(tile);
+  float* sums = gemm.scratch.OfThread<float>(thread_idx, num_rows * size_t{kPanelN});
+  const std::byte* panel = gemm.Panel(panel_idx);
+  (*gemm.format.tiles)[num_rows](panel, gemm.X(tile, 0), gemm.depth, false,
+                                 {panel + kPrefetchBytes, gemm.BytesPerK()}, sums);
+  StoreTile(gemm.Out(panel_idx, tile), sums);
 }
 
-// Tiles [first_tile, end_tile) times one panel: a block of its weights is widened once for all.
-void MultiplyMany(const Product& product, size_t panel_idx, size_t first_tile, size_t end_tile,
-                  int thread_idx) {
-  const size_t num_steps = product.num_steps;
-  const size_t first_row = product.FirstRow(first_tile);
-  const size_t num_sums = (product.FirstRow(end_tile) - first_row) * size_t{kPanelRows};
-  float* sums =
-      product.scratch.OfThread<float>(thread_idx, num_sums + kBlockSteps * size_t{kPanelRows});
+// Tiles [first_tile, end_tile) times one panel. Each block of weights is widened once for all
+// tiles.
+void MultiplyTiles(const Gemm& gemm, size_t panel_idx, size_t first_tile, size_t end_tile,
+                   int thread_idx) {
+  const size_t depth = gemm.depth;
+  const size_t first_row = gemm.FirstRow(first_tile);
+  const size_t num_sums = (gemm.FirstRow(end_tile) - first_row) * size_t{kPanelN};
+  float* sums = gemm.scratch.OfThread<float>(thread_idx, num_sums + kBlockK * size_t{kPanelN});
   float* wide = sums + num_sums;
-  const DType stored_type = product.weight.StoredType();
-  for (size_t k = 0; k < num_steps; k += kBlockSteps) {
-    const size_t count = std::min(kBlockSteps, num_steps - k);
-    const bool is_last = k + count == num_steps;
-    const std::byte* stored =
-        product.Panel(panel_idx) + StepOffset(stored_type, static_cast<int>(k));
+  const DType stored_type = gemm.weight.StoredType();
+  for (size_t k = 0; k < depth; k += kBlockK) {
+    const size_t count = std::min(kBlockK, depth - k);
+    const bool is_last = k + count == depth;
+    const std::byte* stored = gemm.Panel(panel_idx) + PanelOffset(stored_type, int(k));
     const void* weights = stored;
-    const TileFunctions* tiles = product.format.tiles;
-    if (product.format.widen != nullptr) {
-      product.format.widen(stored, count, wide);
+    const TileFunctions* tiles = gemm.format.tiles;
+    if (gemm.format.widen != nullptr) {
+      gemm.format.widen(stored, count, wide);
       weights = wide;
       tiles = &kTileFunctions<float>;
     }
     for (size_t tile = first_tile; tile < end_tile; ++tile) {
-      const size_t num_rows = product.NumRows(tile);
-      const std::byte* x = product.X(tile, k);
-      float* tile_sums = sums + (product.FirstRow(tile) - first_row) * size_t{kPanelRows};
-      const OutTile out = product.Out(panel_idx, tile);
-      // Behind the first tile the next weights come in, behind the others the next tile's x.
-      const size_t x_step_bytes = num_rows * product.XElementBytes();
-      const Upcoming upcoming =
-          tile == first_tile ? Upcoming{stored + count * product.StepBytes(), product.StepBytes()}
-                             : Upcoming{x + product.PackedSteps() * x_step_bytes, x_step_bytes};
+      const size_t num_rows = gemm.NumRows(tile);
+      const std::byte* x = gemm.X(tile, k);
+      float* tile_sums = sums + (gemm.FirstRow(tile) - first_row) * size_t{kPanelN};
+      const OutTile out = gemm.Out(panel_idx, tile);
+      // The first tile prefetches the next block of weights, the others prefetch the next tile's x.
+      const size_t x_bytes_per_k = num_rows * gemm.XElementBytes();
+      const PrefetchStream prefetch =
+          tile == first_tile
+              ? PrefetchStream{stored + count * gemm.BytesPerK(), gemm.BytesPerK()}
+              : PrefetchStream{x + gemm.PackedDepth() * x_bytes_per_k, x_bytes_per_k};
       if (is_last) PrefetchOut(out);
-      (*tiles)[num_rows](weights, x, count, k > 0, upcoming, tile_sums);
-      if (is_last) FinishTile(out, tile_sums);
+      (*tiles)[num_rows](weights, x, count, k > 0, prefetch, tile_sums);
+      if (is_last) StoreTile(out, tile_sums);
     }
   }
 }
@@ -290,38 +270,37 @@ void MultiplyMany(const Product& product, size_t panel_idx, size_t first_tile, s
 void LinearOfTarget(const LinearArgs& args, const int32_t* row_ids, ThreadPool& pool,
                     Scratch& scratch) {
   const auto& weight = static_cast<const CpuMatrix&>(*args.weight);
-  const size_t num_rows = static_cast<size_t>(args.num_rows);
-  Product product{.args = args,
-                  .row_ids = row_ids,
-                  .weight = weight,
-                  .format = FormatOf(weight.StoredType()),
-                  .num_steps = static_cast<size_t>(weight.NumCols()),
-                  .num_tiles = (num_rows + kMaxTileRows - 1) / kMaxTileRows,
-                  .x = reinterpret_cast<const std::byte*>(args.x),
-                  .row_scales = nullptr,
-                  .scratch = scratch};
-  const bool as_it_is =
-      num_rows == 1 && row_ids == nullptr && args.norm.weight == nullptr && !product.format.is_int8;
-  if (!as_it_is) PackRows(product, pool);
+  const size_t num_rows = size_t(args.num_rows);
+  Gemm gemm{.args = args,
+            .row_ids = row_ids,
+            .weight = weight,
+            .format = FormatOf(weight.StoredType()),
+            .depth = size_t(weight.NumCols()),
+            .num_tiles = (num_rows + kMaxTileRows - 1) / kMaxTileRows,
+            .x = reinterpret_cast<const std::byte*>(args.x),
+            .row_scales = nullptr,
+            .scratch = scratch};
+  const bool reads_x_in_place =
+      num_rows == 1 && row_ids == nullptr && args.norm.weight == nullptr && !gemm.format.rounds_x;
+  if (!reads_x_in_place) PackRows(gemm, pool);
 
-  const size_t num_panels = static_cast<size_t>(weight.NumPanels());
-  const size_t num_threads = static_cast<size_t>(pool.NumThreads());
+  const size_t num_panels = size_t(weight.NumPanels());
+  const size_t num_threads = size_t(pool.NumThreads());
   const size_t wanted_blocks = (kMinPairsPerThread * num_threads + num_panels - 1) / num_panels;
-  const size_t num_blocks = std::max((num_rows + kBlockRows - 1) / kBlockRows,
-                                     std::min(wanted_blocks, product.num_tiles / 2));
-  // Adjacent panels go to one thread: the prefetch at the end of one is the start of the next.
-  pool.ParallelFor(static_cast<int64_t>(num_blocks * num_panels),
-                   [&](int64_t task_idx, int thread_idx) {
-                     const size_t block = static_cast<size_t>(task_idx) / num_panels;
-                     const size_t panel = static_cast<size_t>(task_idx) % num_panels;
-                     const size_t first_tile = block * product.num_tiles / num_blocks;
-                     const size_t end_tile = (block + 1) * product.num_tiles / num_blocks;
-                     if (end_tile - first_tile == 1) {
-                       MultiplyOne(product, panel, first_tile, thread_idx);
-                     } else {
-                       MultiplyMany(product, panel, first_tile, end_tile, thread_idx);
-                     }
-                   });
+  const size_t num_blocks =
+      std::max((num_rows + kBlockM - 1) / kBlockM, std::min(wanted_blocks, gemm.num_tiles / 2));
+  // A thread has adjacent panels: the prefetch at the end of one panel is the start of the next.
+  pool.ParallelFor(int64_t(num_blocks * num_panels), [&](int64_t task_idx, int thread_idx) {
+    const size_t block = size_t(task_idx) / num_panels;
+    const size_t panel = size_t(task_idx) % num_panels;
+    const size_t first_tile = block * gemm.num_tiles / num_blocks;
+    const size_t end_tile = (block + 1) * gemm.num_tiles / num_blocks;
+    if (end_tile - first_tile == 1) {
+      MultiplySingleTile(gemm, panel, first_tile, thread_idx);
+    } else {
+      MultiplyTiles(gemm, panel, first_tile, end_tile, thread_idx);
+    }
+  });
 }
 
 }  // namespace
@@ -340,7 +319,6 @@ void Run(const LinearArgs& args, const int32_t* row_ids, ThreadPool& pool, Scrat
   LSSAR_CHECK(args.num_rows >= 0 && args.weight != nullptr);
   if (args.num_rows == 0) return;
   LSSAR_CHECK(args.x != nullptr && args.out != nullptr && args.x != args.out);
-  LSSAR_CHECK((args.norm.weight == nullptr) == (args.norm.bias == nullptr));
   HWY_DYNAMIC_DISPATCH(LinearOfTarget)(args, row_ids, pool, scratch);
 }
 
@@ -350,10 +328,24 @@ void LinearOnCpu(const LinearArgs& args, ThreadPool& pool, Scratch& scratch) {
   Run(args, nullptr, pool, scratch);
 }
 
-void GatheredLinearOnCpu(const LinearArgs& args, std::span<const int32_t> row_ids, ThreadPool& pool,
-                         Scratch& scratch) {
-  LSSAR_CHECK(row_ids.size() == static_cast<size_t>(args.num_rows));
-  Run(args, row_ids.data(), pool, scratch);
+void LogitsOnCpu(const LogitsArgs& args, ThreadPool& pool, Scratch& scratch) {
+  Run({.num_rows = int(args.row_ids.size()),
+       .x = args.x,
+       .norm = args.norm,
+       .weight = args.weight,
+       .out = args.logits},
+      args.row_ids.data(), pool, scratch);
+}
+
+void EmbedOnCpu(const EmbedArgs& args, ThreadPool& pool) {
+  LSSAR_CHECK(args.table != nullptr);
+  const auto& table = static_cast<const CpuMatrix&>(*args.table);
+  const size_t hidden_size = size_t(table.NumCols());
+  pool.ParallelFor(int64_t(args.ids.size()), [&](int64_t row, int) {
+    const int32_t id = args.ids[size_t(row)];
+    LSSAR_CHECK(0 <= id && id < table.NumRows());
+    table.WidenRow(id, args.out + size_t(row) * hidden_size);
+  });
 }
 
 }  // namespace lssar

@@ -17,8 +17,8 @@ namespace lssar {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// a * b + c, rounded once. Machines without the instruction (x86 before 2013) take the library's,
-// lane by lane: slow, but the same bits. Highway's MulAdd would round twice there.
+// a * b + c, rounded once. Machines without the instruction (x86 before 2013) call std::fma for
+// each lane: slow, but the same bits. Highway's MulAdd rounds twice there.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V FusedMulAdd(D d, V a, V b, V c) {
 #if HWY_NATIVE_FMA
@@ -37,7 +37,8 @@ HWY_INLINE V FusedMulAdd(D d, V a, V b, V c) {
 #endif
 }
 
-// e^x for x in [-87, 88]; x outside is taken for the nearer bound; a NaN gives any finite value.
+// e^x for x in [-87, 88]. Other x are clamped to this range; the result for NaN is some finite
+// value.
 // Accuracy  1.1 ULP
 // Source    Cephes expf: argument reduction by ln 2 in two parts, polynomial of degree 5
 template <class D, class V = hn::Vec<D>>
@@ -61,7 +62,7 @@ HWY_INLINE V ExpClamped(D d, V x) {
 }
 
 // x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), as x / (1 + e^-2u). NaN gives NaN.
-// Accuracy  2e-7 |x|; where the value itself vanishes, below -5, some tens of ULP
+// Accuracy  2e-7 |x|; below -5, where the value is near 0, tens of ULP
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V GeluTanh(D d, V x) {
   // -2 sqrt(2 / pi) and that times 0.044715.

@@ -12,15 +12,16 @@
 #include "kernels/float_bits.h"
 #include "kernels/host_buffer.h"
 #include "kernels/pack_check.h"
+#include "kernels/status_macros.h"
 
 namespace lssar {
 namespace {
 
-// Elements of a row that are packed at once: a group of int8; and for all types few enough that
-// source and panel stay in L1 from one row to the next.
+// Elements of a row that are packed together: a group of int8. For all types, source and panel stay
+// in L1 from one row to the next.
 constexpr int kBlockCols = kGroupCols;
 
-// Steps [first_col, first_col + num_cols) of one row of `view`.
+// Columns [first_col, first_col + num_cols) of one row of `view`.
 struct RowBlock {
   const MatrixView& view;
   int row;
@@ -30,12 +31,11 @@ struct RowBlock {
   // Calls visit(k, element) with k from 0 to num_cols - 1.
   template <typename Element, typename Visit>
   void ForEach(const Visit& visit) const {
-    const size_t row_stride = view.transposed ? 1 : static_cast<size_t>(view.num_cols);
-    const size_t col_stride = view.transposed ? static_cast<size_t>(view.num_rows) : 1;
-    const Element* from = static_cast<const Element*>(view.elements) +
-                          static_cast<size_t>(row) * row_stride +
-                          static_cast<size_t>(first_col) * col_stride;
-    for (int k = 0; k < num_cols; ++k) visit(k, from[static_cast<size_t>(k) * col_stride]);
+    const size_t row_stride = view.transposed ? 1 : size_t(view.num_cols);
+    const size_t col_stride = view.transposed ? size_t(view.num_rows) : 1;
+    const Element* from = static_cast<const Element*>(view.elements) + size_t(row) * row_stride +
+                          size_t(first_col) * col_stride;
+    for (int k = 0; k < num_cols; ++k) visit(k, from[size_t(k) * col_stride]);
   }
 
   void Widen(float* to) const {
@@ -47,11 +47,11 @@ struct RowBlock {
         return ForEach<uint16_t>([to](int k, uint16_t bits) { to[k] = FloatFromBf16(bits); });
       case DType::kI8: break;
     }
-    LSSAR_CHECK(false);  // CheckPack refused it
+    LSSAR_CHECK(false);  // CheckPack rejects it
   }
 };
 
-// to[k * kPanelRows] = bits of values[k] as `stored`. False: a finite value became infinite.
+// to[k * kPanelN] = bits of values[k] as `stored`. False: a finite value overflows to infinity.
 bool StoreBits(std::span<const float> values, DType stored, uint16_t* to) {
   bool fits = true;
   for (const float value : values) {
@@ -59,38 +59,39 @@ bool StoreBits(std::span<const float> values, DType stored, uint16_t* to) {
     const float kept = stored == DType::kF16 ? FloatFromF16(bits) : FloatFromBf16(bits);
     if (std::isinf(kept) && !std::isinf(value)) fits = false;
     *to = bits;
-    to += kPanelRows;
+    to += kPanelN;
   }
   return fits;
 }
 
-// One row's part of a group: `to` is the group, `column` the row's place in the panel.
+// Quantizes one row's part of a group. `to`: the group; `column`: the row's index in the panel.
+// False: a weight is not finite.
 bool StoreInt8(std::span<const float> values, int column, std::byte* to) {
   int8_t quantized[kGroupCols];
   const std::optional<float> scale = QuantizeGroup(values, quantized);
   if (!scale) return false;
   reinterpret_cast<uint16_t*>(to)[column] = Bf16FromFloat(*scale);
   for (size_t k = 0; k < values.size(); ++k) {
-    to[Int8Offset(static_cast<int>(k), column)] = static_cast<std::byte>(quantized[k]);
+    to[Int8Offset(int(k), column)] = static_cast<std::byte>(quantized[k]);
   }
   return true;
 }
 
-// `to` is where the panel's step block.first_col lies. False: an element does not fit.
+// `to`: the panel at k = block.first_col. False: `stored` cannot hold an element.
 bool PackBlock(const RowBlock& block, DType stored, std::byte* to) {
-  const int column = block.row % kPanelRows;
+  const int column = block.row % kPanelN;
   auto* to_bits = reinterpret_cast<uint16_t*>(to) + column;
   if (block.view.dtype == stored && stored != DType::kF32) {
-    block.ForEach<uint16_t>([to_bits](int k, uint16_t bits) { to_bits[k * kPanelRows] = bits; });
+    block.ForEach<uint16_t>([to_bits](int k, uint16_t bits) { to_bits[k * kPanelN] = bits; });
     return true;
   }
   float values[kBlockCols];
   block.Widen(values);
-  const std::span<const float> given(values, static_cast<size_t>(block.num_cols));
+  const std::span<const float> given(values, size_t(block.num_cols));
   switch (stored) {
     case DType::kF32: {
       auto* to_floats = reinterpret_cast<float*>(to) + column;
-      for (size_t k = 0; k < given.size(); ++k) to_floats[k * kPanelRows] = given[k];
+      for (size_t k = 0; k < given.size(); ++k) to_floats[k * kPanelN] = given[k];
       return true;
     }
     case DType::kF16:
@@ -100,32 +101,62 @@ bool PackBlock(const RowBlock& block, DType stored, std::byte* to) {
   LSSAR_CHECK(false);
 }
 
+template <typename Element, typename Widen>
+void WidenColumn(const CpuMatrix& matrix, const std::byte* panel, int column, const Widen& widen,
+                 float* out) {
+  const Element* from = reinterpret_cast<const Element*>(panel) + column;
+  for (int k = 0; k < matrix.NumCols(); ++k) out[k] = widen(from[size_t(k) * kPanelN]);
+}
+
+void WidenInt8Column(const CpuMatrix& matrix, const std::byte* panel, int column, float* out) {
+  for (int first = 0; first < matrix.NumCols(); first += kGroupCols) {
+    const std::byte* group = panel + PanelOffset(DType::kI8, first);
+    const float scale = FloatFromBf16(reinterpret_cast<const uint16_t*>(group)[column]);
+    const int count = std::min(kGroupCols, matrix.NumCols() - first);
+    for (int k = 0; k < count; ++k) {
+      out[first + k] = float(int8_t(group[Int8Offset(k, column)])) * scale;
+    }
+  }
+}
+
 }  // namespace
+
+void CpuMatrix::WidenRow(int row, float* out) const {
+  const auto* panel = static_cast<const std::byte*>(Panel(row / kPanelN));
+  const int column = row % kPanelN;
+  switch (stored_) {
+    case DType::kF32:
+      return WidenColumn<float>(
+          *this, panel, column, [](float value) { return value; }, out);
+    case DType::kF16: return WidenColumn<uint16_t>(*this, panel, column, FloatFromF16, out);
+    case DType::kBF16: return WidenColumn<uint16_t>(*this, panel, column, FloatFromBf16, out);
+    case DType::kI8: return WidenInt8Column(*this, panel, column, out);
+  }
+}
 
 absl::StatusOr<std::unique_ptr<PackedMatrix>> PackForCpu(const MatrixView& view, DType stored,
                                                          ThreadPool& pool) {
-  if (absl::Status status = CheckPack(view); !status.ok()) return status;
-  const int num_panels = (view.num_rows + kPanelRows - 1) / kPanelRows;
+  RETURN_IF_ERROR(CheckPack(view));
+  const int num_panels = (view.num_rows + kPanelN - 1) / kPanelN;
   const size_t panel_bytes = PanelBytesOf(stored, view.num_cols);
-  absl::StatusOr<std::unique_ptr<Buffer>> panels =
-      AllocateLastingBuffer(static_cast<size_t>(num_panels) * panel_bytes);
-  if (!panels.ok()) return panels.status();
-  std::byte* address = (*panels)->As<std::byte>();
+  ASSIGN_OR_RETURN(std::unique_ptr<Buffer> panels,
+                   AllocateLastingBuffer(size_t(num_panels) * panel_bytes));
+  std::byte* address = panels->As<std::byte>();
   std::atomic<bool> fits{true};
   pool.ParallelFor(num_panels, [&](int64_t panel_idx, int) {
-    std::byte* panel = address + static_cast<size_t>(panel_idx) * panel_bytes;
-    const int first_row = static_cast<int>(panel_idx) * kPanelRows;
-    const int end_row = std::min(first_row + kPanelRows, view.num_rows);
+    std::byte* panel = address + size_t(panel_idx) * panel_bytes;
+    const int first_row = int(panel_idx) * kPanelN;
+    const int end_row = std::min(first_row + kPanelN, view.num_rows);
     for (int col = 0; col < view.num_cols; col += kBlockCols) {
       const int num_cols = std::min(kBlockCols, view.num_cols - col);
       for (int row = first_row; row < end_row; ++row) {
         const RowBlock block = {view, row, col, num_cols};
-        if (!PackBlock(block, stored, panel + StepOffset(stored, col))) fits = false;
+        if (!PackBlock(block, stored, panel + PanelOffset(stored, col))) fits = false;
       }
     }
   });
   if (!fits) return WeightDoesNotFit(stored);
-  return std::make_unique<CpuMatrix>(view.num_rows, view.num_cols, stored, *std::move(panels));
+  return std::make_unique<CpuMatrix>(view.num_rows, view.num_cols, stored, std::move(panels));
 }
 
 }  // namespace lssar

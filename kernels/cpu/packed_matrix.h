@@ -1,4 +1,4 @@
-// Weights as the matrix kernel reads them: panels of 32 rows, each streamed once from end to end.
+// Weights packed for the GEMM: panels of 32 rows, each read as one stream.
 #ifndef LSSAR_KERNELS_CPU_PACKED_MATRIX_H_
 #define LSSAR_KERNELS_CPU_PACKED_MATRIX_H_
 
@@ -13,39 +13,39 @@
 
 namespace lssar {
 
-// Rows of W (output features) in a panel. At 16 bits a panel's step of k is one cache line; at 32
+// Rows of W (output features, N) in a panel. At 16 bits one k of a panel is one cache line. With 32
 // columns a 512-bit machine holds a tile of 12 rows of x in its 32 registers (24 sums, 2 weights).
-// More would leave small models with fewer panels than threads.
-inline constexpr int kPanelRows = 32;
+// Wider panels would leave small models with fewer panels than threads.
+inline constexpr int kPanelN = 32;
 
-// int8: a panel is cut into groups of kGroupCols steps of k, and each group starts with the bf16
-// scales of its 32 rows, one cache line; then pairs of steps, [pair][kPanelRows][2], which one
-// instruction multiplies. One stream is read, 1/32 longer than its int8. An odd last step is
-// paired with zeros.
-inline constexpr size_t kGroupScaleBytes = size_t{kPanelRows} * 2;
+// int8: a panel is a sequence of groups of kGroupCols k. A group starts with the bf16 scales of its
+// 32 rows (one cache line). Then follow pairs of k, [pair][kPanelN][2], which one instruction
+// multiplies. This is one stream, 1/32 longer than its int8 elements. An odd last k is paired with
+// zeros.
+inline constexpr size_t kGroupScaleBytes = size_t{kPanelN} * 2;
 
-// Bytes of a panel before step k: where its group starts, for int8.
-// Requires  int8: k is a multiple of kGroupCols, or all of a panel's steps
-constexpr size_t StepOffset(DType stored, int k) {
-  if (stored != DType::kI8) return size_t(k) * size_t{kPanelRows} * BytesOf(stored);
+// Bytes from a panel's start to its k; int8: to the start of the group of k.
+// Requires  int8: k is a multiple of kGroupCols, or the panel's whole depth
+constexpr size_t PanelOffset(DType stored, int k) {
+  if (stored != DType::kI8) return size_t(k) * size_t{kPanelN} * BytesOf(stored);
   const int num_groups = (k + kGroupCols - 1) / kGroupCols;
-  return size_t((k + 1) / 2) * 2 * size_t{kPanelRows} + size_t(num_groups) * kGroupScaleBytes;
+  return size_t((k + 1) / 2) * 2 * size_t{kPanelN} + size_t(num_groups) * kGroupScaleBytes;
 }
 
-// Bytes from a group's first scale to step `k` of the group in column `column`.
+// int8: bytes from a group's first scale to its element (k, column). `k` counts from the group's
+// start.
 constexpr size_t Int8Offset(int k, int column) {
-  return kGroupScaleBytes + size_t(k / 2 * kPanelRows + column) * 2 + size_t(k % 2);
+  return kGroupScaleBytes + size_t(k / 2 * kPanelN + column) * 2 + size_t(k % 2);
 }
 
-// Whole cache lines.
+// Bytes of a panel: whole cache lines.
 constexpr size_t PanelBytesOf(DType stored, int num_cols) {
-  return (StepOffset(stored, num_cols) + 63) / 64 * 64;
+  return (PanelOffset(stored, num_cols) + 63) / 64 * 64;
 }
 
-// Element (row, k) lies at [row / 32][k][row % 32]: [panel][k][kPanelRows], but for int8, whose
-// steps are paired behind their group's scales. Rows beyond the matrix, in the last panel, are
-// zero.
-class CpuMatrix : public PackedMatrix {
+// Element (row, k) is at [row / 32][k][row % 32]; int8: see kGroupScaleBytes. Rows past the end of
+// the matrix, in the last panel, are zero.
+class CpuMatrix final : public PackedMatrix {
  public:
   // Requires  panels of NumPanels() * PanelBytes() bytes, 64-byte aligned
   CpuMatrix(int num_rows, int num_cols, DType stored, std::unique_ptr<Buffer> panels)
@@ -56,8 +56,12 @@ class CpuMatrix : public PackedMatrix {
   DType StoredType() const override { return stored_; }
   size_t NumBytes() const override { return size_t(NumPanels()) * PanelBytes(); }
 
-  int NumPanels() const { return (num_rows_ + kPanelRows - 1) / kPanelRows; }
+  int NumPanels() const { return (num_rows_ + kPanelN - 1) / kPanelN; }
   size_t PanelBytes() const { return PanelBytesOf(stored_, num_cols_); }
+  // Writes row `row` of the matrix, widened to fp32, to out [NumCols()].
+  // Cost  one cache line per element: the elements of a row are one k of the panel apart
+  void WidenRow(int row, float* out) const;
+
   const void* Panel(int panel_idx) const {
     return panels_->As<const std::byte>() + size_t(panel_idx) * PanelBytes();
   }
@@ -69,10 +73,10 @@ class CpuMatrix : public PackedMatrix {
   std::unique_ptr<Buffer> panels_;
 };
 
-// Copies `view` into panels, rounded to nearest (ties to even) where `stored` is narrower.
+// Copies `view` into panels, rounded to nearest (ties to even) if `stored` is narrower.
 // Requires  view.num_rows, view.num_cols >= 1
-// Errors    RESOURCE_EXHAUSTED: no memory; INVALID_ARGUMENT: int8 given, a finite weight overflows
-//           `stored`, a weight that is not finite as int8
+// Errors    RESOURCE_EXHAUSTED: not enough memory; INVALID_ARGUMENT: `view` is int8, a finite
+//           weight overflows `stored`, or a weight is not finite and `stored` is int8
 // Threads   the whole pool
 absl::StatusOr<std::unique_ptr<PackedMatrix>> PackForCpu(const MatrixView& view, DType stored,
                                                          ThreadPool& pool);

@@ -28,19 +28,20 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using WideTag = hn::CappedTag<double, 8>;
 using WideVec = hn::Vec<WideTag>;
-using HalfTag = hn::Rebind<float, WideTag>;  // as many floats
+using HalfTag = hn::Rebind<float, WideTag>;  // the same number of floats
 constexpr size_t kWideLanes = hn::MaxLanes(WideTag());
 constexpr size_t kMostLanes = 16;  // arrays are padded to whole vectors of the widest machine
 
 size_t Padded(size_t count) { return (count + kMostLanes - 1) / kMostLanes * kMostLanes; }
 
-// One head's vector as its pairs: element i of `a` turns with element i of `b`. Padding is zero.
+// One head's vector as pairs: element i of `a` rotates with element i of `b`. Padding is zero.
 struct Pairs {
   float* a;
   float* b;
 };
 
-// A thread's arrays for one head: of head_dim/2 (padded) floats, `unit` of head_dim.
+// A thread's arrays for one head: pairs of head_dim/2 floats, unit and bits of head_dim, all
+// padded.
 struct HeadScratch {
   HeadScratch(size_t head_dim, float* scratch)
       : half(Padded(head_dim / 2)),
@@ -61,10 +62,10 @@ HWY_INLINE WideVec Widen(const float* from) {
   return hn::PromoteTo(WideTag(), hn::LoadU(HalfTag(), from));
 }
 
-// Pairs turned by their angles and, when asked to, divided by their norm.
-// cosines, sines [half]: padded like the pairs.
-void TurnAndNormalize(const Pairs& pairs, size_t half, const float* cosines, const float* sines,
-                      bool normalize) {
+// Rotates pairs by their angles and, if `normalize`, divides them by their norm.
+// Shapes  cosines, sines [half], padded like the pairs
+void RotateAndNormalize(const Pairs& pairs, size_t half, const float* cosines, const float* sines,
+                        bool normalize) {
   const WideTag d;
   WideVec factor = hn::Set(d, 1.0);
   if (normalize) {
@@ -82,14 +83,14 @@ void TurnAndNormalize(const Pairs& pairs, size_t half, const float* cosines, con
     const WideVec b = Widen(pairs.b + i);
     const WideVec cosine = hn::Mul(Widen(cosines + i), factor);
     const WideVec sine = hn::Mul(Widen(sines + i), factor);
-    const WideVec turned_a = hn::NegMulAdd(b, sine, hn::Mul(a, cosine));
-    const WideVec turned_b = hn::MulAdd(a, sine, hn::Mul(b, cosine));
-    hn::StoreU(hn::DemoteTo(HalfTag(), turned_a), HalfTag(), pairs.a + i);
-    hn::StoreU(hn::DemoteTo(HalfTag(), turned_b), HalfTag(), pairs.b + i);
+    const WideVec rotated_a = hn::NegMulAdd(b, sine, hn::Mul(a, cosine));
+    const WideVec rotated_b = hn::MulAdd(a, sine, hn::Mul(b, cosine));
+    hn::StoreU(hn::DemoteTo(HalfTag(), rotated_a), HalfTag(), pairs.a + i);
+    hn::StoreU(hn::DemoteTo(HalfTag(), rotated_b), HalfTag(), pairs.b + i);
   }
 }
 
-// fp16 bits of `count` floats; both arrays padded to whole vectors.
+// to = fp16 bits of `count` floats. Both arrays are padded to whole vectors.
 void DemoteToF16(const float* from, size_t count, uint16_t* to) {
 #if HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86
   const hn::CappedTag<float, kMostLanes> d;
@@ -98,13 +99,13 @@ void DemoteToF16(const float* from, size_t count, uint16_t* to) {
     hn::StoreU(hn::DemoteTo(d_half, hn::LoadU(d, from + i)), d_half,
                reinterpret_cast<hwy::float16_t*>(to + i));
   }
-#else  // no instruction for it, and Highway's own code does not round ties to even
+#else  // no instruction, and Highway's fallback does not round ties to even
   for (size_t i = 0; i < count; ++i) to[i] = F16FromFloat(from[i]);
 #endif
 }
 
-// Stores `count` elements of `from`, rounded to the page type, `stride` elements apart; returns
-// their scale, where the type has one.
+// Stores `count` elements of `from`, rounded to the page type, `stride` elements apart. Returns
+// their scale; 1 if the type has none.
 float StoreRounded(const float* from, size_t count, DType dtype, uint16_t* bits, void* to,
                    size_t stride) {
   if (dtype == DType::kI8) {
@@ -118,27 +119,24 @@ float StoreRounded(const float* from, size_t count, DType dtype, uint16_t* bits,
     for (size_t i = 0; i < count; ++i) elements[i * stride] = from[i];
     return 1.0f;
   }
-  if (dtype == DType::kF16) {
-    DemoteToF16(from, count, bits);
-  } else {
-    for (size_t i = 0; i < count; ++i) bits[i] = Bf16FromFloat(from[i]);
-  }
+  LSSAR_CHECK(dtype == DType::kF16);
+  DemoteToF16(from, count, bits);
   uint16_t* elements = static_cast<uint16_t*>(to);
   for (size_t i = 0; i < count; ++i) elements[i * stride] = bits[i];
   return 1.0f;
 }
 
-// One head's vector to its place in a pool, and its scale where the page type has one.
+// Stores one head's vector in a pool, with its scale if the page type has scales.
 void StoreVector(const HeadScratch& head, const KvRow& row, size_t head_dim) {
   char* to = static_cast<char*>(row.pool) + row.first * BytesOf(row.dtype);
   const float scale = StoreRounded(head.unit, head_dim, row.dtype, head.bits, to, row.stride);
   if (row.scale != nullptr) *row.scale = scale;
 }
 
-// head.unit = the rotated and normalised x.
+// head.unit = x, rotated and normalised.
 void MakeUnit(const RopeWriteArgs& args, const float* x, const float* cosines, const float* sines,
               const HeadScratch& head) {
-  const size_t half = static_cast<size_t>(args.kv.layout.head_dim) / 2;
+  const size_t half = size_t(args.kv.layout.head_dim) / 2;
   const bool half_split = args.rope_layout == RopeLayout::kHalfSplit;
   const size_t b_idx = half_split ? half : 1;
   const size_t step = half_split ? 1 : 2;
@@ -148,30 +146,34 @@ void MakeUnit(const RopeWriteArgs& args, const float* x, const float* cosines, c
   }
   std::fill(head.pairs.a + half, head.pairs.a + head.half, 0.0f);
   std::fill(head.pairs.b + half, head.pairs.b + head.half, 0.0f);
-  TurnAndNormalize(head.pairs, head.half, cosines, sines, args.normalize);
+  RotateAndNormalize(head.pairs, head.half, cosines, sines, args.normalize);
   for (size_t i = 0; i < half; ++i) {
     head.unit[i * step] = head.pairs.a[i];
     head.unit[i * step + b_idx] = head.pairs.b[i];
   }
 }
 
-// Asks for the lines that a vector will go to. A decode step finds them cold; a row of a prompt, as
-// the row before it left them.
+// Prefetches the cache lines of a vector. They are cold in a decode step; in a prompt, the row
+// before has loaded them.
 void FetchRow(const KvRow& row, size_t head_dim) {
   char* to = static_cast<char*>(row.pool) + row.first * BytesOf(row.dtype);
-  for (size_t i = 0; i < head_dim; ++i)
+  for (size_t i = 0; i < head_dim; ++i) {
     __builtin_prefetch(to + i * row.stride * BytesOf(row.dtype), 1);
+  }
 }
 
-// Heads [first_head, end_head) of batch row `row`, which is one of `sequence`.
+// Query heads [first_head, end_head) of batch row `row`, which belongs to `sequence`, and the KV
+// heads whose first query head is among them.
 void WriteHeads(const RopeWriteArgs& args, const SequenceSlice& sequence, int row, int first_head,
                 int end_head, float* scratch) {
   const KvLayout& layout = args.kv.layout;
-  const size_t head_dim = static_cast<size_t>(layout.head_dim);
-  const size_t width = static_cast<size_t>(layout.num_heads) * head_dim;
-  const size_t row_idx = static_cast<size_t>(row);
+  const size_t head_dim = size_t(layout.head_dim);
+  const int group_size = args.num_heads / layout.num_kv_heads;  // query heads per KV head
+  const size_t q_floats = size_t(args.num_heads) * head_dim;
+  const size_t kv_floats = size_t(layout.num_kv_heads) * head_dim;
+  const size_t row_idx = size_t(row);
   const int position = sequence.first_position + row - sequence.first_row;
-  const int page = sequence.pages[static_cast<size_t>(position / layout.page_size)];
+  const int page = sequence.pages[size_t(position / layout.page_size)];
   const int slot = position % layout.page_size;
 
   const HeadScratch head(head_dim, scratch);
@@ -181,32 +183,36 @@ void WriteHeads(const RopeWriteArgs& args, const SequenceSlice& sequence, int ro
   std::copy_n(args.rope + row_idx * head_dim, head_dim / 2, cosines);
   std::copy_n(args.rope + row_idx * head_dim + head_dim / 2, head_dim / 2, sines);
 
+  const float* qkv = args.qkv + row_idx * (q_floats + 2 * kv_floats);
   for (int h = first_head; h < end_head; ++h) {
-    const size_t at = static_cast<size_t>(h) * head_dim;
-    const float* q = args.qkv + row_idx * 3 * width + at;
-    const size_t block = layout.BlockIndex(args.layer, page, h);
+    const size_t q_at = size_t(h) * head_dim;
+    const int kv_head = h / group_size;
+    const bool writes_kv = h % group_size == 0;
+    const size_t block = layout.BlockIndex(args.layer, page, kv_head);
     const KvRow key = KeyRow(args.kv, block, slot);
-    if (sequence.num_rows == 1) FetchRow(key, head_dim);
-    MakeUnit(args, q, cosines, sines, head);
-    std::copy_n(head.unit, head_dim, args.q + row_idx * width + at);
+    if (writes_kv && sequence.num_rows == 1) FetchRow(key, head_dim);
+    MakeUnit(args, qkv + q_at, cosines, sines, head);
+    std::copy_n(head.unit, head_dim, args.q + row_idx * q_floats + q_at);
+    if (!writes_kv) continue;
 
-    MakeUnit(args, q + width, cosines, sines, head);
+    const float* k = qkv + q_floats + size_t(kv_head) * head_dim;
+    MakeUnit(args, k, cosines, sines, head);
     StoreVector(head, key, head_dim);
-    std::copy_n(q + 2 * width, head_dim, head.unit);  // into memory padded to whole vectors
+    std::copy_n(k + kv_floats, head_dim, head.unit);  // v, into memory padded to whole vectors
     StoreVector(head, ValueRow(args.kv, block, slot), head_dim);
   }
 }
 
-// A task is a row, or one head of it when there are few rows.
+// A task is a row, or one query head of a row if there are few rows.
 void RopeWriteOfTarget(const RopeWriteArgs& args, ThreadPool& pool, Scratch& scratch) {
-  const size_t head_dim = static_cast<size_t>(args.kv.layout.head_dim);
+  const size_t head_dim = size_t(args.kv.layout.head_dim);
   const size_t num_floats = HeadScratch::NumFloats(head_dim) + 2 * Padded(head_dim / 2);
   const std::span<const SequenceSlice> sequences = args.rows->sequences;
-  const int num_heads = args.kv.layout.num_heads;
+  const int num_heads = args.num_heads;
   const int row_tasks = args.rows->num_rows < 4 * pool.NumThreads() ? num_heads : 1;
   pool.ParallelFor(int64_t{args.rows->num_rows} * row_tasks, [&](int64_t task, int thread_idx) {
-    const int row = static_cast<int>(task / row_tasks);
-    const int part = static_cast<int>(task % row_tasks);
+    const int row = int(task / row_tasks);
+    const int part = int(task % row_tasks);
     const auto sequence = std::prev(
         std::ranges::upper_bound(sequences, row, std::less<>(), &SequenceSlice::first_row));
     WriteHeads(args, *sequence, row, part * num_heads / row_tasks,
@@ -227,6 +233,7 @@ HWY_EXPORT(RopeWriteOfTarget);
 void RopeWriteOnCpu(const RopeWriteArgs& args, ThreadPool& pool, Scratch& scratch) {
   LSSAR_CHECK(args.rows != nullptr && args.qkv != nullptr && args.q != nullptr);
   LSSAR_CHECK(args.kv.layout.head_dim % 2 == 0);
+  LSSAR_CHECK(args.num_heads >= 1 && args.num_heads % args.kv.layout.num_kv_heads == 0);
   HWY_DYNAMIC_DISPATCH(RopeWriteOfTarget)(args, pool, scratch);
 }
 

@@ -8,9 +8,9 @@
 
 namespace lssar {
 
-// RopeWrite of ops.h. Rotates and normalises in double, where no square of a float overflows or
-// vanishes.
-// Threads   the whole pool, by rows; the per-thread areas of `scratch`
+// RopeWrite of ops.h. Rotates and normalises in double, in which the square of a float neither
+// overflows nor underflows.
+// Threads   the whole pool; the per-thread areas of `scratch`
 void RopeWriteOnCpu(const RopeWriteArgs& args, ThreadPool& pool, Scratch& scratch);
 
 }  // namespace lssar

@@ -28,7 +28,7 @@ using FloatTag = hn::CappedTag<float, 16>;
 using FloatVec = hn::Vec<FloatTag>;
 constexpr size_t kLanes = hn::MaxLanes(FloatTag());
 
-// Largest element; NaN when the row holds one, or an infinity.
+// The largest element. NaN if the row holds a NaN or an infinity.
 // Requires  count >= 1
 float MaxIfFinite(const float* x, size_t count) {
   const FloatTag d;
@@ -57,7 +57,7 @@ float MaxIfFinite(const float* x, size_t count) {
   return sum == 0.0f ? max : std::numeric_limits<float>::quiet_NaN();
 }
 
-// Whether any of x[0, count) is above `bound`.
+// True if one of x[0, count) is above `bound`.
 bool AnyAbove(const float* x, size_t count, float bound) {
   const FloatTag d;
   const FloatVec bounds = hn::Set(d, bound);
@@ -71,7 +71,7 @@ bool AnyAbove(const float* x, size_t count, float bound) {
   return false;
 }
 
-// The first i with x[i] == value; count where there is none.
+// The first i with x[i] == value; count if there is none.
 size_t FindFirst(const float* x, size_t count, float value) {
   const FloatTag d;
   const FloatVec values = hn::Set(d, value);
@@ -83,7 +83,7 @@ size_t FindFirst(const float* x, size_t count, float value) {
   return i;
 }
 
-// Largest element.
+// The largest element.
 // Requires  count >= 1; no NaN
 float Largest(const float* x, size_t count) {
   const FloatTag d;
@@ -112,34 +112,33 @@ HWY_EXPORT(Largest);
 
 namespace {
 
-// Logits that are skipped together when none of them is among the best.
+// Logits that FindBest skips together if none of them is among the best.
 constexpr size_t kSearchBlock = 64;
 
 bool IsBetter(const TokenLogprob& a, const TokenLogprob& b) {
   return a.logprob > b.logprob || (a.logprob == b.logprob && a.id < b.id);
 }
 
-// log_sum is ln(sum(e^x)). The one place that rounds a log-probability.
-float LogprobOf(float logit, double log_sum) {
-  return static_cast<float>(static_cast<double>(logit) - log_sum);
-}
+// log_sum is ln(sum(e^x)). Every log-probability is rounded here, so equal ids have equal bits.
+float LogprobOf(float logit, double log_sum) { return float(double(logit) - log_sum); }
 
-// The num_top best in `best`, in order. Two logits may round to one log-probability; their ids
-// decide then, so elements are compared by what is reported.
+// best = the num_top best, in order. Compares log-probabilities, not logits: two logits may round
+// to the same log-probability, and then the lower id is better.
 void FindBest(std::span<const float> logits, double log_sum, size_t num_top,
-              std::vector<TokenLogprob>& best) {
+              std::vector<TokenLogprob>* best_list) {
+  std::vector<TokenLogprob>& best = *best_list;
   best.clear();
   best.reserve(num_top);
-  // A heap whose front is the worst. An element that comes later and is no better loses by its id.
+  // A heap with the worst element in front. A later element of equal logprob has the higher id:
+  // worse.
   for (size_t block = 0; block < logits.size(); block += kSearchBlock) {
     const size_t count = std::min(kSearchBlock, logits.size() - block);
     if (best.size() == num_top) {
-      const float worst_logit = logits[static_cast<size_t>(best.front().id)];
+      const float worst_logit = logits[size_t(best.front().id)];
       if (!HWY_DYNAMIC_DISPATCH(AnyAbove)(&logits[block], count, worst_logit)) continue;
     }
     for (size_t i = block; i < block + count; ++i) {
-      const TokenLogprob candidate = {.id = static_cast<int32_t>(i),
-                                      .logprob = LogprobOf(logits[i], log_sum)};
+      const TokenLogprob candidate = {.id = int32_t(i), .logprob = LogprobOf(logits[i], log_sum)};
       if (best.size() == num_top) {
         if (!IsBetter(candidate, best.front())) continue;
         std::pop_heap(best.begin(), best.end(), IsBetter);
@@ -153,10 +152,10 @@ void FindBest(std::span<const float> logits, double log_sum, size_t num_top,
 }
 
 int32_t FirstOf(std::span<const float> values, float value) {
-  return static_cast<int32_t>(HWY_DYNAMIC_DISPATCH(FindFirst)(values.data(), values.size(), value));
+  return int32_t(HWY_DYNAMIC_DISPATCH(FindFirst)(values.data(), values.size(), value));
 }
 
-// `memory` of Candidates::NumBytes(logits.size()).
+// memory: Candidates::NumBytes(logits.size()) bytes.
 int32_t DrawId(std::span<const float> logits, float max, const SampleRequest& row, void* memory) {
   const SamplingParams& params = *row.params;
   const bool is_adjusted = params.AdjustsLogits();
@@ -170,16 +169,15 @@ int32_t DrawId(std::span<const float> logits, float max, const SampleRequest& ro
     LSSAR_CHECK(best != kNotAllowed);
     if (params.temperature == 0) return FirstOf(scores, best);
   }
-  candidates.Cut(params, best);
-  return candidates.Pick(
-      DrawFor(params.seed, static_cast<uint32_t>(row.choice), static_cast<uint64_t>(row.position)));
+  candidates.Filter(params, best);
+  return candidates.Pick(DrawFor(params.seed, uint32_t(row.choice), uint64_t(row.position)));
 }
 
-void SetLogprobs(std::span<const float> logits, float max, size_t num_top, SampleResult& out) {
-  const double sum = static_cast<double>(SumOfWeights(logits, max, kRateOfLogprobs));
-  const double log_sum = static_cast<double>(max) + std::log(std::ldexp(sum, -kWeightBits));
-  out.logprob = LogprobOf(logits[static_cast<size_t>(out.id)], log_sum);
-  if (num_top > 0) FindBest(logits, log_sum, num_top, out.top);
+void SetLogprobs(std::span<const float> logits, float max, size_t num_top, SampleResult* out) {
+  const double sum = double(SumOfWeights(logits, max, kRateOfLogprobs));
+  const double log_sum = double(max) + std::log(std::ldexp(sum, -kWeightBits));
+  out->logprob = LogprobOf(logits[size_t(out->id)], log_sum);
+  if (num_top > 0) FindBest(logits, log_sum, num_top, &out->top);
 }
 
 }  // namespace
@@ -187,9 +185,9 @@ void SetLogprobs(std::span<const float> logits, float max, size_t num_top, Sampl
 void SampleOnCpu(const SampleArgs& args, ThreadPool& pool, Scratch& scratch) {
   const size_t num_rows = args.rows.size();
   LSSAR_CHECK(args.out.size() == num_rows && args.vocab >= 1 && args.vocab <= kMaxSampleVocab);
-  const size_t vocab = static_cast<size_t>(args.vocab);
-  pool.ParallelFor(static_cast<int64_t>(num_rows), [&](int64_t row_idx, int thread_idx) {
-    const size_t i = static_cast<size_t>(row_idx);
+  const size_t vocab = size_t(args.vocab);
+  pool.ParallelFor(int64_t(num_rows), [&](int64_t row_idx, int thread_idx) {
+    const size_t i = size_t(row_idx);
     const SampleRequest& row = args.rows[i];
     SampleResult& out = args.out[i];
     LSSAR_CHECK(row.target < args.vocab && row.num_logprobs <= args.vocab);
@@ -205,10 +203,10 @@ void SampleOnCpu(const SampleArgs& args, ThreadPool& pool, Scratch& scratch) {
       void* const memory = scratch.OfThread<unsigned char>(thread_idx, Candidates::NumBytes(vocab));
       out.id = DrawId(logits, max, row, memory);
     }
-    const size_t id = static_cast<size_t>(out.id);
+    const size_t id = size_t(out.id);
     out.is_best = logits[id] == max && FirstOf(logits.first(id), max) == out.id;
     if (row.num_logprobs >= 0) {
-      SetLogprobs(logits, max, static_cast<size_t>(row.num_logprobs), out);
+      SetLogprobs(logits, max, size_t(row.num_logprobs), &out);
     }
   });
 }

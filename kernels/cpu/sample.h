@@ -1,4 +1,4 @@
-// Ids of rows of logits, drawn or given, with their log-probabilities.
+// Sample of the CPU backend.
 #ifndef LSSAR_KERNELS_CPU_SAMPLE_H_
 #define LSSAR_KERNELS_CPU_SAMPLE_H_
 
@@ -8,11 +8,11 @@
 
 namespace lssar {
 
-// Sample of ops.h; `out` is complete when it returns.
+// Sample of ops.h. `out` is complete when it returns.
 // Ensures  the same bits for any batch, thread count and instruction set
-// Cost     two passes over a row for greedy or a target (a part of the second); with a
-//          log-probability one more; for a draw ten more at most
-// Threads  the whole pool, a row each
+// Cost     reads a row twice for greedy or a target (the second time in part), once more for a
+//          log-probability, and at most ten times more for a draw
+// Threads  the whole pool, one row per task
 void SampleOnCpu(const SampleArgs& args, ThreadPool& pool, Scratch& scratch);
 
 }  // namespace lssar

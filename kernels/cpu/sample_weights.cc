@@ -20,7 +20,7 @@ using FloatTag = hn::CappedTag<float, 16>;
 using FloatVec = hn::Vec<FloatTag>;
 constexpr size_t kLanes = hn::MaxLanes(FloatTag());
 
-// WeightOf in its two parts, operation by operation: nothing is fused.
+// The two parts of WeightOf with the same operations; no multiply-add is fused.
 HWY_INLINE void WeighLanes(FloatVec scores, FloatVec best, FloatVec rate, int32_t* mantissas,
                            int32_t* shifts) {
   const FloatTag d;

@@ -1,4 +1,4 @@
-// Weights of scores (sample_math.h), in vectors.
+// Vectorized weights of scores (sample_math.h).
 #ifndef LSSAR_KERNELS_CPU_SAMPLE_WEIGHTS_H_
 #define LSSAR_KERNELS_CPU_SAMPLE_WEIGHTS_H_
 
@@ -10,7 +10,7 @@ namespace lssar {
 // weights[i] = WeightOf(scores[i], best, rate), the same bits on every instruction set.
 void WeighScores(std::span<const float> scores, float best, float rate, uint64_t* weights);
 
-// Their sum.
+// The sum of these weights.
 uint64_t SumOfWeights(std::span<const float> scores, float best, float rate);
 
 }  // namespace lssar

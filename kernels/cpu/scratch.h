@@ -1,4 +1,4 @@
-// Memory that an op needs while it runs, kept from one op to the next.
+// Scratch memory of ops, reused from one op to the next.
 #ifndef LSSAR_KERNELS_CPU_SCRATCH_H_
 #define LSSAR_KERNELS_CPU_SCRATCH_H_
 
@@ -7,9 +7,8 @@
 
 namespace lssar {
 
-// One area a thread, and one that all share. An area grows to the largest size ever asked for and
-// never shrinks, so a warm model step allocates nothing. Memory is 64-byte aligned and holds
-// whatever the last op left in it.
+// One area per thread, and one shared area. An area grows to the largest requested size and never
+// shrinks, so later steps allocate nothing. Memory is 64-byte aligned and uninitialised.
 class Scratch {
  public:
   explicit Scratch(int num_threads);
@@ -18,14 +17,14 @@ class Scratch {
   Scratch& operator=(const Scratch&) = delete;
 
   // `count` elements of the area of `thread_idx`, valid until that thread's next call.
-  // Threads  each thread asks for its own area alone
+  // Threads  a thread may use only its own area
   template <typename T>
   T* OfThread(int thread_idx, size_t count) {
-    return static_cast<T*>(Reserve(areas_[static_cast<size_t>(thread_idx) + 1], count * sizeof(T)));
+    return static_cast<T*>(Reserve(areas_[size_t(thread_idx) + 1], count * sizeof(T)));
   }
 
   // `count` elements of the shared area, valid until the next call.
-  // Threads  outside of ParallelFor only
+  // Threads  only outside of ParallelFor
   template <typename T>
   T* Shared(size_t count) {
     return static_cast<T*>(Reserve(areas_[0], count * sizeof(T)));

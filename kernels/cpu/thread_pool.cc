@@ -23,7 +23,7 @@ void Pause() {
 #endif
 }
 
-// Spins until `ready()` or until kSpinTime is over; says whether it is ready.
+// Spins until `ready()` or for kSpinTime. Returns ready().
 template <typename Ready>
 bool SpinUntil(const Ready& ready) {
   const auto deadline = std::chrono::steady_clock::now() + kSpinTime;
@@ -42,13 +42,12 @@ int ThreadPool::NumUsableCores() {
   cpu_set_t cores;
   CPU_ZERO(&cores);
   if (sched_getaffinity(0, sizeof(cores), &cores) == 0) return std::max(1, CPU_COUNT(&cores));
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return std::max(1, int(std::thread::hardware_concurrency()));
 }
 
-ThreadPool::ThreadPool(int num_threads)
-    : shares_(std::make_unique<Share[]>(static_cast<size_t>(num_threads))) {
+ThreadPool::ThreadPool(int num_threads) : shares_(std::make_unique<Share[]>(size_t(num_threads))) {
   LSSAR_CHECK(num_threads >= 1);
-  workers_.reserve(static_cast<size_t>(num_threads - 1));
+  workers_.reserve(size_t(num_threads - 1));
   for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { WorkerLoop(i); });
 }
 
@@ -71,22 +70,21 @@ void ThreadPool::ParallelFor(int64_t num_tasks, Task task) {
   task_ = &task;
   num_finished_.store(0, std::memory_order_relaxed);
   uint64_t first = 0;
-  for (uint64_t t = 0; t < static_cast<uint64_t>(NumThreads()); ++t) {
-    const uint64_t end =
-        (t + 1) * static_cast<uint64_t>(num_tasks) / static_cast<uint64_t>(NumThreads());
+  for (uint64_t t = 0; t < uint64_t(NumThreads()); ++t) {
+    const uint64_t end = (t + 1) * uint64_t(num_tasks) / uint64_t(NumThreads());
     shares_[t].unclaimed.store(first << 32 | end, std::memory_order_release);
     first = end;
   }
   // Sequentially consistent with num_sleeping_: either a worker that is about to sleep sees the
-  // job, or this thread sees the sleeper.
+  // job, or this thread sees that it sleeps.
   job_number_.fetch_add(1, std::memory_order_seq_cst);
   if (num_sleeping_.load(std::memory_order_seq_cst) > 0) {
     { std::lock_guard<std::mutex> lock(mutex_); }
     wake_.notify_all();
   }
-  TakeTasks(0);
+  RunTasks(0);
   const auto finished = [&] { return num_finished_.load(std::memory_order_acquire) == num_tasks; };
-  // A worker still holds a task. It may have lost its core, so give ours away after a while.
+  // A worker still runs a task. The scheduler may have taken its core, so yield this one.
   while (!SpinUntil(finished)) std::this_thread::yield();
 }
 
@@ -97,24 +95,24 @@ std::optional<int64_t> ThreadPool::Claim(Share& share, ShareEnd end) {
     const uint64_t left = is_first ? unclaimed + (uint64_t{1} << 32) : unclaimed - 1;
     if (share.unclaimed.compare_exchange_weak(unclaimed, left, std::memory_order_acq_rel,
                                               std::memory_order_acquire)) {
-      return static_cast<int64_t>(is_first ? unclaimed >> 32 : left & kLowerHalf);
+      return int64_t(is_first ? unclaimed >> 32 : left & kLowerHalf);
     }
   }
   return std::nullopt;
 }
 
-// A claim keeps its job alive until it is counted as finished, so what a claim took is always a
-// task of the job whose task_ is set, however late this thread came.
-void ThreadPool::TakeTasks(int thread_idx) {
+// A job cannot end while one of its tasks is claimed and not yet counted as finished. So a claimed
+// task always belongs to the job whose task_ is set, even if this thread started late.
+void ThreadPool::RunTasks(int thread_idx) {
   int64_t num_done = 0;
   const auto run = [&](int64_t task_idx) {
     (*task_)(task_idx, thread_idx);
     ++num_done;
   };
-  Share& own = shares_[static_cast<size_t>(thread_idx)];
+  Share& own = shares_[size_t(thread_idx)];
   while (const std::optional<int64_t> task_idx = Claim(own, ShareEnd::kFirst)) run(*task_idx);
   for (int i = 1; i < NumThreads(); ++i) {
-    Share& other = shares_[static_cast<size_t>((thread_idx + i) % NumThreads())];
+    Share& other = shares_[size_t((thread_idx + i) % NumThreads())];
     while (const std::optional<int64_t> task_idx = Claim(other, ShareEnd::kLast)) run(*task_idx);
   }
   if (num_done > 0) num_finished_.fetch_add(num_done, std::memory_order_acq_rel);
@@ -122,12 +120,12 @@ void ThreadPool::TakeTasks(int thread_idx) {
 
 void ThreadPool::WorkerLoop(int thread_idx) {
   uint64_t seen_job = 0;
-  while (WaitForJob(seen_job)) TakeTasks(thread_idx);
+  while (WaitForJob(&seen_job)) RunTasks(thread_idx);
 }
 
-bool ThreadPool::WaitForJob(uint64_t& seen_job) {
+bool ThreadPool::WaitForJob(uint64_t* seen_job) {
   const auto ready = [&] {
-    return job_number_.load(std::memory_order_seq_cst) != seen_job ||
+    return job_number_.load(std::memory_order_seq_cst) != *seen_job ||
            stopping_.load(std::memory_order_relaxed);
   };
   if (!SpinUntil(ready)) {
@@ -136,7 +134,7 @@ bool ThreadPool::WaitForJob(uint64_t& seen_job) {
     wake_.wait(lock, ready);
     num_sleeping_.fetch_sub(1, std::memory_order_relaxed);
   }
-  seen_job = job_number_.load(std::memory_order_relaxed);
+  *seen_job = job_number_.load(std::memory_order_relaxed);
   return !stopping_.load(std::memory_order_relaxed);
 }
 

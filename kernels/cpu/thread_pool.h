@@ -15,8 +15,8 @@
 
 namespace lssar {
 
-// Workers spin for some tens of microseconds after a loop, so that the next op of the same step
-// finds them awake, and sleep after that.
+// Workers spin for 40 us after a loop, so that they are awake for the next op of the same step.
+// Then they sleep.
 class ThreadPool {
  public:
   using Task = absl::FunctionRef<void(int64_t task_idx, int thread_idx)>;
@@ -30,41 +30,40 @@ class ThreadPool {
   // Cores that this process may run on.
   static int NumUsableCores();
 
-  int NumThreads() const { return static_cast<int>(workers_.size()) + 1; }
+  int NumThreads() const { return int(workers_.size()) + 1; }
 
-  // Runs task(task_idx, thread_idx) once for each task_idx in [0, num_tasks) and returns when all
-  // are done. Each thread has a run of adjacent tasks, num_tasks / NumThreads() of them, and takes
-  // them in rising order, so that memory read task by task is one stream to it. Who is done helps
-  // the others from their runs' ends: which thread takes which task is chance, and a result must
-  // not depend on thread_idx, which is for scratch memory.
-  // Requires num_tasks < 2^32
-  // Cost     no allocation; a microsecond or two when the workers still spin
+  // Runs task(task_idx, thread_idx) once for each task_idx in [0, num_tasks); returns when all are
+  // done. Each thread runs a range of adjacent tasks in rising order, so that memory read in task
+  // order is one stream per thread. A thread that is done steals from the ends of the other ranges.
+  // Which thread runs a task is random: results must not depend on thread_idx (scratch memory).
+  // Requires  num_tasks < 2^32
+  // Cost     no allocation; 1 to 2 us if the workers still spin
   // Threads  one caller at a time; not from inside a task
   void ParallelFor(int64_t num_tasks, Task task);
 
  private:
-  // A thread's tasks that nobody has claimed: [upper half, lower half). A cache line of its own.
+  // The unclaimed tasks of a thread: [upper half, lower half). On its own cache line.
   struct alignas(64) Share {
     std::atomic<uint64_t> unclaimed{0};
   };
 
   enum class ShareEnd : uint8_t { kFirst, kLast };
 
-  // The share's first task, or its last; none is left: nullopt.
+  // Claims the first or the last task of a share. nullopt: none is left.
   static std::optional<int64_t> Claim(Share& share, ShareEnd end);
-  // Takes tasks until none is left. Returns when this thread found none.
-  void TakeTasks(int thread_idx);
+  // Claims and runs tasks until no share has one.
+  void RunTasks(int thread_idx);
   void WorkerLoop(int thread_idx);
-  // Returns when there is another job than number `seen_job`, which it becomes; false when the pool
-  // is being destroyed.
-  bool WaitForJob(uint64_t& seen_job);
+  // Waits for a job with another number than *seen_job and sets *seen_job to it. False: the pool is
+  // being destroyed.
+  bool WaitForJob(uint64_t* seen_job);
 
   const std::unique_ptr<Share[]> shares_;  // by thread
-  // A separate cache line for each word that threads write.
+  // Words that several threads write are on separate cache lines.
   alignas(64) std::atomic<uint64_t> job_number_{0};
   alignas(64) std::atomic<int64_t> num_finished_{0};
   alignas(64) std::atomic<int> num_sleeping_{0};
-  // Written while no task is claimed or claimable; read only by a thread that holds a claim.
+  // Written only while no task is claimed or can be; read only by a thread with a claimed task.
   alignas(64) const Task* task_ = nullptr;
   std::atomic<bool> stopping_{false};
   std::mutex mutex_;

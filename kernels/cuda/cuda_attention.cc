@@ -19,7 +19,7 @@ bool CudaAttention::BeginCounting(const AttentionArgs& args) {
     return true;
   }
   if (!counts_.Begin(args.counters, args.rows->sequences.size())) return false;
-  counts_.AddRows(*args.rows, args.kv.layout.num_heads, 1);
+  counts_.AddRows(*args.rows, args.kv.layout.num_kv_heads, 1);
   return true;
 }
 
@@ -48,7 +48,7 @@ void CudaAttention::Attention(const AttentionArgs& args) {
   LSSAR_CHECK(args.q != args.out);
   const KvLayout& layout = args.kv.layout;
   if (!context_.IsGood() || !tables_.Prepare(*args.rows, layout) ||
-      !ReserveScratch(layout.num_heads, layout.head_dim) || !BeginCounting(args)) {
+      !ReserveScratch(layout.num_kv_heads, layout.head_dim) || !BeginCounting(args)) {
     return;
   }
 

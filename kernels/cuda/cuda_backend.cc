@@ -2,7 +2,8 @@
 
 #include <utility>
 
-#include "kernels/attention_check.h"
+#include "kernels/attention_math.h"
+#include "kernels/check.h"
 #include "kernels/copy_pages.h"
 #include "kernels/cuda/attention_stats.h"
 #include "kernels/cuda/cuda_attention.h"
@@ -41,9 +42,7 @@ class CudaBackend final : public Backend {
   absl::Status ReserveWorkspaces() { return products_.ReserveWorkspace(); }
   int NumThreads() const override { return 1; }
 
-  absl::Status CheckAttention(const AttentionSpec& spec) const override {
-    return CheckCudaAttention(spec);
-  }
+  absl::Status CheckAttention(const AttentionSpec& spec) const override;
   absl::Status FitLayout(KvLayout& layout) const override;
 
   absl::StatusOr<std::optional<int64_t>> FreeBytes() override {
@@ -72,7 +71,10 @@ class CudaBackend final : public Backend {
 
   void Embed(const EmbedArgs& args) override { products_.Embed(args); }
   void Linear(const LinearArgs& args) override { products_.Linear(args); }
-  void RopeWrite(const RopeWriteArgs& args) override { attention_.RopeWrite(args); }
+  void RopeWrite(const RopeWriteArgs& args) override {
+    LSSAR_CHECK(args.num_heads == args.kv.layout.num_kv_heads);  // no grouped-query heads yet
+    attention_.RopeWrite(args);
+  }
   void Attention(const AttentionArgs& args) override;
   void Logits(const LogitsArgs& args) override { products_.Logits(args); }
   void Sample(const SampleArgs& args) override { sampler_.Sample(args); }
@@ -96,10 +98,24 @@ class CudaBackend final : public Backend {
   CudaSampler sampler_;
 };
 
+absl::Status CudaBackend::CheckAttention(const AttentionSpec& spec) const {
+  switch (spec.kind) {
+    case AttentionKind::kLssar:
+    case AttentionKind::kLssa:
+    case AttentionKind::kSoftmax: return CheckAttentionSpec(spec);
+    default:
+      return absl::UnimplementedError(
+          StrCat("attention kind \"", NameOf(spec.kind),
+                 "\" is not computed on CUDA: lssar, lssa and softmax are; the cpu backend "
+                 "computes all kinds"));
+  }
+}
+
 absl::Status CudaBackend::FitLayout(KvLayout& layout) const {
-  if (layout.dtype == DType::kF32) {
+  if (layout.dtype == DType::kF32 || !HoldsKv(layout.dtype)) {
     return absl::UnimplementedError(
-        "K/V pages of fp32 are not kept by the cuda backend; it keeps fp16, bf16 and int8");
+        StrCat("K/V pages of ", NameOf(layout.dtype),
+               " are not supported by the cuda backend; fp16 and int8 are"));
   }
   if (!IsCudaHeadDim(layout.head_dim)) {
     return absl::UnimplementedError(
@@ -116,6 +132,7 @@ void CudaBackend::MakeCountsFree(const AttentionStats* counters, const RaggedBat
 }
 
 void CudaBackend::Attention(const AttentionArgs& args) {
+  LSSAR_CHECK(args.num_heads == args.kv.layout.num_kv_heads);  // no grouped-query heads yet
   MakeCountsFree(args.counters, *args.rows);
   attention_.Attention(args);
 }

@@ -29,7 +29,9 @@ void CudaGemm::Embed(const EmbedArgs& args) {
       "embedding");
 }
 
-bool CudaGemm::SplitRows(CudaSplitArgs args, const LayerNormView& norm, const CudaMatrix& weight) {
+bool CudaGemm::SplitRows(CudaSplitArgs args, const NormView& norm, const CudaMatrix& weight) {
+  LSSAR_CHECK(norm.kind == NormKind::kLayerNorm &&
+              (norm.weight == nullptr || norm.bias != nullptr));
   // Room for every decode step: graphs hold the address.
   const size_t num_rows = static_cast<size_t>(std::max(args.num_rows, kMaxBucketRows));
   const size_t num_elements = num_rows * static_cast<size_t>(weight.padded_cols);
@@ -98,8 +100,7 @@ void CudaGemm::Logits(const LogitsArgs& args) {
            args.norm, {.x = {}, .weight = weight, .out = args.logits});
 }
 
-void CudaGemm::Multiply(const CudaSplitArgs& rows, const LayerNormView& norm,
-                        CudaLinearArgs product) {
+void CudaGemm::Multiply(const CudaSplitArgs& rows, const NormView& norm, CudaLinearArgs product) {
   if (!SplitRows(rows, norm, product.weight)) return;
   product.x = split_rows_;
   product.num_rows = rows.num_rows;

@@ -39,9 +39,9 @@ class CudaGemm {
  private:
   const int32_t* CopyIds(std::span<const int32_t> ids);
   // x, or chosen rows of it, normalised and split into parts for a product with `weight`.
-  bool SplitRows(CudaSplitArgs args, const LayerNormView& norm, const CudaMatrix& weight);
+  bool SplitRows(CudaSplitArgs args, const NormView& norm, const CudaMatrix& weight);
   // The product of such rows by our own kernels; fills in what the two share.
-  void Multiply(const CudaSplitArgs& rows, const LayerNormView& norm, CudaLinearArgs product);
+  void Multiply(const CudaSplitArgs& rows, const NormView& norm, CudaLinearArgs product);
 
   // False: the product is for our own kernels.
   bool RunByLibrary(const LinearArgs& args, const CudaMatrix& weight);

@@ -36,7 +36,7 @@ void StepGraphs::Run(const StepArgs& args, absl::FunctionRef<void()> ops) {
   context_.SetShape(nullptr);
   tables_.LeaveBucket();
   if (args.counters != nullptr) {
-    counts_.AddRows(*args.rows, args.kv.layout.num_heads, shape.num_counted_ops);
+    counts_.AddRows(*args.rows, args.kv.layout.num_kv_heads, shape.num_counted_ops);
   }
 }
 

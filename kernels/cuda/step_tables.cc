@@ -26,7 +26,7 @@ size_t StepTables::Add(std::span<const T> array, size_t max_count) {
 }
 
 CudaPlanSetup StepTables::SetupFor(const KvLayout& layout) const {
-  return {.num_heads = layout.num_heads,
+  return {.num_heads = layout.num_kv_heads,
           .page_size = layout.page_size,
           .num_multiprocessors = context_.Device().num_multiprocessors,
           .has_clusters = context_.Device().HasClusters()};
@@ -104,7 +104,7 @@ CudaPages StepTables::PagesOf(const KvView& kv, int layer) const {
           .pages = At<int32_t>(at_.pages),
           .head_bytes = layout.HeadStride() * BytesOf(layout.dtype),
           .page_bytes = layout.BlockStride() * BytesOf(layout.dtype),
-          .num_heads = layout.num_heads,
+          .num_heads = layout.num_kv_heads,
           .head_dim = layout.head_dim,
           .page_size = layout.page_size};
 }

@@ -1,4 +1,4 @@
-// The definition of Attention in code.
+// The definition of Attention.
 #ifndef LSSAR_KERNELS_REFERENCE_ATTENTION_H_
 #define LSSAR_KERNELS_REFERENCE_ATTENTION_H_
 
@@ -13,22 +13,23 @@ namespace lssar {
 
 void ReferenceAttention(const AttentionArgs& args);
 
-// Where the keys and values of one head of one sequence lie.
-struct HeadPages {
+// One sequence's keys and values of one layer and KV head.
+struct KvHeadView {
   KvView kv;
-  std::span<const int32_t> pages;  // as SequenceSlice'
+  std::span<const int32_t> pages;  // as in SequenceSlice
   int layer = 0;
-  int head = 0;
+  int kv_head = 0;
 
   int Slot(int token) const { return token % kv.layout.page_size; }
   size_t Block(int token) const {
-    return kv.layout.BlockIndex(layer, pages[size_t(token / kv.layout.page_size)], head);
+    return kv.layout.BlockIndex(layer, pages[size_t(token / kv.layout.page_size)], kv_head);
   }
 };
 
-// The final weights w_j of one row over its first `num_keys` keys: what ReferenceAttention
-// multiplies their values by. q [head_dim]; kv.v is not read.
-std::vector<double> ReferenceWeights(const AttentionSpec& spec, const HeadPages& pages,
+// The final weights w_j of one row over its first `num_keys` keys: ReferenceAttention multiplies
+// the values by them. Does not read head.kv.v.
+// Shapes  q [head_dim]
+std::vector<double> ReferenceWeights(const AttentionSpec& spec, const KvHeadView& head,
                                      int num_keys, const float* q);
 
 }  // namespace lssar

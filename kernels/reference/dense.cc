@@ -3,15 +3,16 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "kernels/check.h"
 #include "kernels/float_bits.h"
 #include "kernels/host_buffer.h"
 #include "kernels/pack_check.h"
 #include "kernels/quantize.h"
+#include "kernels/status_macros.h"
 
 namespace lssar {
 namespace {
@@ -29,9 +30,7 @@ class ReferenceMatrix final : public PackedMatrix {
   DType StoredType() const override { return stored_; }
   size_t NumBytes() const override { return buffer_->NumBytes(); }
 
-  const float* Row(int row) const {
-    return buffer_->As<float>() + static_cast<size_t>(row) * static_cast<size_t>(num_cols_);
-  }
+  const float* Row(int row) const { return buffer_->As<float>() + size_t(row) * size_t(num_cols_); }
 
  private:
   int num_rows_;
@@ -44,15 +43,18 @@ const ReferenceMatrix& Matrix(const PackedMatrix* packed) {
   return static_cast<const ReferenceMatrix&>(*packed);
 }
 
-std::vector<double> LayerNorm(const float* x, int width, const LayerNormView& norm) {
-  std::vector<double> y(x, x + width);
+// norm(x), or x without a norm.
+std::vector<double> Normalized(const float* x, int hidden_size, const NormView& norm) {
+  std::vector<double> y(x, x + hidden_size);
   if (norm.weight == nullptr) return y;
+  LSSAR_CHECK(norm.kind == NormKind::kLayerNorm);
   double mean = 0, variance = 0;
-  for (double element : y) mean += element / width;
-  for (double element : y) variance += (element - mean) * (element - mean) / width;
+  for (double element : y) mean += element / hidden_size;
+  for (double element : y) variance += (element - mean) * (element - mean) / hidden_size;
   const double scale = 1.0 / std::sqrt(variance + double{norm.epsilon});
   for (size_t i = 0; i < y.size(); ++i) {
-    y[i] = (y[i] - mean) * scale * double{norm.weight[i]} + double{norm.bias[i]};
+    const double bias = norm.bias != nullptr ? double{norm.bias[i]} : 0.0;
+    y[i] = (y[i] - mean) * scale * double{norm.weight[i]} + bias;
   }
   return y;
 }
@@ -68,42 +70,23 @@ double Activate(Activation activation, double x) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }
 
-// The values that int8 and a scale for each group stand for. False: a weight does not fit.
-bool RoundToInt8(std::span<float> row) {
-  int8_t quantized[kGroupCols];
-  for (size_t first = 0; first < row.size(); first += kGroupCols) {
-    const std::span<float> group =
-        row.subspan(first, std::min(row.size() - first, size_t{kGroupCols}));
-    const std::optional<float> scale = QuantizeGroup(group, quantized);
-    if (!scale) return false;
-    for (size_t i = 0; i < group.size(); ++i) group[i] = static_cast<float>(quantized[i]) * *scale;
-  }
-  return true;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PackedMatrix>> ReferencePack(const MatrixView& view, DType stored) {
-  if (absl::Status status = CheckPack(view); !status.ok()) return status;
-  const size_t num_rows = static_cast<size_t>(view.num_rows);
-  const size_t num_cols = static_cast<size_t>(view.num_cols);
-  absl::StatusOr<std::unique_ptr<Buffer>> buffer =
-      AllocateHostBuffer(num_rows * num_cols * sizeof(float));
-  if (!buffer.ok()) return buffer.status();
-  float* to = (*buffer)->As<float>();
+  RETURN_IF_ERROR(CheckPack(view));
+  const size_t num_rows = size_t(view.num_rows);
+  const size_t num_cols = size_t(view.num_cols);
+  ASSIGN_OR_RETURN(std::unique_ptr<Buffer> buffer,
+                   AllocateHostBuffer(num_rows * num_cols * sizeof(float)));
   for (size_t row = 0; row < num_rows; ++row) {
+    const std::span<float> to(buffer->As<float>() + row * num_cols, num_cols);
     for (size_t col = 0; col < num_cols; ++col) {
       const size_t from = view.transposed ? col * num_rows + row : row * num_cols + col;
-      float& element = to[row * num_cols + col];
-      element = LoadElement(view.elements, view.dtype, from);
-      if (stored == DType::kF16) element = FloatFromF16(F16FromFloat(element));
-      if (stored == DType::kBF16) element = FloatFromBf16(Bf16FromFloat(element));
+      to[col] = LoadElement(view.elements, view.dtype, from);
     }
-    if (stored == DType::kI8 && !RoundToInt8({to + row * num_cols, num_cols})) {
-      return WeightDoesNotFit(stored);
-    }
+    if (!RoundWeights(to, stored)) return WeightDoesNotFit(stored);
   }
-  return std::make_unique<ReferenceMatrix>(view, stored, *std::move(buffer));
+  return std::make_unique<ReferenceMatrix>(view, stored, std::move(buffer));
 }
 
 void ReferenceEmbed(const EmbedArgs& args) {
@@ -117,15 +100,14 @@ void ReferenceLinear(const LinearArgs& args) {
   const int num_in = weight.NumCols();
   const int num_out = weight.NumRows();
   for (int row = 0; row < args.num_rows; ++row) {
-    const float* x = args.x + static_cast<size_t>(row) * static_cast<size_t>(num_in);
-    const std::vector<double> y = LayerNorm(x, num_in, args.norm);
+    const float* x = args.x + size_t(row) * size_t(num_in);
+    const std::vector<double> y = Normalized(x, num_in, args.norm);
     for (int i = 0; i < num_out; ++i) {
-      const size_t at =
-          static_cast<size_t>(row) * static_cast<size_t>(num_out) + static_cast<size_t>(i);
+      const size_t at = size_t(row) * size_t(num_out) + size_t(i);
       const double bias = args.bias != nullptr ? args.bias[i] : 0.0;
       const double residual = args.residual != nullptr ? args.residual[at] : 0.0;
       const double sum = Dot(y, weight.Row(i)) + bias;
-      args.out[at] = static_cast<float>(Activate(args.activation, sum) + residual);
+      args.out[at] = float(Activate(args.activation, sum) + residual);
     }
   }
 }
@@ -134,10 +116,9 @@ void ReferenceLogits(const LogitsArgs& args) {
   const ReferenceMatrix& weight = Matrix(args.weight);
   float* logits = args.logits;
   for (int32_t row : args.row_ids) {
-    const float* x = args.x + static_cast<size_t>(row) * static_cast<size_t>(weight.NumCols());
-    const std::vector<double> y = LayerNorm(x, weight.NumCols(), args.norm);
-    for (int i = 0; i < weight.NumRows(); ++i)
-      *logits++ = static_cast<float>(Dot(y, weight.Row(i)));
+    const float* x = args.x + size_t(row) * size_t(weight.NumCols());
+    const std::vector<double> y = Normalized(x, weight.NumCols(), args.norm);
+    for (int i = 0; i < weight.NumRows(); ++i) *logits++ = float(Dot(y, weight.Row(i)));
   }
 }
 

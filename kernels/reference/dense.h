@@ -1,4 +1,4 @@
-// The definitions of the ops that need no cache: Embed, Linear, Logits.
+// The definitions of Embed, Linear and Logits.
 #ifndef LSSAR_KERNELS_REFERENCE_DENSE_H_
 #define LSSAR_KERNELS_REFERENCE_DENSE_H_
 
@@ -10,7 +10,7 @@
 
 namespace lssar {
 
-// Keeps the widened floats of the rounded elements, row-major.
+// Stores the rounded elements, widened to fp32, row-major.
 absl::StatusOr<std::unique_ptr<PackedMatrix>> ReferencePack(const MatrixView& view, DType stored);
 
 void ReferenceEmbed(const EmbedArgs& args);

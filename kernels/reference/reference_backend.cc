@@ -1,10 +1,7 @@
 #include "kernels/reference/reference_backend.h"
 
-#include <cstring>
-
-#include "kernels/attention_check.h"
-#include "kernels/copy_pages.h"
-#include "kernels/host_buffer.h"
+#include "kernels/attention_math.h"
+#include "kernels/host_backend.h"
 #include "kernels/reference/attention.h"
 #include "kernels/reference/dense.h"
 #include "kernels/reference/rope_write.h"
@@ -13,7 +10,7 @@
 namespace lssar {
 namespace {
 
-class ReferenceBackend final : public Backend {
+class ReferenceBackend final : public HostBackend {
  public:
   std::string_view Name() const override { return "reference"; }
   std::string Describe() const override { return "reference, double accumulators, 1 thread"; }
@@ -21,23 +18,14 @@ class ReferenceBackend final : public Backend {
   absl::Status CheckAttention(const AttentionSpec& spec) const override {
     return CheckAttentionSpec(spec);
   }
-  // Any will do: tests bring pages of other backends.
-  absl::Status FitLayout(KvLayout&) const override { return absl::OkStatus(); }
-
-  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t num_bytes) override {
-    return AllocateHostBuffer(num_bytes);
+  // Keeps the order of K: tests pass pages of other backends.
+  absl::Status FitLayout(KvLayout& layout) const override {
+    KvLayout fitted = layout;
+    return HostBackend::FitLayout(fitted);
   }
   absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(const MatrixView& view,
                                                      DType stored) override {
     return ReferencePack(view, stored);
-  }
-  absl::Status CopyIn(void* to, const void* from_host, size_t num_bytes) override {
-    std::memcpy(to, from_host, num_bytes);
-    return absl::OkStatus();
-  }
-  absl::Status CopyOut(void* to_host, const void* from, size_t num_bytes) override {
-    std::memcpy(to_host, from, num_bytes);
-    return absl::OkStatus();
   }
 
   void Embed(const EmbedArgs& args) override { ReferenceEmbed(args); }
@@ -46,8 +34,6 @@ class ReferenceBackend final : public Backend {
   void Attention(const AttentionArgs& args) override { ReferenceAttention(args); }
   void Logits(const LogitsArgs& args) override { ReferenceLogits(args); }
   void Sample(const SampleArgs& args) override { ReferenceSample(args); }
-  void CopyPages(const CopyPagesArgs& args) override { CopyHostPages(args); }
-  absl::Status Synchronize() override { return absl::OkStatus(); }
 };
 
 }  // namespace

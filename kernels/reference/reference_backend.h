@@ -1,4 +1,4 @@
-// The backend that every other one is tested against.
+// The backend that defines the ops; every other backend is tested against it.
 #ifndef LSSAR_KERNELS_REFERENCE_REFERENCE_BACKEND_H_
 #define LSSAR_KERNELS_REFERENCE_REFERENCE_BACKEND_H_
 
@@ -8,8 +8,8 @@
 
 namespace lssar {
 
-// Naive loops with double accumulators, one thread. Slow on purpose: nothing stands between the
-// code and the formula.
+// Naive loops with double accumulators on one thread. It is slow, so that the code reads like the
+// formulas.
 std::unique_ptr<Backend> MakeReferenceBackend();
 
 }  // namespace lssar

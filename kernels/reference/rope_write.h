@@ -1,4 +1,4 @@
-// The definition of RopeWrite in code.
+// The definition of RopeWrite.
 #ifndef LSSAR_KERNELS_REFERENCE_ROPE_WRITE_H_
 #define LSSAR_KERNELS_REFERENCE_ROPE_WRITE_H_
 

@@ -21,7 +21,7 @@ struct Candidate {
 
 double ToFloatRange(double score) {
   constexpr double kLargest = std::numeric_limits<float>::max();
-  return double{static_cast<float>(std::clamp(score, -kLargest, kLargest))};
+  return double{float(std::clamp(score, -kLargest, kLargest))};
 }
 
 std::map<int32_t, double> Scores(std::span<const float> logits, const SampleRequest& row) {
@@ -29,10 +29,10 @@ std::map<int32_t, double> Scores(std::span<const float> logits, const SampleRequ
   std::map<int32_t, double> scores;
   if (params.allowed_ids.empty()) {
     for (size_t id = 0; id < logits.size(); ++id) {
-      scores.emplace_hint(scores.end(), static_cast<int32_t>(id), logits[id]);
+      scores.emplace_hint(scores.end(), int32_t(id), logits[id]);
     }
   }
-  for (const int32_t id : params.allowed_ids) scores[id] = logits[static_cast<size_t>(id)];
+  for (const int32_t id : params.allowed_ids) scores[id] = logits[size_t(id)];
   for (const int32_t id : params.banned_ids) scores.erase(id);
   for (const auto& [id, bias] : params.logit_bias) {
     if (scores.contains(id)) scores[id] = ToFloatRange(scores[id] + double{bias});
@@ -58,7 +58,7 @@ double TotalWeight(std::span<const Candidate> candidates) {
   return total;
 }
 
-// How many of the best make up `top_p` of the weight.
+// The number of best candidates whose weights reach `top_p` of the total.
 size_t NumInTopP(std::span<const Candidate> ranked, double top_p) {
   const double wanted = top_p * TotalWeight(ranked);
   double sum = 0;
@@ -71,32 +71,32 @@ size_t NumInTopP(std::span<const Candidate> ranked, double top_p) {
 
 int32_t DrawId(std::span<const float> logits, const SampleRequest& row) {
   const SamplingParams& params = *row.params;
-  std::vector<Candidate> kept;
-  for (const auto& [id, score] : Scores(logits, row)) kept.push_back({.score = score, .id = id});
-  LSSAR_CHECK(!kept.empty());
-  std::stable_sort(kept.begin(), kept.end(),
+  std::vector<Candidate> candidates;
+  for (const auto& [id, score] : Scores(logits, row))
+    candidates.push_back({.score = score, .id = id});
+  LSSAR_CHECK(!candidates.empty());
+  std::stable_sort(candidates.begin(), candidates.end(),
                    [](const Candidate& a, const Candidate& b) { return a.score > b.score; });
-  if (params.temperature == 0) return kept.front().id;
+  if (params.temperature == 0) return candidates.front().id;
 
-  const double best = kept.front().score;
-  for (Candidate& candidate : kept) {
+  const double best = candidates.front().score;
+  for (Candidate& candidate : candidates) {
     candidate.weight = std::exp((candidate.score - best) / double{params.temperature});
   }
-  if (params.top_k > 0) kept.resize(std::min(kept.size(), static_cast<size_t>(params.top_k)));
-  if (params.top_p < 1) kept.resize(NumInTopP(kept, double{params.top_p}));
-  std::erase_if(kept, [&](const Candidate& c) { return c.weight < double{params.min_p}; });
+  if (params.top_k > 0) candidates.resize(std::min(candidates.size(), size_t(params.top_k)));
+  if (params.top_p < 1) candidates.resize(NumInTopP(candidates, double{params.top_p}));
+  std::erase_if(candidates, [&](const Candidate& c) { return c.weight < double{params.min_p}; });
 
-  std::sort(kept.begin(), kept.end(),
+  std::sort(candidates.begin(), candidates.end(),
             [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
-  const uint64_t draw =
-      DrawFor(params.seed, static_cast<uint32_t>(row.choice), static_cast<uint64_t>(row.position));
-  const double target = static_cast<double>(draw >> 11) * 0x1p-53 * TotalWeight(kept);
+  const uint64_t draw = DrawFor(params.seed, uint32_t(row.choice), uint64_t(row.position));
+  const double target = double(draw >> 11) * 0x1p-53 * TotalWeight(candidates);
   double sum = 0;
-  for (const Candidate& candidate : kept) {
+  for (const Candidate& candidate : candidates) {
     sum += candidate.weight;
     if (sum > target) return candidate.id;
   }
-  return kept.back().id;  // target < the same sum: not reached
+  return candidates.back().id;  // not reached: target is below the final sum
 }
 
 void SetLogprobs(std::span<const float> logits, int num_top, SampleResult& out) {
@@ -107,10 +107,9 @@ void SetLogprobs(std::span<const float> logits, int num_top, SampleResult& out) 
 
   std::vector<TokenLogprob> all;
   for (size_t id = 0; id < logits.size(); ++id) {
-    all.push_back({.id = static_cast<int32_t>(id),
-                   .logprob = static_cast<float>(double{logits[id]} - log_sum)});
+    all.push_back({.id = int32_t(id), .logprob = float(double{logits[id]} - log_sum)});
   }
-  out.logprob = all[static_cast<size_t>(out.id)].logprob;
+  out.logprob = all[size_t(out.id)].logprob;
   std::stable_sort(all.begin(), all.end(), [](const TokenLogprob& a, const TokenLogprob& b) {
     return a.logprob > b.logprob;
   });
@@ -123,7 +122,7 @@ void ReferenceSample(const SampleArgs& args) {
   LSSAR_CHECK(args.out.size() == args.rows.size());
   for (size_t i = 0; i < args.rows.size(); ++i) {
     const SampleRequest& row = args.rows[i];
-    const size_t vocab = static_cast<size_t>(args.vocab);
+    const size_t vocab = size_t(args.vocab);
     const std::span<const float> logits(args.logits + i * vocab, vocab);
     SampleResult& out = args.out[i];
     out = {};

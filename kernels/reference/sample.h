@@ -1,4 +1,4 @@
-// The definition of Sample: by the book, in double.
+// The definition of Sample: the stages of ops.h in order, in double.
 #ifndef LSSAR_KERNELS_REFERENCE_SAMPLE_H_
 #define LSSAR_KERNELS_REFERENCE_SAMPLE_H_
 

@@ -1,9 +1,8 @@
-// Attention over paged K/V at the shape of a 124M model (12 heads of 64), LSSAR beside the softmax
-// of the same backend over the same pages: what the mechanism gains and costs, all else equal.
+// Times attention over paged K/V at the shape of a 124M model (12 heads of 64): LSSAR and softmax
+// of the same backend over the same pages.
 //
-// Keys and values are random, queries lean towards some of the keys. How much of V a row reads
-// depends on that lean: `v_read` shows it. Pages of enough layers are used in turn that none is in
-// a cache when its turn comes.
+// Keys, values and queries are random. `v_read` is the share of V rows that a row reads. Calls use
+// the layers in turn; together these exceed every cache, so each call reads its pages from memory.
 #include <benchmark/benchmark.h>
 
 #include <cmath>
@@ -25,7 +24,7 @@ namespace {
 constexpr int kNumHeads = 12;
 constexpr int kHeadDim = 64;
 constexpr int kPageSize = 64;
-constexpr int kRunPages = 16;
+constexpr int kBlockPages = 16;
 constexpr size_t kColdBytes = size_t{256} << 20;
 
 // One sequence of `num_tokens` in each of some layers.
@@ -34,7 +33,7 @@ class Context {
   Context(Backend& backend, int num_tokens, DType dtype) {
     KvLayout& layout = kv.layout;
     layout = {.num_layers = 1,
-              .num_heads = kNumHeads,
+              .num_kv_heads = kNumHeads,
               .head_dim = kHeadDim,
               .page_size = kPageSize,
               .num_pages = (num_tokens + kPageSize - 1) / kPageSize,
@@ -44,16 +43,16 @@ class Context {
     v_ = *backend.Allocate(layout.PoolBytes());
     kv.k = k_->Address();
     kv.v = v_->Address();
-    // In runs, as the runtime gives them in a pool that is in use.
-    std::vector<int32_t> runs;
-    for (int page = 0; page < layout.num_pages; page += kRunPages) runs.push_back(page);
-    std::shuffle(runs.begin(), runs.end(), random_);
-    for (const int32_t run : runs) {
-      const int32_t end = std::min(run + kRunPages, layout.num_pages);
-      for (int32_t page = run; page < end; ++page) pages.push_back(page);
+    // Blocks of adjacent pages in random order, as in a pool in use.
+    std::vector<int32_t> blocks;
+    for (int page = 0; page < layout.num_pages; page += kBlockPages) blocks.push_back(page);
+    std::shuffle(blocks.begin(), blocks.end(), random_);
+    for (const int32_t block : blocks) {
+      const int32_t end = std::min(block + kBlockPages, layout.num_pages);
+      for (int32_t page = block; page < end; ++page) pages.push_back(page);
     }
 
-    // One layer's worth of random numbers, copied to the others.
+    // Random numbers for one layer, copied to the others.
     const size_t layer_bytes = layout.PoolBytes() / static_cast<size_t>(layout.num_layers);
     std::normal_distribution<float> normal(0, 1 / std::sqrt(static_cast<float>(kHeadDim)));
     std::vector<float> row(kHeadDim);
@@ -77,7 +76,7 @@ class Context {
     }
   }
 
-  // Unit vectors, each the sum of a random one and some of the keys before it.
+  // Random unit vectors.
   std::vector<float> Queries(int num_rows) {
     std::vector<float> q(static_cast<size_t>(num_rows) * kNumHeads * kHeadDim);
     std::normal_distribution<float> normal;
@@ -100,8 +99,8 @@ class Context {
   std::unique_ptr<Buffer> k_, v_;
 };
 
-// The context of the last call: its random numbers take longer than most measurements, and a
-// benchmark is called several times in a row.
+// The context of the last call, reused: generating it takes longer than most measurements, and the
+// library calls a benchmark several times in a row.
 Context& CachedContext(Backend& backend, int num_tokens, DType dtype) {
   static std::pair<int, DType> cached_for;
   static std::unique_ptr<Context> context;
@@ -113,7 +112,7 @@ Context& CachedContext(Backend& backend, int num_tokens, DType dtype) {
   return *context;
 }
 
-// args: tokens, rows (the last of the sequence), threads, kind, element type.
+// args: tokens, rows (the last ones of the sequence), threads, kind, element type.
 void BM_Attention(benchmark::State& state) {
   const int num_tokens = static_cast<int>(state.range(0));
   const int num_rows = static_cast<int>(state.range(1));
@@ -133,6 +132,7 @@ void BM_Attention(benchmark::State& state) {
   for (auto unused : state) {
     backend->Attention({.rows = &rows,
                         .layer = layer,
+                        .num_heads = kNumHeads,
                         .spec = spec,
                         .q = q.data(),
                         .kv = context.kv,
@@ -152,7 +152,7 @@ void BM_Attention(benchmark::State& state) {
     state.counters["GB/s"] =
         benchmark::Counter(calls * key_bytes * (1 + read) / 1e9, benchmark::Counter::kIsRate);
   } else {
-    // Multiply-adds of q k^T and of w v, where the causal mask allows them.
+    // Multiply-adds of q k^T and of w v under the causal mask.
     const double pairs = (double(num_tokens) - (num_rows - 1) / 2.0) * num_rows * kNumHeads;
     state.counters["GFLOP/s"] =
         benchmark::Counter(calls * pairs * 4 * kHeadDim / 1e9, benchmark::Counter::kIsRate);
@@ -166,8 +166,7 @@ void Register(int num_threads) {
       for (AttentionKind kind : {AttentionKind::kLssar, AttentionKind::kSoftmax}) {
         const std::string name = std::string(num_rows == 1 ? "decode" : "prefill") + "/" +
                                  std::to_string(num_rows) + "_of_" + std::to_string(num_tokens) +
-                                 "/" + std::string(NameOf(dtype)) +
-                                 (kind == AttentionKind::kLssar ? "/lssar" : "/softmax");
+                                 "/" + std::string(NameOf(dtype)) + "/" + std::string(NameOf(kind));
         benchmark::RegisterBenchmark(name.c_str(), BM_Attention)
             ->Args({num_tokens, num_rows, num_threads, int64_t(kind), int64_t(dtype)})
             ->UseRealTime()

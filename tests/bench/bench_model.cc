@@ -87,7 +87,7 @@ AttentionStats BenchModel::TakeStats() { return std::exchange(stats_, {}); }
 
 int64_t BenchModel::KeyBytesPerToken() const {
   const KvLayout& layout = pool_.view.layout;
-  return int64_t(layout.BlockStride() * BytesOf(layout.dtype)) * layout.num_heads *
+  return int64_t(layout.BlockStride() * BytesOf(layout.dtype)) * layout.num_kv_heads *
          layout.num_layers / layout.page_size;
 }
 

@@ -29,8 +29,8 @@ double SecondsOf(auto&& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Eight running sums, so that the loop waits for memory and not for an addition; the widest loads
-// that the machine has, as the kernels use them.
+// Eight independent sums, so that the loop waits for memory and not for an addition. Compiled for
+// the widest loads of the machine, as the kernels are.
 __attribute__((target_clones("avx512f", "avx2", "default"))) uint64_t SumOf(const uint64_t* words,
                                                                             size_t num_words) {
   uint64_t sums[8] = {};
@@ -48,7 +48,7 @@ Ceilings::Ceilings(int num_threads)
   LSSAR_CHECK(memory.ok());
   memory_ = *std::move(memory);
   std::fill_n(memory_->As<uint64_t>(), kReadBytes / sizeof(uint64_t), 1);
-  ProductFlops();  // oneDNN compiles its product on the first call
+  GemmFlops();  // oneDNN compiles its kernel in the first call
 }
 
 int64_t Ceilings::NumBytes() const {
@@ -70,13 +70,14 @@ double Ceilings::ReadBytesPerSecond() {
   return double(share * sizeof(uint64_t)) * num_threads_ / seconds;
 }
 
-double Ceilings::ProductFlops() {
+double Ceilings::GemmFlops() {
   omp_set_num_threads(num_threads_);
   const double seconds = SecondsOf([&] {
     dnnl::sgemm('N', 'N', kRows, kOut, kIn, 1.0f, x_.data(), kIn, w_.data(), kOut, 0.0f, y_.data(),
                 kOut);
   });
-  // OpenMP's threads spin for some milliseconds after their work, on cores that we measure next.
+  // OpenMP's threads spin for some milliseconds after their work and would disturb the next
+  // measurement.
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   return 2.0 * kRows * kIn * kOut / seconds;
 }

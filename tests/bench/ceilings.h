@@ -1,4 +1,4 @@
-// What this machine can do at most: the figures that every bench divides by.
+// The limits of this machine. Benches report their figures as shares of these.
 #ifndef LSSAR_TESTS_BENCH_CEILINGS_H_
 #define LSSAR_TESTS_BENCH_CEILINGS_H_
 
@@ -11,18 +11,19 @@
 
 namespace lssar::bench {
 
-// A machine shared with others gives half as much memory bandwidth at one moment as at the next: a
-// figure is compared with ceilings taken just before and after it.
+// On a shared machine the memory bandwidth may change by a factor of two between two moments. A
+// figure is therefore compared with ceilings measured just before and after it.
 class Ceilings {
  public:
   explicit Ceilings(int num_threads);
 
-  // Bytes a second that all threads read together from memory far larger than the caches: one pass.
+  // Read bandwidth of all threads together in bytes per second, from one pass over memory much
+  // larger than the caches.
   double ReadBytesPerSecond();
-  // fp32 FLOP/s of oneDNN's matrix product, 512 x 768 by 768 x 3072: the shape of a prefill chunk.
-  double ProductFlops();
+  // fp32 FLOP/s of oneDNN's GEMM, 512 x 768 by 768 x 3072: the shape of a prefill chunk.
+  double GemmFlops();
 
-  // Memory that this object holds.
+  // Bytes of memory that this object uses.
   int64_t NumBytes() const;
 
  private:
@@ -31,7 +32,7 @@ class Ceilings {
   std::vector<float> x_, w_, y_;
 };
 
-// Median of 7 passes, in 1e9 bytes a second.
+// Median of 7 passes, in 1e9 bytes per second.
 double MeasureReadGbPerSecond(int num_threads);
 
 // Processor name, threads and memory: the line that every table of figures starts with.

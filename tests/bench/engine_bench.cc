@@ -56,7 +56,7 @@ struct Setting {
   // Room for all of it: famine is another question.
   int64_t KvBytes(const ModelConfig& config) const {
     const KvLayout layout{.num_layers = config.num_hidden_layers,
-                          .num_heads = config.num_attention_heads,
+                          .num_kv_heads = config.num_attention_heads,
                           .head_dim = config.HeadDim(),
                           .page_size = engine.page_size,
                           .dtype = engine.kv_cache_dtype};

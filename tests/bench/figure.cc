@@ -21,13 +21,13 @@ double Spread(const Figure& figure) {
   return (1 / low.seconds - 1 / high.seconds) * figure.num_tokens / TokensPerSecond(figure);
 }
 
-// What the median sample took, in the time and the work of one of its steps.
+// The median sample: time and work of one of its steps.
 struct Step {
   double us = 0;
   std::array<double, kNumOps> op_us = {};
-  double other_us = 0;  // the model's own: angles, the copy of the logits, calls
+  double other_us = 0;  // outside of ops: angles, the copy of the logits, calls
   double weights_work = 0;
-  double weights_per_second = 0;  // through linear and logits
+  double weights_per_second = 0;  // read by linear and logits
   double attention_work = 0;
   double attention_per_second = 0;
 };
@@ -120,7 +120,7 @@ nlohmann::json ToJson(const Figure& figure) {
           {"format", figure.format},
           {"tokens_per_second", TokensPerSecond(figure)},
           {"samples", tokens_per_second},
-          {"ceiling", figure.bound == Bound::kRead ? "read bandwidth" : "fp32 product"},
+          {"ceiling", figure.bound == Bound::kRead ? "read bandwidth" : "fp32 GEMM"},
           {"ceiling_per_second", ceilings},
           {"work_per_token", WorkOf(figure) / figure.num_tokens},
           {"share_of_ceiling", ShareOfCeiling(figure)},

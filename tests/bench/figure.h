@@ -1,5 +1,5 @@
-// What was measured of one kind of work: the rate, what bounds it, and where a step's time goes; as
-// lines of a table and as JSON.
+// The result of a benchmark of one kind of work: its rate, its limit, and the parts of a step's
+// time. Printed as lines of a table and as JSON.
 #ifndef LSSAR_TESTS_BENCH_FIGURE_H_
 #define LSSAR_TESTS_BENCH_FIGURE_H_
 
@@ -13,12 +13,12 @@
 
 namespace lssar::bench {
 
-// What bounds a kind of work, and the unit it is counted in: bytes read or fp32 FLOPs.
-enum class Bound : uint8_t { kRead, kProduct };
+// The limit of a kind of work, and its unit: bytes read, or fp32 FLOPs.
+enum class Bound : uint8_t { kRead, kGemm };
 
 struct FigureSample {
   double seconds = 0;
-  double ceiling = 0;  // bytes or FLOPs a second that the machine could do at that moment
+  double ceiling = 0;  // bytes or FLOPs per second of the machine at that moment
   OpCosts ops = {};
 };
 
@@ -29,25 +29,24 @@ struct Figure {
   int num_tokens = 0;  // of a sample
   int num_steps = 0;   // of a sample
   std::vector<FigureSample> samples = {};
-  // Bytes or FLOPs that a sample takes at least.
+  // Lower bound of the bytes or FLOPs of a sample.
   double weights_work = 0;
   double attention_work = 0;
   double value_rows_read = 0;  // share of V rows
-  double peer = 0;             // tokens a second; 0: no peer
-  double peer_ceiling = 0;     // beside the peer's run
+  double peer = 0;             // tokens per second; 0: no peer
+  double peer_ceiling = 0;     // measured with the peer
 };
 
-// Medians over the samples; the share of each sample is of the ceiling of its own moment.
+// Medians over the samples. The share of a sample is relative to the ceiling of its own moment.
 double TokensPerSecond(const Figure& figure);
 double CeilingPerSecond(const Figure& figure);
 double ShareOfCeiling(const Figure& figure);
 
-// The sample of median speed (the slower one of two): its parts add up, as medians of parts do not.
+// The sample of median speed (of two, the slower one). Its parts add up; medians of parts do not.
 const FigureSample& MedianSample(const Figure& figure);
 
 void PrintHeader(std::FILE* out);
-// A row below the header's names, and two lines of where the median sample's steps spent their
-// time.
+// Prints a row of the table, and two lines with the parts of the median sample's step time.
 void Print(const Figure& figure, std::FILE* out);
 
 nlohmann::json ToJson(const Figure& figure);

@@ -20,7 +20,7 @@ OpCosts CostsOf(double linear_seconds, double attention_seconds) {
   return ops;
 }
 
-// Three samples of 10 steps of 2 tokens: 1000, 2000 and 500 tokens a second.
+// Three samples of 10 steps of 2 tokens: 1000, 2000 and 500 tokens per second.
 Figure FigureOfThree() {
   return {.work = "decode at 0",
           .format = "int8 weights, fp16 K/V",
@@ -37,7 +37,7 @@ TEST(FigureTest, EachSampleIsSharedByTheCeilingOfItsOwnMoment) {
   const Figure figure = FigureOfThree();
   EXPECT_THAT(TokensPerSecond(figure), DoubleEq(1000));
   EXPECT_THAT(CeilingPerSecond(figure), DoubleEq(5e9));
-  // 3, 6 and 1.5e9 bytes a second beside 5, 8 and 2e9.
+  // 3, 6 and 1.5e9 bytes per second; ceilings 5, 8 and 2e9.
   EXPECT_THAT(ShareOfCeiling(figure), DoubleEq(0.75));
 }
 
@@ -70,7 +70,7 @@ TEST(TimedBackendTest, CountsThePackedBytesOfEveryProduct) {
                     .weight = matrix.get(),
                     .logits = out.data()});
     const OpCosts costs = backend.TakeCosts();
-    // int8: a bf16 scale for each row and 64 columns.
+    // int8: one bf16 scale per row and 64 columns.
     const int64_t weight_bytes = int64_t{kRows} * kCols * int64_t(BytesOf(stored)) +
                                  (stored == DType::kI8 ? kRows * (kCols / 64) * 2 : 0);
     EXPECT_EQ(costs[size_t(Op::kLinear)].weight_bytes, 2 * weight_bytes) << NameOf(stored);

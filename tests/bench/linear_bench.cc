@@ -1,8 +1,8 @@
-// The matrix product beside oneDNN's, at the shapes of a 124M model, as a Markdown table.
+// Times our GEMM and oneDNN's at the shapes of a 124M model. Prints a Markdown table.
 //
-// Both multiply the same x by weights that no cache holds: each call takes the next of enough
-// copies, as a model's layers do. oneDNN gets fp32 weights in the layout it asks for. Samples of
-// the two alternate, so a neighbour on the machine harms both; each figure is a median.
+// Both multiply the same x by weights that no cache holds: each call uses the next of many copies, as the
+// layers of a model do. oneDNN gets fp32 weights in its preferred layout. Samples of the two alternate, so
+// other load on the machine affects both. Each figure is a median.
 #include <immintrin.h>
 #include <omp.h>
 
@@ -32,7 +32,7 @@
 namespace lssar::bench {
 namespace {
 
-// Far more than any last-level cache of the machines we meet.
+// Much more than any last-level cache.
 constexpr size_t kColdBytes = size_t{384} << 20;
 constexpr double kSampleSeconds = 0.04;
 // libgomp's threads spin after a parallel region; ours must not share the cores with them.
@@ -61,7 +61,7 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Seconds of one call, from as many as fill kSampleSeconds.
+// Seconds per call, measured over kSampleSeconds.
 double SecondsPerCall(const std::function<void()>& call) {
   const double start = Now();
   int num_calls = 0;
@@ -74,7 +74,7 @@ double SecondsPerCall(const std::function<void()>& call) {
   return passed / num_calls;
 }
 
-// Independent multiply-adds in registers: what no product can exceed.
+// Independent multiply-adds in registers: the upper bound of every GEMM.
 __attribute__((target("avx512f"))) void MultiplyAdd512(int64_t num_steps) {
   const __m512 half = _mm512_set1_ps(0.5f);
   // Distinct values: the compiler merges equal sums.
@@ -137,7 +137,7 @@ __attribute__((target("avx2"))) int64_t ReadBlock(const std::byte* from, size_t 
   return _mm256_extract_epi64(sum, 0);
 }
 
-// GB/s at which all threads read memory on huge pages, in blocks that they claim.
+// GB/s at which all threads read memory on huge pages.
 double MeasureReadGb(ThreadPool& pool, int num_samples) {
   constexpr size_t kBlockBytes = size_t{1} << 20;
   auto buffer = AllocateHostBuffer(kColdBytes);
@@ -166,10 +166,10 @@ std::vector<float> RandomFloats(size_t count) {
 
 size_t NumCopies(size_t num_bytes) { return kColdBytes / num_bytes + 1; }
 
-// Copies of one matrix [out, in] as our kernel packs it.
-class OurProduct {
+// Copies of one matrix [out, in], packed for our GEMM.
+class OurGemm {
  public:
-  OurProduct(const Shape& shape, DType stored, const std::vector<float>& w, ThreadPool& pool)
+  OurGemm(const Shape& shape, DType stored, const std::vector<float>& w, ThreadPool& pool)
       : shape_(shape), pool_(pool), scratch_(pool.NumThreads()) {
     const MatrixView view = {
         .elements = w.data(), .num_rows = shape.out, .num_cols = shape.in, .transposed = true};
@@ -179,7 +179,7 @@ class OurProduct {
       copies_.push_back(*std::move(matrix));
     } while (copies_.size() < NumCopies(copies_[0]->NumBytes()));
   }
-  double NumBytes() const { return static_cast<double>(copies_[0]->NumBytes()); }
+  double NumBytes() const { return double(copies_[0]->NumBytes()); }
   void Multiply(int num_rows, const float* x, float* out) {
     const PackedMatrix* weight = copies_[next_++ % copies_.size()].get();
     LinearOnCpu({.num_rows = num_rows, .x = x, .norm = {}, .weight = weight, .out = out}, pool_,
@@ -194,10 +194,10 @@ class OurProduct {
   size_t next_ = 0;
 };
 
-// The same through oneDNN, fp32, weights in the order it prefers for this number of rows.
-class PeerProduct {
+// The same with oneDNN: fp32 weights in its preferred layout for this number of rows.
+class PeerGemm {
  public:
-  PeerProduct(const Shape& shape, int num_rows, const std::vector<float>& w)
+  PeerGemm(const Shape& shape, int num_rows, const std::vector<float>& w)
       : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
     using dnnl::memory;
     const auto f32 = memory::data_type::f32;
@@ -207,7 +207,7 @@ class PeerProduct {
     const memory::desc w_plain({shape.in, shape.out}, f32, ab);
     const memory::desc out_desc({num_rows, shape.out}, f32, ab);
     const dnnl::matmul::primitive_desc desc(dnnl::matmul::desc(x_desc, w_any, out_desc), engine_);
-    product_ = dnnl::matmul(desc);
+    gemm_ = dnnl::matmul(desc);
     memory plain(w_plain, engine_, const_cast<float*>(w.data()));
     do {
       memory copy(desc.weights_desc(), engine_);
@@ -221,16 +221,16 @@ class PeerProduct {
   void Multiply(const float* x, float* out) {
     x_.set_data_handle(const_cast<float*>(x));
     out_.set_data_handle(out);
-    product_.execute(stream_, {{DNNL_ARG_SRC, x_},
-                               {DNNL_ARG_WEIGHTS, copies_[next_++ % copies_.size()]},
-                               {DNNL_ARG_DST, out_}});
+    gemm_.execute(stream_, {{DNNL_ARG_SRC, x_},
+                            {DNNL_ARG_WEIGHTS, copies_[next_++ % copies_.size()]},
+                            {DNNL_ARG_DST, out_}});
     stream_.wait();
   }
 
  private:
   dnnl::engine engine_;
   dnnl::stream stream_;
-  dnnl::matmul product_;
+  dnnl::matmul gemm_;
   dnnl::memory x_, out_;
   std::vector<dnnl::memory> copies_;
   size_t next_ = 0;
@@ -246,22 +246,22 @@ struct Ceilings {
   double fma_gflops;
 };
 
-// Prints a row of the table for each number of rows; adds them to `figures`.
+// Prints a row of the table for each number of rows and adds it to `figures`.
 void RunShape(const Shape& shape, const Options& options, const Ceilings& ceilings,
-              ThreadPool& pool, nlohmann::json& figures) {
-  const size_t in = static_cast<size_t>(shape.in), out_width = static_cast<size_t>(shape.out);
+              ThreadPool& pool, nlohmann::json* figures) {
+  const size_t in = size_t(shape.in), out_width = size_t(shape.out);
   const std::vector<float> w = RandomFloats(in * out_width);
-  OurProduct ours(shape, *ParseDType(options.dtype), w, pool);
+  OurGemm ours(shape, *ParseDType(options.dtype), w, pool);
   for (const int num_rows : options.rows) {
-    PeerProduct peer(shape, num_rows, w);
-    const std::vector<float> x = RandomFloats(static_cast<size_t>(num_rows) * in);
-    std::vector<float> out(static_cast<size_t>(num_rows) * out_width);
+    PeerGemm peer(shape, num_rows, w);
+    const std::vector<float> x = RandomFloats(size_t(num_rows) * in);
+    std::vector<float> out(size_t(num_rows) * out_width);
     std::vector<double> our_samples, peer_samples;
     for (int i = -1; i < options.num_samples; ++i) {
       std::this_thread::sleep_for(kLetOthersSleep);
       const double our_s = SecondsPerCall([&] { ours.Multiply(num_rows, x.data(), out.data()); });
       const double peer_s = SecondsPerCall([&] { peer.Multiply(x.data(), out.data()); });
-      if (i < 0) continue;  // the first touches everything
+      if (i < 0) continue;  // warm-up
       our_samples.push_back(our_s);
       peer_samples.push_back(peer_s);
     }
@@ -275,14 +275,14 @@ void RunShape(const Shape& shape, const Options& options, const Ceilings& ceilin
                 (*worst - *best) / seconds * 100, peer_seconds * 1e6, peer_seconds / seconds, gb,
                 gb / ceilings.read_gb * 100, gflops, gflops / ceilings.fma_gflops * 100);
     std::fflush(stdout);
-    figures.push_back({{"product", shape.name},
-                       {"in", shape.in},
-                       {"out", shape.out},
-                       {"rows", num_rows},
-                       {"samples_us", InMicroseconds(our_samples)},
-                       {"peer_samples_us", InMicroseconds(peer_samples)},
-                       {"share_of_read", gb / ceilings.read_gb},
-                       {"share_of_multiply_add", gflops / ceilings.fma_gflops}});
+    figures->push_back({{"gemm", shape.name},
+                        {"in", shape.in},
+                        {"out", shape.out},
+                        {"rows", num_rows},
+                        {"samples_us", InMicroseconds(our_samples)},
+                        {"peer_samples_us", InMicroseconds(peer_samples)},
+                        {"share_of_read", gb / ceilings.read_gb},
+                        {"share_of_multiply_add", gflops / ceilings.fma_gflops}});
   }
 }
 
@@ -295,10 +295,10 @@ int Run(const Options& options) {
               MachineLine(pool.NumThreads()).c_str(), options.dtype.c_str(), ceilings.read_gb,
               ceilings.fma_gflops);
   std::printf(
-      "| product | rows | ours us | spread | oneDNN fp32 us | ratio | GB/s | of read | "
+      "| GEMM | rows | ours us | spread | oneDNN fp32 us | ratio | GB/s | of read | "
       "GFLOP/s | of multiply-add |\n|---|---|---|---|---|---|---|---|---|---|\n");
   nlohmann::json figures;
-  for (const Shape& shape : kShapes) RunShape(shape, options, ceilings, pool, figures);
+  for (const Shape& shape : kShapes) RunShape(shape, options, ceilings, pool, &figures);
   if (!options.json.empty()) {
     const nlohmann::json all = {{"weights", options.dtype},
                                 {"read_gb_per_second", ceilings.read_gb},
@@ -314,10 +314,11 @@ int Run(const Options& options) {
 
 int main(int argc, char** argv) {
   lssar::bench::Options options;
-  CLI::App app("Our matrix product beside oneDNN's");
+  CLI::App app("Times our GEMM and oneDNN's");
   app.add_option("--threads", options.num_threads, "0: one per usable core")
       ->check(CLI::Range(0, 1024));
-  app.add_option("--samples", options.num_samples, "of each figure")->check(CLI::Range(5, 1001));
+  app.add_option("--samples", options.num_samples, "samples of each figure")
+      ->check(CLI::Range(5, 1001));
   app.add_option("--dtype", options.dtype, "type of our weights")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16", "int8"}));
   app.add_option("--rows", options.rows, "numbers of rows")->check(CLI::Range(1, 65536));

@@ -5,7 +5,8 @@
 
 namespace lssar::bench {
 
-// The mean of the two in the middle where there is an even number. Requires one or more
+// For an even number of samples: the mean of the two in the middle.
+// Requires  at least one sample
 double Median(std::vector<double> samples);
 
 }  // namespace lssar::bench

@@ -166,7 +166,7 @@ class Runner {
   void MeasurePrefill(int num_tokens, int depth) {
     Figure figure{.work = StrCat("prefill ", num_tokens, depth > 0 ? StrCat(" at ", depth) : ""),
                   .format = format_,
-                  .bound = Bound::kProduct,
+                  .bound = Bound::kGemm,
                   .num_tokens = num_tokens,
                   .num_steps = (num_tokens + kPrefillChunk - 1) / kPrefillChunk};
     FillCache(depth);
@@ -222,7 +222,7 @@ class Runner {
   // The ceiling at this moment, bytes or FLOPs a second.
   double CeilingNow(const Figure& figure) {
     return figure.bound == Bound::kRead ? ceilings_->ReadBytesPerSecond()
-                                        : ceilings_->ProductFlops();
+                                        : ceilings_->GemmFlops();
   }
 
   // Runs `work` once for each sample and returns the attention statistics of all samples.

@@ -5,7 +5,7 @@
 namespace lssar::bench {
 namespace {
 
-// Adds the time until its end to an op's.
+// Adds its lifetime to the cost of an op.
 class Timer {
  public:
   explicit Timer(OpCost& cost) : seconds_(cost.seconds), start_(std::chrono::steady_clock::now()) {}

@@ -127,7 +127,7 @@ absl::StatusOr<std::vector<float>> RunOps(const GoldenCase& c, const AttentionSp
   Backend* const backend = setup.backend;
   const size_t hidden_size = size_t(c.num_heads) * size_t(c.head_dim);
   ASSIGN_OR_RETURN(PagePool pool, MakePagePool({.num_layers = 1,
-                                                .num_heads = c.num_heads,
+                                                .num_kv_heads = c.num_heads,
                                                 .head_dim = c.head_dim,
                                                 .page_size = setup.page_size,
                                                 .num_pages = 0,
@@ -147,6 +147,7 @@ absl::StatusOr<std::vector<float>> RunOps(const GoldenCase& c, const AttentionSp
   const std::vector<SequenceSlice> all_keys{{.num_rows = c.num_keys, .pages = pool.pages}};
   const RaggedBatch key_rows{.num_rows = c.num_keys, .sequences = all_keys};
   backend->RopeWrite({.rows = &key_rows,
+                      .num_heads = c.num_heads,
                       .qkv = qkv->As<float>(),
                       .rope = rope->As<float>(),
                       .normalize = spec.Form().is_length_scaled,
@@ -164,6 +165,7 @@ absl::StatusOr<std::vector<float>> RunOps(const GoldenCase& c, const AttentionSp
   const RaggedBatch query_rows{.num_rows = c.num_rows, .sequences = queried};
   backend->Attention({.rows = &query_rows,
                       .layer = 0,
+                      .num_heads = c.num_heads,
                       .spec = spec,
                       .q = q->As<float>(),
                       .kv = pool.view,

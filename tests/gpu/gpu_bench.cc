@@ -87,7 +87,7 @@ class Pool {
       : gpu_(gpu), vectors_(kContext, kHeads, head_dim, 1, Content::kTopical) {
     KvLayout& layout = view_.layout;
     layout = {.num_layers = 1,
-              .num_heads = kHeads,
+              .num_kv_heads = kHeads,
               .head_dim = head_dim,
               .page_size = kPageSize,
               .num_pages = kContext / kPageSize,
@@ -144,6 +144,7 @@ class Pool {
     Floats q_floats(*gpu_.backend, q), out(*gpu_.backend, q);
     AttentionArgs args{.rows = &ragged,
                        .layer = 0,
+                       .num_heads = kHeads,
                        .spec = spec,
                        .q = q_floats.Address(),
                        .kv = view_,

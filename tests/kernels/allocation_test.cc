@@ -1,4 +1,4 @@
-// A warm op allocates nothing: counted by operator new and by the heap's own account.
+// An op allocates nothing after its first calls. Counts calls of operator new and the heap's size.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -17,7 +17,7 @@ TEST(AllocationTest, WarmAttentionAndRopeWriteAllocateNothing) {
   const std::unique_ptr<Backend> backend = MakeCpu(3);
   const SequenceVectors vectors(kTokens, kHeads, kDim, 1, Content::kNearlyEqualK);
   const PagedKv kv(*backend, {&vectors}, 64, DType::kF16);
-  // A prefill chunk and a decode row, as of two sequences; their pages may be the same.
+  // A prefill chunk and a decode row, as of two sequences that share their pages.
   const std::vector<SequenceSlice> sequences{
       {.num_rows = 50, .first_position = 100, .pages = kv.Pages(0)},
       {.first_row = 50, .num_rows = 1, .first_position = kTokens - 1, .pages = kv.Pages(0)}};
@@ -30,20 +30,22 @@ TEST(AllocationTest, WarmAttentionAndRopeWriteAllocateNothing) {
   const auto step = [&] {
     backend->RopeWrite({.rows = &rows,
                         .layer = kCaseLayer,
+                        .num_heads = kHeads,
                         .qkv = qkv.Address(),
                         .rope = rope.Address(),
                         .kv = view,
                         .q = q.Address()});
     backend->Attention({.rows = &rows,
                         .layer = kCaseLayer,
+                        .num_heads = kHeads,
                         .spec = {},
                         .q = q.Address(),
                         .kv = view,
                         .out = out.Address()});
   };
   const auto heap_bytes = [] { return mallinfo2().uordblks + mallinfo2().hblkhd; };
-  // Which thread meets which task is chance, so an area may still grow in a late step; but each of
-  // the few areas grows a few times at most.
+  // The assignment of tasks to threads is random, so an area may still grow in a late step. Each
+  // area grows only a few times.
   int num_warm_steps = 0;
   for (int i = 0; i < 500 && num_warm_steps < 30; ++i) {
     const int64_t allocations = NumAllocations();

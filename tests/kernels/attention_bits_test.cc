@@ -1,4 +1,4 @@
-// The bits of a row of Attention depend on the row alone.
+// The bits of a row of Attention depend only on the row.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ class AttentionBitsTest : public testing::TestWithParam<std::string> {
       : sequence_(kTokens, kHeads, kDim, 1, Content::kTopical),
         backend_(IsCuda(GetParam()) ? MakeNamed(GetParam()) : MakeCpu(1, GetParam())) {}
 
-  // Backends that must compute the same bits as backend_.
+  // Backends that must compute the same bits as backend_: other thread counts or GPU generations.
   std::vector<std::unique_ptr<Backend>> Twins() const {
     std::vector<std::unique_ptr<Backend>> twins;
     if (GetParam().starts_with("CUDA_EMULATED")) {
@@ -40,7 +40,7 @@ class AttentionBitsTest : public testing::TestWithParam<std::string> {
     return twins;
   }
 
-  // fp32 where the backend keeps such pages, the next best where not.
+  // fp32 if the backend supports such pages, else fp16.
   DType MostExact() const { return IsCuda(GetParam()) ? DType::kF16 : DType::kF32; }
 
   // Rows from kFirst on in one call.
@@ -48,7 +48,7 @@ class AttentionBitsTest : public testing::TestWithParam<std::string> {
     const PagedKv kv(backend, {&sequence_}, page_size, dtype);
     return Attend(backend, spec, {&sequence_}, kv, {{.first = kFirst, .count = kTokens - kFirst}});
   }
-  // Every way a row is computed, over fp16 pages and over int8 ones.
+  // Specs that cover every code path of a row, each over fp16 and int8 pages.
   std::vector<std::pair<AttentionSpec, DType>> SpecsAndTypes() const {
     std::vector<std::pair<AttentionSpec, DType>> all;
     for (const AttentionSpec& spec : {AttentionSpec{.p = 15},
@@ -81,7 +81,7 @@ TEST_P(AttentionBitsTest, PageSizes) {
   }
 }
 
-// However many threads, or blocks of a cluster, share the work.
+// The bits do not depend on the number of threads or of blocks in a cluster.
 TEST_P(AttentionBitsTest, Twins) {
   const SequenceVectors one_head(kTokens, 1, kDim, 2, Content::kTopical);
   for (const auto& [spec, dtype] : SpecsAndTypes()) {
@@ -99,7 +99,7 @@ TEST_P(AttentionBitsTest, Twins) {
   }
 }
 
-// A prompt in one call, in chunks at random places, and row by row.
+// A prompt in one call, in random chunks, and one row at a time.
 TEST_P(AttentionBitsTest, Chunkings) {
   std::mt19937 random(3);
   for (const auto& [spec, dtype] : SpecsAndTypes()) {

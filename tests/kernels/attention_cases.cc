@@ -66,14 +66,14 @@ SequenceVectors::SequenceVectors(int tokens, int heads, int dim, uint32_t seed, 
 }
 
 PagedKv::PagedKv(Backend& backend, const std::vector<const SequenceVectors*>& sequences,
-                 int page_size, DType dtype)
+                 int page_size, DType dtype, int num_kv_heads)
     : backend_(backend) {
   KvLayout& layout = layout_;
   layout = {.num_layers = kCaseLayer + 1,
-            .num_heads = sequences.front()->num_heads,
+            .num_kv_heads = num_kv_heads == 0 ? sequences.front()->num_heads : num_kv_heads,
             .head_dim = sequences.front()->head_dim,
             .page_size = page_size,
-            .num_pages = 1,  // one that nobody owns
+            .num_pages = 1,  // page 0 belongs to no sequence
             .dtype = dtype};
   for (const SequenceVectors* sequence : sequences) {
     pages_.emplace_back();
@@ -82,7 +82,7 @@ PagedKv::PagedKv(Backend& backend, const std::vector<const SequenceVectors*>& se
     }
   }
   LSSAR_CHECK(backend.FitLayout(layout).ok());
-  // Scattered: ids are dealt in an order that is neither the tokens' nor the sequences'.
+  // Scattered: the ids follow neither the order of tokens nor that of sequences.
   std::vector<int32_t> ids;
   for (int i = 0; i < layout.num_pages; ++i) ids.push_back(i);
   std::shuffle(ids.begin(), ids.end(), std::mt19937(7));
@@ -92,15 +92,17 @@ PagedKv::PagedKv(Backend& backend, const std::vector<const SequenceVectors*>& se
 
   k_pool_ = *backend.Allocate(layout.PoolBytes());
   v_pool_ = *backend.Allocate(layout.PoolBytes());
-  // In every element type, bytes of all ones are NaN; of int8 they are -1, and the scales are NaN.
+  // Bytes of all ones are NaN in every float type. In int8 the elements are -1 and the scales are
+  // NaN.
   k_.assign(layout.PoolBytes(), '\xFF');
   v_ = k_;
   for (size_t s = 0; s < sequences.size(); ++s) {
     const SequenceVectors& from = *sequences[s];
     const size_t dim = static_cast<size_t>(from.head_dim);
     for (int row = 0; row < from.num_tokens; ++row) {
-      for (int head = 0; head < from.num_heads; ++head) {
-        const size_t at = (size_t(row) * size_t(from.num_heads) + size_t(head)) * dim;
+      for (int head = 0; head < layout.num_kv_heads; ++head) {
+        const int source = head * (from.num_heads / layout.num_kv_heads);
+        const size_t at = (size_t(row) * size_t(from.num_heads) + size_t(source)) * dim;
         Key(s, row, head).Store({&from.k[at], dim});
         Value(s, row, head).Store({&from.v[at], dim});
       }
@@ -152,6 +154,7 @@ std::vector<float> Attend(Backend& backend, const AttentionSpec& spec,
   if (counters != nullptr) counters->resize(ranges.size());
   backend.Attention({.rows = &ragged,
                      .layer = kCaseLayer,
+                     .num_heads = sequences.front()->num_heads,
                      .spec = spec,
                      .q = q_floats.Address(),
                      .kv = kv.Upload(),
@@ -170,21 +173,16 @@ std::vector<float> AttendAll(Backend& backend, const AttentionSpec& spec,
 std::vector<AttentionSpec> FamilySpecs() {
   constexpr int kMaxPositionEmbeddings = 100;
   std::vector<AttentionSpec> specs;
-  for (const AttentionKind kind :
-       {AttentionKind::kLssar, AttentionKind::kLssa, AttentionKind::kSoftmax,
-        AttentionKind::kSoftmaxR, AttentionKind::kSigmoid, AttentionKind::kSigmoidN,
-        AttentionKind::kSigmoidNL1, AttentionKind::kSigmoidR, AttentionKind::kReluWortsman}) {
-    specs.push_back({.kind = kind, .max_position_embeddings = kMaxPositionEmbeddings});
+  for (const AttentionKindInfo& info : kAttentionKinds) {
+    if (info.kind == AttentionKind::kPhi) continue;
+    specs.push_back({.kind = info.kind, .max_position_embeddings = kMaxPositionEmbeddings});
   }
-  for (const Phi phi : {Phi::kRelu, Phi::kRelu2, Phi::kRelu6, Phi::kGelu, Phi::kSigmoid,
-                        Phi::kSoftplus, Phi::kMish, Phi::kExp}) {
-    specs.push_back({.kind = AttentionKind::kPhi, .phi = phi});
-  }
+  for (const PhiInfo& info : kPhis) specs.push_back({.kind = AttentionKind::kPhi, .phi = info.phi});
   return specs;
 }
 
 std::string NameOfSpec(const AttentionSpec& spec) {
-  return StrCat("kind ", int(spec.kind), ", phi ", int(spec.Form().phi), ", p ", spec.p);
+  return StrCat("kind ", NameOf(spec.kind), ", phi ", int(spec.Form().phi), ", p ", spec.p);
 }
 
 bool Computes(const Backend& backend, const AttentionSpec& spec) {

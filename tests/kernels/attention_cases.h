@@ -24,8 +24,8 @@ enum class Content {
   kNearlyEqualK,
 };
 
-// One sequence's vectors, [position][head][dim] each. Equal arguments give equal vectors, and a
-// longer sequence starts with the vectors of a shorter one.
+// One sequence's vectors, [position][head][dim] each. Equal arguments give equal vectors. A longer
+// sequence starts with the vectors of a shorter one.
 struct SequenceVectors {
   SequenceVectors(int num_tokens, int heads, int dim, uint32_t seed, Content content);
 
@@ -34,19 +34,21 @@ struct SequenceVectors {
 
   size_t RowFloats() const { return size_t(num_heads) * size_t(head_dim); }
 
-  // For kinds that do not scale scores up by ln(d) ln(N), and so see nothing in unit vectors.
+  // For kinds without the scale ln(d) ln(N): the scores of unit vectors are too small for them.
   void LengthenQueries() {
     for (float& x : q) x *= 30;
   }
 };
 
-// Pages of all sequences in one pool, in scattered order, kept on the host and copied to the
-// backend whenever Attend runs. Whatever no token of theirs wrote, the slots past the last token
-// above all, is NaN: elements of int8 by their scales.
+// Pages of all sequences in one pool, in scattered order. They are kept on the host; Attend copies
+// them to the backend. Every element that no token wrote is NaN (int8: its scale is), above all in
+// the slots past the last token.
 class PagedKv {
  public:
+  // num_kv_heads: only the first of each group of num_heads / num_kv_heads heads is stored. 0: all
+  // heads.
   PagedKv(Backend& backend, const std::vector<const SequenceVectors*>& sequences, int page_size,
-          DType dtype);
+          DType dtype, int num_kv_heads = 0);
 
   // In the backend's memory, as it is now.
   KvView Upload() const;
@@ -67,7 +69,7 @@ class PagedKv {
   std::vector<std::vector<int32_t>> pages_;
 };
 
-// Layer of the pool that the cases use; the other ones stay NaN.
+// The layer of the pool that the cases use. The other layers stay NaN.
 inline constexpr int kCaseLayer = 1;
 
 // Rows [first, first + count) of one sequence, as one entry of a ragged batch.
@@ -77,26 +79,26 @@ struct RowRange {
   int count = 0;
 };
 
-// Attention of one batch; out of each range is [count][head][dim], ranges one after the other.
+// Attention of one batch. Returns [count][head][dim] of each range, in order.
 std::vector<float> Attend(Backend& backend, const AttentionSpec& spec,
                           const std::vector<const SequenceVectors*>& sequences, const PagedKv& kv,
                           const std::vector<RowRange>& ranges,
                           std::vector<AttentionStats>* counters = nullptr);
 
-// All rows of one sequence in one call, on pages of its own.
+// All rows of one sequence in one call, on its own pages.
 std::vector<float> AttendAll(Backend& backend, const AttentionSpec& spec,
                              const SequenceVectors& sequence, int page_size, DType dtype);
 
-// Every kind of the attention family; of kPhi every phi.
+// Every kind of the attention family; kPhi with every phi.
 std::vector<AttentionSpec> FamilySpecs();
 
 // "sigmoid_r", "phi gelu".
 std::string NameOfSpec(const AttentionSpec& spec);
 
-// Whether the backend computes the kind; a failure where it may not refuse it.
+// True if the backend computes the kind. Fails the test if only cuda may refuse it.
 bool Computes(const Backend& backend, const AttentionSpec& spec);
 
-// Largest |v| of a sequence: the unit of Attention's tolerance.
+// The largest |v| of a sequence: the unit of Attention's tolerance.
 double LargestValue(const SequenceVectors& sequence);
 
 }  // namespace lssar

@@ -17,7 +17,7 @@
 namespace lssar {
 namespace {
 
-// Of max |v|, up to p = 15; ops.h. On CUDA weights are rounded to what its products take.
+// Share of max |v| up to p = 15 (ops.h). CUDA rounds weights to the input type of its GEMMs.
 constexpr double kTolerance = 2e-5;
 constexpr double kCudaTolerance = 5e-4;
 
@@ -33,7 +33,7 @@ std::string NameOfCase(Content content) {
   return "?";
 }
 
-// One test body for every backend of this machine: reference, and cpu at each instruction set.
+// Runs on every backend of this machine: reference, cpu with each instruction set, emulated CUDA.
 class AttentionTest : public testing::TestWithParam<std::string> {
  protected:
   AttentionTest()
@@ -41,12 +41,12 @@ class AttentionTest : public testing::TestWithParam<std::string> {
 
   double Tolerance() const { return IsCuda(GetParam()) ? kCudaTolerance : kTolerance; }
 
-  // fp32 where the backend keeps such pages, the next best where not.
+  // fp32 if the backend supports such pages, else fp16.
   DType MostExact() const { return IsCuda(GetParam()) ? DType::kF16 : DType::kF32; }
 
-  // Whether the backend keeps such pages; where not, that it says so.
-  bool Keeps(DType dtype, int head_dim) {
-    KvLayout layout{.num_layers = 1, .num_heads = 1, .head_dim = head_dim, .dtype = dtype};
+  // True if the backend supports such pages. Expects UNIMPLEMENTED otherwise.
+  bool Supports(DType dtype, int head_dim) {
+    KvLayout layout{.num_layers = 1, .num_kv_heads = 1, .head_dim = head_dim, .dtype = dtype};
     const absl::Status status = backend_->FitLayout(layout);
     EXPECT_TRUE(status.ok() || absl::IsUnimplemented(status)) << status;
     EXPECT_TRUE(status.ok() || IsCuda(GetParam())) << status;
@@ -56,7 +56,7 @@ class AttentionTest : public testing::TestWithParam<std::string> {
   // Compares every row of a sequence with the reference over the same pages.
   void Check(const SequenceVectors& sequence, const AttentionSpec& spec, int page_size,
              DType dtype) {
-    if (!Keeps(dtype, sequence.head_dim)) return;
+    if (!Supports(dtype, sequence.head_dim)) return;
     const std::vector<float> expected = AttendAll(*reference_, spec, sequence, page_size, dtype);
     const std::vector<float> actual = AttendAll(*backend_, spec, sequence, page_size, dtype);
     EXPECT_TRUE(AllNear(actual, expected,
@@ -79,7 +79,7 @@ class AttentionTest : public testing::TestWithParam<std::string> {
         << sequence.num_tokens << ", " << NameOf(dtype) << ", " << NameOfSpec(spec);
   }
 
-  // Of the values, or of sums of them, where weights do not sum to 1.
+  // The largest |v|, or |out| if that is larger: some kinds have weights that do not sum to 1.
   static double Magnitude(const SequenceVectors& sequence, const std::vector<float>& out) {
     double largest = LargestValue(sequence);
     for (const float x : out) largest = std::max(largest, std::fabs(double{x}));
@@ -92,7 +92,7 @@ class AttentionTest : public testing::TestWithParam<std::string> {
 TEST_P(AttentionTest, LengthsAroundAPage) {
   for (int page_size : {16, 64, 256}) {
     for (int num_tokens : {1, 2, 3, 4, page_size - 1, page_size, page_size + 1}) {
-      for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
+      for (DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
         Check(SequenceVectors(num_tokens, 2, 32, 1, Content::kTopical), {}, page_size, dtype);
       }
     }
@@ -129,7 +129,7 @@ TEST_P(AttentionTest, Kinds) {
   }
 }
 
-// No key has a weight: the row is zero, not 0/0.
+// Every phi is zero: the row is zero, not 0/0.
 TEST_P(AttentionTest, RowsOfZerosAreZero) {
   for (const Phi phi : {Phi::kRelu, Phi::kRelu2, Phi::kRelu6}) {
     const AttentionSpec spec{.kind = AttentionKind::kPhi, .phi = phi};
@@ -141,7 +141,7 @@ TEST_P(AttentionTest, RowsOfZerosAreZero) {
 }
 
 // Kinds with a stage 2.
-const AttentionSpec kSharpened[] = {
+const AttentionSpec kReweighted[] = {
     {}, {.kind = AttentionKind::kSoftmaxR}, {.kind = AttentionKind::kSigmoidR}};
 
 TEST_P(AttentionTest, RowsWithoutAPeakKeepStageOne) {
@@ -157,7 +157,7 @@ TEST_P(AttentionTest, RowsWithoutAPeakKeepStageOne) {
         means.push_back(static_cast<float>(sums[i] / (row + 1)));
       }
     }
-    for (const AttentionSpec& spec : kSharpened) {
+    for (const AttentionSpec& spec : kReweighted) {
       if (!Computes(*backend_, spec)) continue;
       Check(sequence, spec, 64, DType::kF16);
       Check(sequence, spec, 64, DType::kI8);
@@ -168,9 +168,9 @@ TEST_P(AttentionTest, RowsWithoutAPeakKeepStageOne) {
   }
 }
 
-// Here x is a small difference of numbers near 1: what fp32 leaves of it, the power spoils.
+// Here x is a small difference of numbers near 1: the power would amplify its fp32 rounding error.
 TEST_P(AttentionTest, RowsNearlyWithoutAPeak) {
-  for (AttentionSpec spec : kSharpened) {
+  for (AttentionSpec spec : kReweighted) {
     if (!Computes(*backend_, spec)) continue;
     for (double p : {1.0, 15.0}) {
       spec.p = p;
@@ -218,8 +218,8 @@ TEST_P(AttentionTest, Fp16PagesAreCloseToFp32Pages) {
   EXPECT_TRUE(AllNear(actual, exact, {200, 2, 64}, 1e-3 * LargestValue(sequence)));
 }
 
-// Rows of more than 64 keys, some of them near the query: there no near tie decides. And all rows
-// where weights are not re-weighted.
+// Rows of more than 64 keys, some of them near the query, have no near ties. With p = 1 and p = 3
+// all rows are compared.
 TEST_P(AttentionTest, Int8PagesAreCloseToFp32Pages) {
   constexpr int kTokens = 200, kFirst = 64;
   const SequenceVectors sequence(kTokens, 2, 64, 11, Content::kTopical);
@@ -235,12 +235,12 @@ TEST_P(AttentionTest, Int8PagesAreCloseToFp32Pages) {
   }
 }
 
-// A NaN past a row's N must not reach it, and one inside must not be lost.
-TEST_P(AttentionTest, NanStaysWhereItIs) {
+// A NaN past a row's N must not reach its result. A NaN inside must.
+TEST_P(AttentionTest, NanReachesOnlyRowsThatAttendToIt) {
   constexpr int kTokens = 90, kPoisoned = 70, kDim = 32;
   for (const DType dtype : {MostExact(), DType::kI8}) {
     for (const bool in_key : {true, false}) {
-      // Without the kinds that give equal keys no weight: there a NaN among the values is not read.
+      // Not the kinds that give equal keys zero weight: they do not read the NaN value.
       for (AttentionKind kind :
            {AttentionKind::kLssar, AttentionKind::kLssa, AttentionKind::kSoftmax,
             AttentionKind::kSoftmaxR, AttentionKind::kSigmoidN, AttentionKind::kSigmoidR}) {
@@ -267,7 +267,7 @@ TEST_P(AttentionTest, NanStaysWhereItIs) {
 // d = 2, four keys: the query is e1; keys are e1, e1, -e1, e2. With N = 4, row 4 has
 // s = c, c, -c, 0 where c = ln 2 ln 4, and only the first two keys are above the mean.
 TEST_P(AttentionTest, CountsValueRowsByHand) {
-  if (!Keeps(DType::kF32, 2)) return;
+  if (!Supports(DType::kF32, 2)) return;
   SequenceVectors sequence(4, 1, 2, 13, Content::kZeroQ);
   sequence.k = {1, 0, 1, 0, -1, 0, 0, 1};
   sequence.q = {1, 0, 1, 0, 1, 0, 1, 0};
@@ -309,14 +309,51 @@ TEST_P(AttentionTest, CountsLikeTheReference) {
   Attend(*reference_, {}, {&sequence}, reference_kv, ranges, &expected);
   for (size_t i = 0; i < ranges.size(); ++i) {
     EXPECT_EQ(actual[i].num_value_rows, expected[i].num_value_rows);
-    // A weight on the very border of kNegligibleWeight may fall to either side.
+    // A weight next to kNegligibleWeight may round to either side.
     EXPECT_NEAR(static_cast<double>(actual[i].num_value_rows_read),
                 static_cast<double>(expected[i].num_value_rows_read), 3);
     EXPECT_LT(actual[i].num_value_rows_read, actual[i].num_value_rows / 2);
   }
 }
 
-TEST_P(AttentionTest, RefusesWhatItCannotCompute) {
+TEST_P(AttentionTest, RejectsBf16Pages) {
+  KvLayout layout{.num_layers = 1, .num_kv_heads = 1, .head_dim = 64, .dtype = DType::kBF16};
+  const absl::Status status = backend_->FitLayout(layout);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_NE(status.message().find("bf16"), std::string::npos) << status;
+}
+
+// Query heads of one group read one stored KV head: the same bits as with a copy of it per query
+// head.
+TEST_P(AttentionTest, GroupedQueryHeads) {
+  if (IsCuda(GetParam())) return;  // cuda requires num_heads == num_kv_heads
+  constexpr int kTokens = 2100, kHeads = 6, kDim = 32;
+  for (const int num_kv_heads : {1, 2, 3}) {
+    SequenceVectors sequence(kTokens, kHeads, kDim, 15, Content::kTopical);
+    const int group_size = kHeads / num_kv_heads;
+    for (int i = 0; i < kTokens * kHeads; ++i) {
+      const int from = i - i % kHeads % group_size;  // the first head of the group
+      std::copy_n(&sequence.k[size_t(from) * kDim], kDim, &sequence.k[size_t(i) * kDim]);
+      std::copy_n(&sequence.v[size_t(from) * kDim], kDim, &sequence.v[size_t(i) * kDim]);
+    }
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
+      const PagedKv copies(*backend_, {&sequence}, 64, dtype);
+      const PagedKv grouped(*backend_, {&sequence}, 64, dtype, num_kv_heads);
+      const std::vector<RowRange> rows{{.first = 2060, .count = 39}, {.first = 2099, .count = 1}};
+      std::vector<AttentionStats> expected_counts, counts;
+      EXPECT_TRUE(SameBits(Attend(*backend_, {}, {&sequence}, grouped, rows, &counts),
+                           Attend(*backend_, {}, {&sequence}, copies, rows, &expected_counts),
+                           {40, kHeads, kDim}))
+          << num_kv_heads << " KV heads, " << NameOf(dtype);
+      for (size_t i = 0; i < rows.size(); ++i) {
+        EXPECT_EQ(counts[i].num_value_rows, expected_counts[i].num_value_rows);
+        EXPECT_EQ(counts[i].num_value_rows_read, expected_counts[i].num_value_rows_read);
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, RejectsSpecsItDoesNotCompute) {
   for (const double p : {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
     EXPECT_EQ(backend_->CheckAttention({.p = p}).code(), absl::StatusCode::kInvalidArgument) << p;
   }

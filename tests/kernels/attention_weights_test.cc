@@ -1,4 +1,4 @@
-// The weights that are shown are those that Attention multiplies the values by.
+// AttentionWeights returns the weights that Attention multiplies the values by.
 #include "kernels/attention_weights.h"
 
 #include <gtest/gtest.h>
@@ -21,16 +21,16 @@ class AttentionWeightsTest : public testing::TestWithParam<std::string> {
  protected:
   AttentionWeightsTest() : backend_(MakeNamed(GetParam())) {}
 
-  bool Keeps(DType dtype) const {
-    KvLayout layout{.num_layers = 1, .num_heads = 1, .head_dim = 64, .dtype = dtype};
+  bool Supports(DType dtype) const {
+    KvLayout layout{.num_layers = 1, .num_kv_heads = 1, .head_dim = 64, .dtype = dtype};
     return backend_->FitLayout(layout).ok();
   }
   double Tolerance() const { return IsCuda(GetParam()) ? 5e-4 : 2e-5; }  // of max |v|; ops.h
 
-  // Rows [first, num_tokens) of the sequence, of all heads, one head's row after another.
+  // Weights of rows [first, num_tokens) of the sequence: by row, then by head.
   std::vector<std::vector<double>> WeightsOf(const SequenceVectors& sequence, const PagedKv& kv,
                                              int first, const AttentionSpec& spec) {
-    // Behind rows of somebody else's: a row is counted in the batch.
+    // The batch starts with rows of another sequence: args.row counts rows of the batch.
     constexpr int kOthers = 3;
     const auto row_floats = std::ptrdiff_t(sequence.RowFloats());
     std::vector<float> q(size_t(kOthers * row_floats), 7);
@@ -46,6 +46,7 @@ class AttentionWeightsTest : public testing::TestWithParam<std::string> {
         auto row = AttentionWeights({.sequence = &rows,
                                      .row = kOthers + r,
                                      .layer = kCaseLayer,
+                                     .num_heads = sequence.num_heads,
                                      .head = head,
                                      .spec = spec,
                                      .q = on_backend.Address(),
@@ -75,9 +76,9 @@ double Largest(const std::vector<float>& values) {
   return largest;
 }
 
-TEST_P(AttentionWeightsTest, TimesTheValuesTheyAreTheOutput) {
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
-    if (!Keeps(dtype)) continue;
+TEST_P(AttentionWeightsTest, WeightedValuesSumToTheOutput) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
+    if (!Supports(dtype)) continue;
     std::vector<AttentionSpec> specs = FamilySpecs();
     specs.push_back({.p = 3});
     for (const AttentionSpec& spec : specs) {
@@ -116,7 +117,7 @@ TEST_P(AttentionWeightsTest, TimesTheValuesTheyAreTheOutput) {
   }
 }
 
-TEST_P(AttentionWeightsTest, AreZeroWhereNoValueIsRead) {
+TEST_P(AttentionWeightsTest, AreZeroIfTheValueIsNotRead) {
   const SequenceVectors sequence(1500, 1, 64, 22, Content::kTopical);
   const PagedKv kv(*backend_, {&sequence}, 64, DType::kF16);
   std::vector<AttentionStats> counters;
@@ -124,14 +125,14 @@ TEST_P(AttentionWeightsTest, AreZeroWhereNoValueIsRead) {
   const int64_t num_read = NumNonZero(WeightsOf(sequence, kv, 1480, {}));
   if (GetParam() == "reference") {
     EXPECT_EQ(num_read, counters[0].num_value_rows_read);
-  } else {  // one on the very border may fall to either side
+  } else {  // a weight next to the threshold may round to either side
     EXPECT_NEAR(double(num_read), double(counters[0].num_value_rows_read), 3);
   }
   EXPECT_LT(num_read, counters[0].num_value_rows / 2);
 }
 
-// All scores are equal: the stage-1 weights stand, one N-th each.
-TEST_P(AttentionWeightsTest, AreEqualWhereNothingStandsOut) {
+// All scores are equal: the row keeps its stage-1 weights, 1/N each.
+TEST_P(AttentionWeightsTest, AreEqualIfNoKeyStandsOut) {
   const SequenceVectors sequence(70, 1, 64, 23, Content::kZeroQ);
   const PagedKv kv(*backend_, {&sequence}, 64, DType::kF16);
   for (const auto& row : WeightsOf(sequence, kv, 60, {})) {

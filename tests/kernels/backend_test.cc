@@ -14,13 +14,13 @@
 namespace lssar {
 namespace {
 
-void ExpectRefused(const BackendOptions& options, const std::string& said) {
+void ExpectRefused(const BackendOptions& options, const std::string& text) {
   const absl::Status status = MakeBackend(options).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-  EXPECT_NE(status.message().find(said), std::string::npos) << status;
+  EXPECT_NE(status.message().find(text), std::string::npos) << status;
 }
 
-TEST(BackendTest, RefusesWhatIsNotThere) {
+TEST(BackendTest, RejectsUnknownOptions) {
   ExpectRefused({.name = "tpu"}, "\"tpu\"");
   ExpectRefused({.name = "cuda:one"}, "\"cuda:one\"");
   ExpectRefused({.num_threads = -1}, "-1");
@@ -30,9 +30,8 @@ TEST(BackendTest, RefusesWhatIsNotThere) {
   ExpectRefused({.name = "reference", .instruction_set = "AVX2"}, "cpu backend");
 }
 
-// A machine without a GPU, or a build without CUDA, says so; with both there is a device 0, and no
-// device 1000.
-TEST(BackendTest, CudaWhereItIs) {
+// With a GPU and a build with CUDA, device 0 exists and device 1000 does not. Otherwise: an error.
+TEST(BackendTest, CudaIfAvailable) {
   const auto backend = MakeBackend({.name = "cuda"});
   if (backend.ok()) {
     EXPECT_EQ((*backend)->Name(), "cuda:0");
@@ -42,13 +41,45 @@ TEST(BackendTest, CudaWhereItIs) {
   }
 }
 
-TEST(BackendTest, SaysWhatItIs) {
+TEST(BackendTest, DescribesItself) {
   const std::unique_ptr<Backend> best = *MakeBackend({.num_threads = 3});
   EXPECT_EQ(best->Name(), "cpu");
   EXPECT_EQ(best->NumThreads(), 3);
   EXPECT_EQ(best->Describe(), "cpu " + InstructionSets().front() + ", 3 threads");
   EXPECT_EQ((*MakeBackend({.name = "reference"}))->Name(), "reference");
   EXPECT_GE((*MakeBackend({}))->NumThreads(), 1);
+}
+
+// Every option of BackendOptions that a program offers is a BackendFlag.
+TEST(BackendTest, FlagsParse) {
+  BackendOptions options;
+  const auto parse = [&](const std::string& name, const std::string& value) {
+    for (const BackendFlag& flag : BackendFlags()) {
+      if (flag.name == name) return flag.parse(value, &options);
+    }
+    return absl::NotFoundError(name);
+  };
+  EXPECT_TRUE(parse("device", "cuda:3").ok());
+  EXPECT_EQ(options.name, "cuda:3");
+  EXPECT_TRUE(parse("gemm", "fast").ok());
+  EXPECT_TRUE(options.fast_gemm);
+  EXPECT_TRUE(CheckBackendFlags(options).ok());
+  EXPECT_TRUE(parse("threads", "7").ok());
+  EXPECT_EQ(options.num_threads, 7);
+  EXPECT_EQ(CheckBackendFlags(options).message(),
+            "--threads 7: only --device cpu has threads; leave it out with --device cuda:3");
+  EXPECT_TRUE(parse("device", "cpu").ok());
+  EXPECT_EQ(CheckBackendFlags(options).message(),
+            "--gemm fast: only --device cuda has it; leave it out with --device cpu");
+  for (const char* name : {"tpu", "cpu:0", "cuda:", "cuda:-1", "cuda:x", "cudas", ""}) {
+    EXPECT_EQ(parse("device", name).message(),
+              "it must be cpu, cuda, cuda:N such as cuda:0, or reference")
+        << name;
+  }
+  EXPECT_EQ(parse("gemm", "rough").message(), "it must be one of exact, fast");
+  for (const char* count : {"-1", "1025", "x"}) {
+    EXPECT_EQ(parse("threads", count).message(), "it must be a whole number in [0, 1024]");
+  }
 }
 
 TEST(BackendTest, BuffersAreAlignedAndZero) {
@@ -70,7 +101,7 @@ TEST(BackendTest, BuffersAreAlignedAndZero) {
   }
 }
 
-TEST(BackendTest, MemoryThatIsNotThere) {
+TEST(BackendTest, AllocatingTooMuchMemoryFails) {
   for (const std::unique_ptr<Backend>& backend : AllBackends()) {
     const absl::Status status = backend->Allocate(size_t{1} << 60).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;

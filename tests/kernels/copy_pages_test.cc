@@ -1,4 +1,4 @@
-// Whole pages, copied: every byte of them, and no other.
+// CopyPages copies every byte of the pages and no other byte.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -18,11 +18,11 @@ std::vector<uint8_t> Bytes(Backend& backend, const void* pool, size_t num_bytes)
   return bytes;
 }
 
-// Where a page lies, layer by layer.
+// Calls visit with the index of every byte of a page, by layer and head.
 void ForEachByte(const KvLayout& layout, int page, const std::function<void(size_t)>& visit) {
   const size_t element_bytes = BytesOf(layout.dtype);
   for (int layer = 0; layer < layout.num_layers; ++layer) {
-    for (int head = 0; head < layout.num_heads; ++head) {
+    for (int head = 0; head < layout.num_kv_heads; ++head) {
       const size_t first = layout.BlockIndex(layer, page, head) * element_bytes;
       for (size_t i = 0; i < layout.BlockStride() * element_bytes; ++i) visit(first + i);
     }
@@ -34,7 +34,7 @@ TEST(CopyPages, CopiesThePagesAndNothingElse) {
   for (const std::unique_ptr<Backend>& backend : AllBackends()) {
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
       const KvLayout layout{.num_layers = 3,
-                            .num_heads = 2,
+                            .num_kv_heads = 2,
                             .head_dim = 6,
                             .page_size = 16,
                             .num_pages = 5,

@@ -1,4 +1,4 @@
-// What the tests of the dense ops share: the backends they run on, inputs, comparison.
+// Shared by the tests of the ops: backends, inputs, comparisons.
 #ifndef LSSAR_TESTS_KERNELS_DENSE_CASES_H_
 #define LSSAR_TESTS_KERNELS_DENSE_CASES_H_
 
@@ -23,7 +23,7 @@
 
 namespace lssar {
 
-// An array of floats as ops want it: aligned.
+// An array of floats in a backend's memory.
 class Floats {
  public:
   Floats(Backend& backend, const std::vector<float>& values)
@@ -54,7 +54,7 @@ inline std::unique_ptr<Backend> MakeCpu(int num_threads, const std::string& inst
   return backend.ok() ? *std::move(backend) : nullptr;
 }
 
-// Highway's names of those that this machine has, best first.
+// The instruction sets of this machine by Highway's names, best first.
 inline std::vector<std::string> InstructionSets() {
   std::vector<std::string> names;
   for (const char* name :
@@ -65,8 +65,8 @@ inline std::vector<std::string> InstructionSets() {
   return names;
 }
 
-// reference, the cpu at every instruction set of this machine, the GPU's kernels on the host (with
-// and without clusters), and the GPU where there is one. Names that gtest allows.
+// reference, cpu with every instruction set of this machine, the emulated CUDA kernels (with and
+// without clusters), and the GPU if there is one. The names are valid in gtest.
 inline std::vector<std::string> BackendNames() {
   std::vector<std::string> names = InstructionSets();
   names.insert(names.begin(), "reference");
@@ -102,9 +102,10 @@ inline std::vector<float> RandomFloats(size_t count, uint32_t seed, float scale 
   return values;
 }
 
+// The types of stored weights: all.
 inline constexpr DType kStoredTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8};
 
-// What a matrix of rows of `num_cols` stands for when it is kept as `dtype`.
+// The values that `dtype` represents a matrix with `num_cols` columns with.
 inline std::vector<float> KeptAs(DType dtype, std::vector<float> w, int num_cols) {
   const size_t width = size_t(num_cols);
   for (size_t row = 0; row < w.size(); row += width) {
@@ -138,7 +139,7 @@ inline std::unique_ptr<PackedMatrix> Pack(Backend& backend, const std::vector<fl
   return *std::move(packed);
 }
 
-// Each element within its own bound; a NaN is never close to anything. Reports the worst.
+// Each element is within its own bound; a NaN never is. Reports the worst element.
 inline ::testing::AssertionResult AllClose(const std::vector<float>& got,
                                            const std::vector<double>& want,
                                            const std::vector<double>& bound) {
@@ -158,7 +159,7 @@ inline ::testing::AssertionResult AllClose(const std::vector<float>& got,
                                        << want[worst] << " +- " << bound[worst];
 }
 
-// Bit for bit.
+// All elements have the same bits.
 inline ::testing::AssertionResult SameBits(const std::vector<float>& got,
                                            const std::vector<float>& want) {
   if (got.size() != want.size()) return ::testing::AssertionFailure() << "sizes differ";

@@ -18,7 +18,7 @@ bool IsFilledWith(Buffer& buffer, uint8_t byte) {
 
 TEST(HostBufferTest, LastingBuffersAreAlignedZeroAndApart) {
   std::vector<std::unique_ptr<Buffer>> buffers;
-  // Together more than one mapping holds; the last alone is more than is ever cut from one.
+  // Together they exceed one mapping. The last alone exceeds the limit for a shared mapping.
   for (const size_t num_bytes :
        {size_t{1}, size_t{100}, size_t{15} << 20, size_t{7} << 20, size_t{16} << 20,
         size_t{13} << 20, size_t{15} << 20, size_t{65}, size_t{20} << 20}) {
@@ -28,7 +28,7 @@ TEST(HostBufferTest, LastingBuffersAreAlignedZeroAndApart) {
     EXPECT_TRUE(IsFilledWith(*buffers.back(), 0)) << num_bytes;
     std::fill_n(buffers.back()->As<uint8_t>(), num_bytes, static_cast<uint8_t>(buffers.size()));
   }
-  // Those that stay are not touched by those that go.
+  // Freeing a buffer does not change the others.
   for (size_t i = 0; i < buffers.size(); i += 2) buffers[i].reset();
   for (size_t i = 1; i < buffers.size(); i += 2) {
     EXPECT_TRUE(IsFilledWith(*buffers[i], static_cast<uint8_t>(i + 1))) << i;

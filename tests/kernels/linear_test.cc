@@ -21,7 +21,7 @@ struct Shape {
   int out;
 };
 
-// Everything that a Linear may fuse.
+// The optional parts of a Linear.
 struct Fusion {
   bool norm = false;
   bool bias = false;
@@ -64,7 +64,7 @@ std::vector<float> RunRows(Backend& backend, const Case& c, const PackedMatrix& 
   Floats norm_weight(backend, c.norm_weight), norm_bias(backend, c.norm_bias);
   Floats bias(backend, c.bias);
   Floats out(backend, std::vector<float>(size_t(num_rows) * out_width, -77.0f));
-  LayerNormView norm;
+  NormView norm;
   if (c.fusion.norm) norm = {.weight = norm_weight.Address(), .bias = norm_bias.Address()};
   backend.Linear({.num_rows = num_rows,
                   .x = x.Address(),
@@ -87,7 +87,7 @@ double GeluTanh(double x) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
 }
 
-// The definition in double, and ops.h's bound on each element.
+// The expected result in double, and the bound of ops.h for each element.
 void Expect(const Case& c, std::vector<double>& want, std::vector<double>& bound) {
   const size_t in = size_t(c.shape.in);
   const std::vector<float> w = KeptAs(c.stored, c.w, c.shape.in);
@@ -127,8 +127,30 @@ class LinearTest : public ::testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(Stored, LinearTest, ::testing::ValuesIn(kStoredTypes),
                          [](const auto& param) { return std::string(NameOf(param.param)); });
 
-TEST_P(LinearTest, MatchesItsDefinition) {
-  // Tile and panel borders, odd sizes, more steps than a block has (256).
+// A norm without bias equals a norm with a bias of zeros.
+TEST_P(LinearTest, NormWithoutBias) {
+  const Case c({5, 100, 40}, kAll, GetParam());
+  for (const std::string& name : BackendNames()) {
+    if (IsCuda(name)) continue;  // cuda requires a bias
+    const std::unique_ptr<Backend> backend = MakeNamed(name);
+    const auto weight = Pack(*backend, c.w, c.shape.out, c.shape.in, c.stored);
+    Floats x(*backend, c.x), norm_weight(*backend, c.norm_weight);
+    Floats zeros(*backend, std::vector<float>(size_t(c.shape.in)));
+    const auto run = [&](const float* norm_bias) {
+      Floats out(*backend, std::vector<float>(size_t(c.shape.num_rows * c.shape.out)));
+      backend->Linear({.num_rows = c.shape.num_rows,
+                       .x = x.Address(),
+                       .norm = {.weight = norm_weight.Address(), .bias = norm_bias},
+                       .weight = weight.get(),
+                       .out = out.Address()});
+      return out.Values();
+    };
+    EXPECT_TRUE(SameBits(run(nullptr), run(zeros.Address()))) << name;
+  }
+}
+
+TEST_P(LinearTest, MatchesTheDefinition) {
+  // Tile and panel borders, odd sizes, K above the depth of a block (256).
   constexpr Shape kShapes[] = {{1, 1, 1},    {1, 2, 3},     {2, 17, 31},  {3, 16, 32},
                                {4, 33, 33},  {5, 15, 64},   {6, 64, 65},  {7, 257, 40},
                                {11, 96, 96}, {12, 300, 33}, {13, 31, 95}, {16, 256, 64},
@@ -147,7 +169,7 @@ TEST_P(LinearTest, MatchesItsDefinition) {
   }
 }
 
-TEST_P(LinearTest, MatchesItsDefinitionAtTheShapesOfAModel) {
+TEST_P(LinearTest, MatchesTheDefinitionAtModelShapes) {
   const auto backend = MakeCpu(2);
   for (const Shape& shape : {Shape{1, 768, 2304}, Shape{14, 768, 768}, Shape{3, 3072, 768}}) {
     const Case c(shape, kAll, GetParam());
@@ -157,7 +179,7 @@ TEST_P(LinearTest, MatchesItsDefinitionAtTheShapesOfAModel) {
   }
 }
 
-TEST_P(LinearTest, BitsDependOnTheRowAlone) {
+TEST_P(LinearTest, BitsDependOnlyOnTheRow) {
   const Case c({400, 300, 70}, kAll, GetParam());
   const auto whole_backend = MakeCpu(1);
   const std::vector<float> whole = RunAll(*whole_backend, c);
@@ -243,13 +265,13 @@ TEST_P(LinearTest, ResidualMayBeTheOutput) {
   }
 }
 
-// int8 rounds each row of x to 16 bits of its own magnitude.
-TEST(LinearInt8Test, RowsOfAnyMagnitudeKeepTheirDigits) {
+// int8 weights: each row of x is rounded to 16 bits relative to its own magnitude.
+TEST(LinearInt8Test, RowsOfAnyMagnitudeKeepTheirPrecision) {
   constexpr int kIn = 100;
   Case c({4, kIn, 40}, kPlain, DType::kI8);
   constexpr float kMagnitudes[] = {1e-30f, 1.0f, 1e30f, 0.0f};
   for (size_t i = 0; i < c.x.size(); ++i) c.x[i] *= kMagnitudes[i / kIn];
-  c.x[1 * kIn] = -0x1.fffffep3f;  // the largest of its row, and it rounds up to a power of two
+  c.x[1 * kIn] = -0x1.fffffep3f;  // the largest of its row; it rounds up to a power of two
   std::vector<double> want, bound;
   Expect(c, want, bound);
   for (size_t i = 0; i < 40; ++i) bound[3 * 40 + i] = std::numeric_limits<double>::min();
@@ -258,7 +280,7 @@ TEST(LinearInt8Test, RowsOfAnyMagnitudeKeepTheirDigits) {
   }
 }
 
-TEST(LinearPackTest, WeightsOfOneTypeAreKeptAsAnother) {
+TEST(LinearPackTest, ConvertsWeightsToTheStoredType) {
   constexpr int kCols = 70;
   const std::vector<float> values = RandomFloats(33 * kCols, 9);
   for (const DType given : {DType::kF32, DType::kF16, DType::kBF16}) {
@@ -282,7 +304,7 @@ TEST(LinearPackTest, WeightsOfOneTypeAreKeptAsAnother) {
   }
 }
 
-TEST(LinearPackTest, RefusesAWeightThatOverflows) {
+TEST(LinearPackTest, RejectsAWeightThatOverflows) {
   const std::vector<float> w = {1.0f, -70000.0f};
   const auto backend = MakeCpu(1);
   const MatrixView view = {.elements = w.data(), .num_rows = 1, .num_cols = 2};
@@ -292,7 +314,7 @@ TEST(LinearPackTest, RefusesAWeightThatOverflows) {
   EXPECT_TRUE(backend->Pack(view, DType::kI8).ok());
 }
 
-TEST(LinearPackTest, RefusesWhatInt8CannotHold) {
+TEST(LinearPackTest, RejectsNonFiniteWeightsAsInt8) {
   for (const float poison :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     std::vector<float> w(3 * 100, 1.0f);
@@ -306,7 +328,7 @@ TEST(LinearPackTest, RefusesWhatInt8CannotHold) {
   }
 }
 
-TEST(LinearPackTest, RefusesInt8WithoutScales) {
+TEST(LinearPackTest, RejectsInt8WithoutScales) {
   const std::vector<int8_t> w(64, 1);
   const MatrixView view = {
       .elements = w.data(), .dtype = DType::kI8, .num_rows = 1, .num_cols = 64};
@@ -319,7 +341,7 @@ TEST(LinearPackTest, RefusesInt8WithoutScales) {
   }
 }
 
-// One byte an element and two a group: what decoding at small batches waits for.
+// One byte per element and two per group: decode of small batches is bound by these bytes.
 TEST(LinearPackTest, Int8TakesAByteAndItsScales) {
   const auto matrix = Pack(*MakeCpu(1), std::vector<float>(96 * 768, 1.0f), 96, 768, DType::kI8);
   EXPECT_EQ(matrix->NumBytes(), size_t{96 * (768 + 768 / kGroupCols * 2)});

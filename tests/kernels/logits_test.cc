@@ -33,7 +33,7 @@ class LogitsTest : public ::testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(Stored, LogitsTest, ::testing::ValuesIn(kStoredTypes),
                          [](const auto& param) { return std::string(NameOf(param.param)); });
 
-TEST_P(LogitsTest, AreTheLinearOfTheChosenRows) {
+TEST_P(LogitsTest, EqualLinearOverTheSelectedRows) {
   const int num_rows = 30, width = 100, vocab = 70;
   const std::vector<float> x_values = RandomFloats(size_t(num_rows * width), 1);
   const std::vector<float> w = RandomFloats(size_t(vocab * width), 2);
@@ -42,7 +42,7 @@ TEST_P(LogitsTest, AreTheLinearOfTheChosenRows) {
     Floats x(*backend, x_values);
     Floats norm_weight(*backend, RandomFloats(size_t(width), 3));
     Floats norm_bias(*backend, RandomFloats(size_t(width), 4));
-    const LayerNormView norm = {.weight = norm_weight.Address(), .bias = norm_bias.Address()};
+    const NormView norm = {.weight = norm_weight.Address(), .bias = norm_bias.Address()};
     Floats all(*backend, std::vector<float>(size_t(num_rows * vocab)));
     backend->Linear({.num_rows = num_rows,
                      .x = x.Address(),

@@ -35,7 +35,7 @@ double LogSumExp(const std::vector<float>& logits) {
   return max + std::log(sum);
 }
 
-TEST(LogprobsTest, MatchesItsDefinition) {
+TEST(LogprobsTest, MatchesTheDefinition) {
   for (const auto& backend : AllBackends()) {
     for (const int vocab : {1, 2, 15, 16, 17, 63, 64, 65, 129, 1000, 50257}) {
       const std::vector<float> logits = RandomFloats(size_t(vocab), uint32_t(vocab), 4);
@@ -58,7 +58,7 @@ TEST(LogprobsTest, MatchesItsDefinition) {
         ASSERT_EQ(row.top.size(), size_t(num_top));
         for (size_t i = 0; i < row.top.size(); ++i) {
           expect_close(row.top[i].logprob, row.top[i].id);
-          // Distinct logits may round to one logprob, and change places by id then.
+          // Distinct logits may round to the same logprob; then they rank by id.
           EXPECT_NEAR(logits[size_t(row.top[i].id)], logits[size_t(ids[i])], 2e-6);
           if (row.top[i].id == target) {
             EXPECT_EQ(row.top[i].logprob, row.logprob);
@@ -73,7 +73,7 @@ TEST(LogprobsTest, MatchesItsDefinition) {
   }
 }
 
-TEST(LogprobsTest, EqualOnesComeByRisingId) {
+TEST(LogprobsTest, EqualLogprobsRankByRisingId) {
   std::vector<float> logits(200, 1.0f);
   logits[150] = logits[7] = logits[99] = 3.0f;
   for (const auto& backend : AllBackends()) {
@@ -84,8 +84,8 @@ TEST(LogprobsTest, EqualOnesComeByRisingId) {
   }
 }
 
-TEST(LogprobsTest, LogitsThatRoundToOneLogprobComeByRisingId) {
-  // Near 40 below the largest, a step of the logprob is wider than the steps of these logits.
+TEST(LogprobsTest, LogitsThatRoundToOneLogprobRankByRisingId) {
+  // 40 below the largest, the fp32 spacing of logprobs is wider than that of these logits.
   std::vector<float> logits(80, -1.0f);
   logits[0] = 40.0f;
   logits[70] = 0x1.000002p-1f;
@@ -110,7 +110,7 @@ TEST(LogprobsTest, ExtremeLogitsStayFinite) {
   }
 }
 
-TEST(LogprobsTest, ARowThatIsNotFiniteSaysSo) {
+TEST(LogprobsTest, ARowThatIsNotFiniteIsReported) {
   constexpr int kVocab = 90;
   const SamplingParams hot, greedy{.temperature = 0};
   const std::vector<SampleRequest> rows = {Target(1, 2),
@@ -138,7 +138,7 @@ TEST(LogprobsTest, ARowThatIsNotFiniteSaysSo) {
   }
 }
 
-// What a drawn id is told of is what a given one is told of.
+// A drawn id and a given id have the same log-probability and rank.
 TEST(LogprobsTest, DrawnAndGivenIdsHaveTheSameBits) {
   const std::vector<float> logits = RandomLogits(1000, 3);
   const SamplingParams adjusted{.temperature = 3, .logit_bias = {{8, 50.0f}}};
@@ -158,7 +158,7 @@ TEST(LogprobsTest, DrawnAndGivenIdsHaveTheSameBits) {
   }
 }
 
-TEST(LogprobsTest, BitsDependOnTheRowAlone) {
+TEST(LogprobsTest, BitsDependOnlyOnTheRow) {
   constexpr int kVocab = 3001, kRows = 9;
   const std::vector<float> logits = RandomFloats(kRows * kVocab, 1, 3);
   std::vector<SampleRequest> rows;
@@ -183,7 +183,7 @@ TEST(LogprobsTest, BitsDependOnTheRowAlone) {
   for (const auto& backend : AllBackends()) expect_same(*backend, *backend);
 }
 
-TEST(LogprobsTest, NoneAreComputedWhereNoneAreWanted) {
+TEST(LogprobsTest, NoneAreComputedIfNoneAreRequested) {
   const std::vector<float> logits = RandomFloats(50, 1);
   for (const auto& backend : AllBackends()) {
     const SampleResult row = RunTarget(*backend, logits, 7, -1);

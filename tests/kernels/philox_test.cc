@@ -9,7 +9,7 @@
 namespace lssar {
 namespace {
 
-// Known answers of the reference implementation (Random123, kat_vectors).
+// Test vectors of the reference implementation (Random123, kat_vectors).
 TEST(Philox, KnownAnswers) {
   EXPECT_EQ(Philox4x32({0, 0, 0, 0}, {0, 0}),
             (PhiloxCounter{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
@@ -19,7 +19,7 @@ TEST(Philox, KnownAnswers) {
             (PhiloxCounter{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
-TEST(Philox, DrawsAreEven) {
+TEST(Philox, DrawsAreUniform) {
   double sum = 0;
   for (uint64_t position = 0; position < 100000; ++position) {
     const double u = double(DrawFor(9, 2, position)) * 0x1p-64;
@@ -28,7 +28,7 @@ TEST(Philox, DrawsAreEven) {
   EXPECT_NEAR(sum / 100000, 0.5, 0.005);
 }
 
-// Against the same product in 128 bits.
+// Compares with a 128-bit product.
 TEST(Philox, ScaledDrawIsTheProductsUpperHalf) {
   const uint64_t largest_total = uint64_t{1} << 62;
   EXPECT_EQ(ScaledDraw(0, largest_total), 0u);

@@ -33,7 +33,7 @@ TEST(QuantizeTest, RoundsTiesToEven) {
   EXPECT_EQ(q.steps, (std::vector<int8_t>{127, 0, 2, 2, 0, -2, -2, 0, -127, 0}));
 }
 
-TEST(QuantizeTest, NoValueIsFurtherThanHalfAScale) {
+TEST(QuantizeTest, NoErrorExceedsHalfAScale) {
   std::mt19937 random(1);
   std::normal_distribution<double> normal;
   std::uniform_real_distribution<double> power(-120, 120);
@@ -46,7 +46,7 @@ TEST(QuantizeTest, NoValueIsFurtherThanHalfAScale) {
     for (size_t i = 0; i < values.size(); ++i) {
       const double kept = double{Kept(q, i)};
       EXPECT_EQ(kept, static_cast<double>(q.steps[i]) * double{q.scale}) << "not exact";
-      // The quotient was rounded once before it became an integer.
+      // The quotient is rounded once to fp32 and once to an integer.
       EXPECT_LE(std::abs(kept - double{values[i]}), double{q.scale} * (0.5 + 1e-5));
       EXPECT_GE(q.steps[i], -127);
     }
@@ -54,7 +54,7 @@ TEST(QuantizeTest, NoValueIsFurtherThanHalfAScale) {
 }
 
 TEST(QuantizeTest, RoundingTheScaleDoesNotClipTheLargest) {
-  // Every significand that a largest value may have.
+  // Every significand of a largest value.
   for (uint32_t bits = 0x3F800000; bits < 0x40000000; bits += 61) {
     const float largest = std::bit_cast<float>(bits);
     const Quantized q = Quantize({-largest});
@@ -81,7 +81,7 @@ TEST(QuantizeTest, ZerosAndTheSmallestNumbers) {
   }
 }
 
-// Every step of 3, and ties between steps.
+// Multiples of 3, and ties between steps.
 TEST(QuantizeTest, VectorsHaveTheLargestOver127AsScale) {
   std::vector<float> values;
   for (int i = -127; i <= 127; ++i) values.push_back(3.0f * static_cast<float>(i));
@@ -106,7 +106,7 @@ TEST(QuantizeTest, VectorsOfZerosAndOfNan) {
   EXPECT_NEAR(scale / largest * 127, 1.0, 1e-6);
 }
 
-TEST(QuantizeTest, RefusesWhatHasNoScale) {
+TEST(QuantizeTest, RejectsNonFiniteGroups) {
   const float inf = std::numeric_limits<float>::infinity();
   for (const float poison : {std::numeric_limits<float>::quiet_NaN(), inf, -inf}) {
     int8_t steps[2];

@@ -53,7 +53,7 @@ std::map<int32_t, int> DrawHistogram(Backend& backend, const std::vector<float>&
   return histogram;
 }
 
-// Every stage by the book: full sorts, maps, plain double arithmetic.
+// Every stage computed naively: full sorts, maps, double arithmetic.
 std::map<int32_t, double> NaiveDistribution(const std::vector<float>& logits,
                                             const SamplingParams& params,
                                             const std::vector<TokenCount>& counts) {
@@ -142,8 +142,8 @@ std::vector<SampleCase> SampleCases() {
   };
 }
 
-// Pearson's statistic over the ids with an expected count of 5 or more, the others as one; then the
-// Wilson-Hilferty approximation of its normal deviate.
+// Pearson's statistic over the ids with an expected count of 5 or more, the others as one group;
+// then the Wilson-Hilferty approximation of its normal deviate.
 double ChiSquareDeviate(const std::map<int32_t, int>& histogram,
                         const std::map<int32_t, double>& expected, int num_draws) {
   double chi_square = 0, rest_expected = 0, rest_observed = 0;

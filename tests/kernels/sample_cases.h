@@ -1,4 +1,4 @@
-// Rows for the tests of Sample, how to run them, and what their draws must be.
+// Rows of logits for the tests of Sample, functions that run them, and the expected distributions.
 #ifndef LSSAR_TESTS_KERNELS_SAMPLE_CASES_H_
 #define LSSAR_TESTS_KERNELS_SAMPLE_CASES_H_
 
@@ -12,7 +12,7 @@
 
 namespace lssar {
 
-// Normal, of deviation 3; some equal ones, so that ties are met.
+// Normally distributed logits with standard deviation 3; some are equal, to test ties.
 std::vector<float> RandomLogits(size_t vocab, uint32_t seed);
 
 // Rows of `logits`, [rows.size(), vocab].
@@ -21,27 +21,27 @@ std::vector<SampleResult> RunSample(Backend& backend, const std::vector<float>& 
 SampleResult RunSampleOfRow(Backend& backend, const std::vector<float>& logits,
                             const SampleRequest& row);
 
-// Ids that `params` draw from one row at positions [0, num_draws): times each.
+// Draws with `params` from one row at positions [0, num_draws). Returns the count of each id.
 std::map<int32_t, int> DrawHistogram(Backend& backend, const std::vector<float>& logits,
                                      const SamplingParams& params,
                                      const std::vector<TokenCount>& counts, int num_draws);
 
-// What was said before the draws of SampleCases.
+// The earlier tokens of SampleCases.
 extern const std::vector<TokenCount> kCaseCounts;
 
 struct SampleCase {
   const char* name;
   SamplingParams params;
 };
-// Each stage at its bounds and between them, alone and all together. Vocabularies of at least 20.
+// Every stage at its limits and between them, alone and combined. For vocabularies of at least 20.
 std::vector<SampleCase> SampleCases();
 
-// The probability of each id, stage by stage by the book.
+// The probability of each id, computed naively by stage.
 std::map<int32_t, double> NaiveDistribution(const std::vector<float>& logits,
                                             const SamplingParams& params,
                                             const std::vector<TokenCount>& counts);
 
-// How far a histogram is from what is expected, as a normal deviate.
+// The distance of a histogram from the expected one, as a normal deviate.
 double ChiSquareDeviate(const std::map<int32_t, int>& histogram,
                         const std::map<int32_t, double>& expected, int num_draws);
 

@@ -1,4 +1,4 @@
-// Ids drawn from rows of logits: the same on every backend, and as often as they should be.
+// Ids drawn from rows of logits: equal on every backend, with the expected frequencies.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -43,14 +43,14 @@ class SampleTest : public ::testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Backends, SampleTest, ::testing::ValuesIn(BackendNames()),
                          [](const auto& param) { return param.param; });
 
-// Takes tens of thousands of draws, of a thousand fibers each in the emulation: that one draws what
-// the others draw, id by id, in SampleTest.
+// Needs tens of thousands of draws. The emulated CUDA backend would run a thousand fibers for each,
+// so it is not tested here: SampleTest compares its ids with the other backends.
 class SampleDistributionTest : public SampleTest {};
 INSTANTIATE_TEST_SUITE_P(Backends, SampleDistributionTest,
                          ::testing::Values("reference", InstructionSets().front()),
                          [](const auto& param) { return param.param; });
 
-TEST_P(SampleTest, DrawsWhatTheReferenceDraws) {
+TEST_P(SampleTest, DrawsLikeTheReference) {
   const auto reference = MakeNamed("reference");
   for (const int vocab : {20, 333, 5000}) {
     const std::vector<float> logits = RandomLogits(size_t(vocab), uint32_t(vocab));
@@ -69,7 +69,7 @@ TEST_P(SampleTest, DrawsWhatTheReferenceDraws) {
   }
 }
 
-TEST_P(SampleTest, DrawsWhatTheReferenceDrawsFromAWholeVocabulary) {
+TEST_P(SampleTest, DrawsLikeTheReferenceFromAFullVocabulary) {
   constexpr int kVocab = 50304;
   const auto reference = MakeNamed("reference");
   const std::vector<SampleCase> cases = SampleCases();
@@ -82,7 +82,7 @@ TEST_P(SampleTest, DrawsWhatTheReferenceDrawsFromAWholeVocabulary) {
             IdsOf(RunSample(*reference, copies, kVocab, rows)));
 }
 
-TEST_P(SampleDistributionTest, EveryStageDrawsFromTheNaiveDistribution) {
+TEST_P(SampleDistributionTest, EveryStageHasTheExpectedDistribution) {
   constexpr int kNumDraws = 20000;
   for (const size_t vocab : {30u, 300u}) {
     for (SampleCase& c : SampleCases()) {
@@ -114,8 +114,8 @@ TEST_P(SampleTest, EveryTopKGivesTheKBest) {
   }
 }
 
-// The cut itself, exactly: with equal probabilities 1/2^n the sums are exact.
-TEST_P(SampleTest, TopPKeepsTheShortestSufficientRunTiesById) {
+// The exact limit of top-p: with equal probabilities 1/2^n the sums are exact.
+TEST_P(SampleTest, TopPKeepsTheFewestSufficientIdsTiesById) {
   const SamplingParams params{.top_p = 0.25f};
   const std::vector<float> logits(256, 1.5f);
   const auto histogram = DrawHistogram(*backend_, logits, params, {}, 1000);
@@ -153,14 +153,14 @@ TEST_P(SampleTest, IsBestIsTheLowestIdOfTheLargestLogit) {
   EXPECT_FALSE(is_best(1500));
   EXPECT_FALSE(is_best(0));
   EXPECT_FALSE(is_best(1999));
-  // Of the logits, whatever the scores are.
+  // is_best is about the logits, not about the adjusted scores.
   const SamplingParams biased{.temperature = 0, .logit_bias = {{3, 100.0f}}};
   const SampleResult row = RunSampleOfRow(*backend_, logits, {.params = &biased, .counts = {}});
   EXPECT_EQ(row.id, 3);
   EXPECT_FALSE(row.is_best);
 }
 
-TEST_P(SampleTest, DrawsDependOnTheirOwnRowSeedChoiceAndPositionAlone) {
+TEST_P(SampleTest, DrawsDependOnlyOnRowSeedChoiceAndPosition) {
   constexpr int kVocab = 700;
   const SamplingParams params{.top_p = 0.95f, .seed = 42};
   const SamplingParams reseeded{.top_p = 0.95f, .seed = 43};
@@ -178,7 +178,7 @@ TEST_P(SampleTest, DrawsDependOnTheirOwnRowSeedChoiceAndPositionAlone) {
   for (const SampleRequest& row : rows) alone.push_back(RunSampleOfRow(*backend_, logits, row).id);
   EXPECT_EQ(IdsOf(RunSample(*backend_, Copies(logits, rows.size()), kVocab, rows)), alone);
 
-  // Beside rows of another kind.
+  // In a batch with other kinds of rows.
   std::vector<SampleRequest> mixed;
   std::vector<float> mixed_logits;
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -207,19 +207,19 @@ TEST_P(SampleTest, ExtremeScoresStayInRange) {
   for (const float temperature : {0.0f, std::numeric_limits<float>::denorm_min(), 1.0f, 100.0f}) {
     const SamplingParams params{.temperature = temperature};
     EXPECT_GE(RunSampleOfRow(*backend_, logits, {.params = &params, .counts = {}}).id, 2);
-    // -largest * 10 and largest + 100 would be infinite.
+    // Unclamped, -largest * 10 and largest + 100 would be infinite.
     const SamplingParams adjusted{.temperature = temperature,
                                   .repetition_penalty = 10,
                                   .logit_bias = {{2, -100.0f}, {3, 100.0f}}};
     EXPECT_EQ(RunSampleOfRow(*backend_, logits, {.params = &adjusted, .counts = counts}).id, 3);
-    // Only a hopeless one is allowed.
+    // Only the id with the lowest score is allowed.
     const SamplingParams forced{
         .temperature = temperature, .repetition_penalty = 10, .allowed_ids = {0, 0}};
     EXPECT_EQ(RunSampleOfRow(*backend_, logits, {.params = &forced, .counts = counts}).id, 0);
   }
 }
 
-TEST_P(SampleTest, AVocabularyOfOneHasOneAnswer) {
+TEST_P(SampleTest, AVocabularyOfOneHasOneResult) {
   const SamplingParams params{.top_k = 5, .top_p = 0.1f, .min_p = 1};
   const SampleResult row =
       RunSampleOfRow(*backend_, {-7.5f}, {.params = &params, .counts = {}, .num_logprobs = 1});

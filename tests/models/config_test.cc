@@ -55,7 +55,7 @@ TEST(ConfigTest, DefaultsAndFields) {
   EXPECT_EQ(config.HeadDim(), 32);
   EXPECT_EQ(config.NumKvHeads(), 3);
   EXPECT_EQ(config.QkvSize(), 3 * 96);
-  EXPECT_EQ(config.norm_kind, ModelConfig::NormKind::kLayerNorm);
+  EXPECT_EQ(config.norm_kind, NormKind::kLayerNorm);
   EXPECT_EQ(config.mlp_kind, ModelConfig::MlpKind::kPlain);
   EXPECT_EQ(config.activation, Activation::kGeluTanh);
   EXPECT_TRUE(config.norm_bias && config.attention_bias && config.mlp_bias);
@@ -147,7 +147,7 @@ TEST(ConfigTest, RefusalsNameFieldValueAndLimit) {
       {With(R"("mlp_kind": "gated")"),
        {"mlp_kind", "gated", "no backend computes yet", "must be one of plain"}},
       {With(R"("num_key_value_heads": 1)"),
-       {"num_key_value_heads", "1", "no backend computes yet", "n_head, 3"}},
+       {"num_key_value_heads", "1", "not supported yet", "n_head, 3"}},
       {With(R"("attention_bias": 0)"), {"attention_bias", "0", "true or false"}},
       {With(R"("scale_attn_weights": false)"), {"scale_attn_weights", "false", "must be true"}},
       {With(R"("rope_scaling": {"type": "yarn", "factor": 2})"),

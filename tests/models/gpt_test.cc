@@ -267,6 +267,42 @@ TEST(GptTest, BiasesAreOptional) {
   }
 }
 
+// A model with one K/V head equals the model whose K/V heads all have that head's weights.
+// config.json cannot ask for it yet (config.cc), so the config is changed after it was parsed.
+TEST(GptTest, GroupedQueryHeadsShareOneKvHead) {
+  constexpr size_t kHiddenSize = 96, kHeadDim = 32;
+  std::vector<testing::RawTensor> shared = SmallTensors(), repeated = SmallTensors();
+  for (size_t t = 0; t < shared.size(); ++t) {
+    const bool is_weight = shared[t].name.ends_with("c_attn.weight");
+    if (!is_weight && !shared[t].name.ends_with("c_attn.bias")) continue;
+    const size_t row_bytes = (is_weight ? kHiddenSize : 1) * sizeof(float);
+    const std::string from = shared[t].bytes;
+    const std::string q = from.substr(0, kHiddenSize * row_bytes);
+    const std::string k = from.substr(kHiddenSize * row_bytes, kHeadDim * row_bytes);
+    const std::string v = from.substr(2 * kHiddenSize * row_bytes, kHeadDim * row_bytes);
+    shared[t].bytes = q + k + v;
+    shared[t].shape[0] = int64_t(kHiddenSize + 2 * kHeadDim);
+    repeated[t].bytes = q + k + k + k + v + v + v;
+  }
+  const testing::ScratchDirectory directory;
+  const std::string path = directory.Write("model.safetensors", testing::MakeSafetensors(shared));
+  ModelConfig config = *ParseConfig(SmallConfig(), "config.json");
+  config.num_kv_heads = 1;
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < 60; ++i) tokens.push_back(i * 37 % config.vocab_size);
+  for (const char* name : {"cpu", "reference"}) {
+    const std::unique_ptr<Backend> backend = NewBackend(name);
+    const TensorFile file = *TensorFile::Open(path);
+    absl::StatusOr<GptWeights> weights = LoadGptWeights(file, config, backend.get(), std::nullopt);
+    ASSERT_TRUE(weights.ok()) << weights.status();
+    const std::unique_ptr<Gpt> gpt = *Gpt::Create(config, *std::move(weights), backend.get(), 60);
+    ModelRunner runner(gpt.get(), backend.get(), DType::kF32, 16, 60);
+    runner.Add(tokens);
+    runner.Step({60});
+    EXPECT_EQ(runner.Logits(0), RunModel(repeated, SmallConfig(), name)) << name;
+  }
+}
+
 TEST(GptTest, UntiedHeadIsUsed) {
   std::vector<testing::RawTensor> tensors = SmallTensors();
   testing::RawTensor head;

@@ -71,7 +71,7 @@ TEST_P(DeviceEngineTest, EqualBitsFromTheCacheAndThroughFamine) {
   const auto expected = RunEachAlone(alone, requests);
   EngineOptions options = Options(100, 16, true);
   const KvLayout layout{.num_layers = alone.Config().num_hidden_layers,
-                        .num_heads = alone.Config().num_attention_heads,
+                        .num_kv_heads = alone.Config().num_attention_heads,
                         .head_dim = alone.Config().HeadDim(),
                         .page_size = 16};
   options.kv_cache_bytes = layout.PagesFor(options.max_model_len) * int64_t(layout.PageBytes());

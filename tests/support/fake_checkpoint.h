@@ -6,14 +6,13 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "kernels/backend.h"
-#include "kernels/copy_pages.h"
+#include "kernels/check.h"
+#include "kernels/host_backend.h"
 #include "models/checkpoint.h"
 #include "tests/support/fake_model.h"
 
@@ -44,7 +43,7 @@ class FakeTokenizer : public Tokenizer {
 };
 
 // Gives memory; computes nothing.
-class MemoryBackend : public Backend {
+class MemoryBackend : public HostBackend {
  public:
   std::string_view Name() const override { return "memory"; }
   std::string Describe() const override { return "memory"; }
@@ -57,22 +56,12 @@ class MemoryBackend : public Backend {
   absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(const MatrixView&, DType) override {
     return absl::UnimplementedError("no matrices here");
   }
-  absl::Status CopyIn(void* to, const void* from_host, size_t num_bytes) override {
-    std::memcpy(to, from_host, num_bytes);
-    return absl::OkStatus();
-  }
-  absl::Status CopyOut(void* to_host, const void* from, size_t num_bytes) override {
-    std::memcpy(to_host, from, num_bytes);
-    return absl::OkStatus();
-  }
   void Embed(const EmbedArgs&) override { LSSAR_CHECK(false); }
   void Linear(const LinearArgs&) override { LSSAR_CHECK(false); }
   void RopeWrite(const RopeWriteArgs&) override { LSSAR_CHECK(false); }
   void Attention(const AttentionArgs&) override { LSSAR_CHECK(false); }
   void Logits(const LogitsArgs&) override { LSSAR_CHECK(false); }
   void Sample(const SampleArgs&) override { LSSAR_CHECK(false); }
-  void CopyPages(const CopyPagesArgs& args) override { CopyHostPages(args); }
-  absl::Status Synchronize() override { return absl::OkStatus(); }
   bool IsLost() override { return is_lost; }
 
   std::atomic<bool> is_lost = false;

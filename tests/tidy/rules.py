@@ -38,7 +38,7 @@ CHECK = 'kernels/check.h'
 
 # Libraries that only some folders may see: what they are, how their includes begin, who may.
 FENCED = (
-    ('Highway', re.compile(r'hwy/'), ('kernels/cpu/',)),
+    ('Highway', re.compile(r'hwy/'), ('kernels/cpu/', 'tests/kernels/cpu/')),
     ('CUDA', re.compile(r'cuda|cublas|cub/|cute/|cutlass/|thrust/|cooperative_groups|mma\.h|nv'),
      ('kernels/cuda/',)),
     ('gRPC and Protobuf', re.compile(r'grpc|google/protobuf/|.*\.pb\.h$'),

@@ -38,7 +38,7 @@ class SchedulesTest : public testing::TestWithParam<int> {
 TEST_P(SchedulesTest, Attention) {
   constexpr int kTokens = 1100, kHeads = 2, kDim = 64;
   const SequenceVectors sequence(kTokens, kHeads, kDim, 1, Content::kTopical);
-  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kI8}) {
+  for (const DType dtype : {DType::kF16, DType::kI8}) {
     const PagedKv kv(*backend_, {&sequence}, 16, dtype);
     const std::vector<RowRange> ranges{{.first = 900, .count = 70}, {.first = 1099, .count = 1}};
     ExpectSameBits([&] { return Attend(*backend_, {}, {&sequence}, kv, ranges); },

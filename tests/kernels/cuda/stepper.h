@@ -102,7 +102,7 @@ class Stepper {
 
   absl::Status Reserve() {
     KvLayout layout{.num_layers = kLayers,
-                    .num_heads = kHeads,
+                    .num_kv_heads = kHeads,
                     .head_dim = kDim,
                     .page_size = kPageSize,
                     .num_pages = kNumPages,
@@ -153,12 +153,14 @@ class Stepper {
                        .out = qkv_->As<float>()});
       backend_.RopeWrite({.rows = &rows,
                           .layer = layer,
+                          .num_heads = kHeads,
                           .qkv = qkv_->As<float>(),
                           .rope = rope_->As<float>(),
                           .kv = kv_,
                           .q = q_->As<float>()});
       backend_.Attention({.rows = &rows,
                           .layer = layer,
+                          .num_heads = kHeads,
                           .spec = {},
                           .q = q_->As<float>(),
                           .kv = kv_,

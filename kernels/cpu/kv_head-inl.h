@@ -1,10 +1,10 @@
-// Where one sequence's keys and values of one head lie, and how their elements become floats.
-// Included once per target, inside foreach_target.h.
-#if defined(LSSAR_KERNELS_CPU_HEAD_PAGES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef LSSAR_KERNELS_CPU_HEAD_PAGES_INL_H_
-#undef LSSAR_KERNELS_CPU_HEAD_PAGES_INL_H_
+// Addresses of one sequence's keys, values and scales of one KV head, and loads that widen elements
+// to floats. Included once per target, inside foreach_target.h.
+#if defined(LSSAR_KERNELS_CPU_KV_HEAD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LSSAR_KERNELS_CPU_KV_HEAD_INL_H_
+#undef LSSAR_KERNELS_CPU_KV_HEAD_INL_H_
 #else
-#define LSSAR_KERNELS_CPU_HEAD_PAGES_INL_H_
+#define LSSAR_KERNELS_CPU_KV_HEAD_INL_H_
 #endif
 
 #include <bit>
@@ -24,11 +24,11 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Elements that stand for a number only together with their token's scale.
+// True if an element needs its token's scale.
 template <typename T>
 constexpr bool kHasScales = std::is_same_v<T, int8_t>;
 
-// As many elements as `d` has floats, widened, not scaled.
+// One vector of elements, widened to floats, not scaled.
 template <class D, typename T>
 HWY_INLINE hn::Vec<D> LoadWideAs(D d, const T* from) {
   return hn::PromoteTo(d, hn::LoadU(hn::Rebind<T, D>(), from));
@@ -44,30 +44,30 @@ HWY_INLINE hn::Vec<D> LoadWideAs(D d, const int8_t* from) {
 }
 
 template <typename T>
-class HeadPages {
+class KvHead {
  public:
-  HeadPages(const AttentionArgs& args, const AttentionItem& item)
+  KvHead(const AttentionArgs& args, const AttentionItem& item)
       : layout_(args.kv.layout),
         pages_(item.sequence->pages.data()),
         k_(static_cast<const T*>(args.kv.k)),
         v_(static_cast<const T*>(args.kv.v)),
-        first_block_(layout_.BlockIndex(args.layer, 0, item.head)),
+        first_block_(layout_.BlockIndex(args.layer, 0, item.kv_head)),
         page_stride_(layout_.BlockIndex(0, 1, 0)),
-        page_shift_(std::countr_zero(static_cast<unsigned>(layout_.page_size))) {}
+        page_shift_(std::countr_zero(unsigned(layout_.page_size))) {}
 
-  // The key's element of dim 0; the next dim's is KeyStride() further.
+  // The key's element of dim 0. The next dim is KeyStride() elements further.
   const T* Key(int key) const { return k_ + Block(key) + layout_.KeyIndex(Slot(key), 0); }
   bool InOnePage(int key, int other) const { return (key ^ other) >> page_shift_ == 0; }
-  size_t KeyStride() const { return static_cast<size_t>(layout_.page_size); }
+  size_t KeyStride() const { return size_t(layout_.page_size); }
   const T* Value(int key) const { return v_ + Block(key) + layout_.ValueIndex(Slot(key), 0); }
 
-  // The key's scale, then those of the later keys of its page; null where elements need none.
+  // The scales of the key and of the later keys of its page. Null if elements have no scales.
   const float* KeyScales(int key) const { return ScalesIn(k_, key); }
   const float* ValueScales(int key) const { return ScalesIn(v_, key); }
 
  private:
   size_t Block(int key) const {
-    return first_block_ + static_cast<size_t>(pages_[key >> page_shift_]) * page_stride_;
+    return first_block_ + size_t(pages_[key >> page_shift_]) * page_stride_;
   }
   int Slot(int key) const { return key & (layout_.page_size - 1); }
   const float* ScalesIn(const T* pool, int key) const {

@@ -1,12 +1,14 @@
-#include "kernels/attention_stage_one.h"
+#include "kernels/attention_math.h"
 
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/str_cat.h"
+
 namespace lssar {
 namespace {
 
-// ln(1 + e^s), in the form that overflows nowhere.
+// ln(1 + e^s), in a form that never overflows.
 double Softplus(double s) { return std::max(s, 0.0) + std::log1p(std::exp(-std::fabs(s))); }
 
 double Sigmoid(double s) {
@@ -16,23 +18,38 @@ double Sigmoid(double s) {
 
 }  // namespace
 
+absl::Status CheckAttentionSpec(const AttentionSpec& spec) {
+  const AttentionForm form = spec.Form();
+  if (form.reweights && !(spec.p > 0 && std::isfinite(spec.p))) {
+    return absl::InvalidArgumentError(
+        StrCat("attention p is ", spec.p, ", must be a finite number above 0"));
+  }
+  const bool needs_length = form.shift == ScoreShift::kMaxPositionEmbeddings ||
+                            form.divisor == Divisor::kMaxPositionEmbeddings;
+  if (needs_length && spec.max_position_embeddings < 1) {
+    return absl::InvalidArgumentError(StrCat("attention kind \"", NameOf(spec.kind),
+                                             "\" needs max_position_embeddings; it is ",
+                                             spec.max_position_embeddings, ", must be at least 1"));
+  }
+  return absl::OkStatus();
+}
+
 double ScaleOf(const AttentionSpec& spec, int head_dim, int num_keys) {
   const double dim = head_dim;
-  return spec.Form().is_length_scaled ? std::log(dim) * std::log(static_cast<double>(num_keys))
+  return spec.Form().is_length_scaled ? std::log(dim) * std::log(double(num_keys))
                                       : 1.0 / std::sqrt(dim);
 }
 
 double ShiftOf(const AttentionSpec& spec, int num_keys) {
   switch (spec.Form().shift) {
     case ScoreShift::kNone: return 0.0;
-    case ScoreShift::kMaxPositionEmbeddings:
-      return -std::log(static_cast<double>(spec.max_position_embeddings));
-    case ScoreShift::kKeys: return -std::log(static_cast<double>(num_keys));
+    case ScoreShift::kMaxPositionEmbeddings: return -std::log(double(spec.max_position_embeddings));
+    case ScoreShift::kKeys: return -std::log(double(num_keys));
   }
   return 0.0;
 }
 
-// NaN stays NaN: comparisons are written so that it is returned.
+// NaN stays NaN: every comparison with NaN is false and then returns the NaN.
 double PhiOf(Phi phi, double score) {
   const double s = score;
   const double relu = s < 0 ? 0.0 : s;

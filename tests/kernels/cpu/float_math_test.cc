@@ -1,5 +1,5 @@
 // Vector functions of attention against double, in units in the last place.
-#include "kernels/cpu/float_math.h"
+#include "tests/kernels/cpu/float_math_arrays.h"
 
 #include <gtest/gtest.h>
 
@@ -46,7 +46,7 @@ double ExactMish(double s) { return s * std::tanh(ExactSoftplus(s)); }
 class FloatMathTest : public testing::TestWithParam<InstructionSet> {
  protected:
   FloatMathTest() { ChooseInstructionSet(GetParam()); }
-  // What the accuracies of float_math-inl.h allow more without a fused multiply-add.
+  // The additional error that float_math-inl.h allows without a fused multiply-add.
   static double Unfused() {
     return GetParam().name == "SSE4" || GetParam().name == "SCALAR" ? 0.5 : 0.0;
   }
@@ -105,7 +105,7 @@ TEST_P(FloatMathTest, Mish) {
   }
 }
 
-TEST_P(FloatMathTest, TheOtherPhiAtTheEnds) {
+TEST_P(FloatMathTest, OtherPhiAtTheEnds) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   const std::vector<float> x{-1e30f, 1e30f, kInf, std::nanf("")};
   for (const auto& [function, at_top] :
@@ -128,11 +128,12 @@ TEST_P(FloatMathTest, Exp) {
 
 TEST_P(FloatMathTest, Power) {
   for (double p : {0.5, 1.0, 2.0, 2.5, 3.0, 7.0, 15.0, 50.0, 100.0, 12345.0}) {
-    // Down to where the power is 2^-40.
+    // From the x whose power is 2^-40.
     const std::vector<float> x = Range(std::pow(2.0, -40 / p), 1.0, 100003);
     std::vector<float> y = x;
     PowerOnCpu(p, y);
-    // Squaring loses half a unit a step, doubled by the next; the logarithm its last bit p times.
+    // A squaring adds half a ULP, and the next squaring doubles it. p times the last bit of the
+    // logarithm.
     EXPECT_LE(WorstUlp(x, y, [&](double v) { return std::pow(v, p); }), std::max(p, 40.0)) << p;
     EXPECT_EQ(y.back(), 1.0f);
   }

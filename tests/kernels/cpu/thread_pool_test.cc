@@ -29,8 +29,8 @@ TEST(ThreadPoolTest, RunsEachTaskOnce) {
   }
 }
 
-// What the tasks wrote is visible to the caller, and what the caller wrote to the next loop's
-// tasks, over many loops that start while workers spin, fall asleep and sleep.
+// The caller sees what tasks wrote, and the tasks of the next loop see what the caller wrote. The
+// loops start while workers spin, fall asleep and sleep.
 TEST(ThreadPoolTest, LoopsAreOrdered) {
   ThreadPool pool(4);
   std::vector<int64_t> values(64, 0);
@@ -48,7 +48,7 @@ TEST(ThreadPoolTest, ThreadsShareTheWork) {
   std::atomic<int> num_inside{0};
   std::set<int> threads;
   std::mutex mutex;
-  // Two tasks that wait for one another end only if two threads have them.
+  // Two tasks that wait for each other end only if two threads run them.
   pool.ParallelFor(2, [&](int64_t, int thread) {
     ++num_inside;
     while (num_inside.load() < 2) std::this_thread::yield();
@@ -58,8 +58,8 @@ TEST(ThreadPoolTest, ThreadsShareTheWork) {
   EXPECT_EQ(threads, (std::set<int>{0, 1}));
 }
 
-// Each begins its own run of adjacent tasks: none has time to help before all have begun.
-TEST(ThreadPoolTest, EachThreadHasARunOfAdjacentTasks) {
+// Every thread starts its own range before any thread is done and steals tasks.
+TEST(ThreadPoolTest, EachThreadHasARangeOfAdjacentTasks) {
   ThreadPool pool(4);
   std::atomic<int> num_inside{0};
   std::vector<std::vector<int64_t>> tasks(4);
@@ -79,7 +79,7 @@ TEST(ThreadPoolTest, UsableCores) {
   EXPECT_LE(ThreadPool::NumUsableCores(), 4096);
 }
 
-TEST(ScratchTest, GrowsAndKeeps) {
+TEST(ScratchTest, GrowsAndNeverShrinks) {
   Scratch scratch(2);
   float* small = scratch.OfThread<float>(0, 10);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(small) % 64, 0u);

@@ -1,10 +1,10 @@
-#include "kernels/cpu/float_math.h"
+#include "tests/kernels/cpu/float_math_arrays.h"
 
 #include <algorithm>
 #include <cstddef>
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/cpu/float_math.cc"
+#define HWY_TARGET_INCLUDE "tests/kernels/cpu/float_math_arrays.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/float_math-inl.h"

@@ -1,0 +1,26 @@
+// AttentionSpec (attention_spec.h): its check, and the terms of stage 1 in double. The reference is
+// built from them. Faster backends compute a row with them where fp32 leaves too few digits.
+#ifndef LSSAR_KERNELS_ATTENTION_MATH_H_
+#define LSSAR_KERNELS_ATTENTION_MATH_H_
+
+#include "absl/status/status.h"
+#include "kernels/attention_spec.h"
+
+namespace lssar {
+
+// Errors  INVALID_ARGUMENT: p is not a positive finite number and the kind has a stage 2;
+//         max_position_embeddings is below 1 and the kind needs it
+absl::Status CheckAttentionSpec(const AttentionSpec& spec);
+
+// A row of N = num_keys keys takes phi of ScaleOf(...) <q, k_j> + ShiftOf(...).
+double ScaleOf(const AttentionSpec& spec, int head_dim, int num_keys);
+double ShiftOf(const AttentionSpec& spec, int num_keys);
+
+double PhiOf(Phi phi, double score);
+
+// row_norm: the row's sum of |phi|.
+double DivisorOf(const AttentionSpec& spec, double row_norm);
+
+}  // namespace lssar
+
+#endif  // LSSAR_KERNELS_ATTENTION_MATH_H_

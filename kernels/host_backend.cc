@@ -1,0 +1,36 @@
+#include "kernels/host_backend.h"
+
+#include <cstring>
+
+#include "kernels/copy_pages.h"
+#include "kernels/host_buffer.h"
+#include "kernels/str_cat.h"
+
+namespace lssar {
+
+absl::Status HostBackend::FitLayout(KvLayout& layout) const {
+  if (!HoldsKv(layout.dtype)) {
+    return absl::UnimplementedError(StrCat("K/V pages of ", NameOf(layout.dtype),
+                                           " are not supported; fp32, fp16 and int8 are"));
+  }
+  layout.key_order = KeyOrder::kDimMajor;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Buffer>> HostBackend::Allocate(size_t num_bytes) {
+  return AllocateHostBuffer(num_bytes);
+}
+
+absl::Status HostBackend::CopyIn(void* to, const void* from_host, size_t num_bytes) {
+  std::memcpy(to, from_host, num_bytes);
+  return absl::OkStatus();
+}
+
+absl::Status HostBackend::CopyOut(void* to_host, const void* from, size_t num_bytes) {
+  std::memcpy(to_host, from, num_bytes);
+  return absl::OkStatus();
+}
+
+void HostBackend::CopyPages(const CopyPagesArgs& args) { CopyHostPages(args); }
+
+}  // namespace lssar
