@@ -8,6 +8,7 @@
 
 #include "runtime/admission.h"
 #include "runtime/limits.h"
+#include "server/limits.h"
 #include "server/parse_request.h"
 
 namespace lssar {
