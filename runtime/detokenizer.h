@@ -23,7 +23,8 @@ class StopStrings {
   const std::string& String(int i) const { return strings_[size_t(i)]; }
 
   // The number of bytes of string i that are matched after `byte` follows `num_matched` (< its
-  // length) matched bytes. Cost  amortised O(1) over a text
+  // length) matched bytes.
+  // Cost      amortised O(1) over a text
   // Source    Knuth, Morris, Pratt: Fast pattern matching in strings (1977)
   int Advance(int i, int num_matched, char byte) const;
 

@@ -93,12 +93,13 @@ class Engine {
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Checkpoint* checkpoint, Backend* backend,
                                                         const EngineOptions& options);
   // An engine without a thread: the caller runs it by calling Step. `now` gives the time of
-  // everything that the engine does and measures. For tests and simulations. Errors  as Create
+  // everything that the engine does and measures. For tests and simulations.
+  // Errors  as Create
   static absl::StatusOr<std::unique_ptr<Engine>> CreateStepped(Checkpoint* checkpoint,
                                                                Backend* backend,
                                                                const EngineOptions& options,
                                                                Now now = Clock::now);
-  // As Drain(zero).
+  // Drains with a limit of zero.
   ~Engine();
 
   // Makes no call of the sink itself.

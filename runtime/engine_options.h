@@ -2,6 +2,7 @@
 #ifndef LSSAR_RUNTIME_ENGINE_OPTIONS_H_
 #define LSSAR_RUNTIME_ENGINE_OPTIONS_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/dtype.h"
@@ -39,6 +40,18 @@ struct EngineOptions {
   // Called on the engine's thread. Must not block and must outlive the engine.
   StepObserver* observer = nullptr;
 };
+
+// Sequences that may run at the same time.
+inline int MaxRunning(const EngineOptions& options) {
+  return std::min(options.max_num_seqs, options.max_num_batched_tokens);
+}
+
+// The bound of prompt tokens that wait.
+inline int64_t MaxQueuedTokens(const EngineOptions& options) {
+  constexpr int64_t kDefaultFullContexts = 16;
+  if (options.max_queued_tokens > 0) return options.max_queued_tokens;
+  return kDefaultFullContexts * options.max_model_len;
+}
 
 }  // namespace lssar
 

@@ -66,7 +66,8 @@ class PrefixCache {
 
   std::span<const TokenScore> Scores(int32_t page_id) const;
 
-  // The oldest evictable page leaves the cache and becomes free. Requires  a page is evictable
+  // The oldest evictable page leaves the cache and becomes free.
+  // Requires  a page is evictable
   void EvictOldest();
 
  private:

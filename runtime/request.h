@@ -57,6 +57,16 @@ struct Request {
   std::string cache_salt = {};  // pages are shared only among requests with equal salts
 };
 
+// Tokens of the prompt; score: of the context and all continuations.
+inline int64_t NumPromptTokens(const Request& request) {
+  auto num_tokens = int64_t(request.prompt.size());
+  if (!request.score) return num_tokens;
+  for (const auto& continuation : request.score->continuations) {
+    num_tokens += int64_t(continuation.size());
+  }
+  return num_tokens;
+}
+
 enum class FinishReason : uint8_t { kEos, kStopString, kStopId, kLength };
 
 struct TokenResult {

@@ -29,7 +29,8 @@ class RequestQueue {
   // An empty queue takes any request: the bound limits how long others wait, and a single request
   // with more tokens could otherwise never run.
   absl::Status Push(std::unique_ptr<SequenceGroup> group);
-  // Whether Push would take the smallest of requests now. Errors  as Push
+  // Whether Push would take the smallest of requests now.
+  // Errors  as Push
   absl::Status CheckCapacity() const;
 
   // From now on Push fails with `reason`, unless an earlier call gave another.

@@ -33,16 +33,6 @@ absl::Status CheckFits(const Request& request, const EngineOptions& options,
   return absl::OkStatus();
 }
 
-int MaxRunning(const EngineOptions& options) {
-  return std::min(options.max_num_seqs, options.max_num_batched_tokens);
-}
-
-int64_t MaxQueuedTokens(const EngineOptions& options) {
-  constexpr int64_t kDefaultFullContexts = 16;
-  if (options.max_queued_tokens > 0) return options.max_queued_tokens;
-  return kDefaultFullContexts * options.max_model_len;
-}
-
 namespace {
 
 // The cost of the token at `position`, in units of 1 / kKeysPerTokenCost.

@@ -23,12 +23,6 @@ namespace lssar {
 absl::Status CheckFits(const Request& request, const EngineOptions& options,
                        const KvLayout& layout);
 
-// Sequences that may run at the same time.
-int MaxRunning(const EngineOptions& options);
-
-// Prompt tokens of all waiting requests together.
-int64_t MaxQueuedTokens(const EngineOptions& options);
-
 // A prompt token costs one unit, and another one for every kKeysPerTokenCost keys before it. On
 // lssar-6m with two cores a token takes 53 us at the start of a prompt, 120 us after 4K keys and
 // 460 us after 16K, in chunks of 512; twice that in the chunks of a few tokens that are left to

@@ -57,15 +57,6 @@ std::string DescribeLength(const Request& request) {
   LSSAR_CHECK(false);
 }
 
-int64_t NumPromptTokens(const Request& request) {
-  auto num_tokens = int64_t(request.prompt.size());
-  if (!request.score) return num_tokens;
-  for (const auto& continuation : request.score->continuations) {
-    num_tokens += int64_t(continuation.size());
-  }
-  return num_tokens;
-}
-
 Demand DemandOf(const Request& request, const KvLayout& layout) {
   const int num_prompt_tokens = int(request.prompt.size());
   Demand demand{.num_sequences = 1, .max_num_sequences = 1};

@@ -70,8 +70,6 @@ int64_t MaxFurtherTokens(const Request& request);
 Demand DemandOf(const Request& request, const KvLayout& layout);
 // "prompt 200 + max_tokens 57 = 257 tokens", for errors.
 std::string DescribeLength(const Request& request);
-// Tokens of the prompt; score: of the context and all continuations.
-int64_t NumPromptTokens(const Request& request);
 
 struct SequenceGroup {
   // From Submit on.

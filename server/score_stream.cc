@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "kernels/str_cat.h"
-#include "runtime/request_queue.h"
+#include "runtime/request.h"
 #include "server/fields.h"
 #include "server/limits.h"
 #include "server/parse_request.h"

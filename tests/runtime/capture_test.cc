@@ -1,4 +1,4 @@
-// Attention as the engine shows it: which rows are run for it, and that nothing changes it.
+// Attention capture: which tokens are computed for it, and that its bits do not depend on the batch.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ Request Capture(std::vector<int32_t> prompt, std::vector<int32_t> rows, int top_
   return request;
 }
 
-// The fake model's own weights of one row, without pages or an engine.
+// The fake model's weights of one row, without pages or an engine.
 std::vector<double> Oracle(const Request& request, int head, int row) {
   auto hash = std::bit_cast<uint64_t>(
       RopeBase(FakeCheckpoint().checkpoint.config, int(request.prompt.size())));
@@ -47,29 +47,29 @@ std::vector<double> Oracle(const Request& request, int head, int row) {
   return sink.weights;
 }
 
-// Counts the rows and the positions that the model is asked for.
+// Counts the tokens that the model computes and the sequences that capture in one step.
 struct Watch {
   explicit Watch(SteppedEngine& engine) {
     engine.fake.model->on_forward = [this](const ForwardBatch& batch) {
-      num_rows += int(batch.token_ids.size());
+      num_tokens += int(batch.token_ids.size());
       std::set<int> sequences;
       for (const RowCapture& capture : batch.captures) sequences.insert(capture.sequence_idx);
       most_at_once = std::max(most_at_once, sequences.size());
       return absl::OkStatus();
     };
   }
-  int num_rows = 0;
+  int num_tokens = 0;
   size_t most_at_once = 0;  // sequences that captured in one step
 };
 
-TEST(CaptureTest, GivesEveryWeightThatIsNotZero) {
+TEST(CaptureTest, GivesEveryNonZeroWeight) {
   SteppedEngine engine;
   const Watch watch(engine);
   const Request request = Capture(Ids(100, 1), {0, 17, 59});
   const Submitted submitted = engine.Submit(request);
   engine.RunAll();
   ASSERT_EQ(submitted.sink->Status(), absl::OkStatus());
-  EXPECT_EQ(watch.num_rows, 60) << "nothing behind the last row is run";
+  EXPECT_EQ(watch.num_tokens, 60) << "nothing after the last row is computed";
   const auto captured = submitted.sink->Weights();
   ASSERT_EQ(captured.size(), 6u);
   for (const auto& [at, row] : captured) {
@@ -92,7 +92,7 @@ TEST(CaptureTest, GivesEveryWeightThatIsNotZero) {
   EXPECT_EQ(submitted.sink->Stats().num_generated_tokens, 0);
 }
 
-TEST(CaptureTest, TheLargestStayAndTheRestIsCounted) {
+TEST(CaptureTest, TopKKeepsTheLargestAndSumsTheRest) {
   const auto all = RunAlone(Capture(Ids(100, 2), {80}), SmallOptions())->Weights();
   const auto few = RunAlone(Capture(Ids(100, 2), {80}, 5), SmallOptions())->Weights();
   for (const auto& [at, row] : few) {
@@ -101,22 +101,22 @@ TEST(CaptureTest, TheLargestStayAndTheRestIsCounted) {
     EXPECT_EQ(row.num_nonzero, whole.num_nonzero);
     EXPECT_EQ(row.entropy, whole.entropy);
     EXPECT_TRUE(std::ranges::is_sorted(row.keys, {}, &KeyWeight::key));
-    std::vector<float> largest, kept;
+    std::vector<float> largest, given;
     double dropped = 0;
     for (const auto& [key, weight] : whole.keys) largest.push_back(weight);
     std::ranges::sort(largest, std::greater());
     for (size_t i = 5; i < largest.size(); ++i) dropped += double{largest[i]};
     largest.resize(5);
-    for (const auto& [key, weight] : row.keys) kept.push_back(weight);
-    std::ranges::sort(kept, std::greater());
-    EXPECT_EQ(kept, largest);
+    for (const auto& [key, weight] : row.keys) given.push_back(weight);
+    std::ranges::sort(given, std::greater());
+    EXPECT_EQ(given, largest);
     EXPECT_NEAR(row.dropped, dropped, 1e-6);
   }
   const auto more = RunAlone(Capture(Ids(100, 2), {80}, 1000), SmallOptions())->Weights();
-  EXPECT_TRUE(more == all) << "there are not that many";
+  EXPECT_TRUE(more == all) << "there are fewer weights than top_k";
 }
 
-// What lies before a row, and between two, may come from the cache; the rows themselves never do.
+// Tokens before and between the captured rows may come from the cache; captured rows never do.
 TEST(CaptureTest, CachedPagesChangeNothing) {
   SteppedEngine engine;
   Watch watch(engine);
@@ -125,20 +125,20 @@ TEST(CaptureTest, CachedPagesChangeNothing) {
     const Request request = Capture(Ids(100, 3), rows);
     engine.Submit(Generate(Ids(100, 3), 5));
     engine.RunAll();
-    watch.num_rows = 0;
+    watch.num_tokens = 0;
     const Submitted submitted = engine.Submit(request);
     engine.RunAll();
     ASSERT_EQ(submitted.sink->Status(), absl::OkStatus());
-    EXPECT_EQ(watch.num_rows, rows.back() + 1 - submitted.sink->Stats().num_cached_tokens);
+    EXPECT_EQ(watch.num_tokens, rows.back() + 1 - submitted.sink->Stats().num_cached_tokens);
     EXPECT_LE(submitted.sink->Stats().num_cached_tokens, rows.back() + 1 - std::ssize(rows));
     EXPECT_GE(submitted.sink->Stats().num_cached_tokens, rows.front() / 16 * 16);
     EXPECT_TRUE(submitted.sink->Weights() == RunAlone(request, SmallOptions())->Weights());
   }
 }
 
-// 64 heads of 200 rows are 1.3 million keys: no step takes all of them, and none takes those of two
+// 64 heads of 200 rows are 1.3 million keys: no step reads all of them, and no step captures for two
 // requests.
-TEST(CaptureTest, AStepIsBoundedAndThatOfOneRequest) {
+TEST(CaptureTest, AStepIsBoundedAndCapturesForOneRequest) {
   EngineOptions options = SmallOptions();
   options.max_num_batched_tokens = 256;
   SteppedEngine engine(options);
@@ -161,13 +161,13 @@ TEST(CaptureTest, AStepIsBoundedAndThatOfOneRequest) {
   EXPECT_EQ(watch.most_at_once, 1u);
 }
 
-TEST(CaptureTest, APreemptedRequestGivesNothingTwice) {
+TEST(CaptureTest, APreemptedRequestSendsNothingTwice) {
   EngineOptions options = SmallOptions();
   options.kv_cache_bytes = 17 * kPageBytes;
   SteppedEngine engine(options);
   engine.Submit(Generate(Ids(30, 10), 200));
   Request request = Capture(Ids(200, 11), UpTo(200));
-  request.capture->heads = UpTo(256);  // so that it takes many steps
+  request.capture->heads = UpTo(256);  // many steps
   const Submitted submitted = engine.Submit(request);
   engine.RunAll();
   ASSERT_EQ(submitted.sink->Status(), absl::OkStatus());
@@ -176,7 +176,7 @@ TEST(CaptureTest, APreemptedRequestGivesNothingTwice) {
   EXPECT_EQ(engine.NumAvailable(), 17);
 }
 
-TEST(CaptureTest, EndsByCancelByDeadlineAndByNan) {
+TEST(CaptureTest, EndsByCancelDeadlineAndNan) {
   SteppedEngine engine;
   engine.fake.model->poison_id = 63;
   Request request = Capture(Ids(200, 12), UpTo(200));

@@ -1,4 +1,4 @@
-// What the engine's steps compute, taken one by one without its thread.
+// What the engine computes, step by step: generate and score requests alone and in batches.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@
 namespace lssar {
 namespace {
 
-// The fake model's own function and the definition of a draw, without pages, batches or an engine.
+// The output by definition of the fake model and of sampling, without pages, batches or an engine.
 std::vector<int32_t> Oracle(const Request& request, double rope_base) {
   auto hash = std::bit_cast<uint64_t>(rope_base);
   TokenCounts counts;
@@ -42,7 +42,7 @@ std::vector<int32_t> Oracle(const Request& request, double rope_base) {
   return ids;
 }
 
-TEST(EngineStep, GeneratesWhatTheModelSays) {
+TEST(EngineStep, GeneratesWhatTheModelDefines) {
   for (const SamplingParams& sampling :
        {SamplingParams{.temperature = 0}, SamplingParams{.top_p = 0.9f, .seed = 4},
         SamplingParams{.temperature = 0, .frequency_penalty = 2},
@@ -89,7 +89,7 @@ TEST(EngineStep, TheRopeBaseFollowsTheLengthBudgetAndStays) {
   expect_base(Score(Ids(30, 1), {Ids(5, 1), Ids(170, 2)}), 200);
 }
 
-TEST(EngineStep, AFinishedChoiceGivesItsPagesBackWhileTheOthersGoOn) {
+TEST(EngineStep, AFinishedChoiceFreesItsPagesWhileTheOthersRun) {
   SteppedEngine engine;
   Request request = Generate(Ids(40, 1), 200);
   request.generate->num_choices = 3;
@@ -99,19 +99,19 @@ TEST(EngineStep, AFinishedChoiceGivesItsPagesBackWhileTheOthersGoOn) {
   do {
     ASSERT_EQ(engine.Step(), absl::OkStatus());
     int num_finished = 0;
-    std::set<int32_t> held;
+    std::set<int32_t> used;
     engine.ForEachSequence([&](const SequenceGroup&, const Sequence& sequence) {
       num_finished += sequence.IsDone();
       EXPECT_TRUE(!sequence.IsDone() || sequence.pages.empty());
-      held.insert(sequence.pages.begin(), sequence.pages.end());
+      used.insert(sequence.pages.begin(), sequence.pages.end());
     });
-    ASSERT_EQ(engine.NumAvailable(), 64 - std::ssize(held));
+    ASSERT_EQ(engine.NumAvailable(), 64 - std::ssize(used));
     num_partly_free += num_finished == 1 || num_finished == 2;
   } while (!submitted.sink->IsDone());
   EXPECT_GT(num_partly_free, 0);
 }
 
-TEST(EngineStep, ATextDoesNotDependOnItsBatch) {
+TEST(EngineStep, OutputDoesNotDependOnTheBatch) {
   std::vector<Request> requests;
   for (int i = 0; i < 40; ++i) {
     Request request = Generate(Ids(1 + (i * 37) % 90, i), 1 + (i * 17) % 60, uint64_t(i));
@@ -143,7 +143,7 @@ TEST(EngineStep, ATextDoesNotDependOnItsBatch) {
   }
 }
 
-TEST(EngineStep, ChoicesDifferAndTheFirstIsTheSingleOne) {
+TEST(EngineStep, ChoicesDifferAndTheFirstEqualsTheSingleOne) {
   Request request = Generate(Ids(20, 3), 25);
   const auto one = RunAlone(request, SmallOptions());
   request.generate->num_choices = 4;
@@ -156,22 +156,22 @@ TEST(EngineStep, ChoicesDifferAndTheFirstIsTheSingleOne) {
   EXPECT_EQ(four->Stats().num_generated_tokens, 100);
 }
 
-TEST(EngineStep, StepsKeepTheBudgetAndMixPromptsWithDecodes) {
+TEST(EngineStep, StepsStayInTheBudgetAndMixPromptsWithDecodes) {
   SteppedEngine engine;
-  std::vector<int> rows_of_steps;
+  std::vector<int> tokens_of_steps;
   int num_mixed = 0;
   engine.fake.model->on_forward = [&](const ForwardBatch& batch) {
-    rows_of_steps.push_back(int(batch.token_ids.size()));
+    tokens_of_steps.push_back(int(batch.token_ids.size()));
     const auto num_decodes = std::ranges::count(batch.sequences, 1, &SequenceSlice::num_rows);
     num_mixed += num_decodes > 0 && num_decodes < std::ssize(batch.sequences);
     return absl::OkStatus();
   };
   for (int i = 0; i < 12; ++i) engine.Submit(Generate(Ids(60, i), 20));
   engine.RunAll();
-  EXPECT_LE(std::ranges::max(rows_of_steps), 24);
+  EXPECT_LE(std::ranges::max(tokens_of_steps), 24);
   EXPECT_GT(num_mixed, 10);
   const EngineStats stats = engine.Stats();
-  EXPECT_EQ(stats.num_steps, std::ssize(rows_of_steps));
+  EXPECT_EQ(stats.num_steps, std::ssize(tokens_of_steps));
   EXPECT_EQ(stats.num_prompt_tokens, 12 * 60);
   EXPECT_EQ(stats.num_generated_tokens, 12 * 20);
 }
@@ -181,7 +181,7 @@ TEST(EngineStep, ScoreGivesTheLogprobsThatGenerateGave) {
   request.generate->num_logprobs = 3;
   const auto generated = RunAlone(request, SmallOptions());
   const std::vector<TokenResult> tokens = generated->At(0).tokens;
-  // Between other continuations, and of a length that takes several steps.
+  // Between other continuations, and long enough for several steps.
   const auto scored = RunAlone(
       Score(request.prompt, {Ids(3, 8), IdsOf(tokens), {7}, IdsOf(tokens)}), SmallOptions());
   ASSERT_EQ(scored->Scores().size(), 4u);
@@ -212,26 +212,26 @@ TEST(EngineStep, GreedyTextIsGreedyWhenScored) {
   EXPECT_TRUE(scored->Scores()[0].is_greedy);
 }
 
-// One context for all of them, computed once; the same bits as each continuation alone.
+// The context is computed once; each continuation has the same bits as alone.
 TEST(EngineStep, ContinuationsShareTheirContext) {
   const std::vector<std::vector<int32_t>> continuations = {Ids(5, 1), Ids(1, 2), Ids(30, 3),
                                                            Ids(5, 1)};
   SteppedEngine engine;
-  int num_rows = 0;
+  int num_tokens = 0;
   engine.fake.model->on_forward = [&](const ForwardBatch& batch) {
-    num_rows += int(batch.token_ids.size());
+    num_tokens += int(batch.token_ids.size());
     return absl::OkStatus();
   };
   const Submitted submitted = engine.Submit(Score(Ids(100, 9), continuations));
   engine.RunAll();
-  EXPECT_EQ(num_rows, 99 + 5 + 1 + 30 + 5);
+  EXPECT_EQ(num_tokens, 99 + 5 + 1 + 30 + 5);
   for (size_t i = 0; i < continuations.size(); ++i) {
     const auto alone = RunAlone(Score(Ids(100, 9), {continuations[i]}), SmallOptions());
     EXPECT_TRUE(submitted.sink->Scores()[i].tokens == alone->Scores()[0].tokens);
   }
 }
 
-TEST(EngineStep, PromptLogprobsAreWhatScoreGives) {
+TEST(EngineStep, PromptLogprobsEqualScores) {
   const std::vector<int32_t> prompt = Ids(70, 4);
   Request request = Generate(prompt, 5);
   request.generate->num_choices = 2;
@@ -255,7 +255,7 @@ TEST(EngineStep, EosStopIdsAndStopStringsEndTheText) {
   request.generate->ignore_eos = false;
   const auto eos = RunAlone(request, SmallOptions())->At(0);
   const auto eos_at = std::ranges::find(ids, FakeModel::kEosId) - ids.begin();
-  ASSERT_LT(eos_at, 200) << "the seed must bring an EOS";
+  ASSERT_LT(eos_at, 200) << "this seed must sample an EOS";
   EXPECT_EQ(eos.finish, FinishReason::kEos);
   EXPECT_EQ(std::ssize(eos.tokens), eos_at + 1);
 

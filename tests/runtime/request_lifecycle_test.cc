@@ -1,4 +1,4 @@
-// How requests wait, are refused and end, step by step without the engine's thread.
+// How requests wait, are refused, are aborted and fail, step by step.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(EngineStep, ACancelledRequestFreesItsPagesInTheNextStep) {
+TEST(RequestLifecycle, ACancelledRequestFreesItsPagesInTheNextStep) {
   SteppedEngine engine;
   const Submitted submitted = engine.Submit(Generate(Ids(50, 1), 100));
   const Submitted other = engine.Submit(Generate(Ids(50, 2), 100));
@@ -25,14 +25,14 @@ TEST(EngineStep, ACancelledRequestFreesItsPagesInTheNextStep) {
   EXPECT_EQ(submitted.sink->Status(), std::nullopt);
   ASSERT_EQ(engine.Step(), absl::OkStatus());
   EXPECT_EQ(submitted.sink->Status()->code(), absl::StatusCode::kCancelled);
-  EXPECT_EQ(engine.NumAvailable(), 64 - 2) << "the other one's";
+  EXPECT_EQ(engine.NumAvailable(), 64 - 2) << "those of the other request";
   engine.RunAll();
   EXPECT_EQ(other.sink->Status(), absl::OkStatus());
   EXPECT_TRUE(other.sink->At(0) == RunAlone(Generate(Ids(50, 2), 100), SmallOptions())->At(0));
   EXPECT_EQ(engine.NumAvailable(), 64);
 }
 
-TEST(EngineStep, AQueuedRequestThatIsCancelledEndsInTheNextStep) {
+TEST(RequestLifecycle, ACancelledWaitingRequestEndsInTheNextStep) {
   SteppedEngine engine;
   std::vector<Submitted> running;
   for (int i = 0; i < 16; ++i) running.push_back(engine.Submit(Generate(Ids(2, i), 156)));
@@ -46,7 +46,7 @@ TEST(EngineStep, AQueuedRequestThatIsCancelledEndsInTheNextStep) {
   EXPECT_EQ(engine.Stats().num_waiting, 0);
 }
 
-TEST(EngineStep, DeadlinesEndRunningAndQueuedRequests) {
+TEST(RequestLifecycle, DeadlinesEndRunningAndWaitingRequests) {
   SteppedEngine engine;
   Request request = Generate(Ids(10, 1), 200);
   request.deadline = Clock::now() + std::chrono::milliseconds(300);
@@ -63,7 +63,7 @@ TEST(EngineStep, DeadlinesEndRunningAndQueuedRequests) {
   EXPECT_EQ(engine.NumAvailable(), 64);
 }
 
-TEST(EngineStep, WhatWaitsForPagesIsNotPassed) {
+TEST(RequestLifecycle, ARequestThatWaitsForPagesIsNotOvertaken) {
   SteppedEngine engine;  // 64 pages
   std::vector<Submitted> running;
   for (int i = 0; i < 3; ++i) running.push_back(engine.Submit(Generate(Ids(239, i), 16)));
@@ -72,14 +72,14 @@ TEST(EngineStep, WhatWaitsForPagesIsNotPassed) {
   engine.RunSteps(20);
   for (const Submitted& submitted : running) EXPECT_TRUE(submitted.sink->IsAdmitted());
   EXPECT_FALSE(large.sink->IsAdmitted()) << "3 x (15 + 1) + 16 + 1 pages";
-  EXPECT_FALSE(small.sink->IsAdmitted()) << "it would fit, but it came later";
+  EXPECT_FALSE(small.sink->IsAdmitted()) << "it would fit, but it arrived later";
   engine.RunAll();
   EXPECT_EQ(large.sink->Status(), absl::OkStatus());
   EXPECT_EQ(small.sink->Status(), absl::OkStatus());
   EXPECT_EQ(engine.Stats().num_preemptions, 0);
 }
 
-TEST(EngineStep, NoMoreSequencesRunThanAStepHasRows) {
+TEST(RequestLifecycle, NoMoreSequencesRunThanAStepHasTokens) {
   EngineOptions options = SmallOptions();
   options.max_num_batched_tokens = 3;
   SteppedEngine engine(options);
@@ -93,7 +93,7 @@ TEST(EngineStep, NoMoreSequencesRunThanAStepHasRows) {
   EXPECT_EQ(most, 3u);
 }
 
-TEST(EngineStep, WhatCanNeverFitIsRefusedWithTheArithmetic) {
+TEST(RequestLifecycle, ARequestThatCanNeverFitIsRefused) {
   const SteppedEngine engine;
   const auto message = [&](const Request& request) {
     const absl::Status status = engine.Check(request);
@@ -113,7 +113,7 @@ TEST(EngineStep, WhatCanNeverFitIsRefusedWithTheArithmetic) {
   EXPECT_EQ(engine.Check(Generate(Ids(200, 1), 56)), absl::OkStatus());
 }
 
-TEST(EngineStep, LogitsThatAreNotFiniteEndTheirRequestAlone) {
+TEST(RequestLifecycle, NonFiniteLogitsEndOnlyTheirRequest) {
   SteppedEngine engine;
   engine.fake.model->poison_id = 63;
   std::vector<int32_t> bad_prompt = Ids(30, 1);
@@ -137,7 +137,7 @@ TEST(EngineStep, LogitsThatAreNotFiniteEndTheirRequestAlone) {
   EXPECT_EQ(engine.NumAvailable(), 64);
 }
 
-TEST(EngineStep, AFailedStepEndsItsSequencesAndTheLoopGoesOn) {
+TEST(RequestLifecycle, AFailedStepEndsItsRequestsAndTheEngineGoesOn) {
   SteppedEngine engine;
   int num_steps = 0;
   engine.fake.model->on_forward = [&](const ForwardBatch&) {
@@ -155,7 +155,7 @@ TEST(EngineStep, AFailedStepEndsItsSequencesAndTheLoopGoesOn) {
   EXPECT_EQ(second.sink->Status(), absl::OkStatus());
 }
 
-TEST(EngineStep, EndAllEndsEveryOpenRequestOnce) {
+TEST(RequestLifecycle, AbortAllEndsEveryOpenRequestOnce) {
   SteppedEngine engine;
   std::vector<Submitted> submitted;
   for (int i = 0; i < 20; ++i) submitted.push_back(engine.Submit(Generate(Ids(100, i), 100)));
