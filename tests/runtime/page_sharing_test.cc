@@ -65,7 +65,7 @@ TEST(PrefixCaching, ARepeatedPromptIsMatched) {
   }
 }
 
-TEST(PrefixCacheInSteps, AChatMatchesItsOwnAnswers) {
+TEST(PrefixCaching, AChatMatchesItsOwnAnswers) {
   CountingEngine session;
   const auto first = session.Run(Generate(Ids(40, 1), 60));
   const std::vector<int32_t> chat = Join(Join(Ids(40, 1), IdsOf(first->At(0).tokens)), Ids(10, 2));
@@ -74,7 +74,7 @@ TEST(PrefixCacheInSteps, AChatMatchesItsOwnAnswers) {
   EXPECT_TRUE(second->At(0) == RunAlone(Generate(chat, 20), WithoutCache())->At(0));
 }
 
-TEST(PrefixCacheInSteps, RequestsMayOptOutAndSaltsSeparate) {
+TEST(PrefixCaching, RequestsMayOptOutAndSaltsSeparate) {
   CountingEngine session;
   Request request = Generate(Ids(64, 1), 5);
   request.use_prefix_cache = false;
@@ -97,7 +97,7 @@ TEST(PrefixCacheInSteps, RequestsMayOptOutAndSaltsSeparate) {
   EXPECT_EQ(off.engine.Stats().num_cached_pages, 0);
 }
 
-TEST(PrefixCacheInSteps, ConcurrentRequestsShareWhatTheFirstComputes) {
+TEST(PrefixCaching, ConcurrentRequestsShareWhatTheFirstComputes) {
   CountingEngine session;
   std::vector<Submitted> submitted;
   for (int i = 0; i < 8; ++i) {
@@ -111,7 +111,7 @@ TEST(PrefixCacheInSteps, ConcurrentRequestsShareWhatTheFirstComputes) {
   }
 }
 
-TEST(PrefixCacheInSteps, OldPagesAreEvictedForNewTexts) {
+TEST(PrefixCaching, OldPagesAreEvictedForNewTexts) {
   CountingEngine session;  // 64 pages
   for (int i = 0; i < 12; ++i) session.Run(Generate(Ids(150, i), 30));
   EXPECT_EQ(session.engine.Stats().num_free_pages + session.engine.Stats().num_cached_pages, 64);
@@ -134,7 +134,7 @@ void ExpectSameScores(const RecordingSink& a, const RecordingSink& b) {
   }
 }
 
-TEST(PrefixCacheInSteps, ARepeatedScoreUsesCachedScores) {
+TEST(PrefixCaching, ARepeatedScoreUsesCachedScores) {
   for (const int num_context : {1, 15, 16, 17, 40}) {
     const Request request = PlainScore(Ids(num_context, 3), {Ids(130, 4), Ids(3, 5), Ids(130, 4)});
     const auto alone = RunAlone(request, WithoutCache());
@@ -148,7 +148,7 @@ TEST(PrefixCacheInSteps, ARepeatedScoreUsesCachedScores) {
   }
 }
 
-TEST(PrefixCacheInSteps, OnlyPositionsWithoutScoresAreComputed) {
+TEST(PrefixCaching, OnlyPositionsWithoutScoresAreComputed) {
   CountingEngine session;
   const std::vector<int32_t> text = Ids(96, 3);
   session.Run(Generate(text, 1));  // caches pages without scores
@@ -166,7 +166,7 @@ TEST(PrefixCacheInSteps, OnlyPositionsWithoutScoresAreComputed) {
   EXPECT_EQ(session.num_tokens, 95 - 79);
 }
 
-TEST(PrefixCacheInSteps, TopLogprobsAreComputedAgain) {
+TEST(PrefixCaching, TopLogprobsAreComputedAgain) {
   CountingEngine session;
   const Request request = Score(Ids(40, 3), {Ids(50, 4)});
   const auto cold = session.Run(request);
@@ -179,7 +179,7 @@ TEST(PrefixCacheInSteps, TopLogprobsAreComputedAgain) {
   EXPECT_TRUE(prompt->Prompt() == RunAlone(generate, WithoutCache())->Prompt());
 }
 
-TEST(PrefixCacheInSteps, PromptLogprobsAndScoresShareCachedScores) {
+TEST(PrefixCaching, PromptLogprobsAndScoresShareCachedScores) {
   const std::vector<int32_t> text = Ids(96, 3);
   Request prompt = Generate(text, 4);
   prompt.generate->num_prompt_logprobs = 0;

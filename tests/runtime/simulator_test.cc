@@ -124,7 +124,7 @@ class Simulation {
     }
   }
 
-  // Time passes; readers fall behind and catch up; clients give up.
+  // Time passes; sinks pause and resume; clients cancel; a step may fail.
   void Disturb() {
     now_ += std::chrono::microseconds(Between(&random_, 0, 20000));
     if (OneIn(&random_, 200)) now_ += std::chrono::seconds(Between(&random_, 1, 5));
