@@ -1,4 +1,5 @@
-// Attention capture: which tokens are computed for it, and that its bits do not depend on the batch.
+// Attention capture: which tokens are computed for it, and that its bits do not depend on the
+// batch.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -136,8 +137,8 @@ TEST(CaptureTest, CachedPagesChangeNothing) {
   }
 }
 
-// 64 heads of 200 rows are 1.3 million keys: no step reads all of them, and no step captures for two
-// requests.
+// 64 heads of 200 rows are 1.3 million keys: no step reads all of them, and no step captures for
+// two requests.
 TEST(CaptureTest, AStepIsBoundedAndCapturesForOneRequest) {
   EngineOptions options = SmallOptions();
   options.max_num_batched_tokens = 256;

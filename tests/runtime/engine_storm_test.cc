@@ -1,5 +1,5 @@
-// The rules of simulator_test with the engine's own thread and clock, client threads, and a stop at a
-// random moment.
+// The rules of simulator_test with the engine's own thread and clock, client threads, and a stop at
+// a random moment.
 #include <gtest/gtest.h>
 
 #include <algorithm>
