@@ -15,8 +15,8 @@
 namespace lssar {
 namespace {
 
-// Sequences of max_model_len in a default pool on a host. The rest of the memory is left to the page
-// cache of the weights and to other processes.
+// Sequences of max_model_len in a default pool on a host. The rest of the memory is left to the
+// page cache of the weights and to other processes.
 constexpr int64_t kDefaultFullSequences = 4;
 
 // The share of a device's free memory that a default pool leaves to the workspaces of later steps

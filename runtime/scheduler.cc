@@ -101,8 +101,8 @@ void Scheduler::AbortDue(Clock::time_point now) {
   waiting_->TakeAborted(now, &aborted_);
 }
 
-// Requests are admitted in order: one that has to wait for pages keeps all after it waiting, so that
-// it is not overtaken for ever. If no other request runs, all pages are available.
+// Requests are admitted in order: one that has to wait for pages keeps all after it waiting, so
+// that it is not overtaken for ever. If no other request runs, all pages are available.
 std::span<SequenceGroup* const> Scheduler::Admit() {
   admitted_.clear();
   if (waiting_->CurrentLoad().num_requests == 0 && !IsAnyPreempted()) return admitted_;

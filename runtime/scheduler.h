@@ -127,7 +127,7 @@ class Scheduler {
   void ForkFromPrompt(SequenceGroup* group);
   // Sets candidates_ to the sequences that may run.
   void CollectCandidates();
-  // Allocates the pages of the scheduled tokens. A sequence that cannot have them gets fewer tokens.
+  // Allocates the pages of the scheduled tokens. Out of pages, a sequence gets fewer tokens.
   void AllocatePages();
   // Preempts the last sequence in scheduling order, paused ones first. False: none after `sequence`
   // has pages.

@@ -1,5 +1,5 @@
-// The kinds of requests are told apart here and nowhere else in the engine: a new kind is a field of
-// Request, a case in each switch of this file, and a SequenceTask.
+// The only file of the engine that distinguishes the kinds of requests. A new kind is a field of
+// Request, a case in each switch here, and a SequenceTask.
 #include "runtime/sequence.h"
 
 #include <algorithm>
