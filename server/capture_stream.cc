@@ -4,8 +4,8 @@
 #include <optional>
 #include <utility>
 
-#include "runtime/limits.h"
 #include "server/fields.h"
+#include "server/limits.h"
 #include "server/parse_request.h"
 #include "server/wire.h"
 

@@ -4,8 +4,8 @@
 #include <random>
 #include <utility>
 
-#include "runtime/limits.h"
 #include "server/fields.h"
+#include "server/limits.h"
 #include "server/parse_request.h"
 #include "server/reply_fields.h"
 #include "server/wire.h"

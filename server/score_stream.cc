@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "kernels/str_cat.h"
-#include "runtime/limits.h"
-#include "runtime/request_queue.h"
+#include "runtime/request.h"
 #include "server/fields.h"
+#include "server/limits.h"
 #include "server/parse_request.h"
 #include "server/reply_fields.h"
 #include "server/served_model.h"

@@ -6,8 +6,9 @@
 #include <string>
 #include <utility>
 
-#include "runtime/admission.h"
+#include "runtime/engine_options.h"
 #include "runtime/limits.h"
+#include "server/limits.h"
 #include "server/parse_request.h"
 
 namespace lssar {

@@ -1,5 +1,5 @@
-// What a long prompt does to those who read, and what a prompt costs that was seen before: through
-// the engine, in one process, without network.
+// Latency through the engine in one process, without a network: the time between tokens of running
+// streams beside a long prefill, and the time to the first token with and without a cached prompt.
 //
 //   engine_bench --model models/zoo/lssar-6m
 #include <CLI/CLI.hpp>
@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/status_macros.h"
 #include "models/checkpoint.h"
 #include "runtime/engine.h"
 
@@ -28,7 +29,7 @@ double Milliseconds(Clock::duration d) {
   return std::chrono::duration<double, std::milli>(d).count();
 }
 
-// Notes when tokens came; what happens at the end of the request is the owner's.
+// Records when tokens arrive; calls `on_done` at the end of the request.
 class TimingSink : public OutputSink {
  public:
   explicit TimingSink(std::function<void()> on_done) : on_done_(std::move(on_done)) {}
@@ -36,7 +37,7 @@ class TimingSink : public OutputSink {
   void OnTokens(GenerateDelta) override { times.push_back(Clock::now()); }
   void OnDone(const absl::Status&, const RequestStats&) override { on_done_(); }
 
-  std::vector<Clock::time_point> times;  // the engine's thread alone, until the request is done
+  std::vector<Clock::time_point> times;  // written by the engine's thread until the request is done
 
  private:
   const std::function<void()> on_done_;
@@ -51,9 +52,9 @@ struct Setting {
   int num_rounds = 3;
   EngineOptions engine = {.max_model_len = 16384};
 
-  // Of a stream, which then begins anew: its depth, and so its cost, stays about the same.
+  // Tokens of a stream, which then restarts: its depth, and so its cost, stays about the same.
   static constexpr int kStreamTokens = 128;
-  // Room for all of it: famine is another question.
+  // Enough pages for all sequences, so that none is preempted.
   int64_t KvBytes(const ModelConfig& config) const {
     const KvLayout layout{.num_layers = config.num_hidden_layers,
                           .num_kv_heads = config.num_attention_heads,
@@ -78,7 +79,7 @@ class Bench {
  public:
   Bench(const Setting& setting, Engine* engine) : setting_(setting), engine_(engine) {}
 
-  // The time between two tokens of a stream, alone and while a long prompt runs.
+  // The time between two tokens of a stream, alone and beside the prefill of a long prompt.
   void Interference(int round) {
     is_over_ = false;
     for (int i = 0; i < setting_.num_streams; ++i) BeginStream(100 * round + i);
@@ -103,12 +104,12 @@ class Bench {
         At(beside, 0.99) / At(alone, 0.99));
   }
 
-  // Time to the first token of a prompt, first and again.
+  // Time to the first token of a prompt, computed and cached.
   void FirstToken(int round) {
     const double first = RunPrompt(2048, 9000 + round);
     const double again = RunPrompt(2048, 9000 + round);
-    std::printf("prompt of 2048: %.1f ms to the first token, %.2f ms when it was seen before\n",
-                first, again);
+    std::printf("prompt of 2048: %.1f ms to the first token, %.2f ms when it is cached\n", first,
+                again);
     std::fflush(stdout);
   }
 
@@ -141,7 +142,7 @@ class Bench {
     if (!handle.ok()) std::printf("%s\n", handle.status().ToString().c_str());
   }
 
-  // Between two tokens of one stream in [from, to), rising. Requires  no stream runs
+  // Times between two tokens of one stream in [from, to), ascending. Requires  no stream runs
   std::vector<double> Gaps(Clock::time_point from, Clock::time_point to) const {
     std::vector<double> gaps;
     for (const auto& stream : streams_) {
@@ -168,20 +169,17 @@ class Bench {
 };
 
 absl::Status Run(const Setting& setting) {
-  absl::StatusOr<std::unique_ptr<Backend>> backend =
-      MakeBackend({.name = "cpu", .num_threads = setting.num_threads});
-  if (!backend.ok()) return backend.status();
+  ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend,
+                   MakeBackend({.name = "cpu", .num_threads = setting.num_threads}));
   LoadOptions load_options;
   load_options.max_num_batched_tokens = setting.engine.max_num_batched_tokens;
-  absl::StatusOr<Checkpoint> checkpoint =
-      LoadCheckpoint(setting.model, backend->get(), load_options);
-  if (!checkpoint.ok()) return checkpoint.status();
+  ASSIGN_OR_RETURN(Checkpoint checkpoint,
+                   LoadCheckpoint(setting.model, backend.get(), load_options));
   EngineOptions options = setting.engine;
-  options.kv_cache_bytes = setting.KvBytes(checkpoint->config);
-  absl::StatusOr<std::unique_ptr<Engine>> engine =
-      Engine::Create(&*checkpoint, backend->get(), options);
-  if (!engine.ok()) return engine.status();
-  Bench bench(setting, engine->get());
+  options.kv_cache_bytes = setting.KvBytes(checkpoint.config);
+  ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
+                   Engine::Create(&checkpoint, backend.get(), options));
+  Bench bench(setting, engine.get());
   for (int round = 0; round < setting.num_rounds; ++round) {
     bench.FirstToken(round);
     bench.Interference(round);
@@ -195,13 +193,13 @@ absl::Status Run(const Setting& setting) {
 int main(int argc, char** argv) {
   lssar::Setting setting;
   CLI::App app(
-      "What a long prompt does to those who read, and what a prompt costs that was seen "
-      "before");
+      "Measures the time between tokens beside the prefill of a long prompt, and the time to the "
+      "first token of a cached prompt");
   app.add_option("--model", setting.model, "Checkpoint directory");
   app.add_option("--threads", setting.num_threads, "Threads; 0: all cores");
   app.add_option("--streams", setting.num_streams, "Sequences that decode");
-  app.add_option("--stream-prompt", setting.stream_prompt, "Tokens that each begins with");
-  app.add_option("--prompt", setting.long_prompt, "Tokens of the prompt beside them");
+  app.add_option("--stream-prompt", setting.stream_prompt, "Prompt tokens of each stream");
+  app.add_option("--prompt", setting.long_prompt, "Tokens of the long prompt");
   app.add_option("--rounds", setting.num_rounds, "Repetitions");
   app.add_option("--chunked-prefill-size", setting.engine.chunked_prefill_size,
                  "As the server's flag");

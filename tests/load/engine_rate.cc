@@ -1,5 +1,5 @@
-// What the engine does without gRPC: the requests that `lssar bench` sends, in a closed loop, given
-// to the engine in this process. Prints the output tokens of a second.
+// Throughput of the engine without gRPC: the requests of `lssar bench`, in a closed loop, submitted
+// to an engine in this process. Prints output tokens per second.
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <chrono>
@@ -15,6 +15,7 @@
 #include "clients/cli/bench_lengths.h"
 #include "clients/cli/bench_workload.h"
 #include "kernels/check.h"
+#include "kernels/status_macros.h"
 #include "server/options.h"
 #include "server/parse_request.h"
 #include "server/served_model.h"
@@ -30,18 +31,18 @@ struct Options {
   int64_t num_requests = 64;
 };
 
-// Requests under way.
-class Places {
+// Bounds the number of requests in flight.
+class ConcurrencyLimit {
  public:
-  explicit Places(int count) : num_left_(count) {}
+  explicit ConcurrencyLimit(int count) : num_left_(count) {}
 
-  void Take() {
+  void Acquire() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return num_left_ > 0; });
     --num_left_;
   }
 
-  void GiveBack() {
+  void Release() {
     const std::lock_guard lock(mutex_);
     ++num_left_;
     changed_.notify_one();
@@ -55,20 +56,19 @@ class Places {
 
 class CountingSink final : public OutputSink {
  public:
-  CountingSink(std::shared_ptr<Places> places, std::shared_ptr<std::atomic<int64_t>> num_tokens)
-      : places_(std::move(places)), num_tokens_(std::move(num_tokens)) {}
+  CountingSink(std::shared_ptr<ConcurrencyLimit> limit,
+               std::shared_ptr<std::atomic<int64_t>> num_tokens)
+      : limit_(std::move(limit)), num_tokens_(std::move(num_tokens)) {}
 
   void OnAdmitted(const RequestStats&) override {}
-  void OnTokens(GenerateDelta delta) override {
-    *num_tokens_ += static_cast<int64_t>(delta.tokens.size());
-  }
+  void OnTokens(GenerateDelta delta) override { *num_tokens_ += std::ssize(delta.tokens); }
   void OnDone(const absl::Status& status, const RequestStats&) override {
     LSSAR_CHECK(status.ok());
-    places_->GiveBack();
+    limit_->Release();
   }
 
  private:
-  const std::shared_ptr<Places> places_;
+  const std::shared_ptr<ConcurrencyLimit> limit_;
   const std::shared_ptr<std::atomic<int64_t>> num_tokens_;
 };
 
@@ -87,44 +87,39 @@ absl::Status Submit(const ServedModel& model, const v1::GenerateRequest& message
   auto call = ParseGenerate(
       message,
       {.checkpoint = &model.GetCheckpoint(), .max_model_len = model.MaxModelLen(), .any_seed = 0});
-  if (!call.ok()) return call.status();
+  RETURN_IF_ERROR(call.status());
   return model.GetEngine().Submit(std::move(call->request), std::move(sink)).status();
 }
 
-// Requests [first_idx, first_idx + num_requests) of the workload. -> output tokens a second
+// Output tokens per second of requests [first_idx, first_idx + num_requests) of the workload.
 absl::StatusOr<double> MeasureRate(const ServedModel& model, const cli::BenchWorkload& workload,
                                    int64_t first_idx, const Options& options) {
-  // A request's end gives its place back, so that all are done when every place can be taken.
-  const auto places = std::make_shared<Places>(options.concurrency);
+  // Each finished request releases the limit, so all are done when the whole limit can be acquired.
+  const auto limit = std::make_shared<ConcurrencyLimit>(options.concurrency);
   const auto num_tokens = std::make_shared<std::atomic<int64_t>>(0);
   const auto begin = std::chrono::steady_clock::now();
   for (int64_t idx = first_idx; idx < first_idx + options.num_requests; ++idx) {
-    places->Take();
-    const absl::Status status =
-        Submit(model, workload.Request(idx), std::make_shared<CountingSink>(places, num_tokens));
-    if (!status.ok()) return status;
+    limit->Acquire();
+    RETURN_IF_ERROR(
+        Submit(model, workload.Request(idx), std::make_shared<CountingSink>(limit, num_tokens)));
   }
-  for (int i = 0; i < options.concurrency; ++i) places->Take();
+  for (int i = 0; i < options.concurrency; ++i) limit->Acquire();
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-  return static_cast<double>(num_tokens->load()) / elapsed.count();
+  return double(num_tokens->load()) / elapsed.count();
 }
 
 absl::Status Run(const Options& options) {
-  auto input = cli::LengthDistribution::Parse("--input", options.input);
-  if (!input.ok()) return input.status();
-  auto output = cli::LengthDistribution::Parse("--output", options.output);
-  if (!output.ok()) return output.status();
-  const auto model = ServedModel::Load(options.model);
-  if (!model.ok()) return model.status();
-  const auto workload = cli::BenchWorkload::Make(
-      {.input = *std::move(input), .output = *std::move(output)}, DescribeModel(**model));
-  if (!workload.ok()) return workload.status();
+  ASSIGN_OR_RETURN(auto input, cli::LengthDistribution::Parse("--input", options.input));
+  ASSIGN_OR_RETURN(auto output, cli::LengthDistribution::Parse("--output", options.output));
+  ASSIGN_OR_RETURN(const auto model, ServedModel::Load(options.model));
+  ASSIGN_OR_RETURN(const auto workload, cli::BenchWorkload::Make({.input = std::move(input),
+                                                                  .output = std::move(output)},
+                                                                 DescribeModel(*model)));
 
-  // Once before it counts: the first touch of the pages costs as much as the work.
-  absl::StatusOr<double> rate = MeasureRate(**model, *workload, options.num_requests, options);
-  if (rate.ok()) rate = MeasureRate(**model, *workload, 0, options);
-  if (!rate.ok()) return rate.status();
-  std::printf("{\"output_tokens_per_s\": %.1f}\n", *rate);
+  // A first run that is not measured: the first touch of the pages costs as much as the work.
+  RETURN_IF_ERROR(MeasureRate(*model, workload, options.num_requests, options).status());
+  ASSIGN_OR_RETURN(const double rate, MeasureRate(*model, workload, 0, options));
+  std::printf("{\"output_tokens_per_s\": %.1f}\n", rate);
   return absl::OkStatus();
 }
 

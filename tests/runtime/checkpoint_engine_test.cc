@@ -1,5 +1,4 @@
-// The engine on the checkpoint that ships with the project: equal bits, whoever else is in the
-// batch.
+// The engine on the checkpoint that ships with the project: equal bits in any batch.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -138,7 +137,7 @@ TEST(CheckpointEngine, EqualBitsAloneAndInAnyBatchChunkPageAndThreadCount) {
       SCOPED_TRACE(testing::Message() << "prompt of " << requests[i].prompt.size());
       ASSERT_EQ(sinks[i]->Wait(), absl::OkStatus());
       ExpectEqualBits(*sinks[i], *expected[i], requests[i]);
-      // A request's own counters are its own, whoever shared its steps.
+      // The counters of a request do not depend on the other requests of its steps.
       const AttentionStats mine = sinks[i]->Stats().attention;
       EXPECT_EQ(mine.num_value_rows, expected[i]->Stats().attention.num_value_rows);
       EXPECT_EQ(mine.num_value_rows_read, expected[i]->Stats().attention.num_value_rows_read);
@@ -166,12 +165,11 @@ TEST(CheckpointEngine, EqualBitsWithOtherPages) {
   }
 }
 
-// Hit or miss, preempted or not, forked or alone.
-TEST(CheckpointEngine, EqualBitsFromTheCacheAndThroughFamine) {
+TEST(CheckpointEngine, EqualBitsWithPrefixCacheAndPreemption) {
   for (const DType kv_cache_dtype : {DType::kF16, DType::kI8}) {
     Server alone({.num_threads = 1, .kv_cache_dtype = kv_cache_dtype});
     std::vector<Request> requests = MixedRequests(alone.Text());
-    for (Request& request : requests) {  // what the cache knows serves those without the best
+    for (Request& request : requests) {  // only requests without top logprobs use cached scores
       if (request.score) request.score->num_logprobs = 0;
       if (request.generate) request.generate->max_tokens = 120;
     }
@@ -222,8 +220,8 @@ TEST(CheckpointEngine, PromptLogprobsAreScoresAndGreedyIsTheTop) {
   EXPECT_TRUE(scored.tokens == generated->At(0).tokens);
 }
 
-// High temperature brings byte pieces and broken characters.
-TEST(CheckpointEngine, TheStreamedTextIsTheTextDecodedWhole) {
+// A high temperature samples byte pieces and broken characters.
+TEST(CheckpointEngine, StreamedTextEqualsTheTextDecodedAtOnce) {
   Server server({});
   for (uint64_t seed = 0; seed < 5; ++seed) {
     Request request{.prompt = Prompt(server.Text(), 20)};
@@ -238,7 +236,7 @@ TEST(CheckpointEngine, TheStreamedTextIsTheTextDecodedWhole) {
     EXPECT_EQ(FindInvalidUtf8(choice.text), std::nullopt);
     EXPECT_EQ(choice.tokens.size(), 200u);
 
-    // Cut out of the middle, it is found wherever the token borders lie.
+    // A stop string from the middle of the text matches across token boundaries.
     const size_t from = whole.find(' ', whole.size() / 3);
     const size_t to = whole.find(' ', from + 5);
     ASSERT_TRUE(from != std::string::npos && to != std::string::npos);

@@ -1,4 +1,4 @@
-// The engine on each device: equal bits in any company, and memory that stays what it was.
+// The engine on each device: equal bits in any batch, and no growth of memory.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace lssar {
 namespace {
 
-// What the same request is asked in; a GPU bears longer ones than its emulation.
+// A GPU runs longer requests than its emulation.
 class DeviceEngineTest : public testing::TestWithParam<DeviceCase> {
  protected:
   static EngineOptions Options(int max_num_batched_tokens, int page_size, bool prefix_cache) {
@@ -65,7 +65,7 @@ TEST_P(DeviceEngineTest, EqualBitsAloneAndInAnyBatchChunkAndPage) {
   ExpectTheSameTogether(together, requests, expected);
 }
 
-TEST_P(DeviceEngineTest, EqualBitsFromTheCacheAndThroughFamine) {
+TEST_P(DeviceEngineTest, EqualBitsWithPrefixCacheAndPreemption) {
   DeviceEngine alone(GetParam(), Options(128, 64, false));
   std::vector<Request> requests = Requests(alone.Config());
   const auto expected = RunEachAlone(alone, requests);
@@ -75,16 +75,16 @@ TEST_P(DeviceEngineTest, EqualBitsFromTheCacheAndThroughFamine) {
                         .head_dim = alone.Config().HeadDim(),
                         .page_size = 16};
   options.kv_cache_bytes = layout.PagesFor(options.max_model_len) * int64_t(layout.PageBytes());
-  DeviceEngine hungry(GetParam(), options);
-  for (int round = 0; round < 2; ++round) ExpectTheSameTogether(hungry, requests, expected);
-  EXPECT_GT(hungry.GetEngine().Stats().num_prefix_cache_hits, 50);
+  DeviceEngine small(GetParam(), options);
+  for (int round = 0; round < 2; ++round) ExpectTheSameTogether(small, requests, expected);
+  EXPECT_GT(small.GetEngine().Stats().num_prefix_cache_hits, 50);
 }
 
-// What workspaces may grow by when a step is larger than any before it; a leak of 1 KiB a request
-// is more.
+// Workspaces may grow by this much when a step is larger than any before. A leak of 1 KiB a request
+// exceeds it.
 constexpr int64_t kLateBytes = int64_t{4} << 20;
 
-// After warm-up a device has as much memory free as ever, whatever was asked.
+// After warm-up the free memory of a device stays the same.
 TEST_P(DeviceEngineTest, ManyMixedRequestsLeaveMemoryAsItWas) {
   DeviceEngine engine(GetParam(), Options(128, 16, true));
   const int num_requests = GetParam().IsGpu() ? 10000 : 24;
@@ -109,7 +109,7 @@ TEST_P(DeviceEngineTest, ManyMixedRequestsLeaveMemoryAsItWas) {
   }
   const EngineStats stats = engine.GetEngine().Stats();
   EXPECT_EQ(stats.num_free_pages + stats.num_cached_pages, stats.num_pages);
-  std::printf("%d requests, %lld rows; free at the end: %lld MiB\n", num_requests,
+  std::printf("%d requests, %lld tokens; free at the end: %lld MiB\n", num_requests,
               static_cast<long long>(stats.num_batched_tokens),
               static_cast<long long>(free_at_first.value_or(0) >> 20));
 }

@@ -1,5 +1,5 @@
-// The rules of simulator_test through the real engine: its thread, its clock, clients on threads of
-// their own, and a stop at a random moment.
+// The rules of simulator_test with the engine's own thread and clock, client threads, and a stop at
+// a random moment.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,8 +29,8 @@ class EngineStorm : public testing::TestWithParam<int> {
     int num_refused = 0;
   };
 
-  // Submits, cancels, falls behind and catches up.
-  void Rage(Engine* engine, Client* client, int num_requests) {
+  // Submits, cancels, pauses and resumes.
+  void RunClient(Engine* engine, Client* client, int num_requests) {
     SimRandom& random = client->random;
     const EngineOptions& options = engine->Options();
     for (int i = 0; i < num_requests; ++i) {
@@ -40,7 +40,7 @@ class EngineStorm : public testing::TestWithParam<int> {
         request.deadline = Clock::now() + std::chrono::microseconds(Between(&random, 0, 5000));
       }
       auto sink = std::make_shared<SimSink>(request, fake_.checkpoint.config);
-      sink->has_room = !OneIn(&random, 6);
+      sink->is_writable = !OneIn(&random, 6);
       auto handle = engine->Submit(std::move(request), sink);
       if (handle.ok()) {
         client->accepted.push_back(std::move(sink));
@@ -51,12 +51,12 @@ class EngineStorm : public testing::TestWithParam<int> {
       if (client->accepted.empty()) continue;
       const size_t other = random() % client->accepted.size();
       if (OneIn(&random, 10)) client->handles[other].Cancel();
-      client->accepted[other]->has_room = true;
+      client->accepted[other]->is_writable = true;
       client->handles[other].Resume();
       if (OneIn(&random, 4)) std::this_thread::sleep_for(std::chrono::microseconds(200));
     }
     for (size_t i = 0; i < client->accepted.size(); ++i) {
-      client->accepted[i]->has_room = true;
+      client->accepted[i]->is_writable = true;
       client->handles[i].Resume();
     }
   }
@@ -64,7 +64,7 @@ class EngineStorm : public testing::TestWithParam<int> {
   FakeCheckpoint fake_{kVocab};
 };
 
-TEST_P(EngineStorm, EveryRequestEndsOnceWithItsOwnBits) {
+TEST_P(EngineStorm, EveryRequestEndsOnceWithTheRightBits) {
   SimRandom random(uint64_t(GetParam()) + 1000);
   EngineOptions options;
   options.max_model_len = 128;
@@ -74,7 +74,8 @@ TEST_P(EngineStorm, EveryRequestEndsOnceWithItsOwnBits) {
   options.chunked_prefill_size = 8;
   options.page_size = 16;
   options.prefix_cache = !OneIn(&random, 4);
-  options.kv_cache_bytes = kPageBytes * Between(&random, 8, 20);  // famine: 8 x 8 would hold all
+  options.kv_cache_bytes =
+      kPageBytes * Between(&random, 8, 20);  // out of pages: 8 x 8 would fit all
   auto engine = Engine::Create(&fake_.checkpoint, &fake_.backend, options);
   ASSERT_TRUE(engine.ok()) << engine.status();
 
@@ -82,15 +83,15 @@ TEST_P(EngineStorm, EveryRequestEndsOnceWithItsOwnBits) {
   std::vector<std::thread> threads;
   for (Client& client : clients) {
     client.random.seed(random());
-    threads.emplace_back([&] { Rage(engine->get(), &client, 150); });
+    threads.emplace_back([&] { RunClient(engine->get(), &client, 150); });
   }
-  const bool is_cut = GetParam() % 2 == 0;
-  if (is_cut) {
+  const bool is_drained_early = GetParam() % 2 == 0;
+  if (is_drained_early) {
     std::this_thread::sleep_for(std::chrono::microseconds(Between(&random, 0, 30000)));
     (*engine)->Drain(absl::Microseconds(Between(&random, 0, 3000)));
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_TRUE((*engine)->Drain(absl::Seconds(60)) || is_cut);
+  EXPECT_TRUE((*engine)->Drain(absl::Seconds(60)) || is_drained_early);
 
   for (const Client& client : clients) {
     EXPECT_EQ(client.accepted.size() + size_t(client.num_refused), 150u);
@@ -100,7 +101,7 @@ TEST_P(EngineStorm, EveryRequestEndsOnceWithItsOwnBits) {
       const absl::StatusCode code = sink->Status().code();
       EXPECT_TRUE(code == absl::StatusCode::kOk || code == absl::StatusCode::kCancelled ||
                   code == absl::StatusCode::kDeadlineExceeded ||
-                  (is_cut && code == absl::StatusCode::kUnavailable))
+                  (is_drained_early && code == absl::StatusCode::kUnavailable))
           << sink->Status();
     }
   }

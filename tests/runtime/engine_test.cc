@@ -1,4 +1,4 @@
-// The engine with its thread.
+// The engine with its thread: submit, cancel, drain, backpressure, failures.
 #include "runtime/engine.h"
 
 #include <gmock/gmock.h>
@@ -40,7 +40,7 @@ Request Generate(int num_prompt_tokens, int max_tokens, uint64_t seed = 1) {
   return request;
 }
 
-int NumHeldPages(const Engine& engine) {
+int NumUsedPages(const Engine& engine) {
   const EngineStats stats = engine.Stats();
   return stats.num_pages - stats.num_free_pages - stats.num_cached_pages;
 }
@@ -51,10 +51,10 @@ std::shared_ptr<RecordingSink> MakeSink() {
   return sink;
 }
 
-// Holds the engine thread inside a forward step until it is opened.
+// Blocks the engine thread inside a forward step until it is opened.
 class Gate {
  public:
-  void Pass() {
+  void Wait() {
     std::unique_lock lock(mutex_);
     ++num_waiting_;
     changed_.notify_all();
@@ -90,7 +90,7 @@ class EngineTest : public testing::Test {
 TEST_F(EngineTest, TwoHundredRequestsOnAQueueOfSixtyFour) {
   Gate gate;
   fake_.model->on_forward = [&](const ForwardBatch&) {
-    gate.Pass();
+    gate.Wait();
     return absl::OkStatus();
   };
   const auto engine = Start();
@@ -119,16 +119,16 @@ TEST_F(EngineTest, TwoHundredRequestsOnAQueueOfSixtyFour) {
   }
   EXPECT_TRUE(engine->Drain(absl::Seconds(10)));
   const EngineStats stats = engine->Stats();
-  EXPECT_EQ(NumHeldPages(*engine), 0);
+  EXPECT_EQ(NumUsedPages(*engine), 0);
   EXPECT_EQ(stats.num_running, 0);
   EXPECT_EQ(stats.num_waiting, 0);
   EXPECT_EQ(stats.num_generated_tokens, 10 * int64_t(accepted.size()));
 }
 
-TEST_F(EngineTest, CancelEndsARunningAndAQueuedRequest) {
+TEST_F(EngineTest, CancelEndsARunningAndAWaitingRequest) {
   Gate gate;
   fake_.model->on_forward = [&](const ForwardBatch&) {
-    gate.Pass();
+    gate.Wait();
     return absl::OkStatus();
   };
   EngineOptions options = SmallOptions();
@@ -139,16 +139,16 @@ TEST_F(EngineTest, CancelEndsARunningAndAQueuedRequest) {
   gate.WaitUntilReached();
   const auto queued_handle = engine->Submit(Generate(10, 10), queued);
   ASSERT_TRUE(running_handle.ok() && queued_handle.ok());
-  EXPECT_GT(NumHeldPages(*engine), 0);
+  EXPECT_GT(NumUsedPages(*engine), 0);
   running_handle->Cancel();
   queued_handle->Cancel();
   EXPECT_FALSE(running->IsDone());
   gate.Open();
   EXPECT_EQ(running->Wait().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(queued->Wait().code(), absl::StatusCode::kCancelled);
-  EXPECT_LE(running->At(0).tokens.size(), 1u) << "at most the step in flight";
-  EXPECT_EQ(NumHeldPages(*engine), 0);
-  Engine::Handle().Cancel();  // names no request: nothing happens
+  EXPECT_LE(running->At(0).tokens.size(), 1u) << "at most the token of the step in progress";
+  EXPECT_EQ(NumUsedPages(*engine), 0);
+  Engine::Handle().Cancel();  // no request: nothing happens
 }
 
 TEST_F(EngineTest, DeadlinePasses) {
@@ -167,7 +167,7 @@ TEST_F(EngineTest, DeadlinePasses) {
   EXPECT_LT(sink->At(0).tokens.size(), 100u);
 }
 
-TEST_F(EngineTest, DrainFinishesWhatRunsAndRefusesWhatComes) {
+TEST_F(EngineTest, DrainFinishesOpenRequestsAndRefusesNewOnes) {
   const auto engine = Start();
   std::vector<std::shared_ptr<RecordingSink>> sinks;
   for (int i = 0; i < 30; ++i) {
@@ -180,10 +180,10 @@ TEST_F(EngineTest, DrainFinishesWhatRunsAndRefusesWhatComes) {
   const auto late = engine->Submit(Generate(30, 50), MakeSink());
   EXPECT_EQ(late.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_FALSE(engine->Stats().is_serving);
-  EXPECT_TRUE(engine->Drain(absl::ZeroDuration())) << "again: nothing is left to cut";
+  EXPECT_TRUE(engine->Drain(absl::ZeroDuration())) << "again: no request is left to abort";
 }
 
-TEST_F(EngineTest, DrainCutsWhatIsLeftAtItsLimit) {
+TEST_F(EngineTest, DrainAbortsOpenRequestsAtItsLimit) {
   fake_.model->on_forward = [](const ForwardBatch&) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
     return absl::OkStatus();
@@ -198,11 +198,11 @@ TEST_F(EngineTest, DrainCutsWhatIsLeftAtItsLimit) {
   for (const auto& sink : sinks) {
     EXPECT_EQ(sink->Status()->code(), absl::StatusCode::kUnavailable);
   }
-  EXPECT_EQ(NumHeldPages(*engine), 0);
+  EXPECT_EQ(NumUsedPages(*engine), 0);
 }
 
 TEST_F(EngineTest, DestructionEndsEveryRequestOnce) {
-  fake_.model->on_forward = [](const ForwardBatch&) {  // or a text may be done before the end
+  fake_.model->on_forward = [](const ForwardBatch&) {  // or a request may finish first
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
     return absl::OkStatus();
   };
@@ -216,7 +216,7 @@ TEST_F(EngineTest, DestructionEndsEveryRequestOnce) {
   }
   for (const auto& sink : sinks) {
     EXPECT_EQ(sink->Status()->code(), absl::StatusCode::kUnavailable);
-    EXPECT_EQ(sink.use_count(), 1) << "the engine keeps no sink";
+    EXPECT_EQ(sink.use_count(), 1) << "the engine releases its sinks";
   }
 }
 
@@ -224,7 +224,7 @@ TEST_F(EngineTest, SinksMayCallTheEngine) {
   const auto engine = Start();
   const auto first = MakeSink(), second = MakeSink();
   first->on_done = [&] {
-    EXPECT_EQ(NumHeldPages(*engine), 0);
+    EXPECT_EQ(NumUsedPages(*engine), 0);
     EXPECT_TRUE(engine->Submit(Generate(5, 5), second).ok());
   };
   second->SetSubmitter({});  // submitted on the engine thread itself
@@ -233,7 +233,7 @@ TEST_F(EngineTest, SinksMayCallTheEngine) {
   EXPECT_EQ(second->Wait(), absl::OkStatus());
 }
 
-TEST_F(EngineTest, ABackendThatFailsForGoodStopsTheEngine) {
+TEST_F(EngineTest, RepeatedBackendFailuresStopTheEngine) {
   std::atomic<bool> is_broken = false;
   fake_.model->on_forward = [&](const ForwardBatch&) {
     return is_broken ? absl::InternalError("no such device") : absl::OkStatus();
@@ -260,7 +260,7 @@ TEST_F(EngineTest, ABackendThatFailsForGoodStopsTheEngine) {
   EXPECT_FALSE(engine->Stats().is_serving);
 }
 
-TEST_F(EngineTest, ALostDeviceEndsEverythingAtOnce) {
+TEST_F(EngineTest, ALostDeviceEndsAllRequestsAtOnce) {
   fake_.backend.is_lost = true;
   fake_.model->on_forward = [](const ForwardBatch&) { return absl::InternalError("no answer"); };
   const auto engine = Start();
@@ -284,7 +284,7 @@ TEST_F(EngineTest, ALostDeviceEndsEverythingAtOnce) {
   EXPECT_EQ(engine->Stats().num_steps, 1);
 }
 
-TEST_F(EngineTest, SleepsWhenThereIsNothingToDo) {
+TEST_F(EngineTest, SleepsWithoutWork) {
   const auto engine = Start();
   const auto sink = MakeSink();
   ASSERT_TRUE(engine->Submit(Generate(5, 5), sink).ok());
@@ -294,11 +294,11 @@ TEST_F(EngineTest, SleepsWhenThereIsNothingToDo) {
   EXPECT_LT(double(std::clock() - before) / CLOCKS_PER_SEC, 0.05) << "CPU seconds while idle";
 }
 
-// Its rows stop, the others' go on, and an engine whose requests are all paused sleeps.
-TEST_F(EngineTest, ASlowReaderPausesItsRequestAlone) {
+// Other requests go on, and an engine whose requests are all paused sleeps.
+TEST_F(EngineTest, ASlowReaderPausesOnlyItsRequest) {
   const auto engine = Start();
   const auto slow = MakeSink(), other = MakeSink();
-  slow->has_room = false;
+  slow->is_writable = false;
   const auto handle = engine->Submit(Generate(10, 100), slow);
   ASSERT_TRUE(handle.ok());
   ASSERT_TRUE(engine->Submit(Generate(10, 100), other).ok());
@@ -308,7 +308,7 @@ TEST_F(EngineTest, ASlowReaderPausesItsRequestAlone) {
   const std::clock_t before = std::clock();
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   EXPECT_LT(double(std::clock() - before) / CLOCKS_PER_SEC, 0.05) << "CPU seconds while paused";
-  slow->has_room = true;
+  slow->is_writable = true;
   handle->Resume();
   EXPECT_EQ(slow->Wait(), absl::OkStatus());
   EXPECT_EQ(slow->At(0).tokens.size(), 100u);
@@ -317,7 +317,7 @@ TEST_F(EngineTest, ASlowReaderPausesItsRequestAlone) {
 TEST_F(EngineTest, APausedRequestCanBeCancelledAndHasADeadline) {
   const auto engine = Start();
   const auto cancelled = MakeSink(), late = MakeSink();
-  cancelled->has_room = late->has_room = false;
+  cancelled->is_writable = late->is_writable = false;
   const auto handle = engine->Submit(Generate(10, 100), cancelled);
   Request request = Generate(10, 100);
   request.deadline = Clock::now() + std::chrono::milliseconds(200);
@@ -326,22 +326,22 @@ TEST_F(EngineTest, APausedRequestCanBeCancelledAndHasADeadline) {
   EXPECT_FALSE(cancelled->IsDone());
   handle->Cancel();
   EXPECT_EQ(cancelled->Wait().code(), absl::StatusCode::kCancelled);
-  EXPECT_EQ(NumHeldPages(*engine), 0);
+  EXPECT_EQ(NumUsedPages(*engine), 0);
 }
 
-TEST_F(EngineTest, CountsStepsRowsAndTheirTimes) {
+TEST_F(EngineTest, CountsStepsTokensAndTheirTimes) {
   class Observer : public StepObserver {
    public:
-    void OnStep(int num_rows) override {
+    void OnStep(int num_tokens) override {
       ++num_steps;
-      total_rows += num_rows;
+      total_tokens += num_tokens;
     }
-    std::atomic<int64_t> num_steps = 0, total_rows = 0;
+    std::atomic<int64_t> num_steps = 0, total_tokens = 0;
   };
   Observer observer;
   Gate gate;
   fake_.model->on_forward = [&](const ForwardBatch&) {
-    gate.Pass();
+    gate.Wait();
     return absl::OkStatus();
   };
   EngineOptions options = SmallOptions();
@@ -368,7 +368,7 @@ TEST_F(EngineTest, CountsStepsRowsAndTheirTimes) {
   EXPECT_EQ(stats.num_waiting_tokens, 0);
   EXPECT_EQ(stats.num_batched_tokens, 20 + 9 + 30) << "the last token is never computed";
   EXPECT_EQ(stats.num_steps, observer.num_steps);
-  EXPECT_EQ(stats.num_batched_tokens, observer.total_rows);
+  EXPECT_EQ(stats.num_batched_tokens, observer.total_tokens);
   const StageTimes& stages = stats.stages;
   int64_t sum_ns = 0;
   for (const int64_t ns : {stages.admit_ns, stages.schedule_ns, stages.forward_ns, stages.sample_ns,
@@ -412,11 +412,11 @@ TEST_F(EngineTest, OptionsOutOfRangeAreRefused) {
   EXPECT_THAT(refuse({.max_num_partial_prefills = 0}), HasSubstr("max_num_partial_prefills = 0"));
   EXPECT_THAT(refuse({.chunked_prefill_size = 0}), HasSubstr("chunked_prefill_size = 0"));
   fake_.checkpoint.max_num_batched_tokens = 100;
-  EXPECT_THAT(refuse({.max_num_batched_tokens = 101}), HasSubstr("100 rows"));
+  EXPECT_THAT(refuse({.max_num_batched_tokens = 101}), HasSubstr("100 tokens"));
 }
 
-// Many threads submit, cancel and look, while the engine is stopped in the middle: every accepted
-// request ends exactly once, whatever it ends with.
+// Many threads submit, cancel and read stats, and the engine is stopped meanwhile: every accepted
+// request ends exactly once.
 TEST_F(EngineTest, EveryAcceptedRequestEndsOnceUnderContention) {
   const auto engine = Start();
   std::mutex mutex;
@@ -453,7 +453,7 @@ TEST_F(EngineTest, EveryAcceptedRequestEndsOnceUnderContention) {
   EXPECT_GT(accepted.size(), 0u);
   for (const auto& sink : accepted) EXPECT_TRUE(sink->IsDone());
   const EngineStats stats = engine->Stats();
-  EXPECT_EQ(NumHeldPages(*engine), 0);
+  EXPECT_EQ(NumUsedPages(*engine), 0);
   EXPECT_EQ(stats.num_waiting, 0);
 }
 

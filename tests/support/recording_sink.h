@@ -62,11 +62,11 @@ class RecordingSink : public OutputSink {
   };
 
   // IsWritable's answer. Threads: any.
-  std::atomic<bool> has_room = true;
+  std::atomic<bool> is_writable = true;
   // Called from OnDone, on the engine thread, before Wait returns.
   std::function<void()> on_done;
 
-  bool IsWritable() const override { return has_room; }
+  bool IsWritable() const override { return is_writable; }
   void OnAdmitted(const RequestStats& stats) override {
     const std::lock_guard lock(mutex_);
     EXPECT_FALSE(admitted_.has_value());

@@ -1,6 +1,4 @@
-// What the engine's steps compute, taken one by one without its thread.
-#include "runtime/step_loop.h"
-
+// What the engine computes, step by step: generate and score requests alone and in batches.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,12 +13,12 @@
 
 #include "kernels/reference/sample.h"
 #include "runtime/token_counts.h"
-#include "tests/runtime/step_world.h"
+#include "tests/runtime/stepped_engine.h"
 
 namespace lssar {
 namespace {
 
-// The fake model's own function and the definition of a draw, without pages, batches or an engine.
+// The output by definition of the fake model and of sampling, without pages, batches or an engine.
 std::vector<int32_t> Oracle(const Request& request, double rope_base) {
   auto hash = std::bit_cast<uint64_t>(rope_base);
   TokenCounts counts;
@@ -44,7 +42,7 @@ std::vector<int32_t> Oracle(const Request& request, double rope_base) {
   return ids;
 }
 
-TEST(StepLoop, GeneratesWhatTheModelSays) {
+TEST(EngineStep, GeneratesWhatTheModelDefines) {
   for (const SamplingParams& sampling :
        {SamplingParams{.temperature = 0}, SamplingParams{.top_p = 0.9f, .seed = 4},
         SamplingParams{.temperature = 0, .frequency_penalty = 2},
@@ -63,21 +61,21 @@ TEST(StepLoop, GeneratesWhatTheModelSays) {
   }
 }
 
-TEST(StepLoop, TheRopeBaseFollowsTheLengthBudgetAndStays) {
-  World world;
-  ModelConfig& config = world.fake.checkpoint.config;
+TEST(EngineStep, TheRopeBaseFollowsTheLengthBudgetAndStays) {
+  SteppedEngine engine;
+  ModelConfig& config = engine.fake.checkpoint.config;
   config.dynamic_ntk_factor = 2.0;
   config.max_position_embeddings = 32;
   config.hidden_size = 64;  // heads of 64, for the exponent d / (d - 2)
   std::vector<std::vector<double>> bases_of_steps;
-  world.fake.model->on_forward = [&](const ForwardBatch& batch) {
+  engine.fake.model->on_forward = [&](const ForwardBatch& batch) {
     bases_of_steps.push_back(batch.rope_bases);
     return absl::OkStatus();
   };
   const auto expect_base = [&](const Request& request, int length_budget) {
     bases_of_steps.clear();
-    world.Submit(request);
-    world.RunAll();
+    engine.Submit(request);
+    engine.RunAll();
     EXPECT_FALSE(bases_of_steps.empty());
     for (const auto& bases : bases_of_steps) {
       for (const double base : bases) EXPECT_EQ(base, RopeBase(config, length_budget));
@@ -91,29 +89,29 @@ TEST(StepLoop, TheRopeBaseFollowsTheLengthBudgetAndStays) {
   expect_base(Score(Ids(30, 1), {Ids(5, 1), Ids(170, 2)}), 200);
 }
 
-TEST(StepLoop, AFinishedChoiceGivesItsPagesBackWhileTheOthersGoOn) {
-  World world;
+TEST(EngineStep, AFinishedChoiceFreesItsPagesWhileTheOthersRun) {
+  SteppedEngine engine;
   Request request = Generate(Ids(40, 1), 200);
   request.generate->num_choices = 3;
   request.generate->stop_ids = {5, 6, 7};
-  const Ticket ticket = world.Submit(request);
+  const Submitted submitted = engine.Submit(request);
   int num_partly_free = 0;
   do {
-    ASSERT_EQ(world.loop.Step(), absl::OkStatus());
+    ASSERT_EQ(engine.Step(), absl::OkStatus());
     int num_finished = 0;
-    std::set<int32_t> held;
-    world.loop.VisitSequences([&](const RunningRequest&, const Sequence& sequence) {
+    std::set<int32_t> used;
+    engine.ForEachSequence([&](const SequenceGroup&, const Sequence& sequence) {
       num_finished += sequence.IsDone();
       EXPECT_TRUE(!sequence.IsDone() || sequence.pages.empty());
-      held.insert(sequence.pages.begin(), sequence.pages.end());
+      used.insert(sequence.pages.begin(), sequence.pages.end());
     });
-    ASSERT_EQ(world.NumFree(), 64 - std::ssize(held));
+    ASSERT_EQ(engine.NumAvailable(), 64 - std::ssize(used));
     num_partly_free += num_finished == 1 || num_finished == 2;
-  } while (!ticket.sink->IsDone());
+  } while (!submitted.sink->IsDone());
   EXPECT_GT(num_partly_free, 0);
 }
 
-TEST(StepLoop, ATextDoesNotDependOnItsBatch) {
+TEST(EngineStep, OutputDoesNotDependOnTheBatch) {
   std::vector<Request> requests;
   for (int i = 0; i < 40; ++i) {
     Request request = Generate(Ids(1 + (i * 37) % 90, i), 1 + (i * 17) % 60, uint64_t(i));
@@ -131,21 +129,21 @@ TEST(StepLoop, ATextDoesNotDependOnItsBatch) {
     EngineOptions options = SmallOptions();
     options.max_num_batched_tokens = max_num_batched_tokens;
     options.page_size = page_size;
-    World world(options);
-    std::vector<Ticket> tickets;
-    for (const Request& request : requests) tickets.push_back(world.Submit(request));
-    world.RunAll();
+    SteppedEngine engine(options);
+    std::vector<Submitted> submitted;
+    for (const Request& request : requests) submitted.push_back(engine.Submit(request));
+    engine.RunAll();
     for (size_t i = 0; i < requests.size(); ++i) {
-      ASSERT_EQ(tickets[i].sink->Status(), absl::OkStatus());
+      ASSERT_EQ(submitted[i].sink->Status(), absl::OkStatus());
       for (int choice = 0; choice < requests[i].generate->num_choices; ++choice) {
-        ASSERT_TRUE(tickets[i].sink->At(choice) == alone[i]->At(choice)) << "request " << i;
+        ASSERT_TRUE(submitted[i].sink->At(choice) == alone[i]->At(choice)) << "request " << i;
       }
     }
-    EXPECT_EQ(world.NumFree(), world.loop.Stats().num_pages);
+    EXPECT_EQ(engine.NumAvailable(), engine.Stats().num_pages);
   }
 }
 
-TEST(StepLoop, ChoicesDifferAndTheFirstIsTheSingleOne) {
+TEST(EngineStep, ChoicesDifferAndTheFirstEqualsTheSingleOne) {
   Request request = Generate(Ids(20, 3), 25);
   const auto one = RunAlone(request, SmallOptions());
   request.generate->num_choices = 4;
@@ -158,32 +156,32 @@ TEST(StepLoop, ChoicesDifferAndTheFirstIsTheSingleOne) {
   EXPECT_EQ(four->Stats().num_generated_tokens, 100);
 }
 
-TEST(StepLoop, StepsKeepTheBudgetAndMixPromptsWithDecodes) {
-  World world;
-  std::vector<int> rows_of_steps;
+TEST(EngineStep, StepsStayInTheBudgetAndMixPromptsWithDecodes) {
+  SteppedEngine engine;
+  std::vector<int> tokens_of_steps;
   int num_mixed = 0;
-  world.fake.model->on_forward = [&](const ForwardBatch& batch) {
-    rows_of_steps.push_back(int(batch.token_ids.size()));
+  engine.fake.model->on_forward = [&](const ForwardBatch& batch) {
+    tokens_of_steps.push_back(int(batch.token_ids.size()));
     const auto num_decodes = std::ranges::count(batch.sequences, 1, &SequenceSlice::num_rows);
     num_mixed += num_decodes > 0 && num_decodes < std::ssize(batch.sequences);
     return absl::OkStatus();
   };
-  for (int i = 0; i < 12; ++i) world.Submit(Generate(Ids(60, i), 20));
-  world.RunAll();
-  EXPECT_LE(std::ranges::max(rows_of_steps), 24);
+  for (int i = 0; i < 12; ++i) engine.Submit(Generate(Ids(60, i), 20));
+  engine.RunAll();
+  EXPECT_LE(std::ranges::max(tokens_of_steps), 24);
   EXPECT_GT(num_mixed, 10);
-  const EngineStats stats = world.loop.Stats();
-  EXPECT_EQ(stats.num_steps, std::ssize(rows_of_steps));
+  const EngineStats stats = engine.Stats();
+  EXPECT_EQ(stats.num_steps, std::ssize(tokens_of_steps));
   EXPECT_EQ(stats.num_prompt_tokens, 12 * 60);
   EXPECT_EQ(stats.num_generated_tokens, 12 * 20);
 }
 
-TEST(StepLoop, ScoreGivesTheLogprobsThatGenerateGave) {
+TEST(EngineStep, ScoreGivesTheLogprobsThatGenerateGave) {
   Request request = Generate(Ids(33, 5), 40);
   request.generate->num_logprobs = 3;
   const auto generated = RunAlone(request, SmallOptions());
   const std::vector<TokenResult> tokens = generated->At(0).tokens;
-  // Between other continuations, and of a length that takes several steps.
+  // Between other continuations, and long enough for several steps.
   const auto scored = RunAlone(
       Score(request.prompt, {Ids(3, 8), IdsOf(tokens), {7}, IdsOf(tokens)}), SmallOptions());
   ASSERT_EQ(scored->Scores().size(), 4u);
@@ -199,7 +197,7 @@ TEST(StepLoop, ScoreGivesTheLogprobsThatGenerateGave) {
   EXPECT_EQ(scored->Stats().num_prompt_tokens, 33 + 3 + 40 + 1 + 40);
 }
 
-TEST(StepLoop, GreedyTextIsGreedyWhenScored) {
+TEST(EngineStep, GreedyTextIsGreedyWhenScored) {
   Request request = Generate(Ids(10, 6), 12);
   request.generate->sampling.temperature = 0;
   request.generate->num_logprobs = 1;
@@ -214,26 +212,26 @@ TEST(StepLoop, GreedyTextIsGreedyWhenScored) {
   EXPECT_TRUE(scored->Scores()[0].is_greedy);
 }
 
-// One context for all of them, computed once; the same bits as each continuation alone.
-TEST(StepLoop, ContinuationsShareTheirContext) {
+// The context is computed once; each continuation has the same bits as alone.
+TEST(EngineStep, ContinuationsShareTheirContext) {
   const std::vector<std::vector<int32_t>> continuations = {Ids(5, 1), Ids(1, 2), Ids(30, 3),
                                                            Ids(5, 1)};
-  World world;
-  int num_rows = 0;
-  world.fake.model->on_forward = [&](const ForwardBatch& batch) {
-    num_rows += int(batch.token_ids.size());
+  SteppedEngine engine;
+  int num_tokens = 0;
+  engine.fake.model->on_forward = [&](const ForwardBatch& batch) {
+    num_tokens += int(batch.token_ids.size());
     return absl::OkStatus();
   };
-  const Ticket ticket = world.Submit(Score(Ids(100, 9), continuations));
-  world.RunAll();
-  EXPECT_EQ(num_rows, 99 + 5 + 1 + 30 + 5);
+  const Submitted submitted = engine.Submit(Score(Ids(100, 9), continuations));
+  engine.RunAll();
+  EXPECT_EQ(num_tokens, 99 + 5 + 1 + 30 + 5);
   for (size_t i = 0; i < continuations.size(); ++i) {
     const auto alone = RunAlone(Score(Ids(100, 9), {continuations[i]}), SmallOptions());
-    EXPECT_TRUE(ticket.sink->Scores()[i].tokens == alone->Scores()[0].tokens);
+    EXPECT_TRUE(submitted.sink->Scores()[i].tokens == alone->Scores()[0].tokens);
   }
 }
 
-TEST(StepLoop, PromptLogprobsAreWhatScoreGives) {
+TEST(EngineStep, PromptLogprobsEqualScores) {
   const std::vector<int32_t> prompt = Ids(70, 4);
   Request request = Generate(prompt, 5);
   request.generate->num_choices = 2;
@@ -249,7 +247,7 @@ TEST(StepLoop, PromptLogprobsAreWhatScoreGives) {
   }
 }
 
-TEST(StepLoop, EosStopIdsAndStopStringsEndTheText) {
+TEST(EngineStep, EosStopIdsAndStopStringsEndTheText) {
   Request request = Generate(Ids(9, 2), 200, 77);
   const std::vector<TokenResult> all = RunAlone(request, SmallOptions())->At(0).tokens;
   const std::vector<int32_t> ids = IdsOf(all);
@@ -257,7 +255,7 @@ TEST(StepLoop, EosStopIdsAndStopStringsEndTheText) {
   request.generate->ignore_eos = false;
   const auto eos = RunAlone(request, SmallOptions())->At(0);
   const auto eos_at = std::ranges::find(ids, FakeModel::kEosId) - ids.begin();
-  ASSERT_LT(eos_at, 200) << "the seed must bring an EOS";
+  ASSERT_LT(eos_at, 200) << "this seed must sample an EOS";
   EXPECT_EQ(eos.finish, FinishReason::kEos);
   EXPECT_EQ(std::ssize(eos.tokens), eos_at + 1);
 

@@ -1,4 +1,4 @@
-// Pages that are found again, shared, copied and taken away: the same bits, and less work.
+// Prefix caching, forks and preemption: the same bits, and fewer computed tokens.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -7,31 +7,31 @@
 #include <utility>
 #include <vector>
 
-#include "tests/runtime/step_world.h"
+#include "tests/runtime/stepped_engine.h"
 
 namespace lssar {
 namespace {
 
-// Runs one request after another in one world, counting rows.
-class Session {
+// Runs one request after another in one engine and counts the computed tokens.
+class CountingEngine {
  public:
-  explicit Session(const EngineOptions& options = SmallOptions()) : world(options) {
-    world.fake.model->on_forward = [this](const ForwardBatch& batch) {
-      num_rows += int(batch.token_ids.size());
+  explicit CountingEngine(const EngineOptions& options = SmallOptions()) : engine(options) {
+    engine.fake.model->on_forward = [this](const ForwardBatch& batch) {
+      num_tokens += int(batch.token_ids.size());
       return absl::OkStatus();
     };
   }
   std::shared_ptr<RecordingSink> Run(Request request) {
-    num_rows = 0;
-    const Ticket ticket = world.Submit(std::move(request));
-    world.RunAll();
-    EXPECT_EQ(ticket.sink->Status(), absl::OkStatus());
-    EXPECT_EQ(world.NumFree(), world.loop.Stats().num_pages);
-    return ticket.sink;
+    num_tokens = 0;
+    const Submitted submitted = engine.Submit(std::move(request));
+    engine.RunAll();
+    EXPECT_EQ(submitted.sink->Status(), absl::OkStatus());
+    EXPECT_EQ(engine.NumAvailable(), engine.Stats().num_pages);
+    return submitted.sink;
   }
 
-  World world;
-  int num_rows = 0;
+  SteppedEngine engine;
+  int num_tokens = 0;
 };
 
 EngineOptions WithoutCache() {
@@ -45,28 +45,28 @@ std::vector<int32_t> Join(std::vector<int32_t> a, const std::vector<int32_t>& b)
   return a;
 }
 
-TEST(PrefixCacheInSteps, APromptIsFoundAgain) {
+TEST(PrefixCaching, ARepeatedPromptIsMatched) {
   for (const int length : {15, 16, 17, 31, 32, 33, 100}) {
-    Session session;
+    CountingEngine session;
     const Request request = Generate(Ids(length, 1), 20);
     const auto cold = session.Run(request);
-    EXPECT_EQ(session.num_rows, length + 19);
+    EXPECT_EQ(session.num_tokens, length + 19);
     EXPECT_EQ(cold->AdmittedStats().num_cached_tokens, 0);
     const auto warm = session.Run(request);
-    // All whole pages, but the last token's row is always computed: it gives the first token.
+    // All full pages, except that the last token is always computed: its logits give the next.
     const int num_cached = length % 16 == 0 ? length - 1 : length / 16 * 16;
     EXPECT_EQ(warm->AdmittedStats().num_cached_tokens, num_cached);
     EXPECT_EQ(warm->Stats().num_cached_tokens, num_cached);
-    EXPECT_EQ(session.num_rows, length + 19 - num_cached);
+    EXPECT_EQ(session.num_tokens, length + 19 - num_cached);
     EXPECT_TRUE(warm->At(0) == cold->At(0));
-    const EngineStats stats = session.world.loop.Stats();
+    const EngineStats stats = session.engine.Stats();
     EXPECT_EQ(stats.num_prefix_cache_queries, 2 * length);
     EXPECT_EQ(stats.num_prefix_cache_hits, num_cached);
   }
 }
 
-TEST(PrefixCacheInSteps, AChatGoesOnFromItsOwnAnswers) {
-  Session session;
+TEST(PrefixCaching, AChatMatchesItsOwnAnswers) {
+  CountingEngine session;
   const auto first = session.Run(Generate(Ids(40, 1), 60));
   const std::vector<int32_t> chat = Join(Join(Ids(40, 1), IdsOf(first->At(0).tokens)), Ids(10, 2));
   const auto second = session.Run(Generate(chat, 20));
@@ -74,16 +74,16 @@ TEST(PrefixCacheInSteps, AChatGoesOnFromItsOwnAnswers) {
   EXPECT_TRUE(second->At(0) == RunAlone(Generate(chat, 20), WithoutCache())->At(0));
 }
 
-TEST(PrefixCacheInSteps, ARequestMayStayOutAndSaltsKeepApart) {
-  Session session;
+TEST(PrefixCaching, RequestsMayOptOutAndSaltsSeparate) {
+  CountingEngine session;
   Request request = Generate(Ids(64, 1), 5);
   request.use_prefix_cache = false;
   session.Run(request);
-  EXPECT_EQ(session.world.loop.Stats().num_cached_pages, 0);
+  EXPECT_EQ(session.engine.Stats().num_cached_pages, 0);
   request.use_prefix_cache = true;
-  EXPECT_EQ(session.Run(request)->Stats().num_cached_tokens, 0) << "it left nothing there";
+  EXPECT_EQ(session.Run(request)->Stats().num_cached_tokens, 0) << "it inserted nothing";
   request.use_prefix_cache = false;
-  EXPECT_EQ(session.Run(request)->Stats().num_cached_tokens, 0) << "it takes nothing";
+  EXPECT_EQ(session.Run(request)->Stats().num_cached_tokens, 0) << "it matches nothing";
   request.use_prefix_cache = true;
   request.cache_salt = "mine";
   EXPECT_EQ(session.Run(request)->Stats().num_cached_tokens, 0);
@@ -91,32 +91,30 @@ TEST(PrefixCacheInSteps, ARequestMayStayOutAndSaltsKeepApart) {
   request.cache_salt = "";
   EXPECT_EQ(session.Run(request)->Stats().num_cached_tokens, 63);
 
-  Session off(WithoutCache());
+  CountingEngine off(WithoutCache());
   off.Run(request);
   EXPECT_EQ(off.Run(request)->Stats().num_cached_tokens, 0);
-  EXPECT_EQ(off.world.loop.Stats().num_cached_pages, 0);
+  EXPECT_EQ(off.engine.Stats().num_cached_pages, 0);
 }
 
-// They come together: the second need not wait for the first one's end.
-TEST(PrefixCacheInSteps, RequestsOfOneMomentShareWhatTheFirstComputes) {
-  Session session;
-  std::vector<Ticket> tickets;
+TEST(PrefixCaching, ConcurrentRequestsShareWhatTheFirstComputes) {
+  CountingEngine session;
+  std::vector<Submitted> submitted;
   for (int i = 0; i < 8; ++i) {
-    tickets.push_back(session.world.Submit(Generate(Join(Ids(96, 1), Ids(10, 50 + i)), 10)));
+    submitted.push_back(session.engine.Submit(Generate(Join(Ids(96, 1), Ids(10, 50 + i)), 10)));
   }
-  session.world.RunAll();
-  EXPECT_LE(session.num_rows, 96 + 8 * (10 + 9) + 24);
+  session.engine.RunAll();
+  EXPECT_LE(session.num_tokens, 96 + 8 * (10 + 9) + 24);
   for (int i = 0; i < 8; ++i) {
     const Request request = Generate(Join(Ids(96, 1), Ids(10, 50 + i)), 10);
-    EXPECT_TRUE(tickets[size_t(i)].sink->At(0) == RunAlone(request, WithoutCache())->At(0));
+    EXPECT_TRUE(submitted[size_t(i)].sink->At(0) == RunAlone(request, WithoutCache())->At(0));
   }
 }
 
-TEST(PrefixCacheInSteps, OldPagesMakeRoomForNewTexts) {
-  Session session;  // 64 pages
+TEST(PrefixCaching, OldPagesAreEvictedForNewTexts) {
+  CountingEngine session;  // 64 pages
   for (int i = 0; i < 12; ++i) session.Run(Generate(Ids(150, i), 30));
-  EXPECT_EQ(session.world.loop.Stats().num_free_pages + session.world.loop.Stats().num_cached_pages,
-            64);
+  EXPECT_EQ(session.engine.Stats().num_free_pages + session.engine.Stats().num_cached_pages, 64);
   EXPECT_GT(session.Run(Generate(Ids(150, 11), 30))->Stats().num_cached_tokens, 0);
   EXPECT_EQ(session.Run(Generate(Ids(150, 0), 30))->Stats().num_cached_tokens, 0);
 }
@@ -136,51 +134,52 @@ void ExpectSameScores(const RecordingSink& a, const RecordingSink& b) {
   }
 }
 
-TEST(PrefixCacheInSteps, AScoreIsServedFromWhatWasScored) {
+TEST(PrefixCaching, ARepeatedScoreUsesCachedScores) {
   for (const int num_context : {1, 15, 16, 17, 40}) {
     const Request request = PlainScore(Ids(num_context, 3), {Ids(130, 4), Ids(3, 5), Ids(130, 4)});
     const auto alone = RunAlone(request, WithoutCache());
-    Session session;
+    CountingEngine session;
     ExpectSameScores(*session.Run(request), *alone);
-    const int num_cold_rows = session.num_rows;
+    const int num_cold_tokens = session.num_tokens;
     ExpectSameScores(*session.Run(request), *alone);
-    // Of a continuation of 130 tokens: what its last pages do not hold, and one row before it.
-    EXPECT_LE(session.num_rows, 3 * (16 + 1));
-    EXPECT_LT(session.num_rows * 3, num_cold_rows);
+    // Of a continuation of 130 tokens: those after its last full page, and one before them.
+    EXPECT_LE(session.num_tokens, 3 * (16 + 1));
+    EXPECT_LT(session.num_tokens * 3, num_cold_tokens);
   }
 }
 
-TEST(PrefixCacheInSteps, PositionsThatWereNotScoredAreComputedAndNoOthers) {
-  Session session;
+TEST(PrefixCaching, OnlyPositionsWithoutScoresAreComputed) {
+  CountingEngine session;
   const std::vector<int32_t> text = Ids(96, 3);
-  session.Run(Generate(text, 1));  // its pages know no log-probabilities
+  session.Run(Generate(text, 1));  // caches pages without scores
   const Request request =
       PlainScore({text.begin(), text.begin() + 40}, {{text.begin() + 40, text.end()}});
   ExpectSameScores(*session.Run(request), *RunAlone(request, WithoutCache()));
-  EXPECT_EQ(session.num_rows, 95 - 39) << "from the context's last row on, which lies in a page";
+  EXPECT_EQ(session.num_tokens, 95 - 39)
+      << "from the context's last token on, which lies inside a page";
   ExpectSameScores(*session.Run(request), *RunAlone(request, WithoutCache()));
-  EXPECT_EQ(session.num_rows, 95 - 79) << "the last page was never full";
-  // A longer context, and the tail of it: known already.
+  EXPECT_EQ(session.num_tokens, 95 - 79) << "the last page was never full";
+  // A longer context with the rest of the same text: its scores are cached.
   const Request tail =
       PlainScore({text.begin(), text.begin() + 60}, {{text.begin() + 60, text.end()}});
   ExpectSameScores(*session.Run(tail), *RunAlone(tail, WithoutCache()));
-  EXPECT_EQ(session.num_rows, 95 - 79);
+  EXPECT_EQ(session.num_tokens, 95 - 79);
 }
 
-TEST(PrefixCacheInSteps, WhoWantsTheBestBesideATokenComputesItsRow) {
-  Session session;
+TEST(PrefixCaching, TopLogprobsAreComputedAgain) {
+  CountingEngine session;
   const Request request = Score(Ids(40, 3), {Ids(50, 4)});
   const auto cold = session.Run(request);
   ExpectSameScores(*session.Run(request), *cold);
-  EXPECT_EQ(session.num_rows, 50);
+  EXPECT_EQ(session.num_tokens, 50);
   Request generate = Generate(Join(Ids(40, 3), Ids(50, 4)), 4);
   generate.generate->num_prompt_logprobs = 2;
   const auto prompt = session.Run(generate);
-  EXPECT_EQ(session.num_rows, 90 + 3);
+  EXPECT_EQ(session.num_tokens, 90 + 3);
   EXPECT_TRUE(prompt->Prompt() == RunAlone(generate, WithoutCache())->Prompt());
 }
 
-TEST(PrefixCacheInSteps, PromptLogprobsAndScoresAreOfUseToEachOther) {
+TEST(PrefixCaching, PromptLogprobsAndScoresShareCachedScores) {
   const std::vector<int32_t> text = Ids(96, 3);
   Request prompt = Generate(text, 4);
   prompt.generate->num_prompt_logprobs = 0;
@@ -189,30 +188,30 @@ TEST(PrefixCacheInSteps, PromptLogprobsAndScoresAreOfUseToEachOther) {
   const auto score_alone = RunAlone(score, WithoutCache());
   ASSERT_EQ(prompt_alone->Prompt().size(), 95u);
   for (const bool score_first : {true, false}) {
-    Session session;
+    CountingEngine session;
     session.Run(score_first ? score : prompt);
     const auto prompt_again = session.Run(prompt);
-    EXPECT_EQ(session.num_rows, (score_first ? 96 - 79 : 1) + 3)
-        << "the score's last page is not full";
+    EXPECT_EQ(session.num_tokens, (score_first ? 96 - 79 : 1) + 3)
+        << "the last page of the score is not full";
     EXPECT_TRUE(prompt_again->Prompt() == prompt_alone->Prompt());
     EXPECT_TRUE(prompt_again->At(0) == prompt_alone->At(0));
     const auto score_again = session.Run(score);
-    EXPECT_LE(session.num_rows, 95 - 79);
+    EXPECT_LE(session.num_tokens, 95 - 79);
     ExpectSameScores(*score_again, *score_alone);
   }
 }
 
-TEST(Choices, ShareThePagesOfTheirPrompt) {
+TEST(Choices, ShareThePagesOfThePrompt) {
   for (const bool uses_cache : {true, false}) {
     for (const int length : {1, 2, 16, 17, 40, 64, 65}) {
-      Session session(uses_cache ? SmallOptions() : WithoutCache());
+      CountingEngine session(uses_cache ? SmallOptions() : WithoutCache());
       Request request = Generate(Ids(length, 7), 12);
       const auto single = session.Run(request);
       request.generate->num_choices = 5;
       request.use_prefix_cache = false;
       const auto choices = session.Run(request);
-      // The prompt once, its last row for each choice, and 11 rows each: the last token has none.
-      EXPECT_EQ(session.num_rows, length - 1 + 5 * 12) << length;
+      // The prompt once, its last token and 11 more for each choice: the last is never computed.
+      EXPECT_EQ(session.num_tokens, length - 1 + 5 * 12) << length;
       EXPECT_TRUE(choices->At(0) == single->At(0));
       for (int choice = 1; choice < 5; ++choice) {
         EXPECT_EQ(choices->At(choice).tokens.size(), 12u);
@@ -222,28 +221,29 @@ TEST(Choices, ShareThePagesOfTheirPrompt) {
   }
 }
 
-TEST(Choices, TheFirstMayEndBeforeTheOthersBegin) {
-  Session session;
+TEST(Choices, TheFirstMayEndBeforeTheOthersStart) {
+  CountingEngine session;
   Request request = Generate(Ids(40, 7), 1);
   request.generate->num_choices = 4;
   const auto sink = session.Run(request);
   for (int choice = 0; choice < 4; ++choice) EXPECT_EQ(sink->At(choice).tokens.size(), 1u);
 }
 
-// Four answers to a question, as tests of knowledge have it.
-TEST(Continuations, RunSideBySideAndSayWhatEachSaysAlone) {
+// Four answers to a question, as in multiple-choice benchmarks.
+TEST(Continuations, RunSideBySideWithTheBitsOfEachAlone) {
   for (const bool uses_cache : {true, false}) {
     for (const int num_context : {1, 16, 17, 40}) {
-      Session session(uses_cache ? SmallOptions() : WithoutCache());
+      CountingEngine session(uses_cache ? SmallOptions() : WithoutCache());
       int num_steps = 0;
-      session.world.fake.model->on_forward = [&](const ForwardBatch&) {
+      session.engine.fake.model->on_forward = [&](const ForwardBatch&) {
         ++num_steps;
         return absl::OkStatus();
       };
       const std::vector<std::vector<int32_t>> continuations = {Ids(5, 1), Ids(3, 2), Ids(4, 3),
                                                                Ids(1, 4)};
       const auto sink = session.Run(Score(Ids(num_context, 9), continuations));
-      // The context in steps of 24 rows, the first continuation with its end; the others after it.
+      // The context in steps of 24 tokens, the last of which has the first continuation, then the
+      // others.
       EXPECT_LE(num_steps, (num_context + 5) / 24 + 2) << num_context;
       for (size_t i = 0; i < continuations.size(); ++i) {
         const auto alone = RunAlone(Score(Ids(num_context, 9), {continuations[i]}), WithoutCache());
@@ -254,45 +254,45 @@ TEST(Continuations, RunSideBySideAndSayWhatEachSaysAlone) {
   }
 }
 
-TEST(Continuations, TakeHalfOfThePlacesAtMostAndWaitForNone) {
+TEST(Continuations, UseAtMostHalfOfMaxNumSeqsAndWaitForNone) {
   std::vector<std::vector<int32_t>> continuations;
   for (int i = 0; i < 20; ++i) continuations.push_back(Ids(3 + i % 4, i));
-  World world;  // 16 may run
-  std::vector<Ticket> tickets;
-  for (int i = 0; i < 10; ++i) tickets.push_back(world.Submit(Score(Ids(20, i), continuations)));
-  ASSERT_EQ(world.loop.Step(), absl::OkStatus());
+  SteppedEngine engine;  // 16 may run
+  std::vector<Submitted> submitted;
+  for (int i = 0; i < 10; ++i) submitted.push_back(engine.Submit(Score(Ids(20, i), continuations)));
+  ASSERT_EQ(engine.Step(), absl::OkStatus());
   int num_sequences = 0;
-  world.loop.VisitSequences([&](const RunningRequest&, const Sequence&) { ++num_sequences; });
-  EXPECT_EQ(num_sequences, 8 + 8) << "eight side by side; one each of the others that have room";
-  const Ticket other = world.Submit(Generate(Ids(5, 1), 3));
-  world.RunAll();
+  engine.ForEachSequence([&](const SequenceGroup&, const Sequence&) { ++num_sequences; });
+  EXPECT_EQ(num_sequences, 8 + 8) << "eight of the first item, and one of each that fits";
+  const Submitted other = engine.Submit(Generate(Ids(5, 1), 3));
+  engine.RunAll();
   EXPECT_EQ(other.sink->Status(), absl::OkStatus());
   for (int i = 0; i < 10; ++i) {
     const auto alone = RunAlone(Score(Ids(20, i), continuations), WithoutCache());
-    ExpectSameScores(*tickets[size_t(i)].sink, *alone);
+    ExpectSameScores(*submitted[size_t(i)].sink, *alone);
   }
 }
 
-TEST(Continuations, TakeNoMorePagesThanThereAre) {
+TEST(Continuations, UseNoMorePagesThanAreSpare) {
   EngineOptions options = SmallOptions();
   options.kv_cache_bytes = 17 * kPageBytes;
   options.prefix_cache = false;
-  World world(options);  // a context of 13 pages leaves four
+  SteppedEngine engine(options);  // a context of 13 pages leaves four spare
   const std::vector<std::vector<int32_t>> continuations = {Ids(20, 1), Ids(20, 2), Ids(20, 3)};
-  const Ticket ticket = world.Submit(Score(Ids(200, 9), continuations));
-  world.RunAll();
-  EXPECT_EQ(ticket.sink->Stats().num_preemptions, 0);
-  ExpectSameScores(*ticket.sink, *RunAlone(Score(Ids(200, 9), continuations), SmallOptions()));
+  const Submitted submitted = engine.Submit(Score(Ids(200, 9), continuations));
+  engine.RunAll();
+  EXPECT_EQ(submitted.sink->Stats().num_preemptions, 0);
+  ExpectSameScores(*submitted.sink, *RunAlone(Score(Ids(200, 9), continuations), SmallOptions()));
 }
 
-TEST(Preemption, TheYoungestGivesWayAndSaysTheSame) {
+TEST(Preemption, TheLastRequestIsPreemptedWithoutChangeOfBits) {
   EngineOptions options = SmallOptions();
   options.kv_cache_bytes = 20 * kPageBytes;
   for (const bool uses_cache : {true, false}) {
     options.prefix_cache = uses_cache;
-    World world(options);
+    SteppedEngine engine(options);
     std::vector<Request> requests;
-    std::vector<Ticket> tickets;
+    std::vector<Submitted> submitted;
     for (int i = 0; i < 6; ++i) {
       Request request = Generate(Ids(10 + i, i), 200, uint64_t(i));
       if (i == 4) {
@@ -302,13 +302,13 @@ TEST(Preemption, TheYoungestGivesWayAndSaysTheSame) {
       if (i == 3) request.generate->num_prompt_logprobs = 2;
       if (i == 5) request = Score(Ids(50, 5), {Ids(100, 6), Ids(90, 7)});
       requests.push_back(request);
-      tickets.push_back(world.Submit(request));
+      submitted.push_back(engine.Submit(request));
     }
-    world.RunAll();
+    engine.RunAll();
     int num_preemptions = 0;
     for (size_t i = 0; i < requests.size(); ++i) {
       SCOPED_TRACE(testing::Message() << "request " << i << ", cache " << uses_cache);
-      const RecordingSink& sink = *tickets[i].sink;
+      const RecordingSink& sink = *submitted[i].sink;
       ASSERT_EQ(sink.Status(), absl::OkStatus());
       num_preemptions += sink.Stats().num_preemptions;
       const auto alone = RunAlone(requests[i], WithoutCache());
@@ -318,52 +318,54 @@ TEST(Preemption, TheYoungestGivesWayAndSaysTheSame) {
         EXPECT_TRUE(sink.At(choice) == alone->At(choice));
       }
     }
-    EXPECT_EQ(tickets[0].sink->Stats().num_preemptions, 0) << "the oldest keeps its pages";
+    EXPECT_EQ(submitted[0].sink->Stats().num_preemptions, 0)
+        << "the first request is not preempted";
     EXPECT_GT(num_preemptions, 0);
-    EXPECT_EQ(world.loop.Stats().num_preemptions, num_preemptions);
-    EXPECT_EQ(world.NumFree(), 20);
+    EXPECT_EQ(engine.Stats().num_preemptions, num_preemptions);
+    EXPECT_EQ(engine.NumAvailable(), 20);
   }
 }
 
-TEST(Preemption, APausedRequestLendsItsPages) {
+TEST(Preemption, APausedRequestIsPreemptedFirst) {
   EngineOptions options = SmallOptions();
   options.kv_cache_bytes = 17 * kPageBytes;
   options.prefix_cache = false;
-  World world(options);
-  const Ticket slow = world.Submit(Generate(Ids(200, 1), 50));
-  for (int i = 0; i < 20; ++i) ASSERT_EQ(world.loop.Step(), absl::OkStatus());
-  EXPECT_EQ(world.NumFree(), 3);
-  slow.sink->has_room = false;
-  const Ticket other = world.Submit(Generate(Ids(200, 2), 50));
-  for (int i = 0; i < 200; ++i) ASSERT_EQ(world.loop.Step(), absl::OkStatus());
-  EXPECT_EQ(other.sink->Status(), absl::OkStatus()) << "no reader can hold up the others";
+  SteppedEngine engine(options);
+  const Submitted slow = engine.Submit(Generate(Ids(200, 1), 50));
+  engine.RunSteps(20);
+  EXPECT_EQ(engine.NumAvailable(), 3);
+  slow.sink->is_writable = false;
+  const Submitted other = engine.Submit(Generate(Ids(200, 2), 50));
+  engine.RunSteps(200);
+  EXPECT_EQ(other.sink->Status(), absl::OkStatus())
+      << "a slow reader does not delay other requests";
   EXPECT_FALSE(slow.sink->IsDone());
-  slow.sink->has_room = true;
-  world.RunAll();
+  slow.sink->is_writable = true;
+  engine.RunAll();
   EXPECT_EQ(slow.sink->Stats().num_preemptions, 1);
   EXPECT_TRUE(slow.sink->At(0) == RunAlone(Generate(Ids(200, 1), 50), WithoutCache())->At(0));
 }
 
-TEST(Preemption, NobodyPassesOneThatWaitsToComeBack) {
+TEST(Preemption, APreemptedRequestIsNotOvertaken) {
   EngineOptions options = SmallOptions();
   options.kv_cache_bytes = 16 * kPageBytes;
-  World world(options);
-  const Ticket oldest = world.Submit(Generate(Ids(20, 1), 230));
-  const Ticket young = world.Submit(Generate(Ids(20, 2), 150));
-  while (world.loop.Stats().num_preemptions == 0) {
-    ASSERT_EQ(world.loop.Step(), absl::OkStatus());
+  SteppedEngine engine(options);
+  const Submitted oldest = engine.Submit(Generate(Ids(20, 1), 230));
+  const Submitted young = engine.Submit(Generate(Ids(20, 2), 150));
+  while (engine.Stats().num_preemptions == 0) {
+    ASSERT_EQ(engine.Step(), absl::OkStatus());
     ASSERT_FALSE(oldest.sink->IsDone());
   }
-  const Ticket youngest = world.Submit(Generate(Ids(2, 3), 2));
+  const Submitted youngest = engine.Submit(Generate(Ids(2, 3), 2));
   Request urgent = Generate(Ids(2, 4), 2);
   urgent.priority = 1;
-  const Ticket senior = world.Submit(urgent);
-  for (int i = 0; i < 4; ++i) ASSERT_EQ(world.loop.Step(), absl::OkStatus());
+  const Submitted senior = engine.Submit(urgent);
+  engine.RunSteps(4);
   EXPECT_FALSE(youngest.sink->IsAdmitted());
   EXPECT_EQ(young.sink->Status(), std::nullopt);
-  world.RunAll();
-  for (const Ticket& ticket : {oldest, young, youngest, senior}) {
-    EXPECT_EQ(ticket.sink->Status(), absl::OkStatus());
+  engine.RunAll();
+  for (const Submitted& submitted : {oldest, young, youngest, senior}) {
+    EXPECT_EQ(submitted.sink->Status(), absl::OkStatus());
   }
   EXPECT_EQ(oldest.sink->Stats().num_preemptions, 0);
 }

@@ -1,4 +1,4 @@
-#include "runtime/stop_matcher.h"
+#include "runtime/detokenizer.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/text_stream.h"
 #include "tests/support/fake_checkpoint.h"
 
 namespace lssar {
@@ -29,7 +28,7 @@ Outcome MatchAll(const std::vector<std::string>& strings, const std::vector<std:
   return outcome;
 }
 
-// The first end of any string in the whole text; of those that end there, the longest.
+// The first match to complete in the whole text; of those that complete there, the longest.
 Outcome Naive(const std::vector<std::string>& strings, const std::string& text) {
   for (size_t end = 1; end <= text.size(); ++end) {
     std::string longest;
@@ -44,7 +43,7 @@ Outcome Naive(const std::vector<std::string>& strings, const std::string& text) 
   return {text, ""};
 }
 
-TEST(StopMatcher, FirstToCompleteWinsAndOfTheseTheLongest) {
+TEST(StopMatcher, TheFirstToCompleteWinsThenTheLongest) {
   EXPECT_EQ(MatchAll({"abcd", "bc"}, {"xabcd"}), (Outcome{"xa", "bc"}));
   EXPECT_EQ(MatchAll({"bc", "abc"}, {"xabcd"}), (Outcome{"x", "abc"}));
   EXPECT_EQ(MatchAll({"aab"}, {"aaa", "ab"}), (Outcome{"aa", "aab"}));
@@ -52,7 +51,7 @@ TEST(StopMatcher, FirstToCompleteWinsAndOfTheseTheLongest) {
   EXPECT_EQ(MatchAll({"stop"}, {"no sto"}), (Outcome{"no sto", ""}));
 }
 
-TEST(StopMatcher, EqualsTheNaiveSearchHoweverTheTextIsCut) {
+TEST(StopMatcher, EqualsTheNaiveSearchHoweverTheTextIsSplit) {
   std::mt19937 random(17);
   int num_matches = 0;
   for (int round = 0; round < 30000; ++round) {
@@ -79,8 +78,8 @@ TEST(StopMatcher, EqualsTheNaiveSearchHoweverTheTextIsCut) {
   EXPECT_GT(num_matches, 1000);
 }
 
-// Held back is exactly the longest end of the text that begins a stop string.
-TEST(StopMatcher, HoldsBackNoMoreThanItMust) {
+// Withholds exactly the longest end of the text that begins a stop string.
+TEST(StopMatcher, WithholdsNoMoreThanItMust) {
   std::mt19937 random(23);
   for (int round = 0; round < 3000; ++round) {
     std::vector<std::string> strings(1 + random() % 3);
@@ -93,13 +92,13 @@ TEST(StopMatcher, HoldsBackNoMoreThanItMust) {
       text.push_back(char('a' + random() % 2));
       matcher.Push(text.substr(text.size() - 1), &sent);
       if (matcher.Match()) break;
-      size_t num_held = 0;
+      size_t num_withheld = 0;
       for (const std::string& s : strings) {
         for (size_t n = 1; n < s.size(); ++n) {
-          if (text.ends_with(s.substr(0, n))) num_held = std::max(num_held, n);
+          if (text.ends_with(s.substr(0, n))) num_withheld = std::max(num_withheld, n);
         }
       }
-      ASSERT_EQ(sent, text.substr(0, text.size() - num_held));
+      ASSERT_EQ(sent, text.substr(0, text.size() - num_withheld));
     }
   }
 }
@@ -118,8 +117,8 @@ TEST(StopMatcher, ALongBorderedStringCostsLinearTime) {
 
 bool IsWholeUtf8(const std::string& text) { return !FindInvalidUtf8(text).has_value(); }
 
-// What is sent piece by piece is the whole text's decoding, cut where the whole text matches.
-TEST(TextStream, StreamedTextIsTheWholeTextDecoded) {
+// The parts add up to the decoding of the whole text, which ends where the whole text matches.
+TEST(Detokenizer, StreamedTextEqualsTheTextDecodedAtOnce) {
   const FakeTokenizer tokenizer(64);
   std::mt19937 random(29);
   const std::vector<std::vector<std::string>> stop_sets = {
@@ -139,30 +138,31 @@ TEST(TextStream, StreamedTextIsTheWholeTextDecoded) {
     matched += decoder.Finish();
     const Outcome expected = Naive(stops, matched);
 
-    TextStream stream(&tokenizer, stops.empty() ? nullptr : std::make_shared<StopStrings>(stops));
+    Detokenizer detokenizer(&tokenizer,
+                            stops.empty() ? nullptr : std::make_shared<StopStrings>(stops));
     std::string sent;
     for (size_t i = 0; i < ids.size(); ++i) {
       std::string part;
-      stream.Push(ids[i], i >= min_tokens, &part);
+      detokenizer.Push(ids[i], i >= min_tokens, &part);
       ASSERT_TRUE(IsWholeUtf8(part));
       sent += part;
-      if (stream.StopString() != nullptr) break;
+      if (detokenizer.StopString() != nullptr) break;
     }
-    stream.Finish(&sent);
+    detokenizer.Finish(&sent);
     ASSERT_EQ(sent, unmatched + expected.text);
-    ASSERT_EQ(stream.StopString() == nullptr ? "" : *stream.StopString(), expected.match);
+    ASSERT_EQ(detokenizer.StopString() == nullptr ? "" : *detokenizer.StopString(), expected.match);
     num_matches += !expected.match.empty();
   }
   EXPECT_GT(num_matches, 500);
 }
 
-TEST(TextStream, WithoutATokenizerThereIsNoText) {
-  TextStream stream(nullptr, nullptr);
+TEST(Detokenizer, WithoutATokenizerThereIsNoText) {
+  Detokenizer detokenizer(nullptr, nullptr);
   std::string text;
-  stream.Push(5, true, &text);
-  stream.Finish(&text);
+  detokenizer.Push(5, true, &text);
+  detokenizer.Finish(&text);
   EXPECT_EQ(text, "");
-  EXPECT_EQ(stream.StopString(), nullptr);
+  EXPECT_EQ(detokenizer.StopString(), nullptr);
 }
 
 }  // namespace
