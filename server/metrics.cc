@@ -11,8 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "server/grpc_status.h"
-
 namespace lssar {
 namespace {
 
@@ -142,7 +140,7 @@ void Metrics::AddCounters() {
                       .Help("Such calls that ended with an error, by its code.")
                       .Register(*registry_);
   for (int code = 1; code <= int(absl::StatusCode::kUnauthenticated); ++code) {
-    const std::string name(NameOf(grpc::StatusCode(code)));
+    const std::string name = absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
     failure_[name] = &failure.Add({{"code", name}});
   }
 }
@@ -191,7 +189,7 @@ void Metrics::OnNextTokens(int num_tokens, Clock::duration gap) {
 
 void Metrics::OnEnd(const CallEnd& end) {
   if (end.code != absl::StatusCode::kOk) {
-    failure_.at(std::string(NameOf(grpc::StatusCode(end.code))))->Increment();
+    failure_.at(absl::StatusCodeToString(end.code))->Increment();
     return;
   }
   success_.at(LabelOf(end))->Increment();

@@ -9,6 +9,7 @@
 #include "server/fields.h"
 #include "server/parse_prompt.h"
 #include "server/parse_sharing.h"
+#include "server/served_model.h"
 
 namespace lssar {
 namespace {
@@ -23,11 +24,11 @@ bool LeavesNoId(const SamplingParams& params, int vocab_size) {
 
 absl::Status ReadTokenSets(const v1::Sampling& message, int vocab_size, SamplingParams& params) {
   RETURN_IF_ERROR(CheckCount("sampling.logit_bias", size_t(message.logit_bias_size()), 0,
-                                   limits::kMaxLogitBiases));
+                             limits::kMaxLogitBiases));
   for (const auto& [id, bias] : message.logit_bias()) {
     RETURN_IF_ERROR(CheckId("sampling.logit_bias id", id, vocab_size));
     RETURN_IF_ERROR(CheckRange(StrCat("sampling.logit_bias[", id, "]"), bias,
-                                     -limits::kMaxLogitBias, limits::kMaxLogitBias));
+                               -limits::kMaxLogitBias, limits::kMaxLogitBias));
     params.logit_bias.emplace_back(id, bias);
   }
   std::sort(params.logit_bias.begin(), params.logit_bias.end());
@@ -61,19 +62,19 @@ absl::Status ReadSampling(const v1::Sampling& message, const ParseContext& conte
   if (message.has_repetition_penalty()) params.repetition_penalty = message.repetition_penalty();
   if (message.has_presence_penalty()) params.presence_penalty = message.presence_penalty();
   if (message.has_frequency_penalty()) params.frequency_penalty = message.frequency_penalty();
-  params.seed = message.has_seed() ? message.seed() : context.any_seed;
+  params.seed = message.has_seed() ? message.seed() : context.default_seed;
 
   RETURN_IF_ERROR(
       CheckRange("sampling.temperature", params.temperature, 0.0f, limits::kMaxTemperature));
   RETURN_IF_ERROR(CheckRange("sampling.top_k", params.top_k, 0, vocab_size));
   RETURN_IF_ERROR(CheckRangeAbove("sampling.top_p", params.top_p, 0.0f, 1.0f));
   RETURN_IF_ERROR(CheckRange("sampling.min_p", params.min_p, 0.0f, 1.0f));
-  RETURN_IF_ERROR(CheckRangeAbove("sampling.repetition_penalty", params.repetition_penalty,
-                                        0.0f, limits::kMaxRepetitionPenalty));
+  RETURN_IF_ERROR(CheckRangeAbove("sampling.repetition_penalty", params.repetition_penalty, 0.0f,
+                                  limits::kMaxRepetitionPenalty));
   RETURN_IF_ERROR(CheckRange("sampling.presence_penalty", params.presence_penalty,
-                                   -limits::kMaxPenalty, limits::kMaxPenalty));
+                             -limits::kMaxPenalty, limits::kMaxPenalty));
   RETURN_IF_ERROR(CheckRange("sampling.frequency_penalty", params.frequency_penalty,
-                                   -limits::kMaxPenalty, limits::kMaxPenalty));
+                             -limits::kMaxPenalty, limits::kMaxPenalty));
   return ReadTokenSets(message, vocab_size, params);
 }
 
@@ -115,7 +116,7 @@ absl::Status ReadStops(const v1::GenerateRequest& message, int vocab_size, Gener
 }
 
 absl::Status ReadOutputs(const v1::GenerateRequest& message, GenerateParams& params,
-                         GenerateCall& call) {
+                         ParsedGenerate& call) {
   if (message.has_n()) params.num_choices = message.n();
   RETURN_IF_ERROR(CheckRange("n", params.num_choices, 1, limits::kMaxChoices));
   if (message.has_logprobs()) {
@@ -134,10 +135,16 @@ absl::Status ReadOutputs(const v1::GenerateRequest& message, GenerateParams& par
 
 }  // namespace
 
-absl::StatusOr<GenerateCall> ParseGenerate(const v1::GenerateRequest& message,
-                                           const ParseContext& context) {
+ParseContext ContextOf(const ServedModel& model, uint64_t default_seed) {
+  return {.checkpoint = &model.GetCheckpoint(),
+          .max_model_len = model.MaxModelLen(),
+          .default_seed = default_seed};
+}
+
+absl::StatusOr<ParsedGenerate> ParseGenerate(const v1::GenerateRequest& message,
+                                             const ParseContext& context) {
   const Checkpoint& checkpoint = *context.checkpoint;
-  GenerateCall call;
+  ParsedGenerate call;
   GenerateParams params;
   // What is cheap to check comes before the prompt is tokenised.
   RETURN_IF_ERROR(ReadSampling(message.sampling(), context, params.sampling));
@@ -189,8 +196,7 @@ absl::StatusOr<std::vector<int32_t>> ParseDetokenize(const v1::DetokenizeRequest
     return absl::FailedPreconditionError(
         StrCat("checkpoint ", context.checkpoint->name, " has no tokenizer"));
   }
-  RETURN_IF_ERROR(
-      CheckCount("ids", size_t(message.ids_size()), 0, limits::kMaxDetokenizeIds));
+  RETURN_IF_ERROR(CheckCount("ids", size_t(message.ids_size()), 0, limits::kMaxDetokenizeIds));
   return CheckIds("ids", message.ids(), context.checkpoint->config.vocab_size);
 }
 

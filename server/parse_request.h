@@ -17,30 +17,35 @@
 
 namespace lssar {
 
-// What the checks need to know of the model. Views: it must outlive the call.
+class ServedModel;
+
+// What the checks need to know about the model. `checkpoint` must outlive the call.
 struct ParseContext {
   const Checkpoint* checkpoint = nullptr;
-  int max_model_len = 0;  // tokens
-  uint64_t any_seed = 0;  // in force when the request names none
+  int max_model_len = 0;      // tokens
+  uint64_t default_seed = 0;  // for requests that set none
 };
 
-struct GenerateCall {
+ParseContext ContextOf(const ServedModel& model, uint64_t default_seed = 0);
+
+struct ParsedGenerate {
   Request request;  // id and deadline are the caller's to set
   int stream_interval = 1;
   std::string echo;  // what each choice's text begins with
 };
 
-absl::StatusOr<GenerateCall> ParseGenerate(const v1::GenerateRequest& message,
-                                           const ParseContext& context);
+absl::StatusOr<ParsedGenerate> ParseGenerate(const v1::GenerateRequest& message,
+                                             const ParseContext& context);
 
-struct ScoreCall {
+struct ParsedScore {
   std::vector<Request> items;  // in the order of the message's
   bool per_token = false;
 };
 
 // Ensures  an item whose context and continuation are both text is tokenised as one string, the
 //          context's trailing white space moved to the continuation
-absl::StatusOr<ScoreCall> ParseScore(const v1::ScoreRequest& message, const ParseContext& context);
+absl::StatusOr<ParsedScore> ParseScore(const v1::ScoreRequest& message,
+                                       const ParseContext& context);
 
 // id and deadline are the caller's to set.
 absl::StatusOr<Request> ParseCapture(const v1::CaptureAttentionRequest& message,

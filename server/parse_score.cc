@@ -41,8 +41,8 @@ class ItemReader {
         max_model_len_(context.max_model_len) {}
 
   absl::StatusOr<Request> Read() {
-    RETURN_IF_ERROR(CheckCount(field_ + ".continuations", size_t(item_.continuations_size()),
-                                     1, limits::kMaxContinuations));
+    RETURN_IF_ERROR(CheckCount(field_ + ".continuations", size_t(item_.continuations_size()), 1,
+                               limits::kMaxContinuations));
     RETURN_IF_ERROR(ReadContext());
     ScoreParams params;
     for (int i = 0; i < item_.continuations_size(); ++i) {
@@ -163,14 +163,13 @@ class ItemReader {
 
 }  // namespace
 
-absl::StatusOr<ScoreCall> ParseScore(const v1::ScoreRequest& message, const ParseContext& context) {
-  RETURN_IF_ERROR(
-      CheckCount("items", size_t(message.items_size()), 1, limits::kMaxScoreItems));
-  RETURN_IF_ERROR(
-      CheckRange("top_logprobs", message.top_logprobs(), 0, limits::kMaxLogprobs));
+absl::StatusOr<ParsedScore> ParseScore(const v1::ScoreRequest& message,
+                                       const ParseContext& context) {
+  RETURN_IF_ERROR(CheckCount("items", size_t(message.items_size()), 1, limits::kMaxScoreItems));
+  RETURN_IF_ERROR(CheckRange("top_logprobs", message.top_logprobs(), 0, limits::kMaxLogprobs));
   Request shared;
   RETURN_IF_ERROR(ReadSharing(message, shared));
-  ScoreCall call;
+  ParsedScore call;
   call.per_token = message.per_token();
   for (int i = 0; i < message.items_size(); ++i) {
     auto request = ItemReader(message.items(i), i, context).Read();

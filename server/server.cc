@@ -15,11 +15,14 @@
 
 #include "absl/time/clock.h"
 #include "kernels/check.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
+#include "lssar/v1/inference.grpc.pb.h"
 #include "models/page_pool.h"
 #include "runtime/limits.h"
 #include "server/access_control.h"
-#include "server/call_gate.h"
+#include "server/admission_control.h"
+#include "server/call_context.h"
 #include "server/http_server.h"
 #include "server/inference_service.h"
 #include "server/log.h"
@@ -85,10 +88,7 @@ std::string AddressOf(const std::string& listen, int port) {
 
 struct Server::State {
   State(ServerOptions given, OnEngineFailure told)
-      : options(std::move(given)),
-        on_failure(std::move(told)),
-        log(options.log_level),
-        gate(options.max_calls) {}
+      : options(std::move(given)), on_failure(std::move(told)), log(options.log_level) {}
 
   // Keys, certificates and the port. Errors  of Open
   absl::Status OpenPort();
@@ -101,6 +101,10 @@ struct Server::State {
     health->SetServingStatus(v1::Inference::service_full_name(), serving);
   }
 
+  ServiceParts Parts() {
+    return {
+        .admission = admission.get(), .log = &log, .metrics = &metrics, .stream = options.stream};
+  }
   // Where clients and probes find the server.
   void AddAddresses(LogFields* fields) const;
   void LogServing() const;
@@ -111,9 +115,9 @@ struct Server::State {
   const OnEngineFailure on_failure;
   const Log log;
   Metrics metrics;
-  CallGate gate;
   std::unique_ptr<AccessControl> access;
-  std::unique_ptr<InferenceService> service;
+  std::unique_ptr<AdmissionControl> admission;
+  std::unique_ptr<grpc::Service> service;
   std::unique_ptr<ServedModel> model;
   int port = 0;
   std::mutex failure_mutex;
@@ -128,14 +132,9 @@ struct Server::State {
 };
 
 absl::Status Server::State::OpenPort() {
-  auto opened = AccessControl::Open(options.api_keys, &log);
-  if (!opened.ok()) return opened.status();
-  access = *std::move(opened);
-  service = std::make_unique<InferenceService>(ServiceParts{.gate = &gate,
-                                                            .access = access.get(),
-                                                            .log = &log,
-                                                            .metrics = &metrics,
-                                                            .stream = options.stream});
+  ASSIGN_OR_RETURN(access, AccessControl::Open(options.api_keys, &log));
+  admission = std::make_unique<AdmissionControl>(options.max_calls, access.get());
+  service = MakeInferenceService(Parts());
   grpc::ServerBuilder builder;
   Configure(options.connection, builder);
   builder.RegisterService(service.get());
@@ -196,17 +195,19 @@ HttpPages Server::State::Pages() {
   return {
       .metrics =
           [this] {
-            const ServedModel* served = gate.Model();
+            const ServedModel* served = admission->Model();
             return metrics.Text(served == nullptr ? EngineStats() : served->GetEngine().Stats());
           },
       .check_admin =
-          [this](const std::string& authorization) { return access->CheckAdmin(authorization); },
+          [this](const std::string& authorization) {
+            return admission->CheckRole(authorization, KeyRole::kAdmin);
+          },
       .health =
           [this] {
             const std::lock_guard lock(failure_mutex);
             return engine_failure;
           },
-      .readiness = [this] { return gate.Readiness(); }};
+      .readiness = [this] { return admission->Readiness(); }};
 }
 
 void Server::State::Fail(const EngineFailure& failure) {
@@ -214,7 +215,7 @@ void Server::State::Fail(const EngineFailure& failure) {
     const std::lock_guard lock(failure_mutex);
     engine_failure = failure.status;
   }
-  gate.Close(failure.status);
+  admission->Close(failure.status);
   SetServing(false);
   if (failure.stuck_for) {
     const auto step_ms = std::chrono::duration_cast<std::chrono::milliseconds>(*failure.stuck_for);
@@ -224,7 +225,7 @@ void Server::State::Fail(const EngineFailure& failure) {
   } else {
     log.Error("engine failed", LogFields::object());
   }
-  gate.CutAll(failure.status);
+  admission->AbortAll(failure.status);
   if (on_failure) on_failure(failure);
 }
 
@@ -264,7 +265,7 @@ absl::Status Server::Load(const LoadModel& load) {
   auto model = load(options);
   if (!model.ok()) return model.status();
   state.model = *std::move(model);
-  state.gate.Open(state.model.get());
+  state.admission->Open(state.model.get());
   state.SetServing(true);
   state.watchdog = std::make_unique<Watchdog>(
       state.options.step_timeout, [&state] { return state.model->GetEngine().Stats(); },
@@ -287,10 +288,10 @@ bool Server::Shutdown(absl::Duration limit) {
   const std::lock_guard lock(state_->shutdown_mutex);
   if (state_->shutdown_result) return *state_->shutdown_result;
   const absl::Time end = absl::Now() + limit;
-  state_->gate.Close(absl::UnavailableError("the server is draining; ask another one"));
+  state_->admission->Close(absl::UnavailableError("the server is draining; ask another one"));
   state_->SetServing(false);
   // Calls first, the engine after them: a Score call still has items to submit.
-  bool is_clean = state_->gate.WaitUntilEmpty(limit);
+  bool is_clean = state_->admission->WaitUntilIdle(limit);
   if (state_->model != nullptr) {
     state_->watchdog->ExpectEnd();
     const absl::Duration left = std::max(end - absl::Now(), absl::ZeroDuration());

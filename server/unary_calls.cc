@@ -13,11 +13,6 @@
 namespace lssar {
 namespace {
 
-ParseContext ContextOf(const ServedModel& model) {
-  return {
-      .checkpoint = &model.GetCheckpoint(), .max_model_len = model.MaxModelLen(), .any_seed = 0};
-}
-
 void DescribeModel(const ServedModel& model, v1::GetInfoReply& reply) {
   const Checkpoint& checkpoint = model.GetCheckpoint();
   const ModelConfig& config = checkpoint.config;
@@ -123,7 +118,7 @@ absl::StatusOr<v1::DetokenizeReply> Detokenize(const v1::DetokenizeRequest& requ
   return reply;
 }
 
-absl::StatusOr<v1::GetInfoReply> Describe(const v1::GetInfoRequest&, const ServedModel& model) {
+absl::StatusOr<v1::GetInfoReply> GetInfo(const v1::GetInfoRequest&, const ServedModel& model) {
   v1::GetInfoReply reply;
   reply.set_version(LSSAR_VERSION);
   DescribeModel(model, reply);
@@ -131,7 +126,7 @@ absl::StatusOr<v1::GetInfoReply> Describe(const v1::GetInfoRequest&, const Serve
   return reply;
 }
 
-absl::StatusOr<v1::GetStatsReply> Report(const ServedModel& model, const Metrics& metrics) {
+absl::StatusOr<v1::GetStatsReply> GetStats(const ServedModel& model, const Metrics& metrics) {
   v1::GetStatsReply reply;
   using std::chrono::nanoseconds;
   reply.set_uptime_ns(std::chrono::duration_cast<nanoseconds>(metrics.Uptime()).count());

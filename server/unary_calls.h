@@ -16,11 +16,11 @@ absl::StatusOr<v1::DetokenizeReply> Detokenize(const v1::DetokenizeRequest& requ
                                                const ServedModel& model);
 
 // GetInfo: what is served, within which limits, and how much of it is in use.
-absl::StatusOr<v1::GetInfoReply> Describe(const v1::GetInfoRequest& request,
-                                          const ServedModel& model);
+absl::StatusOr<v1::GetInfoReply> GetInfo(const v1::GetInfoRequest& request,
+                                         const ServedModel& model);
 
 // GetStats: what was done since the server's start, and what is under way.
-absl::StatusOr<v1::GetStatsReply> Report(const ServedModel& model, const Metrics& metrics);
+absl::StatusOr<v1::GetStatsReply> GetStats(const ServedModel& model, const Metrics& metrics);
 
 }  // namespace lssar
 

@@ -93,7 +93,7 @@ TEST_F(AccessTest, AnotherSchemeIsNoKey) {
 TEST_F(AccessTest, HealthNeedsNoKeyAndMetricsAnAdmins) {
   TestServer server({.max_model_len = 2048}, WithKeys());
   EXPECT_EQ(CheckHealth(server.NewChannel(), ""), kServing);
-  httplib::Client http("127.0.0.1", server.Server().HttpPort());
+  httplib::Client http("127.0.0.1", server.GetServer().HttpPort());
   EXPECT_EQ(http.Get("/healthz")->status, 200);
   EXPECT_EQ(http.Get("/readyz")->status, 200);
   const auto none = http.Get("/metrics");

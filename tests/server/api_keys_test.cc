@@ -6,7 +6,7 @@
 #include <chrono>
 #include <string>
 
-#include "server/key_usage.h"
+#include "server/access_control.h"
 
 namespace lssar {
 namespace {
@@ -116,51 +116,51 @@ const Clock::time_point kStart = Clock::time_point(seconds(1000));
 TEST(KeyUsageTest, ConcurrentCallsAreBounded) {
   KeyUsage usage("alice");
   usage.SetLimits({.max_concurrent = 2});
-  EXPECT_TRUE(usage.Enter(kStart).ok());
-  EXPECT_TRUE(usage.Enter(kStart).ok());
-  const absl::Status refused = usage.Enter(kStart);
+  EXPECT_TRUE(usage.Acquire(kStart).ok());
+  EXPECT_TRUE(usage.Acquire(kStart).ok());
+  const absl::Status refused = usage.Acquire(kStart);
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.message()),
               HasSubstr("key alice has 2 calls running (max-concurrent = 2)"));
-  usage.Leave();
-  EXPECT_TRUE(usage.Enter(kStart).ok());
+  usage.Release();
+  EXPECT_TRUE(usage.Acquire(kStart).ok());
 }
 
 TEST(KeyUsageTest, RequestsFlowBackAtTheirRate) {
   KeyUsage usage("alice");
   usage.SetLimits({.requests_per_minute = 6});
-  for (int i = 0; i < 6; ++i) EXPECT_TRUE(usage.Enter(kStart).ok());
-  EXPECT_THAT(std::string(usage.Enter(kStart).message()), HasSubstr("requests-per-minute = 6"));
-  EXPECT_FALSE(usage.Enter(kStart + seconds(9)).ok());
-  EXPECT_TRUE(usage.Enter(kStart + seconds(10)).ok());
-  EXPECT_FALSE(usage.Enter(kStart + seconds(10)).ok());
+  for (int i = 0; i < 6; ++i) EXPECT_TRUE(usage.Acquire(kStart).ok());
+  EXPECT_THAT(std::string(usage.Acquire(kStart).message()), HasSubstr("requests-per-minute = 6"));
+  EXPECT_FALSE(usage.Acquire(kStart + seconds(9)).ok());
+  EXPECT_TRUE(usage.Acquire(kStart + seconds(10)).ok());
+  EXPECT_FALSE(usage.Acquire(kStart + seconds(10)).ok());
   // Never more than a minute's worth, however long nobody called.
-  for (int i = 0; i < 6; ++i) EXPECT_TRUE(usage.Enter(kStart + seconds(10'000)).ok());
-  EXPECT_FALSE(usage.Enter(kStart + seconds(10'000)).ok());
+  for (int i = 0; i < 6; ++i) EXPECT_TRUE(usage.Acquire(kStart + seconds(10'000)).ok());
+  EXPECT_FALSE(usage.Acquire(kStart + seconds(10'000)).ok());
 }
 
 TEST(KeyUsageTest, TokensMayBeOwedAndArePaidBackFirst) {
   KeyUsage usage("alice");
   usage.SetLimits({.tokens_per_minute = 600});
-  EXPECT_TRUE(usage.Enter(kStart).ok());
+  EXPECT_TRUE(usage.Acquire(kStart).ok());
   usage.CountTokens(900, kStart);  // 300 more than there were: 30 s, and a token's 100 ms
-  EXPECT_THAT(std::string(usage.Enter(kStart).message()), HasSubstr("tokens-per-minute = 600"));
-  EXPECT_FALSE(usage.Enter(kStart + seconds(30)).ok());
-  EXPECT_TRUE(usage.Enter(kStart + seconds(31)).ok());
+  EXPECT_THAT(std::string(usage.Acquire(kStart).message()), HasSubstr("tokens-per-minute = 600"));
+  EXPECT_FALSE(usage.Acquire(kStart + seconds(30)).ok());
+  EXPECT_TRUE(usage.Acquire(kStart + seconds(31)).ok());
 }
 
 TEST(KeyUsageTest, LimitsSetAnewKeepWhatWasUsed) {
   KeyUsage usage("alice");
   usage.SetLimits({.requests_per_minute = 2});
-  EXPECT_TRUE(usage.Enter(kStart).ok());
-  EXPECT_TRUE(usage.Enter(kStart).ok());
+  EXPECT_TRUE(usage.Acquire(kStart).ok());
+  EXPECT_TRUE(usage.Acquire(kStart).ok());
   usage.SetLimits({.requests_per_minute = 2});
-  EXPECT_FALSE(usage.Enter(kStart).ok());
+  EXPECT_FALSE(usage.Acquire(kStart).ok());
   usage.SetLimits({.requests_per_minute = 6});
-  EXPECT_FALSE(usage.Enter(kStart + seconds(9)).ok());
-  EXPECT_TRUE(usage.Enter(kStart + seconds(10)).ok());
+  EXPECT_FALSE(usage.Acquire(kStart + seconds(9)).ok());
+  EXPECT_TRUE(usage.Acquire(kStart + seconds(10)).ok());
   usage.SetLimits({});
-  for (int i = 0; i < 100; ++i) EXPECT_TRUE(usage.Enter(kStart).ok());
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(usage.Acquire(kStart).ok());
 }
 
 }  // namespace

@@ -36,9 +36,9 @@ class HealthProbeTest : public testing::Test {
   // Serves with `told`, but on free ports, and asks with `told` and these.
   absl::Status Probe(TestServer& server, ServerOptions told) const {
     if (!told.http_listen.empty()) {
-      told.http_listen = StrCat("0.0.0.0:", server.Server().HttpPort());
+      told.http_listen = StrCat("0.0.0.0:", server.GetServer().HttpPort());
     }
-    told.listen = StrCat("0.0.0.0:", server.Server().Port());
+    told.listen = StrCat("0.0.0.0:", server.GetServer().Port());
     return ProbeHealth(told);
   }
   void ExpectHealthyOnceServing(const ServerOptions& told) const {
@@ -52,7 +52,7 @@ class HealthProbeTest : public testing::Test {
     EXPECT_THAT(std::string(loading.message()), HasSubstr("loading"));
     server.Serve();
     EXPECT_EQ(Probe(server, told), absl::OkStatus());
-    server.Server().Shutdown(absl::Seconds(10));
+    server.GetServer().Shutdown(absl::Seconds(10));
     EXPECT_EQ(Probe(server, told).code(), absl::StatusCode::kUnavailable);
   }
 
@@ -84,8 +84,8 @@ TEST_F(HealthProbeTest, SaysWhereNobodyAnswersAndThatAPortIsNotKnown) {
   ServerOptions http, grpc = With(false, "");
   {
     TestServer gone;
-    http.http_listen = StrCat("127.0.0.1:", gone.Server().HttpPort());
-    grpc.listen = StrCat("127.0.0.1:", gone.Server().Port());
+    http.http_listen = StrCat("127.0.0.1:", gone.GetServer().HttpPort());
+    grpc.listen = StrCat("127.0.0.1:", gone.GetServer().Port());
   }
   for (const auto& [options, address] : {std::pair(http, http.http_listen), {grpc, grpc.listen}}) {
     const absl::Status status = ProbeHealth(options);

@@ -154,7 +154,7 @@ TEST(LimitsTest, ACallCancelledBeforeItsRequestCameEndsAsCancelledAndHoldsNothin
     EXPECT_EQ(server.Metric(cancelled), num_cancelled) << rpc;
   }
   EXPECT_TRUE(Generate(server.Stub(), HelloRequest(1)).status.ok());
-  EXPECT_TRUE(server.Server().Shutdown(absl::Seconds(30)));  // nobody is inside
+  EXPECT_TRUE(server.GetServer().Shutdown(absl::Seconds(30)));  // nobody is inside
 }
 
 // A peer that speaks HTTP/2 and then is as if its machine had lost power.
@@ -163,7 +163,7 @@ TEST(LimitsTest, ASilentPeerIsNoticedAndItsConnectionClosed) {
     options.connection.keepalive_time = absl::Seconds(1);
     options.connection.keepalive_timeout = absl::Seconds(1);
   });
-  const int peer = ConnectTo(server.Server().Port());
+  const int peer = ConnectTo(server.GetServer().Port());
   const timeval timeout = {.tv_sec = 60, .tv_usec = 0};
   ASSERT_EQ(setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)), 0);
   // The preface, empty SETTINGS, and the acknowledgement of the server's.

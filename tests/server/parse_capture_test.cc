@@ -76,7 +76,7 @@ TEST_F(ParseCaptureTest, TooManyKeysAreRefusedWithTheArithmetic) {
     v1::CaptureAttentionRequest message;
     for (int i = 0; i < num_tokens; ++i) message.mutable_tokens()->add_ids(5);
     for (int row = first_row; row < num_tokens; ++row) message.add_rows(row);
-    return ParseCapture(message, {.checkpoint = &Zoo(), .max_model_len = 1 << 20, .any_seed = 0})
+    return ParseCapture(message, {.checkpoint = &Zoo(), .max_model_len = 1 << 20, .default_seed = 0})
         .status();
   };
   const absl::Status row = refused(200000, 199999);

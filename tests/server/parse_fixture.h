@@ -22,7 +22,7 @@ class ParseRequestTest : public testing::Test {
     return checkpoint;
   }
   static ParseContext Context() {
-    return {.checkpoint = &Zoo(), .max_model_len = kMaxModelLen, .any_seed = 77};
+    return {.checkpoint = &Zoo(), .max_model_len = kMaxModelLen, .default_seed = 77};
   }
   static std::vector<int32_t> Encode(const std::string& text) {
     return Zoo().tokenizer->Encode(text).value();

@@ -342,7 +342,7 @@ TEST_F(ParseRequestTest, AMissingTemplateOrTokenizerIsAFailedPrecondition) {
   Checkpoint bare;
   bare.name = "bare";
   bare.config = Zoo().config;
-  const ParseContext context = {.checkpoint = &bare, .max_model_len = kMaxModelLen, .any_seed = 0};
+  const ParseContext context = {.checkpoint = &bare, .max_model_len = kMaxModelLen, .default_seed = 0};
   v1::GenerateRequest chat;
   chat.mutable_chat()->add_messages()->set_role("user");
   EXPECT_EQ(ParseGenerate(chat, context).status().code(), absl::StatusCode::kFailedPrecondition);
@@ -386,7 +386,7 @@ TEST_F(ParseRequestTest, DetokenizeNamesTheIdOutOfRange) {
 }
 
 // Whatever comes out of the parser keeps the promises that the engine is built on.
-void CheckPromises(const GenerateCall& call) {
+void CheckPromises(const ParsedGenerate& call) {
   const GenerateParams& params = call.request.generate.value();
   ASSERT_FALSE(call.request.prompt.empty());
   ASSERT_GE(params.max_tokens, 1);

@@ -68,7 +68,7 @@ TEST_F(ParseScoreTest, ScoreWithoutBosNeedsAContext) {
   v1::ScoreRequest request;
   request.add_items()->add_continuations()->mutable_tokens()->add_ids(5);
   const auto call =
-      ParseScore(request, {.checkpoint = &bare, .max_model_len = kMaxModelLen, .any_seed = 0});
+      ParseScore(request, {.checkpoint = &bare, .max_model_len = kMaxModelLen, .default_seed = 0});
   EXPECT_EQ(call.status().code(), absl::StatusCode::kFailedPrecondition);
 }
 

@@ -66,9 +66,9 @@ class SlowReaderTest : public testing::Test {
   // Waits until the engine stands still although a request runs.
   static bool WaitUntilPaused(TestServer& server) {
     for (int i = 0; i < 1000; ++i) {
-      const EngineStats before = server.Engine().Stats();
+      const EngineStats before = server.GetEngine().Stats();
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      const EngineStats after = server.Engine().Stats();
+      const EngineStats after = server.GetEngine().Stats();
       if (before.num_running == 1 && after.num_rows == before.num_rows) return true;
     }
     return false;
@@ -87,14 +87,14 @@ TEST_F(SlowReaderTest, ItsRequestPausesAloneAndGoesOnWithTheSameTokens) {
   ASSERT_TRUE(expected.status.ok());
   RawCall slow(Channel(server), kGenerate, LargeRequest().SerializeAsString());
   ASSERT_TRUE(WaitUntilPaused(server));
-  EXPECT_LT(server.Engine().Stats().num_generated_tokens, 2 * kNumTokens);
+  EXPECT_LT(server.GetEngine().Stats().num_generated_tokens, 2 * kNumTokens);
 
   v1::GenerateRequest other = LargeRequest();
   other.set_max_tokens(100);
   const Generated others = Generate(server.Stub(), other);
   ASSERT_TRUE(others.status.ok()) << others.status.error_message();
   EXPECT_EQ(others.Tokens().size(), 100u);
-  EXPECT_EQ(server.Engine().Stats().num_running, 1);
+  EXPECT_EQ(server.GetEngine().Stats().num_running, 1);
 
   Generated read;
   while (const auto bytes = slow.Read()) {
@@ -113,11 +113,11 @@ TEST_F(SlowReaderTest, AScoreCallPausesToo) {
   const Scored expected = Score(server.Stub(), LargeScore());
   ASSERT_TRUE(expected.status.ok()) << expected.status.error_message();
   RawCall slow(Channel(server), kScore, LargeScore().SerializeAsString());
-  const int64_t num_rows = server.Engine().Stats().num_batched_tokens;
+  const int64_t num_rows = server.GetEngine().Stats().num_batched_tokens;
   ASSERT_TRUE(server.WaitFor([](const auto& reply) { return reply.num_running() > 0; }));
   for (int i = 0; i < 20; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  EXPECT_LT(server.Engine().Stats().num_batched_tokens, 2 * num_rows);
-  EXPECT_GT(server.Engine().Stats().num_running, 0);
+  EXPECT_LT(server.GetEngine().Stats().num_batched_tokens, 2 * num_rows);
+  EXPECT_GT(server.GetEngine().Stats().num_running, 0);
   int num_scores = 0;
   v1::ScoreReply reply;
   while (const auto bytes = slow.Read()) {
@@ -139,7 +139,7 @@ TEST_F(SlowReaderTest, ACapturePausesAndGoesOnWhereItWas) {
   }
   RawCall slow(Channel(server), kCapture, request.SerializeAsString());
   ASSERT_TRUE(WaitUntilPaused(server));
-  EXPECT_LT(server.Engine().Stats().num_batched_tokens, kNumTokens);
+  EXPECT_LT(server.GetEngine().Stats().num_batched_tokens, kNumTokens);
   int next_row = 0;
   v1::CaptureAttentionReply reply;
   while (const auto bytes = slow.Read()) {
@@ -178,7 +178,7 @@ TEST_F(SlowReaderTest, OneThatNeverReadsIsResetAndNothingOfItStays) {
     RawCall slow(Channel(server), method, request);
     EXPECT_TRUE(server.WaitUntilIdle());
     // Waits for every call that is inside, and for none of them in vain.
-    EXPECT_TRUE(server.Server().Shutdown(absl::Seconds(60)));
+    EXPECT_TRUE(server.GetServer().Shutdown(absl::Seconds(60)));
   }
 }
 

@@ -39,9 +39,9 @@ class TestServer {
   // A connection of its own.
   std::shared_ptr<grpc::Channel> NewChannel(grpc::ChannelArguments arguments = {}) const;
   v1::Inference::Stub& Stub() { return *stub_; }
-  Server& Server() { return *server_; }
+  Server& GetServer() { return *server_; }
   // Once served.
-  const lssar::Engine& Engine() const { return *engine_; }
+  const Engine& GetEngine() const { return *engine_; }
 
   // Every engine step takes that much longer.
   void SetStepMs(int milliseconds) { step_ms_ = milliseconds; }
@@ -86,7 +86,7 @@ class TestServer {
   std::atomic<int> num_engine_failures_ = 0;
   std::atomic<bool> has_lost_device_ = false;
   std::unique_ptr<Server> server_;
-  const lssar::Engine* engine_ = nullptr;  // the server's
+  const Engine* engine_ = nullptr;  // the server's
   MemoryBackend* backend_ = nullptr;
   std::unique_ptr<v1::Inference::Stub> stub_;
 };

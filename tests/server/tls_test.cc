@@ -59,7 +59,7 @@ class TlsTest : public testing::Test {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     const auto channel = grpc::CreateCustomChannel(
-        "localhost:" + std::to_string(const_cast<TestServer&>(server).Server().Port()), credentials,
+        "localhost:" + std::to_string(const_cast<TestServer&>(server).GetServer().Port()), credentials,
         arguments);
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
@@ -86,7 +86,7 @@ class TlsTest : public testing::Test {
     return reply ? reply->status : 0;
   }
   static int HttpPort(const TestServer& server) {
-    return const_cast<TestServer&>(server).Server().HttpPort();
+    return const_cast<TestServer&>(server).GetServer().HttpPort();
   }
 
   const std::string directory_ =
@@ -150,7 +150,7 @@ std::string Handshake(int port, int version) {
 
 TEST_F(TlsTest, OldVersionsAreRefusedOnBothPorts) {
   TestServer server({.max_model_len = 2048}, WithTls());
-  for (const int port : {server.Server().Port(), server.Server().HttpPort()}) {
+  for (const int port : {server.GetServer().Port(), server.GetServer().HttpPort()}) {
     EXPECT_NE(Handshake(port, TLS1_1_VERSION), "") << port;
     EXPECT_EQ(Handshake(port, TLS1_2_VERSION), "") << port;
     EXPECT_EQ(Handshake(port, TLS1_3_VERSION), "") << port;

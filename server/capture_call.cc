@@ -1,46 +1,43 @@
-#include "server/capture_stream.h"
+#include "server/capture_call.h"
 
 #include <algorithm>
 #include <optional>
 #include <utility>
 
+#include "kernels/status_macros.h"
 #include "runtime/limits.h"
-#include "server/fields.h"
+#include "server/grpc_adapter.h"
 #include "server/parse_request.h"
-#include "server/wire.h"
 
 namespace lssar {
 
-absl::StatusOr<Request> CaptureStream::Parse(const grpc::ByteBuffer& bytes) {
+absl::StatusOr<Request> CaptureCall::Parse(const grpc::ByteBuffer& bytes) {
   v1::CaptureAttentionRequest message;
   RETURN_IF_ERROR(ReadMessage(bytes, &message));
-  const ServedModel& model = record_.Model();
-  auto request = ParseCapture(
-      message,
-      {.checkpoint = &model.GetCheckpoint(), .max_model_len = model.MaxModelLen(), .any_seed = 0});
-  if (!request.ok()) return request;
-  const CaptureParams& params = *request->capture;
-  record_.Note({{"num_rows", params.rows.size()},
-                {"num_heads", params.layers.size() * params.heads.size()}});
-  prompt_ = request->prompt;
+  const ServedModel& model = context_.Model();
+  ASSIGN_OR_RETURN(Request request, ParseCapture(message, ContextOf(model)));
+  const CaptureParams& params = *request.capture;
+  context_.AddLogFields({{"num_rows", params.rows.size()},
+                         {"num_heads", params.layers.size() * params.heads.size()}});
+  prompt_ = request.prompt;
   prompt_.resize(size_t(params.rows.back()) + 1);
   return request;
 }
 
-void CaptureStream::OnAdmitted(const RequestStats& stats) {
-  record_.GetMetrics().OnAdmitted(stats);
+void CaptureCall::OnAdmitted(const RequestStats& stats) {
+  context_.GetMetrics().OnAdmitted(stats);
   v1::CaptureAttentionReply reply;
-  SetStarted(stats, *reply.mutable_started());
+  SetStarted(stats, reply.mutable_started());
   Send(std::move(reply));
   SendPrompt();
 }
 
-void CaptureStream::SendPrompt() {
-  const Tokenizer* const tokenizer = record_.Model().GetCheckpoint().tokenizer.get();
+void CaptureCall::SendPrompt() {
+  const Tokenizer* const tokenizer = context_.Model().GetCheckpoint().tokenizer.get();
   for (size_t first = 0; first < prompt_.size(); first += limits::kMaxTokensPerMessage) {
     v1::CaptureAttentionReply reply;
     v1::PromptTokens& block = *reply.mutable_prompt();
-    block.set_first(static_cast<int>(first));
+    block.set_first(int(first));
     const size_t end = std::min(prompt_.size(), first + limits::kMaxTokensPerMessage);
     for (size_t i = first; i < end; ++i) {
       const TokenResult token = {.id = prompt_[i]};
@@ -51,7 +48,7 @@ void CaptureStream::SendPrompt() {
   }
 }
 
-void CaptureStream::OnWeights(std::vector<RowWeights> rows) {
+void CaptureCall::OnWeights(std::vector<RowWeights> rows) {
   size_t num_keys = 0;
   v1::CaptureAttentionReply reply;
   for (const RowWeights& row : rows) {
@@ -65,8 +62,8 @@ void CaptureStream::OnWeights(std::vector<RowWeights> rows) {
   }
 }
 
-void CaptureStream::OnDone(const absl::Status& status, const RequestStats& stats) {
-  record_.NoteRequest(stats, std::nullopt);
+void CaptureCall::OnDone(const absl::Status& status, const RequestStats& stats) {
+  context_.SetResult(stats, std::nullopt);
   EndWith<v1::CaptureAttentionReply>(status, stats);
 }
 

@@ -1,6 +1,6 @@
 // One Score call: its items as engine requests, a few at a time, their scores to one client.
-#ifndef LSSAR_SERVER_SCORE_STREAM_H_
-#define LSSAR_SERVER_SCORE_STREAM_H_
+#ifndef LSSAR_SERVER_SCORE_CALL_H_
+#define LSSAR_SERVER_SCORE_CALL_H_
 
 #include <grpcpp/alarm.h>
 
@@ -12,18 +12,14 @@
 
 #include "lssar/v1/inference.pb.h"
 #include "runtime/engine.h"
-#include "server/reply_stream.h"
+#include "server/streaming_call.h"
 
 namespace lssar {
 
-class ScoreStream final : public ReplyStream {
+class ScoreCall final : public StreamingCall {
  public:
-  ScoreStream(grpc::CallbackServerContext& context, const ServiceParts& parts)
-      : ReplyStream("Score", CallKind::kScore, context, parts) {}
-
-  // Validates all items and submits the first ones, or ends with the reason. Call once, before gRPC
-  // gets the object.
-  void Begin(const grpc::ByteBuffer& bytes);
+  ScoreCall(grpc::CallbackServerContext& grpc_context, const ServiceParts& parts)
+      : StreamingCall("Score", CallKind::kScore, grpc_context, parts) {}
 
  private:
   class ItemSink;
@@ -33,7 +29,7 @@ class ScoreStream final : public ReplyStream {
   // Until the next try when others fill the engine's queue and no item of this call is in it.
   static constexpr auto kRetryPause = std::chrono::milliseconds(20);
 
-  absl::Status Submit(const grpc::ByteBuffer& bytes);
+  absl::Status Start(const grpc::ByteBuffer& bytes) override;
 
   // Hands over items as long as there is room; ends the call after the last.
   void SubmitMore();
@@ -60,4 +56,4 @@ class ScoreStream final : public ReplyStream {
 
 }  // namespace lssar
 
-#endif  // LSSAR_SERVER_SCORE_STREAM_H_
+#endif  // LSSAR_SERVER_SCORE_CALL_H_

@@ -1,66 +1,53 @@
-#include "server/score_stream.h"
+#include "server/score_call.h"
 
 #include <algorithm>
 #include <utility>
 
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 #include "runtime/limits.h"
 #include "runtime/request_queue.h"
-#include "server/fields.h"
+#include "server/grpc_adapter.h"
 #include "server/parse_request.h"
 #include "server/reply_fields.h"
 #include "server/served_model.h"
-#include "server/wire.h"
 
 namespace lssar {
 
 // Carries one item's results to the call. Engine thread.
-class ScoreStream::ItemSink final : public OutputSink {
+class ScoreCall::ItemSink final : public OutputSink {
  public:
-  ItemSink(std::shared_ptr<ScoreStream> stream, int item)
-      : stream_(std::move(stream)), item_(item) {}
+  ItemSink(std::shared_ptr<ScoreCall> call, int item) : call_(std::move(call)), item_(item) {}
 
-  bool IsWritable() const override { return stream_->HasSpace(); }
+  bool IsWritable() const override { return call_->HasSpace(); }
   void OnAdmitted(const RequestStats& stats) override {
-    stream_->record_.GetMetrics().OnAdmitted(stats);
+    call_->context_.GetMetrics().OnAdmitted(stats);
   }
-  void OnScore(ContinuationScore score) override { stream_->SendScore(item_, score); }
+  void OnScore(ContinuationScore score) override { call_->SendScore(item_, score); }
   void OnDone(const absl::Status& status, const RequestStats& stats) override {
-    stream_->OnItemDone(item_, status, stats);
+    call_->OnItemDone(item_, status, stats);
   }
 
  private:
-  const std::shared_ptr<ScoreStream> stream_;
+  const std::shared_ptr<ScoreCall> call_;
   const int item_;
 };
 
-void ScoreStream::Begin(const grpc::ByteBuffer& bytes) {
-  KeepAlive();
-  if (absl::Status status = Submit(bytes); !status.ok()) {
-    End(std::move(status));
-  } else {
-    SubmitMore();
-  }
-}
-
-absl::Status ScoreStream::Submit(const grpc::ByteBuffer& bytes) {
-  RETURN_IF_ERROR(Enter());
+absl::Status ScoreCall::Start(const grpc::ByteBuffer& bytes) {
   v1::ScoreRequest message;
   RETURN_IF_ERROR(ReadMessage(bytes, &message));
-  const ServedModel& model = record_.Model();
-  auto call = ParseScore(
-      message,
-      {.checkpoint = &model.GetCheckpoint(), .max_model_len = model.MaxModelLen(), .any_seed = 0});
-  if (!call.ok()) return call.status();
+  const ServedModel& model = context_.Model();
+  ASSIGN_OR_RETURN(ParsedScore parsed, ParseScore(message, ContextOf(model)));
   tokenizer_ = model.GetCheckpoint().tokenizer.get();
-  per_token_ = call->per_token;
-  items_ = std::move(call->items);
-  record_.Note({{"num_items", items_.size()}});
-  for (const Request& item : items_) record_.CountTokens(NumPromptTokens(item));
+  per_token_ = parsed.per_token;
+  items_ = std::move(parsed.items);
+  context_.AddLogFields({{"num_items", items_.size()}});
+  for (const Request& item : items_) context_.CountTokens(NumPromptTokens(item));
+  SubmitMore();
   return absl::OkStatus();
 }
 
-void ScoreStream::SubmitMore() {
+void ScoreCall::SubmitMore() {
   absl::Status end;
   {
     const std::lock_guard lock(items_mutex_);
@@ -81,12 +68,12 @@ void ScoreStream::SubmitMore() {
     if (!is_over || has_ended_) return;
     has_ended_ = true;
     end = error_;
-    record_.NoteRequest(total_, std::nullopt);
+    context_.SetResult(total_, std::nullopt);
   }
   if (end.ok()) {
     v1::ScoreReply reply;
     v1::ScoreFinished& finished = *reply.mutable_finished();
-    finished.set_checkpoint_hash(record_.Model().GetCheckpoint().hash);
+    finished.set_checkpoint_hash(context_.Model().GetCheckpoint().hash);
     *finished.mutable_usage() = ToUsage(total_);
     *finished.mutable_timings() = ToTimings(total_);
     Send(std::move(reply));
@@ -94,13 +81,13 @@ void ScoreStream::SubmitMore() {
   End(std::move(end));
 }
 
-absl::Status ScoreStream::SubmitNext() {
+absl::Status ScoreCall::SubmitNext() {
   Request request = items_[next_item_];
-  request.id = StrCat(record_.Id(), "/", next_item_);
-  request.deadline = record_.Deadline();
-  const int item = static_cast<int>(next_item_);
-  auto self = std::static_pointer_cast<ScoreStream>(shared_from_this());
-  auto handle = record_.Model().GetEngine().Submit(
+  request.id = StrCat(context_.RequestId(), "/", next_item_);
+  request.deadline = context_.Deadline();
+  const int item = int(next_item_);
+  auto self = std::static_pointer_cast<ScoreCall>(shared_from_this());
+  auto handle = context_.Model().GetEngine().Submit(
       std::move(request), std::make_shared<ItemSink>(std::move(self), item));
   if (!handle.ok()) return handle.status();
   in_flight_.emplace(item, *std::move(handle));
@@ -109,12 +96,12 @@ absl::Status ScoreStream::SubmitNext() {
   return absl::OkStatus();
 }
 
-void ScoreStream::RetryLater() {
+void ScoreCall::RetryLater() {
   retry_ = std::make_unique<grpc::Alarm>();
   // Weak: the alarm belongs to the stream, which lives until it has ended.
   auto weak = weak_from_this();
   retry_->Set(std::chrono::system_clock::now() + kRetryPause, [weak](bool) {
-    const auto stream = std::static_pointer_cast<ScoreStream>(weak.lock());
+    const auto stream = std::static_pointer_cast<ScoreCall>(weak.lock());
     if (stream == nullptr) return;
     {
       const std::lock_guard lock(stream->items_mutex_);
@@ -124,11 +111,10 @@ void ScoreStream::RetryLater() {
   });
 }
 
-void ScoreStream::SendScore(int item, const ContinuationScore& score) {
+void ScoreCall::SendScore(int item, const ContinuationScore& score) {
   int num_bytes = 0;
   for (const TokenResult& token : score.tokens) {
-    if (tokenizer_ != nullptr)
-      num_bytes += static_cast<int>(tokenizer_->PieceBytes(token.id).size());
+    if (tokenizer_ != nullptr) num_bytes += int(tokenizer_->PieceBytes(token.id).size());
   }
   const size_t num_tokens = score.tokens.size();
   for (size_t first = 0; per_token_ && first < num_tokens; first += limits::kMaxTokensPerMessage) {
@@ -136,7 +122,7 @@ void ScoreStream::SendScore(int item, const ContinuationScore& score) {
     v1::ScoreTokens& block = *reply.mutable_tokens();
     block.set_item(item);
     block.set_continuation(score.index);
-    block.set_first(static_cast<int>(first));
+    block.set_first(int(first));
     const size_t end = std::min(num_tokens, first + limits::kMaxTokensPerMessage);
     for (size_t i = first; i < end; ++i) {
       *block.add_tokens() = ToToken(score.tokens[i], /*with_logprob=*/true, tokenizer_);
@@ -148,13 +134,13 @@ void ScoreStream::SendScore(int item, const ContinuationScore& score) {
   sum.set_item(item);
   sum.set_continuation(score.index);
   sum.set_logprob(score.logprob);
-  sum.set_num_tokens(static_cast<int>(num_tokens));
+  sum.set_num_tokens(int(num_tokens));
   sum.set_num_bytes(num_bytes);
   sum.set_is_greedy(score.is_greedy);
   Send(std::move(reply));
 }
 
-void ScoreStream::OnItemDone(int item, const absl::Status& status, const RequestStats& stats) {
+void ScoreCall::OnItemDone(int item, const absl::Status& status, const RequestStats& stats) {
   {
     const std::lock_guard lock(items_mutex_);
     in_flight_.erase(item);
@@ -167,7 +153,7 @@ void ScoreStream::OnItemDone(int item, const absl::Status& status, const Request
   SubmitMore();
 }
 
-void ScoreStream::OnSpace() {
+void ScoreCall::OnSpace() {
   {
     const std::lock_guard lock(items_mutex_);
     for (const auto& [item, handle] : in_flight_) handle.Resume();
@@ -175,7 +161,7 @@ void ScoreStream::OnSpace() {
   SubmitMore();
 }
 
-void ScoreStream::OnClientGone() {
+void ScoreCall::OnClientGone() {
   {
     const std::lock_guard lock(items_mutex_);
     if (error_.ok()) error_ = absl::CancelledError("the client has gone");

@@ -1,19 +1,19 @@
-#include "server/generate_stream.h"
+#include "server/generate_call.h"
 
 #include <algorithm>
 #include <random>
 #include <utility>
 
+#include "kernels/status_macros.h"
 #include "runtime/limits.h"
-#include "server/fields.h"
+#include "server/grpc_adapter.h"
 #include "server/parse_request.h"
 #include "server/reply_fields.h"
-#include "server/wire.h"
 
 namespace lssar {
 namespace {
 
-uint64_t AnySeed() {
+uint64_t RandomSeed() {
   std::random_device device;
   return uint64_t{device()} << 32 | device();
 }
@@ -40,39 +40,38 @@ void MoveInto(v1::Delta& later, v1::Delta& delta) {
 
 }  // namespace
 
-absl::StatusOr<Request> GenerateStream::Parse(const grpc::ByteBuffer& bytes) {
+absl::StatusOr<Request> GenerateCall::Parse(const grpc::ByteBuffer& bytes) {
   v1::GenerateRequest message;
   RETURN_IF_ERROR(ReadMessage(bytes, &message));
-  const ServedModel& model = record_.Model();
-  auto call = ParseGenerate(message, {.checkpoint = &model.GetCheckpoint(),
-                                      .max_model_len = model.MaxModelLen(),
-                                      .any_seed = AnySeed()});
-  if (!call.ok()) return call.status();
-  const GenerateParams& params = *call->request.generate;
+  const ServedModel& model = context_.Model();
+  // Not moved out of the StatusOr: GCC 12 then warns of uninitialized fields.
+  auto parsed = ParseGenerate(message, ContextOf(model, RandomSeed()));
+  RETURN_IF_ERROR(parsed.status());
+  const GenerateParams& params = *parsed->request.generate;
   tokenizer_ = model.GetCheckpoint().tokenizer.get();
-  stream_interval_ = call->stream_interval;
+  stream_interval_ = parsed->stream_interval;
   wants_logprobs_ = params.num_logprobs >= 0;
   seed_ = params.sampling.seed;
   held_.resize(size_t(params.num_choices));
   last_token_at_.resize(size_t(params.num_choices));
-  for (Held& held : held_) held.delta.set_text(call->echo);
-  return std::move(call->request);
+  for (Held& held : held_) held.delta.set_text(parsed->echo);
+  return std::move(parsed->request);
 }
 
-void GenerateStream::OnAdmitted(const RequestStats& stats) {
-  record_.GetMetrics().OnAdmitted(stats);
+void GenerateCall::OnAdmitted(const RequestStats& stats) {
+  context_.GetMetrics().OnAdmitted(stats);
   v1::GenerateReply reply;
-  SetStarted(stats, *reply.mutable_started());
+  SetStarted(stats, reply.mutable_started());
   reply.mutable_started()->set_seed(seed_);
   Send(std::move(reply));
 }
 
-void GenerateStream::OnPromptLogprobs(PromptDelta delta) {
+void GenerateCall::OnPromptLogprobs(PromptDelta delta) {
   for (size_t first = 0; first < delta.tokens.size(); first += limits::kMaxTokensPerMessage) {
     const size_t end = std::min(delta.tokens.size(), first + limits::kMaxTokensPerMessage);
     v1::GenerateReply reply;
     v1::PromptLogprobs& block = *reply.mutable_prompt_logprobs();
-    block.set_first(delta.first + static_cast<int>(first));
+    block.set_first(delta.first + int(first));
     for (size_t i = first; i < end; ++i) {
       *block.add_tokens() = ToToken(delta.tokens[i], /*with_logprob=*/true, tokenizer_);
     }
@@ -80,22 +79,22 @@ void GenerateStream::OnPromptLogprobs(PromptDelta delta) {
   }
 }
 
-void GenerateStream::MeasureTokens(const GenerateDelta& delta) {
+void GenerateCall::MeasureTokens(const GenerateDelta& delta) {
   if (delta.tokens.empty()) return;
   const Clock::time_point now = Clock::now();
   Clock::time_point& last = last_token_at_[size_t(delta.choice)];
   if (last != Clock::time_point()) {
-    record_.GetMetrics().OnNextTokens(int(delta.tokens.size()), now - last);
+    context_.GetMetrics().OnNextTokens(int(delta.tokens.size()), now - last);
   } else if (!has_token_) {
     has_token_ = true;
-    record_.GetMetrics().OnFirstToken(record_.Elapsed());
+    context_.GetMetrics().OnFirstToken(context_.Elapsed());
   }
   last = now;
 }
 
-void GenerateStream::OnTokens(GenerateDelta delta) {
+void GenerateCall::OnTokens(GenerateDelta delta) {
   MeasureTokens(delta);
-  record_.CountTokens(std::ssize(delta.tokens));
+  context_.CountTokens(std::ssize(delta.tokens));
   Held& held = held_[size_t(delta.choice)];
   held.delta.set_choice(delta.choice);
   held.delta.mutable_text()->append(delta.text);
@@ -110,35 +109,35 @@ void GenerateStream::OnTokens(GenerateDelta delta) {
   if (++held.num_steps == stream_interval_ || delta.finish) SendHeld(held);
 }
 
-void GenerateStream::OnDone(const absl::Status& status, const RequestStats& stats) {
-  record_.NoteRequest(stats, finish_);
+void GenerateCall::OnDone(const absl::Status& status, const RequestStats& stats) {
+  context_.SetResult(stats, finish_);
   for (Held& held : held_) {
     if (held.num_steps > 0) SendHeld(held);
   }
   EndWith<v1::GenerateReply>(status, stats);
 }
 
-void GenerateStream::SendHeld(Held& held) {
+void GenerateCall::SendHeld(Held& held) {
   v1::GenerateReply reply;
   reply.mutable_delta()->Swap(&held.delta);
   held = Held{};
   Send(std::move(reply));
 }
 
-GenerateStream::Waiting* GenerateStream::Merge(std::deque<Waiting>& waiting,
-                                               google::protobuf::Message& reply) {
+GenerateCall::BufferedReply* GenerateCall::Merge(std::deque<BufferedReply>& buffer,
+                                                 google::protobuf::Message& reply) {
   const auto as_reply = [](google::protobuf::Message& message) -> v1::GenerateReply& {
     return static_cast<v1::GenerateReply&>(message);
   };
   if (!as_reply(reply).has_delta()) return nullptr;
   v1::Delta& delta = *as_reply(reply).mutable_delta();
   const auto same_choice =
-      std::find_if(waiting.rbegin(), waiting.rend(), [&](const Waiting& other) {
-        const v1::GenerateReply& before = as_reply(*other.reply);
+      std::find_if(buffer.rbegin(), buffer.rend(), [&](const BufferedReply& other) {
+        const v1::GenerateReply& before = as_reply(*other.message);
         return before.has_delta() && before.delta().choice() == delta.choice();
       });
-  if (same_choice == waiting.rend()) return nullptr;
-  v1::Delta& before = *as_reply(*same_choice->reply).mutable_delta();
+  if (same_choice == buffer.rend()) return nullptr;
+  v1::Delta& before = *as_reply(*same_choice->message).mutable_delta();
   if (before.tokens_size() + delta.tokens_size() > limits::kMaxTokensPerMessage) return nullptr;
   MoveInto(delta, before);
   return &*same_choice;

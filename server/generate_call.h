@@ -1,6 +1,6 @@
 // One Generate call: the engine's deltas on their way to one client.
-#ifndef LSSAR_SERVER_GENERATE_STREAM_H_
-#define LSSAR_SERVER_GENERATE_STREAM_H_
+#ifndef LSSAR_SERVER_GENERATE_CALL_H_
+#define LSSAR_SERVER_GENERATE_CALL_H_
 
 #include <cstdint>
 #include <deque>
@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "lssar/v1/inference.pb.h"
-#include "server/request_stream.h"
+#include "server/streaming_call.h"
 
 namespace lssar {
 
-class GenerateStream final : public RequestStream {
+class GenerateCall final : public SingleRequestCall {
  public:
-  GenerateStream(grpc::CallbackServerContext& context, const ServiceParts& parts)
-      : RequestStream("Generate", CallKind::kGenerate, context, parts) {}
+  GenerateCall(grpc::CallbackServerContext& grpc_context, const ServiceParts& parts)
+      : SingleRequestCall("Generate", CallKind::kGenerate, grpc_context, parts) {}
 
   // Engine thread.
   void OnAdmitted(const RequestStats& stats) override;
@@ -33,7 +33,8 @@ class GenerateStream final : public RequestStream {
   absl::StatusOr<Request> Parse(const grpc::ByteBuffer& bytes) override;
   void MeasureTokens(const GenerateDelta& delta);
   void SendHeld(Held& held);
-  Waiting* Merge(std::deque<Waiting>& waiting, google::protobuf::Message& reply) override;
+  BufferedReply* Merge(std::deque<BufferedReply>& buffer,
+                       google::protobuf::Message& reply) override;
 
   const Tokenizer* tokenizer_ = nullptr;
   int stream_interval_ = 1;
@@ -48,4 +49,4 @@ class GenerateStream final : public RequestStream {
 
 }  // namespace lssar
 
-#endif  // LSSAR_SERVER_GENERATE_STREAM_H_
+#endif  // LSSAR_SERVER_GENERATE_CALL_H_

@@ -1,19 +1,19 @@
 // One CaptureAttention call: attention weights on their way to one client.
-#ifndef LSSAR_SERVER_CAPTURE_STREAM_H_
-#define LSSAR_SERVER_CAPTURE_STREAM_H_
+#ifndef LSSAR_SERVER_CAPTURE_CALL_H_
+#define LSSAR_SERVER_CAPTURE_CALL_H_
 
 #include <cstdint>
 #include <vector>
 
 #include "lssar/v1/inference.pb.h"
-#include "server/request_stream.h"
+#include "server/streaming_call.h"
 
 namespace lssar {
 
-class CaptureStream final : public RequestStream {
+class CaptureCall final : public SingleRequestCall {
  public:
-  CaptureStream(grpc::CallbackServerContext& context, const ServiceParts& parts)
-      : RequestStream("CaptureAttention", CallKind::kCapture, context, parts) {}
+  CaptureCall(grpc::CallbackServerContext& grpc_context, const ServiceParts& parts)
+      : SingleRequestCall("CaptureAttention", CallKind::kCapture, grpc_context, parts) {}
 
   // Engine thread.
   void OnAdmitted(const RequestStats& stats) override;
@@ -29,4 +29,4 @@ class CaptureStream final : public RequestStream {
 
 }  // namespace lssar
 
-#endif  // LSSAR_SERVER_CAPTURE_STREAM_H_
+#endif  // LSSAR_SERVER_CAPTURE_CALL_H_
