@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "absl/status/status.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 #include "runtime/admission.h"
 #include "runtime/kv_cache.h"
@@ -107,10 +108,11 @@ class EngineThread final : public Engine {
   std::thread thread_;  // last: it uses all of the others
 };
 
-absl::Status CheckRange(const char* name, int64_t value, int64_t low, int64_t high) {
-  if (value >= low && value <= high) return absl::OkStatus();
+template <typename T>
+absl::Status CheckRange(const char* name, T value, limits::Range<T> range) {
+  if (value >= range.min && value <= range.max) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      StrCat(name, " = ", value, " is outside [", low, ", ", high, "]"));
+      StrCat(name, " = ", value, " is outside [", range.min, ", ", range.max, "]"));
 }
 
 // The element types of K and V that are served. bf16 holds unit vectors worst: as int8 does, in
@@ -118,23 +120,21 @@ absl::Status CheckRange(const char* name, int64_t value, int64_t low, int64_t hi
 constexpr bool KeepsKv(DType type) { return type != DType::kBF16; }
 
 absl::Status CheckOptions(const EngineOptions& options) {
-  for (const absl::Status& status :
-       {CheckRange("max_model_len", options.max_model_len, 1, limits::kMaxModelLen),
-        CheckRange("max_num_seqs", options.max_num_seqs, 1, limits::kMaxNumSeqs),
-        CheckRange("max_queued_requests", options.max_queued_requests, 1,
-                   limits::kMaxQueuedRequests),
-        CheckRange("max_queued_tokens", options.max_queued_tokens, 0, limits::kMaxQueuedTokens),
-        CheckRange("max_num_batched_tokens", options.max_num_batched_tokens, 1,
-                   limits::kMaxNumBatchedTokens),
-        CheckRange("max_num_partial_prefills", options.max_num_partial_prefills, 1,
-                   limits::kMaxNumSeqs),
-        CheckRange("chunked_prefill_size", options.chunked_prefill_size, 1,
-                   limits::kMaxNumBatchedTokens),
-        CheckRange("page_size", options.page_size, kMinPageSize, kMaxPageSize),
-        CheckRange("kv_cache_bytes", options.kv_cache_bytes, 0,
-                   std::numeric_limits<int64_t>::max())}) {
-    if (!status.ok()) return status;
-  }
+  RETURN_IF_ERROR(CheckRange("max_model_len", options.max_model_len, limits::kMaxModelLen));
+  RETURN_IF_ERROR(CheckRange("max_num_seqs", options.max_num_seqs, limits::kMaxNumSeqs));
+  RETURN_IF_ERROR(
+      CheckRange("max_queued_requests", options.max_queued_requests, limits::kMaxQueuedRequests));
+  RETURN_IF_ERROR(
+      CheckRange("max_queued_tokens", options.max_queued_tokens, limits::kMaxQueuedTokens));
+  RETURN_IF_ERROR(CheckRange("max_num_batched_tokens", options.max_num_batched_tokens,
+                             limits::kMaxNumBatchedTokens));
+  RETURN_IF_ERROR(CheckRange("max_num_partial_prefills", options.max_num_partial_prefills,
+                             limits::kMaxNumPartialPrefills));
+  RETURN_IF_ERROR(CheckRange("chunked_prefill_size", options.chunked_prefill_size,
+                             limits::kChunkedPrefillSize));
+  RETURN_IF_ERROR(
+      CheckRange("page_size", options.page_size, limits::Range<int>{kMinPageSize, kMaxPageSize}));
+  RETURN_IF_ERROR(CheckRange("kv_cache_bytes", options.kv_cache_bytes, limits::kKvCacheBytes));
   if ((options.page_size & (options.page_size - 1)) != 0) {
     return absl::InvalidArgumentError(
         StrCat("page_size = ", options.page_size, " is not a power of two"));

@@ -164,7 +164,7 @@ int64_t StepLoop::NumWantedPages(const Request& request) const {
 }
 
 bool StepLoop::UsesCache(const Request& request) const {
-  return options_.prefix_cache && request.use_prefix_cache;
+  return options_.enable_prefix_caching && request.use_prefix_cache;
 }
 
 // The first that is not paused runs whatever there is: it takes what it needs from its juniors.

@@ -73,7 +73,7 @@ TEST_P(EngineStorm, EveryRequestEndsOnceWithItsOwnBits) {
   options.max_num_batched_tokens = 24;
   options.chunked_prefill_size = 8;
   options.page_size = 16;
-  options.prefix_cache = !OneIn(&random, 4);
+  options.enable_prefix_caching = !OneIn(&random, 4);
   options.kv_cache_bytes = kPageBytes * Between(&random, 8, 20);  // famine: 8 x 8 would hold all
   auto engine = Engine::Create(&fake_.checkpoint, &fake_.backend, options);
   ASSERT_TRUE(engine.ok()) << engine.status();

@@ -36,7 +36,7 @@ class Session {
 
 EngineOptions WithoutCache() {
   EngineOptions options = SmallOptions();
-  options.prefix_cache = false;
+  options.enable_prefix_caching = false;
   return options;
 }
 
@@ -276,7 +276,7 @@ TEST(Continuations, TakeHalfOfThePlacesAtMostAndWaitForNone) {
 TEST(Continuations, TakeNoMorePagesThanThereAre) {
   EngineOptions options = SmallOptions();
   options.kv_cache_bytes = 17 * kPageBytes;
-  options.prefix_cache = false;
+  options.enable_prefix_caching = false;
   World world(options);  // a context of 13 pages leaves four
   const std::vector<std::vector<int32_t>> continuations = {Ids(20, 1), Ids(20, 2), Ids(20, 3)};
   const Ticket ticket = world.Submit(Score(Ids(200, 9), continuations));
@@ -289,7 +289,7 @@ TEST(Preemption, TheYoungestGivesWayAndSaysTheSame) {
   EngineOptions options = SmallOptions();
   options.kv_cache_bytes = 20 * kPageBytes;
   for (const bool uses_cache : {true, false}) {
-    options.prefix_cache = uses_cache;
+    options.enable_prefix_caching = uses_cache;
     World world(options);
     std::vector<Request> requests;
     std::vector<Ticket> tickets;
@@ -328,7 +328,7 @@ TEST(Preemption, TheYoungestGivesWayAndSaysTheSame) {
 TEST(Preemption, APausedRequestLendsItsPages) {
   EngineOptions options = SmallOptions();
   options.kv_cache_bytes = 17 * kPageBytes;
-  options.prefix_cache = false;
+  options.enable_prefix_caching = false;
   World world(options);
   const Ticket slow = world.Submit(Generate(Ids(200, 1), 50));
   for (int i = 0; i < 20; ++i) ASSERT_EQ(world.loop.Step(), absl::OkStatus());

@@ -77,7 +77,7 @@ TEST_F(AccessTest, ACallTakesAKnownKeyAndItsRole) {
   EXPECT_EQ(StatsAs(server, "").error_code(), grpc::StatusCode::UNAUTHENTICATED);
   const grpc::Status denied = StatsAs(server, kUser);
   EXPECT_EQ(denied.error_code(), grpc::StatusCode::PERMISSION_DENIED);
-  EXPECT_THAT(denied.error_message(), HasSubstr("key alice is a user's"));
+  EXPECT_THAT(denied.error_message(), HasSubstr("key alice has role user"));
   EXPECT_TRUE(StatsAs(server, kAdmin).ok());
 }
 

@@ -235,7 +235,7 @@ class EndTest(unittest.TestCase):
                 self.assertEqual(next(watch)[1], 2)  # open, and holds up nothing
                 server.process.send_signal(sign)
                 self.assertEqual(server.process.wait(timeout=10), 0)
-                self.assertFalse(server.wait_for("stopped")["cut"])
+                self.assertFalse(server.wait_for("stopped")["aborted_calls"])
                 server.stop()
 
     def status_of(self, server, path):
@@ -297,7 +297,7 @@ class SecurityTest(unittest.TestCase):
 
     def test_an_open_port_is_warned_of_and_served(self):
         server = Server(listen="0.0.0.0:0")
-        warnings = [json.loads(line)["message"] for line in server.lines if '"exposed"' in line]
+        warnings = [json.loads(line)["message"] for line in server.lines if '"security"' in line]
         self.assertEqual(len(warnings), 2)
         self.assertIn("set --tls-cert FILE and --tls-key FILE", warnings[0])
         self.assertIn("set --api-keys FILE", warnings[1])

@@ -141,13 +141,13 @@ TEST(DeviceErrorTest, PagesThatADeviceDoesNotKeepAreNamedWithThoseItKeeps) {
   const absl::Status status = LoadOn("cuda-emulated", options);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
   EXPECT_EQ(status.message(),
-            "--kv-cache-dtype fp32: --device cuda-emulated keeps fp16 and int8 pages");
+            "--kv-cache-dtype fp32: --device cuda-emulated supports fp16 and int8");
 }
 
 TEST(DeviceErrorTest, EveryWeightTypeIsKept) {
   for (const DType weights : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
     ModelOptions options = TinyModel();
-    options.weights = weights;
+    options.dtype = weights;
     options.engine.max_model_len = 64;
     options.engine.max_num_seqs = 2;
     EXPECT_EQ(LoadOn("cuda-emulated", options), absl::OkStatus()) << NameOf(weights);

@@ -53,7 +53,7 @@ TEST(LimitsTest, OneCallTooManyIsRefusedWithATimeToTryAgain) {
   ASSERT_TRUE(first.Begin() && second.Begin());
   const Generated refused = Generate(server.Stub(), HelloRequest(1));
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_THAT(refused.status.error_message(), HasSubstr("2 calls inside (--max-calls 2)"));
+  EXPECT_THAT(refused.status.error_message(), HasSubstr("2 running calls (--max-calls 2)"));
   EXPECT_THAT(refused.status.error_details(), HasSubstr("google.rpc.RetryInfo"));
   server.SetStepMs(0);
   EXPECT_TRUE(first.Finish().ok());

@@ -69,7 +69,7 @@ class SlowReaderTest : public testing::Test {
       const EngineStats before = server.GetEngine().Stats();
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       const EngineStats after = server.GetEngine().Stats();
-      if (before.num_running == 1 && after.num_rows == before.num_rows) return true;
+      if (before.num_running == 1 && after.num_batched_tokens == before.num_batched_tokens) return true;
     }
     return false;
   }
