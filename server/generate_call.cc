@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "kernels/status_macros.h"
-#include "runtime/limits.h"
 #include "server/grpc_adapter.h"
+#include "server/limits.h"
 #include "server/parse_request.h"
 #include "server/reply_fields.h"
 

@@ -10,6 +10,7 @@
 #include "kernels/str_cat.h"
 #include "runtime/limits.h"
 #include "server/flags.h"
+#include "server/limits.h"
 
 namespace lssar {
 namespace {

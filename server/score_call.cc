@@ -5,9 +5,9 @@
 
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
-#include "runtime/limits.h"
 #include "runtime/request_queue.h"
 #include "server/grpc_adapter.h"
+#include "server/limits.h"
 #include "server/parse_request.h"
 #include "server/reply_fields.h"
 #include "server/served_model.h"

@@ -9,6 +9,7 @@
 #include "kernels/status_macros.h"
 #include "runtime/admission.h"
 #include "runtime/limits.h"
+#include "server/limits.h"
 #include "server/parse_request.h"
 
 namespace lssar {

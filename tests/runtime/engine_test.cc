@@ -412,7 +412,7 @@ TEST_F(EngineTest, OptionsOutOfRangeAreRefused) {
   EXPECT_THAT(refuse({.max_num_partial_prefills = 0}), HasSubstr("max_num_partial_prefills = 0"));
   EXPECT_THAT(refuse({.chunked_prefill_size = 0}), HasSubstr("chunked_prefill_size = 0"));
   fake_.checkpoint.max_num_batched_tokens = 100;
-  EXPECT_THAT(refuse({.max_num_batched_tokens = 101}), HasSubstr("100 rows"));
+  EXPECT_THAT(refuse({.max_num_batched_tokens = 101}), HasSubstr("100 tokens"));
 }
 
 // Many threads submit, cancel and look, while the engine is stopped in the middle: every accepted

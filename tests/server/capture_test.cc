@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/limits.h"
+#include "server/limits.h"
 #include "tests/server/test_server.h"
 
 namespace lssar {

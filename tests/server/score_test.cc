@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/limits.h"
+#include "server/limits.h"
 #include "tests/server/test_server.h"
 
 namespace lssar {

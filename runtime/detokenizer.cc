@@ -1,4 +1,4 @@
-#include "runtime/stop_matcher.h"
+#include "runtime/detokenizer.h"
 
 #include <algorithm>
 #include <utility>
@@ -34,7 +34,7 @@ StopMatcher::StopMatcher(std::shared_ptr<const StopStrings> strings)
 void StopMatcher::Push(std::string_view text, std::string* out) {
   for (const char byte : text) {
     if (match_) return;
-    held_.push_back(byte);
+    withheld_.push_back(byte);
     size_t longest = 0;
     for (int i = 0; i < strings_->NumStrings(); ++i) {
       int& num_matched = num_matched_[size_t(i)];
@@ -45,16 +45,45 @@ void StopMatcher::Push(std::string_view text, std::string* out) {
       longest = std::max(longest, size_t(num_matched));
     }
     if (match_) longest = strings_->String(*match_).size();
-    LSSAR_DCHECK(longest <= held_.size());
-    const size_t num_safe = held_.size() - longest;
-    out->append(held_, 0, num_safe);
-    held_.erase(0, num_safe);
+    LSSAR_DCHECK(longest <= withheld_.size());
+    const size_t num_safe = withheld_.size() - longest;
+    out->append(withheld_, 0, num_safe);
+    withheld_.erase(0, num_safe);
   }
 }
 
 void StopMatcher::Finish(std::string* out) {
-  if (!match_) out->append(held_);
-  held_.clear();
+  if (!match_) out->append(withheld_);
+  withheld_.clear();
+}
+
+Detokenizer::Detokenizer(const Tokenizer* tokenizer,
+                         std::shared_ptr<const StopStrings> stop_strings)
+    : stop_strings_(std::move(stop_strings)) {
+  if (tokenizer != nullptr) decoder_.emplace(tokenizer, /*continues_text=*/true);
+  if (stop_strings_ != nullptr) matcher_.emplace(stop_strings_);
+}
+
+void Detokenizer::Push(int32_t id, bool match, std::string* out) {
+  if (decoder_) Append(decoder_->Push(id), match, out);
+}
+
+void Detokenizer::Finish(std::string* out) {
+  if (decoder_) Append(decoder_->Finish(), /*match=*/true, out);
+  if (matcher_) matcher_->Finish(out);
+}
+
+const std::string* Detokenizer::StopString() const {
+  if (!matcher_ || !matcher_->Match()) return nullptr;
+  return &stop_strings_->String(*matcher_->Match());
+}
+
+void Detokenizer::Append(std::string_view text, bool match, std::string* out) {
+  if (matcher_ && match) {
+    matcher_->Push(text, out);
+  } else {
+    out->append(text);
+  }
 }
 
 }  // namespace lssar

@@ -7,30 +7,30 @@
 #include <utility>
 #include <vector>
 
-#include "tests/runtime/step_world.h"
+#include "tests/runtime/stepped_engine.h"
 
 namespace lssar {
 namespace {
 
-// Runs one request after another in one world, counting rows.
+// Runs one request after another in one engine, counting rows.
 class Session {
  public:
-  explicit Session(const EngineOptions& options = SmallOptions()) : world(options) {
-    world.fake.model->on_forward = [this](const ForwardBatch& batch) {
+  explicit Session(const EngineOptions& options = SmallOptions()) : engine(options) {
+    engine.fake.model->on_forward = [this](const ForwardBatch& batch) {
       num_rows += int(batch.token_ids.size());
       return absl::OkStatus();
     };
   }
   std::shared_ptr<RecordingSink> Run(Request request) {
     num_rows = 0;
-    const Ticket ticket = world.Submit(std::move(request));
-    world.RunAll();
-    EXPECT_EQ(ticket.sink->Status(), absl::OkStatus());
-    EXPECT_EQ(world.NumFree(), world.loop.Stats().num_pages);
-    return ticket.sink;
+    const Submitted submitted = engine.Submit(std::move(request));
+    engine.RunAll();
+    EXPECT_EQ(submitted.sink->Status(), absl::OkStatus());
+    EXPECT_EQ(engine.NumAvailable(), engine.Stats().num_pages);
+    return submitted.sink;
   }
 
-  World world;
+  SteppedEngine engine;
   int num_rows = 0;
 };
 
@@ -59,7 +59,7 @@ TEST(PrefixCacheInSteps, APromptIsFoundAgain) {
     EXPECT_EQ(warm->Stats().num_cached_tokens, num_cached);
     EXPECT_EQ(session.num_rows, length + 19 - num_cached);
     EXPECT_TRUE(warm->At(0) == cold->At(0));
-    const EngineStats stats = session.world.loop.Stats();
+    const EngineStats stats = session.engine.Stats();
     EXPECT_EQ(stats.num_prefix_cache_queries, 2 * length);
     EXPECT_EQ(stats.num_prefix_cache_hits, num_cached);
   }
@@ -79,7 +79,7 @@ TEST(PrefixCacheInSteps, ARequestMayStayOutAndSaltsKeepApart) {
   Request request = Generate(Ids(64, 1), 5);
   request.use_prefix_cache = false;
   session.Run(request);
-  EXPECT_EQ(session.world.loop.Stats().num_cached_pages, 0);
+  EXPECT_EQ(session.engine.Stats().num_cached_pages, 0);
   request.use_prefix_cache = true;
   EXPECT_EQ(session.Run(request)->Stats().num_cached_tokens, 0) << "it left nothing there";
   request.use_prefix_cache = false;
@@ -94,29 +94,28 @@ TEST(PrefixCacheInSteps, ARequestMayStayOutAndSaltsKeepApart) {
   Session off(WithoutCache());
   off.Run(request);
   EXPECT_EQ(off.Run(request)->Stats().num_cached_tokens, 0);
-  EXPECT_EQ(off.world.loop.Stats().num_cached_pages, 0);
+  EXPECT_EQ(off.engine.Stats().num_cached_pages, 0);
 }
 
 // They come together: the second need not wait for the first one's end.
 TEST(PrefixCacheInSteps, RequestsOfOneMomentShareWhatTheFirstComputes) {
   Session session;
-  std::vector<Ticket> tickets;
+  std::vector<Submitted> submitted;
   for (int i = 0; i < 8; ++i) {
-    tickets.push_back(session.world.Submit(Generate(Join(Ids(96, 1), Ids(10, 50 + i)), 10)));
+    submitted.push_back(session.engine.Submit(Generate(Join(Ids(96, 1), Ids(10, 50 + i)), 10)));
   }
-  session.world.RunAll();
+  session.engine.RunAll();
   EXPECT_LE(session.num_rows, 96 + 8 * (10 + 9) + 24);
   for (int i = 0; i < 8; ++i) {
     const Request request = Generate(Join(Ids(96, 1), Ids(10, 50 + i)), 10);
-    EXPECT_TRUE(tickets[size_t(i)].sink->At(0) == RunAlone(request, WithoutCache())->At(0));
+    EXPECT_TRUE(submitted[size_t(i)].sink->At(0) == RunAlone(request, WithoutCache())->At(0));
   }
 }
 
 TEST(PrefixCacheInSteps, OldPagesMakeRoomForNewTexts) {
   Session session;  // 64 pages
   for (int i = 0; i < 12; ++i) session.Run(Generate(Ids(150, i), 30));
-  EXPECT_EQ(session.world.loop.Stats().num_free_pages + session.world.loop.Stats().num_cached_pages,
-            64);
+  EXPECT_EQ(session.engine.Stats().num_free_pages + session.engine.Stats().num_cached_pages, 64);
   EXPECT_GT(session.Run(Generate(Ids(150, 11), 30))->Stats().num_cached_tokens, 0);
   EXPECT_EQ(session.Run(Generate(Ids(150, 0), 30))->Stats().num_cached_tokens, 0);
 }
@@ -236,7 +235,7 @@ TEST(Continuations, RunSideBySideAndSayWhatEachSaysAlone) {
     for (const int num_context : {1, 16, 17, 40}) {
       Session session(uses_cache ? SmallOptions() : WithoutCache());
       int num_steps = 0;
-      session.world.fake.model->on_forward = [&](const ForwardBatch&) {
+      session.engine.fake.model->on_forward = [&](const ForwardBatch&) {
         ++num_steps;
         return absl::OkStatus();
       };
@@ -257,19 +256,19 @@ TEST(Continuations, RunSideBySideAndSayWhatEachSaysAlone) {
 TEST(Continuations, TakeHalfOfThePlacesAtMostAndWaitForNone) {
   std::vector<std::vector<int32_t>> continuations;
   for (int i = 0; i < 20; ++i) continuations.push_back(Ids(3 + i % 4, i));
-  World world;  // 16 may run
-  std::vector<Ticket> tickets;
-  for (int i = 0; i < 10; ++i) tickets.push_back(world.Submit(Score(Ids(20, i), continuations)));
-  ASSERT_EQ(world.loop.Step(), absl::OkStatus());
+  SteppedEngine engine;  // 16 may run
+  std::vector<Submitted> submitted;
+  for (int i = 0; i < 10; ++i) submitted.push_back(engine.Submit(Score(Ids(20, i), continuations)));
+  ASSERT_EQ(engine.Step(), absl::OkStatus());
   int num_sequences = 0;
-  world.loop.VisitSequences([&](const RunningRequest&, const Sequence&) { ++num_sequences; });
+  engine.ForEachSequence([&](const SequenceGroup&, const Sequence&) { ++num_sequences; });
   EXPECT_EQ(num_sequences, 8 + 8) << "eight side by side; one each of the others that have room";
-  const Ticket other = world.Submit(Generate(Ids(5, 1), 3));
-  world.RunAll();
+  const Submitted other = engine.Submit(Generate(Ids(5, 1), 3));
+  engine.RunAll();
   EXPECT_EQ(other.sink->Status(), absl::OkStatus());
   for (int i = 0; i < 10; ++i) {
     const auto alone = RunAlone(Score(Ids(20, i), continuations), WithoutCache());
-    ExpectSameScores(*tickets[size_t(i)].sink, *alone);
+    ExpectSameScores(*submitted[size_t(i)].sink, *alone);
   }
 }
 
@@ -277,12 +276,12 @@ TEST(Continuations, TakeNoMorePagesThanThereAre) {
   EngineOptions options = SmallOptions();
   options.kv_cache_bytes = 17 * kPageBytes;
   options.enable_prefix_caching = false;
-  World world(options);  // a context of 13 pages leaves four
+  SteppedEngine engine(options);  // a context of 13 pages leaves four
   const std::vector<std::vector<int32_t>> continuations = {Ids(20, 1), Ids(20, 2), Ids(20, 3)};
-  const Ticket ticket = world.Submit(Score(Ids(200, 9), continuations));
-  world.RunAll();
-  EXPECT_EQ(ticket.sink->Stats().num_preemptions, 0);
-  ExpectSameScores(*ticket.sink, *RunAlone(Score(Ids(200, 9), continuations), SmallOptions()));
+  const Submitted submitted = engine.Submit(Score(Ids(200, 9), continuations));
+  engine.RunAll();
+  EXPECT_EQ(submitted.sink->Stats().num_preemptions, 0);
+  ExpectSameScores(*submitted.sink, *RunAlone(Score(Ids(200, 9), continuations), SmallOptions()));
 }
 
 TEST(Preemption, TheYoungestGivesWayAndSaysTheSame) {
@@ -290,9 +289,9 @@ TEST(Preemption, TheYoungestGivesWayAndSaysTheSame) {
   options.kv_cache_bytes = 20 * kPageBytes;
   for (const bool uses_cache : {true, false}) {
     options.enable_prefix_caching = uses_cache;
-    World world(options);
+    SteppedEngine engine(options);
     std::vector<Request> requests;
-    std::vector<Ticket> tickets;
+    std::vector<Submitted> submitted;
     for (int i = 0; i < 6; ++i) {
       Request request = Generate(Ids(10 + i, i), 200, uint64_t(i));
       if (i == 4) {
@@ -302,13 +301,13 @@ TEST(Preemption, TheYoungestGivesWayAndSaysTheSame) {
       if (i == 3) request.generate->num_prompt_logprobs = 2;
       if (i == 5) request = Score(Ids(50, 5), {Ids(100, 6), Ids(90, 7)});
       requests.push_back(request);
-      tickets.push_back(world.Submit(request));
+      submitted.push_back(engine.Submit(request));
     }
-    world.RunAll();
+    engine.RunAll();
     int num_preemptions = 0;
     for (size_t i = 0; i < requests.size(); ++i) {
       SCOPED_TRACE(testing::Message() << "request " << i << ", cache " << uses_cache);
-      const RecordingSink& sink = *tickets[i].sink;
+      const RecordingSink& sink = *submitted[i].sink;
       ASSERT_EQ(sink.Status(), absl::OkStatus());
       num_preemptions += sink.Stats().num_preemptions;
       const auto alone = RunAlone(requests[i], WithoutCache());
@@ -318,10 +317,10 @@ TEST(Preemption, TheYoungestGivesWayAndSaysTheSame) {
         EXPECT_TRUE(sink.At(choice) == alone->At(choice));
       }
     }
-    EXPECT_EQ(tickets[0].sink->Stats().num_preemptions, 0) << "the oldest keeps its pages";
+    EXPECT_EQ(submitted[0].sink->Stats().num_preemptions, 0) << "the oldest keeps its pages";
     EXPECT_GT(num_preemptions, 0);
-    EXPECT_EQ(world.loop.Stats().num_preemptions, num_preemptions);
-    EXPECT_EQ(world.NumFree(), 20);
+    EXPECT_EQ(engine.Stats().num_preemptions, num_preemptions);
+    EXPECT_EQ(engine.NumAvailable(), 20);
   }
 }
 
@@ -329,17 +328,17 @@ TEST(Preemption, APausedRequestLendsItsPages) {
   EngineOptions options = SmallOptions();
   options.kv_cache_bytes = 17 * kPageBytes;
   options.enable_prefix_caching = false;
-  World world(options);
-  const Ticket slow = world.Submit(Generate(Ids(200, 1), 50));
-  for (int i = 0; i < 20; ++i) ASSERT_EQ(world.loop.Step(), absl::OkStatus());
-  EXPECT_EQ(world.NumFree(), 3);
+  SteppedEngine engine(options);
+  const Submitted slow = engine.Submit(Generate(Ids(200, 1), 50));
+  engine.RunSteps(20);
+  EXPECT_EQ(engine.NumAvailable(), 3);
   slow.sink->has_room = false;
-  const Ticket other = world.Submit(Generate(Ids(200, 2), 50));
-  for (int i = 0; i < 200; ++i) ASSERT_EQ(world.loop.Step(), absl::OkStatus());
+  const Submitted other = engine.Submit(Generate(Ids(200, 2), 50));
+  engine.RunSteps(200);
   EXPECT_EQ(other.sink->Status(), absl::OkStatus()) << "no reader can hold up the others";
   EXPECT_FALSE(slow.sink->IsDone());
   slow.sink->has_room = true;
-  world.RunAll();
+  engine.RunAll();
   EXPECT_EQ(slow.sink->Stats().num_preemptions, 1);
   EXPECT_TRUE(slow.sink->At(0) == RunAlone(Generate(Ids(200, 1), 50), WithoutCache())->At(0));
 }
@@ -347,23 +346,23 @@ TEST(Preemption, APausedRequestLendsItsPages) {
 TEST(Preemption, NobodyPassesOneThatWaitsToComeBack) {
   EngineOptions options = SmallOptions();
   options.kv_cache_bytes = 16 * kPageBytes;
-  World world(options);
-  const Ticket oldest = world.Submit(Generate(Ids(20, 1), 230));
-  const Ticket young = world.Submit(Generate(Ids(20, 2), 150));
-  while (world.loop.Stats().num_preemptions == 0) {
-    ASSERT_EQ(world.loop.Step(), absl::OkStatus());
+  SteppedEngine engine(options);
+  const Submitted oldest = engine.Submit(Generate(Ids(20, 1), 230));
+  const Submitted young = engine.Submit(Generate(Ids(20, 2), 150));
+  while (engine.Stats().num_preemptions == 0) {
+    ASSERT_EQ(engine.Step(), absl::OkStatus());
     ASSERT_FALSE(oldest.sink->IsDone());
   }
-  const Ticket youngest = world.Submit(Generate(Ids(2, 3), 2));
+  const Submitted youngest = engine.Submit(Generate(Ids(2, 3), 2));
   Request urgent = Generate(Ids(2, 4), 2);
   urgent.priority = 1;
-  const Ticket senior = world.Submit(urgent);
-  for (int i = 0; i < 4; ++i) ASSERT_EQ(world.loop.Step(), absl::OkStatus());
+  const Submitted senior = engine.Submit(urgent);
+  engine.RunSteps(4);
   EXPECT_FALSE(youngest.sink->IsAdmitted());
   EXPECT_EQ(young.sink->Status(), std::nullopt);
-  world.RunAll();
-  for (const Ticket& ticket : {oldest, young, youngest, senior}) {
-    EXPECT_EQ(ticket.sink->Status(), absl::OkStatus());
+  engine.RunAll();
+  for (const Submitted& submitted : {oldest, young, youngest, senior}) {
+    EXPECT_EQ(submitted.sink->Status(), absl::OkStatus());
   }
   EXPECT_EQ(oldest.sink->Stats().num_preemptions, 0);
 }

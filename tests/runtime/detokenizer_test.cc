@@ -1,4 +1,4 @@
-#include "runtime/stop_matcher.h"
+#include "runtime/detokenizer.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/text_stream.h"
 #include "tests/support/fake_checkpoint.h"
 
 namespace lssar {
@@ -119,7 +118,7 @@ TEST(StopMatcher, ALongBorderedStringCostsLinearTime) {
 bool IsWholeUtf8(const std::string& text) { return !FindInvalidUtf8(text).has_value(); }
 
 // What is sent piece by piece is the whole text's decoding, cut where the whole text matches.
-TEST(TextStream, StreamedTextIsTheWholeTextDecoded) {
+TEST(Detokenizer, StreamedTextIsTheWholeTextDecoded) {
   const FakeTokenizer tokenizer(64);
   std::mt19937 random(29);
   const std::vector<std::vector<std::string>> stop_sets = {
@@ -139,30 +138,31 @@ TEST(TextStream, StreamedTextIsTheWholeTextDecoded) {
     matched += decoder.Finish();
     const Outcome expected = Naive(stops, matched);
 
-    TextStream stream(&tokenizer, stops.empty() ? nullptr : std::make_shared<StopStrings>(stops));
+    Detokenizer detokenizer(&tokenizer,
+                            stops.empty() ? nullptr : std::make_shared<StopStrings>(stops));
     std::string sent;
     for (size_t i = 0; i < ids.size(); ++i) {
       std::string part;
-      stream.Push(ids[i], i >= min_tokens, &part);
+      detokenizer.Push(ids[i], i >= min_tokens, &part);
       ASSERT_TRUE(IsWholeUtf8(part));
       sent += part;
-      if (stream.StopString() != nullptr) break;
+      if (detokenizer.StopString() != nullptr) break;
     }
-    stream.Finish(&sent);
+    detokenizer.Finish(&sent);
     ASSERT_EQ(sent, unmatched + expected.text);
-    ASSERT_EQ(stream.StopString() == nullptr ? "" : *stream.StopString(), expected.match);
+    ASSERT_EQ(detokenizer.StopString() == nullptr ? "" : *detokenizer.StopString(), expected.match);
     num_matches += !expected.match.empty();
   }
   EXPECT_GT(num_matches, 500);
 }
 
-TEST(TextStream, WithoutATokenizerThereIsNoText) {
-  TextStream stream(nullptr, nullptr);
+TEST(Detokenizer, WithoutATokenizerThereIsNoText) {
+  Detokenizer detokenizer(nullptr, nullptr);
   std::string text;
-  stream.Push(5, true, &text);
-  stream.Finish(&text);
+  detokenizer.Push(5, true, &text);
+  detokenizer.Finish(&text);
   EXPECT_EQ(text, "");
-  EXPECT_EQ(stream.StopString(), nullptr);
+  EXPECT_EQ(detokenizer.StopString(), nullptr);
 }
 
 }  // namespace

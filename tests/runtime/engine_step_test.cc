@@ -1,6 +1,4 @@
 // What the engine's steps compute, taken one by one without its thread.
-#include "runtime/step_loop.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +13,7 @@
 
 #include "kernels/reference/sample.h"
 #include "runtime/token_counts.h"
-#include "tests/runtime/step_world.h"
+#include "tests/runtime/stepped_engine.h"
 
 namespace lssar {
 namespace {
@@ -44,7 +42,7 @@ std::vector<int32_t> Oracle(const Request& request, double rope_base) {
   return ids;
 }
 
-TEST(StepLoop, GeneratesWhatTheModelSays) {
+TEST(EngineStep, GeneratesWhatTheModelSays) {
   for (const SamplingParams& sampling :
        {SamplingParams{.temperature = 0}, SamplingParams{.top_p = 0.9f, .seed = 4},
         SamplingParams{.temperature = 0, .frequency_penalty = 2},
@@ -63,21 +61,21 @@ TEST(StepLoop, GeneratesWhatTheModelSays) {
   }
 }
 
-TEST(StepLoop, TheRopeBaseFollowsTheLengthBudgetAndStays) {
-  World world;
-  ModelConfig& config = world.fake.checkpoint.config;
+TEST(EngineStep, TheRopeBaseFollowsTheLengthBudgetAndStays) {
+  SteppedEngine engine;
+  ModelConfig& config = engine.fake.checkpoint.config;
   config.dynamic_ntk_factor = 2.0;
   config.max_position_embeddings = 32;
   config.hidden_size = 64;  // heads of 64, for the exponent d / (d - 2)
   std::vector<std::vector<double>> bases_of_steps;
-  world.fake.model->on_forward = [&](const ForwardBatch& batch) {
+  engine.fake.model->on_forward = [&](const ForwardBatch& batch) {
     bases_of_steps.push_back(batch.rope_bases);
     return absl::OkStatus();
   };
   const auto expect_base = [&](const Request& request, int length_budget) {
     bases_of_steps.clear();
-    world.Submit(request);
-    world.RunAll();
+    engine.Submit(request);
+    engine.RunAll();
     EXPECT_FALSE(bases_of_steps.empty());
     for (const auto& bases : bases_of_steps) {
       for (const double base : bases) EXPECT_EQ(base, RopeBase(config, length_budget));
@@ -91,29 +89,29 @@ TEST(StepLoop, TheRopeBaseFollowsTheLengthBudgetAndStays) {
   expect_base(Score(Ids(30, 1), {Ids(5, 1), Ids(170, 2)}), 200);
 }
 
-TEST(StepLoop, AFinishedChoiceGivesItsPagesBackWhileTheOthersGoOn) {
-  World world;
+TEST(EngineStep, AFinishedChoiceGivesItsPagesBackWhileTheOthersGoOn) {
+  SteppedEngine engine;
   Request request = Generate(Ids(40, 1), 200);
   request.generate->num_choices = 3;
   request.generate->stop_ids = {5, 6, 7};
-  const Ticket ticket = world.Submit(request);
+  const Submitted submitted = engine.Submit(request);
   int num_partly_free = 0;
   do {
-    ASSERT_EQ(world.loop.Step(), absl::OkStatus());
+    ASSERT_EQ(engine.Step(), absl::OkStatus());
     int num_finished = 0;
     std::set<int32_t> held;
-    world.loop.VisitSequences([&](const RunningRequest&, const Sequence& sequence) {
+    engine.ForEachSequence([&](const SequenceGroup&, const Sequence& sequence) {
       num_finished += sequence.IsDone();
       EXPECT_TRUE(!sequence.IsDone() || sequence.pages.empty());
       held.insert(sequence.pages.begin(), sequence.pages.end());
     });
-    ASSERT_EQ(world.NumFree(), 64 - std::ssize(held));
+    ASSERT_EQ(engine.NumAvailable(), 64 - std::ssize(held));
     num_partly_free += num_finished == 1 || num_finished == 2;
-  } while (!ticket.sink->IsDone());
+  } while (!submitted.sink->IsDone());
   EXPECT_GT(num_partly_free, 0);
 }
 
-TEST(StepLoop, ATextDoesNotDependOnItsBatch) {
+TEST(EngineStep, ATextDoesNotDependOnItsBatch) {
   std::vector<Request> requests;
   for (int i = 0; i < 40; ++i) {
     Request request = Generate(Ids(1 + (i * 37) % 90, i), 1 + (i * 17) % 60, uint64_t(i));
@@ -131,21 +129,21 @@ TEST(StepLoop, ATextDoesNotDependOnItsBatch) {
     EngineOptions options = SmallOptions();
     options.max_num_batched_tokens = max_num_batched_tokens;
     options.page_size = page_size;
-    World world(options);
-    std::vector<Ticket> tickets;
-    for (const Request& request : requests) tickets.push_back(world.Submit(request));
-    world.RunAll();
+    SteppedEngine engine(options);
+    std::vector<Submitted> submitted;
+    for (const Request& request : requests) submitted.push_back(engine.Submit(request));
+    engine.RunAll();
     for (size_t i = 0; i < requests.size(); ++i) {
-      ASSERT_EQ(tickets[i].sink->Status(), absl::OkStatus());
+      ASSERT_EQ(submitted[i].sink->Status(), absl::OkStatus());
       for (int choice = 0; choice < requests[i].generate->num_choices; ++choice) {
-        ASSERT_TRUE(tickets[i].sink->At(choice) == alone[i]->At(choice)) << "request " << i;
+        ASSERT_TRUE(submitted[i].sink->At(choice) == alone[i]->At(choice)) << "request " << i;
       }
     }
-    EXPECT_EQ(world.NumFree(), world.loop.Stats().num_pages);
+    EXPECT_EQ(engine.NumAvailable(), engine.Stats().num_pages);
   }
 }
 
-TEST(StepLoop, ChoicesDifferAndTheFirstIsTheSingleOne) {
+TEST(EngineStep, ChoicesDifferAndTheFirstIsTheSingleOne) {
   Request request = Generate(Ids(20, 3), 25);
   const auto one = RunAlone(request, SmallOptions());
   request.generate->num_choices = 4;
@@ -158,27 +156,27 @@ TEST(StepLoop, ChoicesDifferAndTheFirstIsTheSingleOne) {
   EXPECT_EQ(four->Stats().num_generated_tokens, 100);
 }
 
-TEST(StepLoop, StepsKeepTheBudgetAndMixPromptsWithDecodes) {
-  World world;
+TEST(EngineStep, StepsKeepTheBudgetAndMixPromptsWithDecodes) {
+  SteppedEngine engine;
   std::vector<int> rows_of_steps;
   int num_mixed = 0;
-  world.fake.model->on_forward = [&](const ForwardBatch& batch) {
+  engine.fake.model->on_forward = [&](const ForwardBatch& batch) {
     rows_of_steps.push_back(int(batch.token_ids.size()));
     const auto num_decodes = std::ranges::count(batch.sequences, 1, &SequenceSlice::num_rows);
     num_mixed += num_decodes > 0 && num_decodes < std::ssize(batch.sequences);
     return absl::OkStatus();
   };
-  for (int i = 0; i < 12; ++i) world.Submit(Generate(Ids(60, i), 20));
-  world.RunAll();
+  for (int i = 0; i < 12; ++i) engine.Submit(Generate(Ids(60, i), 20));
+  engine.RunAll();
   EXPECT_LE(std::ranges::max(rows_of_steps), 24);
   EXPECT_GT(num_mixed, 10);
-  const EngineStats stats = world.loop.Stats();
+  const EngineStats stats = engine.Stats();
   EXPECT_EQ(stats.num_steps, std::ssize(rows_of_steps));
   EXPECT_EQ(stats.num_prompt_tokens, 12 * 60);
   EXPECT_EQ(stats.num_generated_tokens, 12 * 20);
 }
 
-TEST(StepLoop, ScoreGivesTheLogprobsThatGenerateGave) {
+TEST(EngineStep, ScoreGivesTheLogprobsThatGenerateGave) {
   Request request = Generate(Ids(33, 5), 40);
   request.generate->num_logprobs = 3;
   const auto generated = RunAlone(request, SmallOptions());
@@ -199,7 +197,7 @@ TEST(StepLoop, ScoreGivesTheLogprobsThatGenerateGave) {
   EXPECT_EQ(scored->Stats().num_prompt_tokens, 33 + 3 + 40 + 1 + 40);
 }
 
-TEST(StepLoop, GreedyTextIsGreedyWhenScored) {
+TEST(EngineStep, GreedyTextIsGreedyWhenScored) {
   Request request = Generate(Ids(10, 6), 12);
   request.generate->sampling.temperature = 0;
   request.generate->num_logprobs = 1;
@@ -215,25 +213,25 @@ TEST(StepLoop, GreedyTextIsGreedyWhenScored) {
 }
 
 // One context for all of them, computed once; the same bits as each continuation alone.
-TEST(StepLoop, ContinuationsShareTheirContext) {
+TEST(EngineStep, ContinuationsShareTheirContext) {
   const std::vector<std::vector<int32_t>> continuations = {Ids(5, 1), Ids(1, 2), Ids(30, 3),
                                                            Ids(5, 1)};
-  World world;
+  SteppedEngine engine;
   int num_rows = 0;
-  world.fake.model->on_forward = [&](const ForwardBatch& batch) {
+  engine.fake.model->on_forward = [&](const ForwardBatch& batch) {
     num_rows += int(batch.token_ids.size());
     return absl::OkStatus();
   };
-  const Ticket ticket = world.Submit(Score(Ids(100, 9), continuations));
-  world.RunAll();
+  const Submitted submitted = engine.Submit(Score(Ids(100, 9), continuations));
+  engine.RunAll();
   EXPECT_EQ(num_rows, 99 + 5 + 1 + 30 + 5);
   for (size_t i = 0; i < continuations.size(); ++i) {
     const auto alone = RunAlone(Score(Ids(100, 9), {continuations[i]}), SmallOptions());
-    EXPECT_TRUE(ticket.sink->Scores()[i].tokens == alone->Scores()[0].tokens);
+    EXPECT_TRUE(submitted.sink->Scores()[i].tokens == alone->Scores()[0].tokens);
   }
 }
 
-TEST(StepLoop, PromptLogprobsAreWhatScoreGives) {
+TEST(EngineStep, PromptLogprobsAreWhatScoreGives) {
   const std::vector<int32_t> prompt = Ids(70, 4);
   Request request = Generate(prompt, 5);
   request.generate->num_choices = 2;
@@ -249,7 +247,7 @@ TEST(StepLoop, PromptLogprobsAreWhatScoreGives) {
   }
 }
 
-TEST(StepLoop, EosStopIdsAndStopStringsEndTheText) {
+TEST(EngineStep, EosStopIdsAndStopStringsEndTheText) {
   Request request = Generate(Ids(9, 2), 200, 77);
   const std::vector<TokenResult> all = RunAlone(request, SmallOptions())->At(0).tokens;
   const std::vector<int32_t> ids = IdsOf(all);
