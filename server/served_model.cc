@@ -61,7 +61,7 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Load(const ModelOption
 
 absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::LoadOn(std::unique_ptr<Backend> backend,
                                                                  const ModelOptions& options) {
-  const LoadOptions load = {.weights = options.dtype,
+  const LoadOptions load = {.dtype = options.dtype,
                             .max_num_batched_tokens = options.engine.max_num_batched_tokens};
   ASSIGN_OR_RETURN(Checkpoint loaded, LoadCheckpoint(options.directory, backend.get(), load));
   auto checkpoint = std::make_unique<Checkpoint>(std::move(loaded));
