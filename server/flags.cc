@@ -3,19 +3,23 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <memory>
 #include <numeric>
+#include <sstream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "kernels/read_file.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
 namespace lssar {
 namespace {
+
+constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 
 absl::Status MustBe(const std::string& what) {
   return absl::InvalidArgumentError(StrCat("it must be ", what));
@@ -144,11 +148,11 @@ void AddFlags(CLI::App& app, const std::vector<Flag>& flags) {
 
 absl::Status ApplyConfigFile(const std::string& path, CLI::App& app,
                              const std::vector<Flag>& flags) {
-  std::ifstream file(path);
-  if (!file) return absl::NotFoundError(StrCat(path, ": the file cannot be read"));
+  ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kMaxConfigBytes));
   std::vector<CLI::ConfigItem> items;
   try {
-    items = CLI::ConfigTOML().from_config(file);
+    std::istringstream stream(text);
+    items = CLI::ConfigTOML().from_config(stream);
   } catch (const CLI::Error& error) {
     return absl::InvalidArgumentError(StrCat(path, ": ", error.what()));
   }

@@ -92,17 +92,10 @@ std::map<std::string, int64_t> NonZero(
   return counts;
 }
 
-constexpr const char* kScored = "SCORE";
-constexpr const char* kCaptured = "CAPTURE";
-
 // The label finished_reason of a successful call.
 std::string LabelOf(const CallEnd& end) {
-  switch (end.kind) {
-    case CallKind::kGenerate: return FinishName(end.finish.value());
-    case CallKind::kScore: return kScored;
-    case CallKind::kCapture: return kCaptured;
-  }
-  return "UNSPECIFIED";
+  if (end.kind == CallKind::kGenerate) return FinishName(end.finish.value());
+  return kFinishedLabels[size_t(end.kind)];
 }
 
 }  // namespace
@@ -130,7 +123,7 @@ void Metrics::AddCounters() {
                           "Successful Generate, Score and CaptureAttention calls, by the finish "
                           "reason of the choice that finished last.")
                       .Register(*registry_);
-  std::vector<std::string> names = {kScored, kCaptured};
+  std::vector<std::string> names(kFinishedLabels.begin() + 1, kFinishedLabels.end());
   for (const FinishReason reason : {FinishReason::kEos, FinishReason::kStopString,
                                     FinishReason::kStopId, FinishReason::kLength}) {
     names.push_back(FinishName(reason));

@@ -2,6 +2,7 @@
 #ifndef LSSAR_SERVER_METRICS_H_
 #define LSSAR_SERVER_METRICS_H_
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -25,6 +26,9 @@ std::string FinishName(FinishReason finish);
 
 // The kinds of calls that run on the engine.
 enum class CallKind : uint8_t { kGenerate, kScore, kCapture };
+
+// The label finished_reason of a successful call, by kind. Generate's is its finish reason.
+inline constexpr std::array<const char*, 3> kFinishedLabels = {"", "SCORE", "CAPTURE"};
 
 // How such a call ended.
 struct CallEnd {
