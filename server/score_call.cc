@@ -5,7 +5,7 @@
 
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
-#include "runtime/request_queue.h"
+#include "runtime/sequence.h"
 #include "server/grpc_adapter.h"
 #include "server/limits.h"
 #include "server/parse_request.h"

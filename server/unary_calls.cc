@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "kernels/status_macros.h"
-#include "runtime/admission.h"
+#include "runtime/scheduler.h"
 #include "runtime/limits.h"
 #include "server/limits.h"
 #include "server/parse_request.h"

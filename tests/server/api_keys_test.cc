@@ -23,7 +23,7 @@ std::string Section(const std::string& name, const std::string& entries) {
   return "[" + name + "]\n" + entries + "\n";
 }
 
-TEST(ApiKeysTest, AKeyIsFoundByItselfOrByItsHash) {
+TEST(ApiKeysTest, KeysAreFoundWhetherGivenAsTextOrAsHash) {
   const std::string plain = Section("alice", "key = \"correct-horse-battery\"");
   const std::string hashed = Section("alice", std::string("sha256 = \"") + kDigest + "\"");
   for (const std::string& text : {plain, hashed}) {
@@ -42,7 +42,7 @@ TEST(ApiKeysTest, AKeyIsFoundByItselfOrByItsHash) {
   }
 }
 
-TEST(ApiKeysTest, EachSectionIsAKeyWithItsOwnRoleAndLimits) {
+TEST(ApiKeysTest, EachSectionDefinesAKeyWithRoleAndLimits) {
   const auto keys = ApiKeys::Parse(
       "# who may call\n"
       "[alice]\nkey = \"alice-alice-alice-alice\"\nrole = \"admin\"\n"
@@ -68,7 +68,7 @@ struct BadFile {
 
 class BadFileTest : public testing::TestWithParam<BadFile> {};
 
-TEST_P(BadFileTest, IsRefusedWithoutATraceOfTheKey) {
+TEST_P(BadFileTest, IsRejectedWithoutRevealingTheKey) {
   const auto keys = ApiKeys::Parse(GetParam().text);
   ASSERT_EQ(keys.status().code(), absl::StatusCode::kInvalidArgument) << keys.status();
   const std::string message(keys.status().message());
@@ -126,7 +126,7 @@ TEST(KeyUsageTest, ConcurrentCallsAreBounded) {
   EXPECT_TRUE(usage.Acquire(kStart).ok());
 }
 
-TEST(KeyUsageTest, RequestsFlowBackAtTheirRate) {
+TEST(KeyUsageTest, RequestsRefillAtTheirRate) {
   KeyUsage usage("alice");
   usage.SetLimits({.requests_per_minute = 6});
   for (int i = 0; i < 6; ++i) EXPECT_TRUE(usage.Acquire(kStart).ok());
@@ -134,22 +134,22 @@ TEST(KeyUsageTest, RequestsFlowBackAtTheirRate) {
   EXPECT_FALSE(usage.Acquire(kStart + seconds(9)).ok());
   EXPECT_TRUE(usage.Acquire(kStart + seconds(10)).ok());
   EXPECT_FALSE(usage.Acquire(kStart + seconds(10)).ok());
-  // Never more than a minute's worth, however long nobody called.
+  // The bucket never holds more than one minute's worth.
   for (int i = 0; i < 6; ++i) EXPECT_TRUE(usage.Acquire(kStart + seconds(10'000)).ok());
   EXPECT_FALSE(usage.Acquire(kStart + seconds(10'000)).ok());
 }
 
-TEST(KeyUsageTest, TokensMayBeOwedAndArePaidBackFirst) {
+TEST(KeyUsageTest, TokenDebtRefillsFirst) {
   KeyUsage usage("alice");
   usage.SetLimits({.tokens_per_minute = 600});
   EXPECT_TRUE(usage.Acquire(kStart).ok());
-  usage.CountTokens(900, kStart);  // 300 more than there were: 30 s, and a token's 100 ms
+  usage.CountTokens(900, kStart);  // 300 over: 30 s, plus 100 ms for one token
   EXPECT_THAT(std::string(usage.Acquire(kStart).message()), HasSubstr("tokens-per-minute = 600"));
   EXPECT_FALSE(usage.Acquire(kStart + seconds(30)).ok());
   EXPECT_TRUE(usage.Acquire(kStart + seconds(31)).ok());
 }
 
-TEST(KeyUsageTest, LimitsSetAnewKeepWhatWasUsed) {
+TEST(KeyUsageTest, NewLimitsKeepPastUsage) {
   KeyUsage usage("alice");
   usage.SetLimits({.requests_per_minute = 2});
   EXPECT_TRUE(usage.Acquire(kStart).ok());

@@ -25,7 +25,7 @@ CommandLine Parse(std::vector<const char*> arguments) {
   return ParseCommandLine(static_cast<int>(arguments.size()), arguments.data());
 }
 
-// Sets a variable for one test.
+// Sets an environment variable for one test.
 class ScopedVariable {
  public:
   ScopedVariable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
@@ -42,7 +42,7 @@ std::string WriteFile(const std::string& text) {
   return path;
 }
 
-TEST(OptionsTest, DefaultsAreThoseOfTheHelp) {
+TEST(OptionsTest, DefaultsMatchTheHelp) {
   const CommandLine line = Parse({"--model", "DIR"});
   ASSERT_FALSE(line.exit_code.has_value()) << line.text;
   EXPECT_EQ(line.options.model.directory, "DIR");
@@ -68,7 +68,7 @@ TEST(OptionsTest, DefaultsAreThoseOfTheHelp) {
   EXPECT_EQ(engine.kv_cache_bytes, 0);
 }
 
-TEST(OptionsTest, EveryFlagReachesItsOption) {
+TEST(OptionsTest, EveryFlagSetsItsOption) {
   const CommandLine line = Parse({"--model=DIR",
                                   "--listen=0.0.0.0:0",
                                   "--http-listen=[::1]:9",
@@ -114,7 +114,7 @@ TEST(OptionsTest, EveryFlagReachesItsOption) {
   EXPECT_EQ(engine.kv_cache_bytes, int64_t{512} << 20);
 }
 
-TEST(OptionsTest, ASwitchIsAFlagAVariableAndAKey) {
+TEST(OptionsTest, ASwitchCanBeSetByFlagVariableAndFile) {
   const auto is_enabled = [](const CommandLine& line) {
     EXPECT_FALSE(line.exit_code.has_value()) << line.text;
     return line.options.model.engine.enable_prefix_caching;
@@ -137,11 +137,11 @@ TEST(OptionsTest, ASwitchIsAFlagAVariableAndAKey) {
                                HasSubstr("true or false")));
 }
 
-TEST(OptionsTest, TheHttpPortMayBeOff) {
+TEST(OptionsTest, TheHttpPortCanBeOff) {
   EXPECT_EQ(Parse({"--model=D", "--http-listen=off"}).options.http_listen, "");
 }
 
-TEST(OptionsTest, WeightsMayBeKeptAsAnyType) {
+TEST(OptionsTest, DtypeAcceptsEveryType) {
   EXPECT_EQ(Parse({"--model=D", "--dtype=int8"}).options.model.dtype, DType::kI8);
   EXPECT_EQ(Parse({"--model=D", "--dtype=fp16"}).options.model.dtype, DType::kF16);
   EXPECT_EQ(Parse({"--model=D", "--dtype=fp32"}).options.model.dtype, DType::kF32);
@@ -165,7 +165,7 @@ TEST(OptionsTest, FlagOverEnvironmentOverFileOverDefault) {
   EXPECT_EQ(engine.max_queued_requests, 64);      // default
 }
 
-TEST(OptionsTest, EverythingCanComeFromTheEnvironment) {
+TEST(OptionsTest, TheEnvironmentCanSetEverything) {
   const std::string path = WriteFile("drain-timeout = \"5s\"\n");
   const ScopedVariable model("LSSAR_MODEL", "DIR");
   const ScopedVariable config("LSSAR_CONFIG", path.c_str());
@@ -195,7 +195,7 @@ TEST(OptionsTest, VersionIsPrinted) {
 
 struct BadLine {
   std::vector<const char*> arguments;
-  std::vector<std::string> sentence;  // parts of it
+  std::vector<std::string> sentence;  // substrings
 };
 
 class BadLineTest : public testing::TestWithParam<BadLine> {};
@@ -253,17 +253,16 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{{"--model", "D", "--listen", "off"}, {"--listen", "HOST:PORT"}},
         BadLine{{"--model", "D", "--http-listen", "8080"}, {"--http-listen", "HOST:PORT", "off"}},
         BadLine{{"--model", "D", "--step-timeout", "2h"}, {"--step-timeout", "[0, 1h]"}},
-        BadLine{{"--model", "D", "--config", "/nowhere.toml"},
-                {"/nowhere.toml", "No such file"}}));
+        BadLine{{"--model", "D", "--config", "/nowhere.toml"}, {"/nowhere.toml", "No such file"}}));
 
-TEST(OptionsTest, ABadVariableIsNamed) {
+TEST(OptionsTest, AnInvalidVariableIsNamed) {
   const ScopedVariable pages("LSSAR_PAGE_SIZE", "17");
   const CommandLine line = Parse({"--model", "D"});
   EXPECT_EQ(line.exit_code, 2);
   EXPECT_THAT(line.text, AllOf(HasSubstr("LSSAR_PAGE_SIZE"), HasSubstr("\"17\"")));
 }
 
-TEST(OptionsTest, AnUnknownNameInTheFileNamesItsNearest) {
+TEST(OptionsTest, AnUnknownNameInTheFileSuggestsTheNearest) {
   const std::string path = WriteFile("max-model-length = 1000\n");
   const CommandLine line = Parse({"--model", "D", "--config", path.c_str()});
   EXPECT_EQ(line.exit_code, 2);
@@ -271,14 +270,14 @@ TEST(OptionsTest, AnUnknownNameInTheFileNamesItsNearest) {
                                HasSubstr("did you mean \"max-model-len\"?")));
 }
 
-TEST(OptionsTest, ABadValueInTheFileIsNamed) {
+TEST(OptionsTest, AnInvalidValueInTheFileIsNamed) {
   const std::string path = WriteFile("page-size = 17\n");
   const CommandLine line = Parse({"--model", "D", "--config", path.c_str()});
   EXPECT_EQ(line.exit_code, 2);
   EXPECT_THAT(line.text, AllOf(HasSubstr("page-size is \"17\""), HasSubstr("16, 32, 64")));
 }
 
-TEST(OptionsTest, ASectionInTheFileIsRefused) {
+TEST(OptionsTest, ASectionInTheFileIsRejected) {
   const std::string path = WriteFile("[engine]\nmax-model-len = 1000\n");
   const CommandLine line = Parse({"--model", "D", "--config", path.c_str()});
   EXPECT_EQ(line.exit_code, 2);
@@ -309,7 +308,7 @@ TEST(SecurityWarningsTest, NameReachablePortsAndTheFlagsThatProtectThem) {
               ElementsAre(AllOf(HasSubstr("--http-listen 0.0.0.0:8080"), HasSubstr("--tls-cert"))));
 }
 
-TEST(FlagsTest, NearestNameIsTheOneWithFewestEdits) {
+TEST(FlagsTest, NearestNameHasTheSmallestEditDistance) {
   const std::vector<std::string> names = {"model", "max-model-len", "max-num-seqs"};
   EXPECT_EQ(NearestName("mode", names), "model");
   EXPECT_EQ(NearestName("max-num-seq", names), "max-num-seqs");
