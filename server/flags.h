@@ -1,5 +1,5 @@
-// A table of flags. One entry defines the flag --name, the environment variable LSSAR_NAME and the key
-// of the configuration file, with one parser and one error message for all three.
+// A table of flags. One entry defines the flag --name, the environment variable LSSAR_NAME and the
+// key of the configuration file, with one parser and one error message for all three.
 #ifndef LSSAR_SERVER_FLAGS_H_
 #define LSSAR_SERVER_FLAGS_H_
 
@@ -61,7 +61,8 @@ absl::Status ApplyConfigFile(const std::string& path, CLI::App& app,
 std::string DescribeUnknown(const std::vector<std::string>& left_over,
                             const std::vector<std::string>& known_names);
 
-// The known name with the smallest edit distance; empty if that exceeds about a third of its length.
+// The known name with the smallest edit distance; empty if that exceeds about a third of its
+// length.
 std::string NearestName(const std::string& name, const std::vector<std::string>& known_names);
 
 }  // namespace lssar

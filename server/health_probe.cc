@@ -73,8 +73,8 @@ std::shared_ptr<grpc::ChannelCredentials> CredentialsFor(const TlsFiles& tls) {
   return grpc::experimental::TlsCredentials(options);
 }
 
-// Encodes the messages by hand instead of generating code for them: an empty request means the whole
-// server, and a reply with field 1 = 1 means SERVING.
+// Encodes the messages by hand instead of generating code for them: an empty request means the
+// whole server, and a reply with field 1 = 1 means SERVING.
 absl::Status ProbeGrpc(const Address& address, const TlsFiles& tls) {
   grpc::GenericStub stub(grpc::CreateChannel(address.Text(), CredentialsFor(tls)));
   grpc::ClientContext context;

@@ -30,7 +30,8 @@ void Log::Write(int level, std::string_view event, const LogFields& fields) cons
   if (!logger_->should_log(severity)) return;
   LogFields line = {{"event", std::string(event)}};
   line.update(fields);
-  // Paths and messages may contain bytes that are not UTF-8; dump replaces them instead of throwing.
+  // Paths and messages may contain bytes that are not UTF-8; dump replaces them instead of
+  // throwing.
   const std::string text = line.dump(-1, ' ', false, LogFields::error_handler_t::replace);
   logger_->log(severity, "{}", text.substr(1, text.size() - 2));
 }

@@ -16,8 +16,8 @@ namespace lssar {
 namespace {
 
 constexpr std::string_view kExamples =
-    R"(Every flag can also be set by an environment variable (LSSAR_MAX_MODEL_LEN) and in the --config
-file (max-model-len = 8192). Flags override the environment, which overrides the file.
+    R"(Every flag can also be set by an environment variable (LSSAR_MAX_MODEL_LEN) and in the
+--config file (max-model-len = 8192). Flags override the environment, which overrides the file.
 
 Examples:
   lssar-server --model models/zoo/lssar-6m

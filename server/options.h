@@ -1,4 +1,5 @@
-// The server's options, set by flags, environment variables and a configuration file of the same names.
+// The server's options, set by flags, environment variables and a configuration file of the same
+// names.
 #ifndef LSSAR_SERVER_OPTIONS_H_
 #define LSSAR_SERVER_OPTIONS_H_
 
@@ -58,8 +59,8 @@ struct ServerOptions {
 };
 
 // Adds the flags of ModelOptions (--model, --max-model-len, ...) with their environment variables
-// (LSSAR_MAX_MODEL_LEN, ...) to `app`. They write to `options`, which must outlive the parse. A value
-// out of range throws CLI::ValidationError, which CLI11 programs handle anyway.
+// (LSSAR_MAX_MODEL_LEN, ...) to `app`. They write to `options`, which must outlive the parse. A
+// value out of range throws CLI::ValidationError, which CLI11 programs handle anyway.
 void AddModelFlags(CLI::App& app, ModelOptions& options);
 
 // The parsed command line: serve, probe the running server, or print `text` and exit.
@@ -71,8 +72,8 @@ struct CommandLine {
   std::string text;
 };
 
-// Flags override the environment, which overrides --config FILE, which overrides the defaults. Never
-// throws or prints.
+// Flags override the environment, which overrides --config FILE, which overrides the defaults.
+// Never throws or prints.
 CommandLine ParseCommandLine(int argc, const char* const* argv);
 
 }  // namespace lssar

@@ -227,8 +227,8 @@ absl::Status ReadOutputs(const v1::GenerateRequest& message, GenerateParams* par
 
 // Score.
 
-// Bytes of white space at the end of `text`, as Python's str.rstrip() defines it: lm-evaluation-harness
-// moves these from the context to the continuation.
+// Bytes of white space at the end of `text`, as Python's str.rstrip() defines it:
+// lm-evaluation-harness moves these from the context to the continuation.
 size_t TrailingSpace(std::string_view text) {
   static constexpr std::array<std::string_view, 19> kWide = {
       "\u0085", "\u00a0", "\u1680", "\u2000", "\u2001", "\u2002", "\u2003",
@@ -309,8 +309,8 @@ class ItemReader {
     return absl::OkStatus();
   }
 
-  // The context's trailing space moves only to continuations of text, so they cannot share the context
-  // with continuations of ids.
+  // The context's trailing space moves only to continuations of text, so they cannot share the
+  // context with continuations of ids.
   absl::Status CheckAllText() const {
     for (int i = 0; i < item_.continuations_size(); ++i) {
       if (item_.continuations(i).has_tokens()) {

@@ -36,12 +36,15 @@ namespace {
 
 // Memory for gRPC's buffers: a few dozen messages of the largest size.
 constexpr size_t kGrpcMemoryBytes = size_t{1} << 30;
-// Clients may send keepalive pings this often; gRPC closes the connections of those that ping faster.
+// Clients may send keepalive pings this often; gRPC closes the connections of those that ping
+// faster.
 constexpr int kMinClientPingMs = 500;
 // After the last call has ended, new calls are rejected with UNAVAILABLE for this long before gRPC
-// shuts down. gRPC's shutdown ends arriving calls with CANCELLED, which clients do not retry elsewhere.
+// shuts down. gRPC's shutdown ends arriving calls with CANCELLED, which clients do not retry
+// elsewhere.
 constexpr absl::Duration kRejectTime = absl::Milliseconds(200);
-// Time for gRPC to send the last bytes of ended calls; then it closes connections and health watches.
+// Time for gRPC to send the last bytes of ended calls; then it closes connections and health
+// watches.
 constexpr auto kFlushTime = std::chrono::milliseconds(200);
 
 void Configure(const ConnectionOptions& options, grpc::ServerBuilder& builder) {

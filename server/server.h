@@ -23,8 +23,8 @@ class Server {
   // Loads the model: ServedModel::Load, or a test's own.
   using LoadModel =
       std::function<absl::StatusOr<std::unique_ptr<ServedModel>>(const ModelOptions&)>;
-  // Called once if the engine fails or hangs, after clients and probes have been notified. Runs on a
-  // thread of its own and may exit the process; the server cannot be used any more.
+  // Called once if the engine fails or hangs, after clients and probes have been notified. Runs on
+  // a thread of its own and may exit the process; the server cannot be used any more.
   using OnEngineFailure = std::function<void(const EngineFailure&)>;
 
   // Open, then Load. For in-process use, clear `listen` and `http_listen` and set `log_level` to
@@ -35,7 +35,7 @@ class Server {
   // Opens the ports. Until Load succeeds, every rpc returns UNAVAILABLE, health is NOT_SERVING and
   // /readyz returns 503.
   // Errors  INVALID_ARGUMENT: an option is out of range, or a certificate or key file is invalid
-  //         NOT_FOUND: such a file cannot be read
+  //         NOT_FOUND: no such file
   //         UNAVAILABLE: an address is in use or does not belong to this machine
   static absl::StatusOr<std::unique_ptr<Server>> Open(const ServerOptions& options,
                                                       OnEngineFailure on_failure = {});
@@ -58,8 +58,8 @@ class Server {
   int HttpPort() const;
 
   // Sets health to NOT_SERVING, rejects new calls with UNAVAILABLE, waits up to `limit` for running
-  // calls to finish and aborts the rest. True if no call was aborted. Idempotent: later calls return
-  // the result of the first.
+  // calls to finish and aborts the rest. True if no call was aborted. Idempotent: later calls
+  // return the result of the first.
   bool Shutdown(absl::Duration limit);
 
  private:

@@ -26,8 +26,9 @@ struct TlsFiles {
 //         INVALID_ARGUMENT: a file has no certificate or key, or the two do not match
 absl::Status CheckTlsFiles(const TlsFiles& files);
 
-// Credentials of the gRPC port: TLS 1.2 or 1.3. A changed file applies to connections opened a second
-// later; open connections stay. While certificate and key do not match, new connections fail.
+// Credentials of the gRPC port: TLS 1.2 or 1.3. A changed file applies to connections opened a
+// second later; open connections stay. While certificate and key do not match, new connections
+// fail.
 // Errors  as CheckTlsFiles
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(const TlsFiles& files);
 

@@ -18,7 +18,8 @@ namespace {
 // What the same request is asked in; a GPU bears longer ones than its emulation.
 class DeviceEngineTest : public testing::TestWithParam<DeviceCase> {
  protected:
-  static EngineOptions Options(int max_num_batched_tokens, int page_size, bool enable_prefix_caching) {
+  static EngineOptions Options(int max_num_batched_tokens, int page_size,
+                               bool enable_prefix_caching) {
     return {.max_model_len = GetParam().IsGpu() ? 2048 : 256,
             .max_num_seqs = 16,
             .max_num_batched_tokens = max_num_batched_tokens,

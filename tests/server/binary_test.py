@@ -232,7 +232,7 @@ class EndTest(unittest.TestCase):
                 self.assertEqual(self.status_of(server, "/healthz"), 200)
                 self.assertEqual(self.status_of(server, "/readyz"), 503)
                 watch = server.channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
-                self.assertEqual(next(watch)[1], 2)  # NOT_SERVING; an open watch does not delay the exit
+                self.assertEqual(next(watch)[1], 2)  # NOT_SERVING; the watch stays open
                 server.process.send_signal(sign)
                 self.assertEqual(server.process.wait(timeout=10), 0)
                 self.assertFalse(server.wait_for("stopped")["aborted_calls"])
@@ -282,7 +282,7 @@ class SecurityTest(unittest.TestCase):
         with tempfile.NamedTemporaryFile("w", suffix=".toml") as keys:
             keys.write(f'[alice]\nkey = "{self.KEY}"\n')
             keys.flush()
-            server = Server("--api-keys", keys.name, "--log-level", "debug")
+            server = Server("--api-keys", keys.name)
             metadata = [("authorization", f"Bearer {self.KEY}")]
             list(server.stub.Generate(greedy(SECRET, 2), metadata=metadata))
             self.assertEqual(server.wait_for("call")["key"], "alice")
