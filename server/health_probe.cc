@@ -15,6 +15,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
 namespace lssar {
@@ -106,11 +107,10 @@ absl::Status ProbeGrpc(const Address& address, const TlsFiles& tls) {
 
 absl::Status ProbeHealth(const ServerOptions& options) {
   const bool has_http = !options.http_listen.empty();
-  const absl::StatusOr<Address> address = has_http
-                                              ? LocalAddress("--http-listen", options.http_listen)
-                                              : LocalAddress("--listen", options.listen);
-  if (!address.ok()) return address.status();
-  return has_http ? ProbeHttp(*address, options.tls.HasTls()) : ProbeGrpc(*address, options.tls);
+  ASSIGN_OR_RETURN(const Address address,
+                   has_http ? LocalAddress("--http-listen", options.http_listen)
+                            : LocalAddress("--listen", options.listen));
+  return has_http ? ProbeHttp(address, options.tls.HasTls()) : ProbeGrpc(address, options.tls);
 }
 
 }  // namespace lssar
