@@ -1,7 +1,6 @@
 #include "runtime/engine.h"
 
 #include <chrono>
-#include <limits>
 #include <span>
 #include <string>
 
@@ -18,10 +17,11 @@
 namespace lssar {
 namespace {
 
-absl::Status CheckRange(const char* name, int64_t value, int64_t low, int64_t high) {
-  if (value >= low && value <= high) return absl::OkStatus();
+template <typename T>
+absl::Status CheckRange(const char* name, T value, limits::Range<T> range) {
+  if (value >= range.min && value <= range.max) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      StrCat(name, " = ", value, " is outside [", low, ", ", high, "]"));
+      StrCat(name, " = ", value, " is outside [", range.min, ", ", range.max, "]"));
 }
 
 // The element types of K and V that are served. bf16 stores unit vectors with the largest error: as
@@ -29,21 +29,20 @@ absl::Status CheckRange(const char* name, int64_t value, int64_t low, int64_t hi
 constexpr bool IsKvType(DType type) { return type != DType::kBF16; }
 
 absl::Status CheckOptions(const EngineOptions& options) {
-  RETURN_IF_ERROR(CheckRange("max_model_len", options.max_model_len, 1, limits::kMaxModelLen));
-  RETURN_IF_ERROR(CheckRange("max_num_seqs", options.max_num_seqs, 1, limits::kMaxNumSeqs));
-  RETURN_IF_ERROR(CheckRange("max_queued_requests", options.max_queued_requests, 1,
-                             limits::kMaxQueuedRequests));
+  RETURN_IF_ERROR(CheckRange("max_model_len", options.max_model_len, limits::kMaxModelLen));
+  RETURN_IF_ERROR(CheckRange("max_num_seqs", options.max_num_seqs, limits::kMaxNumSeqs));
   RETURN_IF_ERROR(
-      CheckRange("max_queued_tokens", options.max_queued_tokens, 0, limits::kMaxQueuedTokens));
-  RETURN_IF_ERROR(CheckRange("max_num_batched_tokens", options.max_num_batched_tokens, 1,
-                             limits::kMaxNumBatchedTokens));
-  RETURN_IF_ERROR(CheckRange("max_num_partial_prefills", options.max_num_partial_prefills, 1,
-                             limits::kMaxNumSeqs));
-  RETURN_IF_ERROR(CheckRange("chunked_prefill_size", options.chunked_prefill_size, 1,
-                             limits::kMaxNumBatchedTokens));
-  RETURN_IF_ERROR(CheckRange("page_size", options.page_size, kMinPageSize, kMaxPageSize));
+      CheckRange("max_queued_requests", options.max_queued_requests, limits::kMaxQueuedRequests));
   RETURN_IF_ERROR(
-      CheckRange("kv_cache_bytes", options.kv_cache_bytes, 0, std::numeric_limits<int64_t>::max()));
+      CheckRange("max_queued_tokens", options.max_queued_tokens, limits::kMaxQueuedTokens));
+  RETURN_IF_ERROR(CheckRange("max_num_batched_tokens", options.max_num_batched_tokens,
+                             limits::kMaxNumBatchedTokens));
+  RETURN_IF_ERROR(CheckRange("max_num_partial_prefills", options.max_num_partial_prefills,
+                             limits::kMaxNumPartialPrefills));
+  RETURN_IF_ERROR(CheckRange("chunked_prefill_size", options.chunked_prefill_size,
+                             limits::kChunkedPrefillSize));
+  RETURN_IF_ERROR(CheckRange("page_size", options.page_size, {kMinPageSize, kMaxPageSize}));
+  RETURN_IF_ERROR(CheckRange("kv_cache_bytes", options.kv_cache_bytes, limits::kKvCacheBytes));
   if ((options.page_size & (options.page_size - 1)) != 0) {
     return absl::InvalidArgumentError(
         StrCat("page_size = ", options.page_size, " is not a power of two"));

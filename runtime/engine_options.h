@@ -30,7 +30,7 @@ struct EngineOptions {
   // together. Tokens deep in a long prompt cost more and count for more (scheduler.h).
   int max_num_partial_prefills = 16;
   int chunked_prefill_size = 32;
-  bool prefix_cache = true;  // false: every request runs as if use_prefix_cache were false
+  bool enable_prefix_caching = true;  // false: every request runs as if use_prefix_cache were false
   int page_size = 64;
   DType kv_cache_dtype = DType::kF16;
   // Bytes of the page pool. 0 on a host: four sequences of max_model_len, at most half of the

@@ -33,12 +33,20 @@ inline constexpr float kMaxLogitBias = 100.0f;
 inline constexpr int64_t kMaxCaptureKeys = int64_t{1} << 26;
 inline constexpr int64_t kMaxCaptureRowKeys = int64_t{1} << 22;
 
-// Options of the engine.
-inline constexpr int kMaxModelLen = 1 << 20;
-inline constexpr int kMaxNumSeqs = 1024;
-inline constexpr int kMaxQueuedRequests = 1 << 16;
-inline constexpr int64_t kMaxQueuedTokens = int64_t{1} << 40;
-inline constexpr int kMaxNumBatchedTokens = 1 << 14;
+// Ranges of the engine's options, both ends included. The engine checks them; the server's flags
+// document and check the same ones.
+template <typename T>
+struct Range {
+  T min, max;
+};
+inline constexpr Range<int> kMaxModelLen = {2, 1 << 20};
+inline constexpr Range<int> kMaxNumSeqs = {1, 1024};
+inline constexpr Range<int> kMaxQueuedRequests = {1, 1 << 16};
+inline constexpr Range<int64_t> kMaxQueuedTokens = {0, int64_t{1} << 40};
+inline constexpr Range<int> kMaxNumBatchedTokens = {1, 1 << 14};
+inline constexpr Range<int> kMaxNumPartialPrefills = kMaxNumSeqs;
+inline constexpr Range<int> kChunkedPrefillSize = kMaxNumBatchedTokens;
+inline constexpr Range<int64_t> kKvCacheBytes = {0, int64_t{1} << 50};
 
 // One level of priority is worth this much waiting: a request that has waited 5 s ranks equal to a
 // request of the next higher priority that arrives now. The highest priority passes the lowest by

@@ -184,7 +184,7 @@ int64_t Scheduler::NumAdmissionPages(const SequenceGroup& group) const {
 }
 
 bool Scheduler::UsesPrefixCache(const Request& request) const {
-  return options_.prefix_cache && request.use_prefix_cache;
+  return options_.enable_prefix_caching && request.use_prefix_cache;
 }
 
 // The first sequence that is not paused always resumes: it preempts the sequences after it for the

@@ -1,7 +1,9 @@
-// Which call may do what: keys, roles, and how much of each.
+// Authenticates calls by API key and enforces each key's role and limits.
 #ifndef LSSAR_SERVER_ACCESS_CONTROL_H_
 #define LSSAR_SERVER_ACCESS_CONTROL_H_
 
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -10,54 +12,77 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
+#include "runtime/request.h"
 #include "server/api_keys.h"
-#include "server/key_usage.h"
 #include "server/log.h"
 
 namespace lssar {
 
-// Without a file everyone is an admin without limits. With one, a change of it is in force within a
-// second; a changed file that cannot be read or parsed is logged and the keys stay as they were.
+// A token bucket that holds one minute's worth, starts full and refills at a steady rate. Taking
+// more than it holds leaves a debt that refills first.
+class TokenBucket {
+ public:
+  // 0: unlimited. What was taken before stays taken; the time to refill it does not change.
+  void SetRate(int64_t per_minute) { per_minute_ = per_minute; }
+  void Take(int64_t amount, Clock::time_point now);
+  // Time until the bucket holds `amount`, which is at most the rate; zero if it does now.
+  Clock::duration TimeUntil(int64_t amount, Clock::time_point now) const;
+
+ private:
+  // Time in which `amount` refills.
+  Clock::duration TimeFor(int64_t amount) const;
+
+  int64_t per_minute_ = 0;
+  Clock::time_point full_at_ = {};
+};
+
+// The running calls of one key and its use of the per-minute limits.
+//
+// Threads  any
+class KeyUsage {
+ public:
+  explicit KeyUsage(std::string name) : name_(std::move(name)) {}
+  const std::string& Name() const { return name_; }
+
+  // Applies from now on; past use still counts.
+  void SetLimits(const KeyLimits& limits);
+
+  // Counts one more running call, until Release.
+  // Errors  RESOURCE_EXHAUSTED: names the limit; carries the retry delay
+  absl::Status Acquire(Clock::time_point now);
+  void Release();
+
+  // Charges tokens as they are processed. A running call is never stopped for its tokens; the next
+  // call waits until the debt has refilled.
+  void CountTokens(int64_t num_tokens, Clock::time_point now);
+
+ private:
+  const std::string name_;
+  std::mutex mutex_;
+  KeyLimits limits_;
+  int num_running_ = 0;
+  TokenBucket requests_, tokens_;
+};
+
+// Without a key file every caller is an admin without limits. A changed key file applies within a
+// second; if the changed file cannot be read or parsed, the error is logged and the old keys stay.
 //
 // Threads  any
 class AccessControl {
  public:
-  // `keys_path` empty: no keys. `log` outlives this.
-  // Errors  NOT_FOUND: the file cannot be read; INVALID_ARGUMENT: those of ApiKeys::Parse
+  // An empty `keys_path` means no keys. `log` must outlive this.
+  // Errors  those of ReadWholeFile and ApiKeys::Parse
   static absl::StatusOr<std::unique_ptr<AccessControl>> Open(const std::string& keys_path,
                                                              const Log* log);
   ~AccessControl();
 
-  // One call's stay under its key.
-  class Visit {
-   public:
-    explicit Visit(std::shared_ptr<KeyUsage> usage) : usage_(std::move(usage)) {}
-    Visit(Visit&& other) noexcept : usage_(std::move(other.usage_)) {}
-    Visit& operator=(Visit&&) = delete;
-    ~Visit() {
-      if (usage_ != nullptr) usage_->Leave();
-    }
-
-    // Empty: the server has no keys.
-    std::string_view KeyName() const {
-      return usage_ == nullptr ? std::string_view() : usage_->Name();
-    }
-    void CountTokens(int64_t num_tokens) const {
-      if (usage_ != nullptr) usage_->CountTokens(num_tokens, Clock::now());
-    }
-
-   private:
-    std::shared_ptr<KeyUsage> usage_;  // null: the server has no keys
-  };
-
-  // `authorization`: the call's metadata of that name, "Bearer KEY"; empty: none.
-  // Errors  UNAUTHENTICATED: no key, or an unknown one; PERMISSION_DENIED: `role` is beyond it;
-  //         RESOURCE_EXHAUSTED: its limits, with RetryInfo. None of them tells anything of the key.
-  absl::StatusOr<Visit> Enter(std::string_view authorization, KeyRole role);
-
-  // May this HTTP header see what only admins may? Errors  as Enter, without its limits
-  absl::Status CheckAdmin(std::string_view authorization);
+  // Returns the usage record of the call's key; null if the server has no keys.
+  // `authorization`: the header of that name, "Bearer KEY"; empty if the call has none.
+  // Errors  UNAUTHENTICATED: the key is missing or unknown
+  //         PERMISSION_DENIED: the key lacks `role`
+  //         No message reveals any part of a key.
+  absl::StatusOr<std::shared_ptr<KeyUsage>> Authenticate(std::string_view authorization,
+                                                         KeyRole role);
 
   bool HasKeys() const { return !keys_path_.empty(); }
 
@@ -68,14 +93,13 @@ class AccessControl {
   absl::Status Load();
   void ReloadIfChanged();
   std::shared_ptr<const KeyTable> Table();
-  absl::StatusOr<std::shared_ptr<KeyUsage>> Identify(std::string_view authorization, KeyRole role);
 
   const std::string keys_path_;
   const Log* const log_;
 
   std::mutex mutex_;
   Clock::time_point checked_at_ = {};
-  std::string version_;  // of the file as loaded
+  std::string version_;  // FileVersion of the loaded file
   std::shared_ptr<const KeyTable> table_;
 };
 

@@ -8,15 +8,16 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
-#include "server/grpc_status.h"
+#include "kernels/status_macros.h"
 #include "server/reply_fields.h"
+#include "server/served_model.h"
 
 namespace lssar {
 namespace {
 
 constexpr size_t kMaxIdBytes = 64;
 
-bool IsSafeId(std::string_view id) {
+bool IsValidId(std::string_view id) {
   return !id.empty() && id.size() <= kMaxIdBytes && std::all_of(id.begin(), id.end(), [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
   });
@@ -29,119 +30,92 @@ std::string MakeId() {
   return absl::StrFormat("%012x-%d", random_prefix & 0xffffffffffff, ++counter);
 }
 
-// Empty: the client sent none.
-std::string_view MetadataOf(const grpc::CallbackServerContext& context, const char* key) {
-  const auto found = context.client_metadata().find(key);
-  if (found == context.client_metadata().end()) return {};
-  return {found->second.data(), found->second.size()};
-}
-
-std::string IdOf(const grpc::CallbackServerContext& context) {
-  const std::string_view given = MetadataOf(context, "x-request-id");
-  return IsSafeId(given) ? std::string(given) : MakeId();
-}
-
-std::optional<Clock::time_point> DeadlineOf(const grpc::CallbackServerContext& context) {
-  using std::chrono::system_clock;
-  const system_clock::time_point deadline = context.deadline();
-  if (deadline == system_clock::time_point::max()) return std::nullopt;
-  const auto left = deadline - system_clock::now();
-  // Far deadlines are no deadlines: the clocks' sum must not overflow.
-  if (left > std::chrono::hours(24 * 365)) return std::nullopt;
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(left);
-}
-
 }  // namespace
 
-CallContext::CallContext(std::string_view rpc, grpc::CallbackServerContext& context,
-                         const ServiceParts& parts)
-    : rpc_(rpc),
-      id_(IdOf(context)),
-      trace_(TakeTraceContext(MetadataOf(context, "traceparent"))),
-      deadline_(DeadlineOf(context)),
+CallContext::CallContext(CallMetadata metadata, const ServiceParts& parts)
+    : metadata_(std::move(metadata)),
+      request_id_(IsValidId(metadata_.request_id) ? metadata_.request_id : MakeId()),
+      trace_(StartSpan(metadata_.traceparent)),
       started_(Clock::now()),
-      authorization_(MetadataOf(context, "authorization")),
-      parts_(parts) {
-  context.AddTrailingMetadata("x-request-id", id_);
-  context.AddTrailingMetadata("traceparent", trace_.Traceparent());
-}
+      parts_(parts) {}
 
-absl::Status CallContext::Enter(KeyRole role, CallGate::Cut cut) {
-  auto pass = parts_.gate->Enter(std::move(cut));
-  if (!pass.ok()) return pass.status();
-  auto visit = parts_.access->Enter(authorization_, role);
-  if (!visit.ok()) return visit.status();
-  pass_.emplace(*std::move(pass));
-  const std::lock_guard lock(mutex_);
-  visit_.emplace(*std::move(visit));
-  if (!visit_->KeyName().empty()) noted_["key"] = std::string(visit_->KeyName());
-  return absl::OkStatus();
+absl::Status CallContext::Admit(KeyRole role, AbortCallback abort) {
+  ASSIGN_OR_RETURN(AdmissionTicket ticket,
+                   parts_.admission->Admit(metadata_.authorization, role, std::move(abort)));
+  model_ = &ticket.Model();
+  {
+    const std::lock_guard lock(mutex_);
+    if (!ticket.KeyName().empty()) log_fields_["key"] = std::string(ticket.KeyName());
+    ticket_.emplace(std::move(ticket));
+  }
+  return metadata_.kind ? model_->GetEngine().CheckQueueCapacity() : absl::OkStatus();
 }
 
 void CallContext::CountTokens(int64_t num_tokens) {
   const std::lock_guard lock(mutex_);
-  if (visit_) visit_->CountTokens(num_tokens);
+  if (ticket_) ticket_->CountTokens(num_tokens);
 }
 
-void CallContext::LeaveKey() {
+void CallContext::ReleaseKey() {
   const std::lock_guard lock(mutex_);
-  visit_.reset();
+  if (ticket_) ticket_->ReleaseKey();
 }
 
-void CallContext::Note(const LogFields& fields) {
+void CallContext::AddLogFields(const LogFields& fields) {
   const std::lock_guard lock(mutex_);
-  noted_.update(fields);
+  log_fields_.update(fields);
 }
 
-void CallContext::NoteRequest(const RequestStats& stats, std::optional<FinishReason> finish) {
+void CallContext::SetResult(const RequestStats& stats, std::optional<FinishReason> finish) {
   const std::lock_guard lock(mutex_);
   stats_ = stats;
   finish_ = finish;
-  noted_.update(ToLogFields(stats));
-  if (finish) noted_["finish"] = FinishName(*finish);
+  log_fields_.update(ToLogFields(stats));
+  if (finish) log_fields_["finish"] = FinishName(*finish);
 }
 
-// When its deadline passes the client cancels the call, and often the engine hears of that first.
-// The wire rounds a deadline up by as much as 1%, so that the server's lies behind the client's.
-absl::Status CallContext::Outcome(const absl::Status& status) const {
-  if (!absl::IsCancelled(status) || !deadline_) return status;
-  const auto slack = (*deadline_ - started_) / 50 + std::chrono::milliseconds(10);
-  if (Clock::now() < *deadline_ - slack) return status;
+// When its deadline passes, the client cancels the call, and the server often sees the cancellation
+// first: gRPC's wire format rounds a deadline up by as much as 1%, so the server's deadline is
+// later than the client's. A cancellation near the deadline is therefore reported as
+// DEADLINE_EXCEEDED.
+absl::Status CallContext::ReportedStatus(const absl::Status& status) const {
+  const std::optional<Clock::time_point> deadline = metadata_.deadline;
+  if (!absl::IsCancelled(status) || !deadline) return status;
+  const auto tolerance = (*deadline - started_) / 50 + std::chrono::milliseconds(10);
+  if (Clock::now() < *deadline - tolerance) return status;
   return absl::DeadlineExceededError(status.message());
 }
 
 void CallContext::End(const absl::Status& status) {
-  const absl::Status outcome = Outcome(status);
-  const auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(Elapsed());
-  LogFields fields = {{"request_id", id_},
+  const absl::Status reported = ReportedStatus(status);
+  const Clock::duration elapsed = Elapsed();
+  const auto elapsed_us = std::chrono::duration_cast<std::chrono::microseconds>(elapsed).count();
+  LogFields fields = {{"request_id", request_id_},
                       {"trace_id", trace_.trace_id},
                       {"span_id", trace_.span_id},
-                      {"rpc", rpc_},
-                      {"status", std::string(NameOf(ToGrpcStatus(outcome).error_code()))},
-                      {"elapsed_us", elapsed.count()}};
+                      {"rpc", metadata_.rpc},
+                      {"status", absl::StatusCodeToString(reported.code())},
+                      {"elapsed_us", elapsed_us}};
   if (!trace_.parent_id.empty()) fields["parent_id"] = trace_.parent_id;
+  CallEnd end = {.code = reported.code(), .elapsed = elapsed};
   {
     const std::lock_guard lock(mutex_);
-    fields.update(noted_);
+    fields.update(log_fields_);
+    end.finish = finish_;
+    end.stats = stats_;
+    if (ticket_) ticket_->ReleaseKey();
   }
-  if (absl::IsInternal(outcome) || absl::IsDataLoss(outcome)) {
-    // Of the server's own making, so the sentence holds nothing of the prompt.
-    fields["message"] = std::string(outcome.message());
+  if (metadata_.kind) {
+    end.kind = *metadata_.kind;
+    parts_.metrics->OnEnd(end);
+  }
+  if (absl::IsInternal(reported) || absl::IsDataLoss(reported)) {
+    // The server makes these messages itself: they contain no text of prompts.
+    fields["message"] = std::string(reported.message());
     parts_.log->Error("call", fields);
   } else {
     parts_.log->Info("call", fields);
   }
-}
-
-void CallContext::EndRequest(CallKind kind, const absl::Status& status) {
-  CallEnd end = {.kind = kind, .code = Outcome(status).code(), .elapsed = Elapsed()};
-  {
-    const std::lock_guard lock(mutex_);
-    end.finish = finish_;
-    end.stats = stats_;
-  }
-  parts_.metrics->OnEnd(end);
-  End(status);
 }
 
 }  // namespace lssar

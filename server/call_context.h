@@ -1,79 +1,95 @@
-// One call's name tag: request id, trace, deadline, pass through the gate, and what is said of it
-// at the end.
+// Per-call context, the same for gRPC and HTTP: request id, trace, deadline and admission ticket.
+// Writes the log line and the metrics when the call ends.
 #ifndef LSSAR_SERVER_CALL_CONTEXT_H_
 #define LSSAR_SERVER_CALL_CONTEXT_H_
 
-#include <grpcpp/server_context.h>
-
+#include <cstdint>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "runtime/request.h"
-#include "server/access_control.h"
-#include "server/call_gate.h"
+#include "server/admission_control.h"
 #include "server/log.h"
 #include "server/metrics.h"
-#include "server/service_parts.h"
+#include "server/options.h"
 #include "server/trace_context.h"
 
 namespace lssar {
 
-// Threads  any, but for Enter
+// What every call uses. All of it outlives the calls.
+struct ServiceParts {
+  AdmissionControl* admission = nullptr;
+  const Log* log = nullptr;
+  Metrics* metrics = nullptr;
+  StreamOptions stream;
+};
+
+// What a client sends besides the request itself. Fields are as received, not yet validated.
+struct CallMetadata {
+  std::string_view rpc;               // for the log; static storage
+  std::optional<CallKind> kind = {};  // set: the call runs on the engine and metrics count it
+  std::string request_id = {};        // x-request-id
+  std::string traceparent = {};       // W3C trace context
+  std::string authorization = {};     // "Bearer KEY"
+  std::optional<Clock::time_point> deadline = {};  // nullopt: none
+};
+
+// Threads  any; Admit is called once, before any other thread sees the context
 class CallContext {
  public:
-  // Takes the id of the metadata x-request-id when it is 1 to 64 of [A-Za-z0-9._-]; else makes one
-  // that no other call of any lssar process has (random prefix, counter). The trace is that of the
-  // metadata traceparent. Both go back with the call's end, as x-request-id and traceparent.
-  CallContext(std::string_view rpc, grpc::CallbackServerContext& context,
-              const ServiceParts& parts);
+  // Keeps the client's request id if it is 1 to 64 of [A-Za-z0-9._-]; otherwise makes one that is
+  // unique among all lssar processes (random prefix, counter).
+  CallContext(CallMetadata metadata, const ServiceParts& parts);
 
-  const std::string& Id() const { return id_; }
-  // The client's, on the engine's clock; nullopt: none.
-  std::optional<Clock::time_point> Deadline() const { return deadline_; }
+  // Both go back to the client: in gRPC's trailing metadata, in HTTP's response headers.
+  const std::string& RequestId() const { return request_id_; }
+  std::string Traceparent() const { return trace_.Traceparent(); }
+
+  std::optional<Clock::time_point> Deadline() const { return metadata_.deadline; }
   Clock::duration Elapsed() const { return Clock::now() - started_; }
   Metrics& GetMetrics() const { return *parts_.metrics; }
 
-  // Lets the call in, if the gate does and its key may do what takes `role`.
-  // Errors  UNAVAILABLE, RESOURCE_EXHAUSTED, UNAUTHENTICATED, PERMISSION_DENIED
-  absl::Status Enter(KeyRole role, CallGate::Cut cut = {});
-  // Requires  Enter returned OK
-  ServedModel& Model() const { return pass_->Model(); }
+  // Obtains the admission ticket, which is held until the context is destroyed. A call with a kind
+  // also requires free capacity in the engine's queue. Call before the request is parsed, so that
+  // an overloaded server rejects cheaply.
+  // `abort`: ends the call at once, from any thread; empty if the call ends by itself soon
+  // Errors  those of AdmissionControl::Admit and Engine::CheckQueueCapacity
+  absl::Status Admit(KeyRole role, AbortCallback abort = {});
+  // Requires  Admit obtained a ticket
+  ServedModel& Model() const { return *model_; }
 
-  // Of the prompt or the output: they count against the key's rate.
+  // Charges prompt or output tokens to the call's key.
   void CountTokens(int64_t num_tokens);
-  // The key may have another call instead. To be called before the client hears of the end: its
-  // next call must not find this one still there.
-  void LeaveKey();
+  // The key may start another call. Call before the client learns that this call has ended, so
+  // that its next call does not count this one. Idempotent; End does it as well.
+  void ReleaseKey();
 
-  // Fields for the log line; never text of prompts or outputs.
-  void Note(const LogFields& fields);
-  // What the engine said at the end of a call that it worked for.
-  void NoteRequest(const RequestStats& stats, std::optional<FinishReason> finish);
+  // Adds fields to the log line. Never pass text of prompts or outputs.
+  void AddLogFields(const LogFields& fields);
+  // Sets the engine's counts and the finish reason (of Generate), for the log line and metrics.
+  void SetResult(const RequestStats& stats, std::optional<FinishReason> finish);
 
-  // Writes the log line: info when OK or the client's doing, error for INTERNAL and DATA_LOSS.
+  // Writes the log line (level error for INTERNAL and DATA_LOSS, else info), counts the call if it
+  // has a kind, and releases the key. Call once.
   void End(const absl::Status& status);
-  // The same, and counts the call.
-  void EndRequest(CallKind kind, const absl::Status& status);
 
  private:
-  absl::Status Outcome(const absl::Status& status) const;
+  absl::Status ReportedStatus(const absl::Status& status) const;
 
-  const std::string rpc_;
-  const std::string id_;
+  const CallMetadata metadata_;
+  const std::string request_id_;
   const TraceContext trace_;
-  const std::optional<Clock::time_point> deadline_;
   const Clock::time_point started_;
-  const std::string authorization_;
   const ServiceParts parts_;
-  std::optional<CallGate::Pass> pass_;
+  ServedModel* model_ = nullptr;
 
-  std::mutex mutex_;  // a call that is cut may end while the engine still speaks
-  std::optional<AccessControl::Visit> visit_;
+  std::mutex mutex_;  // an aborted call may end while the engine still reports
+  std::optional<AdmissionTicket> ticket_;
   RequestStats stats_;
   std::optional<FinishReason> finish_;
-  LogFields noted_ = LogFields::object();
+  LogFields log_fields_ = LogFields::object();
 };
 
 }  // namespace lssar

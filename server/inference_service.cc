@@ -1,99 +1,106 @@
 #include "server/inference_service.h"
 
-#include <memory>
-#include <string_view>
-#include <utility>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
 
-#include "server/call_context.h"
-#include "server/capture_stream.h"
-#include "server/generate_stream.h"
-#include "server/grpc_status.h"
-#include "server/score_stream.h"
+#include <string_view>
+
+#include "kernels/status_macros.h"
+#include "lssar/v1/inference.grpc.pb.h"
+#include "server/capture_call.h"
+#include "server/generate_call.h"
+#include "server/grpc_adapter.h"
+#include "server/score_call.h"
 #include "server/unary_calls.h"
-#include "server/wire.h"
 
 namespace lssar {
 namespace {
 
-// Reads, answers and writes one unary call, on gRPC's thread.
-// `role`: whose call it is. `answer`: (const Request&, const ServedModel&) -> absl::StatusOr<reply
-// message>
-template <typename Request, typename Answer>
-absl::Status AnswerUnary(CallContext& record, KeyRole role, const grpc::ByteBuffer& bytes,
-                         const Answer& answer, grpc::ByteBuffer& reply_bytes) {
-  if (absl::Status status = record.Enter(role); !status.ok()) return status;
-  Request request;
-  if (absl::Status status = ReadMessage(bytes, &request); !status.ok()) return status;
-  const auto reply = answer(request, record.Model());
-  if (reply.ok()) reply_bytes = WriteMessage(*reply);
-  return reply.status();
-}
+// Every rpc is raw: the service gets and returns bytes (ReadMessage in grpc_adapter.h says why).
+using RawInference = v1::Inference::WithRawCallbackMethod_Generate<
+    v1::Inference::WithRawCallbackMethod_Score<v1::Inference::WithRawCallbackMethod_Tokenize<
+        v1::Inference::WithRawCallbackMethod_Detokenize<
+            v1::Inference::WithRawCallbackMethod_GetInfo<
+                v1::Inference::WithRawCallbackMethod_GetStats<
+                    v1::Inference::WithRawCallbackMethod_CaptureAttention<
+                        v1::Inference::Service>>>>>>>;
 
-grpc::ServerUnaryReactor* End(grpc::CallbackServerContext& context, CallContext& record,
-                              const absl::Status& status) {
-  record.End(status);
-  record.LeaveKey();
-  auto* reactor = context.DefaultReactor();
-  reactor->Finish(ToGrpcStatus(status));
-  return reactor;
-}
+// Each call is an object of its own; the service only creates them.
+class InferenceService final : public RawInference {
+ public:
+  explicit InferenceService(const ServiceParts& parts) : parts_(parts) {}
 
-template <typename Stream>
-Stream* BeginStream(grpc::CallbackServerContext& context, const ServiceParts& parts,
-                    const grpc::ByteBuffer& bytes) {
-  const auto stream = std::make_shared<Stream>(context, parts);
-  stream->Begin(bytes);
-  return stream.get();  // alive until gRPC's OnDone
-}
+  using Bytes = grpc::ByteBuffer;
+  using Context = grpc::CallbackServerContext;
+  using Stream = grpc::ServerWriteReactor<Bytes>;
+  using Unary = grpc::ServerUnaryReactor;
+
+  Stream* Generate(Context* context, const Bytes* request) override {
+    return BeginStream<GenerateCall>(context, *request);
+  }
+  Stream* Score(Context* context, const Bytes* request) override {
+    return BeginStream<ScoreCall>(context, *request);
+  }
+  Stream* CaptureAttention(Context* context, const Bytes* request) override {
+    return BeginStream<CaptureCall>(context, *request);
+  }
+  Unary* Tokenize(Context* context, const Bytes* request, Bytes* reply) override {
+    return Answer<v1::TokenizeRequest>("Tokenize", KeyRole::kUser, context, *request, reply,
+                                       lssar::Tokenize);
+  }
+  Unary* Detokenize(Context* context, const Bytes* request, Bytes* reply) override {
+    return Answer<v1::DetokenizeRequest>("Detokenize", KeyRole::kUser, context, *request, reply,
+                                         lssar::Detokenize);
+  }
+  Unary* GetInfo(Context* context, const Bytes* request, Bytes* reply) override {
+    return Answer<v1::GetInfoRequest>("GetInfo", KeyRole::kUser, context, *request, reply,
+                                      lssar::GetInfo);
+  }
+  Unary* GetStats(Context* context, const Bytes* request, Bytes* reply) override {
+    const auto get_stats = [this](const v1::GetStatsRequest&, const ServedModel& model) {
+      return lssar::GetStats(model, *parts_.metrics);
+    };
+    return Answer<v1::GetStatsRequest>("GetStats", KeyRole::kAdmin, context, *request, reply,
+                                       get_stats);
+  }
+
+ private:
+  template <typename Call>
+  Stream* BeginStream(Context* context, const Bytes& request) {
+    const auto call = std::make_shared<Call>(*context, parts_);
+    call->Begin(request);
+    return call.get();  // owns itself until gRPC's OnDone
+  }
+
+  // Runs a unary call on gRPC's thread.
+  // `role`: what the call requires. `answer`: (const Request&, const ServedModel&) ->
+  // absl::StatusOr<reply message>
+  template <typename Request, typename Function>
+  Unary* Answer(std::string_view rpc, KeyRole role, Context* grpc_context, const Bytes& bytes,
+                Bytes* reply_bytes, const Function& answer) {
+    CallContext context(ReadMetadata(rpc, std::nullopt, *grpc_context), parts_);
+    SendIds(context, *grpc_context);
+    const absl::Status status = [&]() -> absl::Status {
+      RETURN_IF_ERROR(context.Admit(role));
+      Request request;
+      RETURN_IF_ERROR(ReadMessage(bytes, &request));
+      ASSIGN_OR_RETURN(const auto reply, answer(request, context.Model()));
+      *reply_bytes = WriteMessage(reply);
+      return absl::OkStatus();
+    }();
+    context.End(status);
+    Unary* const reactor = grpc_context->DefaultReactor();
+    reactor->Finish(ToGrpcStatus(status));
+    return reactor;
+  }
+
+  const ServiceParts parts_;
+};
 
 }  // namespace
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(Context* context,
-                                                                       const Bytes* request) {
-  return BeginStream<GenerateStream>(*context, parts_, *request);
-}
-
-grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Score(Context* context,
-                                                                    const Bytes* request) {
-  return BeginStream<ScoreStream>(*context, parts_, *request);
-}
-
-grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::CaptureAttention(
-    Context* context, const Bytes* request) {
-  return BeginStream<CaptureStream>(*context, parts_, *request);
-}
-
-grpc::ServerUnaryReactor* InferenceService::Tokenize(Context* context, const Bytes* request,
-                                                     Bytes* reply) {
-  CallContext record("Tokenize", *context, parts_);
-  return End(
-      *context, record,
-      AnswerUnary<v1::TokenizeRequest>(record, KeyRole::kUser, *request, lssar::Tokenize, *reply));
-}
-
-grpc::ServerUnaryReactor* InferenceService::Detokenize(Context* context, const Bytes* request,
-                                                       Bytes* reply) {
-  CallContext record("Detokenize", *context, parts_);
-  return End(*context, record,
-             AnswerUnary<v1::DetokenizeRequest>(record, KeyRole::kUser, *request, lssar::Detokenize,
-                                                *reply));
-}
-
-grpc::ServerUnaryReactor* InferenceService::GetInfo(Context* context, const Bytes* request,
-                                                    Bytes* reply) {
-  CallContext record("GetInfo", *context, parts_);
-  return End(*context, record,
-             AnswerUnary<v1::GetInfoRequest>(record, KeyRole::kUser, *request, Describe, *reply));
-}
-
-grpc::ServerUnaryReactor* InferenceService::GetStats(Context* context, const Bytes* request,
-                                                     Bytes* reply) {
-  CallContext record("GetStats", *context, parts_);
-  const auto report = [this](const v1::GetStatsRequest&, const ServedModel& model) {
-    return Report(model, *parts_.metrics);
-  };
-  return End(*context, record,
-             AnswerUnary<v1::GetStatsRequest>(record, KeyRole::kAdmin, *request, report, *reply));
+std::unique_ptr<grpc::Service> MakeInferenceService(const ServiceParts& parts) {
+  return std::make_unique<InferenceService>(parts);
 }
 
 }  // namespace lssar

@@ -5,10 +5,12 @@
 
 #include <cstddef>
 
+#include "runtime/limits.h"
+
 namespace lssar::limits {
 
 inline constexpr int kMaxMessageBytes = 32 << 20;
-inline constexpr int kMaxCalls = 1 << 16;
+inline constexpr Range<int> kMaxCalls = {1, 1 << 16};
 inline constexpr int kMaxMetadataBytes = 16 << 10;  // of one call: gRPC headers, keys, traces
 
 // Large replies are streamed in blocks: per-token results in one message at most.

@@ -27,7 +27,7 @@ bool IsWellFormed(std::string_view text) {
   if (text.size() < kLength || text[2] != '-' || text[35] != '-' || text[52] != '-') return false;
   const std::string_view version = text.substr(0, 2);
   if (!IsHex(version) || version == "ff") return false;
-  // Later versions may say more behind a dash.
+  // Later versions may append fields after a dash.
   if (text.size() > kLength && (version == "00" || text[kLength] != '-')) return false;
   const std::string_view trace_id = text.substr(kTraceAt, kTraceDigits);
   const std::string_view parent_id = text.substr(kParentAt, kParentDigits);
@@ -35,8 +35,9 @@ bool IsWellFormed(std::string_view text) {
          IsHex(text.substr(kFlagsAt, kFlagsDigits));
 }
 
-// 16 digits, never all zero. Ids must differ, not surprise: a generator a thread will do.
-std::string AnyId() {
+// 16 digits, never all zero. Ids must be distinct but not unpredictable: one generator per thread
+// suffices.
+std::string RandomId() {
   thread_local std::mt19937_64 generator = [] {
     std::random_device device;
     std::seed_seq seed = {device(), device(), device(), device()};
@@ -51,15 +52,15 @@ std::string TraceContext::Traceparent() const {
   return StrCat("00-", trace_id, "-", span_id, "-", flags);
 }
 
-TraceContext TakeTraceContext(std::string_view traceparent) {
+TraceContext StartSpan(std::string_view traceparent) {
   TraceContext trace;
-  trace.span_id = AnyId();
+  trace.span_id = RandomId();
   if (IsWellFormed(traceparent)) {
     trace.trace_id = traceparent.substr(kTraceAt, kTraceDigits);
     trace.parent_id = traceparent.substr(kParentAt, kParentDigits);
     trace.flags = traceparent.substr(kFlagsAt, kFlagsDigits);
   } else {
-    trace.trace_id = StrCat(AnyId(), AnyId());
+    trace.trace_id = StrCat(RandomId(), RandomId());
     trace.flags = "00";
   }
   return trace;

@@ -73,9 +73,8 @@ TEST_P(EngineStorm, EveryRequestEndsOnceWithTheRightBits) {
   options.max_num_batched_tokens = 24;
   options.chunked_prefill_size = 8;
   options.page_size = 16;
-  options.prefix_cache = !OneIn(&random, 4);
-  options.kv_cache_bytes =
-      kPageBytes * Between(&random, 8, 20);  // out of pages: 8 x 8 would fit all
+  options.enable_prefix_caching = !OneIn(&random, 4);
+  options.kv_cache_bytes = kPageBytes * Between(&random, 8, 20);  // out of pages: 8 x 8 would fit all
   auto engine = Engine::Create(&fake_.checkpoint, &fake_.backend, options);
   ASSERT_TRUE(engine.ok()) << engine.status();
 

@@ -36,7 +36,7 @@ class CountingEngine {
 
 EngineOptions WithoutCache() {
   EngineOptions options = SmallOptions();
-  options.prefix_cache = false;
+  options.enable_prefix_caching = false;
   return options;
 }
 
@@ -276,7 +276,7 @@ TEST(Continuations, UseAtMostHalfOfMaxNumSeqsAndWaitForNone) {
 TEST(Continuations, UseNoMorePagesThanAreSpare) {
   EngineOptions options = SmallOptions();
   options.kv_cache_bytes = 17 * kPageBytes;
-  options.prefix_cache = false;
+  options.enable_prefix_caching = false;
   SteppedEngine engine(options);  // a context of 13 pages leaves four spare
   const std::vector<std::vector<int32_t>> continuations = {Ids(20, 1), Ids(20, 2), Ids(20, 3)};
   const Submitted submitted = engine.Submit(Score(Ids(200, 9), continuations));
@@ -289,7 +289,7 @@ TEST(Preemption, TheLastRequestIsPreemptedWithoutChangeOfBits) {
   EngineOptions options = SmallOptions();
   options.kv_cache_bytes = 20 * kPageBytes;
   for (const bool uses_cache : {true, false}) {
-    options.prefix_cache = uses_cache;
+    options.enable_prefix_caching = uses_cache;
     SteppedEngine engine(options);
     std::vector<Request> requests;
     std::vector<Submitted> submitted;
@@ -329,7 +329,7 @@ TEST(Preemption, TheLastRequestIsPreemptedWithoutChangeOfBits) {
 TEST(Preemption, APausedRequestIsPreemptedFirst) {
   EngineOptions options = SmallOptions();
   options.kv_cache_bytes = 17 * kPageBytes;
-  options.prefix_cache = false;
+  options.enable_prefix_caching = false;
   SteppedEngine engine(options);
   const Submitted slow = engine.Submit(Generate(Ids(200, 1), 50));
   engine.RunSteps(20);

@@ -45,7 +45,7 @@ EngineOptions SimOptions(SimRandom* random) {
   options.max_num_batched_tokens = Between(random, 1, OneIn(random, 4) ? 12 : 64);
   options.max_num_partial_prefills = Between(random, 1, 4);
   options.chunked_prefill_size = Between(random, 1, 32);
-  options.prefix_cache = !OneIn(random, 8);
+  options.enable_prefix_caching = !OneIn(random, 8);
   options.page_size = kPageSize;
   const int num_pages = options.max_model_len / kPageSize;
   options.kv_cache_bytes =
@@ -210,7 +210,7 @@ class Simulation {
       for (size_t i = 0; i < sequence.pages.size(); ++i) {
         const auto page_id = size_t(sequence.pages[i]);
         ++ref_counts_[page_id];
-        if (int(i) >= sequence.num_read_only_pages && options_.prefix_cache &&
+        if (int(i) >= sequence.num_read_only_pages && options_.enable_prefix_caching &&
             sequence.prefix_root) {
           is_written_[page_id] = true;
         }

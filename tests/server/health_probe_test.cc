@@ -1,4 +1,4 @@
-// --check-health against servers of every kind: with keys, with TLS, without an HTTP port.
+// --check-health with keys, with TLS and without an HTTP port.
 #include "server/health_probe.h"
 
 #include <gmock/gmock.h>
@@ -33,12 +33,12 @@ class HealthProbeTest : public testing::Test {
     options.tls = tls;
     return options;
   }
-  // Serves with `told`, but on free ports, and asks with `told` and these.
+  // Serves with `told` on free ports and probes with `told` and those ports.
   absl::Status Probe(TestServer& server, ServerOptions told) const {
     if (!told.http_listen.empty()) {
-      told.http_listen = StrCat("0.0.0.0:", server.Server().HttpPort());
+      told.http_listen = StrCat("0.0.0.0:", server.GetServer().HttpPort());
     }
-    told.listen = StrCat("0.0.0.0:", server.Server().Port());
+    told.listen = StrCat("0.0.0.0:", server.GetServer().Port());
     return ProbeHealth(told);
   }
   void ExpectHealthyOnceServing(const ServerOptions& told) const {
@@ -52,7 +52,7 @@ class HealthProbeTest : public testing::Test {
     EXPECT_THAT(std::string(loading.message()), HasSubstr("loading"));
     server.Serve();
     EXPECT_EQ(Probe(server, told), absl::OkStatus());
-    server.Server().Shutdown(absl::Seconds(10));
+    server.GetServer().Shutdown(absl::Seconds(10));
     EXPECT_EQ(Probe(server, told).code(), absl::StatusCode::kUnavailable);
   }
 
@@ -63,11 +63,11 @@ class HealthProbeTest : public testing::Test {
 
 TEST_F(HealthProbeTest, NeedsNoKey) { ExpectHealthyOnceServing(With(true, keys_)); }
 
-TEST_F(HealthProbeTest, TakesTheGrpcPortWhereThereIsNoOther) {
+TEST_F(HealthProbeTest, UsesTheGrpcPortIfThereIsNoHttpPort) {
   ExpectHealthyOnceServing(With(false, keys_));
 }
 
-TEST_F(HealthProbeTest, PassesThroughTls) {
+TEST_F(HealthProbeTest, WorksWithTls) {
   const Certificate authority = MakeAuthority("authority");
   const Certificate own = MakeCertificate("server", authority);
   TlsFiles tls;
@@ -80,12 +80,12 @@ TEST_F(HealthProbeTest, PassesThroughTls) {
   ExpectHealthyOnceServing(With(false, keys_, tls));
 }
 
-TEST_F(HealthProbeTest, SaysWhereNobodyAnswersAndThatAPortIsNotKnown) {
+TEST_F(HealthProbeTest, ReportsAnUnreachableAddressAndAnUnknownPort) {
   ServerOptions http, grpc = With(false, "");
   {
     TestServer gone;
-    http.http_listen = StrCat("127.0.0.1:", gone.Server().HttpPort());
-    grpc.listen = StrCat("127.0.0.1:", gone.Server().Port());
+    http.http_listen = StrCat("127.0.0.1:", gone.GetServer().HttpPort());
+    grpc.listen = StrCat("127.0.0.1:", gone.GetServer().Port());
   }
   for (const auto& [options, address] : {std::pair(http, http.http_listen), {grpc, grpc.listen}}) {
     const absl::Status status = ProbeHealth(options);

@@ -30,7 +30,7 @@ TEST(LifecycleTest, CallsAreUnavailableWhileLoading) {
   EXPECT_TRUE(Generate(server.Stub(), HelloRequest(1)).status.ok());
 }
 
-TEST(LifecycleTest, HealthWatchSeesEveryTransition) {
+TEST(LifecycleTest, HealthWatchReportsEveryTransition) {
   for (const char* service : {"", kService}) {
     TestServer server(TestServer::Loading(), {.max_model_len = 2048});
     RawCall watch(server.NewChannel(), "/grpc.health.v1.Health/Watch", HealthRequest(service));
@@ -41,7 +41,7 @@ TEST(LifecycleTest, HealthWatchSeesEveryTransition) {
     const auto serving = watch.Read();
     ASSERT_TRUE(serving.has_value());
     EXPECT_EQ(HealthStatus(*serving), kServing);
-    EXPECT_TRUE(server.Server().Shutdown(absl::Seconds(10)));
+    EXPECT_TRUE(server.GetServer().Shutdown(absl::Seconds(10)));
     const auto draining = watch.Read();
     ASSERT_TRUE(draining.has_value());
     EXPECT_EQ(HealthStatus(*draining), kNotServing);
@@ -66,10 +66,10 @@ TEST(LifecycleTest, ReflectionListsTheServices) {
   EXPECT_THAT(*descriptor, HasSubstr("GenerateRequest"));
 }
 
-TEST(LifecycleTest, APortInUseIsSaidSo) {
+TEST(LifecycleTest, APortInUseIsReported) {
   TestServer server;
   ServerOptions options;
-  options.listen = "127.0.0.1:" + std::to_string(server.Server().Port());
+  options.listen = "127.0.0.1:" + std::to_string(server.GetServer().Port());
   options.http_listen = "";
   options.log_level = "off";
   const auto second = Server::Open(options);
@@ -78,7 +78,7 @@ TEST(LifecycleTest, APortInUseIsSaidSo) {
               testing::AllOf(HasSubstr(options.listen), HasSubstr("in use")));
 }
 
-TEST(LifecycleTest, WithoutAnAddressThereIsNoPortAndTheInProcessChannelWorks) {
+TEST(LifecycleTest, WithoutAnAddressOnlyTheInProcessChannelWorks) {
   ServerOptions options;
   options.listen = "";
   options.http_listen = "";
@@ -89,13 +89,13 @@ TEST(LifecycleTest, WithoutAnAddressThereIsNoPortAndTheInProcessChannelWorks) {
   const auto stub = v1::Inference::NewStub((*server)->InProcessChannel());
   EXPECT_EQ(Generate(*stub, HelloRequest(1)).status.error_code(), grpc::StatusCode::UNAVAILABLE);
   TestServer served;
-  const auto in_process = v1::Inference::NewStub(served.Server().InProcessChannel());
+  const auto in_process = v1::Inference::NewStub(served.GetServer().InProcessChannel());
   const Generated generated = Generate(*in_process, HelloRequest(50));
   ASSERT_TRUE(generated.status.ok()) << generated.status.error_message();
   EXPECT_EQ(generated.Tokens().size(), 50u);
 }
 
-TEST(LifecycleTest, DrainLetsRunningCallsFinishAndRefusesOthers) {
+TEST(LifecycleTest, DrainLetsRunningCallsFinishAndRejectsNewOnes) {
   TestServer server;
   server.SetStepMs(5);
   grpc::ClientContext context;
@@ -103,7 +103,7 @@ TEST(LifecycleTest, DrainLetsRunningCallsFinishAndRefusesOthers) {
   v1::GenerateReply reply;
   ASSERT_TRUE(reader->Read(&reply));
   auto drained = std::async(std::launch::async,
-                            [&server] { return server.Server().Shutdown(absl::Seconds(30)); });
+                            [&server] { return server.GetServer().Shutdown(absl::Seconds(30)); });
   const auto channel = server.NewChannel();
   while (CheckHealth(channel, "") == kServing) std::this_thread::yield();
   const Generated refused = Generate(server.Stub(), HelloRequest(1));
@@ -116,14 +116,14 @@ TEST(LifecycleTest, DrainLetsRunningCallsFinishAndRefusesOthers) {
   EXPECT_TRUE(drained.get());
 }
 
-TEST(LifecycleTest, ADrainThatTakesTooLongCutsWhatRuns) {
+TEST(LifecycleTest, ADrainTimeoutAbortsRunningCalls) {
   TestServer server;
   server.SetStepMs(5);
   grpc::ClientContext context;
   const auto reader = server.Stub().Generate(&context, HelloRequest(2000));
   v1::GenerateReply reply;
   ASSERT_TRUE(reader->Read(&reply));
-  EXPECT_FALSE(server.Server().Shutdown(absl::Milliseconds(50)));
+  EXPECT_FALSE(server.GetServer().Shutdown(absl::Milliseconds(50)));
   bool is_finished = false;
   while (reader->Read(&reply)) is_finished |= reply.has_finished();
   EXPECT_FALSE(is_finished);

@@ -1,4 +1,4 @@
-// What the tests of the parser share: the shipped checkpoint without its weights.
+// Fixture of the parser tests: the shipped checkpoint without its weights.
 #ifndef LSSAR_TESTS_SERVER_PARSE_FIXTURE_H_
 #define LSSAR_TESTS_SERVER_PARSE_FIXTURE_H_
 
@@ -22,7 +22,7 @@ class ParseRequestTest : public testing::Test {
     return checkpoint;
   }
   static ParseContext Context() {
-    return {.checkpoint = &Zoo(), .max_model_len = kMaxModelLen, .any_seed = 77};
+    return {.checkpoint = &Zoo(), .max_model_len = kMaxModelLen, .default_seed = 77};
   }
   static std::vector<int32_t> Encode(const std::string& text) {
     return Zoo().tokenizer->Encode(text).value();

@@ -47,7 +47,7 @@ TEST_F(ParseScoreTest, ScoreMovesTrailingSpaceToTheContinuation) {
   EXPECT_EQ(wide->items[0].prompt, plain->items[0].prompt);
 }
 
-TEST_F(ParseScoreTest, ScoreOfAnEmptyContextFollowsBos) {
+TEST_F(ParseScoreTest, AnEmptyContextIsReplacedByBos) {
   for (const char* context : {"", "  "}) {
     const auto call = ParseScore(PairRequest(context, "Hello"), Context());
     ASSERT_TRUE(call.ok()) << call.status();
@@ -68,11 +68,11 @@ TEST_F(ParseScoreTest, ScoreWithoutBosNeedsAContext) {
   v1::ScoreRequest request;
   request.add_items()->add_continuations()->mutable_tokens()->add_ids(5);
   const auto call =
-      ParseScore(request, {.checkpoint = &bare, .max_model_len = kMaxModelLen, .any_seed = 0});
+      ParseScore(request, {.checkpoint = &bare, .max_model_len = kMaxModelLen, .default_seed = 0});
   EXPECT_EQ(call.status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(ParseScoreTest, WhatIsSharedHoldsForEveryItem) {
+TEST_F(ParseScoreTest, SharedFieldsApplyToEveryItem) {
   v1::ScoreRequest request = PairRequest("The cat", " sat");
   *request.add_items() = request.items(0);
   const auto unset = ParseScore(request, Context());
@@ -100,7 +100,7 @@ struct BadScore {
 
 class BadScoreTest : public ParseScoreTest, public testing::WithParamInterface<BadScore> {};
 
-TEST_P(BadScoreTest, IsRefusedNamingFieldValueAndLimit) {
+TEST_P(BadScoreTest, IsRejectedNamingFieldValueAndLimit) {
   v1::ScoreRequest request = PairRequest("The cat", " sat");
   GetParam().spoil(request);
   const auto call = ParseScore(request, Context());

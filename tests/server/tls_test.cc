@@ -1,4 +1,4 @@
-// TLS and mutual TLS: who gets in, and certificates that change under a running server.
+// TLS and mutual TLS: which clients connect, and certificates that change at run time.
 #include "server/tls.h"
 
 #include <gmock/gmock.h>
@@ -53,14 +53,14 @@ class TlsTest : public testing::Test {
     return [files = Files(with_client_ca)](ServerOptions& options) { options.tls = files; };
   }
 
-  // How a call over such a connection ends; a new connection each time.
+  // The status of a call over a new connection with these credentials.
   static grpc::Status Call(const TestServer& server,
                            const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     const auto channel = grpc::CreateCustomChannel(
-        "localhost:" + std::to_string(const_cast<TestServer&>(server).Server().Port()), credentials,
-        arguments);
+        "localhost:" + std::to_string(const_cast<TestServer&>(server).GetServer().Port()),
+        credentials, arguments);
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
     v1::GetInfoReply reply;
@@ -73,7 +73,7 @@ class TlsTest : public testing::Test {
                                  .pem_cert_chain = own.certificate});
   }
 
-  // What /healthz says to one who trusts `authority`; 0: there is no connection.
+  // The HTTP status of /healthz for a client that trusts `authority`; 0: no connection.
   static int StatusOfHealth(const TestServer& server, const Certificate& authority) {
     const std::string roots = testing::TempDir() + "/" +
                               testing::UnitTest::GetInstance()->current_test_info()->name() +
@@ -86,7 +86,7 @@ class TlsTest : public testing::Test {
     return reply ? reply->status : 0;
   }
   static int HttpPort(const TestServer& server) {
-    return const_cast<TestServer&>(server).Server().HttpPort();
+    return const_cast<TestServer&>(server).GetServer().HttpPort();
   }
 
   const std::string directory_ =
@@ -95,7 +95,7 @@ class TlsTest : public testing::Test {
   const Certificate stranger_ = MakeAuthority("stranger");
 };
 
-TEST_F(TlsTest, OnlyThoseThatTrustTheServerAndSpeakTlsGetIn) {
+TEST_F(TlsTest, OnlyTlsClientsThatTrustTheServerConnect) {
   const TestServer server({.max_model_len = 2048}, WithTls());
   const grpc::Status status = Call(server, Trusting(authority_));
   EXPECT_TRUE(status.ok()) << status.error_message();
@@ -104,7 +104,7 @@ TEST_F(TlsTest, OnlyThoseThatTrustTheServerAndSpeakTlsGetIn) {
             grpc::StatusCode::UNAVAILABLE);
 }
 
-TEST_F(TlsTest, AClientCertificateIsAskedForWhereThereIsAClientCa) {
+TEST_F(TlsTest, AClientCaRequiresClientCertificates) {
   const TestServer server({.max_model_len = 2048}, WithTls(/*with_client_ca=*/true));
   const grpc::Status status =
       Call(server, Trusting(authority_, MakeCertificate("client", authority_)));
@@ -114,7 +114,7 @@ TEST_F(TlsTest, AClientCertificateIsAskedForWhereThereIsAClientCa) {
             grpc::StatusCode::UNAVAILABLE);
 }
 
-TEST_F(TlsTest, ACertificateThatChangesIsServedToTheNextConnections) {
+TEST_F(TlsTest, AChangedCertificateAppliesToNewConnections) {
   const TestServer server({.max_model_len = 2048}, WithTls());
   ASSERT_TRUE(Call(server, Trusting(authority_)).ok());
   Serve(MakeCertificate("second", stranger_));
@@ -127,12 +127,12 @@ TEST_F(TlsTest, ACertificateThatChangesIsServedToTheNextConnections) {
   EXPECT_FALSE(Call(server, Trusting(authority_)).ok());
 }
 
-// How a handshake ends with a client that speaks one version alone: "" when it is done, else
+// The result of a handshake with a client that supports only one version: "" on success, else
 // OpenSSL's reason.
 std::string Handshake(int port, int version) {
   const std::unique_ptr<SSL_CTX, void (*)(SSL_CTX*)> context(SSL_CTX_new(TLS_client_method()),
                                                              SSL_CTX_free);
-  SSL_CTX_set_security_level(context.get(), 0);  // else the client itself refuses TLS 1.1
+  SSL_CTX_set_security_level(context.get(), 0);  // otherwise the client itself rejects TLS 1.1
   EXPECT_EQ(SSL_CTX_set_min_proto_version(context.get(), version), 1);
   EXPECT_EQ(SSL_CTX_set_max_proto_version(context.get(), version), 1);
   constexpr unsigned char kHttp2[] = {2, 'h', '2'};
@@ -148,21 +148,21 @@ std::string Handshake(int port, int version) {
   return is_done ? "" : reason == nullptr ? "the connection was closed" : reason;
 }
 
-TEST_F(TlsTest, OldVersionsAreRefusedOnBothPorts) {
+TEST_F(TlsTest, OldVersionsAreRejectedOnBothPorts) {
   TestServer server({.max_model_len = 2048}, WithTls());
-  for (const int port : {server.Server().Port(), server.Server().HttpPort()}) {
+  for (const int port : {server.GetServer().Port(), server.GetServer().HttpPort()}) {
     EXPECT_NE(Handshake(port, TLS1_1_VERSION), "") << port;
     EXPECT_EQ(Handshake(port, TLS1_2_VERSION), "") << port;
     EXPECT_EQ(Handshake(port, TLS1_3_VERSION), "") << port;
   }
 }
 
-TEST_F(TlsTest, TheHttpPortHasTheSameCertificateAndAsksForNone) {
+TEST_F(TlsTest, TheHttpPortUsesTheCertificateAndRequiresNone) {
   const TestServer server({.max_model_len = 2048}, WithTls(/*with_client_ca=*/true));
   EXPECT_EQ(StatusOfHealth(server, authority_), 200);
   EXPECT_EQ(StatusOfHealth(server, stranger_), 0);
   EXPECT_FALSE(httplib::Client("localhost", HttpPort(server)).Get("/healthz"));
-  // Half a change is none.
+  // Replacing only one of the two files has no effect.
   const Certificate second = MakeCertificate("second", stranger_);
   Write("key.pem", second.key);
   std::this_thread::sleep_for(std::chrono::milliseconds(1100));
@@ -177,7 +177,7 @@ TEST_F(TlsTest, TheHttpPortHasTheSameCertificateAndAsksForNone) {
   EXPECT_EQ(StatusOfHealth(server, authority_), 0);
 }
 
-TEST_F(TlsTest, AClientThatNeverShakesHandsHoldsUpNoOne) {
+TEST_F(TlsTest, AnUnfinishedHandshakeBlocksNoOtherClient) {
   auto server = std::make_unique<TestServer>(EngineOptions{.max_model_len = 2048}, WithTls());
   std::vector<int> silent;
   for (int i = 0; i < 8; ++i) silent.push_back(ConnectTo(HttpPort(*server)));
@@ -190,7 +190,7 @@ TEST_F(TlsTest, AClientThatNeverShakesHandsHoldsUpNoOne) {
   }
 }
 
-TEST_F(TlsTest, FilesThatAreNoneAreNamed) {
+TEST_F(TlsTest, InvalidFilesAreNamed) {
   const auto message = [](const TlsFiles& files) {
     return std::string(MakeCredentials(files).status().message());
   };

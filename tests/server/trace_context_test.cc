@@ -15,11 +15,11 @@ using ::testing::MatchesRegex;
 constexpr char kTraceId[] = "4bf92f3577b34da6a3ce929d0e0e4736";
 constexpr char kParentId[] = "00f067aa0ba902b7";
 
-TEST(TraceContextTest, AWellFormedOneIsGoneOnWith) {
+TEST(TraceContextTest, AWellFormedTraceparentIsContinued) {
   for (const char* given : {"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
                             "cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
                             "01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-what.else"}) {
-    const TraceContext trace = TakeTraceContext(given);
+    const TraceContext trace = StartSpan(given);
     EXPECT_EQ(trace.trace_id, kTraceId) << given;
     EXPECT_EQ(trace.parent_id, kParentId) << given;
     EXPECT_EQ(trace.flags, "01") << given;
@@ -29,7 +29,7 @@ TEST(TraceContextTest, AWellFormedOneIsGoneOnWith) {
   }
 }
 
-TEST(TraceContextTest, AnIllFormedOneIsReplaced) {
+TEST(TraceContextTest, AnIllFormedTraceparentStartsANewTrace) {
   const std::vector<std::string> ill_formed = {
       "",
       "00",
@@ -45,7 +45,7 @@ TEST(TraceContextTest, AnIllFormedOneIsReplaced) {
       "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-zz"};
   std::set<std::string> ids;
   for (const std::string& given : ill_formed) {
-    const TraceContext trace = TakeTraceContext(given);
+    const TraceContext trace = StartSpan(given);
     EXPECT_THAT(trace.trace_id, MatchesRegex("[0-9a-f]{32}")) << given;
     EXPECT_THAT(trace.span_id, MatchesRegex("[0-9a-f]{16}")) << given;
     EXPECT_EQ(trace.parent_id, "") << given;

@@ -1,0 +1,132 @@
+#include "server/grpc_adapter.h"
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/empty.pb.h>
+#include <google/protobuf/unknown_field_set.h>
+#include <grpcpp/support/slice.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+#include "kernels/check.h"
+#include "kernels/str_cat.h"
+#include "models/tokenizer.h"
+#include "server/retry_delay.h"
+
+namespace lssar {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+
+// Empty if the client sent no such metadata.
+std::string MetadataValue(const grpc::CallbackServerContext& context, const char* key) {
+  const auto found = context.client_metadata().find(key);
+  if (found == context.client_metadata().end()) return {};
+  return {found->second.data(), found->second.size()};
+}
+
+std::optional<Clock::time_point> ReadDeadline(const grpc::CallbackServerContext& context) {
+  using std::chrono::system_clock;
+  const system_clock::time_point deadline = context.deadline();
+  if (deadline == system_clock::time_point::max()) return std::nullopt;
+  const auto remaining = deadline - system_clock::now();
+  // A deadline more than a year away counts as none, so that the sum of the clocks cannot overflow.
+  if (remaining > std::chrono::hours(24 * 365)) return std::nullopt;
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(remaining);
+}
+
+// Names the first text field in `bytes`, a message of `type`, that is not UTF-8. Parses the bytes
+// as an empty message: all fields are then unknown fields, which protobuf does not check for UTF-8.
+std::optional<std::string> FindBadText(const Descriptor& type, const std::string& bytes) {
+  google::protobuf::Empty empty;
+  if (!empty.ParseFromString(bytes)) return std::nullopt;
+  const auto& fields = empty.GetReflection()->GetUnknownFields(empty);
+  for (int i = 0; i < fields.field_count(); ++i) {
+    const auto& value = fields.field(i);
+    const FieldDescriptor* field = type.FindFieldByNumber(value.number());
+    if (field == nullptr || value.type() != google::protobuf::UnknownField::TYPE_LENGTH_DELIMITED) {
+      continue;
+    }
+    if (field->type() == FieldDescriptor::TYPE_MESSAGE) {
+      const auto inner = FindBadText(*field->message_type(), value.length_delimited());
+      if (inner) return StrCat(field->name(), ".", *inner);
+    } else if (field->type() == FieldDescriptor::TYPE_STRING) {
+      const auto offset = FindInvalidUtf8(value.length_delimited());
+      if (offset) return StrCat(field->name(), " is not UTF-8 at byte ", *offset);
+    }
+  }
+  return std::nullopt;
+}
+
+std::string RetryDetails(const absl::Status& status) {
+  const absl::Duration delay = RetryDelay(status);
+  const int64_t seconds = absl::ToInt64Seconds(delay);
+  google::rpc::RetryInfo retry;
+  retry.mutable_retry_delay()->set_seconds(seconds);
+  retry.mutable_retry_delay()->set_nanos(
+      int32_t(absl::ToInt64Nanoseconds(delay - absl::Seconds(seconds))));
+  google::rpc::Status details;
+  details.set_code(int32_t(status.code()));
+  details.set_message(std::string(status.message()));
+  details.add_details()->PackFrom(retry);
+  return details.SerializeAsString();
+}
+
+}  // namespace
+
+CallMetadata ReadMetadata(std::string_view rpc, std::optional<CallKind> kind,
+                          const grpc::CallbackServerContext& context) {
+  return {.rpc = rpc,
+          .kind = kind,
+          .request_id = MetadataValue(context, "x-request-id"),
+          .traceparent = MetadataValue(context, "traceparent"),
+          .authorization = MetadataValue(context, "authorization"),
+          .deadline = ReadDeadline(context)};
+}
+
+void SendIds(const CallContext& call, grpc::CallbackServerContext& context) {
+  context.AddTrailingMetadata("x-request-id", call.RequestId());
+  context.AddTrailingMetadata("traceparent", call.Traceparent());
+}
+
+absl::Status ReadMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
+  std::vector<grpc::Slice> slices;
+  // gRPC also starts a call whose request message never arrived.
+  if (!bytes.Dump(&slices).ok()) {
+    return absl::CancelledError("the client closed the call before it sent a request");
+  }
+  std::string joined;
+  joined.reserve(bytes.Length());
+  for (const grpc::Slice& slice : slices) {
+    joined.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  if (message->ParseFromString(joined)) return absl::OkStatus();
+  const auto bad_text = FindBadText(*message->GetDescriptor(), joined);
+  return absl::InvalidArgumentError(
+      bad_text ? *bad_text
+               : StrCat("the request's ", joined.size(), " bytes are not a ",
+                        message->GetDescriptor()->full_name(), " message"));
+}
+
+grpc::ByteBuffer WriteMessage(const google::protobuf::Message& message) {
+  std::string joined;
+  LSSAR_CHECK(message.SerializeToString(&joined));
+  const grpc::Slice slice(joined);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+grpc::Status ToGrpcStatus(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  // Both enumerations have the canonical codes.
+  const auto code = static_cast<grpc::StatusCode>(status.code());
+  if (absl::IsResourceExhausted(status)) {
+    return {code, std::string(status.message()), RetryDetails(status)};
+  }
+  return {code, std::string(status.message())};
+}
+
+}  // namespace lssar
