@@ -40,11 +40,14 @@ struct F16Element {
   LSSAR_DEVICE static void Multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     MultiplyF16(c, a, b);
   }
-  // 8, or 4, adjacent elements of a row as pairs.
-  LSSAR_DEVICE static void Load8(const unsigned char* from, unsigned (&to)[4]) {
-    const Bits128 bits = *reinterpret_cast<const Bits128*>(from);
-    for (int i = 0; i < 4; ++i) to[i] = bits.x[i];
+  // 8 adjacent elements as pairs of 16 bits: from the words that hold them, or from memory.
+  LSSAR_DEVICE static void Unpack8(const unsigned (&words)[4], unsigned (&to)[4]) {
+    for (int i = 0; i < 4; ++i) to[i] = words[i];
   }
+  LSSAR_DEVICE static void Load8(const unsigned char* from, unsigned (&to)[4]) {
+    Unpack8(reinterpret_cast<const Bits128*>(from)->x, to);
+  }
+  // 4 adjacent elements.
   LSSAR_DEVICE static void Load4(const unsigned char* from, unsigned (&to)[2]) {
     const Bits64 bits = *reinterpret_cast<const Bits64*>(from);
     for (int i = 0; i < 2; ++i) to[i] = bits.x[i];
@@ -74,9 +77,11 @@ struct I8Element : F16Element {
     const int high = static_cast<int8_t>((bytes >> 8) & 0xFF);
     return Pair(F16FromFloat(static_cast<float>(low)), F16FromFloat(static_cast<float>(high)));
   }
+  LSSAR_DEVICE static void Unpack8(const unsigned (&words)[2], unsigned (&to)[4]) {
+    for (int i = 0; i < 4; ++i) to[i] = Widen2(words[i / 2] >> (16 * (i % 2)));
+  }
   LSSAR_DEVICE static void Load8(const unsigned char* from, unsigned (&to)[4]) {
-    const Bits64 bits = *reinterpret_cast<const Bits64*>(from);
-    for (int i = 0; i < 4; ++i) to[i] = Widen2(bits.x[i / 2] >> (16 * (i % 2)));
+    Unpack8(reinterpret_cast<const Bits64*>(from)->x, to);
   }
   LSSAR_DEVICE static void Load4(const unsigned char* from, unsigned (&to)[2]) {
     const unsigned bits = *reinterpret_cast<const unsigned*>(from);
