@@ -87,6 +87,16 @@ struct I8Element : F16Element {
     const unsigned bits = *reinterpret_cast<const unsigned*>(from);
     for (int i = 0; i < 2; ++i) to[i] = Widen2(bits >> (16 * i));
   }
+
+  // 4 adjacent elements times their scale, rounded to fp16.
+  LSSAR_DEVICE static Bits64 Scale4(const unsigned char* from, float scale) {
+    const unsigned bits = *reinterpret_cast<const unsigned*>(from);
+    uint16_t scaled[4];
+    for (int i = 0; i < 4; ++i) {
+      scaled[i] = F16FromFloat(scale * static_cast<float>(static_cast<int8_t>(bits >> (8 * i))));
+    }
+    return {{Pair(scaled[0], scaled[1]), Pair(scaled[2], scaled[3])}};
+  }
 };
 
 // Where thread t of a quad finds its dimensions of step `step` (16 dimensions) of kDim: the index

@@ -39,14 +39,18 @@ struct HeadPages {
   LSSAR_DEVICE const unsigned char* Key(int key) const {
     return k + BlockAt(key) + Slot(key) * kRowBytes;
   }
-  LSSAR_DEVICE const unsigned char* Value(int key) const {
-    return v + BlockAt(key) + Slot(key) * kRowBytes;
-  }
+  LSSAR_DEVICE const unsigned char* Value(int key) const { return ValueIn(BlockAt(key), key); }
   LSSAR_DEVICE const float* KeyScale(int key) const {
     return reinterpret_cast<const float*>(k + BlockAt(key) + scales_offset) + Slot(key);
   }
-  LSSAR_DEVICE const float* ValueScale(int key) const {
-    return reinterpret_cast<const float*>(v + BlockAt(key) + scales_offset) + Slot(key);
+  LSSAR_DEVICE const float* ValueScale(int key) const { return ValueScaleIn(BlockAt(key), key); }
+
+  // The same where the block of the key's page is known (BlockAt).
+  LSSAR_DEVICE const unsigned char* ValueIn(size_t block, int key) const {
+    return v + block + Slot(key) * kRowBytes;
+  }
+  LSSAR_DEVICE const float* ValueScaleIn(size_t block, int key) const {
+    return reinterpret_cast<const float*>(v + block + scales_offset) + Slot(key);
   }
 };
 
