@@ -82,7 +82,7 @@ class DeviceModelTest : public ::testing::TestWithParam<std::string> {
     EXPECT_TRUE(ids);
     return {tokens.begin(), tokens.end()};
   }
-  static bool IsGpu() { return GetParam() == "cuda"; }
+  static bool IsGpu() { return GetParam() == "cuda" || GetParam() == "cuda-fast"; }
 
   const DeviceModel exact_ = DeviceModel::Open("cpu", kCheckpoint, DType::kF32);
   const DeviceModel model_ = DeviceModel::Open(GetParam(), kCheckpoint, DType::kF16);
@@ -145,7 +145,13 @@ TEST_P(DeviceModelTest, GreedyTextIsThatOfTheCpuInFp32) {
   EXPECT_LE(num_ties, num_output / 8);
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, DeviceModelTest, ::testing::ValuesIn(TestDevices()),
+std::vector<std::string> DevicesWithFastGemm() {
+  std::vector<std::string> devices = TestDevices();
+  if (OpenTestDevice({.name = "cuda-fast"}).ok()) devices.emplace_back("cuda-fast");
+  return devices;
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceModelTest, ::testing::ValuesIn(DevicesWithFastGemm()),
                          [](const auto& tested) { return NameOfDevice(tested.param); });
 
 }  // namespace

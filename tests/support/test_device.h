@@ -11,7 +11,8 @@
 
 namespace lssar {
 
-// What MakeBackend knows, and "cuda-emulated": the GPU's kernels on the host.
+// What MakeBackend knows; "cuda-emulated": the GPU's kernels on the host; "cuda-fast": the GPU with
+// GEMMs of many rows by cuBLASLt.
 absl::StatusOr<std::unique_ptr<Backend>> OpenTestDevice(const BackendOptions& options);
 
 // "cpu", "cuda-emulated" and, where there is a GPU, "cuda".

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -18,6 +19,8 @@ constexpr size_t kMaxPitchBytes = 0x7FFFFFFF;
 // The CUDA runtime on one stream.
 class DeviceDriver final : public CudaDriver {
  public:
+  explicit DeviceDriver(int max_compute_capability)
+      : max_compute_capability_(max_compute_capability) {}
   ~DeviceDriver() override {
     for (cudaEvent_t mark : marks_) {
       if (mark != nullptr) cudaEventDestroy(mark);
@@ -40,7 +43,8 @@ class DeviceDriver final : public CudaDriver {
     if (code != cudaSuccess) return Code(code);
     device_idx_ = device_idx;
     device.name = properties.name;
-    device.compute_capability = 10 * properties.major + properties.minor;
+    device.compute_capability =
+        std::min(10 * properties.major + properties.minor, max_compute_capability_);
     device.num_multiprocessors = properties.multiProcessorCount;
     device.memory_bytes = properties.totalGlobalMem;
     device.shared_bytes_of_block = properties.sharedMemPerBlockOptin;
@@ -146,6 +150,7 @@ class DeviceDriver final : public CudaDriver {
   // Each thread has a device of its own, the first until told: launches and memory go there.
   void UseDevice() const { cudaSetDevice(device_idx_); }
 
+  const int max_compute_capability_;
   int device_idx_ = 0;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t marks_[2] = {};
@@ -153,7 +158,9 @@ class DeviceDriver final : public CudaDriver {
 
 }  // namespace
 
-std::unique_ptr<CudaDriver> MakeDeviceDriver() { return std::make_unique<DeviceDriver>(); }
+std::unique_ptr<CudaDriver> MakeDeviceDriver(int max_compute_capability) {
+  return std::make_unique<DeviceDriver>(max_compute_capability);
+}
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeDeviceBackend(int device_idx, bool fast_gemm) {
   return MakeCudaBackend({.name = "cuda:" + std::to_string(device_idx),
