@@ -40,6 +40,10 @@ struct F16Element {
   LSSAR_DEVICE static void Multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     MultiplyF16(c, a, b);
   }
+  // Element `i` of the 8 that 16 bytes hold.
+  LSSAR_DEVICE static float Element(const Bits128& piece, int i) {
+    return FloatFromF16(static_cast<uint16_t>(piece.x[i / 2] >> (16 * (i % 2))));
+  }
   // 8 adjacent elements as pairs of 16 bits: from the words that hold them, or from memory.
   LSSAR_DEVICE static void Unpack8(const unsigned (&words)[4], unsigned (&to)[4]) {
     for (int i = 0; i < 4; ++i) to[i] = words[i];
@@ -65,6 +69,9 @@ struct Bf16Element : F16Element {
   LSSAR_DEVICE static void Multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     MultiplyBf16(c, a, b);
   }
+  LSSAR_DEVICE static float Element(const Bits128& piece, int i) {
+    return FloatFromBf16(static_cast<uint16_t>(piece.x[i / 2] >> (16 * (i % 2))));
+  }
 };
 
 // int8 with scales beside it. Multiplied as fp16, which holds every int8.
@@ -72,6 +79,10 @@ struct I8Element : F16Element {
   static constexpr int kBytes = 1;
   static constexpr bool kHasScales = true;
 
+  // Of the 16 that 16 bytes hold.
+  LSSAR_DEVICE static float Element(const Bits128& piece, int i) {
+    return static_cast<float>(static_cast<int8_t>(piece.x[i / 4] >> (8 * (i % 4))));
+  }
   LSSAR_DEVICE static unsigned Widen2(unsigned bytes) {
     const int low = static_cast<int8_t>(bytes & 0xFF);
     const int high = static_cast<int8_t>((bytes >> 8) & 0xFF);
