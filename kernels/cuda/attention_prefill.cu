@@ -401,6 +401,12 @@ PrefillTiles(LSSAR_ARGS(CudaAttentionArgs) args) {
 
 }  // namespace
 
+size_t PrefillMemory(DType dtype, int head_dim) {
+  return MemoryOf(dtype, head_dim, [&]<typename E, int kDim>() {
+    return static_cast<size_t>(TileMemory<E, kDim>::kBytes);
+  });
+}
+
 int StartPrefill(const CudaAttentionArgs& args, DType dtype, void* stream) {
   return WithElementAndDim(dtype, args.pages.head_dim, [&]<typename E, int kDim>() {
     const LaunchShape shape{.num_blocks_x = args.num_tiles,
