@@ -54,21 +54,22 @@ LSSAR_DEVICE RowRule ReduceSplits(const CudaAttentionArgs& args, int num_keys, c
   return ReduceRow(args, num_keys, max, sum);
 }
 
-// out = sum of u^p v / sum of u^p, splits added in order; thread `dim` of the block does its own.
+// out = sum of u^p v / sum of u^p, splits added in order; the block's threads share the dimensions.
 // partial(split): [kDim + 1]
 template <typename E, int kDim, typename Partial>
-LSSAR_DEVICE void MergeSplits(const RowWork<E, kDim>& work, const Partial& partial) {
-  const int dim = ThreadIdx();
-  if (dim >= kDim) return;
-  float sum = 0;
-  double weight_sum = 0;
-  for (int split = 0; split < NumSplits(work.num_keys); ++split) {
-    const float* from = partial(split);
-    sum += from[dim];
-    weight_sum += static_cast<double>(from[kDim]);
+LSSAR_DEVICE void MergeSplits(const RowWork<E, kDim>& work, int num_threads,
+                              const Partial& partial) {
+  for (int dim = ThreadIdx(); dim < kDim; dim += num_threads) {
+    float sum = 0;
+    double weight_sum = 0;
+    for (int split = 0; split < NumSplits(work.num_keys); ++split) {
+      const float* from = partial(split);
+      sum += from[dim];
+      weight_sum += static_cast<double>(from[kDim]);
+    }
+    const float inverse = static_cast<float>(1.0 / weight_sum);
+    work.args.out[work.vector_idx + static_cast<size_t>(dim)] = sum * inverse;
   }
-  const float inverse = static_cast<float>(1.0 / weight_sum);
-  work.args.out[work.vector_idx + static_cast<size_t>(dim)] = sum * inverse;
 }
 
 // A block's shared memory: its warps', then that of its splits, then what all splits of the row add
@@ -148,7 +149,7 @@ ClusterDecode(LSSAR_ARGS(CudaAttentionArgs) args) {
     }
     SyncCluster();
     if (rank == 0 && rule.rule != CudaRule::kFlat) {
-      MergeSplits(work, [&](int split) {
+      MergeSplits(work, kDecodeThreads, [&](int split) {
         return InBlock(block.partials + split / num_blocks * BlockMemory<E, kDim>::kPartialFloats,
                        split % num_blocks);
       });
@@ -157,9 +158,9 @@ ClusterDecode(LSSAR_ARGS(CudaAttentionArgs) args) {
   }
 }
 
-// Blocks of kDecodeWarps splits each that a row may have.
-LSSAR_DEVICE int NumSplitBlocks(int num_splits) {
-  return (num_splits + kDecodeWarps - 1) / kDecodeWarps;
+// Blocks that a row of num_splits splits has, a split for each of their warps.
+LSSAR_DEVICE int NumSplitBlocks(const CudaAttentionArgs& args, int num_splits) {
+  return (num_splits + args.split_decode_warps - 1) / args.split_decode_warps;
 }
 
 // Which part of the split kernels' work a block has.
@@ -172,10 +173,10 @@ struct SplitBlock {
   float* scores;     // of the row in this head
 
   LSSAR_DEVICE explicit SplitBlock(const CudaAttentionArgs& args) {
-    const int blocks_of_row = NumSplitBlocks(args.max_splits);
+    const int blocks_of_row = NumSplitBlocks(args, args.max_splits);
     row_idx = BlockX() / blocks_of_row;
     row = args.decode_rows[row_idx];
-    first_split = BlockX() % blocks_of_row * kDecodeWarps;
+    first_split = BlockX() % blocks_of_row * args.split_decode_warps;
     num_splits = NumSplits(row.num_keys);
     const size_t head = static_cast<size_t>(BlockY());
     split_idx = row.split_idx + head * static_cast<size_t>(num_splits);
@@ -230,15 +231,29 @@ WeighSplits(LSSAR_ARGS(CudaAttentionArgs) args) {
   if (ThreadIdx() == 0) {
     unsigned* const arrivals =
         args.scratch.arrivals + block.row_idx * args.pages.num_heads + BlockY();
-    is_last = AtomicAdd(arrivals, 1) + 1 == static_cast<unsigned>(NumSplitBlocks(block.num_splits));
+    is_last =
+        AtomicAdd(arrivals, 1) + 1 == static_cast<unsigned>(NumSplitBlocks(args, block.num_splits));
     if (is_last) *arrivals = 0;
   }
   if (!SyncBlockOr(is_last)) return;
   FenceDevice();
-  MergeSplits(work, [&](int at) { return partials + at * (kDim + 1); });
+  MergeSplits(work, args.split_decode_warps * kWarpThreads,
+              [&](int at) { return partials + at * (kDim + 1); });
 }
 
 }  // namespace
+
+size_t ClusterDecodeMemory(DType dtype, int head_dim) {
+  return MemoryOf(dtype, head_dim, [&]<typename E, int kDim>() {
+    return BlockMemory<E, kDim>::NumBytes(kMostClusterBlocks * kSplitsOfBlock, kSplitsOfBlock);
+  });
+}
+
+size_t SplitDecodeWarpMemory(DType dtype, int head_dim) {
+  return MemoryOf(dtype, head_dim, [&]<typename E, int kDim>() {
+    return static_cast<size_t>(WarpMemory<E, kDim>::kBytes);
+  });
+}
 
 int StartClusterDecode(const CudaAttentionArgs& args, DType dtype, int cluster_blocks,
                        void* stream) {
@@ -256,11 +271,13 @@ int StartClusterDecode(const CudaAttentionArgs& args, DType dtype, int cluster_b
 
 int StartSplitDecode(const CudaAttentionArgs& args, DType dtype, void* stream) {
   return WithElementAndDim(dtype, args.pages.head_dim, [&]<typename E, int kDim>() {
-    const int blocks_of_row = (args.max_splits + kDecodeWarps - 1) / kDecodeWarps;
-    const LaunchShape shape{.num_blocks_x = args.num_decode_rows * blocks_of_row,
-                            .num_blocks_y = args.pages.num_heads,
-                            .num_threads = kDecodeThreads,
-                            .shared_bytes = BlockMemory<E, kDim>::kWarpsBytes};
+    const int num_warps = args.split_decode_warps;
+    const int blocks_of_row = (args.max_splits + num_warps - 1) / num_warps;
+    const LaunchShape shape{
+        .num_blocks_x = args.num_decode_rows * blocks_of_row,
+        .num_blocks_y = args.pages.num_heads,
+        .num_threads = num_warps * kWarpThreads,
+        .shared_bytes = static_cast<size_t>(num_warps * WarpMemory<E, kDim>::kBytes)};
     const int failed = Launch(shape, stream, &ScoreSplits<E, kDim>, args);
     if (failed != 0) return failed;
     return Launch(shape, stream, &WeighSplits<E, kDim>, args);

@@ -30,6 +30,17 @@ int WithElementAndDim(DType dtype, int head_dim, const F& f) {
   }
 }
 
+// Bytes of shared memory, as f<Element, kDim>() gives them.
+template <typename F>
+size_t MemoryOf(DType dtype, int head_dim, const F& f) {
+  size_t num_bytes = 0;
+  WithElementAndDim(dtype, head_dim, [&]<typename E, int kDim>() {
+    num_bytes = f.template operator()<E, kDim>();
+    return 0;
+  });
+  return num_bytes;
+}
+
 }  // namespace lssar::LSSAR_CUDA_NAMESPACE
 
 #endif  // LSSAR_KERNELS_CUDA_ATTENTION_DISPATCH_CUH_

@@ -289,13 +289,11 @@ class Prefill {
 
   // int8 values to fp16, as the product wants them.
   LSSAR_DEVICE void WidenTile(int buffer) const {
-    for (int i = ThreadIdx(); i < kTileKeys * kDim / 2; i += kPrefillThreads) {
-      const int at = i / (kDim / 2), dim = i % (kDim / 2) * 2;
-      const float scale = Memory::ValueScales(buffer)[at];
-      const unsigned char* row = Memory::Values(buffer) + at * Memory::kValueStride;
-      const unsigned pair = Pair(F16FromFloat(scale * ElementAt<E>(row, dim)),
-                                 F16FromFloat(scale * ElementAt<E>(row, dim + 1)));
-      *reinterpret_cast<unsigned*>(Memory::Wide() + at * Memory::kWideStride + dim * 2) = pair;
+    for (int i = ThreadIdx(); i < kTileKeys * kDim / 4; i += kPrefillThreads) {
+      const int at = i / (kDim / 4), dim = i % (kDim / 4) * 4;
+      *reinterpret_cast<Bits64*>(Memory::Wide() + at * Memory::kWideStride + dim * 2) =
+          E::Scale4(Memory::Values(buffer) + at * Memory::kValueStride + dim,
+                    Memory::ValueScales(buffer)[at]);
     }
   }
 
@@ -402,6 +400,12 @@ PrefillTiles(LSSAR_ARGS(CudaAttentionArgs) args) {
 }
 
 }  // namespace
+
+size_t PrefillMemory(DType dtype, int head_dim) {
+  return MemoryOf(dtype, head_dim, [&]<typename E, int kDim>() {
+    return static_cast<size_t>(TileMemory<E, kDim>::kBytes);
+  });
+}
 
 int StartPrefill(const CudaAttentionArgs& args, DType dtype, void* stream) {
   return WithElementAndDim(dtype, args.pages.head_dim, [&]<typename E, int kDim>() {

@@ -10,6 +10,13 @@ namespace {
 
 constexpr unsigned kMaxWholePower = 1u << 24;
 
+// The most warps of a split decode block whose shared memory the device has.
+int SplitDecodeWarps(size_t warp_bytes, size_t block_bytes) {
+  int num_warps = kDecodeWarps;
+  while (num_warps > 1 && size_t(num_warps) * warp_bytes > block_bytes) num_warps /= 2;
+  return num_warps;
+}
+
 }  // namespace
 
 bool CudaAttention::BeginCounting(const AttentionArgs& args) {
@@ -64,6 +71,9 @@ void CudaAttention::Attention(const AttentionArgs& args) {
       .decode_rows = nullptr,
       .num_decode_rows = 0,
       .max_splits = 0,
+      .split_decode_warps = SplitDecodeWarps(
+          kernels.attention_memory(layout.dtype, layout.head_dim).split_decode_warp,
+          context_.Device().shared_bytes_of_block),
       .tiles = tables_.Tiles(),
       .num_tiles = static_cast<int>(plan.tiles.size()),
       .scratch = scratch_,

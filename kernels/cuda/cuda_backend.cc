@@ -1,5 +1,6 @@
 #include "kernels/cuda/cuda_backend.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/attention_math.h"
@@ -121,6 +122,19 @@ absl::Status CudaBackend::FitLayout(KvLayout& layout) const {
     return absl::UnimplementedError(
         StrCat("head_dim ", layout.head_dim,
                " is not computed by the cuda backend; it computes 32, 64, 80 and 128"));
+  }
+  const CudaDevice& device = context_.Device();
+  const CudaAttentionMemory needed =
+      context_.Kernels().attention_memory(layout.dtype, layout.head_dim);
+  // Split decode runs with as few warps as fit: one is the least.
+  const size_t needed_bytes = std::max({needed.prefill, needed.split_decode_warp,
+                                        device.HasClusters() ? needed.cluster_decode : size_t{0}});
+  if (needed_bytes > device.shared_bytes_of_block) {
+    return absl::UnimplementedError(
+        StrCat("attention with head_dim ", layout.head_dim, " over ", NameOf(layout.dtype),
+               " pages needs ", (needed_bytes + 1023) / 1024, " KiB of shared memory a block; ",
+               device.name, " has ", device.shared_bytes_of_block / 1024,
+               " KiB: use another --kv-cache-dtype or --device cpu"));
   }
   layout.key_order = KeyOrder::kSlotMajor;
   return absl::OkStatus();

@@ -24,11 +24,11 @@ struct WarpMemory {
   static constexpr int kStages = 4;
   // As many keys in flight as make some 4 KiB to a stage.
   static constexpr int kStageKeys = kRowBytes <= 128 ? 32 : 16;
-  static constexpr int kKeyStageBytes =
-      kStageKeys * (kRowBytes + (E::kHasScales ? static_cast<int>(sizeof(float)) : 0));
+  static constexpr int kScaleBytes = E::kHasScales ? static_cast<int>(sizeof(float)) : 0;
+  static constexpr int kKeyStageBytes = kStageKeys * (kRowBytes + kScaleBytes);
   // 16 bytes more than a row: then no two of 8 rows start in the same bank.
   static constexpr int kValueStride = kRowBytes + 16;
-  static constexpr int kValueStageBytes = kGroupKeys * kValueStride;
+  static constexpr int kValueStageBytes = kGroupKeys * (kValueStride + kScaleBytes);
   static constexpr int kWideStride = kDim * 2 + 16;
   static constexpr int kWideBytes = E::kHasScales ? kGroupKeys * kWideStride : 0;
 
@@ -52,6 +52,9 @@ struct WarpMemory {
   }
   LSSAR_DEVICE unsigned char* ValueStage(int i) const {
     return base + kStage + i * kValueStageBytes;
+  }
+  LSSAR_DEVICE float* ValueScales(int i) const {
+    return reinterpret_cast<float*>(ValueStage(i) + kGroupKeys * kValueStride);
   }
 };
 
@@ -208,35 +211,42 @@ LSSAR_DEVICE SplitStats ScoreSplit(const RowWork<E, kDim>& work, const QueryRows
   return stats;
 }
 
-// Copies the values of one group that have a weight; zeros stand for the others.
+// Starts copies of the values of one group that have a weight, and of the group's scales; zeros
+// stand for the other values. A group lies in one page, so its addresses need one look-up.
 template <typename E, int kDim>
 LSSAR_DEVICE void GatherGroup(const RowWork<E, kDim>& work, const WarpMemory<E, kDim>& memory,
                               int first_key, int group, int stage) {
   using Memory = WarpMemory<E, kDim>;
   constexpr int kPieces = Memory::kRowBytes / 16;
+  const int group_key = first_key + group * kGroupKeys;
+  const size_t block = work.pages.BlockAt(group_key);
+  const unsigned char* const values = work.pages.ValueIn(block, group_key);
+  LSSAR_UNROLL
   for (int i = LaneIdx(); i < kGroupKeys * kPieces; i += kWarpThreads) {
     const int at = i / kPieces, piece = i % kPieces;
     const bool survives = memory.Weights()[group * kGroupKeys + at] != 0;
-    const unsigned char* from = work.pages.v;
-    if (survives) from = work.pages.Value(first_key + group * kGroupKeys + at) + piece * 16;
-    CopyAsync16(memory.ValueStage(stage) + at * Memory::kValueStride + piece * 16, from, survives);
+    CopyAsync16(memory.ValueStage(stage) + at * Memory::kValueStride + piece * 16,
+                values + at * Memory::kRowBytes + piece * 16, survives);
+  }
+  if constexpr (E::kHasScales) {
+    if (LaneIdx() >= kGroupKeys / 4) return;
+    CopyAsync16(memory.ValueScales(stage) + 4 * LaneIdx(),
+                work.pages.ValueScaleIn(block, group_key) + 4 * LaneIdx(), true);
   }
 }
 
-// int8 values to fp16, as the product wants them.
+// int8 values of a stage to fp16, the type of the MMA. A value without a weight becomes zero: its
+// scale may be anything.
 template <typename E, int kDim>
-LSSAR_DEVICE void WidenGroup(const RowWork<E, kDim>& work, const WarpMemory<E, kDim>& memory,
-                             int first_key, int group, int stage) {
+LSSAR_DEVICE void WidenGroup(const WarpMemory<E, kDim>& memory, int group, int stage) {
   using Memory = WarpMemory<E, kDim>;
-  for (int i = LaneIdx(); i < kGroupKeys * kDim / 2; i += kWarpThreads) {
-    const int at = i / (kDim / 2), dim = i % (kDim / 2) * 2;
+  LSSAR_UNROLL
+  for (int i = LaneIdx(); i < kGroupKeys * kDim / 4; i += kWarpThreads) {
+    const int at = i / (kDim / 4), dim = i % (kDim / 4) * 4;
     const bool survives = memory.Weights()[group * kGroupKeys + at] != 0;
-    const float scale =
-        survives ? *work.pages.ValueScale(first_key + group * kGroupKeys + at) : 0.0f;
-    const unsigned char* row = memory.ValueStage(stage) + at * Memory::kValueStride;
-    const unsigned pair = Pair(F16FromFloat(scale * ElementAt<E>(row, dim)),
-                               F16FromFloat(scale * ElementAt<E>(row, dim + 1)));
-    *reinterpret_cast<unsigned*>(memory.Wide() + at * Memory::kWideStride + dim * 2) = pair;
+    const float scale = survives ? memory.ValueScales(stage)[at] : 0.0f;
+    *reinterpret_cast<Bits64*>(memory.Wide() + at * Memory::kWideStride + dim * 2) =
+        E::Scale4(memory.ValueStage(stage) + at * Memory::kValueStride + dim, scale);
   }
   SyncWarp();
 }
@@ -306,7 +316,7 @@ LSSAR_DEVICE int WeighSplit(const RowWork<E, kDim>& work, const RowRule& rule,
     unsigned a[E::kWeightParts][4];
     LoadWeights<E>(memory.Weights() + group * kGroupKeys, a);
     if constexpr (E::kHasScales) {
-      WidenGroup(work, memory, first, group, stage);
+      WidenGroup(memory, group, stage);
       sums.template Add<false>(a, memory.Wide(), Memory::kWideStride);
     } else {
       sums.template Add<false>(a, memory.ValueStage(stage), Memory::kValueStride);

@@ -132,8 +132,10 @@ class LinearTile {
   // Steps of 32 columns whose weights are on their way while one is multiplied: what a warp has
   // asked for is its share of the memory's speed.
   static constexpr int kAhead = kRowTiles == 1 ? 8 : 2;
+  // 8 weights as they are stored. Whole words: of bytes the compiler makes single registers as soon
+  // as they arrive, and so waits for every load.
   struct alignas(8 * E::kBytes) Stored8 {
-    unsigned char bytes[8 * E::kBytes];
+    unsigned words[2 * E::kBytes];
   };
 
   LSSAR_DEVICE void SumColumns(int first, int end, float (&sums)[kRowTiles][4]) const {
@@ -156,7 +158,7 @@ class LinearTile {
         const int k = from + 32 * i;
         if (k >= end) break;
         unsigned pairs[4];
-        E::Load8(ahead[i].bytes, pairs);
+        E::Unpack8(ahead[i].words, pairs);
         if (k + 32 * kAhead < end) ahead[i] = load(k + 32 * kAhead);
         MultiplyStep(k + 8 * t, pairs, E::kHasScales ? group_sums : sums);
         if (E::kHasScales && k % kCudaGroupCols == kCudaGroupCols - 32) {

@@ -40,11 +40,18 @@ struct F16Element {
   LSSAR_DEVICE static void Multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     MultiplyF16(c, a, b);
   }
-  // 8, or 4, adjacent elements of a row as pairs.
-  LSSAR_DEVICE static void Load8(const unsigned char* from, unsigned (&to)[4]) {
-    const Bits128 bits = *reinterpret_cast<const Bits128*>(from);
-    for (int i = 0; i < 4; ++i) to[i] = bits.x[i];
+  // Element `i` of the 8 that 16 bytes hold.
+  LSSAR_DEVICE static float Element(const Bits128& piece, int i) {
+    return FloatFromF16(static_cast<uint16_t>(piece.x[i / 2] >> (16 * (i % 2))));
   }
+  // 8 adjacent elements as pairs of 16 bits: from the words that hold them, or from memory.
+  LSSAR_DEVICE static void Unpack8(const unsigned (&words)[4], unsigned (&to)[4]) {
+    for (int i = 0; i < 4; ++i) to[i] = words[i];
+  }
+  LSSAR_DEVICE static void Load8(const unsigned char* from, unsigned (&to)[4]) {
+    Unpack8(reinterpret_cast<const Bits128*>(from)->x, to);
+  }
+  // 4 adjacent elements.
   LSSAR_DEVICE static void Load4(const unsigned char* from, unsigned (&to)[2]) {
     const Bits64 bits = *reinterpret_cast<const Bits64*>(from);
     for (int i = 0; i < 2; ++i) to[i] = bits.x[i];
@@ -62,6 +69,9 @@ struct Bf16Element : F16Element {
   LSSAR_DEVICE static void Multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     MultiplyBf16(c, a, b);
   }
+  LSSAR_DEVICE static float Element(const Bits128& piece, int i) {
+    return FloatFromBf16(static_cast<uint16_t>(piece.x[i / 2] >> (16 * (i % 2))));
+  }
 };
 
 // int8 with scales beside it. Multiplied as fp16, which holds every int8.
@@ -69,18 +79,34 @@ struct I8Element : F16Element {
   static constexpr int kBytes = 1;
   static constexpr bool kHasScales = true;
 
+  // Of the 16 that 16 bytes hold.
+  LSSAR_DEVICE static float Element(const Bits128& piece, int i) {
+    return static_cast<float>(static_cast<int8_t>(piece.x[i / 4] >> (8 * (i % 4))));
+  }
   LSSAR_DEVICE static unsigned Widen2(unsigned bytes) {
     const int low = static_cast<int8_t>(bytes & 0xFF);
     const int high = static_cast<int8_t>((bytes >> 8) & 0xFF);
     return Pair(F16FromFloat(static_cast<float>(low)), F16FromFloat(static_cast<float>(high)));
   }
+  LSSAR_DEVICE static void Unpack8(const unsigned (&words)[2], unsigned (&to)[4]) {
+    for (int i = 0; i < 4; ++i) to[i] = Widen2(words[i / 2] >> (16 * (i % 2)));
+  }
   LSSAR_DEVICE static void Load8(const unsigned char* from, unsigned (&to)[4]) {
-    const Bits64 bits = *reinterpret_cast<const Bits64*>(from);
-    for (int i = 0; i < 4; ++i) to[i] = Widen2(bits.x[i / 2] >> (16 * (i % 2)));
+    Unpack8(reinterpret_cast<const Bits64*>(from)->x, to);
   }
   LSSAR_DEVICE static void Load4(const unsigned char* from, unsigned (&to)[2]) {
     const unsigned bits = *reinterpret_cast<const unsigned*>(from);
     for (int i = 0; i < 2; ++i) to[i] = Widen2(bits >> (16 * i));
+  }
+
+  // 4 adjacent elements times their scale, rounded to fp16.
+  LSSAR_DEVICE static Bits64 Scale4(const unsigned char* from, float scale) {
+    const unsigned bits = *reinterpret_cast<const unsigned*>(from);
+    uint16_t scaled[4];
+    for (int i = 0; i < 4; ++i) {
+      scaled[i] = F16FromFloat(scale * static_cast<float>(static_cast<int8_t>(bits >> (8 * i))));
+    }
+    return {{Pair(scaled[0], scaled[1]), Pair(scaled[2], scaled[3])}};
   }
 };
 

@@ -39,14 +39,18 @@ struct HeadPages {
   LSSAR_DEVICE const unsigned char* Key(int key) const {
     return k + BlockAt(key) + Slot(key) * kRowBytes;
   }
-  LSSAR_DEVICE const unsigned char* Value(int key) const {
-    return v + BlockAt(key) + Slot(key) * kRowBytes;
-  }
+  LSSAR_DEVICE const unsigned char* Value(int key) const { return ValueIn(BlockAt(key), key); }
   LSSAR_DEVICE const float* KeyScale(int key) const {
     return reinterpret_cast<const float*>(k + BlockAt(key) + scales_offset) + Slot(key);
   }
-  LSSAR_DEVICE const float* ValueScale(int key) const {
-    return reinterpret_cast<const float*>(v + BlockAt(key) + scales_offset) + Slot(key);
+  LSSAR_DEVICE const float* ValueScale(int key) const { return ValueScaleIn(BlockAt(key), key); }
+
+  // The same where the block of the key's page is known (BlockAt).
+  LSSAR_DEVICE const unsigned char* ValueIn(size_t block, int key) const {
+    return v + block + Slot(key) * kRowBytes;
+  }
+  LSSAR_DEVICE const float* ValueScaleIn(size_t block, int key) const {
+    return reinterpret_cast<const float*>(v + block + scales_offset) + Slot(key);
   }
 };
 
@@ -76,8 +80,14 @@ LSSAR_DEVICE double ExactScore(const RowWork<E, kDim>& work, double scale, int k
   const float* q = work.args.q + work.vector_idx;
   const unsigned char* row = work.pages.Key(key);
   double dot = 0;
-  for (int dim = 0; dim < kDim; ++dim) {
-    dot = MulAdd(static_cast<double>(q[dim]), static_cast<double>(ElementAt<E>(row, dim)), dot);
+  constexpr int kPieceElements = 16 / E::kBytes;
+  for (int dim = 0; dim < kDim; dim += kPieceElements) {
+    // 16 bytes at once: each lane reads a row of its own.
+    const Bits128 piece = *reinterpret_cast<const Bits128*>(row + dim * E::kBytes);
+    LSSAR_UNROLL
+    for (int i = 0; i < kPieceElements; ++i) {
+      dot = MulAdd(static_cast<double>(q[dim + i]), static_cast<double>(E::Element(piece, i)), dot);
+    }
   }
   if (E::kHasScales) dot *= static_cast<double>(*work.pages.KeyScale(key));
   return ExactSoftplus(scale * dot);

@@ -72,7 +72,8 @@ struct CudaAttentionArgs {
   unsigned long long* counters = nullptr;  // [sequence]: V rows read
   const CudaDecodeRow* decode_rows = nullptr;
   int num_decode_rows = 0;
-  int max_splits = 0;  // of the decode rows
+  int max_splits = 0;          // of the decode rows
+  int split_decode_warps = 8;  // of a block of split_decode
   const CudaTile* tiles = nullptr;
   int num_tiles = 0;
   CudaScratch scratch;

@@ -10,12 +10,21 @@ namespace lssar::LSSAR_CUDA_NAMESPACE {
 int StartClusterDecode(const CudaAttentionArgs& args, DType dtype, int cluster_blocks,
                        void* stream);
 int StartSplitDecode(const CudaAttentionArgs& args, DType dtype, void* stream);
+size_t ClusterDecodeMemory(DType dtype, int head_dim);
+size_t SplitDecodeWarpMemory(DType dtype, int head_dim);
+size_t PrefillMemory(DType dtype, int head_dim);
 int StartPrefill(const CudaAttentionArgs& args, DType dtype, void* stream);
 int StartRopeWrite(const CudaRopeWriteArgs& args, void* stream);
 int StartSplitRows(const CudaSplitArgs& args, void* stream);
 int StartLinear(const CudaLinearArgs& args, void* stream);
 int StartEmbed(const CudaEmbedArgs& args, void* stream);
 int StartSample(const CudaSampleArgs& args, void* stream);
+
+inline CudaAttentionMemory AttentionMemory(DType dtype, int head_dim) {
+  return {.prefill = PrefillMemory(dtype, head_dim),
+          .cluster_decode = ClusterDecodeMemory(dtype, head_dim),
+          .split_decode_warp = SplitDecodeWarpMemory(dtype, head_dim)};
+}
 
 inline CudaKernels KernelTable() {
   return {.cluster_decode = &StartClusterDecode,
@@ -25,7 +34,8 @@ inline CudaKernels KernelTable() {
           .split_rows = &StartSplitRows,
           .linear = &StartLinear,
           .embed = &StartEmbed,
-          .sample = &StartSample};
+          .sample = &StartSample,
+          .attention_memory = &AttentionMemory};
 }
 
 }  // namespace lssar::LSSAR_CUDA_NAMESPACE

@@ -7,6 +7,13 @@
 
 namespace lssar {
 
+// Shared memory that a block of each kind of attention launch needs, in bytes.
+struct CudaAttentionMemory {
+  size_t prefill = 0;
+  size_t cluster_decode = 0;     // at most, over all rows that a cluster takes
+  size_t split_decode_warp = 0;  // for each warp of the block
+};
+
 struct CudaKernels {
   // Rows that attend alone. Requires num_decode_rows >= 1; a dtype other than fp32.
   // One launch: a cluster of `cluster_blocks` blocks to a row and head, scores in shared memory.
@@ -14,7 +21,8 @@ struct CudaKernels {
   //           cluster_blocks * kSplitsOfBlock
   int (*cluster_decode)(const CudaAttentionArgs& args, DType dtype, int cluster_blocks,
                         void* stream);
-  // Two launches, scores in device memory. Any row, any device.
+  // Two launches, scores in device memory. Any row, any device. args.split_decode_warps: 1 to
+  // kDecodeWarps; it moves work, not bits.
   int (*split_decode)(const CudaAttentionArgs& args, DType dtype, void* stream);
   // Rows that attend in tiles. Requires num_tiles >= 1.
   int (*prefill)(const CudaAttentionArgs& args, DType dtype, void* stream);
@@ -24,12 +32,17 @@ struct CudaKernels {
   int (*linear)(const CudaLinearArgs& args, void* stream);
   int (*embed)(const CudaEmbedArgs& args, void* stream);
   int (*sample)(const CudaSampleArgs& args, void* stream);
+  // Requires  a dtype other than fp32, IsCudaHeadDim(head_dim)
+  CudaAttentionMemory (*attention_memory)(DType dtype, int head_dim);
 };
 
 // Splits whose scores a block of a cluster keeps in its shared memory.
 inline constexpr int kSplitsOfBlock = 32;
 
-// Warps of a decode block: as many splits of a row at once.
+// Blocks of a cluster: what every device with clusters can place.
+inline constexpr int kMostClusterBlocks = 8;
+
+// Warps of a decode block, at most: as many splits of a row at once.
 inline constexpr int kDecodeWarps = 8;
 
 // Head dimensions that the kernels are made for.

@@ -37,9 +37,9 @@ int Launch(const LaunchShape& shape, void* stream, void (*kernel)(Args), const A
   void* arguments[] = {&copy};
   return static_cast<int>(cudaLaunchKernelExC(&config, function, arguments));
 #else
-  if (!emulation::ShapeFits(shape)) return kInvalidValue;
-  return static_cast<emulation::Stream*>(stream)->Submit(
-      [shape, kernel, args] { emulation::Run(shape, [&] { kernel(args); }); });
+  auto* const emulated = static_cast<emulation::Stream*>(stream);
+  if (!emulation::ShapeFits(shape, emulated->MaxSharedBytes())) return kInvalidValue;
+  return emulated->Submit([shape, kernel, args] { emulation::Run(shape, [&] { kernel(args); }); });
 #endif
 }
 

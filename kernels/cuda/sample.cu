@@ -17,8 +17,24 @@ constexpr float kLargest = std::numeric_limits<float>::max();
 
 using Count = unsigned long long;
 
+// A bin's sum in two words: shared memory adds 32 bits in one instruction, but 64 in a loop of
+// compare-and-swap.
+struct Bin {
+  unsigned low;
+  unsigned high;
+
+  LSSAR_DEVICE Count Value() const { return static_cast<Count>(high) << 32 | low; }
+  LSSAR_DEVICE void Add(Count amount) {
+    const unsigned added = static_cast<unsigned>(amount);
+    const unsigned before = AtomicAdd(&low, added);
+    const unsigned carry = before + added < before ? 1 : 0;
+    const unsigned rest = static_cast<unsigned>(amount >> 32) + carry;
+    if (rest != 0) AtomicAdd(&high, rest);
+  }
+};
+
 struct Shared {
-  Count bins[kBins];
+  Bin bins[kBins];
   // Ids that share the bin that a search ends in; then the best ids.
   Count listed_ranks[kMaxTopLogprobs];
   Count listed_amounts[kMaxTopLogprobs];
@@ -88,7 +104,7 @@ class Ranking {
   // Fills the bins; the sum of all amounts.
   LSSAR_DEVICE Count FillBins() {
     Shared& shared = BlockShared();
-    for (int bin = ThreadIdx(); bin < kBins; bin += kThreads) shared.bins[bin] = 0;
+    for (int bin = ThreadIdx(); bin < kBins; bin += kThreads) shared.bins[bin] = {};
     SyncBlock();
     Count sum = 0;
     for (int first = 0; first < vocab_; first += kThreads) {
@@ -146,7 +162,7 @@ class Ranking {
       amount = WarpSum(amount);
       if (LaneIdx() != 0) return;
     }
-    if (amount != 0) AtomicAdd(&shared.bins[bin], amount);
+    if (amount != 0) shared.bins[bin].Add(amount);
   }
 
   // The bin in which the sum reaches `wanted`; keeps how much is wanted of it.
@@ -154,7 +170,7 @@ class Ranking {
     Shared& shared = BlockShared();
     wanted_ = wanted;
     const int bin = 2 * ThreadIdx();
-    const Count first = shared.bins[bin], both = first + shared.bins[bin + 1];
+    const Count first = shared.bins[bin].Value(), both = first + shared.bins[bin + 1].Value();
     const Count prefix = WarpPrefix(both);
     if (LaneIdx() == kWarpThreads - 1) shared.warps[WarpIdx()] = prefix;
     if (ThreadIdx() == 0) shared.num_listed = 0;

@@ -5,7 +5,6 @@
 namespace lssar {
 namespace {
 
-constexpr int kMostClusterBlocks = 8;  // what every device with clusters can place
 static_assert(kMaxBucketSplits == kMostClusterBlocks * kSplitsOfBlock);
 
 // Rows times splits that a bucket without clusters may have: 50 MiB of scores at 12 heads.

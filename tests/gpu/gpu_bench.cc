@@ -80,7 +80,13 @@ double CopyBandwidth(const Gpu& gpu) {
   return 2.0 * kBytes / ms / 1e6;
 }
 
-// `batch` sequences of kContext tokens, each on pages of its own; one sequence's content for all.
+// Calls in a row read different memory until this much of K has passed: more than any L2 cache
+// holds, as the layers of a model do.
+constexpr size_t kRotatedBytes = size_t{200} << 20;
+
+// `batch` sequences of kContext tokens, each on pages of its own, in as many layers as make
+// kRotatedBytes of K. All sequences and layers have the same content: keys clustered by topic, with
+// their own queries.
 class Pool {
  public:
   Pool(const Gpu& gpu, int batch, int head_dim, DType dtype)
@@ -90,29 +96,28 @@ class Pool {
               .num_kv_heads = kHeads,
               .head_dim = head_dim,
               .page_size = kPageSize,
-              .num_pages = kContext / kPageSize,
+              .num_pages = kPagesOfSequence,
               .dtype = dtype};
     Must(gpu.backend->FitLayout(layout));
-    const size_t sequence_bytes = layout.PoolBytes();
-    std::vector<char> k(sequence_bytes), v(sequence_bytes);
-    const KvView host{.layout = layout, .k = k.data(), .v = v.data()};
-    for (int token = 0; token < kContext; ++token) {
-      for (int head = 0; head < kHeads; ++head) {
-        const size_t dim = size_t(head_dim);
-        const size_t at = size_t(token * kHeads + head) * dim;
-        const size_t block = layout.BlockIndex(0, token / kPageSize, head);
-        KeyRow(host, block, token % kPageSize).Store({&vectors_.k[at], dim});
-        ValueRow(host, block, token % kPageSize).Store({&vectors_.v[at], dim});
-      }
-    }
+    const KvLayout of_sequence = layout;
+    std::vector<char> k(of_sequence.PoolBytes()), v(of_sequence.PoolBytes());
+    FillSequence({.layout = of_sequence, .k = k.data(), .v = v.data()});
+
     layout.num_pages *= batch;
+    layout.num_layers = int((kRotatedBytes + layout.PoolBytes() - 1) / layout.PoolBytes());
     k_ = Must(gpu.backend->Allocate(layout.PoolBytes()));
     v_ = Must(gpu.backend->Allocate(layout.PoolBytes()));
-    for (int s = 0; s < batch; ++s) {
-      Must(gpu.backend->CopyIn(k_->As<char>() + size_t(s) * sequence_bytes, k.data(),
-                               sequence_bytes));
-      Must(gpu.backend->CopyIn(v_->As<char>() + size_t(s) * sequence_bytes, v.data(),
-                               sequence_bytes));
+    // The pages of one head lie together: a sequence's are one piece of each layer and head.
+    const size_t element = BytesOf(dtype), head_bytes = of_sequence.HeadStride() * element;
+    for (int layer = 0; layer < layout.num_layers; ++layer) {
+      for (int head = 0; head < kHeads; ++head) {
+        const size_t from = of_sequence.BlockIndex(0, 0, head) * element;
+        for (int s = 0; s < batch; ++s) {
+          const size_t to = layout.BlockIndex(layer, s * kPagesOfSequence, head) * element;
+          Must(gpu.backend->CopyIn(k_->As<char>() + to, &k[from], head_bytes));
+          Must(gpu.backend->CopyIn(v_->As<char>() + to, &v[from], head_bytes));
+        }
+      }
     }
     view_.k = k_->Address();
     view_.v = v_->Address();
@@ -125,22 +130,21 @@ class Pool {
     double share_read = 0;  // of V's rows
   };
 
-  // The last `rows` rows of every sequence.
-  Measured Attend(const AttentionSpec& spec, int rows, int calls) const {
-    const size_t pages_of_sequence = kContext / kPageSize;
-    const size_t batch = pages_.size() / pages_of_sequence;
+  // The last `num_tokens` tokens of every sequence.
+  Measured Attend(const AttentionSpec& spec, int num_tokens, int calls) const {
+    const size_t batch = pages_.size() / size_t{kPagesOfSequence};
     std::vector<SequenceSlice> sequences;
     std::vector<float> q;
     for (size_t s = 0; s < batch; ++s) {
-      sequences.push_back(
-          {.first_row = int(s) * rows,
-           .num_rows = rows,
-           .first_position = kContext - rows,
-           .pages = std::span(pages_).subspan(s * pages_of_sequence, pages_of_sequence)});
-      const size_t row_floats = vectors_.RowFloats();
-      q.insert(q.end(), vectors_.q.end() - ptrdiff_t(size_t(rows) * row_floats), vectors_.q.end());
+      sequences.push_back({.first_row = int(s) * num_tokens,
+                           .num_rows = num_tokens,
+                           .first_position = kContext - num_tokens,
+                           .pages = std::span(pages_).subspan(s * size_t{kPagesOfSequence},
+                                                              size_t{kPagesOfSequence})});
+      const size_t num_floats = size_t(num_tokens) * vectors_.RowFloats();
+      q.insert(q.end(), vectors_.q.end() - ptrdiff_t(num_floats), vectors_.q.end());
     }
-    const RaggedBatch ragged{.num_rows = int(batch) * rows, .sequences = sequences};
+    const RaggedBatch ragged{.num_rows = int(batch) * num_tokens, .sequences = sequences};
     Floats q_floats(*gpu_.backend, q), out(*gpu_.backend, q);
     AttentionArgs args{.rows = &ragged,
                        .layer = 0,
@@ -149,19 +153,54 @@ class Pool {
                        .q = q_floats.Address(),
                        .kv = view_,
                        .out = out.Address()};
-    Measured measured{.ms = gpu_.Time(calls, [&] { gpu_.backend->Attention(args); })};
-    std::vector<AttentionStats> counters(batch);
-    args.counters = counters.data();
-    gpu_.backend->Attention(args);
-    Must(gpu_.backend->Synchronize());
-    measured.share_read =
-        double(counters[0].num_value_rows_read) / double(counters[0].num_value_rows);
+    Measured measured{.ms = gpu_.Time(calls, [&] {
+      gpu_.backend->Attention(args);
+      args.layer = (args.layer + 1) % view_.layout.num_layers;
+    })};
+    measured.share_read = ShareRead(args, batch);
     return measured;
   }
 
-  double KeyBytes() const { return double(view_.layout.PoolBytes()); }
+  // K of one layer.
+  double KeyBytes() const {
+    return double(view_.layout.PoolBytes()) / double(view_.layout.num_layers);
+  }
 
  private:
+  static constexpr int kPagesOfSequence = kContext / kPageSize;
+
+  void FillSequence(const KvView& host) const {
+    const size_t dim = size_t(host.layout.head_dim);
+    for (int token = 0; token < kContext; ++token) {
+      for (int head = 0; head < kHeads; ++head) {
+        const size_t at = size_t(token * kHeads + head) * dim;
+        const size_t block = host.layout.BlockIndex(0, token / kPageSize, head);
+        KeyRow(host, block, token % kPageSize).Store({&vectors_.k[at], dim});
+        ValueRow(host, block, token % kPageSize).Store({&vectors_.v[at], dim});
+      }
+    }
+  }
+
+  // Of V's rows. Sequences are equal, and so is what each reads: another number means that some
+  // sequence attends to keys that are not its own.
+  double ShareRead(AttentionArgs args, size_t batch) const {
+    double share_read = 0;
+    for (const int layer : {0, view_.layout.num_layers - 1}) {
+      std::vector<AttentionStats> counters(batch);
+      args.layer = layer;
+      args.counters = counters.data();
+      gpu_.backend->Attention(args);
+      Must(gpu_.backend->Synchronize());
+      const AttentionStats& first = counters[0];
+      for (const AttentionStats& counted : counters) {
+        LSSAR_CHECK(counted.num_value_rows == first.num_value_rows &&
+                    counted.num_value_rows_read == first.num_value_rows_read);
+      }
+      share_read = double(first.num_value_rows_read) / double(first.num_value_rows);
+    }
+    return share_read;
+  }
+
   const Gpu& gpu_;
   SequenceVectors vectors_;
   KvView view_;

@@ -241,7 +241,10 @@ int main(int argc, char** argv) {
   lssar::Setting setting;
   CLI::App app("Times a whole model through the engine.");
   app.add_option("--device", setting.device, "As the server's; or cuda-emulated");
-  app.add_flag("--fast-products", setting.fast_gemm, "As the server's --gemm fast");
+  app.add_option_function<std::string>(
+         "--gemm", [&](const std::string& gemm) { setting.fast_gemm = gemm == "fast"; },
+         "As the server's --gemm")
+      ->check(CLI::IsMember({"exact", "fast"}));
   app.add_option("--work-folder", setting.work_folder, "Where the random weights are written");
   app.add_option("--layers", setting.shape.num_hidden_layers,
                  "Of the model; the default is the 124M one");

@@ -40,7 +40,27 @@ check() {
   echo "$name: exit $status, $((SECONDS - start)) s"
 }
 
-# First the figures: if time runs out, it is a checker's.
+# Where a wheel of PyTorch brought cuBLASLt along.
+folders_of_cublas() {
+  LD_LIBRARY_PATH=$given_path python3 - <<'PYTHON' 2>/dev/null
+import glob, os, site
+paths = [glob.glob(f'{folder}/nvidia/*/lib/libcublasLt.so.*') for folder in site.getsitepackages()]
+print(':'.join(sorted({os.path.dirname(path) for path in sum(paths, [])})))
+PYTHON
+}
+
+# The same as check, for what needs cuBLASLt; where it is not installed, one line says so.
+check_cublas() {
+  local folders
+  folders=$(folders_of_cublas)
+  if [ -z "$folders" ] && ! ldconfig -p 2>/dev/null | grep -q libcublasLt; then
+    printf '%s\tnot installed\t0\n' "$1" >>"$results"
+    return
+  fi
+  check "$1" "$2" env LD_LIBRARY_PATH="$LD_LIBRARY_PATH:$folders" "${@:3}"
+}
+
+# Figures come first: if time runs out, checks are lost, not figures.
 run_kernels() {
   check bench 120 sh -c "bin/gpu_bench >'$out/bench.json'"
   check peers 90 sh -c "LD_LIBRARY_PATH='$given_path' python3 peers.py >'$out/peers.json'"
@@ -50,6 +70,9 @@ run_kernels() {
   check rope_write 30 bin/gpu_tests --gtest_filter='*RopeWrite*/CUDA'
   check sample 30 bin/gpu_tests --gtest_filter='*Sample*/CUDA'
   check dense 60 bin/gpu_tests --gtest_filter='*Linear*:*Logits*:*Embed*:*Logprobs*'
+  # A device that passes for sm_80: the decode path without clusters, against the one with.
+  check split_path 60 bin/gpu_tests --gtest_filter='*SplitPath*Gpu*'
+  check_cublas fast_gemm 30 bin/gpu_tests --gtest_filter='*FastGemmTest*Gpu*'
   check backend 30 bin/gpu_tests --gtest_filter='BackendTest*:CopyPages*'
   for kv in fp16 bf16 int8; do
     check "golden_$kv" 30 bin/golden_check tests/golden --backend cuda --kv "$kv"
@@ -66,14 +89,6 @@ run_kernels() {
   fi
 }
 
-folders_of_cublas() {
-  LD_LIBRARY_PATH=$given_path python3 - <<'PYTHON' 2>/dev/null
-import glob, os, site
-paths = [glob.glob(f'{folder}/nvidia/*/lib/libcublasLt.so.*') for folder in site.getsitepackages()]
-print(':'.join(sorted({os.path.dirname(path) for path in sum(paths, [])})))
-PYTHON
-}
-
 run_model() {
   local work skip='-*emulated*'
   work=$(mktemp -d)
@@ -81,14 +96,15 @@ run_model() {
     sh -c "bin/gpu_model_bench --device cuda --work-folder '$work' >'$out/model_bench.json'"
   check model_peers 240 env LD_LIBRARY_PATH="$given_path" \
     python3 peers_model.py "$work/random-model" "$out/model_peers.json"
-  # Where a wheel of PyTorch brought cuBLASLt along: what prompts gain by it.
-  export LD_LIBRARY_PATH="$LD_LIBRARY_PATH:$(folders_of_cublas)"
-  check model_fast 60 \
-    sh -c "bin/gpu_model_bench --device cuda --fast-products --depths 0 --batch 2 \
+  # What prompts gain by cuBLASLt, and how far its numbers are from the CPU's.
+  check_cublas model_fast 60 \
+    sh -c "bin/gpu_model_bench --device cuda --gemm fast --depths 0 --batch 2 \
       --batch-depth 64 --work-folder '$work' >'$out/model_fast.json'"
   rm -rf "$work"
+  check_cublas model_fast_kl 60 \
+    bin/gpu_model_tests --gtest_filter='*DeviceModelTest.NextTokens*/cuda_fast'
   for test in NextTokens GreedyText; do
-    check "model_$test" 60 bin/gpu_model_tests --gtest_filter="*DeviceModelTest.$test*/cuda*$skip"
+    check "model_$test" 60 bin/gpu_model_tests --gtest_filter="*DeviceModelTest.$test*/cuda$skip"
   done
   check model_bits 90 bin/gpu_model_tests --gtest_filter="*DeviceEngineTest.EqualBits*/cuda*$skip"
   check model_server 60 \

@@ -54,7 +54,7 @@ float Lead(std::span<const float> logits) {
 
 class DeviceModelTest : public ::testing::TestWithParam<std::string> {
  protected:
-  static bool IsGpu() { return GetParam() == "cuda"; }
+  static bool IsGpu() { return GetParam() == "cuda" || GetParam() == "cuda-fast"; }
 
   const DeviceModel exact_ = DeviceModel::Open("cpu", DType::kF32);
   const DeviceModel model_ = DeviceModel::Open(GetParam(), DType::kF16);
@@ -117,7 +117,13 @@ TEST_P(DeviceModelTest, GreedyTextMatchesTheCpuInFp32) {
   EXPECT_LE(num_ties, num_output / 8);
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, DeviceModelTest, ::testing::ValuesIn(TestDevices()),
+std::vector<std::string> DevicesWithFastGemm() {
+  std::vector<std::string> devices = TestDevices();
+  if (OpenTestDevice({.name = "cuda-fast"}).ok()) devices.emplace_back("cuda-fast");
+  return devices;
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceModelTest, ::testing::ValuesIn(DevicesWithFastGemm()),
                          [](const auto& tested) { return NameOfDevice(tested.param); });
 
 }  // namespace

@@ -14,6 +14,7 @@ constexpr char kShipped[] = "models/zoo/lssar-6m";
 
 absl::StatusOr<std::unique_ptr<Backend>> OpenTestDevice(const BackendOptions& options) {
   if (options.name == "cuda-emulated") return MakeEmulatedBackend();
+  if (options.name == "cuda-fast") return MakeBackend({.name = "cuda", .fast_gemm = true});
   return MakeBackend(options);
 }
 

@@ -11,7 +11,8 @@
 
 namespace lssar {
 
-// The names of MakeBackend, and "cuda-emulated": the GPU kernels emulated on the host.
+// The names of MakeBackend; "cuda-emulated": the GPU kernels emulated on the host; "cuda-fast": the
+// GPU with GEMMs of many rows by cuBLASLt.
 absl::StatusOr<std::unique_ptr<Backend>> OpenTestDevice(const BackendOptions& options);
 
 // "cpu", "cuda-emulated" and, where there is a GPU, "cuda".

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -18,7 +19,10 @@ constexpr size_t kMaxPitchBytes = 0x7FFFFFFF;
 // The CUDA runtime on one stream.
 class DeviceDriver final : public CudaDriver {
  public:
+  explicit DeviceDriver(int max_compute_capability)
+      : max_compute_capability_(max_compute_capability) {}
   ~DeviceDriver() override {
+    UseDevice();
     for (cudaEvent_t mark : marks_) {
       if (mark != nullptr) cudaEventDestroy(mark);
     }
@@ -40,16 +44,14 @@ class DeviceDriver final : public CudaDriver {
     if (code != cudaSuccess) return Code(code);
     device_idx_ = device_idx;
     device.name = properties.name;
-    device.compute_capability = 10 * properties.major + properties.minor;
+    device.compute_capability =
+        std::min(10 * properties.major + properties.minor, max_compute_capability_);
     device.num_multiprocessors = properties.multiProcessorCount;
     device.memory_bytes = properties.totalGlobalMem;
     device.shared_bytes_of_block = properties.sharedMemPerBlockOptin;
     return kCudaSuccess;
   }
-  void* Stream() const override {
-    UseDevice();
-    return stream_;
-  }
+  void* Stream() const override { return OwnStream(); }
 
   int Allocate(size_t num_bytes, void*& address) override {
     UseDevice();
@@ -63,57 +65,62 @@ class DeviceDriver final : public CudaDriver {
     return Code(cudaMemGetInfo(&num_bytes, &total_bytes));
   }
   int Clear(void* address, size_t num_bytes) override {
-    return Code(cudaMemsetAsync(address, 0, num_bytes, stream_));
+    return Code(cudaMemsetAsync(address, 0, num_bytes, OwnStream()));
   }
   int CopyIn(void* to, const void* from_host, size_t num_bytes) override {
     // From pageable memory: staged before the call returns.
-    return Code(cudaMemcpyAsync(to, from_host, num_bytes, cudaMemcpyHostToDevice, stream_));
+    return Code(cudaMemcpyAsync(to, from_host, num_bytes, cudaMemcpyHostToDevice, OwnStream()));
   }
   int CopyOut(void* to_host, const void* from, size_t num_bytes) override {
     const cudaError_t code =
-        cudaMemcpyAsync(to_host, from, num_bytes, cudaMemcpyDeviceToHost, stream_);
+        cudaMemcpyAsync(to_host, from, num_bytes, cudaMemcpyDeviceToHost, OwnStream());
     return code != cudaSuccess ? Code(code) : Synchronize();
   }
   int CopyInside(void* to, const void* from, const CopyShape& shape) override {
     if (shape.num_rows == 1) {
-      return Code(cudaMemcpyAsync(to, from, shape.row_bytes, cudaMemcpyDeviceToDevice, stream_));
+      return Code(
+          cudaMemcpyAsync(to, from, shape.row_bytes, cudaMemcpyDeviceToDevice, OwnStream()));
     }
     if (shape.stride_bytes <= kMaxPitchBytes) {
       return Code(cudaMemcpy2DAsync(to, shape.stride_bytes, from, shape.stride_bytes,
                                     shape.row_bytes, shape.num_rows, cudaMemcpyDeviceToDevice,
-                                    stream_));
+                                    OwnStream()));
     }
     for (size_t row = 0; row < shape.num_rows; ++row) {
       const size_t at = row * shape.stride_bytes;
       const int code =
           Code(cudaMemcpyAsync(static_cast<char*>(to) + at, static_cast<const char*>(from) + at,
-                               shape.row_bytes, cudaMemcpyDeviceToDevice, stream_));
+                               shape.row_bytes, cudaMemcpyDeviceToDevice, OwnStream()));
       if (code != kCudaSuccess) return code;
     }
     return kCudaSuccess;
   }
-  int Synchronize() override { return Code(cudaStreamSynchronize(stream_)); }
+  int Synchronize() override { return Code(cudaStreamSynchronize(OwnStream())); }
 
   int AllocateHost(size_t num_bytes, void*& address) override {
+    UseDevice();
     const cudaError_t code = cudaMallocHost(&address, num_bytes);
     if (code != cudaSuccess) cudaGetLastError();
     return Code(code);
   }
-  void FreeHost(void* address) override { cudaFreeHost(address); }
+  void FreeHost(void* address) override {
+    UseDevice();
+    cudaFreeHost(address);
+  }
   int CopyInLater(void* to, const void* from_pinned, size_t num_bytes) override {
-    return Code(cudaMemcpyAsync(to, from_pinned, num_bytes, cudaMemcpyHostToDevice, stream_));
+    return Code(cudaMemcpyAsync(to, from_pinned, num_bytes, cudaMemcpyHostToDevice, OwnStream()));
   }
   int CopyOutLater(void* to_pinned, const void* from, size_t num_bytes) override {
-    return Code(cudaMemcpyAsync(to_pinned, from, num_bytes, cudaMemcpyDeviceToHost, stream_));
+    return Code(cudaMemcpyAsync(to_pinned, from, num_bytes, cudaMemcpyDeviceToHost, OwnStream()));
   }
 
   int BeginCapture() override {
     // Other threads of the process may allocate meanwhile.
-    return Code(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    return Code(cudaStreamBeginCapture(OwnStream(), cudaStreamCaptureModeThreadLocal));
   }
   int EndCapture(void*& graph) override {
     cudaGraph_t recorded = nullptr;
-    cudaError_t code = cudaStreamEndCapture(stream_, &recorded);
+    cudaError_t code = cudaStreamEndCapture(OwnStream(), &recorded);
     cudaGraphExec_t runnable = nullptr;
     if (code == cudaSuccess) code = cudaGraphInstantiate(&runnable, recorded, 0);
     if (recorded != nullptr) cudaGraphDestroy(recorded);
@@ -122,14 +129,16 @@ class DeviceDriver final : public CudaDriver {
     return Code(code);
   }
   int LaunchGraph(void* graph) override {
-    return Code(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), stream_));
+    return Code(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), OwnStream()));
   }
   void DestroyGraph(void* graph) override {
+    UseDevice();
     cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph));
   }
 
-  int MarkTime(int mark) override { return Code(cudaEventRecord(marks_[mark], stream_)); }
+  int MarkTime(int mark) override { return Code(cudaEventRecord(marks_[mark], OwnStream())); }
   int ElapsedMs(float& elapsed_ms) override {
+    UseDevice();
     const cudaError_t code = cudaEventSynchronize(marks_[1]);
     if (code != cudaSuccess) return Code(code);
     return Code(cudaEventElapsedTime(&elapsed_ms, marks_[0], marks_[1]));
@@ -140,12 +149,21 @@ class DeviceDriver final : public CudaDriver {
   }
 
  private:
-  void Release(void* address) override { cudaFree(address); }
+  void Release(void* address) override {
+    UseDevice();
+    cudaFree(address);
+  }
   static int Code(cudaError_t code) { return static_cast<int>(code); }
 
-  // Each thread has a device of its own, the first until told: launches and memory go there.
+  // Each thread has a current device, GPU 0 at first, on which a call may create a context. Every
+  // call of this class starts here, whichever thread makes it.
   void UseDevice() const { cudaSetDevice(device_idx_); }
+  cudaStream_t OwnStream() const {
+    UseDevice();
+    return stream_;
+  }
 
+  const int max_compute_capability_;
   int device_idx_ = 0;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t marks_[2] = {};
@@ -153,7 +171,9 @@ class DeviceDriver final : public CudaDriver {
 
 }  // namespace
 
-std::unique_ptr<CudaDriver> MakeDeviceDriver() { return std::make_unique<DeviceDriver>(); }
+std::unique_ptr<CudaDriver> MakeDeviceDriver(int max_compute_capability) {
+  return std::make_unique<DeviceDriver>(max_compute_capability);
+}
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeDeviceBackend(int device_idx, bool fast_gemm) {
   return MakeCudaBackend({.name = "cuda:" + std::to_string(device_idx),

@@ -10,7 +10,9 @@
 
 namespace lssar {
 
-std::unique_ptr<CudaDriver> MakeDeviceDriver();
+// A device passes for one of `max_compute_capability` where it is newer: 80 takes the paths of
+// devices without clusters.
+std::unique_ptr<CudaDriver> MakeDeviceDriver(int max_compute_capability = 1000);
 
 // Errors  those of OpenCudaDevice; FAILED_PRECONDITION: fast products without cuBLASLt
 absl::StatusOr<std::unique_ptr<Backend>> MakeDeviceBackend(int device_idx, bool fast_gemm);

@@ -20,9 +20,22 @@
 namespace lssar {
 namespace {
 
+// Of a block, at most (CUDA C++ Programming Guide, technical specifications per compute capability).
+size_t SharedBytesOf(int compute_capability) {
+  switch (compute_capability) {
+    case 80:
+    case 87: return size_t{163} * 1024;
+    case 86:
+    case 89: return size_t{99} * 1024;
+    default: return emulation::kMaxSharedBytes;
+  }
+}
+
 class EmulatedDriver final : public CudaDriver {
  public:
-  explicit EmulatedDriver(int compute_capability) : compute_capability_(compute_capability) {}
+  explicit EmulatedDriver(int compute_capability)
+      : compute_capability_(compute_capability),
+        stream_(std::make_unique<emulation::LazyStream>(SharedBytesOf(compute_capability))) {}
 
   int CountDevices(int& count) override {
     count = 1;
@@ -33,7 +46,7 @@ class EmulatedDriver final : public CudaDriver {
               .compute_capability = compute_capability_,
               .num_multiprocessors = 4,  // few: then small batches fill it, as large ones do a GPU
               .memory_bytes = kMemoryBytes,
-              .shared_bytes_of_block = emulation::kMaxSharedBytes,
+              .shared_bytes_of_block = stream_->MaxSharedBytes(),
               .driver_version = 13000,
               .runtime_version = 13000};
     return kCudaSuccess;
@@ -136,7 +149,7 @@ class EmulatedDriver final : public CudaDriver {
 
   const int compute_capability_;
   std::atomic<size_t> taken_bytes_ = 0;  // pinned memory of the host, too
-  const std::unique_ptr<emulation::LazyStream> stream_ = std::make_unique<emulation::LazyStream>();
+  const std::unique_ptr<emulation::LazyStream> stream_;
 };
 
 }  // namespace

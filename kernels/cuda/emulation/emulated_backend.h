@@ -10,7 +10,8 @@
 
 namespace lssar {
 
-// A device of the host's memory. compute_capability 80: one without clusters.
+// A device in the host's memory. compute_capability 90: H100; 80: A100, without clusters and with
+// less shared memory; 86 and 89: still less.
 std::unique_ptr<CudaDriver> MakeEmulatedDriver(int compute_capability = 90);
 
 // Driver and kernels for MakeCudaBackend, named "cuda-emulated".

@@ -304,11 +304,11 @@ void RequireShared(const void* address, size_t num_bytes) {
 
 void SetSchedule(uint64_t seed) { TheMachine().SetSchedule(seed); }
 
-bool ShapeFits(const LaunchShape& shape) {
+bool ShapeFits(const LaunchShape& shape, size_t max_shared_bytes) {
   return shape.num_blocks_x >= 1 && shape.num_blocks_y >= 1 && shape.num_blocks_y <= 65535 &&
          shape.num_threads >= 1 && shape.num_threads <= kMaxThreads && shape.cluster_blocks >= 1 &&
          shape.cluster_blocks <= kMaxClusterBlocks &&
-         shape.num_blocks_x % shape.cluster_blocks == 0 && shape.shared_bytes <= kMaxSharedBytes;
+         shape.num_blocks_x % shape.cluster_blocks == 0 && shape.shared_bytes <= max_shared_bytes;
 }
 
 void Run(const LaunchShape& shape, const std::function<void()>& kernel) {

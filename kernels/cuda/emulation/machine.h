@@ -16,7 +16,7 @@ namespace lssar::emulation {
 inline constexpr int kWarpThreads = 32;
 // Of the machine that is emulated, an H200: a launch that asks for more fails as it does there.
 inline constexpr int kMaxThreads = 1024;
-inline constexpr size_t kMaxSharedBytes = 227 * 1024;
+inline constexpr size_t kMaxSharedBytes = 227 * 1024;  // of any device
 inline constexpr int kMaxClusterBlocks = 8;
 
 // Which thread runs next: 0 in turn, anything else at random from this seed. Process-wide.
@@ -28,7 +28,8 @@ void SetSchedule(uint64_t seed);
 // Threads   one at a time in the process
 void Run(const LaunchShape& shape, const std::function<void()>& kernel);
 
-bool ShapeFits(const LaunchShape& shape);
+// max_shared_bytes: of a block, on the device that is emulated.
+bool ShapeFits(const LaunchShape& shape, size_t max_shared_bytes = kMaxSharedBytes);
 
 // ---- For the thread that runs now
 

@@ -4,8 +4,11 @@
 #ifndef LSSAR_KERNELS_CUDA_EMULATION_STREAM_H_
 #define LSSAR_KERNELS_CUDA_EMULATION_STREAM_H_
 
+#include <cstddef>
 #include <functional>
 #include <vector>
+
+#include "kernels/cuda/emulation/machine.h"
 
 namespace lssar::emulation {
 
@@ -15,6 +18,8 @@ class Stream {
   virtual ~Stream() = default;
   // Returns a code of cudaError_t.
   virtual int Submit(std::function<void()> work) = 0;
+  // Shared memory that the device has for a block: a kernel that asks for more is not started.
+  virtual size_t MaxSharedBytes() const { return kMaxSharedBytes; }
 };
 
 // Work that was recorded, and can run again and again.
@@ -22,6 +27,9 @@ using Graph = std::vector<std::function<void()>>;
 
 class LazyStream final : public Stream {
  public:
+  explicit LazyStream(size_t max_shared_bytes = kMaxSharedBytes)
+      : max_shared_bytes_(max_shared_bytes) {}
+  size_t MaxSharedBytes() const override { return max_shared_bytes_; }
   int Submit(std::function<void()> work) override;
   // Runs what waits. A capture does not allow it: false, and the capture is broken.
   bool Drain();
@@ -31,6 +39,7 @@ class LazyStream final : public Stream {
   bool EndCapture(Graph& graph);
 
  private:
+  const size_t max_shared_bytes_;
   Graph waiting_;
   Graph recorded_;
   bool is_capturing_ = false;

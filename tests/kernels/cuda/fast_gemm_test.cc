@@ -1,8 +1,12 @@
-// Products of many rows by a library (its twin on the host), of few by our own kernels.
+// GEMMs of many rows by a library, of few by our own kernels: on the emulated device with the
+// library's twin and, where there is a GPU with cuBLASLt, on it.
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/emulation/emulated_products.h"
@@ -50,10 +54,23 @@ const ProductCase kCases[] = {{},
                               {.residual = true},
                               {.gelu = true, .residual = true}};
 
-class FastGemmTest : public testing::TestWithParam<DType> {
+std::unique_ptr<Backend> Open(const std::string& device, bool fast_gemm) {
+  if (device == "Emulated") return MakeEmulatedBackend(90, fast_gemm);
+  auto backend = MakeBackend({.name = "cuda", .fast_gemm = fast_gemm});
+  return backend.ok() ? *std::move(backend) : nullptr;
+}
+
+std::vector<std::string> Devices() {
+  std::vector<std::string> devices = {"Emulated"};
+  if (Open("Gpu", /*fast_gemm=*/true) != nullptr) devices.emplace_back("Gpu");
+  return devices;
+}
+
+class FastGemmTest : public testing::TestWithParam<std::tuple<std::string, DType>> {
  protected:
-  const std::unique_ptr<Backend> exact_ = MakeEmulatedBackend();
-  const std::unique_ptr<Backend> fast_ = MakeEmulatedBackend(90, /*fast_gemm=*/true);
+  const DType stored_ = std::get<1>(GetParam());
+  const std::unique_ptr<Backend> exact_ = Open(std::get<0>(GetParam()), false);
+  const std::unique_ptr<Backend> fast_ = Open(std::get<0>(GetParam()), true);
 };
 
 // sum_k |x_k w_k| of each element, x after its norm.
@@ -80,11 +97,10 @@ std::vector<double> Magnitudes(bool norm) {
 }
 
 TEST_P(FastGemmTest, ManyRowsAreRoundedOnce) {
-  const DType stored = GetParam();
-  const double rounding = stored == DType::kBF16 ? 0x1p-8 : 0x1p-11;
+  const double rounding = stored_ == DType::kBF16 ? 0x1p-8 : 0x1p-11;
   for (const ProductCase& of : kCases) {
-    const std::vector<float> want = Multiply(*exact_, stored, of, kRows);
-    const std::vector<float> got = Multiply(*fast_, stored, of, kRows);
+    const std::vector<float> want = Multiply(*exact_, stored_, of, kRows);
+    const std::vector<float> got = Multiply(*fast_, stored_, of, kRows);
     std::vector<double> bounds = Magnitudes(of.norm);
     // GELU is nowhere steeper than 1.13; the rest is both sides' fp32, and weights' own rounding.
     for (double& bound : bounds) bound = 1.2 * (rounding * bound + 4e-5 * (bound + 4));
@@ -97,15 +113,18 @@ TEST_P(FastGemmTest, ManyRowsAreRoundedOnce) {
 TEST_P(FastGemmTest, FewRowsAreExact) {
   for (const ProductCase& of : kCases) {
     for (const int num_rows : {1, 64}) {
-      EXPECT_TRUE(SameBits(Multiply(*fast_, GetParam(), of, num_rows),
-                           Multiply(*exact_, GetParam(), of, num_rows)));
+      EXPECT_TRUE(SameBits(Multiply(*fast_, stored_, of, num_rows),
+                           Multiply(*exact_, stored_, of, num_rows)));
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, FastGemmTest, testing::Values(DType::kF16, DType::kBF16),
+INSTANTIATE_TEST_SUITE_P(Devices, FastGemmTest,
+                         testing::Combine(testing::ValuesIn(Devices()),
+                                          testing::Values(DType::kF16, DType::kBF16)),
                          [](const auto& test) {
-                           return std::string(test.param == DType::kF16 ? "Fp16" : "Bf16");
+                           return std::get<0>(test.param) + "_" +
+                                  std::string(NameOf(std::get<1>(test.param)));
                          });
 
 TEST(FastGemmOfOthersTest, WeightsOfOtherTypesAreForOurKernels) {
