@@ -76,6 +76,8 @@ def generate(out: str, grpc: bool = False) -> None:
     module = MODULE.format(proto=PROTO, file=serialized, module=stem.replace('/', '.'))
     with open(os.path.join(out, stem + '.py'), 'w', encoding='utf-8') as file:
         file.write(module)
+    with open(os.path.join(out, 'lssar', 'py.typed'), 'w', encoding='utf-8'):
+        pass  # type checkers read inference_pb2.pyi only where this file is
 
 
 def main(arguments: list[str]) -> None:

@@ -1,7 +1,7 @@
 """Build steps that pyproject.toml cannot express.
 
 - build_py generates the code of the proto file into the build directory.
-- sdist packs the proto file, so that a wheel can be built from it without the repository.
+- sdist packs what a wheel is generated from, so that it needs no repository.
 - All scratch files go to a temporary directory: a build leaves nothing in the source tree.
 """
 
@@ -32,10 +32,10 @@ class BuildPy(build_py):
 
 
 class Sdist(sdist):
-    """Adds proto/lssar/v1/inference.proto."""
+    """Adds generate_stubs.py and proto/lssar/v1/inference.proto."""
 
     def make_release_tree(self, base_dir, files):
-        super().make_release_tree(base_dir, files)
+        super().make_release_tree(base_dir, [*files, 'generate_stubs.py'])
         target = os.path.join(base_dir, 'proto', generate_stubs.PROTO)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         shutil.copyfile(os.path.join(generate_stubs.proto_root(), generate_stubs.PROTO), target)

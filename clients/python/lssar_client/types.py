@@ -31,7 +31,7 @@ Prompt = str | TokenIds | Chat
 """A text, token ids or a chat."""
 
 ScoreItem = tuple[Text, Sequence[Text]]
-"""(context, continuations)."""
+"""(context, continuations): one or more continuations of the same context."""
 
 
 class CallOptions(TypedDict, total=False):
@@ -305,8 +305,8 @@ class Retry:
     """
 
     max_attempts: int = 5  # calls in all; 1: never retry
-    initial_s: float = 0.2
-    max_s: float = 10.0
+    initial_s: float = 0.2  # backoff after the first attempt
+    max_s: float = 10.0  # longest backoff
 
 
 class LssarError(Exception):
