@@ -3,6 +3,8 @@
 import asyncio
 import inspect
 import itertools
+import pathlib
+import subprocess
 import sys
 import threading
 import time
@@ -482,6 +484,12 @@ class SurfaceTest(unittest.TestCase):
             for method, member in vars(value).items():
                 if inspect.isfunction(member) and not method.startswith('_'):
                     self.assertTrue(member.__doc__, f'{name}.{method}')
+
+    def test_the_reference_is_up_to_date(self):
+        script = pathlib.Path(__file__).parents[2] / 'clients' / 'python' / 'api_reference.py'
+        done = subprocess.run([sys.executable, '-B', script, '--check'], capture_output=True,
+                              text=True, check=False)
+        self.assertEqual((done.returncode, done.stdout), (0, ''))
 
     def test_no_any_at_the_surface(self):
         for kind in Client, AsyncClient, lssar_client.Stream, lssar_client.AsyncStream:

@@ -15,7 +15,7 @@ PROTO = HERE.parents[1] / 'proto' / 'lssar' / 'v1' / 'inference.proto'
 DIRECTORY = pathlib.Path(os.environ.get('LSSAR_VENVS', 'build/venvs')).resolve()
 UNREACHABLE = re.compile(r'NewConnectionError|ConnectionError|ConnectTimeout|ReadTimeout|ProxyError'
                          r'|Temporary failure in name resolution|Connection refused')
-TIMEOUT_S = 540
+TIMEOUT_S = 900  # an installation on a busy machine; alone it takes 90 s
 
 
 def run(*command, **options):

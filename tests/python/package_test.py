@@ -1,21 +1,12 @@
 """The package as users get it: installed by pip, built as wheel and sdist, checked by mypy."""
 
 import pathlib
-import subprocess
 import sys
 import tempfile
 import unittest
 import zipfile
 
 from environments import CLIENT, HERE, environment, isolated, pip, run, source_files
-
-
-class ReferenceTest(unittest.TestCase):
-
-    def test_the_reference_is_up_to_date(self):
-        done = subprocess.run([sys.executable, '-B', CLIENT / 'api_reference.py', '--check'],
-                              capture_output=True, text=True, check=False)
-        self.assertEqual((done.returncode, done.stdout), (0, ''))
 
 
 class PackageTest(unittest.TestCase):

@@ -11,10 +11,10 @@ def best(scores: list[ContinuationScore]) -> int:
 
 
 def ask(server: str) -> list[Generation]:
-    options: GenerateOptions = {'max_tokens': 5, 'stop_strings': ['.'], 'logit_bias': {3: 1.0}}
+    options: GenerateOptions = {'top_p': 0.5, 'stop_strings': ['.'], 'logit_bias': {3: 1.0}}
     with Client(server, tls=Tls(ca='ca.pem'), retry=Retry(max_attempts=2), timeout_s=3) as client:
         ids = np.array(client.tokenize('The river'), dtype=np.int32)
-        texts: list[str] = list(client.generate(ids, temperature=0.5, **options))
+        texts: list[str] = list(client.generate(ids, **options))
         client.complete([('user', 'Hi')])
         client.complete([{'role': 'user', 'content': 'Hi'}])
         choices: list[int] = [best(scores) for scores in client.score_many(

@@ -31,6 +31,8 @@ from lssar_client.types import GenerateOptions, Prompt, ScoreItem, Text, Tls
 
 log = logging.getLogger(__name__)
 
+MODEL_NAME = 'lssar'  # in lm-eval's registry
+
 # The server's limits for stop strings. Those beyond are looked for in the text.
 MAX_STOP_STRINGS = 16
 MAX_STOP_BYTES = 256
@@ -91,7 +93,7 @@ def to_options(kwargs: Mapping[str, object], default_max_tokens: int
     return options, stops
 
 
-@register_model('lssar')
+@register_model(MODEL_NAME)
 class LssarLM(LM):
     """A model that an lssar server runs."""
 
