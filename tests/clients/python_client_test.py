@@ -1,7 +1,15 @@
 """The Python package against the real server."""
 
 import asyncio
+import contextlib
+import io
+import pathlib
+import re
+import sys
+import textwrap
+import types
 import unittest
+from unittest import mock
 
 from lssar_client import AsyncClient, Client, LssarError
 from programs import RunningServer
@@ -146,6 +154,11 @@ class PythonClientTest(unittest.TestCase):
             self.assertEqual(self.client.score(array, [array[1:], list(array)]),
                              self.client.score(ids, [ids[1:], ids]))
         self.assertEqual(self.client.detokenize(np.array(ids)), self.client.detokenize(ids))
+        try:
+            import torch
+            self.assertEqual(self.client.detokenize(torch.tensor(ids)), self.client.detokenize(ids))
+        except ImportError:
+            pass  # numpy's arrays have the same interface
         with self.assertRaisesRegex(TypeError, 'integer'):
             self.client.complete(np.array([1.0, 2.0]))
         with self.assertRaisesRegex(TypeError, 'integer'):
@@ -172,6 +185,31 @@ class PythonClientTest(unittest.TestCase):
         with self.assertRaises(LssarError) as caught:
             self.client.attention(text, rows=[len(ids)])
         self.assertEqual(caught.exception.code, 'INVALID_ARGUMENT')
+
+    def test_the_examples_of_the_readme_run(self):
+        readme = pathlib.Path('clients/python/README.md').read_text(encoding='utf-8')
+        examples = re.findall(r'```python\n(.*?)```', readme, flags=re.S)
+        asynchronous = [example for example in examples if 'async with' in example]
+        others = [example for example in examples if 'lm_eval' not in example
+                  and 'ca.pem' not in example and example not in asynchronous]
+        self.assertEqual((len(others), len(asynchronous)), (5, 1))
+        address = self.server.address
+        bars = types.ModuleType('tqdm')
+        bars.tqdm = mock.MagicMock()
+        names = {
+            'np': mock.Mock(array=lambda ids: ids), 'prompts': ['a', 'b'],
+            'rows': [{'question': 'The', 'choices': [' river', ' of']}] * 3,
+            'items': [('The', [' river'])], 'AsyncClient': AsyncClient}
+        out = io.StringIO()
+        with mock.patch.dict(sys.modules, tqdm=bars), contextlib.redirect_stdout(out):
+            for example in others:
+                # The first example closes its client.
+                names['client'] = self.client
+                exec(example.replace('127.0.0.1:50051', address), names)
+            coroutine = 'async def main():\n' + textwrap.indent(asynchronous[0], '    ')
+            exec(coroutine.replace('127.0.0.1:50051', address), names)
+            asyncio.run(names['main']())
+        self.assertGreater(len(out.getvalue().splitlines()), 10)
 
     def test_tokenize_and_back(self):
         text = 'Grüße, 世界 🙂'

@@ -77,8 +77,8 @@ def to_error(error: grpc.RpcError, server: str, has_tls: bool) -> LssarError:
     if code == 'UNAVAILABLE':
         lower = message.lower()
         if 'http1' in lower or 'http/1' in lower:
-            message = (f'{server} speaks HTTP/1, not gRPC: it is probably the HTTP port of an lssar '
-                       'server. Give the gRPC port (lssar-server --listen, default 50051)')
+            message = (f'{server} speaks HTTP/1, not gRPC: it is probably the HTTP port of an '
+                       'lssar server. Give the gRPC port (lssar-server --listen, default 50051)')
         elif re.search('failed to connect|connection re|socket closed|handshake', lower):
             hint = ('no TLS connection to {0}: nothing listens there, it does not speak TLS, or a '
                     'certificate was refused' if has_tls else
