@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import itertools
 import pathlib
+import random
 import subprocess
 import sys
 import threading
@@ -16,7 +17,8 @@ from unittest import mock
 import lssar_client
 from lssar.v1 import inference_pb2 as pb
 from lssar_client import AsyncClient, Client, LssarError, Retry, types
-from scripted_server import Refusal, ScriptedService, serve
+from lssar_client._retry import Attempts, retry_delay
+from scripted_server import Refusal, ScriptedService, retry_details, serve
 
 FAST = Retry(initial_s=0.02, max_s=0.05)
 
@@ -429,6 +431,42 @@ class AsyncTest(AsyncCalls, Cases, unittest.TestCase):
         with serve(ScriptedService()) as address:
             scores = self.call(address, 'score_many', items())
         self.assertEqual([each[0].logprob for each in scores], [-i - 1 for i in range(100)])
+
+
+class AttemptsTest(unittest.TestCase):
+    """The waits between attempts."""
+
+    def test_backoff_doubles_up_to_its_limit(self):
+        attempts = Attempts(Retry(max_attempts=6, initial_s=1, max_s=5), None)
+        error = LssarError('UNAVAILABLE', 'draining')
+        with mock.patch('random.uniform', side_effect=lambda low, high: high):
+            waits = [attempts.wait_after(error) for _ in range(6)]
+        self.assertEqual(waits, [1, 2, 4, 5, 5, None])
+
+    def test_the_servers_wait_is_the_least(self):
+        error = LssarError('RESOURCE_EXHAUSTED', 'full', 3.0)
+        for _ in range(100):
+            wait = Attempts(Retry(initial_s=1), None).wait_after(error)
+            self.assertTrue(3 <= wait <= 4, wait)
+            self.assertLessEqual(
+                Attempts(Retry(initial_s=1), None).wait_after(LssarError('UNAVAILABLE', '')), 1)
+
+    def test_a_wait_that_is_too_long_is_not_begun(self):
+        error = LssarError('RESOURCE_EXHAUSTED', 'full', 3.0)
+        self.assertIsNone(Attempts(Retry(max_retry_info_s=2), None).wait_after(error))
+
+    def test_details_that_are_no_retry_info_are_ignored(self):
+        details = retry_details(1.5)
+        self.assertEqual(retry_delay([('grpc-status-details-bin', details)]), 1.5)
+        self.assertIsNone(retry_delay(None))
+        self.assertIsNone(retry_delay([('grpc-status-details-bin', 'text'), ('other', details)]))
+        rng = random.Random(1)
+        for end in range(len(details)):
+            retry_delay([('grpc-status-details-bin', details[:end])])
+            damaged = bytearray(details)
+            damaged[end] = rng.randrange(256)
+            retry_delay([('grpc-status-details-bin', bytes(damaged))])
+            retry_delay([('grpc-status-details-bin', rng.randbytes(end))])
 
 
 class SurfaceTest(unittest.TestCase):

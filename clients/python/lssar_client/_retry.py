@@ -9,20 +9,19 @@ from collections.abc import Iterable, Iterator
 from typing import cast
 
 import grpc
-from google.protobuf import any_pb2, duration_pb2
-from google.protobuf.message import DecodeError
 
 from lssar_client.types import LssarError, Retry
 
 DETAILS_KEY = 'grpc-status-details-bin'
-RETRY_INFO = 'google.rpc.RetryInfo'
+RETRY_INFO = b'/google.rpc.RetryInfo'
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The length-delimited fields of a serialized message: (number, content).
+def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a serialized message: (number, integer or content).
 
-    google.rpc.Status and RetryInfo are read this way because registering them would collide with
-    the package googleapis-common-protos where that is installed.
+    google.rpc.Status and what is in it are read this way because registering them would collide
+    with the package googleapis-common-protos where that is installed.
+    Errors: IndexError where the data ends early.
     """
     position = 0
 
@@ -35,18 +34,31 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
             value |= (byte & 0x7f) << shift
             shift += 7
             if byte < 0x80:
-                return value
+                return value - (1 << 64) if value >> 63 else value
 
     while position < len(data):
         key = varint()
         if key & 7 == 0:
-            varint()
+            yield key >> 3, varint()
         elif key & 7 == 2:
             size = varint()
+            if not 0 <= size <= len(data) - position:
+                raise IndexError
             yield key >> 3, data[position:position + size]
             position += size
         else:
-            return  # neither message has a field of another type
+            return  # none of the messages has a field of another type
+
+
+def _all(data: bytes, number: int) -> list[bytes]:
+    """Contents of the fields with this number."""
+    return [value for key, value in _fields(data) if key == number and isinstance(value, bytes)]
+
+
+def _seconds(duration: bytes) -> float:
+    """google.protobuf.Duration."""
+    values = {key: value for key, value in _fields(duration) if isinstance(value, int)}
+    return max(0.0, values.get(1, 0) + values.get(2, 0) / 1e9)
 
 
 def retry_delay(metadata: Iterable[tuple[str, str | bytes]] | None) -> float | None:
@@ -55,17 +67,11 @@ def retry_delay(metadata: Iterable[tuple[str, str | bytes]] | None) -> float | N
         if key != DETAILS_KEY or not isinstance(value, bytes):
             continue
         try:
-            for number, content in _fields(value):
-                if number != 3:
-                    continue
-                detail = any_pb2.Any.FromString(content)
-                if detail.type_url.rpartition('/')[2] != RETRY_INFO:
-                    continue
-                for field, inner in _fields(detail.value):
-                    if field == 1:
-                        delay = duration_pb2.Duration.FromString(inner)
-                        return max(0.0, delay.seconds + delay.nanos / 1e9)
-        except (IndexError, ValueError, DecodeError):  # not from an lssar server
+            for detail in _all(value, 3):  # Status.details, each an Any
+                if any(url.endswith(RETRY_INFO) for url in _all(detail, 1)):
+                    for retry_info in _all(detail, 2):
+                        return sum(map(_seconds, _all(retry_info, 1)))
+        except IndexError:  # not from an lssar server
             return None
     return None
 
@@ -108,6 +114,8 @@ class Attempts:
             return None
         backoff = min(self._retry.max_s, self._retry.initial_s * 2.0**(self._num_failed - 1))
         if error.code == 'RESOURCE_EXHAUSTED' and error.retry_delay_s is not None:
+            if error.retry_delay_s > self._retry.max_retry_info_s:
+                return None
             wait = error.retry_delay_s + random.uniform(0, backoff)
         elif error.code == 'UNAVAILABLE' and 'speaks HTTP/1' not in str(error):
             wait = random.uniform(0, backoff)

@@ -307,6 +307,7 @@ class Retry:
     max_attempts: int = 5  # calls in all; 1: never retry
     initial_s: float = 0.2  # backoff after the first attempt
     max_s: float = 10.0  # longest backoff
+    max_retry_info_s: float = 60.0  # where the server asks for a longer wait, the call fails
 
 
 class LssarError(Exception):
