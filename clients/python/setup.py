@@ -1,15 +1,47 @@
-"""Generates the stubs of lssar.v1 before setuptools collects the packages; all else stands in
-pyproject.toml."""
+"""Build steps that pyproject.toml cannot express.
+
+- build_py generates the code of the proto file into the build directory.
+- sdist packs what a wheel is generated from, so that it needs no repository.
+- All scratch files go to a temporary directory: a build leaves nothing in the source tree.
+"""
 
 import os
+import shutil
 import sys
+import tempfile
 
 import setuptools
+from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import generate_stubs  # noqa: E402
 
-generate_stubs.generate(HERE)
-setuptools.setup()
+
+class BuildPy(build_py):
+    """Adds lssar/v1/inference_pb2.py and its types to the wheel."""
+
+    def run(self):
+        super().run()
+        if self.editable_mode:
+            raise SystemExit('no editable install: use generate_stubs.py and PYTHONPATH instead, '
+                             'see README.md')
+        generate_stubs.generate(self.build_lib)
+
+
+class Sdist(sdist):
+    """Adds generate_stubs.py and proto/lssar/v1/inference.proto."""
+
+    def make_release_tree(self, base_dir, files):
+        super().make_release_tree(base_dir, [*files, 'generate_stubs.py'])
+        target = os.path.join(base_dir, 'proto', generate_stubs.PROTO)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        shutil.copyfile(os.path.join(generate_stubs.proto_root(), generate_stubs.PROTO), target)
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    setuptools.setup(
+        cmdclass={'build_py': BuildPy, 'sdist': Sdist},
+        options={'build': {'build_base': scratch}, 'egg_info': {'egg_base': scratch}})

@@ -25,7 +25,7 @@ def run_cli(*arguments, stdin='', model=True, **extra):
 
 
 class RunningServer:
-    """`lssar-server` on a free port, for a with block; `address` is host:port."""
+    """`lssar-server` on free ports, for a with block; `address` and `http_address` name them."""
 
     def __init__(self, *flags):
         self._command = [SERVER, '--model', MODEL, '--listen', '127.0.0.1:0',
@@ -40,7 +40,7 @@ class RunningServer:
             log += line
             event = json.loads(line) if line.startswith('{') else {}
             if event.get('event') == 'serving':
-                self.address = event['address']
+                self.address, self.http_address = event['address'], event['http_address']
                 return self
         raise RuntimeError(f'the server ended with {self._server.wait()}:\n{log}')
 

@@ -1,8 +1,17 @@
 """The Python package against the real server."""
 
+import asyncio
+import contextlib
+import io
+import pathlib
+import re
+import sys
+import textwrap
+import types
 import unittest
+from unittest import mock
 
-from lssar_client import Client, LssarError
+from lssar_client import AsyncClient, Client, LssarError
 from programs import RunningServer
 
 
@@ -59,7 +68,9 @@ class PythonClientTest(unittest.TestCase):
         self.assertEqual((facts.num_running, facts.num_free_pages), (0, facts.num_pages))
 
     def test_chat(self):
-        answer = self.client.complete([('user', 'How are you?')], max_tokens=16, seed=1)[0]
+        answer, same = (self.client.complete([message], max_tokens=16, seed=1)[0] for message in (
+            ('user', 'How are you?'), {'role': 'user', 'content': 'How are you?'}))
+        self.assertEqual(answer, same)
         self.assertNotIn('<|user|>', answer.text)
         self.assertTrue(answer.text)
 
@@ -72,6 +83,86 @@ class PythonClientTest(unittest.TestCase):
         self.assertEqual([token.id for token in ids.tokens], [300, 301])
         greedy = self.client.complete('The river', max_tokens=3, temperature=0)[0].text
         self.assertTrue(self.client.score('The river', [greedy])[0].is_greedy)
+
+    def test_many_items_are_scored_as_one_by_one(self):
+        items = [(f'In {1900 + i} the river', [' is', ' was']) for i in range(150)]
+        scores = list(self.client.score_many(iter(items), per_token=True))
+        self.assertEqual(len(scores), 150)
+        for i in range(0, 150, 37):
+            self.assertEqual(scores[i], self.client.score(*items[i], per_token=True))
+
+    def test_many_prompts_are_answered_as_one_by_one(self):
+        prompts = [f'In {1900 + i}' for i in range(20)]
+        answers = list(self.client.complete_many(prompts, max_tokens=5, seed=1))
+        self.assertEqual(answers, [self.client.complete(prompt, max_tokens=5, seed=1)
+                                   for prompt in prompts])
+
+    def test_the_asynchronous_client_gives_the_same(self):
+        items = [(f'In {1900 + i} the river', [' is', ' was']) for i in range(100)]
+        options = {'max_tokens': 20, 'seed': 5}
+
+        async def ask():
+            async with AsyncClient(self.server.address, timeout_s=120) as client:
+                pieces = [piece async for piece in client.generate('The river', **options)]
+                async with client.stream('The river', max_tokens=16000, ignore_eos=True) as stream:
+                    async for _ in stream:
+                        break  # leaving the block cancels the call
+                return (''.join(pieces), await client.complete('The river', n=2, **options),
+                        [scores async for scores in client.score_many(items)],
+                        [answer async for answer in client.complete_many(['a', 'b'], **options)],
+                        await client.attention('The river', layers=[-1], top_k=2),
+                        await client.tokenize('The river'), await client.detokenize([330, 3586]),
+                        (await client.get_info()).checkpoint_hash,
+                        (await client.get_stats()).num_steps > 0)
+
+        client = self.client
+        self.assertEqual(asyncio.run(ask()), (
+            ''.join(client.generate('The river', **options)),
+            client.complete('The river', n=2, **options), list(client.score_many(items)),
+            list(client.complete_many(['a', 'b'], **options)),
+            client.attention('The river', layers=[5], top_k=2), client.tokenize('The river'),
+            client.detokenize([330, 3586]), client.get_info().checkpoint_hash, True))
+
+    def test_a_full_queue_is_waited_for(self):
+        with RunningServer('--max-num-seqs', '1', '--max-queued-requests', '1') as server:
+            with Client(server.address, timeout_s=120) as client:
+                answers = list(client.complete_many(['The river'] * 12, concurrency=6, n=1,
+                                                    max_tokens=10, temperature=0))
+            self.assertEqual(answers, answers[:1] * 12)
+            with Client(server.address, timeout_s=120, retry=None) as client:
+                with self.assertRaises(LssarError) as caught:
+                    list(client.complete_many(['The river'] * 12, concurrency=12,
+                                              max_tokens=2000, ignore_eos=True))
+            self.assertEqual(caught.exception.code, 'RESOURCE_EXHAUSTED')
+            self.assertGreater(caught.exception.retry_delay_s, 0)
+
+    def test_the_http_port_is_named_as_such(self):
+        with Client(self.server.http_address) as client:
+            with self.assertRaisesRegex(LssarError, 'speaks HTTP/1, not gRPC.*50051'):
+                client.get_info()
+
+    def test_arrays_are_ids(self):
+        try:
+            import numpy as np
+        except ImportError:
+            self.skipTest('no numpy for this interpreter')
+        ids = self.client.tokenize('The river')
+        for kind in np.int32, np.int64, np.uint16:
+            array = np.array(ids, dtype=kind)
+            self.assertEqual(self.client.complete(array, max_tokens=3, seed=1),
+                             self.client.complete(ids, max_tokens=3, seed=1))
+            self.assertEqual(self.client.score(array, [array[1:], list(array)]),
+                             self.client.score(ids, [ids[1:], ids]))
+        self.assertEqual(self.client.detokenize(np.array(ids)), self.client.detokenize(ids))
+        try:
+            import torch
+            self.assertEqual(self.client.detokenize(torch.tensor(ids)), self.client.detokenize(ids))
+        except ImportError:
+            pass  # numpy's arrays have the same interface
+        with self.assertRaisesRegex(TypeError, 'integer'):
+            self.client.complete(np.array([1.0, 2.0]))
+        with self.assertRaisesRegex(TypeError, 'integer'):
+            self.client.complete(np.array([[1, 2]]))
 
     def test_attention_is_of_the_rows_asked_for(self):
         text = 'The river runs to the sea.'
@@ -89,9 +180,36 @@ class PythonClientTest(unittest.TestCase):
         self.assertEqual(len(few.rows), 6 * 4)
         for row in few.rows:
             self.assertAlmostEqual(row.weights[0] + row.dropped_mass, 1, places=6)
+        self.assertEqual(self.client.attention(text, layers=[-5], heads=[0, -1], rows=[-1, 2]),
+                         attention)
         with self.assertRaises(LssarError) as caught:
             self.client.attention(text, rows=[len(ids)])
         self.assertEqual(caught.exception.code, 'INVALID_ARGUMENT')
+
+    def test_the_examples_of_the_readme_run(self):
+        readme = pathlib.Path('clients/python/README.md').read_text(encoding='utf-8')
+        examples = re.findall(r'```python\n(.*?)```', readme, flags=re.S)
+        asynchronous = [example for example in examples if 'async with' in example]
+        others = [example for example in examples if 'lm_eval' not in example
+                  and 'ca.pem' not in example and example not in asynchronous]
+        self.assertEqual((len(others), len(asynchronous)), (5, 1))
+        address = self.server.address
+        bars = types.ModuleType('tqdm')
+        bars.tqdm = mock.MagicMock()
+        names = {
+            'np': mock.Mock(array=lambda ids: ids), 'prompts': ['a', 'b'],
+            'rows': [{'question': 'The', 'choices': [' river', ' of']}] * 3,
+            'items': [('The', [' river'])], 'AsyncClient': AsyncClient}
+        out = io.StringIO()
+        with mock.patch.dict(sys.modules, tqdm=bars), contextlib.redirect_stdout(out):
+            for example in others:
+                # The first example closes its client.
+                names['client'] = self.client
+                exec(example.replace('127.0.0.1:50051', address), names)
+            coroutine = 'async def main():\n' + textwrap.indent(asynchronous[0], '    ')
+            exec(coroutine.replace('127.0.0.1:50051', address), names)
+            asyncio.run(names['main']())
+        self.assertGreater(len(out.getvalue().splitlines()), 10)
 
     def test_tokenize_and_back(self):
         text = 'Grüße, 世界 🙂'

@@ -1,7 +1,17 @@
-"""Client of the lssar inference server; `Client` is all one needs for a start."""
+"""Client of the lssar inference server: `Client`, and `AsyncClient` for asyncio."""
 
-from lssar_client.client import (Attention, Client, Continuation, Delta, Generation, LssarError,
-                                 Message, RowAttention, ServerFacts, Stream, Tls, Token)
+from lssar_client.aio import AsyncClient, AsyncStream
+from lssar_client.client import Client, Stream
+from lssar_client.types import (Attention, AttentionOptions, CallOptions, Chat, ContinuationScore,
+                                Delta, Finished, GenerateOptions, Generation, IntArray, Limits,
+                                LssarError, Message, Prompt, Retry, RowAttention, SamplingOptions,
+                                ScoreItem, ScoreOptions, ServerInfo, ServerStats, SharingOptions,
+                                StageTimes, Started, Text, Timings, Tls, Token, TokenIds, Usage)
 
-__all__ = ['Attention', 'Client', 'Continuation', 'Delta', 'Generation', 'LssarError', 'Message',
-           'RowAttention', 'ServerFacts', 'Stream', 'Tls', 'Token']
+__all__ = [
+    'AsyncClient', 'AsyncStream', 'Attention', 'AttentionOptions', 'CallOptions', 'Chat', 'Client',
+    'ContinuationScore', 'Delta', 'Finished', 'GenerateOptions', 'Generation', 'IntArray', 'Limits',
+    'LssarError', 'Message', 'Prompt', 'Retry', 'RowAttention', 'SamplingOptions', 'ScoreItem',
+    'ScoreOptions', 'ServerInfo', 'ServerStats', 'SharingOptions', 'StageTimes', 'Started',
+    'Stream', 'Text', 'Timings', 'Tls', 'Token', 'TokenIds', 'Usage'
+]

@@ -1,315 +1,354 @@
-"""A connection to a server, and what comes back from it as plain Python values."""
+"""The synchronous client."""
 
 from __future__ import annotations
 
-import dataclasses
-import pathlib
-from typing import Any, Iterator, Mapping, Optional, Sequence, Union
+import collections
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent import futures
+from typing import Generic, Self, TypeVar, Unpack
 
 import grpc
 
 from lssar.v1 import inference_pb2 as pb
-from lssar.v1 import inference_pb2_grpc
+from lssar_client import _batches, _channel, _requests, types
+from lssar_client._retry import Attempts, to_error
 
-# A text, token ids, or a chat: [('user', 'Hello'), ...].
-Message = tuple[str, str]
-Prompt = Union[str, Sequence[int], Sequence[Message]]
-Text = Union[str, Sequence[int]]
-
-MAX_MESSAGE_BYTES = 32 << 20
-_SAMPLING_FIELDS = frozenset(field.name for field in pb.Sampling.DESCRIPTOR.fields)
-_REQUEST_FIELDS = frozenset(field.name for field in pb.GenerateRequest.DESCRIPTOR.fields) - {
-    'text', 'tokens', 'chat', 'sampling'}
+Request = TypeVar('Request')
+Reply = TypeVar('Reply')
 
 
-class LssarError(Exception):
-    """A call that failed: `code` is the status code's name, str() the server's sentence."""
+class _Call(Generic[Request, Reply]):
+    """A server-streaming call that starts at once. Iterating gives its replies; it is made again
+    as types.Retry says while none has come."""
 
-    def __init__(self, code: str, message: str):
-        super().__init__(message)
-        self.code = code
+    def __init__(self, client: Client, method: grpc.UnaryStreamMultiCallable[Request, Reply],
+                 request: Request, timeout_s: float | None) -> None:
+        self._client = client
+        self._method = method
+        self._request = request
+        self._attempts = client._attempts(timeout_s)
+        self._is_cancelled = threading.Event()
+        self._start()
 
+    def _start(self) -> None:
+        self._call = self._method(self._request, timeout=self._attempts.timeout(),
+                                  metadata=self._client._metadata)
+        if self._is_cancelled.is_set():
+            self._call.cancel()
 
-@dataclasses.dataclass(frozen=True)
-class Token:
-    """One token; `logprob` (nats) and the best ones at its place where they were asked for."""
-    id: int
-    piece: bytes
-    logprob: Optional[float] = None
-    top: tuple['Token', ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class Delta:
-    """What became known of one choice: whole UTF-8 text, perhaps empty, and its tokens."""
-    choice: int
-    text: str
-    tokens: tuple[Token, ...]
-    finish_reason: Optional[str] = None  # 'EOS', 'STOP_STRING', 'LENGTH', ... in the last one
-    stop_string: str = ''
-
-
-@dataclasses.dataclass
-class Generation:
-    """A finished choice."""
-    text: str = ''
-    tokens: list[Token] = dataclasses.field(default_factory=list)
-    finish_reason: Optional[str] = None
-    stop_string: str = ''
-
-
-@dataclasses.dataclass(frozen=True)
-class Continuation:
-    """The score of one continuation: a sum over its tokens, in nats."""
-    logprob: float
-    num_tokens: int
-    num_bytes: int
-    is_greedy: bool
-    tokens: tuple[Token, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class RowAttention:
-    """One row's final attention weights in one head: keys and weights, by rising position."""
-    layer: int
-    head: int
-    row: int  # its position; it attends row + 1 keys
-    num_nonzero: int
-    entropy: float  # of all weights, nats: exp(entropy) is the effective number of keys
-    dropped_mass: float  # what top_k left out
-    keys: tuple[int, ...]
-    weights: tuple[float, ...]
-
-
-@dataclasses.dataclass
-class Attention:
-    """Tokens of the prompt up to the last row; rows by position, then layer, then head."""
-    tokens: list[Token] = dataclasses.field(default_factory=list)
-    rows: list[RowAttention] = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass(frozen=True)
-class Tls:
-    """PEM files: the roots that the server is known by (None: the system's), and the client's
-    own certificate and key where the server asks for one."""
-    ca: Optional[str] = None
-    cert: Optional[str] = None
-    key: Optional[str] = None
-
-    def credentials(self) -> grpc.ChannelCredentials:
-        """As gRPC takes them."""
-        return grpc.ssl_channel_credentials(*(
-            path and pathlib.Path(path).read_bytes() for path in (self.ca, self.key, self.cert)))
-
-
-# What GetInfo says, field by field as in the proto.
-ServerFacts = pb.GetInfoReply
-
-
-def _error(error: grpc.RpcError) -> LssarError:
-    return LssarError(error.code().name, error.details() or error.code().name)
-
-
-def _token(token: pb.Token) -> Token:
-    def one(each: pb.TokenLogprob, top: tuple[Token, ...] = ()) -> Token:
-        return Token(each.id, each.piece, each.logprob if each.HasField('logprob') else None, top)
-
-    return one(token.token, tuple(one(each) for each in token.top))
-
-
-def _score_text(text: Text) -> pb.ScoreText:
-    if isinstance(text, str):
-        return pb.ScoreText(text=text)
-    return pb.ScoreText(tokens=pb.TokenIds(ids=text))
-
-
-def _prompt(prompt: Prompt) -> dict[str, Any]:
-    if isinstance(prompt, str):
-        return {'text': prompt}
-    values = list(prompt)
-    if values and not isinstance(values[0], int):
-        messages = [pb.ChatMessage(role=role, content=content) for role, content in values]
-        return {'chat': pb.Chat(messages=messages)}
-    return {'tokens': pb.TokenIds(ids=values)}
-
-
-def _generate_request(prompt: Prompt, options: Mapping[str, Any]) -> pb.GenerateRequest:
-    sampling = {name: value for name, value in options.items() if name in _SAMPLING_FIELDS}
-    rest = {name: value for name, value in options.items() if name not in _SAMPLING_FIELDS}
-    for name in rest:
-        if name not in _REQUEST_FIELDS:
-            known = ', '.join(sorted(_SAMPLING_FIELDS | _REQUEST_FIELDS))
-            raise TypeError(f'generate() has no option {name!r}; it has {known}')
-    return pb.GenerateRequest(sampling=pb.Sampling(**sampling), **_prompt(prompt), **rest)
-
-
-class Stream:
-    """An answer as it comes: iterate over its deltas. Leaving a `with` block cancels it."""
-
-    def __init__(self, call: Any):
-        self._call = call
-        self.started: Optional[pb.Started] = None  # after the first delta
-        self.finished: Optional[pb.Finished] = None  # after the last
-        self.prompt_tokens: list[Token] = []  # with prompt_logprobs
-
-    def __iter__(self) -> Iterator[Delta]:
-        try:
-            for reply in self._call:
-                event = reply.WhichOneof('event')
-                if event == 'started':
-                    self.started = reply.started
-                elif event == 'prompt_logprobs':
-                    self.prompt_tokens.extend(map(_token, reply.prompt_logprobs.tokens))
-                elif event == 'delta':
-                    yield self._delta(reply.delta)
-                elif event == 'finished':
-                    self.finished = reply.finished
-        except grpc.RpcError as error:
-            raise _error(error) from None
-
-    @staticmethod
-    def _delta(delta: pb.Delta) -> Delta:
-        reason = pb.FinishReason.Name(delta.finish_reason).replace('FINISH_REASON_', '')
-        return Delta(delta.choice, delta.text, tuple(map(_token, delta.tokens)),
-                     reason if delta.finish_reason else None, delta.stop_string)
+    def __iter__(self) -> Iterator[Reply]:
+        has_reply = False
+        while True:
+            try:
+                for reply in self._call:
+                    has_reply = True
+                    yield reply
+                return
+            except grpc.RpcError as error:
+                failure = self._client._error(error)
+            wait = None if has_reply else self._attempts.wait_after(failure)
+            if wait is None or self._is_cancelled.wait(wait):
+                raise failure from None
+            self._start()
 
     def cancel(self) -> None:
-        """Ends the call; the server gives its pages back one step later."""
+        """Ends the call, or the wait for its next attempt."""
+        self._is_cancelled.set()
         self._call.cancel()
 
-    def __enter__(self) -> 'Stream':
+
+class Stream(_requests.StreamState):
+    """A running generation: iterate over its deltas. Leaving a `with` block cancels it."""
+
+    def __init__(self, call: _Call[pb.GenerateRequest, pb.GenerateReply]) -> None:
+        super().__init__()
+        self._call = call
+
+    def __iter__(self) -> Iterator[types.Delta]:
+        for reply in self._call:
+            delta = self._take(reply)
+            if delta is not None:
+                yield delta
+
+    def cancel(self) -> None:
+        """Ends the call. The server frees its pages one step later."""
+        self._call.cancel()
+
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *unused: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.cancel()
 
 
 class Client:
-    """A connection to a server. Safe to share between threads.
+    """A connection to a server. Threads may share it.
 
-    Errors of every method: LssarError with the server's status code and sentence.
+    Every method raises LssarError with the server's status code and sentence where a call fails,
+    and TypeError or ValueError where an argument cannot be sent.
     """
 
-    def __init__(self, server: str = '127.0.0.1:50051', *, timeout_s: Optional[float] = None,
-                 api_key: Optional[str] = None, tls: Optional[Tls] = None):
-        """`timeout_s` is each call's deadline, None for no deadline. `api_key`: where the server
-        has keys. `tls`: None for a plain connection, Tls() for the system's roots."""
-        options = [
-            ('grpc.max_receive_message_length', MAX_MESSAGE_BYTES),
-            ('grpc.max_send_message_length', MAX_MESSAGE_BYTES),
-            ('grpc.enable_http_proxy', 0),
-        ]
-        self._call_options = {
-            'timeout': timeout_s,
-            'metadata': (('authorization', f'Bearer {api_key}'),) if api_key else (),
-        }
-        self._channel = (grpc.insecure_channel(server, options) if tls is None else
-                         grpc.secure_channel(server, tls.credentials(), options))
-        self._stub = inference_pb2_grpc.InferenceStub(self._channel)
+    def __init__(self, server: str = '127.0.0.1:50051', *, timeout_s: float | None = None,
+                 api_key: str | None = None, tls: types.Tls | None = None,
+                 retry: types.Retry | None = types.Retry()) -> None:
+        """Connects with the first call.
 
-    def __enter__(self) -> 'Client':
+        Args:
+            server: HOST:PORT of the gRPC port, or unix:PATH.
+            timeout_s: deadline of each call, retries included. None: no deadline.
+            api_key: where the server has keys.
+            tls: None for a plain connection, Tls() for the system's roots.
+            retry: None to fail at the first error.
+        """
+        self._server = _channel.check_server(server)
+        self._timeout_s = timeout_s
+        self._metadata = _channel.check_api_key(api_key)
+        self._has_tls = tls is not None
+        self._retry = retry or types.Retry(max_attempts=1)
+        self._prefix: tuple[int | None] | None = None
+        channel = (grpc.insecure_channel(server, _channel.OPTIONS) if tls is None else
+                   grpc.secure_channel(server, _channel.credentials(tls), _channel.OPTIONS))
+        self._channel = channel
+        self._generate: grpc.UnaryStreamMultiCallable[
+            pb.GenerateRequest, pb.GenerateReply] = channel.unary_stream(
+                _channel.SERVICE + 'Generate', pb.GenerateRequest.SerializeToString,
+                pb.GenerateReply.FromString)
+        self._score: grpc.UnaryStreamMultiCallable[
+            pb.ScoreRequest, pb.ScoreReply] = channel.unary_stream(
+                _channel.SERVICE + 'Score', pb.ScoreRequest.SerializeToString,
+                pb.ScoreReply.FromString)
+        self._capture: grpc.UnaryStreamMultiCallable[
+            pb.CaptureAttentionRequest, pb.CaptureAttentionReply] = channel.unary_stream(
+                _channel.SERVICE + 'CaptureAttention',
+                pb.CaptureAttentionRequest.SerializeToString, pb.CaptureAttentionReply.FromString)
+        self._tokenize: grpc.UnaryUnaryMultiCallable[
+            pb.TokenizeRequest, pb.TokenizeReply] = channel.unary_unary(
+                _channel.SERVICE + 'Tokenize', pb.TokenizeRequest.SerializeToString,
+                pb.TokenizeReply.FromString)
+        self._detokenize: grpc.UnaryUnaryMultiCallable[
+            pb.DetokenizeRequest, pb.DetokenizeReply] = channel.unary_unary(
+                _channel.SERVICE + 'Detokenize', pb.DetokenizeRequest.SerializeToString,
+                pb.DetokenizeReply.FromString)
+        self._get_info: grpc.UnaryUnaryMultiCallable[
+            pb.GetInfoRequest, pb.GetInfoReply] = channel.unary_unary(
+                _channel.SERVICE + 'GetInfo', pb.GetInfoRequest.SerializeToString,
+                pb.GetInfoReply.FromString)
+        self._get_stats: grpc.UnaryUnaryMultiCallable[
+            pb.GetStatsRequest, pb.GetStatsReply] = channel.unary_unary(
+                _channel.SERVICE + 'GetStats', pb.GetStatsRequest.SerializeToString,
+                pb.GetStatsReply.FromString)
+
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *unused: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:
+        """Ends the connection and its calls."""
         self._channel.close()
 
-    def stream(self, prompt: Prompt, **options: Any) -> Stream:
-        """Generates. Options are the fields of GenerateRequest and Sampling: max_tokens,
-        temperature, top_p, seed, stop_strings, n, logprobs, ..."""
-        request = _generate_request(prompt, options)
-        return Stream(self._stub.Generate(request, **self._call_options))
+    def stream(self, prompt: types.Prompt, **options: Unpack[types.GenerateOptions]) -> Stream:
+        """Starts a generation and returns its stream of deltas."""
+        request = _requests.generate_request(prompt, options)
+        return Stream(_Call(self, self._generate, request, options.get('timeout_s')))
 
-    def generate(self, prompt: Prompt, **options: Any) -> Iterator[str]:
-        """The text of one choice, piece by piece. Options as for stream(), without n."""
-        if 'n' in options:
-            raise TypeError('generate() yields one text; use complete() or stream() for n of them')
-        with self.stream(prompt, **options) as stream:
+    def generate(self, prompt: types.Prompt,
+                 **options: Unpack[types.GenerateOptions]) -> Iterator[str]:
+        """Yields the text of one choice, piece by piece. Takes no option n."""
+        if options.get('n', 1) != 1:
+            raise TypeError('generate() yields one text; use complete() or stream() with n')
+        return self._pieces(self.stream(prompt, **options))
+
+    @staticmethod
+    def _pieces(stream: Stream) -> Iterator[str]:
+        with stream:
             for delta in stream:
                 if delta.text:
                     yield delta.text
 
-    def complete(self, prompt: Prompt, **options: Any) -> list[Generation]:
-        """All choices, once they are there."""
-        generations = [Generation() for _ in range(options.get('n') or 1)]
-        with self.stream(prompt, **options) as stream:
+    def complete(self, prompt: types.Prompt,
+                 **options: Unpack[types.GenerateOptions]) -> list[types.Generation]:
+        """Returns all choices once they are finished."""
+        return self._complete(self.stream(prompt, **options), options.get('n') or 1)
+
+    @staticmethod
+    def _complete(stream: Stream, n: int) -> list[types.Generation]:
+        generations = [types.Generation() for _ in range(n)]
+        with stream:
             for delta in stream:
-                generation = generations[delta.choice]
-                generation.text += delta.text
-                generation.tokens.extend(delta.tokens)
-                if delta.finish_reason:
-                    generation.finish_reason = delta.finish_reason
-                    generation.stop_string = delta.stop_string
+                _requests.add_delta(generations, delta)
         return generations
 
-    def score(self, context: Text, continuations: Sequence[Text], *, per_token: bool = False,
-              top_logprobs: int = 0, **options: Any) -> list[Continuation]:
-        """Log-probability of each continuation after the context, which is computed once. Options
-        are the other fields of ScoreRequest: priority, use_prefix_cache, cache_salt."""
-        item = pb.ScoreItem(context=_score_text(context),
-                            continuations=[_score_text(text) for text in continuations])
-        return self.score_items([item], per_token=per_token, top_logprobs=top_logprobs,
-                                **options)[0]
+    def complete_many(self, prompts: Iterable[types.Prompt], *, concurrency: int = 16,
+                      progress: bool = False, **options: Unpack[types.GenerateOptions]
+                      ) -> Iterator[list[types.Generation]]:
+        """Yields complete()'s result for each prompt, in order.
 
-    def score_items(self, items: Sequence[pb.ScoreItem], *, per_token: bool = False,
-                    top_logprobs: int = 0, **options: Any) -> list[list[Continuation]]:
-        """Many items in one call: [item][continuation]. Options as for score()."""
-        request = pb.ScoreRequest(items=items, per_token=per_token, top_logprobs=top_logprobs,
-                                  **options)
-        tokens: dict[tuple[int, int], list[Token]] = {}
-        scores: dict[tuple[int, int], Continuation] = {}
-        try:
-            for reply in self._stub.Score(request, **self._call_options):
-                if reply.HasField('tokens'):
-                    key = reply.tokens.item, reply.tokens.continuation
-                    tokens.setdefault(key, []).extend(map(_token, reply.tokens.tokens))
-                elif reply.HasField('score'):
-                    score = reply.score
-                    key = score.item, score.continuation
-                    scores[key] = Continuation(score.logprob, score.num_tokens, score.num_bytes,
-                                               score.is_greedy, tuple(tokens.pop(key, ())))
-        except grpc.RpcError as error:
-            raise _error(error) from None
-        return [[scores[i, j] for j in range(len(item.continuations))]
-                for i, item in enumerate(items)]
+        Reads `prompts` as it goes and holds at most 2 * concurrency of them, so that there may be
+        any number.
 
-    def attention(self, prompt: Prompt, *, layers: Sequence[int] = (), heads: Sequence[int] = (),
-                  rows: Sequence[int] = (), top_k: int = 0, **options: Any) -> Attention:
-        """What each head looks at: all heads of all layers, and the last row, unless told; negative
-        rows count from the end. `top_k`: the largest weights of each row, 0 for all that are not
-        zero. Options as for score()."""
-        request = pb.CaptureAttentionRequest(layers=layers, heads=heads, rows=rows, top_k=top_k,
-                                             **_prompt(prompt), **options)
-        attention = Attention()
+        Args:
+            prompts: any iterable of prompts.
+            concurrency: calls at once, at least 1.
+            progress: show a tqdm bar.
+        """
+        _batches.check_items(prompts, 'complete_many', 'a list of prompts')
+        if concurrency < 1:
+            raise ValueError(f'concurrency is {concurrency}: at least 1')
+        return self._complete_many(prompts, concurrency, progress, options)
+
+    def _complete_many(self, prompts: Iterable[types.Prompt], concurrency: int, progress: bool,
+                       options: types.GenerateOptions) -> Iterator[list[types.Generation]]:
+        is_stopped = threading.Event()
+        streams: set[Stream] = set()
+
+        def run(prompt: types.Prompt) -> list[types.Generation]:
+            if is_stopped.is_set():
+                return []
+            stream = self.stream(prompt, **options)
+            streams.add(stream)
+            try:
+                if is_stopped.is_set():
+                    stream.cancel()
+                return self._complete(stream, options.get('n') or 1)
+            finally:
+                streams.discard(stream)
+
+        bar = _batches.Progress[list[types.Generation]](prompts, progress, 'generating')
+        pool = futures.ThreadPoolExecutor(concurrency, 'lssar-complete')
+        window: collections.deque[futures.Future[list[types.Generation]]] = collections.deque()
         try:
-            for reply in self._stub.CaptureAttention(request, **self._call_options):
-                attention.tokens.extend(Token(token.id, token.piece)
-                                        for token in reply.prompt.tokens)
-                attention.rows.extend(
-                    RowAttention(row.layer, row.head, row.row, row.num_nonzero, row.entropy,
-                                 row.dropped_mass, tuple(row.keys), tuple(row.weights))
-                    for row in reply.weights.rows)
-        except grpc.RpcError as error:
-            raise _error(error) from None
+            for prompt in prompts:
+                window.append(pool.submit(run, prompt))
+                if len(window) == 2 * concurrency:
+                    yield bar.count(window.popleft().result())
+            while window:
+                yield bar.count(window.popleft().result())
+        finally:
+            is_stopped.set()
+            for stream in list(streams):
+                stream.cancel()
+            pool.shutdown(cancel_futures=True)
+            bar.close()
+
+    def score(self, context: types.Text, continuations: Sequence[types.Text],
+              **options: Unpack[types.ScoreOptions]) -> list[types.ContinuationScore]:
+        """Log-probability of each continuation after the context, which is computed once.
+
+        An empty context is the model's BOS, or its EOS where it has no BOS.
+        """
+        [scores] = self.score_many([(context, continuations)], **options)
+        return scores
+
+    def score_many(self, items: Iterable[types.ScoreItem], *, progress: bool = False,
+                   **options: Unpack[types.ScoreOptions]
+                   ) -> Iterator[list[types.ContinuationScore]]:
+        """Yields score()'s result for each (context, continuations), in order.
+
+        Sends the items in calls of at most 64 and holds at most two calls of them, so that there
+        may be any number, with any number of continuations each. timeout_s is of each call.
+
+        Args:
+            items: any iterable of (context, continuations).
+            progress: show a tqdm bar.
+        """
+        _batches.check_items(items, 'score_many', 'a list of (context, continuations)')
+        _requests.score_request((), options)  # a wrong option fails here, not with the first item
+        return self._score_many(items, progress, options)
+
+    def _score_many(self, items: Iterable[types.ScoreItem], progress: bool,
+                    options: types.ScoreOptions) -> Iterator[list[types.ContinuationScore]]:
+        bar = _batches.Progress[list[types.ContinuationScore]](items, progress, 'scoring')
+        joiner = _batches.Joiner()
+        window: collections.deque[
+            tuple[_batches.Part, pb.ScoreRequest, _Call[pb.ScoreRequest, pb.ScoreReply]]
+        ] = collections.deque()
+
+        def results() -> Iterator[list[types.ContinuationScore]]:
+            part, request, call = window[0]
+            replies = _requests.ScoreReplies(request)
+            for reply in call:
+                replies.add(reply)
+            window.popleft()
+            return joiner.join(part, replies.results(), replies.checkpoint_hash)
+
+        try:
+            for part in self._parts(items):
+                request = _requests.score_request(part.items, options)
+                call = _Call(self, self._score, request, options.get('timeout_s'))
+                window.append((part, request, call))
+                if len(window) == _batches.CALLS_IN_FLIGHT:
+                    for scores in results():
+                        yield bar.count(scores)
+            while window:
+                for scores in results():
+                    yield bar.count(scores)
+        finally:
+            for _, _, call in window:
+                call.cancel()
+            bar.close()
+
+    def _parts(self, items: Iterable[types.ScoreItem]) -> Iterator[_batches.Part]:
+        parts = _batches.Parts()
+        for context, continuations in items:
+            prefix = self._prefix_id() if _requests.is_empty(context) else None
+            yield from parts.add(_requests.score_item(context, continuations, prefix))
+        yield from parts.rest()
+
+    def _prefix_id(self) -> int | None:
+        if self._prefix is None:
+            self._prefix = (_requests.prefix_id(self.get_info()),)
+        return self._prefix[0]
+
+    def attention(self, prompt: types.Prompt,
+                  **options: Unpack[types.AttentionOptions]) -> types.Attention:
+        """Returns which keys each head attends to, for chosen layers, heads and query tokens."""
+        info = self.get_info() if _requests.needs_info(options) else None
+        request = _requests.attention_request(prompt, options, info)
+        attention = types.Attention()
+        for reply in _Call(self, self._capture, request, options.get('timeout_s')):
+            _requests.add_attention(attention, reply)
         return attention
 
-    def tokenize(self, text: str, *, add_bos: Optional[bool] = None) -> list[int]:
-        """Token ids; with BOS as the checkpoint does for prompts, unless told."""
-        request = pb.TokenizeRequest(text=text, add_bos=add_bos)
-        return list(self._unary(self._stub.Tokenize, request).ids)
+    def tokenize(self, text: str, *, add_bos: bool | None = None,
+                 **options: Unpack[types.CallOptions]) -> list[int]:
+        """Returns token ids. BOS comes first as the checkpoint says for prompts, or `add_bos`."""
+        request = pb.TokenizeRequest(text=text)
+        if add_bos is not None:
+            request.add_bos = add_bos
+        return list(self._unary(self._tokenize, request, options).ids)
 
-    def detokenize(self, ids: Sequence[int]) -> str:
-        """Text; bytes that are not UTF-8 become U+FFFD."""
-        return self._unary(self._stub.Detokenize, pb.DetokenizeRequest(ids=ids)).text
+    def detokenize(self, ids: types.TokenIds, **options: Unpack[types.CallOptions]) -> str:
+        """Returns text. Bytes that are not UTF-8 become U+FFFD."""
+        request = pb.DetokenizeRequest(ids=_requests.token_ids(ids, 'ids'))
+        return self._unary(self._detokenize, request, options).text
 
-    def get_info(self) -> ServerFacts:
-        """Model, limits and load of the server."""
-        return self._unary(self._stub.GetInfo, pb.GetInfoRequest())
+    def get_info(self, **options: Unpack[types.CallOptions]) -> types.ServerInfo:
+        """Returns model, configuration and present load."""
+        return _requests.server_info(self._unary(self._get_info, pb.GetInfoRequest(), options))
 
-    def _unary(self, call: Any, request: Any) -> Any:
-        try:
-            return call(request, **self._call_options)
-        except grpc.RpcError as error:
-            raise _error(error) from None
+    def get_stats(self, **options: Unpack[types.CallOptions]) -> types.ServerStats:
+        """Returns counts and times since the server started. Where it has keys: admins only."""
+        return _requests.server_stats(self._unary(self._get_stats, pb.GetStatsRequest(), options))
+
+    def _unary(self, method: grpc.UnaryUnaryMultiCallable[Request, Reply], request: Request,
+               options: types.CallOptions) -> Reply:
+        attempts = self._attempts(options.get('timeout_s'))
+        pause = threading.Event()
+        while True:
+            try:
+                return method(request, timeout=attempts.timeout(), metadata=self._metadata)
+            except grpc.RpcError as error:
+                failure = self._error(error)
+            wait = attempts.wait_after(failure)
+            if wait is None:
+                raise failure from None
+            pause.wait(wait)
+
+    def _attempts(self, timeout_s: float | None) -> Attempts:
+        return Attempts(self._retry, self._timeout_s if timeout_s is None else timeout_s)
+
+    def _error(self, error: grpc.RpcError) -> types.LssarError:
+        return to_error(error, self._server, self._has_tls)

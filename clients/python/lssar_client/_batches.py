@@ -1,0 +1,131 @@
+"""Many items, a bounded number at a time. Shared by both clients."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sized
+from typing import Generic, TypeVar
+
+from lssar.v1 import inference_pb2 as pb
+from lssar_client import types
+
+# One call's share: enough to keep the engine's batch full, and results come as they are known.
+ITEMS_PER_CALL = 64
+CONTINUATIONS_PER_CALL = 1024  # the server's limit for one item
+BYTES_PER_CALL = 1 << 20
+CALLS_IN_FLIGHT = 2  # the next call is queued while the results of one are read
+
+
+@dataclasses.dataclass
+class Part:
+    """The items of one call. The last may be a part of a larger one that the next call goes on."""
+
+    items: list[pb.ScoreItem] = dataclasses.field(default_factory=list)
+    is_complete: list[bool] = dataclasses.field(default_factory=list)  # of each item
+    num_continuations: int = 0
+    num_bytes: int = 0
+
+    def has_space_for(self, item: pb.ScoreItem) -> bool:
+        """True unless `item` would pass a limit. An empty part has space for anything."""
+        return not self.items or (
+            len(self.items) < ITEMS_PER_CALL
+            and self.num_continuations + len(item.continuations) <= CONTINUATIONS_PER_CALL
+            and self.num_bytes + item.ByteSize() <= BYTES_PER_CALL)
+
+    def add(self, item: pb.ScoreItem, is_complete: bool) -> None:
+        """Appends `item`."""
+        self.items.append(item)
+        self.is_complete.append(is_complete)
+        self.num_continuations += len(item.continuations)
+        self.num_bytes += item.ByteSize()
+
+
+def split(item: pb.ScoreItem) -> Iterator[tuple[pb.ScoreItem, bool]]:
+    """`item` in pieces that the server takes, each with: is it the last."""
+    total = len(item.continuations)
+    if total <= CONTINUATIONS_PER_CALL:
+        yield item, True
+        return
+    for first in range(0, total, CONTINUATIONS_PER_CALL):
+        end = min(total, first + CONTINUATIONS_PER_CALL)
+        yield pb.ScoreItem(context=item.context,
+                           continuations=item.continuations[first:end]), end == total
+
+
+class Parts:
+    """Groups items into calls: add() each, then rest()."""
+
+    def __init__(self) -> None:
+        self._part = Part()
+
+    def add(self, item: pb.ScoreItem) -> Iterator[Part]:
+        """Yields the parts that became full."""
+        for piece, is_complete in split(item):
+            if not self._part.has_space_for(piece):
+                full, self._part = self._part, Part()
+                yield full
+            self._part.add(piece, is_complete)
+
+    def rest(self) -> Iterator[Part]:
+        """Yields what is left, if anything."""
+        if self._part.items:
+            yield self._part
+            self._part = Part()
+
+
+class Joiner:
+    """Puts the results of the parts together again, and checks that one checkpoint scored all."""
+
+    def __init__(self) -> None:
+        self._scores: list[types.ContinuationScore] = []
+        self._checkpoint_hash = ''
+
+    def join(self, part: Part, results: list[list[types.ContinuationScore]],
+             checkpoint_hash: str) -> Iterator[list[types.ContinuationScore]]:
+        """Yields the scores of each item that is complete. Errors: LssarError ABORTED."""
+        if self._checkpoint_hash and checkpoint_hash != self._checkpoint_hash:
+            raise types.LssarError(
+                'ABORTED', f'the server changed its checkpoint from {self._checkpoint_hash} to '
+                f'{checkpoint_hash} during the run: start again')
+        self._checkpoint_hash = checkpoint_hash
+        for scores, is_complete in zip(results, part.is_complete, strict=True):
+            self._scores += scores
+            if is_complete:
+                joined, self._scores = self._scores, []
+                yield joined
+
+
+T = TypeVar('T')
+
+
+class Progress(Generic[T]):
+    """A tqdm bar over `values`, or nothing. Errors: ImportError with the cure."""
+
+    def __init__(self, values: object, is_shown: bool, name: str) -> None:
+        self._bar = None
+        if is_shown:
+            try:
+                from tqdm import tqdm
+            except ImportError:
+                raise ImportError('progress=True needs tqdm: '
+                                  "pip install 'lssar-client[progress]'") from None
+            self._bar = tqdm(desc=name, total=len(values) if isinstance(values, Sized) else None,
+                             unit='item')
+
+    def count(self, result: T) -> T:
+        """Advances by one. Returns `result`."""
+        if self._bar is not None:
+            self._bar.update()
+        return result
+
+    def close(self) -> None:
+        """Ends the bar."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+def check_items(items: object, method: str, example: str) -> None:
+    """Errors: TypeError where `items` is one item instead of many."""
+    if isinstance(items, (str, bytes)) or not (isinstance(items, Iterable)
+                                               or hasattr(items, '__aiter__')):
+        raise TypeError(f'{method}() takes {example}, not {items!r}')

@@ -1,0 +1,324 @@
+"""Arguments, options and results. Plain Python values: no generated class appears here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypedDict
+
+
+class IntArray(Protocol):
+    """A one-dimensional array of integers: a numpy array or a torch tensor."""
+
+    def tolist(self) -> object:
+        """The values as a list of Python integers."""
+
+
+TokenIds = Sequence[int] | IntArray
+"""Token ids, each in [0, vocab_size)."""
+
+Text = str | TokenIds
+"""A text, or its token ids."""
+
+Message = tuple[str, str] | Mapping[str, object]
+"""One message of a chat: (role, content), or {'role': role, 'content': content} as OpenAI has it.
+The content of a dict may also be a list of {'type': 'text', 'text': text} parts."""
+
+Chat = Sequence[Message]
+"""Messages, oldest first. The server renders them with the checkpoint's chat template."""
+
+Prompt = str | TokenIds | Chat
+"""A text, token ids or a chat."""
+
+ScoreItem = tuple[Text, Sequence[Text]]
+"""(context, continuations): one or more continuations of the same context."""
+
+
+class CallOptions(TypedDict, total=False):
+    """Options of every method."""
+
+    timeout_s: float  # deadline of this call, retries included; default: the client's timeout_s
+
+
+class SharingOptions(CallOptions, total=False):
+    """How a request shares the engine with others."""
+
+    priority: int  # [-10, 10]; higher runs first; default 0
+    use_prefix_cache: bool  # read and fill the prefix cache; same bits either way; default True
+    cache_salt: str  # requests share cached pages only if their salts are equal; <= 128 bytes
+
+
+class SamplingOptions(TypedDict, total=False):
+    """How tokens are chosen. An option that is left out takes the server's default."""
+
+    temperature: float  # [0, 100]; 0 is greedy; default 1
+    top_k: int  # [0, vocab_size]; 0 is off; default 0
+    top_p: float  # (0, 1]; default 1
+    min_p: float  # [0, 1]: least probability relative to the best token's; default 0
+    repetition_penalty: float  # (0, 10], over prompt and output; default 1
+    presence_penalty: float  # [-2, 2], once for each id in the output; default 0
+    frequency_penalty: float  # [-2, 2], for each occurrence in the output; default 0
+    logit_bias: Mapping[int, float]  # id -> bias in [-100, 100]; at most 1024 entries
+    allowed_token_ids: TokenIds  # only these are sampled; empty: all
+    banned_token_ids: TokenIds  # never sampled
+    seed: int  # [0, 2^64); default: chosen by the server, returned in Started
+
+
+class GenerateOptions(SamplingOptions, SharingOptions, total=False):
+    """Options of generate(), complete(), complete_many() and stream()."""
+
+    max_tokens: int  # new tokens of each choice; default 256, or what is left of the context
+    min_tokens: int  # tokens before which nothing ends the text; default 0
+    ignore_eos: bool  # continue after EOS; default False
+    stop_strings: Sequence[str]  # at most 16; the text ends before the first match
+    stop_token_ids: TokenIds  # at most 64; the text ends before the token
+    n: int  # independent choices of the same prompt, [1, 16]; default 1
+    logprobs: int  # 0: log-probability of each output token; N <= 20: also the N best ones
+    prompt_logprobs: int  # the same for the prompt's tokens, all but the first
+    echo: bool  # begin each text with the prompt's; default False
+    stream_interval: int  # engine steps whose tokens make one delta, [1, 1024]; default 1
+
+
+class ScoreOptions(SharingOptions, total=False):
+    """Options of score() and score_many()."""
+
+    per_token: bool  # also return each token with its log-probability; default False
+    top_logprobs: int  # with per_token: the N best tokens at each position, [0, 20]; default 0
+
+
+class AttentionOptions(SharingOptions, total=False):
+    """Options of attention(). Negative indices count from the end, as in a Python list."""
+
+    layers: Sequence[int]  # default: all
+    heads: Sequence[int]  # default: all
+    rows: Sequence[int]  # positions of query tokens in the prompt; default: the last one
+    top_k: int  # largest weights of each row; 0: all that are not zero; default 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Token:
+    """A token."""
+
+    id: int
+    piece: bytes  # its bytes in running text; may be a part of a UTF-8 character
+    logprob: float | None = None  # nats; None where it was not asked for
+    top: tuple[Token, ...] = ()  # the best tokens at this position, best first
+
+
+@dataclasses.dataclass(frozen=True)
+class Delta:
+    """What became known of one choice in a step."""
+
+    choice: int
+    text: str  # whole UTF-8 characters; may be empty
+    tokens: tuple[Token, ...]
+    finish_reason: str | None = None  # EOS, STOP_STRING, STOP_TOKEN, LENGTH, DEADLINE, CANCELLED
+    stop_string: str = ''  # the match, for STOP_STRING
+
+
+@dataclasses.dataclass
+class Generation:
+    """A finished choice."""
+
+    text: str = ''
+    tokens: list[Token] = dataclasses.field(default_factory=list)
+    finish_reason: str | None = None
+    stop_string: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class Started:
+    """First message of a stream, sent on admission."""
+
+    request_id: str
+    checkpoint_hash: str
+    num_prompt_tokens: int
+    num_cached_tokens: int  # prompt tokens that came from the prefix cache
+    seed: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Usage:
+    """Tokens and work of a request."""
+
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_generated_tokens: int  # over all choices
+    num_value_rows: int  # V rows that attention could have read
+    num_value_rows_read: int  # V rows whose weight was not zero
+    num_preemptions: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Timings:
+    """Microseconds."""
+
+    queue_us: int
+    prefill_us: int
+    decode_us: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """Last message of a stream."""
+
+    usage: Usage
+    timings: Timings
+
+
+@dataclasses.dataclass(frozen=True)
+class ContinuationScore:
+    """The score of one continuation."""
+
+    logprob: float  # sum over its tokens, nats
+    num_tokens: int
+    num_bytes: int  # UTF-8 bytes of its pieces
+    is_greedy: bool  # every token was the most probable one at its position
+    tokens: tuple[Token, ...] = ()  # with per_token
+
+
+@dataclasses.dataclass(frozen=True)
+class RowAttention:
+    """Attention weights of one query token in one head, after re-weighting."""
+
+    layer: int
+    head: int
+    row: int  # position of the query token; it has row + 1 keys
+    num_nonzero: int
+    entropy: float  # nats, over all weights; exp(entropy) is the effective number of keys
+    dropped_mass: float  # sum of the weights that top_k left out
+    keys: tuple[int, ...]  # positions, rising
+    weights: tuple[float, ...]
+
+
+@dataclasses.dataclass
+class Attention:
+    """Result of attention()."""
+
+    tokens: list[Token] = dataclasses.field(default_factory=list)  # up to the last row's
+    rows: list[RowAttention] = dataclasses.field(default_factory=list)  # by row, layer, head
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Limits of the server."""
+
+    max_num_seqs: int
+    max_queued_requests: int
+    max_queued_tokens: int
+    max_num_batched_tokens: int
+    max_message_bytes: int
+    max_choices: int
+    max_logprobs: int
+    max_stop_strings: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerInfo:
+    """Model, configuration and present load of a server. Lengths are tokens."""
+
+    model_name: str
+    checkpoint_hash: str  # of config and weights
+    tokenizer_hash: str
+    attention_kind: str
+    attention_p: float
+    max_position_embeddings: int
+    max_model_len: int  # prompt and output of one request together
+    vocab_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    hidden_size: int
+    num_parameters: int
+    dtype: str
+    kv_cache_dtype: str
+    page_size: int
+    num_pages: int
+    num_free_pages: int
+    num_running: int
+    num_waiting: int
+    backend: str
+    device: str
+    version: str
+    has_chat_template: bool
+    bits_depend_on_batch: bool
+    bos_id: int | None
+    eos_id: int | None
+    self_check_error: float | None
+    limits: Limits
+
+
+@dataclasses.dataclass(frozen=True)
+class StageTimes:
+    """Nanoseconds of the engine's thread in each stage of its steps."""
+
+    admit_ns: int
+    schedule_ns: int
+    forward_ns: int
+    sample_ns: int
+    output_ns: int
+    idle_ns: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerStats:
+    """Present load, and counts since the server started."""
+
+    uptime_ns: int
+    num_running: int
+    num_waiting: int
+    num_waiting_tokens: int
+    num_pages: int
+    num_free_pages: int
+    num_cached_pages: int
+    num_steps: int
+    num_batched_tokens: int
+    num_prompt_tokens: int
+    num_generated_tokens: int
+    num_preemptions: int
+    num_prefix_cache_queries: int
+    num_prefix_cache_hits: int
+    num_value_rows: int
+    num_value_rows_read: int
+    num_finished: Mapping[str, int]  # requests by finish reason
+    num_failed: Mapping[str, int]  # requests by status code
+    stages: StageTimes
+
+
+@dataclasses.dataclass(frozen=True)
+class Tls:
+    """PEM files of a TLS connection. `cert` and `key` go together."""
+
+    ca: str | None = None  # roots that the server's certificate is checked against; None: system's
+    cert: str | None = None  # the client's certificate, where the server asks for one
+    key: str | None = None  # its private key
+
+
+@dataclasses.dataclass(frozen=True)
+class Retry:
+    """When a call that the server refused is made again.
+
+    Only calls of which nothing has been received are retried, and only for two status codes:
+    RESOURCE_EXHAUSTED with a RetryInfo (the queue is full; the wait is at least the one that the
+    server names) and UNAVAILABLE (no connection, loading, draining). Waits without a RetryInfo
+    are drawn from [0, backoff], where backoff starts at `initial_s`, doubles and ends at `max_s`.
+    A wait that would pass the call's deadline is not begun.
+    """
+
+    max_attempts: int = 5  # calls in all; 1: never retry
+    initial_s: float = 0.2  # backoff after the first attempt
+    max_s: float = 10.0  # longest backoff
+    max_retry_info_s: float = 60.0  # where the server asks for a longer wait, the call fails
+
+
+class LssarError(Exception):
+    """A call that failed. str() is the server's sentence.
+
+    Attributes:
+        code: name of the gRPC status code, such as 'INVALID_ARGUMENT'.
+        retry_delay_s: the wait that the server asks for before another attempt, or None.
+    """
+
+    def __init__(self, code: str, message: str, retry_delay_s: float | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retry_delay_s = retry_delay_s

@@ -1,0 +1,541 @@
+"""The Python package against a scripted server: retries, chunks, arguments. Both clients."""
+
+import asyncio
+import inspect
+import itertools
+import pathlib
+import random
+import subprocess
+import sys
+import threading
+import time
+import types as python_types
+import typing
+import unittest
+from unittest import mock
+
+import lssar_client
+from lssar.v1 import inference_pb2 as pb
+from lssar_client import AsyncClient, Client, LssarError, Retry, types
+from lssar_client._retry import Attempts, retry_delay
+from scripted_server import Refusal, ScriptedService, retry_details, serve
+
+FAST = Retry(initial_s=0.02, max_s=0.05)
+
+
+class SyncCalls:
+    """Calls of Client, results as lists."""
+
+    @staticmethod
+    def call(address, method, *args, client=None, **options):
+        with Client(address, **{'retry': FAST, **(client or {})}) as connection:
+            result = getattr(connection, method)(*args, **options)
+            return list(result) if inspect.isgenerator(result) else result
+
+    @staticmethod
+    def first(address, method, count, *args, **options):
+        """The first `count` of many results."""
+        with Client(address, retry=FAST) as connection:
+            results = getattr(connection, method)(*args, **options)
+            taken = list(itertools.islice(results, count))
+            results.close()
+            return taken
+
+
+class AsyncCalls:
+    """The same of AsyncClient."""
+
+    @staticmethod
+    def call(address, method, *args, client=None, **options):
+        async def run():
+            async with AsyncClient(address, **{'retry': FAST, **(client or {})}) as connection:
+                result = getattr(connection, method)(*args, **options)
+                if inspect.isasyncgen(result):
+                    return [each async for each in result]
+                return await result
+
+        return asyncio.run(run())
+
+    @staticmethod
+    def first(address, method, count, *args, **options):
+        async def run():
+            async with AsyncClient(address, retry=FAST) as connection:
+                taken = []
+                results = getattr(connection, method)(*args, **options)
+                async for each in results:
+                    taken.append(each)
+                    if len(taken) == count:
+                        break
+                await results.aclose()
+                return taken
+
+        return asyncio.run(run())
+
+
+class Cases:
+    """What both clients do."""
+
+    # Retries.
+
+    def test_waits_as_long_as_the_server_says(self):
+        service = ScriptedService(Refusal('RESOURCE_EXHAUSTED', retry_s=0.3),
+                                  Refusal('RESOURCE_EXHAUSTED', retry_s=0.1))
+        with serve(service) as address:
+            [answer] = self.call(address, 'complete', 'abc')
+        self.assertEqual(answer.text, 'ABC')
+        first, second, third = service.call_times
+        self.assertGreaterEqual(second - first, 0.3)
+        self.assertGreaterEqual(third - second, 0.1)
+
+    def test_unavailable_is_tried_a_bounded_number_of_times(self):
+        for method, args in ('get_info', ()), ('complete', ('x',)), ('score', ('x', ['y'])):
+            with self.subTest(method):
+                service = ScriptedService(*[Refusal('UNAVAILABLE', 'draining')] * 9)
+                with serve(service) as address, self.assertRaises(LssarError) as caught:
+                    self.call(address, method, *args,
+                              client={'retry': Retry(3, initial_s=0.01)})
+                self.assertEqual((caught.exception.code, str(caught.exception)),
+                                 ('UNAVAILABLE', 'draining'))
+                self.assertEqual(len(service.requests), 3)
+
+    def test_other_errors_are_not_retried(self):
+        for refusal in (Refusal('INVALID_ARGUMENT'), Refusal('INTERNAL'), Refusal('DATA_LOSS'),
+                        Refusal('RESOURCE_EXHAUSTED', 'too large a message')):
+            with self.subTest(refusal.code):
+                service = ScriptedService(refusal)
+                with serve(service) as address, self.assertRaises(LssarError) as caught:
+                    self.call(address, 'complete', 'x')
+                self.assertEqual(caught.exception.code, refusal.code.name)
+                self.assertEqual(len(service.requests), 1)
+
+    def test_nothing_is_retried_once_something_came(self):
+        for method, args in ('complete', ('x',)), ('score', ('x', ['y', 'z'])):
+            with self.subTest(method):
+                service = ScriptedService(Refusal('UNAVAILABLE', after_first=True))
+                with serve(service) as address, self.assertRaises(LssarError):
+                    self.call(address, method, *args)
+                self.assertEqual(len(service.requests), 1)
+
+    def test_no_retry_when_told_so(self):
+        service = ScriptedService(Refusal('UNAVAILABLE'))
+        with serve(service) as address, self.assertRaises(LssarError):
+            self.call(address, 'complete', 'x', client={'retry': None})
+        self.assertEqual(len(service.requests), 1)
+
+    def test_a_wait_beyond_the_deadline_is_not_begun(self):
+        service = ScriptedService(*[Refusal('RESOURCE_EXHAUSTED', retry_s=30)] * 2)
+        with serve(service) as address:
+            begun = time.monotonic()
+            with self.assertRaises(LssarError) as caught:
+                self.call(address, 'complete', 'x', timeout_s=5)
+            self.assertLess(time.monotonic() - begun, 4)
+        self.assertEqual(caught.exception.code, 'RESOURCE_EXHAUSTED')
+        self.assertEqual(caught.exception.retry_delay_s, 30)
+
+    def test_the_deadline_ends_a_call(self):
+        with serve(ScriptedService(delay_s=30)) as address, self.assertRaises(LssarError) as caught:
+            self.call(address, 'complete', 'x', client={'timeout_s': 0.3})
+        self.assertEqual(caught.exception.code, 'DEADLINE_EXCEEDED')
+
+    # Many items.
+
+    def test_items_go_in_bounded_calls_and_come_in_order(self):
+        service = ScriptedService()
+        items = [(f'context {i}', ['x' * (i % 7 + 1), 'y']) for i in range(333)]
+        with serve(service) as address:
+            scores = self.call(address, 'score_many', iter(items))
+        self.assertEqual([[score.logprob for score in each] for each in scores],
+                         [[-(i % 7 + 1), -1] for i in range(333)])
+        self.assertEqual([len(request.items) for request in service.requests], [64] * 5 + [13])
+
+    def test_an_endless_list_is_read_as_it_is_used(self):
+        num_read = 0
+
+        def items():
+            nonlocal num_read
+            for num_read in itertools.count(1):
+                yield 'context', ['continuation']
+
+        with serve(ScriptedService()) as address:
+            self.assertEqual(len(self.first(address, 'score_many', 100, items())), 100)
+        self.assertLessEqual(num_read, 100 + 4 * 64)
+
+    def test_more_continuations_than_a_request_takes(self):
+        service = ScriptedService()
+        continuations = ['x' * (i % 50 + 1) for i in range(2500)]
+        with serve(service) as address:
+            before, scores, after = self.call(
+                address, 'score_many', [('a', ['b']), ('c', continuations), ('d', ['eee'])])
+        self.assertEqual([score.logprob for score in scores],
+                         [-len(text) for text in continuations])
+        self.assertEqual((before[0].logprob, after[0].logprob), (-1, -3))
+        self.assertTrue(all(len(item.continuations) <= 1024 for request in service.requests
+                            for item in request.items))
+
+    def test_large_items_go_in_calls_of_their_own(self):
+        service = ScriptedService()
+        with serve(service) as address:
+            self.call(address, 'score_many', [('x' * 700_000, ['y'])] * 3)
+        self.assertEqual([len(request.items) for request in service.requests], [1, 1, 1])
+
+    def test_a_run_over_two_checkpoints_fails(self):
+        with serve(ScriptedService(checkpoints='ab')) as address:
+            with self.assertRaisesRegex(LssarError, 'from (a to b|b to a)') as caught:
+                self.call(address, 'score_many', [('a', ['b'])] * 100)
+        self.assertEqual(caught.exception.code, 'ABORTED')
+
+    def test_a_missing_score_is_an_error(self):
+        with serve(ScriptedService(left_out=[(0, 1)])) as address:
+            with self.assertRaisesRegex(LssarError, 'left out 1'):
+                self.call(address, 'score', 'a', ['b', 'c'])
+
+    def test_an_error_among_many_ends_the_run(self):
+        refusals = [None, Refusal('INVALID_ARGUMENT', 'no')]
+        with serve(ScriptedService(*refusals)) as address:
+            with self.assertRaisesRegex(LssarError, 'no'):
+                self.call(address, 'score_many', [('a', ['b'])] * 300)
+        with serve(ScriptedService(*refusals)) as address:
+            with self.assertRaisesRegex(LssarError, 'no'):
+                self.call(address, 'complete_many', ['a'] * 100, concurrency=2)
+
+    def test_prompts_are_answered_in_order_and_a_few_at_once(self):
+        service = ScriptedService(delay_s=0.01)
+        prompts = [f'prompt {i}' for i in range(40)]
+        with serve(service) as address:
+            answers = self.call(address, 'complete_many', iter(prompts), concurrency=3)
+        self.assertEqual([answer.text for [answer] in answers],
+                         [prompt.upper() for prompt in prompts])
+        self.assertLessEqual(service.most_at_once, 3)
+        self.assertGreater(service.most_at_once, 1)
+
+    def test_leaving_many_prompts_early_cancels_the_rest(self):
+        service = ScriptedService(delay_s=1)
+        with serve(service) as address:
+            begun = time.monotonic()
+            self.first(address, 'complete_many', 1, (f'{i}' for i in itertools.count()),
+                       concurrency=2)
+            self.assertLess(time.monotonic() - begun, 8)
+        self.assertLess(len(service.requests), 8)
+
+    def test_progress_is_a_tqdm_bar(self):
+        bars = []
+
+        class Bar:
+            def __init__(self, desc, total, unit):
+                self.total, self.count, self.is_closed = total, 0, False
+                bars.append(self)
+
+            def update(self):
+                self.count += 1
+
+            def close(self):
+                self.is_closed = True
+
+        with serve(ScriptedService()) as address:
+            with mock.patch.dict(sys.modules, tqdm=python_types.SimpleNamespace(tqdm=Bar)):
+                self.call(address, 'score_many', [('a', ['b'])] * 70, progress=True)
+                self.call(address, 'complete_many', iter(['a', 'b']), progress=True)
+            self.assertEqual([(bar.total, bar.count, bar.is_closed) for bar in bars],
+                             [(70, 70, True), (None, 2, True)])
+            with mock.patch.dict(sys.modules, tqdm=None):
+                with self.assertRaisesRegex(ImportError, r'lssar-client\[progress\]'):
+                    self.call(address, 'score_many', [('a', ['b'])], progress=True)
+
+    # Arguments.
+
+    def test_arrays_are_ids(self):
+        class Array:  # as numpy's and torch's
+            def __init__(self, values):
+                self.values = values
+
+            def tolist(self):
+                return self.values
+
+        service = ScriptedService()
+        with serve(service) as address:
+            self.call(address, 'complete', Array([5, 6]))
+            self.call(address, 'score', Array([5, 6]), [Array([7]), [8, 9]])
+            for wrong in [1.5, 2], [[1, 2]], [True], 3:
+                with self.subTest(wrong), self.assertRaises(TypeError):
+                    self.call(address, 'complete', Array(wrong))
+        self.assertEqual(list(service.requests[0].tokens.ids), [5, 6])
+        [item] = service.requests[1].items
+        self.assertEqual(list(item.context.tokens.ids), [5, 6])
+        self.assertEqual([list(text.tokens.ids) for text in item.continuations], [[7], [8, 9]])
+        self.assertEqual(len(service.requests), 2)
+
+    def test_a_bare_string_is_no_list(self):
+        with serve(ScriptedService()) as address:
+            with self.assertRaisesRegex(TypeError, r"bare string ' Paris'.*\[' Paris'\]"):
+                self.call(address, 'score', 'The capital', ' Paris')
+            with self.assertRaisesRegex(TypeError, 'list of lists'):
+                self.call(address, 'score', 'The capital', [5, 6])
+            with self.assertRaisesRegex(TypeError, 'stop_strings'):
+                self.call(address, 'complete', 'x', stop_strings='.')
+            with self.assertRaisesRegex(TypeError, 'list of prompts'):
+                self.call(address, 'complete_many', 'abc')
+            with self.assertRaisesRegex(TypeError, 'list of'):
+                self.call(address, 'score_many', 'abc')
+            with self.assertRaisesRegex(ValueError, 'empty'):
+                self.call(address, 'score', 'The capital', [])
+
+    def test_chats_as_tuples_and_as_openai_has_them(self):
+        service = ScriptedService()
+        parts = [{'type': 'text', 'text': 'a'}, {'type': 'text', 'text': 'b'}]
+        with serve(service) as address:
+            self.call(address, 'complete', [('user', 'Hi'), ('assistant', 'Yo')])
+            self.call(address, 'complete', [{'role': 'user', 'content': 'Hi'},
+                                            {'role': 'assistant', 'content': parts}])
+            for wrong in ([{'role': 'user'}], [{'role': 'user', 'content': 'x', 'tool_calls': []}],
+                          [{'role': 'user', 'content': [{'type': 'image_url'}]}],
+                          [('user', 'x', 'y')], [('user', 3)], {'role': 'user', 'content': 'x'},
+                          ['Hi', 'you']):
+                with self.subTest(wrong), self.assertRaises(TypeError):
+                    self.call(address, 'complete', wrong)
+        self.assertEqual([[(message.role, message.content) for message in request.chat.messages]
+                          for request in service.requests],
+                         [[('user', 'Hi'), ('assistant', 'Yo')],
+                          [('user', 'Hi'), ('assistant', 'ab')]])
+
+    def test_options_reach_their_fields(self):
+        service = ScriptedService()
+        with serve(service) as address:
+            self.call(address, 'complete', 'x', temperature=0.5, logit_bias={3: 1.5}, seed=2**63,
+                      stop_strings=('a', 'b'), banned_token_ids=range(3), max_tokens=0,
+                      top_p=None)
+        request = service.requests[0]
+        self.assertEqual(dict(request.sampling.logit_bias), {3: 1.5})
+        self.assertEqual(list(request.sampling.banned_token_ids), [0, 1, 2])
+        self.assertEqual(list(request.stop_strings), ['a', 'b'])
+        self.assertEqual((request.sampling.seed, request.sampling.temperature), (2**63, 0.5))
+        self.assertTrue(request.HasField('max_tokens'))
+        self.assertFalse(request.sampling.HasField('top_p'))
+
+    def test_wrong_options_say_what_there_is(self):
+        with serve(ScriptedService()) as address:
+            with self.assertRaisesRegex(TypeError, "'temprature'.*temperature"):
+                self.call(address, 'complete', 'x', temprature=1)
+            with self.assertRaisesRegex(TypeError, "'top_logprob'"):
+                self.call(address, 'score_many', [('x', ['y'])], top_logprob=1)
+            with self.assertRaisesRegex(TypeError, "temperature is 'hot'"):
+                self.call(address, 'complete', 'x', temperature='hot')
+            with self.assertRaisesRegex(ValueError, 'max_tokens is 1099511627776'):
+                self.call(address, 'complete', 'x', max_tokens=1 << 40)
+            with self.assertRaisesRegex(TypeError, 'complete'):
+                self.call(address, 'generate', 'x', n=2)
+            with self.assertRaisesRegex(ValueError, 'concurrency'):
+                self.call(address, 'complete_many', ['x'], concurrency=0)
+
+    def test_negative_layers_and_heads_count_from_the_end(self):
+        service = ScriptedService()
+        with serve(service) as address:
+            self.call(address, 'attention', 'x', layers=[-1, 0], heads=[-4, 3], rows=[-2])
+            request = service.requests[-1]
+            with self.assertRaisesRegex(IndexError, 'layers has -7'):
+                self.call(address, 'attention', 'x', layers=[-7])
+        self.assertEqual((list(request.layers), list(request.heads), list(request.rows)),
+                         ([5, 0], [0, 3], [-2]))
+
+    def test_an_empty_context_is_eos_where_there_is_no_bos(self):
+        for bos_id, expected in (1, []), (None, [2]):
+            service = ScriptedService(bos_id=bos_id)
+            with serve(service) as address:
+                self.call(address, 'score_many', [('', ['a']), ([], ['b']), ('x', ['c'])])
+            items = service.requests[-1].items
+            self.assertEqual([list(item.context.tokens.ids) for item in items],
+                             [expected, expected, []])
+            self.assertEqual(len(service.requests), 2)  # one GetInfo
+
+    def test_addresses_that_cannot_work(self):
+        for server, sentence in (('http://localhost:8080', 'localhost:8080.*HTTP port does not'),
+                                 ('https://host', r'host:50051.*tls=Tls\(\)'),
+                                 ('grpc://host:1', 'host:1'), ('localhost', 'HOST:PORT'),
+                                 ('host:port', 'HOST:PORT')):
+            with self.subTest(server), self.assertRaisesRegex(ValueError, sentence):
+                self.call(server, 'get_info')
+        with self.assertRaisesRegex(ValueError, 'api_key'):
+            self.call('host:1', 'get_info', client={'api_key': 'a b'})
+        with self.assertRaisesRegex(ValueError, 'cert and key'):
+            self.call('host:1', 'get_info', client={'tls': types.Tls(cert='c.pem')})
+
+    def test_nobody_listens(self):
+        with self.assertRaisesRegex(LssarError, 'no connection to 127.0.0.1:1: ') as caught:
+            self.call('127.0.0.1:1', 'get_info')
+        self.assertEqual(caught.exception.code, 'UNAVAILABLE')
+
+
+class SyncTest(SyncCalls, Cases, unittest.TestCase):
+
+    def test_cancel_ends_the_wait_for_another_attempt(self):
+        service = ScriptedService(*[Refusal('RESOURCE_EXHAUSTED', retry_s=60)] * 2)
+        with serve(service) as address, Client(address) as client:
+            stream = client.stream('x')
+            threading.Timer(0.3, stream.cancel).start()
+            begun = time.monotonic()
+            with self.assertRaises(LssarError):
+                list(stream)
+            self.assertLess(time.monotonic() - begun, 10)
+
+    def test_cancel_ends_a_running_stream(self):
+        with serve(ScriptedService(delay_s=60)) as address, Client(address) as client:
+            stream = client.stream('x')
+            threading.Timer(0.3, stream.cancel).start()
+            with self.assertRaises(LssarError) as caught:
+                list(stream)
+            self.assertEqual(caught.exception.code, 'CANCELLED')
+            self.assertEqual(stream.started.seed, 7)
+
+
+class AsyncTest(AsyncCalls, Cases, unittest.TestCase):
+
+    def test_cancel_ends_calls_and_waits(self):
+        async def run(service):
+            with serve(service) as address:
+                async with AsyncClient(address) as client:
+                    stream = client.stream('x')
+                    asyncio.get_running_loop().call_later(0.3, stream.cancel)
+                    return [delta async for delta in stream]
+
+        for service in (ScriptedService(*[Refusal('RESOURCE_EXHAUSTED', retry_s=60)] * 2),
+                        ScriptedService(delay_s=60)):
+            begun = time.monotonic()
+            with self.assertRaises(LssarError):
+                asyncio.run(run(service))
+            self.assertLess(time.monotonic() - begun, 10)
+
+    def test_cancelling_the_task_cancels_the_call(self):
+        service = ScriptedService(delay_s=60)
+
+        async def run(address):
+            async with AsyncClient(address) as client:
+                task = asyncio.create_task(client.complete('x'))
+                await asyncio.sleep(0.3)
+                task.cancel()
+                with self.assertRaises(asyncio.CancelledError):
+                    await task
+
+        with serve(service) as address:
+            asyncio.run(run(address))
+            for _ in range(100):
+                if service.num_running == 0:
+                    break
+                time.sleep(0.1)
+        self.assertEqual(service.num_running, 0)
+
+    def test_items_may_come_from_an_asynchronous_source(self):
+        async def items():
+            for i in range(100):
+                await asyncio.sleep(0)
+                yield 'context', ['x' * (i + 1)]
+
+        with serve(ScriptedService()) as address:
+            scores = self.call(address, 'score_many', items())
+        self.assertEqual([each[0].logprob for each in scores], [-i - 1 for i in range(100)])
+
+
+class AttemptsTest(unittest.TestCase):
+    """The waits between attempts."""
+
+    def test_backoff_doubles_up_to_its_limit(self):
+        attempts = Attempts(Retry(max_attempts=6, initial_s=1, max_s=5), None)
+        error = LssarError('UNAVAILABLE', 'draining')
+        with mock.patch('random.uniform', side_effect=lambda low, high: high):
+            waits = [attempts.wait_after(error) for _ in range(6)]
+        self.assertEqual(waits, [1, 2, 4, 5, 5, None])
+
+    def test_the_servers_wait_is_the_least(self):
+        error = LssarError('RESOURCE_EXHAUSTED', 'full', 3.0)
+        for _ in range(100):
+            wait = Attempts(Retry(initial_s=1), None).wait_after(error)
+            self.assertTrue(3 <= wait <= 4, wait)
+            self.assertLessEqual(
+                Attempts(Retry(initial_s=1), None).wait_after(LssarError('UNAVAILABLE', '')), 1)
+
+    def test_a_wait_that_is_too_long_is_not_begun(self):
+        error = LssarError('RESOURCE_EXHAUSTED', 'full', 3.0)
+        self.assertIsNone(Attempts(Retry(max_retry_info_s=2), None).wait_after(error))
+
+    def test_details_that_are_no_retry_info_are_ignored(self):
+        details = retry_details(1.5)
+        self.assertEqual(retry_delay([('grpc-status-details-bin', details)]), 1.5)
+        self.assertIsNone(retry_delay(None))
+        self.assertIsNone(retry_delay([('grpc-status-details-bin', 'text'), ('other', details)]))
+        rng = random.Random(1)
+        for end in range(len(details)):
+            retry_delay([('grpc-status-details-bin', details[:end])])
+            damaged = bytearray(details)
+            damaged[end] = rng.randrange(256)
+            retry_delay([('grpc-status-details-bin', bytes(damaged))])
+            retry_delay([('grpc-status-details-bin', rng.randbytes(end))])
+
+
+class SurfaceTest(unittest.TestCase):
+    """The package's surface agrees with the proto and with itself."""
+
+    def test_both_clients_have_the_same_methods(self):
+        def methods(kind):
+            return {name: list(inspect.signature(member).parameters.items())
+                    for name, member in vars(kind).items()
+                    if not name.startswith('_') and callable(member)}
+
+        sync, asynchronous = methods(Client), methods(AsyncClient)
+        self.assertEqual(sync.keys(), asynchronous.keys())
+        for name, parameters in sync.items():
+            self.assertEqual([(key, value.kind, value.default) for key, value in parameters],
+                             [(key, value.kind, value.default)
+                              for key, value in asynchronous[name]], name)
+
+    def test_options_are_the_fields_of_the_proto(self):
+        def fields(message, *left_out):
+            return {field.name for field in message.DESCRIPTOR.fields} - set(left_out)
+
+        prompt = 'text', 'tokens', 'chat'
+        timeout = {'timeout_s'}
+        sampling = set(types.SamplingOptions.__optional_keys__)
+        self.assertEqual(sampling, fields(pb.Sampling))
+        self.assertEqual(set(types.GenerateOptions.__optional_keys__),
+                         fields(pb.GenerateRequest, *prompt, 'sampling') | sampling | timeout)
+        self.assertEqual(set(types.ScoreOptions.__optional_keys__),
+                         fields(pb.ScoreRequest, 'items') | timeout)
+        self.assertEqual(set(types.AttentionOptions.__optional_keys__),
+                         fields(pb.CaptureAttentionRequest, *prompt) | timeout)
+
+    def test_results_are_the_messages_of_the_proto(self):
+        for kind, message in ((types.ServerInfo, pb.GetInfoReply), (types.Limits, pb.Limits),
+                              (types.ServerStats, pb.GetStatsReply), (types.Usage, pb.Usage),
+                              (types.StageTimes, pb.StageTimes), (types.Timings, pb.Timings),
+                              (types.Started, pb.Started), (types.RowAttention, pb.RowWeights)):
+            self.assertEqual({field for field in kind.__dataclass_fields__},
+                             {field.name for field in message.DESCRIPTOR.fields}, kind)
+            optional = {name for name, field in kind.__dataclass_fields__.items()
+                        if 'None' in str(field.type)}
+            self.assertEqual(optional, {
+                field.name for field in message.DESCRIPTOR.fields
+                if field.containing_oneof and field.containing_oneof.name.startswith('_')}, kind)
+
+    def test_every_public_name_has_a_docstring(self):
+        for name in lssar_client.__all__:
+            value = getattr(lssar_client, name)
+            if not inspect.isclass(value):
+                continue
+            self.assertTrue(value.__doc__ and not value.__doc__.startswith(name + '('), name)
+            for method, member in vars(value).items():
+                if inspect.isfunction(member) and not method.startswith('_'):
+                    self.assertTrue(member.__doc__, f'{name}.{method}')
+
+    def test_the_reference_is_up_to_date(self):
+        script = pathlib.Path(__file__).parents[2] / 'clients' / 'python' / 'api_reference.py'
+        done = subprocess.run([sys.executable, '-B', script, '--check'], capture_output=True,
+                              text=True, check=False)
+        self.assertEqual((done.returncode, done.stdout), (0, ''))
+
+    def test_no_any_at_the_surface(self):
+        for kind in Client, AsyncClient, lssar_client.Stream, lssar_client.AsyncStream:
+            for name, member in vars(kind).items():
+                if inspect.isfunction(member) and (name == '__init__' or name[0] != '_'):
+                    for hint in typing.get_type_hints(member, include_extras=True).values():
+                        self.assertNotIn('typing.Any', repr(hint), f'{kind.__name__}.{name}')
+
+
+if __name__ == '__main__':
+    unittest.main()

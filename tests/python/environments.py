@@ -1,0 +1,75 @@
+"""Virtual environments with packages from PyPI, kept between runs."""
+
+import hashlib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+CLIENT = HERE.parents[1] / 'clients' / 'python'
+PROTO = HERE.parents[1] / 'proto' / 'lssar' / 'v1' / 'inference.proto'
+DIRECTORY = pathlib.Path(os.environ.get('LSSAR_VENVS', 'build/venvs')).resolve()
+UNREACHABLE = re.compile(r'NewConnectionError|ConnectionError|ConnectTimeout|ReadTimeout|ProxyError'
+                         r'|Temporary failure in name resolution|Connection refused')
+TIMEOUT_S = 900  # an installation on a busy machine; alone it takes 90 s
+
+
+def run(*command, **options):
+    """Runs a command. -> CompletedProcess of text. Errors: AssertionError with its output."""
+    done = subprocess.run([str(part) for part in command], text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, timeout=TIMEOUT_S, check=False, **options)
+    if done.returncode:
+        raise AssertionError(f'{command} ended with {done.returncode}:\n{done.stdout}')
+    return done
+
+
+def isolated(**extra):
+    """The environment without this test's own paths."""
+    return {**{name: value for name, value in os.environ.items() if name != 'PYTHONPATH'},
+            'PYTHONDONTWRITEBYTECODE': '1', **extra}
+
+
+def pip(python, *arguments):
+    """Runs pip. Errors: SkipTest where PyPI cannot be reached."""
+    try:
+        return run(python, '-m', 'pip', '--retries', '1', '--timeout', '30', *arguments,
+                   env=isolated())
+    except AssertionError as error:
+        if UNREACHABLE.search(str(error)):
+            raise unittest.SkipTest('PyPI cannot be reached') from None
+        raise
+
+
+def source_files():
+    """Files of the client, without what Python writes on its own."""
+    return sorted(path for path in CLIENT.rglob('*')
+                  if path.is_file() and '__pycache__' not in path.parts)
+
+
+def is_current(stamp, key):
+    """True where an earlier run finished the same work."""
+    return stamp.exists() and stamp.read_text() == key
+
+
+def environment(name):
+    """The Python of an environment with tests/python/requirements-NAME.txt and the client."""
+    directory = DIRECTORY / name
+    python = directory / 'bin' / 'python'
+    requirements = HERE / f'requirements-{name}.txt'
+    key = hashlib.sha256(requirements.read_bytes()).hexdigest()
+    if not is_current(directory / 'requirements.sha256', key):
+        shutil.rmtree(directory, ignore_errors=True)
+        run(sys.executable, '-m', 'venv', directory)
+        pip(python, 'install', '-q', '-r', requirements)
+        (directory / 'requirements.sha256').write_text(key)
+    content = b''.join(path.read_bytes() for path in [*source_files(), PROTO])
+    key = hashlib.sha256(content).hexdigest()
+    if not is_current(directory / 'client.sha256', key):
+        pip(python, 'install', '-q', '--no-build-isolation', '--no-deps', '--force-reinstall',
+            CLIENT)
+        (directory / 'client.sha256').write_text(key)
+    return python

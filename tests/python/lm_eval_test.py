@@ -1,0 +1,133 @@
+"""lm-evaluation-harness from PyPI with the model `lssar`: its numbers are the engine's own."""
+
+import json
+import pathlib
+import tempfile
+import unittest
+
+from environments import HERE, environment, isolated, run
+from lssar_client import Client
+from programs import RunningServer
+
+MAX_LENGTH = 31  # a small window, so that texts of the tasks are longer
+MAX_GEN_TOKS = 24  # as tasks/generate.yaml
+
+
+def rows(task):
+    """The documents of a task."""
+    lines = (HERE / 'tasks' / f'{task}.jsonl').read_text(encoding='utf-8').splitlines()
+    return [json.loads(line) for line in lines]
+
+
+class LmEvalTest(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        python = environment('lm-eval')
+        cls.server = cls.enterClassContext(RunningServer())
+        cls.client = cls.enterClassContext(Client(cls.server.address, timeout_s=120))
+        cls.scratch = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        cls.python = python
+        every = ['lssar_choice', 'lssar_rolling', 'lssar_generate']
+        choice, generate = every[0:1], every[2:3]
+        server = f'server={cls.server.address}'
+        runs = [{'tasks': every, 'model_args': f'{server},max_length={MAX_LENGTH}'},
+                {'tasks': generate, 'model_args': server, 'apply_chat_template': True},
+                {'tasks': generate, 'model_args': f'{server},max_length=16384'},
+                {'tasks': generate, 'model_args': f'{server},max_lenght=5'},
+                {'tasks': generate, 'model_args': server, 'gen_kwargs': 'num_beams=4'},
+                {'tasks': choice, 'model_args': server, 'apply_chat_template': True}]
+        done = run(python, HERE / 'run_lm_eval.py', HERE / 'tasks', json.dumps(runs),
+                   env=cls.environment())
+        short, chat, *errors = json.loads(done.stdout.splitlines()[-1])
+        cls.short, cls.chat = short['samples'], chat['samples']
+        cls.errors = [each['error'] for each in errors]
+
+    @classmethod
+    def environment(cls):
+        """Without a network: all data is here."""
+        return isolated(HF_HUB_OFFLINE='1', HF_DATASETS_OFFLINE='1',
+                        HF_HOME=str(cls.scratch / 'hf'))
+
+    def test_the_program_gives_the_same(self):
+        out = self.scratch / 'program'
+        run(pathlib.Path(self.python).parent / 'lssar-lm-eval', '--model', 'lssar', '--model_args',
+            f'server={self.server.address},max_length={MAX_LENGTH}', '--tasks', 'lssar_choice',
+            '--include_path', HERE / 'tasks', '--output_path', out, '--log_samples',
+            env=self.environment())
+        [path] = out.rglob('samples_*.jsonl')
+        lines = [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()]
+        self.assertEqual([[float(answer[0][0]) for answer in line['resps']]
+                          for line in sorted(lines, key=lambda line: line['doc_id'])],
+                         [[answer[0][0] for answer in sample['resps']]
+                          for sample in self.short['lssar_choice']])
+
+    def test_log_likelihoods_are_those_of_score(self):
+        num_checked = 0
+        for sample, row in zip(self.short['lssar_choice'], rows('choice'), strict=True):
+            scores = self.client.score(row['question'],
+                                       [' ' + choice for choice in row['choices']])
+            if len(self.client.tokenize(row['question'])) + 8 > MAX_LENGTH:
+                continue  # truncated: the next test's
+            num_checked += 1
+            self.assertEqual([tuple(answer[0]) for answer in sample['resps']],
+                             [(score.logprob, score.is_greedy) for score in scores])
+            best = max(range(len(scores)), key=lambda i: scores[i].logprob)
+            self.assertEqual(sample['acc'], float(best == row['answer']))
+        self.assertGreaterEqual(num_checked, 4)
+
+    def test_a_short_window_truncates_on_the_left_only_what_is_longer(self):
+        is_truncated = []
+        for sample, row in zip(self.short['lssar_choice'], rows('choice')):
+            expected = []
+            for choice in row['choices']:
+                whole = self.client.tokenize(f'{row["question"]} {choice}')
+                num_context = len(self.client.tokenize(row['question']))
+                first = max(0, len(whole) - MAX_LENGTH - 1)
+                is_truncated.append(first > 0)
+                [score] = self.client.score(whole[first:num_context], [whole[num_context:]])
+                expected.append(score.logprob)
+            self.assertEqual([answer[0][0] for answer in sample['resps']], expected)
+        self.assertEqual(set(is_truncated), {False, True})
+
+    def test_rolling_windows_cover_each_token_once(self):
+        bos = self.client.get_info().bos_id
+        num_windows = []
+        for sample, row in zip(self.short['lssar_rolling'], rows('rolling'), strict=True):
+            ids = [bos, *self.client.tokenize(row['text'], add_bos=False)]
+            total = 0.0
+            scored = 1
+            num_windows.append(0)
+            while scored < len(ids):
+                end = min(len(ids), scored + MAX_LENGTH)
+                first = max(0, end - MAX_LENGTH - 1)
+                [score] = self.client.score(ids[first:scored], [ids[scored:end]])
+                total += score.logprob
+                scored = end
+                num_windows[-1] += 1
+            self.assertEqual(sample['resps'][0][0], total)
+        self.assertEqual(num_windows[1], 1)
+        self.assertGreater(max(num_windows), 2)
+
+    def test_generations_end_before_the_stop_string(self):
+        for sample, row in zip(self.short['lssar_generate'], rows('generate'), strict=True):
+            prompt = self.client.tokenize(row['question'])[-(MAX_LENGTH + 1 - MAX_GEN_TOKS):]
+            [answer] = self.client.complete(prompt, max_tokens=MAX_GEN_TOKS, temperature=0)
+            text = answer.text.split('.')[0].split('\n\n')[0]
+            self.assertEqual(sample['resps'][0][0], text)
+
+    def test_chats_go_through_the_servers_template(self):
+        for sample, row in zip(self.chat['lssar_generate'], rows('generate'), strict=True):
+            [answer] = self.client.complete([('user', row['question'])], max_tokens=MAX_GEN_TOKS,
+                                            temperature=0, stop_strings=['.', '\n\n'])
+            self.assertEqual(sample['resps'][0][0], answer.text)
+
+    def test_arguments_that_cannot_be_served_are_errors(self):
+        for error, sentence in zip(self.errors, (
+                'server takes 1 to 16383', 'max_lenght', r"generation arguments \['num_beams'\]",
+                'scores texts and token ids, not chats'), strict=True):
+            self.assertRegex(error, sentence)
+
+
+if __name__ == '__main__':
+    unittest.main()

@@ -1,0 +1,35 @@
+"""Runs lm-eval several times in one process: run_lm_eval.py TASKS RUNS, both JSON or paths.
+
+TASKS: the directory of the task files. RUNS: a JSON list of {'model_args': ..., 'tasks': [...],
+and further arguments of lm_eval.simple_evaluate}. Writes a JSON list to the last line of stdout:
+for each run {'samples': {task: [...]}} or {'error': sentence}.
+"""
+
+import json
+import sys
+
+import lm_eval
+from lm_eval.tasks import TaskManager
+
+import lssar_client.lm_eval  # registers the model
+
+
+def evaluate(manager, arguments):
+    """One run."""
+    try:
+        results = lm_eval.simple_evaluate(lssar_client.lm_eval.MODEL_NAME, task_manager=manager,
+                                          log_samples=True, bootstrap_iters=0, **arguments)
+    except (NotImplementedError, TypeError, ValueError) as error:
+        return {'error': str(error)}
+    return {'samples': {task: sorted(samples, key=lambda sample: sample['doc_id'])
+                        for task, samples in results['samples'].items()}}
+
+
+def main():
+    manager = TaskManager(include_path=sys.argv[1])
+    outcomes = [evaluate(manager, arguments) for arguments in json.loads(sys.argv[2])]
+    print(json.dumps(outcomes, default=str))
+
+
+if __name__ == '__main__':
+    main()

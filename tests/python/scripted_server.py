@@ -1,0 +1,134 @@
+"""A server that answers as a test scripts it: refusals, broken streams, two checkpoints."""
+
+import collections
+import contextlib
+import threading
+import time
+from concurrent import futures
+
+import grpc
+from google.protobuf import any_pb2, duration_pb2
+
+from lssar.v1 import inference_pb2 as pb
+from lssar.v1 import inference_pb2_grpc
+
+
+def field(number, content):
+    """A length-delimited field as it is on the wire."""
+    assert len(content) < 128
+    return bytes([number << 3 | 2, len(content)]) + content
+
+
+def retry_details(delay_s):
+    """google.rpc.Status with a RetryInfo, serialized."""
+    duration = duration_pb2.Duration(seconds=int(delay_s), nanos=round(delay_s % 1 * 1e9))
+    retry = any_pb2.Any(type_url='type.googleapis.com/google.rpc.RetryInfo',
+                        value=field(1, duration.SerializeToString()))
+    return bytes([1 << 3, 8]) + field(2, b'full') + field(3, retry.SerializeToString())
+
+
+class Refusal:
+    """An error: before the first message, or after it."""
+
+    def __init__(self, code, message='refused', retry_s=None, after_first=False):
+        self.code = getattr(grpc.StatusCode, code)
+        self.message = message
+        self.retry_s = retry_s
+        self.after_first = after_first
+
+    def abort(self, context):
+        if self.retry_s is not None:
+            context.set_trailing_metadata(
+                (('grpc-status-details-bin', retry_details(self.retry_s)),))
+        context.abort(self.code, self.message)
+
+
+class ScriptedService(inference_pb2_grpc.InferenceServicer):
+    """Tokens are bytes. A continuation's log-probability is minus its length, in bytes or ids.
+
+    `refusals`: one is used up by each call. `info`: the fields of GetInfo.
+    """
+
+    def __init__(self, *refusals, checkpoints=('a',), left_out=(), delay_s=0.0, **info):
+        self.refusals = collections.deque(refusals)
+        self.info = {'model_name': 'scripted', 'num_hidden_layers': 6, 'num_attention_heads': 4,
+                     'bos_id': 1, 'eos_id': 2, 'max_model_len': 100, **info}
+        self.checkpoints = collections.deque(checkpoints)
+        self.left_out = left_out
+        self.delay_s = delay_s
+        self.requests = []
+        self.call_times = []
+        self.most_at_once = 0
+        self.num_running = 0
+        self.lock = threading.Lock()
+
+    def _enter(self, request):
+        with self.lock:
+            self.requests.append(request)
+            self.call_times.append(time.monotonic())
+            return self.refusals.popleft() if self.refusals else None
+
+    def GetInfo(self, request, context):
+        refusal = self._enter(request)
+        if refusal:
+            refusal.abort(context)
+        return pb.GetInfoReply(**self.info)
+
+    def Generate(self, request, context):
+        refusal = self._enter(request)
+        if refusal and not refusal.after_first:
+            refusal.abort(context)
+        with self.lock:
+            self.num_running += 1
+            self.most_at_once = max(self.most_at_once, self.num_running)
+        try:
+            yield pb.GenerateReply(started=pb.Started(request_id='r', seed=7))
+            if refusal:
+                refusal.abort(context)
+            deadline = time.monotonic() + self.delay_s
+            while time.monotonic() < deadline and context.is_active():
+                time.sleep(0.01)
+            yield pb.GenerateReply(delta=pb.Delta(
+                text=request.text.upper(), finish_reason=pb.FINISH_REASON_EOS))
+            yield pb.GenerateReply(finished=pb.Finished(usage=pb.Usage(num_generated_tokens=3)))
+        finally:
+            with self.lock:
+                self.num_running -= 1
+
+    def Score(self, request, context):
+        refusal = self._enter(request)
+        if refusal and not refusal.after_first:
+            refusal.abort(context)
+        for i, item in enumerate(request.items):
+            for j, continuation in enumerate(item.continuations):
+                if (i, j) in self.left_out:
+                    continue
+                length = len(continuation.text.encode()) + len(continuation.tokens.ids)
+                yield pb.ScoreReply(score=pb.ContinuationScore(
+                    item=i, continuation=j, logprob=-length, num_tokens=length))
+                if refusal:
+                    refusal.abort(context)
+        with self.lock:
+            if len(self.checkpoints) > 1:
+                checkpoint = self.checkpoints.popleft()
+            else:
+                checkpoint = self.checkpoints[0]
+        yield pb.ScoreReply(finished=pb.ScoreFinished(checkpoint_hash=checkpoint))
+
+    def CaptureAttention(self, request, context):
+        self._enter(request)
+        yield pb.CaptureAttentionReply(weights=pb.AttentionWeights(
+            rows=[pb.RowWeights(layer=layer) for layer in request.layers]))
+
+
+@contextlib.contextmanager
+def serve(service):
+    """Runs the service on a free port. -> its address."""
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=32))
+    inference_pb2_grpc.add_InferenceServicer_to_server(service, server)
+    port = server.add_insecure_port('127.0.0.1:0')
+    server.start()
+    try:
+        yield f'127.0.0.1:{port}'
+    finally:
+        server.stop(grace=None).wait()
