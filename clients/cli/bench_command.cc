@@ -211,7 +211,7 @@ class BenchCommand : public Command {
 
   absl::Status RunPoints(v1::Inference::StubInterface* stub, const BenchWorkload& workload) {
     Interrupt interrupt;
-    // All loads send the same requests. A salt per load and run keeps them from sharing cached pages.
+    // All loads send the same requests; a salt per load and run prevents shared cached pages.
     const std::string salt = StrCat("bench-", std::random_device()(), "-");
     for (const double load : loads_) {
       plan_.cache_salt = StrCat(salt, report_.points.size());

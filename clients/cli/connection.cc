@@ -154,7 +154,7 @@ absl::Status ExplainNoConnection(const std::string& server, bool has_tls) {
       "to run without one"));
 }
 
-// Returns at once when the connection is refused, and after kConnectTimeout when the host is silent.
+// Returns at once if the connection is refused, and after kConnectTimeout if the host is silent.
 absl::Status WaitUntilConnected(const std::string& server, bool has_tls, grpc::Channel* channel) {
   const auto deadline = std::chrono::system_clock::now() + kConnectTimeout;
   grpc_connectivity_state state = channel->GetState(true);

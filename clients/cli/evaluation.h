@@ -59,7 +59,7 @@ struct RollingWindow {
 };
 
 // Windows that score each id but the first exactly once. In a window the model reads at most
-// `max_length` ids, so that a window has at most max_length + 1 ids: the last one is only predicted.
+// `max_length` ids, so a window has at most max_length + 1 ids: the last one is only predicted.
 // The first window scores all its ids but the first. Each later window scores the next `stride`
 // ids, and the last window what is left, each after as many ids of context as fit.
 // `stride` = `max_length` gives the windows of lm-evaluation-harness's loglikelihood_rolling.

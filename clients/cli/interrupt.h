@@ -9,7 +9,7 @@
 
 namespace lssar::cli {
 
-// While an Interrupt exists, SIGINT cancels the calls that it watches. A second SIGINT, or one while
+// While an Interrupt exists, SIGINT cancels the calls it watches. A second SIGINT, or one while
 // no Interrupt exists, ends the process as usual.
 class Interrupt {
  public:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -219,7 +220,7 @@ class PerplexityCommand : public Command {
       Document document{
           .name = path, .num_bytes = int64_t(text.size()), .num_words = CountWords(text)};
       if (const auto prefix = PrefixToken(served)) document.ids.push_back(*prefix);
-      document.ids.insert(document.ids.end(), ids.begin(), ids.end());
+      std::ranges::copy(ids, std::back_inserter(document.ids));
       documents.push_back(std::move(document));
     }
     for (const Document& document : documents) {

@@ -53,7 +53,7 @@ uint32_t PythonRandom::NextWord() {
   return word ^ (word >> 18);
 }
 
-// _randbelow_with_getrandbits: draws as many bits as `width` has, again while the number is too large.
+// _randbelow_with_getrandbits: draws as many bits as `width` has, again while it is too large.
 int64_t PythonRandom::RandInt(int64_t first, int64_t last) {
   LSSAR_CHECK(first <= last && last - first < int64_t{1} << 31);
   const auto width = uint32_t(last - first + 1);

@@ -9,6 +9,7 @@
 #include "clients/cli/bench_report.h"
 #include "clients/cli/bench_statistics.h"
 #include "clients/cli/bench_workload.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {

@@ -118,7 +118,8 @@ class ScoreTest(unittest.TestCase):
             file.flush()
             done = run_cli('score', '--ids', file.name, '--lengths', '64,256', '--json')
             table = run_cli('score', '--ids', file.name, '--lengths', '64,256')
-            full = run_cli('score', '--ids', file.name, '--lengths', '128', '--max-model-len', '128')
+            full = run_cli('score', '--ids', file.name, '--lengths', '128', '--max-model-len',
+                           '128')
             over = run_cli('score', '--ids', file.name, '--lengths', '4K')
         lengths = json.loads(done.stdout)['lengths']
         self.assertEqual([(at['length'], at['num_rows'], at['num_tokens']) for at in lengths],
@@ -187,7 +188,8 @@ class PerplexityTest(unittest.TestCase):
 
     def test_impossible_flags_are_wrong_usage(self):
         for arguments, message in (((), 'give one or more FILE'),
-                                   (('-', '--max-length', '99999'), 'needs a served context of 100000'),
+                                   (('-', '--max-length', '99999'),
+                                    'needs a served context of 100000'),
                                    (('-', '--max-length', '8', '--stride', '9'),
                                     'is more than --max-length'),
                                    (('-',), 'no token to score')):

@@ -1,5 +1,5 @@
-// Expected values: passkey.py run by CPython 3.11; texts by their length and the first 16 hex digits
-// of their SHA-256.
+// Expected values: passkey.py run by CPython 3.11; texts by their length and the first 16 digits of
+// their SHA-256.
 #include "clients/cli/passkey.h"
 
 #include <gtest/gtest.h>

@@ -25,7 +25,7 @@ def run_cli(*arguments, stdin='', model=True, **extra):
 
 
 class RunningServer:
-    """`lssar-server` on a free port, for a with block; `address` and `http_address` are host:port."""
+    """`lssar-server` on free ports, for a with block; with `address` and `http_address`."""
 
     def __init__(self, *flags):
         self._command = [SERVER, '--model', MODEL, '--listen', '127.0.0.1:0',
