@@ -17,49 +17,48 @@ namespace {
 constexpr int kPieceColumns = 24;
 constexpr int kLabelPieceColumns = 12;
 constexpr int kBarColumns = 24;
-// Where a map is at its brightest; the paper's maps are clamped there, too.
+// The weight at which a map is brightest; the paper clamps its maps there too.
 constexpr double kFullWeight = 0.5;
 
 std::string Quoted(const CapturedAttention& captured, int position, int max_columns) {
-  const v1::TokenLogprob& token = captured.prompt[static_cast<size_t>(position)];
+  const v1::TokenLogprob& token = captured.prompt[size_t(position)];
   if (token.piece().empty()) return StrCat("<id ", token.id(), ">");
   return StrCat("'", OneLine(token.piece(), max_columns), "'");
 }
 
-// A weight of 1, or of -1, fills all columns.
+// A weight of 1 or -1 fills all columns.
 std::string Bar(double weight, const Terminal& terminal) {
   weight = std::min(std::fabs(weight), 1.0);
   constexpr std::array<absl::string_view, 8> kEighths = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
   if (!terminal.is_tty) {
-    return std::string(static_cast<size_t>(std::lround(weight * kBarColumns)), '#');
+    return std::string(size_t(std::lround(weight * kBarColumns)), '#');
   }
-  const auto eighths = static_cast<size_t>(std::lround(weight * kBarColumns * 8));
+  const auto eighths = size_t(std::lround(weight * kBarColumns * 8));
   std::string bar;
-  for (size_t i = 0; i < eighths / 8; ++i) absl::StrAppend(&bar, "█");
+  for (size_t i = 0; i < eighths / 8; ++i) bar += StrCat("█");
   return StrCat(bar, kEighths[eighths % 8]);
 }
 
-// Of the signs that stand for weights, from none to kFullWeight. The root brings small ones up.
+// Levels for weights from 0 to kFullWeight. A square root makes small weights visible.
 constexpr std::array<absl::string_view, 5> kShades = {" ", "░", "▒", "▓", "█"};
-constexpr absl::string_view kSigns = " .:-=+*#%@";
+constexpr absl::string_view kCharacters = " .:-=+*#%@";
 constexpr std::array<int, 10> kColours = {0, 17, 18, 54, 90, 126, 162, 203, 215, 229};  // of 256
 
 size_t NumLevels(const Terminal& terminal) {
-  return terminal.is_tty && !terminal.has_colour ? kShades.size() : kSigns.size();
+  return terminal.is_tty && !terminal.has_colour ? kShades.size() : kCharacters.size();
 }
 
 std::string Cell(double weight, const Terminal& terminal) {
   const double share = std::sqrt(std::min(weight / kFullWeight, 1.0));
-  const auto level =
-      static_cast<size_t>(std::lround(share * static_cast<double>(NumLevels(terminal) - 1)));
-  if (!terminal.is_tty) return std::string(kSigns.substr(level, 1));
+  const auto level = size_t(std::lround(share * double(NumLevels(terminal) - 1)));
+  if (!terminal.is_tty) return std::string(kCharacters.substr(level, 1));
   if (!terminal.has_colour) return std::string(kShades[level]);
   return level == 0 ? " " : absl::StrFormat("\x1b[48;5;%dm \x1b[0m", kColours[level]);
 }
 
-// The least weight that shows as `level`.
-double LeastWeight(double level, const Terminal& terminal) {
-  const double share = (level - 0.5) / static_cast<double>(NumLevels(terminal) - 1);
+// The smallest weight that shows as `level`.
+double MinWeight(double level, const Terminal& terminal) {
+  const double share = (level - 0.5) / double(NumLevels(terminal) - 1);
   return kFullWeight * share * share;
 }
 
@@ -73,15 +72,14 @@ std::string RenderRow(const CapturedAttention& captured, const v1::RowWeights& r
                       row.head(), row.row(), Quoted(captured, row.row(), kPieceColumns),
                       row.num_nonzero(), row.row() + 1, std::exp(row.entropy())));
   out += '\n';
-  std::vector<std::pair<float, int>> keys;  // the largest first, of equal ones the first
+  std::vector<std::pair<float, int>> keys;  // the largest first; of equal weights the first key
   for (int i = 0; i < row.keys_size(); ++i) keys.emplace_back(row.weights(i), row.keys(i));
   std::ranges::stable_sort(keys, std::greater<>(),
                            [](const auto& k) { return std::fabs(k.first); });
   for (const auto& [weight_of_key, key] : keys) {
-    const auto weight = static_cast<double>(weight_of_key);
+    const auto weight = double(weight_of_key);
     const std::string bar = Bar(weight, terminal);
-    const std::string padding(static_cast<size_t>(std::max(0, kBarColumns - DisplayWidth(bar))),
-                              ' ');
+    const std::string padding(size_t(std::max(0, kBarColumns - DisplayWidth(bar))), ' ');
     absl::StrAppendFormat(&out, "  %.4f  %s%s  %6d  %s\n", weight, bar, padding, key,
                           Quoted(captured, key, kPieceColumns));
   }
@@ -103,32 +101,31 @@ std::string RenderMap(const CapturedAttention& captured,
     label_columns = std::max(label_columns, DisplayWidth(labels.back()));
   }
   const int num_keys = last.row() + 1;
-  const int room = std::max(8, terminal.num_columns - label_columns - 2);
-  const int keys_per_column = (num_keys + room - 1) / room;
+  const int num_columns = std::max(8, terminal.num_columns - label_columns - 2);
+  const int keys_per_column = (num_keys + num_columns - 1) / num_columns;
   std::string out =
-      Bold(terminal, absl::StrFormat("layer %d, head %d: %d %s a column, keys 0 to %d",
+      Bold(terminal, absl::StrFormat("layer %d, head %d: %d %s per column, keys 0 to %d",
                                      last.layer(), last.head(), keys_per_column,
                                      keys_per_column == 1 ? "key" : "keys", num_keys - 1));
   out += '\n';
   for (size_t i = 0; i < rows.size(); ++i) {
     const v1::RowWeights& row = *rows[i];
-    std::vector<double> columns(static_cast<size_t>(row.row() / keys_per_column) + 1);
+    std::vector<double> columns(size_t(row.row() / keys_per_column) + 1);
     for (int k = 0; k < row.keys_size(); ++k) {
-      columns[static_cast<size_t>(row.keys(k) / keys_per_column)] +=
-          std::fabs(static_cast<double>(row.weights(k)));
+      columns[size_t(row.keys(k) / keys_per_column)] += std::fabs(double(row.weights(k)));
     }
     const int padding = label_columns - DisplayWidth(labels[i]);
-    absl::StrAppend(&out, labels[i], std::string(static_cast<size_t>(padding), ' '), " ");
-    for (const double weight : columns) absl::StrAppend(&out, Cell(weight, terminal));
-    out += "|\n";  // its own key
+    out += StrCat(labels[i], std::string(size_t(padding), ' '), " ");
+    for (const double weight : columns) out += StrCat(Cell(weight, terminal));
+    out += "|\n";  // the key of the row itself
   }
   return out;
 }
 
 std::string MapLegend(const Terminal& terminal) {
-  return absl::StrFormat("blank: a weight under %.3f; brightest: from %.2f on",
-                         LeastWeight(1, terminal),
-                         LeastWeight(static_cast<double>(NumLevels(terminal) - 1), terminal));
+  return absl::StrFormat("blank: a weight under %.3f; brightest: %.2f or more",
+                         MinWeight(1, terminal),
+                         MinWeight(double(NumLevels(terminal) - 1), terminal));
 }
 
 }  // namespace lssar::cli

@@ -1,4 +1,4 @@
-// `lssar bench`: latencies and throughput of a server under load.
+// `lssar bench`: latency and throughput of a server under load, as `vllm bench serve`.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -14,17 +14,18 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "clients/cli/bench_load.h"
-#include "clients/cli/bench_plot.h"
 #include "clients/cli/bench_report.h"
 #include "clients/cli/bench_statistics.h"
 #include "clients/cli/bench_workload.h"
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
+#include "clients/cli/input.h"
 #include "clients/cli/json_output.h"
 #include "clients/cli/progress_bar.h"
-#include "clients/cli/read_text.h"
+#include "clients/cli/rpc_calls.h"
 #include "clients/cli/terminal.h"
 #include "clients/cli/usage.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
 namespace lssar::cli {
@@ -33,16 +34,16 @@ namespace {
 using Json = nlohmann::ordered_json;
 using std::chrono::microseconds;
 
-constexpr int kMostConcurrency = 4096;
-constexpr double kMostRate = 1e5;
+constexpr int kMaxConcurrency = 4096;
+constexpr double kMaxRate = 1e5;
 
 absl::StatusOr<std::vector<double>> ParseRates(const std::string& list) {
   std::vector<double> rates;
   for (const std::string& entry : std::vector<std::string>(absl::StrSplit(list, ','))) {
     double rate = 0;
-    if (!absl::SimpleAtod(entry, &rate) || !(rate > 0 && rate <= kMostRate)) {
+    if (!absl::SimpleAtod(entry, &rate) || !(rate > 0 && rate <= kMaxRate)) {
       return absl::InvalidArgumentError(
-          StrCat("--rates: '", entry, "' is not a number over 0 and up to ", kMostRate));
+          StrCat("--request-rate: '", entry, "' is not a number over 0 and up to ", kMaxRate));
     }
     rates.push_back(rate);
   }
@@ -67,42 +68,38 @@ class BenchCommand : public Command {
     AddLoadFlags(app);
     AddRequestFlags(app);
     app->add_option("--goodput", targets_text_,
-                    "count requests within these: ttft:TIME, tpot:TIME, e2e:TIME [default: none]")
+                    "targets of good requests: ttft:TIME, tpot:TIME, e2e:TIME [default: none]")
         ->option_text("LIST")
         ->group("Output");
-    json_option_ =
-        app->add_option("--json", json_path_, "JSON to a file; without a name or -: stdout")
-            ->option_text("[FILE]")
-            ->expected(0, 1)
-            ->group("Output");
-    app->add_option("--plot", plot_path_, "a picture of the latencies against the load, as SVG")
+    json_option_ = app->add_option("--json", json_path_,
+                                   "write JSON to a file; without FILE or with -: to stdout")
+                       ->option_text("[FILE]")
+                       ->expected(0, 1)
+                       ->group("Output");
+    app->add_option("--plot", plot_path_, "write a figure of latency over load as SVG")
         ->option_text("FILE")
         ->group("Output");
     AddConnectionFlags(app, &connection_);
     app->footer(
-        "TTFT: to the first token; TPOT: the mean time of the others; ITL: between tokens; E2E: to "
-        "the\n"
-        "last token. At --rates they count from when a request was due, not from when it could be "
-        "sent.\n\n"
+        "TTFT: time to the first token; TPOT: mean time per later token; ITL: time between "
+        "tokens;\n"
+        "E2E: time to the last token. With --request-rate, times count from when a request was "
+        "due.\n\n"
         "Examples:\n"
-        "  lssar bench --model models/zoo/lssar-6m --concurrency 1,4,16 --duration 5s\n"
-        "  lssar bench --rates 2,8,32 --input lognormal:256,0.8 --goodput ttft:200ms --plot "
+        "  lssar bench --model models/zoo/lssar-6m --max-concurrency 1,4,16 --duration 5s\n"
+        "  lssar bench --request-rate 2,8,32 --random-input-len lognormal:256,0.8 --goodput "
+        "ttft:200ms --plot "
         "load.svg");
   }
 
   absl::Status Run() override {
-    absl::Status status = ParseFlags();
-    if (!status.ok()) return status;
-    const auto connection = Connection::Open(connection_);
-    if (!connection.ok()) return connection.status();
-    v1::Inference::StubInterface* stub = (*connection)->Stub();
-    const auto served = DescribeServer(stub);
-    if (!served.ok()) return served.status();
-    const auto workload = BenchWorkload::Make(*options_, *served);
-    if (!workload.ok()) return workload.status();
-    status = RunPoints(stub, *workload);
-    if (!status.ok()) return status;
-    return Show(*served);
+    RETURN_IF_ERROR(ParseFlags());
+    ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
+    v1::Inference::StubInterface* stub = connection->Stub();
+    ASSIGN_OR_RETURN(const auto served, DescribeServer(stub));
+    ASSIGN_OR_RETURN(const auto workload, BenchWorkload::Make(*options_, served));
+    RETURN_IF_ERROR(RunPoints(stub, workload));
+    return Show(served);
   }
 
  private:
@@ -110,56 +107,56 @@ class BenchCommand : public Command {
     const auto add = [app](const char* name, auto& value, const char* text, const char* about) {
       return app->add_option(name, value, about)->option_text(text)->group("Load");
     };
-    add("--concurrency", concurrency_, "LIST",
-        "closed loop: requests under way at all times [1 to 4096; default 1,4,16]");
-    add("--rates", rates_, "LIST",
-        "open loop: arrivals a second, at random (Poisson) [over 0 to 100000; default: closed "
-        "loop]")
-        ->excludes("--concurrency");
-    add("--duration", duration_, "TIME", "of each load [over 0 to 24h; default 10s]");
-    add("--requests", num_requests_, "N", "of each load, instead of a duration [1 to 10000000]")
+    add("--max-concurrency", concurrency_, "LIST",
+        "closed loop: requests in flight at all times [1 to 4096; default 1,4,16]");
+    add("--request-rate", rates_, "LIST",
+        "open loop: Poisson arrivals per second [over 0 to 100000; default: closed loop]")
+        ->excludes("--max-concurrency");
+    add("--duration", duration_, "TIME", "time of each load [over 0 to 24h; default 10s]");
+    add("--num-prompts", num_requests_, "N",
+        "requests of each load, instead of --duration [1 to 10000000]")
         ->check(CLI::Range(int64_t{1}, int64_t{10000000}))
         ->excludes("--duration");
-    add("--warmup", warmup_, "TIME", "before each load: sent, not counted [0 to 24h; default 1s]");
+    add("--warmup", warmup_, "TIME",
+        "time before each load whose requests are not counted [0 to 24h; default 1s]");
     add("--deadline", deadline_, "TIME", "of each request [over 0 to 24h; default: none]");
-    add("--seed", seed_, "N", "same seed, same requests and arrivals [0 to 2^64-1; default 1]");
+    add("--seed", seed_, "N",
+        "the same seed gives the same requests and arrivals [0 to 2^64-1; default 1]");
   }
 
   void AddRequestFlags(CLI::App* app) {
     const auto add = [app](const char* name, auto& value, const char* text, const char* about) {
       return app->add_option(name, value, about)->option_text(text)->group("Requests");
     };
-    add("--input", input_, "LENGTHS",
-        "prompt: fixed:N, uniform:A,B or lognormal:MEAN,SIGMA [tokens, random; default fixed:256]");
-    add("--output", output_, "LENGTHS", "text, in the same words [tokens; default fixed:64]");
-    add("--shared-prefix", num_shared_tokens_, "N",
-        "the same tokens before the prompts [0 to 1048576; default 0]")
+    add("--random-input-len", input_, "LENGTHS",
+        "random tokens of the prompt: N, uniform:A,B or lognormal:MEAN,SIGMA [default 256]");
+    add("--random-output-len", output_, "LENGTHS", "tokens of the output, likewise [default 64]");
+    add("--random-prefix-len", num_prefix_tokens_, "N",
+        "tokens of a prefix that prompts share [0 to 1048576; default 0]")
         ->check(CLI::Range(0, 1 << 20));
-    add("--shared-fraction", shared_fraction_, "X",
-        "share of the prompts that begin with them [0 to 1; default 1]")
+    add("--prefix-fraction", prefix_fraction_, "X",
+        "share of the prompts that have the prefix [0 to 1; default 1]")
         ->check(CLI::Range(0.0, 1.0));
-    add("--prompts", prompts_path_, "FILE",
-        "JSON lines {\"prompt\": text, \"max_tokens\": n} instead of random tokens; - is stdin")
-        ->excludes("--input")
-        ->excludes("--shared-prefix");
-    add("--temperature", temperature_, "X", "0 takes the best token [0 to 100; default 0]");
+    add("--dataset-path", prompts_path_, "FILE",
+        "JSON lines {\"prompt\": text, \"max_tokens\": n} instead of random tokens; - is standard "
+        "input")
+        ->excludes("--random-input-len")
+        ->excludes("--random-prefix-len");
+    add("--temperature", temperature_, "X", "0 is greedy [0 to 100; default 0]");
     add("--stream-interval", stream_interval_, "N",
-        "engine steps whose tokens come in one message [1 to 1024; default 1]");
-    app->add_flag("--stop-at-eos", stop_at_eos_,
-                  "end texts where the model does [default: all have their full length]")
+        "engine steps per message [1 to 1024; default 1]");
+    app->add_flag("--no-ignore-eos", no_ignore_eos_,
+                  "end outputs at EOS [default: every output has its full length]")
         ->group("Requests");
-    app->add_flag("--no-prefix-cache", no_prefix_cache_, "compute every prompt in full")
+    app->add_flag("--no-prefix-caching", no_prefix_caching_, "compute every prompt in full")
         ->group("Requests");
   }
 
   absl::Status ParseFlags() {
-    absl::Status status = ParseLoads();
-    if (!status.ok()) return status;
-    status = ParseTimes();
-    if (!status.ok()) return status;
-    const auto targets = ParseLatencyTargets("--goodput", targets_text_);
-    if (!targets.ok()) return targets.status();
-    targets_ = *targets;
+    RETURN_IF_ERROR(ParseLoads());
+    RETURN_IF_ERROR(ParseTimes());
+    ASSIGN_OR_RETURN(const auto targets, ParseLatencyTargets("--goodput", targets_text_));
+    targets_ = targets;
     report_.has_targets = targets_.Any();
     return ParseRequests();
   }
@@ -167,72 +164,64 @@ class BenchCommand : public Command {
   absl::Status ParseLoads() {
     report_.is_open_loop = !rates_.empty();
     if (report_.is_open_loop) {
-      auto rates = ParseRates(rates_);
-      if (!rates.ok()) return rates.status();
-      loads_ = *std::move(rates);
+      ASSIGN_OR_RETURN(auto rates, ParseRates(rates_));
+      loads_ = std::move(rates);
       return absl::OkStatus();
     }
-    const auto counts = ParseCounts("--concurrency", concurrency_, 1, kMostConcurrency);
-    if (!counts.ok()) return counts.status();
-    loads_.assign(counts->begin(), counts->end());
+    ASSIGN_OR_RETURN(const auto counts,
+                     ParseCounts("--max-concurrency", concurrency_, 1, kMaxConcurrency));
+    loads_.assign(counts.begin(), counts.end());
     return absl::OkStatus();
   }
 
   absl::Status ParseTimes() {
-    const auto duration = ParseTime("--duration", duration_, absl::Microseconds(1));
-    if (!duration.ok()) return duration.status();
-    const auto warmup = ParseTime("--warmup", warmup_, absl::ZeroDuration());
-    if (!warmup.ok()) return warmup.status();
-    plan_.duration = *duration;
-    plan_.warmup = *warmup;
+    ASSIGN_OR_RETURN(const auto duration,
+                     ParseTime("--duration", duration_, absl::Microseconds(1)));
+    ASSIGN_OR_RETURN(const auto warmup, ParseTime("--warmup", warmup_, absl::ZeroDuration()));
+    plan_.duration = duration;
+    plan_.warmup = warmup;
     plan_.num_requests = num_requests_;
     plan_.seed = seed_;
     if (deadline_.empty()) return absl::OkStatus();
-    const auto deadline = ParseTime("--deadline", deadline_, absl::Microseconds(1));
-    if (!deadline.ok()) return deadline.status();
-    plan_.deadline = *deadline;
+    ASSIGN_OR_RETURN(const auto deadline,
+                     ParseTime("--deadline", deadline_, absl::Microseconds(1)));
+    plan_.deadline = deadline;
     return absl::OkStatus();
   }
 
   absl::Status ParseRequests() {
-    auto input = LengthDistribution::Parse("--input", input_);
-    if (!input.ok()) return input.status();
-    auto output = LengthDistribution::Parse("--output", output_);
-    if (!output.ok()) return output.status();
-    options_.emplace(WorkloadOptions{.input = *std::move(input),
-                                     .output = *std::move(output),
-                                     .num_shared_tokens = num_shared_tokens_,
-                                     .shared_fraction = shared_fraction_,
+    ASSIGN_OR_RETURN(auto input, LengthDistribution::Parse("--random-input-len", input_));
+    ASSIGN_OR_RETURN(auto output, LengthDistribution::Parse("--random-output-len", output_));
+    options_.emplace(WorkloadOptions{.input = std::move(input),
+                                     .output = std::move(output),
+                                     .num_prefix_tokens = num_prefix_tokens_,
+                                     .prefix_fraction = prefix_fraction_,
                                      .prompts = {},
-                                     .ignore_eos = !stop_at_eos_,
+                                     .ignore_eos = !no_ignore_eos_,
                                      .temperature = temperature_,
-                                     .use_prefix_cache = !no_prefix_cache_,
+                                     .use_prefix_cache = !no_prefix_caching_,
                                      .stream_interval = stream_interval_,
                                      .seed = seed_});
     if (prompts_path_.empty()) return absl::OkStatus();
-    const auto lines = ReadText(prompts_path_);
-    if (!lines.ok()) return lines.status();
-    auto prompts = ParseBenchPrompts(*lines);
-    if (!prompts.ok()) return prompts.status();
-    options_->prompts = *std::move(prompts);
+    ASSIGN_OR_RETURN(const auto lines, ReadText(prompts_path_));
+    ASSIGN_OR_RETURN(auto prompts, ParseBenchPrompts(lines));
+    options_->prompts = std::move(prompts);
     return absl::OkStatus();
   }
 
   absl::Status RunPoints(v1::Inference::StubInterface* stub, const BenchWorkload& workload) {
     Interrupt interrupt;
-    // Every load asks for the same requests and finds none of another's pages, nor of another
-    // run's, in the prefix cache.
+    // All loads send the same requests; a salt per load and run prevents shared cached pages.
     const std::string salt = StrCat("bench-", std::random_device()(), "-");
     for (const double load : loads_) {
       plan_.cache_salt = StrCat(salt, report_.points.size());
       if (report_.is_open_loop) {
         plan_.rate = load;
       } else {
-        plan_.concurrency = static_cast<int>(load);
+        plan_.concurrency = int(load);
       }
-      const auto records = RunPoint(stub, workload, load, &interrupt);
-      if (!records.ok()) return records.status();
-      report_.points.push_back({.load = load, .summary = Summarise(*records, targets_)});
+      ASSIGN_OR_RETURN(const auto records, RunPoint(stub, workload, load, &interrupt));
+      report_.points.push_back({.load = load, .summary = Summarise(records, targets_)});
     }
     return absl::OkStatus();
   }
@@ -246,11 +235,11 @@ class BenchCommand : public Command {
     int num_shown = 0;
     return RunLoad(stub, workload, plan_, interrupt, [&](const LoadProgress& progress) {
       const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-      const int num_units = static_cast<int>(progress.share * kBarUnits);
+      const int num_units = int(progress.share * kBarUnits);
       bar.Advance(num_units - num_shown,
-                  absl::StrFormat("%d done, %d failed, %d under way, %.0f tokens/s",
+                  absl::StrFormat("%d done, %d failed, %d in flight, %.0f tokens/s",
                                   progress.num_ended, progress.num_failed, progress.num_running,
-                                  static_cast<double>(progress.num_tokens) / elapsed.count()));
+                                  double(progress.num_tokens) / elapsed.count()));
       num_shown = num_units;
     });
   }
@@ -261,12 +250,12 @@ class BenchCommand : public Command {
                  {"backend", served.backend()},
                  {"version", served.version()},
                  {"seed", seed_},
-                 {"warmup_s", static_cast<double>(plan_.warmup.count()) / 1e6},
+                 {"warmup_s", double(plan_.warmup.count()) / 1e6},
                  {"output", options_->output.Text()}};
     if (prompts_path_.empty()) {
       json["input"] = options_->input.Text();
-      json["shared_prefix"] = num_shared_tokens_;
-      json["shared_fraction"] = shared_fraction_;
+      json["shared_prefix"] = num_prefix_tokens_;
+      json["shared_fraction"] = prefix_fraction_;
     } else {
       json["prompts"] = prompts_path_;
     }
@@ -286,12 +275,10 @@ class BenchCommand : public Command {
     const bool has_completed = std::ranges::any_of(
         report_.points, [](const BenchPoint& point) { return point.summary.num_completed > 0; });
     if (is_json_wanted && !json_path_.empty() && json_path_ != "-") {
-      absl::Status status = WriteText(json_path_, StrCat(ToJson(served).dump(2), "\n"));
-      if (!status.ok()) return status;
+      RETURN_IF_ERROR(WriteText(json_path_, StrCat(ToJson(served).dump(2), "\n")));
     }
     if (!plot_path_.empty() && has_completed) {
-      absl::Status status = WriteText(plot_path_, RenderSvg(report_));
-      if (!status.ok()) return status;
+      RETURN_IF_ERROR(WriteText(plot_path_, RenderSvg(report_)));
     }
     if (!has_completed) return absl::UnavailableError("no request completed");
     return absl::OkStatus();
@@ -307,12 +294,12 @@ class BenchCommand : public Command {
   std::string input_ = "fixed:256";
   std::string output_ = "fixed:64";
   std::string prompts_path_;
-  int num_shared_tokens_ = 0;
-  double shared_fraction_ = 1;
+  int num_prefix_tokens_ = 0;
+  double prefix_fraction_ = 1;
   float temperature_ = 0;
   int stream_interval_ = 1;
-  bool stop_at_eos_ = false;
-  bool no_prefix_cache_ = false;
+  bool no_ignore_eos_ = false;
+  bool no_prefix_caching_ = false;
   std::string targets_text_;
   CLI::Option* json_option_ = nullptr;
   std::string json_path_;

@@ -11,8 +11,8 @@
 #include <set>
 #include <utility>
 
-#include "clients/cli/bench_arrivals.h"
-#include "clients/cli/retry_delay.h"
+#include "clients/cli/bench_workload.h"
+#include "clients/cli/rpc_calls.h"
 
 namespace lssar::cli {
 namespace {
@@ -20,16 +20,17 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::steady_clock;
 
-// Between looks at the interrupt and calls of on_progress.
+// Interval of checks of the interrupt and of calls of on_progress.
 constexpr std::chrono::milliseconds kPause{100};
-// When a refusal does not say how long.
+// If a refusal carries no RetryInfo.
 constexpr std::chrono::milliseconds kRefusedPause{50};
 
 int64_t MicrosBetween(steady_clock::time_point begin, steady_clock::time_point end) {
   return std::chrono::duration_cast<microseconds>(end - begin).count();
 }
 
-// Hears of calls. Threads  any
+// Receives the events of calls.
+// Threads  any
 class CallObserver {
  public:
   virtual ~CallObserver() = default;
@@ -37,7 +38,7 @@ class CallObserver {
   virtual void OnEnded(BenchRecord record, const grpc::Status& status) = 0;
 };
 
-// One call; keeps itself alive until gRPC is done with it.
+// One call. Owns itself until gRPC has finished it.
 class BenchCall final : public grpc::ClientReadReactor<v1::GenerateReply>,
                         public std::enable_shared_from_this<BenchCall> {
  public:
@@ -89,8 +90,8 @@ class BenchCall final : public grpc::ClientReadReactor<v1::GenerateReply>,
     record.ended_us = NowUs();
     record.code = static_cast<absl::StatusCode>(status.error_code());
     CallObserver* const observer = observer_;
-    // The context goes first: it holds the channel, and were it the last to, once others have heard
-    // of the end, then this thread of gRPC's would wait for itself.
+    // Releases the context before the observer learns of the end. The context holds the channel;
+    // if it were the last owner, this thread of gRPC would wait for itself.
     self_.reset();
     observer->OnEnded(std::move(record), status);
   }
@@ -117,7 +118,7 @@ class LoadRun final : public CallObserver {
     for (int64_t idx = 0; !interrupt_->Fired(); ++idx) {
       v1::GenerateRequest request = workload.Request(idx);
       request.set_cache_salt(plan_.cache_salt);
-      const std::optional<int64_t> due_us = arrivals_ ? WaitForArrival() : WaitForPlace();
+      const std::optional<int64_t> due_us = arrivals_ ? WaitForArrival() : WaitForSlot();
       if (!due_us) break;
       Start(stub, std::move(request), *due_us);
     }
@@ -132,12 +133,12 @@ class LoadRun final : public CallObserver {
   void OnTokens(int num_tokens) override { num_tokens_ += num_tokens; }
 
   void OnEnded(BenchRecord record, const grpc::Status& status) override {
-    // Under the lock to its end: once nothing runs, this object may go.
+    // Holds the lock to the end: this object may be destroyed when no call runs.
     const std::lock_guard lock(mutex_);
     const bool is_refused = record.code == absl::StatusCode::kResourceExhausted ||
                             record.code == absl::StatusCode::kUnavailable;
     if (is_refused && plan_.concurrency) {
-      vacant_from_.insert(steady_clock::now() + RetryDelay(status).value_or(kRefusedPause));
+      blocked_until_.insert(steady_clock::now() + RetryDelay(status).value_or(kRefusedPause));
     }
     if (!record.is_warmup) ++num_counted_ended_;
     if (record.code != absl::StatusCode::kOk) ++num_failed_;
@@ -154,7 +155,7 @@ class LoadRun final : public CallObserver {
     return due_us >= (plan_.warmup + plan_.duration).count();
   }
 
-  // The next arrival's time, once it has come; nullopt: there is none.
+  // Waits for the next arrival and returns its time; nullopt: the load is over.
   std::optional<int64_t> WaitForArrival() {
     const int64_t due_us = arrivals_->NextUs();
     if (IsOver(due_us)) return std::nullopt;
@@ -163,15 +164,14 @@ class LoadRun final : public CallObserver {
     return due_us;
   }
 
-  // Now, once fewer than `concurrency` requests are under way; nullopt: the load is over.
-  std::optional<int64_t> WaitForPlace() {
-    const auto has_place = [this] {
+  // Waits until fewer than `concurrency` requests are in flight; nullopt: the load is over.
+  std::optional<int64_t> WaitForSlot() {
+    const auto has_slot = [this] {
       const auto now = steady_clock::now();
-      vacant_from_.erase(vacant_from_.begin(), vacant_from_.upper_bound(now));
-      return num_running_ + static_cast<int64_t>(vacant_from_.size()) < *plan_.concurrency ||
-             IsOver(NowUs());
+      blocked_until_.erase(blocked_until_.begin(), blocked_until_.upper_bound(now));
+      return num_running_ + int64_t(blocked_until_.size()) < *plan_.concurrency || IsOver(NowUs());
     };
-    WaitUntil(steady_clock::time_point::max(), has_place);
+    WaitUntil(steady_clock::time_point::max(), has_slot);
     const int64_t now_us = NowUs();
     if (interrupt_->Fired() || IsOver(now_us)) return std::nullopt;
     return now_us;
@@ -192,7 +192,7 @@ class LoadRun final : public CallObserver {
     call->Start(stub, std::move(request), plan_.deadline);
   }
 
-  // Until `time`, `condition` (asked under the lock) or the interrupt.
+  // Returns at `time`, on `condition` (called under the lock) or on the interrupt.
   template <typename Condition>
   void WaitUntil(steady_clock::time_point time, const Condition& condition) {
     std::unique_lock lock(mutex_);
@@ -206,21 +206,19 @@ class LoadRun final : public CallObserver {
 
   // Requires  mutex_ is held
   steady_clock::duration NextPause(steady_clock::time_point now) const {
-    if (vacant_from_.empty()) return kPause;
-    const steady_clock::duration until_vacant = *vacant_from_.begin() - now;
-    return std::clamp<steady_clock::duration>(until_vacant, std::chrono::milliseconds(1), kPause);
+    if (blocked_until_.empty()) return kPause;
+    const steady_clock::duration until_free = *blocked_until_.begin() - now;
+    return std::clamp<steady_clock::duration>(until_free, std::chrono::milliseconds(1), kPause);
   }
 
   // Requires  mutex_ is held
   void ShowProgress() {
     shown_at_ = steady_clock::now();
-    const double share =
-        plan_.num_requests
-            ? static_cast<double>(num_counted_ended_) / static_cast<double>(*plan_.num_requests)
-            : static_cast<double>(NowUs()) /
-                  static_cast<double>((plan_.warmup + plan_.duration).count());
+    const double share = plan_.num_requests
+                             ? double(num_counted_ended_) / double(*plan_.num_requests)
+                             : double(NowUs()) / double((plan_.warmup + plan_.duration).count());
     on_progress_({.share = std::min(share, 1.0),
-                  .num_ended = static_cast<int64_t>(records_.size()),
+                  .num_ended = int64_t(records_.size()),
                   .num_failed = num_failed_,
                   .num_running = num_running_,
                   .num_tokens = num_tokens_});
@@ -239,19 +237,19 @@ class LoadRun final : public CallObserver {
   const std::function<void(const LoadProgress&)>& on_progress_;
   const steady_clock::time_point begin_ = steady_clock::now();
 
-  // Of the thread that runs the load.
+  // Used by the thread that runs the load only.
   std::optional<PoissonArrivals> arrivals_;
   std::vector<std::weak_ptr<BenchCall>> calls_;
   int64_t num_counted_sent_ = 0;
   steady_clock::time_point shown_at_ = begin_;
 
   std::atomic<int64_t> num_tokens_ = 0;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   int64_t num_running_ = 0;
   int64_t num_counted_ended_ = 0;
   int64_t num_failed_ = 0;
-  std::multiset<steady_clock::time_point> vacant_from_;  // places of refused requests
+  std::multiset<steady_clock::time_point> blocked_until_;  // slots of refused requests
   std::vector<BenchRecord> records_;
 };
 

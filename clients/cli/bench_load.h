@@ -1,4 +1,4 @@
-// Sends the requests of a bench, open or closed loop, and notes when what came back.
+// Sends the requests of a benchmark, open or closed loop, and records when replies arrive.
 #ifndef LSSAR_CLIENTS_CLI_BENCH_LOAD_H_
 #define LSSAR_CLIENTS_CLI_BENCH_LOAD_H_
 
@@ -17,16 +17,16 @@
 
 namespace lssar::cli {
 
-// From one message with tokens to the next.
+// The time between two messages with tokens.
 struct TokenGap {
   int64_t us = 0;
-  int num_tokens = 0;  // that the later message brought, >= 1
+  int num_tokens = 0;  // of the later message, >= 1
 };
 
-// One request. Times are microseconds from the begin of the load; -1: it never came.
+// One request. Times are microseconds from the start of the load; -1: not received.
 struct BenchRecord {
   bool is_warmup = false;
-  // When it was to be sent: latencies count from here. In a closed loop: when it was sent.
+  // When it was due: latencies count from here. In a closed loop: when it was sent.
   int64_t due_us = 0;
   int64_t sent_us = 0;
   int64_t first_token_us = -1;
@@ -35,18 +35,18 @@ struct BenchRecord {
   int num_prompt_tokens = 0;
   int num_cached_tokens = 0;
   int num_output_tokens = 0;
-  int num_first_tokens = 0;  // of the first message with any
+  int num_first_tokens = 0;  // of the first message with tokens
   std::vector<TokenGap> gaps = {};
   absl::StatusCode code = absl::StatusCode::kOk;
 };
 
 struct LoadPlan {
   // Exactly one of the two.
-  std::optional<double> rate;      // open loop: Poisson arrivals, requests a second
-  std::optional<int> concurrency;  // closed loop: requests under way at all times
-  // Requests due before its end are sent and not counted.
+  std::optional<double> rate;      // open loop: Poisson arrivals, requests per second
+  std::optional<int> concurrency;  // closed loop: requests in flight at all times
+  // Requests that are due during the warmup are sent and not counted.
   std::chrono::microseconds warmup{0};
-  // Requests are counted for this long, or until so many were sent.
+  // Requests are counted for `duration`, or until `num_requests` are sent.
   std::chrono::microseconds duration{0};
   std::optional<int64_t> num_requests;
   std::optional<std::chrono::microseconds> deadline;  // of each request
@@ -62,9 +62,9 @@ struct LoadProgress {
   int64_t num_tokens = 0;  // of output
 };
 
-// Returns when every request has ended. In a closed loop a place whose request was refused
-// (RESOURCE_EXHAUSTED, UNAVAILABLE) stays empty for as long as the refusal says. `on_progress` is
-// called on this thread, some times a second.
+// Returns when every request has ended. In a closed loop the slot of a refused request
+// (RESOURCE_EXHAUSTED, UNAVAILABLE) stays empty for the time that the refusal states. Calls
+// `on_progress` on this thread, several times per second.
 // Errors  CANCELLED: interrupted
 absl::StatusOr<std::vector<BenchRecord>> RunLoad(
     v1::Inference::StubInterface* stub, const BenchWorkload& workload, const LoadPlan& plan,

@@ -1,40 +1,45 @@
-// The results of a bench as JSON, tables and a chart.
+// The results of a benchmark as JSON, tables, bars and SVG.
 #ifndef LSSAR_CLIENTS_CLI_BENCH_REPORT_H_
 #define LSSAR_CLIENTS_CLI_BENCH_REPORT_H_
 
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "clients/cli/bench_statistics.h"
 #include "clients/cli/terminal.h"
 #include "nlohmann/json.hpp"
 
 namespace lssar::cli {
 
-// One load and what came of it.
+// One load and its results.
 struct BenchPoint {
   double load = 0;
   LoadSummary summary;
 };
 
 struct BenchReport {
-  bool is_open_loop = false;  // loads are rates (requests a second); else requests under way
-  bool has_targets = false;   // else every completed request is good, and goodput says nothing
+  bool is_open_loop = false;  // loads are requests per second; otherwise requests in flight
+  bool has_targets = false;   // otherwise goodput is undefined
   std::vector<BenchPoint> points = {};
 };
 
 // "rate" or "concurrency".
 std::string LoadName(const BenchReport& report);
 
-// A list, an object a point. The schema is part of the program's contract; times are milliseconds,
-// null where there is no sample.
+// A list with an object per point. The schema is stable. Times are milliseconds, null without
+// samples.
 nlohmann::ordered_json PointsToJson(const BenchReport& report);
 
 // Throughput, errors by code and latencies.
 std::string RenderReport(const BenchReport& report);
 
-// Bars of TTFT and ITL: full to p50, light to p99. Empty when nothing completed.
+// Bars of TTFT and ITL: full to p50, light to p99. Empty if no request completed.
 std::string RenderBars(const BenchReport& report, const Terminal& terminal);
+
+// An SVG with panels for TTFT, ITL and E2E: p50, p90 and p99 over the load.
+// Requires  at least one point with a completed request
+std::string RenderSvg(const BenchReport& report);
 
 }  // namespace lssar::cli
 

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "kernels/check.h"
@@ -14,13 +15,13 @@
 namespace lssar::cli {
 namespace {
 
-double Millis(int64_t us) { return static_cast<double>(us) / 1e3; }
+double Millis(int64_t us) { return double(us) / 1e3; }
 
-// What one completed request waited for.
+// Latencies of one completed request.
 struct RequestLatency {
   double ttft_ms = 0;
   double e2e_ms = 0;
-  std::optional<double> tpot_ms;  // nullopt: all came in one message
+  std::optional<double> tpot_ms;  // nullopt: all tokens were in one message
 };
 
 RequestLatency LatencyOf(const BenchRecord& record) {
@@ -40,7 +41,6 @@ bool IsGood(const RequestLatency& latency, const LatencyTargets& targets) {
          (!targets.tpot_ms || latency.tpot_ms.value_or(0) <= *targets.tpot_ms);
 }
 
-// Samples while they are gathered.
 struct Samples {
   std::vector<double> ttft, e2e, tpot, itl, gap, lag;
   std::map<std::string, std::vector<double>> failures;
@@ -59,7 +59,7 @@ void AddCompleted(const BenchRecord& record, const LatencyTargets& targets, Samp
   if (latency.tpot_ms) samples->tpot.push_back(*latency.tpot_ms);
   for (const TokenGap& gap : record.gaps) {
     samples->gap.push_back(Millis(gap.us));
-    samples->itl.insert(samples->itl.end(), static_cast<size_t>(gap.num_tokens),
+    samples->itl.insert(samples->itl.end(), size_t(gap.num_tokens),
                         Millis(gap.us) / gap.num_tokens);
   }
 }
@@ -68,18 +68,18 @@ void AddCompleted(const BenchRecord& record, const LatencyTargets& targets, Samp
 
 double Percentile(const std::vector<double>& sorted, double share) {
   LSSAR_CHECK(!sorted.empty() && share >= 0 && share <= 1);
-  const double rank = share * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<size_t>(rank);
+  const double rank = share * double(sorted.size() - 1);
+  const auto below = size_t(rank);
   const size_t above = std::min(below + 1, sorted.size() - 1);
-  return std::lerp(sorted[below], sorted[above], rank - static_cast<double>(below));
+  return std::lerp(sorted[below], sorted[above], rank - double(below));
 }
 
 LatencyDistribution Distribute(std::vector<double> samples_ms) {
   if (samples_ms.empty()) return {};
   std::ranges::sort(samples_ms);
   const double sum = std::accumulate(samples_ms.begin(), samples_ms.end(), 0.0);
-  return {.count = static_cast<int64_t>(samples_ms.size()),
-          .mean = sum / static_cast<double>(samples_ms.size()),
+  return {.count = int64_t(samples_ms.size()),
+          .mean = sum / double(samples_ms.size()),
           .p50 = Percentile(samples_ms, 0.5),
           .p90 = Percentile(samples_ms, 0.9),
           .p99 = Percentile(samples_ms, 0.99),
@@ -94,10 +94,14 @@ absl::StatusOr<LatencyTargets> ParseLatencyTargets(absl::string_view flag, absl:
         absl::StrSplit(entry, absl::MaxSplits(':', 1));
     std::optional<double>* const target = parts.first == "ttft"   ? &targets.ttft_ms
                                           : parts.first == "tpot" ? &targets.tpot_ms
-                                          : parts.first == "e2e"  ? &targets.e2e_ms
-                                                                  : nullptr;
+                                          : parts.first == "e2e" || parts.first == "e2el"
+                                              ? &targets.e2e_ms
+                                              : nullptr;
     absl::Duration limit;
-    if (target == nullptr || !absl::ParseDuration(parts.second, &limit) ||
+    double milliseconds = 0;
+    const bool is_plain = absl::SimpleAtod(parts.second, &milliseconds);
+    if (is_plain) limit = absl::Milliseconds(milliseconds);
+    if (target == nullptr || !(is_plain || absl::ParseDuration(parts.second, &limit)) ||
         limit <= absl::ZeroDuration()) {
       return absl::InvalidArgumentError(StrCat(
           flag, ": '", entry, "' is not ttft:TIME, tpot:TIME or e2e:TIME, as in ttft:200ms"));
@@ -114,7 +118,7 @@ int64_t LoadSummary::NumFailed() const {
 }
 
 double LoadSummary::PerSecond(int64_t count) const {
-  return duration_s > 0 ? static_cast<double>(count) / duration_s : 0;
+  return duration_s > 0 ? double(count) / duration_s : 0;
 }
 
 LoadSummary Summarise(const std::vector<BenchRecord>& records, const LatencyTargets& targets) {
@@ -134,7 +138,7 @@ LoadSummary Summarise(const std::vector<BenchRecord>& records, const LatencyTarg
           Millis(record.ended_us - record.sent_us));
     }
   }
-  if (end_us > begin_us) summary.duration_s = static_cast<double>(end_us - begin_us) / 1e6;
+  if (end_us > begin_us) summary.duration_s = double(end_us - begin_us) / 1e6;
   summary.ttft = Distribute(std::move(samples.ttft));
   summary.e2e = Distribute(std::move(samples.e2e));
   summary.tpot = Distribute(std::move(samples.tpot));

@@ -1,40 +1,149 @@
-// `lssar chat`: a talk with the model, on a terminal or line by line from a pipe.
+// `lssar chat`: a conversation, on a terminal or line by line from a pipe.
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "clients/cli/chat_session.h"
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
 #include "clients/cli/json_output.h"
 #include "clients/cli/line_editor.h"
-#include "clients/cli/sampling_flags.h"
+#include "clients/cli/request_flags.h"
+#include "clients/cli/rpc_calls.h"
 #include "clients/cli/terminal.h"
 #include "clients/cli/usage.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
+#include "lssar/v1/inference.grpc.pb.h"
 
 namespace lssar::cli {
 namespace {
 
+// Upper estimate of the tokens that a template adds to a message.
+constexpr int kTemplateTokens = 8;
+
+void AddMessage(const std::string& role, const std::string& content, v1::Chat* chat) {
+  v1::ChatMessage* message = chat->add_messages();
+  message->set_role(role);
+  message->set_content(content);
+}
+
+// A chat: its messages, one answer at a time, and how full the context is.
+class ChatSession {
+ public:
+  // `stub` must outlive the session. `max_model_len`: tokens, of the server.
+  ChatSession(v1::Inference::StubInterface* stub, const SamplingFlags& sampling, int max_model_len);
+
+  // Sends `text` after the messages so far. The answer becomes part of the chat, also when
+  // `interrupt` stops it early; without any answer, `text` is removed again.
+  // Errors  RESOURCE_EXHAUSTED "the context is full ...": nothing was sent; those of Generate
+  absl::Status Say(const std::string& text, Interrupt* interrupt, const OnDelta& on_delta,
+                   GenerateResult* result);
+
+  // Removes all messages but the system text.
+  void Reset();
+
+  // Sets the system text from the next answer on; empty: none.
+  void SetSystem(const std::string& text) { system_ = text; }
+
+  // Tokens of the last prompt and answer.
+  int NumContextTokens() const { return num_context_tokens_; }
+  int MaxModelLen() const { return max_model_len_; }
+  bool IsContextFull() const { return num_context_tokens_ >= max_model_len_; }
+
+  int NumAnswers() const { return num_answers_; }
+  // Since the session began.
+  int64_t NumGeneratedTokens() const { return num_generated_tokens_; }
+
+ private:
+  // Errors  as Say
+  absl::StatusOr<v1::GenerateRequest> MakeRequest(const std::string& text,
+                                                  Interrupt* interrupt) const;
+  // Tokens left for an answer to `text`; negative if `text` itself does not fit.
+  absl::StatusOr<int> EstimateTokensLeft(const std::string& text, Interrupt* interrupt) const;
+
+  v1::Inference::StubInterface* stub_;
+  SamplingFlags sampling_;
+  int max_model_len_;
+  std::string system_;
+  v1::Chat chat_;
+  int num_context_tokens_ = 0;
+  int num_answers_ = 0;
+  int64_t num_generated_tokens_ = 0;
+};
+
+ChatSession::ChatSession(v1::Inference::StubInterface* stub, const SamplingFlags& sampling,
+                         int max_model_len)
+    : stub_(stub), sampling_(sampling), max_model_len_(max_model_len) {}
+
+absl::StatusOr<int> ChatSession::EstimateTokensLeft(const std::string& text,
+                                                    Interrupt* interrupt) const {
+  ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                   Tokenize(stub_, text, /*add_bos=*/false, interrupt));
+  return max_model_len_ - num_context_tokens_ - int(ids.size()) - kTemplateTokens;
+}
+
+absl::StatusOr<v1::GenerateRequest> ChatSession::MakeRequest(const std::string& text,
+                                                             Interrupt* interrupt) const {
+  ASSIGN_OR_RETURN(const int tokens_left, EstimateTokensLeft(text, interrupt));
+  if (tokens_left < 1) {
+    return absl::ResourceExhaustedError(
+        StrCat("the context is full: the chat takes ", num_context_tokens_, " of ", max_model_len_,
+               " tokens, and this message needs ", 1 - tokens_left, " more"));
+  }
+  v1::GenerateRequest request;
+  RETURN_IF_ERROR(FillRequest(sampling_, &request));
+  if (request.has_max_tokens()) request.set_max_tokens(std::min(request.max_tokens(), tokens_left));
+  if (request.has_min_tokens()) request.set_min_tokens(std::min(request.min_tokens(), tokens_left));
+  if (!system_.empty()) AddMessage("system", system_, request.mutable_chat());
+  request.mutable_chat()->mutable_messages()->MergeFrom(chat_.messages());
+  AddMessage("user", text, request.mutable_chat());
+  return request;
+}
+
+absl::Status ChatSession::Say(const std::string& text, Interrupt* interrupt,
+                              const OnDelta& on_delta, GenerateResult* result) {
+  ASSIGN_OR_RETURN(const v1::GenerateRequest request, MakeRequest(text, interrupt));
+  absl::Status status = RunGenerate(stub_, request, interrupt, on_delta, result);
+  const std::string& answer = result->choices[0].text;
+  num_generated_tokens_ += result->NumTokens();
+  // A partial answer counts. A question without one is dropped: two user messages would follow
+  // each other.
+  if (status.ok() || !answer.empty()) {
+    AddMessage("user", text, &chat_);
+    AddMessage("assistant", answer, &chat_);
+    num_context_tokens_ = result->started.num_prompt_tokens() + result->NumTokens();
+    ++num_answers_;
+  }
+  return interrupt->Fired() ? absl::OkStatus() : status;
+}
+
+void ChatSession::Reset() {
+  chat_.Clear();
+  num_context_tokens_ = 0;
+}
 constexpr char kChatHelp[] =
-    "/help         this\n"
-    "/reset        forget the chat; the system text stays\n"
-    "/system TEXT  put TEXT before the chat; without TEXT, take it away\n"
-    "/stats        tokens so far and how full the context is\n"
+    "/help         print this\n"
+    "/reset        remove the messages; the system text stays\n"
+    "/system TEXT  set the system text; without TEXT, remove it\n"
+    "/stats        print tokens so far and the use of the context\n"
     "/quit         leave (or Ctrl-D)\n"
-    "//...         say something that begins with a slash\n"
-    "Ctrl-C stops an answer and keeps what came of it.\n";
+    "//...         send a message that begins with a slash\n"
+    "Ctrl-C stops an answer; its beginning stays in the chat.\n";
 
-constexpr char kHowToGoOn[] = "/reset forgets the chat and keeps the system text; /quit leaves";
+constexpr char kHowToGoOn[] = "/reset removes the messages and keeps the system text; /quit leaves";
 
-// Remarks go to stderr: stdout holds the answers alone.
+// Prints to stderr: stdout holds the answers only.
 void Remark(const std::string& text) {
   std::fflush(stdout);
   std::fprintf(stderr, "%s\n", Dim(StderrTerminal(), text).c_str());
@@ -43,36 +152,36 @@ void Remark(const std::string& text) {
 class ChatCommand : public Command {
  public:
   void AddFlags(CLI::App* app) override {
-    app->add_option("--system", system_, "text before the chat [default: none]")
+    app->add_option("--system", system_, "system text [default: none]")
         ->option_text("TEXT")
         ->group("Chat");
     AddSamplingFlags(app, &sampling_);
-    app->add_flag("--json", json_, "one JSON object a line for each answer")->group("Output");
+    app->add_flag("--json", json_, "print one JSON object per line for each answer")
+        ->group("Output");
     AddConnectionFlags(app, &connection_);
-    app->footer(
-        StrCat("While chatting:\n", kChatHelp,
-               "Lines are kept in $LSSAR_HISTORY (default ~/.local/state/lssar/history).\n\n"
-               "Examples:\n"
-               "  lssar chat --model models/zoo/lssar-6m --temperature 0.7\n"
-               "  printf 'How are you?\\n' | lssar chat --max-tokens 60 --seed 1"));
+    app->footer(StrCat(
+        "While chatting:\n", kChatHelp,
+        "The history of lines is in $LSSAR_HISTORY (default ~/.local/state/lssar/history).\n\n"
+        "Examples:\n"
+        "  lssar chat --model models/zoo/lssar-6m --temperature 0.7\n"
+        "  printf 'How are you?\\n' | lssar chat --max-tokens 60 --seed 1"));
   }
 
   absl::Status Run() override {
     v1::GenerateRequest unused;
-    absl::Status status = FillRequest(sampling_, &unused);  // a bad flag ends here, not later
+    absl::Status status =
+        FillRequest(sampling_, &unused);  // reports a bad flag before the first message
     if (!status.ok()) return status;
-    const auto connection = Connection::Open(connection_);
-    if (!connection.ok()) return connection.status();
-    const auto served = DescribeServer((*connection)->Stub());
-    if (!served.ok()) return served.status();
-    if (!served->has_chat_template()) {
+    ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
+    ASSIGN_OR_RETURN(const auto served, DescribeServer(connection->Stub()));
+    if (!served.has_chat_template()) {
       return absl::FailedPreconditionError(StrCat(
-          served->model_name(), " has no chat template; `lssar generate` continues plain text"));
+          served.model_name(), " has no chat template; `lssar generate` continues plain text"));
     }
-    ChatSession session((*connection)->Stub(), sampling_, served->max_model_len());
+    ChatSession session(connection->Stub(), sampling_, served.max_model_len());
     session.SetSystem(system_);
     if (StdoutTerminal().is_tty && !json_) {
-      Remark(StrCat(served->model_name(), ", ", served->max_model_len(),
+      Remark(StrCat(served.model_name(), ", ", served.max_model_len(),
                     " tokens of context. /help lists the commands."));
     }
     return ReadAndAnswer(&session);
@@ -101,7 +210,7 @@ class ChatCommand : public Command {
       if (status.code() == absl::StatusCode::kResourceExhausted) Remark(kHowToGoOn);
     }
     if (StdoutTerminal().is_tty && !json_) std::printf("\n");
-    // On a terminal the user has seen the error and gone on; a script has only the exit code.
+    // On a terminal the user has seen the error and continued; a script has only the exit code.
     if (StdoutTerminal().is_tty && last_error.code() != absl::StatusCode::kUnavailable) {
       return absl::OkStatus();
     }
@@ -155,7 +264,7 @@ class ChatCommand : public Command {
                {"tokens_per_second", result.TokensPerSecond()}});
   }
 
-  // False: leave.
+  // Returns false to leave the chat.
   static bool RunSlashCommand(absl::string_view text, ChatSession* session) {
     const std::pair<absl::string_view, absl::string_view> parts =
         absl::StrSplit(text, absl::MaxSplits(' ', 1));
@@ -165,7 +274,7 @@ class ChatCommand : public Command {
       Remark(std::string(absl::StripTrailingAsciiWhitespace(kChatHelp)));
     } else if (name == "/reset") {
       session->Reset();
-      Remark("the chat begins anew");
+      Remark("the chat starts over");
     } else if (name == "/system") {
       const absl::string_view system = absl::StripAsciiWhitespace(parts.second);
       session->SetSystem(std::string(system));

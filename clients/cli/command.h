@@ -1,4 +1,4 @@
-// A subcommand of `lssar`: its flags and what it does.
+// A subcommand of `lssar`.
 #ifndef LSSAR_CLIENTS_CLI_COMMAND_H_
 #define LSSAR_CLIENTS_CLI_COMMAND_H_
 
@@ -16,17 +16,17 @@ class Command {
  public:
   virtual ~Command() = default;
 
-  // Adds the flags, grouped by task, and the two examples that end the help. The command holds
-  // their values and outlives `app`.
+  // Adds the flags, grouped by task, and two examples at the end of the help. The command stores
+  // the values and must outlive `app`.
   virtual void AddFlags(CLI::App* app) = 0;
 
-  // Runs after the flags were parsed; the result goes to stdout, everything else to stderr.
-  // Errors  INVALID_ARGUMENT: what was asked for makes no sense, here or to the server (exit code
-  //         2); anything else: it failed (exit code 1)
+  // Runs after the flags are parsed. Results go to stdout, everything else to stderr.
+  // Errors  INVALID_ARGUMENT: wrong usage, by this program or by the server (exit code 2); others:
+  //         failure (exit code 1)
   virtual absl::Status Run() = 0;
 };
 
-// One for each subcommand, in a file of its own; main.cc lists them by name.
+// One per *_command.cc file; main.cc lists them.
 std::unique_ptr<Command> MakeAttentionCommand();
 std::unique_ptr<Command> MakeBenchCommand();
 std::unique_ptr<Command> MakeChatCommand();

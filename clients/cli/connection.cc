@@ -1,24 +1,152 @@
 #include "clients/cli/connection.h"
 
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/support/channel_arguments.h>
+#include <grpcpp/support/client_interceptor.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <utility>
-#include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/strip.h"
+#include "clients/cli/input.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
 
-constexpr std::chrono::seconds kConnectTimeout{5};
+using grpc::experimental::ClientInterceptorFactoryInterface;
+using grpc::experimental::ClientRpcInfo;
+using grpc::experimental::InterceptionHookPoints;
+using grpc::experimental::Interceptor;
+using grpc::experimental::InterceptorBatchMethods;
 
-absl::Status NoServer(const std::string& server, bool has_tls) {
+// Equal to the server's limit for requests.
+constexpr int kMaxReplyBytes = 32 << 20;
+constexpr std::chrono::seconds kConnectTimeout{5};
+constexpr int kProbeTimeoutSeconds = 2;
+
+// Adds the API key to the metadata of each call. gRPC's call credentials work over TLS only, and a
+// server behind a proxy that terminates TLS has none.
+class ApiKeyInterceptor final : public Interceptor {
+ public:
+  explicit ApiKeyInterceptor(std::string authorization)
+      : authorization_(std::move(authorization)) {}
+
+  void Intercept(InterceptorBatchMethods* methods) override {
+    if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_INITIAL_METADATA)) {
+      methods->GetSendInitialMetadata()->insert({"authorization", authorization_});
+    }
+    methods->Proceed();
+  }
+
+ private:
+  const std::string authorization_;
+};
+
+class ApiKeyInterceptorFactory final : public ClientInterceptorFactoryInterface {
+ public:
+  explicit ApiKeyInterceptorFactory(const std::string& api_key)
+      : authorization_(StrCat("Bearer ", api_key)) {}
+
+  Interceptor* CreateClientInterceptor(ClientRpcInfo*) override {
+    return new ApiKeyInterceptor(authorization_);
+  }
+
+ private:
+  const std::string authorization_;
+};
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
+    const ConnectionFlags& flags) {
+  if (!flags.HasTls()) return grpc::InsecureChannelCredentials();
+  if (flags.cert.empty() != flags.key.empty()) {
+    return absl::InvalidArgumentError("--cert and --key go together: give both or none");
+  }
+  grpc::SslCredentialsOptions options;
+  for (const auto& [path, pem] : {std::pair(&flags.ca, &options.pem_root_certs),
+                                  std::pair(&flags.cert, &options.pem_cert_chain),
+                                  std::pair(&flags.key, &options.pem_private_key)}) {
+    if (path->empty()) continue;
+    ASSIGN_OR_RETURN(*pem, ReadText(*path));
+  }
+  return grpc::SslCredentials(options);
+}
+
+// A channel that is not connected yet.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& server,
+                                                           const ConnectionFlags& flags) {
+  RETURN_IF_ERROR(CheckServerAddress(server));
+  const bool is_printable =
+      std::ranges::all_of(flags.api_key, [](char c) { return absl::ascii_isgraph(uint8_t(c)); });
+  if (!is_printable) {
+    return absl::InvalidArgumentError("--api-key must be printable ASCII without spaces");
+  }
+  ASSIGN_OR_RETURN(auto credentials, MakeCredentials(flags));
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxReplyBytes);
+  // http_proxy is set for web traffic; this server is usually on the local network.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  std::vector<std::unique_ptr<ClientInterceptorFactoryInterface>> interceptors;
+  if (!flags.api_key.empty()) {
+    interceptors.push_back(std::make_unique<ApiKeyInterceptorFactory>(flags.api_key));
+  }
+  return grpc::experimental::CreateCustomChannelWithInterceptors(server, credentials, arguments,
+                                                                 std::move(interceptors));
+}
+
+// True if a request in HTTP/1.1 gets an answer in HTTP/1.x: gRPC needs HTTP/2.
+bool AnswersHttp1(const std::string& server) {
+  const size_t colon = server.rfind(':');
+  if (colon == std::string::npos) return false;
+  std::string host = server.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* addresses = nullptr;
+  if (getaddrinfo(host.c_str(), server.substr(colon + 1).c_str(), &hints, &addresses) != 0) {
+    return false;
+  }
+  bool is_http = false;
+  for (const addrinfo* at = addresses; at != nullptr && !is_http; at = at->ai_next) {
+    const int fd = socket(at->ai_family, at->ai_socktype, at->ai_protocol);
+    if (fd < 0) continue;
+    const timeval timeout = {.tv_sec = kProbeTimeoutSeconds, .tv_usec = 0};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
+    const std::string request = "GET /healthz HTTP/1.1\r\nHost: lssar\r\nConnection: close\r\n\r\n";
+    char reply[5];
+    is_http = connect(fd, at->ai_addr, at->ai_addrlen) == 0 &&
+              send(fd, request.data(), request.size(), MSG_NOSIGNAL) == ssize_t(request.size()) &&
+              recv(fd, reply, sizeof(reply), MSG_WAITALL) == ssize_t(sizeof(reply)) &&
+              absl::string_view(reply, sizeof(reply)) == "HTTP/";
+    close(fd);
+  }
+  freeaddrinfo(addresses);
+  return is_http;
+}
+
+absl::Status ExplainNoConnection(const std::string& server, bool has_tls) {
   if (has_tls) {
+    return absl::UnavailableError(
+        StrCat("no TLS connection to ", server,
+               ": no server listens there, it does not use TLS, its certificate is not from --ca, "
+               "or it requires a client certificate (--cert, --key)"));
+  }
+  if (AnswersHttp1(server)) {
     return absl::UnavailableError(StrCat(
-        "no TLS with a server at ", server,
-        ": nobody listens there, it speaks no TLS, its certificate is not from --ca, or it asks "
-        "for one of yours (--cert, --key)"));
+        server, " is an HTTP port, not a gRPC port; give the port of lssar-server --listen (",
+        kDefaultServer, " by default), not that of --http-listen"));
   }
   return absl::UnavailableError(StrCat(
       "no server at ", server,
@@ -26,86 +154,120 @@ absl::Status NoServer(const std::string& server, bool has_tls) {
       "to run without one"));
 }
 
-// A refused connection ends the wait at once; a silent host ends it at the timeout.
-absl::Status WaitUntilConnected(grpc::Channel* channel, const std::string& server, bool has_tls) {
+// Returns at once if the connection is refused, and after kConnectTimeout if the host is silent.
+absl::Status WaitUntilConnected(const std::string& server, bool has_tls, grpc::Channel* channel) {
   const auto deadline = std::chrono::system_clock::now() + kConnectTimeout;
   grpc_connectivity_state state = channel->GetState(true);
   while (state != GRPC_CHANNEL_READY) {
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN ||
         !channel->WaitForStateChange(state, deadline)) {
-      return NoServer(server, has_tls);
+      return ExplainNoConnection(server, has_tls);
     }
     state = channel->GetState(true);
   }
   return absl::OkStatus();
 }
 
-bool IsFromEnvironment(const std::string& directory) {
-  const char* value = std::getenv("LSSAR_MODEL");
-  return value != nullptr && directory == value;
+// True if the command line, and not the environment, sets the option.
+bool IsOnCommandLine(const CLI::Option& option) {
+  if (option.count() == 0) return false;
+  const std::string variable = option.get_envname();
+  const char* value = variable.empty() ? nullptr : std::getenv(variable.c_str());
+  return value == nullptr || option.results() != std::vector<std::string>{value};
+}
+
+absl::Status CheckFlagsApply(const ConnectionFlags& flags, bool is_in_process) {
+  for (const CLI::Option* option : is_in_process ? flags.server_options : flags.model_options) {
+    if (!IsOnCommandLine(*option)) continue;
+    return absl::InvalidArgumentError(
+        StrCat(option->get_name(),
+               is_in_process
+                   ? " applies to a server; --model DIR runs the model in this process without one"
+                   : " applies with --model DIR only; a server takes it when it starts "
+                     "(lssar-server --help)"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 void AddConnectionFlags(CLI::App* app, ConnectionFlags* flags) {
-  constexpr char kGroup[] = "Server, or model run here";
-  app->add_option("--server", flags->server,
-                  StrCat("the server to ask [default ", kDefaultServer, "]"))
-      ->option_text("HOST:PORT")
-      ->group(kGroup);
-  AddChannelFlags(app, kGroup, &flags->channel);
+  constexpr char kGroup[] = "Server, or model in this process";
+  const auto add = [&](const char* name, std::string& value, const char* text,
+                       const std::string& about) {
+    return app->add_option(name, value, about)->option_text(text)->group(kGroup);
+  };
+  add("--server", flags->server, "HOST:PORT",
+      StrCat("gRPC address of the server [default ", kDefaultServer, "]"));
+  CLI::Option* api_key = add("--api-key", flags->api_key, "KEY",
+                             "API key, if the server requires one [or LSSAR_API_KEY]")
+                             ->envname("LSSAR_API_KEY");
+  CLI::Option* tls =
+      app->add_flag("--tls", flags->tls, "use TLS; implied by --ca, --cert, --key")->group(kGroup);
+  flags->server_options = {
+      api_key, tls,
+      add("--ca", flags->ca, "FILE",
+          "PEM root certificates to verify the server [default: the system's]"),
+      add("--cert", flags->cert, "FILE", "PEM client certificate, if the server requires one"),
+      add("--key", flags->key, "FILE", "PEM key of --cert")};
   const size_t num_own = app->get_options().size();
   AddModelFlags(*app, flags->model);
   const std::vector<CLI::Option*> options = app->get_options([](CLI::Option*) { return true; });
   for (size_t i = num_own; i < options.size(); ++i) {
-    options[i]->option_text(options[i]->get_type_name())->group("With --model, as lssar-server's");
+    options[i]->option_text(options[i]->get_type_name())->group("Only with --model");
+    flags->model_options.push_back(options[i]);
   }
-  app->get_option("--model")->group(kGroup)->description(
-      "run the checkpoint in this directory here, without a server");
+  CLI::Option* model = app->get_option("--model");
+  model->group(kGroup)->description("run the checkpoint in this directory, without a server");
+  flags->model_option = model;
+  std::erase(flags->model_options, model);
 }
 
 absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const ConnectionFlags& flags) {
   auto connection = std::unique_ptr<Connection>(new Connection);
-  const std::string& directory = flags.model.directory;
-  if (!flags.server.empty() && !directory.empty() && !IsFromEnvironment(directory)) {
+  if (!flags.server.empty() && flags.model_option != nullptr &&
+      IsOnCommandLine(*flags.model_option)) {
     return absl::InvalidArgumentError("--server and --model exclude each other: give one");
   }
-  if (flags.server.empty() && !directory.empty()) {
+  const bool is_in_process = flags.server.empty() && !flags.model.directory.empty();
+  RETURN_IF_ERROR(CheckFlagsApply(flags, is_in_process));
+  if (is_in_process) {
     ServerOptions options;
     options.model = flags.model;
     options.listen.clear();
     options.http_listen.clear();
-    options.step_timeout = absl::ZeroDuration();           // the user is watchdog enough
-    options.stream.client_timeout = absl::ZeroDuration();  // an answer may wait in a pager
+    options.step_timeout = absl::ZeroDuration();           // the user can press Ctrl-C
+    options.stream.client_timeout = absl::ZeroDuration();  // output may wait in a pager
     options.log_level = "off";
-    auto started = Server::Start(options);
-    if (!started.ok()) return started.status();
-    connection->server_ = *std::move(started);
+    ASSIGN_OR_RETURN(connection->server_, Server::Start(options));
     connection->channel_ = connection->server_->InProcessChannel();
   } else {
     const std::string server = flags.server.empty() ? kDefaultServer : flags.server;
-    auto channel = MakeChannel(server, flags.channel);
-    if (!channel.ok()) return channel.status();
-    connection->channel_ = *std::move(channel);
-    absl::Status connected =
-        WaitUntilConnected(connection->channel_.get(), server, flags.channel.HasTls());
-    if (!connected.ok()) return connected;
+    ASSIGN_OR_RETURN(connection->channel_, MakeChannel(server, flags));
+    RETURN_IF_ERROR(WaitUntilConnected(server, flags.HasTls(), connection->channel_.get()));
   }
   connection->stub_ = v1::Inference::NewStub(connection->channel_);
   return connection;
 }
 
-absl::Status ToStatus(const grpc::Status& status) {
-  if (status.ok()) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-}
-
-absl::StatusOr<v1::GetInfoReply> DescribeServer(v1::Inference::StubInterface* stub) {
-  grpc::ClientContext context;
-  v1::GetInfoReply reply;
-  absl::Status status = ToStatus(stub->GetInfo(&context, v1::GetInfoRequest(), &reply));
-  if (!status.ok()) return status;
-  return reply;
+absl::Status CheckServerAddress(absl::string_view server) {
+  absl::string_view rest = server;
+  const bool is_https = absl::StartsWithIgnoreCase(rest, "https://");
+  if (is_https || absl::StartsWithIgnoreCase(rest, "http://")) {
+    rest.remove_prefix(rest.find("://") + 3);
+    rest = rest.substr(0, rest.find('/'));
+    rest = rest.substr(0, rest.rfind(':'));
+    return absl::InvalidArgumentError(
+        StrCat("--server: '", server, "' is a URL; give HOST:PORT of the gRPC port, such as ",
+               rest.empty() ? absl::string_view("127.0.0.1") : rest, ":50051",
+               is_https ? ", and --tls" : ""));
+  }
+  // With '/' or a scheme it is a name for gRPC's resolvers, such as unix:/run/lssar.sock.
+  if (!absl::StrContains(rest, ':') && !absl::StrContains(rest, '/')) {
+    return absl::InvalidArgumentError(
+        StrCat("--server: '", server, "' has no port; give HOST:PORT, such as ", server, ":50051"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace lssar::cli

@@ -1,4 +1,4 @@
-// `lssar generate`: one prompt, one or more texts.
+// `lssar generate`: continues one prompt, once or n times.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -9,13 +9,15 @@
 #include "absl/strings/str_format.h"
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
-#include "clients/cli/generate_call.h"
+#include "clients/cli/input.h"
 #include "clients/cli/json_output.h"
 #include "clients/cli/progress_bar.h"
-#include "clients/cli/read_text.h"
-#include "clients/cli/sampling_flags.h"
+#include "clients/cli/request_flags.h"
+#include "clients/cli/rpc_calls.h"
+#include "clients/cli/special_tokens.h"
 #include "clients/cli/table.h"
 #include "clients/cli/terminal.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
 namespace lssar::cli {
@@ -29,12 +31,12 @@ std::string FormatLogprob(const v1::TokenLogprob& token) {
 
 std::string RenderTokens(const std::vector<v1::Token>& tokens) {
   using enum Table::Align;
-  Table table({{"id", kRight}, {"piece"}, {"logprob", kRight}, {"best (logprob)"}});
+  Table table({{"id", kRight}, {"piece"}, {"logprob", kRight}, {"most probable (logprob)"}});
   for (const v1::Token& token : tokens) {
     std::string best;
     for (const auto& other : token.top()) {
-      absl::StrAppend(&best, best.empty() ? "" : "  ", "'", OneLine(other.piece(), kPieceColumns),
-                      "' (", FormatLogprob(other), ")");
+      best += StrCat(best.empty() ? "" : "  ", "'", OneLine(other.piece(), kPieceColumns), "' (",
+                     FormatLogprob(other), ")");
     }
     table.AddRow({StrCat(token.token().id()),
                   StrCat("'", OneLine(token.token().piece(), kPieceColumns), "'"),
@@ -47,28 +49,27 @@ std::string RenderStats(const GenerateResult& result) {
   std::string line =
       absl::StrFormat("%d prompt tokens (%d cached), first token after %.0f ms, %d tokens",
                       result.started.num_prompt_tokens(), result.started.num_cached_tokens(),
-                      static_cast<double>(result.first_token_us) / 1e3, result.NumTokens());
+                      double(result.first_token_us) / 1e3, result.NumTokens());
   if (result.TokensPerSecond() > 0) {
     absl::StrAppendFormat(&line, ", %.1f tokens/s", result.TokensPerSecond());
   }
   if (result.finished.has_value()) {
     const v1::Timings& timings = result.finished->timings();
     absl::StrAppendFormat(&line, "; queue %.1f ms, prefill %.1f ms, decode %.1f ms",
-                          static_cast<double>(timings.queue_us()) / 1e3,
-                          static_cast<double>(timings.prefill_us()) / 1e3,
-                          static_cast<double>(timings.decode_us()) / 1e3);
+                          double(timings.queue_us()) / 1e3, double(timings.prefill_us()) / 1e3,
+                          double(timings.decode_us()) / 1e3);
     const v1::Usage& usage = result.finished->usage();
     if (usage.num_value_rows() > 0) {
-      absl::StrAppendFormat(&line, "; attention read %.1f%% of the V rows",
-                            100.0 * static_cast<double>(usage.num_value_rows_read()) /
-                                static_cast<double>(usage.num_value_rows()));
+      absl::StrAppendFormat(
+          &line, "; attention read %.1f%% of the V rows",
+          100.0 * double(usage.num_value_rows_read()) / double(usage.num_value_rows()));
     }
   }
   std::string reasons;
   for (const GeneratedChoice& choice : result.choices) {
-    absl::StrAppend(&reasons, reasons.empty() ? "" : " ", FinishReasonName(choice.finish_reason));
+    reasons += StrCat(reasons.empty() ? "" : " ", FinishReasonName(choice.finish_reason));
   }
-  return StrCat(line, "; ended by ", reasons, "; seed ", result.started.seed());
+  return StrCat(line, "; finished by ", reasons, "; seed ", result.started.seed());
 }
 
 nlohmann::ordered_json ToJson(const GenerateResult& result) {
@@ -87,34 +88,45 @@ nlohmann::ordered_json ToJson(const GenerateResult& result) {
     json["usage"] = UsageToJson(result.finished->usage());
     json["timings"] = TimingsToJson(result.finished->timings());
   }
-  json["time_to_first_token_ms"] = static_cast<double>(result.first_token_us) / 1e3;
+  json["time_to_first_token_ms"] = double(result.first_token_us) / 1e3;
   json["tokens_per_second"] = result.TokensPerSecond();
   return json;
+}
+
+void RemoveSpecialTokens(GenerateResult* result) {
+  for (GeneratedChoice& choice : result->choices) {
+    v1::Delta whole;
+    whole.set_text(choice.text);
+    *whole.mutable_tokens() = {choice.tokens.begin(), choice.tokens.end()};
+    SpecialTokenFilter filter;
+    choice.text = filter.Push(whole);
+    choice.text += filter.Finish();
+  }
 }
 
 class GenerateCommand : public Command {
  public:
   void AddFlags(CLI::App* app) override {
-    app->add_option("prompt", prompt_, "text to continue; - reads standard input")
-        ->option_text(" ");
-    app->add_option("--prompt-file", prompt_file_, "take the prompt from a file; - is stdin")
-        ->option_text("FILE")
-        ->group("Prompt");
+    AddPromptFlags(app, &prompt_);
     app->add_flag("--echo", echo_, "print the prompt before its continuation")->group("Prompt");
     AddSamplingFlags(app, &sampling_);
-    app->add_option("--n", num_choices_, "texts for the same prompt [1 to 16; default 1]")
+    app->add_option("--n", num_choices_, "number of texts for the prompt [1 to 16; default 1]")
         ->option_text("N")
         ->group("Output");
-    app->add_option("--logprobs", logprobs_,
-                    "show each token's logprob and the N best [nats; 0 to 20; default: off]")
+    app->add_option(
+           "--logprobs", logprobs_,
+           "show each token's logprob and the N most probable [nats; 0 to 20; default: off]")
         ->option_text("N")
         ->group("Output");
-    app->add_option("--prompt-logprobs", prompt_logprobs_, "the same for the prompt's tokens")
+    app->add_option("--prompt-logprobs", prompt_logprobs_, "the same for the tokens of the prompt")
         ->option_text("N")
         ->group("Output");
-    app->add_flag("--stats", stats_, "tokens per second, time to first token, ... on stderr")
+    app->add_flag("--show-special-tokens", show_special_tokens_,
+                  "print special tokens such as <|user|> [default: leave them out of the text]")
         ->group("Output");
-    app->add_flag("--json", json_, "one JSON object, once all is there")->group("Output");
+    app->add_flag("--stats", stats_, "print tokens per second, time to first token, ... on stderr")
+        ->group("Output");
+    app->add_flag("--json", json_, "print one JSON object at the end")->group("Output");
     AddConnectionFlags(app, &connection_);
     app->footer(
         "Examples:\n"
@@ -123,35 +135,39 @@ class GenerateCommand : public Command {
   }
 
   absl::Status Run() override {
-    absl::StatusOr<std::string> prompt = ReadPrompt(prompt_, prompt_file_);
-    if (!prompt.ok()) return prompt.status();
+    ASSIGN_OR_RETURN(const Prompt prompt, ReadPrompt(prompt_));
     v1::GenerateRequest request;
-    request.set_text(*std::move(prompt));
-    absl::Status status = FillRequest(sampling_, &request);
-    if (!status.ok()) return status;
+    if (prompt.ids.has_value()) {
+      request.mutable_tokens()->mutable_ids()->Add(prompt.ids->begin(), prompt.ids->end());
+    } else {
+      request.set_text(*prompt.text);
+    }
+    RETURN_IF_ERROR(FillRequest(sampling_, &request));
     if (num_choices_) request.set_n(*num_choices_);
     if (logprobs_) request.set_logprobs(*logprobs_);
     if (prompt_logprobs_) request.set_prompt_logprobs(*prompt_logprobs_);
     if (echo_) request.set_echo(true);
 
-    const auto connection = Connection::Open(connection_);
-    if (!connection.ok()) return connection.status();
+    ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
     Interrupt interrupt;
     GenerateResult result;
     const bool is_streaming = !json_ && num_choices_.value_or(1) == 1;
     std::optional<ProgressBar> progress;
-    if (!is_streaming) progress.emplace("generating", NumTokensAtMost());
-    status = RunGenerate((*connection)->Stub(), request, &interrupt,
-                         [&](const v1::Delta& delta) {
-                           if (is_streaming) {
-                             PrintText(delta.text());
-                           } else {
-                             progress->Advance(delta.tokens_size(), "");
-                           }
-                         },
-                         &result);
+    if (!is_streaming) progress.emplace("generating", MaxTokens());
+    SpecialTokenFilter filter;
+    const auto on_delta = [&](const v1::Delta& delta) {
+      if (is_streaming) {
+        PrintText(show_special_tokens_ ? delta.text() : filter.Push(delta));
+      } else {
+        progress->Advance(delta.tokens_size(), "");
+      }
+    };
+    const absl::Status status =
+        RunGenerate(connection->Stub(), request, &interrupt, on_delta, &result);
     progress.reset();
+    if (is_streaming) PrintText(filter.Finish());
     if (is_streaming && !result.choices[0].tokens.empty()) std::printf("\n");
+    if (!show_special_tokens_) RemoveSpecialTokens(&result);
     if (!status.ok() && !interrupt.Fired()) return status;
     Print(result, is_streaming);
     if (interrupt.Fired()) return absl::CancelledError("stopped by Ctrl-C");
@@ -159,7 +175,7 @@ class GenerateCommand : public Command {
   }
 
  private:
-  int64_t NumTokensAtMost() const {
+  int64_t MaxTokens() const {
     constexpr int kDefaultMaxTokens = 256;
     return std::max<int64_t>(
         1, int64_t{sampling_.max_tokens.value_or(kDefaultMaxTokens)} * num_choices_.value_or(1));
@@ -187,13 +203,13 @@ class GenerateCommand : public Command {
     }
   }
 
-  std::optional<std::string> prompt_;
-  std::optional<std::string> prompt_file_;
+  PromptFlags prompt_;
   bool echo_ = false;
   SamplingFlags sampling_;
   std::optional<int> num_choices_;
   std::optional<int> logprobs_;
   std::optional<int> prompt_logprobs_;
+  bool show_special_tokens_ = false;
   bool stats_ = false;
   bool json_ = false;
   ConnectionFlags connection_;

@@ -1,21 +1,106 @@
-// `lssar info`: the model that is served, by whom and within what limits; or what it has done.
+// `lssar info`: the served model, its limits and its server; or statistics since start.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
 #include "clients/cli/json_output.h"
-#include "clients/cli/stats_report.h"
+#include "clients/cli/rpc_calls.h"
+#include "clients/cli/table.h"
 #include "clients/cli/terminal.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
+#include "lssar/v1/inference.pb.h"
+#include "nlohmann/json.hpp"
 
 namespace lssar::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using Counts = std::map<std::string, int64_t>;  // sorted by name
+
+Counts Sorted(const google::protobuf::Map<std::string, int64_t>& map) {
+  return Counts(map.begin(), map.end());
+}
+
+std::vector<std::pair<std::string, int64_t>> Stages(const v1::StageTimes& times) {
+  return {{"admit", times.admit_ns()},     {"schedule", times.schedule_ns()},
+          {"forward", times.forward_ns()}, {"sample", times.sample_ns()},
+          {"output", times.output_ns()},   {"idle", times.idle_ns()}};
+}
+
+double Seconds(int64_t nanoseconds) { return double(nanoseconds) * 1e-9; }
+
+// "640 of 800, 80.0%", or "0 of 0".
+std::string Share(int64_t part, int64_t whole) {
+  if (whole == 0) return StrCat(part, " of 0");
+  return absl::StrFormat("%d of %d, %.1f%%", part, whole, 100 * double(part) / double(whole));
+}
+
+// All fields of the message.
+Json StatsToJson(const v1::GetStatsReply& reply) {
+  Json json = {{"uptime_ns", reply.uptime_ns()},
+               {"num_running", reply.num_running()},
+               {"num_waiting", reply.num_waiting()},
+               {"num_waiting_tokens", reply.num_waiting_tokens()},
+               {"num_pages", reply.num_pages()},
+               {"num_free_pages", reply.num_free_pages()},
+               {"num_cached_pages", reply.num_cached_pages()},
+               {"num_steps", reply.num_steps()},
+               {"num_batched_tokens", reply.num_batched_tokens()},
+               {"num_prompt_tokens", reply.num_prompt_tokens()},
+               {"num_generated_tokens", reply.num_generated_tokens()},
+               {"num_preemptions", reply.num_preemptions()},
+               {"num_prefix_cache_queries", reply.num_prefix_cache_queries()},
+               {"num_prefix_cache_hits", reply.num_prefix_cache_hits()},
+               {"num_value_rows", reply.num_value_rows()},
+               {"num_value_rows_read", reply.num_value_rows_read()},
+               {"num_finished", Sorted(reply.num_finished())},
+               {"num_failed", Sorted(reply.num_failed())}};
+  Json& stages = json["stages"] = Json::object();
+  for (const auto& [stage, ns] : Stages(reply.stages())) stages[stage + "_ns"] = ns;
+  return json;
+}
+
+std::string StatsTable(const v1::GetStatsReply& reply) {
+  Table table({{"statistic"}, {"value"}});
+  table.AddRow({"uptime", absl::StrFormat("%.1f s", Seconds(reply.uptime_ns()))});
+  table.AddRow({"requests",
+                absl::StrFormat("%d running, %d queued with %d prompt tokens", reply.num_running(),
+                                reply.num_waiting(), reply.num_waiting_tokens())});
+  table.AddRow({"pages", absl::StrFormat(
+                             "%d in use, %d cached, %d free",
+                             reply.num_pages() - reply.num_free_pages() - reply.num_cached_pages(),
+                             reply.num_cached_pages(), reply.num_free_pages())});
+  table.AddRow(
+      {"steps", absl::StrFormat("%d, %d tokens", reply.num_steps(), reply.num_batched_tokens())});
+  table.AddRow({"prompt tokens", StrCat(reply.num_prompt_tokens())});
+  table.AddRow({"generated tokens", StrCat(reply.num_generated_tokens())});
+  table.AddRow({"prefix cache hits",
+                Share(reply.num_prefix_cache_hits(), reply.num_prefix_cache_queries())});
+  table.AddRow({"preemptions", StrCat(reply.num_preemptions())});
+  table.AddRow({"V rows read", Share(reply.num_value_rows_read(), reply.num_value_rows())});
+  for (const auto& [reason, count] : Sorted(reply.num_finished())) {
+    table.AddRow({StrCat("finished ", reason), StrCat(count)});
+  }
+  for (const auto& [code, count] : Sorted(reply.num_failed())) {
+    table.AddRow({StrCat("failed ", code), StrCat(count)});
+  }
+  int64_t total_ns = 0;
+  for (const auto& [stage, ns] : Stages(reply.stages())) total_ns += ns;
+  for (const auto& [stage, ns] : Stages(reply.stages())) {
+    const double share = total_ns == 0 ? 0 : 100 * Seconds(ns) / Seconds(total_ns);
+    table.AddRow(
+        {StrCat("engine: ", stage), absl::StrFormat("%.3f s, %.1f%%", Seconds(ns), share)});
+  }
+  return table.Render();
+}
 
 Json ToJson(const v1::GetInfoReply& reply) {
   const v1::Limits& limits = reply.limits();
@@ -66,9 +151,9 @@ std::string OptionalId(bool has_id, int id) { return has_id ? StrCat(id) : "none
 
 void PrintFacts(const v1::GetInfoReply& reply) {
   const v1::Limits& limits = reply.limits();
-  PrintLine("model", absl::StrFormat("%s, %.1fM parameters, checkpoint %s", reply.model_name(),
-                                     static_cast<double>(reply.num_parameters()) / 1e6,
-                                     reply.checkpoint_hash()));
+  PrintLine("model",
+            absl::StrFormat("%s, %.1fM parameters, checkpoint %s", reply.model_name(),
+                            double(reply.num_parameters()) / 1e6, reply.checkpoint_hash()));
   PrintLine("shape",
             absl::StrFormat("%d layers, %d heads, hidden size %d", reply.num_hidden_layers(),
                             reply.num_attention_heads(), reply.hidden_size()));
@@ -83,24 +168,23 @@ void PrintFacts(const v1::GetInfoReply& reply) {
                                          OptionalId(reply.has_eos_id(), reply.eos_id()),
                                          reply.tokenizer_hash()));
   PrintLine("chat", reply.has_chat_template() ? "has a template" : "no template");
-  PrintLine("numbers",
-            absl::StrFormat("weights %s, K/V %s", reply.dtype(), reply.kv_cache_dtype()));
+  PrintLine("types", absl::StrFormat("weights %s, K/V %s", reply.dtype(), reply.kv_cache_dtype()));
   PrintLine("pages", absl::StrFormat("%d free of %d, %d tokens each", reply.num_free_pages(),
                                      reply.num_pages(), reply.page_size()));
   PrintLine("requests", absl::StrFormat("%d running (at most %d), %d queued (at most %d)",
                                         reply.num_running(), limits.max_num_seqs(),
                                         reply.num_waiting(), limits.max_queued_requests()));
-  PrintLine("limits", absl::StrFormat("%d rows a step, messages of %d MiB, n %d, logprobs %d, "
+  PrintLine("limits", absl::StrFormat("%d tokens per step, messages of %d MiB, n %d, logprobs %d, "
                                       "stop strings %d",
                                       limits.max_num_batched_tokens(),
                                       limits.max_message_bytes() >> 20, limits.max_choices(),
                                       limits.max_logprobs(), limits.max_stop_strings()));
   PrintLine("self-check", reply.has_self_check_error()
-                              ? absl::StrFormat("passed, worst error %.2g of a row's largest logit",
+                              ? absl::StrFormat("passed, largest error %.2g of the largest logit",
                                                 reply.self_check_error())
-                              : "none: the checkpoint ships no golden rows");
+                              : "none: the checkpoint has no golden rows");
   PrintLine("device", StrCat(reply.device(), reply.bits_depend_on_batch()
-                                                 ? "; last bits may depend on the batch"
+                                                 ? "; the last bits depend on the batch"
                                                  : "; the same bits in any batch"));
   PrintLine("server", absl::StrFormat("lssar %s, %s", reply.version(), reply.backend()));
 }
@@ -108,8 +192,8 @@ void PrintFacts(const v1::GetInfoReply& reply) {
 class InfoCommand : public Command {
  public:
   void AddFlags(CLI::App* app) override {
-    app->add_flag("--json", json_, "one JSON object")->group("Output");
-    app->add_flag("--stats", stats_, "counts and times since the server's start instead")
+    app->add_flag("--json", json_, "print one JSON object")->group("Output");
+    app->add_flag("--stats", stats_, "print counts and times since the server's start")
         ->group("Output");
     AddConnectionFlags(app, &connection_);
     app->footer(
@@ -119,15 +203,13 @@ class InfoCommand : public Command {
   }
 
   absl::Status Run() override {
-    const auto connection = Connection::Open(connection_);
-    if (!connection.ok()) return connection.status();
-    if (stats_) return PrintStats((*connection)->Stub());
-    const auto reply = DescribeServer((*connection)->Stub());
-    if (!reply.ok()) return reply.status();
+    ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
+    if (stats_) return PrintStats(connection->Stub());
+    ASSIGN_OR_RETURN(const auto reply, DescribeServer(connection->Stub()));
     if (json_) {
-      PrintJson(ToJson(*reply));
+      PrintJson(ToJson(reply));
     } else {
-      PrintFacts(*reply);
+      PrintFacts(reply);
     }
     return absl::OkStatus();
   }
@@ -136,8 +218,7 @@ class InfoCommand : public Command {
   absl::Status PrintStats(v1::Inference::StubInterface* stub) const {
     grpc::ClientContext context;
     v1::GetStatsReply reply;
-    absl::Status status = ToStatus(stub->GetStats(&context, v1::GetStatsRequest(), &reply));
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(ToStatus(stub->GetStats(&context, v1::GetStatsRequest(), &reply)));
     if (json_) {
       PrintJson(StatsToJson(reply));
     } else {

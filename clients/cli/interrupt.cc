@@ -20,7 +20,7 @@ sigset_t InterruptSignals() {
   return signals;
 }
 
-// The parent then sees that SIGINT ended us, as a shell loop needs to.
+// Ends the process by the signal itself, so that the parent (a shell loop) sees SIGINT.
 void DieOfSignal() {
   signal(SIGINT, SIG_DFL);
   const sigset_t signals = InterruptSignals();

@@ -1,4 +1,4 @@
-// Ctrl-C as a cancelled call instead of a dead process.
+// Makes Ctrl-C cancel the running calls instead of ending the process.
 #ifndef LSSAR_CLIENTS_CLI_INTERRUPT_H_
 #define LSSAR_CLIENTS_CLI_INTERRUPT_H_
 
@@ -9,14 +9,15 @@
 
 namespace lssar::cli {
 
-// While one lives, SIGINT cancels the calls it watches; a second SIGINT, or one while none lives,
-// ends the process as usual.
+// While an Interrupt exists, SIGINT cancels the calls it watches. A second SIGINT, or one while
+// no Interrupt exists, ends the process as usual.
 class Interrupt {
  public:
-  // Gives SIGINT to a thread of its own. Requires  called in main before any other thread starts
+  // Starts a thread that receives SIGINT.
+  // Requires  called in main before any other thread starts
   static void Start();
 
-  // Requires  no other one lives
+  // Requires  no other Interrupt exists
   Interrupt();
   ~Interrupt();
   Interrupt(const Interrupt&) = delete;
@@ -24,10 +25,11 @@ class Interrupt {
 
   bool Fired() const;
 
-  // Cancels what is watched, as the first SIGINT does. Threads  any
+  // Cancels the watched calls, as the first SIGINT does.
+  // Threads  any
   void Fire();
 
-  // Watches `context` from construction to destruction; one made after Fire is cancelled at once.
+  // Watches `context` from construction to destruction. After Fire it is cancelled at once.
   class Watch {
    public:
     Watch(Interrupt* interrupt, grpc::ClientContext* context);

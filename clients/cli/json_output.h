@@ -1,5 +1,5 @@
-// The wire's messages as JSON for --json. Text that is not UTF-8 (a token may be half a character)
-// shows U+FFFD; its id stands beside it.
+// Messages of the service as JSON, for --json. Bytes that are not UTF-8 become U+FFFD, because a
+// token may be a part of a character; the token's id is always there too.
 #ifndef LSSAR_CLIENTS_CLI_JSON_OUTPUT_H_
 #define LSSAR_CLIENTS_CLI_JSON_OUTPUT_H_
 
@@ -15,7 +15,7 @@ nlohmann::ordered_json TokensToJson(const std::vector<v1::Token>& tokens);
 nlohmann::ordered_json UsageToJson(const v1::Usage& usage);
 nlohmann::ordered_json TimingsToJson(const v1::Timings& timings);
 
-// One line on stdout, flushed.
+// Prints one line on stdout and flushes it.
 void PrintJson(const nlohmann::ordered_json& value);
 
 }  // namespace lssar::cli

@@ -32,7 +32,7 @@ class PipeReader : public LineEditor {
   }
 };
 
-// The C locale would split every letter beyond ASCII.
+// In the C locale libedit splits letters beyond ASCII into bytes.
 void UseUtf8() {
   const char* chosen = std::setlocale(LC_CTYPE, "");
   if (chosen == nullptr || std::strcmp(nl_langinfo(CODESET), "UTF-8") != 0) {
@@ -56,10 +56,10 @@ class TerminalEditor : public LineEditor {
     el_set(editor_, EL_PROMPT, &TerminalEditor::Prompt);
     el_set(editor_, EL_EDITOR, "emacs");
     el_set(editor_, EL_HIST, ::history, history_);
-    el_set(editor_, EL_ADDFN, "lssar-take-back", "Take the line back", &TerminalEditor::TakeBack);
+    el_set(editor_, EL_ADDFN, "lssar-discard", "Discard the line", &TerminalEditor::Discard);
     // While a line is edited Ctrl-C is a key, not a signal.
     el_set(editor_, EL_SETTY, "-d", "-isig", nullptr);
-    el_set(editor_, EL_BIND, "^C", "lssar-take-back", nullptr);
+    el_set(editor_, EL_BIND, "^C", "lssar-discard", nullptr);
     el_set(editor_, EL_BIND, "^R", "em-inc-search-prev", nullptr);
   }
 
@@ -71,13 +71,12 @@ class TerminalEditor : public LineEditor {
   TerminalEditor& operator=(const TerminalEditor&) = delete;
 
   Result Read(std::string* line) override {
-    // In the moments before and after libedit has the terminal Ctrl-C is a signal still: it must
-    // not end the chat.
+    // Before and after libedit controls the terminal, Ctrl-C is a signal: it must not end the chat.
     const Interrupt signal;
-    is_taken_back_ = false;
+    is_discarded_ = false;
     int num_chars = 0;
     const char* text = el_gets(editor_, &num_chars);
-    if (is_taken_back_) return Result::kInterrupted;
+    if (is_discarded_) return Result::kInterrupted;
     if (text == nullptr || num_chars <= 0) return Result::kEnd;
     *line = text;
     if (line->ends_with('\n')) line->pop_back();
@@ -94,13 +93,13 @@ class TerminalEditor : public LineEditor {
 
   static char* Prompt(EditLine* editor) { return Self(editor)->prompt_.data(); }
 
-  static unsigned char TakeBack(EditLine* editor, int /*key*/) {
-    Self(editor)->is_taken_back_ = true;
-    std::fputs("^C\n", stdout);  // only libedit's own newline key moves on
+  static unsigned char Discard(EditLine* editor, int /*key*/) {
+    Self(editor)->is_discarded_ = true;
+    std::fputs("^C\n", stdout);  // libedit moves to a new line only for its own newline key
     return CC_NEWLINE;
   }
 
-  // Saved line by line: a chat that is killed keeps its history.
+  // Saves after each line, so that a killed chat keeps its history.
   void Remember(const char* line) {
     HistEvent event;
     history(history_, &event, H_ENTER, line);
@@ -117,7 +116,7 @@ class TerminalEditor : public LineEditor {
   std::string history_path_;
   EditLine* editor_ = nullptr;
   History* history_ = nullptr;
-  bool is_taken_back_ = false;
+  bool is_discarded_ = false;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Lines from the user: edited with history on a terminal, plain from a pipe.
+// Reads lines: with editing and history on a terminal, plain from a pipe.
 #ifndef LSSAR_CLIENTS_CLI_LINE_EDITOR_H_
 #define LSSAR_CLIENTS_CLI_LINE_EDITOR_H_
 
@@ -9,7 +9,7 @@ namespace lssar::cli {
 
 class LineEditor {
  public:
-  enum class Result { kLine, kInterrupted, kEnd };  // kInterrupted: Ctrl-C took the line back
+  enum class Result { kLine, kInterrupted, kEnd };  // kInterrupted: Ctrl-C discarded the line
 
   virtual ~LineEditor() = default;
 
@@ -17,14 +17,13 @@ class LineEditor {
   virtual Result Read(std::string* line) = 0;
 };
 
-// libedit on standard input, if that and standard output are terminals; `prompt` is shown then.
-// History is read from and kept in `history_path` (created with its directories, for the user's
-// eyes alone; empty: none). Sets the locale's character type to UTF-8.
+// Uses libedit if standard input and output are terminals, and shows `prompt`; reads plain lines
+// otherwise. The history is stored in `history_path`, which is created with its directories and
+// readable by the user alone; empty: no history. Sets the locale's character type to UTF-8.
 std::unique_ptr<LineEditor> MakeLineEditor(const std::string& prompt,
                                            const std::string& history_path);
 
-// $LSSAR_HISTORY, else lssar/history in $XDG_STATE_HOME or ~/.local/state; empty when none is
-// known.
+// $LSSAR_HISTORY, else lssar/history in $XDG_STATE_HOME or ~/.local/state; empty without any.
 std::string HistoryPath();
 
 }  // namespace lssar::cli

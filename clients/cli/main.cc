@@ -1,7 +1,8 @@
-// `lssar`: the command line of the inference service.
+// `lssar`: the command-line client.
 #include <google/protobuf/stubs/logging.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -30,13 +31,13 @@ struct CommandEntry {
 
 constexpr CommandEntry kCommands[] = {
     {"generate", "Continue a prompt", MakeGenerateCommand},
-    {"chat", "Talk with the model", MakeChatCommand},
+    {"chat", "Chat with the model", MakeChatCommand},
     {"score", "Log-probability of continuations; loss by length", MakeScoreCommand},
-    {"perplexity", "How well whole texts are predicted, however long", MakePerplexityCommand},
-    {"passkey", "Find a key hidden in long text: accuracy by length and depth", MakePasskeyCommand},
-    {"attention", "Which keys each head of each layer looks at", MakeAttentionCommand},
-    {"bench", "Latencies and throughput of a server under load", MakeBenchCommand},
-    {"info", "What is served, and within what limits", MakeInfoCommand},
+    {"perplexity", "Perplexity of whole texts of any length", MakePerplexityCommand},
+    {"passkey", "Passkey retrieval: accuracy by length and depth", MakePasskeyCommand},
+    {"attention", "Attention weights of each layer and head", MakeAttentionCommand},
+    {"bench", "Latency and throughput under load", MakeBenchCommand},
+    {"info", "Model, limits and statistics of a server", MakeInfoCommand},
 };
 
 void PrintError(const std::string& message) {
@@ -53,29 +54,38 @@ std::vector<std::string> FlagNames(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    if (option->get_positional()) names.push_back(option->get_name());
   }
   return names;
 }
 
-std::string Suggest(const std::string& word, const std::vector<std::string>& candidates) {
-  const std::string nearest = NearestMatch(word, candidates);
-  return nearest.empty() ? "" : StrCat("; did you mean '", nearest, "'?");
-}
-
-// What the first leftover argument may have been meant to be. `command`: the one that was chosen.
+// What is wrong with the first argument that was not parsed. `command`: nullptr if none was given.
 std::string ExplainLeftover(const CLI::App& root, const CLI::App* command) {
   const CLI::App& app = command != nullptr ? *command : root;
   const std::vector<std::string> leftovers = root.remaining(true);
   for (const std::string& word : leftovers) {
     if (word.size() > 1 && word.starts_with('-')) {
       const std::string name = word.substr(0, word.find('='));
-      return StrCat("unknown flag ", name, Suggest(name, FlagNames(app)));
+      return StrCat("unknown flag ", name, SuggestFlag(name, FlagNames(app)));
     }
   }
   if (command == nullptr) {
-    return StrCat("unknown command '", leftovers[0], "'", Suggest(leftovers[0], CommandNames()));
+    const std::string nearest = NearestMatch(leftovers[0], CommandNames());
+    return StrCat("unknown command '", leftovers[0], "'",
+                  nearest.empty() ? "" : StrCat("; did you mean '", nearest, "'?"));
   }
   return StrCat("unexpected argument '", leftovers[0], "'; quote text that has spaces");
+}
+
+// The arguments without the program's name. `help` becomes `--help`, and `help COMMAND` becomes
+// `COMMAND --help`.
+std::vector<std::string> ReadArguments(int argc, char** argv) {
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (arguments.empty() || arguments[0] != "help") return arguments;
+  if (arguments.size() == 1 || arguments[1] == "help") return {"--help"};
+  const std::vector<std::string> names = CommandNames();
+  if (std::ranges::find(names, arguments[1]) == names.end()) return {arguments[1]};
+  return {arguments[1], "--help"};
 }
 
 std::string Explain(const absl::Status& status) {
@@ -83,7 +93,7 @@ std::string Explain(const absl::Status& status) {
   return StrCat(status.message(), " (", absl::StatusCodeToString(status.code()), ")");
 }
 
-// A result that a full disk swallowed is no success.
+// Fails when the output could not be written, for example because the disk is full.
 int FlushOutput() {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return 0;
   PrintError("cannot write to standard output");
@@ -102,7 +112,7 @@ class HelpFormatter : public CLI::Formatter {
 
 void FillRoot(CLI::App* root) {
   root->set_version_flag("--version", "lssar " LSSAR_VERSION);
-  root->set_help_flag("-h,--help", "Print this and leave");
+  root->set_help_flag("-h,--help", "Print this help");
   const auto formatter = std::make_shared<HelpFormatter>();
   formatter->column_width(30);
   formatter->label("SUBCOMMAND", "COMMAND");
@@ -110,8 +120,10 @@ void FillRoot(CLI::App* root) {
   formatter->label("OPTIONS", "FLAGS");
   root->formatter(formatter);
   root->footer(
-      "Each command asks a server (--server HOST:PORT, default 127.0.0.1:50051) or, with\n"
-      "--model DIR, runs the same server inside itself. Exit codes: 0 done, 1 failed, 2 usage.\n\n"
+      "lssar help COMMAND lists the flags of a command.\n"
+      "Each command connects to a server (--server HOST:PORT, default 127.0.0.1:50051) or, with\n"
+      "--model DIR, runs the same server in its own process.\n"
+      "Exit codes: 0 success, 1 failure, 2 wrong usage.\n\n"
       "Examples:\n"
       "  lssar generate --model models/zoo/lssar-6m 'The river'\n"
       "  lssar chat --model models/zoo/lssar-6m");
@@ -119,9 +131,9 @@ void FillRoot(CLI::App* root) {
 
 int Main(int argc, char** argv) {
   Interrupt::Start();
-  // gRPC logs connection attempts to stderr by itself; what matters reaches the user as a status.
+  // gRPC logs connection attempts to stderr; the user gets them as a status.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
-  // So does Protobuf about text that is not UTF-8; the server's answer names field and byte.
+  // Protobuf logs text that is not UTF-8; the server's answer names the field and the byte.
   google::protobuf::SetLogHandler(nullptr);
 
   CLI::App root("Inference for GPT models with LSSAR attention.", "lssar");
@@ -138,7 +150,9 @@ int Main(int argc, char** argv) {
     return parsed.empty() ? nullptr : parsed.front();
   };
   try {
-    root.parse(argc, argv);
+    std::vector<std::string> arguments = ReadArguments(argc, argv);
+    std::ranges::reverse(arguments);  // the order that CLI11 wants
+    root.parse(std::move(arguments));
   } catch (const CLI::Success& success) {  // --help, --version
     return root.exit(success);
   } catch (const CLI::ExtrasError&) {

@@ -1,4 +1,4 @@
-// `lssar passkey`: a key hidden in long text, found or not, by length and depth.
+// `lssar passkey`: retrieval of a key from long text, by length and depth.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -15,13 +15,13 @@
 #include "absl/strings/str_split.h"
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
-#include "clients/cli/heat_map.h"
 #include "clients/cli/json_output.h"
-#include "clients/cli/passkey_probe.h"
+#include "clients/cli/passkey.h"
+#include "clients/cli/rpc_calls.h"
 #include "clients/cli/table.h"
 #include "clients/cli/terminal.h"
 #include "clients/cli/usage.h"
-#include "clients/cli/wilson_interval.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
 namespace lssar::cli {
@@ -29,11 +29,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The frame of a document and the answer take about this much.
-constexpr int kLeastLength = 150;
-constexpr int kMostLength = 1 << 20;
-constexpr int kMostTrials = 10000;
-// Rows of the heat map when the depths are drawn.
+// The text around the filler and the answer take about this many tokens.
+constexpr int kMinLength = 150;
+constexpr int kMaxLength = 1 << 20;
+constexpr int kMaxTrials = 10000;
+// Rows of the heat map if the depths are drawn at random.
 constexpr int kNumDepthBands = 5;
 
 absl::StatusOr<std::vector<double>> ParseDepths(const std::string& list) {
@@ -50,13 +50,13 @@ absl::StatusOr<std::vector<double>> ParseDepths(const std::string& list) {
   return depths;
 }
 
-// Which row of the heat map a trial belongs to.
+// The row of the heat map that a trial belongs to.
 size_t DepthRow(const PasskeyOptions& options, double depth) {
   if (options.depths.empty()) {
-    return std::min<size_t>(kNumDepthBands - 1, static_cast<size_t>(depth * kNumDepthBands));
+    return std::min<size_t>(kNumDepthBands - 1, size_t(depth * kNumDepthBands));
   }
   const auto found = std::find(options.depths.begin(), options.depths.end(), depth);
-  return static_cast<size_t>(found - options.depths.begin());
+  return size_t(found - options.depths.begin());
 }
 
 std::vector<std::string> DepthLabels(const PasskeyOptions& options) {
@@ -71,7 +71,7 @@ std::vector<std::string> DepthLabels(const PasskeyOptions& options) {
 
 size_t LengthIndex(const PasskeyOptions& options, int length) {
   const auto found = std::find(options.lengths.begin(), options.lengths.end(), length);
-  return static_cast<size_t>(found - options.lengths.begin());
+  return size_t(found - options.lengths.begin());
 }
 
 HeatMap MakeHeatMap(const PasskeyOptions& options, const std::vector<PasskeyTrial>& trials) {
@@ -120,7 +120,7 @@ void PrintTables(const PasskeyOptions& options, const std::vector<PasskeyTrial>&
   }
   std::printf("Passkey accuracy by length (seed %s)\n%s\n", StrCat(options.seed).c_str(),
               table.Render().c_str());
-  std::printf("Found, in percent, by depth of the key and length\n%s",
+  std::printf("Found, in percent, by depth of the key and by length\n%s",
               RenderHeatMap(MakeHeatMap(options, trials), StdoutTerminal()).c_str());
 }
 
@@ -167,14 +167,15 @@ class PasskeyCommand : public Command {
     add("--lengths", lengths_, "LIST",
         "tokens of prompt and answer [from 150; 2K is 2048; default 1K,2K,4K,8K,16K]");
     add("--trials", trials_, "LIST",
-        "documents of each length, or one number for all [1 to 10000; default 10]");
+        "documents per length, or one number for all [1 to 10000; default 10]");
     add("--depths", depths_, "LIST",
-        "where the key stands [0 to 1, --trials documents at each; default random]");
-    add("--seed", options_.seed, "N", "same seed, same documents [0 to 2^64-1; default 7]");
-    add("--concurrency", options_.num_concurrent, "N",
-        "requests under way at once [1 to 64; default 4]")
+        "positions of the key [0 to 1, --trials documents at each; default random]");
+    add("--seed", options_.seed, "N",
+        "the same seed gives the same documents [0 to 2^64-1; default 7]");
+    add("--max-concurrency", options_.max_concurrency, "N",
+        "requests in flight [1 to 64; default 4]")
         ->check(CLI::Range(1, 64));
-    app->add_flag("--json", json_, "one JSON object with every trial")->group("Output");
+    app->add_flag("--json", json_, "print one JSON object with every trial")->group("Output");
     AddConnectionFlags(app, &connection_);
     app->footer(
         "Examples:\n"
@@ -183,45 +184,36 @@ class PasskeyCommand : public Command {
   }
 
   absl::Status Run() override {
-    absl::Status status = ParseLists();
-    if (!status.ok()) return status;
-    const auto connection = Connection::Open(connection_);
-    if (!connection.ok()) return connection.status();
-    v1::Inference::StubInterface* stub = (*connection)->Stub();
-    const auto served = DescribeServer(stub);
-    if (!served.ok()) return served.status();
+    RETURN_IF_ERROR(ParseLists());
+    ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
+    v1::Inference::StubInterface* stub = connection->Stub();
+    ASSIGN_OR_RETURN(const auto served, DescribeServer(stub));
     const int longest = *std::max_element(options_.lengths.begin(), options_.lengths.end());
-    status = CheckServedContext("--lengths", longest, served->max_model_len());
-    if (!status.ok()) return status;
-    const absl::StatusOr<int> filler_tokens = CountFillerTokens(stub);
-    if (!filler_tokens.ok()) return filler_tokens.status();
-    std::vector<PasskeyTrial> trials = MakePasskeyTrials(options_, *filler_tokens);
+    RETURN_IF_ERROR(CheckServedContext("--lengths", longest, served.max_model_len()));
+    ASSIGN_OR_RETURN(const int filler_tokens, CountFillerTokens(stub));
+    std::vector<PasskeyTrial> trials = MakePasskeyTrials(options_, filler_tokens);
     Interrupt interrupt;
-    status = RunPasskeyTrials(stub, options_.num_concurrent, &interrupt, &trials);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(RunPasskeyTrials(stub, options_.max_concurrency, &interrupt, &trials));
     json_ ? PrintJson(ToJson(options_, trials)) : PrintTables(options_, trials);
     return absl::OkStatus();
   }
 
  private:
   absl::Status ParseLists() {
-    auto lengths = ParseCounts("--lengths", lengths_, kLeastLength, kMostLength);
-    if (!lengths.ok()) return lengths.status();
-    if (std::set<int>(lengths->begin(), lengths->end()).size() != lengths->size()) {
-      return absl::InvalidArgumentError("--lengths: a length is named twice");
+    ASSIGN_OR_RETURN(auto lengths, ParseCounts("--lengths", lengths_, kMinLength, kMaxLength));
+    if (std::set<int>(lengths.begin(), lengths.end()).size() != lengths.size()) {
+      return absl::InvalidArgumentError("--lengths: a length is given twice");
     }
-    auto trials = ParseCounts("--trials", trials_, 1, kMostTrials);
-    if (!trials.ok()) return trials.status();
-    if (trials->size() != 1 && trials->size() != lengths->size()) {
-      return absl::InvalidArgumentError(StrCat("--trials: ", trials->size(), " numbers for ",
-                                               lengths->size(),
+    ASSIGN_OR_RETURN(auto trials, ParseCounts("--trials", trials_, 1, kMaxTrials));
+    if (trials.size() != 1 && trials.size() != lengths.size()) {
+      return absl::InvalidArgumentError(StrCat("--trials: ", trials.size(), " numbers for ",
+                                               lengths.size(),
                                                " lengths; give one number or one for each"));
     }
-    auto depths = ParseDepths(depths_);
-    if (!depths.ok()) return depths.status();
-    options_.lengths = *std::move(lengths);
-    options_.num_trials = *std::move(trials);
-    options_.depths = *std::move(depths);
+    ASSIGN_OR_RETURN(auto depths, ParseDepths(depths_));
+    options_.lengths = std::move(lengths);
+    options_.num_trials = std::move(trials);
+    options_.depths = std::move(depths);
     return absl::OkStatus();
   }
 

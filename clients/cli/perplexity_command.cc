@@ -1,8 +1,9 @@
-// `lssar perplexity`: how well a model predicts whole texts.
+// `lssar perplexity`: log-likelihood of whole texts in windows.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,14 +14,16 @@
 #include "absl/strings/str_format.h"
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
+#include "clients/cli/evaluation.h"
+#include "clients/cli/input.h"
 #include "clients/cli/json_output.h"
-#include "clients/cli/loss_by_length.h"
 #include "clients/cli/progress_bar.h"
-#include "clients/cli/read_text.h"
-#include "clients/cli/rolling_score.h"
-#include "clients/cli/sharing_flags.h"
+#include "clients/cli/request_flags.h"
+#include "clients/cli/rpc_calls.h"
 #include "clients/cli/table.h"
+#include "clients/cli/terminal.h"
 #include "clients/cli/usage.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
 namespace lssar::cli {
@@ -28,13 +31,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMostWindow = 1 << 20;
+constexpr int kMaxLength = 1 << 20;
 
 struct Document {
   std::string name;
   std::vector<int32_t> ids = {};  // the first one is not scored
-  int64_t num_bytes = 0;          // of the text, or of the ids' pieces
-  int64_t num_words = 0;          // between white space; 0 where there is no text to count them in
+  int64_t num_bytes = 0;          // of the text, or of the pieces if only ids are given
+  int64_t num_words = 0;          // separated by white space; 0 if only ids are given
   RollingScore score = {};
 };
 
@@ -42,30 +45,30 @@ int64_t CountWords(const std::string& text) {
   int64_t num_words = 0;
   bool in_word = false;
   for (const char c : text) {
-    const bool is_space = absl::ascii_isspace(static_cast<unsigned char>(c));
+    const bool is_space = absl::ascii_isspace(uint8_t(c));
     num_words += !is_space && !in_word;
     in_word = !is_space;
   }
   return num_words;
 }
 
-// Nats a token, and what people make of them.
+// The usual measures, from the log-likelihood.
 struct Measures {
   explicit Measures(const Document& document)
-      : loss(-document.score.logprob / static_cast<double>(document.score.num_tokens)),
+      : loss(-document.score.logprob / double(document.score.num_tokens)),
         bits_per_byte(-document.score.logprob / std::log(2.0) /
-                      static_cast<double>(std::max<int64_t>(1, document.num_bytes))) {
+                      double(std::max<int64_t>(1, document.num_bytes))) {
     if (document.num_words > 0) {
-      per_word = std::exp(-document.score.logprob / static_cast<double>(document.num_words));
+      per_word = std::exp(-document.score.logprob / double(document.num_words));
     }
   }
 
   double loss;
   double bits_per_byte;
-  std::optional<double> per_word;  // perplexity
+  std::optional<double> per_word;  // perplexity per word
 };
 
-Json ToJson(const Document& document) {
+Json ToJson(const Document& document, const std::string& kv_cache_dtype) {
   const Measures measures(document);
   Json json = {{"name", document.name},
                {"num_windows", document.score.num_windows},
@@ -75,6 +78,7 @@ Json ToJson(const Document& document) {
                {"loss", measures.loss},
                {"perplexity", std::exp(measures.loss)},
                {"bits_per_byte", measures.bits_per_byte}};
+  json["kv_cache_dtype"] = kv_cache_dtype;
   if (measures.per_word.has_value()) {
     json["num_words"] = document.num_words;
     json["word_perplexity"] = *measures.per_word;
@@ -86,10 +90,10 @@ std::string Render(const std::vector<Document>& documents) {
   using enum Table::Align;
   Table table({{"tokens", kRight},
                {"windows", kRight},
-               {"nats a token", kRight},
+               {"nats per token", kRight},
                {"perplexity", kRight},
-               {"bits a byte", kRight},
-               {"of a word", kRight},
+               {"bits per byte", kRight},
+               {"per word", kRight},
                {"text"}});
   for (const Document& document : documents) {
     const Measures measures(document);
@@ -123,70 +127,79 @@ class PerplexityCommand : public Command {
   void AddFlags(CLI::App* app) override {
     app->add_option("FILE", paths_, "texts, each a document of its own; - is standard input")
         ->option_text("...");
-    app->add_option("--ids", ids_path_, "uint16 token ids in place of texts")
-        ->option_text("FILE")
+    app->add_option("--ids", ids_, "token ids instead of texts: 2,17,300 or a file of uint16")
+        ->option_text("LIST|FILE")
         ->group("What to score");
-    app->add_option("--window", window_,
-                    "tokens that see each other [2 up; default: the served "
-                    "context]")
+    app->add_option("--max-length", max_length_,
+                    "most tokens that the model reads in a window, as lm-evaluation-harness's "
+                    "max_length [1 up; default: the served context - 1]")
         ->option_text("N")
         ->group("Windows")
-        ->check(CLI::Range(2, kMostWindow));
+        ->check(CLI::Range(1, kMaxLength));
     app->add_option("--stride", stride_,
-                    "tokens a window scores, the others are their context [default: window - 1]")
+                    "tokens that a window scores after the first one; the others are context [1 to "
+                    "max-length; default max-length, as lm-evaluation-harness]")
         ->option_text("N")
         ->group("Windows")
-        ->check(CLI::Range(1, kMostWindow));
-    app->add_flag("--json", json_, "one JSON object a line: each text, and all of them")
+        ->check(CLI::Range(1, kMaxLength));
+    app->add_flag("--json", json_, "one JSON object per line: each text, then all of them")
         ->group("Output");
-    AddSharingFlags(app, &sharing_);
+    AddSchedulingFlags(app, &scheduling_);
     AddConnectionFlags(app, &connection_);
     app->footer(
+        "A window predicts one token more than it reads, so that N tokens need a served context "
+        "of\n"
+        "N + 1 (--max-model-len of the server).\n\n"
         "Examples:\n"
         "  lssar perplexity --model models/zoo/lssar-6m README.md\n"
-        "  lssar perplexity --model models/zoo/lssar-6m --ids val.bin --window 1024 --stride 512");
+        "  lssar perplexity --model models/zoo/lssar-6m --ids val.bin --max-length 1024 --stride "
+        "512");
   }
 
   absl::Status Run() override {
-    if (paths_.empty() != ids_path_.has_value()) {
+    if (paths_.empty() != ids_.has_value()) {
       return absl::InvalidArgumentError("give one or more FILE with text, or --ids FILE");
     }
-    const auto connection = Connection::Open(connection_);
-    if (!connection.ok()) return connection.status();
-    v1::Inference::StubInterface* const stub = (*connection)->Stub();
-    const auto served = DescribeServer(stub);
-    if (!served.ok()) return served.status();
-    const auto options = Options(served->max_model_len());
-    if (!options.ok()) return options.status();
-    auto documents = ReadDocuments(stub, *served);
-    if (!documents.ok()) return documents.status();
-    absl::Status status = Score(stub, *options, &*documents);
-    if (!status.ok()) return status;
+    ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
+    v1::Inference::StubInterface* const stub = connection->Stub();
+    ASSIGN_OR_RETURN(const auto served, DescribeServer(stub));
+    ASSIGN_OR_RETURN(const auto options, Options(served.max_model_len()));
+    ASSIGN_OR_RETURN(auto documents, ReadDocuments(stub, served));
+    const std::string note = KvCachePrecisionNote(served);
+    if (!json_ && !note.empty()) {
+      std::fprintf(stderr, "%s\n", Dim(StderrTerminal(), note).c_str());
+    }
+    RETURN_IF_ERROR(Score(stub, options, &documents));
 
-    if (documents->size() > 1) documents->push_back(SumOf(*documents));
+    if (documents.size() > 1) documents.push_back(SumOf(documents));
     if (!json_) {
-      std::printf("%s", Render(*documents).c_str());
+      std::printf("%s", Render(documents).c_str());
     } else {
-      for (const Document& document : *documents) PrintJson(ToJson(document));
+      for (const Document& document : documents) {
+        PrintJson(ToJson(document, served.kv_cache_dtype()));
+      }
     }
     return absl::OkStatus();
   }
 
  private:
   absl::StatusOr<RollingOptions> Options(int max_model_len) const {
-    const int window = window_.value_or(max_model_len);
-    const int stride = stride_.value_or(window - 1);
-    const absl::Status status = CheckServedContext("--window", window, max_model_len);
-    if (!status.ok()) return status;
-    if (stride >= window) {
+    const int max_length = max_length_.value_or(max_model_len - 1);
+    if (max_length >= max_model_len) {
       return absl::InvalidArgumentError(
-          StrCat("--stride: ", stride, " must be below the window of ", window, " tokens"));
+          StrCat("--max-length: ", max_length, " needs a served context of ", max_length + 1,
+                 " tokens; it is ", max_model_len, " (--max-model-len)"));
     }
-    return RollingOptions{.window = window, .stride = stride, .sharing = sharing_};
+    const int stride = stride_.value_or(max_length);
+    if (stride > max_length) {
+      return absl::InvalidArgumentError(
+          StrCat("--stride: ", stride, " is more than --max-length, ", max_length));
+    }
+    return RollingOptions{.max_length = max_length, .stride = stride, .scheduling = scheduling_};
   }
 
-  // A text stands behind BOS, or EOS where the model has no BOS: its first token is scored, too.
-  static std::optional<int32_t> FirstId(const v1::GetInfoReply& served) {
+  // The token before a text, so that its first token is scored too: BOS, or EOS without BOS.
+  static std::optional<int32_t> PrefixToken(const v1::GetInfoReply& served) {
     if (served.has_bos_id()) return served.bos_id();
     if (served.has_eos_id()) return served.eos_id();
     return std::nullopt;
@@ -195,32 +208,25 @@ class PerplexityCommand : public Command {
   absl::StatusOr<std::vector<Document>> ReadDocuments(v1::Inference::StubInterface* stub,
                                                       const v1::GetInfoReply& served) const {
     std::vector<Document> documents;
-    if (ids_path_.has_value()) {
-      auto ids = ReadIds(*ids_path_);
-      if (!ids.ok()) return ids.status();
-      documents.push_back({.name = *ids_path_, .ids = *std::move(ids)});
+    if (ids_.has_value()) {
+      ASSIGN_OR_RETURN(std::vector<int32_t> ids, ReadTokenIds(*ids_));
+      documents.push_back({.name = *ids_, .ids = std::move(ids)});
     }
+    Interrupt interrupt;
     for (const std::string& path : paths_) {
-      const auto text = ReadText(path);
-      if (!text.ok()) return text.status();
-      v1::TokenizeRequest request;
-      request.set_text(*text);
-      request.set_add_bos(false);
-      v1::TokenizeReply reply;
-      grpc::ClientContext context;
-      const absl::Status status = ToStatus(stub->Tokenize(&context, request, &reply));
-      if (!status.ok()) return status;
-      Document document{.name = path,
-                        .num_bytes = static_cast<int64_t>(text->size()),
-                        .num_words = CountWords(*text)};
-      if (const auto first = FirstId(served)) document.ids.push_back(*first);
-      document.ids.insert(document.ids.end(), reply.ids().begin(), reply.ids().end());
+      ASSIGN_OR_RETURN(const std::string text, ReadText(path));
+      ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                       Tokenize(stub, text, /*add_bos=*/false, &interrupt));
+      Document document{
+          .name = path, .num_bytes = int64_t(text.size()), .num_words = CountWords(text)};
+      if (const auto prefix = PrefixToken(served)) document.ids.push_back(*prefix);
+      std::ranges::copy(ids, std::back_inserter(document.ids));
       documents.push_back(std::move(document));
     }
     for (const Document& document : documents) {
       if (document.ids.size() < 2) {
         return absl::InvalidArgumentError(
-            StrCat(document.name, ": no token to score behind the first one"));
+            StrCat(document.name, ": no token to score after the first one"));
       }
     }
     return documents;
@@ -230,29 +236,28 @@ class PerplexityCommand : public Command {
                             std::vector<Document>* documents) {
     int64_t num_tokens = 0;
     for (const Document& document : *documents) {
-      num_tokens += static_cast<int64_t>(document.ids.size()) - 1;
+      num_tokens += int64_t(document.ids.size()) - 1;
     }
     Interrupt interrupt;
     ProgressBar progress("scoring", num_tokens);
     int64_t num_done = 0;
     for (Document& document : *documents) {
-      const auto score = RunRollingScore(stub, document.ids, options, &interrupt, [&](int count) {
-        num_done += count;
-        progress.Advance(count, StrCat(num_done, "/", num_tokens));
-      });
-      if (!score.ok()) return score.status();
-      document.score = *score;
-      if (document.num_bytes == 0) document.num_bytes = score->num_bytes;
+      ASSIGN_OR_RETURN(document.score,
+                       RunRollingScore(stub, document.ids, options, &interrupt, [&](int count) {
+                         num_done += count;
+                         progress.Advance(count, StrCat(num_done, "/", num_tokens));
+                       }));
+      if (document.num_bytes == 0) document.num_bytes = document.score.num_bytes;
     }
     return absl::OkStatus();
   }
 
   std::vector<std::string> paths_;
-  std::optional<std::string> ids_path_;
-  std::optional<int> window_;
+  std::optional<std::string> ids_;
+  std::optional<int> max_length_;
   std::optional<int> stride_;
   bool json_ = false;
-  SharingFlags sharing_;
+  SchedulingFlags scheduling_;
   ConnectionFlags connection_;
 };
 

@@ -18,7 +18,7 @@ constexpr std::chrono::milliseconds kFirstPause{1000};
 constexpr std::chrono::milliseconds kPause{200};
 
 std::string FormatDuration(double seconds) {
-  const auto whole = static_cast<int64_t>(std::ceil(seconds));
+  const auto whole = int64_t(std::ceil(seconds));
   if (whole < 60) return StrCat(whole, " s");
   return absl::StrFormat("%d:%02d min", whole / 60, whole % 60);
 }
@@ -27,22 +27,21 @@ std::string FormatDuration(double seconds) {
 
 std::string RenderProgress(absl::string_view label, double share, absl::string_view note,
                            double elapsed_seconds) {
-  const int num_full = static_cast<int>(share * kBarColumns);
-  std::string bar(static_cast<size_t>(num_full), '=');
+  const int num_full = int(share * kBarColumns);
+  std::string bar(size_t(num_full), '=');
   if (num_full < kBarColumns) bar += '>';
   bar.resize(kBarColumns, ' ');
-  std::string line =
-      absl::StrFormat("%s [%s] %3d%%  %s", label, bar, static_cast<int>(share * 100), note);
+  std::string line = absl::StrFormat("%s [%s] %3d%%  %s", label, bar, int(share * 100), note);
   if (share > 0 && share < 1) {
-    absl::StrAppend(&line, "  ", FormatDuration(elapsed_seconds * (1 - share) / share), " left");
+    line += StrCat("  ", FormatDuration(elapsed_seconds * (1 - share) / share), " left");
   }
   return line;
 }
 
 ProgressBar::ProgressBar(std::string label, int64_t total)
     : label_(std::move(label)), total_(total) {
-  LSSAR_CHECK(total > 0);
-  if (StderrTerminal().is_tty) thread_ = std::thread([this] { DrawNowAndThen(); });
+  LSSAR_CHECK(total >= 0);
+  if (StderrTerminal().is_tty) thread_ = std::thread([this] { DrawRepeatedly(); });
 }
 
 ProgressBar::~ProgressBar() {
@@ -57,7 +56,8 @@ ProgressBar::~ProgressBar() {
 
 void ProgressBar::Advance(int64_t amount, absl::string_view note) {
   const std::lock_guard lock(mutex_);
-  done_ = std::min(total_, done_ + amount);
+  done_ += amount;
+  if (total_ != kUnknownTotal) done_ = std::min(total_, done_);
   note_ = std::string(note);
   is_hidden_ = false;
 }
@@ -68,7 +68,7 @@ void ProgressBar::Hide() {
   Erase();
 }
 
-void ProgressBar::DrawNowAndThen() {
+void ProgressBar::DrawRepeatedly() {
   std::unique_lock lock(mutex_);
   auto pause = kFirstPause;
   while (!ended_.wait_for(lock, pause, [this] { return has_ended_; })) {
@@ -79,8 +79,10 @@ void ProgressBar::DrawNowAndThen() {
 
 void ProgressBar::Draw() {
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
-  const double share = static_cast<double>(done_) / static_cast<double>(total_);
-  const std::string line = RenderProgress(label_, share, note_, elapsed.count());
+  const std::string line =
+      total_ == kUnknownTotal
+          ? StrCat(label_, "  ", note_, "  ", FormatDuration(elapsed.count()))
+          : RenderProgress(label_, double(done_) / double(total_), note_, elapsed.count());
   std::fprintf(stderr, "\r%s\x1b[K", line.c_str());
   std::fflush(stderr);
   is_drawn_ = true;

@@ -9,8 +9,7 @@ namespace lssar::cli {
 
 // init_by_array over the seed's 32-bit words, lowest first.
 PythonRandom::PythonRandom(uint64_t seed) {
-  const std::array<uint32_t, 2> key = {static_cast<uint32_t>(seed),
-                                       static_cast<uint32_t>(seed >> 32)};
+  const std::array<uint32_t, 2> key = {uint32_t(seed), uint32_t(seed >> 32)};
   const uint32_t num_keys = key[1] == 0 ? 1 : 2;
 
   state_[0] = 19650218;
@@ -38,27 +37,26 @@ PythonRandom::PythonRandom(uint64_t seed) {
 void PythonRandom::Twist() {
   constexpr int kShift = 397;
   for (int i = 0; i < kNumWords; ++i) {
-    const auto at = [this](int idx) { return state_[static_cast<size_t>(idx % kNumWords)]; };
+    const auto at = [this](int idx) { return state_[size_t(idx % kNumWords)]; };
     const uint32_t mixed = (at(i) & 0x80000000u) | (at(i + 1) & 0x7FFFFFFFu);
-    state_[static_cast<size_t>(i)] =
-        at(i + kShift) ^ (mixed >> 1) ^ ((mixed & 1) != 0 ? 0x9908B0DFu : 0);
+    state_[size_t(i)] = at(i + kShift) ^ (mixed >> 1) ^ ((mixed & 1) != 0 ? 0x9908B0DFu : 0);
   }
   next_idx_ = 0;
 }
 
 uint32_t PythonRandom::NextWord() {
   if (next_idx_ == kNumWords) Twist();
-  uint32_t word = state_[static_cast<size_t>(next_idx_++)];
+  uint32_t word = state_[size_t(next_idx_++)];
   word ^= word >> 11;
   word ^= (word << 7) & 0x9D2C5680u;
   word ^= (word << 15) & 0xEFC60000u;
   return word ^ (word >> 18);
 }
 
-// _randbelow_with_getrandbits: as many bits as the width has, drawn again while too large.
+// _randbelow_with_getrandbits: draws as many bits as `width` has, again while it is too large.
 int64_t PythonRandom::RandInt(int64_t first, int64_t last) {
   LSSAR_CHECK(first <= last && last - first < int64_t{1} << 31);
-  const auto width = static_cast<uint32_t>(last - first + 1);
+  const auto width = uint32_t(last - first + 1);
   const int num_bits = std::bit_width(width);
   uint32_t drawn = 0;
   do {

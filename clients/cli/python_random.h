@@ -1,4 +1,4 @@
-// CPython's random.Random, so that a seed gives the documents it gives the Python reference.
+// CPython's random.Random, so that a seed gives the same documents as the Python reference.
 #ifndef LSSAR_CLIENTS_CLI_PYTHON_RANDOM_H_
 #define LSSAR_CLIENTS_CLI_PYTHON_RANDOM_H_
 
@@ -7,7 +7,7 @@
 
 namespace lssar::cli {
 
-// MT19937. std::mt19937 is the same generator, but its seeding cannot reach CPython's state.
+// MT19937. std::mt19937 is the same generator, but it cannot be seeded to CPython's state.
 // Source  CPython 3.11 Modules/_randommodule.c and Lib/random.py
 class PythonRandom {
  public:

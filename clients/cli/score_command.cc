@@ -1,4 +1,4 @@
-// `lssar score`: log-probability of continuations, or loss by length over a token file.
+// `lssar score`: log-probability of continuations, or loss by row length over a token file.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -11,16 +11,18 @@
 #include "absl/strings/str_format.h"
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
+#include "clients/cli/evaluation.h"
+#include "clients/cli/input.h"
 #include "clients/cli/json_output.h"
-#include "clients/cli/loss_by_length.h"
 #include "clients/cli/progress_bar.h"
-#include "clients/cli/read_text.h"
-#include "clients/cli/score_call.h"
+#include "clients/cli/request_flags.h"
+#include "clients/cli/rpc_calls.h"
 #include "clients/cli/score_file.h"
-#include "clients/cli/sharing_flags.h"
+#include "clients/cli/score_stream.h"
 #include "clients/cli/table.h"
 #include "clients/cli/terminal.h"
 #include "clients/cli/usage.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
 namespace lssar::cli {
@@ -28,10 +30,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Items of one call: enough to keep the engine's batch full, and results come as the file goes.
-constexpr size_t kItemsPerCall = 64;
 constexpr int kTextColumns = 48;
-constexpr int kMostLength = 1 << 20;
+constexpr int kMaxLength = 1 << 20;
 
 std::string Describe(const v1::ScoreText& text) {
   if (text.has_tokens()) return StrCat("[", text.tokens().ids_size(), " ids]");
@@ -52,14 +52,14 @@ std::string RenderItem(const v1::ScoreItem& item, const std::vector<ScoredContin
                   absl::StrFormat("%.4f", score.logprob() / std::max(1, score.num_tokens())),
                   absl::StrFormat("%.4f", score.logprob() / std::max(1, score.num_bytes())),
                   StrCat(score.num_tokens()), score.is_greedy() ? "yes" : "no",
-                  Describe(item.continuations(static_cast<int>(i)))});
+                  Describe(item.continuations(int(i)))});
   }
   return table.Render();
 }
 
 std::string RenderTokens(const std::vector<v1::Token>& tokens) {
   using enum Table::Align;
-  Table table({{"id", kRight}, {"logprob", kRight}, {"piece"}, {"best instead"}});
+  Table table({{"id", kRight}, {"logprob", kRight}, {"piece"}, {"most probable"}});
   for (const v1::Token& token : tokens) {
     const bool is_best = token.top().empty() || token.top(0).id() == token.token().id();
     table.AddRow({StrCat(token.token().id()), absl::StrFormat("%.4f", token.token().logprob()),
@@ -72,7 +72,8 @@ std::string RenderTokens(const std::vector<v1::Token>& tokens) {
   return table.Render();
 }
 
-Json ToJson(const std::vector<ScoredContinuation>& scored, bool has_tokens) {
+Json ToJson(const std::vector<ScoredContinuation>& scored, bool has_tokens,
+            const std::string& kv_cache_dtype) {
   Json continuations = Json::array();
   for (const ScoredContinuation& each : scored) {
     Json json = {{"logprob", each.score.logprob()},
@@ -82,7 +83,7 @@ Json ToJson(const std::vector<ScoredContinuation>& scored, bool has_tokens) {
     if (has_tokens) json["tokens"] = TokensToJson(each.tokens);
     continuations.push_back(std::move(json));
   }
-  return {{"continuations", std::move(continuations)}};
+  return {{"continuations", std::move(continuations)}, {"kv_cache_dtype", kv_cache_dtype}};
 }
 
 void PrintLossTable(const std::vector<LossAtLength>& results) {
@@ -90,7 +91,7 @@ void PrintLossTable(const std::vector<LossAtLength>& results) {
   Table table({{"length", kRight},
                {"rows", kRight},
                {"tokens", kRight},
-               {"nats a token", kRight},
+               {"nats per token", kRight},
                {"perplexity", kRight}});
   bool is_any_left_out = false;
   for (const LossAtLength& at : results) {
@@ -101,11 +102,11 @@ void PrintLossTable(const std::vector<LossAtLength>& results) {
   }
   std::printf("Loss by length\n%s", table.Render().c_str());
   if (is_any_left_out) {
-    std::printf("* without each row's last token: it would be one over the served context\n");
+    std::printf("* without the last token of each row, which does not fit in the served context\n");
   }
 }
 
-void PrintLossJson(const std::vector<LossAtLength>& results) {
+void PrintLossJson(const std::vector<LossAtLength>& results, const std::string& kv_cache_dtype) {
   Json lengths = Json::array();
   for (const LossAtLength& at : results) {
     lengths.push_back({{"length", at.length},
@@ -115,27 +116,28 @@ void PrintLossJson(const std::vector<LossAtLength>& results) {
                        {"perplexity", std::exp(at.loss)},
                        {"is_last_left_out", at.is_last_left_out}});
   }
-  PrintJson({{"lengths", std::move(lengths)}});
+  PrintJson({{"lengths", std::move(lengths)}, {"kv_cache_dtype", kv_cache_dtype}});
 }
 
 class ScoreCommand : public Command {
  public:
   void AddFlags(CLI::App* app) override {
     AddTextFlags(app);
-    app->add_option("--ids", ids_path_, "uint16 token ids, cut into rows at equal steps")
+    app->add_option("--ids", ids_,
+                    "token ids, of which rows are taken at equal steps: a file of uint16")
         ->option_text("FILE")
         ->group("Loss by length");
-    app->add_option("--lengths", lengths_, "tokens a row [2K is 2048; default 1K,2K,4K,8K,16K]")
+    app->add_option("--lengths", lengths_, "tokens per row [2K is 2048; default 1K,2K,4K,8K,16K]")
         ->option_text("LIST")
         ->group("Loss by length");
     app->add_option("--rows", num_rows_,
-                    "rows of each length [1 to 1024; default 8, at most 32K tokens]")
+                    "rows of each length [1 to 1024; default 8, or what 32K tokens hold]")
         ->option_text("N")
         ->group("Loss by length")
         ->check(CLI::Range(1, 1024));
-    app->add_flag("--json", json_, "one JSON object a line: an item, or all lengths")
+    app->add_flag("--json", json_, "one JSON object per line: an item, or all lengths")
         ->group("Output");
-    AddSharingFlags(app, &sharing_);
+    AddSchedulingFlags(app, &scheduling_);
     AddConnectionFlags(app, &connection_);
     app->footer(
         "Examples:\n"
@@ -145,98 +147,113 @@ class ScoreCommand : public Command {
   }
 
   absl::Status Run() override {
-    if (ids_path_.has_value()) {
+    if (ids_.has_value()) {
       if (!continuations_.empty() || context_.has_value() || file_.has_value()) {
-        return absl::InvalidArgumentError("--ids stands alone: leave out texts and --file");
+        return absl::InvalidArgumentError("--ids excludes --context, --continuation and --file");
       }
       return RunLossByLength();
     }
-    absl::StatusOr<std::vector<v1::ScoreItem>> items = ReadItems();
-    if (!items.ok()) return items.status();
-    return ScoreItems(*items);
+    return ScoreItems();
   }
 
  private:
   void AddTextFlags(CLI::App* app) {
     constexpr char kGroup[] = "What to score";
-    app->add_option("--context", context_, "text before the continuations [default: none]")
+    app->add_option("--context", context_,
+                    "text before the continuations [default: none, then BOS alone]")
         ->option_text("TEXT")
         ->group(kGroup);
     app->add_option("--continuation", continuations_, "text to score; repeatable [1 to 1024]")
         ->option_text("TEXT")
         ->group(kGroup)
         ->allow_extra_args(false);
-    app->add_option("--file", file_,
-                    "JSON lines {\"context\": C, \"continuations\": [C, ...]}; - is stdin")
+    app->add_option(
+           "--file", file_,
+           "JSON lines {\"context\": C, \"continuations\": [C, ...]}, each C a text or a list of "
+           "ids, any number of lines; - is standard input")
         ->option_text("FILE")
         ->group(kGroup);
-    app->add_flag("--tokens", tokens_, "each token's logprob [nats] and what was likelier")
+    app->add_flag("--tokens", tokens_,
+                  "show each token's logprob [nats] and the most probable token")
         ->group("Output");
   }
 
-  absl::StatusOr<std::vector<v1::ScoreItem>> ReadItems() const {
+  absl::Status ScoreItems() {
     const bool has_text = context_.has_value() || !continuations_.empty();
     if (has_text == file_.has_value() || (has_text && continuations_.empty())) {
       return absl::InvalidArgumentError(
           "give --context TEXT and one or more --continuation TEXT, or --file FILE, or --ids FILE");
     }
+    std::optional<int64_t> num_items = 1;
     if (file_.has_value()) {
-      const absl::StatusOr<std::string> lines = ReadText(*file_);
-      if (!lines.ok()) return lines.status();
-      return ParseScoreLines(*lines);
+      ASSIGN_OR_RETURN(num_items, CountScoreItems(*file_));
+      ASSIGN_OR_RETURN(ScoreFileReader reader, ScoreFileReader::Open(*file_));
+      return RunItems(num_items, [&reader] { return reader.Next(); });
     }
-    v1::ScoreItem item;
-    item.mutable_context()->set_text(context_.value_or(""));
-    for (const std::string& text : continuations_) item.add_continuations()->set_text(text);
-    return std::vector<v1::ScoreItem>{item};
+    ScoreLine line;
+    line.item.mutable_context()->set_text(context_.value_or(""));
+    for (const std::string& text : continuations_) line.item.add_continuations()->set_text(text);
+    std::optional<ScoreLine> only = std::move(line);
+    return RunItems(num_items, [&only]() -> absl::StatusOr<std::optional<ScoreLine>> {
+      return std::exchange(only, std::nullopt);
+    });
   }
 
-  absl::Status ScoreItems(const std::vector<v1::ScoreItem>& items) {
-    const auto connection = Connection::Open(connection_);
-    if (!connection.ok()) return connection.status();
+  // `num_items`: nullopt if it is not known before the end.
+  absl::Status RunItems(std::optional<int64_t> num_items, const NextScoreLine& next) {
+    ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
+    RETURN_IF_ERROR(ReadPrecision(connection->Stub()));
     Interrupt interrupt;
-    ProgressBar progress("scoring", static_cast<int64_t>(items.size()));
-    for (size_t first = 0; first < items.size(); first += kItemsPerCall) {
-      const size_t end = std::min(items.size(), first + kItemsPerCall);
-      v1::ScoreRequest request;
-      FillSharing(sharing_, &request);
-      request.set_per_token(tokens_);
-      if (tokens_) request.set_top_logprobs(1);
-      for (size_t i = first; i < end; ++i) *request.add_items() = items[i];
-      const auto scored =
-          RunScore((*connection)->Stub(), request, &interrupt, [](const v1::ContinuationScore&) {});
-      if (!scored.ok()) return scored.status();
-      progress.Advance(static_cast<int64_t>(end - first), StrCat(end, "/", items.size()));
+    ProgressBar progress("scoring", num_items.value_or(ProgressBar::kUnknownTotal));
+    int64_t num_done = 0;
+    const auto on_scored = [&](const v1::ScoreItem& item,
+                               const std::vector<ScoredContinuation>& scored) {
+      ++num_done;
+      progress.Advance(1,
+                       num_items ? StrCat(num_done, "/", *num_items) : StrCat(num_done, " items"));
       if (StdoutTerminal().is_tty) progress.Hide();
-      for (size_t i = first; i < end; ++i) PrintItem(items[i], (*scored)[i - first]);
+      PrintItem(item, scored);
+    };
+    return RunScoreStream(connection->Stub(), {.per_token = tokens_, .scheduling = scheduling_},
+                          &interrupt, next, on_scored);
+  }
+
+  // The K/V cache's type goes into the JSON, or a note about it to stderr.
+  absl::Status ReadPrecision(v1::Inference::StubInterface* stub) {
+    ASSIGN_OR_RETURN(served_, DescribeServer(stub));
+    const std::string note = KvCachePrecisionNote(served_);
+    if (!json_ && !note.empty()) {
+      std::fprintf(stderr, "%s\n", Dim(StderrTerminal(), note).c_str());
     }
     return absl::OkStatus();
   }
 
   void PrintItem(const v1::ScoreItem& item, const std::vector<ScoredContinuation>& scored) const {
-    if (json_) return PrintJson(ToJson(scored, tokens_));
+    if (json_) return PrintJson(ToJson(scored, tokens_, served_.kv_cache_dtype()));
     if (file_.has_value()) std::printf("context: %s\n", Describe(item.context()).c_str());
     std::printf("%s", RenderItem(item, scored).c_str());
     for (size_t i = 0; tokens_ && i < scored.size(); ++i) {
-      std::printf("\n%s\n%s", Describe(item.continuations(static_cast<int>(i))).c_str(),
+      std::printf("\n%s\n%s", Describe(item.continuations(int(i))).c_str(),
                   RenderTokens(scored[i].tokens).c_str());
     }
     if (file_.has_value()) std::printf("\n");
   }
 
   absl::Status RunLossByLength() {
-    auto lengths = ParseCounts("--lengths", lengths_, 1, kMostLength);
-    if (!lengths.ok()) return lengths.status();
-    const auto ids = ReadIds(*ids_path_);
-    if (!ids.ok()) return ids.status();
-    const auto connection = Connection::Open(connection_);
-    if (!connection.ok()) return connection.status();
+    ASSIGN_OR_RETURN(auto lengths, ParseCounts("--lengths", lengths_, 1, kMaxLength));
+    ASSIGN_OR_RETURN(const auto ids, ReadTokenIds(*ids_));
+    ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
     Interrupt interrupt;
+    RETURN_IF_ERROR(ReadPrecision(connection->Stub()));
     const LossOptions options{
-        .lengths = *std::move(lengths), .num_rows = num_rows_, .sharing = sharing_};
-    const auto results = MeasureLossByLength((*connection)->Stub(), *ids, options, &interrupt);
-    if (!results.ok()) return results.status();
-    json_ ? PrintLossJson(*results) : PrintLossTable(*results);
+        .lengths = std::move(lengths), .num_rows = num_rows_, .scheduling = scheduling_};
+    ASSIGN_OR_RETURN(const auto results,
+                     MeasureLossByLength(connection->Stub(), served_, ids, options, &interrupt));
+    if (json_) {
+      PrintLossJson(results, served_.kv_cache_dtype());
+    } else {
+      PrintLossTable(results);
+    }
     return absl::OkStatus();
   }
 
@@ -244,12 +261,13 @@ class ScoreCommand : public Command {
   std::vector<std::string> continuations_;
   std::optional<std::string> file_;
   bool tokens_ = false;
-  std::optional<std::string> ids_path_;
+  std::optional<std::string> ids_;
   std::string lengths_ = "1K,2K,4K,8K,16K";
   std::optional<int> num_rows_;
   bool json_ = false;
-  SharingFlags sharing_;
+  SchedulingFlags scheduling_;
   ConnectionFlags connection_;
+  v1::GetInfoReply served_;
 };
 
 }  // namespace

@@ -1,12 +1,16 @@
 #include "clients/cli/score_file.h"
 
-#include <cstdint>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
 #include <limits>
-#include <string>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_split.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 #include "nlohmann/json.hpp"
 
@@ -15,7 +19,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-absl::Status BadField(int line_number, absl::string_view field, absl::string_view wanted) {
+// A request message may have 32 MiB; an item is never larger than its line.
+constexpr size_t kMaxLineBytes = 31 << 20;
+
+absl::Status BadField(int64_t line_number, absl::string_view field, absl::string_view wanted) {
   return absl::InvalidArgumentError(
       StrCat("line ", line_number, ": \"", field, "\" must be ", wanted));
 }
@@ -31,12 +38,12 @@ bool FillText(const Json& json, v1::ScoreText* text) {
     if (!id.is_number_integer()) return false;
     const auto value = id.get<int64_t>();
     if (value < 0 || value > std::numeric_limits<int32_t>::max()) return false;
-    ids->Add(static_cast<int32_t>(value));
+    ids->Add(int32_t(value));
   }
   return true;
 }
 
-absl::StatusOr<v1::ScoreItem> ParseLine(absl::string_view line, int line_number) {
+absl::StatusOr<v1::ScoreItem> ParseLine(absl::string_view line, int64_t line_number) {
   constexpr absl::string_view kText = "a text or a list of token ids";
   const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) {
@@ -66,18 +73,44 @@ absl::StatusOr<v1::ScoreItem> ParseLine(absl::string_view line, int line_number)
 
 }  // namespace
 
-absl::StatusOr<std::vector<v1::ScoreItem>> ParseScoreLines(absl::string_view lines) {
-  std::vector<v1::ScoreItem> items;
-  int line_number = 0;
-  for (absl::string_view line : absl::StrSplit(lines, '\n')) {
-    ++line_number;
-    if (absl::StripAsciiWhitespace(line).empty()) continue;
-    absl::StatusOr<v1::ScoreItem> item = ParseLine(line, line_number);
-    if (!item.ok()) return item.status();
-    items.push_back(*std::move(item));
+absl::StatusOr<ScoreFileReader> ScoreFileReader::Open(const std::string& path) {
+  if (path == "-") return ScoreFileReader(&std::cin);
+  auto file = std::make_unique<std::ifstream>(path, std::ios::binary);
+  if (!file->is_open()) {
+    return absl::NotFoundError(StrCat("cannot open ", path, ": ", std::strerror(errno)));
   }
-  if (items.empty()) return absl::InvalidArgumentError("no item to score: the file is empty");
-  return items;
+  ScoreFileReader reader(file.get());
+  reader.file_ = std::move(file);
+  return reader;
+}
+
+absl::StatusOr<std::optional<ScoreLine>> ScoreFileReader::Next() {
+  std::string line;
+  while (std::getline(*lines_, line)) {
+    ++line_number_;
+    if (absl::StripAsciiWhitespace(line).empty()) continue;
+    if (line.size() > kMaxLineBytes) {
+      return absl::InvalidArgumentError(StrCat("line ", line_number_, ": ", line.size(),
+                                               " bytes; a line may have ", kMaxLineBytes));
+    }
+    ++num_items_;
+    ScoreLine parsed{.item = {}, .line_number = line_number_};
+    ASSIGN_OR_RETURN(parsed.item, ParseLine(line, line_number_));
+    return parsed;
+  }
+  if (lines_->bad()) return absl::InternalError("cannot read the items");
+  if (num_items_ == 0) return absl::InvalidArgumentError("no item to score: the file is empty");
+  return std::nullopt;
+}
+
+absl::StatusOr<std::optional<int64_t>> CountScoreItems(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;
+  ASSIGN_OR_RETURN(ScoreFileReader reader, ScoreFileReader::Open(path));
+  for (int64_t num_items = 0;; ++num_items) {
+    ASSIGN_OR_RETURN(const std::optional<ScoreLine> line, reader.Next());
+    if (!line.has_value()) return num_items;
+  }
 }
 
 }  // namespace lssar::cli

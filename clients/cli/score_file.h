@@ -1,8 +1,13 @@
-// Items to score, from JSON lines.
+// Reads items to score from JSON lines.
 #ifndef LSSAR_CLIENTS_CLI_SCORE_FILE_H_
 #define LSSAR_CLIENTS_CLI_SCORE_FILE_H_
 
-#include <vector>
+#include <cstdint>
+#include <fstream>
+#include <istream>
+#include <memory>
+#include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -10,10 +15,38 @@
 
 namespace lssar::cli {
 
-// One item a line: {"context": C, "continuations": [C, ...]}, each C a text or a list of token
-// ids; "context" may be missing or "". Empty lines are skipped.
-// Errors  INVALID_ARGUMENT: names line and field
-absl::StatusOr<std::vector<v1::ScoreItem>> ParseScoreLines(absl::string_view lines);
+struct ScoreLine {
+  v1::ScoreItem item;
+  int64_t line_number = 0;  // from 1; 0: not from a file
+};
+
+// Reads one item at a time, so that a file may be larger than the memory. Each line is
+// {"context": C, "continuations": [C, ...]}, each C a text or a list of token ids; "context" may be
+// missing or "". Empty lines are skipped.
+class ScoreFileReader {
+ public:
+  // `path`: "-" is standard input.
+  // Errors  NOT_FOUND: the file cannot be opened
+  static absl::StatusOr<ScoreFileReader> Open(const std::string& path);
+
+  // `lines` must outlive the reader.
+  explicit ScoreFileReader(std::istream* lines) : lines_(lines) {}
+
+  // The next item; nullopt: the end.
+  // Errors  INVALID_ARGUMENT: names line and field, or the input has no item; INTERNAL: reading
+  //         failed
+  absl::StatusOr<std::optional<ScoreLine>> Next();
+
+ private:
+  std::unique_ptr<std::ifstream> file_;
+  std::istream* lines_;
+  int64_t line_number_ = 0;
+  int64_t num_items_ = 0;
+};
+
+// Checks all lines and counts the items. nullopt: not a regular file, so it can be read only once.
+// Errors  those of ScoreFileReader
+absl::StatusOr<std::optional<int64_t>> CountScoreItems(const std::string& path);
 
 }  // namespace lssar::cli
 

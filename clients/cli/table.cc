@@ -1,9 +1,12 @@
 #include "clients/cli/table.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdint>
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "kernels/check.h"
 #include "kernels/str_cat.h"
@@ -28,18 +31,48 @@ bool IsIn(const Range (&ranges)[kNum], char32_t c) {
                      [c](const Range& range) { return c >= range.first && c <= range.last; });
 }
 
-// The code point that starts at text[*pos]; moves *pos past it. Ill-formed bytes count as one each.
+// The code point at text[*pos]; moves *pos past it. Each ill-formed byte counts as one.
 char32_t NextCodePoint(absl::string_view text, size_t* pos) {
-  const auto lead = static_cast<uint8_t>(text[(*pos)++]);
+  const auto lead = uint8_t(text[(*pos)++]);
   const int num_more = lead >= 0xF0 ? 3 : lead >= 0xE0 ? 2 : lead >= 0xC0 ? 1 : 0;
   char32_t c = num_more == 0 ? lead : lead & (0x3Fu >> num_more);
   for (int i = 0; i < num_more && *pos < text.size(); ++i) {
-    const auto byte = static_cast<uint8_t>(text[*pos]);
+    const auto byte = uint8_t(text[*pos]);
     if ((byte & 0xC0) != 0x80) break;
     c = (c << 6) | (byte & 0x3Fu);
     ++*pos;
   }
   return c;
+}
+
+constexpr int kCellColumns = 7;
+
+std::string PadLeft(absl::string_view text, int num_columns) {
+  const int padding = std::max(0, num_columns - DisplayWidth(text));
+  return StrCat(std::string(size_t(padding), ' '), text);
+}
+
+// From red over yellow to green in the 256-colour cube; black text is readable on each.
+std::string ColourCell(double share, absl::string_view text) {
+  constexpr std::array<int, 7> kRamp = {203, 209, 215, 221, 185, 149, 113};
+  const auto idx = size_t(std::lround(share * (kRamp.size() - 1)));
+  return absl::StrFormat("\x1b[48;5;%d;38;5;16m%s \x1b[0m", kRamp[idx],
+                         PadLeft(text, kCellColumns - 1));
+}
+
+std::string ShadeCell(double share, absl::string_view text) {
+  constexpr std::array<absl::string_view, 5> kShades = {"  ", "░░", "▒▒", "▓▓", "██"};
+  const auto idx = size_t(std::lround(share * (kShades.size() - 1)));
+  return StrCat(PadLeft(text, kCellColumns - 3), " ", kShades[idx]);
+}
+
+std::string RenderCell(const HitCount& cell, const Terminal& terminal) {
+  if (cell.num_trials == 0) return PadLeft(terminal.is_tty ? "·" : ".", kCellColumns);
+  const double share = cell.Share();
+  const std::string percent = StrCat(std::lround(100 * share));
+  if (terminal.has_colour) return ColourCell(share, percent);
+  if (terminal.is_tty) return ShadeCell(share, percent);
+  return PadLeft(percent, kCellColumns);
 }
 
 }  // namespace
@@ -74,21 +107,43 @@ std::string Table::Render() const {
     out += '\n';
   };
   const auto add_cell = [&](size_t column, absl::string_view text) {
-    const auto padding = static_cast<size_t>(widths[column] - DisplayWidth(text));
+    const auto padding = size_t(widths[column] - DisplayWidth(text));
     if (column > 0) out += "  ";
     if (columns_[column].align == Align::kRight) out.append(padding, ' ');
-    absl::StrAppend(&out, text);
+    out += StrCat(text);
     if (columns_[column].align == Align::kLeft) out.append(padding, ' ');
   };
   for (size_t i = 0; i < columns_.size(); ++i) add_cell(i, columns_[i].title);
   end_line();
   for (size_t i = 0; i < columns_.size(); ++i) {
-    add_cell(i, std::string(static_cast<size_t>(widths[i]), '-'));
+    add_cell(i, std::string(size_t(widths[i]), '-'));
   }
   end_line();
   for (const auto& row : rows_) {
     for (size_t i = 0; i < columns_.size(); ++i) add_cell(i, row[i]);
     end_line();
+  }
+  return out;
+}
+
+std::string RenderHeatMap(const HeatMap& map, const Terminal& terminal) {
+  LSSAR_CHECK(map.cells.size() == map.row_labels.size());
+  int label_columns = DisplayWidth(map.corner);
+  for (const auto& label : map.row_labels) {
+    label_columns = std::max(label_columns, DisplayWidth(label));
+  }
+  std::string out = PadLeft(map.corner, label_columns);
+  for (const auto& label : map.column_labels) {
+    out += StrCat(" ", PadLeft(label, kCellColumns));
+  }
+  out += '\n';
+  for (size_t row = 0; row < map.cells.size(); ++row) {
+    LSSAR_CHECK(map.cells[row].size() == map.column_labels.size());
+    out += StrCat(PadLeft(map.row_labels[row], label_columns));
+    for (const HitCount& cell : map.cells[row]) {
+      out += StrCat(" ", RenderCell(cell, terminal));
+    }
+    out += '\n';
   }
   return out;
 }

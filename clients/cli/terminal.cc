@@ -23,10 +23,10 @@ Terminal Inspect(int fd) {
   return terminal;
 }
 
-bool IsContinuationByte(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+bool IsContinuationByte(char c) { return (uint8_t(c) & 0xC0) == 0x80; }
 
 bool IsControl(char c) {
-  const auto byte = static_cast<unsigned char>(c);
+  const auto byte = uint8_t(c);
   return byte < 0x20 || byte == 0x7F;
 }
 
@@ -55,10 +55,9 @@ std::string SafeText(const Terminal& terminal, absl::string_view text) {
   std::string safe;
   safe.reserve(text.size());
   for (size_t i = 0; i < text.size(); ++i) {
-    // U+0080 to U+009F (C2 80 to C2 9F) are control characters too: 9B begins an escape sequence.
-    const bool is_c1 = text[i] == '\xC2' && i + 1 < text.size() &&
-                       static_cast<unsigned char>(text[i + 1]) >= 0x80 &&
-                       static_cast<unsigned char>(text[i + 1]) <= 0x9F;
+    // U+0080 to U+009F (C2 80 to C2 9F) are control characters too: 9B starts an escape sequence.
+    const bool is_c1 = text[i] == '\xC2' && i + 1 < text.size() && uint8_t(text[i + 1]) >= 0x80 &&
+                       uint8_t(text[i + 1]) <= 0x9F;
     if (is_c1) {
       ++i;
     } else if (text[i] == '\n' || text[i] == '\t' || !IsControl(text[i])) {
@@ -78,7 +77,7 @@ std::string OneLine(absl::string_view text, int max_columns) {
     if (text[i] == '\n') shown = "\\n";
     if (text[i] == '\t') shown = "\\t";
     if (shown.size() == 1 && IsControl(shown[0])) shown = "?";
-    const int width = shown[0] == '\\' ? static_cast<int>(shown.size()) : 1;
+    const int width = shown[0] == '\\' ? int(shown.size()) : 1;
     const bool is_last = end == text.size();
     if (num_columns + width > max_columns - (is_last ? 0 : 1)) return line + "…";
     line += shown;

@@ -1,4 +1,4 @@
-// What the standard streams can show: terminal or pipe, colours or not.
+// Properties of the standard streams, and text that is safe for them.
 #ifndef LSSAR_CLIENTS_CLI_TERMINAL_H_
 #define LSSAR_CLIENTS_CLI_TERMINAL_H_
 
@@ -17,16 +17,16 @@ struct Terminal {
 const Terminal& StdoutTerminal();
 const Terminal& StderrTerminal();
 
-// `text` in bold or dim letters where the terminal has colours, else as it is.
+// `text` in bold or dim if the terminal has colours, else unchanged.
 std::string Bold(const Terminal& terminal, absl::string_view text);
 std::string Dim(const Terminal& terminal, absl::string_view text);
 
-// `text` without control characters other than tab and newline: what a model writes must not be
-// able to drive the terminal. Unchanged for a pipe.
+// `text` without control characters other than tab and newline, so that a model's output cannot
+// control the terminal. Unchanged for a pipe.
 std::string SafeText(const Terminal& terminal, absl::string_view text);
 
-// One line of at most `max_columns` code points: line breaks and tabs as escapes, the rest cut
-// with an ellipsis.
+// One line of at most `max_columns` code points: line breaks and tabs become escapes, longer text
+// ends in an ellipsis.
 std::string OneLine(absl::string_view text, int max_columns);
 
 }  // namespace lssar::cli

@@ -34,7 +34,7 @@ v1::RowWeights Row(int position, const std::vector<std::pair<int, float>>& keys)
   return row;
 }
 
-TEST(RenderRow, TheLargestComesFirstAndTheRestIsOneLine) {
+TEST(RenderRow, LargestWeightsFirstThenOneLineForTheRest) {
   const CapturedAttention captured = PromptOf({"", " cat", "\n", " mat"});
   v1::RowWeights row = Row(3, {{0, 0.125f}, {2, 0.5f}});
   row.set_num_nonzero(4);
@@ -48,7 +48,7 @@ TEST(RenderRow, TheLargestComesFirstAndTheRestIsOneLine) {
   EXPECT_THAT(RenderRow(captured, row, kPlain), HasSubstr("  0.1250  ███                     "));
 }
 
-TEST(RenderRow, NegativeWeightsCountByTheirSize) {
+TEST(RenderRow, NegativeWeightsCountByAbsoluteValue) {
   const CapturedAttention captured = PromptOf({"a", "b", "c"});
   const v1::RowWeights row = Row(2, {{0, -0.5f}, {1, 0.25f}, {2, 2.0f}});
   EXPECT_THAT(RenderRow(captured, row, kPipe),
@@ -61,7 +61,7 @@ TEST(RenderMap, EachRowEndsAtItsOwnKey) {
   const CapturedAttention captured = PromptOf({"a", "b", "c"});
   const v1::RowWeights first = Row(0, {{0, 1.0f}}), last = Row(2, {{0, 0.5f}, {1, 1e-6f}});
   EXPECT_EQ(RenderMap(captured, {&first, &last}, kPipe),
-            "layer 2, head 1: 1 key a column, keys 0 to 2\n"
+            "layer 2, head 1: 1 key per column, keys 0 to 2\n"
             "     0 'a' @|\n"
             "     2 'c' @  |\n");
   EXPECT_THAT(RenderMap(captured, {&first, &last}, kPlain), HasSubstr("'c' █  |\n"));
@@ -70,19 +70,19 @@ TEST(RenderMap, EachRowEndsAtItsOwnKey) {
 }
 
 // 1000 keys on 80 columns; a column's weights add up.
-TEST(RenderMap, ColumnsHoldAsManyKeysAsTheWidthAsksFor) {
+TEST(RenderMap, ColumnsSumKeysToFitTheWidth) {
   const CapturedAttention captured = PromptOf(std::vector<std::string>(1000, "x"));
   const v1::RowWeights row = Row(999, {{0, 0.2f}, {14, 0.3f}, {15, 0.5f}});
   const std::string map = RenderMap(captured, {&row}, kPipe);
-  EXPECT_THAT(map, HasSubstr("15 keys a column, keys 0 to 999\n   999 'x' @@"));
+  EXPECT_THAT(map, HasSubstr("15 keys per column, keys 0 to 999\n   999 'x' @@"));
   for (size_t at = 0, end; (end = map.find('\n', at)) != std::string::npos; at = end + 1) {
     EXPECT_LE(end - at, 80u);
   }
 }
 
-TEST(MapLegend, SaysWhatShows) {
-  EXPECT_EQ(MapLegend(kPipe), "blank: a weight under 0.002; brightest: from 0.45 on");
-  EXPECT_EQ(MapLegend(kPlain), "blank: a weight under 0.008; brightest: from 0.38 on");
+TEST(MapLegend, NamesTheLimits) {
+  EXPECT_EQ(MapLegend(kPipe), "blank: a weight under 0.002; brightest: 0.45 or more");
+  EXPECT_EQ(MapLegend(kPlain), "blank: a weight under 0.008; brightest: 0.38 or more");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-"""`lssar bench` end to end: the shipped checkpoint in-process, a server, a service that refuses."""
+"""`lssar bench` end to end: in-process, against a server, against a service that refuses."""
 
 import json
 import os
@@ -15,7 +15,7 @@ LATENCIES = 'ttft_ms', 'tpot_ms', 'itl_ms', 'gap_ms', 'e2e_ms'
 
 
 class RefusingService(FakeService):
-    """Refuses as often as it is told, then answers with the tokens that were asked for."""
+    """Refuses `num_refusals` calls, then generates max_tokens tokens for each call."""
 
     def GetInfo(self, request, context):
         return pb.GetInfoReply(model_name='fake', max_model_len=4096, vocab_size=100)
@@ -42,8 +42,9 @@ class BenchTest(unittest.TestCase):
         self.assertLess(point['ttft_ms']['p50'], point['e2e_ms']['p50'])
 
     def test_closed_loop_counts_every_request_and_token(self):
-        done = self.bench('--concurrency', '1,3', '--requests', '9', '--warmup', '0s', '--input',
-                          'uniform:8,40', '--output', 'fixed:6', '--json')
+        done = self.bench('--max-concurrency', '1,3', '--num-prompts', '9', '--warmup', '0s',
+                          '--random-input-len', 'uniform:8,40', '--random-output-len', 'fixed:6',
+                          '--json')
         reply = json.loads(done.stdout)
         self.assertEqual(reply['model_name'], os.path.basename(MODEL))
         self.assertEqual((reply['input'], reply['output']), ('uniform:8,40', 'fixed:6'))
@@ -53,7 +54,7 @@ class BenchTest(unittest.TestCase):
             self.assertEqual(point['num_output_tokens'], 54)
             self.assertIsNone(point['good_requests_per_s'])
             self.expect_ordered(point)
-        # The same requests at each load.
+        # All loads send the same requests.
         first, second = reply['points']
         self.assertEqual(first['num_prompt_tokens'], second['num_prompt_tokens'])
         self.assertEqual(done.stderr, '')
@@ -62,10 +63,10 @@ class BenchTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             json_path, svg_path = (os.path.join(folder, name) for name in ('load.json', 'load.svg'))
             with RunningServer() as server:
-                done = self.bench('--server', server.address, '--rates', '20,40', '--duration',
-                                  '500ms', '--warmup', '100ms', '--input', '16', '--output', '4',
-                                  '--goodput', 'ttft:1h,e2e:1h', '--json', json_path, '--plot',
-                                  svg_path, model=False)
+                done = self.bench('--server', server.address, '--request-rate', '20,40',
+                                  '--duration', '500ms', '--warmup', '100ms', '--random-input-len',
+                                  '16', '--random-output-len', '4', '--goodput', 'ttft:1h,e2e:1h',
+                                  '--json', json_path, '--plot', svg_path, model=False)
             with open(json_path) as file:
                 reply = json.load(file)
             picture = ElementTree.parse(svg_path).getroot()
@@ -79,34 +80,34 @@ class BenchTest(unittest.TestCase):
     def test_prompts_from_a_file(self):
         lines = '\n'.join(json.dumps({'prompt': f'The river {i}', 'max_tokens': 2 + i})
                           for i in range(3))
-        done = self.bench('--prompts', '-', '--requests', '6', '--warmup', '0s', '--concurrency',
-                          '2', '--json', '-', stdin=lines)
+        done = self.bench('--dataset-path', '-', '--num-prompts', '6', '--warmup', '0s',
+                          '--max-concurrency', '2', '--json', '-', stdin=lines)
         point, = json.loads(done.stdout)['points']
         self.assertEqual(point['num_output_tokens'], 2 * (2 + 3 + 4))
 
     def test_refusals_are_counted_by_code(self):
         with RunningFake(RefusingService(num_refusals=4)) as fake:
-            done = self.bench('--server', fake.address, '--concurrency', '2', '--requests', '10',
-                              '--warmup', '0s', '--json', model=False)
+            done = self.bench('--server', fake.address, '--max-concurrency', '2',
+                              '--num-prompts', '10', '--warmup', '0s', '--json', model=False)
         point, = json.loads(done.stdout)['points']
         self.assertEqual(point['failures']['RESOURCE_EXHAUSTED']['count'], 4)
         self.assertEqual((point['num_completed'], point['num_failed']), (6, 4))
 
     def test_deadlines_end_requests(self):
-        done = run_cli('bench', '--requests', '2', '--warmup', '0s', '--concurrency', '2',
-                       '--output', '15000', '--deadline', '100ms', '--json')
+        done = run_cli('bench', '--num-prompts', '2', '--warmup', '0s', '--max-concurrency', '2',
+                       '--random-output-len', '15000', '--deadline', '100ms', '--json')
         self.assertEqual(done.returncode, 1)
         self.assertIn('no request completed', done.stderr)
         point, = json.loads(done.stdout)['points']
         self.assertEqual(point['failures']['DEADLINE_EXCEEDED']['count'], 2)
 
     def test_wrong_usage(self):
-        for part, flags in (('--rates', ('--rates', '1,x')),
-                            ('--input', ('--input', 'zipf:3')),
-                            ('excludes', ('--rates', '1', '--concurrency', '1')),
+        for part, flags in (('--request-rate', ('--request-rate', '1,x')),
+                            ('--random-input-len', ('--random-input-len', 'zipf:3')),
+                            ('excludes', ('--request-rate', '1', '--max-concurrency', '1')),
                             ('--duration', ('--duration', '10')),
                             ('--goodput', ('--goodput', 'speed:1s')),
-                            ('the served context of 16384', ('--input', '16384'))):
+                            ('the served context of 16384', ('--random-input-len', '16384'))):
             done = run_cli('bench', *flags)
             self.assertEqual(done.returncode, 2, done)
             self.assertIn(part, done.stderr)

@@ -6,12 +6,10 @@
 #include <random>
 #include <set>
 
-#include "clients/cli/bench_arrivals.h"
-#include "clients/cli/bench_lengths.h"
-#include "clients/cli/bench_plot.h"
 #include "clients/cli/bench_report.h"
 #include "clients/cli/bench_statistics.h"
 #include "clients/cli/bench_workload.h"
+#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {
@@ -25,7 +23,7 @@ using ::testing::Le;
 using ::testing::Not;
 
 LengthDistribution Lengths(absl::string_view text) {
-  auto lengths = LengthDistribution::Parse("--input", text);
+  auto lengths = LengthDistribution::Parse("--random-input-len", text);
   EXPECT_TRUE(lengths.ok()) << lengths.status();
   return *lengths;
 }
@@ -62,10 +60,10 @@ TEST(BenchLengths, LognormalHasItsMeanAndSigma) {
 TEST(BenchLengths, NamesFlagAndForms) {
   for (const char* text : {"", "fixed:0", "fixed:1,2", "uniform:8,5", "uniform:5", "lognormal:5",
                            "lognormal:nan,1", "lognormal:100,5", "zipf:1", "12x"}) {
-    const auto lengths = LengthDistribution::Parse("--output", text);
+    const auto lengths = LengthDistribution::Parse("--random-output-len", text);
     ASSERT_EQ(lengths.status().code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_THAT(std::string(lengths.status().message()),
-                AllOf(HasSubstr("--output"), HasSubstr("lognormal:MEAN,SIGMA")));
+                AllOf(HasSubstr("--random-output-len"), HasSubstr("lognormal:MEAN,SIGMA")));
   }
 }
 
@@ -86,7 +84,7 @@ TEST(PoissonArrivals, HaveTheirRateAndRepeatForASeed) {
   EXPECT_TRUE(differs);
   const double mean_s = static_cast<double>(last_us) / 1e6 / kCount;
   EXPECT_THAT(mean_s, DoubleNear(1 / 50.0, 0.001));
-  // An exponential's deviation is its mean.
+  // The deviation of an exponential distribution is its mean.
   EXPECT_THAT(std::sqrt(squares / kCount - mean_s * mean_s), DoubleNear(1 / 50.0, 0.001));
 }
 
@@ -99,16 +97,16 @@ v1::GetInfoReply Served() {
   return served;
 }
 
-TEST(BenchWorkload, ARequestDependsOnItsPlaceAlone) {
+TEST(BenchWorkload, ARequestDependsOnItsIndexOnly) {
   const WorkloadOptions options = {.input = Lengths("uniform:10,20"),
                                    .output = Lengths("lognormal:30,1"),
-                                   .num_shared_tokens = 40,
-                                   .shared_fraction = 0.5};
+                                   .num_prefix_tokens = 40,
+                                   .prefix_fraction = 0.5};
   const auto workload = BenchWorkload::Make(options, Served());
   ASSERT_TRUE(workload.ok());
   const auto again = BenchWorkload::Make(options, Served());
-  v1::GenerateRequest kept;  // the first one that begins with what is shared
-  int num_shared = 0;
+  v1::GenerateRequest kept;  // the first one with the prefix
+  int num_with_prefix = 0;
   for (int i = 299; i >= 0; --i) {
     const v1::GenerateRequest request = workload->Request(i);
     EXPECT_EQ(request.SerializeAsString(), again->Request(i).SerializeAsString());
@@ -118,16 +116,16 @@ TEST(BenchWorkload, ARequestDependsOnItsPlaceAlone) {
                             [](int id) { return id >= 0 && id < 500 && id != 2 && id != 3; }));
     EXPECT_TRUE(request.ignore_eos());
     if (tokens.ids_size() <= 20) continue;
-    ++num_shared;
+    ++num_with_prefix;
     EXPECT_THAT(tokens.ids_size(), AllOf(Ge(50), Le(60)));
-    if (num_shared == 1) kept.CopyFrom(request);
+    if (num_with_prefix == 1) kept.CopyFrom(request);
     EXPECT_TRUE(
         std::equal(tokens.ids().begin(), tokens.ids().begin() + 40, kept.tokens().ids().begin()));
     if (request.sampling().seed() == kept.sampling().seed()) continue;
     EXPECT_FALSE(std::equal(tokens.ids().begin() + 40, tokens.ids().begin() + 50,
                             kept.tokens().ids().begin() + 40));
   }
-  EXPECT_THAT(num_shared, AllOf(Ge(110), Le(190)));
+  EXPECT_THAT(num_with_prefix, AllOf(Ge(110), Le(190)));
 }
 
 TEST(BenchWorkload, LengthsFitTheServedContext) {
@@ -141,7 +139,7 @@ TEST(BenchWorkload, LengthsFitTheServedContext) {
     EXPECT_LE(request.tokens().ids_size() + request.max_tokens(), 1000);
   }
   const auto over = BenchWorkload::Make(
-      {.input = Lengths("fixed:900"), .output = Lengths("uniform:1,90"), .num_shared_tokens = 11},
+      {.input = Lengths("fixed:900"), .output = Lengths("uniform:1,90"), .num_prefix_tokens = 11},
       Served());
   EXPECT_THAT(std::string(over.status().message()), HasSubstr("the served context of 1000"));
 }
@@ -186,7 +184,12 @@ TEST(LatencyTargets, AreParsed) {
   EXPECT_EQ(targets->e2e_ms, 1500);
   EXPECT_FALSE(targets->tpot_ms.has_value());
   EXPECT_FALSE(ParseLatencyTargets("--goodput", "")->Any());
-  for (const char* list : {"ttft", "ttft:200", "ttft:-1s", "itl:3ms", "ttft:1s,"}) {
+  // As `vllm bench serve` writes them: milliseconds, and e2el.
+  const auto plain = ParseLatencyTargets("--goodput", "tpot:12.5,e2el:900");
+  ASSERT_TRUE(plain.ok());
+  EXPECT_EQ(plain->tpot_ms, 12.5);
+  EXPECT_EQ(plain->e2e_ms, 900);
+  for (const char* list : {"ttft", "ttft:-200", "ttft:-1s", "itl:3ms", "ttft:1s,"}) {
     EXPECT_THAT(std::string(ParseLatencyTargets("--goodput", list).status().message()),
                 HasSubstr("--goodput"))
         << list;
@@ -207,11 +210,12 @@ BenchRecord SixTokens() {
           .gaps = {{.us = 20000, .num_tokens = 1}, {.us = 60000, .num_tokens = 3}}};
 }
 
-TEST(Summarise, CountsFromTheTimeThatARequestWasDue) {
+TEST(Summarise, CountsFromTheTimeARequestWasDue) {
   const LoadSummary summary = Summarise({SixTokens()}, {});
   EXPECT_THAT(summary.ttft.p50, DoubleEq(100));
   EXPECT_THAT(summary.e2e.p50, DoubleEq(180));
-  EXPECT_THAT(summary.tpot.p50, DoubleEq(20));  // 80 ms by the four tokens after the first message
+  EXPECT_THAT(summary.tpot.p50,
+              DoubleEq(20));  // 80 ms over the four tokens after the first message
   EXPECT_THAT(summary.lag.p50, DoubleEq(10));
   EXPECT_EQ(summary.itl.count, 4);  // 20, and 60 ms shared by three
   EXPECT_THAT(summary.itl.max, DoubleEq(20));
@@ -221,12 +225,12 @@ TEST(Summarise, CountsFromTheTimeThatARequestWasDue) {
   EXPECT_THAT(summary.PerSecond(summary.num_output_tokens), DoubleEq(30));
 }
 
-TEST(Summarise, CountsGoodRequestsAndFailuresAndLeavesTheWarmupOut) {
+TEST(Summarise, CountsGoodRequestsAndFailuresWithoutTheWarmup) {
   std::vector<BenchRecord> records(5, SixTokens());
   records[0].is_warmup = true;
   records[0].due_us = 0;
   records[1].first_token_us += 50000;
-  records[2].gaps.clear();  // all in one message
+  records[2].gaps.clear();  // all tokens in one message
   records[2].num_output_tokens = records[2].num_first_tokens;
   records[2].last_token_us = records[2].first_token_us;
   records[3].code = absl::StatusCode::kResourceExhausted;
@@ -244,7 +248,7 @@ TEST(Summarise, CountsGoodRequestsAndFailuresAndLeavesTheWarmupOut) {
   EXPECT_EQ(summary.num_cached_tokens, 8);
 }
 
-TEST(Summarise, OfNothingIsNothing) {
+TEST(Summarise, NoRecordsGiveZeros) {
   const LoadSummary summary = Summarise({}, {});
   EXPECT_EQ(summary.ttft.count, 0);
   EXPECT_EQ(summary.PerSecond(3), 0);
@@ -299,8 +303,9 @@ TEST(BenchReport, TablesAndBars) {
 
 TEST(BenchPlot, DrawsEveryPointInsideItsPanel) {
   const std::string svg = RenderSvg(TwoPoints());
-  EXPECT_THAT(svg, AllOf(HasSubstr("<svg xmlns"), HasSubstr("requests a second"), HasSubstr("p99"),
-                         HasSubstr("</svg>"), Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
+  EXPECT_THAT(svg,
+              AllOf(HasSubstr("<svg xmlns"), HasSubstr("requests per second"), HasSubstr("p99"),
+                    HasSubstr("</svg>"), Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
   size_t num_dots = 0;
   for (size_t at = svg.find("<circle"); at != std::string::npos; at = svg.find("<circle", at + 1)) {
     ++num_dots;

@@ -1,12 +1,15 @@
-"""`lssar passkey` against a service that refuses, forgets and counts."""
+"""`lssar` against a service that does what a real one does only under load."""
 
 import json
 import random
+import subprocess
 import sys
+import threading
+import time
 import unittest
 
 from fake_server import FakeService, RunningFake
-from programs import run_cli
+from programs import CLI, clean_environment, run_cli
 
 sys.path.insert(0, 'models/training')
 import passkey  # noqa: E402
@@ -20,7 +23,7 @@ class PasskeyTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(done.stdout)
 
-    def test_asks_what_the_reference_asks(self):
+    def test_sends_the_prompts_of_the_reference(self):
         service = FakeService()
         self.run_passkey(service, '--lengths', '300,4000', '--trials', '5', '--seed', '11')
         unit = len(passkey.FILL)  # a byte is a token here
@@ -31,7 +34,7 @@ class PasskeyTest(unittest.TestCase):
                 expected.append(passkey.make(max(0, (length - 20 - 110) // unit), rng)[0])
         self.assertCountEqual(service.prompts, expected)
 
-    def test_chosen_depths_are_the_references(self):
+    def test_given_depths_equal_the_reference(self):
         service = FakeService()
         self.run_passkey(service, '--lengths', '2000', '--trials', '2', '--depths', '0,0.5,1')
         rng = random.Random(7)
@@ -39,21 +42,102 @@ class PasskeyTest(unittest.TestCase):
         self.assertCountEqual(service.prompts, [passkey.make(num_filler, rng, depth=depth)[0]
                                                 for depth in (0, 0, 0.5, 0.5, 1, 1)])
 
-    def test_waits_while_the_queue_is_full(self):
+    def test_retries_while_the_queue_is_full(self):
         reply = self.run_passkey(FakeService(num_refusals=7), '--lengths', '500', '--trials', '6')
         self.assertEqual(reply['lengths'][0]['num_hits'], 6)
 
-    def test_asks_as_many_at_once_as_told(self):
+    def test_limits_the_requests_in_flight(self):
         service = FakeService()
-        self.run_passkey(service, '--lengths', '500', '--trials', '40', '--concurrency', '3')
-        self.assertLessEqual(service.most_at_once, 3)
+        self.run_passkey(service, '--lengths', '500', '--trials', '40', '--max-concurrency', '3')
+        self.assertLessEqual(service.max_concurrency, 3)
 
-    def test_misses_are_counted_where_they_happen(self):
+    def test_counts_misses_by_depth(self):
         early = FakeService(knows=lambda prompt: prompt.index('The pass key is') < 1000)
         reply = self.run_passkey(early, '--lengths', '4000', '--trials', '3', '--depths', '0,1')
         self.assertEqual([(cell['depth'], cell['num_hits'], cell['num_trials'])
                           for cell in reply['cells']], [('0%', 3, 3), ('100%', 0, 3)])
         self.assertEqual(reply['lengths'][0]['accuracy'], 0.5)
+
+
+def item_lines(num_items):
+    return '\n'.join(json.dumps({'context': f'Item {i}', 'continuations': ['x' * (1 + i % 7)]})
+                     for i in range(num_items)) + '\n'
+
+
+class ScoreFileTest(unittest.TestCase):
+
+    def score(self, service, lines, *flags):
+        with RunningFake(service) as fake:
+            return run_cli('score', '--server', fake.address, '--file', '-', *flags, stdin=lines,
+                           model=False)
+
+    def test_several_calls_are_in_flight_and_results_keep_their_order(self):
+        service = FakeService(score_delay_s=0.05)
+        done = self.score(service, item_lines(3000), '--json')
+        self.assertEqual(done.returncode, 0, done.stderr)
+        # The fake scores a continuation by the number in its context.
+        self.assertEqual([json.loads(line)['continuations'][0]['logprob']
+                          for line in done.stdout.splitlines()], [-i for i in range(3000)])
+        self.assertGreater(service.max_concurrency, 3)
+        self.assertLessEqual(service.max_concurrency, 8)
+
+    def test_memory_is_bounded(self):
+        # The results after the first item wait for it: at most 16 batches of 64 items are read.
+        service = FakeService(blocks_first_item=True)
+        with RunningFake(service) as fake:
+            done = subprocess.Popen(
+                [CLI, 'score', '--server', fake.address, '--file', '-', '--json'],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                env=clean_environment())
+            feed = threading.Thread(target=lambda: (done.stdin.write(item_lines(5000)),
+                                                    done.stdin.close()))
+            feed.start()
+            self.assertTrue(service.wait_for_scores(15 * 64))
+            time.sleep(0.3)
+            self.assertLessEqual(service.num_scored, 16 * 64)
+            service.unblock()
+            feed.join()
+            lines = done.stdout.read().splitlines()
+            done.stdout.close()
+            done.stderr.close()
+            self.assertEqual(done.wait(), 0)
+        self.assertEqual(len(lines), 5000)
+
+    def test_a_full_queue_is_retried(self):
+        done = self.score(FakeService(num_refusals=5), item_lines(200), '--json')
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(len(done.stdout.splitlines()), 200)
+
+    def test_an_error_names_its_line_after_the_results_before_it(self):
+        done = self.score(FakeService(), item_lines(100) + '\n{oops\n' + item_lines(5), '--json')
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn('line 102: not a JSON object', done.stderr)
+        self.assertEqual(len(done.stdout.splitlines()), 100)
+
+    def test_the_servers_error_names_the_line(self):
+        lines = '\n' + item_lines(70) + json.dumps({'context': 'bad', 'continuations': ['x']})
+        done = self.score(FakeService(), lines, '--json')
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn('line 72: context is bad', done.stderr)
+
+
+class SpecialTokenTest(unittest.TestCase):
+
+    def generate(self, *flags):
+        service = FakeService(pieces=['Hi', ' <|x|>', '<|user|>', ' you'])
+        with RunningFake(service) as fake:
+            done = run_cli('generate', 'x', '--server', fake.address, *flags, model=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def test_special_tokens_are_not_printed_unless_asked(self):
+        self.assertEqual(self.generate(), 'Hi <|x|> you\n')
+        self.assertEqual(self.generate('--show-special-tokens'), 'Hi <|x|><|user|> you\n')
+        reply = json.loads(self.generate('--json'))
+        self.assertEqual(reply['choices'][0]['text'], 'Hi <|x|> you')
+        self.assertEqual(len(reply['choices'][0]['tokens']), 4)
+        shown = json.loads(self.generate('--json', '--show-special-tokens'))
+        self.assertEqual(shown['choices'][0]['text'], 'Hi <|x|><|user|> you')
 
 
 if __name__ == '__main__':

@@ -1,4 +1,4 @@
-"""`lssar` end to end on the shipped checkpoint: real model, real engine, no port."""
+"""`lssar` end to end on the shipped checkpoint, mostly in-process."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import struct
 import tempfile
 import unittest
 
-from programs import MODEL, run_cli
+from programs import MODEL, RunningServer, run_cli
 
 
 class GenerateTest(unittest.TestCase):
@@ -20,7 +20,7 @@ class GenerateTest(unittest.TestCase):
         self.assertEqual(first.stdout, second.stdout)
         self.assertEqual(first.stderr, '')
 
-    def test_prompt_from_argument_file_and_stdin_are_one(self):
+    def test_prompt_from_argument_file_and_stdin(self):
         flags = '--max-tokens', '8', '--temperature', '0'
         from_argument = run_cli('generate', 'The river', *flags)
         with tempfile.NamedTemporaryFile('w', suffix='.txt') as file:
@@ -53,6 +53,20 @@ class GenerateTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout, whole[:whole.index(stop)] + '\n')
 
+    def test_ids_from_a_list_and_a_file(self):
+        text = json.loads(run_cli('generate', 'The river', '--max-tokens', '4', '--temperature',
+                                  '0', '--prompt-logprobs', '0', '--json').stdout)
+        ids = [token['id'] for token in text['prompt_tokens']]
+        flags = '--max-tokens', '4', '--temperature', '0'
+        plain = run_cli('generate', 'The river', *flags).stdout
+        from_list = run_cli('generate', '--ids', ','.join(map(str, ids)), *flags)
+        self.assertEqual((from_list.returncode, from_list.stdout), (0, plain), from_list.stderr)
+        with tempfile.NamedTemporaryFile(suffix='.bin') as file:
+            file.write(struct.pack(f'<{len(ids) + 2}H', *ids, 7, 7))
+            file.flush()
+            from_file = run_cli('generate', '--ids', file.name, '--length', str(len(ids)), *flags)
+        self.assertEqual((from_file.returncode, from_file.stdout), (0, plain), from_file.stderr)
+
     def test_stats_go_to_stderr(self):
         done = run_cli('generate', 'The river', '--max-tokens', '8', '--ignore-eos', '--stats')
         self.assertRegex(done.stderr, r'8 tokens, [0-9.]+ tokens/s')
@@ -61,7 +75,7 @@ class GenerateTest(unittest.TestCase):
 
 class ScoreTest(unittest.TestCase):
 
-    def test_tokens_add_up_and_the_greedy_text_is_greedy(self):
+    def test_sum_of_tokens_and_is_greedy(self):
         greedy = run_cli('generate', 'The river', '--temperature', '0', '--max-tokens', '4')
         text = greedy.stdout[:-1]
         done = run_cli('score', '--context', 'The river', '--continuation', text,
@@ -86,6 +100,17 @@ class ScoreTest(unittest.TestCase):
                       '--continuation', ' b', '--json')
         self.assertEqual(json.loads(one.stdout), items[69])
 
+    def test_precision_of_the_kv_cache_is_named(self):
+        arguments = 'score', '--context', 'The river', '--continuation', ' is'
+        done = run_cli(*arguments)
+        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+        self.assertIn('the K/V cache is fp16: log-probabilities may differ', done.stderr)
+        self.assertIn('--kv-cache-dtype fp32', done.stderr)
+        self.assertEqual(run_cli(*arguments, '--kv-cache-dtype', 'fp32').stderr, '')
+        half = run_cli(*arguments, '--json')
+        self.assertEqual(half.stderr, '')
+        self.assertEqual(json.loads(half.stdout)['kv_cache_dtype'], 'fp16')
+
     def test_loss_by_length(self):
         ids = [2] + [300 + i % 97 for i in range(2000)]
         with tempfile.NamedTemporaryFile(suffix='.bin') as file:
@@ -93,14 +118,15 @@ class ScoreTest(unittest.TestCase):
             file.flush()
             done = run_cli('score', '--ids', file.name, '--lengths', '64,256', '--json')
             table = run_cli('score', '--ids', file.name, '--lengths', '64,256')
-            full = run_cli('score', '--ids', file.name, '--lengths', '128', '--max-model-len', '128')
+            full = run_cli('score', '--ids', file.name, '--lengths', '128', '--max-model-len',
+                           '128')
             over = run_cli('score', '--ids', file.name, '--lengths', '4K')
         lengths = json.loads(done.stdout)['lengths']
         self.assertEqual([(at['length'], at['num_rows'], at['num_tokens']) for at in lengths],
                          [(64, 8, 512), (256, 8, 2048)])
         self.assertTrue(all(0 < at['loss'] < 20 for at in lengths))
         self.assertIn(f"{lengths[0]['loss']:.4f}", table.stdout)
-        self.assertIn('without each row\'s last token', full.stdout)
+        self.assertIn('without the last token of each row', full.stdout)
         self.assertEqual(over.returncode, 2)
         self.assertIn('4096 needs more ids than the file\'s 2001', over.stderr)
 
@@ -122,12 +148,22 @@ class PerplexityTest(unittest.TestCase):
         self.assertEqual(got['logprob'], want['logprob'])
         self.assertAlmostEqual(got['loss'] * got['num_tokens'], -got['logprob'], places=9)
 
-    def test_windows_are_scores_of_their_own(self):
+    def test_max_length_is_that_of_lm_evaluation_harness(self):
+        # 150 tokens after the first id; a window of max_length N predicts N tokens.
+        ids = [2] + [300 + i * i % 97 for i in range(150)]
+        listed = ','.join(map(str, ids))
+        for max_length, num_windows in ((149, 2), (150, 1), (50, 3)):
+            done = run_cli('perplexity', '--ids', listed, '--max-length', str(max_length), '--json')
+            self.assertEqual(json.loads(done.stdout)['num_windows'], num_windows, done.stderr)
+        helped = run_cli('perplexity', '--help', model=False).stdout
+        self.assertIn('lm-evaluation-harness', helped)
+
+    def test_windows_equal_separate_scores(self):
         ids = [2] + [300 + i * i % 97 for i in range(150)]
         with tempfile.NamedTemporaryFile(suffix='.bin') as file:
             file.write(struct.pack(f'<{len(ids)}H', *ids))
             file.flush()
-            done = run_cli('perplexity', '--ids', file.name, '--window', '64', '--stride', '32',
+            done = run_cli('perplexity', '--ids', file.name, '--max-length', '63', '--stride', '32',
                            '--json')
         got = json.loads(done.stdout)
         items = [(0, 1, 64), (32, 64, 96), (64, 96, 128), (87, 128, 151)]
@@ -140,7 +176,7 @@ class PerplexityTest(unittest.TestCase):
         self.assertEqual(got['logprob'], sum(scores))
         self.assertNotIn('num_words', got)
 
-    def test_several_texts_have_a_sum(self):
+    def test_several_texts_and_their_sum(self):
         with tempfile.NamedTemporaryFile('w', suffix='.txt') as file:
             file.write(self.TEXT)
             file.flush()
@@ -150,10 +186,12 @@ class PerplexityTest(unittest.TestCase):
         self.assertEqual(int(rows[2][0]), 2 * int(rows[0][0]))
         self.assertEqual(rows[2][2:6], rows[0][2:6])
 
-    def test_what_cannot_be_is_usage(self):
+    def test_impossible_flags_are_wrong_usage(self):
         for arguments, message in (((), 'give one or more FILE'),
-                                   (('-', '--window', '99999'), 'over the served context'),
-                                   (('-', '--window', '8', '--stride', '8'), 'below the window'),
+                                   (('-', '--max-length', '99999'),
+                                    'needs a served context of 100000'),
+                                   (('-', '--max-length', '8', '--stride', '9'),
+                                    'is more than --max-length'),
                                    (('-',), 'no token to score')):
             done = run_cli('perplexity', *arguments, stdin='')
             self.assertEqual(done.returncode, 2, done.stderr)
@@ -162,7 +200,7 @@ class PerplexityTest(unittest.TestCase):
 
 class AttentionTest(unittest.TestCase):
 
-    def test_json_has_all_weights_of_the_rows_asked_for(self):
+    def test_json_has_all_weights_of_the_chosen_rows(self):
         done = run_cli('attention', 'The cat sat on the mat', '--layers', '0,-1',
                        '--rows', '-2..-1', '--json')
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -177,7 +215,7 @@ class AttentionTest(unittest.TestCase):
             self.assertAlmostEqual(sum(row['weights']), 1, places=6)
             self.assertEqual(len(row['keys']), row['num_nonzero'])
             self.assertLessEqual(max(row['keys']), row['row'])
-        # What V rows the engine read for all heads of all layers is what it says is not zero.
+        # The engine reads the V rows whose weights are not zero, in all heads of all layers.
         every = json.loads(run_cli('attention', 'The cat sat on the mat', '--rows', 'all',
                                    '--json').stdout)
         self.assertAlmostEqual(sum(row['num_nonzero'] for row in every['rows']),
@@ -227,17 +265,17 @@ class ChatTest(unittest.TestCase):
                        stdin='/help\nHello\n/stats\n/system Be brief.\n/reset\n/stats\n/rest\n'
                        '//slash\n/quit\nnever said\n')
         self.assertEqual(done.returncode, 0, done.stderr)
-        for part in ('/system TEXT', '1 answers', 'system text set', 'begins anew',
+        for part in ('/system TEXT', '1 answers', 'system text set', 'starts over',
                      'context: 0 of 16384', 'did you mean /reset?'):
             self.assertIn(part, done.stderr)
         self.assertEqual(len(done.stdout.splitlines()), 2)  # to Hello and to /slash
 
-    def test_full_context_is_named_with_the_way_on(self):
+    def test_full_context_says_how_to_continue(self):
         done = run_cli('chat', '--max-model-len', '64', '--min-tokens', '20', '--max-tokens',
                        '20', stdin='Tell me all of it, please.\n' * 4 + '/reset\nHello\n')
         self.assertIn('the context is full', done.stderr)
-        self.assertIn('/reset forgets the chat', done.stderr)
-        self.assertIn('the chat begins anew', done.stderr)
+        self.assertIn('/reset removes the messages', done.stderr)
+        self.assertIn('the chat starts over', done.stderr)
 
 
 class PasskeyTest(unittest.TestCase):
@@ -267,7 +305,7 @@ class PasskeyTest(unittest.TestCase):
     def test_length_over_the_context(self):
         done = run_cli('passkey', '--lengths', '512', '--max-model-len', '256')
         self.assertEqual(done.returncode, 2)
-        self.assertIn('512 is over the served context of 256', done.stderr)
+        self.assertIn('512 is more than the served context of 256', done.stderr)
 
 
 class UsageTest(unittest.TestCase):
@@ -294,7 +332,7 @@ class UsageTest(unittest.TestCase):
         self.assertIn(part, done.stderr)
         self.assertEqual(done.stdout, '')
 
-    def test_wrong_usage_exits_2_and_says_what_was_meant(self):
+    def test_wrong_usage_exits_2_and_suggests_names(self):
         self.expect_usage("did you mean '--temperature'?", 'generate', 'x', '--temprature=0.5')
         self.expect_usage("did you mean 'generate'?", 'genrate', 'x')
         self.expect_usage("did you mean '--lengths'?", 'passkey', '--length', '1K')
@@ -303,13 +341,54 @@ class UsageTest(unittest.TestCase):
         self.expect_usage('give one prompt', 'generate')
         self.expect_usage('exclude each other', 'info', '--server', 'localhost:1', model=True)
         self.expect_usage("'x' is not a whole number", 'passkey', '--lengths', 'x')
-        self.expect_usage("--layers: '6' is none of 6", 'attention', 'x', '--layers', '6',
+        self.expect_usage("--layers: '6' is not an index of 6", 'attention', 'x', '--layers', '6',
                           model=True)
         self.expect_usage('top_k is -1; it must be in [0, 1048576]', 'attention', 'x', '--top-k=-1',
                           model=True)
         self.expect_usage("'17' is not ID:BIAS", 'generate', 'x', '--logit-bias', '17')
 
-    def test_the_servers_limits_are_usage_too(self):
+    def test_names_of_other_programs_and_no_wild_guesses(self):
+        self.expect_usage("unknown flag --n-predict; did you mean '--max-tokens'?", 'generate', 'x',
+                          '--n-predict', '5')
+        self.expect_usage("unknown flag --ctx-size; did you mean '--max-model-len'?", 'generate',
+                          'x', '--ctx-size', '5')
+        self.expect_usage("did you mean '--max-concurrency'?", 'bench', '--concurrency', '5')
+        self.expect_usage('give the prompt as an argument', 'generate', '-p', 'x')
+        done = run_cli('generate', 'x', '--p', '0.9', model=False)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn('unknown flag --p (', done.stderr)
+        self.assertNotIn('did you mean', done.stderr)
+
+    def test_flags_that_do_not_apply(self):
+        for flags in ('--max-model-len', '64'), ('--dtype', 'fp16'), ('--kv-cache-dtype', 'fp32'):
+            self.expect_usage(f'{flags[0]} applies with --model DIR only', 'info', *flags)
+            self.expect_usage(f'{flags[0]} applies with --model DIR only', 'info', '--server',
+                              'localhost:1', *flags)
+        self.expect_usage('--tls applies to a server', 'info', '--tls', model=True)
+        # A variable of the environment is no mistake of this command line.
+        with RunningServer() as server:
+            done = run_cli('info', '--server', server.address, model=False,
+                           LSSAR_MAX_MODEL_LEN='64', LSSAR_MODEL=MODEL)
+        self.assertEqual((done.returncode, done.stderr), (0, ''))
+
+    def test_addresses_that_are_not_of_the_grpc_port(self):
+        self.expect_usage('is a URL; give HOST:PORT', 'info', '--server', 'http://localhost:8080')
+        self.expect_usage('has no port', 'info', '--server', 'localhost')
+        with RunningServer() as server:
+            done = run_cli('info', '--server', server.http_address, model=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(f'{server.http_address} is an HTTP port, not a gRPC port', done.stderr)
+
+    def test_help_command(self):
+        for command in 'generate', 'bench':
+            by_command = run_cli('help', command, model=False)
+            by_flag = run_cli(command, '--help', model=False)
+            self.assertEqual((by_command.returncode, by_command.stdout), (0, by_flag.stdout))
+        self.assertEqual(run_cli('help', model=False).stdout,
+                         run_cli('--help', model=False).stdout)
+        self.expect_usage("unknown command 'genrate'; did you mean 'generate'?", 'help', 'genrate')
+
+    def test_the_servers_limits_are_wrong_usage_too(self):
         self.expect_usage('temperature', 'generate', 'x', '--temperature', '-1', model=True)
         self.expect_usage('max_tokens', 'generate', 'x', '--max-tokens', '99999', model=True)
         score = 'score', '--continuation', 'x'
@@ -329,7 +408,7 @@ class UsageTest(unittest.TestCase):
 
     def test_no_server(self):
         with socket.socket() as taken:
-            taken.bind(('127.0.0.1', 0))  # bound, not listening: nobody answers there
+            taken.bind(('127.0.0.1', 0))  # bound, not listening: connections are refused
             address = f'127.0.0.1:{taken.getsockname()[1]}'
             done = run_cli('info', '--server', address, model=False)
         self.assertEqual(done.returncode, 1)

@@ -1,7 +1,8 @@
-"""A service that answers as a test tells it to: what a real server does only under load."""
+"""A service for tests, with refusals and delays that a real server shows only under load."""
 
 from concurrent import futures
 import threading
+import time
 
 import grpc
 
@@ -10,49 +11,98 @@ from lssar.v1 import inference_pb2_grpc
 
 
 class FakeService(inference_pb2_grpc.InferenceServicer):
-    """Tokens are bytes. Passkey questions get their key, if `knows(prompt)`."""
+    """Tokens are bytes. A passkey question gets its key if `knows(prompt)`; any other prompt gets
+    `pieces`. A continuation's score is minus the number at the end of its context; the context
+    "bad" is refused. The first `num_refusals` calls are refused as if the queue were full. With
+    `blocks_first_item` the call with the context "Item 0" waits for unblock()."""
 
-    def __init__(self, max_model_len=1 << 20, num_refusals=0, knows=lambda prompt: True):
+    def __init__(self, max_model_len=1 << 20, num_refusals=0, knows=lambda prompt: True,
+                 pieces=(), score_delay_s=0.0, blocks_first_item=False):
         self.max_model_len = max_model_len
         self.num_refusals = num_refusals
         self.knows = knows
+        self.pieces = pieces
+        self.score_delay_s = score_delay_s
+        self.blocks_first_item = blocks_first_item
         self.prompts = []
-        self.most_at_once = 0
+        self.max_concurrency = 0
+        self.num_scored = 0
         self._num_running = 0
         self._lock = threading.Lock()
+        self._scored = threading.Condition(self._lock)
+        self._unblocked = threading.Event()
 
     def GetInfo(self, request, context):
-        return pb.GetInfoReply(model_name='fake', max_model_len=self.max_model_len)
+        return pb.GetInfoReply(model_name='fake', max_model_len=self.max_model_len,
+                               kv_cache_dtype='fp16')
 
     def Tokenize(self, request, context):
         return pb.TokenizeReply(ids=request.text.encode())
 
     def Generate(self, request, context):
+        yield from self._run(context, lambda: self._answer(request))
+
+    def Score(self, request, context):
+        yield from self._run(context, lambda: self._score(request, context))
+
+    def wait_for_scores(self, num_scores, timeout_s=60):
+        """Waits until so many items are scored. -> False at the timeout."""
+        with self._scored:
+            return self._scored.wait_for(lambda: self.num_scored >= num_scores, timeout_s)
+
+    def unblock(self):
+        self._unblocked.set()
+
+    def _run(self, context, answer):
         with self._lock:
             refuse = self.num_refusals > 0
             self.num_refusals -= refuse
             self._num_running += 1
-            self.most_at_once = max(self.most_at_once, self._num_running)
+            self.max_concurrency = max(self.max_concurrency, self._num_running)
         try:
             if refuse:
                 context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, 'the queue is full')
-            yield from self._answer(request)
+            yield from answer()
         finally:
             with self._lock:
                 self._num_running -= 1
 
     def _answer(self, request):
-        prompt = bytes(request.tokens.ids).decode()
-        with self._lock:
-            self.prompts.append(prompt)
-        key = prompt.split('The pass key is ')[1].split('.')[0]
-        answer = f' {key}.' if self.knows(prompt) else ' 0.'
-        tokens = [pb.Token(token=pb.TokenLogprob(id=byte, piece=bytes([byte]), logprob=-1))
-                  for byte in answer.encode()[:request.max_tokens]]
+        prompt = request.text or bytes(request.tokens.ids).decode()
+        pieces = self.pieces
+        if 'The pass key is ' in prompt:
+            with self._lock:
+                self.prompts.append(prompt)
+            key = prompt.split('The pass key is ')[1].split('.')[0]
+            answer = f' {key}.' if self.knows(prompt) else ' 0.'
+            pieces = [chr(byte) for byte in answer.encode()[:request.max_tokens]]
+        tokens = [pb.Token(token=pb.TokenLogprob(id=i, piece=piece.encode(), logprob=-1))
+                  for i, piece in enumerate(pieces)]
+        if 'The pass key is ' in prompt:
+            for token in tokens:
+                token.token.id = token.token.piece[0]
         yield pb.GenerateReply(started=pb.Started(num_prompt_tokens=len(prompt)))
-        yield pb.GenerateReply(delta=pb.Delta(text=answer, tokens=tokens,
+        yield pb.GenerateReply(delta=pb.Delta(text=''.join(pieces), tokens=tokens,
                                               finish_reason=pb.FINISH_REASON_LENGTH))
         yield pb.GenerateReply(finished=pb.Finished())
+
+    def _score(self, request, context):
+        for index, item in enumerate(request.items):
+            if item.context.text == 'bad':
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, f'items[{index}].context is bad')
+        if self.blocks_first_item and request.items[0].context.text == 'Item 0':
+            self._unblocked.wait()
+        time.sleep(self.score_delay_s)
+        for index, item in enumerate(request.items):
+            number = int(item.context.text.split()[1])
+            for i, continuation in enumerate(item.continuations):
+                yield pb.ScoreReply(score=pb.ContinuationScore(
+                    item=index, continuation=i, logprob=-number, num_tokens=1,
+                    num_bytes=len(continuation.text)))
+        with self._scored:
+            self.num_scored += len(request.items)
+            self._scored.notify_all()
+        yield pb.ScoreReply(finished=pb.ScoreFinished())
 
 
 class RunningFake:

@@ -1,4 +1,4 @@
-"""The built programs and how tests run them. ctest names them in the environment."""
+"""Runs the built programs. ctest gives their paths in the environment."""
 
 import json
 import os
@@ -6,19 +6,19 @@ import subprocess
 
 CLI = os.environ['LSSAR_CLI']
 SERVER = os.environ['LSSAR_SERVER']
-MODEL = 'models/zoo/lssar-6m'  # of the source tree, where ctest starts the tests
-TIMEOUT_S = 240  # far beyond what any call takes: only a hang meets it
+MODEL = 'models/zoo/lssar-6m'  # relative to the source tree, where ctest starts the tests
+TIMEOUT_S = 240  # far longer than any call takes; only a hang reaches it
 
 
 def clean_environment(**extra):
-    """The environment without settings of ours, so that a user's do not change a test."""
+    """The environment without LSSAR_ variables, so that a user's settings do not change a test."""
     kept = {name: value for name, value in os.environ.items()
             if not name.startswith('LSSAR_') and name != 'NO_COLOR'}
     return {**kept, **extra}
 
 
 def run_cli(*arguments, stdin='', model=True, **extra):
-    """Runs `lssar` with pipes; with the shipped model unless told. -> CompletedProcess of text."""
+    """Runs `lssar` with pipes, by default on the shipped model. -> CompletedProcess of text."""
     command = [CLI, *arguments, *(['--model', MODEL] if model else [])]
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S,
                           env=clean_environment(LSSAR_HISTORY='', **extra), check=False)

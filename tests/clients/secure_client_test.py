@@ -1,4 +1,4 @@
-"""A server with keys and TLS, asked by `lssar` and by the Python package."""
+"""`lssar` and the Python package against a server with API keys and TLS."""
 
 import pathlib
 import subprocess
@@ -13,7 +13,7 @@ ASK = 'generate', 'The river', '--max-tokens', '2'
 
 
 def make_certificates(directory):
-    """ca.pem, and server.pem and client.pem with their keys, signed by it."""
+    """Writes ca.pem, and server.pem and client.pem signed by it, with their keys."""
     def openssl(*arguments):
         subprocess.run(['openssl', *arguments], cwd=directory, check=True, capture_output=True)
 
@@ -45,7 +45,7 @@ class SecureClientTest(unittest.TestCase):
     def ask(self, *flags, **extra):
         return run_cli(*ASK, '--server', self.server.address, *flags, model=False, **extra)
 
-    def test_the_cli_with_certificate_and_key_is_answered(self):
+    def test_cli_with_certificate_and_key(self):
         tls = '--ca', self.ca, '--cert', self.cert, '--key', self.key
         by_flag = self.ask(*tls, '--api-key', KEY)
         self.assertEqual((by_flag.returncode, by_flag.stderr), (0, ''))
@@ -55,7 +55,7 @@ class SecureClientTest(unittest.TestCase):
         self.assertEqual(without.returncode, 1)
         self.assertIn('authorization: Bearer KEY` (UNAUTHENTICATED)', without.stderr)
 
-    def test_the_cli_says_why_there_is_no_connection(self):
+    def test_cli_says_why_there_is_no_connection(self):
         plain = self.ask('--api-key', KEY)
         self.assertEqual(plain.returncode, 1)
         self.assertIn('--tls', plain.stderr)

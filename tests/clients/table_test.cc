@@ -4,7 +4,6 @@
 
 #include <string>
 
-#include "clients/cli/heat_map.h"
 #include "clients/cli/progress_bar.h"
 #include "clients/cli/terminal.h"
 
@@ -40,21 +39,21 @@ HeatMap TwoByTwo() {
                     {{.num_hits = 0, .num_trials = 4}, {}}}};
 }
 
-TEST(HeatMap, IsDigitsInAPipe) {
+TEST(HeatMap, ShowsNumbersInAPipe) {
   EXPECT_EQ(RenderHeatMap(TwoByTwo(), {}),
             "   d      1K      2K\n"
             "  0%     100      33\n"
             "100%       0       .\n");
 }
 
-TEST(HeatMap, IsShadesWithoutColours) {
+TEST(HeatMap, ShowsShadesWithoutColours) {
   EXPECT_EQ(RenderHeatMap(TwoByTwo(), {.is_tty = true}),
             "   d      1K      2K\n"
             "  0%  100 ██   33 ░░\n"
             "100%    0          ·\n");
 }
 
-TEST(HeatMap, IsColoursOnATerminal) {
+TEST(HeatMap, ShowsColoursOnATerminal) {
   const std::string map = RenderHeatMap(TwoByTwo(), {.is_tty = true, .has_colour = true});
   EXPECT_NE(map.find("\x1b[48;5;113;38;5;16m   100 \x1b[0m"), std::string::npos) << map;
   EXPECT_NE(map.find("\x1b[48;5;203;38;5;16m     0 \x1b[0m"), std::string::npos) << map;
@@ -69,13 +68,13 @@ TEST(Progress, ShowsShareNoteAndTimeLeft) {
             "scoring [==============================] 100%  4/4");
 }
 
-TEST(SafeText, KeepsModelsFromDrivingTheTerminal) {
+TEST(SafeText, RemovesControlCharacters) {
   const std::string text = "a\x1b[31mb\tc\nd\x7F\u009B1m é";
   EXPECT_EQ(SafeText({.is_tty = true}, text), "a[31mb\tc\nd1m é");
   EXPECT_EQ(SafeText({}, text), text);
 }
 
-TEST(OneLine, EscapesAndCuts) {
+TEST(OneLine, EscapesAndTruncates) {
   EXPECT_EQ(OneLine("a\nb\tc", 10), "a\\nb\\tc");
   EXPECT_EQ(OneLine("ééééé", 5), "ééééé");
   EXPECT_EQ(OneLine("éééééé", 5), "éééé…");

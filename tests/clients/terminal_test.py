@@ -18,7 +18,7 @@ CTRL_A, CTRL_C, CTRL_D, UP = b'\x01', b'\x03', b'\x04', b'\x1b[A'
 
 
 class TerminalProgram:
-    """A program on a pseudo-terminal of its own, for a with block."""
+    """A program on its own pseudo-terminal, for a with block."""
 
     def __init__(self, *arguments, **extra):
         self._arguments = arguments
@@ -36,7 +36,7 @@ class TerminalProgram:
 
     @staticmethod
     def _own_terminal():
-        """Ctrl-C of this terminal shall reach this program: a session with it as its terminal."""
+        """Starts a session with this terminal, so that its Ctrl-C reaches the program."""
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -50,31 +50,31 @@ class TerminalProgram:
         os.write(self._master, keys)
 
     def expect(self, pattern):
-        """Reads on until the pattern stands in what came since the last one; -> that part."""
+        """Reads until the pattern is in the output since the last match. -> the output up to it."""
         deadline = time.monotonic() + TIMEOUT_S / 4
         while not (match := re.search(pattern, self.output)):
             ready, _, _ = select.select([self._master], [], [], deadline - time.monotonic())
             if not ready:
-                raise AssertionError(f'{pattern!r} never came; the screen holds {self.output!r}')
+                raise AssertionError(f'{pattern!r} did not appear in {self.output!r}')
             try:
                 self.output += os.read(self._master, 4096).decode(errors='replace')
             except OSError:  # the program has closed its end
-                raise AssertionError(f'{pattern!r} never came, at the end: {self.output!r}')
+                raise AssertionError(f'{pattern!r} did not appear before the end: {self.output!r}')
         seen, self.output = self.output[:match.end()], self.output[match.end():]
         return seen
 
     def expect_prompt(self):
-        """Until the editor listens. It prints its prompt a moment before it takes the terminal
-        over; keys typed in between are echoed, and Ctrl-C and Ctrl-D taken, by the terminal."""
+        """Waits until the editor reads keys. It prints its prompt shortly before it controls the
+        terminal; until then the terminal itself echoes keys and handles Ctrl-C and Ctrl-D."""
         self.expect('> ')
         deadline = time.monotonic() + TIMEOUT_S / 4
         while termios.tcgetattr(self._master)[3] & termios.ICANON:
             if time.monotonic() > deadline:
-                raise AssertionError('the editor never took the terminal over')
+                raise AssertionError('the editor did not take control of the terminal')
             time.sleep(0.002)
 
     def wait(self):
-        """The exit code, once what is left to read was read."""
+        """Reads the rest of the output. -> the exit code."""
         try:
             while os.read(self._master, 4096):
                 pass
@@ -93,7 +93,7 @@ class ChatOnATerminalTest(unittest.TestCase):
     def chat(self, *flags):
         return TerminalProgram('chat', '--seed', '1', *flags, LSSAR_HISTORY=self.history)
 
-    def test_edits_lines_and_remembers_them(self):
+    def test_edits_lines_and_stores_the_history(self):
         with self.chat('--max-tokens', '8') as chat:
             chat.expect_prompt()
             chat.type(b'stats' + CTRL_A + b'/\r')
@@ -134,12 +134,12 @@ class ChatOnATerminalTest(unittest.TestCase):
         with self.chat('--max-tokens', '8') as chat:
             for _ in range(5):
                 chat.expect('> ')
-                chat.type(CTRL_C)  # a signal or a key, as it comes
+                chat.type(CTRL_C)  # a signal or a key
                 time.sleep(0.05)
                 chat.type(b'/stats\r')
                 chat.expect('0 answers')
 
-    def test_ctrl_c_at_the_prompt_takes_the_line_back(self):
+    def test_ctrl_c_at_the_prompt_discards_the_line(self):
         with self.chat('--max-tokens', '8') as chat:
             chat.expect_prompt()
             chat.type(b'/quit' + CTRL_C)
@@ -162,7 +162,7 @@ class OutputOnATerminalTest(unittest.TestCase):
             program.expect(r'stopped by Ctrl-C \(CANCELLED\)')
             self.assertEqual(program.wait(), 1)
 
-    def test_heat_map_has_colours_unless_told(self):
+    def test_heat_map_has_colours_unless_NO_COLOR(self):
         arguments = 'passkey', '--lengths', '256', '--trials', '1', '--depths', '0.5'
         with TerminalProgram(*arguments) as program:
             program.expect(r'\x1b\[48;5;\d+;38;5;16m +100 \x1b\[0m')

@@ -3,8 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "clients/cli/loss_by_length.h"
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "clients/cli/connection.h"
+#include "clients/cli/input.h"
 #include "clients/cli/score_file.h"
+#include "clients/cli/special_tokens.h"
+#include "kernels/status_macros.h"
 
 namespace lssar::cli {
 namespace {
@@ -12,11 +20,60 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(NearestMatch, FindsTyposAndLeavesTheRest) {
+TEST(NearestMatch, FindsTypingErrors) {
   EXPECT_EQ(NearestMatch("genrate", {"chat", "generate", "score"}), "generate");
   EXPECT_EQ(NearestMatch("--temprature", {"--top-k", "--temperature"}), "--temperature");
-  EXPECT_EQ(NearestMatch("hcat", {"chat", "score"}), "chat");
+  EXPECT_EQ(NearestMatch("--length", {"--lengths", "--seed"}), "--lengths");
   EXPECT_EQ(NearestMatch("frobnicate", {"chat", "score"}), "");
+}
+
+TEST(NearestMatch, NeedsTheSameFirstLetterAndAFewLettersInCommon) {
+  EXPECT_EQ(NearestMatch("--p", {"--ca", "--n", "--key"}), "");
+  EXPECT_EQ(NearestMatch("--p", {"--priority", "--plot"}), "");
+  EXPECT_EQ(NearestMatch("--cert", {"--server"}), "");
+  EXPECT_EQ(NearestMatch("bcore", {"score"}), "");
+  EXPECT_EQ(NearestMatch("-", {"--ca"}), "");
+  EXPECT_EQ(NearestMatch("", {"--ca"}), "");
+}
+
+TEST(SuggestFlag, KnowsTheNamesOfOtherPrograms) {
+  const std::vector<std::string> known = {"--max-tokens", "--max-model-len", "--server", "--top-p",
+                                          "prompt"};
+  EXPECT_EQ(SuggestFlag("--n-predict", known), "; did you mean '--max-tokens'?");
+  EXPECT_EQ(SuggestFlag("--ctx-size", known), "; did you mean '--max-model-len'?");
+  EXPECT_EQ(SuggestFlag("--port", known), "; did you mean '--server'?");
+  EXPECT_EQ(SuggestFlag("--max-tokns", known), "; did you mean '--max-tokens'?");
+  EXPECT_THAT(SuggestFlag("-p", known), HasSubstr("give the prompt as an argument"));
+  EXPECT_EQ(SuggestFlag("--p", known), "");
+  // Only flags that the command has.
+  EXPECT_EQ(SuggestFlag("--n-predict", {"--json"}), "");
+}
+
+TEST(CheckServerAddress, NamesWhatToGiveInsteadOfAUrl) {
+  for (const char* server : {"localhost:50051", "[::1]:50051", "unix:/run/lssar.sock",
+                             "dns:///host:50051", "10.0.0.1:1"}) {
+    EXPECT_TRUE(CheckServerAddress(server).ok()) << server;
+  }
+  const auto message = [](const char* server) {
+    const absl::Status status = CheckServerAddress(server);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << server;
+    return std::string(status.message());
+  };
+  EXPECT_THAT(message("http://localhost:8080"), HasSubstr("is a URL; give HOST:PORT"));
+  EXPECT_THAT(message("http://localhost:8080/v1"), HasSubstr("such as localhost:50051"));
+  EXPECT_THAT(message("HTTPS://example.org"), HasSubstr("and --tls"));
+  EXPECT_THAT(message("localhost"), HasSubstr("has no port; give HOST:PORT"));
+}
+
+TEST(ReadTokenIds, TakesListsAndFiles) {
+  EXPECT_THAT(*ReadTokenIds("2,17, 300"), ElementsAre(2, 17, 300));
+  EXPECT_THAT(*ReadTokenIds("7"), ElementsAre(7));
+  for (const char* list : {"1,,2", "1,", "99999999999", "1 2"}) {
+    const auto ids = ReadTokenIds(list);
+    ASSERT_EQ(ids.status().code(), absl::StatusCode::kInvalidArgument) << list;
+    EXPECT_THAT(std::string(ids.status().message()), HasSubstr("is not a token id"));
+  }
+  EXPECT_EQ(ReadTokenIds("/nonexistent").status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST(ParseCounts, TakesListsAndK) {
@@ -36,40 +93,53 @@ TEST(ParseCounts, NamesFlagEntryAndLimits) {
   }
 }
 
-TEST(ParsePlaces, TakesPlacesRangesAndAll) {
-  const auto places = ParsePlaces("--rows", "0, 4..6,-1,-3..-2", 10);
-  ASSERT_TRUE(places.ok()) << places.status();
-  EXPECT_THAT(*places, ElementsAre(0, 4, 5, 6, 9, 7, 8));
-  EXPECT_THAT(*ParsePlaces("--rows", "all", 3), ElementsAre(0, 1, 2));
-  EXPECT_THAT(*ParsePlaces("--rows", "1..-1", 3), ElementsAre(1, 2));
+TEST(ParseIndices, TakesIndicesRangesAndAll) {
+  const auto indices = ParseIndices("--rows", "0, 4..6,-1,-3..-2", 10);
+  ASSERT_TRUE(indices.ok()) << indices.status();
+  EXPECT_THAT(*indices, ElementsAre(0, 4, 5, 6, 9, 7, 8));
+  EXPECT_THAT(*ParseIndices("--rows", "all", 3), ElementsAre(0, 1, 2));
+  EXPECT_THAT(*ParseIndices("--rows", "1..-1", 3), ElementsAre(1, 2));
 }
 
-TEST(ParsePlaces, NamesFlagEntryAndCount) {
+TEST(ParseIndices, NamesFlagEntryAndCount) {
   for (const char* list : {"10", "-11", "", "x", "3..2", "1..", "..1", "0,10", "1..2..3", "1.5"}) {
-    const auto places = ParsePlaces("--rows", list, 10);
-    ASSERT_FALSE(places.ok()) << list;
-    EXPECT_EQ(places.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(places.status().message()),
-                ::testing::AllOf(HasSubstr("--rows: '"), HasSubstr("is none of 10")));
+    const auto indices = ParseIndices("--rows", list, 10);
+    ASSERT_FALSE(indices.ok()) << list;
+    EXPECT_EQ(indices.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(indices.status().message()),
+                ::testing::AllOf(HasSubstr("--rows: '"), HasSubstr("is not an index of 10")));
   }
 }
 
-TEST(ParseScoreLines, TakesTextsAndIds) {
-  const auto items = ParseScoreLines(
+// All items of `lines`, or the first error.
+absl::StatusOr<std::vector<ScoreLine>> ReadScoreLines(const std::string& lines) {
+  std::istringstream stream(lines);
+  ScoreFileReader reader(&stream);
+  std::vector<ScoreLine> items;
+  while (true) {
+    ASSIGN_OR_RETURN(std::optional<ScoreLine> line, reader.Next());
+    if (!line.has_value()) return items;
+    items.push_back(*std::move(line));
+  }
+}
+
+TEST(ScoreFileReader, TakesTextsAndIds) {
+  const auto items = ReadScoreLines(
       "{\"context\": \"a\", \"continuations\": [\"b\", [3, 4]]}\n"
       "\n"
       "{\"continuations\": [\"c\"]}\n");
   ASSERT_TRUE(items.ok()) << items.status();
   ASSERT_EQ(items->size(), 2u);
-  EXPECT_EQ((*items)[0].context().text(), "a");
-  EXPECT_EQ((*items)[0].continuations(0).text(), "b");
-  EXPECT_THAT((*items)[0].continuations(1).tokens().ids(), ElementsAre(3, 4));
-  EXPECT_FALSE((*items)[1].has_context());
+  EXPECT_EQ((*items)[0].item.context().text(), "a");
+  EXPECT_EQ((*items)[0].item.continuations(0).text(), "b");
+  EXPECT_THAT((*items)[0].item.continuations(1).tokens().ids(), ElementsAre(3, 4));
+  EXPECT_FALSE((*items)[1].item.has_context());
+  EXPECT_EQ((*items)[1].line_number, 3);
 }
 
-TEST(ParseScoreLines, NamesLineAndField) {
+TEST(ScoreFileReader, NamesLineAndField) {
   const auto expect_error = [](const char* lines, const char* part) {
-    const auto items = ParseScoreLines(lines);
+    const auto items = ReadScoreLines(lines);
     ASSERT_FALSE(items.ok()) << lines;
     EXPECT_EQ(items.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(items.status().message()), HasSubstr(part));
@@ -85,22 +155,36 @@ TEST(ParseScoreLines, NamesLineAndField) {
   expect_error("{\"continuation\": [\"a\"]}", "\"continuation\"");
 }
 
-// train.py: step = (len - L - 1) // B; rows val[i * step : i * step + L + 1].
-TEST(EvaluationRow, IsCutAsTheTrainingCodeCuts) {
-  std::vector<int32_t> ids(100);
-  for (int i = 0; i < 100; ++i) ids[static_cast<size_t>(i)] = i;
-  const std::vector<int32_t> row = EvaluationRow(ids, 4, 8, 3);
-  EXPECT_THAT(row, ElementsAre(33, 34, 35, 36, 37));
-  EXPECT_THAT(EvaluationRow(ids, 4, 8, 0), ElementsAre(0, 1, 2, 3, 4));
-  EXPECT_THAT(EvaluationRow(ids, 99, 1, 0), ::testing::SizeIs(100));
+v1::Delta DeltaOf(const std::string& text, const std::vector<std::string>& pieces) {
+  v1::Delta delta;
+  delta.set_text(text);
+  for (const std::string& piece : pieces) delta.add_tokens()->mutable_token()->set_piece(piece);
+  return delta;
 }
 
-TEST(NumEvaluationRows, Is8OrWhat32KTokensHold) {
-  EXPECT_EQ(NumEvaluationRows(1024), 8);
-  EXPECT_EQ(NumEvaluationRows(4096), 8);
-  EXPECT_EQ(NumEvaluationRows(8192), 4);
-  EXPECT_EQ(NumEvaluationRows(16384), 2);
-  EXPECT_EQ(NumEvaluationRows(65536), 1);
+TEST(SpecialTokenFilter, RemovesSpecialTokensOnly) {
+  SpecialTokenFilter filter;
+  EXPECT_EQ(filter.Push(DeltaOf("Hi <|x|> there", {"Hi", " <|x|>", " there"})), "Hi <|x|> there");
+  EXPECT_EQ(filter.Push(DeltaOf(" you<|user|>", {" you", "<|user|>"})), " you");
+  EXPECT_EQ(filter.Push(DeltaOf("Well<|user|>!", {"Well", "<|user|>", "!"})), "Well!");
+  EXPECT_EQ(filter.Finish(), "");
+}
+
+// A server that looks for the stop string "<|users" sends the text of the token in two parts.
+TEST(SpecialTokenFilter, JoinsATokenThatComesInParts) {
+  SpecialTokenFilter filter;
+  EXPECT_EQ(filter.Push(DeltaOf("a", {"a", "<|user|>"})), "a");
+  EXPECT_EQ(filter.Push(DeltaOf("<|use", {})), "");
+  EXPECT_EQ(filter.Push(DeltaOf("r|>b", {"b"})), "b");
+  EXPECT_EQ(filter.Push(DeltaOf("c <|", {"c", " <|"})), "c ");
+  EXPECT_EQ(filter.Finish(), "<|");
+}
+
+TEST(IsSpecialPiece, NeedsTheWholeForm) {
+  EXPECT_TRUE(IsSpecialPiece("<|endoftext|>"));
+  for (const char* piece : {"", "<||>", "<|a", " <|a|>", "<|a b|>", "<s>", "a|>", "<|a|b|>"}) {
+    EXPECT_FALSE(IsSpecialPiece(piece)) << piece;
+  }
 }
 
 }  // namespace

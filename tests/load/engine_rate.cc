@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "clients/cli/bench_lengths.h"
 #include "clients/cli/bench_workload.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
@@ -107,8 +106,8 @@ absl::StatusOr<double> MeasureRate(const ServedModel& model, const cli::BenchWor
 }
 
 absl::Status Run(const Options& options) {
-  ASSIGN_OR_RETURN(auto input, cli::LengthDistribution::Parse("--input", options.input));
-  ASSIGN_OR_RETURN(auto output, cli::LengthDistribution::Parse("--output", options.output));
+  ASSIGN_OR_RETURN(auto input, cli::LengthDistribution::Parse("--random-input-len", options.input));
+  ASSIGN_OR_RETURN(auto output, cli::LengthDistribution::Parse("--random-output-len", options.output));
   ASSIGN_OR_RETURN(const auto model, ServedModel::Load(options.model));
   ASSIGN_OR_RETURN(const auto workload, cli::BenchWorkload::Make({.input = std::move(input),
                                                                   .output = std::move(output)},
@@ -128,10 +127,10 @@ int main(int argc, char** argv) {
   lssar::Options options;
   CLI::App app("Throughput of the engine without gRPC.");
   lssar::AddModelFlags(app, options.model);
-  app.add_option("--input", options.input, "lengths, as of lssar bench");
-  app.add_option("--output", options.output, "lengths, as of lssar bench");
-  app.add_option("--concurrency", options.concurrency)->check(CLI::Range(1, 1024));
-  app.add_option("--requests", options.num_requests)->check(CLI::Range(1, 1000000));
+  app.add_option("--random-input-len", options.input, "as of lssar bench");
+  app.add_option("--random-output-len", options.output, "as of lssar bench");
+  app.add_option("--max-concurrency", options.concurrency)->check(CLI::Range(1, 1024));
+  app.add_option("--num-prompts", options.num_requests)->check(CLI::Range(1, 1000000));
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = lssar::Run(options);
   if (status.ok()) return 0;

@@ -148,8 +148,9 @@ def beside_long_prompts(programs, server, num_tokens, flags):
 def prefill_beside_decodes(programs, quick):
     """A 16K prefill beside 16 decoding streams."""
     num_prompt_tokens = 8000 if quick else 16000
-    flags = ('--concurrency', NUM_STREAMS, '--requests', NUM_STREAMS if quick else 2 * NUM_STREAMS,
-             '--input', 'fixed:16', '--output', 'fixed:400', '--warmup', '0s')
+    flags = ('--max-concurrency', NUM_STREAMS, '--num-prompts',
+             NUM_STREAMS if quick else 2 * NUM_STREAMS,
+             '--random-input-len', 'fixed:16', '--random-output-len', 'fixed:400', '--warmup', '0s')
     ratios, gap_ratios, lasted = [], [], []
     with Server(programs.server) as server:
         programs.bench(server.address, *flags)  # touches the pages
@@ -301,22 +302,24 @@ def good_rate(point):
 
 def overload(programs, quick):
     """Five times the load that the server can serve."""
-    flags = ('--input', 'fixed:128', '--output', 'fixed:64', '--goodput', 'ttft:1s,tpot:100ms',
-             '--duration', '2s' if quick else '5s')
+    flags = ('--random-input-len', 'fixed:128', '--random-output-len', 'fixed:64', '--goodput',
+             'ttft:1s,tpot:100ms', '--duration', '2s' if quick else '5s')
     shares, refused, num_other = [], [], 0
     # The load generator runs on other cores than the server.
     with cores_apart() as cores, Server(
             programs.server, '--max-num-seqs', NUM_STREAMS, '--max-queued-requests', NUM_STREAMS,
             cores=cores) as server:
-        programs.bench(server.address, '--concurrency', NUM_STREAMS, *flags)  # touches the pages
+        # Touches the pages.
+        programs.bench(server.address, '--max-concurrency', NUM_STREAMS, *flags)
         stop, refusals = threading.Event(), []
         asking = threading.Thread(target=ask_while, args=(server, stop, refusals))
         asking.start()
         for _ in range(1 if quick else 5):  # rounds, so that a slow spell meets all loads
-            full, = programs.bench(server.address, '--concurrency', NUM_STREAMS, *flags)
+            full, = programs.bench(server.address, '--max-concurrency', NUM_STREAMS, *flags)
             capacity = full['requests_per_s']
             rates = [f'{share * capacity:.2f}' for share in (0.8, 1, 5)]
-            *normal, over = programs.bench(server.address, '--rates', ','.join(rates), *flags)
+            *normal, over = programs.bench(server.address, '--request-rate', ','.join(rates),
+                                           *flags)
             shares.append(good_rate(over) / max(good_rate(point) for point in (full, *normal)))
             latency = over['failures'].get('RESOURCE_EXHAUSTED')
             num_other += over['num_failed'] - (latency['count'] if latency else 0)
@@ -439,12 +442,12 @@ def faults(programs, quick):
 
 def shared_prefix(programs, quick):
     """64 requests with a common prefix of 2K tokens."""
-    flags = ('--concurrency', '1', '--shared-prefix', '2048', '--input', 'fixed:16', '--output',
-             'fixed:4', '--warmup', '0s')
+    flags = ('--max-concurrency', '1', '--random-prefix-len', '2048', '--random-input-len',
+             'fixed:16', '--random-output-len', 'fixed:4', '--warmup', '0s')
     with Server(programs.server) as server:
-        cold, = programs.bench(server.address, *flags, '--requests', 4 if quick else 16,
-                               '--no-prefix-cache')
-        warm, = programs.bench(server.address, *flags, '--requests', 64)
+        cold, = programs.bench(server.address, *flags, '--num-prompts', 4 if quick else 16,
+                               '--no-prefix-caching')
+        warm, = programs.bench(server.address, *flags, '--num-prompts', 64)
     ratio = warm['ttft_ms']['p50'] / cold['ttft_ms']['p50']
     cached = warm['num_cached_tokens'] / warm['num_prompt_tokens']
     return [
@@ -457,9 +460,10 @@ def shared_prefix(programs, quick):
 
 def server_beside_engine(programs, quick):
     """Throughput of the whole server at 16 streams beside the engine alone."""
-    lengths = ('--input', 'fixed:128', '--output', 'fixed:128' if quick else 'fixed:256',
-               '--concurrency', NUM_STREAMS)
-    flags = (*lengths, '--requests', 32 if quick else 64)
+    lengths = ('--random-input-len', 'fixed:128', '--random-output-len',
+               'fixed:128' if quick else 'fixed:256',
+               '--max-concurrency', NUM_STREAMS)
+    flags = (*lengths, '--num-prompts', 32 if quick else 64)
     ratios = []
     with Server(programs.server) as server:
         programs.bench(server.address, *flags, '--warmup', '0s')  # as engine_rate does

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "clients/cli/retry_delay.h"
+#include "clients/cli/rpc_calls.h"
 #include "kernels/str_cat.h"
 #include "lssar/v1/inference.grpc.pb.h"
 #include "nlohmann/json.hpp"

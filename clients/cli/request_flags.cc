@@ -1,4 +1,4 @@
-#include "clients/cli/sampling_flags.h"
+#include "clients/cli/request_flags.h"
 
 #include <CLI/CLI.hpp>
 #include <utility>
@@ -36,49 +36,68 @@ void AddSamplingGroup(CLI::App* app, SamplingFlags* flags) {
         ->group("Sampling")
         ->allow_extra_args(false);
   };
-  add("--temperature", flags->temperature, "X", "0 takes the best token [0 to 100; default 1]");
-  add("--top-k", flags->top_k, "N", "only the N best tokens [0 to vocabulary; default 0: off]");
-  add("--top-p", flags->top_p, "X", "only the best of this total share [over 0 to 1; default 1]");
-  add("--min-p", flags->min_p, "X", "only above this share of the best [0 to 1; default 0]");
+  add("--temperature", flags->temperature, "X", "0 is greedy [0 to 100; default 1]");
+  add("--top-k", flags->top_k, "N",
+      "keep the N most probable tokens [0 to vocabulary; default 0: off]");
+  add("--top-p", flags->top_p, "X",
+      "keep the most probable tokens up to this total probability [over 0 to 1; default 1]");
+  add("--min-p", flags->min_p, "X",
+      "keep tokens with this share of the highest probability [0 to 1; default 0]");
   add("--repetition-penalty", flags->repetition_penalty, "X",
-      "on tokens of prompt and output [over 0 to 10; default 1]");
+      "penalty on tokens of prompt and output [over 0 to 10; default 1]");
   add("--presence-penalty", flags->presence_penalty, "X",
-      "once on tokens of the output [-2 to 2; default 0]");
+      "penalty on tokens of the output, once [-2 to 2; default 0]");
   add("--frequency-penalty", flags->frequency_penalty, "X",
-      "for each time in the output [-2 to 2; default 0]");
+      "penalty on tokens of the output, per occurrence [-2 to 2; default 0]");
   add_list("--logit-bias", flags->logit_biases, "ID:X",
-           "added to the token's logit; repeatable [-100 to 100, up to 1024]");
-  add_list("--allow-id", flags->allowed_ids, "ID", "sample only such tokens; repeatable");
-  add_list("--ban-id", flags->banned_ids, "ID", "never sample the token; repeatable");
+           "add X to a token's logit; repeatable [-100 to 100, up to 1024]");
+  add_list("--allowed-token-id", flags->allowed_token_ids, "ID",
+           "sample only these tokens; repeatable");
+  add_list("--banned-token-id", flags->banned_token_ids, "ID", "never sample a token; repeatable");
   add("--seed", flags->seed, "N",
-      "same request and seed, same text [0 to 2^64-1; default: server's]");
+      "the same request and seed give the same text [0 to 2^64-1; default: random]");
 }
 
 }  // namespace
 
+void AddSchedulingFlags(CLI::App* app, SchedulingFlags* flags) {
+  constexpr char kGroup[] = "Scheduling and prefix cache";
+  app->add_option("--priority", flags->priority, "higher runs first [-10 to 10; default 0]")
+      ->option_text("N")
+      ->group(kGroup);
+  app->add_flag("--no-prefix-caching", flags->no_prefix_caching,
+                "compute the whole prompt and do not cache it [default: use the prefix cache]")
+      ->group(kGroup);
+  app->add_option("--cache-salt", flags->cache_salt,
+                  "share cached prompts only with equal salts [up to 128 bytes; default: none]")
+      ->option_text("TEXT")
+      ->group(kGroup);
+}
+
 void AddSamplingFlags(CLI::App* app, SamplingFlags* flags) {
   constexpr char kGroup[] = "Length and end";
   app->add_option("--max-tokens", flags->max_tokens,
-                  "new tokens at most [1 to what the context holds; default 256]")
+                  "most new tokens [1 to what the context holds; default 256]")
       ->option_text("N")
       ->group(kGroup);
   app->add_option("--min-tokens", flags->min_tokens,
-                  "tokens before which nothing ends the text [0 to max-tokens; default 0]")
+                  "least new tokens: EOS and stops are ignored before [0 to max-tokens; default 0]")
       ->option_text("N")
       ->group(kGroup);
   app->add_option("--stop", flags->stop_strings,
-                  "ends the text, not part of it; repeatable [1 to 256 bytes, up to 16]")
+                  "end before this text; repeatable [1 to 256 bytes, up to 16]")
       ->option_text("TEXT")
       ->group(kGroup)
       ->allow_extra_args(false);
-  app->add_option("--stop-id", flags->stop_ids, "the same for a token id; repeatable [up to 64]")
+  app->add_option("--stop-token-id", flags->stop_token_ids,
+                  "end before this token; repeatable [up to 64]")
       ->option_text("ID")
       ->group(kGroup)
       ->allow_extra_args(false);
-  app->add_flag("--ignore-eos", flags->ignore_eos, "generate on after the end-of-text token")
+  app->add_flag("--ignore-eos", flags->ignore_eos, "continue after the end-of-text token")
       ->group(kGroup);
   AddSamplingGroup(app, flags);
-  AddSharingFlags(app, &flags->sharing);
+  AddSchedulingFlags(app, &flags->scheduling);
 }
 
 absl::Status FillRequest(const SamplingFlags& flags, v1::GenerateRequest* request) {
@@ -91,14 +110,16 @@ absl::Status FillRequest(const SamplingFlags& flags, v1::GenerateRequest* reques
   if (flags.presence_penalty) sampling->set_presence_penalty(*flags.presence_penalty);
   if (flags.frequency_penalty) sampling->set_frequency_penalty(*flags.frequency_penalty);
   if (flags.seed) sampling->set_seed(*flags.seed);
-  sampling->mutable_allowed_token_ids()->Add(flags.allowed_ids.begin(), flags.allowed_ids.end());
-  sampling->mutable_banned_token_ids()->Add(flags.banned_ids.begin(), flags.banned_ids.end());
+  sampling->mutable_allowed_token_ids()->Add(flags.allowed_token_ids.begin(),
+                                             flags.allowed_token_ids.end());
+  sampling->mutable_banned_token_ids()->Add(flags.banned_token_ids.begin(),
+                                            flags.banned_token_ids.end());
   if (flags.max_tokens) request->set_max_tokens(*flags.max_tokens);
   if (flags.min_tokens) request->set_min_tokens(*flags.min_tokens);
   if (flags.ignore_eos) request->set_ignore_eos(true);
   for (const std::string& stop : flags.stop_strings) request->add_stop_strings(stop);
-  request->mutable_stop_token_ids()->Add(flags.stop_ids.begin(), flags.stop_ids.end());
-  FillSharing(flags.sharing, request);
+  request->mutable_stop_token_ids()->Add(flags.stop_token_ids.begin(), flags.stop_token_ids.end());
+  FillScheduling(flags.scheduling, request);
   return AddLogitBiases(flags.logit_biases, sampling);
 }
 

@@ -1,13 +1,12 @@
-// Expected values: the reference, passkey.py, run by CPython 3.11 (text by its length and the first
-// 16 hex digits of its SHA-256).
-#include "clients/cli/passkey_document.h"
+// Expected values: passkey.py run by CPython 3.11; texts by their length and the first 16 digits of
+// their SHA-256.
+#include "clients/cli/passkey.h"
 
 #include <gtest/gtest.h>
 
 #include <optional>
 #include <string>
 
-#include "clients/cli/passkey_probe.h"
 #include "models/sha256.h"
 
 namespace lssar::cli {
@@ -35,7 +34,7 @@ void ExpectDocument(const Expected& expected, PythonRandom* rng) {
   EXPECT_EQ(HashOf(document.text), expected.hash);
 }
 
-TEST(PasskeyDocument, IsTheReferencesWordForWord) {
+TEST(PasskeyDocument, EqualsTheReference) {
   PythonRandom rng(7);
   ExpectDocument({0, std::nullopt, "21223", 245, "f3b0db920f3f93ab"}, &rng);
   ExpectDocument({1, std::nullopt, "25876", 335, "bc1f52b74813e171"}, &rng);
@@ -45,7 +44,7 @@ TEST(PasskeyDocument, IsTheReferencesWordForWord) {
   ExpectDocument({37, std::nullopt, "14071", 3575, "e7f762ebe7852ba0"}, &rng);
 }
 
-// Python's round sends 2.5 to 2 and 3.5 to 4.
+// Python rounds 2.5 to 2 and 3.5 to 4.
 TEST(PasskeyDocument, ChosenDepthsRoundHalvesToEven) {
   PythonRandom rng(3);
   ExpectDocument({5, 0.5, "15596", 695, "dd6ef2e48d3e0350"}, &rng);
@@ -55,7 +54,7 @@ TEST(PasskeyDocument, ChosenDepthsRoundHalvesToEven) {
   ExpectDocument({4, 1.0, "24246", 605, "db3fa1c8e6a7a79d"}, &rng);
 }
 
-TEST(PasskeyDocument, ReadsAsTheReferenceDoes) {
+TEST(PasskeyDocument, HasTheTextOfTheReference) {
   PythonRandom rng(7);
   EXPECT_EQ(MakePasskeyDocument(1, 1.0, &rng).text,
             "There is an important info hidden inside a lot of irrelevant text. Find it and "
@@ -65,14 +64,14 @@ TEST(PasskeyDocument, ReadsAsTheReferenceDoes) {
             "is");
 }
 
-TEST(NumPasskeyFiller, LeavesRoomForTheFrame) {
+TEST(NumPasskeyFiller, LeavesSpaceForTheFrame) {
   EXPECT_EQ(NumPasskeyFiller(109, 24), 0);
   EXPECT_EQ(NumPasskeyFiller(133, 24), 0);
   EXPECT_EQ(NumPasskeyFiller(134, 24), 1);
   EXPECT_EQ(NumPasskeyFiller(1004, 24), 37);
 }
 
-TEST(MakePasskeyTrials, EachLengthBeginsTheSeedAnew) {
+TEST(MakePasskeyTrials, EachLengthStartsWithTheSeed) {
   const PasskeyOptions options{.lengths = {256, 1024}, .num_trials = {2, 3}, .depths = {}};
   const auto trials = MakePasskeyTrials(options, 24);
   ASSERT_EQ(trials.size(), 5u);
@@ -84,12 +83,31 @@ TEST(MakePasskeyTrials, EachLengthBeginsTheSeedAnew) {
   EXPECT_EQ(trials[3].document.key, "25876");
 }
 
-TEST(MakePasskeyTrials, ChosenDepthsTakeEachTrialsNumber) {
+TEST(MakePasskeyTrials, GivenDepthsHaveAllTrialsEach) {
   const PasskeyOptions options{.lengths = {512}, .num_trials = {2}, .depths = {0.0, 1.0}};
   const auto trials = MakePasskeyTrials(options, 24);
   ASSERT_EQ(trials.size(), 4u);
   EXPECT_EQ(trials[1].document.depth, 0.0);
   EXPECT_EQ(trials[2].document.depth, 1.0);
+}
+
+void ExpectInterval(int num_hits, int num_trials, double low, double high) {
+  const Interval interval = WilsonInterval(num_hits, num_trials);
+  EXPECT_NEAR(interval.low, low, 1e-12) << num_hits << " of " << num_trials;
+  EXPECT_NEAR(interval.high, high, 1e-12) << num_hits << " of " << num_trials;
+}
+
+// The formula in Python's double arithmetic.
+TEST(WilsonInterval, EqualsTheFormula) {
+  ExpectInterval(5, 10, 0.236593090512564, 0.7634069094874361);
+  ExpectInterval(1, 3, 0.06149194472039621, 0.7923403991979522);
+  ExpectInterval(57, 100, 0.47215389549212305, 0.6626670147588988);
+}
+
+TEST(WilsonInterval, IsNotEmptyAtZeroAndAllHits) {
+  ExpectInterval(0, 10, 0, 0.2775327998628892);
+  ExpectInterval(10, 10, 0.7224672001371107, 1);
+  ExpectInterval(0, 0, 0, 1);
 }
 
 }  // namespace

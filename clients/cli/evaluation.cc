@@ -1,0 +1,145 @@
+#include "clients/cli/evaluation.h"
+
+#include <algorithm>
+
+#include "clients/cli/progress_bar.h"
+#include "clients/cli/rpc_calls.h"
+#include "clients/cli/usage.h"
+#include "kernels/check.h"
+#include "kernels/status_macros.h"
+#include "kernels/str_cat.h"
+
+namespace lssar::cli {
+namespace {
+
+absl::Status CheckLengths(const LossOptions& options, size_t num_ids, int max_model_len) {
+  for (const int length : options.lengths) {
+    RETURN_IF_ERROR(CheckServedContext("--lengths", length, max_model_len));
+    if (size_t(length) >= num_ids) {
+      return absl::InvalidArgumentError(
+          StrCat("--lengths: ", length, " needs more ids than the file's ", num_ids));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The first id of a row is its context, the others are the continuation.
+v1::ScoreRequest MakeRequest(const std::vector<int32_t>& ids, const LossAtLength& at,
+                             const SchedulingFlags& scheduling) {
+  v1::ScoreRequest request;
+  FillScheduling(scheduling, &request);
+  for (int row_idx = 0; row_idx < at.num_rows; ++row_idx) {
+    const std::vector<int32_t> row = EvaluationRow(ids, at.length, at.num_rows, row_idx);
+    v1::ScoreItem* item = request.add_items();
+    item->mutable_context()->mutable_tokens()->add_ids(row[0]);
+    item->add_continuations()->mutable_tokens()->mutable_ids()->Add(
+        row.begin() + 1, row.end() - (at.is_last_left_out ? 1 : 0));
+  }
+  return request;
+}
+
+// Enough to keep the engine's batch full.
+constexpr size_t kWindowsPerCall = 32;
+
+v1::ScoreItem MakeItem(const std::vector<int32_t>& ids, const RollingWindow& window) {
+  const auto begin = ids.begin();
+  v1::ScoreItem item;
+  item.mutable_context()->mutable_tokens()->mutable_ids()->Add(begin + window.first,
+                                                               begin + window.scored);
+  item.add_continuations()->mutable_tokens()->mutable_ids()->Add(begin + window.scored,
+                                                                 begin + window.end);
+  return item;
+}
+
+}  // namespace
+
+int NumEvaluationRows(int length) { return std::clamp(32768 / length, 1, 8); }
+
+std::vector<int32_t> EvaluationRow(const std::vector<int32_t>& ids, int length, int num_rows,
+                                   int row_idx) {
+  LSSAR_CHECK(int64_t(ids.size()) > length && row_idx < num_rows);
+  const int64_t step = (int64_t(ids.size()) - length - 1) / num_rows;
+  const auto first = ids.begin() + row_idx * step;
+  return {first, first + length + 1};
+}
+
+absl::StatusOr<std::vector<LossAtLength>> MeasureLossByLength(v1::Inference::StubInterface* stub,
+                                                              const v1::GetInfoReply& served,
+                                                              const std::vector<int32_t>& ids,
+                                                              const LossOptions& options,
+                                                              Interrupt* interrupt) {
+  RETURN_IF_ERROR(CheckLengths(options, ids.size(), served.max_model_len()));
+
+  std::vector<LossAtLength> results;
+  int64_t num_all_tokens = 0;
+  for (const int length : options.lengths) {
+    LossAtLength at;
+    at.length = length;
+    at.num_rows = options.num_rows.value_or(NumEvaluationRows(length));
+    at.is_last_left_out = length == served.max_model_len();
+    num_all_tokens += int64_t{at.num_rows} * length;
+    results.push_back(at);
+  }
+  ProgressBar progress("scoring", num_all_tokens);
+  for (LossAtLength& at : results) {
+    const std::string note = StrCat("length ", at.length);
+    const auto on_score = [&](const v1::ContinuationScore&) { progress.Advance(at.length, note); };
+    ASSIGN_OR_RETURN(const ScoredItems scored,
+                     RunScore(stub, MakeRequest(ids, at, options.scheduling), interrupt, on_score));
+    for (const auto& item : scored) {
+      at.num_tokens += item[0].score.num_tokens();
+      at.loss -= item[0].score.logprob() / item[0].score.num_tokens() / at.num_rows;
+    }
+  }
+  return results;
+}
+
+std::vector<RollingWindow> RollingWindows(int64_t num_ids, int max_length, int stride) {
+  LSSAR_CHECK(stride >= 1 && stride <= max_length);
+  const int64_t max_ids = int64_t{max_length} + 1;
+  std::vector<RollingWindow> windows;
+  for (int64_t scored = 1; scored < num_ids;) {
+    const int64_t end = std::min(num_ids, windows.empty() ? max_ids : scored + stride);
+    windows.push_back({std::max(int64_t{0}, end - max_ids), scored, end});
+    scored = end;
+  }
+  return windows;
+}
+
+absl::StatusOr<RollingScore> RunRollingScore(v1::Inference::StubInterface* stub,
+                                             const std::vector<int32_t>& ids,
+                                             const RollingOptions& options, Interrupt* interrupt,
+                                             const std::function<void(int)>& on_tokens) {
+  const std::vector<RollingWindow> windows =
+      RollingWindows(int64_t(ids.size()), options.max_length, options.stride);
+  RollingScore sum{.num_windows = int64_t(windows.size())};
+  for (size_t first = 0; first < windows.size(); first += kWindowsPerCall) {
+    v1::ScoreRequest request;
+    FillScheduling(options.scheduling, &request);
+    const size_t end = std::min(windows.size(), first + kWindowsPerCall);
+    for (size_t i = first; i < end; ++i) *request.add_items() = MakeItem(ids, windows[i]);
+    const auto on_score = [&](const v1::ContinuationScore& score) {
+      on_tokens(score.num_tokens());
+    };
+    ASSIGN_OR_RETURN(const ScoredItems scored, RunScore(stub, request, interrupt, on_score));
+    // Added in the order of the windows, so that the sum has the same bits in every run.
+    for (const auto& item : scored) {
+      sum.num_tokens += item[0].score.num_tokens();
+      sum.num_bytes += item[0].score.num_bytes();
+      sum.logprob += item[0].score.logprob();
+    }
+  }
+  return sum;
+}
+
+// Bounds: measured on models with sharp attention, fp16 beside fp32 K/V.
+std::string KvCachePrecisionNote(const v1::GetInfoReply& served) {
+  if (served.kv_cache_dtype() == "fp32") return "";
+  return StrCat(
+      "note: the K/V cache is ", served.kv_cache_dtype(),
+      ": log-probabilities may differ from those of fp32",
+      served.kv_cache_dtype() == "fp16" ? " by up to 0.03 (0.09 with NTK scaling)" : "",
+      "; `lssar-server --kv-cache-dtype fp32` (or the same flag beside --model) avoids this");
+}
+
+}  // namespace lssar::cli

@@ -1,0 +1,94 @@
+// Loss of a model over token files: by row length, and over whole texts in windows.
+#ifndef LSSAR_CLIENTS_CLI_EVALUATION_H_
+#define LSSAR_CLIENTS_CLI_EVALUATION_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "clients/cli/interrupt.h"
+#include "clients/cli/request_flags.h"
+#include "lssar/v1/inference.grpc.pb.h"
+
+namespace lssar::cli {
+
+// Rows of `length` tokens that the training code evaluates: 8, or as many as fit in 32K tokens.
+// Source  models/training/evaluate.py, loss_at
+int NumEvaluationRows(int length);
+
+// Row `row_idx` of `num_rows` rows at equal steps: length + 1 ids, of which `length` are predicted.
+// Requires  ids.size() > length
+// Source    models/training/evaluate.py, evaluation_rows
+std::vector<int32_t> EvaluationRow(const std::vector<int32_t>& ids, int length, int num_rows,
+                                   int row_idx);
+
+struct LossAtLength {
+  int length = 0;
+  int num_rows = 0;
+  int64_t num_tokens = 0;  // scored
+  double loss = 0;         // mean over rows of the mean negative log-likelihood, nats per token
+  // The served context is exactly `length` tokens: the last token of each row is not scored.
+  bool is_last_left_out = false;
+};
+
+struct LossOptions {
+  std::vector<int> lengths;
+  std::optional<int> num_rows;  // nullopt: NumEvaluationRows
+  SchedulingFlags scheduling;
+};
+
+// Shows a progress bar on stderr.
+// Errors  INVALID_ARGUMENT: a length over the served context or over the file; those of Score
+absl::StatusOr<std::vector<LossAtLength>> MeasureLossByLength(v1::Inference::StubInterface* stub,
+                                                              const v1::GetInfoReply& served,
+                                                              const std::vector<int32_t>& ids,
+                                                              const LossOptions& options,
+                                                              Interrupt* interrupt);
+
+// Ids [first, scored) are context, [scored, end) are scored.
+struct RollingWindow {
+  int64_t first = 0;
+  int64_t scored = 0;
+  int64_t end = 0;
+
+  bool operator==(const RollingWindow&) const = default;
+};
+
+// Windows that score each id but the first exactly once. In a window the model reads at most
+// `max_length` ids, so a window has at most max_length + 1 ids: the last one is only predicted.
+// The first window scores all its ids but the first. Each later window scores the next `stride`
+// ids, and the last window what is left, each after as many ids of context as fit.
+// `stride` = `max_length` gives the windows of lm-evaluation-harness's loglikelihood_rolling.
+// Requires  1 <= stride <= max_length
+std::vector<RollingWindow> RollingWindows(int64_t num_ids, int max_length, int stride);
+
+struct RollingScore {
+  int64_t num_windows = 0;
+  int64_t num_tokens = 0;  // scored
+  int64_t num_bytes = 0;   // of the scored tokens' pieces
+  double logprob = 0;      // sum, nats
+};
+
+struct RollingOptions {
+  int max_length = 0;
+  int stride = 0;
+  SchedulingFlags scheduling;
+};
+
+// Scores all of `ids` but the first. Calls on_tokens(n) when n more tokens are scored.
+// Errors  those of Score
+absl::StatusOr<RollingScore> RunRollingScore(v1::Inference::StubInterface* stub,
+                                             const std::vector<int32_t>& ids,
+                                             const RollingOptions& options, Interrupt* interrupt,
+                                             const std::function<void(int)>& on_tokens);
+
+// One line about the precision of log-probabilities if the K/V cache is not fp32; empty otherwise.
+std::string KvCachePrecisionNote(const v1::GetInfoReply& served);
+
+}  // namespace lssar::cli
+
+#endif  // LSSAR_CLIENTS_CLI_EVALUATION_H_

@@ -1,0 +1,66 @@
+// Flags that become fields of a request: priority, prefix cache, sampling, length and end.
+//
+// An unset flag stays unset in the request: the server's defaults and limits are the only ones.
+#ifndef LSSAR_CLIENTS_CLI_REQUEST_FLAGS_H_
+#define LSSAR_CLIENTS_CLI_REQUEST_FLAGS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "lssar/v1/inference.pb.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace lssar::cli {
+
+// Flags of every request.
+struct SchedulingFlags {
+  std::optional<int> priority;
+  bool no_prefix_caching = false;
+  std::string cache_salt;
+};
+
+void AddSchedulingFlags(CLI::App* app, SchedulingFlags* flags);
+
+// `Request`: v1::GenerateRequest, v1::ScoreRequest or v1::CaptureAttentionRequest.
+template <typename Request>
+void FillScheduling(const SchedulingFlags& flags, Request* request) {
+  if (flags.priority) request->set_priority(*flags.priority);
+  if (flags.no_prefix_caching) request->set_use_prefix_cache(false);
+  request->set_cache_salt(flags.cache_salt);
+}
+
+// Flags of the commands that generate text.
+struct SamplingFlags {
+  std::optional<float> temperature;
+  std::optional<int> top_k;
+  std::optional<float> top_p;
+  std::optional<float> min_p;
+  std::optional<float> repetition_penalty;
+  std::optional<float> presence_penalty;
+  std::optional<float> frequency_penalty;
+  std::vector<std::string> logit_biases;  // "ID:BIAS"
+  std::vector<int> allowed_token_ids;
+  std::vector<int> banned_token_ids;
+  std::optional<uint64_t> seed;
+  std::optional<int> max_tokens;
+  std::optional<int> min_tokens;
+  bool ignore_eos = false;
+  std::vector<std::string> stop_strings;
+  std::vector<int> stop_token_ids;
+  SchedulingFlags scheduling;
+};
+
+void AddSamplingFlags(CLI::App* app, SamplingFlags* flags);
+
+// Errors  INVALID_ARGUMENT: --logit-bias is not ID:BIAS
+absl::Status FillRequest(const SamplingFlags& flags, v1::GenerateRequest* request);
+
+}  // namespace lssar::cli
+
+#endif  // LSSAR_CLIENTS_CLI_REQUEST_FLAGS_H_

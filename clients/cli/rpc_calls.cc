@@ -1,0 +1,226 @@
+#include "clients/cli/rpc_calls.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "absl/strings/strip.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+#include "kernels/status_macros.h"
+#include "kernels/str_cat.h"
+
+namespace lssar::cli {
+namespace {
+
+// A bound on memory only; the server refuses smaller numbers already.
+constexpr int kMaxChoices = 1024;
+
+constexpr std::chrono::milliseconds kFirstPause{50};
+constexpr std::chrono::milliseconds kLongestPause{2000};
+// About ten minutes.
+constexpr int kMaxRefusals = 300;
+
+int64_t MicrosSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() -
+                                                               start)
+      .count();
+}
+
+void AddDelta(const v1::Delta& delta, int64_t now_us, GenerateResult* result) {
+  if (delta.choice() < 0 || delta.choice() >= int(result->choices.size())) return;
+  GeneratedChoice& choice = result->choices[size_t(delta.choice())];
+  choice.text += delta.text();
+  choice.tokens.insert(choice.tokens.end(), delta.tokens().begin(), delta.tokens().end());
+  if (delta.finish_reason() != v1::FINISH_REASON_UNSPECIFIED) {
+    choice.finish_reason = delta.finish_reason();
+    choice.stop_string = delta.stop_string();
+  }
+  if (delta.tokens().empty()) return;
+  if (result->first_token_us < 0) {
+    result->first_token_us = now_us;
+    result->num_first_tokens = delta.tokens_size();
+  }
+  result->last_token_us = now_us;
+}
+
+// nullptr if the request has no such item or continuation.
+ScoredContinuation* Find(ScoredItems* items, int item, int continuation) {
+  if (item < 0 || item >= int(items->size())) return nullptr;
+  auto& continuations = (*items)[size_t(item)];
+  if (continuation < 0 || continuation >= int(continuations.size())) return nullptr;
+  return &continuations[size_t(continuation)];
+}
+
+// Checks that the row and its keys are positions of the prompt.
+bool IsInPrompt(const v1::RowWeights& row, size_t num_tokens) {
+  return row.row() >= 0 && size_t(row.row()) < num_tokens &&
+         row.keys_size() == row.weights_size() &&
+         std::ranges::all_of(row.keys(), [&](int key) { return key >= 0 && key <= row.row(); });
+}
+
+}  // namespace
+
+absl::Status ToStatus(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+std::optional<std::chrono::microseconds> RetryDelay(const grpc::Status& status) {
+  google::rpc::Status details;
+  if (!details.ParseFromString(status.error_details())) return std::nullopt;
+  for (const auto& detail : details.details()) {
+    google::rpc::RetryInfo retry;
+    if (!detail.UnpackTo(&retry)) continue;
+    return std::chrono::seconds(retry.retry_delay().seconds()) +
+           std::chrono::microseconds(retry.retry_delay().nanos() / 1000);
+  }
+  return std::nullopt;
+}
+
+absl::Status RetryWhileFull(Interrupt* interrupt, const std::function<absl::Status()>& call) {
+  auto pause = kFirstPause;
+  for (int num_refusals = 0;; ++num_refusals, pause = std::min(2 * pause, kLongestPause)) {
+    absl::Status status = call();
+    if (status.code() != absl::StatusCode::kResourceExhausted || interrupt->Fired() ||
+        num_refusals == kMaxRefusals) {
+      return status;
+    }
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+absl::StatusOr<v1::GetInfoReply> DescribeServer(v1::Inference::StubInterface* stub) {
+  grpc::ClientContext context;
+  v1::GetInfoReply reply;
+  RETURN_IF_ERROR(ToStatus(stub->GetInfo(&context, v1::GetInfoRequest(), &reply)));
+  return reply;
+}
+
+absl::StatusOr<std::vector<int32_t>> Tokenize(v1::Inference::StubInterface* stub,
+                                              const std::string& text, std::optional<bool> add_bos,
+                                              Interrupt* interrupt) {
+  grpc::ClientContext context;
+  const Interrupt::Watch watch(interrupt, &context);
+  v1::TokenizeRequest request;
+  request.set_text(text);
+  if (add_bos.has_value()) request.set_add_bos(*add_bos);
+  v1::TokenizeReply reply;
+  RETURN_IF_ERROR(ToStatus(stub->Tokenize(&context, request, &reply)));
+  return std::vector<int32_t>(reply.ids().begin(), reply.ids().end());
+}
+
+int GenerateResult::NumTokens() const {
+  size_t num_tokens = 0;
+  for (const GeneratedChoice& choice : choices) num_tokens += choice.tokens.size();
+  return int(num_tokens);
+}
+
+double GenerateResult::TokensPerSecond() const {
+  // The server may merge deltas, so arrival times hide the steps: its own clock is better.
+  if (finished.has_value() && finished->timings().decode_us() > 0) {
+    const int num_firsts = int(
+        std::ranges::count_if(choices, [](const auto& choice) { return !choice.tokens.empty(); }));
+    return (NumTokens() - num_firsts) * 1e6 / double(finished->timings().decode_us());
+  }
+  const int64_t elapsed_us = last_token_us - first_token_us;
+  if (elapsed_us <= 0) return 0;
+  return (NumTokens() - num_first_tokens) * 1e6 / double(elapsed_us);
+}
+
+absl::Status RunGenerate(v1::Inference::StubInterface* stub, const v1::GenerateRequest& request,
+                         Interrupt* interrupt, const OnDelta& on_delta, GenerateResult* result) {
+  *result = GenerateResult();
+  result->choices.resize(size_t(std::clamp(request.has_n() ? request.n() : 1, 1, kMaxChoices)));
+  grpc::ClientContext context;
+  const Interrupt::Watch watch(interrupt, &context);
+  const auto start = std::chrono::steady_clock::now();
+  const auto reader = stub->Generate(&context, request);
+  v1::GenerateReply reply;
+  while (reader->Read(&reply)) {
+    if (reply.has_started()) {
+      result->started = reply.started();
+    } else if (reply.has_prompt_logprobs()) {
+      const auto& tokens = reply.prompt_logprobs().tokens();
+      result->prompt_tokens.insert(result->prompt_tokens.end(), tokens.begin(), tokens.end());
+    } else if (reply.has_delta()) {
+      AddDelta(reply.delta(), MicrosSince(start), result);
+      on_delta(reply.delta());
+    } else if (reply.has_finished()) {
+      result->finished = reply.finished();
+    }
+  }
+  return ToStatus(reader->Finish());
+}
+
+std::string FinishReasonName(v1::FinishReason reason) {
+  return std::string(absl::StripPrefix(v1::FinishReason_Name(reason), "FINISH_REASON_"));
+}
+
+absl::StatusOr<ScoredItems> RunScore(v1::Inference::StubInterface* stub,
+                                     const v1::ScoreRequest& request, Interrupt* interrupt,
+                                     const OnScore& on_score) {
+  ScoredItems items;
+  int num_missing = 0;
+  for (const auto& item : request.items()) {
+    items.emplace_back(size_t(item.continuations_size()));
+    num_missing += item.continuations_size();
+  }
+  grpc::ClientContext context;
+  const Interrupt::Watch watch(interrupt, &context);
+  const auto reader = stub->Score(&context, request);
+  v1::ScoreReply reply;
+  while (reader->Read(&reply)) {
+    if (reply.has_tokens()) {
+      const v1::ScoreTokens& block = reply.tokens();
+      if (auto* found = Find(&items, block.item(), block.continuation())) {
+        found->tokens.insert(found->tokens.end(), block.tokens().begin(), block.tokens().end());
+      }
+    } else if (reply.has_score()) {
+      const v1::ContinuationScore& score = reply.score();
+      if (auto* found = Find(&items, score.item(), score.continuation())) {
+        found->score = score;
+        --num_missing;
+        on_score(score);
+      }
+    }
+  }
+  RETURN_IF_ERROR(ToStatus(reader->Finish()));
+  if (num_missing != 0) {
+    return absl::InternalError(StrCat("the server left out ", num_missing, " scores"));
+  }
+  return items;
+}
+
+absl::StatusOr<CapturedAttention> RunCapture(v1::Inference::StubInterface* stub,
+                                             const v1::CaptureAttentionRequest& request,
+                                             Interrupt* interrupt,
+                                             const std::function<void(int)>& on_rows) {
+  CapturedAttention captured;
+  grpc::ClientContext context;
+  const Interrupt::Watch watch(interrupt, &context);
+  const auto reader = stub->CaptureAttention(&context, request);
+  v1::CaptureAttentionReply reply;
+  while (reader->Read(&reply)) {
+    if (reply.has_started()) {
+      captured.started = reply.started();
+    } else if (reply.has_prompt()) {
+      const auto& tokens = reply.prompt().tokens();
+      captured.prompt.insert(captured.prompt.end(), tokens.begin(), tokens.end());
+    } else if (reply.has_weights()) {
+      const auto& rows = reply.weights().rows();
+      captured.rows.insert(captured.rows.end(), rows.begin(), rows.end());
+      on_rows(rows.size());
+    } else if (reply.has_finished()) {
+      captured.finished = reply.finished();
+    }
+  }
+  RETURN_IF_ERROR(ToStatus(reader->Finish()));
+  for (const v1::RowWeights& row : captured.rows) {
+    if (IsInPrompt(row, captured.prompt.size())) continue;
+    return absl::InternalError(
+        StrCat("the server sent keys of row ", row.row(), " that are outside the prompt"));
+  }
+  return captured;
+}
+
+}  // namespace lssar::cli

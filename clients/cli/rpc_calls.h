@@ -1,0 +1,104 @@
+// The calls of the service, each from its request to a complete result.
+#ifndef LSSAR_CLIENTS_CLI_RPC_CALLS_H_
+#define LSSAR_CLIENTS_CLI_RPC_CALLS_H_
+
+#include <grpcpp/support/status.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "clients/cli/interrupt.h"
+#include "lssar/v1/inference.grpc.pb.h"
+
+namespace lssar::cli {
+
+// The same code and message.
+absl::Status ToStatus(const grpc::Status& status);
+
+// How long a server that refuses a call asks its client to wait: the google.rpc.RetryInfo in the
+// status details; nullopt without one.
+std::optional<std::chrono::microseconds> RetryDelay(const grpc::Status& status);
+
+// Repeats `call` with growing pauses while it returns RESOURCE_EXHAUSTED: the server's queue is
+// full. Gives up after ten minutes or when `interrupt` fires, with the last status.
+absl::Status RetryWhileFull(Interrupt* interrupt, const std::function<absl::Status()>& call);
+
+absl::StatusOr<v1::GetInfoReply> DescribeServer(v1::Inference::StubInterface* stub);
+
+// `add_bos`: nullopt for the checkpoint's rule for prompts.
+absl::StatusOr<std::vector<int32_t>> Tokenize(v1::Inference::StubInterface* stub,
+                                              const std::string& text, std::optional<bool> add_bos,
+                                              Interrupt* interrupt);
+
+struct GeneratedChoice {
+  std::string text;
+  std::vector<v1::Token> tokens;
+  v1::FinishReason finish_reason = v1::FINISH_REASON_UNSPECIFIED;
+  std::string stop_string;  // the one that matched
+};
+
+// Everything that was received, also when the call failed or was cancelled.
+struct GenerateResult {
+  v1::Started started;
+  std::vector<v1::Token> prompt_tokens;  // with prompt_logprobs
+  std::vector<GeneratedChoice> choices;
+  std::optional<v1::Finished> finished;
+  // Microseconds from the start of the call, measured by the client; -1: not received.
+  int64_t first_token_us = -1;
+  int64_t last_token_us = -1;
+  int num_first_tokens = 0;  // tokens of the first delta; prefill made them, not a decode step
+
+  int NumTokens() const;
+  // Decoding speed, without the first token of each choice: by the server's clock, or by arrival
+  // times if the call did not finish. 0 if nothing followed the first token.
+  double TokensPerSecond() const;
+};
+
+using OnDelta = std::function<void(const v1::Delta&)>;
+
+// Calls `on_delta` for each delta as it arrives, on this thread.
+absl::Status RunGenerate(v1::Inference::StubInterface* stub, const v1::GenerateRequest& request,
+                         Interrupt* interrupt, const OnDelta& on_delta, GenerateResult* result);
+
+// "EOS", "LENGTH", ...
+std::string FinishReasonName(v1::FinishReason reason);
+
+struct ScoredContinuation {
+  v1::ContinuationScore score;
+  std::vector<v1::Token> tokens;  // with per_token
+};
+
+// [item][continuation], as in the request.
+using ScoredItems = std::vector<std::vector<ScoredContinuation>>;
+
+using OnScore = std::function<void(const v1::ContinuationScore&)>;
+
+// Calls `on_score` for each score as it arrives, on this thread.
+// Errors  those of the call; INTERNAL: the server left a continuation out
+absl::StatusOr<ScoredItems> RunScore(v1::Inference::StubInterface* stub,
+                                     const v1::ScoreRequest& request, Interrupt* interrupt,
+                                     const OnScore& on_score);
+
+struct CapturedAttention {
+  v1::CaptureStarted started;
+  std::vector<v1::TokenLogprob> prompt;  // up to the last row
+  std::vector<v1::RowWeights> rows;      // by row, then layer, then head
+  std::optional<v1::Finished> finished;
+};
+
+// Calls `on_rows` with the number of rows as they arrive, on this thread.
+// Errors  those of the call; INTERNAL: a row has keys outside the prompt
+absl::StatusOr<CapturedAttention> RunCapture(v1::Inference::StubInterface* stub,
+                                             const v1::CaptureAttentionRequest& request,
+                                             Interrupt* interrupt,
+                                             const std::function<void(int)>& on_rows);
+
+}  // namespace lssar::cli
+
+#endif  // LSSAR_CLIENTS_CLI_RPC_CALLS_H_

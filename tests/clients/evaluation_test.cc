@@ -1,0 +1,81 @@
+#include "clients/cli/evaluation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace lssar::cli {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// train.py: step = (len - L - 1) // B; rows val[i * step : i * step + L + 1].
+TEST(EvaluationRow, EqualsTheRowsOfTheTrainingCode) {
+  std::vector<int32_t> ids(100);
+  for (int i = 0; i < 100; ++i) ids[static_cast<size_t>(i)] = i;
+  const std::vector<int32_t> row = EvaluationRow(ids, 4, 8, 3);
+  EXPECT_THAT(row, ElementsAre(33, 34, 35, 36, 37));
+  EXPECT_THAT(EvaluationRow(ids, 4, 8, 0), ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_THAT(EvaluationRow(ids, 99, 1, 0), ::testing::SizeIs(100));
+}
+
+TEST(NumEvaluationRows, IsEightOrWhatFitsIn32KTokens) {
+  EXPECT_EQ(NumEvaluationRows(1024), 8);
+  EXPECT_EQ(NumEvaluationRows(4096), 8);
+  EXPECT_EQ(NumEvaluationRows(8192), 4);
+  EXPECT_EQ(NumEvaluationRows(16384), 2);
+  EXPECT_EQ(NumEvaluationRows(65536), 1);
+}
+
+// lm-evaluation-harness, get_rolling_token_windows(token_list=[1..9], prefix_token=0,
+// max_seq_len=3, context_len=1), as (inputs + last prediction, number of predictions).
+TEST(RollingWindows, EqualThoseOfLmEvaluationHarness) {
+  EXPECT_THAT(RollingWindows(10, 3, 3),
+              ElementsAre(RollingWindow{0, 1, 4}, RollingWindow{3, 4, 7}, RollingWindow{6, 7, 10}));
+  // The last window has as much context as fits: its inputs are [5, 6, 7].
+  EXPECT_THAT(RollingWindows(9, 3, 3),
+              ElementsAre(RollingWindow{0, 1, 4}, RollingWindow{3, 4, 7}, RollingWindow{5, 7, 9}));
+}
+
+TEST(RollingWindows, ASmallerStrideLeavesMoreContext) {
+  EXPECT_THAT(RollingWindows(9, 3, 2), ElementsAre(RollingWindow{0, 1, 4}, RollingWindow{2, 4, 6},
+                                                   RollingWindow{4, 6, 8}, RollingWindow{5, 8, 9}));
+}
+
+TEST(RollingWindows, ATextThatFitsIsOneWindow) {
+  EXPECT_THAT(RollingWindows(4, 3, 1), ElementsAre(RollingWindow{0, 1, 4}));
+  EXPECT_THAT(RollingWindows(2, 99, 99), ElementsAre(RollingWindow{0, 1, 2}));
+  EXPECT_THAT(RollingWindows(1, 99, 99), IsEmpty());
+}
+
+TEST(RollingWindows, EachTokenIsScoredOnceAndNoWindowIsTooLong) {
+  for (int max_length = 1; max_length < 8; ++max_length) {
+    for (int stride = 1; stride <= max_length; ++stride) {
+      for (int num_ids = 2; num_ids < 40; ++num_ids) {
+        int64_t next = 1;
+        for (const RollingWindow& w : RollingWindows(num_ids, max_length, stride)) {
+          EXPECT_EQ(w.scored, next);
+          EXPECT_LT(w.first, w.scored);
+          EXPECT_LE(w.end - w.first, max_length + 1);
+          EXPECT_TRUE(w.first == 0 || w.end - w.first == max_length + 1);
+          next = w.end;
+        }
+        EXPECT_EQ(next, num_ids);
+      }
+    }
+  }
+}
+
+TEST(KvCachePrecisionNote, NamesTheBoundAndTheFlagUnlessTheCacheIsExact) {
+  v1::GetInfoReply served;
+  served.set_kv_cache_dtype("fp32");
+  EXPECT_EQ(KvCachePrecisionNote(served), "");
+  served.set_kv_cache_dtype("fp16");
+  EXPECT_THAT(KvCachePrecisionNote(served), HasSubstr("fp16: log-probabilities may differ"));
+  EXPECT_THAT(KvCachePrecisionNote(served), HasSubstr("up to 0.03"));
+  EXPECT_THAT(KvCachePrecisionNote(served), HasSubstr("--kv-cache-dtype fp32"));
+}
+
+}  // namespace
+}  // namespace lssar::cli
