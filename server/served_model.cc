@@ -61,7 +61,7 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Load(const ModelOption
 
 absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::LoadOn(std::unique_ptr<Backend> backend,
                                                                  const ModelOptions& options) {
-  const LoadOptions load = {.weights = options.weights,
+  const LoadOptions load = {.dtype = options.weights,
                             .max_num_batched_tokens = options.engine.max_num_batched_tokens};
   auto loaded = LoadCheckpoint(options.directory, backend.get(), load);
   if (!loaded.ok()) return loaded.status();

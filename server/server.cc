@@ -174,7 +174,7 @@ void Server::State::LogServing() const {
                       {"hash", checkpoint.hash},
                       {"attention", NameOf(checkpoint.config.attention.kind)},
                       {"p", checkpoint.config.attention.p},
-                      {"weights", NameOf(checkpoint.weights)},
+                      {"weights", NameOf(checkpoint.dtype)},
                       {"kv_cache_dtype", NameOf(engine.kv_cache_dtype)},
                       {"num_pages", model->GetEngine().Stats().num_pages},
                       {"page_size", engine.page_size},

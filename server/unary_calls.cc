@@ -34,7 +34,7 @@ void DescribeModel(const ServedModel& model, v1::GetInfoReply& reply) {
   reply.set_num_hidden_layers(config.num_hidden_layers);
   reply.set_num_attention_heads(config.num_attention_heads);
   reply.set_hidden_size(config.hidden_size);
-  reply.set_dtype(std::string(NameOf(checkpoint.weights)));
+  reply.set_dtype(std::string(NameOf(checkpoint.dtype)));
   reply.set_has_chat_template(checkpoint.chat_template.has_value());
   if (config.bos_id) reply.set_bos_id(*config.bos_id);
   if (config.eos_id) reply.set_eos_id(*config.eos_id);

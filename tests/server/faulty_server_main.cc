@@ -86,7 +86,7 @@ absl::StatusOr<std::unique_ptr<ServedModel>> LoadFaulty(const ModelOptions& opti
   auto backend = fault.loses_device ? MakeFaulty(driver) : MakeBackend(options.backend);
   if (!backend.ok()) return backend.status();
   auto loaded = LoadCheckpoint(options.directory, backend->get(),
-                               {.weights = options.weights,
+                               {.dtype = options.weights,
                                 .max_num_batched_tokens = options.engine.max_num_batched_tokens});
   if (!loaded.ok()) return loaded.status();
   auto checkpoint = std::make_unique<Checkpoint>(*std::move(loaded));

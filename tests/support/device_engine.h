@@ -25,7 +25,7 @@ class DeviceEngine {
     backend_ = *std::move(backend);
     auto checkpoint = LoadCheckpoint(
         device_case.checkpoint, backend_.get(),
-        {.weights = DType::kF16, .max_num_batched_tokens = options.max_num_batched_tokens});
+        {.dtype = DType::kF16, .max_num_batched_tokens = options.max_num_batched_tokens});
     EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
     checkpoint_ = std::make_unique<Checkpoint>(*std::move(checkpoint));
     auto engine = Engine::Create(checkpoint_.get(), backend_.get(), options);
