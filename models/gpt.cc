@@ -1,6 +1,7 @@
 #include "models/gpt.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "kernels/attention_weights.h"
@@ -17,6 +18,20 @@ constexpr int kMaxLogitsRows = 64;
 
 const float* FloatsOf(const std::unique_ptr<Buffer>& buffer) {
   return buffer == nullptr ? nullptr : buffer->As<float>();
+}
+
+// The final norm of one token's hidden state.
+void LayerNormInPlace(std::span<const float> weight, std::span<const float> bias, float epsilon,
+                      std::span<float> x) {
+  const auto size = double(x.size());
+  double mean = 0, variance = 0;
+  for (const float value : x) mean += double{value};
+  mean /= size;
+  for (const float value : x) variance += (double{value} - mean) * (double{value} - mean);
+  const double scale = 1 / std::sqrt(variance / size + double{epsilon});
+  for (size_t i = 0; i < x.size(); ++i) {
+    x[i] = float((double{x[i]} - mean) * scale * double{weight[i]} + double{bias[i]});
+  }
 }
 
 }  // namespace
@@ -175,6 +190,31 @@ absl::Status Gpt::CopyLogits(const ForwardBatch& batch, int first, int count,
   return absl::OkStatus();
 }
 
+absl::Status Gpt::CopyHiddenStates(const ForwardBatch& batch, std::span<float> out) {
+  const auto hidden_size = size_t(config_.hidden_size);
+  LSSAR_CHECK(out.size() == batch.hidden_indices.size() * hidden_size);
+  RETURN_IF_ERROR(backend_->Synchronize());
+  for (size_t i = 0; i < batch.hidden_indices.size(); ++i) {
+    const std::span<float> hidden = out.subspan(i * hidden_size, hidden_size);
+    const float* const x = x_->As<float>() + size_t(batch.hidden_indices[i]) * hidden_size;
+    RETURN_IF_ERROR(backend_->CopyOut(hidden.data(), x, hidden.size_bytes()));
+    LayerNormInPlace(final_norm_weight_, final_norm_bias_, config_.layer_norm_epsilon, hidden);
+  }
+  return absl::OkStatus();
+}
+
+void Gpt::ApplyHead(std::span<const float> hidden, std::span<float> out) const {
+  const GptRegressionHead& head = weights_.regression_head;
+  LSSAR_CHECK(!head.bias.empty() && out.size() == head.bias.size());
+  LSSAR_CHECK(hidden.size() == size_t(config_.hidden_size));
+  for (size_t i = 0; i < out.size(); ++i) {
+    double sum = double{head.bias[i]};
+    const float* const row = head.weight.data() + i * hidden.size();
+    for (size_t k = 0; k < hidden.size(); ++k) sum += double{row[k]} * double{hidden[k]};
+    out[i] = float(sum);
+  }
+}
+
 absl::StatusOr<std::unique_ptr<Gpt>> Gpt::Create(const ModelConfig& config, GptWeights weights,
                                                  Backend* backend, int max_num_batched_tokens) {
   if (max_num_batched_tokens < 1) {
@@ -185,6 +225,7 @@ absl::StatusOr<std::unique_ptr<Gpt>> Gpt::Create(const ModelConfig& config, GptW
   auto gpt =
       std::unique_ptr<Gpt>(new Gpt(config, std::move(weights), backend, max_num_batched_tokens));
   RETURN_IF_ERROR(gpt->AllocateActivations());
+  RETURN_IF_ERROR(gpt->CopyFinalNorm());
   return gpt;
 }
 
@@ -194,6 +235,17 @@ Gpt::Gpt(const ModelConfig& config, GptWeights weights, Backend* backend,
       weights_(std::move(weights)),
       backend_(backend),
       max_num_batched_tokens_(max_num_batched_tokens) {}
+
+absl::Status Gpt::CopyFinalNorm() {
+  const auto hidden_size = size_t(config_.hidden_size);
+  const size_t num_bytes = hidden_size * sizeof(float);
+  final_norm_weight_.resize(hidden_size);
+  final_norm_bias_.resize(hidden_size);
+  RETURN_IF_ERROR(backend_->CopyOut(final_norm_weight_.data(),
+                                    weights_.final_norm.weight->Address(), num_bytes));
+  if (weights_.final_norm.bias == nullptr) return absl::OkStatus();
+  return backend_->CopyOut(final_norm_bias_.data(), weights_.final_norm.bias->Address(), num_bytes);
+}
 
 absl::Status Gpt::AllocateActivations() {
   const int max_tokens = max_num_batched_tokens_;

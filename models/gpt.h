@@ -31,10 +31,14 @@ class Gpt : public LanguageModel {
   absl::Status Synchronize() override;
   absl::Status CopyLogits(const ForwardBatch& batch, int first, int count,
                           std::span<float> out) override;
+  absl::Status CopyHiddenStates(const ForwardBatch& batch, std::span<float> out) override;
+  int NumHeadOutputs() const override { return int(weights_.regression_head.bias.size()); }
+  void ApplyHead(std::span<const float> hidden, std::span<float> out) const override;
 
  private:
   Gpt(const ModelConfig& config, GptWeights weights, Backend* backend, int max_num_batched_tokens);
   absl::Status AllocateActivations();
+  absl::Status CopyFinalNorm();
   NormView View(const GptNorm& norm) const;
   // For every token: x += attention(norm(x)), then x += mlp(norm(x)).
   void RunBlock(int layer, const RaggedBatch& rows, const KvView& kv, AttentionStats* stats);
@@ -60,6 +64,7 @@ class Gpt : public LanguageModel {
   std::unique_ptr<Buffer> no_norm_bias_;  // [hidden_size] zeros: the bias of a norm without one
 
   // Host copies.
+  std::vector<float> final_norm_weight_, final_norm_bias_;  // [hidden_size]
   std::vector<float> rope_angles_;
   std::vector<double> rope_frequencies_;  // [head_dim / 2]
 };

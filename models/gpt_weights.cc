@@ -64,6 +64,8 @@ std::string Coordinates(std::vector<int64_t> shape, size_t index) {
   return Show(shape);
 }
 
+constexpr int64_t kMaxHeadOutputs = 65536;
+
 // Keeps the first error: load everything, then check status() once.
 class Loader {
  public:
@@ -116,6 +118,27 @@ class Loader {
     file_.Release(*head);
     file_.Release(*embedding);
     return nullptr;
+  }
+
+  // Empty if the checkpoint has no regression head.
+  GptRegressionHead LoadRegressionHead() {
+    const std::string weight_name = "head.weight", bias_name = "head.bias";
+    const TensorView* weight = file_.Find(weight_name);
+    if (weight == nullptr) return {};
+    if (weight->shape.size() != 2 || weight->shape[0] < 1 || weight->shape[0] > kMaxHeadOutputs) {
+      Fail(weight_name, StrCat("has shape ", Show(weight->shape), ", must be [out, ",
+                               config_.hidden_size, "] with out in [1, ", kMaxHeadOutputs, "]"));
+      return {};
+    }
+    const int64_t num_outputs = weight->shape[0];
+    weight = Find(weight_name, {num_outputs, config_.hidden_size});
+    if (weight == nullptr) return {};
+    GptRegressionHead head{.weight = weight->ToFloats(),
+                           .bias = std::vector<float>(size_t(num_outputs))};
+    if (file_.Find(bias_name) == nullptr) return head;
+    const TensorView* bias = Find(bias_name, {num_outputs});
+    if (bias != nullptr) head.bias = bias->ToFloats();
+    return head;
   }
 
   void RefuseUnexpected() {
@@ -252,6 +275,7 @@ absl::StatusOr<GptWeights> LoadGptWeights(const TensorFile& file, const ModelCon
   }
   weights.final_norm = loader.LoadFinalNorm();
   weights.untied_head = loader.LoadUntiedHead();
+  weights.regression_head = loader.LoadRegressionHead();
   loader.RefuseUnexpected();
   RETURN_IF_ERROR(loader.status());
   weights.num_parameters = loader.NumParameters();

@@ -33,11 +33,18 @@ struct GptLayer {
   GptLinear mlp_out;        // mlp.c_proj, [hidden_size, intermediate_size]
 };
 
+// Maps hidden states to the outputs of a regression model, on the host.
+struct GptRegressionHead {
+  std::vector<float> weight;  // head.weight, [out, hidden_size]
+  std::vector<float> bias;    // head.bias, [out]; zeros if the checkpoint has none
+};
+
 struct GptWeights {
   std::unique_ptr<PackedMatrix> embedding;  // wte, [vocab, hidden_size]
   std::vector<GptLayer> layers;
   GptNorm final_norm;                         // ln_f
   std::unique_ptr<PackedMatrix> untied_head;  // lm_head, [vocab, hidden_size]; null: tied
+  GptRegressionHead regression_head;          // empty: none
   int64_t num_parameters = 0;
 };
 

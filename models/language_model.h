@@ -43,6 +43,8 @@ struct ForwardBatch {
   std::vector<double> rope_bases;         // [sequences.size()]
   std::vector<int32_t> logits_indices;    // tokens whose logits are computed, ascending
   std::vector<int32_t> logits_sequences;  // [logits_indices.size()]: index into sequences
+  std::vector<int32_t> hidden_indices;    // tokens whose hidden state is copied out, ascending
+  std::vector<int32_t> hidden_sequences;  // [hidden_indices.size()]: index into sequences
   std::vector<RowCapture> captures;       // few tokens: each costs 0.2 us a key and head
 
   void Clear() {
@@ -51,6 +53,8 @@ struct ForwardBatch {
     rope_bases.clear();
     logits_indices.clear();
     logits_sequences.clear();
+    hidden_indices.clear();
+    hidden_sequences.clear();
     captures.clear();
   }
 };
@@ -89,6 +93,19 @@ class LanguageModel {
   // memory, [count, vocab], and waits. For checks: serving never copies logits off the device.
   virtual absl::Status CopyLogits(const ForwardBatch& batch, int first, int count,
                                   std::span<float> out) = 0;
+
+  // Copies the hidden states of batch.hidden_indices of the last Forward, after the final norm, to
+  // host memory; waits. The norm is computed in double on the host.
+  // Shapes    out [batch.hidden_indices.size(), hidden_size]
+  // Errors    the backend's
+  virtual absl::Status CopyHiddenStates(const ForwardBatch& batch, std::span<float> out) = 0;
+
+  // Outputs of the regression head (`head.weight`, `head.bias`); 0: the checkpoint has none.
+  virtual int NumHeadOutputs() const = 0;
+  // The regression head: out = W hidden + b, in double on the host.
+  // Shapes    hidden [hidden_size], out [NumHeadOutputs()]
+  // Requires  NumHeadOutputs() > 0
+  virtual void ApplyHead(std::span<const float> hidden, std::span<float> out) const = 0;
 };
 
 }  // namespace lssar

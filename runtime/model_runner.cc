@@ -1,7 +1,9 @@
 #include "runtime/model_runner.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
 namespace lssar {
@@ -10,6 +12,11 @@ namespace {
 absl::Status LogitsNotFinite(int position) {
   return absl::DataLossError(StrCat("the model's logits at position ", position,
                                     " hold a NaN or an infinity: this request cannot go on"));
+}
+
+absl::Status HiddenStateNotFinite(int position) {
+  return absl::DataLossError(StrCat("the hidden state at position ", position,
+                                    " holds a NaN or an infinity: this request cannot go on"));
 }
 
 absl::Status StepFailed(const absl::Status& status) {
@@ -27,6 +34,10 @@ void ModelRunner::PrepareBatch(std::span<const ScheduledSequence> scheduled) {
     const auto ids = sequence->tokens.begin() + first_position;
     batch_.token_ids.insert(batch_.token_ids.end(), ids, ids + num_tokens);
     for (int i = 0; i < num_tokens; ++i) {
+      if (sequence->task->NeedsHiddenState(*sequence, first_position + i)) {
+        batch_.hidden_indices.push_back(first_token + i);
+        batch_.hidden_sequences.push_back(sequence_idx);
+      }
       if (!sequence->task->NeedsLogits(*sequence, first_position + i)) continue;
       batch_.logits_indices.push_back(first_token + i);
       batch_.logits_sequences.push_back(sequence_idx);
@@ -58,16 +69,17 @@ absl::Status ModelRunner::Sample(const absl::Status& forward,
   if (status.ok()) {
     CountTokens(scheduled);
     DeliverResults(scheduled);
-    return status;
+    status = DeliverHiddenStates(scheduled);
+    if (status.ok()) return status;
   }
   status = StepFailed(status);
   for (ScheduledSequence& sequence : scheduled) sequence.status = status;
   return status;
 }
 
-int ModelRunner::PositionOf(size_t logits_idx) const {
-  const SequenceSlice& slice = batch_.sequences[size_t(batch_.logits_sequences[logits_idx])];
-  return slice.first_position + batch_.logits_indices[logits_idx] - slice.first_row;
+int ModelRunner::PositionOf(int32_t sequence_idx, int32_t token_idx) const {
+  const SequenceSlice& slice = batch_.sequences[size_t(sequence_idx)];
+  return slice.first_position + token_idx - slice.first_row;
 }
 
 void ModelRunner::RequestSamples(std::span<const ScheduledSequence> scheduled) {
@@ -75,8 +87,10 @@ void ModelRunner::RequestSamples(std::span<const ScheduledSequence> scheduled) {
   if (num_requests == 0) return;
   requests_.clear();
   for (size_t i = 0; i < num_requests; ++i) {
-    const Sequence& sequence = *scheduled[size_t(batch_.logits_sequences[i])].sequence;
-    requests_.push_back(sequence.task->MakeSampleRequest(sequence, PositionOf(i)));
+    const int32_t sequence_idx = batch_.logits_sequences[i];
+    const Sequence& sequence = *scheduled[size_t(sequence_idx)].sequence;
+    const int position = PositionOf(sequence_idx, batch_.logits_indices[i]);
+    requests_.push_back(sequence.task->MakeSampleRequest(sequence, position));
   }
   if (results_.size() < num_requests) results_.resize(num_requests);
   model_->Sample(batch_, requests_, std::span(results_).first(num_requests));
@@ -97,13 +111,35 @@ void ModelRunner::DeliverResults(std::span<ScheduledSequence> scheduled) {
   for (size_t i = 0; i < batch_.logits_indices.size(); ++i) {
     auto& [group, sequence, num_tokens, status] = scheduled[size_t(batch_.logits_sequences[i])];
     if (!status.ok()) continue;
-    const int position = PositionOf(i);
+    const int position = PositionOf(batch_.logits_sequences[i], batch_.logits_indices[i]);
     if (results_[i].finite) {
       sequence->task->OnSampleResult(position, &results_[i]);
     } else {
       status = LogitsNotFinite(position);
     }
   }
+}
+
+absl::Status ModelRunner::DeliverHiddenStates(std::span<ScheduledSequence> scheduled) {
+  if (batch_.hidden_indices.empty()) return absl::OkStatus();
+  const auto hidden_size = size_t(model_->Config().hidden_size);
+  hidden_.resize(batch_.hidden_indices.size() * hidden_size);
+  RETURN_IF_ERROR(model_->CopyHiddenStates(batch_, hidden_));
+  for (size_t i = 0; i < batch_.hidden_indices.size(); ++i) {
+    const int32_t sequence_idx = batch_.hidden_sequences[i];
+    auto& [group, sequence, num_tokens, status] = scheduled[size_t(sequence_idx)];
+    if (!status.ok()) continue;
+    const int position = PositionOf(sequence_idx, batch_.hidden_indices[i]);
+    const std::span<const float> hidden = std::span(hidden_).subspan(i * hidden_size, hidden_size);
+    const bool is_finite =
+        std::ranges::all_of(hidden, [](float value) { return std::isfinite(value); });
+    if (is_finite) {
+      sequence->task->OnHiddenState(position, hidden);
+    } else {
+      status = HiddenStateNotFinite(position);
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace lssar

@@ -42,10 +42,12 @@ class ModelRunner {
   const Counters& Totals() const { return totals_; }
 
  private:
-  int PositionOf(size_t logits_idx) const;
+  // The position of token `token_idx` of the batch in its sequence.
+  int PositionOf(int32_t sequence_idx, int32_t token_idx) const;
   void RequestSamples(std::span<const ScheduledSequence> scheduled);
   void CountTokens(std::span<const ScheduledSequence> scheduled);
   void DeliverResults(std::span<ScheduledSequence> scheduled);
+  absl::Status DeliverHiddenStates(std::span<ScheduledSequence> scheduled);
 
   LanguageModel* const model_;
   const KvView kv_;
@@ -55,6 +57,7 @@ class ModelRunner {
   ForwardBatch batch_;
   std::vector<AttentionStats> attention_;  // one for each scheduled sequence
   std::vector<SampleRequest> requests_;    // one for each of batch_.logits_indices
+  std::vector<float> hidden_;              // [batch_.hidden_indices.size(), hidden_size]
   std::vector<SampleResult> results_;      // never shrinks: elements reuse their lists
 };
 

@@ -43,13 +43,27 @@ struct CaptureParams {
   int top_k = 0;                   // largest weights of each row and head; 0: all non-zero ones
 };
 
+enum class Pooling : uint8_t {
+  kLast,   // the last token's vector
+  kMean,   // the mean over all tokens
+  kToken,  // every token's vector
+};
+
+// Hidden states of the prompt after the final norm.
+struct EmbedParams {
+  Pooling pooling = Pooling::kLast;
+  bool apply_head = false;  // the regression head's outputs in place of the hidden states
+  bool normalize = false;   // to L2 norm 1, after pooling and head
+};
+
 // A validated request: every field is in its range (server/parse_request.h checks user input).
 struct Request {
   std::string id = {};               // for logs
   std::vector<int32_t> prompt = {};  // generate: the prompt; score: the context. >= 1 token
-  std::optional<GenerateParams> generate = {};  // exactly one of the three is set
+  std::optional<GenerateParams> generate = {};  // exactly one of the four is set
   std::optional<ScoreParams> score = {};
   std::optional<CaptureParams> capture = {};
+  std::optional<EmbedParams> embed = {};
   std::optional<Clock::time_point> deadline = {};
   int priority = 0;  // [-10, 10]; higher runs first; waiting raises it
   // Reads and fills the prefix cache. Results have the same bits either way.
@@ -114,6 +128,13 @@ struct RowWeights {
   std::vector<KeyWeight> keys = {};  // ascending positions
 };
 
+// Consecutive vectors of an embedding. kLast and kMean give one vector.
+struct EmbeddingBlock {
+  int first = 0;                   // index of the first vector: kToken's position
+  int size = 0;                    // floats in a vector: hidden_size or the head's outputs
+  std::vector<float> values = {};  // [number of vectors, size]
+};
+
 // Counts of tokens, and times in microseconds.
 struct RequestStats {
   int num_prompt_tokens = 0;  // score: of the context and all continuations
@@ -147,8 +168,10 @@ class OutputSink {
   virtual void OnScore(ContinuationScore /*score*/) { LSSAR_CHECK(false); }
   // capture: the rows of one step, ordered by row, then layer, then head
   virtual void OnWeights(std::vector<RowWeights> /*rows*/) { LSSAR_CHECK(false); }
+  // embed: the vectors of one step, in order
+  virtual void OnEmbeddings(EmbeddingBlock /*block*/) { LSSAR_CHECK(false); }
   // OK: every result was delivered. CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE (the engine stopped),
-  // DATA_LOSS (NaN or infinite logits), INTERNAL.
+  // DATA_LOSS (NaN or infinite logits or hidden states), INTERNAL.
   virtual void OnDone(const absl::Status& status, const RequestStats& stats) = 0;
 };
 

@@ -12,14 +12,15 @@
 namespace lssar {
 namespace {
 
-enum class RequestKind { kGenerate, kScore, kCapture };
+enum class RequestKind { kGenerate, kScore, kCapture, kEmbed };
 
 RequestKind KindOf(const Request& request) {
   LSSAR_CHECK(int{request.generate.has_value()} + int{request.score.has_value()} +
-                  int{request.capture.has_value()} ==
+                  int{request.capture.has_value()} + int{request.embed.has_value()} ==
               1);
   if (request.generate) return RequestKind::kGenerate;
-  return request.score ? RequestKind::kScore : RequestKind::kCapture;
+  if (request.score) return RequestKind::kScore;
+  return request.capture ? RequestKind::kCapture : RequestKind::kEmbed;
 }
 
 int64_t Microseconds(Clock::duration d) {
@@ -38,7 +39,8 @@ int64_t MaxFurtherTokens(const Request& request) {
       }
       return int64_t(longest);
     }
-    case RequestKind::kCapture: return 0;
+    case RequestKind::kCapture:
+    case RequestKind::kEmbed: return 0;
   }
   LSSAR_CHECK(false);
 }
@@ -52,7 +54,8 @@ std::string DescribeLength(const Request& request) {
   switch (KindOf(request)) {
     case RequestKind::kGenerate: return sum("prompt ", " + max_tokens ");
     case RequestKind::kScore: return sum("context ", " + longest continuation ");
-    case RequestKind::kCapture: return StrCat("prompt of ", num_prompt, " tokens");
+    case RequestKind::kCapture:
+    case RequestKind::kEmbed: return StrCat("prompt of ", num_prompt, " tokens");
   }
   LSSAR_CHECK(false);
 }
@@ -73,7 +76,8 @@ Demand DemandOf(const Request& request, const KvLayout& layout) {
       demand.max_num_sequences =
           std::min(int(request.score->continuations.size()), kMaxScoreSequences);
       break;
-    case RequestKind::kCapture: break;
+    case RequestKind::kCapture:
+    case RequestKind::kEmbed: break;
   }
   return demand;
 }
@@ -96,6 +100,7 @@ void SequenceGroup::Start(int num_sequences, const Checkpoint& checkpoint, bool 
     case RequestKind::kGenerate: return AddGenerateTasks(checkpoint, this);
     case RequestKind::kScore: return AddScoreTasks(this);
     case RequestKind::kCapture: return AddCaptureTasks(this);
+    case RequestKind::kEmbed: return AddEmbedTasks(checkpoint, this);
   }
 }
 
@@ -138,6 +143,8 @@ void Add(const AttentionStats& from, AttentionStats* to) {
 }
 
 void SequenceTask::OnCachedScores(int, std::span<const TokenScore>) {}
+bool SequenceTask::NeedsHiddenState(const Sequence&, int) const { return false; }
+void SequenceTask::OnHiddenState(int, std::span<const float>) {}
 void SequenceTask::GetScores(int, std::span<TokenScore>) const {}
 int SequenceTask::MaxTokensInStep(const Sequence& sequence) const {
   return sequence.NumPendingTokens();

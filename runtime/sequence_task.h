@@ -1,4 +1,4 @@
-// What a sequence is computed for: generate, score or capture. A task chooses the tokens whose
+// What a sequence is computed for: generate, score, capture or embed. A task chooses the tokens whose
 // logits it needs and continues from the sampled results.
 #ifndef LSSAR_RUNTIME_SEQUENCE_TASK_H_
 #define LSSAR_RUNTIME_SEQUENCE_TASK_H_
@@ -28,7 +28,9 @@ class SequenceTask {
   // Whether the task needs the logits of the token at `position`, which predict position + 1, and
   // has not received them yet: a recomputed token is not sampled twice.
   virtual bool NeedsLogits(const Sequence& sequence, int position) const = 0;
-  // The first such position, at most the last token's. K and V of the tokens before it may come
+  // The same for the final hidden state of the token at `position`.
+  virtual bool NeedsHiddenState(const Sequence& sequence, int position) const;
+  // The first position that is needed for either, at most the last token's. K and V of the tokens before it may come
   // from the prefix cache.
   virtual int FirstLogitsPosition(const Sequence& sequence) const = 0;
 
@@ -55,6 +57,10 @@ class SequenceTask {
   // The result; its logits were finite. May move out of `result`.
   virtual void OnSampleResult(int position, SampleResult* result) = 0;
 
+  // The final hidden state of a token, [hidden_size]; finite. Comes in ascending position, after the
+  // sample results of the step.
+  virtual void OnHiddenState(int position, std::span<const float> hidden);
+
   // The step's tokens are computed: appends the next tokens, or lowers num_computed_tokens and
   // continues elsewhere, or finishes.
   virtual void Advance(Sequence* sequence) = 0;
@@ -74,6 +80,7 @@ TokenResult MakeTokenResult(SampleResult* result);
 void AddGenerateTasks(const Checkpoint& checkpoint, SequenceGroup* group);
 void AddScoreTasks(SequenceGroup* group);
 void AddCaptureTasks(SequenceGroup* group);
+void AddEmbedTasks(const Checkpoint& checkpoint, SequenceGroup* group);
 
 }  // namespace lssar
 

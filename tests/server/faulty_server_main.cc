@@ -71,6 +71,13 @@ class FaultyModel final : public LanguageModel {
                           std::span<float> out) override {
     return model_->CopyLogits(batch, first, count, out);
   }
+  absl::Status CopyHiddenStates(const ForwardBatch& batch, std::span<float> out) override {
+    return model_->CopyHiddenStates(batch, out);
+  }
+  int NumHeadOutputs() const override { return model_->NumHeadOutputs(); }
+  void ApplyHead(std::span<const float> hidden, std::span<float> out) const override {
+    model_->ApplyHead(hidden, out);
+  }
 
  private:
   const std::unique_ptr<LanguageModel> model_;

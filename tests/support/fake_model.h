@@ -9,10 +9,12 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -122,7 +124,28 @@ class FakeModel : public LanguageModel {
   }
 
   absl::Status CopyLogits(const ForwardBatch&, int, int, std::span<float>) override {
-    return absl::UnimplementedError("nobody serves whole rows");
+    return absl::UnimplementedError("serving does not copy logits");
+  }
+
+  // Element i is drawn from the token's hash; NaN for poison_id.
+  absl::Status CopyHiddenStates(const ForwardBatch& batch, std::span<float> out) override {
+    const auto hidden_size = size_t(config_.hidden_size);
+    LSSAR_CHECK(out.size() == batch.hidden_indices.size() * hidden_size);
+    for (size_t i = 0; i < out.size(); ++i) {
+      const uint64_t hash = hashes_[size_t(batch.hidden_indices[i / hidden_size])];
+      out[i] = hash == kPoison ? NAN : HiddenElement(hash, i % hidden_size);
+    }
+    return absl::OkStatus();
+  }
+  static float HiddenElement(uint64_t hash, size_t i) {
+    return float(FakeHash(hash, i) >> 40) / float(1 << 23) - 1.0f;
+  }
+
+  // One output: the sum of the hidden state.
+  int NumHeadOutputs() const override { return 1; }
+  void ApplyHead(std::span<const float> hidden, std::span<float> out) const override {
+    LSSAR_CHECK(out.size() == 1);
+    out[0] = std::accumulate(hidden.begin(), hidden.end(), 0.0f);
   }
 
  private:

@@ -108,6 +108,13 @@ class RecordingSink : public OutputSink {
       weights_.emplace(at, std::move(row));
     }
   }
+  void OnEmbeddings(EmbeddingBlock block) override {
+    const std::lock_guard lock(mutex_);
+    ExpectOpen();
+    EXPECT_FALSE(block.values.empty());
+    EXPECT_EQ(block.first * block.size, int(embeddings_.size()));
+    embeddings_.insert(embeddings_.end(), block.values.begin(), block.values.end());
+  }
   void OnDone(const absl::Status& status, const RequestStats& stats) override {
     EXPECT_NE(std::this_thread::get_id(), submitter_) << "OnDone on the thread of Submit";
     if (on_done) on_done();
@@ -157,6 +164,10 @@ class RecordingSink : public OutputSink {
   std::map<std::array<int, 3>, RowWeights> Weights() const {
     return Locked([this] { return weights_; });
   }
+  // All vectors, one after another.
+  std::vector<float> Embeddings() const {
+    return Locked([this] { return embeddings_; });
+  }
   // Weights of one step.
   size_t LargestStep() const {
     return Locked([this] { return largest_step_; });
@@ -184,6 +195,7 @@ class RecordingSink : public OutputSink {
   std::vector<ContinuationScore> scores_;
   std::map<std::array<int, 3>, RowWeights> weights_;
   size_t largest_step_ = 0;
+  std::vector<float> embeddings_;
 };
 
 // Results of a request: tokens and texts (generate), log-probabilities (score), weights (capture).
@@ -201,6 +213,11 @@ inline void ExpectEqualBits(const RecordingSink& a, const RecordingSink& b,
     const size_t num_heads = request.capture->layers.size() * request.capture->heads.size();
     EXPECT_EQ(a.Weights().size(), request.capture->rows.size() * num_heads);
     EXPECT_TRUE(a.Weights() == b.Weights());
+    return;
+  }
+  if (request.embed) {
+    EXPECT_FALSE(a.Embeddings().empty());
+    EXPECT_TRUE(a.Embeddings() == b.Embeddings());
     return;
   }
   const auto scores = a.Scores(), others = b.Scores();
