@@ -16,6 +16,7 @@ inline constexpr int kMaxStopStringBytes = 256;
 inline constexpr int kMaxStopIds = 64;
 inline constexpr int kMaxLogitBiases = 1024;
 inline constexpr int kMaxScoreItems = 1024;
+inline constexpr int kMaxEmbedInputs = 1024;
 inline constexpr int kMaxContinuations = 1024;
 inline constexpr int kMaxStreamInterval = 1024;
 inline constexpr int kMaxTokenizeBytes = 8 << 20;

@@ -107,9 +107,9 @@ absl::Status ProbeGrpc(const Address& address, const TlsFiles& tls) {
 
 absl::Status ProbeHealth(const ServerOptions& options) {
   const bool has_http = !options.http_listen.empty();
-  ASSIGN_OR_RETURN(const Address address,
-                   has_http ? LocalAddress("--http-listen", options.http_listen)
-                            : LocalAddress("--listen", options.listen));
+  ASSIGN_OR_RETURN(const Address address, has_http
+                                              ? LocalAddress("--http-listen", options.http_listen)
+                                              : LocalAddress("--listen", options.listen));
   return has_http ? ProbeHttp(address, options.tls.HasTls()) : ProbeGrpc(address, options.tls);
 }
 

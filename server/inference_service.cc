@@ -8,6 +8,7 @@
 #include "kernels/status_macros.h"
 #include "lssar/v1/inference.grpc.pb.h"
 #include "server/capture_call.h"
+#include "server/embed_call.h"
 #include "server/generate_call.h"
 #include "server/grpc_adapter.h"
 #include "server/score_call.h"
@@ -23,7 +24,7 @@ using RawInference = v1::Inference::WithRawCallbackMethod_Generate<
             v1::Inference::WithRawCallbackMethod_GetInfo<
                 v1::Inference::WithRawCallbackMethod_GetStats<
                     v1::Inference::WithRawCallbackMethod_CaptureAttention<
-                        v1::Inference::Service>>>>>>>;
+                        v1::Inference::WithRawCallbackMethod_Embed<v1::Inference::Service>>>>>>>>;
 
 // Each call is an object of its own; the service only creates them.
 class InferenceService final : public RawInference {
@@ -40,6 +41,9 @@ class InferenceService final : public RawInference {
   }
   Stream* Score(Context* context, const Bytes* request) override {
     return BeginStream<ScoreCall>(context, *request);
+  }
+  Stream* Embed(Context* context, const Bytes* request) override {
+    return BeginStream<EmbedCall>(context, *request);
   }
   Stream* CaptureAttention(Context* context, const Bytes* request) override {
     return BeginStream<CaptureCall>(context, *request);

@@ -18,6 +18,8 @@ inline constexpr int kMaxTokensPerMessage = 512;
 // Attention weights in one message at most, except that a row is never split. A weight takes at
 // most 8 bytes.
 inline constexpr size_t kMaxKeysPerMessage = 8192;
+// Floats of embedding vectors in one reply message; a single longer vector is not split.
+inline constexpr size_t kMaxFloatsPerMessage = 32768;
 
 }  // namespace lssar::limits
 

@@ -117,12 +117,13 @@ Metrics::Metrics() : registry_(std::make_unique<prometheus::Registry>()) {
 
 // Creates the series of every label at startup: rate() needs the zero before the first increment.
 void Metrics::AddCounters() {
-  auto& success = prometheus::BuildCounter()
-                      .Name("lssar_request_success_total")
-                      .Help(
-                          "Successful Generate, Score and CaptureAttention calls, by the finish "
-                          "reason of the choice that finished last.")
-                      .Register(*registry_);
+  auto& success =
+      prometheus::BuildCounter()
+          .Name("lssar_request_success_total")
+          .Help(
+              "Successful Generate, Score, Embed and CaptureAttention calls, by the finish "
+              "reason of the choice that finished last.")
+          .Register(*registry_);
   std::vector<std::string> names(kFinishedLabels.begin() + 1, kFinishedLabels.end());
   for (const FinishReason reason : {FinishReason::kEos, FinishReason::kStopString,
                                     FinishReason::kStopId, FinishReason::kLength}) {
@@ -131,10 +132,11 @@ void Metrics::AddCounters() {
   for (const std::string& name : names) {
     success_[name] = &success.Add({{"finished_reason", name}});
   }
-  auto& failure = prometheus::BuildCounter()
-                      .Name("lssar_request_failure_total")
-                      .Help("Failed Generate, Score and CaptureAttention calls, by status code.")
-                      .Register(*registry_);
+  auto& failure =
+      prometheus::BuildCounter()
+          .Name("lssar_request_failure_total")
+          .Help("Failed Generate, Score, Embed and CaptureAttention calls, by status code.")
+          .Register(*registry_);
   for (int code = 1; code <= int(absl::StatusCode::kUnauthenticated); ++code) {
     const std::string name = absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
     failure_[name] = &failure.Add({{"code", name}});

@@ -25,10 +25,10 @@ namespace lssar {
 std::string FinishName(FinishReason finish);
 
 // The kinds of calls that run on the engine.
-enum class CallKind : uint8_t { kGenerate, kScore, kCapture };
+enum class CallKind : uint8_t { kGenerate, kScore, kEmbed, kCapture };
 
 // The label finished_reason of a successful call, by kind. Generate's is its finish reason.
-inline constexpr std::array<const char*, 3> kFinishedLabels = {"", "SCORE", "CAPTURE"};
+inline constexpr std::array<const char*, 4> kFinishedLabels = {"", "SCORE", "EMBED", "CAPTURE"};
 
 // How such a call ended.
 struct CallEnd {

@@ -92,7 +92,7 @@ absl::StatusOr<Prompt> ReadPrompt(const Message& message, const Checkpoint& chec
 
 // Fields that Generate, Score and CaptureAttention have in common.
 
-// `Message`: v1::GenerateRequest, v1::ScoreRequest or v1::CaptureAttentionRequest.
+// `Message`: v1::GenerateRequest, v1::ScoreRequest, v1::EmbedRequest or v1::CaptureAttentionRequest.
 template <typename Message>
 absl::Status ReadSharing(const Message& message, Request* request) {
   request->priority = message.priority();
@@ -366,6 +366,36 @@ class ItemReader {
   std::vector<int32_t> context_ids_;
 };
 
+// Embed.
+
+absl::StatusOr<Pooling> ReadPooling(v1::Pooling pooling) {
+  switch (pooling) {
+    case v1::POOLING_UNSPECIFIED:
+    case v1::POOLING_LAST: return Pooling::kLast;
+    case v1::POOLING_MEAN: return Pooling::kMean;
+    case v1::POOLING_TOKEN: return Pooling::kToken;
+    default: return Refuse("pooling", int(pooling), "POOLING_LAST, POOLING_MEAN or POOLING_TOKEN");
+  }
+}
+
+absl::StatusOr<std::vector<int32_t>> ReadInput(const std::string& field, const v1::ScoreText& input,
+                                               const ParseContext& context) {
+  const Checkpoint& checkpoint = *context.checkpoint;
+  std::vector<int32_t> ids;
+  if (input.has_text()) {
+    ASSIGN_OR_RETURN(ids, EncodeField(field + ".text", input.text(), checkpoint.tokenizer.get(),
+                                      BosOf(checkpoint)));
+  } else {
+    ASSIGN_OR_RETURN(
+        ids, CheckIds(field + ".tokens.ids", input.tokens().ids(), checkpoint.config.vocab_size));
+  }
+  if (ids.empty() || ids.size() > size_t(context.max_model_len)) {
+    return Refuse(field, StrCat(ids.size(), " tokens long"),
+                  StrCat("1 to max_model_len = ", context.max_model_len, " tokens long"));
+  }
+  return ids;
+}
+
 // CaptureAttention.
 
 // Ascending, without repeats.
@@ -477,6 +507,29 @@ absl::StatusOr<ParsedScore> ParseScore(const v1::ScoreRequest& message,
     parsed.items.push_back(std::move(request));
   }
   return parsed;
+}
+
+absl::StatusOr<std::vector<Request>> ParseEmbed(const v1::EmbedRequest& message,
+                                                const ParseContext& context) {
+  RETURN_IF_ERROR(CheckCount("inputs", size_t(message.inputs_size()), 1, limits::kMaxEmbedInputs));
+  Request shared;
+  RETURN_IF_ERROR(ReadSharing(message, &shared));
+  EmbedParams params{.apply_head = message.apply_head(), .normalize = message.normalize()};
+  ASSIGN_OR_RETURN(params.pooling, ReadPooling(message.pooling()));
+  if (params.apply_head && context.checkpoint->model->NumHeadOutputs() == 0) {
+    return absl::FailedPreconditionError(StrCat("apply_head is true, but checkpoint ",
+                                                context.checkpoint->name,
+                                                " has no regression head (head.weight)"));
+  }
+  std::vector<Request> requests;
+  for (int i = 0; i < message.inputs_size(); ++i) {
+    Request request = shared;
+    ASSIGN_OR_RETURN(request.prompt,
+                     ReadInput(StrCat("inputs[", i, "]"), message.inputs(i), context));
+    request.embed = params;
+    requests.push_back(std::move(request));
+  }
+  return requests;
 }
 
 absl::StatusOr<Request> ParseCapture(const v1::CaptureAttentionRequest& message,

@@ -49,6 +49,10 @@ struct ParsedScore {
 absl::StatusOr<ParsedScore> ParseScore(const v1::ScoreRequest& message,
                                        const ParseContext& context);
 
+// One request for each input, in the message's order.
+absl::StatusOr<std::vector<Request>> ParseEmbed(const v1::EmbedRequest& message,
+                                                const ParseContext& context);
+
 // The caller sets id and deadline.
 absl::StatusOr<Request> ParseCapture(const v1::CaptureAttentionRequest& message,
                                      const ParseContext& context);

@@ -34,6 +34,7 @@ void SetModelInfo(const ServedModel& model, v1::GetInfoReply* reply) {
   reply->set_has_chat_template(checkpoint.chat_template.has_value());
   if (config.bos_id) reply->set_bos_id(*config.bos_id);
   if (config.eos_id) reply->set_eos_id(*config.eos_id);
+  reply->set_num_head_outputs(checkpoint.model->NumHeadOutputs());
   reply->set_num_parameters(checkpoint.num_parameters);
   if (model.GetSelfCheck().num_rows > 0) {
     reply->set_self_check_error(model.GetSelfCheck().worst_error);
