@@ -30,7 +30,6 @@ class FakeTokenizer : public Tokenizer {
     if (id == FakeModel::kEosId) return "";
     return kPieces[size_t(id) % kPieces.size()];
   }
-  std::string_view PieceName(int32_t id) const override { return PieceBytes(id); }
   bool AddsDummyPrefix() const override { return true; }
   std::string_view Hash() const override { return "fake"; }
 
