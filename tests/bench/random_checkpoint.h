@@ -13,7 +13,7 @@ namespace lssar::bench {
 struct ModelShape {
   int num_layers = 12;
   int num_heads = 12;
-  int width = 768;
+  int hidden_size = 768;
   int vocab_size = 50304;
   int max_position_embeddings = 1024;
 
@@ -24,7 +24,7 @@ struct ModelShape {
 struct ShapeTensor {
   std::string name;
   std::string gguf_name;
-  std::vector<int64_t> dims;  // [out, in] or [width]
+  std::vector<int64_t> dims;  // [out, in] or [hidden_size]
   bool is_norm_weight = false;
 
   int64_t NumElements() const;

@@ -246,7 +246,7 @@ int main(int argc, char** argv) {
   app.add_option("--work-folder", setting.work_folder, "Where the random weights are written");
   app.add_option("--layers", setting.shape.num_layers, "Of the model; the default is the 124M one");
   app.add_option("--heads", setting.shape.num_heads);
-  app.add_option("--width", setting.shape.width);
+  app.add_option("--hidden-size", setting.shape.hidden_size);
   app.add_option("--vocab", setting.shape.vocab_size);
   app.add_option("--depths", setting.depths, "Of one sequence alone")->delimiter(',');
   app.add_option("--batch", setting.batch, "Sequences together");
