@@ -54,9 +54,8 @@ class GenerateTest(unittest.TestCase):
         self.assertEqual(done.stdout, whole[:whole.index(stop)] + '\n')
 
     def test_ids_from_a_list_and_a_file(self):
-        text = json.loads(run_cli('generate', 'The river', '--max-tokens', '4', '--temperature',
-                                  '0', '--prompt-logprobs', '0', '--json').stdout)
-        ids = [token['id'] for token in text['prompt_tokens']]
+        shown = json.loads(run_cli('attention', 'The river', '--json').stdout)
+        ids = [token['id'] for token in shown['tokens']]
         flags = '--max-tokens', '4', '--temperature', '0'
         plain = run_cli('generate', 'The river', *flags).stdout
         from_list = run_cli('generate', '--ids', ','.join(map(str, ids)), *flags)
