@@ -74,7 +74,7 @@ class Parts:
 
 
 class Joiner:
-    """Joins the results of the parts, and checks that one checkpoint scored all of them."""
+    """Joins the results of the parts, and checks that one checkpoint scored them all."""
 
     def __init__(self) -> None:
         self._scores: list[types.ContinuationScore] = []
@@ -99,7 +99,7 @@ T = TypeVar('T')
 
 
 class Progress(Generic[T]):
-    """A tqdm bar over `values`, or nothing. Errors: ImportError that names the package to install."""
+    """A tqdm bar over `values`, or nothing. Errors: ImportError that names what to install."""
 
     def __init__(self, values: object, is_shown: bool, name: str) -> None:
         self._bar = None
