@@ -18,7 +18,7 @@ CALLS_IN_FLIGHT = 2  # the next call is queued while the results of one are read
 
 @dataclasses.dataclass
 class Part:
-    """The items of one call. The last may be a part of a larger one that the next call goes on."""
+    """The items of one call. The last may be a part of an item that the next call continues."""
 
     items: list[pb.ScoreItem] = dataclasses.field(default_factory=list)
     is_complete: list[bool] = dataclasses.field(default_factory=list)  # of each item
@@ -41,7 +41,7 @@ class Part:
 
 
 def split(item: pb.ScoreItem) -> Iterator[tuple[pb.ScoreItem, bool]]:
-    """`item` in pieces that the server takes, each with: is it the last."""
+    """Yields `item` in pieces that the server takes, and whether a piece is the last."""
     total = len(item.continuations)
     if total <= CONTINUATIONS_PER_CALL:
         yield item, True
@@ -74,7 +74,7 @@ class Parts:
 
 
 class Joiner:
-    """Puts the results of the parts together again, and checks that one checkpoint scored all."""
+    """Joins the results of the parts, and checks that one checkpoint scored them all."""
 
     def __init__(self) -> None:
         self._scores: list[types.ContinuationScore] = []
@@ -99,7 +99,7 @@ T = TypeVar('T')
 
 
 class Progress(Generic[T]):
-    """A tqdm bar over `values`, or nothing. Errors: ImportError with the cure."""
+    """A tqdm bar over `values`, or nothing. Errors: ImportError that names what to install."""
 
     def __init__(self, values: object, is_shown: bool, name: str) -> None:
         self._bar = None

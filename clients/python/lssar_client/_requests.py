@@ -1,4 +1,4 @@
-"""From arguments to request messages, and from reply messages to results. No I/O."""
+"""Builds requests from arguments, and results from replies. No I/O."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def to_delta(delta: pb.Delta) -> types.Delta:
 
 
 class StreamState:
-    """What a stream has said apart from its deltas. Base of both clients' streams.
+    """State of a stream other than its deltas. Base of both clients' streams.
 
     Attributes:
         started: set before the first delta.

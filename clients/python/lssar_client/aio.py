@@ -21,8 +21,8 @@ T = TypeVar('T')
 
 
 class _Call(Generic[Request, Reply]):
-    """A server-streaming call that starts at once. Iterating gives its replies; it is made again
-    as types.Retry says while none has come."""
+    """A server-streaming call that starts at once. Iterating gives its replies. It is retried as
+    types.Retry says, until the first reply."""
 
     def __init__(self, client: AsyncClient, method: aio.UnaryStreamMultiCallable[Request, Reply],
                  request: Request, timeout_s: float | None) -> None:
@@ -205,8 +205,8 @@ class AsyncClient:
                       ) -> AsyncIterator[list[types.Generation]]:
         """Yields complete()'s result for each prompt, in order.
 
-        Reads `prompts` as it goes and holds at most 2 * concurrency of them, so that there may be
-        any number.
+        Reads `prompts` as it goes and holds at most 2 * concurrency of them, so the list may
+        have any length.
 
         Args:
             prompts: any iterable or asynchronous iterable of prompts.
@@ -258,8 +258,9 @@ class AsyncClient:
                    ) -> AsyncIterator[list[types.ContinuationScore]]:
         """Yields score()'s result for each (context, continuations), in order.
 
-        Sends the items in calls of at most 64 and holds at most two calls of them, so that there
-        may be any number, with any number of continuations each. timeout_s is of each call.
+        Sends the items in calls of at most 64 and holds at most two calls of them, so the list
+        may have any length, and each item any number of continuations. timeout_s applies to each
+        call.
 
         Args:
             items: any iterable or asynchronous iterable of (context, continuations).
@@ -319,7 +320,7 @@ class AsyncClient:
 
     async def attention(self, prompt: types.Prompt,
                         **options: Unpack[types.AttentionOptions]) -> types.Attention:
-        """Returns which keys each head attends to, for chosen layers, heads and query tokens."""
+        """Returns the attention weights of chosen layers, heads and query tokens."""
         info = await self.get_info() if _requests.needs_info(options) else None
         request = _requests.attention_request(prompt, options, info)
         attention = types.Attention()

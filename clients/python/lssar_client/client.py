@@ -19,8 +19,8 @@ Reply = TypeVar('Reply')
 
 
 class _Call(Generic[Request, Reply]):
-    """A server-streaming call that starts at once. Iterating gives its replies; it is made again
-    as types.Retry says while none has come."""
+    """A server-streaming call that starts at once. Iterating gives its replies. It is retried as
+    types.Retry says, until the first reply."""
 
     def __init__(self, client: Client, method: grpc.UnaryStreamMultiCallable[Request, Reply],
                  request: Request, timeout_s: float | None) -> None:
@@ -186,8 +186,8 @@ class Client:
                       ) -> Iterator[list[types.Generation]]:
         """Yields complete()'s result for each prompt, in order.
 
-        Reads `prompts` as it goes and holds at most 2 * concurrency of them, so that there may be
-        any number.
+        Reads `prompts` as it goes and holds at most 2 * concurrency of them, so the list may
+        have any length.
 
         Args:
             prompts: any iterable of prompts.
@@ -247,8 +247,9 @@ class Client:
                    ) -> Iterator[list[types.ContinuationScore]]:
         """Yields score()'s result for each (context, continuations), in order.
 
-        Sends the items in calls of at most 64 and holds at most two calls of them, so that there
-        may be any number, with any number of continuations each. timeout_s is of each call.
+        Sends the items in calls of at most 64 and holds at most two calls of them, so the list
+        may have any length, and each item any number of continuations. timeout_s applies to each
+        call.
 
         Args:
             items: any iterable of (context, continuations).
@@ -304,7 +305,7 @@ class Client:
 
     def attention(self, prompt: types.Prompt,
                   **options: Unpack[types.AttentionOptions]) -> types.Attention:
-        """Returns which keys each head attends to, for chosen layers, heads and query tokens."""
+        """Returns the attention weights of chosen layers, heads and query tokens."""
         info = self.get_info() if _requests.needs_info(options) else None
         request = _requests.attention_request(prompt, options, info)
         attention = types.Attention()

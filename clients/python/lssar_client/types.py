@@ -21,7 +21,7 @@ Text = str | TokenIds
 """A text, or its token ids."""
 
 Message = tuple[str, str] | Mapping[str, object]
-"""One message of a chat: (role, content), or {'role': role, 'content': content} as OpenAI has it.
+"""One message of a chat: (role, content), or {'role': role, 'content': content} in OpenAI's form.
 The content of a dict may also be a list of {'type': 'text', 'text': text} parts."""
 
 Chat = Sequence[Message]
@@ -107,12 +107,12 @@ class Token:
 
 @dataclasses.dataclass(frozen=True)
 class Delta:
-    """What became known of one choice in a step."""
+    """New text and tokens of one choice."""
 
     choice: int
     text: str  # whole UTF-8 characters; may be empty
     tokens: tuple[Token, ...]
-    finish_reason: str | None = None  # EOS, STOP_STRING, STOP_TOKEN, LENGTH, DEADLINE, CANCELLED
+    finish_reason: str | None = None  # EOS, STOP_STRING, STOP_TOKEN, LENGTH, CANCELLED
     stop_string: str = ''  # the match, for STOP_STRING
 
 
@@ -295,9 +295,9 @@ class Tls:
 
 @dataclasses.dataclass(frozen=True)
 class Retry:
-    """When a call that the server refused is made again.
+    """When a refused call is retried.
 
-    Only calls of which nothing has been received are retried, and only for two status codes:
+    Only calls that have received nothing are retried, and only for two status codes:
     RESOURCE_EXHAUSTED with a RetryInfo (the queue is full; the wait is at least the one that the
     server names) and UNAVAILABLE (no connection, loading, draining). Waits without a RetryInfo
     are drawn from [0, backoff], where backoff starts at `initial_s`, doubles and ends at `max_s`.
