@@ -39,6 +39,7 @@ test       openssl                     temporary certificates for the TLS tests
 test       python3-grpcio              transport of the Python client in its tests
 test       python3-protobuf            messages of the Python client
 test       python3-yaml                parses compose and Kubernetes files in a test
+test       python3-venv                virtual environments of the Python client tests
 training   python3-torch               PyTorch 1.13: tests of models/training
 training   python3-sentencepiece       trains and loads the vocabulary
 training   libopenblas-dev             BLAS of PyTorch and attention_cpu.cc
