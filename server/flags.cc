@@ -135,8 +135,7 @@ void AddFlags(CLI::App& app, const std::vector<Flag>& flags) {
     if (flag.is_switch) {
       // CLI11 writes to `value`, which `each` keeps alive, and hands the text to `assign`.
       const auto value = std::make_shared<std::string>();
-      option = app.add_flag(StrCat("--", flag.name, "{true},--no-", flag.name, "{false}"), *value,
-                            flag.help);
+      option = app.add_flag(StrCat("--", flag.name, ",!--no-", flag.name), *value, flag.help);
       option->each([assign, value](const std::string& text) { assign(text); });
     } else {
       option = app.add_option_function<std::string>("--" + flag.name, assign, flag.help)

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_replace.h"
 #include "kernels/str_cat.h"
 #include "runtime/limits.h"
 #include "server/flags.h"
@@ -230,7 +231,8 @@ std::optional<CommandLine> RunParser(CLI::App& app, std::vector<std::string> kno
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    return Print(app.help());
+    // CLI11 prints the value of a negated switch behind its name.
+    return Print(absl::StrReplaceAll(app.help(), {{"{false}", ""}}));
   } catch (const CLI::CallForVersion&) {
     return Print(StrCat("lssar-server ", LSSAR_VERSION, "\n"));
   } catch (const CLI::ExtrasError&) {
