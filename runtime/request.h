@@ -32,6 +32,8 @@ struct GenerateParams {
 struct ScoreParams {
   std::vector<std::vector<int32_t>> continuations = {};  // each >= 1 token
   int num_logprobs = 0;                                  // N best besides the token itself
+  // ContinuationScore::index of each continuation; empty: 0, 1, ...
+  std::vector<int> indices = {};
 };
 
 // The final attention weights of query tokens of the prompt. Each list is ascending, without

@@ -34,7 +34,9 @@ class ScoreItem {
   // Sends finished scores in order of their index, so a score may wait for an earlier one.
   void Publish(OutputSink* sink) {
     while (num_published_ < num_assigned_ && finished_[size_t(num_published_)]) {
-      sink->OnScore(*std::exchange(finished_[size_t(num_published_++)], std::nullopt));
+      ContinuationScore score = *std::exchange(finished_[size_t(num_published_++)], std::nullopt);
+      if (!params_->indices.empty()) score.index = params_->indices[size_t(score.index)];
+      sink->OnScore(std::move(score));
     }
   }
 

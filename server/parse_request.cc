@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -366,6 +367,29 @@ class ItemReader {
   std::vector<int32_t> context_ids_;
 };
 
+// One request for each rope base among the continuations. Without dynamic NTK there is one base.
+std::vector<Request> SplitByRopeBase(Request request, const ModelConfig& config) {
+  std::map<double, Request> parts;
+  const std::vector<std::vector<int32_t>>& continuations = request.score->continuations;
+  for (size_t i = 0; i < continuations.size(); ++i) {
+    const int num_tokens = int(request.prompt.size() + continuations[i].size());
+    Request& part = parts[RopeBase(config, num_tokens)];
+    if (!part.score) {
+      part = request;
+      part.score->continuations.clear();
+    }
+    part.score->continuations.push_back(continuations[i]);
+    part.score->indices.push_back(int(i));
+  }
+  std::vector<Request> requests;
+  if (parts.size() == 1) {
+    requests.push_back(std::move(request));
+  } else {
+    for (auto& [rope_base, part] : parts) requests.push_back(std::move(part));
+  }
+  return requests;
+}
+
 // Embed.
 
 absl::StatusOr<Pooling> ReadPooling(v1::Pooling pooling) {
@@ -504,7 +528,10 @@ absl::StatusOr<ParsedScore> ParseScore(const v1::ScoreRequest& message,
     request.use_prefix_cache = shared.use_prefix_cache;
     request.cache_salt = shared.cache_salt;
     request.score->num_logprobs = parsed.per_token ? message.top_logprobs() : 0;
-    parsed.items.push_back(std::move(request));
+    for (Request& part : SplitByRopeBase(std::move(request), context.checkpoint->config)) {
+      parsed.items.push_back(std::move(part));
+      parsed.item_indices.push_back(i);
+    }
   }
   return parsed;
 }

@@ -40,7 +40,10 @@ absl::StatusOr<ParsedGenerate> ParseGenerate(const v1::GenerateRequest& message,
                                              const ParseContext& context);
 
 struct ParsedScore {
-  std::vector<Request> items;  // in the message's order
+  // In the message's order. With dynamic NTK an item becomes several requests: one for each rope
+  // base, so that a score does not depend on the lengths of the item's other continuations.
+  std::vector<Request> items;
+  std::vector<int> item_indices;  // [items.size()]: index of the message's item
   bool per_token = false;
 };
 

@@ -15,7 +15,8 @@ class ScoreCall::ScoreSink final : public ItemSink {
  public:
   using ItemSink::ItemSink;
   void OnScore(ContinuationScore score) override {
-    static_cast<ScoreCall&>(Call()).SendScore(Item(), score);
+    auto& call = static_cast<ScoreCall&>(Call());
+    call.SendScore(call.item_indices_[size_t(Item())], score);
   }
 };
 
@@ -26,6 +27,7 @@ absl::Status ScoreCall::Start(const grpc::ByteBuffer& bytes) {
   ASSIGN_OR_RETURN(ParsedScore parsed, ParseScore(message, ContextOf(model)));
   tokenizer_ = model.GetCheckpoint().tokenizer.get();
   per_token_ = parsed.per_token;
+  item_indices_ = std::move(parsed.item_indices);
   SubmitItems(std::move(parsed.items));
   return absl::OkStatus();
 }

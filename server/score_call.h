@@ -3,6 +3,7 @@
 #define LSSAR_SERVER_SCORE_CALL_H_
 
 #include <memory>
+#include <vector>
 
 #include "lssar/v1/inference.pb.h"
 #include "models/tokenizer.h"
@@ -25,6 +26,7 @@ class ScoreCall final : public MultiRequestCall {
 
   const Tokenizer* tokenizer_ = nullptr;
   bool per_token_ = false;
+  std::vector<int> item_indices_;  // of the requests
 };
 
 }  // namespace lssar

@@ -72,6 +72,29 @@ TEST_F(ParseScoreTest, ScoreWithoutBosNeedsAContext) {
   EXPECT_EQ(call.status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST_F(ParseScoreTest, WithDynamicNtkAContinuationsBaseDoesNotDependOnTheOthers) {
+  Checkpoint ntk;
+  ntk.config = Zoo().config;
+  ntk.config.dynamic_ntk_factor = 2;
+  const int trained = ntk.config.max_position_embeddings;
+  v1::ScoreRequest request;
+  v1::ScoreItem& item = *request.add_items();
+  for (int i = 0; i < trained - 10; ++i) item.mutable_context()->mutable_tokens()->add_ids(5);
+  for (const int length : {3, 20, 4}) {  // the second one passes the trained length
+    v1::TokenIds& tokens = *item.add_continuations()->mutable_tokens();
+    for (int i = 0; i < length; ++i) tokens.add_ids(6);
+  }
+  *request.add_items() = item;
+  const auto call =
+      ParseScore(request, {.checkpoint = &ntk, .max_model_len = 2 * trained, .default_seed = 0});
+  ASSERT_TRUE(call.ok()) << call.status();
+  EXPECT_THAT(call->item_indices, ElementsAre(0, 0, 1, 1));
+  EXPECT_THAT(call->items[0].score->indices, ElementsAre(0, 2));
+  EXPECT_THAT(call->items[1].score->indices, ElementsAre(1));
+  EXPECT_EQ(call->items[1].score->continuations[0].size(), 20u);
+  EXPECT_EQ(call->items[0].prompt, call->items[1].prompt);
+}
+
 TEST_F(ParseScoreTest, SharedFieldsApplyToEveryItem) {
   v1::ScoreRequest request = PairRequest("The cat", " sat");
   *request.add_items() = request.items(0);
