@@ -121,7 +121,7 @@ TEST(KeyUsageTest, ConcurrentCallsAreBounded) {
   const absl::Status refused = usage.Acquire(kStart);
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.message()),
-              HasSubstr("key alice has 2 calls running (max-concurrent = 2)"));
+              HasSubstr("key alice has 2 running calls (max-concurrent = 2)"));
   usage.Release();
   EXPECT_TRUE(usage.Acquire(kStart).ok());
 }
