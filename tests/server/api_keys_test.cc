@@ -81,13 +81,13 @@ const std::string kGood = "key = \"secret-secret-secret\"\n";
 INSTANTIATE_TEST_SUITE_P(
     ApiKeys, BadFileTest,
     testing::Values(
-        BadFile{"Empty", "", "it names no key"},
+        BadFile{"Empty", "", "the file contains no key"},
         BadFile{"NoSection", kGood, "every entry must be in a section [NAME]"},
         BadFile{"BareKey", "secret-secret-secret\n", "every entry must be in a section"},
         BadFile{"BareKeyInSection", Section("a", "secret-secret-secret"),
                 "[a]: unknown entry; the entries are key, sha256"},
         BadFile{"NestedSection", Section("a.b", kGood), "section [NAME]"},
-        BadFile{"LongName", Section(std::string(65, 'a'), kGood), "1 to 64 of"},
+        BadFile{"LongName", Section(std::string(65, 'a'), kGood), "of 1 to 64 characters"},
         BadFile{"NoKey", Section("a", "role = \"user\""), "[a]: key or sha256 is missing"},
         BadFile{"EmptySection", Section("a", ""), "[a]: key or sha256 is missing"},
         BadFile{"ShortKey", Section("a", "key = \"secret\""), "key must have 16 to 256"},
@@ -108,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"SectionTwice", Section("a", kGood) + Section("a", "role = \"admin\""),
                 "[a]: the section is defined twice"},
         BadFile{"SameKeyTwice", Section("a", kGood) + Section("b", kGood),
-                "[b]: has the key of [a]"}),
+                "[b]: has the same key as [a]"}),
     [](const auto& test) { return test.param.name; });
 
 const Clock::time_point kStart = Clock::time_point(seconds(1000));
@@ -121,7 +121,7 @@ TEST(KeyUsageTest, ConcurrentCallsAreBounded) {
   const absl::Status refused = usage.Acquire(kStart);
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.message()),
-              HasSubstr("key alice has 2 calls running (max-concurrent = 2)"));
+              HasSubstr("key alice has 2 running calls (max-concurrent = 2)"));
   usage.Release();
   EXPECT_TRUE(usage.Acquire(kStart).ok());
 }

@@ -162,7 +162,7 @@ TEST(EngineFailureTest, ADrainIsNotAFailure) {
   EXPECT_EQ(server.Get("/healthz").status, 200);
   const TestServer::Page readiness = server.Get("/readyz");
   EXPECT_EQ(readiness.status, 503);
-  EXPECT_THAT(readiness.body, HasSubstr("draining"));
+  EXPECT_THAT(readiness.body, HasSubstr("shutting down"));
 }
 
 TEST(EngineFailureTest, WhileLoadingTheServerIsHealthyButNotReady) {

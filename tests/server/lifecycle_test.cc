@@ -108,7 +108,7 @@ TEST(LifecycleTest, DrainLetsRunningCallsFinishAndRejectsNewOnes) {
   while (CheckHealth(channel, "") == kServing) std::this_thread::yield();
   const Generated refused = Generate(server.Stub(), HelloRequest(1));
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_THAT(refused.status.error_message(), HasSubstr("draining"));
+  EXPECT_THAT(refused.status.error_message(), HasSubstr("shutting down"));
   bool is_finished = false;
   while (reader->Read(&reply)) is_finished |= reply.has_finished();
   EXPECT_TRUE(is_finished);

@@ -154,7 +154,7 @@ INSTANTIATE_TEST_SUITE_P(
                  "items[0].continuations has 1025 entries;"},
         BadScore{"EmptyContinuation",
                  [](R& r) { r.mutable_items(0)->mutable_continuations(0)->set_text(""); },
-                 "items[0].continuations[0] has 0 tokens of its own; it must have at least 1"},
+                 "items[0].continuations[0] adds no token to the context; it must add at least 1"},
         BadScore{"UnsetContinuation",
                  [](R& r) { r.mutable_items(0)->mutable_continuations(0)->clear_value(); },
                  "items[0].continuations[0] has 0 tokens"},
@@ -191,7 +191,7 @@ INSTANTIATE_TEST_SUITE_P(
                    r.mutable_items(0)->mutable_context()->set_text("The cat ");
                    r.mutable_items(0)->add_continuations()->mutable_tokens()->add_ids(5);
                  },
-                 "items[0].continuations[1] is tokens beside continuations of text"}),
+                 "items[0].continuations[1] is token ids while others are text"}),
     [](const auto& test) { return test.param.name; });
 
 }  // namespace

@@ -200,13 +200,13 @@ TEST_F(TlsTest, InvalidFilesAreNamed) {
   EXPECT_EQ(MakeCredentials(files).status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(message(files), HasSubstr("--tls-cert " + Path("none.pem") + ": the file cannot be"));
   files.certificate = Path("key.pem");
-  EXPECT_THAT(message(files), HasSubstr("key.pem holds no PEM certificate"));
+  EXPECT_THAT(message(files), HasSubstr("key.pem contains no PEM certificate"));
   files = Files(true);
   files.key = Path("ca.pem");
-  EXPECT_THAT(message(files), HasSubstr("--tls-key " + Path("ca.pem") + " holds no PEM key"));
+  EXPECT_THAT(message(files), HasSubstr("--tls-key " + Path("ca.pem") + " contains no PEM key"));
   Write("other.pem", MakeCertificate("other", authority_).key);
   files.key = Path("other.pem");
-  EXPECT_THAT(message(files), HasSubstr("is not the key of --tls-cert"));
+  EXPECT_THAT(message(files), HasSubstr("does not match --tls-cert"));
   files = Files(true);
   files.client_ca = Path("key.pem");
   EXPECT_THAT(message(files), HasSubstr("--tls-client-ca"));
