@@ -173,6 +173,11 @@ class ScoreCommand : public Command {
            "ids, any number of lines; - is standard input")
         ->option_text("FILE")
         ->group(kGroup);
+    app->add_option("--max-concurrency", max_concurrency_,
+                    "calls of 64 items in flight, with --file [1 to 64; default 2]")
+        ->option_text("N")
+        ->group(kGroup)
+        ->check(CLI::Range(1, 64));
     app->add_flag("--tokens", tokens_,
                   "show each token's logprob [nats] and the most probable token")
         ->group("Output");
@@ -214,8 +219,9 @@ class ScoreCommand : public Command {
       if (StdoutTerminal().is_tty) progress.Hide();
       PrintItem(item, scored);
     };
-    return RunScoreStream(connection->Stub(), {.per_token = tokens_, .scheduling = scheduling_},
-                          &interrupt, next, on_scored);
+    const ScoreStreamOptions options{
+        .max_concurrency = max_concurrency_, .per_token = tokens_, .scheduling = scheduling_};
+    return RunScoreStream(connection->Stub(), options, &interrupt, next, on_scored);
   }
 
   // The K/V cache's type goes into the JSON, or a note about it to stderr.
@@ -260,6 +266,7 @@ class ScoreCommand : public Command {
   std::optional<std::string> context_;
   std::vector<std::string> continuations_;
   std::optional<std::string> file_;
+  int max_concurrency_ = ScoreStreamOptions().max_concurrency;
   bool tokens_ = false;
   std::optional<std::string> ids_;
   std::string lengths_ = "1K,2K,4K,8K,16K";

@@ -17,8 +17,6 @@
 namespace lssar::cli {
 namespace {
 
-constexpr int kNumCalls = 8;
-constexpr size_t kMaxBatches = 2 * kNumCalls;
 // A batch ends at the first of these.
 constexpr int kItemsPerBatch = 64;
 constexpr size_t kBytesPerBatch = 256 << 10;
@@ -57,7 +55,7 @@ class ScorePipeline {
 
   absl::Status Run(const NextScoreLine& next, const OnScoredItem& on_scored) {
     std::vector<std::thread> workers;
-    for (int i = 0; i < kNumCalls; ++i) workers.emplace_back([this] { Work(); });
+    for (int i = 0; i < options_.max_concurrency; ++i) workers.emplace_back([this] { Work(); });
     absl::Status status = ReadAndHandOver(next, on_scored);
     if (interrupt_->Fired()) status = absl::CancelledError("stopped by Ctrl-C");
     if (!status.ok()) interrupt_->Fire();  // nothing will read the results of the other calls
@@ -72,10 +70,11 @@ class ScorePipeline {
 
  private:
   absl::Status ReadAndHandOver(const NextScoreLine& next, const OnScoredItem& on_scored) {
+    const size_t max_batches = 2 * size_t(options_.max_concurrency);
     bool is_at_end = false;
     absl::Status read_error;  // reported after the results of the lines before it
     while (true) {
-      while (!is_at_end && batches_.size() < kMaxBatches) {
+      while (!is_at_end && batches_.size() < max_batches) {
         auto batch = std::make_shared<Batch>();
         read_error = FillBatch(next, batch.get(), &is_at_end);
         if (!read_error.ok()) is_at_end = true;
