@@ -27,7 +27,7 @@ build      libhwy-dev                  SIMD with run-time dispatch
 build      nlohmann-json3-dev          config.json, safetensors headers, --json
 build      libcli11-dev                flags, environment and configuration file in one
 build      libedit-dev                 line editing of `lssar chat`
-build      libcpp-httplib-dev          the HTTP port
+build      libboost1.81-dev            Asio and Beast, headers only: the HTTP port
 build      prometheus-cpp-dev          /metrics
 test       libgtest-dev                GoogleTest
 test       libgmock-dev                its matchers
@@ -50,7 +50,6 @@ run        libsentencepiece0           tokenizer
 run        libpcre2-8-0                words of GPT-2's byte-level BPE
 run        libhwy1                     run-time dispatch
 run        libedit2                    `lssar chat` inside the container
-run        libcpp-httplib0.11          the HTTP port
 run        libprometheus-cpp-core1.0   /metrics
 image      buildah                     builds and starts the image where no docker engine runs
 image      debootstrap                 the base image without a registry
