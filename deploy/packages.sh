@@ -34,6 +34,7 @@ test       libgmock-dev                its matchers
 test       libbenchmark-dev            Google Benchmark: tests/bench
 test       libdnnl-dev                 oneDNN: the GEMM peer in tests/bench
 test       python3                     the tidy test, the Python end-to-end test
+test       curl                        one of the clients that the HTTP API is tested with
 test       openssl                     throw-away certificates of the clients' test
 test       python3-grpcio              the Python end-to-end test speaks to a server
 test       python3-protobuf            its messages

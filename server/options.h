@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -46,6 +47,8 @@ struct ServerOptions {
   ModelOptions model;
   std::string listen = "127.0.0.1:50051";  // host:port, port 0: any free one; empty: no port at all
   std::string http_listen = "127.0.0.1:8080";  // the same, for metrics and probes
+  int http_max_connections = 4096;             // of the HTTP port at once
+  std::vector<std::string> http_cors_origins;  // of web pages that may call; "*": all; empty: none
   TlsFiles tls;
   std::string api_keys;  // a file (api_keys.h); empty: everyone may call
   int max_calls = 1024;  // inside at once, running and queued

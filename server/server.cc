@@ -245,7 +245,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Open(const ServerOptions& option
   auto state = std::make_unique<State>(options, std::move(on_failure));
   if (absl::Status status = state->OpenPort(); !status.ok()) return status;
   if (!options.http_listen.empty()) {
-    auto http = HttpServer::Open(options.http_listen, state->Pages(), options.tls);
+    auto http = HttpServer::Open(options, state->Pages(), state->Parts());
     if (!http.ok()) return http.status();
     state->http = *std::move(http);
   }

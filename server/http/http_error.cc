@@ -4,9 +4,9 @@
 
 #include "absl/time/time.h"
 #include "kernels/str_cat.h"
-#include "server/retry_delay.h"
-#include "server/http/json_fields.h"
+#include "server/http/body_fields.h"
 #include "server/http/json_text.h"
+#include "server/retry_delay.h"
 
 namespace lssar {
 namespace {
@@ -90,9 +90,8 @@ HttpReply ErrorReply(const absl::Status& status) {
   if (code == 401) reply.headers.push_back({"WWW-Authenticate", "Bearer"});
   if (code == 429 || code == 503) {
     // Whole seconds, rounded up; OpenAI's clients also read the exact time.
-    const int64_t wait_ms =
-        std::max<int64_t>(1, absl::ToInt64Milliseconds(absl::Ceil(RetryDelay(status),
-                                                                  absl::Milliseconds(1))));
+    const int64_t wait_ms = std::max<int64_t>(
+        1, absl::ToInt64Milliseconds(absl::Ceil(RetryDelay(status), absl::Milliseconds(1))));
     reply.headers.push_back({"Retry-After", StrCat((wait_ms + 999) / 1000)});
     reply.headers.push_back({"Retry-After-Ms", StrCat(wait_ms)});
   }

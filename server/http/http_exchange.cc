@@ -55,9 +55,10 @@ void HttpExchange::AddHeader(std::string name, std::string value) {
   headers_.push_back({.name = std::move(name), .value = std::move(value)});
 }
 
-void HttpExchange::Attach(std::shared_ptr<HttpCall> call) {
+bool HttpExchange::Attach(std::shared_ptr<HttpCall> call) {
   const std::lock_guard lock(mutex_);
-  call_ = std::move(call);
+  if (!has_client_gone_) call_ = std::move(call);
+  return !has_client_gone_;
 }
 
 std::string HttpExchange::Head(int status, std::string_view content_type,

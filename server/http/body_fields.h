@@ -1,6 +1,6 @@
 // Fields of a request's JSON object, each read with a check of its type.
-#ifndef LSSAR_SERVER_HTTP_JSON_FIELDS_H_
-#define LSSAR_SERVER_HTTP_JSON_FIELDS_H_
+#ifndef LSSAR_SERVER_HTTP_BODY_FIELDS_H_
+#define LSSAR_SERVER_HTTP_BODY_FIELDS_H_
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -29,15 +29,14 @@ absl::StatusOr<double> ReadNumber(const std::string& field, const nlohmann::json
 absl::StatusOr<bool> ReadBool(const std::string& field, const nlohmann::json& value);
 absl::StatusOr<std::string> ReadString(const std::string& field, const nlohmann::json& value);
 // int32s.
-absl::StatusOr<std::vector<int32_t>> ReadIds(const std::string& field,
-                                             const nlohmann::json& value);
+absl::StatusOr<std::vector<int32_t>> ReadIds(const std::string& field, const nlohmann::json& value);
 
 // One object. A field that is null reads as a field that is not there.
-class JsonFields {
+class BodyFields {
  public:
   // `value` outlives this. `name`: of the object, in errors; empty: the body itself.
   // Errors  INVALID_ARGUMENT: not an object
-  static absl::StatusOr<JsonFields> Of(const nlohmann::json& value, std::string name = "");
+  static absl::StatusOr<BodyFields> Of(const nlohmann::json& value, std::string name = "");
 
   // Null: it is not there.
   const nlohmann::json* Find(std::string_view field) const;
@@ -50,7 +49,7 @@ class JsonFields {
   absl::StatusOr<std::optional<std::string>> String(std::string_view field) const;
 
  private:
-  JsonFields(const nlohmann::json& value, std::string name)
+  BodyFields(const nlohmann::json& value, std::string name)
       : value_(&value), name_(std::move(name)) {}
 
   const nlohmann::json* value_;
@@ -59,4 +58,4 @@ class JsonFields {
 
 }  // namespace lssar
 
-#endif  // LSSAR_SERVER_HTTP_JSON_FIELDS_H_
+#endif  // LSSAR_SERVER_HTTP_BODY_FIELDS_H_

@@ -1,4 +1,4 @@
-#include "server/http/json_fields.h"
+#include "server/http/body_fields.h"
 
 #include <cmath>
 #include <limits>
@@ -21,7 +21,7 @@ absl::Status WrongType(const std::string& field, const Json& value, std::string_
 
 // `read`: (field, value) -> StatusOr<T>.
 template <typename T, typename Read>
-absl::StatusOr<std::optional<T>> ReadOptional(const JsonFields& fields, std::string_view field,
+absl::StatusOr<std::optional<T>> ReadOptional(const BodyFields& fields, std::string_view field,
                                               const Read& read) {
   const Json* value = fields.Find(field);
   if (value == nullptr) return std::optional<T>();
@@ -55,9 +55,9 @@ std::string_view TypeName(const Json& value) {
 
 absl::StatusOr<int64_t> ReadInt(const std::string& field, const Json& value) {
   constexpr double kExact = 9007199254740992.0;  // 2^53: beyond it a float may stand for another
-  if (value.is_number_unsigned()) {
-    // Seeds go up to 2^64 - 1: the bits are kept.
-    return int64_t(value.get<uint64_t>());
+  if (value.is_number_unsigned() &&
+      value.get<uint64_t>() > uint64_t(std::numeric_limits<int64_t>::max())) {
+    return FieldError(field, StrCat("is ", value.get<uint64_t>(), "; it must be a 64-bit integer"));
   }
   if (value.is_number_integer()) return value.get<int64_t>();
   if (!value.is_number_float()) return WrongType(field, value, "an integer");
@@ -100,8 +100,8 @@ absl::StatusOr<std::vector<int32_t>> ReadIds(const std::string& field, const Jso
   return ids;
 }
 
-absl::StatusOr<JsonFields> JsonFields::Of(const Json& value, std::string name) {
-  if (value.is_object()) return JsonFields(value, std::move(name));
+absl::StatusOr<BodyFields> BodyFields::Of(const Json& value, std::string name) {
+  if (value.is_object()) return BodyFields(value, std::move(name));
   if (name.empty()) {
     return absl::InvalidArgumentError(
         StrCat("the body is ", TypeName(value), "; it must be an object"));
@@ -109,28 +109,28 @@ absl::StatusOr<JsonFields> JsonFields::Of(const Json& value, std::string name) {
   return WrongType(name, value, "an object");
 }
 
-const Json* JsonFields::Find(std::string_view field) const {
+const Json* BodyFields::Find(std::string_view field) const {
   const auto found = value_->find(std::string(field));
   return found == value_->end() || found->is_null() ? nullptr : &*found;
 }
 
-std::string JsonFields::Name(std::string_view field) const {
+std::string BodyFields::Name(std::string_view field) const {
   return name_.empty() ? std::string(field) : StrCat(name_, ".", field);
 }
 
-absl::StatusOr<std::optional<int64_t>> JsonFields::Int(std::string_view field) const {
+absl::StatusOr<std::optional<int64_t>> BodyFields::Int(std::string_view field) const {
   return ReadOptional<int64_t>(*this, field, ReadInt);
 }
 
-absl::StatusOr<std::optional<double>> JsonFields::Number(std::string_view field) const {
+absl::StatusOr<std::optional<double>> BodyFields::Number(std::string_view field) const {
   return ReadOptional<double>(*this, field, ReadNumber);
 }
 
-absl::StatusOr<std::optional<bool>> JsonFields::Bool(std::string_view field) const {
+absl::StatusOr<std::optional<bool>> BodyFields::Bool(std::string_view field) const {
   return ReadOptional<bool>(*this, field, ReadBool);
 }
 
-absl::StatusOr<std::optional<std::string>> JsonFields::String(std::string_view field) const {
+absl::StatusOr<std::optional<std::string>> BodyFields::String(std::string_view field) const {
   return ReadOptional<std::string>(*this, field, ReadString);
 }
 
