@@ -477,6 +477,10 @@ absl::StatusOr<v1::ScoreRequest> ReadScore(const Json& body, const Checkpoint& c
   v1::ScoreRequest request;
   RETURN_IF_ERROR(ReadSharingFields(fields, &request));
   ASSIGN_OR_RETURN(const std::optional<int64_t> logprobs, fields.Int("logprobs"));
+  if (logprobs && (*logprobs < 0 || *logprobs > limits::kMaxLogprobs)) {
+    return FieldError("logprobs",
+                      StrCat("is ", *logprobs, "; it must be in [0, ", limits::kMaxLogprobs, "]"));
+  }
   if (logprobs) {
     request.set_per_token(true);
     request.set_top_logprobs(Clamped(*logprobs));

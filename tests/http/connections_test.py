@@ -92,7 +92,10 @@ class DrainTest(unittest.TestCase):
                            "stream": True}).encode()
         client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
                        b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        received = client.recv(1000)
+        self.addCleanup(client.close)
+        received = b""
+        while b"data: " not in received:
+            received += client.recv(1000)
         self.assertTrue(received.startswith(b"HTTP/1.1 200"))
         server.process.send_signal(signal.SIGTERM)
         server.wait_for("draining")
