@@ -12,7 +12,7 @@ pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(sentencepiece REQUIRED IMPORTED_TARGET sentencepiece)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(libedit REQUIRED IMPORTED_TARGET libedit)
-pkg_check_modules(httplib REQUIRED IMPORTED_TARGET cpp-httplib)
+find_package(Boost 1.81 REQUIRED)  # Asio and Beast: headers only
 pkg_check_modules(prometheus REQUIRED IMPORTED_TARGET prometheus-cpp-core)
 if(LSSAR_BUILD_TESTS)
   find_package(GTest REQUIRED)

@@ -27,7 +27,7 @@ build      libhwy-dev                  SIMD with run-time dispatch
 build      nlohmann-json3-dev          config.json, safetensors headers, --json
 build      libcli11-dev                flags, environment and configuration file in one
 build      libedit-dev                 line editing of `lssar chat`
-build      libcpp-httplib-dev          the HTTP port
+build      libboost1.81-dev            Asio and Beast, headers only: the HTTP port
 build      prometheus-cpp-dev          /metrics
 test       libgtest-dev                GoogleTest
 test       libgmock-dev                its matchers
@@ -35,6 +35,7 @@ test       libbenchmark-dev            Google Benchmark: tests/bench
 test       libdnnl-dev                 oneDNN: the GEMM peer in tests/bench
 test       python3                     the tidy test, the Python end-to-end test
 test       clang-format                the layout of C++ and CUDA sources, checked by tests/tidy
+test       curl                        a foreign client of the HTTP API tests
 test       openssl                     temporary certificates for the TLS tests
 test       python3-grpcio              transport of the Python client in its tests
 test       python3-protobuf            messages of the Python client
@@ -52,7 +53,6 @@ run        libsentencepiece0           tokenizer
 run        libpcre2-8-0                pre-tokenizer of GPT-2's byte-level BPE
 run        libhwy1                     run-time dispatch
 run        libedit2                    `lssar chat` inside the container
-run        libcpp-httplib0.11          the HTTP port
 run        libprometheus-cpp-core1.0   /metrics
 image      buildah                     builds and starts the image on machines without a Docker engine
 image      debootstrap                 builds the base image on machines without a registry

@@ -6,7 +6,6 @@
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_certificate_verifier.h>
 #include <grpcpp/security/tls_credentials_options.h>
-#include <httplib.h>
 
 #include <chrono>
 #include <memory>
@@ -17,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
+#include "server/http/blocking_client.h"
 
 namespace lssar {
 namespace {
@@ -49,12 +49,12 @@ absl::Status NoAnswer(const Address& address, const std::string& reason) {
 }
 
 absl::Status ProbeHttp(const Address& address, bool has_tls) {
-  httplib::Client client(StrCat(has_tls ? "https://" : "http://", address.Text()));
-  client.enable_server_certificate_verification(false);
-  client.set_connection_timeout(kTimeout);
-  client.set_read_timeout(kTimeout);
-  const httplib::Result reply = client.Get("/readyz");
-  if (!reply) return NoAnswer(address, httplib::to_string(reply.error()));
+  std::string host = address.host;
+  if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
+  const auto reply =
+      SendRequest({.host = host, .port = address.port, .has_tls = has_tls, .timeout = kTimeout},
+                  "GET", "/readyz");
+  if (!reply.ok()) return NoAnswer(address, std::string(reply.status().message()));
   if (reply->status == 200) return absl::OkStatus();
   return absl::UnavailableError(absl::StripTrailingAsciiWhitespace(reply->body));
 }

@@ -1,171 +1,294 @@
 #include "server/http_server.h"
 
-#include <httplib.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <chrono>
+#include <algorithm>
+#include <array>
+#include <ctime>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string_view>
-#include <thread>
 #include <utility>
 
-#include "absl/strings/numbers.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
-#include "server/bounded_stream.h"
-#include "server/tls_context.h"
+#include "server/http/completion_call.h"
+#include "server/http/http_error.h"
+#include "server/http/http_transport.h"
+#include "server/http/json_text.h"
+#include "server/http/openapi.h"
+#include "server/http/score_call.h"
+#include "server/http/tokenizer_calls.h"
+#include "server/http/worker_pool.h"
 
 namespace lssar {
 namespace {
 
-constexpr int kNumThreads = 16;
-constexpr size_t kMaxBodyBytes = size_t{64} << 10;
+constexpr int kNumWorkers = 2;
+constexpr size_t kMaxQueuedRequests = 1024;
 
-class BoundedServer final : public httplib::Server {
- public:
-  // Null: no TLS.
-  explicit BoundedServer(std::unique_ptr<TlsContext> tls) : tls_(std::move(tls)) {}
-
-  void Stop() {
-    is_stopping_ = true;
-    stop();
-  }
-
- private:
-  bool process_and_close_socket(socket_t sock) override {
-    const std::shared_ptr<SSL_CTX> tls = tls_ == nullptr ? nullptr : tls_->Current();
-    BoundedStream stream(sock, &is_stopping_, tls.get());
-    bool is_closed = false;
-    const bool is_served =
-        stream.Handshake() &&
-        process_request(stream, /*close_connection=*/true, is_closed, /*setup_request=*/nullptr);
-    stream.Goodbye();
-    shutdown(sock, SHUT_RDWR);
-    close(sock);
-    return is_served;
-  }
-
-  const std::unique_ptr<TlsContext> tls_;
-  std::atomic<bool> is_stopping_ = false;
+enum class Endpoint : uint8_t {
+  kMetrics,
+  kHealth,
+  kReadiness,
+  kOpenApi,
+  kModels,
+  kTokenizerInfo,
+  kTokenize,
+  kDetokenize,
+  kCompletions,
+  kChatCompletions,
+  kScore,
 };
 
-void SetStatusPage(const absl::Status& status, httplib::Response& response) {
-  response.status = status.ok() ? 200 : 503;
-  response.set_content(status.ok() ? "ok\n" : StrCat(status.message(), "\n"),
-                       "text/plain; charset=utf-8");
+struct Route {
+  std::string_view method;  // of GET, HEAD is one too
+  std::string_view path;
+  Endpoint endpoint;
+};
+
+constexpr std::array kRoutes = std::to_array<Route>({
+    {"POST", "/v1/completions", Endpoint::kCompletions},
+    {"POST", "/v1/chat/completions", Endpoint::kChatCompletions},
+    {"POST", "/v1/score", Endpoint::kScore},
+    {"GET", "/v1/models", Endpoint::kModels},
+    {"POST", "/tokenize", Endpoint::kTokenize},
+    {"POST", "/detokenize", Endpoint::kDetokenize},
+    {"GET", "/tokenizer_info", Endpoint::kTokenizerInfo},
+    {"GET", "/openapi.json", Endpoint::kOpenApi},
+    {"GET", "/metrics", Endpoint::kMetrics},
+    {"GET", "/healthz", Endpoint::kHealth},
+    {"GET", "/readyz", Endpoint::kReadiness},
+});
+
+constexpr std::string_view kModelsPrefix = "/v1/models/";
+
+// Null: there is no such path.
+const Route* FindRoute(std::string_view path) {
+  if (path.starts_with(kModelsPrefix) && path.size() > kModelsPrefix.size()) path = "/v1/models";
+  const auto found = std::ranges::find(kRoutes, path, &Route::path);
+  return found == kRoutes.end() ? nullptr : &*found;
 }
 
-// OpenAI's shape.
-void SetError(int status, const std::string& message, httplib::Response& response) {
-  response.status = status;
-  const nlohmann::ordered_json error = {
-      {"error", {{"message", message}, {"type", "invalid_request_error"}, {"code", status}}}};
-  response.set_content(error.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace),
-                       "application/json");
+bool Allows(const Route& route, std::string_view method) {
+  return method == route.method || (route.method == "GET" && method == "HEAD");
 }
 
-// For every status without a page of its own.
-void SetErrorPage(const httplib::Request& request, httplib::Response& response) {
-  if (!response.body.empty()) return;
-  std::string message = StrCat("the request cannot be read (HTTP ", response.status, ")");
-  if (response.status == 404) {
-    message = StrCat("there is no ", request.method, " ", request.path,
-                     "; there are GET /metrics, /healthz, /readyz");
+std::string AllowedMethods(const Route& route) {
+  return StrCat(route.method, route.method == "GET" ? ", HEAD" : "", ", OPTIONS");
+}
+
+std::string PathList() {
+  std::string list;
+  for (const Route& route : kRoutes) {
+    if (!list.empty()) list += ", ";
+    list += StrCat(route.method, " ", route.path);
   }
-  SetError(response.status, message, response);
+  return list;
 }
 
-void SetMetricsPage(const HttpPages& pages, const httplib::Request& request,
-                    httplib::Response& response) {
-  const absl::Status status = pages.check_admin(request.get_header_value("Authorization"));
-  if (status.ok()) {
-    response.set_content(pages.metrics(), "text/plain; version=0.0.4; charset=utf-8");
-    return;
-  }
-  const bool is_unknown = absl::IsUnauthenticated(status);
-  if (is_unknown) response.set_header("WWW-Authenticate", "Bearer");
-  SetError(is_unknown ? 401 : 403, std::string(status.message()), response);
-}
-
-// "[::1]:8080" -> "::1", 8080.
-bool SplitAddress(std::string_view listen, std::string* host, int* port) {
-  const size_t colon = listen.rfind(':');
-  if (colon == std::string_view::npos) return false;
-  std::string_view name = listen.substr(0, colon);
-  if (name.starts_with('[') && name.ends_with(']')) name = name.substr(1, name.size() - 2);
-  *host = name;
-  return absl::SimpleAtoi(std::string(listen.substr(colon + 1)), port);
+HttpReply TextReply(const absl::Status& status) {
+  return {.status = status.ok() ? 200 : 503,
+          .body = status.ok() ? "ok\n" : StrCat(status.message(), "\n"),
+          .content_type = "text/plain; charset=utf-8"};
 }
 
 }  // namespace
 
-struct HttpServer::State {
-  explicit State(std::unique_ptr<TlsContext> tls) : server(std::move(tls)) {}
-  BoundedServer server;
-  int port = 0;
-  std::thread listener;
+struct HttpServer::State final : public HttpHandler {
+  State(const ServerOptions& server_options, HttpPages given_pages, const ServiceParts& given_parts)
+      : options(server_options), pages(std::move(given_pages)), parts(given_parts) {}
+
+  std::optional<HttpReply> CheckHead(const HttpRequest& head) override;
+  void OnRequest(std::shared_ptr<HttpExchange> exchange) override;
+  HttpReply ErrorReply(int status, std::string message) override {
+    return lssar::ErrorReply(status, message);
+  }
+
+  void AddCorsHeaders(HttpExchange& exchange) const;
+  HttpReply Preflight(const Route& route, const HttpRequest& request) const;
+  HttpReply MetricsPage(const HttpRequest& request) const;
+  // A call that the engine has no part in. Worker thread.
+  void AnswerUnary(Endpoint endpoint, HttpExchange& exchange);
+  absl::StatusOr<std::string> UnaryBody(Endpoint endpoint, const HttpRequest& request,
+                                        const ServedModel& model) const;
+  void Work(Endpoint endpoint, const std::shared_ptr<HttpExchange>& exchange);
+
+  const ServerOptions options;
+  const HttpPages pages;
+  const ServiceParts parts;
+  const int64_t started_at = std::time(nullptr);
+  // The workers end first: they answer through the transport.
+  std::unique_ptr<HttpTransport> transport;
+  std::unique_ptr<WorkerPool> workers;
 };
 
-absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Open(const std::string& listen,
-                                                             HttpPages pages,
-                                                             const TlsFiles& files) {
-  std::unique_ptr<TlsContext> tls;
-  if (files.HasTls()) {
-    auto opened = TlsContext::Open(files);
-    if (!opened.ok()) return opened.status();
-    tls = *std::move(opened);
+// The part of a request's check that needs no body. Called again for requests without one.
+std::optional<HttpReply> HttpServer::State::CheckHead(const HttpRequest& head) {
+  const Route* route = FindRoute(head.Path());
+  if (route == nullptr) {
+    return lssar::ErrorReply(
+        404, StrCat("there is no ", head.method, " ", head.Path(), "; there are ", PathList()));
   }
-  auto state = std::make_unique<State>(std::move(tls));
-  BoundedServer& server = state->server;
-  server.new_task_queue = [] { return new httplib::ThreadPool(kNumThreads); };
-  server.set_payload_max_length(kMaxBodyBytes);
-  // The library's default would let a second server share the port silently.
-  server.set_socket_options([](int sock) {
-    const int yes = 1;
-    setsockopt(sock, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  });
-  server.set_error_handler(SetErrorPage);
-  server.set_exception_handler([](const httplib::Request&, httplib::Response& response,
-                                  std::exception_ptr) { response.status = 500; });
-  server.Get("/metrics", [pages](const httplib::Request& request, httplib::Response& response) {
-    SetMetricsPage(pages, request, response);
-  });
-  server.Get("/healthz", [page = pages.health](const httplib::Request&, httplib::Response& r) {
-    SetStatusPage(page(), r);
-  });
-  server.Get("/readyz", [page = pages.readiness](const httplib::Request&, httplib::Response& r) {
-    SetStatusPage(page(), r);
-  });
+  if (head.method != "OPTIONS" && !Allows(*route, head.method)) {
+    HttpReply reply = lssar::ErrorReply(
+        405, StrCat(head.method, " ", route->path, ": the path takes ", AllowedMethods(*route)));
+    reply.headers.push_back({"Allow", AllowedMethods(*route)});
+    return reply;
+  }
+  if (head.method == "POST") {
+    const std::string_view type = head.Header("content-type");
+    const std::string_view media = type.substr(0, type.find(';'));
+    // curl's default is let through: only a type that says something else is refused.
+    if (media.starts_with("multipart/") || media.starts_with("image/") ||
+        media.starts_with("audio/")) {
+      return lssar::ErrorReply(415, StrCat("Content-Type ", media, ": send application/json"));
+    }
+  }
+  return std::nullopt;
+}
 
-  std::string host;
-  if (!SplitAddress(listen, &host, &state->port)) {
-    return absl::InvalidArgumentError(StrCat(listen, " is not HOST:PORT"));
+void HttpServer::State::AddCorsHeaders(HttpExchange& exchange) const {
+  const std::string_view origin = exchange.Request().Header("origin");
+  if (options.http_cors_origins.empty()) return;
+  exchange.AddHeader("Vary", "Origin");
+  const auto& allowed = options.http_cors_origins;
+  const bool is_allowed = std::ranges::find(allowed, "*") != allowed.end() ||
+                          std::ranges::find(allowed, origin) != allowed.end();
+  if (origin.empty() || !is_allowed) return;
+  exchange.AddHeader("Access-Control-Allow-Origin", std::string(origin));
+  exchange.AddHeader("Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+}
+
+HttpReply HttpServer::State::Preflight(const Route& route, const HttpRequest& request) const {
+  HttpReply reply{.status = 204, .body = "", .headers = {{"Allow", AllowedMethods(route)}}};
+  if (!options.http_cors_origins.empty() && !request.Header("origin").empty()) {
+    reply.headers.push_back({"Access-Control-Allow-Methods", AllowedMethods(route)});
+    reply.headers.push_back(
+        {"Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id, Traceparent"});
+    reply.headers.push_back({"Access-Control-Max-Age", "600"});
   }
-  if (state->port == 0) {
-    state->port = server.bind_to_any_port(host);
-  } else if (!server.bind_to_port(host, state->port)) {
-    state->port = -1;
+  return reply;
+}
+
+HttpReply HttpServer::State::MetricsPage(const HttpRequest& request) const {
+  const absl::Status status = pages.check_admin(std::string(request.Header("authorization")));
+  if (!status.ok()) return lssar::ErrorReply(status);
+  return {.status = 200,
+          .body = pages.metrics(),
+          .content_type = "text/plain; version=0.0.4; charset=utf-8"};
+}
+
+void HttpServer::State::OnRequest(std::shared_ptr<HttpExchange> exchange) {
+  const HttpRequest& request = exchange->Request();
+  AddCorsHeaders(*exchange);
+  if (auto refusal = CheckHead(request)) {
+    exchange->Reply(*std::move(refusal));
+    return;
   }
-  if (state->port <= 0) {
-    return absl::UnavailableError(
-        StrCat("--http-listen ", listen,
-               ": the port is in use, or the address is not one of this machine; set "
-               "--http-listen to another HOST:PORT, to port 0 for any free one, or to off"));
+  const Route& route = *FindRoute(request.Path());
+  if (request.method == "OPTIONS") {
+    exchange->Reply(Preflight(route, request));
+    return;
   }
-  state->listener = std::thread([&server] { server.listen_after_bind(); });
-  // Until then it would not hear a stop.
-  while (!server.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  switch (route.endpoint) {
+    case Endpoint::kMetrics: exchange->Reply(MetricsPage(request)); return;
+    case Endpoint::kHealth: exchange->Reply(TextReply(pages.health())); return;
+    case Endpoint::kReadiness: exchange->Reply(TextReply(pages.readiness())); return;
+    case Endpoint::kOpenApi:
+      exchange->Reply({.status = 200, .body = std::string(OpenApiJson())});
+      return;
+    default: break;
+  }
+  const bool is_queued =
+      workers->TrySubmit([this, endpoint = route.endpoint, exchange] { Work(endpoint, exchange); });
+  if (!is_queued) {
+    exchange->Reply(lssar::ErrorReply(absl::ResourceExhaustedError(
+        StrCat("the server has ", kMaxQueuedRequests, " requests to read; try again"))));
+  }
+}
+
+void HttpServer::State::Work(Endpoint endpoint, const std::shared_ptr<HttpExchange>& exchange) {
+  switch (endpoint) {
+    case Endpoint::kCompletions:
+    case Endpoint::kChatCompletions:
+      std::make_shared<CompletionCall>(endpoint == Endpoint::kChatCompletions, exchange, parts)
+          ->Start();
+      return;
+    case Endpoint::kScore: std::make_shared<HttpScoreCall>(exchange, parts)->Start(); return;
+    default: AnswerUnary(endpoint, *exchange);
+  }
+}
+
+void HttpServer::State::AnswerUnary(Endpoint endpoint, HttpExchange& exchange) {
+  const HttpRequest& request = exchange.Request();
+  const auto route = std::ranges::find(kRoutes, endpoint, &Route::endpoint);
+  CallContext context({.rpc = route->path,
+                       .request_id = std::string(request.Header("x-request-id")),
+                       .traceparent = std::string(request.Header("traceparent")),
+                       .authorization = std::string(request.Header("authorization"))},
+                      parts);
+  exchange.AddHeader("X-Request-Id", context.RequestId());
+  exchange.AddHeader("Traceparent", context.Traceparent());
+  absl::Status status = context.Admit(KeyRole::kUser);
+  absl::StatusOr<std::string> body;
+  if (status.ok()) {
+    body = UnaryBody(endpoint, request, context.Model());
+    status = body.status();
+  }
+  context.End(status);
+  if (status.ok()) {
+    exchange.Reply({.status = 200, .body = *std::move(body)});
+  } else {
+    exchange.Reply(lssar::ErrorReply(status));
+  }
+}
+
+absl::StatusOr<std::string> HttpServer::State::UnaryBody(Endpoint endpoint,
+                                                         const HttpRequest& request,
+                                                         const ServedModel& model) const {
+  if (endpoint == Endpoint::kTokenizerInfo) {
+    return TokenizerInfoJson(model, options.model.directory);
+  }
+  if (endpoint == Endpoint::kModels) {
+    const std::string_view path = request.Path();
+    if (!path.starts_with(kModelsPrefix)) {
+      return StrCat("{\"object\":\"list\",\"data\":[", ModelJson(model, started_at), "]}");
+    }
+    const std::string_view name = path.substr(kModelsPrefix.size());
+    if (name != model.GetCheckpoint().name) {
+      return ModelNotFound(name, model.GetCheckpoint().name);
+    }
+    return ModelJson(model, started_at);
+  }
+  ASSIGN_OR_RETURN(const nlohmann::json body, ParseJson(request.body));
+  return endpoint == Endpoint::kTokenize ? TokenizeJson(body, model) : DetokenizeJson(body, model);
+}
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Open(const ServerOptions& options,
+                                                             HttpPages pages,
+                                                             const ServiceParts& parts) {
+  std::unique_ptr<TlsContext> tls;
+  if (options.tls.HasTls()) {
+    ASSIGN_OR_RETURN(tls, TlsContext::Open(options.tls));
+  }
+  auto state = std::make_unique<State>(options, std::move(pages), parts);
+  state->workers = std::make_unique<WorkerPool>(kNumWorkers, kMaxQueuedRequests);
+  TransportOptions transport;
+  transport.listen = options.http_listen;
+  transport.max_connections = options.http_max_connections;
+  transport.buffer_bytes = options.stream.buffer_bytes;
+  transport.client_timeout = absl::ToChronoMilliseconds(options.stream.client_timeout);
+  ASSIGN_OR_RETURN(state->transport, HttpTransport::Open(transport, std::move(tls), state.get()));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(state)));
 }
 
 HttpServer::HttpServer(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 HttpServer::~HttpServer() {
-  state_->server.Stop();
-  state_->listener.join();
+  // The port first: no request comes any more, and none hears of what the workers still do.
+  state_->transport.reset();
+  state_->workers.reset();
 }
 
-int HttpServer::Port() const { return state_->port; }
+int HttpServer::Port() const { return state_->transport->Port(); }
 
 }  // namespace lssar

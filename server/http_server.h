@@ -1,4 +1,4 @@
-// The HTTP port: pages for Prometheus and for those who ask whether the server lives.
+// The HTTP port: OpenAI's API, metrics and probes. server/http/README.md lists the paths.
 #ifndef LSSAR_SERVER_HTTP_SERVER_H_
 #define LSSAR_SERVER_HTTP_SERVER_H_
 
@@ -8,33 +8,29 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/tls.h"
+#include "server/call_context.h"
+#include "server/options.h"
 
 namespace lssar {
 
-// What the pages say; asked on threads of the HTTP server.
+// Pages that answer in every state of the server. Called on the I/O threads.
 struct HttpPages {
   std::function<std::string()> metrics;  // /metrics: the whole page
-  // Whether the header Authorization lets one see /metrics: UNAUTHENTICATED is 401, else 403.
+  // Whether the header Authorization allows /metrics. Errors  UNAUTHENTICATED, PERMISSION_DENIED
   std::function<absl::Status(const std::string& authorization)> check_admin;
   std::function<absl::Status()> health;     // /healthz: OK is 200, else 503 with the message
   std::function<absl::Status()> readiness;  // /readyz: the same
 };
 
-// GET and HEAD of the three pages; anything else is 404 with a JSON error in OpenAI's shape.
-//
-// One request a connection. A connection has 5 s from its first byte read to the last one written,
-// and may send 64 KiB: a slow or endless client costs one of 16 threads for that long, and the
-// engine and gRPC nothing.
 class HttpServer {
  public:
-  // `listen`: HOST:PORT, port 0: any free one. `files`: the port speaks TLS where they name a
-  // certificate.
+  // Listens on options.http_listen, with TLS if options.tls names a certificate. What `parts` and
+  // `pages` refer to outlives the server.
   // Errors  UNAVAILABLE: cannot be listened on; those of CheckTlsFiles
-  static absl::StatusOr<std::unique_ptr<HttpServer>> Open(const std::string& listen,
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Open(const ServerOptions& options,
                                                           HttpPages pages,
-                                                          const TlsFiles& files = {});
-  // Cuts what is being read or written.
+                                                          const ServiceParts& parts);
+  // Closes all connections. Requires  no call of the engine is left
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

@@ -1,6 +1,7 @@
 #include "server/options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <string_view>
 #include <utility>
@@ -141,8 +142,9 @@ std::vector<Flag> ServerFlags(ServerOptions& options) {
        "Address of the gRPC port; port 0 selects a free port; default 127.0.0.1:50051",
        AssignListen(&options.listen, /*or_off=*/false)},
       {"http-listen", "Serving", "HOST:PORT",
-       "Address of the HTTP port; port 0 selects a free port, off opens none; default "
-       "127.0.0.1:8080",
+       "Address of the HTTP port: OpenAI-compatible API, /metrics, /healthz, /readyz; port 0 "
+       "selects a "
+       "free port, off opens none; default 127.0.0.1:8080",
        AssignListen(&options.http_listen, /*or_off=*/true)},
       {"drain-timeout", "Serving", "TIME",
        "Time for running requests to finish after SIGTERM, [0, 1h]; default 30s",
@@ -180,6 +182,39 @@ std::vector<Flag> ConnectionFlags(ServerOptions& options) {
       {"keepalive-timeout", "Serving", "TIME",
        "Time to answer such a ping before the connection is closed, [1s, 1h]; default 20s",
        AssignDuration(&connection.keepalive_timeout, absl::Seconds(1), absl::Hours(1))},
+  };
+}
+
+AssignFlag AssignOrigins(std::vector<std::string>* target) {
+  return [target](const std::string& value) {
+    std::vector<std::string> origins;
+    for (size_t begin = 0; begin <= value.size();) {
+      const size_t end = std::min(value.find(',', begin), value.size());
+      const std::string origin = value.substr(begin, end - begin);
+      const bool has_scheme = origin.starts_with("http://") || origin.starts_with("https://");
+      if (origin != "*" && (!has_scheme || origin.ends_with('/') ||
+                            origin.find_first_of(" \t\r\n") != std::string::npos)) {
+        return absl::InvalidArgumentError(
+            "it must be * or origins such as https://chat.example.org, with commas between them");
+      }
+      origins.push_back(origin);
+      begin = end + 1;
+    }
+    *target = std::move(origins);
+    return absl::OkStatus();
+  };
+}
+
+std::vector<Flag> HttpFlags(ServerOptions& options) {
+  return {
+      {"http-max-connections", "Limits", "COUNT",
+       "Connections of the HTTP port at once; one more is answered with 503, [1, 65536]; default "
+       "4096",
+       AssignInt(&options.http_max_connections, 1, limits::kMaxCalls)},
+      {"http-cors-origins", "Security", "ORIGINS",
+       "Web pages that may call the HTTP port from a browser: origins such as "
+       "https://chat.example.org with commas between them, or *; default: none",
+       AssignOrigins(&options.http_cors_origins)},
   };
 }
 
@@ -251,7 +286,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   CommandLine line;
   CLI::App app("Serves an LSSAR model over gRPC.", "lssar-server");
   std::vector<Flag> flags = ModelFlags(line.options.model);
-  for (auto* make_flags : {ServerFlags, ConnectionFlags, SecurityFlags}) {
+  for (auto* make_flags : {ServerFlags, ConnectionFlags, HttpFlags, SecurityFlags}) {
     for (Flag& flag : make_flags(line.options)) flags.push_back(std::move(flag));
   }
   AddFlags(app, flags);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -47,6 +48,9 @@ struct ServerOptions {
   ModelOptions model;
   std::string listen = "127.0.0.1:50051";      // HOST:PORT; port 0: any free port; empty: no port
   std::string http_listen = "127.0.0.1:8080";  // the same, for HTTP
+  int http_max_connections = 4096;             // of the HTTP port at the same time
+  // Origins of web pages that may call the HTTP port (CORS); "*": all; empty: none.
+  std::vector<std::string> http_cors_origins;
   TlsFiles tls;
   std::string api_keys;  // path of the key file (api_keys.h); empty: no keys
   int max_calls = 1024;  // at the same time, running and queued

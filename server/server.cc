@@ -247,8 +247,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Open(const ServerOptions& option
   auto state = std::make_unique<State>(options, std::move(on_failure));
   RETURN_IF_ERROR(state->OpenPort());
   if (!options.http_listen.empty()) {
-    ASSIGN_OR_RETURN(state->http,
-                     HttpServer::Open(options.http_listen, state->Pages(), options.tls));
+    ASSIGN_OR_RETURN(state->http, HttpServer::Open(options, state->Pages(), state->Parts()));
   }
   return std::unique_ptr<Server>(new Server(std::move(state)));
 }

@@ -1,15 +1,16 @@
 // API keys end to end: roles, rates, reload; no log line contains a key.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <httplib.h>
 
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "server/access_control.h"
+#include "server/http/blocking_client.h"
 #include "tests/server/raw_call.h"
 #include "tests/server/test_server.h"
 
@@ -93,19 +94,22 @@ TEST_F(AccessTest, OnlyTheBearerSchemeIsAccepted) {
 TEST_F(AccessTest, HealthNeedsNoKeyAndMetricsNeedAnAdminKey) {
   TestServer server({.max_model_len = 2048}, WithKeys());
   EXPECT_EQ(CheckHealth(server.NewChannel(), ""), kServing);
-  httplib::Client http("127.0.0.1", server.GetServer().HttpPort());
-  EXPECT_EQ(http.Get("/healthz")->status, 200);
-  EXPECT_EQ(http.Get("/readyz")->status, 200);
-  const auto none = http.Get("/metrics");
-  EXPECT_EQ(none->status, 401);
-  EXPECT_EQ(none->get_header_value("WWW-Authenticate"), "Bearer");
-  const auto get_as = [&http](const std::string& key) {
-    return http.Get("/metrics", {{"Authorization", "Bearer " + key}});
+  const auto get = [&server](const std::string& path, const std::string& key) {
+    std::vector<HttpHeader> headers;
+    if (!key.empty()) headers.push_back({.name = "Authorization", .value = "Bearer " + key});
+    return SendRequest({.host = "127.0.0.1", .port = server.GetServer().HttpPort()}, "GET", path,
+                       headers)
+        .value();
   };
-  EXPECT_EQ(get_as(kUser)->status, 403);
-  const auto page = get_as(kAdmin);
-  EXPECT_EQ(page->status, 200);
-  EXPECT_THAT(page->body, HasSubstr("lssar_num_requests_running"));
+  EXPECT_EQ(get("/healthz", "").status, 200);
+  EXPECT_EQ(get("/readyz", "").status, 200);
+  const HttpReply none = get("/metrics", "");
+  EXPECT_EQ(none.status, 401);
+  EXPECT_EQ(HeaderOf(none, "www-authenticate"), "Bearer");
+  EXPECT_EQ(get("/metrics", kUser).status, 403);
+  const HttpReply page = get("/metrics", kAdmin);
+  EXPECT_EQ(page.status, 200);
+  EXPECT_THAT(page.body, HasSubstr("lssar_num_requests_running"));
 }
 
 TEST_F(AccessTest, AChangedKeyFileAppliesWithoutARestart) {

@@ -1,7 +1,6 @@
 #include "tests/server/test_server.h"
 
 #include <gtest/gtest.h>
-#include <httplib.h>
 
 #include <chrono>
 #include <limits>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "kernels/check.h"
+#include "server/http/blocking_client.h"
 #include "server/served_model.h"
 #include "tests/server/zoo_checkpoint.h"
 #include "tests/support/fake_checkpoint.h"
@@ -95,9 +95,8 @@ std::shared_ptr<grpc::Channel> TestServer::NewChannel(grpc::ChannelArguments arg
 }
 
 TestServer::Page TestServer::Get(const std::string& path) const {
-  httplib::Client client("127.0.0.1", server_->HttpPort());
-  const auto reply = client.Get(path);
-  if (!reply) return {};
+  const auto reply = SendRequest({.host = "127.0.0.1", .port = server_->HttpPort()}, "GET", path);
+  if (!reply.ok()) return {};
   return {.status = reply->status, .body = reply->body};
 }
 

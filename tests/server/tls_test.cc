@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <httplib.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <sys/socket.h>
@@ -17,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "server/http/blocking_client.h"
 #include "tests/server/certificates.h"
 #include "tests/server/tcp_client.h"
 #include "tests/server/test_server.h"
@@ -79,11 +79,10 @@ class TlsTest : public testing::Test {
                               testing::UnitTest::GetInstance()->current_test_info()->name() +
                               "/roots.pem";
     std::ofstream(roots) << authority.certificate;
-    httplib::SSLClient client("localhost", HttpPort(server));
-    client.set_ca_cert_path(roots.c_str());
-    client.enable_server_certificate_verification(true);
-    const auto reply = client.Get("/healthz");
-    return reply ? reply->status : 0;
+    const auto reply = SendRequest(
+        {.host = "localhost", .port = HttpPort(server), .has_tls = true, .ca_file = roots}, "GET",
+        "/healthz");
+    return reply.ok() ? reply->status : 0;
   }
   static int HttpPort(const TestServer& server) {
     return const_cast<TestServer&>(server).GetServer().HttpPort();
@@ -161,7 +160,8 @@ TEST_F(TlsTest, TheHttpPortUsesTheCertificateAndRequiresNone) {
   const TestServer server({.max_model_len = 2048}, WithTls(/*with_client_ca=*/true));
   EXPECT_EQ(StatusOfHealth(server, authority_), 200);
   EXPECT_EQ(StatusOfHealth(server, stranger_), 0);
-  EXPECT_FALSE(httplib::Client("localhost", HttpPort(server)).Get("/healthz"));
+  EXPECT_FALSE(
+      SendRequest({.host = "localhost", .port = HttpPort(server)}, "GET", "/healthz").ok());
   // Replacing only one of the two files has no effect.
   const Certificate second = MakeCertificate("second", stranger_);
   Write("key.pem", second.key);

@@ -1,4 +1,4 @@
-#include "server/tls_context.h"
+#include "server/http/tls_context.h"
 
 #include <openssl/err.h>
 
@@ -27,7 +27,7 @@ std::string TlsContext::Version() const {
   return StrCat(FileVersion(files_.certificate), " ", FileVersion(files_.key));
 }
 
-// Under the lock, but for the first time.
+// Under the lock, except in Open.
 absl::Status TlsContext::Load() {
   RETURN_IF_ERROR(CheckTlsFiles(files_));
   std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_server_method()), SSL_CTX_free);
@@ -37,11 +37,11 @@ absl::Status TlsContext::Load() {
       SSL_CTX_use_PrivateKey_file(context.get(), files_.key.c_str(), SSL_FILETYPE_PEM) == 1 &&
       SSL_CTX_check_private_key(context.get()) == 1;
   ERR_clear_error();
-  if (!is_made) {  // they have changed since they were checked, or OpenSSL's policy forbids them
+  if (!is_made) {  // changed since CheckTlsFiles, or forbidden by the policy
     return absl::InvalidArgumentError(StrCat("--tls-cert ", files_.certificate, ", --tls-key ",
-                                             files_.key, ": OpenSSL does not take them"));
+                                             files_.key, ": OpenSSL refuses them"));
   }
-  SSL_CTX_set_mode(context.get(), SSL_MODE_ENABLE_PARTIAL_WRITE);
+  SSL_CTX_set_mode(context.get(), SSL_MODE_RELEASE_BUFFERS);
   context_ = std::move(context);
   return absl::OkStatus();
 }
@@ -52,7 +52,7 @@ std::shared_ptr<SSL_CTX> TlsContext::Current() {
   if (now - checked_at_ < kCheckInterval) return context_;
   checked_at_ = now;
   const std::string version = Version();
-  // Files that do not match yet are looked at again: the version stays the old one until they do.
+  // While certificate and key do not match the version stays the old one, so they are read again.
   if (version != version_ && Load().ok()) version_ = version;
   return context_;
 }

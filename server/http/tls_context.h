@@ -1,6 +1,6 @@
-// TLS of the connections that are not gRPC's: those of the HTTP port.
-#ifndef LSSAR_SERVER_TLS_CONTEXT_H_
-#define LSSAR_SERVER_TLS_CONTEXT_H_
+// TLS of the HTTP port's connections.
+#ifndef LSSAR_SERVER_HTTP_TLS_CONTEXT_H_
+#define LSSAR_SERVER_HTTP_TLS_CONTEXT_H_
 
 #include <openssl/ssl.h>
 
@@ -15,14 +15,15 @@
 namespace lssar {
 
 // The server's certificate and key, read again when a file changes. Clients need no certificate:
-// those who probe health have none, and /metrics asks for a key.
+// health probes have none, and everything else asks for an API key.
 class TlsContext {
  public:
-  // Errors  as MakeCredentials. Requires  files.HasTls()
+  // Requires  files.HasTls()
+  // Errors    as MakeCredentials
   static absl::StatusOr<std::unique_ptr<TlsContext>> Open(const TlsFiles& files);
 
-  // Of the files as they were a second ago at most; where they are of no use by now, of the last
-  // ones that were. Any thread.
+  // Made from the files as they were at most a second ago, or from the last usable ones. Any
+  // thread.
   std::shared_ptr<SSL_CTX> Current();
 
  private:
@@ -39,4 +40,4 @@ class TlsContext {
 
 }  // namespace lssar
 
-#endif  // LSSAR_SERVER_TLS_CONTEXT_H_
+#endif  // LSSAR_SERVER_HTTP_TLS_CONTEXT_H_

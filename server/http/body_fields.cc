@@ -1,0 +1,137 @@
+#include "server/http/body_fields.h"
+
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/cord.h"
+#include "kernels/status_macros.h"
+#include "kernels/str_cat.h"
+
+namespace lssar {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr char kFieldUrl[] = "lssar/http_field";
+
+absl::Status WrongType(const std::string& field, const Json& value, std::string_view wanted) {
+  return FieldError(field, StrCat("is ", TypeName(value), "; it must be ", wanted));
+}
+
+// `read`: (field, value) -> StatusOr<T>.
+template <typename T, typename Read>
+absl::StatusOr<std::optional<T>> ReadOptional(const BodyFields& fields, std::string_view field,
+                                              const Read& read) {
+  const Json* value = fields.Find(field);
+  if (value == nullptr) return std::optional<T>();
+  ASSIGN_OR_RETURN(T result, read(fields.Name(field), *value));
+  return std::optional<T>(std::move(result));
+}
+
+}  // namespace
+
+absl::Status FieldError(std::string_view field, std::string_view what) {
+  absl::Status status = absl::InvalidArgumentError(StrCat(field, " ", what));
+  status.SetPayload(kFieldUrl, absl::Cord(std::string(field)));
+  return status;
+}
+
+std::string FieldOf(const absl::Status& status) {
+  const auto field = status.GetPayload(kFieldUrl);
+  return field ? std::string(*field) : std::string();
+}
+
+std::string_view TypeName(const Json& value) {
+  switch (value.type()) {
+    case Json::value_t::null: return "null";
+    case Json::value_t::object: return "an object";
+    case Json::value_t::array: return "a list";
+    case Json::value_t::string: return "a string";
+    case Json::value_t::boolean: return "a boolean";
+    default: return "a number";
+  }
+}
+
+absl::StatusOr<int64_t> ReadInt(const std::string& field, const Json& value) {
+  constexpr double kExact = 9007199254740992.0;  // 2^53: beyond it a float may stand for another
+  if (value.is_number_unsigned() &&
+      value.get<uint64_t>() > uint64_t(std::numeric_limits<int64_t>::max())) {
+    return FieldError(field, StrCat("is ", value.get<uint64_t>(), "; it must be a 64-bit integer"));
+  }
+  if (value.is_number_integer()) return value.get<int64_t>();
+  if (!value.is_number_float()) return WrongType(field, value, "an integer");
+  const double number = value.get<double>();
+  if (std::trunc(number) != number || std::abs(number) > kExact) {
+    return FieldError(field, StrCat("is ", number, "; it must be an integer"));
+  }
+  return int64_t(number);
+}
+
+absl::StatusOr<double> ReadNumber(const std::string& field, const Json& value) {
+  if (!value.is_number()) return WrongType(field, value, "a number");
+  return value.get<double>();
+}
+
+absl::StatusOr<bool> ReadBool(const std::string& field, const Json& value) {
+  if (!value.is_boolean()) return WrongType(field, value, "true or false");
+  return value.get<bool>();
+}
+
+absl::StatusOr<std::string> ReadString(const std::string& field, const Json& value) {
+  if (!value.is_string()) return WrongType(field, value, "a string");
+  return value.get<std::string>();
+}
+
+absl::StatusOr<std::vector<int32_t>> ReadIds(const std::string& field, const Json& value) {
+  if (!value.is_array()) return WrongType(field, value, "a list of token ids");
+  std::vector<int32_t> ids;
+  ids.reserve(value.size());
+  for (const Json& element : value) {
+    const bool is_id = element.is_number_integer() && element.get<int64_t>() >= 0 &&
+                       element.get<int64_t>() <= std::numeric_limits<int32_t>::max();
+    if (!is_id) {
+      const std::string name = StrCat(field, "[", ids.size(), "]");
+      if (!element.is_number()) return WrongType(name, element, "a token id");
+      return FieldError(name, StrCat("is ", element.get<double>(), "; it must be a token id"));
+    }
+    ids.push_back(element.get<int32_t>());
+  }
+  return ids;
+}
+
+absl::StatusOr<BodyFields> BodyFields::Of(const Json& value, std::string name) {
+  if (value.is_object()) return BodyFields(value, std::move(name));
+  if (name.empty()) {
+    return absl::InvalidArgumentError(
+        StrCat("the body is ", TypeName(value), "; it must be an object"));
+  }
+  return WrongType(name, value, "an object");
+}
+
+const Json* BodyFields::Find(std::string_view field) const {
+  const auto found = value_->find(std::string(field));
+  return found == value_->end() || found->is_null() ? nullptr : &*found;
+}
+
+std::string BodyFields::Name(std::string_view field) const {
+  return name_.empty() ? std::string(field) : StrCat(name_, ".", field);
+}
+
+absl::StatusOr<std::optional<int64_t>> BodyFields::Int(std::string_view field) const {
+  return ReadOptional<int64_t>(*this, field, ReadInt);
+}
+
+absl::StatusOr<std::optional<double>> BodyFields::Number(std::string_view field) const {
+  return ReadOptional<double>(*this, field, ReadNumber);
+}
+
+absl::StatusOr<std::optional<bool>> BodyFields::Bool(std::string_view field) const {
+  return ReadOptional<bool>(*this, field, ReadBool);
+}
+
+absl::StatusOr<std::optional<std::string>> BodyFields::String(std::string_view field) const {
+  return ReadOptional<std::string>(*this, field, ReadString);
+}
+
+}  // namespace lssar

@@ -1,0 +1,61 @@
+// Fields of a request's JSON object, each read with a check of its type.
+#ifndef LSSAR_SERVER_HTTP_BODY_FIELDS_H_
+#define LSSAR_SERVER_HTTP_BODY_FIELDS_H_
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace lssar {
+
+// INVALID_ARGUMENT about one field: "`field` `what`". HttpErrorReply names the field as `param`.
+absl::Status FieldError(std::string_view field, std::string_view what);
+// The field that FieldError was given; empty: none.
+std::string FieldOf(const absl::Status& status);
+
+// "a string", "a list": for errors.
+std::string_view TypeName(const nlohmann::json& value);
+
+// Values as fields. `field`: their name in errors.
+// Errors  INVALID_ARGUMENT: another type, or out of the type's range
+absl::StatusOr<int64_t> ReadInt(const std::string& field, const nlohmann::json& value);
+absl::StatusOr<double> ReadNumber(const std::string& field, const nlohmann::json& value);
+absl::StatusOr<bool> ReadBool(const std::string& field, const nlohmann::json& value);
+absl::StatusOr<std::string> ReadString(const std::string& field, const nlohmann::json& value);
+// int32s.
+absl::StatusOr<std::vector<int32_t>> ReadIds(const std::string& field, const nlohmann::json& value);
+
+// One object. A field that is null reads as a field that is not there.
+class BodyFields {
+ public:
+  // `value` outlives this. `name`: of the object, in errors; empty: the body itself.
+  // Errors  INVALID_ARGUMENT: not an object
+  static absl::StatusOr<BodyFields> Of(const nlohmann::json& value, std::string name = "");
+
+  // Null: it is not there.
+  const nlohmann::json* Find(std::string_view field) const;
+  // The name of `field` in errors.
+  std::string Name(std::string_view field) const;
+
+  absl::StatusOr<std::optional<int64_t>> Int(std::string_view field) const;
+  absl::StatusOr<std::optional<double>> Number(std::string_view field) const;
+  absl::StatusOr<std::optional<bool>> Bool(std::string_view field) const;
+  absl::StatusOr<std::optional<std::string>> String(std::string_view field) const;
+
+ private:
+  BodyFields(const nlohmann::json& value, std::string name)
+      : value_(&value), name_(std::move(name)) {}
+
+  const nlohmann::json* value_;
+  std::string name_;
+};
+
+}  // namespace lssar
+
+#endif  // LSSAR_SERVER_HTTP_BODY_FIELDS_H_

@@ -1,0 +1,118 @@
+#include "server/http/http_error.h"
+
+#include <algorithm>
+
+#include "absl/time/time.h"
+#include "kernels/str_cat.h"
+#include "server/http/body_fields.h"
+#include "server/http/json_text.h"
+#include "server/retry_delay.h"
+
+namespace lssar {
+namespace {
+
+constexpr char kModelUrl[] = "lssar/model_not_found";
+
+std::string_view TypeOf(int status) {
+  switch (status) {
+    case 401: return "authentication_error";
+    case 403: return "permission_error";
+    case 429: return "rate_limit_error";
+    default: return status < 500 ? "invalid_request_error" : "server_error";
+  }
+}
+
+std::string_view CodeOf(int status) {
+  switch (status) {
+    case 401: return "invalid_api_key";
+    case 403: return "permission_denied";
+    case 404: return "not_found";
+    case 405: return "method_not_allowed";
+    case 408: return "request_timeout";
+    case 413: return "request_too_large";
+    case 415: return "unsupported_media_type";
+    case 429: return "rate_limit_exceeded";
+    case 431: return "headers_too_large";
+    case 499: return "client_closed_request";
+    case 501: return "not_implemented";
+    case 503: return "service_unavailable";
+    case 504: return "deadline_exceeded";
+    default: return status < 500 ? "invalid_request" : "internal_error";
+  }
+}
+
+std::string ErrorJson(int status, std::string_view message, std::string_view field,
+                      std::string_view code) {
+  std::string json = "{\"error\":{\"message\":";
+  AppendJsonString(message, &json);
+  json += StrCat(",\"type\":\"", TypeOf(status), "\",\"param\":");
+  if (field.empty()) {
+    json += "null";
+  } else {
+    AppendJsonString(field, &json);
+  }
+  json += StrCat(",\"code\":\"", code.empty() ? CodeOf(status) : code, "\"}}");
+  return json;
+}
+
+std::string_view Message(const absl::Status& status) {
+  return {status.message().data(), status.message().size()};
+}
+
+std::string_view SpecialCode(const absl::Status& status) {
+  return status.GetPayload(kModelUrl) ? "model_not_found" : "";
+}
+
+}  // namespace
+
+int HttpStatusOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk: return 200;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kOutOfRange: return 400;
+    case absl::StatusCode::kUnauthenticated: return 401;
+    case absl::StatusCode::kPermissionDenied: return 403;
+    case absl::StatusCode::kNotFound: return 404;
+    case absl::StatusCode::kResourceExhausted: return 429;
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kAborted: return 499;
+    case absl::StatusCode::kUnimplemented: return 501;
+    case absl::StatusCode::kUnavailable: return 503;
+    case absl::StatusCode::kDeadlineExceeded: return 504;
+    default: return 500;
+  }
+}
+
+HttpReply ErrorReply(const absl::Status& status) {
+  const int code = HttpStatusOf(status);
+  HttpReply reply{.status = code, .body = ErrorJson(status)};
+  if (code == 401) reply.headers.push_back({"WWW-Authenticate", "Bearer"});
+  if (code == 429 || code == 503) {
+    // Whole seconds, rounded up; OpenAI's clients also read the exact time.
+    const int64_t wait_ms = std::max<int64_t>(
+        1, absl::ToInt64Milliseconds(absl::Ceil(RetryDelay(status), absl::Milliseconds(1))));
+    reply.headers.push_back({"Retry-After", StrCat((wait_ms + 999) / 1000)});
+    reply.headers.push_back({"Retry-After-Ms", StrCat(wait_ms)});
+  }
+  return reply;
+}
+
+HttpReply ErrorReply(int status, std::string_view message, std::string_view code) {
+  return {.status = status, .body = ErrorJson(status, message, "", code)};
+}
+
+absl::Status ModelNotFound(std::string_view asked, std::string_view served) {
+  absl::Status status = absl::NotFoundError(
+      StrCat("there is no model ", JsonString(asked), "; this server serves ", JsonString(served)));
+  status.SetPayload(kModelUrl, absl::Cord());
+  return status;
+}
+
+std::string ErrorJson(const absl::Status& status) {
+  const bool is_model = !SpecialCode(status).empty();
+  return ErrorJson(HttpStatusOf(status), Message(status), is_model ? "model" : FieldOf(status),
+                   SpecialCode(status));
+}
+
+}  // namespace lssar

@@ -1,0 +1,187 @@
+#include "server/http/http_exchange.h"
+
+#include <charconv>
+#include <ctime>
+#include <utility>
+
+#include "kernels/str_cat.h"
+
+namespace lssar {
+namespace {
+
+// RFC 9110's form: "Sun, 06 Nov 1994 08:49:37 GMT".
+std::string DateNow() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts = {};
+  gmtime_r(&now, &parts);
+  char text[40];
+  return {text, std::strftime(text, sizeof(text), "%a, %d %b %Y %H:%M:%S GMT", &parts)};
+}
+
+void AppendHexadecimal(std::string& text, size_t number) {
+  char digits[16];
+  text.append(digits, std::to_chars(digits, digits + sizeof(digits), number, 16).ptr);
+}
+
+}  // namespace
+
+std::string_view ReasonPhrase(int status) {
+  switch (status) {
+    case 200: return "OK";
+    case 204: return "No Content";
+    case 400: return "Bad Request";
+    case 401: return "Unauthorized";
+    case 403: return "Forbidden";
+    case 404: return "Not Found";
+    case 405: return "Method Not Allowed";
+    case 408: return "Request Timeout";
+    case 413: return "Content Too Large";
+    case 415: return "Unsupported Media Type";
+    case 417: return "Expectation Failed";
+    case 429: return "Too Many Requests";
+    case 431: return "Request Header Fields Too Large";
+    case 499: return "Client Closed Request";
+    case 500: return "Internal Server Error";
+    case 501: return "Not Implemented";
+    case 503: return "Service Unavailable";
+    case 504: return "Gateway Timeout";
+    case 505: return "HTTP Version Not Supported";
+    default: return "Unknown";
+  }
+}
+
+void HttpExchange::AddHeader(std::string name, std::string value) {
+  const std::lock_guard lock(mutex_);
+  headers_.push_back({.name = std::move(name), .value = std::move(value)});
+}
+
+bool HttpExchange::Attach(std::shared_ptr<HttpCall> call) {
+  const std::lock_guard lock(mutex_);
+  if (!has_client_gone_) call_ = std::move(call);
+  return !has_client_gone_;
+}
+
+std::string HttpExchange::Head(int status, std::string_view content_type,
+                               const std::vector<HttpHeader>& headers) const {
+  std::string head = StrCat("HTTP/1.1 ", status, " ", ReasonPhrase(status), "\r\nDate: ", DateNow(),
+                            "\r\nServer: lssar\r\n");
+  if (!content_type.empty()) head += StrCat("Content-Type: ", content_type, "\r\n");
+  for (const auto* list : {&headers_, &headers}) {
+    for (const HttpHeader& header : *list) head += StrCat(header.name, ": ", header.value, "\r\n");
+  }
+  head += request_.keep_alive ? "Connection: keep-alive\r\n" : "Connection: close\r\n";
+  return head;
+}
+
+void HttpExchange::Append(std::string_view bytes) {
+  if (has_client_gone_) return;
+  output_ += bytes;
+  num_buffered_ += std::ssize(bytes);
+  if (num_buffered_ > buffer_bytes_) has_space_ = false;
+}
+
+void HttpExchange::Reply(HttpReply reply) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != State::kWaiting) return;
+    state_ = State::kEnded;
+    Append(Head(reply.status, reply.body.empty() ? "" : reply.content_type, reply.headers));
+    if (reply.status != 204) Append(StrCat("Content-Length: ", reply.body.size(), "\r\n"));
+    Append("\r\n");
+    if (request_.method != "HEAD") Append(reply.body);
+  }
+  hooks_.wake();
+}
+
+void HttpExchange::BeginStream() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != State::kWaiting) return;
+    state_ = State::kStreaming;
+    // X-Accel-Buffering: nginx would keep events back until its buffer is full.
+    Append(Head(200, "text/event-stream; charset=utf-8",
+                {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}));
+    Append("Transfer-Encoding: chunked\r\n\r\n");
+  }
+  hooks_.wake();
+}
+
+void HttpExchange::Send(std::string_view bytes) {
+  if (bytes.empty()) return;  // an empty chunk would end the body
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != State::kStreaming) return;
+    std::string size_line;
+    AppendHexadecimal(size_line, bytes.size());
+    size_line += "\r\n";
+    Append(size_line);
+    Append(bytes);
+    Append("\r\n");
+  }
+  hooks_.wake();
+}
+
+void HttpExchange::EndStream() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != State::kStreaming) return;
+    state_ = State::kEnded;
+    Append("0\r\n\r\n");
+  }
+  hooks_.wake();
+}
+
+bool HttpExchange::HasStarted() const {
+  const std::lock_guard lock(mutex_);
+  return state_ != State::kWaiting;
+}
+
+bool HttpExchange::TakeOutput(std::string* output) {
+  const std::lock_guard lock(mutex_);
+  output->swap(output_);
+  return !output->empty();
+}
+
+void HttpExchange::Written(size_t num_bytes) {
+  std::shared_ptr<HttpCall> call;
+  {
+    const std::lock_guard lock(mutex_);
+    num_buffered_ -= int64_t(num_bytes);
+    if (has_space_ || num_buffered_ > buffer_bytes_ / 2) return;
+    has_space_ = true;
+    call = call_;
+  }
+  if (call != nullptr) call->OnSpace();
+}
+
+bool HttpExchange::HasOutput() const {
+  const std::lock_guard lock(mutex_);
+  return num_buffered_ > 0;
+}
+
+bool HttpExchange::HasEnded() const {
+  const std::lock_guard lock(mutex_);
+  return state_ == State::kEnded;
+}
+
+void HttpExchange::ClientGone(const absl::Status& reason) {
+  std::shared_ptr<HttpCall> call;
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(has_client_gone_, true)) return;
+    output_ = {};
+    call = call_;
+  }
+  if (call != nullptr) call->OnClientGone(reason);
+}
+
+void HttpExchange::Finish(const absl::Status& status) {
+  std::shared_ptr<HttpCall> call;
+  {
+    const std::lock_guard lock(mutex_);
+    call = std::exchange(call_, nullptr);
+  }
+  if (call != nullptr) call->OnFinished(status);
+}
+
+}  // namespace lssar

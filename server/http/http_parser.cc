@@ -1,0 +1,141 @@
+#include "server/http/http_parser.h"
+
+#include <boost/beast/core/buffers_range.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "kernels/str_cat.h"
+
+namespace lssar {
+namespace {
+
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+
+// Beast's string_body reserves what Content-Length announces; this one grows with what comes.
+struct GrowingBody {
+  using value_type = std::string;
+  class reader {
+   public:
+    template <bool kIsRequest, class Fields>
+    reader(http::header<kIsRequest, Fields>& /*head*/, std::string& body) : body_(body) {}
+    void init(const boost::optional<uint64_t>& /*length*/, beast::error_code& error) { error = {}; }
+    template <class Buffers>
+    size_t put(const Buffers& buffers, beast::error_code& error) {
+      error = {};
+      size_t num_bytes = 0;
+      for (const boost::asio::const_buffer buffer : beast::buffers_range_ref(buffers)) {
+        body_.append(static_cast<const char*>(buffer.data()), buffer.size());
+        num_bytes += buffer.size();
+      }
+      return num_bytes;
+    }
+    void finish(beast::error_code& error) { error = {}; }
+
+   private:
+    std::string& body_;
+  };
+};
+
+std::string ToLower(std::string_view text) {
+  std::string lower(text);
+  absl::AsciiStrToLower(&lower);
+  return lower;
+}
+
+std::string_view View(beast::string_view text) { return {text.data(), text.size()}; }
+
+}  // namespace
+
+struct HttpParser::State {
+  http::request_parser<GrowingBody> parser;
+};
+
+HttpParser::HttpParser(int64_t max_head_bytes, int64_t max_body_bytes)
+    : max_head_bytes_(max_head_bytes),
+      max_body_bytes_(max_body_bytes),
+      state_(std::make_unique<State>()) {
+  state_->parser.header_limit(uint32_t(max_head_bytes));
+  state_->parser.body_limit(uint64_t(max_body_bytes));
+  state_->parser.eager(false);
+}
+
+HttpParser::~HttpParser() = default;
+
+bool HttpParser::HasBegun() const { return state_->parser.got_some(); }
+
+bool HttpParser::HasBody() const { return !state_->parser.is_done(); }
+
+size_t HttpParser::NumBodyBytes() const { return state_->parser.get().body().size(); }
+
+HttpParser::Progress HttpParser::Fail(int status, std::string message) {
+  error_status_ = status;
+  error_message_ = std::move(message);
+  return Progress::kFailed;
+}
+
+HttpParser::Progress HttpParser::Parse(std::string* input) {
+  auto& parser = state_->parser;
+  size_t num_used = 0;
+  beast::error_code error;
+  while (!error && num_used < input->size() && !parser.is_done()) {
+    num_used += parser.put(
+        boost::asio::const_buffer(input->data() + num_used, input->size() - num_used), error);
+    if (!has_head_ && parser.is_header_done()) break;
+  }
+  input->erase(0, num_used);
+  if (error == http::error::header_limit) {
+    return Fail(431, StrCat("the request's head is longer than ", max_head_bytes_, " bytes"));
+  }
+  if (error == http::error::body_limit) {
+    return Fail(413, StrCat("the request's body is longer than ", max_body_bytes_, " bytes"));
+  }
+  if (error == http::error::bad_version) {
+    return Fail(505, "this port speaks HTTP/1.1; gRPC has a port of its own (--listen)");
+  }
+  if (error && error != http::error::need_more) {
+    return Fail(400, StrCat("the request is not HTTP/1.1: ", error.message()));
+  }
+  if (!has_head_ && parser.is_header_done()) {
+    has_head_ = true;
+    if (!ReadHead()) return Progress::kFailed;
+    parser.eager(true);
+    return Progress::kHasHead;
+  }
+  return parser.is_done() ? Progress::kIsDone : Progress::kNeedsMore;
+}
+
+bool HttpParser::ReadHead() {
+  const auto& message = state_->parser.get();
+  request_.method = View(message.method_string());
+  request_.target = View(message.target());
+  request_.is_http_1_0 = message.version() < 11;
+  request_.keep_alive = message.keep_alive();
+  for (const auto& field : message) {
+    request_.headers.push_back(
+        {.name = ToLower(View(field.name_string())), .value = std::string(View(field.value()))});
+  }
+  const std::string transfer = ToLower(request_.Header("transfer-encoding"));
+  const std::string content = ToLower(request_.Header("content-encoding"));
+  const std::string expectation = ToLower(request_.Header("expect"));
+  if (!transfer.empty() && transfer != "chunked") {
+    Fail(501, StrCat("Transfer-Encoding ", transfer, " is not supported; send chunked"));
+  } else if (!content.empty() && content != "identity") {
+    Fail(415, StrCat("Content-Encoding ", content, " is not supported; send the body as it is"));
+  } else if (!expectation.empty() && expectation != "100-continue") {
+    Fail(417, StrCat("Expect ", expectation, " is not supported; only 100-continue is"));
+  } else if (const auto length = state_->parser.content_length();
+             length && *length > uint64_t(max_body_bytes_)) {
+    Fail(413, StrCat("the request's body has ", *length, " bytes; it may have ", max_body_bytes_));
+  }
+  expects_continue_ = !expectation.empty() && !request_.is_http_1_0;
+  return error_status_ == 0;
+}
+
+HttpRequest HttpParser::Take() {
+  request_.body = std::move(state_->parser.get().body());
+  return std::move(request_);
+}
+
+}  // namespace lssar

@@ -1,0 +1,565 @@
+#include "server/http/http_transport.h"
+
+#include <sys/resource.h>
+
+#include <atomic>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/strand.hpp>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "kernels/status_macros.h"
+#include "kernels/str_cat.h"
+#include "server/http/http_parser.h"
+#include "server/http/socket_stream.h"
+
+namespace lssar {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using Clock = std::chrono::steady_clock;
+using ErrorCode = boost::system::error_code;
+
+constexpr int kNumThreads = 2;
+constexpr size_t kReadBytes = 4 << 10;
+constexpr size_t kBodyReadBytes = 64 << 10;
+// A client may send its next requests while one is answered; beyond this the server reads on only
+// after the answer.
+constexpr size_t kMaxPipelinedBytes = 64 << 10;
+// How much of a refused request, and how long, is read so that the client gets to see the answer:
+// closing a socket with unread bytes discards what was sent.
+constexpr auto kLingerTime = std::chrono::seconds(2);
+constexpr size_t kMaxLingerBytes = size_t{64} << 20;
+// After a failure to accept: file descriptors may have run out.
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+constexpr auto kFlushTime = std::chrono::milliseconds(200);
+
+// As many connections as the machine lets this process have.
+void RaiseFileLimit() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+class Connection;
+
+// What the connections of one port share.
+struct ServedPort {
+  TransportOptions options;
+  HttpHandler* handler = nullptr;
+  std::atomic<int64_t> num_body_bytes = 0;
+  std::atomic<bool> is_stopping = false;
+
+  std::mutex mutex;
+  std::condition_variable emptied;
+  std::unordered_set<Connection*> connections;
+};
+
+// One client. All members are used on the connection's strand. Handlers that wait own the
+// connection; when none is left it is gone.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(ServedPort& port, std::unique_ptr<SocketStream> stream)
+      : port_(port), stream_(std::move(stream)), timer_(stream_->Socket().get_executor()) {
+    const std::lock_guard lock(port_.mutex);
+    port_.connections.insert(this);
+  }
+
+  ~Connection() {
+    CountBody(0);
+    // Notified under the lock: the waiter may destroy the port as soon as it sees none.
+    const std::lock_guard lock(port_.mutex);
+    port_.connections.erase(this);
+    port_.emptied.notify_all();
+  }
+
+  void Start() {
+    SetDeadline(port_.options.head_timeout);
+    stream_->Handshake([self = shared_from_this()](const ErrorCode& error) {
+      if (error) {
+        self->Close(absl::CancelledError("the TLS handshake failed"));
+      } else {
+        self->NextRequest();
+      }
+    });
+  }
+
+  // From any thread. `now` false: an answer that has ended is written first.
+  void Stop(bool now) {
+    asio::post(stream_->Socket().get_executor(), [self = shared_from_this(), now] {
+      self->is_stopping_ = true;
+      if (now || self->exchange_ == nullptr || !self->exchange_->HasEnded()) {
+        self->Close(absl::UnavailableError("the server has stopped"));
+      }
+    });
+  }
+
+ private:
+  enum class Phase : uint8_t { kIdle, kHead, kBody, kAnswer, kLinger, kClosed };
+
+  // Begins to wait for a request.
+  void NextRequest() {
+    if (is_stopping_ || port_.is_stopping) {
+      Close(absl::UnavailableError("the server has stopped"));
+      return;
+    }
+    parser_ =
+        std::make_unique<HttpParser>(port_.options.max_head_bytes, port_.options.max_body_bytes);
+    phase_ = Phase::kIdle;
+    SetDeadline(port_.options.idle_timeout);
+    ParseOn();
+  }
+
+  // Goes through what has been read; reads on where that is not enough.
+  void ParseOn() {
+    while (true) {
+      const HttpParser::Progress progress = parser_->Parse(&input_);
+      switch (progress) {
+        case HttpParser::Progress::kFailed:
+          Refuse(port_.handler->ErrorReply(parser_->ErrorStatus(), parser_->ErrorMessage()));
+          return;
+        case HttpParser::Progress::kHasHead:
+          phase_ = Phase::kBody;
+          SetDeadline(port_.options.body_timeout);
+          if (!parser_->HasBody()) continue;
+          if (auto reply = port_.handler->CheckHead(parser_->Head())) {
+            Refuse(*std::move(reply));
+            return;
+          }
+          if (parser_->ExpectsContinue() && input_.empty()) {
+            Continue();
+            return;
+          }
+          continue;
+        case HttpParser::Progress::kIsDone: Answer(); return;
+        case HttpParser::Progress::kNeedsMore: break;
+      }
+      if (parser_->HasBegun() && phase_ == Phase::kIdle) {
+        phase_ = Phase::kHead;
+        SetDeadline(port_.options.head_timeout);
+      }
+      if (!CountBody(parser_->NumBodyBytes())) {
+        HttpReply reply = port_.handler->ErrorReply(
+            503, "the requests that are being read take too much memory; try again");
+        reply.headers.push_back({"Retry-After", "1"});
+        Refuse(std::move(reply));
+        return;
+      }
+      Read();
+      return;
+    }
+  }
+
+  // This connection's share of the bodies in memory. False: all of them are too much.
+  bool CountBody(size_t num_bytes) {
+    const int64_t change = int64_t(num_bytes) - num_body_bytes_;
+    num_body_bytes_ = int64_t(num_bytes);
+    return port_.num_body_bytes.fetch_add(change) + change <= port_.options.max_total_body_bytes;
+  }
+
+  void Continue() {
+    static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+    output_ = kContinue;
+    num_written_ = 0;
+    is_writing_ = true;
+    is_writing_answer_ = false;
+    WriteOn();
+    Read();
+  }
+
+  void Read() {
+    if (is_reading_ || phase_ == Phase::kClosed) return;
+    is_reading_ = true;
+    const bool is_large = phase_ == Phase::kBody || phase_ == Phase::kLinger;
+    const size_t num_wanted = is_large ? kBodyReadBytes : kReadBytes;
+    // An idle connection holds no large buffer.
+    if (read_buffer_.size() != num_wanted) read_buffer_ = std::string(num_wanted, '\0');
+    stream_->ReadSome(asio::buffer(read_buffer_),
+                      [self = shared_from_this()](const ErrorCode& error, size_t num_bytes) {
+                        self->OnRead(error, num_bytes);
+                      });
+  }
+
+  void OnRead(const ErrorCode& error, size_t num_bytes) {
+    is_reading_ = false;
+    if (phase_ == Phase::kClosed) return;
+    if (error) {
+      // A client that only listens from now on gets what there is for it.
+      if (error == asio::error::eof && exchange_ != nullptr && exchange_->HasEnded()) {
+        exchange_->ForbidKeepAlive();
+        return;
+      }
+      Close(absl::CancelledError("the client has closed the connection"));
+      return;
+    }
+    if (phase_ == Phase::kLinger) {
+      num_lingered_ += num_bytes;
+      if (num_lingered_ > kMaxLingerBytes) {
+        Close(absl::OkStatus());
+      } else {
+        Read();
+      }
+      return;
+    }
+    input_.append(read_buffer_, 0, num_bytes);
+    if (phase_ == Phase::kAnswer) {
+      // Read on, so that the end of the connection is seen.
+      if (input_.size() < kMaxPipelinedBytes) Read();
+      return;
+    }
+    ParseOn();
+  }
+
+  std::shared_ptr<HttpExchange> MakeExchange(HttpRequest request) {
+    // Weak: an engine that has not let go of an answer yet may outlive the port.
+    const std::weak_ptr<Connection> weak = weak_from_this();
+    HttpExchange::Hooks hooks;
+    hooks.wake = [weak] {
+      const auto self = weak.lock();
+      if (self == nullptr || self->is_woken_.exchange(true)) return;  // one is on its way
+      asio::post(self->stream_->Socket().get_executor(), [self] {
+        self->is_woken_ = false;
+        self->Flush();
+      });
+    };
+    hooks.run_later = [weak](std::chrono::milliseconds delay, std::function<void()> work) {
+      const auto self = weak.lock();
+      if (self == nullptr) return;
+      auto timer =
+          std::make_shared<asio::steady_timer>(self->stream_->Socket().get_executor(), delay);
+      timer->async_wait([timer, work = std::move(work)](const ErrorCode& error) {
+        if (!error) work();
+      });
+    };
+    return std::make_shared<HttpExchange>(std::move(request), port_.options.buffer_bytes,
+                                          std::move(hooks));
+  }
+
+  void Answer() {
+    CountBody(parser_->NumBodyBytes());
+    phase_ = Phase::kAnswer;
+    deadline_ = Clock::time_point::max();
+    exchange_ = MakeExchange(parser_->Take());
+    self_ = shared_from_this();
+    parser_.reset();
+    if (input_.empty()) input_.shrink_to_fit();
+    port_.handler->OnRequest(exchange_);
+    if (phase_ == Phase::kAnswer) Read();
+  }
+
+  // Answers a request whose rest is not read as one.
+  void Refuse(HttpReply reply) {
+    HttpRequest head = parser_->Head();
+    head.keep_alive = false;
+    CountBody(0);
+    phase_ = Phase::kLinger;
+    SetDeadline(kLingerTime);
+    exchange_ = MakeExchange(std::move(head));
+    self_ = shared_from_this();
+    exchange_->Reply(std::move(reply));
+    input_.clear();
+    Read();
+  }
+
+  void Flush() {
+    if (phase_ == Phase::kClosed || exchange_ == nullptr || is_writing_) return;
+    output_.clear();
+    if (exchange_->TakeOutput(&output_)) {
+      num_written_ = 0;
+      is_writing_ = true;
+      is_writing_answer_ = true;
+      if (phase_ == Phase::kAnswer && port_.options.client_timeout.count() > 0) {
+        SetDeadline(port_.options.client_timeout);
+      }
+      WriteOn();
+    } else if (exchange_->HasEnded()) {
+      EndAnswer();
+    }
+  }
+
+  void WriteOn() {
+    stream_->WriteSome(
+        asio::const_buffer(output_.data() + num_written_, output_.size() - num_written_),
+        [self = shared_from_this()](const ErrorCode& error, size_t num_bytes) {
+          self->OnWritten(error, num_bytes);
+        });
+  }
+
+  void OnWritten(const ErrorCode& error, size_t num_bytes) {
+    if (phase_ == Phase::kClosed) return;
+    if (error) {
+      Close(absl::CancelledError("the client has closed the connection"));
+      return;
+    }
+    num_written_ += num_bytes;
+    if (exchange_ != nullptr && is_writing_answer_) exchange_->Written(num_bytes);
+    if (num_written_ < output_.size()) {
+      if (phase_ == Phase::kAnswer && port_.options.client_timeout.count() > 0) {
+        SetDeadline(port_.options.client_timeout);
+      }
+      WriteOn();
+      return;
+    }
+    is_writing_ = false;
+    if (phase_ == Phase::kAnswer) deadline_ = Clock::time_point::max();
+    if (output_.capacity() > kBodyReadBytes) output_ = {};
+    Flush();
+  }
+
+  // The answer has been written.
+  void EndAnswer() {
+    const bool keeps_alive = exchange_->KeepsAlive() && phase_ == Phase::kAnswer;
+    CountBody(0);
+    std::exchange(exchange_, nullptr)->Finish(absl::OkStatus());
+    const auto self = std::move(self_);
+    if (keeps_alive) {
+      NextRequest();
+      return;
+    }
+    phase_ = Phase::kLinger;
+    SetDeadline(kLingerTime);
+    stream_->ShutdownWrite([self = shared_from_this()] {
+      if (self->phase_ != Phase::kClosed) self->Read();
+    });
+  }
+
+  void Close(const absl::Status& reason) {
+    if (phase_ == Phase::kClosed) return;
+    phase_ = Phase::kClosed;
+    timer_.cancel();
+    ErrorCode ignored;
+    stream_->Socket().close(ignored);
+    if (exchange_ == nullptr) return;
+    const auto self = std::move(self_);
+    const auto exchange = std::exchange(exchange_, nullptr);
+    exchange->ClientGone(reason);
+    exchange->Finish(reason);
+  }
+
+  // One timer is enough: it looks at the deadline in force when it fires.
+  void SetDeadline(std::chrono::milliseconds from_now) {
+    deadline_ = Clock::now() + from_now;
+    if (timer_at_ <= deadline_) return;
+    timer_at_ = deadline_;
+    timer_.expires_at(deadline_);
+    // Weak: a timer keeps no connection alive.
+    timer_.async_wait([weak = weak_from_this()](const ErrorCode& error) {
+      const auto self = weak.lock();
+      if (!error && self != nullptr) self->OnTimer();
+    });
+  }
+
+  void OnTimer() {
+    timer_at_ = Clock::time_point::max();
+    if (phase_ == Phase::kClosed || deadline_ == Clock::time_point::max()) return;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now());
+    if (left.count() > 0) {
+      SetDeadline(left);
+      return;
+    }
+    switch (phase_) {
+      case Phase::kHead:
+      case Phase::kBody:
+        Refuse(port_.handler->ErrorReply(408, phase_ == Phase::kHead
+                                                  ? "the request's head did not come in time"
+                                                  : "the request's body did not come in time"));
+        return;
+      case Phase::kAnswer:
+        Close(absl::AbortedError(StrCat("the client has read nothing for ",
+                                        port_.options.client_timeout.count(),
+                                        " ms (--slow-client-timeout)")));
+        return;
+      default: Close(absl::CancelledError("the connection was idle for too long"));
+    }
+  }
+
+  ServedPort& port_;
+  const std::unique_ptr<SocketStream> stream_;
+  asio::steady_timer timer_;
+  Clock::time_point deadline_ = Clock::time_point::max();
+  Clock::time_point timer_at_ = Clock::time_point::max();
+  Phase phase_ = Phase::kIdle;
+  bool is_stopping_ = false;
+
+  bool is_reading_ = false;
+  std::string read_buffer_;
+  std::string input_;  // read, not parsed yet
+  std::unique_ptr<HttpParser> parser_;
+  int64_t num_body_bytes_ = 0;  // counted in port_.num_body_bytes
+  size_t num_lingered_ = 0;
+
+  std::shared_ptr<HttpExchange> exchange_;
+  std::shared_ptr<Connection> self_;  // set while there is an exchange: it needs the connection
+  std::atomic<bool> is_woken_ = false;
+  bool is_writing_ = false;
+  bool is_writing_answer_ = false;  // not a 100 Continue
+  std::string output_;
+  size_t num_written_ = 0;
+};
+
+// "[::1]:8080" -> "::1", "8080".
+bool SplitAddress(std::string_view listen, std::string* host, std::string* port) {
+  const size_t colon = listen.rfind(':');
+  if (colon == std::string_view::npos) return false;
+  std::string_view name = listen.substr(0, colon);
+  if (name.starts_with('[') && name.ends_with(']')) name = name.substr(1, name.size() - 2);
+  *host = name;
+  *port = listen.substr(colon + 1);
+  int number = 0;
+  return absl::SimpleAtoi(*port, &number);
+}
+
+}  // namespace
+
+struct HttpTransport::State {
+  State() : acceptor(asio::make_strand(context)), accept_timer(acceptor.get_executor()) {}
+
+  absl::Status Listen();
+  void Accept();
+  void OnAccept(const ErrorCode& error, tcp::socket socket);
+
+  ServedPort shared;  // outlives the connections that the context's handlers own
+  asio::io_context context{kNumThreads};
+  asio::executor_work_guard<asio::io_context::executor_type> work = asio::make_work_guard(context);
+  std::unique_ptr<TlsContext> tls;
+  tcp::acceptor acceptor;
+  asio::steady_timer accept_timer;
+  int port = 0;
+  std::vector<std::thread> threads;
+};
+
+absl::Status HttpTransport::State::Listen() {
+  std::string host, port_text;
+  if (!SplitAddress(shared.options.listen, &host, &port_text)) {
+    return absl::InvalidArgumentError(StrCat(shared.options.listen, " is not HOST:PORT"));
+  }
+  ErrorCode error;
+  const auto found = tcp::resolver(context).resolve(
+      host, port_text, tcp::resolver::passive | tcp::resolver::numeric_service, error);
+  if (!error && found.empty()) error = asio::error::host_not_found;
+  if (!error) {
+    const tcp::endpoint endpoint = found.begin()->endpoint();
+    acceptor.open(endpoint.protocol(), error);
+    // No SO_REUSEPORT: a second server would share the port silently.
+    if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+    if (!error) acceptor.bind(endpoint, error);
+    if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
+    if (!error) port = acceptor.local_endpoint(error).port();
+  }
+  if (!error) return absl::OkStatus();
+  return absl::UnavailableError(
+      StrCat("--http-listen ", shared.options.listen,
+             ": the port is in use, or the address is not one of this machine; set "
+             "--http-listen to another HOST:PORT, to port 0 for any free one, or to off"));
+}
+
+void HttpTransport::State::Accept() {
+  acceptor.async_accept(
+      asio::make_strand(context),
+      [this](const ErrorCode& error, tcp::socket socket) { OnAccept(error, std::move(socket)); });
+}
+
+void HttpTransport::State::OnAccept(const ErrorCode& error, tcp::socket socket) {
+  if (shared.is_stopping || error == asio::error::operation_aborted) return;
+  if (error) {
+    accept_timer.expires_after(kAcceptPause);
+    accept_timer.async_wait([this](const ErrorCode& cancelled) {
+      if (!cancelled) Accept();
+    });
+    return;
+  }
+  ErrorCode ignored;
+  socket.set_option(tcp::no_delay(true), ignored);
+  bool is_full = false;
+  {
+    const std::lock_guard lock(shared.mutex);
+    is_full = std::ssize(shared.connections) >= shared.options.max_connections;
+  }
+  if (is_full) {
+    // One try that does not wait: the answer is shorter than any socket's buffer.
+    if (tls == nullptr) {
+      static constexpr std::string_view kFull =
+          "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+          "Connection: close\r\n\r\n{\"error\":{\"message\":\"the server has too many connections "
+          "(--http-max-connections)\",\"type\":\"server_error\",\"param\":null,"
+          "\"code\":\"too_many_connections\"}}";
+      socket.non_blocking(true, ignored);
+      socket.write_some(asio::buffer(kFull), ignored);
+      socket.shutdown(tcp::socket::shutdown_send, ignored);
+    }
+    socket.close(ignored);
+  } else {
+    const std::shared_ptr<SSL_CTX> context_now = tls == nullptr ? nullptr : tls->Current();
+    const auto executor = socket.get_executor();
+    auto connection = std::make_shared<Connection>(
+        shared, MakeSocketStream(std::move(socket), context_now.get()));
+    asio::post(executor, [connection] { connection->Start(); });
+  }
+  Accept();
+}
+
+absl::StatusOr<std::unique_ptr<HttpTransport>> HttpTransport::Open(const TransportOptions& options,
+                                                                   std::unique_ptr<TlsContext> tls,
+                                                                   HttpHandler* handler) {
+  RaiseFileLimit();
+  auto state = std::make_unique<State>();
+  state->shared.options = options;
+  state->shared.handler = handler;
+  state->tls = std::move(tls);
+  RETURN_IF_ERROR(state->Listen());
+  State* const raw = state.get();
+  asio::post(raw->acceptor.get_executor(), [raw] { raw->Accept(); });
+  for (int i = 0; i < kNumThreads; ++i) {
+    raw->threads.emplace_back([raw] { raw->context.run(); });
+  }
+  return std::unique_ptr<HttpTransport>(new HttpTransport(std::move(state)));
+}
+
+HttpTransport::HttpTransport(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+HttpTransport::~HttpTransport() {
+  State& state = *state_;
+  state.shared.is_stopping = true;
+  asio::post(state.acceptor.get_executor(), [&state] {
+    ErrorCode ignored;
+    state.acceptor.close(ignored);
+    state.accept_timer.cancel();
+  });
+  const auto stop_all = [&state](bool now) {
+    std::vector<std::shared_ptr<Connection>> connections;
+    const std::lock_guard lock(state.shared.mutex);
+    for (Connection* connection : state.shared.connections) {
+      if (auto shared = connection->weak_from_this().lock()) connections.push_back(shared);
+    }
+    for (const auto& connection : connections) connection->Stop(now);
+    return connections;  // released without the lock
+  };
+  const auto wait_until_empty = [&state](std::chrono::milliseconds limit) {
+    std::unique_lock lock(state.shared.mutex);
+    return state.shared.emptied.wait_for(lock, limit,
+                                         [&state] { return state.shared.connections.empty(); });
+  };
+  stop_all(/*now=*/false);
+  if (!wait_until_empty(kFlushTime)) {
+    stop_all(/*now=*/true);
+    wait_until_empty(std::chrono::seconds(10));
+  }
+  state.work.reset();
+  state.context.stop();
+  for (std::thread& thread : state.threads) thread.join();
+}
+
+int HttpTransport::Port() const { return state_->port; }
+
+}  // namespace lssar

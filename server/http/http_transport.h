@@ -1,0 +1,67 @@
+// The HTTP port: connections, HTTP/1.1 and TLS, event-driven on two threads.
+#ifndef LSSAR_SERVER_HTTP_HTTP_TRANSPORT_H_
+#define LSSAR_SERVER_HTTP_HTTP_TRANSPORT_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "server/http/http_exchange.h"
+#include "server/http/http_message.h"
+#include "server/http/tls_context.h"
+
+namespace lssar {
+
+// What answers the requests. Called on the I/O threads: must not block.
+class HttpHandler {
+ public:
+  virtual ~HttpHandler() = default;
+  // The request's head, before its body is read. A reply refuses the request; its body is not read.
+  virtual std::optional<HttpReply> CheckHead(const HttpRequest& head) = 0;
+  // The whole request. The handler answers through the exchange, now or later.
+  virtual void OnRequest(std::shared_ptr<HttpExchange> exchange) = 0;
+  // The answer to a request that cannot be read, with this status.
+  virtual HttpReply ErrorReply(int status, std::string message) = 0;
+};
+
+struct TransportOptions {
+  std::string listen;                       // HOST:PORT; port 0: any free one
+  int max_connections = 4096;               // one more is answered with 503 and closed
+  int64_t buffer_bytes = int64_t{1} << 20;  // of one answer, before its producer has to wait
+  // How long a client may read nothing while an answer waits for it; zero: without limit.
+  std::chrono::milliseconds client_timeout = std::chrono::seconds(60);
+  std::chrono::milliseconds head_timeout = std::chrono::seconds(10);  // TLS handshake, and a head
+  std::chrono::milliseconds body_timeout = std::chrono::minutes(2);
+  std::chrono::milliseconds idle_timeout = std::chrono::seconds(75);  // between requests
+  int64_t max_head_bytes = int64_t{16} << 10;
+  int64_t max_body_bytes = int64_t{32} << 20;
+  // Of all requests that are being read or parsed; a request beyond it is answered with 503.
+  int64_t max_total_body_bytes = int64_t{512} << 20;
+};
+
+class HttpTransport {
+ public:
+  // Listens and serves from now on. `handler` outlives the transport. `tls` null: no TLS.
+  // Errors  INVALID_ARGUMENT: `listen` is not HOST:PORT; UNAVAILABLE: the address cannot be used
+  static absl::StatusOr<std::unique_ptr<HttpTransport>> Open(const TransportOptions& options,
+                                                             std::unique_ptr<TlsContext> tls,
+                                                             HttpHandler* handler);
+  // Closes every connection. Answers that have ended get 200 ms to be written.
+  ~HttpTransport();
+  HttpTransport(const HttpTransport&) = delete;
+  HttpTransport& operator=(const HttpTransport&) = delete;
+
+  int Port() const;
+
+ private:
+  struct State;
+  explicit HttpTransport(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lssar
+
+#endif  // LSSAR_SERVER_HTTP_HTTP_TRANSPORT_H_

@@ -1,0 +1,128 @@
+#include "server/http/json_text.h"
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "kernels/str_cat.h"
+#include "models/tokenizer.h"
+
+namespace lssar {
+namespace {
+
+using Json = nlohmann::json;
+
+// nlohmann's own builder, with what it lacks: duplicate keys and depth are errors.
+class StrictBuilder : public nlohmann::json_sax<Json> {
+ public:
+  explicit StrictBuilder(Json* root) : dom_(*root, /*allow_exceptions=*/false) {}
+
+  bool null() override { return dom_.null(); }
+  bool boolean(bool value) override { return dom_.boolean(value); }
+  bool number_integer(number_integer_t value) override { return dom_.number_integer(value); }
+  bool number_unsigned(number_unsigned_t value) override { return dom_.number_unsigned(value); }
+  bool number_float(number_float_t value, const string_t& text) override {
+    return dom_.number_float(value, text);
+  }
+  bool string(string_t& value) override { return dom_.string(value); }
+  bool binary(binary_t& value) override { return dom_.binary(value); }
+
+  bool start_object(size_t size) override {
+    keys_.emplace_back();
+    return Descend() && dom_.start_object(size);
+  }
+  bool key(string_t& name) override {
+    if (!keys_.back().insert(name).second) {
+      return Fail(StrCat("the body has the key ", JsonString(name), " twice in one object"));
+    }
+    return dom_.key(name);
+  }
+  bool end_object() override {
+    keys_.pop_back();
+    --depth_;
+    return dom_.end_object();
+  }
+  bool start_array(size_t size) override { return Descend() && dom_.start_array(size); }
+  bool end_array() override {
+    --depth_;
+    return dom_.end_array();
+  }
+  bool parse_error(size_t position, const std::string& /*token*/,
+                   const nlohmann::detail::exception& error) override {
+    // "[json.exception.parse_error.101] parse error at line 1, column 3: ...": the reason alone.
+    const std::string_view what = error.what();
+    const size_t reason = what.find(": ");
+    return Fail(StrCat("the body is not JSON at byte ", position, ": ",
+                       reason == std::string_view::npos ? what : what.substr(reason + 2)));
+  }
+
+  const std::string& Error() const { return error_; }
+
+ private:
+  bool Descend() {
+    if (++depth_ <= kMaxJsonDepth) return true;
+    return Fail(StrCat("the body nests deeper than ", kMaxJsonDepth, " levels"));
+  }
+  bool Fail(std::string error) {
+    error_ = std::move(error);
+    return false;
+  }
+
+  nlohmann::detail::json_sax_dom_parser<Json> dom_;
+  std::vector<std::set<std::string>> keys_;  // of the objects that are open
+  int depth_ = 0;
+  std::string error_;
+};
+
+}  // namespace
+
+absl::StatusOr<Json> ParseJson(std::string_view text) {
+  if (text.empty()) return absl::InvalidArgumentError("the body is empty; it must be JSON");
+  Json root;
+  StrictBuilder builder(&root);
+  if (Json::sax_parse(text.begin(), text.end(), &builder)) return root;
+  // The reason may quote bytes that are not UTF-8.
+  std::string quoted = JsonString(builder.Error());
+  return absl::InvalidArgumentError(
+      Json::parse(quoted, nullptr, /*allow_exceptions=*/false).get<std::string>());
+}
+
+void AppendJsonString(std::string_view text, std::string* out) {
+  static constexpr char kHex[] = "0123456789abcdef";
+  *out += '"';
+  std::string mended;
+  if (FindInvalidUtf8(text)) {
+    mended = Json(std::string(text)).dump(-1, ' ', false, Json::error_handler_t::replace);
+    out->append(mended, 1);  // without its first quote, with its last
+    return;
+  }
+  size_t begin = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    if (c >= 0x20 && c != '"' && c != '\\') continue;
+    out->append(text.substr(begin, i - begin));
+    begin = i + 1;
+    switch (c) {
+      case '"': *out += "\\\""; break;
+      case '\\': *out += "\\\\"; break;
+      case '\n': *out += "\\n"; break;
+      case '\r': *out += "\\r"; break;
+      case '\t': *out += "\\t"; break;
+      default:
+        *out += "\\u00";
+        *out += kHex[c >> 4];
+        *out += kHex[c & 15];
+    }
+  }
+  out->append(text.substr(begin));
+  *out += '"';
+}
+
+std::string JsonString(std::string_view text) {
+  std::string json;
+  AppendJsonString(text, &json);
+  return json;
+}
+
+}  // namespace lssar

@@ -1,0 +1,45 @@
+// JSON of requests, read strictly, and of replies, written as text.
+#ifndef LSSAR_SERVER_HTTP_JSON_TEXT_H_
+#define LSSAR_SERVER_HTTP_JSON_TEXT_H_
+
+#include <charconv>
+#include <cmath>
+#include <concepts>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace lssar {
+
+// Levels of objects and arrays in one body.
+inline constexpr int kMaxJsonDepth = 32;
+
+// Errors  INVALID_ARGUMENT: not JSON (names the byte), not UTF-8, a lone surrogate, NaN, a key that
+//         an object has twice, nesting beyond kMaxJsonDepth
+absl::StatusOr<nlohmann::json> ParseJson(std::string_view text);
+
+// Appends `text` as a JSON string, quotes included. Bytes that are not UTF-8 become U+FFFD.
+void AppendJsonString(std::string_view text, std::string* out);
+
+// Appends the shortest digits that read back as `number`; null for NaN and infinities.
+template <typename Number>
+requires std::integral<Number> || std::floating_point<Number>
+void AppendJsonNumber(Number number, std::string* out) {
+  if constexpr (std::floating_point<Number>) {
+    if (!std::isfinite(number)) {
+      *out += "null";
+      return;
+    }
+  }
+  char digits[32];
+  out->append(digits, std::to_chars(digits, digits + sizeof(digits), number).ptr);
+}
+
+// `text` as a JSON string.
+std::string JsonString(std::string_view text);
+
+}  // namespace lssar
+
+#endif  // LSSAR_SERVER_HTTP_JSON_TEXT_H_

@@ -1,0 +1,158 @@
+#include "server/http/openai_reply.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "kernels/str_cat.h"
+#include "server/http/json_text.h"
+
+namespace lssar {
+namespace {
+
+int64_t NumCharacters(std::string_view text) {
+  return std::ranges::count_if(text, [](char c) { return (uint8_t(c) & 0xc0) != 0x80; });
+}
+
+void AppendComma(std::string* list) {
+  if (!list->empty()) *list += ',';
+}
+
+// The `num_top` best, and the token itself where it is none of them.
+std::vector<TokenLogprob> WithItself(const TokenResult& token, int num_top) {
+  const auto num_shown = std::min(token.top.size(), size_t(std::max(0, num_top)));
+  std::vector<TokenLogprob> shown(token.top.begin(), token.top.begin() + std::ptrdiff_t(num_shown));
+  const bool has_itself =
+      std::ranges::any_of(shown, [&](const TokenLogprob& best) { return best.id == token.id; });
+  if (!has_itself) shown.push_back({.id = token.id, .logprob = token.logprob});
+  return shown;
+}
+
+}  // namespace
+
+std::string TokenFormat::Label(int32_t id) const {
+  static constexpr char kHex[] = "0123456789abcdef";
+  if (as_ids || tokenizer == nullptr) return StrCat("token_id:", id);
+  const std::string_view bytes = tokenizer->PieceBytes(id);
+  if (bytes.empty()) return std::string(tokenizer->PieceName(id));
+  if (!FindInvalidUtf8(bytes)) return std::string(bytes);
+  std::string label = "bytes:";
+  for (const char c : bytes) {
+    label += "\\x";
+    label += kHex[uint8_t(c) >> 4];
+    label += kHex[uint8_t(c) & 15];
+  }
+  return label;
+}
+
+void LegacyLogprobs::AddToken(int32_t id) {
+  for (std::string* list : {&tokens_, &logprobs_, &tops_, &offsets_}) AppendComma(list);
+  AppendJsonString(format_.Label(id), &tokens_);
+  AppendJsonNumber(offset_, &offsets_);
+  if (format_.tokenizer == nullptr) return;
+  std::string_view bytes = format_.tokenizer->PieceBytes(id);
+  if (bytes.empty()) return;
+  if (std::exchange(at_start_, false) && format_.tokenizer->AddsDummyPrefix() &&
+      bytes.starts_with(' ')) {
+    bytes.remove_prefix(1);
+  }
+  offset_ += NumCharacters(bytes);
+}
+
+void LegacyLogprobs::AddFirst(int32_t id) {
+  AddToken(id);
+  logprobs_ += "null";
+  tops_ += "null";
+}
+
+void LegacyLogprobs::Add(const TokenResult& token, int num_top) {
+  AddToken(token.id);
+  AppendJsonNumber(token.logprob, &logprobs_);
+  tops_ += '{';
+  std::vector<std::string> labels;
+  for (const TokenLogprob& shown : WithItself(token, num_top)) {
+    std::string label = format_.Label(shown.id);
+    // The list falls, so of two ids with the same text the first has the larger value. The token
+    // itself comes last.
+    if (std::ranges::find(labels, label) != labels.end()) continue;
+    if (!labels.empty()) tops_ += ',';
+    AppendJsonString(label, &tops_);
+    tops_ += ':';
+    AppendJsonNumber(shown.logprob, &tops_);
+    labels.push_back(std::move(label));
+  }
+  tops_ += '}';
+}
+
+void LegacyLogprobs::Take(std::string* out) {
+  *out += StrCat("{\"tokens\":[", tokens_, "],\"token_logprobs\":[", logprobs_,
+                 "],\"top_logprobs\":[", tops_, "],\"text_offset\":[", offsets_, "]}");
+  for (std::string* list : {&tokens_, &logprobs_, &tops_, &offsets_}) list->clear();
+}
+
+void ChatLogprobs::AppendEntry(int32_t id, float logprob) {
+  content_ += "{\"token\":";
+  AppendJsonString(format_.Label(id), &content_);
+  content_ += ",\"logprob\":";
+  AppendJsonNumber(logprob, &content_);
+  content_ += ",\"bytes\":";
+  if (format_.tokenizer == nullptr) {
+    content_ += "null";
+    return;
+  }
+  content_ += '[';
+  bool is_first = true;
+  for (const char c : format_.tokenizer->PieceBytes(id)) {
+    if (!std::exchange(is_first, false)) content_ += ',';
+    AppendJsonNumber(int(uint8_t(c)), &content_);
+  }
+  content_ += ']';
+}
+
+void ChatLogprobs::Add(const TokenResult& token, int num_top) {
+  AppendComma(&content_);
+  AppendEntry(token.id, token.logprob);
+  content_ += ",\"top_logprobs\":[";
+  for (int i = 0; i < std::min(num_top, int(token.top.size())); ++i) {
+    if (i > 0) content_ += ',';
+    AppendEntry(token.top[size_t(i)].id, token.top[size_t(i)].logprob);
+    content_ += '}';
+  }
+  content_ += "]}";
+}
+
+void ChatLogprobs::Take(std::string* out) {
+  *out += StrCat("{\"content\":[", content_, "],\"refusal\":null}");
+  content_.clear();
+}
+
+void PromptLogprobList::Add(const TokenResult& token, int num_top) {
+  entries_ += ",{";
+  int rank = 0;
+  for (const TokenLogprob& shown : WithItself(token, num_top)) {
+    ++rank;
+    if (rank > 1) entries_ += ',';
+    entries_ += StrCat("\"", shown.id, "\":{\"logprob\":");
+    AppendJsonNumber(shown.logprob, &entries_);
+    // Beyond the best ones the token's rank is not known.
+    const bool is_known = rank <= num_top;
+    entries_ += is_known ? StrCat(",\"rank\":", rank) : std::string(",\"rank\":null");
+    entries_ += ",\"decoded_token\":";
+    AppendJsonString(format_.Label(shown.id), &entries_);
+    entries_ += '}';
+  }
+  entries_ += '}';
+}
+
+std::string_view FinishReasonJson(FinishReason finish) {
+  return finish == FinishReason::kLength ? "\"length\"" : "\"stop\"";
+}
+
+std::string UsageJson(const RequestStats& stats) {
+  return StrCat("{\"prompt_tokens\":", stats.num_prompt_tokens,
+                ",\"completion_tokens\":", stats.num_generated_tokens,
+                ",\"total_tokens\":", stats.num_prompt_tokens + stats.num_generated_tokens,
+                ",\"prompt_tokens_details\":{\"cached_tokens\":", stats.num_cached_tokens, "}}");
+}
+
+}  // namespace lssar

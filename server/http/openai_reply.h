@@ -1,0 +1,85 @@
+// Pieces of OpenAI's replies as JSON text. Written by hand: a stream writes one for every token.
+#ifndef LSSAR_SERVER_HTTP_OPENAI_REPLY_H_
+#define LSSAR_SERVER_HTTP_OPENAI_REPLY_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "models/tokenizer.h"
+#include "runtime/request.h"
+
+namespace lssar {
+
+// How tokens become text in replies.
+struct TokenFormat {
+  const Tokenizer* tokenizer = nullptr;  // null: ids stand for text
+  bool as_ids = false;
+
+  // The token's bytes; the name of a control token, which has none ("</s>"); "bytes:\xe2\x80" where
+  // the bytes are not UTF-8; "token_id:17" where ids stand for text.
+  std::string Label(int32_t id) const;
+};
+
+// The legacy shape of completions: {"tokens", "token_logprobs", "top_logprobs", "text_offset"}.
+class LegacyLogprobs {
+ public:
+  // `continues_text`: the tokens follow a prompt that the text does not hold. Else the tokenizer's
+  // own leading space is no part of the text.
+  LegacyLogprobs(const TokenFormat& format, bool continues_text)
+      : format_(format), at_start_(!continues_text) {}
+
+  // `num_top`: how many of the best are shown beside the token itself.
+  void Add(const TokenResult& token, int num_top);
+  // A token without a log-probability: the first of a text.
+  void AddFirst(int32_t id);
+
+  // Appends the object of the tokens added since the last Take, and forgets them.
+  void Take(std::string* out);
+  bool IsEmpty() const { return tokens_.empty(); }
+
+ private:
+  void AddToken(int32_t id);
+
+  TokenFormat format_;
+  bool at_start_;
+  int64_t offset_ = 0;  // characters
+  std::string tokens_, logprobs_, tops_, offsets_;
+};
+
+// The chat shape: {"content": [{"token", "logprob", "bytes", "top_logprobs"}]}.
+class ChatLogprobs {
+ public:
+  explicit ChatLogprobs(const TokenFormat& format) : format_(format) {}
+  void Add(const TokenResult& token, int num_top);
+  void Take(std::string* out);
+
+ private:
+  void AppendEntry(int32_t id, float logprob);
+
+  TokenFormat format_;
+  std::string content_;
+};
+
+// vLLM's prompt_logprobs: [null, {"17": {"logprob", "rank", "decoded_token"}}].
+class PromptLogprobList {
+ public:
+  explicit PromptLogprobList(const TokenFormat& format) : format_(format) {}
+  void Add(const TokenResult& token, int num_top);
+  std::string Json() const { return "[null" + entries_ + "]"; }
+
+ private:
+  TokenFormat format_;
+  std::string entries_;
+};
+
+// "stop" or "length" as a JSON string.
+std::string_view FinishReasonJson(FinishReason finish);
+
+// {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"}
+std::string UsageJson(const RequestStats& stats);
+
+}  // namespace lssar
+
+#endif  // LSSAR_SERVER_HTTP_OPENAI_REPLY_H_

@@ -1,0 +1,552 @@
+#include "server/http/openai_request.h"
+
+#include <array>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "kernels/status_macros.h"
+#include "kernels/str_cat.h"
+#include "runtime/limits.h"
+#include "server/fields.h"
+#include "server/http/body_fields.h"
+#include "server/http/http_error.h"
+
+namespace lssar {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kMaxPrompts = limits::kMaxScoreItems;
+// OpenAI's default.
+constexpr int kDefaultCompletionTokens = 16;
+
+// Fields of OpenAI, vLLM, llama.cpp and others that change the result and are not supported here,
+// unless they have a value that changes nothing.
+constexpr std::array kUnsupported = std::to_array<std::string_view>({
+    "suffix",
+    "use_beam_search",
+    "length_penalty",
+    "early_stopping",
+    "logits_processors",
+    "logits_processor_pattern",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "guided_decoding_backend",
+    "guided_whitespace_pattern",
+    "structured_outputs",
+    "json_schema",
+    "grammar",
+    "regex",
+    "ebnf",
+    "tools",
+    "functions",
+    "function_call",
+    "audio",
+    "documents",
+    "chat_template",
+    "chat_template_kwargs",
+    "mm_processor_kwargs",
+    "lora_request",
+    "kv_transfer_params",
+    "include_stop_str_in_output",
+    "truncate_prompt_tokens",
+    "bad_words",
+    "reasoning_effort",
+    "verbosity",
+    "web_search_options",
+    "continue_final_message",
+    "typical_p",
+    "tfs_z",
+    "top_a",
+    "mirostat",
+    "dry_multiplier",
+    "xtc_probability",
+    "dynatemp_range",
+    "repeat_penalty",
+    "n_predict",
+    "prompt_embeds",
+    "no_repeat_ngram_size",
+    "bad_words_ids",
+    "max_new_tokens",
+});
+
+bool IsEmptyValue(const Json& value) {
+  return value.is_null() || value == false || value == 0 || value == "" || value == "none" ||
+         ((value.is_array() || value.is_object()) && value.empty());
+}
+
+absl::Status Unsupported(std::string_view field) {
+  return FieldError(field, "is not supported by this server; leave it out");
+}
+
+absl::Status CheckSupported(const Json& body, const BodyFields& fields) {
+  for (const std::string_view name : kUnsupported) {
+    const Json* value = fields.Find(name);
+    if (value == nullptr || IsEmptyValue(*value)) continue;
+    if ((name == "length_penalty" || name == "repeat_penalty" || name == "typical_p" ||
+         name == "tfs_z") &&
+        *value == 1) {
+      continue;
+    }
+    return Unsupported(name);
+  }
+  // Each is true by default.
+  for (const std::string_view name : {"skip_special_tokens", "add_generation_prompt"}) {
+    if (const Json* value = fields.Find(name); value != nullptr && *value == false) {
+      return Unsupported(StrCat(name, " false"));
+    }
+  }
+  if (const Json* format = fields.Find("response_format")) {
+    const bool is_text = format->is_object() && format->value("type", Json()) == "text";
+    if (!is_text) {
+      return FieldError("response_format", "must be {\"type\": \"text\"} for this server");
+    }
+  }
+  if (const Json* choice = fields.Find("tool_choice");
+      choice != nullptr && *choice != "none" && *choice != "auto") {
+    return Unsupported("tool_choice");
+  }
+  if (const Json* modalities = fields.Find("modalities");
+      modalities != nullptr && *modalities != Json::array({"text"})) {
+    return FieldError("modalities", "must be [\"text\"] for this server");
+  }
+  ASSIGN_OR_RETURN(const std::optional<int64_t> best_of, fields.Int("best_of"));
+  ASSIGN_OR_RETURN(const std::optional<int64_t> n, fields.Int("n"));
+  if (best_of && *best_of != n.value_or(1)) {
+    return FieldError("best_of", StrCat("is ", *best_of,
+                                        "; this server returns all that it generates, so it must "
+                                        "be equal to n or left out"));
+  }
+  static_cast<void>(body);
+  return absl::OkStatus();
+}
+
+// Values beyond the field's type become its ends, which are out of the field's range: the check of
+// the range names the value's field and limit.
+int32_t Clamped(int64_t value) {
+  constexpr int64_t kLow = std::numeric_limits<int32_t>::min();
+  constexpr int64_t kHigh = std::numeric_limits<int32_t>::max();
+  return int32_t(std::min(std::max(value, kLow), kHigh));
+}
+
+absl::Status ReadLogitBias(const Json& biases, v1::Sampling* sampling) {
+  ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(biases, "logit_bias"));
+  for (const auto& [key, value] : biases.items()) {
+    int32_t id = 0;
+    if (!absl::SimpleAtoi(key, &id)) {
+      return FieldError("logit_bias", StrCat("has the key \"", key, "\"; it must be a token id"));
+    }
+    ASSIGN_OR_RETURN(const double bias, ReadNumber(fields.Name(key), value));
+    (*sampling->mutable_logit_bias())[id] = float(bias);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadSamplingFields(const BodyFields& fields, v1::Sampling* sampling) {
+  struct Number {
+    std::string_view name;
+    void (v1::Sampling::*set)(float);
+  };
+  constexpr Number kNumbers[] = {
+      {"temperature", &v1::Sampling::set_temperature},
+      {"top_p", &v1::Sampling::set_top_p},
+      {"min_p", &v1::Sampling::set_min_p},
+      {"repetition_penalty", &v1::Sampling::set_repetition_penalty},
+      {"presence_penalty", &v1::Sampling::set_presence_penalty},
+      {"frequency_penalty", &v1::Sampling::set_frequency_penalty},
+  };
+  for (const Number& number : kNumbers) {
+    ASSIGN_OR_RETURN(const std::optional<double> value, fields.Number(number.name));
+    if (value) (sampling->*number.set)(float(*value));
+  }
+  ASSIGN_OR_RETURN(const std::optional<int64_t> top_k, fields.Int("top_k"));
+  // vLLM: -1 is off.
+  if (top_k) sampling->set_top_k(*top_k == -1 ? 0 : Clamped(*top_k));
+  if (const Json* seed = fields.Find("seed"); seed != nullptr && seed->is_number_unsigned()) {
+    sampling->set_seed(seed->get<uint64_t>());
+  } else if (seed != nullptr) {
+    ASSIGN_OR_RETURN(const int64_t value, ReadInt("seed", *seed));
+    sampling->set_seed(uint64_t(value));
+  }
+  if (const Json* biases = fields.Find("logit_bias")) {
+    RETURN_IF_ERROR(ReadLogitBias(*biases, sampling));
+  }
+  if (const Json* allowed = fields.Find("allowed_token_ids")) {
+    ASSIGN_OR_RETURN(const auto ids, ReadIds("allowed_token_ids", *allowed));
+    sampling->mutable_allowed_token_ids()->Assign(ids.begin(), ids.end());
+  }
+  if (const Json* banned = fields.Find("banned_token_ids")) {
+    ASSIGN_OR_RETURN(const auto ids, ReadIds("banned_token_ids", *banned));
+    sampling->mutable_banned_token_ids()->Assign(ids.begin(), ids.end());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadStop(const BodyFields& fields, v1::GenerateRequest* request) {
+  const Json* stop = fields.Find("stop");
+  if (stop != nullptr && stop->is_string()) {
+    request->add_stop_strings(stop->get<std::string>());
+  } else if (stop != nullptr && !stop->is_array()) {
+    return FieldError("stop",
+                      StrCat("is ", TypeName(*stop), "; it must be a string or a list of strings"));
+  } else if (stop != nullptr) {
+    for (size_t i = 0; i < stop->size(); ++i) {
+      ASSIGN_OR_RETURN(std::string text, ReadString(StrCat("stop[", i, "]"), (*stop)[i]));
+      request->add_stop_strings(std::move(text));
+    }
+  }
+  if (const Json* ids = fields.Find("stop_token_ids")) {
+    ASSIGN_OR_RETURN(const auto values, ReadIds("stop_token_ids", *ids));
+    request->mutable_stop_token_ids()->Assign(values.begin(), values.end());
+  }
+  return absl::OkStatus();
+}
+
+// Fields of how a request shares the engine. `Message`: GenerateRequest or ScoreRequest.
+template <typename Message>
+absl::Status ReadSharingFields(const BodyFields& fields, Message* message) {
+  ASSIGN_OR_RETURN(const std::optional<int64_t> priority, fields.Int("priority"));
+  // vLLM: the lowest value runs first. In lssar.v1 the highest does.
+  if (priority) message->set_priority(Clamped(-Clamped(*priority)));
+  ASSIGN_OR_RETURN(std::optional<std::string> salt, fields.String("cache_salt"));
+  if (salt) message->set_cache_salt(*std::move(salt));
+  ASSIGN_OR_RETURN(const std::optional<bool> cache, fields.Bool("use_prefix_cache"));
+  if (cache) message->set_use_prefix_cache(*cache);
+  return absl::OkStatus();
+}
+
+absl::Status ReadStream(const BodyFields& fields, CompletionRequest* request) {
+  ASSIGN_OR_RETURN(const std::optional<bool> stream, fields.Bool("stream"));
+  request->stream = stream.value_or(false);
+  const Json* options = fields.Find("stream_options");
+  if (options == nullptr) return absl::OkStatus();
+  if (!request->stream) {
+    return FieldError("stream_options", "is set; it may be set only where stream is true");
+  }
+  ASSIGN_OR_RETURN(const BodyFields option_fields, BodyFields::Of(*options, "stream_options"));
+  ASSIGN_OR_RETURN(const std::optional<bool> usage, option_fields.Bool("include_usage"));
+  request->include_usage = usage.value_or(false);
+  return absl::OkStatus();
+}
+
+// The fields that both kinds of completion have. What they say of a prompt goes into `common`.
+absl::Status ReadCommon(const Json& body, const BodyFields& fields, CompletionRequest* request,
+                        v1::GenerateRequest* common) {
+  RETURN_IF_ERROR(CheckSupported(body, fields));
+  RETURN_IF_ERROR(ReadStream(fields, request));
+  RETURN_IF_ERROR(ReadSamplingFields(fields, common->mutable_sampling()));
+  RETURN_IF_ERROR(ReadStop(fields, common));
+  RETURN_IF_ERROR(ReadSharingFields(fields, common));
+  ASSIGN_OR_RETURN(const std::optional<int64_t> n, fields.Int("n"));
+  if (n) common->set_n(Clamped(*n));
+  ASSIGN_OR_RETURN(const std::optional<int64_t> min_tokens, fields.Int("min_tokens"));
+  if (min_tokens) common->set_min_tokens(Clamped(*min_tokens));
+  ASSIGN_OR_RETURN(const std::optional<bool> ignore_eos, fields.Bool("ignore_eos"));
+  if (ignore_eos) common->set_ignore_eos(*ignore_eos);
+  ASSIGN_OR_RETURN(const std::optional<int64_t> interval, fields.Int("stream_interval"));
+  if (interval) common->set_stream_interval(Clamped(*interval));
+  ASSIGN_OR_RETURN(const std::optional<int64_t> logprobs, fields.Int("prompt_logprobs"));
+  if (logprobs) {
+    if (request->stream) {
+      return FieldError("prompt_logprobs", "is set; it is not available where stream is true");
+    }
+    request->num_prompt_logprobs = Clamped(*logprobs);
+    common->set_prompt_logprobs(request->num_prompt_logprobs);
+  }
+  ASSIGN_OR_RETURN(const std::optional<bool> as_ids, fields.Bool("return_tokens_as_token_ids"));
+  request->tokens_as_ids = as_ids.value_or(false);
+  return absl::OkStatus();
+}
+
+// One prompt of `common`.
+absl::StatusOr<v1::GenerateRequest> WithText(const v1::GenerateRequest& common,
+                                             const std::string& field, std::string text,
+                                             bool add_special_tokens,
+                                             const Checkpoint& checkpoint) {
+  v1::GenerateRequest request = common;
+  if (add_special_tokens) {
+    request.set_text(std::move(text));
+    return request;
+  }
+  if (text.empty()) return FieldError(field, "is empty; it must have at least one character");
+  ASSIGN_OR_RETURN(const auto ids, EncodeField(field, text, checkpoint.tokenizer.get(), {}));
+  request.mutable_tokens()->mutable_ids()->Assign(ids.begin(), ids.end());
+  return request;
+}
+
+v1::GenerateRequest WithIds(const v1::GenerateRequest& common, const std::vector<int32_t>& ids) {
+  v1::GenerateRequest request = common;
+  request.mutable_tokens()->mutable_ids()->Assign(ids.begin(), ids.end());
+  return request;
+}
+
+absl::Status ReadPrompts(const BodyFields& fields, const v1::GenerateRequest& common,
+                         const Checkpoint& checkpoint, CompletionRequest* request) {
+  const Json* prompt = fields.Find("prompt");
+  if (prompt == nullptr) return FieldError("prompt", "is missing");
+  ASSIGN_OR_RETURN(const std::optional<bool> special, fields.Bool("add_special_tokens"));
+  const bool add_special_tokens = special.value_or(true);
+  const auto add_text = [&](const std::string& field, const Json& text) -> absl::Status {
+    ASSIGN_OR_RETURN(v1::GenerateRequest one, WithText(common, field, text.get<std::string>(),
+                                                       add_special_tokens, checkpoint));
+    request->prompts.push_back(std::move(one));
+    return absl::OkStatus();
+  };
+  if (prompt->is_string()) return add_text("prompt", *prompt);
+  if (!prompt->is_array()) {
+    return FieldError("prompt", StrCat("is ", TypeName(*prompt),
+                                       "; it must be a string, a list of strings, a list of token "
+                                       "ids or a list of lists of token ids"));
+  }
+  if (prompt->empty()) return FieldError("prompt", "is an empty list; it must have an entry");
+  if (prompt->front().is_number()) {
+    ASSIGN_OR_RETURN(const auto ids, ReadIds("prompt", *prompt));
+    request->prompts.push_back(WithIds(common, ids));
+    return absl::OkStatus();
+  }
+  if (prompt->size() > kMaxPrompts) {
+    return FieldError("prompt",
+                      StrCat("has ", prompt->size(), " entries; it may have ", kMaxPrompts));
+  }
+  for (size_t i = 0; i < prompt->size(); ++i) {
+    const std::string field = StrCat("prompt[", i, "]");
+    const Json& one = (*prompt)[i];
+    if (one.is_string() && prompt->front().is_string()) {
+      RETURN_IF_ERROR(add_text(field, one));
+    } else if (one.is_array() && prompt->front().is_array()) {
+      ASSIGN_OR_RETURN(const auto ids, ReadIds(field, one));
+      request->prompts.push_back(WithIds(common, ids));
+    } else {
+      return FieldError(field,
+                        StrCat("is ", TypeName(one), "; all entries of prompt must be ",
+                               prompt->front().is_array() ? "lists of token ids" : "strings"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ReadContent(const std::string& field, const Json& content) {
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) {
+    return FieldError(
+        field, StrCat("is ", TypeName(content), "; it must be a string or a list of text parts"));
+  }
+  std::string text;
+  for (size_t i = 0; i < content.size(); ++i) {
+    ASSIGN_OR_RETURN(const BodyFields part, BodyFields::Of(content[i], StrCat(field, "[", i, "]")));
+    ASSIGN_OR_RETURN(const std::optional<std::string> type, part.String("type"));
+    ASSIGN_OR_RETURN(std::optional<std::string> part_text, part.String("text"));
+    if (type != "text" || !part_text) {
+      return FieldError(StrCat(field, "[", i, "]"),
+                        "is no text part; this server's models read text alone");
+    }
+    text += *part_text;
+  }
+  return text;
+}
+
+absl::StatusOr<v1::ScoreText> ReadScoreText(const std::string& field, const Json& value) {
+  v1::ScoreText text;
+  if (value.is_string()) {
+    text.set_text(value.get<std::string>());
+  } else if (value.is_array()) {
+    ASSIGN_OR_RETURN(const auto ids, ReadIds(field, value));
+    text.mutable_tokens()->mutable_ids()->Assign(ids.begin(), ids.end());
+  } else {
+    return FieldError(
+        field, StrCat("is ", TypeName(value), "; it must be a string or a list of token ids"));
+  }
+  return text;
+}
+
+}  // namespace
+
+absl::Status CheckModelName(const Json& body, const Checkpoint& checkpoint) {
+  ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
+  ASSIGN_OR_RETURN(const std::optional<std::string> model, fields.String("model"));
+  if (!model || *model == checkpoint.name) return absl::OkStatus();
+  return ModelNotFound(*model, checkpoint.name);
+}
+
+absl::StatusOr<CompletionRequest> ReadCompletion(const Json& body, const Checkpoint& checkpoint) {
+  ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
+  RETURN_IF_ERROR(CheckModelName(body, checkpoint));
+  CompletionRequest request;
+  v1::GenerateRequest common;
+  RETURN_IF_ERROR(ReadCommon(body, fields, &request, &common));
+
+  ASSIGN_OR_RETURN(const std::optional<bool> echo, fields.Bool("echo"));
+  request.echo = echo.value_or(false);
+  common.set_echo(request.echo);
+  ASSIGN_OR_RETURN(const std::optional<int64_t> logprobs, fields.Int("logprobs"));
+  if (logprobs) {
+    request.num_logprobs = Clamped(*logprobs);
+    common.set_logprobs(request.num_logprobs);
+    if (request.echo) {
+      common.set_prompt_logprobs(std::max(request.num_logprobs, request.num_prompt_logprobs));
+    }
+  }
+  ASSIGN_OR_RETURN(const std::optional<int64_t> max_tokens, fields.Int("max_tokens"));
+  if (max_tokens && *max_tokens < 0) {
+    return FieldError("max_tokens", StrCat("is ", *max_tokens, "; it must not be negative"));
+  }
+  request.has_max_tokens = max_tokens.has_value();
+  request.max_tokens = Clamped(max_tokens.value_or(kDefaultCompletionTokens));
+  // Nothing is sampled where it is 0, but all fields are checked.
+  if (max_tokens) common.set_max_tokens(std::max(1, request.max_tokens));
+  RETURN_IF_ERROR(ReadPrompts(fields, common, checkpoint, &request));
+  return request;
+}
+
+absl::StatusOr<CompletionRequest> ReadChatCompletion(const Json& body,
+                                                     const Checkpoint& checkpoint) {
+  ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
+  RETURN_IF_ERROR(CheckModelName(body, checkpoint));
+  CompletionRequest request;
+  request.is_chat = true;
+  v1::GenerateRequest common;
+  RETURN_IF_ERROR(ReadCommon(body, fields, &request, &common));
+  if (const Json* echo = fields.Find("echo"); echo != nullptr && *echo != false) {
+    return Unsupported("echo");
+  }
+
+  ASSIGN_OR_RETURN(const std::optional<bool> logprobs, fields.Bool("logprobs"));
+  ASSIGN_OR_RETURN(const std::optional<int64_t> top, fields.Int("top_logprobs"));
+  if (top && !logprobs.value_or(false)) {
+    return FieldError("top_logprobs", "is set; it may be set only where logprobs is true");
+  }
+  if (logprobs.value_or(false)) {
+    request.num_logprobs = Clamped(top.value_or(0));
+    common.set_logprobs(request.num_logprobs);
+  }
+
+  request.max_tokens = std::numeric_limits<int>::max();  // all that the context has left
+  // The newer name first.
+  for (const char* name : {"max_completion_tokens", "max_tokens"}) {
+    ASSIGN_OR_RETURN(const std::optional<int64_t> max_tokens, fields.Int(name));
+    if (!max_tokens) continue;
+    if (*max_tokens < 1) {
+      return FieldError(name, StrCat("is ", *max_tokens, "; it must be at least 1"));
+    }
+    request.has_max_tokens = true;
+    request.max_tokens = Clamped(*max_tokens);
+    common.set_max_tokens(request.max_tokens);
+    break;
+  }
+
+  const Json* messages = fields.Find("messages");
+  if (messages == nullptr) return FieldError("messages", "is missing");
+  ASSIGN_OR_RETURN(*common.mutable_chat(), ReadChatMessages(*messages));
+  request.prompts.push_back(std::move(common));
+  return request;
+}
+
+absl::StatusOr<v1::Chat> ReadChatMessages(const Json& messages) {
+  if (!messages.is_array()) {
+    return FieldError("messages", StrCat("is ", TypeName(messages), "; it must be a list"));
+  }
+  v1::Chat chat;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const std::string field = StrCat("messages[", i, "]");
+    ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(messages[i], field));
+    ASSIGN_OR_RETURN(std::optional<std::string> role, fields.String("role"));
+    if (!role) return FieldError(field + ".role", "is missing");
+    if (*role == "developer") role = "system";  // OpenAI's newer name for it
+    const Json* content = fields.Find("content");
+    if (content == nullptr) return FieldError(field + ".content", "is missing");
+    for (const char* name : {"tool_calls", "function_call", "audio"}) {
+      const Json* value = fields.Find(name);
+      if (value != nullptr && !IsEmptyValue(*value)) return Unsupported(fields.Name(name));
+    }
+    v1::ChatMessage& message = *chat.add_messages();
+    message.set_role(*std::move(role));
+    ASSIGN_OR_RETURN(*message.mutable_content(), ReadContent(field + ".content", *content));
+  }
+  return chat;
+}
+
+absl::StatusOr<v1::ScoreRequest> ReadScore(const Json& body, const Checkpoint& checkpoint) {
+  ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
+  RETURN_IF_ERROR(CheckModelName(body, checkpoint));
+  v1::ScoreRequest request;
+  RETURN_IF_ERROR(ReadSharingFields(fields, &request));
+  ASSIGN_OR_RETURN(const std::optional<int64_t> logprobs, fields.Int("logprobs"));
+  if (logprobs && (*logprobs < 0 || *logprobs > limits::kMaxLogprobs)) {
+    return FieldError("logprobs",
+                      StrCat("is ", *logprobs, "; it must be in [0, ", limits::kMaxLogprobs, "]"));
+  }
+  if (logprobs) {
+    request.set_per_token(true);
+    request.set_top_logprobs(Clamped(*logprobs));
+  }
+  const Json* items = fields.Find("items");
+  if (items == nullptr) return FieldError("items", "is missing");
+  if (!items->is_array()) {
+    return FieldError("items", StrCat("is ", TypeName(*items), "; it must be a list"));
+  }
+  for (size_t i = 0; i < items->size(); ++i) {
+    const std::string field = StrCat("items[", i, "]");
+    ASSIGN_OR_RETURN(const BodyFields item_fields, BodyFields::Of((*items)[i], field));
+    v1::ScoreItem& item = *request.add_items();
+    if (const Json* context = item_fields.Find("context")) {
+      ASSIGN_OR_RETURN(*item.mutable_context(), ReadScoreText(field + ".context", *context));
+    }
+    const Json* continuations = item_fields.Find("continuations");
+    if (continuations == nullptr) return FieldError(field + ".continuations", "is missing");
+    if (!continuations->is_array()) {
+      return FieldError(field + ".continuations",
+                        StrCat("is ", TypeName(*continuations),
+                               "; it must be a list of strings or of lists of token ids"));
+    }
+    for (size_t k = 0; k < continuations->size(); ++k) {
+      ASSIGN_OR_RETURN(
+          *item.add_continuations(),
+          ReadScoreText(StrCat(field, ".continuations[", k, "]"), (*continuations)[k]));
+    }
+  }
+  return request;
+}
+
+absl::Status RenameFields(const absl::Status& status, const std::string& prompt_field) {
+  if (!absl::IsInvalidArgument(status) || !FieldOf(status).empty()) return status;
+  const std::string message(status.message());
+  // The field is the first word, where the message is about one.
+  const size_t end = message.find_first_of(" :");
+  std::string field = message.substr(0, end);
+  const std::string rest = end == std::string::npos ? "" : message.substr(end);
+  const auto replace_front = [&field](std::string_view from, const std::string& to) {
+    if (field != from && !field.starts_with(StrCat(from, ".")) &&
+        !field.starts_with(StrCat(from, "["))) {
+      return false;
+    }
+    field = StrCat(to, field.substr(from.size()));
+    return true;
+  };
+  if (message.starts_with("the prompt has")) {
+    field = prompt_field;
+    return FieldError(field, message.substr(std::string_view("the prompt ").size()));
+  }
+  static constexpr std::array kOwnNames = std::to_array<std::string_view>(
+      {"max_tokens", "min_tokens", "n", "logprobs", "prompt_logprobs", "stop_token_ids", "priority",
+       "cache_salt", "stream_interval", "top_logprobs", "items", "ids"});
+  bool is_field = false;
+  if (field.starts_with("sampling.")) {
+    field = field.substr(std::string_view("sampling.").size());
+    is_field = true;
+  } else if (replace_front("stop_strings", "stop") || replace_front("tokens.ids", prompt_field) ||
+             replace_front("text", prompt_field) || replace_front("chat.messages", "messages") ||
+             replace_front("chat", "messages")) {
+    is_field = true;
+  }
+  for (const std::string_view name : kOwnNames) is_field |= replace_front(name, std::string(name));
+  if (!is_field) return status;
+  return FieldError(field, rest.starts_with(' ') ? rest.substr(1) : StrCat("is refused", rest));
+}
+
+}  // namespace lssar

@@ -1,0 +1,53 @@
+// Bodies of /v1/completions, /v1/chat/completions and /v1/score as lssar.v1 messages.
+//
+// A field that is unknown is ignored, as OpenAI does. A field that would change the result and that
+// this server does not support is an error that names it.
+#ifndef LSSAR_SERVER_HTTP_OPENAI_REQUEST_H_
+#define LSSAR_SERVER_HTTP_OPENAI_REQUEST_H_
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "lssar/v1/inference.pb.h"
+#include "models/checkpoint.h"
+
+namespace lssar {
+
+struct CompletionRequest {
+  bool is_chat = false;
+  std::vector<v1::GenerateRequest> prompts;  // >= 1
+  int max_tokens = 0;                        // 0: nothing is generated
+  bool has_max_tokens = false;  // else it is a default, cut to what the context has left
+  bool echo = false;
+  int num_logprobs = -1;         // -1: none; N: the token's own, and the N best
+  int num_prompt_logprobs = -1;  // vLLM's field of that name
+  bool stream = false;
+  bool include_usage = false;
+  bool tokens_as_ids = false;  // return_tokens_as_token_ids: "token_id:17" in place of text
+};
+
+// Errors  INVALID_ARGUMENT: a field of the wrong type or out of range, or not supported
+//         NOT_FOUND: another model
+absl::StatusOr<CompletionRequest> ReadCompletion(const nlohmann::json& body,
+                                                 const Checkpoint& checkpoint);
+absl::StatusOr<CompletionRequest> ReadChatCompletion(const nlohmann::json& body,
+                                                     const Checkpoint& checkpoint);
+absl::StatusOr<v1::ScoreRequest> ReadScore(const nlohmann::json& body,
+                                           const Checkpoint& checkpoint);
+
+// `messages` of a chat.
+absl::StatusOr<v1::Chat> ReadChatMessages(const nlohmann::json& messages);
+
+// The field `model`, where there is one, names this checkpoint. Errors  NOT_FOUND
+absl::Status CheckModelName(const nlohmann::json& body, const Checkpoint& checkpoint);
+
+// An error of ParseGenerate or ParseScore in the names that the HTTP API has for the fields:
+// "sampling.top_p is 2; ..." becomes "top_p is 2; ...".
+absl::Status RenameFields(const absl::Status& status, const std::string& prompt_field);
+
+}  // namespace lssar
+
+#endif  // LSSAR_SERVER_HTTP_OPENAI_REQUEST_H_

@@ -1,0 +1,92 @@
+#include "server/http/score_call.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "kernels/status_macros.h"
+#include "kernels/str_cat.h"
+#include "server/http/body_fields.h"
+#include "server/http/http_error.h"
+#include "server/http/json_text.h"
+#include "server/http/openai_request.h"
+#include "server/parse_request.h"
+#include "server/served_model.h"
+
+namespace lssar {
+namespace {
+
+// Log-probabilities in one reply, which is built in memory: some 200 MB of JSON.
+constexpr int64_t kMaxReplyLogprobs = int64_t{1} << 22;
+
+}  // namespace
+
+absl::StatusOr<std::vector<EngineCall::Item>> HttpScoreCall::Parse() {
+  const ServedModel& model = context_.Model();
+  v1::ScoreRequest message;
+  {
+    ASSIGN_OR_RETURN(const nlohmann::json body, ParseJson(exchange_->Request().body));
+    ASSIGN_OR_RETURN(message, ReadScore(body, model.GetCheckpoint()));
+  }
+  auto parsed = ParseScore(message, ContextOf(model));
+  if (!parsed.ok()) return RenameFields(parsed.status(), "items");
+  format_ = {.tokenizer = model.GetCheckpoint().tokenizer.get()};
+  per_token_ = parsed->per_token;
+  num_top_ = message.top_logprobs();
+  scores_.resize(parsed->items.size());
+  std::vector<Item> items;
+  int64_t num_tokens = 0;
+  for (Request& request : parsed->items) {
+    for (const auto& continuation : request.score->continuations) {
+      num_tokens += std::ssize(continuation);
+    }
+    items.push_back({.request = std::move(request)});
+  }
+  if (per_token_ && num_tokens * (1 + num_top_) > kMaxReplyLogprobs) {
+    return FieldError("logprobs", StrCat("asks for ", num_tokens * (1 + num_top_),
+                                         " log-probabilities in one reply; it may have ",
+                                         kMaxReplyLogprobs, ": send fewer items"));
+  }
+  return items;
+}
+
+void HttpScoreCall::OnScore(int item, ContinuationScore score) {
+  std::string& list = scores_[size_t(item)];
+  if (!list.empty()) list += ',';
+  size_t num_bytes = 0;
+  if (format_.tokenizer != nullptr) {
+    for (const TokenResult& token : score.tokens) {
+      num_bytes += format_.tokenizer->PieceBytes(token.id).size();
+    }
+  }
+  list += StrCat("{\"index\":", score.index, ",\"logprob\":");
+  AppendJsonNumber(score.logprob, &list);
+  list += StrCat(",\"is_greedy\":", score.is_greedy ? "true" : "false",
+                 ",\"num_tokens\":", score.tokens.size(), ",\"num_bytes\":", num_bytes);
+  if (per_token_) {
+    list += ",\"token_ids\":[";
+    ChatLogprobs tokens(format_);
+    for (const TokenResult& token : score.tokens) {
+      if (list.back() != '[') list += ',';
+      AppendJsonNumber(token.id, &list);
+      tokens.Add(token, num_top_);
+    }
+    list += "],\"logprobs\":";
+    tokens.Take(&list);
+  }
+  list += '}';
+}
+
+void HttpScoreCall::OnEnd(const absl::Status& /*status*/, const RequestStats& total) {
+  const Checkpoint& checkpoint = context_.Model().GetCheckpoint();
+  std::string json = StrCat("{\"id\":\"score-", context_.RequestId(),
+                            "\",\"object\":\"list\",\"model\":", JsonString(checkpoint.name),
+                            ",\"system_fingerprint\":\"fp_", checkpoint.hash, "\",\"data\":[");
+  for (size_t i = 0; i < scores_.size(); ++i) {
+    if (i > 0) json += ',';
+    json += StrCat("{\"index\":", i, ",\"object\":\"score\",\"continuations\":[", scores_[i], "]}");
+  }
+  json += StrCat("],\"usage\":", UsageJson(total), "}");
+  exchange_->Reply({.status = 200, .body = std::move(json)});
+}
+
+}  // namespace lssar

@@ -1,0 +1,149 @@
+#include "server/http/tokenizer_calls.h"
+
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "kernels/status_macros.h"
+#include "kernels/str_cat.h"
+#include "runtime/limits.h"
+#include "server/fields.h"
+#include "server/http/body_fields.h"
+#include "server/http/json_text.h"
+#include "server/http/openai_reply.h"
+#include "server/http/openai_request.h"
+#include "server/parse_request.h"
+
+namespace lssar {
+namespace {
+
+using Json = nlohmann::json;
+
+// The text of EOS and BOS is their id, as Hugging Face's tokenizers have it: lm-evaluation-harness
+// asks for the ids this way.
+std::optional<int32_t> ControlToken(const std::string& text, const Checkpoint& checkpoint) {
+  if (text.empty()) return std::nullopt;
+  if (text == checkpoint.eos_token) return checkpoint.config.eos_id;
+  if (text == checkpoint.bos_token) return checkpoint.config.bos_id;
+  return std::nullopt;
+}
+
+absl::StatusOr<std::vector<int32_t>> IdsOfChat(const Json& messages, const ServedModel& model) {
+  v1::GenerateRequest request;
+  ASSIGN_OR_RETURN(*request.mutable_chat(), ReadChatMessages(messages));
+  request.set_max_tokens(1);
+  ParseContext context = ContextOf(model);
+  context.max_model_len = std::numeric_limits<int>::max();  // a count is no request to generate
+  auto parsed = ParseGenerate(request, context);
+  if (!parsed.ok()) return RenameFields(parsed.status(), "messages");
+  return std::move(parsed->request.prompt);
+}
+
+absl::StatusOr<std::vector<int32_t>> IdsOfText(const std::string& text, bool add_special_tokens,
+                                               const ServedModel& model) {
+  const Checkpoint& checkpoint = model.GetCheckpoint();
+  if (const auto id = ControlToken(text, checkpoint); id && !add_special_tokens) {
+    return std::vector<int32_t>{*id};
+  }
+  v1::TokenizeRequest request;
+  request.set_text(text);
+  request.set_add_bos(add_special_tokens && checkpoint.add_bos &&
+                      checkpoint.config.bos_id.has_value());
+  auto ids = ParseTokenize(request, ContextOf(model));
+  if (!ids.ok()) return RenameFields(ids.status(), "prompt");
+  return ids;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> TokenizeJson(const Json& body, const ServedModel& model) {
+  const Checkpoint& checkpoint = model.GetCheckpoint();
+  RETURN_IF_ERROR(CheckModelName(body, checkpoint));
+  ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
+  ASSIGN_OR_RETURN(const std::optional<std::string> prompt, fields.String("prompt"));
+  ASSIGN_OR_RETURN(const std::optional<bool> special, fields.Bool("add_special_tokens"));
+  ASSIGN_OR_RETURN(const std::optional<bool> strings, fields.Bool("return_token_strs"));
+  const Json* messages = fields.Find("messages");
+  if (prompt.has_value() == (messages != nullptr)) {
+    return FieldError("prompt", "or messages must be set, and not both");
+  }
+  std::vector<int32_t> ids;
+  if (messages != nullptr) {
+    ASSIGN_OR_RETURN(ids, IdsOfChat(*messages, model));
+  } else {
+    ASSIGN_OR_RETURN(ids, IdsOfText(*prompt, special.value_or(true), model));
+  }
+  std::string json = StrCat("{\"count\":", ids.size(), ",\"max_model_len\":", model.MaxModelLen(),
+                            ",\"tokens\":[");
+  std::string labels;
+  const TokenFormat format{.tokenizer = checkpoint.tokenizer.get()};
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (i > 0) json += ',';
+    AppendJsonNumber(ids[i], &json);
+    if (!strings.value_or(false)) continue;
+    if (i > 0) labels += ',';
+    AppendJsonString(format.Label(ids[i]), &labels);
+  }
+  json += "],\"token_strs\":";
+  json += strings.value_or(false) ? StrCat("[", labels, "]}") : "null}";
+  return json;
+}
+
+absl::StatusOr<std::string> DetokenizeJson(const Json& body, const ServedModel& model) {
+  RETURN_IF_ERROR(CheckModelName(body, model.GetCheckpoint()));
+  ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
+  const Json* tokens = fields.Find("tokens");
+  if (tokens == nullptr) return FieldError("tokens", "is missing");
+  ASSIGN_OR_RETURN(const auto ids, ReadIds("tokens", *tokens));
+  v1::DetokenizeRequest request;
+  request.mutable_ids()->Assign(ids.begin(), ids.end());
+  auto checked = ParseDetokenize(request, ContextOf(model));
+  if (!checked.ok()) {
+    const absl::Status renamed = RenameFields(checked.status(), "tokens");
+    if (!FieldOf(renamed).starts_with("ids")) return renamed;
+    return FieldError(StrCat("tokens", FieldOf(renamed).substr(3)),
+                      std::string(renamed.message()).substr(FieldOf(renamed).size() + 1));
+  }
+  return StrCat("{\"prompt\":", JsonString(Decode(*model.GetCheckpoint().tokenizer, *checked)),
+                "}");
+}
+
+absl::StatusOr<std::string> TokenizerInfoJson(const ServedModel& model,
+                                              const std::string& directory) {
+  const Checkpoint& checkpoint = model.GetCheckpoint();
+  if (checkpoint.tokenizer == nullptr) {
+    return absl::FailedPreconditionError(
+        StrCat("checkpoint ", checkpoint.name, " has no tokenizer"));
+  }
+  std::ifstream file(directory + "/tokenizer_config.json", std::ios::binary);
+  Json info = Json::parse(std::string(std::istreambuf_iterator<char>(file), {}), nullptr,
+                          /*allow_exceptions=*/false);
+  if (!info.is_object()) info = Json::object();
+  if (!info.contains("tokenizer_class")) info["tokenizer_class"] = "lssar";
+  const auto set = [&info](const char* name, const std::optional<int32_t>& id) {
+    info[name] = id ? Json(*id) : Json();
+  };
+  info["bos_token"] = checkpoint.bos_token.empty() ? Json() : Json(checkpoint.bos_token);
+  info["eos_token"] = checkpoint.eos_token.empty() ? Json() : Json(checkpoint.eos_token);
+  set("bos_token_id", checkpoint.config.bos_id);
+  set("eos_token_id", checkpoint.config.eos_id);
+  info["add_bos_token"] = checkpoint.add_bos;
+  info["vocab_size"] = checkpoint.config.vocab_size;
+  info["model_max_length"] = model.MaxModelLen();
+  info["tokenizer_hash"] = std::string(checkpoint.tokenizer->Hash());
+  return info.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string ModelJson(const ServedModel& model, int64_t created) {
+  const Checkpoint& checkpoint = model.GetCheckpoint();
+  const std::string name = JsonString(checkpoint.name);
+  return StrCat("{\"id\":", name, ",\"object\":\"model\",\"created\":", created,
+                ",\"owned_by\":\"lssar\",\"root\":", name,
+                ",\"max_model_len\":", model.MaxModelLen(), ",\"checkpoint_hash\":\"",
+                checkpoint.hash, "\"}");
+}
+
+}  // namespace lssar

@@ -1,0 +1,217 @@
+"""Keys, CORS, drain, loading, and many connections, each against a server of its own.
+
+The standard library alone. Run by ctest from the repository's root with LSSAR_SERVER set.
+"""
+
+import json
+import resource
+import signal
+import socket
+import tempfile
+import threading
+import time
+import unittest
+
+from http_fixture import Server
+
+USER = "user-key-of-sixteen"
+ADMIN = "admin-key-of-sixteen"
+
+
+def raise_file_limit() -> int:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def resident_bytes(pid: int) -> int:
+    with open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+class KeysTest(unittest.TestCase):
+    def setUp(self) -> None:
+        keys = tempfile.NamedTemporaryFile("w", suffix=".toml")
+        self.addCleanup(keys.close)
+        keys.write(f'[alice]\nkey = "{USER}"\nrequests-per-minute = 3\n'
+                   f'[root]\nkey = "{ADMIN}"\nrole = "admin"\n')
+        keys.flush()
+        self.server = Server("--api-keys", keys.name)
+        self.addCleanup(self.server.stop)
+
+    def test_keys_roles_and_limits(self) -> None:
+        body = {"prompt": "Hi", "max_tokens": 1}
+
+        def ask(key: str | None, path: str = "/v1/completions") -> tuple[int, dict[str, str]]:
+            headers = {"Authorization": f"Bearer {key}"} if key else {}
+            method = "POST" if path.startswith("/v1/comp") else "GET"
+            reply = self.server.request(method, path, body if method == "POST" else None, headers)
+            return reply.status, reply.headers
+
+        for path in ("/v1/completions", "/v1/models", "/metrics"):
+            status, headers = ask(None, path)
+            self.assertEqual((status, headers["WWW-Authenticate"]), (401, "Bearer"), path)
+            self.assertEqual(ask("some-other-key-of-sixteen", path)[0], 401)
+        self.assertEqual(ask(USER, "/metrics")[0], 403)
+        self.assertEqual(ask(ADMIN, "/metrics")[0], 200)
+        for path in ("/healthz", "/readyz", "/openapi.json"):
+            self.assertEqual(ask(None, path)[0], 200)
+        self.assertEqual([ask(USER)[0] for _ in range(3)], [200, 200, 200])
+        status, headers = ask(USER)
+        self.assertEqual(status, 429)
+        self.assertGreaterEqual(int(headers["Retry-After"]), 1)
+        self.assertEqual(ask(ADMIN)[0], 200)
+        refused = self.server.request("POST", "/v1/completions", body)
+        self.assertEqual(refused.error()["code"], "invalid_api_key")
+
+
+class CorsTest(unittest.TestCase):
+    def test_listed_origins_alone(self) -> None:
+        server = Server("--http-cors-origins", "https://a.example,http://localhost:3000")
+        self.addCleanup(server.stop)
+        for origin, allowed in (("https://a.example", True), ("http://localhost:3000", True),
+                                ("https://b.example", False), ("null", False)):
+            reply = server.request("GET", "/healthz", headers={"Origin": origin})
+            self.assertEqual(reply.headers.get("Access-Control-Allow-Origin"),
+                             origin if allowed else None)
+            self.assertEqual(reply.headers["Vary"], "Origin")
+        preflight = server.request("OPTIONS", "/v1/completions", headers={
+            "Origin": "https://a.example", "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "authorization, content-type"})
+        self.assertEqual(preflight.status, 204)
+        self.assertIn("POST", preflight.headers["Access-Control-Allow-Methods"])
+        self.assertIn("Authorization", preflight.headers["Access-Control-Allow-Headers"])
+
+
+class DrainTest(unittest.TestCase):
+    def test_running_streams_finish_and_new_requests_are_refused(self) -> None:
+        server = Server("--drain-timeout", "60s")
+        self.addCleanup(server.stop)
+        client = socket.create_connection((server.host, server.port), timeout=60)
+        body = json.dumps({"prompt": "Hi", "max_tokens": 1500, "ignore_eos": True,
+                           "stream": True}).encode()
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+                       b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        self.addCleanup(client.close)
+        received = b""
+        while b"data: " not in received:
+            received += client.recv(1000)
+        self.assertTrue(received.startswith(b"HTTP/1.1 200"))
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for("draining")
+        refused = server.request("POST", "/v1/completions", {"prompt": "Hi", "max_tokens": 1})
+        self.assertEqual(refused.status, 503)
+        self.assertIn("Retry-After", refused.headers)
+        self.assertEqual(server.request("GET", "/readyz").status, 503)
+        self.assertEqual(server.request("GET", "/healthz").status, 200)
+        while chunk := client.recv(65536):
+            received += chunk
+        self.assertTrue(received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"), received[-200:])
+        self.assertEqual(server.stop(), 0)
+
+
+class ManyConnectionsTest(unittest.TestCase):
+    def test_idle_streams_are_cheap_and_the_bound_holds(self) -> None:
+        file_limit = raise_file_limit()
+        num_streams = min(2000, file_limit - 200)
+        server = Server("--http-max-connections", str(num_streams + 100), "--max-calls", "8192",
+                        "--max-queued-requests", "8192", "--max-num-seqs", "1",
+                        "--max-model-len", "16384", "--slow-client-timeout", "0")
+        self.addCleanup(server.stop)
+        request = json.dumps({"prompt": "Hi", "max_tokens": 16000, "ignore_eos": True,
+                              "stream": True}).encode()
+        head = (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+                % len(request))
+        before = resident_bytes(server.process.pid)
+        clients = []
+        for _ in range(num_streams):
+            client = socket.create_connection((server.host, server.port), timeout=60)
+            client.sendall(head + request)
+            clients.append(client)
+        deadline = time.monotonic() + 120
+        while server.metric("lssar_num_requests_waiting") < num_streams - 1:
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.2)
+        grown = resident_bytes(server.process.pid) - before
+        print(f"{num_streams} streams cost {grown / 1e6:.1f} MB")
+        self.assertLess(grown, 200e6)
+        # Others are answered at once.
+        begin = time.monotonic()
+        self.assertEqual(server.request("GET", "/healthz").status, 200)
+        self.assertLess(time.monotonic() - begin, 5)
+        # One too many is told so, or closed.
+        extra = [socket.create_connection((server.host, server.port), timeout=60)
+                 for _ in range(120)]
+        refused = 0
+        for client in extra[100:]:
+            try:
+                data = client.recv(1000)
+                self.assertTrue(data == b"" or b"--http-max-connections" in data, data)
+                refused += 1
+            except ConnectionResetError:
+                refused += 1
+        self.assertGreaterEqual(refused, 15)
+        for client in clients + extra:
+            client.close()
+        server.wait_until_idle(120)
+
+    def test_running_out_of_file_descriptors_is_survived(self) -> None:
+        # The limit of the child is lower than the bound of connections.
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        server = Server()
+        self.addCleanup(server.stop)
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (120, hard))
+        clients = []
+        for _ in range(200):
+            client = socket.socket()
+            client.settimeout(10)
+            client.connect((server.host, server.port))
+            clients.append(client)
+        time.sleep(0.5)
+        for client in clients:
+            client.close()
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                self.assertEqual(server.request("GET", "/healthz").status, 200)
+                break
+            except OSError:
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.2)
+        self.assertIsNone(server.process.poll())
+
+
+class SlowHeadTest(unittest.TestCase):
+    def test_a_head_that_never_ends_is_answered_with_408(self) -> None:
+        server = Server()
+        self.addCleanup(server.stop)
+        answers: list[bytes] = []
+
+        def dribble() -> None:
+            with socket.create_connection((server.host, server.port), timeout=60) as client:
+                client.sendall(b"GET /healthz HTTP/1.1\r\nX-Slow: ")
+                client.settimeout(0.2)
+                deadline = time.monotonic() + 40
+                while time.monotonic() < deadline:
+                    try:
+                        client.sendall(b"x")
+                        answers.append(client.recv(1000))
+                        return
+                    except TimeoutError:
+                        continue
+                    except OSError:
+                        answers.append(b"")
+                        return
+
+        threads = [threading.Thread(target=dribble) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        self.assertEqual(server.request("GET", "/healthz").status, 200)
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(answers), 20)
+        self.assertTrue(any(b" 408 " in answer for answer in answers))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,198 @@
+"""Clients that others wrote, unmodified: curl, the openai package, lm-evaluation-harness.
+
+Run by ctest from the repository's root with LSSAR_SERVER, and with LSSAR_VENVS: where the packages of
+tests/requirements.txt are installed, once (800 MB). Skipped where PyPI cannot be reached.
+"""
+
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from typing import Any
+
+from http_fixture import NAME, Server
+
+HERE = pathlib.Path(__file__).resolve().parent
+REQUIREMENTS = HERE.parent / "requirements.txt"
+VENV = pathlib.Path(os.environ.get("LSSAR_VENVS", "build/venvs")).resolve() / "http"
+UNREACHABLE = re.compile(r"NewConnectionError|ConnectionError|ConnectTimeout|ReadTimeout|ProxyError"
+                         r"|Temporary failure in name resolution|Connection refused")
+
+# Short texts in the style of the shipped model's training data.
+TEXTS = [
+    "Once upon a time there was a little girl named Lily. She loved to play with her toys.",
+    "Tom had a big red ball. He threw the ball to his dog. The dog ran to get the ball.",
+    "The sun was hot and the sky was blue. Mia wanted to swim in the lake with her mom.",
+    "Ben saw a cat in the tree. The cat was scared and could not get down.",
+    "Mom said it was time for bed. Sam was not tired and he wanted to play more.",
+    "The bird had a small nest in the tree. It sang a happy song every day.",
+    "Anna went to the park with her dad. They saw ducks in the pond and fed them bread.",
+    "It was raining outside. Max put on his boots and jumped in the puddles.",
+]
+
+server: Server
+python: pathlib.Path
+
+
+def run(*command: Any, **options: Any) -> str:
+    done = subprocess.run([str(part) for part in command], text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, timeout=900, check=False, **options)
+    if done.returncode:
+        raise AssertionError(f"{command} ended with {done.returncode}:\n{done.stdout}")
+    return done.stdout
+
+
+def prepare_environment() -> pathlib.Path:
+    program = VENV / "bin" / "python"
+    stamp = VENV / "requirements.sha256"
+    key = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
+    if stamp.exists() and stamp.read_text() == key:
+        return program
+    shutil.rmtree(VENV, ignore_errors=True)
+    run(sys.executable, "-m", "venv", VENV)
+    try:
+        run(program, "-m", "pip", "--retries", "1", "--timeout", "30", "install", "-q", "-r",
+            REQUIREMENTS)
+    except AssertionError as error:
+        if UNREACHABLE.search(str(error)):
+            raise unittest.SkipTest("PyPI cannot be reached") from None
+        raise
+    stamp.write_text(key)
+    return program
+
+
+def setUpModule() -> None:
+    global server, python
+    python = prepare_environment()
+    server = Server()
+
+
+def tearDownModule() -> None:
+    assert server.stop() == 0
+
+
+class CurlTest(unittest.TestCase):
+    def curl(self, *arguments: str) -> str:
+        return run("curl", "-sS", "--fail-with-body", *arguments)
+
+    def test_completions_and_streams(self) -> None:
+        url = f"http://{server.address}/v1/completions"
+        body = json.dumps({"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0})
+        reply = json.loads(self.curl(url, "-d", body))
+        self.assertEqual(reply["usage"]["completion_tokens"], 8)
+        streamed = self.curl("-N", url, "-d", body[:-1] + ', "stream": true}')
+        events = [line.removeprefix("data: ") for line in streamed.splitlines() if line]
+        self.assertEqual(events[-1], "[DONE]")
+        text = "".join(json.loads(event)["choices"][0]["text"] for event in events[:-1])
+        self.assertEqual(text, reply["choices"][0]["text"])
+
+    def test_a_body_large_enough_for_expect_continue(self) -> None:
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump({"prompt": "x " * (1 << 20)}, file)
+            file.flush()
+            reply = subprocess.run(["curl", "-sS", "-H", "Content-Type: application/json", "-d",
+                                    f"@{file.name}", f"http://{server.address}/tokenize"],
+                                   capture_output=True, text=True, check=True)
+        self.assertGreater(json.loads(reply.stdout)["count"], 1 << 20)
+
+    def test_several_requests_on_one_connection(self) -> None:
+        base = f"http://{server.address}"
+        self.assertEqual(self.curl(f"{base}/healthz", f"{base}/readyz"), "ok\nok\n")
+
+
+class OpenAiTest(unittest.TestCase):
+    def test_sync_async_and_streams(self) -> None:
+        output = run(python, "-B", HERE / "openai_client.py", f"http://{server.address}/v1", NAME)
+        self.assertTrue(output.endswith("ok\n"), output)
+        server.wait_until_idle()
+
+
+class LmEvalTest(unittest.TestCase):
+    """lm-evaluation-harness on tasks that are written here."""
+
+    def setUp(self) -> None:
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.path = pathlib.Path(directory.name)
+        with open(self.path / "rows.jsonl", "w") as rows:
+            for text in TEXTS:
+                context, word = text.rsplit(" ", 1)
+                rows.write(json.dumps({"context": context, "word": word,
+                                       "choices": [word, "elephant.", "zzz."]}) + "\n")
+        common = (f"dataset_path: json\ndataset_kwargs: {{data_files: {{test: "
+                  f"{self.path}/rows.jsonl}}}}\ntest_split: test\ndoc_to_text: '{{{{context}}}}'\n")
+        (self.path / "word.yaml").write_text(
+            "task: lssar_word\noutput_type: loglikelihood\ndoc_to_target: ' {{word}}'\n"
+            "metric_list: [{metric: acc}, {metric: perplexity}]\n" + common)
+        (self.path / "choice.yaml").write_text(
+            "task: lssar_choice\noutput_type: multiple_choice\ndoc_to_target: 0\n"
+            "doc_to_choice: choices\nmetric_list: [{metric: acc}]\n" + common)
+        (self.path / "text.yaml").write_text(
+            "task: lssar_text\noutput_type: generate_until\ndoc_to_target: '{{word}}'\n"
+            "generation_kwargs: {until: ['.'], max_gen_toks: 12, temperature: 0}\n"
+            "metric_list: [{metric: exact_match}]\n" + common)
+
+    def evaluate(self, model: str, path: str, tasks: str, *more: str) -> dict[str, Any]:
+        arguments = (f"model={NAME},base_url=http://{server.address}{path},num_concurrent=8,"
+                     "max_retries=1")
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1",
+                       "HF_HOME": str(self.path / "cache"), "OPENAI_API_KEY": "none"}
+        run(python, "-m", "lm_eval", "--model", model, "--model_args", arguments, "--tasks", tasks,
+            "--include_path", self.path, "--output_path", self.path / "out", "--log_samples", *more,
+            env=environment)
+        found: dict[str, Any] = {"results": {}}
+        for file in (self.path / "out").rglob("*.json"):
+            found["results"].update(json.loads(file.read_text())["results"])
+        for file in (self.path / "out").rglob("samples_*.jsonl"):
+            task = re.match(r"samples_(lssar_[a-z]+)_", file.name).group(1)
+            samples = [json.loads(line) for line in file.read_text().splitlines()]
+            found[task] = sorted(samples, key=lambda sample: sample["doc_id"])
+        return found
+
+    def score(self, text: str, continuations: list[str]) -> list[dict[str, Any]]:
+        """By /v1/score, of the ids that the harness makes: without BOS."""
+        def ids(whole: str) -> list[int]:
+            return server.post("/tokenize", {"prompt": whole,
+                                             "add_special_tokens": False})["tokens"]
+
+        context = ids(text)
+        rest = [ids(text + continuation)[len(context):] for continuation in continuations]
+        reply = server.post("/v1/score", {"items": [{"context": context, "continuations": rest}]})
+        return reply["data"][0]["continuations"]
+
+    def test_local_completions(self) -> None:
+        found = self.evaluate("local-completions", "/v1/completions",
+                              "lssar_word,lssar_choice,lssar_text")
+        for text, sample in zip(TEXTS, found["lssar_word"], strict=True):
+            context, word = text.rsplit(" ", 1)
+            expected = self.score(context, [" " + word])[0]
+            logprob, is_greedy = sample["filtered_resps"][0]
+            self.assertAlmostEqual(float(logprob), expected["logprob"], delta=1e-3)
+            self.assertEqual(str(is_greedy), str(expected["is_greedy"]))
+        accuracy = found["results"]["lssar_choice"]["acc,none"]
+        self.assertGreaterEqual(accuracy, 0.5)
+        for text, sample in zip(TEXTS, found["lssar_text"], strict=True):
+            reply = server.post("/v1/completions", {
+                "prompt": text.rsplit(" ", 1)[0], "max_tokens": 12, "temperature": 0, "stop": ".",
+                "add_special_tokens": False})
+            self.assertEqual(sample["resps"][0][0], reply["choices"][0]["text"])
+
+    def test_local_chat_completions(self) -> None:
+        found = self.evaluate("local-chat-completions", "/v1/chat/completions", "lssar_text",
+                              "--apply_chat_template")
+        for text, sample in zip(TEXTS, found["lssar_text"], strict=True):
+            reply = server.post("/v1/chat/completions", {
+                "messages": [{"role": "user", "content": text.rsplit(" ", 1)[0]}],
+                "max_tokens": 12, "temperature": 0, "stop": "."})
+            self.assertEqual(sample["resps"][0][0],
+                             reply["choices"][0]["message"]["content"].strip())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,136 @@
+"""What the tests of the HTTP API share: a running lssar-server, bare requests, events of a stream."""
+
+import http.client
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import threading
+import time
+from typing import Any, Iterator
+
+SERVER = os.environ["LSSAR_SERVER"]
+MODEL = "models/zoo/lssar-6m"
+NAME = "lssar-6m"
+
+
+class Server:
+    """A running lssar-server on free ports."""
+
+    def __init__(self, *flags: str, model: str = MODEL, state: str = "serving"):
+        self.process = subprocess.Popen(
+            [SERVER, "--model", model, "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0",
+             *flags], stderr=subprocess.PIPE, text=True)
+        self.lines: list[dict[str, Any]] = []
+        self._events: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        self.address: str = self.wait_for(state)["http_address"]
+        self.host, port = self.address.rsplit(":", 1)
+        self.port = int(port)
+
+    def _read(self) -> None:
+        for text in self.process.stderr:
+            line = json.loads(text)
+            self.lines.append(line)
+            self._events.put(line)
+        self.process.stderr.close()
+
+    def wait_for(self, event: str) -> dict[str, Any]:
+        deadline = time.monotonic() + 120
+        while True:
+            line = self._events.get(timeout=max(0.1, deadline - time.monotonic()))
+            if line["event"] == event:
+                return line
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(timeout=120)
+        self._reader.join()
+        return code
+
+    def connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection(self.host, self.port, timeout=120)
+
+    def raw(self, data: bytes, timeout: float = 60) -> bytes:
+        """Sends bytes and reads until the server closes."""
+        with socket.create_connection((self.host, self.port), timeout=timeout) as client:
+            try:
+                client.sendall(data)
+            except OSError:
+                pass  # refused before its end: the answer is there to read
+            received = b""
+            try:
+                while chunk := client.recv(65536):
+                    received += chunk
+            except ConnectionResetError:
+                pass
+            return received
+
+    def request(self, method: str, path: str, body: Any = None,
+                headers: dict[str, str] | None = None) -> "Reply":
+        connection = self.connect()
+        try:
+            if body is not None and not isinstance(body, (bytes, str)):
+                body = json.dumps(body)
+            connection.request(method, path, body,
+                               {"Content-Type": "application/json", **(headers or {})})
+            reply = connection.getresponse()
+            return Reply(reply.status, dict(reply.getheaders()), reply.read())
+        finally:
+            connection.close()
+
+    def post(self, path: str, body: Any, **headers: str) -> dict[str, Any]:
+        """The JSON of a request that must succeed."""
+        reply = self.request("POST", path, body, headers)
+        if reply.status != 200:
+            raise AssertionError(f"{path}: {reply.status} {reply.body!r}")
+        return reply.json()
+
+    def stream(self, path: str, body: dict[str, Any]) -> list[Any]:
+        """The events of a stream, parsed; the last is "[DONE]"."""
+        reply = self.request("POST", path, {**body, "stream": True})
+        if reply.status != 200:
+            raise AssertionError(f"{path}: {reply.status} {reply.body!r}")
+        if not reply.headers["Content-Type"].startswith("text/event-stream"):
+            raise AssertionError(reply.headers)
+        return list(events(reply.body.decode()))
+
+    def metric(self, series: str) -> float:
+        for line in self.request("GET", "/metrics").body.decode().splitlines():
+            if line.startswith(series + " "):
+                return float(line.split()[-1])
+        return 0.0
+
+    def wait_until_idle(self, seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if (self.metric("lssar_num_requests_running") == 0
+                    and self.metric("lssar_num_requests_waiting") == 0):
+                return
+            time.sleep(0.05)
+        raise AssertionError("the engine still works")
+
+
+class Reply:
+    def __init__(self, status: int, headers: dict[str, str], body: bytes):
+        self.status, self.headers, self.body = status, headers, body
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    def error(self) -> dict[str, Any]:
+        return self.json()["error"]
+
+
+def events(text: str) -> Iterator[Any]:
+    for block in text.split("\n\n"):
+        if not block:
+            continue
+        if not block.startswith("data: "):
+            raise AssertionError(f"not an event: {block!r}")
+        data = block[len("data: "):]
+        yield data if data == "[DONE]" else json.loads(data)
