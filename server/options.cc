@@ -207,13 +207,12 @@ AssignFlag AssignOrigins(std::vector<std::string>* target) {
 
 std::vector<Flag> HttpFlags(ServerOptions& options) {
   return {
-      {"http-max-connections", "Limits", "COUNT",
-       "Connections of the HTTP port at once; one more is answered with 503, [1, 65536]; default "
-       "4096",
-       AssignInt(&options.http_max_connections, 1, limits::kMaxCalls)},
+      IntFlag("http-max-connections", "Limits", "COUNT",
+              "Connections of the HTTP port at the same time; further ones get status 503",
+              &options.http_max_connections, limits::kHttpMaxConnections),
       {"http-cors-origins", "Security", "ORIGINS",
-       "Web pages that may call the HTTP port from a browser: origins such as "
-       "https://chat.example.org with commas between them, or *; default: none",
+       "Origins of web pages that may call the HTTP port (CORS), separated by commas, such as "
+       "https://chat.example.org, or * for all; default none",
        AssignOrigins(&options.http_cors_origins)},
   };
 }

@@ -34,7 +34,7 @@ std::string TokenFormat::Label(int32_t id) const {
   static constexpr char kHex[] = "0123456789abcdef";
   if (as_ids || tokenizer == nullptr) return StrCat("token_id:", id);
   const std::string_view bytes = tokenizer->PieceBytes(id);
-  if (bytes.empty()) return std::string(tokenizer->PieceName(id));
+  if (bytes.empty()) return StrCat("token_id:", id);  // a control token
   if (!FindInvalidUtf8(bytes)) return std::string(bytes);
   std::string label = "bytes:";
   for (const char c : bytes) {

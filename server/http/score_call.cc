@@ -32,7 +32,8 @@ absl::StatusOr<std::vector<EngineCall::Item>> HttpScoreCall::Parse() {
   format_ = {.tokenizer = model.GetCheckpoint().tokenizer.get()};
   per_token_ = parsed->per_token;
   num_top_ = message.top_logprobs();
-  scores_.resize(parsed->items.size());
+  item_indices_ = std::move(parsed->item_indices);
+  scores_.resize(size_t(message.items_size()));
   std::vector<Item> items;
   int64_t num_tokens = 0;
   for (Request& request : parsed->items) {
@@ -50,7 +51,7 @@ absl::StatusOr<std::vector<EngineCall::Item>> HttpScoreCall::Parse() {
 }
 
 void HttpScoreCall::OnScore(int item, ContinuationScore score) {
-  std::string& list = scores_[size_t(item)];
+  std::string& list = scores_[size_t(item_indices_[size_t(item)])];
   if (!list.empty()) list += ',';
   size_t num_bytes = 0;
   if (format_.tokenizer != nullptr) {

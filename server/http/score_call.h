@@ -24,6 +24,7 @@ class HttpScoreCall final : public EngineCall {
   TokenFormat format_;
   bool per_token_ = false;
   int num_top_ = 0;
+  std::vector<int> item_indices_;    // of the requests
   std::vector<std::string> scores_;  // of each item: the elements of its "continuations"
 };
 
