@@ -11,6 +11,7 @@
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 #include "server/http/completion_call.h"
+#include "server/http/embedding_call.h"
 #include "server/http/http_error.h"
 #include "server/http/http_transport.h"
 #include "server/http/json_text.h"
@@ -37,6 +38,7 @@ enum class Endpoint : uint8_t {
   kCompletions,
   kChatCompletions,
   kScore,
+  kEmbeddings,
 };
 
 struct Route {
@@ -49,6 +51,7 @@ constexpr std::array kRoutes = std::to_array<Route>({
     {"POST", "/v1/completions", Endpoint::kCompletions},
     {"POST", "/v1/chat/completions", Endpoint::kChatCompletions},
     {"POST", "/v1/score", Endpoint::kScore},
+    {"POST", "/v1/embeddings", Endpoint::kEmbeddings},
     {"GET", "/v1/models", Endpoint::kModels},
     {"POST", "/tokenize", Endpoint::kTokenize},
     {"POST", "/detokenize", Endpoint::kDetokenize},
@@ -214,6 +217,9 @@ void HttpServer::State::Work(Endpoint endpoint, const std::shared_ptr<HttpExchan
           ->Start();
       return;
     case Endpoint::kScore: std::make_shared<HttpScoreCall>(exchange, parts)->Start(); return;
+    case Endpoint::kEmbeddings:
+      std::make_shared<HttpEmbeddingCall>(exchange, parts)->Start();
+      return;
     default: AnswerUnary(endpoint, *exchange);
   }
 }

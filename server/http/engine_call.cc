@@ -39,6 +39,9 @@ class EngineCall::ItemSink final : public OutputSink {
     call_->context_.CountTokens(std::ssize(delta.tokens));
     WhileOpen([&] { call_->OnTokens(item_, std::move(delta)); });
   }
+  void OnEmbeddings(EmbeddingBlock block) override {
+    WhileOpen([&] { call_->OnEmbeddings(item_, std::move(block)); });
+  }
   void OnScore(ContinuationScore score) override {
     WhileOpen([&] { call_->OnScore(item_, std::move(score)); });
   }

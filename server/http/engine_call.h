@@ -47,6 +47,7 @@ class EngineCall : public HttpCall, public std::enable_shared_from_this<EngineCa
   virtual void OnPromptLogprobs(int /*item*/, PromptDelta /*delta*/) {}
   virtual void OnTokens(int /*item*/, GenerateDelta /*delta*/) {}
   virtual void OnScore(int /*item*/, ContinuationScore /*score*/) {}
+  virtual void OnEmbeddings(int /*item*/, EmbeddingBlock /*block*/) {}
   virtual void OnItemEnd(int /*item*/, const RequestStats& /*stats*/) {}
 
   // Sends the rest of the answer, and ends it. Under the call's lock. `total`: over all items.

@@ -513,6 +513,49 @@ absl::StatusOr<v1::ScoreRequest> ReadScore(const Json& body, const Checkpoint& c
   return request;
 }
 
+absl::StatusOr<EmbeddingRequest> ReadEmbedding(const Json& body, const Checkpoint& checkpoint) {
+  ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
+  RETURN_IF_ERROR(CheckModelName(body, checkpoint));
+  EmbeddingRequest request;
+  RETURN_IF_ERROR(ReadSharingFields(fields, &request.message));
+  if (const Json* dimensions = fields.Find("dimensions"); dimensions != nullptr) {
+    return Unsupported("dimensions");
+  }
+  ASSIGN_OR_RETURN(const std::optional<std::string> format, fields.String("encoding_format"));
+  if (format && *format != "float" && *format != "base64") {
+    return FieldError("encoding_format",
+                      StrCat("is \"", *format, "\"; it must be \"float\" or \"base64\""));
+  }
+  request.is_base64 = format == "base64";
+  ASSIGN_OR_RETURN(const std::optional<std::string> pooling, fields.String("pooling"));
+  if (!pooling || *pooling == "last") {
+    request.message.set_pooling(v1::POOLING_LAST);
+  } else if (*pooling == "mean") {
+    request.message.set_pooling(v1::POOLING_MEAN);
+  } else if (*pooling == "token") {
+    request.message.set_pooling(v1::POOLING_TOKEN);
+  } else {
+    return FieldError("pooling",
+                      StrCat("is \"", *pooling, "\"; it must be \"last\", \"mean\" or \"token\""));
+  }
+  ASSIGN_OR_RETURN(const std::optional<bool> normalize, fields.Bool("normalize"));
+  request.message.set_normalize(normalize.value_or(false));
+  ASSIGN_OR_RETURN(const std::optional<bool> apply_head, fields.Bool("apply_head"));
+  request.message.set_apply_head(apply_head.value_or(false));
+  const Json* input = fields.Find("input");
+  if (input == nullptr) return FieldError("input", "is missing");
+  const bool is_list = input->is_array() && !input->empty() && !input->front().is_number();
+  if (!is_list) {
+    ASSIGN_OR_RETURN(*request.message.add_inputs(), ReadScoreText("input", *input));
+    return request;
+  }
+  for (size_t i = 0; i < input->size(); ++i) {
+    ASSIGN_OR_RETURN(*request.message.add_inputs(),
+                     ReadScoreText(StrCat("input[", i, "]"), (*input)[i]));
+  }
+  return request;
+}
+
 absl::Status RenameFields(const absl::Status& status, const std::string& prompt_field) {
   if (!absl::IsInvalidArgument(status) || !FieldOf(status).empty()) return status;
   const std::string message(status.message());
@@ -541,7 +584,7 @@ absl::Status RenameFields(const absl::Status& status, const std::string& prompt_
     is_field = true;
   } else if (replace_front("stop_strings", "stop") || replace_front("tokens.ids", prompt_field) ||
              replace_front("text", prompt_field) || replace_front("chat.messages", "messages") ||
-             replace_front("chat", "messages")) {
+             replace_front("chat", "messages") || replace_front("inputs", prompt_field)) {
     is_field = true;
   }
   for (const std::string_view name : kOwnNames) is_field |= replace_front(name, std::string(name));

@@ -1,4 +1,5 @@
-// Bodies of /v1/completions, /v1/chat/completions and /v1/score as lssar.v1 messages.
+// Bodies of /v1/completions, /v1/chat/completions, /v1/score and /v1/embeddings as
+// lssar.v1 messages.
 //
 // A field that is unknown is ignored, as OpenAI does. A field that would change the result and that
 // this server does not support is an error that names it.
@@ -37,6 +38,13 @@ absl::StatusOr<CompletionRequest> ReadChatCompletion(const nlohmann::json& body,
                                                      const Checkpoint& checkpoint);
 absl::StatusOr<v1::ScoreRequest> ReadScore(const nlohmann::json& body,
                                            const Checkpoint& checkpoint);
+
+struct EmbeddingRequest {
+  v1::EmbedRequest message;
+  bool is_base64 = false;  // encoding_format
+};
+absl::StatusOr<EmbeddingRequest> ReadEmbedding(const nlohmann::json& body,
+                                               const Checkpoint& checkpoint);
 
 // `messages` of a chat.
 absl::StatusOr<v1::Chat> ReadChatMessages(const nlohmann::json& messages);

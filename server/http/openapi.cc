@@ -35,6 +35,12 @@ constexpr std::string_view kOpenApi = R"json({
     "responses": {
       "200": {"description": "One score for each continuation.", "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Scores"}}}},
       "default": {"$ref": "#/components/responses/Error"}}}},
+  "/v1/embeddings": {"post": {
+    "summary": "Hidden states after the final norm, or the outputs of the checkpoint's regression head.",
+    "requestBody": {"required": true, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/EmbeddingRequest"}}}},
+    "responses": {
+      "200": {"description": "One embedding for each input.", "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Embeddings"}}}},
+      "default": {"$ref": "#/components/responses/Error"}}}},
   "/v1/models": {"get": {
     "summary": "The model that is served.",
     "responses": {
@@ -219,6 +225,22 @@ constexpr std::string_view kOpenApi = R"json({
           "num_tokens": {"type": "integer"}, "num_bytes": {"type": "integer"},
           "token_ids": {"$ref": "#/components/schemas/Ids"},
           "logprobs": {"$ref": "#/components/schemas/ChatLogprobs"}}}}}}},
+      "usage": {"$ref": "#/components/schemas/Usage"}}},
+    "EmbeddingRequest": {"type": "object", "required": ["input"], "properties": {
+      "model": {"type": "string"},
+      "input": {"description": "A text, a list of texts, a list of token ids or a list of such lists.",
+        "anyOf": [{"type": "string"}, {"type": "array", "minItems": 1, "maxItems": 1024, "items": {"anyOf": [{"type": "string"}, {"type": "integer"}, {"$ref": "#/components/schemas/Ids"}]}}]},
+      "encoding_format": {"enum": ["float", "base64", null], "default": "float"},
+      "pooling": {"enum": ["last", "mean", "token", null], "default": "last", "description": "The last token's vector, the mean over all tokens, or every token's vector."},
+      "normalize": {"type": ["boolean", "null"], "default": false, "description": "Scale each vector to L2 norm 1."},
+      "apply_head": {"type": ["boolean", "null"], "default": false, "description": "Outputs of the regression head (head.weight, head.bias) in place of hidden states."},
+      "priority": {"type": ["integer", "null"]}, "cache_salt": {"type": ["string", "null"]}}},
+    "Embeddings": {"type": "object", "required": ["object", "model", "data", "usage"], "properties": {
+      "object": {"enum": ["list"]}, "model": {"type": "string"},
+      "data": {"type": "array", "minItems": 1, "items": {"type": "object", "required": ["object", "index", "embedding"], "properties": {
+        "object": {"enum": ["embedding"]}, "index": {"type": "integer"},
+        "embedding": {"description": "Numbers, or with base64 the little-endian float32 bytes; with pooling token a list of these.",
+          "anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": [{"type": "number"}, {"type": "string"}, {"type": "array", "items": {"type": "number"}}]}}]}}}},
       "usage": {"$ref": "#/components/schemas/Usage"}}},
     "Model": {"type": "object", "required": ["id", "object", "created", "owned_by", "root", "max_model_len", "checkpoint_hash"], "properties": {
       "id": {"type": "string"}, "object": {"enum": ["model"]}, "created": {"type": "integer"}, "owned_by": {"type": "string"},
