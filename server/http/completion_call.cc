@@ -44,7 +44,7 @@ absl::StatusOr<std::vector<EngineCall::Item>> CompletionCall::Parse() {
   if (request_.stream && exchange_->Request().is_http_1_0) {
     return FieldError("stream", "is true; a stream of events needs HTTP/1.1, and this is HTTP/1.0");
   }
-  format_ = {.tokenizer = checkpoint.tokenizer.get(), .as_ids = request_.tokens_as_ids};
+  format_ = {.checkpoint = &checkpoint, .as_ids = request_.tokens_as_ids};
   std::vector<Item> items;
   for (size_t i = 0; i < request_.prompts.size(); ++i) {
     const std::string field = is_chat_                       ? "messages"

@@ -68,15 +68,14 @@ EngineCall::EngineCall(std::string_view rpc, CallKind kind, std::shared_ptr<Http
 }
 
 void EngineCall::Start() {
-  if (!exchange_->Attach(shared_from_this())) {
-    OnFinished(absl::CancelledError("the client has closed the connection"));
-    End(absl::CancelledError("the client has closed the connection"), {});
-    return;
-  }
   const auto abort = [weak = weak_from_this()](const absl::Status& reason) {
     if (const auto call = weak.lock()) call->End(reason, {});
   };
   absl::Status status = context_.Admit(KeyRole::kUser, abort);
+  if (!exchange_->Attach(shared_from_this())) {
+    status = absl::CancelledError("the client has closed the connection");
+    OnFinished(status);
+  }
   if (status.ok()) status = ParseItems();
   exchange_->Request().body = {};
   if (!status.ok()) {

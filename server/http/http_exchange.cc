@@ -179,6 +179,7 @@ void HttpExchange::Finish(const absl::Status& status) {
   std::shared_ptr<HttpCall> call;
   {
     const std::lock_guard lock(mutex_);
+    has_client_gone_ = true;  // nobody reads any more
     call = std::exchange(call_, nullptr);
   }
   if (call != nullptr) call->OnFinished(status);

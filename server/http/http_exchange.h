@@ -48,7 +48,8 @@ class HttpExchange {
   // Goes out with whatever answer follows.
   void AddHeader(std::string name, std::string value);
 
-  // `call` hears of the exchange from now on. False: the client has gone; `call` hears nothing.
+  // `call` hears of the exchange from now on. False: the client has gone, or the answer has been
+  // written; `call` hears nothing.
   bool Attach(std::shared_ptr<HttpCall> call);
 
   // The whole answer. The first Reply or BeginStream counts; later ones are ignored.

@@ -32,9 +32,18 @@ std::vector<TokenLogprob> WithItself(const TokenResult& token, int num_top) {
 
 std::string TokenFormat::Label(int32_t id) const {
   static constexpr char kHex[] = "0123456789abcdef";
+  const Tokenizer* tokenizer = GetTokenizer();
   if (as_ids || tokenizer == nullptr) return StrCat("token_id:", id);
   const std::string_view bytes = tokenizer->PieceBytes(id);
-  if (bytes.empty()) return StrCat("token_id:", id);  // a control token
+  if (bytes.empty()) {
+    if (id == checkpoint->config.eos_id && !checkpoint->eos_token.empty()) {
+      return checkpoint->eos_token;
+    }
+    if (id == checkpoint->config.bos_id && !checkpoint->bos_token.empty()) {
+      return checkpoint->bos_token;
+    }
+    return StrCat("token_id:", id);
+  }
   if (!FindInvalidUtf8(bytes)) return std::string(bytes);
   std::string label = "bytes:";
   for (const char c : bytes) {
@@ -49,10 +58,10 @@ void LegacyLogprobs::AddToken(int32_t id) {
   for (std::string* list : {&tokens_, &logprobs_, &tops_, &offsets_}) AppendComma(list);
   AppendJsonString(format_.Label(id), &tokens_);
   AppendJsonNumber(offset_, &offsets_);
-  if (format_.tokenizer == nullptr) return;
-  std::string_view bytes = format_.tokenizer->PieceBytes(id);
+  if (format_.GetTokenizer() == nullptr) return;
+  std::string_view bytes = format_.GetTokenizer()->PieceBytes(id);
   if (bytes.empty()) return;
-  if (std::exchange(at_start_, false) && format_.tokenizer->AddsDummyPrefix() &&
+  if (std::exchange(at_start_, false) && format_.GetTokenizer()->AddsDummyPrefix() &&
       bytes.starts_with(' ')) {
     bytes.remove_prefix(1);
   }
@@ -96,13 +105,13 @@ void ChatLogprobs::AppendEntry(int32_t id, float logprob) {
   content_ += ",\"logprob\":";
   AppendJsonNumber(logprob, &content_);
   content_ += ",\"bytes\":";
-  if (format_.tokenizer == nullptr) {
+  if (format_.GetTokenizer() == nullptr) {
     content_ += "null";
     return;
   }
   content_ += '[';
   bool is_first = true;
-  for (const char c : format_.tokenizer->PieceBytes(id)) {
+  for (const char c : format_.GetTokenizer()->PieceBytes(id)) {
     if (!std::exchange(is_first, false)) content_ += ',';
     AppendJsonNumber(int(uint8_t(c)), &content_);
   }

@@ -7,18 +7,21 @@
 #include <string>
 #include <string_view>
 
-#include "models/tokenizer.h"
+#include "models/checkpoint.h"
 #include "runtime/request.h"
 
 namespace lssar {
 
 // How tokens become text in replies.
 struct TokenFormat {
-  const Tokenizer* tokenizer = nullptr;  // null: ids stand for text
+  const Checkpoint* checkpoint = nullptr;
   bool as_ids = false;
 
-  // The token's bytes; the name of a control token, which has none ("</s>"); "bytes:\xe2\x80" where
-  // the bytes are not UTF-8; "token_id:17" where ids stand for text.
+  // Null: the checkpoint has none.
+  const Tokenizer* GetTokenizer() const { return checkpoint->tokenizer.get(); }
+  // The token's bytes; the name of BOS and EOS, which have none ("</s>"); "bytes:\xe2\x80" if the
+  // bytes are not UTF-8; "token_id:17" without a tokenizer, with as_ids, and for other control
+  // tokens.
   std::string Label(int32_t id) const;
 };
 

@@ -235,41 +235,41 @@ absl::Status ReadStream(const BodyFields& fields, CompletionRequest* request) {
   return absl::OkStatus();
 }
 
-// The fields that both kinds of completion have. What they say of a prompt goes into `common`.
-absl::Status ReadCommon(const Json& body, const BodyFields& fields, CompletionRequest* request,
-                        v1::GenerateRequest* common) {
+// The fields that both kinds of completion have. What they say about each prompt goes into `shared`.
+absl::Status ReadShared(const Json& body, const BodyFields& fields, CompletionRequest* request,
+                        v1::GenerateRequest* shared) {
   RETURN_IF_ERROR(CheckSupported(body, fields));
   RETURN_IF_ERROR(ReadStream(fields, request));
-  RETURN_IF_ERROR(ReadSamplingFields(fields, common->mutable_sampling()));
-  RETURN_IF_ERROR(ReadStop(fields, common));
-  RETURN_IF_ERROR(ReadSharingFields(fields, common));
+  RETURN_IF_ERROR(ReadSamplingFields(fields, shared->mutable_sampling()));
+  RETURN_IF_ERROR(ReadStop(fields, shared));
+  RETURN_IF_ERROR(ReadSharingFields(fields, shared));
   ASSIGN_OR_RETURN(const std::optional<int64_t> n, fields.Int("n"));
-  if (n) common->set_n(Clamped(*n));
+  if (n) shared->set_n(Clamped(*n));
   ASSIGN_OR_RETURN(const std::optional<int64_t> min_tokens, fields.Int("min_tokens"));
-  if (min_tokens) common->set_min_tokens(Clamped(*min_tokens));
+  if (min_tokens) shared->set_min_tokens(Clamped(*min_tokens));
   ASSIGN_OR_RETURN(const std::optional<bool> ignore_eos, fields.Bool("ignore_eos"));
-  if (ignore_eos) common->set_ignore_eos(*ignore_eos);
+  if (ignore_eos) shared->set_ignore_eos(*ignore_eos);
   ASSIGN_OR_RETURN(const std::optional<int64_t> interval, fields.Int("stream_interval"));
-  if (interval) common->set_stream_interval(Clamped(*interval));
+  if (interval) shared->set_stream_interval(Clamped(*interval));
   ASSIGN_OR_RETURN(const std::optional<int64_t> logprobs, fields.Int("prompt_logprobs"));
   if (logprobs) {
     if (request->stream) {
       return FieldError("prompt_logprobs", "is set; it is not available where stream is true");
     }
     request->num_prompt_logprobs = Clamped(*logprobs);
-    common->set_prompt_logprobs(request->num_prompt_logprobs);
+    shared->set_prompt_logprobs(request->num_prompt_logprobs);
   }
   ASSIGN_OR_RETURN(const std::optional<bool> as_ids, fields.Bool("return_tokens_as_token_ids"));
   request->tokens_as_ids = as_ids.value_or(false);
   return absl::OkStatus();
 }
 
-// One prompt of `common`.
-absl::StatusOr<v1::GenerateRequest> WithText(const v1::GenerateRequest& common,
+// `shared` with a prompt.
+absl::StatusOr<v1::GenerateRequest> WithText(const v1::GenerateRequest& shared,
                                              const std::string& field, std::string text,
                                              bool add_special_tokens,
                                              const Checkpoint& checkpoint) {
-  v1::GenerateRequest request = common;
+  v1::GenerateRequest request = shared;
   if (add_special_tokens) {
     request.set_text(std::move(text));
     return request;
@@ -280,20 +280,20 @@ absl::StatusOr<v1::GenerateRequest> WithText(const v1::GenerateRequest& common,
   return request;
 }
 
-v1::GenerateRequest WithIds(const v1::GenerateRequest& common, const std::vector<int32_t>& ids) {
-  v1::GenerateRequest request = common;
+v1::GenerateRequest WithIds(const v1::GenerateRequest& shared, const std::vector<int32_t>& ids) {
+  v1::GenerateRequest request = shared;
   request.mutable_tokens()->mutable_ids()->Assign(ids.begin(), ids.end());
   return request;
 }
 
-absl::Status ReadPrompts(const BodyFields& fields, const v1::GenerateRequest& common,
+absl::Status ReadPrompts(const BodyFields& fields, const v1::GenerateRequest& shared,
                          const Checkpoint& checkpoint, CompletionRequest* request) {
   const Json* prompt = fields.Find("prompt");
   if (prompt == nullptr) return FieldError("prompt", "is missing");
   ASSIGN_OR_RETURN(const std::optional<bool> special, fields.Bool("add_special_tokens"));
   const bool add_special_tokens = special.value_or(true);
   const auto add_text = [&](const std::string& field, const Json& text) -> absl::Status {
-    ASSIGN_OR_RETURN(v1::GenerateRequest one, WithText(common, field, text.get<std::string>(),
+    ASSIGN_OR_RETURN(v1::GenerateRequest one, WithText(shared, field, text.get<std::string>(),
                                                        add_special_tokens, checkpoint));
     request->prompts.push_back(std::move(one));
     return absl::OkStatus();
@@ -307,7 +307,7 @@ absl::Status ReadPrompts(const BodyFields& fields, const v1::GenerateRequest& co
   if (prompt->empty()) return FieldError("prompt", "is an empty list; it must have an entry");
   if (prompt->front().is_number()) {
     ASSIGN_OR_RETURN(const auto ids, ReadIds("prompt", *prompt));
-    request->prompts.push_back(WithIds(common, ids));
+    request->prompts.push_back(WithIds(shared, ids));
     return absl::OkStatus();
   }
   if (prompt->size() > kMaxPrompts) {
@@ -321,7 +321,7 @@ absl::Status ReadPrompts(const BodyFields& fields, const v1::GenerateRequest& co
       RETURN_IF_ERROR(add_text(field, one));
     } else if (one.is_array() && prompt->front().is_array()) {
       ASSIGN_OR_RETURN(const auto ids, ReadIds(field, one));
-      request->prompts.push_back(WithIds(common, ids));
+      request->prompts.push_back(WithIds(shared, ids));
     } else {
       return FieldError(field,
                         StrCat("is ", TypeName(one), "; all entries of prompt must be ",
@@ -378,18 +378,18 @@ absl::StatusOr<CompletionRequest> ReadCompletion(const Json& body, const Checkpo
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
   RETURN_IF_ERROR(CheckModelName(body, checkpoint));
   CompletionRequest request;
-  v1::GenerateRequest common;
-  RETURN_IF_ERROR(ReadCommon(body, fields, &request, &common));
+  v1::GenerateRequest shared;
+  RETURN_IF_ERROR(ReadShared(body, fields, &request, &shared));
 
   ASSIGN_OR_RETURN(const std::optional<bool> echo, fields.Bool("echo"));
   request.echo = echo.value_or(false);
-  common.set_echo(request.echo);
+  shared.set_echo(request.echo);
   ASSIGN_OR_RETURN(const std::optional<int64_t> logprobs, fields.Int("logprobs"));
   if (logprobs) {
     request.num_logprobs = Clamped(*logprobs);
-    common.set_logprobs(request.num_logprobs);
+    shared.set_logprobs(request.num_logprobs);
     if (request.echo) {
-      common.set_prompt_logprobs(std::max(request.num_logprobs, request.num_prompt_logprobs));
+      shared.set_prompt_logprobs(std::max(request.num_logprobs, request.num_prompt_logprobs));
     }
   }
   ASSIGN_OR_RETURN(const std::optional<int64_t> max_tokens, fields.Int("max_tokens"));
@@ -399,8 +399,8 @@ absl::StatusOr<CompletionRequest> ReadCompletion(const Json& body, const Checkpo
   request.has_max_tokens = max_tokens.has_value();
   request.max_tokens = Clamped(max_tokens.value_or(kDefaultCompletionTokens));
   // Nothing is sampled where it is 0, but all fields are checked.
-  if (max_tokens) common.set_max_tokens(std::max(1, request.max_tokens));
-  RETURN_IF_ERROR(ReadPrompts(fields, common, checkpoint, &request));
+  if (max_tokens) shared.set_max_tokens(std::max(1, request.max_tokens));
+  RETURN_IF_ERROR(ReadPrompts(fields, shared, checkpoint, &request));
   return request;
 }
 
@@ -410,8 +410,8 @@ absl::StatusOr<CompletionRequest> ReadChatCompletion(const Json& body,
   RETURN_IF_ERROR(CheckModelName(body, checkpoint));
   CompletionRequest request;
   request.is_chat = true;
-  v1::GenerateRequest common;
-  RETURN_IF_ERROR(ReadCommon(body, fields, &request, &common));
+  v1::GenerateRequest shared;
+  RETURN_IF_ERROR(ReadShared(body, fields, &request, &shared));
   if (const Json* echo = fields.Find("echo"); echo != nullptr && *echo != false) {
     return Unsupported("echo");
   }
@@ -423,7 +423,7 @@ absl::StatusOr<CompletionRequest> ReadChatCompletion(const Json& body,
   }
   if (logprobs.value_or(false)) {
     request.num_logprobs = Clamped(top.value_or(0));
-    common.set_logprobs(request.num_logprobs);
+    shared.set_logprobs(request.num_logprobs);
   }
 
   request.max_tokens = std::numeric_limits<int>::max();  // all that the context has left
@@ -436,14 +436,14 @@ absl::StatusOr<CompletionRequest> ReadChatCompletion(const Json& body,
     }
     request.has_max_tokens = true;
     request.max_tokens = Clamped(*max_tokens);
-    common.set_max_tokens(request.max_tokens);
+    shared.set_max_tokens(request.max_tokens);
     break;
   }
 
   const Json* messages = fields.Find("messages");
   if (messages == nullptr) return FieldError("messages", "is missing");
-  ASSIGN_OR_RETURN(*common.mutable_chat(), ReadChatMessages(*messages));
-  request.prompts.push_back(std::move(common));
+  ASSIGN_OR_RETURN(*shared.mutable_chat(), ReadChatMessages(*messages));
+  request.prompts.push_back(std::move(shared));
   return request;
 }
 

@@ -29,7 +29,7 @@ absl::StatusOr<std::vector<EngineCall::Item>> HttpScoreCall::Parse() {
   }
   auto parsed = ParseScore(message, ContextOf(model));
   if (!parsed.ok()) return RenameFields(parsed.status(), "items");
-  format_ = {.tokenizer = model.GetCheckpoint().tokenizer.get()};
+  format_ = {.checkpoint = &model.GetCheckpoint()};
   per_token_ = parsed->per_token;
   num_top_ = message.top_logprobs();
   item_indices_ = std::move(parsed->item_indices);
@@ -54,9 +54,9 @@ void HttpScoreCall::OnScore(int item, ContinuationScore score) {
   std::string& list = scores_[size_t(item_indices_[size_t(item)])];
   if (!list.empty()) list += ',';
   size_t num_bytes = 0;
-  if (format_.tokenizer != nullptr) {
+  if (format_.GetTokenizer() != nullptr) {
     for (const TokenResult& token : score.tokens) {
-      num_bytes += format_.tokenizer->PieceBytes(token.id).size();
+      num_bytes += format_.GetTokenizer()->PieceBytes(token.id).size();
     }
   }
   list += StrCat("{\"index\":", score.index, ",\"logprob\":");

@@ -79,7 +79,7 @@ absl::StatusOr<std::string> TokenizeJson(const Json& body, const ServedModel& mo
   std::string json = StrCat("{\"count\":", ids.size(), ",\"max_model_len\":", model.MaxModelLen(),
                             ",\"tokens\":[");
   std::string labels;
-  const TokenFormat format{.tokenizer = checkpoint.tokenizer.get()};
+  const TokenFormat format{.checkpoint = &checkpoint};
   for (size_t i = 0; i < ids.size(); ++i) {
     if (i > 0) json += ',';
     AppendJsonNumber(ids[i], &json);
