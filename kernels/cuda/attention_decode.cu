@@ -1,10 +1,10 @@
-// Decode: rows that attend alone, Score -> Reduce -> Weigh over splits of kCudaSplitKeys keys, a
-// warp a split.
-//   cluster  one launch: the blocks of a cluster share a row of a head; scores, sums and partial
-//            values stay in their shared memory, which each reads of the others
-//   split    two launches over the same splits, with scores in device memory: for devices without
-//            clusters, and for rows longer than a cluster holds
-// Both run the same functions on a split and add splits in the same order: the same bits.
+// Decode attention: one query row at a time, Score -> Reduce -> Weigh over splits of kCudaSplitKeys
+// keys. A warp computes a split.
+//   cluster  one launch. The blocks of a cluster share one row of one head; scores, sums and
+//            partial values stay in shared memory, which the blocks read from each other.
+//   split    two launches over the same splits, with scores in device memory. For devices without
+//            clusters and for rows with more keys than a cluster holds.
+// Both run the same functions on a split and add splits in the same order, so the bits are equal.
 #include "kernels/cuda/attention_dispatch.cuh"
 #include "kernels/cuda/decode_split.cuh"
 #include "kernels/cuda/kernel_table.cuh"
@@ -22,13 +22,11 @@ LSSAR_DEVICE int NumSplits(int num_keys) {
 template <typename E, int kDim>
 LSSAR_DEVICE RowWork<E, kDim> WorkOn(const CudaAttentionArgs& args, const CudaDecodeRow& row,
                                      int head) {
-  return {args, HeadPages<E, kDim>(args.pages, row.first_page, head), row.num_keys, row.sequence,
-          (static_cast<size_t>(row.row) * static_cast<size_t>(args.pages.num_heads) +
-           static_cast<size_t>(head)) *
-              kDim};
+  return {args, PagedHead<E, kDim>(args.pages, row.first_page, head), row.num_keys, row.sequence,
+          (size_t(row.row) * size_t(args.pages.num_heads) + size_t(head)) * kDim};
 }
 
-// The row's vector as row 0 of the product's 16.
+// The query vector as row 0 of the 16 rows of the MMA's A operand.
 template <typename E, int kDim>
 LSSAR_DEVICE QueryRows<E, kDim> LoadQuery(const RowWork<E, kDim>& work) {
   QueryRows<E, kDim> q;
@@ -43,8 +41,8 @@ LSSAR_DEVICE void CountRead(const CudaAttentionArgs& args, int sequence, int num
 }
 
 // Adds the splits' sums in order.
-LSSAR_DEVICE RowRule ReduceSplits(const CudaAttentionArgs& args, int num_keys, const double* sums,
-                                  const float* maxima) {
+LSSAR_DEVICE WeightRule ReduceSplits(const CudaAttentionArgs& args, int num_keys,
+                                     const double* sums, const float* maxima) {
   double sum = 0;
   float max = kLowestScore;
   for (int split = 0; split < NumSplits(num_keys); ++split) {
@@ -65,15 +63,15 @@ LSSAR_DEVICE void MergeSplits(const RowWork<E, kDim>& work, int num_threads,
     for (int split = 0; split < NumSplits(work.num_keys); ++split) {
       const float* from = partial(split);
       sum += from[dim];
-      weight_sum += static_cast<double>(from[kDim]);
+      weight_sum += double(from[kDim]);
     }
-    const float inverse = static_cast<float>(1.0 / weight_sum);
-    work.args.out[work.vector_idx + static_cast<size_t>(dim)] = sum * inverse;
+    const float inverse = float(1.0 / weight_sum);
+    work.args.out[work.vector_idx + size_t(dim)] = sum * inverse;
   }
 }
 
-// A block's shared memory: its warps', then that of its splits, then what all splits of the row add
-// up to.
+// A block's shared memory: that of its warps, then the sums of all splits of the row, then the
+// scores and partial values of the block's own splits.
 template <typename E, int kDim>
 struct BlockMemory {
   static constexpr int kWarpsBytes = kDecodeWarps * WarpMemory<E, kDim>::kBytes;
@@ -95,9 +93,9 @@ struct BlockMemory {
     partials = scores + splits_of_block * kCudaSplitKeys;
   }
   static size_t NumBytes(int num_splits, int splits_of_block) {
-    return static_cast<size_t>(kWarpsBytes) +
-           static_cast<size_t>(num_splits + splits_of_block) * (sizeof(double) + sizeof(float)) +
-           static_cast<size_t>(splits_of_block) * (kCudaSplitKeys + kPartialFloats) * sizeof(float);
+    return size_t(kWarpsBytes) +
+           size_t(num_splits + splits_of_block) * (sizeof(double) + sizeof(float)) +
+           size_t(splits_of_block) * (kCudaSplitKeys + kPartialFloats) * sizeof(float);
   }
 };
 
@@ -108,7 +106,7 @@ ClusterDecode(LSSAR_ARGS(CudaAttentionArgs) args) {
   if constexpr (kHasClusters) {
     const int num_blocks = ClusterBlocks(), rank = ClusterRank();
     const CudaDecodeRow row = args.decode_rows[BlockX() / num_blocks];
-    if (row.num_keys == 0) return;  // its whole cluster does
+    if (row.num_keys == 0) return;  // the whole cluster returns
     const RowWork<E, kDim> work = WorkOn<E, kDim>(args, row, BlockY());
     const int num_splits = NumSplits(row.num_keys);
     const int splits_of_block = (args.max_splits + num_blocks - 1) / num_blocks;
@@ -134,9 +132,9 @@ ClusterDecode(LSSAR_ARGS(CudaAttentionArgs) args) {
       block.all_maxima[split] = *InBlock(block.maxima + split / num_blocks, split % num_blocks);
     }
     SyncBlock();
-    const RowRule rule = ReduceSplits(args, row.num_keys, block.all_sums, block.all_maxima);
+    const WeightRule rule = ReduceSplits(args, row.num_keys, block.all_sums, block.all_maxima);
 
-    if (rule.rule == CudaRule::kFlat) {
+    if (rule.rule == WeightKind::kFlat) {
       if (rank == 0 && WarpIdx() == 0) AttendFlat(work);
     } else {
       int num_read = 0;
@@ -148,13 +146,13 @@ ClusterDecode(LSSAR_ARGS(CudaAttentionArgs) args) {
       CountRead(args, row.sequence, num_read);
     }
     SyncCluster();
-    if (rank == 0 && rule.rule != CudaRule::kFlat) {
+    if (rank == 0 && rule.rule != WeightKind::kFlat) {
       MergeSplits(work, kDecodeThreads, [&](int split) {
         return InBlock(block.partials + split / num_blocks * BlockMemory<E, kDim>::kPartialFloats,
                        split % num_blocks);
       });
     }
-    SyncCluster();  // nobody ends while another reads its memory
+    SyncCluster();  // a block must not exit while another block reads its shared memory
   }
 }
 
@@ -163,7 +161,7 @@ LSSAR_DEVICE int NumSplitBlocks(const CudaAttentionArgs& args, int num_splits) {
   return (num_splits + args.split_decode_warps - 1) / args.split_decode_warps;
 }
 
-// Which part of the split kernels' work a block has.
+// The row and splits that a block of the split kernels computes.
 struct SplitBlock {
   CudaDecodeRow row;
   int row_idx;
@@ -178,10 +176,9 @@ struct SplitBlock {
     row = args.decode_rows[row_idx];
     first_split = BlockX() % blocks_of_row * args.split_decode_warps;
     num_splits = NumSplits(row.num_keys);
-    const size_t head = static_cast<size_t>(BlockY());
-    split_idx = row.split_idx + head * static_cast<size_t>(num_splits);
-    scores = args.scratch.scores + row.scores_idx +
-             head * static_cast<size_t>(num_splits) * kCudaSplitKeys;
+    const size_t head = size_t(BlockY());
+    split_idx = row.split_idx + head * size_t(num_splits);
+    scores = args.scratch.scores + row.scores_idx + head * size_t(num_splits) * kCudaSplitKeys;
   }
 };
 
@@ -197,22 +194,23 @@ ScoreSplits(LSSAR_ARGS(CudaAttentionArgs) args) {
   const SplitStats stats = ScoreSplit(work, LoadQuery(work), stream, memory, split,
                                       block.scores + split * kCudaSplitKeys);
   if (LaneIdx() == 0) {
-    const size_t at = block.split_idx + static_cast<size_t>(split);
+    const size_t at = block.split_idx + size_t(split);
     args.scratch.sums[at] = stats.sum;
     args.scratch.maxima[at] = stats.max;
   }
 }
 
-// The last block of a row and head to come merges.
+// The block of a row and head that finishes last merges the splits.
 template <typename E, int kDim>
 LSSAR_KERNEL(kDecodeThreads)
 WeighSplits(LSSAR_ARGS(CudaAttentionArgs) args) {
   const SplitBlock block(args);
   if (block.first_split >= block.num_splits) return;
   const RowWork<E, kDim> work = WorkOn<E, kDim>(args, block.row, BlockY());
-  const RowRule rule = ReduceSplits(args, block.row.num_keys, args.scratch.sums + block.split_idx,
-                                    args.scratch.maxima + block.split_idx);
-  if (rule.rule == CudaRule::kFlat) {
+  const WeightRule rule =
+      ReduceSplits(args, block.row.num_keys, args.scratch.sums + block.split_idx,
+                   args.scratch.maxima + block.split_idx);
+  if (rule.rule == WeightKind::kFlat) {
     if (block.first_split == 0 && WarpIdx() == 0) AttendFlat(work);
     return;
   }
@@ -231,8 +229,7 @@ WeighSplits(LSSAR_ARGS(CudaAttentionArgs) args) {
   if (ThreadIdx() == 0) {
     unsigned* const arrivals =
         args.scratch.arrivals + block.row_idx * args.pages.num_heads + BlockY();
-    is_last =
-        AtomicAdd(arrivals, 1) + 1 == static_cast<unsigned>(NumSplitBlocks(args, block.num_splits));
+    is_last = AtomicAdd(arrivals, 1) + 1 == unsigned(NumSplitBlocks(args, block.num_splits));
     if (is_last) *arrivals = 0;
   }
   if (!SyncBlockOr(is_last)) return;
@@ -250,9 +247,8 @@ size_t ClusterDecodeMemory(DType dtype, int head_dim) {
 }
 
 size_t SplitDecodeWarpMemory(DType dtype, int head_dim) {
-  return MemoryOf(dtype, head_dim, [&]<typename E, int kDim>() {
-    return static_cast<size_t>(WarpMemory<E, kDim>::kBytes);
-  });
+  return MemoryOf(dtype, head_dim,
+                  [&]<typename E, int kDim>() { return size_t(WarpMemory<E, kDim>::kBytes); });
 }
 
 int StartClusterDecode(const CudaAttentionArgs& args, DType dtype, int cluster_blocks,
@@ -273,11 +269,10 @@ int StartSplitDecode(const CudaAttentionArgs& args, DType dtype, void* stream) {
   return WithElementAndDim(dtype, args.pages.head_dim, [&]<typename E, int kDim>() {
     const int num_warps = args.split_decode_warps;
     const int blocks_of_row = (args.max_splits + num_warps - 1) / num_warps;
-    const LaunchShape shape{
-        .num_blocks_x = args.num_decode_rows * blocks_of_row,
-        .num_blocks_y = args.pages.num_heads,
-        .num_threads = num_warps * kWarpThreads,
-        .shared_bytes = static_cast<size_t>(num_warps * WarpMemory<E, kDim>::kBytes)};
+    const LaunchShape shape{.num_blocks_x = args.num_decode_rows * blocks_of_row,
+                            .num_blocks_y = args.pages.num_heads,
+                            .num_threads = num_warps * kWarpThreads,
+                            .shared_bytes = size_t(num_warps * WarpMemory<E, kDim>::kBytes)};
     const int failed = Launch(shape, stream, &ScoreSplits<E, kDim>, args);
     if (failed != 0) return failed;
     return Launch(shape, stream, &WeighSplits<E, kDim>, args);

@@ -1,4 +1,4 @@
-// From a type and a dimension that are known when a step runs to the kernel compiled for them.
+// Selects the kernel that is compiled for an element type and a head dimension.
 #ifndef LSSAR_KERNELS_CUDA_ATTENTION_DISPATCH_CUH_
 #define LSSAR_KERNELS_CUDA_ATTENTION_DISPATCH_CUH_
 

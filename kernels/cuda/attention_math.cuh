@@ -1,4 +1,4 @@
-// How scores become weights: the same instructions for a decode step and for a row of a prompt.
+// From scores to weights, with the same instructions in decode and prefill.
 #ifndef LSSAR_KERNELS_CUDA_ATTENTION_MATH_CUH_
 #define LSSAR_KERNELS_CUDA_ATTENTION_MATH_CUH_
 
@@ -17,8 +17,8 @@ inline constexpr float kLowestScore = -3.402823466e38f;
 LSSAR_DEVICE float ExpOfNegative(float x) { return Exp2(x * 1.44269504089f); }
 
 // softplus(s) = max(s, 0) + ln(1 + e^-|s|). NaN stays NaN.
-// Source  minimax polynomial (Remez) of (t - ln(1 + t)) / t^2 on [0, 1], t = e^-|s|: no division,
-//         and the special function unit is asked once
+// Source  minimax polynomial (Remez) of (t - ln(1 + t)) / t^2 on [0, 1], t = e^-|s|: no division
+//         and one instruction of the special function unit
 LSSAR_DEVICE float Softplus(float s) {
   const float t = ExpOfNegative(-fabsf(s));
   float poly = 0.00332816481f;
@@ -36,7 +36,7 @@ LSSAR_DEVICE float Softplus(float s) {
 LSSAR_DEVICE double ExactSoftplus(double s) { return (s < 0 ? 0.0 : s) + log1p(exp(-fabs(s))); }
 
 // u^p, or 0 where that is negligible. NaN stays NaN.
-LSSAR_DEVICE float Sharpen(const CudaAttentionArgs& args, float u) {
+LSSAR_DEVICE float PowerOf(const CudaAttentionArgs& args, float u) {
   if (u < args.floor) return 0.0f;
   float power = u;
   if (args.whole_p == 0) {
@@ -52,85 +52,88 @@ LSSAR_DEVICE float Sharpen(const CudaAttentionArgs& args, float u) {
   return power < kNegligibleWeight ? 0.0f : power;
 }
 
-enum class CudaRule : int {
-  kNone,      // no such row
-  kSharpen,   // from softplus scores
-  kSoftplus,  // the softplus scores themselves
+enum class WeightKind : int {
+  kNone,      // no row
+  kReweight,  // u^p of the softplus score
+  kSoftplus,  // the softplus score itself
   kExp,       // e^(score - max)
-  kFlat,      // a row so flat that AttendFlat takes its scores again, in double
+  kFlat,      // a row so flat that AttendFlat computes it again, in double
 };
 
-struct RowRule {
-  CudaRule rule = CudaRule::kNone;
+// How one row's scores become weights.
+struct WeightRule {
+  WeightKind rule = WeightKind::kNone;
   float max = 0;  // kExp
-  // kSharpen: x = gain * softplus - offset. The gain, N / sum, in two parts: x may be a small
-  // difference of numbers near 1.
+  // kReweight: x = gain * softplus - offset. The gain, N / sum, is in two parts because x may be a
+  // small difference of numbers near 1.
   float gain = 0;
   float gain_rest = 0;
   float offset = 0;
   float inverse_peak = 0;
-  float scale = 1;  // a power of two: weights times it make good use of fp16's range
+  float scale = 1;  // a power of two that brings weights into fp16's range
 };
 
-LSSAR_DEVICE float Sharpness(const RowRule& row, float softplus) {
+LSSAR_DEVICE float NormalizedScore(const WeightRule& row, float softplus) {
   return MulAdd(row.gain_rest, softplus, MulAdd(row.gain, softplus, -row.offset));
 }
 
-// As kernels/cpu has it: below this peak fp32 leaves too little of x for the power to follow.
+// The bound of kernels/cpu: below this peak, x in fp32 has too few digits left for u^p.
 LSSAR_DEVICE float FlatPeak(float p) { return 0.03f * (p < 15.0f ? p : 15.0f); }
 
 // 2^(to - exponent of x): x times it is in [2^to, 2^(to + 1)). 1 where x is zero or not finite.
 LSSAR_DEVICE float PowerOfTwoFor(float x, int to) {
-  const int exponent = static_cast<int>((BitsOfFloat(x) >> 23) & 0xFF);
+  const int exponent = int((BitsOfFloat(x) >> 23) & 0xFF);
   if (exponent == 0 || exponent == 0xFF) return 1.0f;
   int biased = 127 + to - (exponent - 127);
   if (biased > 227) biased = 227;
-  return FloatOfBits(static_cast<unsigned>(biased) << 23);
+  return FloatOfBits(unsigned(biased) << 23);
 }
 
-// The rule of a row of num_keys keys whose scores (softplus ones but for softmax) have this maximum
-// and sum.
-LSSAR_DEVICE RowRule ReduceRow(const CudaAttentionArgs& args, int num_keys, float max, double sum) {
-  RowRule row;
+// The rule of a row with num_keys keys, from the maximum and the sum of its scores: raw scores for
+// softmax, softplus scores for the other kinds.
+LSSAR_DEVICE WeightRule ReduceRow(const CudaAttentionArgs& args, int num_keys, float max,
+                                  double sum) {
+  WeightRule row;
   if (args.kind == AttentionKind::kSoftmax) {
-    row.rule = CudaRule::kExp;
+    row.rule = WeightKind::kExp;
     row.max = max;
     row.scale = 0x1p15f;
     return row;
   }
-  row.rule = CudaRule::kSoftplus;
+  row.rule = WeightKind::kSoftplus;
   row.scale = PowerOfTwoFor(max, 14);
   if (args.kind == AttentionKind::kLssa) return row;
-  const double gain = static_cast<double>(num_keys) / sum;
-  row.gain = static_cast<float>(gain);
-  row.gain_rest = static_cast<float>(gain - static_cast<double>(row.gain));
+  const double gain = double(num_keys) / sum;
+  row.gain = float(gain);
+  row.gain_rest = float(gain - double(row.gain));
   row.offset = num_keys <= 3 ? 0.0f : 1.0f;
-  const float peak = Sharpness(row, max);
-  if (peak <= kDegeneratePeak / 2) return row;  // whatever rounding did to its peak
-  row.rule = peak < FlatPeak(args.p) ? CudaRule::kFlat : CudaRule::kSharpen;
+  const float peak = NormalizedScore(row, max);
+  if (peak <= kDegeneratePeak / 2) return row;  // degenerate, whatever the peak's rounding error
+  row.rule = peak < FlatPeak(args.p) ? WeightKind::kFlat : WeightKind::kReweight;
   row.inverse_peak = 1.0f / peak;
   row.scale = 0x1p15f;
   return row;
 }
 
-// The weight, up to the division by their sum, of a key with this score.
-LSSAR_DEVICE float WeightOf(const CudaAttentionArgs& args, const RowRule& row, float score) {
+// The weight of a key with this score, before the division by the sum of weights.
+LSSAR_DEVICE float WeightOf(const CudaAttentionArgs& args, const WeightRule& row, float score) {
   switch (row.rule) {
-    case CudaRule::kSharpen: return Sharpen(args, Sharpness(row, score) * row.inverse_peak);
-    case CudaRule::kSoftplus: return score;
-    case CudaRule::kExp: return ExpOfNegative(score - row.max);
+    case WeightKind::kReweight:
+      return PowerOf(args, NormalizedScore(row, score) * row.inverse_peak);
+    case WeightKind::kSoftplus: return score;
+    case WeightKind::kExp: return ExpOfNegative(score - row.max);
     default: return 0.0f;
   }
 }
 
-// ln(d) ln(N), or 1/sqrt(d): what a row's dot products are multiplied by.
+// The factor of a row's dot products: ln(d) ln(N), or 1/sqrt(d) for softmax.
 LSSAR_DEVICE double ScoreScale(const CudaAttentionArgs& args, int num_keys) {
-  const double dim = static_cast<double>(args.pages.head_dim);
+  const double dim = double(args.pages.head_dim);
   if (args.kind == AttentionKind::kSoftmax) return 1.0 / sqrt(dim);
-  return log(dim) * log(static_cast<double>(num_keys));
+  return log(dim) * log(double(num_keys));
 }
 
-// What stage 1 keeps of a score.
+// The score after stage 1: softplus, or unchanged for softmax.
 LSSAR_DEVICE float StageOne(const CudaAttentionArgs& args, float score) {
   return args.kind == AttentionKind::kSoftmax ? score : Softplus(score);
 }

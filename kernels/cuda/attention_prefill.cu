@@ -1,15 +1,15 @@
-// Prefill: a block takes 64 adjacent rows of one sequence and head, a warp 16 of them, in two
-// sweeps over tiles of 64 keys.
-//   first sweep   Score: each row's sum and maximum, and each tile's maximum in each row
-//   Reduce        from there on it is known which tiles hold a weight that is not zero
-//   second sweep  Score again and Weigh, over those tiles alone: the others' K and V are not read
-// Sums over keys are grouped as in a decode step (decode_split.cuh): by splits of kCudaSplitKeys
-// keys, inside which the sum of scores has 32 parts, key mod 32, and values are one chain of
-// products over groups of 16 keys. So a row has the same bits here and there.
+// Prefill attention: a block computes 64 adjacent rows of one sequence and head, a warp 16 of them,
+// in two sweeps over tiles of 64 keys.
+//   first sweep   Score: the sum and maximum of each row, and each tile's maximum in each row
+//   Reduce        finds the tiles that hold a non-zero weight
+//   second sweep  Score again and Weigh, over those tiles only; K and V of other tiles are not read
+// Sums over keys are grouped as in decode (decode_split.cuh): by splits of kCudaSplitKeys keys. In
+// a split, the sum of scores has 32 parts, key mod 32, and values are one chain of MMAs over groups
+// of 16 keys. So a row has the same bits in prefill and in decode.
 #include "kernels/cuda/attention_dispatch.cuh"
-#include "kernels/cuda/head_pages.cuh"
 #include "kernels/cuda/kernel_table.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/paged_head.cuh"
 
 namespace lssar::LSSAR_CUDA_NAMESPACE {
 namespace {
@@ -18,7 +18,7 @@ constexpr int kPrefillWarps = kTileRows / 16;
 constexpr int kPrefillThreads = kPrefillWarps * kWarpThreads;
 constexpr int kTileKeys = 64;
 constexpr int kTilesOfSplit = kCudaSplitKeys / kTileKeys;
-// Tile maxima kept for each row; a longer row's stand for several tiles each.
+// Tile maxima stored for each row. In a longer row each stands for several tiles.
 constexpr int kMaxTileMaxima = 128;
 
 // The smallest stride of at least num_bytes that is 64 more than a multiple of 128: 16-byte loads
@@ -38,7 +38,7 @@ struct TileMemory {
 
   static constexpr int kKeys = 0;  // [2]
   static constexpr int kValues = kKeys + 2 * kKeysBytes;
-  static constexpr int kWide = kValues + 2 * kValuesBytes;  // one tile, where E needs widening
+  static constexpr int kWide = kValues + 2 * kValuesBytes;  // one tile of int8 values as fp16
   static constexpr int kTotals = kWide + (E::kHasScales ? kTileKeys * kWideStride : 0);
   static constexpr int kMaxima = kTotals + kSums * kPrefillThreads * 4;  // [entry][row]
   static constexpr int kAlive = kMaxima + kMaxTileMaxima * kTileRows * 4;
@@ -57,7 +57,7 @@ struct TileMemory {
     return reinterpret_cast<float*>(Values(buffer) + kTileKeys * kValueStride);
   }
   LSSAR_DEVICE static unsigned char* Wide() { return SharedMemory() + kWide; }
-  // A thread's sums over the splits that are done: element `i` of its own.
+  // The sum over finished splits of the thread's accumulator `i`.
   LSSAR_DEVICE static float& Total(int i) {
     return reinterpret_cast<float*>(SharedMemory() + kTotals)[i * kPrefillThreads + ThreadIdx()];
   }
@@ -88,9 +88,7 @@ class Prefill {
     }
     q_.Load(rows);
     for (int i = 0; i < 2; ++i) {
-      scales_[i] = num_keys_[i] > 0
-                       ? static_cast<float>(ScoreScale(args, num_keys_[i])) * q_.inverse[i]
-                       : 0.0f;
+      scales_[i] = num_keys_[i] > 0 ? float(ScoreScale(args, num_keys_[i])) * q_.inverse[i] : 0.0f;
     }
   }
 
@@ -103,23 +101,21 @@ class Prefill {
   }
 
  private:
-  // This thread's rows in the tile: t/4 and t/4 + 8 of the warp's.
+  // The thread's two rows in the tile: t/4 and t/4 + 8 of the warp's 16.
   LSSAR_DEVICE int Row(int i) const { return WarpIdx() * 16 + LaneIdx() / 4 + 8 * i; }
   LSSAR_DEVICE size_t VectorIdx(int row) const {
-    return (static_cast<size_t>(tile_.first_row + row) *
-                static_cast<size_t>(args_.pages.num_heads) +
-            static_cast<size_t>(BlockY())) *
+    return (size_t(tile_.first_row + row) * size_t(args_.pages.num_heads) + size_t(BlockY())) *
            kDim;
   }
-  // The warp's last row attends keys before this one; keys of all rows end before num_keys of the
-  // first.
+  // The warp's last row attends to keys before WarpEnd; all of its rows attend to keys before
+  // WarpKeysOfAll.
   LSSAR_DEVICE int WarpEnd() const {
     const int last = WarpIdx() * 16 + 16 < tile_.num_rows ? WarpIdx() * 16 + 16 : tile_.num_rows;
     return last > WarpIdx() * 16 ? tile_.first_position + last : 0;
   }
   LSSAR_DEVICE int WarpKeysOfAll() const { return tile_.first_position + WarpIdx() * 16 + 1; }
 
-  // Starts copies of a tile's rows; zeros stand for keys that no row of the block attends.
+  // Starts copies of a tile's rows. Keys that no row of the block attends to become zeros.
   LSSAR_DEVICE void CopyRows(unsigned char* to, int stride, int tile, bool values) const {
     constexpr int kPieces = Memory::kRowBytes / 16;
     for (int i = ThreadIdx(); i < kTileKeys * kPieces; i += kPrefillThreads) {
@@ -134,7 +130,7 @@ class Prefill {
     if constexpr (E::kHasScales) {
       const int at = ThreadIdx() * 4, key = tile * kTileKeys + at;
       if (at >= kTileKeys) return;
-      const bool valid = key < end_;  // 4 scales of a page, whose last may belong to nobody yet
+      const bool valid = key < end_;  // 4 scales of a page; the last ones may be unused slots
       const void* from = pages_.k;
       if (valid) from = values ? pages_.ValueScale(key) : pages_.KeyScale(key);
       CopyAsync16(to + at, from, valid);
@@ -152,7 +148,7 @@ class Prefill {
     CloseCopyGroup();
   }
 
-  // Scores of the warp's rows for keys [8n, 8n + 8) of the tile, as a product's accumulators.
+  // Scores of the warp's rows for keys [8n, 8n + 8) of the tile, in the layout of C.
   LSSAR_DEVICE void Score(int buffer, int n, float (&c)[4]) const {
     q_.Dot(Memory::Keys(buffer) + (n * 8 + LaneIdx() / 4) * Memory::kKeyStride, c);
     LSSAR_UNROLL
@@ -176,7 +172,7 @@ class Prefill {
       SyncBlock();
       if (tile * kTileKeys < WarpEnd()) ScoreTile(tile, parts);
       if (tile % kTilesOfSplit == kTilesOfSplit - 1 || tile == num_tiles_ - 1) {
-        for (int i = 0; i < 2; ++i) sums_[i] += static_cast<double>(SumOfParts(parts[i]));
+        for (int i = 0; i < 2; ++i) sums_[i] += double(SumOfParts(parts[i]));
         ClearParts(parts);
       }
       SyncBlock();
@@ -225,7 +221,7 @@ class Prefill {
     }
   }
 
-  // Each row's rule, and which tiles hold a weight of some row.
+  // Finds each row's rule and the tiles that hold a non-zero weight of some row.
   LSSAR_DEVICE void Reduce() {
     for (int i = 0; i < 2; ++i) {
       if (num_keys_[i] > 0) rules_[i] = ReduceRow(args_, num_keys_[i], maxima_[i], sums_[i]);
@@ -236,8 +232,8 @@ class Prefill {
       bool alive = false;
       if (entry * tiles_of_entry_ * kTileKeys < WarpEnd()) {
         for (int i = 0; i < 2; ++i) {
-          // A NaN is a weight, too, and the maximum of a softmax row may have lost one.
-          alive |= rules_[i].rule == CudaRule::kExp ||
+          // A NaN counts as a weight, and the maximum of a softmax row may have lost one.
+          alive |= rules_[i].rule == WeightKind::kExp ||
                    !(WeightOf(args_, rules_[i], Memory::Maximum(entry, Row(i))) == 0);
         }
       }
@@ -248,7 +244,7 @@ class Prefill {
     SyncBlock();
   }
 
-  // The first tile from `tile` on that holds a weight; num_tiles_ if none does.
+  // The first tile from `tile` on that holds a non-zero weight; num_tiles_ if there is none.
   LSSAR_DEVICE int NextAlive(int tile) const {
     for (; tile < num_tiles_; ++tile) {
       const int entry = tile / tiles_of_entry_;
@@ -287,7 +283,7 @@ class Prefill {
     }
   }
 
-  // int8 values to fp16, as the product wants them.
+  // Converts int8 values to fp16, the element type of the MMA.
   LSSAR_DEVICE void WidenTile(int buffer) const {
     for (int i = ThreadIdx(); i < kTileKeys * kDim / 4; i += kPrefillThreads) {
       const int at = i / (kDim / 4), dim = i % (kDim / 4) * 4;
@@ -297,7 +293,7 @@ class Prefill {
     }
   }
 
-  // Returns how many weights of this thread are not zero.
+  // Returns the number of non-zero weights of this thread.
   LSSAR_DEVICE int WeighTile(int tile, int buffer) {
     constexpr int kStride = E::kHasScales ? Memory::kWideStride : Memory::kValueStride;
     const unsigned char* values = E::kHasScales ? Memory::Wide() : Memory::Values(buffer);
@@ -315,7 +311,7 @@ class Prefill {
           const int key = tile * kTileKeys + group * 16 + half * 8 + LaneIdx() % 4 * 2 + i % 2;
           bits[i] = 0;
           if (key < num_keys_[i / 2]) {
-            const RowRule& rule = rules_[i / 2];
+            const WeightRule& rule = rules_[i / 2];
             bits[i] = WeightBits<E>(WeightOf(args_, rule, StageOne(args_, c[i])), rule.scale);
           }
           num_read += bits[i] != 0;
@@ -340,22 +336,22 @@ class Prefill {
     return num_read;
   }
 
-  // The sums of a split are added to those before it.
+  // Adds the sums of a split to those of earlier splits.
   LSSAR_DEVICE void CloseSplit() {
     LSSAR_UNROLL
     for (int n = 0; n < kDim / 8; ++n) {
       LSSAR_UNROLL
       for (int i = 0; i < 4; ++i) Memory::Total(n * 4 + i) += split_.values[n][i];
     }
-    // Every column of the product with ones holds the sum.
-    for (int i = 0; i < 2; ++i) weight_sums_[i] += static_cast<double>(split_.weights[2 * i]);
+    // Every column of weights times ones holds the sum.
+    for (int i = 0; i < 2; ++i) weight_sums_[i] += double(split_.weights[2 * i]);
     split_.Clear();
   }
 
   LSSAR_DEVICE void Finish() const {
     for (int i = 0; i < 2; ++i) {
-      if (num_keys_[i] == 0 || rules_[i].rule == CudaRule::kFlat) continue;
-      const float inverse = static_cast<float>(1.0 / weight_sums_[i]);
+      if (num_keys_[i] == 0 || rules_[i].rule == WeightKind::kFlat) continue;
+      const float inverse = float(1.0 / weight_sums_[i]);
       float* out = args_.out + VectorIdx(Row(i)) + LaneIdx() % 4 * 2;
       for (int n = 0; n < kDim / 8; ++n) {
         out[n * 8] = Memory::Total(n * 4 + 2 * i) * inverse;
@@ -366,8 +362,8 @@ class Prefill {
 
   LSSAR_DEVICE void AttendFlatRows() const {
     for (int i = 0; i < 2; ++i) {
-      // One lane of the four that share a row speaks for it.
-      const bool is_flat = rules_[i].rule == CudaRule::kFlat && LaneIdx() % 4 == 0;
+      // One of the four lanes that share a row.
+      const bool is_flat = rules_[i].rule == WeightKind::kFlat && LaneIdx() % 4 == 0;
       for (unsigned left = Ballot(is_flat); left != 0; left &= left - 1) {
         const int row = WarpIdx() * 16 + LowestBit(left) / 4 + 8 * i;
         AttendFlat(RowWork<E, kDim>{args_, pages_, tile_.first_position + row + 1, tile_.sequence,
@@ -378,17 +374,17 @@ class Prefill {
 
   const CudaAttentionArgs& args_;
   const CudaTile tile_;
-  const HeadPages<E, kDim> pages_;
-  const int end_;  // keys that the block's last row attends
+  const PagedHead<E, kDim> pages_;
+  const int end_;  // number of keys of the block's last row
   const int num_tiles_;
   const int tiles_of_entry_;
   QueryRows<E, kDim> q_;
-  // Of this thread's two rows; the four threads of a row hold the same.
+  // State of the thread's two rows; the four threads of a row hold equal values.
   int num_keys_[2];
   float scales_[2];
   double sums_[2];
   float maxima_[2];
-  RowRule rules_[2];
+  WeightRule rules_[2];
   double weight_sums_[2];
   ValueSums<E, kDim> split_;
 };
@@ -402,9 +398,8 @@ PrefillTiles(LSSAR_ARGS(CudaAttentionArgs) args) {
 }  // namespace
 
 size_t PrefillMemory(DType dtype, int head_dim) {
-  return MemoryOf(dtype, head_dim, [&]<typename E, int kDim>() {
-    return static_cast<size_t>(TileMemory<E, kDim>::kBytes);
-  });
+  return MemoryOf(dtype, head_dim,
+                  [&]<typename E, int kDim>() { return size_t(TileMemory<E, kDim>::kBytes); });
 }
 
 int StartPrefill(const CudaAttentionArgs& args, DType dtype, void* stream) {

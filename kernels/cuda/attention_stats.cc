@@ -8,14 +8,14 @@
 namespace lssar {
 
 bool AttentionStatsBuffer::Begin(AttentionStats* counters, size_t num_sequences) {
-  LSSAR_CHECK(AreFreeFor(counters, num_sequences));
+  LSSAR_CHECK(CanCountFor(counters, num_sequences));
   if (counters_ != nullptr) return true;
-  // Room for every decode step: graphs hold the address.
+  // Large enough for every decode step: graphs hold the address.
   const size_t num_bytes = std::max(num_sequences, size_t{kMaxBucketRows}) * sizeof(int64_t);
   void* const counts = context_.Reserve<void>(memory_, num_bytes);
   if (counts == nullptr ||
       !context_.Check(context_.Driver().Clear(counts, num_sequences * sizeof(int64_t)),
-                      "clearing counters")) {
+                      "clearing attention statistics")) {
     return false;
   }
   counters_ = counters;
@@ -33,16 +33,16 @@ void AttentionStatsBuffer::AddRows(const RaggedBatch& rows, int num_heads, int n
 }
 
 void AttentionStatsBuffer::Fetch() {
-  if (counters_ == nullptr || !context_.IsGood()) return;
+  if (counters_ == nullptr || !context_.IsOk()) return;
   const size_t num_bytes = num_value_rows_.size() * sizeof(int64_t);
   const absl::StatusOr<void*> to = on_host_.Reserve(num_bytes);
-  if (!to.ok()) return context_.Keep(to.status());
-  context_.Check(context_.Driver().CopyOutLater(*to, memory_.Address(), num_bytes),
-                 "copying counters");
+  if (!to.ok()) return context_.RecordError(to.status());
+  context_.Check(context_.Driver().CopyOutAsync(*to, memory_.Address(), num_bytes),
+                 "copying attention statistics");
 }
 
-void AttentionStatsBuffer::Give() {
-  if (counters_ != nullptr && context_.IsGood()) {
+void AttentionStatsBuffer::Publish() {
+  if (counters_ != nullptr && context_.IsOk()) {
     const int64_t* const num_read = static_cast<const int64_t*>(on_host_.Address());
     for (size_t s = 0; s < num_value_rows_.size(); ++s) {
       counters_[s].num_value_rows += num_value_rows_[s];

@@ -25,8 +25,8 @@ bool CudaAttention::BeginCounting(const AttentionArgs& args) {
     ++shape->num_counted_ops;
     return true;
   }
-  if (!counts_.Begin(args.counters, args.rows->sequences.size())) return false;
-  counts_.AddRows(*args.rows, args.kv.layout.num_kv_heads, 1);
+  if (!stats_.Begin(args.counters, args.rows->sequences.size())) return false;
+  stats_.AddRows(*args.rows, args.kv.layout.num_kv_heads, 1);
   return true;
 }
 
@@ -34,13 +34,12 @@ bool CudaAttention::ReserveScratch(int num_heads, int head_dim) {
   const CudaStepPlan& plan = tables_.Plan();
   if (plan.num_splits == 0) return true;
   const size_t num_splits = plan.num_splits, num_scores = plan.num_scores;
-  const size_t floats = num_scores + num_splits * static_cast<size_t>(head_dim + 2);
+  const size_t floats = num_scores + num_splits * size_t(head_dim + 2);
   unsigned char* const memory = context_.Reserve<unsigned char>(
       scratch_memory_, num_splits * sizeof(double) + floats * sizeof(float));
-  // Blocks count themselves in a memory of their own: it must start, and stays, zero.
+  // Arrival counters have their own memory, because they must be zero before each launch.
   unsigned* const arrivals = context_.Reserve<unsigned>(
-      arrivals_memory_,
-      plan.decode_rows.size() * static_cast<size_t>(num_heads) * sizeof(unsigned));
+      arrivals_memory_, plan.decode_rows.size() * size_t(num_heads) * sizeof(unsigned));
   if (memory == nullptr || arrivals == nullptr) return false;
   scratch_.sums = reinterpret_cast<double*>(memory);
   scratch_.scores = reinterpret_cast<float*>(scratch_.sums + num_splits);
@@ -54,7 +53,7 @@ void CudaAttention::Attention(const AttentionArgs& args) {
   LSSAR_CHECK(args.rows != nullptr && args.q != nullptr && args.out != nullptr);
   LSSAR_CHECK(args.q != args.out);
   const KvLayout& layout = args.kv.layout;
-  if (!context_.IsGood() || !tables_.Prepare(*args.rows, layout) ||
+  if (!context_.IsOk() || !tables_.Prepare(*args.rows, layout) ||
       !ReserveScratch(layout.num_kv_heads, layout.head_dim) || !BeginCounting(args)) {
     return;
   }
@@ -67,7 +66,7 @@ void CudaAttention::Attention(const AttentionArgs& args) {
       .pages = tables_.PagesOf(args.kv, args.layer),
       .q = args.q,
       .out = args.out,
-      .counters = args.counters == nullptr ? nullptr : counts_.OnDevice(),
+      .counters = args.counters == nullptr ? nullptr : stats_.OnDevice(),
       .decode_rows = nullptr,
       .num_decode_rows = 0,
       .max_splits = 0,
@@ -75,14 +74,14 @@ void CudaAttention::Attention(const AttentionArgs& args) {
           kernels.attention_memory(layout.dtype, layout.head_dim).split_decode_warp,
           context_.Device().shared_bytes_of_block),
       .tiles = tables_.Tiles(),
-      .num_tiles = static_cast<int>(plan.tiles.size()),
+      .num_tiles = int(plan.tiles.size()),
       .scratch = scratch_,
       .kind = args.spec.kind,
-      .p = static_cast<float>(p),
-      .whole_p = is_whole ? static_cast<unsigned>(p) : 0,
-      .floor = static_cast<float>(std::pow(double{kNegligibleWeight}, 1.0 / p) * (1 - 0x1p-20))};
-  if (to.num_tiles > 0 && !context_.Check(kernels.prefill(to, layout.dtype, context_.Stream()),
-                                          "attention of a prompt")) {
+      .p = float(p),
+      .whole_p = is_whole ? unsigned(p) : 0,
+      .floor = float(std::pow(double{kNegligibleWeight}, 1.0 / p) * (1 - 0x1p-20))};
+  if (to.num_tiles > 0 &&
+      !context_.Check(kernels.prefill(to, layout.dtype, context_.Stream()), "prefill attention")) {
     return;
   }
   for (const CudaDecodeBatch& batch : plan.batches) {
@@ -93,14 +92,14 @@ void CudaAttention::Attention(const AttentionArgs& args) {
         batch.cluster_blocks > 0
             ? kernels.cluster_decode(to, layout.dtype, batch.cluster_blocks, context_.Stream())
             : kernels.split_decode(to, layout.dtype, context_.Stream());
-    if (!context_.Check(code, "attention of a decode step")) return;
+    if (!context_.Check(code, "decode attention")) return;
   }
 }
 
 void CudaAttention::RopeWrite(const RopeWriteArgs& args) {
   LSSAR_CHECK(args.rows != nullptr && args.qkv != nullptr && args.q != nullptr);
   LSSAR_CHECK(args.kv.layout.head_dim % 2 == 0);
-  if (!context_.IsGood() || !tables_.Prepare(*args.rows, args.kv.layout)) return;
+  if (!context_.IsOk() || !tables_.Prepare(*args.rows, args.kv.layout)) return;
   context_.Check(
       context_.Kernels().rope_write({.pages = tables_.PagesOf(args.kv, args.layer),
                                      .rows = tables_.Rows(),

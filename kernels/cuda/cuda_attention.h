@@ -11,26 +11,26 @@ namespace lssar {
 
 class CudaAttention {
  public:
-  CudaAttention(CudaContext& context, StepTables& tables, AttentionStatsBuffer& counts)
+  CudaAttention(CudaContext& context, StepTables& tables, AttentionStatsBuffer& stats)
       : context_(context),
         tables_(tables),
-        counts_(counts),
+        stats_(stats),
         scratch_memory_(context.Driver()),
         arrivals_memory_(context.Driver()) {}
 
   void RopeWrite(const RopeWriteArgs& args);
-  // Requires  counts that are free for args.counters
+  // Requires  statistics that can count for args.counters
   void Attention(const AttentionArgs& args);
 
  private:
   // False: an error.
   bool BeginCounting(const AttentionArgs& args);
-  // Of the batches without clusters. False: an error.
+  // Reserves the scratch of split decode. False: an error.
   bool ReserveScratch(int num_heads, int head_dim);
 
   CudaContext& context_;
   StepTables& tables_;
-  AttentionStatsBuffer& counts_;
+  AttentionStatsBuffer& stats_;
   Workspace scratch_memory_, arrivals_memory_;
   CudaScratch scratch_;
 };

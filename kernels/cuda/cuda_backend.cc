@@ -14,6 +14,7 @@
 #include "kernels/cuda/device_memory.h"
 #include "kernels/cuda/step_graphs.h"
 #include "kernels/cuda/step_tables.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
 namespace lssar {
@@ -22,25 +23,24 @@ namespace {
 class CudaBackend final : public Backend {
  public:
   CudaBackend(CudaBackendParts parts, const CudaDevice& device,
-              std::unique_ptr<MatrixProducts> products)
+              std::unique_ptr<GemmLibrary> gemm_library)
       : name_(std::move(parts.name)),
         context_(std::move(parts.driver), parts.kernels, device),
         tables_(context_),
-        counts_(context_),
-        attention_(context_, tables_, counts_),
-        products_(context_, std::move(products)),
-        graphs_(context_, tables_, counts_),
+        stats_(context_),
+        attention_(context_, tables_, stats_),
+        gemm_(context_, std::move(gemm_library)),
+        graphs_(context_, tables_, stats_),
         sampler_(context_) {}
 
   std::string_view Name() const override { return name_; }
   std::string Describe() const override {
     const CudaDevice& device = context_.Device();
     return StrCat(name_, " ", device.name, ", ", device.num_multiprocessors, " multiprocessors, ",
-                  device.memory_bytes >> 20, " MiB",
-                  products_.HasLibrary() ? ", fast products" : "");
+                  device.memory_bytes >> 20, " MiB", gemm_.HasLibrary() ? ", fast GEMM" : "");
   }
-  bool IsBatchInvariant() const override { return !products_.HasLibrary(); }
-  absl::Status ReserveWorkspaces() { return products_.ReserveWorkspace(); }
+  bool IsBatchInvariant() const override { return !gemm_.HasLibrary(); }
+  absl::Status ReserveWorkspaces() { return gemm_.ReserveWorkspace(); }
   int NumThreads() const override { return 1; }
 
   absl::Status CheckAttention(const AttentionSpec& spec) const override;
@@ -50,8 +50,8 @@ class CudaBackend final : public Backend {
     size_t num_bytes = 0;
     CudaDriver& driver = context_.Driver();
     const int code = driver.FreeMemory(num_bytes);
-    if (code != kCudaSuccess) return CudaStatus(driver, code, "asking for the free memory");
-    return static_cast<int64_t>(num_bytes);
+    if (code != kCudaSuccess) return CudaStatus(driver, code, "querying free memory");
+    return int64_t(num_bytes);
   }
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t num_bytes) override {
     return AllocateOnDevice(context_.Driver(), num_bytes);
@@ -70,14 +70,14 @@ class CudaBackend final : public Backend {
     return CudaStatus(driver, driver.CopyOut(to_host, from, num_bytes), "copying from the device");
   }
 
-  void Embed(const EmbedArgs& args) override { products_.Embed(args); }
-  void Linear(const LinearArgs& args) override { products_.Linear(args); }
+  void Embed(const EmbedArgs& args) override { gemm_.Embed(args); }
+  void Linear(const LinearArgs& args) override { gemm_.Linear(args); }
   void RopeWrite(const RopeWriteArgs& args) override {
     LSSAR_CHECK(args.num_heads == args.kv.layout.num_kv_heads);  // no grouped-query heads yet
     attention_.RopeWrite(args);
   }
   void Attention(const AttentionArgs& args) override;
-  void Logits(const LogitsArgs& args) override { products_.Logits(args); }
+  void Logits(const LogitsArgs& args) override { gemm_.Logits(args); }
   void Sample(const SampleArgs& args) override { sampler_.Sample(args); }
   void CopyPages(const CopyPagesArgs& args) override;
   absl::Status Synchronize() override;
@@ -86,15 +86,15 @@ class CudaBackend final : public Backend {
   void RunStep(const StepArgs& args, absl::FunctionRef<void()> ops) override;
 
  private:
-  // Gives the counts of another caller to their owner.
-  void MakeCountsFree(const AttentionStats* counters, const RaggedBatch& rows);
+  // Publishes the statistics of another caller, if any are being counted.
+  void PublishOtherCounts(const AttentionStats* counters, const RaggedBatch& rows);
 
   const std::string name_;
   CudaContext context_;
   StepTables tables_;
-  AttentionStatsBuffer counts_;
+  AttentionStatsBuffer stats_;
   CudaAttention attention_;
-  CudaGemm products_;
+  CudaGemm gemm_;
   StepGraphs graphs_;
   CudaSampler sampler_;
 };
@@ -114,14 +114,13 @@ absl::Status CudaBackend::CheckAttention(const AttentionSpec& spec) const {
 
 absl::Status CudaBackend::FitLayout(KvLayout& layout) const {
   if (layout.dtype == DType::kF32 || !HoldsKv(layout.dtype)) {
-    return absl::UnimplementedError(
-        StrCat("K/V pages of ", NameOf(layout.dtype),
-               " are not supported by the cuda backend; fp16 and int8 are"));
+    return absl::UnimplementedError(StrCat("the cuda backend does not support ",
+                                           NameOf(layout.dtype),
+                                           " K/V pages; it supports fp16 and int8"));
   }
   if (!IsCudaHeadDim(layout.head_dim)) {
-    return absl::UnimplementedError(
-        StrCat("head_dim ", layout.head_dim,
-               " is not computed by the cuda backend; it computes 32, 64, 80 and 128"));
+    return absl::UnimplementedError(StrCat("the cuda backend does not support head_dim ",
+                                           layout.head_dim, "; it supports 32, 64, 80 and 128"));
   }
   const CudaDevice& device = context_.Device();
   const CudaAttentionMemory needed =
@@ -140,25 +139,25 @@ absl::Status CudaBackend::FitLayout(KvLayout& layout) const {
   return absl::OkStatus();
 }
 
-void CudaBackend::MakeCountsFree(const AttentionStats* counters, const RaggedBatch& rows) {
-  if (counters == nullptr || counts_.AreFreeFor(counters, rows.sequences.size())) return;
-  context_.Keep(Synchronize());
+void CudaBackend::PublishOtherCounts(const AttentionStats* counters, const RaggedBatch& rows) {
+  if (counters == nullptr || stats_.CanCountFor(counters, rows.sequences.size())) return;
+  context_.RecordError(Synchronize());
 }
 
 void CudaBackend::Attention(const AttentionArgs& args) {
   LSSAR_CHECK(args.num_heads == args.kv.layout.num_kv_heads);  // no grouped-query heads yet
-  MakeCountsFree(args.counters, *args.rows);
+  PublishOtherCounts(args.counters, *args.rows);
   attention_.Attention(args);
 }
 
 void CudaBackend::RunStep(const StepArgs& args, absl::FunctionRef<void()> ops) {
-  MakeCountsFree(args.counters, *args.rows);
+  PublishOtherCounts(args.counters, *args.rows);
   graphs_.Run(args, ops);
 }
 
 void CudaBackend::CopyPages(const CopyPagesArgs& args) {
   ForEachPageCopy(args, [this](const PageBlocks& blocks) {
-    if (!context_.IsGood()) return;
+    if (!context_.IsOk()) return;
     const int code = context_.Driver().CopyInside(blocks.to, blocks.from,
                                                   {.num_rows = blocks.num_blocks,
                                                    .row_bytes = blocks.block_bytes,
@@ -168,26 +167,23 @@ void CudaBackend::CopyPages(const CopyPagesArgs& args) {
 }
 
 absl::Status CudaBackend::Synchronize() {
-  counts_.Fetch();
+  stats_.Fetch();
   context_.Wait();
-  counts_.Give();
-  sampler_.Give();
+  stats_.Publish();
+  sampler_.Publish();
   return context_.TakeStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(CudaBackendParts parts, int device_idx) {
-  absl::StatusOr<CudaDevice> device = OpenCudaDevice(*parts.driver, device_idx);
-  if (!device.ok()) return device.status();
-  std::unique_ptr<MatrixProducts> products;
-  if (parts.make_products != nullptr) {
-    absl::StatusOr<std::unique_ptr<MatrixProducts>> made = parts.make_products();
-    if (!made.ok()) return made.status();
-    products = *std::move(made);
+  ASSIGN_OR_RETURN(const CudaDevice device, OpenCudaDevice(*parts.driver, device_idx));
+  std::unique_ptr<GemmLibrary> gemm_library;
+  if (parts.make_gemm_library != nullptr) {
+    ASSIGN_OR_RETURN(gemm_library, parts.make_gemm_library());
   }
-  auto backend = std::make_unique<CudaBackend>(std::move(parts), *device, std::move(products));
-  if (absl::Status status = backend->ReserveWorkspaces(); !status.ok()) return status;
+  auto backend = std::make_unique<CudaBackend>(std::move(parts), device, std::move(gemm_library));
+  RETURN_IF_ERROR(backend->ReserveWorkspaces());
   return backend;
 }
 

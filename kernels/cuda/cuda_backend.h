@@ -8,8 +8,8 @@
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/driver.h"
+#include "kernels/cuda/gemm_library.h"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/matrix_products.h"
 
 namespace lssar {
 
@@ -17,11 +17,12 @@ struct CudaBackendParts {
   std::string name = "cuda";
   std::unique_ptr<CudaDriver> driver;
   CudaKernels kernels;
-  // Makes what does products of many rows, on the open device; null: our own kernels do.
-  absl::StatusOr<std::unique_ptr<MatrixProducts>> (*make_products)() = nullptr;
+  // Makes the library for GEMMs of many rows, on the open device. Null: our own kernels run all
+  // GEMMs.
+  absl::StatusOr<std::unique_ptr<GemmLibrary>> (*make_gemm_library)() = nullptr;
 };
 
-// Errors  those of OpenCudaDevice and of make_products
+// Errors  those of OpenCudaDevice and of make_gemm_library
 absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(CudaBackendParts parts, int device_idx);
 
 }  // namespace lssar

@@ -1,5 +1,5 @@
-// What the parts of the cuda backend share: the device, its stream, and the first thing that went
-// wrong on it since the last Synchronize.
+// State shared by the parts of the cuda backend: the device, its stream, and the first error since
+// the last Synchronize.
 #ifndef LSSAR_KERNELS_CUDA_CUDA_CONTEXT_H_
 #define LSSAR_KERNELS_CUDA_CUDA_CONTEXT_H_
 
@@ -17,12 +17,12 @@
 
 namespace lssar {
 
-// A step whose ops run in the shape of a bucket (step_plan.h).
+// A step whose ops run with the row count of a bucket (DecodeBucket in step_plan.h).
 struct StepShape {
   int num_rows = 0;
-  int padded_rows = 0;           // the bucket's
-  const int32_t* ids = nullptr;  // [padded_rows] on the device, of rows that are none negative
-  int num_counted_ops = 0;       // calls of Attention that counted
+  int padded_rows = 0;           // of the bucket
+  const int32_t* ids = nullptr;  // [padded_rows] on the device; padding rows have negative ids
+  int num_counted_ops = 0;       // calls of Attention with statistics
 };
 
 class CudaContext {
@@ -36,35 +36,37 @@ class CudaContext {
   const CudaDevice& Device() const { return device_; }
   void* Stream() const { return driver_->Stream(); }
 
-  // False after an error: ops then do nothing, until Synchronize has told of it.
-  bool IsGood() const { return status_.ok(); }
+  // False after an error. Ops then do nothing until Synchronize has returned the error.
+  bool IsOk() const { return status_.ok(); }
   absl::Status TakeStatus() { return std::exchange(status_, absl::OkStatus()); }
 
-  // Remembers the first thing that went wrong; false where `code` is one.
+  // Records an error if `code` is one, and returns false.
   bool Check(int code, const char* doing) {
-    if (code != kCudaSuccess) Keep(CudaStatus(*driver_, code, doing));
+    if (code != kCudaSuccess) RecordError(CudaStatus(*driver_, code, doing));
     return code == kCudaSuccess;
   }
-  void Keep(const absl::Status& status) {
+  // Keeps the first error.
+  void RecordError(const absl::Status& status) {
     if (status_.ok()) status_ = status;
   }
-  // Copies to the device, in order; `from` may change at once. Returns a code of cudaError_t.
+  // Copies to the device in stream order; `from` may change after the call. Returns a code of
+  // cudaError_t.
   int Stage(void* to, const void* from, size_t num_bytes) {
     return staging_.CopyIn(to, from, num_bytes);
   }
-  // The same; false, and an error kept, where it cannot be.
+  // The same; records an error and returns false on failure.
   bool CopyIn(void* to, const void* from, size_t num_bytes, const char* doing) {
     return Check(Stage(to, from, num_bytes), doing);
   }
-  // Waits for the stream; false: an error.
+  // Synchronises the stream. False: an error.
   bool Wait() {
     staging_.Reset();
     return Check(driver_->Synchronize(), "a step");
   }
 
-  // The shape that ops run in now; null: their own.
+  // The shape of the bucket that ops run in; null: none.
   StepShape* Shape() const { return shape_; }
-  // Rows that an op for all `num_rows` of the step runs.
+  // Rows that an op runs for the `num_rows` of the step: padded in a bucket.
   int PaddedRows(int num_rows) const {
     if (shape_ == nullptr) return num_rows;
     LSSAR_CHECK(num_rows == shape_->num_rows);
@@ -73,16 +75,16 @@ class CudaContext {
   void SetShape(StepShape* shape) { shape_ = shape; }
   void SetCapturing(bool is_capturing) { is_capturing_ = is_capturing; }
 
-  // At least num_bytes of the workspace; null, and an error kept, where there is no memory, or
-  // where it would have to grow in a capture.
+  // At least num_bytes of the workspace. Records an error and returns null if memory is exhausted
+  // or the workspace would have to grow during a capture.
   template <typename T>
   T* Reserve(Workspace& workspace, size_t num_bytes) {
     if (is_capturing_ && workspace.NumBytes() < num_bytes) {
-      Keep(absl::AbortedError("a workspace is too small for the step that is captured"));
+      RecordError(absl::AbortedError("a workspace is too small for the step being captured"));
       return nullptr;
     }
     absl::StatusOr<void*> address = workspace.Reserve(num_bytes);
-    if (!address.ok()) Keep(address.status());
+    if (!address.ok()) RecordError(address.status());
     return address.ok() ? static_cast<T*>(*address) : nullptr;
   }
 

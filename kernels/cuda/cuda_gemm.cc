@@ -16,13 +16,13 @@ const int32_t* CudaGemm::CopyIds(std::span<const int32_t> ids) {
 }
 
 void CudaGemm::Embed(const EmbedArgs& args) {
-  if (!context_.IsGood() || args.ids.empty()) return;
+  if (!context_.IsOk() || args.ids.empty()) return;
   const StepShape* const shape = context_.Shape();
   const int32_t* const ids = shape == nullptr ? CopyIds(args.ids) : shape->ids;
   if (ids == nullptr) return;
   context_.Check(
       context_.Kernels().embed({.ids = ids,
-                                .num_ids = context_.PaddedRows(static_cast<int>(args.ids.size())),
+                                .num_ids = context_.PaddedRows(int(args.ids.size())),
                                 .table = static_cast<const DeviceMatrix&>(*args.table).View(),
                                 .out = args.out},
                                context_.Stream()),
@@ -32,9 +32,9 @@ void CudaGemm::Embed(const EmbedArgs& args) {
 bool CudaGemm::SplitRows(CudaSplitArgs args, const NormView& norm, const CudaMatrix& weight) {
   LSSAR_CHECK(norm.kind == NormKind::kLayerNorm &&
               (norm.weight == nullptr || norm.bias != nullptr));
-  // Room for every decode step: graphs hold the address.
-  const size_t num_rows = static_cast<size_t>(std::max(args.num_rows, kMaxBucketRows));
-  const size_t num_elements = num_rows * static_cast<size_t>(weight.padded_cols);
+  // Large enough for every decode step: graphs hold the address.
+  const size_t num_rows = size_t(std::max(args.num_rows, kMaxBucketRows));
+  const size_t num_elements = num_rows * size_t(weight.padded_cols);
   const size_t parts_bytes = num_elements * std::max(kMaxRowParts * size_t{2}, sizeof(float));
   unsigned char* const memory =
       context_.Reserve<unsigned char>(rows_memory_, parts_bytes + num_rows * sizeof(float));
@@ -47,64 +47,61 @@ bool CudaGemm::SplitRows(CudaSplitArgs args, const NormView& norm, const CudaMat
   args.padded_width = weight.padded_cols;
   args.dtype = weight.dtype;
   args.to = split_rows_;
-  return context_.Check(context_.Kernels().split_rows(args, context_.Stream()), "normalising rows");
+  return context_.Check(context_.Kernels().split_rows(args, context_.Stream()), "layer norm");
 }
 
 absl::Status CudaGemm::ReserveWorkspace() {
   if (library_ == nullptr) return absl::OkStatus();
-  return library_memory_.Reserve(kProductWorkspaceBytes).status();
+  return library_memory_.Reserve(kGemmWorkspaceBytes).status();
 }
 
 bool CudaGemm::RunByLibrary(const LinearArgs& args, const CudaMatrix& weight) {
   if (library_ == nullptr || args.num_rows < kMinLibraryRows) return false;
-  MatrixProductArgs product{.num_rows = args.num_rows,
-                            .weight = weight,
-                            .bias = args.bias,
-                            .residual = args.residual,
-                            .gelu = args.activation == Activation::kGeluTanh,
-                            .out = args.out,
-                            .workspace = library_memory_.Address()};
-  if (!library_->Takes(product)) return false;
+  LibraryGemmArgs gemm{.num_rows = args.num_rows,
+                       .weight = weight,
+                       .bias = args.bias,
+                       .residual = args.residual,
+                       .gelu = args.activation == Activation::kGeluTanh,
+                       .out = args.out,
+                       .workspace = library_memory_.Address()};
+  if (!library_->Supports(gemm)) return false;
   if (!SplitRows({.x = args.x, .num_rows = args.num_rows, .rounds = true, .to = {}}, args.norm,
                  weight)) {
     return true;
   }
-  product.x = split_rows_.parts;
-  context_.Check(library_->Multiply(product, context_.Stream()), "a matrix product by cuBLASLt");
+  gemm.x = split_rows_.parts;
+  context_.Check(library_->Run(gemm, context_.Stream()), "a GEMM by cuBLASLt");
   return true;
 }
 
 void CudaGemm::Linear(const LinearArgs& args) {
   LSSAR_CHECK(args.x != args.out);
-  if (!context_.IsGood() || args.num_rows == 0) return;
+  if (!context_.IsOk() || args.num_rows == 0) return;
   const CudaMatrix& weight = static_cast<const DeviceMatrix&>(*args.weight).View();
   if (RunByLibrary(args, weight)) return;
-  Multiply({.x = args.x, .num_rows = context_.PaddedRows(args.num_rows), .to = {}}, args.norm,
-           {.x = {},
-            .weight = weight,
-            .bias = args.bias,
-            .residual = args.residual,
-            .gelu = args.activation == Activation::kGeluTanh,
-            .out = args.out});
+  RunKernels({.x = args.x, .num_rows = context_.PaddedRows(args.num_rows), .to = {}}, args.norm,
+             {.x = {},
+              .weight = weight,
+              .bias = args.bias,
+              .residual = args.residual,
+              .gelu = args.activation == Activation::kGeluTanh,
+              .out = args.out});
 }
 
 void CudaGemm::Logits(const LogitsArgs& args) {
-  if (!context_.IsGood() || args.row_ids.empty()) return;
+  if (!context_.IsOk() || args.row_ids.empty()) return;
   const int32_t* const row_ids = CopyIds(args.row_ids);
   if (row_ids == nullptr) return;
   const CudaMatrix& weight = static_cast<const DeviceMatrix&>(*args.weight).View();
-  Multiply({.x = args.x,
-            .row_ids = row_ids,
-            .num_rows = static_cast<int>(args.row_ids.size()),
-            .to = {}},
-           args.norm, {.x = {}, .weight = weight, .out = args.logits});
+  RunKernels({.x = args.x, .row_ids = row_ids, .num_rows = int(args.row_ids.size()), .to = {}},
+             args.norm, {.x = {}, .weight = weight, .out = args.logits});
 }
 
-void CudaGemm::Multiply(const CudaSplitArgs& rows, const NormView& norm, CudaLinearArgs product) {
-  if (!SplitRows(rows, norm, product.weight)) return;
-  product.x = split_rows_;
-  product.num_rows = rows.num_rows;
-  context_.Check(context_.Kernels().linear(product, context_.Stream()), "a matrix product");
+void CudaGemm::RunKernels(const CudaSplitArgs& rows, const NormView& norm, CudaLinearArgs gemm) {
+  if (!SplitRows(rows, norm, gemm.weight)) return;
+  gemm.x = split_rows_;
+  gemm.num_rows = rows.num_rows;
+  context_.Check(context_.Kernels().linear(gemm, context_.Stream()), "a GEMM");
 }
 
 }  // namespace lssar

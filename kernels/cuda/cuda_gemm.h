@@ -8,27 +8,27 @@
 #include <utility>
 
 #include "kernels/cuda/cuda_context.h"
-#include "kernels/cuda/matrix_products.h"
+#include "kernels/cuda/gemm_library.h"
 #include "kernels/cuda/step_plan.h"
 #include "kernels/ops.h"
 
 namespace lssar {
 
-// Rows from which a library may do a product: fewer read the weights at the speed of memory by our
-// own kernels, and are what graphs hold.
+// Rows from which a GEMM may go to the library. With fewer, our own kernels are bound by memory,
+// and graphs of decode steps hold them.
 inline constexpr int kMinLibraryRows = kMaxBucketRows + 1;
 
 class CudaGemm {
  public:
-  // `library`: for products of many rows; null: our own kernels do all.
-  CudaGemm(CudaContext& context, std::unique_ptr<MatrixProducts> library)
+  // `library`: for GEMMs of many rows; null: our own kernels run all GEMMs.
+  CudaGemm(CudaContext& context, std::unique_ptr<GemmLibrary> library)
       : context_(context),
         library_(std::move(library)),
         rows_memory_(context.Driver()),
         ids_memory_(context.Driver()),
         library_memory_(context.Driver()) {}
 
-  // What the library works in.
+  // Reserves the library's workspace.
   absl::Status ReserveWorkspace();
   bool HasLibrary() const { return library_ != nullptr; }
 
@@ -38,16 +38,17 @@ class CudaGemm {
 
  private:
   const int32_t* CopyIds(std::span<const int32_t> ids);
-  // x, or chosen rows of it, normalised and split into parts for a product with `weight`.
+  // Applies LayerNorm to x, or to selected rows of it, and splits the result into parts for a GEMM
+  // with `weight`. False: an error.
   bool SplitRows(CudaSplitArgs args, const NormView& norm, const CudaMatrix& weight);
-  // The product of such rows by our own kernels; fills in what the two share.
-  void Multiply(const CudaSplitArgs& rows, const NormView& norm, CudaLinearArgs product);
+  // SplitRows, then the GEMM by our own kernels.
+  void RunKernels(const CudaSplitArgs& rows, const NormView& norm, CudaLinearArgs gemm);
 
-  // False: the product is for our own kernels.
+  // False: our own kernels have to run the GEMM.
   bool RunByLibrary(const LinearArgs& args, const CudaMatrix& weight);
 
   CudaContext& context_;
-  const std::unique_ptr<MatrixProducts> library_;
+  const std::unique_ptr<GemmLibrary> library_;
   CudaSplitRows split_rows_;
   Workspace rows_memory_, ids_memory_, library_memory_;
 };

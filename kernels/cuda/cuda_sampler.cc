@@ -10,7 +10,7 @@
 namespace lssar {
 namespace {
 
-// A call's results: rows, then the best of each.
+// Results of a call: rows, then the top log-probabilities of each row.
 size_t ResultBytes(size_t num_rows, size_t max_top) {
   return num_rows * (sizeof(CudaSampledRow) + max_top * sizeof(CudaTopLogprob));
 }
@@ -18,15 +18,14 @@ size_t ResultBytes(size_t num_rows, size_t max_top) {
 }  // namespace
 
 CudaSampleIds CudaSampler::AddIds(std::span<const int32_t> ids) {
-  const int32_t first = static_cast<int32_t>(ids_.size());
+  const int32_t first = int32_t(ids_.size());
   for (const int32_t id : ids) ids_.push_back({.id = id});
-  return {.first = first, .count = static_cast<int32_t>(ids.size())};
+  return {.first = first, .count = int32_t(ids.size())};
 }
 
 CudaSampleRow CudaSampler::DescribeDraw(const SampleRequest& row, int num_adjusted) {
   const SamplingParams& params = *row.params;
-  CudaSampleRow to{.draw = DrawFor(params.seed, static_cast<uint32_t>(row.choice),
-                                   static_cast<uint64_t>(row.position)),
+  CudaSampleRow to{.draw = DrawFor(params.seed, uint32_t(row.choice), uint64_t(row.position)),
                    .least_weight = LeastWeight(params.min_p),
                    .rate = params.temperature == 0 ? 0 : WeightRate(params.temperature),
                    .top_p = params.top_p,
@@ -39,20 +38,20 @@ CudaSampleRow CudaSampler::DescribeDraw(const SampleRequest& row, int num_adjust
   to.scores_row = num_adjusted;
   to.banned = AddIds(params.banned_ids);
   to.allowed = AddIds(params.allowed_ids);
-  to.biases.first = static_cast<int32_t>(ids_.size());
+  to.biases.first = int32_t(ids_.size());
   for (const auto& [id, bias] : params.logit_bias) {
     ids_.push_back({.id = id, .value = std::bit_cast<uint32_t>(bias)});
   }
-  to.counts.first = static_cast<int32_t>(ids_.size());
+  to.counts.first = int32_t(ids_.size());
   to.biases.count = to.counts.first - to.biases.first;
   if (!params.HasPenalties()) return to;
   to.repetition_penalty = params.repetition_penalty;
   to.presence_penalty = params.presence_penalty;
   to.frequency_penalty = params.frequency_penalty;
   for (const TokenCount& count : row.counts) {
-    ids_.push_back({.id = count.id, .value = static_cast<uint32_t>(count.num_in_output)});
+    ids_.push_back({.id = count.id, .value = uint32_t(count.num_in_output)});
   }
-  to.counts.count = static_cast<int32_t>(row.counts.size());
+  to.counts.count = int32_t(row.counts.size());
   return to;
 }
 
@@ -77,30 +76,30 @@ unsigned char* CudaSampler::CopyRows() {
   const size_t rows_bytes = rows_.size() * sizeof(CudaSampleRow);
   const size_t ids_bytes = ids_.size() * sizeof(CudaSampleId);
   auto* const to = context_.Reserve<unsigned char>(rows_memory_, rows_bytes + ids_bytes);
-  if (to == nullptr || !context_.CopyIn(to, rows_.data(), rows_bytes, "copying rows to sample")) {
+  if (to == nullptr || !context_.CopyIn(to, rows_.data(), rows_bytes, "copying sample requests")) {
     return nullptr;
   }
   const bool copied = ids_.empty() || context_.CopyIn(to + rows_bytes, ids_.data(), ids_bytes,
-                                                      "copying ids of rows to sample");
+                                                      "copying ids of sample requests");
   return copied ? to : nullptr;
 }
 
 void CudaSampler::Sample(const SampleArgs& args) {
   const size_t num_rows = args.rows.size();
   LSSAR_CHECK(args.out.size() == num_rows && args.vocab >= 1 && args.vocab <= kMaxSampleVocab);
-  if (!context_.IsGood() || num_rows == 0) return;
-  const size_t num_adjusted = static_cast<size_t>(DescribeRows(args));
+  if (!context_.IsOk() || num_rows == 0) return;
+  const size_t num_adjusted = size_t(DescribeRows(args));
   size_t max_top = 0;
   for (const SampleRequest& row : args.rows) {
-    max_top = std::max(max_top, static_cast<size_t>(std::max(0, row.num_logprobs)));
+    max_top = std::max(max_top, size_t(std::max(0, row.num_logprobs)));
   }
   if (results_.size() == calls_.size()) {
     results_.push_back(std::make_unique<PinnedMemory>(context_.Driver()));
   }
   const size_t result_bytes = ResultBytes(num_rows, max_top);
   absl::StatusOr<void*> results = results_[calls_.size()]->Reserve(result_bytes);
-  if (!results.ok()) return context_.Keep(results.status());
-  const size_t scores_bytes = num_adjusted * static_cast<size_t>(args.vocab) * sizeof(float);
+  if (!results.ok()) return context_.RecordError(results.status());
+  const size_t scores_bytes = num_adjusted * size_t(args.vocab) * sizeof(float);
   float* const scores =
       num_adjusted == 0 ? nullptr : context_.Reserve<float>(scores_memory_, scores_bytes);
   auto* const sampled = context_.Reserve<unsigned char>(sampled_memory_, result_bytes);
@@ -110,17 +109,17 @@ void CudaSampler::Sample(const SampleArgs& args) {
   const int started = context_.Kernels().sample(
       {.logits = args.logits,
        .vocab = args.vocab,
-       .num_rows = static_cast<int>(num_rows),
+       .num_rows = int(num_rows),
        .rows = reinterpret_cast<const CudaSampleRow*>(rows),
        .ids = reinterpret_cast<const CudaSampleId*>(rows + num_rows * sizeof(CudaSampleRow)),
        .scores = scores,
        .sampled = reinterpret_cast<CudaSampledRow*>(sampled),
        .top = reinterpret_cast<CudaTopLogprob*>(sampled + num_rows * sizeof(CudaSampledRow)),
-       .max_top = static_cast<int>(max_top)},
+       .max_top = int(max_top)},
       context_.Stream());
   if (!context_.Check(started, "sampling")) return;
-  if (!context_.Check(context_.Driver().CopyOutLater(*results, sampled, result_bytes),
-                      "copying what was sampled")) {
+  if (!context_.Check(context_.Driver().CopyOutAsync(*results, sampled, result_bytes),
+                      "copying sample results")) {
     return;
   }
   calls_.push_back({.out = args.out, .max_top = max_top});
@@ -142,8 +141,8 @@ void CudaSampler::Unpack(const Call& call, const void* results) {
   }
 }
 
-void CudaSampler::Give() {
-  for (size_t i = 0; i < calls_.size() && context_.IsGood(); ++i) {
+void CudaSampler::Publish() {
+  for (size_t i = 0; i < calls_.size() && context_.IsOk(); ++i) {
     Unpack(calls_[i], results_[i]->Address());
   }
   calls_.clear();

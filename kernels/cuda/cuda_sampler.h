@@ -1,4 +1,5 @@
-// Sample of the cuda backend: rows to the device, ids and log-probabilities back, logits neither.
+// Sample of the cuda backend. Requests are copied to the device, ids and log-probabilities back;
+// logits stay on the device.
 #ifndef LSSAR_KERNELS_CUDA_CUDA_SAMPLER_H_
 #define LSSAR_KERNELS_CUDA_CUDA_SAMPLER_H_
 
@@ -23,38 +24,38 @@ class CudaSampler {
         scores_memory_(context.Driver()),
         sampled_memory_(context.Driver()) {}
 
-  // Starts it; nobody waits.
+  // Starts sampling; does not wait.
   void Sample(const SampleArgs& args);
 
-  // Hands out what Sample brought back.
-  // Requires  the stream has been waited for
-  void Give();
+  // Writes the results of all calls of Sample since the last Publish to their SampleArgs::out.
+  // Requires  the stream was synchronised
+  void Publish();
 
  private:
-  // A call of Sample whose results are in results_, at the call's own place.
+  // A call of Sample. Call i has its results in results_[i].
   struct Call {
     std::span<SampleResult> out;
     size_t max_top = 0;
   };
 
-  // Writes rows_ and ids_; how many rows have scores of their own.
+  // Fills rows_ and ids_. Returns the number of rows whose scores differ from their logits.
   int DescribeRows(const SampleArgs& args);
   CudaSampleRow DescribeDraw(const SampleRequest& row, int num_adjusted);
   CudaSampleIds AddIds(std::span<const int32_t> ids);
-  // rows_ and ids_ on the device; null, and an error kept, where they cannot be.
+  // Copies rows_ and ids_ to the device. Null: an error.
   unsigned char* CopyRows();
   static void Unpack(const Call& call, const void* results);
 
   CudaContext& context_;
   Workspace rows_memory_, scores_memory_, sampled_memory_;
 
-  // Of the call; kept for their memory.
+  // The current call's. Members, so that their memory is reused.
   std::vector<CudaSampleRow> rows_;
   std::vector<CudaSampleId> ids_;
 
-  // Of the step.
+  // The current step's.
   std::vector<Call> calls_;
-  std::vector<std::unique_ptr<PinnedMemory>> results_;  // one a call, kept for the next step's
+  std::vector<std::unique_ptr<PinnedMemory>> results_;  // one a call, reused in the next step
 };
 
 }  // namespace lssar

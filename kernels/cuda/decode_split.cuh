@@ -1,32 +1,32 @@
-// One split of one row in the hands of one warp: Score and Weigh of a decode step.
+// Score and Weigh of decode attention: one warp computes one split of one row.
 #ifndef LSSAR_KERNELS_CUDA_DECODE_SPLIT_CUH_
 #define LSSAR_KERNELS_CUDA_DECODE_SPLIT_CUH_
 
 #include "kernels/cuda/attention_math.cuh"
 #include "kernels/cuda/elements.cuh"
-#include "kernels/cuda/head_pages.cuh"
 #include "kernels/cuda/instructions.cuh"
 #include "kernels/cuda/kernel_args.h"
+#include "kernels/cuda/paged_head.cuh"
 
 namespace lssar::LSSAR_CUDA_NAMESPACE {
 
-// Keys that one product takes of V: also the smallest page.
+// Keys of V in one MMA; also the smallest page size.
 inline constexpr int kGroupKeys = 16;
 inline constexpr int kGroupsOfSplit = kCudaSplitKeys / kGroupKeys;
 inline constexpr int kKeysOfLane = kCudaSplitKeys / kWarpThreads;
 
 constexpr int LargerOf(int a, int b) { return a > b ? a : b; }
 
-// A warp's own shared memory.
+// Shared memory of one warp.
 template <typename E, int kDim>
 struct WarpMemory {
   static constexpr int kRowBytes = kDim * E::kBytes;
   static constexpr int kStages = 4;
-  // As many keys in flight as make some 4 KiB to a stage.
+  // As many keys as make about 4 KiB a stage.
   static constexpr int kStageKeys = kRowBytes <= 128 ? 32 : 16;
-  static constexpr int kScaleBytes = E::kHasScales ? static_cast<int>(sizeof(float)) : 0;
+  static constexpr int kScaleBytes = E::kHasScales ? int(sizeof(float)) : 0;
   static constexpr int kKeyStageBytes = kStageKeys * (kRowBytes + kScaleBytes);
-  // 16 bytes more than a row: then no two of 8 rows start in the same bank.
+  // 16 bytes more than a row, so that 8 adjacent rows start in different banks.
   static constexpr int kValueStride = kRowBytes + 16;
   static constexpr int kValueStageBytes = kGroupKeys * (kValueStride + kScaleBytes);
   static constexpr int kWideStride = kDim * 2 + 16;
@@ -58,9 +58,9 @@ struct WarpMemory {
   }
 };
 
-// Keys on their way to a warp, some stages ahead of their use: by the copy engine, which one lane
-// asks for whole runs of a page and which reports to a barrier (kBulk), or by all lanes, 16 bytes a
-// piece.
+// Copies keys to a warp's shared memory, some stages ahead of their use. kBulk: bulk copies by the
+// copy engine, of contiguous keys of a page, issued by one lane and completed on a barrier.
+// Otherwise each lane copies pieces of 16 bytes.
 template <typename E, int kDim, bool kBulk>
 class KeyStream {
  public:
@@ -75,12 +75,12 @@ class KeyStream {
     SyncWarp();
   }
 
-  // Starts on keys [first, first + kStageKeys) of those before `end`; none if there are none.
-  LSSAR_DEVICE void Start(const HeadPages<E, kDim>& pages, int first, int end) {
+  // Starts copies of keys [first, first + kStageKeys) that lie before `end`.
+  LSSAR_DEVICE void Start(const PagedHead<E, kDim>& pages, int first, int end) {
     const int stage = num_started_ % Memory::kStages;
     ++num_started_;
     const int stage_end = first + Memory::kStageKeys;
-    // Whole groups: what lies behind the last key is memory of the same page.
+    // Whole groups: slots after the last key are memory of the same page.
     for (int key = first; key < stage_end && key < end;) {
       const int run =
           pages.RunLength(key) < stage_end - key ? pages.RunLength(key) : stage_end - key;
@@ -94,17 +94,16 @@ class KeyStream {
     }
   }
 
-  // In place of Start where no keys are left: a stage's wait counts the groups behind it.
+  // Replaces Start where no keys are left: Wait counts the copy groups issued after its stage.
   LSSAR_DEVICE void Skip() {
     if (!kBulk) CloseCopyGroup();
   }
 
-  // The oldest stage that was not waited for yet. Ends with the warp in step.
+  // Waits for the oldest pending stage and returns its index. Synchronises the warp.
   LSSAR_DEVICE int Wait() {
     const int stage = num_taken_ % Memory::kStages;
     if (kBulk) {
-      WaitForBarrier(memory_.Barrier(stage),
-                     static_cast<unsigned>(num_taken_ / Memory::kStages % 2));
+      WaitForBarrier(memory_.Barrier(stage), unsigned(num_taken_ / Memory::kStages % 2));
     } else {
       WaitForCopyGroups<Memory::kStages - 1>();
     }
@@ -113,27 +112,27 @@ class KeyStream {
     return stage;
   }
 
-  // Nothing is under way afterwards. Every stage was waited for.
+  // Requires  Wait was called for every stage
+  // Ensures   no copy is in flight
   LSSAR_DEVICE void Drain() {
     if (!kBulk) WaitForCopyGroups<0>();
     SyncWarp();
   }
 
  private:
-  LSSAR_DEVICE void CopyRun(const HeadPages<E, kDim>& pages, int key, int run, int stage, int at) {
+  LSSAR_DEVICE void CopyRun(const PagedHead<E, kDim>& pages, int key, int run, int stage, int at) {
     unsigned char* to = memory_.KeyStage(stage) + at * Memory::kRowBytes;
     Copy(to, pages.Key(key), run * Memory::kRowBytes, stage);
     if constexpr (E::kHasScales) {
-      Copy(memory_.KeyScales(stage) + at, pages.KeyScale(key),
-           run * static_cast<int>(sizeof(float)), stage);
+      Copy(memory_.KeyScales(stage) + at, pages.KeyScale(key), run * int(sizeof(float)), stage);
     }
   }
 
   LSSAR_DEVICE void Copy(void* to, const void* from, int num_bytes, int stage) {
     if constexpr (kBulk) {
       if (LaneIdx() != 0) return;
-      ExpectBytes(memory_.Barrier(stage), static_cast<unsigned>(num_bytes));
-      BulkCopy(to, from, static_cast<unsigned>(num_bytes), memory_.Barrier(stage));
+      ExpectBytes(memory_.Barrier(stage), unsigned(num_bytes));
+      BulkCopy(to, from, unsigned(num_bytes), memory_.Barrier(stage));
     } else {
       for (int at = LaneIdx() * 16; at < num_bytes; at += kWarpThreads * 16) {
         CopyAsync16(static_cast<char*>(to) + at, static_cast<const char*>(from) + at, true);
@@ -151,8 +150,8 @@ struct SplitStats {
   float max = kLowestScore;
 };
 
-// Score: K of one split, once. scores[i]: what stage 1 keeps of key split * kCudaSplitKeys + i, in
-// shared or device memory; 0 beyond the row's last key.
+// Score: reads K of one split once. scores[i]: the score of key split * kCudaSplitKeys + i after
+// stage 1, in shared or device memory; 0 after the row's last key.
 template <typename E, int kDim, bool kBulk>
 LSSAR_DEVICE SplitStats ScoreSplit(const RowWork<E, kDim>& work, const QueryRows<E, kDim>& q,
                                    KeyStream<E, kDim, kBulk>& stream,
@@ -162,7 +161,7 @@ LSSAR_DEVICE SplitStats ScoreSplit(const RowWork<E, kDim>& work, const QueryRows
   const int first = split * kCudaSplitKeys;
   const int last = first + kCudaSplitKeys;
   const int end = work.num_keys < last ? work.num_keys : last;
-  const float scale = static_cast<float>(ScoreScale(work.args, work.num_keys)) * q.inverse[0];
+  const float scale = float(ScoreScale(work.args, work.num_keys)) * q.inverse[0];
   const int num_stages = (end - first + Memory::kStageKeys - 1) / Memory::kStageKeys;
 
   const auto start = [&](int i) {
@@ -181,7 +180,7 @@ LSSAR_DEVICE SplitStats ScoreSplit(const RowWork<E, kDim>& work, const QueryRows
       if (first + at >= end) break;
       float c[4];
       q.Dot(memory.KeyStage(stage) + (n + lane / 4) * Memory::kRowBytes, c);
-      if (lane < 4) {  // only row 0 is a row
+      if (lane < 4) {  // these lanes hold row 0, the only row in use
         for (int j = 0; j < 2; ++j) {
           if (E::kHasScales) c[j] *= memory.KeyScales(stage)[n + 2 * lane + j];
           scores[at + 2 * lane + j] = c[j] * scale;
@@ -205,14 +204,14 @@ LSSAR_DEVICE SplitStats ScoreSplit(const RowWork<E, kDim>& work, const QueryRows
   }
   for (int mask = 1; mask < kWarpThreads; mask *= 2) max = fmaxf(max, ShuffleXor(max, mask));
   SplitStats stats;
-  stats.sum = static_cast<double>(SumOfLanes(sum));
+  stats.sum = double(SumOfLanes(sum));
   stats.max = max;
   SyncWarp();
   return stats;
 }
 
-// Starts copies of the values of one group that have a weight, and of the group's scales; zeros
-// stand for the other values. A group lies in one page, so its addresses need one look-up.
+// Starts copies of the values of one group that have a non-zero weight, and of the group's scales.
+// Other values become zeros. A group lies in one page, so its addresses need one look-up.
 template <typename E, int kDim>
 LSSAR_DEVICE void GatherGroup(const RowWork<E, kDim>& work, const WarpMemory<E, kDim>& memory,
                               int first_key, int group, int stage) {
@@ -235,8 +234,8 @@ LSSAR_DEVICE void GatherGroup(const RowWork<E, kDim>& work, const WarpMemory<E, 
   }
 }
 
-// int8 values of a stage to fp16, the type of the MMA. A value without a weight becomes zero: its
-// scale may be anything.
+// Converts the int8 values of a stage to fp16, the element type of the MMA. A value with weight
+// zero becomes zero: its scale may be anything, NaN included.
 template <typename E, int kDim>
 LSSAR_DEVICE void WidenGroup(const WarpMemory<E, kDim>& memory, int group, int stage) {
   using Memory = WarpMemory<E, kDim>;
@@ -251,7 +250,7 @@ LSSAR_DEVICE void WidenGroup(const WarpMemory<E, kDim>& memory, int group, int s
   SyncWarp();
 }
 
-// The weights of a group as the A operand, of which only row 0 is a row.
+// The weights of a group as the A operand; rows 1 to 15 are zeros.
 template <typename E>
 LSSAR_DEVICE void LoadWeights(const unsigned* group, unsigned (&a)[E::kWeightParts][4]) {
   const int lane = LaneIdx();
@@ -270,17 +269,18 @@ LSSAR_DEVICE void LoadWeights(const unsigned* group, unsigned (&a)[E::kWeightPar
   }
 }
 
-// Weigh: scores of one split to weights, and the values that have one. partial [kDim + 1]: sums of
-// u^p v, then of u^p, both times the row's scale. Returns how many values were read.
+// Weigh: turns the scores of one split into weights and adds up the values that have a non-zero
+// one. partial [kDim + 1]: sums of u^p v, then of u^p, both times the row's scale. Returns the
+// number of values that were read.
 template <typename E, int kDim>
-LSSAR_DEVICE int WeighSplit(const RowWork<E, kDim>& work, const RowRule& rule,
+LSSAR_DEVICE int WeighSplit(const RowWork<E, kDim>& work, const WeightRule& rule,
                             const WarpMemory<E, kDim>& memory, int split, const float* scores,
                             float* partial) {
   using Memory = WarpMemory<E, kDim>;
   const int lane = LaneIdx();
   const int first = split * kCudaSplitKeys;
   int num_read = 0;
-  unsigned groups = 0;  // a bit for each that has a weight
+  unsigned groups = 0;  // bit i: group i has a non-zero weight
   for (int i = 0; i < kKeysOfLane; ++i) {
     const int at = lane + i * kWarpThreads;
     unsigned bits = 0;

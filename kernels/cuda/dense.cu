@@ -1,6 +1,6 @@
-// Embed, LayerNorm and matrix products. An element of a product is kWarps chains of tensor-core
-// steps, each over its part of the columns in rising order, added in order: an output row's bits
-// depend on the row alone.
+// Embed, LayerNorm and GEMM. An output element is the sum of kWarps chains of MMAs, each over its
+// part of the columns in rising order; the chains are added in order. So the bits of an output row
+// depend on that row alone, not on the number of rows.
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/kernel_table.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -17,8 +17,8 @@ LSSAR_DEVICE T AllLanes(T value) {
   return value;
 }
 
-// A row of x, normalised where asked to. LayerNorm in double: a row whose mean is large beside its
-// spread keeps its digits.
+// A row of x, after LayerNorm if there is one. LayerNorm is in double because a row's mean may be
+// large beside its spread.
 struct NormedRow {
   const CudaSplitArgs& args;
   const float* x;
@@ -27,29 +27,28 @@ struct NormedRow {
 
   LSSAR_DEVICE NormedRow(const CudaSplitArgs& a, int row) : args(a) {
     const int source = a.row_ids == nullptr ? row : a.row_ids[row];
-    x = a.x + static_cast<size_t>(source) * static_cast<size_t>(a.width);
+    x = a.x + size_t(source) * size_t(a.width);
     if (a.norm_weight == nullptr) return;
     double sum = 0;
-    for (int i = LaneIdx(); i < a.width; i += kWarpThreads) sum += static_cast<double>(x[i]);
+    for (int i = LaneIdx(); i < a.width; i += kWarpThreads) sum += double(x[i]);
     mean = AllLanes(sum) / a.width;
     double squares = 0;
     for (int i = LaneIdx(); i < a.width; i += kWarpThreads) {
-      const double centred = static_cast<double>(x[i]) - mean;
+      const double centred = double(x[i]) - mean;
       squares += centred * centred;
     }
-    scale = 1.0 / sqrt(AllLanes(squares) / a.width + static_cast<double>(a.epsilon));
+    scale = 1.0 / sqrt(AllLanes(squares) / a.width + double(a.epsilon));
   }
 
   LSSAR_DEVICE float At(int i) const {
     if (i >= args.width) return 0;
     if (args.norm_weight == nullptr) return x[i];
-    return static_cast<float>((static_cast<double>(x[i]) - mean) * scale *
-                                  static_cast<double>(args.norm_weight[i]) +
-                              static_cast<double>(args.norm_bias[i]));
+    return float((double(x[i]) - mean) * scale * double(args.norm_weight[i]) +
+                 double(args.norm_bias[i]));
   }
 };
 
-// A warp a row.
+// A warp splits a row.
 template <typename E>
 LSSAR_KERNEL(kThreads)
 SplitRows(LSSAR_ARGS(CudaSplitArgs) args) {
@@ -66,14 +65,13 @@ SplitRows(LSSAR_ARGS(CudaSplitArgs) args) {
   const float factor = args.rounds ? 1.0f : PowerOfTwoFor(largest, 11);
   const int num_parts = args.rounds ? 1 : E::kQueryParts;
   if (LaneIdx() == 0) args.to.inverse[row] = 1.0f / factor;
-  const size_t width = static_cast<size_t>(args.padded_width);
-  uint16_t* to = static_cast<uint16_t*>(args.to.parts) + static_cast<size_t>(row) * width;
+  const size_t width = size_t(args.padded_width);
+  uint16_t* to = static_cast<uint16_t*>(args.to.parts) + size_t(row) * width;
   for (int i = LaneIdx(); i < args.padded_width; i += kWarpThreads) {
     float left = normed.At(i) * factor;
     for (int part = 0; part < num_parts; ++part) {
       const uint16_t bits = E::FromFloat(left);
-      to[static_cast<size_t>(part) * static_cast<size_t>(args.num_rows) * width +
-         static_cast<size_t>(i)] = bits;
+      to[size_t(part) * size_t(args.num_rows) * width + size_t(i)] = bits;
       left -= E::ToFloat(bits);
     }
   }
@@ -83,8 +81,7 @@ LSSAR_KERNEL(kThreads) CopyRows(LSSAR_ARGS(CudaSplitArgs) args) {
   const int row = BlockX() * kWarps + WarpIdx();
   if (row >= args.num_rows) return;
   const NormedRow normed(args, row);
-  float* to = static_cast<float*>(args.to.parts) +
-              static_cast<size_t>(row) * static_cast<size_t>(args.padded_width);
+  float* to = static_cast<float*>(args.to.parts) + size_t(row) * size_t(args.padded_width);
   for (int i = LaneIdx(); i < args.padded_width; i += kWarpThreads) to[i] = normed.At(i);
 }
 
@@ -93,16 +90,15 @@ LSSAR_DEVICE float Gelu(float x) {
 }
 
 LSSAR_DEVICE void StoreElement(const CudaLinearArgs& args, int row, int col, float sum) {
-  const size_t at = static_cast<size_t>(row) * static_cast<size_t>(args.weight.num_rows) +
-                    static_cast<size_t>(col);
+  const size_t at = size_t(row) * size_t(args.weight.num_rows) + size_t(col);
   if (args.bias != nullptr) sum += args.bias[col];
   if (args.gelu) sum = Gelu(sum);
   if (args.residual != nullptr) sum += args.residual[at];
   args.out[at] = sum;
 }
 
-// A block multiplies 16 * kRowTiles rows of x by 8 rows of W. Its warps share the columns, in whole
-// groups: so even a narrow matrix is asked for by many warps at once.
+// A block multiplies 16 * kRowTiles rows of x by 8 rows of W. Its warps share K, in whole groups of
+// columns, so that many warps load even a small matrix.
 template <typename E, int kRowTiles>
 class LinearTile {
  public:
@@ -110,7 +106,7 @@ class LinearTile {
       : args_(args),
         first_row_(BlockY() * 16 * kRowTiles),
         first_col_(BlockX() * 8),
-        width_(static_cast<size_t>(args.weight.padded_cols)) {}
+        width_(size_t(args.weight.padded_cols)) {}
 
   LSSAR_DEVICE void Run() {
     const int num_groups = args_.weight.padded_cols / kCudaGroupCols;
@@ -129,11 +125,11 @@ class LinearTile {
       size_t{kWarps - 1} * kRowTiles * 4 * kWarpThreads * sizeof(float);
 
  private:
-  // Steps of 32 columns whose weights are on their way while one is multiplied: what a warp has
-  // asked for is its share of the memory's speed.
+  // Steps of 32 columns whose weights are in flight while one is multiplied. Bytes in flight set
+  // the memory bandwidth that a warp reaches.
   static constexpr int kAhead = kRowTiles == 1 ? 8 : 2;
-  // 8 weights as they are stored. Whole words: of bytes the compiler makes single registers as soon
-  // as they arrive, and so waits for every load.
+  // 8 weights as they are stored. Words, not bytes: the compiler splits a struct of bytes into
+  // single registers right after the load, and so waits for every load.
   struct alignas(8 * E::kBytes) Stored8 {
     unsigned words[2 * E::kBytes];
   };
@@ -142,7 +138,7 @@ class LinearTile {
     const int t = LaneIdx() % 4;
     const int col = Least(first_col_ + LaneIdx() / 4, args_.weight.num_rows - 1);
     const unsigned char* weights = static_cast<const unsigned char*>(args_.weight.elements) +
-                                   (static_cast<size_t>(col) * width_ + 8 * t) * E::kBytes;
+                                   (size_t(col) * width_ + 8 * t) * E::kBytes;
     const auto load = [&](int k) {
       return *reinterpret_cast<const Stored8*>(weights + k * E::kBytes);
     };
@@ -160,7 +156,7 @@ class LinearTile {
         unsigned pairs[4];
         E::Unpack8(ahead[i].words, pairs);
         if (k + 32 * kAhead < end) ahead[i] = load(k + 32 * kAhead);
-        MultiplyStep(k + 8 * t, pairs, E::kHasScales ? group_sums : sums);
+        MmaStep(k + 8 * t, pairs, E::kHasScales ? group_sums : sums);
         if (E::kHasScales && k % kCudaGroupCols == kCudaGroupCols - 32) {
           AddGroup(k / kCudaGroupCols, group_sums, sums);
         }
@@ -168,9 +164,8 @@ class LinearTile {
     }
   }
 
-  // 32 columns, of which k is this lane's first.
-  LSSAR_DEVICE void MultiplyStep(int k, const unsigned (&pairs)[4],
-                                 float (&sums)[kRowTiles][4]) const {
+  // 32 columns; `k` is the first of this lane.
+  LSSAR_DEVICE void MmaStep(int k, const unsigned (&pairs)[4], float (&sums)[kRowTiles][4]) const {
     const unsigned first[2] = {pairs[0], pairs[1]}, second[2] = {pairs[2], pairs[3]};
     LSSAR_UNROLL
     for (int tile = 0; tile < kRowTiles; ++tile) {
@@ -178,13 +173,13 @@ class LinearTile {
       for (int part = 0; part < E::kQueryParts; ++part) {
         unsigned a[2][4];
         LoadRows(tile, part, k, a);
-        E::Multiply(sums[tile], a[0], first);
-        E::Multiply(sums[tile], a[1], second);
+        E::Mma(sums[tile], a[0], first);
+        E::Mma(sums[tile], a[1], second);
       }
     }
   }
 
-  // Of warp 1 and those after it: [warp - 1][tile][element][lane].
+  // Sums of warps 1 and up: [warp - 1][tile][element][lane].
   LSSAR_DEVICE static float* Shared(int warp, int tile, int i) {
     return reinterpret_cast<float*>(SharedMemory()) +
            (((warp - 1) * kRowTiles + tile) * 4 + i) * kWarpThreads + LaneIdx();
@@ -212,14 +207,14 @@ class LinearTile {
     return first_row_ + tile * 16 + LaneIdx() / 4 + 8 * i;
   }
 
-  // The A operands of two steps. Rows past the last repeat it: nobody stores what they give.
+  // The A operands of two steps. Rows after the last repeat it; their results are not stored.
   LSSAR_DEVICE void LoadRows(int tile, int part, int k, unsigned (&a)[2][4]) const {
     const uint16_t* parts = static_cast<const uint16_t*>(args_.x.parts);
     LSSAR_UNROLL
     for (int i = 0; i < 2; ++i) {
       const int row = part * args_.num_rows + Least(Row(tile, i), args_.num_rows - 1);
-      const Bits128 bits = *reinterpret_cast<const Bits128*>(
-          parts + static_cast<size_t>(row) * width_ + static_cast<size_t>(k));
+      const Bits128 bits =
+          *reinterpret_cast<const Bits128*>(parts + size_t(row) * width_ + size_t(k));
       LSSAR_UNROLL
       for (int j = 0; j < 4; ++j) a[j / 2][i + j % 2 * 2] = bits.x[j];
     }
@@ -231,9 +226,7 @@ class LinearTile {
     LSSAR_UNROLL
     for (int i = 0; i < 2; ++i) {
       const int col = Least(first_col_ + LaneIdx() % 4 * 2 + i, args_.weight.num_rows - 1);
-      const float scale =
-          args_.weight
-              .scales[static_cast<size_t>(col) * groups_of_row + static_cast<size_t>(group)];
+      const float scale = args_.weight.scales[size_t(col) * groups_of_row + size_t(group)];
       LSSAR_UNROLL
       for (int j = 0; j < 2 * kRowTiles; ++j) {
         float& sum = group_sums[j / 2][j % 2 * 2 + i];
@@ -266,14 +259,13 @@ Linear(LSSAR_ARGS(CudaLinearArgs) args) {
   LinearTile<E, kRowTiles>(args).Run();
 }
 
-// fp32 weights, which tensor cores do not take: a warp an element.
+// fp32 weights, which the MMA cannot take: a warp computes an element.
 LSSAR_KERNEL(kThreads) LinearF32(LSSAR_ARGS(CudaLinearArgs) args) {
   const int row = BlockY(), col = BlockX() * kWarps + WarpIdx();
   if (col >= args.weight.num_rows) return;
-  const size_t width = static_cast<size_t>(args.weight.padded_cols);
-  const float* x = static_cast<const float*>(args.x.parts) + static_cast<size_t>(row) * width;
-  const float* w =
-      static_cast<const float*>(args.weight.elements) + static_cast<size_t>(col) * width;
+  const size_t width = size_t(args.weight.padded_cols);
+  const float* x = static_cast<const float*>(args.x.parts) + size_t(row) * width;
+  const float* w = static_cast<const float*>(args.weight.elements) + size_t(col) * width;
   float sum = 0;
   for (int k = LaneIdx(); k < args.weight.padded_cols; k += kWarpThreads) {
     sum = MulAdd(x[k], w[k], sum);
@@ -283,16 +275,16 @@ LSSAR_KERNEL(kThreads) LinearF32(LSSAR_ARGS(CudaLinearArgs) args) {
 }
 
 LSSAR_KERNEL(kThreads) EmbedRows(LSSAR_ARGS(CudaEmbedArgs) args) {
-  const size_t width = static_cast<size_t>(args.table.padded_cols);
+  const size_t width = size_t(args.table.padded_cols);
   const int id = args.ids[BlockX()];
-  float* out = args.out + static_cast<size_t>(BlockX()) * static_cast<size_t>(args.table.num_cols);
+  float* out = args.out + size_t(BlockX()) * size_t(args.table.num_cols);
   for (int col = ThreadIdx(); col < args.table.num_cols; col += kThreads) {
     float x = 0;
     if (id < 0) {
       out[col] = x;
       continue;
     }
-    const size_t at = static_cast<size_t>(id) * width + static_cast<size_t>(col);
+    const size_t at = size_t(id) * width + size_t(col);
     switch (args.table.dtype) {
       case DType::kF32: x = static_cast<const float*>(args.table.elements)[at]; break;
       case DType::kF16:
@@ -302,7 +294,7 @@ LSSAR_KERNEL(kThreads) EmbedRows(LSSAR_ARGS(CudaEmbedArgs) args) {
         x = FloatFromBf16(static_cast<const uint16_t*>(args.table.elements)[at]);
         break;
       case DType::kI8:
-        x = static_cast<float>(static_cast<const int8_t*>(args.table.elements)[at]) *
+        x = float(static_cast<const int8_t*>(args.table.elements)[at]) *
             args.table.scales[at / kCudaGroupCols];
         break;
     }

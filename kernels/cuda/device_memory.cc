@@ -12,6 +12,7 @@
 #include "kernels/float_bits.h"
 #include "kernels/pack_check.h"
 #include "kernels/quantize.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
 namespace lssar {
@@ -33,13 +34,13 @@ class DeviceBuffer final : public Buffer {
   size_t num_bytes_;
 };
 
-// A matrix as it goes to the device.
+// A matrix packed for the device.
 struct HostMatrix {
   std::vector<uint8_t> elements;
   std::vector<float> scales;
 };
 
-// False: a weight does not fit the type.
+// False: a weight does not fit in the type.
 bool PackRow(std::span<const float> row, DType stored, uint8_t* to, float* scales) {
   for (size_t i = 0; i < row.size(); ++i) {
     if (stored == DType::kI8) break;
@@ -59,8 +60,8 @@ bool PackRow(std::span<const float> row, DType stored, uint8_t* to, float* scale
   return true;
 }
 
-absl::Status Upload(CudaDriver& driver, Buffer& to, const void* from, size_t num_bytes) {
-  return CudaStatus(driver, driver.CopyIn(to.Address(), from, num_bytes), "copying weights");
+absl::Status Upload(CudaDriver& driver, const void* from, size_t num_bytes, Buffer* to) {
+  return CudaStatus(driver, driver.CopyIn(to->Address(), from, num_bytes), "copying weights");
 }
 
 }  // namespace
@@ -71,9 +72,8 @@ absl::StatusOr<std::unique_ptr<Buffer>> AllocateOnDevice(CudaDriver& driver, siz
   if (failed == kCudaOutOfMemory) {
     size_t num_free = 0;
     driver.FreeMemory(num_free);
-    return absl::ResourceExhaustedError(StrCat("cannot allocate ", num_bytes,
-                                               " bytes on the device, which has ", num_free,
-                                               " bytes free"));
+    return absl::ResourceExhaustedError(StrCat(
+        "cannot allocate ", num_bytes, " bytes on the device: ", num_free, " bytes are free"));
   }
   if (failed != kCudaSuccess) return CudaStatus(driver, failed, "allocating device memory");
   auto buffer = std::make_unique<DeviceBuffer>(driver, address, num_bytes);
@@ -84,13 +84,10 @@ absl::StatusOr<std::unique_ptr<Buffer>> AllocateOnDevice(CudaDriver& driver, siz
 
 absl::StatusOr<void*> Workspace::Reserve(size_t num_bytes) {
   if (buffer_ == nullptr || buffer_->NumBytes() < num_bytes) {
-    // The old one goes first: kernels that use it are done when it is freed.
+    // Freed first. Free waits for the kernels that use it.
     const size_t twice = 2 * NumBytes();
     buffer_.reset();
-    absl::StatusOr<std::unique_ptr<Buffer>> larger =
-        AllocateOnDevice(driver_, std::max(num_bytes, twice));
-    if (!larger.ok()) return larger.status();
-    buffer_ = *std::move(larger);
+    ASSIGN_OR_RETURN(buffer_, AllocateOnDevice(driver_, std::max(num_bytes, twice)));
   }
   return buffer_->Address();
 }
@@ -105,7 +102,8 @@ absl::StatusOr<void*> PinnedMemory::Reserve(size_t num_bytes) {
   num_bytes = std::max({num_bytes, 2 * std::exchange(num_bytes_, 0), size_t{1}});
   if (const int failed = driver_.AllocateHost(num_bytes, address_); failed != kCudaSuccess) {
     address_ = nullptr;
-    return CudaStatus(driver_, failed, StrCat("pinning ", num_bytes, " bytes of the host"));
+    return CudaStatus(driver_, failed,
+                      StrCat("allocating ", num_bytes, " bytes of pinned host memory"));
   }
   num_bytes_ = num_bytes;
   return address_;
@@ -113,9 +111,9 @@ absl::StatusOr<void*> PinnedMemory::Reserve(size_t num_bytes) {
 
 absl::StatusOr<std::unique_ptr<PackedMatrix>> PackOnDevice(CudaDriver& driver,
                                                            const MatrixView& view, DType stored) {
-  if (absl::Status status = CheckPack(view); !status.ok()) return status;
-  const size_t num_rows = static_cast<size_t>(view.num_rows);
-  const size_t num_cols = static_cast<size_t>(view.num_cols);
+  RETURN_IF_ERROR(CheckPack(view));
+  const size_t num_rows = size_t(view.num_rows);
+  const size_t num_cols = size_t(view.num_cols);
   const size_t groups = (num_cols + kCudaGroupCols - 1) / kCudaGroupCols;
   const size_t padded = groups * kCudaGroupCols;
   HostMatrix host;
@@ -136,23 +134,19 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> PackOnDevice(CudaDriver& driver,
   CudaMatrix matrix{.dtype = stored,
                     .num_rows = view.num_rows,
                     .num_cols = view.num_cols,
-                    .padded_cols = static_cast<int>(padded)};
-  absl::StatusOr<std::unique_ptr<Buffer>> elements = AllocateOnDevice(driver, host.elements.size());
-  if (!elements.ok()) return elements.status();
-  absl::Status copied = Upload(driver, **elements, host.elements.data(), host.elements.size());
-  if (!copied.ok()) return copied;
-  matrix.elements = (*elements)->Address();
+                    .padded_cols = int(padded)};
+  ASSIGN_OR_RETURN(std::unique_ptr<Buffer> elements,
+                   AllocateOnDevice(driver, host.elements.size()));
+  RETURN_IF_ERROR(Upload(driver, host.elements.data(), host.elements.size(), elements.get()));
+  matrix.elements = elements->Address();
   std::unique_ptr<Buffer> scales;
   if (!host.scales.empty()) {
     const size_t num_bytes = host.scales.size() * sizeof(float);
-    absl::StatusOr<std::unique_ptr<Buffer>> allocated = AllocateOnDevice(driver, num_bytes);
-    if (!allocated.ok()) return allocated.status();
-    scales = *std::move(allocated);
-    copied = Upload(driver, *scales, host.scales.data(), num_bytes);
-    if (!copied.ok()) return copied;
+    ASSIGN_OR_RETURN(scales, AllocateOnDevice(driver, num_bytes));
+    RETURN_IF_ERROR(Upload(driver, host.scales.data(), num_bytes, scales.get()));
     matrix.scales = scales->As<float>();
   }
-  return std::make_unique<DeviceMatrix>(matrix, *std::move(elements), std::move(scales));
+  return std::make_unique<DeviceMatrix>(matrix, std::move(elements), std::move(scales));
 }
 
 }  // namespace lssar

@@ -1,4 +1,4 @@
-// Memory of the device in the hands of the backend.
+// Device memory, pinned host memory and weight matrices of the cuda backend.
 #ifndef LSSAR_KERNELS_CUDA_DEVICE_MEMORY_H_
 #define LSSAR_KERNELS_CUDA_DEVICE_MEMORY_H_
 
@@ -13,16 +13,17 @@
 
 namespace lssar {
 
-// Zeroed. `driver` outlives it.
-// Errors  RESOURCE_EXHAUSTED: the device has not that much memory free
+// Allocates zeroed device memory.
+// Requires  `driver` outlives the buffer
+// Errors    RESOURCE_EXHAUSTED: the device has less memory free
 absl::StatusOr<std::unique_ptr<Buffer>> AllocateOnDevice(CudaDriver& driver, size_t num_bytes);
 
-// A piece of memory that grows to the largest that was asked for, at least twofold, and keeps it.
+// Device memory that grows, at least twofold, to the largest size reserved so far.
 class Workspace {
  public:
   explicit Workspace(CudaDriver& driver) : driver_(driver) {}
 
-  // At least num_bytes; zeroed when they are fresh, else as they were left.
+  // At least num_bytes. Zeroed after growth, unchanged otherwise.
   absl::StatusOr<void*> Reserve(size_t num_bytes);
   void* Address() const { return buffer_ == nullptr ? nullptr : buffer_->Address(); }
   size_t NumBytes() const { return buffer_ == nullptr ? 0 : buffer_->NumBytes(); }
@@ -32,7 +33,7 @@ class Workspace {
   std::unique_ptr<Buffer> buffer_;
 };
 
-// The same in pinned memory of the host; it keeps nothing when it grows.
+// The same in pinned host memory. Growth loses its contents and does not zero.
 class PinnedMemory {
  public:
   explicit PinnedMemory(CudaDriver& driver) : driver_(driver) {}
@@ -40,7 +41,7 @@ class PinnedMemory {
   PinnedMemory(const PinnedMemory&) = delete;
   PinnedMemory& operator=(const PinnedMemory&) = delete;
 
-  // Requires  no copy that it takes part in is under way
+  // Requires  no copy from or to it is in flight
   absl::StatusOr<void*> Reserve(size_t num_bytes);
   void* Address() const { return address_; }
   size_t NumBytes() const { return num_bytes_; }

@@ -56,7 +56,7 @@ absl::StatusOr<CudaDevice> OpenCudaDevice(CudaDriver& driver, int device_idx) {
                driver.ErrorText(counted)));
   }
   if (counted == kCudaNoDevice || (counted == kCudaSuccess && count == 0)) {
-    return absl::FailedPreconditionError("no CUDA device: this machine shows none to this process");
+    return absl::FailedPreconditionError("no CUDA device is visible to this process");
   }
   if (counted != kCudaSuccess) return CudaStatus(driver, counted, "counting the CUDA devices");
   if (device_idx < 0 || device_idx >= count) {
@@ -75,9 +75,9 @@ absl::StatusOr<CudaDevice> OpenCudaDevice(CudaDriver& driver, int device_idx) {
                ", this build needs ", device.runtime_version / 1000, ".0 or later"));
   }
   if (device.compute_capability < kOldestComputeCapability) {
-    return absl::FailedPreconditionError(StrCat(
-        device.name, " has compute capability ", device.compute_capability / 10, ".",
-        device.compute_capability % 10, "; 8.0 is the oldest that this build has kernels for"));
+    return absl::FailedPreconditionError(
+        StrCat(device.name, " has compute capability ", device.compute_capability / 10, ".",
+               device.compute_capability % 10, "; this build needs 8.0 or later"));
   }
   return device;
 }

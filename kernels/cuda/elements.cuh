@@ -1,13 +1,13 @@
-// The element types of K/V pages and of weights, and how a warp multiplies them.
+// Element types of K/V pages and of weights, and the MMAs on them.
 //
-// A row of fp32 meets elements of 16 bits in parts: x = part 0 + part 1 + ..., each rounded to the
-// type of the product, so that nothing of x is lost that fp32 had (22 bits of 24 for fp16). An
-// operand that is stored takes one part: it is exact. Rows are first brought to [2^11, 2^12) by a
-// power of two, so that no part falls out of fp16's range.
+// A row of fp32 is multiplied by 16-bit elements in parts: x = part 0 + part 1 + ..., each rounded
+// to the MMA's element type. Two fp16 parts keep 22 of fp32's 24 bits, three bf16 parts keep all. A
+// stored operand has one part, which is exact. Rows are scaled by a power of two to [2^11, 2^12)
+// first, so that no part leaves fp16's range.
 //
-// A dot product does not care in which order its dimensions stand, if both operands agree. Thread t
-// of a quad therefore takes 8 adjacent dimensions of each 32 (4 of a last 16), one load of 16
-// bytes, where the layout of the product would ask for four loads of 4.
+// The order of dimensions does not matter to a dot product if it is the same in both operands. So
+// thread t of a quad takes 8 adjacent dimensions of each 32 (4 of a last 16): one load of 16 bytes
+// where the MMA's own layout would need four loads of 4 bytes.
 #ifndef LSSAR_KERNELS_CUDA_ELEMENTS_CUH_
 #define LSSAR_KERNELS_CUDA_ELEMENTS_CUH_
 
@@ -24,7 +24,7 @@ struct alignas(8) Bits64 {
 };
 
 LSSAR_DEVICE unsigned Pair(uint16_t low, uint16_t high) {
-  return static_cast<unsigned>(low) | static_cast<unsigned>(high) << 16;
+  return unsigned(low) | unsigned(high) << 16;
 }
 
 struct F16Element {
@@ -37,12 +37,12 @@ struct F16Element {
 
   LSSAR_DEVICE static uint16_t FromFloat(float x) { return F16FromFloat(x); }
   LSSAR_DEVICE static float ToFloat(uint16_t bits) { return FloatFromF16(bits); }
-  LSSAR_DEVICE static void Multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-    MultiplyF16(c, a, b);
+  LSSAR_DEVICE static void Mma(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    MmaF16(c, a, b);
   }
   // Element `i` of the 8 that 16 bytes hold.
   LSSAR_DEVICE static float Element(const Bits128& piece, int i) {
-    return FloatFromF16(static_cast<uint16_t>(piece.x[i / 2] >> (16 * (i % 2))));
+    return FloatFromF16(uint16_t(piece.x[i / 2] >> (16 * (i % 2))));
   }
   // 8 adjacent elements as pairs of 16 bits: from the words that hold them, or from memory.
   LSSAR_DEVICE static void Unpack8(const unsigned (&words)[4], unsigned (&to)[4]) {
@@ -66,27 +66,27 @@ struct Bf16Element : F16Element {
 
   LSSAR_DEVICE static uint16_t FromFloat(float x) { return Bf16FromFloat(x); }
   LSSAR_DEVICE static float ToFloat(uint16_t bits) { return FloatFromBf16(bits); }
-  LSSAR_DEVICE static void Multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-    MultiplyBf16(c, a, b);
+  LSSAR_DEVICE static void Mma(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    MmaBf16(c, a, b);
   }
   LSSAR_DEVICE static float Element(const Bits128& piece, int i) {
-    return FloatFromBf16(static_cast<uint16_t>(piece.x[i / 2] >> (16 * (i % 2))));
+    return FloatFromBf16(uint16_t(piece.x[i / 2] >> (16 * (i % 2))));
   }
 };
 
-// int8 with scales beside it. Multiplied as fp16, which holds every int8.
+// int8 with scales beside it. Multiplied as fp16, which represents every int8 exactly.
 struct I8Element : F16Element {
   static constexpr int kBytes = 1;
   static constexpr bool kHasScales = true;
 
-  // Of the 16 that 16 bytes hold.
+  // Element `i` of the 16 that 16 bytes hold.
   LSSAR_DEVICE static float Element(const Bits128& piece, int i) {
-    return static_cast<float>(static_cast<int8_t>(piece.x[i / 4] >> (8 * (i % 4))));
+    return float(int8_t(piece.x[i / 4] >> (8 * (i % 4))));
   }
   LSSAR_DEVICE static unsigned Widen2(unsigned bytes) {
-    const int low = static_cast<int8_t>(bytes & 0xFF);
-    const int high = static_cast<int8_t>((bytes >> 8) & 0xFF);
-    return Pair(F16FromFloat(static_cast<float>(low)), F16FromFloat(static_cast<float>(high)));
+    const int low = int8_t(bytes & 0xFF);
+    const int high = int8_t((bytes >> 8) & 0xFF);
+    return Pair(F16FromFloat(float(low)), F16FromFloat(float(high)));
   }
   LSSAR_DEVICE static void Unpack8(const unsigned (&words)[2], unsigned (&to)[4]) {
     for (int i = 0; i < 4; ++i) to[i] = Widen2(words[i / 2] >> (16 * (i % 2)));
@@ -104,20 +104,19 @@ struct I8Element : F16Element {
     const unsigned bits = *reinterpret_cast<const unsigned*>(from);
     uint16_t scaled[4];
     for (int i = 0; i < 4; ++i) {
-      scaled[i] = F16FromFloat(scale * static_cast<float>(static_cast<int8_t>(bits >> (8 * i))));
+      scaled[i] = F16FromFloat(scale * float(int8_t(bits >> (8 * i))));
     }
     return {{Pair(scaled[0], scaled[1]), Pair(scaled[2], scaled[3])}};
   }
 };
 
-// Where thread t of a quad finds its dimensions of step `step` (16 dimensions) of kDim: the index
-// of the first of four.
+// The first of the four dimensions that thread t of a quad takes in step `step` (16 dimensions).
 template <int kDim>
 LSSAR_DEVICE constexpr int DimOfStep(int step, int t) {
   return step / 2 * 32 + 32 <= kDim ? step / 2 * 32 + 8 * t + step % 2 * 4 : step * 16 + 4 * t;
 }
 
-// 16 rows of fp32 as the A operand of products with stored rows.
+// 16 rows of fp32 as the A operand of MMAs with stored rows.
 template <typename E, int kDim>
 struct QueryRows {
   static constexpr int kSteps = kDim / 16;
@@ -162,7 +161,7 @@ struct QueryRows {
     }
   }
 
-  // c = rows times 8 stored rows; `stored`: this lane's, the (lane / 4)-th.
+  // c = rows times 8 stored rows. `stored`: stored row lane / 4.
   LSSAR_DEVICE void Dot(const unsigned char* stored, float (&c)[4]) const {
     const int t = LaneIdx() % 4;
     LSSAR_UNROLL
@@ -173,10 +172,10 @@ struct QueryRows {
       E::Load8(stored + DimOfStep<kDim>(step, t) * E::kBytes, pairs);
       const unsigned first[2] = {pairs[0], pairs[1]}, second[2] = {pairs[2], pairs[3]};
       LSSAR_UNROLL
-      for (int part = 0; part < E::kQueryParts; ++part) E::Multiply(c, parts[part][step], first);
+      for (int part = 0; part < E::kQueryParts; ++part) E::Mma(c, parts[part][step], first);
       LSSAR_UNROLL
       for (int part = 0; part < E::kQueryParts; ++part) {
-        E::Multiply(c, parts[part][step + 1], second);
+        E::Mma(c, parts[part][step + 1], second);
       }
     }
     if constexpr (kSteps % 2 == 1) {
@@ -184,13 +183,13 @@ struct QueryRows {
       E::Load4(stored + DimOfStep<kDim>(kSteps - 1, t) * E::kBytes, pairs);
       LSSAR_UNROLL
       for (int part = 0; part < E::kQueryParts; ++part) {
-        E::Multiply(c, parts[part][kSteps - 1], pairs);
+        E::Mma(c, parts[part][kSteps - 1], pairs);
       }
     }
   }
 };
 
-// A weight in the parts that E's product takes, the first in the low half.
+// A weight in E::kWeightParts parts, the first in the low half.
 template <typename E>
 LSSAR_DEVICE unsigned WeightBits(float weight, float scale) {
   const float scaled = weight * scale;
@@ -199,8 +198,7 @@ LSSAR_DEVICE unsigned WeightBits(float weight, float scale) {
   return Pair(first, E::FromFloat(scaled - E::ToFloat(first)));
 }
 
-// Weighted sums of 16 rows over values: the products' accumulators. `sums`: of the weights
-// themselves, as rounded.
+// Weighted sums of values for 16 rows, in the layout of C. `weights`: sums of the rounded weights.
 template <typename E, int kDim>
 struct ValueSums {
   static constexpr int kTiles = kDim / 8;
@@ -216,9 +214,9 @@ struct ValueSums {
     }
   }
 
-  // Adds 16 keys. weights_of[part]: A operand; rows: of the 16 values in shared memory, 16-bit
-  // elements, `stride` bytes apart. kGuarded: some row attends not all of these keys, and what it
-  // does not attend must not reach it, be it NaN.
+  // Adds 16 keys. weights_of[part]: A operand. rows: 16 values in shared memory, 16-bit elements,
+  // `stride` bytes apart. kGuarded: some row does not attend to all of these keys; a value that it
+  // does not attend to must not change it, even a NaN.
   template <bool kGuarded>
   LSSAR_DEVICE void Add(const unsigned (&weights_of)[E::kWeightParts][4], const unsigned char* rows,
                         int stride) {
@@ -226,7 +224,7 @@ struct ValueSums {
     const unsigned ones[2] = {E::kOnes, E::kOnes};
     LSSAR_UNROLL
     for (int part = 0; part < E::kWeightParts; ++part) {
-      E::Multiply(weights, weights_of[part], ones);
+      E::Mma(weights, weights_of[part], ones);
     }
     LSSAR_UNROLL
     for (int n = 0; n < kTiles; ++n) {
@@ -235,13 +233,13 @@ struct ValueSums {
       if constexpr (kGuarded) Guard(weights_of, b, values[n]);
       LSSAR_UNROLL
       for (int part = 0; part < E::kWeightParts; ++part) {
-        E::Multiply(values[n], weights_of[part], b);
+        E::Mma(values[n], weights_of[part], b);
       }
     }
   }
 
  private:
-  // Takes infinities and NaNs out of b, and makes NaN of those sums that they belong to.
+  // Clears infinities and NaNs in b, and sets to NaN the sums of rows that attend to them.
   LSSAR_DEVICE static void Guard(const unsigned (&weights_of)[E::kWeightParts][4], unsigned (&b)[2],
                                  float (&c)[4]) {
     unsigned bad[2];
@@ -258,7 +256,7 @@ struct ValueSums {
                    ((weights_of[0][i] >> 16 & 0x7FFF) != 0 ? E::kOnes & 0xFFFF0000 : 0);
     }
     float num_bad[4] = {};
-    E::Multiply(num_bad, attends, bad);
+    E::Mma(num_bad, attends, bad);
     for (int i = 0; i < 4; ++i) {
       if (num_bad[i] > 0) c[i] = FloatOfBits(0x7FC00000);
     }

@@ -1,6 +1,6 @@
-// Everything that a kernel asks of the hardware: its place, barriers, shuffles, copies, matrix
-// products, conversions. Kernels are plain C++ beyond this, so that the same source also runs on
-// the host, where emulation/instructions.h holds the twin of every function here.
+// All hardware instructions that kernels use: indices, barriers, shuffles, copies, MMA,
+// conversions. Everything else in a kernel is plain C++, so that the same source also runs on the
+// host: emulation/instructions.h has the host version of every function here.
 #ifndef LSSAR_KERNELS_CUDA_INSTRUCTIONS_CUH_
 #define LSSAR_KERNELS_CUDA_INSTRUCTIONS_CUH_
 
@@ -16,11 +16,12 @@
 #include <cstdint>
 
 #define LSSAR_KERNEL(max_threads) __global__ void __launch_bounds__(max_threads, 1)
-// What a kernel is given. It lies in the constant bank, and a reference to it does not copy it.
+// A kernel's argument. It is in the constant bank; a reference to it makes no copy.
 #define LSSAR_ARGS(type) const __grid_constant__ type
 #define LSSAR_DEVICE __device__ __forceinline__
 #define LSSAR_DEVICE_CALL __device__ __noinline__
 #define LSSAR_UNROLL _Pragma("unroll")
+#define LSSAR_NO_UNROLL _Pragma("unroll 1")
 #define LSSAR_CUDA_NAMESPACE cuda
 
 namespace lssar::cuda {
@@ -36,20 +37,20 @@ inline constexpr bool kHasClusters = true;
 
 // ---- Place
 
-LSSAR_DEVICE int ThreadIdx() { return static_cast<int>(threadIdx.x); }
-LSSAR_DEVICE int LaneIdx() { return static_cast<int>(threadIdx.x % 32); }
-LSSAR_DEVICE int WarpIdx() { return static_cast<int>(threadIdx.x / 32); }
-LSSAR_DEVICE int BlockX() { return static_cast<int>(blockIdx.x); }
-LSSAR_DEVICE int BlockY() { return static_cast<int>(blockIdx.y); }
+LSSAR_DEVICE int ThreadIdx() { return int(threadIdx.x); }
+LSSAR_DEVICE int LaneIdx() { return int(threadIdx.x % 32); }
+LSSAR_DEVICE int WarpIdx() { return int(threadIdx.x / 32); }
+LSSAR_DEVICE int BlockX() { return int(blockIdx.x); }
+LSSAR_DEVICE int BlockY() { return int(blockIdx.y); }
 
-// The block's shared memory, 128-byte aligned; as much as the launch asked for.
+// The block's dynamic shared memory, 128-byte aligned.
 LSSAR_DEVICE unsigned char* SharedMemory() {
   extern __shared__ __align__(128) unsigned char shared_memory[];
   return shared_memory;
 }
 
 LSSAR_DEVICE unsigned SharedAddress(const void* pointer) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+  return unsigned(__cvta_generic_to_shared(pointer));
 }
 
 // ---- Barriers and votes; all threads of the warp, block or cluster take part
@@ -73,7 +74,7 @@ LSSAR_DEVICE int ClusterRank() {
 #if __CUDA_ARCH__ >= 900
   unsigned rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return static_cast<int>(rank);
+  return int(rank);
 #else
   return 0;
 #endif
@@ -83,13 +84,13 @@ LSSAR_DEVICE int ClusterBlocks() {
 #if __CUDA_ARCH__ >= 900
   unsigned count;
   asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(count));
-  return static_cast<int>(count);
+  return int(count);
 #else
   return 1;
 #endif
 }
 
-// Shared memory written before is seen by all blocks of the cluster after.
+// Shared memory written before it is visible to all blocks of the cluster after it.
 LSSAR_DEVICE void SyncCluster() {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
@@ -101,7 +102,7 @@ LSSAR_DEVICE void SyncCluster() {
 #endif
 }
 
-// The same place in the shared memory of another block of the cluster.
+// The same address in the shared memory of another block of the cluster.
 template <typename T>
 LSSAR_DEVICE const T* InBlock(const T* shared, int rank) {
 #if __CUDA_ARCH__ >= 900
@@ -119,28 +120,31 @@ LSSAR_DEVICE void FenceDevice() { __threadfence(); }
 LSSAR_DEVICE unsigned AtomicAdd(unsigned* address, unsigned value) {
   return atomicAdd(address, value);
 }
+// For global memory only. atomicAdd would also compile a compare-and-swap loop for shared memory.
 LSSAR_DEVICE void AtomicAdd(unsigned long long* address, unsigned long long value) {
-  atomicAdd(address, value);
+  asm volatile("red.global.add.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(address)), "l"(value)
+               : "memory");
 }
 
 LSSAR_DEVICE void AtomicOr(unsigned* address, unsigned bits) { atomicOr(address, bits); }
 
-// 16 bytes to shared memory, asynchronously; zeros where not `valid`, and `from` is not read.
+// Copies 16 bytes to shared memory asynchronously. Not `valid`: writes zeros and does not read
+// `from`.
 // Requires  both aligned to 16 bytes
 LSSAR_DEVICE void CopyAsync16(void* shared, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(SharedAddress(shared)),
                "l"(from), "r"(valid ? 16 : 0)
                : "memory");
 }
-// The thread's copies since the last call are a group.
+// Makes a group of the thread's copies since the last call.
 LSSAR_DEVICE void CloseCopyGroup() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until at most kPending of the thread's youngest groups are under way.
+// Waits until at most the kPending most recent groups of the thread are in flight.
 template <int kPending>
 LSSAR_DEVICE void WaitForCopyGroups() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Barriers that count arrivals and bytes, and bulk copies that report to them: sm_90.
+// Barriers that count arrivals and bytes (mbarrier), and bulk copies that complete on them: sm_90.
 
 LSSAR_DEVICE void InitBarrier(uint64_t* barrier, int num_arrivals) {
 #if __CUDA_ARCH__ >= 900
@@ -152,14 +156,14 @@ LSSAR_DEVICE void InitBarrier(uint64_t* barrier, int num_arrivals) {
 #endif
 }
 
-// What InitBarrier wrote is seen by the copy engine. Once, by the thread that initialised.
+// Makes InitBarrier visible to the copy engine. Called once, by the thread that initialised.
 LSSAR_DEVICE void FenceBarrierInit() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
 }
 
-// The barrier's current phase waits for num_bytes more.
+// The barrier's current phase expects num_bytes more.
 LSSAR_DEVICE void ExpectBytes(uint64_t* barrier, unsigned num_bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
@@ -203,13 +207,13 @@ LSSAR_DEVICE void WaitForBarrier(uint64_t* barrier, unsigned parity) {
 #endif
 }
 
-// ---- Matrix products: a warp adds A [16][16] B [16][8] to C [16][8]. Thread t holds, of
+// ---- MMA: a warp adds A [16][16] times B [16][8] to C [16][8]. Thread t holds, of
 //   A  a[0] row t/4, columns 2(t%4), +1;  a[1] row + 8;  a[2] column + 8;  a[3] row + 8, column + 8
 //   B  b[0] rows 2(t%4), +1, column t/4;  b[1] row + 8
 //   C  c[0], c[1] row t/4, columns 2(t%4), +1;  c[2], c[3] row + 8
 // two elements of 16 bits to a register, the first in its low half.
 
-LSSAR_DEVICE void MultiplyF16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+LSSAR_DEVICE void MmaF16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};"
@@ -217,7 +221,7 @@ LSSAR_DEVICE void MultiplyF16(float (&c)[4], const unsigned (&a)[4], const unsig
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-LSSAR_DEVICE void MultiplyBf16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+LSSAR_DEVICE void MmaBf16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};"
@@ -225,9 +229,9 @@ LSSAR_DEVICE void MultiplyBf16(float (&c)[4], const unsigned (&a)[4], const unsi
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Two 8 x 8 matrices of 16-bit elements, transposed. Lane l < 16 gives the address of row l % 8 of
-// matrix l / 8, 16 bytes in shared memory. Thread t gets, of each, rows 2(t%4), +1 of column t/4:
-// B of the product above.
+// Loads two 8 x 8 matrices of 16-bit elements, transposed. Lane l < 16 passes the address of row
+// l % 8 of matrix l / 8, 16 bytes in shared memory. Thread t gets rows 2(t%4), +1 of column t/4 of
+// each: the B operand above.
 LSSAR_DEVICE void LoadTransposed(unsigned (&b)[2], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
                : "=r"(b[0]), "=r"(b[1])
@@ -235,8 +239,8 @@ LSSAR_DEVICE void LoadTransposed(unsigned (&b)[2], const void* row) {
                : "memory");
 }
 
-// ---- Numbers. No product and sum is contracted but by MulAdd (-fmad=false): the same row must
-// have the same bits in every kernel that computes it.
+// ---- Arithmetic. Only MulAdd contracts a product and a sum (-fmad=false): a row must have the
+// same bits in every kernel that computes it.
 
 LSSAR_DEVICE float MulAdd(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 LSSAR_DEVICE double MulAdd(double a, double b, double c) { return __fma_rn(a, b, c); }
@@ -254,15 +258,13 @@ LSSAR_DEVICE unsigned BitsOfFloat(float x) { return __float_as_uint(x); }
 
 LSSAR_DEVICE float FloatFromF16(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
 LSSAR_DEVICE uint16_t F16FromFloat(float x) { return __half_as_ushort(__float2half_rn(x)); }
-LSSAR_DEVICE float FloatFromBf16(uint16_t bits) {
-  return __uint_as_float(static_cast<unsigned>(bits) << 16);
-}
+LSSAR_DEVICE float FloatFromBf16(uint16_t bits) { return __uint_as_float(unsigned(bits) << 16); }
 LSSAR_DEVICE uint16_t Bf16FromFloat(float x) {
   return __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
 
 LSSAR_DEVICE int CountBits(unsigned bits) { return __popc(bits); }
-LSSAR_DEVICE int LowestBit(unsigned bits) { return __ffs(static_cast<int>(bits)) - 1; }
+LSSAR_DEVICE int LowestBit(unsigned bits) { return __ffs(int(bits)) - 1; }
 
 }  // namespace lssar::cuda
 

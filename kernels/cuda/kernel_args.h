@@ -1,5 +1,5 @@
-// What the kernels are given: plain structs that host and device read alike. Pointers are to the
-// device's memory.
+// Arguments of the kernels: plain structs, shared by host and device. Pointers are to device
+// memory.
 #ifndef LSSAR_KERNELS_CUDA_KERNEL_ARGS_H_
 #define LSSAR_KERNELS_CUDA_KERNEL_ARGS_H_
 
@@ -11,19 +11,19 @@
 
 namespace lssar {
 
-// Keys of a split: what one warp of a decode step scores and weighs. Every sum over keys is a sum
-// over splits, in order, of sums over a split: so a row's bits do not depend on how many blocks
-// share it, nor on whether it is a decode step or a row of a prompt.
+// Keys of a split, the part of a row that one warp of a decode step computes. Every sum over keys
+// is a sum over splits, in order, of sums over a split. So a row's bits do not depend on the number
+// of blocks that share it, nor on whether it is computed in decode or in prefill.
 inline constexpr int kCudaSplitKeys = 256;
 
-// Most rows of a tile of a prompt.
+// Rows of a prefill tile, at most.
 inline constexpr int kTileRows = 64;
 
-// One layer of the pools; in bytes.
+// One layer of the K/V pools. Strides are in bytes.
 struct CudaPages {
   unsigned char* k = nullptr;
   unsigned char* v = nullptr;
-  const int32_t* pages = nullptr;  // of all sequences of the step
+  const int32_t* pages = nullptr;  // page tables of all sequences of the step
   size_t head_bytes = 0;           // from one head to the next
   size_t page_bytes = 0;           // from one page of a head to the next
   int num_heads = 0;
@@ -31,23 +31,23 @@ struct CudaPages {
   int page_size = 0;
 };
 
-// A batch row, in its sequence.
+// The position of a batch row in its sequence.
 struct CudaRow {
-  int32_t position = 0;    // negative: no row, nothing is written
+  int32_t position = 0;    // negative: padding, nothing is written
   int32_t first_page = 0;  // index in CudaPages::pages of its sequence's first page
 };
 
-// A row that attends by itself, in every head.
+// A row that is computed by decode attention, in every head.
 struct CudaDecodeRow {
   int32_t row = 0;       // in the batch
-  int32_t num_keys = 0;  // 0: no row, nothing is read or written
+  int32_t num_keys = 0;  // 0: padding, nothing is read or written
   int32_t first_page = 0;
   int32_t sequence = 0;
   uint64_t scores_idx = 0;  // of head 0 in CudaScratch::scores; heads are PaddedKeys apart
   uint64_t split_idx = 0;   // of head 0's first split among all splits; heads are NumSplits apart
 };
 
-// Adjacent rows of one sequence that attend together, in every head.
+// Adjacent rows of one sequence that one block of prefill attention computes, in every head.
 struct CudaTile {
   int32_t first_row = 0;  // in the batch
   int32_t num_rows = 0;
@@ -56,13 +56,13 @@ struct CudaTile {
   int32_t sequence = 0;
 };
 
-// Intermediate values of rows that several blocks without a cluster share.
+// Intermediate values of split decode.
 struct CudaScratch {
   float* scores = nullptr;
   double* sums = nullptr;        // a split's sum of softplus scores
   float* maxima = nullptr;       // a split's largest score
   float* partials = nullptr;     // [split][head_dim + 1]: sums of u^p v, then of u^p
-  unsigned* arrivals = nullptr;  // [decode row][head]: blocks that are done; left at zero
+  unsigned* arrivals = nullptr;  // [decode row][head]: finished blocks; zero between launches
 };
 
 struct CudaAttentionArgs {
@@ -109,8 +109,8 @@ struct CudaMatrix {
 inline constexpr int kCudaGroupCols = 64;
 inline constexpr int kMaxRowParts = 3;
 
-// Rows of fp32 as a product takes them (elements.cuh): in parts, [part][num_rows][padded_width] of
-// 16 bits, each row times a power of two. Beside fp32 weights: the rows themselves, in fp32.
+// Rows of fp32 as the A operand of a GEMM (elements.cuh): parts [part][num_rows][padded_width] of
+// 16 bits, each row times a power of two. For fp32 weights: the rows themselves, in fp32.
 struct CudaSplitRows {
   void* parts = nullptr;
   float* inverse = nullptr;  // [num_rows]: of the power of two
@@ -126,7 +126,7 @@ struct CudaSplitArgs {
   int width = 0;
   int padded_width = 0;
   DType dtype = DType::kF16;  // of the weights
-  bool rounds = false;        // to one part of the weights' type, by no power of two; not fp32
+  bool rounds = false;        // one part, rounded to the weights' type and not scaled; not fp32
   CudaSplitRows to;
 };
 
@@ -147,22 +147,21 @@ struct CudaEmbedArgs {
   float* out = nullptr;
 };
 
-// An id of a row with what is to be done to its score: a bias (bits of a float), a count in the
-// output, or nothing more.
+// An id of a row, with the bits of its bias (float), its count in the output, or 0.
 struct CudaSampleId {
   int32_t id = 0;
   uint32_t value = 0;
 };
 
-// Ids [first, first + count) of CudaSampleArgs::ids.
+// Ids [first, first + count) in CudaSampleArgs::ids.
 struct CudaSampleIds {
   int32_t first = 0;
   int32_t count = 0;
 };
 
-// SampleRequest of sampling.h.
+// SampleRequest (sampling.h).
 struct CudaSampleRow {
-  uint64_t draw = 0;          // of [0, 2^64)
+  uint64_t draw = 0;          // uniform in [0, 2^64)
   uint64_t least_weight = 0;  // min-p
   float rate = 0;             // WeightRate; 0: greedy
   float top_p = 1;
@@ -181,7 +180,7 @@ struct CudaTopLogprob {
   float logprob = 0;
 };
 
-// SampleResult of sampling.h.
+// SampleResult (sampling.h).
 struct CudaSampledRow {
   int32_t id = 0;
   float logprob = 0;
@@ -199,7 +198,7 @@ struct CudaSampleArgs {
   float* scores = nullptr;            // [scores rows, vocab]
   CudaSampledRow* sampled = nullptr;  // [num_rows]
   CudaTopLogprob* top = nullptr;      // [num_rows, max_top]
-  int max_top = 0;                    // of all rows
+  int max_top = 0;                    // largest num_logprobs of the rows
 };
 
 }  // namespace lssar

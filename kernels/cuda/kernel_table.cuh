@@ -1,4 +1,4 @@
-// The functions behind CudaKernels; each .cu defines its own.
+// The functions of CudaKernels, defined in the .cu files.
 #ifndef LSSAR_KERNELS_CUDA_KERNEL_TABLE_CUH_
 #define LSSAR_KERNELS_CUDA_KERNEL_TABLE_CUH_
 

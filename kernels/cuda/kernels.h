@@ -1,5 +1,5 @@
-// The kernels of one build, device or emulated, as functions that start them. Each returns a code
-// of cudaError_t, 0 when it was started.
+// Functions that launch the kernels, of the device or of the emulation. Each returns a code of
+// cudaError_t; 0: launched.
 #ifndef LSSAR_KERNELS_CUDA_KERNELS_H_
 #define LSSAR_KERNELS_CUDA_KERNELS_H_
 
@@ -15,8 +15,8 @@ struct CudaAttentionMemory {
 };
 
 struct CudaKernels {
-  // Rows that attend alone. Requires num_decode_rows >= 1; a dtype other than fp32.
-  // One launch: a cluster of `cluster_blocks` blocks to a row and head, scores in shared memory.
+  // Decode attention. Requires num_decode_rows >= 1; a dtype other than fp32. One launch: a cluster
+  // of `cluster_blocks` blocks for each row and head, scores in shared memory.
   // Requires  sm_90 or the emulation; cluster_blocks 1, 2, 4 or 8; max_splits at most
   //           cluster_blocks * kSplitsOfBlock
   int (*cluster_decode)(const CudaAttentionArgs& args, DType dtype, int cluster_blocks,
@@ -24,10 +24,10 @@ struct CudaKernels {
   // Two launches, scores in device memory. Any row, any device. args.split_decode_warps: 1 to
   // kDecodeWarps; it moves work, not bits.
   int (*split_decode)(const CudaAttentionArgs& args, DType dtype, void* stream);
-  // Rows that attend in tiles. Requires num_tiles >= 1.
+  // Prefill attention. Requires num_tiles >= 1.
   int (*prefill)(const CudaAttentionArgs& args, DType dtype, void* stream);
   int (*rope_write)(const CudaRopeWriteArgs& args, void* stream);
-  // Requires num_rows >= 1 of each.
+  // Each requires num_rows >= 1.
   int (*split_rows)(const CudaSplitArgs& args, void* stream);
   int (*linear)(const CudaLinearArgs& args, void* stream);
   int (*embed)(const CudaEmbedArgs& args, void* stream);
@@ -39,13 +39,13 @@ struct CudaKernels {
 // Splits whose scores a block of a cluster keeps in its shared memory.
 inline constexpr int kSplitsOfBlock = 32;
 
-// Blocks of a cluster: what every device with clusters can place.
+// Blocks of a cluster, at most: every device with clusters can place so many.
 inline constexpr int kMostClusterBlocks = 8;
 
-// Warps of a decode block, at most: as many splits of a row at once.
+// Warps of a decode block, at most; each computes one split at a time.
 inline constexpr int kDecodeWarps = 8;
 
-// Head dimensions that the kernels are made for.
+// Head dimensions that the kernels are compiled for.
 constexpr bool IsCudaHeadDim(int dim) { return dim == 32 || dim == 64 || dim == 80 || dim == 128; }
 
 }  // namespace lssar

@@ -1,4 +1,4 @@
-// Starts a kernel that takes one struct of arguments.
+// Launches a kernel whose argument is one struct.
 #ifndef LSSAR_KERNELS_CUDA_LAUNCH_CUH_
 #define LSSAR_KERNELS_CUDA_LAUNCH_CUH_
 
@@ -15,27 +15,25 @@ int Launch(const LaunchShape& shape, void* stream, void (*kernel)(Args), const A
 #ifdef __CUDACC__
   const void* function = reinterpret_cast<const void*>(kernel);
   if (shape.shared_bytes > size_t{48} * 1024) {
-    const cudaError_t raised =
-        cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(shape.shared_bytes));
-    if (raised != cudaSuccess) return static_cast<int>(raised);
+    const cudaError_t raised = cudaFuncSetAttribute(
+        function, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shape.shared_bytes));
+    if (raised != cudaSuccess) return int(raised);
   }
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = static_cast<unsigned>(shape.cluster_blocks);
+  cluster.val.clusterDim.x = unsigned(shape.cluster_blocks);
   cluster.val.clusterDim.y = 1;
   cluster.val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim =
-      dim3(static_cast<unsigned>(shape.num_blocks_x), static_cast<unsigned>(shape.num_blocks_y));
-  config.blockDim = dim3(static_cast<unsigned>(shape.num_threads));
+  config.gridDim = dim3(unsigned(shape.num_blocks_x), unsigned(shape.num_blocks_y));
+  config.blockDim = dim3(unsigned(shape.num_threads));
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = static_cast<cudaStream_t>(stream);
   config.attrs = &cluster;
   config.numAttrs = shape.cluster_blocks > 1 ? 1 : 0;
   Args copy = args;
   void* arguments[] = {&copy};
-  return static_cast<int>(cudaLaunchKernelExC(&config, function, arguments));
+  return int(cudaLaunchKernelExC(&config, function, arguments));
 #else
   auto* const emulated = static_cast<emulation::Stream*>(stream);
   if (!emulation::ShapeFits(shape, emulated->MaxSharedBytes())) return kInvalidValue;

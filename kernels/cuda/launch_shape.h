@@ -1,4 +1,4 @@
-// How many threads a kernel is started with, and what they share.
+// Blocks, threads and shared memory of a launch.
 #ifndef LSSAR_KERNELS_CUDA_LAUNCH_SHAPE_H_
 #define LSSAR_KERNELS_CUDA_LAUNCH_SHAPE_H_
 

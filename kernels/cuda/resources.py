@@ -1,11 +1,9 @@
-"""What each kernel takes of a multiprocessor, as the compiler has it: registers and stack of every
-kernel in the objects that nvcc made (with --no-compress), as a table. Spills cannot occur: the
-build takes one for an error.
+"""Registers and stack of each kernel in objects made by nvcc (with --no-compress), as a table.
+Spills cannot occur: the build treats them as errors.
 
     python3 kernels/cuda/resources.py OBJECT...            prints the table
     python3 kernels/cuda/resources.py --check TABLE OBJECT...
-        exit code 1 where TABLE is not that of the objects: it was made with another compiler (then
-        it says so and passes), or is out of date
+        exit code 1: TABLE is out of date. A table made with another compiler passes with a message.
 """
 
 import re
@@ -51,7 +49,7 @@ def symbol_names(content: dict[str, bytes]) -> list[str]:
 
 
 def attributes(entries: bytes) -> Iterator[tuple[int, int, int]]:
-    """(attribute, symbol, value) of those that have a symbol and one value."""
+    """(attribute, symbol, value) of the entries with one symbol and one value."""
     at = 0
     while at + 4 <= len(entries):
         kind, attribute, size = struct.unpack_from('<BBH', entries, at)
@@ -64,7 +62,7 @@ def attributes(entries: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def device_programs(path: str) -> Iterator[bytes]:
-    """The device programs inside an object of the host."""
+    """The device programs (cubins) inside a host object."""
     with open(path, 'rb') as file:
         fat = dict(sections(file.read())).get('.nv_fatbin', b'')
     for match in re.finditer(b'\x7fELF', fat):
@@ -134,7 +132,7 @@ def main(arguments: list[str]) -> int:
     with open(checked, encoding='utf-8') as file:
         recorded = file.read()
     if made.split('\n', 1)[0] not in recorded:
-        print(f'{checked} is of another compiler: not compared')
+        print(f'{checked} is for another compiler: not compared')
         return 0
     if made not in recorded:
         print(f'{checked} is out of date; the objects have:\n\n{made}', end='')

@@ -1,4 +1,4 @@
-// RopeWrite: a warp takes one row of one head: q, k and v.
+// RopeWrite: a warp computes q, k and v of one row of one head.
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/kernel_table.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -9,8 +9,8 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarpThreads;
 
-// A head's vector turned by the row's angles: pair i are its elements A(i) and B(i).
-struct TurnedVector {
+// A head's vector, rotated by the row's angles. Pair i is elements A(i) and B(i).
+struct RotatedVector {
   const float* x;
   const float* rope;  // head_dim / 2 cosines, then as many sines
   int half;
@@ -19,16 +19,16 @@ struct TurnedVector {
 
   LSSAR_DEVICE int A(int i) const { return half_split ? i : 2 * i; }
   LSSAR_DEVICE int B(int i) const { return half_split ? i + half : 2 * i + 1; }
-  LSSAR_DEVICE float TurnedA(int i) const {
+  LSSAR_DEVICE float RotatedA(int i) const {
     const double a = x[A(i)], b = x[B(i)], cosine = rope[i], sine = rope[half + i];
-    return static_cast<float>((a * cosine - b * sine) * factor);
+    return float((a * cosine - b * sine) * factor);
   }
-  LSSAR_DEVICE float TurnedB(int i) const {
+  LSSAR_DEVICE float RotatedB(int i) const {
     const double a = x[A(i)], b = x[B(i)], cosine = rope[i], sine = rope[half + i];
-    return static_cast<float>((b * cosine + a * sine) * factor);
+    return float((b * cosine + a * sine) * factor);
   }
 
-  // In double: no square of a float overflows or vanishes.
+  // In double, where no square of a float overflows or underflows.
   LSSAR_DEVICE void Normalize() {
     double squares = 0;
     for (int i = LaneIdx(); i < half; i += kWarpThreads) {
@@ -37,11 +37,11 @@ struct TurnedVector {
     }
     for (int mask = 1; mask < kWarpThreads; mask *= 2) squares += ShuffleXor(squares, mask);
     const double norm = sqrt(squares);
-    factor = 1.0 / (norm < static_cast<double>(kMinNorm) ? static_cast<double>(kMinNorm) : norm);
+    factor = 1.0 / (norm < double(kMinNorm) ? double(kMinNorm) : norm);
   }
 };
 
-// One token's row of a page: writes elements rounded, and their scale where the type has one.
+// One token's row in a page. Stores rounded elements, and their scale if the type has one.
 struct PageRow {
   unsigned char* elements;
   float* scale;
@@ -57,10 +57,10 @@ struct PageRow {
       float steps =
           own_scale == 0 || !(fabsf(own_scale) < 3.0e38f) ? 0.0f : rintf(value / own_scale);
       steps = steps > 127 ? 127.0f : steps < -127 ? -127.0f : steps;
-      reinterpret_cast<int8_t*>(elements)[dim] = static_cast<int8_t>(steps);
+      reinterpret_cast<int8_t*>(elements)[dim] = int8_t(steps);
     }
   }
-  // largest_bits: of the row's largest magnitude, of this lane's elements.
+  // largest_bits: bits of the largest magnitude of this lane's elements.
   LSSAR_DEVICE float StoreScale(unsigned largest_bits) const {
     if (dtype != DType::kI8) return 1;
     for (int mask = 1; mask < kWarpThreads; mask *= 2) {
@@ -84,8 +84,7 @@ LSSAR_DEVICE PageRow RowOf(const CudaRopeWriteArgs& args, unsigned char* pool, i
   const CudaPages& pages = args.pages;
   const int page = pages.pages[place.first_page + place.position / pages.page_size];
   const int slot = place.position % pages.page_size;
-  unsigned char* block = pool + static_cast<size_t>(head) * pages.head_bytes +
-                         static_cast<size_t>(page) * pages.page_bytes;
+  unsigned char* block = pool + size_t(head) * pages.head_bytes + size_t(page) * pages.page_bytes;
   const int row_bytes = pages.head_dim * (args.dtype == DType::kI8 ? 1 : 2);
   return {block + slot * row_bytes,
           reinterpret_cast<float*>(block + pages.page_size * row_bytes) + slot, args.dtype};
@@ -95,30 +94,30 @@ LSSAR_KERNEL(kThreads) RopeWriteRows(LSSAR_ARGS(CudaRopeWriteArgs) args) {
   const int row = BlockX(), head = BlockY() * kWarps + WarpIdx();
   if (head >= args.pages.num_heads || args.rows[row].position < 0) return;
   const int head_dim = args.pages.head_dim, half = head_dim / 2;
-  const size_t width = static_cast<size_t>(args.pages.num_heads) * static_cast<size_t>(head_dim);
-  const size_t at = static_cast<size_t>(head) * static_cast<size_t>(head_dim);
-  const float* x = args.qkv + static_cast<size_t>(row) * 3 * width + at;
-  const float* rope = args.rope + static_cast<size_t>(row) * static_cast<size_t>(head_dim);
+  const size_t width = size_t(args.pages.num_heads) * size_t(head_dim);
+  const size_t at = size_t(head) * size_t(head_dim);
+  const float* x = args.qkv + size_t(row) * 3 * width + at;
+  const float* rope = args.rope + size_t(row) * size_t(head_dim);
 
-  TurnedVector q{x, rope, half, args.half_split};
+  RotatedVector q{x, rope, half, args.half_split};
   if (args.normalize) q.Normalize();
-  float* to = args.q + static_cast<size_t>(row) * width + at;
+  float* to = args.q + size_t(row) * width + at;
   for (int i = LaneIdx(); i < half; i += kWarpThreads) {
-    to[q.A(i)] = q.TurnedA(i);
-    to[q.B(i)] = q.TurnedB(i);
+    to[q.A(i)] = q.RotatedA(i);
+    to[q.B(i)] = q.RotatedB(i);
   }
 
-  TurnedVector k{x + width, rope, half, args.half_split};
+  RotatedVector k{x + width, rope, half, args.half_split};
   if (args.normalize) k.Normalize();
   const PageRow key = RowOf(args, args.pages.k, row, head);
   unsigned largest = 0;
   for (int i = LaneIdx(); i < half; i += kWarpThreads) {
-    largest = Larger(Larger(largest, k.TurnedA(i)), k.TurnedB(i));
+    largest = Larger(Larger(largest, k.RotatedA(i)), k.RotatedB(i));
   }
   const float key_scale = key.StoreScale(largest);
   for (int i = LaneIdx(); i < half; i += kWarpThreads) {
-    key.Store(k.A(i), k.TurnedA(i), key_scale);
-    key.Store(k.B(i), k.TurnedB(i), key_scale);
+    key.Store(k.A(i), k.RotatedA(i), key_scale);
+    key.Store(k.B(i), k.RotatedB(i), key_scale);
   }
 
   const float* v = x + 2 * width;

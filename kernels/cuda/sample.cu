@@ -1,5 +1,5 @@
-// Sample: a block a row. Every sum is of whole numbers (sample_math.h), so its order is free, and a
-// row's bits are those of the CPU.
+// Sample: one block a row. All sums are of integers (sample_math.h), so their order does not matter
+// and a row has the bits of the CPU's.
 #include <limits>
 
 #include "kernels/cuda/kernel_table.cuh"
@@ -17,28 +17,28 @@ constexpr float kLargest = std::numeric_limits<float>::max();
 
 using Count = unsigned long long;
 
-// A bin's sum in two words: shared memory adds 32 bits in one instruction, but 64 in a loop of
-// compare-and-swap.
+// A sum of 64 bits in two words: shared memory has an atomic add of 32 bits, while one of 64 bits
+// is a loop of compare-and-swap.
 struct Bin {
   unsigned low;
   unsigned high;
 
-  LSSAR_DEVICE Count Value() const { return static_cast<Count>(high) << 32 | low; }
+  LSSAR_DEVICE Count Value() const { return Count(high) << 32 | low; }
   LSSAR_DEVICE void Add(Count amount) {
-    const unsigned added = static_cast<unsigned>(amount);
+    const unsigned added = unsigned(amount);
     const unsigned before = AtomicAdd(&low, added);
     const unsigned carry = before + added < before ? 1 : 0;
-    const unsigned rest = static_cast<unsigned>(amount >> 32) + carry;
+    const unsigned rest = unsigned(amount >> 32) + carry;
     if (rest != 0) AtomicAdd(&high, rest);
   }
 };
 
 struct Shared {
   Bin bins[kBins];
-  // Ids that share the bin that a search ends in; then the best ids.
+  // Ids in the bin where a search ends; later the best ids.
   Count listed_ranks[kMaxTopLogprobs];
   Count listed_amounts[kMaxTopLogprobs];
-  Count warps[kWarps];  // a value of each, in block-wide sums
+  Count warps[kWarps];  // one value a warp, for block-wide sums
   Count found;
   unsigned num_listed;
 };
@@ -50,7 +50,7 @@ LSSAR_DEVICE Count WarpSum(Count value) {
   return value;
 }
 
-// Of the lanes up to this one.
+// Sum over the lanes up to this one.
 LSSAR_DEVICE Count WarpPrefix(Count value) {
   for (int distance = 1; distance < kWarpThreads; distance *= 2) {
     const bool has_left = LaneIdx() >= distance;
@@ -60,7 +60,7 @@ LSSAR_DEVICE Count WarpPrefix(Count value) {
   return value;
 }
 
-// To all threads, as is BlockMax.
+// Returns the sum to all threads; BlockMax, the maximum.
 LSSAR_DEVICE Count BlockSum(Count value) {
   Shared& shared = BlockShared();
   value = WarpSum(value);
@@ -88,12 +88,12 @@ LSSAR_DEVICE Count BlockMax(Count value) {
   return max;
 }
 
-// Of a row: its ids in the order of a value each (a score, a log-probability), and an amount each
-// (1, a weight). Calls are of the whole block.
+// The ids of a row, ordered by a value each (a score, a log-probability), with an amount each (1, a
+// weight). All threads of the block call each function.
 template <typename Value, typename Amount>
 class Ranking {
  public:
-  // Requires  best, worst: bounds of the values, best one of them; amounts of at least 1 in all
+  // Requires  values in [worst, best], one of them `best`; a sum of amounts of at least 1
   LSSAR_DEVICE Ranking(int vocab, const Value& value, const Amount& amount, float best, float worst)
       : vocab_(vocab), value_(value), amount_(amount), best_(best) {
     const float range = best - worst;
@@ -101,7 +101,7 @@ class Ranking {
     if (!(bins_per_unit_ <= kLargest)) bins_per_unit_ = 0;
   }
 
-  // Fills the bins; the sum of all amounts.
+  // Fills the bins and returns the sum of all amounts.
   LSSAR_DEVICE Count FillBins() {
     Shared& shared = BlockShared();
     for (int bin = ThreadIdx(); bin < kBins; bin += kThreads) shared.bins[bin] = {};
@@ -113,10 +113,10 @@ class Ranking {
       sum += amount;
       AddToBin(id < vocab_ ? BinOf(id) : kBins - 1, amount);
     }
-    return BlockSum(sum);  // which waits for the bins, too
+    return BlockSum(sum);  // also synchronises the bins
   }
 
-  // The rank that the best amounts reach `wanted` with.
+  // The rank at which the sum of amounts, best rank first, reaches `wanted`.
   // Requires  FillBins; 1 <= wanted <= their sum
   LSSAR_DEVICE Count FindLast(Count wanted) {
     Shared& shared = BlockShared();
@@ -131,7 +131,7 @@ class Ranking {
       shared.listed_amounts[at] = amount;
     }
     SyncBlock();
-    const int num_listed = static_cast<int>(shared.num_listed);
+    const int num_listed = int(shared.num_listed);
     if (num_listed > kMaxTopLogprobs) return FindAmongMany(wanted_);
     for (int i = ThreadIdx(); i < num_listed; i += kThreads) {
       Count before = 0;
@@ -149,13 +149,13 @@ class Ranking {
   }
 
  private:
-  // Rises as the value falls.
+  // Bins rise as values fall.
   LSSAR_DEVICE int BinOf(int id) const {
     const float bin = (best_ - value_(id)) * bins_per_unit_;
-    return bin < static_cast<float>(kBins - 1) ? static_cast<int>(bin) : kBins - 1;
+    return bin < float(kBins - 1) ? int(bin) : kBins - 1;
   }
 
-  // A whole warp. Equal bins of all its lanes, as in a row of equal values, are one addition.
+  // Called by a whole warp. If all lanes have the same bin, they make one addition.
   LSSAR_DEVICE void AddToBin(int bin, Count amount) {
     Shared& shared = BlockShared();
     if (Ballot(bin == Shuffle(bin, 0)) == 0xFFFFFFFFu) {
@@ -165,7 +165,7 @@ class Ranking {
     if (amount != 0) shared.bins[bin].Add(amount);
   }
 
-  // The bin in which the sum reaches `wanted`; keeps how much is wanted of it.
+  // The bin in which the sum reaches `wanted`. Sets in_bin_ to the amount wanted from that bin.
   LSSAR_DEVICE int FindBin(Count wanted) {
     Shared& shared = BlockShared();
     wanted_ = wanted;
@@ -181,17 +181,18 @@ class Ranking {
     SyncBlock();
     if (before < wanted && wanted <= before + both) {
       const bool is_first = wanted <= before + first;
-      shared.found = static_cast<Count>(is_first ? bin : bin + 1);
+      shared.found = Count(is_first ? bin : bin + 1);
       shared.warps[0] = wanted - before - (is_first ? 0 : first);
     }
     SyncBlock();
-    const int found = static_cast<int>(shared.found);
+    const int found = int(shared.found);
     in_bin_ = shared.warps[0];
     SyncBlock();
     return found;
   }
 
-  // Bit by bit, a pass each: for rows of thousands of almost equal values.
+  // Binary search over the bits of a rank, one pass over the row for each. For rows with thousands
+  // of nearly equal values.
   LSSAR_DEVICE Count FindAmongMany(Count wanted) {
     Count last = 0;
     for (int bit = 51; bit >= 0; --bit) {
@@ -220,7 +221,7 @@ LSSAR_DEVICE Ranking<Value, Amount> MakeRanking(int vocab, const Value& value, c
   return Ranking<Value, Amount>(vocab, value, amount, best, worst);
 }
 
-// Of a row of values: the best id and its value; the least value that is allowed.
+// The best id of a row and its value, and the least allowed value.
 struct Extremes {
   bool all_finite = false;
   Count best_rank = 0;
@@ -229,7 +230,7 @@ struct Extremes {
 
   LSSAR_DEVICE Extremes(const float* values, int vocab) {
     bool is_bad = false;
-    Count highest = 0, lowest = 0;  // ranks; the lowest by its value's negative
+    Count highest = 0, lowest = 0;  // ranks; `lowest` is the rank of the negated value
     for (int id = ThreadIdx(); id < vocab; id += kThreads) {
       const float value = values[id];
       is_bad |= !(fabsf(value) <= kLargest);
@@ -245,13 +246,13 @@ struct Extremes {
   }
 };
 
-class RowOnDevice {
+class RowSampler {
  public:
-  LSSAR_DEVICE explicit RowOnDevice(const CudaSampleArgs& args)
+  LSSAR_DEVICE explicit RowSampler(const CudaSampleArgs& args)
       : args_(args),
         row_(args.rows[BlockX()]),
         vocab_(args.vocab),
-        logits_(args.logits + static_cast<size_t>(BlockX()) * static_cast<size_t>(args.vocab)) {}
+        logits_(args.logits + size_t(BlockX()) * size_t(args.vocab)) {}
 
   LSSAR_DEVICE void Run() {
     CudaSampledRow sampled;
@@ -262,7 +263,7 @@ class RowOnDevice {
       sampled.id = row_.target >= 0 ? row_.target : DrawId(extremes);
       sampled.is_best = sampled.id == best_id ? 1 : 0;
       if (row_.num_logprobs >= 0) {
-        sampled.num_top = static_cast<uint32_t>(row_.num_logprobs);
+        sampled.num_top = uint32_t(row_.num_logprobs);
         SetLogprobs(extremes, sampled);
       }
     }
@@ -272,8 +273,7 @@ class RowOnDevice {
  private:
   LSSAR_DEVICE int DrawId(const Extremes& of_logits) {
     if (row_.scores_row < 0) return DrawFrom(logits_, of_logits);
-    float* const scores =
-        args_.scores + static_cast<size_t>(row_.scores_row) * static_cast<size_t>(vocab_);
+    float* const scores = args_.scores + size_t(row_.scores_row) * size_t(vocab_);
     Adjust(scores);
     return DrawFrom(scores, Extremes(scores, vocab_));
   }
@@ -284,7 +284,7 @@ class RowOnDevice {
     SyncBlock();
   }
 
-  // An id is in each list once, or what is done to it may be done twice.
+  // Requires  each id at most once in each list
   LSSAR_DEVICE void Adjust(float* scores) const {
     const bool allows_all = row_.allowed.count == 0;
     for (int id = ThreadIdx(); id < vocab_; id += kThreads) {
@@ -296,11 +296,11 @@ class RowOnDevice {
     ForEach(row_.biases, [&](const CudaSampleId& at) {
       scores[at.id] = Biased(scores[at.id], FloatOfBits(at.value));
     });
-    const Penalties penalties{.repetition = static_cast<double>(row_.repetition_penalty),
-                              .presence = static_cast<double>(row_.presence_penalty),
-                              .frequency = static_cast<double>(row_.frequency_penalty)};
+    const Penalties penalties{.repetition = double(row_.repetition_penalty),
+                              .presence = double(row_.presence_penalty),
+                              .frequency = double(row_.frequency_penalty)};
     ForEach(row_.counts, [&](const CudaSampleId& at) {
-      scores[at.id] = Penalised(scores[at.id], static_cast<int>(at.value), penalties);
+      scores[at.id] = Penalised(scores[at.id], int(at.value), penalties);
     });
   }
 
@@ -308,18 +308,18 @@ class RowOnDevice {
     if (row_.rate == 0.0f) return IdOfRank(extremes.best_rank);
     const float best = extremes.best, rate = row_.rate;
     const auto score = [=](int id) { return scores[id]; };
-    Count last = 0;  // ranks from it on are kept
+    Count last = 0;  // ranks from `last` on stay candidates
     if (row_.top_k > 0 && row_.top_k < vocab_) {
       const auto one = [=](int id) { return Count{scores[id] != kNotAllowed}; };
       auto ranking = MakeRanking(vocab_, score, one, best, extremes.worst);
-      const Count num_allowed = ranking.FillBins(), top_k = static_cast<Count>(row_.top_k);
+      const Count num_allowed = ranking.FillBins(), top_k = Count(row_.top_k);
       if (top_k < num_allowed) last = ranking.FindLast(top_k);
     }
     const auto weight = [=](int id) -> Count {
       return RankOf(scores[id], id) >= last ? WeightOf(scores[id], best, rate) : 0;
     };
     if (row_.top_p < 1.0f) {
-      // Weights vanish 43 powers of 2 below the best.
+      // Weights are zero 43 powers of 2 below the best.
       const float weightless = best - 43.0f / rate;
       auto ranking = MakeRanking(vocab_, score, weight, best,
                                  weightless > extremes.worst ? weightless : extremes.worst);
@@ -334,8 +334,8 @@ class RowOnDevice {
     });
   }
 
-  // The first id at which the sum of weights is above the draw. A warp adds up a run of ids; the
-  // one that the draw falls into goes through it again.
+  // The first id at which the running sum of weights is above the draw. Each warp adds up a range
+  // of ids; the warp whose range contains the draw then searches its range.
   template <typename Weight>
   LSSAR_DEVICE int PickId(const Weight& weight) const {
     Shared& shared = BlockShared();
@@ -358,14 +358,14 @@ class RowOnDevice {
         const Count up_to = before + WarpPrefix(id < end ? weight(id) : 0);
         const unsigned above = Ballot(up_to > target);
         if (above != 0) {
-          if (LaneIdx() == 0) shared.found = static_cast<Count>(first + LowestBit(above));
+          if (LaneIdx() == 0) shared.found = Count(first + LowestBit(above));
           break;
         }
         before = Shuffle(up_to, kWarpThreads - 1);
       }
     }
     SyncBlock();
-    const int found = static_cast<int>(shared.found);
+    const int found = int(shared.found);
     SyncBlock();
     return found;
   }
@@ -377,26 +377,23 @@ class RowOnDevice {
     for (int id = ThreadIdx(); id < vocab_; id += kThreads) {
       sum += WeightOf(logits[id], best, kRateOfLogprobs);
     }
-    constexpr double kUnit = 1.0 / static_cast<double>(Count{1} << kWeightBits);
-    const double log_sum =
-        static_cast<double>(best) + log(static_cast<double>(BlockSum(sum)) * kUnit);
-    const auto logprob = [=](int id) {
-      return static_cast<float>(static_cast<double>(logits[id]) - log_sum);
-    };
+    constexpr double kUnit = 1.0 / double(Count{1} << kWeightBits);
+    const double log_sum = double(best) + log(double(BlockSum(sum)) * kUnit);
+    const auto logprob = [=](int id) { return float(double(logits[id]) - log_sum); };
     sampled.logprob = logprob(sampled.id);
     if (row_.num_logprobs == 0) return;
 
-    // Two logits may round to one log-probability; their ids decide then.
-    const float worst = static_cast<float>(static_cast<double>(extremes.worst) - log_sum);
-    const float largest = static_cast<float>(static_cast<double>(best) - log_sum);
+    // Two logits may round to the same log-probability; the lower id is then the better.
+    const float worst = float(double(extremes.worst) - log_sum);
+    const float largest = float(double(best) - log_sum);
     const auto one = [](int) { return Count{1}; };
     auto ranking = MakeRanking(vocab_, logprob, one, largest, worst);
     ranking.FillBins();
-    const Count last = ranking.FindLast(static_cast<Count>(row_.num_logprobs));
+    const Count last = ranking.FindLast(Count(row_.num_logprobs));
     StoreTop(logprob, last);
   }
 
-  // Those of rank `last` and above, best first.
+  // Stores ids of rank `last` and above, best first.
   template <typename Logprob>
   LSSAR_DEVICE void StoreTop(const Logprob& logprob, Count last) const {
     Shared& shared = BlockShared();
@@ -407,8 +404,7 @@ class RowOnDevice {
       if (rank >= last) shared.listed_ranks[AtomicAdd(&shared.num_listed, 1u)] = rank;
     }
     SyncBlock();
-    CudaTopLogprob* const top =
-        args_.top + static_cast<size_t>(BlockX()) * static_cast<size_t>(args_.max_top);
+    CudaTopLogprob* const top = args_.top + size_t(BlockX()) * size_t(args_.max_top);
     for (int i = ThreadIdx(); i < row_.num_logprobs; i += kThreads) {
       const Count rank = shared.listed_ranks[i];
       int place = 0;
@@ -423,7 +419,7 @@ class RowOnDevice {
   const float* const logits_;
 };
 
-LSSAR_KERNEL(kThreads) SampleRows(LSSAR_ARGS(CudaSampleArgs) args) { RowOnDevice(args).Run(); }
+LSSAR_KERNEL(kThreads) SampleRows(LSSAR_ARGS(CudaSampleArgs) args) { RowSampler(args).Run(); }
 
 }  // namespace
 

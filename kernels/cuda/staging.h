@@ -1,4 +1,4 @@
-// Small copies to the device that nobody waits for.
+// Small asynchronous copies to the device.
 #ifndef LSSAR_KERNELS_CUDA_STAGING_H_
 #define LSSAR_KERNELS_CUDA_STAGING_H_
 
@@ -9,17 +9,17 @@
 
 namespace lssar {
 
-// Pinned memory that the bytes of a step's copies wait in, each in a place of its own until Reset.
-// A copy from any other memory makes the host wait for the stream.
+// Pinned memory that stages the bytes of a step's copies until Reset. A copy from pageable memory
+// would make the host wait for the stream.
 class Staging {
  public:
   explicit Staging(CudaDriver& driver) : driver_(driver), memory_(driver) {}
 
-  // In order with the kernels; `from` may change at once. What finds no room is copied from where
-  // it lies. Returns a code of cudaError_t.
+  // Copies in order with the kernels; `from` may change after the call. If the staging memory is
+  // full, copies directly. Returns a code of cudaError_t.
   int CopyIn(void* to, const void* from, size_t num_bytes);
 
-  // Requires  the stream is waited for before the next CopyIn
+  // Requires  the stream is synchronised before the next CopyIn
   void Reset() { num_used_ = 0; }
 
  private:

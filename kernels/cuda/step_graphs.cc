@@ -10,8 +10,8 @@ namespace lssar {
 void StepGraphs::Run(const StepArgs& args, absl::FunctionRef<void()> ops) {
   const std::optional<DecodeBucket> bucket =
       DecodeBucketFor(*args.rows, args.max_rows, context_.Device().HasClusters());
-  if (!bucket || !context_.IsGood()) return ops();
-  if (args.counters != nullptr && !counts_.Begin(args.counters, args.rows->sequences.size())) {
+  if (!bucket || !context_.IsOk()) return ops();
+  if (args.counters != nullptr && !stats_.Begin(args.counters, args.rows->sequences.size())) {
     return;
   }
   if (!tables_.EnterBucket(args, *bucket)) return;
@@ -36,12 +36,12 @@ void StepGraphs::Run(const StepArgs& args, absl::FunctionRef<void()> ops) {
   context_.SetShape(nullptr);
   tables_.LeaveBucket();
   if (args.counters != nullptr) {
-    counts_.AddRows(*args.rows, args.kv.layout.num_kv_heads, shape.num_counted_ops);
+    stats_.AddRows(*args.rows, args.kv.layout.num_kv_heads, shape.num_counted_ops);
   }
 }
 
 StepGraphs::Entry& StepGraphs::Find(const Key& key) {
-  // Memory that an address in a graph meant is gone.
+  // Graphs may hold addresses of memory that has been freed.
   const int64_t num_freed = context_.Driver().NumFreed();
   if (num_freed != num_freed_) DropAll();
   num_freed_ = num_freed;
@@ -64,8 +64,7 @@ StepGraphs::Entry& StepGraphs::Find(const Key& key) {
   return *found;
 }
 
-// What cannot be recorded, for want of memory most likely, runs as it is: it is as right, if
-// slower.
+// A step that cannot be recorded, most likely for lack of memory, runs its ops: equal bits, slower.
 void StepGraphs::Record(Entry& entry, absl::FunctionRef<void()> ops) {
   CudaDriver& driver = context_.Driver();
   entry.is_refused = true;
@@ -75,8 +74,8 @@ void StepGraphs::Record(Entry& entry, absl::FunctionRef<void()> ops) {
   context_.SetCapturing(false);
   void* graph = nullptr;
   const bool is_recorded = driver.EndCapture(graph) == kCudaSuccess;
-  if (!context_.IsGood()) {
-    // An op that failed; one that does so without a capture, too, is told of then.
+  if (!context_.IsOk()) {
+    // An op failed. If it also fails outside the capture, that run reports the error.
     context_.TakeStatus().IgnoreError();
     if (is_recorded) driver.DestroyGraph(graph);
     return;

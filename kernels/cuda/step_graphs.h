@@ -1,9 +1,9 @@
-// Decode steps as CUDA graphs: some ten kernels a layer, started by one call.
+// Decode steps as CUDA graphs: one launch for about ten kernels a layer.
 //
-// A step that fits a bucket (step_plan.h) runs in the bucket's shape: rows up to the bucket's
-// count, those past the step's own marked as none in the tables. What differs between such steps
-// (pages, positions, ids) goes to fixed addresses before; so the kernels of one step are those of
-// the next, and are recorded once. A step's bits do not depend on its bucket.
+// A step that fits a bucket (DecodeBucket in step_plan.h) runs with the bucket's number of rows;
+// the tables mark the extra rows as padding. What differs between steps of a bucket (pages,
+// positions, ids) is copied to fixed addresses first, so that the recorded kernels can be replayed.
+// The bits of a step do not depend on its bucket.
 #ifndef LSSAR_KERNELS_CUDA_STEP_GRAPHS_H_
 #define LSSAR_KERNELS_CUDA_STEP_GRAPHS_H_
 
@@ -19,24 +19,24 @@
 
 namespace lssar {
 
-// At most this many are kept; the least recently used goes.
+// Graphs stored, at most. The least recently used one is dropped first.
 inline constexpr int kMaxStepGraphs = 32;
 
 class StepGraphs {
  public:
-  StepGraphs(CudaContext& context, StepTables& tables, AttentionStatsBuffer& counts)
-      : context_(context), tables_(tables), counts_(counts) {}
+  StepGraphs(CudaContext& context, StepTables& tables, AttentionStatsBuffer& stats)
+      : context_(context), tables_(tables), stats_(stats) {}
   ~StepGraphs() { DropAll(); }
   StepGraphs(const StepGraphs&) = delete;
   StepGraphs& operator=(const StepGraphs&) = delete;
 
-  // Backend::RunStep. The first step of a bucket runs its ops, which find and keep their
-  // workspaces; the second is recorded; the others are replayed. Others than decode steps run their
-  // ops. Requires  counts that are free for args.counters
+  // Backend::RunStep. The first step of a bucket runs its ops, which reserve their workspaces; the
+  // second is recorded; later ones are replayed. Steps that are not pure decode run their ops.
+  // Requires  statistics that can count for args.counters
   void Run(const StepArgs& args, absl::FunctionRef<void()> ops);
 
  private:
-  // What is the same in all steps that one graph stands for.
+  // Equal in all steps that one graph replays.
   struct Key {
     const void* owner = nullptr;
     const void* k_pool = nullptr;
@@ -49,8 +49,8 @@ class StepGraphs {
     Key key;
     void* graph = nullptr;
     int num_counted_ops = 0;
-    bool has_run = false;     // its ops, in this shape
-    bool is_refused = false;  // it could not be recorded
+    bool has_run = false;     // its ops ran once in this shape
+    bool is_refused = false;  // recording failed
     int64_t last_step = 0;
   };
 
@@ -61,10 +61,10 @@ class StepGraphs {
 
   CudaContext& context_;
   StepTables& tables_;
-  AttentionStatsBuffer& counts_;
+  AttentionStatsBuffer& stats_;
   std::vector<Entry> entries_;
   int64_t num_steps_ = 0;
-  int64_t num_freed_ = 0;  // of the driver, when the entries were made
+  int64_t num_freed_ = 0;  // CudaDriver::NumFreed when the entries were made
 };
 
 }  // namespace lssar

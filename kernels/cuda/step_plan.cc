@@ -7,7 +7,7 @@ namespace {
 
 static_assert(kMaxBucketSplits == kMostClusterBlocks * kSplitsOfBlock);
 
-// Rows times splits that a bucket without clusters may have: 50 MiB of scores at 12 heads.
+// Rows times splits of a bucket without clusters, at most: 50 MiB of scores at 12 heads.
 constexpr int kMaxScratchSplits = 4096;
 
 void AddTiles(const SequenceSlice& sequence, int sequence_idx, int first_page, CudaStepPlan& plan) {
@@ -22,27 +22,27 @@ void AddTiles(const SequenceSlice& sequence, int sequence_idx, int first_page, C
   }
 }
 
-// Sorts the decode rows by the clusters they take, and gives those without one their scratch.
+// Sorts the decode rows by cluster size and assigns scratch to the rows of split decode.
 void MakeBatches(const CudaPlanSetup& setup, CudaStepPlan& plan) {
-  const int64_t num_vectors = static_cast<int64_t>(plan.decode_rows.size()) * setup.num_heads;
+  const int64_t num_vectors = int64_t(plan.decode_rows.size()) * setup.num_heads;
   const auto cluster_of = [&](const CudaDecodeRow& row) {
     if (!setup.has_clusters) return 0;
     return ClusterBlocksFor(NumCudaSplits(row.num_keys), num_vectors, setup.num_multiprocessors);
   };
-  // Long rows first: the launch's end is then short work.
+  // Long rows first, so that the last blocks of a launch are short.
   std::stable_sort(plan.decode_rows.begin(), plan.decode_rows.end(),
                    [&](const CudaDecodeRow& a, const CudaDecodeRow& b) {
                      const int cluster_a = cluster_of(a), cluster_b = cluster_of(b);
                      return cluster_a != cluster_b ? cluster_a > cluster_b
                                                    : a.num_keys > b.num_keys;
                    });
-  const size_t num_heads = static_cast<size_t>(setup.num_heads);
+  const size_t num_heads = size_t(setup.num_heads);
   for (size_t i = 0; i < plan.decode_rows.size(); ++i) {
     CudaDecodeRow& row = plan.decode_rows[i];
     const int cluster_blocks = cluster_of(row);
     const int num_splits = NumCudaSplits(row.num_keys);
     if (plan.batches.empty() || plan.batches.back().cluster_blocks != cluster_blocks) {
-      plan.batches.push_back({.first = static_cast<int>(i), .cluster_blocks = cluster_blocks});
+      plan.batches.push_back({.first = int(i), .cluster_blocks = cluster_blocks});
     }
     CudaDecodeBatch& batch = plan.batches.back();
     ++batch.count;
@@ -50,8 +50,8 @@ void MakeBatches(const CudaPlanSetup& setup, CudaStepPlan& plan) {
     if (cluster_blocks > 0) continue;
     row.split_idx = plan.num_splits;
     row.scores_idx = plan.num_scores;
-    plan.num_splits += static_cast<size_t>(num_splits) * num_heads;
-    plan.num_scores += static_cast<size_t>(num_splits) * kCudaSplitKeys * num_heads;
+    plan.num_splits += size_t(num_splits) * num_heads;
+    plan.num_scores += size_t(num_splits) * kCudaSplitKeys * num_heads;
   }
 }
 
@@ -78,23 +78,23 @@ void Clear(CudaStepPlan& plan) {
   plan.num_scores = plan.num_splits = 0;
 }
 
-// The sequence's rows and pages, and those of its rows that attend alone.
+// Adds the sequence's rows and pages, and its decode rows or its tiles.
 void AddSequence(const RaggedBatch& rows, size_t s, const CudaPlanSetup& setup,
                  CudaStepPlan& plan) {
   const SequenceSlice& sequence = rows.sequences[s];
-  const int first_page = static_cast<int>(plan.pages.size());
+  const int first_page = int(plan.pages.size());
   const int num_keys = sequence.first_position + sequence.num_rows;
   const int num_pages = (num_keys + setup.page_size - 1) / setup.page_size;
   plan.pages.insert(plan.pages.end(), sequence.pages.begin(), sequence.pages.begin() + num_pages);
   for (int r = 0; r < sequence.num_rows; ++r) {
     plan.rows.push_back({.position = sequence.first_position + r, .first_page = first_page});
-    if (sequence.num_rows > kMaxLoneRows) continue;
+    if (sequence.num_rows > kMaxDecodeRows) continue;
     plan.decode_rows.push_back({.row = sequence.first_row + r,
                                 .num_keys = sequence.first_position + r + 1,
                                 .first_page = first_page,
-                                .sequence = static_cast<int32_t>(s)});
+                                .sequence = int32_t(s)});
   }
-  if (sequence.num_rows > kMaxLoneRows) AddTiles(sequence, static_cast<int>(s), first_page, plan);
+  if (sequence.num_rows > kMaxDecodeRows) AddTiles(sequence, int(s), first_page, plan);
 }
 
 }  // namespace
@@ -112,7 +112,7 @@ std::optional<DecodeBucket> DecodeBucketFor(const RaggedBatch& rows, int max_row
                                             bool has_clusters) {
   int max_keys = 0;
   for (const SequenceSlice& sequence : rows.sequences) {
-    if (sequence.num_rows > kMaxLoneRows) return std::nullopt;
+    if (sequence.num_rows > kMaxDecodeRows) return std::nullopt;
     max_keys = std::max(max_keys, sequence.first_position + sequence.num_rows);
   }
   DecodeBucket bucket{.num_rows = 1, .max_splits = 1};
@@ -130,12 +130,12 @@ void PlanDecodeStep(const RaggedBatch& rows, const CudaPlanSetup& setup, const D
                     CudaStepPlan& plan) {
   Clear(plan);
   for (size_t s = 0; s < rows.sequences.size(); ++s) AddSequence(rows, s, setup, plan);
-  // Long rows first: the launch's end is then short work.
+  // Long rows first, so that the last blocks of a launch are short.
   std::sort(plan.decode_rows.begin(), plan.decode_rows.end(),
             [](const CudaDecodeRow& a, const CudaDecodeRow& b) {
               return a.num_keys != b.num_keys ? a.num_keys > b.num_keys : a.row < b.row;
             });
-  const size_t num_rows = static_cast<size_t>(bucket.num_rows);
+  const size_t num_rows = size_t(bucket.num_rows);
   plan.rows.resize(num_rows, {.position = -1});
   plan.decode_rows.resize(num_rows);
   const int64_t num_vectors = int64_t{bucket.num_rows} * setup.num_heads;
@@ -146,8 +146,7 @@ void PlanDecodeStep(const RaggedBatch& rows, const CudaPlanSetup& setup, const D
                                                                    setup.num_multiprocessors)
                                                 : 0});
   if (setup.has_clusters) return;
-  const size_t splits_of_row =
-      static_cast<size_t>(bucket.max_splits) * static_cast<size_t>(setup.num_heads);
+  const size_t splits_of_row = size_t(bucket.max_splits) * size_t(setup.num_heads);
   for (CudaDecodeRow& row : plan.decode_rows) {
     row.split_idx = plan.num_splits;
     row.scores_idx = plan.num_splits * kCudaSplitKeys;

@@ -1,4 +1,4 @@
-// How the rows of a step are cut into work for the device. Made on the host, once for all layers.
+// Divides the rows of a step into launches. Made on the host, once for all layers.
 #ifndef LSSAR_KERNELS_CUDA_STEP_PLAN_H_
 #define LSSAR_KERNELS_CUDA_STEP_PLAN_H_
 
@@ -13,30 +13,30 @@
 
 namespace lssar {
 
-// Sequences of at most this many rows attend row by row; longer ones in tiles, which read K and V
-// once for 64 rows but leave a whole sequence's keys to one block.
-inline constexpr int kMaxLoneRows = 4;
+// Sequences with at most this many rows use decode attention, row by row. Longer ones use prefill
+// tiles, which read K and V once for 64 rows but compute all keys of a sequence in one block.
+inline constexpr int kMaxDecodeRows = 4;
 
-// Decode rows [first, first + count) of the plan, which one launch takes.
+// Decode rows [first, first + count) of the plan: one launch.
 struct CudaDecodeBatch {
   int first = 0;
   int count = 0;
   int max_splits = 0;
-  int cluster_blocks = 0;  // 0: by splits
+  int cluster_blocks = 0;  // 0: split decode
 };
 
 struct CudaStepPlan {
   std::vector<CudaRow> rows;
-  std::vector<int32_t> pages;  // of all sequences, one after the other
+  std::vector<int32_t> pages;  // page tables of all sequences, concatenated
   std::vector<CudaDecodeRow> decode_rows;
   std::vector<CudaDecodeBatch> batches;
-  std::vector<CudaTile> tiles;  // the longest first
-  // What batches without clusters need of scratch, of all heads.
+  std::vector<CudaTile> tiles;  // most keys first
+  // Scratch of the split decode batches, over all heads.
   size_t num_scores = 0;
   size_t num_splits = 0;
 };
 
-// What a plan depends on besides the rows.
+// Inputs of a plan besides the rows.
 struct CudaPlanSetup {
   int num_heads = 1;
   int page_size = 64;
@@ -48,15 +48,14 @@ constexpr int NumCudaSplits(int num_keys) {
   return (num_keys + kCudaSplitKeys - 1) / kCudaSplitKeys;
 }
 
-// Blocks that share a row of `num_splits` splits when `num_vectors` rows and heads are computed at
-// once: as few as hold its scores and fill the device. 0: more than a cluster holds. It moves work,
-// not bits.
+// Blocks of the cluster that shares a row of `num_splits` splits, when a launch computes
+// `num_vectors` pairs of row and head: as few as hold the row's scores and fill the device. 0: more
+// splits than a cluster holds. The choice changes speed, not bits.
 int ClusterBlocksFor(int num_splits, int64_t num_vectors, int num_multiprocessors);
 
 void PlanCudaStep(const RaggedBatch& rows, const CudaPlanSetup& setup, CudaStepPlan& plan);
 
-// The shape of a decode step as a graph keeps it: what differs between steps of one bucket stands
-// in their tables alone.
+// The shape of a decode step in a graph. Steps of one bucket differ only in their tables.
 struct DecodeBucket {
   int num_rows = 0;
   int max_splits = 0;  // of the row with most keys
@@ -64,16 +63,16 @@ struct DecodeBucket {
 };
 
 inline constexpr int kMaxBucketRows = 64;
-inline constexpr int kMaxBucketSplits = 256;  // 64K keys: what a cluster holds
+inline constexpr int kMaxBucketSplits = 256;  // 64K keys, the most that a cluster holds
 
-// The smallest bucket that holds the step, of at most `max_rows` rows. None where a sequence has
-// rows enough for tiles, and where rows or keys are too many, or, without clusters, so many that
-// scratch for them would be large.
+// The smallest bucket that holds the step, with at most `max_rows` rows. None if a sequence has
+// enough rows for prefill tiles, if there are too many rows or keys, or, without clusters, if their
+// scratch would be too large.
 std::optional<DecodeBucket> DecodeBucketFor(const RaggedBatch& rows, int max_rows,
                                             bool has_clusters);
 
-// As PlanCudaStep, in the bucket's shape: all rows in one batch, tables and scratch as large as the
-// bucket, rows past the step's last marked as none.
+// As PlanCudaStep, in the bucket's shape: all rows in one batch, tables and scratch sized for the
+// bucket, extra rows marked as padding.
 // Requires  the step fits the bucket
 void PlanDecodeStep(const RaggedBatch& rows, const CudaPlanSetup& setup, const DecodeBucket& bucket,
                     CudaStepPlan& plan);

@@ -9,10 +9,10 @@ namespace lssar {
 
 namespace {
 
-// Pages of the largest bucket, when a page has `page_size`.
+// Pages of the largest bucket.
 size_t MaxBucketPages(int page_size) {
   return size_t{kMaxBucketRows} * size_t{kMaxBucketSplits} * size_t{kCudaSplitKeys} /
-         static_cast<size_t>(page_size);
+         size_t(page_size);
 }
 
 }  // namespace
@@ -85,7 +85,7 @@ bool StepTables::EnterBucket(const StepArgs& args, const DecodeBucket& bucket) {
   at_.rows = Add<CudaRow>(plan_.rows, size_t{kMaxBucketRows});
   at_.decode_rows = Add<CudaDecodeRow>(plan_.decode_rows, size_t{kMaxBucketRows});
   at_.ids = Add<int32_t>(ids_, size_t{kMaxBucketRows});
-  at_.pages = Add<int32_t>(plan_.pages, plan_.pages.size());  // last: their number differs
+  at_.pages = Add<int32_t>(plan_.pages, plan_.pages.size());  // last: their number varies
   const size_t num_bytes = at_.pages + MaxBucketPages(args.kv.layout.page_size) * sizeof(int32_t);
   void* const to = context_.Reserve<void>(bucket_memory_, num_bytes);
   is_in_bucket_ =

@@ -1,5 +1,5 @@
-// A step's plan and its tables on the device: made by the first op that needs them, found again by
-// the others.
+// A step's plan and its tables on the device. The first op of a step makes them; later ops reuse
+// them.
 #ifndef LSSAR_KERNELS_CUDA_STEP_TABLES_H_
 #define LSSAR_KERNELS_CUDA_STEP_TABLES_H_
 
@@ -21,17 +21,17 @@ class StepTables {
   explicit StepTables(CudaContext& context)
       : context_(context), memory_(context.Driver()), bucket_memory_(context.Driver()) {}
 
-  // Plans the step and brings its tables to the device, unless they are there. False: an error.
+  // Plans the step and copies its tables to the device, unless they are there. False: an error.
   bool Prepare(const RaggedBatch& rows, const KvLayout& layout);
 
-  // The same in the shape of a bucket, with the rows' ids: in memory of its own, where each table
-  // has its address for good. Prepare finds them there until LeaveBucket.
+  // The same in the shape of a bucket, with the rows' ids, in separate memory with fixed addresses.
+  // Prepare uses these tables until LeaveBucket. False: an error.
   // Requires  the step fits the bucket
   bool EnterBucket(const StepArgs& args, const DecodeBucket& bucket);
   void LeaveBucket();
   const int32_t* BucketIds() const { return At<int32_t>(at_.ids); }
 
-  // Of the step that Prepare saw last.
+  // The plan and tables of the last Prepare.
   const CudaStepPlan& Plan() const { return plan_; }
   const CudaRow* Rows() const { return At<CudaRow>(at_.rows); }
   const CudaDecodeRow* DecodeRows() const { return At<CudaDecodeRow>(at_.decode_rows); }
@@ -39,13 +39,13 @@ class StepTables {
   CudaPages PagesOf(const KvView& kv, int layer) const;
 
  private:
-  // The rows that the plan was made for, by content: ops of one step bring the same again.
+  // The rows that the plan was made for. Ops of one step pass equal rows.
   struct PlannedRows {
-    std::vector<SequenceSlice> sequences;  // their pages are not read
+    std::vector<SequenceSlice> sequences;  // their `pages` are not used
     CudaPlanSetup setup;
   };
 
-  // Where each table lies, from the start of the memory.
+  // Offsets of the tables in the memory.
   struct Offsets {
     size_t rows = 0, pages = 0, decode_rows = 0, tiles = 0, ids = 0;
   };
@@ -57,7 +57,7 @@ class StepTables {
     const Workspace& memory = is_in_bucket_ ? bucket_memory_ : memory_;
     return reinterpret_cast<const T*>(static_cast<const unsigned char*>(memory.Address()) + offset);
   }
-  // Lays the array behind the others, and room for max_count of its kind; returns where.
+  // Appends the array to bytes_ with space for max_count elements. Returns its offset.
   template <typename T>
   size_t Add(std::span<const T> array, size_t max_count);
 
@@ -66,7 +66,7 @@ class StepTables {
   bool is_in_bucket_ = false;
   CudaStepPlan plan_;
   PlannedRows planned_;
-  std::vector<unsigned char> bytes_;  // of all tables, as they go to the device
+  std::vector<unsigned char> bytes_;  // of all tables, as copied to the device
   Offsets at_;
   std::vector<int32_t> ids_;  // of a bucket's rows
 };

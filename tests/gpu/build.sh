@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Builds the GPU tests and benches into one folder that runs on a machine with an NVIDIA driver and
-# little else: no toolkit, no packages of ours.
+# Builds the GPU tests and benches into one folder, which runs on a machine that has only an NVIDIA
+# driver, bash and Python.
 #
 #   tests/gpu/build.sh [FOLDER]      default build/gpu-run; under 60 MiB, packed
 #
-# GPU_ARCHITECTURES (90a-real): what the kernels are compiled for, as CMake names it.
+# GPU_ARCHITECTURES (90a-real): target architectures in CMake's notation.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 folder=${1:-build/gpu-run}
@@ -22,7 +22,7 @@ mkdir -p "$contents/bin" "$contents/lib" "$contents/tests" "$contents/models/zoo
 for program in "${programs[@]}"; do
   strip -o "$contents/bin/$program" "$build/bin/$program"
 done
-# Libraries of this machine's packages go along; those of the C library are the other machine's own.
+# Packs the shared libraries of this machine, but not those of the C library.
 ldd "$contents"/bin/* | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
   grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*)\.so' |
   while read -r library; do cp -L "$library" "$contents/lib/"; done

@@ -1,7 +1,7 @@
-"""models/training's model with a cache of keys and values: what a user of PyTorch has today.
+"""The model of models/training with a K/V cache: what a user of PyTorch has today.
 
-The cache has a fixed length, so that a compiler sees the same shapes in every step; what lies
-behind a row's own position is masked.
+The cache has a fixed length, so that a compiler sees the same shapes in every step. Slots after a
+row's position are masked.
 """
 
 import math
@@ -15,7 +15,7 @@ import model
 
 
 def weigh_row(products, n, dim, p):
-    """attention.attention_weights() of one row that attends n keys (a tensor): [..., 1, keys] -> weights."""
+    """attention.attention_weights() of one row with n keys (a tensor): [..., 1, keys] -> weights."""
     seen = (torch.arange(products.shape[-1], device=products.device) < n).to(products.dtype)
     length = n.to(products.dtype)
     a = F.softplus(math.log(dim) * length.log() * products, threshold=40) * seen
@@ -28,12 +28,12 @@ def weigh_row(products, n, dim, p):
 
 
 def at_least_float(x):
-    """Scores reach ln(d) ln(N) = 41 and weights are powers of them: too coarse for 16 bits."""
+    """In fp32: scores reach ln(d) ln(N) = 41 and weights are powers of them."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 class Cache(nn.Module):
-    """Keys and values of one layer: buffers, whose addresses a compiler may take for fixed."""
+    """Keys and values of one layer. Buffers: torch.compile may treat addresses as fixed."""
 
     def __init__(self, like, shape):
         super().__init__()
@@ -71,7 +71,7 @@ class CachedModel(nn.Module):
         return x + block.mlp_proj(hidden)
 
     def _logits(self, x):
-        """Of the last row: [batch, vocab]."""
+        """Logits of the last row: [batch, vocab]."""
         return self.net.logits(self.net.ln_f(x[:, -1]))
 
     def prefill(self, tokens):

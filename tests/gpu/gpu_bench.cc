@@ -1,5 +1,5 @@
-// Times attention on a GPU, beside the bandwidth of a copy measured first in the same run, and
-// prints one JSON object. Peers are timed by peers.py on the same shapes.
+// Times attention on a GPU and prints one JSON object. Measures copy bandwidth in the same run, for
+// comparison. peers.py times other libraries on the same shapes.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -38,7 +38,7 @@ T Must(absl::StatusOr<T> value) {
   return *std::move(value);
 }
 
-// The backend and the driver below it, for its clock.
+// The backend, and its driver for timing.
 struct Gpu {
   std::unique_ptr<Backend> backend;
   CudaDriver* driver = nullptr;
@@ -50,7 +50,7 @@ struct Gpu {
     return {.backend = Must(MakeCudaBackend(std::move(parts), 0)), .driver = driver};
   }
 
-  // Milliseconds of one call: the least of kRepeats means over `calls` calls in a row.
+  // Milliseconds of one call: the lowest of kRepeats means over `calls` calls in a row.
   template <class F>
   double Time(int calls, const F& call) const {
     call();
@@ -69,7 +69,7 @@ struct Gpu {
   }
 };
 
-// Bytes read and written a second, in GB/s, by a copy of 2 GiB inside the device.
+// Bytes read and written per second, in GB/s, by a device copy of 2 GiB.
 double CopyBandwidth(const Gpu& gpu) {
   constexpr size_t kBytes = size_t{2} << 30;
   const auto from = Must(gpu.backend->Allocate(kBytes)), to = Must(gpu.backend->Allocate(kBytes));
@@ -181,8 +181,8 @@ class Pool {
     }
   }
 
-  // Of V's rows. Sequences are equal, and so is what each reads: another number means that some
-  // sequence attends to keys that are not its own.
+  // The share of V's rows that is read. Sequences are equal, so each reads the same number of rows;
+  // a different number means that a sequence attends to keys that are not its own.
   double ShareRead(AttentionArgs args, size_t batch) const {
     double share_read = 0;
     for (const int layer : {0, view_.layout.num_layers - 1}) {
@@ -241,7 +241,7 @@ nlohmann::json Prefill(const Gpu& gpu) {
     const Pool pool(gpu, 1, 64, dtype);
     for (const auto& [name, spec] : kKinds) {
       const Pool::Measured measured = pool.Attend(spec, kContext, 2);
-      // Two products of every key with every row behind it: what an exact softmax computes.
+      // Q K^T and weights times V without masked pairs, as exact softmax computes them.
       const double flops = 2.0 * kContext * kContext * 64 * kHeads;
       rows.push_back({{"work", "prefill"},
                       {"kind", name},

@@ -1,5 +1,5 @@
-// Times a whole model through the engine: decode by batch and depth, prefill, and what a step costs
-// the host. Prints one JSON object; peers_model.py times the same work in PyTorch.
+// Times a whole model through the engine: decode by batch and depth, prefill, and the host's share
+// of a step. Prints one JSON object. peers_model.py times the same work in PyTorch.
 //
 //   model_bench --device cuda --work-folder OUT      # the 124M shape, random weights, made there
 #include <CLI/CLI.hpp>
@@ -27,7 +27,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kSteps = 64;  // that every sequence of a decode figure takes: as peers_model.py
+constexpr int kSteps = 64;  // of each sequence in a decode figure, as in peers_model.py
 constexpr int kMostSteps = 64 * kSteps;
 
 struct Setting {
@@ -60,7 +60,7 @@ class Stream final : public OutputSink {
 
   int NumTokens() const { return num_tokens_; }
   void Wait() const { is_done_.wait(false); }
-  // Once done.
+  // Valid after the request has ended.
   Clock::time_point FirstTokenAt() const { return first_token_at_; }
   double SecondsOfRest() const { return Seconds(last_token_at_ - first_token_at_); }
 
@@ -70,14 +70,14 @@ class Stream final : public OutputSink {
   Clock::time_point first_token_at_, last_token_at_;
 };
 
-// The engine between two moments.
+// Engine statistics between two moments.
 struct Interval {
   EngineStats from, to;
 
   double Share(int64_t StageTimes::*stage) const {
     return double(to.stages.*stage - from.stages.*stage);
   }
-  // Microseconds of a step: all of it, and the part in which the device has nothing new to do.
+  // Microseconds of a step: in total, and the part in which the device waits for the host.
   double StepUs() const {
     return (HostNs() + Share(&StageTimes::forward_ns) + Share(&StageTimes::sample_ns)) / 1000 /
            double(NumSteps());
@@ -96,13 +96,14 @@ class Bench {
  public:
   Bench(const Setting& setting, Engine* engine) : setting_(setting), engine_(engine) {}
 
-  // One sequence after the other, each from `depth` on.
+  // Decodes one sequence after the other, each from `depth` on.
   Json DecodeAlone(int depth) {
     double seconds = 0;
     int num_tokens = 0;
     Interval interval;
     for (int i = 0; i < setting_.num_repeats + 1; ++i) {
-      if (i == 1) interval.from = engine_->Stats();  // the first warms up, and fills the cache
+      if (i == 1)
+        interval.from = engine_->Stats();  // the first warms up and fills the prefix cache
       const auto stream = Begin(depth, /*salt=*/0, kSteps);
       stream->Wait();
       if (i == 0) continue;
@@ -113,11 +114,11 @@ class Bench {
     return Row("decode", 1, depth, num_tokens / seconds, interval);
   }
 
-  // `batch` sequences at once, of different prompts: from when all decode until the first ends.
+  // Decodes `batch` sequences with different prompts, from when all decode until the first ends.
   Json DecodeTogether() {
     Interval interval;
     double seconds = 0;
-    // A small model may be through before anybody looks.
+    // A small model may finish before the first look at the statistics.
     for (int length = 4 * kSteps; length <= kMostSteps && interval.NumSteps() < kSteps;
          length *= 4) {
       seconds = RunTogether(length, &interval);
@@ -127,7 +128,7 @@ class Bench {
                interval);
   }
 
-  // Prompts that nobody has seen, one at a time: until the first token; the fastest.
+  // Time to first token of prompts that are not in the prefix cache, one at a time; the fastest.
   Json Prefill() {
     double best = 1e30;
     for (int i = 0; i < setting_.num_repeats; ++i) {
@@ -203,7 +204,7 @@ EngineOptions OptionsFor(const Setting& setting) {
           .max_queued_requests = setting.batch,
           .max_queued_tokens = int64_t{1} << 30,
           .max_num_batched_tokens = 2048,
-          // Prompts come in whole, so that those who are through do not wait for long.
+          // Whole prompts in one chunk, so that finished prefills do not wait for long.
           .max_num_partial_prefills = setting.batch,
           .chunked_prefill_size = 2048};
 }

@@ -1,5 +1,5 @@
-"""Times exact softmax attention of other libraries on the shapes of gpu_bench, and prints one JSON
-array. What is not installed is left out, with the reason.
+"""Times exact softmax attention of other libraries on the shapes of gpu_bench and prints one JSON
+array. A library that is not installed is listed with the reason.
 
     python3 peers.py
 """
@@ -9,11 +9,11 @@ import json
 import math
 
 CONTEXT, HEADS, DIM = 16384, 12, 64
-ROTATED_BYTES = 200 << 20  # of K that calls in a row read, as gpu_bench: no L2 cache holds it
+ROTATED_BYTES = 200 << 20  # calls in a row read this much of K, as in gpu_bench: more than any L2
 
 
 def time_ms(torch, call, calls):
-    """Milliseconds of one call: the least of five means."""
+    """Milliseconds of one call: the lowest of five means."""
     call()
     torch.cuda.synchronize()
     best = float('inf')
@@ -29,12 +29,12 @@ def time_ms(torch, call, calls):
 
 
 def rotated(make, key_bytes):
-    """Endless turns of as many inputs as make ROTATED_BYTES of keys."""
+    """Cycles through as many inputs as make ROTATED_BYTES of keys."""
     return itertools.cycle([make() for _ in range(math.ceil(ROTATED_BYTES / key_bytes))])
 
 
 def torch_rows(torch):
-    """scaled_dot_product_attention over contiguous keys and values: no pages to follow."""
+    """scaled_dot_product_attention over contiguous (not paged) keys and values."""
     attend = torch.nn.functional.scaled_dot_product_attention
     half = {'device': 'cuda', 'dtype': torch.float16}
     for batch in (1, 16, 64):
@@ -51,7 +51,7 @@ def torch_rows(torch):
 
 
 def flashinfer_rows(torch, flashinfer):
-    """Its decode over pages of 64 tokens, planned once as ours is."""
+    """Decode over pages of 64 tokens, planned once as ours is."""
     half = {'device': 'cuda', 'dtype': torch.float16}
     num_pages = CONTEXT // 64
     for batch in (1, 16, 64):
@@ -75,7 +75,7 @@ def main():
         import torch
         for row in torch_rows(torch):
             rows.append(row)
-    except Exception as error:  # a peer that fails must not cost the run its own figures
+    except Exception as error:  # a failing peer must not lose our figures
         rows.append({'peer': 'torch', 'left_out': f'{type(error).__name__}: {error}'})
     try:
         import flashinfer

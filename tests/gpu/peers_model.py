@@ -1,6 +1,6 @@
-"""Times models/training's model with a cache of keys and values on the work of model_bench, eager
-and through torch.compile, and writes one JSON array, anew after each figure: a compiler that takes
-too long costs its own alone. What fails is left out, with the reason.
+"""Times the model of models/training with a K/V cache on the work of model_bench, eager and with
+torch.compile. Rewrites one JSON array after each figure, so that a compiler that takes too long
+loses only its own figure. A peer that fails is listed with the reason.
 
     peers_model.py CHECKPOINT OUT [--device cuda] [--seconds 2] [--prompt 1024]
                    [--depths 0,16384] [--batch 64] [--batch-depth 1024]
@@ -21,11 +21,11 @@ sys.path.insert(0, str(HERE if (HERE / 'model.py').exists() else HERE.parents[1]
 import cached_model  # noqa: E402
 import checkpoint_files  # noqa: E402
 
-STEPS = 64  # decoded in a row before the sequences begin anew
+STEPS = 64  # decoded in a row before the sequences start again
 
 
 class Clock:
-    """Rounds of a call until its time is up, the device's work included."""
+    """Times rounds of a call, device work included, until its time is up."""
 
     def __init__(self, device, seconds):
         self.device, self.seconds = device, seconds
@@ -36,7 +36,7 @@ class Clock:
         return time.perf_counter()
 
     def best(self, call):
-        """Seconds of the fastest of at least three calls, after one that does not count."""
+        """Seconds of the fastest of at least three calls, after a warm-up call."""
         call()
         best, begin = float('inf'), self.now()
         rounds = 0
@@ -48,9 +48,9 @@ class Clock:
 
 
 def decode_row(net, clock, batch, depth, compiled):
-    """Greedy: the next token is the best of the last logits, and stays on the device."""
+    """Greedy decoding; the next token stays on the device."""
     cached = cached_model.CachedModel(net, batch, depth + STEPS)
-    for cache in cached.caches:  # unit vectors, as a prompt leaves them
+    for cache in cached.caches:  # unit vectors, as after a prompt
         cache.k.normal_()
         cache.k /= cache.k.norm(dim=-1, keepdim=True)
         cache.v.normal_()
@@ -77,7 +77,7 @@ def prefill_row(net, clock, prompt, compiled):
 
 
 def measure(net, clock, options):
-    """Rows of both ways, work by work, so that the first figures of each come first."""
+    """Rows of eager and compiled, work by work."""
     works = [lambda compiled, d=depth: decode_row(net, clock, 1, d, compiled)
              for depth in options.depths]
     works.append(lambda compiled: prefill_row(net, clock, options.prompt, compiled))
@@ -87,7 +87,7 @@ def measure(net, clock, options):
         for peer, compiled in (('torch eager', False), ('torch compile', True)):
             try:
                 yield {'peer': peer, **work(compiled)}
-            except Exception as error:  # a peer that fails must not cost the others' figures
+            except Exception as error:  # a failing peer must not lose the other figures
                 yield {'peer': peer, 'left_out': f'{type(error).__name__}: {error}'[:300]}
 
 

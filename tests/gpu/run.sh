@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Runs the GPU tests and benches of the folder it lies in (build.sh), each stage in under 9 minutes,
-# and writes report.json and report.txt.
+# Runs the GPU tests and benches of its own folder (made by build.sh), each stage in under 9
+# minutes, and writes report.json and report.txt.
 #
 #   run.sh [--stage kernels|model] [OUT]      default: both stages; OUT: the folder itself
 #
-# Exit code 0: every test passed. A stage's report tells of the other one's results, where OUT has
-# them.
+# Exit code 0: every test passed. The report covers both stages if OUT has the results of both.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 stages=(kernels model)
@@ -18,17 +17,17 @@ if [ "${1:-}" = --stage ]; then
 fi
 mkdir -p "${1:-$here}"
 out=$(cd "${1:-$here}" && pwd)
-given_path=${LD_LIBRARY_PATH:-}  # Python's: our libraries are not for its extensions
+given_path=${LD_LIBRARY_PATH:-}  # for Python, whose extensions must not load our libraries
 export LD_LIBRARY_PATH="$here/lib${given_path:+:$given_path}"
 cd "$here"
 
-# Python's xz: the machine may have no other.
+# Python unpacks xz: the machine may have no xz program.
 if [ ! -d bin ]; then
   python3 -c 'import tarfile; tarfile.open("contents.tar.xz").extractall()' || exit 2
 fi
 
-# check NAME SECONDS COMMAND...: one line of the report; its output in OUT/NAME.log. What no time is
-# left for has not passed.
+# check NAME SECONDS COMMAND...: one line of the report, output in OUT/NAME.log. A check that does
+# not finish in time has failed.
 check() {
   local name=$1 limit=$2 start=$SECONDS
   shift 2
@@ -40,7 +39,7 @@ check() {
   echo "$name: exit $status, $((SECONDS - start)) s"
 }
 
-# Where a wheel of PyTorch brought cuBLASLt along.
+# Folders of cuBLASLt from a PyTorch wheel.
 folders_of_cublas() {
   LD_LIBRARY_PATH=$given_path python3 - <<'PYTHON' 2>/dev/null
 import glob, os, site
@@ -49,7 +48,7 @@ print(':'.join(sorted({os.path.dirname(path) for path in sum(paths, [])})))
 PYTHON
 }
 
-# The same as check, for what needs cuBLASLt; where it is not installed, one line says so.
+# As check, for commands that need cuBLASLt. If it is not installed, one line of the report says so.
 check_cublas() {
   local folders
   folders=$(folders_of_cublas)
@@ -60,17 +59,17 @@ check_cublas() {
   check "$1" "$2" env LD_LIBRARY_PATH="$LD_LIBRARY_PATH:$folders" "${@:3}"
 }
 
-# Figures come first: if time runs out, checks are lost, not figures.
+# Figures first: if time runs out, checks are lost, not figures.
 run_kernels() {
   check bench 120 sh -c "bin/gpu_bench >'$out/bench.json'"
   check peers 90 sh -c "LD_LIBRARY_PATH='$given_path' python3 peers.py >'$out/peers.json'"
 
-  # Attention and RopeWrite on the device alone; the others compare all backends of the machine.
+  # Attention and RopeWrite on the device only; the others compare all backends of the machine.
   check attention 90 bin/gpu_tests --gtest_filter='*Attention*/CUDA'
   check rope_write 30 bin/gpu_tests --gtest_filter='*RopeWrite*/CUDA'
   check sample 30 bin/gpu_tests --gtest_filter='*Sample*/CUDA'
   check dense 60 bin/gpu_tests --gtest_filter='*Linear*:*Logits*:*Embed*:*Logprobs*'
-  # A device that passes for sm_80: the decode path without clusters, against the one with.
+  # The device opened as sm_80: decode without clusters, against decode with clusters.
   check split_path 60 bin/gpu_tests --gtest_filter='*SplitPath*Gpu*'
   check_cublas fast_gemm 30 bin/gpu_tests --gtest_filter='*FastGemmTest*Gpu*'
   check backend 30 bin/gpu_tests --gtest_filter='BackendTest*:CopyPages*'
@@ -96,7 +95,7 @@ run_model() {
     sh -c "bin/gpu_model_bench --device cuda --work-folder '$work' >'$out/model_bench.json'"
   check model_peers 240 env LD_LIBRARY_PATH="$given_path" \
     python3 peers_model.py "$work/random-model" "$out/model_peers.json"
-  # What prompts gain by cuBLASLt, and how far its numbers are from the CPU's.
+  # Prefill with cuBLASLt, and its KL to the CPU.
   check_cublas model_fast 60 \
     sh -c "bin/gpu_model_bench --device cuda --gemm fast --depths 0 --batch 2 \
       --batch-depth 64 --work-folder '$work' >'$out/model_fast.json'"

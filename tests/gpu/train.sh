@@ -1,18 +1,18 @@
 #!/bin/sh
-# Trains a model and its softmax twin on another machine: one with a GPU, PyTorch and NumPy, and
-# with neither this repository nor a network.
+# Trains a model and its softmax twin on another machine, which has a GPU, PyTorch and NumPy, but
+# neither this repository nor a network.
 #
-#   here   sh tests/gpu/train.sh pack RUNS/data PARTS   recipe and ids (of prepare.py) in parts that
-#                                                       are small enough to carry: PARTS/part.*
-#   there  sh PARTS/train.sh take PARTS WORK            as often as parts arrive
+#   here   sh tests/gpu/train.sh pack RUNS/data PARTS   recipe and ids (of prepare.py) in small
+#                                                       parts: PARTS/part.*
+#   there  sh PARTS/train.sh take PARTS WORK            each time parts arrive
 #          sh PARTS/train.sh start WORK [FLAG ...]      run.py in a session of its own, with these
-#                                                       flags or --preset gpu-25min; again: goes on
-#          sh PARTS/train.sh show WORK                  whether it runs, and how far it is
+#                                                       flags or --preset gpu-25min; resumes
+#          sh PARTS/train.sh show WORK                  whether it runs, and its progress
 #          sh PARTS/train.sh stop WORK                  saves its state and ends
 #          sh PARTS/train.sh collect WORK RESULTS       model, card, figure, logs: RESULTS/part.*
 #   here   cat RESULTS/part.* | tar -xJ
 #
-# Where one machine is both: sh tests/gpu/train.sh all RUNS/data WORK [FLAG ...]
+# On one machine: sh tests/gpu/train.sh all RUNS/data WORK [FLAG ...]
 #
 # PART_MIB: size of a part (56). PYTHON: the interpreter (python3). ALLOW_CPU=1: start without one.
 set -eu
@@ -24,7 +24,7 @@ fail() {
   exit 1
 }
 
-# Reads a tar from stdin in parts with their sums, in an empty folder.
+# Splits a tar from stdin into parts with checksums, in an empty folder.
 split_into() {
   mkdir -p "$1"
   rm -f "$1"/part.* "$1/SHA256SUMS"
@@ -56,7 +56,7 @@ take() {
     echo "parts are still to come"
     return 0
   fi
-  # Python's xz: the machine may have no other.
+  # Python unpacks xz: the machine may have no xz program.
   cat "$2"/parts/part.* | (cd "$2" && "$python" -c \
     'import sys, tarfile; tarfile.open(fileobj=sys.stdin.buffer, mode="r|xz").extractall()')
   rm -r "$2/parts"
@@ -78,7 +78,7 @@ start() {
       fail "PyTorch sees no GPU here (ALLOW_CPU=1 starts all the same)"
   fi
   [ $# -gt 0 ] || set -- --preset gpu-25min
-  # In a session of its own: it outlives the call that started it.
+  # In its own process session, so that it outlives the call that started it.
   PYTHONUNBUFFERED=1 setsid "$python" -B "$work/recipe/run.py" --out "$work/runs" "$@" \
     >>"$work/log" 2>&1 </dev/null &
   echo $! >"$work/pid"

@@ -15,13 +15,13 @@
 namespace lssar {
 namespace {
 
-// Rows that an algorithm is chosen for, and the most that it must do: chunks of a prompt.
+// Rows that an algorithm is chosen for, and the largest number that it must support.
 constexpr uint64_t kTypicalRows = 512;
 constexpr uint64_t kMostRows = 16384;
-constexpr int kMaxAlgorithms = 16;  // that are looked at
+constexpr int kMaxAlgorithms = 16;  // candidates of the heuristic
 
-// Loaded when it is asked for, not linked: half a gigabyte that a program without fast products
-// neither needs on its machine nor maps.
+// Loaded on demand, not linked: the library is half a gigabyte, which a program without fast GEMM
+// neither needs to install nor maps.
 struct CublasLt {
   decltype(&cublasLtCreate) create = nullptr;
   decltype(&cublasLtDestroy) destroy = nullptr;
@@ -39,7 +39,7 @@ struct CublasLt {
   decltype(&cublasLtMatmulAlgoCheck) check = nullptr;
   decltype(&cublasLtMatmul) multiply = nullptr;
 
-  // The name of the first function that is missing; empty: all are there.
+  // The name of the first missing function; empty: none.
   std::string Load(void* library) {
     const auto load = [&](auto& function, const char* name) {
       function =
@@ -75,23 +75,24 @@ int CodeOf(cublasStatus_t status) {
   }
 }
 
-// A product of one shape and epilogue. Our rows are the library's columns: out^T = W x^T, where W
-// lies as the transpose of a column-major matrix.
-struct Product {
+// A GEMM of one shape and epilogue. The library is column-major, so our rows are its columns:
+// out^T = W x^T, with W passed as a transposed matrix.
+struct GemmPlan {
   cublasLtMatmulDesc_t desc = nullptr;
   cublasLtMatrixLayout_t w = nullptr, x = nullptr, out = nullptr;
   cublasLtMatmulAlgo_t algorithm;
   bool is_found = false;
+  std::map<int, bool> supported_rows;
 };
 
-class CublasGemm final : public MatrixProducts {
+class CublasGemm final : public GemmLibrary {
  public:
   CublasGemm(void* library, const CublasLt& lt, cublasLtHandle_t handle)
       : library_(library), lt_(lt), handle_(handle) {}
   ~CublasGemm() override {
-    for (auto& [key, product] : products_) {
-      if (product.desc != nullptr) lt_.desc_destroy(product.desc);
-      for (cublasLtMatrixLayout_t layout : {product.w, product.x, product.out}) {
+    for (auto& [key, plan] : plans_) {
+      if (plan.desc != nullptr) lt_.desc_destroy(plan.desc);
+      for (cublasLtMatrixLayout_t layout : {plan.w, plan.x, plan.out}) {
         if (layout != nullptr) lt_.layout_destroy(layout);
       }
     }
@@ -99,25 +100,25 @@ class CublasGemm final : public MatrixProducts {
     dlclose(library_);
   }
 
-  // Both GELU and a residual: the library would add before it bends.
-  bool Takes(const MatrixProductArgs& args) override {
+  // Not GELU with a residual: the library would add the residual before GELU.
+  bool Supports(const LibraryGemmArgs& args) override {
     const bool is_half = args.weight.dtype == DType::kF16 || args.weight.dtype == DType::kBF16;
     return is_half && !(args.gelu && args.residual != nullptr) &&
-           uint64_t(args.num_rows) <= kMostRows && ProductFor(args).is_found;
+           uint64_t(args.num_rows) <= kMostRows && SupportsRows(PlanFor(args), args.num_rows);
   }
 
-  int Multiply(const MatrixProductArgs& args, void* stream) override {
-    Product& product = ProductFor(args);
-    cublasStatus_t status = SetRows(product, uint64_t(args.num_rows));
+  int Run(const LibraryGemmArgs& args, void* stream) override {
+    GemmPlan& plan = PlanFor(args);
+    cublasStatus_t status = SetRows(plan, uint64_t(args.num_rows));
     if (status == CUBLAS_STATUS_SUCCESS && args.bias != nullptr) {
-      status = Set(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias);
+      status = Set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias);
     }
     if (status != CUBLAS_STATUS_SUCCESS) return CodeOf(status);
     const float one = 1, beta = args.residual != nullptr ? 1.0f : 0.0f;
     const float* const c = args.residual != nullptr ? args.residual : args.out;
-    return CodeOf(lt_.multiply(handle_, product.desc, &one, args.weight.elements, product.w, args.x,
-                               product.x, &beta, c, product.out, args.out, product.out,
-                               &product.algorithm, args.workspace, kProductWorkspaceBytes,
+    return CodeOf(lt_.multiply(handle_, plan.desc, &one, args.weight.elements, plan.w, args.x,
+                               plan.x, &beta, c, plan.out, args.out, plan.out, &plan.algorithm,
+                               args.workspace, kGemmWorkspaceBytes,
                                static_cast<cudaStream_t>(stream)));
   }
 
@@ -126,11 +127,11 @@ class CublasGemm final : public MatrixProducts {
   using Key = std::tuple<int, int, DType, bool, bool, bool>;
 
   template <typename T>
-  cublasStatus_t Set(Product& product, cublasLtMatmulDescAttributes_t attribute, const T& value) {
-    return lt_.desc_set(product.desc, attribute, &value, sizeof(value));
+  cublasStatus_t Set(GemmPlan& plan, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    return lt_.desc_set(plan.desc, attribute, &value, sizeof(value));
   }
-  cublasStatus_t SetRows(Product& product, uint64_t num_rows) {
-    for (cublasLtMatrixLayout_t layout : {product.x, product.out}) {
+  cublasStatus_t SetRows(GemmPlan& plan, uint64_t num_rows) {
+    for (cublasLtMatrixLayout_t layout : {plan.x, plan.out}) {
       const cublasStatus_t status =
           lt_.layout_set(layout, CUBLASLT_MATRIX_LAYOUT_COLS, &num_rows, sizeof(num_rows));
       if (status != CUBLAS_STATUS_SUCCESS) return status;
@@ -138,20 +139,38 @@ class CublasGemm final : public MatrixProducts {
     return CUBLAS_STATUS_SUCCESS;
   }
 
-  // One algorithm for every number of rows, found when the shape is met first.
-  Product& ProductFor(const MatrixProductArgs& args) {
+  // Whether the plan's algorithm runs with so many rows; asked of the library once for each number.
+  bool SupportsRows(GemmPlan& plan, int num_rows) {
+    if (!plan.is_found) return false;
+    const auto [at, is_new] = plan.supported_rows.try_emplace(num_rows, false);
+    if (is_new) {
+      at->second =
+          SetRows(plan, uint64_t(num_rows)) == CUBLAS_STATUS_SUCCESS && Fits(plan, plan.algorithm);
+    }
+    return at->second;
+  }
+  // Whether `algorithm` runs on the plan's layouts as they are set, within the workspace.
+  bool Fits(GemmPlan& plan, const cublasLtMatmulAlgo_t& algorithm) {
+    cublasLtMatmulHeuristicResult_t result;
+    return lt_.check(handle_, plan.desc, plan.w, plan.x, plan.out, plan.out, &algorithm, &result) ==
+               CUBLAS_STATUS_SUCCESS &&
+           result.workspaceSize <= kGemmWorkspaceBytes;
+  }
+
+  // One algorithm for every number of rows, chosen at the first GEMM of the shape.
+  GemmPlan& PlanFor(const LibraryGemmArgs& args) {
     const Key key{args.weight.num_rows,
                   args.weight.padded_cols,
                   args.weight.dtype,
                   args.bias != nullptr,
                   args.gelu,
                   args.residual != nullptr};
-    const auto [at, is_new] = products_.try_emplace(key);
+    const auto [at, is_new] = plans_.try_emplace(key);
     if (is_new && Describe(args, at->second)) at->second.is_found = Find(at->second);
     return at->second;
   }
 
-  bool Describe(const MatrixProductArgs& args, Product& product) {
+  bool Describe(const LibraryGemmArgs& args, GemmPlan& plan) {
     const cudaDataType_t type = args.weight.dtype == DType::kF16 ? CUDA_R_16F : CUDA_R_16BF;
     const uint64_t cols = uint64_t(args.weight.padded_cols);
     const uint64_t out_features = uint64_t(args.weight.num_rows);
@@ -162,24 +181,24 @@ class CublasGemm final : public MatrixProducts {
       epilogue = args.bias != nullptr ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
     }
     const bool is_made =
-        lt_.desc_create(&product.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
-        lt_.layout_create(&product.w, type, cols, out_features, int64_t(cols)) ==
+        lt_.desc_create(&plan.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
+        lt_.layout_create(&plan.w, type, cols, out_features, int64_t(cols)) ==
             CUBLAS_STATUS_SUCCESS &&
-        lt_.layout_create(&product.x, type, cols, kTypicalRows, int64_t(cols)) ==
+        lt_.layout_create(&plan.x, type, cols, kTypicalRows, int64_t(cols)) ==
             CUBLAS_STATUS_SUCCESS &&
-        lt_.layout_create(&product.out, CUDA_R_32F, out_features, kTypicalRows,
+        lt_.layout_create(&plan.out, CUDA_R_32F, out_features, kTypicalRows,
                           int64_t(out_features)) == CUBLAS_STATUS_SUCCESS &&
-        Set(product, CUBLASLT_MATMUL_DESC_TRANSA, transposed) == CUBLAS_STATUS_SUCCESS &&
-        Set(product, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue) == CUBLAS_STATUS_SUCCESS;
+        Set(plan, CUBLASLT_MATMUL_DESC_TRANSA, transposed) == CUBLAS_STATUS_SUCCESS &&
+        Set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue) == CUBLAS_STATUS_SUCCESS;
     if (!is_made || args.bias == nullptr) return is_made;
-    return Set(product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
-           Set(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias) == CUBLAS_STATUS_SUCCESS;
+    return Set(plan, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
+           Set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias) == CUBLAS_STATUS_SUCCESS;
   }
 
-  bool Find(Product& product) {
+  bool Find(GemmPlan& plan) {
     cublasLtMatmulPreference_t preference = nullptr;
     if (lt_.preference_create(&preference) != CUBLAS_STATUS_SUCCESS) return false;
-    const size_t workspace_bytes = kProductWorkspaceBytes;
+    const size_t workspace_bytes = kGemmWorkspaceBytes;
     const uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
     lt_.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes,
                        sizeof(workspace_bytes));
@@ -187,25 +206,22 @@ class CublasGemm final : public MatrixProducts {
                        sizeof(no_reduction));
     cublasLtMatmulHeuristicResult_t found[kMaxAlgorithms];
     int num_found = 0;
-    if (lt_.find(handle_, product.desc, product.w, product.x, product.out, product.out, preference,
-                 kMaxAlgorithms, found, &num_found) != CUBLAS_STATUS_SUCCESS) {
+    if (lt_.find(handle_, plan.desc, plan.w, plan.x, plan.out, plan.out, preference, kMaxAlgorithms,
+                 found, &num_found) != CUBLAS_STATUS_SUCCESS) {
       num_found = 0;
     }
     lt_.preference_destroy(preference);
-    SetRows(product, kMostRows);
+    SetRows(plan, kMostRows);
     for (int i = 0; i < num_found; ++i) {
       if (found[i].state != CUBLAS_STATUS_SUCCESS || !IsWhole(found[i].algo)) continue;
-      cublasLtMatmulHeuristicResult_t largest;
-      const cublasStatus_t fits = lt_.check(handle_, product.desc, product.w, product.x,
-                                            product.out, product.out, &found[i].algo, &largest);
-      if (fits != CUBLAS_STATUS_SUCCESS || largest.workspaceSize > workspace_bytes) continue;
-      product.algorithm = found[i].algo;
+      if (!Fits(plan, found[i].algo)) continue;
+      plan.algorithm = found[i].algo;
       return true;
     }
     return false;
   }
 
-  // Whether each element is one sum over all columns, by one block.
+  // Whether each element is one sum over K in one block (no split-K).
   bool IsWhole(const cublasLtMatmulAlgo_t& algorithm) {
     int32_t num_splits = 0;
     size_t num_written = 0;
@@ -217,17 +233,17 @@ class CublasGemm final : public MatrixProducts {
   void* const library_;
   const CublasLt lt_;
   const cublasLtHandle_t handle_;
-  std::map<Key, Product> products_;
+  std::map<Key, GemmPlan> plans_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<MatrixProducts>> MakeCublasGemm() {
+absl::StatusOr<std::unique_ptr<GemmLibrary>> MakeCublasGemm() {
   const std::string name = StrCat("libcublasLt.so.", CUBLAS_VER_MAJOR);
   void* const library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return absl::FailedPreconditionError(
-        StrCat("fast products need cuBLASLt, which is not installed: ", dlerror()));
+        StrCat("fast GEMM needs cuBLASLt, which is not installed: ", dlerror()));
   }
   CublasLt lt;
   cublasLtHandle_t handle = nullptr;

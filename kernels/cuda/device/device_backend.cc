@@ -13,7 +13,7 @@
 namespace lssar {
 namespace {
 
-// Of cudaMemcpy2D, on every device (cudaDeviceProp::memPitch).
+// Limit of cudaMemcpy2D on every device (cudaDeviceProp::memPitch).
 constexpr size_t kMaxPitchBytes = 0x7FFFFFFF;
 
 // The CUDA runtime on one stream.
@@ -68,7 +68,7 @@ class DeviceDriver final : public CudaDriver {
     return Code(cudaMemsetAsync(address, 0, num_bytes, OwnStream()));
   }
   int CopyIn(void* to, const void* from_host, size_t num_bytes) override {
-    // From pageable memory: staged before the call returns.
+    // Pageable memory: the runtime stages it before the call returns.
     return Code(cudaMemcpyAsync(to, from_host, num_bytes, cudaMemcpyHostToDevice, OwnStream()));
   }
   int CopyOut(void* to_host, const void* from, size_t num_bytes) override {
@@ -107,15 +107,15 @@ class DeviceDriver final : public CudaDriver {
     UseDevice();
     cudaFreeHost(address);
   }
-  int CopyInLater(void* to, const void* from_pinned, size_t num_bytes) override {
+  int CopyInAsync(void* to, const void* from_pinned, size_t num_bytes) override {
     return Code(cudaMemcpyAsync(to, from_pinned, num_bytes, cudaMemcpyHostToDevice, OwnStream()));
   }
-  int CopyOutLater(void* to_pinned, const void* from, size_t num_bytes) override {
+  int CopyOutAsync(void* to_pinned, const void* from, size_t num_bytes) override {
     return Code(cudaMemcpyAsync(to_pinned, from, num_bytes, cudaMemcpyDeviceToHost, OwnStream()));
   }
 
   int BeginCapture() override {
-    // Other threads of the process may allocate meanwhile.
+    // Thread-local, because other threads of the process may allocate during the capture.
     return Code(cudaStreamBeginCapture(OwnStream(), cudaStreamCaptureModeThreadLocal));
   }
   int EndCapture(void*& graph) override {
@@ -153,7 +153,7 @@ class DeviceDriver final : public CudaDriver {
     UseDevice();
     cudaFree(address);
   }
-  static int Code(cudaError_t code) { return static_cast<int>(code); }
+  static int Code(cudaError_t code) { return int(code); }
 
   // Each thread has a current device, GPU 0 at first, on which a call may create a context. Every
   // call of this class starts here, whichever thread makes it.
@@ -179,7 +179,7 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeDeviceBackend(int device_idx, bool 
   return MakeCudaBackend({.name = "cuda:" + std::to_string(device_idx),
                           .driver = MakeDeviceDriver(),
                           .kernels = DeviceKernels(),
-                          .make_products = fast_gemm ? &MakeCublasGemm : nullptr},
+                          .make_gemm_library = fast_gemm ? &MakeCublasGemm : nullptr},
                          device_idx);
 }
 

@@ -1,4 +1,4 @@
-// The cuda backend on a GPU of this machine. Only in builds with LSSAR_WITH_CUDA.
+// The cuda backend on a GPU of this machine. Only in builds with CUDA (LSSAR_WITH_CUDA).
 #ifndef LSSAR_KERNELS_CUDA_DEVICE_DEVICE_BACKEND_H_
 #define LSSAR_KERNELS_CUDA_DEVICE_DEVICE_BACKEND_H_
 
@@ -10,11 +10,11 @@
 
 namespace lssar {
 
-// A device passes for one of `max_compute_capability` where it is newer: 80 takes the paths of
+// A newer device reports `max_compute_capability` instead of its own: 80 selects the paths for
 // devices without clusters.
 std::unique_ptr<CudaDriver> MakeDeviceDriver(int max_compute_capability = 1000);
 
-// Errors  those of OpenCudaDevice; FAILED_PRECONDITION: fast products without cuBLASLt
+// Errors  those of OpenCudaDevice; FAILED_PRECONDITION: fast GEMM without cuBLASLt
 absl::StatusOr<std::unique_ptr<Backend>> MakeDeviceBackend(int device_idx, bool fast_gemm);
 
 }  // namespace lssar

@@ -1,4 +1,4 @@
-// The kernels that nvcc made, for files that it does not compile.
+// The kernels compiled by nvcc, for files that another compiler compiles.
 #ifndef LSSAR_KERNELS_CUDA_DEVICE_DEVICE_KERNELS_H_
 #define LSSAR_KERNELS_CUDA_DEVICE_DEVICE_KERNELS_H_
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "kernels/check.h"
-#include "kernels/cuda/emulation/emulated_products.h"
+#include "kernels/cuda/emulation/emulated_gemm.h"
 #include "kernels/cuda/emulation/machine.h"
 #include "kernels/cuda/emulation/stream.h"
 #include "kernels/cuda/kernel_table.cuh"
@@ -20,7 +20,8 @@
 namespace lssar {
 namespace {
 
-// Of a block, at most (CUDA C++ Programming Guide, technical specifications per compute capability).
+// Shared memory of a block, at most (CUDA C++ Programming Guide, technical specifications per
+// compute capability).
 size_t SharedBytesOf(int compute_capability) {
   switch (compute_capability) {
     case 80:
@@ -44,7 +45,7 @@ class EmulatedDriver final : public CudaDriver {
   int Open(int, CudaDevice& device) override {
     device = {.name = "emulated",
               .compute_capability = compute_capability_,
-              .num_multiprocessors = 4,  // few: then small batches fill it, as large ones do a GPU
+              .num_multiprocessors = 4,  // few, so that small batches fill the device
               .memory_bytes = kMemoryBytes,
               .shared_bytes_of_block = stream_->MaxSharedBytes(),
               .driver_version = 13000,
@@ -53,7 +54,7 @@ class EmulatedDriver final : public CudaDriver {
   }
   void* Stream() const override { return static_cast<emulation::Stream*>(stream_.get()); }
 
-  // Exactly as large as asked for, so that a sanitizer sees a kernel that reads past the end.
+  // Exactly num_bytes, so that a sanitizer detects a kernel that reads past the end.
   int Allocate(size_t num_bytes, void*& address) override {
     if (!stream_->Drain()) return kCudaCaptureUnsupported;
     if (num_bytes > kMemoryBytes) return kCudaOutOfMemory;
@@ -68,7 +69,7 @@ class EmulatedDriver final : public CudaDriver {
   int Clear(void* address, size_t num_bytes) override {
     return stream_->Submit([=] { std::memset(address, 0, num_bytes); });
   }
-  // As the CUDA runtime does: what is little is staged, so that the host need not wait.
+  // Small copies are staged and do not wait, as in the CUDA runtime.
   int CopyIn(void* to, const void* from_host, size_t num_bytes) override {
     if (num_bytes > kStagedBytes) return CopyNow(to, from_host, num_bytes);
     const char* const from = static_cast<const char*>(from_host);
@@ -94,10 +95,10 @@ class EmulatedDriver final : public CudaDriver {
     return Allocate(num_bytes, address);
   }
   void FreeHost(void* address) override { Release(address); }
-  int CopyInLater(void* to, const void* from_pinned, size_t num_bytes) override {
+  int CopyInAsync(void* to, const void* from_pinned, size_t num_bytes) override {
     return CopyInOrder(to, from_pinned, num_bytes);
   }
-  int CopyOutLater(void* to_pinned, const void* from, size_t num_bytes) override {
+  int CopyOutAsync(void* to_pinned, const void* from, size_t num_bytes) override {
     return CopyInOrder(to_pinned, from, num_bytes);
   }
 
@@ -148,7 +149,7 @@ class EmulatedDriver final : public CudaDriver {
   }
 
   const int compute_capability_;
-  std::atomic<size_t> taken_bytes_ = 0;  // pinned memory of the host, too
+  std::atomic<size_t> taken_bytes_ = 0;  // pinned host memory included
   const std::unique_ptr<emulation::LazyStream> stream_;
 };
 
@@ -166,7 +167,7 @@ CudaBackendParts EmulatedParts(int compute_capability) {
 
 std::unique_ptr<Backend> MakeEmulatedBackend(int compute_capability, bool fast_gemm) {
   CudaBackendParts parts = EmulatedParts(compute_capability);
-  if (fast_gemm) parts.make_products = &MakeEmulatedProducts;
+  if (fast_gemm) parts.make_gemm_library = &MakeEmulatedGemm;
   absl::StatusOr<std::unique_ptr<Backend>> backend = MakeCudaBackend(std::move(parts), 0);
   LSSAR_CHECK(backend.ok());
   return *std::move(backend);

@@ -1,4 +1,4 @@
-// The cuda backend on the host: its kernels' own source, thread by thread (machine.h). For tests.
+// The cuda backend on the host: the kernels' source, run thread by thread (machine.h). For tests.
 #ifndef LSSAR_KERNELS_CUDA_EMULATION_EMULATED_BACKEND_H_
 #define LSSAR_KERNELS_CUDA_EMULATION_EMULATED_BACKEND_H_
 

@@ -7,42 +7,42 @@
 namespace lssar::cuda_emulated {
 namespace {
 
-struct Product {
+struct MmaOperands {
   float* c;
   const unsigned* a;
   const unsigned* b;
 };
 
 float LowHalf(unsigned pair, bool is_bf16) {
-  const uint16_t bits = static_cast<uint16_t>(pair & 0xFFFF);
+  const uint16_t bits = uint16_t(pair & 0xFFFF);
   return is_bf16 ? FloatFromBf16(bits) : FloatFromF16(bits);
 }
 float HighHalf(unsigned pair, bool is_bf16) { return LowHalf(pair >> 16, is_bf16); }
 
-// Tensor cores add exact products and cut the sum off: the worst that a rounding may do.
-float CutOff(double sum) {
-  const float nearest = static_cast<float>(sum);
-  if (!(std::fabs(static_cast<double>(nearest)) > std::fabs(sum))) return nearest;
+// Tensor cores add exact products and may truncate the sum. Truncation is the worst case.
+float Truncated(double sum) {
+  const float nearest = float(sum);
+  if (!(std::fabs(double(nearest)) > std::fabs(sum))) return nearest;
   return std::nextafter(nearest, 0.0f);
 }
 
 template <bool kBf16>
-void MultiplyWarp(void* const* slots) {
+void MmaWarp(void* const* slots) {
   double a[16][16], b[16][8], c[16][8];
   for (int lane = 0; lane < kWarpThreads; ++lane) {
-    const Product& own = *static_cast<const Product*>(slots[lane]);
+    const MmaOperands& own = *static_cast<const MmaOperands*>(slots[lane]);
     const int group = lane / 4, pair = 2 * (lane % 4);
     for (int i = 0; i < 4; ++i) {
       const int row = group + i % 2 * 8, col = pair + i / 2 * 8;
-      a[row][col] = static_cast<double>(LowHalf(own.a[i], kBf16));
-      a[row][col + 1] = static_cast<double>(HighHalf(own.a[i], kBf16));
+      a[row][col] = double(LowHalf(own.a[i], kBf16));
+      a[row][col + 1] = double(HighHalf(own.a[i], kBf16));
     }
     for (int i = 0; i < 2; ++i) {
-      b[pair + 8 * i][group] = static_cast<double>(LowHalf(own.b[i], kBf16));
-      b[pair + 8 * i + 1][group] = static_cast<double>(HighHalf(own.b[i], kBf16));
+      b[pair + 8 * i][group] = double(LowHalf(own.b[i], kBf16));
+      b[pair + 8 * i + 1][group] = double(HighHalf(own.b[i], kBf16));
     }
     for (int i = 0; i < 4; ++i) {
-      c[group + i / 2 * 8][pair + i % 2] = static_cast<double>(own.c[i]);
+      c[group + i / 2 * 8][pair + i % 2] = double(own.c[i]);
     }
   }
   for (int row = 0; row < 16; ++row) {
@@ -51,23 +51,23 @@ void MultiplyWarp(void* const* slots) {
     }
   }
   for (int lane = 0; lane < kWarpThreads; ++lane) {
-    const Product& own = *static_cast<const Product*>(slots[lane]);
+    const MmaOperands& own = *static_cast<const MmaOperands*>(slots[lane]);
     for (int i = 0; i < 4; ++i) {
-      own.c[i] = CutOff(c[lane / 4 + i / 2 * 8][2 * (lane % 4) + i % 2]);
+      own.c[i] = Truncated(c[lane / 4 + i / 2 * 8][2 * (lane % 4) + i % 2]);
     }
   }
 }
 
 }  // namespace
 
-void MultiplyF16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  Product own{c, a, b};
-  emulation::MeetWarp(&MultiplyWarp<false>, &own);
+void MmaF16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  MmaOperands own{c, a, b};
+  emulation::MeetWarp(&MmaWarp<false>, &own);
 }
 
-void MultiplyBf16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  Product own{c, a, b};
-  emulation::MeetWarp(&MultiplyWarp<true>, &own);
+void MmaBf16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  MmaOperands own{c, a, b};
+  emulation::MeetWarp(&MmaWarp<true>, &own);
 }
 
 void LoadTransposed(unsigned (&b)[2], const void* row) {
@@ -85,8 +85,8 @@ void LoadTransposed(unsigned (&b)[2], const void* row) {
           unsigned* const to = static_cast<const Slot*>(slots[lane])->b;
           const int row_idx = 2 * (lane % 4), col = lane / 4;
           for (int matrix = 0; matrix < 2; ++matrix) {
-            to[matrix] = elements[matrix][row_idx][col] |
-                         static_cast<unsigned>(elements[matrix][row_idx + 1][col]) << 16;
+            to[matrix] =
+                elements[matrix][row_idx][col] | unsigned(elements[matrix][row_idx + 1][col]) << 16;
           }
         }
       },

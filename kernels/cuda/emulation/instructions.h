@@ -1,4 +1,4 @@
-// The host's twin of instructions.cuh, function by function; contracts stand there.
+// The host version of instructions.cuh, function by function. Contracts are in that file.
 #ifndef LSSAR_KERNELS_CUDA_EMULATION_INSTRUCTIONS_H_
 #define LSSAR_KERNELS_CUDA_EMULATION_INSTRUCTIONS_H_
 
@@ -16,9 +16,8 @@
 #define LSSAR_DEVICE inline
 #define LSSAR_DEVICE_CALL inline
 #define LSSAR_UNROLL
-
-// The emulated kernels are another set of functions than the device's, which a program may link
-// beside them.
+#define LSSAR_NO_UNROLL
+// A namespace of its own, because a program may link the device's kernels beside the emulated ones.
 #define LSSAR_CUDA_NAMESPACE cuda_emulated
 
 namespace lssar::cuda_emulated {
@@ -122,8 +121,8 @@ inline void WaitForBarrier(uint64_t* barrier, unsigned parity) {
   emulation::WaitForBarrier(barrier, parity);
 }
 
-void MultiplyF16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
-void MultiplyBf16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
+void MmaF16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
+void MmaBf16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
 void LoadTransposed(unsigned (&b)[2], const void* row);
 
 inline float MulAdd(float a, float b, float c) { return std::fma(a, b, c); }

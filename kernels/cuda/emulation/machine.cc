@@ -24,7 +24,7 @@ namespace {
 
 constexpr size_t kStackBytes = size_t{256} << 10;
 
-// What shared memory holds before a block writes it: a NaN in fp32, fp16 and bf16 alike.
+// Fills shared memory before a block starts and after it ends: a NaN in fp32, fp16 and bf16.
 constexpr int kGarbage = 0xFF;
 
 struct Copy {
@@ -49,7 +49,7 @@ struct Barrier {
 
 struct Fiber;
 
-// Threads that wait for each other at one barrier.
+// The threads that wait at one barrier.
 struct Meeting {
   size_t num_expected = 0;
   std::vector<Fiber*> waiting;
@@ -65,14 +65,15 @@ struct Block {
   std::unique_ptr<unsigned char[]> shared;
   size_t shared_bytes = 0;
   Meeting meeting;
-  bool any = false;       // of the MeetBlockOr under way
-  bool any_last = false;  // of the last one
+  bool any = false;        // of the current MeetBlockOr
+  bool any_last = false;   // of the previous one
+  size_t num_running = 0;  // threads
   std::map<const uint64_t*, Barrier> barriers;
   std::vector<Warp> warps;
 };
 
-// Where a fiber was left. The compiler's own setjmp: the C library's longjmp, and the sanitizers'
-// in its place, suspect a jump to another stack.
+// Saved registers of a fiber, for the compiler's own setjmp: longjmp of the C library and of the
+// sanitizers reject a jump to another stack.
 using Registers = void* [5];
 
 [[noreturn, gnu::noinline, gnu::no_sanitize_address]] void JumpTo(Registers& registers) {
@@ -119,7 +120,8 @@ class Machine {
 
   Fiber& Current() { return *current_; }
 
-  // Late: only when it is waited for. By chance where the schedule is random, always where not.
+  // Whether a copy arrives only when it is waited for: always in round-robin order, at random in a
+  // random one.
   bool IsLate() { return seed_ == 0 || random_() % 2 == 0; }
 
   void Meet(Meeting& meeting) {
@@ -136,14 +138,14 @@ class Machine {
     meeting.waiting.clear();
   }
 
-  // Lets others run.
+  // Runs other threads.
   void Yield() {
     ready_.push_back(current_);
     SwitchToNext();
   }
 
   Meeting& ClusterMeeting() { return cluster_meeting_; }
-  Block& BlockOfRank(int rank) { return blocks_[static_cast<size_t>(rank)]; }
+  Block& BlockOfRank(int rank) { return blocks_[size_t(rank)]; }
 
   void RunCurrentThread() {
 #if defined(__SANITIZE_ADDRESS__)
@@ -155,14 +157,18 @@ class Machine {
       Fail("a thread ends before its copies have arrived", self.place);
     }
     self.done = true;
+    // A GPU gives the memory to the next block.
+    if (--self.block->num_running == 0) {
+      std::memset(self.block->shared.get(), kGarbage, self.block->shared_bytes);
+    }
     SwitchToNext();
     std::abort();  // never resumed
   }
 
  private:
   void RunCluster(const LaunchShape& shape, int first_block_x, int block_y) {
-    const size_t num_blocks = static_cast<size_t>(shape.cluster_blocks);
-    const size_t num_threads = static_cast<size_t>(shape.num_threads);
+    const size_t num_blocks = size_t(shape.cluster_blocks);
+    const size_t num_threads = size_t(shape.num_threads);
     blocks_ = std::vector<Block>(num_blocks);
     while (fibers_.size() < num_blocks * num_threads) fibers_.push_back(MakeFiber());
     cluster_meeting_ = {.num_expected = num_blocks * num_threads, .waiting = {}};
@@ -173,14 +179,15 @@ class Machine {
       block.shared_bytes = shape.shared_bytes;
       std::memset(block.shared.get(), kGarbage, shape.shared_bytes);
       block.meeting.num_expected = num_threads;
+      block.num_running = num_threads;
       block.warps.resize((num_threads + kWarpThreads - 1) / kWarpThreads);
       for (size_t t = 0; t < num_threads; ++t) {
         Fiber& fiber = *fibers_[b * num_threads + t];
         fiber.started = fiber.done = false;
-        fiber.place = {.thread = static_cast<int>(t),
-                       .block_x = first_block_x + static_cast<int>(b),
+        fiber.place = {.thread = int(t),
+                       .block_x = first_block_x + int(b),
                        .block_y = block_y,
-                       .cluster_rank = static_cast<int>(b),
+                       .cluster_rank = int(b),
                        .cluster_blocks = shape.cluster_blocks,
                        .shared = block.shared.get()};
         fiber.block = &block;
@@ -209,7 +216,7 @@ class Machine {
     return fiber;
   }
 
-  // Not inlined: a jump would clobber its variables.
+  // Not inlined: a jump would clobber local variables.
   [[gnu::noinline]] Fiber* TakeReady() {
     if (ready_.empty()) return nullptr;
     if (seed_ != 0) std::swap(ready_.front(), ready_[random_() % ready_.size()]);
@@ -218,9 +225,9 @@ class Machine {
     return next;
   }
 
-  // Leaves the current thread, or the caller of Run, for the next that is ready; with none, for the
-  // caller of Run. Not sanitized: a frame that is never returned from would leave its red zones to
-  // whatever lies there next.
+  // Switches from the current thread, or the caller of Run, to the next ready thread, or to the
+  // caller of Run if none is ready. Not sanitized: a frame that never returns would leave its red
+  // zones on the stack.
   [[gnu::no_sanitize_address]] void SwitchToNext() {
     Fiber* const from = current_;
     Fiber* const to = TakeReady();
@@ -377,7 +384,7 @@ void CloseCopyGroup() {
 
 void WaitForCopyGroups(int num_pending) {
   Fiber& self = TheMachine().Current();
-  while (self.copy_groups.size() > static_cast<size_t>(num_pending)) {
+  while (self.copy_groups.size() > size_t(num_pending)) {
     for (const Copy& copy : self.copy_groups.front()) copy.Do();
     self.copy_groups.pop_front();
   }
@@ -393,7 +400,7 @@ void InitBarrier(uint64_t* barrier, int num_arrivals) {
 }
 
 void ExpectBytes(uint64_t* barrier, size_t num_bytes) {
-  Find(barrier).pending_bytes += static_cast<int64_t>(num_bytes);
+  Find(barrier).pending_bytes += int64_t(num_bytes);
 }
 
 void Arrive(uint64_t* barrier) {
@@ -413,7 +420,7 @@ void BulkCopyLater(void* to, const void* from, size_t num_bytes, uint64_t* barri
     return;
   }
   copy.Do();
-  found.pending_bytes -= static_cast<int64_t>(num_bytes);
+  found.pending_bytes -= int64_t(num_bytes);
   CompletePhase(found);
 }
 
@@ -423,7 +430,7 @@ void WaitForBarrier(uint64_t* barrier, unsigned parity) {
   while (found.phase % 2 == parity) {
     for (const Copy& copy : found.copies) {
       copy.Do();
-      found.pending_bytes -= static_cast<int64_t>(copy.num_bytes);
+      found.pending_bytes -= int64_t(copy.num_bytes);
     }
     found.copies.clear();
     CompletePhase(found);

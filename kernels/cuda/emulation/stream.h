@@ -1,6 +1,6 @@
-// A stream of the emulated device: work in order, none of it earlier than somebody waits for it. So
-// a copy that finds its host memory used for something else by then, or a result that is read
-// before it is there, shows in a test.
+// A stream of the emulated device. Work runs in order, and only when the host waits for it. So a
+// test detects host memory that is reused before its copy has run, and results that are read too
+// early.
 #ifndef LSSAR_KERNELS_CUDA_EMULATION_STREAM_H_
 #define LSSAR_KERNELS_CUDA_EMULATION_STREAM_H_
 
@@ -12,17 +12,17 @@
 
 namespace lssar::emulation {
 
-// Where launch.cuh puts kernels.
+// launch.cuh submits kernels here.
 class Stream {
  public:
   virtual ~Stream() = default;
   // Returns a code of cudaError_t.
   virtual int Submit(std::function<void()> work) = 0;
-  // Shared memory that the device has for a block: a kernel that asks for more is not started.
+  // Shared memory of a block, at most. A launch that needs more fails.
   virtual size_t MaxSharedBytes() const { return kMaxSharedBytes; }
 };
 
-// Work that was recorded, and can run again and again.
+// Recorded work, which can run many times.
 using Graph = std::vector<std::function<void()>>;
 
 class LazyStream final : public Stream {
@@ -31,11 +31,11 @@ class LazyStream final : public Stream {
       : max_shared_bytes_(max_shared_bytes) {}
   size_t MaxSharedBytes() const override { return max_shared_bytes_; }
   int Submit(std::function<void()> work) override;
-  // Runs what waits. A capture does not allow it: false, and the capture is broken.
+  // Runs all pending work. During a capture: returns false and invalidates the capture.
   bool Drain();
 
-  bool BeginCapture();  // false: one is under way
-  // False, and an empty graph: none was under way, or it is broken.
+  bool BeginCapture();  // false: a capture is active
+  // False, with an empty graph: no capture was active, or it is invalid.
   bool EndCapture(Graph& graph);
 
  private:

@@ -1,5 +1,4 @@
-// What the backend says when a call to the driver fails, whichever it is, and that it gives
-// everything back.
+// Errors of the backend when any driver call fails, and that no memory leaks then.
 #include "kernels/cuda/driver.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +40,7 @@ TEST(CudaDriverTest, DevicesThatCannotBeOpened) {
   ExpectError(error({.driver_version = 12040, .alive = {}}), kPrecondition,
               "supports CUDA 12.4, this build needs 13.0");
   ExpectError(error({.compute_capability = 75, .alive = {}}), kPrecondition,
-              "7.5; 8.0 is the oldest");
+              "7.5; this build needs 8.0 or later");
   EXPECT_TRUE(error({}).ok());
 }
 
@@ -51,7 +50,7 @@ TEST(CudaDriverTest, OutOfMemory) {
   script->is_lasting = true;
   script->Fail(DriverCall::kAllocate, kCudaOutOfMemory);
   ExpectError(backend->Allocate(1 << 20).status(), absl::StatusCode::kResourceExhausted,
-              "cannot allocate 1048576 bytes on the device, which has 12345 bytes free");
+              "cannot allocate 1048576 bytes on the device: 12345 bytes are free");
   const std::vector<float> w(64);
   const absl::Status packed =
       backend->Pack({.elements = w.data(), .num_rows = 1, .num_cols = 64}, DType::kF16).status();
@@ -62,7 +61,8 @@ TEST(CudaDriverTest, OutOfMemory) {
 const std::vector<SteppedSequence> kPrompt{{.num_rows = 24, .pages = {2, 0}}};
 const std::vector<SteppedSequence> kNextRow{{.first_position = 24, .pages = {2, 0}}};
 
-// A device, memory, weights, a prompt, and steps after it until they are replayed.
+// Opens a device, allocates memory, packs weights, runs a prompt and decode steps until a graph is
+// replayed.
 absl::Status WholeLife(const std::shared_ptr<DriverScript>& script, bool* is_lost) {
   absl::StatusOr<std::unique_ptr<Backend>> backend = MakeFaulty(script);
   if (!backend.ok()) return backend.status();
@@ -78,7 +78,7 @@ absl::Status WholeLife(const std::shared_ptr<DriverScript>& script, bool* is_los
 
 class FailingCallTest : public testing::TestWithParam<int> {};
 
-TEST_P(FailingCallTest, WhicheverCallFailsTheErrorIsToldAndAllIsGivenBack) {
+TEST_P(FailingCallTest, AnyFailingCallIsReportedAndNothingLeaks) {
   const int code = GetParam();
   const auto whole = std::make_shared<DriverScript>();
   bool is_lost = true;
@@ -96,7 +96,7 @@ TEST_P(FailingCallTest, WhicheverCallFailsTheErrorIsToldAndAllIsGivenBack) {
     EXPECT_TRUE(script->alive.empty()) << "call " << num_good;
     if (script->is_optional && !script->is_sticky && status.ok()) continue;
     ASSERT_FALSE(status.ok()) << "call " << num_good;
-    // No device lives long enough to be lost before there is one.
+    // IsLost needs an open device.
     if (num_good >= 2) {
       EXPECT_EQ(is_lost, script->is_sticky) << "call " << num_good;
     }
@@ -124,7 +124,7 @@ class CudaStepTest : public testing::Test {
   std::unique_ptr<Stepper> stepper_;
 };
 
-TEST_F(CudaStepTest, AStepThatFindsNoMemorySaysSoAndTheNextMayGoWell) {
+TEST_F(CudaStepTest, OutOfMemoryFailsTheStepAndTheNextStepRecovers) {
   script_->is_lasting = true;
   script_->Fail(DriverCall::kAllocate, kCudaOutOfMemory);
   ExpectError(stepper_->Step(kPrompt), absl::StatusCode::kResourceExhausted, "cannot allocate");
@@ -133,7 +133,7 @@ TEST_F(CudaStepTest, AStepThatFindsNoMemorySaysSoAndTheNextMayGoWell) {
   EXPECT_TRUE(stepper_->Step(kPrompt).ok());
 }
 
-TEST_F(CudaStepTest, AStickyErrorIsGivenEveryTime) {
+TEST_F(CudaStepTest, StickyErrorIsReturnedEveryTime) {
   EXPECT_TRUE(stepper_->Step(kPrompt).ok());
   script_->is_sticky = true;
   script_->Fail(DriverCall::kSynchronize, kIllegalAddress);
@@ -147,15 +147,15 @@ TEST_F(CudaStepTest, AStickyErrorIsGivenEveryTime) {
               "copying from the device failed");
 }
 
-TEST_F(CudaStepTest, AKernelThatDoesNotStart) {
+TEST_F(CudaStepTest, KernelThatDoesNotLaunch) {
   script_->Fail(DriverCall::kLaunchKernel, kCudaNoKernelForDevice);
   ExpectError(stepper_->Step(kPrompt), absl::StatusCode::kFailedPrecondition, "embedding failed");
   EXPECT_TRUE(backend_->Synchronize().ok());
   EXPECT_FALSE(backend_->IsLost());
 }
 
-// Codes as cuda_runtime_api.h has them.
-TEST(StickyErrorTest, AKernelsFaultIsAndAnOversightIsNot) {
+// Codes of cuda_runtime_api.h.
+TEST(StickyErrorTest, KernelFaultsAreStickyAndUsageErrorsAreNot) {
   for (const int code : {214, 700, 702, 715, 716, 719}) EXPECT_TRUE(IsStickyCudaError(code));
   for (const int code : {kCudaSuccess, kCudaInvalidValue, kCudaOutOfMemory, kCudaNoDevice,
                          kCudaNoKernelForDevice, kCudaCaptureUnsupported}) {
@@ -163,8 +163,8 @@ TEST(StickyErrorTest, AKernelsFaultIsAndAnOversightIsNot) {
   }
 }
 
-// What is recorded runs when it is launched, as often as that, with what its addresses hold then.
-TEST(EmulatedDriverTest, AGraphReplaysWhatWasRecorded) {
+// Recorded work runs at each launch, with the contents of its addresses at that time.
+TEST(EmulatedDriverTest, GraphReplaysRecordedWork) {
   const std::unique_ptr<CudaDriver> driver = MakeEmulatedDriver();
   CudaDevice device;
   ASSERT_EQ(driver->Open(0, device), kCudaSuccess);
@@ -176,9 +176,9 @@ TEST(EmulatedDriverTest, AGraphReplaysWhatWasRecorded) {
 
   host[0] = 1;
   ASSERT_EQ(driver->BeginCapture(), kCudaSuccess);
-  EXPECT_EQ(driver->CopyInLater(on_device, host, 4), kCudaSuccess);
+  EXPECT_EQ(driver->CopyInAsync(on_device, host, 4), kCudaSuccess);
   EXPECT_EQ(driver->CopyInside(on_device + 1, on_device, {.row_bytes = 4}), kCudaSuccess);
-  EXPECT_EQ(driver->CopyOutLater(host + 1, on_device + 1, 4), kCudaSuccess);
+  EXPECT_EQ(driver->CopyOutAsync(host + 1, on_device + 1, 4), kCudaSuccess);
   ASSERT_EQ(driver->EndCapture(graph), kCudaSuccess);
   host[1] = -1;
   EXPECT_EQ(driver->Synchronize(), kCudaSuccess);
@@ -195,7 +195,7 @@ TEST(EmulatedDriverTest, AGraphReplaysWhatWasRecorded) {
   driver->FreeHost(pinned);
 }
 
-TEST(EmulatedDriverTest, WhatNoCaptureAllowsBreaksIt) {
+TEST(EmulatedDriverTest, ForbiddenCallsInvalidateACapture) {
   const std::unique_ptr<CudaDriver> driver = MakeEmulatedDriver();
   void *memory = nullptr, *graph = nullptr;
   ASSERT_EQ(driver->BeginCapture(), kCudaSuccess);

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/emulation/emulated_products.h"
+#include "kernels/cuda/emulation/emulated_gemm.h"
 #include "tests/kernels/cuda/faulty_driver.h"
 #include "tests/kernels/dense_cases.h"
 
@@ -105,7 +105,7 @@ TEST_P(FastGemmTest, ManyRowsAreRoundedOnce) {
     // GELU is nowhere steeper than 1.13; the rest is both sides' fp32, and weights' own rounding.
     for (double& bound : bounds) bound = 1.2 * (rounding * bound + 4e-5 * (bound + 4));
     EXPECT_TRUE(AllClose(got, std::vector<double>(want.begin(), want.end()), bounds));
-    const bool is_own = of.gelu && of.residual;  // which the library does not take
+    const bool is_own = of.gelu && of.residual;  // which the library does not support
     EXPECT_EQ(got == want, is_own);
   }
 }
@@ -127,7 +127,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, FastGemmTest,
                                   std::string(NameOf(std::get<1>(test.param)));
                          });
 
-TEST(FastGemmOfOthersTest, WeightsOfOtherTypesAreForOurKernels) {
+TEST(FastGemmOfOthersTest, OtherWeightTypesUseOurKernels) {
   const std::unique_ptr<Backend> exact = MakeEmulatedBackend();
   const std::unique_ptr<Backend> fast = MakeEmulatedBackend(90, /*fast_gemm=*/true);
   for (const DType stored : {DType::kF32, DType::kI8}) {
@@ -135,18 +135,18 @@ TEST(FastGemmOfOthersTest, WeightsOfOtherTypesAreForOurKernels) {
   }
 }
 
-TEST(FastGemmOfOthersTest, TheBackendSaysWhatItDoes) {
+TEST(FastGemmOfOthersTest, BackendDescribesIt) {
   const std::unique_ptr<Backend> exact = MakeEmulatedBackend();
   const std::unique_ptr<Backend> fast = MakeEmulatedBackend(90, /*fast_gemm=*/true);
   EXPECT_TRUE(exact->IsBatchInvariant());
   EXPECT_FALSE(fast->IsBatchInvariant());
   EXPECT_EQ(exact->Describe().find("fast"), std::string::npos);
-  EXPECT_NE(fast->Describe().find("fast products"), std::string::npos);
+  EXPECT_NE(fast->Describe().find("fast GEMM"), std::string::npos);
 }
 
-TEST(FastGemmOfOthersTest, AFailedStartIsTold) {
+TEST(FastGemmOfOthersTest, FailedStartIsReported) {
   CudaBackendParts parts = EmulatedParts();
-  parts.make_products = +[]() -> absl::StatusOr<std::unique_ptr<MatrixProducts>> {
+  parts.make_gemm_library = +[]() -> absl::StatusOr<std::unique_ptr<GemmLibrary>> {
     return absl::FailedPreconditionError("no library");
   };
   EXPECT_EQ(MakeCudaBackend(std::move(parts), 0).status().message(), "no library");
@@ -155,7 +155,7 @@ TEST(FastGemmOfOthersTest, AFailedStartIsTold) {
   script->Fail(DriverCall::kAllocate, kCudaOutOfMemory);
   parts = EmulatedParts();
   parts.driver = std::make_unique<FaultyDriver>(script);
-  parts.make_products = &MakeEmulatedProducts;
+  parts.make_gemm_library = &MakeEmulatedGemm;
   EXPECT_EQ(MakeCudaBackend(std::move(parts), 0).status().code(),
             absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(script->alive.empty());

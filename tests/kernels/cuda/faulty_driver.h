@@ -1,4 +1,4 @@
-// A driver whose calls, and kernels, fail as a test says; and which knows what was not given back.
+// A driver whose calls and kernels fail as a test requests, and which tracks unreleased memory.
 #ifndef LSSAR_TESTS_KERNELS_CUDA_FAULTY_DRIVER_H_
 #define LSSAR_TESTS_KERNELS_CUDA_FAULTY_DRIVER_H_
 
@@ -27,34 +27,34 @@ enum class DriverCall {
   kCopyOut,
   kCopyInside,
   kSynchronize,
-  kCopyInLater,
-  kCopyOutLater,
+  kCopyInAsync,
+  kCopyOutAsync,
   kBeginCapture,
   kEndCapture,
   kLaunchGraph,
   kLaunchKernel,
 };
 
-// What goes wrong, and what was called: the test's end of a FaultyDriver, which it outlives.
+// The failures to inject, and what was called. Outlives its FaultyDriver.
 struct DriverScript {
   DriverCall failing = DriverCall::kAny;  // calls of this kind
-  int num_good = -1;                      // so many of them go well; -1: all
-  int code = 0;                           // what the next one gives, and
-  bool is_sticky = false;                 //   every call after it, of any kind
-  bool is_lasting = false;                //   every call of its kind after it
+  int num_good = -1;                      // calls that succeed before the failure; -1: all
+  int code = 0;                           // returned by the failing call
+  bool is_sticky = false;                 // and by every later call of any kind
+  bool is_lasting = false;                // and by every later call of its kind
 
   int num_devices = 1;
   int compute_capability = 90;
   int driver_version = 13000;
   size_t free_bytes = 12345;
 
-  int num_calls = 0;         // of the kind that fails
-  bool is_optional = false;  // what failed may be something to do without
+  int num_calls = 0;         // of the failing kind
+  bool is_optional = false;  // the backend can run without the failed call
   bool is_capturing = false;
   int stuck_code = 0;     // of the sticky error that happened
   std::set<void*> alive;  // allocations and graphs
 
-  // What a call of this kind gives; 0: let it be made.
+  // The code that a call of this kind returns; 0: forward the call.
   int Next(DriverCall call) {
     if (stuck_code != 0) return stuck_code;
     if (failing != DriverCall::kAny && failing != call) return 0;
@@ -65,7 +65,7 @@ struct DriverScript {
     if (is_sticky) stuck_code = code;
     return code;
   }
-  // Fails from now on as said; what was counted and stuck is forgotten.
+  // Sets the failure and resets counts and sticky errors.
   void Fail(DriverCall kind, int with_code, int after_good = 0) {
     failing = kind;
     num_good = after_good;
@@ -126,13 +126,13 @@ class FaultyDriver final : public CudaDriver {
     LSSAR_CHECK(script_->alive.erase(address) == 1);
     driver_->FreeHost(address);
   }
-  int CopyInLater(void* to, const void* from, size_t num_bytes) override {
-    return Call(DriverCall::kCopyInLater,
-                [&] { return driver_->CopyInLater(to, from, num_bytes); });
+  int CopyInAsync(void* to, const void* from, size_t num_bytes) override {
+    return Call(DriverCall::kCopyInAsync,
+                [&] { return driver_->CopyInAsync(to, from, num_bytes); });
   }
-  int CopyOutLater(void* to, const void* from, size_t num_bytes) override {
-    return Call(DriverCall::kCopyOutLater,
-                [&] { return driver_->CopyOutLater(to, from, num_bytes); });
+  int CopyOutAsync(void* to, const void* from, size_t num_bytes) override {
+    return Call(DriverCall::kCopyOutAsync,
+                [&] { return driver_->CopyOutAsync(to, from, num_bytes); });
   }
   int BeginCapture() override {
     const int code = Call(DriverCall::kBeginCapture, [&] { return driver_->BeginCapture(); });
@@ -144,7 +144,7 @@ class FaultyDriver final : public CudaDriver {
                           [&](void*& made) { return driver_->EndCapture(made); });
     script_->is_capturing = false;
     if (code == kCudaSuccess) return code;
-    // The capture is over, too, where it gives no graph.
+    // The capture ends even if no graph is returned.
     void* lost = nullptr;
     if (driver_->EndCapture(lost) == kCudaSuccess) driver_->DestroyGraph(lost);
     return code;

@@ -1,5 +1,5 @@
-// The emulation of CUDA's execution model: what it computes, and that it catches what a GPU would
-// let pass by chance.
+// The emulation of CUDA's execution model: its results, and that it detects faults that a GPU may
+// not show.
 #include "kernels/cuda/emulation/machine.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ class MachineTest : public testing::Test {
 
 int* SharedInts() { return reinterpret_cast<int*>(SharedMemory()); }
 
-// Each thread gives its number to its neighbour through shared memory.
+// Each thread passes its number to its neighbour through shared memory.
 std::vector<int> PassToNeighbour(bool with_barrier) {
   constexpr int kThreads = 96;
   std::vector<int> received(kThreads);
@@ -35,7 +35,7 @@ std::vector<int> PassToNeighbour(bool with_barrier) {
   return received;
 }
 
-TEST_F(MachineTest, ABarrierOrdersSharedMemory) {
+TEST_F(MachineTest, BarrierOrdersSharedMemory) {
   for (uint64_t seed = 0; seed < 5; ++seed) {
     emulation::SetSchedule(seed);
     const std::vector<int> received = PassToNeighbour(true);
@@ -45,7 +45,7 @@ TEST_F(MachineTest, ABarrierOrdersSharedMemory) {
   }
 }
 
-TEST_F(MachineTest, AMissingBarrierShows) {
+TEST_F(MachineTest, MissingBarrierIsDetected) {
   for (uint64_t seed = 0; seed < 5; ++seed) {
     emulation::SetSchedule(seed);
     const std::vector<int> received = PassToNeighbour(false);
@@ -53,7 +53,7 @@ TEST_F(MachineTest, AMissingBarrierShows) {
   }
 }
 
-TEST_F(MachineTest, ACopyIsNotThereBeforeItIsWaitedFor) {
+TEST_F(MachineTest, CopyArrivesOnlyWhenWaitedFor) {
   alignas(16) const int source[4] = {1, 2, 3, 4};
   int before = 0, after = 0, zeroed = 1;
   emulation::Run({.num_threads = 1, .shared_bytes = 32}, [&] {
@@ -70,8 +70,8 @@ TEST_F(MachineTest, ACopyIsNotThereBeforeItIsWaitedFor) {
   EXPECT_EQ(zeroed, 0);
 }
 
-// Two stages of one buffer, by bulk copies: each phase of the barrier is its own.
-TEST_F(MachineTest, BulkCopiesReportToTheirBarrier) {
+// Two stages of one buffer by bulk copies, one barrier phase each.
+TEST_F(MachineTest, BulkCopiesCompleteOnTheirBarrier) {
   for (uint64_t seed = 0; seed < 5; ++seed) {
     emulation::SetSchedule(seed);
     alignas(16) const int source[8] = {10, 11, 12, 13, 20, 21, 22, 23};
@@ -96,7 +96,7 @@ TEST_F(MachineTest, BulkCopiesReportToTheirBarrier) {
   }
 }
 
-TEST_F(MachineTest, BlocksOfAClusterReadEachOther) {
+TEST_F(MachineTest, BlocksOfAClusterReadSharedMemoryOfEachOther) {
   std::vector<int> received(4 * 32);
   emulation::Run({.num_blocks_x = 4, .num_threads = 32, .cluster_blocks = 2, .shared_bytes = 128},
                  [&] {
@@ -109,6 +109,20 @@ TEST_F(MachineTest, BlocksOfAClusterReadEachOther) {
   EXPECT_EQ(received[5], 105);
   EXPECT_EQ(received[32 + 5], 5);
   EXPECT_EQ(received[2 * 32 + 5], 305);
+}
+
+// As in a kernel without the last SyncCluster.
+TEST_F(MachineTest, SharedMemoryIsPoisonedWhenABlockEnds) {
+  int received = 1;
+  emulation::Run({.num_blocks_x = 2, .num_threads = 2, .cluster_blocks = 2, .shared_bytes = 128},
+                 [&] {
+                   SharedInts()[0] = 1;
+                   SyncCluster();
+                   if (ClusterRank() == 0) return;
+                   SyncBlock();  // block 0 runs to its end meanwhile
+                   received = *InBlock(SharedInts(), 0);
+                 });
+  EXPECT_EQ(received, -1);
 }
 
 TEST_F(MachineTest, WarpsShuffleAndVote) {
@@ -124,8 +138,8 @@ TEST_F(MachineTest, WarpsShuffleAndVote) {
   EXPECT_EQ(ballots[40], 7);
 }
 
-// The product through its operands' layouts, and B through LoadTransposed.
-TEST_F(MachineTest, MultipliesAsTheTensorCoresDo) {
+// An MMA with operands in their layouts, B loaded by LoadTransposed.
+TEST_F(MachineTest, MmaMultipliesMatrices) {
   const std::vector<float> a = RandomFloats(16 * 16, 1), b = RandomFloats(16 * 8, 2);
   const auto a_at = [&](int row, int col) { return F16FromFloat(a[size_t(row * 16 + col)]); };
   std::vector<float> product(16 * 8);
@@ -142,7 +156,7 @@ TEST_F(MachineTest, MultipliesAsTheTensorCoresDo) {
     unsigned b_of[2];
     LoadTransposed(b_of, rows + LaneIdx() % 16 * 8);
     float c[4] = {};
-    MultiplyF16(c, a_of, b_of);
+    MmaF16(c, a_of, b_of);
     for (int i = 0; i < 4; ++i) product[size_t((row + i / 2 * 8) * 8 + col + i % 2)] = c[i];
   });
   for (int row = 0; row < 16; ++row) {
@@ -159,7 +173,7 @@ TEST_F(MachineTest, MultipliesAsTheTensorCoresDo) {
 
 using MachineDeathTest = MachineTest;
 
-TEST_F(MachineDeathTest, CatchesWhatAGpuWouldHangOrStumbleOn) {
+TEST_F(MachineDeathTest, DetectsDeadlocksAndInvalidAccesses) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   const LaunchShape shape{.num_threads = 64, .shared_bytes = 64};
   EXPECT_DEATH(emulation::Run(shape,
@@ -183,7 +197,7 @@ TEST_F(MachineDeathTest, CatchesWhatAGpuWouldHangOrStumbleOn) {
   EXPECT_DEATH(emulation::Run(shape, [] { InBlock(SharedMemory(), 1); }), "no such block");
 }
 
-TEST_F(MachineTest, RefusesALaunchThatAGpuRefuses) {
+TEST_F(MachineTest, RefusesLaunchesAboveTheLimits) {
   EXPECT_TRUE(emulation::ShapeFits({.num_threads = 1024, .shared_bytes = 227 * 1024}));
   EXPECT_FALSE(emulation::ShapeFits({.num_threads = 1025}));
   EXPECT_FALSE(emulation::ShapeFits({.num_threads = 32, .shared_bytes = 227 * 1024 + 1}));

@@ -1,5 +1,5 @@
-// The kernels under schedules that no barrier forbids: threads in random order, copies that arrive
-// at once or late. A race shows as other bits.
+// The kernels under random schedules: threads in random order, copies that arrive early or late. A
+// race shows as different bits.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kSeeds = 4;
 
-// A device without clusters, and one with.
+// Compute capability: a device without clusters and one with.
 class SchedulesTest : public testing::TestWithParam<int> {
  protected:
   SchedulesTest() : backend_(MakeEmulatedBackend(GetParam())) {}

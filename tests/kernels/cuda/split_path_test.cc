@@ -1,6 +1,5 @@
-// A device that passes for sm_80 takes the decode path without clusters: it must give the bits, and
-// count the reads, of the path with clusters. On the emulated device and, in the program that runs
-// on a GPU, on that.
+// A device opened as sm_80 runs decode without clusters. Its bits and read counts must equal those
+// of decode with clusters. Runs on the emulated device and, in the GPU test program, on the GPU.
 #include <gtest/gtest.h>
 
 #include <memory>

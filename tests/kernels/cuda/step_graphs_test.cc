@@ -1,4 +1,4 @@
-// Decode steps that are recorded and replayed: the same bits as their ops one by one.
+// Decode steps recorded and replayed as graphs have the bits of their ops run one by one.
 #include "kernels/cuda/step_graphs.h"
 
 #include <gtest/gtest.h>
@@ -15,14 +15,14 @@
 namespace lssar {
 namespace {
 
-// Pages first, first + 1, ...: of `num_tokens` tokens.
+// Pages first, first + 1, ... for `num_tokens` tokens.
 std::vector<int32_t> PagesFrom(int32_t first, int num_tokens) {
   std::vector<int32_t> pages;
   for (int t = 0; t < num_tokens; t += Stepper::kPageSize) pages.push_back(first++);
   return pages;
 }
 
-// A model whose steps are replayed, and its twin whose ops are called; threads in random order.
+// A model whose steps are replayed and a twin whose ops are called, with threads in random order.
 class StepGraphsTest : public testing::TestWithParam<int> {
  protected:
   StepGraphsTest()
@@ -36,7 +36,7 @@ class StepGraphsTest : public testing::TestWithParam<int> {
   }
   ~StepGraphsTest() override { emulation::SetSchedule(0); }
 
-  // Both run it, and agree in every bit.
+  // Runs the step on both; expects equal bits.
   void StepBoth(const std::vector<SteppedSequence>& sequences) {
     ASSERT_TRUE(stepper_->Step(sequences).ok());
     ASSERT_TRUE(twin_->Step(sequences, /*by_run_step=*/false).ok());
@@ -50,7 +50,7 @@ class StepGraphsTest : public testing::TestWithParam<int> {
       ASSERT_EQ(stepper_->counters[s].num_value_rows, twin_->counters[s].num_value_rows);
     }
   }
-  // A prompt of `num_tokens`, by which the pages of a sequence come to hold something.
+  // Runs a prompt of `num_tokens`, which fills the pages of a sequence.
   void Prefill(const std::vector<int32_t>& pages, int num_tokens) {
     for (int first = 0; first < num_tokens; first += Stepper::kMaxRows) {
       const int num_rows = std::min(num_tokens - first, int{Stepper::kMaxRows});
@@ -73,7 +73,7 @@ TEST_P(StepGraphsTest, OpsAreCalledTwiceAndThenReplayed) {
     StepBoth({{.first_position = position, .pages = pages}});
     if (NumReplays() == 0) ++num_runs_before_replay;
   }
-  // The first runs them, and so do those in which a workspace still grows; then they are recorded.
+  // The first step runs its ops, as do steps in which a workspace grows; then a step is recorded.
   EXPECT_LE(num_runs_before_replay, 2);
   EXPECT_EQ(NumReplays(), 20 - num_runs_before_replay);
   EXPECT_EQ(stepper_->num_op_runs - num_prefills, num_runs_before_replay + 1);
@@ -88,7 +88,7 @@ TEST_P(StepGraphsTest, ContextsGrowAcrossBuckets) {
   EXPECT_GE(NumReplays(), 9);
 }
 
-TEST_P(StepGraphsTest, MatesComeAndGoAndPagesMove) {
+TEST_P(StepGraphsTest, SequencesJoinAndLeaveAndPagesMove) {
   std::vector<SteppedSequence> sequences;
   for (int s = 0; s < 6; ++s) {
     const int num_tokens = 17 + 9 * s;
@@ -109,7 +109,7 @@ TEST_P(StepGraphsTest, MatesComeAndGoAndPagesMove) {
     step({0, 1, 2, 3});
     step({5, 0, 4, 2, 1});
   }
-  // A page gets another id, and a sequence brings two rows.
+  // A page gets another id, and a sequence has two rows.
   const int32_t moved = 150, old = std::exchange(sequences[2].pages[1], moved);
   ASSERT_TRUE(stepper_->CopyPage(old, moved).ok());
   ASSERT_TRUE(twin_->CopyPage(old, moved).ok());
@@ -133,7 +133,7 @@ TEST_P(StepGraphsTest, PromptsRunTheirOps) {
   EXPECT_EQ(stepper_->num_op_runs, 8);
 }
 
-TEST_P(StepGraphsTest, NothingIsAllocatedOnceItIsWarm) {
+TEST_P(StepGraphsTest, NoAllocationAfterWarmUp) {
   const auto round = [&] {
     for (size_t num_rows = 1; num_rows <= 5; ++num_rows) {
       std::vector<SteppedSequence> batch;
@@ -153,7 +153,7 @@ TEST_P(StepGraphsTest, NothingIsAllocatedOnceItIsWarm) {
   }
 }
 
-TEST_P(StepGraphsTest, FreedMemoryEndsTheGraphsThatMayHoldIt) {
+TEST_P(StepGraphsTest, FreedMemoryDropsAllGraphs) {
   const std::vector<SteppedSequence> batch{{.first_position = 30, .pages = PagesFrom(0, 32)}};
   std::unique_ptr<Buffer> other = *backend_->Allocate(100);
   for (int i = 0; i < 4; ++i) StepBoth(batch);
@@ -165,7 +165,7 @@ TEST_P(StepGraphsTest, FreedMemoryEndsTheGraphsThatMayHoldIt) {
   EXPECT_EQ(stepper_->num_op_runs, num_runs + 1);
 }
 
-TEST_P(StepGraphsTest, ThereIsABoundToTheirNumber) {
+TEST_P(StepGraphsTest, NumberOfGraphsIsBounded) {
   const std::vector<SteppedSequence> batch{{.first_position = 30, .pages = PagesFrom(0, 32)}};
   std::vector<std::unique_ptr<Stepper>> steppers;
   for (int i = 0; i < kMaxStepGraphs + 3; ++i) steppers.push_back(*Stepper::Make(*backend_));
@@ -176,12 +176,12 @@ TEST_P(StepGraphsTest, ThereIsABoundToTheirNumber) {
     ASSERT_TRUE(SameBits(stepper->x, steppers[0]->x));
   }
   EXPECT_GE(script_->num_calls, kMaxStepGraphs + 3);
-  // Beside them live the workspaces that the first step made: a dozen.
+  // Besides graphs, the dozen workspaces of the first step are alive.
   EXPECT_LE(script_->alive.size(), num_alive + kMaxStepGraphs + 12);
   EXPECT_GE(script_->alive.size(), num_alive + kMaxStepGraphs);
 }
 
-TEST_P(StepGraphsTest, WhatCannotBeRecordedRunsAsItIs) {
+TEST_P(StepGraphsTest, StepsThatCannotBeRecordedRunTheirOps) {
   for (const DriverCall call : {DriverCall::kBeginCapture, DriverCall::kEndCapture}) {
     script_->is_lasting = true;
     script_->Fail(call, kCudaOutOfMemory);
@@ -189,7 +189,7 @@ TEST_P(StepGraphsTest, WhatCannotBeRecordedRunsAsItIs) {
     for (int i = 0; i < 4; ++i) {
       StepBoth({{.num_rows = num_rows, .first_position = 30, .pages = PagesFrom(0, 32)}});
     }
-    EXPECT_LE(script_->num_calls, 2);  // it is not tried at every step
+    EXPECT_LE(script_->num_calls, 2);  // recording is not tried again at every step
     EXPECT_GE(script_->num_calls, 1);
   }
   EXPECT_GE(stepper_->num_op_runs, 8);

@@ -1,4 +1,4 @@
-// How a step's rows become work for the device.
+// How a step's rows are divided into launches.
 #include "kernels/cuda/step_plan.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ struct Step {
   int32_t next_page = 3;
 };
 
-TEST(StepPlanTest, EveryRowOnceAndItsPages) {
+TEST(StepPlanTest, EveryRowIsPlannedOnceWithItsPages) {
   Step step;
   step.Add(1, 16000);
   step.Add(200, 100);
@@ -94,11 +94,11 @@ TEST(StepPlanTest, LongWorkFirst) {
 }
 
 TEST(StepPlanTest, ClustersFillTheDevice) {
-  // 16K keys are 64 splits. One row of 12 heads: all the blocks that a cluster may have.
+  // 16K keys are 64 splits. One row of 12 heads: the largest cluster.
   EXPECT_EQ(ClusterBlocksFor(64, 12, 132), 8);
-  // 64 rows fill the device with as few as hold a row's scores.
+  // 64 rows fill the device with the smallest cluster that holds a row's scores.
   EXPECT_EQ(ClusterBlocksFor(64, 64 * 12, 132), 2);
-  // A short row has a warp for each split.
+  // A short row: one warp a split.
   EXPECT_EQ(ClusterBlocksFor(8, 12, 132), 1);
   EXPECT_EQ(ClusterBlocksFor(9, 12, 132), 2);
   EXPECT_EQ(ClusterBlocksFor(8 * kSplitsOfBlock, 10000, 132), 8);
@@ -164,18 +164,18 @@ TEST(DecodeBucketTest, RowsAndSplitsAreRoundedUp) {
     EXPECT_EQ(bucket(1, position), (DecodeBucket{1, want})) << position;
   }
   EXPECT_EQ(bucket(1, 65536), std::nullopt);
-  // Arrays that end before the bucket does.
+  // The model's arrays have fewer rows than the bucket.
   EXPECT_EQ(bucket(3, 5, 3), (DecodeBucket{3, 1}));
   EXPECT_EQ(bucket(5, 5, 6), (DecodeBucket{6, 1}));
   EXPECT_EQ(bucket(5, 5, 4), std::nullopt);
 }
 
-TEST(DecodeBucketTest, PromptsHaveNone) {
+TEST(DecodeBucketTest, PromptsHaveNoBucket) {
   Step step;
   step.Add(1, 100);
-  step.Add(kMaxLoneRows, 7);
+  step.Add(kMaxDecodeRows, 7);
   EXPECT_EQ(step.Bucket(512), (DecodeBucket{8, 1}));
-  step.Add(kMaxLoneRows + 1, 0);
+  step.Add(kMaxDecodeRows + 1, 0);
   EXPECT_EQ(step.Bucket(512), std::nullopt);
 }
 
@@ -188,7 +188,7 @@ TEST(DecodeBucketTest, WithoutClustersScratchIsBounded) {
   EXPECT_EQ(step.Bucket(512, true), (DecodeBucket{64, 128}));
 }
 
-// One batch, the step's rows first, and rows that are none up to the bucket's.
+// One batch: the step's rows, then padding rows up to the bucket's number.
 TEST(DecodeBucketTest, ThePlanHasTheBucketsShape) {
   for (const bool has_clusters : {true, false}) {
     CudaPlanSetup setup = kH200;
@@ -210,7 +210,7 @@ TEST(DecodeBucketTest, ThePlanHasTheBucketsShape) {
     EXPECT_EQ(plan.batches[0].cluster_blocks, has_clusters ? ClusterBlocksFor(64, 8 * 12, 132) : 0);
     ASSERT_EQ(plan.rows.size(), 8u);
     ASSERT_EQ(plan.decode_rows.size(), 8u);
-    const int order[] = {1, 3, 2, 0, 4};  // the longest first
+    const int order[] = {1, 3, 2, 0, 4};  // most keys first
     for (size_t i = 0; i < 8; ++i) {
       const CudaDecodeRow& row = plan.decode_rows[i];
       EXPECT_EQ(plan.rows[i].position, i < 5 ? eager.rows[i].position : -1);

@@ -1,4 +1,4 @@
-// A small model made of every op, for tests of what the cuda backend does with steps.
+// A small model that uses every op, for tests of the cuda backend's steps.
 #ifndef LSSAR_TESTS_KERNELS_CUDA_STEPPER_H_
 #define LSSAR_TESTS_KERNELS_CUDA_STEPPER_H_
 
@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/status_macros.h"
 #include "tests/kernels/dense_cases.h"
 
 namespace lssar {
@@ -16,48 +17,46 @@ struct SteppedSequence {
   std::vector<int32_t> pages;
 };
 
-// The steps of one model on memory of its own: two layers of two heads.
+// A model of two layers and two heads, with its own memory.
 class Stepper {
  public:
   static constexpr int kHeads = 2, kDim = 32, kWidth = kHeads * kDim, kLayers = 2, kVocab = 40;
   static constexpr int kMaxRows = 40, kPageSize = 16, kNumPages = 160;
 
-  // Errors  whatever fails while it is made
+  // Errors  those of the backend's calls
   static absl::StatusOr<std::unique_ptr<Stepper>> Make(Backend& backend) {
     auto stepper = std::unique_ptr<Stepper>(new Stepper(backend));
-    absl::Status status = stepper->Reserve();
-    if (status.ok()) status = stepper->PackWeights();
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(stepper->Reserve());
+    RETURN_IF_ERROR(stepper->PackWeights());
     return stepper;
   }
 
-  // Runs the rows, by RunStep or as plain ops, and logits of the last one.
+  // Runs the rows, by RunStep or as plain ops, and computes logits of the last row.
   absl::Status Step(const std::vector<SteppedSequence>& sequences, bool by_run_step = true) {
-    std::vector<SequenceSlice> runs;
+    std::vector<SequenceSlice> slices;
     int num_rows = 0;
     for (const SteppedSequence& sequence : sequences) {
-      runs.push_back({.first_row = num_rows,
-                      .num_rows = sequence.num_rows,
-                      .first_position = sequence.first_position,
-                      .pages = sequence.pages});
+      slices.push_back({.first_row = num_rows,
+                        .num_rows = sequence.num_rows,
+                        .first_position = sequence.first_position,
+                        .pages = sequence.pages});
       num_rows += sequence.num_rows;
     }
-    const RaggedBatch rows{.num_rows = num_rows, .sequences = runs};
+    const RaggedBatch rows{.num_rows = num_rows, .sequences = slices};
     std::vector<int32_t> ids;
     std::vector<float> angles;
-    for (const SequenceSlice& run : runs) {
-      for (int r = 0; r < run.num_rows; ++r) {
-        const int position = run.first_position + r;
-        ids.push_back((7 * position + run.pages[0]) % kVocab);
+    for (const SequenceSlice& slice : slices) {
+      for (int r = 0; r < slice.num_rows; ++r) {
+        const int position = slice.first_position + r;
+        ids.push_back((7 * position + slice.pages[0]) % kVocab);
         for (int i = 0; i < kDim; ++i) {
           const float turn = 0.01f * float(position) * float(1 + i % (kDim / 2));
           angles.push_back(i < kDim / 2 ? std::cos(turn) : std::sin(turn));
         }
       }
     }
-    counters.assign(runs.size(), {});
-    absl::Status status = backend_.CopyIn(rope_->Address(), angles.data(), angles.size() * 4);
-    if (!status.ok()) return status;
+    counters.assign(slices.size(), {});
+    RETURN_IF_ERROR(backend_.CopyIn(rope_->Address(), angles.data(), angles.size() * 4));
     const auto ops = [&] {
       ++num_op_runs;
       RunOps(rows, ids);
@@ -76,8 +75,8 @@ class Stepper {
     return Finish(num_rows);
   }
 
-  // Of the last step: rows of the residual stream; the pools; counts; what its last row gave,
-  // scored and drawn from.
+  // Results of the last step: rows of the residual stream, the pools, statistics, and the last
+  // row's sampling results.
   std::vector<float> x;
   std::vector<AttentionStats> counters;
   std::vector<SampleResult> sampled;
@@ -107,8 +106,7 @@ class Stepper {
                     .page_size = kPageSize,
                     .num_pages = kNumPages,
                     .dtype = DType::kF16};
-    absl::Status status = backend_.FitLayout(layout);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(backend_.FitLayout(layout));
     constexpr size_t kRowBytes = size_t{kMaxRows} * kWidth * sizeof(float);
     const struct {
       std::unique_ptr<Buffer>* buffer;
@@ -118,12 +116,10 @@ class Stepper {
                   {&attended_, kRowBytes},   {&logits_, 2 * kVocab * sizeof(float)},
                   {&k_, layout.PoolBytes()}, {&v_, layout.PoolBytes()}};
     for (const auto& want : wanted) {
-      auto buffer = backend_.Allocate(want.num_bytes);
-      if (!buffer.ok()) return buffer.status();
-      *want.buffer = *std::move(buffer);
+      ASSIGN_OR_RETURN(*want.buffer, backend_.Allocate(want.num_bytes));
     }
     kv_ = {layout, k_->Address(), v_->Address()};
-    return status;
+    return absl::OkStatus();
   }
 
   absl::Status PackWeights() {
@@ -134,10 +130,8 @@ class Stepper {
     for (const auto& want : wanted) {
       const std::vector<float> w =
           RandomFloats(size_t(want.num_rows) * kWidth, uint32_t(want.num_rows), 0.2f);
-      auto packed = backend_.Pack(
-          {.elements = w.data(), .num_rows = want.num_rows, .num_cols = kWidth}, DType::kF16);
-      if (!packed.ok()) return packed.status();
-      *want.matrix = *std::move(packed);
+      const MatrixView view{.elements = w.data(), .num_rows = want.num_rows, .num_cols = kWidth};
+      ASSIGN_OR_RETURN(*want.matrix, backend_.Pack(view, DType::kF16));
     }
     return absl::OkStatus();
   }
@@ -185,13 +179,12 @@ class Stepper {
                      .logits = logits_->As<float>()});
     const SamplingParams params{.top_p = 0.9f, .repetition_penalty = 2};
     const std::vector<TokenCount> counts{{.id = 3}};
-    const std::vector<SampleRequest> asked{{.target = 1, .counts = {}, .num_logprobs = 2},
-                                           {.params = &params, .counts = counts}};
+    const std::vector<SampleRequest> requests{{.target = 1, .counts = {}, .num_logprobs = 2},
+                                              {.params = &params, .counts = counts}};
     sampled.assign(2, {});
     backend_.Sample(
-        {.logits = logits_->As<float>(), .vocab = kVocab, .rows = asked, .out = sampled});
-    absl::Status status = backend_.Synchronize();
-    if (!status.ok()) return status;
+        {.logits = logits_->As<float>(), .vocab = kVocab, .rows = requests, .out = sampled});
+    RETURN_IF_ERROR(backend_.Synchronize());
     x.assign(size_t(num_rows) * kWidth, 0);
     return backend_.CopyOut(x.data(), x_->Address(), x.size() * sizeof(float));
   }

@@ -1,6 +1,7 @@
-// Where the keys and values of one head of one sequence lie, and rows that no fast path may take.
-#ifndef LSSAR_KERNELS_CUDA_HEAD_PAGES_CUH_
-#define LSSAR_KERNELS_CUDA_HEAD_PAGES_CUH_
+// Addresses of the keys and values of one head of one sequence, and AttendFlat, the slow path for
+// rows that need double.
+#ifndef LSSAR_KERNELS_CUDA_PAGED_HEAD_CUH_
+#define LSSAR_KERNELS_CUDA_PAGED_HEAD_CUH_
 
 #include "kernels/cuda/attention_math.cuh"
 #include "kernels/cuda/elements.cuh"
@@ -9,9 +10,9 @@
 
 namespace lssar::LSSAR_CUDA_NAMESPACE {
 
-// Pages of a backend on CUDA hold [slot][dim] of keys and of values alike (kv_layout.h).
+// CUDA pages hold keys and values as [slot][dim] (KeyOrder::kSlotMajor).
 template <typename E, int kDim>
-struct HeadPages {
+struct PagedHead {
   static constexpr int kRowBytes = kDim * E::kBytes;
 
   const unsigned char* k;  // of the head in page 0
@@ -21,19 +22,19 @@ struct HeadPages {
   int page_shift;
   int scales_offset;  // from a block's first byte to its scales
 
-  LSSAR_DEVICE HeadPages(const CudaPages& from, int first_page, int head)
-      : k(from.k + static_cast<size_t>(head) * from.head_bytes),
-        v(from.v + static_cast<size_t>(head) * from.head_bytes),
+  LSSAR_DEVICE PagedHead(const CudaPages& from, int first_page, int head)
+      : k(from.k + size_t(head) * from.head_bytes),
+        v(from.v + size_t(head) * from.head_bytes),
         pages(from.pages + first_page),
         page_bytes(from.page_bytes),
-        page_shift(LowestBit(static_cast<unsigned>(from.page_size))),
+        page_shift(LowestBit(unsigned(from.page_size))),
         scales_offset(from.page_size * kRowBytes) {}
 
   LSSAR_DEVICE size_t BlockAt(int key) const {
-    return static_cast<size_t>(pages[key >> page_shift]) * page_bytes;
+    return size_t(pages[key >> page_shift]) * page_bytes;
   }
   LSSAR_DEVICE int Slot(int key) const { return key & ((1 << page_shift) - 1); }
-  // Keys of one page from `key` on.
+  // Number of keys in the page from `key` on.
   LSSAR_DEVICE int RunLength(int key) const { return (1 << page_shift) - Slot(key); }
 
   LSSAR_DEVICE const unsigned char* Key(int key) const {
@@ -45,7 +46,7 @@ struct HeadPages {
   }
   LSSAR_DEVICE const float* ValueScale(int key) const { return ValueScaleIn(BlockAt(key), key); }
 
-  // The same where the block of the key's page is known (BlockAt).
+  // The same, given the block of the key's page (BlockAt).
   LSSAR_DEVICE const unsigned char* ValueIn(size_t block, int key) const {
     return v + block + Slot(key) * kRowBytes;
   }
@@ -58,38 +59,39 @@ struct HeadPages {
 template <typename E>
 LSSAR_DEVICE float ElementAt(const unsigned char* row, int dim) {
   if constexpr (E::kHasScales) {
-    return static_cast<float>(reinterpret_cast<const int8_t*>(row)[dim]);
+    return float(reinterpret_cast<const int8_t*>(row)[dim]);
   } else {
     return E::ToFloat(reinterpret_cast<const uint16_t*>(row)[dim]);
   }
 }
 
-// What a warp needs to compute one row of one head.
+// One query row of one head, as a warp computes it.
 template <typename E, int kDim>
 struct RowWork {
   const CudaAttentionArgs& args;
-  HeadPages<E, kDim> pages;
+  PagedHead<E, kDim> pages;
   int num_keys;
   int sequence;
   size_t vector_idx;  // of the row in args.q and args.out
 };
 
-// The softplus score of one key, in double. One lane's work.
+// The softplus score of one key in double, computed by one lane, which loads 16 bytes at a time.
+// Not unrolled: all of q, as double, would be held in registers.
 template <typename E, int kDim>
 LSSAR_DEVICE double ExactScore(const RowWork<E, kDim>& work, double scale, int key) {
   const float* q = work.args.q + work.vector_idx;
   const unsigned char* row = work.pages.Key(key);
   double dot = 0;
   constexpr int kPieceElements = 16 / E::kBytes;
+  LSSAR_NO_UNROLL
   for (int dim = 0; dim < kDim; dim += kPieceElements) {
-    // 16 bytes at once: each lane reads a row of its own.
     const Bits128 piece = *reinterpret_cast<const Bits128*>(row + dim * E::kBytes);
     LSSAR_UNROLL
     for (int i = 0; i < kPieceElements; ++i) {
-      dot = MulAdd(static_cast<double>(q[dim + i]), static_cast<double>(E::Element(piece, i)), dot);
+      dot = MulAdd(double(q[dim + i]), double(E::Element(piece, i)), dot);
     }
   }
-  if (E::kHasScales) dot *= static_cast<double>(*work.pages.KeyScale(key));
+  if (E::kHasScales) dot *= double(*work.pages.KeyScale(key));
   return ExactSoftplus(scale * dot);
 }
 
@@ -99,9 +101,10 @@ LSSAR_DEVICE T SumOfLanes(T value) {
   return value;
 }
 
-// A row whose peak fp32 cannot tell from rounding: about 2% of a trained model's, nearly all among
-// a prompt's first dozens. One warp computes all of it, from scores in double. Its sums over keys
-// are each lane's own chain, lanes then added in one order; values are one chain over keys.
+// Computes a row whose peak is within fp32's rounding error: about 2% of a trained model's rows,
+// nearly all among the first dozens of a prompt. One warp computes the row, with scores in double.
+// Sums over keys are one chain a lane, lanes added in a fixed order; values are one chain over
+// keys.
 template <typename E, int kDim>
 LSSAR_DEVICE_CALL void AttendFlat(const RowWork<E, kDim>& work) {
   constexpr int kDimsOfLane = (kDim + kWarpThreads - 1) / kWarpThreads;
@@ -117,10 +120,10 @@ LSSAR_DEVICE_CALL void AttendFlat(const RowWork<E, kDim>& work) {
   sum = SumOfLanes(sum);
   for (int mask = 1; mask < kWarpThreads; mask *= 2) max = fmax(max, ShuffleXor(max, mask));
 
-  const double gain = static_cast<double>(work.num_keys) / sum;
+  const double gain = double(work.num_keys) / sum;
   const double offset = work.num_keys <= 3 ? 0.0 : 1.0;
   const double peak = gain * max - offset;
-  const bool is_degenerate = peak <= static_cast<double>(kDegeneratePeak);
+  const bool is_degenerate = peak <= double(kDegeneratePeak);
 
   float sums[kDimsOfLane] = {};
   double weight_sum = 0;
@@ -130,15 +133,14 @@ LSSAR_DEVICE_CALL void AttendFlat(const RowWork<E, kDim>& work) {
     float weight = 0;
     if (key < work.num_keys) {
       const double score = ExactScore(work, scale, key);
-      weight = is_degenerate ? static_cast<float>(score)
-                             : Sharpen(args, static_cast<float>((gain * score - offset) / peak));
+      weight = is_degenerate ? float(score) : PowerOf(args, float((gain * score - offset) / peak));
     }
     for (unsigned left = Ballot(weight != 0); left != 0; left &= left - 1) {
       const int from = LowestBit(left);
       const float w = Shuffle(weight, from);
       const unsigned char* row = work.pages.Value(first + from);
       const float scaled = E::kHasScales ? w * *work.pages.ValueScale(first + from) : w;
-      weight_sum += static_cast<double>(w);
+      weight_sum += double(w);
       ++num_read;
       for (int i = 0; i < kDimsOfLane; ++i) {
         const int dim = lane + i * kWarpThreads;
@@ -146,10 +148,10 @@ LSSAR_DEVICE_CALL void AttendFlat(const RowWork<E, kDim>& work) {
       }
     }
   }
-  const float inverse = static_cast<float>(1.0 / weight_sum);
+  const float inverse = float(1.0 / weight_sum);
   for (int i = 0; i < kDimsOfLane; ++i) {
     const int dim = lane + i * kWarpThreads;
-    if (dim < kDim) args.out[work.vector_idx + static_cast<size_t>(dim)] = sums[i] * inverse;
+    if (dim < kDim) args.out[work.vector_idx + size_t(dim)] = sums[i] * inverse;
   }
   if (lane == 0 && args.counters != nullptr) {
     AtomicAdd(args.counters + work.sequence, static_cast<unsigned long long>(num_read));
@@ -158,4 +160,4 @@ LSSAR_DEVICE_CALL void AttendFlat(const RowWork<E, kDim>& work) {
 
 }  // namespace lssar::LSSAR_CUDA_NAMESPACE
 
-#endif  // LSSAR_KERNELS_CUDA_HEAD_PAGES_CUH_
+#endif  // LSSAR_KERNELS_CUDA_PAGED_HEAD_CUH_

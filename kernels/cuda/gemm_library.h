@@ -1,0 +1,38 @@
+// Optional library for GEMMs of many rows. The library chooses its own order of addition.
+#ifndef LSSAR_KERNELS_CUDA_GEMM_LIBRARY_H_
+#define LSSAR_KERNELS_CUDA_GEMM_LIBRARY_H_
+
+#include <cstddef>
+
+#include "kernels/cuda/kernel_args.h"
+
+namespace lssar {
+
+// out = activation(x W^T + bias) + residual, summed and added in fp32.
+struct LibraryGemmArgs {
+  const void* x = nullptr;  // [num_rows, weight.padded_cols] of weight.dtype
+  int num_rows = 0;
+  CudaMatrix weight;                // fp16 or bf16
+  const float* bias = nullptr;      // [weight.num_rows] or null
+  const float* residual = nullptr;  // [num_rows, weight.num_rows] or null; may be `out`
+  bool gelu = false;
+  float* out = nullptr;
+  void* workspace = nullptr;  // kGemmWorkspaceBytes
+};
+
+inline constexpr size_t kGemmWorkspaceBytes = size_t{32} << 20;
+
+class GemmLibrary {
+ public:
+  virtual ~GemmLibrary() = default;
+
+  // Whether the library can run this GEMM. Our own kernels run the others.
+  virtual bool Supports(const LibraryGemmArgs& args) = 0;
+  // Returns a code of cudaError_t. `stream`: of CudaDriver::Stream().
+  // Requires  Takes(args)
+  virtual int Run(const LibraryGemmArgs& args, void* stream) = 0;
+};
+
+}  // namespace lssar
+
+#endif  // LSSAR_KERNELS_CUDA_GEMM_LIBRARY_H_
