@@ -24,7 +24,6 @@ template <typename F>
 int WithElementAndDim(DType dtype, int head_dim, const F& f) {
   switch (dtype) {
     case DType::kF16: return WithDim<F16Element>(head_dim, f);
-    case DType::kBF16: return WithDim<Bf16Element>(head_dim, f);
     case DType::kI8: return WithDim<I8Element>(head_dim, f);
     default: return kInvalidValue;
   }

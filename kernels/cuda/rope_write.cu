@@ -50,8 +50,6 @@ struct PageRow {
   LSSAR_DEVICE void Store(int dim, float value, float own_scale) const {
     if (dtype == DType::kF16) {
       reinterpret_cast<uint16_t*>(elements)[dim] = F16FromFloat(value);
-    } else if (dtype == DType::kBF16) {
-      reinterpret_cast<uint16_t*>(elements)[dim] = Bf16FromFloat(value);
     } else {
       // quantize.h: QuantizeVector
       float steps =
