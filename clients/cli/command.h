@@ -30,6 +30,7 @@ class Command {
 std::unique_ptr<Command> MakeAttentionCommand();
 std::unique_ptr<Command> MakeBenchCommand();
 std::unique_ptr<Command> MakeChatCommand();
+std::unique_ptr<Command> MakeEmbedCommand();
 std::unique_ptr<Command> MakeInfoCommand();
 std::unique_ptr<Command> MakeGenerateCommand();
 std::unique_ptr<Command> MakePasskeyCommand();

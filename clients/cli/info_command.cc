@@ -116,6 +116,7 @@ Json ToJson(const v1::GetInfoReply& reply) {
                {"num_hidden_layers", reply.num_hidden_layers()},
                {"num_attention_heads", reply.num_attention_heads()},
                {"hidden_size", reply.hidden_size()},
+               {"num_head_outputs", reply.num_head_outputs()},
                {"dtype", reply.dtype()},
                {"kv_cache_dtype", reply.kv_cache_dtype()},
                {"page_size", reply.page_size()},
@@ -157,6 +158,9 @@ void PrintFacts(const v1::GetInfoReply& reply) {
   PrintLine("shape",
             absl::StrFormat("%d layers, %d heads, hidden size %d", reply.num_hidden_layers(),
                             reply.num_attention_heads(), reply.hidden_size()));
+  if (reply.num_head_outputs() > 0) {
+    PrintLine("head", absl::StrFormat("regression, %d outputs", reply.num_head_outputs()));
+  }
   PrintLine("attention",
             reply.attention_p() > 0
                 ? absl::StrFormat("%s, p = %g", reply.attention_kind(), reply.attention_p())

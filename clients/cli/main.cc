@@ -35,6 +35,7 @@ constexpr CommandEntry kCommands[] = {
     {"score", "Log-probability of continuations; loss by length", MakeScoreCommand},
     {"perplexity", "Perplexity of whole texts of any length", MakePerplexityCommand},
     {"passkey", "Passkey retrieval: accuracy by length and depth", MakePasskeyCommand},
+    {"embed", "Embedding vectors: hidden states of texts", MakeEmbedCommand},
     {"attention", "Attention weights of each layer and head", MakeAttentionCommand},
     {"bench", "Latency and throughput under load", MakeBenchCommand},
     {"info", "Model, limits and statistics of a server", MakeInfoCommand},

@@ -27,7 +27,8 @@ struct SchedulingFlags {
 
 void AddSchedulingFlags(CLI::App* app, SchedulingFlags* flags);
 
-// `Request`: v1::GenerateRequest, v1::ScoreRequest or v1::CaptureAttentionRequest.
+// `Request`: v1::GenerateRequest, v1::ScoreRequest, v1::EmbedRequest or
+// v1::CaptureAttentionRequest.
 template <typename Request>
 void FillScheduling(const SchedulingFlags& flags, Request* request) {
   if (flags.priority) request->set_priority(*flags.priority);

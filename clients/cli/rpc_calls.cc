@@ -191,6 +191,35 @@ absl::StatusOr<ScoredItems> RunScore(v1::Inference::StubInterface* stub,
   return items;
 }
 
+absl::StatusOr<std::vector<InputVectors>> RunEmbed(v1::Inference::StubInterface* stub,
+                                                   const v1::EmbedRequest& request,
+                                                   Interrupt* interrupt) {
+  std::vector<InputVectors> inputs(size_t(request.inputs_size()));
+  grpc::ClientContext context;
+  const Interrupt::Watch watch(interrupt, &context);
+  const auto reader = stub->Embed(&context, request);
+  v1::EmbedReply reply;
+  bool is_malformed = false;
+  while (reader->Read(&reply)) {
+    if (!reply.has_vectors()) continue;
+    const v1::EmbeddingVectors& block = reply.vectors();
+    if (block.input() < 0 || block.input() >= request.inputs_size()) continue;
+    InputVectors& input = inputs[size_t(block.input())];
+    if (input.size == 0) input.size = block.size();
+    is_malformed = is_malformed || block.size() <= 0 || block.size() != input.size ||
+                   block.values_size() % block.size() != 0;
+    input.values.insert(input.values.end(), block.values().begin(), block.values().end());
+  }
+  RETURN_IF_ERROR(ToStatus(reader->Finish()));
+  if (is_malformed) return absl::InternalError("the server sent vectors of different sizes");
+  const auto num_missing =
+      std::ranges::count_if(inputs, [](const auto& input) { return input.values.empty(); });
+  if (num_missing != 0) {
+    return absl::InternalError(StrCat("the server left out ", num_missing, " inputs"));
+  }
+  return inputs;
+}
+
 absl::StatusOr<CapturedAttention> RunCapture(v1::Inference::StubInterface* stub,
                                              const v1::CaptureAttentionRequest& request,
                                              Interrupt* interrupt,

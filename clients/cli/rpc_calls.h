@@ -85,6 +85,19 @@ absl::StatusOr<ScoredItems> RunScore(v1::Inference::StubInterface* stub,
                                      const v1::ScoreRequest& request, Interrupt* interrupt,
                                      const OnScore& on_score);
 
+// The vectors of one input: one, or one for each token with POOLING_TOKEN.
+struct InputVectors {
+  int size = 0;               // elements of a vector
+  std::vector<float> values;  // [vectors, size]
+};
+
+// One entry per input.
+// Errors  those of the call; INTERNAL: the server left an input out, or a message has no whole
+//         number of vectors
+absl::StatusOr<std::vector<InputVectors>> RunEmbed(v1::Inference::StubInterface* stub,
+                                                   const v1::EmbedRequest& request,
+                                                   Interrupt* interrupt);
+
 struct CapturedAttention {
   v1::CaptureStarted started;
   std::vector<v1::TokenLogprob> prompt;  // up to the last row

@@ -19,10 +19,10 @@ SECTIONS = [
     ('Clients', ['Client', 'AsyncClient', 'Stream', 'AsyncStream', 'Retry', 'Tls', 'LssarError']),
     ('Arguments', ['Text', 'TokenIds', 'IntArray', 'Prompt', 'Chat', 'Message', 'ScoreItem']),
     ('Options', ['CallOptions', 'SharingOptions', 'SamplingOptions', 'GenerateOptions',
-                 'ScoreOptions', 'AttentionOptions']),
+                 'ScoreOptions', 'EmbedOptions', 'AttentionOptions']),
     ('Results', ['Generation', 'Delta', 'Token', 'Started', 'Finished', 'Usage', 'Timings',
-                 'ContinuationScore', 'Attention', 'RowAttention', 'ServerInfo', 'Limits',
-                 'ServerStats', 'StageTimes']),
+                 'ContinuationScore', 'Embedding', 'Attention', 'RowAttention', 'ServerInfo',
+                 'Limits', 'ServerStats', 'StageTimes']),
 ]
 # Their methods are those of the class named: only the signatures differ.
 SAME_METHODS = {'AsyncClient': 'Client', 'AsyncStream': 'Stream'}
@@ -95,8 +95,14 @@ def signature(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> st
     return f'{call}\n{lines}){returns}'.replace('types.', '')
 
 
+def is_property(node: ast.stmt) -> bool:
+    """True for a method that is read as an attribute."""
+    return isinstance(node, ast.FunctionDef) and any(
+        ast.unparse(decorator) == 'property' for decorator in node.decorator_list)
+
+
 def fields(node: ast.ClassDef, source: Source) -> list[str]:
-    """A table of the class's annotated attributes."""
+    """A table of the class's annotated attributes and properties."""
     rows = []
     for item in node.body:
         if isinstance(item, ast.AnnAssign):
@@ -106,6 +112,9 @@ def fields(node: ast.ClassDef, source: Source) -> list[str]:
             kind = f'{ast.unparse(item.annotation)}{default}'.replace('|', '\\|')
             rows.append(f'| `{ast.unparse(item.target)}` | `{kind}` | '
                         f'{source.comments.get(item.lineno, "")} |')
+        elif isinstance(item, ast.FunctionDef) and is_property(item) and item.returns:
+            rows.append(f'| `{item.name}` | `{ast.unparse(item.returns)}` | '
+                        f'{ast.get_docstring(item)} |')
     return ['| field | type | meaning |', '|---|---|---|', *rows, ''] if rows else []
 
 
@@ -113,7 +122,7 @@ def methods(name: str, node: ast.ClassDef) -> list[str]:
     """Signatures and docstrings of the public methods."""
     lines = []
     for item in node.body:
-        if not isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if not isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)) or is_property(item):
             continue
         is_constructor = item.name == '__init__' and ast.get_docstring(item)
         if item.name.startswith('_') and not is_constructor:

@@ -1,7 +1,10 @@
 """`lssar` end to end on the shipped checkpoint, mostly in-process."""
 
+import ast
 import json
+import math
 import os
+import shutil
 import socket
 import struct
 import tempfile
@@ -195,6 +198,139 @@ class PerplexityTest(unittest.TestCase):
             done = run_cli('perplexity', *arguments, stdin='')
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(message, done.stderr)
+
+
+def read_safetensors(path):
+    """-> {name: (dtype, shape, bytes)}."""
+    with open(path, 'rb') as file:
+        header = json.loads(file.read(struct.unpack('<Q', file.read(8))[0]))
+        content = file.read()
+    return {name: (entry['dtype'], entry['shape'], content[slice(*entry['data_offsets'])])
+            for name, entry in header.items() if name != '__metadata__'}
+
+
+def write_safetensors(path, tensors):
+    header, content = {}, b''
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = {'dtype': dtype, 'shape': shape,
+                        'data_offsets': [len(content), len(content) + len(data)]}
+        content += data
+    text = json.dumps(header).encode()
+    with open(path, 'wb') as file:
+        file.write(struct.pack('<Q', len(text)) + text + content)
+
+
+def read_npy(path):
+    """-> (shape, dtype, elements)."""
+    with open(path, 'rb') as file:
+        data = file.read()
+    assert data[:8] == b'\x93NUMPY\x01\x00'
+    end = 10 + struct.unpack('<H', data[8:10])[0]
+    header = ast.literal_eval(data[10:end].decode())
+    assert end % 64 == 0 and not header['fortran_order']
+    elements = struct.unpack(f'<{(len(data) - end) // 4}f', data[end:])
+    return header['shape'], header['descr'], elements
+
+
+class EmbedTest(unittest.TestCase):
+
+    def vectors(self, *arguments, **options):
+        done = run_cli('embed', *arguments, '--json', **options)
+        self.assertEqual((done.returncode, done.stderr), (0, ''))
+        return [json.loads(line)['vectors'] for line in done.stdout.splitlines()]
+
+    def expect_golden(self, got, data, size):
+        """The vectors of all tokens are those of PyTorch (models/training/hidden_golden.py)."""
+        want = struct.unpack(f'<{len(data) // 4}f', data)
+        got = [value for vectors in got for vector in vectors for value in vector]
+        self.assertEqual(len(got), len(want))
+        self.assertEqual(len(want) % size, 0)
+        worst = max(abs(a - b) for a, b in zip(got, want))
+        self.assertLess(worst, 1e-4 * max(map(abs, want)))
+
+    def test_vectors_are_those_of_pytorch(self):
+        golden = read_safetensors('tests/models/hidden_golden.safetensors')
+        _, (num_rows, length), data = golden['tokens']
+        ids = struct.unpack(f'<{num_rows * length}i', data)
+        arguments = ['--pooling', 'token', '--dtype', 'fp32', '--kv-cache-dtype', 'fp32']
+        for first in range(0, len(ids), length):
+            arguments += ['--ids', ','.join(map(str, ids[first:first + length]))]
+        self.expect_golden(self.vectors(*arguments), golden['hidden'][2], 256)
+        with tempfile.TemporaryDirectory() as directory:
+            shutil.copytree(MODEL, directory, dirs_exist_ok=True)
+            weights = os.path.join(directory, 'model.safetensors')
+            tensors = read_safetensors(weights)
+            tensors |= {name: golden[name] for name in ('head.weight', 'head.bias')}
+            write_safetensors(weights, tensors)
+            outputs = self.vectors(*arguments, '--apply-head', '--model', directory, model=False)
+            info = run_cli('info', '--model', directory, model=False)
+        self.expect_golden(outputs, golden['outputs'][2], 3)
+        self.assertIn('regression, 3 outputs', info.stdout)
+
+    def test_one_line_per_input_with_size_norm_and_elements(self):
+        done = run_cli('embed', 'The river', '[a, b]')
+        self.assertEqual((done.returncode, done.stderr), (0, ''))
+        lines = done.stdout.splitlines()
+        vectors = self.vectors('The river', '[a, b]')
+        self.assertEqual(lines[0].split(), ['size', 'norm', 'elements', 'input'])
+        self.assertEqual([line[line.index('...') + 5:] for line in lines[1:]],
+                         ['The river', '[a, b]'])
+        for line, [vector] in zip(lines[1:], vectors):
+            size, norm, *elements = line[:line.index('...')].split()
+            self.assertEqual(int(size), len(vector))
+            self.assertAlmostEqual(float(norm), math.hypot(*vector), places=3)
+            self.assertEqual(elements, [f'{value:.4f}' for value in vector[:4]])
+
+    def test_pooling_and_norm(self):
+        tokens, = self.vectors('The river', '--pooling', 'token')
+        (last,), = self.vectors('The river')
+        (mean,), = self.vectors('-', '--pooling', 'mean', stdin='The river\n')
+        (unit,), = self.vectors('The river', '--normalize')
+        self.assertEqual(last, tokens[-1])
+        for got, column in zip(mean, zip(*tokens)):
+            self.assertAlmostEqual(got, sum(column) / len(tokens), places=4)
+        for got, value in zip(unit, last):
+            self.assertAlmostEqual(got, value / math.hypot(*last), places=5)
+        lines = run_cli('embed', 'The river', '--pooling', 'token').stdout.splitlines()
+        self.assertEqual([line.split()[0] for line in lines],
+                         ['token', *map(str, range(len(tokens)))])
+
+    def test_a_file_of_lines_and_a_numpy_array(self):
+        lines = ''.join(f'In {1900 + i} the river\n' for i in range(150))
+        vectors = self.vectors('--file', '-', stdin=lines)
+        self.assertEqual(len(vectors), 150)
+        self.assertEqual(vectors[149], self.vectors('In 2049 the river')[0])
+        with tempfile.TemporaryDirectory() as directory:
+            source, target = os.path.join(directory, 'in.txt'), os.path.join(directory, 'out.npy')
+            with open(source, 'w', encoding='utf-8') as file:
+                file.write(lines)
+            done = run_cli('embed', '--file', source, '--output', target)
+            self.assertEqual((done.returncode, done.stdout), (0, ''), done.stderr)
+            self.assertIn('[150, 256] float32', done.stderr)
+            shape, dtype, elements = read_npy(target)
+            over = run_cli('embed', 'x', '--output', os.path.join(directory, 'no', 'out.npy'))
+        self.assertEqual((shape, dtype), ((150, 256), '<f4'))
+        self.assertEqual(elements, tuple(value for [vector] in vectors for value in vector))
+        self.assertEqual(over.returncode, 1)
+        self.assertIn('cannot write', over.stderr)
+
+    def test_wrong_usage(self):
+        for arguments, stdin, message in (
+                ((), '', 'give one or more TEXT, or --ids, or --file FILE'),
+                (('x', '--file', '-'), '', 'give one or more TEXT'),
+                (('--file', '-'), '', 'the file is empty'),
+                (('x', '--pooling', 'max'), '', '--pooling'),
+                (('x', '--output', 'x.npy', '--pooling', 'token'), '', 'excludes --pooling token'),
+                (('x', '--output', 'x.npy', '--json'), '', 'excludes --json'),
+                (('--file', '-', '--max-model-len', '16'), 'a\n\n' + 'a b ' * 20,
+                 'line 3 is 41 tokens long')):
+            with self.subTest(arguments):
+                done = run_cli('embed', *arguments, stdin=stdin)
+                self.assertEqual((done.returncode, done.stdout), (2, ''), done.stderr)
+                self.assertIn(message, done.stderr)
+        done = run_cli('embed', 'x', '--apply-head')
+        self.assertEqual(done.returncode, 1)
+        self.assertIn('no regression head', done.stderr)
 
 
 class AttentionTest(unittest.TestCase):
@@ -397,8 +533,8 @@ class UsageTest(unittest.TestCase):
                               model=True)
 
     def test_help_ends_with_two_examples(self):
-        for command in ('generate', 'chat', 'score', 'perplexity', 'passkey', 'attention', 'bench',
-                        'info'):
+        for command in ('generate', 'chat', 'score', 'perplexity', 'passkey', 'embed', 'attention',
+                        'bench', 'info'):
             done = run_cli(command, '--help', model=False)
             self.assertEqual(done.returncode, 0)
             examples = done.stdout[done.stdout.index('Examples:'):].strip().splitlines()

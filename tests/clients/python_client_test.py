@@ -91,6 +91,30 @@ class PythonClientTest(unittest.TestCase):
         for i in range(0, 150, 37):
             self.assertEqual(scores[i], self.client.score(*items[i], per_token=True))
 
+    def test_embeddings(self):
+        info = self.client.get_info()
+        ids = self.client.tokenize('The river')
+        tokens = self.client.embed('The river', pooling='token')
+        self.assertEqual([len(vector) for vector in tokens.vectors], [info.hidden_size] * len(ids))
+        self.assertEqual(self.client.embed('The river').vector, tokens.vectors[-1])
+        self.assertEqual(self.client.embed(ids).vector, tokens.vectors[-1])
+        for got, column in zip(self.client.embed(ids, pooling='mean').vector,
+                               zip(*tokens.vectors)):
+            self.assertAlmostEqual(got, sum(column) / len(ids), places=4)
+        unit = self.client.embed(ids, normalize=True).vector
+        self.assertAlmostEqual(sum(value * value for value in unit), 1, places=5)
+        self.assertEqual(info.num_head_outputs, 0)
+        with self.assertRaisesRegex(LssarError, 'no regression head') as caught:
+            self.client.embed('The river', apply_head=True)
+        self.assertEqual(caught.exception.code, 'FAILED_PRECONDITION')
+
+    def test_many_inputs_are_embedded_as_one_by_one(self):
+        inputs = [f'In {1900 + i} the river' for i in range(150)]
+        embeddings = list(self.client.embed_many(iter(inputs)))
+        self.assertEqual(len(embeddings), 150)
+        for i in range(0, 150, 37):
+            self.assertEqual(embeddings[i], self.client.embed(inputs[i]))
+
     def test_many_prompts_are_answered_as_one_by_one(self):
         prompts = [f'In {1900 + i}' for i in range(20)]
         answers = list(self.client.complete_many(prompts, max_tokens=5, seed=1))
@@ -110,6 +134,8 @@ class PythonClientTest(unittest.TestCase):
                 return (''.join(pieces), await client.complete('The river', n=2, **options),
                         [scores async for scores in client.score_many(items)],
                         [answer async for answer in client.complete_many(['a', 'b'], **options)],
+                        await client.embed('The river', pooling='token'),
+                        [vector async for vector in client.embed_many(['a', 'b'] * 40)],
                         await client.attention('The river', layers=[-1], top_k=2),
                         await client.tokenize('The river'), await client.detokenize([330, 3586]),
                         (await client.get_info()).checkpoint_hash,
@@ -120,6 +146,7 @@ class PythonClientTest(unittest.TestCase):
             ''.join(client.generate('The river', **options)),
             client.complete('The river', n=2, **options), list(client.score_many(items)),
             list(client.complete_many(['a', 'b'], **options)),
+            client.embed('The river', pooling='token'), list(client.embed_many(['a', 'b'] * 40)),
             client.attention('The river', layers=[5], top_k=2), client.tokenize('The river'),
             client.detokenize([330, 3586]), client.get_info().checkpoint_hash, True))
 
@@ -192,12 +219,12 @@ class PythonClientTest(unittest.TestCase):
         asynchronous = [example for example in examples if 'async with' in example]
         others = [example for example in examples if 'lm_eval' not in example
                   and 'ca.pem' not in example and example not in asynchronous]
-        self.assertEqual((len(others), len(asynchronous)), (5, 1))
+        self.assertEqual((len(others), len(asynchronous)), (6, 1))
         address = self.server.address
         bars = types.ModuleType('tqdm')
         bars.tqdm = mock.MagicMock()
         names = {
-            'np': mock.Mock(array=lambda ids: ids), 'prompts': ['a', 'b'],
+            'np': mock.Mock(array=lambda ids: ids), 'prompts': ['a', 'b'], 'texts': ['a', 'b'],
             'rows': [{'question': 'The', 'choices': [' river', ' of']}] * 3,
             'items': [('The', [' river'])], 'AsyncClient': AsyncClient}
         out = io.StringIO()

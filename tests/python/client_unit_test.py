@@ -88,7 +88,8 @@ class Cases:
         self.assertGreaterEqual(third - second, 0.1)
 
     def test_unavailable_is_tried_a_bounded_number_of_times(self):
-        for method, args in ('get_info', ()), ('complete', ('x',)), ('score', ('x', ['y'])):
+        for method, args in (('get_info', ()), ('complete', ('x',)), ('score', ('x', ['y'])),
+                             ('embed', ('x',))):
             with self.subTest(method):
                 service = ScriptedService(*[Refusal('UNAVAILABLE', 'draining')] * 9)
                 with serve(service) as address, self.assertRaises(LssarError) as caught:
@@ -109,7 +110,8 @@ class Cases:
                 self.assertEqual(len(service.requests), 1)
 
     def test_nothing_is_retried_once_something_came(self):
-        for method, args in ('complete', ('x',)), ('score', ('x', ['y', 'z'])):
+        for method, args in (('complete', ('x',)), ('score', ('x', ['y', 'z'])),
+                             ('embed', ('x',))):
             with self.subTest(method):
                 service = ScriptedService(Refusal('UNAVAILABLE', after_first=True))
                 with serve(service) as address, self.assertRaises(LssarError):
@@ -160,6 +162,65 @@ class Cases:
             self.assertEqual(len(self.first(address, 'score_many', 100, items())), 100)
         self.assertLessEqual(num_read, 100 + 4 * 64)
 
+    def test_an_endless_list_of_inputs_is_read_as_it_is_used(self):
+        num_read = 0
+
+        def inputs():
+            nonlocal num_read
+            for num_read in itertools.count(1):
+                yield 'text'
+
+        with serve(ScriptedService()) as address:
+            self.assertEqual(len(self.first(address, 'embed_many', 100, inputs())), 100)
+        self.assertLessEqual(num_read, 100 + 4 * 64)
+
+    def test_inputs_go_in_bounded_calls_and_come_in_order(self):
+        service = ScriptedService()
+        with serve(service) as address:
+            embeddings = self.call(address, 'embed_many', ('x' * (i + 1) for i in range(150)))
+        self.assertEqual([embedding.vector for embedding in embeddings],
+                         [(i + 1, i % 64) for i in range(150)])
+        self.assertEqual([len(request.inputs) for request in service.requests], [64, 64, 22])
+
+    def test_large_inputs_go_in_calls_of_their_own(self):
+        for pooling, length in ('last', 700_000), ('token', 10_000):
+            service = ScriptedService()
+            with self.subTest(pooling), serve(service) as address:
+                embeddings = self.call(address, 'embed_many', ['x' * length] * 3, pooling=pooling)
+                self.assertEqual([len(embedding.vectors) for embedding in embeddings],
+                                 [length if pooling == 'token' else 1] * 3)
+                self.assertEqual([len(request.inputs) for request in service.requests], [1, 1, 1])
+
+    def test_each_token_has_a_vector(self):
+        with serve(ScriptedService()) as address:
+            embedding = self.call(address, 'embed', 'abcde', pooling='token')
+            self.assertEqual(embedding.vectors, tuple((i, 0) for i in range(5)))
+            with self.assertRaisesRegex(ValueError, '5 vectors'):
+                _ = embedding.vector
+            self.assertEqual(self.call(address, 'embed', [7, 8, 9]).vector, (3, 0))
+            self.assertEqual(self.call(address, 'embed_many', []), [])
+
+    def test_embed_options_reach_their_fields(self):
+        service = ScriptedService()
+        with serve(service) as address:
+            for pooling in 'last', 'mean', 'token', None:
+                self.call(address, 'embed', 'x', pooling=pooling, normalize=True, apply_head=True,
+                          priority=3, cache_salt='s')
+            with self.assertRaisesRegex(ValueError, r"pooling is 'max'.*'mean'"):
+                self.call(address, 'embed', 'x', pooling='max')
+            with self.assertRaisesRegex(TypeError, "'layers'.*pooling"):
+                self.call(address, 'embed', 'x', layers=[1])
+            with self.assertRaisesRegex(TypeError, 'list of texts'):
+                self.call(address, 'embed_many', 'abc')
+            with self.assertRaisesRegex(TypeError, r'inputs\[1\]'):
+                self.call(address, 'embed_many', ['abc', 5])
+        self.assertEqual([request.pooling for request in service.requests],
+                         [pb.POOLING_LAST, pb.POOLING_MEAN, pb.POOLING_TOKEN,
+                          pb.POOLING_UNSPECIFIED])
+        for request in service.requests:
+            self.assertEqual((request.normalize, request.apply_head, request.priority,
+                              request.cache_salt), (True, True, 3, 's'))
+
     def test_more_continuations_than_a_request_takes(self):
         service = ScriptedService()
         continuations = ['x' * (i % 50 + 1) for i in range(2500)]
@@ -183,17 +244,26 @@ class Cases:
             with self.assertRaisesRegex(LssarError, 'from (a to b|b to a)') as caught:
                 self.call(address, 'score_many', [('a', ['b'])] * 100)
         self.assertEqual(caught.exception.code, 'ABORTED')
+        with serve(ScriptedService(checkpoints='ab')) as address:
+            with self.assertRaisesRegex(LssarError, 'from (a to b|b to a)'):
+                self.call(address, 'embed_many', ['a'] * 100)
 
     def test_a_missing_score_is_an_error(self):
         with serve(ScriptedService(left_out=[(0, 1)])) as address:
             with self.assertRaisesRegex(LssarError, 'left out 1'):
                 self.call(address, 'score', 'a', ['b', 'c'])
+        with serve(ScriptedService(left_out=[1])) as address:
+            with self.assertRaisesRegex(LssarError, 'left out 1'):
+                self.call(address, 'embed_many', ['b', 'c'])
 
     def test_an_error_among_many_ends_the_run(self):
         refusals = [None, Refusal('INVALID_ARGUMENT', 'no')]
         with serve(ScriptedService(*refusals)) as address:
             with self.assertRaisesRegex(LssarError, 'no'):
                 self.call(address, 'score_many', [('a', ['b'])] * 300)
+        with serve(ScriptedService(*refusals)) as address:
+            with self.assertRaisesRegex(LssarError, 'no'):
+                self.call(address, 'embed_many', ['a'] * 300)
         with serve(ScriptedService(*refusals)) as address:
             with self.assertRaisesRegex(LssarError, 'no'):
                 self.call(address, 'complete_many', ['a'] * 100, concurrency=2)
@@ -432,6 +502,16 @@ class AsyncTest(AsyncCalls, Cases, unittest.TestCase):
             scores = self.call(address, 'score_many', items())
         self.assertEqual([each[0].logprob for each in scores], [-i - 1 for i in range(100)])
 
+    def test_inputs_may_come_from_an_asynchronous_source(self):
+        async def inputs():
+            for i in range(100):
+                await asyncio.sleep(0)
+                yield 'x' * (i + 1)
+
+        with serve(ScriptedService()) as address:
+            embeddings = self.call(address, 'embed_many', inputs())
+        self.assertEqual([each.vector[0] for each in embeddings], list(range(1, 101)))
+
 
 class AttemptsTest(unittest.TestCase):
     """The waits between attempts."""
@@ -497,6 +577,8 @@ class SurfaceTest(unittest.TestCase):
                          fields(pb.GenerateRequest, *prompt, 'sampling') | sampling | timeout)
         self.assertEqual(set(types.ScoreOptions.__optional_keys__),
                          fields(pb.ScoreRequest, 'items') | timeout)
+        self.assertEqual(set(types.EmbedOptions.__optional_keys__),
+                         fields(pb.EmbedRequest, 'inputs') | timeout)
         self.assertEqual(set(types.AttentionOptions.__optional_keys__),
                          fields(pb.CaptureAttentionRequest, *prompt) | timeout)
 

@@ -68,6 +68,12 @@ class ScriptedService(inference_pb2_grpc.InferenceServicer):
             self.call_times.append(time.monotonic())
             return self.refusals.popleft() if self.refusals else None
 
+    def _checkpoint(self):
+        with self.lock:
+            if len(self.checkpoints) > 1:
+                return self.checkpoints.popleft()
+            return self.checkpoints[0]
+
     def GetInfo(self, request, context):
         refusal = self._enter(request)
         if refusal:
@@ -108,12 +114,27 @@ class ScriptedService(inference_pb2_grpc.InferenceServicer):
                     item=i, continuation=j, logprob=-length, num_tokens=length))
                 if refusal:
                     refusal.abort(context)
-        with self.lock:
-            if len(self.checkpoints) > 1:
-                checkpoint = self.checkpoints.popleft()
-            else:
-                checkpoint = self.checkpoints[0]
-        yield pb.ScoreReply(finished=pb.ScoreFinished(checkpoint_hash=checkpoint))
+        yield pb.ScoreReply(finished=pb.ScoreFinished(checkpoint_hash=self._checkpoint()))
+
+    def Embed(self, request, context):
+        """Vectors are (tokens, index of the input); with POOLING_TOKEN (position, index) each."""
+        refusal = self._enter(request)
+        if refusal and not refusal.after_first:
+            refusal.abort(context)
+        for i, text in enumerate(request.inputs):
+            if i in self.left_out:
+                continue
+            length = len(text.text.encode()) + len(text.tokens.ids)
+            whole = request.pooling != pb.POOLING_TOKEN
+            for first in [length] if whole else range(0, length, 2):  # two vectors a message
+                values = [value for position in range(first, first + 1 if whole else
+                                                      min(first + 2, length))
+                          for value in (position, i)]
+                yield pb.EmbedReply(vectors=pb.EmbeddingVectors(
+                    input=i, first=0 if whole else first, size=2, values=values))
+                if refusal:
+                    refusal.abort(context)
+        yield pb.EmbedReply(finished=pb.EmbedFinished(checkpoint_hash=self._checkpoint()))
 
     def CaptureAttention(self, request, context):
         self._enter(request)

@@ -24,6 +24,9 @@ def ask(server: str) -> list[Generation]:
                 print(delta.choice, delta.text, choices)
             if stream.finished is not None:
                 print(stream.finished.usage.num_generated_tokens)
+        vector: tuple[float, ...] = client.embed(ids, pooling='mean', normalize=True).vector
+        norms: list[float] = [sum(each.vector) for each in client.embed_many(texts)]
+        print(vector, norms)
         try:
             print(client.attention(ids, layers=[-1]).rows[0].weights[0] + 1.0)
         except LssarError as error:
@@ -35,6 +38,7 @@ async def ask_asynchronously(server: str) -> list[str]:
     async with AsyncClient(server) as client:
         answers = [answer[0].text async for answer in client.complete_many(['a', 'b'], seed=1)]
         print((await client.score('a', [' b']))[0].is_greedy)
+        print([each.vector[0] async for each in client.embed_many(['a', [1, 2]])])
         return answers
 
 
@@ -42,5 +46,6 @@ def wrong(client: Client) -> None:
     client.complete('x', temprature=1)  # type: ignore[call-arg]
     client.complete('x', max_tokens='5')  # type: ignore[arg-type]
     client.score('x', [1.5])  # type: ignore[list-item]
+    client.embed('x', pooling='max')  # type: ignore[arg-type]
     client.complete(3)  # type: ignore[arg-type]
     client.get_info().max_model_len.upper()  # type: ignore[attr-defined]

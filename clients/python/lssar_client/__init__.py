@@ -3,15 +3,16 @@
 from lssar_client.aio import AsyncClient, AsyncStream
 from lssar_client.client import Client, Stream
 from lssar_client.types import (Attention, AttentionOptions, CallOptions, Chat, ContinuationScore,
-                                Delta, Finished, GenerateOptions, Generation, IntArray, Limits,
-                                LssarError, Message, Prompt, Retry, RowAttention, SamplingOptions,
-                                ScoreItem, ScoreOptions, ServerInfo, ServerStats, SharingOptions,
-                                StageTimes, Started, Text, Timings, Tls, Token, TokenIds, Usage)
+                                Delta, EmbedOptions, Embedding, Finished, GenerateOptions,
+                                Generation, IntArray, Limits, LssarError, Message, Prompt, Retry,
+                                RowAttention, SamplingOptions, ScoreItem, ScoreOptions, ServerInfo,
+                                ServerStats, SharingOptions, StageTimes, Started, Text, Timings,
+                                Tls, Token, TokenIds, Usage)
 
 __all__ = [
     'AsyncClient', 'AsyncStream', 'Attention', 'AttentionOptions', 'CallOptions', 'Chat', 'Client',
-    'ContinuationScore', 'Delta', 'Finished', 'GenerateOptions', 'Generation', 'IntArray', 'Limits',
-    'LssarError', 'Message', 'Prompt', 'Retry', 'RowAttention', 'SamplingOptions', 'ScoreItem',
-    'ScoreOptions', 'ServerInfo', 'ServerStats', 'SharingOptions', 'StageTimes', 'Started',
-    'Stream', 'Text', 'Timings', 'Tls', 'Token', 'TokenIds', 'Usage'
+    'ContinuationScore', 'Delta', 'EmbedOptions', 'Embedding', 'Finished', 'GenerateOptions',
+    'Generation', 'IntArray', 'Limits', 'LssarError', 'Message', 'Prompt', 'Retry', 'RowAttention',
+    'SamplingOptions', 'ScoreItem', 'ScoreOptions', 'ServerInfo', 'ServerStats', 'SharingOptions',
+    'StageTimes', 'Started', 'Stream', 'Text', 'Timings', 'Tls', 'Token', 'TokenIds', 'Usage'
 ]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sized
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from lssar.v1 import inference_pb2 as pb
-from lssar_client import types
+from lssar_client import _requests, types
 
 # One call's share: enough to keep the engine's batch full, and results come as they are known.
 ITEMS_PER_CALL = 64
 CONTINUATIONS_PER_CALL = 1024  # the server's limit for one item
 BYTES_PER_CALL = 1 << 20
+TOKEN_VECTOR_BYTES_PER_CALL = 1 << 14  # where each token of an input becomes a vector
 CALLS_IN_FLIGHT = 2  # the next call is queued while the results of one are read
 
 
@@ -78,16 +79,12 @@ class Joiner:
 
     def __init__(self) -> None:
         self._scores: list[types.ContinuationScore] = []
-        self._checkpoint_hash = ''
+        self._checkpoint = _requests.CheckpointCheck()
 
     def join(self, part: Part, results: list[list[types.ContinuationScore]],
              checkpoint_hash: str) -> Iterator[list[types.ContinuationScore]]:
         """Yields the scores of each item that is complete. Errors: LssarError ABORTED."""
-        if self._checkpoint_hash and checkpoint_hash != self._checkpoint_hash:
-            raise types.LssarError(
-                'ABORTED', f'the server changed its checkpoint from {self._checkpoint_hash} to '
-                f'{checkpoint_hash} during the run: start again')
-        self._checkpoint_hash = checkpoint_hash
+        self._checkpoint.check(checkpoint_hash)
         for scores, is_complete in zip(results, part.is_complete, strict=True):
             self._scores += scores
             if is_complete:
@@ -95,7 +92,65 @@ class Joiner:
                 yield joined
 
 
+class ScoredPart:
+    """Collects the replies to the call of one part."""
+
+    def __init__(self, part: Part, request: pb.ScoreRequest, joiner: Joiner) -> None:
+        self._part = part
+        self._replies = _requests.ScoreReplies(request)
+        self._joiner = joiner
+
+    def add(self, reply: pb.ScoreReply) -> None:
+        """Takes one reply."""
+        self._replies.add(reply)
+
+    def results(self) -> Iterable[list[types.ContinuationScore]]:
+        """The scores of each item that is complete. Errors: LssarError INTERNAL, ABORTED."""
+        return self._joiner.join(self._part, self._replies.results(),
+                                 self._replies.checkpoint_hash)
+
+
+class InputGroups:
+    """Groups inputs of embed_many() into calls: add() each, then rest()."""
+
+    def __init__(self, options: types.EmbedOptions) -> None:
+        self._max_bytes = (TOKEN_VECTOR_BYTES_PER_CALL if options.get('pooling') == 'token' else
+                           BYTES_PER_CALL)
+        self._group: list[pb.ScoreText] = []
+        self._num_bytes = 0
+        self._num_added = 0
+
+    def add(self, text: types.Text) -> Iterator[list[pb.ScoreText]]:
+        """Yields the group that became full, if one did. A group has an input or more."""
+        message = _requests.score_text(text, f'inputs[{self._num_added}]')
+        self._num_added += 1
+        num_bytes = message.ByteSize()
+        if self._group and (len(self._group) == ITEMS_PER_CALL
+                            or self._num_bytes + num_bytes > self._max_bytes):
+            yield from self.rest()
+        self._group.append(message)
+        self._num_bytes += num_bytes
+
+    def rest(self) -> Iterator[list[pb.ScoreText]]:
+        """Yields what is left, if anything."""
+        if self._group:
+            group, self._group, self._num_bytes = self._group, [], 0
+            yield group
+
+
 T = TypeVar('T')
+ReplyOfCall = TypeVar('ReplyOfCall', contravariant=True)
+ResultOfCall = TypeVar('ResultOfCall', covariant=True)
+
+
+class Collector(Protocol[ReplyOfCall, ResultOfCall]):
+    """Makes results of the replies to one call."""
+
+    def add(self, reply: ReplyOfCall) -> None:
+        """Takes one reply."""
+
+    def results(self) -> Iterable[ResultOfCall]:
+        """Returns the results, after the last reply."""
 
 
 class Progress(Generic[T]):

@@ -174,6 +174,22 @@ def score_request(items: Iterable[pb.ScoreItem], options: types.ScoreOptions) ->
     return request
 
 
+POOLINGS = {'last': pb.POOLING_LAST, 'mean': pb.POOLING_MEAN, 'token': pb.POOLING_TOKEN}
+
+
+def embed_request(inputs: Iterable[pb.ScoreText], options: types.EmbedOptions) -> pb.EmbedRequest:
+    """A request for `inputs`."""
+    values = _checked_options('embed', options, frozenset(types.EmbedOptions.__optional_keys__))
+    pooling = values.get('pooling')
+    if pooling is not None:
+        if pooling not in POOLINGS:
+            raise ValueError(f'pooling is {pooling!r}; it must be one of {list(POOLINGS)}')
+        values['pooling'] = POOLINGS[str(pooling)]
+    request = pb.EmbedRequest(inputs=inputs)
+    _fill(request, values)
+    return request
+
+
 def attention_request(prompt: types.Prompt, options: types.AttentionOptions,
                       info: types.ServerInfo | None) -> pb.CaptureAttentionRequest:
     """`info` is needed where needs_info(options)."""
@@ -289,6 +305,48 @@ def add_delta(generations: list[types.Generation], delta: types.Delta) -> None:
     if delta.finish_reason:
         generation.finish_reason = delta.finish_reason
         generation.stop_string = delta.stop_string
+
+
+class CheckpointCheck:
+    """Checks that one checkpoint answers all calls of a run."""
+
+    def __init__(self) -> None:
+        self._hash = ''
+
+    def check(self, checkpoint_hash: str) -> None:
+        """Errors: LssarError ABORTED where an earlier call had another checkpoint."""
+        if self._hash and checkpoint_hash != self._hash:
+            raise types.LssarError(
+                'ABORTED', f'the server changed its checkpoint from {self._hash} to '
+                f'{checkpoint_hash} during the run: start again')
+        self._hash = checkpoint_hash
+
+
+class EmbedReplies:
+    """Collects the replies to one EmbedRequest. `checkpoint`: of the run."""
+
+    def __init__(self, request: pb.EmbedRequest, checkpoint: CheckpointCheck) -> None:
+        self._vectors: list[list[tuple[float, ...]]] = [[] for _ in request.inputs]
+        self._checkpoint = checkpoint
+        self._checkpoint_hash = ''
+
+    def add(self, reply: pb.EmbedReply) -> None:
+        """Takes one reply."""
+        event = reply.WhichOneof('event')
+        if event == 'vectors':
+            size, values = reply.vectors.size, tuple(reply.vectors.values)
+            self._vectors[reply.vectors.input].extend(
+                values[first:first + size] for first in range(0, len(values), size))
+        elif event == 'finished':
+            self._checkpoint_hash = reply.finished.checkpoint_hash
+
+    def results(self) -> list[types.Embedding]:
+        """One for each input. Errors: LssarError INTERNAL where one is missing; ABORTED."""
+        num_missing = sum(not vectors for vectors in self._vectors)
+        if num_missing:
+            raise types.LssarError('INTERNAL', f'the server left out {num_missing} inputs')
+        self._checkpoint.check(self._checkpoint_hash)
+        return [types.Embedding(tuple(vectors)) for vectors in self._vectors]
 
 
 class ScoreReplies:

@@ -103,6 +103,40 @@ async def _each(values: Iterable[T] | AsyncIterable[T]) -> AsyncGenerator[T, Non
             yield value
 
 
+_Pending = tuple[_Call[Request, Reply], _batches.Collector[Reply, T]]
+
+
+async def _in_order(calls: AsyncIterable[_Pending[Request, Reply, T]], items: object,
+                    progress: bool, name: str) -> AsyncGenerator[T, None]:
+    """Yields the results of each call, and shows a bar `name` over `items` with `progress`.
+
+    Asks for the next call while the one before it runs.
+    """
+    bar = _batches.Progress[T](items, progress, name)
+    window: collections.deque[_Pending[Request, Reply, T]] = collections.deque()
+
+    async def results() -> list[T]:
+        call, collector = window[0]
+        async for reply in call.replies():
+            collector.add(reply)
+        window.popleft()
+        return list(collector.results())
+
+    try:
+        async for each in calls:
+            window.append(each)
+            if len(window) == _batches.CALLS_IN_FLIGHT:
+                for result in await results():
+                    yield bar.count(result)
+        while window:
+            for result in await results():
+                yield bar.count(result)
+    finally:
+        for call, _ in window:
+            call.cancel()
+        bar.close()
+
+
 class AsyncClient:
     """A connection to a server, for asyncio. Create it inside the event loop that uses it.
 
@@ -139,6 +173,10 @@ class AsyncClient:
             pb.ScoreRequest, pb.ScoreReply] = channel.unary_stream(
                 _channel.SERVICE + 'Score', pb.ScoreRequest.SerializeToString,
                 pb.ScoreReply.FromString)
+        self._embed: aio.UnaryStreamMultiCallable[
+            pb.EmbedRequest, pb.EmbedReply] = channel.unary_stream(
+                _channel.SERVICE + 'Embed', pb.EmbedRequest.SerializeToString,
+                pb.EmbedReply.FromString)
         self._capture: aio.UnaryStreamMultiCallable[
             pb.CaptureAttentionRequest, pb.CaptureAttentionReply] = channel.unary_stream(
                 _channel.SERVICE + 'CaptureAttention',
@@ -270,38 +308,19 @@ class AsyncClient:
         _requests.score_request((), options)  # a wrong option fails here, not with the first item
         return self._score_many(items, progress, options)
 
-    async def _score_many(self, items: Iterable[types.ScoreItem] | AsyncIterable[types.ScoreItem],
-                          progress: bool, options: types.ScoreOptions
-                          ) -> AsyncIterator[list[types.ContinuationScore]]:
-        bar = _batches.Progress[list[types.ContinuationScore]](items, progress, 'scoring')
+    def _score_many(self, items: Iterable[types.ScoreItem] | AsyncIterable[types.ScoreItem],
+                    progress: bool, options: types.ScoreOptions
+                    ) -> AsyncIterator[list[types.ContinuationScore]]:
         joiner = _batches.Joiner()
-        window: collections.deque[
-            tuple[_batches.Part, pb.ScoreRequest, _Call[pb.ScoreRequest, pb.ScoreReply]]
-        ] = collections.deque()
 
-        async def results() -> list[list[types.ContinuationScore]]:
-            part, request, call = window[0]
-            replies = _requests.ScoreReplies(request)
-            async for reply in call.replies():
-                replies.add(reply)
-            window.popleft()
-            return list(joiner.join(part, replies.results(), replies.checkpoint_hash))
-
-        try:
+        async def calls() -> AsyncIterator[_Pending[pb.ScoreRequest, pb.ScoreReply,
+                                                    list[types.ContinuationScore]]]:
             async for part in self._parts(items):
                 request = _requests.score_request(part.items, options)
-                call = _Call(self, self._score, request, options.get('timeout_s'))
-                window.append((part, request, call))
-                if len(window) == _batches.CALLS_IN_FLIGHT:
-                    for scores in await results():
-                        yield bar.count(scores)
-            while window:
-                for scores in await results():
-                    yield bar.count(scores)
-        finally:
-            for _, _, call in window:
-                call.cancel()
-            bar.close()
+                yield (_Call(self, self._score, request, options.get('timeout_s')),
+                       _batches.ScoredPart(part, request, joiner))
+
+        return _in_order(calls(), items, progress, 'scoring')
 
     async def _parts(self, items: Iterable[types.ScoreItem] | AsyncIterable[types.ScoreItem]
                      ) -> AsyncIterator[_batches.Part]:
@@ -317,6 +336,52 @@ class AsyncClient:
         if self._prefix is None:
             self._prefix = (_requests.prefix_id(await self.get_info()),)
         return self._prefix[0]
+
+    async def embed(self, text: types.Text,
+                    **options: Unpack[types.EmbedOptions]) -> types.Embedding:
+        """Returns the hidden state of a text, or the outputs of the checkpoint's regression head.
+
+        The hidden state is that after the final norm.
+        """
+        [embedding] = [each async for each in self.embed_many([text], **options)]
+        return embedding
+
+    def embed_many(self, inputs: Iterable[types.Text] | AsyncIterable[types.Text], *,
+                   progress: bool = False, **options: Unpack[types.EmbedOptions]
+                   ) -> AsyncIterator[types.Embedding]:
+        """Yields embed()'s result for each text, in order.
+
+        Sends the inputs in calls of at most 64 and holds at most two calls of them, so the list
+        may have any length. timeout_s applies to each call.
+
+        Args:
+            inputs: any iterable or asynchronous iterable of texts or token ids.
+            progress: show a tqdm bar.
+        """
+        _batches.check_items(inputs, 'embed_many', 'a list of texts')
+        _requests.embed_request((), options)  # a wrong option fails here, not with the first input
+        return self._embed_many(inputs, progress, options)
+
+    def _embed_many(self, inputs: Iterable[types.Text] | AsyncIterable[types.Text],
+                    progress: bool, options: types.EmbedOptions) -> AsyncIterator[types.Embedding]:
+        checkpoint = _requests.CheckpointCheck()
+
+        async def groups() -> AsyncIterator[list[pb.ScoreText]]:
+            pending = _batches.InputGroups(options)
+            async for text in _each(inputs):
+                for group in pending.add(text):
+                    yield group
+            for group in pending.rest():
+                yield group
+
+        async def calls() -> AsyncIterator[
+                _Pending[pb.EmbedRequest, pb.EmbedReply, types.Embedding]]:
+            async for group in groups():
+                request = _requests.embed_request(group, options)
+                yield (_Call(self, self._embed, request, options.get('timeout_s')),
+                       _requests.EmbedReplies(request, checkpoint))
+
+        return _in_order(calls(), inputs, progress, 'embedding')
 
     async def attention(self, prompt: types.Prompt,
                         **options: Unpack[types.AttentionOptions]) -> types.Attention:

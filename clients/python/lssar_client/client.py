@@ -16,6 +16,7 @@ from lssar_client._retry import Attempts, to_error
 
 Request = TypeVar('Request')
 Reply = TypeVar('Reply')
+T = TypeVar('T')
 
 
 class _Call(Generic[Request, Reply]):
@@ -56,6 +57,40 @@ class _Call(Generic[Request, Reply]):
         """Ends the call, or the wait for its next attempt."""
         self._is_cancelled.set()
         self._call.cancel()
+
+
+_Pending = tuple[_Call[Request, Reply], _batches.Collector[Reply, T]]
+
+
+def _in_order(calls: Iterable[_Pending[Request, Reply, T]], items: object, progress: bool,
+              name: str) -> Iterator[T]:
+    """Yields the results of each call, and shows a bar `name` over `items` with `progress`.
+
+    Asks for the next call while the one before it runs.
+    """
+    bar = _batches.Progress[T](items, progress, name)
+    window: collections.deque[_Pending[Request, Reply, T]] = collections.deque()
+
+    def results() -> Iterable[T]:
+        call, collector = window[0]
+        for reply in call:
+            collector.add(reply)
+        window.popleft()
+        return collector.results()
+
+    try:
+        for each in calls:
+            window.append(each)
+            if len(window) == _batches.CALLS_IN_FLIGHT:
+                for result in results():
+                    yield bar.count(result)
+        while window:
+            for result in results():
+                yield bar.count(result)
+    finally:
+        for call, _ in window:
+            call.cancel()
+        bar.close()
 
 
 class Stream(_requests.StreamState):
@@ -118,6 +153,10 @@ class Client:
             pb.ScoreRequest, pb.ScoreReply] = channel.unary_stream(
                 _channel.SERVICE + 'Score', pb.ScoreRequest.SerializeToString,
                 pb.ScoreReply.FromString)
+        self._embed: grpc.UnaryStreamMultiCallable[
+            pb.EmbedRequest, pb.EmbedReply] = channel.unary_stream(
+                _channel.SERVICE + 'Embed', pb.EmbedRequest.SerializeToString,
+                pb.EmbedReply.FromString)
         self._capture: grpc.UnaryStreamMultiCallable[
             pb.CaptureAttentionRequest, pb.CaptureAttentionReply] = channel.unary_stream(
                 _channel.SERVICE + 'CaptureAttention',
@@ -261,35 +300,16 @@ class Client:
 
     def _score_many(self, items: Iterable[types.ScoreItem], progress: bool,
                     options: types.ScoreOptions) -> Iterator[list[types.ContinuationScore]]:
-        bar = _batches.Progress[list[types.ContinuationScore]](items, progress, 'scoring')
         joiner = _batches.Joiner()
-        window: collections.deque[
-            tuple[_batches.Part, pb.ScoreRequest, _Call[pb.ScoreRequest, pb.ScoreReply]]
-        ] = collections.deque()
 
-        def results() -> Iterator[list[types.ContinuationScore]]:
-            part, request, call = window[0]
-            replies = _requests.ScoreReplies(request)
-            for reply in call:
-                replies.add(reply)
-            window.popleft()
-            return joiner.join(part, replies.results(), replies.checkpoint_hash)
-
-        try:
+        def calls() -> Iterator[_Pending[pb.ScoreRequest, pb.ScoreReply,
+                                         list[types.ContinuationScore]]]:
             for part in self._parts(items):
                 request = _requests.score_request(part.items, options)
-                call = _Call(self, self._score, request, options.get('timeout_s'))
-                window.append((part, request, call))
-                if len(window) == _batches.CALLS_IN_FLIGHT:
-                    for scores in results():
-                        yield bar.count(scores)
-            while window:
-                for scores in results():
-                    yield bar.count(scores)
-        finally:
-            for _, _, call in window:
-                call.cancel()
-            bar.close()
+                yield (_Call(self, self._score, request, options.get('timeout_s')),
+                       _batches.ScoredPart(part, request, joiner))
+
+        return _in_order(calls(), items, progress, 'scoring')
 
     def _parts(self, items: Iterable[types.ScoreItem]) -> Iterator[_batches.Part]:
         parts = _batches.Parts()
@@ -302,6 +322,47 @@ class Client:
         if self._prefix is None:
             self._prefix = (_requests.prefix_id(self.get_info()),)
         return self._prefix[0]
+
+    def embed(self, text: types.Text, **options: Unpack[types.EmbedOptions]) -> types.Embedding:
+        """Returns the hidden state of a text, or the outputs of the checkpoint's regression head.
+
+        The hidden state is that after the final norm.
+        """
+        [embedding] = self.embed_many([text], **options)
+        return embedding
+
+    def embed_many(self, inputs: Iterable[types.Text], *, progress: bool = False,
+                   **options: Unpack[types.EmbedOptions]) -> Iterator[types.Embedding]:
+        """Yields embed()'s result for each text, in order.
+
+        Sends the inputs in calls of at most 64 and holds at most two calls of them, so the list
+        may have any length. timeout_s applies to each call.
+
+        Args:
+            inputs: any iterable of texts or token ids.
+            progress: show a tqdm bar.
+        """
+        _batches.check_items(inputs, 'embed_many', 'a list of texts')
+        _requests.embed_request((), options)  # a wrong option fails here, not with the first input
+        return self._embed_many(inputs, progress, options)
+
+    def _embed_many(self, inputs: Iterable[types.Text], progress: bool,
+                    options: types.EmbedOptions) -> Iterator[types.Embedding]:
+        checkpoint = _requests.CheckpointCheck()
+
+        def groups() -> Iterator[list[pb.ScoreText]]:
+            pending = _batches.InputGroups(options)
+            for text in inputs:
+                yield from pending.add(text)
+            yield from pending.rest()
+
+        def calls() -> Iterator[_Pending[pb.EmbedRequest, pb.EmbedReply, types.Embedding]]:
+            for group in groups():
+                request = _requests.embed_request(group, options)
+                yield (_Call(self, self._embed, request, options.get('timeout_s')),
+                       _requests.EmbedReplies(request, checkpoint))
+
+        return _in_order(calls(), inputs, progress, 'embedding')
 
     def attention(self, prompt: types.Prompt,
                   **options: Unpack[types.AttentionOptions]) -> types.Attention:

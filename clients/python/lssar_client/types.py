@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TypedDict
+from typing import Literal, Protocol, TypedDict
 
 
 class IntArray(Protocol):
@@ -84,6 +84,14 @@ class ScoreOptions(SharingOptions, total=False):
 
     per_token: bool  # also return each token with its log-probability; default False
     top_logprobs: int  # with per_token: the N best tokens at each position, [0, 20]; default 0
+
+
+class EmbedOptions(SharingOptions, total=False):
+    """Options of embed() and embed_many()."""
+
+    pooling: Literal['last', 'mean', 'token']  # last token's vector, mean, or all; default last
+    apply_head: bool  # outputs of the checkpoint's regression head; default False: hidden states
+    normalize: bool  # scale each vector to L2 norm 1, after pooling and head; default False
 
 
 class AttentionOptions(SharingOptions, total=False):
@@ -178,6 +186,20 @@ class ContinuationScore:
 
 
 @dataclasses.dataclass(frozen=True)
+class Embedding:
+    """The vectors of one input."""
+
+    vectors: tuple[tuple[float, ...], ...]  # one, or one for each token with pooling='token'
+
+    @property
+    def vector(self) -> tuple[float, ...]:
+        """the only vector; ValueError where there are several"""
+        if len(self.vectors) != 1:
+            raise ValueError(f'the input has {len(self.vectors)} vectors: use .vectors')
+        return self.vectors[0]
+
+
+@dataclasses.dataclass(frozen=True)
 class RowAttention:
     """Attention weights of one query token in one head, after re-weighting."""
 
@@ -228,6 +250,7 @@ class ServerInfo:
     num_hidden_layers: int
     num_attention_heads: int
     hidden_size: int
+    num_head_outputs: int  # of the regression head; 0: the checkpoint has none
     num_parameters: int
     dtype: str
     kv_cache_dtype: str

@@ -1,0 +1,317 @@
+// `lssar embed`: hidden states of texts, or the outputs of the checkpoint's regression head.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_format.h"
+#include "clients/cli/call_pipeline.h"
+#include "clients/cli/command.h"
+#include "clients/cli/connection.h"
+#include "clients/cli/input.h"
+#include "clients/cli/json_output.h"
+#include "clients/cli/npy_file.h"
+#include "clients/cli/progress_bar.h"
+#include "clients/cli/request_flags.h"
+#include "clients/cli/rpc_calls.h"
+#include "clients/cli/terminal.h"
+#include "kernels/status_macros.h"
+#include "kernels/str_cat.h"
+
+namespace lssar::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kNumCalls = 2;
+// A call ends at the first of these. With --pooling token each token of the input becomes a vector,
+// so calls are smaller.
+constexpr int kInputsPerCall = 64;
+constexpr size_t kBytesPerCall = 256 << 10;
+constexpr size_t kBytesPerTokenCall = 16 << 10;
+// A request message may have 32 MiB.
+constexpr size_t kMaxInputBytes = 31 << 20;
+
+constexpr int kShownElements = 4;
+constexpr int kElementColumns = 10 * kShownElements + 4;
+constexpr int kTextColumns = 40;
+
+struct InputFlags {
+  std::vector<std::string> texts;
+  std::vector<std::string> ids;  // each as ReadTokenIds takes it
+  std::optional<std::string> file;
+};
+
+struct Input {
+  v1::ScoreText text;
+  int64_t line_number = 0;  // from 1; 0: not from a file
+};
+
+// The inputs one after another: the arguments, or the lines of a file of any size.
+class InputReader {
+ public:
+  // Errors  INVALID_ARGUMENT: none or two of the flags are set; NOT_FOUND: the file cannot be opened
+  static absl::StatusOr<InputReader> Open(const InputFlags& flags) {
+    if (!flags.texts.empty() + !flags.ids.empty() + flags.file.has_value() != 1) {
+      return absl::InvalidArgumentError("give one or more TEXT, or --ids, or --file FILE");
+    }
+    InputReader reader(&flags);
+    if (flags.file.has_value() && *flags.file != "-") {
+      reader.file_ = std::make_unique<std::ifstream>(*flags.file, std::ios::binary);
+      if (!reader.file_->is_open()) {
+        return absl::NotFoundError(StrCat("cannot open ", *flags.file, ": ", std::strerror(errno)));
+      }
+    }
+    return reader;
+  }
+
+  // Inputs in all; kUnknownTotal for a file.
+  int64_t Total() const {
+    if (flags_->file.has_value()) return ProgressBar::kUnknownTotal;
+    return int64_t(flags_->texts.size() + flags_->ids.size());
+  }
+
+  // The next input; nullopt: the end.
+  // Errors  INVALID_ARGUMENT: the file is empty, or an input is too long; those of ReadTokenIds and
+  //         ReadText; INTERNAL: reading failed
+  absl::StatusOr<std::optional<Input>> Next() {
+    Input input;
+    if (flags_->file.has_value()) {
+      ASSIGN_OR_RETURN(const bool has_line, ReadLine(&input));
+      if (!has_line) return std::nullopt;
+    } else if (num_read_ < flags_->texts.size()) {
+      ASSIGN_OR_RETURN(*input.text.mutable_text(), ReadArgument(flags_->texts[num_read_]));
+    } else if (num_read_ < flags_->ids.size()) {
+      ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ReadTokenIds(flags_->ids[num_read_]));
+      *input.text.mutable_tokens()->mutable_ids() = {ids.begin(), ids.end()};
+    } else {
+      return std::nullopt;
+    }
+    ++num_read_;
+    const size_t num_bytes = input.text.ByteSizeLong();
+    if (num_bytes > kMaxInputBytes) {
+      return absl::InvalidArgumentError(
+          StrCat("input ", num_read_, " has ", num_bytes, " bytes; it may have ", kMaxInputBytes));
+    }
+    return input;
+  }
+
+ private:
+  explicit InputReader(const InputFlags* flags) : flags_(flags) {}
+
+  // False at the end of the file.
+  absl::StatusOr<bool> ReadLine(Input* input) {
+    std::istream& lines = file_ != nullptr ? *file_ : std::cin;
+    if (std::getline(lines, *input->text.mutable_text())) {
+      input->line_number = int64_t(num_read_) + 1;
+      return true;
+    }
+    if (lines.bad()) return absl::InternalError("cannot read the inputs");
+    if (num_read_ == 0) return absl::InvalidArgumentError("no text to embed: the file is empty");
+    return false;
+  }
+
+  // "-" is standard input, without a newline at its end.
+  static absl::StatusOr<std::string> ReadArgument(const std::string& argument) {
+    if (argument != "-") return argument;
+    ASSIGN_OR_RETURN(std::string text, ReadText("-"));
+    if (text.ends_with('\n')) text.pop_back();
+    return text;
+  }
+
+  const InputFlags* flags_;
+  std::unique_ptr<std::ifstream> file_;
+  size_t num_read_ = 0;
+};
+
+std::string Describe(const v1::ScoreText& text) {
+  if (text.has_tokens()) return StrCat("[", text.tokens().ids_size(), " ids]");
+  return OneLine(text.text(), kTextColumns);
+}
+
+double Norm(std::span<const float> vector) {
+  double squares = 0;
+  for (const float value : vector) squares += double{value} * double{value};
+  return std::sqrt(squares);
+}
+
+std::string RenderTitles(bool is_by_token) {
+  return absl::StrFormat("%s%5s %10s  %-*s  input", is_by_token ? "token  " : "", "size", "norm",
+                         kElementColumns - 2, "elements");
+}
+
+// "  256    19.2140   -0.0312    1.4410    0.2931   -0.8714 ..."
+std::string RenderVector(std::span<const float> vector) {
+  std::string elements;
+  for (const float value : vector.first(std::min(vector.size(), size_t{kShownElements}))) {
+    absl::StrAppendFormat(&elements, " %9.4f", value);
+  }
+  if (vector.size() > size_t{kShownElements}) elements += " ...";
+  return absl::StrFormat("%5d %10.4f%-*s", vector.size(), Norm(vector), kElementColumns, elements);
+}
+
+class EmbedCommand : public Command {
+ public:
+  void AddFlags(CLI::App* app) override {
+    AddInputFlags(app);
+    constexpr char kGroup[] = "Embedding";
+    app->add_option("--pooling", pooling_,
+                    "last: the last token's vector; mean: the mean over all tokens; token: every "
+                    "token's vector [default last]")
+        ->option_text("last|mean|token")
+        ->group(kGroup)
+        ->check(CLI::IsMember({"last", "mean", "token"}));
+    app->add_flag("--normalize", normalize_, "scale each vector to L2 norm 1")->group(kGroup);
+    app->add_flag("--apply-head", apply_head_,
+                  "outputs of the checkpoint's regression head instead of hidden states")
+        ->group(kGroup);
+    app->add_flag("--json", json_, "one JSON object per input: {\"vectors\": [[...], ...]}")
+        ->group("Output");
+    app->add_option("--output", output_,
+                    "write a NumPy array, float32 [inputs, size], instead of text; --pooling last "
+                    "or mean")
+        ->option_text("FILE.npy")
+        ->group("Output");
+    AddSchedulingFlags(app, &scheduling_);
+    AddConnectionFlags(app, &connection_);
+    app->footer(
+        "Examples:\n"
+        "  lssar embed --model models/zoo/lssar-6m 'The river' 'The stream' --normalize\n"
+        "  lssar embed --file sentences.txt --pooling mean --output sentences.npy");
+  }
+
+  absl::Status Run() override {
+    if (output_.has_value() && (json_ || pooling_ == "token")) {
+      return absl::InvalidArgumentError(
+          StrCat("--output excludes ", json_ ? "--json" : "--pooling token"));
+    }
+    ASSIGN_OR_RETURN(InputReader reader, InputReader::Open(inputs_));
+    ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
+    if (!output_.has_value()) return Embed(connection->Stub(), &reader, nullptr);
+    ASSIGN_OR_RETURN(NpyWriter writer, NpyWriter::Open(*output_));
+    RETURN_IF_ERROR(Embed(connection->Stub(), &reader, &writer));
+    RETURN_IF_ERROR(writer.Finish());
+    const std::string note =
+        StrCat("[", writer.NumRows(), ", ", writer.NumColumns(), "] float32 in ", *output_);
+    std::fprintf(stderr, "%s\n", Dim(StderrTerminal(), note).c_str());
+    return absl::OkStatus();
+  }
+
+ private:
+  void AddInputFlags(CLI::App* app) {
+    constexpr char kGroup[] = "What to embed";
+    app->add_option("text", inputs_.texts, "texts, each an input; - reads standard input")
+        ->option_text("TEXT...")
+        ->allow_extra_args(false);
+    app->add_option("--ids", inputs_.ids,
+                    "token ids instead of text: 2,17,300 or a file of uint16; repeatable")
+        ->option_text("LIST|FILE")
+        ->group(kGroup)
+        ->allow_extra_args(false);
+    app->add_option("--file", inputs_.file,
+                    "each line is an input, any number of lines; - is standard input")
+        ->option_text("FILE")
+        ->group(kGroup);
+  }
+
+  // `writer`: nullptr to print the vectors.
+  absl::Status Embed(v1::Inference::StubInterface* stub, InputReader* reader, NpyWriter* writer) {
+    using Pipeline = CallPipeline<v1::EmbedRequest, std::vector<InputVectors>>;
+    Interrupt interrupt;
+    ProgressBar progress("embedding", reader->Total());
+    Pipeline::Functions functions;
+    functions.fill = [&](v1::EmbedRequest* request, std::vector<int64_t>* line_numbers) {
+      return FillRequest(reader, request, line_numbers);
+    };
+    functions.call = [&](const v1::EmbedRequest& request) {
+      return RunEmbed(stub, request, &interrupt);
+    };
+    functions.on_result = [&](const v1::EmbedRequest& request,
+                              const std::vector<InputVectors>& vectors) -> absl::Status {
+      for (size_t i = 0; i < vectors.size(); ++i) {
+        ++num_done_;
+        progress.Advance(1, StrCat(num_done_, " inputs"));
+        if (writer != nullptr) {
+          RETURN_IF_ERROR(writer->AppendRow(vectors[i].values));
+          continue;
+        }
+        if (StdoutTerminal().is_tty) progress.Hide();
+        json_ ? PrintVectorsAsJson(vectors[i]) : PrintVectors(request.inputs(int(i)), vectors[i]);
+      }
+      return absl::OkStatus();
+    };
+    return Pipeline(kNumCalls, "inputs", std::move(functions), &interrupt).Run();
+  }
+
+  // Returns false at the end of the inputs.
+  absl::StatusOr<bool> FillRequest(InputReader* reader, v1::EmbedRequest* request,
+                                   std::vector<int64_t>* line_numbers) const {
+    const bool is_by_token = pooling_ == "token";
+    request->set_pooling(is_by_token          ? v1::POOLING_TOKEN
+                         : pooling_ == "mean" ? v1::POOLING_MEAN
+                                              : v1::POOLING_LAST);
+    request->set_normalize(normalize_);
+    request->set_apply_head(apply_head_);
+    FillScheduling(scheduling_, request);
+    const size_t max_bytes = is_by_token ? kBytesPerTokenCall : kBytesPerCall;
+    size_t num_bytes = 0;
+    while (request->inputs_size() < kInputsPerCall && num_bytes < max_bytes) {
+      ASSIGN_OR_RETURN(std::optional<Input> input, reader->Next());
+      if (!input.has_value()) return false;
+      num_bytes += input->text.ByteSizeLong();
+      line_numbers->push_back(input->line_number);
+      *request->add_inputs() = std::move(input->text);
+    }
+    return true;
+  }
+
+  static void PrintVectorsAsJson(const InputVectors& input) {
+    Json vectors = Json::array();
+    const auto size = size_t(input.size);
+    for (size_t first = 0; first < input.values.size(); first += size) {
+      const auto begin = input.values.begin() + std::ptrdiff_t(first);
+      vectors.push_back(std::vector<float>(begin, begin + std::ptrdiff_t(size)));
+    }
+    PrintJson({{"vectors", std::move(vectors)}});
+  }
+
+  void PrintVectors(const v1::ScoreText& text, const InputVectors& input) {
+    const bool is_by_token = pooling_ == "token";
+    if (num_done_ == 1) std::printf("%s\n", RenderTitles(is_by_token).c_str());
+    const auto size = size_t(input.size);
+    for (size_t first = 0; first < input.values.size(); first += size) {
+      std::string line = RenderVector(std::span(input.values).subspan(first, size));
+      if (is_by_token) line = absl::StrFormat("%5d  %s", first / size, line);
+      if (first == 0) line += "  " + Describe(text);
+      std::printf("%s\n", std::string(absl::StripTrailingAsciiWhitespace(line)).c_str());
+    }
+    std::fflush(stdout);
+  }
+
+  InputFlags inputs_;
+  std::string pooling_ = "last";
+  bool normalize_ = false;
+  bool apply_head_ = false;
+  bool json_ = false;
+  std::optional<std::string> output_;
+  SchedulingFlags scheduling_;
+  ConnectionFlags connection_;
+  int64_t num_done_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeEmbedCommand() { return std::make_unique<EmbedCommand>(); }
+
+}  // namespace lssar::cli
