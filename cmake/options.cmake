@@ -1,8 +1,9 @@
-# Flags that every target of ours is built with: link lssar::options.
+# Compiler flags of every target in this tree: link lssar::options.
 add_library(lssar_options INTERFACE)
 add_library(lssar::options ALIAS lssar_options)
 target_include_directories(lssar_options INTERFACE ${PROJECT_SOURCE_DIR})
-# Contraction is a choice of each kernel (MulAdd), never of the compiler: equal bits rest on it.
+# Kernels choose fused multiply-add themselves (MulAdd). If the compiler contracted expressions, bits
+# would differ between builds.
 target_compile_options(lssar_options INTERFACE
   -Wall -Wextra -Wshadow -Wconversion -ffp-contract=off -fno-omit-frame-pointer
   $<$<BOOL:${LSSAR_WERROR}>:-Werror>)
@@ -26,7 +27,7 @@ if(LSSAR_LLD)
   add_link_options(-fuse-ld=lld)
 endif()
 
-# One static library a folder; sources are listed by hand.
+# Adds the static library lssar_<name>. Sources are listed by hand.
 function(lssar_library name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
   add_library(lssar_${name} STATIC ${arg_SOURCES})
@@ -35,7 +36,7 @@ function(lssar_library name)
   target_include_directories(lssar_${name} PUBLIC ${PROJECT_SOURCE_DIR})
 endfunction()
 
-# Sanitized programs take their time: the variable named becomes five times as much.
+# Multiplies the named variable by five in sanitized builds, which run slower.
 function(lssar_scale_timeout variable)
   if(LSSAR_SANITIZE)
     math(EXPR scaled "${${variable}} * 5")
@@ -43,13 +44,13 @@ function(lssar_scale_timeout variable)
   endif()
 endfunction()
 
-# For a test of add_test: seconds until it counts as failed, where it is not sanitized.
+# Sets the timeout in seconds of a test made by add_test; sanitized builds get five times as long.
 function(lssar_test_timeout test seconds)
   lssar_scale_timeout(seconds)
   set_tests_properties(${test} PROPERTIES TIMEOUT ${seconds})
 endfunction()
 
-# A GoogleTest program; each of its tests is one ctest case.
+# Adds a GoogleTest program; each of its tests becomes one ctest case.
 function(lssar_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
@@ -58,7 +59,7 @@ function(lssar_test name)
     set(arg_TIMEOUT 120)
   endif()
   lssar_scale_timeout(arg_TIMEOUT)
-  # Parameters have names; their bytes in a test's name would say nothing.
+  # Test parameters have names; printing their bytes in the test name would not help.
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
     PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")

@@ -1,11 +1,11 @@
 #!/bin/sh
-# From a bare Debian 12 to figures: installs what is missing, builds with optimisation, and measures
-# the machine's ceilings, the kernels beside their peers, and whole models. Besides the build about
-# four minutes on two cores, with the peer; leave the machine alone meanwhile.
+# Installs missing Debian 12 packages, builds, and measures the machine's bandwidth and FLOP ceilings,
+# the kernels beside their peers, and whole models. Takes about four minutes on two cores after the
+# build, with the peer. Run nothing else on the machine meanwhile.
 #
 #   sh deploy/bench.sh
 #   sh deploy/bench.sh --peer-llama PATH/llama-bench   llama.cpp in the same run
-#   sh deploy/bench.sh --out DIR                       where bench.json and bench.md go
+#   sh deploy/bench.sh --out DIR                       folder for bench.json and bench.md
 set -eu
 caller=$PWD
 cd "$(dirname "$0")/.."
@@ -17,7 +17,7 @@ usage() {
   exit 2
 }
 
-# A path as it was meant where the script was called from.
+# Resolves a path relative to the caller's working directory.
 from_caller() {
   case $1 in
     /*) echo "$1" ;;
@@ -25,7 +25,7 @@ from_caller() {
   esac
 }
 
-# Shows and runs a part of the measuring, and says how long it took.
+# Prints and runs a command, then prints how long it took.
 timed() {
   timed_start=$(date +%s)
   show "$@"
@@ -45,17 +45,17 @@ while [ $# -gt 0 ]; do
   shift 2
 done
 if [ -n "$peer" ] && [ ! -x "$peer" ]; then
-  echo "--peer-llama: $peer is no program" >&2
+  echo "--peer-llama: $peer is not an executable" >&2
   exit 2
 fi
 
 start_log
 mkdir -p "$out"
 
-say "Debian packages, where they are missing (deploy/packages.sh)"
+say "Installing missing Debian packages (deploy/packages.sh)"
 logged install_packages build test
 
-# These benches are the CPU's: nvcc would take minutes for nothing.
+# CPU benches only: skip the CUDA build, which takes minutes.
 say "Building the benches into build/release-cpu"
 logged cmake --preset release -B build/release-cpu -DLSSAR_WITH_CUDA=OFF
 logged cmake --build build/release-cpu --target linear_bench attention_bench model_bench
@@ -72,11 +72,11 @@ say "The shipped checkpoint on held-out text"
 timed "$bin/model_bench" --model models/zoo/lssar-6m --text models/zoo/lssar-6m/held_out.bin \
   --json "$out/shipped.json"
 
-say "Matrix products beside oneDNN's"
+say "GEMM beside oneDNN"
 for weights in fp16 int8; do
   timed "$bin/linear_bench" --dtype "$weights" --samples 5 --json "$out/linear-$weights.json"
 done
-say "Attention beside softmax of the same backend"
+say "LSSAR attention beside softmax on the same backend"
 timed "$bin/attention_bench" --benchmark_filter='/(fp16|int8)/' --benchmark_min_time=0.05 \
   --benchmark_repetitions=5 --benchmark_report_aggregates_only=true \
   --benchmark_out="$out/attention.json" --benchmark_out_format=json

@@ -1,6 +1,6 @@
 #!/bin/sh
-# From a bare Debian 12 to a running model: installs what is missing, builds, starts the server and
-# lets the model generate, score and look for passkeys; on a terminal it ends with a chat.
+# Installs missing Debian 12 packages, builds, starts the server with the shipped checkpoint, then
+# generates text, scores continuations and probes passkeys. On a terminal it ends with a chat.
 #
 #   sh deploy/demo.sh
 set -eu
@@ -26,7 +26,7 @@ at_end() {
   stop_server || true
 }
 
-# The first port from the one given on that nothing listens on.
+# The first port at or above $1 on which no process listens.
 free_port() {
   port=$1
   while grep -qi ":$(printf '%04X' "$port") 0*:0000 0A" /proc/net/tcp /proc/net/tcp6 2>/dev/null; do
@@ -35,7 +35,7 @@ free_port() {
   echo "$port"
 }
 
-# Until the server answers: it loads the model and checks itself against the golden logits first.
+# Waits until the server answers. It first loads the model and runs the golden self-check.
 wait_for_server() {
   waited=0
   until lssar info --server "$address" >/dev/null 2>&1; do
@@ -43,12 +43,12 @@ wait_for_server() {
       server_code=0
       wait "$server_pid" || server_code=$?
       server_pid=
-      echo "The server ended with exit code $server_code. The end of its log, $server_log:"
+      echo "The server exited with code $server_code. The end of its log, $server_log:"
       tail -n 30 "$server_log"
       return 1
     fi
     if [ "$waited" -ge 120 ]; then
-      echo "The server does not answer after a minute. The end of its log, $server_log:"
+      echo "The server did not answer within a minute. The end of its log, $server_log:"
       tail -n 30 "$server_log"
       return 1
     fi
@@ -59,10 +59,10 @@ wait_for_server() {
 
 start_log
 
-say "1. The Debian packages that the build needs, where they are missing (deploy/packages.sh)"
+say "1. Install missing Debian packages (deploy/packages.sh)"
 logged install_packages build
 
-say "2. Building into build/release: minutes the first time, seconds the next"
+say "2. Build into build/release: minutes the first time, seconds afterwards"
 echo
 echo "\$ cmake --preset release -DLSSAR_BUILD_TESTS=OFF"
 logged cmake --preset release -DLSSAR_BUILD_TESTS=OFF
@@ -73,7 +73,7 @@ PATH=$PWD/build/release/bin:$PATH
 
 address=127.0.0.1:$(free_port 50051)
 http_address=127.0.0.1:$(free_port 8080)
-say "3. The server, with the model that ships here (5.8M parameters, trained at 1024 tokens)"
+say "3. Start the server with the shipped model (5.8M parameters, trained at 1024 tokens)"
 echo
 echo "\$ lssar-server --model $model --listen $address --http-listen $http_address &"
 lssar-server --model "$model" --listen "$address" --http-listen "$http_address" \
@@ -82,27 +82,27 @@ server_pid=$!
 wait_for_server
 show lssar info --server "$address"
 
-say "4. It writes. So small a model writes fluent nonsense; the same seed writes the same again"
+say "4. Generate. A model of this size writes fluent nonsense; the same seed gives the same text"
 show lssar generate --server "$address" "The old house stood at the end of" --max-tokens 60 --seed 1
 
-say "5. It scores: which continuation does it find more likely?"
+say "5. Score: which continuation is more likely?"
 show lssar score --server "$address" --context "The President of the United" \
   --continuation " States" --continuation " Kingdom"
 
-say "6. It looks for a number hidden in a text, far beyond the 1024 tokens it was trained at"
+say "6. Probe passkeys: find a number hidden in a text, far beyond the 1024 training tokens"
 show lssar passkey --server "$address" --lengths 1024,2048,4096,8192,16384 --trials 4
 
 if [ -t 0 ] && [ -t 1 ]; then
-  say "7. Talk to it: Ctrl-C stops an answer, Ctrl-D ends the chat"
-  # Ctrl-C is the chat's: this script outlives it.
+  say "7. Chat: Ctrl-C stops an answer, Ctrl-D ends the chat"
+  # Ctrl-C belongs to the chat and does not end this script.
   trap : INT
   show lssar chat --server "$address"
   trap 'exit 130' INT
 fi
 
-say "The server is told to stop (SIGTERM): it finishes what it has begun, and goes."
+say "Stop the server (SIGTERM): it finishes running requests, then exits."
 stop_server
 echo
-echo "To go on from here:"
+echo "Next steps:"
 echo "  build/release/bin/lssar-server --model $model &"
 echo "  build/release/bin/lssar --help"

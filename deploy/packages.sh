@@ -11,18 +11,18 @@ build      g++                         the C++20 compiler (12.2)
 build      cmake                       3.25: presets and workflows
 build      ninja-build                 the generator of every preset
 build      pkg-config                  finds Highway, SentencePiece, PCRE2 and libedit
-build      ccache                      building again is cheap, in this and in the next checkout
-build      lld                         links in a fraction of the time of GNU ld
-build      libgrpc++-dev               the server's and the clients' transport
+build      ccache                      fast rebuilds, across checkouts too
+build      lld                         faster linker than GNU ld
+build      libgrpc++-dev               transport of server and clients
 build      protobuf-compiler           messages from proto/lssar/v1
 build      protobuf-compiler-grpc      service stubs from proto/lssar/v1
-build      libprotobuf-dev             the messages' runtime
-build      zlib1g-dev                  Protobuf's compression: its archive is linked whole
+build      libprotobuf-dev             Protobuf runtime
+build      zlib1g-dev                  compression in Protobuf, which is linked statically
 build      libabsl-dev                 Status, flat_hash_map, strings: comes with gRPC
 build      libssl-dev                  SHA-256 of a checkpoint
 build      libspdlog-dev               JSON logs
 build      libsentencepiece-dev        the shipped checkpoint's tokenizer
-build      libpcre2-dev                words of GPT-2's byte-level BPE
+build      libpcre2-dev                pre-tokenizer of GPT-2's byte-level BPE
 build      libhwy-dev                  SIMD with run-time dispatch
 build      nlohmann-json3-dev          config.json, safetensors headers, --json
 build      libcli11-dev                flags, environment and configuration file in one
@@ -34,30 +34,31 @@ test       libgmock-dev                its matchers
 test       libbenchmark-dev            Google Benchmark: tests/bench
 test       libdnnl-dev                 oneDNN: the GEMM peer in tests/bench
 test       python3                     the tidy test, the Python end-to-end test
-test       curl                        one of the clients that the HTTP API is tested with
-test       openssl                     throw-away certificates of the clients' test
-test       python3-grpcio              the Python end-to-end test speaks to a server
-test       python3-protobuf            its messages
-test       python3-yaml                compose and Kubernetes files, read by a test
-training   python3-torch               PyTorch 1.13: models/training, as its tests run it
-training   python3-sentencepiece       trains and uses the vocabulary
-training   libopenblas-dev             matrix products, PyTorch's and attention_cpu.cc's
+test       clang-format                the layout of C++ and CUDA sources, checked by tests/tidy
+test       curl                        tests of the HTTP API use it as a client
+test       openssl                     temporary certificates for the TLS tests
+test       python3-grpcio              transport of the Python client in its tests
+test       python3-protobuf            messages of the Python client
+test       python3-yaml                parses compose and Kubernetes files in a test
+training   python3-torch               PyTorch 1.13: tests of models/training
+training   python3-sentencepiece       trains and loads the vocabulary
+training   libopenblas-dev             BLAS of PyTorch and attention_cpu.cc
 run        libgrpc++1.51               transport
-run        zlib1g                      Protobuf's compression; Protobuf itself is in the programs
+run        zlib1g                      compression in Protobuf, which is linked statically
 run        libabsl20220623             Status and containers
 run        libssl3                     SHA-256 of a checkpoint
 run        libspdlog1.10               logs
 run        libsentencepiece0           tokenizer
-run        libpcre2-8-0                words of GPT-2's byte-level BPE
+run        libpcre2-8-0                pre-tokenizer of GPT-2's byte-level BPE
 run        libhwy1                     run-time dispatch
 run        libedit2                    `lssar chat` inside the container
 run        libprometheus-cpp-core1.0   /metrics
-image      buildah                     builds and starts the image where no docker engine runs
-image      debootstrap                 the base image without a registry
+image      buildah                     builds and starts the image on machines without a Docker engine
+image      debootstrap                 builds the base image on machines without a registry
 LIST
 }
 
-# The packages of the groups named, a line each.
+# The packages of the named groups, one per line.
 packages_of() {
   for packages_group in "$@"; do
     package_list | while read -r group package reason; do
@@ -68,7 +69,7 @@ packages_of() {
   done
 }
 
-# Those of the packages named that this machine lacks.
+# The named packages that are not installed.
 missing_packages() {
   for package in "$@"; do
     case $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true) in
@@ -78,11 +79,11 @@ missing_packages() {
   done
 }
 
-# Installs what is missing of the groups named; does nothing, and needs no network and no rights,
-# when nothing is. Returns 1 with a sentence on what to do when it cannot.
+# Installs the missing packages of the named groups. If none is missing, needs neither network nor
+# root. Returns 1 and prints the command to run if it may not install.
 install_packages() {
   if ! command -v dpkg-query >/dev/null 2>&1; then
-    echo "No Debian packages on this system; taking it that what they hold is there:" \
+    echo "This system has no dpkg; assuming that the contents of these packages are installed:" \
       $(packages_of "$@")
     return 0
   fi
@@ -96,7 +97,7 @@ install_packages() {
   elif command -v sudo >/dev/null 2>&1; then
     packages_as_root=sudo
   else
-    echo "These packages are missing, and only root may install them (there is no sudo here):" >&2
+    echo "These packages are missing, and installing them needs root (sudo was not found):" >&2
     echo "  apt-get install --no-install-recommends $packages_wanted" >&2
     return 1
   fi

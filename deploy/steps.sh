@@ -1,11 +1,11 @@
-# Sourced (POSIX sh) by the other scripts: long commands run quietly, their output in $log.
+# Sourced (POSIX sh) by the other scripts: runs long commands quietly, with their output in $log.
 
-# What comes next, in a sentence.
+# Prints a heading.
 say() {
   printf '\n%s\n' "$*"
 }
 
-# Shows the command as one would type it, and runs it.
+# Prints the command as a user would type it, then runs it.
 show() {
   printf '\n$'
   for show_word in "$@"; do
@@ -18,9 +18,9 @@ show() {
   "$@"
 }
 
-# Runs a command with its output in $log and without input. Meanwhile the log's last line (ninja's
-# status, say) is shown: in place on a terminal, once a minute elsewhere. When the command fails, so
-# does this, after the end of its output.
+# Runs a command with its output in $log and no standard input. Shows the log's last line (for
+# example ninja's status) meanwhile: in place on a terminal, once a minute elsewhere. If the command
+# fails, prints the end of its output and returns its exit code.
 logged() {
   printf '\n$ %s\n' "$*" >>"$log"
   logged_first=$(($(wc -l <"$log") + 1))
@@ -50,12 +50,12 @@ logged() {
   if [ "$logged_status" -ne 0 ]; then
     printf '\nThis failed (exit code %s):\n  %s\nThe end of its output:\n\n' "$logged_status" "$*"
     tail -n "+$logged_first" "$log" | tail -n 60
-    printf '\nAll of it is in %s\n' "$log"
+    printf '\nThe full output is in %s\n' "$log"
   fi
   return "$logged_status"
 }
 
-# For traps: ends what `logged` has running.
+# For traps: stops the command that `logged` is running.
 stop_logged() {
   if [ -n "${logged_child:-}" ]; then
     kill "$logged_child" 2>/dev/null || true
@@ -64,8 +64,8 @@ stop_logged() {
   fi
 }
 
-# Begins $log. At the script's end, however it comes, what `logged` has running ends too, and
-# at_end is called, which a script may define anew.
+# Starts $log. When the script exits for any reason, stops the running command and calls at_end,
+# which a script may redefine.
 start_log() {
   trap end_log EXIT
   trap 'exit 130' INT

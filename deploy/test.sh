@@ -1,10 +1,9 @@
 #!/bin/sh
-# From a bare Debian 12 to tested: installs what is missing, builds with warnings as errors, and
-# runs the tests.
+# Installs missing Debian 12 packages, builds with warnings as errors, and runs the tests.
 #
-#   sh deploy/test.sh          what every change must pass
-#   sh deploy/test.sh --all    also the container image, the tests in the dev build (DCHECKs), and
-#                              under the address, undefined behaviour and thread sanitizers: two to
+#   sh deploy/test.sh          the tests that every change must pass
+#   sh deploy/test.sh --all    also the container image, the dev build (DCHECKs on), and the builds
+#                              with address, undefined-behaviour and thread sanitizers: two to
 #                              three hours on two cores
 set -eu
 cd "$(dirname "$0")/.."
@@ -28,10 +27,10 @@ esac
 
 start_log
 
-say "Debian packages, where they are missing (deploy/packages.sh)"
+say "Installing missing Debian packages (deploy/packages.sh)"
 logged install_packages $groups
 
-# A preset whose tests fail does not keep the others from running.
+# If the tests of one preset fail, the other presets still run.
 failed=
 for preset in $presets; do
   say "Building build/$preset (cmake --preset $preset && cmake --build --preset $preset)"

@@ -1,11 +1,12 @@
-#include "models/byte_level_vocabulary.h"
-
+// ReadByteLevelVocabulary (byte_level_tokenizer.h): tokenizer.json, or vocab.json and merges.txt.
 #include <optional>
 #include <string_view>
 
 #include "absl/container/flat_hash_map.h"
+#include "kernels/read_file.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
-#include "models/file_text.h"
+#include "models/byte_level_tokenizer.h"
 #include "models/json_fields.h"
 #include "models/sha256.h"
 #include "models/utf8.h"
@@ -18,8 +19,8 @@ using nlohmann::json;
 constexpr int kNoPiece = -1;
 constexpr int kMaxId = 1 << 30;
 
-// GPT-2 spells a byte by a character that prints: itself where it does, else the next from U+0100
-// on. By character.
+// GPT-2's files write each byte as one printable character: the byte itself where it is printable,
+// else the next character from U+0100 on.
 class ByteAlphabet {
  public:
   ByteAlphabet() {
@@ -30,7 +31,7 @@ class ByteAlphabet {
     }
   }
 
-  // nullopt: some character of the piece is none of the alphabet's.
+  // nullopt: the piece has a character outside the alphabet.
   std::optional<std::string> BytesOf(std::string_view piece) const {
     std::string bytes;
     while (!piece.empty()) {
@@ -53,20 +54,21 @@ class ByteAlphabet {
   absl::flat_hash_map<std::string, char> bytes_;
 };
 
-// Collects a vocabulary out of either form of files.
+// Builds a vocabulary from either form of files.
 class Builder {
  public:
-  Builder(std::string source, int vocab_size) : source_(std::move(source)) {
+  Builder(std::string source, int vocab_size)
+      : source_(std::move(source)), names_(size_t(vocab_size)) {
     vocabulary_.pieces.resize(size_t(vocab_size));
   }
 
   absl::Status AddPieces(const json& names) {
     for (const auto& [name, id] : names.items()) {
-      if (absl::Status status = AddPiece(name, id); !status.ok()) return status;
+      RETURN_IF_ERROR(AddPiece(name, id));
     }
     vocabulary_.byte_ids.fill(kNoPiece);
     for (size_t id = 0; id < vocabulary_.pieces.size(); ++id) {
-      const std::string& bytes = vocabulary_.pieces[id].bytes;
+      const std::string& bytes = vocabulary_.pieces[id];
       if (bytes.size() == 1) vocabulary_.byte_ids[uint8_t(bytes[0])] = int32_t(id);
     }
     for (int byte = 0; byte < 256; ++byte) {
@@ -80,7 +82,7 @@ class Builder {
   // `where`: "merges.txt: line 7".
   absl::Status AddMerge(std::string_view left, std::string_view right, std::string_view where) {
     const std::string merged = StrCat(left, right);
-    BytePairEncoder::Merge merge{};
+    BpeMerge merge{};
     for (const auto& [name, id] : {std::pair<std::string_view, int32_t*>{left, &merge.left},
                                    {right, &merge.right},
                                    {merged, &merge.merged}}) {
@@ -88,7 +90,7 @@ class Builder {
       if (found == ids_.end()) {
         return absl::InvalidArgumentError(StrCat(where, ": merges \"", left, "\" and \"", right,
                                                  "\", but \"", name,
-                                                 "\" is no piece of the vocabulary"));
+                                                 "\" is not in the vocabulary"));
       }
       *id = found->second;
     }
@@ -96,42 +98,38 @@ class Builder {
     return absl::OkStatus();
   }
 
-  // A special token stands for no text.
+  // A special token has no bytes.
   absl::Status AddToken(const std::string& content, int64_t id, bool is_special) {
-    if (absl::Status status = CheckId(content, id); !status.ok()) return status;
+    RETURN_IF_ERROR(CheckId(content, id));
     if (content.empty()) return Fault(StrCat("the added token ", id, " has no content"));
-    vocabulary_.pieces[size_t(id)] = {.name = content, .bytes = is_special ? "" : content};
+    vocabulary_.pieces[size_t(id)] = is_special ? "" : content;
     vocabulary_.added_tokens.emplace_back(content, int32_t(id));
     return absl::OkStatus();
   }
 
-  // Where no list says so: of bytes and merges nobody can make a special token.
-  absl::Status AddPiecesThatNoMergeMakes() {
+  // For files without a list of special tokens: they are the pieces that are neither a byte nor the
+  // result of a merge.
+  absl::Status AddSpecialTokens() {
     std::vector<bool> is_made(vocabulary_.pieces.size());
     for (const int32_t id : vocabulary_.byte_ids) is_made[size_t(id)] = true;
-    for (const BytePairEncoder::Merge& merge : vocabulary_.merges) {
+    for (const BpeMerge& merge : vocabulary_.merges) {
       is_made[size_t(merge.merged)] = true;
     }
     for (const auto& [name, id] : ids_) {
       if (is_made[size_t(id)]) continue;
-      if (absl::Status status = AddToken(name, id, /*is_special=*/true); !status.ok())
-        return status;
+      RETURN_IF_ERROR(AddToken(name, id, /*is_special=*/true));
     }
     return absl::OkStatus();
   }
 
   ByteLevelVocabulary Finish(std::string hash) && {
-    for (size_t id = 0; id < vocabulary_.pieces.size(); ++id) {
-      std::string& name = vocabulary_.pieces[id].name;
-      if (name.empty()) name = StrCat("<unused ", id, ">");
-    }
     vocabulary_.hash = std::move(hash);
     return std::move(vocabulary_);
   }
 
  private:
-  absl::Status Fault(std::string_view sentence) const {
-    return absl::InvalidArgumentError(StrCat(source_, ": ", sentence));
+  absl::Status Fault(std::string_view problem) const {
+    return absl::InvalidArgumentError(StrCat(source_, ": ", problem));
   }
 
   absl::Status CheckId(std::string_view name, int64_t id) const {
@@ -144,20 +142,21 @@ class Builder {
   absl::Status AddPiece(const std::string& name, const json& id) {
     if (!id.is_number_integer()) return Fault(StrCat("piece \"", name, "\" has no integer id"));
     const int64_t number = id.get<int64_t>();
-    if (absl::Status status = CheckId(name, number); !status.ok()) return status;
-    ByteLevelVocabulary::Piece& piece = vocabulary_.pieces[size_t(number)];
-    if (!piece.name.empty()) {
-      return Fault(StrCat("id ", number, " is of \"", piece.name, "\" and of \"", name, "\""));
+    RETURN_IF_ERROR(CheckId(name, number));
+    std::string& name_of_id = names_[size_t(number)];
+    if (!name_of_id.empty()) {
+      return Fault(StrCat("id ", number, " belongs to \"", name_of_id, "\" and to \"", name, "\""));
     }
-    std::optional<std::string> bytes = alphabet_.BytesOf(name);
-    // What is not spelled so may be a special token, whose bytes nobody asks for.
-    piece = {.name = name, .bytes = std::move(bytes).value_or("")};
+    name_of_id = name;
+    // A piece outside the alphabet may be a special token, which has no bytes.
+    vocabulary_.pieces[size_t(number)] = alphabet_.BytesOf(name).value_or("");
     ids_.emplace(name, int32_t(number));
     return absl::OkStatus();
   }
 
   const ByteAlphabet alphabet_;
   std::string source_;
+  std::vector<std::string> names_;  // by id, as the file writes them
   ByteLevelVocabulary vocabulary_;
   absl::flat_hash_map<std::string, int32_t> ids_;
 };
@@ -168,8 +167,8 @@ std::string HashOf(std::initializer_list<std::string_view> files) {
   return hash.ShortHex();
 }
 
-// "left right", a line each, behind a line "#version".
-absl::Status AddMergeLines(std::string_view text, std::string_view path, Builder& builder) {
+// One merge a line, "left right", after a line "#version".
+absl::Status AddMergeLines(std::string_view text, std::string_view path, Builder* builder) {
   for (int line_number = 1; !text.empty(); ++line_number) {
     const size_t end = text.find('\n');
     std::string_view line = text.substr(0, end);
@@ -181,11 +180,9 @@ absl::Status AddMergeLines(std::string_view text, std::string_view path, Builder
     if (space == line.npos || space == 0 || space + 1 == line.size() ||
         line.find(' ', space + 1) != line.npos) {
       return absl::InvalidArgumentError(StrCat(where, " is \"", line.substr(0, 80),
-                                               "\", must be two pieces with a space between"));
+                                               "\", must be two pieces separated by a space"));
     }
-    const absl::Status status =
-        builder.AddMerge(line.substr(0, space), line.substr(space + 1), where);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(builder->AddMerge(line.substr(0, space), line.substr(space + 1), where));
   }
   return absl::OkStatus();
 }
@@ -193,27 +190,25 @@ absl::Status AddMergeLines(std::string_view text, std::string_view path, Builder
 absl::StatusOr<ByteLevelVocabulary> ReadVocabAndMerges(const std::string& directory,
                                                        int vocab_size) {
   const std::string vocab_path = directory + "/vocab.json", merges_path = directory + "/merges.txt";
-  const absl::StatusOr<std::string> vocab = ReadFileText(vocab_path);
-  if (!vocab.ok()) return vocab.status();
-  const absl::StatusOr<std::string> merges = ReadFileText(merges_path);
+  ASSIGN_OR_RETURN(const std::string vocab, ReadWholeFile(vocab_path));
+  const absl::StatusOr<std::string> merges = ReadWholeFile(merges_path);
   if (absl::IsNotFound(merges.status())) {
-    return absl::InvalidArgumentError(StrCat(vocab_path, " is there without ", merges_path));
+    return absl::InvalidArgumentError(
+        StrCat(vocab_path, " exists, but ", merges_path, " does not"));
   }
-  if (!merges.ok()) return merges.status();
-  const absl::StatusOr<json> names = ParseJson(*vocab, vocab_path);
-  if (!names.ok()) return names.status();
-  if (!names->is_object()) return absl::InvalidArgumentError(vocab_path + ": must be an object");
+  RETURN_IF_ERROR(merges.status());
+  ASSIGN_OR_RETURN(const json names, ParseJson(vocab, vocab_path));
+  if (!names.is_object()) return absl::InvalidArgumentError(vocab_path + ": must be an object");
 
   Builder builder(vocab_path, vocab_size);
-  absl::Status status = builder.AddPieces(*names);
-  if (status.ok()) status = AddMergeLines(*merges, merges_path, builder);
-  if (status.ok()) status = builder.AddPiecesThatNoMergeMakes();
-  if (!status.ok()) return status;
-  return std::move(builder).Finish(HashOf({*vocab, *merges}));
+  RETURN_IF_ERROR(builder.AddPieces(names));
+  RETURN_IF_ERROR(AddMergeLines(*merges, merges_path, &builder));
+  RETURN_IF_ERROR(builder.AddSpecialTokens());
+  return std::move(builder).Finish(HashOf({vocab, *merges}));
 }
 
-// Merges are "left right" or ["left", "right"].
-absl::Status AddMergeArray(const json& merges, const std::string& path, Builder& builder) {
+// Each merge is "left right" or ["left", "right"].
+absl::Status AddMergeArray(const json& merges, const std::string& path, Builder* builder) {
   for (size_t i = 0; i < merges.size(); ++i) {
     const json& merge = merges[i];
     const std::string where = StrCat(path, ": model: merges[", i, "]");
@@ -231,13 +226,12 @@ absl::Status AddMergeArray(const json& merges, const std::string& path, Builder&
     if (left.empty() || right.empty()) {
       return absl::InvalidArgumentError(where + ": must be two pieces");
     }
-    const absl::Status status = builder.AddMerge(left, right, where);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(builder->AddMerge(left, right, where));
   }
   return absl::OkStatus();
 }
 
-absl::Status AddTokens(const json& tokens, const std::string& path, Builder& builder) {
+absl::Status AddTokens(const json& tokens, const std::string& path, Builder* builder) {
   for (size_t i = 0; i < tokens.size(); ++i) {
     JsonFields fields(tokens[i], StrCat(path, ": added_tokens[", i, "]"));
     const std::string content = fields.Text("content");
@@ -246,74 +240,71 @@ absl::Status AddTokens(const json& tokens, const std::string& path, Builder& bui
     for (const std::string_view name : {"single_word", "lstrip", "rstrip"}) {
       if (fields.Bool(name, false)) fields.Fail(StrCat(name, " is true, must be false"));
     }
-    if (!fields.status().ok()) return fields.status();
-    const absl::Status status = builder.AddToken(content, id, is_special);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(fields.status());
+    RETURN_IF_ERROR(builder->AddToken(content, id, is_special));
   }
   return absl::OkStatus();
 }
 
-void RefuseOtherType(std::string_view wanted, JsonFields& fields) {
-  const std::string type = fields.Text("type");
-  if (type != wanted) fields.Fail(StrCat("type is \"", type, "\", must be \"", wanted, "\""));
+void RefuseOtherType(std::string_view wanted, JsonFields* fields) {
+  const std::string type = fields->Text("type");
+  if (type != wanted) fields->Fail(StrCat("type is \"", type, "\", must be \"", wanted, "\""));
 }
 
-// Everything around the merges that would make other ids of a text.
-absl::Status CheckSurroundings(JsonFields& fields, const std::string& path) {
-  if (fields.Has("normalizer")) fields.Fail("normalizer must be null");
-  const json* const pre = fields.Object("pre_tokenizer");
-  if (pre == nullptr) fields.Fail("pre_tokenizer is missing, must be ByteLevel");
-  const json* const post = fields.Object("post_processor");
-  if (!fields.status().ok()) return fields.status();
+// Refuses normalizers, pre-tokenizers and post-processors that would change the ids.
+absl::Status CheckPipeline(const std::string& path, JsonFields* fields) {
+  if (fields->Has("normalizer")) fields->Fail("normalizer must be null");
+  const json* const pre = fields->Object("pre_tokenizer");
+  if (pre == nullptr) fields->Fail("pre_tokenizer is missing, must be ByteLevel");
+  const json* const post = fields->Object("post_processor");
+  RETURN_IF_ERROR(fields->status());
 
   JsonFields pre_fields(*pre, path + ": pre_tokenizer");
-  RefuseOtherType("ByteLevel", pre_fields);
+  RefuseOtherType("ByteLevel", &pre_fields);
   if (pre_fields.Bool("add_prefix_space", true)) {
     pre_fields.Fail("add_prefix_space is true, must be false");
   }
   if (!pre_fields.Bool("use_regex", true)) pre_fields.Fail("use_regex is false, must be true");
   if (!pre_fields.status().ok() || post == nullptr) return pre_fields.status();
 
-  // Others add tokens: BOS is tokenizer_config.json's add_bos_token here.
+  // Other post-processors add tokens. BOS comes from tokenizer_config.json's add_bos_token.
   JsonFields post_fields(*post, path + ": post_processor");
-  RefuseOtherType("ByteLevel", post_fields);
+  RefuseOtherType("ByteLevel", &post_fields);
   return post_fields.status();
 }
 
-void RefuseOtherMerging(JsonFields& model) {
+void RefuseOtherMerging(JsonFields* model) {
   RefuseOtherType("BPE", model);
-  if (model.Number("dropout", 0, 1, 0.0) != 0) model.Fail("dropout must be null or 0");
+  if (model->Number("dropout", 0, 1, 0.0) != 0) model->Fail("dropout must be null or 0");
   for (const std::string_view name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    if (!model.Text(name, "").empty()) model.Fail(StrCat(name, " must be null or empty"));
+    if (!model->Text(name, "").empty()) model->Fail(StrCat(name, " must be null or empty"));
   }
   for (const std::string_view name : {"ignore_merges", "byte_fallback"}) {
-    if (model.Bool(name, false)) model.Fail(StrCat(name, " is true, must be false"));
+    if (model->Bool(name, false)) model->Fail(StrCat(name, " is true, must be false"));
   }
 }
 
 absl::StatusOr<ByteLevelVocabulary> ReadTokenizerJson(const std::string& path,
                                                       const std::string& text, int vocab_size) {
-  const absl::StatusOr<json> parsed = ParseJson(text, path);
-  if (!parsed.ok()) return parsed.status();
-  JsonFields fields(*parsed, path);
-  if (absl::Status status = CheckSurroundings(fields, path); !status.ok()) return status;
+  ASSIGN_OR_RETURN(const json parsed, ParseJson(text, path));
+  JsonFields fields(parsed, path);
+  RETURN_IF_ERROR(CheckPipeline(path, &fields));
   const json* const model = fields.Object("model");
   const json* const tokens = fields.Array("added_tokens");
   if (model == nullptr) fields.Fail("model is missing");
-  if (!fields.status().ok()) return fields.status();
+  RETURN_IF_ERROR(fields.status());
 
   JsonFields model_fields(*model, path + ": model");
-  RefuseOtherMerging(model_fields);
+  RefuseOtherMerging(&model_fields);
   const json* const names = model_fields.Object("vocab");
   const json* const merges = model_fields.Array("merges");
   if (names == nullptr || merges == nullptr) model_fields.Fail("must have vocab and merges");
-  if (!model_fields.status().ok()) return model_fields.status();
+  RETURN_IF_ERROR(model_fields.status());
 
   Builder builder(path, vocab_size);
-  absl::Status status = builder.AddPieces(*names);
-  if (status.ok()) status = AddMergeArray(*merges, path, builder);
-  if (status.ok() && tokens != nullptr) status = AddTokens(*tokens, path, builder);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(builder.AddPieces(*names));
+  RETURN_IF_ERROR(AddMergeArray(*merges, path, &builder));
+  if (tokens != nullptr) RETURN_IF_ERROR(AddTokens(*tokens, path, &builder));
   return std::move(builder).Finish(HashOf({text}));
 }
 
@@ -322,7 +313,7 @@ absl::StatusOr<ByteLevelVocabulary> ReadTokenizerJson(const std::string& path,
 absl::StatusOr<ByteLevelVocabulary> ReadByteLevelVocabulary(const std::string& directory,
                                                             int vocab_size) {
   const std::string path = directory + "/tokenizer.json";
-  const absl::StatusOr<std::string> text = ReadFileText(path);
+  const absl::StatusOr<std::string> text = ReadWholeFile(path);
   if (text.ok()) return ReadTokenizerJson(path, *text, vocab_size);
   if (!absl::IsNotFound(text.status())) return text.status();
   return ReadVocabAndMerges(directory, vocab_size);

@@ -4,10 +4,9 @@
 #include <vector>
 
 #include "kernels/check.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
-#include "models/template_ast.h"
 #include "models/template_parser.h"
-#include "models/trim.h"
 
 namespace lssar {
 namespace {
@@ -53,8 +52,8 @@ class Renderer {
     }
   }
 
-  absl::StatusOr<std::string> Take() {
-    if (!status_.ok()) return status_;
+  absl::StatusOr<std::string> Result() && {
+    RETURN_IF_ERROR(status_);
     return std::move(text_);
   }
 
@@ -95,7 +94,7 @@ class Renderer {
   std::span<const ChatMessage> messages_;
   bool add_generation_prompt_;
   std::string_view bos_token_, eos_token_;
-  size_t message_idx_ = 0;  // of the loop
+  size_t message_idx_ = 0;  // in the loop
   std::string text_;
   absl::Status status_;
 };
@@ -112,9 +111,8 @@ ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 ChatTemplate::~ChatTemplate() = default;
 
 absl::StatusOr<ChatTemplate> ChatTemplate::Parse(std::string_view text) {
-  absl::StatusOr<std::vector<TemplateNode>> nodes = ParseTemplate(text);
-  if (!nodes.ok()) return nodes.status();
-  return ChatTemplate(std::make_unique<Program>(Program{*std::move(nodes)}));
+  ASSIGN_OR_RETURN(std::vector<TemplateNode> nodes, ParseTemplate(text));
+  return ChatTemplate(std::make_unique<Program>(Program{std::move(nodes)}));
 }
 
 absl::StatusOr<std::string> ChatTemplate::Render(std::span<const ChatMessage> messages,
@@ -123,7 +121,7 @@ absl::StatusOr<std::string> ChatTemplate::Render(std::span<const ChatMessage> me
                                                  std::string_view eos_token) const {
   Renderer renderer(messages, add_generation_prompt, bos_token, eos_token);
   renderer.Run(program_->nodes);
-  return renderer.Take();
+  return std::move(renderer).Result();
 }
 
 }  // namespace lssar

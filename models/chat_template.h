@@ -1,4 +1,4 @@
-// Chat messages -> one prompt text, by the checkpoint's own template.
+// Renders chat messages to one prompt text with the checkpoint's template.
 #ifndef LSSAR_MODELS_CHAT_TEMPLATE_H_
 #define LSSAR_MODELS_CHAT_TEMPLATE_H_
 
@@ -16,14 +16,14 @@ struct ChatMessage {
   std::string content;
 };
 
-// A small, documented subset of Jinja (models/README.md lists it); anything outside it is refused
-// when the template is parsed, with the place and what was found there.
+// A subset of Jinja (README.md lists it). Parse refuses anything outside it, with line, column and
+// what was found there.
 class ChatTemplate {
  public:
-  // Errors  INVALID_ARGUMENT: outside the subset.
+  // Errors  INVALID_ARGUMENT: outside the subset
   static absl::StatusOr<ChatTemplate> Parse(std::string_view text);
 
-  // Errors  INVALID_ARGUMENT: raise_exception() was reached, or an unknown name was used.
+  // Errors  INVALID_ARGUMENT: the template called raise_exception()
   absl::StatusOr<std::string> Render(std::span<const ChatMessage> messages,
                                      bool add_generation_prompt, std::string_view bos_token,
                                      std::string_view eos_token) const;

@@ -1,5 +1,5 @@
-// A checkpoint directory, loaded: config, weights on a backend, tokenizer, chat template, and the
-// self-check against the golden logits that came with it.
+// Loads a checkpoint directory: config, weights on a backend, tokenizer, chat template; and checks
+// the loaded model against the golden logits that came with it.
 #ifndef LSSAR_MODELS_CHECKPOINT_H_
 #define LSSAR_MODELS_CHECKPOINT_H_
 
@@ -19,9 +19,10 @@
 namespace lssar {
 
 struct LoadOptions {
-  // How matrices are kept; nullopt: as the checkpoint stores them. Norms and biases are fp32.
-  std::optional<DType> weights;
-  // Rows that one Forward may carry at most: activations are reserved for that many.
+  // The element type of the matrices in memory; nullopt: as the checkpoint stores them. Norms and
+  // biases are fp32.
+  std::optional<DType> dtype = std::nullopt;
+  // Tokens of one Forward at most: activations are allocated for that many.
   int max_num_batched_tokens = 512;
 };
 
@@ -30,11 +31,11 @@ struct Checkpoint {
   std::string name;  // the directory's last path component
   std::string hash;  // first 16 hex digits of the SHA-256 over config.json and the weights' files
   ModelConfig config;
-  DType weights = DType::kF16;  // of the embedding; the other matrices may differ
+  DType dtype = DType::kF16;  // of the embedding; the other matrices may differ
   int64_t num_parameters = 0;
-  int max_num_batched_tokens = 0;  // as LoadOptions had it
+  int max_num_batched_tokens = 0;  // from LoadOptions
   std::unique_ptr<LanguageModel> model;
-  std::unique_ptr<Tokenizer> tokenizer;  // null: the checkpoint has none, token ids only
+  std::unique_ptr<Tokenizer> tokenizer;  // null: the checkpoint has none and serves token ids
   std::optional<ChatTemplate> chat_template;
   bool add_bos = false;              // prompts given as text start with config.bos_id
   std::string bos_token, eos_token;  // their texts, for the chat template
@@ -42,23 +43,25 @@ struct Checkpoint {
 };
 
 // `backend` must outlive the result.
-// Errors  NOT_FOUND: the directory or a file of it; INVALID_ARGUMENT: a file that says something
-//         impossible (field, value and limit named); UNIMPLEMENTED: a kind this backend lacks.
+// Errors  NOT_FOUND: the directory or one of its files is missing; INVALID_ARGUMENT: a file has a
+//         bad value (the message names file, field, value and limit); UNIMPLEMENTED: the backend
+//         does not compute this attention kind
 absl::StatusOr<Checkpoint> LoadCheckpoint(const std::string& directory, Backend* backend,
                                           const LoadOptions& options);
 
 struct SelfCheckReport {
-  int num_rows = 0;        // golden rows compared; 0: the checkpoint ships no golden.safetensors
-  double worst_error = 0;  // max |d| over the rows, in units of the row's max |logit|
+  int num_rows = 0;        // golden positions compared; 0: no golden.safetensors
+  double worst_error = 0;  // max |d| of a position's logits, in units of their max |logit|
   double tolerance = 0;
 };
 
-// Runs the rows of `directory`/golden.safetensors through the model and compares logits.
+// Runs the token rows of `directory`/golden.safetensors through the model and compares logits.
 // `kv_cache_dtype`: the K/V element type that will be served.
-// Errors  FAILED_PRECONDITION: a row beyond the tolerance, or NaN: names row, position, worst
-// error.
-absl::StatusOr<SelfCheckReport> SelfCheck(const std::string& directory, Checkpoint& checkpoint,
-                                          Backend* backend, DType kv_cache_dtype, int page_size);
+// Errors  FAILED_PRECONDITION: an error beyond the tolerance, or NaN; the message names row,
+//         position and error
+absl::StatusOr<SelfCheckReport> SelfCheck(const std::string& directory,
+                                          const Checkpoint& checkpoint, Backend* backend,
+                                          DType kv_cache_dtype, int page_size);
 
 }  // namespace lssar
 

@@ -8,13 +8,13 @@
 #include <utility>
 
 #include "kernels/float_bits.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
-#include "models/safetensors_header.h"
 
 namespace lssar {
 namespace {
 
-// The least magnitude that rounds to infinity in fp16.
+// The smallest magnitude that rounds to infinity in fp16.
 constexpr float kHalfOverflow = 65520.0f;
 
 std::string Show(const std::vector<int64_t>& shape) { return StrCat("[", StrJoin(shape), "]"); }
@@ -31,7 +31,7 @@ std::optional<DType> FloatType(TensorType type) {
   return std::nullopt;
 }
 
-// The first element whose exponent bits are all ones, as NaN's and infinity's are.
+// The first element whose exponent bits are all ones: a NaN or an infinity.
 template <typename Bits>
 std::optional<size_t> FirstWithExponent(std::span<const std::byte> bytes, Bits all_ones) {
   for (size_t i = 0; i < bytes.size() / sizeof(Bits); ++i) {
@@ -64,12 +64,12 @@ std::string Coordinates(std::vector<int64_t> shape, size_t index) {
   return Show(shape);
 }
 
-// Reads stick at the first error: load everything, then ask status() once.
+// Keeps the first error: load everything, then check status() once.
 class Loader {
  public:
   Loader(const TensorFile& file, const ModelConfig& config, Backend* backend,
-         std::optional<DType> stored)
-      : file_(file), config_(config), backend_(backend), stored_(stored) {
+         std::optional<DType> dtype)
+      : file_(file), config_(config), backend_(backend), dtype_(dtype) {
     prefix_ = file.Find("wte.weight") != nullptr ? "" : "transformer.";
     FindLayout();
   }
@@ -78,14 +78,17 @@ class Loader {
   int64_t NumParameters() const { return num_parameters_; }
 
   GptLayer LoadLayer(int index) {
-    const std::string at = StrCat(prefix_, "h.", index, ".");
-    const int width = config_.hidden_size;
-    return {.attention_norm = LoadNorm(at + "ln_1"),
-            .qkv = LoadLinear(at + "attn.c_attn", 3 * width, width),
-            .attention_out = LoadLinear(at + "attn.c_proj", width, width),
-            .mlp_norm = LoadNorm(at + "ln_2"),
-            .mlp_in = LoadLinear(at + "mlp.c_fc", config_.intermediate_size, width),
-            .mlp_out = LoadLinear(at + "mlp.c_proj", width, config_.intermediate_size)};
+    const std::string prefix = StrCat(prefix_, "h.", index, ".");
+    const int hidden_size = config_.hidden_size, intermediate_size = config_.intermediate_size;
+    const bool attention_bias = config_.attention_bias, mlp_bias = config_.mlp_bias;
+    return {
+        .attention_norm = LoadNorm(prefix + "ln_1"),
+        .qkv = LoadLinear(prefix + "attn.c_attn", config_.QkvSize(), hidden_size, attention_bias),
+        .attention_out =
+            LoadLinear(prefix + "attn.c_proj", hidden_size, hidden_size, attention_bias),
+        .mlp_norm = LoadNorm(prefix + "ln_2"),
+        .mlp_in = LoadLinear(prefix + "mlp.c_fc", intermediate_size, hidden_size, mlp_bias),
+        .mlp_out = LoadLinear(prefix + "mlp.c_proj", hidden_size, intermediate_size, mlp_bias)};
   }
 
   GptNorm LoadFinalNorm() { return LoadNorm(prefix_ + "ln_f"); }
@@ -94,7 +97,7 @@ class Loader {
     return LoadMatrix(prefix_ + "wte.weight", config_.vocab_size, config_.hidden_size, false);
   }
 
-  // Null where logits go through the embedding.
+  // Null where the logits use the embedding.
   std::unique_ptr<PackedMatrix> LoadUntiedHead() {
     constexpr std::string_view kHead = "lm_head.weight";
     if (!config_.tie_word_embeddings) {
@@ -115,32 +118,33 @@ class Loader {
     return nullptr;
   }
 
-  void RefuseSurplus() {
+  void RefuseUnexpected() {
     for (const auto& [name, tensor] : file_.Tensors()) {
       if (used_.contains(name)) continue;
-      Fail(name, StrCat("surplus: ", NameOf(tensor.type), " ", Show(tensor.shape),
-                        " belongs to no part of a GPT with ", config_.num_hidden_layers,
-                        " layers (config.json: n_layer)"));
+      Fail(name, StrCat("is unexpected: ", NameOf(tensor.type), " ", Show(tensor.shape),
+                        " is no part of the GPT that config.json describes, with ",
+                        config_.num_hidden_layers, " layers (n_layer)"));
     }
   }
 
  private:
-  void Fail(std::string_view name, std::string_view sentence) {
+  void Fail(std::string_view name, std::string_view problem) {
     if (!status_.ok()) return;
     status_ = absl::InvalidArgumentError(
-        StrCat(file_.Paths().front(), ": tensor \"", name, "\" ", sentence));
+        StrCat(file_.Paths().front(), ": tensor \"", name, "\" ", problem));
   }
 
-  // c_attn is never square, so its shape tells Conv1D's [in, out] from nn.Linear's [out, in].
+  // The QKV projection is never square, so its shape tells Conv1D's [in, out] from nn.Linear's
+  // [out, in].
   void FindLayout() {
     const std::string name = prefix_ + "h.0.attn.c_attn.weight";
     const TensorView* qkv = file_.Find(name);
-    const std::vector<int64_t> linear{3 * config_.hidden_size, config_.hidden_size};
-    const std::vector<int64_t> conv1d{config_.hidden_size, 3 * config_.hidden_size};
+    const std::vector<int64_t> linear{config_.QkvSize(), config_.hidden_size};
+    const std::vector<int64_t> conv1d{config_.hidden_size, config_.QkvSize()};
     transposed_ = config_.conv1d_layout || (qkv != nullptr && qkv->shape == conv1d);
     if (config_.conv1d_layout && qkv != nullptr && qkv->shape == linear) {
       Fail(name, StrCat("has shape ", Show(linear), ", must be ", Show(conv1d),
-                        " as config.json's linear_layout \"conv1d\" says"));
+                        " by config.json's linear_layout \"conv1d\""));
     }
   }
 
@@ -182,30 +186,30 @@ class Loader {
     if (transposed) std::swap(shape[0], shape[1]);
     const TensorView* tensor = Find(name, shape);
     if (tensor == nullptr) return nullptr;
-    const DType dtype = *FloatType(tensor->type);
-    const DType stored = stored_.value_or(dtype);
-    if (stored == DType::kF16 && dtype != DType::kF16 && !CheckFitsHalf(name, *tensor)) {
+    const DType file_dtype = *FloatType(tensor->type);
+    const DType dtype = dtype_.value_or(file_dtype);
+    if (dtype == DType::kF16 && file_dtype != DType::kF16 && !FitsHalf(name, *tensor)) {
       return nullptr;
     }
     absl::StatusOr<std::unique_ptr<PackedMatrix>> packed =
         backend_->Pack({.elements = tensor->bytes.data(),
-                        .dtype = dtype,
+                        .dtype = file_dtype,
                         .num_rows = num_rows,
                         .num_cols = num_cols,
                         .transposed = transposed},
-                       stored);
+                       dtype);
     status_ = packed.status();
     file_.Release(*tensor);
     return status_.ok() ? *std::move(packed) : nullptr;
   }
 
-  bool CheckFitsHalf(const std::string& name, const TensorView& tensor) {
+  bool FitsHalf(const std::string& name, const TensorView& tensor) {
     const DType dtype = *FloatType(tensor.type);
     for (size_t i = 0; i < size_t(tensor.NumElements()); ++i) {
       const float value = LoadElement(tensor.bytes.data(), dtype, i);
       if (std::fabs(value) < kHalfOverflow) continue;
       Fail(name, StrCat("holds ", value, " at ", Coordinates(tensor.shape, i),
-                        ", must be below 65520 to be kept as fp16"));
+                        ", must be below 65520 for dtype fp16"));
       return false;
     }
     return true;
@@ -213,18 +217,22 @@ class Loader {
 
   GptNorm LoadNorm(const std::string& name) {
     return {.weight = LoadVector(name + ".weight", config_.hidden_size),
-            .bias = LoadVector(name + ".bias", config_.hidden_size)};
+            .bias = LoadBias(name, config_.hidden_size, config_.norm_bias)};
   }
 
-  GptLinear LoadLinear(const std::string& name, int num_out, int num_in) {
+  GptLinear LoadLinear(const std::string& name, int num_out, int num_in, bool has_bias) {
     return {.weight = LoadMatrix(name + ".weight", num_out, num_in, transposed_),
-            .bias = LoadVector(name + ".bias", num_out)};
+            .bias = LoadBias(name, num_out, has_bias)};
+  }
+
+  std::unique_ptr<Buffer> LoadBias(const std::string& name, int size, bool has_bias) {
+    return has_bias ? LoadVector(name + ".bias", size) : nullptr;
   }
 
   const TensorFile& file_;
   const ModelConfig& config_;
   Backend* backend_;
-  std::optional<DType> stored_;
+  std::optional<DType> dtype_;
   std::string prefix_;
   bool transposed_ = false;
   std::set<std::string, std::less<>> used_;
@@ -235,8 +243,8 @@ class Loader {
 }  // namespace
 
 absl::StatusOr<GptWeights> LoadGptWeights(const TensorFile& file, const ModelConfig& config,
-                                          Backend* backend, std::optional<DType> stored) {
-  Loader loader(file, config, backend, stored);
+                                          Backend* backend, std::optional<DType> dtype) {
+  Loader loader(file, config, backend, dtype);
   GptWeights weights;
   weights.embedding = loader.LoadEmbedding();
   for (int i = 0; i < config.num_hidden_layers && loader.status().ok(); ++i) {
@@ -244,8 +252,8 @@ absl::StatusOr<GptWeights> LoadGptWeights(const TensorFile& file, const ModelCon
   }
   weights.final_norm = loader.LoadFinalNorm();
   weights.untied_head = loader.LoadUntiedHead();
-  loader.RefuseSurplus();
-  if (!loader.status().ok()) return loader.status();
+  loader.RefuseUnexpected();
+  RETURN_IF_ERROR(loader.status());
   weights.num_parameters = loader.NumParameters();
   return weights;
 }

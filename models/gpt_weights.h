@@ -1,4 +1,4 @@
-// The tensors of a GPT-2 shaped checkpoint, checked one by one and packed for a backend.
+// The tensors of a GPT-2 shaped checkpoint, each checked and packed for a backend.
 #ifndef LSSAR_MODELS_GPT_WEIGHTS_H_
 #define LSSAR_MODELS_GPT_WEIGHTS_H_
 
@@ -15,39 +15,40 @@
 namespace lssar {
 
 struct GptNorm {
-  std::unique_ptr<Buffer> weight;  // [width] floats
-  std::unique_ptr<Buffer> bias;    // [width] floats
+  std::unique_ptr<Buffer> weight;  // [hidden_size] floats
+  std::unique_ptr<Buffer> bias;    // [hidden_size] floats; null: none
 };
 
 struct GptLinear {
   std::unique_ptr<PackedMatrix> weight;  // [out, in]
-  std::unique_ptr<Buffer> bias;          // [out] floats
+  std::unique_ptr<Buffer> bias;          // [out] floats; null: none
 };
 
 struct GptLayer {
   GptNorm attention_norm;   // ln_1
-  GptLinear qkv;            // attn.c_attn, [3 width, width]
-  GptLinear attention_out;  // attn.c_proj, [width, width]
+  GptLinear qkv;            // attn.c_attn, [QkvSize(), hidden_size]
+  GptLinear attention_out;  // attn.c_proj, [hidden_size, hidden_size]
   GptNorm mlp_norm;         // ln_2
-  GptLinear mlp_in;         // mlp.c_fc, [intermediate_size, width]
-  GptLinear mlp_out;        // mlp.c_proj, [width, intermediate_size]
+  GptLinear mlp_in;         // mlp.c_fc, [intermediate_size, hidden_size]
+  GptLinear mlp_out;        // mlp.c_proj, [hidden_size, intermediate_size]
 };
 
 struct GptWeights {
-  std::unique_ptr<PackedMatrix> embedding;  // wte, [vocab, width]
+  std::unique_ptr<PackedMatrix> embedding;  // wte, [vocab, hidden_size]
   std::vector<GptLayer> layers;
   GptNorm final_norm;                         // ln_f
-  std::unique_ptr<PackedMatrix> untied_head;  // lm_head, [vocab, width]; null: the embedding's
+  std::unique_ptr<PackedMatrix> untied_head;  // lm_head, [vocab, hidden_size]; null: tied
   int64_t num_parameters = 0;
 };
 
-// `stored`: how matrices are kept; nullopt: each as the file has it. Norms and biases are fp32.
-// Errors  INVALID_ARGUMENT: a tensor missing, surplus, of another dtype or shape (expected and
-// found
-//         are named), a NaN or an infinity in one (tensor and index), or a value that fp16 cannot
-//         hold where `stored` asks for it; RESOURCE_EXHAUSTED: no memory
+// `dtype`: the element type of the packed matrices; nullopt: each as the file has it. Norms and
+// biases are fp32.
+// Errors  INVALID_ARGUMENT: a tensor is missing, unexpected, of another dtype or shape (the message
+//         names what was expected and what was found), holds a NaN or an infinity (tensor and
+//         index), or holds a value beyond fp16 where `dtype` asks for it; RESOURCE_EXHAUSTED: no
+//         memory
 absl::StatusOr<GptWeights> LoadGptWeights(const TensorFile& file, const ModelConfig& config,
-                                          Backend* backend, std::optional<DType> stored);
+                                          Backend* backend, std::optional<DType> dtype);
 
 }  // namespace lssar
 

@@ -1,10 +1,11 @@
 #include "models/json_fields.h"
-#include "kernels/str_cat.h"
 
 #include <cmath>
 #include <set>
 #include <utility>
 #include <vector>
+
+#include "kernels/str_cat.h"
 
 namespace lssar {
 namespace {
@@ -14,7 +15,7 @@ using nlohmann::json;
 constexpr int kMaxDepth = 64;
 constexpr size_t kMaxQuotedBytes = 120;
 
-// A value as it stands in the file, cut where it gets long.
+// A value as the file has it, shortened if it is long.
 std::string Quote(const json& value) {
   std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true);
   if (text.size() > kMaxQuotedBytes) text = text.substr(0, kMaxQuotedBytes) + "...";
@@ -24,17 +25,17 @@ std::string Quote(const json& value) {
 }  // namespace
 
 absl::StatusOr<json> ParseJson(std::string_view text, std::string_view source) {
-  std::vector<std::set<std::string>> names;  // of the objects that are open, outermost first
+  std::vector<std::set<std::string>> names;  // of each open object, outermost first
   std::string fault;
   const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
     if (depth > kMaxDepth && fault.empty()) {
       fault = StrCat("nested more than ", kMaxDepth, " levels deep");
     }
-    if (!fault.empty()) return false;  // keeps nothing more of a file that is refused anyway
+    if (!fault.empty()) return false;  // the file is refused: store nothing more
     if (event == json::parse_event_t::object_start) names.emplace_back();
     if (event == json::parse_event_t::object_end) names.pop_back();
     if (event == json::parse_event_t::key && !names.back().insert(parsed).second) {
-      fault = StrCat("the name ", Quote(parsed), " stands twice in one object");
+      fault = StrCat("the name ", Quote(parsed), " occurs twice in one object");
     }
     return true;
   };
@@ -61,8 +62,8 @@ const json* JsonFields::Find(std::string_view name) const {
   return found == object_.end() || found->is_null() ? nullptr : &*found;
 }
 
-void JsonFields::Fail(std::string sentence) {
-  if (status_.ok()) status_ = absl::InvalidArgumentError(StrCat(source_, ": ", sentence));
+void JsonFields::Fail(std::string_view problem) {
+  if (status_.ok()) status_ = absl::InvalidArgumentError(StrCat(source_, ": ", problem));
 }
 
 void JsonFields::FailType(std::string_view name, std::string_view wanted) {
@@ -78,7 +79,7 @@ int64_t JsonFields::Int(std::string_view name, int64_t min, int64_t max,
     if (!fallback) FailMissing(name);
     return fallback.value_or(min);
   }
-  // An unsigned value past int64 would come out negative: it is out of any range here.
+  // An unsigned value above int64 would become negative; it is out of every range here.
   const bool fits = value->is_number_unsigned() ? value->get<uint64_t>() <= uint64_t(INT64_MAX)
                                                 : value->is_number_integer();
   const int64_t number = fits ? value->get<int64_t>() : 0;
@@ -176,7 +177,8 @@ void JsonFields::RefuseOthers(std::initializer_list<std::string_view> known) {
     bool is_known = false;
     for (const std::string_view k : known) is_known |= k == name;
     if (!is_known) {
-      Fail(StrCat("unknown field \"", name, "\" (", Quote(value), "); known are ", StrJoin(known)));
+      Fail(StrCat("unknown field \"", name, "\" (", Quote(value),
+                  "); known fields: ", StrJoin(known)));
     }
   }
 }

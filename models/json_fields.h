@@ -1,5 +1,5 @@
-// Typed, bounded reads of a JSON object's fields, each failure a sentence that names field, value
-// and limit. Internal to models/: nlohmann's types stay out of the other headers.
+// Typed, bounded reads of a JSON object's fields. Every error names field, value and limit. Internal
+// to models/: nlohmann's types stay out of the other headers.
 #ifndef LSSAR_MODELS_JSON_FIELDS_H_
 #define LSSAR_MODELS_JSON_FIELDS_H_
 
@@ -15,16 +15,16 @@
 
 namespace lssar {
 
-// Errors  INVALID_ARGUMENT: not JSON or not UTF-8 (names the byte), a name twice in one object,
-//         more than 64 levels. `source` starts the message.
+// Errors  INVALID_ARGUMENT, starting with `source`: not JSON or not UTF-8 (names the byte), a name
+//         twice in one object, more than 64 levels
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, std::string_view source);
 
-// Reads stick at the first error: read every field, then ask status() once. A field that is absent
-// or null takes the fallback; without one it is an error.
+// Keeps the first error: read every field, then check status() once. A field that is absent or null
+// takes the fallback; without a fallback it is an error.
 class JsonFields {
  public:
-  // `source` starts every message: a path, or a path and the object's name.
-  // An error if `object` is not an object.
+  // `source` starts every message: a path, or a path and the object's name. It is an error if
+  // `object` is not a JSON object.
   JsonFields(const nlohmann::json& object, std::string source);
 
   const absl::Status& status() const { return status_; }
@@ -40,19 +40,19 @@ class JsonFields {
   double Positive(std::string_view name, double max, std::optional<double> fallback = std::nullopt);
   bool Bool(std::string_view name, bool fallback);
   std::string Text(std::string_view name, std::optional<std::string> fallback = std::nullopt);
-  // One of `choices`; its index. Absent: 0.
+  // The index of one of `choices`. Absent: 0.
   int Choice(std::string_view name, std::initializer_list<std::string_view> choices);
-  // nullptr when absent or null.
+  // nullptr: absent or null.
   const nlohmann::json* Object(std::string_view name);
   const nlohmann::json* Array(std::string_view name);
 
-  // Error if a field other than `known` is there.
+  // Fails if there is a field that is not in `known`.
   void RefuseOthers(std::initializer_list<std::string_view> known);
-  // Keeps the first one. `sentence` goes after the source.
-  void Fail(std::string sentence);
+  // Sets the error unless one is set. The message is "SOURCE: PROBLEM".
+  void Fail(std::string_view problem);
 
  private:
-  // nullptr when absent or null.
+  // nullptr: absent or null.
   const nlohmann::json* Find(std::string_view name) const;
   void FailType(std::string_view name, std::string_view wanted);
   void FailMissing(std::string_view name);

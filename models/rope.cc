@@ -1,26 +1,10 @@
 #include "models/rope.h"
 
 #include <cmath>
-#include <cstdint>
 
 #include "kernels/check.h"
 
 namespace lssar {
-
-double RopeBaseAtLength(const ModelConfig& config, int length) {
-  if (!config.dynamic_ntk_factor || length <= config.max_position_embeddings)
-    return config.rope_theta;
-  const double f = *config.dynamic_ntk_factor;
-  const double stretch = f * double(length) / double(config.max_position_embeddings) - (f - 1);
-  const double d = double(config.HeadDim());
-  return config.rope_theta * std::pow(stretch, d / (d - 2));
-}
-
-double RopeBase(const ModelConfig& config, int length_budget) {
-  int64_t length = config.max_position_embeddings;
-  while (length < length_budget) length *= 2;
-  return RopeBaseAtLength(config, int(length));
-}
 
 void FillRopeAngles(const RaggedBatch& rows, std::span<const double> bases,
                     std::span<double> frequencies, std::span<float> angles) {

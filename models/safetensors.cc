@@ -5,19 +5,207 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "kernels/check.h"
 #include "kernels/float_bits.h"
+#include "kernels/read_file.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
-#include "models/file_text.h"
 #include "models/json_fields.h"
-#include "models/safetensors_header.h"
 
 namespace lssar {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kLengthBytes = 8;
+
+constexpr std::array<std::pair<TensorType, std::string_view>, 6> kTypes{{
+    {TensorType::kF32, "F32"},
+    {TensorType::kF16, "F16"},
+    {TensorType::kBF16, "BF16"},
+    {TensorType::kI32, "I32"},
+    {TensorType::kI64, "I64"},
+    {TensorType::kU8, "U8"},
+}};
+
+absl::Status Refuse(std::string_view source, std::string_view problem) {
+  return absl::InvalidArgumentError(StrCat(source, ": ", problem));
+}
+
+std::optional<TensorType> ParseType(std::string_view name) {
+  for (const auto& [type, type_name] : kTypes) {
+    if (type_name == name) return type;
+  }
+  return std::nullopt;
+}
+
+// The header's JSON text. Its length stands before it, little-endian.
+absl::StatusOr<std::string_view> HeaderText(std::span<const std::byte> file,
+                                            std::string_view source) {
+  if (file.size() < kLengthBytes) {
+    return Refuse(source, StrCat("truncated: ", file.size(),
+                                 " bytes, the header's length alone takes ", kLengthBytes));
+  }
+  uint64_t length = 0;
+  for (size_t i = 0; i < kLengthBytes; ++i) length |= uint64_t(file[i]) << (8 * i);
+  if (length > kMaxSafetensorsHeaderBytes) {
+    return Refuse(source, StrCat("header length is ", length, " bytes, must be at most ",
+                                 kMaxSafetensorsHeaderBytes));
+  }
+  if (length > file.size() - kLengthBytes) {
+    return Refuse(source, StrCat("header length is ", length, " bytes, but only ",
+                                 file.size() - kLengthBytes, " follow in the file"));
+  }
+  return std::string_view(reinterpret_cast<const char*>(file.data()) + kLengthBytes, length);
+}
+
+// Bytes of dtype x shape; nullopt when 64 bits cannot hold them.
+std::optional<uint64_t> TensorBytes(TensorType type, const std::vector<int64_t>& shape) {
+  uint64_t num_bytes = BytesOf(type);
+  for (const int64_t extent : shape) {
+    if (__builtin_mul_overflow(num_bytes, uint64_t(extent), &num_bytes)) return std::nullopt;
+  }
+  return num_bytes;
+}
+
+// nullopt: not an array of non-negative integers.
+std::optional<std::vector<int64_t>> ReadNumbers(const json* array) {
+  if (array == nullptr) return std::nullopt;
+  std::vector<int64_t> numbers;
+  for (const json& element : *array) {
+    if (!element.is_number_unsigned() || element.get<uint64_t>() > uint64_t(INT64_MAX)) {
+      return std::nullopt;
+    }
+    numbers.push_back(element.get<int64_t>());
+  }
+  return numbers;
+}
+
+absl::StatusOr<TensorEntry> ParseEntry(const std::string& name, const json& object,
+                                       size_t tensors_start, size_t file_bytes,
+                                       std::string_view source) {
+  JsonFields fields(object, StrCat(source, ": tensor \"", name, "\""));
+  fields.RefuseOthers({"dtype", "shape", "data_offsets"});
+  TensorEntry entry{.name = name};
+  const std::string dtype = fields.Text("dtype");
+  std::optional<std::vector<int64_t>> shape = ReadNumbers(fields.Array("shape"));
+  if (!shape) fields.Fail("shape must be an array of non-negative integers");
+  const std::optional<std::vector<int64_t>> offsets = ReadNumbers(fields.Array("data_offsets"));
+  if (!offsets || offsets->size() != 2) {
+    fields.Fail("data_offsets must be two non-negative integers");
+  }
+  RETURN_IF_ERROR(fields.status());
+
+  const std::optional<TensorType> type = ParseType(dtype);
+  if (!type) {
+    fields.Fail(StrCat("dtype is \"", dtype, "\", must be one of F32, F16, BF16, I32, I64, U8"));
+    return fields.status();
+  }
+  entry.type = *type;
+  entry.shape = *std::move(shape);
+  const size_t tensors_bytes = file_bytes - tensors_start;
+  const uint64_t begin = uint64_t((*offsets)[0]), end = uint64_t((*offsets)[1]);
+  if (begin > end || end > tensors_bytes) {
+    fields.Fail(StrCat("data_offsets are [", begin, ", ", end,
+                       "], must be ascending and within the file's ", tensors_bytes,
+                       " bytes of tensors"));
+    return fields.status();
+  }
+  const std::optional<uint64_t> num_bytes = TensorBytes(*type, entry.shape);
+  if (num_bytes != end - begin) {
+    fields.Fail(StrCat("data_offsets span ", end - begin, " bytes, but ", dtype, " [",
+                       StrJoin(entry.shape), "] takes ",
+                       num_bytes ? StrCat(*num_bytes) : std::string("more than 2^64")));
+    return fields.status();
+  }
+  entry.begin = tensors_start + begin;
+  entry.end = tensors_start + end;
+  if (entry.begin % BytesOf(*type) != 0) {
+    fields.Fail(StrCat("misaligned: starts at byte ", entry.begin,
+                       " of the file, must be a multiple of ", BytesOf(*type), " for ", dtype));
+  }
+  RETURN_IF_ERROR(fields.status());
+  return entry;
+}
+
+// `entries` in file order.
+absl::Status CheckCover(const std::vector<TensorEntry>& entries, size_t tensors_start,
+                        size_t file_bytes, std::string_view source) {
+  size_t at = tensors_start;
+  for (const TensorEntry& entry : entries) {
+    if (entry.begin != at) {
+      return Refuse(source,
+                    StrCat("tensor \"", entry.name, "\" ",
+                           entry.begin < at ? "overlaps the tensor before it: " : "leaves a gap: ",
+                           "it starts at byte ", entry.begin - tensors_start, ", must start at ",
+                           at - tensors_start));
+    }
+    at = entry.end;
+  }
+  if (at != file_bytes) {
+    return Refuse(source, StrCat("the tensors end at byte ", at - tensors_start, " of ",
+                                 file_bytes - tensors_start, ": the rest belongs to no tensor"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string_view NameOf(TensorType type) {
+  for (const auto& [t, name] : kTypes) {
+    if (t == type) return name;
+  }
+  return "?";
+}
+
+size_t BytesOf(TensorType type) {
+  switch (type) {
+    case TensorType::kU8: return 1;
+    case TensorType::kF16:
+    case TensorType::kBF16: return 2;
+    case TensorType::kF32:
+    case TensorType::kI32: return 4;
+    case TensorType::kI64: return 8;
+  }
+  return 1;
+}
+
+absl::StatusOr<std::vector<TensorEntry>> ParseSafetensorsHeader(std::span<const std::byte> file,
+                                                                std::string_view source) {
+  ASSIGN_OR_RETURN(const std::string_view text, HeaderText(file, source));
+  ASSIGN_OR_RETURN(const json header, ParseJson(text, StrCat(source, ": header")));
+  if (!header.is_object()) return Refuse(source, "header is not a JSON object");
+
+  const size_t tensors_start = kLengthBytes + text.size();
+  std::vector<TensorEntry> entries;
+  for (const auto& [name, object] : header.items()) {
+    if (name == "__metadata__") {
+      JsonFields metadata(object, StrCat(source, ": __metadata__"));
+      RETURN_IF_ERROR(metadata.status());
+      for (const auto& [key, value] : object.items()) metadata.Text(key);
+      RETURN_IF_ERROR(metadata.status());
+      continue;
+    }
+    ASSIGN_OR_RETURN(TensorEntry entry,
+                     ParseEntry(name, object, tensors_start, file.size(), source));
+    entries.push_back(std::move(entry));
+  }
+  std::sort(entries.begin(), entries.end(), [](const TensorEntry& a, const TensorEntry& b) {
+    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
+  });
+  RETURN_IF_ERROR(CheckCover(entries, tensors_start, file.size(), source));
+  return entries;
+}
+
 namespace {
 
 template <typename From, typename To, typename Convert>
@@ -31,14 +219,12 @@ std::vector<To> Widen(std::span<const std::byte> bytes, Convert convert) {
   return result;
 }
 
-// model.safetensors.index.json: the shard (a file beside the index) of every tensor.
+// model.safetensors.index.json: each tensor's shard, a file beside the index.
 absl::StatusOr<std::map<std::string, std::string>> ReadShardIndex(const std::string& path) {
-  absl::StatusOr<std::string> text = ReadFileText(path);
-  if (!text.ok()) return text.status();
-  absl::StatusOr<nlohmann::json> index = ParseJson(*text, path);
-  if (!index.ok()) return index.status();
-  JsonFields fields(*index, path);
-  const nlohmann::json* weight_map = fields.Object("weight_map");
+  ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path));
+  ASSIGN_OR_RETURN(const json index, ParseJson(text, path));
+  JsonFields fields(index, path);
+  const json* weight_map = fields.Object("weight_map");
   if (weight_map == nullptr) {
     fields.Fail("weight_map is missing");
     return fields.status();
@@ -53,7 +239,7 @@ absl::StatusOr<std::map<std::string, std::string>> ReadShardIndex(const std::str
     }
     shard_of[tensor] = shard;
   }
-  if (!shards.status().ok()) return shards.status();
+  RETURN_IF_ERROR(shards.status());
   return shard_of;
 }
 
@@ -91,8 +277,8 @@ std::vector<int32_t> TensorView::ToInts() const {
   return {};
 }
 
-// A whole file, read-only, for as long as the object lives. Whoever shortens the file meanwhile
-// ends the process (SIGBUS), as with any mapped file.
+// A whole file, mapped read-only while the object lives. As with any mapped file, the process
+// receives SIGBUS if the file is truncated meanwhile.
 class TensorFile::Mapping {
  public:
   static absl::StatusOr<std::unique_ptr<Mapping>> Open(const std::string& path) {
@@ -144,7 +330,7 @@ const TensorView* TensorFile::Find(std::string_view name) const {
 }
 
 void TensorFile::Release(const TensorView& tensor) const {
-  // Pages shared with a neighbour may go too: nothing here is ever written.
+  // Dropping a page shared with a neighbouring tensor is safe: nothing here is ever written.
   const uintptr_t page_bytes = uintptr_t(sysconf(_SC_PAGESIZE));
   const uintptr_t begin = reinterpret_cast<uintptr_t>(tensor.bytes.data());
   const uintptr_t first_page = begin / page_bytes * page_bytes;
@@ -153,29 +339,26 @@ void TensorFile::Release(const TensorView& tensor) const {
 }
 
 absl::Status TensorFile::Add(const std::string& path) {
-  absl::StatusOr<std::unique_ptr<Mapping>> mapping = Mapping::Open(path);
-  if (!mapping.ok()) return mapping.status();
-  const std::span<const std::byte> file = (*mapping)->Bytes();
-  absl::StatusOr<std::vector<TensorEntry>> entries = ParseSafetensorsHeader(file, path);
-  if (!entries.ok()) return entries.status();
-  for (TensorEntry& entry : *entries) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Mapping> mapping, Mapping::Open(path));
+  const std::span<const std::byte> file = mapping->Bytes();
+  ASSIGN_OR_RETURN(std::vector<TensorEntry> entries, ParseSafetensorsHeader(file, path));
+  for (TensorEntry& entry : entries) {
     TensorView view{.type = entry.type,
                     .shape = std::move(entry.shape),
                     .bytes = file.subspan(entry.begin, entry.end - entry.begin)};
     if (!tensors_.emplace(entry.name, std::move(view)).second) {
       return absl::InvalidArgumentError(
-          StrCat(path, ": tensor \"", entry.name, "\" also stands in an earlier shard"));
+          StrCat(path, ": tensor \"", entry.name, "\" is also in an earlier shard"));
     }
   }
-  mappings_.push_back(*std::move(mapping));
+  mappings_.push_back(std::move(mapping));
   paths_.push_back(path);
   return absl::OkStatus();
 }
 
 absl::StatusOr<TensorFile> TensorFile::Open(const std::string& path) {
   TensorFile file;
-  const absl::Status status = file.Add(path);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(file.Add(path));
   return file;
 }
 
@@ -186,17 +369,15 @@ absl::StatusOr<TensorFile> TensorFile::OpenModel(const std::string& directory) {
   const std::string index_path = single + ".index.json";
   absl::StatusOr<std::map<std::string, std::string>> shard_of = ReadShardIndex(index_path);
   if (absl::IsNotFound(shard_of.status())) {
-    return absl::NotFoundError(
-        StrCat(single, ": no such file, nor is there ", index_path, " for shards"));
+    return absl::NotFoundError(StrCat(single, ": no such file, and no ", index_path, " either"));
   }
-  if (!shard_of.ok()) return shard_of.status();
+  RETURN_IF_ERROR(shard_of.status());
 
   std::set<std::string> shards;
   for (const auto& [tensor, shard] : *shard_of) shards.insert(shard);
   TensorFile file;
   for (const std::string& shard : shards) {
-    const absl::Status status = file.Add(StrCat(directory, "/", shard));
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(file.Add(StrCat(directory, "/", shard)));
   }
   for (const auto& [tensor, shard] : *shard_of) {
     if (file.Find(tensor) == nullptr) {
@@ -207,7 +388,7 @@ absl::StatusOr<TensorFile> TensorFile::OpenModel(const std::string& directory) {
   for (const auto& [tensor, view] : file.tensors_) {
     if (!shard_of->contains(tensor)) {
       return absl::InvalidArgumentError(
-          StrCat(index_path, ": tensor \"", tensor, "\" of a shard is not listed"));
+          StrCat(index_path, ": tensor \"", tensor, "\" is in a shard, but not in the index"));
     }
   }
   return file;

@@ -1,4 +1,4 @@
-// Read-only, memory-mapped safetensors files, single or sharded, every offset checked.
+// Read-only, memory-mapped safetensors files, single or sharded. Every offset is checked.
 // Source  https://github.com/huggingface/safetensors (format description)
 #ifndef LSSAR_MODELS_SAFETENSORS_H_
 #define LSSAR_MODELS_SAFETENSORS_H_
@@ -16,8 +16,12 @@
 
 namespace lssar {
 
-// As the format names them; of them F32, F16, BF16, I32, I64, U8 are read, others refused.
+// The format's element types that are read; a file with another one is refused.
 enum class TensorType : uint8_t { kF32, kF16, kBF16, kI32, kI64, kU8 };
+
+// "F32", "I64", ...: the format's names.
+std::string_view NameOf(TensorType type);
+size_t BytesOf(TensorType type);
 
 struct TensorView {
   TensorType type = TensorType::kF32;
@@ -25,29 +29,27 @@ struct TensorView {
   std::span<const std::byte> bytes;
 
   int64_t NumElements() const;
-  // Widened to float; Requires a float type.
+  // Requires  a float type
   std::vector<float> ToFloats() const;
-  // Requires an integer type whose values fit.
+  // Requires  an integer type whose values fit
   std::vector<int32_t> ToInts() const;
 };
 
 class TensorFile {
  public:
-  // Errors  NOT_FOUND: no such file; INVALID_ARGUMENT: a header that is truncated, not JSON, or
-  //         lies (length past the end of the file, ranges that overlap, leave gaps, are misaligned
-  //         or disagree with dtype x shape, an unknown dtype, a name twice).
+  // Errors  NOT_FOUND: no such file; INVALID_ARGUMENT: a header that ParseSafetensorsHeader refuses
   static absl::StatusOr<TensorFile> Open(const std::string& path);
 
-  // `directory`/model.safetensors, or all the shards of `directory`/model.safetensors.index.json.
+  // Opens `directory`/model.safetensors, or all shards of `directory`/model.safetensors.index.json.
   static absl::StatusOr<TensorFile> OpenModel(const std::string& directory);
 
   const std::map<std::string, TensorView, std::less<>>& Tensors() const { return tensors_; }
   // nullptr: no such tensor.
   const TensorView* Find(std::string_view name) const;
-  // Gives back the memory of a tensor that has been copied: touched again, it is read from the file
-  // again. Loading so holds one tensor beside the packed weights, not the whole file.
+  // Drops the tensor's pages from memory after it was copied; a later access reads the file again.
+  // With it, loading needs memory for one tensor beside the packed weights, not for the whole file.
   void Release(const TensorView& tensor) const;
-  // Paths of the files behind the tensors, in order.
+  // The paths of the file or of its shards.
   const std::vector<std::string>& Paths() const { return paths_; }
 
   TensorFile(TensorFile&&) noexcept;
@@ -63,6 +65,25 @@ class TensorFile {
   std::vector<std::string> paths_;
   std::map<std::string, TensorView, std::less<>> tensors_;
 };
+
+// The format's own limit.
+inline constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
+
+struct TensorEntry {
+  std::string name;
+  TensorType type = TensorType::kF32;
+  std::vector<int64_t> shape = {};
+  size_t begin = 0;  // bytes from the start of the file
+  size_t end = 0;
+};
+
+// Parses the header of a safetensors file: a pure function of its bytes, for tests and fuzzers.
+// Ensures  entries in file order, each inside the file, aligned to its element, as long as dtype x
+//          shape, together covering all bytes behind the header without gap or overlap
+// Errors   INVALID_ARGUMENT naming `source`, tensor, value and limit: truncated, not JSON, too long
+//          a header, a name twice, an unknown dtype, or offsets that break what is ensured
+absl::StatusOr<std::vector<TensorEntry>> ParseSafetensorsHeader(std::span<const std::byte> file,
+                                                                std::string_view source);
 
 }  // namespace lssar
 

@@ -17,11 +17,11 @@ SentencePieceModel::SentencePieceModel(std::unique_ptr<Processor> processor)
 SentencePieceModel::~SentencePieceModel() = default;
 
 std::unique_ptr<SentencePieceModel> SentencePieceModel::Load(std::string_view file,
-                                                             std::string& error) {
+                                                             std::string* error) {
   auto processor = std::make_unique<Processor>();
   const sentencepiece::util::Status status = processor->library.LoadFromSerializedProto(file);
   if (!status.ok() || processor->library.GetPieceSize() == 0) {
-    error = status.ok() ? "it holds no pieces" : status.ToString();
+    *error = status.ok() ? "it has no pieces" : status.ToString();
     return nullptr;
   }
   return std::unique_ptr<SentencePieceModel>(new SentencePieceModel(std::move(processor)));
@@ -40,7 +40,7 @@ const std::string& SentencePieceModel::Piece(int id) const {
   return processor_->library.IdToPiece(id);
 }
 
-// Of a loaded model and UTF-8 text neither fails.
+// Encode and Decode of a loaded model and UTF-8 text do not fail.
 std::vector<int> SentencePieceModel::Encode(std::string_view text) const {
   std::vector<int> ids;
   LSSAR_CHECK(processor_->library.Encode(text, &ids).ok());

@@ -1,5 +1,5 @@
-// The SentencePiece library, behind std types alone: its header declares an absl::string_view that
-// no file may see together with absl's own.
+// Wraps the SentencePiece library in std types: its header declares an absl::string_view of its own,
+// so no file may include both it and Abseil.
 #ifndef LSSAR_MODELS_SENTENCE_PIECE_H_
 #define LSSAR_MODELS_SENTENCE_PIECE_H_
 
@@ -15,15 +15,15 @@ enum class PieceKind { kText, kControl, kByte, kUnknown };
 // Const after Load and safe from any thread.
 class SentencePieceModel {
  public:
-  // `file`: the bytes of a tokenizer.model. Null when they are not one; `error` then says why.
-  static std::unique_ptr<SentencePieceModel> Load(std::string_view file, std::string& error);
+  // `file`: the bytes of a tokenizer.model. Null if they are not one; `error` then says why.
+  static std::unique_ptr<SentencePieceModel> Load(std::string_view file, std::string* error);
   ~SentencePieceModel();
 
   int NumPieces() const;
   PieceKind Kind(int id) const;
   const std::string& Piece(int id) const;
 
-  // Requires UTF-8.
+  // Requires  UTF-8
   std::vector<int> Encode(std::string_view text) const;
   std::string Decode(const std::vector<int>& ids) const;
 

@@ -5,8 +5,9 @@
 
 #include "absl/strings/str_replace.h"
 #include "kernels/check.h"
+#include "kernels/read_file.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
-#include "models/file_text.h"
 #include "models/sentence_piece.h"
 #include "models/sha256.h"
 
@@ -26,18 +27,13 @@ class SentencePieceTokenizer : public Tokenizer {
   int VocabSize() const override { return int(bytes_.size()); }
 
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text) const override {
-    if (absl::Status status = CheckUtf8(text); !status.ok()) return status;
+    RETURN_IF_ERROR(CheckUtf8(text));
     return model_->Encode(text);
   }
 
   std::string_view PieceBytes(int32_t id) const override {
     LSSAR_CHECK(id >= 0 && id < VocabSize());
     return bytes_[size_t(id)];
-  }
-
-  std::string_view PieceName(int32_t id) const override {
-    LSSAR_CHECK(id >= 0 && id < VocabSize());
-    return model_->Piece(id);
   }
 
   bool AddsDummyPrefix() const override { return adds_dummy_prefix_; }
@@ -63,8 +59,8 @@ class SentencePieceTokenizer : public Tokenizer {
     return char(byte);
   }
 
-  // The model file says so in a field that the library does not show; its decoder does: it drops
-  // the leading space of a first piece, or not.
+  // The library does not expose the model file's add_dummy_prefix, but its decoder shows it: with a
+  // dummy prefix, Decode removes the leading space of the first piece.
   bool FindDummyPrefix() const {
     for (int id = 0; id < VocabSize(); ++id) {
       const std::string& bytes = bytes_[size_t(id)];
@@ -85,20 +81,20 @@ class SentencePieceTokenizer : public Tokenizer {
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePieceTokenizer(const std::string& path,
                                                                       int vocab_size) {
-  absl::StatusOr<std::string> file = ReadFileText(path);
-  if (!file.ok()) return file.status();
+  ASSIGN_OR_RETURN(const std::string file, ReadWholeFile(path));
   std::string error;
-  std::unique_ptr<SentencePieceModel> model = SentencePieceModel::Load(*file, error);
+  std::unique_ptr<SentencePieceModel> model = SentencePieceModel::Load(file, &error);
   if (model == nullptr) {
     return absl::InvalidArgumentError(StrCat(path, ": not a SentencePiece model: ", error));
   }
   if (model->NumPieces() != vocab_size) {
     return absl::InvalidArgumentError(StrCat(path, ": has ", model->NumPieces(),
-                                             " pieces, must have config.json's vocab_size, ",
+                                             " pieces, must have as many as config.json's "
+                                             "vocab_size, ",
                                              vocab_size));
   }
   Sha256 hash;
-  hash.Add(*file);
+  hash.Add(file);
   return std::make_unique<SentencePieceTokenizer>(std::move(model), hash.ShortHex());
 }
 

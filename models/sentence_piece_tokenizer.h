@@ -1,4 +1,4 @@
-// SentencePiece behind Tokenizer (tokenizer.h).
+// The SentencePiece tokenizer.
 #ifndef LSSAR_MODELS_SENTENCE_PIECE_TOKENIZER_H_
 #define LSSAR_MODELS_SENTENCE_PIECE_TOKENIZER_H_
 
@@ -10,8 +10,8 @@
 
 namespace lssar {
 
-// Errors  NOT_FOUND: no such file; INVALID_ARGUMENT: not a SentencePiece model, or its size is not
-//         vocab_size (names both).
+// Errors  NOT_FOUND: no such file; INVALID_ARGUMENT: not a SentencePiece model, or its number of
+//         pieces is not vocab_size (names both)
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePieceTokenizer(const std::string& path,
                                                                       int vocab_size);
 

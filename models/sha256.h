@@ -1,4 +1,4 @@
-// SHA-256: the hashes that name a checkpoint and a tokenizer, and those that stand for a key.
+// SHA-256: identifies checkpoints and tokenizers, and stands for API keys.
 #ifndef LSSAR_MODELS_SHA256_H_
 #define LSSAR_MODELS_SHA256_H_
 
@@ -21,7 +21,7 @@ class Sha256 {
 
   void Add(std::string_view bytes);
 
-  // Of all that was added; one of the two, once.
+  // The hash of all added bytes. Call one of the two, once.
   Digest Finish();
   std::string ShortHex();  // its first 16 hex digits
 

@@ -1,13 +1,191 @@
 #include "models/template_parser.h"
 
-#include <string>
+#include <cstddef>
 #include <utility>
 
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
-#include "models/template_lexer.h"
 
 namespace lssar {
 namespace {
+
+// "3:14: PROBLEM": line and column of byte `at`, both from 1.
+absl::Status TemplateError(std::string_view source, size_t at, std::string_view problem) {
+  const std::string_view before = source.substr(0, at);
+  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+  const size_t newline = before.rfind('\n');
+  const size_t column = newline == std::string_view::npos ? at + 1 : at - newline;
+  return absl::InvalidArgumentError(StrCat(line, ":", column, ": ", problem));
+}
+
+enum class TokenKind : uint8_t {
+  kText,        // outside of tags; `text` is printed
+  kOpenPrint,   // {{
+  kClosePrint,  // }}
+  kOpenBlock,   // {%
+  kCloseBlock,  // %}
+  kName,        // also keywords
+  kString,      // `text` is its value
+  kSign,        // ( ) [ ] . | + == != =, or any other character
+  kEnd,
+};
+
+struct TemplateToken {
+  TokenKind kind = TokenKind::kEnd;
+  std::string text = {};
+  size_t at = 0;  // byte offset in the template
+};
+
+// Splits a template into text and the tokens of its tags, with the whitespace rules that
+// transformers gives Jinja (trim_blocks, lstrip_blocks): the newline after a block tag, the blanks
+// before a block tag that is first on its line, and the template's last newline are removed.
+class Lexer {
+ public:
+  explicit Lexer(std::string_view source) : source_(source) {}
+
+  absl::StatusOr<std::vector<TemplateToken>> Run() {
+    while (at_ < source_.size()) {
+      const size_t tag = FindTag();
+      LexText(tag);
+      if (tag == source_.size()) break;
+      at_ = tag;
+      RETURN_IF_ERROR(source_[tag + 1] == '#' ? SkipComment() : LexTag());
+    }
+    tokens_.push_back({.kind = TokenKind::kEnd, .at = source_.size()});
+    return std::move(tokens_);
+  }
+
+ private:
+  size_t FindTag() const {
+    for (size_t i = at_; i + 1 < source_.size(); ++i) {
+      if (source_[i] == '{' &&
+          (source_[i + 1] == '{' || source_[i + 1] == '%' || source_[i + 1] == '#')) {
+        return i;
+      }
+    }
+    return source_.size();
+  }
+
+  // Emits the text up to the tag at `end`, without the whitespace that the two tags remove.
+  void LexText(size_t end) {
+    std::string_view text = source_.substr(at_, end - at_);
+    const size_t text_at = at_;
+    if (end == source_.size()) {
+      if (text.ends_with('\n')) text.remove_suffix(1);
+    } else if (source_.substr(end + 2).starts_with('-')) {
+      text = TrimRight(text);
+    } else if (source_[end + 1] != '{' && IsFirstOnLine(end)) {
+      while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+    }
+    if (strip_left_) text = TrimLeft(text);
+    if (drop_newline_ && text.starts_with('\n')) text.remove_prefix(1);
+    if (!text.empty()) {
+      tokens_.push_back({.kind = TokenKind::kText, .text = std::string(text), .at = text_at});
+    }
+  }
+
+  bool IsFirstOnLine(size_t tag) const {
+    const size_t newline = source_.substr(0, tag).rfind('\n');
+    const size_t line = newline == std::string_view::npos ? 0 : newline + 1;
+    return source_.substr(line, tag - line).find_first_not_of(" \t") == std::string_view::npos;
+  }
+
+  // Records what the tag that just ended removes from the text after it.
+  void EndTag(bool has_dash, bool is_block) {
+    strip_left_ = has_dash;
+    drop_newline_ = is_block && !has_dash;
+  }
+
+  absl::Status SkipComment() {
+    const size_t close = source_.find("#}", at_ + 2);
+    if (close == std::string_view::npos) {
+      return TemplateError(source_, at_, "comment {# does not end");
+    }
+    EndTag(source_[close - 1] == '-', /*is_block=*/true);
+    at_ = close + 2;
+    return absl::OkStatus();
+  }
+
+  absl::Status LexTag() {
+    const size_t open = at_;
+    const bool is_block = source_[at_ + 1] == '%';
+    const std::string_view close = is_block ? "%}" : "}}";
+    tokens_.push_back(
+        {.kind = is_block ? TokenKind::kOpenBlock : TokenKind::kOpenPrint, .at = at_});
+    at_ += 2;
+    if (Rest().starts_with("-")) ++at_;
+    while (at_ < source_.size()) {
+      const bool has_dash = Rest().starts_with("-");
+      if (Rest().substr(has_dash ? 1 : 0).starts_with(close)) {
+        tokens_.push_back(
+            {.kind = is_block ? TokenKind::kCloseBlock : TokenKind::kClosePrint, .at = at_});
+        at_ += close.size() + (has_dash ? 1 : 0);
+        EndTag(has_dash, is_block);
+        return absl::OkStatus();
+      }
+      RETURN_IF_ERROR(LexToken());
+    }
+    return TemplateError(source_, open, StrCat("tag does not end with ", close));
+  }
+
+  absl::Status LexToken() {
+    const char c = source_[at_];
+    if (kWhitespace.find(c) != std::string_view::npos) {
+      ++at_;
+      return absl::OkStatus();
+    }
+    if (c == '\'' || c == '"') return LexString(c);
+    TemplateToken token{.kind = TokenKind::kSign, .at = at_};
+    size_t length = 1;
+    const auto is_name = [](char x) {
+      return (x >= 'a' && x <= 'z') || (x >= 'A' && x <= 'Z') || (x >= '0' && x <= '9') || x == '_';
+    };
+    if (is_name(c)) {
+      token.kind = TokenKind::kName;
+      while (length < Rest().size() && is_name(Rest()[length])) ++length;
+    } else if (Rest().starts_with("==") || Rest().starts_with("!=")) {
+      length = 2;
+    }
+    token.text = std::string(Rest().substr(0, length));
+    at_ += length;
+    tokens_.push_back(std::move(token));
+    return absl::OkStatus();
+  }
+
+  absl::Status LexString(char quote) {
+    TemplateToken token{.kind = TokenKind::kString, .at = at_};
+    for (++at_; at_ < source_.size(); ++at_) {
+      const char c = source_[at_];
+      if (c == quote) {
+        ++at_;
+        tokens_.push_back(std::move(token));
+        return absl::OkStatus();
+      }
+      if (c != '\\') {
+        token.text += c;
+        continue;
+      }
+      if (++at_ == source_.size()) break;
+      constexpr std::string_view kEscapes = "nrt\\'\"", kMeaning = "\n\r\t\\'\"";
+      const size_t escape = kEscapes.find(source_[at_]);
+      if (escape == std::string_view::npos) {
+        return TemplateError(source_, at_ - 1,
+                             StrCat("found \\", source_.substr(at_, 1),
+                                    "; the escapes in strings are \\n \\r \\t \\\\ \\' \\\""));
+      }
+      token.text += kMeaning[escape];
+    }
+    return TemplateError(source_, token.at, "string does not end");
+  }
+
+  std::string_view Rest() const { return source_.substr(at_); }
+
+  std::string_view source_;
+  size_t at_ = 0;
+  bool strip_left_ = false;
+  bool drop_newline_ = false;
+  std::vector<TemplateToken> tokens_;
+};
 
 constexpr int kMaxDepth = 64;  // of blocks and parentheses
 
@@ -15,8 +193,8 @@ constexpr std::string_view NameOf(TemplateType type) {
   return type == TemplateType::kText ? "text" : "a boolean";
 }
 
-// Recursive descent. The first error sticks and moves the cursor to the end, so that every loop
-// ends; what is returned after it is never used.
+// Recursive descent. The first error is kept and moves the cursor to the end, so that every loop
+// ends; results after it are not used.
 class Parser {
  public:
   Parser(std::string_view source, std::vector<TemplateToken> tokens)
@@ -25,12 +203,12 @@ class Parser {
   absl::StatusOr<std::vector<TemplateNode>> Run() {
     std::vector<TemplateNode> nodes = ParseNodes();
     if (Peek().kind != TokenKind::kEnd) FailHere("found a block that closes nothing");
-    if (!status_.ok()) return status_;
+    RETURN_IF_ERROR(status_);
     return nodes;
   }
 
  private:
-  // Nodes up to the end, or up to a block that belongs to the one around (its {% stays ahead).
+  // Parses up to the end, or up to a block tag that belongs to the enclosing block.
   std::vector<TemplateNode> ParseNodes() {
     std::vector<TemplateNode> nodes;
     const Depth depth(*this);
@@ -172,7 +350,7 @@ class Parser {
       return inner;
     }
     if (Peek().kind != TokenKind::kName) {
-      FailHere("found ", " where a value must stand");
+      FailHere("found ", " where a value is expected");
       return {};
     }
     return ParseName();
@@ -184,7 +362,7 @@ class Parser {
       ExpectSign(".");
       if (TakeWord("first")) return Make(TemplateOp::kLoopFirst, TemplateType::kBool, {});
       if (TakeWord("last")) return Make(TemplateOp::kLoopLast, TemplateType::kBool, {});
-      FailHere("found ", "; loop knows first and last");
+      FailHere("found ", "; loop has first and last");
       return {};
     }
     if (TakeWord("bos_token")) return Make(TemplateOp::kBosToken, TemplateType::kText, {});
@@ -228,7 +406,7 @@ class Parser {
     return {.op = op, .type = type, .args = std::move(args)};
   }
 
-  // and, or: of two texts a text, as in Jinja.
+  // and, or: two texts give a text, as in Jinja.
   TemplateExpr Join(TemplateOp op, TemplateExpr left, TemplateExpr right) {
     RequireSame(left, right, op == TemplateOp::kAnd ? "and" : "or");
     const TemplateType type = left.type;
@@ -240,7 +418,7 @@ class Parser {
     FailHere(StrCat(where, " of ", NameOf(a.type), " and ", NameOf(b.type)));
   }
 
-  // Keeps nesting bounded: the parser and the renderer recurse.
+  // Bounds the nesting, because the parser and the renderer recurse.
   class Depth {
    public:
     explicit Depth(Parser& parser) : parser_(parser) {
@@ -267,7 +445,7 @@ class Parser {
   bool TakeWord(std::string_view word) { return PeekWord(word) && (Next(), true); }
   bool TakeSign(std::string_view sign) { return PeekSign(sign) && (Next(), true); }
 
-  // The word after a {% that is ahead, else "".
+  // The word after {% if that is the next token, else "".
   std::string_view PeekBlock() const {
     if (Peek().kind != TokenKind::kOpenBlock) return "";
     return tokens_[at_ + 1].text;
@@ -329,16 +507,15 @@ class Parser {
   std::vector<TemplateToken> tokens_;
   size_t at_ = 0;
   int depth_ = 0;
-  std::string loop_name_;  // of the for around; empty: none
+  std::string loop_name_;  // of the enclosing for; empty: none
   absl::Status status_;
 };
 
 }  // namespace
 
 absl::StatusOr<std::vector<TemplateNode>> ParseTemplate(std::string_view source) {
-  absl::StatusOr<std::vector<TemplateToken>> tokens = LexTemplate(source);
-  if (!tokens.ok()) return tokens.status();
-  return Parser(source, *std::move(tokens)).Run();
+  ASSIGN_OR_RETURN(std::vector<TemplateToken> tokens, Lexer(source).Run());
+  return Parser(source, std::move(tokens)).Run();
 }
 
 }  // namespace lssar

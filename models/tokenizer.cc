@@ -2,18 +2,56 @@
 
 #include <utility>
 
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 #include "models/byte_level_tokenizer.h"
-#include "models/byte_level_vocabulary.h"
 #include "models/sentence_piece_tokenizer.h"
 
 namespace lssar {
+namespace {
 
-absl::Status CheckUtf8(std::string_view text) {
-  const std::optional<size_t> at = FindInvalidUtf8(text);
-  if (!at) return absl::OkStatus();
-  return absl::InvalidArgumentError(StrCat("text is not UTF-8 from byte ", *at, " of ", text.size(),
-                                           " on (value ", int(uint8_t(text[*at])), ")"));
+// Moves the complete characters from the front of `pending` to the end of `text`. With `at_end`
+// nothing stays: an unfinished character becomes one U+FFFD.
+void MoveCompleteCharacters(bool at_end, std::string* pending, std::string* text) {
+  std::string_view rest = *pending;
+  while (!rest.empty()) {
+    const Utf8Unit unit = NextUtf8(rest);
+    if (unit.kind == Utf8Kind::kUnfinished && !at_end) break;
+    *text +=
+        unit.kind == Utf8Kind::kCharacter ? rest.substr(0, unit.num_bytes) : kReplacementCharacter;
+    rest.remove_prefix(unit.num_bytes);
+  }
+  pending->erase(0, pending->size() - rest.size());
+}
+
+}  // namespace
+
+StreamDecoder::StreamDecoder(const Tokenizer* tokenizer, bool continues_text)
+    : tokenizer_(tokenizer), at_start_(!continues_text && tokenizer->AddsDummyPrefix()) {}
+
+std::string StreamDecoder::Push(int32_t id) {
+  std::string_view bytes = tokenizer_->PieceBytes(id);
+  if (at_start_ && !bytes.empty()) {
+    at_start_ = false;
+    if (bytes.front() == ' ') bytes.remove_prefix(1);
+  }
+  pending_ += bytes;
+  std::string text;
+  MoveCompleteCharacters(/*at_end=*/false, &pending_, &text);
+  return text;
+}
+
+std::string StreamDecoder::Finish() {
+  std::string text;
+  MoveCompleteCharacters(/*at_end=*/true, &pending_, &text);
+  return text;
+}
+
+std::string Decode(const Tokenizer& tokenizer, std::span<const int32_t> ids) {
+  StreamDecoder decoder(&tokenizer, /*continues_text=*/false);
+  std::string text;
+  for (const int32_t id : ids) text += decoder.Push(id);
+  return text + decoder.Finish();
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& directory,
@@ -21,9 +59,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& dire
   absl::StatusOr<std::unique_ptr<Tokenizer>> sentence_piece =
       LoadSentencePieceTokenizer(directory + "/tokenizer.model", vocab_size);
   if (!absl::IsNotFound(sentence_piece.status())) return sentence_piece;
-  absl::StatusOr<ByteLevelVocabulary> byte_level = ReadByteLevelVocabulary(directory, vocab_size);
-  if (!byte_level.ok()) return byte_level.status();
-  return MakeByteLevelTokenizer(*std::move(byte_level));
+  ASSIGN_OR_RETURN(ByteLevelVocabulary byte_level, ReadByteLevelVocabulary(directory, vocab_size));
+  return MakeByteLevelTokenizer(std::move(byte_level));
 }
 
 }  // namespace lssar

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "models/utf8.h"
 
 namespace lssar {
 
@@ -21,19 +22,17 @@ class Tokenizer {
 
   virtual int VocabSize() const = 0;
 
-  // Ids of `text`, without BOS. Role tokens written out in the text ("<|user|>") become their ids.
-  // Errors  INVALID_ARGUMENT: not UTF-8 (names the byte offset).
+  // Ids of `text`, without BOS. Role tokens in the text ("<|user|>") become their ids.
+  // Errors  INVALID_ARGUMENT: not UTF-8 (names the byte offset)
   virtual absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text) const = 0;
 
-  // The bytes that an id stands for inside running text (a byte-fallback piece is its one byte; a
-  // control token such as EOS is empty). Requires 0 <= id < VocabSize().
+  // The bytes of an id within a text: one byte for a byte-fallback piece, none for a control token
+  // such as EOS.
+  // Requires  0 <= id < VocabSize()
   virtual std::string_view PieceBytes(int32_t id) const = 0;
 
-  // The id's name in the vocabulary ("<0x0A>", "\u2581the", "</s>"), for people.
-  virtual std::string_view PieceName(int32_t id) const = 0;
-
-  // Whether a leading space of the first piece of a text is the tokenizer's own and is dropped by
-  // Decode (SentencePiece's dummy prefix).
+  // True if the tokenizer adds a space before the text, which Decode removes from the first piece
+  // (SentencePiece's dummy prefix).
   virtual bool AddsDummyPrefix() const = 0;
 
   // First 16 hex digits of the SHA-256 of the tokenizer's file.
@@ -43,35 +42,29 @@ class Tokenizer {
 // The whole text of `ids`; bytes that are not UTF-8 become U+FFFD, as StreamDecoder does.
 std::string Decode(const Tokenizer& tokenizer, std::span<const int32_t> ids);
 
-// Turns a growing list of ids into text, whole UTF-8 characters at a time: Push's results followed
-// by Finish's are exactly Decode of all the ids, however they were cut.
+// Detokenizes a stream of ids, whole UTF-8 characters at a time. The results of Push and Finish,
+// concatenated, equal Decode of all the ids.
 class StreamDecoder {
  public:
-  // `continues_text`: the ids follow a prompt, so a leading space of the first piece is kept.
+  // `continues_text`: the ids follow a prompt, so the first piece keeps its leading space.
   StreamDecoder(const Tokenizer* tokenizer, bool continues_text);
 
-  // Adds an id; returns the characters that became whole, perhaps none. An ill-formed byte becomes
-  // U+FFFD as soon as it cannot become part of a character any more (Unicode 3.9, maximal subpart).
+  // Adds an id and returns the characters that it completes, possibly none. An ill-formed byte
+  // becomes U+FFFD as soon as no further byte can complete it (Unicode 3.9, maximal subpart).
   std::string Push(int32_t id);
-  // What is still held back: an unfinished character becomes one U+FFFD.
+  // Returns one U+FFFD for an unfinished character, else nothing.
   std::string Finish();
 
  private:
   const Tokenizer* tokenizer_;
   bool at_start_;
-  std::string held_;  // at most 3 bytes of an unfinished character
+  std::string pending_;  // at most 3 bytes of an unfinished character
 };
-
-// Checks `text`; nullopt when it is UTF-8, else the offset of the first byte that is not.
-std::optional<size_t> FindInvalidUtf8(std::string_view text);
-
-// INVALID_ARGUMENT with the place and the value of the first byte that is not UTF-8.
-absl::Status CheckUtf8(std::string_view text);
 
 // Loads `directory`/tokenizer.model (SentencePiece), or else tokenizer.json, or else vocab.json and
 // merges.txt (GPT-2's byte-level BPE).
-// Errors  NOT_FOUND: none of these files; INVALID_ARGUMENT: the first of them that is there is no
-//         tokenizer, or does not fit vocab_size (names both).
+// Errors  NOT_FOUND: none of these files; INVALID_ARGUMENT: the first one found is damaged or does
+//         not fit vocab_size (names both)
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& directory,
                                                          int vocab_size);
 

@@ -1,12 +1,13 @@
 #include "models/utf8.h"
 
 #include "kernels/check.h"
+#include "kernels/str_cat.h"
 
 namespace lssar {
 namespace {
 
-// What the first byte of a character says: how long it is, and which second bytes may follow (the
-// only place where overlong forms, surrogates and values past U+10FFFF show).
+// The length of a character by its first byte, and which second bytes may follow: the second byte
+// alone shows overlong forms, surrogates and values beyond U+10FFFF.
 struct LeadByte {
   size_t num_bytes = 0;  // 0: no character starts with it
   uint8_t second_min = 0x80;
@@ -40,6 +41,23 @@ Utf8Unit NextUtf8(std::string_view text) {
     if (b < min || b > max) return {.kind = Utf8Kind::kIllFormed, .num_bytes = i};
   }
   return {.kind = Utf8Kind::kCharacter, .num_bytes = lead.num_bytes};
+}
+
+std::optional<size_t> FindInvalidUtf8(std::string_view text) {
+  size_t at = 0;
+  while (at < text.size()) {
+    const Utf8Unit unit = NextUtf8(text.substr(at));
+    if (unit.kind != Utf8Kind::kCharacter) return at;
+    at += unit.num_bytes;
+  }
+  return std::nullopt;
+}
+
+absl::Status CheckUtf8(std::string_view text) {
+  const std::optional<size_t> at = FindInvalidUtf8(text);
+  if (!at) return absl::OkStatus();
+  return absl::InvalidArgumentError(StrCat("text is not UTF-8: byte ", *at, " of ", text.size(),
+                                           " is ", int(uint8_t(text[*at]))));
 }
 
 }  // namespace lssar

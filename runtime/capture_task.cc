@@ -1,23 +1,23 @@
-#include "runtime/capture_task.h"
-
+// Attention capture: the attention weights of chosen query tokens of a prompt.
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "runtime/sequence.h"
+#include "runtime/sequence_task.h"
 
 namespace lssar {
 namespace {
 
-// Of one step at most, unless one row has more: 15 ms of the engine's thread.
+// Keys that one step reads at most, unless a single row has more: 15 ms of the engine's thread.
 constexpr int64_t kMaxStepKeys = 1 << 16;
 
-// Of all keys with a weight that is not zero: the `top_k` largest, of equal ones the first; all of
-// them when top_k is 0. Weights of some kinds of attention are negative, or do not sum to 1: what
-// is said of their sizes is said of absolute values.
-RowWeights Sparse(std::span<const double> weights, size_t top_k) {
+// The `top_k` largest of the non-zero weights, ties resolved in favour of the lower key; all of
+// them when top_k is 0. Some kinds of attention have negative weights, or weights that do not sum
+// to 1; sizes are those of absolute values.
+RowWeights SparseWeights(std::span<const double> weights, size_t top_k) {
   RowWeights row;
   double sum = 0, sum_of_logs = 0;
   std::vector<int32_t> keys;
@@ -31,7 +31,7 @@ RowWeights Sparse(std::span<const double> weights, size_t top_k) {
   row.num_nonzero = int(keys.size());
   if (keys.empty()) return row;
   row.entropy = std::log(sum) - sum_of_logs / sum;
-  if (std::isnan(row.entropy)) return row;  // its logits end the request
+  if (std::isnan(row.entropy)) return row;  // the row's logits are not finite and end the request
   if (top_k > 0 && top_k < keys.size()) {
     const auto size = [&](int32_t key) { return std::fabs(weights[size_t(key)]); };
     const auto is_before = [&](int32_t a, int32_t b) {
@@ -46,48 +46,78 @@ RowWeights Sparse(std::span<const double> weights, size_t top_k) {
   return row;
 }
 
+// Tokens before the first captured one may come from the prefix cache; tokens after the last are
+// never computed. The logits of a captured token are requested to learn whether they are finite: a
+// NaN anywhere in its attention reaches them.
+class CaptureTask final : public SequenceTask, private WeightsSink {
+ public:
+  // `params` must outlive the task.
+  explicit CaptureTask(const CaptureParams* params)
+      : params_(params), heads_{.layers = params->layers, .heads = params->heads, .sink = this} {}
+
+  bool NeedsLogits(const Sequence&, int position) const override {
+    return std::binary_search(params_->rows.begin() + std::ptrdiff_t(num_captured_),
+                              params_->rows.end(), position);
+  }
+
+  int FirstLogitsPosition(const Sequence&) const override { return params_->rows[num_captured_]; }
+  bool IsStreaming() const override { return false; }
+  const HeadCapture* Capture() const override { return &heads_; }
+
+  int MaxTokensInStep(const Sequence& sequence) const override {
+    const auto num_heads = int64_t(params_->layers.size() * params_->heads.size());
+    int64_t num_keys = 0;
+    for (size_t i = num_captured_; i < params_->rows.size(); ++i) {
+      num_keys += num_heads * (params_->rows[i] + 1);
+      if (num_keys > kMaxStepKeys && i > num_captured_) {
+        return params_->rows[i] - sequence.num_computed_tokens;
+      }
+    }
+    return sequence.NumPendingTokens();
+  }
+
+  SampleRequest MakeSampleRequest(const Sequence& sequence, int position) const override {
+    return {.target = sequence.tokens[size_t(position)], .counts = {}};
+  }
+
+  void OnSampleResult(int, SampleResult*) override { ++num_captured_; }
+  void Advance(Sequence*) override {}
+
+  void Publish(OutputSink* sink) override {
+    if (weights_.empty()) return;
+    // The model computed the step layer by layer.
+    std::ranges::sort(weights_, {}, [](const RowWeights& row) {
+      return std::tuple(row.row, row.layer, row.head);
+    });
+    sink->OnWeights(std::exchange(weights_, {}));
+  }
+
+  bool IsDone() const override { return num_captured_ == params_->rows.size(); }
+  int NumGenerated() const override { return 0; }
+
+ private:
+  void OnWeights(int layer, int head, int position, std::span<const double> weights) override {
+    RowWeights row = SparseWeights(weights, size_t(params_->top_k));
+    row.layer = layer;
+    row.head = head;
+    row.row = position;
+    weights_.push_back(std::move(row));
+  }
+
+  const CaptureParams* const params_;
+  const HeadCapture heads_;
+  size_t num_captured_ = 0;          // of params_->rows
+  std::vector<RowWeights> weights_;  // of the step
+};
+
 }  // namespace
 
-CaptureTask::CaptureTask(const CaptureParams* params)
-    : params_(params), heads_{.layers = params->layers, .heads = params->heads, .sink = this} {}
-
-bool CaptureTask::WantsLogits(const Sequence&, int position) const {
-  return std::binary_search(params_->rows.begin() + std::ptrdiff_t(num_taken_), params_->rows.end(),
-                            position);
-}
-
-int CaptureTask::FirstWantedRow(const Sequence&) const { return params_->rows[num_taken_]; }
-
-int CaptureTask::MaxRows(const Sequence& sequence) const {
-  const auto num_heads = int64_t(params_->layers.size() * params_->heads.size());
-  int64_t num_keys = 0;
-  for (size_t i = num_taken_; i < params_->rows.size(); ++i) {
-    num_keys += num_heads * (params_->rows[i] + 1);
-    if (num_keys > kMaxStepKeys && i > num_taken_) return params_->rows[i] - sequence.num_computed;
+void AddCaptureTasks(SequenceGroup* group) {
+  const CaptureParams& params = *group->request.capture;
+  for (Sequence& sequence : group->sequences) {
+    sequence.tokens.resize(size_t(params.rows.back()) + 1);
+    sequence.task = std::make_unique<CaptureTask>(&params);
   }
-  return sequence.NumPending();
-}
-
-SampleRequest CaptureTask::Ask(const Sequence& sequence, int position) const {
-  return {.target = sequence.tokens[size_t(position)], .counts = {}};
-}
-
-void CaptureTask::Take(int, SampleResult*) { ++num_taken_; }
-
-// The model went through the step layer by layer.
-void CaptureTask::Publish(OutputSink* sink) {
-  if (weights_.empty()) return;
-  std::ranges::sort(weights_, {},
-                    [](const RowWeights& row) { return std::tuple(row.row, row.layer, row.head); });
-  sink->OnWeights(std::exchange(weights_, {}));
-}
-
-void CaptureTask::OnWeights(int layer, int head, int position, std::span<const double> weights) {
-  RowWeights row = Sparse(weights, size_t(params_->top_k));
-  row.layer = layer;
-  row.head = head;
-  row.row = position;
-  weights_.push_back(std::move(row));
 }
 
 }  // namespace lssar

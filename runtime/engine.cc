@@ -1,148 +1,55 @@
 #include "runtime/engine.h"
 
-#include <atomic>
-#include <cstdint>
-#include <limits>
-#include <mutex>
-#include <thread>
+#include <chrono>
+#include <span>
+#include <string>
 
 #include "absl/status/status.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
-#include "runtime/admission.h"
+#include "runtime/block_manager.h"
 #include "runtime/kv_cache.h"
 #include "runtime/limits.h"
+#include "runtime/model_runner.h"
 #include "runtime/request_queue.h"
-#include "runtime/step_loop.h"
+#include "runtime/scheduler.h"
 
 namespace lssar {
 namespace {
 
-class EngineThread final : public Engine {
- public:
-  EngineThread(Checkpoint* checkpoint, Backend* backend, std::unique_ptr<KvCache> kv_cache,
-               const EngineOptions& options)
-      : checkpoint_(checkpoint),
-        backend_(backend),
-        options_(options),
-        queue_(
-            std::make_shared<RequestQueue>(options.max_queued_requests, MaxQueuedTokens(options))),
-        loop_(checkpoint, std::move(kv_cache), options, queue_.get()),
-        thread_([this] { Run(); }) {}
-
-  ~EngineThread() override { Drain(absl::ZeroDuration()); }
-
-  absl::StatusOr<Handle> Submit(Request request, std::shared_ptr<OutputSink> sink) override {
-    if (absl::Status fits = CheckFits(request, options_, loop_.Layout()); !fits.ok()) return fits;
-    if (request.generate && !request.generate->stop_strings.empty() &&
-        checkpoint_->tokenizer == nullptr) {
-      return absl::FailedPreconditionError(
-          "stop_strings: this checkpoint has no tokenizer, so its output has no text to match");
-    }
-    auto cancelled = std::make_shared<std::atomic<bool>>(false);
-    const absl::Status pushed = queue_->Push({.request = std::move(request),
-                                              .sink = std::move(sink),
-                                              .cancelled = cancelled,
-                                              .submitted_at = Clock::now()});
-    if (!pushed.ok()) return pushed;
-    return Handle(std::move(cancelled), queue_);
-  }
-
-  absl::Status CheckQueueCapacity() const override { return queue_->CheckQueueCapacity(); }
-
-  bool Drain(absl::Duration limit) override {
-    queue_->Close(absl::UnavailableError("the engine is draining: it takes no new requests"));
-    queue_->WaitUntilNoneOpen(limit);
-    queue_->Stop();
-    const std::lock_guard lock(join_mutex_);
-    if (thread_.joinable()) thread_.join();
-    return num_cut_ == 0;
-  }
-
-  EngineStats Stats() const override {
-    EngineStats stats = loop_.Stats();
-    stats.is_device_lost = is_device_lost_;
-    return stats;
-  }
-  const EngineOptions& Options() const override { return options_; }
-  const Checkpoint& Model() const override { return *checkpoint_; }
-
- private:
-  void Run() {
-    absl::Status end = absl::UnavailableError("the engine was stopped");
-    while (WaitForWork()) {
-      const absl::Status status = loop_.Step();
-      if (!status.ok() && backend_->IsLost()) {
-        end = absl::InternalError(StrCat("the device is lost: ", status.message()));
-        is_device_lost_ = true;
-        queue_->Close(absl::UnavailableError(end.message()));
-        break;
-      }
-      if (loop_.NumFailedSteps() == limits::kMaxFailedSteps) {
-        end = absl::UnavailableError(
-            StrCat("the engine stopped: ", limits::kMaxFailedSteps,
-                   " steps in a row failed, the last with: ", status.message()));
-        queue_->Close(end);
-        break;
-      }
-    }
-    num_cut_ = loop_.EndAll(end);
-  }
-
-  // False: stopped.
-  bool WaitForWork() {
-    const Clock::time_point from = Clock::now();
-    const bool goes_on = queue_->WaitForWork(loop_.NextStepAt());
-    loop_.CountIdle(Clock::now() - from);
-    return goes_on;
-  }
-
-  Checkpoint* const checkpoint_;
-  Backend* const backend_;
-  const EngineOptions options_;
-  const std::shared_ptr<RequestQueue> queue_;  // shared with the handles
-  StepLoop loop_;
-  std::atomic<bool> is_device_lost_ = false;
-  int num_cut_ = 0;  // written by the thread, read after its end
-  std::mutex join_mutex_;
-  std::thread thread_;  // last: it uses all of the others
-};
-
-absl::Status CheckRange(const char* name, int64_t value, int64_t low, int64_t high) {
-  if (value >= low && value <= high) return absl::OkStatus();
+template <typename T>
+absl::Status CheckRange(const char* name, T value, limits::Range<T> range) {
+  if (value >= range.min && value <= range.max) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      StrCat(name, " = ", value, " is outside [", low, ", ", high, "]"));
+      StrCat(name, " = ", value, " is outside [", range.min, ", ", range.max, "]"));
 }
 
-// The element types of K and V that are served. bf16 holds unit vectors worst: as int8 does, in
-// twice the bytes.
-constexpr bool KeepsKv(DType type) { return type != DType::kBF16; }
+// The element types of K and V that are served. bf16 stores unit vectors with the largest error: as
+// int8, in twice the bytes.
+constexpr bool IsKvType(DType type) { return type != DType::kBF16; }
 
 absl::Status CheckOptions(const EngineOptions& options) {
-  for (const absl::Status& status :
-       {CheckRange("max_model_len", options.max_model_len, 1, limits::kMaxModelLen),
-        CheckRange("max_num_seqs", options.max_num_seqs, 1, limits::kMaxNumSeqs),
-        CheckRange("max_queued_requests", options.max_queued_requests, 1,
-                   limits::kMaxQueuedRequests),
-        CheckRange("max_queued_tokens", options.max_queued_tokens, 0, limits::kMaxQueuedTokens),
-        CheckRange("max_num_batched_tokens", options.max_num_batched_tokens, 1,
-                   limits::kMaxNumBatchedTokens),
-        CheckRange("max_num_partial_prefills", options.max_num_partial_prefills, 1,
-                   limits::kMaxNumSeqs),
-        CheckRange("chunked_prefill_size", options.chunked_prefill_size, 1,
-                   limits::kMaxNumBatchedTokens),
-        CheckRange("page_size", options.page_size, kMinPageSize, kMaxPageSize),
-        CheckRange("kv_cache_bytes", options.kv_cache_bytes, 0,
-                   std::numeric_limits<int64_t>::max())}) {
-    if (!status.ok()) return status;
-  }
+  RETURN_IF_ERROR(CheckRange("max_model_len", options.max_model_len, limits::kMaxModelLen));
+  RETURN_IF_ERROR(CheckRange("max_num_seqs", options.max_num_seqs, limits::kMaxNumSeqs));
+  RETURN_IF_ERROR(
+      CheckRange("max_queued_requests", options.max_queued_requests, limits::kMaxQueuedRequests));
+  RETURN_IF_ERROR(
+      CheckRange("max_queued_tokens", options.max_queued_tokens, limits::kMaxQueuedTokens));
+  RETURN_IF_ERROR(CheckRange("max_num_batched_tokens", options.max_num_batched_tokens,
+                             limits::kMaxNumBatchedTokens));
+  RETURN_IF_ERROR(CheckRange("max_num_partial_prefills", options.max_num_partial_prefills,
+                             limits::kMaxNumPartialPrefills));
+  RETURN_IF_ERROR(CheckRange("chunked_prefill_size", options.chunked_prefill_size,
+                             limits::kChunkedPrefillSize));
+  RETURN_IF_ERROR(CheckRange("page_size", options.page_size, {kMinPageSize, kMaxPageSize}));
+  RETURN_IF_ERROR(CheckRange("kv_cache_bytes", options.kv_cache_bytes, limits::kKvCacheBytes));
   if ((options.page_size & (options.page_size - 1)) != 0) {
     return absl::InvalidArgumentError(
         StrCat("page_size = ", options.page_size, " is not a power of two"));
   }
-  if (!KeepsKv(options.kv_cache_dtype)) {
-    return absl::InvalidArgumentError(
-        StrCat("kv_cache_dtype = ", std::string(NameOf(options.kv_cache_dtype)),
-               ": K and V are kept as fp16, fp32 or int8 only"));
+  if (!IsKvType(options.kv_cache_dtype)) {
+    return absl::InvalidArgumentError(StrCat("kv_cache_dtype = ", NameOf(options.kv_cache_dtype),
+                                             ": K and V are stored as fp16, fp32 or int8 only"));
   }
   return absl::OkStatus();
 }
@@ -161,16 +68,227 @@ void Engine::Handle::Resume() const {
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Checkpoint* checkpoint, Backend* backend,
                                                        const EngineOptions& options) {
-  if (absl::Status status = CheckOptions(options); !status.ok()) return status;
+  ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, CreateStepped(checkpoint, backend, options));
+  engine->has_thread_ = true;
+  engine->thread_ = std::thread([engine = engine.get()] { engine->Run(); });
+  return engine;
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStepped(Checkpoint* checkpoint,
+                                                              Backend* backend,
+                                                              const EngineOptions& options,
+                                                              Now now) {
+  RETURN_IF_ERROR(CheckOptions(options));
   if (options.max_num_batched_tokens > checkpoint->max_num_batched_tokens) {
     return absl::InvalidArgumentError(
         StrCat("max_num_batched_tokens = ", options.max_num_batched_tokens, " is over the ",
-               checkpoint->max_num_batched_tokens, " rows that the checkpoint was loaded for"));
+               checkpoint->max_num_batched_tokens, " tokens that the checkpoint was loaded for"));
   }
-  absl::StatusOr<std::unique_ptr<KvCache>> kv_cache =
-      KvCache::Create(checkpoint->config, options, backend);
-  if (!kv_cache.ok()) return kv_cache.status();
-  return std::make_unique<EngineThread>(checkpoint, backend, *std::move(kv_cache), options);
+  ASSIGN_OR_RETURN(std::unique_ptr<KvCache> kv_cache,
+                   KvCache::Create(checkpoint->config, options, backend));
+  return std::unique_ptr<Engine>(
+      new Engine(checkpoint, backend, std::move(kv_cache), options, std::move(now)));
 }
+
+Engine::Engine(Checkpoint* checkpoint, Backend* backend, std::unique_ptr<KvCache> kv_cache,
+               const EngineOptions& options, Now now)
+    : checkpoint_(checkpoint),
+      backend_(backend),
+      options_(options),
+      now_(std::move(now)),
+      waiting_(
+          std::make_shared<RequestQueue>(options.max_queued_requests, MaxQueuedTokens(options))),
+      kv_cache_(std::move(kv_cache)),
+      blocks_(std::make_unique<BlockManager>(kv_cache_.get())),
+      scheduler_(std::make_unique<Scheduler>(checkpoint, options, blocks_.get(), waiting_.get())),
+      model_runner_(std::make_unique<ModelRunner>(checkpoint->model.get(), kv_cache_->View())) {
+  PublishStats();
+}
+
+Engine::~Engine() { Drain(absl::ZeroDuration()); }
+
+absl::StatusOr<Engine::Handle> Engine::Submit(Request request, std::shared_ptr<OutputSink> sink) {
+  RETURN_IF_ERROR(CheckFits(request, options_, kv_cache_->Layout()));
+  if (request.generate && !request.generate->stop_strings.empty() &&
+      checkpoint_->tokenizer == nullptr) {
+    return absl::FailedPreconditionError(
+        "stop_strings: this checkpoint has no tokenizer, so its output has no text to match");
+  }
+  auto group = std::make_unique<SequenceGroup>();
+  group->demand = DemandOf(request, kv_cache_->Layout());
+  group->request = std::move(request);
+  group->sink = std::move(sink);
+  group->cancelled = std::make_shared<std::atomic<bool>>(false);
+  group->arrival_time = now_();
+  Handle handle(group->cancelled, waiting_);
+  RETURN_IF_ERROR(waiting_->Push(std::move(group)));
+  return handle;
+}
+
+absl::Status Engine::CheckQueueCapacity() const { return waiting_->CheckCapacity(); }
+
+bool Engine::Drain(absl::Duration limit) {
+  waiting_->Close(
+      absl::UnavailableError("the engine is draining and does not accept new requests"));
+  if (has_thread_) waiting_->WaitUntilNoneOpen(limit);
+  waiting_->Stop();
+  const std::lock_guard lock(join_mutex_);
+  if (thread_.joinable()) thread_.join();
+  if (!has_thread_) num_aborted_ += AbortAll(absl::UnavailableError("the engine was stopped"));
+  return num_aborted_ == 0;
+}
+
+void Engine::Run() {
+  absl::Status end = absl::UnavailableError("the engine was stopped");
+  while (WaitForWork()) {
+    const absl::Status status = Step();
+    if (!status.ok() && backend_->IsLost()) {
+      end = absl::InternalError(StrCat("the device is lost: ", status.message()));
+      is_device_lost_ = true;
+      waiting_->Close(absl::UnavailableError(end.message()));
+      break;
+    }
+    if (num_failed_steps_ == limits::kMaxFailedSteps) {
+      end = absl::UnavailableError(
+          StrCat("the engine stopped: ", limits::kMaxFailedSteps,
+                 " steps in a row failed, the last with: ", status.message()));
+      waiting_->Close(end);
+      break;
+    }
+  }
+  num_aborted_ = AbortAll(end);
+}
+
+// After a step that did work the next one follows at once. Otherwise there is nothing to do until a
+// request comes, a handle wakes the engine, or a deadline passes.
+bool Engine::WaitForWork() {
+  const Clock::time_point from = now_();
+  const bool goes_on =
+      waiting_->WaitForWork(did_work_ ? Clock::time_point::min() : scheduler_->NextDeadline());
+  stages_.idle_ns += std::chrono::nanoseconds(now_() - from).count();
+  return goes_on;
+}
+
+absl::Status Engine::Step() {
+  did_work_ = false;
+  step_started_at_ = stage_started_at_ = now_();
+  scheduler_->AbortDue(stage_started_at_);
+  FinishRequests();
+  AdmitRequests();
+  EndStage(&stages_.admit_ns);
+
+  const std::span<ScheduledSequence> scheduled = scheduler_->Schedule();
+  model_runner_->PrepareBatch(scheduled);
+  EndStage(&stages_.schedule_ns);
+  PublishStats();
+
+  const absl::Status status = scheduled.empty() ? absl::OkStatus() : RunModel(scheduled);
+
+  PublishResults(scheduled);
+  FinishRequests();
+  EndStage(&stages_.output_ns);
+  step_started_at_.reset();
+  PublishStats();
+  if (options_.observer != nullptr && !scheduled.empty()) {
+    options_.observer->OnStep(model_runner_->NumTokens());
+  }
+  return status;
+}
+
+void Engine::AdmitRequests() {
+  const std::span<SequenceGroup* const> admitted = scheduler_->Admit();
+  if (admitted.empty()) return;
+  did_work_ = true;
+  PublishStats();
+  for (SequenceGroup* const group : admitted) {
+    const Clock::time_point now = now_();
+    group->admitted_at = now;
+    group->sink->OnAdmitted(group->Stats(now));
+    group->sequences[0].task->Publish(group->sink.get());  // scores from the prefix cache
+  }
+}
+
+absl::Status Engine::RunModel(std::span<ScheduledSequence> scheduled) {
+  did_work_ = true;
+  const absl::Status forward = model_runner_->Forward();
+  EndStage(&stages_.forward_ns);
+  const absl::Status status = model_runner_->Sample(forward, scheduled);
+  EndStage(&stages_.sample_ns);
+  num_failed_steps_ = status.ok() ? 0 : num_failed_steps_ + 1;
+  return status;
+}
+
+void Engine::PublishResults(std::span<const ScheduledSequence> scheduled) {
+  const Clock::time_point now = now_();
+  for (const ScheduledSequence& sequence : scheduled) {
+    SequenceGroup& group = *sequence.group;
+    if (group.status.ok()) group.status = sequence.status;
+    if (!group.status.ok()) continue;
+    scheduler_->Complete(sequence, now);
+    sequence.sequence->task->Publish(group.sink.get());
+  }
+}
+
+// Pages are freed, and counted as free, before a sink learns that its request ended.
+int Engine::FinishRequests() {
+  scheduler_->TakeFinished(&finished_);
+  if (finished_.empty()) return 0;
+  did_work_ = true;
+  PublishStats();
+  const Clock::time_point now = now_();
+  for (const auto& group : finished_) group->sink->OnDone(group->status, group->Stats(now));
+  const int num_finished = int(finished_.size());
+  finished_.clear();
+  waiting_->MarkDone(num_finished);
+  return num_finished;
+}
+
+int Engine::AbortAll(const absl::Status& status) {
+  scheduler_->AbortAll(status);
+  return FinishRequests();
+}
+
+void Engine::EndStage(int64_t* stage_ns) {
+  const Clock::time_point now = now_();
+  *stage_ns += std::chrono::nanoseconds(now - stage_started_at_).count();
+  stage_started_at_ = now;
+}
+
+void Engine::PublishStats() {
+  const Scheduler::Counters& scheduled = scheduler_->Totals();
+  const ModelRunner::Counters& computed = model_runner_->Totals();
+  const PageAllocator& pages = blocks_->Pages();
+  const std::lock_guard lock(stats_mutex_);
+  stats_ = {.num_running = int(scheduler_->Running().size()),
+            .num_pages = pages.NumPages(),
+            .num_free_pages = pages.NumFree(),
+            .num_cached_pages = pages.NumEvictable(),
+            .num_steps = computed.num_steps,
+            .num_batched_tokens = computed.num_batched_tokens,
+            .num_prompt_tokens = computed.num_prompt_tokens,
+            .num_generated_tokens = scheduled.num_generated_tokens,
+            .num_preemptions = scheduled.num_preemptions,
+            .num_prefix_cache_queries = scheduled.num_prefix_cache_queries,
+            .num_prefix_cache_hits = scheduled.num_prefix_cache_hits,
+            .attention = computed.attention,
+            .stages = stages_,
+            .step_started_at = step_started_at_};
+}
+
+EngineStats Engine::Stats() const {
+  EngineStats stats;
+  {
+    const std::lock_guard lock(stats_mutex_);
+    stats = stats_;
+  }
+  const RequestQueue::Load load = waiting_->CurrentLoad();
+  stats.is_serving = !load.is_closed;
+  stats.is_device_lost = is_device_lost_;
+  stats.num_waiting = load.num_requests;
+  stats.num_waiting_tokens = load.num_tokens;
+  return stats;
+}
+
+const KvView& Engine::GetKvView() const { return kv_cache_->View(); }
 
 }  // namespace lssar

@@ -1,73 +1,54 @@
-// The engine: one thread that owns the model step, the pages and the batch.
+// The engine: continuous batching on one thread. Requests go in through Submit, results come out
+// through sinks.
 #ifndef LSSAR_RUNTIME_ENGINE_H_
 #define LSSAR_RUNTIME_ENGINE_H_
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "kernels/backend.h"
 #include "models/checkpoint.h"
+#include "runtime/clock.h"
+#include "runtime/engine_options.h"
 #include "runtime/request.h"
 
 namespace lssar {
 
+class BlockManager;
+class KvCache;
+class ModelRunner;
 class RequestQueue;
+class Scheduler;
+struct ScheduledSequence;
+struct SequenceGroup;
 
-// Told of steps as they end, of those that ran rows.
-class StepObserver {
- public:
-  virtual ~StepObserver() = default;
-  virtual void OnStep(int num_rows) = 0;
-};
-
-struct EngineOptions {
-  int max_model_len = 16384;  // tokens of prompt and output together
-  // Running at once, choices of one request counted one by one; never more than max_num_batched_tokens, so
-  // that each has a row in every step.
-  int max_num_seqs = 64;
-  int max_queued_requests = 64;
-  // Prompt tokens (score: context and continuations) that may wait; an empty queue takes any
-  // request. 0: 16 times max_model_len.
-  int64_t max_queued_tokens = 0;
-  int max_num_batched_tokens = 512;  // rows of one step at most; decode rows come first
-  // Of a step in which others decode: prompts that advance, and the rows of all of them together at
-  // most. Rows deep in a long prompt cost more and count for more (scheduler.h).
-  int max_num_partial_prefills = 16;
-  int chunked_prefill_size = 32;
-  bool prefix_cache = true;  // false: for every request as if use_prefix_cache were false
-  int page_size = 64;
-  DType kv_cache_dtype = DType::kF16;
-  // Bytes of the page pool; 0: four sequences of max_model_len, at most half of the machine's
-  // available memory; on a device with memory of its own max_num_seqs of max_model_len, at most
-  // what is free less a reserve (kv_cache.cc).
-  int64_t kv_cache_bytes = 0;
-  // Hears of every step, on the engine's thread; must not block, must outlive the engine.
-  StepObserver* observer = nullptr;
-};
-
-// Of the engine's thread, by stage of its step. A device that computes behind the host's back is
-// handed its work in `forward` and waited for in `sample`.
+// Time of the engine's thread by stage of a step. A device that computes asynchronously gets its
+// work in `forward` and is waited for in `sample`.
 struct StageTimes {
   int64_t admit_ns = 0, schedule_ns = 0, forward_ns = 0, sample_ns = 0, output_ns = 0;
   int64_t idle_ns = 0;  // no work
 };
 
-// A point-in-time view for GetInfo, GetStats, metrics, the watchdog and tests.
+// A snapshot for GetInfo, GetStats, metrics, the watchdog and tests.
 struct EngineStats {
   bool is_serving = true;       // false: draining, stopped, or the backend failed for good
-  bool is_device_lost = false;  // it refuses every further call of this process
+  bool is_device_lost = false;  // the device refuses every further call of this process
   int num_running = 0;          // requests
   int num_waiting = 0;          // requests
   int64_t num_waiting_tokens = 0;
   int num_pages = 0;
-  int num_free_pages = 0;    // held by no one and not cached
-  int num_cached_pages = 0;  // cached and held by no one: can be had at any time
-  // Since start.
+  int num_free_pages = 0;
+  int num_cached_pages = 0;  // evictable: cached and not in use
+  // Since the start.
   int64_t num_steps = 0;
   int64_t num_batched_tokens = 0;
   int64_t num_prompt_tokens = 0;  // computed
@@ -77,22 +58,24 @@ struct EngineStats {
   int64_t num_prefix_cache_hits = 0;     // tokens found
   AttentionStats attention = {};
   StageTimes stages = {};
-  // Begin of the step under way; nullopt: none is. One that lies far back: the engine hangs.
+  // The beginning of the step in progress; nullopt: none is. If it lies far back, the engine hangs.
   std::optional<Clock::time_point> step_started_at = {};
 };
 
 class Engine {
  public:
-  // Of a submitted request; copyable, outlives the request and the engine. Any thread, never
-  // blocks.
+  using Now = std::function<Clock::time_point()>;
+
+  // A submitted request. Copyable; may outlive the request and the engine.
+  // Threads   any; never blocks
   class Handle {
    public:
-    Handle() = default;  // names no request
+    Handle() = default;  // no request
     Handle(std::shared_ptr<std::atomic<bool>> cancelled, std::shared_ptr<RequestQueue> queue)
         : cancelled_(std::move(cancelled)), queue_(std::move(queue)) {}
 
-    // The request ends with CANCELLED, if it has not ended by then, and its pages are free one step
-    // later.
+    // The request ends with CANCELLED in the next step, unless it has ended before, and its pages
+    // are freed.
     void Cancel() const;
 
     // OutputSink::IsWritable may have become true: a sleeping engine asks it again.
@@ -103,35 +86,105 @@ class Engine {
     std::shared_ptr<RequestQueue> queue_;
   };
 
-  // `checkpoint` and `backend` must outlive the engine. The thread starts at once.
-  // Errors  INVALID_ARGUMENT: an option out of range, or max_num_batched_tokens over what the checkpoint was
-  //         loaded for (LoadOptions::max_num_batched_tokens); RESOURCE_EXHAUSTED: the page pool does not
-  //         fit into memory or does not hold one sequence of max_model_len.
+  // `checkpoint` and `backend` must outlive the engine. Its thread starts at once.
+  // Errors  INVALID_ARGUMENT: an option is out of range, or max_num_batched_tokens is over
+  //         LoadOptions::max_num_batched_tokens of the checkpoint; RESOURCE_EXHAUSTED: the page
+  //         pool does not fit into memory, or does not hold one sequence of max_model_len
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Checkpoint* checkpoint, Backend* backend,
                                                         const EngineOptions& options);
+  // An engine without a thread: the caller runs it by calling Step. `now` gives the time of
+  // everything that the engine does and measures. For tests and simulations. Errors  as Create
+  static absl::StatusOr<std::unique_ptr<Engine>> CreateStepped(Checkpoint* checkpoint,
+                                                               Backend* backend,
+                                                               const EngineOptions& options,
+                                                               Now now = Clock::now);
   // As Drain(zero).
-  virtual ~Engine() = default;
+  ~Engine();
 
-  // Any thread, never blocks. No call of the sink comes from inside.
+  // Makes no call of the sink itself.
+  // Threads   any; never blocks
   // Requires  a validated request (request.h)
   // Errors    RESOURCE_EXHAUSTED: the queue is full; UNAVAILABLE: draining, stopped, or the backend
-  //           failed for good; INVALID_ARGUMENT: prompt + max_tokens beyond max_model_len, or choices
-  //           or pages that can never be had (the message shows the arithmetic);
-  //           FAILED_PRECONDITION: stop strings, but the checkpoint has no tokenizer.
-  virtual absl::StatusOr<Handle> Submit(Request request, std::shared_ptr<OutputSink> sink) = 0;
+  //           failed for good; INVALID_ARGUMENT: the request can never be admitted (CheckFits);
+  //           FAILED_PRECONDITION: stop strings, but the checkpoint has no tokenizer
+  absl::StatusOr<Handle> Submit(Request request, std::shared_ptr<OutputSink> sink);
 
-  // Whether Submit would take a request now, before all the work of reading one. Any thread.
-  // Errors  RESOURCE_EXHAUSTED, UNAVAILABLE: as Submit
-  virtual absl::Status CheckQueueCapacity() const = 0;
+  // Whether Submit would accept a small request now. Callers check it before they parse a request.
+  // Threads  any
+  // Errors   RESOURCE_EXHAUSTED, UNAVAILABLE: as Submit
+  absl::Status CheckQueueCapacity() const;
 
   // Refuses new requests, waits until the accepted ones are done or `limit` has passed, then ends
-  // what is left with UNAVAILABLE. True: nothing had to be cut. Stops the thread; a second call
-  // waits for the first one's end. Not from a sink.
-  virtual bool Drain(absl::Duration limit) = 0;
+  // the others with UNAVAILABLE and stops the thread. True: no request was aborted. A second call
+  // waits for the end of the first. An engine without a thread aborts its requests at once.
+  // Threads   any, except from a sink
+  bool Drain(absl::Duration limit);
 
-  virtual EngineStats Stats() const = 0;
-  virtual const EngineOptions& Options() const = 0;
-  virtual const Checkpoint& Model() const = 0;
+  // Threads   any
+  EngineStats Stats() const;
+  const EngineOptions& Options() const { return options_; }
+  const Checkpoint& Model() const { return *checkpoint_; }
+
+  // One step: schedule, run the model, publish the results.
+  // Requires  an engine without a thread
+  // Errors    INTERNAL: the backend's; the requests of the step have ended with it
+  absl::Status Step();
+  // Ends all open requests, waiting or running, with `status`. Their number.
+  // Requires  an engine without a thread
+  int AbortAll(const absl::Status& status);
+
+  // For tests that check the engine's state between steps.
+  const Scheduler& GetScheduler() const { return *scheduler_; }
+  BlockManager& GetBlockManager() { return *blocks_; }
+  const RequestQueue& GetRequestQueue() const { return *waiting_; }
+  const KvView& GetKvView() const;
+
+ private:
+  Engine(Checkpoint* checkpoint, Backend* backend, std::unique_ptr<KvCache> kv_cache,
+         const EngineOptions& options, Now now);
+
+  // The thread.
+  void Run();
+  // False: stopped.
+  bool WaitForWork();
+
+  // Stages of a step.
+  void AdmitRequests();
+  absl::Status RunModel(std::span<ScheduledSequence> scheduled);
+  void PublishResults(std::span<const ScheduledSequence> scheduled);
+  // The number of requests that ended.
+  int FinishRequests();
+  // Adds the time since the end of the last stage to `*stage_ns`.
+  void EndStage(int64_t* stage_ns);
+  // Copies the counters for Stats.
+  void PublishStats();
+
+  Checkpoint* const checkpoint_;
+  Backend* const backend_;
+  const EngineOptions options_;
+  const Now now_;
+  const std::shared_ptr<RequestQueue> waiting_;  // shared with the handles
+  const std::unique_ptr<KvCache> kv_cache_;
+  const std::unique_ptr<BlockManager> blocks_;
+  const std::unique_ptr<Scheduler> scheduler_;
+  const std::unique_ptr<ModelRunner> model_runner_;
+
+  // The engine thread's.
+  bool did_work_ = false;     // in this step: computed tokens, or admitted or ended a request
+  int num_failed_steps_ = 0;  // in a row
+  StageTimes stages_;
+  Clock::time_point stage_started_at_;
+  std::optional<Clock::time_point> step_started_at_;
+  std::vector<std::unique_ptr<SequenceGroup>> finished_;
+
+  std::atomic<bool> is_device_lost_ = false;
+  mutable std::mutex stats_mutex_;
+  EngineStats stats_;  // guarded by stats_mutex_
+
+  bool has_thread_ = false;  // set once, before the engine is in use
+  int num_aborted_ = 0;      // written by the thread, read after its end
+  std::mutex join_mutex_;
+  std::thread thread_;
 };
 
 }  // namespace lssar

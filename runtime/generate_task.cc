@@ -1,118 +1,189 @@
-#include "runtime/generate_task.h"
-
+// Generation: samples token after token until something ends the text.
 #include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 
+#include "models/tokenizer.h"
+#include "runtime/detokenizer.h"
 #include "runtime/sequence.h"
+#include "runtime/sequence_task.h"
+#include "runtime/token_counts.h"
 
 namespace lssar {
+namespace {
 
-GenerateTask::GenerateTask(Options options)
-    : options_(std::move(options)), text_(options_.tokenizer, options_.stop_strings) {
-  if (options_.params->sampling.HasPenalties()) counts_.AddPrompt(options_.prompt);
-  if (WantsPromptRows()) prompt_scores_.reserve(options_.prompt.size());
-}
-
-bool GenerateTask::WantsLogits(const Sequence& sequence, int position) const {
-  if (position + 1 == int(sequence.tokens.size())) return true;
-  return WantsPromptRows() && IsPromptRow(position) && position >= next_prompt_row_;
-}
-
-int GenerateTask::FirstWantedRow(const Sequence& sequence) const {
-  if (WantsPromptRows() && IsPromptRow(next_prompt_row_)) return next_prompt_row_;
-  return int(sequence.tokens.size()) - 1;
-}
-
-void GenerateTask::TakeCached(int first, std::span<const TokenScore> scores) {
-  if (!WantsPromptRows() || options_.params->num_prompt_logprobs > 0)
-    return;  // the best are not kept
-  for (size_t i = 0; i < scores.size() && IsPromptRow(next_prompt_row_); ++i) {
-    const int ahead = first + int(i) - next_prompt_row_ - 1;
-    if (ahead < 0) continue;
-    if (ahead > 0 || !scores[i].is_known) return;
-    AddPromptToken({.id = options_.prompt[size_t(first) + i], .logprob = scores[i].logprob},
-                   scores[i]);
+// One choice. The token that ends the text (EOS, a stop id) is among the delta's tokens and the
+// counts but not in the text: a caller that wants one token's log-probability gets it even when the
+// token is EOS.
+class GenerateTask final : public SequenceTask {
+ public:
+  struct Options {
+    const GenerateParams* params = nullptr;
+    std::span<const int32_t> prompt;
+    int choice = 0;
+    const Tokenizer* tokenizer = nullptr;             // null: no text
+    std::shared_ptr<const StopStrings> stop_strings;  // null: none
+    std::optional<int32_t> eos_id;
+  };
+  // What `options` points at must outlive the task.
+  explicit GenerateTask(Options options)
+      : options_(std::move(options)), detokenizer_(options_.tokenizer, options_.stop_strings) {
+    if (options_.params->sampling.HasPenalties()) counts_.AddPrompt(options_.prompt);
+    if (NeedsPromptLogprobs()) prompt_scores_.reserve(options_.prompt.size());
   }
-}
 
-void GenerateTask::ReadScores(int first, std::span<TokenScore> scores) const {
-  for (size_t i = 0; i < scores.size(); ++i) {
-    const int idx = first + int(i) - 1;  // a text's first token has no score
-    if (idx >= 0 && idx < int(prompt_scores_.size())) scores[i] = prompt_scores_[size_t(idx)];
+  bool NeedsLogits(const Sequence& sequence, int position) const override {
+    if (position + 1 == int(sequence.tokens.size())) return true;
+    return NeedsPromptLogprobs() && PredictsPrompt(position) && position >= next_prompt_position_;
   }
-}
 
-SampleRequest GenerateTask::Ask(const Sequence& sequence, int position) const {
-  const GenerateParams& params = *options_.params;
-  if (IsPromptRow(position)) {
-    return {.target = sequence.tokens[size_t(position) + 1],
-            .counts = {},
-            .num_logprobs = params.num_prompt_logprobs};
+  int FirstLogitsPosition(const Sequence& sequence) const override {
+    if (NeedsPromptLogprobs() && PredictsPrompt(next_prompt_position_)) {
+      return next_prompt_position_;
+    }
+    return int(sequence.tokens.size()) - 1;
   }
-  return {.params = &params.sampling,
-          .counts = counts_.Counts(),
-          .choice = options_.choice,
-          .position = position + 1,
-          .num_logprobs = params.num_logprobs};
-}
 
-void GenerateTask::Take(int position, SampleResult* row) {
-  if (IsPromptRow(position)) {
-    const TokenScore score = {.logprob = row->logprob, .is_known = true, .is_greedy = row->is_best};
-    AddPromptToken(MakeTokenResult(row), score);
-  } else {
-    drawn_ = MakeTokenResult(row);
+  void OnCachedScores(int first, std::span<const TokenScore> scores) override {
+    // The cache does not store the N best.
+    if (!NeedsPromptLogprobs() || options_.params->num_prompt_logprobs > 0) return;
+    for (size_t i = 0; i < scores.size() && PredictsPrompt(next_prompt_position_); ++i) {
+      const int ahead = first + int(i) - next_prompt_position_ - 1;
+      if (ahead < 0) continue;
+      if (ahead > 0 || !scores[i].is_known) return;
+      AddPromptToken({.id = options_.prompt[size_t(first) + i], .logprob = scores[i].logprob},
+                     scores[i]);
+    }
   }
-}
 
-void GenerateTask::AddPromptToken(TokenResult token, const TokenScore& score) {
-  prompt_scores_.push_back(score);
-  if (prompt_delta_.tokens.empty()) prompt_delta_.first = next_prompt_row_ + 1;
-  prompt_delta_.tokens.push_back(std::move(token));
-  ++next_prompt_row_;
-}
-
-void GenerateTask::Advance(Sequence* sequence) {
-  if (!drawn_) return;  // a part of the prompt
-  const int32_t id = drawn_->id;
-  delta_.tokens.push_back(*std::exchange(drawn_, std::nullopt));
-  finish_ = EndsText(id);
-  if (!finish_) AddText(id);
-  ++num_generated_;
-  if (!finish_ && num_generated_ == options_.params->max_tokens) finish_ = FinishReason::kLength;
-  if (!finish_) {
-    sequence->tokens.push_back(id);
-    if (options_.params->sampling.HasPenalties()) counts_.AddOutput(id);
-    return;
+  void GetScores(int first, std::span<TokenScore> scores) const override {
+    for (size_t i = 0; i < scores.size(); ++i) {
+      const int idx = first + int(i) - 1;  // the first token of a text has no score
+      if (idx >= 0 && idx < int(prompt_scores_.size())) scores[i] = prompt_scores_[size_t(idx)];
+    }
   }
-  text_.Finish(&delta_.text);
-  if (const std::string* stop = text_.StopString()) {
-    finish_ = FinishReason::kStopString;
-    delta_.stop_string = *stop;
+
+  bool IsStreaming() const override { return true; }
+
+  SampleRequest MakeSampleRequest(const Sequence& sequence, int position) const override {
+    const GenerateParams& params = *options_.params;
+    if (PredictsPrompt(position)) {
+      return {.target = sequence.tokens[size_t(position) + 1],
+              .counts = {},
+              .num_logprobs = params.num_prompt_logprobs};
+    }
+    return {.params = &params.sampling,
+            .counts = counts_.Counts(),
+            .choice = options_.choice,
+            .position = position + 1,
+            .num_logprobs = params.num_logprobs};
   }
-  delta_.finish = finish_;
-}
 
-void GenerateTask::AddText(int32_t id) {
-  text_.Push(id, /*match=*/num_generated_ >= options_.params->min_tokens, &delta_.text);
-  if (text_.StopString() != nullptr) finish_ = FinishReason::kStopString;
-}
-
-std::optional<FinishReason> GenerateTask::EndsText(int32_t id) const {
-  const GenerateParams& params = *options_.params;
-  if (num_generated_ < params.min_tokens) return std::nullopt;
-  if (std::ranges::count(params.stop_ids, id) > 0) return FinishReason::kStopId;
-  if (id == options_.eos_id && !params.ignore_eos) return FinishReason::kEos;
-  return std::nullopt;
-}
-
-void GenerateTask::Publish(OutputSink* sink) {
-  if (!prompt_delta_.tokens.empty()) {
-    sink->OnPromptLogprobs(std::exchange(prompt_delta_, {}));
+  void OnSampleResult(int position, SampleResult* result) override {
+    if (PredictsPrompt(position)) {
+      const TokenScore score = {
+          .logprob = result->logprob, .is_known = true, .is_greedy = result->is_best};
+      AddPromptToken(MakeTokenResult(result), score);
+    } else {
+      sampled_ = MakeTokenResult(result);
+    }
   }
-  if (delta_.tokens.empty()) return;
-  delta_.choice = options_.choice;
-  sink->OnTokens(std::exchange(delta_, {}));
+
+  void Advance(Sequence* sequence) override {
+    if (!sampled_) return;  // the step computed a part of the prompt
+    const int32_t id = sampled_->id;
+    delta_.tokens.push_back(*std::exchange(sampled_, std::nullopt));
+    finish_ = FinishReasonOf(id);
+    if (!finish_) {
+      const bool match = num_generated_ >= options_.params->min_tokens;
+      detokenizer_.Push(id, match, &delta_.text);
+      if (detokenizer_.StopString() != nullptr) finish_ = FinishReason::kStopString;
+    }
+    ++num_generated_;
+    if (!finish_ && num_generated_ == options_.params->max_tokens) finish_ = FinishReason::kLength;
+    if (!finish_) {
+      sequence->tokens.push_back(id);
+      if (options_.params->sampling.HasPenalties()) counts_.AddOutput(id);
+      return;
+    }
+    detokenizer_.Finish(&delta_.text);
+    if (const std::string* stop = detokenizer_.StopString()) {
+      finish_ = FinishReason::kStopString;
+      delta_.stop_string = *stop;
+    }
+    delta_.finish = finish_;
+  }
+
+  void Publish(OutputSink* sink) override {
+    if (!prompt_delta_.tokens.empty()) {
+      sink->OnPromptLogprobs(std::exchange(prompt_delta_, {}));
+    }
+    if (delta_.tokens.empty()) return;
+    delta_.choice = options_.choice;
+    sink->OnTokens(std::exchange(delta_, {}));
+  }
+
+  bool IsDone() const override { return finish_.has_value(); }
+  int NumGenerated() const override { return num_generated_; }
+
+ private:
+  bool NeedsPromptLogprobs() const {
+    return options_.choice == 0 && options_.params->num_prompt_logprobs >= 0;
+  }
+  // Whether the logits at `position` predict a token of the prompt.
+  bool PredictsPrompt(int position) const { return position + 1 < int(options_.prompt.size()); }
+
+  void AddPromptToken(TokenResult token, const TokenScore& score) {
+    prompt_scores_.push_back(score);
+    if (prompt_delta_.tokens.empty()) prompt_delta_.first = next_prompt_position_ + 1;
+    prompt_delta_.tokens.push_back(std::move(token));
+    ++next_prompt_position_;
+  }
+
+  // The reason why `id` itself ends the text.
+  std::optional<FinishReason> FinishReasonOf(int32_t id) const {
+    const GenerateParams& params = *options_.params;
+    if (num_generated_ < params.min_tokens) return std::nullopt;
+    if (std::ranges::count(params.stop_ids, id) > 0) return FinishReason::kStopId;
+    if (id == options_.eos_id && !params.ignore_eos) return FinishReason::kEos;
+    return std::nullopt;
+  }
+
+  const Options options_;
+  Detokenizer detokenizer_;
+  TokenCounts counts_;  // maintained only where a penalty needs it
+  int num_generated_ = 0;
+  int next_prompt_position_ = 0;           // the first whose log-probability is not known yet
+  std::vector<TokenScore> prompt_scores_;  // element i belongs to prompt token i + 1
+  std::optional<FinishReason> finish_;
+
+  // Results of the step.
+  std::optional<TokenResult> sampled_;
+  PromptDelta prompt_delta_;
+  GenerateDelta delta_;
+};
+
+}  // namespace
+
+void AddGenerateTasks(const Checkpoint& checkpoint, SequenceGroup* group) {
+  const Request& request = group->request;
+  std::shared_ptr<const StopStrings> stop_strings;
+  if (!request.generate->stop_strings.empty()) {
+    stop_strings = std::make_shared<StopStrings>(request.generate->stop_strings);
+  }
+  int choice = 0;
+  for (Sequence& sequence : group->sequences) {
+    sequence.num_prompt_tokens = int(request.prompt.size());
+    sequence.task = std::make_unique<GenerateTask>(
+        GenerateTask::Options{.params = &*request.generate,
+                              .prompt = request.prompt,
+                              .choice = choice++,
+                              .tokenizer = checkpoint.tokenizer.get(),
+                              .stop_strings = stop_strings,
+                              .eos_id = checkpoint.config.eos_id});
+  }
 }
 
 }  // namespace lssar

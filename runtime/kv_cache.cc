@@ -1,36 +1,32 @@
 #include "runtime/kv_cache.h"
 
 #include <algorithm>
+#include <fstream>
 #include <limits>
-#include <optional>
 #include <span>
-#include <string>
+#include <sstream>
+#include <string_view>
 #include <utility>
 
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 #include "models/page_pool.h"
-#include "runtime/available_memory.h"
 
 namespace lssar {
 namespace {
 
-// What a pool of unstated size is made for; the rest of the memory is left to the weights'
-// page cache and to whoever else lives on the machine.
+// Sequences of max_model_len in a default pool on a host. The rest of the memory is left to the page
+// cache of the weights and to other processes.
 constexpr int64_t kDefaultFullSequences = 4;
 
-// Of a device's free memory, left for what a backend takes as steps come, and for other processes.
+// The share of a device's free memory that a default pool leaves to the workspaces of later steps
+// and to other processes.
 constexpr int64_t kReserveShare = 16;
 constexpr int64_t kMaxReserveBytes = int64_t{1} << 30;
 
-// A pool full of idle pages has no runs to give: what one Acquire frees the next one takes. So when
-// a run begins with room for fewer pages than these, as many idle ones are freed, as long as no
-// more than this share of the pool is free.
-constexpr int kRunPages = 16;
-constexpr int kFreeShare = 8;
-
 struct PoolSize {
   int64_t num_bytes = 0;
-  std::string origin;  // for the message that refuses it
+  std::string origin;  // for the error message
 };
 
 PoolSize ChooseHostPool(const EngineOptions& options, int64_t sequence_bytes) {
@@ -41,7 +37,7 @@ PoolSize ChooseHostPool(const EngineOptions& options, int64_t sequence_bytes) {
   return {wanted, "the default pool"};
 }
 
-// Its memory serves nothing else, so every sequence may have its whole context.
+// Device memory has no other use, so every sequence may have its whole context.
 PoolSize ChooseDevicePool(const EngineOptions& options, int64_t sequence_bytes,
                           int64_t free_bytes) {
   const int64_t wanted = options.max_num_seqs * sequence_bytes;
@@ -53,18 +49,57 @@ PoolSize ChooseDevicePool(const EngineOptions& options, int64_t sequence_bytes,
 
 absl::StatusOr<PoolSize> ChoosePoolSize(const EngineOptions& options, int64_t sequence_bytes,
                                         Backend& backend) {
-  const absl::StatusOr<std::optional<int64_t>> free_bytes = backend.FreeBytes();
-  if (!free_bytes.ok()) return free_bytes.status();
+  ASSIGN_OR_RETURN(const std::optional<int64_t> free_bytes, backend.FreeBytes());
   if (options.kv_cache_bytes == 0) {
-    return *free_bytes ? ChooseDevicePool(options, sequence_bytes, **free_bytes)
-                       : ChooseHostPool(options, sequence_bytes);
+    return free_bytes ? ChooseDevicePool(options, sequence_bytes, *free_bytes)
+                      : ChooseHostPool(options, sequence_bytes);
   }
-  if (*free_bytes && options.kv_cache_bytes > **free_bytes) {
+  if (free_bytes && options.kv_cache_bytes > *free_bytes) {
     return absl::ResourceExhaustedError(StrCat("kv_cache_bytes = ", options.kv_cache_bytes,
-                                               " is more than the device has free: ", **free_bytes,
+                                               " is more than the device has free: ", *free_bytes,
                                                " bytes"));
   }
   return PoolSize{options.kv_cache_bytes, "kv_cache_bytes"};
+}
+
+std::optional<int64_t> ReadNumber(const std::string& path) {
+  std::ifstream file(path);
+  int64_t value = 0;
+  if (!(file >> value)) return std::nullopt;  // missing, or "max": no limit
+  return value;
+}
+
+void LowerTo(std::optional<int64_t>* least, std::optional<int64_t> bytes) {
+  if (!bytes) return;
+  *least = std::max<int64_t>(0, least->has_value() ? std::min(**least, *bytes) : *bytes);
+}
+
+std::optional<int64_t> MachineBytes(const std::string& root) {
+  std::ifstream meminfo(root + "/proc/meminfo");
+  for (std::string line; std::getline(meminfo, line);) {
+    constexpr std::string_view kField = "MemAvailable:";
+    if (!line.starts_with(kField)) continue;
+    std::istringstream rest(line.substr(kField.size()));
+    int64_t kib = 0;
+    if (rest >> kib) return kib * 1024;
+  }
+  return std::nullopt;
+}
+
+// The least that the group at `path` under `mount` and the groups above it still allow. A container
+// often sees the path of the host but has its own group mounted at the top, so missing files are
+// skipped.
+std::optional<int64_t> GroupBytes(const std::string& mount, std::string path,
+                                  const char* limit_file, const char* usage_file) {
+  std::optional<int64_t> least;
+  while (true) {
+    const auto limit = ReadNumber(mount + path + "/" + limit_file);
+    const auto usage = ReadNumber(mount + path + "/" + usage_file);
+    if (limit && usage) LowerTo(&least, *limit - *usage);
+    const size_t slash = path.rfind('/');
+    if (path.empty() || slash == std::string::npos) return least;
+    path.resize(slash);
+  }
 }
 
 }  // namespace
@@ -73,28 +108,24 @@ absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const ModelConfig& conf
                                                          const EngineOptions& options,
                                                          Backend* backend) {
   KvLayout layout = LayoutOf(config, options.kv_cache_dtype, options.page_size);
-  const absl::Status fits = backend->FitLayout(layout);
-  if (!fits.ok()) return fits;
+  RETURN_IF_ERROR(backend->FitLayout(layout));
   const auto page_bytes = int64_t(layout.PageBytes());
   const int64_t pages_needed = layout.PagesFor(options.max_model_len);
-  const absl::StatusOr<PoolSize> pool =
-      ChoosePoolSize(options, pages_needed * page_bytes, *backend);
-  if (!pool.ok()) return pool.status();
+  ASSIGN_OR_RETURN(const PoolSize pool,
+                   ChoosePoolSize(options, pages_needed * page_bytes, *backend));
   const int64_t num_pages =
-      std::min<int64_t>(pool->num_bytes / page_bytes, std::numeric_limits<int32_t>::max());
+      std::min<int64_t>(pool.num_bytes / page_bytes, std::numeric_limits<int32_t>::max());
   if (num_pages < pages_needed) {
     return absl::ResourceExhaustedError(
-        StrCat("the KV pool is too small: ", pool->origin, ", ", pool->num_bytes, " bytes, holds ",
+        StrCat("the KV pool is too small: ", pool.origin, ", ", pool.num_bytes, " bytes, holds ",
                num_pages, " pages of ", options.page_size, " tokens (", page_bytes,
                " bytes each); one sequence of max_model_len = ", options.max_model_len,
                " tokens needs ", pages_needed, " pages (", pages_needed * page_bytes, " bytes)"));
   }
   layout.num_pages = int(num_pages);
-  absl::StatusOr<std::unique_ptr<Buffer>> k = backend->Allocate(layout.PoolBytes());
-  if (!k.ok()) return k.status();
-  absl::StatusOr<std::unique_ptr<Buffer>> v = backend->Allocate(layout.PoolBytes());
-  if (!v.ok()) return v.status();
-  return std::unique_ptr<KvCache>(new KvCache(backend, layout, *std::move(k), *std::move(v)));
+  ASSIGN_OR_RETURN(std::unique_ptr<Buffer> k, backend->Allocate(layout.PoolBytes()));
+  ASSIGN_OR_RETURN(std::unique_ptr<Buffer> v, backend->Allocate(layout.PoolBytes()));
+  return std::unique_ptr<KvCache>(new KvCache(backend, layout, std::move(k), std::move(v)));
 }
 
 KvCache::KvCache(Backend* backend, const KvLayout& layout, std::unique_ptr<Buffer> k,
@@ -102,23 +133,32 @@ KvCache::KvCache(Backend* backend, const KvLayout& layout, std::unique_ptr<Buffe
     : backend_(backend),
       k_(std::move(k)),
       v_(std::move(v)),
-      view_{.layout = layout, .k = k_->Address(), .v = v_->Address()},
-      pages_(layout.num_pages),
-      prefixes_(&pages_, layout.page_size) {}
-
-bool KvCache::Acquire(int num_pages, std::vector<int32_t>* pages) {
-  if (num_pages > NumAvailable()) return false;
-  while (pages_.NumFree() < num_pages) prefixes_.EvictOldest();
-  if (!pages_.HasRoom(*pages, kRunPages)) {
-    const int most_free = std::min(pages_.NumFree() + kRunPages, pages_.NumPages() / kFreeShare);
-    while (pages_.NumFree() < most_free && pages_.NumIdle() > 0) prefixes_.EvictOldest();
-  }
-  return pages_.Acquire(num_pages, pages);
-}
+      view_{.layout = layout, .k = k_->Address(), .v = v_->Address()} {}
 
 void KvCache::CopyPage(int32_t from, int32_t to) {
   const PageCopy copy{.from = from, .to = to};
   backend_->CopyPages({.kv = view_, .copies = std::span(&copy, 1)});
+}
+
+std::optional<int64_t> AvailableMemoryBytes(const std::string& root) {
+  std::optional<int64_t> least = MachineBytes(root);
+  std::ifstream groups(root + "/proc/self/cgroup");  // lines of id:controllers:path
+  for (std::string line; std::getline(groups, line);) {
+    const size_t first = line.find(':');
+    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    std::string path = line.substr(second + 1);
+    if (path == "/") path.clear();
+    if (controllers.empty()) {
+      LowerTo(&least,
+              GroupBytes(root + "/sys/fs/cgroup", std::move(path), "memory.max", "memory.current"));
+    } else if (controllers == "memory") {
+      LowerTo(&least, GroupBytes(root + "/sys/fs/cgroup/memory", std::move(path),
+                                 "memory.limit_in_bytes", "memory.usage_in_bytes"));
+    }
+  }
+  return least;
 }
 
 }  // namespace lssar

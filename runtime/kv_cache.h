@@ -1,42 +1,33 @@
-// The paged K and V pools, in the memory of the backend that runs on them.
+// The memory of the paged K and V pools, on the backend that computes with them.
 #ifndef LSSAR_RUNTIME_KV_CACHE_H_
 #define LSSAR_RUNTIME_KV_CACHE_H_
 
 #include <cstdint>
 #include <memory>
-#include <vector>
+#include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "kernels/kv_layout.h"
 #include "models/config.h"
-#include "runtime/engine.h"
-#include "runtime/page_allocator.h"
-#include "runtime/prefix_cache.h"
+#include "runtime/engine_options.h"
 
 namespace lssar {
 
+// Which sequence uses which page is the BlockManager's.
 class KvCache {
  public:
-  // Sizes the pools from `options` (engine.h: kv_cache_bytes, max_model_len, page_size, kv_cache_dtype).
-  // Errors  RESOURCE_EXHAUSTED: not enough for one sequence of max_model_len, with the arithmetic;
-  //         or the backend has not that much memory.
+  // Sizes the pools from `options`: kv_cache_bytes, max_model_len, page_size, kv_cache_dtype.
   // `backend` must outlive the cache.
+  // Errors  RESOURCE_EXHAUSTED: not enough for one sequence of max_model_len (the message shows the
+  //         arithmetic), or the backend has less memory
   static absl::StatusOr<std::unique_ptr<KvCache>> Create(const ModelConfig& config,
                                                          const EngineOptions& options,
                                                          Backend* backend);
 
   const KvView& View() const { return view_; }
   const KvLayout& Layout() const { return view_.layout; }
-  PageAllocator& Pages() { return pages_; }
-  const PageAllocator& Pages() const { return pages_; }
-  PrefixCache& Prefixes() { return prefixes_; }
-
-  // Pages that can be had: free ones and idle ones.
-  int NumAvailable() const { return pages_.NumFree() + pages_.NumIdle(); }
-  // As PageAllocator::Acquire, but idle pages go before it fails, the oldest first. Some go sooner,
-  // where a run of pages would begin with little room.
-  bool Acquire(int num_pages, std::vector<int32_t>* pages);
   void CopyPage(int32_t from, int32_t to);
 
  private:
@@ -44,11 +35,14 @@ class KvCache {
           std::unique_ptr<Buffer> v);
 
   Backend* const backend_;
-  std::unique_ptr<Buffer> k_, v_;
-  KvView view_;
-  PageAllocator pages_;
-  PrefixCache prefixes_;
+  const std::unique_ptr<Buffer> k_, v_;
+  const KvView view_;
 };
+
+// Bytes of memory that this process may still allocate: the least of the machine's MemAvailable and
+// what each control group around this process still allows (v2, and v1's memory controller).
+// nullopt: the kernel does not tell. Tests pass a `root` that is put before every path.
+std::optional<int64_t> AvailableMemoryBytes(const std::string& root = "");
 
 }  // namespace lssar
 

@@ -27,56 +27,57 @@ const PageAllocator::Page& PageAllocator::At(int32_t page_id) const {
   return pages_[size_t(page_id)];
 }
 
-bool PageAllocator::Acquire(int num_pages, std::vector<int32_t>* pages) {
+bool PageAllocator::Allocate(int num_pages, std::vector<int32_t>* pages) {
   LSSAR_CHECK(num_pages >= 0);
   if (num_pages > NumFree()) return false;
   for (int i = 0; i < num_pages; ++i) {
     const int32_t next = pages->empty() ? NumPages() : pages->back() + 1;
-    const int32_t page_id = IsFree(next) ? next : BestStart().page_id;
+    const int32_t page_id = IsFree(next) ? next : LargestFreeBlock().page_id;
     SetFree(page_id, false);
-    At(page_id).num_holders = 1;
+    At(page_id).ref_count = 1;
     pages->push_back(page_id);
   }
   return true;
 }
 
-bool PageAllocator::HasRoom(const std::vector<int32_t>& pages, int run_pages) const {
-  return (!pages.empty() && IsFree(pages.back() + 1)) || BestStart().room >= run_pages;
+bool PageAllocator::HasFreeBlock(const std::vector<int32_t>& pages, int block_pages) const {
+  return (!pages.empty() && IsFree(pages.back() + 1)) ||
+         LargestFreeBlock().num_pages >= block_pages;
 }
 
-void PageAllocator::Share(int32_t page_id) {
+void PageAllocator::AddRef(int32_t page_id) {
   Page& page = At(page_id);
-  LSSAR_CHECK(page.num_holders > 0 || page.is_kept);
-  if (page.num_holders++ == 0) RemoveIdle(page_id);
+  LSSAR_CHECK(page.ref_count > 0 || page.is_cached);
+  if (page.ref_count++ == 0) RemoveEvictable(page_id);
 }
 
-void PageAllocator::Release(int32_t page_id) {
+void PageAllocator::Free(int32_t page_id) {
   Page& page = At(page_id);
-  LSSAR_CHECK(page.num_holders > 0);
-  if (--page.num_holders > 0) return;
-  if (page.is_kept) {
-    AppendIdle(page_id);
+  LSSAR_CHECK(page.ref_count > 0);
+  if (--page.ref_count > 0) return;
+  if (page.is_cached) {
+    AppendEvictable(page_id);
   } else {
     SetFree(page_id, true);
   }
 }
 
-void PageAllocator::Release(std::vector<int32_t>* pages) {
-  for (size_t i = pages->size(); i-- > 0;) Release((*pages)[i]);
+void PageAllocator::Free(std::vector<int32_t>* pages) {
+  for (size_t i = pages->size(); i-- > 0;) Free((*pages)[i]);
   pages->clear();
 }
 
-void PageAllocator::Keep(int32_t page_id) {
+void PageAllocator::MarkCached(int32_t page_id) {
   Page& page = At(page_id);
-  LSSAR_CHECK(page.num_holders > 0 && !page.is_kept);
-  page.is_kept = true;
+  LSSAR_CHECK(page.ref_count > 0 && !page.is_cached);
+  page.is_cached = true;
 }
 
-void PageAllocator::Drop(int32_t page_id) {
+void PageAllocator::Evict(int32_t page_id) {
   Page& page = At(page_id);
-  LSSAR_CHECK(page.num_holders == 0 && page.is_kept);
-  RemoveIdle(page_id);
-  page.is_kept = false;
+  LSSAR_CHECK(page.ref_count == 0 && page.is_cached);
+  RemoveEvictable(page_id);
+  page.is_cached = false;
   SetFree(page_id, true);
 }
 
@@ -101,37 +102,39 @@ int32_t PageAllocator::Next(bool is_free, int32_t page_id) const {
   return NumPages();
 }
 
-// Of a run of free pages that someone grows into, the one half is theirs.
-PageAllocator::Start PageAllocator::BestStart() const {
-  Start best;
+// A sequence that grows into a free block from the left keeps the first half of it.
+PageAllocator::Block PageAllocator::LargestFreeBlock() const {
+  Block largest;
   for (int32_t first = Next(true, 0); first < NumPages();) {
     const int32_t end = Next(false, first);
-    const int room = IsWritten(first - 1) ? (end - first + 1) / 2 : end - first;
-    if (room > best.room) best = {.page_id = end - room, .room = room};
+    const int num_pages = IsPartlyFilled(first - 1) ? (end - first + 1) / 2 : end - first;
+    if (num_pages > largest.num_pages) {
+      largest = {.page_id = end - num_pages, .num_pages = num_pages};
+    }
     first = Next(true, end);
   }
-  return best;
+  return largest;
 }
 
-// A page is kept from when it is full.
-bool PageAllocator::IsWritten(int32_t page_id) const {
-  return page_id >= 0 && At(page_id).num_holders > 0 && !At(page_id).is_kept;
+// A page is cached once it is full.
+bool PageAllocator::IsPartlyFilled(int32_t page_id) const {
+  return page_id >= 0 && At(page_id).ref_count > 0 && !At(page_id).is_cached;
 }
 
-void PageAllocator::AppendIdle(int32_t page_id) {
+void PageAllocator::AppendEvictable(int32_t page_id) {
   Page& page = At(page_id);
-  page.previous = youngest_idle_;
+  page.previous = newest_evictable_;
   page.next = -1;
-  (youngest_idle_ < 0 ? oldest_idle_ : At(youngest_idle_).next) = page_id;
-  youngest_idle_ = page_id;
-  ++num_idle_;
+  (newest_evictable_ < 0 ? oldest_evictable_ : At(newest_evictable_).next) = page_id;
+  newest_evictable_ = page_id;
+  ++num_evictable_;
 }
 
-void PageAllocator::RemoveIdle(int32_t page_id) {
+void PageAllocator::RemoveEvictable(int32_t page_id) {
   const Page& page = At(page_id);
-  (page.previous < 0 ? oldest_idle_ : At(page.previous).next) = page.next;
-  (page.next < 0 ? youngest_idle_ : At(page.next).previous) = page.previous;
-  --num_idle_;
+  (page.previous < 0 ? oldest_evictable_ : At(page.previous).next) = page.next;
+  (page.next < 0 ? newest_evictable_ : At(page.next).previous) = page.previous;
+  --num_evictable_;
 }
 
 }  // namespace lssar

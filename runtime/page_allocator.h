@@ -1,4 +1,4 @@
-// Which pages of the KV pool are held, by how many, and which are kept though nobody holds them.
+// The states of the KV pool's pages: free, in use (ref_count > 0), or evictable.
 #ifndef LSSAR_RUNTIME_PAGE_ALLOCATOR_H_
 #define LSSAR_RUNTIME_PAGE_ALLOCATOR_H_
 
@@ -7,77 +7,79 @@
 
 namespace lssar {
 
-// A page is free, held by one owner or more, or idle: kept for whoever may want its tokens again,
-// and held by nobody.
+// A page is free; or in use by ref_count sequences; or evictable: the prefix cache holds it
+// (cached) and no sequence uses it.
 //
-// Pages with consecutive ids lie one behind the other in memory (kernels/kv_layout.h), so a
-// sequence is read faster the longer the runs of rising ids are that it consists of.
-// Ensures   NumFree() + NumIdle() + pages with a holder == NumPages()
-// Cost      O(1) a page; where a run begins, in Acquire and HasRoom, once through the free runs of
-//           a bitmap. No call takes memory
-// Threads   one: the engine's
+// Pages with consecutive ids are adjacent in memory (kernels/kv_layout.h). A sequence is read
+// faster when its pages form few blocks of consecutive ids, so the allocator prefers the page right
+// after a sequence's last one and starts new blocks where most pages are free.
+// Ensures   NumFree() + NumEvictable() + pages with ref_count > 0 == NumPages()
+// Cost      O(1) a page; where Allocate or HasFreeBlock looks for a new block, one scan over the
+//           free blocks of a bitmap. No call allocates memory
+// Threads   the engine's thread only
 class PageAllocator {
  public:
   explicit PageAllocator(int num_pages);
 
   int NumPages() const { return int(pages_.size()); }
   int NumFree() const { return num_free_; }
-  int NumIdle() const { return num_idle_; }
-  int NumHolders(int32_t page_id) const { return At(page_id).num_holders; }
-  bool IsKept(int32_t page_id) const { return At(page_id).is_kept; }
+  int NumEvictable() const { return num_evictable_; }
+  int RefCount(int32_t page_id) const { return At(page_id).ref_count; }
+  bool IsCached(int32_t page_id) const { return At(page_id).is_cached; }
 
-  // Appends the ids of `num_pages` free pages to `pages`, whose one holder the caller is; or, when
-  // fewer are free, takes none and returns false. `pages` are a sequence's, in token order: each
-  // page is the one right behind the last where that is free, and begins a run elsewhere if not.
-  bool Acquire(int num_pages, std::vector<int32_t>* pages);
-  // False: Acquire would begin a run for `pages` that cannot become `run_pages` long.
-  bool HasRoom(const std::vector<int32_t>& pages, int run_pages) const;
+  // Appends `num_pages` free pages to `pages`, each with ref_count 1. False: fewer are free, and
+  // nothing changed. `pages` are a sequence's, in token order: each new page is the one right after
+  // the last where that page is free, and starts a new block elsewhere if not.
+  bool Allocate(int num_pages, std::vector<int32_t>* pages);
+  // False: the next page for `pages` would start a block with fewer than `block_pages` free pages.
+  bool HasFreeBlock(const std::vector<int32_t>& pages, int block_pages) const;
 
-  // One holder more of a page that is held or idle.
-  void Share(int32_t page_id);
+  // Adds one reference to a page that is in use or evictable.
+  void AddRef(int32_t page_id);
 
-  // One holder less of each of `pages`, from the last to the first; clears it. So of the pages of a
-  // text that become idle, the later come to be the older.
-  // A page that is not held is a bug and ends the process.
-  void Release(std::vector<int32_t>* pages);
-  void Release(int32_t page_id);
+  // Removes one reference; at zero a cached page becomes evictable and any other page free. Freeing
+  // a page that is not in use is a bug and ends the process.
+  void Free(int32_t page_id);
+  // The same for each of `pages`, from the last to the first, so that the end of a text is evicted
+  // before its beginning. Clears `pages`.
+  void Free(std::vector<int32_t>* pages);
 
-  // A held page is to become idle, not free, when its last holder goes.
-  void Keep(int32_t page_id);
+  // The prefix cache takes a page that is in use: at ref_count 0 it becomes evictable, not free.
+  void MarkCached(int32_t page_id);
 
-  // The page that has been idle for longest; -1: none is.
-  int32_t OldestIdle() const { return oldest_idle_; }
-  // An idle page becomes free.
-  void Drop(int32_t page_id);
+  // The page that became evictable first; -1: none is evictable.
+  int32_t OldestEvictable() const { return oldest_evictable_; }
+  // An evictable page becomes free.
+  void Evict(int32_t page_id);
 
  private:
   struct Page {
-    int num_holders = 0;
-    bool is_kept = false;
-    int32_t previous = -1, next = -1;  // in the list of idle pages, the oldest first
+    int ref_count = 0;
+    bool is_cached = false;
+    int32_t previous = -1, next = -1;  // in the list of evictable pages, oldest first
   };
-  struct Start {
-    int32_t page_id = -1;
-    int room = 0;  // pages, free from this one on
+  struct Block {
+    int32_t page_id = -1;  // the first page
+    int num_pages = 0;     // free pages from it on
   };
   Page& At(int32_t page_id);
   const Page& At(int32_t page_id) const;
   bool IsFree(int32_t page_id) const;
   void SetFree(int32_t page_id, bool is_free);
-  // The first from `page_id` on that is free, or that is not; NumPages(): none is.
+  // The first page at or after `page_id` whose free state is `is_free`; NumPages(): there is none.
   int32_t Next(bool is_free, int32_t page_id) const;
-  // Where a run begins with the most room. Room 0: no page is free.
-  Start BestStart() const;
-  // Who holds `page_id`, if anyone, writes it, and will want the page behind it.
-  bool IsWritten(int32_t page_id) const;
-  void AppendIdle(int32_t page_id);
-  void RemoveIdle(int32_t page_id);
+  // The largest block that a new sequence may start. num_pages 0: no page is free.
+  Block LargestFreeBlock() const;
+  // True if the page is partly filled, so its sequence will need the next page.
+  bool IsPartlyFilled(int32_t page_id) const;
+  void AppendEvictable(int32_t page_id);
+  void RemoveEvictable(int32_t page_id);
 
   std::vector<Page> pages_;
-  std::vector<uint64_t> free_;  // a bit a page
+  std::vector<uint64_t> free_;  // one bit a page
   int num_free_ = 0;
-  int32_t oldest_idle_ = -1, youngest_idle_ = -1;
-  int num_idle_ = 0;
+  int32_t oldest_evictable_ = -1, newest_evictable_ = -1;
+  int num_evictable_ = 0;
 };
 
 }  // namespace lssar

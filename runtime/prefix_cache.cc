@@ -9,8 +9,8 @@
 
 namespace lssar {
 
-// Multiply and rotate, as in FxHash, with a finish that spreads into the low bits: 64 ids take as
-// long as a page's tokens take to be read.
+// Multiply and rotate, as in FxHash, with a final mix into the low bits. Hashing 64 ids takes about
+// as long as reading them.
 uint64_t PrefixCache::HashIds(uint64_t seed, std::span<const int32_t> ids) {
   uint64_t hash = seed;
   for (const int32_t id : ids) {
@@ -46,10 +46,10 @@ uint64_t PrefixCache::HashOf(const PrefixRoot& root, int32_t parent,
   return hash_(seed, ids);
 }
 
-int32_t PrefixCache::Find(const PrefixRoot& root, int32_t parent,
-                          std::span<const int32_t> ids) const {
+int32_t PrefixCache::Match(const PrefixRoot& root, int32_t parent,
+                           std::span<const int32_t> ids) const {
   LSSAR_CHECK(int(ids.size()) == page_size_);
-  LSSAR_CHECK(parent == kNone || pages_->IsKept(parent));
+  LSSAR_CHECK(parent == kNone || pages_->IsCached(parent));
   const uint64_t hash = HashOf(root, parent, ids);
   for (int32_t page_id = buckets_[hash & (buckets_.size() - 1)]; page_id != kNone;
        page_id = nodes_[size_t(page_id)].next) {
@@ -64,13 +64,13 @@ int32_t PrefixCache::Find(const PrefixRoot& root, int32_t parent,
 
 int32_t PrefixCache::Insert(const Entry& entry, int32_t page_id) {
   LSSAR_CHECK(entry.scores.empty() || int(entry.scores.size()) == page_size_);
-  int32_t there = Find(entry.root, entry.parent, entry.ids);
+  int32_t cached = Match(entry.root, entry.parent, entry.ids);
   const auto scores_of = [this](int32_t page) {
     return std::span(scores_).subspan(size_t(page) * size_t(page_size_), size_t(page_size_));
   };
-  if (there == kNone) {
-    there = page_id;
-    pages_->Keep(page_id);
+  if (cached == kNone) {
+    cached = page_id;
+    pages_->MarkCached(page_id);
     const uint64_t hash = HashOf(entry.root, entry.parent, entry.ids);
     nodes_[size_t(page_id)] = {
         .hash = hash, .parent = entry.parent, .next = std::exchange(*Bucket(hash), page_id)};
@@ -84,13 +84,13 @@ int32_t PrefixCache::Insert(const Entry& entry, int32_t page_id) {
     std::ranges::fill(scores_of(page_id), TokenScore{});
   }
   for (size_t i = 0; i < entry.scores.size(); ++i) {
-    if (entry.scores[i].is_known) scores_of(there)[i] = entry.scores[i];
+    if (entry.scores[i].is_known) scores_of(cached)[i] = entry.scores[i];
   }
-  return there;
+  return cached;
 }
 
 void PrefixCache::EvictOldest() {
-  const int32_t page_id = pages_->OldestIdle();
+  const int32_t page_id = pages_->OldestEvictable();
   LSSAR_CHECK(page_id >= 0);
   const Node& node = nodes_[size_t(page_id)];
   LSSAR_CHECK(node.num_children == 0);
@@ -98,7 +98,7 @@ void PrefixCache::EvictOldest() {
   while (*link != page_id) link = &nodes_[size_t(*link)].next;
   *link = node.next;
   if (node.parent != kNone) --nodes_[size_t(node.parent)].num_children;
-  pages_->Drop(page_id);
+  pages_->Evict(page_id);
 }
 
 }  // namespace lssar

@@ -1,5 +1,5 @@
-// Finds pages by the tokens that they hold, so that a text that begins like an earlier one need not
-// be computed again.
+// Finds pages by the tokens that they hold, so that a prefix that was computed before is not
+// computed again.
 #ifndef LSSAR_RUNTIME_PREFIX_CACHE_H_
 #define LSSAR_RUNTIME_PREFIX_CACHE_H_
 
@@ -14,27 +14,28 @@
 
 namespace lssar {
 
-// What is known of a token after those before it, from a row that was scored.
+// The log-probability of a token given all tokens before it, where it is known.
 struct TokenScore {
   float logprob = 0;
   bool is_known = false;
-  bool is_greedy = false;  // it is the row's best
+  bool is_greedy = false;  // the token is the model's best
 };
 
-// What the first page of a text depends on beside its tokens; every later one depends on the page
-// before it. The K/V format needs no place here: a pool has one.
+// What the first page of a text depends on besides its tokens; every later page depends on its
+// parent. The K/V format is not part of it: a pool has one format.
 struct PrefixRoot {
   double rope_base = 0;
   std::string_view salt = {};
 };
 
-// A tree of full pages: a page's key is (its parent, its token ids), and (root, ids) for a first
-// page. A parent is named by its page id, which stays its own as long as it has a child here:
-//   - who holds a page holds its parents too (Insert sees to it, when a text was computed twice);
-//   - pages become idle with the children before their parents, and the oldest idle one goes first.
-// Ids are compared on every hit, so a collision of hashes costs time and nothing else.
-// Cost      takes its memory once: page_size * 12 bytes a page
-// Threads   one: the engine's
+// A tree of full pages: a page's key is (parent page, token ids), and (root, token ids) for a first
+// page. A parent is identified by its page id, which stays valid while it has a child here:
+//   - a sequence that uses a page also uses its parents (Insert ensures it when two sequences
+//     computed the same text);
+//   - pages become evictable children first, and the oldest evictable page is evicted first.
+// Token ids are compared on every match, so a hash collision costs time and nothing else.
+// Cost      memory is allocated once: page_size * 12 bytes a page
+// Threads   the engine's thread only
 class PrefixCache {
  public:
   using Hash = std::function<uint64_t(uint64_t seed, std::span<const int32_t> ids)>;
@@ -42,29 +43,30 @@ class PrefixCache {
 
   static constexpr int32_t kNone = -1;
 
-  // `pages` must outlive the cache. `hash`: another one for tests.
+  // `pages` must outlive the cache. Tests pass another `hash`.
   PrefixCache(PageAllocator* pages, int page_size, Hash hash = HashIds);
 
-  // The page that follows `parent` (kNone: the text begins with it, under `root`) with `ids`;
-  // kNone: it is not here. It is not held by that.
-  // Requires  `parent` is in the cache; ids.size() == page_size
-  int32_t Find(const PrefixRoot& root, int32_t parent, std::span<const int32_t> ids) const;
+  // The page that holds `ids` after `parent` (kNone: as the first page under `root`); kNone: it is
+  // not cached. Adds no reference.
+  // Requires  `parent` is cached; ids.size() == page_size
+  int32_t Match(const PrefixRoot& root, int32_t parent, std::span<const int32_t> ids) const;
 
-  // Puts a held page here; it is never written again. What `scores` knows is kept, and added to
-  // what the cache knew of the same tokens. Returns the page that is here in the end: another than
-  // `page_id` when the text was computed twice, and the caller must take that one instead.
-  // Requires  as Find; scores.size() is 0 or page_size
+  // Inserts a page that is in use; it is read-only from now on. Known `scores` are stored, or added
+  // to those that the cache already has for the same tokens. Returns the cached page. It differs
+  // from `page_id` when another sequence computed the same text before; the caller must use it in
+  // place of `page_id`.
+  // Requires  as Match; scores.size() is 0 or page_size
   struct Entry {
     PrefixRoot root;
     int32_t parent = kNone;
     std::span<const int32_t> ids;
-    std::span<const TokenScore> scores;  // element i of ids[i], after all tokens before it
+    std::span<const TokenScore> scores;  // element i belongs to ids[i]
   };
   int32_t Insert(const Entry& entry, int32_t page_id);
 
   std::span<const TokenScore> Scores(int32_t page_id) const;
 
-  // Makes the oldest idle page free. Requires  one is idle
+  // The oldest evictable page leaves the cache and becomes free. Requires  a page is evictable
   void EvictOldest();
 
  private:
@@ -72,9 +74,9 @@ class PrefixCache {
     uint64_t hash = 0;
     int32_t parent = kNone;
     int32_t next = kNone;   // in the bucket
-    int num_children = 0;   // to see the rules above kept
-    double rope_base = 0;   // of a first page
-    std::string salt = {};  // of a first page
+    int num_children = 0;   // checks the rules above
+    double rope_base = 0;   // first pages only
+    std::string salt = {};  // first pages only
   };
   uint64_t HashOf(const PrefixRoot& root, int32_t parent, std::span<const int32_t> ids) const;
   int32_t* Bucket(uint64_t hash) { return &buckets_[hash & (buckets_.size() - 1)]; }
@@ -86,7 +88,7 @@ class PrefixCache {
   std::vector<Node> nodes_;         // by page id
   std::vector<int32_t> ids_;        // [page][token]
   std::vector<TokenScore> scores_;  // [page][token]
-  std::vector<int32_t> buckets_;    // a power of two; the first page of each
+  std::vector<int32_t> buckets_;    // the first page of each; the size is a power of two
 };
 
 }  // namespace lssar

@@ -1,64 +1,44 @@
-// The border between RPC threads and the engine thread: a bounded queue of requests.
+// The waiting queue: bounded, ordered by priority and arrival, and the boundary between the threads
+// that submit and the engine thread.
 #ifndef LSSAR_RUNTIME_REQUEST_QUEUE_H_
 #define LSSAR_RUNTIME_REQUEST_QUEUE_H_
 
-#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "runtime/limits.h"
-#include "runtime/request.h"
+#include "runtime/clock.h"
+#include "runtime/sequence.h"
 
 namespace lssar {
 
-struct Submission {
-  Request request;
-  std::shared_ptr<OutputSink> sink;
-  std::shared_ptr<std::atomic<bool>> cancelled;
-  Clock::time_point submitted_at;
-
-  // Who comes first: priority and waiting in one number that stays the same while time passes, as
-  // if a request of higher priority had come that much earlier. Smaller first.
-  Clock::time_point EffectiveArrivalTime() const {
-    return submitted_at - request.priority * limits::kWaitPerPriority;
-  }
-};
-
-// Of the prompt; of a score, of its context and all continuations.
-int64_t NumPromptTokens(const Request& request);
-
-// CANCELLED or DEADLINE_EXCEEDED, when that is what `submission` should end with by now; else OK.
-absl::Status DueStatus(const Submission& submission, Clock::time_point now);
-
 // A request is open from Push to MarkDone, whether it waits here or runs.
-// Threads   any, where not said otherwise; the lock is never held while a sink is called
+// Threads   any, unless stated otherwise; the lock is never held while a sink is called
 class RequestQueue {
  public:
   RequestQueue(int max_requests, int64_t max_tokens)
       : max_requests_(max_requests), max_tokens_(max_tokens) {}
 
-  // Errors  RESOURCE_EXHAUSTED: full, by requests or by their prompt tokens; after Close what that
-  //         was given. An empty queue takes any request: the limit bounds how long others wait, and
-  //         a single one of more tokens would else be refused for ever.
-  absl::Status Push(Submission submission);
+  // Errors  RESOURCE_EXHAUSTED: the queue is full, by requests or by their prompt tokens; after
+  //         Close(reason): that reason.
+  // An empty queue takes any request: the bound limits how long others wait, and a single request
+  // with more tokens could otherwise never run.
+  absl::Status Push(std::unique_ptr<SequenceGroup> group);
   // Whether Push would take the smallest of requests now. Errors  as Push
-  absl::Status CheckQueueCapacity() const;
+  absl::Status CheckCapacity() const;
 
-  // From now on Push fails with `reason`, unless an earlier call gave one.
+  // From now on Push fails with `reason`, unless an earlier call gave another.
   void Close(absl::Status reason);
-  // Waits until no request is open; false: `limit` passed before.
-  bool WaitUntilNoneOpen(absl::Duration limit);
-  // Ends the engine thread's next WaitForWork at once.
+  // Waits until no request is open. False: `limit` passed before.
+  bool WaitUntilNoneOpen(absl::Duration limit) const;
+  // Ends the engine thread's current or next WaitForWork.
   void Wake();
-  // The same for all to come, which return false.
+  // Ends all calls of WaitForWork, which return false from now on.
   void Stop();
 
   struct Load {
@@ -67,33 +47,34 @@ class RequestQueue {
     bool is_closed = false;
   };
   Load CurrentLoad() const;
-  int NumQueued() const { return CurrentLoad().num_requests; }
 
-  // The engine thread's part.
-  // Sleeps until `until`, or until a request comes or Wake is called, or was since the last return.
+  // The calls below are the engine thread's.
+
+  // Sleeps until `until`, a Push or a Wake; returns at once if either came since the last return.
   // False: stopped.
   bool WaitForWork(Clock::time_point until);
-  // The earliest deadline of those that wait; time_point::max(): none has one.
+  // The earliest deadline of all waiting requests; time_point::max(): none has one.
   Clock::time_point NextDeadline() const;
-  // The most senior request, if `is_admissible` says so of it.
-  std::optional<Submission> PopIf(absl::FunctionRef<bool(const Submission&)> is_admissible);
-  // Moves the requests that are cancelled or late to `due`, each with its status.
-  void TakeDue(Clock::time_point now, std::vector<std::pair<Submission, absl::Status>>* due);
-  std::vector<Submission> TakeAll();
+  // Removes the first request in order if `is_admissible` accepts it; null otherwise.
+  std::unique_ptr<SequenceGroup> PopIf(absl::FunctionRef<bool(const SequenceGroup&)> is_admissible);
+  // Moves requests that are cancelled or past their deadline to `aborted`, with their status set.
+  void TakeAborted(Clock::time_point now, std::vector<std::unique_ptr<SequenceGroup>>* aborted);
+  // The same for all requests, with `status`.
+  void TakeAll(const absl::Status& status, std::vector<std::unique_ptr<SequenceGroup>>* aborted);
   void MarkDone(int num_requests);
 
  private:
-  // CheckQueueCapacity under the lock.
-  absl::Status LockedRoom() const;
-  // Takes the submission at `at` out; under the lock.
-  Submission Take(std::deque<Submission>::iterator at);
+  using Groups = std::deque<std::unique_ptr<SequenceGroup>>;
+
+  absl::Status CheckCapacityLocked() const;
+  std::unique_ptr<SequenceGroup> RemoveLocked(Groups::iterator at);
 
   const int max_requests_;
   const int64_t max_tokens_;
   mutable std::mutex mutex_;
-  std::condition_variable work_, none_open_;
-  std::deque<Submission> queue_;  // most senior first
-  int64_t num_tokens_ = 0;        // of the queue
+  mutable std::condition_variable work_, none_open_;
+  Groups waiting_;          // by effective arrival time
+  int64_t num_tokens_ = 0;  // of all waiting requests
   bool is_woken_ = false;
   int num_open_ = 0;
   absl::Status closed_;  // OK: open

@@ -1,56 +1,159 @@
-// Which rows run in the next step. Pure: no clock, no device, no lock, no memory of its own.
+// Which requests run: admission, the tokens of the next step, preemption.
 #ifndef LSSAR_RUNTIME_SCHEDULER_H_
 #define LSSAR_RUNTIME_SCHEDULER_H_
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "models/checkpoint.h"
+#include "runtime/block_manager.h"
+#include "runtime/clock.h"
+#include "runtime/engine_options.h"
+#include "runtime/request_queue.h"
+#include "runtime/sequence.h"
+
 namespace lssar {
 
-// What a plan needs to know of a running sequence.
-struct SequenceView {
-  int num_pending = 0;   // rows still to run, >= 1
-  int first_row = 0;     // position of the first of them: how many keys it has before it
-  bool streams = false;  // a reader waits for each of its tokens
+// Whether a request can ever be admitted.
+// Errors  INVALID_ARGUMENT: more tokens than max_model_len, more choices than may run together, or
+//         more pages than the pool has; the message shows the arithmetic
+absl::Status CheckFits(const Request& request, const EngineOptions& options,
+                       const KvLayout& layout);
+
+// Sequences that may run at the same time.
+int MaxRunning(const EngineOptions& options);
+
+// Prompt tokens of all waiting requests together.
+int64_t MaxQueuedTokens(const EngineOptions& options);
+
+// A prompt token costs one unit, and another one for every kKeysPerTokenCost keys before it. On
+// lssar-6m with two cores a token takes 53 us at the start of a prompt, 120 us after 4K keys and
+// 460 us after 16K, in chunks of 512; twice that in the chunks of a few tokens that are left to
+// prompts beside decodes.
+inline constexpr int kKeysPerTokenCost = 1024;
+
+// What the token budget needs to know of a sequence.
+struct TokenDemand {
+  int num_pending = 0;        // tokens still to compute, >= 1
+  int first_position = 0;     // of the first of them: the number of keys before it
+  bool is_streaming = false;  // a reader waits for each of its tokens
 };
 
-struct PlannedRows {
-  int sequence_idx = 0;  // into the views
-  int num_rows = 0;      // >= 1
-};
-
-// Rising sequence_idx: rows of a batch stand in order of seniority.
-using StepPlan = std::vector<PlannedRows>;
-
-// A prompt's row costs as much as the first one, and once more for every so many keys before it. On
-// lssar-6m with two cores a row takes 53 us at the start, 120 behind 4K keys and 460 behind 16K, in
-// chunks of 512; twice that in the chunks of a few rows that a step with readers leaves there.
-inline constexpr int kKeysPerRowCost = 1024;
-
-class Scheduler {
+// Divides the tokens of one step among sequences.
+class TokenBudget {
  public:
   struct Limits {
-    int max_num_batched_tokens = 1;  // rows of one step at most
-    // Of a step in which a reader waits for its next token: prompts that advance, and what all of
-    // their rows cost together, in rows at the start of a prompt.
+    int max_num_batched_tokens = 1;
+    // In a step in which a reader waits for its next token: prompts that advance, and the cost of
+    // all of their tokens together.
     int max_num_partial_prefills = 1;
     int chunked_prefill_size = 1;
   };
-  explicit Scheduler(const Limits& limits) : limits_(limits) {}
+  explicit TokenBudget(const Limits& limits) : limits_(limits) {}
 
-  // Sequences that need one row get it first: decode steps, so that no prompt holds up the others'
-  // next token. What is left goes to longer runs (prompts, continuations to score) in order of
-  // seniority, each as much as it needs: the most senior is done soonest. While a reader waits for
-  // a token of the step, they share max_num_partial_prefills and chunked_prefill_size; the most senior one has a
-  // row even where that costs more.
-  // Requires  `running` in order of seniority, at most max_num_batched_tokens of them: so every decode step
-  //           has its row, and while one waits for a prompt, the most senior prompt goes on
-  // Ensures   1 <= planned rows <= max_num_batched_tokens when anything runs
-  void Plan(std::span<const SequenceView> running, StepPlan* plan) const;
+  // Sequences with one pending token get it first: these are decodes, and no prompt delays them.
+  // The rest of the budget goes to prefill chunks in order, each as large as possible: the first
+  // request is done soonest. While a reader waits for a token of the step, chunks share
+  // max_num_partial_prefills and chunked_prefill_size; the first one gets a token even where that
+  // costs more. Element i of `num_tokens` belongs to sequences[i]; 0: it does not run.
+  // Requires  `sequences` in scheduling order, at most max_num_batched_tokens of them: then every
+  //           decode gets its token and, while a sequence waits for its prompt, the first prompt
+  //           advances
+  // Ensures   1 <= sum of num_tokens <= max_num_batched_tokens unless `sequences` is empty
+  void Divide(std::span<const TokenDemand> sequences, std::vector<int>* num_tokens) const;
 
  private:
-  Limits limits_;
+  const Limits limits_;
+};
+
+// A sequence in a step, and the tokens of it that the step computes.
+struct ScheduledSequence {
+  SequenceGroup* group = nullptr;
+  Sequence* sequence = nullptr;
+  int num_tokens = 0;
+  absl::Status status = {};  // not OK: the step failed for it
+};
+
+// One step is AbortDue, Admit, Schedule, the model's step, then Complete for each scheduled
+// sequence. TakeFinished returns the requests that ended, in between and at the end.
+// Threads   the engine's thread only
+class Scheduler {
+ public:
+  // What `checkpoint` owns, `blocks` and `waiting` must outlive the scheduler.
+  Scheduler(const Checkpoint* checkpoint, const EngineOptions& options, BlockManager* blocks,
+            RequestQueue* waiting);
+
+  // Ends requests that are cancelled or past their deadline, running or waiting, and notes which
+  // sinks are not writable.
+  void AbortDue(Clock::time_point now);
+  // Resumes preempted sequences and admits waiting requests, as far as there are places and pages.
+  // The admitted requests.
+  std::span<SequenceGroup* const> Admit();
+  // Chooses the tokens of the next step, in scheduling order, and allocates their pages. Preempts
+  // sequences when out of pages. Valid until the next call.
+  std::span<ScheduledSequence> Schedule();
+  // The tokens of `scheduled` are computed: the sequence advances.
+  void Complete(const ScheduledSequence& scheduled, Clock::time_point now);
+  // Ends all requests, running or waiting, with `status`.
+  void AbortAll(const absl::Status& status);
+  // Frees the pages of the requests that ended, and moves them to `finished`.
+  void TakeFinished(std::vector<std::unique_ptr<SequenceGroup>>* finished);
+
+  // In scheduling order.
+  std::span<const std::unique_ptr<SequenceGroup>> Running() const { return running_; }
+  // The earliest deadline of all requests; time_point::max(): none has one.
+  Clock::time_point NextDeadline() const;
+
+  // Since the start.
+  struct Counters {
+    int64_t num_generated_tokens = 0;
+    int64_t num_preemptions = 0;
+    int64_t num_prefix_cache_queries = 0;  // tokens looked up
+    int64_t num_prefix_cache_hits = 0;     // tokens found
+  };
+  const Counters& Totals() const { return totals_; }
+
+ private:
+  bool UsesPrefixCache(const Request& request) const;
+  bool IsAnyPreempted() const;
+  // Available pages that running sequences do not need soon.
+  int64_t NumSparePages() const;
+  // Pages that must be spare before `group` is admitted.
+  int64_t NumAdmissionPages(const SequenceGroup& group) const;
+  // Lets preempted sequences run again in scheduling order, as far as there are pages. The
+  // effective arrival time of the first that has to wait longer.
+  Clock::time_point Resume(int64_t* num_spare_pages);
+  void Start(std::unique_ptr<SequenceGroup> group, int num_sequences);
+  void MatchPrefix(SequenceGroup* group, Sequence* sequence);
+  void Truncate(SequenceGroup* group, Sequence* sequence);
+  // Forks the further sequences of `group` once the first one has computed the prompt.
+  void ForkFromPrompt(SequenceGroup* group);
+  // Sets candidates_ to the sequences that may run.
+  void CollectCandidates();
+  // Allocates the pages of the scheduled tokens. A sequence that cannot have them gets fewer tokens.
+  void AllocatePages();
+  // Preempts the last sequence in scheduling order, paused ones first. False: none after `sequence`
+  // has pages.
+  bool PreemptFor(const Sequence& sequence);
+  void Preempt(SequenceGroup* group, Sequence* sequence);
+
+  const Checkpoint* const checkpoint_;
+  const EngineOptions options_;
+  const TokenBudget budget_;
+  BlockManager* const blocks_;
+  RequestQueue* const waiting_;
+  std::vector<std::unique_ptr<SequenceGroup>> running_;  // by effective arrival time
+  Counters totals_;
+
+  // Of the step; members to reuse their memory.
+  std::vector<std::unique_ptr<SequenceGroup>> aborted_;  // while they waited
+  std::vector<SequenceGroup*> admitted_;
+  std::vector<ScheduledSequence> scheduled_;
+  std::vector<TokenDemand> demands_;  // element i belongs to scheduled_[i]
+  std::vector<int> num_tokens_;       // element i belongs to scheduled_[i]
 };
 
 }  // namespace lssar

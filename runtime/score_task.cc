@@ -1,95 +1,154 @@
-#include "runtime/score_task.h"
-
+// Scoring: the log-probability of each continuation of one context.
+#include <memory>
+#include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "kernels/check.h"
 #include "runtime/sequence.h"
+#include "runtime/sequence_task.h"
 
 namespace lssar {
 namespace {
 
-// The last token's own K and V are of no use to anyone.
-void AppendAllButLast(std::span<const int32_t> ids, std::vector<int32_t>* tokens) {
-  tokens->insert(tokens->end(), ids.begin(), ids.end() - 1);
-}
+// Shared by the sequences of one item: assigns continuations to sequences and orders the scores.
+class ScoreItem {
+ public:
+  // `params` must outlive the item.
+  ScoreItem(const ScoreParams* params, int num_context_tokens)
+      : params_(params),
+        num_context_tokens_(num_context_tokens),
+        finished_(params->continuations.size()) {}
+
+  int NumContextTokens() const { return num_context_tokens_; }
+  int NumLogprobs() const { return params_->num_logprobs; }
+  std::span<const int32_t> Continuation(int index) const {
+    return params_->continuations[size_t(index)];
+  }
+  // Assigns the next continuation. -1: none is left.
+  int AssignNext() {
+    return num_assigned_ == int(params_->continuations.size()) ? -1 : num_assigned_++;
+  }
+  void Finish(ContinuationScore score) { finished_[size_t(score.index)] = std::move(score); }
+  // Sends finished scores in order of their index, so a score may wait for an earlier one.
+  void Publish(OutputSink* sink) {
+    while (num_published_ < num_assigned_ && finished_[size_t(num_published_)]) {
+      sink->OnScore(*std::exchange(finished_[size_t(num_published_++)], std::nullopt));
+    }
+  }
+
+ private:
+  const ScoreParams* params_;
+  const int num_context_tokens_;
+  int num_assigned_ = 0;
+  int num_published_ = 0;
+  std::vector<std::optional<ContinuationScore>> finished_;  // by index, until published
+};
+
+// Scores one continuation after another until none is left. For each further one the sequence goes
+// back to the context's last token, whose logits give the first token's log-probability. The
+// continuation's tokens follow at the same positions as if it were scored alone, so the bits are
+// the same, whichever sequence of the item scores it.
+class ScoreTask final : public SequenceTask {
+ public:
+  // Requires  the item has a continuation left
+  explicit ScoreTask(std::shared_ptr<ScoreItem> item)
+      : item_(std::move(item)), current_(item_->AssignNext()) {
+    LSSAR_CHECK(current_ >= 0);
+  }
+
+  // Appends the continuation to the context. K and V of its last token are never needed.
+  void AppendContinuation(Sequence* sequence) const {
+    const std::span<const int32_t> ids = Continuation();
+    sequence->tokens.insert(sequence->tokens.end(), ids.begin(), ids.end() - 1);
+  }
+
+  bool NeedsLogits(const Sequence&, int position) const override {
+    return position + 1 >= NumContextTokens() + NumScored();
+  }
+
+  int FirstLogitsPosition(const Sequence&) const override {
+    return NumContextTokens() + NumScored() - 1;
+  }
+
+  void OnCachedScores(int first, std::span<const TokenScore> scores) override {
+    if (item_->NumLogprobs() > 0) return;  // the cache does not store the N best
+    for (size_t i = 0; i < scores.size(); ++i) {
+      const int ahead = first + int(i) - NumContextTokens() - NumScored();
+      if (ahead < 0) continue;
+      if (ahead > 0 || !scores[i].is_known) return;
+      AddToken({.id = Continuation()[size_t(NumScored())], .logprob = scores[i].logprob},
+               scores[i]);
+    }
+  }
+
+  void GetScores(int first, std::span<TokenScore> scores) const override {
+    for (size_t i = 0; i < scores.size(); ++i) {
+      const int idx = first + int(i) - NumContextTokens();
+      if (idx >= 0 && idx < NumScored()) scores[i] = scores_[size_t(idx)];
+    }
+  }
+
+  bool IsStreaming() const override { return false; }
+  bool MayMatchAfterFork() const override { return true; }
+
+  SampleRequest MakeSampleRequest(const Sequence&, int position) const override {
+    return {.target = Continuation()[size_t(position + 1 - NumContextTokens())],
+            .counts = {},
+            .num_logprobs = item_->NumLogprobs()};
+  }
+
+  void OnSampleResult(int, SampleResult* result) override {
+    const TokenScore score = {
+        .logprob = result->logprob, .is_known = true, .is_greedy = result->is_best};
+    AddToken(MakeTokenResult(result), score);
+  }
+
+  void Advance(Sequence* sequence) override {
+    if (NumScored() < int(Continuation().size())) return;  // continues in the next step
+    score_.index = current_;
+    item_->Finish(std::exchange(score_, {}));
+    scores_.clear();
+    current_ = item_->AssignNext();
+    if (IsDone()) return;
+    sequence->tokens.resize(size_t(NumContextTokens()));
+    sequence->num_computed_tokens = NumContextTokens() - 1;
+    AppendContinuation(sequence);
+  }
+
+  void Publish(OutputSink* sink) override { item_->Publish(sink); }
+  bool IsDone() const override { return current_ < 0; }
+  int NumGenerated() const override { return 0; }
+
+ private:
+  std::span<const int32_t> Continuation() const { return item_->Continuation(current_); }
+  int NumContextTokens() const { return item_->NumContextTokens(); }
+  int NumScored() const { return int(score_.tokens.size()); }
+
+  void AddToken(TokenResult token, const TokenScore& score) {
+    score_.is_greedy &= score.is_greedy;
+    score_.logprob += double(score.logprob);
+    score_.tokens.push_back(std::move(token));
+    scores_.push_back(score);
+  }
+
+  const std::shared_ptr<ScoreItem> item_;
+  int current_;                     // the continuation being scored; -1: none is left
+  ContinuationScore score_;         // of the current continuation, as far as it is computed
+  std::vector<TokenScore> scores_;  // of its tokens
+};
 
 }  // namespace
 
-int ScoreItem::TakeNext() {
-  return num_taken_ == int(params_->continuations.size()) ? -1 : num_taken_++;
-}
-
-void ScoreItem::Finish(ContinuationScore score) {
-  finished_[size_t(score.index)] = std::move(score);
-}
-
-void ScoreItem::Publish(OutputSink* sink) {
-  while (num_published_ < num_taken_ && finished_[size_t(num_published_)]) {
-    sink->OnScore(*std::exchange(finished_[size_t(num_published_++)], std::nullopt));
+void AddScoreTasks(SequenceGroup* group) {
+  const auto item =
+      std::make_shared<ScoreItem>(&*group->request.score, int(group->request.prompt.size()));
+  for (Sequence& sequence : group->sequences) {
+    auto task = std::make_unique<ScoreTask>(item);
+    task->AppendContinuation(&sequence);
+    sequence.task = std::move(task);
   }
 }
-
-ScoreTask::ScoreTask(std::shared_ptr<ScoreItem> item)
-    : item_(std::move(item)), current_(item_->TakeNext()) {
-  LSSAR_CHECK(current_ >= 0);
-}
-
-void ScoreTask::Start(Sequence* sequence) const { AppendAllButLast(Current(), &sequence->tokens); }
-
-bool ScoreTask::WantsLogits(const Sequence&, int position) const {
-  return position + 1 >= NumContextTokens() + NumTaken();
-}
-
-int ScoreTask::FirstWantedRow(const Sequence&) const { return NumContextTokens() + NumTaken() - 1; }
-
-void ScoreTask::TakeCached(int first, std::span<const TokenScore> scores) {
-  if (item_->NumLogprobs() > 0) return;  // the best beside them are not kept
-  for (size_t i = 0; i < scores.size(); ++i) {
-    const int ahead = first + int(i) - NumContextTokens() - NumTaken();
-    if (ahead < 0) continue;
-    if (ahead > 0 || !scores[i].is_known) return;
-    score_.is_greedy &= scores[i].is_greedy;
-    scores_.push_back(scores[i]);
-    Add({.id = Current()[size_t(NumTaken())], .logprob = scores[i].logprob});
-  }
-}
-
-void ScoreTask::ReadScores(int first, std::span<TokenScore> scores) const {
-  for (size_t i = 0; i < scores.size(); ++i) {
-    const int idx = first + int(i) - NumContextTokens();
-    if (idx >= 0 && idx < NumTaken()) scores[i] = scores_[size_t(idx)];
-  }
-}
-
-SampleRequest ScoreTask::Ask(const Sequence&, int position) const {
-  return {.target = Current()[size_t(position + 1 - NumContextTokens())],
-          .counts = {},
-          .num_logprobs = item_->NumLogprobs()};
-}
-
-void ScoreTask::Take(int, SampleResult* row) {
-  scores_.push_back({.logprob = row->logprob, .is_known = true, .is_greedy = row->is_best});
-  score_.is_greedy &= row->is_best;
-  Add(MakeTokenResult(row));
-}
-
-void ScoreTask::Add(TokenResult token) {
-  score_.logprob += double(token.logprob);
-  score_.tokens.push_back(std::move(token));
-}
-
-void ScoreTask::Advance(Sequence* sequence) {
-  if (NumTaken() < int(Current().size())) return;  // its rows go on in the next step
-  score_.index = current_;
-  item_->Finish(std::exchange(score_, {}));
-  scores_.clear();
-  current_ = item_->TakeNext();
-  if (IsDone()) return;
-  sequence->tokens.resize(size_t(NumContextTokens()));
-  sequence->num_computed = NumContextTokens() - 1;
-  AppendAllButLast(Current(), &sequence->tokens);
-}
-
-void ScoreTask::Publish(OutputSink* sink) { item_->Publish(sink); }
 
 }  // namespace lssar

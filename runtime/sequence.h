@@ -1,41 +1,110 @@
-// The runtime state of one choice, or of continuations of a score item: tokens, pages, how far it
-// is.
+// A request that waits or runs (SequenceGroup), and its continuations (Sequence).
 #ifndef LSSAR_RUNTIME_SEQUENCE_H_
 #define LSSAR_RUNTIME_SEQUENCE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "kernels/kv_layout.h"
 #include "kernels/ops.h"
+#include "models/checkpoint.h"
+#include "runtime/limits.h"
 #include "runtime/prefix_cache.h"
+#include "runtime/request.h"
 #include "runtime/sequence_task.h"
 
 namespace lssar {
 
 enum class SequenceState : uint8_t {
-  kRuns,
-  kAwaitsPrompt,  // forks from the request's first as soon as that has computed the prompt
-  kPreempted,     // gave its pages up; waits for others to be had
+  kRunning,
+  kWaitingForPrompt,  // is forked from the group's first sequence once that has the prompt
+  kPreempted,         // has no pages; is recomputed when pages are available
 };
 
-// Of `tokens`, the first num_computed have their K and V in `pages`; the rest are rows still to
-// run. Nothing else tells a prompt from its continuation: a decode step is one row to run.
+// One choice of a generate request; one of the sequences that score an item's continuations; or the
+// prompt of a capture request.
+//
+// K and V of the first num_computed_tokens of `tokens` are in `pages`; the others are pending.
+// Prefill and decode differ in nothing else: a decode step has one pending token.
 struct Sequence {
   std::vector<int32_t> tokens;
-  int num_computed = 0;
-  std::vector<int32_t> pages;  // ids in token order; sequence_pages.h
-  int num_sealed_pages = 0;    // of the first pages: others may read them, so they are not written
-  double rope_base = 0;        // fixed at admission from the length budget
-  std::optional<PrefixRoot> root;  // in the prefix cache; nullopt: it takes no part
-  SequenceState state = SequenceState::kRuns;
+  int num_computed_tokens = 0;
+  std::vector<int32_t> pages;   // page table: ids in token order
+  int num_read_only_pages = 0;  // the first pages, which other sequences may read
+  double rope_base = 0;         // fixed at admission from the length budget
+  int num_prompt_tokens = 0;    // statistics count tokens before this position as prompt tokens
+  std::optional<PrefixRoot> prefix_root;  // nullopt: does not use the prefix cache
+  SequenceState state = SequenceState::kRunning;
   AttentionStats attention;
   std::unique_ptr<SequenceTask> task;
 
-  int NumPending() const { return int(tokens.size()) - num_computed; }
+  int NumPendingTokens() const { return int(tokens.size()) - num_computed_tokens; }
   bool IsDone() const { return task->IsDone(); }
 };
+
+// The resources that a request needs in the worst case. Pages are allocated as they are needed, but
+// a request that could not finish with the whole pool to itself is refused.
+struct Demand {
+  int num_sequences = 0;      // choices; 1 for a score item
+  int max_num_sequences = 0;  // that it has a use for: a score item's continuations side by side
+  int num_tokens = 0;         // of each sequence: prompt + max_tokens, context + continuation
+  int num_pages = 0;          // of each sequence
+  int num_shared_pages = 0;   // of these, full pages of the common prompt
+  int num_initial_pages = 0;  // of the first sequence, to be available at admission
+  int NumOwnPages() const { return num_pages - num_shared_pages; }
+  int64_t TotalPages() const { return num_shared_pages + int64_t(num_sequences) * NumOwnPages(); }
+};
+
+// A score item has at most this many sequences. Most benchmarks of knowledge have four choices; a
+// sequence counts against max_num_seqs and needs a copy of the context's last page.
+inline constexpr int kMaxScoreSequences = 8;
+
+// Tokens that may follow the prompt, at most.
+int64_t MaxFurtherTokens(const Request& request);
+// Requires  the number of tokens fits an int (CheckFits)
+Demand DemandOf(const Request& request, const KvLayout& layout);
+// "prompt 200 + max_tokens 57 = 257 tokens", for errors.
+std::string DescribeLength(const Request& request);
+// Tokens of the prompt; score: of the context and all continuations.
+int64_t NumPromptTokens(const Request& request);
+
+struct SequenceGroup {
+  // From Submit on.
+  Request request;
+  std::shared_ptr<OutputSink> sink;
+  std::shared_ptr<std::atomic<bool>> cancelled;
+  Clock::time_point arrival_time;
+  Demand demand;
+  absl::Status status;  // not OK: the request ends with it
+
+  // From admission on.
+  std::vector<Sequence> sequences;  // never resized: the step points into it
+  bool is_paused = false;           // the sink was not writable at the start of this step
+  int num_cached_tokens = 0;
+  int num_preemptions = 0;
+  std::optional<Clock::time_point> admitted_at, prefilled_at;
+
+  // The order in which requests run: priority and waiting in one number that does not change over
+  // time, as if a request of higher priority had arrived that much earlier. Smaller runs first.
+  Clock::time_point EffectiveArrivalTime() const {
+    return arrival_time - request.priority * limits::kWaitPerPriority;
+  }
+  // CANCELLED or DEADLINE_EXCEEDED if the request should end with it now; else OK.
+  absl::Status AbortStatus(Clock::time_point now) const;
+  bool IsFinished() const;
+  RequestStats Stats(Clock::time_point now) const;
+
+  // Makes the sequences of an admitted request, without pages. What `checkpoint` owns must outlive
+  // the group.
+  void Start(int num_sequences, const Checkpoint& checkpoint, bool use_prefix_cache);
+};
+
+void Add(const AttentionStats& from, AttentionStats* to);
 
 }  // namespace lssar
 

@@ -1,4 +1,5 @@
-// What a sequence is run for: it says which rows' logits it wants, and goes on from them.
+// What a sequence is computed for: generate, score or capture. A task chooses the tokens whose
+// logits it needs and continues from the sampled results.
 #ifndef LSSAR_RUNTIME_SEQUENCE_TASK_H_
 #define LSSAR_RUNTIME_SEQUENCE_TASK_H_
 
@@ -6,6 +7,7 @@
 #include <span>
 
 #include "kernels/sampling.h"
+#include "models/checkpoint.h"
 #include "models/language_model.h"
 #include "runtime/prefix_cache.h"
 #include "runtime/request.h"
@@ -13,55 +15,65 @@
 namespace lssar {
 
 struct Sequence;
+struct SequenceGroup;
 
-// In one step: Ask for each row whose logits it wants, in rising position; once the model is
-// through, Take for each of them in the same order; then Advance, then Publish.
-// Threads   the engine's
+// Calls in one step: MakeSampleRequest for each token whose logits are needed, in ascending
+// position; after the model has run, OnSampleResult for each of them in the same order; then
+// Advance, then Publish.
+// Threads   the engine's thread only
 class SequenceTask {
  public:
   virtual ~SequenceTask() = default;
 
-  // Whether the logits of the row at `position` (which tell of the token at position + 1) are
-  // wanted, and have not been taken yet: a row that is computed again is not asked twice.
-  virtual bool WantsLogits(const Sequence& sequence, int position) const = 0;
-  // The first such position. K and V of those before it may come from the prefix cache. At most the
-  // last token's.
-  virtual int FirstWantedRow(const Sequence& sequence) const = 0;
+  // Whether the task needs the logits of the token at `position`, which predict position + 1, and
+  // has not received them yet: a recomputed token is not sampled twice.
+  virtual bool NeedsLogits(const Sequence& sequence, int position) const = 0;
+  // The first such position, at most the last token's. K and V of the tokens before it may come
+  // from the prefix cache.
+  virtual int FirstLogitsPosition(const Sequence& sequence) const = 0;
 
-  // What is known of tokens [first, first + scores.size()) without their rows: the task may take
-  // what it wants of them, which raises FirstWantedRow.
-  virtual void TakeCached(int first, std::span<const TokenScore> scores);
-  // Writes what the task knows of tokens [first, first + scores.size()) for others to take.
-  virtual void ReadScores(int first, std::span<TokenScore> scores) const;
+  // The prefix cache knows these log-probabilities of tokens [first, first + scores.size()). A task
+  // that uses them needs fewer logits, which raises FirstLogitsPosition.
+  virtual void OnCachedScores(int first, std::span<const TokenScore> scores);
+  // Writes the log-probabilities that the task knows of tokens [first, first + scores.size()), for
+  // the prefix cache.
+  virtual void GetScores(int first, std::span<TokenScore> scores) const;
 
   // Whether a reader waits for each next token.
-  virtual bool Streams() const = 0;
+  virtual bool IsStreaming() const = 0;
+  // Whether the sequence goes on after a fork with tokens of its own that may be cached.
+  virtual bool MayMatchAfterFork() const { return false; }
 
-  // Heads whose attention weights are wanted of the rows whose logits are; null: none.
+  // Heads whose attention weights are needed, of the tokens whose logits are; null: none.
   virtual const HeadCapture* Capture() const { return nullptr; }
-  // Of the pending rows, how many the next step may run: at least one.
-  virtual int MaxRows(const Sequence& sequence) const;
+  // How many of the pending tokens the next step may compute: at least one.
+  virtual int MaxTokensInStep(const Sequence& sequence) const;
 
-  // What is wanted of the row at `position`: the token after it, given or drawn, and its
+  // What to sample from the logits at `position`: the next token, given or drawn, and its
   // log-probabilities.
-  virtual SampleRequest Ask(const Sequence& sequence, int position) const = 0;
+  virtual SampleRequest MakeSampleRequest(const Sequence& sequence, int position) const = 0;
+  // The result; its logits were finite. May move out of `result`.
+  virtual void OnSampleResult(int position, SampleResult* result) = 0;
 
-  // What came of it; its logits were finite. May move out of `row`.
-  virtual void Take(int position, SampleResult* row) = 0;
-
-  // The step's rows are computed: adds the next tokens, or rewinds, or ends.
+  // The step's tokens are computed: appends the next tokens, or lowers num_computed_tokens and
+  // continues elsewhere, or finishes.
   virtual void Advance(Sequence* sequence) = 0;
 
-  // Gives the sink what became known since the last time.
+  // Sends the sink everything that became known since the last call.
   virtual void Publish(OutputSink* sink) = 0;
 
   virtual bool IsDone() const = 0;
   virtual int NumGenerated() const = 0;
 };
 
-// The id and log-probability of a token, and the best beside it, as the request asked for them.
-// Moves `top` out of `row`.
-TokenResult MakeTokenResult(SampleResult* row);
+// The id and log-probability of a token, and the best besides it. Moves `top` out of `result`.
+TokenResult MakeTokenResult(SampleResult* result);
+
+// One function for each kind of request: gives every sequence of `group` its task and the tokens
+// that follow the prompt. `group` and what `checkpoint` owns must outlive the tasks.
+void AddGenerateTasks(const Checkpoint& checkpoint, SequenceGroup* group);
+void AddScoreTasks(SequenceGroup* group);
+void AddCaptureTasks(SequenceGroup* group);
 
 }  // namespace lssar
 

@@ -1,4 +1,4 @@
-// How often each id occurred in a sequence: what the penalties look at.
+// How often each token id occurred in a sequence: the input of the sampling penalties.
 #ifndef LSSAR_RUNTIME_TOKEN_COUNTS_H_
 #define LSSAR_RUNTIME_TOKEN_COUNTS_H_
 
@@ -11,7 +11,7 @@
 
 namespace lssar {
 
-// Of the ids that occurred alone, so its cost follows the text and not the vocabulary.
+// Stores only the ids that occurred, so its cost follows the text and not the vocabulary.
 class TokenCounts {
  public:
   void AddPrompt(std::span<const int32_t> ids) {
@@ -24,13 +24,13 @@ class TokenCounts {
 
  private:
   TokenCount& CountOf(int32_t id) {
-    const auto [at, is_first] = places_.try_emplace(id, counts_.size());
+    const auto [at, is_first] = indices_.try_emplace(id, counts_.size());
     if (is_first) counts_.push_back({.id = id});
     return counts_[at->second];
   }
 
   std::vector<TokenCount> counts_;
-  absl::flat_hash_map<int32_t, size_t> places_;  // in counts_
+  absl::flat_hash_map<int32_t, size_t> indices_;  // into counts_
 };
 
 }  // namespace lssar

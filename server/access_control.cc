@@ -1,13 +1,11 @@
 #include "server/access_control.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <map>
-#include <optional>
 
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
+#include "kernels/read_file.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 #include "server/file_version.h"
@@ -16,15 +14,9 @@
 namespace lssar {
 namespace {
 
+constexpr size_t kMaxFileBytes = size_t{16} << 20;
 constexpr auto kCheckInterval = std::chrono::milliseconds(500);
 constexpr std::string_view kScheme = "bearer ";
-
-std::optional<std::string> ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file.is_open() || file.bad()) return std::nullopt;
-  return text;
-}
 
 absl::Status Unauthenticated(const std::string& reason) {
   return absl::UnauthenticatedError(
@@ -108,9 +100,9 @@ absl::StatusOr<std::unique_ptr<AccessControl>> AccessControl::Open(const std::st
 
 // Requires  mutex_ is held, except on the first call
 absl::Status AccessControl::Load() {
-  const auto text = ReadFile(keys_path_);
-  if (!text) {
-    return absl::NotFoundError(StrCat("--api-keys ", keys_path_, ": the file cannot be read"));
+  const auto text = ReadWholeFile(keys_path_, kMaxFileBytes);
+  if (!text.ok()) {
+    return absl::Status(text.status().code(), StrCat("--api-keys ", text.status().message()));
   }
   auto keys = ApiKeys::Parse(*text);
   if (!keys.ok()) {

@@ -71,8 +71,7 @@ class KeyUsage {
 class AccessControl {
  public:
   // An empty `keys_path` means no keys. `log` must outlive this.
-  // Errors  NOT_FOUND: the file cannot be read
-  //         INVALID_ARGUMENT: those of ApiKeys::Parse
+  // Errors  those of ReadWholeFile and ApiKeys::Parse
   static absl::StatusOr<std::unique_ptr<AccessControl>> Open(const std::string& keys_path,
                                                              const Log* log);
   ~AccessControl();

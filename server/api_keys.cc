@@ -13,8 +13,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
-#include "server/fields.h"
 
 namespace lssar {
 namespace {
@@ -40,7 +40,7 @@ absl::Status InvalidEntry(const std::string& section, const std::string& sentenc
   return absl::InvalidArgumentError(StrCat("[", section, "]: ", sentence));
 }
 
-// The entries of one section, read one by one.
+// Collects the entries of one section.
 class KeyReader {
  public:
   explicit KeyReader(std::string section) : section_(std::move(section)) {}
@@ -55,9 +55,9 @@ class KeyReader {
       return ReadLimit(item, &key_.limits.requests_per_minute);
     }
     if (item.name == "tokens-per-minute") return ReadLimit(item, &key_.limits.tokens_per_minute);
-    // Without the name: a key that stands on a line alone reads as one.
+    // The message omits the name: a key alone on a line is parsed as a name.
     return Invalid(
-        "an entry is not known; there are key, sha256, role, max-concurrent, "
+        "unknown entry; the entries are key, sha256, role, max-concurrent, "
         "requests-per-minute, tokens-per-minute");
   }
 
@@ -73,7 +73,7 @@ class KeyReader {
   }
 
   absl::Status ReadSecret(const std::string& name, const std::string& value) {
-    if (std::exchange(has_secret_, true)) return Invalid("it takes one of key and sha256");
+    if (std::exchange(has_secret_, true)) return Invalid("set either key or sha256, not both");
     if (name == "key") {
       const bool is_printable = std::all_of(value.begin(), value.end(), [](char c) {
         return absl::ascii_isgraph(static_cast<unsigned char>(c));
@@ -123,34 +123,35 @@ absl::StatusOr<ApiKeys> ApiKeys::Parse(const std::string& text) {
   try {
     std::istringstream stream(text);
     items = CLI::ConfigTOML().from_config(stream);
-  } catch (const CLI::Error&) {  // what it says may quote a key
-    return absl::InvalidArgumentError("it is not TOML");
+  } catch (const CLI::Error&) {  // its message may quote a key
+    return absl::InvalidArgumentError("the file is not valid TOML");
   }
   std::map<std::string, KeyReader> sections;
   for (const CLI::ConfigItem& item : items) {
     if (item.parents.size() != 1 || !IsName(item.parents[0])) {
-      return absl::InvalidArgumentError(StrCat("every entry stands in a section [NAME], 1 to ",
-                                               kMaxNameBytes, " of A-Z, a-z, 0-9, _ and -"));
+      return absl::InvalidArgumentError(StrCat("every entry must be in a section [NAME] of 1 to ",
+                                               kMaxNameBytes,
+                                               " characters A-Z, a-z, 0-9, _ and -"));
     }
     const std::string& section = item.parents[0];
-    if (item.name == "++") {  // a section begins
+    if (item.name == "++") {  // start of a section
       if (!sections.try_emplace(section, section).second) {
-        return InvalidEntry(section, "the section stands there twice");
+        return InvalidEntry(section, "the section is defined twice");
       }
-    } else if (item.name != "--") {  // or ends
+    } else if (item.name != "--") {  // not the end of a section
       RETURN_IF_ERROR(sections.at(section).Read(item));
     }
   }
   ApiKeys keys;
   std::map<Sha256::Digest, std::string> names;
   for (auto& [section, reader] : sections) {
-    absl::StatusOr<ApiKey> key = reader.Finish();
-    if (!key.ok()) return key.status();
-    const auto [other, is_first] = names.emplace(key->digest, section);
-    if (!is_first) return InvalidEntry(section, StrCat("has the key of [", other->second, "]"));
-    keys.keys_.push_back(*std::move(key));
+    ASSIGN_OR_RETURN(ApiKey key, reader.Finish());
+    const auto [other, is_first] = names.emplace(key.digest, section);
+    if (!is_first)
+      return InvalidEntry(section, StrCat("has the same key as [", other->second, "]"));
+    keys.keys_.push_back(std::move(key));
   }
-  if (keys.keys_.empty()) return absl::InvalidArgumentError("it names no key");
+  if (keys.keys_.empty()) return absl::InvalidArgumentError("the file contains no key");
   return keys;
 }
 

@@ -1,4 +1,4 @@
-// Who may call: the keys of --api-keys, and what each is allowed.
+// Parses the file of --api-keys: the keys with their roles and limits.
 #ifndef LSSAR_SERVER_API_KEYS_H_
 #define LSSAR_SERVER_API_KEYS_H_
 
@@ -12,17 +12,17 @@
 
 namespace lssar {
 
-// An admin may do what a user may.
+// An admin may do everything that a user may do.
 enum class KeyRole : uint8_t { kUser, kAdmin };
 
 // 0: no limit.
 struct KeyLimits {
-  int max_concurrent = 0;  // calls inside at once
+  int max_concurrent = 0;  // running calls
   int requests_per_minute = 0;
   int64_t tokens_per_minute = 0;  // of prompts and outputs
 };
 
-// The key itself is never kept.
+// The key itself is not stored, only its digest.
 struct ApiKey {
   std::string name;
   KeyRole role = KeyRole::kUser;
@@ -32,20 +32,20 @@ struct ApiKey {
 
 class ApiKeys {
  public:
-  // Of a TOML text with a section for each key:
+  // Parses TOML text with one section per key:
   //
-  //   [alice]                        # a name for the log, 1 to 64 of [A-Za-z0-9_-]
-  //   sha256 = "9f86d081884c7d65..." # of the key, 64 hex digits; or key = "...", the key itself
+  //   [alice]                        # name in log lines, 1 to 64 of [A-Za-z0-9_-]
+  //   sha256 = "9f86d081884c7d65..." # SHA-256 of the key, 64 hex digits; or key = "..."
   //   role = "admin"                 # default "user"
-  //   max-concurrent = 4             # these three: default 0, no limit
+  //   max-concurrent = 4             # limits; default 0: no limit
   //   requests-per-minute = 60
   //   tokens-per-minute = 100000
   //
   // A key is 16 to 256 printable ASCII characters without spaces.
-  // Errors  INVALID_ARGUMENT: names section and entry, and never tells anything of a key
+  // Errors  INVALID_ARGUMENT: names section and entry, and never contains any part of a key
   static absl::StatusOr<ApiKeys> Parse(const std::string& text);
 
-  // Null: no such key. Takes as long for every key of the same length, known or not.
+  // Null if the key is unknown. The time does not depend on whether the key is known.
   const ApiKey* Find(std::string_view key) const;
 
   const std::vector<ApiKey>& All() const { return keys_; }

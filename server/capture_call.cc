@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "kernels/status_macros.h"
-#include "runtime/limits.h"
 #include "server/grpc_adapter.h"
+#include "server/limits.h"
 #include "server/parse_request.h"
 
 namespace lssar {
@@ -34,18 +34,17 @@ void CaptureCall::OnAdmitted(const RequestStats& stats) {
 
 void CaptureCall::SendPrompt() {
   const Tokenizer* const tokenizer = context_.Model().GetCheckpoint().tokenizer.get();
-  for (size_t first = 0; first < prompt_.size(); first += limits::kMaxTokensPerMessage) {
+  ForEachBlock(prompt_.size(), [&](size_t first, size_t end) {
     v1::CaptureAttentionReply reply;
     v1::PromptTokens& block = *reply.mutable_prompt();
     block.set_first(int(first));
-    const size_t end = std::min(prompt_.size(), first + limits::kMaxTokensPerMessage);
     for (size_t i = first; i < end; ++i) {
       const TokenResult token = {.id = prompt_[i]};
       *block.add_tokens() =
           std::move(*ToToken(token, /*with_logprob=*/false, tokenizer).mutable_token());
     }
     Send(std::move(reply));
-  }
+  });
 }
 
 void CaptureCall::OnWeights(std::vector<RowWeights> rows) {

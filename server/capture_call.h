@@ -1,4 +1,4 @@
-// One CaptureAttention call: attention weights on their way to one client.
+// A CaptureAttention call: sends attention weights to the client.
 #ifndef LSSAR_SERVER_CAPTURE_CALL_H_
 #define LSSAR_SERVER_CAPTURE_CALL_H_
 
@@ -24,7 +24,7 @@ class CaptureCall final : public SingleRequestCall {
   absl::StatusOr<Request> Parse(const grpc::ByteBuffer& bytes) override;
   void SendPrompt();
 
-  std::vector<int32_t> prompt_;  // up to the last row
+  std::vector<int32_t> prompt_;  // up to the last captured row
 };
 
 }  // namespace lssar

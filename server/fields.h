@@ -1,4 +1,4 @@
-// Checks of one field, each with a sentence that names field, value and limit.
+// Checks of single fields. Each error names the field, its value and the limit.
 #ifndef LSSAR_SERVER_FIELDS_H_
 #define LSSAR_SERVER_FIELDS_H_
 
@@ -20,14 +20,14 @@ absl::Status Refuse(const std::string& field, const T& value, const std::string&
   return absl::InvalidArgumentError(StrCat(field, " is ", value, "; it must be ", must_be));
 }
 
-// A range whose ends both count. NaN is in no range.
+// Both ends are included. NaN is in no range.
 template <typename T>
 absl::Status CheckRange(const std::string& field, T value, T low, T high) {
   if (value >= low && value <= high) return absl::OkStatus();
   return Refuse(field, value, StrCat("in [", low, ", ", high, "]"));
 }
 
-// The same without the lower end.
+// The lower end is excluded.
 template <typename T>
 absl::Status CheckRangeAbove(const std::string& field, T value, T low, T high) {
   if (value > low && value <= high) return absl::OkStatus();
@@ -45,11 +45,11 @@ inline absl::Status CheckId(const std::string& field, int32_t id, int vocab_size
   return Refuse(field, id, StrCat("in [0, ", vocab_size, ")"));
 }
 
-// Names the first entry that is not an id.
+// The error names the first entry that is out of range.
 template <typename Ids>
 absl::StatusOr<std::vector<int32_t>> CheckIds(const std::string& field, const Ids& ids,
                                               int vocab_size) {
-  for (int i = 0; i < static_cast<int>(ids.size()); ++i) {
+  for (int i = 0; i < int(ids.size()); ++i) {
     RETURN_IF_ERROR(CheckId(StrCat(field, "[", i, "]"), ids[i], vocab_size));
   }
   return std::vector<int32_t>(ids.begin(), ids.end());
@@ -68,7 +68,7 @@ inline absl::Status CheckBytes(const std::string& field, size_t num_bytes, size_
       StrCat(field, " has ", num_bytes, " bytes; it must have ", low, " to ", high));
 }
 
-// Ids of `text`, after BOS when `bos` has one.
+// Returns `bos` followed by the ids of `text`.
 // Errors  FAILED_PRECONDITION: no tokenizer
 inline absl::StatusOr<std::vector<int32_t>> EncodeField(const std::string& field,
                                                         const std::string& text,

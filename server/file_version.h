@@ -1,4 +1,4 @@
-// Whether a file is another one than before.
+// Detects changes of a file.
 #ifndef LSSAR_SERVER_FILE_VERSION_H_
 #define LSSAR_SERVER_FILE_VERSION_H_
 
@@ -6,9 +6,8 @@
 
 namespace lssar {
 
-// Changes whenever the file does: by being written, or by another taking its place. Empty: it
-// cannot be looked at. Take it before the file is read: what is written meanwhile is another
-// change.
+// Identifies the file's content: changes when the file is written or replaced. Empty if the file
+// cannot be examined. Call before reading the file, so that a concurrent write counts as a change.
 std::string FileVersion(const std::string& path);
 
 }  // namespace lssar

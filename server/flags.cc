@@ -3,18 +3,23 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
+#include <memory>
 #include <numeric>
+#include <sstream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "kernels/read_file.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
 namespace lssar {
 namespace {
+
+constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 
 absl::Status MustBe(const std::string& what) {
   return absl::InvalidArgumentError(StrCat("it must be ", what));
@@ -45,18 +50,29 @@ AssignFlag AssignText(std::string* target) {
   };
 }
 
-AssignFlag AssignInt(int* target, int low, int high) {
+template <typename Int>
+AssignFlag AssignInt(Int* target, limits::Range<Int> range) {
   return [=](const std::string& value) {
-    int number = 0;
-    if (!absl::SimpleAtoi(value, &number) || number < low || number > high) {
-      return MustBe(StrCat("a whole number in [", low, ", ", high, "]"));
+    Int number = 0;
+    if (!absl::SimpleAtoi(value, &number) || number < range.min || number > range.max) {
+      return MustBe(StrCat("a whole number in [", range.min, ", ", range.max, "]"));
     }
     *target = number;
     return absl::OkStatus();
   };
 }
+template AssignFlag AssignInt(int* target, limits::Range<int> range);
+template AssignFlag AssignInt(int64_t* target, limits::Range<int64_t> range);
 
-AssignFlag AssignBytes(int64_t* target, int64_t low, int64_t high) {
+AssignFlag AssignBool(bool* target) {
+  return [target](const std::string& value) {
+    if (value != "true" && value != "false") return MustBe("true or false");
+    *target = value == "true";
+    return absl::OkStatus();
+  };
+}
+
+AssignFlag AssignBytes(int64_t* target, limits::Range<int64_t> range) {
   return [=](const std::string& value) {
     absl::string_view digits = value;
     int64_t unit = 1;
@@ -64,9 +80,9 @@ AssignFlag AssignBytes(int64_t* target, int64_t low, int64_t high) {
     if (absl::ConsumeSuffix(&digits, "M")) unit = int64_t{1} << 20;
     if (absl::ConsumeSuffix(&digits, "G")) unit = int64_t{1} << 30;
     int64_t number = 0;
-    if (!absl::SimpleAtoi(digits, &number) || number < 0 || number > high / unit ||
-        number * unit < low) {
-      return MustBe(StrCat("a number of bytes in [", low, ", ", high,
+    if (!absl::SimpleAtoi(digits, &number) || number < 0 || number > range.max / unit ||
+        number * unit < range.min) {
+      return MustBe(StrCat("a number of bytes in [", range.min, ", ", range.max,
                            "], with K, M or G for powers of 1024: 512M, 2G"));
     }
     *target = number * unit;
@@ -115,20 +131,27 @@ void AddFlags(CLI::App& app, const std::vector<Flag>& flags) {
             StrCat("--", name, " (or ", variable, ") is \"", value, "\"; ", status.message()));
       }
     };
-    app.add_option_function<std::string>("--" + flag.name, assign, flag.meaning)
-        ->type_name(flag.value_name)
-        ->group(flag.group)
-        ->envname(variable);
+    CLI::Option* option = nullptr;
+    if (flag.is_switch) {
+      // CLI11 writes to `value`, which `each` keeps alive, and hands the text to `assign`.
+      const auto value = std::make_shared<std::string>();
+      option = app.add_flag(StrCat("--", flag.name, ",!--no-", flag.name), *value, flag.help);
+      option->each([assign, value](const std::string& text) { assign(text); });
+    } else {
+      option = app.add_option_function<std::string>("--" + flag.name, assign, flag.help)
+                   ->type_name(flag.value_name);
+    }
+    option->group(flag.group)->envname(variable);
   }
 }
 
 absl::Status ApplyConfigFile(const std::string& path, CLI::App& app,
                              const std::vector<Flag>& flags) {
-  std::ifstream file(path);
-  if (!file) return absl::NotFoundError(StrCat(path, ": the file cannot be read"));
+  ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kMaxConfigBytes));
   std::vector<CLI::ConfigItem> items;
   try {
-    items = CLI::ConfigTOML().from_config(file);
+    std::istringstream stream(text);
+    items = CLI::ConfigTOML().from_config(stream);
   } catch (const CLI::Error& error) {
     return absl::InvalidArgumentError(StrCat(path, ": ", error.what()));
   }
@@ -136,23 +159,23 @@ absl::Status ApplyConfigFile(const std::string& path, CLI::App& app,
   for (const Flag& flag : flags) known.push_back(flag.name);
   for (const CLI::ConfigItem& item : items) {
     if (!item.parents.empty()) {
-      return absl::InvalidArgumentError(StrCat(path, ": section [",
-                                               absl::StrJoin(item.parents, "."),
-                                               "]; names stand at the top level"));
+      return absl::InvalidArgumentError(StrCat(
+          path, ": section [", absl::StrJoin(item.parents, "."), "]; the file has no sections"));
     }
     const auto flag = std::find_if(flags.begin(), flags.end(),
                                    [&](const Flag& f) { return f.name == item.name; });
     if (flag == flags.end()) {
       const std::string nearest = NearestName(item.name, known);
       return absl::InvalidArgumentError(
-          StrCat(path, ": \"", item.name, "\" is not known",
+          StrCat(path, ": \"", item.name, "\" is unknown",
                  nearest.empty() ? "" : StrCat("; did you mean \"", nearest, "\"?")));
     }
     if (item.inputs.size() != 1) {
       return absl::InvalidArgumentError(
           StrCat(path, ": ", item.name, " has ", item.inputs.size(), " values; it takes one"));
     }
-    if (app.get_option("--" + flag->name)->count() > 0) continue;  // command line or environment
+    if (app.get_option("--" + flag->name)->count() > 0)
+      continue;  // set by the command line or the environment
     if (const absl::Status status = flag->assign(item.inputs[0]); !status.ok()) {
       return absl::InvalidArgumentError(
           StrCat(path, ": ", item.name, " is \"", item.inputs[0], "\"; ", status.message()));

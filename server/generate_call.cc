@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "kernels/status_macros.h"
-#include "runtime/limits.h"
 #include "server/grpc_adapter.h"
+#include "server/limits.h"
 #include "server/parse_request.h"
 #include "server/reply_fields.h"
 
@@ -28,13 +28,13 @@ v1::FinishReason ToFinishReason(FinishReason reason) {
   return v1::FINISH_REASON_UNSPECIFIED;
 }
 
-// Appends `later` to `delta`: together they say what the two would have said.
-void MoveInto(v1::Delta& later, v1::Delta& delta) {
-  delta.mutable_text()->append(later.text());
-  for (v1::Token& token : *later.mutable_tokens()) *delta.add_tokens() = std::move(token);
-  if (later.finish_reason() != v1::FINISH_REASON_UNSPECIFIED) {
-    delta.set_finish_reason(later.finish_reason());
-    delta.set_stop_string(later.stop_string());
+// Appends `later` to `delta`.
+void AppendDelta(v1::Delta* later, v1::Delta* delta) {
+  delta->mutable_text()->append(later->text());
+  for (v1::Token& token : *later->mutable_tokens()) *delta->add_tokens() = std::move(token);
+  if (later->finish_reason() != v1::FINISH_REASON_UNSPECIFIED) {
+    delta->set_finish_reason(later->finish_reason());
+    delta->set_stop_string(later->stop_string());
   }
 }
 
@@ -52,9 +52,9 @@ absl::StatusOr<Request> GenerateCall::Parse(const grpc::ByteBuffer& bytes) {
   stream_interval_ = parsed->stream_interval;
   wants_logprobs_ = params.num_logprobs >= 0;
   seed_ = params.sampling.seed;
-  held_.resize(size_t(params.num_choices));
+  pending_.resize(size_t(params.num_choices));
   last_token_at_.resize(size_t(params.num_choices));
-  for (Held& held : held_) held.delta.set_text(parsed->echo);
+  for (PendingDelta& pending : pending_) pending.delta.set_text(parsed->echo);
   return std::move(parsed->request);
 }
 
@@ -67,8 +67,7 @@ void GenerateCall::OnAdmitted(const RequestStats& stats) {
 }
 
 void GenerateCall::OnPromptLogprobs(PromptDelta delta) {
-  for (size_t first = 0; first < delta.tokens.size(); first += limits::kMaxTokensPerMessage) {
-    const size_t end = std::min(delta.tokens.size(), first + limits::kMaxTokensPerMessage);
+  ForEachBlock(delta.tokens.size(), [&](size_t first, size_t end) {
     v1::GenerateReply reply;
     v1::PromptLogprobs& block = *reply.mutable_prompt_logprobs();
     block.set_first(delta.first + int(first));
@@ -76,10 +75,10 @@ void GenerateCall::OnPromptLogprobs(PromptDelta delta) {
       *block.add_tokens() = ToToken(delta.tokens[i], /*with_logprob=*/true, tokenizer_);
     }
     Send(std::move(reply));
-  }
+  });
 }
 
-void GenerateCall::MeasureTokens(const GenerateDelta& delta) {
+void GenerateCall::ObserveLatency(const GenerateDelta& delta) {
   if (delta.tokens.empty()) return;
   const Clock::time_point now = Clock::now();
   Clock::time_point& last = last_token_at_[size_t(delta.choice)];
@@ -93,34 +92,34 @@ void GenerateCall::MeasureTokens(const GenerateDelta& delta) {
 }
 
 void GenerateCall::OnTokens(GenerateDelta delta) {
-  MeasureTokens(delta);
+  ObserveLatency(delta);
   context_.CountTokens(std::ssize(delta.tokens));
-  Held& held = held_[size_t(delta.choice)];
-  held.delta.set_choice(delta.choice);
-  held.delta.mutable_text()->append(delta.text);
+  PendingDelta& pending = pending_[size_t(delta.choice)];
+  pending.delta.set_choice(delta.choice);
+  pending.delta.mutable_text()->append(delta.text);
   for (const TokenResult& token : delta.tokens) {
-    *held.delta.add_tokens() = ToToken(token, wants_logprobs_, tokenizer_);
+    *pending.delta.add_tokens() = ToToken(token, wants_logprobs_, tokenizer_);
   }
   if (delta.finish) {
     finish_ = delta.finish;
-    held.delta.set_finish_reason(ToFinishReason(*delta.finish));
-    held.delta.set_stop_string(delta.stop_string);
+    pending.delta.set_finish_reason(ToFinishReason(*delta.finish));
+    pending.delta.set_stop_string(delta.stop_string);
   }
-  if (++held.num_steps == stream_interval_ || delta.finish) SendHeld(held);
+  if (++pending.num_steps == stream_interval_ || delta.finish) SendPending(&pending);
 }
 
 void GenerateCall::OnDone(const absl::Status& status, const RequestStats& stats) {
   context_.SetResult(stats, finish_);
-  for (Held& held : held_) {
-    if (held.num_steps > 0) SendHeld(held);
+  for (PendingDelta& pending : pending_) {
+    if (pending.num_steps > 0) SendPending(&pending);
   }
   EndWith<v1::GenerateReply>(status, stats);
 }
 
-void GenerateCall::SendHeld(Held& held) {
+void GenerateCall::SendPending(PendingDelta* pending) {
   v1::GenerateReply reply;
-  reply.mutable_delta()->Swap(&held.delta);
-  held = Held{};
+  reply.mutable_delta()->Swap(&pending->delta);
+  *pending = {};
   Send(std::move(reply));
 }
 
@@ -139,7 +138,7 @@ GenerateCall::BufferedReply* GenerateCall::Merge(std::deque<BufferedReply>& buff
   if (same_choice == buffer.rend()) return nullptr;
   v1::Delta& before = *as_reply(*same_choice->message).mutable_delta();
   if (before.tokens_size() + delta.tokens_size() > limits::kMaxTokensPerMessage) return nullptr;
-  MoveInto(delta, before);
+  AppendDelta(&delta, &before);
   return &*same_choice;
 }
 

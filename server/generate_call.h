@@ -1,4 +1,4 @@
-// One Generate call: the engine's deltas on their way to one client.
+// A Generate call: sends the engine's deltas to the client.
 #ifndef LSSAR_SERVER_GENERATE_CALL_H_
 #define LSSAR_SERVER_GENERATE_CALL_H_
 
@@ -24,15 +24,15 @@ class GenerateCall final : public SingleRequestCall {
   void OnDone(const absl::Status& status, const RequestStats& stats) override;
 
  private:
-  // What one choice's next delta holds so far.
-  struct Held {
+  // The next delta of one choice, over up to stream_interval engine steps.
+  struct PendingDelta {
     v1::Delta delta;
     int num_steps = 0;
   };
 
   absl::StatusOr<Request> Parse(const grpc::ByteBuffer& bytes) override;
-  void MeasureTokens(const GenerateDelta& delta);
-  void SendHeld(Held& held);
+  void ObserveLatency(const GenerateDelta& delta);
+  void SendPending(PendingDelta* pending);
   BufferedReply* Merge(std::deque<BufferedReply>& buffer,
                        google::protobuf::Message& reply) override;
 
@@ -40,11 +40,11 @@ class GenerateCall final : public SingleRequestCall {
   int stream_interval_ = 1;
   bool wants_logprobs_ = false;
   uint64_t seed_ = 0;
-  std::vector<Held> held_;  // [n]
-  // When each choice last had a token; the epoch: never.
+  std::vector<PendingDelta> pending_;  // [n]
+  // Time of each choice's last token; the epoch if it has none yet.
   std::vector<Clock::time_point> last_token_at_;  // [n]
   bool has_token_ = false;
-  std::optional<FinishReason> finish_;  // of the choice that ended last
+  std::optional<FinishReason> finish_;  // of the choice that finished last
 };
 
 }  // namespace lssar

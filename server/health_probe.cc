@@ -14,6 +14,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 #include "server/http/blocking_client.h"
 
@@ -29,7 +30,7 @@ struct Address {
   std::string Text() const { return StrCat(host, ":", port); }
 };
 
-// Where this machine reaches a server that was told to listen on `listen`.
+// The address at which this machine reaches a server that listens on `listen`.
 absl::StatusOr<Address> LocalAddress(const char* flag, const std::string& listen) {
   const size_t colon = listen.rfind(':');
   Address address{.host = listen.substr(0, colon)};
@@ -38,8 +39,8 @@ absl::StatusOr<Address> LocalAddress(const char* flag, const std::string& listen
   if (absl::SimpleAtoi(listen.substr(colon + 1), &address.port) && address.port != 0) {
     return address;
   }
-  return absl::InvalidArgumentError(StrCat(
-      flag, " ", listen, ": with port 0 the server alone knows which port it took; name one"));
+  return absl::InvalidArgumentError(
+      StrCat(flag, " ", listen, ": with port 0 only the server knows its port; set a port"));
 }
 
 absl::Status NoAnswer(const Address& address, const std::string& reason) {
@@ -73,8 +74,8 @@ std::shared_ptr<grpc::ChannelCredentials> CredentialsFor(const TlsFiles& tls) {
   return grpc::experimental::TlsCredentials(options);
 }
 
-// Without generated code for one message: an empty request asks for the whole server, and a reply
-// of field 1 = 1 says SERVING.
+// Encodes the messages by hand instead of generating code for them: an empty request means the
+// whole server, and a reply with field 1 = 1 means SERVING.
 absl::Status ProbeGrpc(const Address& address, const TlsFiles& tls) {
   grpc::GenericStub stub(grpc::CreateChannel(address.Text(), CredentialsFor(tls)));
   grpc::ClientContext context;
@@ -99,18 +100,17 @@ absl::Status ProbeGrpc(const Address& address, const TlsFiles& tls) {
     for (const grpc::Slice& slice : slices) bytes.append(slice.begin(), slice.end());
   }
   if (bytes == "\x08\x01") return absl::OkStatus();
-  return absl::UnavailableError("the server does not serve: it is loading, draining or failed");
+  return absl::UnavailableError("the server is not serving: it is loading, draining or has failed");
 }
 
 }  // namespace
 
 absl::Status ProbeHealth(const ServerOptions& options) {
   const bool has_http = !options.http_listen.empty();
-  const absl::StatusOr<Address> address = has_http
+  ASSIGN_OR_RETURN(const Address address, has_http
                                               ? LocalAddress("--http-listen", options.http_listen)
-                                              : LocalAddress("--listen", options.listen);
-  if (!address.ok()) return address.status();
-  return has_http ? ProbeHttp(*address, options.tls.HasTls()) : ProbeGrpc(*address, options.tls);
+                                              : LocalAddress("--listen", options.listen));
+  return has_http ? ProbeHttp(address, options.tls.HasTls()) : ProbeGrpc(address, options.tls);
 }
 
 }  // namespace lssar

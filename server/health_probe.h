@@ -1,4 +1,4 @@
-// `lssar-server --check-health`: asks the server that runs on this machine whether it serves.
+// `lssar-server --check-health`: checks whether the server on this machine is serving.
 #ifndef LSSAR_SERVER_HEALTH_PROBE_H_
 #define LSSAR_SERVER_HEALTH_PROBE_H_
 
@@ -7,11 +7,11 @@
 
 namespace lssar {
 
-// `options`: what that server was told. Asks its HTTP port for /readyz; where that is off, its gRPC
-// port for grpc.health.v1; under TLS whatever its certificate says: it is this machine's own. Where
-// gRPC's clients need a certificate, the server's own is shown.
-// Errors  UNAVAILABLE: it does not serve (its own reason), or does not answer within 3 s;
-//         INVALID_ARGUMENT: its port is 0, so that nobody knows which it took
+// `options`: the options of that server. Requests /readyz from its HTTP port or, if that is off,
+// grpc.health.v1 from its gRPC port. Does not verify the certificate, since the server runs on this
+// machine. Presents the server's own certificate if gRPC clients need one.
+// Errors  UNAVAILABLE: the server is not serving (with its reason) or does not answer within 3 s
+//         INVALID_ARGUMENT: the port is 0, so the actual port is unknown
 absl::Status ProbeHealth(const ServerOptions& options);
 
 }  // namespace lssar

@@ -15,9 +15,6 @@ Log::Log(std::string_view level)
   logger_->set_level(spdlog::level::from_str(std::string(level)));
 }
 
-void Log::Debug(std::string_view event, const LogFields& fields) const {
-  Write(spdlog::level::debug, event, fields);
-}
 void Log::Info(std::string_view event, const LogFields& fields) const {
   Write(spdlog::level::info, event, fields);
 }
@@ -33,7 +30,8 @@ void Log::Write(int level, std::string_view event, const LogFields& fields) cons
   if (!logger_->should_log(severity)) return;
   LogFields line = {{"event", std::string(event)}};
   line.update(fields);
-  // A path or a message may hold any bytes: those that are not UTF-8 are replaced, never thrown on.
+  // Paths and messages may contain bytes that are not UTF-8; dump replaces them instead of
+  // throwing.
   const std::string text = line.dump(-1, ' ', false, LogFields::error_handler_t::replace);
   logger_->log(severity, "{}", text.substr(1, text.size() - 2));
 }

@@ -1,4 +1,5 @@
-// JSON lines on stderr. Never prompt or output text: counts, times, codes and names only.
+// Writes JSON lines to stderr. Lines hold counts, times, codes and names, never text of prompts or
+// outputs.
 #ifndef LSSAR_SERVER_LOG_H_
 #define LSSAR_SERVER_LOG_H_
 
@@ -13,16 +14,15 @@ class logger;
 
 namespace lssar {
 
-// In the order written: {"time": ..., "level": ..., "event": ..., <fields>}.
+// Fields keep their order: {"time": ..., "level": ..., "event": ..., <fields>}.
 using LogFields = nlohmann::ordered_json;
 
-// Threads  any; a line is written whole
+// Threads  any; lines do not interleave
 class Log {
  public:
-  // `level`: the least severe line: debug | info | warning | error | off.
+  // Writes lines of `level` and above: info | warning | error | off.
   explicit Log(std::string_view level);
 
-  void Debug(std::string_view event, const LogFields& fields) const;
   void Info(std::string_view event, const LogFields& fields) const;
   void Warning(std::string_view event, const LogFields& fields) const;
   void Error(std::string_view event, const LogFields& fields) const;

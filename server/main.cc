@@ -1,4 +1,4 @@
-// lssar-server: a model behind a port until SIGTERM or SIGINT.
+// lssar-server: serves a model until SIGTERM or SIGINT.
 #include "server/run_server.h"
 #include "server/served_model.h"
 

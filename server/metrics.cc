@@ -21,20 +21,20 @@ using Bounds = prometheus::Histogram::BucketBoundaries;
 
 double Seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
-// 0.1 ms to 500 s, three a decade.
+// 0.1 ms to 500 s, three bounds per decade.
 Bounds TimeBounds() {
   return {1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2,
           0.5,  1,    2,    5,    10,   20,   50,   100,  200,  500};
 }
 
-// Powers of two up to `last`, as what they bound is.
+// Powers of two up to `last`.
 Bounds TokenBounds(int last) {
   Bounds bounds;
   for (int bound = 1; bound <= last; bound *= 2) bounds.push_back(bound);
   return bounds;
 }
 
-// A value that the engine keeps.
+// A metric whose value the engine keeps.
 struct EngineMetric {
   const char* name;
   const char* help;
@@ -48,12 +48,13 @@ double PagesInUse(const EngineStats& stats) {
 }
 
 constexpr EngineMetric kEngineMetrics[] = {
-    {"lssar_num_requests_running", "Requests in the engine's batch.", MetricType::Gauge,
+    {"lssar_num_requests_running", "Running requests.", MetricType::Gauge,
      [](const EngineStats& s) { return double(s.num_running); }},
-    {"lssar_num_requests_waiting", "Requests in the engine's queue.", MetricType::Gauge,
+    {"lssar_num_requests_waiting", "Requests in the waiting queue.", MetricType::Gauge,
      [](const EngineStats& s) { return double(s.num_waiting); }},
     {"lssar_kv_cache_usage_ratio",
-     "Pages of the key/value cache held by requests, of all; pages kept for their prefix alone are "
+     "Fraction of KV cache pages in use by requests. Pages that only the prefix cache uses count "
+     "as "
      "free.",
      MetricType::Gauge, PagesInUse},
     {"lssar_prompt_tokens_total", "Prompt tokens computed.", MetricType::Counter,
@@ -64,12 +65,14 @@ constexpr EngineMetric kEngineMetrics[] = {
      MetricType::Counter, [](const EngineStats& s) { return double(s.num_prefix_cache_queries); }},
     {"lssar_prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
      MetricType::Counter, [](const EngineStats& s) { return double(s.num_prefix_cache_hits); }},
-    {"lssar_preemptions_total", "Times that a sequence gave its pages to older ones.",
-     MetricType::Counter, [](const EngineStats& s) { return double(s.num_preemptions); }},
-    {"lssar_attention_value_rows_total", "V rows that attention could have read.",
-     MetricType::Counter, [](const EngineStats& s) { return double(s.attention.num_value_rows); }},
-    {"lssar_attention_value_rows_read_total", "V rows whose weight was not zero.",
-     MetricType::Counter,
+    {"lssar_preemptions_total",
+     "Preemptions: a sequence gave up its pages and is recomputed later.", MetricType::Counter,
+     [](const EngineStats& s) { return double(s.num_preemptions); }},
+    {"lssar_attention_value_rows_total",
+     "Value (V) rows within the attention of all computed tokens.", MetricType::Counter,
+     [](const EngineStats& s) { return double(s.attention.num_value_rows); }},
+    {"lssar_attention_value_rows_read_total",
+     "Value (V) rows read, because their attention weight was not zero.", MetricType::Counter,
      [](const EngineStats& s) { return double(s.attention.num_value_rows_read); }},
 };
 
@@ -89,17 +92,10 @@ std::map<std::string, int64_t> NonZero(
   return counts;
 }
 
-constexpr const char* kScored = "SCORE";
-constexpr const char* kCaptured = "CAPTURE";
-
-// What a call that ended well is counted as.
+// The label finished_reason of a successful call.
 std::string LabelOf(const CallEnd& end) {
-  switch (end.kind) {
-    case CallKind::kGenerate: return FinishName(end.finish.value());
-    case CallKind::kScore: return kScored;
-    case CallKind::kCapture: return kCaptured;
-  }
-  return "UNSPECIFIED";
+  if (end.kind == CallKind::kGenerate) return FinishName(end.finish.value());
+  return kFinishedLabels[size_t(end.kind)];
 }
 
 }  // namespace
@@ -119,15 +115,15 @@ Metrics::Metrics() : registry_(std::make_unique<prometheus::Registry>()) {
   AddHistograms();
 }
 
-// Every label has its series from the start: a rate needs the zero before the first one.
+// Creates the series of every label at startup: rate() needs the zero before the first increment.
 void Metrics::AddCounters() {
   auto& success = prometheus::BuildCounter()
                       .Name("lssar_request_success_total")
                       .Help(
-                          "Generate, Score and CaptureAttention calls that ended well, by the "
-                          "finish reason of the last choice.")
+                          "Successful Generate, Score and CaptureAttention calls, by the finish "
+                          "reason of the choice that finished last.")
                       .Register(*registry_);
-  std::vector<std::string> names = {kScored, kCaptured};
+  std::vector<std::string> names(kFinishedLabels.begin() + 1, kFinishedLabels.end());
   for (const FinishReason reason : {FinishReason::kEos, FinishReason::kStopString,
                                     FinishReason::kStopId, FinishReason::kLength}) {
     names.push_back(FinishName(reason));
@@ -137,7 +133,7 @@ void Metrics::AddCounters() {
   }
   auto& failure = prometheus::BuildCounter()
                       .Name("lssar_request_failure_total")
-                      .Help("Such calls that ended with an error, by its code.")
+                      .Help("Failed Generate, Score and CaptureAttention calls, by status code.")
                       .Register(*registry_);
   for (int code = 1; code <= int(absl::StatusCode::kUnauthenticated); ++code) {
     const std::string name = absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
@@ -150,29 +146,29 @@ void Metrics::AddHistograms() {
     auto& family = prometheus::BuildHistogram().Name(name).Help(help).Register(*registry_);
     return &family.Add({}, bounds);
   };
-  time_to_first_token_ = add("lssar_time_to_first_token_seconds",
-                             "From a Generate call's coming to its first token.", TimeBounds());
-  inter_token_latency_ =
-      add("lssar_inter_token_latency_seconds", "Between two tokens of one choice.", TimeBounds());
-  e2e_request_latency_ =
-      add("lssar_e2e_request_latency_seconds",
-          "From a call's coming to its end, of calls that ended well.", TimeBounds());
+  time_to_first_token_ =
+      add("lssar_time_to_first_token_seconds",
+          "Time from the arrival of a Generate call to its first token.", TimeBounds());
+  inter_token_latency_ = add("lssar_inter_token_latency_seconds",
+                             "Time between two tokens of one choice.", TimeBounds());
+  e2e_request_latency_ = add("lssar_e2e_request_latency_seconds",
+                             "Time from arrival to end of successful calls.", TimeBounds());
   request_queue_time_ = add("lssar_request_queue_time_seconds",
-                            "In the engine's queue, of requests that left it for the batch; an "
-                            "item of a Score call is one request.",
+                            "Time in the waiting queue of requests that were scheduled; an item "
+                            "of a Score call is one request.",
                             TimeBounds());
-  request_prompt_tokens_ = add("lssar_request_prompt_tokens",
-                               "Prompt tokens of calls that ended well.", TokenBounds(1 << 20));
+  request_prompt_tokens_ = add("lssar_request_prompt_tokens", "Prompt tokens of successful calls.",
+                               TokenBounds(1 << 20));
   request_generation_tokens_ =
       add("lssar_request_generation_tokens",
-          "Tokens over all choices, of Generate calls that ended well.", TokenBounds(1 << 20));
+          "Generated tokens of successful Generate calls, over all choices.", TokenBounds(1 << 20));
   iteration_tokens_ =
-      add("lssar_iteration_tokens", "Tokens that one engine step computed.", TokenBounds(1 << 14));
+      add("lssar_iteration_tokens", "Tokens computed in one engine step.", TokenBounds(1 << 14));
 }
 
 Metrics::~Metrics() = default;
 
-void Metrics::OnStep(int num_rows) { iteration_tokens_->Observe(num_rows); }
+void Metrics::OnStep(int num_batched_tokens) { iteration_tokens_->Observe(num_batched_tokens); }
 
 void Metrics::OnAdmitted(const RequestStats& stats) {
   request_queue_time_->Observe(double(stats.queue_us) * 1e-6);

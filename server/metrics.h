@@ -1,7 +1,8 @@
-// Every metric of the server, in Prometheus' text format and as numbers for GetStats.
+// The server's metrics, in Prometheus' text format and as numbers for GetStats.
 #ifndef LSSAR_SERVER_METRICS_H_
 #define LSSAR_SERVER_METRICS_H_
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -23,45 +24,48 @@ namespace lssar {
 // "EOS", "STOP_STRING", "STOP_TOKEN", "LENGTH".
 std::string FinishName(FinishReason finish);
 
-// The calls that the engine works for.
+// The kinds of calls that run on the engine.
 enum class CallKind : uint8_t { kGenerate, kScore, kCapture };
 
-// How one of them ended.
+// The label finished_reason of a successful call, by kind. Generate's is its finish reason.
+inline constexpr std::array<const char*, 3> kFinishedLabels = {"", "SCORE", "CAPTURE"};
+
+// How such a call ended.
 struct CallEnd {
   CallKind kind = CallKind::kGenerate;
-  absl::StatusCode code = absl::StatusCode::kOk;  // as the client saw it
-  std::optional<FinishReason> finish = {};        // of Generate's choice that ended last
-  Clock::duration elapsed = {};                   // since the call came
-  RequestStats stats = {};                        // over all items of a Score call
+  absl::StatusCode code = absl::StatusCode::kOk;  // as the client receives it
+  std::optional<FinishReason> finish = {};        // Generate: of the choice that finished last
+  Clock::duration elapsed = {};                   // since the call arrived
+  RequestStats stats = {};                        // Score: summed over the items
 };
 
-// What calls and the engine report, as it happens; what only the engine knows is read from its
-// statistics when somebody asks.
+// Calls and the engine report events as they happen. Values that the engine keeps itself are read
+// from EngineStats when the metrics are requested.
 //
 // Threads  any
-// Cost     a report is one uncontended lock and a search among 20 bounds: the engine's thread can
-//          afford it for every token (tests/bench/metrics_bench.cc)
+// Cost     one uncontended lock and a search among 20 bucket bounds per event, cheap enough for the
+//          engine's thread to report every token (tests/bench/metrics_bench.cc)
 class Metrics final : public StepObserver {
  public:
   Metrics();
   ~Metrics() override;
 
-  void OnStep(int num_rows) override;
-  // A request left the queue for the engine; each item of a Score call is one.
+  void OnStep(int num_batched_tokens) override;
+  // A request left the waiting queue. Each item of a Score call is one request.
   void OnAdmitted(const RequestStats& stats);
-  // A Generate call's first token of any choice. `elapsed`: since the call came.
+  // The first token of a Generate call. `elapsed`: since the call arrived.
   void OnFirstToken(Clock::duration elapsed);
-  // `num_tokens` more of one choice, `gap` after its last.
+  // `num_tokens` more tokens of one choice, `gap` after its previous token.
   void OnNextTokens(int num_tokens, Clock::duration gap);
   void OnEnd(const CallEnd& end);
 
   // Since the server's start.
   Clock::duration Uptime() const { return Clock::now() - started_at_; }
-  // Calls that ended well by finish reason, the others by code; those without any are left out.
+  // Successful calls by finish reason and failed calls by code; zero counts are left out.
   std::map<std::string, int64_t> NumFinished() const;
   std::map<std::string, int64_t> NumFailed() const;
 
-  // The page for Prometheus, format 0.0.4: families by name, then by label.
+  // Prometheus' text format 0.0.4, sorted by name, then by label.
   std::string Text(const EngineStats& engine) const;
 
  private:
@@ -71,7 +75,7 @@ class Metrics final : public StepObserver {
   void AddHistograms();
 
   const Clock::time_point started_at_ = Clock::now();
-  std::unique_ptr<prometheus::Registry> registry_;  // owns all of the following
+  std::unique_ptr<prometheus::Registry> registry_;  // owns the metrics below
   Counters success_;                                // by finish reason
   Counters failure_;                                // by code
   prometheus::Histogram* time_to_first_token_;

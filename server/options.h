@@ -1,4 +1,5 @@
-// What the server can be told: flags, environment and configuration file, all with the same names.
+// The server's options, set by flags, environment variables and a configuration file of the same
+// names.
 #ifndef LSSAR_SERVER_OPTIONS_H_
 #define LSSAR_SERVER_OPTIONS_H_
 
@@ -19,62 +20,63 @@ class App;
 
 namespace lssar {
 
-// The part that a model needs, with or without a port: `lssar --model DIR` takes it too.
+// Options of model and engine. `lssar --model DIR` has the same flags.
 struct ModelOptions {
   std::string directory;
-  std::optional<DType> weights;  // nullopt: as the checkpoint stores them
+  std::optional<DType> dtype;  // of the weights; nullopt: as stored in the checkpoint
   BackendOptions backend;
   EngineOptions engine;
 };
 
-// Of a call that streams replies.
+// Options of a call that streams replies.
 struct StreamOptions {
-  int64_t buffer_bytes = int64_t{1} << 20;  // that may wait for the client before the call pauses
-  // How long a client may read nothing while its call waits for it; zero: however long.
+  int64_t buffer_bytes = int64_t{1} << 20;  // buffered for the client before the request pauses
+  // A client that reads nothing for this long while its call waits is disconnected; zero: no limit.
   absl::Duration client_timeout = absl::Seconds(60);
 };
 
-// Of the gRPC port.
+// Options of the gRPC port.
 struct ConnectionOptions {
-  int max_calls = 256;  // of one connection at once
-  // A connection that has been silent for so long is asked for a sign of life, and closed when none
-  // comes. The answer is gRPC's own, so that a prefill of a minute costs no client its connection.
+  int max_calls = 256;  // at the same time, on one connection
+  // A connection that is idle for keepalive_time is pinged and, without an answer within
+  // keepalive_timeout, closed. gRPC answers pings itself, so a long prefill closes no connection.
   absl::Duration keepalive_time = absl::Seconds(60);
   absl::Duration keepalive_timeout = absl::Seconds(20);
 };
 
 struct ServerOptions {
   ModelOptions model;
-  std::string listen = "127.0.0.1:50051";  // host:port, port 0: any free one; empty: no port at all
-  std::string http_listen = "127.0.0.1:8080";  // the same, for metrics and probes
-  int http_max_connections = 4096;             // of the HTTP port at once
-  std::vector<std::string> http_cors_origins;  // of web pages that may call; "*": all; empty: none
+  std::string listen = "127.0.0.1:50051";      // HOST:PORT; port 0: any free port; empty: no port
+  std::string http_listen = "127.0.0.1:8080";  // the same, for HTTP
+  int http_max_connections = 4096;             // of the HTTP port at the same time
+  std::vector<std::string> http_cors_origins;  // may call from a browser; "*": all; empty: none
   TlsFiles tls;
-  std::string api_keys;  // a file (api_keys.h); empty: everyone may call
-  int max_calls = 1024;  // inside at once, running and queued
+  std::string api_keys;  // path of the key file (api_keys.h); empty: no keys
+  int max_calls = 1024;  // at the same time, running and queued
   ConnectionOptions connection;
   StreamOptions stream;
   absl::Duration drain_timeout = absl::Seconds(30);
-  // An engine step that takes longer is stuck; zero: however long.
+  // An engine step that takes longer is stuck; zero: no limit.
   absl::Duration step_timeout = absl::Seconds(60);
-  std::string log_level = "info";  // debug | info | warning | error | off
+  std::string log_level = "info";  // info | warning | error | off
 };
 
-// Adds the flags of ModelOptions (--model, --max-model-len, --kv-cache-dtype, ...) with their environment
-// names (LSSAR_MAX_MODEL_LEN, ...) to `app`. They write to `options`, which must outlive the parse.
-// A value out of range becomes CLI::ValidationError, so a CLI11 program needs nothing else.
+// Adds the flags of ModelOptions (--model, --max-model-len, ...) with their environment variables
+// (LSSAR_MAX_MODEL_LEN, ...) to `app`. They write to `options`, which must outlive the parse. A
+// value out of range throws CLI::ValidationError, which CLI11 programs handle anyway.
 void AddModelFlags(CLI::App& app, ModelOptions& options);
 
-// What a command line asked for: to serve, to ask the server that does, or to print `text` and
-// leave with `exit_code`.
+// The parsed command line: serve, probe the running server, or print `text` and exit.
 struct CommandLine {
   ServerOptions options;
-  bool check_health = false;     // health_probe.h
-  std::optional<int> exit_code;  // 0: --help, --version (text is for stdout); 2: usage (for stderr)
+  bool check_health = false;  // health_probe.h
+  std::optional<int>
+      exit_code;  // 0: print to stdout (--help, --version); 2: usage error, print to stderr
   std::string text;
 };
 
-// Flags over environment over --config FILE over defaults. Never throws, never prints.
+// Flags override the environment, which overrides --config FILE, which overrides the defaults.
+// Never throws or prints.
 CommandLine ParseCommandLine(int argc, const char* const* argv);
 
 }  // namespace lssar

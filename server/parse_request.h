@@ -1,7 +1,9 @@
-// What a client sent -> what the engine takes. Pure, and the only reader of user input: every field
-// and limit of proto/lssar/v1/inference.proto is checked here.
-// Errors  INVALID_ARGUMENT: "sampling.top_p is 1.5; it must be in (0, 1]"; FAILED_PRECONDITION: the
-//         checkpoint lacks a tokenizer, a chat template or a BOS that the request needs
+// Validates and converts wire messages to engine requests. Pure functions. Every field and limit
+// that proto/lssar/v1/inference.proto documents is checked here.
+// Errors  INVALID_ARGUMENT: names field, value and limit: "sampling.top_p is 1.5; it must be in
+//         (0, 1]"
+//         FAILED_PRECONDITION: the request needs a tokenizer, a chat template or a BOS that the
+//         checkpoint does not have
 #ifndef LSSAR_SERVER_PARSE_REQUEST_H_
 #define LSSAR_SERVER_PARSE_REQUEST_H_
 
@@ -29,25 +31,25 @@ struct ParseContext {
 ParseContext ContextOf(const ServedModel& model, uint64_t default_seed = 0);
 
 struct ParsedGenerate {
-  Request request;  // id and deadline are the caller's to set
+  Request request;  // without id and deadline, which the caller sets
   int stream_interval = 1;
-  std::string echo;  // what each choice's text begins with
+  std::string echo;  // the first text of each choice
 };
 
 absl::StatusOr<ParsedGenerate> ParseGenerate(const v1::GenerateRequest& message,
                                              const ParseContext& context);
 
 struct ParsedScore {
-  std::vector<Request> items;  // in the order of the message's
+  std::vector<Request> items;  // in the message's order
   bool per_token = false;
 };
 
-// Ensures  an item whose context and continuation are both text is tokenised as one string, the
-//          context's trailing white space moved to the continuation
+// Ensures  if context and continuation of an item are both text, they are tokenized as one string,
+//          and the context's trailing white space moves to the continuation
 absl::StatusOr<ParsedScore> ParseScore(const v1::ScoreRequest& message,
                                        const ParseContext& context);
 
-// id and deadline are the caller's to set.
+// The caller sets id and deadline.
 absl::StatusOr<Request> ParseCapture(const v1::CaptureAttentionRequest& message,
                                      const ParseContext& context);
 

@@ -5,20 +5,20 @@
 namespace lssar {
 namespace {
 
-void Fill(int32_t id, const Tokenizer* tokenizer, v1::TokenLogprob& out) {
-  out.set_id(id);
-  if (tokenizer != nullptr) out.set_piece(std::string(tokenizer->PieceBytes(id)));
+void SetIdAndPiece(int32_t id, const Tokenizer* tokenizer, v1::TokenLogprob* out) {
+  out->set_id(id);
+  if (tokenizer != nullptr) out->set_piece(std::string(tokenizer->PieceBytes(id)));
 }
 
 }  // namespace
 
 v1::Token ToToken(const TokenResult& result, bool with_logprob, const Tokenizer* tokenizer) {
   v1::Token token;
-  Fill(result.id, tokenizer, *token.mutable_token());
+  SetIdAndPiece(result.id, tokenizer, token.mutable_token());
   if (with_logprob) token.mutable_token()->set_logprob(result.logprob);
   for (const TokenLogprob& best : result.top) {
     v1::TokenLogprob& top = *token.add_top();
-    Fill(best.id, tokenizer, top);
+    SetIdAndPiece(best.id, tokenizer, &top);
     top.set_logprob(best.logprob);
   }
   return token;
@@ -47,7 +47,6 @@ v1::Usage ToUsage(const RequestStats& stats) {
   usage.set_num_preemptions(stats.num_preemptions);
   usage.set_num_value_rows(stats.attention.num_value_rows);
   usage.set_num_value_rows_read(stats.attention.num_value_rows_read);
-  usage.set_num_preemptions(stats.num_preemptions);
   return usage;
 }
 
@@ -59,16 +58,16 @@ v1::Timings ToTimings(const RequestStats& stats) {
   return timings;
 }
 
-void AddStats(const RequestStats& more, RequestStats& total) {
-  total.num_prompt_tokens += more.num_prompt_tokens;
-  total.num_cached_tokens += more.num_cached_tokens;
-  total.num_generated_tokens += more.num_generated_tokens;
-  total.num_preemptions += more.num_preemptions;
-  total.queue_us += more.queue_us;
-  total.prefill_us += more.prefill_us;
-  total.decode_us += more.decode_us;
-  total.attention.num_value_rows += more.attention.num_value_rows;
-  total.attention.num_value_rows_read += more.attention.num_value_rows_read;
+void AddStats(const RequestStats& more, RequestStats* total) {
+  total->num_prompt_tokens += more.num_prompt_tokens;
+  total->num_cached_tokens += more.num_cached_tokens;
+  total->num_generated_tokens += more.num_generated_tokens;
+  total->num_preemptions += more.num_preemptions;
+  total->queue_us += more.queue_us;
+  total->prefill_us += more.prefill_us;
+  total->decode_us += more.decode_us;
+  total->attention.num_value_rows += more.attention.num_value_rows;
+  total->attention.num_value_rows_read += more.attention.num_value_rows_read;
 }
 
 LogFields ToLogFields(const RequestStats& stats) {

@@ -1,4 +1,4 @@
-// The engine's results as reply fields.
+// Converts the engine's results to wire messages and log fields.
 #ifndef LSSAR_SERVER_REPLY_FIELDS_H_
 #define LSSAR_SERVER_REPLY_FIELDS_H_
 
@@ -9,7 +9,7 @@
 
 namespace lssar {
 
-// `tokenizer` null: no pieces. `with_logprob` false: the id and its piece alone.
+// Without `tokenizer` the pieces are empty; without `with_logprob` log-probabilities are unset.
 v1::Token ToToken(const TokenResult& result, bool with_logprob, const Tokenizer* tokenizer);
 
 v1::RowWeights ToRowWeights(const RowWeights& row);
@@ -17,10 +17,10 @@ v1::RowWeights ToRowWeights(const RowWeights& row);
 v1::Usage ToUsage(const RequestStats& stats);
 v1::Timings ToTimings(const RequestStats& stats);
 
-// Adds every count and time of `more`.
-void AddStats(const RequestStats& more, RequestStats& total);
+// Adds every count and time of `more` to `total`.
+void AddStats(const RequestStats& more, RequestStats* total);
 
-// The same counts and times for a log line.
+// Counts and times for a log line.
 LogFields ToLogFields(const RequestStats& stats);
 
 }  // namespace lssar

@@ -19,14 +19,14 @@
 namespace lssar {
 namespace {
 
-// From an engine's failure to the process's end: watchers of health and clients hear of it first.
-constexpr auto kLastWords = std::chrono::seconds(1);
+// Delay between an engine failure and the exit, so that health watchers and clients are notified.
+constexpr auto kNotificationTime = std::chrono::seconds(1);
 
-// Never destroyed: the signal thread and gRPC's may write until the process is gone.
+// Never destroyed: the signal thread and gRPC's threads may log until the process exits.
 const Log* server_log = nullptr;
 std::atomic<bool> is_loading = true;
 
-// gRPC's own errors become lines of our log.
+// Writes gRPC's own errors as log lines.
 void ForwardGrpcLine(gpr_log_func_args* line) {
   if (line->severity != GPR_LOG_SEVERITY_ERROR) return;
   server_log->Warning("grpc", {{"message", line->message}});
@@ -40,14 +40,14 @@ sigset_t StopSignals() {
   return signals;
 }
 
-// Takes the signals that StopSignals blocked in every thread: the first one asks for a drain, the
-// second stops at once. While loading there is nothing to drain, and the first one stops.
+// Handles the signals, which are blocked in every other thread: the first one starts a drain, the
+// second exits at once. While the model is loading, the first one exits.
 void WaitForSignals(std::promise<void> drain) {
   const sigset_t signals = StopSignals();
   int signal_number = 0;
   sigwait(&signals, &signal_number);
   if (is_loading) {
-    server_log->Info("stopped", {{"signal", strsignal(signal_number)}, {"cut", false}});
+    server_log->Info("stopped", {{"signal", strsignal(signal_number)}, {"aborted_calls", false}});
     std::_Exit(kExitOk);
   }
   server_log->Info("draining", {{"signal", strsignal(signal_number)}});
@@ -57,9 +57,9 @@ void WaitForSignals(std::promise<void> drain) {
   std::_Exit(kExitFailure);
 }
 
-// The engine's thread may never come back, so nothing here is waited for or destroyed.
+// Exits without waiting for or destroying anything: the engine's thread may never return.
 void EndAfterEngineFailure(const EngineFailure& failure) {
-  std::this_thread::sleep_for(kLastWords);
+  std::this_thread::sleep_for(kNotificationTime);
   std::_Exit(failure.is_device_lost ? kExitDeviceLost : kExitEngineFailure);
 }
 
@@ -71,21 +71,21 @@ int Fail(const absl::Status& status) {
 }  // namespace
 
 int RunServer(const ServerOptions& options, const Server::LoadModel& load) {
-  // Before any thread exists: they all inherit it.
+  // Before any thread exists: every thread inherits the signal mask.
   const sigset_t signals = StopSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   server_log = new Log(options.log_level);
   gpr_set_log_function(ForwardGrpcLine);
 
-  auto server = Server::Open(options, EndAfterEngineFailure);
+  const auto server = Server::Open(options, EndAfterEngineFailure);
   if (!server.ok()) return Fail(server.status());
   std::promise<void> drain;
-  std::future<void> drain_asked = drain.get_future();
+  std::future<void> drain_requested = drain.get_future();
   std::thread(WaitForSignals, std::move(drain)).detach();
 
   if (const absl::Status status = (*server)->Load(load); !status.ok()) return Fail(status);
   is_loading = false;
-  drain_asked.wait();
+  drain_requested.wait();
   return (*server)->Shutdown(options.drain_timeout) ? kExitOk : kExitFailure;
 }
 

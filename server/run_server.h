@@ -1,4 +1,4 @@
-// The life of the `lssar-server` process: load, serve, drain, and its exit codes.
+// Runs the `lssar-server` process: load, serve, drain; exit codes.
 #ifndef LSSAR_SERVER_RUN_SERVER_H_
 #define LSSAR_SERVER_RUN_SERVER_H_
 
@@ -7,18 +7,18 @@
 
 namespace lssar {
 
-// Exit codes; 2 is a usage error's.
+// Exit codes. 2 is a usage error.
 inline constexpr int kExitOk = 0;
-inline constexpr int kExitFailure = 1;        // it could not start, or a drain had to cut calls
-inline constexpr int kExitEngineFailure = 3;  // the engine died or hung: worth a restart
-inline constexpr int kExitDeviceLost = 4;     // the same, and the device may need a look
+inline constexpr int kExitFailure =
+    1;  // startup failed, or calls were aborted at the end of a drain
+inline constexpr int kExitEngineFailure = 3;  // the engine failed or hung; restart the server
+inline constexpr int kExitDeviceLost = 4;     // the same, and the device was lost
 
-// Serves until SIGTERM or SIGINT; returns the exit code. Call once, from main, before any thread
-// exists. Where the engine dies or hangs, the process ends here instead.
+// Serves until SIGTERM or SIGINT and returns the exit code. Exits the process if the engine fails
+// or hangs. Call once, from main, before any thread exists.
 int RunServer(const ServerOptions& options, const Server::LoadModel& load);
 
-// Parses the command line, then does the same, or asks a running server (--check-health): all of a
-// main.
+// Parses the command line, then serves or, with --check-health, probes the running server.
 int RunServer(int argc, const char* const* argv, const Server::LoadModel& load);
 
 }  // namespace lssar

@@ -5,16 +5,16 @@
 
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
-#include "runtime/limits.h"
-#include "runtime/request_queue.h"
+#include "runtime/sequence.h"
 #include "server/grpc_adapter.h"
+#include "server/limits.h"
 #include "server/parse_request.h"
 #include "server/reply_fields.h"
 #include "server/served_model.h"
 
 namespace lssar {
 
-// Carries one item's results to the call. Engine thread.
+// Forwards the results of one item to the call. Engine thread.
 class ScoreCall::ItemSink final : public OutputSink {
  public:
   ItemSink(std::shared_ptr<ScoreCall> call, int item) : call_(std::move(call)), item_(item) {}
@@ -55,7 +55,7 @@ void ScoreCall::SubmitMore() {
            in_flight_.size() < kMaxItemsInFlight && HasSpace()) {
       const absl::Status status = SubmitNext();
       if (status.ok()) continue;
-      // Once an item is in, the call has a claim: the others wait for room.
+      // Only the first item may be rejected; once it is accepted, later items wait for capacity.
       const bool is_waiting = absl::IsResourceExhausted(status) && next_item_ > 0;
       if (!is_waiting) {
         error_ = status;
@@ -87,27 +87,26 @@ absl::Status ScoreCall::SubmitNext() {
   request.deadline = context_.Deadline();
   const int item = int(next_item_);
   auto self = std::static_pointer_cast<ScoreCall>(shared_from_this());
-  auto handle = context_.Model().GetEngine().Submit(
-      std::move(request), std::make_shared<ItemSink>(std::move(self), item));
-  if (!handle.ok()) return handle.status();
-  in_flight_.emplace(item, *std::move(handle));
-  items_[next_item_] = Request();  // its memory is the engine's now
+  ASSIGN_OR_RETURN(in_flight_[item],
+                   context_.Model().GetEngine().Submit(
+                       std::move(request), std::make_shared<ItemSink>(std::move(self), item)));
+  items_[next_item_] = Request();  // frees the memory: the engine has its own copy
   ++next_item_;
   return absl::OkStatus();
 }
 
 void ScoreCall::RetryLater() {
   retry_ = std::make_unique<grpc::Alarm>();
-  // Weak: the alarm belongs to the stream, which lives until it has ended.
+  // Weak: the call owns the alarm and outlives it.
   auto weak = weak_from_this();
-  retry_->Set(std::chrono::system_clock::now() + kRetryPause, [weak](bool) {
-    const auto stream = std::static_pointer_cast<ScoreCall>(weak.lock());
-    if (stream == nullptr) return;
+  retry_->Set(std::chrono::system_clock::now() + kRetryInterval, [weak](bool) {
+    const auto call = std::static_pointer_cast<ScoreCall>(weak.lock());
+    if (call == nullptr) return;
     {
-      const std::lock_guard lock(stream->items_mutex_);
-      stream->retry_.reset();
+      const std::lock_guard lock(call->items_mutex_);
+      call->retry_.reset();
     }
-    stream->SubmitMore();
+    call->SubmitMore();
   });
 }
 
@@ -117,18 +116,17 @@ void ScoreCall::SendScore(int item, const ContinuationScore& score) {
     if (tokenizer_ != nullptr) num_bytes += int(tokenizer_->PieceBytes(token.id).size());
   }
   const size_t num_tokens = score.tokens.size();
-  for (size_t first = 0; per_token_ && first < num_tokens; first += limits::kMaxTokensPerMessage) {
+  ForEachBlock(per_token_ ? num_tokens : 0, [&](size_t first, size_t end) {
     v1::ScoreReply reply;
     v1::ScoreTokens& block = *reply.mutable_tokens();
     block.set_item(item);
     block.set_continuation(score.index);
     block.set_first(int(first));
-    const size_t end = std::min(num_tokens, first + limits::kMaxTokensPerMessage);
     for (size_t i = first; i < end; ++i) {
       *block.add_tokens() = ToToken(score.tokens[i], /*with_logprob=*/true, tokenizer_);
     }
     Send(std::move(reply));
-  }
+  });
   v1::ScoreReply reply;
   v1::ContinuationScore& sum = *reply.mutable_score();
   sum.set_item(item);
@@ -144,7 +142,7 @@ void ScoreCall::OnItemDone(int item, const absl::Status& status, const RequestSt
   {
     const std::lock_guard lock(items_mutex_);
     in_flight_.erase(item);
-    AddStats(stats, total_);
+    AddStats(stats, &total_);
     if (!status.ok() && error_.ok()) {
       error_ = status;
       for (const auto& [other, handle] : in_flight_) handle.Cancel();
@@ -164,7 +162,7 @@ void ScoreCall::OnSpace() {
 void ScoreCall::OnClientGone() {
   {
     const std::lock_guard lock(items_mutex_);
-    if (error_.ok()) error_ = absl::CancelledError("the client has gone");
+    if (error_.ok()) error_ = absl::CancelledError("the client closed the call");
     for (const auto& [item, handle] : in_flight_) handle.Cancel();
   }
   SubmitMore();

@@ -1,4 +1,4 @@
-// One Score call: its items as engine requests, a few at a time, their scores to one client.
+// A Score call: submits its items as engine requests, a few at a time, and sends their scores.
 #ifndef LSSAR_SERVER_SCORE_CALL_H_
 #define LSSAR_SERVER_SCORE_CALL_H_
 
@@ -24,14 +24,14 @@ class ScoreCall final : public StreamingCall {
  private:
   class ItemSink;
 
-  // Items of one call that the engine has at once: a call of 1024 items must not fill its queue.
+  // A call of 1024 items must not fill the engine's queue.
   static constexpr int kMaxItemsInFlight = 8;
-  // Until the next try when others fill the engine's queue and no item of this call is in it.
-  static constexpr auto kRetryPause = std::chrono::milliseconds(20);
+  // Delay before the next attempt if the engine's queue is full of other requests.
+  static constexpr auto kRetryInterval = std::chrono::milliseconds(20);
 
   absl::Status Start(const grpc::ByteBuffer& bytes) override;
 
-  // Hands over items as long as there is room; ends the call after the last.
+  // Submits items while there is capacity; ends the call after the last one.
   void SubmitMore();
   absl::Status SubmitNext();
   void RetryLater();
@@ -45,13 +45,13 @@ class ScoreCall final : public StreamingCall {
   bool per_token_ = false;
   std::vector<Request> items_;
 
-  std::mutex items_mutex_;  // before the stream's own and the engine's
+  std::mutex items_mutex_;  // locked before the base class's and the engine's mutexes
   size_t next_item_ = 0;
   std::map<int, Engine::Handle> in_flight_;
-  absl::Status error_;  // the first one; no item is submitted after it
+  absl::Status error_;  // the first error; no item is submitted after it
   bool has_ended_ = false;
   RequestStats total_;
-  std::unique_ptr<grpc::Alarm> retry_;  // set: a try is pending
+  std::unique_ptr<grpc::Alarm> retry_;  // set: an attempt is scheduled
 };
 
 }  // namespace lssar

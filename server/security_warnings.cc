@@ -3,10 +3,9 @@
 #include "kernels/str_cat.h"
 
 namespace lssar {
-
 namespace {
 
-bool IsOpen(std::string_view listen) { return !listen.empty() && !IsLoopback(listen); }
+bool IsReachable(std::string_view listen) { return !listen.empty() && !IsLoopback(listen); }
 
 }  // namespace
 
@@ -15,30 +14,31 @@ bool IsLoopback(std::string_view listen) {
   return host == "localhost" || host == "[::1]" || host.starts_with("127.");
 }
 
-std::vector<std::string> FindExposures(const ServerOptions& options) {
-  std::vector<std::string> exposures;
-  const auto add = [&](const std::string& flag, std::string_view what) {
-    exposures.push_back(StrCat(flag, " without ", std::string(what), ", or listen on 127.0.0.1"));
+std::vector<std::string> SecurityWarnings(const ServerOptions& options) {
+  std::vector<std::string> warnings;
+  const auto warn = [&](const std::string& flag, std::string_view problem, std::string_view fix) {
+    warnings.push_back(StrCat(flag, " ", problem, "; set ", fix, ", or listen on 127.0.0.1"));
   };
   constexpr std::string_view kNoTls =
-      "TLS: whoever is on the way reads what is sent, keys too; set --tls-cert FILE and --tls-key "
-      "FILE";
-  if (IsOpen(options.listen)) {
+      "without TLS: traffic is unencrypted, and anyone on the network path can read it, API keys "
+      "included";
+  constexpr std::string_view kSetTls = "--tls-cert FILE and --tls-key FILE";
+  if (IsReachable(options.listen)) {
     const std::string flag = StrCat("--listen ", options.listen);
-    if (!options.tls.HasTls()) add(flag, kNoTls);
+    if (!options.tls.HasTls()) warn(flag, kNoTls, kSetTls);
     if (options.api_keys.empty() && options.tls.client_ca.empty()) {
-      add(flag,
-          "keys: whoever reaches the port may call; set --api-keys FILE, or --tls-client-ca FILE");
+      warn(flag, "without API keys: anyone who can reach the port can call the server",
+           "--api-keys FILE or --tls-client-ca FILE");
     }
   }
-  if (IsOpen(options.http_listen)) {
+  if (IsReachable(options.http_listen)) {
     const std::string flag = StrCat("--http-listen ", options.http_listen);
-    if (!options.tls.HasTls()) add(flag, kNoTls);
+    if (!options.tls.HasTls()) warn(flag, kNoTls, kSetTls);
     if (options.api_keys.empty()) {
-      add(flag, "keys: whoever reaches the port reads /metrics; set --api-keys FILE");
+      warn(flag, "without API keys: anyone who can reach the port can use it", "--api-keys FILE");
     }
   }
-  return exposures;
+  return warnings;
 }
 
 }  // namespace lssar

@@ -1,4 +1,4 @@
-// What the server opens to other machines without protection.
+// Startup warnings about ports that other machines can reach without TLS or authentication.
 #ifndef LSSAR_SERVER_SECURITY_WARNINGS_H_
 #define LSSAR_SERVER_SECURITY_WARNINGS_H_
 
@@ -10,11 +10,11 @@
 
 namespace lssar {
 
-// HOST:PORT whose host is this machine's loopback: localhost, 127.*, [::1].
+// True if HOST:PORT is a loopback address: localhost, 127.*, [::1].
 bool IsLoopback(std::string_view listen);
 
-// A sentence for each thing that lies open, with the flags that close it.
-std::vector<std::string> FindExposures(const ServerOptions& options);
+// One sentence for each problem, with the flags that fix it.
+std::vector<std::string> SecurityWarnings(const ServerOptions& options);
 
 }  // namespace lssar
 

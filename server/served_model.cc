@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 #include "models/page_pool.h"
 
@@ -14,13 +15,13 @@ namespace {
 absl::StatusOr<std::unique_ptr<Backend>> OpenDevice(const BackendOptions& options) {
   if (options.num_threads != 0 && options.name != "cpu") {
     return absl::InvalidArgumentError(StrCat("--threads ", options.num_threads,
-                                             ": only --device cpu computes on threads; ",
-                                             "leave it out with --device ", options.name));
+                                             ": only --device cpu uses threads; remove --threads ",
+                                             "or use --device cpu instead of ", options.name));
   }
   const bool is_cuda = options.name.starts_with("cuda");
   if (options.fast_gemm && !is_cuda) {
     return absl::InvalidArgumentError(StrCat(
-        "--gemm fast: only --device cuda has them; leave it out with --device ", options.name));
+        "--gemm fast: only --device cuda supports it; remove it for --device ", options.name));
   }
   auto backend = MakeBackend(options);
   if (backend.ok()) return backend;
@@ -28,9 +29,9 @@ absl::StatusOr<std::unique_ptr<Backend>> OpenDevice(const BackendOptions& option
                       StrCat("--device ", options.name, ": ", backend.status().message()));
 }
 
-// Errors  UNIMPLEMENTED: the backend keeps no such pages; names those that it keeps
-absl::Status CheckPages(const ModelConfig& config, const ModelOptions& options,
-                        const Backend& backend) {
+// Errors  UNIMPLEMENTED: the backend does not support the KV cache type; names those it supports
+absl::Status CheckKvCacheType(const ModelConfig& config, const ModelOptions& options,
+                              const Backend& backend) {
   const auto fit = [&](DType kv_cache_dtype) {
     KvLayout layout = LayoutOf(config, kv_cache_dtype, options.engine.page_size);
     return backend.FitLayout(layout);
@@ -38,45 +39,40 @@ absl::Status CheckPages(const ModelConfig& config, const ModelOptions& options,
   const DType wanted = options.engine.kv_cache_dtype;
   const absl::Status status = fit(wanted);
   if (status.ok()) return status;
-  std::vector<std::string> kept;
+  std::vector<std::string> supported;
   for (const DType other : {DType::kF16, DType::kF32, DType::kI8}) {
-    if (fit(other).ok()) kept.emplace_back(NameOf(other));
+    if (fit(other).ok()) supported.emplace_back(NameOf(other));
   }
-  if (kept.empty()) {
+  if (supported.empty()) {
     return absl::Status(status.code(),
                         StrCat("--device ", std::string(backend.Name()), ": ", status.message()));
   }
   return absl::Status(status.code(), StrCat("--kv-cache-dtype ", std::string(NameOf(wanted)),
-                                            ": --device ", std::string(backend.Name()), " keeps ",
-                                            absl::StrJoin(kept, " and "), " pages"));
+                                            ": --device ", std::string(backend.Name()),
+                                            " supports ", absl::StrJoin(supported, " and ")));
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Load(const ModelOptions& options) {
-  auto backend = OpenDevice(options.backend);
-  if (!backend.ok()) return backend.status();
-  return LoadOn(*std::move(backend), options);
+  ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, OpenDevice(options.backend));
+  return LoadOn(std::move(backend), options);
 }
 
 absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::LoadOn(std::unique_ptr<Backend> backend,
                                                                  const ModelOptions& options) {
-  const LoadOptions load = {.weights = options.weights,
+  const LoadOptions load = {.dtype = options.dtype,
                             .max_num_batched_tokens = options.engine.max_num_batched_tokens};
-  auto loaded = LoadCheckpoint(options.directory, backend.get(), load);
-  if (!loaded.ok()) return loaded.status();
-  auto checkpoint = std::make_unique<Checkpoint>(*std::move(loaded));
-  const absl::Status fits = CheckPages(checkpoint->config, options, *backend);
-  if (!fits.ok()) return fits;
-
-  const auto self_check = SelfCheck(options.directory, *checkpoint, backend.get(),
-                                    options.engine.kv_cache_dtype, options.engine.page_size);
-  if (!self_check.ok()) return self_check.status();
-
-  auto engine = Engine::Create(checkpoint.get(), backend.get(), options.engine);
-  if (!engine.ok()) return engine.status();
-  return std::make_unique<ServedModel>(std::move(backend), std::move(checkpoint), *self_check,
-                                       *std::move(engine));
+  ASSIGN_OR_RETURN(Checkpoint loaded, LoadCheckpoint(options.directory, backend.get(), load));
+  auto checkpoint = std::make_unique<Checkpoint>(std::move(loaded));
+  RETURN_IF_ERROR(CheckKvCacheType(checkpoint->config, options, *backend));
+  ASSIGN_OR_RETURN(const SelfCheckReport self_check,
+                   SelfCheck(options.directory, *checkpoint, backend.get(),
+                             options.engine.kv_cache_dtype, options.engine.page_size));
+  ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
+                   Engine::Create(checkpoint.get(), backend.get(), options.engine));
+  return std::make_unique<ServedModel>(std::move(backend), std::move(checkpoint), self_check,
+                                       std::move(engine));
 }
 
 ServedModel::ServedModel(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> checkpoint,

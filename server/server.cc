@@ -19,12 +19,12 @@
 #include "kernels/str_cat.h"
 #include "lssar/v1/inference.grpc.pb.h"
 #include "models/page_pool.h"
-#include "runtime/limits.h"
 #include "server/access_control.h"
 #include "server/admission_control.h"
 #include "server/call_context.h"
 #include "server/http_server.h"
 #include "server/inference_service.h"
+#include "server/limits.h"
 #include "server/log.h"
 #include "server/metrics.h"
 #include "server/security_warnings.h"
@@ -34,21 +34,24 @@
 namespace lssar {
 namespace {
 
-// Memory that gRPC may hold in its buffers: what a few dozen messages of the largest size take.
+// Memory for gRPC's buffers: a few dozen messages of the largest size.
 constexpr size_t kGrpcMemoryBytes = size_t{1} << 30;
-// Clients may ask for a sign of life as often as this without being taken for hostile.
-constexpr int kLeastClientPingMs = 500;
-// After the last call's end: its client's next one still hears UNAVAILABLE. From Shutdown on gRPC
-// answers what is on its way with CANCELLED, which no client takes for a reason to ask elsewhere.
-constexpr absl::Duration kLastRefusals = absl::Milliseconds(200);
-// For the last bytes of calls that have ended; then connections and health watches are cut.
-constexpr auto kFlushLimit = std::chrono::milliseconds(200);
+// Clients may send keepalive pings this often; gRPC closes the connections of those that ping
+// faster.
+constexpr int kMinClientPingMs = 500;
+// After the last call has ended, new calls are rejected with UNAVAILABLE for this long before gRPC
+// shuts down. gRPC's shutdown ends arriving calls with CANCELLED, which clients do not retry
+// elsewhere.
+constexpr absl::Duration kRejectTime = absl::Milliseconds(200);
+// Time for gRPC to send the last bytes of ended calls; then it closes connections and health
+// watches.
+constexpr auto kFlushTime = std::chrono::milliseconds(200);
 
 void Configure(const ConnectionOptions& options, grpc::ServerBuilder& builder) {
   static const bool has_plugins = [] {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-    // It would write plain text between the JSON lines; wire.cc tells the client instead.
+    // Protobuf would write plain text between the JSON log lines; ReadMessage reports its errors.
     google::protobuf::SetLogHandler(nullptr);
     return true;
   }();
@@ -56,30 +59,30 @@ void Configure(const ConnectionOptions& options, grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(limits::kMaxMessageBytes);
   builder.SetMaxSendMessageSize(-1);
   builder.SetResourceQuota(grpc::ResourceQuota("lssar").Resize(kGrpcMemoryBytes));
-  // Else a second server would share the port silently, and each get some of the calls.
+  // Otherwise a second server could share the port, and each would get some of the calls.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_calls);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, limits::kMaxMetadataBytes);
   const auto milliseconds = [](absl::Duration duration) {
-    return static_cast<int>(absl::ToInt64Milliseconds(duration));
+    return int(absl::ToInt64Milliseconds(duration));
   };
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, milliseconds(options.keepalive_time));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
                              milliseconds(options.keepalive_timeout));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
-                             kLeastClientPingMs);
+                             kMinClientPingMs);
 }
 
-// Of the page pool.
-int64_t KvBytes(const ServedModel& model) {
+// Size of the page pool.
+int64_t KvCacheBytes(const ServedModel& model) {
   const EngineOptions& engine = model.GetEngine().Options();
   const KvLayout layout =
       LayoutOf(model.GetCheckpoint().config, engine.kv_cache_dtype, engine.page_size);
-  return model.GetEngine().Stats().num_pages * static_cast<int64_t>(layout.PageBytes());
+  return model.GetEngine().Stats().num_pages * int64_t(layout.PageBytes());
 }
 
-// `listen` with the port that it became.
+// `listen` with the port that is actually open.
 std::string AddressOf(const std::string& listen, int port) {
   return StrCat(listen.substr(0, listen.rfind(':')), ":", port);
 }
@@ -90,11 +93,12 @@ struct Server::State {
   State(ServerOptions given, OnEngineFailure told)
       : options(std::move(given)), on_failure(std::move(told)), log(options.log_level) {}
 
-  // Keys, certificates and the port. Errors  of Open
+  // Loads API keys and certificates and opens the gRPC port.
+  // Errors  those of Open
   absl::Status OpenPort();
-  void WarnOfExposures() const;
+  void LogSecurityWarnings() const;
 
-  // Health of the whole server and of the one service.
+  // Sets the health of the server as a whole and of the Inference service.
   void SetServing(bool serving) const {
     auto* health = server->GetHealthCheckService();
     health->SetServingStatus("", serving);
@@ -105,7 +109,7 @@ struct Server::State {
     return {
         .admission = admission.get(), .log = &log, .metrics = &metrics, .stream = options.stream};
   }
-  // Where clients and probes find the server.
+  // Adds the addresses of the open ports.
   void AddAddresses(LogFields* fields) const;
   void LogServing() const;
   HttpPages Pages();
@@ -122,7 +126,7 @@ struct Server::State {
   int port = 0;
   std::mutex failure_mutex;
   absl::Status engine_failure;
-  // The last is the first to go: these use all of the above.
+  // Destroyed first, in reverse order: these use the members above.
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<HttpServer> http;
   std::unique_ptr<Watchdog> watchdog;
@@ -139,25 +143,24 @@ absl::Status Server::State::OpenPort() {
   Configure(options.connection, builder);
   builder.RegisterService(service.get());
   if (!options.listen.empty()) {
-    const auto credentials = MakeCredentials(options.tls);
-    if (!credentials.ok()) return credentials.status();
-    builder.AddListeningPort(options.listen, *credentials, &port);
+    ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(options.tls));
+    builder.AddListeningPort(options.listen, credentials, &port);
   }
-  WarnOfExposures();
+  LogSecurityWarnings();
   server = builder.BuildAndStart();
   if (server == nullptr || (!options.listen.empty() && port == 0)) {
     return absl::UnavailableError(
         StrCat("--listen ", options.listen,
-               ": the port is in use, or the address is not one of this machine; set "
-               "--listen to another HOST:PORT, or to port 0 for any free one"));
+               ": the port is in use, or the address does not belong to this machine; set "
+               "--listen to another HOST:PORT, or to port 0 for any free port"));
   }
   SetServing(false);
   return absl::OkStatus();
 }
 
-void Server::State::WarnOfExposures() const {
-  for (const std::string& security_warnings : FindExposures(options)) {
-    log.Warning("exposed", {{"message", security_warnings}});
+void Server::State::LogSecurityWarnings() const {
+  for (const std::string& warning : SecurityWarnings(options)) {
+    log.Warning("security", {{"message", warning}});
   }
 }
 
@@ -173,11 +176,11 @@ void Server::State::LogServing() const {
                       {"hash", checkpoint.hash},
                       {"attention", NameOf(checkpoint.config.attention.kind)},
                       {"p", checkpoint.config.attention.p},
-                      {"weights", NameOf(checkpoint.weights)},
+                      {"dtype", NameOf(checkpoint.dtype)},
                       {"kv_cache_dtype", NameOf(engine.kv_cache_dtype)},
                       {"num_pages", model->GetEngine().Stats().num_pages},
                       {"page_size", engine.page_size},
-                      {"kv_mib", KvBytes(*model) >> 20},
+                      {"kv_mib", KvCacheBytes(*model) >> 20},
                       {"max_model_len", engine.max_model_len},
                       {"self_check_rows", model->GetSelfCheck().num_rows},
                       {"self_check_error", model->GetSelfCheck().worst_error}};
@@ -234,20 +237,17 @@ Server::Server(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Server::~Server() { Shutdown(absl::ZeroDuration()); }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
-  auto server = Open(options);
-  if (!server.ok()) return server.status();
-  if (absl::Status status = (*server)->Load(); !status.ok()) return status;
+  ASSIGN_OR_RETURN(auto server, Open(options));
+  RETURN_IF_ERROR(server->Load());
   return server;
 }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Open(const ServerOptions& options,
                                                      OnEngineFailure on_failure) {
   auto state = std::make_unique<State>(options, std::move(on_failure));
-  if (absl::Status status = state->OpenPort(); !status.ok()) return status;
+  RETURN_IF_ERROR(state->OpenPort());
   if (!options.http_listen.empty()) {
-    auto http = HttpServer::Open(options, state->Pages(), state->Parts());
-    if (!http.ok()) return http.status();
-    state->http = *std::move(http);
+    ASSIGN_OR_RETURN(state->http, HttpServer::Open(options, state->Pages(), state->Parts()));
   }
   return std::unique_ptr<Server>(new Server(std::move(state)));
 }
@@ -262,9 +262,7 @@ absl::Status Server::Load(const LoadModel& load) {
   LogFields loading = {{"model", options.directory}};
   state.AddAddresses(&loading);
   state.log.Info("loading", loading);
-  auto model = load(options);
-  if (!model.ok()) return model.status();
-  state.model = *std::move(model);
+  ASSIGN_OR_RETURN(state.model, load(options));
   state.admission->Open(state.model.get());
   state.SetServing(true);
   state.watchdog = std::make_unique<Watchdog>(
@@ -288,22 +286,23 @@ bool Server::Shutdown(absl::Duration limit) {
   const std::lock_guard lock(state_->shutdown_mutex);
   if (state_->shutdown_result) return *state_->shutdown_result;
   const absl::Time end = absl::Now() + limit;
-  state_->admission->Close(absl::UnavailableError("the server is draining; ask another one"));
+  state_->admission->Close(
+      absl::UnavailableError("the server is shutting down; retry on another server"));
   state_->SetServing(false);
-  // Calls first, the engine after them: a Score call still has items to submit.
+  // Calls first, then the engine: a running Score call still submits items.
   bool is_clean = state_->admission->WaitUntilIdle(limit);
   if (state_->model != nullptr) {
-    state_->watchdog->ExpectEnd();
-    const absl::Duration left = std::max(end - absl::Now(), absl::ZeroDuration());
-    is_clean = state_->model->GetEngine().Drain(left) && is_clean;
+    state_->watchdog->ExpectShutdown();
+    const absl::Duration remaining = std::max(end - absl::Now(), absl::ZeroDuration());
+    is_clean = state_->model->GetEngine().Drain(remaining) && is_clean;
   }
   if (state_->port != 0) {
-    absl::SleepFor(std::clamp(end - absl::Now(), absl::ZeroDuration(), kLastRefusals));
+    absl::SleepFor(std::clamp(end - absl::Now(), absl::ZeroDuration(), kRejectTime));
   }
-  state_->server->Shutdown(std::chrono::system_clock::now() + kFlushLimit);
+  state_->server->Shutdown(std::chrono::system_clock::now() + kFlushTime);
   state_->server->Wait();
   state_->shutdown_result = is_clean;
-  state_->log.Info("stopped", {{"cut", !is_clean}});
+  state_->log.Info("stopped", {{"aborted_calls", !is_clean}});
   return is_clean;
 }
 

@@ -1,6 +1,5 @@
-// The whole server in this process: model, engine, gRPC services, health, and a port if wanted.
-// `lssar-server` runs it with a port; `lssar --model DIR` runs it without one, over an in-process
-// channel, so that both share one code path.
+// The server: model, engine, gRPC service, HTTP port, health, watchdog. `lssar-server` runs it with
+// ports; `lssar --model DIR` runs it in-process without ports, over an in-process channel.
 #ifndef LSSAR_SERVER_SERVER_H_
 #define LSSAR_SERVER_SERVER_H_
 
@@ -21,45 +20,46 @@ class ServedModel;
 
 class Server {
  public:
-  // How a model comes about; ServedModel::Load, where a test does not want another.
+  // Loads the model: ServedModel::Load, or a test's own.
   using LoadModel =
       std::function<absl::StatusOr<std::unique_ptr<ServedModel>>(const ModelOptions&)>;
-  // Told once when the engine has died or hangs: everything has been said to clients and probes by
-  // then, and nothing here works any more. On a thread of its own, which may end the process.
+  // Called once if the engine fails or hangs, after clients and probes have been notified. Runs on
+  // a thread of its own and may exit the process; the server cannot be used any more.
   using OnEngineFailure = std::function<void(const EngineFailure&)>;
 
-  // Open, then Load: returns when requests are served. For in-process use empty `listen` and
-  // `http_listen`, and set log_level to "off".
+  // Open, then Load. For in-process use, clear `listen` and `http_listen` and set `log_level` to
+  // "off".
   // Errors  those of Open and Load
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
 
-  // Opens the ports. Until Load succeeds every rpc is answered with UNAVAILABLE, health says
-  // NOT_SERVING and /readyz 503.
-  // Errors  INVALID_ARGUMENT: an option out of range, or a file of certificates or keys that is
-  //         none; NOT_FOUND: such a file cannot be read; UNAVAILABLE: an address cannot be listened
-  //         on (in use, not of this machine)
+  // Opens the ports. Until Load succeeds, every rpc returns UNAVAILABLE, health is NOT_SERVING and
+  // /readyz returns 503.
+  // Errors  INVALID_ARGUMENT: an option is out of range, or a certificate or key file is invalid
+  //         NOT_FOUND: no such file
+  //         UNAVAILABLE: an address is in use or does not belong to this machine
   static absl::StatusOr<std::unique_ptr<Server>> Open(const ServerOptions& options,
                                                       OnEngineFailure on_failure = {});
 
-  // Loads the checkpoint, checks it against its golden rows, starts the engine and serves. Once.
-  // Errors  those of `load`; nothing is served then
+  // Loads the model and starts to serve. Call once.
+  // Errors  those of `load`; the server then keeps rejecting calls
   absl::Status Load();
   absl::Status Load(const LoadModel& load);
 
-  // Shuts down without waiting for what runs.
+  // Shuts down without waiting for running calls.
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // A client channel that needs no port; works from Open on, until the server goes.
+  // A client channel that needs no port. Valid until the server is destroyed.
   std::shared_ptr<grpc::Channel> InProcessChannel();
 
-  // The ports listened on; 0: none.
+  // The ports that are open; 0: none.
   int Port() const;
   int HttpPort() const;
 
-  // Health turns NOT_SERVING, new calls get UNAVAILABLE, running ones may finish until `limit` has
-  // passed; the rest is cut. True: nothing had to be cut. Further calls return the first's result.
+  // Sets health to NOT_SERVING, rejects new calls with UNAVAILABLE, waits up to `limit` for running
+  // calls to finish and aborts the rest. True if no call was aborted. Idempotent: later calls
+  // return the result of the first.
   bool Shutdown(absl::Duration limit);
 
  private:

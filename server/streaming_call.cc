@@ -38,7 +38,7 @@ void StreamingCall::Append(std::unique_ptr<google::protobuf::Message> reply) {
   {
     const std::lock_guard lock(mutex_);
     if (has_client_gone_ || ended_ || !aborted_.ok()) return;
-    const auto num_bytes = static_cast<int64_t>(reply->ByteSizeLong());
+    const auto num_bytes = int64_t(reply->ByteSizeLong());
     if (BufferedReply* into = Merge(buffer_, *reply)) {
       into->num_bytes += num_bytes;
     } else {

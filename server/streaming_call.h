@@ -8,6 +8,7 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -22,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/engine.h"
 #include "server/call_context.h"
+#include "server/limits.h"
 #include "server/options.h"
 #include "server/reply_fields.h"
 #include "server/served_model.h"
@@ -66,6 +68,15 @@ class StreamingCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   template <typename Reply>
   void Send(Reply reply) {
     Append(std::make_unique<Reply>(std::move(reply)));
+  }
+
+  // Calls `send(first, end)` for consecutive blocks of [0, size), each of at most
+  // limits::kMaxTokensPerMessage: large replies are streamed in several messages.
+  template <typename SendBlock>
+  static void ForEachBlock(size_t size, const SendBlock& send) {
+    for (size_t first = 0; first < size; first += limits::kMaxTokensPerMessage) {
+      send(first, std::min(size, first + limits::kMaxTokensPerMessage));
+    }
   }
 
   // Ends the call after the replies sent before, unless the client has left.

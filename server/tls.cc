@@ -7,8 +7,8 @@
 #include <openssl/pem.h>
 #include <openssl/x509.h>
 
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
-#include "server/fields.h"
 
 namespace lssar {
 namespace {
@@ -21,7 +21,7 @@ struct Free {
   void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
 };
 
-// A key with a passphrase is refused rather than asked for on the terminal.
+// Rejects a key with a passphrase; OpenSSL would otherwise prompt on the terminal.
 int NoPassphrase(char*, int, int, void*) { return 0; }
 
 absl::StatusOr<std::unique_ptr<BIO, Free>> OpenFile(const std::string& flag,
@@ -33,29 +33,26 @@ absl::StatusOr<std::unique_ptr<BIO, Free>> OpenFile(const std::string& flag,
 
 absl::StatusOr<std::unique_ptr<X509, Free>> ReadCertificate(const std::string& flag,
                                                             const std::string& path) {
-  auto file = OpenFile(flag, path);
-  if (!file.ok()) return file.status();
+  ASSIGN_OR_RETURN(const auto file, OpenFile(flag, path));
   std::unique_ptr<X509, Free> certificate(
-      PEM_read_bio_X509(file->get(), nullptr, NoPassphrase, nullptr));
+      PEM_read_bio_X509(file.get(), nullptr, NoPassphrase, nullptr));
   if (certificate != nullptr) return certificate;
-  return absl::InvalidArgumentError(StrCat(flag, " ", path, " holds no PEM certificate"));
+  return absl::InvalidArgumentError(StrCat(flag, " ", path, " contains no PEM certificate"));
 }
 
-// Leaves OpenSSL's own account of an error behind.
+// Leaves entries in OpenSSL's error queue.
 absl::Status CheckFiles(const TlsFiles& files) {
-  auto certificate = ReadCertificate("--tls-cert", files.certificate);
-  if (!certificate.ok()) return certificate.status();
-  auto file = OpenFile("--tls-key", files.key);
-  if (!file.ok()) return file.status();
+  ASSIGN_OR_RETURN(const auto certificate, ReadCertificate("--tls-cert", files.certificate));
+  ASSIGN_OR_RETURN(const auto file, OpenFile("--tls-key", files.key));
   const std::unique_ptr<EVP_PKEY, Free> key(
-      PEM_read_bio_PrivateKey(file->get(), nullptr, NoPassphrase, nullptr));
+      PEM_read_bio_PrivateKey(file.get(), nullptr, NoPassphrase, nullptr));
   if (key == nullptr) {
     return absl::InvalidArgumentError(
-        StrCat("--tls-key ", files.key, " holds no PEM key without a passphrase"));
+        StrCat("--tls-key ", files.key, " contains no PEM key without a passphrase"));
   }
-  if (X509_check_private_key(certificate->get(), key.get()) != 1) {
+  if (X509_check_private_key(certificate.get(), key.get()) != 1) {
     return absl::InvalidArgumentError(
-        StrCat("--tls-key ", files.key, " is not the key of --tls-cert ", files.certificate));
+        StrCat("--tls-key ", files.key, " does not match --tls-cert ", files.certificate));
   }
   if (files.client_ca.empty()) return absl::OkStatus();
   return ReadCertificate("--tls-client-ca", files.client_ca).status();
@@ -65,7 +62,7 @@ absl::Status CheckFiles(const TlsFiles& files) {
 
 absl::Status CheckTlsFiles(const TlsFiles& files) {
   absl::Status status = CheckFiles(files);
-  ERR_clear_error();  // gRPC takes what lies there for its own
+  ERR_clear_error();  // gRPC would report leftover entries as its own errors
   return status;
 }
 

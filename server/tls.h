@@ -1,4 +1,4 @@
-// TLS of the ports: certificates from files, read again when they change.
+// TLS certificates of the ports, reloaded when their files change.
 #ifndef LSSAR_SERVER_TLS_H_
 #define LSSAR_SERVER_TLS_H_
 
@@ -14,22 +14,22 @@ namespace lssar {
 
 // Paths of PEM files.
 struct TlsFiles {
-  std::string certificate;  // the server's, then what leads to its root; empty: no TLS
+  std::string certificate;  // the server's, followed by its chain; empty: no TLS
   std::string key;
-  std::string
-      client_ca;  // roots of clients' certificates, which are then required; empty: none are
+  std::string client_ca;  // roots of client certificates; empty: clients need no certificate
 
   bool HasTls() const { return !certificate.empty(); }
 };
 
-// What a handshake alone would say.
-// Errors  NOT_FOUND: a file cannot be read; INVALID_ARGUMENT: it holds no certificate or key, or
-//         the two do not belong together
+// Finds at startup what otherwise only the first handshake would report.
+// Errors  NOT_FOUND: a file cannot be read
+//         INVALID_ARGUMENT: a file has no certificate or key, or the two do not match
 absl::Status CheckTlsFiles(const TlsFiles& files);
 
-// Of the gRPC port: TLS 1.2 or 1.3. A changed file is served to the connections that come a second
-// later; those that stand stay. While certificate and key do not belong together new connections
-// fail. Errors  as CheckTlsFiles
+// Credentials of the gRPC port: TLS 1.2 or 1.3. A changed file applies to connections opened a
+// second later; open connections stay. While certificate and key do not match, new connections
+// fail.
+// Errors  as CheckTlsFiles
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(const TlsFiles& files);
 
 }  // namespace lssar

@@ -6,54 +6,56 @@
 #include <string>
 #include <utility>
 
-#include "runtime/admission.h"
+#include "kernels/status_macros.h"
+#include "runtime/scheduler.h"
 #include "runtime/limits.h"
+#include "server/limits.h"
 #include "server/parse_request.h"
 
 namespace lssar {
 namespace {
 
-void DescribeModel(const ServedModel& model, v1::GetInfoReply& reply) {
+void SetModelInfo(const ServedModel& model, v1::GetInfoReply* reply) {
   const Checkpoint& checkpoint = model.GetCheckpoint();
   const ModelConfig& config = checkpoint.config;
-  reply.set_model_name(checkpoint.name);
-  reply.set_checkpoint_hash(checkpoint.hash);
+  reply->set_model_name(checkpoint.name);
+  reply->set_checkpoint_hash(checkpoint.hash);
   if (checkpoint.tokenizer != nullptr) {
-    reply.set_tokenizer_hash(std::string(checkpoint.tokenizer->Hash()));
+    reply->set_tokenizer_hash(std::string(checkpoint.tokenizer->Hash()));
   }
-  reply.set_attention_kind(std::string(NameOf(config.attention.kind)));
-  if (config.attention.Form().reweights) reply.set_attention_p(config.attention.p);
-  reply.set_max_position_embeddings(config.max_position_embeddings);
-  reply.set_vocab_size(config.vocab_size);
-  reply.set_num_hidden_layers(config.num_hidden_layers);
-  reply.set_num_attention_heads(config.num_attention_heads);
-  reply.set_hidden_size(config.hidden_size);
-  reply.set_dtype(std::string(NameOf(checkpoint.weights)));
-  reply.set_has_chat_template(checkpoint.chat_template.has_value());
-  if (config.bos_id) reply.set_bos_id(*config.bos_id);
-  if (config.eos_id) reply.set_eos_id(*config.eos_id);
-  reply.set_num_parameters(checkpoint.num_parameters);
+  reply->set_attention_kind(std::string(NameOf(config.attention.kind)));
+  if (config.attention.Form().reweights) reply->set_attention_p(config.attention.p);
+  reply->set_max_position_embeddings(config.max_position_embeddings);
+  reply->set_vocab_size(config.vocab_size);
+  reply->set_num_hidden_layers(config.num_hidden_layers);
+  reply->set_num_attention_heads(config.num_attention_heads);
+  reply->set_hidden_size(config.hidden_size);
+  reply->set_dtype(std::string(NameOf(checkpoint.dtype)));
+  reply->set_has_chat_template(checkpoint.chat_template.has_value());
+  if (config.bos_id) reply->set_bos_id(*config.bos_id);
+  if (config.eos_id) reply->set_eos_id(*config.eos_id);
+  reply->set_num_parameters(checkpoint.num_parameters);
   if (model.GetSelfCheck().num_rows > 0) {
-    reply.set_self_check_error(model.GetSelfCheck().worst_error);
+    reply->set_self_check_error(model.GetSelfCheck().worst_error);
   }
 }
 
-void DescribeEngine(const ServedModel& model, v1::GetInfoReply& reply) {
+void SetEngineInfo(const ServedModel& model, v1::GetInfoReply* reply) {
   const EngineOptions& options = model.GetEngine().Options();
   const EngineStats stats = model.GetEngine().Stats();
-  reply.set_max_model_len(options.max_model_len);
-  reply.set_kv_cache_dtype(std::string(NameOf(options.kv_cache_dtype)));
-  reply.set_page_size(options.page_size);
-  reply.set_num_pages(stats.num_pages);
-  reply.set_num_free_pages(stats.num_free_pages + stats.num_cached_pages);
-  reply.set_num_running(stats.num_running);
-  reply.set_num_waiting(stats.num_waiting);
+  reply->set_max_model_len(options.max_model_len);
+  reply->set_kv_cache_dtype(std::string(NameOf(options.kv_cache_dtype)));
+  reply->set_page_size(options.page_size);
+  reply->set_num_pages(stats.num_pages);
+  reply->set_num_free_pages(stats.num_free_pages + stats.num_cached_pages);
+  reply->set_num_running(stats.num_running);
+  reply->set_num_waiting(stats.num_waiting);
   if (const Backend* backend = model.GetBackend(); backend != nullptr) {
-    reply.set_backend(backend->Describe());
-    reply.set_device(std::string(backend->Name()));
-    reply.set_bits_depend_on_batch(!backend->IsBatchInvariant());
+    reply->set_backend(backend->Describe());
+    reply->set_device(std::string(backend->Name()));
+    reply->set_bits_depend_on_batch(!backend->IsBatchInvariant());
   }
-  v1::Limits& limits = *reply.mutable_limits();
+  v1::Limits& limits = *reply->mutable_limits();
   limits.set_max_num_seqs(options.max_num_seqs);
   limits.set_max_queued_requests(options.max_queued_requests);
   limits.set_max_queued_tokens(MaxQueuedTokens(options));
@@ -64,22 +66,22 @@ void DescribeEngine(const ServedModel& model, v1::GetInfoReply& reply) {
   limits.set_max_stop_strings(limits::kMaxStopStrings);
 }
 
-void ReportEngine(const EngineStats& stats, v1::GetStatsReply& reply) {
-  reply.set_num_running(stats.num_running);
-  reply.set_num_waiting(stats.num_waiting);
-  reply.set_num_waiting_tokens(stats.num_waiting_tokens);
-  reply.set_num_pages(stats.num_pages);
-  reply.set_num_free_pages(stats.num_free_pages);
-  reply.set_num_cached_pages(stats.num_cached_pages);
-  reply.set_num_steps(stats.num_steps);
-  reply.set_num_batched_tokens(stats.num_batched_tokens);
-  reply.set_num_prompt_tokens(stats.num_prompt_tokens);
-  reply.set_num_generated_tokens(stats.num_generated_tokens);
-  reply.set_num_preemptions(stats.num_preemptions);
-  reply.set_num_prefix_cache_queries(stats.num_prefix_cache_queries);
-  reply.set_num_prefix_cache_hits(stats.num_prefix_cache_hits);
-  reply.set_num_value_rows(stats.attention.num_value_rows);
-  reply.set_num_value_rows_read(stats.attention.num_value_rows_read);
+void SetEngineStats(const EngineStats& stats, v1::GetStatsReply* reply) {
+  reply->set_num_running(stats.num_running);
+  reply->set_num_waiting(stats.num_waiting);
+  reply->set_num_waiting_tokens(stats.num_waiting_tokens);
+  reply->set_num_pages(stats.num_pages);
+  reply->set_num_free_pages(stats.num_free_pages);
+  reply->set_num_cached_pages(stats.num_cached_pages);
+  reply->set_num_steps(stats.num_steps);
+  reply->set_num_batched_tokens(stats.num_batched_tokens);
+  reply->set_num_prompt_tokens(stats.num_prompt_tokens);
+  reply->set_num_generated_tokens(stats.num_generated_tokens);
+  reply->set_num_preemptions(stats.num_preemptions);
+  reply->set_num_prefix_cache_queries(stats.num_prefix_cache_queries);
+  reply->set_num_prefix_cache_hits(stats.num_prefix_cache_hits);
+  reply->set_num_value_rows(stats.attention.num_value_rows);
+  reply->set_num_value_rows_read(stats.attention.num_value_rows_read);
 }
 
 v1::StageTimes ToStageTimes(const StageTimes& times) {
@@ -97,10 +99,9 @@ v1::StageTimes ToStageTimes(const StageTimes& times) {
 
 absl::StatusOr<v1::TokenizeReply> Tokenize(const v1::TokenizeRequest& request,
                                            const ServedModel& model) {
-  auto ids = ParseTokenize(request, ContextOf(model));
-  if (!ids.ok()) return ids.status();
+  ASSIGN_OR_RETURN(const auto ids, ParseTokenize(request, ContextOf(model)));
   v1::TokenizeReply reply;
-  for (const int32_t id : *ids) {
+  for (const int32_t id : ids) {
     reply.add_ids(id);
     reply.add_pieces(std::string(model.GetCheckpoint().tokenizer->PieceBytes(id)));
   }
@@ -109,20 +110,19 @@ absl::StatusOr<v1::TokenizeReply> Tokenize(const v1::TokenizeRequest& request,
 
 absl::StatusOr<v1::DetokenizeReply> Detokenize(const v1::DetokenizeRequest& request,
                                                const ServedModel& model) {
-  auto ids = ParseDetokenize(request, ContextOf(model));
-  if (!ids.ok()) return ids.status();
+  ASSIGN_OR_RETURN(const auto ids, ParseDetokenize(request, ContextOf(model)));
   const Tokenizer& tokenizer = *model.GetCheckpoint().tokenizer;
   v1::DetokenizeReply reply;
-  reply.set_text(Decode(tokenizer, *ids));
-  for (const int32_t id : *ids) reply.add_pieces(std::string(tokenizer.PieceBytes(id)));
+  reply.set_text(Decode(tokenizer, ids));
+  for (const int32_t id : ids) reply.add_pieces(std::string(tokenizer.PieceBytes(id)));
   return reply;
 }
 
 absl::StatusOr<v1::GetInfoReply> GetInfo(const v1::GetInfoRequest&, const ServedModel& model) {
   v1::GetInfoReply reply;
   reply.set_version(LSSAR_VERSION);
-  DescribeModel(model, reply);
-  DescribeEngine(model, reply);
+  SetModelInfo(model, &reply);
+  SetEngineInfo(model, &reply);
   return reply;
 }
 
@@ -131,7 +131,7 @@ absl::StatusOr<v1::GetStatsReply> GetStats(const ServedModel& model, const Metri
   using std::chrono::nanoseconds;
   reply.set_uptime_ns(std::chrono::duration_cast<nanoseconds>(metrics.Uptime()).count());
   const EngineStats stats = model.GetEngine().Stats();
-  ReportEngine(stats, reply);
+  SetEngineStats(stats, &reply);
   *reply.mutable_stages() = ToStageTimes(stats.stages);
   for (const auto& [reason, count] : metrics.NumFinished()) {
     (*reply.mutable_num_finished())[reason] = count;

@@ -1,4 +1,4 @@
-// The calls with one reply: functions of the request and the model.
+// The unary calls, as functions of the request and the model.
 #ifndef LSSAR_SERVER_UNARY_CALLS_H_
 #define LSSAR_SERVER_UNARY_CALLS_H_
 
@@ -15,11 +15,11 @@ absl::StatusOr<v1::TokenizeReply> Tokenize(const v1::TokenizeRequest& request,
 absl::StatusOr<v1::DetokenizeReply> Detokenize(const v1::DetokenizeRequest& request,
                                                const ServedModel& model);
 
-// GetInfo: what is served, within which limits, and how much of it is in use.
+// The served model, its limits and the current load.
 absl::StatusOr<v1::GetInfoReply> GetInfo(const v1::GetInfoRequest& request,
                                          const ServedModel& model);
 
-// GetStats: what was done since the server's start, and what is under way.
+// Counts since the server's start and the current load.
 absl::StatusOr<v1::GetStatsReply> GetStats(const ServedModel& model, const Metrics& metrics);
 
 }  // namespace lssar

@@ -16,17 +16,17 @@ absl::Duration IntervalOf(absl::Duration step_timeout) {
 
 }  // namespace
 
-std::optional<EngineFailure> StepWatch::Look(const EngineStats& stats, Clock::time_point now) {
-  const Clock::duration gap = std::min(now - last_look_at_, max_gap_);
-  last_look_at_ = now;
+std::optional<EngineFailure> StepWatch::Check(const EngineStats& stats, Clock::time_point now) {
+  const Clock::duration gap = std::min(now - last_check_at_, max_gap_);
+  last_check_at_ = now;
   if (stats.is_device_lost) {
-    return EngineFailure{
-        .status = absl::UnavailableError("the device is lost: it takes no calls of "
-                                         "this process any more"),
-        .is_device_lost = true};
+    return EngineFailure{.status = absl::UnavailableError(
+                             "the device is lost: it rejects all further calls of this process"),
+                         .is_device_lost = true};
   }
   if (!stats.is_serving) {
-    return EngineFailure{.status = absl::UnavailableError("the engine failed and serves no more")};
+    return EngineFailure{
+        .status = absl::UnavailableError("the engine failed and serves no more requests")};
   }
   const Clock::time_point started_at = stats.step_started_at.value_or(Clock::time_point());
   if (started_at == Clock::time_point() || started_at != step_started_at_) {
@@ -38,9 +38,10 @@ std::optional<EngineFailure> StepWatch::Look(const EngineStats& stats, Clock::ti
   if (step_timeout_ == Clock::duration() || watched_ < step_timeout_) return std::nullopt;
   const Clock::duration age = now - started_at;
   const auto age_ms = std::chrono::duration_cast<std::chrono::milliseconds>(age);
-  return EngineFailure{.status = absl::UnavailableError(StrCat(
-                           "the engine is stuck: its step has run for ", age_ms.count(), " ms")),
-                       .stuck_for = age};
+  return EngineFailure{
+      .status = absl::UnavailableError(
+          StrCat("the engine is stuck: its current step has run for ", age_ms.count(), " ms")),
+      .stuck_for = age};
 }
 
 Watchdog::Watchdog(absl::Duration step_timeout, GetEngineStats stats, OnFailure on_failure)
@@ -51,38 +52,38 @@ Watchdog::Watchdog(absl::Duration step_timeout, GetEngineStats stats, OnFailure 
 Watchdog::~Watchdog() {
   {
     const std::lock_guard lock(mutex_);
-    is_ending_ = true;
+    is_stopping_ = true;
   }
-  ended_.notify_all();
+  stopped_.notify_all();
   thread_.join();
 }
 
-void Watchdog::ExpectEnd() {
+void Watchdog::ExpectShutdown() {
   const std::lock_guard lock(mutex_);
-  is_end_expected_ = true;
+  is_shutdown_expected_ = true;
 }
 
 void Watchdog::Run(absl::Duration step_timeout) {
   const absl::Duration interval = IntervalOf(step_timeout);
   StepWatch watch(absl::ToChronoNanoseconds(step_timeout), absl::ToChronoNanoseconds(2 * interval));
-  while (WaitUntilNextLook(interval)) {
+  while (WaitForNextCheck(interval)) {
     EngineStats stats = stats_();
     {
-      // After the question: the engine may have been told to end in between.
+      // Read after the stats: the engine may have been shut down in between.
       const std::lock_guard lock(mutex_);
-      stats.is_serving |= is_end_expected_;
+      stats.is_serving |= is_shutdown_expected_;
     }
-    if (const auto failure = watch.Look(stats, Clock::now())) {
+    if (const auto failure = watch.Check(stats, Clock::now())) {
       on_failure_(*failure);
       return;
     }
   }
 }
 
-bool Watchdog::WaitUntilNextLook(absl::Duration interval) {
+bool Watchdog::WaitForNextCheck(absl::Duration interval) {
   std::unique_lock lock(mutex_);
-  return !ended_.wait_for(lock, absl::ToChronoMilliseconds(interval),
-                          [this] { return is_ending_; });
+  return !stopped_.wait_for(lock, absl::ToChronoMilliseconds(interval),
+                            [this] { return is_stopping_; });
 }
 
 }  // namespace lssar

@@ -1,4 +1,4 @@
-// Tells when the engine has died or hangs.
+// Detects that the engine has failed or hangs.
 #ifndef LSSAR_SERVER_WATCHDOG_H_
 #define LSSAR_SERVER_WATCHDOG_H_
 
@@ -16,55 +16,55 @@ namespace lssar {
 
 struct EngineFailure {
   absl::Status status;                            // UNAVAILABLE: for clients and probes
-  std::optional<Clock::duration> stuck_for = {};  // how long its step has run; nullopt: it died
-  bool is_device_lost = false;                    // of what it died
+  std::optional<Clock::duration> stuck_for = {};  // how long its step has run; nullopt: it failed
+  bool is_device_lost = false;                    // the cause of the failure
 };
 
-// What the engine's statistics say, looked at again and again.
+// Derives the failure from successive EngineStats.
 class StepWatch {
  public:
-  // `step_timeout`: that long a step may take; zero: as long as it likes.
-  // `max_gap`: of the time between two looks no more than this counts. What passes while the
-  // process itself stands still (stopped, its machine suspended) is not the engine's fault.
+  // `step_timeout`: a longer step hangs; zero: no limit.
+  // `max_gap`: at most this much of the time between two checks counts, so that time in which the
+  // process itself is stopped or its machine suspended does not.
   StepWatch(Clock::duration step_timeout, Clock::duration max_gap)
       : step_timeout_(step_timeout), max_gap_(max_gap) {}
 
-  // Nullopt: all is well.
-  std::optional<EngineFailure> Look(const EngineStats& stats, Clock::time_point now);
+  // Nullopt if there is no failure.
+  std::optional<EngineFailure> Check(const EngineStats& stats, Clock::time_point now);
 
  private:
   const Clock::duration step_timeout_, max_gap_;
-  Clock::time_point step_started_at_ = {};  // of the step under way; the epoch: none is
-  Clock::time_point last_look_at_ = {};
-  Clock::duration watched_ = {};  // of the step under way
+  Clock::time_point step_started_at_ = {};  // of the current step; the epoch: no step is running
+  Clock::time_point last_check_at_ = {};
+  Clock::duration watched_ = {};  // time counted towards the current step
 };
 
-// A thread that looks, until there is a failure to tell.
+// Polls the engine's stats on a thread of its own and reports the first failure.
 class Watchdog {
  public:
   using GetEngineStats = std::function<EngineStats()>;
   using OnFailure = std::function<void(const EngineFailure&)>;
 
-  // `on_failure` is called at most once, on the watchdog's thread; `stats` is asked eight times per
-  // `step_timeout`, but at least once and at most a hundred times a second.
+  // Calls `on_failure` at most once, on the watchdog's thread. Calls `stats` eight times per
+  // `step_timeout`, but at least once and at most a hundred times per second.
   Watchdog(absl::Duration step_timeout, GetEngineStats stats, OnFailure on_failure);
-  ~Watchdog();  // waits for an `on_failure` under way
+  ~Watchdog();  // waits for a running `on_failure`
 
-  // From now on an engine that serves no more is no failure: it was told to.
-  void ExpectEnd();
+  // Call before shutting the engine down: from now on an engine that has stopped is no failure.
+  void ExpectShutdown();
 
  private:
   void Run(absl::Duration step_timeout);
-  // False: the watchdog ends.
-  bool WaitUntilNextLook(absl::Duration interval);
+  // False if the watchdog is being destroyed.
+  bool WaitForNextCheck(absl::Duration interval);
 
   const GetEngineStats stats_;
   const OnFailure on_failure_;
   std::mutex mutex_;
-  std::condition_variable ended_;
-  bool is_ending_ = false;
-  bool is_end_expected_ = false;
-  std::thread thread_;  // last: it uses all of the others
+  std::condition_variable stopped_;
+  bool is_stopping_ = false;
+  bool is_shutdown_expected_ = false;
+  std::thread thread_;  // last: uses the members above
 };
 
 }  // namespace lssar

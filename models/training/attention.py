@@ -1,10 +1,9 @@
 """LSSAR, LSSA and softmax attention, causal, in PyTorch.
 
-`attention` is the plain transcription of the paper's Algorithm 1 (arXiv 2501.13428): in float64
-the oracle of everything faster. `attention_in_blocks` is the same function a block of query rows
-at a time, each block computed again in the backward pass: no length x length matrix outlives its
-block, and a compiler sees one row-wise kernel between two matrix products. `fused_attention` is
-attention_cpu.cc.
+`attention` transcribes the paper's Algorithm 1 (arXiv 2501.13428); in float64 it is the reference
+for the faster forms. `attention_in_blocks` computes the same function in blocks of query rows and
+recomputes each block in the backward pass: no length x length matrix outlives its block, and a
+compiler sees one row-wise kernel between two matmuls. `fused_attention` calls attention_cpu.cc.
 """
 
 import ctypes
@@ -18,49 +17,49 @@ from torch.utils.checkpoint import checkpoint
 BLOCK_ROWS = 256
 KINDS = ('lssar', 'lssa', 'softmax')
 NORM_FLOOR = 1e-12
-PEAK_FLOOR = 1e-6  # under it no key stands out, and the weights are those of stage 1
+PEAK_FLOOR = 1e-6  # below it no key stands out: the weights are those of stage 1
 X_FLOOR = 1e-30  # keeps gradients of x^p, p < 1, finite where x is 0 (and masked)
 
 
 def unit(x):
-    """x / max(||x||, 1e-12); no gradient where the floor holds, as there is no direction."""
+    """x / max(||x||, 1e-12); no gradient below the floor, where x has no direction."""
     norm = x.norm(dim=-1, keepdim=True)
     return torch.where(norm > NORM_FLOOR, x / norm.clamp_min(NORM_FLOOR), (x / NORM_FLOOR).detach())
 
 
-def weigh(products, first, dim, kind, p):
-    """Weights of the rows first.. (0-based) from <q, k> [..., rows, first + rows]."""
-    rows, keys = products.shape[-2:]
-    n = torch.arange(first + 1, first + rows + 1, device=products.device)[:, None]
-    seen = torch.arange(1, keys + 1, device=products.device) <= n
+def attention_weights(qk, first, dim, kind, p):
+    """Weights of the rows first.. (0-based) from qk = <q, k>, [..., rows, first + rows]."""
+    rows, keys = qk.shape[-2:]
+    n = torch.arange(first + 1, first + rows + 1, device=qk.device)[:, None]
+    seen = torch.arange(1, keys + 1, device=qk.device) <= n
     if kind == 'softmax':
-        return (products / math.sqrt(dim)).masked_fill(~seen, float('-inf')).softmax(-1)
-    offset = (n > 3).to(products.dtype)
-    n = n.to(products.dtype)
-    a = F.softplus(math.log(dim) * n.log() * products, threshold=40) * seen
+        return (qk / math.sqrt(dim)).masked_fill(~seen, float('-inf')).softmax(-1)
+    offset = (n > 3).to(qk.dtype)
+    n = n.to(qk.dtype)
+    a = F.softplus(math.log(dim) * n.log() * qk, threshold=40) * seen
     a = a / a.sum(-1, keepdim=True)
     if kind == 'lssa':
         return a
     x = F.relu(n * a - offset) * seen
-    peak = x.amax(-1, keepdim=True).detach()  # it cancels: no gradient through it
+    peak = x.amax(-1, keepdim=True).detach()  # no gradient: it cancels out
     y = (x.clamp_min(X_FLOOR) / peak.clamp_min(PEAK_FLOOR)) ** p * (x > 0)
     return torch.where(peak > PEAK_FLOOR, y / y.sum(-1, keepdim=True).clamp_min(X_FLOOR), a)
 
 
 def attend(q, k, v, first, kind, p):
-    """Query rows first.. against the keys up to their last; q and k are unit() but for softmax."""
-    return weigh(q @ k.transpose(-1, -2), first, q.shape[-1], kind, p) @ v
+    """Query rows first.. over keys up to the last row; q and k are unit() except for softmax."""
+    return attention_weights(q @ k.transpose(-1, -2), first, q.shape[-1], kind, p) @ v
 
 
 def attention(q, k, v, kind='lssar', p=15):
-    """q, k, v: [..., L, d] -> [..., L, d]. Any float dtype; use float64 as an oracle."""
+    """q, k, v: [..., L, d] -> [..., L, d]. Any float dtype; float64 as the reference."""
     if kind != 'softmax':
         q, k = unit(q), unit(k)
     return attend(q, k, v, 0, kind, p)
 
 
 def attention_in_blocks(q, k, v, kind, p, block_rows=BLOCK_ROWS):
-    """attention() in blocks of query rows; keys behind a block's last row are not touched."""
+    """attention() in blocks of query rows. A block reads only the keys up to its last row."""
     if kind != 'softmax':
         q, k = unit(q), unit(k)
     length, outs = q.shape[-2], []
@@ -89,7 +88,7 @@ def _load_library():
 
 
 class _Fused(torch.autograd.Function):
-    """attention_cpu.cc: kind lssar, q and k already unit()."""
+    """attention_cpu.cc: kind lssar, q and k are unit()."""
 
     library = _load_library()
 
@@ -120,7 +119,7 @@ class _Fused(torch.autograd.Function):
 
 
 def has_fused():
-    """Whether attention_cpu.cc was built (README.md says how)."""
+    """True if attention_cpu.cc was built (README.md)."""
     return _Fused.library is not None
 
 
@@ -130,11 +129,11 @@ def fused_attention(q, k, v, p):
 
 
 def fastest_attention(q, k, v, kind, p):
-    """attention() by whatever is fastest here; q and k float32 or better, v as it comes."""
+    """attention() by the fastest form available. q and k are float32 or wider, v of any dtype."""
     if not q.is_cuda and q.dtype == torch.float32 and kind == 'lssar' and has_fused():
         return fused_attention(q, k, v, p)
     if q.is_cuda and kind == 'softmax' and hasattr(F, 'scaled_dot_product_attention'):
         return F.scaled_dot_product_attention(q, k, v.to(q.dtype), is_causal=True)
-    # Scores reach ln(d) ln(N) = 41 and weights are powers of them: bfloat16 is too coarse for both.
+    # Scores reach ln(d) ln(N) = 41, and weights are powers of them: too much for bfloat16.
     with torch.autocast(q.device.type, enabled=False):
         return attention_in_blocks(q, k, v.to(q.dtype), kind, p)

@@ -1,6 +1,7 @@
-// Fused causal LSSAR attention, forward and backward, for training small reference checkpoints on
-// a CPU. One head at a time, a block of query rows at a time, so the length x length score matrix
-// never leaves the cache. Built on its own, with OpenBLAS (README.md); no part of the server.
+// Fused causal LSSAR attention, forward and backward, for training small checkpoints on a CPU. It
+// computes one head and one block of query rows at a time, so the length x length score matrix
+// stays in the cache. It is a library of its own, over OpenBLAS (README.md), not part of the
+// server.
 
 #include <cblas.h>
 
@@ -8,7 +9,8 @@
 #include <cmath>
 #include <vector>
 
-// attention.py mirrors this. All float32 and contiguous; q and k l2-normalised.
+// attention.py declares the same struct. All arrays are float32 and contiguous; q and k have unit
+// length.
 struct Tensors {
   const float *q, *k, *v;  // [heads, length, dim]
   float* out;              // [heads, length, dim]
@@ -22,8 +24,8 @@ struct Tensors {
 namespace {
 
 constexpr int kRows = 64;            // query rows of a block
-constexpr float kPeakFloor = 1e-6f;  // under it no key stands out: weights of stage 1
-constexpr int kAnyPower = 0;         // in place of a P: p at run time
+constexpr float kPeakFloor = 1e-6f;  // below it no key stands out: the weights are those of stage 1
+constexpr int kAnyPower = 0;         // instead of a constant P: p at run time
 
 inline float Softplus(float s) { return std::fmax(s, 0.f) + std::log1p(std::exp(-std::fabs(s))); }
 
@@ -40,7 +42,7 @@ inline float IntegerPow(float u) {
   }
 }
 
-// u^p, and its slope where u > 0.
+// u^p, and its derivative for u > 0.
 template <int P>
 inline float Pow(float u, float p) {
   return P == kAnyPower ? std::pow(u, p) : IntegerPow<P>(u);
@@ -48,12 +50,14 @@ inline float Pow(float u, float p) {
 
 template <int P>
 inline float Slope(float u, float p) {
-  return p * (P == kAnyPower                ? std::pow(u, p - 1.f)
-              : IntegerPow < P == kAnyPower ? 0
-                                            : P - 1 > (u));
+  if constexpr (P == kAnyPower) {
+    return p * std::pow(u, p - 1.f);
+  } else {
+    return p * IntegerPow<P - 1>(u);
+  }
 }
 
-// A block of query rows of one head; its rows see the keys before `cols`.
+// A block of query rows of one head. Its rows attend the keys before `cols`.
 struct Block {
   size_t base;  // of the head in q, k, v
   int row0, rows, cols;
@@ -70,7 +74,8 @@ void Scores(const Tensors& t, const Block& b, float* s) {
   }
 }
 
-// Scores of row N = n in `a` become its weights; keys from n on get 0. `stats` gets r, x_m, z.
+// Turns the scores of row N = n in `a` into its weights, 0 for keys from n on, and writes r, x_m
+// and z to `stats`.
 template <int P>
 void Weights(int n, int cols, float p, float* a, float* stats) {
   const float offset = n > 3 ? 1.f : 0.f;
@@ -121,16 +126,16 @@ void Forward(const Tensors& t) {
   }
 }
 
-// One row of a block, [cols]; x is relative to the row's peak.
+// One row of a block, [cols]. x is relative to the row's peak.
 struct Row {
   int n, cols;         // N; keys of the block
-  const float* stats;  // as Forward left them
+  const float* stats;  // written by Forward
   const float* s;      // scores
-  float *a, *d;        // weights; gradient at the weights, then at the raw products <q, k>
+  float *a, *d;        // weights; gradient of the weights, then of <q, k>
   float *softplus, *x;
 };
 
-// Fills a row's weights and turns d from the gradient at them into that at its raw products.
+// Computes a row's weights and turns d from their gradient into the gradient of <q, k>.
 template <int P>
 void RowGradient(int dim, float p, const Row& row) {
   const auto [n, cols, stats, s, a, d, softplus, x] = row;
@@ -139,7 +144,7 @@ void RowGradient(int dim, float p, const Row& row) {
 #pragma omp simd
   for (int j = 0; j < cols; ++j) softplus[j] = Softplus(s[j]);
   for (int j = n; j < cols; ++j) softplus[j] = 0.f;
-  if (stats[2] == 0.f) {  // weights of stage 1: d stays the gradient at them
+  if (stats[2] == 0.f) {  // weights of stage 1: d stays their gradient
     for (int j = 0; j < cols; ++j) a[j] = softplus[j] * gain;
   } else {
     const float inverse = 1.f / stats[1], z_inverse = 1.f / stats[2];

@@ -1,7 +1,6 @@
-"""Rows to train on: text, dialogs, passkey documents, repeated segments.
+"""Training rows: text, dialogs, passkey documents, repeated segments.
 
-A step's rows depend on nothing but the seed, the number of the step and the shares, so a run that
-resumes needs no state of a generator.
+A step's rows depend only on the seed, the step and the shares: resuming needs no generator state.
 """
 
 import collections
@@ -14,12 +13,12 @@ import torch
 import passkey
 import presets
 
-ANSWER_WEIGHT = 8.0  # of a key's digits in the loss, against 1 of the tokens around it
+ANSWER_WEIGHT = 8.0  # weight of a key's digits in the loss; other tokens have 1
 LEAST_DOCUMENT = 120  # tokens of the shortest passkey documents
 
 
 class Packed:
-    """A file of ids in rows of length + 1, every row once an epoch, cut elsewhere in the next."""
+    """A file of ids as rows of length + 1: each once an epoch, at a new offset in each epoch."""
 
     def __init__(self, path, length, seed):
         self.ids = np.memmap(path, dtype=np.uint16, mode='r')
@@ -39,7 +38,7 @@ class Packed:
 
 
 class Batches:
-    """step() is a function of its arguments alone."""
+    """The rows of each step. step() depends only on its arguments."""
 
     def __init__(self, directory, preset, seed):
         self.preset, self.seed, self.length = preset, seed, preset.ctx
@@ -74,14 +73,14 @@ class Batches:
         return [i for i in ids if i != self.passkeys.parts['eos']]
 
     def passkey_document(self, length, rng):
-        """(ids, how many at their end are the answer) of at most about `length` tokens."""
+        """(ids, number of ids at their end that are the answer), about `length` tokens at most."""
         filler = (lambda: self.filler(rng)) if rng.random() < 0.5 else None
         ids, answer, _ = self.passkeys.make(self.passkeys.num_filler(length), rng, filler=filler)
         answer = answer + [self.passkeys.parts['eos']]
         return ids + answer, len(answer)
 
     def passkey_row(self, rng):
-        """Text, then documents of log-uniform lengths up to the row's; answers weigh more."""
+        """Text, then passkey documents of log-uniform lengths. Answers weigh more in the loss."""
         ids, weight, size = [], [], self.length + 1
         while True:
             least = min(LEAST_DOCUMENT, self.length)
@@ -91,18 +90,18 @@ class Batches:
                 break
             ids += document
             weight += [1.0] * (len(document) - n) + [ANSWER_WEIGHT] * (n - 1) + [1.0]
-        room = size - len(ids)
-        start = rng.randrange(len(self.text) - room)
-        before = self.text[start : start + room].astype(np.int64)
+        num_text = size - len(ids)
+        start = rng.randrange(len(self.text) - num_text)
+        before = self.text[start : start + num_text].astype(np.int64)
         return (np.concatenate([before, np.array(ids, np.int64)]),
-                np.array([1.0] * room + weight, np.float32))
+                np.array([1.0] * num_text + weight, np.float32))
 
     def repeat_row(self, rng):
-        """A random segment over and over: what teaches copying early. Only copies are scored."""
+        """A random segment repeated: it teaches copying early. Only the copies are scored."""
         n = min(self.length, int(8 * (self.length / 16) ** rng.random()))
         places = np.array([rng.randrange(len(self.text)) for _ in range(n)])
         segment = self.text[places].astype(np.int64)
-        if rng.random() < 0.5:  # numbers between words, as passkeys stand
+        if rng.random() < 0.5:  # digits between words, as in passkey documents
             digits = self.digits[[rng.randrange(10) for _ in range(n)]]
             segment = np.where([rng.random() < 0.7 for _ in range(n)], digits, segment)
         weight = np.ones(self.length + 1, np.float32)

@@ -1,4 +1,4 @@
-"""The card of an exported checkpoint: what was done, what was measured, and by which commands.
+"""Writes the card (README.md) of an exported checkpoint: training, measurements and commands.
 
 Every number in it comes from prepare.json, state.pt, loss.json or passkey.json.
 """
@@ -14,23 +14,23 @@ import presets
 
 CARD = '''# {name}
 
-{what} with {attention} attention: {layers} layers, {heads} heads of {dim}, width
-{width}, SentencePiece BPE vocabulary of {vocabulary} (byte fallback, digits split, role tokens),
-trained at {ctx} tokens by the recipe in models/training.
+{what} with {attention} attention: {layers} layers, {heads} heads of {dim}, hidden
+size {hidden_size}, SentencePiece BPE vocabulary of {vocabulary} (byte fallback, digits split, role
+tokens). It was trained at {ctx} tokens with the recipe in models/training.
 
 ## Training
 
-{steps:,} steps, {tokens:,} tokens in {minutes:.0f} minutes (preset {preset}, seed {seed}): of the
-rows {kinds}. The corpus has {text_ids:,} unique tokens of text
+{steps:,} steps, {tokens:,} tokens in {minutes:.0f} minutes (preset {preset}, seed {seed}). Shares
+of the rows: {kinds}. The corpus has {text_ids:,} unique tokens of text
 ({text_documents:,} documents) and {dialog_ids:,} of dialogs ({dialog_documents:,}):
-text was seen {text_epochs:.2f} times over, dialogs {dialog_epochs:.2f} times. Muon + AdamW; the
-last tenth is mostly dialogs; passkey documents are {passkey:.0%} of the rows, from {least_document}
-tokens up to the row.
+{text_epochs:.2f} epochs of text, {dialog_epochs:.2f} of dialogs. Muon + AdamW. The last tenth is
+mostly dialogs. Passkey documents are {passkey:.0%} of the rows, from {least_document} tokens up to
+the row length.
 
 Held out by document: {held_text} texts and {held_dialogs} dialogs (`held_out.bin`,
-{val_ids:,} ids). Of the documents to train on, {dropped_text} texts and {dropped_dialogs} dialogs
-had a run of {ngram_words} words in common with the held-out documents or other evaluation text and
-were dropped; {left} such runs are left.
+{val_ids:,} ids). {dropped_text} texts and {dropped_dialogs} dialogs of the training documents were
+dropped because they share an n-gram of {ngram_words} words with the held-out documents or other
+evaluation text; {left} shared n-grams are left.
 
     python3 prepare.py --corpus CORPUS --evaluation FILES --out DATA --vocabulary {vocabulary}
     python3 train.py --data DATA --out RUN --attention {kind} --seed {seed} \\
@@ -41,8 +41,8 @@ were dropped; {left} such runs are left.
 ![Loss and passkey accuracy by length](length.svg)
 
 {table}
-Loss in nats a token on held-out documents; passkeys greedy, every digit and the full stop right,
-95% Wilson intervals. In PyTorch, and by the served model:
+Loss in nats a token on held-out documents. Passkeys: greedy, a hit needs every digit and the full
+stop; 95% Wilson intervals. Measured in PyTorch and with the served model:
 
     python3 evaluate.py --model . --lengths {lengths} --trials {trials}{eval_rows}
     lssar score --model . --ids held_out.bin --lengths {lengths}{rows} --max-model-len {context}
@@ -50,10 +50,10 @@ Loss in nats a token on held-out documents; passkeys greedy, every digit and the
 
 ## Use and limits
 
-Every document starts with id {eos_id} (`</s>`, both BOS and EOS). Chat:
+Every document starts with id {eos_id} (`</s>`, both BOS and EOS). Chat: encode
 `<|user|>...<|assistant|>...` as one string, stop at `<|user|>` or id {eos_id}. `golden.safetensors`
-holds token rows with the float64 logits of these weights. English only, no facts, no safety
-training. The licences of the text are those of the corpus it was trained on.
+has token rows with the float64 logits of these weights. English only, no facts, no safety training.
+The licences of the text are those of the training corpus.
 '''
 
 
@@ -63,12 +63,12 @@ def read(path):
 
 
 def kind_of(directory):
-    """The attention of the run in a directory."""
+    """The attention kind of the run in a directory."""
     return torch.load(f'{directory}/state.pt', map_location='cpu')['config']['attention']
 
 
 def table_of(runs):
-    """Markdown: a row of losses and one of passkeys for each (name, directory)."""
+    """Markdown: one row of losses and one of passkeys for each (name, directory)."""
     lengths = [row['length'] for row in read(f'{runs[0][1]}/loss.json')]
     lines = ['| length | ' + ' | '.join(map(plot_lengths.length_name, lengths)) + ' |',
              '|---' * (len(lengths) + 1) + '|']
@@ -82,19 +82,19 @@ def table_of(runs):
 
 
 def rows_flag(lengths, flag):
-    """The flag, where evaluate.py was given another number of rows than its default."""
+    """The flag, if evaluate.py had another number of rows than its default."""
     usual = all(row['num_rows'] == max(1, min(8, 32768 // row['length'])) for row in lengths)
     return '' if usual else f' {flag} {lengths[0]["num_rows"]}'
 
 
 def trials_flag(found):
-    """What --trials was: one number, or one for each length."""
+    """The value of --trials: one number, or one for each length."""
     trials = [str(row['num_trials']) for row in found]
     return trials[0] if len(set(trials)) == 1 else ','.join(trials)
 
 
 def training(prepared, state):
-    """What the card says of the training, by the names of its blanks."""
+    """The card's fields about the training."""
     config, rows = state['config'], state['rows']
     preset = presets.Preset(**state['preset'])
     tokens = {kind: num_rows * config['n_ctx'] for kind, num_rows in rows.items()}
@@ -102,7 +102,7 @@ def training(prepared, state):
                        for kind, num_rows in sorted(rows.items(), key=lambda item: -item[1]))
     text, dialogs = prepared['text'], prepared['dialogs']
     return {
-        'layers': config['n_layer'], 'heads': config['n_head'], 'width': config['n_embd'],
+        'layers': config['n_layer'], 'heads': config['n_head'], 'hidden_size': config['n_embd'],
         'dim': config['n_embd'] // config['n_head'], 'vocabulary': config['vocab_size'],
         'ctx': config['n_ctx'], 'kind': config['attention'], 'steps': state['step'],
         'tokens': sum(tokens.values()), 'minutes': state['spent_s'] / 60, 'seed': state['seed'],
@@ -122,7 +122,7 @@ def training(prepared, state):
 
 
 def write(out, source, twin, prepared, state):
-    """README.md and length.svg in `out`, of the run in `source` and, if any, its twin's."""
+    """Writes README.md and length.svg to `out` for the run in `source` and, if given, its twin."""
     config = state['config']
     kind = config['attention']
     runs = [(kind, source)] + ([(kind_of(twin), twin)] if twin else [])

@@ -1,4 +1,4 @@
-"""Files of a checkpoint directory: safetensors and config.json (../README.md lists the fields)."""
+"""Reads and writes checkpoint directories: safetensors and config.json (fields: ../README.md)."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Documents of a corpus directory, and which of them are held out.
+"""Reads the documents of a corpus directory and chooses which are held out.
 
 A corpus is a directory of *.txt (documents, each ended by a line <|endoftext|>) and *.jsonl
 (dialogs, one a line: {"messages": [{"role", "content"}]}), plain or .xz.
@@ -49,5 +49,5 @@ def dialogs(directory):
 
 
 def is_held_out(document, share):
-    """By the text alone: equal documents fall on the same side, whatever their order."""
+    """Depends only on the text: equal documents are on the same side, in any order."""
     return zlib.crc32(document.encode()) < share * 2**32

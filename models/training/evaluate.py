@@ -3,8 +3,8 @@
     evaluate.py --data DATA --run RUN [--lengths 1024,...,16384] [--trials 100]    a state.pt
     evaluate.py --model DIR --out DIR ...                        a checkpoint with held_out.bin
 
-RUN or the folder behind --out gets loss.json and passkey.json in the form of `lssar score --json`
-and `lssar passkey --json`, made from the same rows and documents; plot_lengths.py draws either.
+Writes loss.json and passkey.json to RUN or --out, in the format of `lssar score --json` and
+`lssar passkey --json` and from the same rows and documents. plot_lengths.py draws either.
 """
 
 import argparse
@@ -23,8 +23,8 @@ import passkey
 LENGTHS = '1024,2048,4096,8192,16384'
 SEED = 7
 BANDS = ('0-20%', '20-40%', '40-60%', '60-80%', '80-100%')  # of the key's depth
-ANSWER_TOKENS = 20  # what the answer may take of a length
-HEAD_ROWS = 1024  # of logits at a time: 16K rows of a vocabulary would be a gigabyte
+ANSWER_TOKENS = 20  # reserved for the answer within a length
+HEAD_ROWS = 1024  # of logits at a time: 16K rows would take a gigabyte
 Z = 1.959963984540054  # 97.5% point of the standard normal
 
 
@@ -46,7 +46,7 @@ def load_net(path):
 
 def load_checkpoint(directory):
     """(net, held-out ids, passkey documents) of an exported checkpoint."""
-    import sentencepiece  # here: a state.pt is evaluated without it
+    import sentencepiece  # imported here: evaluating a state.pt does not need it
 
     tokenizer = sentencepiece.SentencePieceProcessor(model_file=f'{directory}/tokenizer.model')
     net = checkpoint_files.read_model(directory).to(device_at_hand()).eval()
@@ -55,7 +55,7 @@ def load_checkpoint(directory):
 
 
 def evaluation_rows(val, num_rows, length):
-    """num_rows rows of length + 1 ids, at equal steps through val."""
+    """num_rows rows of length + 1 ids, evenly spaced in val."""
     step = (len(val) - length - 1) // num_rows
     rows = [val[i * step : i * step + length + 1].astype(np.int64) for i in range(num_rows)]
     return torch.from_numpy(np.stack(rows))
@@ -63,7 +63,7 @@ def evaluation_rows(val, num_rows, length):
 
 @torch.no_grad()
 def row_losses(net, row):
-    """Nats of every token of a row but the first, [length]."""
+    """Loss of every token of a row except the first, nats, [length]."""
     row = row.to(net.wte.weight.device)
     hidden = net.hidden(row[None, :-1])[0]
     return torch.cat([
@@ -72,7 +72,7 @@ def row_losses(net, row):
 
 
 def loss_at(net, val, length, num_rows=None):
-    """One entry of loss.json; rows by default as `lssar score` takes them."""
+    """One entry of loss.json; by default over the rows of `lssar score`."""
     num_rows = num_rows or max(1, min(8, 32768 // length))
     rows = evaluation_rows(val, num_rows, length)
     losses = [row_losses(net, row).mean().item() for row in rows]
@@ -83,14 +83,14 @@ def loss_at(net, val, length, num_rows=None):
 
 @torch.no_grad()
 def is_found(net, ids, answer):
-    """Whether greedy decoding of ids gives every token of the answer."""
+    """True if greedy decoding after ids gives every token of the answer."""
     tokens = torch.tensor([ids + answer[:-1]], device=net.wte.weight.device)
     logits = net.logits(net.hidden(tokens)[:, -len(answer):])[0]
     return logits.argmax(-1).tolist() == answer
 
 
 def wilson(num_hits, num_trials):
-    """95% interval of a share."""
+    """95% Wilson interval of a share."""
     share = num_hits / num_trials
     denominator = 1 + Z * Z / num_trials
     centre = (share + Z * Z / (2 * num_trials)) / denominator
@@ -100,7 +100,7 @@ def wilson(num_hits, num_trials):
 
 
 def passkeys_at(net, documents, length, trials):
-    """An entry of passkey.json's lengths, and its cells of this length."""
+    """One entry of passkey.json's lengths, and the cells of this length."""
     rng, hits, drawn = random.Random(SEED), [0] * len(BANDS), [0] * len(BANDS)
     filler = documents.num_filler(length - ANSWER_TOKENS)
     for _ in range(trials):
@@ -152,16 +152,17 @@ def measure(args, net, val, documents, out):
 def add_arguments(parser):
     parser.add_argument('--lengths', type=counts, default=LENGTHS)
     parser.add_argument('--trials', type=counts, default='100',
-                        help='passkey documents of each length, or one number for all')
-    parser.add_argument('--eval-rows', type=int, help='of a length; default 8, at most 32K tokens')
+                        help='passkey documents of each length, or one number for all lengths')
+    parser.add_argument('--eval-rows', type=int,
+                        help='rows of each length; default 8, or as many as 32K tokens hold')
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--data', help='what prepare.py wrote')
+    parser.add_argument('--data', help='directory that prepare.py wrote')
     parser.add_argument('--run', help='directory of state.pt')
-    parser.add_argument('--model', help='checkpoint directory, in place of --data and --run')
-    parser.add_argument('--out', default='.', help='where the numbers of --model go')
+    parser.add_argument('--model', help='checkpoint directory, instead of --data and --run')
+    parser.add_argument('--out', default='.', help='output directory for --model')
     add_arguments(parser)
     args = parser.parse_args()
     if args.model:
@@ -170,7 +171,7 @@ def main():
     elif args.data and args.run:
         run(args, args.data, args.run)
     else:
-        parser.error('--data and --run, or --model')
+        parser.error('give --data and --run, or --model')
 
 
 if __name__ == '__main__':

@@ -1,10 +1,10 @@
-"""state.pt of train.py -> a checkpoint directory.
+"""Exports train.py's state.pt as a checkpoint directory.
 
     export.py --data DATA --run RUN --out DIR [--twin RUN] [--dtype F16]
 
 Writes model.safetensors, config.json, tokenizer.model, tokenizer_config.json (chat template),
-held_out.bin (the ids behind the loss), golden.safetensors (a few token rows with the float64 logits
-of the exported, rounded weights) and, where evaluate.py has been at RUN, README.md with length.svg.
+held_out.bin (the ids of the loss), golden.safetensors (a few token rows with the float64 logits of
+the exported, rounded weights) and, if evaluate.py has measured RUN, README.md with length.svg.
 """
 
 import argparse
@@ -25,13 +25,13 @@ TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-# SentencePiece's name of the id that both starts and ends a document.
+# SentencePiece's name of the id that starts and ends a document.
 EOS = '</s>'
 GOLDEN_ROWS = ((0.0, 64), (0.25, 200), (0.5, 1100))  # (where in held_out.bin, tokens)
 
 
 def golden_tensors(net, val, bos_id):
-    """tokens_i, and at the positions rows_i the float64 logits_i of a row."""
+    """The tensors tokens_i, rows_i (positions) and logits_i (float64 arithmetic) of each row."""
     net, tensors = net.double(), {}
     for i, (place, n) in enumerate(GOLDEN_ROWS):
         start, n = int(place * len(val)), min(n, len(val) // 3)
@@ -39,15 +39,15 @@ def golden_tensors(net, val, bos_id):
         row = torch.from_numpy(np.concatenate([[bos_id], text]))
         with torch.no_grad():
             logits = net(row[None])[0]
-        keep = torch.tensor(sorted({0, 1, 2, 3, n // 2, n - 2, n - 1}))
+        positions = torch.tensor(sorted({0, 1, 2, 3, n // 2, n - 2, n - 1}))
         tensors[f'tokens_{i}'] = row.int()
-        tensors[f'rows_{i}'] = keep.int()
-        tensors[f'logits_{i}'] = logits[keep].float()
+        tensors[f'rows_{i}'] = positions.int()
+        tensors[f'logits_{i}'] = logits[positions].float()
     return tensors
 
 
 def run(args, directory, source, out):
-    """Returns the net with its weights rounded as they were written."""
+    """Returns the net with its weights rounded to the exported dtype."""
     net, state = evaluate.load_net(f'{source}/state.pt')
     net = net.cpu()
     with open(f'{directory}/prepare.json') as file:
@@ -86,7 +86,7 @@ def main():
     parser.add_argument('--data', required=True)
     parser.add_argument('--run', required=True, help='directory of state.pt')
     parser.add_argument('--out', required=True)
-    parser.add_argument('--twin', help='directory of another run, to be drawn beside this one')
+    parser.add_argument('--twin', help='directory of another run, which the card compares')
     add_arguments(parser)
     args = parser.parse_args()
     run(args, args.data, args.run, args.out)

@@ -1,10 +1,10 @@
-"""Golden vectors from the float64 reference, in the form that tests/golden holds.
+"""Golden vectors from the float64 reference, in the format of tests/golden.
 
     golden.py --out DIR [--seed 1]
     build/release/bin/golden_check DIR --backend cpu
 
-DIR gets index.json, a NAME.safetensors for each attention case (q, k, v and the float64 out) and
-a folder for each model (config.json, model.safetensors, expected.safetensors).
+Writes to DIR index.json, a NAME.safetensors for each attention case (q, k, v and the float64 out)
+and a folder for each model (config.json, model.safetensors, expected.safetensors).
 """
 
 import argparse
@@ -29,12 +29,12 @@ ATTENTION_CASES = (
     ('softmax_d48', 'softmax', 15, 1, 66, 48),
 )
 MODEL_CASES = (
-    # name, kind, p, layers, heads, width, tokens
+    # name, kind, p, layers, heads, hidden size, tokens
     ('model_lssar', 'lssar', 15, 3, 3, 96, 120),
     ('model_softmax', 'softmax', 15, 2, 2, 64, 70),
 )
 VOCAB = 257
-TRAINED_CONTEXT = 64
+TRAINED_LENGTH = 64
 
 
 def attention_case(case, directory):
@@ -48,9 +48,9 @@ def attention_case(case, directory):
 
 
 def model_case(case, directory):
-    name, kind, p, layers, heads, width, num_tokens = case
-    net = model.GPT(model.Config(VOCAB, layers, heads, width, TRAINED_CONTEXT, kind, p))
-    for weight in net.parameters():  # far from zero, so that every part shows in the logits
+    name, kind, p, layers, heads, hidden_size, num_tokens = case
+    net = model.GPT(model.Config(VOCAB, layers, heads, hidden_size, TRAINED_LENGTH, kind, p))
+    for weight in net.parameters():  # far from zero, so that every part changes the logits
         torch.nn.init.normal_(weight, mean=1.0 if weight.dim() == 1 else 0.0, std=0.1)
     folder = f'{directory}/{name}'
     checkpoint_files.write_model(net, folder, 'F32')

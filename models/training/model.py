@@ -1,5 +1,5 @@
 """LSSAR-GPT in PyTorch: GPT-2 blocks (pre-LayerNorm, biases, tanh GELU, tied embeddings) with
-rotary position embeddings and one of attention.py's kinds of attention."""
+rotary position embedding and an attention kind of attention.py."""
 
 import dataclasses
 import math
@@ -17,15 +17,15 @@ class Config:
     n_layer: int = 6
     n_head: int = 4
     n_embd: int = 256
-    n_ctx: int = 512  # training length
-    attention: str = 'lssar'  # of attention.KINDS
+    n_ctx: int = 512  # trained length, tokens
+    attention: str = 'lssar'  # one of attention.KINDS
     p: float = 15
     rope_theta: float = 10000.0
     layer_norm_eps: float = 1e-5
 
 
 def rotations(length, dim, theta, device=None):
-    """(cos, sin), [length, dim / 2] in float64, of every position."""
+    """(cos, sin) of every position, [length, dim / 2], in float64."""
     positions = torch.arange(length, dtype=torch.float64, device=device)
     pairs = torch.arange(0, dim, 2, dtype=torch.float64, device=device)
     angles = positions[:, None] * theta ** (-pairs / dim)
@@ -33,7 +33,7 @@ def rotations(length, dim, theta, device=None):
 
 
 def rotate(x, cos, sin):
-    """x: [..., L, d]; rotates the pairs (i, i + d/2), the half-split layout."""
+    """x: [..., L, d]; rotates the pairs (i, i + d/2): the half-split layout."""
     if x.dtype in (torch.float16, torch.bfloat16):
         x = x.float()
     cos, sin = cos.to(x.dtype), sin.to(x.dtype)
@@ -70,7 +70,7 @@ class GPT(nn.Module):
         self.wte = nn.Embedding(c.vocab_size, c.n_embd)
         self.h = nn.ModuleList(Block(c) for _ in range(c.n_layer))
         self.ln_f = nn.LayerNorm(c.n_embd, eps=c.layer_norm_eps)
-        # Held, not computed in forward(): a compiler would repeat float64 cosines for every head.
+        # Stored, because a compiler would repeat float64 cosines in forward() for every head.
         cos, sin = self.rotations(c.n_ctx)
         self.register_buffer('cos', cos, persistent=False)
         self.register_buffer('sin', sin, persistent=False)
@@ -85,7 +85,7 @@ class GPT(nn.Module):
         return rotations(length, self.c.n_embd // self.c.n_head, self.c.rope_theta, device)
 
     def hidden(self, tokens):
-        """[B, L] -> [B, L, width]: what logits() takes."""
+        """[B, L] -> [B, L, n_embd], the input of logits()."""
         length = tokens.shape[1]
         cos, sin = self.cos[:length], self.sin[:length]
         if length > self.c.n_ctx:
@@ -99,7 +99,7 @@ class GPT(nn.Module):
         return F.linear(hidden, self.wte.weight)
 
     def forward(self, tokens, targets=None):
-        """Logits [B, L, vocab]; with targets the loss of each, [B * L], in nats."""
+        """Logits [B, L, vocab]; with targets, the loss of each token in nats, [B * L]."""
         logits = self.logits(self.hidden(tokens))
         if targets is None:
             return logits

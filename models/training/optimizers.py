@@ -4,7 +4,7 @@ import torch
 
 
 def orthogonalise(x):
-    """Five Newton-Schulz steps towards the nearest orthogonal matrices of x [n, rows, columns]."""
+    """Five Newton-Schulz steps from x [n, rows, cols] towards the nearest orthogonal matrices."""
     is_tall = x.shape[-2] > x.shape[-1]
     x = x.mT if is_tall else x
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
@@ -15,7 +15,7 @@ def orthogonalise(x):
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum made orthogonal by Newton-Schulz (Jordan et al. 2024); all of one shape at once."""
+    """Momentum orthogonalised by Newton-Schulz (Jordan et al. 2024), batched by weight shape."""
 
     def __init__(self, params, lr=0.02, momentum=0.95, weight_decay=0.1):
         super().__init__(params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay))

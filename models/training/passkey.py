@@ -1,8 +1,8 @@
-"""Passkey-retrieval documents (Mohtashami & Jaggi 2023) for training and probing.
+"""Passkey-retrieval documents (Mohtashami & Jaggi 2023) for training and evaluation.
 
 A document hides 'The pass key is K. Remember it. K is the pass key.' at a random depth in
-irrelevant text and ends by asking for K. `make` gives it as text; `Documents` puts the same one
-together from ids, so that neither training nor probing needs a tokenizer.
+irrelevant text and ends by asking for K. `make` returns it as text. `Documents` builds the same
+document from ids, so neither training nor evaluation needs a tokenizer.
 """
 
 import random
@@ -15,7 +15,7 @@ FILL = 'The grass is green. The sky is blue. The sun is yellow. Here we go. Ther
 KEY = 'The pass key is {k}. Remember it. {k} is the pass key.'
 ASK = 'What is the pass key? The pass key is'
 MAX_KEY = 50000
-FRAME_TOKENS = 110  # all but the filler takes fewer
+FRAME_TOKENS = 110  # upper limit for everything except the filler
 
 
 def make(n_filler: int, rng: random.Random, depth=None, filler=None):
@@ -37,7 +37,7 @@ def make(n_filler: int, rng: random.Random, depth=None, filler=None):
 
 
 def pieces(tokenizer):
-    """The parts of a document as ids. No piece crosses a blank or a digit, so ids join as text."""
+    """The parts of a document as ids. No piece crosses a blank or a digit, so ids can be joined."""
     def after_digit(text):
         return tokenizer.encode('0' + text)[2:]
 
@@ -52,17 +52,17 @@ def pieces(tokenizer):
 
 
 class Documents:
-    """Documents as ids, from what pieces() found; draws from rng just as make() does."""
+    """Documents as ids, from the result of pieces(). Draws from rng in the same order as make()."""
 
     def __init__(self, parts):
         self.parts = parts
 
     def num_filler(self, length):
-        """Units of FILL in a document of at most about `length` tokens."""
+        """Number of FILL units in a document of about `length` tokens at most."""
         return max(0, (length - FRAME_TOKENS) // len(self.parts['fill']))
 
     def make(self, n_filler, rng, depth=None, filler=None):
-        """Returns (prompt's ids, ids of key and full stop, depth); filler(): ids of a unit."""
+        """Returns (prompt ids, ids of key and full stop, depth). filler(): ids of one unit."""
         parts, unit = self.parts, filler or (lambda: self.parts['fill'])
         digits = str(rng.randint(1, MAX_KEY))
         key = [parts['blank'], *(parts['digits'][int(digit)] for digit in digits)]

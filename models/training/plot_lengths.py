@@ -1,10 +1,10 @@
-"""Loss and passkey accuracy by length as one SVG, of one model or of several.
+"""Draws loss and passkey accuracy by length as one SVG, for one or several models.
 
     lssar score --ids held_out.bin --lengths 1024,2048,4096,8192,16384 --json > RUN/loss.json
     lssar passkey --trials 20 --json > RUN/passkey.json
     plot_lengths.py figure.svg RUN [NAME=RUN ...] [--trained 1024]
 
-evaluate.py writes the same two files. A NAME stands in the figure's legend.
+evaluate.py writes the same two files. NAME appears in the legend.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def tick_name(tick):
 
 
 def loss_ticks(losses):
-    """Five values at an even step that hold every loss between them."""
+    """Five evenly spaced values whose range contains every loss."""
     low, high = min(losses), max(losses)
     step = next(step for step in (0.1, 0.2, 0.3, 0.5, 1, 2, 5)
                 if math.floor(low / step) * step + 4 * step >= high)
@@ -39,7 +39,7 @@ def loss_ticks(losses):
 
 
 class Panel:
-    """One plot: lengths on a logarithmic x axis, y between its first and last tick."""
+    """One plot: lengths on a logarithmic x axis, y from the first to the last tick."""
 
     def __init__(self, left, title, axis, lengths, ticks):
         self.left, self.low, self.high = left, ticks[0], ticks[-1]

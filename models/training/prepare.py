@@ -1,10 +1,10 @@
-"""A corpus directory -> packed token ids, tokenizer, and the check against evaluation text.
+"""Prepares a corpus: packed token ids, tokenizer, and the overlap check with evaluation text.
 
     prepare.py --corpus DIR --out DATA [--evaluation FILE ...] [--vocabulary 8192]
 
-DATA gets tokenizer.model, text.bin and dialogs.bin (to train on), val.bin (held out; text, then
-dialogs), all uint16 ids with every document ended by EOS, passkey.json (the pieces of passkey
-documents as ids) and prepare.json (what was done, in numbers). Only this stage needs SentencePiece.
+Writes to DATA tokenizer.model, text.bin and dialogs.bin (training), val.bin (held out: text, then
+dialogs), all uint16 ids with EOS after every document, passkey.json (the parts of passkey documents
+as ids) and prepare.json (counts). Only this stage needs SentencePiece.
 """
 
 import argparse
@@ -21,12 +21,12 @@ import overlap
 import passkey
 
 SYMBOLS = ['\n', *corpus.ROLES.values(), '<|end|>']
-# The longest line that SentencePiece learns from, in bytes; longer ones are left out.
+# SentencePiece ignores longer lines.
 MAX_LINE_BYTES = 4000
 
 
 def split(documents, share):
-    """(to train on, held out), empty documents and repetitions left out."""
+    """(training, held-out) documents, without empty and duplicate ones."""
     train, held_out, seen = [], [], set()
     for document in documents:
         key = hashlib.blake2b(document.encode(), digest_size=8).digest()
@@ -37,15 +37,15 @@ def split(documents, share):
 
 
 def drop_overlaps(documents, evaluation):
-    """(documents without a run of evaluation text, how many had one, shared runs in them)."""
+    """(documents that share no n-gram, number of those that do, number of shared n-grams)."""
     shares = [evaluation.shares(document) for document in documents]
-    kept = [document for document, share in zip(documents, shares) if share == 0]
-    return kept, len(documents) - len(kept), sum(shares)
+    clean = [document for document, share in zip(documents, shares) if share == 0]
+    return clean, len(documents) - len(clean), sum(shares)
 
 
 def train_tokenizer(documents, out, args):
-    """BPE on lines drawn from the documents: byte fallback, digits split, roles as one token."""
-    import sentencepiece  # here: where the ids are there already, run.py needs none
+    """Trains BPE on random lines of the documents: byte fallback, digits split, roles as tokens."""
+    import sentencepiece  # imported here: run.py does not need it once the ids exist
 
     rng, lines, num_bytes = random.Random(0), [], 0
     for document in rng.sample(documents, len(documents)):
@@ -69,7 +69,7 @@ def train_tokenizer(documents, out, args):
 
 
 def pack(documents, tokenizer, path, threads):
-    """Writes the documents' ids, each ended by EOS; returns how many ids."""
+    """Writes the documents' ids with EOS after each, and returns the number of ids."""
     num_ids, block = 0, 1000
     with open(path, 'wb') as file:
         for i in range(0, len(documents), block):
@@ -84,28 +84,28 @@ def pack(documents, tokenizer, path, threads):
 
 
 def add_arguments(parser):
-    parser.add_argument('--corpus', help='directory: see corpus.py')
+    parser.add_argument('--corpus', help='corpus directory; its format is described in corpus.py')
     parser.add_argument('--evaluation', nargs='*', default=[],
-                        help='text files that nothing of may be trained on')
+                        help='text files that training text must not overlap')
     parser.add_argument('--vocabulary', type=int, default=8192)
     parser.add_argument('--tokenizer-bytes', type=int, default=60_000_000,
-                        help='text that the tokenizer learns from')
-    parser.add_argument('--held-out', type=float, default=0.004, help='share of the documents')
+                        help='bytes of text for training the tokenizer')
+    parser.add_argument('--held-out', type=float, default=0.004, help='share of documents held out')
     parser.add_argument('--threads', type=int, default=os.cpu_count())
 
 
 def read(args, report):
-    """{'text' and 'dialogs': documents to train on}, {the same: held out}; counts to the report."""
+    """({kind: training documents}, {kind: held-out documents}); adds counts to the report."""
     sources = {'text': corpus.texts(args.corpus), 'dialogs': corpus.dialogs(args.corpus)}
     train, held_out = {}, {}
     for kind, documents in sources.items():
         train[kind], held_out[kind] = split(documents, args.held_out)
-    apart = []
+    extra = []
     for path in args.evaluation:
         with open(path, encoding='utf-8') as file:
-            apart.append(file.read())
-    evaluation = overlap.Evaluation([*held_out['text'], *held_out['dialogs'], *apart])
-    report.update(ngram_words=overlap.NGRAM, evaluation_ngrams=len(evaluation.runs))
+            extra.append(file.read())
+    evaluation = overlap.Evaluation([*held_out['text'], *held_out['dialogs'], *extra])
+    report.update(ngram_words=overlap.NGRAM, evaluation_ngrams=len(evaluation.ngrams))
     for kind in sources:
         train[kind], dropped, shared = drop_overlaps(train[kind], evaluation)
         left = sum(evaluation.shares(document) for document in train[kind])
@@ -119,11 +119,11 @@ def read(args, report):
 
 def run(args, out):
     if not args.corpus:
-        raise SystemExit('--corpus is missing: which directory has the text?')
+        raise SystemExit('--corpus is missing: give the corpus directory')
     os.makedirs(out, exist_ok=True)
     start_s = time.time()
     report = {'vocabulary': args.vocabulary, 'held_out_share': args.held_out}
-    print('documents, and the check against evaluation text', flush=True)
+    print('reading documents, checking overlap with evaluation text', flush=True)
     train, held_out = read(args, report)
     print('tokenizer', flush=True)
     tokenizer = train_tokenizer(train['text'] + train['dialogs'], out, args)

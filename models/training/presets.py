@@ -1,4 +1,4 @@
-"""Sizes and budgets of training runs, and what their rows are made of."""
+"""Model sizes, budgets and row shares of training runs."""
 
 import argparse
 import dataclasses
@@ -13,24 +13,24 @@ class Preset:
     what: str
     layers: int
     heads: int
-    width: int
+    hidden_size: int
     ctx: int  # trained length, tokens
-    rows: int  # of ctx tokens, a step
-    micro_rows: int  # at a time: what memory holds; rows / micro_rows gradients add up
-    aim_tokens: float  # what the budget is meant for; the budget ends the run
-    minutes: float = 0.0  # budget by the clock ...
-    steps: int = 0  # ... or by steps, which makes a run the same bits every time
+    rows: int  # per step, of ctx tokens
+    micro_rows: int  # per forward pass, by memory; gradients of rows / micro_rows passes add up
+    aim_tokens: float  # the tokens that the budget is meant for; only the budget ends the run
+    minutes: float = 0.0  # budget by time ...
+    steps: int = 0  # ... or by steps, which makes runs bit-identical
     lr: float = 3e-3  # of AdamW: embedding, biases, norms
     muon_lr: float = 0.02  # of Muon: the blocks' matrices
     warmup: int = 100  # steps
-    passkey: float = 0.12  # share of the rows before the dialogs
-    repeat: float = 0.20  # share of the rows while in REPEAT
+    passkey: float = 0.12  # share of the rows until DIALOGS
+    repeat: float = 0.20  # share of the rows during REPEAT
 
 
 PRESETS = {preset.name: preset for preset in (
-    Preset('smoke', 'seconds: does the chain run', 2, 2, 32, 256, rows=4, micro_rows=2,
+    Preset('smoke', 'seconds: tests the whole chain', 2, 2, 32, 256, rows=4, micro_rows=2,
            aim_tokens=30e3, steps=30, warmup=5),
-    Preset('cpu-10min', 'one core: the curves at toy size', 4, 4, 128, 256, rows=16, micro_rows=16,
+    Preset('cpu-10min', 'one core: curves at toy size', 4, 4, 128, 256, rows=16, micro_rows=16,
            aim_tokens=2.5e6, minutes=10, warmup=50),
     Preset('cpu-2h', 'two cores: the shape of lssar-6m', 6, 4, 256, 1024, rows=8, micro_rows=8,
            aim_tokens=20e6, minutes=120),
@@ -40,14 +40,14 @@ PRESETS = {preset.name: preset for preset in (
            aim_tokens=10e9, minutes=1440, warmup=500, lr=1.5e-3),
 )}
 
-# Spans of the run, from 0 to 1. Repeated segments are what retrieval grows out of.
+# Parts of the run, from 0 to 1. Repeated segments teach retrieval.
 REPEAT = (0.1, 0.5)
 DIALOGS = (0.9, 1.0)
 DIALOG_SHARES = {'dialogs': 0.75, 'passkey': 0.15}
 
 
 def shares(preset, progress):
-    """{kind of row: share of the rows}; the rest is text."""
+    """{row kind: share of the rows}; the rest is text."""
     if progress >= DIALOGS[0]:
         return DIALOG_SHARES
     in_repeat = REPEAT[0] <= progress < REPEAT[1]
@@ -55,13 +55,13 @@ def shares(preset, progress):
 
 
 def rate_scale(preset, step, progress):
-    """Of both learning rates: warm-up, flat to the middle, then down in a line."""
+    """Factor of both learning rates: warm-up, constant to the middle, then linear decay."""
     scale = min(1.0, (step + 1) / preset.warmup)
     return scale if progress < 0.5 else scale * max(0.02, (1 - progress) / 0.5)
 
 
 def add_arguments(parser):
-    """The flags that chosen() and config_of() read."""
+    """Adds the flags that chosen() and config_of() read."""
     text = '; '.join(f'{name}: {preset.what}' for name, preset in PRESETS.items())
     parser.add_argument('--preset', choices=PRESETS, default='cpu-2h', help=text)
     parser.add_argument('--attention', default='lssar', choices=attention.KINDS)
@@ -69,11 +69,11 @@ def add_arguments(parser):
     for field in dataclasses.fields(Preset):
         if field.type in (int, float) and field.name != 'aim_tokens':
             parser.add_argument('--' + field.name.replace('_', '-'), type=field.type,
-                                default=argparse.SUPPRESS, help='in place of the preset\'s')
+                                default=argparse.SUPPRESS, help='overrides the preset')
 
 
 def chosen(args):
-    """The preset with what the command line has in place of it."""
+    """The preset with the command line's overrides."""
     given = {name: value for name, value in vars(args).items()
              if name in {field.name for field in dataclasses.fields(Preset)}}
     if given.get('steps'):
@@ -82,12 +82,13 @@ def chosen(args):
         given.setdefault('steps', 0)
     preset = dataclasses.replace(PRESETS[args.preset], **given)
     if preset.rows % preset.micro_rows:
-        raise SystemExit(f'--rows {preset.rows} is no multiple of --micro-rows {preset.micro_rows}')
+        raise SystemExit(f'--rows {preset.rows} must be a multiple of '
+                         f'--micro-rows {preset.micro_rows}')
     return preset
 
 
 def changes(preset):
-    """The flags that make the preset out of the one of its name."""
+    """The flags that turn the preset of the same name into this one."""
     usual = PRESETS[preset.name]
     return ''.join(f' --{field.name.replace("_", "-")} {getattr(preset, field.name)}'
                    for field in dataclasses.fields(Preset)
@@ -96,4 +97,5 @@ def changes(preset):
 
 
 def config_of(preset, kind, p, vocab_size):
-    return model.Config(vocab_size, preset.layers, preset.heads, preset.width, preset.ctx, kind, p)
+    return model.Config(vocab_size, preset.layers, preset.heads, preset.hidden_size, preset.ctx,
+                        kind, p)

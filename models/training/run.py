@@ -1,9 +1,9 @@
-"""All stages: prepare, train and evaluate a model and its softmax twin, export.
+"""Runs all stages: prepare, train and evaluate a model and its softmax twin, export.
 
     run.py --corpus CORPUS --out RUNS [--preset cpu-2h] [--no-twin] [--evaluation FILE ...]
 
-RUNS gets data/ (prepare.py), lssar/ and softmax/ (train.py, evaluate.py) and model/ (export.py). A
-stage whose result is there is not done again, and training goes on where it stopped.
+Writes to RUNS data/ (prepare.py), lssar/ and softmax/ (train.py, evaluate.py) and model/
+(export.py). Running it again skips finished stages and resumes training.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import train
 def arguments(words=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--out', required=True)
-    parser.add_argument('--no-twin', action='store_true', help='without the softmax model')
+    parser.add_argument('--no-twin', action='store_true', help='do not train the softmax model')
     for stage in (prepare, train, evaluate, export):
         stage.add_arguments(parser.add_argument_group(stage.__name__))
     return parser.parse_args(words)
@@ -35,10 +35,10 @@ def run(args):
         this.attention, this.resume = kind, True
         directory = f'{args.out}/{kind}'
         if not train.run(this, prepared, directory):
-            raise SystemExit('stopped before the end: the same command goes on')
+            raise SystemExit('stopped before the end: run the same command again to resume')
         if not os.path.exists(f'{directory}/passkey.json'):
             evaluate.run(args, prepared, directory)
-        # The model is there before its twin is, and again with the twin in its card.
+        # Exports the model before its twin exists, and again with the twin in its card.
         args.twin = directory if kind != args.attention else None
         net = export.run(args, prepared, f'{args.out}/{args.attention}', f'{args.out}/model')
     return net

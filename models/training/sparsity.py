@@ -1,9 +1,9 @@
-"""How many weights of LSSAR attention count: what a kernel need not read of V.
+"""The share of LSSAR attention weights that count: a kernel can skip the V rows of the others.
 
     sparsity.py --model DIR [--tokens 8192] [--rows 256]
 
-Over the last rows of a row of held-out text, all layers and heads: the share of weights that are
-not zero, and the share whose (x / x_m)^p is above 2^-32, under which float32 sums do not change.
+Over the last rows of one held-out text, all layers and heads: the share of weights that are not
+zero, and the share whose (x / x_m)^p is above 2^-32, below which float32 sums do not change.
 """
 
 import argparse
@@ -18,25 +18,25 @@ NEGLIGIBLE = 2.0**-32
 
 def shares(net, tokens, num_rows):
     """(share of weights that are not zero, share above NEGLIGIBLE of the row's peak)."""
-    kept, whole = [], attention.fastest_attention
+    layers, original = [], attention.fastest_attention
 
-    def watched(q, k, v, kind, p):
-        products = attention.unit(q)[..., -num_rows:, :] @ attention.unit(k).mT
-        weights = attention.weigh(products, q.shape[-2] - num_rows, q.shape[-1], kind, p)
-        counted = weights / weights.amax(-1, keepdim=True)
+    def measured(q, k, v, kind, p):
+        qk = attention.unit(q)[..., -num_rows:, :] @ attention.unit(k).mT
+        weights = attention.attention_weights(qk, q.shape[-2] - num_rows, q.shape[-1], kind, p)
+        relative = weights / weights.amax(-1, keepdim=True)
         seen = weights.shape[:-2].numel() * sum(
             range(q.shape[-2] - num_rows + 1, q.shape[-2] + 1))
-        kept.append([(weights > 0).sum().item() / seen,
-                     (counted > NEGLIGIBLE).sum().item() / seen])
-        return whole(q, k, v, kind, p)
+        layers.append([(weights > 0).sum().item() / seen,
+                     (relative > NEGLIGIBLE).sum().item() / seen])
+        return original(q, k, v, kind, p)
 
-    attention.fastest_attention = watched
+    attention.fastest_attention = measured
     try:
         with torch.no_grad():
             net.hidden(tokens[None])
     finally:
-        attention.fastest_attention = whole
-    return [sum(layer) / len(kept) for layer in zip(*kept)]
+        attention.fastest_attention = original
+    return [sum(layer) / len(layers) for layer in zip(*layers)]
 
 
 def main():

@@ -2,8 +2,8 @@
 
     train.py --data DATA --out RUN --preset cpu-2h [--attention softmax] [--resume]
 
-RUN gets state.pt (resume, evaluate.py and export.py read it) and log.jsonl. The end of the budget,
-a signal or Ctrl-C ends a run with its state saved.
+Writes to RUN state.pt (read by --resume, evaluate.py and export.py) and log.jsonl. The state is
+saved at the end of the budget, on SIGTERM and on Ctrl-C.
 """
 
 import argparse
@@ -27,13 +27,13 @@ LOG_STEPS = 20
 
 
 def compile_blocks(net):
-    """One graph, compiled once and shared by every layer; embedding and loss stay as they are."""
+    """Compiles one graph that all layers share. Embedding and loss are not compiled."""
     for block in net.h:
         block.forward = torch.compile(block.forward, fullgraph=True)
 
 
 class Run:
-    """A net, its optimizers and how far it has come."""
+    """A net, its optimizers and its progress."""
 
     def __init__(self, preset, config, directory, seed=0):
         self.preset, self.config, self.seed = preset, config, seed
@@ -43,9 +43,9 @@ class Run:
         self.optimizers = optimizers.optimizers_of(self.net, preset.lr, preset.muon_lr)
         self.batches = batches.Batches(directory, preset, seed)
         self.step, self.spent_s = 0, 0.0
-        self.rows = collections.Counter()  # trained on, by kind
+        self.rows = collections.Counter()  # number trained on, by kind
         if self.device.type == 'cuda':
-            torch.set_float32_matmul_precision('high')  # tf32 where autocast leaves float32
+            torch.set_float32_matmul_precision('high')  # tf32 for float32 matmuls
             if hasattr(torch, 'compile'):
                 compile_blocks(self.net)
 
@@ -54,7 +54,7 @@ class Run:
         return sum(self.rows.values()) * self.preset.ctx
 
     def progress(self, step, spent_s):
-        """0 to 1, by the clock or by steps: as the preset's budget is given."""
+        """0 to 1, by time or by steps, as the preset's budget."""
         if self.preset.steps:
             return step / self.preset.steps
         return spent_s / (60 * self.preset.minutes)
@@ -70,7 +70,7 @@ class Run:
     def load(self, path):
         state = torch.load(path, map_location=self.device)
         if state['config'] != dataclasses.asdict(self.config) or state['seed'] != self.seed:
-            raise SystemExit(f'{path} is of another model or seed: {state["config"]}')
+            raise SystemExit(f'{path} belongs to another model or seed: {state["config"]}')
         self.net.load_state_dict(state['net'])
         for optimizer, saved in zip(self.optimizers, state['opt']):
             optimizer.load_state_dict(saved)
@@ -78,7 +78,7 @@ class Run:
         self.rows = collections.Counter(state['rows'])
 
     def gradients(self, tokens, weight):
-        """Adds up a step's gradients; returns its loss and the answers' own, nats a token."""
+        """Accumulates a step's gradients. Returns its loss and its answers' loss, nats a token."""
         micro = self.preset.micro_rows
         accumulated = self.preset.rows // micro
         total, answers, num_answers = 0.0, 0.0, 0
@@ -113,7 +113,7 @@ class Run:
 
 
 def log(run, file, losses, progress):
-    """A line for the eye and one for the machine."""
+    """Prints a line and appends one to log.jsonl."""
     line = {'step': run.step, 'tokens': run.tokens, 'seconds': round(run.spent_s, 1),
             'loss': round(losses[0], 4), 'answer_loss': round(losses[1], 4),
             'progress': round(progress, 4)}
@@ -127,7 +127,7 @@ def log(run, file, losses, progress):
 
 
 def train(run, path, file, is_stopped=lambda: False):
-    """To the end of the budget, or until is_stopped(); the next step's rows are made meanwhile."""
+    """Trains to the end of the budget or until is_stopped(). A thread prepares the next rows."""
     before_s, start_s = run.spent_s, time.monotonic()
     saved_s = start_s
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
@@ -150,14 +150,14 @@ def train(run, path, file, is_stopped=lambda: False):
 
 
 def run(args, directory, out):
-    """Returns whether the budget was used up."""
+    """Returns True if the budget is used up."""
     os.makedirs(out, exist_ok=True)
     with open(f'{directory}/prepare.json') as file:
         prepared = json.load(file)
     preset = presets.chosen(args)
     path = f'{out}/state.pt'
     if os.path.exists(path) and not args.resume:
-        raise SystemExit(f'{path} exists: --resume goes on with it')
+        raise SystemExit(f'{path} exists: use --resume to continue')
     config = presets.config_of(preset, args.attention, args.p, prepared['vocabulary'])
     this = Run(preset, config, directory, args.seed)
     if os.path.exists(path):
@@ -191,7 +191,7 @@ def main():
     add_arguments(parser)
     args = parser.parse_args()
     if not run(args, args.data, args.out):
-        raise SystemExit('stopped before the end: --resume goes on')
+        raise SystemExit('stopped before the end: use --resume to continue')
 
 
 if __name__ == '__main__':

@@ -3,28 +3,26 @@
 #include <algorithm>
 
 #include "kernels/check.h"
+#include "kernels/status_macros.h"
+#include "tests/bench/random_checkpoint.h"
 
 namespace lssar::bench {
 
 absl::StatusOr<std::unique_ptr<BenchModel>> BenchModel::Create(const BenchModelOptions& options) {
   std::unique_ptr<BenchModel> self(new BenchModel);
-  absl::StatusOr<std::unique_ptr<Backend>> backend =
-      MakeBackend({.name = "cpu", .num_threads = options.num_threads, .instruction_set = ""});
-  if (!backend.ok()) return backend.status();
-  self->backend_ = std::make_unique<TimedBackend>(*std::move(backend));
-  absl::StatusOr<Checkpoint> checkpoint =
-      LoadCheckpoint(options.directory, self->backend_.get(),
-                     {.weights = options.weights, .max_num_batched_tokens = 512});
-  if (!checkpoint.ok()) return checkpoint.status();
-  self->checkpoint_ = *std::move(checkpoint);
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<Backend> backend,
+      MakeBackend({.name = "cpu", .num_threads = options.num_threads, .instruction_set = ""}));
+  self->backend_ = std::make_unique<TimedBackend>(std::move(backend));
+  ASSIGN_OR_RETURN(self->checkpoint_,
+                   LoadCheckpoint(options.directory, self->backend_.get(),
+                                  {.dtype = options.dtype, .max_num_batched_tokens = 512}));
 
   const KvLayout layout = LayoutOf(self->Config(), options.kv_cache_dtype, KvLayout().page_size);
   const int pages_each = layout.PagesFor(options.tokens_per_sequence);
-  absl::StatusOr<PagePool> pool = MakePagePool(
-      layout, std::max(options.max_tokens, options.num_sequences * pages_each * layout.page_size),
-      self->backend_.get());
-  if (!pool.ok()) return pool.status();
-  self->pool_ = *std::move(pool);
+  const int num_tokens =
+      std::max(options.max_tokens, options.num_sequences * pages_each * layout.page_size);
+  ASSIGN_OR_RETURN(self->pool_, MakePagePool(layout, num_tokens, self->backend_.get()));
   const std::vector<int32_t>& all = self->pool_.pages;
   for (int i = 0; i < options.num_sequences; ++i) {
     self->pages_.emplace_back(all.begin() + i * pages_each,
@@ -34,21 +32,23 @@ absl::StatusOr<std::unique_ptr<BenchModel>> BenchModel::Create(const BenchModelO
   return self;
 }
 
-void BenchModel::Prefill(int sequence, int from, int to, int chunk) {
-  for (int position = from; position < to; position += chunk) {
-    const int num_rows = std::min(chunk, to - position);
-    batch_.Clear();
-    for (int i = 0; i < num_rows; ++i) {
-      batch_.token_ids.push_back(TokenAt(position + i));
-    }
-    batch_.sequences.push_back({0, num_rows, position, pages_[size_t(sequence)]});
-    batch_.rope_bases.push_back(Config().rope_theta);
-    if (position + num_rows == to) {
-      batch_.logits_indices.push_back(num_rows - 1);
-      batch_.logits_sequences.push_back(0);
-    }
-    Run();
-  }
+void BenchModel::Prefill(int sequence, int from, int to, int chunk_size) {
+  if (from >= to) return;
+  std::vector<int32_t> tokens;
+  for (int position = from; position < to; ++position) tokens.push_back(TokenAt(position));
+  const int32_t last = to - 1;
+  step_stats_.assign(1, {});
+  const absl::Status status =
+      RunChunkedPrefill({.tokens = tokens,
+                         .first_position = from,
+                         .pages = pages_[size_t(sequence)],
+                         .rope_base = Config().rope_theta,
+                         .chunk_size = chunk_size,
+                         .logits_positions = std::span(&last, 1),
+                         .stats = step_stats_.data()},
+                        pool_.view, checkpoint_.model.get(),
+                        [this](const ForwardBatch& batch) { return FinishStep(batch); });
+  LSSAR_CHECK(status.ok());
 }
 
 void BenchModel::DecodeStep(int num_sequences, int position) {
@@ -60,29 +60,30 @@ void BenchModel::DecodeStep(int num_sequences, int position) {
     batch_.logits_indices.push_back(i);
     batch_.logits_sequences.push_back(i);
   }
-  Run();
+  step_stats_.assign(size_t(num_sequences), {});
+  LSSAR_CHECK(checkpoint_.model->Forward(batch_, pool_.view, step_stats_.data()).ok());
+  LSSAR_CHECK(FinishStep(batch_).ok());
 }
 
 int32_t BenchModel::TokenAt(int position) const {
   if (!text_.empty()) return text_[size_t(position) % text_.size()];
-  // Spread over the vocabulary: a prefill reads as many embedding rows as a text does.
-  return position * 7919 % Config().vocab_size;
+  return SyntheticToken(position, 0, Config().vocab_size);
 }
 
-void BenchModel::Run() {
-  counters_.assign(batch_.sequences.size(), {});
-  LSSAR_CHECK(checkpoint_.model->Forward(batch_, pool_.view, counters_.data()).ok());
-  logits_.resize(batch_.logits_indices.size() * size_t(Config().vocab_size));
-  LSSAR_CHECK(
-      checkpoint_.model->CopyLogits(batch_, 0, int(batch_.logits_indices.size()), logits_).ok());
-  LSSAR_CHECK(checkpoint_.model->Synchronize().ok());
-  for (const AttentionStats& each : counters_) {
-    sum_.num_value_rows += each.num_value_rows;
-    sum_.num_value_rows_read += each.num_value_rows_read;
+absl::Status BenchModel::FinishStep(const ForwardBatch& batch) {
+  logits_.resize(batch.logits_indices.size() * size_t(Config().vocab_size));
+  RETURN_IF_ERROR(
+      checkpoint_.model->CopyLogits(batch, 0, int(batch.logits_indices.size()), logits_));
+  RETURN_IF_ERROR(checkpoint_.model->Synchronize());
+  for (AttentionStats& each : step_stats_) {
+    stats_.num_value_rows += each.num_value_rows;
+    stats_.num_value_rows_read += each.num_value_rows_read;
+    each = {};
   }
+  return absl::OkStatus();
 }
 
-AttentionStats BenchModel::TakeCounters() { return std::exchange(sum_, {}); }
+AttentionStats BenchModel::TakeStats() { return std::exchange(stats_, {}); }
 
 int64_t BenchModel::KeyBytesPerToken() const {
   const KvLayout& layout = pool_.view.layout;

@@ -1,5 +1,5 @@
-// A loaded model with pages of its own, stepped by hand: what model_bench times, without scheduler,
-// sampler or network around it.
+// A loaded model with its own pages, stepped by hand: what model_bench times, without scheduler,
+// sampler or network.
 #ifndef LSSAR_TESTS_BENCH_BENCH_MODEL_H_
 #define LSSAR_TESTS_BENCH_BENCH_MODEL_H_
 
@@ -19,49 +19,50 @@ namespace lssar::bench {
 
 struct BenchModelOptions {
   std::string directory;
-  std::optional<DType> weights;
+  std::optional<DType> dtype;  // of the weights
   DType kv_cache_dtype = DType::kF16;
   int num_threads = 0;
   int num_sequences = 16;
-  int tokens_per_sequence = 0;  // when they run together, on pages of their own
-  int max_tokens = 0;           // of sequence 0 alone, which then has all the pages
-  std::vector<int32_t> text;    // ids of every sequence, from position 0 on; empty: made up
+  int tokens_per_sequence = 0;  // when all sequences run, each on its own pages
+  int max_tokens = 0;           // of sequence 0 when it runs alone, on all pages
+  std::vector<int32_t> text;    // ids of every sequence, from position 0 on; empty: synthetic
 };
 
 class BenchModel {
  public:
   static absl::StatusOr<std::unique_ptr<BenchModel>> Create(const BenchModelOptions& options);
 
-  // Computes positions [from, to) of a sequence in chunks of `chunk` rows; logits of the last row.
-  // Beyond tokens_per_sequence sequence 0 takes the others' pages.
-  void Prefill(int sequence, int from, int to, int chunk);
-  // The token at `position` of each of the first `num_sequences` sequences, with its logits.
-  // Nothing is sampled: neither does the peer.
+  // Computes positions [from, to) of a sequence in chunks of `chunk_size` tokens, and the logits of
+  // the last one. Beyond tokens_per_sequence, sequence 0 overwrites the others' pages.
+  void Prefill(int sequence, int from, int to, int chunk_size);
+  // Computes the token at `position` of each of the first `num_sequences` sequences, with logits.
+  // Samples nothing, as the peer does not.
   void DecodeStep(int num_sequences, int position);
 
   const ModelConfig& Config() const { return checkpoint_.config; }
   const Checkpoint& Model() const { return checkpoint_; }
   int NumThreads() const { return backend_->NumThreads(); }
   std::string Describe() const { return backend_->Describe(); }
-  // V rows that could have been read and those that were, since the last call.
-  AttentionStats TakeCounters();
-  // What all steps since the last call took, op by op.
+  // Attention statistics of the steps since the last call.
+  AttentionStats TakeStats();
+  // Time and bytes of each op in the steps since the last call.
   OpCosts TakeCosts() { return backend_->TakeCosts(); }
-  // Bytes that one cached token's K (or V) takes in all layers, scales included.
+  // Bytes of one cached token's K (or V) in all layers, scales included.
   int64_t KeyBytesPerToken() const;
 
  private:
   BenchModel() = default;
   int32_t TokenAt(int position) const;
-  void Run();
+  // Copies the batch's logits, waits for the step and adds up its statistics.
+  absl::Status FinishStep(const ForwardBatch& batch);
 
   std::unique_ptr<TimedBackend> backend_;
   Checkpoint checkpoint_;
   PagePool pool_;
   std::vector<std::vector<int32_t>> pages_;  // by sequence
   std::vector<int32_t> text_;
-  std::vector<AttentionStats> counters_;
-  AttentionStats sum_;
+  std::vector<AttentionStats> step_stats_;  // by sequence of the batch
+  AttentionStats stats_;
   ForwardBatch batch_;
   std::vector<float> logits_;
 };

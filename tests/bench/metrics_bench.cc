@@ -1,4 +1,4 @@
-// What a report costs the engine's thread, alone and while somebody scrapes without a pause.
+// Cost of a metrics report on the engine thread, alone and beside a scraper that never pauses.
 #include <benchmark/benchmark.h>
 
 #include <atomic>
@@ -12,7 +12,7 @@ namespace {
 
 using std::chrono::microseconds;
 
-// Argument: a scraper runs beside.
+// Argument: whether a scraper runs.
 void BM_NextToken(benchmark::State& state) {
   Metrics metrics;
   std::atomic<bool> is_over = false;
@@ -23,7 +23,7 @@ void BM_NextToken(benchmark::State& state) {
     });
   }
   for (auto _ : state) {
-    // As GenerateStream does: the clock, then the report.
+    // As a Generate call does: read the clock, then report.
     benchmark::DoNotOptimize(Clock::now());
     metrics.OnNextTokens(1, microseconds(7300));
   }

@@ -1,5 +1,6 @@
-// The whole model on one machine, beside llama.cpp when it is at hand: tokens a second of prefill
-// and decode, the share of the measured ceiling, the ratio to the peer, peak memory.
+// Benchmarks a whole model on the CPU, and llama.cpp in the same run if it is installed: tokens a
+// second of prefill and decode, the share of the measured ceiling, the ratio to llama.cpp, and peak
+// memory. tests/gpu/model_bench.cc times a model through the engine.
 //
 //   model_bench                                 a 124M-shape checkpoint with random weights
 //   model_bench --peer-llama DIR/llama-bench    the same, and llama.cpp in the same run
@@ -31,7 +32,7 @@ namespace {
 struct Flags {
   std::string model;
   std::string work_folder = "build/bench";
-  std::vector<std::string> weights = {"fp16"};
+  std::vector<std::string> dtypes = {"fp16"};
   std::vector<std::string> kv = {"fp16"};
   std::vector<int> depths = {0, 1024, 4096, 16384};
   std::vector<std::string> works = {"prefill", "decode", "together"};
@@ -48,8 +49,7 @@ double SecondsOf(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Linux: forgets the largest resident set so far, so that the next PeakBytes speaks of what
-// follows.
+// Linux: resets the peak resident set, so that PeakBytes measures from here on.
 void ResetPeak() { std::ofstream("/proc/self/clear_refs") << "5"; }
 
 int64_t PeakBytes() {
@@ -66,9 +66,9 @@ class Runner {
 
   int Run() {
     if (!Prepare()) return 1;
-    for (const std::string& weights : flags_.weights) {
+    for (const std::string& dtype : flags_.dtypes) {
       for (const std::string& kv : flags_.kv) {
-        if (!RunFormat(weights, kv)) return 1;
+        if (!RunFormat(dtype, kv)) return 1;
       }
     }
     WriteJson();
@@ -101,7 +101,7 @@ class Runner {
     std::ifstream in(flags_.text, std::ios::binary);
     for (char word[2]; in.read(word, 2);)
       text_.push_back(int32_t{uint8_t(word[0])} | int32_t{uint8_t(word[1])} << 8);
-    if (text_.empty()) std::fprintf(stderr, "%s: no token ids there\n", flags_.text.c_str());
+    if (text_.empty()) std::fprintf(stderr, "%s: no token ids in it\n", flags_.text.c_str());
     return !text_.empty();
   }
 
@@ -109,12 +109,12 @@ class Runner {
     return StrCat(flags_.work_folder, "/random-124m-", q8_0 ? "q8_0" : "f16", ".gguf");
   }
 
-  bool RunFormat(const std::string& weights, const std::string& kv) {
+  bool RunFormat(const std::string& dtype, const std::string& kv) {
     ResetPeak();
     const int deepest = *std::max_element(flags_.depths.begin(), flags_.depths.end());
     absl::StatusOr<std::unique_ptr<BenchModel>> model =
         BenchModel::Create({.directory = directory_,
-                            .weights = ParseDType(weights),
+                            .dtype = ParseDType(dtype),
                             .kv_cache_dtype = *ParseDType(kv),
                             .num_threads = flags_.num_threads,
                             .num_sequences = kNumTogether,
@@ -126,12 +126,12 @@ class Runner {
       return false;
     }
     model_ = *std::move(model);
-    format_ = weights + " weights, " + kv + " K/V";
+    format_ = dtype + " weights, " + kv + " K/V";
     peer_ = flags_.peer_llama.empty() || !flags_.model.empty()
                 ? nullptr
                 : std::make_unique<PeerLlama>(flags_.peer_llama, model_->NumThreads(),
                                               flags_.num_repeats);
-    peer_gguf_ = GgufPath(weights == "int8");
+    peer_gguf_ = GgufPath(dtype == "int8");
     if (ceilings_ == nullptr) {
       ceilings_ = std::make_unique<Ceilings>(model_->NumThreads());
       machine_ = MachineLine(model_->NumThreads()) + ", " + model_->Describe();
@@ -162,24 +162,24 @@ class Runner {
     return std::ranges::find(flags_.works, work) != flags_.works.end();
   }
 
-  // A chunk of `num_tokens` behind `depth` cached ones. The peer has no such test: only at depth 0.
+  // A chunk of `num_tokens` after `depth` cached ones. llama-bench has this test at depth 0 only.
   void MeasurePrefill(int num_tokens, int depth) {
     Figure figure{.work = StrCat("prefill ", num_tokens, depth > 0 ? StrCat(" at ", depth) : ""),
                   .format = format_,
                   .bound = Bound::kProduct,
                   .num_tokens = num_tokens,
-                  .num_steps = (num_tokens + kPrefillRows - 1) / kPrefillRows};
+                  .num_steps = (num_tokens + kPrefillChunk - 1) / kPrefillChunk};
     FillCache(depth);
-    const auto run = [&] { model_->Prefill(0, depth, depth + num_tokens, kPrefillRows); };
+    const auto run = [&] { model_->Prefill(0, depth, depth + num_tokens, kPrefillChunk); };
     run();
-    const AttentionStats counters = Sample(figure, run);
+    const AttentionStats stats = Sample(figure, run);
     const ModelConfig& c = model_->Config();
-    // Useful work: the blocks' products for every token, the vocabulary's for the last one, QK for
-    // every key and PV for the values read.
-    const double block = double(c.num_layers) * (4.0 * c.hidden_size * c.hidden_size +
-                                                 2.0 * c.hidden_size * c.intermediate_size);
+    // Useful work: the blocks' matmuls for every token, the output matrix for the last token, QK for
+    // every key and PV for the V rows read.
+    const double block = double(c.num_hidden_layers) * (4.0 * c.hidden_size * c.hidden_size +
+                                                        2.0 * c.hidden_size * c.intermediate_size);
     figure.weights_work = 2 * (block * num_tokens + double(c.hidden_size) * c.vocab_size);
-    figure.attention_work = 2.0 * double(counters.num_value_rows + counters.num_value_rows_read) /
+    figure.attention_work = 2.0 * double(stats.num_value_rows + stats.num_value_rows_read) /
                             flags_.num_repeats * c.HeadDim();
     if (depth > 0) {
       Finish(figure, nullptr);
@@ -206,29 +206,29 @@ class Runner {
                   .bound = Bound::kRead,
                   .num_tokens = kNumTogether * kDecodeTokens,
                   .num_steps = kDecodeTokens};
-    for (int i = 0; i < kNumTogether; ++i) model_->Prefill(i, 0, kTogetherDepth, kPrefillRows);
+    for (int i = 0; i < kNumTogether; ++i) model_->Prefill(i, 0, kTogetherDepth, kPrefillChunk);
     SampleDecode(figure, kNumTogether, kTogetherDepth);
     Finish(figure, [&] {
       return peer_->BatchedDecode(peer_gguf_, kNumTogether, kTogetherDepth, kDecodeTokens);
     });
   }
 
-  // Sequence 0 up to `depth`, less what is there: depths rise.
+  // Fills sequence 0 up to `depth`. Depths ascend, so only new positions are computed.
   void FillCache(int depth) {
-    model_->Prefill(0, num_cached_, depth, kPrefillRows);
+    model_->Prefill(0, num_cached_, depth, kPrefillChunk);
     num_cached_ = std::max(num_cached_, depth);
   }
 
-  // Bytes or FLOPs a second that the machine can do now.
+  // The ceiling at this moment, bytes or FLOPs a second.
   double CeilingNow(const Figure& figure) {
     return figure.bound == Bound::kRead ? ceilings_->ReadBytesPerSecond()
                                         : ceilings_->ProductFlops();
   }
 
-  // Counters of all samples.
+  // Runs `work` once for each sample and returns the attention statistics of all samples.
   AttentionStats Sample(Figure& figure, const std::function<void()>& work) {
     double before = CeilingNow(figure);
-    model_->TakeCounters();
+    model_->TakeStats();
     model_->TakeCosts();
     for (int repeat = 0; repeat < flags_.num_repeats; ++repeat) {
       const double seconds = SecondsOf(work);
@@ -237,22 +237,23 @@ class Runner {
           {.seconds = seconds, .ceiling = (before + after) / 2, .ops = model_->TakeCosts()});
       before = after;
     }
-    const AttentionStats counters = model_->TakeCounters();
-    figure.value_rows_read = double(counters.num_value_rows_read) /
-                             double(std::max<int64_t>(1, counters.num_value_rows));
+    const AttentionStats stats = model_->TakeStats();
+    figure.value_rows_read =
+        double(stats.num_value_rows_read) / double(std::max<int64_t>(1, stats.num_value_rows));
     return counters;
   }
 
-  // A step reads the weights once, K whole and the V rows that count.
+  // A step reads the weights once, all of K, and the V rows of non-zero weight.
   void SampleDecode(Figure& figure, int num_sequences, int depth) {
-    const AttentionStats counters = Sample(figure, [&] {
+    const AttentionStats stats = Sample(figure, [&] {
       for (int i = 0; i < kDecodeTokens; ++i) model_->DecodeStep(num_sequences, depth + i);
     });
     const ModelConfig& c = model_->Config();
-    const double head_row = double(model_->KeyBytesPerToken()) / c.num_layers / c.num_heads;
+    const double head_row =
+        double(model_->KeyBytesPerToken()) / c.num_hidden_layers / c.num_attention_heads;
     for (const OpCost& op : figure.samples[0].ops) figure.weights_work += double(op.weight_bytes);
-    figure.attention_work = double(counters.num_value_rows + counters.num_value_rows_read) *
-                            head_row / flags_.num_repeats;
+    figure.attention_work =
+        double(stats.num_value_rows + stats.num_value_rows_read) * head_row / flags_.num_repeats;
   }
 
   void Finish(Figure& figure, const std::function<absl::StatusOr<PeerResult>()>& run_peer) {
@@ -261,7 +262,7 @@ class Runner {
     json_["figures"].push_back(ToJson(figure));
   }
 
-  // The peer runs once, however many K/V types of ours it stands beside.
+  // Runs llama.cpp once for all our K/V types.
   void RunPeerOnce(Figure& figure, const std::function<absl::StatusOr<PeerResult>()>& run_peer) {
     const auto [found, is_first] = peer_figures_.try_emplace(peer_gguf_ + " " + figure.work);
     if (is_first) {
@@ -286,7 +287,7 @@ class Runner {
     std::ofstream(flags_.json) << json_.dump(2) << "\n";
   }
 
-  static constexpr int kPrefillRows = 512;  // of a step
+  static constexpr int kPrefillChunk = 512;  // tokens of a step
   static constexpr int kDecodeTokens = 32;
   static constexpr int kNumTogether = 16;
   static constexpr int kTogetherDepth = 512;
@@ -312,22 +313,24 @@ class Runner {
 
 int main(int argc, char** argv) {
   lssar::bench::Flags flags;
-  CLI::App app("Whole-model bench: prefill, decode by depth, 16 sequences together, peak memory.");
+  CLI::App app(
+      "Benchmarks a whole model: prefill, decode by depth, decode of 16 sequences, peak memory.");
   app.add_option("--model", flags.model,
                  "Checkpoint directory; default: random weights of the 124M shape");
-  app.add_option("--work-folder", flags.work_folder, "Where generated weights are kept")
+  app.add_option("--work-folder", flags.work_folder, "Where generated weights are stored")
       ->capture_default_str();
-  app.add_option("--dtype", flags.weights, "Weight types")->delimiter(',')->capture_default_str();
+  app.add_option("--dtype", flags.dtypes, "Weight types")->delimiter(',')->capture_default_str();
   app.add_option("--kv", flags.kv, "K/V types")->delimiter(',')->capture_default_str();
-  app.add_option("--depths", flags.depths, "Tokens already in the cache, rising")
+  app.add_option("--depths", flags.depths, "Tokens already in the cache, ascending")
       ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--works", flags.works, "What is measured")
+  app.add_option("--works", flags.works, "What to measure")
       ->delimiter(',')
       ->check(CLI::IsMember({"prefill", "decode", "together"}))
       ->capture_default_str();
-  app.add_option("--text", flags.text,
-                 "16-bit token ids in place of made-up ones, as in models/zoo/*/held_out.bin");
+  app.add_option(
+      "--text", flags.text,
+      "File of 16-bit token ids instead of synthetic ones, as models/zoo/*/held_out.bin");
   app.add_option("--peer-llama", flags.peer_llama, "Path of llama.cpp's llama-bench");
   app.add_option("--threads", flags.num_threads, "0: one per core")->capture_default_str();
   app.add_option("--repeats", flags.num_repeats, "Samples of each figure")

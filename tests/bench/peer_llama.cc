@@ -50,7 +50,7 @@ absl::StatusOr<ChildOutput> RunChild(std::vector<std::string> arguments) {
   return output;
 }
 
-// llama-bench -o json: a list with one object a test, its repetitions in samples_ts.
+// llama-bench -o json prints a list of one object per test, with the repetitions in samples_ts.
 absl::StatusOr<PeerResult> FromLlamaBench(std::vector<std::string> arguments) {
   absl::StatusOr<ChildOutput> output = RunChild(arguments);
   if (!output.ok()) return output.status();
@@ -83,8 +83,8 @@ absl::StatusOr<PeerResult> PeerLlama::BatchedDecode(const std::string& gguf, int
   std::vector<double> samples;
   int64_t peak_bytes = 0;
   for (int repeat = 0; repeat < num_repeats_; ++repeat) {
-    // -pps: one prompt is computed and copied to the cache of each sequence, which is then as much
-    // to read as if all had been computed.
+    // -pps computes one prompt and copies it to the cache of each sequence. Decoding then reads as
+    // much as if every prompt had been computed.
     absl::StatusOr<ChildOutput> output =
         RunChild({program, "-m", gguf, "-c", StrCat(num_sequences * (depth + num_tokens)), "-npp",
                   StrCat(depth), "-ntg", StrCat(num_tokens), "-npl", StrCat(num_sequences), "-t",

@@ -1,4 +1,4 @@
-// llama.cpp's own benches, run as children: the peer beside our figures.
+// Runs llama.cpp's own benches as child processes, for comparison.
 #ifndef LSSAR_TESTS_BENCH_PEER_LLAMA_H_
 #define LSSAR_TESTS_BENCH_PEER_LLAMA_H_
 
@@ -17,13 +17,13 @@ struct PeerResult {
 
 class PeerLlama {
  public:
-  // `llama_bench`: path of the program; llama-batched-bench is looked for beside it.
+  // `llama_bench`: path of the program; llama-batched-bench must be in the same folder.
   PeerLlama(std::string llama_bench, int num_threads, int num_repeats)
       : llama_bench_(std::move(llama_bench)),
         num_threads_(num_threads),
         num_repeats_(num_repeats) {}
 
-  // Errors  INTERNAL: the child failed, or printed something that cannot be read.
+  // Errors  INTERNAL: the child failed, or its output cannot be parsed.
   absl::StatusOr<PeerResult> Prefill(const std::string& gguf, int num_tokens) const;
   absl::StatusOr<PeerResult> Decode(const std::string& gguf, int depth, int num_tokens) const;
   absl::StatusOr<PeerResult> BatchedDecode(const std::string& gguf, int num_sequences, int depth,

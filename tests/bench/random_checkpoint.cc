@@ -26,7 +26,7 @@ std::vector<uint16_t> ToHalves(const std::vector<float>& values) {
   return halves;
 }
 
-// Blocks of 32 values: a half scale, then 32 signed bytes.
+// GGUF's Q8_0: blocks of 32 values, an fp16 scale and then 32 signed bytes.
 std::vector<char> ToQ8Blocks(const std::vector<float>& values) {
   std::vector<char> blocks;
   blocks.reserve(values.size() / 32 * 34);
@@ -38,7 +38,7 @@ std::vector<char> ToQ8Blocks(const std::vector<float>& values) {
     blocks.insert(blocks.end(), reinterpret_cast<const char*>(&bits),
                   reinterpret_cast<const char*>(&bits) + 2);
     for (size_t j = i; j < i + 32; ++j) {
-      blocks.push_back(static_cast<char>(scale > 0 ? std::lround(values[j] / scale) : 0));
+      blocks.push_back(char(scale > 0 ? std::lround(values[j] / scale) : 0));
     }
   }
   return blocks;
@@ -72,10 +72,11 @@ void PutGgufKeys(std::ofstream& out, const ModelShape& shape, bool q8_0) {
   PutKey(out, "general.file_type", q8_0 ? 7 : 1);
   PutKey(out, "gptneox.context_length", 32768);
   PutKey(out, "gptneox.embedding_length", uint32_t(shape.hidden_size));
-  PutKey(out, "gptneox.block_count", uint32_t(shape.num_layers));
+  PutKey(out, "gptneox.block_count", uint32_t(shape.num_hidden_layers));
   PutKey(out, "gptneox.feed_forward_length", uint32_t(4 * shape.hidden_size));
-  PutKey(out, "gptneox.rope.dimension_count", uint32_t(shape.hidden_size / shape.num_heads));
-  PutKey(out, "gptneox.attention.head_count", uint32_t(shape.num_heads));
+  PutKey(out, "gptneox.rope.dimension_count",
+         uint32_t(shape.hidden_size / shape.num_attention_heads));
+  PutKey(out, "gptneox.attention.head_count", uint32_t(shape.num_attention_heads));
   PutKey(out, "gptneox.vocab_size", uint32_t(shape.vocab_size));
   PutString(out, "gptneox.use_parallel_residual"), Put(out, uint32_t{kBool}), Put(out, uint8_t{0});
   PutString(out, "gptneox.attention.layer_norm_epsilon"), Put(out, uint32_t{kFloat32}),
@@ -85,9 +86,9 @@ void PutGgufKeys(std::ofstream& out, const ModelShape& shape, bool q8_0) {
 }  // namespace
 
 int64_t ShapeTensor::NumElements() const {
-  int64_t product = 1;
-  for (int64_t dim : dims) product *= dim;
-  return product;
+  int64_t num_elements = 1;
+  for (const int64_t dim : dims) num_elements *= dim;
+  return num_elements;
 }
 
 int64_t ModelShape::NumParameters() const {
@@ -97,9 +98,9 @@ int64_t ModelShape::NumParameters() const {
 }
 
 std::vector<ShapeTensor> TensorsOf(const ModelShape& shape) {
-  const int64_t width = shape.hidden_size;
+  const int64_t hidden_size = shape.hidden_size;
   std::vector<ShapeTensor> tensors = {
-      {"transformer.wte.weight", "token_embd.weight", {shape.vocab_size, width}}};
+      {"transformer.wte.weight", "token_embd.weight", {shape.vocab_size, hidden_size}}};
   const auto add = [&](const std::string& prefix, const std::string& name,
                        const std::string& gguf_prefix, const std::string& gguf_name, int64_t out,
                        int64_t in) {
@@ -109,17 +110,17 @@ std::vector<ShapeTensor> TensorsOf(const ModelShape& shape) {
                        is_norm});
     tensors.push_back({prefix + name + ".bias", gguf_prefix + gguf_name + ".bias", {out}});
   };
-  for (int layer = 0; layer < shape.num_layers; ++layer) {
+  for (int layer = 0; layer < shape.num_hidden_layers; ++layer) {
     const std::string ours = StrCat("transformer.h.", layer, "."),
                       gguf = StrCat("blk.", layer, ".");
-    add(ours, "ln_1", gguf, "attn_norm", width, 0);
-    add(ours, "attn.c_attn", gguf, "attn_qkv", 3 * width, width);
-    add(ours, "attn.c_proj", gguf, "attn_output", width, width);
-    add(ours, "ln_2", gguf, "ffn_norm", width, 0);
-    add(ours, "mlp.c_fc", gguf, "ffn_up", 4 * width, width);
-    add(ours, "mlp.c_proj", gguf, "ffn_down", width, 4 * width);
+    add(ours, "ln_1", gguf, "attn_norm", hidden_size, 0);
+    add(ours, "attn.c_attn", gguf, "attn_qkv", 3 * hidden_size, hidden_size);
+    add(ours, "attn.c_proj", gguf, "attn_output", hidden_size, hidden_size);
+    add(ours, "ln_2", gguf, "ffn_norm", hidden_size, 0);
+    add(ours, "mlp.c_fc", gguf, "ffn_up", 4 * hidden_size, hidden_size);
+    add(ours, "mlp.c_proj", gguf, "ffn_down", hidden_size, 4 * hidden_size);
   }
-  add("transformer.", "ln_f", "", "output_norm", width, 0);
+  add("transformer.", "ln_f", "", "output_norm", hidden_size, 0);
   return tensors;
 }
 
@@ -135,12 +136,16 @@ std::vector<float> RandomValues(const ShapeTensor& tensor, size_t index) {
   return values;
 }
 
+int32_t SyntheticToken(int position, int salt, int vocab_size) {
+  return int32_t((uint64_t(position) * 7919 + uint64_t(salt) * 104729) % uint64_t(vocab_size));
+}
+
 absl::Status WriteRandomCheckpoint(const ModelShape& shape, const std::string& directory) {
   std::filesystem::create_directories(directory);
   const nlohmann::json config = {{"model_type", "lssar_gpt"},
                                  {"vocab_size", shape.vocab_size},
-                                 {"n_layer", shape.num_layers},
-                                 {"n_head", shape.num_heads},
+                                 {"n_layer", shape.num_hidden_layers},
+                                 {"n_head", shape.num_attention_heads},
                                  {"n_embd", shape.hidden_size},
                                  {"n_inner", 4 * shape.hidden_size},
                                  {"n_positions", shape.max_position_embeddings},

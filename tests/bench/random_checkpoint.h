@@ -1,4 +1,4 @@
-// Checkpoints of a given shape with random weights: for benches, where only the shape counts.
+// Checkpoints of a given shape with random weights, and synthetic tokens, for benches.
 #ifndef LSSAR_TESTS_BENCH_RANDOM_CHECKPOINT_H_
 #define LSSAR_TESTS_BENCH_RANDOM_CHECKPOINT_H_
 
@@ -11,20 +11,20 @@
 namespace lssar::bench {
 
 struct ModelShape {
-  int num_layers = 12;
-  int num_heads = 12;
-  int width = 768;
+  int num_hidden_layers = 12;
+  int num_attention_heads = 12;
+  int hidden_size = 768;
   int vocab_size = 50304;
   int max_position_embeddings = 1024;
 
   int64_t NumParameters() const;
 };
 
-// One tensor of the shape: its name in a checkpoint and in llama.cpp's GPT-NeoX files.
+// A tensor with its names in a checkpoint and in llama.cpp's GPT-NeoX files.
 struct ShapeTensor {
   std::string name;
   std::string gguf_name;
-  std::vector<int64_t> dims;  // [out, in] or [width]
+  std::vector<int64_t> dims;  // [out, in] or [size]
   bool is_norm_weight = false;
 
   int64_t NumElements() const;
@@ -32,16 +32,19 @@ struct ShapeTensor {
 std::vector<ShapeTensor> TensorsOf(const ModelShape& shape);
 
 // Values of tensor `index`: uniform with the standard deviation of GPT-2's initialisation (0.02),
-// norm weights around 1. The same for every caller.
+// norm weights around 1. A function of the arguments alone.
 std::vector<float> RandomValues(const ShapeTensor& tensor, size_t index);
 
-// Writes config.json and model.safetensors (F16) into `directory`, which is made if it is missing.
+// The token at `position` of synthetic text `salt`. Neighbouring positions are spread over the
+// vocabulary, so a prefill reads as many embedding rows as real text does.
+int32_t SyntheticToken(int position, int salt, int vocab_size);
+
+// Writes config.json and model.safetensors (F16) to `directory`, which is created if it is missing.
 absl::Status WriteRandomCheckpoint(const ModelShape& shape, const std::string& directory);
 
-// The same weights as a GGUF file of llama.cpp's "gptneox" (LayerNorm, biases, rotary, GELU MLP:
-// the architecture there nearest to ours, with softmax attention), F16 or Q8_0. Its output matrix
-// is a copy of the embedding: llama.cpp cannot tie it there, and reads as many bytes a token as we
-// do.
+// Writes the same weights as a GGUF file, F16 or Q8_0, for llama.cpp's "gptneox" (LayerNorm, biases,
+// rotary, GELU MLP, softmax attention), its architecture closest to ours. The output matrix is a
+// copy of the embedding: llama.cpp cannot tie it there. A token so reads as many bytes as here.
 absl::Status WriteRandomGguf(const ModelShape& shape, bool q8_0, const std::string& path);
 
 }  // namespace lssar::bench

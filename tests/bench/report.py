@@ -1,4 +1,4 @@
-"""The figures of deploy/bench.sh as one JSON file and one Markdown page.
+"""Writes the figures of deploy/bench.sh as one JSON file and one Markdown page.
 
     python3 tests/bench/report.py RESULTS_DIR COMMIT
 
@@ -22,7 +22,7 @@ OPS = {'linear': 'products', 'logits': 'logits', 'attention': 'attention',
 
 
 class Goal(NamedTuple):
-    """A row of the table: what is measured, and what we want of it."""
+    """A row of the table: the figure and its target."""
     work: str
     run: str  # which file of model_bench
     format: str
@@ -55,17 +55,17 @@ def table(header: str, rows: list[str]) -> str:
 
 
 def units_of(figure: dict) -> tuple[str, str]:
-    """Of an amount of work in millions, and of a rate in thousands of millions a second."""
+    """Units of an amount of work (millions) and of its rate (thousands of millions per second)."""
     return ('MB', 'GB/s') if figure['ceiling'] == 'read bandwidth' else ('MFLOP', 'GFLOP/s')
 
 
 def ceiling_of(figure: dict) -> float:
-    """Bytes or FLOPs a second that the machine could do beside the samples."""
+    """Bytes or FLOPs per second: the ceiling measured beside the samples."""
     return statistics.median(figure['ceiling_per_second'])
 
 
 def work_of(figure: dict) -> str:
-    """What a token takes at least, and the ceiling that was measured beside the samples."""
+    """The least work per token, and the ceiling measured beside the samples."""
     amount, rate = units_of(figure)
     return (f'{figure["work_per_token"] / 1e6:,.0f} {amount} | '
             f'{ceiling_of(figure) / 1e9:,.0f} {rate}')
@@ -84,7 +84,7 @@ def goal_row(goal: Goal, figure: dict) -> str:
     if goal.ratio:
         wanted.append(f'{goal.ratio:g}x')
         if peer:
-            # At the whole of the ceiling: a target beyond it cannot be met here.
+            # The ratio at 100% of the ceiling; a target above it cannot be met on this machine.
             most = ceiling_of(figure) / figure['work_per_token'] / peer
             verdicts.append('met' if ours >= goal.ratio * peer else
                             f'the ceiling is {most:.2f}x' if most < goal.ratio else 'missed')
@@ -103,7 +103,7 @@ def goal_row(goal: Goal, figure: dict) -> str:
 
 
 def step_row(goal: Goal, figure: dict) -> str:
-    """The sample of median speed: its parts add up, as medians of parts do not."""
+    """The sample of median speed. Its parts add up; medians of parts would not."""
     step, (amount, rate) = figure['step'], units_of(figure)
     cells = [f'{step["us"]:,.0f}']
     cells += [f'{step["op_us"][op]:,.0f} ({step["op_us"][op] / step["us"]:.0%})' for op in OPS]
@@ -128,7 +128,7 @@ def memory_rows(run: dict) -> list[str]:
 
 
 def value_rows(runs: dict) -> list[str]:
-    """The share of V rows whose weight is not negligible, by model and depth."""
+    """The share of V rows with a weight above zero, by model and depth."""
     rows = []
     for name, run, weights_and_kv in (('random weights, 124M shape', 'int8', INT8),
                                       ('lssar-6m on held-out text', 'shipped', FP16)):
@@ -150,7 +150,7 @@ def product_rows(run: dict) -> list[str]:
 
 
 def attention_rows(run: dict) -> list[str]:
-    """Google Benchmark's medians, LSSAR and softmax of one shape side by side."""
+    """Google Benchmark medians of LSSAR and softmax for equal shapes."""
     # decode/1_of_1024/fp16/lssar/... -> (decode/1_of_1024/fp16, lssar), median or cv
     found = {}
     for b in run['benchmarks']:

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Builds the container image with the shipped checkpoint inside, starts it as it would be started,
-# and generates through it. With docker; where no docker engine answers, with buildah (as root), on
-# a base image made by debootstrap from the mirror that apt uses here.
+# Builds the container image with the shipped checkpoint inside, starts it as in production, and
+# generates through it. Uses docker; if no Docker engine answers, uses buildah (as root) on a base
+# image that debootstrap makes from the mirror that apt uses.
 #
 #   sh tests/deploy/image_test.sh
 set -eu
@@ -19,7 +19,7 @@ fail() {
   exit 1
 }
 
-# Storage of its own: nothing of it stays, and nothing of the user's is touched.
+# Separate storage, deleted at the end; the user's images are not touched.
 in_buildah() {
   TMPDIR=$scratch buildah --root "$scratch/storage" --runroot "$scratch/run" \
     --storage-driver vfs "$@"
@@ -44,7 +44,7 @@ trap at_exit EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-# debian:bookworm-slim for buildah: a minimal Debian 12 with this machine's way to its mirror.
+# debian:bookworm-slim for buildah: a minimal Debian 12 with this machine's apt configuration.
 make_base_image() {
   mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Identifier: Packages' 'Codename: bookworm' \
     'Component: main' 2>/dev/null | head -n 1)
@@ -55,7 +55,7 @@ make_base_image() {
   }
   apt-config dump 2>/dev/null | grep -i '^Acquire::https\?::Proxy' \
     >"$scratch/base/etc/apt/apt.conf.d/90proxy" || true
-  tar -C "$scratch/base" -cf "$scratch/base.tar" .  # ADD keeps the owners of a tar's files alone
+  tar -C "$scratch/base" -cf "$scratch/base.tar" .  # ADD keeps file owners only for tar archives
   base_container=$(in_buildah from scratch)
   in_buildah add -q "$base_container" "$scratch/base.tar" /
   in_buildah config --cmd /bin/sh "$base_container"
@@ -82,7 +82,7 @@ in_container() {
   fi
 }
 
-# The first port from 50151 on that nothing listens on.
+# The first port at or above 50151 on which no process listens.
 free_port() {
   port=50151
   while grep -qi ":$(printf '%04X' "$port") 0*:0000 0A" /proc/net/tcp /proc/net/tcp6 2>/dev/null; do
@@ -97,7 +97,7 @@ start_server() {
     container=$(docker run --detach --read-only --cap-drop ALL "$image")
     return
   fi
-  # The network is this machine's, so the port must be one that is free; pid 1 is not the server.
+  # The container shares this machine's network, so the port must be free; pid 1 is not the server.
   port=$(free_port)
   address=127.0.0.1:$port
   container=$(in_buildah from --pull-never "$image")
@@ -128,7 +128,7 @@ wait_for_server() {
   done
 }
 
-# The server's exit code after SIGTERM.
+# Sends SIGTERM and prints the server's exit code.
 stop_server() {
   if [ "$engine" = docker ]; then
     docker stop --time 40 "$container" >/dev/null

@@ -1,4 +1,4 @@
-"""The two images differ where CUDA needs it and nowhere else; what they copy and ask for exists.
+"""The two Dockerfiles differ only where CUDA needs it, and the files that they copy exist.
 
 Run by ctest from the repository's root.
 """
@@ -26,7 +26,7 @@ def read(path):
 
 
 def instructions(path):
-    """[(instruction, the rest with single spaces)] of a Dockerfile."""
+    """The instructions of a Dockerfile: [(instruction, arguments with single spaces)]."""
     text = re.sub(r'^\s*#.*\n', '', read(path), flags=re.M)
     text = re.sub(r'\\\n', ' ', text)
     return [tuple(re.sub(r'\s+', ' ', line.strip()).split(' ', 1))
@@ -34,7 +34,7 @@ def instructions(path):
 
 
 def stages(path):
-    """{name: its instructions after FROM}; the last stage is ''. FROM's image is instruction 0."""
+    """{stage name: its instructions}; instruction 0 is FROM with its image. The last stage is ''."""
     found = {}
     for instruction, rest in instructions(path):
         if instruction == 'FROM':
@@ -102,7 +102,7 @@ class ImagesTest(unittest.TestCase):
 
 
 class CudaBuildTest(unittest.TestCase):
-    """Where nvcc is."""
+    """Runs where nvcc is installed."""
 
     def test_the_cuda_build_is_configured_as_the_image_does(self):
         configure = shlex.split(build_line(stages(CUDA))[1].split(' && ')[0])

@@ -1,4 +1,4 @@
-"""Every metric that a dashboard, an alert or a document names is one that the server exposes.
+"""The server exposes every metric that a dashboard, an alert rule or a document names.
 
 The server's page is tests/server/metrics_golden.txt, which a test of the server holds it to. Run by
 ctest from the repository's root.
@@ -20,7 +20,7 @@ def read(path):
 
 
 def exposed_series():
-    """{series name: label names} of the golden page."""
+    """{series name: label names} of the golden metrics page."""
     series = {}
     for line in read(GOLDEN).splitlines():
         if not line.startswith('#'):
@@ -36,7 +36,7 @@ def exposed_families():
 class MetricNamesTest(unittest.TestCase):
 
     def expect_exposed(self, expression):
-        """Every metric in a PromQL expression exists, with the labels that are asked of it."""
+        """Every metric in a PromQL expression exists and has the labels that the expression uses."""
         series = exposed_series()
         named = re.findall(r'(lssar_\w+)(?:\{([^}]*)\})?', expression)
         self.assertTrue(named, expression)

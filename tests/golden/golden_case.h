@@ -1,4 +1,4 @@
-// The golden vectors: an index.json of attention cases and models, each run on a backend.
+// Golden vectors: an index.json of attention cases and models, each run on a backend.
 #ifndef LSSAR_TESTS_GOLDEN_GOLDEN_CASE_H_
 #define LSSAR_TESTS_GOLDEN_GOLDEN_CASE_H_
 
@@ -15,9 +15,9 @@ namespace lssar {
 // One entry of index.json.
 struct GoldenCase {
   std::string name;
-  bool is_model =
-      false;  // a checkpoint in a folder `name`; else attention, file `name`.safetensors
-  // Attention alone:
+  // True: a checkpoint in the folder `name`. False: attention, file `name`.safetensors.
+  bool is_model = false;
+  // For attention:
   int first = 0;  // position of the first query row
   int num_heads = 0;
   int num_rows = 0;  // query rows
@@ -28,7 +28,7 @@ struct GoldenCase {
   std::string phi;
 };
 
-// Errors  NOT_FOUND, INVALID_ARGUMENT: no index.json there, or not of this form
+// Errors  NOT_FOUND: no index.json; INVALID_ARGUMENT: it has another form
 absl::StatusOr<std::vector<GoldenCase>> ReadGoldenIndex(const std::string& directory);
 
 struct GoldenSetup {
@@ -37,21 +37,21 @@ struct GoldenSetup {
   int page_size = 64;
 };
 
-// Errors of the runs below: UNIMPLEMENTED where this build refuses what the case asks for; anything
-// else is a failure of the case.
+// The result of a case. The functions below return UNIMPLEMENTED where the backend refuses the case;
+// any other error fails the case.
 struct GoldenError {
-  double worst = 0;      // NaN where a result is NaN
-  double tolerance = 0;  // of `worst`
+  double worst = 0;  // NaN where a result is NaN
+  double tolerance = 0;
   bool Passes() const { return worst <= tolerance; }
 };
 
-// q, k and v through RopeWrite (by the identity rotation) into pages, then Attention over them.
+// Writes q, k and v to pages with RopeWrite (identity rotation), then runs Attention over them.
 // `worst`: max |d|, in units of max |v|.
 absl::StatusOr<GoldenError> RunAttentionCase(const std::string& directory, const GoldenCase& wanted,
                                              const GoldenSetup& setup);
 
-// The checkpoint's forward over expected.safetensors' tokens, in chunks, its rotary base that of
-// exactly that many tokens. `worst`: max |d| of a row's logits, in units of its largest one.
+// Runs the checkpoint over the tokens of expected.safetensors, in chunks, with the rotary base of
+// exactly that many tokens. `worst`: LogitsError (models/page_pool.h).
 absl::StatusOr<GoldenError> RunModelCase(const std::string& directory, const GoldenCase& wanted,
                                          const GoldenSetup& setup);
 

@@ -1,4 +1,4 @@
-// Runs every case of a folder of golden vectors and prints a table; the exit code says all.
+// Runs every case of a folder of golden vectors and prints a table.
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -31,7 +31,7 @@ struct Outcome {
   std::string name;
   std::string result;  // "pass" | "fail" | "refused"
   GoldenError error;
-  std::string message;  // why, where there is no error to give
+  std::string message;  // the reason, where there is no error to print
 };
 
 Outcome RunCase(const Options& options, const GoldenCase& c, const GoldenSetup& setup) {
@@ -106,7 +106,7 @@ int Check(const Options& options) {
                 num_refused, (*backend)->Describe().c_str(), options.kv.c_str(), options.page_size);
   }
   if (num_pass + num_fail + num_refused == 0) {
-    std::fprintf(stderr, "golden_check: no case of %s matches \"%s\"\n", options.directory.c_str(),
+    std::fprintf(stderr, "golden_check: no case in %s matches \"%s\"\n", options.directory.c_str(),
                  options.filter.c_str());
     return kExitUsage;
   }
@@ -116,23 +116,26 @@ int Check(const Options& options) {
 int Main(int argc, char** argv) {
   Options options;
   CLI::App app(
-      "Runs every case of DIR/index.json and compares with its golden result.\n"
-      "Exit code: 0 no case failed (kinds that this build refuses are printed and counted, and do\n"
-      "not fail the run), 1 a case failed, 2 usage.");
+      "Runs every case of DIR/index.json and compares the result with the golden one.\n"
+      "Exit code: 0 no case failed, 1 a case failed, 2 usage. A kind that the backend does not\n"
+      "compute is printed as refused and does not fail the run.");
   app.add_option("DIR", options.directory, "folder with index.json")->required();
-  app.add_option("--backend", options.backend.name,
-                 "reference, cpu, cuda, cuda:N, or cuda-emulated: the GPU's kernels on the host")
+  app.add_option(
+         "--backend", options.backend.name,
+         "reference, cpu, cuda, cuda:N, or cuda-emulated (the GPU kernels, emulated on the host)")
       ->capture_default_str();
   app.add_option("--kv", options.kv, "element type of the K/V pages")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16", "int8"}))
       ->capture_default_str();
-  app.add_option("--page-size", options.page_size, "tokens of a page")
+  app.add_option("--page-size", options.page_size, "tokens per page")
       ->check(CLI::IsMember({16, 32, 64, 128, 256}))
       ->capture_default_str();
-  app.add_option("--threads", options.backend.num_threads, "0: one a core")->capture_default_str();
-  app.add_option("--instruction-set", options.backend.instruction_set, "of the cpu backend");
-  app.add_option("--filter", options.filter, "only cases whose name holds this");
-  app.add_flag("--json", options.json, "one JSON object in place of the table");
+  app.add_option("--threads", options.backend.num_threads, "0: one per core")
+      ->capture_default_str();
+  app.add_option("--instruction-set", options.backend.instruction_set,
+                 "instruction set of the cpu backend");
+  app.add_option("--filter", options.filter, "run only the cases whose name contains this");
+  app.add_flag("--json", options.json, "print one JSON object instead of the table");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

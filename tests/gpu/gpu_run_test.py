@@ -18,7 +18,7 @@ sys.path.insert(0, str(FOLDER))
 
 import report  # noqa: E402
 
-SHAPE = {'layers': 1, 'heads': 2, 'width': 64, 'vocab': 300, 'repeats': 1}
+SHAPE = {'layers': 1, 'heads': 2, 'hidden-size': 64, 'vocab': 300, 'repeats': 1}
 WORKS = ['--depths', '0,40', '--batch', '3', '--batch-depth', '20', '--prompt', '30']
 
 

@@ -179,10 +179,10 @@ class Bench {
   }
 
   std::shared_ptr<Stream> Begin(int num_prompt, int salt, int max_tokens) {
-    const auto vocab = uint64_t(engine_->Model().config.vocab_size);
+    const int vocab_size = engine_->Model().config.vocab_size;
     Request request;
     for (int i = 0; i < std::max(1, num_prompt); ++i) {
-      request.prompt.push_back(int32_t((uint64_t(i) * 7919 + uint64_t(salt) * 104729) % vocab));
+      request.prompt.push_back(bench::SyntheticToken(i, salt, vocab_size));
     }
     request.generate = GenerateParams{
         .sampling = {.temperature = 0}, .max_tokens = max_tokens, .ignore_eos = true};
@@ -215,9 +215,8 @@ absl::Status Run(const Setting& setting) {
   const auto backend = OpenTestDevice({.name = setting.device, .fast_gemm = setting.fast_gemm});
   if (!backend.ok()) return backend.status();
   const EngineOptions options = OptionsFor(setting);
-  auto checkpoint = LoadCheckpoint(
-      directory, backend->get(),
-      {.weights = std::nullopt, .max_num_batched_tokens = options.max_num_batched_tokens});
+  auto checkpoint = LoadCheckpoint(directory, backend->get(),
+                                   {.max_num_batched_tokens = options.max_num_batched_tokens});
   if (!checkpoint.ok()) return checkpoint.status();
   const auto engine = Engine::Create(&*checkpoint, backend->get(), options);
   if (!engine.ok()) return engine.status();
@@ -244,9 +243,10 @@ int main(int argc, char** argv) {
   app.add_option("--device", setting.device, "As the server's; or cuda-emulated");
   app.add_flag("--fast-products", setting.fast_gemm, "As the server's --gemm fast");
   app.add_option("--work-folder", setting.work_folder, "Where the random weights are written");
-  app.add_option("--layers", setting.shape.num_layers, "Of the model; the default is the 124M one");
-  app.add_option("--heads", setting.shape.num_heads);
-  app.add_option("--width", setting.shape.width);
+  app.add_option("--layers", setting.shape.num_hidden_layers,
+                 "Of the model; the default is the 124M one");
+  app.add_option("--heads", setting.shape.num_attention_heads);
+  app.add_option("--hidden-size", setting.shape.hidden_size);
   app.add_option("--vocab", setting.shape.vocab_size);
   app.add_option("--depths", setting.depths, "Of one sequence alone")->delimiter(',');
   app.add_option("--batch", setting.batch, "Sequences together");

@@ -84,9 +84,7 @@ v1::GetInfoReply DescribeModel(const ServedModel& model) {
 
 absl::Status Submit(const ServedModel& model, const v1::GenerateRequest& message,
                     std::shared_ptr<OutputSink> sink) {
-  auto call = ParseGenerate(
-      message,
-      {.checkpoint = &model.GetCheckpoint(), .max_model_len = model.MaxModelLen(), .default_seed = 0});
+  auto call = ParseGenerate(message, ContextOf(model));
   if (!call.ok()) return call.status();
   return model.GetEngine().Submit(std::move(call->request), std::move(sink)).status();
 }

@@ -1,4 +1,4 @@
-"""Nine proofs; each takes (programs, quick) and gives figures with the bounds to keep."""
+"""Nine proofs. Each takes (programs, quick) and returns figures with their bounds."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import time
 import grpc
 
 from lssar.v1 import inference_pb2 as pb
-from served import MODEL, Server, clean_environment, cores_apart, generate, held_pages
+from served import MODEL, Server, clean_environment, cores_apart, generate, used_pages
 
 NUM_STREAMS = 16
 
@@ -22,13 +22,13 @@ def figure(name, text, bound, ok):
 
 
 def prompt_ids(count, seed):
-    """Ordinary ids of the shipped vocabulary."""
+    """Random ids of ordinary tokens of the shipped vocabulary."""
     rng = random.Random(seed)
     return [rng.randrange(300, 4001) for _ in range(count)]
 
 
 def sampled(seed, num_prompt_tokens, num_tokens, **fields):
-    """A request whose answer is told by its bits: sampled, with log-probabilities."""
+    """A sampled request with log-probabilities, so that replies can be compared bit by bit."""
     return pb.GenerateRequest(tokens=pb.TokenIds(ids=prompt_ids(num_prompt_tokens, seed)),
                               sampling=pb.Sampling(temperature=0.8, seed=seed),
                               max_tokens=num_tokens, ignore_eos=True, logprobs=0,
@@ -36,7 +36,7 @@ def sampled(seed, num_prompt_tokens, num_tokens, **fields):
 
 
 def in_threads(jobs):
-    """Runs the callables at the same time. -> their results; an exception is a result."""
+    """Runs the callables in parallel. Returns their results; an exception is a result."""
     results = [None] * len(jobs)
 
     def run(i):
@@ -54,19 +54,19 @@ def in_threads(jobs):
 
 
 def ids_and_bits(result):
-    """What a stream gave, or the error that ended it."""
+    """The tokens and bits of a stream, or the error that ended it."""
     return result if isinstance(result, Exception) else result[0]
 
 
-# How the server may name the end of a call that its client ended, by its own clock or will, while
-# the server's answer was on its way.
+# Status codes that the server may log for a call that the client cancelled or timed out while the
+# server's answer was in flight.
 SAME_END = {'CANCELLED': {'CANCELLED', 'RESOURCE_EXHAUSTED'},
             'DEADLINE_EXCEEDED': {'DEADLINE_EXCEEDED', 'CANCELLED', 'RESOURCE_EXHAUSTED'}}
 
 
 def log_disagreements(server, calls):
-    """Calls that the log has not exactly once with the status that the client got. A call that was
-    cancelled or timed out before the server saw it has no line."""
+    """Calls that the log does not show exactly once with the status that the client received. A call
+    that was cancelled or timed out before the server saw it has no log line."""
     lines = {}
     for event in server.events():
         if event['event'] == 'call' and event['request_id'].startswith('soak-'):
@@ -75,17 +75,17 @@ def log_disagreements(server, calls):
     for call in calls.keys() | lines.keys():
         code, logged = calls.get(call), lines.get(call, [])
         is_same = len(logged) == 1 and logged[0] in SAME_END.get(code, {code})
-        was_never_seen = not logged and code in SAME_END
-        if not is_same and not was_never_seen:
+        is_unseen = not logged and code in SAME_END
+        if not is_same and not is_unseen:
             wrong.append(f'{call}: {code}, log {logged}')
     return wrong
 
 
 def soak(programs, quick):
-    """Soak: mixed requests from 64 connections; memory, pages and ends."""
+    """Soak: mixed requests from 64 connections; checks memory, pages and statuses."""
     num_requests = 2000 if quick else 30000
-    # A pool that the warm-up touches whole, since untouched pages take no memory; small enough that
-    # requests are preempted, too.
+    # The pool is small enough that the warm-up touches all of it (untouched pages take no memory)
+    # and that requests are preempted.
     with Server(programs.server, '--max-model-len', '8192', '--kv-cache-memory', '64M') as server:
         before = server.stats()
         reply = programs.run_json(programs.soak, '--server', server.address, '--server-pid',
@@ -99,12 +99,12 @@ def soak(programs, quick):
     print(f"    {counts} in {reply['duration_s']:.0f} s; "
           f"{(reply['unexpected'] + wrong)[:5]}")
     return [
-        figure('requests with another end than theirs', str(reply['num_unexpected']), '0',
+        figure('requests with an unexpected status', str(reply['num_unexpected']), '0',
                reply['num_unexpected'] == 0),
-        figure(f"calls without exactly one such end in the log, of {reply['num_calls']}",
+        figure(f"calls without exactly one matching log line, of {reply['num_calls']}",
                str(len(wrong)), '0', not wrong),
-        figure('pages held at the end / start', f'{held_pages(after)} / {held_pages(before)}',
-               '0 / 0', held_pages(after) == held_pages(before) == 0),
+        figure('pages in use at the end / start', f'{used_pages(after)} / {used_pages(before)}',
+               '0 / 0', used_pages(after) == used_pages(before) == 0),
         figure('RSS after warm-up -> end',
                f'{warm >> 10} -> {rss[-1][1] >> 10} MiB ({growth:+.1%})',
                '< 20% (small run)' if quick else '< 2%', growth < (0.2 if quick else 0.02)),
@@ -112,7 +112,7 @@ def soak(programs, quick):
 
 
 def long_prompts(server, num_tokens, stop, done):
-    """Prefills one long prompt after another until told to stop."""
+    """Prefills one long prompt after another until `stop` is set."""
     while not stop.is_set():
         request = pb.GenerateRequest(
             tokens=pb.TokenIds(ids=prompt_ids(num_tokens, len(done))), max_tokens=1,
@@ -130,7 +130,7 @@ def long_prompts(server, num_tokens, stop, done):
 
 
 def beside_long_prompts(programs, server, num_tokens, flags):
-    """-> the point of a bench while long prompts are prefilled; whether they were to its end."""
+    """Runs a bench beside long prefills. Returns its point and whether prefills ran until its end."""
     stop, done = threading.Event(), []
     prefill = threading.Thread(target=long_prompts, args=(server, num_tokens, stop, done))
     prefill.start()
@@ -150,15 +150,15 @@ def prefill_beside_decodes(programs, quick):
     num_prompt_tokens = 8000 if quick else 16000
     flags = ('--concurrency', NUM_STREAMS, '--requests', NUM_STREAMS if quick else 2 * NUM_STREAMS,
              '--input', 'fixed:16', '--output', 'fixed:400', '--warmup', '0s')
-    ratios, gap_ratios, were_there = [], [], []
+    ratios, gap_ratios, lasted = [], [], []
     with Server(programs.server) as server:
         programs.bench(server.address, *flags)  # touches the pages
-        for _ in range(1 if quick else 5):  # rounds, so that a slow spell meets both
+        for _ in range(1 if quick else 5):  # interleaved, so that slow phases of the machine affect both
             alone, = programs.bench(server.address, *flags)
-            beside, was_there = beside_long_prompts(programs, server, num_prompt_tokens, flags)
+            beside, has_lasted = beside_long_prompts(programs, server, num_prompt_tokens, flags)
             ratios.append(beside['itl_ms']['p99'] / alone['itl_ms']['p99'])
             gap_ratios.append(beside['gap_ms']['p99'] / alone['gap_ms']['p99'])
-            were_there.append(was_there)
+            lasted.append(has_lasted)
             a, b = alone['itl_ms'], beside['itl_ms']
             print(f"    p50 and p99 alone {a['p50']:.2f}, {a['p99']:.2f} ms; beside "
                   f"{b['p50']:.2f}, {b['p99']:.2f} ms")
@@ -166,14 +166,14 @@ def prefill_beside_decodes(programs, quick):
     return [
         figure(f'p99 between tokens, beside / alone, median of {len(ratios)}', f'{ratio:.2f}',
                '< 3', ratio < 3),
-        figure('p99 between messages, likewise', f'{gap_ratio:.2f}', '< 3', gap_ratio < 3),
-        figure('a long prompt was there to the end', f'{sum(were_there)} of {len(were_there)}',
-               'all', all(were_there)),
+        figure('p99 between messages, beside / alone', f'{gap_ratio:.2f}', '< 3', gap_ratio < 3),
+        figure('a long prompt ran until the end', f'{sum(lasted)} of {len(lasted)}',
+               'all', all(lasted)),
     ]
 
 
 def generate_program(programs, server, seed, num_tokens):
-    """The command line of a client that can be killed."""
+    """The command line of a client process that can be killed."""
     return [programs.cli, 'generate', f'The river number {seed}', '--server', server.address,
             '--max-tokens', str(num_tokens), '--ignore-eos', '--temperature', '0.8', '--seed',
             str(seed), '--logprobs', '0', '--json']
@@ -185,13 +185,13 @@ def start_clients(programs, server, seeds, num_tokens):
 
 
 def outputs(clients):
-    """What the clients printed, without what names the call and its times."""
+    """The choices that the clients printed, without call ids and times."""
     replies = [json.loads(client.communicate()[0]) for client in clients]
     return [reply['choices'] for reply in replies]
 
 
 def killed_clients(programs, quick):
-    """kill -9 of half of the clients in the middle of their streams."""
+    """kill -9 for half of the clients in the middle of their streams."""
     num_clients = 8 if quick else NUM_STREAMS
     num_tokens = 600 if quick else 1500
     survivors = range(0, num_clients, 2)
@@ -199,7 +199,7 @@ def killed_clients(programs, quick):
         expected = outputs(start_clients(programs, server, survivors, num_tokens))
         clients = start_clients(programs, server, range(num_clients), num_tokens)
         server.wait_for_stats(lambda stats: stats.num_running == num_clients)
-        # Deep enough that every one of them holds pages.
+        # Wait until every request has pages.
         begin = server.stats().num_generated_tokens
         before = server.wait_for_stats(
             lambda stats: stats.num_generated_tokens - begin > 100 * num_clients)
@@ -215,23 +215,23 @@ def killed_clients(programs, quick):
         idle = server.wait_until_idle()
     num_steps = freed.num_steps - at_kill.num_steps
     num_same = sum(a == b for a, b in zip(expected, got))
-    # Steps go on while the network tells the server of the deaths, and us of the statistics.
+    # Steps continue while the server learns of the dead clients and this test polls statistics.
     most_steps = 300 if quick else 25
     return [
-        figure('pages held before the kill -> after',
-               f'{held_pages(before)} -> {held_pages(freed)}',
-               'at most 3 in 4', held_pages(freed) <= 0.75 * held_pages(before)),
-        figure('steps and time from the kill until they were free',
+        figure('pages in use before the kill -> after',
+               f'{used_pages(before)} -> {used_pages(freed)}',
+               'at most 3 in 4', used_pages(freed) <= 0.75 * used_pages(before)),
+        figure('steps and time from the kill until the pages were free',
                f'{num_steps} steps, {freed_ms:.0f} ms', f'<= {most_steps} steps',
                num_steps <= most_steps),
         figure('survivors with the same bits', f'{num_same} of {len(survivors)}', 'all',
                num_same == len(survivors)),
-        figure('pages held at the end', str(held_pages(idle)), '0', held_pages(idle) == 0),
+        figure('pages in use at the end', str(used_pages(idle)), '0', used_pages(idle) == 0),
     ]
 
 
-def famine(programs, quick):
-    """A pool of a quarter of the pages that the load wants."""
+def out_of_pages(programs, quick):
+    """A KV cache with a quarter of the pages that the load needs."""
     num_requests = 12 if quick else 32
     num_prompt_tokens, num_tokens = 200, 312  # eight pages of 64 tokens
     requests = [sampled(seed, num_prompt_tokens, num_tokens, use_prefix_cache=False)
@@ -239,7 +239,7 @@ def famine(programs, quick):
     with Server(programs.server) as server:
         expected = in_threads([lambda r=request: generate(server.stub, r) for request in requests])
         facts = server.stub.GetInfo(pb.GetInfoRequest())
-    page_bytes = 2 * facts.num_layers * facts.width * facts.page_size * 2  # K and V, two bytes
+    page_bytes = 2 * facts.num_hidden_layers * facts.hidden_size * facts.page_size * 2  # K and V, two bytes
     num_wanted = num_requests * (num_prompt_tokens + num_tokens) // facts.page_size
     with Server(programs.server, '--max-model-len', '1024', '--kv-cache-memory',
                 num_wanted // 4 * page_bytes) as server:
@@ -264,28 +264,28 @@ def famine(programs, quick):
     num_preemptions = after.num_preemptions - before.num_preemptions
     ends = sorted(each for each in times if each is not None)
     return [
-        figure('pages of the pool / wanted', f'{before.num_pages} / {num_wanted}', 'a quarter',
+        figure('pages of the pool / needed', f'{before.num_pages} / {num_wanted}', 'a quarter',
                before.num_pages <= num_wanted / 4 + 1),
         figure('requests that finished', f'{num_finished} of {num_requests}', 'all',
                num_finished == num_requests),
-        figure('with the same bits as in an ample pool', f'{num_same} of {num_requests}', 'all',
+        figure('with the same bits as in a large pool', f'{num_same} of {num_requests}', 'all',
                num_same == num_requests),
         figure('preemptions', str(num_preemptions), '> 0', num_preemptions > 0),
-        # The oldest always progresses: the first is done long before the last.
+        # The oldest request always progresses, so the first ends long before the last.
         figure('first end / last end', f'{ends[0]:.2f} / {total:.2f} s' if ends else '-',
                '< 3 in 4', bool(ends) and ends[0] < 0.75 * total),
-        figure('pages held at the end', str(held_pages(after)), '0', held_pages(after) == 0),
+        figure('pages in use at the end', str(used_pages(after)), '0', used_pages(after) == 0),
     ]
 
 
 def has_retry_delay(error):
-    """Whether a refusal's google.rpc.Status names RetryInfo."""
+    """Whether a refusal carries google.rpc.RetryInfo."""
     details = dict(error.trailing_metadata() or ()).get('grpc-status-details-bin', b'')
     return b'google.rpc.RetryInfo' in details
 
 
 def ask_while(server, stop, refusals):
-    """One small request after another; notes for each refusal whether it names a delay."""
+    """Sends small requests one after another; records for each refusal whether it has RetryInfo."""
     while not stop.is_set():
         try:
             generate(server.stub, sampled(1, 4, 1))
@@ -300,11 +300,11 @@ def good_rate(point):
 
 
 def overload(programs, quick):
-    """Five times the load that the server can carry."""
+    """Five times the load that the server can serve."""
     flags = ('--input', 'fixed:128', '--output', 'fixed:64', '--goodput', 'ttft:1s,tpot:100ms',
              '--duration', '2s' if quick else '5s')
     shares, refused, num_other = [], [], 0
-    # Who sends five times as much works five times as much: not on the server's cores.
+    # The load generator runs on other cores than the server.
     with cores_apart() as cores, Server(
             programs.server, '--max-num-seqs', NUM_STREAMS, '--max-queued-requests', NUM_STREAMS,
             cores=cores) as server:
@@ -332,7 +332,7 @@ def overload(programs, quick):
     share = statistics.median(shares)
     server_p99_ms = refused_us[len(refused_us) * 99 // 100] / 1e3 if refused_us else 0
     client_p99_ms = statistics.median(refused) if refused else 0
-    most_ms = 50 if quick else 5  # a machine that does other work wakes threads late
+    most_ms = 50 if quick else 5  # a busy machine wakes threads late
     return [
         figure(f'good requests/s at 5x / peak, median of {len(shares)}', f'{share:.0%}',
                '>= 60% (noise)' if quick else '>= 90%', share >= (0.6 if quick else 0.9)),
@@ -348,11 +348,11 @@ def overload(programs, quick):
 
 
 def stop_under_load(programs, quick):
-    """SIGTERM in the middle of load."""
+    """SIGTERM under load."""
     num_tokens = 300 if quick else 1000
     with Server(programs.server, '--drain-timeout', '2m') as server:
         num_accepted = 0
-        is_told = threading.Event()
+        is_stopping = threading.Event()
         lock = threading.Lock()
         cut, refused = [], []
 
@@ -373,7 +373,7 @@ def stop_under_load(programs, quick):
                 except grpc.RpcError as error:
                     (cut if is_accepted else refused).append(error.code())
                     return
-                if is_told.is_set():
+                if is_stopping.is_set():
                     seed += NUM_STREAMS
 
         threads = [threading.Thread(target=run, args=(seed,)) for seed in range(NUM_STREAMS)]
@@ -381,13 +381,13 @@ def stop_under_load(programs, quick):
             thread.start()
         server.wait_for_stats(lambda stats: stats.num_generated_tokens > NUM_STREAMS * 20)
         server.process.send_signal(signal.SIGTERM)
-        is_told.set()
+        is_stopping.set()
         for thread in threads:
             thread.join()
         code = server.process.wait(timeout=120)
     codes = {str(code.name) for code in refused}
     return [
-        figure('accepted streams that were cut', f'{len(cut)} of {num_accepted}', '0', not cut),
+        figure('accepted streams that were aborted', f'{len(cut)} of {num_accepted}', '0', not cut),
         figure('refusals after it', f"{len(refused)} x {', '.join(codes)}",
                f'{NUM_STREAMS} x UNAVAILABLE', codes == {'UNAVAILABLE'}
                and len(refused) == NUM_STREAMS),
@@ -396,7 +396,7 @@ def stop_under_load(programs, quick):
 
 
 def run_faulty(programs, fault, *flags):
-    """16 streams into a fault in the 60th step. -> (codes, statuses of health, exit code)."""
+    """16 streams and a fault in step 60. Returns (codes, health statuses, exit code)."""
     statuses = []
     with Server(programs.faulty_server, *flags, LSSAR_FAULT=f'{fault}:60') as server:
         watch = server.watch_health(statuses)
@@ -420,25 +420,25 @@ def run_faulty(programs, fault, *flags):
 
 
 def faults(programs, quick):
-    """A step that never ends, one that fails, and an engine that fails for good."""
+    """A step that hangs, a step that fails, and an engine that fails permanently."""
     del quick
     hang = run_faulty(programs, 'hang', '--step-timeout', '2s')
     fail, fail_statuses, _ = run_faulty(programs, 'fail')
-    for_good = run_faulty(programs, 'fail-from')
+    permanent = run_faulty(programs, 'fail-from')
     return [
         figure('a hang: streams, health, exit code', f'{hang[0]}, {hang[1]}, {hang[2]}',
                '{UNAVAILABLE}, [1, 2], 3', hang == ({'UNAVAILABLE'}, [1, 2], 3)),
         figure('a failed step: its streams, later ones, health', f'{fail}, {fail_statuses}',
                '({INTERNAL}, {OK}), [1]', 'INTERNAL' in fail[0] and fail[0] <= {'INTERNAL', 'OK'}
                and fail[1] == {'OK'} and fail_statuses == [1]),
-        figure('a failure for good: streams, health, exit code',
-               f'{for_good[0]}, {for_good[1]}, {for_good[2]}', '{INTERNAL}, [1, 2], 3',
-               for_good[0] <= {'INTERNAL', 'UNAVAILABLE'} and for_good[1:] == ([1, 2], 3)),
+        figure('a permanent failure: streams, health, exit code',
+               f'{permanent[0]}, {permanent[1]}, {permanent[2]}', '{INTERNAL}, [1, 2], 3',
+               permanent[0] <= {'INTERNAL', 'UNAVAILABLE'} and permanent[1:] == ([1, 2], 3)),
     ]
 
 
 def shared_prefix(programs, quick):
-    """64 requests that share a prefix of 2K tokens."""
+    """64 requests with a common prefix of 2K tokens."""
     flags = ('--concurrency', '1', '--shared-prefix', '2048', '--input', 'fixed:16', '--output',
              'fixed:4', '--warmup', '0s')
     with Server(programs.server) as server:
@@ -456,14 +456,14 @@ def shared_prefix(programs, quick):
 
 
 def server_beside_engine(programs, quick):
-    """Throughput of the whole server at 16 streams beside the engine's own."""
+    """Throughput of the whole server at 16 streams beside the engine alone."""
     lengths = ('--input', 'fixed:128', '--output', 'fixed:128' if quick else 'fixed:256',
                '--concurrency', NUM_STREAMS)
     flags = (*lengths, '--requests', 32 if quick else 64)
     ratios = []
     with Server(programs.server) as server:
         programs.bench(server.address, *flags, '--warmup', '0s')  # as engine_rate does
-        for _ in range(1 if quick else 5):  # pairs, so that a slow spell meets both
+        for _ in range(1 if quick else 5):  # in pairs, so that slow phases of the machine affect both
             engine = programs.run_json(programs.engine_rate, '--model', MODEL, *flags)
             served, = programs.bench(server.address, *flags, '--warmup', '0s')
             ratios.append(served['output_tokens_per_s'] / engine['output_tokens_per_s'])
@@ -474,5 +474,5 @@ def server_beside_engine(programs, quick):
                    '>= 90%' if not quick else '>= 60% (noise)', ratio >= (0.6 if quick else 0.9))]
 
 
-PROOFS = {1: soak, 2: prefill_beside_decodes, 3: killed_clients, 4: famine, 5: overload,
+PROOFS = {1: soak, 2: prefill_beside_decodes, 3: killed_clients, 4: out_of_pages, 5: overload,
           6: stop_under_load, 7: faults, 8: shared_prefix, 9: server_beside_engine}

@@ -4,10 +4,9 @@
     /usr/bin/python3 tests/load/prove.py --build build/release --only 2,5 --json proofs.json
     /usr/bin/python3 tests/load/prove.py --build build/release --quick
 
-In full it takes some ten minutes; --quick is smaller, for every day.
-Prints a table of figures and bounds; exit code 0: all hold, 1: one does not. Run from the source
-tree's root, on a machine with nothing else to do: figures are ratios within one run, but a
-neighbour that comes and goes changes them.
+The full set takes about ten minutes; --quick uses smaller sizes. Prints a table of figures and
+bounds. Exit code 0: all hold; 1: at least one does not. Run from the root of the source tree on an
+otherwise idle machine: figures are ratios within one run, but varying load changes them.
 """
 
 import argparse
@@ -28,7 +27,7 @@ def parse_arguments():
 
 
 def run_proof(number, proof, programs, quick):
-    """-> figures as dicts; a proof that cannot run is one figure that does not hold."""
+    """Returns figures as dicts; a proof that raises becomes one figure that does not hold."""
     started = time.monotonic()
     try:
         figures = proof(programs, quick)

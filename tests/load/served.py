@@ -1,4 +1,4 @@
-"""The built programs, a running server and calls to it, for the proofs."""
+"""Built programs, a running server and calls to it, for the proofs."""
 
 import contextlib
 import json
@@ -15,11 +15,11 @@ from lssar.v1 import inference_pb2 as pb
 from lssar.v1 import inference_pb2_grpc
 
 MODEL = 'models/zoo/lssar-6m'  # of the source tree, where the proofs run
-TIMEOUT_S = 600  # far beyond what any part takes: only a hang meets it
+TIMEOUT_S = 600  # only a hang reaches it
 
 
 class Programs:
-    """Where the build put what the proofs run."""
+    """Paths of the programs in the build folder."""
 
     def __init__(self, folder):
         self.server = os.path.join(folder, 'lssar-server')
@@ -29,7 +29,7 @@ class Programs:
         self.engine_rate = os.path.join(folder, 'lssar_engine_rate')
 
     def run_json(self, program, *arguments):
-        """Runs a program that prints one JSON value. -> the value."""
+        """Runs a program that prints one JSON value; returns the value."""
         done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True,
                               timeout=TIMEOUT_S, check=False, env=clean_environment())
         if done.returncode != 0:
@@ -38,19 +38,19 @@ class Programs:
         return json.loads(done.stdout)
 
     def bench(self, address, *flags):
-        """-> the points of `lssar bench`."""
+        """Returns the points of `lssar bench`."""
         return self.run_json(self.cli, 'bench', '--server', address, '--json', *flags)['points']
 
 
 def clean_environment():
-    """The environment without settings of ours, so that a user's do not change a proof."""
+    """The environment without LSSAR_* variables, so that user settings do not change a proof."""
     return {name: value for name, value in os.environ.items() if not name.startswith('LSSAR_')}
 
 
 @contextlib.contextmanager
 def cores_apart():
-    """For a with block: what this process starts runs on half of its cores. -> the other half, for
-    a server whose clients' work should not be its own; where there is one core, that one."""
+    """For a with block: child processes run on half of the cores. Yields the other half, for a server
+    that must not share cores with its clients; with one core, yields that core."""
     every = sorted(os.sched_getaffinity(0))
     half = len(every) // 2
     os.sched_setaffinity(0, every[half:])
@@ -61,7 +61,7 @@ def cores_apart():
 
 
 class Server:
-    """A server on a free port, for a with block. `cores`: those it may use, None: all."""
+    """A server on a free port, for a with block. `cores`: the cores it may use; None: all."""
 
     def __init__(self, program, *flags, cores=None, **environment):
         self._cores = cores
@@ -71,7 +71,7 @@ class Server:
     def __enter__(self):
         self._log = tempfile.NamedTemporaryFile('w+', suffix='.log')
         ours = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, self._cores or ours)  # a child starts with its parent's
+        os.sched_setaffinity(0, self._cores or ours)  # inherited by the child
         self.process = subprocess.Popen(self._command, stdout=self._log, stderr=self._log,
                                         env=self._environment)
         os.sched_setaffinity(0, ours)
@@ -87,12 +87,12 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             time.sleep(0.05)
-            self.process.send_signal(signal.SIGTERM)  # nothing that a proof left may hold it up
+            self.process.send_signal(signal.SIGTERM)  # the second signal aborts calls that a proof left open
         self.process.wait(timeout=TIMEOUT_S)
         self._log.close()
 
     def events(self):
-        """What the log says by now, a dict a line."""
+        """The log so far, one dict per line."""
         with open(self._log.name) as log:
             lines = log.read().splitlines()
         return [json.loads(line) for line in lines if line.startswith('{') and line.endswith('}')]
@@ -107,23 +107,23 @@ class Server:
                 with open(self._log.name) as log:
                     raise RuntimeError(f'the server ended: {log.read()}')
             time.sleep(0.02)
-        raise RuntimeError(f'the server never said "{event}"')
+        raise RuntimeError(f'the server never logged "{event}"')
 
     def stats(self):
         return self.stub.GetStats(pb.GetStatsRequest())
 
     def wait_for_stats(self, condition):
-        """Asks again and again until condition(stats). -> the stats."""
+        """Polls until condition(stats) holds; returns the stats."""
         deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
             stats = self.stats()
             if condition(stats):
                 return stats
-        raise RuntimeError(f'waited in vain; now {stats}')
+        raise RuntimeError(f'the condition never held; now {stats}')
 
     def watch_health(self, statuses):
-        """Appends what grpc.health.v1 Watch tells (1: SERVING, 2: NOT_SERVING) until the server
-        goes. -> the thread that does so, after the first status."""
+        """Appends the statuses of grpc.health.v1 Watch (1: SERVING, 2: NOT_SERVING) until the server
+        exits. Returns the watching thread after the first status."""
         watch = self.channel.unary_stream('/grpc.health.v1.Health/Watch')(b'')
         statuses.append(next(watch)[1])
 
@@ -131,7 +131,7 @@ class Server:
             try:
                 statuses.extend(reply[1] for reply in watch)
             except grpc.RpcError:
-                pass  # the server is gone
+                pass  # the server exited
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
@@ -141,13 +141,13 @@ class Server:
         return self.wait_for_stats(lambda stats: stats.num_running + stats.num_waiting == 0)
 
 
-def held_pages(stats):
-    """Pages that requests hold; a cached page that nobody holds can be had at any time."""
+def used_pages(stats):
+    """Pages referenced by requests. Cached pages without a reference are evictable and not counted."""
     return stats.num_pages - stats.num_free_pages - stats.num_cached_pages
 
 
 def generate(stub, request):
-    """-> (ids and log-probabilities of the tokens, bit by bit; the last message)."""
+    """Returns ([(token id, log-probability)], last message)."""
     tokens = []
     reply = None
     for reply in stub.Generate(request):

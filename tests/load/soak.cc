@@ -1,8 +1,8 @@
-// Mixed requests from many connections: what a server must outlive without leaking or hanging.
+// Load generator: mixed requests from many connections, to find leaks and hangs in a server.
 //
-// Every connection is a thread with a call at a time: streams, scores, calls that are cancelled,
-// that run into their deadline, that ask for what cannot be. Each carries an id (x-request-id); the
-// JSON on stdout says what each was and how it ended, and the server's memory on the way.
+// Every connection is a thread with one call at a time: streams, scores, cancelled calls, calls that
+// exceed their deadline, invalid calls. Each carries an id (x-request-id). The JSON on stdout gives
+// the status of each call and samples of the server's memory.
 #include <grpcpp/grpcpp.h>
 
 #include <CLI/CLI.hpp>
@@ -94,14 +94,14 @@ class Soak {
 
   void RunConnection() {
     grpc::ChannelArguments arguments;
-    // Without it gRPC would share one connection among equal channels.
+    // Otherwise gRPC shares one connection among channels with equal arguments.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     const auto stub = v1::Inference::NewStub(
         grpc::CreateCustomChannel(options_.server, grpc::InsecureChannelCredentials(), arguments));
     for (int idx = next_idx_++; idx < options_.num_requests; idx = next_idx_++) {
       Random random(options_.seed * 1000003 + static_cast<uint64_t>(idx));
       const Kind kind = DrawKind(&random);
-      // A refusal is an answer of its own kind: the same request comes again, under another id.
+      // A refused request is sent again under another id.
       for (int attempt = 0;; ++attempt) {
         const std::string id = StrCat("soak-", idx, "-", attempt);
         Random same_again = random;
@@ -127,7 +127,7 @@ class Soak {
     for (int i = 0; i < count; ++i) tokens->add_ids(Draw(kFirstId, kLastId, random));
   }
 
-  // Half of the prompts begin as others do.
+  // Half of the prompts share a prefix with others.
   static void FillPrompt(Random* random, v1::TokenIds* tokens) {
     if (Draw(0, 1, random) == 0) {
       Random shared(static_cast<uint64_t>(Draw(0, kNumSharedPrefixes - 1, random)));
@@ -169,7 +169,7 @@ class Soak {
     }
   }
 
-  // `num_messages_to_cancel`: cancels after so many; -1: never.
+  // `num_messages_to_cancel`: cancels after that many messages; -1: never.
   static grpc::Status Generate(v1::Inference::Stub* stub, grpc::ClientContext* context,
                                const v1::GenerateRequest& request, int num_messages_to_cancel) {
     const auto reader = stub->Generate(context, request);
@@ -182,7 +182,7 @@ class Soak {
       num_tokens += reply.delta().tokens_size();
     }
     const grpc::Status status = reader->Finish();
-    // An OK stream is whole.
+    // A stream with status OK must be complete.
     if (status.ok() &&
         (!reply.has_finished() || num_tokens != request.max_tokens() * std::max(1, request.n()))) {
       return {grpc::StatusCode::INTERNAL, "an OK stream without its end or its tokens"};
@@ -226,7 +226,7 @@ class Soak {
     if (ended_.size() % kSampleEvery == 0) rss_kib_.emplace_back(ended_.size(), ServerRssKib());
   }
 
-  // 0: not to be had.
+  // 0: not available.
   int64_t ServerRssKib() const {
     std::ifstream status(StrCat("/proc/", options_.server_pid, "/status"));
     std::string word;
@@ -253,11 +253,11 @@ class Soak {
 
   const Options options_;
   std::atomic<int> next_idx_ = 0;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::vector<Ended> ended_;
   int num_unexpected_ = 0;
   std::vector<std::string> unexpected_;
-  std::vector<std::pair<size_t, int64_t>> rss_kib_;  // after so many calls
+  std::vector<std::pair<size_t, int64_t>> rss_kib_;  // (calls done, KiB)
 };
 
 }  // namespace

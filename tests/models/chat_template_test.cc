@@ -12,11 +12,11 @@ namespace {
 using ::testing::HasSubstr;
 using testing::MessageOf;
 
-const std::vector<ChatMessage> kTalk{
+const std::vector<ChatMessage> kMessages{
     {"system", "Be brief."}, {"user", " Hi! "}, {"assistant", "Hello."}, {"user", "Bye"}};
 
 std::string Rendered(std::string_view text, bool add_generation_prompt = true,
-                     std::span<const ChatMessage> messages = kTalk) {
+                     std::span<const ChatMessage> messages = kMessages) {
   const absl::StatusOr<ChatTemplate> chat_template = ChatTemplate::Parse(text);
   if (!chat_template.ok()) return "PARSE " + MessageOf(chat_template.status());
   const absl::StatusOr<std::string> result =
@@ -24,7 +24,7 @@ std::string Rendered(std::string_view text, bool add_generation_prompt = true,
   return result.ok() ? *result : "RENDER " + MessageOf(result.status());
 }
 
-TEST(ChatTemplateTest, TheShippedOne) {
+TEST(ChatTemplateTest, ShippedTemplate) {
   const nlohmann::json config = nlohmann::json::parse(
       testing::ReadFile(std::string(testing::kShippedModel) + "/tokenizer_config.json"));
   const std::string text = config.at("chat_template");
@@ -66,10 +66,10 @@ TEST(ChatTemplateTest, RaiseException) {
       "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no ' + m.role) }}"
       "{% endif %}{% endfor %}";
   EXPECT_EQ(Rendered(kText), "RENDER chat template: no system");
-  EXPECT_EQ(Rendered(kText, true, std::span(kTalk).subspan(1)), "");
+  EXPECT_EQ(Rendered(kText, true, std::span(kMessages).subspan(1)), "");
 }
 
-TEST(ChatTemplateTest, OutsideOfTheSubsetSaysWhereAndWhat) {
+TEST(ChatTemplateTest, ErrorsNamePlaceAndText) {
   const struct {
     std::string_view text, message;
   } cases[] = {
@@ -94,7 +94,7 @@ TEST(ChatTemplateTest, OutsideOfTheSubsetSaysWhereAndWhat) {
       {"{% if true %}", "expected {% endif %}, found the end"},
       {"{% endif %}", "1:1: found a block that closes nothing"},
       {"{% for m in messages %}{% endif %}", "expected {% endfor %}, found {% endif"},
-      {"{{ }}", "found }} where a value must stand"},
+      {"{{ }}", "found }} where a value is expected"},
       {"{%", "tag does not end"},
       {"{% %}", "found"},
   };

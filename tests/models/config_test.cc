@@ -53,6 +53,12 @@ TEST(ConfigTest, DefaultsAndFields) {
   EXPECT_EQ(config.num_hidden_layers, 3);
   EXPECT_EQ(config.num_attention_heads, 3);
   EXPECT_EQ(config.HeadDim(), 32);
+  EXPECT_EQ(config.NumKvHeads(), 3);
+  EXPECT_EQ(config.QkvSize(), 3 * 96);
+  EXPECT_EQ(config.norm_kind, ModelConfig::NormKind::kLayerNorm);
+  EXPECT_EQ(config.mlp_kind, ModelConfig::MlpKind::kPlain);
+  EXPECT_EQ(config.activation, Activation::kGeluTanh);
+  EXPECT_TRUE(config.norm_bias && config.attention_bias && config.mlp_bias);
   EXPECT_EQ(config.intermediate_size, 4 * 96);
   EXPECT_EQ(config.max_position_embeddings, 64);
   EXPECT_EQ(config.layer_norm_epsilon, 1e-5f);
@@ -72,7 +78,11 @@ TEST(ConfigTest, EveryFieldCanBeSet) {
       R"("n_inner": 200, "layer_norm_epsilon": 1e-6, "rope_theta": 5e5,
          "rope_layout": "interleaved",
          "rope_scaling": {"rope_type": "dynamic", "factor": 2}, "tie_word_embeddings": false,
-         "linear_layout": "conv1d", "bos_token_id": 0, "eos_token_id": 256)"));
+         "linear_layout": "conv1d", "bos_token_id": 0, "eos_token_id": 256,
+         "num_key_value_heads": 3, "normalization": "layer_norm", "mlp_kind": "plain",
+         "activation_function": "gelu_new", "norm_bias": false, "attention_bias": false,
+         "mlp_bias": false)"));
+  EXPECT_FALSE(config.norm_bias || config.attention_bias || config.mlp_bias);
   EXPECT_EQ(config.intermediate_size, 200);
   EXPECT_EQ(config.layer_norm_epsilon, 1e-6f);
   EXPECT_EQ(config.rope_theta, 5e5);
@@ -84,7 +94,7 @@ TEST(ConfigTest, EveryFieldCanBeSet) {
   EXPECT_EQ(config.eos_id, 256);
 }
 
-TEST(ConfigTest, EveryKindHasItsName) {
+TEST(ConfigTest, NamesOfAttentionKinds) {
   for (const char* kind : {"softmax", "lssa", "lssar", "softmax_r", "sigmoid", "sigmoid_n",
                            "sigmoid_n_l1", "sigmoid_r", "relu_wortsman"}) {
     const ModelConfig config = Parsed(Edited("\"lssar\"", StrCat("\"", kind, "\"")));
@@ -128,7 +138,17 @@ TEST(ConfigTest, RefusalsNameFieldValueAndLimit) {
       {With(R"("tie_word_embeddings": 1)"), {"tie_word_embeddings", "1", "true or false"}},
       {With(R"("eos_token_id": 257)"), {"eos_token_id", "257", "[0, 256]"}},
       {With(R"("bos_token_id": [1])"), {"bos_token_id", "[1]", "integer"}},
-      {With(R"("activation_function": "relu")"), {"activation_function", "relu", "gelu_new"}},
+      {With(R"("activation_function": "relu")"),
+       {"activation_function", "relu", "no backend computes yet", "must be one of gelu_new"}},
+      {With(R"("activation_function": "tanh")"),
+       {"activation_function", "tanh", "must be one of gelu_new"}},
+      {With(R"("normalization": "rms_norm")"),
+       {"normalization", "rms_norm", "no backend computes yet", "must be one of layer_norm"}},
+      {With(R"("mlp_kind": "gated")"),
+       {"mlp_kind", "gated", "no backend computes yet", "must be one of plain"}},
+      {With(R"("num_key_value_heads": 1)"),
+       {"num_key_value_heads", "1", "no backend computes yet", "n_head, 3"}},
+      {With(R"("attention_bias": 0)"), {"attention_bias", "0", "true or false"}},
       {With(R"("scale_attn_weights": false)"), {"scale_attn_weights", "false", "must be true"}},
       {With(R"("rope_scaling": {"type": "yarn", "factor": 2})"),
        {"rope_scaling", "yarn", "dynamic"}},
@@ -151,7 +171,7 @@ TEST(ConfigTest, RefusalsNameFieldValueAndLimit) {
   }
 }
 
-TEST(RopeTest, BaseIsFixedByTheBudgetRoundedUp) {
+TEST(RopeTest, BaseFollowsTheLengthBudgetRoundedUp) {
   ModelConfig config = Parsed(kGood);
   EXPECT_EQ(RopeBase(config, 100000), 10000.0);
   config.dynamic_ntk_factor = 1.0;
@@ -164,7 +184,7 @@ TEST(RopeTest, BaseIsFixedByTheBudgetRoundedUp) {
   EXPECT_DOUBLE_EQ(RopeBaseAtLength(config, 80), 10000.0 * std::pow(3.0 * 1.25 - 2, 32.0 / 30.0));
 }
 
-TEST(RopeTest, AnglesAreOfTheRowsOwnPosition) {
+TEST(RopeTest, AnglesFollowEachTokensPosition) {
   const std::vector<SequenceSlice> sequences{
       {.first_row = 0, .num_rows = 1, .first_position = 16383, .pages = {}},
       {.first_row = 1, .num_rows = 2, .first_position = 0, .pages = {}}};

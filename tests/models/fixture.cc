@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -10,7 +12,6 @@
 
 #include "kernels/check.h"
 #include "models/safetensors.h"
-#include "models/safetensors_header.h"
 #include "nlohmann/json.hpp"
 
 namespace lssar::testing {
@@ -92,6 +93,39 @@ std::unique_ptr<Backend> NewBackend(const std::string& name, int num_threads) {
   absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend(options);
   LSSAR_CHECK(backend.ok());
   return *std::move(backend);
+}
+
+LoadedModel LoadModel(std::string_view directory, std::unique_ptr<Backend> backend,
+                      const LoadOptions& options) {
+  absl::StatusOr<Checkpoint> checkpoint =
+      LoadCheckpoint(std::string(directory), backend.get(), options);
+  if (!checkpoint.ok()) std::cerr << checkpoint.status().message() << std::endl;
+  LSSAR_CHECK(checkpoint.ok());
+  return {.backend = std::move(backend), .checkpoint = *std::move(checkpoint)};
+}
+
+std::vector<int32_t> HeldOutTokens(size_t num_tokens) {
+  const std::string bytes = ReadFile(std::string(kShippedModel) + "/held_out.bin");
+  LSSAR_CHECK(num_tokens <= bytes.size() / sizeof(uint16_t));
+  std::vector<uint16_t> ids(num_tokens);
+  std::memcpy(ids.data(), bytes.data(), num_tokens * sizeof(uint16_t));
+  return {ids.begin(), ids.end()};
+}
+
+std::vector<double> LogSoftmax(std::span<const float> logits) {
+  const double max = *std::ranges::max_element(logits);
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(double{logit} - max);
+  std::vector<double> logprobs(logits.begin(), logits.end());
+  for (double& logprob : logprobs) logprob -= max + std::log(sum);
+  return logprobs;
+}
+
+double Divergence(std::span<const float> exact, std::span<const float> other) {
+  const std::vector<double> p = LogSoftmax(exact), q = LogSoftmax(other);
+  double kl = 0;
+  for (size_t i = 0; i < p.size(); ++i) kl += std::exp(p[i]) * (p[i] - q[i]);
+  return kl;
 }
 
 std::string MessageOf(const absl::Status& status) {

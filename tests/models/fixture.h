@@ -1,10 +1,10 @@
-// Checkpoints for tests: scratch directories, safetensors files made to order, models run row by
-// row.
+// Checkpoints for tests: scratch directories, hand-made safetensors files, loaded models.
 #ifndef LSSAR_TESTS_MODELS_FIXTURE_H_
 #define LSSAR_TESTS_MODELS_FIXTURE_H_
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,7 +17,7 @@ namespace lssar::testing {
 inline constexpr std::string_view kShippedModel = "models/zoo/lssar-6m";
 inline constexpr std::string_view kSmallModel = "tests/golden/gpt_lssar";
 
-// A directory that goes with the object.
+// A directory that is removed with the object.
 class ScratchDirectory {
  public:
   ScratchDirectory();
@@ -26,8 +26,9 @@ class ScratchDirectory {
   ScratchDirectory& operator=(const ScratchDirectory&) = delete;
 
   const std::string& Path() const { return path_; }
-  std::string Write(const std::string& name, std::string_view bytes) const;  // its path
-  // Every file of `directory`, by copy.
+  // Writes a file and returns its path.
+  std::string Write(const std::string& name, std::string_view bytes) const;
+  // Copies every file of `directory`.
   void CopyFrom(std::string_view directory) const;
 
  private:
@@ -43,16 +44,36 @@ struct RawTensor {
   std::string bytes;
 };
 
-// A well-formed file of these tensors, in order.
+// A well-formed safetensors file with these tensors, in order.
 std::string MakeSafetensors(const std::vector<RawTensor>& tensors);
-// A file with this header text, its length in front, and `num_bytes` zeros behind.
+// The length of `header`, `header`, and `num_bytes` zeros.
 std::string MakeRawSafetensors(std::string_view header, size_t num_bytes);
 std::string FloatBytes(const std::vector<float>& values);
 // The tensors of a file, in name order.
 std::vector<RawTensor> ReadTensors(const std::string& path);
 
-// Ends the test program when there is no such backend.
+// Ends the test program if there is no such backend.
 std::unique_ptr<Backend> NewBackend(const std::string& name, int num_threads = 2);
+
+struct LoadedModel {
+  std::unique_ptr<Backend> backend;
+  Checkpoint checkpoint;
+
+  LanguageModel* Get() const { return checkpoint.model.get(); }
+  size_t Vocab() const { return size_t(checkpoint.config.vocab_size); }
+};
+
+// Ends the test program if the checkpoint does not load.
+LoadedModel LoadModel(std::string_view directory, std::unique_ptr<Backend> backend,
+                      const LoadOptions& options = {});
+
+// Token ids of the shipped model's held-out documents, from the first on.
+std::vector<int32_t> HeldOutTokens(size_t num_tokens);
+
+// Log-probabilities of one token's logits.
+std::vector<double> LogSoftmax(std::span<const float> logits);
+// Kullback-Leibler divergence of `other` from `exact`, both one token's logits, in nats.
+double Divergence(std::span<const float> exact, std::span<const float> other);
 
 // The message of a status that must not be OK.
 std::string MessageOf(const absl::Status& status);

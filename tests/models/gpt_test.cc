@@ -1,4 +1,4 @@
-// The forward pass: right, and the same bits however its rows are cut and mixed.
+// The forward pass: its values, and that its bits do not depend on chunks, batches and threads.
 #include "models/gpt.h"
 
 #include <gmock/gmock.h>
@@ -20,26 +20,13 @@
 namespace lssar {
 namespace {
 
+using testing::LoadedModel;
 using testing::ModelRunner;
 using testing::NewBackend;
 
-struct LoadedModel {
-  std::unique_ptr<Backend> backend;
-  Checkpoint checkpoint;
-  LanguageModel* Get() const { return checkpoint.model.get(); }
-};
-
 LoadedModel Load(std::string_view directory, const std::string& backend_name, int num_threads = 2,
                  const LoadOptions& options = {}) {
-  LoadedModel loaded{.backend = NewBackend(backend_name, num_threads), .checkpoint = {}};
-  absl::StatusOr<Checkpoint> checkpoint =
-      LoadCheckpoint(std::string(directory), loaded.backend.get(), options);
-  if (!checkpoint.ok()) {
-    ADD_FAILURE() << checkpoint.status().message();
-    std::abort();
-  }
-  loaded.checkpoint = *std::move(checkpoint);
-  return loaded;
+  return testing::LoadModel(directory, NewBackend(backend_name, num_threads), options);
 }
 
 std::vector<int32_t> GoldenTokens(int row) {
@@ -66,8 +53,8 @@ void ExpectSameBits(const std::vector<float>& got, const std::vector<float>& wan
   }
 }
 
-// (K/V type, page_size, threads); the reference of each is a full forward in one step on two
-// threads with pages of 64.
+// Parameters: K/V type, page_size, threads. The expected bits are those of a full forward in one step
+// on two threads with pages of 64.
 class SameBits : public ::testing::TestWithParam<std::tuple<DType, int, int>> {
  protected:
   static const LoadedModel& Model(int num_threads) {
@@ -103,7 +90,7 @@ TEST_P(SameBits, FullForward) {
 TEST_P(SameBits, TokenByToken) {
   ModelRunner runner = NewRunner(200);
   runner.Add(GoldenTokens(1));
-  runner.RunAll(/*max_rows=*/1, nullptr);
+  runner.RunAll(/*max_tokens=*/1, nullptr);
   ExpectSameBits(runner.Logits(0), Want(KvType()), Vocab());
 }
 
@@ -112,12 +99,12 @@ TEST_P(SameBits, RandomChunks) {
   for (int i = 0; i < 3; ++i) {
     ModelRunner runner = NewRunner(200);
     runner.Add(GoldenTokens(1));
-    runner.RunAll(/*max_rows=*/70, &rng);
+    runner.RunAll(/*max_tokens=*/70, &rng);
     ExpectSameBits(runner.Logits(0), Want(KvType()), Vocab());
   }
 }
 
-TEST_P(SameBits, RandomBatchMates) {
+TEST_P(SameBits, RandomBatches) {
   std::mt19937 rng(12);
   std::vector<int32_t> others = GoldenTokens(2);
   others.resize(300);
@@ -126,7 +113,7 @@ TEST_P(SameBits, RandomBatchMates) {
   const int sequence = runner.Add(GoldenTokens(1));
   runner.Add(GoldenTokens(0));
   const int twin = runner.Add(GoldenTokens(1));
-  runner.RunAll(/*max_rows=*/40, &rng);
+  runner.RunAll(/*max_tokens=*/40, &rng);
   ExpectSameBits(runner.Logits(sequence), Want(KvType()), Vocab());
   ExpectSameBits(runner.Logits(twin), Want(KvType()), Vocab());
 }
@@ -140,7 +127,7 @@ INSTANTIATE_TEST_SUITE_P(Shipped, SameBits,
                                          std::get<2>(suite.param));
                          });
 
-// The worst difference, in units of the largest wanted logit; NaN where there is one.
+// max |got - want|, in units of the largest wanted logit; NaN where one is NaN.
 double RelativeError(const std::vector<float>& got, const std::vector<float>& want) {
   double worst = 0, largest = 0;
   for (size_t i = 0; i < want.size(); ++i) {
@@ -152,14 +139,14 @@ double RelativeError(const std::vector<float>& got, const std::vector<float>& wa
   return got.size() == want.size() ? worst / largest : NAN;
 }
 
-TEST(GptTest, CpuComputesWhatReferenceDoes) {
+TEST(GptTest, CpuMatchesReference) {
   const std::vector<int32_t> tokens = GoldenTokens(0);
   for (const DType kv_cache_dtype : {DType::kF32, DType::kF16, DType::kI8}) {
     const std::vector<float> cpu =
         FullForward(Load(testing::kShippedModel, "cpu"), kv_cache_dtype, 16, tokens);
     const std::vector<float> reference =
         FullForward(Load(testing::kShippedModel, "reference"), kv_cache_dtype, 16, tokens);
-    // Where the two round a key to either side of a tie, it differs by a step.
+    // A key near a rounding tie may differ by one unit of its type.
     const double limit = kv_cache_dtype == DType::kF32   ? 1e-4
                          : kv_cache_dtype == DType::kF16 ? 3e-3
                                                          : 3e-2;
@@ -167,21 +154,21 @@ TEST(GptTest, CpuComputesWhatReferenceDoes) {
   }
 }
 
-TEST(GptTest, WeightsMayBeKeptInAnotherType) {
+TEST(GptTest, WeightsCanBeStoredInAnotherType) {
   const std::vector<int32_t> tokens = GoldenTokens(0);
   const std::vector<float> want =
       FullForward(Load(testing::kShippedModel, "cpu"), DType::kF32, 64, tokens);
-  const LoadedModel wide = Load(testing::kShippedModel, "cpu", 2, {.weights = DType::kF32});
-  EXPECT_EQ(wide.checkpoint.weights, DType::kF32);
+  const LoadedModel wide = Load(testing::kShippedModel, "cpu", 2, {.dtype = DType::kF32});
+  EXPECT_EQ(wide.checkpoint.dtype, DType::kF32);
   EXPECT_LE(RelativeError(FullForward(wide, DType::kF32, 64, tokens), want), 1e-5);
-  const LoadedModel coarse = Load(testing::kShippedModel, "cpu", 2, {.weights = DType::kBF16});
-  EXPECT_EQ(coarse.checkpoint.weights, DType::kBF16);
+  const LoadedModel coarse = Load(testing::kShippedModel, "cpu", 2, {.dtype = DType::kBF16});
+  EXPECT_EQ(coarse.checkpoint.dtype, DType::kBF16);
   EXPECT_LE(RelativeError(FullForward(coarse, DType::kF32, 64, tokens), want), 0.1);
 }
 
-// The small golden model, changed by `edit` and run.
-std::vector<float> RunEdited(const std::vector<testing::RawTensor>& tensors,
-                             const std::string& config, const std::string& backend = "cpu") {
+// Logits of 60 tokens by a model with these tensors and this config.
+std::vector<float> RunModel(const std::vector<testing::RawTensor>& tensors,
+                            const std::string& config, const std::string& backend = "cpu") {
   const testing::ScratchDirectory directory;
   directory.Write("config.json", config);
   directory.Write("model.safetensors", testing::MakeSafetensors(tensors));
@@ -200,8 +187,8 @@ std::vector<testing::RawTensor> SmallTensors() {
   return testing::ReadTensors(std::string(testing::kSmallModel) + "/model.safetensors");
 }
 
-// The small model's weights under every kind of attention: what the kind's golden vectors say of
-// one layer, here through a whole model.
+// The small model's weights under every kind of attention, through a whole model. The golden vectors
+// check one layer of each kind.
 TEST(GptTest, EveryKindOfAttentionRuns) {
   std::vector<std::vector<float>> seen;
   for (const char* attention :
@@ -214,9 +201,8 @@ TEST(GptTest, EveryKindOfAttentionRuns) {
     const size_t end = config.find('}', first);
     ASSERT_NE(first, std::string::npos);
     config.replace(first, end - first, attention);
-    const std::vector<float> cpu = RunEdited(SmallTensors(), config);
-    EXPECT_LE(RelativeError(cpu, RunEdited(SmallTensors(), config, "reference")), 5e-4)
-        << attention;
+    const std::vector<float> cpu = RunModel(SmallTensors(), config);
+    EXPECT_LE(RelativeError(cpu, RunModel(SmallTensors(), config, "reference")), 5e-4) << attention;
     for (const std::vector<float>& other : seen) EXPECT_NE(cpu, other) << attention;
     seen.push_back(cpu);
   }
@@ -242,19 +228,46 @@ std::vector<testing::RawTensor> Transposed(std::vector<testing::RawTensor> tenso
 }
 
 TEST(GptTest, Conv1dLayoutIsTheSameModel) {
-  const std::vector<float> want = RunEdited(SmallTensors(), SmallConfig());
+  const std::vector<float> want = RunModel(SmallTensors(), SmallConfig());
   const std::vector<testing::RawTensor> conv1d = Transposed(SmallTensors());
-  EXPECT_EQ(RunEdited(conv1d, SmallConfig("\"linear_layout\": \"conv1d\",")), want);
-  EXPECT_EQ(RunEdited(conv1d, SmallConfig()), want) << "told by the shape alone";
+  EXPECT_EQ(RunModel(conv1d, SmallConfig("\"linear_layout\": \"conv1d\",")), want);
+  EXPECT_EQ(RunModel(conv1d, SmallConfig()), want) << "found by the shape alone";
 }
 
-TEST(GptTest, NamesMayLackThePrefix) {
+TEST(GptTest, TensorNamesWithoutPrefixLoad) {
   std::vector<testing::RawTensor> tensors = SmallTensors();
   for (testing::RawTensor& tensor : tensors) tensor.name.erase(0, strlen("transformer."));
-  EXPECT_EQ(RunEdited(tensors, SmallConfig()), RunEdited(SmallTensors(), SmallConfig()));
+  EXPECT_EQ(RunModel(tensors, SmallConfig()), RunModel(SmallTensors(), SmallConfig()));
 }
 
-TEST(GptTest, AnUntiedHeadIsUsed) {
+// A bias that is absent equals a bias of zeros, and each switch covers its own tensors.
+TEST(GptTest, BiasesAreOptional) {
+  const struct {
+    std::string field;
+    std::vector<std::string> biases;
+  } cases[] = {{"norm_bias", {"ln_1.bias", "ln_2.bias", "ln_f.bias"}},
+               {"attention_bias", {"attn.c_attn.bias", "attn.c_proj.bias"}},
+               {"mlp_bias", {"mlp.c_fc.bias", "mlp.c_proj.bias"}}};
+  const std::vector<float> with_all = RunModel(SmallTensors(), SmallConfig());
+  for (const auto& c : cases) {
+    std::vector<testing::RawTensor> zeroed, without;
+    for (testing::RawTensor& tensor : SmallTensors()) {
+      const bool is_dropped = std::ranges::any_of(
+          c.biases, [&](const std::string& name) { return tensor.name.ends_with(name); });
+      if (!is_dropped) without.push_back(tensor);
+      if (is_dropped) tensor.bytes.assign(tensor.bytes.size(), '\0');
+      zeroed.push_back(tensor);
+    }
+    const std::string config = SmallConfig(StrCat("\"", c.field, "\": false,"));
+    for (const char* backend : {"cpu", "reference"}) {
+      EXPECT_EQ(RunModel(without, config, backend), RunModel(zeroed, SmallConfig(), backend))
+          << c.field;
+    }
+    EXPECT_NE(RunModel(without, config), with_all) << c.field;
+  }
+}
+
+TEST(GptTest, UntiedHeadIsUsed) {
   std::vector<testing::RawTensor> tensors = SmallTensors();
   testing::RawTensor head;
   for (const testing::RawTensor& tensor : tensors) {
@@ -266,24 +279,24 @@ TEST(GptTest, AnUntiedHeadIsUsed) {
   config.replace(config.find(tied), tied.size(), "\"tie_word_embeddings\": false");
 
   tensors.push_back(head);
-  const std::vector<float> want = RunEdited(SmallTensors(), SmallConfig());
-  EXPECT_EQ(RunEdited(tensors, config), want);
-  EXPECT_EQ(RunEdited(tensors, SmallConfig()), want) << "tied, and the same bytes twice";
+  const std::vector<float> want = RunModel(SmallTensors(), SmallConfig());
+  EXPECT_EQ(RunModel(tensors, config), want);
+  EXPECT_EQ(RunModel(tensors, SmallConfig()), want) << "tied, and the same bytes twice";
 
   std::memset(tensors.back().bytes.data(), 0, 96 * sizeof(float));  // id 0
-  const std::vector<float> logits = RunEdited(tensors, config);
+  const std::vector<float> logits = RunModel(tensors, config);
   EXPECT_EQ(logits[0], 0.0f);
   EXPECT_EQ(logits[1], want[1]);
 }
 
-// Half-split pairs (i, i + d/2) are interleaved pairs (2i, 2i + 1) of reordered q and k rows.
+// Half-split pairs (i, i + d/2) equal interleaved pairs (2i, 2i + 1) of reordered q and k rows.
 TEST(GptTest, RopeLayoutsAreOneModelReordered) {
   std::vector<testing::RawTensor> tensors = SmallTensors();
-  constexpr size_t kHeadDim = 32, kNumHeads = 3, kWidth = 96;
+  constexpr size_t kHeadDim = 32, kNumHeads = 3, kHiddenSize = 96;
   for (testing::RawTensor& tensor : tensors) {
     const bool is_weight = tensor.name.find("c_attn.weight") != std::string::npos;
     if (!is_weight && tensor.name.find("c_attn.bias") == std::string::npos) continue;
-    const size_t row_bytes = (is_weight ? kWidth : 1) * sizeof(float);
+    const size_t row_bytes = (is_weight ? kHiddenSize : 1) * sizeof(float);
     const std::string from = tensor.bytes;
     for (size_t head = 0; head < 2 * kNumHeads; ++head) {  // of q, then of k
       for (size_t i = 0; i < kHeadDim; ++i) {
@@ -293,14 +306,15 @@ TEST(GptTest, RopeLayoutsAreOneModelReordered) {
       }
     }
   }
-  const std::vector<float> want = RunEdited(SmallTensors(), SmallConfig());
+  const std::vector<float> want = RunModel(SmallTensors(), SmallConfig());
   const std::vector<float> got =
-      RunEdited(tensors, SmallConfig("\"rope_layout\": \"interleaved\","));
+      RunModel(tensors, SmallConfig("\"rope_layout\": \"interleaved\","));
   EXPECT_LE(RelativeError(got, want), 5e-4);
-  EXPECT_GT(RelativeError(RunEdited(tensors, SmallConfig()), want), 1e-2) << "it does matter";
+  EXPECT_GT(RelativeError(RunModel(tensors, SmallConfig()), want), 1e-2)
+      << "the layout changes the result";
 }
 
-TEST(GptTest, CountersAreOfEverySequence) {
+TEST(GptTest, AttentionStatsAreCountedPerSequence) {
   const LoadedModel model = Load(testing::kSmallModel, "cpu");
   const ModelConfig& config = model.checkpoint.config;
   absl::StatusOr<PagePool> pool =
@@ -313,19 +327,19 @@ TEST(GptTest, CountersAreOfEverySequence) {
   batch.sequences = {{.first_row = 0, .num_rows = 20, .first_position = 0, .pages = first},
                      {.first_row = 20, .num_rows = 7, .first_position = 0, .pages = second}};
   batch.rope_bases = {1e4, 1e4};
-  AttentionStats counters[2];
-  ASSERT_TRUE(model.Get()->Forward(batch, pool->view, counters).ok());
+  AttentionStats stats[2];
+  ASSERT_TRUE(model.Get()->Forward(batch, pool->view, stats).ok());
   ASSERT_TRUE(model.Get()->Synchronize().ok());
   const int64_t per_key = config.num_hidden_layers * config.num_attention_heads;
-  EXPECT_EQ(counters[0].num_value_rows, per_key * 20 * 21 / 2);
-  EXPECT_EQ(counters[1].num_value_rows, per_key * 7 * 8 / 2);
-  EXPECT_GT(counters[1].num_value_rows_read, 0);
-  EXPECT_LE(counters[1].num_value_rows_read, counters[1].num_value_rows);
+  EXPECT_EQ(stats[0].num_value_rows, per_key * 20 * 21 / 2);
+  EXPECT_EQ(stats[1].num_value_rows, per_key * 7 * 8 / 2);
+  EXPECT_GT(stats[1].num_value_rows_read, 0);
+  EXPECT_LE(stats[1].num_value_rows_read, stats[1].num_value_rows);
 }
 
-// Of every row, layer and head: as many are not zero as values were read. And looking changes no
-// bit.
-TEST(GptTest, CapturedWeightsAreThoseThatWereUsed) {
+// Over all tokens, layers and heads, as many weights are non-zero as V rows were read. Capturing
+// changes no bit of the logits.
+TEST(GptTest, CapturedWeightsAreTheOnesUsed) {
   struct Sink : WeightsSink {
     void OnWeights(int, int, int position, std::span<const double> weights) override {
       EXPECT_EQ(std::ssize(weights), position + 1);
@@ -348,7 +362,7 @@ TEST(GptTest, CapturedWeightsAreThoseThatWereUsed) {
     batch.sequences = {{.num_rows = kNumRows, .pages = pool->pages}};
     batch.rope_bases = {1e4};
     Sink sink;
-    const std::vector<int32_t> all = {0, 1, 2};  // it has three layers of three heads
+    const std::vector<int32_t> all = {0, 1, 2};  // the model has three layers of three heads
     for (int32_t i = 0; i < kNumRows; ++i) {
       batch.token_ids.push_back(i * 37 % config.vocab_size);
       batch.logits_indices.push_back(i);
@@ -356,24 +370,24 @@ TEST(GptTest, CapturedWeightsAreThoseThatWereUsed) {
       batch.captures.push_back({.row = i, .heads = {.layers = all, .heads = all, .sink = &sink}});
     }
     const size_t num_logits = size_t{kNumRows} * size_t(config.vocab_size);
-    std::vector<float> watched(num_logits), plain(num_logits);
-    AttentionStats counters;
-    ASSERT_TRUE(model.Get()->Forward(batch, pool->view, &counters).ok());
-    ASSERT_TRUE(model.Get()->CopyLogits(batch, 0, kNumRows, watched).ok());
+    std::vector<float> captured_logits(num_logits), plain(num_logits);
+    AttentionStats stats;
+    ASSERT_TRUE(model.Get()->Forward(batch, pool->view, &stats).ok());
+    ASSERT_TRUE(model.Get()->CopyLogits(batch, 0, kNumRows, captured_logits).ok());
     EXPECT_EQ(sink.num_rows, kNumRows * 9);
     EXPECT_NEAR(sink.sum, sink.num_rows, 1e-9);
-    // One on the very border of kNegligibleWeight may fall to either side.
-    EXPECT_NEAR(double(sink.num_nonzero), double(counters.num_value_rows_read),
+    // A weight at the border of kNegligibleWeight may fall on either side.
+    EXPECT_NEAR(double(sink.num_nonzero), double(stats.num_value_rows_read),
                 model.backend->Name() == "reference" ? 0 : 3);
     batch.captures.clear();
     ASSERT_TRUE(model.Get()->Forward(batch, pool->view, nullptr).ok());
     ASSERT_TRUE(model.Get()->CopyLogits(batch, 0, kNumRows, plain).ok());
-    ExpectSameBits(watched, plain, config.vocab_size);
+    ExpectSameBits(captured_logits, plain, config.vocab_size);
   }
 }
 
-// More rows than the model holds logits of at a time.
-TEST(GptTest, SampleIsOfEachOfTheLastForwardsRows) {
+// More tokens than the model computes logits of at a time.
+TEST(GptTest, SampleCoversEveryTokenOfTheLastForward) {
   const LoadedModel model = Load(testing::kSmallModel, "cpu");
   constexpr int kNumRows = 150;
   absl::StatusOr<PagePool> pool = MakePagePool(LayoutOf(model.checkpoint.config, DType::kF32, 16),

@@ -12,7 +12,7 @@ namespace lssar::testing {
 ModelRunner::ModelRunner(LanguageModel* model, Backend* backend, DType kv_cache_dtype,
                          int page_size, int num_tokens)
     : model_(model) {
-  // Every sequence may leave its last page part empty.
+  // The last page of every sequence may be partly empty.
   constexpr int kMaxNumSeqs = 4;
   absl::StatusOr<PagePool> pool = MakePagePool(LayoutOf(model->Config(), kv_cache_dtype, page_size),
                                                num_tokens + kMaxNumSeqs * page_size, backend);
@@ -35,24 +35,24 @@ int ModelRunner::Add(std::vector<int32_t> tokens) {
   return int(sequences_.size()) - 1;
 }
 
-void ModelRunner::Step(const std::vector<int>& num_rows) {
+void ModelRunner::Step(const std::vector<int>& num_tokens) {
   ForwardBatch batch;
   std::vector<Sequence*> row_sequences;
   for (size_t s = 0; s < sequences_.size(); ++s) {
     Sequence& sequence = sequences_[s];
-    if (num_rows[s] == 0) continue;
+    if (num_tokens[s] == 0) continue;
     batch.sequences.push_back({.first_row = int(batch.token_ids.size()),
-                               .num_rows = num_rows[s],
+                               .num_rows = num_tokens[s],
                                .first_position = sequence.num_done,
                                .pages = sequence.pages});
     batch.rope_bases.push_back(RopeBase(model_->Config(), int(sequence.tokens.size())));
-    for (int i = 0; i < num_rows[s]; ++i) {
+    for (int i = 0; i < num_tokens[s]; ++i) {
       batch.logits_indices.push_back(int(batch.token_ids.size()));
       batch.logits_sequences.push_back(int(batch.sequences.size()) - 1);
       batch.token_ids.push_back(sequence.tokens[size_t(sequence.num_done + i)]);
       row_sequences.push_back(&sequence);
     }
-    sequence.num_done += num_rows[s];
+    sequence.num_done += num_tokens[s];
   }
   LSSAR_CHECK(model_->Forward(batch, kv_, nullptr).ok());
   const auto vocab = std::ptrdiff_t(model_->Config().vocab_size);
@@ -65,19 +65,19 @@ void ModelRunner::Step(const std::vector<int>& num_rows) {
   }
 }
 
-void ModelRunner::RunAll(int max_rows, std::mt19937* rng) {
+void ModelRunner::RunAll(int max_tokens, std::mt19937* rng) {
   const auto left = [](const Sequence& s) { return int(s.tokens.size()) - s.num_done; };
   while (true) {
-    std::vector<int> num_rows;
+    std::vector<int> num_tokens;
     bool is_done = true;
     for (const Sequence& sequence : sequences_) {
       const int drawn =
-          rng == nullptr ? max_rows : std::uniform_int_distribution<int>(0, max_rows)(*rng);
-      num_rows.push_back(std::min(drawn, left(sequence)));
+          rng == nullptr ? max_tokens : std::uniform_int_distribution<int>(0, max_tokens)(*rng);
+      num_tokens.push_back(std::min(drawn, left(sequence)));
       is_done &= left(sequence) == 0;
     }
     if (is_done) return;
-    if (std::accumulate(num_rows.begin(), num_rows.end(), 0) > 0) Step(num_rows);
+    if (std::accumulate(num_tokens.begin(), num_tokens.end(), 0) > 0) Step(num_tokens);
   }
 }
 

@@ -1,4 +1,4 @@
-// Runs a model over token rows cut in any way, several sequences at once, and keeps every logit.
+// Runs a model over several sequences in steps of any size, and stores all logits.
 #ifndef LSSAR_TESTS_MODELS_MODEL_RUNNER_H_
 #define LSSAR_TESTS_MODELS_MODEL_RUNNER_H_
 
@@ -14,23 +14,23 @@ namespace lssar::testing {
 
 class ModelRunner {
  public:
-  // Pages for `num_tokens` tokens over all sequences; their ids are dealt at random.
+  // Pages for `num_tokens` tokens of all sequences; their ids are in random order.
   ModelRunner(LanguageModel* model, Backend* backend, DType kv_cache_dtype, int page_size,
               int num_tokens);
 
-  // A new sequence of `tokens`; its index.
+  // Adds a sequence of `tokens` and returns its index.
   int Add(std::vector<int32_t> tokens);
-  // A token that no step has taken yet.
+  // Replaces a token that no step has computed yet.
   void Replace(int sequence, int position, int32_t token) {
     sequences_[size_t(sequence)].tokens[size_t(position)] = token;
   }
-  // One step: the next `num_rows[s]` tokens of each sequence s (0: it sits this one out).
-  void Step(const std::vector<int>& num_rows);
-  // Steps until every sequence is through: at most `max_rows` rows of each, drawn at random
-  // (0 rows too), or always `max_rows` when `rng` is null.
-  void RunAll(int max_rows, std::mt19937* rng);
+  // Runs one step with the next `num_tokens[s]` tokens of each sequence s; 0 skips it.
+  void Step(const std::vector<int>& num_tokens);
+  // Runs steps until every sequence is done. A step has at most `max_tokens` tokens of each
+  // sequence: a random number from 0 on, or always the most if `rng` is null.
+  void RunAll(int max_tokens, std::mt19937* rng);
 
-  // Logits of every position so far, [positions, vocab].
+  // Logits of every position computed so far, [positions, vocab].
   const std::vector<float>& Logits(int sequence) const {
     return sequences_[size_t(sequence)].logits;
   }

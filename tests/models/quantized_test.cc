@@ -1,14 +1,13 @@
-// What int8 weights and int8 K/V cost the shipped checkpoint: Kullback-Leibler divergence of the
-// next token's distribution from that of the same checkpoint with fp32 weights and fp32 K/V.
+// The error of int8 weights and int8 K/V on the shipped checkpoint: Kullback-Leibler divergence of
+// the next token's distribution from that of the same checkpoint with fp32 weights and fp32 K/V.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "kernels/check.h"
 #include "kernels/str_cat.h"
 #include "models/checkpoint.h"
 #include "models/safetensors.h"
@@ -18,20 +17,12 @@
 namespace lssar {
 namespace {
 
+using testing::LoadedModel;
+
 constexpr int kPageSize = 64;
 
-struct LoadedModel {
-  std::unique_ptr<Backend> backend;
-  Checkpoint checkpoint;
-};
-
-LoadedModel LoadShipped(DType weights) {
-  LoadedModel loaded{.backend = testing::NewBackend("cpu"), .checkpoint = {}};
-  absl::StatusOr<Checkpoint> checkpoint = LoadCheckpoint(
-      std::string(testing::kShippedModel), loaded.backend.get(), {.weights = weights});
-  LSSAR_CHECK(checkpoint.ok());
-  loaded.checkpoint = *std::move(checkpoint);
-  return loaded;
+LoadedModel LoadShipped(DType dtype) {
+  return testing::LoadModel(testing::kShippedModel, testing::NewBackend("cpu"), {.dtype = dtype});
 }
 
 std::vector<float> AllLogits(const LoadedModel& model, DType kv_cache_dtype,
@@ -43,35 +34,24 @@ std::vector<float> AllLogits(const LoadedModel& model, DType kv_cache_dtype,
   return runner.Logits(0);
 }
 
-std::vector<double> LogSoftmax(const float* logits, int vocab) {
-  const double max = *std::max_element(logits, logits + vocab);
-  double sum = 0;
-  for (int i = 0; i < vocab; ++i) sum += std::exp(double{logits[i]} - max);
-  std::vector<double> logprobs(logits, logits + vocab);
-  for (double& logprob : logprobs) logprob -= max + std::log(sum);
-  return logprobs;
-}
-
-struct Divergence {
+struct QuantizationError {
   double mean_kl = 0;  // nats
   double worst_kl = 0;
   int worst_position = 0;
-  double loss_change = 0;  // mean -log p(next token), quantized less exact, nats
+  double loss_change = 0;  // mean -log p(next token), quantized minus exact, nats
 };
 
-Divergence Compare(const std::vector<int32_t>& tokens, const LoadedModel& exact_model,
-                   const LoadedModel& model, DType kv_cache_dtype) {
+QuantizationError Compare(const std::vector<int32_t>& tokens, const LoadedModel& exact_model,
+                          const LoadedModel& model, DType kv_cache_dtype) {
   const std::vector<float> exact = AllLogits(exact_model, DType::kF32, tokens);
   const std::vector<float> quantized = AllLogits(model, kv_cache_dtype, tokens);
-  const int vocab = model.checkpoint.config.vocab_size;
-  Divergence divergence;
+  const size_t vocab = model.Vocab();
+  QuantizationError divergence;
   const int num_positions = int(tokens.size());
   for (int position = 0; position < num_positions; ++position) {
-    const size_t at = size_t(position) * size_t(vocab);
-    const std::vector<double> p = LogSoftmax(&exact[at], vocab);
-    const std::vector<double> q = LogSoftmax(&quantized[at], vocab);
-    double kl = 0;
-    for (size_t i = 0; i < p.size(); ++i) kl += std::exp(p[i]) * (p[i] - q[i]);
+    const auto p = std::span(exact).subspan(size_t(position) * vocab, vocab);
+    const auto q = std::span(quantized).subspan(size_t(position) * vocab, vocab);
+    const double kl = testing::Divergence(p, q);
     divergence.mean_kl += kl / num_positions;
     if (!(kl <= divergence.worst_kl)) {
       divergence.worst_kl = kl;
@@ -79,14 +59,15 @@ Divergence Compare(const std::vector<int32_t>& tokens, const LoadedModel& exact_
     }
     if (position + 1 < num_positions) {
       const size_t next = size_t(tokens[size_t(position) + 1]);
-      divergence.loss_change += (p[next] - q[next]) / (num_positions - 1);
+      divergence.loss_change +=
+          (testing::LogSoftmax(p)[next] - testing::LogSoftmax(q)[next]) / (num_positions - 1);
     }
   }
   return divergence;
 }
 
-// Measured: see the figures in models/README.md.
-void ExpectClose(const Divergence& divergence) {
+// Measured: models/BENCHMARKS.md.
+void ExpectClose(const QuantizationError& divergence) {
   ::testing::Test::RecordProperty("mean_kl", std::to_string(divergence.mean_kl));
   ::testing::Test::RecordProperty("worst_kl", std::to_string(divergence.worst_kl));
   std::printf("mean KL %.2e nats, worst %.2e at position %d, loss %+.2e\n", divergence.mean_kl,
@@ -96,10 +77,10 @@ void ExpectClose(const Divergence& divergence) {
   EXPECT_LE(std::abs(divergence.loss_change), 1e-2);
 }
 
-// The rows that come with the checkpoint.
+// The golden rows of the checkpoint.
 void CheckGoldenTokens(DType kv_cache_dtype) {
   const LoadedModel exact = LoadShipped(DType::kF32), int8 = LoadShipped(DType::kI8);
-  EXPECT_EQ(int8.checkpoint.weights, DType::kI8);
+  EXPECT_EQ(int8.checkpoint.dtype, DType::kI8);
   const absl::StatusOr<TensorFile> file =
       TensorFile::Open(std::string(testing::kShippedModel) + "/golden.safetensors");
   ASSERT_TRUE(file.ok());
@@ -109,16 +90,9 @@ void CheckGoldenTokens(DType kv_cache_dtype) {
   }
 }
 
-// About 1000 tokens of English.
 void CheckText(DType kv_cache_dtype) {
   const LoadedModel exact = LoadShipped(DType::kF32), int8 = LoadShipped(DType::kI8);
-  const std::string text = testing::ReadFile("models/README.md");
-  const absl::StatusOr<std::vector<int32_t>> tokens = exact.checkpoint.tokenizer->Encode(text);
-  ASSERT_TRUE(tokens.ok());
-  ASSERT_GE(tokens->size(), 300u);
-  const ptrdiff_t num_tokens = std::min<ptrdiff_t>(1000, std::ssize(*tokens));
-  ExpectClose(
-      Compare({tokens->begin(), tokens->begin() + num_tokens}, exact, int8, kv_cache_dtype));
+  ExpectClose(Compare(testing::HeldOutTokens(1000), exact, int8, kv_cache_dtype));
 }
 
 TEST(QuantizedTest, Int8WeightsOnGoldenTokens) { CheckGoldenTokens(DType::kF32); }
@@ -127,16 +101,16 @@ TEST(QuantizedTest, Int8WeightsAndKvOnGoldenTokens) { CheckGoldenTokens(DType::k
 TEST(QuantizedTest, Int8WeightsAndKvOnText) { CheckText(DType::kI8); }
 
 TEST(QuantizedTest, SelfCheckPassesInEveryFormat) {
-  for (const DType weights : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
     for (const DType kv_cache_dtype : {DType::kF16, DType::kI8}) {
-      LoadedModel model = LoadShipped(weights);
+      const LoadedModel model = LoadShipped(dtype);
       const absl::StatusOr<SelfCheckReport> report =
           SelfCheck(std::string(testing::kShippedModel), model.checkpoint, model.backend.get(),
                     kv_cache_dtype, kPageSize);
-      ASSERT_TRUE(report.ok()) << NameOf(weights) << ": " << report.status().message();
+      ASSERT_TRUE(report.ok()) << NameOf(dtype) << ": " << report.status().message();
       EXPECT_GT(report->num_rows, 0);
       std::printf("%s weights, %s K/V: worst error %.2e of %.2e\n",
-                  std::string(NameOf(weights)).c_str(), std::string(NameOf(kv_cache_dtype)).c_str(),
+                  std::string(NameOf(dtype)).c_str(), std::string(NameOf(kv_cache_dtype)).c_str(),
                   report->worst_error, report->tolerance);
     }
   }

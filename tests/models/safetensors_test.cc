@@ -7,7 +7,6 @@
 #include <random>
 #include <string>
 
-#include "models/safetensors_header.h"
 #include "tests/models/fixture.h"
 
 namespace lssar {
@@ -26,7 +25,7 @@ absl::StatusOr<std::vector<TensorEntry>> Parse(const std::string& file) {
   return ParseSafetensorsHeader(std::as_bytes(std::span(file)), "f");
 }
 
-// KiB of files' pages that this process holds.
+// Resident pages of mapped files, KiB.
 int64_t ResidentFileKib() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -36,7 +35,7 @@ int64_t ResidentFileKib() {
   return 0;
 }
 
-TEST(SafetensorsTest, AReleasedTensorTakesNoMemoryAndReadsTheSame) {
+TEST(SafetensorsTest, ReleasedTensorUsesNoMemoryAndReadsTheSame) {
   constexpr int64_t kElements = int64_t{8} << 20;  // 32 MiB
   const ScratchDirectory directory;
   const std::vector<float> values(kElements, 3.0f);
@@ -49,9 +48,9 @@ TEST(SafetensorsTest, AReleasedTensorTakesNoMemoryAndReadsTheSame) {
   ASSERT_TRUE(file.ok()) << file.status().message();
   const TensorView& large = *file->Find("large");
   EXPECT_EQ(large.ToFloats(), values);
-  const int64_t held_kib = ResidentFileKib();
+  const int64_t resident_kib = ResidentFileKib();
   file->Release(large);
-  EXPECT_LE(ResidentFileKib(), held_kib - 31 * 1024);
+  EXPECT_LE(ResidentFileKib(), resident_kib - 31 * 1024);
   file->Release(*file->Find("none"));
   EXPECT_EQ(large.ToFloats(), values);
   EXPECT_THAT(file->Find("before")->ToFloats(), ElementsAre(1));
@@ -92,7 +91,7 @@ TEST(SafetensorsTest, NoSuchFile) {
   EXPECT_EQ(TensorFile::Open(directory.Path()).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(SafetensorsTest, HeadersThatLie) {
+TEST(SafetensorsTest, BadHeaders) {
   const auto entry = [](std::string_view dtype, std::string_view shape, std::string_view offsets) {
     return "{\"a\":{\"dtype\":\"" + std::string(dtype) + "\",\"shape\":" + std::string(shape) +
            ",\"data_offsets\":" + std::string(offsets) + "}}";
@@ -120,7 +119,7 @@ TEST(SafetensorsTest, HeadersThatLie) {
       {MakeRawSafetensors(entry("F32", "[1]", "[0,8]"), 8), {"span 8 bytes", "F32 [1] takes 4"}},
       {MakeRawSafetensors(entry("F32", "[-1]", "[0,4]"), 4), {"shape", "non-negative"}},
       {MakeRawSafetensors(entry("F32", "[1.5]", "[0,4]"), 4), {"shape", "integers"}},
-      {MakeRawSafetensors(entry("F32", "[1]", "[4,0]"), 4), {"[4, 0]", "must rise"}},
+      {MakeRawSafetensors(entry("F32", "[1]", "[4,0]"), 4), {"[4, 0]", "must be ascending"}},
       {MakeRawSafetensors(entry("F32", "[1]", "[0]"), 4), {"data_offsets", "two"}},
       {MakeRawSafetensors(entry("F32", "[2]", "[0,8]"), 4), {"[0, 8]", "4 bytes"}},
       {MakeRawSafetensors(entry("F32", "[4294967296,4294967296]", "[0,0]"), 0), {"more than 2^64"}},
@@ -143,8 +142,8 @@ TEST(SafetensorsTest, HeadersThatLie) {
   }
 }
 
-// Whatever the bytes: an answer, and every entry inside of the file.
-TEST(SafetensorsTest, FlippedAndCutFilesNeverReadOutside) {
+// Random damage: Parse returns, and every entry lies inside the file.
+TEST(SafetensorsTest, CorruptedFilesNeverReadOutOfBounds) {
   const std::string good = MakeSafetensors(
       {{"a", "F32", {2, 2}, FloatBytes({1, 2, 3, 4})}, {"b", "F16", {3}, "123456"}});
   ASSERT_TRUE(Parse(good).ok());
@@ -179,7 +178,7 @@ class ShardTest : public ::testing::Test {
   ScratchDirectory directory_;
 };
 
-TEST_F(ShardTest, AllShardsAreOneModel) {
+TEST_F(ShardTest, LoadsAllShards) {
   const absl::StatusOr<TensorFile> file =
       OpenWith(R"({"a": "one.safetensors", "b": "two.safetensors"})");
   ASSERT_TRUE(file.ok()) << file.status().message();
@@ -188,7 +187,7 @@ TEST_F(ShardTest, AllShardsAreOneModel) {
   EXPECT_EQ(file->Paths().size(), 2u);
 }
 
-TEST_F(ShardTest, AnIndexThatLies) {
+TEST_F(ShardTest, BadIndex) {
   EXPECT_THAT(MessageOf(OpenWith(R"({"a": "one.safetensors", "c": "two.safetensors"})").status()),
               AllOf(HasSubstr("\"c\""), HasSubstr("not in two.safetensors")));
   EXPECT_THAT(MessageOf(OpenWith(R"({"a": "two.safetensors", "b": "two.safetensors"})").status()),
@@ -202,7 +201,7 @@ TEST_F(ShardTest, AnIndexThatLies) {
               HasSubstr("weight_map is missing"));
 }
 
-TEST_F(ShardTest, ATensorInTwoShards) {
+TEST_F(ShardTest, TensorInTwoShards) {
   directory_.Write("three.safetensors", MakeSafetensors({{"a", "F32", {1}, FloatBytes({3})}}));
   EXPECT_THAT(MessageOf(OpenWith(R"({"a": "one.safetensors", "b": "three.safetensors"})").status()),
               AllOf(HasSubstr("\"a\""), HasSubstr("earlier shard")));

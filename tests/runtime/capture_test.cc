@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/runtime/step_world.h"
+#include "tests/runtime/stepped_engine.h"
 
 namespace lssar {
 namespace {
@@ -49,8 +49,8 @@ std::vector<double> Oracle(const Request& request, int head, int row) {
 
 // Counts the rows and the positions that the model is asked for.
 struct Watch {
-  explicit Watch(World& world) {
-    world.fake.model->on_forward = [this](const ForwardBatch& batch) {
+  explicit Watch(SteppedEngine& engine) {
+    engine.fake.model->on_forward = [this](const ForwardBatch& batch) {
       num_rows += int(batch.token_ids.size());
       std::set<int> sequences;
       for (const RowCapture& capture : batch.captures) sequences.insert(capture.sequence_idx);
@@ -63,14 +63,14 @@ struct Watch {
 };
 
 TEST(CaptureTest, GivesEveryWeightThatIsNotZero) {
-  World world;
-  const Watch watch(world);
+  SteppedEngine engine;
+  const Watch watch(engine);
   const Request request = Capture(Ids(100, 1), {0, 17, 59});
-  const Ticket ticket = world.Submit(request);
-  world.RunAll();
-  ASSERT_EQ(ticket.sink->Status(), absl::OkStatus());
+  const Submitted submitted = engine.Submit(request);
+  engine.RunAll();
+  ASSERT_EQ(submitted.sink->Status(), absl::OkStatus());
   EXPECT_EQ(watch.num_rows, 60) << "nothing behind the last row is run";
-  const auto captured = ticket.sink->Weights();
+  const auto captured = submitted.sink->Weights();
   ASSERT_EQ(captured.size(), 6u);
   for (const auto& [at, row] : captured) {
     const std::vector<double> want = Oracle(request, row.head, row.row);
@@ -87,9 +87,9 @@ TEST(CaptureTest, GivesEveryWeightThatIsNotZero) {
     EXPECT_NEAR(row.entropy, entropy, 1e-12);
     EXPECT_EQ(row.dropped, 0);
   }
-  EXPECT_EQ(world.NumFree(), 64);
-  EXPECT_EQ(ticket.sink->Stats().num_prompt_tokens, 100);
-  EXPECT_EQ(ticket.sink->Stats().num_generated_tokens, 0);
+  EXPECT_EQ(engine.NumAvailable(), 64);
+  EXPECT_EQ(submitted.sink->Stats().num_prompt_tokens, 100);
+  EXPECT_EQ(submitted.sink->Stats().num_generated_tokens, 0);
 }
 
 TEST(CaptureTest, TheLargestStayAndTheRestIsCounted) {
@@ -118,21 +118,21 @@ TEST(CaptureTest, TheLargestStayAndTheRestIsCounted) {
 
 // What lies before a row, and between two, may come from the cache; the rows themselves never do.
 TEST(CaptureTest, CachedPagesChangeNothing) {
-  World world;
-  Watch watch(world);
+  SteppedEngine engine;
+  Watch watch(engine);
   for (const std::vector<int32_t>& rows :
        {std::vector<int32_t>{99}, {50, 70}, {48}, {47}, {0, 90}}) {
     const Request request = Capture(Ids(100, 3), rows);
-    world.Submit(Generate(Ids(100, 3), 5));
-    world.RunAll();
+    engine.Submit(Generate(Ids(100, 3), 5));
+    engine.RunAll();
     watch.num_rows = 0;
-    const Ticket ticket = world.Submit(request);
-    world.RunAll();
-    ASSERT_EQ(ticket.sink->Status(), absl::OkStatus());
-    EXPECT_EQ(watch.num_rows, rows.back() + 1 - ticket.sink->Stats().num_cached_tokens);
-    EXPECT_LE(ticket.sink->Stats().num_cached_tokens, rows.back() + 1 - std::ssize(rows));
-    EXPECT_GE(ticket.sink->Stats().num_cached_tokens, rows.front() / 16 * 16);
-    EXPECT_TRUE(ticket.sink->Weights() == RunAlone(request, SmallOptions())->Weights());
+    const Submitted submitted = engine.Submit(request);
+    engine.RunAll();
+    ASSERT_EQ(submitted.sink->Status(), absl::OkStatus());
+    EXPECT_EQ(watch.num_rows, rows.back() + 1 - submitted.sink->Stats().num_cached_tokens);
+    EXPECT_LE(submitted.sink->Stats().num_cached_tokens, rows.back() + 1 - std::ssize(rows));
+    EXPECT_GE(submitted.sink->Stats().num_cached_tokens, rows.front() / 16 * 16);
+    EXPECT_TRUE(submitted.sink->Weights() == RunAlone(request, SmallOptions())->Weights());
   }
 }
 
@@ -141,21 +141,21 @@ TEST(CaptureTest, CachedPagesChangeNothing) {
 TEST(CaptureTest, AStepIsBoundedAndThatOfOneRequest) {
   EngineOptions options = SmallOptions();
   options.max_num_batched_tokens = 256;
-  World world(options);
-  const Watch watch(world);
-  std::vector<Ticket> tickets;
+  SteppedEngine engine(options);
+  const Watch watch(engine);
+  std::vector<Submitted> submitted;
   std::vector<Request> requests;
   for (int i = 0; i < 3; ++i) {
     requests.push_back(Capture(Ids(200, 4 + i), UpTo(200), 3));
     requests.back().capture->heads = UpTo(64);
-    tickets.push_back(world.Submit(requests.back()));
+    submitted.push_back(engine.Submit(requests.back()));
   }
-  const Ticket reader = world.Submit(Generate(Ids(20, 9), 40));
-  world.RunAll();
-  for (size_t i = 0; i < tickets.size(); ++i) {
-    ASSERT_EQ(tickets[i].sink->Status(), absl::OkStatus());
-    EXPECT_TRUE(tickets[i].sink->Weights() == RunAlone(requests[i], options)->Weights());
-    EXPECT_LE(tickets[i].sink->LargestStep(), 64u * 64u);
+  const Submitted reader = engine.Submit(Generate(Ids(20, 9), 40));
+  engine.RunAll();
+  for (size_t i = 0; i < submitted.size(); ++i) {
+    ASSERT_EQ(submitted[i].sink->Status(), absl::OkStatus());
+    EXPECT_TRUE(submitted[i].sink->Weights() == RunAlone(requests[i], options)->Weights());
+    EXPECT_LE(submitted[i].sink->LargestStep(), 64u * 64u);
   }
   EXPECT_EQ(reader.sink->Status(), absl::OkStatus());
   EXPECT_EQ(watch.most_at_once, 1u);
@@ -164,51 +164,49 @@ TEST(CaptureTest, AStepIsBoundedAndThatOfOneRequest) {
 TEST(CaptureTest, APreemptedRequestGivesNothingTwice) {
   EngineOptions options = SmallOptions();
   options.kv_cache_bytes = 17 * kPageBytes;
-  World world(options);
-  world.Submit(Generate(Ids(30, 10), 200));
+  SteppedEngine engine(options);
+  engine.Submit(Generate(Ids(30, 10), 200));
   Request request = Capture(Ids(200, 11), UpTo(200));
   request.capture->heads = UpTo(256);  // so that it takes many steps
-  const Ticket ticket = world.Submit(request);
-  world.RunAll();
-  ASSERT_EQ(ticket.sink->Status(), absl::OkStatus());
-  EXPECT_GT(ticket.sink->Stats().num_preemptions, 0);
-  EXPECT_TRUE(ticket.sink->Weights() == RunAlone(request, options)->Weights());
-  EXPECT_EQ(world.NumFree(), 17);
+  const Submitted submitted = engine.Submit(request);
+  engine.RunAll();
+  ASSERT_EQ(submitted.sink->Status(), absl::OkStatus());
+  EXPECT_GT(submitted.sink->Stats().num_preemptions, 0);
+  EXPECT_TRUE(submitted.sink->Weights() == RunAlone(request, options)->Weights());
+  EXPECT_EQ(engine.NumAvailable(), 17);
 }
 
 TEST(CaptureTest, EndsByCancelByDeadlineAndByNan) {
-  World world;
-  world.fake.model->poison_id = 63;
+  SteppedEngine engine;
+  engine.fake.model->poison_id = 63;
   Request request = Capture(Ids(200, 12), UpTo(200));
   request.capture->heads = UpTo(64);
-  const Ticket cancelled = world.Submit(request);
-  ASSERT_EQ(world.loop.Step(), absl::OkStatus());
+  const Submitted cancelled = engine.Submit(request);
+  ASSERT_EQ(engine.Step(), absl::OkStatus());
   EXPECT_FALSE(cancelled.sink->Weights().empty());
-  *cancelled.cancelled = true;
-  world.RunAll();
+  cancelled.handle.Cancel();
+  engine.RunAll();
   EXPECT_EQ(cancelled.sink->Status()->code(), absl::StatusCode::kCancelled);
   request.deadline = Clock::now();
-  const Ticket late = world.Submit(request);
-  world.RunAll();
+  const Submitted late = engine.Submit(request);
+  engine.RunAll();
   EXPECT_EQ(late.sink->Status()->code(), absl::StatusCode::kDeadlineExceeded);
   request.deadline.reset();
   request.prompt[70] = 63;
-  const Ticket poisoned = world.Submit(request);
-  world.RunAll();
+  const Submitted poisoned = engine.Submit(request);
+  engine.RunAll();
   EXPECT_EQ(poisoned.sink->Status()->code(), absl::StatusCode::kDataLoss);
   for (const auto& [at, row] : poisoned.sink->Weights()) EXPECT_LT(row.row, 70);
-  EXPECT_EQ(world.NumFree(), 64);
+  EXPECT_EQ(engine.NumAvailable(), 64);
 }
 
 TEST(CaptureTest, APromptThatNeverFitsIsRefused) {
-  const World world;
-  const absl::Status status =
-      CheckFits(Capture(Ids(257, 1), {0}), world.options, world.loop.Layout());
+  const SteppedEngine engine;
+  const absl::Status status = engine.Check(Capture(Ids(257, 1), {0}));
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("prompt of 257 tokens, over max_model_len = 256"));
-  EXPECT_EQ(CheckFits(Capture(Ids(256, 1), {255}), world.options, world.loop.Layout()),
-            absl::OkStatus());
+  EXPECT_EQ(engine.Check(Capture(Ids(256, 1), {255})), absl::OkStatus());
 }
 
 }  // namespace

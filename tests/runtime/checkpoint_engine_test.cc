@@ -26,7 +26,7 @@ struct Setting {
   int max_num_batched_tokens = 512;
   int page_size = 64;
   DType kv_cache_dtype = DType::kF16;
-  bool prefix_cache = false;
+  bool enable_prefix_caching = false;
   int num_pages = 0;  // 0: the default pool
 };
 
@@ -48,7 +48,7 @@ class Server {
                        {.max_model_len = kMaxModelLen,
                         .max_num_seqs = 16,
                         .max_num_batched_tokens = setting.max_num_batched_tokens,
-                        .prefix_cache = setting.prefix_cache,
+                        .enable_prefix_caching = setting.enable_prefix_caching,
                         .page_size = setting.page_size,
                         .kv_cache_dtype = setting.kv_cache_dtype,
                         .kv_cache_bytes = setting.num_pages * int64_t(layout.PageBytes())});
@@ -178,7 +178,7 @@ TEST(CheckpointEngine, EqualBitsFromTheCacheAndThroughFamine) {
     Server server({.max_num_batched_tokens = 200,
                    .page_size = 32,
                    .kv_cache_dtype = kv_cache_dtype,
-                   .prefix_cache = true,
+                   .enable_prefix_caching = true,
                    .num_pages = kMaxModelLen / 32});
     for (int round = 0; round < 2; ++round) {
       std::vector<std::shared_ptr<RecordingSink>> sinks;

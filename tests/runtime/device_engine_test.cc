@@ -18,11 +18,12 @@ namespace {
 // What the same request is asked in; a GPU bears longer ones than its emulation.
 class DeviceEngineTest : public testing::TestWithParam<DeviceCase> {
  protected:
-  static EngineOptions Options(int max_num_batched_tokens, int page_size, bool prefix_cache) {
+  static EngineOptions Options(int max_num_batched_tokens, int page_size,
+                               bool enable_prefix_caching) {
     return {.max_model_len = GetParam().IsGpu() ? 2048 : 256,
             .max_num_seqs = 16,
             .max_num_batched_tokens = max_num_batched_tokens,
-            .prefix_cache = prefix_cache,
+            .enable_prefix_caching = enable_prefix_caching,
             .page_size = page_size};
   }
   static std::vector<Request> Requests(const ModelConfig& config) {

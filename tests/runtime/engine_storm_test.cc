@@ -40,7 +40,7 @@ class EngineStorm : public testing::TestWithParam<int> {
         request.deadline = Clock::now() + std::chrono::microseconds(Between(&random, 0, 5000));
       }
       auto sink = std::make_shared<SimSink>(request, fake_.checkpoint.config);
-      sink->has_room = !OneIn(&random, 6);
+      sink->is_writable = !OneIn(&random, 6);
       auto handle = engine->Submit(std::move(request), sink);
       if (handle.ok()) {
         client->accepted.push_back(std::move(sink));
@@ -51,12 +51,12 @@ class EngineStorm : public testing::TestWithParam<int> {
       if (client->accepted.empty()) continue;
       const size_t other = random() % client->accepted.size();
       if (OneIn(&random, 10)) client->handles[other].Cancel();
-      client->accepted[other]->has_room = true;
+      client->accepted[other]->is_writable = true;
       client->handles[other].Resume();
       if (OneIn(&random, 4)) std::this_thread::sleep_for(std::chrono::microseconds(200));
     }
     for (size_t i = 0; i < client->accepted.size(); ++i) {
-      client->accepted[i]->has_room = true;
+      client->accepted[i]->is_writable = true;
       client->handles[i].Resume();
     }
   }
@@ -73,7 +73,7 @@ TEST_P(EngineStorm, EveryRequestEndsOnceWithItsOwnBits) {
   options.max_num_batched_tokens = 24;
   options.chunked_prefill_size = 8;
   options.page_size = 16;
-  options.prefix_cache = !OneIn(&random, 4);
+  options.enable_prefix_caching = !OneIn(&random, 4);
   options.kv_cache_bytes = kPageBytes * Between(&random, 8, 20);  // famine: 8 x 8 would hold all
   auto engine = Engine::Create(&fake_.checkpoint, &fake_.backend, options);
   ASSERT_TRUE(engine.ok()) << engine.status();

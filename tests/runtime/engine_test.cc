@@ -346,7 +346,7 @@ TEST_F(EngineTest, CountsStepsRowsAndTheirTimes) {
   };
   EngineOptions options = SmallOptions();
   options.observer = &observer;
-  options.prefix_cache = false;
+  options.enable_prefix_caching = false;
   const auto engine = Start(options);
   EXPECT_EQ(engine->Stats().step_started_at, std::nullopt);
   const Clock::time_point before = Clock::now();
@@ -399,7 +399,7 @@ TEST_F(EngineTest, OptionsOutOfRangeAreRefused) {
     EXPECT_EQ(engine.status().code(), absl::StatusCode::kInvalidArgument);
     return std::string(engine.status().message());
   };
-  EXPECT_THAT(refuse({.max_model_len = 0}), HasSubstr("max_model_len = 0 is outside [1, "));
+  EXPECT_THAT(refuse({.max_model_len = 0}), HasSubstr("max_model_len = 0 is outside [2, "));
   EXPECT_THAT(refuse({.max_num_seqs = -1}), HasSubstr("max_num_seqs = -1"));
   EXPECT_THAT(refuse({.max_queued_requests = 0}), HasSubstr("max_queued_requests = 0"));
   EXPECT_THAT(refuse({.max_num_batched_tokens = 100000}),
@@ -412,7 +412,7 @@ TEST_F(EngineTest, OptionsOutOfRangeAreRefused) {
   EXPECT_THAT(refuse({.max_num_partial_prefills = 0}), HasSubstr("max_num_partial_prefills = 0"));
   EXPECT_THAT(refuse({.chunked_prefill_size = 0}), HasSubstr("chunked_prefill_size = 0"));
   fake_.checkpoint.max_num_batched_tokens = 100;
-  EXPECT_THAT(refuse({.max_num_batched_tokens = 101}), HasSubstr("100 rows"));
+  EXPECT_THAT(refuse({.max_num_batched_tokens = 101}), HasSubstr("100 tokens"));
 }
 
 // Many threads submit, cancel and look, while the engine is stopped in the middle: every accepted

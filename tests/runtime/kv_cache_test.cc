@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/available_memory.h"
 #include "tests/support/fake_checkpoint.h"
 
 namespace lssar {
@@ -35,11 +34,10 @@ TEST(KvCache, DefaultsToFourSequencesOfMaxModelLen) {
   EXPECT_EQ(layout.num_pages, 4 * 16);
   EXPECT_EQ(layout.head_dim, 8);
   EXPECT_EQ(layout.dtype, DType::kF16);
-  EXPECT_EQ((*cache)->Pages().NumFree(), 64);
   EXPECT_NE((*cache)->View().k, (*cache)->View().v);
 }
 
-TEST(KvCache, TakesTheBytesItIsGiven) {
+TEST(KvCache, UsesTheBytesItIsGiven) {
   MemoryBackend backend;
   // A page: 2 pools x 2 layers x 3 heads x 16 tokens x 8 dims x 4 bytes.
   constexpr int64_t kPageBytes = 2 * 2 * 3 * 16 * 8 * 4;
@@ -72,43 +70,7 @@ TEST(KvCache, CountsTheScalesOfInt8) {
   EXPECT_EQ(layout.BlockIndex(1, 9, 2) + layout.ScaleIndex(15) + sizeof(float), layout.PoolBytes());
 }
 
-// The pages of a text of `text_id` that nobody has written before: in the cache, then idle.
-void PutText(KvCache& cache, int text_id, int num_pages) {
-  std::vector<int32_t> held;
-  for (int i = 0; i < num_pages; ++i) {
-    const int32_t parent = held.empty() ? PrefixCache::kNone : held.back();
-    ASSERT_TRUE(cache.Acquire(1, &held));
-    const std::vector<int32_t> ids(16, text_id);
-    cache.Prefixes().Insert({.root = {}, .parent = parent, .ids = ids, .scores = {}}, held.back());
-  }
-  cache.Pages().Release(&held);
-}
-
-// The pool is full of texts that nobody reads; four sequences grow into it, by turns.
-TEST(KvCache, GivesRunsWhereEveryPageIsIdle) {
-  MemoryBackend backend;
-  const EngineOptions options{
-      .max_model_len = 100, .page_size = 16, .kv_cache_bytes = 512 * 2 * 2 * 3 * 16 * 8 * 2};
-  const auto cache = *KvCache::Create(SmallConfig(), options, &backend);
-  for (int text_id = 0; text_id < 64; ++text_id) PutText(*cache, text_id, 12);
-  ASSERT_LE(cache->Pages().NumFree(), 512 / 8);
-  std::vector<std::vector<int32_t>> sequences(4);
-  for (int i = 0; i < 64; ++i) {
-    for (auto& pages : sequences) ASSERT_TRUE(cache->Acquire(1, &pages));
-    ASSERT_LE(cache->Pages().NumFree(), 512 / 8) << "the cache loses no more";
-  }
-  for (const auto& pages : sequences) {
-    int num_runs = 1;
-    for (size_t i = 1; i < pages.size(); ++i) num_runs += pages[i] != pages[i - 1] + 1;
-    EXPECT_LE(num_runs, 64 / 8);
-  }
-  std::vector<int32_t> rest;
-  EXPECT_FALSE(cache->Acquire(257, &rest));
-  EXPECT_TRUE(cache->Acquire(256, &rest)) << "all that is idle can be had";
-  EXPECT_EQ(cache->NumAvailable(), 0);
-}
-
-// One with memory of its own.
+// A device with its own memory.
 class DeviceBackend : public MemoryBackend {
  public:
   explicit DeviceBackend(absl::StatusOr<std::optional<int64_t>> free_bytes)
@@ -122,7 +84,7 @@ class DeviceBackend : public MemoryBackend {
 // A page of SmallConfig: 2 pools x 2 layers x 3 heads x 64 tokens x 8 dims x 2 bytes.
 constexpr int64_t kDevicePageBytes = 2 * 2 * 3 * 64 * 8 * 2;
 
-TEST(KvCache, TakesWhatADeviceHasFreeLessAReserve) {
+TEST(KvCache, UsesTheFreeMemoryOfADeviceLessAReserve) {
   const EngineOptions options{.max_model_len = 640, .max_num_seqs = 3, .page_size = 64};
   DeviceBackend ample(int64_t{1} << 30);
   EXPECT_EQ((*KvCache::Create(SmallConfig(), options, &ample))->Layout().num_pages, 3 * 10);
@@ -130,7 +92,7 @@ TEST(KvCache, TakesWhatADeviceHasFreeLessAReserve) {
   EXPECT_EQ((*KvCache::Create(SmallConfig(), options, &tight))->Layout().num_pages, 18);
 }
 
-TEST(KvCache, RefusesADeviceThatHoldsNoWholeContextWithTheArithmetic) {
+TEST(KvCache, RefusesADeviceTooSmallForOneSequence) {
   EngineOptions options{.max_model_len = 640, .page_size = 64};
   DeviceBackend small(8 * kDevicePageBytes);
   const absl::Status status = KvCache::Create(SmallConfig(), options, &small).status();
@@ -147,7 +109,7 @@ TEST(KvCache, RefusesADeviceThatHoldsNoWholeContextWithTheArithmetic) {
               HasSubstr("CUDA error 700"));
 }
 
-// A tree of files as the kernel shows them.
+// A directory tree like those of /proc and /sys.
 class AvailableMemory : public testing::Test {
  protected:
   void SetUp() override {
@@ -167,14 +129,14 @@ class AvailableMemory : public testing::Test {
   std::filesystem::path root_;
 };
 
-TEST_F(AvailableMemory, NothingIsKnownWithoutFiles) { EXPECT_EQ(Read(), std::nullopt); }
+TEST_F(AvailableMemory, IsUnknownWithoutFiles) { EXPECT_EQ(Read(), std::nullopt); }
 
 TEST_F(AvailableMemory, ReadsTheMachine) {
   Write("/proc/meminfo", "MemTotal:  9000 kB\nMemFree: 1 kB\nMemAvailable:    5000 kB\n");
   EXPECT_EQ(Read(), 5000 * 1024);
 }
 
-TEST_F(AvailableMemory, AGroupAboveMayBeTheTightest) {
+TEST_F(AvailableMemory, AParentGroupMayBeTheTightest) {
   Write("/proc/meminfo", "MemAvailable:    5000 kB\n");
   Write("/proc/self/cgroup", "0::/a/b\n");
   Write("/sys/fs/cgroup/a/b/memory.max", "max\n");
@@ -187,7 +149,7 @@ TEST_F(AvailableMemory, AGroupAboveMayBeTheTightest) {
   EXPECT_EQ(Read(), 0);
 }
 
-TEST_F(AvailableMemory, ReadsTheOlderGroups) {
+TEST_F(AvailableMemory, ReadsVersionOneGroups) {
   Write("/proc/meminfo", "MemAvailable:    5000 kB\n");
   Write("/proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/x\n");
   Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "4096\n");

@@ -16,41 +16,43 @@ using ::testing::HasSubstr;
 
 constexpr Clock::time_point kStart{seconds(1000)};
 
-Submission Make(const std::string& id, Clock::time_point at, int priority = 0, int num_tokens = 1) {
-  return {.request = {.id = id,
-                      .prompt = std::vector<int32_t>(size_t(num_tokens), 5),
-                      .generate = GenerateParams{.max_tokens = 1},
-                      .priority = priority},
-          .sink = nullptr,
-          .cancelled = std::make_shared<std::atomic<bool>>(false),
-          .submitted_at = at};
+std::unique_ptr<SequenceGroup> Make(const std::string& id, Clock::time_point at, int priority = 0,
+                                    int num_tokens = 1) {
+  auto group = std::make_unique<SequenceGroup>();
+  group->request = {.id = id,
+                    .prompt = std::vector<int32_t>(size_t(num_tokens), 5),
+                    .generate = GenerateParams{.max_tokens = 1},
+                    .priority = priority};
+  group->cancelled = std::make_shared<std::atomic<bool>>(false);
+  group->arrival_time = at;
+  return group;
 }
 
 std::vector<std::string> PopAll(RequestQueue* queue) {
   std::vector<std::string> ids;
-  while (auto submission = queue->PopIf([](const Submission&) { return true; })) {
-    ids.push_back(submission->request.id);
+  while (const auto group = queue->PopIf([](const SequenceGroup&) { return true; })) {
+    ids.push_back(group->request.id);
   }
   return ids;
 }
 
-TEST(RequestQueue, EqualPrioritiesComeInOrderOfArrival) {
+TEST(RequestQueue, EqualPrioritiesRunInOrderOfArrival) {
   RequestQueue queue(10, 100);
   for (const char* id : {"a", "b", "c"}) ASSERT_EQ(queue.Push(Make(id, kStart)), absl::OkStatus());
   EXPECT_THAT(PopAll(&queue), ElementsAre("a", "b", "c"));
 }
 
-TEST(RequestQueue, PriorityPassesButWaitingCatchesUp) {
+TEST(RequestQueue, HigherPriorityRunsFirstUntilWaitingOutweighsIt) {
   RequestQueue queue(10, 100);
   ASSERT_EQ(queue.Push(Make("waits", kStart)), absl::OkStatus());
   ASSERT_EQ(queue.Push(Make("low", kStart, -10)), absl::OkStatus());
   ASSERT_EQ(queue.Push(Make("passes", kStart + seconds(4), 1)), absl::OkStatus());
-  ASSERT_EQ(queue.Push(Make("comes too late", kStart + seconds(6), 1)), absl::OkStatus());
+  ASSERT_EQ(queue.Push(Make("arrives too late", kStart + seconds(6), 1)), absl::OkStatus());
   ASSERT_EQ(queue.Push(Make("high", kStart + seconds(99), 10)), absl::OkStatus());
   ASSERT_EQ(queue.Push(Make("even the highest", kStart + seconds(101), 10)), absl::OkStatus());
   EXPECT_THAT(PopAll(&queue),
-              ElementsAre("passes", "waits", "comes too late", "high", "low", "even the highest"))
-      << "5 s of waiting are worth one level, 100 s all of them";
+              ElementsAre("passes", "waits", "arrives too late", "high", "low", "even the highest"))
+      << "one level of priority is worth 5 s of waiting, all levels 100 s";
 }
 
 TEST(RequestQueue, IsBoundedByRequests) {
@@ -65,7 +67,7 @@ TEST(RequestQueue, IsBoundedByRequests) {
 TEST(RequestQueue, IsBoundedByPromptTokens) {
   RequestQueue queue(10, 100);
   ASSERT_EQ(queue.Push(Make("larger than all", kStart, 0, 500)), absl::OkStatus())
-      << "an empty queue takes any";
+      << "an empty queue takes any request";
   EXPECT_EQ(queue.CurrentLoad().num_tokens, 500);
   EXPECT_EQ(queue.Push(Make("b", kStart)).code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(PopAll(&queue), ElementsAre("larger than all"));
@@ -80,31 +82,31 @@ TEST(RequestQueue, IsBoundedByPromptTokens) {
   EXPECT_EQ(queue.Push(Make("e", kStart, 0, 40)), absl::OkStatus());
 }
 
-TEST(RequestQueue, AScoreWaitsWithAllItsContinuations) {
+TEST(RequestQueue, AScoreCountsWithAllItsContinuations) {
   RequestQueue queue(10, 1000);
-  Submission score = Make("a", kStart, 0, 10);
-  score.request.generate.reset();
-  score.request.score = ScoreParams{.continuations = {{1, 2, 3}, {4}}};
+  auto score = Make("a", kStart, 0, 10);
+  score->request.generate.reset();
+  score->request.score = ScoreParams{.continuations = {{1, 2, 3}, {4}}};
   ASSERT_EQ(queue.Push(std::move(score)), absl::OkStatus());
   EXPECT_EQ(queue.CurrentLoad().num_tokens, 14);
 }
 
-TEST(RequestQueue, DueRequestsLeaveWithTheirTokens) {
+TEST(RequestQueue, AbortedRequestsAreRemovedWithTheirTokens) {
   RequestQueue queue(10, 100);
-  Submission late = Make("late", kStart, 0, 7);
-  late.request.deadline = kStart + seconds(3);
+  auto late = Make("late", kStart, 0, 7);
+  late->request.deadline = kStart + seconds(3);
   ASSERT_EQ(queue.Push(Make("stays", kStart, 0, 5)), absl::OkStatus());
   ASSERT_EQ(queue.Push(std::move(late)), absl::OkStatus());
   EXPECT_EQ(queue.NextDeadline(), kStart + seconds(3));
-  std::vector<std::pair<Submission, absl::Status>> due;
-  queue.TakeDue(kStart + seconds(3), &due);
-  ASSERT_EQ(due.size(), 1u);
-  EXPECT_EQ(due[0].second.code(), absl::StatusCode::kDeadlineExceeded);
+  std::vector<std::unique_ptr<SequenceGroup>> aborted;
+  queue.TakeAborted(kStart + seconds(3), &aborted);
+  ASSERT_EQ(aborted.size(), 1u);
+  EXPECT_EQ(aborted[0]->status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(queue.CurrentLoad().num_tokens, 5);
   EXPECT_EQ(queue.NextDeadline(), Clock::time_point::max());
 }
 
-TEST(RequestQueue, AWakeThatCameBeforeTheSleepIsNotLost) {
+TEST(RequestQueue, AWakeBeforeTheSleepIsNotLost) {
   RequestQueue queue(10, 100);
   queue.Wake();
   EXPECT_TRUE(queue.WaitForWork(Clock::time_point::max()));

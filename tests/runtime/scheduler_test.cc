@@ -4,143 +4,129 @@
 
 #include <algorithm>
 #include <random>
-#include <utility>
 #include <vector>
 
 namespace lssar {
 namespace {
 
-// (sequence_idx, num_rows) of each entry.
-std::vector<std::pair<int, int>> PlanOf(int max_num_batched_tokens,
-                                        const std::vector<int>& pending) {
-  std::vector<SequenceView> views;
-  for (const int num_pending : pending) views.push_back({.num_pending = num_pending});
-  StepPlan plan = {{.sequence_idx = 99, .num_rows = 99}};
-  Scheduler({.max_num_batched_tokens = max_num_batched_tokens}).Plan(views, &plan);
-  std::vector<std::pair<int, int>> result;
-  for (const PlannedRows& rows : plan) result.emplace_back(rows.sequence_idx, rows.num_rows);
-  return result;
+using Tokens = std::vector<int>;
+
+// Tokens of each sequence.
+Tokens Divide(const TokenBudget::Limits& limits, const std::vector<TokenDemand>& sequences) {
+  Tokens num_tokens = {99, 99};
+  TokenBudget(limits).Divide(sequences, &num_tokens);
+  return num_tokens;
 }
 
-using Rows = std::vector<std::pair<int, int>>;
-
-TEST(Scheduler, NothingRunsNothingIsPlanned) { EXPECT_EQ(PlanOf(8, {}), Rows{}); }
-
-TEST(Scheduler, DecodeRowsComeFirstAndPromptsTakeTheRest) {
-  EXPECT_EQ(PlanOf(8, {100, 1, 1, 100}), (Rows{{0, 6}, {1, 1}, {2, 1}}));
+Tokens Divide(int max_num_batched_tokens, const std::vector<int>& pending) {
+  std::vector<TokenDemand> sequences;
+  for (const int num_pending : pending) sequences.push_back({.num_pending = num_pending});
+  return Divide({.max_num_batched_tokens = max_num_batched_tokens}, sequences);
 }
 
-TEST(Scheduler, PromptsAreServedInOrderOfArrival) {
-  EXPECT_EQ(PlanOf(16, {5, 7, 9}), (Rows{{0, 5}, {1, 7}, {2, 4}}));
+TEST(TokenBudget, NoSequencesNoTokens) { EXPECT_EQ(Divide(8, std::vector<int>{}), Tokens{}); }
+
+TEST(TokenBudget, DecodesComeFirstAndPromptsGetTheRest) {
+  EXPECT_EQ(Divide(8, {100, 1, 1, 100}), (Tokens{6, 1, 1, 0}));
 }
 
-TEST(Scheduler, TheOldestPromptGoesOnBesideAsManyDecodesAsCanRun) {
-  EXPECT_EQ(PlanOf(4, {1, 1, 50, 1}), (Rows{{0, 1}, {1, 1}, {2, 1}, {3, 1}}));
+TEST(TokenBudget, PromptsRunInOrderOfArrival) {
+  EXPECT_EQ(Divide(16, {5, 7, 9}), (Tokens{5, 7, 4}));
 }
 
-TEST(Scheduler, KeepsEveryRuleOverRandomWorlds) {
+TEST(TokenBudget, TheFirstPromptAdvancesBesideAsManyDecodesAsCanRun) {
+  EXPECT_EQ(Divide(4, {1, 1, 50, 1}), (Tokens{1, 1, 1, 1}));
+}
+
+TEST(TokenBudget, KeepsEveryRuleForRandomSequences) {
   std::mt19937 random(11);
   for (int round = 0; round < 20000; ++round) {
     const int max_num_batched_tokens = 1 + int(random() % 40);
     std::vector<int> pending(random() % size_t(max_num_batched_tokens + 1));
     for (int& p : pending) p = random() % 2 == 0 ? 1 : 1 + int(random() % 60);
-    const Rows rows = PlanOf(max_num_batched_tokens, pending);
-    ASSERT_EQ(rows, PlanOf(max_num_batched_tokens, pending)) << "pure";
+    const Tokens tokens = Divide(max_num_batched_tokens, pending);
+    ASSERT_EQ(tokens, Divide(max_num_batched_tokens, pending)) << "pure";
+    ASSERT_EQ(tokens.size(), pending.size());
 
-    int num_rows = 0;
-    std::vector<int> planned(pending.size(), 0);
-    int last_idx = -1;
-    for (const auto& [idx, count] : rows) {
-      ASSERT_GT(idx, last_idx);
-      last_idx = idx;
-      ASSERT_GE(count, 1);
-      ASSERT_LE(count, pending[size_t(idx)]);
-      planned[size_t(idx)] = count;
-      num_rows += count;
+    int num_tokens = 0;
+    for (size_t i = 0; i < pending.size(); ++i) {
+      ASSERT_GE(tokens[i], 0);
+      ASSERT_LE(tokens[i], pending[i]);
+      num_tokens += tokens[i];
     }
-    ASSERT_LE(num_rows, max_num_batched_tokens);
+    ASSERT_LE(num_tokens, max_num_batched_tokens);
     int num_wanted = 0;
     for (const int p : pending) num_wanted += p;
-    ASSERT_EQ(num_rows, std::min(num_wanted, max_num_batched_tokens)) << "the budget is used";
-    bool is_older_served = true;
+    ASSERT_EQ(num_tokens, std::min(num_wanted, max_num_batched_tokens)) << "the budget is used";
+    bool is_earlier_done = true;
     for (size_t i = 0; i < pending.size(); ++i) {
       if (pending[i] == 1) {
-        ASSERT_EQ(planned[i], 1) << "every decode row runs";
+        ASSERT_EQ(tokens[i], 1) << "every decode runs";
       } else {
-        ASSERT_TRUE(is_older_served || planned[i] == 0) << "a younger prompt passed an older one";
-        is_older_served = is_older_served && planned[i] == pending[i];
+        ASSERT_TRUE(is_earlier_done || tokens[i] == 0) << "a later prompt overtook an earlier one";
+        is_earlier_done = is_earlier_done && tokens[i] == pending[i];
       }
     }
   }
 }
 
-constexpr Scheduler::Limits kShared = {
+constexpr TokenBudget::Limits kShared = {
     .max_num_batched_tokens = 512, .max_num_partial_prefills = 2, .chunked_prefill_size = 64};
 
-Rows PlanOf(const Scheduler::Limits& limits, const std::vector<SequenceView>& views) {
-  StepPlan plan;
-  Scheduler(limits).Plan(views, &plan);
-  Rows result;
-  for (const PlannedRows& rows : plan) result.emplace_back(rows.sequence_idx, rows.num_rows);
-  return result;
-}
+constexpr TokenDemand kDecode = {.num_pending = 1, .first_position = 500, .is_streaming = true};
 
-constexpr SequenceView kDecode = {.num_pending = 1, .first_row = 500, .streams = true};
-
-TEST(Scheduler, PromptsHurryOnlyWhileNobodyWaitsForAToken) {
-  const SequenceView prompt = {.num_pending = 16000, .streams = true};
-  EXPECT_EQ(PlanOf(kShared, {prompt}), (Rows{{0, 512}}));
-  EXPECT_EQ(PlanOf(kShared, {prompt, kDecode}), (Rows{{0, 62}, {1, 1}}));
-  const SequenceView one_score_row = {.num_pending = 1, .first_row = 500};
-  EXPECT_EQ(PlanOf(kShared, {prompt, one_score_row}), (Rows{{0, 511}, {1, 1}}))
+TEST(TokenBudget, PromptsUseTheWholeBudgetWhenNoReaderWaits) {
+  const TokenDemand prompt = {.num_pending = 16000, .is_streaming = true};
+  EXPECT_EQ(Divide(kShared, {prompt}), (Tokens{512}));
+  EXPECT_EQ(Divide(kShared, {prompt, kDecode}), (Tokens{62, 1}));
+  const TokenDemand one_score_token = {.num_pending = 1, .first_position = 500};
+  EXPECT_EQ(Divide(kShared, {prompt, one_score_token}), (Tokens{511, 1}))
       << "no reader waits for it";
 }
 
-TEST(Scheduler, RowsDeepInAPromptCountForMore) {
-  int num_rows_before = 64;
-  for (const int first_row : {0, 2048, 8192, 16384}) {
-    const int num_rows =
-        PlanOf(kShared, {{.num_pending = 10000, .first_row = first_row}, kDecode})[0].second;
-    EXPECT_LT(num_rows, num_rows_before);
-    EXPECT_NEAR(num_rows, 64.0 / (1 + double(first_row) / kKeysPerRowCost), 2);
-    num_rows_before = num_rows;
+TEST(TokenBudget, TokensDeepInAPromptCountForMore) {
+  int num_tokens_before = 64;
+  for (const int first_position : {0, 2048, 8192, 16384}) {
+    const int num_tokens =
+        Divide(kShared, {{.num_pending = 10000, .first_position = first_position}, kDecode})[0];
+    EXPECT_LT(num_tokens, num_tokens_before);
+    EXPECT_NEAR(num_tokens, 64.0 / (1 + double(first_position) / kKeysPerTokenCost), 2);
+    num_tokens_before = num_tokens;
   }
-  const SequenceView deepest = {.num_pending = 10, .first_row = 1 << 20};
-  EXPECT_EQ(PlanOf(kShared, {deepest, kDecode}), (Rows{{0, 1}, {1, 1}}))
-      << "the most senior prompt always has a row";
+  const TokenDemand deepest = {.num_pending = 10, .first_position = 1 << 20};
+  EXPECT_EQ(Divide(kShared, {deepest, kDecode}), (Tokens{1, 1}))
+      << "the first prompt always gets a token";
 }
 
-TEST(Scheduler, PromptsShareAStepWithReaders) {
-  const SequenceView small = {.num_pending = 20};
-  EXPECT_EQ(PlanOf(kShared, {small, kDecode, small, small}), (Rows{{0, 20}, {1, 1}, {2, 20}}))
+TEST(TokenBudget, PromptsShareAStepWithDecodes) {
+  const TokenDemand small = {.num_pending = 20};
+  EXPECT_EQ(Divide(kShared, {small, kDecode, small, small}), (Tokens{20, 1, 20, 0}))
       << "max_num_partial_prefills";
-  const SequenceView large = {.num_pending = 500};
-  EXPECT_EQ(PlanOf(kShared, {small, kDecode, large}), (Rows{{0, 20}, {1, 1}, {2, 42}}))
+  const TokenDemand large = {.num_pending = 500};
+  EXPECT_EQ(Divide(kShared, {small, kDecode, large}), (Tokens{20, 1, 42}))
       << "chunked_prefill_size for all of them";
-  EXPECT_EQ(PlanOf(kShared, {large, kDecode, small}), (Rows{{0, 62}, {1, 1}}));
+  EXPECT_EQ(Divide(kShared, {large, kDecode, small}), (Tokens{62, 1, 0}));
 }
 
-// Many questions of a few tokens beside readers: their tokens count, not how many they are.
-TEST(Scheduler, SmallPromptsAreBoundedByTheirTokens) {
-  constexpr Scheduler::Limits kMany = {
+// Many small prompts beside a decode: their tokens are bounded, not their number.
+TEST(TokenBudget, SmallPromptsAreBoundedByTheirTokens) {
+  constexpr TokenBudget::Limits kMany = {
       .max_num_batched_tokens = 512, .max_num_partial_prefills = 16, .chunked_prefill_size = 32};
-  const SequenceView small = {.num_pending = 5};
-  EXPECT_EQ(PlanOf(kMany, {kDecode, small, small, small, small, small, small, small, small}),
-            (Rows{{0, 1}, {1, 5}, {2, 5}, {3, 5}, {4, 5}, {5, 5}, {6, 5}, {7, 1}}));
-  const SequenceView large = {.num_pending = 500};
-  EXPECT_EQ(PlanOf(kMany, {kDecode, large, small, small}), (Rows{{0, 1}, {1, 31}}));
+  const TokenDemand small = {.num_pending = 5};
+  EXPECT_EQ(Divide(kMany, {kDecode, small, small, small, small, small, small, small, small}),
+            (Tokens{1, 5, 5, 5, 5, 5, 5, 1, 0}));
+  const TokenDemand large = {.num_pending = 500};
+  EXPECT_EQ(Divide(kMany, {kDecode, large, small, small}), (Tokens{1, 31, 0, 0}));
 }
 
-// Even when every step is full of decode rows, a prompt gets through in finite time.
-TEST(Scheduler, NoPromptStarves) {
+// A prompt ends in finite time even when every step is full of decodes.
+TEST(TokenBudget, NoPromptStarves) {
   constexpr int kStepTokens = 8;
   std::vector<int> pending(kStepTokens, 1);
   pending[5] = 1000;
   int num_steps = 0;
   for (; pending[5] > 1; ++num_steps) {
-    for (const auto& [idx, count] : PlanOf(kStepTokens, pending)) {
-      if (idx == 5) pending[5] -= count;
-    }
+    pending[5] -= Divide(kStepTokens, pending)[5];
     ASSERT_LT(num_steps, 1000);
   }
   EXPECT_EQ(num_steps, 999);

@@ -7,14 +7,14 @@
 
 #include "kernels/reference/sample.h"
 #include "kernels/str_cat.h"
-#include "runtime/admission.h"
+#include "runtime/sequence.h"
 #include "runtime/token_counts.h"
 #include "tests/support/fake_model.h"
 
 namespace lssar {
 namespace {
 
-// Of a family's text; ids 0 to 2 are left for what ends texts.
+// A token of the text of `family`. Ids 0 to 2 are reserved for tokens that end texts.
 int32_t IdAt(uint64_t family, int position, int vocab_size) {
   return 3 + int32_t(FakeHash(family, uint64_t(position)) % uint64_t(vocab_size - 3));
 }
@@ -30,7 +30,7 @@ std::vector<int32_t> SimText(SimRandom* random, int num_tokens, int vocab_size) 
   return ids;
 }
 
-// Row after row of the fake model.
+// The state of the fake model, token by token.
 class History {
  public:
   History(double rope_base, std::span<const int32_t> ids)
@@ -84,7 +84,7 @@ Request MakeSimRequest(SimRandom* random, const ModelConfig& config, int max_mod
   const int vocab_size = config.vocab_size;
   Request request;
   const int num_tokens = Between(random, 2, OneIn(random, 2) ? max_model_len : max_model_len / 3);
-  // Long answers to short prompts are what brings famine.
+  // Long answers to short prompts cause KV cache pressure.
   const int longest_prompt = OneIn(random, 2) ? std::min(12, num_tokens - 1) : num_tokens - 1;
   const int num_prompt = Between(random, 1, longest_prompt);
   std::vector<int32_t> text = SimText(random, num_tokens, vocab_size);
@@ -183,7 +183,7 @@ void SimSink::CheckChoice(int idx) {
                                       .choice = idx,
                                       .position = int(request_.prompt.size()) + num_generated})
                                  .id;
-    if (id != expected || finish) return Fail(StrCat("choice ", idx, " says another text"));
+    if (id != expected || finish) return Fail(StrCat("choice ", idx, " has another text"));
     if (num_generated >= params.min_tokens) {
       if (id == FakeModel::kEosId && !params.ignore_eos) finish = FinishReason::kEos;
       if (std::ranges::count(params.stop_ids, id) > 0) finish = FinishReason::kStopId;
@@ -198,7 +198,7 @@ void SimSink::CheckChoice(int idx) {
 
 void SimSink::CheckPrompt() {
   const bool is_wanted = request_.generate && request_.generate->num_prompt_logprobs >= 0;
-  if (!is_wanted && !prompt_.empty()) Fail("prompt log-probabilities that nobody wanted");
+  if (!is_wanted && !prompt_.empty()) Fail("prompt log-probabilities that were not requested");
   if (is_wanted && status_.ok() && prompt_.size() + 1 != request_.prompt.size()) {
     Fail("OK without the prompt's log-probabilities");
   }
@@ -215,7 +215,7 @@ void SimSink::CheckPrompt() {
 
 void SimSink::CheckWeights() {
   if (!request_.capture) {
-    if (!weights_.empty()) Fail("weights that nobody wanted");
+    if (!weights_.empty()) Fail("weights that were not requested");
     return;
   }
   struct Compare : WeightsSink {

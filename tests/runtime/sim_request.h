@@ -1,4 +1,4 @@
-// Random requests, what the fake model must answer to them, and a sink that checks it.
+// Random requests, and a sink that checks the results against those of the fake model.
 #ifndef LSSAR_TESTS_RUNTIME_SIM_REQUEST_H_
 #define LSSAR_TESTS_RUNTIME_SIM_REQUEST_H_
 
@@ -22,22 +22,21 @@ inline int Between(SimRandom* random, int low, int high) {
 }
 inline bool OneIn(SimRandom* random, int n) { return (*random)() % uint64_t(n) == 0; }
 
-// Prompts begin with one of a few texts; some requests have many choices, some are scores,
-// some look at attention, some stay out of the prefix cache. Without a deadline.
+// Prompts begin with one of a few texts. Some requests have many choices, some are scores, some
+// capture attention, some do not use the prefix cache. None has a deadline.
 // Requires  max_model_len >= 8
 Request MakeSimRequest(SimRandom* random, const ModelConfig& config, int max_model_len,
                        int max_choices);
 
-// Compares everything it is told with what the request's rows give, computed from the definition of
-// the fake model alone: no pages, no batches. A request that is cut short must have got a beginning
-// of its answer.
+// Compares every result with the definition of the fake model, computed without pages or batches. A
+// request that is aborted must have received a prefix of its results.
 class SimSink : public OutputSink {
  public:
   SimSink(const Request& request, const ModelConfig& config);
 
-  std::atomic<bool> has_room = true;
+  std::atomic<bool> is_writable = true;
 
-  bool IsWritable() const override { return has_room; }
+  bool IsWritable() const override { return is_writable; }
   void OnAdmitted(const RequestStats& stats) override;
   void OnPromptLogprobs(PromptDelta delta) override;
   void OnTokens(GenerateDelta delta) override;
@@ -46,10 +45,10 @@ class SimSink : public OutputSink {
   void OnDone(const absl::Status& status, const RequestStats& stats) override;
 
   bool IsDone() const { return is_done_; }
-  // Once it is done.
+  // Valid once the request is done.
   const absl::Status& Status() const { return status_; }
   const RequestStats& Stats() const { return stats_; }
-  // The first thing that was not as it should be; empty: nothing. Once it is done.
+  // The first wrong result; empty: none. Valid once the request is done.
   const std::string& Failure() const { return failure_; }
 
  private:

@@ -1,4 +1,4 @@
-// Keys over the wire: who may call what, how often, and that no log tells a key.
+// API keys end to end: roles, rates, reload; no log line contains a key.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ class AccessTest : public testing::Test {
     return "[" + name + "]\nkey = \"" + key + "\"\n" + more;
   }
 
-  // Another file takes its place, as an editor does it.
+  // Replaces the file, as editors do.
   void Write(const std::string& text) const {
     std::ofstream(path_ + ".next") << text;
     std::filesystem::rename(path_ + ".next", path_);
@@ -64,7 +64,7 @@ class AccessTest : public testing::Test {
                             ".keys.toml";
 };
 
-TEST_F(AccessTest, ACallTakesAKnownKeyAndItsRole) {
+TEST_F(AccessTest, CallsRequireAKnownKeyWithTheRequiredRole) {
   TestServer server({.max_model_len = 2048}, WithKeys());
   const Generated none = GenerateAs(server, "");
   EXPECT_EQ(none.status.error_code(), grpc::StatusCode::UNAUTHENTICATED);
@@ -78,11 +78,11 @@ TEST_F(AccessTest, ACallTakesAKnownKeyAndItsRole) {
   EXPECT_EQ(StatsAs(server, "").error_code(), grpc::StatusCode::UNAUTHENTICATED);
   const grpc::Status denied = StatsAs(server, kUser);
   EXPECT_EQ(denied.error_code(), grpc::StatusCode::PERMISSION_DENIED);
-  EXPECT_THAT(denied.error_message(), HasSubstr("key alice is a user's"));
+  EXPECT_THAT(denied.error_message(), HasSubstr("key alice has role user"));
   EXPECT_TRUE(StatsAs(server, kAdmin).ok());
 }
 
-TEST_F(AccessTest, AnotherSchemeIsNoKey) {
+TEST_F(AccessTest, OnlyTheBearerSchemeIsAccepted) {
   TestServer server({.max_model_len = 2048}, WithKeys());
   grpc::ClientContext context;
   context.AddMetadata("authorization", std::string("Basic ") + kUser);
@@ -91,7 +91,7 @@ TEST_F(AccessTest, AnotherSchemeIsNoKey) {
             grpc::StatusCode::UNAUTHENTICATED);
 }
 
-TEST_F(AccessTest, HealthNeedsNoKeyAndMetricsAnAdmins) {
+TEST_F(AccessTest, HealthNeedsNoKeyAndMetricsNeedAnAdminKey) {
   TestServer server({.max_model_len = 2048}, WithKeys());
   EXPECT_EQ(CheckHealth(server.NewChannel(), ""), kServing);
   const auto get = [&server](const std::string& path, const std::string& key) {
@@ -112,7 +112,7 @@ TEST_F(AccessTest, HealthNeedsNoKeyAndMetricsAnAdmins) {
   EXPECT_THAT(page.body, HasSubstr("lssar_num_requests_running"));
 }
 
-TEST_F(AccessTest, AChangedFileIsInForceWithoutARestart) {
+TEST_F(AccessTest, AChangedKeyFileAppliesWithoutARestart) {
   TestServer server({.max_model_len = 2048}, WithKeys());
   ASSERT_TRUE(GenerateAs(server, kUser).status.ok());
   const auto wait_until = [&server](const std::string& key, grpc::StatusCode code) {
@@ -125,16 +125,16 @@ TEST_F(AccessTest, AChangedFileIsInForceWithoutARestart) {
   Write(Section("alice", "another-key-of-alice"));
   EXPECT_TRUE(wait_until(kUser, grpc::StatusCode::UNAUTHENTICATED));
   EXPECT_TRUE(GenerateAs(server, "another-key-of-alice").status.ok());
-  // One that cannot be read changes nothing.
+  // An unreadable file changes nothing.
   Write("[alice\n");
   std::this_thread::sleep_for(std::chrono::milliseconds(1100));
   EXPECT_TRUE(GenerateAs(server, "another-key-of-alice").status.ok());
 }
 
-TEST_F(AccessTest, ConcurrentCallsOfAKeyAreBoundedAndTheLastOneMakesRoomAtOnce) {
+TEST_F(AccessTest, ConcurrentCallsOfAKeyAreBoundedAndReleasedBeforeTheCallEnds) {
   Write(Section("alice", kUser, "max-concurrent = 1\n"));
   TestServer server({.max_model_len = 2048}, WithKeys());
-  // One after another: none finds the one before still there.
+  // In sequence: no call counts the one before it.
   for (int i = 0; i < 50; ++i) ASSERT_TRUE(GenerateAs(server, kUser).status.ok()) << i;
   server.Hold();
   grpc::ClientContext context;
@@ -154,7 +154,7 @@ TEST_F(AccessTest, ConcurrentCallsOfAKeyAreBoundedAndTheLastOneMakesRoomAtOnce) 
   EXPECT_TRUE(GenerateAs(server, kUser).status.ok());
 }
 
-TEST_F(AccessTest, TheRatesOfAKeyCountRequestsAndTokens) {
+TEST_F(AccessTest, KeyRatesCountRequestsAndTokens) {
   Write(Section("few", kUser, "requests-per-minute = 2\n") +
         Section("short", kAdmin, "tokens-per-minute = 100\n"));
   TestServer server({.max_model_len = 2048}, WithKeys());
@@ -165,12 +165,12 @@ TEST_F(AccessTest, TheRatesOfAKeyCountRequestsAndTokens) {
   EXPECT_THAT(third.status.error_message(), HasSubstr("requests-per-minute = 2"));
   EXPECT_THAT(third.status.error_details(), HasSubstr("google.rpc.RetryInfo"));
 
-  EXPECT_TRUE(GenerateAs(server, kAdmin, 200).status.ok());  // what is inside is never cut
+  EXPECT_TRUE(GenerateAs(server, kAdmin, 200).status.ok());  // running calls are never stopped
   EXPECT_THAT(GenerateAs(server, kAdmin).status.error_message(),
               HasSubstr("tokens-per-minute = 100"));
 }
 
-TEST_F(AccessTest, AFileThatIsNoneEndsTheStart) {
+TEST_F(AccessTest, AnInvalidKeyFileFailsTheStart) {
   ServerOptions options;
   options.listen = options.http_listen = "";
   options.log_level = "off";

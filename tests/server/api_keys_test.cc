@@ -23,7 +23,7 @@ std::string Section(const std::string& name, const std::string& entries) {
   return "[" + name + "]\n" + entries + "\n";
 }
 
-TEST(ApiKeysTest, AKeyIsFoundByItselfOrByItsHash) {
+TEST(ApiKeysTest, KeysAreFoundWhetherGivenAsTextOrAsHash) {
   const std::string plain = Section("alice", "key = \"correct-horse-battery\"");
   const std::string hashed = Section("alice", std::string("sha256 = \"") + kDigest + "\"");
   for (const std::string& text : {plain, hashed}) {
@@ -42,7 +42,7 @@ TEST(ApiKeysTest, AKeyIsFoundByItselfOrByItsHash) {
   }
 }
 
-TEST(ApiKeysTest, EachSectionIsAKeyWithItsOwnRoleAndLimits) {
+TEST(ApiKeysTest, EachSectionDefinesAKeyWithRoleAndLimits) {
   const auto keys = ApiKeys::Parse(
       "# who may call\n"
       "[alice]\nkey = \"alice-alice-alice-alice\"\nrole = \"admin\"\n"
@@ -68,7 +68,7 @@ struct BadFile {
 
 class BadFileTest : public testing::TestWithParam<BadFile> {};
 
-TEST_P(BadFileTest, IsRefusedWithoutATraceOfTheKey) {
+TEST_P(BadFileTest, IsRejectedWithoutRevealingTheKey) {
   const auto keys = ApiKeys::Parse(GetParam().text);
   ASSERT_EQ(keys.status().code(), absl::StatusCode::kInvalidArgument) << keys.status();
   const std::string message(keys.status().message());
@@ -81,13 +81,13 @@ const std::string kGood = "key = \"secret-secret-secret\"\n";
 INSTANTIATE_TEST_SUITE_P(
     ApiKeys, BadFileTest,
     testing::Values(
-        BadFile{"Empty", "", "it names no key"},
-        BadFile{"NoSection", kGood, "every entry stands in a section [NAME]"},
-        BadFile{"BareKey", "secret-secret-secret\n", "every entry stands in a section"},
+        BadFile{"Empty", "", "the file contains no key"},
+        BadFile{"NoSection", kGood, "every entry must be in a section [NAME]"},
+        BadFile{"BareKey", "secret-secret-secret\n", "every entry must be in a section"},
         BadFile{"BareKeyInSection", Section("a", "secret-secret-secret"),
-                "[a]: an entry is not known; there are key, sha256"},
+                "[a]: unknown entry; the entries are key, sha256"},
         BadFile{"NestedSection", Section("a.b", kGood), "section [NAME]"},
-        BadFile{"LongName", Section(std::string(65, 'a'), kGood), "1 to 64 of"},
+        BadFile{"LongName", Section(std::string(65, 'a'), kGood), "of 1 to 64 characters"},
         BadFile{"NoKey", Section("a", "role = \"user\""), "[a]: key or sha256 is missing"},
         BadFile{"EmptySection", Section("a", ""), "[a]: key or sha256 is missing"},
         BadFile{"ShortKey", Section("a", "key = \"secret\""), "key must have 16 to 256"},
@@ -95,7 +95,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"KeyNotAscii", Section("a", "key = \"secret-secret-secr\u00e9t\""), "printable"},
         BadFile{"TwoKeys", Section("a", kGood + kGood), "[a]: key must have one value"},
         BadFile{"KeyAndHash", Section("a", kGood + "sha256 = \"secret\""),
-                "[a]: it takes one of key and sha256"},
+                "[a]: set either key or sha256, not both"},
         BadFile{"ShortHash", Section("a", "sha256 = \"abcd\""), "sha256 must be the 64 hex digits"},
         BadFile{"NotHex", Section("a", "sha256 = \"" + std::string(64, 'g') + "\""),
                 "sha256 must be the 64 hex digits"},
@@ -106,9 +106,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"LimitText", Section("a", kGood + "tokens-per-minute = \"many\""),
                 "[a]: tokens-per-minute must be a whole number"},
         BadFile{"SectionTwice", Section("a", kGood) + Section("a", "role = \"admin\""),
-                "[a]: the section stands there twice"},
+                "[a]: the section is defined twice"},
         BadFile{"SameKeyTwice", Section("a", kGood) + Section("b", kGood),
-                "[b]: has the key of [a]"}),
+                "[b]: has the same key as [a]"}),
     [](const auto& test) { return test.param.name; });
 
 const Clock::time_point kStart = Clock::time_point(seconds(1000));
@@ -121,12 +121,12 @@ TEST(KeyUsageTest, ConcurrentCallsAreBounded) {
   const absl::Status refused = usage.Acquire(kStart);
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.message()),
-              HasSubstr("key alice has 2 calls running (max-concurrent = 2)"));
+              HasSubstr("key alice has 2 running calls (max-concurrent = 2)"));
   usage.Release();
   EXPECT_TRUE(usage.Acquire(kStart).ok());
 }
 
-TEST(KeyUsageTest, RequestsFlowBackAtTheirRate) {
+TEST(KeyUsageTest, RequestsRefillAtTheirRate) {
   KeyUsage usage("alice");
   usage.SetLimits({.requests_per_minute = 6});
   for (int i = 0; i < 6; ++i) EXPECT_TRUE(usage.Acquire(kStart).ok());
@@ -134,22 +134,22 @@ TEST(KeyUsageTest, RequestsFlowBackAtTheirRate) {
   EXPECT_FALSE(usage.Acquire(kStart + seconds(9)).ok());
   EXPECT_TRUE(usage.Acquire(kStart + seconds(10)).ok());
   EXPECT_FALSE(usage.Acquire(kStart + seconds(10)).ok());
-  // Never more than a minute's worth, however long nobody called.
+  // The bucket never holds more than one minute's worth.
   for (int i = 0; i < 6; ++i) EXPECT_TRUE(usage.Acquire(kStart + seconds(10'000)).ok());
   EXPECT_FALSE(usage.Acquire(kStart + seconds(10'000)).ok());
 }
 
-TEST(KeyUsageTest, TokensMayBeOwedAndArePaidBackFirst) {
+TEST(KeyUsageTest, TokenDebtRefillsFirst) {
   KeyUsage usage("alice");
   usage.SetLimits({.tokens_per_minute = 600});
   EXPECT_TRUE(usage.Acquire(kStart).ok());
-  usage.CountTokens(900, kStart);  // 300 more than there were: 30 s, and a token's 100 ms
+  usage.CountTokens(900, kStart);  // 300 over: 30 s, plus 100 ms for one token
   EXPECT_THAT(std::string(usage.Acquire(kStart).message()), HasSubstr("tokens-per-minute = 600"));
   EXPECT_FALSE(usage.Acquire(kStart + seconds(30)).ok());
   EXPECT_TRUE(usage.Acquire(kStart + seconds(31)).ok());
 }
 
-TEST(KeyUsageTest, LimitsSetAnewKeepWhatWasUsed) {
+TEST(KeyUsageTest, NewLimitsKeepPastUsage) {
   KeyUsage usage("alice");
   usage.SetLimits({.requests_per_minute = 2});
   EXPECT_TRUE(usage.Acquire(kStart).ok());

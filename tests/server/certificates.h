@@ -1,4 +1,4 @@
-// Throw-away certificates for tests.
+// Temporary certificates for tests.
 #ifndef LSSAR_TESTS_SERVER_CERTIFICATES_H_
 #define LSSAR_TESTS_SERVER_CERTIFICATES_H_
 
@@ -6,15 +6,15 @@
 
 namespace lssar {
 
-// PEM texts.
+// PEM text.
 struct Certificate {
   std::string certificate;
   std::string key;
 };
 
-// A root of its own.
+// A new root.
 Certificate MakeAuthority(const std::string& name);
-// One that `authority` signed, for localhost and 127.0.0.1. `name`: what Subject says.
+// A certificate signed by `authority` for localhost and 127.0.0.1, with Subject `name`.
 Certificate MakeCertificate(const std::string& name, const Certificate& authority);
 
 }  // namespace lssar

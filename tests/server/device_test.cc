@@ -1,4 +1,4 @@
-// The real server on each device, over loopback; and what is said when a device cannot serve.
+// The server on each device, over loopback; errors of devices that cannot serve.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -71,7 +71,7 @@ void ExpectEqualBits(const std::vector<v1::Token>& a, const std::vector<v1::Toke
   }
 }
 
-TEST_P(DeviceTest, SaysWhatItRunsOn) {
+TEST_P(DeviceTest, GetInfoNamesTheDevice) {
   const v1::GetInfoReply reply = Describe();
   EXPECT_EQ(reply.device(), GetParam().device == "cuda" ? "cuda:0" : GetParam().device);
   EXPECT_FALSE(reply.bits_depend_on_batch());
@@ -79,7 +79,7 @@ TEST_P(DeviceTest, SaysWhatItRunsOn) {
   EXPECT_EQ(reply.kv_cache_dtype(), "fp16");
 }
 
-TEST_P(DeviceTest, GreedyTokensAreTheSameEveryTimeAndInAnyCompany) {
+TEST_P(DeviceTest, GreedyTokensDoNotDependOnTheBatch) {
   const Generated alone = Generate(*stub_, Greedy(40, 8));
   ASSERT_TRUE(alone.status.ok()) << alone.status.error_message();
   ASSERT_EQ(alone.Tokens().size(), 8u);
@@ -109,7 +109,7 @@ TEST_P(DeviceTest, ScoreAgreesWithGenerate) {
   ExpectEqualBits({tokens.begin(), tokens.end()}, generated);
 }
 
-TEST_P(DeviceTest, ACancelledCallGivesItsPagesBack) {
+TEST_P(DeviceTest, ACancelledCallFreesItsPages) {
   grpc::ClientContext context;
   const auto reader = stub_->Generate(&context, Greedy(30, 200));
   v1::GenerateReply reply;
@@ -135,26 +135,26 @@ absl::Status LoadOn(const std::string& device, const ModelOptions& options) {
   return ServedModel::LoadOn(*OpenTestDevice({.name = device}), options).status();
 }
 
-TEST(DeviceErrorTest, PagesThatADeviceDoesNotKeepAreNamedWithThoseItKeeps) {
+TEST(DeviceErrorTest, AnUnsupportedKvCacheTypeNamesTheSupportedTypes) {
   ModelOptions options = TinyModel();
   options.engine.kv_cache_dtype = DType::kF32;
   const absl::Status status = LoadOn("cuda-emulated", options);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
   EXPECT_EQ(status.message(),
-            "--kv-cache-dtype fp32: --device cuda-emulated keeps fp16 and int8 pages");
+            "--kv-cache-dtype fp32: --device cuda-emulated supports fp16 and int8");
 }
 
-TEST(DeviceErrorTest, EveryWeightTypeIsKept) {
+TEST(DeviceErrorTest, EveryWeightTypeIsSupported) {
   for (const DType weights : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
     ModelOptions options = TinyModel();
-    options.weights = weights;
+    options.dtype = weights;
     options.engine.max_model_len = 64;
     options.engine.max_num_seqs = 2;
     EXPECT_EQ(LoadOn("cuda-emulated", options), absl::OkStatus()) << NameOf(weights);
   }
 }
 
-TEST(DeviceErrorTest, AContextThatTheDeviceCannotHoldIsRefusedWithTheArithmetic) {
+TEST(DeviceErrorTest, AContextBeyondDeviceMemoryIsRejectedWithTheArithmetic) {
   ModelOptions options = TinyModel();
   options.engine.max_model_len = 1 << 20;
   options.engine.kv_cache_bytes = 1 << 20;
@@ -164,8 +164,8 @@ TEST(DeviceErrorTest, AContextThatTheDeviceCannotHoldIsRefusedWithTheArithmetic)
               HasSubstr("max_model_len = 1048576 tokens needs 16384"));
 }
 
-// On every machine: there is no such device, no driver, or no cuda in this build.
-TEST(DeviceErrorTest, ADeviceThatIsNotThereIsNamedByItsFlag) {
+// Holds on every machine: no such device, no driver, or no cuda in this build.
+TEST(DeviceErrorTest, AMissingDeviceIsReportedByItsFlag) {
   ModelOptions options = TinyModel();
   options.backend.name = "cuda:999";
   const absl::Status status = ServedModel::Load(options).status();
@@ -174,7 +174,7 @@ TEST(DeviceErrorTest, ADeviceThatIsNotThereIsNamedByItsFlag) {
   EXPECT_TRUE(absl::StartsWith(status.message(), "--device cuda:999: ")) << status;
 }
 
-TEST(DeviceErrorTest, FastGemmAreTheGpus) {
+TEST(DeviceErrorTest, FastGemmRequiresCuda) {
   ModelOptions options = TinyModel();
   options.backend.fast_gemm = true;
   const absl::Status status = ServedModel::Load(options).status();
@@ -182,7 +182,7 @@ TEST(DeviceErrorTest, FastGemmAreTheGpus) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("--gemm fast"));
 }
 
-TEST(DeviceErrorTest, ThreadsAreTheCpus) {
+TEST(DeviceErrorTest, ThreadsRequireTheCpu) {
   ModelOptions options = TinyModel();
   options.backend.name = "cuda";
   options.backend.num_threads = 4;

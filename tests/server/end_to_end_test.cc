@@ -39,7 +39,7 @@ struct Served {
 // On the CPU, and on the GPU where there is one.
 class EndToEndTest : public testing::TestWithParam<std::string> {
  protected:
-  // One server a device, for all of its tests.
+  // One server per device for all tests.
   EndToEndTest() : stub_((*served_)[GetParam()].stub) {
     if (stub_ != nullptr) return;
     auto server = Server::Start(ZooOptions(GetParam()));
@@ -75,7 +75,7 @@ std::vector<std::string> Devices() {
 INSTANTIATE_TEST_SUITE_P(Devices, EndToEndTest, testing::ValuesIn(Devices()),
                          [](const auto& tested) { return tested.param; });
 
-TEST_P(EndToEndTest, GreedyTextIsTheSameEveryTimeAndInAnyCompany) {
+TEST_P(EndToEndTest, GreedyTextDoesNotDependOnTheBatch) {
   const Generated alone = Generate(*stub_, Greedy("The capital of France is", 40));
   ASSERT_TRUE(alone.status.ok()) << alone.status.error_message();
   EXPECT_FALSE(alone.Text().empty());
@@ -85,7 +85,7 @@ TEST_P(EndToEndTest, GreedyTextIsTheSameEveryTimeAndInAnyCompany) {
   for (int choice = 0; choice < 8; ++choice) EXPECT_EQ(together.Text(choice), alone.Text());
 }
 
-// What Generate says of its own tokens, Score says of the same tokens: the same bits.
+// Generate and Score return the same bits for the same tokens.
 TEST_P(EndToEndTest, ScoreAgreesWithGenerate) {
   v1::GenerateRequest request = Greedy("Once upon a time", 24);
   request.set_ignore_eos(true);
@@ -113,7 +113,7 @@ TEST_P(EndToEndTest, ScoreAgreesWithGenerate) {
   }
 }
 
-TEST_P(EndToEndTest, AStopStringEndsTheTextBeforeItself) {
+TEST_P(EndToEndTest, TextEndsBeforeAStopString) {
   const Generated whole = Generate(*stub_, Greedy("Once upon a time", 40));
   const std::string text = whole.Text();
   ASSERT_GT(text.size(), 12u);
@@ -126,7 +126,7 @@ TEST_P(EndToEndTest, AStopStringEndsTheTextBeforeItself) {
   EXPECT_EQ(stopped.Deltas().back().stop_string(), stop);
 }
 
-TEST_P(EndToEndTest, ChatIsAnsweredWithoutRoleMarkers) {
+TEST_P(EndToEndTest, ChatRepliesHaveNoRoleMarkers) {
   v1::GenerateRequest request;
   auto* message = request.mutable_chat()->add_messages();
   message->set_role("user");
@@ -138,7 +138,7 @@ TEST_P(EndToEndTest, ChatIsAnsweredWithoutRoleMarkers) {
   EXPECT_THAT(generated.Text(), Not(HasSubstr("<|user|>")));
 }
 
-TEST_P(EndToEndTest, TheRightContinuationIsTheLikelierOne) {
+TEST_P(EndToEndTest, TheCorrectContinuationIsMoreProbable) {
   v1::ScoreRequest request;
   v1::ScoreItem& item = *request.add_items();
   item.mutable_context()->set_text("The first president of the United");
@@ -163,8 +163,8 @@ TEST_P(EndToEndTest, DescribesTheShippedModel) {
   EXPECT_LT(reply.self_check_error(), 0.01);
 }
 
-// A checkpoint that does not compute what it should is not served.
-TEST(SelfCheckTest, AWrongGoldenFileIsRefusedWithTheError) {
+// A checkpoint that fails its self-check is not served.
+TEST(SelfCheckTest, AWrongGoldenFileFailsTheStartWithTheError) {
   const std::filesystem::path copy = std::filesystem::path(testing::TempDir()) / "wrong_golden";
   std::filesystem::remove_all(copy);
   std::filesystem::copy(kZooDirectory, copy);

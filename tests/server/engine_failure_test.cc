@@ -1,4 +1,4 @@
-// An engine that hangs, dies, or stumbles once: what clients and probes are told.
+// An engine that hangs, fails once or fails repeatedly: statuses for clients and probes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ TestServer::Adjust WithStepTimeout(absl::Duration timeout) {
 
 using ::testing::HasSubstr;
 
-// A watch of the server's health that has seen it serve.
+// A health watch that has received SERVING.
 class HealthWatch {
  public:
   explicit HealthWatch(const TestServer& server)
@@ -48,7 +48,7 @@ void ExpectOutOfService(TestServer& server, const std::string& reason) {
   EXPECT_EQ(CheckHealth(server.NewChannel(), ""), kNotServing);
 }
 
-TEST(EngineFailureTest, AStepThatHangsTakesTheServerOutOfService) {
+TEST(EngineFailureTest, AHangingStepStopsServing) {
   TestServer server({.max_model_len = 2048, .max_num_seqs = 1},
                     WithStepTimeout(absl::Milliseconds(300)));
   HealthWatch watch(server);
@@ -76,7 +76,7 @@ TEST(EngineFailureTest, AStepThatHangsTakesTheServerOutOfService) {
   EXPECT_EQ(server.NumEngineFailures(), 1);
 }
 
-TEST(EngineFailureTest, ASlowStepIsNoHang) {
+TEST(EngineFailureTest, ASlowStepIsNotAHang) {
   TestServer server({.max_model_len = 2048}, WithStepTimeout(absl::Milliseconds(2000)));
   server.SetStepMs(60);
   EXPECT_TRUE(Generate(server.Stub(), HelloRequest(50)).status.ok());
@@ -84,7 +84,7 @@ TEST(EngineFailureTest, ASlowStepIsNoHang) {
   EXPECT_EQ(server.Get("/healthz").status, 200);
 }
 
-TEST(EngineFailureTest, OneFailedStepEndsItsOwnRequestsAlone) {
+TEST(EngineFailureTest, AFailedStepEndsOnlyItsOwnRequests) {
   TestServer server({.max_model_len = 2048, .max_num_seqs = 1});
   grpc::ClientContext context;
   server.Hold();
@@ -109,7 +109,7 @@ TEST(EngineFailureTest, OneFailedStepEndsItsOwnRequestsAlone) {
   EXPECT_EQ(server.NumEngineFailures(), 0);
 }
 
-TEST(EngineFailureTest, AnEngineThatFailsForGoodTakesTheServerOutOfService) {
+TEST(EngineFailureTest, RepeatedFailuresStopServing) {
   TestServer server;
   HealthWatch watch(server);
   server.FailSteps(1 << 30);
@@ -127,7 +127,7 @@ TEST(EngineFailureTest, AnEngineThatFailsForGoodTakesTheServerOutOfService) {
   EXPECT_EQ(server.NumEngineFailures(), 1);
 }
 
-TEST(EngineFailureTest, ALostDeviceTakesTheServerOutOfServiceAtOnce) {
+TEST(EngineFailureTest, ALostDeviceStopsServingAtOnce) {
   TestServer server({.max_model_len = 2048, .max_num_seqs = 1});
   HealthWatch watch(server);
   grpc::ClientContext context;
@@ -153,19 +153,19 @@ TEST(EngineFailureTest, ALostDeviceTakesTheServerOutOfServiceAtOnce) {
   EXPECT_TRUE(server.HasLostDevice());
 }
 
-TEST(EngineFailureTest, ADrainIsNoFailure) {
+TEST(EngineFailureTest, ADrainIsNotAFailure) {
   TestServer server({.max_model_len = 2048}, WithStepTimeout(absl::Milliseconds(80)));
   EXPECT_EQ(server.Get("/readyz").status, 200);
   EXPECT_TRUE(server.GetServer().Shutdown(absl::Seconds(10)));
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // several looks of the watchdog
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // several checks of the watchdog
   EXPECT_EQ(server.NumEngineFailures(), 0);
   EXPECT_EQ(server.Get("/healthz").status, 200);
   const TestServer::Page readiness = server.Get("/readyz");
   EXPECT_EQ(readiness.status, 503);
-  EXPECT_THAT(readiness.body, HasSubstr("draining"));
+  EXPECT_THAT(readiness.body, HasSubstr("shutting down"));
 }
 
-TEST(EngineFailureTest, WhileLoadingTheServerIsAliveAndNotReady) {
+TEST(EngineFailureTest, WhileLoadingTheServerIsHealthyButNotReady) {
   TestServer server(TestServer::Loading(), {.max_model_len = 2048});
   EXPECT_EQ(server.Get("/healthz").status, 200);
   EXPECT_EQ(server.Get("/metrics").status, 200);

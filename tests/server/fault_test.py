@@ -1,4 +1,4 @@
-"""A server whose model hangs or fails: what clients and probes see, and how the process ends.
+"""A server whose model hangs or fails: statuses for clients and probes, and exit codes.
 
 Run by ctest with LSSAR_SERVER set to the program with fault points, from the repository's root.
 """
@@ -17,7 +17,7 @@ import binary_test
 
 ENGINE_FAILURE = 3
 DEVICE_LOST = 4
-TINY_MODEL = "tests/golden/gpt_lssar"  # without a tokenizer; its emulated GPU takes its time
+TINY_MODEL = "tests/golden/gpt_lssar"  # without a tokenizer; slow on the emulated GPU
 
 
 def setUpModule():
@@ -34,7 +34,7 @@ def start(fault, *flags, **more):
 
 
 def page(server, path):
-    """GET -> (status, text)."""
+    """GETs a page; returns (status, text)."""
     try:
         with urllib.request.urlopen(f"http://{server.http_address}{path}", timeout=60) as reply:
             return reply.status, reply.read().decode()
@@ -43,7 +43,7 @@ def page(server, path):
 
 
 class HealthWatch(threading.Thread):
-    """The statuses that grpc.health.v1 Watch tells, until the server goes."""
+    """The statuses of grpc.health.v1 Watch until the server exits."""
 
     def __init__(self, server):
         super().__init__()
@@ -58,14 +58,14 @@ class HealthWatch(threading.Thread):
             for reply in self.call:
                 self.statuses.append(reply[1])
         except grpc.RpcError:
-            pass  # the server is gone
+            pass  # the server has exited
 
 
 class FaultTest(unittest.TestCase):
-    """Each fault comes in the 20th step."""
+    """Each fault occurs in the 20th step."""
 
     def generate(self, server, max_tokens):
-        """-> (code, number of tokens)."""
+        """Returns (code, number of tokens)."""
         num_tokens = 0
         try:
             for reply in server.stub.Generate(
@@ -78,7 +78,7 @@ class FaultTest(unittest.TestCase):
     def event(self, server, name):
         return [line for line in server.lines if f'"event":"{name}"' in line]
 
-    def test_a_hang_ends_the_process(self):
+    def test_a_hang_exits(self):
         server = start("hang:20", "--step-timeout", "1s")
         watch = HealthWatch(server)
         self.assertEqual(page(server, "/readyz")[0], 200)
@@ -91,7 +91,7 @@ class FaultTest(unittest.TestCase):
         self.assertEqual(len(self.event(server, "engine stuck")), 1)
         server.channel.close()
 
-    def test_a_hang_in_a_drain_ends_the_process(self):
+    def test_a_hang_in_a_drain_exits(self):
         server = start("hang:20", "--step-timeout", "2s", "--drain-timeout", "1h")
         stream = server.stub.Generate(binary_test.greedy("Once", 100, ignore_eos=True))
         next(stream)
@@ -107,7 +107,7 @@ class FaultTest(unittest.TestCase):
         self.assertEqual(server.wait(), ENGINE_FAILURE)
         server.channel.close()
 
-    def test_a_failure_for_good_ends_the_process(self):
+    def test_repeated_failures_exit(self):
         server = start("fail-from:20")
         watch = HealthWatch(server)
         codes = []
@@ -121,7 +121,7 @@ class FaultTest(unittest.TestCase):
         self.assertEqual(len(self.event(server, "engine failed")), 1)
         server.channel.close()
 
-    def test_a_lost_device_ends_the_process_at_once(self):
+    def test_a_lost_device_exits_at_once(self):
         server = start("lose:20", "--max-num-seqs", "1", model=TINY_MODEL)
         watch = HealthWatch(server)
         ids = binary_test.pb.TokenIds(ids=[3, 1, 4])
@@ -138,7 +138,7 @@ class FaultTest(unittest.TestCase):
         self.assertEqual(len(self.event(server, "device lost")), 1)
         server.channel.close()
 
-    def test_one_failed_step_ends_its_own_request_alone(self):
+    def test_a_failed_step_ends_only_its_own_request(self):
         server = start("fail:20")
         self.assertEqual(self.generate(server, 100), (grpc.StatusCode.INTERNAL, 19))
         self.assertEqual(self.generate(server, 30), (grpc.StatusCode.OK, 30))

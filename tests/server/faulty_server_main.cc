@@ -1,6 +1,6 @@
-// lssar-server with fault points, for tests alone: LSSAR_FAULT=hang:N lets the Nth step of the
-// model never end, fail:N lets it fail, fail-from:N it and all that follow. lose:N serves on the
-// emulated GPU, which is lost in the Nth step: its driver gives an error to every call from then
+// lssar-server with fault injection, for tests only. LSSAR_FAULT=hang:N: the Nth model step never
+// ends. fail:N: the Nth step fails. fail-from:N: it and all later steps fail. lose:N: serves on the
+// emulated GPU, which is lost in the Nth step: its driver returns an error for every call from then
 // on.
 #include <chrono>
 #include <cstdlib>
@@ -20,7 +20,7 @@
 namespace lssar {
 namespace {
 
-constexpr int kIllegalAddress = 700;  // of cudaError_t; no call goes well after it
+constexpr int kIllegalAddress = 700;  // cudaErrorIllegalAddress: every later call fails
 
 struct Fault {
   bool hangs = false;
@@ -85,9 +85,9 @@ absl::StatusOr<std::unique_ptr<ServedModel>> LoadFaulty(const ModelOptions& opti
   driver->free_bytes = size_t{256} << 20;
   auto backend = fault.loses_device ? MakeFaulty(driver) : MakeBackend(options.backend);
   if (!backend.ok()) return backend.status();
-  auto loaded = LoadCheckpoint(options.directory, backend->get(),
-                               {.weights = options.weights,
-                                .max_num_batched_tokens = options.engine.max_num_batched_tokens});
+  auto loaded = LoadCheckpoint(
+      options.directory, backend->get(),
+      {.dtype = options.dtype, .max_num_batched_tokens = options.engine.max_num_batched_tokens});
   if (!loaded.ok()) return loaded.status();
   auto checkpoint = std::make_unique<Checkpoint>(*std::move(loaded));
   checkpoint->model = std::make_unique<FaultyModel>(std::move(checkpoint->model), fault, driver);

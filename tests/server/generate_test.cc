@@ -10,7 +10,7 @@
 
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
-#include "runtime/limits.h"
+#include "server/limits.h"
 #include "tests/server/raw_call.h"
 #include "tests/server/test_server.h"
 
@@ -57,7 +57,7 @@ TEST(GenerateTest, StartedComesFirstThenDeltasThenFinished) {
     ASSERT_EQ(token.top_size(), 2);
     EXPECT_GE(token.top(0).logprob(), token.top(1).logprob());
   }
-  // The streamed text is the tokens' text.
+  // The streamed text equals the text of the tokens.
   v1::DetokenizeRequest detokenize;
   for (const int32_t id : IdsOf(tokens)) detokenize.add_ids(id);
   grpc::ClientContext context;
@@ -66,14 +66,14 @@ TEST(GenerateTest, StartedComesFirstThenDeltasThenFinished) {
   EXPECT_THAT(generated.Text(), HasSubstr(whole.text()));
 }
 
-TEST(GenerateTest, LogprobsAreUnsetWhereNoneWereAskedFor) {
+TEST(GenerateTest, LogprobsAreUnsetUnlessRequested) {
   TestServer server;
   const Generated generated = Generate(server.Stub(), Request(3));
   ASSERT_EQ(generated.Tokens().size(), 3u);
   for (const v1::Token& token : generated.Tokens()) EXPECT_FALSE(token.token().has_logprob());
 }
 
-TEST(GenerateTest, TheSameSeedGivesTheSameTextAndTheServerSaysItsOwn) {
+TEST(GenerateTest, TheSameSeedGivesTheSameTextAndTheServerReturnsItsSeed) {
   TestServer server;
   v1::GenerateRequest request = Request(16);
   request.mutable_sampling()->clear_seed();
@@ -83,9 +83,9 @@ TEST(GenerateTest, TheSameSeedGivesTheSameTextAndTheServerSaysItsOwn) {
   EXPECT_EQ(IdsOf(Generate(server.Stub(), request).Tokens()), IdsOf(first.Tokens()));
 }
 
-TEST(GenerateTest, StreamIntervalPutsStepsIntoOneDelta) {
+TEST(GenerateTest, StreamIntervalMergesStepsIntoOneDelta) {
   TestServer server;
-  server.SetStepMs(5);  // each write is done before the next step
+  server.SetStepMs(5);  // each write completes before the next step
   v1::GenerateRequest request = Request(20);
   const std::vector<int32_t> ids = IdsOf(Generate(server.Stub(), request).Tokens());
   request.set_stream_interval(8);
@@ -96,7 +96,7 @@ TEST(GenerateTest, StreamIntervalPutsStepsIntoOneDelta) {
   EXPECT_THAT(sizes, testing::ElementsAre(8, 8, 4));
 }
 
-TEST(GenerateTest, EchoPutsThePromptBeforeEveryChoice) {
+TEST(GenerateTest, EchoStartsEveryChoiceWithThePrompt) {
   TestServer server;
   v1::GenerateRequest request = Request(4);
   request.set_n(3);
@@ -111,7 +111,7 @@ TEST(GenerateTest, EchoPutsThePromptBeforeEveryChoice) {
   EXPECT_EQ(echoed.replies.back().finished().usage().num_generated_tokens(), 12);
 }
 
-TEST(GenerateTest, PromptLogprobsComeInBlocksBeforeTheFirstDelta) {
+TEST(GenerateTest, PromptLogprobsArriveInBlocksBeforeTheFirstDelta) {
   TestServer server;
   v1::GenerateRequest request = Request(2);
   for (int i = 0; i < 1300; ++i) request.mutable_tokens()->add_ids(3 + i);
@@ -136,11 +136,11 @@ TEST(GenerateTest, PromptLogprobsComeInBlocksBeforeTheFirstDelta) {
   EXPECT_EQ(next, 1300);
 }
 
-// The engine never waits for a client: what a slow one has not taken merges into fewer messages.
+// The engine never waits for a client: unread replies merge into fewer messages.
 TEST(GenerateTest, ASlowReaderGetsEverythingInFewerMessages) {
   TestServer server;
   v1::GenerateRequest request = Request(1500);
-  request.set_logprobs(20);  // about 400 bytes a token: many times the connection's window
+  request.set_logprobs(20);  // about 400 bytes per token: many times the connection's window
   grpc::ChannelArguments small_window;
   small_window.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   small_window.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 16 << 10);
@@ -149,7 +149,7 @@ TEST(GenerateTest, ASlowReaderGetsEverythingInFewerMessages) {
   const auto reader = stub->Generate(&context, request);
   v1::GenerateReply reply;
   ASSERT_TRUE(reader->Read(&reply));
-  // The engine is done; nothing but the first message is read. Sanitized, that takes ten seconds.
+  // The engine finishes while only the first message is read. Takes ten seconds with sanitizers.
   ASSERT_TRUE(server.WaitUntilIdle(std::chrono::seconds(60)));
   int num_deltas = 0;
   int num_tokens = 0;
@@ -164,7 +164,7 @@ TEST(GenerateTest, ASlowReaderGetsEverythingInFewerMessages) {
   EXPECT_LT(num_deltas, 1400);
 }
 
-TEST(GenerateTest, ABadFieldIsRefusedBeforeAnyMessage) {
+TEST(GenerateTest, AnInvalidFieldFailsBeforeTheFirstMessage) {
   TestServer server;
   v1::GenerateRequest request = Request(4);
   request.mutable_sampling()->set_top_p(1.5f);
@@ -174,7 +174,7 @@ TEST(GenerateTest, ABadFieldIsRefusedBeforeAnyMessage) {
   EXPECT_TRUE(generated.replies.empty());
 }
 
-TEST(GenerateTest, TextThatIsNotUtf8IsNamed) {
+TEST(GenerateTest, AFieldThatIsNotUtf8IsNamed) {
   TestServer server;
   RawCall call(server.NewChannel(), "/lssar.v1.Inference/Generate",
                "\x0a\x03"
@@ -183,13 +183,13 @@ TEST(GenerateTest, TextThatIsNotUtf8IsNamed) {
   const grpc::Status status = call.Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(status.error_message(), "text is not UTF-8 at byte 2");
-  // Inside a message inside a message.
+  // In a nested message.
   RawCall chat(server.NewChannel(), "/lssar.v1.Inference/Generate", "\x1a\x05\x0a\x03\x12\x01\xfe");
   EXPECT_FALSE(chat.Read().has_value());
   EXPECT_EQ(chat.Finish().error_message(), "chat.messages.content is not UTF-8 at byte 0");
 }
 
-TEST(GenerateTest, BytesThatAreNoMessageAreRefused) {
+TEST(GenerateTest, BytesThatAreNotAMessageAreRejected) {
   TestServer server;
   RawCall call(server.NewChannel(), "/lssar.v1.Inference/Generate", "\x0a\x7f");
   EXPECT_FALSE(call.Read().has_value());
@@ -198,7 +198,7 @@ TEST(GenerateTest, BytesThatAreNoMessageAreRefused) {
   EXPECT_THAT(status.error_message(), HasSubstr("not a lssar.v1.GenerateRequest"));
 }
 
-TEST(GenerateTest, AMessageOverTheLimitIsRefusedWithBothSizes) {
+TEST(GenerateTest, AMessageOverTheLimitIsRejectedWithBothSizes) {
   TestServer server;
   v1::GenerateRequest request = Request(4);
   request.set_text(std::string(limits::kMaxMessageBytes, 'x'));
@@ -207,7 +207,7 @@ TEST(GenerateTest, AMessageOverTheLimitIsRefusedWithBothSizes) {
   EXPECT_THAT(generated.status.error_message(), HasSubstr("33554432"));
 }
 
-TEST(GenerateTest, AClientThatCancelsGivesItsPagesBack) {
+TEST(GenerateTest, ACancelFreesThePages) {
   TestServer server;
   server.SetStepMs(5);
   grpc::ClientContext context;
@@ -220,7 +220,7 @@ TEST(GenerateTest, AClientThatCancelsGivesItsPagesBack) {
   EXPECT_TRUE(server.WaitUntilIdle());
 }
 
-TEST(GenerateTest, AClientThatVanishesGivesItsPagesBack) {
+TEST(GenerateTest, ALostConnectionFreesThePages) {
   TestServer server;
   server.SetStepMs(5);
   {
@@ -232,7 +232,7 @@ TEST(GenerateTest, AClientThatVanishesGivesItsPagesBack) {
   EXPECT_TRUE(server.WaitUntilIdle());
 }
 
-TEST(GenerateTest, ADeadlineEndsTheCallAndGivesItsPagesBack) {
+TEST(GenerateTest, ADeadlineEndsTheCallAndFreesItsPages) {
   TestServer server;
   server.SetStepMs(5);
   grpc::ClientContext context;
@@ -243,7 +243,7 @@ TEST(GenerateTest, ADeadlineEndsTheCallAndGivesItsPagesBack) {
   EXPECT_TRUE(server.WaitUntilIdle());
 }
 
-TEST(GenerateTest, NanLogitsEndOneRequestWithDataLoss) {
+TEST(GenerateTest, NanLogitsEndOnlyTheirRequestWithDataLoss) {
   TestServer server;
   v1::GenerateRequest poisoned = Request(4);
   poisoned.mutable_tokens()->add_ids(TestServer::kPoisonId);
@@ -251,8 +251,8 @@ TEST(GenerateTest, NanLogitsEndOneRequestWithDataLoss) {
   EXPECT_TRUE(Generate(server.Stub(), Request(4)).status.ok());
 }
 
-// 200 at once on a queue of 64: what does not fit is told when to come back, all others finish.
-TEST(GenerateTest, AFullQueueRefusesWithRetryInfoAndTheRestFinish) {
+// 200 requests on a queue of 64: those that do not fit get a retry delay, all others finish.
+TEST(GenerateTest, AFullQueueRejectsWithRetryInfoAndTheOthersFinish) {
   TestServer server({.max_model_len = 2048, .max_num_seqs = 4, .max_queued_requests = 64});
   server.Hold();
   constexpr int kNumCalls = 200;
@@ -264,7 +264,7 @@ TEST(GenerateTest, AFullQueueRefusesWithRetryInfoAndTheRestFinish) {
   EXPECT_TRUE(server.WaitFor([](const v1::GetInfoReply& reply) {
     return reply.num_waiting() == 64 && reply.num_running() >= 1;
   }));
-  // Those over the limit are answered at once, while the others are still held.
+  // Requests over the limit are rejected at once, while the others are blocked.
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   server.Release();
   int num_finished = 0;
@@ -291,7 +291,7 @@ TEST(GenerateTest, AFullQueueRefusesWithRetryInfoAndTheRestFinish) {
   EXPECT_TRUE(server.WaitUntilIdle());
 }
 
-TEST(GenerateTest, ARequestIdIsTakenWhereItIsSafe) {
+TEST(GenerateTest, ValidRequestIdsAreKeptAndOthersReplaced) {
   TestServer server;
   grpc::ClientContext safe;
   safe.AddMetadata("x-request-id", "trace-17.a_B");

@@ -1,4 +1,4 @@
-// --check-health against servers of every kind: with keys, with TLS, without an HTTP port.
+// --check-health with keys, with TLS and without an HTTP port.
 #include "server/health_probe.h"
 
 #include <gmock/gmock.h>
@@ -33,7 +33,7 @@ class HealthProbeTest : public testing::Test {
     options.tls = tls;
     return options;
   }
-  // Serves with `told`, but on free ports, and asks with `told` and these.
+  // Serves with `told` on free ports and probes with `told` and those ports.
   absl::Status Probe(TestServer& server, ServerOptions told) const {
     if (!told.http_listen.empty()) {
       told.http_listen = StrCat("0.0.0.0:", server.GetServer().HttpPort());
@@ -63,11 +63,11 @@ class HealthProbeTest : public testing::Test {
 
 TEST_F(HealthProbeTest, NeedsNoKey) { ExpectHealthyOnceServing(With(true, keys_)); }
 
-TEST_F(HealthProbeTest, TakesTheGrpcPortWhereThereIsNoOther) {
+TEST_F(HealthProbeTest, UsesTheGrpcPortIfThereIsNoHttpPort) {
   ExpectHealthyOnceServing(With(false, keys_));
 }
 
-TEST_F(HealthProbeTest, PassesThroughTls) {
+TEST_F(HealthProbeTest, WorksWithTls) {
   const Certificate authority = MakeAuthority("authority");
   const Certificate own = MakeCertificate("server", authority);
   TlsFiles tls;
@@ -80,7 +80,7 @@ TEST_F(HealthProbeTest, PassesThroughTls) {
   ExpectHealthyOnceServing(With(false, keys_, tls));
 }
 
-TEST_F(HealthProbeTest, SaysWhereNobodyAnswersAndThatAPortIsNotKnown) {
+TEST_F(HealthProbeTest, ReportsAnUnreachableAddressAndAnUnknownPort) {
   ServerOptions http, grpc = With(false, "");
   {
     TestServer gone;

@@ -30,7 +30,7 @@ TEST(LifecycleTest, CallsAreUnavailableWhileLoading) {
   EXPECT_TRUE(Generate(server.Stub(), HelloRequest(1)).status.ok());
 }
 
-TEST(LifecycleTest, HealthWatchSeesEveryTransition) {
+TEST(LifecycleTest, HealthWatchReportsEveryTransition) {
   for (const char* service : {"", kService}) {
     TestServer server(TestServer::Loading(), {.max_model_len = 2048});
     RawCall watch(server.NewChannel(), "/grpc.health.v1.Health/Watch", HealthRequest(service));
@@ -66,7 +66,7 @@ TEST(LifecycleTest, ReflectionListsTheServices) {
   EXPECT_THAT(*descriptor, HasSubstr("GenerateRequest"));
 }
 
-TEST(LifecycleTest, APortInUseIsSaidSo) {
+TEST(LifecycleTest, APortInUseIsReported) {
   TestServer server;
   ServerOptions options;
   options.listen = "127.0.0.1:" + std::to_string(server.GetServer().Port());
@@ -78,7 +78,7 @@ TEST(LifecycleTest, APortInUseIsSaidSo) {
               testing::AllOf(HasSubstr(options.listen), HasSubstr("in use")));
 }
 
-TEST(LifecycleTest, WithoutAnAddressThereIsNoPortAndTheInProcessChannelWorks) {
+TEST(LifecycleTest, WithoutAnAddressOnlyTheInProcessChannelWorks) {
   ServerOptions options;
   options.listen = "";
   options.http_listen = "";
@@ -95,7 +95,7 @@ TEST(LifecycleTest, WithoutAnAddressThereIsNoPortAndTheInProcessChannelWorks) {
   EXPECT_EQ(generated.Tokens().size(), 50u);
 }
 
-TEST(LifecycleTest, DrainLetsRunningCallsFinishAndRefusesOthers) {
+TEST(LifecycleTest, DrainLetsRunningCallsFinishAndRejectsNewOnes) {
   TestServer server;
   server.SetStepMs(5);
   grpc::ClientContext context;
@@ -108,7 +108,7 @@ TEST(LifecycleTest, DrainLetsRunningCallsFinishAndRefusesOthers) {
   while (CheckHealth(channel, "") == kServing) std::this_thread::yield();
   const Generated refused = Generate(server.Stub(), HelloRequest(1));
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_THAT(refused.status.error_message(), HasSubstr("draining"));
+  EXPECT_THAT(refused.status.error_message(), HasSubstr("shutting down"));
   bool is_finished = false;
   while (reader->Read(&reply)) is_finished |= reply.has_finished();
   EXPECT_TRUE(is_finished);
@@ -116,7 +116,7 @@ TEST(LifecycleTest, DrainLetsRunningCallsFinishAndRefusesOthers) {
   EXPECT_TRUE(drained.get());
 }
 
-TEST(LifecycleTest, ADrainThatTakesTooLongCutsWhatRuns) {
+TEST(LifecycleTest, ADrainTimeoutAbortsRunningCalls) {
   TestServer server;
   server.SetStepMs(5);
   grpc::ClientContext context;

@@ -1,4 +1,4 @@
-// What one client may cost the others: calls, connections, headers, pings, silent peers.
+// Limits per client: calls, connections, headers, pings, silent peers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/limits.h"
+#include "server/limits.h"
 #include "tests/server/raw_call.h"
 #include "tests/server/tcp_client.h"
 #include "tests/server/test_server.h"
@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A call that has begun and is read when asked to.
+// A started call that reads on request.
 class OpenCall {
  public:
   explicit OpenCall(v1::Inference::Stub& stub, int max_tokens = 1000)
@@ -46,22 +46,22 @@ class OpenCall {
   bool is_finished_ = false;
 };
 
-TEST(LimitsTest, OneCallTooManyIsRefusedWithATimeToTryAgain) {
+TEST(LimitsTest, ACallOverTheLimitIsRejectedWithARetryDelay) {
   TestServer server({.max_model_len = 2048}, [](ServerOptions& options) { options.max_calls = 2; });
   server.SetStepMs(20);
   OpenCall first(server.Stub()), second(server.Stub());
   ASSERT_TRUE(first.Begin() && second.Begin());
   const Generated refused = Generate(server.Stub(), HelloRequest(1));
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_THAT(refused.status.error_message(), HasSubstr("2 calls inside (--max-calls 2)"));
+  EXPECT_THAT(refused.status.error_message(), HasSubstr("2 running calls (--max-calls 2)"));
   EXPECT_THAT(refused.status.error_details(), HasSubstr("google.rpc.RetryInfo"));
   server.SetStepMs(0);
   EXPECT_TRUE(first.Finish().ok());
   EXPECT_TRUE(second.Finish().ok());
 }
 
-// A refusal costs less than the reading of what is refused.
-TEST(LimitsTest, AFullQueueRefusesBeforeItReadsThePrompt) {
+// Rejecting costs less than parsing the request.
+TEST(LimitsTest, AFullQueueRejectsBeforeParsingThePrompt) {
   TestServer server({.max_model_len = 2048, .max_num_seqs = 1, .max_queued_requests = 1});
   server.Hold();
   OpenCall running(server.Stub());
@@ -79,7 +79,7 @@ TEST(LimitsTest, AFullQueueRefusesBeforeItReadsThePrompt) {
   EXPECT_TRUE(queued.Finish().ok());
 }
 
-TEST(LimitsTest, CallsOfOneConnectionWaitForEachOtherAndNotForOthers) {
+TEST(LimitsTest, TheCallLimitOfAConnectionDoesNotAffectOthers) {
   TestServer server({.max_model_len = 2048},
                     [](ServerOptions& options) { options.connection.max_calls = 2; });
   const auto stub = v1::Inference::NewStub(server.NewChannel());
@@ -120,7 +120,7 @@ TEST(LimitsTest, AMessageHasALimit) {
   EXPECT_TRUE(Generate(server.Stub(), HelloRequest(1)).status.ok());
 }
 
-TEST(LimitsTest, AClientThatPingsEverySecondInALongStepIsNoEnemy) {
+TEST(LimitsTest, FrequentPingsDuringALongStepAreAllowed) {
   TestServer server;
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 1000);
@@ -131,14 +131,14 @@ TEST(LimitsTest, AClientThatPingsEverySecondInALongStepIsNoEnemy) {
   server.Hold();
   OpenCall call(*stub, 2);
   ASSERT_TRUE(call.Begin());
-  // Six pings without a byte of data: three are two more than gRPC forgives.
+  // Six pings without data; gRPC tolerates one by default.
   std::this_thread::sleep_for(std::chrono::milliseconds(6500));
   server.Release();
   const grpc::Status status = call.Finish();
   EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
-TEST(LimitsTest, ACallCancelledBeforeItsRequestCameEndsAsCancelledAndHoldsNothing) {
+TEST(LimitsTest, ACallCancelledBeforeItsRequestArrivedEndsWithoutLeaks) {
   TestServer server;
   const auto channel = server.NewChannel();
   const std::string cancelled = "lssar_request_failure_total{code=\"CANCELLED\"}";
@@ -147,18 +147,18 @@ TEST(LimitsTest, ACallCancelledBeforeItsRequestCameEndsAsCancelledAndHoldsNothin
     RawCall call(channel, std::string("/lssar.v1.Inference/") + rpc);
     call.Cancel();
     EXPECT_EQ(call.Finish().error_code(), grpc::StatusCode::CANCELLED) << rpc;
-    num_cancelled += rpc != std::string("Tokenize");  // which these metrics do not count
+    num_cancelled += rpc != std::string("Tokenize");  // not counted by these metrics
     for (int i = 0; i < 1000 && server.Metric(cancelled) != num_cancelled; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     EXPECT_EQ(server.Metric(cancelled), num_cancelled) << rpc;
   }
   EXPECT_TRUE(Generate(server.Stub(), HelloRequest(1)).status.ok());
-  EXPECT_TRUE(server.GetServer().Shutdown(absl::Seconds(30)));  // nobody is inside
+  EXPECT_TRUE(server.GetServer().Shutdown(absl::Seconds(30)));  // no call is left
 }
 
-// A peer that speaks HTTP/2 and then is as if its machine had lost power.
-TEST(LimitsTest, ASilentPeerIsNoticedAndItsConnectionClosed) {
+// A peer that starts HTTP/2 and then goes silent, as after a power failure.
+TEST(LimitsTest, TheConnectionOfASilentPeerIsClosed) {
   TestServer server({.max_model_len = 2048}, [](ServerOptions& options) {
     options.connection.keepalive_time = absl::Seconds(1);
     options.connection.keepalive_timeout = absl::Seconds(1);

@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
-// The value of one series, as written.
+// The printed value of one series.
 std::string ValueOf(const std::string& text, const std::string& series) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
@@ -27,14 +27,14 @@ std::string ValueOf(const std::string& text, const std::string& series) {
   return "none";
 }
 
-// Names, types, help, labels and bounds: what dashboards and alerts rest on.
-TEST(MetricsTest, TheFirstPageIsGolden) {
+// Names, types, help, labels and buckets, on which dashboards and alerts depend.
+TEST(MetricsTest, TheInitialPageMatchesTheGoldenFile) {
   std::ostringstream golden;
   golden << std::ifstream("tests/server/metrics_golden.txt").rdbuf();
   EXPECT_EQ(Metrics().Text(EngineStats()), golden.str());
 }
 
-TEST(MetricsTest, TheEnginesNumbersAreItsStatistics) {
+TEST(MetricsTest, EngineMetricsComeFromEngineStats) {
   EngineStats stats = {.num_running = 3,
                        .num_waiting = 2,
                        .num_pages = 100,
@@ -59,7 +59,7 @@ TEST(MetricsTest, TheEnginesNumbersAreItsStatistics) {
   EXPECT_EQ(ValueOf(text, "lssar_attention_value_rows_read_total"), "600");
 }
 
-TEST(MetricsTest, EveryReportFallsIntoItsBucket) {
+TEST(MetricsTest, EventsAreCountedInTheirBuckets) {
   Metrics metrics;
   metrics.OnStep(1);
   metrics.OnStep(17);
@@ -87,7 +87,7 @@ TEST(MetricsTest, EveryReportFallsIntoItsBucket) {
   EXPECT_EQ(ValueOf(text, "lssar_request_generation_tokens_sum"), "6");
 }
 
-TEST(MetricsTest, ACallIsCountedAsSuccessOrFailure) {
+TEST(MetricsTest, EachCallCountsAsSuccessOrFailure) {
   Metrics metrics;
   EXPECT_THAT(metrics.NumFinished(), IsEmpty());
   EXPECT_THAT(metrics.NumFailed(), IsEmpty());
@@ -103,7 +103,7 @@ TEST(MetricsTest, ACallIsCountedAsSuccessOrFailure) {
   const std::string text = metrics.Text(EngineStats());
   EXPECT_EQ(ValueOf(text, "lssar_request_success_total{finished_reason=\"EOS\"}"), "2");
   EXPECT_EQ(ValueOf(text, "lssar_request_failure_total{code=\"CANCELLED\"}"), "1");
-  // Of those that ended well alone; the others generate nothing.
+  // Only successful calls are observed.
   EXPECT_EQ(ValueOf(text, "lssar_e2e_request_latency_seconds_count"), "5");
   EXPECT_EQ(ValueOf(text, "lssar_request_prompt_tokens_count"), "5");
   EXPECT_EQ(ValueOf(text, "lssar_request_generation_tokens_count"), "3");

@@ -1,5 +1,5 @@
-// The operator's page knows every flag, metric and code that there is, and no flag that there is
-// not.
+// OPERATIONS.md lists every flag, metric and exit code, and no flag that does not
+// exist.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ std::set<std::string> FlagsOfTheProgram() {
   return FlagsIn(ParseCommandLine(2, arguments).text);
 }
 
-// The first cells of the table of flags.
+// The first column of the table of flags.
 std::string FlagCells() {
   std::istringstream page(Page());
   std::string cells;
@@ -49,14 +49,14 @@ std::string FlagCells() {
   return cells;
 }
 
-TEST(OperationsTest, EveryFlagHasALineAndNoOther) {
+TEST(OperationsTest, TheFlagTableListsExactlyTheFlags) {
   std::set<std::string> flags = FlagsOfTheProgram();
   EXPECT_GT(flags.size(), 30u);
   for (const char* shown : {"--help", "--version", "--check-health"}) flags.erase(shown);
   EXPECT_EQ(FlagsIn(FlagCells()), flags);
 }
 
-TEST(OperationsTest, EveryMetricIsThereWithItsType) {
+TEST(OperationsTest, TheMetricTableListsEveryMetricWithItsType) {
   std::istringstream metrics(Metrics().Text(EngineStats()));
   const std::regex type("# TYPE lssar_([a-z0-9_]+) ([a-z]+)");
   const std::string page = Page();
@@ -71,7 +71,7 @@ TEST(OperationsTest, EveryMetricIsThereWithItsType) {
   EXPECT_GT(num_metrics, 15);
 }
 
-TEST(OperationsTest, EveryExitCodeIsThere) {
+TEST(OperationsTest, TheExitCodeTableListsEveryCode) {
   for (const int code : {kExitOk, kExitFailure, 2, kExitEngineFailure, kExitDeviceLost}) {
     EXPECT_THAT(Page(), HasSubstr("\n| " + std::to_string(code) + " | "));
   }

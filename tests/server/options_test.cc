@@ -25,7 +25,7 @@ CommandLine Parse(std::vector<const char*> arguments) {
   return ParseCommandLine(static_cast<int>(arguments.size()), arguments.data());
 }
 
-// Sets a variable for one test.
+// Sets an environment variable for one test.
 class ScopedVariable {
  public:
   ScopedVariable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
@@ -42,7 +42,7 @@ std::string WriteFile(const std::string& text) {
   return path;
 }
 
-TEST(OptionsTest, DefaultsAreThoseOfTheHelp) {
+TEST(OptionsTest, DefaultsMatchTheHelp) {
   const CommandLine line = Parse({"--model", "DIR"});
   ASSERT_FALSE(line.exit_code.has_value()) << line.text;
   EXPECT_EQ(line.options.model.directory, "DIR");
@@ -53,7 +53,7 @@ TEST(OptionsTest, DefaultsAreThoseOfTheHelp) {
   EXPECT_EQ(line.options.log_level, "info");
   EXPECT_EQ(line.options.model.backend.name, "cpu");
   EXPECT_EQ(line.options.model.backend.num_threads, 0);
-  EXPECT_FALSE(line.options.model.weights.has_value());
+  EXPECT_FALSE(line.options.model.dtype.has_value());
   const EngineOptions& engine = line.options.model.engine;
   EXPECT_EQ(engine.max_model_len, 16384);
   EXPECT_EQ(engine.max_num_seqs, 64);
@@ -62,13 +62,13 @@ TEST(OptionsTest, DefaultsAreThoseOfTheHelp) {
   EXPECT_EQ(engine.max_num_batched_tokens, 512);
   EXPECT_EQ(engine.max_num_partial_prefills, 16);
   EXPECT_EQ(engine.chunked_prefill_size, 32);
-  EXPECT_TRUE(engine.prefix_cache);
+  EXPECT_TRUE(engine.enable_prefix_caching);
   EXPECT_EQ(engine.page_size, 64);
   EXPECT_EQ(engine.kv_cache_dtype, DType::kF16);
   EXPECT_EQ(engine.kv_cache_bytes, 0);
 }
 
-TEST(OptionsTest, EveryFlagReachesItsOption) {
+TEST(OptionsTest, EveryFlagSetsItsOption) {
   const CommandLine line = Parse({"--model=DIR",
                                   "--listen=0.0.0.0:0",
                                   "--http-listen=[::1]:9",
@@ -81,7 +81,7 @@ TEST(OptionsTest, EveryFlagReachesItsOption) {
                                   "--max-queued-tokens=102400",
                                   "--max-num-partial-prefills=4",
                                   "--chunked-prefill-size=40",
-                                  "--prefix-cache=off",
+                                  "--no-enable-prefix-caching",
                                   "--kv-cache-memory=512M",
                                   "--dtype=bf16",
                                   "--device=cuda:3",
@@ -89,14 +89,14 @@ TEST(OptionsTest, EveryFlagReachesItsOption) {
                                   "--threads=2",
                                   "--drain-timeout=1m30s",
                                   "--step-timeout=90",
-                                  "--log-level=debug"});
+                                  "--log-level=warning"});
   ASSERT_FALSE(line.exit_code.has_value()) << line.text;
   EXPECT_EQ(line.options.listen, "0.0.0.0:0");
   EXPECT_EQ(line.options.http_listen, "[::1]:9");
   EXPECT_EQ(line.options.drain_timeout, absl::Seconds(90));
   EXPECT_EQ(line.options.step_timeout, absl::Seconds(90));
-  EXPECT_EQ(line.options.log_level, "debug");
-  EXPECT_EQ(line.options.model.weights, DType::kBF16);
+  EXPECT_EQ(line.options.log_level, "warning");
+  EXPECT_EQ(line.options.model.dtype, DType::kBF16);
   EXPECT_EQ(line.options.model.backend.name, "cuda:3");
   EXPECT_TRUE(line.options.model.backend.fast_gemm);
   EXPECT_EQ(line.options.model.backend.num_threads, 2);
@@ -108,21 +108,44 @@ TEST(OptionsTest, EveryFlagReachesItsOption) {
   EXPECT_EQ(engine.max_queued_tokens, 102400);
   EXPECT_EQ(engine.max_num_partial_prefills, 4);
   EXPECT_EQ(engine.chunked_prefill_size, 40);
-  EXPECT_FALSE(engine.prefix_cache);
+  EXPECT_FALSE(engine.enable_prefix_caching);
   EXPECT_EQ(engine.page_size, 32);
   EXPECT_EQ(engine.kv_cache_dtype, DType::kF32);
   EXPECT_EQ(engine.kv_cache_bytes, int64_t{512} << 20);
 }
 
-TEST(OptionsTest, TheHttpPortMayBeOff) {
+TEST(OptionsTest, ASwitchCanBeSetByFlagVariableAndFile) {
+  const auto is_enabled = [](const CommandLine& line) {
+    EXPECT_FALSE(line.exit_code.has_value()) << line.text;
+    return line.options.model.engine.enable_prefix_caching;
+  };
+  EXPECT_TRUE(is_enabled(Parse({"--model=D", "--enable-prefix-caching"})));
+  EXPECT_FALSE(is_enabled(Parse({"--model=D", "--no-enable-prefix-caching"})));
+  const std::string path = WriteFile("enable-prefix-caching = false\n");
+  EXPECT_FALSE(is_enabled(Parse({"--model=D", "--config", path.c_str()})));
+  EXPECT_TRUE(
+      is_enabled(Parse({"--model=D", "--config", path.c_str(), "--enable-prefix-caching"})));
+  {
+    const ScopedVariable variable("LSSAR_ENABLE_PREFIX_CACHING", "false");
+    EXPECT_FALSE(is_enabled(Parse({"--model=D"})));
+    EXPECT_TRUE(is_enabled(Parse({"--model=D", "--enable-prefix-caching"})));
+  }
+  const ScopedVariable variable("LSSAR_ENABLE_PREFIX_CACHING", "on");
+  const CommandLine line = Parse({"--model=D"});
+  EXPECT_EQ(line.exit_code, 2);
+  EXPECT_THAT(line.text, AllOf(HasSubstr("LSSAR_ENABLE_PREFIX_CACHING"), HasSubstr("\"on\""),
+                               HasSubstr("true or false")));
+}
+
+TEST(OptionsTest, TheHttpPortCanBeOff) {
   EXPECT_EQ(Parse({"--model=D", "--http-listen=off"}).options.http_listen, "");
 }
 
-TEST(OptionsTest, WeightsMayBeKeptAsAnyType) {
-  EXPECT_EQ(Parse({"--model=D", "--dtype=int8"}).options.model.weights, DType::kI8);
-  EXPECT_EQ(Parse({"--model=D", "--dtype=fp16"}).options.model.weights, DType::kF16);
-  EXPECT_EQ(Parse({"--model=D", "--dtype=fp32"}).options.model.weights, DType::kF32);
-  EXPECT_EQ(Parse({"--model=D", "--dtype=auto"}).options.model.weights, std::nullopt);
+TEST(OptionsTest, DtypeAcceptsEveryType) {
+  EXPECT_EQ(Parse({"--model=D", "--dtype=int8"}).options.model.dtype, DType::kI8);
+  EXPECT_EQ(Parse({"--model=D", "--dtype=fp16"}).options.model.dtype, DType::kF16);
+  EXPECT_EQ(Parse({"--model=D", "--dtype=fp32"}).options.model.dtype, DType::kF32);
+  EXPECT_EQ(Parse({"--model=D", "--dtype=auto"}).options.model.dtype, std::nullopt);
 }
 
 TEST(OptionsTest, FlagOverEnvironmentOverFileOverDefault) {
@@ -142,7 +165,7 @@ TEST(OptionsTest, FlagOverEnvironmentOverFileOverDefault) {
   EXPECT_EQ(engine.max_queued_requests, 64);      // default
 }
 
-TEST(OptionsTest, EverythingCanComeFromTheEnvironment) {
+TEST(OptionsTest, TheEnvironmentCanSetEverything) {
   const std::string path = WriteFile("drain-timeout = \"5s\"\n");
   const ScopedVariable model("LSSAR_MODEL", "DIR");
   const ScopedVariable config("LSSAR_CONFIG", path.c_str());
@@ -172,7 +195,7 @@ TEST(OptionsTest, VersionIsPrinted) {
 
 struct BadLine {
   std::vector<const char*> arguments;
-  std::vector<std::string> sentence;  // parts of it
+  std::vector<std::string> sentence;  // substrings
 };
 
 class BadLineTest : public testing::TestWithParam<BadLine> {};
@@ -187,8 +210,8 @@ INSTANTIATE_TEST_SUITE_P(
     OptionsTest, BadLineTest,
     testing::Values(
         BadLine{{}, {"--model DIR is missing"}},
-        BadLine{{"--model", "D", "--max-contxt", "5"},
-                {"unknown flag --max-contxt", "did you mean --max-model-len?"}},
+        BadLine{{"--model", "D", "--max-modl-len", "5"},
+                {"unknown flag --max-modl-len", "did you mean --max-model-len?"}},
         BadLine{{"--modle=D"}, {"unknown flag --modle;", "did you mean --model?"}},
         BadLine{{"--model", "D", "--zzzzzzzzz"}, {"unknown flag --zzzzzzzzz\n"}},
         BadLine{{"--model", "D", "stray"}, {"unexpected argument stray"}},
@@ -218,7 +241,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{{"--model", "D", "--drain-timeout", "2h"}, {"--drain-timeout", "[0, 1h]"}},
         BadLine{{"--model", "D", "--drain-timeout", "nan"}, {"--drain-timeout", "[0, 1h]"}},
         BadLine{{"--model", "D", "--drain-timeout", "soon"}, {"\"soon\""}},
-        BadLine{{"--model", "D", "--log-level", "loud"}, {"one of debug, info"}},
+        BadLine{{"--model", "D", "--log-level", "loud"}, {"one of info, warning"}},
         BadLine{{"--model", "D", "--stream-buffer", "1K"},
                 {"--stream-buffer", "[4096, 1073741824]"}},
         BadLine{{"--model", "D", "--max-calls", "0"}, {"--max-calls", "in [1, 65536]"}},
@@ -230,66 +253,65 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{{"--model", "D", "--listen", "off"}, {"--listen", "HOST:PORT"}},
         BadLine{{"--model", "D", "--http-listen", "8080"}, {"--http-listen", "HOST:PORT", "off"}},
         BadLine{{"--model", "D", "--step-timeout", "2h"}, {"--step-timeout", "[0, 1h]"}},
-        BadLine{{"--model", "D", "--config", "/nowhere.toml"},
-                {"/nowhere.toml", "cannot be read"}}));
+        BadLine{{"--model", "D", "--config", "/nowhere.toml"}, {"/nowhere.toml", "No such file"}}));
 
-TEST(OptionsTest, ABadVariableIsNamed) {
+TEST(OptionsTest, AnInvalidVariableIsNamed) {
   const ScopedVariable pages("LSSAR_PAGE_SIZE", "17");
   const CommandLine line = Parse({"--model", "D"});
   EXPECT_EQ(line.exit_code, 2);
   EXPECT_THAT(line.text, AllOf(HasSubstr("LSSAR_PAGE_SIZE"), HasSubstr("\"17\"")));
 }
 
-TEST(OptionsTest, AnUnknownNameInTheFileNamesItsNearest) {
-  const std::string path = WriteFile("max-contex = 1000\n");
+TEST(OptionsTest, AnUnknownNameInTheFileSuggestsTheNearest) {
+  const std::string path = WriteFile("max-model-length = 1000\n");
   const CommandLine line = Parse({"--model", "D", "--config", path.c_str()});
   EXPECT_EQ(line.exit_code, 2);
-  EXPECT_THAT(line.text, AllOf(HasSubstr(path), HasSubstr("\"max-contex\" is not known"),
+  EXPECT_THAT(line.text, AllOf(HasSubstr(path), HasSubstr("\"max-model-length\" is unknown"),
                                HasSubstr("did you mean \"max-model-len\"?")));
 }
 
-TEST(OptionsTest, ABadValueInTheFileIsNamed) {
+TEST(OptionsTest, AnInvalidValueInTheFileIsNamed) {
   const std::string path = WriteFile("page-size = 17\n");
   const CommandLine line = Parse({"--model", "D", "--config", path.c_str()});
   EXPECT_EQ(line.exit_code, 2);
   EXPECT_THAT(line.text, AllOf(HasSubstr("page-size is \"17\""), HasSubstr("16, 32, 64")));
 }
 
-TEST(OptionsTest, ASectionInTheFileIsRefused) {
+TEST(OptionsTest, ASectionInTheFileIsRejected) {
   const std::string path = WriteFile("[engine]\nmax-model-len = 1000\n");
   const CommandLine line = Parse({"--model", "D", "--config", path.c_str()});
   EXPECT_EQ(line.exit_code, 2);
   EXPECT_THAT(line.text, HasSubstr("section [engine]"));
 }
 
-TEST(ExposureTest, WhatIsOpenToOthersIsNamedWithTheFlagsThatCloseIt) {
+TEST(SecurityWarningsTest, NameReachablePortsAndTheFlagsThatProtectThem) {
   ServerOptions options;
   for (const char* listen : {"127.0.0.1:50051", "localhost:1", "[::1]:1", "127.1.2.3:1", ""}) {
     options.listen = listen;
-    EXPECT_THAT(FindExposures(options), IsEmpty()) << listen;
+    EXPECT_THAT(SecurityWarnings(options), IsEmpty()) << listen;
   }
   for (const char* listen : {"0.0.0.0:50051", "[::]:50051", "10.0.0.1:1", "example.org:1"}) {
     options.listen = listen;
-    EXPECT_THAT(FindExposures(options),
+    EXPECT_THAT(SecurityWarnings(options),
                 ElementsAre(AllOf(HasSubstr(listen), HasSubstr("--tls-cert FILE and --tls-key")),
                             AllOf(HasSubstr(listen), HasSubstr("--api-keys FILE"))));
   }
   options.http_listen = "0.0.0.0:8080";
   options.tls = {.certificate = "c", .key = "k", .client_ca = "ca"};
-  EXPECT_THAT(FindExposures(options), ElementsAre(HasSubstr("--http-listen 0.0.0.0:8080")));
+  EXPECT_THAT(SecurityWarnings(options), ElementsAre(HasSubstr("--http-listen 0.0.0.0:8080")));
   options.tls.client_ca = "";
   options.api_keys = "keys.toml";
-  EXPECT_THAT(FindExposures(options), IsEmpty());
+  EXPECT_THAT(SecurityWarnings(options), IsEmpty());
   options.listen = "127.0.0.1:50051";
   options.tls = {};
-  EXPECT_THAT(FindExposures(options),
+  EXPECT_THAT(SecurityWarnings(options),
               ElementsAre(AllOf(HasSubstr("--http-listen 0.0.0.0:8080"), HasSubstr("--tls-cert"))));
 }
 
-TEST(FlagsTest, NearestNameIsTheOneWithFewestEdits) {
+TEST(FlagsTest, NearestNameHasTheSmallestEditDistance) {
   const std::vector<std::string> names = {"model", "max-model-len", "max-num-seqs"};
   EXPECT_EQ(NearestName("mode", names), "model");
-  EXPECT_EQ(NearestName("max-sequence", names), "max-num-seqs");
+  EXPECT_EQ(NearestName("max-num-seq", names), "max-num-seqs");
   EXPECT_EQ(NearestName("something-else", names), "");
 }
 

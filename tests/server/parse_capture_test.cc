@@ -21,7 +21,7 @@ v1::CaptureAttentionRequest TenTokens() {
   return request;
 }
 
-TEST_F(ParseCaptureTest, UnsetIsTheLastRowInAllHeadsOfAllLayers) {
+TEST_F(ParseCaptureTest, DefaultsAreTheLastRowAndAllHeadsOfAllLayers) {
   const auto request = ParseCapture(TenTokens(), Context());
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_THAT(request->prompt, ElementsAre(10, 11, 12, 13, 14, 15, 16, 17, 18, 19));
@@ -32,7 +32,7 @@ TEST_F(ParseCaptureTest, UnsetIsTheLastRowInAllHeadsOfAllLayers) {
   EXPECT_TRUE(request->use_prefix_cache);
 }
 
-TEST_F(ParseCaptureTest, WhatIsNamedComesInOrderAndOnce) {
+TEST_F(ParseCaptureTest, IndicesAreSortedAndUnique) {
   v1::CaptureAttentionRequest message = TenTokens();
   for (const int layer : {5, 2, 5}) message.add_layers(layer);
   for (const int head : {3, 0}) message.add_heads(head);
@@ -52,7 +52,7 @@ TEST_F(ParseCaptureTest, WhatIsNamedComesInOrderAndOnce) {
   EXPECT_EQ(request->cache_salt, "salt");
 }
 
-TEST_F(ParseCaptureTest, TextIsThePromptThatGenerateWouldTake) {
+TEST_F(ParseCaptureTest, TextIsTokenizedAsInGenerate) {
   v1::CaptureAttentionRequest message;
   message.set_text("The cat sat");
   const auto request = ParseCapture(message, Context());
@@ -60,7 +60,7 @@ TEST_F(ParseCaptureTest, TextIsThePromptThatGenerateWouldTake) {
   EXPECT_EQ(request->prompt, WithBos(Encode("The cat sat")));
 }
 
-// The whole context is no place too small: nothing follows the prompt.
+// No token follows the prompt, so it may fill the context.
 TEST_F(ParseCaptureTest, APromptMayFillTheContext) {
   v1::CaptureAttentionRequest message = TenTokens();
   while (message.tokens().ids_size() < kMaxModelLen) message.mutable_tokens()->add_ids(5);
@@ -71,12 +71,13 @@ TEST_F(ParseCaptureTest, APromptMayFillTheContext) {
 }
 
 // 24 heads of a row of 200,000 keys; 24 heads of all rows of 3,000 tokens.
-TEST_F(ParseCaptureTest, TooManyKeysAreRefusedWithTheArithmetic) {
+TEST_F(ParseCaptureTest, TooManyKeysAreRejectedWithTheArithmetic) {
   const auto refused = [](int num_tokens, int first_row) {
     v1::CaptureAttentionRequest message;
     for (int i = 0; i < num_tokens; ++i) message.mutable_tokens()->add_ids(5);
     for (int row = first_row; row < num_tokens; ++row) message.add_rows(row);
-    return ParseCapture(message, {.checkpoint = &Zoo(), .max_model_len = 1 << 20, .default_seed = 0})
+    return ParseCapture(message,
+                        {.checkpoint = &Zoo(), .max_model_len = 1 << 20, .default_seed = 0})
         .status();
   };
   const absl::Status row = refused(200000, 199999);
@@ -101,7 +102,7 @@ struct BadCapture {
 
 class BadCaptureTest : public ParseCaptureTest, public testing::WithParamInterface<BadCapture> {};
 
-TEST_P(BadCaptureTest, IsRefusedNamingFieldValueAndLimit) {
+TEST_P(BadCaptureTest, IsRejectedNamingFieldValueAndLimit) {
   R request = TenTokens();
   GetParam().spoil(request);
   const auto parsed = ParseCapture(request, Context());

@@ -1,4 +1,4 @@
-// What the tests of the parser share: the shipped checkpoint without its weights.
+// Fixture of the parser tests: the shipped checkpoint without its weights.
 #ifndef LSSAR_TESTS_SERVER_PARSE_FIXTURE_H_
 #define LSSAR_TESTS_SERVER_PARSE_FIXTURE_H_
 

@@ -31,7 +31,7 @@ v1::GenerateRequest HelloRequest() {
   return request;
 }
 
-TEST_F(ParseRequestTest, UnsetFieldsTakeTheDefaultsOfTheProto) {
+TEST_F(ParseRequestTest, UnsetFieldsHaveTheDocumentedDefaults) {
   const auto call = ParseGenerate(HelloRequest(), Context());
   ASSERT_TRUE(call.ok()) << call.status();
   EXPECT_EQ(call->request.prompt, WithBos(Encode("Hello")));
@@ -57,7 +57,7 @@ TEST_F(ParseRequestTest, UnsetFieldsTakeTheDefaultsOfTheProto) {
   EXPECT_EQ(call->request.cache_salt, "");
 }
 
-TEST_F(ParseRequestTest, MaxTokensIs256WhereTheContextHasRoom) {
+TEST_F(ParseRequestTest, MaxTokensDefaultsTo256IfTheContextAllows) {
   ParseContext context = Context();
   context.max_model_len = 4096;
   const auto call = ParseGenerate(HelloRequest(), context);
@@ -65,7 +65,7 @@ TEST_F(ParseRequestTest, MaxTokensIs256WhereTheContextHasRoom) {
   EXPECT_EQ(call->request.generate->max_tokens, 256);
 }
 
-TEST_F(ParseRequestTest, SetFieldsArriveZeroIncluded) {
+TEST_F(ParseRequestTest, SetFieldsAreKeptIncludingZeros) {
   v1::GenerateRequest request = HelloRequest();
   v1::Sampling& sampling = *request.mutable_sampling();
   sampling.set_temperature(0);
@@ -122,7 +122,7 @@ TEST_F(ParseRequestTest, SetFieldsArriveZeroIncluded) {
   EXPECT_EQ(call->request.cache_salt, std::string(128, 's'));
 }
 
-TEST_F(ParseRequestTest, IdsAreTakenAsTheyAre) {
+TEST_F(ParseRequestTest, IdsAreUsedUnchanged) {
   v1::GenerateRequest request;
   for (const int32_t id : Encode("Hello there")) request.mutable_tokens()->add_ids(id);
   request.set_echo(true);
@@ -132,7 +132,7 @@ TEST_F(ParseRequestTest, IdsAreTakenAsTheyAre) {
   EXPECT_EQ(call->echo, "Hello there");
 }
 
-TEST_F(ParseRequestTest, ChatIsRenderedAndBringsItsStopStrings) {
+TEST_F(ParseRequestTest, ChatIsRenderedAndAddsItsStopStrings) {
   v1::GenerateRequest request;
   auto* message = request.mutable_chat()->add_messages();
   message->set_role("user");
@@ -144,7 +144,7 @@ TEST_F(ParseRequestTest, ChatIsRenderedAndBringsItsStopStrings) {
   EXPECT_THAT(call->request.generate->stop_strings, ElementsAre("\n", "<|user|>"));
 }
 
-// One field out of range, and what the sentence must say.
+// One field out of range and a substring of the message.
 struct BadField {
   const char* name;
   std::function<void(v1::GenerateRequest&)> spoil;
@@ -153,7 +153,7 @@ struct BadField {
 
 class BadFieldTest : public ParseRequestTest, public testing::WithParamInterface<BadField> {};
 
-TEST_P(BadFieldTest, IsRefusedNamingFieldValueAndLimit) {
+TEST_P(BadFieldTest, IsRejectedNamingFieldValueAndLimit) {
   v1::GenerateRequest request = HelloRequest();
   GetParam().spoil(request);
   const auto call = ParseGenerate(request, Context());
@@ -342,7 +342,8 @@ TEST_F(ParseRequestTest, AMissingTemplateOrTokenizerIsAFailedPrecondition) {
   Checkpoint bare;
   bare.name = "bare";
   bare.config = Zoo().config;
-  const ParseContext context = {.checkpoint = &bare, .max_model_len = kMaxModelLen, .default_seed = 0};
+  const ParseContext context = {
+      .checkpoint = &bare, .max_model_len = kMaxModelLen, .default_seed = 0};
   v1::GenerateRequest chat;
   chat.mutable_chat()->add_messages()->set_role("user");
   EXPECT_EQ(ParseGenerate(chat, context).status().code(), absl::StatusCode::kFailedPrecondition);
@@ -354,7 +355,7 @@ TEST_F(ParseRequestTest, AMissingTemplateOrTokenizerIsAFailedPrecondition) {
   EXPECT_TRUE(ParseGenerate(ids, context).ok());
 }
 
-TEST_F(ParseRequestTest, TokenizeTakesBosAsTheCheckpointOrAsTold) {
+TEST_F(ParseRequestTest, TokenizeAddsBosByDefaultOrOnRequest) {
   v1::TokenizeRequest request;
   request.set_text("Hello");
   EXPECT_EQ(ParseTokenize(request, Context()).value(), WithBos(Encode("Hello")));
@@ -385,7 +386,7 @@ TEST_F(ParseRequestTest, DetokenizeNamesTheIdOutOfRange) {
               HasSubstr("ids[1] is 4096; it must be in [0, 4096)"));
 }
 
-// Whatever comes out of the parser keeps the promises that the engine is built on.
+// Checks the guarantees that the engine relies on.
 void CheckPromises(const ParsedGenerate& call) {
   const GenerateParams& params = call.request.generate.value();
   ASSERT_FALSE(call.request.prompt.empty());
@@ -405,9 +406,9 @@ void CheckPromises(const ParsedGenerate& call) {
   }
 }
 
-// Random bytes as messages: an answer always, a crash never, and no bad value gets through.
-TEST_F(ParseRequestTest, RandomBytesAreAnsweredAndNeverBreakAPromise) {
-  google::protobuf::SetLogHandler(nullptr);  // it says which field is not UTF-8, every time
+// Random bytes as messages never crash the parser, and no invalid value passes.
+TEST_F(ParseRequestTest, RandomBytesNeverBreakTheParsersGuarantees) {
+  google::protobuf::SetLogHandler(nullptr);  // it would log every field that is not UTF-8
   std::mt19937 random(2501);
   v1::GenerateRequest seed = HelloRequest();
   seed.mutable_sampling()->set_temperature(0.5f);

@@ -47,7 +47,7 @@ TEST_F(ParseScoreTest, ScoreMovesTrailingSpaceToTheContinuation) {
   EXPECT_EQ(wide->items[0].prompt, plain->items[0].prompt);
 }
 
-TEST_F(ParseScoreTest, ScoreOfAnEmptyContextFollowsBos) {
+TEST_F(ParseScoreTest, AnEmptyContextIsReplacedByBos) {
   for (const char* context : {"", "  "}) {
     const auto call = ParseScore(PairRequest(context, "Hello"), Context());
     ASSERT_TRUE(call.ok()) << call.status();
@@ -72,7 +72,7 @@ TEST_F(ParseScoreTest, ScoreWithoutBosNeedsAContext) {
   EXPECT_EQ(call.status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(ParseScoreTest, WhatIsSharedHoldsForEveryItem) {
+TEST_F(ParseScoreTest, SharedFieldsApplyToEveryItem) {
   v1::ScoreRequest request = PairRequest("The cat", " sat");
   *request.add_items() = request.items(0);
   const auto unset = ParseScore(request, Context());
@@ -100,7 +100,7 @@ struct BadScore {
 
 class BadScoreTest : public ParseScoreTest, public testing::WithParamInterface<BadScore> {};
 
-TEST_P(BadScoreTest, IsRefusedNamingFieldValueAndLimit) {
+TEST_P(BadScoreTest, IsRejectedNamingFieldValueAndLimit) {
   v1::ScoreRequest request = PairRequest("The cat", " sat");
   GetParam().spoil(request);
   const auto call = ParseScore(request, Context());
@@ -131,7 +131,7 @@ INSTANTIATE_TEST_SUITE_P(
                  "items[0].continuations has 1025 entries;"},
         BadScore{"EmptyContinuation",
                  [](R& r) { r.mutable_items(0)->mutable_continuations(0)->set_text(""); },
-                 "items[0].continuations[0] has 0 tokens of its own; it must have at least 1"},
+                 "items[0].continuations[0] adds no token to the context; it must add at least 1"},
         BadScore{"UnsetContinuation",
                  [](R& r) { r.mutable_items(0)->mutable_continuations(0)->clear_value(); },
                  "items[0].continuations[0] has 0 tokens"},
@@ -168,7 +168,7 @@ INSTANTIATE_TEST_SUITE_P(
                    r.mutable_items(0)->mutable_context()->set_text("The cat ");
                    r.mutable_items(0)->add_continuations()->mutable_tokens()->add_ids(5);
                  },
-                 "items[0].continuations[1] is tokens beside continuations of text"}),
+                 "items[0].continuations[1] is token ids while others are text"}),
     [](const auto& test) { return test.param.name; });
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Calls with raw bytes: for services without generated code here (health, reflection) and for bytes
-// that no generated code would send.
+// Calls with raw bytes, for services without generated code (health, reflection) and for bytes
+// that generated code never sends.
 #ifndef LSSAR_TESTS_SERVER_RAW_CALL_H_
 #define LSSAR_TESTS_SERVER_RAW_CALL_H_
 
@@ -12,19 +12,19 @@
 
 namespace lssar {
 
-// One call: a request, then replies to read until there is none, then its status.
+// One call: send the request, read replies until there is none, then read the status.
 class RawCall {
  public:
   // `method`: "/lssar.v1.Inference/Generate"
   RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
           const std::string& request);
-  // A call whose request never comes.
+  // A call that never sends its request.
   RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method);
   ~RawCall();
 
   void Cancel() { context_.TryCancel(); }
 
-  // The next reply's bytes; nullopt: there is none any more.
+  // The bytes of the next reply; nullopt after the last one.
   std::optional<std::string> Read();
   grpc::Status Finish();
 
@@ -38,11 +38,11 @@ class RawCall {
   bool is_finished_ = false;
 };
 
-// grpc.health.v1: what Check says of `service`; nullopt: the call failed.
+// The result of grpc.health.v1 Check for `service`; nullopt: the call failed.
 std::optional<int> CheckHealth(const std::shared_ptr<grpc::Channel>& channel,
                                const std::string& service);
 
-// Its numbers of grpc.health.v1.HealthCheckResponse.ServingStatus.
+// Values of grpc.health.v1.HealthCheckResponse.ServingStatus.
 inline constexpr int kServing = 1;
 inline constexpr int kNotServing = 2;
 

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/limits.h"
+#include "server/limits.h"
 #include "tests/server/test_server.h"
 
 namespace lssar {
@@ -29,7 +29,7 @@ v1::ScoreRequest Request(int num_items, int num_continuations) {
   return request;
 }
 
-TEST(ScoreTest, EveryContinuationIsScoredOnceInRisingOrder) {
+TEST(ScoreTest, EveryContinuationIsScoredOnceInOrder) {
   TestServer server;
   const Scored scored = Score(server.Stub(), Request(20, 3));
   ASSERT_TRUE(scored.status.ok()) << scored.status.error_message();
@@ -47,7 +47,7 @@ TEST(ScoreTest, EveryContinuationIsScoredOnceInRisingOrder) {
   EXPECT_GT(finished.usage().num_prompt_tokens(), 0);
 }
 
-TEST(ScoreTest, ALogprobIsTheSumOfItsTokensAndTheSameInAnyCall) {
+TEST(ScoreTest, LogprobsAreSumsOfTokensAndReproducible) {
   TestServer server;
   v1::ScoreRequest request = Request(3, 2);
   request.set_per_token(true);
@@ -62,7 +62,7 @@ TEST(ScoreTest, ALogprobIsTheSumOfItsTokensAndTheSameInAnyCall) {
         EXPECT_EQ(token.top_size(), 2);
       }
     } else if (reply.has_score()) {
-      // All of its tokens came before it.
+      // All its tokens arrived before it.
       EXPECT_DOUBLE_EQ(sums.at({reply.score().item(), reply.score().continuation()}),
                        reply.score().logprob());
     }
@@ -74,7 +74,7 @@ TEST(ScoreTest, ALogprobIsTheSumOfItsTokensAndTheSameInAnyCall) {
   EXPECT_EQ(again.Scores().at(1).logprob(), (sums.at({2, 1})));
 }
 
-TEST(ScoreTest, LongContinuationsComeInBlocks) {
+TEST(ScoreTest, LongContinuationsArriveInBlocks) {
   TestServer server;
   v1::ScoreRequest request = Request(1, 1);
   auto& tokens = *request.mutable_items(0)->mutable_continuations(0)->mutable_tokens();
@@ -92,8 +92,8 @@ TEST(ScoreTest, LongContinuationsComeInBlocks) {
   EXPECT_EQ(next, 1100);
 }
 
-// One call of 1024 items passes through a queue of 2, beside other calls.
-TEST(ScoreTest, ACallLargerThanTheQueueWaitsForItsOwnItems) {
+// A call of 1024 items passes through a queue of 2 beside other calls.
+TEST(ScoreTest, ACallLargerThanTheQueueWaitsForCapacity) {
   TestServer server({.max_model_len = 2048, .max_num_seqs = 1, .max_queued_requests = 2});
   auto first =
       std::async(std::launch::async, [&server] { return Score(server.Stub(), Request(1024, 1)); });
@@ -113,7 +113,7 @@ TEST(ScoreTest, ACallLargerThanTheQueueWaitsForItsOwnItems) {
   EXPECT_TRUE(server.WaitUntilIdle());
 }
 
-TEST(ScoreTest, AFullQueueRefusesTheFirstItem) {
+TEST(ScoreTest, AFullQueueRejectsTheFirstItem) {
   TestServer server({.max_model_len = 2048, .max_num_seqs = 1, .max_queued_requests = 1});
   server.Hold();
   auto running =
@@ -133,7 +133,7 @@ TEST(ScoreTest, AFullQueueRefusesTheFirstItem) {
   EXPECT_TRUE(queued.get().status.ok());
 }
 
-TEST(ScoreTest, ACancelledCallLeavesTheEngine) {
+TEST(ScoreTest, ACancelledCallIsRemovedFromTheEngine) {
   TestServer server;
   server.SetStepMs(20);
   grpc::ClientContext context;
@@ -145,7 +145,7 @@ TEST(ScoreTest, ACancelledCallLeavesTheEngine) {
   EXPECT_TRUE(server.WaitUntilIdle());
 }
 
-TEST(ScoreTest, ABadLaterItemIsRefusedBeforeAnyMessage) {
+TEST(ScoreTest, AnInvalidLaterItemFailsBeforeTheFirstMessage) {
   TestServer server;
   v1::ScoreRequest request = Request(5, 1);
   request.mutable_items(4)->mutable_continuations(0)->mutable_tokens()->add_ids(4096);
@@ -163,7 +163,7 @@ TEST(ScoreTest, NanLogitsEndTheCallWithDataLoss) {
   EXPECT_TRUE(server.WaitUntilIdle());
 }
 
-TEST(TokenizeTest, IdsAndPiecesGoThereAndBack) {
+TEST(TokenizeTest, TokenizeAndDetokenizeRoundTrip) {
   TestServer server;
   for (const std::string& text :
        {std::string("Hello there"), std::string("\u00fc\u4f60 \U0001f600"), std::string("")}) {
@@ -195,7 +195,7 @@ TEST(TokenizeTest, AnIdOutOfRangeIsNamed) {
   EXPECT_EQ(status.error_message(), "ids[0] is 4096; it must be in [0, 4096)");
 }
 
-TEST(GetInfoTest, SaysWhatIsServedAndWithinWhichLimits) {
+TEST(GetInfoTest, DescribesModelAndLimits) {
   TestServer server({.max_model_len = 1024, .max_num_seqs = 5, .page_size = 32});
   const v1::GetInfoReply reply = server.Describe();
   EXPECT_EQ(reply.model_name(), "lssar-6m");
@@ -210,7 +210,7 @@ TEST(GetInfoTest, SaysWhatIsServedAndWithinWhichLimits) {
   EXPECT_EQ(reply.limits().max_message_bytes(), 32 << 20);
   EXPECT_TRUE(reply.has_chat_template());
   EXPECT_EQ(reply.version(), LSSAR_VERSION);
-  EXPECT_FALSE(reply.has_self_check_error());  // nothing was checked here
+  EXPECT_FALSE(reply.has_self_check_error());  // no self-check ran
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Clients that do not read: only their own request pauses, and in the end it is cut.
+// Clients that do not read: only their own request pauses, and finally it is aborted.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,8 +27,8 @@ TestServer::Adjust WithTimeout(absl::Duration timeout) {
   };
 }
 
-// With all their log-probabilities these tokens are some 600 KB: far beyond what HTTP/2's windows
-// and the stream's buffer hold.
+// With log-probabilities these tokens are about 600 KB: far more than HTTP/2's windows
+// and the stream buffer hold.
 v1::GenerateRequest LargeRequest() {
   v1::GenerateRequest request;
   request.set_text("Hello");
@@ -56,20 +56,21 @@ v1::ScoreRequest LargeScore() {
 
 class SlowReaderTest : public testing::Test {
  protected:
-  // Windows that do not grow with the network, so that the server soon feels who does not read.
+  // Fixed windows, so that the server detects unread data early.
   static std::shared_ptr<grpc::Channel> Channel(const TestServer& server) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     return server.NewChannel(arguments);
   }
 
-  // Waits until the engine stands still although a request runs.
+  // Waits until the engine idles although a request is running.
   static bool WaitUntilPaused(TestServer& server) {
     for (int i = 0; i < 1000; ++i) {
       const EngineStats before = server.GetEngine().Stats();
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       const EngineStats after = server.GetEngine().Stats();
-      if (before.num_running == 1 && after.num_rows == before.num_rows) return true;
+      if (before.num_running == 1 && after.num_batched_tokens == before.num_batched_tokens)
+        return true;
     }
     return false;
   }
@@ -81,7 +82,7 @@ class SlowReaderTest : public testing::Test {
   }
 };
 
-TEST_F(SlowReaderTest, ItsRequestPausesAloneAndGoesOnWithTheSameTokens) {
+TEST_F(SlowReaderTest, OnlyTheSlowRequestPausesAndItResumesWithTheSameTokens) {
   TestServer server({.max_model_len = 8192}, WithTimeout(absl::ZeroDuration()));
   const Generated expected = Generate(server.Stub(), LargeRequest());
   ASSERT_TRUE(expected.status.ok());
@@ -108,7 +109,7 @@ TEST_F(SlowReaderTest, ItsRequestPausesAloneAndGoesOnWithTheSameTokens) {
   EXPECT_TRUE(server.WaitUntilIdle());
 }
 
-TEST_F(SlowReaderTest, AScoreCallPausesToo) {
+TEST_F(SlowReaderTest, AScoreCallPauses) {
   TestServer server({.max_model_len = 2048}, WithTimeout(absl::ZeroDuration()));
   const Scored expected = Score(server.Stub(), LargeScore());
   ASSERT_TRUE(expected.status.ok()) << expected.status.error_message();
@@ -129,8 +130,8 @@ TEST_F(SlowReaderTest, AScoreCallPausesToo) {
   EXPECT_TRUE(server.WaitUntilIdle());
 }
 
-// All rows of this prompt have two million keys, a third of them with a weight.
-TEST_F(SlowReaderTest, ACapturePausesAndGoesOnWhereItWas) {
+// All rows of this prompt have two million keys, a third of them with non-zero weight.
+TEST_F(SlowReaderTest, ACapturePausesAndResumes) {
   TestServer server({.max_model_len = 2048}, WithTimeout(absl::ZeroDuration()));
   v1::CaptureAttentionRequest request;
   for (int row = 0; row < kNumTokens; ++row) {
@@ -152,7 +153,7 @@ TEST_F(SlowReaderTest, ACapturePausesAndGoesOnWhereItWas) {
   EXPECT_TRUE(server.WaitUntilIdle());
 }
 
-TEST_F(SlowReaderTest, OneThatReadsNothingForTooLongLosesItsPagesAndHearsWhy) {
+TEST_F(SlowReaderTest, AClientThatStopsReadingIsAbortedAndItsPagesFreed) {
   TestServer server({.max_model_len = 8192}, WithTimeout(absl::Milliseconds(300)));
   RawCall slow(Channel(server), kGenerate, LargeRequest().SerializeAsString());
   ASSERT_TRUE(slow.Read().has_value());
@@ -160,7 +161,7 @@ TEST_F(SlowReaderTest, OneThatReadsNothingForTooLongLosesItsPagesAndHearsWhy) {
   int num_replies = 0;
   while (slow.Read()) ++num_replies;
   const grpc::Status status = slow.Finish();
-  // As it comes back before or after the last chance.
+  // Depends on whether the client reads before the reset.
   if (status.error_code() == grpc::StatusCode::ABORTED) {
     EXPECT_THAT(status.error_message(),
                 HasSubstr("the client has read nothing for 300ms (--slow-client-timeout)"));
@@ -170,19 +171,19 @@ TEST_F(SlowReaderTest, OneThatReadsNothingForTooLongLosesItsPagesAndHearsWhy) {
   EXPECT_GT(num_replies, 0);
 }
 
-TEST_F(SlowReaderTest, OneThatNeverReadsIsResetAndNothingOfItStays) {
+TEST_F(SlowReaderTest, AClientThatNeverReadsIsResetWithoutLeaks) {
   for (const char* method : {kGenerate, kScore}) {
     TestServer server({.max_model_len = 8192}, WithTimeout(absl::Milliseconds(300)));
     const std::string request =
         method == kGenerate ? LargeRequest().SerializeAsString() : LargeScore().SerializeAsString();
     RawCall slow(Channel(server), method, request);
     EXPECT_TRUE(server.WaitUntilIdle());
-    // Waits for every call that is inside, and for none of them in vain.
+    // Waits for all running calls.
     EXPECT_TRUE(server.GetServer().Shutdown(absl::Seconds(60)));
   }
 }
 
-TEST_F(SlowReaderTest, OneThatReadsNowAndThenIsNotCut) {
+TEST_F(SlowReaderTest, ASlowButReadingClientIsNotAborted) {
   TestServer server({.max_model_len = 8192}, WithTimeout(absl::Seconds(4)));
   RawCall slow(Channel(server), kGenerate, LargeRequest().SerializeAsString());
   ASSERT_TRUE(WaitUntilPaused(server));
@@ -191,7 +192,7 @@ TEST_F(SlowReaderTest, OneThatReadsNowAndThenIsNotCut) {
     read.replies.emplace_back();
     return read.replies.back().ParseFromString(bytes);
   };
-  // More than the timeout in all; the server sees what is read in portions of 64 KiB.
+  // Longer than the timeout in total; the server sees reading in units of 64 KiB.
   for (int num_read = 1; const auto bytes = slow.Read(); ++num_read) {
     ASSERT_TRUE(keep(*bytes));
     if (num_read % 10 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(80));

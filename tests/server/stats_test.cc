@@ -1,4 +1,4 @@
-// What calls leave behind: metrics, GetStats, request and trace ids.
+// Metrics, GetStats, request and trace ids of calls.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ v1::GenerateRequest Request(int max_tokens) {
   return request;
 }
 
-// `num_items` of a context of 3 tokens and two continuations of 2.
+// `num_items` items, each a context of 3 tokens and two continuations of 2.
 v1::ScoreRequest Items(int num_items) {
   v1::ScoreRequest request;
   request.set_use_prefix_cache(false);
@@ -48,7 +48,7 @@ v1::GetStatsReply StatsOf(TestServer& server) {
   return reply;
 }
 
-// Calls are counted when gRPC is done with them, a moment after the client is.
+// Calls are counted at gRPC's OnDone, shortly after the client has the status.
 bool WaitForMetric(const TestServer& server, const std::string& series, double value) {
   for (int i = 0; i < 2000; ++i) {
     if (server.Metric(series) == value) return true;
@@ -67,7 +67,7 @@ void RunScript(TestServer& server) {
   ASSERT_TRUE(server.WaitUntilIdle());
 }
 
-// One that is refused, one that is cancelled, one that is late.
+// A rejected call, a cancelled call and a call with an expired deadline.
 void RunFailures(TestServer& server) {
   ASSERT_FALSE(Generate(server.Stub(), Request(1 << 20)).status.ok());
   server.Hold();
@@ -96,7 +96,7 @@ Counts ToCounts(const ProtoMap& map) {
   return Counts(map.begin(), map.end());
 }
 
-TEST(StatsTest, AScriptIsCountedExactly) {
+TEST(StatsTest, CountsOfAFixedScriptAreExact) {
   TestServer server({.max_model_len = 2048, .max_num_seqs = 8});
   RunScript(server);
   EXPECT_TRUE(WaitForMetric(server, "lssar_request_success_total{finished_reason=\"LENGTH\"}", 5));
@@ -125,13 +125,13 @@ TEST(StatsTest, AScriptIsCountedExactly) {
   EXPECT_EQ(server.Metric("lssar_attention_value_rows_total"), double(stats.num_value_rows()));
   EXPECT_EQ(server.Metric("lssar_attention_value_rows_read_total"),
             double(stats.num_value_rows_read()));
-  // The last step is told after its last token.
+  // The last step is reported after its last token.
   EXPECT_TRUE(
       WaitForMetric(server, "lssar_iteration_tokens_sum", double(stats.num_batched_tokens())));
   EXPECT_TRUE(WaitForMetric(server, "lssar_iteration_tokens_count", double(stats.num_steps())));
 }
 
-TEST(StatsTest, AFailureIsCountedByTheCodeThatTheClientSaw) {
+TEST(StatsTest, FailuresAreCountedByTheClientsStatusCode) {
   TestServer server;
   RunFailures(server);
   for (const char* code : {"CANCELLED", "DEADLINE_EXCEEDED", "INVALID_ARGUMENT"}) {
@@ -145,7 +145,7 @@ TEST(StatsTest, AFailureIsCountedByTheCodeThatTheClientSaw) {
   EXPECT_EQ(server.Metric("lssar_e2e_request_latency_seconds_count"), 0);
 }
 
-TEST(StatsTest, TimesAndGaugesOfWhatRuns) {
+TEST(StatsTest, TimesAndGaugesOfRunningRequests) {
   TestServer server({.max_model_len = 2048, .max_num_seqs = 1, .max_queued_requests = 4});
   server.Hold();
   grpc::ClientContext running_context;
@@ -172,7 +172,7 @@ TEST(StatsTest, TimesAndGaugesOfWhatRuns) {
   EXPECT_EQ(idle.num_free_pages() + idle.num_cached_pages(), idle.num_pages());
   EXPECT_GT(idle.stages().forward_ns(), 0);
   EXPECT_GT(idle.uptime_ns(), held.uptime_ns());
-  // The engine's thread is always in one stage.
+  // The engine's thread is always in exactly one stage.
   const v1::StageTimes& stages = idle.stages();
   EXPECT_LE(stages.admit_ns() + stages.schedule_ns() + stages.forward_ns() + stages.sample_ns() +
                 stages.output_ns() + stages.idle_ns(),
@@ -185,11 +185,11 @@ std::string TrailerOf(const grpc::ClientContext& context, const std::string& key
   return {found->second.data(), found->second.size()};
 }
 
-TEST(StatsTest, IdsComeBackWithEveryCallsEnd) {
+TEST(StatsTest, EveryCallReturnsItsIds) {
   TestServer server;
   const std::string trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
   const std::string ours = "00-4bf92f3577b34da6a3ce929d0e0e4736-[0-9a-f]{16}-01";
-  for (const int max_tokens : {3, 1 << 20}) {  // one that ends well, one that is refused
+  for (const int max_tokens : {3, 1 << 20}) {  // one succeeds, one is rejected
     grpc::ClientContext context;
     context.AddMetadata("traceparent", trace);
     context.AddMetadata("x-request-id", "mine.7");

@@ -1,5 +1,5 @@
-// A Server on a free loopback port around FakeModel and the shipped tokenizer: as fast or slow
-// as a test wants.
+// A Server on free loopback ports with FakeModel and the shipped tokenizer. Tests set the speed of
+// its engine.
 #ifndef LSSAR_TESTS_SERVER_TEST_SERVER_H_
 #define LSSAR_TESTS_SERVER_TEST_SERVER_H_
 
@@ -22,41 +22,41 @@ namespace lssar {
 
 class TestServer {
  public:
-  static constexpr int32_t kPoisonId = 4000;  // a row of this token has NaN logits
+  static constexpr int32_t kPoisonId = 4000;  // this token has NaN logits
 
   using Adjust = std::function<void(ServerOptions&)>;
 
   explicit TestServer(const EngineOptions& options = {.max_model_len = 2048},
                       const Adjust& adjust = {});
-  // Lets the engine run on, so that the server can stop.
+  // Unblocks the engine, so that the server can stop.
   ~TestServer();
 
-  // Makes the model and serves it: done by the constructor unless `is_loading`.
+  // Loads and serves the model; the constructor without `Loading` does this.
   struct Loading {};
   TestServer(Loading, const EngineOptions& options, const Adjust& adjust = {});
   void Serve();
 
-  // A connection of its own.
+  // A new connection.
   std::shared_ptr<grpc::Channel> NewChannel(grpc::ChannelArguments arguments = {}) const;
   v1::Inference::Stub& Stub() { return *stub_; }
   Server& GetServer() { return *server_; }
-  // Once served.
+  // Requires  the model is served
   const Engine& GetEngine() const { return *engine_; }
 
-  // Every engine step takes that much longer.
+  // Adds a delay to every engine step.
   void SetStepMs(int milliseconds) { step_ms_ = milliseconds; }
-  // Steps do not end until Release.
+  // Blocks steps until Release.
   void Hold() { is_held_ = true; }
   void Release() { is_held_ = false; }
   // The backend fails the next `count` steps.
   void FailSteps(int count) { num_failing_ = count; }
-  // The next step fails, and the device says that it is lost.
+  // The next step fails and the device reports that it is lost.
   void LoseDevice() {
     backend_->is_lost = true;
     FailSteps(1);
   }
 
-  // How often the server has told that its engine died or hangs, and whether the last time of a
+  // The number of OnEngineFailure calls, and whether the last one reported a
   // lost device.
   int NumEngineFailures() const { return num_engine_failures_; }
   bool HasLostDevice() const { return has_lost_device_; }
@@ -67,11 +67,11 @@ class TestServer {
   };
   // GET `path` of the HTTP port.
   Page Get(const std::string& path) const;
-  // One series of /metrics; NaN: it is not there.
+  // The value of one series of /metrics; NaN if it is missing.
   double Metric(const std::string& series) const;
 
   v1::GetInfoReply Describe();
-  // Polls GetInfo until `condition` holds; false: it did not within `limit`.
+  // Polls GetInfo until `condition` holds; false if `limit` passes first.
   bool WaitFor(const std::function<bool(const v1::GetInfoReply&)>& condition,
                std::chrono::seconds limit = std::chrono::seconds(10));
   bool WaitUntilIdle(std::chrono::seconds limit = std::chrono::seconds(10));
@@ -91,15 +91,15 @@ class TestServer {
   std::unique_ptr<v1::Inference::Stub> stub_;
 };
 
-// That many tokens, whatever the model says.
+// Generates exactly `max_tokens` tokens.
 v1::GenerateRequest HelloRequest(int max_tokens);
 
-// All that one Generate call sent.
+// All replies of one Generate call.
 struct Generated {
   grpc::Status status;
   std::vector<v1::GenerateReply> replies;
 
-  // Of one choice, over all its deltas.
+  // These join all deltas of one choice.
   std::string Text(int choice = 0) const;
   std::vector<v1::Token> Tokens(int choice = 0) const;
   std::vector<v1::Delta> Deltas(int choice = 0) const;

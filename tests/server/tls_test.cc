@@ -1,4 +1,4 @@
-// TLS and mutual TLS: who gets in, and certificates that change under a running server.
+// TLS and mutual TLS: which clients connect, and certificates that change at run time.
 #include "server/tls.h"
 
 #include <gmock/gmock.h>
@@ -53,7 +53,7 @@ class TlsTest : public testing::Test {
     return [files = Files(with_client_ca)](ServerOptions& options) { options.tls = files; };
   }
 
-  // How a call over such a connection ends; a new connection each time.
+  // The status of a call over a new connection with these credentials.
   static grpc::Status Call(const TestServer& server,
                            const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
     grpc::ChannelArguments arguments;
@@ -73,7 +73,7 @@ class TlsTest : public testing::Test {
                                  .pem_cert_chain = own.certificate});
   }
 
-  // What /healthz says to one who trusts `authority`; 0: there is no connection.
+  // The HTTP status of /healthz for a client that trusts `authority`; 0: no connection.
   static int StatusOfHealth(const TestServer& server, const Certificate& authority) {
     const std::string roots = testing::TempDir() + "/" +
                               testing::UnitTest::GetInstance()->current_test_info()->name() +
@@ -94,7 +94,7 @@ class TlsTest : public testing::Test {
   const Certificate stranger_ = MakeAuthority("stranger");
 };
 
-TEST_F(TlsTest, OnlyThoseThatTrustTheServerAndSpeakTlsGetIn) {
+TEST_F(TlsTest, OnlyTlsClientsThatTrustTheServerConnect) {
   const TestServer server({.max_model_len = 2048}, WithTls());
   const grpc::Status status = Call(server, Trusting(authority_));
   EXPECT_TRUE(status.ok()) << status.error_message();
@@ -103,7 +103,7 @@ TEST_F(TlsTest, OnlyThoseThatTrustTheServerAndSpeakTlsGetIn) {
             grpc::StatusCode::UNAVAILABLE);
 }
 
-TEST_F(TlsTest, AClientCertificateIsAskedForWhereThereIsAClientCa) {
+TEST_F(TlsTest, AClientCaRequiresClientCertificates) {
   const TestServer server({.max_model_len = 2048}, WithTls(/*with_client_ca=*/true));
   const grpc::Status status =
       Call(server, Trusting(authority_, MakeCertificate("client", authority_)));
@@ -113,7 +113,7 @@ TEST_F(TlsTest, AClientCertificateIsAskedForWhereThereIsAClientCa) {
             grpc::StatusCode::UNAVAILABLE);
 }
 
-TEST_F(TlsTest, ACertificateThatChangesIsServedToTheNextConnections) {
+TEST_F(TlsTest, AChangedCertificateAppliesToNewConnections) {
   const TestServer server({.max_model_len = 2048}, WithTls());
   ASSERT_TRUE(Call(server, Trusting(authority_)).ok());
   Serve(MakeCertificate("second", stranger_));
@@ -126,12 +126,12 @@ TEST_F(TlsTest, ACertificateThatChangesIsServedToTheNextConnections) {
   EXPECT_FALSE(Call(server, Trusting(authority_)).ok());
 }
 
-// How a handshake ends with a client that speaks one version alone: "" when it is done, else
+// The result of a handshake with a client that supports only one version: "" on success, else
 // OpenSSL's reason.
 std::string Handshake(int port, int version) {
   const std::unique_ptr<SSL_CTX, void (*)(SSL_CTX*)> context(SSL_CTX_new(TLS_client_method()),
                                                              SSL_CTX_free);
-  SSL_CTX_set_security_level(context.get(), 0);  // else the client itself refuses TLS 1.1
+  SSL_CTX_set_security_level(context.get(), 0);  // otherwise the client itself rejects TLS 1.1
   EXPECT_EQ(SSL_CTX_set_min_proto_version(context.get(), version), 1);
   EXPECT_EQ(SSL_CTX_set_max_proto_version(context.get(), version), 1);
   constexpr unsigned char kHttp2[] = {2, 'h', '2'};
@@ -147,7 +147,7 @@ std::string Handshake(int port, int version) {
   return is_done ? "" : reason == nullptr ? "the connection was closed" : reason;
 }
 
-TEST_F(TlsTest, OldVersionsAreRefusedOnBothPorts) {
+TEST_F(TlsTest, OldVersionsAreRejectedOnBothPorts) {
   TestServer server({.max_model_len = 2048}, WithTls());
   for (const int port : {server.GetServer().Port(), server.GetServer().HttpPort()}) {
     EXPECT_NE(Handshake(port, TLS1_1_VERSION), "") << port;
@@ -156,13 +156,13 @@ TEST_F(TlsTest, OldVersionsAreRefusedOnBothPorts) {
   }
 }
 
-TEST_F(TlsTest, TheHttpPortHasTheSameCertificateAndAsksForNone) {
+TEST_F(TlsTest, TheHttpPortUsesTheCertificateAndRequiresNone) {
   const TestServer server({.max_model_len = 2048}, WithTls(/*with_client_ca=*/true));
   EXPECT_EQ(StatusOfHealth(server, authority_), 200);
   EXPECT_EQ(StatusOfHealth(server, stranger_), 0);
   EXPECT_FALSE(
       SendRequest({.host = "localhost", .port = HttpPort(server)}, "GET", "/healthz").ok());
-  // Half a change is none.
+  // Replacing only one of the two files has no effect.
   const Certificate second = MakeCertificate("second", stranger_);
   Write("key.pem", second.key);
   std::this_thread::sleep_for(std::chrono::milliseconds(1100));
@@ -177,7 +177,7 @@ TEST_F(TlsTest, TheHttpPortHasTheSameCertificateAndAsksForNone) {
   EXPECT_EQ(StatusOfHealth(server, authority_), 0);
 }
 
-TEST_F(TlsTest, AClientThatNeverShakesHandsHoldsUpNoOne) {
+TEST_F(TlsTest, AnUnfinishedHandshakeBlocksNoOtherClient) {
   auto server = std::make_unique<TestServer>(EngineOptions{.max_model_len = 2048}, WithTls());
   std::vector<int> silent;
   for (int i = 0; i < 8; ++i) silent.push_back(ConnectTo(HttpPort(*server)));
@@ -190,7 +190,7 @@ TEST_F(TlsTest, AClientThatNeverShakesHandsHoldsUpNoOne) {
   }
 }
 
-TEST_F(TlsTest, FilesThatAreNoneAreNamed) {
+TEST_F(TlsTest, InvalidFilesAreNamed) {
   const auto message = [](const TlsFiles& files) {
     return std::string(MakeCredentials(files).status().message());
   };
@@ -200,13 +200,13 @@ TEST_F(TlsTest, FilesThatAreNoneAreNamed) {
   EXPECT_EQ(MakeCredentials(files).status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(message(files), HasSubstr("--tls-cert " + Path("none.pem") + ": the file cannot be"));
   files.certificate = Path("key.pem");
-  EXPECT_THAT(message(files), HasSubstr("key.pem holds no PEM certificate"));
+  EXPECT_THAT(message(files), HasSubstr("key.pem contains no PEM certificate"));
   files = Files(true);
   files.key = Path("ca.pem");
-  EXPECT_THAT(message(files), HasSubstr("--tls-key " + Path("ca.pem") + " holds no PEM key"));
+  EXPECT_THAT(message(files), HasSubstr("--tls-key " + Path("ca.pem") + " contains no PEM key"));
   Write("other.pem", MakeCertificate("other", authority_).key);
   files.key = Path("other.pem");
-  EXPECT_THAT(message(files), HasSubstr("is not the key of --tls-cert"));
+  EXPECT_THAT(message(files), HasSubstr("does not match --tls-cert"));
   files = Files(true);
   files.client_ca = Path("key.pem");
   EXPECT_THAT(message(files), HasSubstr("--tls-client-ca"));

@@ -15,7 +15,7 @@ using ::testing::MatchesRegex;
 constexpr char kTraceId[] = "4bf92f3577b34da6a3ce929d0e0e4736";
 constexpr char kParentId[] = "00f067aa0ba902b7";
 
-TEST(TraceContextTest, AWellFormedOneIsGoneOnWith) {
+TEST(TraceContextTest, AWellFormedTraceparentIsContinued) {
   for (const char* given : {"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
                             "cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
                             "01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-what.else"}) {
@@ -29,7 +29,7 @@ TEST(TraceContextTest, AWellFormedOneIsGoneOnWith) {
   }
 }
 
-TEST(TraceContextTest, AnIllFormedOneIsReplaced) {
+TEST(TraceContextTest, AnIllFormedTraceparentStartsANewTrace) {
   const std::vector<std::string> ill_formed = {
       "",
       "00",

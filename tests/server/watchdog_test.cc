@@ -20,61 +20,61 @@ const Clock::time_point kStart = Clock::time_point(std::chrono::hours(1));
 
 EngineStats InStep(Clock::time_point started_at) { return {.step_started_at = started_at}; }
 
-TEST(StepWatchTest, AStepThatTakesTooLongIsStuck) {
+TEST(StepWatchTest, ALongStepIsStuck) {
   StepWatch watch(seconds(60), seconds(2));
   for (int s = 0; s < 60; ++s) {
-    EXPECT_FALSE(watch.Look(InStep(kStart), kStart + seconds(s))) << s;
+    EXPECT_FALSE(watch.Check(InStep(kStart), kStart + seconds(s))) << s;
   }
-  const auto failure = watch.Look(InStep(kStart), kStart + seconds(61));
+  const auto failure = watch.Check(InStep(kStart), kStart + seconds(61));
   ASSERT_TRUE(failure.has_value());
   EXPECT_EQ(failure->stuck_for, seconds(61));
   EXPECT_EQ(failure->status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(failure->status.message()), HasSubstr("61000 ms"));
 }
 
-TEST(StepWatchTest, ManyStepsAndIdleTimeAreNot) {
+TEST(StepWatchTest, ManyStepsAndIdleTimeAreNotStuck) {
   StepWatch watch(seconds(3), seconds(2));
   for (int s = 0; s < 100; ++s) {
     const Clock::time_point now = kStart + seconds(s);
     const bool is_idle = s % 20 > 10;
     const EngineStats stats = is_idle ? EngineStats() : InStep(kStart + seconds(s / 2 * 2));
-    EXPECT_FALSE(watch.Look(stats, now)) << s;
+    EXPECT_FALSE(watch.Check(stats, now)) << s;
   }
 }
 
-TEST(StepWatchTest, TimeInWhichNobodyLookedHardlyCounts) {
+TEST(StepWatchTest, GapsBetweenChecksAreCapped) {
   StepWatch watch(seconds(60), seconds(2));
-  EXPECT_FALSE(watch.Look(InStep(kStart), kStart));
-  // The machine slept for an hour in the middle of a step.
-  EXPECT_FALSE(watch.Look(InStep(kStart), kStart + seconds(3600)));
-  EXPECT_FALSE(watch.Look(InStep(kStart), kStart + seconds(3601)));
+  EXPECT_FALSE(watch.Check(InStep(kStart), kStart));
+  // The machine was suspended for an hour in the middle of a step.
+  EXPECT_FALSE(watch.Check(InStep(kStart), kStart + seconds(3600)));
+  EXPECT_FALSE(watch.Check(InStep(kStart), kStart + seconds(3601)));
 }
 
-TEST(StepWatchTest, ZeroIsHoweverLong) {
+TEST(StepWatchTest, ZeroMeansNoLimit) {
   StepWatch watch(seconds(0), seconds(2));
   for (int s = 0; s < 1000; ++s) {
-    EXPECT_FALSE(watch.Look(InStep(kStart), kStart + seconds(s)));
+    EXPECT_FALSE(watch.Check(InStep(kStart), kStart + seconds(s)));
   }
 }
 
-TEST(StepWatchTest, AnEngineThatServesNoMoreIsDead) {
+TEST(StepWatchTest, AStoppedEngineIsAFailure) {
   StepWatch watch(seconds(0), seconds(2));
-  const auto failure = watch.Look({.is_serving = false}, kStart);
+  const auto failure = watch.Check({.is_serving = false}, kStart);
   ASSERT_TRUE(failure.has_value());
   EXPECT_FALSE(failure->is_device_lost);
   EXPECT_FALSE(failure->stuck_for.has_value());
   EXPECT_EQ(failure->status.code(), absl::StatusCode::kUnavailable);
 }
 
-TEST(StepWatchTest, ALostDeviceIsSaidToBeOne) {
+TEST(StepWatchTest, ALostDeviceIsReported) {
   StepWatch watch(seconds(0), seconds(2));
-  const auto failure = watch.Look({.is_serving = false, .is_device_lost = true}, kStart);
+  const auto failure = watch.Check({.is_serving = false, .is_device_lost = true}, kStart);
   ASSERT_TRUE(failure.has_value());
   EXPECT_TRUE(failure->is_device_lost);
   EXPECT_EQ(failure->status.code(), absl::StatusCode::kUnavailable);
 }
 
-TEST(WatchdogTest, TellsOnce) {
+TEST(WatchdogTest, ReportsTheFirstFailureOnce) {
   std::promise<void> told;
   std::atomic<int> num_told = 0;
   const auto on_failure = [&](const EngineFailure&) {
@@ -89,7 +89,7 @@ TEST(WatchdogTest, TellsOnce) {
   EXPECT_EQ(num_told, 1);
 }
 
-TEST(WatchdogTest, AnExpectedEndIsNoFailureButAStuckStepStillIs) {
+TEST(WatchdogTest, AnExpectedShutdownIsNotAFailureButAStuckStepIs) {
   std::atomic<int> num_looks = 0;
   std::atomic<bool> is_serving = true;
   std::atomic<bool> is_stuck = false;
@@ -103,7 +103,7 @@ TEST(WatchdogTest, AnExpectedEndIsNoFailureButAStuckStepStillIs) {
         return stats;
       },
       [&](const EngineFailure& failure) { told.set_value(failure); });
-  watchdog.ExpectEnd();
+  watchdog.ExpectShutdown();
   is_serving = false;
   const int num_before = num_looks;
   while (num_looks < num_before + 3) std::this_thread::sleep_for(milliseconds(1));

@@ -19,7 +19,7 @@ std::string Coordinate(size_t idx, const std::vector<int64_t>& shape) {
   return "[" + text + "]";
 }
 
-// `badness` of an element: at most 1 when it passes. Infinite when one of the values is not finite.
+// `badness` of an element: at most 1 if it passes, infinite if a value is not finite.
 template <class Badness>
 testing::AssertionResult Compare(std::span<const float> actual, std::span<const float> expected,
                                  const std::vector<int64_t>& shape, const Badness& badness) {
@@ -49,7 +49,7 @@ testing::AssertionResult Compare(std::span<const float> actual, std::span<const 
          << difference << ", " << worst << " times its tolerance";
 }
 
-// 0 / 0, no difference and no tolerance, passes.
+// 0 / 0 (no difference, no tolerance) passes.
 double InUnitsOf(double bound, float actual, float expected) {
   const double difference = std::fabs(double{actual} - double{expected});
   return difference == 0 ? 0 : difference / bound;

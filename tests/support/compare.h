@@ -1,4 +1,4 @@
-// Comparison of arrays of floats. A NaN equals nothing and is within no tolerance.
+// Comparison of float arrays. NaN never passes, not even against NaN.
 #ifndef LSSAR_TESTS_SUPPORT_COMPARE_H_
 #define LSSAR_TESTS_SUPPORT_COMPARE_H_
 
@@ -10,20 +10,20 @@
 
 namespace lssar {
 
-// Each succeeds when the arrays have the sizes of `shape` and every element passes. A failure names
-// the worst element's coordinate in `shape` (one that is not finite is worse than any other), both
-// values, and how many elements failed.
+// Each succeeds if the arrays have the sizes of `shape` and every element passes. A failure names the
+// coordinate of the worst element in `shape` (a non-finite element counts as the worst), both values,
+// and the number of failed elements.
 
 // |actual - expected| <= tolerance.
 testing::AssertionResult AllNear(std::span<const float> actual, std::span<const float> expected,
                                  const std::vector<int64_t>& shape, double tolerance);
 
-// |actual - expected| <= bounds[i]. The worst is the largest in units of its bound.
+// |actual - expected| <= bounds[i]. The worst element has the largest |difference| / bound.
 testing::AssertionResult AllWithin(std::span<const float> actual, std::span<const float> expected,
                                    const std::vector<int64_t>& shape,
                                    std::span<const double> bounds);
 
-// The same bits. A NaN fails even against itself.
+// Equal bits. NaN fails even against itself.
 testing::AssertionResult SameBits(std::span<const float> actual, std::span<const float> expected,
                                   const std::vector<int64_t>& shape);
 

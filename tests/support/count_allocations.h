@@ -1,4 +1,4 @@
-// How often this process has called operator new.
+// Number of operator new calls of this process so far.
 #ifndef LSSAR_TESTS_SUPPORT_COUNT_ALLOCATIONS_H_
 #define LSSAR_TESTS_SUPPORT_COUNT_ALLOCATIONS_H_
 
@@ -6,7 +6,7 @@
 
 namespace lssar {
 
-// A program that calls this has its operator new and delete replaced by ones that count.
+// Linking this function replaces operator new and delete of the program with counting versions.
 int64_t NumAllocations();
 
 }  // namespace lssar

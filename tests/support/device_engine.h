@@ -1,4 +1,4 @@
-// An engine on a device of a test's choice, and requests of all kinds for it.
+// An engine on a given device, and requests of all kinds for it.
 #ifndef LSSAR_TESTS_SUPPORT_DEVICE_ENGINE_H_
 #define LSSAR_TESTS_SUPPORT_DEVICE_ENGINE_H_
 
@@ -25,7 +25,7 @@ class DeviceEngine {
     backend_ = *std::move(backend);
     auto checkpoint = LoadCheckpoint(
         device_case.checkpoint, backend_.get(),
-        {.weights = DType::kF16, .max_num_batched_tokens = options.max_num_batched_tokens});
+        {.dtype = DType::kF16, .max_num_batched_tokens = options.max_num_batched_tokens});
     EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
     checkpoint_ = std::make_unique<Checkpoint>(*std::move(checkpoint));
     auto engine = Engine::Create(checkpoint_.get(), backend_.get(), options);
@@ -55,7 +55,7 @@ class DeviceEngine {
   std::unique_ptr<Engine> engine_;
 };
 
-// Prompts of `vocab_size` ids that begin alike, so that a prefix cache has something to find.
+// Prompts over `vocab_size` ids with a common prefix, so that the prefix cache is used.
 inline std::vector<int32_t> SharedPrompt(int num_tokens, int vocab_size) {
   std::mt19937 random(5);
   std::vector<int32_t> ids;
@@ -63,7 +63,7 @@ inline std::vector<int32_t> SharedPrompt(int num_tokens, int vocab_size) {
   return ids;
 }
 
-// Request `idx` of a mixed lot: greedy, sampled, several choices, scores, attention.
+// Request `idx` of a mix: greedy, sampled, several choices, scores, attention capture.
 inline Request MixedRequest(int idx, int num_prompt, int num_output, int vocab_size) {
   Request request{.prompt = SharedPrompt(num_prompt, vocab_size)};
   if (idx % 4 == 3) {

@@ -1,5 +1,4 @@
-// A checkpoint around FakeModel, with a tokenizer of awkward pieces and a backend that only
-// allocates.
+// A checkpoint with FakeModel, a tokenizer with awkward pieces and a backend that only allocates.
 #ifndef LSSAR_TESTS_SUPPORT_FAKE_CHECKPOINT_H_
 #define LSSAR_TESTS_SUPPORT_FAKE_CHECKPOINT_H_
 
@@ -19,7 +18,7 @@
 
 namespace lssar {
 
-// Pieces that are parts of characters, several characters, ill-formed bytes, and nothing at all.
+// Pieces: parts of characters, several characters, ill-formed bytes, the empty string.
 class FakeTokenizer : public Tokenizer {
  public:
   explicit FakeTokenizer(int vocab_size) : vocab_size_(vocab_size) {}
@@ -32,7 +31,6 @@ class FakeTokenizer : public Tokenizer {
     if (id == FakeModel::kEosId) return "";
     return kPieces[size_t(id) % kPieces.size()];
   }
-  std::string_view PieceName(int32_t id) const override { return PieceBytes(id); }
   bool AddsDummyPrefix() const override { return true; }
   std::string_view Hash() const override { return "fake"; }
 
@@ -43,7 +41,7 @@ class FakeTokenizer : public Tokenizer {
   int vocab_size_;
 };
 
-// Gives memory; computes nothing.
+// Allocates memory and computes nothing.
 class MemoryBackend : public Backend {
  public:
   std::string_view Name() const override { return "memory"; }

@@ -1,8 +1,8 @@
-// A model for tests of the runtime: cheap, deterministic, and sensitive to every mistake in pages.
+// A model for tests of the runtime: cheap, deterministic, sensitive to every error in paging.
 //
-// The K/V of a token is a hash of the whole history up to it, made from the hash that it finds in
-// the page of the token before. A row's logits are drawn from its hash. So a wrong page, a stale
-// slot, a row at the wrong position or with the wrong rope base changes everything after it.
+// A token's K/V is a hash of all tokens up to it, computed from the hash stored in the page of the
+// token before. A token's logits are drawn from its hash. A wrong page, a stale slot, a wrong position
+// or a wrong rope base therefore changes every later result.
 #ifndef LSSAR_TESTS_SUPPORT_FAKE_MODEL_H_
 #define LSSAR_TESTS_SUPPORT_FAKE_MODEL_H_
 
@@ -43,15 +43,15 @@ class FakeModel : public LanguageModel {
     config_.eos_id = kEosId;
   }
 
-  // What a test may turn before it starts the engine.
-  // A row of this token has NaN logits.
+  // Settings of the test; change them before the engine starts.
+  // This token's logits are NaN.
   int32_t poison_id = -1;
   // Called at the start of every Forward, on the engine thread.
   std::function<absl::Status(const ForwardBatch&)> on_forward;
 
   const ModelConfig& Config() const override { return config_; }
 
-  // Of a row, drawn from its hash; about two of three are zero.
+  // Drawn from the token's hash; about two of three are zero.
   static void GiveWeights(const HeadCapture& capture, uint64_t hash, int position) {
     for (const int32_t layer : capture.layers) {
       for (const int32_t head : capture.heads) {
@@ -98,7 +98,7 @@ class FakeModel : public LanguageModel {
     return absl::OkStatus();
   }
 
-  // At once into a place of its own: nothing is in `out` before Synchronize.
+  // Stores results aside: `out` stays empty until Synchronize.
   void Sample(const ForwardBatch& batch, std::span<const SampleRequest> rows,
               std::span<SampleResult> out) override {
     LSSAR_CHECK(rows.size() == batch.logits_indices.size() && out.size() == rows.size());
@@ -106,7 +106,7 @@ class FakeModel : public LanguageModel {
     values_.clear();
     for (const int32_t row : batch.logits_indices) {
       AppendLogits(hashes_[size_t(row)]);
-      // Said by chance it would end a request that a test meant to live.
+      // Excluded: drawn by chance it would end a request early.
       if (poison_id >= 0) values_[values_.size() - vocab + size_t(poison_id)] += kNeverSaid;
     }
     sampled_.resize(rows.size());
@@ -136,7 +136,7 @@ class FakeModel : public LanguageModel {
     return static_cast<char*>(kv.v) + element * BytesOf(kv.layout.dtype);
   }
 
-  // The contract of ForwardBatch, and that a page that one sequence writes is in no other.
+  // Checks the contract of ForwardBatch, and that no page written by one sequence is in another.
   void CheckBatch(const ForwardBatch& batch, const KvLayout& layout) {
     LSSAR_CHECK(batch.rope_bases.size() == batch.sequences.size());
     LSSAR_CHECK(batch.logits_sequences.size() == batch.logits_indices.size());
@@ -173,11 +173,11 @@ class FakeModel : public LanguageModel {
   }
 
   ModelConfig config_;
-  std::vector<uint64_t> hashes_;  // of the rows of the last Forward
+  std::vector<uint64_t> hashes_;  // of the tokens of the last Forward
   std::vector<float> values_;     // logits of the last Sample
   std::vector<SampleResult> sampled_;
   std::span<SampleResult> out_;
-  std::vector<int> writers_;  // of each page in the last Forward: an index of its sequences
+  std::vector<int> writers_;  // [page]: index of the sequence that writes it in the last Forward
 };
 
 }  // namespace lssar

@@ -1,4 +1,4 @@
-// A OutputSink that keeps everything and checks the order of the calls.
+// An OutputSink that records everything and checks the order of the calls.
 #ifndef LSSAR_TESTS_SUPPORT_RECORDING_SINK_H_
 #define LSSAR_TESTS_SUPPORT_RECORDING_SINK_H_
 
@@ -44,7 +44,7 @@ inline bool operator==(const RowWeights& a, const RowWeights& b) {
          a.keys == b.keys;
 }
 
-// What a request may take, far beyond what it does: only a hang meets it.
+// Time limit of a request; only a hang reaches it.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr std::chrono::minutes kPatience(5);
 #else
@@ -61,9 +61,9 @@ class RecordingSink : public OutputSink {
     bool operator==(const Choice&) const = default;
   };
 
-  // Whether the reader keeps up; any thread.
+  // IsWritable's answer. Threads: any.
   std::atomic<bool> has_room = true;
-  // Called from OnDone, on the engine thread, before anyone waiting hears of it.
+  // Called from OnDone, on the engine thread, before Wait returns.
   std::function<void()> on_done;
 
   bool IsWritable() const override { return has_room; }
@@ -118,10 +118,10 @@ class RecordingSink : public OutputSink {
     done_.notify_all();
   }
 
-  // The thread that submits; OnDone must not come on it. Unset where a test steps by hand.
+  // The submitting thread; OnDone must not run on it. Unset where a test drives the steps itself.
   void SetSubmitter(std::thread::id id) { submitter_ = id; }
 
-  // Waits for OnDone; its status.
+  // Waits for OnDone; returns its status.
   absl::Status Wait() {
     std::unique_lock lock(mutex_);
     const bool is_done = done_.wait_for(lock, kPatience, [this] { return status_.has_value(); });
@@ -157,7 +157,7 @@ class RecordingSink : public OutputSink {
   std::map<std::array<int, 3>, RowWeights> Weights() const {
     return Locked([this] { return weights_; });
   }
-  // Of the weights that one step gave.
+  // Weights of one step.
   size_t LargestStep() const {
     return Locked([this] { return largest_step_; });
   }
@@ -186,8 +186,7 @@ class RecordingSink : public OutputSink {
   size_t largest_step_ = 0;
 };
 
-// A generated request's tokens and texts, a scored one's log-probabilities, a captured one's
-// weights.
+// Results of a request: tokens and texts (generate), log-probabilities (score), weights (capture).
 inline void ExpectEqualBits(const RecordingSink& a, const RecordingSink& b,
                             const Request& request) {
   if (request.generate) {

@@ -1,4 +1,4 @@
-// Backends by the names that tests give them.
+// Backends by the names that tests use.
 #ifndef LSSAR_TESTS_SUPPORT_TEST_DEVICE_H_
 #define LSSAR_TESTS_SUPPORT_TEST_DEVICE_H_
 
@@ -11,13 +11,13 @@
 
 namespace lssar {
 
-// What MakeBackend knows, and "cuda-emulated": the GPU's kernels on the host.
+// The names of MakeBackend, and "cuda-emulated": the GPU kernels emulated on the host.
 absl::StatusOr<std::unique_ptr<Backend>> OpenTestDevice(const BackendOptions& options);
 
 // "cpu", "cuda-emulated" and, where there is a GPU, "cuda".
 std::vector<std::string> TestDevices();
 
-// A model that a test runs on a device: one that the device computes in no time.
+// A model for a device test, small enough for that device.
 struct DeviceCase {
   std::string device;
   std::string checkpoint;
@@ -25,10 +25,10 @@ struct DeviceCase {
   bool IsGpu() const { return device == "cuda"; }
 };
 
-// A tiny model on "cpu" and "cuda-emulated"; where there is a GPU, on "cuda", and the shipped one.
+// A tiny model on "cpu" and "cuda-emulated"; with a GPU also on "cuda", and the shipped model.
 std::vector<DeviceCase> DeviceCases();
 
-// "cuda_emulated", "cuda_emulated_gpt_lssar": names that gtest allows.
+// "cuda_emulated", "cuda_emulated_gpt_lssar": valid gtest names.
 std::string NameOfDevice(std::string device);
 std::string NameOfCase(const DeviceCase& device_case);
 

@@ -1,12 +1,9 @@
-"""The house rules of the tree as functions: tree -> findings. A tree is {path: text}."""
+"""The rules of the source tree, each a function: tree -> findings. A tree is {path: text}."""
 
-import ast
 import posixpath
 import re
 import subprocess
 from typing import Callable, Iterator, NamedTuple
-
-import cpp_source
 
 
 class Finding(NamedTuple):
@@ -21,7 +18,7 @@ class Finding(NamedTuple):
 Tree = dict[str, str]
 Rule = Callable[[Tree], Iterator[Finding]]
 
-# Which folders the files of a folder may include: those to its right, and its own.
+# Folders that the files of a folder may include: its own and the ones to its right in
 # clients -> proto <- server -> runtime -> models -> kernels
 MAY_INCLUDE = {
     'kernels': {'kernels'},
@@ -33,10 +30,10 @@ MAY_INCLUDE = {
     'tests': {'tests', 'clients', 'server', 'proto', 'runtime', 'models', 'kernels'},
 }
 
-# A bug ends the process the same way everywhere.
-CHECK = 'kernels/check.h'
+# Headers that every folder may include.
+SHARED = ('kernels/check.h', 'kernels/str_cat.h', 'kernels/status_macros.h', 'kernels/read_file.h')
 
-# Libraries that only some folders may see: what they are, how their includes begin, who may.
+# Libraries that only some folders may include: name, pattern of the include, allowed folders.
 FENCED = (
     ('Highway', re.compile(r'hwy/'), ('kernels/cpu/',)),
     ('CUDA', re.compile(r'cuda|cublas|cub/|cute/|cutlass/|thrust/|cooperative_groups|mma\.h|nv'),
@@ -45,22 +42,14 @@ FENCED = (
      ('server/', 'clients/', 'tests/')),
 )
 
-# Quoted includes that are not of this tree (Google style quotes libraries too).
+# Prefixes of quoted includes that belong to libraries (Google style quotes them too).
 LIBRARIES = ('absl/', 'gtest/', 'gmock/', 'benchmark/', 'hwy/', 'grpc/', 'grpcpp/', 'google/',
              'nlohmann/', 'spdlog/', 'CLI/', 'openssl/', 'sentencepiece')
 
 MAX_COLUMNS = 100
-MAX_PARAMETERS = 6
-MAX_README_LINES = 80
-
-BANNED_WORDS = frozenset(
-    'manager managers helper helpers util utils common misc impl data info'.split())
-BANNED_PREFIXES = ('process_', 'new_')
-# Words that others chose: an rpc, the command that shows its reply, a log level, Google's messages,
-# what cpp-httplib lets a server override.
-ALLOWED_NAMES = re.compile(r'GetInfo|get_info|InfoCommand|RunInfo|AddInfo|^k?Info$'
-                           r'|^process_and_close_socket$|^process_request$')
-ALLOWED_FILES = re.compile(r'(^|/)(get_)?info(_command)?(_test)?\.(h|cc)$|^proto/google/')
+MAX_MARKDOWN_COLUMNS = 120
+# Files that the tree of texts leaves out.
+BINARY = ('.png', '.safetensors', '.bin', '.model', '.xz')
 
 
 def is_cpp(path: str) -> bool:
@@ -93,7 +82,7 @@ def include_layers(tree: Tree) -> Iterator[Finding]:
                     yield Finding(path, line, f'{library} ("{target}") may be included only under '
                                   + ', '.join(allowed))
             target_folder = 'proto' if target.startswith('lssar/') else target.split('/')[0]
-            if target == CHECK or target_folder not in (*MAY_INCLUDE, 'proto'):
+            if target in SHARED or target_folder not in (*MAY_INCLUDE, 'proto'):
                 continue
             if target_folder not in MAY_INCLUDE[folder]:
                 yield Finding(path, line, f'{folder} may not include "{target}": the order is '
@@ -110,27 +99,10 @@ def include_paths(tree: Tree) -> Iterator[Finding]:
         for line, mark, target in includes(text):
             generated = target.endswith('.pb.h') and target.startswith('lssar/')
             if mark == '"' and not (target in tree or generated or target.startswith(LIBRARIES)):
-                yield Finding(path, line, f'"{target}" is no file of this tree: paths start at the '
-                              'root, and system headers stand in <>')
+                yield Finding(path, line, f'"{target}" is not a file of this tree: paths start at '
+                              'the root; system headers use <>')
             if mark == '<' and (target in tree or generated):
                 yield Finding(path, line, f'<{target}> is a file of this project: use quotes')
-
-
-def file_sizes(tree: Tree) -> Iterator[Finding]:
-    for path, text in tree.items():
-        if path.endswith(('-inl.h', '.cu')):
-            limit = 600
-        elif path.endswith('.h'):
-            limit = 250
-        elif path.endswith('.cc'):
-            limit = 500
-        elif path.endswith('/README.md'):
-            limit = MAX_README_LINES
-        else:
-            continue
-        num_lines = text.count('\n')
-        if num_lines > limit:
-            yield Finding(path, num_lines, f'{num_lines} lines; the limit is {limit}')
 
 
 def line_lengths(tree: Tree) -> Iterator[Finding]:
@@ -144,70 +116,40 @@ def line_lengths(tree: Tree) -> Iterator[Finding]:
                 yield Finding(path, number, f'{len(line)} columns; the limit is {MAX_COLUMNS}')
 
 
-def function_sizes(tree: Tree) -> Iterator[Finding]:
+def _markdown_prose(text: str) -> Iterator[tuple[int, str]]:
+    """Numbered lines outside code blocks."""
+    fenced = False
+    for number, line in _lines(text):
+        if line.lstrip().startswith('```'):
+            fenced = not fenced
+        elif not fenced and not line.startswith('    '):
+            yield number, line
+
+
+def markdown_lines(tree: Tree) -> Iterator[Finding]:
     for path, text in tree.items():
-        if not is_cpp(path):
+        if not path.endswith('.md'):
             continue
-        limit = 120 if path.startswith('kernels/') else 70
-        code = cpp_source.without_directives(cpp_source.code_of(text))
-        for function in cpp_source.functions(code):
-            num_lines = function.last_line - function.first_line + 1
-            if num_lines > limit:
-                yield Finding(path, function.first_line,
-                              f'a function of {num_lines} lines; the limit is {limit}')
-            if function.num_parameters > MAX_PARAMETERS:
-                yield Finding(path, function.first_line, f'{function.num_parameters} parameters; '
-                              f'the limit is {MAX_PARAMETERS}')
+        for number, line in _markdown_prose(text):
+            is_table = line.lstrip().startswith('|')
+            if len(line) > MAX_MARKDOWN_COLUMNS and not is_table and '](' not in line:
+                yield Finding(path, number, f'{len(line)} columns; the limit is '
+                              f'{MAX_MARKDOWN_COLUMNS}')
 
 
-def words_of(name: str) -> list[str]:
-    """The lower-case words of a CamelCase or snake_case name."""
-    return [w.lower() for w in re.findall(r'[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+', name)]
-
-
-def banned_word(name: str) -> str | None:
-    """The banned word or prefix in a name, if there is one."""
-    name = ALLOWED_NAMES.sub('', name)
-    for prefix in BANNED_PREFIXES:
-        if name.startswith(prefix):
-            return prefix
-    return next((word for word in words_of(name) if word in BANNED_WORDS), None)
-
-
-def _python_names(text: str) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            yield node.lineno, node.name
-        elif isinstance(node, ast.arg):
-            yield node.lineno, node.arg
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.lineno, node.id
-
-
-def _proto_names(text: str) -> Iterator[tuple[int, str]]:
-    for number, line in _lines(re.sub(r'//[^\n]*', '', text)):
-        if match := re.match(r'\s*(?:message|service|rpc|enum|oneof)\s+(\w+)'
-                             r'|.*?(\w+)\s*=\s*\d+', line):
-            yield number, match.group(1) or match.group(2)
-
-
-def names(tree: Tree) -> Iterator[Finding]:
+def markdown_links(tree: Tree) -> Iterator[Finding]:
+    folders = {posixpath.dirname(path) for path in tree}
+    folders |= {posixpath.dirname(folder) for folder in folders}
     for path, text in tree.items():
-        if ALLOWED_FILES.search(path):
+        if not path.endswith('.md'):
             continue
-        if word := banned_word(re.sub(r'[/.-]', '_', path)):
-            yield Finding(path, 1, f'"{word}" in a file name says nothing: name what it holds')
-        if is_cpp(path):
-            declared = cpp_source.declared_names(cpp_source.code_of(text))
-        elif path.endswith('.py'):
-            declared = _python_names(text)
-        elif path.endswith('.proto'):
-            declared = _proto_names(text)
-        else:
-            continue
-        for line, name in sorted(set(declared)):
-            if word := banned_word(name):
-                yield Finding(path, line, f'"{word}" in the name {name}: say what it is')
+        for number, line in _markdown_prose(text):
+            for target in re.findall(r'\]\(([^)#\s]+)[^)]*\)', line):
+                if '://' in target or target.startswith('mailto:'):
+                    continue
+                file = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+                if file not in tree and file not in folders and not file.endswith(BINARY):
+                    yield Finding(path, number, f'the link "{target}" leads to no file of the tree')
 
 
 def listed_sources(tree: Tree) -> Iterator[Finding]:
@@ -246,18 +188,18 @@ def header_guards(tree: Tree) -> Iterator[Finding]:
             yield Finding(path, line, f'the header guard must be {guard}')
 
 
-# In two parts, so that this file and its canaries pass.
+# Split in two, so that this file passes its own rule.
 MARKS = re.compile(r'\b(TO' r'DO|FIX' r'ME|XX' r'X|HA' r'CK)\b')
 MACHINE_PATHS = re.compile(r'(?<![\w.}])/(?:wo' r'rk|ro' r'ot|ho' r'me)/')
 
 
 def marks(tree: Tree) -> Iterator[Finding]:
     for path, text in tree.items():
-        if path.endswith('/vocab.json'):  # every word of a language, these among them
+        if path.endswith('/vocab.json'):  # a vocabulary holds these words too
             continue
         for number, line in _lines(text):
             if match := MARKS.search(line):
-                yield Finding(path, number, f'{match.group()}: do it, or write an issue')
+                yield Finding(path, number, f'{match.group()}: finish it or open an issue')
 
 
 def machine_paths(tree: Tree) -> Iterator[Finding]:
@@ -282,5 +224,5 @@ def shell_syntax(tree: Tree) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (
-    include_layers, include_paths, file_sizes, line_lengths, function_sizes, names, listed_sources,
+    include_layers, include_paths, line_lengths, markdown_lines, markdown_links, listed_sources,
     header_guards, marks, machine_paths, shell_syntax)

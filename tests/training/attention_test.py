@@ -1,4 +1,4 @@
-"""The faster forms of attention against the plain one in float64, outputs and gradients."""
+"""Compares the faster forms of attention with the plain one in float64: outputs, gradients."""
 
 import itertools
 import pathlib
@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / 'models/training'))
 import attention  # noqa: E402
 
-# Rows 1 to 3 subtract nothing, row 4 is the first that does.
+# Rows 1 to 3 subtract no offset; row 4 is the first that does.
 LENGTHS = (1, 3, 4, 5, 130)
 POWERS = (0.5, 1, 2.5, 3, 15)
 
@@ -50,30 +50,31 @@ class AttentionTest(unittest.TestCase):
                                         [tensor.to(dtype) for tensor in tensors])
             self.assert_close(got, want, limit, f'length {length}, p {p}, zeros {changes}')
 
-    def test_gradients_of_the_plain_form_are_its_slopes(self):
+    def test_gradients_of_the_plain_form(self):
         for kind, p, length in itertools.product(attention.KINDS, POWERS, (1, 3, 4, 9)):
             tensors = [tensor.requires_grad_() for tensor in draw(length, dim=4, seed=3)]
             self.assertTrue(torch.autograd.gradcheck(
                 lambda q, k, v: attention.attention(q, k, v, kind, p), tensors))
 
-    def test_weights_sum_to_one_and_see_no_later_key(self):
+    def test_weights_sum_to_one_and_are_causal(self):
         for kind in attention.KINDS:
             q, k, _ = draw(40)
-            weights = attention.weigh(attention.unit(q) @ attention.unit(k).mT, 0, 16, kind, 15)
+            qk = attention.unit(q) @ attention.unit(k).mT
+            weights = attention.attention_weights(qk, 0, 16, kind, 15)
             self.assertLess((weights.sum(-1) - 1).abs().max().item(), 1e-12)
             self.assertEqual(weights.triu(1).abs().max().item(), 0)
 
-    def test_rows_without_a_peak_have_the_weights_of_stage_1(self):
+    def test_rows_without_a_peak_use_stage_1(self):
         q, k, v = draw(9)
         for zero in (q, k):
-            kept = zero.clone()
+            original = zero.clone()
             zero.zero_()
             out = attention.attention(q, k, v, 'lssar', 15)
             means = v.cumsum(-2) / torch.arange(1, 10)[:, None]
             self.assertLess((out - means).abs().max().item(), 1e-12)
-            zero.copy_(kept)
+            zero.copy_(original)
 
-    def test_blocks_are_the_plain_form(self):
+    def test_blocks_match_the_plain_form(self):
         def in_blocks(q, k, v, kind, p):
             return attention.attention_in_blocks(q, k, v, kind, p, block_rows=32)
 
@@ -89,7 +90,7 @@ class AttentionTest(unittest.TestCase):
         self.compare(attention.attention_in_blocks, 2e-4, torch.float32)
 
     @unittest.skipUnless(attention.has_fused(), 'attention_cpu.so was not built')
-    def test_fused_is_the_plain_form(self):
+    def test_fused_matches_the_plain_form(self):
         def fused(q, k, v, kind, p):
             self.assertEqual(kind, 'lssar')
             return attention.fused_attention(q, k, v, p)

@@ -1,4 +1,4 @@
-"""The PyTorch model with a cache, the peer of tests/gpu: its rows are those of the full forward."""
+"""The PyTorch model with a KV cache (the peer of tests/gpu) equals the full forward."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""Every stage of the recipe at toy size, and its checkpoint in the C++ program."""
+"""Runs every stage of the recipe at toy size and serves its checkpoint with the C++ program."""
 
 import contextlib
 import io
@@ -42,7 +42,7 @@ class ChainTest(unittest.TestCase):
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
-        torch.set_num_threads(1)  # a second one only waits at this size
+        torch.set_num_threads(1)  # at this size a second thread only waits
         cls.out, cls.said = folder.name, io.StringIO()
         words = ['--corpus', str(recipe.CORPUS), '--out', cls.out, '--preset', 'smoke',
                  '--vocabulary', str(VOCABULARY), '--held-out', '0.2', '--trials', '2',
@@ -56,7 +56,7 @@ class ChainTest(unittest.TestCase):
     def report(self):
         return json.loads(pathlib.Path(f'{self.out}/data/prepare.json').read_text())
 
-    def test_preparation_reports_the_check_and_leaves_no_overlap(self):
+    def test_preparation_leaves_no_overlap(self):
         report = self.report()
         self.assertGreater(report['evaluation_ngrams'], 1000)
         for kind in ('text', 'dialogs'):
@@ -67,12 +67,12 @@ class ChainTest(unittest.TestCase):
             self.assertEqual((ids == report['eos_id']).sum(), report[kind]['documents'])
             self.assertLess(ids.max(), VOCABULARY)
 
-    def test_tokenizer_splits_digits_and_knows_roles_newlines_and_every_byte(self):
+    def test_tokenizer_has_digits_roles_newlines_and_bytes(self):
         pieces = self.tokenizer.encode('<|user|>1234\n<|assistant|>日', out_type=str)
         self.assertEqual(pieces[1:7], ['<|user|>', '1', '2', '3', '4', '\n'])
         self.assertEqual(pieces[-4:], ['<|assistant|>', '<0xE6>', '<0x97>', '<0xA5>'])
 
-    def test_passkey_documents_of_ids_are_those_of_text(self):
+    def test_passkey_documents_as_ids_and_text_agree(self):
         with open(f'{self.out}/data/passkey.json') as file:
             documents = passkey.Documents(json.load(file))
         for seed in range(20):
@@ -92,23 +92,23 @@ class ChainTest(unittest.TestCase):
         self.assertEqual(described['max_position_embeddings'], 256)
         self.assertTrue(0 < described['self_check_error'] < 3e-2, described)
 
-    def test_log_probabilities_are_those_of_pytorch(self):
+    def test_losses_match_pytorch(self):
         val = np.fromfile(f'{self.model}/held_out.bin', np.uint16)
         for length in LENGTHS:
             served, = lssar('score', '--model', self.model, '--ids', f'{self.model}/held_out.bin',
-                            '--lengths', length, '--rows', 2, '--kv-cache-dtype', 'fp32', '--max-model-len',
-                            length + 1, '--json')['lengths']
+                            '--lengths', length, '--rows', 2, '--kv-cache-dtype', 'fp32',
+                            '--max-model-len', length + 1, '--json')['lengths']
             expected = evaluate.loss_at(self.net, val, length, 2)
             self.assertEqual(served['num_tokens'], expected['num_tokens'])
             self.assertLess(abs(served['loss'] - expected['loss']), 1e-4)
 
-    def test_checkpoint_reads_back_as_it_was_written(self):
+    def test_checkpoint_round_trips(self):
         net = checkpoint_files.read_model(self.model)
         self.assertEqual(net.c, self.net.c)
         for name, weight in self.net.state_dict().items():
             self.assertTrue(torch.equal(net.state_dict()[name], weight), name)
 
-    def test_evaluation_of_the_checkpoint_is_that_of_the_state(self):
+    def test_checkpoint_evaluates_as_its_state(self):
         net, val, documents = evaluate.load_checkpoint(self.model)
         with open(f'{self.out}/lssar/loss.json') as file:
             loss = json.load(file)['lengths'][0]['loss']
@@ -116,22 +116,22 @@ class ChainTest(unittest.TestCase):
         with open(f'{self.out}/data/passkey.json') as file:
             self.assertEqual(documents.parts, json.load(file))
 
-    def test_fewer_weights_count_than_are_not_zero(self):
+    def test_some_non_zero_weights_are_negligible(self):
         row = evaluate.evaluation_rows(np.fromfile(f'{self.model}/held_out.bin', np.uint16), 1, 255)
         not_zero, counts = sparsity.shares(self.net, row[0], 64)
         self.assertTrue(0 < counts < not_zero < 0.9, (counts, not_zero))
 
-    def test_each_token_of_a_dialog_is_that_of_pytorch(self):
+    def test_token_logprobs_match_pytorch(self):
         context, rest = '<|user|>What is a synonym of', " 'happy'?<|assistant|>A synonym is 'glad'."
-        scored = lssar('score', '--model', self.model, '--kv-cache-dtype', 'fp32', '--context', context,
-                       '--continuation', rest, '--tokens', '--json')['continuations'][0]['tokens']
+        scored = lssar('score', '--model', self.model, '--kv-cache-dtype', 'fp32',
+                       '--context', context, '--continuation', rest, '--tokens', '--json')['continuations'][0]['tokens']
         ids = [self.report()['eos_id'], *self.tokenizer.encode(context + rest)]
         losses = evaluate.row_losses(self.net, torch.tensor(ids))[-len(scored):]
         self.assertEqual([token['id'] for token in scored], ids[-len(scored):])
         for token, loss in zip(scored, losses):
             self.assertLess(abs(token['logprob'] + loss.item()), 1e-3)
 
-    def test_passkey_documents_are_those_of_the_program(self):
+    def test_passkey_cells_match_the_program(self):
         served = lssar('passkey', '--model', self.model, '--lengths', 512, '--trials', 2,
                        '--max-model-len', 1024, '--json')
         with open(f'{self.out}/lssar/passkey.json') as file:
@@ -142,7 +142,7 @@ class ChainTest(unittest.TestCase):
         self.assertEqual(served['cells'], [cell for cell in expected['cells']
                                            if cell['length'] == 512])
 
-    def test_card_has_the_measured_numbers_and_their_commands(self):
+    def test_card_has_numbers_and_commands(self):
         card = pathlib.Path(f'{self.model}/README.md').read_text()
         with open(f'{self.out}/softmax/loss.json') as file:
             twin = json.load(file)['lengths'][1]['loss']
@@ -151,11 +151,11 @@ class ChainTest(unittest.TestCase):
             self.assertIn(part, card)
         self.assertIn('</svg>', pathlib.Path(f'{self.model}/length.svg').read_text())
 
-    def test_the_same_command_again_only_exports(self):
+    def test_finished_stages_are_skipped(self):
         self.assertIn('step 30', self.said.getvalue())
         self.assertEqual(self.said.getvalue().count('tokenizer\n'), 1)
 
-    def test_another_machine_trains_from_parts_and_hands_parts_back(self):
+    def test_training_on_another_machine(self):
         with tempfile.TemporaryDirectory() as folder:
             def script(*arguments, part_mib='1'):
                 return subprocess.run(

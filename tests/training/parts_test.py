@@ -1,4 +1,4 @@
-"""Documents, overlap, rows, passkey documents and resumption of the training recipe."""
+"""Units of the training recipe: documents, overlap, rows, passkey documents, resuming."""
 
 import collections
 import io
@@ -32,7 +32,7 @@ def sentence(seed, num_words=60):
 
 class CorpusTest(unittest.TestCase):
 
-    def test_a_document_ends_at_its_mark_and_a_dialog_is_as_the_template_has_it(self):
+    def test_documents_and_dialogs_are_parsed(self):
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
             (root / 'a.txt').write_text('One.\nTwo.\n<|endoftext|>\nThree.\n<|endoftext|>\nFour.\n')
@@ -41,7 +41,7 @@ class CorpusTest(unittest.TestCase):
             self.assertEqual(list(corpus.texts(root)), ['One.\nTwo.', 'Three.', 'Four.'])
             self.assertEqual(list(corpus.dialogs(root)), ['<|user|>Hi<|assistant|>Ho'])
 
-    def test_split_is_by_document_without_repetitions(self):
+    def test_split_is_by_document_without_duplicates(self):
         documents = [sentence(seed) for seed in range(400)]
         train_part, held_out = prepare.split(documents + documents[::-1], 0.2)
         self.assertEqual(sorted(train_part + held_out), sorted(documents))
@@ -50,7 +50,7 @@ class CorpusTest(unittest.TestCase):
 
 class OverlapTest(unittest.TestCase):
 
-    def test_a_run_of_13_words_is_found_whatever_its_case_and_marks(self):
+    def test_shared_13_grams_are_found_in_any_case_and_punctuation(self):
         words = sentence(1).split()
         evaluation = overlap.Evaluation([' '.join(words), sentence(2)])
         shared = ', '.join(words[20:33]).upper()
@@ -59,17 +59,17 @@ class OverlapTest(unittest.TestCase):
         self.assertEqual(evaluation.shares(' '.join(words[:12])), 0)
         self.assertEqual(evaluation.shares(' '.join(words)), 48)
 
-    def test_offenders_are_dropped_and_counted(self):
+    def test_overlapping_documents_are_dropped_and_counted(self):
         documents = [sentence(seed) for seed in range(10)]
         evaluation = overlap.Evaluation([f'{sentence(99)} {documents[4]}'])
-        kept, num_dropped, num_shared = prepare.drop_overlaps(documents, evaluation)
-        self.assertEqual(kept, documents[:4] + documents[5:])
+        clean, num_dropped, num_shared = prepare.drop_overlaps(documents, evaluation)
+        self.assertEqual(clean, documents[:4] + documents[5:])
         self.assertEqual((num_dropped, num_shared), (1, 48))
 
 
 class PackedTest(unittest.TestCase):
 
-    def test_every_row_comes_once_an_epoch_and_cut_elsewhere_in_the_next(self):
+    def test_rows_cover_an_epoch_and_shift_in_the_next(self):
         with tempfile.TemporaryDirectory() as folder:
             path = f'{folder}/text.bin'
             np.arange(1000, dtype=np.uint16).tofile(path)
@@ -86,7 +86,7 @@ class PackedTest(unittest.TestCase):
 
 class OptimizerTest(unittest.TestCase):
 
-    def test_muon_steps_along_a_nearly_orthogonal_matrix(self):
+    def test_muon_updates_are_nearly_orthogonal(self):
         torch.manual_seed(0)
         for shape in ((24, 8), (8, 24)):
             w = torch.nn.Parameter(torch.zeros(shape))
@@ -106,7 +106,7 @@ class EvaluateTest(unittest.TestCase):
         self.assertEqual(evaluate.wilson(0, 20)[0], 0)
         self.assertEqual(evaluate.wilson(20, 20)[1], 1)
 
-    def test_ticks_hold_every_loss(self):
+    def test_ticks_span_every_loss(self):
         for losses in ([3.5, 3.6], [5.2, 9.9], [0.1, 0.11], [6.0, 6.0]):
             ticks = plot_lengths.loss_ticks(losses)
             self.assertLessEqual(ticks[0], min(losses))
@@ -116,14 +116,14 @@ class EvaluateTest(unittest.TestCase):
 
 class PresetTest(unittest.TestCase):
 
-    def test_shares_leave_room_for_text_and_rates_end_low(self):
+    def test_shares_sum_below_one_and_rates_decay(self):
         for preset in presets.PRESETS.values():
             for progress in np.linspace(0, 1, 101):
                 self.assertLess(sum(presets.shares(preset, progress).values()), 0.95)
             self.assertLess(presets.rate_scale(preset, 10**6, 0.999), 0.05)
             self.assertEqual(presets.changes(preset), '')
 
-    def test_tokens_aimed_at_are_within_the_budget_of_steps(self):
+    def test_aimed_tokens_fit_the_steps(self):
         smoke = presets.PRESETS['smoke']
         self.assertLessEqual(abs(smoke.steps * smoke.rows * smoke.ctx / smoke.aim_tokens - 1), 0.1)
 
@@ -153,7 +153,7 @@ class ResumeTest(unittest.TestCase):
         train.train(run, f'{self.folder}/state.pt', io.StringIO(), is_stopped)
         return torch.load(f'{self.folder}/state.pt')
 
-    def test_stop_and_resume_give_the_bits_of_an_uninterrupted_run(self):
+    def test_resumed_run_has_the_bits_of_an_uninterrupted_one(self):
         whole = self.trained(self.make_run())
         first = self.make_run()
         self.trained(first, is_stopped=lambda: first.step == 5)
@@ -166,14 +166,14 @@ class ResumeTest(unittest.TestCase):
         for name, weight in whole['net'].items():
             self.assertTrue(torch.equal(weight, resumed['net'][name]), name)
 
-    def test_another_seed_is_another_run(self):
+    def test_seeds_give_different_runs(self):
         state = self.trained(self.make_run())
         other = self.trained(self.make_run(seed=1))
         self.assertFalse(torch.equal(state['net']['wte.weight'], other['net']['wte.weight']))
         with self.assertRaises(SystemExit):
             self.make_run().load(f'{self.folder}/state.pt')
 
-    def test_rows_are_of_the_kinds_asked_for(self):
+    def test_row_kinds_follow_the_shares(self):
         rows = self.make_run().batches
         before = collections.Counter()
         for step in range(200):
@@ -188,7 +188,7 @@ class ResumeTest(unittest.TestCase):
         last = sum((rows.step(step, 0.95)[2] for step in range(200)), collections.Counter())
         self.assertTrue(0.65 < last['dialogs'] / 800 < 0.85, last)
 
-    def test_answers_weigh_more_and_the_first_segment_is_not_scored(self):
+    def test_weights_of_answers_and_first_segments(self):
         rows, rng, num_digits = self.make_run().batches, random.Random(1), 0
         for _ in range(20):
             ids, weight = rows.passkey_row(rng)
@@ -200,7 +200,7 @@ class ResumeTest(unittest.TestCase):
             self.assertTrue(1 <= n <= 128 and (ids[n:] == ids[:-n]).all())
         self.assertGreater(num_digits, 20)
 
-    def test_documents_draw_as_their_text_does(self):
+    def test_documents_draw_in_the_order_of_their_text(self):
         with open(f'{self.folder}/passkey.json') as file:
             documents = passkey.Documents(json.load(file))
         for seed in range(20):

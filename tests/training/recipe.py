@@ -1,4 +1,4 @@
-"""The recipe's modules and the tests' corpus, for the tests of this folder."""
+"""Puts the recipe's modules on the path; names the test corpus."""
 
 import pathlib
 import sys

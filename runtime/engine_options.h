@@ -1,0 +1,45 @@
+// How an engine is set up.
+#ifndef LSSAR_RUNTIME_ENGINE_OPTIONS_H_
+#define LSSAR_RUNTIME_ENGINE_OPTIONS_H_
+
+#include <cstdint>
+
+#include "kernels/dtype.h"
+
+namespace lssar {
+
+// Called after each step that computed tokens.
+class StepObserver {
+ public:
+  virtual ~StepObserver() = default;
+  virtual void OnStep(int num_batched_tokens) = 0;
+};
+
+struct EngineOptions {
+  int max_model_len = 16384;  // tokens of prompt and output together
+  // Sequences that run at the same time; every choice of a request counts. The engine never runs
+  // more than max_num_batched_tokens, so that each sequence gets a token in every step.
+  int max_num_seqs = 64;
+  int max_queued_requests = 64;
+  // Prompt tokens (score: context and continuations) of all waiting requests together. An empty
+  // queue takes any request. 0: 16 times max_model_len.
+  int64_t max_queued_tokens = 0;
+  int max_num_batched_tokens = 512;  // tokens of one step; decodes are scheduled first
+  // In a step in which other sequences decode: prompts that advance, and the tokens of all of them
+  // together. Tokens deep in a long prompt cost more and count for more (scheduler.h).
+  int max_num_partial_prefills = 16;
+  int chunked_prefill_size = 32;
+  bool enable_prefix_caching = true;  // false: every request runs as if use_prefix_cache were false
+  int page_size = 64;
+  DType kv_cache_dtype = DType::kF16;
+  // Bytes of the page pool. 0 on a host: four sequences of max_model_len, at most half of the
+  // available memory. 0 on a device with its own memory: max_num_seqs sequences of max_model_len,
+  // at most the free memory less a reserve (kv_cache.cc).
+  int64_t kv_cache_bytes = 0;
+  // Called on the engine's thread. Must not block and must outlive the engine.
+  StepObserver* observer = nullptr;
+};
+
+}  // namespace lssar
+
+#endif  // LSSAR_RUNTIME_ENGINE_OPTIONS_H_

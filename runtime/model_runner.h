@@ -1,0 +1,63 @@
+// Runs the model for one step: batch in, Forward, Sample, results to the tasks.
+#ifndef LSSAR_RUNTIME_MODEL_RUNNER_H_
+#define LSSAR_RUNTIME_MODEL_RUNNER_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "models/language_model.h"
+#include "runtime/scheduler.h"
+
+namespace lssar {
+
+// One step is PrepareBatch, Forward, Sample, all with the same scheduled sequences.
+// Threads   the engine's thread only
+class ModelRunner {
+ public:
+  // `model` and the memory of `kv` must outlive the runner.
+  ModelRunner(LanguageModel* model, const KvView& kv) : model_(model), kv_(kv) {}
+
+  // Builds the model's input. The page tables stay in the sequences, which must not change before
+  // the end of Sample. Element i of the batch's sequences belongs to scheduled[i].
+  void PrepareBatch(std::span<const ScheduledSequence> scheduled);
+  int NumTokens() const { return int(batch_.token_ids.size()); }
+
+  // Errors  INTERNAL: the backend's. Sample must be called even so.
+  absl::Status Forward();
+  // Samples the logits that the tasks need, waits for the device and gives each result to its task.
+  // `forward`: the status of Forward. A sequence whose logits are not finite gets a DATA_LOSS
+  // status, and none of its later results. If the step failed, every sequence gets its error.
+  // Errors  INTERNAL: the backend's, of Forward or since
+  absl::Status Sample(const absl::Status& forward, std::span<ScheduledSequence> scheduled);
+
+  // Since the start; failed steps count as steps only.
+  struct Counters {
+    int64_t num_steps = 0;
+    int64_t num_batched_tokens = 0;
+    int64_t num_prompt_tokens = 0;
+    AttentionStats attention;
+  };
+  const Counters& Totals() const { return totals_; }
+
+ private:
+  int PositionOf(size_t logits_idx) const;
+  void RequestSamples(std::span<const ScheduledSequence> scheduled);
+  void CountTokens(std::span<const ScheduledSequence> scheduled);
+  void DeliverResults(std::span<ScheduledSequence> scheduled);
+
+  LanguageModel* const model_;
+  const KvView kv_;
+  Counters totals_;
+
+  // Of the step; members to reuse their memory.
+  ForwardBatch batch_;
+  std::vector<AttentionStats> attention_;  // one for each scheduled sequence
+  std::vector<SampleRequest> requests_;    // one for each of batch_.logits_indices
+  std::vector<SampleResult> results_;      // never shrinks: elements reuse their lists
+};
+
+}  // namespace lssar
+
+#endif  // LSSAR_RUNTIME_MODEL_RUNNER_H_

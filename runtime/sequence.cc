@@ -1,0 +1,159 @@
+// The kinds of requests are told apart here and nowhere else in the engine: a new kind is a field of
+// Request, a case in each switch of this file, and a SequenceTask.
+#include "runtime/sequence.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "kernels/check.h"
+#include "kernels/str_cat.h"
+
+namespace lssar {
+namespace {
+
+enum class RequestKind { kGenerate, kScore, kCapture };
+
+RequestKind KindOf(const Request& request) {
+  LSSAR_CHECK(int{request.generate.has_value()} + int{request.score.has_value()} +
+                  int{request.capture.has_value()} ==
+              1);
+  if (request.generate) return RequestKind::kGenerate;
+  return request.score ? RequestKind::kScore : RequestKind::kCapture;
+}
+
+int64_t Microseconds(Clock::duration d) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(d).count();
+}
+
+}  // namespace
+
+int64_t MaxFurtherTokens(const Request& request) {
+  switch (KindOf(request)) {
+    case RequestKind::kGenerate: return request.generate->max_tokens;
+    case RequestKind::kScore: {
+      size_t longest = 0;
+      for (const auto& continuation : request.score->continuations) {
+        longest = std::max(longest, continuation.size());
+      }
+      return int64_t(longest);
+    }
+    case RequestKind::kCapture: return 0;
+  }
+  LSSAR_CHECK(false);
+}
+
+std::string DescribeLength(const Request& request) {
+  const int64_t num_prompt = std::ssize(request.prompt), num_further = MaxFurtherTokens(request);
+  const auto sum = [&](const char* first, const char* second) {
+    return StrCat(first, num_prompt, second, num_further, " = ", num_prompt + num_further,
+                  " tokens");
+  };
+  switch (KindOf(request)) {
+    case RequestKind::kGenerate: return sum("prompt ", " + max_tokens ");
+    case RequestKind::kScore: return sum("context ", " + longest continuation ");
+    case RequestKind::kCapture: return StrCat("prompt of ", num_prompt, " tokens");
+  }
+  LSSAR_CHECK(false);
+}
+
+int64_t NumPromptTokens(const Request& request) {
+  auto num_tokens = int64_t(request.prompt.size());
+  if (!request.score) return num_tokens;
+  for (const auto& continuation : request.score->continuations) {
+    num_tokens += int64_t(continuation.size());
+  }
+  return num_tokens;
+}
+
+Demand DemandOf(const Request& request, const KvLayout& layout) {
+  const int num_prompt_tokens = int(request.prompt.size());
+  Demand demand{.num_sequences = 1, .max_num_sequences = 1};
+  demand.num_tokens = int(num_prompt_tokens + MaxFurtherTokens(request));
+  demand.num_pages = demand.num_initial_pages = layout.PagesFor(demand.num_tokens);
+  // Each sequence computes the prompt's last token itself, in a page of its own.
+  demand.num_shared_pages = (num_prompt_tokens - 1) / layout.page_size;
+  switch (KindOf(request)) {
+    case RequestKind::kGenerate:
+      demand.num_sequences = demand.max_num_sequences = request.generate->num_choices;
+      demand.num_initial_pages = layout.PagesFor(num_prompt_tokens + 1) + 1;
+      break;
+    case RequestKind::kScore:
+      demand.max_num_sequences =
+          std::min(int(request.score->continuations.size()), kMaxScoreSequences);
+      break;
+    case RequestKind::kCapture: break;
+  }
+  return demand;
+}
+
+void SequenceGroup::Start(int num_sequences, const Checkpoint& checkpoint, bool use_prefix_cache) {
+  sequences.resize(size_t(num_sequences));
+  for (Sequence& sequence : sequences) {
+    sequence.rope_base = RopeBase(checkpoint.config, demand.num_tokens);
+    if (use_prefix_cache) {
+      sequence.prefix_root =
+          PrefixRoot{.rope_base = sequence.rope_base, .salt = request.cache_salt};
+    }
+    if (&sequence != &sequences[0]) sequence.state = SequenceState::kWaitingForPrompt;
+    sequence.num_prompt_tokens = demand.num_tokens;
+    sequence.tokens.reserve(size_t(demand.num_tokens));
+    sequence.pages.reserve(size_t(demand.num_pages));
+    sequence.tokens = request.prompt;
+  }
+  switch (KindOf(request)) {
+    case RequestKind::kGenerate: return AddGenerateTasks(checkpoint, this);
+    case RequestKind::kScore: return AddScoreTasks(this);
+    case RequestKind::kCapture: return AddCaptureTasks(this);
+  }
+}
+
+absl::Status SequenceGroup::AbortStatus(Clock::time_point now) const {
+  if (cancelled->load(std::memory_order_relaxed)) {
+    return absl::CancelledError("the request was cancelled");
+  }
+  if (request.deadline && *request.deadline <= now) {
+    const auto age = std::chrono::duration_cast<std::chrono::milliseconds>(now - arrival_time);
+    return absl::DeadlineExceededError(
+        StrCat("the request's deadline passed; it is ", age.count(), " ms old"));
+  }
+  return absl::OkStatus();
+}
+
+bool SequenceGroup::IsFinished() const {
+  return !status.ok() ||
+         std::ranges::all_of(sequences, [](const Sequence& s) { return s.IsDone(); });
+}
+
+RequestStats SequenceGroup::Stats(Clock::time_point now) const {
+  RequestStats stats = {.num_prompt_tokens = int(NumPromptTokens(request)),
+                        .num_cached_tokens = num_cached_tokens,
+                        .num_preemptions = num_preemptions,
+                        .queue_us = Microseconds(admitted_at.value_or(now) - arrival_time)};
+  if (!admitted_at) return stats;
+  const Clock::time_point prefill_end = prefilled_at.value_or(now);
+  stats.prefill_us = Microseconds(prefill_end - *admitted_at);
+  stats.decode_us = Microseconds(now - prefill_end);
+  for (const Sequence& sequence : sequences) {
+    stats.num_generated_tokens += sequence.task->NumGenerated();
+    Add(sequence.attention, &stats.attention);
+  }
+  return stats;
+}
+
+void Add(const AttentionStats& from, AttentionStats* to) {
+  to->num_value_rows += from.num_value_rows;
+  to->num_value_rows_read += from.num_value_rows_read;
+}
+
+void SequenceTask::OnCachedScores(int, std::span<const TokenScore>) {}
+void SequenceTask::GetScores(int, std::span<TokenScore>) const {}
+int SequenceTask::MaxTokensInStep(const Sequence& sequence) const {
+  return sequence.NumPendingTokens();
+}
+
+TokenResult MakeTokenResult(SampleResult* result) {
+  return {.id = result->id, .logprob = result->logprob, .top = std::move(result->top)};
+}
+
+}  // namespace lssar

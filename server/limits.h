@@ -1,0 +1,24 @@
+// The bounds of the wire format and of the server's options. Bounds of requests and of the engine's
+// options are in runtime/limits.h.
+#ifndef LSSAR_SERVER_LIMITS_H_
+#define LSSAR_SERVER_LIMITS_H_
+
+#include <cstddef>
+
+#include "runtime/limits.h"
+
+namespace lssar::limits {
+
+inline constexpr int kMaxMessageBytes = 32 << 20;
+inline constexpr Range<int> kMaxCalls = {1, 1 << 16};
+inline constexpr int kMaxMetadataBytes = 16 << 10;  // of one call: gRPC headers, keys, traces
+
+// Large replies are streamed in blocks: per-token results in one message at most.
+inline constexpr int kMaxTokensPerMessage = 512;
+// Attention weights in one message at most, except that a row is never split. A weight takes at
+// most 8 bytes.
+inline constexpr size_t kMaxKeysPerMessage = 8192;
+
+}  // namespace lssar::limits
+
+#endif  // LSSAR_SERVER_LIMITS_H_
