@@ -142,9 +142,8 @@ std::vector<Flag> ServerFlags(ServerOptions& options) {
        "Address of the gRPC port; port 0 selects a free port; default 127.0.0.1:50051",
        AssignListen(&options.listen, /*or_off=*/false)},
       {"http-listen", "Serving", "HOST:PORT",
-       "Address of the HTTP port: OpenAI-compatible API, /metrics, /healthz, /readyz; port 0 "
-       "selects a "
-       "free port, off opens none; default 127.0.0.1:8080",
+       "Address of the HTTP port (OpenAI-compatible API, metrics, probes); port 0 selects a free "
+       "port, off opens none; default 127.0.0.1:8080",
        AssignListen(&options.http_listen, /*or_off=*/true)},
       {"drain-timeout", "Serving", "TIME",
        "Time for running requests to finish after SIGTERM, [0, 1h]; default 30s",
