@@ -73,7 +73,7 @@ run_kernels() {
   check split_path 60 bin/gpu_tests --gtest_filter='*SplitPath*Gpu*'
   check_cublas fast_gemm 30 bin/gpu_tests --gtest_filter='*FastGemmTest*Gpu*'
   check backend 30 bin/gpu_tests --gtest_filter='BackendTest*:CopyPages*'
-  for kv in fp16 bf16 int8; do
+  for kv in fp16 int8; do
     check "golden_$kv" 30 bin/golden_check tests/golden --backend cuda --kv "$kv"
   done
 

@@ -34,8 +34,11 @@ class SharedMemoryTest : public testing::TestWithParam<DeviceLimit> {
 };
 
 absl::Status Fit(const Backend& backend, int head_dim, DType dtype) {
-  KvLayout layout{
-      .num_layers = 1, .num_kv_heads = kHeads, .head_dim = head_dim, .num_pages = 1, .dtype = dtype};
+  KvLayout layout{.num_layers = 1,
+                  .num_kv_heads = kHeads,
+                  .head_dim = head_dim,
+                  .num_pages = 1,
+                  .dtype = dtype};
   return backend.FitLayout(layout);
 }
 
