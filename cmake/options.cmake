@@ -2,8 +2,8 @@
 add_library(lssar_options INTERFACE)
 add_library(lssar::options ALIAS lssar_options)
 target_include_directories(lssar_options INTERFACE ${PROJECT_SOURCE_DIR})
-# Kernels choose fused multiply-add themselves (MulAdd). If the compiler contracted expressions, bits
-# would differ between builds.
+# Kernels choose fused multiply-add themselves (MulAdd). If the compiler contracted expressions,
+# bits would differ between builds.
 target_compile_options(lssar_options INTERFACE
   -Wall -Wextra -Wshadow -Wconversion -ffp-contract=off -fno-omit-frame-pointer
   $<$<BOOL:${LSSAR_WERROR}>:-Werror>)

@@ -54,7 +54,7 @@ run        libpcre2-8-0                pre-tokenizer of GPT-2's byte-level BPE
 run        libhwy1                     run-time dispatch
 run        libedit2                    `lssar chat` inside the container
 run        libprometheus-cpp-core1.0   /metrics
-image      buildah                     builds and starts the image on machines without a Docker engine
+image      buildah                     builds and starts the image where no Docker engine runs
 image      debootstrap                 builds the base image on machines without a registry
 LIST
 }

@@ -1,5 +1,5 @@
-// Typed, bounded reads of a JSON object's fields. Every error names field, value and limit. Internal
-// to models/: nlohmann's types stay out of the other headers.
+// Typed, bounded reads of a JSON object's fields. Every error names field, value and limit.
+// Internal to models/: nlohmann's types stay out of the other headers.
 #ifndef LSSAR_MODELS_JSON_FIELDS_H_
 #define LSSAR_MODELS_JSON_FIELDS_H_
 

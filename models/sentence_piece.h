@@ -1,5 +1,5 @@
-// Wraps the SentencePiece library in std types: its header declares an absl::string_view of its own,
-// so no file may include both it and Abseil.
+// Wraps the SentencePiece library in std types: its header declares an absl::string_view of its
+// own, so no file may include both it and Abseil.
 #ifndef LSSAR_MODELS_SENTENCE_PIECE_H_
 #define LSSAR_MODELS_SENTENCE_PIECE_H_
 

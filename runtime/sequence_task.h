@@ -1,5 +1,5 @@
-// What a sequence is computed for: generate, score, capture or embed. A task chooses the tokens whose
-// logits it needs and continues from the sampled results.
+// What a sequence is computed for: generate, score, capture or embed. A task chooses the tokens
+// whose logits it needs and continues from the sampled results.
 #ifndef LSSAR_RUNTIME_SEQUENCE_TASK_H_
 #define LSSAR_RUNTIME_SEQUENCE_TASK_H_
 
@@ -30,8 +30,8 @@ class SequenceTask {
   virtual bool NeedsLogits(const Sequence& sequence, int position) const = 0;
   // The same for the final hidden state of the token at `position`.
   virtual bool NeedsHiddenState(const Sequence& sequence, int position) const;
-  // The first position that is needed for either, at most the last token's. K and V of the tokens before it may come
-  // from the prefix cache.
+  // The first position that is needed for either, at most the last token's. K and V of the tokens
+  // before it may come from the prefix cache.
   virtual int FirstLogitsPosition(const Sequence& sequence) const = 0;
 
   // The prefix cache knows these log-probabilities of tokens [first, first + scores.size()). A task
@@ -57,8 +57,8 @@ class SequenceTask {
   // The result; its logits were finite. May move out of `result`.
   virtual void OnSampleResult(int position, SampleResult* result) = 0;
 
-  // The final hidden state of a token, [hidden_size]; finite. Comes in ascending position, after the
-  // sample results of the step.
+  // The final hidden state of a token, [hidden_size]; finite. Comes in ascending position, after
+  // the sample results of the step.
   virtual void OnHiddenState(int position, std::span<const float> hidden);
 
   // The step's tokens are computed: appends the next tokens, or lowers num_computed_tokens and

@@ -93,7 +93,8 @@ absl::StatusOr<Prompt> ReadPrompt(const Message& message, const Checkpoint& chec
 
 // Fields that Generate, Score and CaptureAttention have in common.
 
-// `Message`: v1::GenerateRequest, v1::ScoreRequest, v1::EmbedRequest or v1::CaptureAttentionRequest.
+// `Message`: v1::GenerateRequest, v1::ScoreRequest, v1::EmbedRequest or
+// v1::CaptureAttentionRequest.
 template <typename Message>
 absl::Status ReadSharing(const Message& message, Request* request) {
   request->priority = message.priority();

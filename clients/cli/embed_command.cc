@@ -61,7 +61,8 @@ struct Input {
 // The inputs one after another: the arguments, or the lines of a file of any size.
 class InputReader {
  public:
-  // Errors  INVALID_ARGUMENT: none or two of the flags are set; NOT_FOUND: the file cannot be opened
+  // Errors  INVALID_ARGUMENT: none or two of the flags are set; NOT_FOUND: the file cannot be
+  //         opened
   static absl::StatusOr<InputReader> Open(const InputFlags& flags) {
     if (!flags.texts.empty() + !flags.ids.empty() + flags.file.has_value() != 1) {
       return absl::InvalidArgumentError("give one or more TEXT, or --ids, or --file FILE");

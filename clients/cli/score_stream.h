@@ -25,10 +25,10 @@ using NextScoreLine = std::function<absl::StatusOr<std::optional<ScoreLine>>()>;
 using OnScoredItem =
     std::function<void(const v1::ScoreItem&, const std::vector<ScoredContinuation>&)>;
 
-// Groups items into batches of 64 and keeps several Score calls in flight, because a call leaves the
-// engine with few items at its end. Calls `next` and `on_scored` on this thread; `on_scored` gets
-// the items in their order. At most 2 * max_concurrency batches are in memory. Repeats a call while
-// the server's queue is full.
+// Groups items into batches of 64 and keeps several Score calls in flight, because a call leaves
+// the engine with few items at its end. Calls `next` and `on_scored` on this thread; `on_scored`
+// gets the items in their order. At most 2 * max_concurrency batches are in memory. Repeats a call
+// while the server's queue is full.
 // Errors  the first in the order of the items, of `next` or of Score, after the items before it are
 //         handed over; a field of an item is named by its line. CANCELLED: interrupted
 absl::Status RunScoreStream(v1::Inference::StubInterface* stub, const ScoreStreamOptions& options,

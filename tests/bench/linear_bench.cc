@@ -1,8 +1,8 @@
 // Times our GEMM and oneDNN's at the shapes of a 124M model. Prints a Markdown table.
 //
-// Both multiply the same x by weights that no cache holds: each call uses the next of many copies, as the
-// layers of a model do. oneDNN gets fp32 weights in its preferred layout. Samples of the two alternate, so
-// other load on the machine affects both. Each figure is a median.
+// Both multiply the same x by weights that no cache holds: each call uses the next of many copies,
+// as the layers of a model do. oneDNN gets fp32 weights in its preferred layout. Samples of the two
+// alternate, so other load on the machine affects both. Each figure is a median.
 #include <immintrin.h>
 #include <omp.h>
 

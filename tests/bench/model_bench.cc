@@ -174,8 +174,8 @@ class Runner {
     run();
     const AttentionStats stats = Sample(figure, run);
     const ModelConfig& c = model_->Config();
-    // Useful work: the blocks' matmuls for every token, the output matrix for the last token, QK for
-    // every key and PV for the V rows read.
+    // Useful work: the blocks' matmuls for every token, the output matrix for the last token, QK
+    // for every key and PV for the V rows read.
     const double block = double(c.num_hidden_layers) * (4.0 * c.hidden_size * c.hidden_size +
                                                         2.0 * c.hidden_size * c.intermediate_size);
     figure.weights_work = 2 * (block * num_tokens + double(c.hidden_size) * c.vocab_size);
@@ -221,8 +221,7 @@ class Runner {
 
   // The ceiling at this moment, bytes or FLOPs a second.
   double CeilingNow(const Figure& figure) {
-    return figure.bound == Bound::kRead ? ceilings_->ReadBytesPerSecond()
-                                        : ceilings_->GemmFlops();
+    return figure.bound == Bound::kRead ? ceilings_->ReadBytesPerSecond() : ceilings_->GemmFlops();
   }
 
   // Runs `work` once for each sample and returns the attention statistics of all samples.

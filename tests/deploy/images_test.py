@@ -34,7 +34,7 @@ def instructions(path):
 
 
 def stages(path):
-    """{stage name: its instructions}; instruction 0 is FROM with its image. The last stage is ''."""
+    """{stage name: its instructions}; instruction 0 is FROM and its image. The last stage is ''."""
     found = {}
     for instruction, rest in instructions(path):
         if instruction == 'FROM':

@@ -36,7 +36,7 @@ def exposed_families():
 class MetricNamesTest(unittest.TestCase):
 
     def expect_exposed(self, expression):
-        """Every metric in a PromQL expression exists and has the labels that the expression uses."""
+        """Every metric in a PromQL expression exists and has the labels used there."""
         series = exposed_series()
         named = re.findall(r'(lssar_\w+)(?:\{([^}]*)\})?', expression)
         self.assertTrue(named, expression)

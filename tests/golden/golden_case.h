@@ -37,8 +37,8 @@ struct GoldenSetup {
   int page_size = 64;
 };
 
-// The result of a case. The functions below return UNIMPLEMENTED where the backend refuses the case;
-// any other error fails the case.
+// The result of a case. The functions below return UNIMPLEMENTED where the backend refuses the
+// case; any other error fails the case.
 struct GoldenError {
   double worst = 0;  // NaN where a result is NaN
   double tolerance = 0;

@@ -15,7 +15,7 @@ import model
 
 
 def weigh_row(products, n, dim, p):
-    """attention.attention_weights() of one row with n keys (a tensor): [..., 1, keys] -> weights."""
+    """attention_weights() of one row with n keys (a tensor): [..., 1, keys] -> weights."""
     seen = (torch.arange(products.shape[-1], device=products.device) < n).to(products.dtype)
     length = n.to(products.dtype)
     a = F.softplus(math.log(dim) * length.log() * products, threshold=40) * seen
@@ -85,7 +85,8 @@ class CachedModel(nn.Module):
             for first in range(0, rows, attention.BLOCK_ROWS):
                 end = first + attention.BLOCK_ROWS
                 products = at_least_float(q[:, :, first:end] @ k[:, :, :end].transpose(-1, -2))
-                weights = attention.attention_weights(products, first, q.shape[-1], 'lssar', self.net.c.p)
+                weights = attention.attention_weights(products, first, q.shape[-1], 'lssar',
+                                                      self.net.c.p)
                 out.append(weights.to(v.dtype) @ v[:, :, :end])
             x = self._finish(block, x, torch.cat(out, -2))
         return self._logits(x)

@@ -1,4 +1,4 @@
-"""What the tests of the HTTP API share: a running lssar-server, bare requests, events of a stream."""
+"""Shared by the tests of the HTTP API: a running lssar-server, raw requests, stream events."""
 
 import http.client
 import json

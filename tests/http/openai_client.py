@@ -1,4 +1,4 @@
-"""The official openai package against the server at argv[1]. Ends with 0 where all is as expected."""
+"""Runs the official openai package against the server at argv[1]. Exit code 0: all checks pass."""
 
 import asyncio
 import sys

@@ -107,7 +107,8 @@ absl::StatusOr<double> MeasureRate(const ServedModel& model, const cli::BenchWor
 
 absl::Status Run(const Options& options) {
   ASSIGN_OR_RETURN(auto input, cli::LengthDistribution::Parse("--random-input-len", options.input));
-  ASSIGN_OR_RETURN(auto output, cli::LengthDistribution::Parse("--random-output-len", options.output));
+  ASSIGN_OR_RETURN(auto output,
+                   cli::LengthDistribution::Parse("--random-output-len", options.output));
   ASSIGN_OR_RETURN(const auto model, ServedModel::Load(options.model));
   ASSIGN_OR_RETURN(const auto workload, cli::BenchWorkload::Make({.input = std::move(input),
                                                                   .output = std::move(output)},

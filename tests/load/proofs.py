@@ -65,7 +65,7 @@ SAME_END = {'CANCELLED': {'CANCELLED', 'RESOURCE_EXHAUSTED'},
 
 
 def log_disagreements(server, calls):
-    """Calls that the log does not show exactly once with the status that the client received. A call
+    """Calls that the log does not show exactly once with the client's status. A call
     that was cancelled or timed out before the server saw it has no log line."""
     lines = {}
     for event in server.events():
@@ -130,7 +130,7 @@ def long_prompts(server, num_tokens, stop, done):
 
 
 def beside_long_prompts(programs, server, num_tokens, flags):
-    """Runs a bench beside long prefills. Returns its point and whether prefills ran until its end."""
+    """Runs a bench beside long prefills. Returns its point and whether they lasted to its end."""
     stop, done = threading.Event(), []
     prefill = threading.Thread(target=long_prompts, args=(server, num_tokens, stop, done))
     prefill.start()
@@ -154,7 +154,7 @@ def prefill_beside_decodes(programs, quick):
     ratios, gap_ratios, lasted = [], [], []
     with Server(programs.server) as server:
         programs.bench(server.address, *flags)  # touches the pages
-        for _ in range(1 if quick else 5):  # interleaved, so that slow phases of the machine affect both
+        for _ in range(1 if quick else 5):  # interleaved: slow phases affect both
             alone, = programs.bench(server.address, *flags)
             beside, has_lasted = beside_long_prompts(programs, server, num_prompt_tokens, flags)
             ratios.append(beside['itl_ms']['p99'] / alone['itl_ms']['p99'])
@@ -240,7 +240,7 @@ def out_of_pages(programs, quick):
     with Server(programs.server) as server:
         expected = in_threads([lambda r=request: generate(server.stub, r) for request in requests])
         facts = server.stub.GetInfo(pb.GetInfoRequest())
-    page_bytes = 2 * facts.num_hidden_layers * facts.hidden_size * facts.page_size * 2  # K and V, two bytes
+    page_bytes = 2 * facts.num_hidden_layers * facts.hidden_size * facts.page_size * 2  # K, V
     num_wanted = num_requests * (num_prompt_tokens + num_tokens) // facts.page_size
     with Server(programs.server, '--max-model-len', '1024', '--kv-cache-memory',
                 num_wanted // 4 * page_bytes) as server:
@@ -467,7 +467,7 @@ def server_beside_engine(programs, quick):
     ratios = []
     with Server(programs.server) as server:
         programs.bench(server.address, *flags, '--warmup', '0s')  # as engine_rate does
-        for _ in range(1 if quick else 5):  # in pairs, so that slow phases of the machine affect both
+        for _ in range(1 if quick else 5):  # in pairs: slow phases affect both
             engine = programs.run_json(programs.engine_rate, '--model', MODEL, *flags)
             served, = programs.bench(server.address, *flags, '--warmup', '0s')
             ratios.append(served['output_tokens_per_s'] / engine['output_tokens_per_s'])

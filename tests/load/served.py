@@ -49,7 +49,7 @@ def clean_environment():
 
 @contextlib.contextmanager
 def cores_apart():
-    """For a with block: child processes run on half of the cores. Yields the other half, for a server
+    """For a with block: child processes run on half of the cores. Yields the rest, for a server
     that must not share cores with its clients; with one core, yields that core."""
     every = sorted(os.sched_getaffinity(0))
     half = len(every) // 2
@@ -87,7 +87,7 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             time.sleep(0.05)
-            self.process.send_signal(signal.SIGTERM)  # the second signal aborts calls that a proof left open
+            self.process.send_signal(signal.SIGTERM)  # aborts calls that a proof left open
         self.process.wait(timeout=TIMEOUT_S)
         self._log.close()
 
@@ -122,7 +122,7 @@ class Server:
         raise RuntimeError(f'the condition never held; now {stats}')
 
     def watch_health(self, statuses):
-        """Appends the statuses of grpc.health.v1 Watch (1: SERVING, 2: NOT_SERVING) until the server
+        """Appends the statuses of health Watch (1: SERVING, 2: NOT_SERVING) until the server
         exits. Returns the watching thread after the first status."""
         watch = self.channel.unary_stream('/grpc.health.v1.Health/Watch')(b'')
         statuses.append(next(watch)[1])
@@ -142,7 +142,7 @@ class Server:
 
 
 def used_pages(stats):
-    """Pages referenced by requests. Cached pages without a reference are evictable and not counted."""
+    """Pages referenced by requests. Cached pages without a reference do not count."""
     return stats.num_pages - stats.num_free_pages - stats.num_cached_pages
 
 

@@ -1,8 +1,8 @@
 // Load generator: mixed requests from many connections, to find leaks and hangs in a server.
 //
-// Every connection is a thread with one call at a time: streams, scores, cancelled calls, calls that
-// exceed their deadline, invalid calls. Each carries an id (x-request-id). The JSON on stdout gives
-// the status of each call and samples of the server's memory.
+// Every connection is a thread with one call at a time: streams, scores, cancelled calls, calls
+// that exceed their deadline, invalid calls. Each carries an id (x-request-id). The JSON on stdout
+// gives the status of each call and samples of the server's memory.
 #include <grpcpp/grpcpp.h>
 
 #include <CLI/CLI.hpp>

@@ -83,8 +83,8 @@ TEST_P(DeviceModelTest, NextTokenDistributionMatchesTheCpuInFp32) {
   EXPECT_LE(worst, 1e-2);
 }
 
-// Runs the CPU's greedy text on the device, token by token: the device chooses the same tokens except
-// at near ties.
+// Runs the CPU's greedy text on the device, token by token: the device chooses the same tokens
+// except at near ties.
 TEST_P(DeviceModelTest, GreedyTextMatchesTheCpuInFp32) {
   const size_t num_prompt = 16, num_output = IsGpu() ? 256 : 24;
   std::vector<int32_t> text = testing::HeldOutTokens(num_prompt);

@@ -53,8 +53,8 @@ void ExpectSameBits(const std::vector<float>& got, const std::vector<float>& wan
   }
 }
 
-// Parameters: K/V type, page_size, threads. The expected bits are those of a full forward in one step
-// on two threads with pages of 64.
+// Parameters: K/V type, page_size, threads. The expected bits are those of a full forward in one
+// step on two threads with pages of 64.
 class SameBits : public ::testing::TestWithParam<std::tuple<DType, int, int>> {
  protected:
   static const LoadedModel& Model(int num_threads) {
@@ -187,8 +187,8 @@ std::vector<testing::RawTensor> SmallTensors() {
   return testing::ReadTensors(std::string(testing::kSmallModel) + "/model.safetensors");
 }
 
-// The small model's weights under every kind of attention, through a whole model. The golden vectors
-// check one layer of each kind.
+// The small model's weights under every kind of attention, through a whole model. The golden
+// vectors check one layer of each kind.
 TEST(GptTest, EveryKindOfAttentionRuns) {
   std::vector<std::vector<float>> seen;
   for (const char* attention :

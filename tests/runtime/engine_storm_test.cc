@@ -74,7 +74,7 @@ TEST_P(EngineStorm, EveryRequestEndsOnceWithTheRightBits) {
   options.chunked_prefill_size = 8;
   options.page_size = 16;
   options.enable_prefix_caching = !OneIn(&random, 4);
-  options.kv_cache_bytes = kPageBytes * Between(&random, 8, 20);  // out of pages: 8 x 8 would fit all
+  options.kv_cache_bytes = kPageBytes * Between(&random, 8, 20);  // 8 x 8 would hold all
   auto engine = Engine::Create(&fake_.checkpoint, &fake_.backend, options);
   ASSERT_TRUE(engine.ok()) << engine.status();
 

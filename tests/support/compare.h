@@ -10,9 +10,9 @@
 
 namespace lssar {
 
-// Each succeeds if the arrays have the sizes of `shape` and every element passes. A failure names the
-// coordinate of the worst element in `shape` (a non-finite element counts as the worst), both values,
-// and the number of failed elements.
+// Each succeeds if the arrays have the sizes of `shape` and every element passes. A failure names
+// the coordinate of the worst element in `shape` (a non-finite element counts as the worst), both
+// values, and the number of failed elements.
 
 // |actual - expected| <= tolerance.
 testing::AssertionResult AllNear(std::span<const float> actual, std::span<const float> expected,

@@ -1,8 +1,8 @@
 // A model for tests of the runtime: cheap, deterministic, sensitive to every error in paging.
 //
 // A token's K/V is a hash of all tokens up to it, computed from the hash stored in the page of the
-// token before. A token's logits are drawn from its hash. A wrong page, a stale slot, a wrong position
-// or a wrong rope base therefore changes every later result.
+// token before. A token's logits are drawn from its hash. A wrong page, a stale slot, a wrong
+// position or a wrong rope base therefore changes every later result.
 #ifndef LSSAR_TESTS_SUPPORT_FAKE_MODEL_H_
 #define LSSAR_TESTS_SUPPORT_FAKE_MODEL_H_
 

@@ -13,7 +13,8 @@ class FormatTest(unittest.TestCase):
 
     def test_clang_format_changes_nothing(self):
         sources = [path for path in tidy_test.tracked_paths()
-                   if path.endswith(('.h', '.cc', '.cu', '.cuh')) and (tidy_test.ROOT / path).exists()]
+                   if path.endswith(('.h', '.cc', '.cu', '.cuh'))
+                   and (tidy_test.ROOT / path).exists()]
         self.assertTrue(sources, 'no sources found')
         checked = subprocess.run(['clang-format', '--dry-run', '--Werror', *sources],
                                  cwd=tidy_test.ROOT, capture_output=True, text=True, check=False)

@@ -161,7 +161,7 @@ def listed_sources(tree: Tree) -> Iterator[Finding]:
         for number, line in _lines(re.sub(r'#[^\n]*', '', text)):
             if re.search(r'file\s*\(\s*GLOB', line):
                 yield Finding(path, number, 'sources are listed by hand, not found by GLOB')
-            for token in re.findall(r'[^\s()"]+\.(?:cc|cu|h|py|sh)\b', line):
+            for token in re.findall(r'[^\s()"]+\.(?:cc|cu|h|py|sh)\b(?!\.)', line):
                 token = re.sub(r'^\$\{CMAKE_CURRENT_SOURCE_DIR\}/', '', token)
                 if token.startswith('${PROJECT_SOURCE_DIR}/'):
                     source = token.removeprefix('${PROJECT_SOURCE_DIR}/')

@@ -124,7 +124,8 @@ class ChainTest(unittest.TestCase):
     def test_token_logprobs_match_pytorch(self):
         context, rest = '<|user|>What is a synonym of', " 'happy'?<|assistant|>A synonym is 'glad'."
         scored = lssar('score', '--model', self.model, '--kv-cache-dtype', 'fp32',
-                       '--context', context, '--continuation', rest, '--tokens', '--json')['continuations'][0]['tokens']
+                       '--context', context, '--continuation', rest, '--tokens',
+                       '--json')['continuations'][0]['tokens']
         ids = [self.report()['eos_id'], *self.tokenizer.encode(context + rest)]
         losses = evaluate.row_losses(self.net, torch.tensor(ids))[-len(scored):]
         self.assertEqual([token['id'] for token in scored], ids[-len(scored):])
