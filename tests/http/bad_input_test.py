@@ -1,4 +1,4 @@
-"""Bodies and clients that are wrong, against a real server: clear errors, and nothing lost for others.
+"""Bodies and clients that are wrong, against a real server: clear errors, nothing lost for others.
 
 The standard library alone. Run by ctest from the repository's root with LSSAR_SERVER set.
 """
@@ -106,7 +106,8 @@ class BadRequestTest(unittest.TestCase):
 
     def test_what_would_change_the_result_is_refused_by_name(self) -> None:
         for field, value in (("best_of", 3), ("suffix", "end"), ("use_beam_search", True),
-                             ("guided_json", {"a": 1}), ("response_format", {"type": "json_object"}),
+                             ("guided_json", {"a": 1}),
+                             ("response_format", {"type": "json_object"}),
                              ("logits_processors", ["x"]), ("bad_words", ["x"]),
                              ("truncate_prompt_tokens", 5), ("skip_special_tokens", False)):
             with self.subTest(field=field):

@@ -1,4 +1,4 @@
-"""What the tests of the HTTP API share: a running lssar-server, bare requests, events of a stream."""
+"""What the tests of the HTTP API share: a running lssar-server, requests, events of a stream."""
 
 import http.client
 import json

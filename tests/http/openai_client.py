@@ -1,4 +1,4 @@
-"""The official openai package against the server at argv[1]. Ends with 0 where all is as expected."""
+"""The official openai package against the server at argv[1]. Exits with 0 if all is as expected."""
 
 import asyncio
 import sys
