@@ -235,8 +235,7 @@ absl::Status ReadStream(const BodyFields& fields, CompletionRequest* request) {
   return absl::OkStatus();
 }
 
-// The fields that both kinds of completion have. What they say about each prompt goes into
-// `shared`.
+// The fields that both kinds of completion have. Those of a prompt go into `shared`.
 absl::Status ReadShared(const Json& body, const BodyFields& fields, CompletionRequest* request,
                         v1::GenerateRequest* shared) {
   RETURN_IF_ERROR(CheckSupported(body, fields));

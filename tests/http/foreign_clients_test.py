@@ -1,7 +1,7 @@
 """Clients that others wrote, unmodified: curl, the openai package, lm-evaluation-harness.
 
-Run by ctest from the repository's root with LSSAR_SERVER and LSSAR_VENVS: where the packages of
-tests/requirements.txt are installed, once (800 MB). Skipped where PyPI cannot be reached.
+Run by ctest from the repository's root with LSSAR_SERVER, and with LSSAR_VENVS: where the packages
+of tests/requirements.txt are installed, once (800 MB). Skipped where PyPI cannot be reached.
 """
 
 import hashlib
