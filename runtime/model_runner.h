@@ -53,7 +53,7 @@ class ModelRunner {
   const KvView kv_;
   Counters totals_;
 
-  // Of the step; members to reuse their memory.
+  // State of the step; members to reuse their memory.
   ForwardBatch batch_;
   std::vector<AttentionStats> attention_;  // one for each scheduled sequence
   std::vector<SampleRequest> requests_;    // one for each of batch_.logits_indices

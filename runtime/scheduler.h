@@ -142,7 +142,7 @@ class Scheduler {
   std::vector<std::unique_ptr<SequenceGroup>> running_;  // by effective arrival time
   Counters totals_;
 
-  // Of the step; members to reuse their memory.
+  // State of the step; members to reuse their memory.
   std::vector<std::unique_ptr<SequenceGroup>> aborted_;  // while they waited
   std::vector<SequenceGroup*> admitted_;
   std::vector<ScheduledSequence> scheduled_;

@@ -246,9 +246,9 @@ struct Extremes {
   }
 };
 
-class RowSampler {
+class LogitsSampler {
  public:
-  LSSAR_DEVICE explicit RowSampler(const CudaSampleArgs& args)
+  LSSAR_DEVICE explicit LogitsSampler(const CudaSampleArgs& args)
       : args_(args),
         row_(args.rows[BlockX()]),
         vocab_(args.vocab),
@@ -419,7 +419,7 @@ class RowSampler {
   const float* const logits_;
 };
 
-LSSAR_KERNEL(kThreads) SampleRows(LSSAR_ARGS(CudaSampleArgs) args) { RowSampler(args).Run(); }
+LSSAR_KERNEL(kThreads) SampleRows(LSSAR_ARGS(CudaSampleArgs) args) { LogitsSampler(args).Run(); }
 
 }  // namespace
 

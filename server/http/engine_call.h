@@ -53,7 +53,7 @@ class EngineCall : public HttpCall, public std::enable_shared_from_this<EngineCa
   // Sends the rest of the answer, and ends it. Under the call's lock. `total`: over all items.
   virtual void OnEnd(const absl::Status& status, const RequestStats& total) = 0;
 
-  // Of the choice that ended last; for the log and the metrics.
+  // The reason of the choice that ended last; for the log and the metrics.
   void SetFinishReason(FinishReason finish) { finish_ = finish; }
 
   CallContext context_;

@@ -142,7 +142,7 @@ TEST(PrefixCaching, ARepeatedScoreUsesCachedScores) {
     ExpectSameScores(*session.Run(request), *alone);
     const int num_cold_tokens = session.num_tokens;
     ExpectSameScores(*session.Run(request), *alone);
-    // Of a continuation of 130 tokens: those after its last full page, and one before them.
+    // A continuation of 130 tokens: those after its last full page, and one before them.
     EXPECT_LE(session.num_tokens, 3 * (16 + 1));
     EXPECT_LT(session.num_tokens * 3, num_cold_tokens);
   }
