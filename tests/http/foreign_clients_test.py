@@ -4,12 +4,10 @@ Run by ctest from the repository's root with LSSAR_SERVER, and with LSSAR_VENVS:
 of tests/requirements.txt are installed, once (800 MB). Skipped where PyPI cannot be reached.
 """
 
-import hashlib
 import json
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,10 +17,9 @@ from typing import Any
 from http_fixture import NAME, Server
 
 HERE = pathlib.Path(__file__).resolve().parent
-REQUIREMENTS = HERE.parent / "requirements.txt"
-VENV = pathlib.Path(os.environ.get("LSSAR_VENVS", "build/venvs")).resolve() / "http"
-UNREACHABLE = re.compile(r"NewConnectionError|ConnectionError|ConnectTimeout|ReadTimeout|ProxyError"
-                         r"|Temporary failure in name resolution|Connection refused")
+sys.path.insert(0, str(HERE.parent / "python"))
+
+import environments
 
 # Short texts in the style of the shipped model's training data.
 TEXTS = [
@@ -41,35 +38,12 @@ python: pathlib.Path
 
 
 def run(*command: Any, **options: Any) -> str:
-    done = subprocess.run([str(part) for part in command], text=True, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, timeout=900, check=False, **options)
-    if done.returncode:
-        raise AssertionError(f"{command} ended with {done.returncode}:\n{done.stdout}")
-    return done.stdout
-
-
-def prepare_environment() -> pathlib.Path:
-    program = VENV / "bin" / "python"
-    stamp = VENV / "requirements.sha256"
-    key = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
-    if stamp.exists() and stamp.read_text() == key:
-        return program
-    shutil.rmtree(VENV, ignore_errors=True)
-    run(sys.executable, "-m", "venv", VENV)
-    try:
-        run(program, "-m", "pip", "--retries", "1", "--timeout", "30", "install", "-q", "-r",
-            REQUIREMENTS)
-    except AssertionError as error:
-        if UNREACHABLE.search(str(error)):
-            raise unittest.SkipTest("PyPI cannot be reached") from None
-        raise
-    stamp.write_text(key)
-    return program
+    return environments.run(*command, **options).stdout
 
 
 def setUpModule() -> None:
     global server, python
-    python = prepare_environment()
+    python = environments.environment("foreign")
     server = Server()
 
 

@@ -12,6 +12,8 @@ import unittest
 HERE = pathlib.Path(__file__).resolve().parent
 CLIENT = HERE.parents[1] / 'clients' / 'python'
 PROTO = HERE.parents[1] / 'proto' / 'lssar' / 'v1' / 'inference.proto'
+# Requirements files by environment. Tests that use the same one hold ctest's lock of its name.
+REQUIREMENTS = {'foreign': HERE.parent / 'requirements.txt', 'types': HERE / 'requirements-types.txt'}
 DIRECTORY = pathlib.Path(os.environ.get('LSSAR_VENVS', 'build/venvs')).resolve()
 UNREACHABLE = re.compile(r'NewConnectionError|ConnectionError|ConnectTimeout|ReadTimeout|ProxyError'
                          r'|Temporary failure in name resolution|Connection refused')
@@ -56,10 +58,10 @@ def is_current(stamp, key):
 
 
 def environment(name):
-    """The Python of an environment with tests/python/requirements-NAME.txt and the client."""
+    """The Python of an environment with the requirements of `name` and the client."""
     directory = DIRECTORY / name
     python = directory / 'bin' / 'python'
-    requirements = HERE / f'requirements-{name}.txt'
+    requirements = REQUIREMENTS[name]
     key = hashlib.sha256(requirements.read_bytes()).hexdigest()
     if not is_current(directory / 'requirements.sha256', key):
         shutil.rmtree(directory, ignore_errors=True)

@@ -23,7 +23,7 @@ class LmEvalTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        python = environment('lm-eval')
+        python = environment('foreign')
         cls.server = cls.enterClassContext(RunningServer())
         cls.client = cls.enterClassContext(Client(cls.server.address, timeout_s=120))
         cls.scratch = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
