@@ -100,7 +100,7 @@ TEST(EmbedTest, TheSameBitsBesideOthersAndThroughPreemption) {
     const Pooling pooling = i % 3 == 0   ? Pooling::kLast
                             : i % 3 == 1 ? Pooling::kMean
                                          : Pooling::kToken;
-    requests.push_back(i % 4 == 3 ? Generate(Ids(60, 20 + i), 60)
+    requests.push_back(i % 2 == 1 ? Generate(Ids(10, 20 + i), 150)
                                   : Embed(Ids(90 + i, 20 + i), {.pooling = pooling}));
     submitted.push_back(engine.Submit(requests.back()));
   }
