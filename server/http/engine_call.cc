@@ -128,7 +128,7 @@ absl::Status EngineCall::SubmitNext() {
   Item& item = items_[next_item_];
   const int index = int(next_item_);
   if (item.known) {
-    AddStats(*item.known, total_);
+    AddStats(*item.known, &total_);
     const std::lock_guard lock(output_mutex_);
     if (!has_ended_) OnItemEnd(index, *item.known);
   } else {
@@ -149,7 +149,7 @@ void EngineCall::OnItemDone(int item, const absl::Status& status, const RequestS
   {
     const std::lock_guard lock(items_mutex_);
     in_flight_.erase(item);
-    AddStats(stats, total_);
+    AddStats(stats, &total_);
     if (!status.ok() && error_.ok()) {
       error_ = status;
       for (const auto& [other, handle] : in_flight_) handle.Cancel();
