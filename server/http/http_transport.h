@@ -28,7 +28,7 @@ class HttpHandler {
 };
 
 struct TransportOptions {
-  std::string listen;                       // HOST:PORT; port 0: any free one
+  std::string listen = {};                  // HOST:PORT; port 0: any free one
   int max_connections = 4096;               // one more is answered with 503 and closed
   int64_t buffer_bytes = int64_t{1} << 20;  // of one answer, before its producer has to wait
   // How long a client may read nothing while an answer waits for it; zero: without limit.
