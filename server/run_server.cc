@@ -83,8 +83,13 @@ int RunServer(const ServerOptions& options, const Server::LoadModel& load) {
   std::future<void> drain_requested = drain.get_future();
   std::thread(WaitForSignals, std::move(drain)).detach();
 
-  if (const absl::Status status = (*server)->Load(load); !status.ok()) return Fail(status);
-  is_loading = false;
+  // From the end of loading on, a signal drains: calls may be admitted before Load returns.
+  const auto load_model = [&load](const ModelOptions& model) {
+    auto served = load(model);
+    is_loading = false;
+    return served;
+  };
+  if (const absl::Status status = (*server)->Load(load_model); !status.ok()) return Fail(status);
   drain_requested.wait();
   return (*server)->Shutdown(options.drain_timeout) ? kExitOk : kExitFailure;
 }
