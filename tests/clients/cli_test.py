@@ -216,6 +216,7 @@ def write_safetensors(path, tensors):
                         'data_offsets': [len(content), len(content) + len(data)]}
         content += data
     text = json.dumps(header).encode()
+    text += b' ' * (-len(text) % 8)
     with open(path, 'wb') as file:
         file.write(struct.pack('<Q', len(text)) + text + content)
 
