@@ -269,13 +269,13 @@ class EmbedTest(unittest.TestCase):
         self.assertIn('regression, 3 outputs', info.stdout)
 
     def test_one_line_per_input_with_size_norm_and_elements(self):
-        done = run_cli('embed', 'The river', '[a, b]')
+        done = run_cli('embed', 'The river', 'a, b')
         self.assertEqual((done.returncode, done.stderr), (0, ''))
         lines = done.stdout.splitlines()
-        vectors = self.vectors('The river', '[a, b]')
+        vectors = self.vectors('The river', 'a, b')
         self.assertEqual(lines[0].split(), ['size', 'norm', 'elements', 'input'])
         self.assertEqual([line[line.index('...') + 5:] for line in lines[1:]],
-                         ['The river', '[a, b]'])
+                         ['The river', 'a, b'])
         for line, [vector] in zip(lines[1:], vectors):
             size, norm, *elements = line[:line.index('...')].split()
             self.assertEqual(int(size), len(vector))
