@@ -324,7 +324,7 @@ class EmbedTest(unittest.TestCase):
                 (('x', '--output', 'x.npy', '--pooling', 'token'), '', 'excludes --pooling token'),
                 (('x', '--output', 'x.npy', '--json'), '', 'excludes --json'),
                 (('--file', '-', '--max-model-len', '16'), 'a\n\n' + 'a b ' * 20,
-                 'line 3 is 41 tokens long')):
+                 'line 3 is 42 tokens long')):
             with self.subTest(arguments):
                 done = run_cli('embed', *arguments, stdin=stdin)
                 self.assertEqual((done.returncode, done.stdout), (2, ''), done.stderr)
