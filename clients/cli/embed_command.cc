@@ -212,9 +212,10 @@ class EmbedCommand : public Command {
  private:
   void AddInputFlags(CLI::App* app) {
     constexpr char kGroup[] = "What to embed";
-    app->add_option("text", inputs_.texts, "texts, each an input; - reads standard input")
-        ->option_text("TEXT...")
-        ->allow_extra_args(false);
+    // CLI11 reads a positional "[a,b]" as two texts.
+    app->add_option("text", inputs_.texts,
+                    "texts, each an input; - reads standard input; give text in [] with --file")
+        ->option_text("TEXT...");
     app->add_option("--ids", inputs_.ids,
                     "token ids instead of text: 2,17,300 or a file of uint16; repeatable")
         ->option_text("LIST|FILE")
