@@ -15,6 +15,7 @@
 
 #include "server/health_probe.h"
 #include "server/log.h"
+#include "server/served_model.h"
 
 namespace lssar {
 namespace {

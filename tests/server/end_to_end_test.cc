@@ -180,7 +180,7 @@ TEST(SelfCheckTest, AWrongGoldenFileFailsTheStartWithTheError) {
   options.model.directory = copy.string();
   const auto server = Server::Start(options);
   EXPECT_EQ(server.status().code(), absl::StatusCode::kFailedPrecondition) << server.status();
-  EXPECT_THAT(std::string(server.status().message()), HasSubstr("off by"));
+  EXPECT_THAT(std::string(server.status().message()), HasSubstr("differ from the golden ones"));
   std::filesystem::remove_all(copy);
 }
 

@@ -99,7 +99,7 @@ class FaultTest(unittest.TestCase):
         server.wait_for("draining")
         while page(server, "/readyz")[0] == 200:
             time.sleep(0.01)
-        self.assertIn("draining", page(server, "/readyz")[1])
+        self.assertIn("shutting down", page(server, "/readyz")[1])
         self.assertEqual(page(server, "/healthz")[0], 200)
         with self.assertRaises(grpc.RpcError) as raised:
             list(stream)
