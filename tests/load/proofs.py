@@ -1,9 +1,11 @@
-"""Nine proofs. Each takes (programs, quick) and returns figures with their bounds."""
+"""Ten proofs. Each takes (programs, quick) and returns figures with their bounds."""
 
 import json
 import os
 import random
+import re
 import signal
+import socket
 import statistics
 import subprocess
 import threading
@@ -478,5 +480,58 @@ def server_beside_engine(programs, quick):
                    '>= 90%' if not quick else '>= 60% (noise)', ratio >= (0.6 if quick else 0.9))]
 
 
+def stream_over_http(address, num_prompt_tokens, num_tokens, num_requests, seed):
+    """Streams completions one after another over one connection. Returns the generated tokens."""
+    host, port = address.rsplit(':', 1)
+    generated = 0
+    with socket.create_connection((host, int(port)), timeout=600) as client:
+        for i in range(num_requests):
+            body = json.dumps({'prompt': prompt_ids(num_prompt_tokens, seed + i), 'stream': True,
+                               'max_tokens': num_tokens, 'ignore_eos': True, 'temperature': 1,
+                               'seed': seed + i,
+                               'stream_options': {'include_usage': True}}).encode()
+            client.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: lssar\r\nContent-Length: %d'
+                           b'\r\n\r\n' % len(body) + body)
+            received = b''
+            while not received.endswith(b'data: [DONE]\n\n\r\n0\r\n\r\n'):
+                chunk = client.recv(1 << 16)
+                if not chunk:
+                    raise RuntimeError(f'the server closed the connection: {received[-300:]}')
+                received = received[-1000:] + chunk
+            generated += int(re.search(rb'"completion_tokens":(\d+)', received).group(1))
+    return generated
+
+
+def http_beside_grpc(programs, quick):
+    """Tokens/s of 16 streams over HTTP beside 16 streams over gRPC."""
+    num_requests, num_tokens = (2, 128) if quick else (4, 256)
+    flags = ('--random-input-len', 'fixed:128', '--random-output-len', f'fixed:{num_tokens}',
+             '--max-concurrency', NUM_STREAMS, '--num-prompts', num_requests * NUM_STREAMS,
+             '--warmup', '0s')
+    ratios, counts = [], []
+    with Server(programs.server, '--http-listen', '127.0.0.1:0') as server:
+        address = server.serving['http_address']
+        programs.bench(server.address, *flags)  # touches the pages
+        for round_idx in range(1 if quick else 5):  # in pairs: slow phases affect both
+            grpc_point, = programs.bench(server.address, *flags)
+            begin = time.monotonic()
+            counts += in_threads([
+                lambda i=i: stream_over_http(address, 128, num_tokens, num_requests,
+                                             1000 * (round_idx * NUM_STREAMS + i))
+                for i in range(NUM_STREAMS)])
+            rate = NUM_STREAMS * num_requests * num_tokens / (time.monotonic() - begin)
+            ratios.append(rate / grpc_point['output_tokens_per_s'])
+            print(f"    HTTP {rate:.0f}, gRPC {grpc_point['output_tokens_per_s']:.0f} tokens/s")
+    ratio = statistics.median(ratios)
+    expected = num_requests * num_tokens
+    return [
+        figure('streams that were complete',
+               f'{sum(count == expected for count in counts)} of {len(counts)}', 'all',
+               all(count == expected for count in counts)),
+        figure(f'output tokens/s, HTTP / gRPC, median of {len(ratios)}', f'{ratio:.1%}',
+               '>= 90%' if not quick else '>= 50% (noise)', ratio >= (0.5 if quick else 0.9)),
+    ]
+
+
 PROOFS = {1: soak, 2: prefill_beside_decodes, 3: killed_clients, 4: out_of_pages, 5: overload,
-          6: stop_under_load, 7: faults, 8: shared_prefix, 9: server_beside_engine}
+          6: stop_under_load, 7: faults, 8: shared_prefix, 9: server_beside_engine, 10: http_beside_grpc}

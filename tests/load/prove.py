@@ -1,4 +1,4 @@
-"""The nine proofs of serving under load, against the real server and the shipped checkpoint.
+"""The ten proofs of serving under load, against the real server and the shipped checkpoint.
 
     /usr/bin/python3 tests/load/prove.py --build build/release
     /usr/bin/python3 tests/load/prove.py --build build/release --only 2,5 --json proofs.json
