@@ -13,7 +13,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 CLIENT = HERE.parents[1] / 'clients' / 'python'
 PROTO = HERE.parents[1] / 'proto' / 'lssar' / 'v1' / 'inference.proto'
 # Requirements files by environment. Tests that use the same one hold ctest's lock of its name.
-REQUIREMENTS = {'foreign': HERE.parent / 'requirements.txt', 'types': HERE / 'requirements-types.txt'}
+REQUIREMENTS = {'foreign': HERE.parent / 'requirements.txt',
+                'types': HERE / 'requirements-types.txt'}
 DIRECTORY = pathlib.Path(os.environ.get('LSSAR_VENVS', 'build/venvs')).resolve()
 UNREACHABLE = re.compile(r'NewConnectionError|ConnectionError|ConnectTimeout|ReadTimeout|ProxyError'
                          r'|Temporary failure in name resolution|Connection refused')
