@@ -534,4 +534,5 @@ def http_beside_grpc(programs, quick):
 
 
 PROOFS = {1: soak, 2: prefill_beside_decodes, 3: killed_clients, 4: out_of_pages, 5: overload,
-          6: stop_under_load, 7: faults, 8: shared_prefix, 9: server_beside_engine, 10: http_beside_grpc}
+          6: stop_under_load, 7: faults, 8: shared_prefix, 9: server_beside_engine,
+          10: http_beside_grpc}

@@ -157,7 +157,7 @@ INSTANTIATE_TEST_SUITE_P(
                  "items[0].continuations[0] adds no token to the context; it must add at least 1"},
         BadScore{"UnsetContinuation",
                  [](R& r) { r.mutable_items(0)->mutable_continuations(0)->clear_value(); },
-                 "items[0].continuations[0] has 0 tokens"},
+                 "items[0].continuations[0] adds no token"},
         BadScore{
             "ContextId",
             [](R& r) { r.mutable_items(0)->mutable_context()->mutable_tokens()->add_ids(4096); },
