@@ -14,7 +14,7 @@ import tempfile
 import unittest
 from typing import Any
 
-from http_fixture import NAME, Server
+from http_fixture import MODEL, NAME, Server
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "python"))
@@ -112,8 +112,10 @@ class LmEvalTest(unittest.TestCase):
             "generation_kwargs: {until: ['.'], max_gen_toks: 12, temperature: 0}\n"
             "metric_list: [{metric: exact_match}]\n" + common)
 
-    def evaluate(self, model: str, path: str, tasks: str, *more: str) -> dict[str, Any]:
-        arguments = (f"model={NAME},base_url=http://{server.address}{path},num_concurrent=8,"
+    def evaluate(self, model: str, path: str, tasks: str, *more: str,
+                 on: Server | None = None) -> dict[str, Any]:
+        address = (on or server).address
+        arguments = (f"model={NAME},base_url=http://{address}{path},num_concurrent=8,"
                      "max_retries=1")
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1",
                        "HF_HOME": str(self.path / "cache"), "OPENAI_API_KEY": "none"}
@@ -156,6 +158,17 @@ class LmEvalTest(unittest.TestCase):
                 "prompt": text.rsplit(" ", 1)[0], "max_tokens": 12, "temperature": 0, "stop": ".",
                 "add_special_tokens": False})
             self.assertEqual(sample["resps"][0][0], reply["choices"][0]["text"])
+
+    def test_log_likelihoods_are_those_of_pytorch(self) -> None:
+        exact = Server("--dtype", "fp32", "--kv-cache-dtype", "fp32")
+        self.addCleanup(exact.stop)
+        found = self.evaluate("local-completions", "/v1/completions", "lssar_word", on=exact)
+        reference = json.loads(run("/usr/bin/python3", "-B", HERE / "pytorch_reference.py", MODEL,
+                                   json.dumps([text.rsplit(" ", 1) for text in TEXTS])))
+        for (expected, is_greedy), sample in zip(reference, found["lssar_word"], strict=True):
+            logprob, is_sample_greedy = sample["filtered_resps"][0]
+            self.assertAlmostEqual(float(logprob), expected, delta=1e-3)
+            self.assertEqual(str(is_sample_greedy), str(is_greedy))
 
     def test_local_chat_completions(self) -> None:
         found = self.evaluate("local-chat-completions", "/v1/chat/completions", "lssar_text",

@@ -63,6 +63,28 @@ def errors() -> None:
         expect(error.param == "top_p", error)
 
 
+def embeddings() -> None:
+    many = client.embeddings.create(model=MODEL, input=[PROMPT, "Tom had a ball."])
+    expect([one.index for one in many.data] == [0, 1], many.usage)
+    one = client.embeddings.create(model=MODEL, input=PROMPT, encoding_format="float")
+    pairs = list(zip(one.data[0].embedding, many.data[0].embedding, strict=True))
+    expect(all(abs(a - b) <= 1e-6 * max(1, abs(a)) for a, b in pairs), pairs[:3])
+    unit = client.embeddings.create(model=MODEL, input=PROMPT, encoding_format="float",
+                                    extra_body={"pooling": "mean", "normalize": True})
+    expect(abs(sum(x * x for x in unit.data[0].embedding) - 1) < 1e-6, "L2 norm")
+    for body, field in (({"dimensions": 4}, "dimensions"), ({"pooling": "max"}, "pooling")):
+        try:
+            client.embeddings.create(model=MODEL, input=PROMPT, extra_body=body)
+            expect(False, field)
+        except openai.BadRequestError as error:
+            expect(error.param == field, error)
+    try:
+        client.embeddings.create(model=MODEL, input=PROMPT, extra_body={"apply_head": True})
+        expect(False, "apply_head")
+    except openai.BadRequestError as error:
+        expect("regression head" in str(error), error)
+
+
 async def async_calls(text: str, content: str) -> None:
     async with openai.AsyncOpenAI(base_url=BASE_URL, api_key="none", max_retries=0) as other:
         replies = await asyncio.gather(*(
@@ -87,5 +109,6 @@ if __name__ == "__main__":
     whole = sync_calls()
     sync_streams(*whole)
     errors()
+    embeddings()
     asyncio.run(async_calls(*whole))
     print("ok")
