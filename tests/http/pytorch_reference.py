@@ -2,7 +2,7 @@
 
     /usr/bin/python3 tests/http/pytorch_reference.py CHECKPOINT '[["context", "word"], ...]'
 
-Prints [[log-likelihood of " word" after the context, whether all its tokens are the most probable]].
+Prints [[log-likelihood of " word" after the context, whether all its tokens are most probable]].
 Contexts have no BOS, as lm-evaluation-harness tokenizes them.
 """
 
