@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/request.h"
+#include "runtime/clock.h"
 #include "server/api_keys.h"
 #include "server/log.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "runtime/request.h"
+#include "runtime/clock.h"
 #include "server/tls.h"
 
 namespace lssar {
