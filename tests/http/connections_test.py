@@ -182,6 +182,38 @@ class ManyConnectionsTest(unittest.TestCase):
         self.assertIsNone(server.process.poll())
 
 
+class FloodTest(unittest.TestCase):
+    def test_connections_over_the_bound_are_refused_and_others_are_served(self) -> None:
+        num_connections = min(10000, raise_file_limit() - 200)
+        bound = num_connections // 2
+        server = Server("--http-max-connections", str(bound))
+        self.addCleanup(server.stop)
+        before = resident_bytes(server.process.pid)
+        clients = [socket.create_connection((server.host, server.port), timeout=60)
+                   for _ in range(num_connections)]
+        try:
+            refused = 0
+            for client in clients[bound:]:
+                client.settimeout(60)
+                refused += client.recv(4096).startswith(b"HTTP/1.1 503")
+            self.assertEqual(refused, num_connections - bound)
+            self.assertLess(resident_bytes(server.process.pid) - before, 100e6)
+            begin = time.monotonic()
+            clients[0].sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            clients[0].settimeout(60)
+            self.assertTrue(clients[0].recv(4096).startswith(b"HTTP/1.1 200"))
+            self.assertLess(time.monotonic() - begin, 5)
+        finally:
+            for client in clients:
+                client.close()
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if server.request("GET", "/healthz").status == 200:
+                return
+            time.sleep(0.1)
+        self.fail("no new connection is served after the others have closed")
+
+
 class SlowHeadTest(unittest.TestCase):
     def test_a_head_that_never_ends_is_answered_with_408(self) -> None:
         server = Server()
