@@ -34,7 +34,7 @@ struct ByteLevelVocabulary {
 // and merges.txt, where pieces that no merge makes are the special tokens. `vocab_size` may be
 // larger than the number of pieces.
 // Errors  NOT_FOUND: none of these files; INVALID_ARGUMENT: a file is damaged, has ids beyond
-//         vocab_size, or needs a step that is not implemented (the message names the field and the
+//         vocab_size, or needs a step that this build lacks (the message names the field and the
 //         value that it must have)
 absl::StatusOr<ByteLevelVocabulary> ReadByteLevelVocabulary(const std::string& directory,
                                                             int vocab_size);
