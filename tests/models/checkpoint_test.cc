@@ -339,7 +339,7 @@ TEST_F(SelfCheckSmall, AnotherPowerFails) {
 }
 
 // With fp32 K/V the limit is the error of the arithmetic: the other GELU, which differs by 5e-4 at
-// most, does not pass.
+// most, fails.
 TEST(SelfCheckTest, ErfGeluForTanhGeluFails) {
   ScratchDirectory directory;
   directory.CopyFrom(kShippedModel);
