@@ -4,13 +4,14 @@ import ast
 import json
 import math
 import os
+import pathlib
 import shutil
 import socket
 import struct
 import tempfile
 import unittest
 
-from programs import MODEL, RunningServer, run_cli
+from programs import MODEL, SERVER, RunningServer, run_cli
 
 
 class GenerateTest(unittest.TestCase):
@@ -535,7 +536,7 @@ class UsageTest(unittest.TestCase):
             done = run_cli('verify', 'a b', '--json', model=False,
                            PATH=f'{folder}:{os.environ["PATH"]}')
         self.assertEqual((done.returncode, done.stdout),
-                         (7, f'{os.path.realpath(programs.SERVER)} verify a b --json\n'))
+                         (7, f'{os.path.realpath(SERVER)} verify a b --json\n'))
 
     def test_the_servers_limits_are_wrong_usage_too(self):
         self.expect_usage('temperature', 'generate', 'x', '--temperature', '-1', model=True)
