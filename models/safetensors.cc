@@ -28,7 +28,7 @@ using nlohmann::json;
 
 constexpr size_t kLengthBytes = 8;
 
-constexpr std::array<std::pair<TensorType, std::string_view>, 6> kTypes{{
+constexpr std::array<std::pair<TensorType, std::string_view>, 7> kTypes{{
     {TensorType::kF32, "F32"},
     {TensorType::kF16, "F16"},
     {TensorType::kBF16, "BF16"},

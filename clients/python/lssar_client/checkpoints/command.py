@@ -126,12 +126,15 @@ def _import(arguments: argparse.Namespace) -> int:
     report = convert.run(convert.Options(
         arguments.source, arguments.out, given, set(arguments.ignore), arguments.tokenizer,
         arguments.dtype, arguments.overwrite, shlex.join(['lssar', *sys.argv[1:]])))
-    sentence = None if arguments.no_generate else served.first_sentence(arguments.out)
+    if not arguments.json:
+        print(convert.render(report), flush=True)
+    try:
+        sentence = None if arguments.no_generate else served.first_sentence(arguments.out)
+    except CheckpointError as error:
+        raise CheckpointError(f'{arguments.out} is written, but it is not served: {error}') from None
     if arguments.json:
         print(json.dumps({**dataclasses.asdict(report), 'first_sentence': sentence}))
-        return 0
-    print(convert.render(report))
-    if sentence is not None:
+    elif sentence is not None:
         print(f'generated   {sentence}')
     return 0
 

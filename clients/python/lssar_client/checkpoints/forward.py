@@ -115,7 +115,8 @@ def rope_base(config: Mapping[str, object], length: int) -> float:
     if not isinstance(scaling, dict) or length <= trained:
         return theta
     factor, dim = float(scaling['factor']), rotary_dims(config)
-    return theta * (factor * length / trained - (factor - 1)) ** (dim / (dim - 2))
+    stretch: float = (factor * length / trained - (factor - 1)) ** (dim / (dim - 2))
+    return theta * stretch
 
 
 def head_dim(config: Mapping[str, object]) -> int:

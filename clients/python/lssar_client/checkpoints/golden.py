@@ -53,7 +53,7 @@ def write(config: Mapping[str, object], logits: list[torch.Tensor], directory: s
 def read(directory: str) -> list[tuple[list[int], list[int], torch.Tensor]]:
     """(tokens, positions, logits) of each row. Errors: CheckpointError."""
     file = tensor_file.TensorFile(os.path.join(directory, NAME))
-    found = []
+    found: list[tuple[list[int], list[int], torch.Tensor]] = []
     while f'tokens_{len(found)}' in file.entries:
         i = len(found)
         found.append((file.tensor(f'tokens_{i}').tolist(), file.tensor(f'rows_{i}').tolist(),

@@ -30,6 +30,8 @@ MODDED_BLOCK: JsonObject = {
 MODEL_ARGS = {'n_layer': 'n_layer', 'n_head': 'n_head', 'n_embd': 'n_embd', 'dropout': None,
               'block_size': 'n_positions', 'vocab_size': 'vocab_size', 'bias': 'bias',
               'n_kv_head': 'num_key_value_heads'}
+# What nanoGPT's `bias` says.
+BIASES = ('norm_bias', 'attention_bias', 'attention_out_bias', 'mlp_bias', 'mlp_out_bias')
 # Of models/training's model.Config.
 TRAINING_CONFIG = {'vocab_size': 'vocab_size', 'n_layer': 'n_layer', 'n_head': 'n_head',
                    'n_embd': 'n_embd', 'n_ctx': 'n_positions', 'rope_theta': 'rope_theta',
@@ -90,8 +92,7 @@ def _from_model_args(arguments: Mapping[object, object], ignored: set[str], path
         if name in ignored or field is None or value is None and name == 'vocab_size':
             continue
         if field == 'bias':
-            if value is False:
-                recorded.update(norm_bias=False, attention_bias=False, mlp_bias=False)
+            recorded.update({each: bool(value) for each in BIASES})
         elif field in FIELDS:
             recorded[field] = value
         else:

@@ -10,7 +10,6 @@ import dataclasses
 import mmap
 import pickletools
 import re
-import struct
 import zipfile
 
 import torch
@@ -114,7 +113,8 @@ def _record_begin(data: mmap.mmap, entry: zipfile.ZipInfo) -> int:
     header = data[entry.header_offset:entry.header_offset + 30]
     if len(header) != 30 or header[:4] != b'PK\x03\x04':
         raise CheckpointError(f'record {entry.filename} has no local header')
-    name_bytes, extra_bytes = struct.unpack('<HH', header[26:30])
+    name_bytes = int.from_bytes(header[26:28], 'little')
+    extra_bytes = int.from_bytes(header[28:30], 'little')
     begin = entry.header_offset + 30
     if data[begin:begin + name_bytes] != entry.filename.encode():
         raise CheckpointError(f'record {entry.filename} has another name in its local header')
