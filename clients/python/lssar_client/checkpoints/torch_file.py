@@ -38,8 +38,9 @@ OPCODES = frozenset((
     'TUPLE2', 'TUPLE3', 'APPEND', 'APPENDS', 'SETITEM', 'SETITEMS', 'BINPUT', 'LONG_BINPUT',
     'BINGET', 'LONG_BINGET', 'GLOBAL', 'REDUCE', 'BUILD', 'BINPERSID'))
 
-HOW_TO_RESAVE = ("load it where it was made and save only dicts, lists, numbers, texts and tensors, "
-                 "such as torch.save({'model': model.state_dict(), 'model_args': dict(...)}, PATH)")
+HOW_TO_RESAVE = (
+    'load it where it was made and save only dicts, lists, numbers, texts and tensors, such as '
+    "torch.save({'model': model.state_dict(), 'model_args': dict(...)}, PATH)")
 
 
 GLOBALS = frozenset((

@@ -138,7 +138,7 @@ def _devices_at_hand() -> list[str]:
 
 
 def run(directory: str, devices: list[str] | None) -> Report:
-    """Verifies on the devices. Errors: CheckpointError where there is no server or no checkpoint."""
+    """Verifies on the devices. Errors: CheckpointError without server or checkpoint."""
     server = served.find_server()
     if server is None:
         raise CheckpointError('lssar-server is neither in PATH nor named by LSSAR_SERVER')
