@@ -7,7 +7,7 @@ llm.c's learned positions are replaced by rotary ones, as LSSAR models have them
     foreign_models.py --shape nanogpt|modded --corpus TEXT --tokenizer tokenizer.model --out FILE.pt
         [--seconds 60]
 
-trains one for a while and saves it as that program does.
+trains one for that much CPU time and saves it as that program does.
 """
 
 import argparse
@@ -396,11 +396,11 @@ SHAPES = {'nanogpt': NanoGPT, 'modded': ModdedGPT}
 
 
 def train(net, ids, seconds, steps=1 << 30, rows=8):
-    """AdamW on random rows until time or steps are over. -> loss of the last step, steps."""
+    """AdamW on random rows until the CPU time or the steps are over. -> loss of the last step, steps."""
     optimizer = torch.optim.AdamW(net.parameters(), lr=2e-3, betas=(0.9, 0.95))
-    length, start_s, step = net.c.block_size, time.monotonic(), 0
+    length, start_s, step = net.c.block_size, time.process_time(), 0
     generator = torch.Generator().manual_seed(1)
-    while step < steps and time.monotonic() - start_s < seconds:
+    while step < steps and time.process_time() - start_s < seconds:
         starts = torch.randint(len(ids) - length - 1, (rows,), generator=generator)
         batch = torch.stack([ids[start:start + length + 1] for start in starts.tolist()])
         loss = F.cross_entropy(net(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
@@ -419,7 +419,7 @@ def main():
     parser.add_argument('--corpus', required=True, help='a text file')
     parser.add_argument('--tokenizer', required=True, help='tokenizer.model of SentencePiece')
     parser.add_argument('--out', required=True)
-    parser.add_argument('--seconds', type=float, default=60)
+    parser.add_argument('--seconds', type=float, default=60, help='of CPU time')
     args = parser.parse_args()
     torch.manual_seed(1)
     tokenizer = sentencepiece.SentencePieceProcessor(model_file=args.tokenizer)
