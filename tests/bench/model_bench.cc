@@ -4,6 +4,8 @@
 //
 //   model_bench                                 a 124M-shape checkpoint with random weights
 //   model_bench --peer-llama DIR/llama-bench    the same, and llama.cpp in the same run
+//   model_bench --kv-heads 12,4 --depths 16384 --works decode
+//                                               grouped-query heads beside one K/V head each
 //   model_bench --model models/zoo/lssar-6m --text models/zoo/lssar-6m/held_out.bin
 //                                               a trained checkpoint's own attention
 #include <CLI/CLI.hpp>
@@ -35,6 +37,7 @@ struct Flags {
   std::vector<std::string> dtypes = {"fp16"};
   std::vector<std::string> kv = {"fp16"};
   std::vector<int> depths = {0, 1024, 4096, 16384};
+  std::vector<int> kv_heads = {12};
   std::vector<std::string> works = {"prefill", "decode", "together"};
   std::string text;
   std::string peer_llama;
@@ -65,10 +68,13 @@ class Runner {
   explicit Runner(const Flags& flags) : flags_(flags) {}
 
   int Run() {
-    if (!Prepare()) return 1;
-    for (const std::string& dtype : flags_.dtypes) {
-      for (const std::string& kv : flags_.kv) {
-        if (!RunFormat(dtype, kv)) return 1;
+    for (const int num_kv_heads : flags_.kv_heads) {
+      shape_.num_kv_heads = num_kv_heads;
+      if (!Prepare()) return 1;
+      for (const std::string& dtype : flags_.dtypes) {
+        for (const std::string& kv : flags_.kv) {
+          if (!RunFormat(dtype, kv)) return 1;
+        }
       }
     }
     WriteJson();
@@ -80,12 +86,13 @@ class Runner {
     directory_ = flags_.model;
     if (directory_.empty()) {
       directory_ = flags_.work_folder + "/random-124m";
+      if (IsGrouped()) directory_ += StrCat("-kv", shape_.num_kv_heads);
       if (!std::filesystem::exists(directory_ + "/model.safetensors")) {
         std::fprintf(stderr, "writing %s\n", directory_.c_str());
-        if (!WriteRandomCheckpoint(ModelShape{}, directory_).ok()) return false;
+        if (!WriteRandomCheckpoint(shape_, directory_).ok()) return false;
       }
     }
-    if (!flags_.text.empty() && !ReadText()) return false;
+    if (!flags_.text.empty() && text_.empty() && !ReadText()) return false;
     if (!flags_.peer_llama.empty() && flags_.model.empty()) {
       for (const bool q8_0 : {false, true}) {
         const std::string path = GgufPath(q8_0);
@@ -95,6 +102,8 @@ class Runner {
     }
     return true;
   }
+
+  bool IsGrouped() const { return shape_.num_kv_heads != shape_.num_attention_heads; }
 
   // Token ids as 16-bit little-endian words.
   bool ReadText() {
@@ -127,7 +136,8 @@ class Runner {
     }
     model_ = *std::move(model);
     format_ = dtype + " weights, " + kv + " K/V";
-    peer_ = flags_.peer_llama.empty() || !flags_.model.empty()
+    if (IsGrouped()) format_ += StrCat(", ", shape_.num_kv_heads, " heads");
+    peer_ = flags_.peer_llama.empty() || !flags_.model.empty() || IsGrouped()
                 ? nullptr
                 : std::make_unique<PeerLlama>(flags_.peer_llama, model_->NumThreads(),
                                               flags_.num_repeats);
@@ -176,8 +186,9 @@ class Runner {
     const ModelConfig& c = model_->Config();
     // Useful work: the blocks' matmuls for every token, the output matrix for the last token, QK
     // for every key and PV for the V rows read.
-    const double block = double(c.num_hidden_layers) * (4.0 * c.hidden_size * c.hidden_size +
-                                                        2.0 * c.hidden_size * c.intermediate_size);
+    const double attention = double(c.hidden_size) * (c.QkvSize() + c.AttentionSize());
+    const double block =
+        double(c.num_hidden_layers) * (attention + 2.0 * c.hidden_size * c.intermediate_size);
     figure.weights_work = 2 * (block * num_tokens + double(c.hidden_size) * c.vocab_size);
     figure.attention_work = 2.0 * double(stats.num_value_rows + stats.num_value_rows_read) /
                             flags_.num_repeats * c.HeadDim();
@@ -242,14 +253,15 @@ class Runner {
     return stats;
   }
 
-  // A step reads the weights once, all of K, and the V rows of non-zero weight.
+  // A step reads the weights once, all of K, and the V rows of non-zero weight. Grouped heads: once
+  // for each query head, as the statistics count them.
   void SampleDecode(Figure& figure, int num_sequences, int depth) {
     const AttentionStats stats = Sample(figure, [&] {
       for (int i = 0; i < kDecodeTokens; ++i) model_->DecodeStep(num_sequences, depth + i);
     });
     const ModelConfig& c = model_->Config();
     const double head_row =
-        double(model_->KeyBytesPerToken()) / c.num_hidden_layers / c.num_attention_heads;
+        double(model_->KeyBytesPerToken()) / c.num_hidden_layers / c.NumKvHeads();
     for (const OpCost& op : figure.samples[0].ops) figure.weights_work += double(op.weight_bytes);
     figure.attention_work =
         double(stats.num_value_rows + stats.num_value_rows_read) * head_row / flags_.num_repeats;
@@ -292,6 +304,7 @@ class Runner {
   static constexpr int kTogetherDepth = 512;
 
   const Flags& flags_;
+  ModelShape shape_;
   std::string directory_, format_, peer_gguf_, machine_;
   std::vector<int32_t> text_;
   struct PeerFigure {
@@ -322,6 +335,10 @@ int main(int argc, char** argv) {
   app.add_option("--kv", flags.kv, "K/V types")->delimiter(',')->capture_default_str();
   app.add_option("--depths", flags.depths, "Tokens already in the cache, ascending")
       ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--kv-heads", flags.kv_heads, "K/V heads of the random weights, divisors of 12")
+      ->delimiter(',')
+      ->check(CLI::IsMember({1, 2, 3, 4, 6, 12}))
       ->capture_default_str();
   app.add_option("--works", flags.works, "What to measure")
       ->delimiter(',')

@@ -353,6 +353,23 @@ TEST_F(SelfCheckSmall, AnotherPowerFails) {
   EXPECT_EQ(Run().status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
+// With fp32 K/V the limit is the error of the arithmetic: the other GELU, which differs by 5e-4 at
+// most, does not pass.
+TEST(SelfCheckTest, ErfGeluForTanhGeluFails) {
+  ScratchDirectory directory;
+  directory.CopyFrom(kShippedModel);
+  std::string config = testing::ReadFile(directory.Path() + "/config.json");
+  config.replace(config.find("\"gelu_new\""), 10, "\"gelu\"");
+  directory.Write("config.json", config);
+  const std::unique_ptr<Backend> backend = testing::NewBackend("cpu");
+  const absl::StatusOr<Checkpoint> loaded = LoadCheckpoint(directory.Path(), backend.get(), {});
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  const absl::Status status =
+      SelfCheck(directory.Path(), *loaded, backend.get(), DType::kF32, 64).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_THAT(MessageOf(status), HasSubstr("does not compute the function"));
+}
+
 TEST_F(SelfCheckSmall, BadGoldenFiles) {
   WriteGolden(0, 1000);
   EXPECT_THAT(MessageOf(Run().status()), AllOf(HasSubstr("tokens_0"), HasSubstr("[0, 257)")));
