@@ -28,12 +28,13 @@ using nlohmann::json;
 
 constexpr size_t kLengthBytes = 8;
 
-constexpr std::array<std::pair<TensorType, std::string_view>, 6> kTypes{{
+constexpr std::array<std::pair<TensorType, std::string_view>, 7> kTypes{{
     {TensorType::kF32, "F32"},
     {TensorType::kF16, "F16"},
     {TensorType::kBF16, "BF16"},
     {TensorType::kI32, "I32"},
     {TensorType::kI64, "I64"},
+    {TensorType::kI8, "I8"},
     {TensorType::kU8, "U8"},
 }};
 
@@ -107,7 +108,8 @@ absl::StatusOr<TensorEntry> ParseEntry(const std::string& name, const json& obje
 
   const std::optional<TensorType> type = ParseType(dtype);
   if (!type) {
-    fields.Fail(StrCat("dtype is \"", dtype, "\", must be one of F32, F16, BF16, I32, I64, U8"));
+    fields.Fail(
+        StrCat("dtype is \"", dtype, "\", must be one of F32, F16, BF16, I32, I64, I8, U8"));
     return fields.status();
   }
   entry.type = *type;
@@ -169,6 +171,7 @@ std::string_view NameOf(TensorType type) {
 
 size_t BytesOf(TensorType type) {
   switch (type) {
+    case TensorType::kI8:
     case TensorType::kU8: return 1;
     case TensorType::kF16:
     case TensorType::kBF16: return 2;
@@ -254,6 +257,7 @@ std::vector<float> TensorView::ToFloats() const {
     case TensorType::kBF16: return Widen<uint16_t, float>(bytes, FloatFromBf16);
     case TensorType::kI32:
     case TensorType::kI64:
+    case TensorType::kI8:
     case TensorType::kU8: break;
   }
   LSSAR_CHECK(false);  // ToFloats of an integer tensor
@@ -268,6 +272,7 @@ std::vector<int32_t> TensorView::ToInts() const {
   switch (type) {
     case TensorType::kI32: return Widen<int32_t, int32_t>(bytes, narrow);
     case TensorType::kI64: return Widen<int64_t, int32_t>(bytes, narrow);
+    case TensorType::kI8: return Widen<int8_t, int32_t>(bytes, narrow);
     case TensorType::kU8: return Widen<uint8_t, int32_t>(bytes, narrow);
     case TensorType::kF32:
     case TensorType::kF16:

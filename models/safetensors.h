@@ -17,7 +17,7 @@
 namespace lssar {
 
 // The format's element types that are read; a file with another one is refused.
-enum class TensorType : uint8_t { kF32, kF16, kBF16, kI32, kI64, kU8 };
+enum class TensorType : uint8_t { kF32, kF16, kBF16, kI32, kI64, kI8, kU8 };
 
 // "F32", "I64", ...: the format's names.
 std::string_view NameOf(TensorType type);

@@ -194,6 +194,21 @@ TEST_F(BadCheckpoint, NanAndInfinity) {
               AllOf(HasSubstr("h.0.ln_1.bias"), HasSubstr("an infinity"), HasSubstr("[95]")));
 }
 
+TEST_F(BadCheckpoint, Int8WithoutScales) {
+  const std::string name = "transformer.h.0.mlp.c_fc.weight";
+  const auto to_int8 = [](RawTensor& t) {
+    t.dtype = "I8";
+    t.bytes.assign(384 * 96, 1);
+  };
+  EditTensor(name, to_int8);
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("c_fc.weight_scale\" is missing"), HasSubstr("[384, 2]")));
+  EditTensor(name, [&](RawTensor& t) {
+    to_int8(t);
+    t.bytes[7] = char(-128);
+  });
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("c_fc.weight\" holds -128"), HasSubstr("[-127, 127]")));
+}
+
 TEST_F(BadCheckpoint, WeightBeyondFp16) {
   SetFloat("transformer.h.0.attn.c_proj.weight", 1, 70000);
   ASSERT_TRUE(Load(directory_.Path()).ok());
