@@ -80,7 +80,7 @@ TEST_F(ParseBoundsTest, ATextThatCannotFitIsRefusedBeforeItIsTokenized) {
     EXPECT_THAT(Message(ParseScore(continuation, Context()).status()),
                 AllOf(HasSubstr("items[0].continuations[0].text has 325"), HasSubstr(limit)));
   });
-  EXPECT_LT(seconds, 2) << "31 MiB were tokenized";
+  EXPECT_LT(seconds, 5) << "31 MiB were tokenized";
 }
 
 TEST_F(ParseBoundsTest, ScoreTokenizesAContextOnce) {
@@ -94,7 +94,7 @@ TEST_F(ParseBoundsTest, ScoreTokenizesAContextOnce) {
   ParseContext parse = Context();
   parse.max_model_len = 16384;
   absl::StatusOr<ParsedScore> parsed;
-  EXPECT_LT(Seconds([&] { parsed = ParseScore(request, parse); }), 2);
+  EXPECT_LT(Seconds([&] { parsed = ParseScore(request, parse); }), 5);
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   // The ids are those of the whole text, for continuations that join the last word, too.
   const std::vector<int32_t> prompt = WithBos(Encode(context));
@@ -117,7 +117,7 @@ TEST_F(ParseBoundsTest, AContextThatCannotBeSplitIsNotTokenizedForEachContinuati
   ParseContext parse = Context();
   parse.max_model_len = 1 << 17;
   absl::Status status;
-  EXPECT_LT(Seconds([&] { status = ParseScore(request, parse).status(); }), 1);
+  EXPECT_LT(Seconds([&] { status = ParseScore(request, parse).status(); }), 5);
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(Message(status), AllOf(HasSubstr("items[0]"), HasSubstr("may repeat 16777216")));
   item.mutable_continuations()->DeleteSubrange(2, limits::kMaxContinuations - 2);
