@@ -51,6 +51,12 @@ class AddedTokens {
     }
   }
 
+  bool HasSpace() const {
+    return std::ranges::any_of(
+        tokens_, [](const auto& token) { return token.first.find(' ') != std::string::npos; });
+  }
+  size_t MaxBytes() const { return tokens_.empty() ? 0 : tokens_.front().first.size(); }
+
  private:
   std::vector<std::pair<std::string, int32_t>> tokens_;
 };
@@ -87,12 +93,18 @@ class PreTokenizer {
   // Calls `on_word` with each word, in order; concatenated they are `text`.
   // Requires  UTF-8
   // Errors    INTERNAL: a limit of PCRE2 (no text is known that reaches one)
-  absl::Status Split(std::string_view text,
-                     absl::FunctionRef<void(std::string_view)> on_word) const {
+  //           CANCELLED: should_stop returned true
+  absl::Status Split(std::string_view text, absl::FunctionRef<void(std::string_view)> on_word,
+                     absl::FunctionRef<bool()> should_stop) const {
     const std::unique_ptr<pcre2_match_data, FreeMatch> match(
         pcre2_match_data_create_from_pattern(pattern_, nullptr));
     const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+    size_t polled_at = 0;
     for (size_t begin = 0; begin < text.size();) {
+      if (begin >= polled_at) {
+        if (should_stop()) return absl::CancelledError("the encoding was stopped");
+        polled_at = begin + Tokenizer::kEncodePollBytes;
+      }
       const int code = pcre2_match(pattern_, subject, text.size(), begin,
                                    PCRE2_ANCHORED | PCRE2_NO_UTF_CHECK, match.get(), nullptr);
       if (code < 0) {
@@ -207,15 +219,17 @@ class ByteLevelTokenizer : public Tokenizer {
 
   int VocabSize() const override { return int(pieces_.size()); }
 
-  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text) const override {
+  absl::StatusOr<std::vector<int32_t>> Encode(
+      std::string_view text, absl::FunctionRef<bool()> should_stop) const override {
     RETURN_IF_ERROR(CheckUtf8(text));
     std::vector<int32_t> ids;
     absl::Status status;
     added_tokens_.Split(
         text,
         [&](std::string_view part) {
-          status.Update(pre_tokenizer_.Split(
-              part, [&](std::string_view word) { encoder_.Encode(word, &ids); }));
+          if (!status.ok()) return;
+          status = pre_tokenizer_.Split(
+              part, [&](std::string_view word) { encoder_.Encode(word, &ids); }, should_stop);
         },
         [&](int32_t id) { ids.push_back(id); });
     RETURN_IF_ERROR(status);
@@ -228,13 +242,29 @@ class ByteLevelTokenizer : public Tokenizer {
   }
   bool AddsDummyPrefix() const override { return false; }
   std::string_view Hash() const override { return hash_; }
+  int MaxPieceBytes() const override { return max_piece_bytes_; }
+
+  // Between a letter and a space that a letter follows: a word ends there, and no pattern looks
+  // back.
+  StableSplit SplitStable(std::string_view text, size_t from) const override {
+    const size_t cut = added_tokens_.HasSpace() ? text.npos : LastSpaceInWords(text, from);
+    if (cut == text.npos) return {.front = {}, .rest = text};
+    return {.front = text.substr(0, cut), .rest = text.substr(cut)};
+  }
 
  private:
+  int FindMaxPieceBytes() const {
+    size_t most = added_tokens_.MaxBytes();
+    for (const std::string& piece : pieces_) most = std::max(most, piece.size());
+    return int(most);
+  }
+
   const std::vector<std::string> pieces_;
   const std::string hash_;
   const PreTokenizer pre_tokenizer_;
   const BytePairEncoder encoder_;
   const AddedTokens added_tokens_;
+  const int max_piece_bytes_ = FindMaxPieceBytes();
 };
 
 }  // namespace

@@ -40,6 +40,12 @@ const std::string& SentencePieceModel::Piece(int id) const {
   return processor_->library.IdToPiece(id);
 }
 
+bool SentencePieceModel::HasNBest() const {
+  // The library does not say what kind a model is, but refuses the n best of all others.
+  std::vector<std::vector<int>> best;
+  return processor_->library.NBestEncode("a", 2, &best).ok();
+}
+
 // Encode and Decode of a loaded model and UTF-8 text do not fail.
 std::vector<int> SentencePieceModel::Encode(std::string_view text) const {
   std::vector<int> ids;

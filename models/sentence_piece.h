@@ -23,6 +23,9 @@ class SentencePieceModel {
   PieceKind Kind(int id) const;
   const std::string& Piece(int id) const;
 
+  // True for a unigram model, the only kind that has more than one way to encode a text.
+  bool HasNBest() const;
+
   // Requires  UTF-8
   std::vector<int> Encode(std::string_view text) const;
   std::string Decode(const std::vector<int>& ids) const;

@@ -1,5 +1,6 @@
 #include "models/sentence_piece_tokenizer.h"
 
+#include <algorithm>
 #include <charconv>
 #include <utility>
 
@@ -22,14 +23,46 @@ class SentencePieceTokenizer : public Tokenizer {
       : model_(std::move(model)), hash_(std::move(hash)) {
     for (int id = 0; id < model_->NumPieces(); ++id) bytes_.push_back(FindBytes(id));
     adds_dummy_prefix_ = FindDummyPrefix();
+    can_split_ = adds_dummy_prefix_ && !model_->HasNBest() && HasNoSpaceInPieces();
+    for (int id = 0; id < VocabSize(); ++id) {
+      const size_t num_bytes = std::max(bytes_[size_t(id)].size(), model_->Piece(id).size());
+      max_piece_bytes_ = std::max(max_piece_bytes_, int(num_bytes));
+    }
   }
 
   int VocabSize() const override { return int(bytes_.size()); }
 
-  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text) const override {
+  // The library cannot be stopped, and its BPE takes some 150 bytes of memory for each byte of a
+  // text: the text goes to it in parts. A part that has no place to split is encoded whole.
+  absl::StatusOr<std::vector<int32_t>> Encode(
+      std::string_view text, absl::FunctionRef<bool()> should_stop) const override {
     RETURN_IF_ERROR(CheckUtf8(text));
-    return model_->Encode(text);
+    std::vector<int32_t> ids;
+    do {
+      if (should_stop()) return absl::CancelledError("the encoding was stopped");
+      const StableSplit split = FirstSplit(text);
+      if (split.front.size() > kMaxPartBytes && !model_->HasNBest()) {
+        return absl::InvalidArgumentError(
+            StrCat("text has ", split.front.size(),
+                   " bytes without a space between two letters; this tokenizer takes at most ",
+                   kMaxPartBytes));
+      }
+      const std::vector<int> part = model_->Encode(split.front);
+      ids.insert(ids.end(), part.begin(), part.end());
+      text = split.rest;
+    } while (!text.empty());
+    return ids;
   }
+
+  // At a space between two letters. The library's BPE never merges across it, as no piece has a
+  // space behind another character; it adds the space again, as the dummy prefix of the rest.
+  // The unigram model adds up scores of the whole text: their rounding may depend on the front.
+  StableSplit SplitStable(std::string_view text, size_t from) const override {
+    const size_t cut = can_split_ ? LastSpaceInWords(text, from) : text.npos;
+    if (cut == text.npos) return {.front = {}, .rest = text};
+    return {.front = text.substr(0, cut), .rest = text.substr(cut + 1)};
+  }
+  int MaxPieceBytes() const override { return max_piece_bytes_; }
 
   std::string_view PieceBytes(int32_t id) const override {
     LSSAR_CHECK(id >= 0 && id < VocabSize());
@@ -40,6 +73,33 @@ class SentencePieceTokenizer : public Tokenizer {
   std::string_view Hash() const override { return hash_; }
 
  private:
+  static constexpr size_t kMaxPartBytes = size_t{1} << 20;
+
+  // The first part to encode, of kEncodePollBytes or a little more where the text allows, and the
+  // rest.
+  StableSplit FirstSplit(std::string_view text) const {
+    if (!can_split_) return {.front = text, .rest = {}};
+    for (size_t size = kEncodePollBytes; size < text.size(); size += kEncodePollBytes) {
+      const std::string_view part = text.substr(0, size);
+      const StableSplit split = SplitStable(part, size - kEncodePollBytes);
+      if (!split.front.empty()) {
+        return {.front = split.front, .rest = text.substr(split.front.size() + 1)};
+      }
+    }
+    return {.front = text, .rest = {}};
+  }
+
+  // True if no piece has a space behind another character.
+  bool HasNoSpaceInPieces() const {
+    for (int id = 0; id < VocabSize(); ++id) {
+      if (model_->Kind(id) != PieceKind::kText) continue;
+      const std::string& bytes = bytes_[size_t(id)];
+      const size_t last = bytes.rfind(' ');
+      if (last != std::string::npos && bytes.find_first_not_of(' ') < last) return false;
+    }
+    return true;
+  }
+
   std::string FindBytes(int id) const {
     switch (model_->Kind(id)) {
       case PieceKind::kControl: return "";
@@ -75,6 +135,8 @@ class SentencePieceTokenizer : public Tokenizer {
   std::string hash_;
   std::vector<std::string> bytes_;  // by id
   bool adds_dummy_prefix_ = false;
+  bool can_split_ = false;
+  int max_piece_bytes_ = 0;
 };
 
 }  // namespace
