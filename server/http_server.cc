@@ -115,13 +115,12 @@ HttpReply TextReply(const absl::Status& status) {
 }
 
 // The reply of a call that the engine has no part in. Worker thread, maybe after the port's end.
-// `directory`: the checkpoint's. `created`: of the model, in seconds since 1970.
+// `created`: of the model, in seconds since 1970.
 absl::StatusOr<std::string> UnaryBody(Endpoint endpoint, const HttpRequest& request,
-                                      const CallContext& context, const std::string& directory,
-                                      int64_t created) {
+                                      const CallContext& context, int64_t created) {
   const ServedModel& model = context.Model();
   if (endpoint == Endpoint::kTokenizerInfo) {
-    return TokenizerInfoJson(model, directory);
+    return TokenizerInfoJson(model);
   }
   if (endpoint == Endpoint::kModels) {
     const std::string_view path = request.Path();
@@ -292,20 +291,19 @@ void HttpServer::State::StartCall(const Route& route,
       return;
     default:
       std::make_shared<HttpUnaryCall>(RpcName(route), exchange, parts)
-          ->Start([endpoint = route.endpoint, directory = options.model.directory,
-                   created = started_at](const HttpRequest& request, const CallContext& context) {
-            return UnaryBody(endpoint, request, context, directory, created);
+          ->Start([endpoint = route.endpoint, created = started_at](const HttpRequest& request,
+                                                                    const CallContext& context) {
+            return UnaryBody(endpoint, request, context, created);
           });
   }
 }
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Open(const ServerOptions& options,
                                                              HttpPages pages,
-                                                             const ServiceParts& parts) {
+                                                             const ServiceParts& parts,
+                                                             TlsCertificates* certificates) {
   std::unique_ptr<TlsContext> tls;
-  if (options.tls.HasTls()) {
-    ASSIGN_OR_RETURN(tls, TlsContext::Open(options.tls));
-  }
+  if (certificates != nullptr) tls = std::make_unique<TlsContext>(certificates);
   auto state = std::make_unique<State>(options, std::move(pages), parts);
   TransportOptions transport;
   transport.listen = options.http_listen;
