@@ -110,8 +110,8 @@ absl::StatusOr<TensorEntry> ParseEntry(const std::string& name, const json& obje
 
   const std::optional<TensorType> type = ParseType(dtype);
   if (!type) {
-    fields.Fail(
-        StrCat("dtype is \"", ShortName(dtype), "\", must be one of F32, F16, BF16, I32, I64, I8, U8"));
+    fields.Fail(StrCat("dtype is \"", ShortName(dtype),
+                       "\", must be one of F32, F16, BF16, I32, I64, I8, U8"));
     return fields.status();
   }
   entry.type = *type;
