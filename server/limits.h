@@ -11,7 +11,8 @@ namespace lssar::limits {
 
 inline constexpr int kMaxMessageBytes = 32 << 20;
 inline constexpr Range<int> kMaxCalls = {1, 1 << 16};
-inline constexpr Range<int> kHttpMaxConnections = {1, 1 << 16};
+inline constexpr Range<int> kMaxConnections = {1, 1 << 16};
+inline constexpr Range<int> kMaxConnectionsPerAddress = {0, 1 << 16};
 inline constexpr int kMaxMetadataBytes = 16 << 10;  // of one call: gRPC headers, keys, traces
 
 // Large replies are streamed in blocks: per-token results in one message at most.
