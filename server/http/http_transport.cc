@@ -426,7 +426,7 @@ std::string RefusalReply(Refusal reason) {
 }  // namespace
 
 struct HttpTransport::State {
-  void OnAccepted(AcceptedConnection accepted);
+  std::optional<Refusal> OnAccepted(AcceptedConnection accepted);
 
   ServedPort shared;  // outlives the connections that the context's handlers own
   asio::io_context context{kNumThreads};
@@ -437,17 +437,18 @@ struct HttpTransport::State {
 };
 
 // The acceptor's thread.
-void HttpTransport::State::OnAccepted(AcceptedConnection accepted) {
+std::optional<Refusal> HttpTransport::State::OnAccepted(AcceptedConnection accepted) {
   tcp::socket socket(asio::make_strand(context));
   ErrorCode error;
   socket.assign(accepted.family == AF_INET6 ? tcp::v6() : tcp::v4(), accepted.socket.Get(), error);
-  if (error) return;
+  if (error) return Refusal::kNoDescriptors;
   accepted.socket.Release();
   const std::shared_ptr<SSL_CTX> context_now = tls == nullptr ? nullptr : tls->Current();
   const auto executor = socket.get_executor();
   auto connection = std::make_shared<Connection>(
       shared, MakeSocketStream(std::move(socket), context_now.get()), std::move(accepted.slot));
   asio::post(executor, [connection = std::move(connection)] { connection->Start(); });
+  return std::nullopt;
 }
 
 absl::StatusOr<std::unique_ptr<HttpTransport>> HttpTransport::Open(const TransportOptions& options,
@@ -475,7 +476,8 @@ absl::StatusOr<std::unique_ptr<HttpTransport>> HttpTransport::Open(const Transpo
     }
   };
   raw->acceptor->Start(
-      {.on_accepted = [raw](AcceptedConnection accepted) { raw->OnAccepted(std::move(accepted)); },
+      {.on_accepted =
+           [raw](AcceptedConnection accepted) { return raw->OnAccepted(std::move(accepted)); },
        .on_refused = refuse});
   return std::unique_ptr<HttpTransport>(new HttpTransport(std::move(state)));
 }

@@ -13,7 +13,6 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
-#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -71,7 +70,7 @@ struct Acceptor::State {
   void Wait(tcp::acceptor& listener);
   void AcceptBatch(tcp::acceptor& listener);
   void OnAccepted(int fd, const sockaddr_storage& address);
-  void Refuse(int fd, const PeerAddress& peer, Refusal reason);
+  void CountRefusal(const PeerAddress& peer, Refusal reason);
   void RefuseWithoutDescriptors(tcp::acceptor& listener);
   void Pause(tcp::acceptor& listener);
   void Tick();
@@ -172,17 +171,17 @@ void Acceptor::State::OnAccepted(int fd, const sockaddr_storage& address) {
     refusal = limiter->Check(peer.limited, Clock::now());
   }
   if (refusal) {
-    Refuse(fd, peer, *refusal);
-    return;
+    if (callbacks.on_refused) callbacks.on_refused(fd, *refusal);
+  } else {
+    refusal = callbacks.on_accepted({.socket = std::move(socket),
+                                     .family = address.ss_family,
+                                     .peer = peer,
+                                     .slot = limiter->Add(peer.limited)});
   }
-  callbacks.on_accepted({.socket = std::move(socket),
-                         .family = address.ss_family,
-                         .peer = peer,
-                         .slot = limiter->Add(peer.limited)});
+  if (refusal) CountRefusal(peer, *refusal);
 }
 
-void Acceptor::State::Refuse(int fd, const PeerAddress& peer, Refusal reason) {
-  if (callbacks.on_refused) callbacks.on_refused(fd, reason);
+void Acceptor::State::CountRefusal(const PeerAddress& peer, Refusal reason) {
   if (options.limits.metrics != nullptr) options.limits.metrics->OnRefused(reason);
   refusals.Add(size_t(reason), peer.limited, options.log);
 }
@@ -194,7 +193,8 @@ void Acceptor::State::RefuseWithoutDescriptors(tcp::acceptor& listener) {
     sockaddr_storage address = {};
     const FileDescriptor socket(AcceptFrom(listener, &address));
     if (!socket.IsOpen()) break;
-    Refuse(socket.Get(), ToPeerAddress(address), Refusal::kNoDescriptors);
+    if (callbacks.on_refused) callbacks.on_refused(socket.Get(), Refusal::kNoDescriptors);
+    CountRefusal(ToPeerAddress(address), Refusal::kNoDescriptors);
   }
   spare.Reset(OpenSpare());
 }

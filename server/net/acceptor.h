@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -39,7 +40,8 @@ struct AcceptedConnection {
 class Acceptor {
  public:
   struct Callbacks {
-    std::function<void(AcceptedConnection)> on_accepted;
+    // Nullopt: the connection is served. Otherwise it is closed, counted and logged.
+    std::function<std::optional<Refusal>(AcceptedConnection)> on_accepted;
     // Before `fd` is closed, for an answer that must not wait. Empty: none.
     std::function<void(int fd, Refusal reason)> on_refused = {};
     // Before a limit refuses a connection: a chance to notice connections that have ended.

@@ -80,7 +80,7 @@ struct GrpcConnections::State {
         epoll(epoll_create1(EPOLL_CLOEXEC)),
         abuses("connections closed", "grpc", kAbuseNames) {}
 
-  void OnAccepted(AcceptedConnection accepted);
+  std::optional<Refusal> OnAccepted(AcceptedConnection accepted);
   void Sweep();
   void Tick();
   // Looks at one connection and waits for its next byte.
@@ -103,12 +103,9 @@ struct GrpcConnections::State {
   std::unordered_map<std::string, Connection*> by_peer;  // under the mutex
 };
 
-void GrpcConnections::State::OnAccepted(AcceptedConnection accepted) {
+std::optional<Refusal> GrpcConnections::State::OnAccepted(AcceptedConnection accepted) {
   FileDescriptor second(fcntl(accepted.socket.Get(), F_DUPFD_CLOEXEC, 0));
-  if (!second.IsOpen()) {
-    if (options.metrics != nullptr) options.metrics->OnRefused(Refusal::kNoDescriptors);
-    return;  // closes the connection
-  }
+  if (!second.IsOpen()) return Refusal::kNoDescriptors;
   const int grpc_fd = accepted.socket.Release();
   const int fd = second.Get();
   auto connection = std::make_unique<Connection>(std::move(accepted), std::move(second));
@@ -125,6 +122,7 @@ void GrpcConnections::State::OnAccepted(AcceptedConnection accepted) {
   grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
   parameters.fd = grpc_fd;
   options.grpc_acceptor->HandleNewConnection(&parameters);
+  return std::nullopt;
 }
 
 void GrpcConnections::State::Sweep() {
@@ -249,7 +247,7 @@ void GrpcConnections::Start() {
   State& state = *state_;
   state.options.acceptor->Start({
       .on_accepted =
-          [&state](AcceptedConnection accepted) { state.OnAccepted(std::move(accepted)); },
+          [&state](AcceptedConnection accepted) { return state.OnAccepted(std::move(accepted)); },
       .before_refusal = [&state] { state.Sweep(); },
       .on_tick = [&state] { state.Tick(); },
       .interval = kInterval,

@@ -39,7 +39,8 @@ PeerAddress ToPeerAddress(const sockaddr_storage& address) {
   }
   std::array<char, INET6_ADDRSTRLEN> text = {};
   inet_ntop(AF_INET6, &ipv6.sin6_addr, text.data(), text.size());
-  PeerAddress peer = {.uri = StrCat("ipv6:%5B", text.data(), "%5D:", port)};
+  PeerAddress peer;
+  peer.uri = StrCat("ipv6:%5B", text.data(), "%5D:", port);
   std::fill_n(ipv6.sin6_addr.s6_addr + 8, 8, uint8_t{0});
   inet_ntop(AF_INET6, &ipv6.sin6_addr, text.data(), text.size());
   peer.limited = StrCat(text.data(), "/64");

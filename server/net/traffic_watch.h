@@ -42,7 +42,7 @@ class TrafficWatch {
   static constexpr int64_t kMaxCountedStreams = 14;
   // A request that is unfinished and of which nothing has arrived for this long.
   static constexpr int64_t kStalledBytes = int64_t{1} << 20;
-  static constexpr auto kStalledTime = std::chrono::seconds(10);
+  static constexpr auto kStalledTime = std::chrono::seconds(20);
 
   explicit TrafficWatch(Clock::time_point now) : last_check_at_(now), last_received_at_(now) {}
 

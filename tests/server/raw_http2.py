@@ -62,7 +62,7 @@ class Http2:
         self._window = DEFAULT_WINDOW  # what the server allows for the connection
         self._unparsed = b""
         if settings:
-            self.socket.sendall(PREFACE + frame(SETTINGS, 0, 0))
+            self.send(PREFACE + frame(SETTINGS, 0, 0))
 
     def __enter__(self) -> "Http2":
         return self
