@@ -127,7 +127,7 @@ TEST_F(BadCheckpoint, NoWeights) {
 }
 
 TEST_F(BadCheckpoint, NoAttentionObject) {
-  ReplaceInConfig("\"attention\"", "\"attention_\"");
+  ReplaceInConfig("\"attention\"", "\"auto_map\"");
   EXPECT_THAT(Refusal(), AllOf(HasSubstr("attention is missing"),
                                HasSubstr(R"("attention": {"kind": "lssar", "p": 15})")));
 }
