@@ -29,6 +29,7 @@ def quantize(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def run(path: str, out: str, overwrite: bool, command: str) -> str:
     """Writes `out`. -> what was written. Errors: CheckpointError."""
+    directory.check_target(out, overwrite)
     config, tensors = export.load(path)
     outputs = []
     for name, tensor in tensors.items():

@@ -283,11 +283,10 @@ def _from_hugging_face(config: JsonObject, family: Family, ignored: set[str],
     config = dict(config)
     rope = config.pop('rope_parameters', None)  # transformers 5
     if isinstance(rope, dict):
+        theirs = {ours: name for name, ours in family.fields.items()}
         for name in ('rope_theta', 'partial_rotary_factor'):
             if name in rope:
-                config.setdefault({'rope_theta': 'rotary_emb_base', 'partial_rotary_factor':
-                                   'rotary_pct'}[name] if 'rotary_pct' in family.fields else name,
-                                  rope[name])
+                config.setdefault(theirs.get(name, name), rope[name])
         config.setdefault('rope_scaling', rope)
     recorded: JsonObject = {}
     for name, value in {**family.defaults, **config}.items():
