@@ -80,7 +80,8 @@ def _rules_of(tensors: Mapping[str, torch.Tensor]) -> names.Rules:
     return max(candidates, key=lambda rules: len(names.apply(rules, tensors).tensors))
 
 
-def _from_model_args(arguments: Mapping[object, object], ignored: set[str], path: str) -> JsonObject:
+def _from_model_args(arguments: Mapping[object, object], ignored: set[str],
+                     path: str) -> JsonObject:
     """config.json fields that nanoGPT's model_args say.
 
     Errors: CheckpointError for a key that is not known and not ignored.

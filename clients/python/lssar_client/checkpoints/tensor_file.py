@@ -69,7 +69,7 @@ def _entry(name: str, value: object, data_begin: int, path: str) -> Entry:
 
 
 def parse_header(data: mmap.mmap | bytes, path: str) -> tuple[dict[str, Entry], dict[str, str]]:
-    """(tensors in file order, metadata). Together the tensors cover the data without gap or overlap.
+    """(tensors in file order, metadata). The tensors cover the data without gap or overlap.
 
     Errors: CheckpointError that names the file, the tensor, the value and the limit.
     """
