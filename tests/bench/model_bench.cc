@@ -4,7 +4,7 @@
 //
 //   model_bench                                 a 124M-shape checkpoint with random weights
 //   model_bench --peer-llama DIR/llama-bench    the same, and llama.cpp in the same run
-//   model_bench --kv-heads 12,4 --depths 16384 --works decode
+//   model_bench --kv-heads 12,4 --depths 16384 --works decode --random-cache
 //                                               grouped-query heads beside one K/V head each
 //   model_bench --model models/zoo/lssar-6m --text models/zoo/lssar-6m/held_out.bin
 //                                               a trained checkpoint's own attention
@@ -39,6 +39,7 @@ struct Flags {
   std::vector<int> depths = {0, 1024, 4096, 16384};
   std::vector<int> kv_heads = {12};
   std::vector<std::string> works = {"prefill", "decode", "together"};
+  bool random_cache = false;
   std::string text;
   std::string peer_llama;
   std::string json;
@@ -226,7 +227,11 @@ class Runner {
 
   // Fills sequence 0 up to `depth`. Depths ascend, so only new positions are computed.
   void FillCache(int depth) {
-    model_->Prefill(0, num_cached_, depth, kPrefillChunk);
+    if (flags_.random_cache) {
+      model_->FillRandom(depth);
+    } else {
+      model_->Prefill(0, num_cached_, depth, kPrefillChunk);
+    }
     num_cached_ = std::max(num_cached_, depth);
   }
 
@@ -344,6 +349,8 @@ int main(int argc, char** argv) {
       ->delimiter(',')
       ->check(CLI::IsMember({"prefill", "decode", "together"}))
       ->capture_default_str();
+  app.add_flag("--random-cache", flags.random_cache,
+               "Fill the cache with random keys instead of computing a prompt");
   app.add_option(
       "--text", flags.text,
       "File of 16-bit token ids instead of synthetic ones, as models/zoo/*/held_out.bin");

@@ -106,9 +106,10 @@ Written WriteCase(Backend& backend, const RopeCase& c) {
   }
   rope.resize(kRows * static_cast<size_t>(c.rotary_dims > 0 ? c.rotary_dims : c.head_dim));
   Floats qkv_floats(backend, qkv), rope_floats(backend, rope);
-  const size_t dim = static_cast<size_t>(c.head_dim);
-  Floats q_weight(backend, RandomFloats(dim, 5)), k_weight(backend, RandomFloats(dim, 6));
-  Floats q_bias(backend, RandomFloats(dim, 7, 0.1f)), k_bias(backend, RandomFloats(dim, 8, 0.1f));
+  const size_t width = static_cast<size_t>(c.head_dim);
+  Floats q_weight(backend, RandomFloats(width, 5)), k_weight(backend, RandomFloats(width, 6));
+  Floats q_bias(backend, RandomFloats(width, 7, 0.1f)),
+      k_bias(backend, RandomFloats(width, 8, 0.1f));
   const auto norm = [&](Floats& weight, Floats& bias) -> NormView {
     if (!c.qk_norm_has_weight) return {.kind = c.qk_norm};
     return {.kind = c.qk_norm, .weight = weight.Address(), .bias = bias.Address()};

@@ -127,7 +127,7 @@ TEST_F(BadCheckpoint, NoWeights) {
 }
 
 TEST_F(BadCheckpoint, NoAttentionObject) {
-  ReplaceInConfig("\"attention\"", "\"attention_\"");
+  ReplaceInConfig("\"attention\"", "\"auto_map\"");
   EXPECT_THAT(Refusal(), AllOf(HasSubstr("attention is missing"),
                                HasSubstr(R"("attention": {"kind": "lssar", "p": 15})")));
 }
@@ -354,7 +354,7 @@ TEST_F(SelfCheckSmall, AnotherPowerFails) {
 }
 
 // With fp32 K/V the limit is the error of the arithmetic: the other GELU, which differs by 5e-4 at
-// most, does not pass.
+// most, fails.
 TEST(SelfCheckTest, ErfGeluForTanhGeluFails) {
   ScratchDirectory directory;
   directory.CopyFrom(kShippedModel);
