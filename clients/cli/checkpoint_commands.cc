@@ -22,7 +22,7 @@ namespace {
 
 // Runs the package of the python3 in PATH. Its arguments follow.
 constexpr const char* kPython = "python3";
-constexpr const char* kProgram = R"(
+constexpr const char* kProgram = R"python(
 import sys
 try:
     from lssar_client.checkpoints.command import main
@@ -31,7 +31,7 @@ except ModuleNotFoundError as error:
              "Python: pip install 'lssar-client[import]' (in the repository: pip install "
              "'./clients/python[import]')")
 sys.exit(main())
-)";
+)python";
 // The console script of the package.
 constexpr const char* kScript = "lssar-checkpoint";
 
@@ -126,7 +126,6 @@ class CheckpointCommand : public Command {
   void AddFlags(CLI::App* app) override {
     app_ = app;
     app->prefix_command();  // Python parses the arguments
-    app->usage(StrCat("Usage: lssar ", info_.name, " ARGUMENTS"));
     app->footer(info_.footer);
   }
 

@@ -396,7 +396,7 @@ SHAPES = {'nanogpt': NanoGPT, 'modded': ModdedGPT}
 
 
 def train(net, ids, seconds, steps=1 << 30, rows=8):
-    """AdamW on random rows until the CPU time or the steps are over. -> loss of the last step, steps."""
+    """AdamW on random rows until CPU time or steps are over. -> loss of the last step, steps."""
     optimizer = torch.optim.AdamW(net.parameters(), lr=2e-3, betas=(0.9, 0.95))
     length, start_s, step = net.c.block_size, time.process_time(), 0
     generator = torch.Generator().manual_seed(1)
@@ -417,9 +417,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--shape', choices=SHAPES, required=True)
     parser.add_argument('--corpus', required=True, help='a text file')
-    parser.add_argument('--tokenizer', required=True, help='tokenizer.model of SentencePiece')
+    parser.add_argument('--tokenizer', required=True, help='a tokenizer.model')
     parser.add_argument('--out', required=True)
-    parser.add_argument('--seconds', type=float, default=60, help='of CPU time')
+    parser.add_argument('--seconds', type=float, default=60, help='of CPU')
     args = parser.parse_args()
     torch.manual_seed(1)
     tokenizer = sentencepiece.SentencePieceProcessor(model_file=args.tokenizer)

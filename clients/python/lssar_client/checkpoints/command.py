@@ -1,4 +1,4 @@
-"""The commands `import`, `quantize`, `export` and `verify`; `lssar` runs them under its own name."""
+"""The commands `import`, `quantize`, `export` and `verify`, which `lssar` runs."""
 
 import argparse
 import dataclasses
@@ -131,7 +131,7 @@ def _import(arguments: argparse.Namespace) -> int:
     try:
         sentence = None if arguments.no_generate else served.first_sentence(arguments.out)
     except CheckpointError as error:
-        raise CheckpointError(f'{arguments.out} is written, but it is not served: {error}') from None
+        raise CheckpointError(f'{arguments.out} is written, but not served: {error}') from None
     if arguments.json:
         print(json.dumps({**dataclasses.asdict(report), 'first_sentence': sentence}))
     elif sentence is not None:

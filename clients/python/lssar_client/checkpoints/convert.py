@@ -169,6 +169,7 @@ def _largest_change(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
 def run(options: Options) -> Report:
     """Imports. Errors: CheckpointError; nothing is left in `out` then."""
     torch.set_grad_enabled(False)
+    directory.check_target(options.out, options.overwrite)
     source = sources.read(options.source, options.ignored)
     mapped = names.apply(source.rules, source.tensors)
     _refuse_unknown(source, mapped)

@@ -18,14 +18,10 @@ CONFIG = 'config.json'
 BLOCK_BYTES = 1 << 20
 
 
-@contextlib.contextmanager
-def new_directory(path: str, overwrite: bool) -> Iterator[str]:
-    """A directory beside `path` that takes its place at the end, unless an error is raised.
-
-    Errors: CheckpointError where `path` exists and is not empty, unless `overwrite`; also then
+def check_target(path: str, overwrite: bool) -> None:
+    """Errors: CheckpointError where `path` exists and is not empty, unless `overwrite`; also then
     where it has no config.json, because it is no checkpoint.
     """
-    path = os.path.abspath(path)
     if os.path.lexists(path) and not os.path.isdir(path):
         raise CheckpointError(f'{path}: is no directory')
     if os.path.isdir(path) and os.listdir(path):
@@ -33,6 +29,16 @@ def new_directory(path: str, overwrite: bool) -> Iterator[str]:
             raise CheckpointError(f'{path}: exists; --overwrite replaces it')
         if not os.path.exists(os.path.join(path, CONFIG)):
             raise CheckpointError(f'{path}: has no {CONFIG}, so it is no checkpoint; not replaced')
+
+
+@contextlib.contextmanager
+def new_directory(path: str, overwrite: bool) -> Iterator[str]:
+    """A directory beside `path` that takes its place at the end, unless an error is raised.
+
+    Errors: those of check_target().
+    """
+    path = os.path.abspath(path)
+    check_target(path, overwrite)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     scratch = tempfile.mkdtemp(prefix=os.path.basename(path) + '.', dir=os.path.dirname(path))
     try:

@@ -22,15 +22,15 @@ def load(path: str) -> tuple[JsonObject, dict[str, torch.Tensor]]:
     if source.format != 'lssar':
         raise CheckpointError(f'{path}: is a source, not a checkpoint of this server; import it '
                               'first')
+    integral = [name for name in source.tensors if name.endswith('.weight_scale')]
+    if integral:
+        raise CheckpointError(f'{path}: has int8 weights ({integral[0]}); give the checkpoint that '
+                              'was quantized')
     mapped = names.apply(source.rules, source.tensors)
     if mapped.unknown:
         raise CheckpointError(f'{path}: unknown tensors: {", ".join(mapped.unknown[:10])}')
     tensors = {name: tensor.t().contiguous() if source.is_transposed and tensor.dim() == 2
                and name.startswith('h.') else tensor for name, tensor in mapped.tensors.items()}
-    integral = [name for name, tensor in tensors.items() if not tensor.is_floating_point()]
-    if integral:
-        raise CheckpointError(f'{path}: {integral[0]} has int8 weights; give the checkpoint that '
-                              'was quantized')
     config = {field: source.recorded[field] for field in settings.FIELDS
               if field in source.recorded}
     return config, tensors
@@ -56,6 +56,8 @@ def _write_torch(config: JsonObject, tensors: dict[str, torch.Tensor], out: str,
 
 def run(path: str, kind: str, out: str, overwrite: bool) -> str:
     """Exports. -> what was written. Errors: CheckpointError."""
+    if kind != 'torch':
+        directory.check_target(out, overwrite)
     config, tensors = load(path)
     if kind == 'torch':
         _write_torch(config, tensors, out, overwrite)

@@ -4,12 +4,11 @@ Source: https://github.com/karpathy/llm.c, train_gpt2.py (write_model) and train
 """
 
 import math
-import mmap
-import os
 import struct
 
 import torch
 
+from lssar_client.checkpoints import tensor_file
 from lssar_client.checkpoints.errors import CheckpointError, JsonObject
 
 MAGIC = 20240326
@@ -59,15 +58,10 @@ def load(path: str) -> tuple[JsonObject, dict[str, torch.Tensor], int]:
 
     Errors: CheckpointError that names the value and what is read.
     """
-    try:
-        with open(path, 'rb') as file:
-            size = os.fstat(file.fileno()).st_size
-            if size < HEADER_INTS * 4:
-                raise CheckpointError(f'{path}: {size} bytes; the header of llm.c has '
-                                      f'{HEADER_INTS * 4}')
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    except OSError as error:
-        raise CheckpointError(f'{path}: {error.strerror}') from None
+    data = tensor_file.map_file(path)
+    size = len(data)
+    if size < HEADER_INTS * 4:
+        raise CheckpointError(f'{path}: {size} bytes; the header of llm.c has {HEADER_INTS * 4}')
     header = struct.unpack(f'<{HEADER_INTS}i', data[:HEADER_INTS * 4])
     magic, version = header[:2]
     if magic in OTHER_MAGIC:
@@ -94,7 +88,7 @@ def load(path: str) -> tuple[JsonObject, dict[str, torch.Tensor], int]:
     tensors, offset = {}, HEADER_INTS * 4
     for name, shape in layout:
         count = math.prod(shape)
-        tensor = torch.frombuffer(data, dtype=dtype, count=count, offset=offset).reshape(shape)
+        tensor = tensor_file.view(data, dtype, count, offset).reshape(shape)
         offset += count * item_bytes
         if name.startswith(('wte', 'wpe', 'ln_f')):
             tensors[name] = tensor

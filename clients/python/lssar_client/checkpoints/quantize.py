@@ -29,6 +29,7 @@ def quantize(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def run(path: str, out: str, overwrite: bool, command: str) -> str:
     """Writes `out`. -> what was written. Errors: CheckpointError."""
+    directory.check_target(out, overwrite)
     config, tensors = export.load(path)
     outputs = []
     for name, tensor in tensors.items():
@@ -50,6 +51,7 @@ def run(path: str, out: str, overwrite: bool, command: str) -> str:
         num_bytes = os.path.getsize(os.path.join(scratch, directory.WEIGHTS))
         checksum = directory.checkpoint_hash(scratch)
     has_golden = os.path.exists(os.path.join(path, golden.NAME))
+    rows = 'those of the checkpoint before quantization' if has_golden else 'none'
     return (f'{out}: {names.num_layers(tensors)} layers, int8, {num_bytes:,} bytes\n'
             f'checksum    {checksum} (as `lssar info` shows it)\n'
-            f'golden rows {"those of the checkpoint before quantization" if has_golden else "none"}')
+            f'golden rows {rows}')

@@ -80,7 +80,8 @@ def _rules_of(tensors: Mapping[str, torch.Tensor]) -> names.Rules:
     return max(candidates, key=lambda rules: len(names.apply(rules, tensors).tensors))
 
 
-def _from_model_args(arguments: Mapping[object, object], ignored: set[str], path: str) -> JsonObject:
+def _from_model_args(arguments: Mapping[object, object], ignored: set[str],
+                     path: str) -> JsonObject:
     """config.json fields that nanoGPT's model_args say.
 
     Errors: CheckpointError for a key that is not known and not ignored.
@@ -283,11 +284,10 @@ def _from_hugging_face(config: JsonObject, family: Family, ignored: set[str],
     config = dict(config)
     rope = config.pop('rope_parameters', None)  # transformers 5
     if isinstance(rope, dict):
+        theirs = {ours: name for name, ours in family.fields.items()}
         for name in ('rope_theta', 'partial_rotary_factor'):
             if name in rope:
-                config.setdefault({'rope_theta': 'rotary_emb_base', 'partial_rotary_factor':
-                                   'rotary_pct'}[name] if 'rotary_pct' in family.fields else name,
-                                  rope[name])
+                config.setdefault(theirs.get(name, name), rope[name])
         config.setdefault('rope_scaling', rope)
     recorded: JsonObject = {}
     for name, value in {**family.defaults, **config}.items():

@@ -9,6 +9,7 @@ import math
 import mmap
 import os
 import struct
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -68,7 +69,7 @@ def _entry(name: str, value: object, data_begin: int, path: str) -> Entry:
 
 
 def parse_header(data: mmap.mmap | bytes, path: str) -> tuple[dict[str, Entry], dict[str, str]]:
-    """(tensors in file order, metadata). Together the tensors cover the data without gap or overlap.
+    """(tensors in file order, metadata). The tensors cover the data without gap or overlap.
 
     Errors: CheckpointError that names the file, the tensor, the value and the limit.
     """
@@ -97,19 +98,30 @@ def parse_header(data: mmap.mmap | bytes, path: str) -> tuple[dict[str, Entry], 
     return dict(ordered), metadata
 
 
+def map_file(path: str) -> mmap.mmap | bytes:
+    """The bytes of a file, read-only. Errors: CheckpointError."""
+    try:
+        with open(path, 'rb') as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return b''
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise CheckpointError(f'{path}: {error.strerror}') from None
+
+
+def view(data: mmap.mmap | bytes, dtype: torch.dtype, count: int, offset: int) -> torch.Tensor:
+    """[count] elements that share the memory of `data`. They must not be written."""
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore', UserWarning)  # torch has no read-only tensors
+        return torch.frombuffer(data, dtype=dtype, count=count, offset=offset)
+
+
 class TensorFile:
-    """A memory-mapped file. Tensors share its memory; the file is never written."""
+    """A memory-mapped file. Tensors share its memory."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        try:
-            with open(path, 'rb') as file:
-                # ACCESS_COPY: torch wants writable memory; a write would stay in this process.
-                self._data: mmap.mmap | bytes = (
-                    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-                    if os.fstat(file.fileno()).st_size else b'')
-        except OSError as error:
-            raise CheckpointError(f'{path}: {error.strerror}') from None
+        self._data = map_file(path)
         self.entries, self.metadata = parse_header(self._data, path)
 
     def tensor(self, name: str) -> torch.Tensor:
@@ -123,8 +135,7 @@ class TensorFile:
             flat = torch.frombuffer(bytearray(self._data[entry.begin:entry.end]),
                                     dtype=TYPES[entry.dtype])
         else:
-            flat = torch.frombuffer(self._data, dtype=TYPES[entry.dtype], count=count,
-                                    offset=entry.begin)
+            flat = view(self._data, TYPES[entry.dtype], count, entry.begin)
         return flat.reshape(entry.shape)
 
     def tensors(self) -> dict[str, torch.Tensor]:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from lssar_client import Client, ContinuationScore
 from lssar_client.checkpoints import golden, served
-from lssar_client.checkpoints.errors import CheckpointError
+from lssar_client.checkpoints.directory import CONFIG
+from lssar_client.checkpoints.errors import CheckpointError, read_json_object
 
 TOP = 20  # log-probabilities compared at a golden position
 # Of a log-probability, with float weights and fp32 K/V: ten times what fp32 arithmetic gives.
@@ -39,6 +40,7 @@ class DeviceReport:
     prefill_tokens_per_s: float = 0.0
     decode_tokens_per_s: float = 0.0
     problem: str = ''
+    is_at_hand: bool = True
 
 
 @dataclasses.dataclass
@@ -55,11 +57,16 @@ Item = tuple[list[int], list[list[int]]]
 
 def _items(directory: str) -> tuple[list[Item], list[list[dict[int, float]]]]:
     """Score items, one for each golden position, and the golden log-probability of each id."""
+    config = read_json_object(os.path.join(directory, CONFIG))
+    has_ntk, trained_length = bool(config.get('rope_scaling')), int(str(config['n_positions']))
     items: list[Item] = []
     expected: list[list[dict[int, float]]] = []
     for tokens, positions, logits in golden.read(directory):
         logprobs = logits.log_softmax(-1)
         for position, row in zip(positions, logprobs):
+            # Dynamic NTK: the server's base is that of the item's own length.
+            if has_ntk and position + 2 > trained_length:
+                continue
             best = int(row.argmax())
             items.append((tokens[:position + 1], [[best]]))
             expected.append([dict(enumerate(row.tolist()))])
@@ -149,15 +156,17 @@ def run(directory: str, devices: list[str] | None) -> Report:
         try:
             reports.append(_device(server, directory, device))
         except CheckpointError as error:
-            reports.append(DeviceReport(device, '', '', problem=str(error)))
-    return Report(reports, all(not report.problem for report in reports))
+            reports.append(DeviceReport(device, '', '', problem=str(error),
+                                        is_at_hand=devices is not None or device != 'cuda'))
+    return Report(reports, all(not report.problem for report in reports if report.is_at_hand))
 
 
 def render(report: Report) -> str:
     """The report as text."""
     lines = []
     for each in report.devices:
-        lines.append(f'{each.device}: {each.problem or "ok"}')
+        state = '' if each.is_at_hand else 'not at hand: '
+        lines.append(f'{each.device}: {state}{each.problem or "ok"}')
         if not each.description:
             continue
         lines.append(f'  computes with  {each.description}, weights {each.dtype}, K/V fp32')
