@@ -245,7 +245,8 @@ class HttpTest(unittest.TestCase):
         self.assertEqual(reply.status, 400)
         self.assertEqual(reply.error()["param"], "prompt")
         # Within the limit of bytes, but each number takes eight times its two bytes of memory.
-        many = server.request("POST", "/v1/completions", b'{"prompt":[' + b"5," * (15 << 20) + b"5]}")
+        large = b'{"prompt":[' + b"5," * (15 << 20) + b"5]}"
+        many = server.request("POST", "/v1/completions", large)
         self.assertEqual(many.status, 400)
         self.assertIn("more than 5242880 values", many.error()["message"])
         self.alive()
