@@ -148,7 +148,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"LimitText", Section("a", kGood + "tokens-per-minute = \"many\""),
                 "[a]: tokens-per-minute must be a whole number"},
         BadFile{"SectionTwice", Section("a", kGood) + Section("a", "role = \"admin\""),
-                "line 3 is not valid TOML"},
+                "line 4 is not valid TOML"},
         BadFile{"SameKeyTwice", Section("a", kGood) + Section("b", kGood),
                 "[b]: has the same key as [a]"}),
     [](const auto& test) { return test.param.name; });

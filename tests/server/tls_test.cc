@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "server/http/blocking_client.h"
+#include "server/log.h"
 #include "tests/server/certificates.h"
 #include "tests/server/tcp_client.h"
 #include "tests/server/test_server.h"
