@@ -89,7 +89,7 @@ TEST_P(StableSplitTest, AnEncodeStops) {
   EXPECT_EQ(num_polls, 3);
   // Behind the search for added tokens and the normalizer, too.
   int num_late_polls = 0;
-  const auto stopped_late = Get().Encode(text, [&] { return ++num_late_polls == 400; });
+  const auto stopped_late = Get().Encode(text, [&] { return ++num_late_polls == 200; });
   EXPECT_TRUE(absl::IsCancelled(stopped_late.status())) << stopped_late.status();
 }
 
