@@ -230,6 +230,7 @@ absl::Status Server::State::StartGrpc(std::unique_ptr<Acceptor> acceptor) {
             ConnectionType::FROM_FD, MakeCredentials(certificates.get())),
         .metrics = &metrics.GrpcPort(),
         .log = &log,
+        .max_streams = options.connection.max_calls,
         .max_upload_bytes_per_address = kGrpcMemoryBytes * 3 / 8});
   }
   server = builder.BuildAndStart();

@@ -33,11 +33,11 @@ constexpr auto kTrimDelay = std::chrono::seconds(2);
 constexpr size_t kMaxEvents = 256;
 
 struct Connection {
-  Connection(AcceptedConnection accepted, FileDescriptor second)
+  Connection(AcceptedConnection accepted, FileDescriptor second, int max_streams)
       : socket(std::move(second)),
         peer(std::move(accepted.peer)),
         slot(std::move(accepted.slot)),
-        watch(Clock::now()) {}
+        watch(max_streams, Clock::now()) {}
 
   const FileDescriptor socket;  // gRPC's socket, by a descriptor of our own
   const PeerAddress peer;
@@ -83,8 +83,6 @@ struct GrpcConnections::State {
   std::optional<Refusal> OnAccepted(AcceptedConnection accepted);
   void Sweep();
   void Tick();
-  // Looks at one connection and waits for its next byte.
-  void Look(Connection& connection, Clock::time_point now);
   void CountStreams(Connection& connection, int64_t num_received);
   void Judge(Connection& connection, Clock::time_point now);
   bool IsOverUploadLimit(const Connection& connection) const;
@@ -95,8 +93,8 @@ struct GrpcConnections::State {
   const FileDescriptor epoll;
   EventCounts<kAbuseNames.size()> abuses;
   std::unordered_map<int, std::unique_ptr<Connection>> connections;  // by their second descriptor
-  std::unordered_set<Connection*> uploading;  // may have to be closed though nothing arrives
-  int64_t last_channelz_id = 0;               // the largest that is known
+  std::unordered_set<Connection*> uploading;                         // with unfinished requests
+  int64_t last_channelz_id = 0;                                      // the largest that is known
   Clock::time_point trim_at = Clock::time_point::max();
 
   std::mutex mutex;
@@ -108,15 +106,15 @@ std::optional<Refusal> GrpcConnections::State::OnAccepted(AcceptedConnection acc
   if (!second.IsOpen()) return Refusal::kNoDescriptors;
   const int grpc_fd = accepted.socket.Release();
   const int fd = second.Get();
-  auto connection = std::make_unique<Connection>(std::move(accepted), std::move(second));
+  auto connection =
+      std::make_unique<Connection>(std::move(accepted), std::move(second), options.max_streams);
   connection->channelz_after = last_channelz_id;
   {
     const std::lock_guard lock(mutex);
     by_peer[connection->peer.uri] = connection.get();
   }
   epoll_event event = {};
-  event.events = EPOLLIN | EPOLLONESHOT;
-  event.data.fd = fd;
+  event.data.fd = fd;  // only EPOLLHUP and EPOLLERR, which are always reported
   epoll_ctl(epoll.Get(), EPOLL_CTL_ADD, fd, &event);
   connections.emplace(fd, std::move(connection));
   grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
@@ -125,22 +123,13 @@ std::optional<Refusal> GrpcConnections::State::OnAccepted(AcceptedConnection acc
   return std::nullopt;
 }
 
+// Removes the connections that have ended: gRPC has shut the socket down, or the client has reset
+// it.
 void GrpcConnections::State::Sweep() {
-  const Clock::time_point now = Clock::now();
   std::array<epoll_event, kMaxEvents> events;
-  // A connection with unread bytes is ready again at once, so the rounds are counted.
-  for (size_t round = 0; round <= connections.size() / kMaxEvents; ++round) {
+  while (true) {
     const int num_events = epoll_wait(epoll.Get(), events.data(), int(events.size()), 0);
-    for (int i = 0; i < num_events; ++i) {
-      const epoll_event& event = events.at(size_t(i));
-      const int fd = event.data.fd;
-      // Both directions are closed: gRPC has shut the socket down, or the client has reset it.
-      if ((event.events & (EPOLLHUP | EPOLLERR)) != 0) {
-        Remove(fd);
-      } else {
-        Look(*connections.at(fd), now);
-      }
-    }
+    for (int i = 0; i < num_events; ++i) Remove(events.at(size_t(i)).data.fd);
     if (num_events < int(events.size())) return;
   }
 }
@@ -148,20 +137,11 @@ void GrpcConnections::State::Sweep() {
 void GrpcConnections::State::Tick() {
   Sweep();
   const Clock::time_point now = Clock::now();
-  const std::unordered_set<Connection*> unfinished = uploading;
-  for (Connection* const connection : unfinished) Judge(*connection, now);
+  for (const auto& [fd, connection] : connections) Judge(*connection, now);
   if (now >= trim_at) {
     trim_at = Clock::time_point::max();
     malloc_trim(0);
   }
-}
-
-void GrpcConnections::State::Look(Connection& connection, Clock::time_point now) {
-  Judge(connection, now);
-  epoll_event event = {};
-  event.events = EPOLLIN | EPOLLONESHOT;
-  event.data.fd = connection.socket.Get();
-  epoll_ctl(epoll.Get(), EPOLL_CTL_MOD, connection.socket.Get(), &event);
 }
 
 void GrpcConnections::State::CountStreams(Connection& connection, int64_t num_received) {

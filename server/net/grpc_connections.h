@@ -14,7 +14,7 @@ namespace lssar {
 
 // Hands accepted sockets to gRPC and keeps a second descriptor of each. That one tells when gRPC
 // has closed the connection, how many bytes it received and sent, and closes it where a client
-// abuses it (TrafficWatch). Idle connections cost nothing; active ones are looked at every 100 ms.
+// abuses it (TrafficWatch), at which it looks every 100 ms.
 class GrpcConnections {
  public:
   struct Options {
@@ -22,6 +22,7 @@ class GrpcConnections {
     std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> grpc_acceptor;
     PortMetrics* metrics = nullptr;  // outlives this; null: nothing is counted
     const Log* log = nullptr;        // outlives this; null: no log lines
+    int max_streams = 0;             // that a client may have open on one connection
     // What the unfinished requests of one address may take of gRPC's memory.
     int64_t max_upload_bytes_per_address = 0;
   };

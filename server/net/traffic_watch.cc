@@ -1,6 +1,7 @@
 #include "server/net/traffic_watch.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace lssar {
 namespace {
@@ -14,7 +15,10 @@ constexpr int64_t kOverheadDivisor = 64;
 
 std::optional<Abuse> TrafficWatch::Check(const TrafficSample& sample, Clock::time_point now) {
   const double seconds = std::chrono::duration<double>(now - last_check_at_).count();
-  const int64_t num_new_resets = sample.streams.num_reset - last_.streams.num_reset;
+  const int64_t num_resets =
+      std::max(num_resets_, sample.streams.num_reset +
+                                std::max(int64_t{0}, sample.streams.NumOpen() - max_streams_));
+  const int64_t num_new_resets = num_resets - std::exchange(num_resets_, num_resets);
   const int64_t num_new_answers = sample.streams.num_answered - last_.streams.num_answered;
   resets_left_ =
       std::min(kMaxResets, resets_left_ + seconds * kResetsPerSecond + double(num_new_answers)) -

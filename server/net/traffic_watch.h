@@ -32,7 +32,8 @@ struct TrafficSample {
 class TrafficWatch {
  public:
   // A reset is free for each answered call; of others a connection may have this many, and this
-  // many more a second.
+  // many more a second. Streams beyond those that may be open count as resets: gRPC has not cleaned
+  // them up yet.
   static constexpr double kMaxResets = 1000;
   static constexpr double kResetsPerSecond = 200;
   // Flow control allows DATA that the server has to allow anew, a megabyte a stream at most. Bytes
@@ -44,7 +45,9 @@ class TrafficWatch {
   static constexpr int64_t kStalledBytes = int64_t{1} << 20;
   static constexpr auto kStalledTime = std::chrono::seconds(20);
 
-  explicit TrafficWatch(Clock::time_point now) : last_check_at_(now), last_received_at_(now) {}
+  // `max_streams`: that the client may have open at a time (MAX_CONCURRENT_STREAMS)
+  TrafficWatch(int max_streams, Clock::time_point now)
+      : max_streams_(max_streams), last_check_at_(now), last_received_at_(now) {}
 
   // What is wrong with the connection; nullopt: nothing.
   std::optional<Abuse> Check(const TrafficSample& sample, Clock::time_point now);
@@ -53,8 +56,10 @@ class TrafficWatch {
   int64_t NumUnfinishedBytes() const { return num_unfinished_bytes_; }
 
  private:
+  const int max_streams_;
   Clock::time_point last_check_at_, last_received_at_;
   TrafficSample last_;
+  int64_t num_resets_ = 0;  // with the streams beyond max_streams_
   double resets_left_ = kMaxResets;
   int64_t received_at_last_sent_ = 0;
   TrafficSample base_;  // when the connection last held no unfinished request

@@ -124,8 +124,8 @@ class TrafficWatchTest : public testing::Test {
   }
 
   Clock::time_point now_ = kNow;
-  TrafficSample sample_ = {.bytes_received = 100, .bytes_sent = 100};
-  TrafficWatch watch_{now_};
+  TrafficSample sample_ = {.bytes_received = 100, .bytes_sent = 100, .streams = {}};
+  TrafficWatch watch_{/*max_streams=*/256, now_};
 };
 
 TEST_F(TrafficWatchTest, ResetsAreBounded) {
@@ -135,6 +135,21 @@ TEST_F(TrafficWatchTest, ResetsAreBounded) {
   EXPECT_EQ(After(seconds(1)), std::nullopt);
   sample_.streams = {.num_started = 1302, .num_reset = 1302};
   EXPECT_EQ(After(milliseconds(500)), Abuse::kResets);
+}
+
+TEST_F(TrafficWatchTest, StreamsThatGrpcHasNotCleanedUpAreResets) {
+  sample_.streams = {.num_started = 1256};
+  EXPECT_EQ(After(milliseconds(0)), std::nullopt);
+  // They are counted once.
+  sample_.streams = {.num_started = 1256, .num_reset = 1000};
+  EXPECT_EQ(After(milliseconds(0)), std::nullopt);
+  sample_.streams = {.num_started = 1256, .num_reset = 1001};
+  EXPECT_EQ(After(milliseconds(0)), Abuse::kResets);
+}
+
+TEST_F(TrafficWatchTest, StreamsBeyondTheLimitAreResets) {
+  sample_.streams = {.num_started = 1257};
+  EXPECT_EQ(After(milliseconds(0)), Abuse::kResets);
 }
 
 TEST_F(TrafficWatchTest, AnsweredCallsMayBeFollowedByAsManyResets) {
