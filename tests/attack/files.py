@@ -1,0 +1,3 @@
+"""Attacks through files."""
+def run(server, is_short, environment):
+    return []
