@@ -339,3 +339,45 @@ def mixed_frames(target: Target, seconds: float) -> None:
                     client.start(SERVICE + 'Generate', os.urandom(head[5] % 64))
 
     in_threads(2, seconds, attack)
+
+
+def many_requests(target: Target, count: int, seconds: float) -> tuple[int, float]:
+    """Sends small requests, good and bad, pipelined on a few connections, until `count` have been
+    answered or the time is over. Returns the number of answers and the seconds."""
+    get = b'GET /%s HTTP/1.1\r\nHost: x\r\n\r\n'
+    batch = [get % path for path in (b'healthz', b'v1/models', b'no-such-path')] + [
+        post('/tokenize', body) for body in (b'{"prompt": "Hi"}', b'{"prompt": 1}', b'{"pro')] + [
+        post('/v1/completions', b'{"prompt": "Hi", "max_tokens": 0}'),
+        post('/v1/completions', b'{"prompt": "Hi", "temperature": -1}')]
+    data = b''.join(batch) * 8
+    answers_of_data = len(batch) * 8
+    begin = time.monotonic()
+    until = begin + seconds
+    counts = [0] * 4
+
+    def send(number: int) -> None:
+        with http_socket(target) as client:
+            while time.monotonic() < until and sum(counts) < count:
+                client.sendall(data)
+                received = 0
+                tail = b''
+                while received < answers_of_data:
+                    chunk = client.recv(1 << 16)
+                    if not chunk:
+                        raise OSError('closed')
+                    text = tail + chunk
+                    received += text.count(b'HTTP/1.1 ')
+                    tail = text[-8:]
+                counts[number] += answers_of_data
+
+    def keep_sending(number: int) -> None:
+        while time.monotonic() < until and sum(counts) < count:
+            with contextlib.suppress(OSError):
+                send(number)
+
+    threads = [threading.Thread(target=keep_sending, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(counts), time.monotonic() - begin
