@@ -25,7 +25,8 @@ build      libsentencepiece-dev        the shipped checkpoint's tokenizer
 build      libpcre2-dev                pre-tokenizer of GPT-2's byte-level BPE
 build      libhwy-dev                  SIMD with run-time dispatch
 build      nlohmann-json3-dev          config.json, safetensors headers, --json
-build      libcli11-dev                flags, environment and configuration file in one
+build      libcli11-dev                flags and environment in one
+build      libtomlplusplus-dev         the configuration file and the file of API keys, header only
 build      libedit-dev                 line editing of `lssar chat`
 build      libboost1.81-dev            Asio and Beast, headers only: the HTTP port
 build      prometheus-cpp-dev          /metrics

@@ -1,9 +1,9 @@
 #include "models/checkpoint.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <filesystem>
 #include <utility>
 
@@ -27,19 +27,20 @@ absl::Status CheckDirectory(const std::string& directory) {
 }
 
 absl::Status HashFile(const std::string& path, Sha256* hash) {
-  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
-  if (file == nullptr) return FileError(path, errno);
+  ASSIGN_OR_RETURN(const RegularFile file, RegularFile::Open(path));
   std::string block(1 << 20, '\0');
-  while (const size_t num_read = std::fread(block.data(), 1, block.size(), file.get())) {
-    hash->Add(std::string_view(block).substr(0, num_read));
+  ssize_t num_read = 0;
+  for (off_t at = 0; (num_read = pread(file.Descriptor(), block.data(), block.size(), at)) > 0;
+       at += num_read) {
+    hash->Add(std::string_view(block).substr(0, size_t(num_read)));
   }
-  return std::ferror(file.get()) != 0 ? FileError(path, errno) : absl::OkStatus();
+  return num_read < 0 ? FileError(path, errno) : file.CheckUnchanged();
 }
 
 absl::Status LoadModel(const std::string& directory, Backend* backend, const LoadOptions& options,
                        Checkpoint* checkpoint) {
   const std::string config_path = StrCat(directory, "/config.json");
-  ASSIGN_OR_RETURN(const std::string config_text, ReadWholeFile(config_path));
+  ASSIGN_OR_RETURN(const std::string config_text, ReadWholeFile(config_path, kMaxConfigFileBytes));
   ASSIGN_OR_RETURN(checkpoint->config, ParseConfig(config_text, config_path));
 
   ASSIGN_OR_RETURN(const TensorFile file, TensorFile::OpenModel(directory));
@@ -71,7 +72,7 @@ std::string TokenText(const nlohmann::json& object, const char* name, JsonFields
 // tokenizer_config.json: BOS, EOS, chat template and stop strings. Absent: no BOS, no chat.
 absl::Status LoadTokenizerConfig(const std::string& directory, Checkpoint* checkpoint) {
   const std::string path = StrCat(directory, "/tokenizer_config.json");
-  const absl::StatusOr<std::string> text = ReadWholeFile(path);
+  const absl::StatusOr<std::string> text = ReadWholeFile(path, kMaxTemplateFileBytes);
   if (absl::IsNotFound(text.status())) return absl::OkStatus();
   RETURN_IF_ERROR(text.status());
   ASSIGN_OR_RETURN(const nlohmann::json parsed, ParseJson(*text, path));

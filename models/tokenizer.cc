@@ -4,7 +4,8 @@
 
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
-#include "models/byte_level_tokenizer.h"
+#include "models/bpe_files.h"
+#include "models/bpe_tokenizer.h"
 #include "models/sentence_piece_tokenizer.h"
 
 namespace lssar {
@@ -59,8 +60,16 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& dire
   absl::StatusOr<std::unique_ptr<Tokenizer>> sentence_piece =
       LoadSentencePieceTokenizer(directory + "/tokenizer.model", vocab_size);
   if (!absl::IsNotFound(sentence_piece.status())) return sentence_piece;
-  ASSIGN_OR_RETURN(ByteLevelVocabulary byte_level, ReadByteLevelVocabulary(directory, vocab_size));
-  return MakeByteLevelTokenizer(std::move(byte_level));
+  for (const auto read : {ReadTokenizerJson, ReadVocabularyAndMerges, ReadTiktokenFile}) {
+    absl::StatusOr<BpeVocabulary> vocabulary = read(directory, vocab_size);
+    if (absl::IsNotFound(vocabulary.status())) continue;
+    RETURN_IF_ERROR(vocabulary.status());
+    absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = MakeBpeTokenizer(*std::move(vocabulary));
+    if (tokenizer.ok()) return tokenizer;
+    return absl::InvalidArgumentError(
+        StrCat(directory, ": tokenizer: ", tokenizer.status().message()));
+  }
+  return absl::NotFoundError(StrCat(directory, ": no file of a tokenizer"));
 }
 
 }  // namespace lssar

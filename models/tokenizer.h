@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "models/utf8.h"
 
@@ -23,8 +24,32 @@ class Tokenizer {
   virtual int VocabSize() const = 0;
 
   // Ids of `text`, without BOS. Role tokens in the text ("<|user|>") become their ids.
-  // Errors  INVALID_ARGUMENT: not UTF-8 (names the byte offset)
-  virtual absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text) const = 0;
+  // `should_stop` is polled about every kEncodePollBytes of the text; true ends the work.
+  // Errors  INVALID_ARGUMENT: not UTF-8 (names the byte offset), or a stretch that this tokenizer
+  //         can neither cut nor encode in bounded memory (names its bytes and the limit)
+  //         CANCELLED: should_stop returned true
+  virtual absl::StatusOr<std::vector<int32_t>> Encode(
+      std::string_view text, absl::FunctionRef<bool()> should_stop) const = 0;
+  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text) const {
+    return Encode(text, [] { return false; });
+  }
+  static constexpr size_t kEncodePollBytes = 4096;
+
+  // Splits `text` at its last place, at or after byte `from`, that is safe whatever follows the
+  // text. For every `more`
+  //   Encode(text + more) == Encode(front) followed by Encode(rest + more).
+  // The space between the two is in neither if the tokenizer adds it to `rest` (AddsDummyPrefix).
+  // No such place is known: `front` is empty and `rest` is the text.
+  struct StableSplit {
+    std::string_view front, rest;
+  };
+  virtual StableSplit SplitStable(std::string_view text, size_t /*from*/ = 0) const {
+    return {.front = {}, .rest = text};
+  }
+
+  // The most bytes of text that become one id: of the longest piece, special tokens included.
+  // Texts that the normalizer shortens, and runs of unknown characters, may exceed it.
+  virtual int MaxPieceBytes() const = 0;
 
   // The bytes of an id within a text: one byte for a byte-fallback piece, none for a control token
   // such as EOS.

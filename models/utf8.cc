@@ -1,5 +1,7 @@
 #include "models/utf8.h"
 
+#include <algorithm>
+
 #include "kernels/check.h"
 #include "kernels/str_cat.h"
 
@@ -58,6 +60,15 @@ absl::Status CheckUtf8(std::string_view text) {
   if (!at) return absl::OkStatus();
   return absl::InvalidArgumentError(StrCat("text is not UTF-8: byte ", *at, " of ", text.size(),
                                            " is ", int(uint8_t(text[*at]))));
+}
+
+size_t LastSpaceInWords(std::string_view text, size_t from) {
+  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
+  size_t at = text.size() < 2 ? text.npos : text.rfind(' ', text.size() - 2);
+  for (; at != text.npos && at >= std::max<size_t>(from, 1); at = text.rfind(' ', at - 1)) {
+    if (is_letter(text[at - 1]) && is_letter(text[at + 1])) return at;
+  }
+  return text.npos;
 }
 
 }  // namespace lssar

@@ -59,16 +59,19 @@ absl::Status ProbeHttp(const Address& address, bool has_tls) {
   return absl::UnavailableError(absl::StripTrailingAsciiWhitespace(reply->body));
 }
 
-std::shared_ptr<grpc::ChannelCredentials> CredentialsFor(const TlsFiles& tls) {
+// Errors  those of ReadTlsMaterial
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsFor(const TlsFiles& tls) {
   if (!tls.HasTls()) return grpc::InsecureChannelCredentials();
   grpc::experimental::TlsChannelCredentialsOptions options;
   options.set_verify_server_certs(false);
   options.set_check_call_host(false);
   options.set_certificate_verifier(std::make_shared<grpc::experimental::NoOpCertificateVerifier>());
   if (!tls.client_ca.empty()) {
+    ASSIGN_OR_RETURN(const auto material, ReadTlsMaterial(tls));
     options.set_certificate_provider(
-        std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
-            tls.key, tls.certificate, /*refresh_interval_sec=*/60));
+        std::make_shared<grpc::experimental::StaticDataCertificateProvider>(
+            std::vector<grpc::experimental::IdentityKeyCertPair>{
+                {.private_key = material->key, .certificate_chain = material->certificate}}));
     options.watch_identity_key_cert_pairs();
   }
   return grpc::experimental::TlsCredentials(options);
@@ -77,7 +80,8 @@ std::shared_ptr<grpc::ChannelCredentials> CredentialsFor(const TlsFiles& tls) {
 // Encodes the messages by hand instead of generating code for them: an empty request means the
 // whole server, and a reply with field 1 = 1 means SERVING.
 absl::Status ProbeGrpc(const Address& address, const TlsFiles& tls) {
-  grpc::GenericStub stub(grpc::CreateChannel(address.Text(), CredentialsFor(tls)));
+  ASSIGN_OR_RETURN(const auto credentials, CredentialsFor(tls));
+  grpc::GenericStub stub(grpc::CreateChannel(address.Text(), credentials));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kTimeout);
   context.set_wait_for_ready(false);

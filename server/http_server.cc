@@ -271,11 +271,10 @@ absl::StatusOr<std::string> HttpServer::State::UnaryBody(Endpoint endpoint,
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Open(const ServerOptions& options,
                                                              HttpPages pages,
-                                                             const ServiceParts& parts) {
+                                                             const ServiceParts& parts,
+                                                             TlsCertificates* certificates) {
   std::unique_ptr<TlsContext> tls;
-  if (options.tls.HasTls()) {
-    ASSIGN_OR_RETURN(tls, TlsContext::Open(options.tls));
-  }
+  if (certificates != nullptr) tls = std::make_unique<TlsContext>(certificates);
   auto state = std::make_unique<State>(options, std::move(pages), parts);
   state->workers = std::make_unique<WorkerPool>(kNumWorkers, kMaxQueuedRequests);
   TransportOptions transport;

@@ -123,6 +123,7 @@ struct Server::State {
   std::unique_ptr<AdmissionControl> admission;
   std::unique_ptr<grpc::Service> service;
   std::unique_ptr<ServedModel> model;
+  std::unique_ptr<TlsCertificates> certificates;  // null: no TLS
   int port = 0;
   std::mutex failure_mutex;
   absl::Status engine_failure;
@@ -142,9 +143,11 @@ absl::Status Server::State::OpenPort() {
   grpc::ServerBuilder builder;
   Configure(options.connection, builder);
   builder.RegisterService(service.get());
+  if (options.tls.HasTls()) {
+    ASSIGN_OR_RETURN(certificates, TlsCertificates::Open(options.tls, &log));
+  }
   if (!options.listen.empty()) {
-    ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(options.tls));
-    builder.AddListeningPort(options.listen, credentials, &port);
+    builder.AddListeningPort(options.listen, MakeCredentials(certificates.get()), &port);
   }
   LogSecurityWarnings();
   server = builder.BuildAndStart();
@@ -247,7 +250,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Open(const ServerOptions& option
   auto state = std::make_unique<State>(options, std::move(on_failure));
   RETURN_IF_ERROR(state->OpenPort());
   if (!options.http_listen.empty()) {
-    ASSIGN_OR_RETURN(state->http, HttpServer::Open(options, state->Pages(), state->Parts()));
+    ASSIGN_OR_RETURN(state->http, HttpServer::Open(options, state->Pages(), state->Parts(),
+                                                   state->certificates.get()));
   }
   return std::unique_ptr<Server>(new Server(std::move(state)));
 }

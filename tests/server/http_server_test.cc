@@ -122,7 +122,7 @@ TEST_F(HttpServerTest, StopsWhileClientsSayNothing) {
 
 TEST_F(HttpServerTest, APortInUseIsNamed) {
   options_.http_listen = "127.0.0.1:" + std::to_string(server_->Port());
-  const auto second = HttpServer::Open(options_, {}, ServiceParts());
+  const auto second = HttpServer::Open(options_, {}, ServiceParts(), /*certificates=*/nullptr);
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("--http-listen"));
 }
