@@ -38,11 +38,11 @@ def token_ids(ids: object, name: str) -> list[int]:
     return values
 
 
-def score_text(text: types.Text, name: str) -> pb.ScoreText:
+def score_text(text: types.Text, name: str) -> pb.TextOrTokens:
     """A context or a continuation."""
     if isinstance(text, str):
-        return pb.ScoreText(text=text)
-    return pb.ScoreText(tokens=pb.TokenIds(ids=token_ids(text, name)))
+        return pb.TextOrTokens(text=text)
+    return pb.TextOrTokens(tokens=pb.TokenIds(ids=token_ids(text, name)))
 
 
 def _content(content: object, name: str) -> str:
@@ -177,7 +177,7 @@ def score_request(items: Iterable[pb.ScoreItem], options: types.ScoreOptions) ->
 POOLINGS = {'last': pb.POOLING_LAST, 'mean': pb.POOLING_MEAN, 'token': pb.POOLING_TOKEN}
 
 
-def embed_request(inputs: Iterable[pb.ScoreText], options: types.EmbedOptions) -> pb.EmbedRequest:
+def embed_request(inputs: Iterable[pb.TextOrTokens], options: types.EmbedOptions) -> pb.EmbedRequest:
     """A request for `inputs`."""
     values = _checked_options('embed', options, frozenset(types.EmbedOptions.__optional_keys__))
     pooling = values.get('pooling')
