@@ -121,7 +121,7 @@ absl::StatusOr<std::string> UnaryBody(Endpoint endpoint, const HttpRequest& requ
                                       int64_t created) {
   const ServedModel& model = context.Model();
   if (endpoint == Endpoint::kTokenizerInfo) {
-    return TokenizerInfoJson(model, directory);
+    return TokenizerInfoJson(model);
   }
   if (endpoint == Endpoint::kModels) {
     const std::string_view path = request.Path();
@@ -308,7 +308,12 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Open(const ServerOptions
   auto state = std::make_unique<State>(options, std::move(pages), parts);
   TransportOptions transport;
   transport.listen = options.http_listen;
-  transport.max_connections = options.http_max_connections;
+  const ConnectionOptions& connection = options.connection;
+  transport.limits = {.max_connections = connection.max_connections,
+                      .max_connections_per_address = connection.max_connections_per_address,
+                      .metrics = &parts.metrics->HttpPort()};
+  transport.log = parts.log;
+  transport.handshake_timeout = absl::ToChronoMilliseconds(connection.handshake_timeout);
   transport.buffer_bytes = options.stream.buffer_bytes;
   transport.client_timeout = absl::ToChronoMilliseconds(options.stream.client_timeout);
   ASSIGN_OR_RETURN(state->transport, HttpTransport::Open(transport, std::move(tls), state.get()));

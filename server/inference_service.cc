@@ -4,6 +4,7 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <string_view>
+#include <utility>
 
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
@@ -28,10 +29,13 @@ using RawInference = v1::Inference::WithRawCallbackMethod_Generate<
                     v1::Inference::WithRawCallbackMethod_CaptureAttention<
                         v1::Inference::WithRawCallbackMethod_Embed<v1::Inference::Service>>>>>>>>;
 
+constexpr size_t kLargeRequestBytes = 512;
+
 // Each call is an object of its own; the service only creates them.
 class InferenceService final : public RawInference {
  public:
-  explicit InferenceService(const ServiceParts& parts) : parts_(parts) {}
+  InferenceService(const ServiceParts& parts, OnLargeRequest on_large_request)
+      : parts_(parts), on_large_request_(std::move(on_large_request)) {}
 
   using Bytes = grpc::ByteBuffer;
   using Context = grpc::CallbackServerContext;
@@ -70,8 +74,13 @@ class InferenceService final : public RawInference {
   }
 
  private:
+  void CountRequest(const Context& context, const Bytes& request) const {
+    if (request.Length() >= kLargeRequestBytes) on_large_request_(context.peer(), request.Length());
+  }
+
   template <typename Call>
   Stream* BeginStream(Context* context, const Bytes& request) {
+    CountRequest(*context, request);
     const auto call = std::make_shared<Call>(*context, parts_);
     call->Begin(request);
     return call.get();  // owns itself until gRPC's OnDone
@@ -101,6 +110,7 @@ class InferenceService final : public RawInference {
   template <typename Request, typename Function>
   Unary* Answer(std::string_view rpc, KeyRole role, Context* grpc_context, const Bytes& bytes,
                 Bytes* reply_bytes, const Function& answer) {
+    CountRequest(*grpc_context, bytes);
     CallContext context(ReadMetadata(rpc, std::nullopt, *grpc_context), parts_);
     SendIds(context, *grpc_context);
     const absl::Status status = [&]() -> absl::Status {
@@ -126,12 +136,14 @@ class InferenceService final : public RawInference {
   static constexpr size_t kMaxEmptyRequestBytes = 1024;
 
   const ServiceParts parts_;
+  const OnLargeRequest on_large_request_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeInferenceService(const ServiceParts& parts) {
-  return std::make_unique<InferenceService>(parts);
+std::unique_ptr<grpc::Service> MakeInferenceService(const ServiceParts& parts,
+                                                    OnLargeRequest on_large_request) {
+  return std::make_unique<InferenceService>(parts, std::move(on_large_request));
 }
 
 }  // namespace lssar

@@ -18,7 +18,8 @@ inline constexpr int kMaxJsonValues = 5 << 20;
 inline constexpr int kMaxJsonKeys = 1 << 18;
 inline constexpr size_t kMaxErrorBytes = 2048;  // of one error's message
 inline constexpr Range<int> kMaxCalls = {1, 1 << 16};
-inline constexpr Range<int> kHttpMaxConnections = {1, 1 << 16};
+inline constexpr Range<int> kMaxConnections = {1, 1 << 16};
+inline constexpr Range<int> kMaxConnectionsPerAddress = {0, 1 << 16};
 inline constexpr int kMaxMetadataBytes = 16 << 10;  // of one call: gRPC headers, keys, traces
 
 // Large replies are streamed in blocks: per-token results in one message at most.

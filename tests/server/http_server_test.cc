@@ -274,12 +274,12 @@ TEST_F(HttpTransportTest, TheServersEndIsReportedToCallsInProgress) {
 }
 
 TEST_F(HttpTransportTest, OneConnectionTooManyIsAnsweredWith503) {
-  Open({.max_connections = 1});
+  Open({.limits = {.max_connections = 1}});
   const int first = ConnectTo(transport_->Port());
   SendAll(first, kGet);
   const auto exchange = Next();
   const int second = ConnectTo(transport_->Port());
-  EXPECT_THAT(ReadAll(second), HasSubstr("--http-max-connections"));
+  EXPECT_THAT(ReadAll(second), HasSubstr("--max-connections"));
   exchange->Reply({.status = 200, .body = "still here"});
   EXPECT_THAT(ReadAll(first), HasSubstr("still here"));
   close(first);

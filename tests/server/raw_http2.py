@@ -9,10 +9,14 @@ import time
 import zlib
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, CONTINUATION = 0, 1, 3, 4, 6, 7, 9
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 8, 9
+INITIAL_WINDOW_SIZE = 4  # a setting
+DEFAULT_WINDOW = 65535
+MAX_FRAME = 16384
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
 CANCEL = 8
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
+GENERATE = "/lssar.v1.Inference/Generate"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
 
@@ -54,8 +58,11 @@ class Http2:
                                                source_address=(source, 0) if source else None)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.next_stream = 1
+        self.is_gone = False  # the server has closed the connection
+        self._window = DEFAULT_WINDOW  # what the server allows for the connection
+        self._unparsed = b""
         if settings:
-            self.socket.sendall(PREFACE + frame(SETTINGS, 0, 0))
+            self.send(PREFACE + frame(SETTINGS, 0, 0))
 
     def __enter__(self) -> "Http2":
         return self
@@ -77,6 +84,7 @@ class Http2:
             self.socket.sendall(data)
             return True
         except (BrokenPipeError, ConnectionResetError):
+            self.is_gone = True
             return False
 
     def start(self, path: str, payload: bytes | None = None, compressed: bool = False,
@@ -91,22 +99,22 @@ class Http2:
 
     @staticmethod
     def data_frames(stream: int, data: bytes, end: bool = True) -> bytes:
-        blocks = [data[i:i + 16384] for i in range(0, len(data), 16384)] or [b""]
+        blocks = [data[i:i + MAX_FRAME] for i in range(0, len(data), MAX_FRAME)] or [b""]
         return b"".join(frame(DATA, END_STREAM if end and i == len(blocks) - 1 else 0, stream, block)
                         for i, block in enumerate(blocks))
 
     def read_frames(self, seconds: float):
         """Yields (kind, flags, stream, payload); ends at the time limit or with the connection."""
         deadline = time.monotonic() + seconds
-        buffer = b""
         while True:
-            while len(buffer) >= 9:
-                length = int.from_bytes(buffer[:3], "big")
-                if len(buffer) < 9 + length:
+            while len(self._unparsed) >= 9:
+                length = int.from_bytes(self._unparsed[:3], "big")
+                if len(self._unparsed) < 9 + length:
                     break
-                kind, flags = buffer[3], buffer[4]
-                stream = int.from_bytes(buffer[5:9], "big") & 0x7fffffff
-                payload, buffer = buffer[9:9 + length], buffer[9 + length:]
+                kind, flags = self._unparsed[3], self._unparsed[4]
+                stream = int.from_bytes(self._unparsed[5:9], "big") & 0x7fffffff
+                payload = self._unparsed[9:9 + length]
+                self._unparsed = self._unparsed[9 + length:]
                 if kind == SETTINGS and not flags & ACK:
                     self.send(frame(SETTINGS, ACK, 0))
                 if kind == PING and not flags & ACK:
@@ -118,11 +126,56 @@ class Http2:
             self.socket.settimeout(left)
             try:
                 data = self.socket.recv(65536)
-            except (TimeoutError, ConnectionResetError):
+            except TimeoutError:
                 return
+            except ConnectionResetError:
+                data = b""
             if not data:
+                self.is_gone = True
                 return
-            buffer += data
+            self._unparsed += data
+
+    def upload(self, stream: int, data: bytes, end: bool = True,
+               seconds: float = 60) -> bytes | None:
+        """Sends `data` as the server's flow control allows.
+
+        With `end`, returns as `finish`; without, ends when all is sent.
+        """
+        window = DEFAULT_WINDOW
+        sent = 0
+        received = b""
+
+        def send_allowed() -> None:
+            nonlocal window, sent
+            while sent < len(data) and min(window, self._window) > 0 and not self.is_gone:
+                size = min(MAX_FRAME, window, self._window, len(data) - sent)
+                is_last = end and sent + size == len(data)
+                self.send(frame(DATA, END_STREAM if is_last else 0, stream,
+                                data[sent:sent + size]))
+                sent += size
+                window -= size
+                self._window -= size
+
+        send_allowed()
+        if not end and sent == len(data):
+            return None
+        for kind, flags, number, payload in self.read_frames(seconds):
+            if kind == SETTINGS and not flags & ACK:
+                for i in range(0, len(payload), 6):
+                    if int.from_bytes(payload[i:i + 2], "big") == INITIAL_WINDOW_SIZE:
+                        window += int.from_bytes(payload[i + 2:i + 6], "big") - DEFAULT_WINDOW
+            if kind == WINDOW_UPDATE and number == 0:
+                self._window += int.from_bytes(payload, "big")
+            elif kind == WINDOW_UPDATE and number == stream:
+                window += int.from_bytes(payload, "big")
+            elif number == stream:
+                received += payload
+                if kind == RST_STREAM or flags & END_STREAM and kind in (DATA, HEADERS):
+                    return received
+            send_allowed()
+            if not end and sent == len(data):
+                return None
+        return None
 
     def finish(self, stream: int, seconds: float = 10) -> bytes | None:
         """The bytes of the frames of `stream` until it ends; None: it did not end in time."""

@@ -1,0 +1,47 @@
+#include "server/port_probe.h"
+
+#include <chrono>
+#include <utility>
+
+#include "kernels/str_cat.h"
+
+namespace lssar {
+namespace {
+
+constexpr auto kInterval = std::chrono::seconds(1);
+constexpr auto kMaxAge = std::chrono::seconds(5);
+
+}  // namespace
+
+PortProbe::PortProbe(Probe probe) : probe_(std::move(probe)), thread_([this] { Run(); }) {}
+
+PortProbe::~PortProbe() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+  }
+  stopped_.notify_all();
+  thread_.join();
+}
+
+absl::Status PortProbe::Check() const {
+  const std::lock_guard lock(mutex_);
+  const auto age = Clock::now() - succeeded_at_;
+  if (age <= kMaxAge) return absl::OkStatus();
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(age).count();
+  return absl::UnavailableError(
+      StrCat("the gRPC port has not answered for ", seconds, " s: ", last_.message()));
+}
+
+void PortProbe::Run() {
+  std::unique_lock lock(mutex_);
+  while (!stopped_.wait_for(lock, kInterval, [this] { return is_stopping_; })) {
+    lock.unlock();
+    absl::Status status = probe_();
+    lock.lock();
+    last_ = std::move(status);
+    if (last_.ok()) succeeded_at_ = Clock::now();
+  }
+}
+
+}  // namespace lssar
