@@ -20,6 +20,11 @@
 namespace lssar {
 namespace {
 
+// Messages of a chat. Each takes microseconds of its template, which cannot be stopped.
+constexpr size_t kMaxChatMessages = size_t{1} << 16;
+// Bytes of a chat template's own error, which may repeat what a message says.
+constexpr size_t kMaxTemplateErrorBytes = 200;
+
 // Requires  the checkpoint has a tokenizer
 size_t MaxTextBytes(const ParseContext& context) {
   if (context.max_text_bytes > 0) return context.max_text_bytes;
@@ -80,6 +85,7 @@ absl::StatusOr<Prompt> ReadChat(const v1::Chat& chat, const ParseContext& contex
   if (chat.messages().empty()) {
     return absl::InvalidArgumentError("chat.messages is empty; it must have at least one message");
   }
+  RETURN_IF_ERROR(CheckCount("chat.messages", size_t(chat.messages_size()), 1, kMaxChatMessages));
   // The template repeats every content, as far as is known.
   size_t num_bytes = 0;
   for (const v1::ChatMessage& message : chat.messages()) num_bytes += message.content().size();
@@ -98,7 +104,8 @@ absl::StatusOr<Prompt> ReadChat(const v1::Chat& chat, const ParseContext& contex
   auto text = checkpoint.chat_template->Render(messages, /*add_generation_prompt=*/true,
                                                checkpoint.bos_token, checkpoint.eos_token);
   if (!text.ok()) {
-    return absl::InvalidArgumentError(StrCat("chat: ", text.status().message()));
+    const std::string_view reason(text.status().message().data(), text.status().message().size());
+    return absl::InvalidArgumentError(StrCat("chat: ", Shorten(reason, kMaxTemplateErrorBytes)));
   }
   ASSIGN_OR_RETURN(auto ids, EncodeField("chat", *text, context, BosOf(checkpoint)));
   return Prompt{.ids = std::move(ids),

@@ -140,7 +140,8 @@ class ClientTest(unittest.TestCase):
 
     def test_score(self):
         item = pb.ScoreItem(context=pb.TextOrTokens(text="The United"),
-                            continuations=[pb.TextOrTokens(text=" States"), pb.TextOrTokens(text=" xyz")])
+                            continuations=[pb.TextOrTokens(text=" States"),
+                                           pb.TextOrTokens(text=" xyz")])
         replies = list(self.stub.Score(pb.ScoreRequest(items=[item] * 40)))
         scores = [reply.score for reply in replies if reply.HasField("score")]
         self.assertEqual(len(scores), 80)

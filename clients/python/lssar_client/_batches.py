@@ -122,7 +122,7 @@ class InputGroups:
 
     def add(self, text: types.Text) -> Iterator[list[pb.TextOrTokens]]:
         """Yields the group that became full, if one did. A group has an input or more."""
-        message = _requests.score_text(text, f'inputs[{self._num_added}]')
+        message = _requests.text_or_tokens(text, f'inputs[{self._num_added}]')
         self._num_added += 1
         num_bytes = message.ByteSize()
         if self._group and (len(self._group) == ITEMS_PER_CALL
