@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/strings/escaping.h"
+#include "kernels/str_cat.h"
 #include "models/checkpoint.h"
 #include "models/tokenizer.h"
 #include "nlohmann/json.hpp"
@@ -107,6 +109,36 @@ TEST(ByteLevelTokenizerTest, RefusesInvalidUtf8) {
   EXPECT_THAT(MessageOf(Gpt2().Encode("ab\xff").status()), HasSubstr("byte 2 of 3"));
 }
 
+// encoder.json and vocab.bpe are OpenAI's names of the same files; a tiktoken file has the pieces
+// with their ranks.
+TEST(ByteLevelTokenizerTest, OtherFilesGiveTheSameIds) {
+  const ScratchDirectory openai;
+  openai.Write("encoder.json", ReadFile(kGpt2 + "/vocab.json"));
+  openai.Write("vocab.bpe", ReadFile(kGpt2 + "/merges.txt"));
+  ExpectIdsOfTiktoken(**LoadTokenizer(openai.Path(), kPieces));
+
+  std::string lines;
+  for (int32_t id = 0; id < kEndOfText; ++id) {
+    const std::string_view bytes = Gpt2().PieceBytes(id);
+    lines += StrCat(absl::Base64Escape({bytes.data(), bytes.size()}), " ", id, "\n");
+  }
+  const ScratchDirectory named;
+  named.Write("gpt2.tiktoken", lines);
+  ExpectIdsOfTiktoken(**LoadTokenizer(named.Path(), kPieces));
+
+  const ScratchDirectory unnamed;
+  unnamed.Write("tokenizer.tiktoken", lines);
+  EXPECT_THAT(MessageOf(LoadTokenizer(unnamed.Path(), kPieces).status()),
+              HasSubstr("tiktoken_pattern"));
+  json config{{"tiktoken_pattern", "gpt2"},
+              {"added_tokens_decoder", {{"50256", {{"content", "<|endoftext|>"}}}}}};
+  unnamed.Write("tokenizer_config.json", config.dump());
+  ExpectIdsOfTiktoken(**LoadTokenizer(unnamed.Path(), kPieces));
+  config["added_tokens_decoder"] = {{"1x", {{"content", "<|endoftext|>"}}}};
+  unnamed.Write("tokenizer_config.json", config.dump());
+  EXPECT_THAT(MessageOf(LoadTokenizer(unnamed.Path(), kPieces).status()), HasSubstr("\"1x\""));
+}
+
 // A word of a megabyte and a text of added tokens only: neither takes quadratic time.
 TEST(ByteLevelTokenizerTest, EncodesLongTexts) {
   const std::string word(1 << 20, 'a');
@@ -172,6 +204,10 @@ std::string Refusal(const std::vector<std::pair<std::string, std::string>>& file
 TEST(ByteLevelTokenizerTest, ErrorsNameDamagedFiles) {
   const std::string vocab = Bytes().dump();
   EXPECT_THAT(Refusal({{"vocab.json", vocab}}), HasSubstr("merges.txt does not"));
+  EXPECT_THAT(Refusal({{"gpt2.tiktoken", "IQ== 0\nIg== x\n"}}), HasSubstr("line 2 must be"));
+  EXPECT_THAT(Refusal({{"gpt2.tiktoken", "IQ== 0\n*** 1\n"}}), HasSubstr("line 2 must be"));
+  EXPECT_THAT(Refusal({{"gpt2.tiktoken", "IQ== 0\nIg== 257\n"}}), HasSubstr("id 257"));
+  EXPECT_THAT(Refusal({{"gpt2.tiktoken", "IQ== 0\n"}}), HasSubstr("no piece for byte 0"));
   EXPECT_THAT(Refusal({{"vocab.json", "{"}, {"merges.txt", ""}}), HasSubstr("not JSON"));
   EXPECT_THAT(Refusal({{"vocab.json", "[]"}, {"merges.txt", ""}}), HasSubstr("object"));
   EXPECT_THAT(Refusal({{"vocab.json", vocab}, {"merges.txt", ""}}, 256),
@@ -192,22 +228,77 @@ TEST(ByteLevelTokenizerTest, ErrorsNameDamagedFiles) {
               HasSubstr("no integer id"));
 }
 
+json SplitBy(const std::string& regex, const std::string& behavior = "Isolated") {
+  const json split{{"type", "Split"},
+                   {"pattern", {{"Regex", regex}}},
+                   {"behavior", behavior},
+                   {"invert", false}};
+  const json byte_level{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+  return {{"type", "Sequence"}, {"pretokenizers", {split, byte_level}}};
+}
+
+// A template that puts these special tokens around a text; "" stands for the text.
+json TemplateOf(const std::vector<std::string>& parts) {
+  json single = json::array();
+  for (const std::string& part : parts) {
+    if (part.empty()) {
+      single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
+    } else {
+      single.push_back({{"SpecialToken", {{"id", part}, {"type_id", 0}}}});
+    }
+  }
+  return {{"type", "TemplateProcessing"}, {"single", single}};
+}
+
 TEST(ByteLevelTokenizerTest, RefusesPipelinesWithOtherIds) {
   const json good{{"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
                   {"model", {{"type", "BPE"}, {"vocab", Bytes()}, {"merges", json::array()}}}};
   const std::vector<std::pair<std::function<void(json&)>, std::string>> edits{
       {[](json& j) {
-         j["normalizer"] = {{"type", "NFC"}};
+         j["normalizer"] = {{"type", "Lowercase"}};
        },
-       "normalizer"},
-      {[](json& j) { j.erase("pre_tokenizer"); }, "pre_tokenizer is missing"},
-      {[](json& j) { j["pre_tokenizer"]["type"] = "Metaspace"; }, "\"Metaspace\""},
-      {[](json& j) { j["pre_tokenizer"].erase("add_prefix_space"); }, "add_prefix_space"},
-      {[](json& j) { j["pre_tokenizer"]["use_regex"] = false; }, "use_regex"},
+       "\"Lowercase\""},
       {[](json& j) {
-         j["post_processor"] = {{"type", "TemplateProcessing"}};
+         j["normalizer"] = {{"type", "Replace"}, {"pattern", {{"Regex", "a"}}}, {"content", "b"}};
        },
-       "\"TemplateProcessing\""},
+       "pattern: unknown field \"Regex\""},
+      {[](json& j) { j.erase("pre_tokenizer"); }, "decoder is missing"},
+      {[](json& j) { j["pre_tokenizer"]["type"] = "Whitespace"; }, "\"Whitespace\""},
+      {[](json& j) {
+         j["pre_tokenizer"] = {{"type", "Sequence"},
+                               {"pretokenizers", {{{"type", "ByteLevel"}}, {{"type", "Digits"}}}}};
+       },
+       "must be the last"},
+      {[](json& j) { j["pre_tokenizer"] = SplitBy("a", "MergedWithNext"); }, "\"MergedWithNext\""},
+      {[](json& j) { j["pre_tokenizer"] = SplitBy("\\w+"); }, "the escape \\w"},
+      {[](json& j) { j["pre_tokenizer"] = SplitBy("^a"); }, "\"^\""},
+      {[](json& j) { j["pre_tokenizer"] = SplitBy("[a[b]]"); }, "a class in a class"},
+      {[](json& j) { j["pre_tokenizer"] = SplitBy("\\p{Han}"); }, "the property Han"},
+      {[](json& j) { j["pre_tokenizer"] = SplitBy("a{1,3}+"); }, "}+"},
+      {[](json& j) { j["pre_tokenizer"] = SplitBy("(?<=a)b"); }, "the group (?<"},
+      {[](json& j) { j["pre_tokenizer"] = SplitBy("a*"); }, "may match nothing"},
+      {[](json& j) { j["pre_tokenizer"] = SplitBy("(a"); }, "not a regular expression"},
+      {[](json& j) {
+         j["post_processor"] = {{"type", "BertProcessing"}};
+       },
+       "\"BertProcessing\""},
+      {[](json& j) {
+         j["post_processor"] = TemplateOf({"<s>", ""});
+       },
+       "add_bos_token"},
+      {[](json& j) {
+         j["post_processor"] = TemplateOf({"", "</s>"});
+       },
+       "behind the text"},
+      {[](json& j) {
+         j["truncation"] = {{"max_length", 5}};
+       },
+       "truncation must be null"},
+      {[](json& j) { j["extra"] = 1; }, "unknown field \"extra\""},
+      {[](json& j) {
+         j["decoder"] = {{"type", "WordPiece"}};
+       },
+       "\"WordPiece\""},
       {[](json& j) { j.erase("model"); }, "model is missing"},
       {[](json& j) { j["model"]["type"] = "Unigram"; }, "\"Unigram\""},
       {[](json& j) { j["model"].erase("vocab"); }, "vocab and merges"},
@@ -219,6 +310,13 @@ TEST(ByteLevelTokenizerTest, RefusesPipelinesWithOtherIds) {
          j["model"]["merges"] = json::array({json::array({"a", "b"})});
        },
        "\"ab\" is not in the vocabulary"},
+      {[](json& j) {
+         j["model"]["vocab"]["<|end|>"] = 255;
+         j["model"]["vocab"]["ab"] = 256;
+         j["model"]["vocab"].erase("<|end|>");
+         j["model"]["merges"] = json::array({"a b", "a b"});
+       },
+       "merges[1]: merges \"a\" and \"b\" a second time"},
       {[](json& j) {
          j["added_tokens"] = {{{"id", 300}, {"content", "<x>"}}};
        },
