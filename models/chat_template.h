@@ -36,8 +36,8 @@ class ChatTemplate {
 
   // Cost    each expression is evaluated at most once where it stands, and without recursion beyond
   //         kMaxTemplateDepth
-  // Errors  INVALID_ARGUMENT: the template called raise_exception(), the prompt would be longer than
-  //         kMaxPromptBytes, or rendering would take more than kMaxRenderWork
+  // Errors  INVALID_ARGUMENT: the template called raise_exception(), the prompt would be longer
+  //         than kMaxPromptBytes, or rendering would take more than kMaxRenderWork
   absl::StatusOr<std::string> Render(std::span<const ChatMessage> messages,
                                      bool add_generation_prompt, std::string_view bos_token,
                                      std::string_view eos_token) const;
