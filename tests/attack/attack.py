@@ -183,7 +183,6 @@ class Attack(typing.NamedTuple):
     max_files: int = 0
     behind_edge: bool = False
     ends_during: bool = False  # a second time, with SIGTERM in the middle
-    short: bool = True  # part of --short
     # Files that the server is started with: folder -> (its flags, the neighbour's, the attack).
     prepare: typing.Callable[[pathlib.Path], tuple[list[str], list[str], typing.Callable]] | None \
         = None
@@ -213,20 +212,28 @@ ATTACKS = (
     Attack('compressed HTTP body', '2', attacks.http_compressed),
     Attack('compressed gRPC message', '3', attacks.grpc_compressed),
     Attack('Score of 1024 continuations', '4', attacks.score_continuations, ends_during=True),
-    Attack('Tokenize of 8 MiB', '4', attacks.tokenize_8_mib, ends_during=True, short=False),
-    Attack('prompt of 31 MiB', '4', attacks.generate_31_mib, ends_during=True, short=False),
+    Attack('Tokenize of 8 MiB', '4', attacks.tokenize_8_mib, ends_during=True),
+    Attack('prompt of 31 MiB', '4', attacks.generate_31_mib, ends_during=True),
     Attack('rapid reset', '5', attacks.rapid_reset, behind_edge=True),
-    Attack('rapid reset after data', '5', attacks.rapid_reset_with_data, behind_edge=True,
-           short=False),
+    Attack('rapid reset after data', '5', attacks.rapid_reset_with_data, behind_edge=True),
     Attack('HPACK flood', '6', attacks.hpack_flood, behind_edge=True),
-    Attack('TLS files damaged', '7', no_traffic, prepare=prepare_tls, short=False),
-    Attack('key file damaged', '8', no_traffic, prepare=prepare_keys, short=False),
-    Attack('idle HTTP connections', '9', attacks.idle_http, short=False),
-    Attack('idle reflection streams', '11', attacks.reflection_streams, short=False),
-    Attack('Range of 8 KB', '13', attacks.metrics_range, short=False),
-    Attack('role of 30 MiB', '14', attacks.long_role, short=False),
-    Attack('unfinished uploads', '15', attacks.unfinished_uploads, short=False),
-    Attack('random frames', '16', attacks.mixed_frames, short=False),
+    Attack('TLS files damaged', '7', no_traffic, prepare=prepare_tls),
+    Attack('key file damaged', '8', no_traffic, prepare=prepare_keys),
+    Attack('idle HTTP connections', '9', attacks.idle_http),
+    Attack('idle reflection streams', '11', attacks.reflection_streams),
+    Attack('Range of 8 KB', '13', attacks.metrics_range),
+    Attack('role of 30 MiB', '14', attacks.long_role),
+    Attack('unfinished uploads', '15', attacks.unfinished_uploads),
+    Attack('random frames', '16', attacks.mixed_frames),
+)
+
+# --short: several attacks share a server.
+SHORT_ATTACKS = (
+    Attack('four, in turn', '1-4', attacks.InTurn(
+        attacks.idle_connections, attacks.http_compressed, attacks.grpc_compressed,
+        attacks.score_continuations), max_files=1024),
+    Attack('two, in turn', '5, 6', attacks.InTurn(attacks.rapid_reset, attacks.hpack_flood),
+           behind_edge=True),
 )
 
 
@@ -242,9 +249,11 @@ def run_attack(attack: Attack, arguments: argparse.Namespace) -> dict[str, typin
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             more_flags, callers_flags, send = attack.prepare(pathlib.Path(folder))
             flags += more_flags
+        is_behind_edge = attack.behind_edge and not arguments.bare
+        if is_behind_edge:  # all connections come from one address
+            flags += ['--max-connections-per-address', '0']
         server = Server(arguments.server, *flags, max_files=attack.max_files)
         stack.callback(server.kill)
-        is_behind_edge = attack.behind_edge and not arguments.bare
         front = stack.enter_context(Edge(server)) if is_behind_edge else server
         calls = Helper(arguments.build, 'calls', front.grpc, front.http, *callers_flags)
         stack.callback(calls.kill)
@@ -345,8 +354,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--build', required=True, help='build folder: programs in bin/, stubs')
     parser.add_argument('--short', action='store_true',
-                        help='the attacks that need no key, 1 s each: for ctest')
-    parser.add_argument('--seconds', type=float, default=0, help='of each attack [20; short: 1]')
+                        help='rows 1 to 6 for a second each and some bad files: for ctest')
+    parser.add_argument('--seconds', type=float, default=0, help='of each attack [20; short: 4]')
     parser.add_argument('--bare', action='store_true', help='no HAProxy before the server')
     parser.add_argument('--only', default='', help='names of attacks, separated by commas')
     parser.add_argument('--requests', type=int, default=0,
@@ -357,10 +366,10 @@ def main() -> int:
     parser.add_argument('--json', default='', help='write the figures to this file')
     arguments = parser.parse_args()
     arguments.server = os.path.join(arguments.build, 'bin', 'lssar-server')
-    arguments.seconds = arguments.seconds or (1 if arguments.short else 20)
+    arguments.seconds = arguments.seconds or (4 if arguments.short else 20)
     wanted = [name.strip() for name in arguments.only.split(',') if name.strip()]
-    chosen = [attack for attack in ATTACKS
-              if (attack.name in wanted if wanted else attack.short or not arguments.short)]
+    chosen = SHORT_ATTACKS if arguments.short else [
+        attack for attack in ATTACKS if not wanted or attack.name in wanted]
     rows = []
     print(' | '.join(COLUMNS), flush=True)
     for attack in chosen:

@@ -17,7 +17,8 @@ import zlib
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), '..', 'server'))
 from raw_http2 import (CANCEL, CONTINUATION, END_HEADERS, HEADERS, REFLECTION, RST_STREAM,
-                       SETTINGS, Http2, ask_health, frame, header_block, message)
+                       SETTINGS, WINDOW_UPDATE, Http2, ask_health, frame, header_block,
+                       message)
 
 SOURCE = '127.0.0.2'
 SERVICE = '/lssar.v1.Inference/'
@@ -62,6 +63,17 @@ def in_threads(count: int, seconds: float, attack: typing.Callable[[], None]) ->
         thread.start()
     for thread in threads:
         thread.join(max(0.0, until + 1 - time.monotonic()))
+
+
+class InTurn:
+    """One attack after the other, each for its part of the time."""
+
+    def __init__(self, *parts: typing.Callable[['Target', float], None]):
+        self.parts = parts
+
+    def __call__(self, target: Target, seconds: float) -> None:
+        for part in self.parts:
+            part(target, seconds / len(self.parts))
 
 
 # Protobuf's wire format, as far as the attacks need it.
@@ -126,9 +138,7 @@ def grpc_compressed(target: Target, seconds: float) -> None:
 
     def attack() -> None:
         with http2(target) as client:
-            stream = client.start(SERVICE + 'Generate', bomb, compressed=True,
-                                  grpc_encoding='gzip')
-            client.finish(stream, 10)
+            send_large(client, SERVICE + 'Generate', bomb, compressed=True, grpc_encoding='gzip')
 
     in_threads(2, seconds, attack)
 
@@ -141,11 +151,13 @@ def grpc_calls(target: Target, seconds: float, count: int, rpc: str, request: by
     in_threads(count, seconds, attack)
 
 
-def send_large(client: Http2, path: str, request: bytes, leave_out: int = 0) -> None:
-    """A call whose message is sent as fast as the server's flow control allows."""
+def send_large(client: Http2, path: str, request: bytes, leave_out: int = 0,
+               compressed: bool = False, **headers: str) -> None:
+    """A call whose message is sent as fast as the server's flow control allows, less the last
+    `leave_out` bytes. Ends with the call, or when the server says nothing for 30 s."""
     stream = client.take_stream()
-    client.send(frame(HEADERS, END_HEADERS, stream, header_block(path)))
-    data = message(request)
+    client.send(frame(HEADERS, END_HEADERS, stream, header_block(path, **headers)))
+    data = message(request, compressed)
     data = data[:len(data) - leave_out]
     sent, window, connection_window = 0, 65535, 65535
     frames = client.read_frames(30)
@@ -161,7 +173,7 @@ def send_large(client: Http2, path: str, request: bytes, leave_out: int = 0) -> 
             connection_window -= size
             continue
         kind, flags, number, payload = next(frames)
-        if kind == 8:
+        if kind == WINDOW_UPDATE:
             added = struct.unpack('>I', payload)[0]
             if number:
                 window += added
