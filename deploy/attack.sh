@@ -5,8 +5,8 @@
 #
 #   sh deploy/attack.sh                 everything, in about fifteen minutes on two cores
 #   sh deploy/attack.sh --short         rows 1 to 6 for a second each: the form that ctest runs
-#   sh deploy/attack.sh --requests 1000000 --request-seconds 900    also a million small requests
-#   sh deploy/attack.sh --only 'rapid reset,HPACK flood' --bare     without HAProxy before the server
+#   sh deploy/attack.sh --requests 1000000 --request-seconds 900    a million small requests too
+#   sh deploy/attack.sh --only 'rapid reset,HPACK flood' --bare     without HAProxy
 #
 # Further options: --help. Needs the shipped checkpoint and installs what deploy/packages.sh lists.
 # Exit code 0: every target is met; 1: one is not.

@@ -93,7 +93,9 @@ class Calls:
                         report['other_bits'] += 1
                         problem = 'other bits'
                 except self.errors as error:
-                    problem = f'{call.__name__}: {str(error)[:300]}'
+                    code = error.code().name if hasattr(error, 'code') else ''
+                    text = ' '.join(str(error).split())
+                    problem = f'{call.__name__}: {code or text[:100]}'
                 report['calls'] += 1
                 report['lost'] += bool(problem)
                 report['first_error'] = report['first_error'] or problem

@@ -19,8 +19,8 @@ LSSAR_FUZZ_TARGET(encode_text) {
   for (const int32_t id : *ids) {
     LSSAR_CHECK(id >= 0 && id < zoo.tokenizer->VocabSize());
   }
-  // Role tokens in the text have no bytes, and U+2581 is SentencePiece's own sign for a space. Every
-  // other text comes back.
+  // Role tokens in the text have no bytes, and U+2581 is SentencePiece's own sign for a space.
+  // Every other text comes back.
   if (text.find("<|") == text.npos && text.find("</s>") == text.npos &&
       text.find("<s>") == text.npos && text.find("<unk>") == text.npos &&
       text.find("\xE2\x96\x81") == text.npos) {

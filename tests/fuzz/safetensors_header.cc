@@ -1,5 +1,5 @@
-// ParseSafetensorsHeader: every tensor lies in the file, aligned, as long as its type and shape say,
-// and the tensors cover the data without gap or overlap.
+// ParseSafetensorsHeader: every tensor lies in the file, aligned, as long as its type and shape
+// say, and the tensors cover the data without gap or overlap.
 // Input   size of the data (2 bytes), then the header, which is padded to 8 bytes; with the lowest
 //         bit of the first byte set, the rest is the file itself
 #include <algorithm>
