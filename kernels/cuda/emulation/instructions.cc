@@ -106,21 +106,21 @@ void MmaBf16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   emulation::MeetWarp(&MmaWarp<true>, &own);
 }
 
-void LoadTransposed(unsigned (&b)[2], const void* row) {
+void LoadTransposed(unsigned (&b)[2][2], const void* row) {
   struct Slot {
     const void* row;
     unsigned* b;
-  } slot{row, b};
+  } slot{row, b[0]};
   emulation::MeetWarp(
       [](void* const* slots) {
-        uint16_t elements[2][8][8];
-        for (int lane = 0; lane < 16; ++lane) {
+        uint16_t elements[4][8][8];
+        for (int lane = 0; lane < kWarpThreads; ++lane) {
           std::memcpy(elements[lane / 8][lane % 8], static_cast<const Slot*>(slots[lane])->row, 16);
         }
         for (int lane = 0; lane < kWarpThreads; ++lane) {
           unsigned* const to = static_cast<const Slot*>(slots[lane])->b;
           const int row_idx = 2 * (lane % 4), col = lane / 4;
-          for (int matrix = 0; matrix < 2; ++matrix) {
+          for (int matrix = 0; matrix < 4; ++matrix) {
             to[matrix] =
                 elements[matrix][row_idx][col] | unsigned(elements[matrix][row_idx + 1][col]) << 16;
           }
