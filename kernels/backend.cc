@@ -141,6 +141,22 @@ absl::Status ParseThreadsFlag(const std::string& value, BackendOptions* options)
 
 }  // namespace
 
+absl::Status CheckVariants(const Backend& backend, std::span<const Variant> variants) {
+  for (const Variant variant : variants) {
+    if (backend.Computes(variant)) continue;
+    const VariantInfo& wanted = InfoOf(variant);
+    std::string computed;
+    for (const VariantInfo& info : kVariants) {
+      if (info.field != wanted.field || !backend.Computes(info.variant)) continue;
+      computed += StrCat(computed.empty() ? "; it computes " : ", ", info.value);
+    }
+    return absl::UnimplementedError(StrCat(wanted.field, " is ", wanted.value, ", which the ",
+                                           backend.Name(), " backend does not compute", computed,
+                                           ". Use --device cpu, which computes every value"));
+  }
+  return absl::OkStatus();
+}
+
 std::vector<BackendFlag> BackendFlags() {
   return {
       {"device", "DEVICE", DeviceHelp(), &ParseDeviceFlag},

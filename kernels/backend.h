@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/ops.h"
+#include "kernels/variant.h"
 
 namespace lssar {
 
@@ -75,6 +77,9 @@ class Backend {
   //         computes); INVALID_ARGUMENT: CheckAttentionSpec's
   virtual absl::Status CheckAttention(const AttentionSpec& spec) const = 0;
 
+  // True if the ops compute the variant, by the backend's column of kVariants.
+  virtual bool Computes(Variant variant) const = 0;
+
   // Adapts `layout` to this backend: sets the order of K.
   // Errors  UNIMPLEMENTED: this backend does not support the dtype or head_dim (names it and those
   //         that it supports)
@@ -103,6 +108,7 @@ class Backend {
   // The ops of ops.h. They may run asynchronously, in order. Synchronize waits for them and returns
   // the device's error.
   virtual void Embed(const EmbedArgs& args) = 0;
+  virtual void Norm(const NormArgs& args) = 0;
   virtual void Linear(const LinearArgs& args) = 0;
   virtual void RopeWrite(const RopeWriteArgs& args) = 0;
   virtual void Attention(const AttentionArgs& args) = 0;
@@ -111,10 +117,10 @@ class Backend {
   virtual void CopyPages(const CopyPagesArgs& args) = 0;
   virtual absl::Status Synchronize() = 0;
 
-  // Runs a step's Embed, Linear, RopeWrite and Attention, which `ops` calls. A backend may record
+  // Runs a step's Embed, Norm, Linear, RopeWrite and Attention, which `ops` calls. A backend may record
   // them (a CUDA graph) and replay the record in a later step of the same owner without calling
   // `ops`.
-  // Requires  `ops` calls only these four, for all rows of `args` or all ids; its other arguments
+  // Requires  `ops` calls only these five, for all rows of `args` or all ids; its other arguments
   //           are the same in every step of one owner
   // Ensures   the same bits as the ops alone; rows [rows->num_rows, max_rows) of arrays may be
   //           written
@@ -124,6 +130,10 @@ class Backend {
   // exit. To be called after an error. Waits for running ops.
   virtual bool IsLost() = 0;
 };
+
+// Errors  UNIMPLEMENTED: `backend` does not compute one of `variants`; names the field of config.json,
+//         its value, the values that the backend computes, and what to do
+absl::Status CheckVariants(const Backend& backend, std::span<const Variant> variants);
 
 struct BackendOptions {
   std::string name = "cpu";  // a device: "cpu" | "reference" | "cuda" | "cuda:N", the Nth from 0

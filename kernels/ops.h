@@ -43,18 +43,28 @@ struct RaggedBatch {
 };
 
 enum class NormKind : uint8_t {
+  kNone,
   kLayerNorm,  // (x - mean) / sqrt(variance + epsilon) * weight + bias
+  kRmsNorm,    // x / sqrt(mean of x^2 + epsilon) * weight + bias (arXiv 1910.07467)
 };
 
-// The norm that an op applies to the rows of x before it multiplies them.
+// A norm of vectors of `size` elements: of the rows of x before a multiplication, of rows on their
+// own (Norm), or of one head's q or k (RopeWrite).
 struct NormView {
-  NormKind kind = NormKind::kLayerNorm;
-  const float* weight = nullptr;  // [hidden_size]; null: no norm
-  const float* bias = nullptr;    // [hidden_size]; null: no bias
+  NormKind kind = NormKind::kNone;
+  const float* weight = nullptr;  // [size]; null: ones (cuda: not null)
+  const float* bias = nullptr;    // [size]; null: zeros (cuda: not null)
   float epsilon = 1e-5f;
 };
 
-enum class Activation : uint8_t { kNone, kGeluTanh };
+enum class Activation : uint8_t {
+  kNone,
+  kGeluTanh,  // x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
+  kGeluErf,   // x / 2 (1 + erf(x / sqrt(2)))
+  kRelu,      // max(0, x)
+  kRelu2,     // max(0, x)^2
+  kSilu,      // x / (1 + e^-x)
+};
 
 // out[r] = table[ids[r]].
 // Shapes    out [ids.size(), hidden_size]; table [vocab, hidden_size] packed
@@ -66,14 +76,35 @@ struct EmbedArgs {
   float* out = nullptr;
 };
 
-// A GEMM with its epilogue: out = activation(norm(x) W^T + bias) + residual.
+// out = norm(x), or residual + scale * norm(x).
+// Shapes    x, residual and out [num_rows, size]; residual may be null; x, residual and out may be
+//           one array
+// Requires  norm.kind is not kNone
+// Accuracy  against reference: |d| <= 1e-6 (|scale * norm(x)| + |residual| + |bias|)
+struct NormArgs {
+  int num_rows = 0;
+  int size = 0;
+  const float* x = nullptr;
+  NormView norm;
+  float scale = 1;
+  const float* residual = nullptr;
+  float* out = nullptr;
+};
+
+// A GEMM with its epilogue:
+//   out = residual + scale * (activation(norm(x) W^T + bias) * multiply)
+// `multiply` is the other factor of a gated MLP: activation(x W_gate) goes to an array, which the
+// product x W_up then multiplies.
 // Shapes    M = num_rows, K = in_features, N = out_features: x [M, K], W [N, K] packed, bias [N],
-//           residual and out [M, N]; bias and residual may be null; residual may be out
+//           multiply, residual and out [M, N]; bias, multiply and residual may be null, and each of
+//           the last two may be out
 // Requires  out does not alias x
 // Ensures   cpu: an element is one fused multiply-add chain over k = 0..K-1 in rising order. int8:
 //           the chain is over groups of k, whose sums are exact integers of x rounded to 16 bits
-// Accuracy  against reference: |d| <= 1e-5 * (sum_k |x_k w_k| + |bias| + |residual|). int8: another
-//           2^-15 max_k |x_k| sum_k |w_k|, x after its norm. BackendOptions::fast_gemm: more
+// Accuracy  against reference, before activation: |d| <= 1e-5 * (sum_k |x_k w_k| + |bias|), and
+//           1e-5 |residual|. int8: another 2^-15 max_k |x_k| sum_k |w_k|, x after its norm.
+//           BackendOptions::fast_gemm: more. The activation (slope at most 1.13; kRelu2: twice its
+//           argument), multiply and scale carry the error on
 struct LinearArgs {
   int num_rows = 0;
   const float* x = nullptr;
@@ -81,20 +112,30 @@ struct LinearArgs {
   const PackedMatrix* weight = nullptr;
   const float* bias = nullptr;
   Activation activation = Activation::kNone;
+  const float* multiply = nullptr;
+  float scale = 1;
   const float* residual = nullptr;
   float* out = nullptr;
 };
 
+// Which elements of a head's first r = rotary_dims form pairs: (i, i + r/2), or (2i, 2i + 1).
 enum class RopeLayout : uint8_t { kHalfSplit, kInterleaved };
 
-// Rotates q and k by their row's angles and, if `normalize`, divides both by their l2 norm. Writes
-// q to `q`, and k and v to their slots of the KV pages.
+// The norms of each head's q and k, before or after the rotation (QK-norm).
+struct QkNorm {
+  NormView q = {}, k = {};  // size head_dim; both or neither of kind kNone
+  bool after_rotary = false;
+};
+
+// For each head's q and k, in this order: qk_norm, unless after_rotary; rotation of the first
+// rotary_dims elements by the row's angles, the others stay; qk_norm, if after_rotary; division by
+// the l2 norm, if `normalize`. Writes q to `q`, and k and v to their slots of the KV pages.
 // Shapes    qkv [num_rows, (num_heads + 2 num_kv_heads) * head_dim]: q, then k, then v, each
-//           head-major; rope [num_rows, head_dim]: head_dim/2 cosines, then head_dim/2 sines, of
-//           the row's position; q [num_rows, num_heads, head_dim]. num_kv_heads and head_dim are
-//           those of kv.layout
-// Requires  num_heads is a multiple of num_kv_heads (cuda: equal); no page is shared with another
-//           sequence; head_dim is even
+//           head-major; rope [num_rows, r], r = RotaryDims(): r/2 cosines, then r/2 sines, of the
+//           row's position; q [num_rows, num_heads, head_dim]. num_kv_heads and head_dim are those
+//           of kv.layout
+// Requires  num_heads is a multiple of num_kv_heads; no page is shared with another sequence;
+//           head_dim and rotary_dims are even; rotary_dims <= head_dim
 // Ensures   only the rows' own slots of `layer` are written
 // Accuracy  q against reference: |d| <= 2e-6 if normalised; K/V: the same, rounded to the page type
 //           (to nearest, ties to even). Norms whose square overflows or underflows fp32 are
@@ -108,9 +149,13 @@ struct RopeWriteArgs {
   const float* qkv = nullptr;
   const float* rope = nullptr;
   RopeLayout rope_layout = RopeLayout::kHalfSplit;
+  int rotary_dims = 0;  // 0: head_dim
+  QkNorm qk_norm = {};
   bool normalize = true;
   KvView kv;
   float* q = nullptr;
+
+  int RotaryDims() const { return rotary_dims > 0 ? rotary_dims : kv.layout.head_dim; }
 };
 
 // Attention statistics: the V rows of Weigh, summed over rows, query heads and calls.
@@ -125,9 +170,9 @@ struct AttentionStats {
 //   Weigh   reads scratch and the V rows of non-zero weight; sums of u^p and of u^p v
 // Query head h reads KV head h / (num_heads / num_kv_heads) (grouped-query attention).
 // Shapes    q, out [num_rows, num_heads, head_dim]; num_kv_heads and head_dim are kv.layout's
-// Requires  num_heads is a multiple of num_kv_heads (cuda: equal); q as RopeWrite wrote it; K/V are
-//           written for every position up to each row's own; out does not alias q;
-//           Backend::CheckAttention accepts spec
+// Requires  num_heads is a multiple of num_kv_heads; q as RopeWrite wrote it; K/V are written for
+//           every position up to each row's own; out does not alias q; Backend::CheckAttention
+//           accepts spec
 // Ensures   keys at or beyond the row's N never reach a result, not even as NaN: stale data in the
 //           tail of a page cannot leak
 // Accuracy  against reference over the same pages: max |d| <= 2e-5 max(1, p / 15) max|v|; cuda,
@@ -135,7 +180,8 @@ struct AttentionStats {
 //           fp16 pages against fp32 pages: 1e-3 max|v|. Over int8 pages: 1e-2 max|v| in rows of
 //           more than 64 keys, some of them near q, or if p = 1. Re-weighting moves a near tie of
 //           keys by more: on random keys 0.03 max|v| at p = 3, 0.12 at p = 15
-// Cost      K once, V rows of non-zero weight once; 4 B of scratch written and read per key
+// Cost      K once, V rows of non-zero weight once; 4 B of scratch written and read per key. cpu:
+//           once for all query heads of a KV head, up to 32 of them (8 at 16K keys)
 // Source    arXiv 2501.13428 Algorithm 1; x^p through (x / peak)^p (Appendix A.4 in linear space)
 struct AttentionArgs {
   const RaggedBatch* rows = nullptr;
@@ -150,7 +196,7 @@ struct AttentionArgs {
   AttentionStats* counters = nullptr;
 };
 
-// logits[i] = norm(x[row_ids[i]]) W^T.
+// logits[i] = cap(norm(x[row_ids[i]]) W^T), with cap(y) = softcap * tanh(y / softcap).
 // Shapes    x [any, hidden_size], W [vocab, hidden_size] packed, logits [row_ids.size(), vocab]
 // Accuracy  as Linear
 struct LogitsArgs {
@@ -158,6 +204,7 @@ struct LogitsArgs {
   std::span<const int32_t> row_ids;
   NormView norm;
   const PackedMatrix* weight = nullptr;
+  float softcap = 0;  // > 0; 0: no cap
   float* logits = nullptr;
 };
 
@@ -174,7 +221,8 @@ struct LogitsArgs {
 //   draw            the first id, in rising order, at which the running sum of weights exceeds
 //                   u times their total; u is Philox (philox.h) of seed, choice and position
 // Equal scores rank by id, lowest first. Scores are fp32; weights have 42 bits below the best's.
-// Log-probabilities are of the raw distribution: x - log(sum(exp(x))).
+// Log-probabilities are of the raw distribution over all of vocab: x - log(sum(exp(x))).
+// Ids from num_ids on pad the vocabulary: they are never drawn, but count in log-probabilities.
 // Shapes    logits [rows.size(), vocab]; out [rows.size()], overwritten
 // Requires  ids in [0, vocab); num_logprobs <= vocab and <= kMaxTopLogprobs; vocab <= 2^20; at
 //           least one candidate is left for a draw; `out` stays in place until Synchronize
@@ -185,8 +233,11 @@ struct LogitsArgs {
 struct SampleArgs {
   const float* logits = nullptr;
   int vocab = 0;
+  int num_ids = 0;  // [1, vocab]; 0: vocab
   std::span<const SampleRequest> rows;
   std::span<SampleResult> out;
+
+  int NumIds() const { return num_ids > 0 ? num_ids : vocab; }
 };
 
 struct PageCopy {

@@ -41,6 +41,7 @@ absl::Status LoadModel(const std::string& directory, Backend* backend, const Loa
   const std::string config_path = StrCat(directory, "/config.json");
   ASSIGN_OR_RETURN(const std::string config_text, ReadWholeFile(config_path));
   ASSIGN_OR_RETURN(checkpoint->config, ParseConfig(config_text, config_path));
+  RETURN_IF_ERROR(Gpt::CheckBackend(checkpoint->config, *backend));
 
   ASSIGN_OR_RETURN(const TensorFile file, TensorFile::OpenModel(directory));
   Sha256 hash;

@@ -1,5 +1,6 @@
 #include "models/config.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <string>
@@ -7,6 +8,7 @@
 
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
+#include "models/config_fields.h"
 #include "models/json_fields.h"
 
 namespace lssar {
@@ -26,6 +28,9 @@ constexpr int kMaxPositions = 1 << 20;
 constexpr double kMaxTheta = 1e12;
 constexpr double kMaxNtkFactor = 1024;
 constexpr double kMaxPower = 1000;
+constexpr double kMaxResidualScale = 1000;
+constexpr double kMaxSoftcap = 1e6;
+constexpr double kDefaultEpsilon = 1e-5;
 
 std::string KindNames() {
   return StrJoin(kAttentionKinds, [](const AttentionKindInfo& info) { return info.name; });
@@ -35,51 +40,74 @@ std::string PhiNames() {
   return StrJoin(kPhis, [](const PhiInfo& info) { return info.name; });
 }
 
-// An architecture value and its name in config.json. Empty: the value is known, but no backend
-// computes it.
+// An architecture value and its name in config.json.
 template <typename Value>
 struct Choice {
   std::string_view name;
-  std::optional<Value> value;
+  Value value;
 };
 
 constexpr std::array<Choice<NormKind>, 2> kNorms{{
     {"layer_norm", NormKind::kLayerNorm},
-    {"rms_norm", std::nullopt},
+    {"rms_norm", NormKind::kRmsNorm},
+}};
+
+constexpr std::array<Choice<ModelConfig::NormPosition>, 2> kNormPositions{{
+    {"pre", ModelConfig::NormPosition::kPre},
+    {"sandwich", ModelConfig::NormPosition::kSandwich},
 }};
 
 constexpr std::array<Choice<ModelConfig::MlpKind>, 2> kMlps{{
     {"plain", ModelConfig::MlpKind::kPlain},
-    {"gated", std::nullopt},
+    {"gated", ModelConfig::MlpKind::kGated},
 }};
 
-constexpr std::array<Choice<Activation>, 5> kActivations{{
+constexpr std::array<Choice<Activation>, 6> kActivations{{
     {"gelu_new", Activation::kGeluTanh},
-    {"gelu", std::nullopt},
-    {"relu", std::nullopt},
-    {"relu2", std::nullopt},
-    {"silu", std::nullopt},
+    {"gelu_pytorch_tanh", Activation::kGeluTanh},
+    {"gelu", Activation::kGeluErf},
+    {"relu", Activation::kRelu},
+    {"relu2", Activation::kRelu2},
+    {"silu", Activation::kSilu},
 }};
 
-// The value of field `name`; the first choice where the field is absent.
+constexpr std::array<Choice<RopeLayout>, 2> kRopeLayouts{{
+    {"half", RopeLayout::kHalfSplit},
+    {"interleaved", RopeLayout::kInterleaved},
+}};
+
+constexpr std::array<Choice<bool>, 2> kQkNormPositions{{
+    {"before_rotary", false},
+    {"after_rotary", true},
+}};
+
+// The value of field `name`, which must be there.
+template <typename Value, size_t num_choices>
+Value RequireChoice(std::string_view name, const std::array<Choice<Value>, num_choices>& choices,
+                    JsonFields* fields) {
+  const std::string names =
+      StrJoin(choices, [](const Choice<Value>& choice) { return choice.name; });
+  if (!fields->Has(name)) {
+    fields->Fail(StrCat(name, " is missing; models differ in it: it must be one of ", names));
+  }
+  const std::string given = fields->Text(name, "");
+  for (const Choice<Value>& choice : choices) {
+    if (choice.name == given) return choice.value;
+  }
+  fields->Fail(StrCat(name, " is \"", given, "\", must be one of ", names));
+  return choices.front().value;
+}
+
+// The same; the first choice where the field is absent.
 template <typename Value, size_t num_choices>
 Value ReadChoice(std::string_view name, const std::array<Choice<Value>, num_choices>& choices,
                  JsonFields* fields) {
-  const std::string given = fields->Text(name, std::string(choices.front().name));
-  std::string computed;
-  std::string_view problem = "";
-  for (const Choice<Value>& choice : choices) {
-    if (choice.name == given && choice.value) return *choice.value;
-    if (choice.name == given) problem = ", which no backend computes yet";
-    if (choice.value) computed += StrCat(computed.empty() ? "" : ", ", choice.name);
-  }
-  fields->Fail(StrCat(name, " is \"", given, "\"", problem, "; must be one of ", computed));
-  return *choices.front().value;
+  return fields->Has(name) ? RequireChoice(name, choices, fields) : choices.front().value;
 }
 
 // The attention object is closed: an unknown field there could mean another function.
-absl::StatusOr<AttentionSpec> ParseAttention(const json& object, std::string_view source) {
-  JsonFields fields(object, StrCat(source, ": attention"));
+absl::StatusOr<AttentionSpec> ParseAttention(const json& object, const std::string& source) {
+  JsonFields fields(object, source);
   fields.RefuseOthers({"kind", "p", "phi"});
   AttentionSpec spec;
   const std::string name = fields.Text("kind");
@@ -104,6 +132,38 @@ absl::StatusOr<AttentionSpec> ParseAttention(const json& object, std::string_vie
   return spec;
 }
 
+// One object for all layers, or a list with one object a layer.
+absl::Status ReadAttention(const json& parsed, std::string_view source, ModelConfig* config) {
+  const auto found = parsed.find("attention");
+  if (found == parsed.end() || found->is_null()) {
+    return absl::InvalidArgumentError(StrCat(
+        source,
+        ": attention is missing: config.json must name the attention that the model was trained "
+        "with; add \"attention\": {\"kind\": \"lssar\", \"p\": 15}, or {\"kind\": \"softmax\"} for "
+        "a plain GPT"));
+  }
+  const size_t num_layers = size_t(config->num_hidden_layers);
+  if (found->is_array() && found->size() != num_layers) {
+    return absl::InvalidArgumentError(StrCat(source, ": attention has ", found->size(),
+                                             " elements, must have one a layer, n_layer ",
+                                             num_layers, ", or be one object"));
+  }
+  if (found->is_array()) {
+    for (size_t i = 0; i < num_layers; ++i) {
+      ASSIGN_OR_RETURN(AttentionSpec spec,
+                       ParseAttention((*found)[i], StrCat(source, ": attention[", i, "]")));
+      config->attention.push_back(spec);
+    }
+  } else {
+    ASSIGN_OR_RETURN(AttentionSpec spec, ParseAttention(*found, StrCat(source, ": attention")));
+    config->attention.assign(num_layers, spec);
+  }
+  for (AttentionSpec& spec : config->attention) {
+    spec.max_position_embeddings = config->max_position_embeddings;
+  }
+  return absl::OkStatus();
+}
+
 // The factor of dynamic NTK, the only rope scaling.
 absl::StatusOr<double> ParseRopeScaling(const json& object, std::string_view source) {
   JsonFields fields(object, StrCat(source, ": rope_scaling"));
@@ -118,48 +178,113 @@ absl::StatusOr<double> ParseRopeScaling(const json& object, std::string_view sou
   return factor;
 }
 
-// GPT-2 switches that change the function: only the value that the backends compute is accepted.
-void RefuseOtherComputation(JsonFields* fields) {
-  for (const std::string_view name : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"}) {
-    if (fields->Bool(name, false)) fields->Fail(StrCat(name, " is true, must be false"));
+absl::StatusOr<ModelConfig::QkNorm> ParseQkNorm(const json& object, std::string_view source,
+                                                float default_epsilon) {
+  JsonFields fields(object, StrCat(source, ": qk_norm"));
+  fields.RefuseOthers({"kind", "position", "weight", "bias", "epsilon"});
+  ModelConfig::QkNorm norm;
+  norm.kind = RequireChoice("kind", kNorms, &fields);
+  norm.after_rotary = RequireChoice("position", kQkNormPositions, &fields);
+  if (!fields.Has("weight")) {
+    fields.Fail("weight is missing: true if the checkpoint has attn.q_norm.weight, else false");
   }
-  if (!fields->Bool("scale_attn_weights", true)) {
-    fields->Fail("scale_attn_weights is false, must be true");
-  }
+  norm.has_weight = fields.Bool("weight", false);
+  norm.has_bias = fields.Bool("bias", false);
+  norm.epsilon = float(fields.Positive("epsilon", 1, double{default_epsilon}));
+  RETURN_IF_ERROR(fields.status());
+  return norm;
 }
 
-void CheckHeads(const ModelConfig& config, JsonFields* fields) {
-  if (config.hidden_size % config.num_attention_heads != 0) {
-    fields->Fail(StrCat("n_embd is ", config.hidden_size, ", must be a multiple of n_head, ",
-                        config.num_attention_heads));
+void ReadHeads(ModelConfig* config, JsonFields* fields) {
+  const int num_heads = config->num_attention_heads;
+  config->num_kv_heads = int(fields->Int("num_key_value_heads", 1, kMaxHeads, num_heads));
+  config->head_dim =
+      int(fields->Int("head_dim", 2, kMaxHeadDim, std::max(2, config->hidden_size / num_heads)));
+  if (!fields->status().ok()) return;
+  if (!fields->Has("head_dim") && config->hidden_size % num_heads != 0) {
+    fields->Fail(StrCat("n_embd is ", config->hidden_size, ", must be a multiple of n_head, ",
+                        num_heads, ", where head_dim is not given"));
     return;
   }
-  const int head_dim = config.HeadDim();
-  if (head_dim % 2 != 0 || head_dim > kMaxHeadDim) {
-    fields->Fail(StrCat("n_embd / n_head is ", head_dim,
+  const int head_dim = config->head_dim;
+  if (head_dim % 2 != 0 || head_dim > kMaxHeadDim ||
+      (!fields->Has("head_dim") && config->hidden_size / num_heads < 2)) {
+    fields->Fail(StrCat(fields->Has("head_dim") ? "head_dim" : "n_embd / n_head", " is ",
+                        fields->Has("head_dim") ? head_dim : config->hidden_size / num_heads,
                         ", must be even (rotary pairs) and at most ", kMaxHeadDim));
   }
-  if (config.dynamic_ntk_factor && head_dim <= 2) {
-    fields->Fail("rope_scaling needs n_embd / n_head of at least 4");
-  }
-  if (config.num_kv_heads != config.num_attention_heads) {
-    // The cuda backend does not compute grouped-query heads, and there is no way to ask it.
-    fields->Fail(StrCat("num_key_value_heads is ", config.num_kv_heads,
-                        ", which is not supported yet; must be n_head, ",
-                        config.num_attention_heads));
+  if (num_heads % config->num_kv_heads != 0) {
+    fields->Fail(StrCat("num_key_value_heads is ", config->num_kv_heads, ", must divide n_head, ",
+                        num_heads));
   }
 }
 
-void ReadArchitecture(ModelConfig* config, JsonFields* fields) {
-  config->num_kv_heads =
-      int(fields->Int("num_key_value_heads", 1, kMaxHeads, config->num_attention_heads));
+void ReadNorms(ModelConfig* config, JsonFields* fields) {
+  config->norm_weight = fields->Bool("norm_weight", true);
+  const bool has_bias = fields->Bool("norm_bias", true);
+  if (!fields->Has("normalization") && (!config->norm_weight || !has_bias)) {
+    fields->Fail(
+        "normalization is missing: without norm_weight or norm_bias the tensors do not tell "
+        "layer_norm from rms_norm; it must be one of layer_norm, rms_norm");
+  }
   config->norm_kind = ReadChoice("normalization", kNorms, fields);
-  config->layer_norm_epsilon = float(fields->Positive("layer_norm_epsilon", 1, 1e-5));
+  const bool is_layer_norm = config->norm_kind == NormKind::kLayerNorm;
+  // No known RMSNorm has a bias, so none is the default there.
+  config->norm_bias = fields->Bool("norm_bias", is_layer_norm && config->norm_weight);
+  if (!is_layer_norm && !fields->Has("layer_norm_epsilon")) {
+    fields->Fail(
+        "layer_norm_epsilon is missing: models with rms_norm differ in it; add 1e-5, 1e-6 "
+        "or what the model was trained with (torch's default is 1.1920929e-07)");
+  }
+  config->layer_norm_epsilon = float(fields->Positive("layer_norm_epsilon", 1, kDefaultEpsilon));
+  config->norm_position = ReadChoice("norm_position", kNormPositions, fields);
+  config->embedding_norm = fields->Bool("embedding_norm", false);
+}
+
+void ReadBlock(ModelConfig* config, JsonFields* fields) {
   config->mlp_kind = ReadChoice("mlp_kind", kMlps, fields);
-  config->activation = ReadChoice("activation_function", kActivations, fields);
-  config->norm_bias = fields->Bool("norm_bias", true);
+  config->activation = RequireChoice("activation_function", kActivations, fields);
   config->attention_bias = fields->Bool("attention_bias", true);
+  config->attention_out_bias = fields->Bool("attention_out_bias", config->attention_bias);
   config->mlp_bias = fields->Bool("mlp_bias", true);
+  config->mlp_out_bias = fields->Bool("mlp_out_bias", config->mlp_bias);
+  config->parallel_residual = fields->Bool("parallel_residual", false);
+  config->attention_residual_scale =
+      float(fields->Positive("attention_residual_scale", kMaxResidualScale, 1.0));
+  config->mlp_residual_scale =
+      float(fields->Positive("mlp_residual_scale", kMaxResidualScale, 1.0));
+}
+
+void ReadRotary(ModelConfig* config, JsonFields* fields) {
+  if (!fields->Has("rope_theta")) {
+    fields->Fail(
+        "rope_theta is missing: models differ in it; add the rotary base that the model "
+        "was trained with, such as 10000");
+  }
+  config->rope_theta = fields->Number("rope_theta", 1, kMaxTheta, 10000.0);
+  config->rope_layout = ReadChoice("rope_layout", kRopeLayouts, fields);
+  const double factor = fields->Positive("partial_rotary_factor", 1, 1.0);
+  config->rotary_dims = int(config->HeadDim() * factor);  // as Hugging Face rounds
+  if (config->rotary_dims < 2 || config->rotary_dims % 2 != 0) {
+    fields->Fail(StrCat("partial_rotary_factor is ", factor, ": it rotates ", config->rotary_dims,
+                        " of a head's ", config->HeadDim(),
+                        " elements, must be an even number, at least 2"));
+  }
+  if (config->dynamic_ntk_factor && config->rotary_dims <= 2) {
+    fields->Fail("rope_scaling needs at least 4 rotary elements in a head");
+  }
+}
+
+void ReadVocabulary(ModelConfig* config, JsonFields* fields) {
+  config->unpadded_vocab_size =
+      int(fields->Int("unpadded_vocab_size", 1, config->vocab_size, config->vocab_size));
+  config->tie_word_embeddings = fields->Bool("tie_word_embeddings", true);
+  config->final_logit_softcapping =
+      fields->Has("final_logit_softcapping")
+          ? float(fields->Positive("final_logit_softcapping", kMaxSoftcap))
+          : 0.0f;
+  config->bos_id = fields->OptionalInt("bos_token_id", 0, config->vocab_size - 1);
+  config->eos_id = fields->OptionalInt("eos_token_id", 0, config->NumTokenIds() - 1);
 }
 
 }  // namespace
@@ -176,32 +301,74 @@ absl::StatusOr<ModelConfig> ParseConfig(std::string_view text, std::string_view 
   config.intermediate_size =
       int(fields.Int("n_inner", 1, kMaxIntermediateSize, 4 * config.hidden_size));
   config.max_position_embeddings = int(fields.Int("n_positions", 1, kMaxPositions));
-  ReadArchitecture(&config, &fields);
-  config.rope_theta = fields.Number("rope_theta", 1, kMaxTheta, 10000.0);
-  config.rope_layout = fields.Choice("rope_layout", {"half", "interleaved"}) == 0
-                           ? RopeLayout::kHalfSplit
-                           : RopeLayout::kInterleaved;
-  config.tie_word_embeddings = fields.Bool("tie_word_embeddings", true);
-  config.conv1d_layout = fields.Choice("linear_layout", {"linear", "conv1d"}) == 1;
-  config.bos_id = fields.OptionalInt("bos_token_id", 0, config.vocab_size - 1);
-  config.eos_id = fields.OptionalInt("eos_token_id", 0, config.vocab_size - 1);
-  RefuseOtherComputation(&fields);
+  RETURN_IF_ERROR(fields.status());
+  RETURN_IF_ERROR(CheckOtherFields(parsed, source));
+  ReadHeads(&config, &fields);
+  RETURN_IF_ERROR(fields.status());
+  ReadNorms(&config, &fields);
+  ReadBlock(&config, &fields);
   if (const json* scaling = fields.Object("rope_scaling")) {
     ASSIGN_OR_RETURN(config.dynamic_ntk_factor, ParseRopeScaling(*scaling, source));
   }
-  if (fields.status().ok()) CheckHeads(config, &fields);
-
-  const json* attention = fields.Object("attention");
-  if (fields.status().ok() && attention == nullptr) {
-    fields.Fail(
-        "attention is missing: config.json must name the attention that the model was trained "
-        "with; add \"attention\": {\"kind\": \"lssar\", \"p\": 15}, or {\"kind\": \"softmax\"} for "
-        "a plain GPT");
+  ReadRotary(&config, &fields);
+  ReadVocabulary(&config, &fields);
+  config.conv1d_layout = fields.Choice("linear_layout", {"linear", "conv1d"}) == 1;
+  RETURN_IF_ERROR(fields.status());
+  if (const json* norm = fields.Object("qk_norm")) {
+    ASSIGN_OR_RETURN(config.qk_norm, ParseQkNorm(*norm, source, config.layer_norm_epsilon));
   }
   RETURN_IF_ERROR(fields.status());
-  ASSIGN_OR_RETURN(config.attention, ParseAttention(*attention, source));
-  config.attention.max_position_embeddings = config.max_position_embeddings;
+  RETURN_IF_ERROR(ReadAttention(parsed, source, &config));
   return config;
+}
+
+std::string ModelConfig::AttentionNames() const {
+  std::vector<std::string_view> names;
+  for (const AttentionSpec& spec : attention) {
+    const std::string_view name = NameOf(spec.kind);
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  }
+  return StrJoin(names);
+}
+
+std::optional<double> ModelConfig::AttentionP() const {
+  std::optional<double> p;
+  for (const AttentionSpec& spec : attention) {
+    if (!spec.Form().reweights) continue;
+    if (p && *p != spec.p) return std::nullopt;
+    p = spec.p;
+  }
+  return p;
+}
+
+std::vector<Variant> ModelConfig::Variants() const {
+  std::vector<Variant> variants;
+  const auto add_norm = [&](NormKind kind) {
+    if (kind == NormKind::kLayerNorm) variants.push_back(Variant::kLayerNorm);
+    if (kind == NormKind::kRmsNorm) variants.push_back(Variant::kRmsNorm);
+  };
+  add_norm(norm_kind);
+  switch (activation) {
+    case Activation::kNone: break;
+    case Activation::kGeluTanh: variants.push_back(Variant::kGeluTanh); break;
+    case Activation::kGeluErf: variants.push_back(Variant::kGeluErf); break;
+    case Activation::kRelu: variants.push_back(Variant::kRelu); break;
+    case Activation::kRelu2: variants.push_back(Variant::kRelu2); break;
+    case Activation::kSilu: variants.push_back(Variant::kSilu); break;
+  }
+  variants.push_back(mlp_kind == MlpKind::kGated ? Variant::kGatedMlp : Variant::kPlainMlp);
+  variants.push_back(norm_position == NormPosition::kSandwich ? Variant::kSandwichNorm
+                                                              : Variant::kPreNorm);
+  if (embedding_norm) variants.push_back(Variant::kEmbeddingNorm);
+  if (attention_residual_scale != 1.0f || mlp_residual_scale != 1.0f) {
+    variants.push_back(Variant::kResidualScale);
+  }
+  if (NumKvHeads() != num_attention_heads) variants.push_back(Variant::kGroupedQuery);
+  if (qk_norm.kind != NormKind::kNone) variants.push_back(Variant::kQkNorm);
+  if (RotaryDims() != HeadDim()) variants.push_back(Variant::kPartialRotary);
+  if (final_logit_softcapping > 0) variants.push_back(Variant::kSoftcap);
+  if (NumTokenIds() != vocab_size) variants.push_back(Variant::kPaddedVocab);
+  return variants;
 }
 
 double RopeBaseAtLength(const ModelConfig& config, int length) {
@@ -210,8 +377,8 @@ double RopeBaseAtLength(const ModelConfig& config, int length) {
   }
   const double f = *config.dynamic_ntk_factor;
   const double stretch = f * double(length) / double(config.max_position_embeddings) - (f - 1);
-  const double d = double(config.HeadDim());
-  return config.rope_theta * std::pow(stretch, d / (d - 2));
+  const double r = double(config.RotaryDims());
+  return config.rope_theta * std::pow(stretch, r / (r - 2));
 }
 
 double RopeBase(const ModelConfig& config, int length_budget) {

@@ -7,57 +7,105 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/ops.h"
+#include "kernels/variant.h"
 
 namespace lssar {
 
+// The description of a GPT. A block computes
+//   x += attention_residual_scale * out_norm(attention(norm(x)))
+//   x += mlp_residual_scale * out_norm(mlp(norm(x)))
+// where out_norm is the identity unless norm_position is kSandwich, and where both lines read the
+// same x if parallel_residual.
 struct ModelConfig {
-  // kPlain: activation(x W_in) W_out. kGated: (activation(x W_gate) * (x W_up)) W_out, as SwiGLU.
+  // kPlain: activation(x W_in) W_out. kGated: (activation(x W_gate) * (x W_in)) W_out: SwiGLU with
+  // kSilu, GeGLU with a GELU.
   enum class MlpKind : uint8_t { kPlain, kGated };
+  // kPre: norms before attention and MLP. kSandwich: also behind them, before the residual.
+  enum class NormPosition : uint8_t { kPre, kSandwich };
+
+  // The norm of each head's q and k.
+  struct QkNorm {
+    NormKind kind = NormKind::kNone;
+    bool after_rotary = false;
+    bool has_weight = false;
+    bool has_bias = false;
+    float epsilon = 1e-5f;
+  };
 
   int vocab_size = 0;
+  int unpadded_vocab_size = 0;  // ids from here on are never sampled; 0: vocab_size
   int num_hidden_layers = 0;
   int num_attention_heads = 0;
   int num_kv_heads = 0;  // divides num_attention_heads; 0: num_attention_heads
   int hidden_size = 0;
+  int head_dim = 0;  // 0: hidden_size / num_attention_heads
   int intermediate_size = 0;
   int max_position_embeddings = 0;  // n_positions, the trained length in tokens
 
+  // Of every norm of a hidden state.
   NormKind norm_kind = NormKind::kLayerNorm;
   float layer_norm_epsilon = 1e-5f;
+  bool norm_weight = true;
+  bool norm_bias = true;
+  NormPosition norm_position = NormPosition::kPre;
+  bool embedding_norm = false;
+
   MlpKind mlp_kind = MlpKind::kPlain;
   Activation activation = Activation::kGeluTanh;
-  bool norm_bias = true;
-  bool attention_bias = true;  // of the QKV and the output projection
-  bool mlp_bias = true;
+  bool attention_bias = true;      // of the QKV projection
+  bool attention_out_bias = true;  // of attention's output projection
+  bool mlp_bias = true;            // of the projections into the MLP
+  bool mlp_out_bias = true;
 
-  AttentionSpec attention;
+  bool parallel_residual = false;
+  float attention_residual_scale = 1;
+  float mlp_residual_scale = 1;
+
+  std::vector<AttentionSpec> attention;  // [num_hidden_layers]
+  QkNorm qk_norm;
   double rope_theta = 10000.0;
   RopeLayout rope_layout = RopeLayout::kHalfSplit;
+  int rotary_dims = 0;                       // elements of a head that rotate; 0: head_dim
   std::optional<double> dynamic_ntk_factor;  // rope_scaling {"type": "dynamic", "factor": f}
 
   bool tie_word_embeddings = true;
-  bool conv1d_layout = false;  // projections are stored as [in, out]
+  float final_logit_softcapping = 0;  // 0: none
+  bool conv1d_layout = false;         // projections are stored as [in, out]
   std::optional<int32_t> bos_id;
   std::optional<int32_t> eos_id;
 
-  int HeadDim() const { return hidden_size / num_attention_heads; }
+  int HeadDim() const { return head_dim > 0 ? head_dim : hidden_size / num_attention_heads; }
+  int RotaryDims() const { return rotary_dims > 0 ? rotary_dims : HeadDim(); }
   int NumKvHeads() const { return num_kv_heads > 0 ? num_kv_heads : num_attention_heads; }
+  // Inputs of attention's output projection: every head's output.
+  int AttentionSize() const { return num_attention_heads * HeadDim(); }
   // Outputs of the QKV projection: every head's q, then every K/V head's k, then its v.
   int QkvSize() const { return (num_attention_heads + 2 * NumKvHeads()) * HeadDim(); }
+  // Ids that may be sampled: [0, NumTokenIds()).
+  int NumTokenIds() const { return unpadded_vocab_size > 0 ? unpadded_vocab_size : vocab_size; }
+
+  // The layers' kinds of attention, each once, in order of layers: "lssar", "lssar, softmax".
+  std::string AttentionNames() const;
+  // The p of the layers that re-weight. nullopt: none does, or they differ.
+  std::optional<double> AttentionP() const;
+  // What the model asks of a backend (CheckVariants), besides its attention.
+  std::vector<Variant> Variants() const;
 };
 
 // Parses the text of a config.json. `source` (its path) starts every error message.
 // Errors  INVALID_ARGUMENT naming field, value and limit: not JSON; a field is missing, of another
-//         type or out of range; an unknown attention kind; no attention object (the message says
-//         what to add); a norm, an MLP, an activation, a head count or a rope scaling that no
-//         backend computes
+//         type or out of range; no attention object, or another field that has no default (the
+//         message says what to add); a value that no backend computes; an unknown field that is not
+//         in "ignored_fields". What one backend does not compute is an error of Gpt::Create
 absl::StatusOr<ModelConfig> ParseConfig(std::string_view json, std::string_view source);
 
 // The rotary base for a sequence of exactly `length` tokens: rope_theta up to the trained length
-// L0; beyond it, with dynamic NTK, theta * ((f L / L0) - (f - 1))^(d / (d - 2)) at L = length.
+// L0; beyond it, with dynamic NTK, theta * ((f L / L0) - (f - 1))^(r / (r - 2)) at L = length,
+// r = RotaryDims().
 // Source  arXiv 2501.13428v1
 double RopeBaseAtLength(const ModelConfig& config, int length);
 

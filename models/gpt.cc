@@ -21,12 +21,14 @@ const float* FloatsOf(const std::unique_ptr<Buffer>& buffer) {
 }
 
 // The final norm of one token's hidden state.
-void LayerNormInPlace(std::span<const float> weight, std::span<const float> bias, float epsilon,
-                      std::span<float> x) {
+void NormInPlace(NormKind kind, std::span<const float> weight, std::span<const float> bias,
+                 float epsilon, std::span<float> x) {
   const auto size = double(x.size());
   double mean = 0, variance = 0;
-  for (const float value : x) mean += double{value};
-  mean /= size;
+  if (kind == NormKind::kLayerNorm) {
+    for (const float value : x) mean += double{value};
+    mean /= size;
+  }
   for (const float value : x) variance += (double{value} - mean) * (double{value} - mean);
   const double scale = 1 / std::sqrt(variance / size + double{epsilon});
   for (size_t i = 0; i < x.size(); ++i) {
@@ -42,7 +44,7 @@ absl::Status Gpt::Forward(const ForwardBatch& batch, const KvView& kv, Attention
   for (const int32_t id : batch.token_ids) LSSAR_CHECK(id >= 0 && id < config_.vocab_size);
 
   FillRopeAngles(rows, batch.rope_bases, rope_frequencies_, rope_angles_);
-  const size_t num_angles = size_t(rows.num_rows) * size_t(config_.HeadDim());
+  const size_t num_angles = size_t(rows.num_rows) * size_t(config_.RotaryDims());
   RETURN_IF_ERROR(
       backend_->CopyIn(rope_->Address(), rope_angles_.data(), num_angles * sizeof(float)));
 
@@ -50,6 +52,13 @@ absl::Status Gpt::Forward(const ForwardBatch& batch, const KvView& kv, Attention
   const auto ops = [&] {
     backend_->Embed(
         {.ids = batch.token_ids, .table = weights_.embedding.get(), .out = x_->As<float>()});
+    if (config_.embedding_norm) {
+      backend_->Norm({.num_rows = rows.num_rows,
+                      .size = config_.hidden_size,
+                      .x = x_->As<float>(),
+                      .norm = View(weights_.embedding_norm),
+                      .out = x_->As<float>()});
+    }
     for (int layer = 0; layer < config_.num_hidden_layers; ++layer) {
       RunBlock(layer, rows, kv, stats);
       captured.Update(Capture(layer, batch, kv));
@@ -82,7 +91,7 @@ absl::Status Gpt::Capture(int layer, const ForwardBatch& batch, const KvView& kv
                                          .layer = layer,
                                          .num_heads = config_.num_attention_heads,
                                          .head = head,
-                                         .spec = config_.attention,
+                                         .spec = config_.attention[size_t(layer)],
                                          .q = q_->As<float>(),
                                          .kv = kv},
                                         backend_));
@@ -93,19 +102,26 @@ absl::Status Gpt::Capture(int layer, const ForwardBatch& batch, const KvView& kv
 }
 
 NormView Gpt::View(const GptNorm& norm) const {
-  const std::unique_ptr<Buffer>& bias = norm.bias != nullptr ? norm.bias : no_norm_bias_;
   return {.kind = config_.norm_kind,
-          .weight = FloatsOf(norm.weight),
-          .bias = FloatsOf(bias),
+          .weight = FloatsOf(norm.weight != nullptr ? norm.weight : ones_),
+          .bias = FloatsOf(norm.bias != nullptr ? norm.bias : zeros_),
           .epsilon = config_.layer_norm_epsilon};
 }
 
-void Gpt::RunBlock(int layer, const RaggedBatch& rows, const KvView& kv, AttentionStats* stats) {
-  const GptLayer& w = weights_.layers[size_t(layer)];
-  float* const x = x_->As<float>();
+NormView Gpt::HeadView(const GptNorm& norm) const {
+  if (config_.qk_norm.kind == NormKind::kNone) return {};
+  return {.kind = config_.qk_norm.kind,
+          .weight = FloatsOf(norm.weight != nullptr ? norm.weight : ones_),
+          .bias = FloatsOf(norm.bias != nullptr ? norm.bias : zeros_),
+          .epsilon = config_.qk_norm.epsilon};
+}
 
+void Gpt::RunAttention(int layer, const RaggedBatch& rows, const KvView& kv,
+                       AttentionStats* stats) {
+  const GptLayer& w = weights_.layers[size_t(layer)];
+  const AttentionSpec& spec = config_.attention[size_t(layer)];
   backend_->Linear({.num_rows = rows.num_rows,
-                    .x = x,
+                    .x = x_->As<float>(),
                     .norm = View(w.attention_norm),
                     .weight = w.qkv.weight.get(),
                     .bias = FloatsOf(w.qkv.bias),
@@ -116,38 +132,80 @@ void Gpt::RunBlock(int layer, const RaggedBatch& rows, const KvView& kv, Attenti
                        .qkv = qkv_->As<float>(),
                        .rope = rope_->As<float>(),
                        .rope_layout = config_.rope_layout,
-                       .normalize = config_.attention.Form().is_length_scaled,
+                       .rotary_dims = config_.RotaryDims(),
+                       .qk_norm = {.q = HeadView(w.q_norm),
+                                   .k = HeadView(w.k_norm),
+                                   .after_rotary = config_.qk_norm.after_rotary},
+                       .normalize = spec.Form().is_length_scaled,
                        .kv = kv,
                        .q = q_->As<float>()});
   backend_->Attention({.rows = &rows,
                        .layer = layer,
                        .num_heads = config_.num_attention_heads,
-                       .spec = config_.attention,
+                       .spec = spec,
                        .q = q_->As<float>(),
                        .kv = kv,
                        .out = attended_->As<float>(),
                        .counters = stats});
-  backend_->Linear({.num_rows = rows.num_rows,
-                    .x = attended_->As<float>(),
-                    .norm = {},
-                    .weight = w.attention_out.weight.get(),
-                    .bias = FloatsOf(w.attention_out.bias),
-                    .residual = x,
-                    .out = x});
-  backend_->Linear({.num_rows = rows.num_rows,
-                    .x = x,
-                    .norm = View(w.mlp_norm),
-                    .weight = w.mlp_in.weight.get(),
-                    .bias = FloatsOf(w.mlp_in.bias),
-                    .activation = config_.activation,
-                    .out = mlp_->As<float>()});
-  backend_->Linear({.num_rows = rows.num_rows,
-                    .x = mlp_->As<float>(),
-                    .norm = {},
-                    .weight = w.mlp_out.weight.get(),
-                    .bias = FloatsOf(w.mlp_out.bias),
-                    .residual = x,
-                    .out = x});
+}
+
+void Gpt::RunMlpIn(const GptLayer& w, int num_rows) {
+  LinearArgs in = {.num_rows = num_rows,
+                   .x = x_->As<float>(),
+                   .norm = View(w.mlp_norm),
+                   .weight = w.mlp_in.weight.get(),
+                   .bias = FloatsOf(w.mlp_in.bias),
+                   .activation = config_.activation,
+                   .out = mlp_->As<float>()};
+  if (config_.mlp_kind == ModelConfig::MlpKind::kGated) {
+    LinearArgs gate = in;
+    gate.weight = w.mlp_gate.weight.get();
+    gate.bias = FloatsOf(w.mlp_gate.bias);
+    backend_->Linear(gate);
+    in.activation = Activation::kNone;
+    in.multiply = mlp_->As<float>();
+  }
+  backend_->Linear(in);
+}
+
+void Gpt::AddToResidual(const GptLinear& linear, const float* from, const GptNorm& post_norm,
+                        float scale, int num_rows) {
+  float* const x = x_->As<float>();
+  LinearArgs args = {.num_rows = num_rows,
+                     .x = from,
+                     .norm = {},
+                     .weight = linear.weight.get(),
+                     .bias = FloatsOf(linear.bias),
+                     .scale = scale,
+                     .residual = x,
+                     .out = x};
+  if (config_.norm_position == ModelConfig::NormPosition::kPre) {
+    backend_->Linear(args);
+    return;
+  }
+  args.scale = 1;
+  args.residual = nullptr;
+  args.out = branch_->As<float>();
+  backend_->Linear(args);
+  backend_->Norm({.num_rows = num_rows,
+                  .size = config_.hidden_size,
+                  .x = branch_->As<float>(),
+                  .norm = View(post_norm),
+                  .scale = scale,
+                  .residual = x,
+                  .out = x});
+}
+
+void Gpt::RunBlock(int layer, const RaggedBatch& rows, const KvView& kv, AttentionStats* stats) {
+  const GptLayer& w = weights_.layers[size_t(layer)];
+  RunAttention(layer, rows, kv, stats);
+  // A parallel MLP reads x before attention is added to it.
+  if (config_.parallel_residual) RunMlpIn(w, rows.num_rows);
+  AddToResidual(w.attention_out, attended_->As<float>(), w.attention_post_norm,
+                config_.attention_residual_scale, rows.num_rows);
+  if (!config_.parallel_residual) RunMlpIn(w, rows.num_rows);
+  AddToResidual(w.mlp_out, mlp_->As<float>(), w.mlp_post_norm, config_.mlp_residual_scale,
+                rows.num_rows);
 }
 
 void Gpt::ComputeLogits(const ForwardBatch& batch, size_t first, size_t count) {
@@ -156,6 +214,7 @@ void Gpt::ComputeLogits(const ForwardBatch& batch, size_t first, size_t count) {
                     .norm = View(weights_.final_norm),
                     .weight = weights_.untied_head != nullptr ? weights_.untied_head.get()
                                                               : weights_.embedding.get(),
+                    .softcap = config_.final_logit_softcapping,
                     .logits = logits_->As<float>()});
 }
 
@@ -168,6 +227,7 @@ void Gpt::Sample(const ForwardBatch& batch, std::span<const SampleRequest> reque
     ComputeLogits(batch, first, count);
     backend_->Sample({.logits = logits_->As<float>(),
                       .vocab = config_.vocab_size,
+                      .num_ids = config_.NumTokenIds(),
                       .rows = requests.subspan(first, count),
                       .out = results.subspan(first, count)});
   }
@@ -198,7 +258,8 @@ absl::Status Gpt::CopyHiddenStates(const ForwardBatch& batch, std::span<float> o
     const std::span<float> hidden = out.subspan(i * hidden_size, hidden_size);
     const float* const x = x_->As<float>() + size_t(batch.hidden_indices[i]) * hidden_size;
     RETURN_IF_ERROR(backend_->CopyOut(hidden.data(), x, hidden.size_bytes()));
-    LayerNormInPlace(final_norm_weight_, final_norm_bias_, config_.layer_norm_epsilon, hidden);
+    NormInPlace(config_.norm_kind, final_norm_weight_, final_norm_bias_, config_.layer_norm_epsilon,
+                hidden);
   }
   return absl::OkStatus();
 }
@@ -215,16 +276,23 @@ void Gpt::ApplyHead(std::span<const float> hidden, std::span<float> out) const {
   }
 }
 
+absl::Status Gpt::CheckBackend(const ModelConfig& config, const Backend& backend) {
+  for (const AttentionSpec& spec : config.attention) RETURN_IF_ERROR(backend.CheckAttention(spec));
+  return CheckVariants(backend, config.Variants());
+}
+
 absl::StatusOr<std::unique_ptr<Gpt>> Gpt::Create(const ModelConfig& config, GptWeights weights,
                                                  Backend* backend, int max_num_batched_tokens) {
   if (max_num_batched_tokens < 1) {
     return absl::InvalidArgumentError(
         StrCat("max_num_batched_tokens is ", max_num_batched_tokens, ", must be at least 1"));
   }
-  RETURN_IF_ERROR(backend->CheckAttention(config.attention));
+  LSSAR_CHECK(config.attention.size() == size_t(config.num_hidden_layers));
+  RETURN_IF_ERROR(CheckBackend(config, *backend));
   auto gpt =
       std::unique_ptr<Gpt>(new Gpt(config, std::move(weights), backend, max_num_batched_tokens));
   RETURN_IF_ERROR(gpt->AllocateActivations());
+  RETURN_IF_ERROR(gpt->FillOnes());
   RETURN_IF_ERROR(gpt->CopyFinalNorm());
   return gpt;
 }
@@ -237,34 +305,46 @@ Gpt::Gpt(const ModelConfig& config, GptWeights weights, Backend* backend,
       max_num_batched_tokens_(max_num_batched_tokens) {}
 
 absl::Status Gpt::CopyFinalNorm() {
+  const NormView norm = View(weights_.final_norm);
   const auto hidden_size = size_t(config_.hidden_size);
   const size_t num_bytes = hidden_size * sizeof(float);
   final_norm_weight_.resize(hidden_size);
   final_norm_bias_.resize(hidden_size);
-  RETURN_IF_ERROR(backend_->CopyOut(final_norm_weight_.data(),
-                                    weights_.final_norm.weight->Address(), num_bytes));
-  if (weights_.final_norm.bias == nullptr) return absl::OkStatus();
-  return backend_->CopyOut(final_norm_bias_.data(), weights_.final_norm.bias->Address(), num_bytes);
+  RETURN_IF_ERROR(backend_->CopyOut(final_norm_weight_.data(), norm.weight, num_bytes));
+  return backend_->CopyOut(final_norm_bias_.data(), norm.bias, num_bytes);
+}
+
+absl::Status Gpt::FillOnes() {
+  const std::vector<float> ones(ones_->NumBytes() / sizeof(float), 1.0f);
+  return backend_->CopyIn(ones_->Address(), ones.data(), ones.size() * sizeof(float));
 }
 
 absl::Status Gpt::AllocateActivations() {
   const int max_tokens = max_num_batched_tokens_;
+  const bool is_sandwich = config_.norm_position == ModelConfig::NormPosition::kSandwich;
+  const int norm_size = std::max(config_.hidden_size, config_.HeadDim());
   const struct {
     std::unique_ptr<Buffer>* buffer;
     int num_rows;
     int row_floats;
   } wanted[] = {
-      {&x_, max_tokens, config_.hidden_size},         {&qkv_, max_tokens, config_.QkvSize()},
-      {&q_, max_tokens, config_.hidden_size},         {&attended_, max_tokens, config_.hidden_size},
-      {&mlp_, max_tokens, config_.intermediate_size}, {&rope_, max_tokens, config_.HeadDim()},
-      {&logits_, kMaxLogitsRows, config_.vocab_size}, {&no_norm_bias_, 1, config_.hidden_size},
+      {&x_, max_tokens, config_.hidden_size},
+      {&qkv_, max_tokens, config_.QkvSize()},
+      {&q_, max_tokens, config_.AttentionSize()},
+      {&attended_, max_tokens, config_.AttentionSize()},
+      {&mlp_, max_tokens, config_.intermediate_size},
+      {&branch_, is_sandwich ? max_tokens : 1, config_.hidden_size},
+      {&rope_, max_tokens, config_.RotaryDims()},
+      {&logits_, kMaxLogitsRows, config_.vocab_size},
+      {&ones_, 1, norm_size},
+      {&zeros_, 1, norm_size},
   };
   for (const auto& want : wanted) {
     ASSIGN_OR_RETURN(*want.buffer, backend_->Allocate(size_t(want.num_rows) *
                                                       size_t(want.row_floats) * sizeof(float)));
   }
-  rope_frequencies_.resize(size_t(config_.HeadDim()) / 2);
-  rope_angles_.resize(size_t(max_tokens) * size_t(config_.HeadDim()));
+  rope_frequencies_.resize(size_t(config_.RotaryDims()) / 2);
+  rope_angles_.resize(size_t(max_tokens) * size_t(config_.RotaryDims()));
   return absl::OkStatus();
 }
 

@@ -1,4 +1,5 @@
-// The GPT-2 block with rotary positions and an attention of the LSSAR family.
+// A GPT with rotary positions and attention of the LSSAR family: the one forward pass of every
+// architecture that ModelConfig describes.
 #ifndef LSSAR_MODELS_GPT_H_
 #define LSSAR_MODELS_GPT_H_
 
@@ -18,10 +19,14 @@ namespace lssar {
 class Gpt : public LanguageModel {
  public:
   // Allocates the activations of `max_num_batched_tokens` tokens. `backend` must outlive the model.
-  // Errors  RESOURCE_EXHAUSTED: no memory for them; UNIMPLEMENTED: an attention kind that the
-  //         backend does not compute; INVALID_ARGUMENT: max_num_batched_tokens < 1
+  // Errors  RESOURCE_EXHAUSTED: no memory for them; INVALID_ARGUMENT: max_num_batched_tokens < 1;
+  //         those of CheckBackend
   static absl::StatusOr<std::unique_ptr<Gpt>> Create(const ModelConfig& config, GptWeights weights,
                                                      Backend* backend, int max_num_batched_tokens);
+
+  // Errors  UNIMPLEMENTED: `backend` does not compute an attention kind or a variant of the model
+  //         (names the field, its value and what the backend computes)
+  static absl::Status CheckBackend(const ModelConfig& config, const Backend& backend);
 
   const ModelConfig& Config() const override { return config_; }
   // Requires  besides the interface's: at most max_num_batched_tokens tokens
@@ -38,10 +43,21 @@ class Gpt : public LanguageModel {
  private:
   Gpt(const ModelConfig& config, GptWeights weights, Backend* backend, int max_num_batched_tokens);
   absl::Status AllocateActivations();
+  absl::Status FillOnes();
   absl::Status CopyFinalNorm();
+  // A norm of hidden states. An absent weight is ones_, an absent bias zeros_.
   NormView View(const GptNorm& norm) const;
-  // For every token: x += attention(norm(x)), then x += mlp(norm(x)).
+  // A norm of heads.
+  NormView HeadView(const GptNorm& norm) const;
+  // The formula of ModelConfig, for every token.
   void RunBlock(int layer, const RaggedBatch& rows, const KvView& kv, AttentionStats* stats);
+  // attended_ = attention(norm(x)), before its output projection.
+  void RunAttention(int layer, const RaggedBatch& rows, const KvView& kv, AttentionStats* stats);
+  // mlp_ = the MLP's hidden units of norm(x).
+  void RunMlpIn(const GptLayer& w, int num_rows);
+  // x += scale * (`from` W^T + bias), through `post_norm` if the norms are a sandwich.
+  void AddToResidual(const GptLinear& linear, const float* from, const GptNorm& post_norm,
+                     float scale, int num_rows);
   // Passes the attention weights of `layer`, whose block has just run, to batch.captures.
   absl::Status Capture(int layer, const ForwardBatch& batch, const KvView& kv);
   // Logits of batch.logits_indices[first, first + count), to logits_.
@@ -54,19 +70,21 @@ class Gpt : public LanguageModel {
   const int max_num_batched_tokens_;
 
   // Activations, [max_num_batched_tokens, ...], in the backend's memory.
-  std::unique_ptr<Buffer> x_;             // [hidden_size], the residual stream
-  std::unique_ptr<Buffer> qkv_;           // [QkvSize()]
-  std::unique_ptr<Buffer> q_;             // [num_attention_heads, head_dim]
-  std::unique_ptr<Buffer> attended_;      // [num_attention_heads, head_dim]
-  std::unique_ptr<Buffer> mlp_;           // [intermediate_size]
-  std::unique_ptr<Buffer> rope_;          // [head_dim]
-  std::unique_ptr<Buffer> logits_;        // [kMaxLogitsRows, vocab]
-  std::unique_ptr<Buffer> no_norm_bias_;  // [hidden_size] zeros: the bias of a norm without one
+  std::unique_ptr<Buffer> x_;         // [hidden_size], the residual stream
+  std::unique_ptr<Buffer> qkv_;       // [QkvSize()]
+  std::unique_ptr<Buffer> q_;         // [num_attention_heads, head_dim]
+  std::unique_ptr<Buffer> attended_;  // [num_attention_heads, head_dim]
+  std::unique_ptr<Buffer> mlp_;       // [intermediate_size]
+  std::unique_ptr<Buffer> branch_;    // [hidden_size], a branch before its norm; sandwich only
+  std::unique_ptr<Buffer> rope_;      // [RotaryDims()]
+  std::unique_ptr<Buffer> logits_;    // [kMaxLogitsRows, vocab]
+  std::unique_ptr<Buffer> ones_,
+      zeros_;  // [hidden_size or head_dim]: of norms without weight, bias
 
   // Host copies.
   std::vector<float> final_norm_weight_, final_norm_bias_;  // [hidden_size]
   std::vector<float> rope_angles_;
-  std::vector<double> rope_frequencies_;  // [head_dim / 2]
+  std::vector<double> rope_frequencies_;  // [RotaryDims() / 2]
 };
 
 }  // namespace lssar

@@ -81,19 +81,35 @@ class Loader {
 
   GptLayer LoadLayer(int index) {
     const std::string prefix = StrCat(prefix_, "h.", index, ".");
-    const int hidden_size = config_.hidden_size, intermediate_size = config_.intermediate_size;
-    const bool attention_bias = config_.attention_bias, mlp_bias = config_.mlp_bias;
-    return {
-        .attention_norm = LoadNorm(prefix + "ln_1"),
-        .qkv = LoadLinear(prefix + "attn.c_attn", config_.QkvSize(), hidden_size, attention_bias),
-        .attention_out =
-            LoadLinear(prefix + "attn.c_proj", hidden_size, hidden_size, attention_bias),
-        .mlp_norm = LoadNorm(prefix + "ln_2"),
-        .mlp_in = LoadLinear(prefix + "mlp.c_fc", intermediate_size, hidden_size, mlp_bias),
-        .mlp_out = LoadLinear(prefix + "mlp.c_proj", hidden_size, intermediate_size, mlp_bias)};
+    const ModelConfig& c = config_;
+    const bool is_sandwich = c.norm_position == ModelConfig::NormPosition::kSandwich;
+    GptLayer layer;
+    layer.attention_norm = LoadNorm(prefix + "ln_1");
+    layer.qkv = LoadLinear(prefix + "attn.c_attn", c.QkvSize(), c.hidden_size, c.attention_bias);
+    if (c.qk_norm.kind != NormKind::kNone) {
+      layer.q_norm = LoadHeadNorm(prefix + "attn.q_norm");
+      layer.k_norm = LoadHeadNorm(prefix + "attn.k_norm");
+    }
+    layer.attention_out =
+        LoadLinear(prefix + "attn.c_proj", c.hidden_size, c.AttentionSize(), c.attention_out_bias);
+    if (is_sandwich) layer.attention_post_norm = LoadNorm(prefix + "ln_1_post");
+    layer.mlp_norm = LoadNorm(prefix + "ln_2");
+    if (c.mlp_kind == ModelConfig::MlpKind::kGated) {
+      layer.mlp_gate =
+          LoadLinear(prefix + "mlp.c_gate", c.intermediate_size, c.hidden_size, c.mlp_bias);
+    }
+    layer.mlp_in = LoadLinear(prefix + "mlp.c_fc", c.intermediate_size, c.hidden_size, c.mlp_bias);
+    layer.mlp_out =
+        LoadLinear(prefix + "mlp.c_proj", c.hidden_size, c.intermediate_size, c.mlp_out_bias);
+    if (is_sandwich) layer.mlp_post_norm = LoadNorm(prefix + "ln_2_post");
+    return layer;
   }
 
   GptNorm LoadFinalNorm() { return LoadNorm(prefix_ + "ln_f"); }
+
+  GptNorm LoadEmbeddingNorm() {
+    return config_.embedding_norm ? LoadNorm(prefix_ + "ln_emb") : GptNorm{};
+  }
 
   std::unique_ptr<PackedMatrix> LoadEmbedding() {
     return LoadMatrix(prefix_ + "wte.weight", config_.vocab_size, config_.hidden_size, false);
@@ -157,15 +173,16 @@ class Loader {
         StrCat(file_.Paths().front(), ": tensor \"", name, "\" ", problem));
   }
 
-  // The QKV projection is never square, so its shape tells Conv1D's [in, out] from nn.Linear's
+  // Unless the QKV projection is square, its shape tells Conv1D's [in, out] from nn.Linear's
   // [out, in].
   void FindLayout() {
     const std::string name = prefix_ + "h.0.attn.c_attn.weight";
     const TensorView* qkv = file_.Find(name);
     const std::vector<int64_t> linear{config_.QkvSize(), config_.hidden_size};
     const std::vector<int64_t> conv1d{config_.hidden_size, config_.QkvSize()};
-    transposed_ = config_.conv1d_layout || (qkv != nullptr && qkv->shape == conv1d);
-    if (config_.conv1d_layout && qkv != nullptr && qkv->shape == linear) {
+    const bool shape_tells = qkv != nullptr && linear != conv1d;
+    transposed_ = config_.conv1d_layout || (shape_tells && qkv->shape == conv1d);
+    if (config_.conv1d_layout && shape_tells && qkv->shape == linear) {
       Fail(name, StrCat("has shape ", Show(linear), ", must be ", Show(conv1d),
                         " by config.json's linear_layout \"conv1d\""));
     }
@@ -239,8 +256,15 @@ class Loader {
   }
 
   GptNorm LoadNorm(const std::string& name) {
-    return {.weight = LoadVector(name + ".weight", config_.hidden_size),
-            .bias = LoadBias(name, config_.hidden_size, config_.norm_bias)};
+    const int size = config_.hidden_size;
+    return {.weight = config_.norm_weight ? LoadVector(name + ".weight", size) : nullptr,
+            .bias = LoadBias(name, size, config_.norm_bias)};
+  }
+
+  GptNorm LoadHeadNorm(const std::string& name) {
+    const int size = config_.HeadDim();
+    return {.weight = config_.qk_norm.has_weight ? LoadVector(name + ".weight", size) : nullptr,
+            .bias = LoadBias(name, size, config_.qk_norm.has_bias)};
   }
 
   GptLinear LoadLinear(const std::string& name, int num_out, int num_in, bool has_bias) {
@@ -270,6 +294,7 @@ absl::StatusOr<GptWeights> LoadGptWeights(const TensorFile& file, const ModelCon
   Loader loader(file, config, backend, dtype);
   GptWeights weights;
   weights.embedding = loader.LoadEmbedding();
+  weights.embedding_norm = loader.LoadEmbeddingNorm();
   for (int i = 0; i < config.num_hidden_layers && loader.status().ok(); ++i) {
     weights.layers.push_back(loader.LoadLayer(i));
   }

@@ -1,4 +1,4 @@
-// The tensors of a GPT-2 shaped checkpoint, each checked and packed for a backend.
+// The tensors of a GPT checkpoint, each checked and packed for a backend.
 #ifndef LSSAR_MODELS_GPT_WEIGHTS_H_
 #define LSSAR_MODELS_GPT_WEIGHTS_H_
 
@@ -14,9 +14,10 @@
 
 namespace lssar {
 
+// Null where the checkpoint has none.
 struct GptNorm {
-  std::unique_ptr<Buffer> weight;  // [hidden_size] floats
-  std::unique_ptr<Buffer> bias;    // [hidden_size] floats; null: none
+  std::unique_ptr<Buffer> weight;  // [size] floats
+  std::unique_ptr<Buffer> bias;    // [size] floats
 };
 
 struct GptLinear {
@@ -24,13 +25,18 @@ struct GptLinear {
   std::unique_ptr<Buffer> bias;          // [out] floats; null: none
 };
 
+// Tensors that the config does not ask for are null.
 struct GptLayer {
-  GptNorm attention_norm;   // ln_1
-  GptLinear qkv;            // attn.c_attn, [QkvSize(), hidden_size]
-  GptLinear attention_out;  // attn.c_proj, [hidden_size, hidden_size]
-  GptNorm mlp_norm;         // ln_2
-  GptLinear mlp_in;         // mlp.c_fc, [intermediate_size, hidden_size]
-  GptLinear mlp_out;        // mlp.c_proj, [hidden_size, intermediate_size]
+  GptNorm attention_norm;       // ln_1, [hidden_size]
+  GptLinear qkv;                // attn.c_attn, [QkvSize(), hidden_size]
+  GptNorm q_norm, k_norm;       // attn.q_norm, attn.k_norm, [head_dim]
+  GptLinear attention_out;      // attn.c_proj, [hidden_size, AttentionSize()]
+  GptNorm attention_post_norm;  // ln_1_post
+  GptNorm mlp_norm;             // ln_2
+  GptLinear mlp_gate;           // mlp.c_gate, [intermediate_size, hidden_size]
+  GptLinear mlp_in;             // mlp.c_fc, [intermediate_size, hidden_size]
+  GptLinear mlp_out;            // mlp.c_proj, [hidden_size, intermediate_size]
+  GptNorm mlp_post_norm;        // ln_2_post
 };
 
 // Maps hidden states to the outputs of a regression model, on the host.
@@ -41,6 +47,7 @@ struct GptRegressionHead {
 
 struct GptWeights {
   std::unique_ptr<PackedMatrix> embedding;  // wte, [vocab, hidden_size]
+  GptNorm embedding_norm;                   // ln_emb
   std::vector<GptLayer> layers;
   GptNorm final_norm;                         // ln_f
   std::unique_ptr<PackedMatrix> untied_head;  // lm_head, [vocab, hidden_size]; null: tied

@@ -12,9 +12,9 @@ namespace lssar {
 // Cosines and sines of every token's position under its sequence's base (RopeBase, config.h).
 // They are computed in double and rounded once: in float, position 16000 would be off by 1e-3 of a
 // turn.
-// Shapes    bases [sequences.size()], angles [num_rows, head_dim]: head_dim/2 cosines, then as many
-//           sines (ops.h RopeWriteArgs); frequencies [head_dim / 2] is scratch
-// Cost      head_dim/2 pow a sequence, head_dim/2 sincos a token
+// Shapes    angles [num_rows, r], r rotary elements of a head: r/2 cosines, then as many sines
+//           (ops.h RopeWriteArgs); bases [sequences.size()]; frequencies [r/2] is scratch
+// Cost      r/2 pow a sequence, r/2 sincos a token
 void FillRopeAngles(const RaggedBatch& rows, std::span<const double> bases,
                     std::span<double> frequencies, std::span<float> angles);
 

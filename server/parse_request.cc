@@ -147,7 +147,7 @@ absl::Status ReadTokenSets(const v1::Sampling& message, int vocab_size, Sampling
 
 absl::Status ReadSampling(const v1::Sampling& message, const ParseContext& context,
                           SamplingParams* params) {
-  const int vocab_size = context.checkpoint->config.vocab_size;
+  const int vocab_size = context.checkpoint->config.NumTokenIds();  // padding is never sampled
   if (message.has_temperature()) params->temperature = message.temperature();
   if (message.has_top_k()) params->top_k = message.top_k();
   if (message.has_top_p()) params->top_p = message.top_p();

@@ -174,8 +174,8 @@ void Server::State::LogServing() const {
   const EngineOptions& engine = model->GetEngine().Options();
   LogFields fields = {{"model", checkpoint.name},
                       {"hash", checkpoint.hash},
-                      {"attention", NameOf(checkpoint.config.attention.kind)},
-                      {"p", checkpoint.config.attention.p},
+                      {"attention", checkpoint.config.AttentionNames()},
+                      {"p", checkpoint.config.AttentionP().value_or(0.0)},
                       {"dtype", NameOf(checkpoint.dtype)},
                       {"kv_cache_dtype", NameOf(engine.kv_cache_dtype)},
                       {"num_pages", model->GetEngine().Stats().num_pages},

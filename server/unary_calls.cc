@@ -23,8 +23,8 @@ void SetModelInfo(const ServedModel& model, v1::GetInfoReply* reply) {
   if (checkpoint.tokenizer != nullptr) {
     reply->set_tokenizer_hash(std::string(checkpoint.tokenizer->Hash()));
   }
-  reply->set_attention_kind(std::string(NameOf(config.attention.kind)));
-  if (config.attention.Form().reweights) reply->set_attention_p(config.attention.p);
+  reply->set_attention_kind(config.AttentionNames());
+  if (const std::optional<double> p = config.AttentionP()) reply->set_attention_p(*p);
   reply->set_max_position_embeddings(config.max_position_embeddings);
   reply->set_vocab_size(config.vocab_size);
   reply->set_num_hidden_layers(config.num_hidden_layers);

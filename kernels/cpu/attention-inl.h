@@ -66,15 +66,16 @@ struct KeyTile {
   size_t stride;
   // scales[v]: of the vector's keys. Null: elements have no scales.
   const float* const* scales;
-  // Single row only: vectors of keys to prefetch.
+  // Streams only: vectors of keys to prefetch.
   const T* const* ahead = nullptr;
 };
 
 // out[r * out_stride + v * lanes + lane] = <q_r, key>, for kVectors vectors of keys. A key's scale
-// multiplies the whole sum: one multiplication instead of one per dim. For a single row, calls
-// meanwhile(v) for each v < kVectors at even distances: arithmetic that overlaps with memory reads.
+// multiplies the whole sum: one multiplication instead of one per dim. kStreams, for keys that come
+// from memory: prefetches keys.ahead, and calls meanwhile(v) for each v < kVectors at even distances:
+// arithmetic that overlaps with memory reads.
 // Shapes  q [dim][kRows]
-template <size_t kRows, size_t kVectors, typename T, class Meanwhile>
+template <size_t kRows, size_t kVectors, bool kStreams, typename T, class Meanwhile>
 HWY_INLINE void DotTile(const float* HWY_RESTRICT q, size_t head_dim, const KeyTile<T>& keys,
                         float* HWY_RESTRICT out, size_t out_stride, const Meanwhile& meanwhile) {
   const ScoreTag d;
@@ -88,7 +89,7 @@ HWY_INLINE void DotTile(const float* HWY_RESTRICT q, size_t head_dim, const KeyT
       ScoreVec k[kVectors];
       for (size_t v = 0; v < kVectors; ++v) {
         k[v] = LoadWide(keys.vectors[v] + dim * keys.stride);
-        if (kRows == 1 && v % kVectorsOfLine == 0) {
+        if (kStreams && v % kVectorsOfLine == 0) {
           hwy::Prefetch(keys.ahead[v] + dim * keys.stride);
         }
       }
@@ -98,7 +99,7 @@ HWY_INLINE void DotTile(const float* HWY_RESTRICT q, size_t head_dim, const KeyT
       }
     }
   };
-  if constexpr (kRows == 1) {
+  if constexpr (kStreams) {
     const size_t step = (head_dim + kVectors - 1) / kVectors;
     for (size_t v = 0; v < kVectors; ++v) {
       multiply(std::min(v * step, head_dim), std::min((v + 1) * step, head_dim));

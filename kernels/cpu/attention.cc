@@ -1,5 +1,5 @@
-// Attention in three stages, Score -> Reduce -> Weigh, for decode and prefill. An item is a few
-// adjacent query rows of one sequence in one head (attention_plan.h).
+// Attention in three stages, Score -> Reduce -> Weigh, for decode and prefill. An item is a few rows
+// that read the same keys (attention_plan.h).
 #include "kernels/cpu/attention.h"
 
 #include <algorithm>
@@ -96,7 +96,9 @@ void WeighRow(const Work<T>& work, int row, int split, int chunk, const Reweight
 
 // Lists the chunk's keys with a non-zero weight in the group of rows that starts at `row`, and the
 // addresses of their values. Appends to the first `num_listed` keys of the task's lists.
-template <size_t kRows, typename T>
+// kPrefetches: for the values of a decode step, which are scattered: no hardware prefetcher
+// predicts them.
+template <size_t kRows, bool kPrefetches, typename T>
 ValueList<T> ListValues(const Work<T>& work, int row, int chunk, size_t num_listed) {
   int32_t* keys = work.task.keys + num_listed;
   const T** values = work.task.values + num_listed;
@@ -104,8 +106,7 @@ ValueList<T> ListValues(const Work<T>& work, int row, int chunk, size_t num_list
       ListKeys<kRows>(work.Weights(row), Size(chunk), Size(chunk + kChunkKeys), keys);
   for (size_t i = 0; i < count; ++i) {
     values[i] = work.kv.Value(keys[i]);
-    if (kRows > 1) continue;
-    // The values of a single row are scattered: no hardware prefetcher predicts them.
+    if (!kPrefetches) continue;
     if (kHasScales<T>) hwy::Prefetch(work.kv.ValueScales(keys[i]));
     const char* bytes = reinterpret_cast<const char*>(values[i]);
     for (size_t at = 0; at < work.HeadDim() * sizeof(T); at += 64) hwy::Prefetch(bytes + at);
@@ -128,26 +129,43 @@ void ScaleChunk(const Work<T>& work, int row, int chunk) {
   }
 }
 
-// Weigh of a single row. Its values are scattered: those of a chunk are prefetched while the next
-// two chunks are weighed.
-template <typename T>
-void WeighSingle(const Work<T>& work, int split, int end, const ReweightPower& power) {
+// Weigh of a group of a decode item's rows. The values of a chunk are prefetched while the next two
+// chunks are weighed.
+template <size_t kRows, typename T>
+void WeighDecodeRows(const Work<T>& work, int first_row, int split, int end,
+                     const ReweightPower& power) {
   constexpr int kChunksAhead = 2;
-  const Rows<float> sums{work.values.Partial(0, split), work.values.padded_dim};
+  const Rows<float> sums{work.values.Partial(first_row, split), work.values.padded_dim};
   ValueList<T> lists[kSplitKeys / kChunkKeys];
   size_t num_listed = 0;
   const int first = split * kSplitKeys;
   for (int chunk = first; chunk < end + kChunksAhead * kChunkKeys; chunk += kChunkKeys) {
     if (chunk < end) {
-      WeighRow(work, 0, split, chunk, power);
+      for (int row = 0; row < int(kRows); ++row) {
+        WeighRow(work, first_row + row, split, chunk, power);
+      }
       ValueList<T>& list = lists[(chunk - first) / kChunkKeys];
-      list = ListValues<1>(work, 0, chunk, num_listed);
+      list = ListValues<kRows, true>(work, first_row, chunk, num_listed);
       num_listed += list.count;
     }
     const int ready = chunk - kChunksAhead * kChunkKeys;
     if (ready < first) continue;
-    ScaleChunk(work, 0, ready);
-    SumValuesOfHead<1>(lists[(ready - first) / kChunkKeys], work.Weights(0), work.HeadDim(), sums);
+    for (int row = 0; row < int(kRows); ++row) ScaleChunk(work, first_row + row, ready);
+    SumValuesOfHead<kRows>(lists[(ready - first) / kChunkKeys], work.Weights(first_row),
+                           work.HeadDim(), sums);
+  }
+}
+
+// Weigh of a decode step. Later groups find most values in L2.
+template <typename T>
+void WeighDecode(const Work<T>& work, int split, int end, const ReweightPower& power) {
+  for (int row = 0; row < work.item.num_rows; row += kGroupRows) {
+    switch (work.item.GroupRows(row)) {
+      case 1: WeighDecodeRows<1>(work, row, split, end, power); break;
+      case 2: WeighDecodeRows<2>(work, row, split, end, power); break;
+      case 3: WeighDecodeRows<3>(work, row, split, end, power); break;
+      default: WeighDecodeRows<4>(work, row, split, end, power); break;
+    }
   }
 }
 
@@ -165,7 +183,7 @@ void WeighBlock(const Work<T>& work, int split, int end, const ReweightPower& po
       std::fill_n(values.Scores(row) + chunk, kChunkKeys, 0.0f);
     }
     for (int row = 0; row < item.num_rows; row += kGroupRows) {
-      const ValueList<T> list = ListValues<Size(kGroupRows)>(work, row, chunk, 0);
+      const ValueList<T> list = ListValues<Size(kGroupRows), false>(work, row, chunk, 0);
       if (list.count == 0) continue;
       SumValuesOfHead<Size(kGroupRows)>(list, work.Weights(row), work.HeadDim(),
                                         {values.Partial(row, split), values.padded_dim});
@@ -186,8 +204,8 @@ void Weigh(const Work<T>& work, int split, const ReweightPower& power) {
 
   const int num_chunks = (item.MaxKeys() + kChunkKeys - 1) / kChunkKeys;
   const int end = std::min(num_chunks * kChunkKeys, (split + 1) * kSplitKeys);
-  if (item.num_rows == 1) {
-    WeighSingle(work, split, end, power);
+  if (item.is_decode) {
+    WeighDecode(work, split, end, power);
   } else {
     WeighBlock(work, split, end, power);
   }

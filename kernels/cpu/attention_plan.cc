@@ -22,6 +22,16 @@ int BlockRows(int max_keys) {
   return std::max(1, rows / kGroupRows * kGroupRows);
 }
 
+// Query heads of one token in an item, of `group_size` that share a KV head: as many as fit the
+// cache with their scores, so that K is read once for all of them. Fewer if threads would be idle
+// that cannot share the splits of a long row.
+int DecodeHeads(int group_size, int max_keys, int num_items, int num_threads) {
+  const int most = std::clamp(kMaxScores / max_keys, kGroupRows, kBlockRows);
+  const int wanted = max_keys > kSplitKeys ? group_size : group_size * num_items / num_threads;
+  const int num_parts = (group_size + most - 1) / most;
+  return std::clamp(wanted, 1, (group_size + num_parts - 1) / num_parts);
+}
+
 // Number of dot products, roughly. The time of an item is proportional to it.
 int64_t Cost(const AttentionItem& item) {
   return int64_t{item.PaddedRows()} * int64_t{item.MaxKeys()};
@@ -57,23 +67,32 @@ void PlanAttention(const AttentionArgs& args, int num_threads, AttentionPlan* pl
   plan->shared_items.clear();
   plan->num_shared_floats = 0;
 
-  const int group_size = args.num_heads / args.kv.layout.num_kv_heads;
+  const int num_kv_heads = args.kv.layout.num_kv_heads;
+  const int group_size = args.num_heads / num_kv_heads;
+  const int num_kv_items = num_kv_heads * int(args.rows->sequences.size());
   int64_t total_cost = 0;
   for (size_t s = 0; s < args.rows->sequences.size(); ++s) {
     const SequenceSlice& sequence = args.rows->sequences[s];
-    for (int head = 0; head < args.num_heads; ++head) {
+    for (int kv_head = 0; kv_head < num_kv_heads; ++kv_head) {
+      const int first_head = kv_head * group_size, end_head = first_head + group_size;
       // From the last rows, which cost most, to the first: the last tasks of a thread are short.
       for (int end_row = sequence.num_rows; end_row > 0;) {
-        const int rows = std::min(end_row, BlockRows(sequence.first_position + end_row));
+        const int max_keys = sequence.first_position + end_row;
+        const int rows = std::min(end_row, BlockRows(max_keys));
         end_row -= rows;
-        const AttentionItem item{.sequence = &sequence,
-                                 .sequence_idx = int(s),
-                                 .head = head,
-                                 .kv_head = head / group_size,
-                                 .first_row = end_row,
-                                 .num_rows = rows};
-        total_cost += Cost(item);
-        plan->items.push_back(item);
+        AttentionItem item{.sequence = &sequence,
+                           .sequence_idx = int(s),
+                           .kv_head = kv_head,
+                           .first_row = end_row,
+                           .num_rows = rows,
+                           .is_decode = rows == 1};
+        const int num_heads =
+            rows == 1 ? DecodeHeads(group_size, max_keys, num_kv_items, num_threads) : 1;
+        for (item.head = first_head; item.head < end_head; item.head += num_heads) {
+          if (item.is_decode) item.num_rows = std::min(num_heads, end_head - item.head);
+          total_cost += Cost(item);
+          plan->items.push_back(item);
+        }
       }
     }
   }

@@ -3,6 +3,7 @@
 #ifndef LSSAR_KERNELS_CPU_ATTENTION_PLAN_H_
 #define LSSAR_KERNELS_CPU_ATTENTION_PLAN_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -21,7 +22,7 @@ inline constexpr int kChunkKeys = kMaxPageSize;
 // order.
 inline constexpr int kSplitKeys = 8 * kChunkKeys;
 
-// Query rows that share one read of K. Widening a tile of K costs as much as a quarter of one row's
+// Rows that share one read of K. Widening a tile of K costs as much as a quarter of one row's
 // dot products with it.
 inline constexpr int kBlockRows = 32;
 
@@ -31,26 +32,33 @@ inline constexpr int kGroupRows = 4;
 // Floats of the widest vector, and of a cache line.
 inline constexpr size_t kVectorFloats = 16;
 
-// Adjacent rows of one sequence in one query head: the unit of Score, Reduce and Weigh.
+// The unit of Score, Reduce and Weigh: rows that read the same KV head. A row of an item is one
+// query token in one query head. The rows are either adjacent tokens of one sequence in one head,
+// or (is_decode) adjacent heads of one token, all with the same keys.
 struct AttentionItem {
   const SequenceSlice* sequence = nullptr;
   int sequence_idx = 0;
-  int head = 0;  // query head
+  int head = 0;  // query head of row 0
   int kv_head = 0;
-  int first_row = 0;  // in the sequence
+  int first_row = 0;  // of row 0's token, in the sequence
   int num_rows = 0;
+  bool is_decode = false;
   // True: threads share the item's splits, and its intermediate values are at shared_idx of the
   // shared scratch (in floats). False: one thread computes the item in its own scratch.
   bool is_shared = false;
   size_t shared_idx = 0;
 
-  int NumKeys(int row) const { return sequence->first_position + first_row + row + 1; }
+  int NumKeys(int row) const {
+    return sequence->first_position + first_row + (is_decode ? 0 : row) + 1;
+  }
   int MaxKeys() const { return NumKeys(num_rows - 1); }
   int NumSplits() const { return (MaxKeys() + kSplitKeys - 1) / kSplitKeys; }
-  // Rows that are computed: whole groups, or the one row of a decode step.
+  // Rows that are computed: whole groups, or a decode step's own rows.
   int PaddedRows() const {
-    return num_rows == 1 ? 1 : (num_rows + kGroupRows - 1) / kGroupRows * kGroupRows;
+    return is_decode ? num_rows : (num_rows + kGroupRows - 1) / kGroupRows * kGroupRows;
   }
+  // Rows of the group that starts at `row`, a multiple of kGroupRows.
+  int GroupRows(int row) const { return std::min(kGroupRows, PaddedRows() - row); }
 };
 
 // A task of a thread: a whole item, or one split of a shared item.

@@ -27,10 +27,10 @@ namespace {
 template <typename T>
 void ScaleQueries(const Work<T>& work) {
   const size_t head_dim = work.HeadDim();
-  const size_t group_rows = work.item.num_rows == 1 ? 1 : Size(kGroupRows);
   for (int row = 0; row < work.item.PaddedRows(); ++row) {
-    float* to =
-        work.task.q + Size(row) / group_rows * group_rows * head_dim + Size(row) % group_rows;
+    const int first = row / kGroupRows * kGroupRows;  // of its group
+    const size_t group_rows = Size(work.item.GroupRows(first));
+    float* to = work.task.q + Size(first) * head_dim + Size(row - first);
     if (row >= work.item.num_rows) {
       for (size_t dim = 0; dim < head_dim; ++dim) to[dim * group_rows] = 0.0f;
       continue;
@@ -66,14 +66,45 @@ void FindTile(const KvHead<T>& kv, int first_key, int num_keys, const T** vector
   }
 }
 
-// Prefetch distance of a single row, in bytes of keys; measured (BENCHMARKS.md).
+// Prefetch distance of a decode step, in bytes of keys; measured (BENCHMARKS.md).
 template <typename T>
 constexpr size_t kBytesAhead = kHasScales<T> ? size_t{12} << 10 : size_t{8} << 10;
 
-// Writes the dot products of the item's single row with the tile's keys to scores + first_key, and
-// prefetches later keys. Calls meanwhile(v) for each vector of the tile, as DotTile does.
+// Writes the dot products of kRows rows from first_row on with the tile's keys to scores +
+// first_key. kStreams: as in DotTile.
+template <size_t kRows, bool kStreams, typename T, class Meanwhile>
+void DotDecodeTile(const Work<T>& work, int first_row, int first_key, const KeyTile<T>& tile,
+                   const Meanwhile& meanwhile) {
+  constexpr size_t kVectors = kRows == 1 ? kRowVectors : kGroupVectors;
+  const float* q = work.task.q + Size(first_row) * work.HeadDim();
+  float* scores = work.values.Scores(first_row) + first_key;
+  for (size_t v = 0; v < kTileVectors; v += kVectors) {
+    const KeyTile<T> keys{.vectors = tile.vectors + v,
+                          .stride = tile.stride,
+                          .scales = tile.scales == nullptr ? nullptr : tile.scales + v,
+                          .ahead = tile.ahead + v};
+    DotTile<kRows, kVectors, kStreams>(q, work.HeadDim(), keys, scores + v * kScoreLanes,
+                                       work.values.row_stride, [&](size_t i) { meanwhile(v + i); });
+  }
+}
+
+template <bool kStreams, typename T, class Meanwhile>
+void DotDecodeGroup(const Work<T>& work, int first_row, int first_key, const KeyTile<T>& tile,
+                    const Meanwhile& meanwhile) {
+  static_assert(kGroupRows == 4);
+  switch (work.item.GroupRows(first_row)) {
+    case 1: return DotDecodeTile<1, kStreams>(work, first_row, first_key, tile, meanwhile);
+    case 2: return DotDecodeTile<2, kStreams>(work, first_row, first_key, tile, meanwhile);
+    case 3: return DotDecodeTile<3, kStreams>(work, first_row, first_key, tile, meanwhile);
+    default: return DotDecodeTile<4, kStreams>(work, first_row, first_key, tile, meanwhile);
+  }
+}
+
+// Writes the dot products of a decode item's rows with the tile's keys, and prefetches later keys.
+// The first group reads the keys from memory and calls meanwhile(v) for each vector of the tile;
+// the others find them in L1.
 template <typename T, class Meanwhile>
-void ScoreRowTile(const Work<T>& work, int first_key, const Meanwhile& meanwhile) {
+void ScoreDecodeTile(const Work<T>& work, int first_key, const Meanwhile& meanwhile) {
   const T* vectors[kTileVectors];
   const float* scales[kTileVectors];
   FindTile(work.kv, first_key, work.item.MaxKeys(), vectors, scales);
@@ -83,14 +114,13 @@ void ScoreRowTile(const Work<T>& work, int first_key, const Meanwhile& meanwhile
   const float* scales_ahead[kTileVectors];
   FindTile(work.kv, first_key + int(keys_ahead), work.item.MaxKeys(), ahead, scales_ahead);
   for (size_t v = 0; kHasScales<T> && v < kTileVectors; ++v) hwy::Prefetch(scales_ahead[v]);
-  float* scores = work.values.scores + first_key;
-  for (size_t v = 0; v < kTileVectors; v += kRowVectors) {
-    const KeyTile<T> keys{.vectors = vectors + v,
-                          .stride = work.kv.KeyStride(),
-                          .scales = kHasScales<T> ? scales + v : nullptr,
-                          .ahead = ahead + v};
-    DotTile<1, kRowVectors>(work.task.q, work.HeadDim(), keys, scores + v * kScoreLanes, 0,
-                            [&](size_t i) { meanwhile(v + i); });
+  const KeyTile<T> tile{.vectors = vectors,
+                        .stride = work.kv.KeyStride(),
+                        .scales = kHasScales<T> ? scales : nullptr,
+                        .ahead = ahead};
+  DotDecodeGroup<true>(work, 0, first_key, tile, meanwhile);
+  for (int row = kGroupRows; row < work.item.num_rows; row += kGroupRows) {
+    DotDecodeGroup<false>(work, row, first_key, tile, [](size_t) {});
   }
 }
 
@@ -120,7 +150,7 @@ void ScoreBlockTile(const Work<T>& work, int first_key) {
         .scales = kHasScales<T> ? scales + v : nullptr,
     };
     for (size_t row = 0; row < Size(work.item.PaddedRows()); row += Size(kGroupRows)) {
-      DotTile<Size(kGroupRows), kGroupVectors>(
+      DotTile<Size(kGroupRows), kGroupVectors, /*kStreams=*/false>(
           work.task.q + row * head_dim, head_dim, keys,
           scores + row * work.values.row_stride + v * kScoreLanes, work.values.row_stride,
           [](size_t) {});
@@ -152,30 +182,36 @@ void AddChunk(const Work<T>& work, int row, int chunk, int end, const ChunkStats
   }
 }
 
-// Score of a single row. The phi of a tile is pure arithmetic: it runs between the dot products of
+// Score of a decode step. The phi of a tile is pure arithmetic: it runs between the dot products of
 // the next tile, so that memory reads never wait for it.
 template <typename T>
-void ScoreRow(const Work<T>& work, int split) {
+void ScoreDecode(const Work<T>& work, int split) {
   constexpr int kTile = int(kTileKeys);
-  const StageOne stage = StageOneOf(work, 0);
-  float* const scores = work.values.scores;
+  const int num_rows = work.item.num_rows;
+  const StageOne stage = StageOneOf(work, 0);  // of all rows: they have the same keys
   const int first = split * kSplitKeys;
   const int end = std::min(work.item.MaxKeys(), first + kSplitKeys);
-  ChunkStats stats;
-  stats.Reset(stage.Least());
+  ChunkStats stats[kBlockRows];
+  for (int row = 0; row < num_rows; ++row) stats[row].Reset(stage.Least());
   for (int key = first; key < end; key += kTile) {
-    ScoreRowTile(work, key, [&](size_t v) {
+    ScoreDecodeTile(work, key, [&](size_t v) {
       if (key == first) return;
-      float* before = scores + (key - kTile) + v * kScoreLanes;
-      ApplyPhi(stage, before, kScoreLanes, kScoreLanes, stats);
+      for (int row = 0; row < num_rows; ++row) {
+        float* before = work.values.Scores(row) + (key - kTile) + v * kScoreLanes;
+        ApplyPhi(stage, before, kScoreLanes, kScoreLanes, stats[row]);
+      }
     });
     if (key % kChunkKeys != 0 || key == first) continue;
-    AddChunk(work, 0, key - kChunkKeys, key, stats);
-    stats.Reset(stage.Least());
+    for (int row = 0; row < num_rows; ++row) {
+      AddChunk(work, row, key - kChunkKeys, key, stats[row]);
+      stats[row].Reset(stage.Least());
+    }
   }
   const int last = (end - 1) / kTile * kTile;
-  ApplyPhi(stage, scores + last, Size(end - last), kTileKeys, stats);
-  AddChunk(work, 0, last / kChunkKeys * kChunkKeys, end, stats);
+  for (int row = 0; row < num_rows; ++row) {
+    ApplyPhi(stage, work.values.Scores(row) + last, Size(end - last), kTileKeys, stats[row]);
+    AddChunk(work, row, last / kChunkKeys * kChunkKeys, end, stats[row]);
+  }
 }
 
 // Score of a block of rows, by chunk.
@@ -210,8 +246,8 @@ void Score(const Work<T>& work, int split) {
     work.values.sum[work.values.AtSplit(row, split)] = 0;
     work.values.max[work.values.AtSplit(row, split)] = std::numeric_limits<float>::lowest();
   }
-  if (work.item.num_rows == 1) {
-    ScoreRow(work, split);
+  if (work.item.is_decode) {
+    ScoreDecode(work, split);
   } else {
     ScoreBlock(work, split);
   }

@@ -62,8 +62,10 @@ struct Work {
   size_t HeadDim() const { return Size(args.kv.layout.head_dim); }
   // Index of a row's vector in args.q and args.out.
   size_t VectorIdx(int row) const {
-    const size_t batch_row = Size(item.sequence->first_row + item.first_row + row);
-    return (batch_row * Size(args.num_heads) + Size(item.head)) * HeadDim();
+    const int token = item.first_row + (item.is_decode ? 0 : row);
+    const int head = item.head + (item.is_decode ? row : 0);
+    const size_t batch_row = Size(item.sequence->first_row + token);
+    return (batch_row * Size(args.num_heads) + Size(head)) * HeadDim();
   }
   Rows<const float> Weights(int row) const { return {values.Scores(row), values.row_stride}; }
 };

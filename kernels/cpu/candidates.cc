@@ -42,20 +42,28 @@ Candidates::Candidates(std::span<const float> logits, void* memory)
 
 void Candidates::Adjust(const SampleRequest& row) {
   const SamplingParams& params = *row.params;
-  for (const int32_t id : params.banned_ids) scores_[id] = kNotAllowed;
+  const auto holds = [this](int32_t id) { return size_t(id) < vocab_; };  // else: padding
+  for (const int32_t id : params.banned_ids) {
+    if (holds(id)) scores_[id] = kNotAllowed;
+  }
   if (!params.allowed_ids.empty()) {
     // The memory of the weights is free here: it holds the allowed scores.
     auto* const allowed = reinterpret_cast<float*>(weights_);
     std::fill_n(allowed, vocab_, kNotAllowed);
-    for (const int32_t id : params.allowed_ids) allowed[id] = scores_[id];
+    for (const int32_t id : params.allowed_ids) {
+      if (holds(id)) allowed[id] = scores_[id];
+    }
     std::copy_n(allowed, vocab_, scores_);
   }
-  for (const auto& [id, bias] : params.logit_bias) scores_[id] = Biased(scores_[id], bias);
+  for (const auto& [id, bias] : params.logit_bias) {
+    if (holds(id)) scores_[id] = Biased(scores_[id], bias);
+  }
   if (!params.HasPenalties()) return;
   const Penalties penalties{.repetition = double{params.repetition_penalty},
                             .presence = double{params.presence_penalty},
                             .frequency = double{params.frequency_penalty}};
   for (const TokenCount& count : row.counts) {
+    if (!holds(count.id)) continue;
     scores_[count.id] = Penalised(scores_[count.id], count.num_in_output, penalties);
   }
 }

@@ -7,6 +7,7 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/instruction_set.h"
 #include "kernels/cpu/linear.h"
+#include "kernels/cpu/norm.h"
 #include "kernels/cpu/packed_matrix.h"
 #include "kernels/cpu/rope_write.h"
 #include "kernels/cpu/sample.h"
@@ -40,6 +41,10 @@ class CpuBackend final : public HostBackend {
   void Embed(const EmbedArgs& args) override {
     ChooseTarget();
     EmbedOnCpu(args, pool_);
+  }
+  void Norm(const NormArgs& args) override {
+    ChooseTarget();
+    NormOnCpu(args, pool_, scratch_);
   }
   void Linear(const LinearArgs& args) override {
     ChooseTarget();

@@ -10,7 +10,7 @@ namespace lssar {
 
 // Linear of ops.h. args.weight is a CpuMatrix.
 // Ensures   each sum is one fused multiply-add chain over k = 0..K-1, then bias, activation,
-//           residual: the same bits for any M, thread count and instruction set
+//           multiply, scale, residual: the same bits for any M, thread count and instruction set
 // Cost      reads the weights once per 192 rows; x once per panel, from cache
 // Threads   the whole pool; the shared and the per-thread areas of `scratch`
 void LinearOnCpu(const LinearArgs& args, ThreadPool& pool, Scratch& scratch);

@@ -11,6 +11,7 @@
 #include <cstddef>
 
 #include "hwy/highway.h"
+#include "kernels/ops.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lssar {
@@ -70,6 +71,79 @@ HWY_INLINE V GeluTanh(D d, V x) {
   const V cubic = hn::Set(d, -0.0713548162726002527f);
   const V minus_2u = hn::Mul(x, FusedMulAdd(d, hn::Mul(x, x), cubic, slope));
   return hn::Div(x, hn::Add(hn::Set(d, 1.0f), ExpClamped(d, minus_2u)));
+}
+
+// x / 2 (1 + erf(x / sqrt(2))). NaN gives NaN.
+// Accuracy  3e-7 |x|; 0 below -13
+// Source    float_math-inl.h Gelu: erfc(z) / 2 = e^(-z^2) t poly(t), t = 1 / (1 + 0.4 z)
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V GeluErf(D d, V x) {
+  const V one = hn::Set(d, 1.0f);
+  const V magnitude = hn::Abs(x);
+  const V a = hn::IfThenElse(hn::Gt(magnitude, hn::Set(d, 13.0f)), hn::Set(d, 13.0f), magnitude);
+  const V t = hn::Div(one, FusedMulAdd(d, hn::Set(d, 0.282842726f), a, one));
+  V poly = hn::Set(d, 0.0205331333f);
+  poly = FusedMulAdd(d, poly, t, hn::Set(d, -0.0697013736f));
+  poly = FusedMulAdd(d, poly, t, hn::Set(d, 0.0410374999f));
+  poly = FusedMulAdd(d, poly, t, hn::Set(d, 0.0450872928f));
+  poly = FusedMulAdd(d, poly, t, hn::Set(d, 0.0391064957f));
+  poly = FusedMulAdd(d, poly, t, hn::Set(d, 0.0970291048f));
+  poly = FusedMulAdd(d, poly, t, hn::Set(d, 0.10085772f));
+  poly = FusedMulAdd(d, poly, t, hn::Set(d, 0.113233767f));
+  poly = FusedMulAdd(d, poly, t, hn::Set(d, 0.112816393f));
+  // Half of the rounding error of a^2 is a relative error of e^(-a^2 / 2): corrected below.
+  const V square = hn::Mul(a, a);
+  const V rest = FusedMulAdd(d, a, a, hn::Neg(square));
+  const V half = hn::Set(d, -0.5f);
+  V tail = hn::Mul(ExpClamped(d, hn::Mul(half, square)), hn::Mul(t, poly));
+  tail = FusedMulAdd(d, hn::Mul(half, rest), tail, tail);
+  const V share = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), tail, hn::Sub(one, tail));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -13.0f)), hn::Mul(x, share));
+}
+
+// max(0, x). NaN gives NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V ReluOf(D d, V x) {
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(d)), x);
+}
+
+// x / (1 + e^-x). NaN gives NaN.
+// Accuracy  2e-7 |x|
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Silu(D d, V x) {
+  return hn::Div(x, hn::Add(hn::Set(d, 1.0f), ExpClamped(d, hn::Neg(x))));
+}
+
+// tanh x. NaN gives NaN.
+// Accuracy  2 ULP
+// Source    Cephes tanhf: an odd polynomial below 0.625, 1 - 2 / (e^2x + 1) above
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Tanh(D d, V x) {
+  const V a = hn::Abs(x);
+  const V square = hn::Mul(x, x);
+  V poly = hn::Set(d, -5.70498872745e-3f);
+  poly = FusedMulAdd(d, poly, square, hn::Set(d, 2.06390887954e-2f));
+  poly = FusedMulAdd(d, poly, square, hn::Set(d, -5.37397155531e-2f));
+  poly = FusedMulAdd(d, poly, square, hn::Set(d, 1.33314422036e-1f));
+  poly = FusedMulAdd(d, poly, square, hn::Set(d, -3.33332819422e-1f));
+  const V small = FusedMulAdd(d, hn::Mul(poly, square), x, x);
+  const V one = hn::Set(d, 1.0f), two = hn::Set(d, 2.0f);
+  const V large = hn::Sub(one, hn::Div(two, hn::Add(ExpClamped(d, hn::Mul(two, a)), one)));
+  // Lt is false for NaN: `small` is then NaN too, so the test is Gt.
+  return hn::IfThenElse(hn::Gt(a, hn::Set(d, 0.625f)), hn::CopySign(large, x), small);
+}
+
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Activate(D d, Activation activation, V x) {
+  switch (activation) {
+    case Activation::kNone: return x;
+    case Activation::kGeluTanh: return GeluTanh(d, x);
+    case Activation::kGeluErf: return GeluErf(d, x);
+    case Activation::kRelu: return ReluOf(d, x);
+    case Activation::kRelu2: return hn::Mul(ReluOf(d, x), ReluOf(d, x));
+    case Activation::kSilu: return Silu(d, x);
+  }
+  return x;
 }
 
 }  // namespace HWY_NAMESPACE

@@ -58,7 +58,9 @@ double SumOf(const float* x, size_t count, const Term& term) {
 
 void NormRowOfTarget(const float* x, size_t count, const NormView& norm, float* out) {
   const DoubleTag d;
-  const double mean = SumOf(x, count, [](DoubleVec v) { return v; }) / double(count);
+  const bool is_layer_norm = norm.kind == NormKind::kLayerNorm;
+  const double mean =
+      is_layer_norm ? SumOf(x, count, [](DoubleVec v) { return v; }) / double(count) : 0.0;
   const DoubleVec means = hn::Set(d, mean);
   const double variance = SumOf(x, count,
                                 [means](DoubleVec v) {
@@ -70,15 +72,33 @@ void NormRowOfTarget(const float* x, size_t count, const NormView& norm, float* 
   const DoubleVec scales = hn::Set(d, scale);
   size_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
-    const DoubleVec unit = hn::Mul(hn::Sub(LoadWide(x + i), means), scales);
-    DoubleVec y = hn::Mul(unit, LoadWide(norm.weight + i));
+    DoubleVec y = hn::Mul(hn::Sub(LoadWide(x + i), means), scales);
+    if (norm.weight != nullptr) y = hn::Mul(y, LoadWide(norm.weight + i));
     if (norm.bias != nullptr) y = hn::Add(y, LoadWide(norm.bias + i));
     hn::StoreU(hn::DemoteTo(FloatTag(), y), FloatTag(), out + i);
   }
   for (; i < count; ++i) {
-    double y = (double(x[i]) - mean) * scale * double(norm.weight[i]);
+    double y = (double(x[i]) - mean) * scale;
+    if (norm.weight != nullptr) y *= double(norm.weight[i]);
     if (norm.bias != nullptr) y += double(norm.bias[i]);
     out[i] = float(y);
+  }
+}
+
+// out = residual + scale * y, each element rounded as a product and a sum.
+void AddScaledOfTarget(const float* y, size_t count, float scale, const float* residual,
+                       float* out) {
+  const hn::CappedTag<float, 16> d;
+  const auto scales = hn::Set(d, scale);
+  size_t i = 0;
+  for (; i + hn::MaxLanes(d) <= count; i += hn::MaxLanes(d)) {
+    const auto scaled = hn::Mul(scales, hn::LoadU(d, y + i));
+    hn::StoreU(residual == nullptr ? scaled : hn::Add(hn::LoadU(d, residual + i), scaled), d,
+               out + i);
+  }
+  for (; i < count; ++i) {
+    const float scaled = scale * y[i];
+    out[i] = residual == nullptr ? scaled : residual[i] + scaled;
   }
 }
 
@@ -91,10 +111,28 @@ HWY_AFTER_NAMESPACE();
 namespace lssar {
 
 HWY_EXPORT(NormRowOfTarget);
+HWY_EXPORT(AddScaledOfTarget);
 
-void NormRow(const float* x, int hidden_size, const NormView& norm, float* out) {
-  LSSAR_CHECK(norm.kind == NormKind::kLayerNorm);
-  HWY_DYNAMIC_DISPATCH(NormRowOfTarget)(x, size_t(hidden_size), norm, out);
+void NormRow(const float* x, int size, const NormView& norm, float* out) {
+  LSSAR_CHECK(norm.kind != NormKind::kNone);
+  HWY_DYNAMIC_DISPATCH(NormRowOfTarget)(x, size_t(size), norm, out);
+}
+
+void NormOnCpu(const NormArgs& args, ThreadPool& pool, Scratch& scratch) {
+  LSSAR_CHECK(args.num_rows >= 0 && args.size >= 1 && args.x != nullptr && args.out != nullptr);
+  const size_t size = size_t(args.size);
+  const bool is_plain = args.residual == nullptr && args.scale == 1.0f;
+  pool.ParallelFor(args.num_rows, [&](int64_t row, int thread_idx) {
+    const size_t at = size_t(row) * size;
+    if (is_plain) {
+      NormRow(args.x + at, args.size, args.norm, args.out + at);
+      return;
+    }
+    float* const y = scratch.OfThread<float>(thread_idx, size);
+    NormRow(args.x + at, args.size, args.norm, y);
+    HWY_DYNAMIC_DISPATCH(AddScaledOfTarget)
+    (y, size, args.scale, args.residual == nullptr ? nullptr : args.residual + at, args.out + at);
+  });
 }
 
 }  // namespace lssar

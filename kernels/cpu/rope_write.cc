@@ -10,6 +10,7 @@
 #include <span>
 
 #include "kernels/check.h"
+#include "kernels/cpu/norm.h"
 #include "kernels/float_bits.h"
 #include "kernels/kv_rows.h"
 #include "kernels/quantize.h"
@@ -40,22 +41,24 @@ struct Pairs {
   float* b;
 };
 
-// A thread's arrays for one head: pairs of head_dim/2 floats, unit and bits of head_dim, all
+// A thread's arrays for one head: pairs of head_dim/2 floats, unit, bits and normed of head_dim, all
 // padded.
 struct HeadScratch {
   HeadScratch(size_t head_dim, float* scratch)
       : half(Padded(head_dim / 2)),
         pairs{scratch, scratch + half},
         unit(scratch + 2 * half),
-        bits(reinterpret_cast<uint16_t*>(unit + Padded(head_dim))) {}
+        bits(reinterpret_cast<uint16_t*>(unit + Padded(head_dim))),
+        normed(unit + 2 * Padded(head_dim)) {}
   static size_t NumFloats(size_t head_dim) {
-    return 2 * Padded(head_dim / 2) + 2 * Padded(head_dim);
+    return 2 * Padded(head_dim / 2) + 3 * Padded(head_dim);
   }
 
   size_t half;
   Pairs pairs;
   float* unit;
   uint16_t* bits;
+  float* normed;  // after QK-norm
 };
 
 HWY_INLINE WideVec Widen(const float* from) {
@@ -133,24 +136,70 @@ void StoreVector(const HeadScratch& head, const KvRow& row, size_t head_dim) {
   if (row.scale != nullptr) *row.scale = scale;
 }
 
-// head.unit = x, rotated and normalised.
-void MakeUnit(const RopeWriteArgs& args, const float* x, const float* cosines, const float* sines,
+// The pairs of a head. The elements from rotary_dims on are pairs of neighbours, which the angle 0
+// leaves as they are.
+struct PairLayout {
+  explicit PairLayout(const RopeWriteArgs& args)
+      : rotary_pairs(size_t(args.RotaryDims()) / 2),
+        num_pairs(size_t(args.kv.layout.head_dim) / 2),
+        b_idx(args.rope_layout == RopeLayout::kHalfSplit ? rotary_pairs : 1),
+        step(args.rope_layout == RopeLayout::kHalfSplit ? 1 : 2) {}
+
+  size_t rotary_pairs;
+  size_t num_pairs;
+  size_t b_idx;  // of pair 0
+  size_t step;   // from pair to pair
+
+  void Gather(const float* x, const HeadScratch& head) const {
+    for (size_t i = 0; i < rotary_pairs; ++i) {
+      head.pairs.a[i] = x[i * step];
+      head.pairs.b[i] = x[i * step + b_idx];
+    }
+    for (size_t i = rotary_pairs; i < num_pairs; ++i) {
+      head.pairs.a[i] = x[2 * i];
+      head.pairs.b[i] = x[2 * i + 1];
+    }
+    std::fill(head.pairs.a + num_pairs, head.pairs.a + head.half, 0.0f);
+    std::fill(head.pairs.b + num_pairs, head.pairs.b + head.half, 0.0f);
+  }
+  void Scatter(const HeadScratch& head, float* x) const {
+    for (size_t i = 0; i < rotary_pairs; ++i) {
+      x[i * step] = head.pairs.a[i];
+      x[i * step + b_idx] = head.pairs.b[i];
+    }
+    for (size_t i = rotary_pairs; i < num_pairs; ++i) {
+      x[2 * i] = head.pairs.a[i];
+      x[2 * i + 1] = head.pairs.b[i];
+    }
+  }
+};
+
+// Cosines and sines of a row's angles, one a pair, padded: [half] each.
+struct Angles {
+  const float* cosines;
+  const float* sines;
+};
+
+// head.unit = x, rotated and normalised; `qk_norm` before or after the rotation.
+void MakeUnit(const RopeWriteArgs& args, const PairLayout& layout, const float* x,
+              const NormView& qk_norm, const Angles& angles, const Angles& no_angles,
               const HeadScratch& head) {
-  const size_t half = size_t(args.kv.layout.head_dim) / 2;
-  const bool half_split = args.rope_layout == RopeLayout::kHalfSplit;
-  const size_t b_idx = half_split ? half : 1;
-  const size_t step = half_split ? 1 : 2;
-  for (size_t i = 0; i < half; ++i) {
-    head.pairs.a[i] = x[i * step];
-    head.pairs.b[i] = x[i * step + b_idx];
+  const int head_dim = args.kv.layout.head_dim;
+  const bool has_norm = qk_norm.kind != NormKind::kNone;
+  if (has_norm && !args.qk_norm.after_rotary) {
+    NormRow(x, head_dim, qk_norm, head.normed);
+    x = head.normed;
   }
-  std::fill(head.pairs.a + half, head.pairs.a + head.half, 0.0f);
-  std::fill(head.pairs.b + half, head.pairs.b + head.half, 0.0f);
-  RotateAndNormalize(head.pairs, head.half, cosines, sines, args.normalize);
-  for (size_t i = 0; i < half; ++i) {
-    head.unit[i * step] = head.pairs.a[i];
-    head.unit[i * step + b_idx] = head.pairs.b[i];
-  }
+  const bool normalize_later = has_norm && args.qk_norm.after_rotary;
+  layout.Gather(x, head);
+  RotateAndNormalize(head.pairs, head.half, angles.cosines, angles.sines,
+                     args.normalize && !normalize_later);
+  layout.Scatter(head, head.unit);
+  if (!normalize_later) return;
+  NormRow(head.unit, head_dim, qk_norm, head.normed);
+  layout.Gather(head.normed, head);
+  RotateAndNormalize(head.pairs, head.half, no_angles.cosines, no_angles.sines, args.normalize);
+  layout.Scatter(head, head.unit);
 }
 
 // Prefetches the cache lines of a vector. They are cold in a decode step; in a prompt, the row
@@ -177,11 +226,21 @@ void WriteHeads(const RopeWriteArgs& args, const SequenceSlice& sequence, int ro
   const int slot = position % layout.page_size;
 
   const HeadScratch head(head_dim, scratch);
+  const PairLayout pair_layout(args);
+  const size_t rotary_pairs = pair_layout.rotary_pairs;
   float* cosines = scratch + HeadScratch::NumFloats(head_dim);
   float* sines = cosines + head.half;
-  std::fill_n(cosines, 2 * head.half, 0.0f);
-  std::copy_n(args.rope + row_idx * head_dim, head_dim / 2, cosines);
-  std::copy_n(args.rope + row_idx * head_dim + head_dim / 2, head_dim / 2, sines);
+  float* ones = sines + head.half;
+  float* zeros = ones + head.half;
+  std::fill_n(cosines, pair_layout.num_pairs, 1.0f);
+  std::fill_n(cosines + pair_layout.num_pairs, head.half - pair_layout.num_pairs, 0.0f);
+  std::fill_n(sines, head.half, 0.0f);
+  std::fill_n(ones, head.half, 1.0f);
+  std::fill_n(zeros, head.half, 0.0f);
+  const float* rope = args.rope + row_idx * 2 * rotary_pairs;
+  std::copy_n(rope, rotary_pairs, cosines);
+  std::copy_n(rope + rotary_pairs, rotary_pairs, sines);
+  const Angles angles = {cosines, sines}, no_angles = {ones, zeros};
 
   const float* qkv = args.qkv + row_idx * (q_floats + 2 * kv_floats);
   for (int h = first_head; h < end_head; ++h) {
@@ -191,12 +250,12 @@ void WriteHeads(const RopeWriteArgs& args, const SequenceSlice& sequence, int ro
     const size_t block = layout.BlockIndex(args.layer, page, kv_head);
     const KvRow key = KeyRow(args.kv, block, slot);
     if (writes_kv && sequence.num_rows == 1) FetchRow(key, head_dim);
-    MakeUnit(args, qkv + q_at, cosines, sines, head);
+    MakeUnit(args, pair_layout, qkv + q_at, args.qk_norm.q, angles, no_angles, head);
     std::copy_n(head.unit, head_dim, args.q + row_idx * q_floats + q_at);
     if (!writes_kv) continue;
 
     const float* k = qkv + q_floats + size_t(kv_head) * head_dim;
-    MakeUnit(args, k, cosines, sines, head);
+    MakeUnit(args, pair_layout, k, args.qk_norm.k, angles, no_angles, head);
     StoreVector(head, key, head_dim);
     std::copy_n(k + kv_floats, head_dim, head.unit);  // v, into memory padded to whole vectors
     StoreVector(head, ValueRow(args.kv, block, slot), head_dim);
@@ -206,7 +265,7 @@ void WriteHeads(const RopeWriteArgs& args, const SequenceSlice& sequence, int ro
 // A task is a row, or one query head of a row if there are few rows.
 void RopeWriteOfTarget(const RopeWriteArgs& args, ThreadPool& pool, Scratch& scratch) {
   const size_t head_dim = size_t(args.kv.layout.head_dim);
-  const size_t num_floats = HeadScratch::NumFloats(head_dim) + 2 * Padded(head_dim / 2);
+  const size_t num_floats = HeadScratch::NumFloats(head_dim) + 4 * Padded(head_dim / 2);
   const std::span<const SequenceSlice> sequences = args.rows->sequences;
   const int num_heads = args.num_heads;
   const int row_tasks = args.rows->num_rows < 4 * pool.NumThreads() ? num_heads : 1;
@@ -233,6 +292,7 @@ HWY_EXPORT(RopeWriteOfTarget);
 void RopeWriteOnCpu(const RopeWriteArgs& args, ThreadPool& pool, Scratch& scratch) {
   LSSAR_CHECK(args.rows != nullptr && args.qkv != nullptr && args.q != nullptr);
   LSSAR_CHECK(args.kv.layout.head_dim % 2 == 0);
+  LSSAR_CHECK(args.RotaryDims() % 2 == 0 && args.RotaryDims() <= args.kv.layout.head_dim);
   LSSAR_CHECK(args.num_heads >= 1 && args.num_heads % args.kv.layout.num_kv_heads == 0);
   HWY_DYNAMIC_DISPATCH(RopeWriteOfTarget)(args, pool, scratch);
 }

@@ -155,6 +155,7 @@ int32_t FirstOf(std::span<const float> values, float value) {
   return int32_t(HWY_DYNAMIC_DISPATCH(FindFirst)(values.data(), values.size(), value));
 }
 
+// logits: those of the ids that may be drawn; max: the largest of them.
 // memory: Candidates::NumBytes(logits.size()) bytes.
 int32_t DrawId(std::span<const float> logits, float max, const SampleRequest& row, void* memory) {
   const SamplingParams& params = *row.params;
@@ -185,7 +186,8 @@ void SetLogprobs(std::span<const float> logits, float max, size_t num_top, Sampl
 void SampleOnCpu(const SampleArgs& args, ThreadPool& pool, Scratch& scratch) {
   const size_t num_rows = args.rows.size();
   LSSAR_CHECK(args.out.size() == num_rows && args.vocab >= 1 && args.vocab <= kMaxSampleVocab);
-  const size_t vocab = size_t(args.vocab);
+  LSSAR_CHECK(args.NumIds() <= args.vocab);
+  const size_t vocab = size_t(args.vocab), num_ids = size_t(args.NumIds());
   pool.ParallelFor(int64_t(num_rows), [&](int64_t row_idx, int thread_idx) {
     const size_t i = size_t(row_idx);
     const SampleRequest& row = args.rows[i];
@@ -201,7 +203,10 @@ void SampleOnCpu(const SampleArgs& args, ThreadPool& pool, Scratch& scratch) {
     out.id = row.target;
     if (out.id < 0) {
       void* const memory = scratch.OfThread<unsigned char>(thread_idx, Candidates::NumBytes(vocab));
-      out.id = DrawId(logits, max, row, memory);
+      const std::span<const float> drawable = logits.first(num_ids);
+      const float drawable_max =
+          num_ids == vocab ? max : HWY_DYNAMIC_DISPATCH(Largest)(drawable.data(), num_ids);
+      out.id = DrawId(drawable, drawable_max, row, memory);
     }
     const size_t id = size_t(out.id);
     out.is_best = logits[id] == max && FirstOf(logits.first(id), max) == out.id;

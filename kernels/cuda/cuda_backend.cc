@@ -44,6 +44,7 @@ class CudaBackend final : public Backend {
   int NumThreads() const override { return 1; }
 
   absl::Status CheckAttention(const AttentionSpec& spec) const override;
+  bool Computes(Variant variant) const override { return InfoOf(variant).on_cuda; }
   absl::Status FitLayout(KvLayout& layout) const override;
 
   absl::StatusOr<std::optional<int64_t>> FreeBytes() override {
@@ -71,14 +72,20 @@ class CudaBackend final : public Backend {
   }
 
   void Embed(const EmbedArgs& args) override { gemm_.Embed(args); }
+  void Norm(const NormArgs&) override { LSSAR_CHECK(false); }  // Computes() is false
   void Linear(const LinearArgs& args) override { gemm_.Linear(args); }
   void RopeWrite(const RopeWriteArgs& args) override {
     LSSAR_CHECK(args.num_heads == args.kv.layout.num_kv_heads);  // no grouped-query heads yet
+    LSSAR_CHECK(args.RotaryDims() == args.kv.layout.head_dim);
+    LSSAR_CHECK(args.qk_norm.q.kind == NormKind::kNone);
     attention_.RopeWrite(args);
   }
   void Attention(const AttentionArgs& args) override;
   void Logits(const LogitsArgs& args) override { gemm_.Logits(args); }
-  void Sample(const SampleArgs& args) override { sampler_.Sample(args); }
+  void Sample(const SampleArgs& args) override {
+    LSSAR_CHECK(args.NumIds() == args.vocab);
+    sampler_.Sample(args);
+  }
   void CopyPages(const CopyPagesArgs& args) override;
   absl::Status Synchronize() override;
   bool IsLost() override { return IsStickyCudaError(context_.Driver().Synchronize()); }

@@ -30,8 +30,9 @@ void CudaGemm::Embed(const EmbedArgs& args) {
 }
 
 bool CudaGemm::SplitRows(CudaSplitArgs args, const NormView& norm, const CudaMatrix& weight) {
-  LSSAR_CHECK(norm.kind == NormKind::kLayerNorm &&
-              (norm.weight == nullptr || norm.bias != nullptr));
+  const bool has_norm = norm.kind != NormKind::kNone;
+  LSSAR_CHECK(!has_norm || (norm.kind == NormKind::kLayerNorm && norm.weight != nullptr &&
+                            norm.bias != nullptr));
   // Large enough for every decode step: graphs hold the address.
   const size_t num_rows = size_t(std::max(args.num_rows, kMaxBucketRows));
   const size_t num_elements = num_rows * size_t(weight.padded_cols);
@@ -40,7 +41,7 @@ bool CudaGemm::SplitRows(CudaSplitArgs args, const NormView& norm, const CudaMat
       context_.Reserve<unsigned char>(rows_memory_, parts_bytes + num_rows * sizeof(float));
   if (memory == nullptr) return false;
   split_rows_ = {.parts = memory, .inverse = reinterpret_cast<float*>(memory + parts_bytes)};
-  args.norm_weight = norm.weight;
+  args.norm_weight = has_norm ? norm.weight : nullptr;
   args.norm_bias = norm.bias;
   args.epsilon = norm.epsilon;
   args.width = weight.num_cols;
@@ -76,6 +77,8 @@ bool CudaGemm::RunByLibrary(const LinearArgs& args, const CudaMatrix& weight) {
 
 void CudaGemm::Linear(const LinearArgs& args) {
   LSSAR_CHECK(args.x != args.out);
+  LSSAR_CHECK(args.activation == Activation::kNone || args.activation == Activation::kGeluTanh);
+  LSSAR_CHECK(args.multiply == nullptr && args.scale == 1.0f);
   if (!context_.IsOk() || args.num_rows == 0) return;
   const CudaMatrix& weight = static_cast<const DeviceMatrix&>(*args.weight).View();
   if (RunByLibrary(args, weight)) return;
@@ -89,6 +92,7 @@ void CudaGemm::Linear(const LinearArgs& args) {
 }
 
 void CudaGemm::Logits(const LogitsArgs& args) {
+  LSSAR_CHECK(args.softcap == 0.0f);
   if (!context_.IsOk() || args.row_ids.empty()) return;
   const int32_t* const row_ids = CopyIds(args.row_ids);
   if (row_ids == nullptr) return;

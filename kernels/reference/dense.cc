@@ -44,18 +44,9 @@ const ReferenceMatrix& Matrix(const PackedMatrix* packed) {
 }
 
 // norm(x), or x without a norm.
-std::vector<double> Normalized(const float* x, int hidden_size, const NormView& norm) {
-  std::vector<double> y(x, x + hidden_size);
-  if (norm.weight == nullptr) return y;
-  LSSAR_CHECK(norm.kind == NormKind::kLayerNorm);
-  double mean = 0, variance = 0;
-  for (double element : y) mean += element / hidden_size;
-  for (double element : y) variance += (element - mean) * (element - mean) / hidden_size;
-  const double scale = 1.0 / std::sqrt(variance + double{norm.epsilon});
-  for (size_t i = 0; i < y.size(); ++i) {
-    const double bias = norm.bias != nullptr ? double{norm.bias[i]} : 0.0;
-    y[i] = (y[i] - mean) * scale * double{norm.weight[i]} + bias;
-  }
+std::vector<double> Normalized(const float* x, int size, const NormView& norm) {
+  std::vector<double> y(x, x + size);
+  ReferenceNormInPlace(norm, &y);
   return y;
 }
 
@@ -66,11 +57,37 @@ double Dot(const std::vector<double>& x, const float* w) {
 }
 
 double Activate(Activation activation, double x) {
-  if (activation == Activation::kNone) return x;
-  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+  const double relu = x < 0 ? 0.0 : x;  // NaN stays NaN
+  switch (activation) {
+    case Activation::kNone: return x;
+    case Activation::kGeluTanh:
+      return 0.5 * x *
+             (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+    case Activation::kGeluErf: return 0.5 * x * std::erfc(-x / std::numbers::sqrt2);
+    case Activation::kRelu: return relu;
+    case Activation::kRelu2: return relu * relu;
+    case Activation::kSilu: return x / (1 + std::exp(-x));
+  }
+  return x;
 }
 
 }  // namespace
+
+void ReferenceNormInPlace(const NormView& norm, std::vector<double>* y) {
+  if (norm.kind == NormKind::kNone) return;
+  const double size = double(y->size());
+  double mean = 0, variance = 0;
+  if (norm.kind == NormKind::kLayerNorm) {
+    for (const double element : *y) mean += element / size;
+  }
+  for (const double element : *y) variance += (element - mean) * (element - mean) / size;
+  const double scale = 1.0 / std::sqrt(variance + double{norm.epsilon});
+  for (size_t i = 0; i < y->size(); ++i) {
+    const double weight = norm.weight != nullptr ? double{norm.weight[i]} : 1.0;
+    const double bias = norm.bias != nullptr ? double{norm.bias[i]} : 0.0;
+    (*y)[i] = ((*y)[i] - mean) * scale * weight + bias;
+  }
+}
 
 absl::StatusOr<std::unique_ptr<PackedMatrix>> ReferencePack(const MatrixView& view, DType stored) {
   RETURN_IF_ERROR(CheckPack(view));
@@ -95,6 +112,18 @@ void ReferenceEmbed(const EmbedArgs& args) {
   for (int32_t id : args.ids) out = std::copy_n(table.Row(id), table.NumCols(), out);
 }
 
+void ReferenceNorm(const NormArgs& args) {
+  LSSAR_CHECK(args.norm.kind != NormKind::kNone);
+  const size_t size = size_t(args.size);
+  for (size_t row = 0; row < size_t(args.num_rows); ++row) {
+    const std::vector<double> y = Normalized(args.x + row * size, args.size, args.norm);
+    for (size_t i = 0; i < size; ++i) {
+      const double residual = args.residual != nullptr ? args.residual[row * size + i] : 0.0;
+      args.out[row * size + i] = float(residual + double{args.scale} * y[i]);
+    }
+  }
+}
+
 void ReferenceLinear(const LinearArgs& args) {
   const ReferenceMatrix& weight = Matrix(args.weight);
   const int num_in = weight.NumCols();
@@ -106,8 +135,10 @@ void ReferenceLinear(const LinearArgs& args) {
       const size_t at = size_t(row) * size_t(num_out) + size_t(i);
       const double bias = args.bias != nullptr ? args.bias[i] : 0.0;
       const double residual = args.residual != nullptr ? args.residual[at] : 0.0;
+      const double factor = args.multiply != nullptr ? args.multiply[at] : 1.0;
       const double sum = Dot(y, weight.Row(i)) + bias;
-      args.out[at] = float(Activate(args.activation, sum) + residual);
+      const double value = Activate(args.activation, sum) * factor;
+      args.out[at] = float(residual + double{args.scale} * value);
     }
   }
 }
@@ -118,7 +149,10 @@ void ReferenceLogits(const LogitsArgs& args) {
   for (int32_t row : args.row_ids) {
     const float* x = args.x + size_t(row) * size_t(weight.NumCols());
     const std::vector<double> y = Normalized(x, weight.NumCols(), args.norm);
-    for (int i = 0; i < weight.NumRows(); ++i) *logits++ = float(Dot(y, weight.Row(i)));
+    for (int i = 0; i < weight.NumRows(); ++i) {
+      const double logit = Dot(y, weight.Row(i)), cap = double{args.softcap};
+      *logits++ = float(cap > 0 ? cap * std::tanh(logit / cap) : logit);
+    }
   }
 }
 

@@ -29,6 +29,7 @@ class ReferenceBackend final : public HostBackend {
   }
 
   void Embed(const EmbedArgs& args) override { ReferenceEmbed(args); }
+  void Norm(const NormArgs& args) override { ReferenceNorm(args); }
   void Linear(const LinearArgs& args) override { ReferenceLinear(args); }
   void RopeWrite(const RopeWriteArgs& args) override { ReferenceRopeWrite(args); }
   void Attention(const AttentionArgs& args) override { ReferenceAttention(args); }

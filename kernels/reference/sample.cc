@@ -24,6 +24,7 @@ double ToFloatRange(double score) {
   return double{float(std::clamp(score, -kLargest, kLargest))};
 }
 
+// logits: those of the ids that may be drawn.
 std::map<int32_t, double> Scores(std::span<const float> logits, const SampleRequest& row) {
   const SamplingParams& params = *row.params;
   std::map<int32_t, double> scores;
@@ -32,7 +33,9 @@ std::map<int32_t, double> Scores(std::span<const float> logits, const SampleRequ
       scores.emplace_hint(scores.end(), int32_t(id), logits[id]);
     }
   }
-  for (const int32_t id : params.allowed_ids) scores[id] = logits[size_t(id)];
+  for (const int32_t id : params.allowed_ids) {
+    if (size_t(id) < logits.size()) scores[id] = logits[size_t(id)];
+  }
   for (const int32_t id : params.banned_ids) scores.erase(id);
   for (const auto& [id, bias] : params.logit_bias) {
     if (scores.contains(id)) scores[id] = ToFloatRange(scores[id] + double{bias});
@@ -129,7 +132,7 @@ void ReferenceSample(const SampleArgs& args) {
     out.finite =
         std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); });
     if (!out.finite) continue;
-    out.id = row.target >= 0 ? row.target : DrawId(logits, row);
+    out.id = row.target >= 0 ? row.target : DrawId(logits.first(size_t(args.NumIds())), row);
     out.is_best = out.id == std::max_element(logits.begin(), logits.end()) - logits.begin();
     if (row.num_logprobs >= 0) SetLogprobs(logits, row.num_logprobs, out);
   }

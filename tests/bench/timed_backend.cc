@@ -27,6 +27,11 @@ void TimedBackend::Embed(const EmbedArgs& args) {
   inner_->Embed(args);
 }
 
+void TimedBackend::Norm(const NormArgs& args) {
+  const Timer timer(costs_[size_t(Op::kNorm)]);
+  inner_->Norm(args);
+}
+
 void TimedBackend::Linear(const LinearArgs& args) {
   OpCost& cost = costs_[size_t(Op::kLinear)];
   cost.weight_bytes += int64_t(args.weight->NumBytes());

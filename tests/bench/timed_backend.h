@@ -12,10 +12,10 @@
 
 namespace lssar::bench {
 
-enum class Op : uint8_t { kEmbed, kLinear, kRopeWrite, kAttention, kLogits };
-inline constexpr int kNumOps = 5;
-inline constexpr std::array<const char*, kNumOps> kOpNames = {"embed", "linear", "rope_write",
-                                                              "attention", "logits"};
+enum class Op : uint8_t { kEmbed, kNorm, kLinear, kRopeWrite, kAttention, kLogits };
+inline constexpr int kNumOps = 6;
+inline constexpr std::array<const char*, kNumOps> kOpNames = {"embed",      "norm",      "linear",
+                                                              "rope_write", "attention", "logits"};
 
 struct OpCost {
   double seconds = 0;
@@ -38,6 +38,7 @@ class TimedBackend final : public Backend {
   absl::Status CheckAttention(const AttentionSpec& spec) const override {
     return inner_->CheckAttention(spec);
   }
+  bool Computes(Variant variant) const override { return inner_->Computes(variant); }
   absl::Status FitLayout(KvLayout& layout) const override { return inner_->FitLayout(layout); }
   bool IsBatchInvariant() const override { return inner_->IsBatchInvariant(); }
   absl::StatusOr<std::optional<int64_t>> FreeBytes() override { return inner_->FreeBytes(); }
@@ -56,6 +57,7 @@ class TimedBackend final : public Backend {
   }
 
   void Embed(const EmbedArgs& args) override;
+  void Norm(const NormArgs& args) override;
   void Linear(const LinearArgs& args) override;
   void RopeWrite(const RopeWriteArgs& args) override;
   void Attention(const AttentionArgs& args) override;

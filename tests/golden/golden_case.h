@@ -42,6 +42,7 @@ struct GoldenSetup {
 struct GoldenError {
   double worst = 0;  // NaN where a result is NaN
   double tolerance = 0;
+  double worst_logprob = 0;  // of models: max |d| of a log-probability; NaN where one is NaN
   bool Passes() const { return worst <= tolerance; }
 };
 

@@ -30,6 +30,7 @@ struct Options {
 struct Outcome {
   std::string name;
   std::string result;  // "pass" | "fail" | "refused"
+  bool is_model = false;
   GoldenError error;
   std::string message;  // the reason, where there is no error to print
 };
@@ -38,9 +39,10 @@ Outcome RunCase(const Options& options, const GoldenCase& c, const GoldenSetup& 
   const absl::StatusOr<GoldenError> error = c.is_model
                                                 ? RunModelCase(options.directory, c, setup)
                                                 : RunAttentionCase(options.directory, c, setup);
-  if (error.ok()) return {c.name, error->Passes() ? "pass" : "fail", *error, ""};
+  if (error.ok()) return {c.name, error->Passes() ? "pass" : "fail", c.is_model, *error, ""};
   const bool refused = absl::IsUnimplemented(error.status());
-  return {c.name, refused ? "refused" : "fail", {}, std::string(error.status().message())};
+  return {
+      c.name, refused ? "refused" : "fail", c.is_model, {}, std::string(error.status().message())};
 }
 
 void PrintRow(const Outcome& o, const std::string& backend) {
@@ -59,6 +61,7 @@ nlohmann::json AsJson(const Outcome& o, const std::string& backend) {
   if (o.message.empty()) {
     row["worst_error"] = o.error.worst;  // null for NaN
     row["tolerance"] = o.error.tolerance;
+    if (o.is_model) row["worst_logprob_error"] = o.error.worst_logprob;
   } else {
     row["message"] = o.message;
   }

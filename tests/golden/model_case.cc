@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "kernels/status_macros.h"
@@ -24,6 +26,31 @@ double Tolerance(DType kv_cache_dtype) {
     case DType::kI8: return 6e-1;
   }
   return 0;
+}
+
+// ln(sum(e^x)).
+double LogSum(std::span<const float> logits) {
+  double max = logits[0], sum = 0;
+  for (const float x : logits) max = std::max(max, double{x});
+  for (const float x : logits) sum += std::exp(double{x} - max);
+  return max + std::log(sum);
+}
+
+// max |d| of a log-probability; NaN where one is NaN.
+double LogprobError(std::span<const float> logits, std::span<const float> expected) {
+  const double shift = LogSum(logits) - LogSum(expected);
+  double worst = 0;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const double d = std::fabs(double{logits[i]} - double{expected[i]} - shift);
+    if (!(d <= worst)) worst = d;
+    if (std::isnan(d)) break;
+  }
+  return worst;
+}
+
+// Keeps the larger error, or a NaN.
+void Worsen(double error, double* worst) {
+  if (!std::isnan(*worst) && !(error <= *worst)) *worst = error;
 }
 
 struct Expected {
@@ -79,9 +106,10 @@ absl::StatusOr<GoldenError> RunModelCase(const std::string& directory, const Gol
     logits.resize(size_t(num_rows) * vocab);
     RETURN_IF_ERROR(checkpoint.model->CopyLogits(batch, 0, num_rows, logits));
     for (size_t i = 0; i < size_t(num_rows); ++i, ++next) {
-      const double error = LogitsError(std::span(logits).subspan(i * vocab, vocab),
-                                       std::span(expected.logits).subspan(next * vocab, vocab));
-      if (!std::isnan(result.worst) && !(error <= result.worst)) result.worst = error;
+      const auto got = std::span<const float>(logits).subspan(i * vocab, vocab);
+      const auto want = std::span<const float>(expected.logits).subspan(next * vocab, vocab);
+      Worsen(LogitsError(got, want), &result.worst);
+      Worsen(LogprobError(got, want), &result.worst_logprob);
     }
     return absl::OkStatus();
   };

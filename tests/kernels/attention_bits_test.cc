@@ -138,6 +138,37 @@ TEST_P(AttentionBitsTest, ShortPromptsInChunks) {
   }
 }
 
+// Query heads that share a KV head are computed together in a step of one row, and apart in a
+// prompt.
+TEST_P(AttentionBitsTest, GroupedHeads) {
+  if (!backend_->Computes(Variant::kGroupedQuery)) return;
+  constexpr int kQueryHeads = 10, kCount = 3;
+  const SequenceVectors sequence(kTokens, kQueryHeads, kDim, 7, Content::kTopical);
+  for (const auto& [spec, dtype] : SpecsAndTypes()) {
+    for (const int num_kv_heads : {1, 5}) {
+      const PagedKv kv(*backend_, {&sequence}, 64, dtype, num_kv_heads);
+      const std::vector<float> whole =
+          Attend(*backend_, spec, {&sequence}, kv, {{.first = kTokens - kCount, .count = kCount}});
+      for (int i = 0; i < kCount; ++i) {
+        const std::vector<RowRange> row{{.first = kTokens - kCount + i, .count = 1}};
+        const size_t size = size_t{kQueryHeads} * kDim;
+        const std::vector<float> expected(whole.begin() + ptrdiff_t(size_t(i) * size),
+                                          whole.begin() + ptrdiff_t((size_t(i) + 1) * size));
+        EXPECT_TRUE(SameBits(Attend(*backend_, spec, {&sequence}, kv, row), expected,
+                             {1, kQueryHeads, kDim}))
+            << num_kv_heads << " KV heads, " << NameOf(dtype);
+        for (const std::unique_ptr<Backend>& twin : Twins()) {
+          const PagedKv twin_kv(*twin, {&sequence}, 64, dtype, num_kv_heads);
+          EXPECT_TRUE(SameBits(Attend(*twin, spec, {&sequence}, twin_kv, row), expected,
+                               {1, kQueryHeads, kDim}))
+              << "on other threads";
+          break;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(AttentionBitsTest, BatchMates) {
   const SequenceVectors other(700, kHeads, kDim, 5, Content::kRandom);
   const SequenceVectors third(9, kHeads, kDim, 6, Content::kTopical);

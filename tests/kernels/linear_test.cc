@@ -65,7 +65,9 @@ std::vector<float> RunRows(Backend& backend, const Case& c, const PackedMatrix& 
   Floats bias(backend, c.bias);
   Floats out(backend, std::vector<float>(size_t(num_rows) * out_width, -77.0f));
   NormView norm;
-  if (c.fusion.norm) norm = {.weight = norm_weight.Address(), .bias = norm_bias.Address()};
+  if (c.fusion.norm)
+    norm = {
+        .kind = NormKind::kLayerNorm, .weight = norm_weight.Address(), .bias = norm_bias.Address()};
   backend.Linear({.num_rows = num_rows,
                   .x = x.Address(),
                   .norm = norm,
@@ -140,7 +142,9 @@ TEST_P(LinearTest, NormWithoutBias) {
       Floats out(*backend, std::vector<float>(size_t(c.shape.num_rows * c.shape.out)));
       backend->Linear({.num_rows = c.shape.num_rows,
                        .x = x.Address(),
-                       .norm = {.weight = norm_weight.Address(), .bias = norm_bias},
+                       .norm = {.kind = NormKind::kLayerNorm,
+                                .weight = norm_weight.Address(),
+                                .bias = norm_bias},
                        .weight = weight.get(),
                        .out = out.Address()});
       return out.Values();

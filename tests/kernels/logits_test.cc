@@ -42,7 +42,8 @@ TEST_P(LogitsTest, EqualLinearOverTheSelectedRows) {
     Floats x(*backend, x_values);
     Floats norm_weight(*backend, RandomFloats(size_t(width), 3));
     Floats norm_bias(*backend, RandomFloats(size_t(width), 4));
-    const NormView norm = {.weight = norm_weight.Address(), .bias = norm_bias.Address()};
+    const NormView norm = {
+        .kind = NormKind::kLayerNorm, .weight = norm_weight.Address(), .bias = norm_bias.Address()};
     Floats all(*backend, std::vector<float>(size_t(num_rows * vocab)));
     backend->Linear({.num_rows = num_rows,
                      .x = x.Address(),

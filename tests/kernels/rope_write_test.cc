@@ -37,6 +37,10 @@ struct RopeCase {
   bool normalize = true;
   float scale = 1;     // of q and k
   int group_size = 1;  // query heads per KV head
+  int rotary_dims = 0;
+  NormKind qk_norm = NormKind::kNone;
+  bool qk_norm_has_weight = true;
+  bool after_rotary = false;
 };
 
 struct Written {
@@ -100,7 +104,15 @@ Written WriteCase(Backend& backend, const RopeCase& c) {
     const double angle = 0.37 * static_cast<double>(row + 1) / (1.0 + double(at % half));
     rope[i] = static_cast<float>(at < half ? std::cos(angle) : std::sin(angle));
   }
+  rope.resize(kRows * static_cast<size_t>(c.rotary_dims > 0 ? c.rotary_dims : c.head_dim));
   Floats qkv_floats(backend, qkv), rope_floats(backend, rope);
+  const size_t dim = static_cast<size_t>(c.head_dim);
+  Floats q_weight(backend, RandomFloats(dim, 5)), k_weight(backend, RandomFloats(dim, 6));
+  Floats q_bias(backend, RandomFloats(dim, 7, 0.1f)), k_bias(backend, RandomFloats(dim, 8, 0.1f));
+  const auto norm = [&](Floats& weight, Floats& bias) -> NormView {
+    if (!c.qk_norm_has_weight) return {.kind = c.qk_norm};
+    return {.kind = c.qk_norm, .weight = weight.Address(), .bias = bias.Address()};
+  };
   Floats q(backend, std::vector<float>(kRows * q_floats, std::numeric_limits<float>::quiet_NaN()));
   const RaggedBatch rows{.num_rows = kRows, .sequences = kSequences};
   backend.RopeWrite({.rows = &rows,
@@ -109,6 +121,10 @@ Written WriteCase(Backend& backend, const RopeCase& c) {
                      .qkv = qkv_floats.Address(),
                      .rope = rope_floats.Address(),
                      .rope_layout = c.rope_layout,
+                     .rotary_dims = c.rotary_dims,
+                     .qk_norm = {.q = norm(q_weight, q_bias),
+                                 .k = norm(k_weight, k_bias),
+                                 .after_rotary = c.after_rotary},
                      .normalize = c.normalize,
                      .kv = kv,
                      .q = q.Address()});
@@ -173,10 +189,51 @@ TEST_P(RopeWriteTest, MatchesTheReference) {
 }
 
 TEST_P(RopeWriteTest, GroupedQueryHeads) {
-  if (IsCuda(GetParam())) return;  // cuda requires num_heads == num_kv_heads
+  if (!backend_->Computes(Variant::kGroupedQuery)) return;
   for (const int group_size : {2, 4}) {
     for (DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
       Check({.dtype = dtype, .group_size = group_size});
+    }
+  }
+}
+
+TEST_P(RopeWriteTest, PartialRotary) {
+  if (!backend_->Computes(Variant::kPartialRotary)) return;
+  for (const int rotary_dims : {2, 16, 30, 62}) {
+    for (const bool normalize : {false, true}) {
+      Check({.normalize = normalize, .rotary_dims = rotary_dims});
+      Check({.rope_layout = RopeLayout::kInterleaved,
+             .normalize = normalize,
+             .rotary_dims = rotary_dims});
+    }
+  }
+  // The elements behind rotary_dims stay as they are, to the bit.
+  const Written partial = WriteCase(*backend_, Supported({.normalize = false, .rotary_dims = 16}));
+  const std::vector<float> qkv = RandomFloats(kRows * 9 * 64, 1);
+  for (size_t row = 0; row < kRows; ++row) {
+    for (size_t i = 16; i < 64; ++i) ASSERT_EQ(partial.q[row * 192 + i], qkv[row * 576 + i]) << i;
+  }
+}
+
+TEST_P(RopeWriteTest, QkNorm) {
+  if (!backend_->Computes(Variant::kQkNorm)) return;
+  for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm}) {
+    for (const bool after_rotary : {false, true}) {
+      for (const bool normalize : {false, true}) {
+        for (const bool has_weight : {false, true}) {
+          RopeCase c = {.normalize = normalize,
+                        .group_size = 2,
+                        .rotary_dims = 48,
+                        .qk_norm = kind,
+                        .qk_norm_has_weight = has_weight,
+                        .after_rotary = after_rotary};
+          // The result of a norm is some units large: the tolerance of Check is relative to scale.
+          if (!normalize) c.scale = 6;
+          Check(c);
+          c.dtype = DType::kF16;
+          Check(c);
+        }
+      }
     }
   }
 }

@@ -39,7 +39,7 @@ TEST(CheckpointTest, LoadsTheShippedModel) {
   EXPECT_EQ(loaded->hash.size(), 16u);
   EXPECT_EQ(loaded->num_parameters, 5787648);
   EXPECT_EQ(loaded->dtype, DType::kF16);
-  EXPECT_EQ(loaded->config.attention.kind, AttentionKind::kLssar);
+  EXPECT_EQ(loaded->config.AttentionNames(), "lssar");
   EXPECT_TRUE(loaded->add_bos);
   EXPECT_EQ(loaded->config.bos_id, 2);
   EXPECT_EQ(loaded->bos_token, "</s>");

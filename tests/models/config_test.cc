@@ -19,6 +19,7 @@ using testing::MessageOf;
 constexpr std::string_view kGood = R"({
   "architectures": ["LssarGPT"], "model_type": "lssar_gpt", "resid_pdrop": 0.1,
   "vocab_size": 257, "n_layer": 3, "n_head": 3, "n_embd": 96, "n_positions": 64,
+  "activation_function": "gelu_new", "rope_theta": 1e4,
   "attention": {"kind": "lssar", "p": 15}
 })";
 
@@ -68,21 +69,46 @@ TEST(ConfigTest, DefaultsAndFields) {
   EXPECT_TRUE(config.tie_word_embeddings);
   EXPECT_FALSE(config.conv1d_layout);
   EXPECT_FALSE(config.bos_id);
-  EXPECT_EQ(config.attention.kind, AttentionKind::kLssar);
-  EXPECT_EQ(config.attention.p, 15.0);
-  EXPECT_EQ(config.attention.max_position_embeddings, 64);
+  ASSERT_EQ(config.attention.size(), 3u);
+  for (const AttentionSpec& spec : config.attention) {
+    EXPECT_EQ(spec.kind, AttentionKind::kLssar);
+    EXPECT_EQ(spec.p, 15.0);
+    EXPECT_EQ(spec.max_position_embeddings, 64);
+  }
+  EXPECT_EQ(config.AttentionNames(), "lssar");
+  EXPECT_EQ(config.AttentionP(), 15.0);
+  EXPECT_TRUE(config.norm_weight && config.attention_out_bias && config.mlp_out_bias);
+  EXPECT_EQ(config.norm_position, ModelConfig::NormPosition::kPre);
+  EXPECT_FALSE(config.embedding_norm || config.parallel_residual);
+  EXPECT_EQ(config.attention_residual_scale, 1.0f);
+  EXPECT_EQ(config.mlp_residual_scale, 1.0f);
+  EXPECT_EQ(config.qk_norm.kind, NormKind::kNone);
+  EXPECT_EQ(config.RotaryDims(), 32);
+  EXPECT_EQ(config.final_logit_softcapping, 0.0f);
+  EXPECT_EQ(config.NumTokenIds(), 257);
+  EXPECT_THAT(config.Variants(),
+              ::testing::UnorderedElementsAre(Variant::kLayerNorm, Variant::kGeluTanh,
+                                              Variant::kPlainMlp, Variant::kPreNorm));
 }
 
 TEST(ConfigTest, EveryFieldCanBeSet) {
-  const ModelConfig config = Parsed(With(
-      R"("n_inner": 200, "layer_norm_epsilon": 1e-6, "rope_theta": 5e5,
-         "rope_layout": "interleaved",
+  const std::string own =
+      Edited(R"("activation_function": "gelu_new", "rope_theta": 1e4,)",
+             R"("activation_function": "silu", "rope_theta": 5e5, "n_inner": 200,
+         "layer_norm_epsilon": 1e-6, "rope_layout": "interleaved",
          "rope_scaling": {"rope_type": "dynamic", "factor": 2}, "tie_word_embeddings": false,
-         "linear_layout": "conv1d", "bos_token_id": 0, "eos_token_id": 256,
-         "num_key_value_heads": 3, "normalization": "layer_norm", "mlp_kind": "plain",
-         "activation_function": "gelu_new", "norm_bias": false, "attention_bias": false,
-         "mlp_bias": false)"));
-  EXPECT_FALSE(config.norm_bias || config.attention_bias || config.mlp_bias);
+         "linear_layout": "conv1d", "bos_token_id": 0, "eos_token_id": 249,
+         "num_key_value_heads": 1, "head_dim": 40, "partial_rotary_factor": 0.25,
+         "normalization": "rms_norm", "norm_weight": false, "norm_bias": true,
+         "norm_position": "sandwich", "embedding_norm": true, "mlp_kind": "gated",
+         "attention_bias": false, "attention_out_bias": true, "mlp_bias": false,
+         "mlp_out_bias": true, "parallel_residual": true, "attention_residual_scale": 0.5,
+         "mlp_residual_scale": 2, "unpadded_vocab_size": 250, "final_logit_softcapping": 30,
+         "qk_norm": {"kind": "layer_norm", "position": "after_rotary", "weight": true,
+                     "bias": true, "epsilon": 1e-3}, "tool_version": 3,
+         "ignored_fields": ["tool_version"],)");
+  const ModelConfig config = Parsed(own);
+  EXPECT_EQ(config.activation, Activation::kSilu);
   EXPECT_EQ(config.intermediate_size, 200);
   EXPECT_EQ(config.layer_norm_epsilon, 1e-6f);
   EXPECT_EQ(config.rope_theta, 5e5);
@@ -91,18 +117,105 @@ TEST(ConfigTest, EveryFieldCanBeSet) {
   EXPECT_FALSE(config.tie_word_embeddings);
   EXPECT_TRUE(config.conv1d_layout);
   EXPECT_EQ(config.bos_id, 0);
-  EXPECT_EQ(config.eos_id, 256);
+  EXPECT_EQ(config.eos_id, 249);
+  EXPECT_EQ(config.NumKvHeads(), 1);
+  EXPECT_EQ(config.HeadDim(), 40);
+  EXPECT_EQ(config.RotaryDims(), 10);
+  EXPECT_EQ(config.AttentionSize(), 120);
+  EXPECT_EQ(config.QkvSize(), 5 * 40);
+  EXPECT_EQ(config.norm_kind, NormKind::kRmsNorm);
+  EXPECT_FALSE(config.norm_weight || config.attention_bias || config.mlp_bias);
+  EXPECT_TRUE(config.norm_bias && config.attention_out_bias && config.mlp_out_bias);
+  EXPECT_EQ(config.norm_position, ModelConfig::NormPosition::kSandwich);
+  EXPECT_TRUE(config.embedding_norm && config.parallel_residual);
+  EXPECT_EQ(config.mlp_kind, ModelConfig::MlpKind::kGated);
+  EXPECT_EQ(config.attention_residual_scale, 0.5f);
+  EXPECT_EQ(config.mlp_residual_scale, 2.0f);
+  EXPECT_EQ(config.NumTokenIds(), 250);
+  EXPECT_EQ(config.final_logit_softcapping, 30.0f);
+  EXPECT_EQ(config.qk_norm.kind, NormKind::kLayerNorm);
+  EXPECT_TRUE(config.qk_norm.after_rotary && config.qk_norm.has_weight && config.qk_norm.has_bias);
+  EXPECT_EQ(config.qk_norm.epsilon, 1e-3f);
+  EXPECT_EQ(config.Variants().size(), 11u) << "everything that is not the GPT-2 block";
+}
+
+TEST(ConfigTest, AttentionMayBeAListWithOneObjectALayer) {
+  const ModelConfig config = Parsed(
+      Edited(R"({"kind": "lssar", "p": 15})",
+             R"([{"kind": "lssar", "p": 15}, {"kind": "softmax"}, {"kind": "lssar", "p": 3}])"));
+  EXPECT_EQ(config.attention[0].p, 15.0);
+  EXPECT_EQ(config.attention[1].kind, AttentionKind::kSoftmax);
+  EXPECT_EQ(config.attention[2].p, 3.0);
+  EXPECT_EQ(config.AttentionNames(), "lssar, softmax");
+  EXPECT_EQ(config.AttentionP(), std::nullopt);
+}
+
+// A field under another program's name is accepted beside ours, with the same value.
+TEST(ConfigTest, OtherNamesMustAgree) {
+  EXPECT_EQ(Parsed(With(R"("hidden_size": 96, "rms_norm_eps": null, "n_ctx": 64.0)")).hidden_size,
+            96);
+  EXPECT_THAT(Refusal(With(R"("hidden_size": 90)")),
+              AllOf(HasSubstr("hidden_size is 90"), HasSubstr("n_embd is 96")));
+  EXPECT_THAT(Refusal(With(R"("rotary_pct": 0.25)")),
+              AllOf(HasSubstr("rotary_pct is 0.25"), HasSubstr("partial_rotary_factor")));
+}
+
+// Values that make another function are refused by name; the one that does not is accepted.
+TEST(ConfigTest, FieldsOfOtherProgramsAreNotIgnored) {
+  EXPECT_EQ(Parsed(With(R"("scale_attn_weights": true, "sliding_window": null, "alibi": false,
+                           "logit_scale": 1.0, "pad_token_id": 0, "use_cache": true)"))
+                .vocab_size,
+            257);
+  for (const char* field :
+       {R"("scale_attn_weights": false)", R"("scale_attn_by_inverse_layer_idx": true)",
+        R"("sliding_window": 4096)", R"("attn_logit_softcapping": 50.0)", R"("alibi": true)",
+        R"("num_local_experts": 8)", R"("logit_scale": 0.25)", R"("rotary_dim": 16)",
+        R"("query_pre_attn_scalar": 256)", R"("bias": false)", R"("attn_scale": 0.12)",
+        R"("layer_types": ["full_attention"])", R"("qk_layernorm": true)"}) {
+    const std::string name = std::string(field).substr(1, std::string(field).find('"', 1) - 1);
+    EXPECT_THAT(Refusal(With(field)),
+                AllOf(HasSubstr(name), HasSubstr("which no backend computes")))
+        << field;
+  }
+}
+
+TEST(ConfigTest, UnknownFieldsAreRefusedUnlessIgnored) {
+  EXPECT_THAT(Refusal(With(R"("mixture_depth": 2)")),
+              AllOf(HasSubstr("unknown field \"mixture_depth\" (2)"),
+                    HasSubstr(R"("ignored_fields": ["mixture_depth"])")));
+  EXPECT_EQ(Parsed(With(R"("mixture_depth": 2, "ignored_fields": ["mixture_depth"])")).vocab_size,
+            257);
+  EXPECT_THAT(Refusal(With(R"("ignored_fields": ["n_layer"])")),
+              AllOf(HasSubstr("n_layer"), HasSubstr("cannot be ignored")));
+  EXPECT_THAT(Refusal(With(R"("sliding_window": 64, "ignored_fields": ["sliding_window"])")),
+              HasSubstr("cannot be ignored"));
+  EXPECT_THAT(Refusal(With(R"("ignored_fields": ["typo"])")), HasSubstr("does not have"));
+  EXPECT_THAT(Refusal(With(R"("ignored_fields": [3])")), HasSubstr("names of fields"));
+}
+
+// What models differ in has no default.
+TEST(ConfigTest, ChoicesWithoutADefault) {
+  EXPECT_THAT(Refusal(Edited(R"("activation_function": "gelu_new", )", "")),
+              AllOf(HasSubstr("activation_function is missing"), HasSubstr("gelu_new, ")));
+  EXPECT_THAT(Refusal(Edited(R"("rope_theta": 1e4,)", "")), HasSubstr("rope_theta is missing"));
+  EXPECT_THAT(Refusal(With(R"("norm_bias": false)")), HasSubstr("normalization is missing"));
+  EXPECT_THAT(Refusal(With(R"("normalization": "rms_norm")")),
+              HasSubstr("layer_norm_epsilon is missing"));
+  const ModelConfig rms =
+      Parsed(With(R"("normalization": "rms_norm", "layer_norm_epsilon": 1e-6)"));
+  EXPECT_TRUE(rms.norm_weight);
+  EXPECT_FALSE(rms.norm_bias);
 }
 
 TEST(ConfigTest, NamesOfAttentionKinds) {
   for (const char* kind : {"softmax", "lssa", "lssar", "softmax_r", "sigmoid", "sigmoid_n",
                            "sigmoid_n_l1", "sigmoid_r", "relu_wortsman"}) {
     const ModelConfig config = Parsed(Edited("\"lssar\"", StrCat("\"", kind, "\"")));
-    EXPECT_EQ(NameOf(config.attention.kind), kind);
+    EXPECT_EQ(config.AttentionNames(), kind);
   }
   const ModelConfig config = Parsed(Edited("\"lssar\"", R"("phi", "phi": "mish")"));
-  EXPECT_EQ(config.attention.kind, AttentionKind::kPhi);
-  EXPECT_EQ(config.attention.phi, Phi::kMish);
+  EXPECT_EQ(config.attention[0].kind, AttentionKind::kPhi);
+  EXPECT_EQ(config.attention[0].phi, Phi::kMish);
 }
 
 TEST(ConfigTest, MissingAttentionSaysWhatToAdd) {
@@ -132,22 +245,34 @@ TEST(ConfigTest, RefusalsNameFieldValueAndLimit) {
       {Edited("\"n_head\": 3", "\"n_head\": 5"), {"n_embd", "96", "multiple of n_head", "5"}},
       {Edited("\"n_head\": 3", "\"n_head\": 32"), {"n_embd / n_head", "3", "even"}},
       {With(R"("layer_norm_epsilon": 0)"), {"layer_norm_epsilon", "0", "(0, 1]"}},
-      {With(R"("rope_theta": 0.5)"), {"rope_theta", "0.5", "[1, "}},
+      {Edited("1e4", "0.5"), {"rope_theta", "0.5", "[1, "}},
       {With(R"("rope_layout": "zigzag")"), {"rope_layout", "zigzag", "half, interleaved"}},
       {With(R"("linear_layout": 1)"), {"linear_layout", "1", "linear, conv1d"}},
       {With(R"("tie_word_embeddings": 1)"), {"tie_word_embeddings", "1", "true or false"}},
       {With(R"("eos_token_id": 257)"), {"eos_token_id", "257", "[0, 256]"}},
       {With(R"("bos_token_id": [1])"), {"bos_token_id", "[1]", "integer"}},
-      {With(R"("activation_function": "relu")"),
-       {"activation_function", "relu", "no backend computes yet", "must be one of gelu_new"}},
-      {With(R"("activation_function": "tanh")"),
-       {"activation_function", "tanh", "must be one of gelu_new"}},
-      {With(R"("normalization": "rms_norm")"),
-       {"normalization", "rms_norm", "no backend computes yet", "must be one of layer_norm"}},
-      {With(R"("mlp_kind": "gated")"),
-       {"mlp_kind", "gated", "no backend computes yet", "must be one of plain"}},
-      {With(R"("num_key_value_heads": 1)"),
-       {"num_key_value_heads", "1", "not supported yet", "n_head, 3"}},
+      {Edited("gelu_new", "tanh"),
+       {"activation_function", "tanh", "must be one of gelu_new, gelu_pytorch_tanh, gelu, relu"}},
+      {With(R"("normalization": "group_norm")"),
+       {"normalization", "group_norm", "must be one of layer_norm, rms_norm"}},
+      {With(R"("norm_position": "post")"), {"norm_position", "post", "pre, sandwich"}},
+      {With(R"("mlp_kind": "moe")"), {"mlp_kind", "moe", "must be one of plain, gated"}},
+      {With(R"("num_key_value_heads": 2)"), {"num_key_value_heads", "2", "divide n_head, 3"}},
+      {With(R"("head_dim": 33)"), {"head_dim", "33", "even"}},
+      {With(R"("head_dim": 1024)"), {"head_dim", "1024", "[2, 512]"}},
+      {With(R"("partial_rotary_factor": 0.1)"), {"partial_rotary_factor", "0.1", "3", "even"}},
+      {With(R"("partial_rotary_factor": 1.5)"), {"partial_rotary_factor", "1.5", "(0, 1]"}},
+      {With(R"("attention_residual_scale": 0)"), {"attention_residual_scale", "0", "(0, 1000]"}},
+      {With(R"("final_logit_softcapping": 0)"), {"final_logit_softcapping", "0", "(0, "}},
+      {With(R"("unpadded_vocab_size": 258)"), {"unpadded_vocab_size", "258", "[1, 257]"}},
+      {With(R"("unpadded_vocab_size": 200, "eos_token_id": 200)"),
+       {"eos_token_id", "200", "[0, 199]"}},
+      {With(R"("qk_norm": true)"), {"qk_norm", "true", "an object"}},
+      {With(R"("qk_norm": {"kind": "rms_norm", "weight": true})"),
+       {"qk_norm: position is missing", "before_rotary, after_rotary"}},
+      {With(R"("qk_norm": {"kind": "rms_norm", "position": "before_rotary"})"),
+       {"qk_norm: weight is missing"}},
+      {With(R"("qk_norm": {"kind": "l2"})"), {"qk_norm: kind", "l2", "layer_norm, rms_norm"}},
       {With(R"("attention_bias": 0)"), {"attention_bias", "0", "true or false"}},
       {With(R"("scale_attn_weights": false)"), {"scale_attn_weights", "false", "must be true"}},
       {With(R"("rope_scaling": {"type": "yarn", "factor": 2})"),
@@ -163,7 +288,12 @@ TEST(ConfigTest, RefusalsNameFieldValueAndLimit) {
       {Edited("\"p\": 15", "\"p\": 15, \"window\": 128"),
        {"unknown field \"window\"", "kind, p, phi"}},
       {Edited("\"lssar\"", R"("phi", "phi": "tanh")"), {"phi", "tanh", "relu, relu2"}},
-      {Edited(R"({"kind": "lssar", "p": 15})", "\"lssar\""), {"attention", "must be an object"}},
+      {Edited(R"({"kind": "lssar", "p": 15})", "\"lssar\""),
+       {"attention", "must be a JSON object"}},
+      {Edited(R"({"kind": "lssar", "p": 15})", R"([{"kind": "lssa"}])"),
+       {"attention has 1 elements", "n_layer 3"}},
+      {Edited(R"({"kind": "lssar", "p": 15})", R"([{"kind": "lssa"}, {"kind": "x"}, 1])"),
+       {"attention[1]", "kind", "x"}},
   };
   for (const auto& c : cases) {
     const std::string message = Refusal(c.text);

@@ -258,7 +258,8 @@ TEST(GptTest, BiasesAreOptional) {
       if (is_dropped) tensor.bytes.assign(tensor.bytes.size(), '\0');
       zeroed.push_back(tensor);
     }
-    const std::string config = SmallConfig(StrCat("\"", c.field, "\": false,"));
+    const std::string config =
+        SmallConfig(StrCat("\"normalization\": \"layer_norm\", \"", c.field, "\": false,"));
     for (const char* backend : {"cpu", "reference"}) {
       EXPECT_EQ(RunModel(without, config, backend), RunModel(zeroed, SmallConfig(), backend))
           << c.field;
@@ -268,7 +269,6 @@ TEST(GptTest, BiasesAreOptional) {
 }
 
 // A model with one K/V head equals the model whose K/V heads all have that head's weights.
-// config.json cannot ask for it yet (config.cc), so the config is changed after it was parsed.
 TEST(GptTest, GroupedQueryHeadsShareOneKvHead) {
   constexpr size_t kHiddenSize = 96, kHeadDim = 32;
   std::vector<testing::RawTensor> shared = SmallTensors(), repeated = SmallTensors();

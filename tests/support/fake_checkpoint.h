@@ -55,6 +55,7 @@ class MemoryBackend : public HostBackend {
     return absl::UnimplementedError("no matrices here");
   }
   void Embed(const EmbedArgs&) override { LSSAR_CHECK(false); }
+  void Norm(const NormArgs&) override { LSSAR_CHECK(false); }
   void Linear(const LinearArgs&) override { LSSAR_CHECK(false); }
   void RopeWrite(const RopeWriteArgs&) override { LSSAR_CHECK(false); }
   void Attention(const AttentionArgs&) override { LSSAR_CHECK(false); }

@@ -40,7 +40,9 @@ std::vector<float> Multiply(Backend& backend, DType stored, const ProductCase& o
                   .activation = of.gelu ? Activation::kGeluTanh : Activation::kNone,
                   .residual = of.residual ? residual.Address() : nullptr,
                   .out = residual.Address()};
-  if (of.norm) args.norm = {.weight = norm_weight.Address(), .bias = norm_bias.Address()};
+  if (of.norm)
+    args.norm = {
+        .kind = NormKind::kLayerNorm, .weight = norm_weight.Address(), .bias = norm_bias.Address()};
   backend.Linear(args);
   LSSAR_CHECK(backend.Synchronize().ok());
   std::vector<float> out = residual.Values();

@@ -63,7 +63,9 @@ TEST_P(SchedulesTest, Linear) {
         [&] {
           backend_->Linear({.num_rows = 20,
                             .x = x_floats.Address(),
-                            .norm = {.weight = norm_weight.Address(), .bias = norm_bias.Address()},
+                            .norm = {.kind = NormKind::kLayerNorm,
+                                     .weight = norm_weight.Address(),
+                                     .bias = norm_bias.Address()},
                             .weight = weight.get(),
                             .out = out.Address()});
           EXPECT_TRUE(backend_->Synchronize().ok());

@@ -1,0 +1,288 @@
+#include "models/config_fields.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "kernels/str_cat.h"
+#include "models/json_fields.h"
+
+namespace lssar {
+namespace {
+
+using nlohmann::json;
+
+// Read by ParseConfig.
+constexpr std::string_view kRead[] = {
+    "activation_function",
+    "attention",
+    "attention_bias",
+    "attention_out_bias",
+    "attention_residual_scale",
+    "bos_token_id",
+    "embedding_norm",
+    "eos_token_id",
+    "final_logit_softcapping",
+    "head_dim",
+    "ignored_fields",
+    "layer_norm_epsilon",
+    "linear_layout",
+    "mlp_bias",
+    "mlp_kind",
+    "mlp_out_bias",
+    "mlp_residual_scale",
+    "n_embd",
+    "n_head",
+    "n_inner",
+    "n_layer",
+    "n_positions",
+    "norm_bias",
+    "norm_position",
+    "norm_weight",
+    "normalization",
+    "num_key_value_heads",
+    "parallel_residual",
+    "partial_rotary_factor",
+    "qk_norm",
+    "rope_layout",
+    "rope_scaling",
+    "rope_theta",
+    "tie_word_embeddings",
+    "unpadded_vocab_size",
+    "vocab_size",
+};
+
+// Names of other programs for our fields. Both may be given, with the same value.
+struct Alias {
+  std::string_view name;
+  std::string_view field;
+};
+constexpr Alias kAliases[] = {
+    // Llama, Gemma, GPT-NeoX of Hugging Face
+    {"hidden_size", "n_embd"},
+    {"num_hidden_layers", "n_layer"},
+    {"num_attention_heads", "n_head"},
+    {"intermediate_size", "n_inner"},
+    {"max_position_embeddings", "n_positions"},
+    {"hidden_act", "activation_function"},
+    {"hidden_activation", "activation_function"},
+    {"rms_norm_eps", "layer_norm_epsilon"},
+    {"layer_norm_eps", "layer_norm_epsilon"},
+    {"norm_eps", "layer_norm_epsilon"},
+    {"use_parallel_residual", "parallel_residual"},
+    {"rotary_pct", "partial_rotary_factor"},
+    {"rotary_emb_base", "rope_theta"},
+    // GPT-2, nanoGPT, modded-nanogpt, llm.c
+    {"n_ctx", "n_positions"},
+    {"block_size", "n_positions"},
+    {"max_seq_len", "n_positions"},
+    {"n_kv_head", "num_key_value_heads"},
+    {"model_dim", "n_embd"},
+    {"num_layers", "n_layer"},
+    {"num_heads", "n_head"},
+    {"logit_softcap", "final_logit_softcapping"},
+    {"padded_vocab_size", "vocab_size"},
+};
+
+// Fields that make another function unless they have this value. `hint`: what to write instead.
+struct Fixed {
+  std::string_view name;
+  std::string_view value;  // JSON
+  std::string_view hint = "";
+};
+constexpr Fixed kFixed[] = {
+    // GPT-2
+    {"scale_attn_weights", "true"},
+    {"scale_attn_by_inverse_layer_idx", "false"},
+    {"add_cross_attention", "false"},
+    {"is_encoder_decoder", "false"},
+    {"tie_encoder_decoder", "false"},
+    // nanoGPT, modded-nanogpt, llm.c
+    {"bias", "null", "write norm_bias, attention_bias and mlp_bias"},
+    {"attn_scale", "null",
+     "write attention_residual_scale if it multiplies attention's output; fold it into q if it "
+     "multiplies scores"},
+    {"learned_positions", "false"},
+    {"value_embeddings", "false"},
+    {"value_residual", "false"},
+    {"unet_skips", "false"},
+    {"x0_lambdas", "null"},
+    {"resid_lambdas", "null", "write attention_residual_scale and mlp_residual_scale"},
+    // Llama and its family
+    {"attn_logit_softcapping", "null"},
+    {"sliding_window", "null"},
+    {"sliding_window_pattern", "null"},
+    {"use_sliding_window", "false"},
+    {"layer_types", "null", "write attention as a list of one object a layer"},
+    {"attention_chunk_size", "null"},
+    {"clip_qkv", "null"},
+    {"query_pre_attn_scalar", "null", "fold it into the weights of q"},
+    {"attention_multiplier", "null", "fold it into the weights of q"},
+    {"embedding_multiplier", "1", "fold it into wte.weight and untie lm_head"},
+    {"residual_multiplier", "1", "write attention_residual_scale and mlp_residual_scale"},
+    {"logits_scaling", "1", "fold it into lm_head.weight"},
+    {"logit_scale", "1", "fold it into lm_head.weight"},
+    {"scale_emb", "1", "fold it into wte.weight and untie lm_head"},
+    {"scale_depth", "null", "write attention_residual_scale and mlp_residual_scale"},
+    {"rope_parameters", "null", "write rope_theta and rope_scaling"},
+    {"rope_local_base_freq", "null"},
+    {"rope_interleaved", "false", "write rope_layout"},
+    {"rotary_interleaved", "false", "write rope_layout"},
+    {"rotary_dim", "null", "write partial_rotary_factor"},
+    {"no_rope_layers", "null"},
+    {"no_rope_layer_interval", "null"},
+    {"use_qk_norm", "false", "write qk_norm as an object"},
+    {"qk_layernorm", "false", "write qk_norm as an object"},
+    {"qkv_bias", "null", "write attention_bias"},
+    {"use_bias", "null", "write norm_bias, attention_bias and mlp_bias"},
+    {"lm_head_bias", "false"},
+    {"num_experts", "0"},
+    {"num_local_experts", "0"},
+    {"n_routed_experts", "0"},
+    {"num_experts_per_tok", "0"},
+    // GPT-NeoX, Falcon, MPT, BLOOM
+    {"alibi", "false"},
+    {"rotary", "true"},
+    {"parallel_attn", "null", "write parallel_residual"},
+    {"multi_query", "false", "write num_key_value_heads"},
+    {"new_decoder_architecture", "false"},
+    {"position_embedding_type", "\"rope\""},
+    {"apply_residual_connection_post_layernorm", "false"},
+    {"norm_type", "null", "write normalization"},
+    {"normalization_type", "null", "write normalization"},
+    {"use_rms_norm", "null", "write normalization"},
+    {"use_post_norm", "false", "write norm_position"},
+    {"layernorm_embedding", "false", "write embedding_norm"},
+    {"mlp", "null", "write mlp_kind"},
+    {"glu", "null", "write mlp_kind"},
+};
+
+// Training, bookkeeping and switches of other programs: they change nothing that we compute.
+constexpr std::string_view kHarmless[] = {
+    "_attn_implementation",
+    "_attn_implementation_autoset",
+    "_commit_hash",
+    "_name_or_path",
+    "architectures",
+    "attention_dropout",
+    "attn_implementation",
+    "attn_pdrop",
+    "auto_map",
+    "classifier_dropout",
+    "dropout",
+    "dtype",
+    "embd_pdrop",
+    "finetuning_task",
+    "gradient_checkpointing",
+    "hidden_dropout",
+    "id2label",
+    "initializer_range",
+    "is_decoder",
+    "keys_to_ignore_at_inference",
+    "label2id",
+    "model_type",
+    "output_attentions",
+    "output_hidden_states",
+    "pad_token_id",
+    "pretraining_tp",
+    "problem_type",
+    "reorder_and_upcast_attn",
+    "resid_pdrop",
+    "return_dict",
+    "summary_activation",
+    "summary_first_dropout",
+    "summary_proj_to_labels",
+    "summary_type",
+    "summary_use_proj",
+    "task_specific_params",
+    "tokenizer_class",
+    "torch_dtype",
+    "torchscript",
+    "transformers_version",
+    "unk_token_id",
+    "use_bfloat16",
+    "use_cache",
+};
+
+template <typename Row, size_t count>
+const Row* FindRow(const Row (&rows)[count], std::string_view name) {
+  for (const Row& row : rows) {
+    if (row.name == name) return &row;
+  }
+  return nullptr;
+}
+
+template <size_t count>
+bool Contains(const std::string_view (&names)[count], std::string_view name) {
+  return std::ranges::find(names, name) != std::end(names);
+}
+
+// A value as the file has it, shortened if it is long.
+std::string Quote(const json& value) {
+  constexpr size_t kMaxQuotedBytes = 120;
+  std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true);
+  if (text.size() > kMaxQuotedBytes) text = text.substr(0, kMaxQuotedBytes) + "...";
+  return text;
+}
+
+std::vector<std::string> ReadIgnoredFields(const json& config, JsonFields* fields) {
+  std::vector<std::string> ignored;
+  const json* names = fields->Array("ignored_fields");
+  if (names == nullptr) return ignored;
+  for (const json& name : *names) {
+    if (!name.is_string()) {
+      fields->Fail(StrCat("ignored_fields holds ", Quote(name), ", must hold names of fields"));
+      break;
+    }
+    ignored.push_back(name.get<std::string>());
+    const std::string& field = ignored.back();
+    if (Contains(kRead, field) || FindRow(kAliases, field) || FindRow(kFixed, field)) {
+      fields->Fail(StrCat("ignored_fields names ", field,
+                          ", which changes what the model computes; it cannot be ignored"));
+    } else if (!config.contains(field)) {
+      fields->Fail(StrCat("ignored_fields names ", field, ", which config.json does not have"));
+    }
+  }
+  return ignored;
+}
+
+void CheckAlias(const Alias& alias, const json& value, const json& config, JsonFields* fields) {
+  const auto ours = config.find(alias.field);
+  if (ours == config.end() || ours->is_null()) {
+    fields->Fail(
+        StrCat(alias.name, " is ", Quote(value), ": write it as ", alias.field, ", the name here"));
+  } else if (*ours != value) {
+    fields->Fail(StrCat(alias.name, " is ", Quote(value), ", but ", alias.field, " is ",
+                        Quote(*ours), "; they must be equal"));
+  }
+}
+
+void CheckFixed(const Fixed& fixed, const json& value, JsonFields* fields) {
+  if (value == json::parse(fixed.value)) return;
+  fields->Fail(StrCat(fixed.name, " is ", Quote(value), ", which no backend computes; it must be ",
+                      fixed.value, " or absent",
+                      fixed.hint.empty() ? "" : StrCat(" (", fixed.hint, ")")));
+}
+
+}  // namespace
+
+absl::Status CheckOtherFields(const json& config, std::string_view source) {
+  JsonFields fields(config, std::string(source));
+  const std::vector<std::string> ignored = ReadIgnoredFields(config, &fields);
+  for (const auto& [name, value] : config.items()) {
+    if (value.is_null() || Contains(kRead, name) || Contains(kHarmless, name)) continue;
+    if (const Alias* alias = FindRow(kAliases, name)) {
+      CheckAlias(*alias, value, config, &fields);
+    } else if (const Fixed* fixed = FindRow(kFixed, name)) {
+      CheckFixed(*fixed, value, &fields);
+    } else if (std::ranges::find(ignored, name) == ignored.end()) {
+      fields.Fail(StrCat("unknown field \"", name, "\" (", Quote(value),
+                         "): it may change what the model computes. If it does not, add "
+                         "\"ignored_fields\": [\"",
+                         name, "\"]; models/README.md lists the known fields"));
+    }
+  }
+  return fields.status();
+}
+
+}  // namespace lssar

@@ -1,0 +1,22 @@
+// The fields of config.json that ParseConfig does not read: those that must have one value, those
+// that change nothing, and all others, which are refused.
+// Internal to models/: nlohmann's types stay out of the other headers.
+#ifndef LSSAR_MODELS_CONFIG_FIELDS_H_
+#define LSSAR_MODELS_CONFIG_FIELDS_H_
+
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "nlohmann/json.hpp"
+
+namespace lssar {
+
+// Errors  INVALID_ARGUMENT, starting with `source`: a field that would make another function and
+//         has not the value that we compute; a field under another program's name that differs
+//         from ours; an unknown field that "ignored_fields" does not name; "ignored_fields" names a
+//         field that changes the function
+absl::Status CheckOtherFields(const nlohmann::json& config, std::string_view source);
+
+}  // namespace lssar
+
+#endif  // LSSAR_MODELS_CONFIG_FIELDS_H_
