@@ -12,41 +12,45 @@ namespace lssar::LSSAR_CUDA_NAMESPACE {
 
 inline constexpr float kLowestScore = -3.402823466e38f;
 
-// e^x for x <= 0; 0 below -87. NaN stays NaN.
-// Accuracy  2^-21 relative
-LSSAR_DEVICE float ExpOfNegative(float x) { return Exp2(x * 1.44269504089f); }
+// Scores are in units of log 2: x = s / ln 2. So e^s is one instruction, and the unit of a softplus
+// cancels where it is divided by a sum of them.
 
-// softplus(s) = max(s, 0) + ln(1 + e^-|s|). NaN stays NaN.
-// Source  minimax polynomial (Remez) of (t - ln(1 + t)) / t^2 on [0, 1], t = e^-|s|: no division
-//         and one instruction of the special function unit
-LSSAR_DEVICE float Softplus(float s) {
-  const float t = ExpOfNegative(-fabsf(s));
-  float poly = 0.00332816481f;
-  poly = MulAdd(poly, t, -0.020249827f);
-  poly = MulAdd(poly, t, 0.0577529505f);
-  poly = MulAdd(poly, t, -0.106899604f);
-  poly = MulAdd(poly, t, 0.15361274f);
-  poly = MulAdd(poly, t, -0.196975829f);
-  poly = MulAdd(poly, t, 0.249590487f);
-  poly = MulAdd(poly, t, -0.333305606f);
-  poly = MulAdd(poly, t, 0.499999347f);
-  return (s < 0 ? 0.0f : s) + MulAdd(-(t * t), poly, t);
-}
+// ln(1 + e^s) / ln 2 = log2(1 + 2^x). NaN stays NaN; 0 below -24.
+// Accuracy  2^-22 absolute. A row in which that is not enough is a flat row (ReduceRow).
+LSSAR_DEVICE float Softplus(float x) { return Log2(1.0f + Exp2(x)); }
+
+// A sum of softplus scores. log2(1 + 2^x) = max(x, 0) + log2(1 + 2^-|x|), and the second terms are
+// added as one logarithm of a product.
+struct SoftplusSum {
+  float positive = 0;  // sum of max(x, 0)
+  float product = 1;   // of 1 + 2^-|x|, each at most 2
+
+  // At most kCudaSplitKeys / 32 times.
+  LSSAR_DEVICE void Add(float x) {
+    positive += fmaxf(x, 0.0f);
+    product = MulAdd(product, Exp2(-fabsf(x)), product);
+  }
+  LSSAR_DEVICE float Total() const { return positive + Log2(product); }
+};
 
 LSSAR_DEVICE double ExactSoftplus(double s) { return (s < 0 ? 0.0 : s) + log1p(exp(-fabs(s))); }
 
-// u^p, or 0 where that is negligible. NaN stays NaN.
+// u^p, or 0 where that is negligible. NaN stays NaN. kPower: p, an odd number, or 0 for any p. The
+// bits of both are equal.
+template <int kPower>
 LSSAR_DEVICE float PowerOf(const CudaAttentionArgs& args, float u) {
-  if (u < args.floor) return 0.0f;
+  if (kPower == 0 && u < args.floor) return 0.0f;
   float power = u;
-  if (args.whole_p == 0) {
+  if (kPower == 0 && args.whole_p == 0) {
     power = Exp2(args.p * Log2(u));
   } else {
+    const unsigned whole = kPower != 0 ? unsigned(kPower) : args.whole_p;
     unsigned bit = 1;
-    while (args.whole_p / 2 >= bit) bit *= 2;
+    while (whole / 2 >= bit) bit *= 2;
+    LSSAR_UNROLL
     for (bit /= 2; bit != 0; bit /= 2) {
       power = power * power;
-      if ((args.whole_p & bit) != 0) power = power * u;
+      if ((whole & bit) != 0) power = power * u;
     }
   }
   return power < kNegligibleWeight ? 0.0f : power;
@@ -57,28 +61,24 @@ enum class WeightKind : int {
   kReweight,  // u^p of the softplus score
   kSoftplus,  // the softplus score itself
   kExp,       // e^(score - max)
-  kFlat,      // a row so flat that AttendFlat computes it again, in double
+  kFlat,      // AttendFlat computes the row again, in double
 };
 
-// How one row's scores become weights.
+// How one row's scores become weights. The default gives every key of kReweight the weight 0.
 struct WeightRule {
   WeightKind rule = WeightKind::kNone;
-  float max = 0;  // kExp
-  // kReweight: x = gain * softplus - offset. The gain, N / sum, is in two parts because x may be a
-  // small difference of numbers near 1.
-  float gain = 0;
-  float gain_rest = 0;
-  float offset = 0;
-  float inverse_peak = 0;
-  float scale = 1;  // a power of two that brings weights into fp16's range
+  float max = 0;                  // kExp
+  float gain = 0;                 // kReweight: u = gain * softplus - offset
+  float offset = 1;               // kReweight
+  float scale = 1;                // a power of two that brings weights into fp16's range
+  float least = 3.402823466e38f;  // a score below it has weight 0
 };
-
-LSSAR_DEVICE float NormalizedScore(const WeightRule& row, float softplus) {
-  return MulAdd(row.gain_rest, softplus, MulAdd(row.gain, softplus, -row.offset));
-}
 
 // The bound of kernels/cpu: below this peak, x in fp32 has too few digits left for u^p.
 LSSAR_DEVICE float FlatPeak(float p) { return 0.03f * (p < 15.0f ? p : 15.0f); }
+
+// Where the largest softplus score of a row is below it, Softplus has too few digits for the row.
+inline constexpr float kFaintScore = 0x1p-4f;
 
 // 2^(to - exponent of x): x times it is in [2^to, 2^(to + 1)). 1 where x is zero or not finite.
 LSSAR_DEVICE float PowerOfTwoFor(float x, int to) {
@@ -89,39 +89,55 @@ LSSAR_DEVICE float PowerOfTwoFor(float x, int to) {
   return FloatOfBits(unsigned(biased) << 23);
 }
 
-// The rule of a row with num_keys keys, from the maximum and the sum of its scores: raw scores for
-// softmax, softplus scores for the other kinds.
+// A score below which `softplus` is not reached, with a margin for rounding.
+LSSAR_DEVICE float LeastScoreFor(float softplus) {
+  const float t = Exp2(softplus) - 1.0f;
+  return t < 0x1p-10f ? kLowestScore : Log2(t) - 0x1p-6f;
+}
+
+// The rule of a row with num_keys keys, from its largest score and the sum of its softplus scores.
 LSSAR_DEVICE WeightRule ReduceRow(const CudaAttentionArgs& args, int num_keys, float max,
                                   double sum) {
   WeightRule row;
+  row.scale = 0x1p15f;
+  row.max = max;
   if (args.kind == AttentionKind::kSoftmax) {
     row.rule = WeightKind::kExp;
-    row.max = max;
-    row.scale = 0x1p15f;
+    row.least = kLowestScore;
     return row;
   }
-  row.rule = WeightKind::kSoftplus;
-  row.scale = PowerOfTwoFor(max, 14);
-  if (args.kind == AttentionKind::kLssa) return row;
+  row.rule = WeightKind::kFlat;
+  const float largest = Softplus(max);
+  if (largest < kFaintScore) return row;
+  if (args.kind == AttentionKind::kLssa) {
+    row.rule = WeightKind::kSoftplus;
+    row.scale = PowerOfTwoFor(largest, 14);
+    row.least = kLowestScore;
+    return row;
+  }
   const double gain = double(num_keys) / sum;
-  row.gain = float(gain);
-  row.gain_rest = float(gain - double(row.gain));
-  row.offset = num_keys <= 3 ? 0.0f : 1.0f;
-  const float peak = NormalizedScore(row, max);
-  if (peak <= kDegeneratePeak / 2) return row;  // degenerate, whatever the peak's rounding error
-  row.rule = peak < FlatPeak(args.p) ? WeightKind::kFlat : WeightKind::kReweight;
-  row.inverse_peak = 1.0f / peak;
-  row.scale = 0x1p15f;
+  const double offset = num_keys <= 3 ? 0.0 : 1.0;
+  const double peak = gain * double(largest) - offset;
+  if (peak < double(FlatPeak(args.p))) return row;
+  row.rule = WeightKind::kReweight;
+  row.gain = float(gain / peak);
+  row.offset = float(offset / peak);
+  row.least = LeastScoreFor(float((double(args.floor) * peak + offset) / gain));
   return row;
+}
+
+// kReweight.
+template <int kPower>
+LSSAR_DEVICE float Reweighted(const CudaAttentionArgs& args, const WeightRule& row, float score) {
+  return PowerOf<kPower>(args, MulAdd(row.gain, Softplus(score), -row.offset));
 }
 
 // The weight of a key with this score, before the division by the sum of weights.
 LSSAR_DEVICE float WeightOf(const CudaAttentionArgs& args, const WeightRule& row, float score) {
   switch (row.rule) {
-    case WeightKind::kReweight:
-      return PowerOf(args, NormalizedScore(row, score) * row.inverse_peak);
-    case WeightKind::kSoftplus: return score;
-    case WeightKind::kExp: return ExpOfNegative(score - row.max);
+    case WeightKind::kReweight: return Reweighted<0>(args, row, score);
+    case WeightKind::kSoftplus: return Softplus(score);
+    case WeightKind::kExp: return Exp2(score - row.max);
     default: return 0.0f;
   }
 }
@@ -133,9 +149,9 @@ LSSAR_DEVICE double ScoreScale(const CudaAttentionArgs& args, int num_keys) {
   return log(dim) * log(double(num_keys));
 }
 
-// The score after stage 1: softplus, or unchanged for softmax.
-LSSAR_DEVICE float StageOne(const CudaAttentionArgs& args, float score) {
-  return args.kind == AttentionKind::kSoftmax ? score : Softplus(score);
+// The same for scores in units of log 2, where q was multiplied by 1 / inverse.
+LSSAR_DEVICE float RowScale(const CudaAttentionArgs& args, int num_keys, float inverse) {
+  return float(ScoreScale(args, num_keys) * 1.4426950408889634) * inverse;
 }
 
 }  // namespace lssar::LSSAR_CUDA_NAMESPACE

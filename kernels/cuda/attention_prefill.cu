@@ -6,6 +6,9 @@
 // Sums over keys are grouped as in decode (decode_split.cuh): by splits of kCudaSplitKeys keys. In
 // a split, the sum of scores has 32 parts, key mod 32, and values are one chain of MMAs over groups
 // of 16 keys. So a row has the same bits in prefill and in decode.
+//
+// Most tiles lie before the diagonal: all rows attend to all of their keys, and nothing is masked.
+// The common powers of LSSAR are compiled in (kPower).
 #include "kernels/cuda/attention_dispatch.cuh"
 #include "kernels/cuda/kernel_table.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -69,7 +72,8 @@ struct TileMemory {
   }
 };
 
-template <typename E, int kDim>
+// kPower: LSSAR with this p. 0: any kind and p.
+template <typename E, int kDim, int kPower>
 class Prefill {
  public:
   using Memory = TileMemory<E, kDim>;
@@ -88,7 +92,7 @@ class Prefill {
     }
     q_.Load(rows);
     for (int i = 0; i < 2; ++i) {
-      scales_[i] = num_keys_[i] > 0 ? float(ScoreScale(args, num_keys_[i])) * q_.inverse[i] : 0.0f;
+      scales_[i] = num_keys_[i] > 0 ? RowScale(args, num_keys_[i], q_.inverse[i]) : 0.0f;
     }
   }
 
@@ -148,67 +152,81 @@ class Prefill {
     CloseCopyGroup();
   }
 
-  // Scores of the warp's rows for keys [8n, 8n + 8) of the tile, in the layout of C.
-  LSSAR_DEVICE void Score(int buffer, int n, float (&c)[4]) const {
-    q_.Dot(Memory::Keys(buffer) + (n * 8 + LaneIdx() / 4) * Memory::kKeyStride, c);
+  // Scores of the warp's rows for two sets of 8 keys of the tile, the second `distance` keys after
+  // the first, in the layout of C. kMasked: -infinity for keys that a row does not attend to.
+  template <bool kMasked>
+  LSSAR_DEVICE void Score(int tile, int buffer, int first, int distance, float (&c)[2][4]) const {
+    q_.template Dot<2>(Memory::Keys(buffer) + (first + LaneIdx() / 4) * Memory::kKeyStride,
+                       distance * Memory::kKeyStride, c);
     LSSAR_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      if (E::kHasScales) c[i] *= Memory::KeyScales(buffer)[n * 8 + LaneIdx() % 4 * 2 + i % 2];
-      c[i] *= scales_[i / 2];
+    for (int i = 0; i < 8; ++i) {
+      const int at = first + i / 4 * distance + LaneIdx() % 4 * 2 + i % 2;
+      const int row = i / 2 % 2;
+      float& score = c[i / 4][i % 4];
+      if (E::kHasScales) score *= Memory::KeyScales(buffer)[at];
+      score *= scales_[row];
+      if (kMasked && tile * kTileKeys + at >= num_keys_[row]) score = FloatOfBits(kMinusInfinity);
     }
   }
+  static constexpr unsigned kMinusInfinity = 0xFF800000;
+  LSSAR_DEVICE bool IsMasked(int tile) const { return (tile + 1) * kTileKeys > WarpKeysOfAll(); }
+
+  using RowSums = SoftplusSum[2][4][2];  // [row][key / 8 mod 4][key mod 2]
 
   LSSAR_DEVICE void FirstSweep() {
     for (int i = 0; i < 2; ++i) {
       sums_[i] = 0;
       maxima_[i] = kLowestScore;
     }
-    float parts[2][4][2];  // [row][key / 8 mod 4][key mod 2]
-    ClearParts(parts);
+    RowSums parts;
     StartTile(0, 0, false);
     for (int tile = 0; tile < num_tiles_; ++tile) {
       StartTile(tile + 1, (tile + 1) % 2, false);
       WaitForCopyGroups<1>();
       SyncBlock();
-      if (tile * kTileKeys < WarpEnd()) ScoreTile(tile, parts);
-      if (tile % kTilesOfSplit == kTilesOfSplit - 1 || tile == num_tiles_ - 1) {
-        for (int i = 0; i < 2; ++i) sums_[i] += double(SumOfParts(parts[i]));
-        ClearParts(parts);
+      if (tile * kTileKeys < WarpEnd()) {
+        if (IsMasked(tile)) {
+          ScoreTile<true>(tile, parts);
+        } else {
+          ScoreTile<false>(tile, parts);
+        }
       }
+      if (tile % kTilesOfSplit == kTilesOfSplit - 1 || tile == num_tiles_ - 1) CloseSums(parts);
       SyncBlock();
     }
     WaitForCopyGroups<0>();
   }
 
-  LSSAR_DEVICE static void ClearParts(float (&parts)[2][4][2]) {
+  // Adds the sums of a split, in the order of SumOfLanes, where lane = key mod 32.
+  LSSAR_DEVICE void CloseSums(RowSums& parts) {
     LSSAR_UNROLL
-    for (int i = 0; i < 16; ++i) parts[i / 8][i / 2 % 4][i % 2] = 0;
-  }
-  // In the order of SumOfLanes, where lane = key mod 32.
-  LSSAR_DEVICE static float SumOfParts(const float (&parts)[4][2]) {
-    float sums[4];
-    LSSAR_UNROLL
-    for (int i = 0; i < 4; ++i) sums[i] = parts[i][0] + parts[i][1];
-    float sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-    sum += ShuffleXor(sum, 1);
-    sum += ShuffleXor(sum, 2);
-    return sum;
-  }
-
-  LSSAR_DEVICE void ScoreTile(int tile, float (&parts)[2][4][2]) {
-    float largest[2] = {kLowestScore, kLowestScore};
-    LSSAR_UNROLL
-    for (int n = 0; n < kTileKeys / 8; ++n) {
-      float c[4];
-      Score(tile % 2, n, c);
+    for (int row = 0; row < 2; ++row) {
+      float sums[4];
       LSSAR_UNROLL
       for (int i = 0; i < 4; ++i) {
-        const int key = tile * kTileKeys + n * 8 + LaneIdx() % 4 * 2 + i % 2;
-        if (key < num_keys_[i / 2]) {
-          const float score = StageOne(args_, c[i]);
-          parts[i / 2][n % 4][i % 2] += score;
-          largest[i / 2] = fmaxf(largest[i / 2], score);
-        }
+        sums[i] = parts[row][i][0].Total() + parts[row][i][1].Total();
+        parts[row][i][0] = parts[row][i][1] = {};
+      }
+      float sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+      sum += ShuffleXor(sum, 1);
+      sum += ShuffleXor(sum, 2);
+      sums_[row] += double(sum);
+    }
+  }
+
+  template <bool kMasked>
+  LSSAR_DEVICE void ScoreTile(int tile, RowSums& parts) {
+    float largest[2] = {kLowestScore, kLowestScore};
+    LSSAR_UNROLL
+    for (int n = 0; n < 4; ++n) {
+      float c[2][4];  // keys whose sums are the same parts: 32 apart
+      Score<kMasked>(tile, tile % 2, n * 8, 32, c);
+      LSSAR_UNROLL
+      for (int i = 0; i < 8; ++i) {
+        const int row = i / 2 % 2;
+        const float score = c[i / 4][i % 4];
+        parts[row][n][i % 2].Add(score);
+        largest[row] = fmaxf(largest[row], score);
       }
     }
     for (int i = 0; i < 2; ++i) {
@@ -232,9 +250,8 @@ class Prefill {
       bool alive = false;
       if (entry * tiles_of_entry_ * kTileKeys < WarpEnd()) {
         for (int i = 0; i < 2; ++i) {
-          // A NaN counts as a weight, and the maximum of a softmax row may have lost one.
-          alive |= rules_[i].rule == WeightKind::kExp ||
-                   !(WeightOf(args_, rules_[i], Memory::Maximum(entry, Row(i))) == 0);
+          // With a NaN in the row, `least` is NaN, and every tile counts.
+          alive |= !(Memory::Maximum(entry, Row(i)) < rules_[i].least);
         }
       }
       if (Ballot(alive) != 0 && LaneIdx() == 0) {
@@ -270,7 +287,9 @@ class Prefill {
         WidenTile(buffer);
         SyncBlock();
       }
-      if (tile * kTileKeys < WarpEnd()) num_read += WeighTile(tile, buffer);
+      if (tile * kTileKeys < WarpEnd()) {
+        num_read += IsMasked(tile) ? WeighTile<true>(tile, buffer) : WeighTile<false>(tile, buffer);
+      }
       if (next == num_tiles_ || next / kTilesOfSplit != tile / kTilesOfSplit) CloseSplit();
       SyncBlock();
       tile = next;
@@ -293,45 +312,39 @@ class Prefill {
     }
   }
 
+  LSSAR_DEVICE float Weight(int row, float score) const {
+    if constexpr (kPower != 0) return Reweighted<kPower>(args_, rules_[row], score);
+    return WeightOf(args_, rules_[row], score);
+  }
+
   // Returns the number of non-zero weights of this thread.
+  template <bool kMasked>
   LSSAR_DEVICE int WeighTile(int tile, int buffer) {
     constexpr int kStride = E::kHasScales ? Memory::kWideStride : Memory::kValueStride;
     const unsigned char* values = E::kHasScales ? Memory::Wide() : Memory::Values(buffer);
     int num_read = 0;
+    LSSAR_NO_UNROLL
     for (int group = 0; group < kTileKeys / 16; ++group) {
-      unsigned a[E::kWeightParts][4];
+      float c[2][4];
+      Score<kMasked>(tile, buffer, group * 16, 8, c);
       bool any = false;
       LSSAR_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        float c[4];
-        Score(buffer, group * 2 + half, c);
-        unsigned bits[4];
-        LSSAR_UNROLL
-        for (int i = 0; i < 4; ++i) {
-          const int key = tile * kTileKeys + group * 16 + half * 8 + LaneIdx() % 4 * 2 + i % 2;
-          bits[i] = 0;
-          if (key < num_keys_[i / 2]) {
-            const WeightRule& rule = rules_[i / 2];
-            bits[i] = WeightBits<E>(WeightOf(args_, rule, StageOne(args_, c[i])), rule.scale);
-          }
-          num_read += bits[i] != 0;
-          any |= bits[i] != 0;
-        }
-        LSSAR_UNROLL
-        for (int part = 0; part < E::kWeightParts; ++part) {
-          for (int i = 0; i < 2; ++i) {
-            a[part][2 * half + i] =
-                (bits[2 * i] >> (16 * part) & 0xFFFF) | (bits[2 * i + 1] >> (16 * part)) << 16;
-          }
-        }
-      }
+      for (int i = 0; i < 8; ++i) any |= !(c[i / 4][i % 4] < rules_[i / 2 % 2].least);
       if (Ballot(any) == 0) continue;
-      const unsigned char* rows = values + group * 16 * kStride;
-      if (tile * kTileKeys + group * 16 + 16 > WarpKeysOfAll()) {
-        split_.template Add<true>(a, rows, kStride);
-      } else {
-        split_.template Add<false>(a, rows, kStride);
+      unsigned a[4];
+      LSSAR_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        float weights[2];
+        LSSAR_UNROLL
+        for (int j = 0; j < 2; ++j) {
+          // Scores of a masked key are -infinity; softmax of that is 0 too.
+          weights[j] = Weight(i % 2, c[i / 2][i % 2 * 2 + j]);
+          num_read += weights[j] == 0 ? 0 : 1;
+          weights[j] *= rules_[i % 2].scale;
+        }
+        a[i] = F16Pair(weights[0], weights[1]);
       }
+      split_.template Add<kMasked>(a, values + group * 16 * kStride, kStride);
     }
     return num_read;
   }
@@ -389,11 +402,15 @@ class Prefill {
   ValueSums<E, kDim> split_;
 };
 
-template <typename E, int kDim>
+template <typename E, int kDim, int kPower>
 LSSAR_KERNEL(kPrefillThreads)
 PrefillTiles(LSSAR_ARGS(CudaAttentionArgs) args) {
-  Prefill<E, kDim>(args).Run();
+  Prefill<E, kDim, kPower>(args).Run();
 }
+
+// Each power is a kernel to compile, so only the usual head dimensions have them: the paper's 3 and
+// 15.
+constexpr bool HasCompiledPowers(int dim) { return dim == 64 || dim == 128; }
 
 }  // namespace
 
@@ -408,7 +425,15 @@ int StartPrefill(const CudaAttentionArgs& args, DType dtype, void* stream) {
                             .num_blocks_y = args.pages.num_heads,
                             .num_threads = kPrefillThreads,
                             .shared_bytes = TileMemory<E, kDim>::kBytes};
-    return Launch(shape, stream, &PrefillTiles<E, kDim>, args);
+    if constexpr (HasCompiledPowers(kDim)) {
+      if (args.kind == AttentionKind::kLssar && args.whole_p == 3) {
+        return Launch(shape, stream, &PrefillTiles<E, kDim, 3>, args);
+      }
+      if (args.kind == AttentionKind::kLssar && args.whole_p == 15) {
+        return Launch(shape, stream, &PrefillTiles<E, kDim, 15>, args);
+      }
+    }
+    return Launch(shape, stream, &PrefillTiles<E, kDim, 0>, args);
   });
 }
 

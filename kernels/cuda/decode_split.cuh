@@ -146,12 +146,12 @@ class KeyStream {
 };
 
 struct SplitStats {
-  double sum = 0;  // of softplus scores
+  double sum = 0;  // of softplus scores; of no use for softmax
   float max = kLowestScore;
 };
 
-// Score: reads K of one split once. scores[i]: the score of key split * kCudaSplitKeys + i after
-// stage 1, in shared or device memory; 0 after the row's last key.
+// Score: reads K of one split once. scores[i]: the score of key split * kCudaSplitKeys + i, in
+// shared or device memory; not written after the row's last key.
 template <typename E, int kDim, bool kBulk>
 LSSAR_DEVICE SplitStats ScoreSplit(const RowWork<E, kDim>& work, const QueryRows<E, kDim>& q,
                                    KeyStream<E, kDim, kBulk>& stream,
@@ -161,7 +161,7 @@ LSSAR_DEVICE SplitStats ScoreSplit(const RowWork<E, kDim>& work, const QueryRows
   const int first = split * kCudaSplitKeys;
   const int last = first + kCudaSplitKeys;
   const int end = work.num_keys < last ? work.num_keys : last;
-  const float scale = float(ScoreScale(work.args, work.num_keys)) * q.inverse[0];
+  const float scale = RowScale(work.args, work.num_keys, q.inverse[0]);
   const int num_stages = (end - first + Memory::kStageKeys - 1) / Memory::kStageKeys;
 
   const auto start = [&](int i) {
@@ -175,36 +175,37 @@ LSSAR_DEVICE SplitStats ScoreSplit(const RowWork<E, kDim>& work, const QueryRows
   for (int i = 0; i < num_stages; ++i) {
     start(i + Memory::kStages - 1);
     const int stage = stream.Wait();
-    for (int n = 0; n < Memory::kStageKeys; n += 8) {
-      const int at = i * Memory::kStageKeys + n;  // in the split
-      if (first + at >= end) break;
-      float c[4];
-      q.Dot(memory.KeyStage(stage) + (n + lane / 4) * Memory::kRowBytes, c);
-      if (lane < 4) {  // these lanes hold row 0, the only row in use
-        for (int j = 0; j < 2; ++j) {
-          if (E::kHasScales) c[j] *= memory.KeyScales(stage)[n + 2 * lane + j];
-          scores[at + 2 * lane + j] = c[j] * scale;
-        }
+    // Whole stages: of keys after the last one, only scores are computed, and not stored.
+    constexpr int kSets = Memory::kStageKeys / 8;
+    float c[kSets][4];
+    q.template Dot<kSets>(memory.KeyStage(stage) + lane / 4 * Memory::kRowBytes,
+                          8 * Memory::kRowBytes, c);
+    if (lane < 4) {  // these lanes hold row 0, the only row in use
+      LSSAR_UNROLL
+      for (int j = 0; j < 2 * kSets; ++j) {
+        const int at = j / 2 * 8 + 2 * lane + j % 2;  // in the stage
+        const int key = i * Memory::kStageKeys + at;  // in the split
+        float& score = c[j / 2][j % 2];
+        if (E::kHasScales) score *= memory.KeyScales(stage)[at];
+        if (first + key < end) scores[key] = score * scale;
       }
     }
     SyncWarp();
   }
   stream.Drain();
 
-  float sum = 0, max = kLowestScore;
+  SoftplusSum sum;
+  float max = kLowestScore;
   for (int i = 0; i < kKeysOfLane; ++i) {
     const int at = lane + i * kWarpThreads;
-    float score = 0;
-    if (first + at < end) {
-      score = StageOne(work.args, scores[at]);
-      sum += score;
-      max = fmaxf(max, score);
-    }
-    scores[at] = score;
+    if (first + at >= end) break;
+    const float score = scores[at];
+    sum.Add(score);
+    max = fmaxf(max, score);
   }
   for (int mask = 1; mask < kWarpThreads; mask *= 2) max = fmaxf(max, ShuffleXor(max, mask));
   SplitStats stats;
-  stats.sum = double(SumOfLanes(sum));
+  stats.sum = double(SumOfLanes(sum.Total()));
   stats.max = max;
   SyncWarp();
   return stats;
@@ -251,21 +252,14 @@ LSSAR_DEVICE void WidenGroup(const WarpMemory<E, kDim>& memory, int group, int s
 }
 
 // The weights of a group as the A operand; rows 1 to 15 are zeros.
-template <typename E>
-LSSAR_DEVICE void LoadWeights(const unsigned* group, unsigned (&a)[E::kWeightParts][4]) {
+LSSAR_DEVICE void LoadWeights(const unsigned* group, unsigned (&a)[4]) {
   const int lane = LaneIdx();
   LSSAR_UNROLL
-  for (int part = 0; part < E::kWeightParts; ++part) {
-    LSSAR_UNROLL
-    for (int i = 0; i < 4; ++i) a[part][i] = 0;
-    if (lane < 4) {
-      LSSAR_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        const unsigned low = group[8 * i + 2 * lane] >> (16 * part) & 0xFFFF;
-        const unsigned high = group[8 * i + 2 * lane + 1] >> (16 * part) & 0xFFFF;
-        a[part][2 * i] = low | high << 16;
-      }
-    }
+  for (int i = 0; i < 4; ++i) a[i] = 0;
+  if (lane >= 4) return;
+  LSSAR_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    a[2 * i] = group[8 * i + 2 * lane] | group[8 * i + 2 * lane + 1] << 16;
   }
 }
 
@@ -285,7 +279,7 @@ LSSAR_DEVICE int WeighSplit(const RowWork<E, kDim>& work, const WeightRule& rule
     const int at = lane + i * kWarpThreads;
     unsigned bits = 0;
     if (first + at < work.num_keys) {
-      bits = WeightBits<E>(WeightOf(work.args, rule, scores[at]), rule.scale);
+      bits = F16FromFloat(WeightOf(work.args, rule, scores[at]) * rule.scale);
     }
     memory.Weights()[at] = bits;
     const unsigned survivors = Ballot(bits != 0);
@@ -313,8 +307,8 @@ LSSAR_DEVICE int WeighSplit(const RowWork<E, kDim>& work, const WeightRule& rule
     WaitForCopyGroups<Memory::kStages - 1>();
     SyncWarp();
     const int group = LowestBit(groups);
-    unsigned a[E::kWeightParts][4];
-    LoadWeights<E>(memory.Weights() + group * kGroupKeys, a);
+    unsigned a[4];
+    LoadWeights(memory.Weights() + group * kGroupKeys, a);
     if constexpr (E::kHasScales) {
       WidenGroup(memory, group, stage);
       sums.template Add<false>(a, memory.Wide(), Memory::kWideStride);

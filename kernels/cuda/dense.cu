@@ -63,7 +63,7 @@ SplitRows(LSSAR_ARGS(CudaSplitArgs) args) {
     largest = fmaxf(largest, ShuffleXor(largest, mask));
   }
   const float factor = args.rounds ? 1.0f : PowerOfTwoFor(largest, 11);
-  const int num_parts = args.rounds ? 1 : E::kQueryParts;
+  const int num_parts = args.rounds ? 1 : E::kRowParts;
   if (LaneIdx() == 0) args.to.inverse[row] = 1.0f / factor;
   const size_t width = size_t(args.padded_width);
   uint16_t* to = static_cast<uint16_t*>(args.to.parts) + size_t(row) * width;
@@ -170,7 +170,7 @@ class LinearTile {
     LSSAR_UNROLL
     for (int tile = 0; tile < kRowTiles; ++tile) {
       LSSAR_UNROLL
-      for (int part = 0; part < E::kQueryParts; ++part) {
+      for (int part = 0; part < E::kRowParts; ++part) {
         unsigned a[2][4];
         LoadRows(tile, part, k, a);
         E::Mma(sums[tile], a[0], first);

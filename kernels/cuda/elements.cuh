@@ -30,8 +30,7 @@ LSSAR_DEVICE unsigned Pair(uint16_t low, uint16_t high) {
 struct F16Element {
   static constexpr int kBytes = 2;
   static constexpr bool kHasScales = false;
-  static constexpr int kQueryParts = 2;
-  static constexpr int kWeightParts = 1;
+  static constexpr int kRowParts = 2;
   static constexpr unsigned kOnes = 0x3C003C00;
   static constexpr unsigned kExponent = 0x7C00;  // of an infinity or a NaN: all set
 
@@ -59,8 +58,7 @@ struct F16Element {
 };
 
 struct Bf16Element : F16Element {
-  static constexpr int kQueryParts = 3;
-  static constexpr int kWeightParts = 2;
+  static constexpr int kRowParts = 3;
   static constexpr unsigned kOnes = 0x3F803F80;
   static constexpr unsigned kExponent = 0x7F80;
 
@@ -120,7 +118,7 @@ LSSAR_DEVICE constexpr int DimOfStep(int step, int t) {
 template <typename E, int kDim>
 struct QueryRows {
   static constexpr int kSteps = kDim / 16;
-  unsigned parts[E::kQueryParts][kSteps][4];
+  unsigned parts[E::kRowParts][kSteps][4];
   float inverse[2];  // of the powers of two of rows t/4 and t/4 + 8
 
   // `rows[i]`: null for a row of zeros. All lanes of the warp.
@@ -151,7 +149,7 @@ struct QueryRows {
         float low = row == nullptr ? 0.0f : row[dim] * factors[i % 2];
         float high = row == nullptr ? 0.0f : row[dim + 1] * factors[i % 2];
         LSSAR_UNROLL
-        for (int part = 0; part < E::kQueryParts; ++part) {
+        for (int part = 0; part < E::kRowParts; ++part) {
           const uint16_t low_bits = E::FromFloat(low), high_bits = E::FromFloat(high);
           parts[part][step][i] = Pair(low_bits, high_bits);
           low -= E::ToFloat(low_bits);
@@ -161,42 +159,51 @@ struct QueryRows {
     }
   }
 
-  // c = rows times 8 stored rows. `stored`: stored row lane / 4.
-  LSSAR_DEVICE void Dot(const unsigned char* stored, float (&c)[4]) const {
+  // c[i] = rows times 8 stored rows, for kCount sets of them: as many chains of MMAs in flight.
+  // `stored`: stored row lane / 4 of the first set; sets are set_bytes apart. A chain does not
+  // depend on kCount.
+  template <int kCount>
+  LSSAR_DEVICE void Dot(const unsigned char* stored, int set_bytes, float (&c)[kCount][4]) const {
     const int t = LaneIdx() % 4;
     LSSAR_UNROLL
-    for (int i = 0; i < 4; ++i) c[i] = 0;
+    for (int i = 0; i < 4 * kCount; ++i) c[i / 4][i % 4] = 0;
     LSSAR_UNROLL
     for (int step = 0; step + 2 <= kSteps; step += 2) {
-      unsigned pairs[4];
-      E::Load8(stored + DimOfStep<kDim>(step, t) * E::kBytes, pairs);
-      const unsigned first[2] = {pairs[0], pairs[1]}, second[2] = {pairs[2], pairs[3]};
+      unsigned pairs[kCount][2][2];
       LSSAR_UNROLL
-      for (int part = 0; part < E::kQueryParts; ++part) E::Mma(c, parts[part][step], first);
+      for (int set = 0; set < kCount; ++set) {
+        unsigned words[4];
+        E::Load8(stored + set * set_bytes + DimOfStep<kDim>(step, t) * E::kBytes, words);
+        LSSAR_UNROLL
+        for (int i = 0; i < 4; ++i) pairs[set][i / 2][i % 2] = words[i];
+      }
       LSSAR_UNROLL
-      for (int part = 0; part < E::kQueryParts; ++part) {
-        E::Mma(c, parts[part][step + 1], second);
+      for (int half = 0; half < 2; ++half) {
+        LSSAR_UNROLL
+        for (int part = 0; part < E::kRowParts; ++part) {
+          LSSAR_UNROLL
+          for (int set = 0; set < kCount; ++set) {
+            E::Mma(c[set], parts[part][step + half], pairs[set][half]);
+          }
+        }
       }
     }
     if constexpr (kSteps % 2 == 1) {
-      unsigned pairs[2];
-      E::Load4(stored + DimOfStep<kDim>(kSteps - 1, t) * E::kBytes, pairs);
+      unsigned pairs[kCount][2];
       LSSAR_UNROLL
-      for (int part = 0; part < E::kQueryParts; ++part) {
-        E::Mma(c, parts[part][kSteps - 1], pairs);
+      for (int set = 0; set < kCount; ++set) {
+        E::Load4(stored + set * set_bytes + DimOfStep<kDim>(kSteps - 1, t) * E::kBytes, pairs[set]);
+      }
+      LSSAR_UNROLL
+      for (int part = 0; part < E::kRowParts; ++part) {
+        LSSAR_UNROLL
+        for (int set = 0; set < kCount; ++set) {
+          E::Mma(c[set], parts[part][kSteps - 1], pairs[set]);
+        }
       }
     }
   }
 };
-
-// A weight in E::kWeightParts parts, the first in the low half.
-template <typename E>
-LSSAR_DEVICE unsigned WeightBits(float weight, float scale) {
-  const float scaled = weight * scale;
-  const uint16_t first = E::FromFloat(scaled);
-  if constexpr (E::kWeightParts == 1) return first;
-  return Pair(first, E::FromFloat(scaled - E::ToFloat(first)));
-}
 
 // Weighted sums of values for 16 rows, in the layout of C. `weights`: sums of the rounded weights.
 template <typename E, int kDim>
@@ -214,34 +221,29 @@ struct ValueSums {
     }
   }
 
-  // Adds 16 keys. weights_of[part]: A operand. rows: 16 values in shared memory, 16-bit elements,
-  // `stride` bytes apart. kGuarded: some row does not attend to all of these keys; a value that it
-  // does not attend to must not change it, even a NaN.
+  // Adds 16 keys. weights_of: A operand. rows: 16 values in shared memory, 16-bit elements, `stride`
+  // bytes apart. kGuarded: some row does not attend to all of these keys; a value that it does not
+  // attend to must not change it, even a NaN.
   template <bool kGuarded>
-  LSSAR_DEVICE void Add(const unsigned (&weights_of)[E::kWeightParts][4], const unsigned char* rows,
-                        int stride) {
-    const unsigned char* row = rows + LaneIdx() % 16 * stride;
+  LSSAR_DEVICE void Add(const unsigned (&weights_of)[4], const unsigned char* rows, int stride) {
+    const unsigned char* row = rows + LaneIdx() % 16 * stride + LaneIdx() / 16 * 16;
     const unsigned ones[2] = {E::kOnes, E::kOnes};
+    E::Mma(weights, weights_of, ones);
     LSSAR_UNROLL
-    for (int part = 0; part < E::kWeightParts; ++part) {
-      E::Mma(weights, weights_of[part], ones);
-    }
-    LSSAR_UNROLL
-    for (int n = 0; n < kTiles; ++n) {
-      unsigned b[2];
+    for (int n = 0; n < kTiles; n += 2) {
+      unsigned b[2][2];
       LoadTransposed(b, row + n * 16);
-      if constexpr (kGuarded) Guard(weights_of, b, values[n]);
       LSSAR_UNROLL
-      for (int part = 0; part < E::kWeightParts; ++part) {
-        E::Mma(values[n], weights_of[part], b);
+      for (int i = 0; i < 2; ++i) {
+        if constexpr (kGuarded) Guard(weights_of, b[i], values[n + i]);
+        E::Mma(values[n + i], weights_of, b[i]);
       }
     }
   }
 
  private:
   // Clears infinities and NaNs in b, and sets to NaN the sums of rows that attend to them.
-  LSSAR_DEVICE static void Guard(const unsigned (&weights_of)[E::kWeightParts][4], unsigned (&b)[2],
-                                 float (&c)[4]) {
+  LSSAR_DEVICE static void Guard(const unsigned (&weights_of)[4], unsigned (&b)[2], float (&c)[4]) {
     unsigned bad[2];
     for (int i = 0; i < 2; ++i) {
       const bool low = (b[i] & E::kExponent) == E::kExponent;
@@ -252,8 +254,8 @@ struct ValueSums {
     if (Ballot((bad[0] | bad[1]) != 0) == 0) return;
     unsigned attends[4];
     for (int i = 0; i < 4; ++i) {
-      attends[i] = ((weights_of[0][i] & 0x7FFF) != 0 ? E::kOnes & 0xFFFF : 0) |
-                   ((weights_of[0][i] >> 16 & 0x7FFF) != 0 ? E::kOnes & 0xFFFF0000 : 0);
+      attends[i] = ((weights_of[i] & 0x7FFF) != 0 ? E::kOnes & 0xFFFF : 0) |
+                   ((weights_of[i] >> 16 & 0x7FFF) != 0 ? E::kOnes & 0xFFFF0000 : 0);
     }
     float num_bad[4] = {};
     E::Mma(num_bad, attends, bad);

@@ -229,12 +229,12 @@ LSSAR_DEVICE void MmaBf16(float (&c)[4], const unsigned (&a)[4], const unsigned 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Loads two 8 x 8 matrices of 16-bit elements, transposed. Lane l < 16 passes the address of row
-// l % 8 of matrix l / 8, 16 bytes in shared memory. Thread t gets rows 2(t%4), +1 of column t/4 of
-// each: the B operand above.
-LSSAR_DEVICE void LoadTransposed(unsigned (&b)[2], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
-               : "=r"(b[0]), "=r"(b[1])
+// Loads four 8 x 8 matrices of 16-bit elements, transposed. Lane l passes the address of row l % 8
+// of matrix l / 8, 16 bytes in shared memory. Thread t gets rows 2(t%4), +1 of column t/4 of each:
+// matrices 0 and 1 are one B operand above, matrices 2 and 3 another.
+LSSAR_DEVICE void LoadTransposed(unsigned (&b)[2][2], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(b[0][0]), "=r"(b[0][1]), "=r"(b[1][0]), "=r"(b[1][1])
                : "r"(SharedAddress(row))
                : "memory");
 }
@@ -250,14 +250,24 @@ LSSAR_DEVICE float Exp2(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-// Within 2^-22 for x in [0.5, 2], within 3 ULP elsewhere.
-LSSAR_DEVICE float Log2(float x) { return __log2f(x); }
+// Within 2^-22 for x in [0.5, 2], within 3 ULP elsewhere. A subnormal x counts as 0.
+LSSAR_DEVICE float Log2(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 
 LSSAR_DEVICE float FloatOfBits(unsigned bits) { return __uint_as_float(bits); }
 LSSAR_DEVICE unsigned BitsOfFloat(float x) { return __float_as_uint(x); }
 
 LSSAR_DEVICE float FloatFromF16(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
 LSSAR_DEVICE uint16_t F16FromFloat(float x) { return __half_as_ushort(__float2half_rn(x)); }
+// Both as fp16, `low` in the low half.
+LSSAR_DEVICE unsigned F16Pair(float low, float high) {
+  unsigned pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
 LSSAR_DEVICE float FloatFromBf16(uint16_t bits) { return __uint_as_float(unsigned(bits) << 16); }
 LSSAR_DEVICE uint16_t Bf16FromFloat(float x) {
   return __bfloat16_as_ushort(__float2bfloat16_rn(x));

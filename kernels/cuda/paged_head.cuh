@@ -101,8 +101,8 @@ LSSAR_DEVICE T SumOfLanes(T value) {
   return value;
 }
 
-// Computes a row whose peak is within fp32's rounding error: about 2% of a trained model's rows,
-// nearly all among the first dozens of a prompt. One warp computes the row, with scores in double.
+// Computes a row whose peak, or largest score, is within fp32's rounding error: about 2% of a
+// trained model's rows, nearly all among the first dozens of a prompt. One warp computes the row, with scores in double.
 // Sums over keys are one chain a lane, lanes added in a fixed order; values are one chain over
 // keys.
 template <typename E, int kDim>
@@ -123,7 +123,7 @@ LSSAR_DEVICE_CALL void AttendFlat(const RowWork<E, kDim>& work) {
   const double gain = double(work.num_keys) / sum;
   const double offset = work.num_keys <= 3 ? 0.0 : 1.0;
   const double peak = gain * max - offset;
-  const bool is_degenerate = peak <= double(kDegeneratePeak);
+  const bool keeps_scores = args.kind == AttentionKind::kLssa || peak <= double(kDegeneratePeak);
 
   float sums[kDimsOfLane] = {};
   double weight_sum = 0;
@@ -133,7 +133,8 @@ LSSAR_DEVICE_CALL void AttendFlat(const RowWork<E, kDim>& work) {
     float weight = 0;
     if (key < work.num_keys) {
       const double score = ExactScore(work, scale, key);
-      weight = is_degenerate ? float(score) : PowerOf(args, float((gain * score - offset) / peak));
+      weight =
+          keeps_scores ? float(score) : PowerOf<0>(args, float((gain * score - offset) / peak));
     }
     for (unsigned left = Ballot(weight != 0); left != 0; left &= left - 1) {
       const int from = LowestBit(left);

@@ -10,6 +10,9 @@ Columns:
                need the result of one, in kernels with MMAs; at least. They set the bytes in flight
     score      instructions of the longest innermost loop with MMAs, ldmatrix excluded; at most
     weigh      instructions of the longest innermost loop with ldmatrix; at most
+    tile       instructions of the shortest branch-free stretch among those with the most MMAs, if
+               those are at least 32; at most. In prefill: scores of 32 pairs of row and key a
+               thread, in a tile without masks
     weigh LDG  global loads in that loop; at most
     local      loads and stores of local memory; at most. Kernels that call AttendFlat pass its
                argument on the stack.
@@ -31,7 +34,8 @@ LOCAL = {0x983, 0x387, 0x987}
 STORES_AND_BRANCHES = {0x986, 0x988, 0x388, BRA, 0x94D, 0x941, 0x945}  # no destination register
 WIDE = {5: 2, 6: 4}  # size field of a load -> registers
 NO_REGISTER = 255
-COLUMNS = ('loads', 'score', 'weigh', 'weigh LDG', 'local', 'CAS')
+COLUMNS = ('loads', 'score', 'tile', 'weigh', 'weigh LDG', 'local', 'CAS')
+LEAST_MMAS_OF_TILE = 32
 
 
 class Instruction(NamedTuple):
@@ -95,16 +99,30 @@ def innermost_loops(code: list[Instruction], opcode: int) -> list[list[Instructi
     return [code[begin:end + 1] for _, begin, end in sorted(found)]
 
 
+def stretches(code: list[Instruction]) -> list[list[Instruction]]:
+    """The code, divided at branches and their targets."""
+    cuts = {0, len(code)}
+    for place, at in enumerate(code):
+        if at.opcode == BRA:
+            cuts |= {place + 1, place + 1 + at.branch_offset()}
+    places = sorted(place for place in cuts if 0 <= place <= len(code))
+    return [code[begin:end] for begin, end in zip(places, places[1:])]
+
+
 def measure(text: bytes) -> dict[str, int]:
     code = [Instruction(*words) for words in struct.iter_unpack('<QQ', text)]
 
     def count(part: list[Instruction], *opcodes: int) -> int:
         return sum(at.opcode in opcodes for at in part)
 
+    mmas = [(count(part, HMMA), len(part)) for part in stretches(code)]
+    most = max((number for number, _ in mmas), default=0)
+    tile = min((size for number, size in mmas if number == most), default=0)
     weigh = max(innermost_loops(code, LDSM), key=len, default=[])
     score = max((loop for loop in innermost_loops(code, HMMA) if count(loop, LDSM) == 0),
                 key=len, default=[])
-    return {'loads': loads_in_flight(code), 'score': len(score), 'weigh': len(weigh),
+    return {'loads': loads_in_flight(code), 'score': len(score),
+            'tile': tile if most >= LEAST_MMAS_OF_TILE else 0, 'weigh': len(weigh),
             'weigh LDG': count(weigh, LDG), 'local': count(code, *LOCAL),
             'CAS': count(code, SHARED_CAS)}
 

@@ -65,6 +65,12 @@ class ReportTest(unittest.TestCase):
         self.assertTrue(any('10x torch eager' in line
                             for line in self.table(1e6, 1e5, 0.1, 'torch eager')))
 
+    def test_rates_by_threads(self):
+        lines = list(report.cpu_table({1: {'rows': bench_rows(10, 0)},
+                                       16: {'rows': bench_rows(120, 0)}}))
+        self.assertEqual(len(lines), 5)
+        self.assertEqual(lines[1].split()[-2:], ['10.0', '120.0'])
+
 
 PROGRAM = '#!/bin/sh\necho "$0 $@"\nexit {code}\n'
 
@@ -72,53 +78,69 @@ PROGRAM = '#!/bin/sh\necho "$0 $@"\nexit {code}\n'
 class RunTest(unittest.TestCase):
     """run.sh with programs that only print their arguments."""
 
-    def run_stage(self, *flags, code=0, packed=False):
-        with tempfile.TemporaryDirectory() as name:
-            folder = pathlib.Path(name)
-            (folder / 'bin').mkdir()
-            for script in 'run.sh', 'report.py':
-                shutil.copy(FOLDER / script, folder)
-            for script in 'peers.py', 'peers_model.py':
-                (folder / script).write_text('print([])\n')
-            for program in ('gpu_bench', 'gpu_tests', 'golden_check', 'gpu_model_bench',
-                            'gpu_model_tests'):
-                (folder / 'bin' / program).write_text(PROGRAM.format(code=code))
-                (folder / 'bin' / program).chmod(0o755)
-            if packed:
-                with tarfile.open(folder / 'contents.tar.xz', 'w:xz') as contents:
-                    contents.add(folder / 'bin', 'bin')
-                shutil.rmtree(folder / 'bin')
-            done = subprocess.run(['bash', folder / 'run.sh', *flags, folder / 'out'],
-                                  capture_output=True, text=True, timeout=60, check=False)
-            path = folder / 'out/report.json'
-            checks = json.loads(path.read_text())['checks'] if path.exists() else []
-            return done, [row['check'] for row in checks]
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.kit = pathlib.Path(self.folder.name) / 'build/gpu-run'
+        self.root = pathlib.Path(self.folder.name)
+        (self.kit / 'bin').mkdir(parents=True)
+        shutil.copy(FOLDER / 'run.sh', self.kit)
+        (self.root / FOLDER).mkdir(parents=True)
+        shutil.copy(FOLDER / 'report.py', self.root / FOLDER)
+        for script in 'peers.py', 'peers_model.py':
+            (self.root / FOLDER / script).write_text('print([])\n')
+        self.out = self.root / 'out'
 
-    def test_a_stage_runs_its_own_checks(self):
-        done, model = self.run_stage('--stage', 'model')
+    def write_programs(self, code=0):
+        for program in ('gpu_bench', 'gpu_tests', 'golden_check', 'gpu_model_bench',
+                        'gpu_model_tests'):
+            (self.kit / 'bin' / program).write_text(PROGRAM.format(code=code))
+            (self.kit / 'bin' / program).chmod(0o755)
+
+    def pack(self):
+        with tarfile.open(self.kit / 'contents.tar.xz', 'w:xz') as contents:
+            contents.add(self.kit / 'bin', 'bin')
+        shutil.rmtree(self.kit / 'bin')
+
+    def run_stage(self, stage):
+        done = subprocess.run(['bash', self.kit / 'run.sh', '--stage', stage, self.out],
+                              capture_output=True, text=True, timeout=60, check=False)
+        path = self.out / 'report.json'
+        checks = json.loads(path.read_text())['checks'] if path.exists() else []
+        return done, [row['check'] for row in checks]
+
+    def test_stages_join_in_one_report(self):
+        self.write_programs()
+        self.pack()
+        done, correctness = self.run_stage('correctness')
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual(model[:2], ['model_bench', 'model_peers'])
-        self.assertTrue(all(name.startswith('model_') for name in model))
-        done, kernels = self.run_stage('--stage', 'kernels')
-        self.assertEqual(kernels[:2], ['bench', 'peers'])
-        self.assertFalse(set(model) & set(kernels))
-        self.assertEqual(self.run_stage(packed=True)[1], kernels + model)
+        self.assertEqual(correctness[:2], ['attention', 'rope_write'])
+        done, both = self.run_stage('speed')
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(both[:len(correctness)], correctness)
+        self.assertEqual(both[len(correctness):][:2], ['bench', 'peers'])
+        done, checks = self.run_stage('cpu')
+        self.assertIn('cpu_1', checks)
+        self.assertIn('bench', checks)
+        files = sorted(path.relative_to(self.out) for path in self.out.rglob('*'))
+        self.assertEqual([str(path) for path in files],
+                         ['correctness.tar.gz', 'cpu.tar.gz', 'report.json', 'report.md',
+                          'speed.tar.gz'])
+        with tarfile.open(self.out / 'speed.tar.gz') as logs:
+            names = logs.getnames()
+        self.assertIn('./bench.log', names)
+        self.assertNotIn('./attention.log', names)  # of another stage
 
     def test_a_failed_check_fails_the_run(self):
-        done, _ = self.run_stage('--stage', 'model', code=1)
+        self.write_programs(code=1)
+        done, _ = self.run_stage('correctness')
         self.assertEqual(done.returncode, 1)
         self.assertIn('FAIL  model_bits', done.stdout)
 
-    def test_a_failed_racecheck_does_not_fail_the_run(self):
-        with tempfile.TemporaryDirectory() as name:
-            folder = pathlib.Path(name)
-            self.assertTrue(report.passed(folder, 'sanitizer_racecheck', '9'))
-            self.assertFalse(report.passed(folder, 'sanitizer_memcheck', '9'))
-
-    def test_an_unknown_stage_is_refused(self):
-        done, _ = self.run_stage('--stage', 'kernel')
+    def test_unknown_stages_are_refused(self):
+        done, _ = self.run_stage('kernel')
         self.assertEqual(done.returncode, 2)
-        self.assertIn('kernels or model', done.stderr)
+        self.assertIn('correctness, speed or cpu', done.stderr)
 
 
 if __name__ == '__main__':

@@ -32,6 +32,7 @@ constexpr int kMostSteps = 64 * kSteps;
 
 struct Setting {
   std::string device = "cuda";
+  int num_threads = 0;
   bool fast_gemm = false;
   std::string work_folder = ".";
   bench::ModelShape shape;
@@ -213,7 +214,9 @@ absl::Status Run(const Setting& setting) {
   const std::string directory = setting.work_folder + "/random-model";
   absl::Status status = bench::WriteRandomCheckpoint(setting.shape, directory);
   if (!status.ok()) return status;
-  const auto backend = OpenTestDevice({.name = setting.device, .fast_gemm = setting.fast_gemm});
+  const auto backend = OpenTestDevice({.name = setting.device,
+                                       .num_threads = setting.num_threads,
+                                       .fast_gemm = setting.fast_gemm});
   if (!backend.ok()) return backend.status();
   const EngineOptions options = OptionsFor(setting);
   auto checkpoint = LoadCheckpoint(directory, backend->get(),
@@ -242,6 +245,8 @@ int main(int argc, char** argv) {
   lssar::Setting setting;
   CLI::App app("Times a whole model through the engine.");
   app.add_option("--device", setting.device, "As the server's; or cuda-emulated");
+  app.add_option("--threads", setting.num_threads, "Of the cpu; 0: one per core")
+      ->check(CLI::Range(0, 1024));
   app.add_option_function<std::string>(
          "--gemm", [&](const std::string& gemm) { setting.fast_gemm = gemm == "fast"; },
          "As the server's --gemm")

@@ -1,30 +1,45 @@
 #!/usr/bin/env bash
-# Runs the GPU tests and benches of its own folder (made by build.sh), each stage in under 9
-# minutes, and writes report.json and report.txt.
+# Runs a stage of the GPU tests and benches of its own folder (made by build.sh), in under 7 minutes.
 #
-#   run.sh [--stage kernels|model] [OUT]      default: both stages; OUT: the folder itself
+#   run.sh --stage correctness|speed|cpu OUT
 #
-# Exit code 0: every test passed. The report covers both stages if OUT has the results of both.
+# Writes to OUT: report.json and report.md, of all stages so far, and STAGE.tar.gz, the stage's logs
+# and figures. LSSAR_ROOT: the repository's tree, which has the golden vectors and models; default:
+# the folder two above this script's. Exit code 0: every check passed.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-stages=(kernels model)
-if [ "${1:-}" = --stage ]; then
-  case ${2:-} in
-    kernels | model) stages=("$2") ;;
-    *) echo "run.sh: --stage is \"${2:-}\"; it must be kernels or model" >&2 && exit 2 ;;
-  esac
-  shift 2
+root=$(cd "${LSSAR_ROOT:-$here/../..}" && pwd)
+if [ "${1:-}" != --stage ] || [ $# -ne 3 ]; then
+  echo "usage: run.sh --stage correctness|speed|cpu OUT" >&2 && exit 2
 fi
-mkdir -p "${1:-$here}"
-out=$(cd "${1:-$here}" && pwd)
-given_path=${LD_LIBRARY_PATH:-}  # for Python, whose extensions must not load our libraries
-export LD_LIBRARY_PATH="$here/lib${given_path:+:$given_path}"
-cd "$here"
+stage=$2
+case $stage in
+  correctness | speed | cpu) ;;
+  *) echo "run.sh: --stage is \"$stage\"; it must be correctness, speed or cpu" >&2 && exit 2 ;;
+esac
+mkdir -p "$3" || exit 2
+reports=$(cd "$3" && pwd)
+out=$(mktemp -d)  # logs and figures of all stages
+trap 'rm -rf "$out"' EXIT
 
-# Python unpacks xz: the machine may have no xz program.
-if [ ! -d bin ]; then
-  python3 -c 'import tarfile; tarfile.open("contents.tar.xz").extractall()' || exit 2
+# Python unpacks: the machine may have no xz program.
+unpack() { python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$@"; }
+if [ -d "$here/bin" ]; then
+  kit=$here
+else
+  kit=$out/kit
+  mkdir "$kit" && unpack "$here/contents.tar.xz" "$kit" || exit 2
 fi
+for earlier in correctness speed cpu; do
+  if [ "$earlier" != "$stage" ] && [ -f "$reports/$earlier.tar.gz" ]; then
+    unpack "$reports/$earlier.tar.gz" "$out" || exit 2
+  fi
+done
+touch "$out/.begin"
+given_path=${LD_LIBRARY_PATH:-}  # for Python, whose extensions must not load our libraries
+export LD_LIBRARY_PATH="$kit/lib${given_path:+:$given_path}"
+bin=$kit/bin
+cd "$root" || exit 2
 
 # check NAME SECONDS COMMAND...: one line of the report, output in OUT/NAME.log. A check that does
 # not finish in time has failed.
@@ -59,63 +74,77 @@ check_cublas() {
   check "$1" "$2" env LD_LIBRARY_PATH="$LD_LIBRARY_PATH:$folders" "${@:3}"
 }
 
-# Figures first: if time runs out, checks are lost, not figures.
-run_kernels() {
-  check bench 120 sh -c "bin/gpu_bench >'$out/bench.json'"
-  check peers 90 sh -c "LD_LIBRARY_PATH='$given_path' python3 peers.py >'$out/peers.json'"
-
-  # Attention and RopeWrite on the device only; the others compare all backends of the machine.
-  check attention 90 bin/gpu_tests --gtest_filter='*Attention*/CUDA'
-  check rope_write 30 bin/gpu_tests --gtest_filter='*RopeWrite*/CUDA'
-  check sample 30 bin/gpu_tests --gtest_filter='*Sample*/CUDA'
-  check dense 60 bin/gpu_tests --gtest_filter='*Linear*:*Logits*:*Embed*:*Logprobs*'
+run_correctness() {
+  local skip='-*emulated*' short='*RaggedBatch/CUDA:*LongRows*/CUDA'
+  # Attention, RopeWrite and Sample on the device only; the others compare all backends.
+  check attention 60 "$bin/gpu_tests" --gtest_filter='*Attention*/CUDA'
+  check rope_write 30 "$bin/gpu_tests" --gtest_filter='*RopeWrite*/CUDA'
+  check sample 30 "$bin/gpu_tests" --gtest_filter='*Sample*/CUDA'
+  check dense 45 "$bin/gpu_tests" --gtest_filter="*Linear*:*Logits*:*Embed*:*Logprobs*$skip"
+  check variants 30 "$bin/gpu_tests" --gtest_filter='*Variants*/CUDA'
   # The device opened as sm_80: decode without clusters, against decode with clusters.
-  check split_path 60 bin/gpu_tests --gtest_filter='*SplitPath*Gpu*'
-  check_cublas fast_gemm 30 bin/gpu_tests --gtest_filter='*FastGemmTest*Gpu*'
-  check backend 30 bin/gpu_tests --gtest_filter='BackendTest*:CopyPages*'
+  check split_path 45 "$bin/gpu_tests" --gtest_filter='*SplitPath*Gpu*'
+  check_cublas fast_gemm 30 "$bin/gpu_tests" --gtest_filter='*FastGemmTest*Gpu*'
+  check backend 20 "$bin/gpu_tests" --gtest_filter='BackendTest*:CopyPages*'
   for kv in fp16 int8; do
-    check "golden_$kv" 30 bin/golden_check tests/golden --backend cuda --kv "$kv"
+    check "golden_$kv" 30 "$bin/golden_check" tests/golden --backend cuda --kv "$kv"
   done
-
+  check_cublas model_fast_kl 45 \
+    "$bin/gpu_model_tests" --gtest_filter='*DeviceModelTest.NextTokens*/cuda_fast'
+  for test in NextTokens GreedyText; do
+    check "model_$test" 45 \
+      "$bin/gpu_model_tests" --gtest_filter="*DeviceModelTest.$test*/cuda$skip"
+  done
+  check model_bits 60 \
+    "$bin/gpu_model_tests" --gtest_filter="*DeviceEngineTest.EqualBits*/cuda*$skip"
+  check model_server 60 \
+    "$bin/gpu_model_tests" --gtest_filter="*DeviceTest.*/cuda*:*EndToEndTest.*/cuda*$skip"
   if command -v compute-sanitizer >/dev/null; then
-    short='*RaggedBatch/CUDA:*LongRows*/CUDA'
-    for tool in memcheck racecheck initcheck synccheck; do
-      check "sanitizer_$tool" 45 compute-sanitizer --tool "$tool" --error-exitcode 9 \
-        bin/gpu_tests --gtest_filter="$short"
-    done
+    check sanitizer_memcheck 60 compute-sanitizer --tool memcheck --error-exitcode 9 \
+      "$bin/gpu_tests" --gtest_filter="$short"
   else
     printf 'sanitizer\tnot installed\t0\n' >>"$results"
   fi
+  check model_memory 120 "$bin/gpu_model_tests" --gtest_filter="*ManyMixedRequests*/cuda*$skip"
 }
 
-run_model() {
-  local work skip='-*emulated*'
-  work=$(mktemp -d)
-  check model_bench 120 \
-    sh -c "bin/gpu_model_bench --device cuda --work-folder '$work' >'$out/model_bench.json'"
-  check model_peers 240 env LD_LIBRARY_PATH="$given_path" \
-    python3 peers_model.py "$work/random-model" "$out/model_peers.json"
-  # Prefill with cuBLASLt, and its KL to the CPU.
-  check_cublas model_fast 60 \
-    sh -c "bin/gpu_model_bench --device cuda --gemm fast --depths 0 --batch 2 \
-      --batch-depth 64 --work-folder '$work' >'$out/model_fast.json'"
+run_speed() {
+  local work=$out/work
+  mkdir "$work"
+  check bench 90 sh -c "'$bin/gpu_bench' >'$out/bench.json'"
+  check peers 60 sh -c \
+    "LD_LIBRARY_PATH='$given_path' python3 tests/gpu/peers.py >'$out/peers.json'"
+  check model_bench 100 sh -c \
+    "'$bin/gpu_model_bench' --device cuda --work-folder '$work' >'$out/model_bench.json'"
+  # Prefill with cuBLASLt.
+  check_cublas model_fast 45 sh -c "'$bin/gpu_model_bench' --device cuda --gemm fast --depths 0 \
+    --batch 2 --batch-depth 64 --work-folder '$work' >'$out/model_fast.json'"
+  check model_peers 200 env LD_LIBRARY_PATH="$given_path" \
+    python3 tests/gpu/peers_model.py "$work/random-model" "$out/model_peers.json"
   rm -rf "$work"
-  check_cublas model_fast_kl 60 \
-    bin/gpu_model_tests --gtest_filter='*DeviceModelTest.NextTokens*/cuda_fast'
-  for test in NextTokens GreedyText; do
-    check "model_$test" 60 bin/gpu_model_tests --gtest_filter="*DeviceModelTest.$test*/cuda$skip"
-  done
-  check model_bits 90 bin/gpu_model_tests --gtest_filter="*DeviceEngineTest.EqualBits*/cuda*$skip"
-  check model_server 60 \
-    bin/gpu_model_tests --gtest_filter="*DeviceTest.*/cuda*:*EndToEndTest.*/cuda*$skip"
-  check model_memory 200 bin/gpu_model_tests --gtest_filter="*ManyMixedRequests*/cuda*$skip"
 }
 
-nvidia-smi >"$out/nvidia-smi.log" 2>&1 || true
-for stage in "${stages[@]}"; do
-  results="$out/results-$stage.tsv"
-  : >"$results"
-  stage_end=$((SECONDS + 510))
-  "run_$stage"
-done
-python3 report.py "$out"
+# The CPU backend with 1 to 16 threads, as many as the machine has.
+run_cpu() {
+  local work=$out/work
+  mkdir "$work"
+  for threads in 16 8 4 2 1; do
+    if [ "$threads" -gt "$(nproc)" ]; then continue; fi
+    check "cpu_$threads" 150 sh -c "'$bin/gpu_model_bench' --device cpu --threads $threads \
+      --depths 0,1024 --batch 16 --batch-depth 256 --prompt 256 --repeats 3 \
+      --work-folder '$work' >'$out/cpu_$threads.json'"
+  done
+  rm -rf "$work"
+}
+
+results="$out/results-$stage.tsv"
+: >"$results"
+stage_end=$((SECONDS + 400))
+nvidia-smi >"$out/$stage-nvidia-smi.log" 2>&1 || true
+"run_$stage"
+LD_LIBRARY_PATH=$given_path python3 tests/gpu/report.py "$out" "$reports"
+status=$?
+# What this stage wrote, in one archive.
+(cd "$out" && find . -maxdepth 1 -type f -newer .begin ! -name .begin -print0 |
+  tar -czf "$reports/$stage.tar.gz" --null -T -)
+exit "$status"

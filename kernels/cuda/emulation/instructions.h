@@ -123,7 +123,7 @@ inline void WaitForBarrier(uint64_t* barrier, unsigned parity) {
 
 void MmaF16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
 void MmaBf16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
-void LoadTransposed(unsigned (&b)[2], const void* row);
+void LoadTransposed(unsigned (&b)[2][2], const void* row);
 
 inline float MulAdd(float a, float b, float c) { return std::fma(a, b, c); }
 inline double MulAdd(double a, double b, double c) { return std::fma(a, b, c); }
@@ -131,7 +131,7 @@ inline float Exp2(float x) {
   const float y = std::exp2(x);
   return std::fabs(y) < 0x1p-126f ? 0.0f : y;
 }
-inline float Log2(float x) { return std::log2(x); }
+inline float Log2(float x) { return std::log2(std::fabs(x) < 0x1p-126f ? 0.0f : x); }
 
 inline float FloatOfBits(unsigned bits) { return std::bit_cast<float>(bits); }
 inline unsigned BitsOfFloat(float x) { return std::bit_cast<unsigned>(x); }
@@ -139,6 +139,9 @@ using lssar::Bf16FromFloat;
 using lssar::F16FromFloat;
 using lssar::FloatFromBf16;
 using lssar::FloatFromF16;
+inline unsigned F16Pair(float low, float high) {
+  return unsigned{F16FromFloat(low)} | unsigned{F16FromFloat(high)} << 16;
+}
 
 inline int CountBits(unsigned bits) { return std::popcount(bits); }
 inline int LowestBit(unsigned bits) { return bits == 0 ? -1 : std::countr_zero(bits); }

@@ -4,6 +4,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -23,6 +24,10 @@ namespace lssar::emulation {
 namespace {
 
 constexpr size_t kStackBytes = size_t{256} << 10;
+// Stacks begin this much apart modulo their size, each in other sets of the host's caches: threads
+// of a warp run the same code, so they use the same depths of their stacks.
+constexpr size_t kStackShiftBytes = 1088;
+constexpr size_t kStackShifts = 64;
 
 // Fills shared memory before a block starts and after it ends: a NaN in fp32, fp16 and bf16.
 constexpr int kGarbage = 0xFF;
@@ -80,12 +85,14 @@ using Registers = void* [5];
   __builtin_longjmp(registers, 1);
 }
 
+// Runs one thread of each cluster, cluster after cluster: it never ends.
 struct Fiber {
   Registers registers;
   ucontext_t first_entry;
   void* stack = nullptr;
-  bool started = false;
-  bool done = false;
+  size_t stack_bytes = 0;
+  bool entered = false;  // for the first time
+  bool done = false;     // the thread of the current cluster
   Place place;
   Block* block = nullptr;
   Warp* warp = nullptr;
@@ -101,6 +108,25 @@ struct Fiber {
                at.block_y, at.thread);
   std::abort();
 }
+
+// Threads that can run, in order. Each is in it at most once.
+class ReadyQueue {
+ public:
+  // Empties the queue.
+  void Reserve(size_t num_fibers) {
+    fibers_.resize(std::bit_ceil(num_fibers));
+    first_ = end_ = 0;
+  }
+  size_t Size() const { return end_ - first_; }
+  Fiber*& At(size_t i) { return fibers_[(first_ + i) & (fibers_.size() - 1)]; }
+  void Push(Fiber* fiber) { fibers_[end_++ & (fibers_.size() - 1)] = fiber; }
+  void PushFirst(Fiber* fiber) { fibers_[--first_ & (fibers_.size() - 1)] = fiber; }
+  Fiber* Pop() { return fibers_[first_++ & (fibers_.size() - 1)]; }
+
+ private:
+  std::vector<Fiber*> fibers_;
+  size_t first_ = 0, end_ = 0;
+};
 
 class Machine {
  public:
@@ -120,37 +146,43 @@ class Machine {
 
   Fiber& Current() { return *current_; }
 
-  // Whether a copy arrives only when it is waited for: always in round-robin order, at random in a
-  // random one.
+  // Whether a copy arrives only when it is waited for: always in schedule 0, at random in the
+  // others.
   bool IsLate() { return seed_ == 0 || random_() % 2 == 0; }
 
   void Meet(Meeting& meeting) {
     if (meeting.waiting.size() + 1 == meeting.num_expected) {
-      Release(meeting);
+      // Before all others: a warp runs as far as it can.
+      for (size_t i = meeting.waiting.size(); i-- > 0;) ready_.PushFirst(meeting.waiting[i]);
+      meeting.waiting.clear();
       return;
     }
     meeting.waiting.push_back(current_);
     SwitchToNext();
   }
 
-  void Release(Meeting& meeting) {
-    ready_.insert(ready_.end(), meeting.waiting.begin(), meeting.waiting.end());
-    meeting.waiting.clear();
-  }
-
   // Runs other threads.
   void Yield() {
-    ready_.push_back(current_);
+    ready_.Push(current_);
     SwitchToNext();
   }
 
   Meeting& ClusterMeeting() { return cluster_meeting_; }
   Block& BlockOfRank(int rank) { return blocks_[size_t(rank)]; }
 
-  void RunCurrentThread() {
+  // Runs on each fiber: one thread after the other.
+  [[noreturn]] void RunThreads() {
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(nullptr, &outer_stack_, &outer_stack_bytes_);
 #endif
+    for (;;) {
+      RunThread();
+      SwitchToNext();  // returns in the next cluster
+    }
+  }
+
+ private:
+  void RunThread() {
     (*kernel_)();
     Fiber& self = *current_;
     if (!self.open_group.empty() || !self.copy_groups.empty()) {
@@ -161,18 +193,15 @@ class Machine {
     if (--self.block->num_running == 0) {
       std::memset(self.block->shared.get(), kGarbage, self.block->shared_bytes);
     }
-    SwitchToNext();
-    std::abort();  // never resumed
   }
 
- private:
   void RunCluster(const LaunchShape& shape, int first_block_x, int block_y) {
     const size_t num_blocks = size_t(shape.cluster_blocks);
     const size_t num_threads = size_t(shape.num_threads);
     blocks_ = std::vector<Block>(num_blocks);
-    while (fibers_.size() < num_blocks * num_threads) fibers_.push_back(MakeFiber());
+    while (fibers_.size() < num_blocks * num_threads) fibers_.push_back(MakeFiber(fibers_.size()));
     cluster_meeting_ = {.num_expected = num_blocks * num_threads, .waiting = {}};
-    ready_.clear();
+    ready_.Reserve(num_blocks * num_threads);
     for (size_t b = 0; b < num_blocks; ++b) {
       Block& block = blocks_[b];
       block.shared.reset(new unsigned char[shape.shared_bytes]);
@@ -183,7 +212,7 @@ class Machine {
       block.warps.resize((num_threads + kWarpThreads - 1) / kWarpThreads);
       for (size_t t = 0; t < num_threads; ++t) {
         Fiber& fiber = *fibers_[b * num_threads + t];
-        fiber.started = fiber.done = false;
+        fiber.done = false;
         fiber.place = {.thread = int(t),
                        .block_x = first_block_x + int(b),
                        .block_y = block_y,
@@ -193,10 +222,9 @@ class Machine {
         fiber.block = &block;
         fiber.warp = &block.warps[t / kWarpThreads];
         ++fiber.warp->meeting.num_expected;
-        ready_.push_back(&fiber);
+        ready_.Push(&fiber);
       }
     }
-    num_running_ = num_blocks * num_threads;
     if (__builtin_setjmp(outer_) == 0) SwitchToNext();
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(outer_fake_stack_, nullptr, nullptr);
@@ -208,20 +236,26 @@ class Machine {
     }
   }
 
-  static std::unique_ptr<Fiber> MakeFiber() {
+  static std::unique_ptr<Fiber> MakeFiber(size_t fiber_idx) {
     auto fiber = std::make_unique<Fiber>();
     fiber->stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     LSSAR_CHECK(fiber->stack != MAP_FAILED);
+    fiber->stack_bytes = kStackBytes - fiber_idx % kStackShifts * kStackShiftBytes;
     return fiber;
   }
 
   // Not inlined: a jump would clobber local variables.
   [[gnu::noinline]] Fiber* TakeReady() {
-    if (ready_.empty()) return nullptr;
-    if (seed_ != 0) std::swap(ready_.front(), ready_[random_() % ready_.size()]);
-    Fiber* next = ready_.front();
-    ready_.pop_front();
+    if (ready_.Size() == 0) return nullptr;
+    if (seed_ != 0) std::swap(ready_.At(0), ready_.At(random_() % ready_.Size()));
+    Fiber* const next = ready_.Pop();
+    // Stacks of a large block do not fit in the host's first caches.
+    if (ready_.Size() > 2) {
+      __builtin_prefetch(ready_.At(2)->registers);
+      const char* const stack = static_cast<const char*>(ready_.At(1)->registers[2]);
+      for (int i = 0; i < 4; ++i) __builtin_prefetch(stack + 64 * i);
+    }
     return next;
   }
 
@@ -239,16 +273,17 @@ class Machine {
       return;
     }
     current_ = to;
+    current_place = to == nullptr ? nullptr : &to->place;
 #if defined(__SANITIZE_ADDRESS__)
-    void** fake = from == nullptr ? &outer_fake_stack_ : from->done ? nullptr : &from->fake_stack;
-    __sanitizer_start_switch_fiber(fake, to != nullptr ? to->stack : outer_stack_,
-                                   to != nullptr ? kStackBytes : outer_stack_bytes_);
+    __sanitizer_start_switch_fiber(from == nullptr ? &outer_fake_stack_ : &from->fake_stack,
+                                   to != nullptr ? to->stack : outer_stack_,
+                                   to != nullptr ? to->stack_bytes : outer_stack_bytes_);
 #endif
     if (to == nullptr) JumpTo(outer_);
-    if (to->started) JumpTo(to->registers);
-    to->started = true;
+    if (to->entered) JumpTo(to->registers);
+    to->entered = true;
     getcontext(&to->first_entry);
-    to->first_entry.uc_stack = {.ss_sp = to->stack, .ss_flags = 0, .ss_size = kStackBytes};
+    to->first_entry.uc_stack = {.ss_sp = to->stack, .ss_flags = 0, .ss_size = to->stack_bytes};
     to->first_entry.uc_link = nullptr;
     makecontext(&to->first_entry, &Machine::Enter, 0);
     setcontext(&to->first_entry);
@@ -262,8 +297,7 @@ class Machine {
   std::vector<Block> blocks_;  // of the cluster that runs
   std::vector<std::unique_ptr<Fiber>> fibers_;
   Meeting cluster_meeting_;
-  std::deque<Fiber*> ready_;
-  size_t num_running_ = 0;
+  ReadyQueue ready_;
   Fiber* current_ = nullptr;
   Registers outer_;
 #if defined(__SANITIZE_ADDRESS__)
@@ -278,7 +312,7 @@ Machine& TheMachine() {
   return *machine;
 }
 
-void Machine::Enter() { TheMachine().RunCurrentThread(); }
+void Machine::Enter() { TheMachine().RunThreads(); }
 
 Barrier& Find(uint64_t* barrier) {
   Fiber& self = TheMachine().Current();
@@ -309,6 +343,8 @@ void RequireShared(const void* address, size_t num_bytes) {
 
 }  // namespace
 
+const Place* current_place = nullptr;
+
 void SetSchedule(uint64_t seed) { TheMachine().SetSchedule(seed); }
 
 bool ShapeFits(const LaunchShape& shape, size_t max_shared_bytes) {
@@ -321,8 +357,6 @@ bool ShapeFits(const LaunchShape& shape, size_t max_shared_bytes) {
 void Run(const LaunchShape& shape, const std::function<void()>& kernel) {
   TheMachine().Run(shape, kernel);
 }
-
-const Place& Here() { return TheMachine().Current().place; }
 
 void MeetWarp(WarpAction act, void* slot) {
   Machine& machine = TheMachine();

@@ -20,7 +20,8 @@ inline constexpr int kMaxThreads = 1024;
 inline constexpr size_t kMaxSharedBytes = 227 * 1024;  // of any device
 inline constexpr int kMaxClusterBlocks = 8;
 
-// Which thread runs next: 0: round-robin; otherwise random from this seed. Process-wide.
+// Which thread runs next: 0: the threads in order, each warp as far as it can; otherwise random
+// from this seed. Process-wide.
 void SetSchedule(uint64_t seed);
 
 // Runs all threads of the kernel, cluster after cluster. Aborts the process on a deadlock, on a
@@ -42,7 +43,8 @@ struct Place {
   int cluster_blocks = 1;
   unsigned char* shared = nullptr;  // of its block
 };
-const Place& Here();
+extern const Place* current_place;
+inline const Place& Here() { return *current_place; }
 
 // Waits for the other 31 threads of the warp, each with its own `slot`. The last one calls
 // `act(slots)` for all, slots in lane order. All lanes must pass the same `act`: it identifies the

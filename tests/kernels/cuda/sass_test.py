@@ -45,6 +45,13 @@ class DecoderTest(unittest.TestCase):
         compare_and_swap = (SHARED_ADD[0] & ~0xFFF | sass.SHARED_CAS, 0)
         self.assertEqual(measure(compare_and_swap)['CAS'], 1)
 
+    def test_the_shortest_of_the_stretches_with_most_mmas(self):
+        masked = [MMA_OF_R64] * 40 + [SHARED_ADD] * 20 + [FORWARD_0XC50]
+        unmasked = [MMA_OF_R64] * 40 + [SHARED_ADD] * 10 + [FORWARD_0XC50]
+        few = [MMA_OF_R64] * 5 + [FORWARD_0XC50]
+        self.assertEqual(measure(*masked, *unmasked, *few)['tile'], 51)
+        self.assertEqual(measure(*few)['tile'], 0)
+
 
 class BudgetTest(unittest.TestCase):
 
