@@ -1,7 +1,6 @@
 #include "models/checkpoint.h"
 
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
@@ -26,17 +25,6 @@ absl::Status CheckDirectory(const std::string& directory) {
       directory, ": not a directory; a checkpoint is a directory with config.json and weights"));
 }
 
-absl::Status HashFile(const std::string& path, Sha256* hash) {
-  ASSIGN_OR_RETURN(const RegularFile file, RegularFile::Open(path));
-  std::string block(1 << 20, '\0');
-  ssize_t num_read = 0;
-  for (off_t at = 0; (num_read = pread(file.Descriptor(), block.data(), block.size(), at)) > 0;
-       at += num_read) {
-    hash->Add(std::string_view(block).substr(0, size_t(num_read)));
-  }
-  return num_read < 0 ? FileError(path, errno) : file.CheckUnchanged();
-}
-
 absl::Status LoadModel(const std::string& directory, Backend* backend, const LoadOptions& options,
                        Checkpoint* checkpoint) {
   const std::string config_path = StrCat(directory, "/config.json");
@@ -46,11 +34,12 @@ absl::Status LoadModel(const std::string& directory, Backend* backend, const Loa
   ASSIGN_OR_RETURN(const TensorFile file, TensorFile::OpenModel(directory));
   Sha256 hash;
   hash.Add(config_text);
-  for (const std::string& path : file.Paths()) RETURN_IF_ERROR(HashFile(path, &hash));
+  RETURN_IF_ERROR(file.AddBytesTo(&hash));
   checkpoint->hash = hash.ShortHex();
 
   ASSIGN_OR_RETURN(GptWeights weights,
                    LoadGptWeights(file, checkpoint->config, backend, options.dtype));
+  RETURN_IF_ERROR(file.CheckUnchanged());
   checkpoint->dtype = weights.embedding->StoredType();
   checkpoint->num_parameters = weights.num_parameters;
   checkpoint->max_num_batched_tokens = options.max_num_batched_tokens;
@@ -77,6 +66,7 @@ absl::Status LoadTokenizerConfig(const std::string& directory, Checkpoint* check
   RETURN_IF_ERROR(text.status());
   ASSIGN_OR_RETURN(const nlohmann::json parsed, ParseJson(*text, path));
 
+  checkpoint->tokenizer_config = *text;
   JsonFields fields(parsed, path);
   checkpoint->add_bos = fields.Bool("add_bos_token", false);
   if (checkpoint->add_bos && !checkpoint->config.bos_id) {

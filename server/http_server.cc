@@ -252,7 +252,7 @@ absl::StatusOr<std::string> HttpServer::State::UnaryBody(Endpoint endpoint,
                                                          const HttpRequest& request,
                                                          const ServedModel& model) const {
   if (endpoint == Endpoint::kTokenizerInfo) {
-    return TokenizerInfoJson(model, options.model.directory);
+    return TokenizerInfoJson(model);
   }
   if (endpoint == Endpoint::kModels) {
     const std::string_view path = request.Path();

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "kernels/backend.h"
+#include "models/checkpoint.h"
 #include "runtime/engine.h"
 #include "server/tls.h"
 
@@ -26,6 +27,7 @@ struct ModelOptions {
   std::optional<DType> dtype;  // of the weights; nullopt: as stored in the checkpoint
   BackendOptions backend;
   EngineOptions engine;
+  OnSelfCheckProgress on_self_check = nullptr;  // called while the checkpoint is checked
 };
 
 // Options of a call that streams replies.

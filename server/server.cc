@@ -19,6 +19,7 @@
 #include "kernels/str_cat.h"
 #include "lssar/v1/inference.grpc.pb.h"
 #include "models/page_pool.h"
+#include "runtime/clock.h"
 #include "server/access_control.h"
 #include "server/admission_control.h"
 #include "server/call_context.h"
@@ -43,6 +44,8 @@ constexpr int kMinClientPingMs = 500;
 // shuts down. gRPC's shutdown ends arriving calls with CANCELLED, which clients do not retry
 // elsewhere.
 constexpr absl::Duration kRejectTime = absl::Milliseconds(200);
+// Between two log lines of a long self-check.
+constexpr auto kSelfCheckLogTime = std::chrono::seconds(5);
 // Time for gRPC to send the last bytes of ended calls; then it closes connections and health
 // watches.
 constexpr auto kFlushTime = std::chrono::milliseconds(200);
@@ -80,6 +83,18 @@ int64_t KvCacheBytes(const ServedModel& model) {
   const KvLayout layout =
       LayoutOf(model.GetCheckpoint().config, engine.kv_cache_dtype, engine.page_size);
   return model.GetEngine().Stats().num_pages * int64_t(layout.PageBytes());
+}
+
+// Logs the start of the self-check and then its progress, at most once in kSelfCheckLogTime.
+OnSelfCheckProgress LogSelfCheck(const Log& log) {
+  return [&log, next = Clock::time_point()](const SelfCheckProgress& progress) mutable {
+    const Clock::time_point now = Clock::now();
+    if (now < next) return;
+    next = now + kSelfCheckLogTime;
+    log.Info("self-check", {{"num_rows", progress.num_rows},
+                            {"num_tokens", progress.num_tokens},
+                            {"num_tokens_done", progress.num_tokens_done}});
+  };
 }
 
 // `listen` with the port that is actually open.
@@ -266,6 +281,7 @@ absl::Status Server::Load(const LoadModel& load) {
   LogFields loading = {{"model", options.directory}};
   state.AddAddresses(&loading);
   state.log.Info("loading", loading);
+  options.on_self_check = LogSelfCheck(state.log);
   ASSIGN_OR_RETURN(state.model, load(options));
   state.admission->Open(state.model.get());
   state.SetServing(true);

@@ -1,7 +1,5 @@
 #include "server/http/tokenizer_calls.h"
 
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -111,16 +109,13 @@ absl::StatusOr<std::string> DetokenizeJson(const Json& body, const ServedModel& 
                 "}");
 }
 
-absl::StatusOr<std::string> TokenizerInfoJson(const ServedModel& model,
-                                              const std::string& directory) {
+absl::StatusOr<std::string> TokenizerInfoJson(const ServedModel& model) {
   const Checkpoint& checkpoint = model.GetCheckpoint();
   if (checkpoint.tokenizer == nullptr) {
     return absl::FailedPreconditionError(
         StrCat("checkpoint ", checkpoint.name, " has no tokenizer"));
   }
-  std::ifstream file(directory + "/tokenizer_config.json", std::ios::binary);
-  Json info = Json::parse(std::string(std::istreambuf_iterator<char>(file), {}), nullptr,
-                          /*allow_exceptions=*/false);
+  Json info = Json::parse(checkpoint.tokenizer_config, nullptr, /*allow_exceptions=*/false);
   if (!info.is_object()) info = Json::object();
   if (!info.contains("tokenizer_class")) info["tokenizer_class"] = "lssar";
   const auto set = [&info](const char* name, const std::optional<int32_t>& id) {

@@ -14,9 +14,8 @@ namespace lssar {
 absl::StatusOr<std::string> TokenizeJson(const nlohmann::json& body, const ServedModel& model);
 absl::StatusOr<std::string> DetokenizeJson(const nlohmann::json& body, const ServedModel& model);
 
-// `directory`: the checkpoint's, whose tokenizer_config.json the reply repeats.
-absl::StatusOr<std::string> TokenizerInfoJson(const ServedModel& model,
-                                              const std::string& directory);
+// Repeats tokenizer_config.json as it was loaded.
+absl::StatusOr<std::string> TokenizerInfoJson(const ServedModel& model);
 
 // `created`: seconds since 1970.
 std::string ModelJson(const ServedModel& model, int64_t created);

@@ -338,6 +338,38 @@ TEST_F(SelfCheckSmall, AnotherPowerFails) {
   EXPECT_EQ(Run().status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST_F(SelfCheckSmall, RowsAreBoundedBeforeAnyIsComputed) {
+  const auto tokens = [](const std::string& name, int64_t count) {
+    return testing::RawTensor{name, "I32", {count}, std::string(size_t(count) * 4, '\0')};
+  };
+  directory_.Write("golden.safetensors",
+                   testing::MakeSafetensors({tokens("tokens_0", 8), tokens("tokens_1", 16385)}));
+  EXPECT_THAT(MessageOf(Run().status()),
+              AllOf(HasSubstr("tokens_1"), HasSubstr("16385 tokens, must hold at most 16384")));
+  directory_.Write("golden.safetensors",
+                   testing::MakeSafetensors({tokens("tokens_0", 16000), tokens("tokens_1", 16000),
+                                             tokens("tokens_2", 16000)}));
+  EXPECT_THAT(MessageOf(Run().status()),
+              AllOf(HasSubstr("tokens_2"), HasSubstr("48000 tokens, must hold at most 32768")));
+}
+
+TEST_F(SelfCheckSmall, ProgressIsReported) {
+  WriteGolden(0);
+  absl::StatusOr<Checkpoint> loaded = Load(directory_.Path());
+  ASSERT_TRUE(loaded.ok());
+  std::vector<int64_t> done;
+  const auto report = SelfCheck(directory_.Path(), *loaded, Reference(), DType::kF32, 16,
+                                [&](const SelfCheckProgress& progress) {
+                                  EXPECT_EQ(progress.num_rows, 1);
+                                  EXPECT_EQ(progress.num_tokens, 130);
+                                  done.push_back(progress.num_tokens_done);
+                                });
+  ASSERT_TRUE(report.ok());
+  ASSERT_GE(done.size(), 2u);
+  EXPECT_EQ(done.front(), 0);
+  EXPECT_EQ(done.back(), 130);
+}
+
 TEST_F(SelfCheckSmall, BadGoldenFiles) {
   WriteGolden(0, 1000);
   EXPECT_THAT(MessageOf(Run().status()), AllOf(HasSubstr("tokens_0"), HasSubstr("[0, 257)")));
