@@ -5,6 +5,7 @@
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
+#include <openssl/ssl.h>
 #include <openssl/x509.h>
 
 #include <chrono>
@@ -16,6 +17,7 @@
 #include "kernels/read_file.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
+#include "server/log.h"
 
 namespace lssar {
 namespace {

@@ -4,7 +4,6 @@
 #define LSSAR_SERVER_TLS_H_
 
 #include <grpcpp/security/server_credentials.h>
-#include <openssl/ssl.h>
 
 #include <memory>
 #include <mutex>
@@ -14,9 +13,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/file_version.h"
-#include "server/log.h"
+
+struct ssl_ctx_st;  // OpenSSL's SSL_CTX
 
 namespace lssar {
+
+class Log;
 
 // Paths of PEM files.
 struct TlsFiles {
@@ -31,7 +33,7 @@ struct TlsFiles {
 struct TlsMaterial {
   std::string certificate, key, client_ca;  // PEM text
   // Certificate, chain and key, TLS 1.2 or later. Asks for no client certificate.
-  std::shared_ptr<SSL_CTX> context;
+  std::shared_ptr<ssl_ctx_st> context;
 };
 
 // Reads and checks the files.

@@ -325,6 +325,30 @@ class UsageTest(unittest.TestCase):
             self.assertEqual((result.returncode, result.stdout), (2, ""), flags)
             self.assertIn(sentence, result.stderr)
 
+    def test_files_that_cannot_be_used(self):
+        """A sentence and an exit code, never a signal or a wait."""
+        with tempfile.TemporaryDirectory() as directory:
+            fifo = os.path.join(directory, "fifo")
+            os.mkfifo(fifo)
+            empty = os.path.join(directory, "empty")
+            with open(empty, "w", encoding="utf-8"):
+                pass
+            dotted = os.path.join(directory, "dotted")
+            with open(dotted, "w", encoding="utf-8") as file:
+                file.write('alice.key = "short"\n')
+            common = ("--model", MODEL, "--listen", "127.0.0.1:0", "--http-listen", "off")
+            for flags, code, sentence in [
+                    (("--api-keys", directory), 1, "is a directory, must be a regular file"),
+                    (("--api-keys", fifo), 1, "is a FIFO, must be a regular file"),
+                    (("--api-keys", dotted), 1, "[alice]: key must have 16 to 256"),
+                    (("--config", directory), 2, "is a directory, must be a regular file"),
+                    (("--config", fifo), 2, "is a FIFO, must be a regular file"),
+                    (("--tls-cert", empty, "--tls-key", empty), 1, "contains no PEM certificate"),
+                    (("--tls-cert", directory, "--tls-key", fifo), 1, "is a directory")]:
+                result = self.run_server(*common, *flags)
+                self.assertEqual(result.returncode, code, (flags, result.stderr))
+                self.assertIn(sentence, result.stderr)
+
     def test_failures(self):
         result = self.run_server("--model", "models/zoo/none", "--listen", "127.0.0.1:0",
                                  "--http-listen", "off")

@@ -47,7 +47,7 @@ class HttpServerTest : public testing::Test {
                                     .check_admin = [this](const std::string&) { return admin_; },
                                     .health = [] { return absl::OkStatus(); },
                                     .readiness = [this] { return readiness_; }},
-                                   ServiceParts());
+                                   ServiceParts(), /*certificates=*/nullptr);
     LSSAR_CHECK(opened.ok());
     server_ = *std::move(opened);
   }
