@@ -180,8 +180,10 @@ struct TlsCertificates::Fetcher {
     if (material == self.given) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
     const grpc_ssl_pem_key_cert_pair pair = {.private_key = material->key.c_str(),
                                              .cert_chain = material->certificate.c_str()};
-    *config = grpc_ssl_server_certificate_config_create(
-        material->client_ca.empty() ? nullptr : material->client_ca.c_str(), &pair, 1);
+    // gRPC insists on roots even where it asks clients for no certificate; it uses none then.
+    const std::string& roots =
+        material->client_ca.empty() ? material->certificate : material->client_ca;
+    *config = grpc_ssl_server_certificate_config_create(roots.c_str(), &pair, 1);
     self.given = std::move(material);
     return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
   }

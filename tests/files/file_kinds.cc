@@ -12,6 +12,7 @@
 #include "models/checkpoint.h"
 #include "models/safetensors.h"
 #include "models/tokenizer.h"
+#include "nlohmann/json.hpp"
 #include "server/api_keys.h"
 #include "server/options.h"
 #include "server/tls.h"
