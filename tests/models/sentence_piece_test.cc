@@ -241,7 +241,7 @@ TEST(CharacterMapTest, ErrorsNameOffsets) {
   // c in its low byte, and in bit 8 whether a value is at its own base.
   const uint32_t root = 256u << 10;
   const size_t a = 256 + 'a', b = 256 + 'b';
-  const uint32_t leaf_a = 'a' | 1u << 8 | uint32_t('a' ^ 'a' ^ 'b') << 10;  // its base is b
+  const uint32_t leaf_a = 'a' | 1u << 8 | uint32_t('a' ^ 'b') << 10;  // its base is b
   const std::vector<std::pair<size_t, uint32_t>> rule_a{
       {0, root}, {a, leaf_a}, {b, 0x80000000u | 2}};
   const std::string nul("\0", 1);
