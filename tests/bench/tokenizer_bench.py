@@ -3,8 +3,8 @@
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install tiktoken
     /tmp/venv/bin/python tests/bench/tokenizer_bench.py TEXT_FILE
 
-TEXT_FILE is any English text of a megabyte or more. Times are CPU seconds, the median of 7 encodings
-that alternate between the two programs, so that other work on the machine hits both.
+TEXT_FILE is any English text of a megabyte or more. Times are CPU seconds, the median of 7
+encodings that alternate between the two programs, so that other work on the machine hits both.
 """
 
 import os
