@@ -71,9 +71,9 @@ absl::Status CheckUtf8(std::string_view text) {
 
 size_t LastSpaceInWords(std::string_view text, size_t from) {
   const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
-  size_t at = text.size() < 2 ? text.npos : text.rfind(' ', text.size() - 2);
-  for (; at != text.npos && at >= std::max<size_t>(from, 1); at = text.rfind(' ', at - 1)) {
-    if (is_letter(text[at - 1]) && is_letter(text[at + 1])) return at;
+  const size_t first = std::max<size_t>(from, 1);
+  for (size_t at = text.size() < 2 ? 0 : text.size() - 2; at >= first; --at) {
+    if (text[at] == ' ' && is_letter(text[at - 1]) && is_letter(text[at + 1])) return at;
   }
   return text.npos;
 }

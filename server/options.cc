@@ -227,6 +227,10 @@ std::vector<Flag> SecurityFlags(ServerOptions& options) {
        "PEM root certificates; gRPC clients must then present a certificate that they signed; "
        "default: clients need none",
        AssignText(&options.tls.client_ca)},
+      {"share-prefix-cache-between-keys", "Security", "",
+       "Let requests of one API key reuse prefixes that another key's requests have computed: "
+       "faster, but response times show what others have sent; default off",
+       AssignBool(&options.share_prefix_cache_between_keys), /*is_switch=*/true},
       {"api-keys", "Security", "FILE",
        "TOML file with one section per API key (server/OPERATIONS.md), reloaded when it changes; "
        "default: no key required",

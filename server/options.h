@@ -53,6 +53,8 @@ struct ServerOptions {
   std::vector<std::string> http_cors_origins;
   TlsFiles tls;
   std::string api_keys;  // path of the key file (api_keys.h); empty: no keys
+  // False: a cached prefix serves only the API key whose requests computed it.
+  bool share_prefix_cache_between_keys = false;
   int max_calls = 1024;  // at the same time, running and queued
   ConnectionOptions connection;
   StreamOptions stream;

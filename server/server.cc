@@ -30,6 +30,7 @@
 #include "server/security_warnings.h"
 #include "server/served_model.h"
 #include "server/watchdog.h"
+#include "server/worker_pool.h"
 
 namespace lssar {
 namespace {
@@ -106,8 +107,12 @@ struct Server::State {
   }
 
   ServiceParts Parts() {
-    return {
-        .admission = admission.get(), .log = &log, .metrics = &metrics, .stream = options.stream};
+    return {.admission = admission.get(),
+            .log = &log,
+            .metrics = &metrics,
+            .workers = &workers,
+            .stream = options.stream,
+            .share_prefix_cache_between_keys = options.share_prefix_cache_between_keys};
   }
   // Adds the addresses of the open ports.
   void AddAddresses(LogFields* fields) const;
@@ -124,6 +129,8 @@ struct Server::State {
   std::unique_ptr<grpc::Service> service;
   std::unique_ptr<ServedModel> model;
   std::unique_ptr<TlsCertificates> certificates;  // null: no TLS
+  // Destroyed after the ports, from which its jobs come, and before what the jobs use.
+  WorkerPool workers{WorkerPool::DefaultOptions()};
   int port = 0;
   std::mutex failure_mutex;
   absl::Status engine_failure;
@@ -299,6 +306,11 @@ bool Server::Shutdown(absl::Duration limit) {
     state_->watchdog->ExpectShutdown();
     const absl::Duration remaining = std::max(end - absl::Now(), absl::ZeroDuration());
     is_clean = state_->model->GetEngine().Drain(remaining) && is_clean;
+  }
+  // Calls that are still being parsed: the engine does not know them.
+  if (!is_clean) {
+    state_->admission->AbortAll(
+        absl::UnavailableError("the server is shutting down; retry on another server"));
   }
   if (state_->port != 0) {
     absl::SleepFor(std::clamp(end - absl::Now(), absl::ZeroDuration(), kRejectTime));

@@ -139,8 +139,9 @@ class ClientTest(unittest.TestCase):
         self.assertEqual(replies[-1].WhichOneof("event"), "finished")
 
     def test_score(self):
-        item = pb.ScoreItem(context=pb.ScoreText(text="The United"),
-                            continuations=[pb.ScoreText(text=" States"), pb.ScoreText(text=" xyz")])
+        item = pb.ScoreItem(context=pb.TextOrTokens(text="The United"),
+                            continuations=[pb.TextOrTokens(text=" States"),
+                                           pb.TextOrTokens(text=" xyz")])
         replies = list(self.stub.Score(pb.ScoreRequest(items=[item] * 40)))
         scores = [reply.score for reply in replies if reply.HasField("score")]
         self.assertEqual(len(scores), 80)
