@@ -59,7 +59,7 @@ class BpeTokenizer : public Tokenizer {
 
   absl::StatusOr<std::vector<int32_t>> Encode(
       std::string_view text, absl::FunctionRef<bool()> should_stop) const override {
-    RETURN_IF_ERROR(CheckUtf8(text));
+    RETURN_IF_ERROR(CheckTokenizerText(text, should_stop));
     std::vector<int32_t> ids;
     ids.reserve(text.size() / 4 + 1);
     RETURN_IF_ERROR(SplitAtTokens(

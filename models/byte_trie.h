@@ -16,7 +16,8 @@ namespace lssar {
 // Const after construction and safe from any thread.
 class ByteTrie {
  public:
-  // (key, value) each; no key is empty, no value negative. Of several with one key the first counts.
+  // (key, value) each; no key is empty, no value negative. Of several with one key the first
+  // counts.
   explicit ByteTrie(std::vector<std::pair<std::string, int32_t>> keys);
 
   // Calls on_key(num_bytes, value) with each key that `text` starts with, the shortest first.

@@ -300,7 +300,7 @@ class SentencePieceTokenizer : public Tokenizer {
 
   absl::StatusOr<std::vector<int32_t>> Encode(
       std::string_view text, absl::FunctionRef<bool()> should_stop) const override {
-    RETURN_IF_ERROR(CheckUtf8(text));
+    RETURN_IF_ERROR(CheckTokenizerText(text, should_stop));
     std::string normalized;
     if (!NormalizeForSentencePiece(file_, symbols_, text, should_stop, &normalized)) {
       return Stopped();

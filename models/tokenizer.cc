@@ -1,5 +1,6 @@
 #include "models/tokenizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/status_macros.h"
@@ -26,6 +27,22 @@ void MoveCompleteCharacters(bool at_end, std::string* pending, std::string* text
 }
 
 }  // namespace
+
+absl::Status CheckTokenizerText(std::string_view text, absl::FunctionRef<bool()> should_stop) {
+  constexpr size_t kBytesPerPoll = size_t{1} << 16;
+  for (size_t begin = 0; begin < text.size();) {
+    if (should_stop()) return absl::CancelledError("the encoding was stopped");
+    size_t end = std::min(begin + kBytesPerPoll, text.size());
+    // Not within a character, which has at most three bytes behind its first.
+    for (int left = 3; left > 0 && end < text.size() && (uint8_t(text[end]) & 0xC0) == 0x80;
+         --left) {
+      --end;
+    }
+    if (FindInvalidUtf8(text.substr(begin, end - begin))) return CheckUtf8(text);
+    begin = end;
+  }
+  return absl::OkStatus();
+}
 
 StreamDecoder::StreamDecoder(const Tokenizer* tokenizer, bool continues_text)
     : tokenizer_(tokenizer), at_start_(!continues_text && tokenizer->AddsDummyPrefix()) {}

@@ -25,8 +25,7 @@ class Tokenizer {
 
   // Ids of `text`, without BOS. Role tokens in the text ("<|user|>") become their ids.
   // `should_stop` is polled about every kEncodePollBytes of the text; true ends the work.
-  // Errors  INVALID_ARGUMENT: not UTF-8 (names the byte offset), or a stretch that this tokenizer
-  //         can neither cut nor encode in bounded memory (names its bytes and the limit)
+  // Errors  INVALID_ARGUMENT: not UTF-8 (names the byte offset)
   //         CANCELLED: should_stop returned true
   virtual absl::StatusOr<std::vector<int32_t>> Encode(
       std::string_view text, absl::FunctionRef<bool()> should_stop) const = 0;
@@ -64,6 +63,11 @@ class Tokenizer {
   virtual std::string_view Hash() const = 0;
 };
 
+// For implementations of Encode.
+// Errors  INVALID_ARGUMENT: `text` is not UTF-8 (names the byte offset); CANCELLED: should_stop
+//         returned true, which is asked every 64 KiB
+absl::Status CheckTokenizerText(std::string_view text, absl::FunctionRef<bool()> should_stop);
+
 // The whole text of `ids`; bytes that are not UTF-8 become U+FFFD, as StreamDecoder does.
 std::string Decode(const Tokenizer& tokenizer, std::span<const int32_t> ids);
 
@@ -86,10 +90,12 @@ class StreamDecoder {
   std::string pending_;  // at most 3 bytes of an unfinished character
 };
 
-// Loads `directory`/tokenizer.model (SentencePiece), or else tokenizer.json, or else vocab.json and
-// merges.txt (GPT-2's byte-level BPE).
-// Errors  NOT_FOUND: none of these files; INVALID_ARGUMENT: the first one found is damaged or does
-//         not fit vocab_size (names both)
+// Loads the first of these in `directory`: tokenizer.model (SentencePiece), tokenizer.json (Hugging
+// Face's BPE), vocab.json with merges.txt, encoder.json with vocab.bpe (GPT-2), NAME.tiktoken
+// (bpe_files.h). `vocab_size`, the model's, may exceed the number of pieces: the ids beyond have no
+// bytes.
+// Errors  NOT_FOUND: none of these files; INVALID_ARGUMENT: the first one found is damaged, has
+//         pieces beyond vocab_size, or needs a step that is not supported
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& directory,
                                                          int vocab_size);
 

@@ -1,6 +1,7 @@
 #include "models/utf8.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/check.h"
 #include "kernels/str_cat.h"
@@ -48,6 +49,12 @@ Utf8Unit NextUtf8(std::string_view text) {
 std::optional<size_t> FindInvalidUtf8(std::string_view text) {
   size_t at = 0;
   while (at < text.size()) {
+    // Eight bytes of ASCII at once.
+    for (uint64_t bytes; at + sizeof(bytes) <= text.size(); at += sizeof(bytes)) {
+      std::memcpy(&bytes, text.data() + at, sizeof(bytes));
+      if ((bytes & 0x8080'8080'8080'8080) != 0) break;
+    }
+    if (at == text.size()) break;
     const Utf8Unit unit = NextUtf8(text.substr(at));
     if (unit.kind != Utf8Kind::kCharacter) return at;
     at += unit.num_bytes;

@@ -69,43 +69,39 @@ TEST(SentencePieceTest, ShippedModelGivesTheIdsOfTheLibrary) {
                         2000);
 }
 
+// A model trained on this project's documents.
 const std::string& Trained(const std::string& name) {
-  static const auto models = [] {
-    std::unordered_map<std::string, std::string> files;
-    const std::vector<std::string> lines = DocumentLines();
-    const std::string symbols = "<|user|>,<|end|>,  ,\xE2\x96\x81\xE2\x96\x81";
-    const std::vector<std::pair<std::string, Options>> trainings{
-        {"bpe nfkc", {{"model_type", "bpe"}, {"vocab_size", "500"}}},
-        {"bpe identity bytes",
-         {{"model_type", "bpe"},
-          {"vocab_size", "700"},
-          {"normalization_rule_name", "identity"},
-          {"byte_fallback", "true"},
-          {"remove_extra_whitespaces", "false"},
-          {"user_defined_symbols", symbols}}},
-        {"bpe suffix",
-         {{"model_type", "bpe"},
-          {"vocab_size", "500"},
-          {"treat_whitespace_as_suffix", "true"},
-          {"normalization_rule_name", "nmt_nfkc_cf"}}},
-        {"bpe across spaces",
-         {{"model_type", "bpe"}, {"vocab_size", "600"}, {"split_by_whitespace", "false"}}},
-        {"unigram nfkc", {{"model_type", "unigram"}, {"vocab_size", "400"}}},
-        {"unigram bytes",
-         {{"model_type", "unigram"},
-          {"vocab_size", "700"},
-          {"byte_fallback", "true"},
-          {"add_dummy_prefix", "false"},
-          {"remove_extra_whitespaces", "false"},
-          {"user_defined_symbols", symbols}}},
-        {"char", {{"model_type", "char"}, {"vocab_size", "120"}}},
-    };
-    for (const auto& [model, options] : trainings) {
-      files[model] = testing::TrainSentencePiece(lines, options);
-    }
-    return files;
-  }();
-  return models.at(name);
+  const std::string symbols = "<|user|>,<|end|>,  ,\xE2\x96\x81\xE2\x96\x81";
+  static const std::unordered_map<std::string, Options> trainings{
+      {"bpe nfkc", {{"model_type", "bpe"}, {"vocab_size", "500"}}},
+      {"bpe identity bytes",
+       {{"model_type", "bpe"},
+        {"vocab_size", "700"},
+        {"normalization_rule_name", "identity"},
+        {"byte_fallback", "true"},
+        {"remove_extra_whitespaces", "false"},
+        {"user_defined_symbols", symbols}}},
+      {"bpe suffix",
+       {{"model_type", "bpe"},
+        {"vocab_size", "500"},
+        {"treat_whitespace_as_suffix", "true"},
+        {"normalization_rule_name", "nmt_nfkc_cf"}}},
+      {"bpe across spaces",
+       {{"model_type", "bpe"}, {"vocab_size", "600"}, {"split_by_whitespace", "false"}}},
+      {"unigram nfkc", {{"model_type", "unigram"}, {"vocab_size", "400"}}},
+      {"unigram bytes",
+       {{"model_type", "unigram"},
+        {"vocab_size", "700"},
+        {"byte_fallback", "true"},
+        {"add_dummy_prefix", "false"},
+        {"remove_extra_whitespaces", "false"},
+        {"user_defined_symbols", symbols}}},
+      {"char", {{"model_type", "char"}, {"vocab_size", "120"}}},
+  };
+  static std::unordered_map<std::string, std::string> files;
+  std::string& file = files[name];
+  if (file.empty()) file = testing::TrainSentencePiece(DocumentLines(), trainings.at(name));
+  return file;
 }
 
 class TrainedModelTest : public ::testing::TestWithParam<const char*> {};
@@ -241,7 +237,7 @@ TEST(CharacterMapTest, ErrorsNameOffsets) {
   // c in its low byte, and in bit 8 whether a value is at its own base.
   const uint32_t root = 256u << 10;
   const size_t a = 256 + 'a', b = 256 + 'b';
-  const uint32_t leaf_a = 'a' | 1u << 8 | uint32_t('a' ^ 'a' ^ 'b') << 10;  // its base is b
+  const uint32_t leaf_a = 'a' | 1u << 8 | uint32_t('a' ^ 'b') << 10;  // its base is b
   const std::vector<std::pair<size_t, uint32_t>> rule_a{
       {0, root}, {a, leaf_a}, {b, 0x80000000u | 2}};
   const std::string nul("\0", 1);
@@ -311,7 +307,7 @@ TEST(SentencePieceFileTest, MutantsDoNoHarm) {
   const ScratchDirectory directory;
   int num_loaded = 0;
   const char* const count = std::getenv("LSSAR_NUM_MUTANTS");
-  const int num_mutants = count == nullptr ? 1500 : std::atoi(count);
+  const int num_mutants = count == nullptr ? 1000 : std::atoi(count);
   for (int i = 0; i < num_mutants; ++i) {
     const char* const names[] = {"unigram nfkc", "bpe nfkc", "unigram bytes", "bpe suffix"};
     directory.Write("tokenizer.model", Mutate(Trained(names[i % 4]), &rng));

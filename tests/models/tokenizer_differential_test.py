@@ -30,13 +30,15 @@ PROGRAM = os.environ.get('LSSAR_TOKENIZE_TEXTS', str(ROOT / 'build/ci/bin/tokeni
 NUM_BYTES = int(os.environ.get('LSSAR_NUM_BYTES', '150000'))
 SPACE = '\u2581'
 
-CL100K = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
-          r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s")
+CL100K = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+"
+          r"| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s")
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
-O200K = '|'.join([
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-    r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
+SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+O200K = '|'.join([rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+{SUFFIX}",
+                  rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*{SUFFIX}",
+                  r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s+(?!\S)",
+                  r"\s+"])
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
           r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
@@ -291,8 +293,12 @@ class Differential(unittest.TestCase):
             with self.subTest(name):
                 (self.directory / 'tokenizer.model').write_bytes(model)
                 oracle = sentencepiece.SentencePieceProcessor(model_proto=model)
-                # Newer versions of the library normalize a NUL otherwise than 0.1.97.
+                # Ours are the ids of 0.1.97. Newer versions normalize a NUL otherwise, and the
+                # rounding of long sums of scores decides between equal segmentations there.
                 texts = [text for text in TEXTS if '\0' not in text]
+                if 'unigram' in name:
+                    texts = [text[at:at + 1000] for text in texts
+                             for at in range(0, len(text), 1000)]
                 self.compare(oracle.get_piece_size(), oracle.encode, texts=texts)
 
 

@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "kernels/str_cat.h"
 #include "models/utf8.h"
 #include "tests/models/fixture.h"
 #include "tests/models/sentence_piece_library.h"
@@ -121,6 +122,22 @@ TEST(TokenizerTest, RefusesInvalidUtf8) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("UTF-8"), HasSubstr("byte 2 of 4")));
   EXPECT_FALSE(Shipped().Encode("\xED\xA0\x80").ok()) << "a surrogate";
+}
+
+// A character may lie across the places where a long text is polled.
+TEST(TokenizerTest, FindsInvalidUtf8InLongTexts) {
+  const auto check = [](std::string_view text) {
+    return CheckTokenizerText(text, [] { return false; });
+  };
+  for (size_t size = (size_t{1} << 16) - 5; size < (size_t{1} << 16) + 5; ++size) {
+    std::string text(size, 'a');
+    text += "\U0001F600\u65e5z";
+    EXPECT_TRUE(check(text).ok()) << size;
+    EXPECT_FALSE(check(text + "\x80").ok());
+    text[size + 2] = 'b';
+    EXPECT_THAT(MessageOf(check(text)), HasSubstr(StrCat("byte ", size, " of")));
+  }
+  EXPECT_FALSE(check(std::string(200'000, '\x80')).ok());
 }
 
 // The Unicode Standard, tables 3-8 to 3-11.
