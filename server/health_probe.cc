@@ -84,6 +84,9 @@ std::shared_ptr<grpc::ChannelCredentials> CredentialsFor(const TlsFiles& tls) {
 absl::StatusOr<bool> IsServing(const Address& address, const TlsFiles& tls) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
+  // An IPv4 address is not sent as the server's name (SNI): the server would log a name that its
+  // certificate does not have.
+  arguments.SetSslTargetNameOverride("127.0.0.1");
   grpc::GenericStub stub(grpc::CreateCustomChannel(address.Text(), CredentialsFor(tls), arguments));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kTimeout);
