@@ -161,6 +161,7 @@ TEST_F(TrafficWatchTest, AnsweredCallsMayBeFollowedByAsManyResets) {
 
 TEST_F(TrafficWatchTest, BytesThatNothingAnswersAreHeaders) {
   sample_.streams = {.num_started = 1};
+  EXPECT_EQ(After(milliseconds(100)), std::nullopt);
   sample_.bytes_received += TrafficWatch::kMaxSilentBytes + TrafficWatch::kMaxSilentBytesPerStream;
   EXPECT_EQ(After(milliseconds(100)), std::nullopt);
   sample_.bytes_received += 200;
