@@ -88,6 +88,9 @@ absl::StatusOr<bool> IsServing(const Address& address, const TlsFiles& tls) {
   ASSIGN_OR_RETURN(const auto credentials, CredentialsFor(tls));
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
+  // An IPv4 address is not sent as the server's name (SNI): the server would log a name that its
+  // certificate does not have.
+  arguments.SetSslTargetNameOverride("127.0.0.1");
   grpc::GenericStub stub(grpc::CreateCustomChannel(address.Text(), credentials, arguments));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kTimeout);

@@ -310,7 +310,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Open(const ServerOptions
   const ConnectionOptions& connection = options.connection;
   transport.limits = {.max_connections = connection.max_connections,
                       .max_connections_per_address = connection.max_connections_per_address,
-                      .metrics = &parts.metrics->HttpPort()};
+                      .metrics = parts.metrics == nullptr ? nullptr : &parts.metrics->HttpPort()};
   transport.log = parts.log;
   transport.handshake_timeout = absl::ToChronoMilliseconds(connection.handshake_timeout);
   transport.buffer_bytes = options.stream.buffer_bytes;

@@ -36,10 +36,11 @@ class TrafficWatch {
   // them up yet.
   static constexpr double kMaxResets = 1000;
   static constexpr double kResetsPerSecond = 200;
-  // Flow control allows DATA that the server has to allow anew, a megabyte a stream at most. Bytes
-  // beyond that, with no byte from the server in between, are header blocks or control frames.
-  static constexpr int64_t kMaxSilentBytes = int64_t{2} << 20;
-  static constexpr int64_t kMaxSilentBytesPerStream = int64_t{1} << 20;
+  // Flow control allows DATA that the server has to allow anew, 64 KiB and a megabyte a stream at
+  // most. Bytes beyond that, with no byte from the server in between, are header blocks or control
+  // frames.
+  static constexpr int64_t kMaxSilentBytes = int64_t{512} << 10;
+  static constexpr int64_t kMaxSilentBytesPerStream = int64_t{1152} << 10;
   static constexpr int64_t kMaxCountedStreams = 14;
   // A request that is unfinished and of which nothing has arrived for this long.
   static constexpr int64_t kStalledBytes = int64_t{1} << 20;

@@ -161,7 +161,8 @@ TEST_F(TrafficWatchTest, AnsweredCallsMayBeFollowedByAsManyResets) {
 
 TEST_F(TrafficWatchTest, BytesThatNothingAnswersAreHeaders) {
   sample_.streams = {.num_started = 1};
-  sample_.bytes_received += int64_t{3} << 20;
+  EXPECT_EQ(After(milliseconds(100)), std::nullopt);
+  sample_.bytes_received += TrafficWatch::kMaxSilentBytes + TrafficWatch::kMaxSilentBytesPerStream;
   EXPECT_EQ(After(milliseconds(100)), std::nullopt);
   sample_.bytes_received += 200;
   EXPECT_EQ(After(milliseconds(100)), Abuse::kHeaderFlood);
@@ -182,7 +183,7 @@ TEST_F(TrafficWatchTest, UploadsWithinFlowControlAreNotClosed) {
 
 TEST_F(TrafficWatchTest, StalledUploadIsClosedAfterTwentySeconds) {
   sample_.streams = {.num_started = 1};
-  sample_.bytes_received += int64_t{2} << 20;
+  sample_.bytes_received += int64_t{3} << 19;
   EXPECT_EQ(After(seconds(1)), std::nullopt);
   EXPECT_EQ(After(seconds(20)), std::nullopt);
   EXPECT_EQ(After(seconds(1)), Abuse::kStalledUpload);
@@ -190,7 +191,7 @@ TEST_F(TrafficWatchTest, StalledUploadIsClosedAfterTwentySeconds) {
 
 TEST_F(TrafficWatchTest, CancelledUploadHoldsNothing) {
   sample_.streams = {.num_started = 2};
-  sample_.bytes_received += int64_t{2} << 20;
+  sample_.bytes_received += int64_t{3} << 19;
   EXPECT_EQ(After(seconds(1)), std::nullopt);
   EXPECT_GT(watch_.NumUnfinishedBytes(), 0);
   sample_.streams.num_reset = 1;

@@ -1,4 +1,4 @@
-"""Attacks on the connections of the gRPC port, over plain sockets, each against a server of its own.
+"""Attacks on the gRPC port's connections, over plain sockets, each against a server of its own.
 
 The standard library alone. Run by ctest from the repository's root with LSSAR_SERVER set.
 """

@@ -100,7 +100,8 @@ class Http2:
     @staticmethod
     def data_frames(stream: int, data: bytes, end: bool = True) -> bytes:
         blocks = [data[i:i + MAX_FRAME] for i in range(0, len(data), MAX_FRAME)] or [b""]
-        return b"".join(frame(DATA, END_STREAM if end and i == len(blocks) - 1 else 0, stream, block)
+        last = len(blocks) - 1 if end else -1
+        return b"".join(frame(DATA, END_STREAM if i == last else 0, stream, block)
                         for i, block in enumerate(blocks))
 
     def read_frames(self, seconds: float):
