@@ -115,10 +115,9 @@ HttpReply TextReply(const absl::Status& status) {
 }
 
 // The reply of a call that the engine has no part in. Worker thread, maybe after the port's end.
-// `directory`: the checkpoint's. `created`: of the model, in seconds since 1970.
+// `created`: of the model, in seconds since 1970.
 absl::StatusOr<std::string> UnaryBody(Endpoint endpoint, const HttpRequest& request,
-                                      const CallContext& context, const std::string& directory,
-                                      int64_t created) {
+                                      const CallContext& context, int64_t created) {
   const ServedModel& model = context.Model();
   if (endpoint == Endpoint::kTokenizerInfo) {
     return TokenizerInfoJson(model);
@@ -292,9 +291,9 @@ void HttpServer::State::StartCall(const Route& route,
       return;
     default:
       std::make_shared<HttpUnaryCall>(RpcName(route), exchange, parts)
-          ->Start([endpoint = route.endpoint, directory = options.model.directory,
-                   created = started_at](const HttpRequest& request, const CallContext& context) {
-            return UnaryBody(endpoint, request, context, directory, created);
+          ->Start([endpoint = route.endpoint, created = started_at](const HttpRequest& request,
+                                                                    const CallContext& context) {
+            return UnaryBody(endpoint, request, context, created);
           });
   }
 }
