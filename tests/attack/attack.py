@@ -294,7 +294,8 @@ def run_attack(attack: Attack, arguments: argparse.Namespace) -> dict[str, typin
     if growth >= MAX_GROWTH_MIB:
         misses.append('memory')
     if p99 >= MAX_HEALTH_P99_MS:
-        misses.append('health')
+        misses.append(f'health ({health_report["failed"]} of '
+                      f'{len(health_report["latencies_ms"])} not answered)')
     if calls_report['lost']:
         misses.append(f'lost calls ({calls_report["first_error"]})')
     if not answered:

@@ -64,10 +64,11 @@ def damage_tls(certificate: pathlib.Path, key: pathlib.Path, seconds: float) -> 
 
 
 def damage_keys(path: pathlib.Path, seconds: float) -> None:
-    """Row 8: a dotted key, an empty file, 10 MB, a directory, a FIFO; good again at the end."""
+    """Row 8: a key too short in dotted form, an empty file, 10 MB, a directory, a FIFO, gone, not
+    TOML; good again at the end."""
     good = path.read_text()
     many = ''.join(f'[k{i}]\nsha256 = "{i:064x}"\n' for i in range(120000))
-    states = [('text', 'alice.key = "0123456789abcdef"\n'), ('text', ''), ('text', many),
+    states = [('text', 'alice.key = "short"\n'), ('text', ''), ('text', many),
               ('directory', ''), ('fifo', ''), ('gone', ''), ('text', '[a\nkey = ')]
     until = time.monotonic() + seconds
     turn = 0
@@ -156,7 +157,7 @@ def starts(folder: pathlib.Path) -> typing.Iterator[tuple[str, str, list[str], t
     fifo = folder / 'fifo'
     os.mkfifo(fifo)
     dotted = folder / 'dotted.toml'
-    dotted.write_text('alice.key = "0123456789abcdef"\n')
+    dotted.write_text('alice.key = "short"\n')
     empty = folder / 'empty.pem'
     empty.touch()
     certificate, key = make_certificate(folder, 'good')
@@ -164,7 +165,7 @@ def starts(folder: pathlib.Path) -> typing.Iterator[tuple[str, str, list[str], t
                                          str(empty)], refused
     yield '7', 'TLS certificate a directory', model + ['--tls-cert', str(directory), '--tls-key',
                                                        str(key)], refused
-    yield '8', 'key file with a dotted key', model + ['--api-keys', str(dotted)], refused
+    yield '8', 'key file, a short key in dotted form', model + ['--api-keys', str(dotted)], refused
     yield '8', '--api-keys a directory', model + ['--api-keys', str(directory)], refused
     yield '8', '--api-keys a FIFO', model + ['--api-keys', str(fifo)], refused
     yield '8', '--config a directory', model + ['--config', str(directory)], refused

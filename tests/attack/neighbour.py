@@ -21,6 +21,7 @@ import time
 
 CALL_SECONDS = 30
 HEALTH_SECONDS = 10
+HEALTH_ADDRESS = '127.0.0.3'  # a probe has an address of its own, as an orchestrator's
 PROMPT = 'The old house stood at the end of'
 
 stopping = False
@@ -116,13 +117,21 @@ class Health:
         self.context = ssl.create_default_context(cafile=arguments.ca) if arguments.ca else None
 
     def over_grpc(self) -> bool:
-        return self.raw.ask_health(self.grpc_host, self.grpc_port, HEALTH_SECONDS)
+        try:
+            with self.raw.Http2(self.grpc_host, self.grpc_port, source=HEALTH_ADDRESS,
+                                timeout=HEALTH_SECONDS) as client:
+                answer = client.finish(client.start(self.raw.HEALTH_CHECK, b''), HEALTH_SECONDS)
+                return answer is not None and b'\x00\x00\x00\x00\x02\x08\x01' in answer
+        except OSError:
+            return False
 
     def over_http(self) -> bool:
         if self.context is None:
-            connection = http.client.HTTPConnection(self.http_address, timeout=HEALTH_SECONDS)
+            connection = http.client.HTTPConnection(self.http_address, timeout=HEALTH_SECONDS,
+                                                    source_address=(HEALTH_ADDRESS, 0))
         else:
             connection = http.client.HTTPSConnection(self.http_address, timeout=HEALTH_SECONDS,
+                                                     source_address=(HEALTH_ADDRESS, 0),
                                                      context=self.context)
         try:
             connection.request('GET', '/healthz')
