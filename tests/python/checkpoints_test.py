@@ -54,7 +54,7 @@ TOKENS = torch.randint(160, (60,), generator=torch.Generator().manual_seed(3)).t
 def served_logprobs(directory, *flags):
     """The server's log-probability of each of TOKENS after the first, and its description."""
     with served.running(SERVER, directory, '--kv-cache-dtype', 'fp32', '--max-model-len', '64',
-                        '--threads', '1', *flags) as client:
+                        *flags) as client:
         [score] = client.score(TOKENS[:1], [TOKENS[1:]], per_token=True)
         return torch.tensor([token.logprob for token in score.tokens]), client.get_info()
 
