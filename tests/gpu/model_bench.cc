@@ -214,9 +214,8 @@ absl::Status Run(const Setting& setting) {
   const std::string directory = setting.work_folder + "/random-model";
   absl::Status status = bench::WriteRandomCheckpoint(setting.shape, directory);
   if (!status.ok()) return status;
-  const auto backend = OpenTestDevice({.name = setting.device,
-                                       .num_threads = setting.num_threads,
-                                       .fast_gemm = setting.fast_gemm});
+  const auto backend = OpenTestDevice(
+      {.name = setting.device, .num_threads = setting.num_threads, .fast_gemm = setting.fast_gemm});
   if (!backend.ok()) return backend.status();
   const EngineOptions options = OptionsFor(setting);
   auto checkpoint = LoadCheckpoint(directory, backend->get(),

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a stage of the GPU tests and benches of its own folder (made by build.sh), in under 7 minutes.
+# Runs a stage of the GPU tests and benches of its folder (made by build.sh), in under 7 minutes.
 #
 #   run.sh --stage correctness|speed|cpu OUT
 #
@@ -23,7 +23,9 @@ out=$(mktemp -d)  # logs and figures of all stages
 trap 'rm -rf "$out"' EXIT
 
 # Python unpacks: the machine may have no xz program.
-unpack() { python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$@"; }
+unpack() {
+  python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$@"
+}
 if [ -d "$here/bin" ]; then
   kit=$here
 else
