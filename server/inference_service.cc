@@ -91,6 +91,7 @@ class InferenceService final : public RawInference {
   template <typename Request, typename Function>
   Unary* BeginUnary(std::string_view rpc, Context* context, const Bytes& bytes, Bytes* reply_bytes,
                     const Function& answer) {
+    CountRequest(*context, bytes);
     const auto call = std::make_shared<UnaryCall>(rpc, *context, parts_, reply_bytes);
     call->Begin(
         bytes,
