@@ -125,14 +125,12 @@ absl::Status ProbeGrpc(const Address& address, const TlsFiles& tls) {
 }  // namespace
 
 absl::Status ProbeHealth(const ServerOptions& options) {
-  const bool has_http = !options.http_listen.empty();
-  if (has_http) {
-    ASSIGN_OR_RETURN(const Address http, LocalAddress("--http-listen", options.http_listen));
-    RETURN_IF_ERROR(ProbeHttp(http, options.tls.HasTls()));
-    if (!options.tls.client_ca.empty()) return absl::OkStatus();
+  if (options.http_listen.empty()) {
+    ASSIGN_OR_RETURN(const Address address, LocalAddress("--listen", options.listen));
+    return ProbeGrpc(address, options.tls);
   }
-  ASSIGN_OR_RETURN(const Address address, LocalAddress("--listen", options.listen));
-  return ProbeGrpc(address, options.tls);
+  ASSIGN_OR_RETURN(const Address address, LocalAddress("--http-listen", options.http_listen));
+  return ProbeHttp(address, options.tls.HasTls());
 }
 
 absl::Status ProbeGrpcPort(const std::string& listen, const TlsFiles& tls) {

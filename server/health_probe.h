@@ -9,10 +9,10 @@
 
 namespace lssar {
 
-// `options`: the options of that server. Asks grpc.health.v1 on its gRPC port, and /readyz on its
-// HTTP port if it has one. With a client CA only /readyz, unless the HTTP port is off. Does not
-// verify the certificate, since the server runs on this
-// machine. Presents the server's own certificate if gRPC clients need one.
+// `options`: the options of that server. Requests /readyz from its HTTP port, behind which the
+// server calls its own gRPC port, or, if that is off, grpc.health.v1 from its gRPC port. Does not
+// verify the certificate, since the server runs on this machine. Presents the server's own
+// certificate if gRPC clients need one.
 // Errors  UNAVAILABLE: the server is not serving (with its reason) or does not answer within 3 s
 //         INVALID_ARGUMENT: the port is 0, so the actual port is unknown
 absl::Status ProbeHealth(const ServerOptions& options);

@@ -6,14 +6,11 @@
 #include "kernels/str_cat.h"
 
 namespace lssar {
-namespace {
-
-constexpr auto kInterval = std::chrono::seconds(1);
-constexpr auto kMaxAge = std::chrono::seconds(5);
-
-}  // namespace
-
-PortProbe::PortProbe(Probe probe) : probe_(std::move(probe)), thread_([this] { Run(); }) {}
+PortProbe::PortProbe(Probe probe, Clock::duration interval, Clock::duration max_age)
+    : probe_(std::move(probe)),
+      interval_(interval),
+      max_age_(max_age),
+      thread_([this] { Run(); }) {}
 
 PortProbe::~PortProbe() {
   {
@@ -27,7 +24,7 @@ PortProbe::~PortProbe() {
 absl::Status PortProbe::Check() const {
   const std::lock_guard lock(mutex_);
   const auto age = Clock::now() - succeeded_at_;
-  if (age <= kMaxAge) return absl::OkStatus();
+  if (age <= max_age_) return absl::OkStatus();
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(age).count();
   return absl::UnavailableError(
       StrCat("the gRPC port has not answered for ", seconds, " s: ", last_.message()));
@@ -35,7 +32,7 @@ absl::Status PortProbe::Check() const {
 
 void PortProbe::Run() {
   std::unique_lock lock(mutex_);
-  while (!stopped_.wait_for(lock, kInterval, [this] { return is_stopping_; })) {
+  while (!stopped_.wait_for(lock, interval_, [this] { return is_stopping_; })) {
     lock.unlock();
     absl::Status status = probe_();
     lock.lock();

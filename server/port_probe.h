@@ -2,6 +2,7 @@
 #ifndef LSSAR_SERVER_PORT_PROBE_H_
 #define LSSAR_SERVER_PORT_PROBE_H_
 
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
@@ -12,16 +13,17 @@
 
 namespace lssar {
 
-// Probes every second on a thread of its own, so that asking for the result never waits.
+// Probes every `interval` on a thread of its own, so that asking for the result never waits.
 class PortProbe {
  public:
   // OK: the port answered. Blocks; must end within a few seconds.
   using Probe = std::function<absl::Status()>;
 
-  explicit PortProbe(Probe probe);
+  explicit PortProbe(Probe probe, Clock::duration interval = std::chrono::seconds(1),
+                     Clock::duration max_age = std::chrono::seconds(5));
   ~PortProbe();  // waits for a running probe
 
-  // OK if a probe has succeeded within the last 5 s, or if the first one is not due yet.
+  // OK if a probe has succeeded, or this was constructed, at most `max_age` ago.
   // Errors  UNAVAILABLE: what the last probe said
   absl::Status Check() const;
 
@@ -29,6 +31,7 @@ class PortProbe {
   void Run();
 
   const Probe probe_;
+  const Clock::duration interval_, max_age_;
   mutable std::mutex mutex_;
   std::condition_variable stopped_;
   bool is_stopping_ = false;

@@ -178,11 +178,13 @@ class ManyConnectionsTest(unittest.TestCase):
         deadline = time.monotonic() + 30
         while True:
             try:
-                self.assertEqual(server.request("GET", "/healthz").status, 200)
-                break
+                # 503: not one of the descriptors is free yet.
+                if server.request("GET", "/healthz").status == 200:
+                    break
             except OSError:
-                self.assertLess(time.monotonic(), deadline)
-                time.sleep(0.2)
+                pass
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.2)
         self.assertIsNone(server.process.poll())
 
 
