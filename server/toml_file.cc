@@ -1,6 +1,19 @@
 #include "server/toml_file.h"
 
-#define TOML_EXCEPTIONS 0
+#include <stdexcept>
+
+namespace lssar {
+
+// toml++ 3.3 relies on an assertion that a file can violate: `[.a]`. With NDEBUG it would go on with
+// undefined behaviour instead.
+[[noreturn]] void FailTomlAssertion() { throw std::logic_error("an assertion of toml++"); }
+
+}  // namespace lssar
+
+#undef NDEBUG
+#define TOML_ASSERT(expr) (static_cast<bool>(expr) ? void() : ::lssar::FailTomlAssertion())
+// Without exceptions its functions are noexcept, and running out of memory would end the process.
+#define TOML_EXCEPTIONS 1
 #define TOML_HEADER_ONLY 1
 #define TOML_ENABLE_FORMATTERS 0
 // Each name of a line may open a table, and tables are destroyed recursively: together with
@@ -52,17 +65,11 @@ TomlEntry EntryOf(const toml::key& key, const toml::node& node) {
   return entry;
 }
 
-absl::StatusOr<std::vector<TomlSection>> Parse(const std::string& text, TomlErrors errors) {
+absl::StatusOr<std::vector<TomlSection>> Parse(const std::string& text) {
   RETURN_IF_ERROR(CheckLines(text));
-  const toml::parse_result parsed = toml::parse(text);
-  if (!parsed) {
-    const toml::parse_error& error = parsed.error();
-    const std::string line = StrCat("line ", error.source().begin.line, " is not valid TOML");
-    if (errors == TomlErrors::kHideText) return absl::InvalidArgumentError(line);
-    return absl::InvalidArgumentError(StrCat(line, ": ", error.description()));
-  }
+  const toml::table parsed = toml::parse(text);
   std::vector<TomlSection> sections(1);
-  for (const auto& [key, node] : parsed.table()) {
+  for (const auto& [key, node] : parsed) {
     const toml::table* const table = node.as_table();
     if (table == nullptr || key.str().empty()) {  // [""] is no section of ours
       sections.front().entries.push_back(EntryOf(key, node));
@@ -80,8 +87,14 @@ absl::StatusOr<std::vector<TomlSection>> Parse(const std::string& text, TomlErro
 
 absl::StatusOr<std::vector<TomlSection>> ParseToml(const std::string& text, TomlErrors errors) {
   try {
-    return Parse(text, errors);
-  } catch (const std::exception&) {  // the library reports its own errors without exceptions
+    return Parse(text);
+  } catch (const toml::parse_error& error) {
+    const std::string line = StrCat("line ", error.source().begin.line, " is not valid TOML");
+    if (errors == TomlErrors::kHideText) return absl::InvalidArgumentError(line);
+    return absl::InvalidArgumentError(StrCat(line, ": ", error.description()));
+  } catch (const std::logic_error&) {
+    return absl::InvalidArgumentError("the file is not valid TOML");
+  } catch (const std::exception&) {
     return absl::ResourceExhaustedError("no memory to parse the file");
   }
 }

@@ -68,7 +68,7 @@ FileKind Safetensors(const std::string& parent) {
   return {.name = "safetensors",
           .examples = {MakeSafetensors({{"a", "F32", {2, 2}, FloatBytes({1, 2, 3, 4})},
                                         {"b", "F16", {3}, "123456"},
-                                        {"none", "I64", {0}, ""}})},
+                                        {"none", "U8", {0}, ""}})},
           .words = kJsonWords,
           .read = [path](const std::string& bytes) {
             Write(path, bytes);

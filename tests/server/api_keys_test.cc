@@ -127,6 +127,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"DeepName", kManyNames + kGood, "every entry must be in a section"},
         BadFile{"LongLine", Section("a", StrCat("#", std::string(5000, 'x'))),
                 "line 2 has 5001 bytes, must have at most 4096"},
+        BadFile{"DotFirst", "[.a]\n" + kGood, "not valid TOML"},
         BadFile{"NotUtf8", "\xFF\xFE", "line 1 is not valid TOML"},
         BadFile{"NestedSection", Section("a.b", kGood), "section [NAME]"},
         BadFile{"LongName", Section(std::string(65, 'a'), kGood), "of 1 to 64 characters"},
