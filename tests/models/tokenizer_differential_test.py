@@ -293,8 +293,8 @@ class Differential(unittest.TestCase):
             with self.subTest(name):
                 (self.directory / 'tokenizer.model').write_bytes(model)
                 oracle = sentencepiece.SentencePieceProcessor(model_proto=model)
-                # Ours are the ids of 0.1.97 (sentence_piece_test.cc). Newer versions normalize a NUL
-                # otherwise, and round a unigram model's sums of scores otherwise: of two
+                # Ours are the ids of 0.1.97 (sentence_piece_test.cc). Newer versions normalize a
+                # NUL otherwise, and round a unigram model's sums of scores otherwise: of two
                 # segmentations into the same pieces, in another order, either may be the best.
                 texts = [text for text in TEXTS if '\0' not in text]
                 self.compare(oracle.get_piece_size(), oracle.encode, texts=texts,
