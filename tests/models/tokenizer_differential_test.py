@@ -119,13 +119,13 @@ class Differential(unittest.TestCase):
         self.directory = pathlib.Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, self.directory)
 
-    def compare(self, vocab_size, encode, decode=None, texts=None):
+    def compare(self, vocab_size, encode, decode=None, texts=None, in_any_order=False):
         texts = texts or TEXTS
         ours = Tokenized(self.directory, vocab_size, texts)
         self.assertEqual(len(ours.ids), len(texts))
         for text, ids, decoded in zip(texts, ours.ids, ours.texts):
             wanted = encode(text)
-            if ids != wanted:
+            if ids != wanted and not (in_any_order and sorted(ids) == sorted(wanted)):
                 at = next((i for i, (a, b) in enumerate(zip(ids, wanted)) if a != b), -1)
                 self.fail(f'{text[:300]!r}: id {at} of {len(ids)}: {ids[at:at + 8]}, '
                           f'must be {wanted[at:at + 8]} of {len(wanted)}')
@@ -293,13 +293,12 @@ class Differential(unittest.TestCase):
             with self.subTest(name):
                 (self.directory / 'tokenizer.model').write_bytes(model)
                 oracle = sentencepiece.SentencePieceProcessor(model_proto=model)
-                # Ours are the ids of 0.1.97. Newer versions normalize a NUL otherwise, and the
-                # rounding of long sums of scores decides between equal segmentations there.
+                # Ours are the ids of 0.1.97 (sentence_piece_test.cc). Newer versions normalize a
+                # NUL otherwise, and round a unigram model's sums of scores otherwise: of two
+                # segmentations into the same pieces, in another order, either may be the best.
                 texts = [text for text in TEXTS if '\0' not in text]
-                if 'unigram' in name:
-                    texts = [text[at:at + 1000] for text in texts
-                             for at in range(0, len(text), 1000)]
-                self.compare(oracle.get_piece_size(), oracle.encode, texts=texts)
+                self.compare(oracle.get_piece_size(), oracle.encode, texts=texts,
+                             in_any_order='unigram' in name)
 
 
 if __name__ == '__main__':
