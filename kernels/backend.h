@@ -120,7 +120,7 @@ class Backend {
   virtual void CopyPages(const CopyPagesArgs& args) = 0;
   virtual absl::Status Synchronize() = 0;
 
-  // Runs a step's Embed, Norm, Linear, RopeWrite and Attention, which `ops` calls. A backend may record
+  // Runs a step's ops from Embed to Attention, which `ops` calls. A backend may record
   // them (a CUDA graph) and replay the record in a later step of the same owner without calling
   // `ops`.
   // Requires  `ops` calls only these five, for all rows of `args` or all ids; its other arguments
@@ -134,7 +134,7 @@ class Backend {
   virtual bool IsLost() = 0;
 };
 
-// Errors  UNIMPLEMENTED: `backend` does not compute one of `variants`; names the field of config.json,
+// Errors  UNIMPLEMENTED: `backend` does not compute one of `variants`; names config.json's field,
 //         its value, the values that the backend computes, and what to do
 absl::Status CheckVariants(const Backend& backend, std::span<const Variant> variants);
 

@@ -17,8 +17,8 @@ namespace lssar {
 namespace {
 
 // Limits: measured on lssar-6m against its float64 logits, with a margin (BENCHMARKS.md). That of
-// fp32 is the error of the arithmetic alone: 3e-6, and 3.3e-5 with random weights at p = 15. erf-GELU
-// taken for tanh-GELU is 3.2e-4.
+// fp32 is the error of the arithmetic alone: 3e-6, and 3.3e-5 with random weights at p = 15.
+// erf-GELU taken for tanh-GELU is 3.2e-4.
 constexpr double kToleranceFp32 = 5e-5;
 constexpr double kToleranceFp16 = 3e-2;
 constexpr double kToleranceBf16 = 2e-1;

@@ -202,7 +202,7 @@ void ApplyEpilogueToPartialPanel(const float* sums, Epilogue epilogue, size_t co
   std::memcpy(out, whole, count * sizeof(float));
 }
 
-// Prefetches the lines of out, multiply and residual. Each row of a tile is on a different memory page; this
+// Prefetches what a tile reads and writes. Each of its rows is on a different memory page; this
 // saves 1 to 2% at 512 rows.
 void PrefetchOut(const OutTile& tile) {
   constexpr size_t kLineFloats = 64 / sizeof(float);

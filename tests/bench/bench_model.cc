@@ -53,9 +53,9 @@ void BenchModel::Prefill(int sequence, int from, int to, int chunk_size) {
   LSSAR_CHECK(status.ok());
 }
 
-void BenchModel::FillRandom(int to) {
+void BenchModel::FillRandom(int sequence, int to) {
   const KvLayout& layout = pool_.view.layout;
-  uint64_t state = 1;
+  uint64_t state = uint64_t(sequence) + 1;
   std::vector<float> vector(size_t(layout.head_dim));
   const auto draw = [&] {
     double squares = 0;
@@ -70,8 +70,8 @@ void BenchModel::FillRandom(int to) {
   for (int layer = 0; layer < layout.num_layers; ++layer) {
     for (int head = 0; head < layout.num_kv_heads; ++head) {
       for (int position = 0; position < to; ++position) {
-        const size_t block =
-            layout.BlockIndex(layer, pages_[0][size_t(position / layout.page_size)], head);
+        const size_t block = layout.BlockIndex(
+            layer, pages_[size_t(sequence)][size_t(position / layout.page_size)], head);
         KeyRow(pool_.view, block, position % layout.page_size).Store(draw());
         ValueRow(pool_.view, block, position % layout.page_size).Store(draw());
       }

@@ -228,7 +228,7 @@ class Runner {
   // Fills sequence 0 up to `depth`. Depths ascend, so only new positions are computed.
   void FillCache(int depth) {
     if (flags_.random_cache) {
-      model_->FillRandom(depth);
+      model_->FillRandom(0, depth);
     } else {
       model_->Prefill(0, num_cached_, depth, kPrefillChunk);
     }

@@ -127,7 +127,7 @@ INSTANTIATE_TEST_SUITE_P(Shipped, SameBits,
                                          std::get<2>(suite.param));
                          });
 
-// Models of several variants: grouped heads, gates, QK-norm, norms on both sides, parallel branches.
+// Several variants: grouped heads, gates, QK-norm, norms on both sides, parallel branches.
 TEST(VariantBits, DoNotDependOnChunksBatchOrThreads) {
   for (const char* name :
        {"llama", "modded", "gemma2", "qk_norm_after", "neox", "mixed_attention"}) {
