@@ -503,7 +503,10 @@ class PartsTest(Folder):
                    'rope_layout=half')
         self.assertEqual((done.returncode, done.stderr), (0, ''))
         self.assertIn('generated   ids 0, ', done.stdout)
-        done = run('import', source, '--out', self.path('program'))
+        done = run('import', source, '--out', self.path('program'), '--attention', 'lssar')
+        self.assertEqual(done.returncode, 1)
+        self.assertIn('exists; --overwrite replaces it', done.stderr)
+        done = run('import', source, '--out', self.path('another'))
         self.assertEqual(done.returncode, 2)
         self.assertIn('--attention lssar --p 15', done.stderr)
 
