@@ -35,6 +35,9 @@ test       libbenchmark-dev            Google Benchmark: tests/bench
 test       libdnnl-dev                 oneDNN: the GEMM peer in tests/bench
 test       python3                     the tidy test, the Python end-to-end test
 test       clang-format                the layout of C++ and CUDA sources, checked by tests/tidy
+test       clang-16                    the fuzzers in tests/fuzz
+test       libclang-rt-16-dev          libFuzzer and AddressSanitizer for them
+test       haproxy                     2.6: deploy/edge, and what tests/attack attacks through it
 test       curl                        a foreign client of the HTTP API tests
 test       openssl                     temporary certificates for the TLS tests
 test       python3-grpcio              transport of the Python client in its tests

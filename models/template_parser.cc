@@ -269,7 +269,8 @@ class Parser {
   }
 
   TemplateBranch ParseBranch() {
-    TemplateBranch branch{.condition = ParseExpr()};
+    TemplateBranch branch;
+    branch.condition = ParseExpr();
     Expect(TokenKind::kCloseBlock, "%}");
     branch.body = ParseNodes();
     return branch;

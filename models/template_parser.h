@@ -47,7 +47,7 @@ struct TemplateNode;
 
 struct TemplateBranch {
   TemplateExpr condition = {};
-  std::vector<TemplateNode> body = {};
+  std::vector<TemplateNode> body;  // no initializer: the type is not complete yet
 };
 
 struct TemplateNode {
