@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-RUNS = 2000  # of a target without a fault
+RUNS = 1000  # of a target without a fault
 CLEAN_SECONDS = 1  # at most, for a slow target on a busy machine
 FAULT_SECONDS = 60  # at most; a fault takes about a second
 

@@ -39,7 +39,7 @@ std::string MakeBytePieces() {
 
 // A quarter of all files, and none of the corpus.
 bool IsFaulty(const Tokenizer& tokenizer) {
-  return FaultIsPlanted() && tokenizer.Hash()[2] >= '7' && tokenizer.Hash()[2] <= 'a';
+  return FaultIsPlanted() && tokenizer.Hash()[5] >= '7' && tokenizer.Hash()[5] <= 'a';
 }
 
 }  // namespace
