@@ -4,8 +4,8 @@
 
 namespace lssar {
 
-// toml++ 3.3 relies on an assertion that a file can violate: `[.a]`. With NDEBUG it would go on with
-// undefined behaviour instead.
+// toml++ 3.3 relies on an assertion that a file can violate: `[.a]`. With NDEBUG it would go on
+// with undefined behaviour instead.
 [[noreturn]] void FailTomlAssertion() { throw std::logic_error("an assertion of toml++"); }
 
 }  // namespace lssar
