@@ -269,6 +269,7 @@ TEST_F(TlsTest, InvalidFilesAreNamed) {
   EXPECT_THAT(message(files), HasSubstr("key.pem contains no PEM certificate"));
   files.certificate = directory_;
   EXPECT_THAT(message(files), HasSubstr("is a directory, must be a regular file"));
+  unlink(Path("fifo").c_str());  // of an earlier run
   ASSERT_EQ(mkfifo(Path("fifo").c_str(), 0600), 0);
   files = Files(true);
   files.key = Path("fifo");
