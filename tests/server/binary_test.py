@@ -9,6 +9,7 @@ import os
 import queue
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -199,6 +200,24 @@ class ClientTest(unittest.TestCase):
             self.assertRegex(second.stderr, f"set {flag} to .*port 0")
 
 
+def write_slow_checkpoint(directory):
+    """The shipped model with a golden row that the reference device computes for minutes."""
+    for name in os.listdir(MODEL):
+        if name != "golden.safetensors":
+            os.symlink(os.path.abspath(f"{MODEL}/{name}"), f"{directory}/{name}")
+    tensors = {"tokens_0": ("I32", [16384], bytes(4 * 16384)),
+               "rows_0": ("I32", [1], struct.pack("<i", 16383)),
+               "logits_0": ("F32", [1, 4096], bytes(4 * 4096))}
+    header, data = {}, b""
+    for name, (dtype, shape, content) in tensors.items():
+        offsets = [len(data), len(data) + len(content)]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+        data += content
+    text = json.dumps(header).encode()
+    with open(f"{directory}/golden.safetensors", "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+
 class EndTest(unittest.TestCase):
     """Shutdown of the server."""
 
@@ -221,9 +240,9 @@ class EndTest(unittest.TestCase):
 
     def test_sigterm_while_loading_exits_at_once(self):
         with tempfile.TemporaryDirectory() as model:
-            os.mkfifo(f"{model}/config.json")  # a read that never returns
+            write_slow_checkpoint(model)
             for sign in (signal.SIGTERM, signal.SIGINT):
-                server = Server(model=model, state="loading")
+                server = Server("--device", "reference", model=model, state="loading")
                 self.assertEqual(health(server.channel), 2)
                 self.assertEqual(health(server.channel, b"lssar.v1.Inference"), 2)
                 with self.assertRaises(grpc.RpcError) as raised:
