@@ -322,7 +322,7 @@ TEST(SentencePieceFileTest, MutantsDoNoHarm) {
     for (const int32_t id : *ids) ASSERT_LT(id, 1000);
     EXPECT_FALSE(FindInvalidUtf8(Decode(**tokenizer, *ids)));
   }
-  EXPECT_GT(num_loaded, num_mutants / 100);
+  EXPECT_GE(num_loaded, num_mutants / 200);
   EXPECT_LT(num_loaded, num_mutants * 99 / 100);
 }
 
