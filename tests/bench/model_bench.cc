@@ -258,8 +258,8 @@ class Runner {
     return stats;
   }
 
-  // A step reads the weights once, all of K, and the V rows of non-zero weight. Grouped heads: once
-  // for each query head, as the statistics count them.
+  // A step reads the weights once, all of K once, and the V rows of non-zero weight, once for each
+  // query head: more than is read where the query heads of a K/V head share rows.
   void SampleDecode(Figure& figure, int num_sequences, int depth) {
     const AttentionStats stats = Sample(figure, [&] {
       for (int i = 0; i < kDecodeTokens; ++i) model_->DecodeStep(num_sequences, depth + i);
@@ -267,9 +267,11 @@ class Runner {
     const ModelConfig& c = model_->Config();
     const double head_row =
         double(model_->KeyBytesPerToken()) / c.num_hidden_layers / c.NumKvHeads();
+    const double group_size = double(c.num_attention_heads) / c.NumKvHeads();
     for (const OpCost& op : figure.samples[0].ops) figure.weights_work += double(op.weight_bytes);
     figure.attention_work =
-        double(stats.num_value_rows + stats.num_value_rows_read) * head_row / flags_.num_repeats;
+        (double(stats.num_value_rows) / group_size + double(stats.num_value_rows_read)) * head_row /
+        flags_.num_repeats;
   }
 
   void Finish(Figure& figure, const std::function<absl::StatusOr<PeerResult>()>& run_peer) {
