@@ -65,7 +65,7 @@ std::vector<std::string> FlagNames(const CLI::App& app) {
   return names;
 }
 
-// What is wrong with the first argument that was not parsed. `command`: nullptr if none was given.
+// The error about the first argument that was not parsed. `command`: nullptr if none was given.
 std::string ExplainLeftover(const CLI::App& root, const CLI::App* command) {
   const CLI::App& app = command != nullptr ? *command : root;
   const std::vector<std::string> leftovers = root.remaining(true);
