@@ -73,7 +73,8 @@ class Panel {
     this.arcs = svg("svg", { class: "arcs", viewBox: "0 0 1000 140", preserveAspectRatio: "none", role: "img", "aria-label": "Arcs from the token to the keys it looked at" });
     this.rowTable = element("div", {});
     const name = override ? `p = ${override.p}` : "the checkpoint's own attention";
-    this.node = element("section", { "aria-label": name }, element("h2", {}, name), this.maps, this.caption, this.large, colourBar(), this.arcs, this.rowTable);
+    this.node = element("section", { "aria-label": name }, element("h2", {}, name), this.caption,
+      element("div", { class: "panel" }, this.maps, element("div", {}, this.large, colourBar())), this.arcs, this.rowTable);
     this.rowCache = new Map();
     this.large.addEventListener("pointermove", (event) => {
       const at = Math.floor(event.offsetY / this.large.clientHeight * this.largeRows.length);
@@ -92,7 +93,7 @@ class Panel {
     const affordable = Math.floor(MAX_ROW_KEYS / (layers * heads * length));
     const { rows } = await capture(this.request({ rows: spread(length, Math.max(1, Math.min(OVERVIEW_CELLS, affordable))) }), signal);
     const byHead = Map.groupBy ? Map.groupBy(rows, (row) => row.layer * heads + row.head) : groupBy(rows, (row) => row.layer * heads + row.head);
-    this.maps.style.gridTemplateColumns = `auto repeat(${heads}, minmax(2.2rem, 6rem))`;
+    this.maps.style.gridTemplateColumns = `max-content repeat(${heads}, minmax(2.2rem, 5rem))`;
     this.maps.replaceChildren(element("span"), ...Array.from({ length: heads }, (_, head) => element("small", { class: "quiet" }, `head ${head}`)));
     this.buttons = [];
     for (let layer = 0; layer < layers; ++layer) {
