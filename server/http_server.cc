@@ -56,7 +56,8 @@ struct Route {
   // True if the path answers in every state of the server, without a call.
   bool IsPage() const {
     return endpoint == Endpoint::kMetrics || endpoint == Endpoint::kHealth ||
-           endpoint == Endpoint::kReadiness || endpoint == Endpoint::kOpenApi;
+           endpoint == Endpoint::kReadiness || endpoint == Endpoint::kOpenApi ||
+           endpoint == Endpoint::kWebPage;
   }
 };
 
@@ -280,7 +281,11 @@ void HttpServer::State::OnRequest(std::shared_ptr<HttpExchange> exchange) {
     case Endpoint::kOpenApi:
       exchange->Reply({.status = 200, .body = std::string(OpenApiJson())});
       return;
-    case Endpoint::kWebPage: exchange->Reply(WebPage(request.Path())); return;
+    case Endpoint::kWebPage:
+      exchange->Reply(options.web_page
+                          ? WebPage(request.Path())
+                          : lssar::ErrorReply(404, "the web page is off (--web-page)"));
+      return;
     default: StartCall(route, exchange);
   }
 }

@@ -86,7 +86,7 @@ async function sample() {
 }
 
 export function start(model) {
-  const attention = model.attention ? `${model.attention.kind}, p = ${model.attention.p}` : "-";
+  const attention = model.attention.kind + (model.attention.p === null ? "" : `, p = ${model.attention.p}`);
   byId("serving-model").replaceChildren(table(["model", "checkpoint", "attention", "layers x heads", "trained length", "context", "device"],
     [[model.id, model.checkpoint_hash, attention, `${model.num_hidden_layers} x ${model.num_attention_heads}`,
       model.max_position_embeddings, model.max_model_len, model.device]]));
