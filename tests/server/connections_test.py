@@ -37,7 +37,7 @@ class Server:
             stderr=subprocess.PIPE, text=True, preexec_fn=limit_files)
         self.lines: list[dict[str, Any]] = []
         self._events: queue.Queue[dict[str, Any]] = queue.Queue()
-        self._reader = threading.Thread(target=self._read)
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         serving = self.wait_for("serving")
         self.port = int(serving["address"].rsplit(":", 1)[1])
@@ -241,9 +241,11 @@ class ConnectionsTest(unittest.TestCase):
             continuation = frame(CONTINUATION, 0, 1, b"\x80" * 16384)
             client.socket.settimeout(20)
             num_bytes = 0
+            until = time.monotonic() + 120
             while client.send(continuation):
                 num_bytes += len(continuation)
                 self.assertLess(num_bytes, 64 << 20)
+                self.assertLess(time.monotonic(), until, f"still open after {num_bytes} bytes")
         self.assertEqual(server.metric('lssar_connections_closed_total{reason="header_flood"}'), 1)
         self.wait_until(lambda: ask_health("127.0.0.1", server.port))
         self.expect_serving(server)
