@@ -99,8 +99,10 @@ class ArcedText {
 
 // One attention function's maps. `override` is null for the checkpoint's own.
 class Panel {
-  constructor(ids, pieces, override, onRow, signal) {
-    Object.assign(this, { ids, pieces, override, signal, length: ids.length });
+  // `panels`: all that are shown; a map that is chosen in one of them is chosen in all.
+  constructor(ids, pieces, override, onRow, panels, signal) {
+    Object.assign(this, { ids, pieces, override, panels, signal, length: ids.length });
+    this.buttons = [];       // of the small maps
     this.rows = new Map();   // every row that was fetched, by layer, head and position
     this.maps = element("div", { class: "maps", role: "group", "aria-label": "Maps of all layers and heads" });
     this.large = element("canvas", { class: "large", role: "img" });
@@ -149,8 +151,9 @@ class Panel {
       drawMap(canvas, rows, this.length, OVERVIEW_ROWS);
       const label = `Layer ${layer}, head ${head}: ${describe(rows)}`;
       const map = { layer, head, label, rows };
+      const index = this.buttons.length;
       map.button = element("button", { type: "button", "aria-pressed": "false", "aria-label": label, title: label,
-        onclick: () => this.select(map).catch(showError) }, canvas);
+        onclick: () => this.panels.forEach((panel) => panel.buttons[index] && panel.select(panel.buttons[index]).catch(showError)) }, canvas);
       this.buttons.push(map);
       this.maps.append(map.button);
     }
@@ -254,7 +257,7 @@ async function see(wantedRows) {
     const lookAt = follower(panels, () => text);
     const text = new ArcedText(pieces, lookAt);
     const compared = comparedFunction();
-    for (const override of compared ? [null, compared] : [null]) panels.push(new Panel(ids, pieces, override, lookAt, signal));
+    for (const override of compared ? [null, compared] : [null]) panels.push(new Panel(ids, pieces, override, lookAt, panels, signal));
     byId("attention-result").replaceChildren(
       element("p", { class: "quiet" }, text.first > 0 ? `The last ${MAX_TOKENS_SHOWN} of ${ids.length} tokens. ` : "",
         "Point at a token, or at a row of the large map, to see where it looked."),
