@@ -78,7 +78,8 @@ function(lssar_server_process_test name file seconds)
   set(variables
     PYTHONPATH=${PROJECT_SOURCE_DIR}/tests/support
     LSSAR_SERVER=$<TARGET_FILE:${arg_SERVER}>
-    LSSAR_VENVS=${PROJECT_BINARY_DIR}/venvs)
+    LSSAR_VENVS=${PROJECT_BINARY_DIR}/venvs
+    LSSAR_SCREENSHOTS=${PROJECT_BINARY_DIR}/screenshots)
   set_tests_properties(${name} PROPERTIES LABELS grpc ENVIRONMENT "${variables}")
   lssar_test_timeout(${name} ${seconds})
 endfunction()
