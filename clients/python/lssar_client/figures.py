@@ -3,7 +3,7 @@
     lssar-figure attention OUT FILE             the weights of every captured head, as panels
     lssar-figure loss      OUT [NAME=]FILE...   loss by length, of `score --ids --json`
     lssar-figure passkey   OUT [NAME=]FILE...   accuracy by length, with 95% intervals
-    lssar-figure positions OUT [NAME=]FILE...   loss by position, of `perplexity --by-position --json`
+    lssar-figure positions OUT [NAME=]FILE...   loss by position, of `perplexity --json`
     lssar-figure sweep     OUT FILE             loss by length for each p, of `sweep --json`
     lssar-figure bench     OUT [NAME=]FILE...   latencies by load, of `bench --json`
 
