@@ -51,6 +51,8 @@ void ModelRunner::PrepareBatch(std::span<const ScheduledSequence> scheduled) {
                                 .first_position = first_position,
                                 .pages = sequence->pages});
     batch_.rope_bases.push_back(sequence->rope_base);
+    const auto& attention = group->request.attention;
+    batch_.attention.push_back(attention ? &attention->layers : nullptr);
   }
 }
 

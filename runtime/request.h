@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "kernels/attention_spec.h"
 #include "kernels/check.h"
 #include "kernels/ops.h"
 #include "kernels/sampling.h"
@@ -58,6 +60,13 @@ struct EmbedParams {
   bool normalize = false;   // to L2 norm 1, after pooling and head
 };
 
+// Another attention than the checkpoint's, for one request.
+struct AttentionOverride {
+  std::vector<AttentionSpec> layers = {};  // of each layer
+  // Equal names mean equal layers, and only such requests share cached pages: "lssar 10; ...".
+  std::string name = {};
+};
+
 // A validated request: every field is in its range (server/parse_request.h checks user input).
 struct Request {
   std::string id = {};               // for logs
@@ -71,7 +80,13 @@ struct Request {
   // Reads and fills the prefix cache. Results have the same bits either way.
   bool use_prefix_cache = true;
   std::string cache_salt = {};  // pages are shared only among requests with equal salts
+  std::optional<AttentionOverride> attention = {};  // unset: the checkpoint's own
 };
+
+// For PrefixRoot; empty: the checkpoint's own attention.
+inline std::string_view AttentionName(const Request& request) {
+  return request.attention ? std::string_view(request.attention->name) : std::string_view();
+}
 
 // Tokens of the prompt; score: of the context and all continuations.
 inline int64_t NumPromptTokens(const Request& request) {
