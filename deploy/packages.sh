@@ -40,6 +40,9 @@ test       clang-format                the layout of C++ and CUDA sources, check
 test       clang-16                    the fuzzers in tests/fuzz
 test       libclang-rt-16-dev          libFuzzer and AddressSanitizer for them
 test       haproxy                     2.6: deploy/edge, and what tests/attack attacks through it
+test       chromium                    the web page is tested in it
+test       chromium-driver             drives it
+test       python3-selenium            talks to the driver
 test       curl                        a foreign client of the HTTP API tests
 test       openssl                     temporary certificates for the TLS tests
 test       python3-grpcio              transport of the Python client in its tests

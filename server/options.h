@@ -57,6 +57,7 @@ struct ServerOptions {
   std::string http_listen = "127.0.0.1:8080";  // the same, for HTTP
   // Origins of web pages that may call the HTTP port (CORS); "*": all; empty: none.
   std::vector<std::string> http_cors_origins;
+  bool web_page = true;  // at / of the HTTP port
   TlsFiles tls;
   std::string api_keys;  // path of the key file (api_keys.h); empty: no keys
   // False: a cached prefix serves only the API key whose requests computed it.
