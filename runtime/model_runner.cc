@@ -54,6 +54,7 @@ void ModelRunner::PrepareBatch(std::span<const ScheduledSequence> scheduled) {
     const auto& attention = group->request.attention;
     batch_.attention.push_back(attention ? &attention->layers : nullptr);
   }
+  if (sampler_) sampler_->AddCapture(&batch_);
 }
 
 absl::Status ModelRunner::Forward() {

@@ -13,6 +13,7 @@
 #include "kernels/check.h"
 #include "kernels/ops.h"
 #include "kernels/sampling.h"
+#include "runtime/attention_statistics.h"
 #include "runtime/clock.h"
 
 namespace lssar {
@@ -45,6 +46,7 @@ struct CaptureParams {
   std::vector<int32_t> heads = {};
   std::vector<int32_t> rows = {};  // positions of the query tokens in the prompt
   int top_k = 0;                   // largest weights of each row and head; 0: all non-zero ones
+  bool statistics = false;         // of each head over the rows, in place of their weights
 };
 
 enum class Pooling : uint8_t {
@@ -63,8 +65,7 @@ struct EmbedParams {
 // Another attention than the checkpoint's, for one request.
 struct AttentionOverride {
   std::vector<AttentionSpec> layers = {};  // of each layer
-  // Equal names mean equal layers, and only such requests share cached pages: "lssar 10; ...".
-  std::string name = {};
+  std::string name = {};                   // DescribeAttention of them: equal if they are
 };
 
 // A validated request: every field is in its range (server/parse_request.h checks user input).
@@ -80,7 +81,8 @@ struct Request {
   // Reads and fills the prefix cache. Results have the same bits either way.
   bool use_prefix_cache = true;
   std::string cache_salt = {};  // pages are shared only among requests with equal salts
-  std::optional<AttentionOverride> attention = {};  // unset: the checkpoint's own
+  // Unset: the checkpoint's own. Pages are shared only among requests with equal attention.
+  std::optional<AttentionOverride> attention = {};
 };
 
 // For PrefixRoot; empty: the checkpoint's own attention.
@@ -185,6 +187,8 @@ class OutputSink {
   virtual void OnScore(ContinuationScore /*score*/) { LSSAR_CHECK(false); }
   // capture: the rows of one step, ordered by row, then layer, then head
   virtual void OnWeights(std::vector<RowWeights> /*rows*/) { LSSAR_CHECK(false); }
+  // capture with statistics, once: of each head over all rows, ordered by layer, then head
+  virtual void OnStatistics(std::vector<HeadStatistics> /*heads*/) { LSSAR_CHECK(false); }
   // embed: the vectors of one step, in order
   virtual void OnEmbeddings(EmbeddingBlock /*block*/) { LSSAR_CHECK(false); }
   // OK: every result was delivered. CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE (the engine stopped),

@@ -113,6 +113,8 @@ def _checked_options(method: str, options: Mapping[str, object],
             if not isinstance(value, Mapping):
                 raise TypeError(f'logit_bias must be a dict of token id to bias, not {value!r}')
             value = {operator.index(key): bias for key, bias in value.items()}
+        elif name == 'attention_override' and not isinstance(value, Mapping):
+            raise TypeError(f'attention_override must be a dict such as {{"p": 5}}, not {value!r}')
         values[name] = value
     return values
 
@@ -120,7 +122,9 @@ def _checked_options(method: str, options: Mapping[str, object],
 def _fill(request: ProtoMessage, values: Mapping[str, object]) -> None:
     for name, value in values.items():
         try:
-            if isinstance(value, dict):
+            if name == 'attention_override':
+                getattr(request, name).CopyFrom(pb.AttentionOverride(**value))  # type: ignore[arg-type]
+            elif isinstance(value, dict):
                 getattr(request, name).update(value)
             elif isinstance(value, list):
                 getattr(request, name).extend(value)
@@ -294,7 +298,8 @@ class StreamState:
             return to_delta(reply.delta)
         elif event == 'finished':
             self.finished = types.Finished(plain(types.Usage, reply.finished.usage),
-                                           plain(types.Timings, reply.finished.timings))
+                                           plain(types.Timings, reply.finished.timings),
+                                           plain(types.Receipt, reply.finished.receipt))
         return None
 
 
