@@ -115,7 +115,7 @@ Json ToJson(const std::vector<SweepValue>& values, const v1::GetInfoReply& serve
 class SweepCommand : public Command {
  public:
   void AddFlags(CLI::App* app) override {
-    constexpr char kGroup[] = "What to measure";
+    static constexpr char kGroup[] = "What to measure";
     const auto add = [app](const char* name, auto& value, const char* text, const char* about) {
       return app->add_option(name, value, about)->option_text(text)->group(kGroup);
     };
@@ -157,7 +157,7 @@ class SweepCommand : public Command {
                                         NumLossTokens(options) * std::ssize(powers));
     std::vector<SweepValue> values;
     for (const double p : powers) {
-      options.scheduling.attention = {.p = p, .kind = kind_};
+      options.scheduling.attention = {.p = p, .kind = kind_, .phi = {}};
       const auto start = std::chrono::steady_clock::now();
       SweepValue value{.p = p};
       ASSIGN_OR_RETURN(value.loss,

@@ -1,7 +1,9 @@
 """`lssar sweep`, `attention --statistics` and `verify --server` on the shipped checkpoint."""
 
 import json
+import os
 import pathlib
+import sys
 import tempfile
 import unittest
 
@@ -9,6 +11,9 @@ from lssar_client.checkpoints import replay
 
 from programs import MODEL, RunningServer, run_cli
 
+# `lssar verify` runs the python3 of PATH: the one that runs this test, which has grpc.
+PYTHON = {'PATH': f'{os.path.dirname(sys.executable)}:{os.environ["PATH"]}',
+          'PYTHONDONTWRITEBYTECODE': '1'}
 IDS = f'{MODEL}/held_out.bin'
 server: RunningServer
 
@@ -123,7 +128,7 @@ class VerifyTest(unittest.TestCase):
 
     def verify(self, path, *arguments):
         return run_cli('verify', *arguments, '--server', server.address, '--request', str(path),
-                       model=False)
+                       model=False, **PYTHON)
 
     def test_a_saved_reply_has_the_same_bits(self):
         path = self.save('--n', '2', '--attention-p', '5')
@@ -174,7 +179,7 @@ class VerifyTest(unittest.TestCase):
                 done = self.verify(file.name)
             self.assertEqual(done.returncode, 1, done.stderr)
             self.assertIn(message, done.stderr)
-        done = run_cli('verify', '--server', server.address, model=False)
+        done = run_cli('verify', '--server', server.address, model=False, **PYTHON)
         self.assertEqual(done.returncode, 2)
         self.assertIn('--server and --request go together', done.stderr)
 
