@@ -25,9 +25,10 @@ function setUpTabs() {
     const tab = byId(`tab-${view}`);
     tab.addEventListener("click", () => show(view));
     tab.addEventListener("keydown", (event) => {
-      const step = { ArrowRight: 1, ArrowLeft: VIEWS.length - 1 }[event.key];
-      if (!step) return;
-      const next = VIEWS[(i + step) % VIEWS.length];
+      const at = { ArrowRight: i + 1, ArrowLeft: i - 1 + VIEWS.length, Home: 0, End: VIEWS.length - 1 }[event.key];
+      if (at === undefined) return;
+      event.preventDefault();
+      const next = VIEWS[at % VIEWS.length];
       show(next);
       byId(`tab-${next}`).focus();
     });

@@ -64,7 +64,7 @@ function draw() {
     const last = known.at(-1)?.[1];
     return element("figure", {}, element("figcaption", {}, element("span", {}, title), element("b", {}, last === undefined ? "-" : unit(last))),
       known.length > 1 ? lineChart({ points: known, zero: true, height: 110, xTicks: [], yUnit: unit, label: `${title}: now ${unit(last)}` })
-        : element("p", { class: "quiet" }, "No figures yet."));
+        : element("p", { class: "quiet" }, known.length ? "A chart needs one more figure." : "No figures yet."));
   }));
 }
 

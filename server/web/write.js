@@ -122,6 +122,7 @@ async function generate(seed) {
   running = new AbortController();
   setBusy(true);
   byId("write-status").textContent = "";
+  byId("write-links").hidden = true;
   try {
     const choices = await run(body, chat, running.signal);
     written = chat ? choices[0].text : prompt + choices[0].text;
@@ -134,6 +135,7 @@ async function generate(seed) {
     byId("write-links").hidden = written === "";
   } catch (error) {
     byId("write-status").textContent = error.name === "AbortError" ? "Stopped." : error.message;
+    if (!byId("choices").querySelector(".token")) byId("choices").replaceChildren();
   } finally {
     running = null;
     setBusy(false);

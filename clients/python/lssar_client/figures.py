@@ -3,7 +3,7 @@
     lssar-figure attention OUT FILE              the weights of every captured head, as panels
     lssar-figure loss      OUT [NAME=]FILE...    loss by length, of `score --ids --json`
     lssar-figure passkey   OUT [NAME=]FILE...    accuracy by length, with 95% intervals
-    lssar-figure positions OUT [NAME=]FILE...    loss by position, of `perplexity --by-position --json`
+    lssar-figure positions OUT [NAME=]FILE...    loss by position, of `perplexity --json`
     lssar-figure sweep     OUT FILE              loss by length for each p, of `sweep --json`
     lssar-figure bench     OUT [NAME=]FILE...    latencies by load, of `bench --json`
 
@@ -23,6 +23,7 @@ from typing import Any
 
 try:
     import matplotlib
+
     matplotlib.use("Agg")
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, NullLocator
@@ -38,8 +39,9 @@ CLAMP = 0.5
 MAX_CELLS = 256
 
 # The same bytes for the same data: no date, and ids that do not change.
-matplotlib.rcParams.update({"svg.hashsalt": "lssar", "font.size": 9, "axes.spines.top": False,
-                            "axes.spines.right": False})
+matplotlib.rcParams.update(
+    {"svg.hashsalt": "lssar", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+)
 
 
 def length_name(length: float) -> str:
@@ -67,7 +69,7 @@ def _legend(axes: Any, count: int) -> None:
 
 def attention(named: Named) -> Figure:
     """One panel a head: rows are query tokens, columns are keys."""
-    (name, document), = named
+    ((name, document),) = named
     rows = document["rows"]
     layers = sorted({row["layer"] for row in rows})
     heads = sorted({row["head"] for row in rows})
@@ -90,11 +92,18 @@ def attention(named: Named) -> Figure:
             for key, weight in zip(row["keys"], row["weights"]):
                 x = key * cells // size
                 line[x] = max(line[x], weight)
-        image = axes.imshow(weights, vmin=0, vmax=CLAMP, cmap="viridis", interpolation="nearest",
-                            extent=(-0.5, size - 0.5, size - 0.5, -0.5), aspect="equal")
+        image = axes.imshow(
+            weights,
+            vmin=0,
+            vmax=CLAMP,
+            cmap="viridis",
+            interpolation="nearest",
+            extent=(-0.5, size - 0.5, size - 0.5, -0.5),
+            aspect="equal",
+        )
         axes.set_title(f"layer {panel[0]}, head {panel[1]}", fontsize=8)
         axes.tick_params(labelsize=7)
-    for axes in list(grid.flat)[len(panels):]:
+    for axes in list(grid.flat)[len(panels) :]:
         axes.set_visible(False)
     figure.supxlabel("key")
     figure.supylabel("query token")
@@ -126,9 +135,13 @@ def passkey(named: Named) -> Figure:
     for name, document in named:
         rows = [row for row in document["lengths"] if row["num_trials"]]
         accuracy = [row["accuracy"] for row in rows]
-        errors = [[row["accuracy"] - row["interval95"][0] for row in rows],
-                  [row["interval95"][1] - row["accuracy"] for row in rows]]
-        axes.errorbar([row["length"] for row in rows], accuracy, yerr=errors, fmt="o-", capsize=3, label=name)
+        errors = [
+            [row["accuracy"] - row["interval95"][0] for row in rows],
+            [row["interval95"][1] - row["accuracy"] for row in rows],
+        ]
+        axes.errorbar(
+            [row["length"] for row in rows], accuracy, yerr=errors, fmt="o-", capsize=3, label=name
+        )
     _length_axis(axes, _lengths(named))
     axes.set_ylim(-0.03, 1.03)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
@@ -146,9 +159,14 @@ def positions(named: Named) -> Figure:
         middle = [(part["first"] + part["end"]) / 2 for part in ranges]
         mean = [part["loss"] for part in ranges]
         half = [1.96 * part["standard_error"] for part in ranges]
-        line, = axes.plot(middle, mean, label=name)
-        axes.fill_between(middle, [m - h for m, h in zip(mean, half)],
-                          [m + h for m, h in zip(mean, half)], alpha=0.2, color=line.get_color())
+        (line,) = axes.plot(middle, mean, label=name)
+        axes.fill_between(
+            middle,
+            [m - h for m, h in zip(mean, half)],
+            [m + h for m, h in zip(mean, half)],
+            alpha=0.2,
+            color=line.get_color(),
+        )
     axes.set_xlabel("position (tokens)")
     axes.set_ylabel("loss (nats a token)")
     axes.grid(axis="y", alpha=0.3)
@@ -158,15 +176,20 @@ def positions(named: Named) -> Figure:
 
 def sweep(named: Named) -> Figure:
     """Loss by length, a curve for each p."""
-    (name, document), = named
+    ((name, document),) = named
     figure = Figure(figsize=(6.0, 3.8), layout="constrained")
     axes = figure.subplots()
     values = document["values"]
     colours = matplotlib.colormaps["viridis"]
     for i, value in enumerate(values):
         rows = value["lengths"]
-        axes.plot([row["length"] for row in rows], [row["loss"] for row in rows], "o-",
-                  color=colours(i / max(1, len(values) - 1) * 0.9), label=f"p = {value['p']:g}")
+        axes.plot(
+            [row["length"] for row in rows],
+            [row["loss"] for row in rows],
+            "o-",
+            color=colours(i / max(1, len(values) - 1) * 0.9),
+            label=f"p = {value['p']:g}",
+        )
     _length_axis(axes, sorted({row["length"] for value in values for row in value["lengths"]}))
     axes.set_ylabel("loss (nats a token)")
     axes.set_title(name)
@@ -176,7 +199,11 @@ def sweep(named: Named) -> Figure:
 
 def bench(named: Named) -> Figure:
     """Latencies over the load: p50 as a line, p50 to p99 as a band."""
-    figures = (("ttft_ms", "time to first token"), ("itl_ms", "time between tokens"), ("e2e_ms", "whole request"))
+    figures = (
+        ("ttft_ms", "time to first token"),
+        ("itl_ms", "time between tokens"),
+        ("e2e_ms", "whole request"),
+    )
     figure = Figure(figsize=(10.5, 3.2), layout="constrained")
     for axes, (field, title) in zip(figure.subplots(1, len(figures)), figures):
         load = "rate"
@@ -184,9 +211,14 @@ def bench(named: Named) -> Figure:
             points = [point for point in document["points"] if point[field]["p50"] is not None]
             load = "concurrency" if points and "concurrency" in points[0] else "rate"
             x = [point[load] for point in points]
-            line, = axes.plot(x, [point[field]["p50"] for point in points], "o-", label=name)
-            axes.fill_between(x, [point[field]["p50"] for point in points],
-                              [point[field]["p99"] for point in points], alpha=0.2, color=line.get_color())
+            (line,) = axes.plot(x, [point[field]["p50"] for point in points], "o-", label=name)
+            axes.fill_between(
+                x,
+                [point[field]["p50"] for point in points],
+                [point[field]["p99"] for point in points],
+                alpha=0.2,
+                color=line.get_color(),
+            )
         axes.set_title(title)
         axes.set_xlabel("requests in flight" if load == "concurrency" else "requests per second")
         axes.set_ylabel("ms, p50 to p99")
@@ -197,8 +229,13 @@ def bench(named: Named) -> Figure:
 
 
 KINDS: Mapping[str, Callable[[Named], Figure]] = {
-    "attention": attention, "loss": loss, "passkey": passkey, "positions": positions, "sweep": sweep,
-    "bench": bench}
+    "attention": attention,
+    "loss": loss,
+    "passkey": passkey,
+    "positions": positions,
+    "sweep": sweep,
+    "bench": bench,
+}
 SINGLE = ("attention", "sweep")  # kinds of one document
 
 
@@ -206,7 +243,9 @@ def save(figure: Figure, path: str) -> None:
     """Writes `figure` in the format that the path's end names. HTML holds the SVG itself."""
     suffix = os.path.splitext(path)[1]
     if suffix in (".svg", ".pdf"):
-        figure.savefig(path, metadata={"Date": None} if suffix == ".svg" else {"CreationDate": None})
+        figure.savefig(
+            path, metadata={"Date": None} if suffix == ".svg" else {"CreationDate": None}
+        )
     elif suffix == ".png":
         figure.savefig(path, dpi=150)
     elif suffix == ".html":
@@ -215,8 +254,10 @@ def save(figure: Figure, path: str) -> None:
         image = base64.b64encode(buffer.getvalue()).decode()
         title = html.escape(os.path.basename(path))
         with open(path, "w", encoding="utf-8") as file:
-            file.write(f'<!doctype html><meta charset="utf-8"><title>{title}</title>'
-                       f'<img alt="{title}" src="data:image/svg+xml;base64,{image}">\n')
+            file.write(
+                f'<!doctype html><meta charset="utf-8"><title>{title}</title>'
+                f'<img alt="{title}" src="data:image/svg+xml;base64,{image}">\n'
+            )
     else:
         raise ValueError(f"{path}: the name must end in .svg, .png, .pdf or .html")
 
@@ -236,8 +277,11 @@ def _read(argument: str) -> tuple[str, Document]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="lssar-figure", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="lssar-figure",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("kind", choices=list(KINDS))
     parser.add_argument("out", metavar="OUT")
     parser.add_argument("files", metavar="[NAME=]FILE", nargs="+")
@@ -249,8 +293,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             figure = KINDS[given.kind](named)
         except (KeyError, TypeError, IndexError) as error:
-            raise ValueError(f"{given.files[0]}: is not what `lssar` prints for a figure of kind "
-                             f"{given.kind}: {error!r}") from error
+            raise ValueError(
+                f"{given.files[0]}: is not what `lssar` prints for a figure of kind "
+                f"{given.kind}: {error!r}"
+            ) from error
         save(figure, given.out)
     except (ValueError, OSError) as error:
         print(f"lssar-figure: {error}", file=sys.stderr)
