@@ -14,9 +14,7 @@ absl::Status Refuse(std::string_view field, std::string_view problem) {
   return absl::InvalidArgumentError(StrCat("attention_override.", field, " ", problem));
 }
 
-std::string_view NameOfPhi(Phi phi) {
-  return std::ranges::find(kPhis, phi, &PhiInfo::phi)->name;
-}
+std::string_view NameOfPhi(Phi phi) { return std::ranges::find(kPhis, phi, &PhiInfo::phi)->name; }
 
 // Fields that the kind does not use are reset, so that equal functions are equal specs.
 AttentionSpec Normalized(const AttentionSpec& spec) {
@@ -44,9 +42,8 @@ absl::StatusOr<std::optional<AttentionKind>> ReadKind(std::string_view name) {
   const std::optional<AttentionKind> kind = ParseAttentionKind(name);
   if (kind) return kind;
   return Refuse("kind", StrCat("is ", Quote(name), "; it must be one of ",
-                               StrJoin(kAttentionKinds, [](const AttentionKindInfo& info) {
-                                 return info.name;
-                               })));
+                               StrJoin(kAttentionKinds,
+                                       [](const AttentionKindInfo& info) { return info.name; })));
 }
 
 }  // namespace
@@ -54,7 +51,8 @@ absl::StatusOr<std::optional<AttentionKind>> ReadKind(std::string_view name) {
 absl::StatusOr<std::vector<AttentionSpec>> ChangeAttention(const ModelConfig& config,
                                                            const AttentionChange& change) {
   if (!change.p && change.kind.empty() && change.phi.empty()) {
-    return Refuse("p", "and kind are not set; set p, kind, or both, or leave attention_override out");
+    return Refuse("p",
+                  "and kind are not set; set p, kind, or both, or leave attention_override out");
   }
   // NaN is in no range.
   if (change.p && !(*change.p > 0 && *change.p <= kMaxAttentionP)) {
@@ -70,7 +68,8 @@ absl::StatusOr<std::vector<AttentionSpec>> ChangeAttention(const ModelConfig& co
                                 StrJoin(kPhis, [](const PhiInfo& info) { return info.name; })));
   }
   if (!is_phi && !change.phi.empty()) {
-    return Refuse("phi", StrCat("is ", Quote(change.phi), "; it may be set only with kind \"phi\""));
+    return Refuse("phi",
+                  StrCat("is ", Quote(change.phi), "; it may be set only with kind \"phi\""));
   }
 
   const std::optional<double> own_p = config.AttentionP();

@@ -38,9 +38,9 @@ struct RowCapture {
 
 // The input of one step: the tokens of all sequences, each sequence's tokens side by side.
 struct ForwardBatch {
-  std::vector<int32_t> token_ids;         // [num_batched_tokens]
-  std::vector<SequenceSlice> sequences;   // in batch order, covering all tokens; pages not owned
-  std::vector<double> rope_bases;         // [sequences.size()]
+  std::vector<int32_t> token_ids;        // [num_batched_tokens]
+  std::vector<SequenceSlice> sequences;  // in batch order, covering all tokens; pages not owned
+  std::vector<double> rope_bases;        // [sequences.size()]
   // [sequences.size()]: the attention of each layer for the sequence; null: the model's own.
   std::vector<const std::vector<AttentionSpec>*> attention;
   std::vector<int32_t> logits_indices;    // tokens whose logits are computed, ascending

@@ -21,9 +21,10 @@ void AttentionSampler::AddCapture(ForwardBatch* batch) {
   layer_ = int32_t(sample / num_heads_ % num_layers_);
   const auto sequence_idx = size_t(sample % std::ssize(batch->sequences));
   const SequenceSlice& sequence = batch->sequences[sequence_idx];
-  batch->captures.push_back({.row = sequence.first_row + sequence.num_rows - 1,
-                             .sequence_idx = int(sequence_idx),
-                             .heads = {.layers = {&layer_, 1}, .heads = {&head_, 1}, .sink = this}});
+  batch->captures.push_back(
+      {.row = sequence.first_row + sequence.num_rows - 1,
+       .sequence_idx = int(sequence_idx),
+       .heads = {.layers = {&layer_, 1}, .heads = {&head_, 1}, .sink = this}});
 }
 
 void AttentionSampler::OnWeights(int layer, int head, int /*position*/,

@@ -131,8 +131,8 @@ class CaptureTask final : public SequenceTask, private WeightsSink {
   const CaptureParams* const params_;
   const HeadCapture heads_;
   std::vector<HeadStatistics> statistics_;  // of each layer and head; with params_->statistics
-  size_t num_captured_ = 0;          // of params_->rows
-  std::vector<RowWeights> weights_;  // of the step
+  size_t num_captured_ = 0;                 // of params_->rows
+  std::vector<RowWeights> weights_;         // of the step
 };
 
 }  // namespace

@@ -41,9 +41,9 @@ std::span<const TokenScore> PrefixCache::Scores(int32_t page_id) const {
 uint64_t PrefixCache::HashOf(const PrefixRoot& root, int32_t parent,
                              std::span<const int32_t> ids) const {
   if (parent != kNone) return hash_(nodes_[size_t(parent)].hash, ids);
-  const uint64_t seed =
-      std::bit_cast<uint64_t>(root.rope_base) ^ std::hash<std::string_view>()(root.salt) ^
-      std::rotl(uint64_t{std::hash<std::string_view>()(root.attention)}, 1);
+  const uint64_t seed = std::bit_cast<uint64_t>(root.rope_base) ^
+                        std::hash<std::string_view>()(root.salt) ^
+                        std::rotl(uint64_t{std::hash<std::string_view>()(root.attention)}, 1);
   return hash_(seed, ids);
 }
 

@@ -75,9 +75,9 @@ class PrefixCache {
   struct Node {
     uint64_t hash = 0;
     int32_t parent = kNone;
-    int32_t next = kNone;   // in the bucket
-    int num_children = 0;   // checks the rules above
-    double rope_base = 0;   // first pages only
+    int32_t next = kNone;  // in the bucket
+    int num_children = 0;  // checks the rules above
+    double rope_base = 0;  // first pages only
     // First pages only.
     std::string salt = {};
     std::string attention = {};

@@ -48,8 +48,8 @@ v1::HeadStatistics ToHeadStatistics(const HeadStatistics& head) {
   out.set_num_nonzero(head.num_nonzero);
   out.set_effective_keys(head.effective_keys);
   out.set_first_token_mass(head.first_token_mass);
-  out.mutable_distance_mass()->Add(head.distance_mass.begin(),
-                                   head.distance_mass.begin() + std::ptrdiff_t(head.NumDistances()));
+  out.mutable_distance_mass()->Add(
+      head.distance_mass.begin(), head.distance_mass.begin() + std::ptrdiff_t(head.NumDistances()));
   return out;
 }
 

@@ -38,7 +38,7 @@ struct DistanceColumn {
   const char* title;
   int end;  // of the buckets of HeadStatistics.distance_mass
 };
-constexpr DistanceColumn kDistances[] = {{"self", 1},   {"1-7", 4},      {"8-63", 7},
+constexpr DistanceColumn kDistances[] = {{"self", 1},    {"1-7", 4},       {"8-63", 7},
                                          {"64-511", 10}, {"512-4095", 13}, {"4096-", 32}};
 
 // Means over the rows of a head.
@@ -69,8 +69,7 @@ void PrintStatistics(const CapturedAttention& captured) {
   size_t num_distances = 0;
   for (const DistanceColumn& column : kDistances) {
     // The column's first distance; no row has a larger one than num_tokens - 1.
-    const int first =
-        num_distances == 0 ? 0 : 1 << (kDistances[num_distances - 1].end - 1);
+    const int first = num_distances == 0 ? 0 : 1 << (kDistances[num_distances - 1].end - 1);
     if (first > num_tokens - 1) break;
     columns.push_back({column.title, kRight});
     ++num_distances;
@@ -79,10 +78,9 @@ void PrintStatistics(const CapturedAttention& captured) {
   const auto percent = [](double share) { return absl::StrFormat("%.1f%%", 100 * share); };
   for (const v1::HeadStatistics& head : captured.statistics) {
     const HeadMeans means(head);
-    std::vector<std::string> cells = {StrCat(head.layer()), StrCat(head.head()),
-                                      percent(means.zeros),
-                                      absl::StrFormat("%.1f", means.effective_keys),
-                                      percent(means.first_token_mass)};
+    std::vector<std::string> cells = {
+        StrCat(head.layer()), StrCat(head.head()), percent(means.zeros),
+        absl::StrFormat("%.1f", means.effective_keys), percent(means.first_token_mass)};
     int first = 0;
     for (size_t i = 0; i < num_distances; ++i) {
       double mass = 0;

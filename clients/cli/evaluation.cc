@@ -88,9 +88,9 @@ absl::StatusOr<LossByLength> MeasureLossByLength(v1::Inference::StubInterface* s
     const std::string note = StrCat(label, "length ", length);
     const auto on_score = [&](const v1::ContinuationScore&) { progress->Advance(length, note); };
     v1::ScoreFinished finished;
-    ASSIGN_OR_RETURN(const ScoredItems scored,
-                     RunScore(stub, MakeRequest(ids, at, options.scheduling), interrupt, on_score,
-                              &finished));
+    ASSIGN_OR_RETURN(
+        const ScoredItems scored,
+        RunScore(stub, MakeRequest(ids, at, options.scheduling), interrupt, on_score, &finished));
     for (const auto& item : scored) {
       at.num_tokens += item[0].score.num_tokens();
       at.loss -= item[0].score.logprob() / item[0].score.num_tokens() / at.num_rows;

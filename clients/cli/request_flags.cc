@@ -62,7 +62,8 @@ void AddSamplingGroup(CLI::App* app, SamplingFlags* flags) {
 
 void AddSchedulingFlags(CLI::App* app, SchedulingFlags* flags) {
   AddQueueFlags(app, flags);
-  constexpr char kGroup[] = "Another attention (a server allows it with --allow-attention-override)";
+  constexpr char kGroup[] =
+      "Another attention (a server allows it with --allow-attention-override)";
   app->add_option("--attention-p", flags->attention.p,
                   "power of the re-weighting [over 0 to 1000; default: the checkpoint's]")
       ->option_text("P")

@@ -102,8 +102,8 @@ absl::StatusOr<std::vector<InputVectors>> RunEmbed(v1::Inference::StubInterface*
 
 struct CapturedAttention {
   v1::CaptureStarted started;
-  std::vector<v1::TokenLogprob> prompt;  // up to the last row
-  std::vector<v1::RowWeights> rows;      // by row, then layer, then head
+  std::vector<v1::TokenLogprob> prompt;        // up to the last row
+  std::vector<v1::RowWeights> rows;            // by row, then layer, then head
   std::vector<v1::HeadStatistics> statistics;  // by layer, then head; in place of rows
   std::optional<v1::Finished> finished;
 };

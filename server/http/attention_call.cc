@@ -50,8 +50,8 @@ void AppendRow(const RowWeights& row, std::string* json) {
 }
 
 void AppendStatistics(const HeadStatistics& head, std::string* json) {
-  *json += StrCat("{\"layer\":", head.layer, ",\"head\":", head.head, ",\"num_rows\":",
-                  head.num_rows, ",\"num_keys\":", head.num_keys,
+  *json += StrCat("{\"layer\":", head.layer, ",\"head\":", head.head,
+                  ",\"num_rows\":", head.num_rows, ",\"num_keys\":", head.num_keys,
                   ",\"num_nonzero\":", head.num_nonzero, ",\"effective_keys\":");
   AppendJsonNumber(head.effective_keys, json);
   *json += ",\"first_token_mass\":";
@@ -150,11 +150,11 @@ void HttpAttentionCall::OnStatistics(int /*item*/, std::vector<HeadStatistics> h
 
 void HttpAttentionCall::OnEnd(const absl::Status& status, const RequestStats& total) {
   if (!exchange_->HasStarted()) {
-    exchange_->Reply({.status = 200,
-                      .body = StrCat(Head(), ",\"tokens\":", TokensJson(), ",\"rows\":[", rows_,
-                                     "]", statistics_.empty() ? "" : ",\"statistics\":",
-                                     statistics_, ",\"usage\":", UsageJson(total),
-                                     ",\"receipt\":", Receipt(), "}")});
+    exchange_->Reply(
+        {.status = 200,
+         .body = StrCat(Head(), ",\"tokens\":", TokensJson(), ",\"rows\":[", rows_, "]",
+                        statistics_.empty() ? "" : ",\"statistics\":", statistics_,
+                        ",\"usage\":", UsageJson(total), ",\"receipt\":", Receipt(), "}")});
     return;
   }
   if (status.ok()) {

@@ -654,8 +654,8 @@ absl::Status RenameFields(const absl::Status& status, const std::string& prompt_
   }
   static constexpr std::array kOwnNames = std::to_array<std::string_view>(
       {"max_tokens", "min_tokens", "n", "logprobs", "prompt_logprobs", "stop_token_ids", "priority",
-       "cache_salt", "stream_interval", "top_logprobs", "items", "ids", "attention_override", "top_k", "rows", "layers", "heads",
-       "top_k"});
+       "cache_salt", "stream_interval", "top_logprobs", "items", "ids", "attention_override",
+       "top_k", "rows", "layers", "heads", "top_k"});
   bool is_field = false;
   if (field.starts_with("sampling.")) {
     field = field.substr(std::string_view("sampling.").size());

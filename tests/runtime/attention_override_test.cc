@@ -33,9 +33,8 @@ class ChangedModel {
     nlohmann::json config = nlohmann::json::parse(std::ifstream(StrCat(kModel, "/config.json")));
     if (!attention.empty()) config["attention"] = nlohmann::json::parse(attention);
     std::ofstream(StrCat(directory_, "/config.json")) << config;
-    std::filesystem::create_symlink(
-        std::filesystem::absolute(StrCat(kModel, "/model.safetensors")),
-        StrCat(directory_, "/model.safetensors"));
+    std::filesystem::create_symlink(std::filesystem::absolute(StrCat(kModel, "/model.safetensors")),
+                                    StrCat(directory_, "/model.safetensors"));
     backend_ = *MakeBackend({.name = "cpu", .num_threads = 1});
     auto loaded = LoadCheckpoint(directory_, backend_.get(), {.max_num_batched_tokens = 32});
     EXPECT_TRUE(loaded.ok()) << loaded.status();
@@ -72,8 +71,7 @@ class ChangedModel {
 Request WithAttention(Request request, const ModelConfig& config, const AttentionChange& change) {
   auto layers = ChangeAttention(config, change);
   EXPECT_TRUE(layers.ok()) << layers.status();
-  request.attention =
-      AttentionOverride{.layers = *layers, .name = DescribeAttention(*layers)};
+  request.attention = AttentionOverride{.layers = *layers, .name = DescribeAttention(*layers)};
   return request;
 }
 

@@ -131,7 +131,8 @@ TEST(CaptureTest, StatisticsAreThoseOfAllWeights) {
       EXPECT_EQ(head.num_rows, 100);
       EXPECT_EQ(head.num_keys, 100 * 101 / 2);
       HeadStatistics expected{.layer = 0, .head = head.head};
-      for (const int row : all.capture->rows) EXPECT_TRUE(expected.Add(Oracle(all, head.head, row)));
+      for (const int row : all.capture->rows)
+        EXPECT_TRUE(expected.Add(Oracle(all, head.head, row)));
       EXPECT_EQ(head.num_nonzero, expected.num_nonzero);
       EXPECT_EQ(head.effective_keys, expected.effective_keys);
       EXPECT_EQ(head.first_token_mass, expected.first_token_mass);

@@ -35,9 +35,9 @@ std::pair<grpc::Status, std::vector<Reply>> ReadAll(Reader reader) {
 }
 
 // Status of each rpc that takes an attention_override and a checkpoint_hash.
-std::vector<grpc::Status> CallAll(v1::Inference::Stub& stub,
-                                  const std::function<void(v1::AttentionOverride*, std::string*)>&
-                                      fill) {
+std::vector<grpc::Status> CallAll(
+    v1::Inference::Stub& stub,
+    const std::function<void(v1::AttentionOverride*, std::string*)>& fill) {
   std::vector<grpc::Status> statuses;
   const auto filled = [&](auto request) {
     v1::AttentionOverride change;
@@ -50,13 +50,12 @@ std::vector<grpc::Status> CallAll(v1::Inference::Stub& stub,
   grpc::ClientContext embed_context, capture_context;
   v1::EmbedRequest embed;
   embed.add_inputs()->mutable_tokens()->add_ids(5);
-  statuses.push_back(
-      ReadAll<v1::EmbedReply>(stub.Embed(&embed_context, filled(embed))).first);
+  statuses.push_back(ReadAll<v1::EmbedReply>(stub.Embed(&embed_context, filled(embed))).first);
   v1::CaptureAttentionRequest capture;
   capture.mutable_tokens()->add_ids(5);
-  statuses.push_back(ReadAll<v1::CaptureAttentionReply>(
-                         stub.CaptureAttention(&capture_context, filled(capture)))
-                         .first);
+  statuses.push_back(
+      ReadAll<v1::CaptureAttentionReply>(stub.CaptureAttention(&capture_context, filled(capture)))
+          .first);
   return statuses;
 }
 
@@ -64,7 +63,7 @@ TEST(AttentionOverrideCallTest, IsRefusedUnlessAllowed) {
   TestServer server;
   EXPECT_FALSE(server.Describe().attention_override_allowed());
   for (const grpc::Status& status :
-       CallAll(server.Stub(), [](v1::AttentionOverride* change, std::string*) {
+       CallAll(server.Stub(), [](v1::AttentionOverride*change, std::string*) {
          change->set_p(15);  // also where it is the checkpoint's own
        })) {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
@@ -76,10 +75,8 @@ TEST(AttentionOverrideCallTest, IsRefusedUnlessAllowed) {
 TEST(AttentionOverrideCallTest, EveryRpcTakesItAndSaysWhichFunctionAnswered) {
   TestServer server(kEngine, Allow);
   EXPECT_TRUE(server.Describe().attention_override_allowed());
-  for (const grpc::Status& status :
-       CallAll(server.Stub(), [](v1::AttentionOverride* change, std::string*) {
-         change->set_p(5);
-       })) {
+  for (const grpc::Status& status : CallAll(
+           server.Stub(), [](v1::AttentionOverride*change, std::string*) { change->set_p(5); })) {
     EXPECT_TRUE(status.ok()) << status.error_message();
   }
   v1::GenerateRequest request = HelloRequest(2);
@@ -118,7 +115,8 @@ TEST(AttentionOverrideCallTest, BadValuesNameTheFieldAndCostNothing) {
     const char* message;
   };
   const Case cases[] = {
-      {[](auto* change) { change->set_p(0); }, "attention_override.p is 0; it must be in (0, 1000]"},
+      {[](auto* change) { change->set_p(0); },
+       "attention_override.p is 0; it must be in (0, 1000]"},
       {[](auto* change) { change->set_p(1001); }, "attention_override.p is 1001"},
       {[](auto* change) { change->set_kind("lsar"); }, "attention_override.kind is \"lsar\""},
       {[](auto* change) { change->set_kind("phi"); }, "attention_override.phi is missing"},
@@ -126,9 +124,8 @@ TEST(AttentionOverrideCallTest, BadValuesNameTheFieldAndCostNothing) {
   };
   for (const Case& bad : cases) {
     for (const grpc::Status& status :
-         CallAll(server.Stub(), [&](v1::AttentionOverride* change, std::string*) {
-           bad.fill(change);
-         })) {
+         CallAll(server.Stub(),
+                 [&](v1::AttentionOverride*change, std::string*) { bad.fill(change); })) {
       EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
       EXPECT_THAT(status.error_message(), HasSubstr(bad.message));
     }
@@ -170,8 +167,7 @@ TEST(ReceiptTest, NamesWhatComputedTheReply) {
   EXPECT_EQ(receipt.sampling().top_k(), 7);
   EXPECT_EQ(receipt.sampling().temperature(), 1);
   EXPECT_EQ(receipt.sampling().seed(), generated.replies.front().started().seed());
-  EXPECT_FALSE(
-      Score(server.Stub(), ScoreOf(0)).replies.back().finished().receipt().has_sampling());
+  EXPECT_FALSE(Score(server.Stub(), ScoreOf(0)).replies.back().finished().receipt().has_sampling());
 }
 
 TEST(AttentionStatisticsTest, CaptureSendsThemInPlaceOfWeights) {
@@ -224,6 +220,11 @@ TEST(AttentionStatisticsTest, StatsHaveTheSample) {
   const auto heads = sampled(server);
   ASSERT_EQ(heads.size(), 1);
   EXPECT_GE(heads[0].num_rows(), 5);
+  const std::string series = "lssar_attention_sample_rows_total{layer=\"0\",head=\"0\"}";
+  EXPECT_EQ(server.Metric(series), double(heads[0].num_rows()));
+  EXPECT_EQ(server.Get("/metrics").body.find("_sample_nonzero_keys_total{") == std::string::npos,
+            false);
+  EXPECT_EQ(unsampled.Get("/metrics").body.find("attention_sample"), std::string::npos);
 }
 
 }  // namespace

@@ -251,7 +251,12 @@ def server_info(reply: pb.GetInfoReply) -> types.ServerInfo:
 def server_stats(reply: pb.GetStatsReply) -> types.ServerStats:
     """GetStats' reply."""
     return plain(types.ServerStats, reply, num_finished=dict(reply.num_finished),
-                 num_failed=dict(reply.num_failed), stages=plain(types.StageTimes, reply.stages))
+                 num_failed=dict(reply.num_failed), stages=plain(types.StageTimes, reply.stages),
+                 sampled_attention=tuple(map(_head_statistics, reply.sampled_attention)))
+
+
+def _head_statistics(head: pb.HeadStatistics) -> types.HeadStatistics:
+    return plain(types.HeadStatistics, head, distance_mass=tuple(head.distance_mass))
 
 
 def _one_token(token: pb.TokenLogprob, top: tuple[types.Token, ...] = ()) -> types.Token:
@@ -390,6 +395,7 @@ class ScoreReplies:
 def add_attention(attention: types.Attention, reply: pb.CaptureAttentionReply) -> None:
     """Appends what `reply` has."""
     attention.tokens.extend(map(_one_token, reply.prompt.tokens))
+    attention.statistics.extend(map(_head_statistics, reply.statistics.heads))
     attention.rows.extend(
         types.RowAttention(row.layer, row.head, row.row, row.num_nonzero, row.entropy,
                            row.dropped_mass, tuple(row.keys), tuple(row.weights))

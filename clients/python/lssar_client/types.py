@@ -111,6 +111,7 @@ class AttentionOptions(SharingOptions, total=False):
     heads: Sequence[int]  # default: all
     rows: Sequence[int]  # positions of query tokens in the prompt; default: the last one
     top_k: int  # largest weights of each row; 0: all that are not zero; default 0
+    statistics: bool  # of each head over the rows, in place of their weights; default False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,12 +241,27 @@ class RowAttention:
     weights: tuple[float, ...]
 
 
+@dataclasses.dataclass(frozen=True)
+class HeadStatistics:
+    """Sums over rows of one head. Masses are shares of a row's sum of absolute weights."""
+
+    layer: int
+    head: int
+    num_rows: int
+    num_keys: int
+    num_nonzero: int  # keys whose weight is not zero
+    effective_keys: float  # exp(entropy) of each row
+    first_token_mass: float
+    distance_mass: tuple[float, ...]  # [0]: the row's own token; [i]: distances [2^(i-1), 2^i)
+
+
 @dataclasses.dataclass
 class Attention:
     """Result of attention()."""
 
     tokens: list[Token] = dataclasses.field(default_factory=list)  # up to the last row's
     rows: list[RowAttention] = dataclasses.field(default_factory=list)  # by row, layer, head
+    statistics: list[HeadStatistics] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -334,6 +350,7 @@ class ServerStats:
     num_finished: Mapping[str, int]  # requests by finish reason
     num_failed: Mapping[str, int]  # requests by status code
     stages: StageTimes
+    sampled_attention: tuple[HeadStatistics, ...] = ()  # --attention-sample-interval
 
 
 @dataclasses.dataclass(frozen=True)
