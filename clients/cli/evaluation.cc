@@ -54,7 +54,7 @@ v1::ScoreItem MakeItem(const std::vector<int32_t>& ids, const RollingWindow& win
 
 }  // namespace
 
-int NumEvaluationRows(int length) { return std::clamp(32768 / length, 1, 8); }
+int NumEvaluationRows(int length, int num_tokens) { return std::clamp(num_tokens / length, 1, 8); }
 
 std::vector<int32_t> EvaluationRow(const std::vector<int32_t>& ids, int length, int num_rows,
                                    int row_idx) {
@@ -67,7 +67,8 @@ std::vector<int32_t> EvaluationRow(const std::vector<int32_t>& ids, int length, 
 int64_t NumLossTokens(const LossOptions& options) {
   int64_t num_tokens = 0;
   for (const int length : options.lengths) {
-    num_tokens += int64_t{options.num_rows.value_or(NumEvaluationRows(length))} * length;
+    num_tokens +=
+        int64_t{options.num_rows.value_or(NumEvaluationRows(length, options.num_tokens))} * length;
   }
   return num_tokens;
 }
@@ -83,7 +84,7 @@ absl::StatusOr<LossByLength> MeasureLossByLength(v1::Inference::StubInterface* s
   for (const int length : options.lengths) {
     LossAtLength at;
     at.length = length;
-    at.num_rows = options.num_rows.value_or(NumEvaluationRows(length));
+    at.num_rows = options.num_rows.value_or(NumEvaluationRows(length, options.num_tokens));
     at.is_last_left_out = length == served.max_model_len();
     const std::string note = StrCat(label, "length ", length);
     const auto on_score = [&](const v1::ContinuationScore&) { progress->Advance(length, note); };

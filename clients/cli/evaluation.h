@@ -18,9 +18,13 @@
 
 namespace lssar::cli {
 
-// Rows of `length` tokens that the training code evaluates: 8, or as many as fit in 32K tokens.
+// What the rows of one length hold together, at most.
+inline constexpr int kEvaluationTokens = 32768;
+
+// Rows of `length` tokens: 8, or as many as fit in `num_tokens`. The training code evaluates as many
+// as fit in kEvaluationTokens.
 // Source  models/training/evaluate.py, loss_at
-int NumEvaluationRows(int length);
+int NumEvaluationRows(int length, int num_tokens = kEvaluationTokens);
 
 // Row `row_idx` of `num_rows` rows at equal steps: length + 1 ids, of which `length` are predicted.
 // Requires  ids.size() > length
@@ -39,7 +43,8 @@ struct LossAtLength {
 
 struct LossOptions {
   std::vector<int> lengths;
-  std::optional<int> num_rows;  // nullopt: NumEvaluationRows
+  std::optional<int> num_rows;  // nullopt: NumEvaluationRows of num_tokens
+  int num_tokens = kEvaluationTokens;
   SchedulingFlags scheduling;
 };
 

@@ -35,6 +35,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kMaxLength = 1 << 20;
 constexpr size_t kMaxValues = 256;
+// Of the rows of one length: half of what `lssar score` takes for one p.
+constexpr int kSweepTokens = kEvaluationTokens / 2;
 
 struct SweepValue {
   double p = 0;
@@ -127,7 +129,7 @@ class SweepCommand : public Command {
     add("--text", text_, "FILE", "the same of a text; - is standard input");
     add("--lengths", lengths_, "LIST", "tokens per row [2K is 2048; default 256,1K,4K]");
     add("--rows", num_rows_, "N",
-        "rows of each length [1 to 1024; default 8, or what 32K tokens hold]")
+        "rows of each length [1 to 1024; default 8, or what 16K tokens hold]")
         ->check(CLI::Range(1, 1024));
     app->add_flag("--json", json_, "print one JSON object")->group("Output");
     AddQueueFlags(app, &scheduling_);
@@ -145,7 +147,10 @@ class SweepCommand : public Command {
       return absl::InvalidArgumentError("give --ids FILE or --text FILE");
     }
     ASSIGN_OR_RETURN(const std::vector<double> powers, ParsePowers(powers_));
-    LossOptions options{.lengths = {}, .num_rows = num_rows_, .scheduling = scheduling_};
+    LossOptions options{.lengths = {},
+                        .num_rows = num_rows_,
+                        .num_tokens = kSweepTokens,
+                        .scheduling = scheduling_};
     ASSIGN_OR_RETURN(options.lengths, ParseCounts("--lengths", lengths_, 1, kMaxLength));
     ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
     v1::Inference::StubInterface* const stub = connection->Stub();

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import unittest
 
+from lssar_client import Client, LssarError
 from lssar_client.checkpoints import replay
 
 from programs import MODEL, RunningServer, run_cli
@@ -113,6 +114,33 @@ class StatisticsTest(unittest.TestCase):
         done = run('attention', 'The', '--statistics', '--map')
         self.assertEqual(done.returncode, 2)
         self.assertIn('--statistics excludes --map and --top-k', done.stderr)
+
+
+class PythonClientTest(unittest.TestCase):
+
+    def test_override_hash_receipt_and_statistics(self):
+        with Client(server.address) as client:
+            info = client.get_info()
+            self.assertTrue(info.attention_override_allowed)
+            [own] = client.score('The river', [' is wide'])
+            [flat] = client.score('The river', [' is wide'],
+                                  attention_override={'kind': 'softmax'},
+                                  checkpoint_hash=info.checkpoint_hash)
+            self.assertNotEqual(own.logprob, flat.logprob)
+            with client.stream('The river', max_tokens=2, attention_override={'p': 3}) as stream:
+                self.assertTrue(list(stream))
+            self.assertEqual(stream.started.attention, 'lssar p=3')
+            self.assertEqual(stream.finished.receipt.attention, 'lssar p=3')
+            self.assertEqual(stream.finished.receipt.config_hash, info.config_hash)
+            with self.assertRaises(LssarError) as caught:
+                client.score('The river', [' is'], checkpoint_hash='0' * 16)
+            self.assertEqual(caught.exception.code, 'FAILED_PRECONDITION')
+            with self.assertRaisesRegex(TypeError, 'attention_override must be a dict'):
+                client.score('The river', [' is'], attention_override=5)
+            attention = client.attention('The river', layers=[-1], rows=[0, -1], statistics=True)
+            self.assertEqual([head.head for head in attention.statistics], [0, 1, 2, 3])
+            self.assertTrue(all(head.num_rows == 2 for head in attention.statistics))
+            self.assertEqual(attention.rows, [])
 
 
 class VerifyTest(unittest.TestCase):

@@ -84,10 +84,10 @@ absl::StatusOr<std::unique_ptr<ServedModel>> TestServer::MakeModel(const ModelOp
   auto engine = Engine::Create(checkpoint.get(), backend.get(), engine_options);
   if (!engine.ok()) return engine.status();
   engine_ = engine->get();
-  auto model = std::make_unique<ServedModel>(std::move(backend), std::move(checkpoint),
-                                             SelfCheckReport{}, *std::move(engine));
-  if (options.allow_attention_override) model->AllowAttentionOverride();
-  return model;
+  auto served = std::make_unique<ServedModel>(std::move(backend), std::move(checkpoint),
+                                              SelfCheckReport{}, *std::move(engine));
+  if (options.allow_attention_override) served->AllowAttentionOverride();
+  return served;
 }
 
 std::shared_ptr<grpc::Channel> TestServer::NewChannel(grpc::ChannelArguments arguments) const {

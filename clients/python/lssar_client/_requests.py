@@ -122,8 +122,8 @@ def _checked_options(method: str, options: Mapping[str, object],
 def _fill(request: ProtoMessage, values: Mapping[str, object]) -> None:
     for name, value in values.items():
         try:
-            if name == 'attention_override':
-                getattr(request, name).CopyFrom(pb.AttentionOverride(**value))  # type: ignore[arg-type]
+            if name == 'attention_override' and isinstance(value, Mapping):
+                getattr(request, name).CopyFrom(pb.AttentionOverride(**value))
             elif isinstance(value, dict):
                 getattr(request, name).update(value)
             elif isinstance(value, list):

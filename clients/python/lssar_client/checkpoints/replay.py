@@ -14,23 +14,16 @@ import random
 import struct
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Generic, TypeVar
 
 import grpc
 from google.protobuf import json_format
-from google.protobuf.message import Message
 
 from lssar.v1 import inference_pb2 as pb
 from lssar_client import Client, LssarError, ServerInfo
 from lssar_client.checkpoints import served
 from lssar_client.checkpoints.errors import CheckpointError, read_json_object
 
-KINDS: dict[str, tuple[type[Message], type[Message]]] = {
-    'generate': (pb.GenerateRequest, pb.GenerateReply),
-    'score': (pb.ScoreRequest, pb.ScoreReply),
-    'embed': (pb.EmbedRequest, pb.EmbedReply),
-    'attention': (pb.CaptureAttentionRequest, pb.CaptureAttentionReply),
-}
 # Flags of servers that must not change a bit.
 VARIANTS = {
     'one thread': ('--threads', '1'),
@@ -65,7 +58,7 @@ class ReplayReport:
 
     kind: str
     server: str
-    receipt: dict[str, Any]
+    receipt: dict[str, object]
     replays: list[Replay]
     may_differ: bool  # GetInfo's bits_depend_on_batch
     num_values: int  # compared in each replay
@@ -89,60 +82,85 @@ def _append_token(bits: Bits, path: Path, token: pb.Token) -> None:
             bits.append((f'{path}{name}.logprob', _float_bits(each.logprob)))
 
 
-def bits_of(replies: Iterable[Any]) -> Bits:
-    """Everything in the replies that must be equal, with its place, independently of how the reply
-    was cut into messages."""
-    parts: dict[tuple[int, int, int], Bits] = {}
-    num_tokens: dict[tuple[int, int, int], int] = {}
+def _tokens(path: Path, tokens: Iterable[pb.Token]) -> Bits:
+    bits: Bits = []
+    for index, token in enumerate(tokens):
+        _append_token(bits, f'{path} token {index}', token)
+    return bits
+
+
+# Each function below gives everything in the replies that must be equal, with its place, however
+# the reply was cut into messages.
+
+
+def generate_bits(replies: Sequence[pb.GenerateReply]) -> Bits:
+    """Ids, log-probabilities, texts and ends of all choices."""
+    prompt: list[pb.Token] = []
+    tokens: dict[int, list[pb.Token]] = {}
     texts: dict[int, str] = {}
-
-    def add_tokens(key: tuple[int, int, int], path: Path, tokens: Sequence[pb.Token]) -> None:
-        for token in tokens:
-            index = num_tokens.get(key, 0)
-            num_tokens[key] = index + 1
-            _append_token(parts.setdefault(key, []), f'{path} token {index}', token)
-
+    ends: dict[int, Bits] = {}
     for reply in replies:
-        event = reply.WhichOneof('event')
-        part = getattr(reply, event) if event else None
-        if event == 'prompt_logprobs':
-            add_tokens((0, 0, 0), 'prompt', part.tokens)
-        elif event == 'delta':
-            add_tokens((1, part.choice, 0), f'choice {part.choice}', part.tokens)
-            texts[part.choice] = texts.get(part.choice, '') + part.text
-            if part.finish_reason:
-                end = parts.setdefault((2, part.choice, 0), [])
-                end.append((f'choice {part.choice} finish_reason', part.finish_reason))
-                end.append((f'choice {part.choice} stop_string', part.stop_string))
-        elif isinstance(reply, pb.ScoreReply) and event == 'tokens':
-            add_tokens((1, part.item, part.continuation),
-                       f'item {part.item} continuation {part.continuation}', part.tokens)
-        elif event == 'score':
-            path = f'item {part.item} continuation {part.continuation}'
-            parts.setdefault((2, part.item, part.continuation), []).extend(
-                [(f'{path} logprob', _float_bits(part.logprob)),
-                 (f'{path} is_greedy', part.is_greedy)])
-        elif event == 'vectors':
-            key = 1, part.input, 0
-            values = parts.setdefault(key, [])
-            values.extend((f'input {part.input} element {len(values) + i}', _float_bits(value))
-                          for i, value in enumerate(part.values))
-        elif event == 'weights':
-            for row in part.rows:
-                path = f'layer {row.layer} head {row.head} row {row.row}'
-                parts.setdefault((row.row, row.layer, row.head), []).extend(
-                    (f'{path} key {key}', _float_bits(weight))
-                    for key, weight in zip(row.keys, row.weights))
-        elif event == 'statistics':
-            for head in part.heads:
-                path = f'layer {head.layer} head {head.head}'
-                parts.setdefault((1, head.layer, head.head), []).extend(
-                    [(f'{path} num_nonzero', head.num_nonzero),
+        prompt.extend(reply.prompt_logprobs.tokens)
+        if not reply.HasField('delta'):
+            continue
+        delta = reply.delta
+        tokens.setdefault(delta.choice, []).extend(delta.tokens)
+        texts[delta.choice] = texts.get(delta.choice, '') + delta.text
+        if delta.finish_reason:
+            path = f'choice {delta.choice}'
+            ends[delta.choice] = [(f'{path} finish_reason', delta.finish_reason),
+                                  (f'{path} stop_string', delta.stop_string)]
+    bits = _tokens('prompt', prompt)
+    for choice in sorted(texts):
+        bits += _tokens(f'choice {choice}', tokens[choice])
+        bits += [(f'choice {choice} text', texts[choice]), *ends.get(choice, [])]
+    return bits
+
+
+def score_bits(replies: Sequence[pb.ScoreReply]) -> Bits:
+    """Log-probabilities of all continuations."""
+    tokens: dict[tuple[int, int], list[pb.Token]] = {}
+    scores: dict[tuple[int, int], pb.ContinuationScore] = {}
+    for reply in replies:
+        if reply.HasField('tokens'):
+            tokens.setdefault((reply.tokens.item, reply.tokens.continuation),
+                              []).extend(reply.tokens.tokens)
+        elif reply.HasField('score'):
+            scores[reply.score.item, reply.score.continuation] = reply.score
+    bits: Bits = []
+    for (item, continuation), score in sorted(scores.items(), key=lambda each: each[0]):
+        path = f'item {item} continuation {continuation}'
+        bits += _tokens(path, tokens.get((item, continuation), []))
+        bits += [(f'{path} logprob', _float_bits(score.logprob)),
+                 (f'{path} is_greedy', score.is_greedy)]
+    return bits
+
+
+def embed_bits(replies: Sequence[pb.EmbedReply]) -> Bits:
+    """Elements of all vectors."""
+    values: dict[int, list[float]] = {}
+    for reply in replies:
+        if reply.HasField('vectors'):
+            values.setdefault(reply.vectors.input, []).extend(reply.vectors.values)
+    return [(f'input {index} element {i}', _float_bits(value))
+            for index, vector in sorted(values.items()) for i, value in enumerate(vector)]
+
+
+def attention_bits(replies: Sequence[pb.CaptureAttentionReply]) -> Bits:
+    """Weights of all rows, or statistics of all heads."""
+    bits: Bits = []
+    for reply in replies:
+        for row in reply.weights.rows:
+            path = f'layer {row.layer} head {row.head} row {row.row}'
+            bits += [(f'{path} key {key}', _float_bits(weight))
+                     for key, weight in zip(row.keys, row.weights)]
+        for head in reply.statistics.heads:
+            path = f'layer {head.layer} head {head.head}'
+            bits += [(f'{path} num_nonzero', head.num_nonzero),
                      (f'{path} effective_keys', _float_bits(head.effective_keys)),
+                     (f'{path} first_token_mass', _float_bits(head.first_token_mass)),
                      *((f'{path} distance_mass[{i}]', _float_bits(mass))
-                       for i, mass in enumerate(head.distance_mass))])
-    bits = [bit for key in sorted(parts) for bit in parts[key]]
-    bits.extend((f'choice {choice} text', text) for choice, text in sorted(texts.items()))
+                       for i, mass in enumerate(head.distance_mass))]
     return bits
 
 
@@ -164,65 +182,75 @@ def difference(bits: Bits, expected: Bits) -> str:
     return ''
 
 
+Request = TypeVar('Request', pb.GenerateRequest, pb.ScoreRequest, pb.EmbedRequest,
+                  pb.CaptureAttentionRequest)
+Reply = TypeVar('Reply', pb.GenerateReply, pb.ScoreReply, pb.EmbedReply, pb.CaptureAttentionReply)
+KINDS = 'generate', 'score', 'embed', 'attention'
+
+
 @dataclasses.dataclass
-class SavedRequest:
-    """FILE.json."""
+class _Saved(Generic[Request, Reply]):
+    """FILE.json as messages of its kind."""
 
     kind: str
-    request: Any
-    replies: list[Any]
+    request: Request
+    replies: list[Reply]
+    bits: Callable[[Sequence[Reply]], Bits]
+    method: Callable[[Client], grpc.UnaryStreamMultiCallable[Request, Reply]]
+
+    def receipt(self, replies: Sequence[Reply]) -> pb.Receipt:
+        """The receipt of a reply; an empty one where it has none."""
+        return next((reply.finished.receipt for reply in reversed(replies)
+                     if reply.HasField('finished')), pb.Receipt())
+
+    def call(self, client: Client, use_prefix_cache: bool = True) -> list[Reply]:
+        """All replies. Errors: CheckpointError."""
+        request = type(self.request)()
+        request.CopyFrom(self.request)
+        if not use_prefix_cache:
+            request.use_prefix_cache = False
+        try:
+            return list(self.method(client)(request, timeout=served.START_TIMEOUT_S,
+                                            metadata=client._metadata))
+        except grpc.RpcError as error:
+            raise CheckpointError(f'the server refuses the request: {error.code().name}: '
+                                  f'{error.details()}') from None
 
 
-def load(path: str) -> SavedRequest:
-    """Errors: CheckpointError."""
-    document = read_json_object(path)
-    kinds = [kind for kind in KINDS if kind in document]
-    if len(kinds) != 1:
-        raise CheckpointError(f'{path}: must have one of {", ".join(KINDS)}, has '
-                              f'{", ".join(kinds) or "none"}')
-    [kind] = kinds
-    request_type, reply_type = KINDS[kind]
+def _parse(path: str, document: dict[str, object], kind: str, request: Request,
+           reply_type: type[Reply], bits: Callable[[Sequence[Reply]], Bits],
+           method: Callable[[Client], grpc.UnaryStreamMultiCallable[Request, Reply]]
+           ) -> _Saved[Request, Reply]:
+    replies = document.get('replies', [])
+    if not isinstance(replies, list):
+        raise CheckpointError(f'{path}: replies must be a list')
     try:
-        request = json_format.ParseDict(document[kind], request_type())
-        replies = [json_format.ParseDict(reply, reply_type())
-                   for reply in document.get('replies', [])]
-    except (json_format.ParseError, TypeError, AttributeError) as error:
+        json_format.Parse(json.dumps(document[kind]), request)
+        parsed = [json_format.Parse(json.dumps(reply), reply_type()) for reply in replies]
+    except json_format.ParseError as error:
         raise CheckpointError(f'{path}: {error}') from None
-    return SavedRequest(kind, request, replies)
-
-
-def _call(client: Client, kind: str, request: Any) -> list[Any]:
-    """All replies. Errors: CheckpointError."""
-    method = {'generate': client._generate, 'score': client._score, 'embed': client._embed,
-              'attention': client._capture}[kind]
-    try:
-        return list(method(request, timeout=client._timeout_s, metadata=client._metadata))
-    except grpc.RpcError as error:
-        raise CheckpointError(f'the server refuses the request: {error.code().name}: '
-                              f'{error.details()}') from None
-
-
-def _receipt(replies: Sequence[Any]) -> pb.Receipt:
-    for reply in reversed(replies):
-        if reply.WhichOneof('event') == 'finished':
-            return reply.finished.receipt
-    return pb.Receipt()
+    return _Saved(kind, request, parsed, bits, method)
 
 
 def _receipt_difference(receipt: pb.Receipt, saved: pb.Receipt) -> str:
     """Names fields of the receipts that differ and must not."""
-    found, expected = (json_format.MessageToDict(each, preserving_proto_field_name=True)
-                       for each in (receipt, saved))
+    found, expected = _receipt_fields(receipt), _receipt_fields(saved)
     return '; '.join(f'receipt {name}: {found.get(name, "")!r}, saved {expected[name]!r}'
                      for name in expected
                      if name not in FREE_FIELDS and found.get(name) != expected[name])
 
 
-def _with_neighbours(client: Client, info: ServerInfo, kind: str, request: Any) -> list[list[Any]]:
+def _receipt_fields(receipt: pb.Receipt) -> dict[str, object]:
+    fields = json_format.MessageToDict(receipt, preserving_proto_field_name=True)
+    return {str(name): value for name, value in fields.items()}
+
+
+def _beside_others(saved: _Saved[Request, Reply], client: Client,
+                   info: ServerInfo) -> list[list[Reply]]:
     """Replies to NUM_COPIES of the request, while the server scores other texts."""
     length = min(NEIGHBOUR_TOKENS, info.max_model_len - 2)
     draw = random.Random(0)
-    results: list[list[Any]] = [[] for _ in range(NUM_COPIES)]
+    results: list[list[Reply]] = [[] for _ in range(NUM_COPIES)]
     errors: list[Exception] = []
 
     def guarded(work: Callable[[], object]) -> Callable[[], None]:
@@ -235,7 +263,7 @@ def _with_neighbours(client: Client, info: ServerInfo, kind: str, request: Any) 
 
     def copy(index: int) -> Callable[[], object]:
         def run() -> None:
-            results[index] = _call(client, kind, request)
+            results[index] = saved.call(client)
         return run
 
     def neighbour(ids: list[int]) -> Callable[[], object]:
@@ -243,9 +271,9 @@ def _with_neighbours(client: Client, info: ServerInfo, kind: str, request: Any) 
 
     works = [copy(i) for i in range(NUM_COPIES)]
     for i in range(NUM_NEIGHBOURS):
-        ids = [draw.randrange(info.vocab_size) for _ in range(1 + length * (i + 1) // NUM_NEIGHBOURS
-                                                              + 1)]
-        works.insert(draw.randrange(len(works) + 1), neighbour(ids[:info.max_model_len]))
+        num_ids = 2 + length * (i + 1) // NUM_NEIGHBOURS
+        ids = [draw.randrange(info.vocab_size) for _ in range(min(num_ids, info.max_model_len))]
+        works.insert(draw.randrange(len(works) + 1), neighbour(ids))
     threads = [threading.Thread(target=guarded(work)) for work in works]
     for thread in threads:
         thread.start()
@@ -256,22 +284,8 @@ def _with_neighbours(client: Client, info: ServerInfo, kind: str, request: Any) 
     return results
 
 
-def _without_cache(request: Any) -> Any:
-    changed = type(request)()
-    changed.CopyFrom(request)
-    changed.use_prefix_cache = False
-    return changed
-
-
-def _fix_seed(saved: SavedRequest, receipt: pb.Receipt) -> None:
-    """Sets the seed that a reply used, where the request has none."""
-    if (saved.kind == 'generate' and not saved.request.sampling.HasField('seed')
-            and receipt.HasField('sampling')):
-        saved.request.sampling.seed = receipt.sampling.seed
-
-
-def _own_servers(saved: SavedRequest, info: ServerInfo, directory: str,
-                 compare: Callable[[str, list[Any]], None]) -> None:
+def _on_own_servers(saved: _Saved[Request, Reply], info: ServerInfo, directory: str,
+                    compare: Callable[[str, list[Reply]], None]) -> None:
     server = served.find_server()
     if server is None:
         raise CheckpointError('lssar-server is neither in PATH nor named by LSSAR_SERVER')
@@ -286,47 +300,76 @@ def _own_servers(saved: SavedRequest, info: ServerInfo, directory: str,
             if own.checkpoint_hash != info.checkpoint_hash:
                 raise CheckpointError(f'{directory} holds checkpoint {own.checkpoint_hash}; the '
                                       f'server serves {info.checkpoint_hash}')
-            compare(name, _call(client, saved.kind, saved.request))
+            compare(name, saved.call(client))
+
+
+def _fix_seed(saved: _Saved[Request, Reply], receipt: pb.Receipt) -> None:
+    """Sets the seed that a reply used, where the request has none."""
+    request = saved.request
+    if (isinstance(request, pb.GenerateRequest) and not request.sampling.HasField('seed')
+            and receipt.HasField('sampling')):
+        request.sampling.seed = receipt.sampling.seed
+
+
+def _replay(saved: _Saved[Request, Reply], client: Client, directory: str | None) -> ReplayReport:
+    replays: list[Replay] = []
+    info = client.get_info()
+    saved_receipt = saved.receipt(saved.replies)
+    _fix_seed(saved, saved_receipt)
+    first = saved.call(client)
+    receipt = saved.receipt(first)
+    _fix_seed(saved, receipt)
+    expected = saved.bits(saved.replies or first)
+
+    def compare(name: str, replies: list[Reply]) -> None:
+        parted = difference(saved.bits(replies), expected)
+        replays.append(Replay(name, not parted, parted))
+
+    if saved.replies:
+        differs = _receipt_difference(receipt, saved_receipt)
+        replays.append(Replay('receipt', not differs, differs))
+        compare('the saved reply', first)
+    compare('again, from the prefix cache', saved.call(client))
+    compare('without the prefix cache', saved.call(client, use_prefix_cache=False))
+    for i, replies in enumerate(_beside_others(saved, client, info)):
+        compare(f'beside other requests, copy {i + 1} of {NUM_COPIES}', replies)
+    if directory is not None:
+        _on_own_servers(saved, info, directory, compare)
+    return ReplayReport(saved.kind, client._server, _receipt_fields(receipt), replays,
+                        info.bits_depend_on_batch, len(expected))
+
+
+def _replay_file(path: str, client: Client, directory: str | None) -> ReplayReport:
+    document = read_json_object(path)
+    kinds = [kind for kind in KINDS if kind in document]
+    if len(kinds) != 1:
+        raise CheckpointError(f'{path}: must have one of {", ".join(KINDS)}, has '
+                              f'{", ".join(kinds) or "none"}')
+    [kind] = kinds
+    if kind == 'generate':
+        return _replay(_parse(path, document, kind, pb.GenerateRequest(), pb.GenerateReply,
+                              generate_bits, lambda each: each._generate), client, directory)
+    if kind == 'score':
+        return _replay(_parse(path, document, kind, pb.ScoreRequest(), pb.ScoreReply, score_bits,
+                              lambda each: each._score), client, directory)
+    if kind == 'embed':
+        return _replay(_parse(path, document, kind, pb.EmbedRequest(), pb.EmbedReply, embed_bits,
+                              lambda each: each._embed), client, directory)
+    return _replay(_parse(path, document, kind, pb.CaptureAttentionRequest(),
+                          pb.CaptureAttentionReply, attention_bits,
+                          lambda each: each._capture), client, directory)
 
 
 def run(address: str, request_path: str, directory: str | None,
         api_key: str | None = None) -> ReplayReport:
     """Replays the request. Errors: CheckpointError."""
-    saved = load(request_path)
-    replays: list[Replay] = []
     try:
         with Client(address, timeout_s=served.START_TIMEOUT_S, api_key=api_key) as client:
-            info = client.get_info()
-            saved_receipt = _receipt(saved.replies)
-            _fix_seed(saved, saved_receipt)
-            first = _call(client, saved.kind, saved.request)
-            receipt = _receipt(first)
-            _fix_seed(saved, receipt)
-            expected = bits_of(saved.replies) if saved.replies else bits_of(first)
-
-            def compare(name: str, replies: list[Any]) -> None:
-                parted = difference(bits_of(replies), expected)
-                replays.append(Replay(name, not parted, parted))
-
-            if saved.replies:
-                differs = _receipt_difference(receipt, saved_receipt)
-                replays.append(Replay('receipt', not differs, differs))
-                compare('the saved reply', first)
-            compare('again, from the prefix cache', _call(client, saved.kind, saved.request))
-            compare('without the prefix cache',
-                    _call(client, saved.kind, _without_cache(saved.request)))
-            for i, replies in enumerate(_with_neighbours(client, info, saved.kind,
-                                                         saved.request)):
-                compare(f'beside other requests, copy {i + 1} of {NUM_COPIES}', replies)
-            if directory is not None:
-                _own_servers(saved, info, directory, compare)
+            return _replay_file(request_path, client, directory)
     except LssarError as error:
         raise CheckpointError(f'{address}: {error}') from None
     except ValueError as error:
         raise CheckpointError(str(error)) from None
-    return ReplayReport(saved.kind, address,
-                        json_format.MessageToDict(receipt, preserving_proto_field_name=True),
-                        replays, info.bits_depend_on_batch, len(expected))
 
 
 def render(report: ReplayReport) -> str:
