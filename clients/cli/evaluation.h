@@ -21,8 +21,8 @@ namespace lssar::cli {
 // What the rows of one length hold together, at most.
 inline constexpr int kEvaluationTokens = 32768;
 
-// Rows of `length` tokens: 8, or as many as fit in `num_tokens`. The training code evaluates as many
-// as fit in kEvaluationTokens.
+// Rows of `length` tokens: 8, or as many as fit in `num_tokens`. The training code evaluates as
+// many as fit in kEvaluationTokens.
 // Source  models/training/evaluate.py, loss_at
 int NumEvaluationRows(int length, int num_tokens = kEvaluationTokens);
 

@@ -26,7 +26,6 @@
 #include "clients/cli/usage.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
-#include "models/config.h"
 
 namespace lssar::cli {
 namespace {
@@ -35,6 +34,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kMaxLength = 1 << 20;
 constexpr size_t kMaxValues = 256;
+constexpr double kMaxP = 1000;  // of v1::AttentionOverride
 // Of the rows of one length: half of what `lssar score` takes for one p.
 constexpr int kSweepTokens = kEvaluationTokens / 2;
 
@@ -49,9 +49,9 @@ absl::StatusOr<std::vector<double>> ParsePowers(const std::string& list) {
   for (const absl::string_view entry : absl::StrSplit(list, ',')) {
     double p = 0;
     // NaN is in no range.
-    if (!absl::SimpleAtod(entry, &p) || !(p > 0 && p <= kMaxAttentionP)) {
+    if (!absl::SimpleAtod(entry, &p) || !(p > 0 && p <= kMaxP)) {
       return absl::InvalidArgumentError(StrCat("--p: '", entry, "' is not a number in (0, ",
-                                               kMaxAttentionP, "]; give a list such as 1,3,15"));
+                                               kMaxP, "]; give a list such as 1,3,15"));
     }
     powers.push_back(p);
   }
@@ -77,7 +77,6 @@ void PrintTable(const std::vector<SweepValue>& values, const v1::GetInfoReply& s
     }
     is_any_left_out = is_any_left_out || lengths[i].is_last_left_out;
   }
-  columns.push_back({"seconds", kRight});
   columns.push_back({"attention"});
   Table table(std::move(columns));
   for (const SweepValue& value : values) {
@@ -86,7 +85,6 @@ void PrintTable(const std::vector<SweepValue>& values, const v1::GetInfoReply& s
       const double loss = value.loss.lengths[i].loss;
       cells.push_back(absl::StrFormat("%.4f%s", loss, loss == best[i] ? " <" : "  "));
     }
-    cells.push_back(absl::StrFormat("%.1f", value.seconds));
     const std::string& attention = value.loss.receipt.attention();
     const bool is_own = value.p == served.attention_p();
     cells.push_back(is_own ? StrCat(attention, ", the checkpoint's p") : attention);

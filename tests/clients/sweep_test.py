@@ -54,7 +54,8 @@ class SweepTest(unittest.TestCase):
         with tempfile.NamedTemporaryFile('w', suffix='.txt') as file:
             file.write('The river runs to the sea. ' * 60)
             file.flush()
-            done = run('sweep', '--text', file.name, '--lengths', '64', '--rows', '1', '--p', '3,15')
+            done = run('sweep', '--text', file.name, '--lengths', '64', '--rows', '1', '--p',
+                       '3,15')
         self.assertEqual(done.returncode, 0, done.stderr)
         lines = done.stdout.splitlines()
         self.assertIn('nats per token', lines[0])

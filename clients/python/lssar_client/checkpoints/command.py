@@ -60,8 +60,8 @@ request alone and all at once; measures tokens/s. Exit code 1 if a device is off
 
 With --server and --request: replays a saved request on a running server, again, without the prefix
 cache and beside other requests, and says where bits part. With DIR also on servers of its own with
-other thread counts, step sizes and page sizes. FILE.json holds {"generate": {...}}, {"score": {...}},
-{"embed": {...}} or {"attention": {...}} with the fields of lssar.v1, and may hold the reply:
+other thread counts, step sizes and page sizes. FILE.json holds {"generate": {...}}, or "score",
+"embed" or "attention", with the fields of lssar.v1, and may hold the reply:
 `lssar generate --save-request FILE.json` writes both. Exit code 1 if bits differ.
 
 examples:
