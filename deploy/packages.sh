@@ -47,6 +47,7 @@ test       curl                        a foreign client of the HTTP API tests
 test       openssl                     temporary certificates for the TLS tests
 test       python3-grpcio              transport of the Python client in its tests
 test       python3-protobuf            messages of the Python client
+test       python3-matplotlib          draws figures: lssar_client's extra [plot]
 test       python3-yaml                parses compose and Kubernetes files in a test
 test       python3-venv                virtual environments of the Python client tests
 training   python3-torch               PyTorch 1.13: tests of models/training

@@ -105,7 +105,7 @@ std::string PathList() {
   return list;
 }
 
-// Of the log line. Static storage.
+// The call's name in the log line. Static storage.
 std::string_view RpcName(const Route& route) {
   switch (route.endpoint) {
     case Endpoint::kCompletions: return "POST /v1/completions";

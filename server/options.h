@@ -42,9 +42,9 @@ struct StreamOptions {
 // Options of the ports' connections.
 struct ConnectionOptions {
   int max_connections = 4096;  // of each port at the same time
-  // Of one IPv4 address or IPv6 /64 network, on each port; zero: no limit (behind a proxy).
+  // From one IPv4 address or IPv6 /64 network, on each port; zero: no limit (behind a proxy).
   int max_connections_per_address = 1024;
-  // For TLS and, on the gRPC port, for the client's HTTP/2 preface and settings.
+  // Limits TLS and, on the gRPC port, for the client's HTTP/2 preface and settings.
   absl::Duration handshake_timeout = absl::Seconds(10);
   int max_calls = 256;  // at the same time, on one gRPC connection
   // A connection that is idle for keepalive_time is pinged and, without an answer within

@@ -13,6 +13,7 @@
 #include "clients/cli/attention_view.h"
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
+#include "clients/cli/figure.h"
 #include "clients/cli/input.h"
 #include "clients/cli/json_output.h"
 #include "clients/cli/progress_bar.h"
@@ -95,6 +96,9 @@ void PrintStatistics(const CapturedAttention& captured) {
               captured.started.attention().c_str(), int(num_rows), num_tokens,
               table.Render().c_str());
 }
+// As lssar_client.figures draws them.
+constexpr int kFigureRows = 256;
+constexpr int kFigureKeys = 256;
 
 Json ToJson(const CapturedAttention& captured) {
   Json json = {{"request_id", captured.started.request_id()},
@@ -156,10 +160,10 @@ void PrintRows(const CapturedAttention& captured) {
   }
 }
 
-// All rows, or `most` of them at equal steps with the last one.
-std::vector<int> SpreadRows(int num_tokens, int most) {
+// All rows, or `max_rows` of them at equal steps with the last one.
+std::vector<int> SpreadRows(int num_tokens, int max_rows) {
   std::vector<int> rows;
-  const int num_rows = std::min(num_tokens, most);
+  const int num_rows = std::min(num_tokens, max_rows);
   for (int64_t i = 1; i <= num_rows; ++i) {
     rows.push_back(int(i * num_tokens / num_rows) - 1);
   }
@@ -179,10 +183,11 @@ class AttentionCommand : public Command {
     add("--heads", heads_, "indices of heads of each layer [default: all]");
     add("--rows", rows_,
         "query tokens: positions in the prompt, -1 is the last [default: -1; at equal steps, "
-        "--map: 40, --statistics: 64]");
+        "--map: 40, --statistics: 64, --figure: 256]");
     app->add_option(
            "--top-k", top_k_,
-           "the largest weights of each row [0 is all; default 8, with --map and --json all]")
+           "the largest weights of each row [0 is all; default 8, with --map and --json all, with "
+           "--figure 256]")
         ->option_text("N")
         ->group(kGroup);
     app->add_flag("--map", map_, "draw a map of rows and keys for each head")->group("Output");
@@ -193,20 +198,22 @@ class AttentionCommand : public Command {
     app->add_flag("--json", json_,
                   "print one JSON object: tokens, and keys and weights of each row")
         ->group("Output");
+    AddFigureFlag(app, &figure_path_);
     AddSchedulingFlags(app, &scheduling_);
     AddConnectionFlags(app, &connection_);
     app->footer(
         "Examples:\n"
-        "  lssar attention --model models/zoo/lssar-6m 'The cat sat on the mat' --layers -1\n"
+        "  lssar attention --model models/zoo/lssar-6m 'The cat sat on the mat' --layers -1 --map\n"
         "  lssar attention --model models/zoo/lssar-6m --ids models/zoo/lssar-6m/held_out.bin "
-        "--length 500 --layers 2 --heads 1 --map");
+        "--length 500 --layers 2 --figure heads.svg");
   }
 
   absl::Status Run() override {
     if (map_ && json_) return absl::InvalidArgumentError("--map and --json exclude each other");
-    if (statistics_ && (map_ || top_k_.has_value())) {
-      return absl::InvalidArgumentError("--statistics excludes --map and --top-k");
+    if (statistics_ && (map_ || top_k_.has_value() || !figure_path_.empty())) {
+      return absl::InvalidArgumentError("--statistics excludes --map, --figure and --top-k");
     }
+    ASSIGN_OR_RETURN(Figure figure, Figure::Start("attention", figure_path_));
     ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
     v1::Inference::StubInterface* const stub = connection->Stub();
     ASSIGN_OR_RETURN(const v1::CaptureAttentionRequest request, MakeRequest(stub));
@@ -224,10 +231,12 @@ class AttentionCommand : public Command {
       PrintJson(ToJson(*captured));
     } else if (statistics_) {
       PrintStatistics(*captured);
-    } else {
-      map_ ? PrintMaps(*captured) : PrintRows(*captured);
+    } else if (map_) {
+      PrintMaps(*captured);
+    } else if (figure_path_.empty()) {
+      PrintRows(*captured);
     }
-    return absl::OkStatus();
+    return figure.Draw([&] { return ToJson(*captured); });
   }
 
  private:
@@ -254,14 +263,15 @@ class AttentionCommand : public Command {
       ASSIGN_OR_RETURN(const auto parsed, ParseIndices(flag, **list, count));
       *indices = {parsed.begin(), parsed.end()};
     }
-    if ((map_ || statistics_) && !rows_.has_value()) {
-      const std::vector<int> rows =
-          SpreadRows(num_tokens, statistics_ ? kStatisticsRows : kMapRows);
+    const bool is_drawn = !figure_path_.empty();
+    if ((map_ || statistics_ || is_drawn) && !rows_.has_value()) {
+      const int max_rows = is_drawn ? kFigureRows : statistics_ ? kStatisticsRows : kMapRows;
+      const std::vector<int> rows = SpreadRows(num_tokens, max_rows);
       *request.mutable_rows() = {rows.begin(), rows.end()};
     }
     request.set_statistics(statistics_);
-    if (top_k_.has_value() || !(map_ || json_ || statistics_)) {
-      request.set_top_k(top_k_.value_or(kDefaultKeys));
+    if (top_k_.has_value() || is_drawn || !(map_ || json_ || statistics_)) {
+      request.set_top_k(top_k_.value_or(is_drawn ? kFigureKeys : kDefaultKeys));
     }
     const auto chosen = [](const auto& indices, int all) {
       return int64_t{indices.empty() ? all : indices.size()};
@@ -277,6 +287,7 @@ class AttentionCommand : public Command {
   bool map_ = false;
   bool statistics_ = false;
   bool json_ = false;
+  std::string figure_path_;
   SchedulingFlags scheduling_;
   ConnectionFlags connection_;
   int64_t num_rows_ = 0;  // in all heads and layers

@@ -12,6 +12,7 @@
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
 #include "clients/cli/evaluation.h"
+#include "clients/cli/figure.h"
 #include "clients/cli/input.h"
 #include "clients/cli/json_output.h"
 #include "clients/cli/progress_bar.h"
@@ -106,8 +107,8 @@ void PrintLossTable(const std::vector<LossAtLength>& results) {
   }
 }
 
-void PrintLossJson(const std::vector<LossAtLength>& results, const std::string& kv_cache_dtype) {
-  PrintJson({{"lengths", cli::ToJson(results)}, {"kv_cache_dtype", kv_cache_dtype}});
+Json ToJson(const std::vector<LossAtLength>& results, const std::string& kv_cache_dtype) {
+  return {{"lengths", cli::ToJson(results)}, {"kv_cache_dtype", kv_cache_dtype}};
 }
 
 class ScoreCommand : public Command {
@@ -128,6 +129,7 @@ class ScoreCommand : public Command {
         ->check(CLI::Range(1, 1024));
     app->add_flag("--json", json_, "one JSON object per line: an item, or all lengths")
         ->group("Output");
+    AddFigureFlag(app, &figure_path_);
     AddSchedulingFlags(app, &scheduling_);
     AddConnectionFlags(app, &connection_);
     app->footer(
@@ -143,6 +145,9 @@ class ScoreCommand : public Command {
         return absl::InvalidArgumentError("--ids excludes --context, --continuation and --file");
       }
       return RunLossByLength();
+    }
+    if (!figure_path_.empty()) {
+      return absl::InvalidArgumentError("--figure draws loss by length; it needs --ids FILE");
     }
     return ScoreItems();
   }
@@ -239,6 +244,7 @@ class ScoreCommand : public Command {
   absl::Status RunLossByLength() {
     ASSIGN_OR_RETURN(auto lengths, ParseCounts("--lengths", lengths_, 1, kMaxLength));
     ASSIGN_OR_RETURN(const auto ids, ReadTokenIds(*ids_));
+    ASSIGN_OR_RETURN(Figure figure, Figure::Start("loss", figure_path_));
     ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
     Interrupt interrupt;
     RETURN_IF_ERROR(ReadPrecision(connection->Stub()));
@@ -249,12 +255,9 @@ class ScoreCommand : public Command {
                      MeasureLossByLength(connection->Stub(), served_, ids, options, /*label=*/"",
                                          &*progress, &interrupt));
     progress.reset();
-    if (json_) {
-      PrintLossJson(loss.lengths, served_.kv_cache_dtype());
-    } else {
-      PrintLossTable(loss.lengths);
-    }
-    return absl::OkStatus();
+    const Json json = ToJson(loss.lengths, served_.kv_cache_dtype());
+    json_ ? PrintJson(json) : PrintLossTable(loss.lengths);
+    return figure.Draw([&] { return json; });
   }
 
   std::optional<std::string> context_;
@@ -266,6 +269,7 @@ class ScoreCommand : public Command {
   std::string lengths_ = "1K,2K,4K,8K,16K";
   std::optional<int> num_rows_;
   bool json_ = false;
+  std::string figure_path_;
   SchedulingFlags scheduling_;
   ConnectionFlags connection_;
   v1::GetInfoReply served_;

@@ -16,6 +16,7 @@
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
 #include "clients/cli/evaluation.h"
+#include "clients/cli/figure.h"
 #include "clients/cli/input.h"
 #include "clients/cli/json_output.h"
 #include "clients/cli/progress_bar.h"
@@ -50,8 +51,8 @@ absl::StatusOr<std::vector<double>> ParsePowers(const std::string& list) {
     double p = 0;
     // NaN is in no range.
     if (!absl::SimpleAtod(entry, &p) || !(p > 0 && p <= kMaxP)) {
-      return absl::InvalidArgumentError(StrCat("--p: '", entry, "' is not a number in (0, ",
-                                               kMaxP, "]; give a list such as 1,3,15"));
+      return absl::InvalidArgumentError(StrCat("--p: '", entry, "' is not a number in (0, ", kMaxP,
+                                               "]; give a list such as 1,3,15"));
     }
     powers.push_back(p);
   }
@@ -130,6 +131,7 @@ class SweepCommand : public Command {
         "rows of each length [1 to 1024; default 8, or what 16K tokens hold]")
         ->check(CLI::Range(1, 1024));
     app->add_flag("--json", json_, "print one JSON object")->group("Output");
+    AddFigureFlag(app, &figure_path_);
     AddQueueFlags(app, &scheduling_);
     AddConnectionFlags(app, &connection_);
     app->footer(
@@ -150,6 +152,7 @@ class SweepCommand : public Command {
                         .num_tokens = kSweepTokens,
                         .scheduling = scheduling_};
     ASSIGN_OR_RETURN(options.lengths, ParseCounts("--lengths", lengths_, 1, kMaxLength));
+    ASSIGN_OR_RETURN(Figure figure, Figure::Start("sweep", figure_path_));
     ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
     v1::Inference::StubInterface* const stub = connection->Stub();
     ASSIGN_OR_RETURN(const v1::GetInfoReply served, DescribeServer(stub));
@@ -176,7 +179,7 @@ class SweepCommand : public Command {
     } else {
       PrintTable(values, served);
     }
-    return absl::OkStatus();
+    return figure.Draw([&] { return ToJson(values, served); });
   }
 
  private:
@@ -194,6 +197,7 @@ class SweepCommand : public Command {
   std::string lengths_ = "256,1K,4K";
   std::optional<int> num_rows_;
   bool json_ = false;
+  std::string figure_path_;
   SchedulingFlags scheduling_;
   ConnectionFlags connection_;
 };

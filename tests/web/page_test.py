@@ -8,7 +8,6 @@ import os
 import pathlib
 import re
 import signal
-import sys
 import tempfile
 import time
 import unittest
@@ -19,8 +18,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "http"))
-from http_fixture import Server  # noqa: E402  (its directory was just added)
+from http_fixture import Server
 
 SCREENSHOTS = pathlib.Path(os.environ["LSSAR_SCREENSHOTS"])
 WAIT_S = 60
@@ -63,7 +61,7 @@ class Page(unittest.TestCase):
     def open(self, address: str | None = None, view: str = "write", ready: bool = True) -> None:
         browser.get("about:blank")
         browser.get_log("browser")  # forgets what earlier tests logged
-        browser.get(f"http://{address or server.address}/#{view}")
+        browser.get(f"http://{address or server.http_address}/#{view}")
         if ready:
             self.until(lambda: self.text("model-name") == "lssar-6m")
 
@@ -604,7 +602,7 @@ class AccessTest(Page):
         )
         self.assertTrue(loaded)
         self.assertEqual(
-            [name for name in loaded if not name.startswith(f"http://{server.address}/")], []
+            [name for name in loaded if not name.startswith(f"http://{server.http_address}/")], []
         )
         policy = server.request("GET", "/").headers["Content-Security-Policy"]
         self.assertIn("default-src 'none'", policy)
