@@ -1,7 +1,11 @@
 #include "clients/cli/json_output.h"
 
+#include <google/protobuf/util/json_util.h>
+
 #include <cstdio>
 #include <string>
+
+#include "kernels/check.h"
 
 namespace lssar::cli {
 namespace {
@@ -44,6 +48,14 @@ Json TimingsToJson(const v1::Timings& timings) {
   return {{"queue_us", timings.queue_us()},
           {"prefill_us", timings.prefill_us()},
           {"decode_us", timings.decode_us()}};
+}
+
+Json MessageToJson(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  LSSAR_CHECK(google::protobuf::util::MessageToJsonString(message, &text, options).ok());
+  return Json::parse(text);
 }
 
 void PrintJson(const Json& value) {

@@ -3,6 +3,8 @@
 #ifndef LSSAR_CLIENTS_CLI_JSON_OUTPUT_H_
 #define LSSAR_CLIENTS_CLI_JSON_OUTPUT_H_
 
+#include <google/protobuf/message.h>
+
 #include <vector>
 
 #include "lssar/v1/inference.pb.h"
@@ -14,6 +16,9 @@ nlohmann::ordered_json TokenToJson(const v1::Token& token);
 nlohmann::ordered_json TokensToJson(const std::vector<v1::Token>& tokens);
 nlohmann::ordered_json UsageToJson(const v1::Usage& usage);
 nlohmann::ordered_json TimingsToJson(const v1::Timings& timings);
+
+// A message with the names of its proto, as protobuf's JSON mapping has it.
+nlohmann::ordered_json MessageToJson(const google::protobuf::Message& message);
 
 // Prints one line on stdout and flushes it.
 void PrintJson(const nlohmann::ordered_json& value);
