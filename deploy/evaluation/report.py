@@ -109,7 +109,8 @@ def show_loss(result: Json) -> list[str]:
 
 def show_positions(result: Json) -> list[str]:
     return [f'{result["num_tokens"]} tokens in {result["num_windows"]} windows: '
-            f'{result["loss"]:.4f} nats per token, {result["bits_per_byte"]:.4f} bits per byte.', '']
+            f'{result["loss"]:.4f} nats per token, {result["bits_per_byte"]:.4f} bits per byte.',
+            '']
 
 
 def show_passkeys(result: Json) -> list[str]:

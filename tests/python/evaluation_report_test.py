@@ -1,7 +1,6 @@
-"""deploy/evaluation/report.py on the shipped checkpoint with short texts: numbers, figures, resume."""
+"""deploy/evaluation/report.py on short texts: numbers, figures, going on where it stopped."""
 
 import json
-
 import pathlib
 import re
 import subprocess
