@@ -435,7 +435,7 @@ class ErrorTest(Page):
             keys.flush()
             locked = Server("--api-keys", keys.name)
             try:
-                self.open(locked.address, ready=False)
+                self.open(locked.http_address, ready=False)
                 self.until(lambda: self.find("banner").is_displayed())
                 self.screenshot("key_missing")
                 browser.find_element(By.CSS_SELECTOR, "#banner button").click()
@@ -453,7 +453,7 @@ class ErrorTest(Page):
             "--max-num-seqs", "1", "--max-queued-requests", "1", "--max-queued-tokens", "16384"
         )
         try:
-            self.open(small.address)
+            self.open(small.http_address)
             clients = [small.connect() for _ in range(2)]
             for client in clients:
                 client.request(
@@ -472,8 +472,8 @@ class ErrorTest(Page):
             self.assertEqual(small.stop(), 0)
 
     def test_a_server_that_drains_or_is_gone(self) -> None:
-        other = Server("--drain-timeout", "20s")
-        self.open(other.address)
+        other = Server("--drain-timeout", "2m")
+        self.open(other.http_address)
         self.set("prompt", "The")
         self.set("field-max_tokens", 16000)
         self.set("field-min_tokens", 16000)
@@ -488,7 +488,7 @@ class ErrorTest(Page):
         self.screenshot("draining")
         first = browser.current_window_handle
         browser.switch_to.new_window("tab")  # a page that is opened now
-        self.open(other.address, ready=False)
+        self.open(other.http_address, ready=False)
         self.until(lambda: "not ready" in self.text("banner"))
         browser.close()
         browser.switch_to.window(first)
