@@ -42,23 +42,6 @@ struct DistanceColumn {
 constexpr DistanceColumn kDistances[] = {{"self", 1},    {"1-7", 4},       {"8-63", 7},
                                          {"64-511", 10}, {"512-4095", 13}, {"4096-", 32}};
 
-// Means over the rows of a head.
-struct HeadMeans {
-  explicit HeadMeans(const v1::HeadStatistics& head)
-      : zeros(double(head.num_keys() - head.num_nonzero()) /
-              double(std::max<int64_t>(1, head.num_keys()))) {
-    const auto rows = double(std::max<int64_t>(1, head.num_rows()));
-    effective_keys = head.effective_keys() / rows;
-    first_token_mass = head.first_token_mass() / rows;
-    for (const double mass : head.distance_mass()) distance_mass.push_back(mass / rows);
-  }
-
-  double zeros;  // share of the keys whose weight is exactly zero
-  double effective_keys;
-  double first_token_mass;
-  std::vector<double> distance_mass;
-};
-
 void PrintStatistics(const CapturedAttention& captured) {
   using enum Table::Align;
   std::vector<Table::Column> columns = {{"layer", kRight},
@@ -122,16 +105,7 @@ Json ToJson(const CapturedAttention& captured) {
          {"weights", std::vector<float>(row.weights().begin(), row.weights().end())}});
   }
   for (const v1::HeadStatistics& head : captured.statistics) {
-    const HeadMeans means(head);
-    json["statistics"].push_back({{"layer", head.layer()},
-                                  {"head", head.head()},
-                                  {"num_rows", head.num_rows()},
-                                  {"num_keys", head.num_keys()},
-                                  {"num_nonzero", head.num_nonzero()},
-                                  {"zeros", means.zeros},
-                                  {"effective_keys", means.effective_keys},
-                                  {"first_token_mass", means.first_token_mass},
-                                  {"distance_mass", means.distance_mass}});
+    json["statistics"].push_back(HeadStatisticsToJson(head));
   }
   if (captured.finished.has_value()) {
     json["usage"] = UsageToJson(captured.finished->usage());

@@ -65,6 +65,9 @@ Json StatsToJson(const v1::GetStatsReply& reply) {
                {"num_failed", Sorted(reply.num_failed())}};
   Json& stages = json["stages"] = Json::object();
   for (const auto& [stage, ns] : Stages(reply.stages())) stages[stage + "_ns"] = ns;
+  for (const v1::HeadStatistics& head : reply.sampled_attention()) {
+    json["sampled_attention"].push_back(HeadStatisticsToJson(head));
+  }
   return json;
 }
 

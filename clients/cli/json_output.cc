@@ -2,6 +2,8 @@
 
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <string>
 
@@ -48,6 +50,28 @@ Json TimingsToJson(const v1::Timings& timings) {
   return {{"queue_us", timings.queue_us()},
           {"prefill_us", timings.prefill_us()},
           {"decode_us", timings.decode_us()}};
+}
+
+HeadMeans::HeadMeans(const v1::HeadStatistics& head) {
+  const auto rows = double(std::max<int64_t>(1, head.num_rows()));
+  zeros =
+      double(head.num_keys() - head.num_nonzero()) / double(std::max<int64_t>(1, head.num_keys()));
+  effective_keys = head.effective_keys() / rows;
+  first_token_mass = head.first_token_mass() / rows;
+  for (const double mass : head.distance_mass()) distance_mass.push_back(mass / rows);
+}
+
+Json HeadStatisticsToJson(const v1::HeadStatistics& head) {
+  const HeadMeans means(head);
+  return {{"layer", head.layer()},
+          {"head", head.head()},
+          {"num_rows", head.num_rows()},
+          {"num_keys", head.num_keys()},
+          {"num_nonzero", head.num_nonzero()},
+          {"zeros", means.zeros},
+          {"effective_keys", means.effective_keys},
+          {"first_token_mass", means.first_token_mass},
+          {"distance_mass", means.distance_mass}};
 }
 
 Json MessageToJson(const google::protobuf::Message& message) {

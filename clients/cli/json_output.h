@@ -20,6 +20,19 @@ nlohmann::ordered_json TimingsToJson(const v1::Timings& timings);
 // A message with the names of its proto, as protobuf's JSON mapping has it.
 nlohmann::ordered_json MessageToJson(const google::protobuf::Message& message);
 
+// Means over the rows of a head.
+struct HeadMeans {
+  explicit HeadMeans(const v1::HeadStatistics& head);
+
+  double zeros = 0;  // share of the keys whose weight is exactly zero
+  double effective_keys = 0;
+  double first_token_mass = 0;
+  std::vector<double> distance_mass;
+};
+
+// Counts, and the means over the rows.
+nlohmann::ordered_json HeadStatisticsToJson(const v1::HeadStatistics& head);
+
 // Prints one line on stdout and flushes it.
 void PrintJson(const nlohmann::ordered_json& value);
 

@@ -63,6 +63,14 @@ class SweepTest(unittest.TestCase):
         self.assertRegex(lines[4], r"^ *15 +[0-9.]+ .*lssar p=15, the checkpoint's p$")
         self.assertEqual(sum(' <' in line for line in lines[3:]), 1)
 
+    def test_figure(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, 'sweep.svg')
+            done = run('sweep', '--ids', IDS, '--lengths', '64,128', '--rows', '1', '--p', '3,15',
+                       '--figure', str(path), **PYTHON)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn('p = 15', path.read_text())
+
     def test_in_process(self):
         done = run_cli('sweep', '--ids', IDS, '--lengths', '64', '--rows', '1', '--p', '5',
                        '--kind', 'softmax_r', '--json')

@@ -5,7 +5,9 @@
 #include <functional>
 #include <string>
 
+#include "server/parse_request.h"
 #include "tests/server/test_server.h"
+#include "tests/server/zoo_checkpoint.h"
 
 namespace lssar {
 namespace {
@@ -131,6 +133,52 @@ TEST(AttentionOverrideCallTest, BadValuesNameTheFieldAndCostNothing) {
     }
   }
   EXPECT_EQ(server.GetEngine().Stats().num_batched_tokens, 0);
+}
+
+// A backend that computes the model's own attention, and lssa beside it, but no mixed batches.
+class NarrowBackend : public MemoryBackend {
+ public:
+  explicit NarrowBackend(bool mixes) : mixes_(mixes) {}
+  std::string_view Name() const override { return "narrow"; }
+  bool Computes(Variant variant) const override {
+    return variant != Variant::kAttentionOverride || mixes_;
+  }
+  absl::Status CheckAttention(const AttentionSpec& spec) const override {
+    if (spec.kind != AttentionKind::kSoftmax) return absl::OkStatus();
+    return absl::UnimplementedError("attention kind \"softmax\" is not computed here");
+  }
+
+ private:
+  const bool mixes_;
+};
+
+TEST(AttentionOverrideParseTest, WhatTheBackendDoesNotComputeIsUnimplemented) {
+  const Checkpoint checkpoint = ZooCheckpointWithoutWeights();
+  const auto parse = [&](bool mixes, const char* kind, double p) {
+    const NarrowBackend backend(mixes);
+    v1::GenerateRequest request;
+    request.mutable_tokens()->add_ids(5);
+    request.mutable_attention_override()->set_kind(kind);
+    if (p > 0) request.mutable_attention_override()->set_p(p);
+    return ParseGenerate(request, {.checkpoint = &checkpoint,
+                                   .max_model_len = 128,
+                                   .allow_attention_override = true,
+                                   .backend = &backend});
+  };
+  const absl::Status unmixed = parse(false, "lssa", 0).status();
+  EXPECT_EQ(unmixed.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(unmixed.message()),
+              HasSubstr("attention_override is set, which the narrow backend does not compute"));
+  const absl::Status kind = parse(true, "softmax", 0).status();
+  EXPECT_EQ(kind.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(kind.message()), HasSubstr("attention_override: attention kind"));
+  const auto lssa = parse(true, "lssa", 0);
+  ASSERT_TRUE(lssa.ok()) << lssa.status();
+  EXPECT_EQ(lssa->request.attention->name, "lssa");
+  // The checkpoint's own function is no override, and every backend computes it.
+  const auto own = parse(false, "lssar", 15);
+  ASSERT_TRUE(own.ok()) << own.status();
+  EXPECT_FALSE(own->request.attention.has_value());
 }
 
 TEST(CheckpointHashTest, AnotherCheckpointIsRefused) {

@@ -455,7 +455,7 @@ class ErrorTest(Page):
             self.assertEqual(small.stop(), 0)
 
     def test_a_server_that_drains_or_is_gone(self) -> None:
-        other = Server("--drain-timeout", "20s")
+        other = Server("--drain-timeout", "2m")
         self.open(other.http_address)
         self.set("prompt", "The")
         self.set("field-max_tokens", 16000)
