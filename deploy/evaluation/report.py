@@ -24,6 +24,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -34,6 +35,7 @@ ROOT = HERE.parents[1]  # where the paths of tasks begin
 DEFAULT_LENGTHS = 1, 2, 4, 8, 16  # times the trained length
 DEFAULT_TRIALS = '20,20,10,10,5'
 POWERS = '1,3,5,10,15,30,100'
+PROSE_COLUMNS = 120
 POSITION_LENGTH = 4096
 FIGURE_LENGTH = 256
 STATISTICS_LENGTH = 4096
@@ -77,6 +79,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     return ['| ' + ' | '.join(str(cell) for cell in line) + ' |' for line in lines] + ['']
 
 
+def prose(text: str) -> list[str]:
+    """A paragraph in lines of Markdown."""
+    return [*textwrap.wrap(text, PROSE_COLUMNS, break_long_words=False), '']
+
+
 def length_name(length: int) -> str:
     """1024 -> '1K'."""
     return f'{length // 1024}K' if length >= 1024 and length % 1024 == 0 else str(length)
@@ -108,9 +115,9 @@ def show_loss(result: Json) -> list[str]:
 
 
 def show_positions(result: Json) -> list[str]:
-    return [f'{result["num_tokens"]} tokens in {result["num_windows"]} windows: '
-            f'{result["loss"]:.4f} nats per token, {result["bits_per_byte"]:.4f} bits per byte.',
-            '']
+    return prose(f'{result["num_tokens"]} tokens in {result["num_windows"]} windows: '
+                 f'{result["loss"]:.4f} nats per token, {result["bits_per_byte"]:.4f} bits per '
+                 'byte.')
 
 
 def show_passkeys(result: Json) -> list[str]:
@@ -123,8 +130,8 @@ def show_passkeys(result: Json) -> list[str]:
 
 def show_sweep(result: Json) -> list[str]:
     values = result['values']
-    lengths = [at['length'] for at in values[0]['lengths']]
-    return table(['p', *map(length_name, lengths)],
+    head = [f'{length_name(at["length"])}, {at["num_rows"]} rows' for at in values[0]['lengths']]
+    return table(['p', *head],
                  [[f'{value["p"]:g}', *(f'{at["loss"]:.4f}' for at in value['lengths'])]
                   for value in values])
 
@@ -141,8 +148,8 @@ def show_statistics(result: Json) -> list[str]:
         rows.append([layer, f'{mean(zeros):.1%} ({min(zeros):.1%} to {max(zeros):.1%})',
                      f'{mean(keys):.1f} ({min(keys):.1f} to {max(keys):.1f})',
                      f'{mean(first):.2%} ({min(first):.2%} to {max(first):.2%})'])
-    return [f'{heads[0]["num_rows"]} rows of {result["num_prompt_tokens"]} tokens; mean over the '
-            'heads of a layer, in parentheses the smallest and the largest.', '',
+    return [*prose(f'{heads[0]["num_rows"]} rows of {result["num_prompt_tokens"]} tokens; mean '
+                   'over the heads of a layer, in parentheses the smallest and the largest.'),
             *table(['layer', 'exact zeros', 'effective keys', 'mass on the first token'], rows)]
 
 
@@ -350,8 +357,7 @@ class Evaluation:
             started = time.monotonic()
             result = self.measure(step)
             seconds = time.monotonic() - started
-            path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + '\n',
-                            encoding='utf-8')
+            path.write_text(json.dumps(result, ensure_ascii=False) + '\n', encoding='utf-8')
             self.figure_path(step).unlink(missing_ok=True)
             self.state[step.name] = {'key': key, 'seconds': round(seconds, 1)}
             self.state_path.write_text(json.dumps(self.state, indent=1) + '\n', encoding='utf-8')
@@ -431,8 +437,9 @@ def report_lines(evaluation: Evaluation, steps: Sequence[Step]) -> list[str]:
             ['trained length', f'{info["max_position_embeddings"]} tokens'],
             ['weights, K/V', f'{info["dtype"]}, {info["kv_cache_dtype"]}'],
             ['backend', f'{info["backend"]}; lssar {info["version"]}']]),
-        'Every number below comes from the JSON file that its section names. The command before it '
-        'gives it again, from the root of the source tree and with this server running:', '',
+        *prose('Every number below comes from the JSON file that its section names. The command '
+               'before it gives it again, from the root of the source tree and with this server '
+               'running:'),
         '    ' + quoted(['lssar-server', '--model', relative(evaluation.given.model),
                          *evaluation.server_flags()]), '']
     for step in steps:

@@ -283,7 +283,8 @@ def sweep(named: Named) -> Figure:
         x = [number(row, 'length') for row in rows]
         lengths += x
         axes.plot(x, [number(row, 'loss') for row in rows], 'o-',
-                  color=colours(i / max(1, len(values) - 1) * 0.9), label=f"p = {value['p']}")
+                  color=colours(i / max(1, len(values) - 1) * 0.9),
+                  label=f"p = {number(value, 'p'):g}")
     length_axis(axes, lengths)
     axes.set_ylabel('loss (nats per token)')
     axes.set_title(name)
