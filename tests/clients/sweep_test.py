@@ -122,7 +122,7 @@ class StatisticsTest(unittest.TestCase):
     def test_wrong_usage(self):
         done = run('attention', 'The', '--statistics', '--map')
         self.assertEqual(done.returncode, 2)
-        self.assertIn('--statistics excludes --map and --top-k', done.stderr)
+        self.assertIn('--statistics excludes --map, --figure and --top-k', done.stderr)
 
 
 class PythonClientTest(unittest.TestCase):
