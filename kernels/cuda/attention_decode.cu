@@ -15,6 +15,12 @@ namespace {
 
 constexpr int kDecodeThreads = kDecodeWarps * kWarpThreads;
 
+// Warps of a block whose cluster gives it `splits_of_block` splits: no more than have work, so that
+// short rows leave room for other blocks on the multiprocessor.
+constexpr int WarpsFor(int splits_of_block) {
+  return splits_of_block < kDecodeWarps ? splits_of_block : kDecodeWarps;
+}
+
 LSSAR_DEVICE int NumSplits(int num_keys) {
   return (num_keys + kCudaSplitKeys - 1) / kCudaSplitKeys;
 }
@@ -22,8 +28,9 @@ LSSAR_DEVICE int NumSplits(int num_keys) {
 template <typename E, int kDim>
 LSSAR_DEVICE RowWork<E, kDim> WorkOn(const CudaAttentionArgs& args, const CudaDecodeRow& row,
                                      int head) {
-  return {args, PagedHead<E, kDim>(args.pages, row.first_page, head), row.num_keys, row.sequence,
-          (size_t(row.row) * size_t(args.pages.num_heads) + size_t(head)) * kDim};
+  return {args, PagedHead<E, kDim>(args.pages, row.first_page, head / args.heads_of_kv),
+          row.num_keys, row.sequence,
+          (size_t(row.row) * size_t(args.num_heads) + size_t(head)) * kDim};
 }
 
 // The query vector as row 0 of the 16 rows of the MMA's A operand.
@@ -52,12 +59,12 @@ LSSAR_DEVICE WeightRule ReduceSplits(const CudaAttentionArgs& args, int num_keys
   return ReduceRow(args, num_keys, max, sum);
 }
 
-// out = sum of u^p v / sum of u^p, splits added in order; the block's threads share the dimensions.
-// partial(split): [kDim + 1]
+// out = sum of u^p v / sum of u^p, splits added in order, for dimensions [first, first + num_dims),
+// which the block's threads share. partial(split): [kDim + 1]
 template <typename E, int kDim, typename Partial>
-LSSAR_DEVICE void MergeSplits(const RowWork<E, kDim>& work, int num_threads,
-                              const Partial& partial) {
-  for (int dim = ThreadIdx(); dim < kDim; dim += num_threads) {
+LSSAR_DEVICE void MergeSplits(const RowWork<E, kDim>& work, int num_threads, int first,
+                              int num_dims, const Partial& partial) {
+  for (int dim = first + ThreadIdx(); dim < first + num_dims; dim += num_threads) {
     float sum = 0;
     double weight_sum = 0;
     for (int split = 0; split < NumSplits(work.num_keys); ++split) {
@@ -74,7 +81,6 @@ LSSAR_DEVICE void MergeSplits(const RowWork<E, kDim>& work, int num_threads,
 // scores and partial values of the block's own splits.
 template <typename E, int kDim>
 struct BlockMemory {
-  static constexpr int kWarpsBytes = kDecodeWarps * WarpMemory<E, kDim>::kBytes;
   static constexpr int kPartialFloats = kDim + 4;  // 16-byte aligned
 
   double* all_sums;  // [num_splits]
@@ -85,15 +91,18 @@ struct BlockMemory {
   float* partials;  // [splits_of_block][kPartialFloats]
 
   LSSAR_DEVICE BlockMemory(int num_splits, int splits_of_block) {
-    all_sums = reinterpret_cast<double*>(SharedMemory() + kWarpsBytes);
+    all_sums = reinterpret_cast<double*>(SharedMemory() + WarpsBytes(splits_of_block));
     sums = all_sums + num_splits;
     all_maxima = reinterpret_cast<float*>(sums + splits_of_block);
     maxima = all_maxima + num_splits;
     scores = maxima + splits_of_block;
     partials = scores + splits_of_block * kCudaSplitKeys;
   }
+  static constexpr int WarpsBytes(int splits_of_block) {
+    return WarpsFor(splits_of_block) * WarpMemory<E, kDim>::kBytes;
+  }
   static size_t NumBytes(int num_splits, int splits_of_block) {
-    return size_t(kWarpsBytes) +
+    return size_t(WarpsBytes(splits_of_block)) +
            size_t(num_splits + splits_of_block) * (sizeof(double) + sizeof(float)) +
            size_t(splits_of_block) * (kCudaSplitKeys + kPartialFloats) * sizeof(float);
   }
@@ -103,6 +112,7 @@ struct BlockMemory {
 template <typename E, int kDim>
 LSSAR_KERNEL(kDecodeThreads)
 ClusterDecode(LSSAR_ARGS(CudaAttentionArgs) args) {
+  WaitForPreviousKernel();
   if constexpr (kHasClusters) {
     const int num_blocks = ClusterBlocks(), rank = ClusterRank();
     const CudaDecodeRow row = args.decode_rows[BlockX() / num_blocks];
@@ -110,13 +120,14 @@ ClusterDecode(LSSAR_ARGS(CudaAttentionArgs) args) {
     const RowWork<E, kDim> work = WorkOn<E, kDim>(args, row, BlockY());
     const int num_splits = NumSplits(row.num_keys);
     const int splits_of_block = (args.max_splits + num_blocks - 1) / num_blocks;
+    const int num_warps = WarpsFor(splits_of_block);
     const BlockMemory<E, kDim> block(args.max_splits, splits_of_block);
     const WarpMemory<E, kDim> memory{SharedMemory() + WarpIdx() * WarpMemory<E, kDim>::kBytes};
 
     {
       const QueryRows<E, kDim> q = LoadQuery(work);
       KeyStream<E, kDim, true> stream(memory);
-      for (int own = WarpIdx(); own * num_blocks + rank < num_splits; own += kDecodeWarps) {
+      for (int own = WarpIdx(); own * num_blocks + rank < num_splits; own += num_warps) {
         const SplitStats stats = ScoreSplit(work, q, stream, memory, own * num_blocks + rank,
                                             block.scores + own * kCudaSplitKeys);
         if (LaneIdx() == 0) {
@@ -127,7 +138,7 @@ ClusterDecode(LSSAR_ARGS(CudaAttentionArgs) args) {
     }
     SyncCluster();
 
-    for (int split = ThreadIdx(); split < num_splits; split += kDecodeThreads) {
+    for (int split = ThreadIdx(); split < num_splits; split += num_warps * kWarpThreads) {
       block.all_sums[split] = *InBlock(block.sums + split / num_blocks, split % num_blocks);
       block.all_maxima[split] = *InBlock(block.maxima + split / num_blocks, split % num_blocks);
     }
@@ -138,7 +149,7 @@ ClusterDecode(LSSAR_ARGS(CudaAttentionArgs) args) {
       if (rank == 0 && WarpIdx() == 0) AttendFlat(work);
     } else {
       int num_read = 0;
-      for (int own = WarpIdx(); own * num_blocks + rank < num_splits; own += kDecodeWarps) {
+      for (int own = WarpIdx(); own * num_blocks + rank < num_splits; own += num_warps) {
         num_read += WeighSplit(work, rule, memory, own * num_blocks + rank,
                                block.scores + own * kCudaSplitKeys,
                                block.partials + own * BlockMemory<E, kDim>::kPartialFloats);
@@ -146,8 +157,9 @@ ClusterDecode(LSSAR_ARGS(CudaAttentionArgs) args) {
       CountRead(args, row.sequence, num_read);
     }
     SyncCluster();
-    if (rank == 0 && rule.rule != WeightKind::kFlat) {
-      MergeSplits(work, kDecodeThreads, [&](int split) {
+    if (rule.rule != WeightKind::kFlat) {  // each block merges its share of the dimensions
+      const int num_dims = kDim / num_blocks;
+      MergeSplits(work, num_warps * kWarpThreads, rank * num_dims, num_dims, [&](int split) {
         return InBlock(block.partials + split / num_blocks * BlockMemory<E, kDim>::kPartialFloats,
                        split % num_blocks);
       });
@@ -176,15 +188,15 @@ struct SplitBlock {
     row = args.decode_rows[row_idx];
     first_split = BlockX() % blocks_of_row * args.split_decode_warps;
     num_splits = NumSplits(row.num_keys);
-    const size_t head = size_t(BlockY());
-    split_idx = row.split_idx + head * size_t(num_splits);
-    scores = args.scratch.scores + row.scores_idx + head * size_t(num_splits) * kCudaSplitKeys;
+    split_idx = row.split_idx * size_t(args.num_heads) + size_t(BlockY()) * size_t(num_splits);
+    scores = args.scratch.scores + split_idx * kCudaSplitKeys;
   }
 };
 
 template <typename E, int kDim>
 LSSAR_KERNEL(kDecodeThreads)
 ScoreSplits(LSSAR_ARGS(CudaAttentionArgs) args) {
+  WaitForPreviousKernel();
   const SplitBlock block(args);
   const int split = block.first_split + WarpIdx();
   if (split >= block.num_splits) return;
@@ -204,6 +216,7 @@ ScoreSplits(LSSAR_ARGS(CudaAttentionArgs) args) {
 template <typename E, int kDim>
 LSSAR_KERNEL(kDecodeThreads)
 WeighSplits(LSSAR_ARGS(CudaAttentionArgs) args) {
+  WaitForPreviousKernel();
   const SplitBlock block(args);
   if (block.first_split >= block.num_splits) return;
   const RowWork<E, kDim> work = WorkOn<E, kDim>(args, block.row, BlockY());
@@ -227,14 +240,13 @@ WeighSplits(LSSAR_ARGS(CudaAttentionArgs) args) {
   SyncBlock();
   bool is_last = false;
   if (ThreadIdx() == 0) {
-    unsigned* const arrivals =
-        args.scratch.arrivals + block.row_idx * args.pages.num_heads + BlockY();
+    unsigned* const arrivals = args.scratch.arrivals + block.row_idx * args.num_heads + BlockY();
     is_last = AtomicAdd(arrivals, 1) + 1 == unsigned(NumSplitBlocks(args, block.num_splits));
     if (is_last) *arrivals = 0;
   }
   if (!SyncBlockOr(is_last)) return;
   FenceDevice();
-  MergeSplits(work, args.split_decode_warps * kWarpThreads,
+  MergeSplits(work, args.split_decode_warps * kWarpThreads, 0, kDim,
               [&](int at) { return partials + at * (kDim + 1); });
 }
 
@@ -257,10 +269,11 @@ int StartClusterDecode(const CudaAttentionArgs& args, DType dtype, int cluster_b
     const int splits_of_block = (args.max_splits + cluster_blocks - 1) / cluster_blocks;
     const LaunchShape shape{
         .num_blocks_x = args.num_decode_rows * cluster_blocks,
-        .num_blocks_y = args.pages.num_heads,
-        .num_threads = kDecodeThreads,
+        .num_blocks_y = args.num_heads,
+        .num_threads = WarpsFor(splits_of_block) * kWarpThreads,
         .cluster_blocks = cluster_blocks,
-        .shared_bytes = BlockMemory<E, kDim>::NumBytes(args.max_splits, splits_of_block)};
+        .shared_bytes = BlockMemory<E, kDim>::NumBytes(args.max_splits, splits_of_block),
+        .overlaps_previous = true};
     return Launch(shape, stream, &ClusterDecode<E, kDim>, args);
   });
 }
@@ -270,9 +283,10 @@ int StartSplitDecode(const CudaAttentionArgs& args, DType dtype, void* stream) {
     const int num_warps = args.split_decode_warps;
     const int blocks_of_row = (args.max_splits + num_warps - 1) / num_warps;
     const LaunchShape shape{.num_blocks_x = args.num_decode_rows * blocks_of_row,
-                            .num_blocks_y = args.pages.num_heads,
+                            .num_blocks_y = args.num_heads,
                             .num_threads = num_warps * kWarpThreads,
-                            .shared_bytes = size_t(num_warps * WarpMemory<E, kDim>::kBytes)};
+                            .shared_bytes = size_t(num_warps * WarpMemory<E, kDim>::kBytes),
+                            .overlaps_previous = true};
     const int failed = Launch(shape, stream, &ScoreSplits<E, kDim>, args);
     if (failed != 0) return failed;
     return Launch(shape, stream, &WeighSplits<E, kDim>, args);

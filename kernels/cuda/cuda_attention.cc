@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "kernels/check.h"
+#include "kernels/cuda/cuda_gemm.h"
 
 namespace lssar {
 namespace {
@@ -22,18 +23,19 @@ int SplitDecodeWarps(size_t warp_bytes, size_t block_bytes) {
 bool CudaAttention::BeginCounting(const AttentionArgs& args) {
   if (args.counters == nullptr) return true;
   if (StepShape* const shape = context_.Shape(); shape != nullptr) {
-    ++shape->num_counted_ops;
+    shape->num_counted_heads += args.num_heads;
     return true;
   }
   if (!stats_.Begin(args.counters, args.rows->sequences.size())) return false;
-  stats_.AddRows(*args.rows, args.kv.layout.num_kv_heads, 1);
+  stats_.AddRows(*args.rows, args.num_heads);
   return true;
 }
 
 bool CudaAttention::ReserveScratch(int num_heads, int head_dim) {
   const CudaStepPlan& plan = tables_.Plan();
   if (plan.num_splits == 0) return true;
-  const size_t num_splits = plan.num_splits, num_scores = plan.num_scores;
+  const size_t num_splits = plan.num_splits * size_t(num_heads);
+  const size_t num_scores = num_splits * kCudaSplitKeys;
   const size_t floats = num_scores + num_splits * size_t(head_dim + 2);
   unsigned char* const memory = context_.Reserve<unsigned char>(
       scratch_memory_, num_splits * sizeof(double) + floats * sizeof(float));
@@ -53,8 +55,9 @@ void CudaAttention::Attention(const AttentionArgs& args) {
   LSSAR_CHECK(args.rows != nullptr && args.q != nullptr && args.out != nullptr);
   LSSAR_CHECK(args.q != args.out);
   const KvLayout& layout = args.kv.layout;
+  LSSAR_CHECK(args.num_heads >= 1 && args.num_heads % layout.num_kv_heads == 0);
   if (!context_.IsOk() || !tables_.Prepare(*args.rows, layout) ||
-      !ReserveScratch(layout.num_kv_heads, layout.head_dim) || !BeginCounting(args)) {
+      !ReserveScratch(args.num_heads, layout.head_dim) || !BeginCounting(args)) {
     return;
   }
 
@@ -66,6 +69,8 @@ void CudaAttention::Attention(const AttentionArgs& args) {
       .pages = tables_.PagesOf(args.kv, args.layer),
       .q = args.q,
       .out = args.out,
+      .num_heads = args.num_heads,
+      .heads_of_kv = args.num_heads / layout.num_kv_heads,
       .counters = args.counters == nullptr ? nullptr : stats_.OnDevice(),
       .decode_rows = nullptr,
       .num_decode_rows = 0,
@@ -98,8 +103,10 @@ void CudaAttention::Attention(const AttentionArgs& args) {
 
 void CudaAttention::RopeWrite(const RopeWriteArgs& args) {
   LSSAR_CHECK(args.rows != nullptr && args.qkv != nullptr && args.q != nullptr);
-  LSSAR_CHECK(args.kv.layout.head_dim % 2 == 0);
-  if (!context_.IsOk() || !tables_.Prepare(*args.rows, args.kv.layout)) return;
+  const KvLayout& layout = args.kv.layout;
+  LSSAR_CHECK(args.num_heads >= 1 && args.num_heads % layout.num_kv_heads == 0);
+  LSSAR_CHECK(args.RotaryDims() % 2 == 0 && args.RotaryDims() <= layout.head_dim);
+  if (!context_.IsOk() || !tables_.Prepare(*args.rows, layout)) return;
   context_.Check(
       context_.Kernels().rope_write({.pages = tables_.PagesOf(args.kv, args.layer),
                                      .rows = tables_.Rows(),
@@ -107,8 +114,13 @@ void CudaAttention::RopeWrite(const RopeWriteArgs& args) {
                                      .rope = args.rope,
                                      .q = args.q,
                                      .num_rows = context_.PaddedRows(args.rows->num_rows),
-                                     .dtype = args.kv.layout.dtype,
+                                     .num_heads = args.num_heads,
+                                     .rotary_dims = args.RotaryDims(),
+                                     .dtype = layout.dtype,
                                      .half_split = args.rope_layout == RopeLayout::kHalfSplit,
+                                     .q_norm = NormOf(args.qk_norm.q),
+                                     .k_norm = NormOf(args.qk_norm.k),
+                                     .norm_after_rotary = args.qk_norm.after_rotary,
                                      .normalize = args.normalize},
                                     context_.Stream()),
       "writing keys and values");

@@ -18,6 +18,10 @@ namespace lssar {
 // and graphs of decode steps hold them.
 inline constexpr int kMinLibraryRows = kMaxBucketRows + 1;
 
+inline CudaNorm NormOf(const NormView& norm) {
+  return {.kind = norm.kind, .weight = norm.weight, .bias = norm.bias, .epsilon = norm.epsilon};
+}
+
 class CudaGemm {
  public:
   // `library`: for GEMMs of many rows; null: our own kernels run all GEMMs.
@@ -35,14 +39,15 @@ class CudaGemm {
   void Embed(const EmbedArgs& args);
   void Linear(const LinearArgs& args);
   void Logits(const LogitsArgs& args);
+  void Norm(const NormArgs& args);
 
  private:
   const int32_t* CopyIds(std::span<const int32_t> ids);
-  // Applies LayerNorm to x, or to selected rows of it, and splits the result into parts for a GEMM
+  // Applies the norm to x, or to selected rows of it, and splits the result into parts for a GEMM
   // with `weight`. False: an error.
-  bool SplitRows(CudaSplitArgs args, const NormView& norm, const CudaMatrix& weight);
+  bool SplitRows(CudaSplitArgs args, const CudaMatrix& weight);
   // SplitRows, then the GEMM by our own kernels.
-  void RunKernels(const CudaSplitArgs& rows, const NormView& norm, CudaLinearArgs gemm);
+  void RunKernels(CudaSplitArgs rows, CudaLinearArgs gemm);
 
   // False: our own kernels have to run the GEMM.
   bool RunByLibrary(const LinearArgs& args, const CudaMatrix& weight);

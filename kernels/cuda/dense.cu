@@ -1,4 +1,4 @@
-// Embed, LayerNorm and GEMM. An output element is the sum of kWarps chains of MMAs, each over its
+// Embed, norms and GEMM. An output element is the sum of kWarps chains of MMAs, each over its
 // part of the columns in rising order; the chains are added in order. So the bits of an output row
 // depend on that row alone, not on the number of rows.
 #include "kernels/cuda/elements.cuh"
@@ -17,83 +17,148 @@ LSSAR_DEVICE T AllLanes(T value) {
   return value;
 }
 
-// A row of x, after LayerNorm if there is one. LayerNorm is in double because a row's mean may be
-// large beside its spread.
-struct NormedRow {
-  const CudaSplitArgs& args;
-  const float* x;
-  double mean = 0;
-  double scale = 1;
+// Shared memory for reductions over a block.
+struct BlockSums {
+  double values[kWarps];
+};
 
-  LSSAR_DEVICE NormedRow(const CudaSplitArgs& a, int row) : args(a) {
-    const int source = a.row_ids == nullptr ? row : a.row_ids[row];
-    x = a.x + size_t(source) * size_t(a.width);
-    if (a.norm_weight == nullptr) return;
-    double sum = 0;
-    for (int i = LaneIdx(); i < a.width; i += kWarpThreads) sum += double(x[i]);
-    mean = AllLanes(sum) / a.width;
-    double squares = 0;
-    for (int i = LaneIdx(); i < a.width; i += kWarpThreads) {
-      const double centred = double(x[i]) - mean;
-      squares += centred * centred;
+// A row of x after its norm. The block's threads share the row, always in the same way: a row has
+// the same bits in every kernel. Norms are in double because a row's mean may be large beside its
+// spread.
+class NormedRow {
+ public:
+  // All threads of the block.
+  LSSAR_DEVICE NormedRow(const CudaSplitArgs& args, int row, BlockSums* sums)
+      : args_(args), sums_(sums) {
+    const int source = args.row_ids == nullptr ? row : args.row_ids[row];
+    x_ = args.x + size_t(source) * size_t(args.width);
+    if (args.norm.kind == NormKind::kNone) return;
+    if (args.norm.kind == NormKind::kLayerNorm) {
+      mean_ = SumOver([&](int i) { return double(x_[i]); }) / args.width;
     }
-    scale = 1.0 / sqrt(AllLanes(squares) / a.width + double(a.epsilon));
+    const double squares = SumOver([&](int i) {
+      const double centred = double(x_[i]) - mean_;
+      return centred * centred;
+    });
+    scale_ = 1.0 / sqrt(squares / args.width + double(args.norm.epsilon));
   }
 
   LSSAR_DEVICE float At(int i) const {
-    if (i >= args.width) return 0;
-    if (args.norm_weight == nullptr) return x[i];
-    return float((double(x[i]) - mean) * scale * double(args.norm_weight[i]) +
-                 double(args.norm_bias[i]));
+    if (i >= args_.width) return 0;
+    if (args_.norm.kind == NormKind::kNone) return x_[i];
+    const double weight = args_.norm.weight == nullptr ? 1.0 : double(args_.norm.weight[i]);
+    const double bias = args_.norm.bias == nullptr ? 0.0 : double(args_.norm.bias[i]);
+    return float((double(x_[i]) - mean_) * scale_ * weight + bias);
   }
+
+  // The largest magnitude. All threads of the block.
+  LSSAR_DEVICE float Largest() const {
+    float largest = 0;
+    for (int i = ThreadIdx(); i < args_.width; i += kThreads) {
+      largest = fmaxf(largest, fabsf(At(i)));
+    }
+    for (int mask = 1; mask < kWarpThreads; mask *= 2) {
+      largest = fmaxf(largest, ShuffleXor(largest, mask));
+    }
+    SyncBlock();
+    if (LaneIdx() == 0) sums_->values[WarpIdx()] = double(largest);
+    SyncBlock();
+    for (int warp = 0; warp < kWarps; ++warp) largest = fmaxf(largest, float(sums_->values[warp]));
+    return largest;
+  }
+
+ private:
+  template <typename F>
+  LSSAR_DEVICE double SumOver(const F& term) const {
+    double sum = 0;
+    for (int i = ThreadIdx(); i < args_.width; i += kThreads) sum += term(i);
+    sum = AllLanes(sum);
+    SyncBlock();
+    if (LaneIdx() == 0) sums_->values[WarpIdx()] = sum;
+    SyncBlock();
+    sum = 0;
+    for (int warp = 0; warp < kWarps; ++warp) sum += sums_->values[warp];
+    return sum;
+  }
+
+  const CudaSplitArgs& args_;
+  BlockSums* const sums_;
+  const float* x_ = nullptr;
+  double mean_ = 0;
+  double scale_ = 1;
 };
 
-// A warp splits a row.
+// Splits a row into parts, part_stride elements apart, and stores the inverse of its power of two.
+// All threads of the block.
 template <typename E>
-LSSAR_KERNEL(kThreads)
-SplitRows(LSSAR_ARGS(CudaSplitArgs) args) {
-  const int row = BlockX() * kWarps + WarpIdx();
-  if (row >= args.num_rows) return;
-  const NormedRow normed(args, row);
-  float largest = 0;
-  for (int i = LaneIdx(); i < args.width; i += kWarpThreads) {
-    largest = fmaxf(largest, fabsf(normed.At(i)));
-  }
-  for (int mask = 1; mask < kWarpThreads; mask *= 2) {
-    largest = fmaxf(largest, ShuffleXor(largest, mask));
-  }
-  const float factor = args.rounds ? 1.0f : PowerOfTwoFor(largest, 11);
+LSSAR_DEVICE void SplitRow(const CudaSplitArgs& args, int row, BlockSums* sums, uint16_t* to,
+                           size_t part_stride, float* inverse) {
+  const NormedRow normed(args, row, sums);
+  const float factor = args.rounds ? 1.0f : PowerOfTwoFor(normed.Largest(), 11);
   const int num_parts = args.rounds ? 1 : E::kRowParts;
-  if (LaneIdx() == 0) args.to.inverse[row] = 1.0f / factor;
-  const size_t width = size_t(args.padded_width);
-  uint16_t* to = static_cast<uint16_t*>(args.to.parts) + size_t(row) * width;
-  for (int i = LaneIdx(); i < args.padded_width; i += kWarpThreads) {
+  if (ThreadIdx() == 0) *inverse = 1.0f / factor;
+  for (int i = ThreadIdx(); i < args.padded_width; i += kThreads) {
     float left = normed.At(i) * factor;
     for (int part = 0; part < num_parts; ++part) {
       const uint16_t bits = E::FromFloat(left);
-      to[size_t(part) * size_t(args.num_rows) * width + size_t(i)] = bits;
+      to[size_t(part) * part_stride + size_t(i)] = bits;
       left -= E::ToFloat(bits);
     }
   }
 }
 
-LSSAR_KERNEL(kThreads) CopyRows(LSSAR_ARGS(CudaSplitArgs) args) {
-  const int row = BlockX() * kWarps + WarpIdx();
-  if (row >= args.num_rows) return;
-  const NormedRow normed(args, row);
-  float* to = static_cast<float*>(args.to.parts) + size_t(row) * size_t(args.padded_width);
-  for (int i = LaneIdx(); i < args.padded_width; i += kWarpThreads) to[i] = normed.At(i);
+LSSAR_DEVICE BlockSums* SharedSums() { return reinterpret_cast<BlockSums*>(SharedMemory()); }
+
+// A block splits a row.
+template <typename E>
+LSSAR_KERNEL(kThreads)
+SplitRows(LSSAR_ARGS(CudaSplitArgs) args) {
+  WaitForPreviousKernel();
+  const size_t row = size_t(BlockX()), width = size_t(args.padded_width);
+  SplitRow<E>(args, BlockX(), SharedSums(), static_cast<uint16_t*>(args.to.parts) + row * width,
+              size_t(args.num_rows) * width, args.to.inverse + row);
 }
 
-LSSAR_DEVICE float Gelu(float x) {
-  return 0.5f * x * (1 + tanhf(0.7978845608f * MulAdd(0.044715f * x * x, x, x)));
+LSSAR_KERNEL(kThreads) CopyRows(LSSAR_ARGS(CudaSplitArgs) args) {
+  WaitForPreviousKernel();
+  const NormedRow normed(args, BlockX(), SharedSums());
+  float* const to =
+      static_cast<float*>(args.to.parts) + size_t(BlockX()) * size_t(args.padded_width);
+  for (int i = ThreadIdx(); i < args.padded_width; i += kThreads) to[i] = normed.At(i);
+}
+
+LSSAR_KERNEL(kThreads) NormRows(LSSAR_ARGS(CudaNormArgs) args) {
+  WaitForPreviousKernel();
+  const NormedRow normed(args.rows, BlockX(), SharedSums());
+  const size_t first = size_t(BlockX()) * size_t(args.rows.width);
+  for (int i = ThreadIdx(); i < args.rows.width; i += kThreads) {
+    const float scaled = args.scale * normed.At(i);
+    args.out[first + size_t(i)] =
+        args.residual == nullptr ? scaled : args.residual[first + size_t(i)] + scaled;
+  }
+}
+
+LSSAR_DEVICE float Activate(Activation activation, float x) {
+  switch (activation) {
+    case Activation::kNone: return x;
+    case Activation::kGeluTanh:
+      return 0.5f * x * (1 + tanhf(0.7978845608f * MulAdd(0.044715f * x * x, x, x)));
+    case Activation::kGeluErf: return 0.5f * x * erfcf(-0.70710678f * x);
+    case Activation::kRelu: return x < 0 ? 0.0f : x;  // NaN stays NaN
+    case Activation::kRelu2: return x < 0 ? 0.0f : x * x;
+    case Activation::kSilu: return x / (1 + expf(-x));
+  }
+  return x;
 }
 
 LSSAR_DEVICE void StoreElement(const CudaLinearArgs& args, int row, int col, float sum) {
   const size_t at = size_t(row) * size_t(args.weight.num_rows) + size_t(col);
   if (args.bias != nullptr) sum += args.bias[col];
-  if (args.gelu) sum = Gelu(sum);
+  sum = Activate(args.activation, sum);
+  if (args.multiply != nullptr) sum *= args.multiply[at];
+  sum *= args.scale;
   if (args.residual != nullptr) sum += args.residual[at];
+  if (args.softcap > 0) sum = args.softcap * tanhf(sum / args.softcap);
   args.out[at] = sum;
 }
 
@@ -102,18 +167,21 @@ LSSAR_DEVICE void StoreElement(const CudaLinearArgs& args, int row, int col, flo
 template <typename E, int kRowTiles>
 class LinearTile {
  public:
-  LSSAR_DEVICE explicit LinearTile(const CudaLinearArgs& args)
+  LSSAR_DEVICE LinearTile(const CudaLinearArgs& args, const CudaSplitRows& x)
       : args_(args),
+        x_(x),
         first_row_(BlockY() * 16 * kRowTiles),
         first_col_(BlockX() * 8),
         width_(size_t(args.weight.padded_cols)) {}
 
-  LSSAR_DEVICE void Run() {
+  // make_x() makes x available, while the first weights are on their way.
+  template <typename F>
+  LSSAR_DEVICE void Run(const F& make_x) {
     const int num_groups = args_.weight.padded_cols / kCudaGroupCols;
     const int first = num_groups * WarpIdx() / kWarps * kCudaGroupCols;
     const int end = num_groups * (WarpIdx() + 1) / kWarps * kCudaGroupCols;
     float sums[kRowTiles][4] = {};
-    SumColumns(first, end, sums);
+    SumColumns(first, end, make_x, sums);
     if (WarpIdx() > 0) Share(sums);
     SyncBlock();
     if (WarpIdx() > 0) return;
@@ -134,7 +202,9 @@ class LinearTile {
     unsigned words[2 * E::kBytes];
   };
 
-  LSSAR_DEVICE void SumColumns(int first, int end, float (&sums)[kRowTiles][4]) const {
+  template <typename F>
+  LSSAR_DEVICE void SumColumns(int first, int end, const F& make_x,
+                               float (&sums)[kRowTiles][4]) const {
     const int t = LaneIdx() % 4;
     const int col = Least(first_col_ + LaneIdx() / 4, args_.weight.num_rows - 1);
     const unsigned char* weights = static_cast<const unsigned char*>(args_.weight.elements) +
@@ -148,6 +218,7 @@ class LinearTile {
     for (int i = 0; i < kAhead; ++i) {
       if (first + 32 * i < end) ahead[i] = load(first + 32 * i);
     }
+    make_x();
     for (int from = first; from < end; from += 32 * kAhead) {
       LSSAR_UNROLL
       for (int i = 0; i < kAhead; ++i) {
@@ -209,7 +280,7 @@ class LinearTile {
 
   // The A operands of two steps. Rows after the last repeat it; their results are not stored.
   LSSAR_DEVICE void LoadRows(int tile, int part, int k, unsigned (&a)[2][4]) const {
-    const uint16_t* parts = static_cast<const uint16_t*>(args_.x.parts);
+    const uint16_t* parts = static_cast<const uint16_t*>(x_.parts);
     LSSAR_UNROLL
     for (int i = 0; i < 2; ++i) {
       const int row = part * args_.num_rows + Least(Row(tile, i), args_.num_rows - 1);
@@ -243,12 +314,13 @@ class LinearTile {
       for (int i = 0; i < 4; ++i) {
         const int row = Row(tile, i / 2), col = first_col_ + LaneIdx() % 4 * 2 + i % 2;
         if (row >= args_.num_rows || col >= args_.weight.num_rows) continue;
-        StoreElement(args_, row, col, sums[tile][i] * args_.x.inverse[row]);
+        StoreElement(args_, row, col, sums[tile][i] * x_.inverse[row]);
       }
     }
   }
 
   const CudaLinearArgs& args_;
+  const CudaSplitRows x_;
   const int first_row_, first_col_;
   const size_t width_;
 };
@@ -256,11 +328,29 @@ class LinearTile {
 template <typename E, int kRowTiles>
 LSSAR_KERNEL(kThreads)
 Linear(LSSAR_ARGS(CudaLinearArgs) args) {
-  LinearTile<E, kRowTiles>(args).Run();
+  LinearTile<E, kRowTiles>(args, args.x).Run([] { WaitForPreviousKernel(); });
+}
+
+// Few rows: every block normalises and splits them for itself.
+template <typename E>
+LSSAR_KERNEL(kThreads)
+FusedLinear(LSSAR_ARGS(CudaFusedLinearArgs) args) {
+  const size_t num_rows = size_t(args.rows.num_rows), width = size_t(args.rows.padded_width);
+  auto* const sums = reinterpret_cast<BlockSums*>(SharedMemory() + LinearTile<E, 1>::kSharedBytes);
+  float* const inverse = reinterpret_cast<float*>(sums + 1);  // [kMaxFusedRows]
+  uint16_t* const parts = reinterpret_cast<uint16_t*>(inverse + kMaxFusedRows);
+  LinearTile<E, 1>(args.linear, {.parts = parts, .inverse = inverse}).Run([&] {
+    WaitForPreviousKernel();
+    for (size_t row = 0; row < num_rows; ++row) {
+      SplitRow<E>(args.rows, int(row), sums, parts + row * width, num_rows * width, inverse + row);
+    }
+    SyncBlock();
+  });
 }
 
 // fp32 weights, which the MMA cannot take: a warp computes an element.
 LSSAR_KERNEL(kThreads) LinearF32(LSSAR_ARGS(CudaLinearArgs) args) {
+  WaitForPreviousKernel();
   const int row = BlockY(), col = BlockX() * kWarps + WarpIdx();
   if (col >= args.weight.num_rows) return;
   const size_t width = size_t(args.weight.padded_cols);
@@ -275,6 +365,7 @@ LSSAR_KERNEL(kThreads) LinearF32(LSSAR_ARGS(CudaLinearArgs) args) {
 }
 
 LSSAR_KERNEL(kThreads) EmbedRows(LSSAR_ARGS(CudaEmbedArgs) args) {
+  WaitForPreviousKernel();
   const size_t width = size_t(args.table.padded_cols);
   const int id = args.ids[BlockX()];
   float* out = args.out + size_t(BlockX()) * size_t(args.table.num_cols);
@@ -306,18 +397,37 @@ template <typename E>
 int StartLinearOf(const CudaLinearArgs& args, void* stream) {
   LaunchShape shape{.num_blocks_x = (args.weight.num_rows + 7) / 8,
                     .num_threads = kThreads,
-                    .shared_bytes = LinearTile<E, 1>::kSharedBytes};
+                    .shared_bytes = LinearTile<E, 1>::kSharedBytes,
+                    .overlaps_previous = true};
   if (args.num_rows <= 16) return Launch(shape, stream, &Linear<E, 1>, args);
   shape.num_blocks_y = (args.num_rows + 63) / 64;
   shape.shared_bytes = LinearTile<E, 4>::kSharedBytes;
   return Launch(shape, stream, &Linear<E, 4>, args);
 }
 
+template <typename E>
+int StartFusedLinearOf(const CudaFusedLinearArgs& args, void* stream) {
+  const size_t rows_bytes =
+      size_t(args.rows.num_rows) * size_t(args.rows.padded_width) * E::kRowParts * 2;
+  const LaunchShape shape{.num_blocks_x = (args.linear.weight.num_rows + 7) / 8,
+                          .num_threads = kThreads,
+                          .shared_bytes = LinearTile<E, 1>::kSharedBytes + sizeof(BlockSums) +
+                                          kMaxFusedRows * sizeof(float) + rows_bytes,
+                          .overlaps_previous = true};
+  return Launch(shape, stream, &FusedLinear<E>, args);
+}
+
+LaunchShape BlockPerRow(int num_rows) {
+  return {.num_blocks_x = num_rows,
+          .num_threads = kThreads,
+          .shared_bytes = sizeof(BlockSums),
+          .overlaps_previous = true};
+}
+
 }  // namespace
 
 int StartSplitRows(const CudaSplitArgs& args, void* stream) {
-  const LaunchShape shape{.num_blocks_x = (args.num_rows + kWarps - 1) / kWarps,
-                          .num_threads = kThreads};
+  const LaunchShape shape = BlockPerRow(args.num_rows);
   switch (args.dtype) {
     case DType::kF32: return Launch(shape, stream, &CopyRows, args);
     case DType::kBF16: return Launch(shape, stream, &SplitRows<Bf16Element>, args);
@@ -334,12 +444,28 @@ int StartLinear(const CudaLinearArgs& args, void* stream) {
   }
   const LaunchShape shape{.num_blocks_x = (args.weight.num_rows + kWarps - 1) / kWarps,
                           .num_blocks_y = args.num_rows,
-                          .num_threads = kThreads};
+                          .num_threads = kThreads,
+                          .overlaps_previous = true};
   return Launch(shape, stream, &LinearF32, args);
 }
 
+int StartFusedLinear(const CudaFusedLinearArgs& args, void* stream) {
+  switch (args.linear.weight.dtype) {
+    case DType::kF16: return StartFusedLinearOf<F16Element>(args, stream);
+    case DType::kBF16: return StartFusedLinearOf<Bf16Element>(args, stream);
+    case DType::kI8: return StartFusedLinearOf<I8Element>(args, stream);
+    case DType::kF32: break;
+  }
+  return kInvalidValue;
+}
+
+int StartNorm(const CudaNormArgs& args, void* stream) {
+  return Launch(BlockPerRow(args.rows.num_rows), stream, &NormRows, args);
+}
+
 int StartEmbed(const CudaEmbedArgs& args, void* stream) {
-  return Launch({.num_blocks_x = args.num_ids, .num_threads = kThreads}, stream, &EmbedRows, args);
+  return Launch({.num_blocks_x = args.num_ids, .num_threads = kThreads, .overlaps_previous = true},
+                stream, &EmbedRows, args);
 }
 
 }  // namespace lssar::LSSAR_CUDA_NAMESPACE

@@ -8,6 +8,7 @@
 
 #include "kernels/attention_spec.h"
 #include "kernels/dtype.h"
+#include "kernels/ops.h"
 
 namespace lssar {
 
@@ -26,7 +27,7 @@ struct CudaPages {
   const int32_t* pages = nullptr;  // page tables of all sequences of the step
   size_t head_bytes = 0;           // from one head to the next
   size_t page_bytes = 0;           // from one page of a head to the next
-  int num_heads = 0;
+  int num_heads = 0;               // of K and V
   int head_dim = 0;
   int page_size = 0;
 };
@@ -43,8 +44,7 @@ struct CudaDecodeRow {
   int32_t num_keys = 0;  // 0: padding, nothing is read or written
   int32_t first_page = 0;
   int32_t sequence = 0;
-  uint64_t scores_idx = 0;  // of head 0 in CudaScratch::scores; heads are PaddedKeys apart
-  uint64_t split_idx = 0;   // of head 0's first split among all splits; heads are NumSplits apart
+  uint64_t split_idx = 0;  // of the row's first split, in the splits of one query head
 };
 
 // Adjacent rows of one sequence that one block of prefill attention computes, in every head.
@@ -69,6 +69,8 @@ struct CudaAttentionArgs {
   CudaPages pages;
   const float* q = nullptr;
   float* out = nullptr;
+  int num_heads = 0;                       // query heads
+  int heads_of_kv = 1;                     // query heads that share a K/V head
   unsigned long long* counters = nullptr;  // [sequence]: V rows read
   const CudaDecodeRow* decode_rows = nullptr;
   int num_decode_rows = 0;
@@ -83,6 +85,14 @@ struct CudaAttentionArgs {
   float floor = 0;        // a u below it has a negligible power
 };
 
+// NormView with every array present.
+struct CudaNorm {
+  NormKind kind = NormKind::kNone;
+  const float* weight = nullptr;  // null: ones
+  const float* bias = nullptr;    // null: zeros
+  float epsilon = 0;
+};
+
 struct CudaRopeWriteArgs {
   CudaPages pages;
   const CudaRow* rows = nullptr;
@@ -90,8 +100,12 @@ struct CudaRopeWriteArgs {
   const float* rope = nullptr;
   float* q = nullptr;
   int num_rows = 0;
+  int num_heads = 0;    // query heads
+  int rotary_dims = 0;  // of a head; even
   DType dtype = DType::kF16;
   bool half_split = true;
+  CudaNorm q_norm, k_norm;
+  bool norm_after_rotary = false;
   bool normalize = true;
 };
 
@@ -117,11 +131,9 @@ struct CudaSplitRows {
 };
 
 struct CudaSplitArgs {
-  const float* x = nullptr;            // [any, width]
-  const int32_t* row_ids = nullptr;    // [num_rows]; null: the first num_rows
-  const float* norm_weight = nullptr;  // null: no LayerNorm
-  const float* norm_bias = nullptr;
-  float epsilon = 0;
+  const float* x = nullptr;          // [any, width]
+  const int32_t* row_ids = nullptr;  // [num_rows]; null: the first num_rows
+  CudaNorm norm;
   int num_rows = 0;
   int width = 0;
   int padded_width = 0;
@@ -135,8 +147,29 @@ struct CudaLinearArgs {
   int num_rows = 0;
   CudaMatrix weight;
   const float* bias = nullptr;
+  Activation activation = Activation::kNone;
+  const float* multiply = nullptr;
+  float scale = 1;
   const float* residual = nullptr;
-  bool gelu = false;
+  float softcap = 0;  // 0: no cap
+  float* out = nullptr;
+};
+
+// Rows that a GEMM normalises and splits itself, at most, and columns of its result: every block
+// repeats that work for 8 columns.
+inline constexpr int kMaxFusedRows = 4;
+inline constexpr int kMaxFusedCols = 8192;
+
+struct CudaFusedLinearArgs {
+  CudaSplitArgs rows;     // `to` is not used
+  CudaLinearArgs linear;  // `x` is not used
+};
+
+// NormArgs (ops.h).
+struct CudaNormArgs {
+  CudaSplitArgs rows;  // x, norm, num_rows and width
+  float scale = 1;
+  const float* residual = nullptr;
   float* out = nullptr;
 };
 
@@ -192,6 +225,7 @@ struct CudaSampledRow {
 struct CudaSampleArgs {
   const float* logits = nullptr;  // [num_rows, vocab]
   int vocab = 0;
+  int num_ids = 0;  // ids from it on are never drawn
   int num_rows = 0;
   const CudaSampleRow* rows = nullptr;
   const CudaSampleId* ids = nullptr;

@@ -30,11 +30,20 @@ struct CudaKernels {
   // Each requires num_rows >= 1.
   int (*split_rows)(const CudaSplitArgs& args, void* stream);
   int (*linear)(const CudaLinearArgs& args, void* stream);
+  // split_rows and linear in one launch; the same bits.
+  // Requires  weights other than fp32; num_rows <= kMaxFusedRows; FusesWidth
+  int (*fused_linear)(const CudaFusedLinearArgs& args, void* stream);
+  int (*norm)(const CudaNormArgs& args, void* stream);
   int (*embed)(const CudaEmbedArgs& args, void* stream);
   int (*sample)(const CudaSampleArgs& args, void* stream);
   // Requires  a dtype other than fp32, IsCudaHeadDim(head_dim)
   CudaAttentionMemory (*attention_memory)(DType dtype, int head_dim);
 };
+
+// Widths whose rows fit in the 48 KiB of shared memory that a launch has without asking for more.
+constexpr bool FusesWidth(int num_rows, int padded_width) {
+  return size_t(num_rows) * size_t(padded_width) * kMaxRowParts * 2 <= size_t{40} * 1024;
+}
 
 // Splits whose scores a block of a cluster keeps in its shared memory.
 inline constexpr int kSplitsOfBlock = 32;

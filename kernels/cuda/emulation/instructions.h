@@ -87,6 +87,8 @@ const T* InBlock(const T* shared, int rank) {
   return static_cast<const T*>(emulation::InBlock(shared, rank));
 }
 
+inline void WaitForPreviousKernel() { emulation::WaitForPrevious(); }
+
 inline void FenceDevice() {}
 inline unsigned AtomicAdd(unsigned* address, unsigned value) {
   const unsigned before = *address;
