@@ -10,7 +10,7 @@ package_list() {
 build      g++                         the C++20 compiler (12.2)
 build      cmake                       3.25: presets and workflows
 build      ninja-build                 the generator of every preset
-build      pkg-config                  finds Highway, SentencePiece, PCRE2 and libedit
+build      pkg-config                  finds Highway, PCRE2, utf8proc and libedit
 build      ccache                      fast rebuilds, across checkouts too
 build      lld                         faster linker than GNU ld
 build      libgrpc++-dev               transport of server and clients
@@ -21,20 +21,25 @@ build      zlib1g-dev                  compression in Protobuf, which is linked 
 build      libabsl-dev                 Status, flat_hash_map, strings: comes with gRPC
 build      libssl-dev                  SHA-256 of a checkpoint
 build      libspdlog-dev               JSON logs
-build      libsentencepiece-dev        the shipped checkpoint's tokenizer
-build      libpcre2-dev                pre-tokenizer of GPT-2's byte-level BPE
+build      libpcre2-dev                pre-tokenizers: patterns that split a text into words
+build      libutf8proc-dev             Unicode normalization forms of tokenizers
 build      libhwy-dev                  SIMD with run-time dispatch
 build      nlohmann-json3-dev          config.json, safetensors headers, --json
-build      libcli11-dev                flags, environment and configuration file in one
+build      libcli11-dev                flags and environment in one
+build      libtomlplusplus-dev         the configuration file and the file of API keys, header only
 build      libedit-dev                 line editing of `lssar chat`
 build      libboost1.81-dev            Asio and Beast, headers only: the HTTP port
 build      prometheus-cpp-dev          /metrics
 test       libgtest-dev                GoogleTest
 test       libgmock-dev                its matchers
+test       libsentencepiece-dev        the oracle of our SentencePiece tokenizer
 test       libbenchmark-dev            Google Benchmark: tests/bench
 test       libdnnl-dev                 oneDNN: the GEMM peer in tests/bench
 test       python3                     the tidy test, the Python end-to-end test
 test       clang-format                the layout of C++ and CUDA sources, checked by tests/tidy
+test       clang-16                    the fuzzers in tests/fuzz
+test       libclang-rt-16-dev          libFuzzer and AddressSanitizer for them
+test       haproxy                     2.6: deploy/edge, and what tests/attack attacks through it
 test       curl                        a foreign client of the HTTP API tests
 test       openssl                     temporary certificates for the TLS tests
 test       python3-grpcio              transport of the Python client in its tests
@@ -49,8 +54,8 @@ run        zlib1g                      compression in Protobuf, which is linked 
 run        libabsl20220623             Status and containers
 run        libssl3                     SHA-256 of a checkpoint
 run        libspdlog1.10               logs
-run        libsentencepiece0           tokenizer
-run        libpcre2-8-0                pre-tokenizer of GPT-2's byte-level BPE
+run        libpcre2-8-0                pre-tokenizers: patterns that split a text into words
+run        libutf8proc2                Unicode normalization forms of tokenizers
 run        libhwy1                     run-time dispatch
 run        libedit2                    `lssar chat` inside the container
 run        libprometheus-cpp-core1.0   /metrics

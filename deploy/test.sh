@@ -2,7 +2,8 @@
 # Installs missing Debian 12 packages, builds with warnings as errors, and runs the tests.
 #
 #   sh deploy/test.sh          the tests that every change must pass
-#   sh deploy/test.sh --all    also the container image, the dev build (DCHECKs on), and the builds
+#   sh deploy/test.sh --all    also the container image, the import of checkpoints with PyTorch from
+#                              PyPI (5.4 GB), the dev build (DCHECKs on), and the builds
 #                              with address, undefined-behaviour and thread sanitizers: two to
 #                              three hours on two cores
 set -eu
@@ -40,10 +41,11 @@ for preset in $presets; do
 done
 if [ "${1:-}" = --all ]; then
   show ctest --test-dir build/ci --output-on-failure --label-regex image || failed="$failed image"
+  show ctest --test-dir build/ci --output-on-failure --label-regex torch || failed="$failed torch"
 fi
 
 if [ -n "$failed" ]; then
   say "FAILED:$failed"
   exit 1
 fi
-say "All passed: $presets${1:+ image}"
+say "All passed: $presets${1:+ image torch}"

@@ -43,14 +43,16 @@ class PackedMatrix {
   virtual size_t NumBytes() const = 0;
 };
 
-// A weight matrix in host memory, of a float type. `transposed`: stored as [cols, rows] (GPT-2's
-// Conv1D).
+// A weight matrix in host memory. `transposed`: stored as [cols, rows] (GPT-2's Conv1D).
 struct MatrixView {
   const void* elements = nullptr;
   DType dtype = DType::kF32;
   int num_rows = 0;
   int num_cols = 0;
   bool transposed = false;
+  // Of int8, which is not transposed: bf16 bits [num_rows, ceil(num_cols / kGroupCols)]. An element
+  // stands for itself times the scale of its row and group (quantize.h). Null: a float type.
+  const uint16_t* scales = nullptr;
 };
 
 // The arguments of one step, for RunStep.
@@ -94,8 +96,9 @@ class Backend {
   // Errors  RESOURCE_EXHAUSTED: not enough memory
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t num_bytes) = 0;
 
-  // Copies and repacks `view`, rounded to nearest, ties to even; int8 as in quantize.h.
-  // Errors  INVALID_ARGUMENT: `view` is int8, or `stored` cannot hold a weight;
+  // Copies and repacks `view`, rounded to nearest, ties to even; to int8 as in quantize.h. Elements
+  // that are int8 already keep their bits and scales.
+  // Errors  INVALID_ARGUMENT: `view` is int8 without scales, or `stored` cannot hold a weight;
   //         RESOURCE_EXHAUSTED: not enough memory
   virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(const MatrixView& view,
                                                              DType stored) = 0;
@@ -117,7 +120,7 @@ class Backend {
   virtual void CopyPages(const CopyPagesArgs& args) = 0;
   virtual absl::Status Synchronize() = 0;
 
-  // Runs a step's Embed, Norm, Linear, RopeWrite and Attention, which `ops` calls. A backend may record
+  // Runs a step's ops from Embed to Attention, which `ops` calls. A backend may record
   // them (a CUDA graph) and replay the record in a later step of the same owner without calling
   // `ops`.
   // Requires  `ops` calls only these five, for all rows of `args` or all ids; its other arguments
@@ -131,7 +134,7 @@ class Backend {
   virtual bool IsLost() = 0;
 };
 
-// Errors  UNIMPLEMENTED: `backend` does not compute one of `variants`; names the field of config.json,
+// Errors  UNIMPLEMENTED: `backend` does not compute one of `variants`; names config.json's field,
 //         its value, the values that the backend computes, and what to do
 absl::Status CheckVariants(const Backend& backend, std::span<const Variant> variants);
 

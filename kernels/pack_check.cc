@@ -1,15 +1,41 @@
 #include "kernels/pack_check.h"
 
 #include "kernels/check.h"
+#include "kernels/float_bits.h"
+#include "kernels/quantize.h"
 #include "kernels/str_cat.h"
 
 namespace lssar {
 
 absl::Status CheckPack(const MatrixView& view) {
   LSSAR_CHECK(view.elements != nullptr && view.num_rows >= 1 && view.num_cols >= 1);
-  if (IsFloat(view.dtype)) return absl::OkStatus();
-  return absl::InvalidArgumentError(StrCat("weights of type ", NameOf(view.dtype),
-                                           " have no scales: pass them as fp32, fp16 or bf16"));
+  const bool has_scales = view.scales != nullptr;
+  if (IsFloat(view.dtype) == has_scales) {
+    return absl::InvalidArgumentError(
+        StrCat("weights of type ", NameOf(view.dtype), has_scales ? " have" : " have no",
+               " scales: pass int8 with them, fp32, fp16 and bf16 without"));
+  }
+  if (has_scales && view.transposed) {
+    return absl::InvalidArgumentError("int8 weights are transposed: pass them as [rows, cols]");
+  }
+  return absl::OkStatus();
+}
+
+void LoadRow(const MatrixView& view, int row, float* out) {
+  const size_t num_cols = size_t(view.num_cols), first = size_t(row) * num_cols;
+  if (view.scales != nullptr) {
+    const size_t num_groups = (num_cols + kGroupCols - 1) / kGroupCols;
+    const uint16_t* scales = view.scales + size_t(row) * num_groups;
+    const int8_t* steps = static_cast<const int8_t*>(view.elements) + first;
+    for (size_t col = 0; col < num_cols; ++col) {
+      out[col] = float(steps[col]) * FloatFromBf16(scales[col / kGroupCols]);
+    }
+    return;
+  }
+  for (size_t col = 0; col < num_cols; ++col) {
+    const size_t from = view.transposed ? col * size_t(view.num_rows) + size_t(row) : first + col;
+    out[col] = LoadElement(view.elements, view.dtype, from);
+  }
 }
 
 absl::Status WeightDoesNotFit(DType stored) {

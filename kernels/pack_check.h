@@ -8,8 +8,13 @@
 namespace lssar {
 
 // Requires  view has elements and at least one row and column
-// Errors    INVALID_ARGUMENT: the type needs scales, and a MatrixView has none
+// Errors    INVALID_ARGUMENT: the type needs scales, and the view has none; it has scales, and its
+//           type needs none; it has scales and is transposed
 absl::Status CheckPack(const MatrixView& view);
+
+// Row `row` of a view that CheckPack accepts, widened to fp32 (exact).
+// Shapes  out [view.num_cols]
+void LoadRow(const MatrixView& view, int row, float* out);
 
 // INVALID_ARGUMENT: `stored` cannot hold a weight.
 absl::Status WeightDoesNotFit(DType stored);

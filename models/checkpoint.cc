@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <filesystem>
 #include <utility>
 
@@ -26,31 +25,22 @@ absl::Status CheckDirectory(const std::string& directory) {
       directory, ": not a directory; a checkpoint is a directory with config.json and weights"));
 }
 
-absl::Status HashFile(const std::string& path, Sha256* hash) {
-  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
-  if (file == nullptr) return FileError(path, errno);
-  std::string block(1 << 20, '\0');
-  while (const size_t num_read = std::fread(block.data(), 1, block.size(), file.get())) {
-    hash->Add(std::string_view(block).substr(0, num_read));
-  }
-  return std::ferror(file.get()) != 0 ? FileError(path, errno) : absl::OkStatus();
-}
-
 absl::Status LoadModel(const std::string& directory, Backend* backend, const LoadOptions& options,
                        Checkpoint* checkpoint) {
   const std::string config_path = StrCat(directory, "/config.json");
-  ASSIGN_OR_RETURN(const std::string config_text, ReadWholeFile(config_path));
+  ASSIGN_OR_RETURN(const std::string config_text, ReadWholeFile(config_path, kMaxConfigFileBytes));
   ASSIGN_OR_RETURN(checkpoint->config, ParseConfig(config_text, config_path));
   RETURN_IF_ERROR(Gpt::CheckBackend(checkpoint->config, *backend));
 
   ASSIGN_OR_RETURN(const TensorFile file, TensorFile::OpenModel(directory));
   Sha256 hash;
   hash.Add(config_text);
-  for (const std::string& path : file.Paths()) RETURN_IF_ERROR(HashFile(path, &hash));
+  RETURN_IF_ERROR(file.AddBytesTo(&hash));
   checkpoint->hash = hash.ShortHex();
 
   ASSIGN_OR_RETURN(GptWeights weights,
                    LoadGptWeights(file, checkpoint->config, backend, options.dtype));
+  RETURN_IF_ERROR(file.CheckUnchanged());
   checkpoint->dtype = weights.embedding->StoredType();
   checkpoint->num_parameters = weights.num_parameters;
   checkpoint->max_num_batched_tokens = options.max_num_batched_tokens;
@@ -72,11 +62,12 @@ std::string TokenText(const nlohmann::json& object, const char* name, JsonFields
 // tokenizer_config.json: BOS, EOS, chat template and stop strings. Absent: no BOS, no chat.
 absl::Status LoadTokenizerConfig(const std::string& directory, Checkpoint* checkpoint) {
   const std::string path = StrCat(directory, "/tokenizer_config.json");
-  const absl::StatusOr<std::string> text = ReadWholeFile(path);
+  const absl::StatusOr<std::string> text = ReadWholeFile(path, kMaxTemplateFileBytes);
   if (absl::IsNotFound(text.status())) return absl::OkStatus();
   RETURN_IF_ERROR(text.status());
   ASSIGN_OR_RETURN(const nlohmann::json parsed, ParseJson(*text, path));
 
+  checkpoint->tokenizer_config = *text;
   JsonFields fields(parsed, path);
   checkpoint->add_bos = fields.Bool("add_bos_token", false);
   if (checkpoint->add_bos && !checkpoint->config.bos_id) {

@@ -4,6 +4,7 @@
 #define LSSAR_MODELS_CHECKPOINT_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,6 +41,7 @@ struct Checkpoint {
   bool add_bos = false;              // prompts given as text start with config.bos_id
   std::string bos_token, eos_token;  // their texts, for the chat template
   std::vector<std::string> chat_stop_strings;
+  std::string tokenizer_config;  // the text of tokenizer_config.json, which is JSON; empty: none
 };
 
 // `backend` must outlive the result.
@@ -55,13 +57,27 @@ struct SelfCheckReport {
   double tolerance = 0;
 };
 
+struct SelfCheckProgress {
+  int num_rows = 0;
+  int64_t num_tokens = 0;  // of all rows
+  int64_t num_tokens_done = 0;
+};
+using OnSelfCheckProgress = std::function<void(const SelfCheckProgress&)>;
+
+// Bounds of golden.safetensors: a server starts only after all of it was computed.
+inline constexpr int64_t kMaxGoldenRowTokens = 16384;
+inline constexpr int64_t kMaxGoldenTokens = 32768;  // of all rows
+
 // Runs the token rows of `directory`/golden.safetensors through the model and compares logits.
-// `kv_cache_dtype`: the K/V element type that will be served.
-// Errors  FAILED_PRECONDITION: an error beyond the tolerance, or NaN; the message names row,
+// `kv_cache_dtype`: the K/V element type that will be served. `on_progress`, which may be null, is
+// called before the first row and after each step.
+// Errors  INVALID_ARGUMENT: the file is damaged or exceeds a bound; nothing was computed
+//         FAILED_PRECONDITION: an error beyond the tolerance, or NaN; the message names row,
 //         position and error
 absl::StatusOr<SelfCheckReport> SelfCheck(const std::string& directory,
                                           const Checkpoint& checkpoint, Backend* backend,
-                                          DType kv_cache_dtype, int page_size);
+                                          DType kv_cache_dtype, int page_size,
+                                          const OnSelfCheckProgress& on_progress = nullptr);
 
 }  // namespace lssar
 

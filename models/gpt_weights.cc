@@ -1,5 +1,6 @@
 #include "models/gpt_weights.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <set>
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "kernels/float_bits.h"
+#include "kernels/quantize.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
@@ -26,6 +28,7 @@ std::optional<DType> FloatType(TensorType type) {
     case TensorType::kBF16: return DType::kBF16;
     case TensorType::kI32:
     case TensorType::kI64:
+    case TensorType::kI8:
     case TensorType::kU8: return std::nullopt;
   }
   return std::nullopt;
@@ -49,6 +52,7 @@ std::optional<size_t> FirstNonFinite(const TensorView& tensor) {
     case TensorType::kBF16: return FirstWithExponent<uint16_t>(tensor.bytes, 0x7F80u);
     case TensorType::kI32:
     case TensorType::kI64:
+    case TensorType::kI8:
     case TensorType::kU8: return std::nullopt;
   }
   return std::nullopt;
@@ -224,6 +228,10 @@ class Loader {
                                            bool transposed) {
     std::vector<int64_t> shape{num_rows, num_cols};
     if (transposed) std::swap(shape[0], shape[1]);
+    const TensorView* stored = file_.Find(name);
+    if (stored != nullptr && stored->type == TensorType::kI8) {
+      return LoadInt8Matrix(name, num_rows, num_cols, transposed);
+    }
     const TensorView* tensor = Find(name, shape);
     if (tensor == nullptr) return nullptr;
     const DType file_dtype = *FloatType(tensor->type);
@@ -240,6 +248,42 @@ class Loader {
                        dtype);
     status_ = packed.status();
     file_.Release(*tensor);
+    return status_.ok() ? *std::move(packed) : nullptr;
+  }
+
+  // A matrix that `lssar quantize` wrote: NAME is I8 [rows, cols], NAME_scale is BF16 [rows,
+  // ceil(cols / kGroupCols)]. As int8 it is packed as it is.
+  std::unique_ptr<PackedMatrix> LoadInt8Matrix(const std::string& name, int num_rows, int num_cols,
+                                               bool transposed) {
+    const std::string scale_name = name + "_scale";
+    const int num_groups = (num_cols + kGroupCols - 1) / kGroupCols;
+    const TensorView& steps = *file_.Find(name);
+    const std::vector<int64_t> shape{num_rows, num_cols};
+    used_.insert(name);
+    const TensorView* scales = file_.Find(scale_name);
+    if (transposed) {
+      Fail(name, "is I8 and stored as [in, out] (linear_layout \"conv1d\"), must be [out, in]");
+    } else if (steps.shape != shape) {
+      Fail(name,
+           StrCat("has shape ", Show(steps.shape), ", must be ", Show(shape), " by config.json"));
+    } else if (std::ranges::find(steps.bytes, std::byte{0x80}) != steps.bytes.end()) {
+      Fail(name, "holds -128, must be in [-127, 127]");
+    } else if (scales != nullptr && scales->type != TensorType::kBF16) {
+      Fail(scale_name, StrCat("has dtype ", NameOf(scales->type), ", must be BF16"));
+    }
+    scales = status_.ok() ? Find(scale_name, {num_rows, num_groups}) : nullptr;
+    if (scales == nullptr) return nullptr;
+    num_parameters_ += steps.NumElements() - scales->NumElements();
+    absl::StatusOr<std::unique_ptr<PackedMatrix>> packed =
+        backend_->Pack({.elements = steps.bytes.data(),
+                        .dtype = DType::kI8,
+                        .num_rows = num_rows,
+                        .num_cols = num_cols,
+                        .scales = reinterpret_cast<const uint16_t*>(scales->bytes.data())},
+                       dtype_.value_or(DType::kI8));
+    status_ = packed.status();
+    file_.Release(steps);
+    file_.Release(*scales);
     return status_.ok() ? *std::move(packed) : nullptr;
   }
 

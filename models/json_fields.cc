@@ -1,10 +1,12 @@
 #include "models/json_fields.h"
 
 #include <cmath>
-#include <set>
+#include <new>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
+#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
 namespace lssar {
@@ -22,33 +24,138 @@ std::string Quote(const json& value) {
   return text;
 }
 
+using VisitMember = absl::FunctionRef<absl::Status(const std::string&, const json&)>;
+
+// Builds a value from the parser's events. The library's own parser with a callback scans all
+// members of an object again at the end of each member, and keeps the last of equal names.
+class StrictReader final : public nlohmann::json_sax<json> {
+ public:
+  // With `visit` the members of the outermost object go there.
+  explicit StrictReader(const VisitMember* visit) : visit_(visit) {}
+
+  bool null() override { return Add(nullptr); }
+  bool boolean(bool value) override { return Add(value); }
+  bool number_integer(number_integer_t value) override { return Add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return Add(value); }
+  bool number_float(number_float_t value, const string_t&) override { return Add(value); }
+  bool string(string_t& value) override { return Add(std::move(value)); }
+  bool binary(binary_t&) override { return Fail("not JSON"); }
+  bool start_object(std::size_t) override { return Open(json::object()); }
+  bool start_array(std::size_t) override { return Open(json::array()); }
+  bool end_object() override { return Close(); }
+  bool end_array() override { return Close(); }
+
+  bool key(string_t& name) override {
+    const bool is_new =
+        VisitsMembers() ? visited_.insert(name).second : !open_.back()->contains(name);
+    if (!is_new) return Fail(StrCat("the name ", Quote(name), " occurs twice in one object"));
+    name_ = std::move(name);
+    return true;
+  }
+
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::detail::exception& error) override {
+    constexpr int kOutOfRange = 406;  // the library's number of this error
+    return Fail(error.id == kOutOfRange ? StrCat("the number at byte ", position, " is too large")
+                                        : StrCat("not JSON: at byte ", position));
+  }
+
+  json& Value() { return value_; }
+  const std::string& Fault() const { return fault_; }
+  const absl::Status& VisitStatus() const { return visit_status_; }
+
+ private:
+  bool VisitsMembers() const { return visit_ != nullptr && open_.size() == 1; }
+
+  bool Fail(std::string fault) {
+    fault_ = std::move(fault);
+    return false;
+  }
+
+  // Where a value that starts now is stored.
+  json* Place(json value) {
+    if (open_.empty()) return &(value_ = std::move(value));
+    if (VisitsMembers()) return &(member_ = std::move(value));
+    json& parent = *open_.back();
+    if (parent.is_array()) return &parent.emplace_back(std::move(value));
+    return &(parent[name_] = std::move(value));
+  }
+
+  bool Visit() {
+    visit_status_ = (*visit_)(member_name_, member_);
+    return visit_status_.ok();
+  }
+
+  bool Add(json value) {
+    if (visit_ != nullptr && open_.empty()) return FailType(value);
+    if (VisitsMembers()) member_name_ = std::move(name_);
+    Place(std::move(value));
+    return !VisitsMembers() || Visit();
+  }
+
+  bool Open(json value) {
+    if (open_.size() >= size_t(kMaxDepth)) {
+      return Fail(StrCat("nested more than ", kMaxDepth, " levels deep"));
+    }
+    if (visit_ != nullptr && open_.empty() && !value.is_object()) return FailType(value);
+    if (VisitsMembers()) member_name_ = std::move(name_);
+    open_.push_back(Place(std::move(value)));
+    return true;
+  }
+
+  bool Close() {
+    open_.pop_back();
+    return !VisitsMembers() || Visit();
+  }
+
+  bool FailType(const json& value) {
+    return Fail(StrCat("is ", value.type_name(), ", not a JSON object"));
+  }
+
+  const VisitMember* const visit_;
+  json value_;
+  std::vector<json*> open_;  // objects and arrays, outermost first
+  std::string name_;         // of the next value of an object
+  std::string fault_;
+  absl::Status visit_status_;
+  // With `visit_`:
+  json member_;
+  std::string member_name_;
+  absl::flat_hash_set<std::string> visited_;
+};
+
+absl::Status Read(std::string_view text, std::string_view source, StrictReader* reader) {
+  try {
+    json::sax_parse(text.begin(), text.end(), reader);
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        StrCat(source, ": no memory to read its ", text.size(), " bytes"));
+  } catch (const json::exception&) {
+    return absl::InvalidArgumentError(StrCat(source, ": not JSON"));
+  }
+  if (!reader->Fault().empty()) {
+    return absl::InvalidArgumentError(StrCat(source, ": ", reader->Fault()));
+  }
+  return reader->VisitStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<json> ParseJson(std::string_view text, std::string_view source) {
-  std::vector<std::set<std::string>> names;  // of each open object, outermost first
-  std::string fault;
-  const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
-    if (depth > kMaxDepth && fault.empty()) {
-      fault = StrCat("nested more than ", kMaxDepth, " levels deep");
-    }
-    if (!fault.empty()) return false;  // the file is refused: store nothing more
-    if (event == json::parse_event_t::object_start) names.emplace_back();
-    if (event == json::parse_event_t::object_end) names.pop_back();
-    if (event == json::parse_event_t::key && !names.back().insert(parsed).second) {
-      fault = StrCat("the name ", Quote(parsed), " occurs twice in one object");
-    }
-    return true;
-  };
-  json parsed;
-  try {
-    parsed = json::parse(text.begin(), text.end(), watch);
-  } catch (const json::parse_error& error) {
-    if (fault.empty()) fault = StrCat("not JSON: at byte ", error.byte, " of ", text.size());
-  } catch (const json::exception& error) {
-    fault = StrCat("not JSON: ", error.what());
-  }
-  if (!fault.empty()) return absl::InvalidArgumentError(StrCat(source, ": ", fault));
-  return parsed;
+  StrictReader reader(/*visit=*/nullptr);
+  RETURN_IF_ERROR(Read(text, source, &reader));
+  return std::move(reader.Value());
+}
+
+absl::Status ForEachJsonMember(std::string_view text, std::string_view source, VisitMember visit) {
+  StrictReader reader(&visit);
+  return Read(text, source, &reader);
+}
+
+std::string ShortName(std::string_view name) {
+  constexpr size_t kMaxBytes = 200;
+  if (name.size() <= kMaxBytes) return std::string(name);
+  return StrCat(name.substr(0, kMaxBytes), "...");
 }
 
 JsonFields::JsonFields(const json& object, std::string source)
@@ -177,7 +284,7 @@ void JsonFields::RefuseOthers(std::initializer_list<std::string_view> known) {
     bool is_known = false;
     for (const std::string_view k : known) is_known |= k == name;
     if (!is_known) {
-      Fail(StrCat("unknown field \"", name, "\" (", Quote(value),
+      Fail(StrCat("unknown field \"", ShortName(name), "\" (", Quote(value),
                   "); known fields: ", StrJoin(known)));
     }
   }

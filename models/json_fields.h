@@ -9,15 +9,28 @@
 #include <string>
 #include <string_view>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
 
 namespace lssar {
 
+// Cost    linear in the text; no recursion
 // Errors  INVALID_ARGUMENT, starting with `source`: not JSON or not UTF-8 (names the byte), a name
 //         twice in one object, more than 64 levels
+//         RESOURCE_EXHAUSTED: no memory
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, std::string_view source);
+
+// Calls `visit` for each member of the object that `text` is, in order, and stores one member at a
+// time: for objects of very many members.
+// Errors  those of ParseJson; not an object; the first error of `visit`
+absl::Status ForEachJsonMember(
+    std::string_view text, std::string_view source,
+    absl::FunctionRef<absl::Status(const std::string& name, const nlohmann::json& value)> visit);
+
+// A name of a file in a message: cut if it is long.
+std::string ShortName(std::string_view name);
 
 // Keeps the first error: read every field, then check status() once. A field that is absent or null
 // takes the fallback; without a fallback it is an error.

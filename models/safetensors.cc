@@ -1,14 +1,15 @@
 #include "models/safetensors.h"
 
-#include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -28,12 +29,13 @@ using nlohmann::json;
 
 constexpr size_t kLengthBytes = 8;
 
-constexpr std::array<std::pair<TensorType, std::string_view>, 6> kTypes{{
+constexpr std::array<std::pair<TensorType, std::string_view>, 7> kTypes{{
     {TensorType::kF32, "F32"},
     {TensorType::kF16, "F16"},
     {TensorType::kBF16, "BF16"},
     {TensorType::kI32, "I32"},
     {TensorType::kI64, "I64"},
+    {TensorType::kI8, "I8"},
     {TensorType::kU8, "U8"},
 }};
 
@@ -81,6 +83,7 @@ std::optional<uint64_t> TensorBytes(TensorType type, const std::vector<int64_t>&
 std::optional<std::vector<int64_t>> ReadNumbers(const json* array) {
   if (array == nullptr) return std::nullopt;
   std::vector<int64_t> numbers;
+  numbers.reserve(array->size());
   for (const json& element : *array) {
     if (!element.is_number_unsigned() || element.get<uint64_t>() > uint64_t(INT64_MAX)) {
       return std::nullopt;
@@ -93,7 +96,7 @@ std::optional<std::vector<int64_t>> ReadNumbers(const json* array) {
 absl::StatusOr<TensorEntry> ParseEntry(const std::string& name, const json& object,
                                        size_t tensors_start, size_t file_bytes,
                                        std::string_view source) {
-  JsonFields fields(object, StrCat(source, ": tensor \"", name, "\""));
+  JsonFields fields(object, StrCat(source, ": tensor \"", ShortName(name), "\""));
   fields.RefuseOthers({"dtype", "shape", "data_offsets"});
   TensorEntry entry{.name = name};
   const std::string dtype = fields.Text("dtype");
@@ -107,7 +110,8 @@ absl::StatusOr<TensorEntry> ParseEntry(const std::string& name, const json& obje
 
   const std::optional<TensorType> type = ParseType(dtype);
   if (!type) {
-    fields.Fail(StrCat("dtype is \"", dtype, "\", must be one of F32, F16, BF16, I32, I64, U8"));
+    fields.Fail(StrCat("dtype is \"", ShortName(dtype),
+                       "\", must be one of F32, F16, BF16, I32, I64, I8, U8"));
     return fields.status();
   }
   entry.type = *type;
@@ -144,7 +148,7 @@ absl::Status CheckCover(const std::vector<TensorEntry>& entries, size_t tensors_
   for (const TensorEntry& entry : entries) {
     if (entry.begin != at) {
       return Refuse(source,
-                    StrCat("tensor \"", entry.name, "\" ",
+                    StrCat("tensor \"", ShortName(entry.name), "\" ",
                            entry.begin < at ? "overlaps the tensor before it: " : "leaves a gap: ",
                            "it starts at byte ", entry.begin - tensors_start, ", must start at ",
                            at - tensors_start));
@@ -169,6 +173,7 @@ std::string_view NameOf(TensorType type) {
 
 size_t BytesOf(TensorType type) {
   switch (type) {
+    case TensorType::kI8:
     case TensorType::kU8: return 1;
     case TensorType::kF16:
     case TensorType::kBF16: return 2;
@@ -182,23 +187,21 @@ size_t BytesOf(TensorType type) {
 absl::StatusOr<std::vector<TensorEntry>> ParseSafetensorsHeader(std::span<const std::byte> file,
                                                                 std::string_view source) {
   ASSIGN_OR_RETURN(const std::string_view text, HeaderText(file, source));
-  ASSIGN_OR_RETURN(const json header, ParseJson(text, StrCat(source, ": header")));
-  if (!header.is_object()) return Refuse(source, "header is not a JSON object");
-
   const size_t tensors_start = kLengthBytes + text.size();
   std::vector<TensorEntry> entries;
-  for (const auto& [name, object] : header.items()) {
+  const auto add = [&](const std::string& name, const json& object) -> absl::Status {
     if (name == "__metadata__") {
       JsonFields metadata(object, StrCat(source, ": __metadata__"));
       RETURN_IF_ERROR(metadata.status());
       for (const auto& [key, value] : object.items()) metadata.Text(key);
-      RETURN_IF_ERROR(metadata.status());
-      continue;
+      return metadata.status();
     }
     ASSIGN_OR_RETURN(TensorEntry entry,
                      ParseEntry(name, object, tensors_start, file.size(), source));
     entries.push_back(std::move(entry));
-  }
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(ForEachJsonMember(text, StrCat(source, ": header"), add));
   std::sort(entries.begin(), entries.end(), [](const TensorEntry& a, const TensorEntry& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });
@@ -234,7 +237,7 @@ absl::StatusOr<std::map<std::string, std::string>> ReadShardIndex(const std::str
   for (const auto& [tensor, value] : weight_map->items()) {
     const std::string shard = shards.Text(tensor);
     if (shard.empty() || shard.find('/') != std::string::npos) {
-      shards.Fail(StrCat("the shard of \"", tensor, "\" is \"", shard,
+      shards.Fail(StrCat("the shard of \"", ShortName(tensor), "\" is \"", ShortName(shard),
                          "\", must be the name of a file beside the index"));
     }
     shard_of[tensor] = shard;
@@ -254,6 +257,7 @@ std::vector<float> TensorView::ToFloats() const {
     case TensorType::kBF16: return Widen<uint16_t, float>(bytes, FloatFromBf16);
     case TensorType::kI32:
     case TensorType::kI64:
+    case TensorType::kI8:
     case TensorType::kU8: break;
   }
   LSSAR_CHECK(false);  // ToFloats of an integer tensor
@@ -268,6 +272,7 @@ std::vector<int32_t> TensorView::ToInts() const {
   switch (type) {
     case TensorType::kI32: return Widen<int32_t, int32_t>(bytes, narrow);
     case TensorType::kI64: return Widen<int64_t, int32_t>(bytes, narrow);
+    case TensorType::kI8: return Widen<int8_t, int32_t>(bytes, narrow);
     case TensorType::kU8: return Widen<uint8_t, int32_t>(bytes, narrow);
     case TensorType::kF32:
     case TensorType::kF16:
@@ -277,46 +282,98 @@ std::vector<int32_t> TensorView::ToInts() const {
   return {};
 }
 
-// A whole file, mapped read-only while the object lives. As with any mapped file, the process
-// receives SIGBUS if the file is truncated meanwhile.
+namespace {
+
+// The mapped ranges, for the signal handler: fixed memory, read without a lock.
+struct MappedRange {
+  std::atomic<uintptr_t> begin = 0;
+  std::atomic<uintptr_t> end = 0;
+  std::atomic<const char*> path = nullptr;
+};
+constexpr size_t kMaxMappedRanges = 1024;
+MappedRange mapped_ranges[kMaxMappedRanges];
+
+std::mutex mapped_mutex;
+int num_mapped = 0;                     // guarded by mapped_mutex
+struct sigaction action_before_mapped;  // the same; valid while num_mapped > 0
+
+// SIGBUS in a mapped file: it was truncated, and the page behind its new end has no content. There
+// is no result to go on with; the process ends with a sentence instead of a core dump.
+void EndWhenTruncated(int signal, siginfo_t* information, void*) {
+  const auto address = reinterpret_cast<uintptr_t>(information->si_addr);
+  for (const MappedRange& range : mapped_ranges) {
+    const char* const path = range.path;
+    if (path == nullptr || address < range.begin || address >= range.end) continue;
+    constexpr std::string_view kSentence = ": the file was truncated while it was read\n";
+    [[maybe_unused]] ssize_t written = write(STDERR_FILENO, path, std::strlen(path));
+    written = write(STDERR_FILENO, kSentence.data(), kSentence.size());
+    _exit(1);
+  }
+  sigaction(signal, &action_before_mapped, nullptr);  // the access repeats and meets the old action
+}
+
+// Handles SIGBUS while any file is mapped.
+void AddMappedRange(const void* address, size_t num_bytes, const char* path) {
+  const std::lock_guard lock(mapped_mutex);
+  if (num_mapped++ == 0) {
+    struct sigaction action = {};
+    action.sa_sigaction = EndWhenTruncated;
+    action.sa_flags = SA_SIGINFO;
+    sigaction(SIGBUS, &action, &action_before_mapped);
+  }
+  for (MappedRange& range : mapped_ranges) {
+    if (range.path != nullptr) continue;
+    range.begin = reinterpret_cast<uintptr_t>(address);
+    range.end = range.begin + num_bytes;
+    range.path = path;
+    return;
+  }
+}
+
+void RemoveMappedRange(const void* address) {
+  const std::lock_guard lock(mapped_mutex);
+  for (MappedRange& range : mapped_ranges) {
+    if (range.path == nullptr || range.begin != reinterpret_cast<uintptr_t>(address)) continue;
+    range.path = nullptr;
+  }
+  if (--num_mapped == 0) sigaction(SIGBUS, &action_before_mapped, nullptr);
+}
+
+}  // namespace
+
+// A whole file, mapped read-only while the object lives.
 class TensorFile::Mapping {
  public:
   static absl::StatusOr<std::unique_ptr<Mapping>> Open(const std::string& path) {
-    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return FileError(path, errno);
-    struct stat status;
-    if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
-      close(fd);
-      return absl::InvalidArgumentError(StrCat(path, ": not a regular file"));
-    }
-    auto mapping = std::unique_ptr<Mapping>(new Mapping);
-    mapping->num_bytes_ = size_t(status.st_size);
-    if (mapping->num_bytes_ > 0) {
-      mapping->address_ = mmap(nullptr, mapping->num_bytes_, PROT_READ, MAP_PRIVATE, fd, 0);
-    }
-    const int error = errno;
-    close(fd);
-    if (mapping->address_ == MAP_FAILED) {
-      mapping->address_ = nullptr;
-      return FileError(path, error);
-    }
+    ASSIGN_OR_RETURN(RegularFile file, RegularFile::Open(path));
+    auto mapping = std::unique_ptr<Mapping>(new Mapping(std::move(file)));
+    const size_t num_bytes = mapping->file_.NumBytes();
+    if (num_bytes == 0) return mapping;
+    void* const address =
+        mmap(nullptr, num_bytes, PROT_READ, MAP_PRIVATE, mapping->file_.Descriptor(), 0);
+    if (address == MAP_FAILED) return FileError(path, errno);
+    mapping->address_ = address;
+    AddMappedRange(address, num_bytes, mapping->file_.Path().c_str());
     return mapping;
   }
 
   ~Mapping() {
-    if (address_ != nullptr) munmap(address_, num_bytes_);
+    if (address_ == nullptr) return;
+    RemoveMappedRange(address_);
+    munmap(address_, file_.NumBytes());
   }
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
 
   std::span<const std::byte> Bytes() const {
-    return {static_cast<const std::byte*>(address_), address_ == nullptr ? 0 : num_bytes_};
+    return {static_cast<const std::byte*>(address_), address_ == nullptr ? 0 : file_.NumBytes()};
   }
+  const RegularFile& File() const { return file_; }
 
  private:
-  Mapping() = default;
+  explicit Mapping(RegularFile file) : file_(std::move(file)) {}
+  const RegularFile file_;
   void* address_ = nullptr;
-  size_t num_bytes_ = 0;
 };
 
 TensorFile::TensorFile() = default;
@@ -338,6 +395,27 @@ void TensorFile::Release(const TensorView& tensor) const {
           MADV_DONTNEED);
 }
 
+absl::Status TensorFile::AddBytesTo(Sha256* hash) const {
+  std::string block(size_t{1} << 20, '\0');
+  for (const std::unique_ptr<Mapping>& mapping : mappings_) {
+    const RegularFile& file = mapping->File();
+    ssize_t num_read = 0;
+    for (off_t at = 0; (num_read = pread(file.Descriptor(), block.data(), block.size(), at)) > 0;
+         at += num_read) {
+      hash->Add(std::string_view(block).substr(0, size_t(num_read)));
+    }
+    if (num_read < 0) return FileError(file.Path(), errno);
+  }
+  return CheckUnchanged();
+}
+
+absl::Status TensorFile::CheckUnchanged() const {
+  for (const std::unique_ptr<Mapping>& mapping : mappings_) {
+    RETURN_IF_ERROR(mapping->File().CheckUnchanged());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status TensorFile::Add(const std::string& path) {
   ASSIGN_OR_RETURN(std::unique_ptr<Mapping> mapping, Mapping::Open(path));
   const std::span<const std::byte> file = mapping->Bytes();
@@ -348,7 +426,7 @@ absl::Status TensorFile::Add(const std::string& path) {
                     .bytes = file.subspan(entry.begin, entry.end - entry.begin)};
     if (!tensors_.emplace(entry.name, std::move(view)).second) {
       return absl::InvalidArgumentError(
-          StrCat(path, ": tensor \"", entry.name, "\" is also in an earlier shard"));
+          StrCat(path, ": tensor \"", ShortName(entry.name), "\" is also in an earlier shard"));
     }
   }
   mappings_.push_back(std::move(mapping));
@@ -382,13 +460,13 @@ absl::StatusOr<TensorFile> TensorFile::OpenModel(const std::string& directory) {
   for (const auto& [tensor, shard] : *shard_of) {
     if (file.Find(tensor) == nullptr) {
       return absl::InvalidArgumentError(
-          StrCat(index_path, ": tensor \"", tensor, "\" is not in ", shard));
+          StrCat(index_path, ": tensor \"", ShortName(tensor), "\" is not in ", ShortName(shard)));
     }
   }
   for (const auto& [tensor, view] : file.tensors_) {
     if (!shard_of->contains(tensor)) {
-      return absl::InvalidArgumentError(
-          StrCat(index_path, ": tensor \"", tensor, "\" is in a shard, but not in the index"));
+      return absl::InvalidArgumentError(StrCat(index_path, ": tensor \"", ShortName(tensor),
+                                               "\" is in a shard, but not in the index"));
     }
   }
   return file;

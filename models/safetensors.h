@@ -1,4 +1,7 @@
 // Read-only, memory-mapped safetensors files, single or sharded. Every offset is checked.
+//
+// While files are mapped, SIGBUS is handled: if another process truncates one, the next access to
+// the missing part ends the process with the file's name on stderr and exit code 1.
 // Source  https://github.com/huggingface/safetensors (format description)
 #ifndef LSSAR_MODELS_SAFETENSORS_H_
 #define LSSAR_MODELS_SAFETENSORS_H_
@@ -12,12 +15,14 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "models/sha256.h"
 
 namespace lssar {
 
 // The format's element types that are read; a file with another one is refused.
-enum class TensorType : uint8_t { kF32, kF16, kBF16, kI32, kI64, kU8 };
+enum class TensorType : uint8_t { kF32, kF16, kBF16, kI32, kI64, kI8, kU8 };
 
 // "F32", "I64", ...: the format's names.
 std::string_view NameOf(TensorType type);
@@ -37,7 +42,8 @@ struct TensorView {
 
 class TensorFile {
  public:
-  // Errors  NOT_FOUND: no such file; INVALID_ARGUMENT: a header that ParseSafetensorsHeader refuses
+  // Errors  those of RegularFile::Open
+  //         INVALID_ARGUMENT: a header that ParseSafetensorsHeader refuses
   static absl::StatusOr<TensorFile> Open(const std::string& path);
 
   // Opens `directory`/model.safetensors, or all shards of `directory`/model.safetensors.index.json.
@@ -49,6 +55,12 @@ class TensorFile {
   // Drops the tensor's pages from memory after it was copied; a later access reads the file again.
   // With it, loading needs memory for one tensor beside the packed weights, not for the whole file.
   void Release(const TensorView& tensor) const;
+  // Adds the bytes of all files in the order of Paths(), as they are mapped.
+  // Errors  those of CheckUnchanged; INVALID_ARGUMENT: a file cannot be read
+  absl::Status AddBytesTo(Sha256* hash) const;
+  // Call when the last tensor was read: what was read before a write is not what is read after it.
+  // Errors  ABORTED: a file was written or truncated since it was opened
+  absl::Status CheckUnchanged() const;
   // The paths of the file or of its shards.
   const std::vector<std::string>& Paths() const { return paths_; }
 
@@ -80,6 +92,7 @@ struct TensorEntry {
 // Parses the header of a safetensors file: a pure function of its bytes, for tests and fuzzers.
 // Ensures  entries in file order, each inside the file, aligned to its element, as long as dtype x
 //          shape, together covering all bytes behind the header without gap or overlap
+// Cost     linear in the header; stores the entries and one member of the JSON object at a time
 // Errors   INVALID_ARGUMENT naming `source`, tensor, value and limit: truncated, not JSON, too long
 //          a header, a name twice, an unknown dtype, or offsets that break what is ensured
 absl::StatusOr<std::vector<TensorEntry>> ParseSafetensorsHeader(std::span<const std::byte> file,

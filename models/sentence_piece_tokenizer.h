@@ -1,4 +1,4 @@
-// The SentencePiece tokenizer.
+// The SentencePiece tokenizer: unigram, BPE and character models.
 #ifndef LSSAR_MODELS_SENTENCE_PIECE_TOKENIZER_H_
 #define LSSAR_MODELS_SENTENCE_PIECE_TOKENIZER_H_
 
@@ -10,8 +10,10 @@
 
 namespace lssar {
 
-// Errors  NOT_FOUND: no such file; INVALID_ARGUMENT: not a SentencePiece model, or its number of
-//         pieces is not vocab_size (names both)
+// The ids are those of the SentencePiece library. `vocab_size` may be larger than the number of
+// pieces.
+// Errors  NOT_FOUND: no such file; INVALID_ARGUMENT: not a SentencePiece model, more pieces than
+//         vocab_size, or a feature that is not supported (ParseSentencePieceFile)
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePieceTokenizer(const std::string& path,
                                                                       int vocab_size);
 

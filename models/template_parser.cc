@@ -85,9 +85,8 @@ class Lexer {
   }
 
   bool IsFirstOnLine(size_t tag) const {
-    const size_t newline = source_.substr(0, tag).rfind('\n');
-    const size_t line = newline == std::string_view::npos ? 0 : newline + 1;
-    return source_.substr(line, tag - line).find_first_not_of(" \t") == std::string_view::npos;
+    while (tag > 0 && (source_[tag - 1] == ' ' || source_[tag - 1] == '\t')) --tag;
+    return tag == 0 || source_[tag - 1] == '\n';
   }
 
   // Records what the tag that just ended removes from the text after it.
@@ -187,8 +186,6 @@ class Lexer {
   std::vector<TemplateToken> tokens_;
 };
 
-constexpr int kMaxDepth = 64;  // of blocks and parentheses
-
 constexpr std::string_view NameOf(TemplateType type) {
   return type == TemplateType::kText ? "text" : "a boolean";
 }
@@ -269,7 +266,8 @@ class Parser {
   }
 
   TemplateBranch ParseBranch() {
-    TemplateBranch branch{.condition = ParseExpr()};
+    TemplateBranch branch;
+    branch.condition = ParseExpr();
     Expect(TokenKind::kCloseBlock, "%}");
     branch.body = ParseNodes();
     return branch;
@@ -285,25 +283,25 @@ class Parser {
     TemplateExpr otherwise = ParseExpr();
     RequireSame(value, otherwise, "if-else");
     const TemplateType type = value.type;
-    return Make(TemplateOp::kChoose, type,
-                {std::move(condition), std::move(value), std::move(otherwise)});
+    return Make(TemplateOp::kChoose, type, std::move(condition), std::move(value),
+                std::move(otherwise));
   }
 
   TemplateExpr ParseOr() {
     TemplateExpr left = ParseAnd();
-    while (TakeWord("or")) left = Join(TemplateOp::kOr, std::move(left), ParseAnd());
+    while (TakeWord("or")) Join(TemplateOp::kOr, &left, ParseAnd());
     return left;
   }
 
   TemplateExpr ParseAnd() {
     TemplateExpr left = ParseNot();
-    while (TakeWord("and")) left = Join(TemplateOp::kAnd, std::move(left), ParseNot());
+    while (TakeWord("and")) Join(TemplateOp::kAnd, &left, ParseNot());
     return left;
   }
 
   TemplateExpr ParseNot() {
     const Depth depth(*this);
-    if (TakeWord("not")) return Make(TemplateOp::kNot, TemplateType::kBool, {ParseNot()});
+    if (TakeWord("not")) return Make(TemplateOp::kNot, TemplateType::kBool, ParseNot());
     return ParseCompare();
   }
 
@@ -315,9 +313,9 @@ class Parser {
     TemplateExpr right = ParseConcat();
     RequireSame(left, right, "comparison");
     TemplateExpr equal =
-        Make(TemplateOp::kEqual, TemplateType::kBool, {std::move(left), std::move(right)});
+        Make(TemplateOp::kEqual, TemplateType::kBool, std::move(left), std::move(right));
     if (is_equal) return equal;
-    return Make(TemplateOp::kNot, TemplateType::kBool, {std::move(equal)});
+    return Make(TemplateOp::kNot, TemplateType::kBool, std::move(equal));
   }
 
   TemplateExpr ParseConcat() {
@@ -327,7 +325,7 @@ class Parser {
       if (left.type != TemplateType::kText || right.type != TemplateType::kText) {
         FailHere("+ joins texts, found a boolean");
       }
-      left = Make(TemplateOp::kConcat, TemplateType::kText, {std::move(left), std::move(right)});
+      Append(TemplateOp::kConcat, &left, std::move(right));
     }
     return left;
   }
@@ -337,7 +335,10 @@ class Parser {
     while (TakeSign("|")) {
       if (!TakeWord("trim")) FailHere("found ", "; the only filter is trim");
       if (value.type != TemplateType::kText) FailHere("trim takes text, found a boolean");
-      value = Make(TemplateOp::kTrim, TemplateType::kText, {std::move(value)});
+      // A text that is trimmed already stays the same.
+      if (value.op != TemplateOp::kTrim) {
+        value = Make(TemplateOp::kTrim, TemplateType::kText, std::move(value));
+      }
     }
     return value;
   }
@@ -360,15 +361,15 @@ class Parser {
     if (!loop_name_.empty() && TakeWord(loop_name_)) return ParseMember();
     if (!loop_name_.empty() && TakeWord("loop")) {
       ExpectSign(".");
-      if (TakeWord("first")) return Make(TemplateOp::kLoopFirst, TemplateType::kBool, {});
-      if (TakeWord("last")) return Make(TemplateOp::kLoopLast, TemplateType::kBool, {});
+      if (TakeWord("first")) return Make(TemplateOp::kLoopFirst, TemplateType::kBool);
+      if (TakeWord("last")) return Make(TemplateOp::kLoopLast, TemplateType::kBool);
       FailHere("found ", "; loop has first and last");
       return {};
     }
-    if (TakeWord("bos_token")) return Make(TemplateOp::kBosToken, TemplateType::kText, {});
-    if (TakeWord("eos_token")) return Make(TemplateOp::kEosToken, TemplateType::kText, {});
+    if (TakeWord("bos_token")) return Make(TemplateOp::kBosToken, TemplateType::kText);
+    if (TakeWord("eos_token")) return Make(TemplateOp::kEosToken, TemplateType::kText);
     if (TakeWord("add_generation_prompt")) {
-      return Make(TemplateOp::kAddGenerationPrompt, TemplateType::kBool, {});
+      return Make(TemplateOp::kAddGenerationPrompt, TemplateType::kBool);
     }
     if (PeekWord("true") || PeekWord("True") || PeekWord("false") || PeekWord("False")) {
       const std::string word = Next().text;
@@ -381,7 +382,7 @@ class Parser {
       TemplateExpr message = ParseExpr();
       ExpectSign(")");
       if (message.type != TemplateType::kText) FailHere("raise_exception takes text");
-      return Make(TemplateOp::kRaise, TemplateType::kText, {std::move(message)});
+      return Make(TemplateOp::kRaise, TemplateType::kText, std::move(message));
     }
     FailHere("found ",
              "; names are the loop's variable, loop, bos_token, eos_token, add_generation_prompt, "
@@ -399,18 +400,29 @@ class Parser {
     if (!is_role && !is_content) FailHere("found ", "; a message has role and content");
     Next();
     if (in_brackets) ExpectSign("]");
-    return Make(is_role ? TemplateOp::kRole : TemplateOp::kContent, TemplateType::kText, {});
+    return Make(is_role ? TemplateOp::kRole : TemplateOp::kContent, TemplateType::kText);
   }
 
-  static TemplateExpr Make(TemplateOp op, TemplateType type, std::vector<TemplateExpr> args) {
-    return {.op = op, .type = type, .args = std::move(args)};
+  // Moves `args`: an initializer list would copy each tree.
+  template <typename... Args>
+  static TemplateExpr Make(TemplateOp op, TemplateType type, Args... args) {
+    TemplateExpr made{.op = op, .type = type};
+    made.args.reserve(sizeof...(args));
+    (made.args.push_back(std::move(args)), ...);
+    return made;
+  }
+
+  // Adds `right` to the chain `left`, or starts one. The chain in parentheses, (a or b) or c, gives
+  // the same value as a or b or c.
+  static void Append(TemplateOp op, TemplateExpr* left, TemplateExpr right) {
+    if (left->op != op) *left = Make(op, left->type, std::move(*left));
+    left->args.push_back(std::move(right));
   }
 
   // and, or: two texts give a text, as in Jinja.
-  TemplateExpr Join(TemplateOp op, TemplateExpr left, TemplateExpr right) {
-    RequireSame(left, right, op == TemplateOp::kAnd ? "and" : "or");
-    const TemplateType type = left.type;
-    return Make(op, type, {std::move(left), std::move(right)});
+  void Join(TemplateOp op, TemplateExpr* left, TemplateExpr right) {
+    RequireSame(*left, right, op == TemplateOp::kAnd ? "and" : "or");
+    Append(op, left, std::move(right));
   }
 
   void RequireSame(const TemplateExpr& a, const TemplateExpr& b, std::string_view where) {
@@ -422,8 +434,8 @@ class Parser {
   class Depth {
    public:
     explicit Depth(Parser& parser) : parser_(parser) {
-      if (++parser_.depth_ > kMaxDepth) {
-        parser_.FailHere(StrCat("nested more than ", kMaxDepth, " deep"));
+      if (++parser_.depth_ > kMaxTemplateDepth) {
+        parser_.FailHere(StrCat("nested more than ", kMaxTemplateDepth, " deep"));
       }
     }
     ~Depth() { --parser_.depth_; }
@@ -514,6 +526,10 @@ class Parser {
 }  // namespace
 
 absl::StatusOr<std::vector<TemplateNode>> ParseTemplate(std::string_view source) {
+  if (source.size() > kMaxTemplateBytes) {
+    return absl::InvalidArgumentError(
+        StrCat("has ", source.size(), " bytes, must have at most ", kMaxTemplateBytes));
+  }
   ASSIGN_OR_RETURN(std::vector<TemplateToken> tokens, Lexer(source).Run());
   return Parser(source, std::move(tokens)).Run();
 }

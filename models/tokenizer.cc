@@ -1,10 +1,12 @@
 #include "models/tokenizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
-#include "models/byte_level_tokenizer.h"
+#include "models/bpe_files.h"
+#include "models/bpe_tokenizer.h"
 #include "models/sentence_piece_tokenizer.h"
 
 namespace lssar {
@@ -25,6 +27,22 @@ void MoveCompleteCharacters(bool at_end, std::string* pending, std::string* text
 }
 
 }  // namespace
+
+absl::Status CheckTokenizerText(std::string_view text, absl::FunctionRef<bool()> should_stop) {
+  constexpr size_t kBytesPerPoll = size_t{1} << 16;
+  for (size_t begin = 0; begin < text.size();) {
+    if (should_stop()) return absl::CancelledError("the encoding was stopped");
+    size_t end = std::min(begin + kBytesPerPoll, text.size());
+    // Not within a character, which has at most three bytes behind its first.
+    for (int left = 3; left > 0 && end < text.size() && (uint8_t(text[end]) & 0xC0) == 0x80;
+         --left) {
+      --end;
+    }
+    if (FindInvalidUtf8(text.substr(begin, end - begin))) return CheckUtf8(text);
+    begin = end;
+  }
+  return absl::OkStatus();
+}
 
 StreamDecoder::StreamDecoder(const Tokenizer* tokenizer, bool continues_text)
     : tokenizer_(tokenizer), at_start_(!continues_text && tokenizer->AddsDummyPrefix()) {}
@@ -59,8 +77,16 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& dire
   absl::StatusOr<std::unique_ptr<Tokenizer>> sentence_piece =
       LoadSentencePieceTokenizer(directory + "/tokenizer.model", vocab_size);
   if (!absl::IsNotFound(sentence_piece.status())) return sentence_piece;
-  ASSIGN_OR_RETURN(ByteLevelVocabulary byte_level, ReadByteLevelVocabulary(directory, vocab_size));
-  return MakeByteLevelTokenizer(std::move(byte_level));
+  for (const auto read : {ReadTokenizerJson, ReadVocabularyAndMerges, ReadTiktokenFile}) {
+    absl::StatusOr<BpeVocabulary> vocabulary = read(directory, vocab_size);
+    if (absl::IsNotFound(vocabulary.status())) continue;
+    RETURN_IF_ERROR(vocabulary.status());
+    absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = MakeBpeTokenizer(*std::move(vocabulary));
+    if (tokenizer.ok()) return tokenizer;
+    return absl::InvalidArgumentError(
+        StrCat(directory, ": tokenizer: ", tokenizer.status().message()));
+  }
+  return absl::NotFoundError(StrCat(directory, ": no file of a tokenizer"));
 }
 
 }  // namespace lssar

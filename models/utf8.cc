@@ -1,5 +1,8 @@
 #include "models/utf8.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "kernels/check.h"
 #include "kernels/str_cat.h"
 
@@ -46,6 +49,12 @@ Utf8Unit NextUtf8(std::string_view text) {
 std::optional<size_t> FindInvalidUtf8(std::string_view text) {
   size_t at = 0;
   while (at < text.size()) {
+    // Eight bytes of ASCII at once.
+    for (uint64_t bytes; at + sizeof(bytes) <= text.size(); at += sizeof(bytes)) {
+      std::memcpy(&bytes, text.data() + at, sizeof(bytes));
+      if ((bytes & 0x8080'8080'8080'8080) != 0) break;
+    }
+    if (at == text.size()) break;
     const Utf8Unit unit = NextUtf8(text.substr(at));
     if (unit.kind != Utf8Kind::kCharacter) return at;
     at += unit.num_bytes;
@@ -58,6 +67,15 @@ absl::Status CheckUtf8(std::string_view text) {
   if (!at) return absl::OkStatus();
   return absl::InvalidArgumentError(StrCat("text is not UTF-8: byte ", *at, " of ", text.size(),
                                            " is ", int(uint8_t(text[*at]))));
+}
+
+size_t LastSpaceInWords(std::string_view text, size_t from) {
+  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
+  const size_t first = std::max<size_t>(from, 1);
+  for (size_t at = text.size() < 2 ? 0 : text.size() - 2; at >= first; --at) {
+    if (text[at] == ' ' && is_letter(text[at - 1]) && is_letter(text[at + 1])) return at;
+  }
+  return text.npos;
 }
 
 }  // namespace lssar

@@ -18,6 +18,12 @@ inline constexpr int kMaxLogitBiases = 1024;
 inline constexpr int kMaxScoreItems = 1024;
 inline constexpr int kMaxEmbedInputs = 1024;
 inline constexpr int kMaxContinuations = 1024;
+// Text of contexts that one Score request may have tokenized again: for each continuation the end
+// of its context, as far back as the last place where the tokenizer can separate the two.
+inline constexpr int64_t kMaxScoreRepeatBytes = int64_t{16} << 20;
+// Tokens of one Score request's contexts and continuations. With dynamic NTK a context counts once
+// for each rope base among its continuations.
+inline constexpr int64_t kMaxScoreTokens = int64_t{1} << 25;
 inline constexpr int kMaxStreamInterval = 1024;
 inline constexpr int kMaxTokenizeBytes = 8 << 20;
 inline constexpr int kMaxDetokenizeIds = 1 << 20;

@@ -1,26 +1,52 @@
 #include "server/access_control.h"
 
 #include <algorithm>
+#include <exception>
+#include <future>
 #include <map>
+#include <system_error>
 
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "kernels/read_file.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
-#include "server/file_version.h"
 #include "server/retry_delay.h"
 
 namespace lssar {
 namespace {
 
-constexpr size_t kMaxFileBytes = size_t{16} << 20;
 constexpr auto kCheckInterval = std::chrono::milliseconds(500);
 constexpr std::string_view kScheme = "bearer ";
 
 absl::Status Unauthenticated(const std::string& reason) {
   return absl::UnauthenticatedError(
       StrCat(reason, "; send `authorization: Bearer KEY` as metadata or HTTP header"));
+}
+
+absl::StatusOr<ApiKeys> ReadKeys(const std::string& path) {
+  try {
+    const auto text = ReadWholeFile(path, kMaxKeyFileBytes);
+    if (!text.ok()) {
+      return absl::Status(text.status().code(), StrCat("--api-keys ", text.status().message()));
+    }
+    auto keys = ApiKeys::Parse(*text);
+    if (keys.ok()) return keys;
+    return absl::Status(keys.status().code(),
+                        StrCat("--api-keys ", path, ": ", keys.status().message()));
+  } catch (const std::exception&) {  // its message may quote a key
+    return absl::ResourceExhaustedError(StrCat("--api-keys ", path, ": no memory for the keys"));
+  }
+}
+
+// Parsing needs many times the file's size for a moment, and malloc keeps that in an arena of the
+// thread. gRPC's threads would each keep some; threads that end share one arena.
+absl::StatusOr<ApiKeys> ReadKeysOnAThread(const std::string& path) {
+  try {
+    return std::async(std::launch::async, ReadKeys, path).get();
+  } catch (const std::system_error&) {  // no thread can be started
+    return ReadKeys(path);
+  }
 }
 
 }  // namespace
@@ -85,7 +111,7 @@ struct AccessControl::KeyTable {
 };
 
 AccessControl::AccessControl(std::string keys_path, const Log* log)
-    : keys_path_(std::move(keys_path)), log_(log) {}
+    : keys_path_(std::move(keys_path)), log_(log), watch_({keys_path_}, kCheckInterval) {}
 
 AccessControl::~AccessControl() = default;
 
@@ -93,24 +119,15 @@ absl::StatusOr<std::unique_ptr<AccessControl>> AccessControl::Open(const std::st
                                                                    const Log* log) {
   std::unique_ptr<AccessControl> control(new AccessControl(keys_path, log));
   if (keys_path.empty()) return control;
-  control->version_ = FileVersion(keys_path);
-  RETURN_IF_ERROR(control->Load());
+  ASSIGN_OR_RETURN(ApiKeys keys, ReadKeysOnAThread(keys_path));
+  control->SetKeys(std::move(keys));
   return control;
 }
 
 // Requires  mutex_ is held, except on the first call
-absl::Status AccessControl::Load() {
-  const auto text = ReadWholeFile(keys_path_, kMaxFileBytes);
-  if (!text.ok()) {
-    return absl::Status(text.status().code(), StrCat("--api-keys ", text.status().message()));
-  }
-  auto keys = ApiKeys::Parse(*text);
-  if (!keys.ok()) {
-    return absl::InvalidArgumentError(
-        StrCat("--api-keys ", keys_path_, ": ", keys.status().message()));
-  }
+void AccessControl::SetKeys(ApiKeys keys) {
   auto table = std::make_shared<KeyTable>();
-  table->keys = *std::move(keys);
+  table->keys = std::move(keys);
   for (const ApiKey& key : table->keys.All()) {
     std::shared_ptr<KeyUsage>& usage = table->usage[key.name];
     if (table_ != nullptr) {
@@ -122,27 +139,34 @@ absl::Status AccessControl::Load() {
     usage->SetLimits(key.limits);
   }
   table_ = std::move(table);
-  return absl::OkStatus();
 }
 
-// Requires  mutex_ is held
+// The call that finds a changed file reads it. Other calls use the old keys meanwhile.
 void AccessControl::ReloadIfChanged() {
-  const Clock::time_point now = Clock::now();
-  if (now - checked_at_ < kCheckInterval) return;
-  checked_at_ = now;
-  const std::string version = FileVersion(keys_path_);
-  if (version == version_) return;
-  version_ = version;
-  if (const absl::Status status = Load(); !status.ok()) {
-    log_->Error("api keys", {{"message", std::string(status.message())}});
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_reading_ || !watch_.NeedsRead(Clock::now())) return;
+    is_reading_ = true;
+  }
+  auto keys = ReadKeysOnAThread(keys_path_);
+  const absl::Status status = keys.status();
+  bool is_new = false;
+  {
+    const std::lock_guard lock(mutex_);
+    is_reading_ = false;
+    is_new = watch_.Finish(status);
+    if (keys.ok()) SetKeys(*std::move(keys));
+  }
+  if (!is_new) return;
+  if (status.ok()) {
+    log_->Info("api keys", {{"num_keys", Table()->keys.All().size()}});
   } else {
-    log_->Info("api keys", {{"num_keys", table_->keys.All().size()}});
+    log_->Error("api keys", {{"message", StrCat(status.message(), "; the old keys stay")}});
   }
 }
 
 std::shared_ptr<const AccessControl::KeyTable> AccessControl::Table() {
   const std::lock_guard lock(mutex_);
-  ReloadIfChanged();
   return table_;
 }
 
@@ -154,6 +178,7 @@ absl::StatusOr<std::shared_ptr<KeyUsage>> AccessControl::Authenticate(
   if (!absl::EqualsIgnoreCase({scheme.data(), scheme.size()}, {kScheme.data(), kScheme.size()})) {
     return Unauthenticated("the authorization scheme is not Bearer");
   }
+  ReloadIfChanged();
   const auto table = Table();
   const ApiKey* key = table->keys.Find(authorization.substr(kScheme.size()));
   if (key == nullptr) return Unauthenticated("the API key is unknown");

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/clock.h"
 #include "server/api_keys.h"
+#include "server/file_version.h"
 #include "server/log.h"
 
 namespace lssar {
@@ -90,7 +91,7 @@ class AccessControl {
   struct KeyTable;
 
   AccessControl(std::string keys_path, const Log* log);
-  absl::Status Load();
+  void SetKeys(ApiKeys keys);
   void ReloadIfChanged();
   std::shared_ptr<const KeyTable> Table();
 
@@ -98,8 +99,8 @@ class AccessControl {
   const Log* const log_;
 
   std::mutex mutex_;
-  Clock::time_point checked_at_ = {};
-  std::string version_;  // FileVersion of the loaded file
+  FileWatch watch_;
+  bool is_reading_ = false;  // a call reads the changed file
   std::shared_ptr<const KeyTable> table_;
 };
 

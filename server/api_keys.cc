@@ -2,12 +2,9 @@
 
 #include <openssl/crypto.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <set>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -15,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
+#include "server/toml_file.h"
 
 namespace lssar {
 namespace {
@@ -22,6 +20,7 @@ namespace {
 constexpr size_t kMaxNameBytes = 64;
 constexpr size_t kMinKeyBytes = 16;
 constexpr size_t kMaxKeyBytes = 256;
+constexpr size_t kMaxQuotedBytes = 64;  // of a value in an error
 
 Sha256::Digest DigestOf(std::string_view key) {
   Sha256 sha256;
@@ -45,17 +44,15 @@ class KeyReader {
  public:
   explicit KeyReader(std::string section) : section_(std::move(section)) {}
 
-  absl::Status Read(const CLI::ConfigItem& item) {
-    if (item.inputs.size() != 1) return Invalid(StrCat(item.name, " must have one value"));
-    const std::string& value = item.inputs[0];
-    if (item.name == "key" || item.name == "sha256") return ReadSecret(item.name, value);
-    if (item.name == "role") return ReadRole(value);
+  absl::Status Read(const TomlEntry& item) {
+    if (item.name == "key" || item.name == "sha256") return ReadSecret(item);
+    if (item.name == "role") return ReadRole(item);
     if (item.name == "max-concurrent") return ReadLimit(item, &key_.limits.max_concurrent);
     if (item.name == "requests-per-minute") {
       return ReadLimit(item, &key_.limits.requests_per_minute);
     }
     if (item.name == "tokens-per-minute") return ReadLimit(item, &key_.limits.tokens_per_minute);
-    // The message omits the name: a key alone on a line is parsed as a name.
+    // The message omits the name, which may be a key in the wrong place.
     return Invalid(
         "unknown entry; the entries are key, sha256, role, max-concurrent, "
         "requests-per-minute, tokens-per-minute");
@@ -72,9 +69,11 @@ class KeyReader {
     return InvalidEntry(section_, sentence);
   }
 
-  absl::Status ReadSecret(const std::string& name, const std::string& value) {
+  absl::Status ReadSecret(const TomlEntry& item) {
     if (std::exchange(has_secret_, true)) return Invalid("set either key or sha256, not both");
-    if (name == "key") {
+    if (item.kind != TomlKind::kText) return Invalid(StrCat(item.name, " must be in quotes"));
+    const std::string& value = item.value;
+    if (item.name == "key") {
       const bool is_printable = std::all_of(value.begin(), value.end(), [](char c) {
         return absl::ascii_isgraph(static_cast<unsigned char>(c));
       });
@@ -96,18 +95,21 @@ class KeyReader {
     return absl::OkStatus();
   }
 
-  absl::Status ReadRole(const std::string& value) {
-    if (value != "user" && value != "admin") {
-      return Invalid(StrCat("role is \"", value, "\"; it must be \"user\" or \"admin\""));
+  absl::Status ReadRole(const TomlEntry& item) {
+    if (item.kind != TomlKind::kText || (item.value != "user" && item.value != "admin")) {
+      return Invalid(StrCat("role is \"", item.value.substr(0, kMaxQuotedBytes),
+                            "\"; it must be \"user\" or \"admin\""));
     }
-    key_.role = value == "admin" ? KeyRole::kAdmin : KeyRole::kUser;
+    key_.role = item.value == "admin" ? KeyRole::kAdmin : KeyRole::kUser;
     return absl::OkStatus();
   }
 
   template <typename Int>
-  absl::Status ReadLimit(const CLI::ConfigItem& item, Int* limit) {
+  absl::Status ReadLimit(const TomlEntry& item, Int* limit) {
     constexpr Int kMax = std::numeric_limits<Int>::max();
-    if (absl::SimpleAtoi(item.inputs[0], limit) && *limit >= 0) return absl::OkStatus();
+    if (item.kind == TomlKind::kNumber && absl::SimpleAtoi(item.value, limit) && *limit >= 0) {
+      return absl::OkStatus();
+    }
     return Invalid(StrCat(item.name, " must be a whole number in [0, ", kMax, "]"));
   }
 
@@ -119,36 +121,27 @@ class KeyReader {
 }  // namespace
 
 absl::StatusOr<ApiKeys> ApiKeys::Parse(const std::string& text) {
-  std::vector<CLI::ConfigItem> items;
-  try {
-    std::istringstream stream(text);
-    items = CLI::ConfigTOML().from_config(stream);
-  } catch (const CLI::Error&) {  // its message may quote a key
-    return absl::InvalidArgumentError("the file is not valid TOML");
-  }
-  std::map<std::string, KeyReader> sections;
-  for (const CLI::ConfigItem& item : items) {
-    if (item.parents.size() != 1 || !IsName(item.parents[0])) {
+  ASSIGN_OR_RETURN(const std::vector<TomlSection> sections, ParseToml(text, TomlErrors::kHideText));
+  ApiKeys keys;
+  keys.keys_.reserve(sections.size());
+  std::map<Sha256::Digest, std::string_view> names;
+  for (const TomlSection& section : sections) {
+    const bool is_nested =
+        std::any_of(section.entries.begin(), section.entries.end(),
+                    [](const TomlEntry& entry) { return entry.kind == TomlKind::kOther; });
+    if (!IsName(section.name) || is_nested) {
       return absl::InvalidArgumentError(StrCat("every entry must be in a section [NAME] of 1 to ",
                                                kMaxNameBytes,
-                                               " characters A-Z, a-z, 0-9, _ and -"));
+                                               " characters A-Z, a-z, 0-9, _ and -, and have one "
+                                               "value"));
     }
-    const std::string& section = item.parents[0];
-    if (item.name == "++") {  // start of a section
-      if (!sections.try_emplace(section, section).second) {
-        return InvalidEntry(section, "the section is defined twice");
-      }
-    } else if (item.name != "--") {  // not the end of a section
-      RETURN_IF_ERROR(sections.at(section).Read(item));
-    }
-  }
-  ApiKeys keys;
-  std::map<Sha256::Digest, std::string> names;
-  for (auto& [section, reader] : sections) {
+    KeyReader reader(section.name);
+    for (const TomlEntry& entry : section.entries) RETURN_IF_ERROR(reader.Read(entry));
     ASSIGN_OR_RETURN(ApiKey key, reader.Finish());
-    const auto [other, is_first] = names.emplace(key.digest, section);
-    if (!is_first)
-      return InvalidEntry(section, StrCat("has the same key as [", other->second, "]"));
+    const auto [other, is_first] = names.emplace(key.digest, section.name);
+    if (!is_first) {
+      return InvalidEntry(section.name, StrCat("has the same key as [", other->second, "]"));
+    }
     keys.keys_.push_back(std::move(key));
   }
   if (keys.keys_.empty()) return absl::InvalidArgumentError("the file contains no key");

@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
 #include "kernels/status_macros.h"
+#include "kernels/str_cat.h"
 #include "server/reply_fields.h"
 #include "server/served_model.h"
 
@@ -45,10 +46,33 @@ absl::Status CallContext::Admit(KeyRole role, AbortCallback abort) {
   model_ = &ticket.Model();
   {
     const std::lock_guard lock(mutex_);
-    if (!ticket.KeyName().empty()) log_fields_["key"] = std::string(ticket.KeyName());
+    key_name_ = ticket.KeyName();
+    if (!key_name_.empty()) log_fields_["key"] = key_name_;
     ticket_.emplace(std::move(ticket));
   }
   return metadata_.kind ? model_->GetEngine().CheckQueueCapacity() : absl::OkStatus();
+}
+
+absl::Status CallContext::CheckStop() const {
+  if (metadata_.deadline && Clock::now() >= *metadata_.deadline) {
+    return absl::DeadlineExceededError("the deadline passed while the request was parsed");
+  }
+  if (is_stopped_) return absl::CancelledError("the call ended while its request was parsed");
+  return absl::OkStatus();
+}
+
+ParseContext CallContext::MakeParseContext(uint64_t default_seed) const {
+  ParseContext context = ContextOf(*model_, default_seed);
+  context.should_stop = [this] { return !CheckStop().ok(); };
+  return context;
+}
+
+void CallContext::Complete(std::string id, Request* request) const {
+  request->id = std::move(id);
+  request->deadline = metadata_.deadline;
+  if (key_name_.empty() || parts_.share_prefix_cache_between_keys) return;
+  // A key's name has no slash (api_keys.h), so no two pairs of name and salt give the same text.
+  request->cache_salt = StrCat(key_name_, "/", request->cache_salt);
 }
 
 void CallContext::CountTokens(int64_t num_tokens) {

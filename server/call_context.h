@@ -3,7 +3,9 @@
 #ifndef LSSAR_SERVER_CALL_CONTEXT_H_
 #define LSSAR_SERVER_CALL_CONTEXT_H_
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -14,7 +16,9 @@
 #include "server/log.h"
 #include "server/metrics.h"
 #include "server/options.h"
+#include "server/parse_request.h"
 #include "server/trace_context.h"
+#include "server/worker_pool.h"
 
 namespace lssar {
 
@@ -23,7 +27,9 @@ struct ServiceParts {
   AdmissionControl* admission = nullptr;
   const Log* log = nullptr;
   Metrics* metrics = nullptr;
+  WorkerPool* workers = nullptr;  // parses and tokenizes requests
   StreamOptions stream;
+  bool share_prefix_cache_between_keys = false;
 };
 
 // What a client sends besides the request itself. Fields are as received, not yet validated.
@@ -60,6 +66,33 @@ class CallContext {
   // Requires  Admit obtained a ticket
   ServedModel& Model() const { return *model_; }
 
+  // Runs `work` on the worker pool. `num_bytes`: of the request.
+  // Errors  RESOURCE_EXHAUSTED: the pool's queue is full
+  absl::Status RunOnWorker(int64_t num_bytes, std::function<void()> work) const {
+    return parts_.workers->Submit(num_bytes, std::move(work));
+  }
+
+  // The client has left, or the call was aborted: work that still parses ends early.
+  void Stop() { is_stopped_ = true; }
+  // OK while the call's result is wanted. CANCELLED: stopped; DEADLINE_EXCEEDED
+  absl::Status CheckStop() const;
+
+  // `result` of parsing, where CANCELLED says that the work was stopped: then why.
+  template <typename T>
+  absl::StatusOr<T> Outcome(absl::StatusOr<T> result) const {
+    if (!absl::IsCancelled(result.status())) return result;
+    const absl::Status stopped = CheckStop();
+    return stopped.ok() ? result : absl::StatusOr<T>(stopped);
+  }
+
+  // For the functions of parse_request.h, which stop when CheckStop fails. Valid as long as this.
+  // Requires  Admit obtained a ticket
+  ParseContext MakeParseContext(uint64_t default_seed = 0) const;
+
+  // Sets the parts of a parsed request that come from the call: id, deadline, and the name of the
+  // API key as a part of the cache salt, so that no key can measure what another key has cached.
+  void Complete(std::string id, Request* request) const;
+
   // Charges prompt or output tokens to the call's key.
   void CountTokens(int64_t num_tokens);
   // The key may start another call. Call before the client learns that this call has ended, so
@@ -84,6 +117,8 @@ class CallContext {
   const Clock::time_point started_;
   const ServiceParts parts_;
   ServedModel* model_ = nullptr;
+  std::string key_name_;  // empty: the server has no keys
+  std::atomic<bool> is_stopped_ = false;
 
   std::mutex mutex_;  // an aborted call may end while the engine still reports
   std::optional<AdmissionTicket> ticket_;

@@ -14,8 +14,7 @@ namespace lssar {
 absl::StatusOr<Request> CaptureCall::Parse(const grpc::ByteBuffer& bytes) {
   v1::CaptureAttentionRequest message;
   RETURN_IF_ERROR(ReadMessage(bytes, &message));
-  const ServedModel& model = context_.Model();
-  ASSIGN_OR_RETURN(Request request, ParseCapture(message, ContextOf(model)));
+  ASSIGN_OR_RETURN(Request request, ParseCapture(message, context_.MakeParseContext()));
   const CaptureParams& params = *request.capture;
   context_.AddLogFields({{"num_rows", params.rows.size()},
                          {"num_heads", params.layers.size() * params.heads.size()}});

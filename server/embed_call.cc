@@ -25,7 +25,7 @@ class EmbedCall::EmbedSink final : public ItemSink {
 absl::Status EmbedCall::Start(const grpc::ByteBuffer& bytes) {
   v1::EmbedRequest message;
   RETURN_IF_ERROR(ReadMessage(bytes, &message));
-  ASSIGN_OR_RETURN(std::vector<Request> items, ParseEmbed(message, ContextOf(context_.Model())));
+  ASSIGN_OR_RETURN(std::vector<Request> items, ParseEmbed(message, context_.MakeParseContext()));
   SubmitItems(std::move(items));
   return absl::OkStatus();
 }

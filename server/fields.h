@@ -3,8 +3,8 @@
 #define LSSAR_SERVER_FIELDS_H_
 
 #include <cstdint>
-#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -55,7 +55,7 @@ absl::StatusOr<std::vector<int32_t>> CheckIds(const std::string& field, const Id
   return std::vector<int32_t>(ids.begin(), ids.end());
 }
 
-inline absl::Status CheckText(const std::string& field, const std::string& text) {
+inline absl::Status CheckText(const std::string& field, std::string_view text) {
   const auto offset = FindInvalidUtf8(text);
   if (!offset) return absl::OkStatus();
   return absl::InvalidArgumentError(StrCat(field, " is not UTF-8 at byte ", *offset));
@@ -66,25 +66,6 @@ inline absl::Status CheckBytes(const std::string& field, size_t num_bytes, size_
   if (num_bytes >= low && num_bytes <= high) return absl::OkStatus();
   return absl::InvalidArgumentError(
       StrCat(field, " has ", num_bytes, " bytes; it must have ", low, " to ", high));
-}
-
-// Returns `bos` followed by the ids of `text`.
-// Errors  FAILED_PRECONDITION: no tokenizer
-inline absl::StatusOr<std::vector<int32_t>> EncodeField(const std::string& field,
-                                                        const std::string& text,
-                                                        const Tokenizer* tokenizer,
-                                                        std::span<const int32_t> bos) {
-  if (tokenizer == nullptr) {
-    return absl::FailedPreconditionError(
-        StrCat(field, " is text, and this checkpoint has no tokenizer; send token ids"));
-  }
-  RETURN_IF_ERROR(CheckText(field, text));
-  auto ids = tokenizer->Encode(text);
-  if (!ids.ok()) {
-    return absl::Status(ids.status().code(), StrCat(field, ": ", ids.status().message()));
-  }
-  ids->insert(ids->begin(), bos.begin(), bos.end());
-  return ids;
 }
 
 }  // namespace lssar

@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <memory>
 #include <numeric>
-#include <sstream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -15,14 +14,19 @@
 #include "kernels/read_file.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
+#include "server/toml_file.h"
 
 namespace lssar {
 namespace {
 
-constexpr size_t kMaxConfigBytes = size_t{1} << 20;
-
 absl::Status MustBe(const std::string& what) {
   return absl::InvalidArgumentError(StrCat("it must be ", what));
+}
+
+// For messages.
+std::string Shorten(const std::string& text) {
+  constexpr size_t kMaxBytes = 100;
+  return text.size() <= kMaxBytes ? text : text.substr(0, kMaxBytes) + "...";
 }
 
 // Levenshtein distance, one row of the table at a time.
@@ -147,38 +151,37 @@ void AddFlags(CLI::App& app, const std::vector<Flag>& flags) {
 
 absl::Status ApplyConfigFile(const std::string& path, CLI::App& app,
                              const std::vector<Flag>& flags) {
-  ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kMaxConfigBytes));
-  std::vector<CLI::ConfigItem> items;
-  try {
-    std::istringstream stream(text);
-    items = CLI::ConfigTOML().from_config(stream);
-  } catch (const CLI::Error& error) {
-    return absl::InvalidArgumentError(StrCat(path, ": ", error.what()));
+  ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kMaxConfigFileBytes));
+  const auto sections = ParseToml(text, TomlErrors::kQuoteText);
+  if (!sections.ok()) {
+    return absl::Status(sections.status().code(), StrCat(path, ": ", sections.status().message()));
   }
   std::vector<std::string> known;
   for (const Flag& flag : flags) known.push_back(flag.name);
-  for (const CLI::ConfigItem& item : items) {
-    if (!item.parents.empty()) {
-      return absl::InvalidArgumentError(StrCat(
-          path, ": section [", absl::StrJoin(item.parents, "."), "]; the file has no sections"));
-    }
-    const auto flag = std::find_if(flags.begin(), flags.end(),
-                                   [&](const Flag& f) { return f.name == item.name; });
-    if (flag == flags.end()) {
-      const std::string nearest = NearestName(item.name, known);
+  for (const TomlSection& section : *sections) {
+    if (!section.name.empty()) {
       return absl::InvalidArgumentError(
-          StrCat(path, ": \"", item.name, "\" is unknown",
-                 nearest.empty() ? "" : StrCat("; did you mean \"", nearest, "\"?")));
+          StrCat(path, ": section [", Shorten(section.name), "]; the file has no sections"));
     }
-    if (item.inputs.size() != 1) {
-      return absl::InvalidArgumentError(
-          StrCat(path, ": ", item.name, " has ", item.inputs.size(), " values; it takes one"));
-    }
-    if (app.get_option("--" + flag->name)->count() > 0)
-      continue;  // set by the command line or the environment
-    if (const absl::Status status = flag->assign(item.inputs[0]); !status.ok()) {
-      return absl::InvalidArgumentError(
-          StrCat(path, ": ", item.name, " is \"", item.inputs[0], "\"; ", status.message()));
+    for (const TomlEntry& entry : section.entries) {
+      const auto flag = std::find_if(flags.begin(), flags.end(),
+                                     [&](const Flag& f) { return f.name == entry.name; });
+      if (flag == flags.end()) {
+        const std::string nearest = NearestName(Shorten(entry.name), known);
+        return absl::InvalidArgumentError(
+            StrCat(path, ": \"", Shorten(entry.name), "\" is unknown",
+                   nearest.empty() ? "" : StrCat("; did you mean \"", nearest, "\"?")));
+      }
+      if (entry.kind == TomlKind::kOther) {
+        return absl::InvalidArgumentError(StrCat(
+            path, ": ", entry.name, " must have one value: a number, true, false or a text"));
+      }
+      // Set by the command line or the environment.
+      if (app.get_option("--" + flag->name)->count() > 0) continue;
+      if (const absl::Status status = flag->assign(entry.value); !status.ok()) {
+        return absl::InvalidArgumentError(StrCat(path, ": ", entry.name, " is \"",
+                                                 Shorten(entry.value), "\"; ", status.message()));
+      }
     }
   }
   return absl::OkStatus();

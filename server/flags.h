@@ -53,7 +53,8 @@ void AddFlags(CLI::App& app, const std::vector<Flag>& flags);
 // Sets the flags that neither the command line nor the environment has set, from a TOML file of
 // top-level `name = value` lines. Call after app.parse().
 // Errors  those of ReadWholeFile
-//         INVALID_ARGUMENT: an unknown name (the message suggests the nearest one) or a bad value
+//         INVALID_ARGUMENT: not TOML, an unknown name (the message suggests the nearest one) or a
+//         bad value
 absl::Status ApplyConfigFile(const std::string& path, CLI::App& app,
                              const std::vector<Flag>& flags);
 

@@ -45,7 +45,7 @@ absl::StatusOr<Request> GenerateCall::Parse(const grpc::ByteBuffer& bytes) {
   RETURN_IF_ERROR(ReadMessage(bytes, &message));
   const ServedModel& model = context_.Model();
   // Not moved out of the StatusOr: GCC 12 then warns of uninitialized fields.
-  auto parsed = ParseGenerate(message, ContextOf(model, RandomSeed()));
+  auto parsed = ParseGenerate(message, context_.MakeParseContext(RandomSeed()));
   RETURN_IF_ERROR(parsed.status());
   const GenerateParams& params = *parsed->request.generate;
   tokenizer_ = model.GetCheckpoint().tokenizer.get();

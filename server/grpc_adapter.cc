@@ -2,6 +2,7 @@
 
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/empty.pb.h>
+#include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/unknown_field_set.h>
 #include <grpcpp/support/slice.h>
 
@@ -13,7 +14,9 @@
 #include "google/rpc/status.pb.h"
 #include "kernels/check.h"
 #include "kernels/str_cat.h"
+#include "models/quote.h"
 #include "models/tokenizer.h"
+#include "server/limits.h"
 #include "server/retry_delay.h"
 
 namespace lssar {
@@ -37,6 +40,42 @@ std::optional<Clock::time_point> ReadDeadline(const grpc::CallbackServerContext&
   // A deadline more than a year away counts as none, so that the sum of the clocks cannot overflow.
   if (remaining > std::chrono::hours(24 * 365)) return std::nullopt;
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(remaining);
+}
+
+// Counts the sub-messages, strings and lists in `input`, a message of `type`, up to `limit`. Two
+// bytes on the wire can become an object of 50 bytes; what does not parse counts as nothing.
+int CountObjects(const Descriptor& type, int limit, google::protobuf::io::CodedInputStream* input) {
+  int count = 0;
+  while (count < limit) {
+    const uint32_t tag = input->ReadTag();  // field number << 3 | wire type; 0 at the end
+    if (tag == 0) return count;
+    constexpr uint32_t kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5;
+    const uint32_t wire_type = tag & 7;
+    if (wire_type != kLengthDelimited) {
+      uint64_t ignored = 0;
+      const bool is_skipped = wire_type == kVarint    ? input->ReadVarint64(&ignored)
+                              : wire_type == kFixed64 ? input->Skip(8)
+                              : wire_type == kFixed32 ? input->Skip(4)
+                                                      : false;
+      if (!is_skipped) return count;
+      continue;
+    }
+    int num_bytes = 0;
+    if (!input->ReadVarintSizeAsInt(&num_bytes)) return count;
+    ++count;
+    const FieldDescriptor* field = type.FindFieldByNumber(int(tag >> 3));
+    if (field != nullptr && field->type() == FieldDescriptor::TYPE_MESSAGE) {
+      const auto outer = input->PushLimit(num_bytes);
+      count += CountObjects(*field->message_type(), limit - count, input);
+      if (count >= limit) return count;
+      const int left = input->BytesUntilLimit();
+      if (left > 0 && !input->Skip(left)) return count;
+      input->PopLimit(outer);
+    } else if (!input->Skip(num_bytes)) {
+      return count;
+    }
+  }
+  return count;
 }
 
 // Names the first text field in `bytes`, a message of `type`, that is not UTF-8. Parses the bytes
@@ -104,6 +143,14 @@ absl::Status ReadMessage(const grpc::ByteBuffer& bytes, google::protobuf::Messag
   for (const grpc::Slice& slice : slices) {
     joined.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
   }
+  google::protobuf::io::CodedInputStream input(reinterpret_cast<const uint8_t*>(joined.data()),
+                                               int(joined.size()));
+  if (CountObjects(*message->GetDescriptor(), limits::kMaxMessageObjects + 1, &input) >
+      limits::kMaxMessageObjects) {
+    return absl::InvalidArgumentError(
+        StrCat("the request has more than ", limits::kMaxMessageObjects,
+               " strings, lists and messages in it; send several requests"));
+  }
   if (message->ParseFromString(joined)) return absl::OkStatus();
   const auto bad_text = FindBadText(*message->GetDescriptor(), joined);
   return absl::InvalidArgumentError(
@@ -123,10 +170,12 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   // Both enumerations have the canonical codes.
   const auto code = static_cast<grpc::StatusCode>(status.code());
+  const std::string message =
+      Shorten({status.message().data(), status.message().size()}, limits::kMaxErrorBytes);
   if (absl::IsResourceExhausted(status)) {
-    return {code, std::string(status.message()), RetryDetails(status)};
+    return {code, message, RetryDetails(status)};
   }
-  return {code, std::string(status.message())};
+  return {code, message};
 }
 
 }  // namespace lssar

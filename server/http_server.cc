@@ -10,6 +10,8 @@
 
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
+#include "models/quote.h"
+#include "server/http/call_metadata.h"
 #include "server/http/completion_call.h"
 #include "server/http/embedding_call.h"
 #include "server/http/http_error.h"
@@ -18,13 +20,13 @@
 #include "server/http/openapi.h"
 #include "server/http/score_call.h"
 #include "server/http/tokenizer_calls.h"
-#include "server/http/worker_pool.h"
+#include "server/http/unary_call.h"
 
 namespace lssar {
 namespace {
 
-constexpr int kNumWorkers = 2;
-constexpr size_t kMaxQueuedRequests = 1024;
+// Bytes of a path, or of a header, that an error repeats.
+constexpr size_t kMaxShownBytes = 64;
 
 enum class Endpoint : uint8_t {
   kMetrics,
@@ -45,13 +47,20 @@ struct Route {
   std::string_view method;  // of GET, HEAD is one too
   std::string_view path;
   Endpoint endpoint;
+  std::optional<CallKind> kind = {};  // set: the engine works for it
+
+  // True if the path answers in every state of the server, without a call.
+  bool IsPage() const {
+    return endpoint == Endpoint::kMetrics || endpoint == Endpoint::kHealth ||
+           endpoint == Endpoint::kReadiness || endpoint == Endpoint::kOpenApi;
+  }
 };
 
 constexpr std::array kRoutes = std::to_array<Route>({
-    {"POST", "/v1/completions", Endpoint::kCompletions},
-    {"POST", "/v1/chat/completions", Endpoint::kChatCompletions},
-    {"POST", "/v1/score", Endpoint::kScore},
-    {"POST", "/v1/embeddings", Endpoint::kEmbeddings},
+    {"POST", "/v1/completions", Endpoint::kCompletions, CallKind::kGenerate},
+    {"POST", "/v1/chat/completions", Endpoint::kChatCompletions, CallKind::kGenerate},
+    {"POST", "/v1/score", Endpoint::kScore, CallKind::kScore},
+    {"POST", "/v1/embeddings", Endpoint::kEmbeddings, CallKind::kEmbed},
     {"GET", "/v1/models", Endpoint::kModels},
     {"POST", "/tokenize", Endpoint::kTokenize},
     {"POST", "/detokenize", Endpoint::kDetokenize},
@@ -88,10 +97,45 @@ std::string PathList() {
   return list;
 }
 
+// Of the log line. Static storage.
+std::string_view RpcName(const Route& route) {
+  switch (route.endpoint) {
+    case Endpoint::kCompletions: return "POST /v1/completions";
+    case Endpoint::kChatCompletions: return "POST /v1/chat/completions";
+    case Endpoint::kScore: return "POST /v1/score";
+    case Endpoint::kEmbeddings: return "POST /v1/embeddings";
+    default: return route.path;
+  }
+}
+
 HttpReply TextReply(const absl::Status& status) {
   return {.status = status.ok() ? 200 : 503,
           .body = status.ok() ? "ok\n" : StrCat(status.message(), "\n"),
           .content_type = "text/plain; charset=utf-8"};
+}
+
+// The reply of a call that the engine has no part in. Worker thread, maybe after the port's end.
+// `created`: of the model, in seconds since 1970.
+absl::StatusOr<std::string> UnaryBody(Endpoint endpoint, const HttpRequest& request,
+                                      const CallContext& context, int64_t created) {
+  const ServedModel& model = context.Model();
+  if (endpoint == Endpoint::kTokenizerInfo) {
+    return TokenizerInfoJson(model);
+  }
+  if (endpoint == Endpoint::kModels) {
+    const std::string_view path = request.Path();
+    if (!path.starts_with(kModelsPrefix)) {
+      return StrCat("{\"object\":\"list\",\"data\":[", ModelJson(model, created), "]}");
+    }
+    const std::string_view name = path.substr(kModelsPrefix.size());
+    if (name != model.GetCheckpoint().name) {
+      return ModelNotFound(name, model.GetCheckpoint().name);
+    }
+    return ModelJson(model, created);
+  }
+  const ParseContext parse = context.MakeParseContext();
+  ASSIGN_OR_RETURN(const nlohmann::json body, ParseJson(request.body, parse.should_stop));
+  return endpoint == Endpoint::kTokenize ? TokenizeJson(body, parse) : DetokenizeJson(body, parse);
 }
 
 }  // namespace
@@ -106,34 +150,41 @@ struct HttpServer::State final : public HttpHandler {
     return lssar::ErrorReply(status, message);
   }
 
-  void AddCorsHeaders(HttpExchange& exchange) const;
+  // The part of a request's check that needs no body. Nullopt: nothing is wrong.
+  std::optional<HttpReply> Refusal(const HttpRequest& head) const;
+  // Whether the call may be made at all: state of the server, API key, timeout. The admission
+  // itself comes with the whole request. A call that is refused here has a log line, too.
+  std::optional<HttpReply> CallRefusal(const Route& route, const HttpRequest& head) const;
+  std::vector<HttpHeader> CorsHeaders(const HttpRequest& request) const;
   HttpReply Preflight(const Route& route, const HttpRequest& request) const;
   HttpReply MetricsPage(const HttpRequest& request) const;
-  // A call that the engine has no part in. Worker thread.
-  void AnswerUnary(Endpoint endpoint, HttpExchange& exchange);
-  absl::StatusOr<std::string> UnaryBody(Endpoint endpoint, const HttpRequest& request,
-                                        const ServedModel& model) const;
-  void Work(Endpoint endpoint, const std::shared_ptr<HttpExchange>& exchange);
-
+  void StartCall(const Route& route, const std::shared_ptr<HttpExchange>& exchange);
   const ServerOptions options;
   const HttpPages pages;
   const ServiceParts parts;
   const int64_t started_at = std::time(nullptr);
-  // The workers end first: they answer through the transport.
   std::unique_ptr<HttpTransport> transport;
-  std::unique_ptr<WorkerPool> workers;
 };
 
-// The part of a request's check that needs no body. Called again for requests without one.
 std::optional<HttpReply> HttpServer::State::CheckHead(const HttpRequest& head) {
+  std::optional<HttpReply> refusal = Refusal(head);
+  if (refusal) {
+    for (HttpHeader& header : CorsHeaders(head)) refusal->headers.push_back(std::move(header));
+  }
+  return refusal;
+}
+
+std::optional<HttpReply> HttpServer::State::Refusal(const HttpRequest& head) const {
   const Route* route = FindRoute(head.Path());
   if (route == nullptr) {
     return lssar::ErrorReply(
-        404, StrCat("there is no ", head.method, " ", head.Path(), "; there are ", PathList()));
+        404, StrCat("there is no ", Shorten(head.method, kMaxShownBytes), " ",
+                    Shorten(head.Path(), kMaxShownBytes), "; there are ", PathList()));
   }
   if (head.method != "OPTIONS" && !Allows(*route, head.method)) {
-    HttpReply reply = lssar::ErrorReply(
-        405, StrCat(head.method, " ", route->path, ": the path takes ", AllowedMethods(*route)));
+    HttpReply reply =
+        lssar::ErrorReply(405, StrCat(Shorten(head.method, kMaxShownBytes), " ", route->path,
+                                      ": the path takes ", AllowedMethods(*route)));
     reply.headers.push_back({"Allow", AllowedMethods(*route)});
     return reply;
   }
@@ -143,22 +194,41 @@ std::optional<HttpReply> HttpServer::State::CheckHead(const HttpRequest& head) {
     // curl's default is let through: only a type that says something else is refused.
     if (media.starts_with("multipart/") || media.starts_with("image/") ||
         media.starts_with("audio/")) {
-      return lssar::ErrorReply(415, StrCat("Content-Type ", media, ": send application/json"));
+      return lssar::ErrorReply(
+          415, StrCat("Content-Type ", Shorten(media, kMaxShownBytes), ": send application/json"));
     }
   }
-  return std::nullopt;
+  if (route->IsPage() || head.method == "OPTIONS") return std::nullopt;
+  return CallRefusal(*route, head);
 }
 
-void HttpServer::State::AddCorsHeaders(HttpExchange& exchange) const {
-  const std::string_view origin = exchange.Request().Header("origin");
-  if (options.http_cors_origins.empty()) return;
-  exchange.AddHeader("Vary", "Origin");
+std::optional<HttpReply> HttpServer::State::CallRefusal(const Route& route,
+                                                        const HttpRequest& head) const {
+  const absl::Status status = [&]() -> absl::Status {
+    RETURN_IF_ERROR(parts.admission->Readiness());
+    RETURN_IF_ERROR(parts.admission->CheckRole(head.Header("authorization"), KeyRole::kUser));
+    return ReadTimeout(head).status();
+  }();
+  if (status.ok()) return std::nullopt;
+  CallContext context(ReadHttpMetadata(RpcName(route), route.kind, head), parts);
+  context.End(status);
+  HttpReply reply = lssar::ErrorReply(status);
+  reply.headers.push_back({"X-Request-Id", context.RequestId()});
+  reply.headers.push_back({"Traceparent", context.Traceparent()});
+  return reply;
+}
+
+std::vector<HttpHeader> HttpServer::State::CorsHeaders(const HttpRequest& request) const {
+  const std::string_view origin = request.Header("origin");
+  if (options.http_cors_origins.empty()) return {};
+  std::vector<HttpHeader> headers = {{"Vary", "Origin"}};
   const auto& allowed = options.http_cors_origins;
   const bool is_allowed = std::ranges::find(allowed, "*") != allowed.end() ||
                           std::ranges::find(allowed, origin) != allowed.end();
-  if (origin.empty() || !is_allowed) return;
-  exchange.AddHeader("Access-Control-Allow-Origin", std::string(origin));
-  exchange.AddHeader("Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+  if (origin.empty() || !is_allowed) return headers;
+  headers.push_back({"Access-Control-Allow-Origin", std::string(origin)});
+  headers.push_back({"Access-Control-Expose-Headers", "X-Request-Id, Retry-After"});
+  return headers;
 }
 
 HttpReply HttpServer::State::Preflight(const Route& route, const HttpRequest& request) const {
@@ -166,7 +236,8 @@ HttpReply HttpServer::State::Preflight(const Route& route, const HttpRequest& re
   if (!options.http_cors_origins.empty() && !request.Header("origin").empty()) {
     reply.headers.push_back({"Access-Control-Allow-Methods", AllowedMethods(route)});
     reply.headers.push_back(
-        {"Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id, Traceparent"});
+        {"Access-Control-Allow-Headers",
+         "Authorization, Content-Type, X-Request-Id, X-Request-Timeout, Traceparent"});
     reply.headers.push_back({"Access-Control-Max-Age", "600"});
   }
   return reply;
@@ -182,8 +253,10 @@ HttpReply HttpServer::State::MetricsPage(const HttpRequest& request) const {
 
 void HttpServer::State::OnRequest(std::shared_ptr<HttpExchange> exchange) {
   const HttpRequest& request = exchange->Request();
-  AddCorsHeaders(*exchange);
-  if (auto refusal = CheckHead(request)) {
+  for (HttpHeader& header : CorsHeaders(request)) {
+    exchange->AddHeader(std::move(header.name), std::move(header.value));
+  }
+  if (auto refusal = Refusal(request)) {
     exchange->Reply(*std::move(refusal));
     return;
   }
@@ -199,88 +272,47 @@ void HttpServer::State::OnRequest(std::shared_ptr<HttpExchange> exchange) {
     case Endpoint::kOpenApi:
       exchange->Reply({.status = 200, .body = std::string(OpenApiJson())});
       return;
-    default: break;
-  }
-  const bool is_queued =
-      workers->TrySubmit([this, endpoint = route.endpoint, exchange] { Work(endpoint, exchange); });
-  if (!is_queued) {
-    exchange->Reply(lssar::ErrorReply(absl::ResourceExhaustedError(
-        StrCat("the server has ", kMaxQueuedRequests, " requests to read; try again"))));
+    default: StartCall(route, exchange);
   }
 }
 
-void HttpServer::State::Work(Endpoint endpoint, const std::shared_ptr<HttpExchange>& exchange) {
-  switch (endpoint) {
+void HttpServer::State::StartCall(const Route& route,
+                                  const std::shared_ptr<HttpExchange>& exchange) {
+  switch (route.endpoint) {
     case Endpoint::kCompletions:
     case Endpoint::kChatCompletions:
-      std::make_shared<CompletionCall>(endpoint == Endpoint::kChatCompletions, exchange, parts)
+      std::make_shared<CompletionCall>(route.endpoint == Endpoint::kChatCompletions, exchange,
+                                       parts)
           ->Start();
       return;
     case Endpoint::kScore: std::make_shared<HttpScoreCall>(exchange, parts)->Start(); return;
     case Endpoint::kEmbeddings:
       std::make_shared<HttpEmbeddingCall>(exchange, parts)->Start();
       return;
-    default: AnswerUnary(endpoint, *exchange);
+    default:
+      std::make_shared<HttpUnaryCall>(RpcName(route), exchange, parts)
+          ->Start([endpoint = route.endpoint, created = started_at](const HttpRequest& request,
+                                                                    const CallContext& context) {
+            return UnaryBody(endpoint, request, context, created);
+          });
   }
-}
-
-void HttpServer::State::AnswerUnary(Endpoint endpoint, HttpExchange& exchange) {
-  const HttpRequest& request = exchange.Request();
-  const auto route = std::ranges::find(kRoutes, endpoint, &Route::endpoint);
-  CallContext context({.rpc = route->path,
-                       .request_id = std::string(request.Header("x-request-id")),
-                       .traceparent = std::string(request.Header("traceparent")),
-                       .authorization = std::string(request.Header("authorization"))},
-                      parts);
-  exchange.AddHeader("X-Request-Id", context.RequestId());
-  exchange.AddHeader("Traceparent", context.Traceparent());
-  absl::Status status = context.Admit(KeyRole::kUser);
-  absl::StatusOr<std::string> body;
-  if (status.ok()) {
-    body = UnaryBody(endpoint, request, context.Model());
-    status = body.status();
-  }
-  context.End(status);
-  if (status.ok()) {
-    exchange.Reply({.status = 200, .body = *std::move(body)});
-  } else {
-    exchange.Reply(lssar::ErrorReply(status));
-  }
-}
-
-absl::StatusOr<std::string> HttpServer::State::UnaryBody(Endpoint endpoint,
-                                                         const HttpRequest& request,
-                                                         const ServedModel& model) const {
-  if (endpoint == Endpoint::kTokenizerInfo) {
-    return TokenizerInfoJson(model, options.model.directory);
-  }
-  if (endpoint == Endpoint::kModels) {
-    const std::string_view path = request.Path();
-    if (!path.starts_with(kModelsPrefix)) {
-      return StrCat("{\"object\":\"list\",\"data\":[", ModelJson(model, started_at), "]}");
-    }
-    const std::string_view name = path.substr(kModelsPrefix.size());
-    if (name != model.GetCheckpoint().name) {
-      return ModelNotFound(name, model.GetCheckpoint().name);
-    }
-    return ModelJson(model, started_at);
-  }
-  ASSIGN_OR_RETURN(const nlohmann::json body, ParseJson(request.body));
-  return endpoint == Endpoint::kTokenize ? TokenizeJson(body, model) : DetokenizeJson(body, model);
 }
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Open(const ServerOptions& options,
                                                              HttpPages pages,
-                                                             const ServiceParts& parts) {
+                                                             const ServiceParts& parts,
+                                                             TlsCertificates* certificates) {
   std::unique_ptr<TlsContext> tls;
-  if (options.tls.HasTls()) {
-    ASSIGN_OR_RETURN(tls, TlsContext::Open(options.tls));
-  }
+  if (certificates != nullptr) tls = std::make_unique<TlsContext>(certificates);
   auto state = std::make_unique<State>(options, std::move(pages), parts);
-  state->workers = std::make_unique<WorkerPool>(kNumWorkers, kMaxQueuedRequests);
   TransportOptions transport;
   transport.listen = options.http_listen;
-  transport.max_connections = options.http_max_connections;
+  const ConnectionOptions& connection = options.connection;
+  transport.limits = {.max_connections = connection.max_connections,
+                      .max_connections_per_address = connection.max_connections_per_address,
+                      .metrics = parts.metrics == nullptr ? nullptr : &parts.metrics->HttpPort()};
+  transport.log = parts.log;
+  transport.handshake_timeout = absl::ToChronoMilliseconds(connection.handshake_timeout);
   transport.buffer_bytes = options.stream.buffer_bytes;
   transport.client_timeout = absl::ToChronoMilliseconds(options.stream.client_timeout);
   ASSIGN_OR_RETURN(state->transport, HttpTransport::Open(transport, std::move(tls), state.get()));
@@ -290,9 +322,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Open(const ServerOptions
 HttpServer::HttpServer(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 HttpServer::~HttpServer() {
-  // The port first: no request comes any more, and none hears of what the workers still do.
+  // No request comes any more, and no connection hears of what the workers still do.
   state_->transport.reset();
-  state_->workers.reset();
 }
 
 int HttpServer::Port() const { return state_->transport->Port(); }

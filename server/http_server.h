@@ -24,12 +24,13 @@ struct HttpPages {
 
 class HttpServer {
  public:
-  // Listens on options.http_listen, with TLS if options.tls names a certificate. What `parts` and
-  // `pages` refer to outlives the server.
-  // Errors  UNAVAILABLE: cannot be listened on; those of CheckTlsFiles
+  // Listens on options.http_listen, with TLS unless `certificates` is null. What `parts`, `pages`
+  // and `certificates` refer to outlives the server.
+  // Errors  UNAVAILABLE: cannot be listened on
   static absl::StatusOr<std::unique_ptr<HttpServer>> Open(const ServerOptions& options,
                                                           HttpPages pages,
-                                                          const ServiceParts& parts);
+                                                          const ServiceParts& parts,
+                                                          TlsCertificates* certificates);
   // Closes all connections. Requires  no call of the engine is left
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;

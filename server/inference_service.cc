@@ -4,14 +4,17 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <string_view>
+#include <utility>
 
 #include "kernels/status_macros.h"
+#include "kernels/str_cat.h"
 #include "lssar/v1/inference.grpc.pb.h"
 #include "server/capture_call.h"
 #include "server/embed_call.h"
 #include "server/generate_call.h"
 #include "server/grpc_adapter.h"
 #include "server/score_call.h"
+#include "server/unary_call.h"
 #include "server/unary_calls.h"
 
 namespace lssar {
@@ -26,10 +29,13 @@ using RawInference = v1::Inference::WithRawCallbackMethod_Generate<
                     v1::Inference::WithRawCallbackMethod_CaptureAttention<
                         v1::Inference::WithRawCallbackMethod_Embed<v1::Inference::Service>>>>>>>>;
 
+constexpr size_t kLargeRequestBytes = 512;
+
 // Each call is an object of its own; the service only creates them.
 class InferenceService final : public RawInference {
  public:
-  explicit InferenceService(const ServiceParts& parts) : parts_(parts) {}
+  InferenceService(const ServiceParts& parts, OnLargeRequest on_large_request)
+      : parts_(parts), on_large_request_(std::move(on_large_request)) {}
 
   using Bytes = grpc::ByteBuffer;
   using Context = grpc::CallbackServerContext;
@@ -49,12 +55,11 @@ class InferenceService final : public RawInference {
     return BeginStream<CaptureCall>(context, *request);
   }
   Unary* Tokenize(Context* context, const Bytes* request, Bytes* reply) override {
-    return Answer<v1::TokenizeRequest>("Tokenize", KeyRole::kUser, context, *request, reply,
-                                       lssar::Tokenize);
+    return BeginUnary<v1::TokenizeRequest>("Tokenize", context, *request, reply, lssar::Tokenize);
   }
   Unary* Detokenize(Context* context, const Bytes* request, Bytes* reply) override {
-    return Answer<v1::DetokenizeRequest>("Detokenize", KeyRole::kUser, context, *request, reply,
-                                         lssar::Detokenize);
+    return BeginUnary<v1::DetokenizeRequest>("Detokenize", context, *request, reply,
+                                             lssar::Detokenize);
   }
   Unary* GetInfo(Context* context, const Bytes* request, Bytes* reply) override {
     return Answer<v1::GetInfoRequest>("GetInfo", KeyRole::kUser, context, *request, reply,
@@ -69,23 +74,53 @@ class InferenceService final : public RawInference {
   }
 
  private:
+  void CountRequest(const Context& context, const Bytes& request) const {
+    if (request.Length() >= kLargeRequestBytes) on_large_request_(context.peer(), request.Length());
+  }
+
   template <typename Call>
   Stream* BeginStream(Context* context, const Bytes& request) {
+    CountRequest(*context, request);
     const auto call = std::make_shared<Call>(*context, parts_);
     call->Begin(request);
     return call.get();  // owns itself until gRPC's OnDone
   }
 
-  // Runs a unary call on gRPC's thread.
+  // A call that a worker answers. `answer`: (const Request&, const ParseContext&) ->
+  // absl::StatusOr<reply message>
+  template <typename Request, typename Function>
+  Unary* BeginUnary(std::string_view rpc, Context* context, const Bytes& bytes, Bytes* reply_bytes,
+                    const Function& answer) {
+    CountRequest(*context, bytes);
+    const auto call = std::make_shared<UnaryCall>(rpc, *context, parts_, reply_bytes);
+    call->Begin(
+        bytes,
+        [answer](const Bytes& given, const CallContext& call_context) -> absl::StatusOr<Bytes> {
+          Request request;
+          RETURN_IF_ERROR(ReadMessage(given, &request));
+          ASSIGN_OR_RETURN(const auto reply, answer(request, call_context.MakeParseContext()));
+          return WriteMessage(reply);
+        });
+    return call.get();  // owns itself until gRPC's OnDone
+  }
+
+  // A unary call that is answered at once, on gRPC's thread: it takes microseconds, and it must
+  // answer whatever the workers have to do.
   // `role`: what the call requires. `answer`: (const Request&, const ServedModel&) ->
   // absl::StatusOr<reply message>
   template <typename Request, typename Function>
   Unary* Answer(std::string_view rpc, KeyRole role, Context* grpc_context, const Bytes& bytes,
                 Bytes* reply_bytes, const Function& answer) {
+    CountRequest(*grpc_context, bytes);
     CallContext context(ReadMetadata(rpc, std::nullopt, *grpc_context), parts_);
     SendIds(context, *grpc_context);
     const absl::Status status = [&]() -> absl::Status {
       RETURN_IF_ERROR(context.Admit(role));
+      if (bytes.Length() > kMaxEmptyRequestBytes) {
+        return absl::InvalidArgumentError(StrCat("the request has ", bytes.Length(), " bytes; ",
+                                                 rpc, " has no fields and takes ",
+                                                 kMaxEmptyRequestBytes, " at most"));
+      }
       Request request;
       RETURN_IF_ERROR(ReadMessage(bytes, &request));
       ASSIGN_OR_RETURN(const auto reply, answer(request, context.Model()));
@@ -98,13 +133,18 @@ class InferenceService final : public RawInference {
     return reactor;
   }
 
+  // GetInfo and GetStats have no fields; a newer client's unknown ones are tolerated.
+  static constexpr size_t kMaxEmptyRequestBytes = 1024;
+
   const ServiceParts parts_;
+  const OnLargeRequest on_large_request_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeInferenceService(const ServiceParts& parts) {
-  return std::make_unique<InferenceService>(parts);
+std::unique_ptr<grpc::Service> MakeInferenceService(const ServiceParts& parts,
+                                                    OnLargeRequest on_large_request) {
+  return std::make_unique<InferenceService>(parts, std::move(on_large_request));
 }
 
 }  // namespace lssar

@@ -10,8 +10,16 @@
 namespace lssar::limits {
 
 inline constexpr int kMaxMessageBytes = 32 << 20;
+// Strings, lists and sub-messages in one request. Each takes some 50 bytes of memory, and two bytes
+// on the wire. A Score request of the largest size has 2.1 million.
+inline constexpr int kMaxMessageObjects = 5 << 20;
+// Values of a JSON body, and keys of its objects. They take 16 and some 150 bytes of memory.
+inline constexpr int kMaxJsonValues = 5 << 20;
+inline constexpr int kMaxJsonKeys = 1 << 18;
+inline constexpr size_t kMaxErrorBytes = 2048;  // of one error's message
 inline constexpr Range<int> kMaxCalls = {1, 1 << 16};
-inline constexpr Range<int> kHttpMaxConnections = {1, 1 << 16};
+inline constexpr Range<int> kMaxConnections = {1, 1 << 16};
+inline constexpr Range<int> kMaxConnectionsPerAddress = {0, 1 << 16};
 inline constexpr int kMaxMetadataBytes = 16 << 10;  // of one call: gRPC headers, keys, traces
 
 // Large replies are streamed in blocks: per-token results in one message at most.

@@ -1,6 +1,7 @@
 #include "server/metrics.h"
 
 #include <prometheus/counter.h>
+#include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
@@ -110,9 +111,23 @@ std::string FinishName(FinishReason finish) {
   return "UNSPECIFIED";
 }
 
+class Metrics::PortCounters final : public PortMetrics {
+ public:
+  void OnOpened() override { open->Increment(); }
+  void OnEnded() override { open->Decrement(); }
+  void OnRefused(Refusal reason) override { refused.at(size_t(reason))->Increment(); }
+  // Requires  the gRPC port's
+  void OnAbuse(Abuse reason) override { closed.at(size_t(reason))->Increment(); }
+
+  prometheus::Gauge* open = nullptr;
+  std::array<prometheus::Counter*, kRefusalNames.size()> refused = {};
+  std::array<prometheus::Counter*, kAbuseNames.size()> closed = {};
+};
+
 Metrics::Metrics() : registry_(std::make_unique<prometheus::Registry>()) {
   AddCounters();
   AddHistograms();
+  AddPorts();
 }
 
 // Creates the series of every label at startup: rate() needs the zero before the first increment.
@@ -167,6 +182,39 @@ void Metrics::AddHistograms() {
   iteration_tokens_ =
       add("lssar_iteration_tokens", "Tokens computed in one engine step.", TokenBounds(1 << 14));
 }
+
+void Metrics::AddPorts() {
+  auto& open = prometheus::BuildGauge()
+                   .Name("lssar_connections")
+                   .Help("Open connections, by port.")
+                   .Register(*registry_);
+  auto& refused = prometheus::BuildCounter()
+                      .Name("lssar_connections_refused_total")
+                      .Help("Connections that were closed when they were accepted, by reason.")
+                      .Register(*registry_);
+  auto& closed = prometheus::BuildCounter()
+                     .Name("lssar_connections_closed_total")
+                     .Help("Connections of the gRPC port that were closed for abuse, by reason.")
+                     .Register(*registry_);
+  const auto add = [&](const std::string& port) {
+    auto counters = std::make_unique<PortCounters>();
+    counters->open = &open.Add({{"port", port}});
+    for (size_t i = 0; i < kRefusalNames.size(); ++i) {
+      counters->refused.at(i) =
+          &refused.Add({{"port", port}, {"reason", std::string(kRefusalNames.at(i))}});
+    }
+    return counters;
+  };
+  grpc_port_ = add("grpc");
+  http_port_ = add("http");
+  for (size_t i = 0; i < kAbuseNames.size(); ++i) {
+    grpc_port_->closed.at(i) = &closed.Add({{"reason", std::string(kAbuseNames.at(i))}});
+  }
+}
+
+PortMetrics& Metrics::GrpcPort() { return *grpc_port_; }
+
+PortMetrics& Metrics::HttpPort() { return *http_port_; }
 
 Metrics::~Metrics() = default;
 

@@ -12,9 +12,11 @@
 #include "absl/status/status.h"
 #include "runtime/engine.h"
 #include "runtime/request.h"
+#include "server/net/port_metrics.h"
 
 namespace prometheus {
 class Counter;
+class Gauge;
 class Histogram;
 class Registry;
 }  // namespace prometheus
@@ -59,6 +61,10 @@ class Metrics final : public StepObserver {
   void OnNextTokens(int num_tokens, Clock::duration gap);
   void OnEnd(const CallEnd& end);
 
+  // Of the connections of one port; lives as long as this.
+  PortMetrics& GrpcPort();
+  PortMetrics& HttpPort();
+
   // Since the server's start.
   Clock::duration Uptime() const { return Clock::now() - started_at_; }
   // Successful calls by finish reason and failed calls by code; zero counts are left out.
@@ -70,7 +76,9 @@ class Metrics final : public StepObserver {
 
  private:
   using Counters = std::map<std::string, prometheus::Counter*>;
+  class PortCounters;
 
+  void AddPorts();
   void AddCounters();
   void AddHistograms();
 
@@ -85,6 +93,8 @@ class Metrics final : public StepObserver {
   prometheus::Histogram* request_prompt_tokens_;
   prometheus::Histogram* request_generation_tokens_;
   prometheus::Histogram* iteration_tokens_;
+  std::unique_ptr<PortCounters> grpc_port_;
+  std::unique_ptr<PortCounters> http_port_;
 };
 
 }  // namespace lssar

@@ -5,17 +5,17 @@
 #include <grpcpp/alarm.h>
 
 #include <chrono>
-#include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
-#include "runtime/engine.h"
+#include "server/engine_items.h"
 #include "server/streaming_call.h"
 
 namespace lssar {
 
-class MultiRequestCall : public StreamingCall {
+class MultiRequestCall : public StreamingCall, public EngineItems::Owner {
  public:
   using StreamingCall::StreamingCall;
 
@@ -32,7 +32,7 @@ class MultiRequestCall : public StreamingCall {
       call_->context_.GetMetrics().OnAdmitted(stats);
     }
     void OnDone(const absl::Status& status, const RequestStats& stats) final {
-      call_->OnItemDone(item_, status, stats);
+      call_->items_.OnDone(item_, status, stats);
     }
 
    protected:
@@ -44,37 +44,23 @@ class MultiRequestCall : public StreamingCall {
     const int item_;
   };
 
-  virtual std::shared_ptr<OutputSink> MakeSink(int item) = 0;
   // Sends the last message. `total`: summed over the items.
   virtual void SendFinished(const RequestStats& total) = 0;
 
   // Submits the first items. Call once, from Start.
-  void SubmitItems(std::vector<Request> items);
+  void SubmitItems(std::vector<Request> requests);
 
  private:
-  // A call of 1024 items must not fill the engine's queue.
-  static constexpr int kMaxItemsInFlight = 8;
-  // Delay before the next attempt if the engine's queue is full of other requests.
-  static constexpr auto kRetryInterval = std::chrono::milliseconds(20);
+  bool HasSpaceForItems() const final { return HasSpace(); }
+  void RetryLater(std::chrono::milliseconds delay) final;
+  void OnItemsEnd(const absl::Status& status, const RequestStats& total) final;
 
-  // Submits items while there is capacity; ends the call after the last one.
-  void SubmitMore();
-  absl::Status SubmitNext();
-  void RetryLater();
-  void OnItemDone(int item, const absl::Status& status, const RequestStats& stats);
+  void OnSpace() final { items_.Resume(); }
+  void OnClientGone() final { items_.Stop(absl::CancelledError("the client closed the call")); }
 
-  void OnSpace() final;
-  void OnClientGone() final;
-
-  std::vector<Request> items_;
-
-  std::mutex items_mutex_;  // locked before the base class's and the engine's mutexes
-  size_t next_item_ = 0;
-  std::map<int, Engine::Handle> in_flight_;
-  absl::Status error_;  // the first error; no item is submitted after it
-  bool has_ended_ = false;
-  RequestStats total_;
-  std::unique_ptr<grpc::Alarm> retry_;  // set: an attempt is scheduled
+  EngineItems items_{&context_, this};
+  std::mutex retry_mutex_;
+  std::unique_ptr<grpc::Alarm> retry_;  // of the last attempt
 };
 
 }  // namespace lssar

@@ -164,6 +164,16 @@ std::vector<Flag> ConnectionFlags(ServerOptions& options) {
       IntFlag("max-calls", "Limits", "COUNT",
               "Calls at the same time, running and queued; further calls are rejected",
               &options.max_calls, limits::kMaxCalls),
+      IntFlag("max-connections", "Limits", "COUNT",
+              "Connections of each port at the same time; further ones are refused",
+              &connection.max_connections, limits::kMaxConnections),
+      IntFlag("max-connections-per-address", "Limits", "COUNT",
+              "Connections of one IPv4 address or IPv6 /64 network on each port; 0, for ports "
+              "behind a proxy: no limit",
+              &connection.max_connections_per_address, limits::kMaxConnectionsPerAddress),
+      {"handshake-timeout", "Limits", "TIME",
+       "Time for a new connection's TLS handshake and HTTP/2 preface, [100ms, 5m]; default 10s",
+       AssignDuration(&connection.handshake_timeout, absl::Milliseconds(100), absl::Minutes(5))},
       IntFlag("max-connection-calls", "Limits", "COUNT",
               "gRPC calls of one connection at the same time; further calls wait in the client",
               &connection.max_calls, limits::kMaxCalls),
@@ -206,9 +216,6 @@ AssignFlag AssignOrigins(std::vector<std::string>* target) {
 
 std::vector<Flag> HttpFlags(ServerOptions& options) {
   return {
-      IntFlag("http-max-connections", "Limits", "COUNT",
-              "Connections of the HTTP port at the same time; further ones get status 503",
-              &options.http_max_connections, limits::kHttpMaxConnections),
       {"http-cors-origins", "Security", "ORIGINS",
        "Origins of web pages that may call the HTTP port (CORS), separated by commas, such as "
        "https://chat.example.org, or * for all; default none",
@@ -227,6 +234,10 @@ std::vector<Flag> SecurityFlags(ServerOptions& options) {
        "PEM root certificates; gRPC clients must then present a certificate that they signed; "
        "default: clients need none",
        AssignText(&options.tls.client_ca)},
+      {"share-prefix-cache-between-keys", "Security", "",
+       "Let requests of one API key reuse prefixes that another key's requests have computed: "
+       "faster, but response times show what others have sent; default off",
+       AssignBool(&options.share_prefix_cache_between_keys), /*is_switch=*/true},
       {"api-keys", "Security", "FILE",
        "TOML file with one section per API key (server/OPERATIONS.md), reloaded when it changes; "
        "default: no key required",

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "kernels/backend.h"
+#include "models/checkpoint.h"
 #include "runtime/engine.h"
 #include "server/tls.h"
 
@@ -26,6 +27,7 @@ struct ModelOptions {
   std::optional<DType> dtype;  // of the weights; nullopt: as stored in the checkpoint
   BackendOptions backend;
   EngineOptions engine;
+  OnSelfCheckProgress on_self_check = nullptr;  // called while the checkpoint is checked
 };
 
 // Options of a call that streams replies.
@@ -35,9 +37,14 @@ struct StreamOptions {
   absl::Duration client_timeout = absl::Seconds(60);
 };
 
-// Options of the gRPC port.
+// Options of the ports' connections.
 struct ConnectionOptions {
-  int max_calls = 256;  // at the same time, on one connection
+  int max_connections = 4096;  // of each port at the same time
+  // Of one IPv4 address or IPv6 /64 network, on each port; zero: no limit (behind a proxy).
+  int max_connections_per_address = 1024;
+  // For TLS and, on the gRPC port, for the client's HTTP/2 preface and settings.
+  absl::Duration handshake_timeout = absl::Seconds(10);
+  int max_calls = 256;  // at the same time, on one gRPC connection
   // A connection that is idle for keepalive_time is pinged and, without an answer within
   // keepalive_timeout, closed. gRPC answers pings itself, so a long prefill closes no connection.
   absl::Duration keepalive_time = absl::Seconds(60);
@@ -48,11 +55,12 @@ struct ServerOptions {
   ModelOptions model;
   std::string listen = "127.0.0.1:50051";      // HOST:PORT; port 0: any free port; empty: no port
   std::string http_listen = "127.0.0.1:8080";  // the same, for HTTP
-  int http_max_connections = 4096;             // of the HTTP port at the same time
   // Origins of web pages that may call the HTTP port (CORS); "*": all; empty: none.
   std::vector<std::string> http_cors_origins;
   TlsFiles tls;
   std::string api_keys;  // path of the key file (api_keys.h); empty: no keys
+  // False: a cached prefix serves only the API key whose requests computed it.
+  bool share_prefix_cache_between_keys = false;
   int max_calls = 1024;  // at the same time, running and queued
   ConnectionOptions connection;
   StreamOptions stream;

@@ -12,12 +12,39 @@
 
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
+#include "models/quote.h"
 #include "runtime/limits.h"
 #include "server/fields.h"
 #include "server/served_model.h"
 
 namespace lssar {
 namespace {
+
+// Messages of a chat. Each takes microseconds of its template, which cannot be stopped.
+constexpr size_t kMaxChatMessages = size_t{1} << 16;
+// Bytes of a chat template's own error, which may repeat what a message says.
+constexpr size_t kMaxTemplateErrorBytes = 200;
+
+// Requires  the checkpoint has a tokenizer
+size_t MaxTextBytes(const ParseContext& context) {
+  if (context.max_text_bytes > 0) return context.max_text_bytes;
+  return size_t(context.max_model_len) * size_t(context.checkpoint->tokenizer->MaxPieceBytes());
+}
+
+// Without a tokenizer any text is refused later.
+absl::Status CheckTextBytes(const std::string& field, size_t num_bytes,
+                            const ParseContext& context) {
+  if (context.checkpoint->tokenizer == nullptr) return absl::OkStatus();
+  const size_t most = MaxTextBytes(context);
+  if (num_bytes <= most) return absl::OkStatus();
+  const std::string reason =
+      context.max_text_bytes > 0
+          ? std::string()
+          : StrCat(": max_model_len ", context.max_model_len, " tokens of at most ",
+                   context.checkpoint->tokenizer->MaxPieceBytes(), " bytes");
+  return absl::InvalidArgumentError(
+      StrCat(field, " has ", num_bytes, " bytes; it must have at most ", most, reason));
+}
 
 // Prompts: text, token ids or a chat.
 
@@ -33,12 +60,11 @@ std::vector<int32_t> BosOf(const Checkpoint& checkpoint) {
   return {*checkpoint.config.bos_id};
 }
 
-absl::StatusOr<Prompt> ReadText(const std::string& text, const Checkpoint& checkpoint) {
+absl::StatusOr<Prompt> ReadText(const std::string& text, const ParseContext& context) {
   if (text.empty()) {
     return absl::InvalidArgumentError("text is empty; it must have at least one character");
   }
-  ASSIGN_OR_RETURN(auto ids,
-                   EncodeField("text", text, checkpoint.tokenizer.get(), BosOf(checkpoint)));
+  ASSIGN_OR_RETURN(auto ids, EncodeField("text", text, context, BosOf(*context.checkpoint)));
   return Prompt{.ids = std::move(ids), .text = text, .stop_strings = {}};
 }
 
@@ -50,7 +76,8 @@ absl::StatusOr<Prompt> ReadTokens(const v1::TokenIds& tokens, const Checkpoint& 
   return Prompt{.ids = std::move(ids), .text = {}, .stop_strings = {}};
 }
 
-absl::StatusOr<Prompt> ReadChat(const v1::Chat& chat, const Checkpoint& checkpoint) {
+absl::StatusOr<Prompt> ReadChat(const v1::Chat& chat, const ParseContext& context) {
+  const Checkpoint& checkpoint = *context.checkpoint;
   if (!checkpoint.chat_template) {
     return absl::FailedPreconditionError(
         StrCat("chat: checkpoint ", checkpoint.name, " has no chat template; send text"));
@@ -58,14 +85,18 @@ absl::StatusOr<Prompt> ReadChat(const v1::Chat& chat, const Checkpoint& checkpoi
   if (chat.messages().empty()) {
     return absl::InvalidArgumentError("chat.messages is empty; it must have at least one message");
   }
+  RETURN_IF_ERROR(CheckCount("chat.messages", size_t(chat.messages_size()), 1, kMaxChatMessages));
+  // The template repeats every content, as far as is known.
+  size_t num_bytes = 0;
+  for (const v1::ChatMessage& message : chat.messages()) num_bytes += message.content().size();
+  RETURN_IF_ERROR(CheckTextBytes("chat.messages", num_bytes, context));
   std::vector<ChatMessage> messages;
   for (int i = 0; i < chat.messages_size(); ++i) {
     const auto& [role, content] = std::tie(chat.messages(i).role(), chat.messages(i).content());
     const std::string field = StrCat("chat.messages[", i, "]");
     RETURN_IF_ERROR(CheckText(field + ".role", role));
     if (role != "user" && role != "assistant" && role != "system") {
-      return Refuse(field + ".role", StrCat("\"", role, "\""),
-                    "\"user\", \"assistant\" or \"system\"");
+      return Refuse(field + ".role", Quote(role), "\"user\", \"assistant\" or \"system\"");
     }
     RETURN_IF_ERROR(CheckText(field + ".content", content));
     messages.push_back({.role = role, .content = content});
@@ -73,10 +104,10 @@ absl::StatusOr<Prompt> ReadChat(const v1::Chat& chat, const Checkpoint& checkpoi
   auto text = checkpoint.chat_template->Render(messages, /*add_generation_prompt=*/true,
                                                checkpoint.bos_token, checkpoint.eos_token);
   if (!text.ok()) {
-    return absl::InvalidArgumentError(StrCat("chat: ", text.status().message()));
+    const std::string_view reason(text.status().message().data(), text.status().message().size());
+    return absl::InvalidArgumentError(StrCat("chat: ", Shorten(reason, kMaxTemplateErrorBytes)));
   }
-  ASSIGN_OR_RETURN(auto ids,
-                   EncodeField("chat", *text, checkpoint.tokenizer.get(), BosOf(checkpoint)));
+  ASSIGN_OR_RETURN(auto ids, EncodeField("chat", *text, context, BosOf(checkpoint)));
   return Prompt{.ids = std::move(ids),
                 .text = *std::move(text),
                 .stop_strings = checkpoint.chat_stop_strings};
@@ -84,10 +115,10 @@ absl::StatusOr<Prompt> ReadChat(const v1::Chat& chat, const Checkpoint& checkpoi
 
 // `Message`: v1::GenerateRequest or v1::CaptureAttentionRequest.
 template <typename Message>
-absl::StatusOr<Prompt> ReadPrompt(const Message& message, const Checkpoint& checkpoint) {
-  if (message.has_text()) return ReadText(message.text(), checkpoint);
-  if (message.has_tokens()) return ReadTokens(message.tokens(), checkpoint);
-  if (message.has_chat()) return ReadChat(message.chat(), checkpoint);
+absl::StatusOr<Prompt> ReadPrompt(const Message& message, const ParseContext& context) {
+  if (message.has_text()) return ReadText(message.text(), context);
+  if (message.has_tokens()) return ReadTokens(message.tokens(), *context.checkpoint);
+  if (message.has_chat()) return ReadChat(message.chat(), context);
   return absl::InvalidArgumentError("prompt is not set; it must be one of text, tokens, chat");
 }
 
@@ -254,15 +285,19 @@ class ItemReader {
   ItemReader(const v1::ScoreItem& item, int index, const ParseContext& context)
       : item_(item),
         field_(StrCat("items[", index, "]")),
+        parse_(context),
         checkpoint_(*context.checkpoint),
         max_model_len_(context.max_model_len) {}
 
-  absl::StatusOr<Request> Read() {
+  // Adds to `num_repeat_bytes`, of limits::kMaxScoreRepeatBytes over the whole call.
+  absl::StatusOr<Request> Read(int64_t* num_repeat_bytes) {
+    num_repeat_bytes_ = num_repeat_bytes;
     RETURN_IF_ERROR(CheckCount(field_ + ".continuations", size_t(item_.continuations_size()), 1,
                                limits::kMaxContinuations));
     RETURN_IF_ERROR(ReadContext());
     ScoreParams params;
     for (int i = 0; i < item_.continuations_size(); ++i) {
+      if (parse_.should_stop()) return absl::CancelledError("the call has ended");
       ASSIGN_OR_RETURN(auto ids, ReadContinuation(i));
       params.continuations.push_back(std::move(ids));
     }
@@ -274,14 +309,14 @@ class ItemReader {
 
  private:
   bool HasTextContinuation() const {
-    for (const v1::ScoreText& continuation : item_.continuations()) {
+    for (const v1::TextOrTokens& continuation : item_.continuations()) {
       if (continuation.has_text()) return true;
     }
     return false;
   }
 
   absl::Status ReadContext() {
-    const v1::ScoreText& context = item_.context();
+    const v1::TextOrTokens& context = item_.context();
     if (context.has_tokens()) {
       ASSIGN_OR_RETURN(context_ids_,
                        CheckIds(field_ + ".context.tokens.ids", context.tokens().ids(),
@@ -306,9 +341,38 @@ class ItemReader {
     moved_space_ = context_text_.substr(context_text_.size() - num_space_bytes);
     context_text_.resize(context_text_.size() - num_space_bytes);
     if (context_text_.empty()) return absl::OkStatus();
-    ASSIGN_OR_RETURN(context_ids_, EncodeField(field_ + ".context.text", context_text_,
-                                               checkpoint_.tokenizer.get(), BosOf(checkpoint_)));
+    if (!HasTextContinuation() || checkpoint_.tokenizer == nullptr) {
+      ASSIGN_OR_RETURN(context_ids_, EncodeField(field_ + ".context.text", context_text_, parse_,
+                                                 BosOf(checkpoint_)));
+      return absl::OkStatus();
+    }
+    RETURN_IF_ERROR(CheckTextBytes(field_ + ".context.text", context_text_.size(), parse_));
+    // Each continuation is tokenized together with the end of the context alone.
+    const Tokenizer::StableSplit split = checkpoint_.tokenizer->SplitStable(context_text_);
+    end_of_context_ = split.rest;
+    RETURN_IF_ERROR(CountRepeats());
+    ASSIGN_OR_RETURN(context_ids_, EncodeField(field_ + ".context.text", split.front, parse_,
+                                               BosOf(checkpoint_)));
+    num_front_ids_ = context_ids_.size();
+    ASSIGN_OR_RETURN(const auto end,
+                     EncodeField(field_ + ".context.text", end_of_context_, parse_, {}));
+    context_ids_.insert(context_ids_.end(), end.begin(), end.end());
     return absl::OkStatus();
+  }
+
+  // Counts the end of the context, which is tokenized again with each continuation of text.
+  absl::Status CountRepeats() const {
+    const auto num_texts =
+        std::count_if(item_.continuations().begin(), item_.continuations().end(),
+                      [](const v1::TextOrTokens& one) { return one.has_text(); });
+    *num_repeat_bytes_ += std::ssize(end_of_context_) * num_texts;
+    if (*num_repeat_bytes_ <= limits::kMaxScoreRepeatBytes) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        StrCat(field_, " has ", num_texts, " continuations of a context whose last ",
+               end_of_context_.size(),
+               " bytes have no space between two letters, and are tokenized again with each; one "
+               "request may repeat ",
+               limits::kMaxScoreRepeatBytes, " bytes: send fewer continuations, or token ids"));
   }
 
   // The context's trailing space moves only to continuations of text, so they cannot share the
@@ -326,7 +390,7 @@ class ItemReader {
   }
 
   absl::StatusOr<std::vector<int32_t>> ReadContinuation(int index) const {
-    const v1::ScoreText& continuation = item_.continuations(index);
+    const v1::TextOrTokens& continuation = item_.continuations(index);
     const std::string field = StrCat(field_, ".continuations[", index, "]");
     ASSIGN_OR_RETURN(auto ids, continuation.has_text()
                                    ? EncodeContinuation(field + ".text", continuation.text())
@@ -349,23 +413,32 @@ class ItemReader {
     RETURN_IF_ERROR(CheckText(field, text));
     // After a context of ids, or an empty one, the continuation is encoded by itself.
     if (!item_.context().has_text() || context_text_.empty()) {
-      return EncodeField(field, StrCat(moved_space_, text), checkpoint_.tokenizer.get(), {});
+      return EncodeField(field, StrCat(moved_space_, text), parse_, {});
     }
+    const std::string joined = StrCat(end_of_context_, moved_space_, text);
+    const bool has_front = end_of_context_.size() < context_text_.size();
     ASSIGN_OR_RETURN(std::vector<int32_t> whole,
-                     EncodeField(field, StrCat(context_text_, moved_space_, text),
-                                 checkpoint_.tokenizer.get(), BosOf(checkpoint_)));
-    const size_t num_context = std::min(context_ids_.size(), whole.size());
+                     EncodeField(field, joined, parse_,
+                                 has_front ? std::vector<int32_t>() : BosOf(checkpoint_)));
+    // The ids of the front precede those of `joined`; BOS counts among the front's where there is a
+    // front.
+    const size_t num_context =
+        std::min(context_ids_.size() - (has_front ? num_front_ids_ : 0), whole.size());
     whole.erase(whole.begin(), whole.begin() + std::ptrdiff_t(num_context));
     return whole;
   }
 
   const v1::ScoreItem& item_;
   const std::string field_;
+  const ParseContext& parse_;
   const Checkpoint& checkpoint_;
   const int max_model_len_;
+  int64_t* num_repeat_bytes_ = nullptr;
   std::string context_text_;  // without its trailing white space where that moves
   std::string moved_space_;
+  std::string_view end_of_context_;  // of context_text_: from its stable split on
   std::vector<int32_t> context_ids_;
+  size_t num_front_ids_ = 0;  // of them: of BOS and the text before end_of_context_
 };
 
 // One request for each rope base among the continuations. Without dynamic NTK there is one base.
@@ -403,13 +476,13 @@ absl::StatusOr<Pooling> ReadPooling(v1::Pooling pooling) {
   }
 }
 
-absl::StatusOr<std::vector<int32_t>> ReadInput(const std::string& field, const v1::ScoreText& input,
+absl::StatusOr<std::vector<int32_t>> ReadInput(const std::string& field,
+                                               const v1::TextOrTokens& input,
                                                const ParseContext& context) {
   const Checkpoint& checkpoint = *context.checkpoint;
   std::vector<int32_t> ids;
   if (input.has_text()) {
-    ASSIGN_OR_RETURN(ids, EncodeField(field + ".text", input.text(), checkpoint.tokenizer.get(),
-                                      BosOf(checkpoint)));
+    ASSIGN_OR_RETURN(ids, EncodeField(field + ".text", input.text(), context, BosOf(checkpoint)));
   } else {
     ASSIGN_OR_RETURN(
         ids, CheckIds(field + ".tokens.ids", input.tokens().ids(), checkpoint.config.vocab_size));
@@ -483,6 +556,24 @@ absl::Status CheckSize(const CaptureParams& params) {
 
 }  // namespace
 
+absl::StatusOr<std::vector<int32_t>> EncodeField(const std::string& field, std::string_view text,
+                                                 const ParseContext& context,
+                                                 std::span<const int32_t> bos) {
+  const Tokenizer* const tokenizer = context.checkpoint->tokenizer.get();
+  if (tokenizer == nullptr) {
+    return absl::FailedPreconditionError(
+        StrCat(field, " is text, and this checkpoint has no tokenizer; send token ids"));
+  }
+  RETURN_IF_ERROR(CheckTextBytes(field, text.size(), context));
+  RETURN_IF_ERROR(CheckText(field, text));
+  auto ids = tokenizer->Encode(text, context.should_stop);
+  if (!ids.ok()) {
+    return absl::Status(ids.status().code(), StrCat(field, ": ", ids.status().message()));
+  }
+  ids->insert(ids->begin(), bos.begin(), bos.end());
+  return ids;
+}
+
 ParseContext ContextOf(const ServedModel& model, uint64_t default_seed) {
   return {.checkpoint = &model.GetCheckpoint(),
           .max_model_len = model.MaxModelLen(),
@@ -499,7 +590,7 @@ absl::StatusOr<ParsedGenerate> ParseGenerate(const v1::GenerateRequest& message,
   RETURN_IF_ERROR(ReadStops(message, checkpoint.config.vocab_size, &params));
   RETURN_IF_ERROR(ReadOutputs(message, &params, &parsed));
   RETURN_IF_ERROR(ReadSharing(message, &parsed.request));
-  ASSIGN_OR_RETURN(Prompt prompt, ReadPrompt(message, checkpoint));
+  ASSIGN_OR_RETURN(Prompt prompt, ReadPrompt(message, context));
   RETURN_IF_ERROR(ReadLengths(message, prompt.ids.size(), context.max_model_len, &params));
 
   for (std::string& stop : prompt.stop_strings) params.stop_strings.push_back(std::move(stop));
@@ -523,13 +614,22 @@ absl::StatusOr<ParsedScore> ParseScore(const v1::ScoreRequest& message,
   RETURN_IF_ERROR(ReadSharing(message, &shared));
   ParsedScore parsed;
   parsed.per_token = message.per_token();
+  int64_t num_repeat_bytes = 0;
+  int64_t num_tokens = 0;
   for (int i = 0; i < message.items_size(); ++i) {
-    ASSIGN_OR_RETURN(Request request, ItemReader(message.items(i), i, context).Read());
+    ASSIGN_OR_RETURN(Request request,
+                     ItemReader(message.items(i), i, context).Read(&num_repeat_bytes));
     request.priority = shared.priority;
     request.use_prefix_cache = shared.use_prefix_cache;
     request.cache_salt = shared.cache_salt;
     request.score->num_logprobs = parsed.per_token ? message.top_logprobs() : 0;
     for (Request& part : SplitByRopeBase(std::move(request), context.checkpoint->config)) {
+      num_tokens += NumPromptTokens(part);
+      if (num_tokens > limits::kMaxScoreTokens) {
+        return absl::InvalidArgumentError(
+            StrCat("items[", i, "] makes the request exceed ", limits::kMaxScoreTokens,
+                   " tokens of contexts and continuations; send fewer items"));
+      }
       parsed.items.push_back(std::move(part));
       parsed.item_indices.push_back(i);
     }
@@ -570,7 +670,7 @@ absl::StatusOr<Request> ParseCapture(const v1::CaptureAttentionRequest& message,
   RETURN_IF_ERROR(CheckRange("top_k", message.top_k(), 0, limits::kMaxModelLen.max));
   Request request;
   RETURN_IF_ERROR(ReadSharing(message, &request));
-  ASSIGN_OR_RETURN(Prompt prompt, ReadPrompt(message, checkpoint));
+  ASSIGN_OR_RETURN(Prompt prompt, ReadPrompt(message, context));
   if (prompt.ids.size() > size_t(context.max_model_len)) {
     return absl::InvalidArgumentError(StrCat("the prompt has ", prompt.ids.size(),
                                              " tokens; it must have at most max_model_len ",
@@ -600,12 +700,9 @@ absl::StatusOr<std::vector<int32_t>> ParseTokenize(const v1::TokenizeRequest& me
       bos = {*checkpoint.config.bos_id};
     }
   }
-  if (message.text().size() > limits::kMaxTokenizeBytes) {
-    return absl::InvalidArgumentError(StrCat("text has ", message.text().size(),
-                                             " bytes; it must have at most ",
-                                             limits::kMaxTokenizeBytes));
-  }
-  return EncodeField("text", message.text(), checkpoint.tokenizer.get(), bos);
+  ParseContext tokenize = context;
+  tokenize.max_text_bytes = limits::kMaxTokenizeBytes;
+  return EncodeField("text", message.text(), tokenize, bos);
 }
 
 absl::StatusOr<std::vector<int32_t>> ParseDetokenize(const v1::DetokenizeRequest& message,

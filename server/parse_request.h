@@ -2,13 +2,17 @@
 // that proto/lssar/v1/inference.proto documents is checked here.
 // Errors  INVALID_ARGUMENT: names field, value and limit: "sampling.top_p is 1.5; it must be in
 //         (0, 1]"
+//         CANCELLED: ParseContext::should_stop returned true
 //         FAILED_PRECONDITION: the request needs a tokenizer, a chat template or a BOS that the
 //         checkpoint does not have
 #ifndef LSSAR_SERVER_PARSE_REQUEST_H_
 #define LSSAR_SERVER_PARSE_REQUEST_H_
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -26,9 +30,21 @@ struct ParseContext {
   const Checkpoint* checkpoint = nullptr;
   int max_model_len = 0;      // tokens
   uint64_t default_seed = 0;  // for requests that set none
+  // Polled during long work; true ends it.
+  std::function<bool()> should_stop = [] { return false; };
+  // Bytes of one text; 0: as many as max_model_len of the longest token have. A longer text cannot
+  // fit, and is refused before it is tokenized.
+  size_t max_text_bytes = 0;
 };
 
 ParseContext ContextOf(const ServedModel& model, uint64_t default_seed = 0);
+
+// Returns `bos` followed by the ids of `text`.
+// Errors  INVALID_ARGUMENT: not UTF-8, or longer than ParseContext::max_text_bytes
+//         FAILED_PRECONDITION: no tokenizer
+absl::StatusOr<std::vector<int32_t>> EncodeField(const std::string& field, std::string_view text,
+                                                 const ParseContext& context,
+                                                 std::span<const int32_t> bos);
 
 struct ParsedGenerate {
   Request request;  // without id and deadline, which the caller sets
@@ -49,6 +65,7 @@ struct ParsedScore {
 
 // Ensures  if context and continuation of an item are both text, they are tokenized as one string,
 //          and the context's trailing white space moves to the continuation
+// Cost     the context is tokenized once, but for its end, which what follows may change
 absl::StatusOr<ParsedScore> ParseScore(const v1::ScoreRequest& message,
                                        const ParseContext& context);
 

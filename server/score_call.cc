@@ -24,7 +24,7 @@ absl::Status ScoreCall::Start(const grpc::ByteBuffer& bytes) {
   v1::ScoreRequest message;
   RETURN_IF_ERROR(ReadMessage(bytes, &message));
   const ServedModel& model = context_.Model();
-  ASSIGN_OR_RETURN(ParsedScore parsed, ParseScore(message, ContextOf(model)));
+  ASSIGN_OR_RETURN(ParsedScore parsed, ParseScore(message, context_.MakeParseContext()));
   tokenizer_ = model.GetCheckpoint().tokenizer.get();
   per_token_ = parsed.per_token;
   item_indices_ = std::move(parsed.item_indices);

@@ -57,9 +57,10 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::LoadOn(std::unique_ptr
   ASSIGN_OR_RETURN(Checkpoint loaded, LoadCheckpoint(options.directory, backend.get(), load));
   auto checkpoint = std::make_unique<Checkpoint>(std::move(loaded));
   RETURN_IF_ERROR(CheckKvCacheType(checkpoint->config, options, *backend));
-  ASSIGN_OR_RETURN(const SelfCheckReport self_check,
-                   SelfCheck(options.directory, *checkpoint, backend.get(),
-                             options.engine.kv_cache_dtype, options.engine.page_size));
+  ASSIGN_OR_RETURN(
+      const SelfCheckReport self_check,
+      SelfCheck(options.directory, *checkpoint, backend.get(), options.engine.kv_cache_dtype,
+                options.engine.page_size, options.on_self_check));
   ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
                    Engine::Create(checkpoint.get(), backend.get(), options.engine));
   return std::make_unique<ServedModel>(std::move(backend), std::move(checkpoint), self_check,

@@ -1,7 +1,6 @@
 #include "server/server.h"
 
 #include <google/protobuf/stubs/logging.h>
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
@@ -19,23 +18,35 @@
 #include "kernels/str_cat.h"
 #include "lssar/v1/inference.grpc.pb.h"
 #include "models/page_pool.h"
+#include "runtime/clock.h"
 #include "server/access_control.h"
 #include "server/admission_control.h"
 #include "server/call_context.h"
+#include "server/health_probe.h"
 #include "server/http_server.h"
 #include "server/inference_service.h"
 #include "server/limits.h"
 #include "server/log.h"
 #include "server/metrics.h"
+#include "server/net/acceptor.h"
+#include "server/net/grpc_connections.h"
+#include "server/net/open_files.h"
+#include "server/port_probe.h"
+#include "server/reflection_service.h"
 #include "server/security_warnings.h"
 #include "server/served_model.h"
 #include "server/watchdog.h"
+#include "server/worker_pool.h"
 
 namespace lssar {
 namespace {
 
 // Memory for gRPC's buffers: a few dozen messages of the largest size.
-constexpr size_t kGrpcMemoryBytes = size_t{1} << 30;
+constexpr int64_t kGrpcMemoryBytes = int64_t{1} << 30;
+// A connection without calls is closed after this time; clients open it again when they need it.
+constexpr int kMaxIdleMs = 15 * 60 * 1000;
+// With a step that has run for this part of --step-timeout the server is not ready.
+constexpr int kStepTimeoutDivisor = 4;
 // Clients may send keepalive pings this often; gRPC closes the connections of those that ping
 // faster.
 constexpr int kMinClientPingMs = 500;
@@ -43,6 +54,8 @@ constexpr int kMinClientPingMs = 500;
 // shuts down. gRPC's shutdown ends arriving calls with CANCELLED, which clients do not retry
 // elsewhere.
 constexpr absl::Duration kRejectTime = absl::Milliseconds(200);
+// Between two log lines of a long self-check.
+constexpr auto kSelfCheckLogTime = std::chrono::seconds(5);
 // Time for gRPC to send the last bytes of ended calls; then it closes connections and health
 // watches.
 constexpr auto kFlushTime = std::chrono::milliseconds(200);
@@ -50,7 +63,6 @@ constexpr auto kFlushTime = std::chrono::milliseconds(200);
 void Configure(const ConnectionOptions& options, grpc::ServerBuilder& builder) {
   static const bool has_plugins = [] {
     grpc::EnableDefaultHealthCheckService(true);
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     // Protobuf would write plain text between the JSON log lines; ReadMessage reports its errors.
     google::protobuf::SetLogHandler(nullptr);
     return true;
@@ -59,13 +71,20 @@ void Configure(const ConnectionOptions& options, grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(limits::kMaxMessageBytes);
   builder.SetMaxSendMessageSize(-1);
   builder.SetResourceQuota(grpc::ResourceQuota("lssar").Resize(kGrpcMemoryBytes));
-  // Otherwise a second server could share the port, and each would get some of the calls.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // A compressed message is refused, and never inflated: gRPC checks its size afterwards only.
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  // TrafficWatch relies on flow control windows that do not grow with the bandwidth.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kMaxIdleMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_calls);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, limits::kMaxMetadataBytes);
   const auto milliseconds = [](absl::Duration duration) {
     return int(absl::ToInt64Milliseconds(duration));
   };
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                             milliseconds(options.handshake_timeout));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, milliseconds(options.keepalive_time));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
                              milliseconds(options.keepalive_timeout));
@@ -82,6 +101,18 @@ int64_t KvCacheBytes(const ServedModel& model) {
   return model.GetEngine().Stats().num_pages * int64_t(layout.PageBytes());
 }
 
+// Logs the start of the self-check and then its progress, at most once in kSelfCheckLogTime.
+OnSelfCheckProgress LogSelfCheck(const Log& log) {
+  return [&log, next = Clock::time_point()](const SelfCheckProgress& progress) mutable {
+    const Clock::time_point now = Clock::now();
+    if (now < next) return;
+    next = now + kSelfCheckLogTime;
+    log.Info("self-check", {{"num_rows", progress.num_rows},
+                            {"num_tokens", progress.num_tokens},
+                            {"num_tokens_done", progress.num_tokens_done}});
+  };
+}
+
 // `listen` with the port that is actually open.
 std::string AddressOf(const std::string& listen, int port) {
   return StrCat(listen.substr(0, listen.rfind(':')), ":", port);
@@ -96,6 +127,10 @@ struct Server::State {
   // Loads API keys and certificates and opens the gRPC port.
   // Errors  those of Open
   absl::Status OpenPort();
+  // Starts gRPC and serves the port's connections; `acceptor` null: in-process calls only.
+  absl::Status StartGrpc(std::unique_ptr<Acceptor> acceptor);
+  // What /readyz says.
+  absl::Status Readiness() const;
   void LogSecurityWarnings() const;
 
   // Sets the health of the server as a whole and of the Inference service.
@@ -106,8 +141,12 @@ struct Server::State {
   }
 
   ServiceParts Parts() {
-    return {
-        .admission = admission.get(), .log = &log, .metrics = &metrics, .stream = options.stream};
+    return {.admission = admission.get(),
+            .log = &log,
+            .metrics = &metrics,
+            .workers = &workers,
+            .stream = options.stream,
+            .share_prefix_cache_between_keys = options.share_prefix_cache_between_keys};
   }
   // Adds the addresses of the open ports.
   void AddAddresses(LogFields* fields) const;
@@ -122,12 +161,18 @@ struct Server::State {
   std::unique_ptr<AccessControl> access;
   std::unique_ptr<AdmissionControl> admission;
   std::unique_ptr<grpc::Service> service;
+  std::unique_ptr<grpc::Service> reflection;
+  std::unique_ptr<GrpcConnections> connections;  // null: no port
   std::unique_ptr<ServedModel> model;
+  std::unique_ptr<TlsCertificates> certificates;  // null: no TLS
+  // Destroyed after the ports, from which its jobs come, and before what the jobs use.
+  WorkerPool workers{WorkerPool::DefaultOptions()};
   int port = 0;
   std::mutex failure_mutex;
   absl::Status engine_failure;
   // Destroyed first, in reverse order: these use the members above.
   std::unique_ptr<grpc::Server> server;
+  std::unique_ptr<PortProbe> port_probe;  // null: no port
   std::unique_ptr<HttpServer> http;
   std::unique_ptr<Watchdog> watchdog;
 
@@ -138,24 +183,74 @@ struct Server::State {
 absl::Status Server::State::OpenPort() {
   ASSIGN_OR_RETURN(access, AccessControl::Open(options.api_keys, &log));
   admission = std::make_unique<AdmissionControl>(options.max_calls, access.get());
-  service = MakeInferenceService(Parts());
+  std::unique_ptr<Acceptor> acceptor;
+  if (!options.listen.empty()) {
+    const ConnectionOptions& connection = options.connection;
+    ASSIGN_OR_RETURN(acceptor,
+                     Acceptor::Listen({.flag = "--listen",
+                                       .listen = options.listen,
+                                       .name = "grpc",
+                                       .limits = {.max_connections = connection.max_connections,
+                                                  .max_connections_per_address =
+                                                      connection.max_connections_per_address,
+                                                  .metrics = &metrics.GrpcPort()},
+                                       .log = &log}));
+    port = acceptor->Port();
+  }
+  LogSecurityWarnings();
+  RETURN_IF_ERROR(StartGrpc(std::move(acceptor)));
+  SetServing(false);
+  if (connections == nullptr) return absl::OkStatus();
+  connections->Start();
+  port_probe =
+      std::make_unique<PortProbe>([address = AddressOf(options.listen, port), tls = options.tls] {
+        return ProbeGrpcPort(address, tls);
+      });
+  return absl::OkStatus();
+}
+
+absl::Status Server::State::StartGrpc(std::unique_ptr<Acceptor> acceptor) {
+  using ConnectionType = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+  service = MakeInferenceService(Parts(), [this](const std::string& peer, size_t num_bytes) {
+    if (connections != nullptr) connections->OnMessage(peer, num_bytes);
+  });
+  reflection = MakeReflectionService({v1::Inference::service_full_name(), "grpc.health.v1.Health",
+                                      "grpc.reflection.v1alpha.ServerReflection"});
   grpc::ServerBuilder builder;
   Configure(options.connection, builder);
   builder.RegisterService(service.get());
-  if (!options.listen.empty()) {
-    ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(options.tls));
-    builder.AddListeningPort(options.listen, credentials, &port);
+  builder.RegisterService(reflection.get());
+  if (options.tls.HasTls()) {
+    ASSIGN_OR_RETURN(certificates, TlsCertificates::Open(options.tls, &log));
   }
-  LogSecurityWarnings();
+  if (acceptor != nullptr) {
+    connections = std::make_unique<GrpcConnections>(GrpcConnections::Options{
+        .acceptor = std::move(acceptor),
+        .grpc_acceptor = builder.experimental().AddExternalConnectionAcceptor(
+            ConnectionType::FROM_FD, MakeCredentials(certificates.get())),
+        .metrics = &metrics.GrpcPort(),
+        .log = &log,
+        .max_streams = options.connection.max_calls,
+        .max_upload_bytes_per_address = kGrpcMemoryBytes * 3 / 8});
+  }
   server = builder.BuildAndStart();
-  if (server == nullptr || (!options.listen.empty() && port == 0)) {
-    return absl::UnavailableError(
-        StrCat("--listen ", options.listen,
-               ": the port is in use, or the address does not belong to this machine; set "
-               "--listen to another HOST:PORT, or to port 0 for any free port"));
-  }
-  SetServing(false);
+  if (server == nullptr) return absl::InternalError("gRPC's server does not start");
   return absl::OkStatus();
+}
+
+absl::Status Server::State::Readiness() const {
+  RETURN_IF_ERROR(admission->Readiness());
+  const ServedModel* const served = admission->Model();
+  const auto started_at = served->GetEngine().Stats().step_started_at;
+  const absl::Duration limit = options.step_timeout / kStepTimeoutDivisor;
+  if (started_at && limit > absl::ZeroDuration()) {
+    const absl::Duration age = absl::FromChrono(Clock::now() - *started_at);
+    if (age > limit) {
+      return absl::UnavailableError(
+          StrCat("the engine's current step has run for ", absl::ToInt64Milliseconds(age), " ms"));
+    }
+  }
+  return port_probe == nullptr ? absl::OkStatus() : port_probe->Check();
 }
 
 void Server::State::LogSecurityWarnings() const {
@@ -210,7 +305,7 @@ HttpPages Server::State::Pages() {
             const std::lock_guard lock(failure_mutex);
             return engine_failure;
           },
-      .readiness = [this] { return admission->Readiness(); }};
+      .readiness = [this] { return Readiness(); }};
 }
 
 void Server::State::Fail(const EngineFailure& failure) {
@@ -244,10 +339,23 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Open(const ServerOptions& options,
                                                      OnEngineFailure on_failure) {
-  auto state = std::make_unique<State>(options, std::move(on_failure));
+  const int64_t open_file_limit = RaiseOpenFileLimit();
+  ServerOptions fitted = options;
+  fitted.connection.max_connections =
+      FitConnections(options.connection.max_connections, !options.listen.empty(),
+                     !options.http_listen.empty(), open_file_limit);
+  auto state = std::make_unique<State>(fitted, std::move(on_failure));
+  if (fitted.connection.max_connections < options.connection.max_connections) {
+    state->log.Warning("connections limited",
+                       {{"max_connections", fitted.connection.max_connections},
+                        {"open_file_limit", open_file_limit},
+                        {"message", StrCat("--max-connections ", options.connection.max_connections,
+                                           " needs a higher limit of open files (ulimit -n)")}});
+  }
   RETURN_IF_ERROR(state->OpenPort());
   if (!options.http_listen.empty()) {
-    ASSIGN_OR_RETURN(state->http, HttpServer::Open(options, state->Pages(), state->Parts()));
+    ASSIGN_OR_RETURN(state->http, HttpServer::Open(fitted, state->Pages(), state->Parts(),
+                                                   state->certificates.get()));
   }
   return std::unique_ptr<Server>(new Server(std::move(state)));
 }
@@ -262,6 +370,7 @@ absl::Status Server::Load(const LoadModel& load) {
   LogFields loading = {{"model", options.directory}};
   state.AddAddresses(&loading);
   state.log.Info("loading", loading);
+  options.on_self_check = LogSelfCheck(state.log);
   ASSIGN_OR_RETURN(state.model, load(options));
   state.admission->Open(state.model.get());
   state.SetServing(true);
@@ -296,9 +405,15 @@ bool Server::Shutdown(absl::Duration limit) {
     const absl::Duration remaining = std::max(end - absl::Now(), absl::ZeroDuration());
     is_clean = state_->model->GetEngine().Drain(remaining) && is_clean;
   }
+  // Calls that are still being parsed: the engine does not know them.
+  if (!is_clean) {
+    state_->admission->AbortAll(
+        absl::UnavailableError("the server is shutting down; retry on another server"));
+  }
   if (state_->port != 0) {
     absl::SleepFor(std::clamp(end - absl::Now(), absl::ZeroDuration(), kRejectTime));
   }
+  if (state_->connections != nullptr) state_->connections->StopAccepting();
   state_->server->Shutdown(std::chrono::system_clock::now() + kFlushTime);
   state_->server->Wait();
   state_->shutdown_result = is_clean;

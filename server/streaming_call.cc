@@ -27,10 +27,22 @@ StreamingCall::StreamingCall(std::string_view rpc, CallKind kind,
 void StreamingCall::Begin(const grpc::ByteBuffer& bytes) {
   self_ = shared_from_this();
   const auto abort = [weak = weak_from_this()](const absl::Status& reason) {
-    if (const auto call = weak.lock()) call->End(reason);
+    const auto call = weak.lock();
+    if (call == nullptr) return;
+    call->context_.Stop();
+    call->End(reason);
+    call->OnClientGone();
   };
   absl::Status status = context_.Admit(KeyRole::kUser, abort);
-  if (status.ok()) status = Start(bytes);
+  if (status.ok()) {
+    // The bytes are shared, not copied.
+    status =
+        context_.RunOnWorker(int64_t(bytes.Length()), [self = shared_from_this(), bytes = bytes] {
+          absl::Status start = self->context_.CheckStop();
+          if (start.ok()) start = self->Start(bytes);
+          if (!start.ok()) self->End(std::move(start));
+        });
+  }
   if (!status.ok()) End(std::move(status));
 }
 
@@ -87,6 +99,7 @@ void StreamingCall::OnCancel() {
     has_client_gone_ = true;
     DiscardBuffer();
   }
+  context_.Stop();
   OnClientGone();
   Advance();
 }
@@ -203,12 +216,12 @@ void StreamingCall::Reset() {
 
 absl::Status SingleRequestCall::Start(const grpc::ByteBuffer& bytes) {
   ASSIGN_OR_RETURN(Request request, Parse(bytes));
-  request.id = context_.RequestId();
-  request.deadline = context_.Deadline();
+  context_.Complete(context_.RequestId(), &request);
   context_.CountTokens(std::ssize(request.prompt));
   auto self = std::static_pointer_cast<SingleRequestCall>(shared_from_this());
-  // Held over Submit: OnClientGone must find the handle.
+  // Held over Submit: OnClientGone must find the handle, or the call must see that it was stopped.
   const std::lock_guard lock(handle_mutex_);
+  RETURN_IF_ERROR(context_.CheckStop());
   ASSIGN_OR_RETURN(handle_,
                    context_.Model().GetEngine().Submit(std::move(request), std::move(self)));
   return absl::OkStatus();
@@ -220,8 +233,14 @@ void SingleRequestCall::OnSpace() {
 }
 
 void SingleRequestCall::OnClientGone() {
-  const std::lock_guard lock(handle_mutex_);
-  if (handle_) handle_->Cancel();
+  {
+    const std::lock_guard lock(handle_mutex_);
+    if (handle_) {
+      handle_->Cancel();
+      return;
+    }
+  }
+  End(absl::CancelledError("the client closed the call"));
 }
 
 }  // namespace lssar

@@ -52,8 +52,8 @@ class StreamingCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   StreamingCall(std::string_view rpc, CallKind kind, grpc::CallbackServerContext& grpc_context,
                 const ServiceParts& parts);
 
-  // Admits the call, then parses and starts it; ends it if one of these fails. Call once, before
-  // gRPC gets the object.
+  // Admits the call, then has a worker parse and start it; ends it if one of these fails. Call
+  // once, before gRPC gets the object.
   void Begin(const grpc::ByteBuffer& bytes);
 
  protected:
@@ -62,7 +62,8 @@ class StreamingCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     int64_t num_bytes = 0;  // serialized; the sum over merged messages
   };
 
-  // Parses the request and hands it to the engine. The call has been admitted.
+  // Parses the request and hands it to the engine. The call has been admitted. Worker thread; the
+  // client may have left since.
   virtual absl::Status Start(const grpc::ByteBuffer& bytes) = 0;
 
   template <typename Reply>
@@ -93,8 +94,8 @@ class StreamingCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   }
   // HasSpace has become true again.
   virtual void OnSpace() = 0;
-  // The client cancelled, disconnected or stopped reading, or its deadline passed. Stops the work,
-  // which then calls End.
+  // The client cancelled, disconnected or stopped reading, its deadline passed, or the call was
+  // aborted. Stops the work, which then calls End; calls it at once if there is no work yet.
   virtual void OnClientGone() = 0;
 
   CallContext context_;

@@ -10,7 +10,6 @@
 #include "runtime/engine_options.h"
 #include "runtime/limits.h"
 #include "server/limits.h"
-#include "server/parse_request.h"
 
 namespace lssar {
 namespace {
@@ -99,20 +98,21 @@ v1::StageTimes ToStageTimes(const StageTimes& times) {
 }  // namespace
 
 absl::StatusOr<v1::TokenizeReply> Tokenize(const v1::TokenizeRequest& request,
-                                           const ServedModel& model) {
-  ASSIGN_OR_RETURN(const auto ids, ParseTokenize(request, ContextOf(model)));
+                                           const ParseContext& context) {
+  ASSIGN_OR_RETURN(const auto ids, ParseTokenize(request, context));
+  const Tokenizer& tokenizer = *context.checkpoint->tokenizer;
   v1::TokenizeReply reply;
   for (const int32_t id : ids) {
     reply.add_ids(id);
-    reply.add_pieces(std::string(model.GetCheckpoint().tokenizer->PieceBytes(id)));
+    reply.add_pieces(std::string(tokenizer.PieceBytes(id)));
   }
   return reply;
 }
 
 absl::StatusOr<v1::DetokenizeReply> Detokenize(const v1::DetokenizeRequest& request,
-                                               const ServedModel& model) {
-  ASSIGN_OR_RETURN(const auto ids, ParseDetokenize(request, ContextOf(model)));
-  const Tokenizer& tokenizer = *model.GetCheckpoint().tokenizer;
+                                               const ParseContext& context) {
+  ASSIGN_OR_RETURN(const auto ids, ParseDetokenize(request, context));
+  const Tokenizer& tokenizer = *context.checkpoint->tokenizer;
   v1::DetokenizeReply reply;
   reply.set_text(Decode(tokenizer, ids));
   for (const int32_t id : ids) reply.add_pieces(std::string(tokenizer.PieceBytes(id)));

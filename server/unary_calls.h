@@ -5,15 +5,16 @@
 #include "absl/status/statusor.h"
 #include "lssar/v1/inference.pb.h"
 #include "server/metrics.h"
+#include "server/parse_request.h"
 #include "server/served_model.h"
 
 namespace lssar {
 
 absl::StatusOr<v1::TokenizeReply> Tokenize(const v1::TokenizeRequest& request,
-                                           const ServedModel& model);
+                                           const ParseContext& context);
 
 absl::StatusOr<v1::DetokenizeReply> Detokenize(const v1::DetokenizeRequest& request,
-                                               const ServedModel& model);
+                                               const ParseContext& context);
 
 // The served model, its limits and the current load.
 absl::StatusOr<v1::GetInfoReply> GetInfo(const v1::GetInfoRequest& request,

@@ -18,7 +18,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
-#include "clients/cli/input.h"
+#include "kernels/read_file.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
@@ -78,7 +78,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
                                   std::pair(&flags.cert, &options.pem_cert_chain),
                                   std::pair(&flags.key, &options.pem_private_key)}) {
     if (path->empty()) continue;
-    ASSIGN_OR_RETURN(*pem, ReadText(*path));
+    ASSIGN_OR_RETURN(*pem, ReadWholeFile(*path, kMaxPemFileBytes));
   }
   return grpc::SslCredentials(options);
 }

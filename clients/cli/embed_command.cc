@@ -54,7 +54,7 @@ struct InputFlags {
 };
 
 struct Input {
-  v1::ScoreText text;
+  v1::TextOrTokens text;
   int64_t line_number = 0;  // from 1; 0: not from a file
 };
 
@@ -136,7 +136,7 @@ class InputReader {
   size_t num_read_ = 0;
 };
 
-std::string Describe(const v1::ScoreText& text) {
+std::string Describe(const v1::TextOrTokens& text) {
   if (text.has_tokens()) return StrCat("[", text.tokens().ids_size(), " ids]");
   return OneLine(text.text(), kTextColumns);
 }
@@ -288,7 +288,7 @@ class EmbedCommand : public Command {
     PrintJson({{"vectors", std::move(vectors)}});
   }
 
-  void PrintVectors(const v1::ScoreText& text, const InputVectors& input) {
+  void PrintVectors(const v1::TextOrTokens& text, const InputVectors& input) {
     const bool is_by_token = pooling_ == "token";
     if (num_done_ == 1) std::printf("%s\n", RenderTitles(is_by_token).c_str());
     const auto size = size_t(input.size);

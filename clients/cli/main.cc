@@ -39,6 +39,11 @@ constexpr CommandEntry kCommands[] = {
     {"attention", "Attention weights of each layer and head", MakeAttentionCommand},
     {"bench", "Latency and throughput under load", MakeBenchCommand},
     {"info", "Model, limits and statistics of a server", MakeInfoCommand},
+    {"import", "Checkpoint of nanoGPT, llm.c or Hugging Face to one of this server",
+     MakeImportCommand},
+    {"quantize", "Checkpoint with int8 weights on disk", MakeQuantizeCommand},
+    {"export", "Checkpoint for other programs", MakeExportCommand},
+    {"verify", "Checkpoint against its golden rows, on every device", MakeVerifyCommand},
 };
 
 void PrintError(const std::string& message) {

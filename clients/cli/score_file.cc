@@ -27,7 +27,7 @@ absl::Status BadField(int64_t line_number, absl::string_view field, absl::string
       StrCat("line ", line_number, ": \"", field, "\" must be ", wanted));
 }
 
-bool FillText(const Json& json, v1::ScoreText* text) {
+bool FillText(const Json& json, v1::TextOrTokens* text) {
   if (json.is_string()) {
     text->set_text(json.get<std::string>());
     return true;

@@ -72,8 +72,8 @@ struct KeyTile {
 
 // out[r * out_stride + v * lanes + lane] = <q_r, key>, for kVectors vectors of keys. A key's scale
 // multiplies the whole sum: one multiplication instead of one per dim. kStreams, for keys that come
-// from memory: prefetches keys.ahead, and calls meanwhile(v) for each v < kVectors at even distances:
-// arithmetic that overlaps with memory reads.
+// from memory: prefetches keys.ahead, and calls meanwhile(v) for each v < kVectors at even
+// distances: arithmetic that overlaps with memory reads.
 // Shapes  q [dim][kRows]
 template <size_t kRows, size_t kVectors, bool kStreams, typename T, class Meanwhile>
 HWY_INLINE void DotTile(const float* HWY_RESTRICT q, size_t head_dim, const KeyTile<T>& keys,

@@ -1,5 +1,5 @@
-// Attention in three stages, Score -> Reduce -> Weigh, for decode and prefill. An item is a few rows
-// that read the same keys (attention_plan.h).
+// Attention in three stages, Score -> Reduce -> Weigh, for decode and prefill. An item is a few
+// rows that read the same keys (attention_plan.h).
 #include "kernels/cpu/attention.h"
 
 #include <algorithm>

@@ -45,9 +45,18 @@ struct RowBlock {
         return ForEach<uint16_t>([to](int k, uint16_t bits) { to[k] = FloatFromF16(bits); });
       case DType::kBF16:
         return ForEach<uint16_t>([to](int k, uint16_t bits) { to[k] = FloatFromBf16(bits); });
-      case DType::kI8: break;
+      case DType::kI8:
+        return ForEach<int8_t>([to, scale = FloatFromBf16(ScaleBits())](int k, int8_t steps) {
+          to[k] = float(steps) * scale;
+        });
     }
-    LSSAR_CHECK(false);  // CheckPack rejects it
+    LSSAR_CHECK(false);
+  }
+
+  // int8: the block is a group.
+  uint16_t ScaleBits() const {
+    const int num_groups = (view.num_cols + kGroupCols - 1) / kGroupCols;
+    return view.scales[size_t(row) * size_t(num_groups) + size_t(first_col / kGroupCols)];
   }
 };
 
@@ -81,8 +90,14 @@ bool StoreInt8(std::span<const float> values, int column, std::byte* to) {
 bool PackBlock(const RowBlock& block, DType stored, std::byte* to) {
   const int column = block.row % kPanelN;
   auto* to_bits = reinterpret_cast<uint16_t*>(to) + column;
-  if (block.view.dtype == stored && stored != DType::kF32) {
+  if (block.view.dtype == stored && (stored == DType::kF16 || stored == DType::kBF16)) {
     block.ForEach<uint16_t>([to_bits](int k, uint16_t bits) { to_bits[k * kPanelN] = bits; });
+    return true;
+  }
+  if (block.view.dtype == DType::kI8 && stored == DType::kI8) {
+    reinterpret_cast<uint16_t*>(to)[column] = block.ScaleBits();
+    block.ForEach<std::byte>(
+        [to, column](int k, std::byte steps) { to[Int8Offset(k, column)] = steps; });
     return true;
   }
   float values[kBlockCols];

@@ -41,7 +41,7 @@ struct Pairs {
   float* b;
 };
 
-// A thread's arrays for one head: pairs of head_dim/2 floats, unit, bits and normed of head_dim, all
+// A thread's arrays for one head: pairs of head_dim/2 floats; unit, bits and normed of head_dim;
 // padded.
 struct HeadScratch {
   HeadScratch(size_t head_dim, float* scratch)

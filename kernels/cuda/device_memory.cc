@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
 #include <string>
@@ -58,6 +59,16 @@ bool PackRow(std::span<const float> row, DType stored, uint8_t* to, float* scale
     scales[first / kGroupCols] = *scale;
   }
   return true;
+}
+
+// A row that is int8 already keeps its bits.
+void CopyInt8Row(const MatrixView& view, size_t row, uint8_t* to, float* scales) {
+  const size_t num_cols = size_t(view.num_cols);
+  const size_t num_groups = (num_cols + kGroupCols - 1) / kGroupCols;
+  std::memcpy(to, static_cast<const uint8_t*>(view.elements) + row * num_cols, num_cols);
+  for (size_t group = 0; group < num_groups; ++group) {
+    scales[group] = FloatFromBf16(view.scales[row * num_groups + group]);
+  }
 }
 
 absl::Status Upload(CudaDriver& driver, const void* from, size_t num_bytes, Buffer* to) {
@@ -121,12 +132,14 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> PackOnDevice(CudaDriver& driver,
   if (stored == DType::kI8) host.scales.resize(num_rows * groups);
   std::vector<float> row(num_cols);
   for (size_t r = 0; r < num_rows; ++r) {
-    for (size_t c = 0; c < num_cols; ++c) {
-      const size_t from = view.transposed ? c * num_rows + r : r * num_cols + c;
-      row[c] = LoadElement(view.elements, view.dtype, from);
-    }
+    uint8_t* const elements = &host.elements[r * padded * BytesOf(stored)];
     float* const scales = stored == DType::kI8 ? &host.scales[r * groups] : nullptr;
-    if (!PackRow(row, stored, &host.elements[r * padded * BytesOf(stored)], scales)) {
+    if (view.dtype == DType::kI8 && stored == DType::kI8) {
+      CopyInt8Row(view, r, elements, scales);
+      continue;
+    }
+    LoadRow(view, int(r), row.data());
+    if (!PackRow(row, stored, elements, scales)) {
       return WeightDoesNotFit(stored);
     }
   }

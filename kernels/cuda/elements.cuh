@@ -221,9 +221,9 @@ struct ValueSums {
     }
   }
 
-  // Adds 16 keys. weights_of: A operand. rows: 16 values in shared memory, 16-bit elements, `stride`
-  // bytes apart. kGuarded: some row does not attend to all of these keys; a value that it does not
-  // attend to must not change it, even a NaN.
+  // Adds 16 keys. weights_of: A operand. rows: 16 values in shared memory, 16-bit elements,
+  // `stride` bytes apart. kGuarded: some row does not attend to all of these keys; a value that it
+  // does not attend to must not change it, even a NaN.
   template <bool kGuarded>
   LSSAR_DEVICE void Add(const unsigned (&weights_of)[4], const unsigned char* rows, int stride) {
     const unsigned char* row = rows + LaneIdx() % 16 * stride + LaneIdx() / 16 * 16;

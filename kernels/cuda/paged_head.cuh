@@ -102,9 +102,9 @@ LSSAR_DEVICE T SumOfLanes(T value) {
 }
 
 // Computes a row whose peak, or largest score, is within fp32's rounding error: about 2% of a
-// trained model's rows, nearly all among the first dozens of a prompt. One warp computes the row, with scores in double.
-// Sums over keys are one chain a lane, lanes added in a fixed order; values are one chain over
-// keys.
+// trained model's rows, nearly all among the first dozens of a prompt. One warp computes the row,
+// with scores in double. Sums over keys are one chain a lane, lanes added in a fixed order; values
+// are one chain over keys.
 template <typename E, int kDim>
 LSSAR_DEVICE_CALL void AttendFlat(const RowWork<E, kDim>& work) {
   constexpr int kDimsOfLane = (kDim + kWarpThreads - 1) / kWarpThreads;

@@ -97,11 +97,8 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> ReferencePack(const MatrixView& vi
                    AllocateHostBuffer(num_rows * num_cols * sizeof(float)));
   for (size_t row = 0; row < num_rows; ++row) {
     const std::span<float> to(buffer->As<float>() + row * num_cols, num_cols);
-    for (size_t col = 0; col < num_cols; ++col) {
-      const size_t from = view.transposed ? col * num_rows + row : row * num_cols + col;
-      to[col] = LoadElement(view.elements, view.dtype, from);
-    }
-    if (!RoundWeights(to, stored)) return WeightDoesNotFit(stored);
+    LoadRow(view, int(row), to.data());
+    if (view.dtype != stored && !RoundWeights(to, stored)) return WeightDoesNotFit(stored);
   }
   return std::make_unique<ReferenceMatrix>(view, stored, std::move(buffer));
 }

@@ -7,6 +7,7 @@
 #include "absl/strings/cord.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
+#include "models/quote.h"
 
 namespace lssar {
 namespace {
@@ -115,7 +116,8 @@ const Json* BodyFields::Find(std::string_view field) const {
 }
 
 std::string BodyFields::Name(std::string_view field) const {
-  return name_.empty() ? std::string(field) : StrCat(name_, ".", field);
+  const std::string name = Shorten(field, kMaxQuotedBytes);
+  return name_.empty() ? name : StrCat(name_, ".", name);
 }
 
 absl::StatusOr<std::optional<int64_t>> BodyFields::Int(std::string_view field) const {

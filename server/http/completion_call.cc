@@ -12,7 +12,7 @@
 #include "server/http/body_fields.h"
 #include "server/http/http_error.h"
 #include "server/http/json_text.h"
-#include "server/parse_request.h"
+#include "server/limits.h"
 #include "server/served_model.h"
 
 namespace lssar {
@@ -36,10 +36,12 @@ CompletionCall::CompletionCall(bool is_chat, std::shared_ptr<HttpExchange> excha
 
 absl::StatusOr<std::vector<EngineCall::Item>> CompletionCall::Parse() {
   const Checkpoint& checkpoint = context_.Model().GetCheckpoint();
+  const ParseContext context = context_.MakeParseContext();
   {
-    ASSIGN_OR_RETURN(const nlohmann::json body, ParseJson(exchange_->Request().body));
-    ASSIGN_OR_RETURN(request_, is_chat_ ? ReadChatCompletion(body, checkpoint)
-                                        : ReadCompletion(body, checkpoint));
+    ASSIGN_OR_RETURN(const nlohmann::json body,
+                     ParseJson(exchange_->Request().body, context.should_stop));
+    ASSIGN_OR_RETURN(
+        request_, is_chat_ ? ReadChatCompletion(body, checkpoint) : ReadCompletion(body, context));
   }
   if (request_.stream && exchange_->Request().is_http_1_0) {
     return FieldError("stream", "is true; a stream of events needs HTTP/1.1, and this is HTTP/1.0");
@@ -50,6 +52,7 @@ absl::StatusOr<std::vector<EngineCall::Item>> CompletionCall::Parse() {
     const std::string field = is_chat_                       ? "messages"
                               : request_.prompts.size() == 1 ? "prompt"
                                                              : StrCat("prompt[", i, "]");
+    if (context.should_stop()) return absl::CancelledError("the call has ended");
     auto item = ParsePrompt(request_.prompts[i]);
     if (!item.ok()) return RenameFields(item.status(), field);
     items.push_back(*std::move(item));
@@ -67,7 +70,7 @@ absl::StatusOr<std::vector<EngineCall::Item>> CompletionCall::Parse() {
 }
 
 absl::StatusOr<EngineCall::Item> CompletionCall::ParsePrompt(const v1::GenerateRequest& prompt) {
-  ParseContext context = ContextOf(context_.Model(), RandomSeed());
+  ParseContext context = context_.MakeParseContext(RandomSeed());
   const int max_model_len = context.max_model_len;
   // A prompt that is only scored may fill the context.
   if (request_.max_tokens == 0) ++context.max_model_len;
@@ -86,6 +89,11 @@ absl::StatusOr<EngineCall::Item> CompletionCall::ParsePrompt(const v1::GenerateR
   num_choices_ = params.num_choices;
   stream_interval_ = parsed->stream_interval;
 
+  num_echo_bytes_ += num_choices_ * std::ssize(parsed->echo);
+  if (num_echo_bytes_ > limits::kMaxMessageBytes) {
+    return FieldError("echo", StrCat("is true, and n times all prompts have ", num_echo_bytes_,
+                                     " bytes; they may have ", limits::kMaxMessageBytes));
+  }
   Choice first{.text = std::move(parsed->echo),
                .legacy = LegacyLogprobs(format_, /*continues_text=*/!request_.echo),
                .chat = ChatLogprobs(format_)};
@@ -198,7 +206,7 @@ void CompletionCall::OnTokens(int item, GenerateDelta delta) {
   }
 }
 
-void CompletionCall::OnItemEnd(int item, const RequestStats& /*stats*/) {
+void CompletionCall::OnItemFinished(int item, const RequestStats& /*stats*/) {
   if (request_.max_tokens > 0) return;
   if (request_.stream) exchange_->BeginStream();
   for (int choice = 0; choice < num_choices_; ++choice) {

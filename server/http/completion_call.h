@@ -2,6 +2,7 @@
 #ifndef LSSAR_SERVER_HTTP_COMPLETION_CALL_H_
 #define LSSAR_SERVER_HTTP_COMPLETION_CALL_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,7 +33,7 @@ class CompletionCall final : public EngineCall {
   void OnPromptLogprobs(int item, PromptDelta delta) override;
   void OnTokens(int item, GenerateDelta delta) override;
   void OnScore(int item, ContinuationScore score) override;
-  void OnItemEnd(int item, const RequestStats& stats) override;
+  void OnItemFinished(int item, const RequestStats& stats) override;
   void OnEnd(const absl::Status& status, const RequestStats& total) override;
 
   // One prompt as an engine request, and what its choices begin with.
@@ -60,7 +61,8 @@ class CompletionCall final : public EngineCall {
   TokenFormat format_;
   int num_choices_ = 1;  // of each prompt
   int stream_interval_ = 1;
-  std::string prefix_;  // of every reply and event: id, object, created, model
+  int64_t num_echo_bytes_ = 0;  // of all choices
+  std::string prefix_;          // of every reply and event: id, object, created, model
   std::vector<Choice> choices_;
   std::vector<PromptLogprobList> prompt_logprobs_;  // of each prompt, where asked for
   bool has_token_ = false;

@@ -45,16 +45,17 @@ void AppendVector(std::span<const float> values, bool is_base64, std::string* js
 }  // namespace
 
 absl::StatusOr<std::vector<EngineCall::Item>> HttpEmbeddingCall::Parse() {
-  const ServedModel& model = context_.Model();
-  const Checkpoint& checkpoint = model.GetCheckpoint();
+  const ParseContext context = context_.MakeParseContext();
+  const Checkpoint& checkpoint = *context.checkpoint;
   EmbeddingRequest request;
   {
-    ASSIGN_OR_RETURN(const nlohmann::json body, ParseJson(exchange_->Request().body));
+    ASSIGN_OR_RETURN(const nlohmann::json body,
+                     ParseJson(exchange_->Request().body, context.should_stop));
     ASSIGN_OR_RETURN(request, ReadEmbedding(body, checkpoint));
   }
   is_base64_ = request.is_base64;
   is_per_token_ = request.message.pooling() == v1::POOLING_TOKEN;
-  auto parsed = ParseEmbed(request.message, ContextOf(model));
+  auto parsed = ParseEmbed(request.message, context);
   if (!parsed.ok()) return RenameFields(parsed.status(), "input");
   const int64_t size = request.message.apply_head() ? checkpoint.model->NumHeadOutputs()
                                                     : checkpoint.config.hidden_size;

@@ -2,8 +2,7 @@
 #ifndef LSSAR_SERVER_HTTP_ENGINE_CALL_H_
 #define LSSAR_SERVER_HTTP_ENGINE_CALL_H_
 
-#include <cstdint>
-#include <map>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -11,33 +10,34 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "runtime/engine.h"
 #include "server/call_context.h"
+#include "server/engine_items.h"
 #include "server/http/http_exchange.h"
 
 namespace lssar {
 
-// Start is called on a worker thread, once. Then results come on the engine's thread, and the call
-// ends exactly once: by OnEnd, with the first error or after the last item.
-class EngineCall : public HttpCall, public std::enable_shared_from_this<EngineCall> {
+// Start is called on an I/O thread, once. A worker parses the request and submits its items. Then
+// results come on the engine's thread, and the call ends exactly once: by OnEnd, with the first
+// error or after the last item.
+class EngineCall : public HttpCall,
+                   public EngineItems::Owner,
+                   public std::enable_shared_from_this<EngineCall> {
  public:
   EngineCall(std::string_view rpc, CallKind kind, std::shared_ptr<HttpExchange> exchange,
              const ServiceParts& parts);
 
-  // Admits the call, reads the request and submits it; replies with the error where one of these
+  // Admits the call and has a worker parse and submit it; replies with the error where one of these
   // fails.
   void Start();
 
-  void OnSpace() final;
+  void OnSpace() final { items_.Resume(); }
   void OnClientGone(const absl::Status& reason) final;
   void OnFinished(const absl::Status& status) final;
 
  protected:
-  struct Item {
-    Request request;
-    // The engine has nothing to compute: the item ends at once, with these counts.
-    std::optional<RequestStats> known = {};
-  };
+  using Item = EngineItems::Item;
 
   // Reads and validates the request. Worker thread; the call has been admitted.
   virtual absl::StatusOr<std::vector<Item>> Parse() = 0;
@@ -48,7 +48,7 @@ class EngineCall : public HttpCall, public std::enable_shared_from_this<EngineCa
   virtual void OnTokens(int /*item*/, GenerateDelta /*delta*/) {}
   virtual void OnScore(int /*item*/, ContinuationScore /*score*/) {}
   virtual void OnEmbeddings(int /*item*/, EmbeddingBlock /*block*/) {}
-  virtual void OnItemEnd(int /*item*/, const RequestStats& /*stats*/) {}
+  virtual void OnItemFinished(int /*item*/, const RequestStats& /*stats*/) {}
 
   // Sends the rest of the answer, and ends it. Under the call's lock. `total`: over all items.
   virtual void OnEnd(const absl::Status& status, const RequestStats& total) = 0;
@@ -62,28 +62,23 @@ class EngineCall : public HttpCall, public std::enable_shared_from_this<EngineCa
  private:
   class ItemSink;
 
-  // Items of one call that the engine has at once: one call must not fill its queue.
-  static constexpr int kMaxItemsInFlight = 8;
-  // Until the next try when others fill the engine's queue and no item of this call is in it.
-  static constexpr auto kRetryPause = std::chrono::milliseconds(20);
-
-  absl::Status ParseItems();
-  // Hands over items as long as the engine accepts them; ends the call after the last.
-  void SubmitMore();
-  absl::Status SubmitNext();
-  void OnItemDone(int item, const absl::Status& status, const RequestStats& stats);
+  // Worker thread.
+  void ParseAndSubmit();
   // Ends the call, unless it has ended. `total`: over the items that have ended.
   void End(const absl::Status& status, const RequestStats& total);
 
-  std::mutex items_mutex_;  // taken before output_mutex_ and the engine's locks
-  std::vector<Item> items_;
-  size_t next_item_ = 0;
-  std::map<int, Engine::Handle> in_flight_;
-  absl::Status error_;  // the first one; no item is submitted after it
-  bool is_retry_pending_ = false;
-  RequestStats total_;
+  bool HasSpaceForItems() const final { return exchange_->HasSpace(); }
+  std::shared_ptr<OutputSink> MakeSink(int item) final;
+  void RetryLater(std::chrono::milliseconds delay) final;
+  void OnItemEnd(int item, const RequestStats& stats) final;
+  void OnItemsEnd(const absl::Status& status, const RequestStats& total) final {
+    End(status, total);
+  }
 
-  std::mutex output_mutex_;  // the call may be aborted while the engine reports
+  EngineItems items_{&context_, this};
+
+  std::mutex output_mutex_;  // locked after that of items_; the call may be aborted while the
+                             // engine reports
   bool has_ended_ = false;
   std::optional<FinishReason> finish_;
   absl::Status status_;                   // once has_ended_

@@ -4,8 +4,10 @@
 
 #include "absl/time/time.h"
 #include "kernels/str_cat.h"
+#include "models/quote.h"
 #include "server/http/body_fields.h"
 #include "server/http/json_text.h"
+#include "server/limits.h"
 #include "server/retry_delay.h"
 
 namespace lssar {
@@ -44,12 +46,12 @@ std::string_view CodeOf(int status) {
 std::string ErrorJson(int status, std::string_view message, std::string_view field,
                       std::string_view code) {
   std::string json = "{\"error\":{\"message\":";
-  AppendJsonString(message, &json);
+  AppendJsonString(Shorten(message, limits::kMaxErrorBytes), &json);
   json += StrCat(",\"type\":\"", TypeOf(status), "\",\"param\":");
   if (field.empty()) {
     json += "null";
   } else {
-    AppendJsonString(field, &json);
+    AppendJsonString(Shorten(field, limits::kMaxErrorBytes), &json);
   }
   json += StrCat(",\"code\":\"", code.empty() ? CodeOf(status) : code, "\"}}");
   return json;
@@ -104,7 +106,7 @@ HttpReply ErrorReply(int status, std::string_view message, std::string_view code
 
 absl::Status ModelNotFound(std::string_view asked, std::string_view served) {
   absl::Status status = absl::NotFoundError(
-      StrCat("there is no model ", JsonString(asked), "; this server serves ", JsonString(served)));
+      StrCat("there is no model ", Quote(asked), "; this server serves ", Quote(served)));
   status.SetPayload(kModelUrl, absl::Cord());
   return status;
 }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "kernels/str_cat.h"
+#include "models/quote.h"
 
 namespace lssar {
 namespace {
@@ -120,11 +121,14 @@ bool HttpParser::ReadHead() {
   const std::string content = ToLower(request_.Header("content-encoding"));
   const std::string expectation = ToLower(request_.Header("expect"));
   if (!transfer.empty() && transfer != "chunked") {
-    Fail(501, StrCat("Transfer-Encoding ", transfer, " is not supported; send chunked"));
+    Fail(501, StrCat("Transfer-Encoding ", Shorten(transfer, kMaxQuotedBytes),
+                     " is not supported; send chunked"));
   } else if (!content.empty() && content != "identity") {
-    Fail(415, StrCat("Content-Encoding ", content, " is not supported; send the body as it is"));
+    Fail(415, StrCat("Content-Encoding ", Shorten(content, kMaxQuotedBytes),
+                     " is not supported; send the body as it is"));
   } else if (!expectation.empty() && expectation != "100-continue") {
-    Fail(417, StrCat("Expect ", expectation, " is not supported; only 100-continue is"));
+    Fail(417, StrCat("Expect ", Shorten(expectation, kMaxQuotedBytes),
+                     " is not supported; only 100-continue is"));
   } else if (const auto length = state_->parser.content_length();
              length && *length > uint64_t(max_body_bytes_)) {
     Fail(413, StrCat("the request's body has ", *length, " bytes; it may have ", max_body_bytes_));

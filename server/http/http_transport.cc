@@ -1,6 +1,6 @@
 #include "server/http/http_transport.h"
 
-#include <sys/resource.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
@@ -16,11 +16,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 #include "server/http/http_parser.h"
 #include "server/http/socket_stream.h"
+#include "server/net/acceptor.h"
 
 namespace lssar {
 namespace {
@@ -40,17 +40,7 @@ constexpr size_t kMaxPipelinedBytes = 64 << 10;
 // closing a socket with unread bytes discards what was sent.
 constexpr auto kLingerTime = std::chrono::seconds(2);
 constexpr size_t kMaxLingerBytes = size_t{64} << 20;
-// After a failure to accept: file descriptors may have run out.
-constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 constexpr auto kFlushTime = std::chrono::milliseconds(200);
-
-// As many connections as the machine lets this process have.
-void RaiseFileLimit() {
-  rlimit limit = {};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
-}
 
 class Connection;
 
@@ -70,8 +60,11 @@ struct ServedPort {
 // connection; when none is left it is gone.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(ServedPort& port, std::unique_ptr<SocketStream> stream)
-      : port_(port), stream_(std::move(stream)), timer_(stream_->Socket().get_executor()) {
+  Connection(ServedPort& port, std::unique_ptr<SocketStream> stream, ConnectionSlot slot)
+      : port_(port),
+        stream_(std::move(stream)),
+        slot_(std::move(slot)),
+        timer_(stream_->Socket().get_executor()) {
     const std::lock_guard lock(port_.mutex);
     port_.connections.insert(this);
   }
@@ -85,7 +78,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void Start() {
-    SetDeadline(port_.options.head_timeout);
+    SetDeadline(port_.options.handshake_timeout);
     stream_->Handshake([self = shared_from_this()](const ErrorCode& error) {
       if (error) {
         self->Close(absl::CancelledError("the TLS handshake failed"));
@@ -386,6 +379,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   ServedPort& port_;
   const std::unique_ptr<SocketStream> stream_;
+  const ConnectionSlot slot_;
   asio::steady_timer timer_;
   Clock::time_point deadline_ = Clock::time_point::max();
   Clock::time_point timer_at_ = Clock::time_point::max();
@@ -408,121 +402,83 @@ class Connection : public std::enable_shared_from_this<Connection> {
   size_t num_written_ = 0;
 };
 
-// "[::1]:8080" -> "::1", "8080".
-bool SplitAddress(std::string_view listen, std::string* host, std::string* port) {
-  const size_t colon = listen.rfind(':');
-  if (colon == std::string_view::npos) return false;
-  std::string_view name = listen.substr(0, colon);
-  if (name.starts_with('[') && name.ends_with(']')) name = name.substr(1, name.size() - 2);
-  *host = name;
-  *port = listen.substr(colon + 1);
-  int number = 0;
-  return absl::SimpleAtoi(*port, &number);
+// The answer to a connection that is one too many.
+std::string RefusalReply(Refusal reason) {
+  std::string status = "503 Service Unavailable", type = "server_error", message;
+  switch (reason) {
+    case Refusal::kMaxConnections:
+      message = "the server has too many connections (--max-connections)";
+      break;
+    case Refusal::kMaxConnectionsPerAddress:
+      status = "429 Too Many Requests";
+      type = "rate_limit_error";
+      message = "this address has too many connections (--max-connections-per-address)";
+      break;
+    default: message = "the server is out of file descriptors";
+  }
+  return StrCat("HTTP/1.1 ", status,
+                "\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+                "Connection: close\r\n\r\n{\"error\":{\"message\":\"",
+                message, "\",\"type\":\"", type,
+                "\",\"param\":null,\"code\":\"too_many_connections\"}}");
 }
 
 }  // namespace
 
 struct HttpTransport::State {
-  State() : acceptor(asio::make_strand(context)), accept_timer(acceptor.get_executor()) {}
-
-  absl::Status Listen();
-  void Accept();
-  void OnAccept(const ErrorCode& error, tcp::socket socket);
+  std::optional<Refusal> OnAccepted(AcceptedConnection accepted);
 
   ServedPort shared;  // outlives the connections that the context's handlers own
   asio::io_context context{kNumThreads};
   asio::executor_work_guard<asio::io_context::executor_type> work = asio::make_work_guard(context);
   std::unique_ptr<TlsContext> tls;
-  tcp::acceptor acceptor;
-  asio::steady_timer accept_timer;
-  int port = 0;
+  std::unique_ptr<Acceptor> acceptor;
   std::vector<std::thread> threads;
 };
 
-absl::Status HttpTransport::State::Listen() {
-  std::string host, port_text;
-  if (!SplitAddress(shared.options.listen, &host, &port_text)) {
-    return absl::InvalidArgumentError(StrCat(shared.options.listen, " is not HOST:PORT"));
-  }
+// The acceptor's thread.
+std::optional<Refusal> HttpTransport::State::OnAccepted(AcceptedConnection accepted) {
+  tcp::socket socket(asio::make_strand(context));
   ErrorCode error;
-  const auto found = tcp::resolver(context).resolve(
-      host, port_text, tcp::resolver::passive | tcp::resolver::numeric_service, error);
-  if (!error && found.empty()) error = asio::error::host_not_found;
-  if (!error) {
-    const tcp::endpoint endpoint = found.begin()->endpoint();
-    acceptor.open(endpoint.protocol(), error);
-    // No SO_REUSEPORT: a second server would share the port silently.
-    if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
-    if (!error) acceptor.bind(endpoint, error);
-    if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
-    if (!error) port = acceptor.local_endpoint(error).port();
-  }
-  if (!error) return absl::OkStatus();
-  return absl::UnavailableError(
-      StrCat("--http-listen ", shared.options.listen,
-             ": the port is in use, or the address is not one of this machine; set "
-             "--http-listen to another HOST:PORT, to port 0 for any free one, or to off"));
-}
-
-void HttpTransport::State::Accept() {
-  acceptor.async_accept(
-      asio::make_strand(context),
-      [this](const ErrorCode& error, tcp::socket socket) { OnAccept(error, std::move(socket)); });
-}
-
-void HttpTransport::State::OnAccept(const ErrorCode& error, tcp::socket socket) {
-  if (shared.is_stopping || error == asio::error::operation_aborted) return;
-  if (error) {
-    accept_timer.expires_after(kAcceptPause);
-    accept_timer.async_wait([this](const ErrorCode& cancelled) {
-      if (!cancelled) Accept();
-    });
-    return;
-  }
-  ErrorCode ignored;
-  socket.set_option(tcp::no_delay(true), ignored);
-  bool is_full = false;
-  {
-    const std::lock_guard lock(shared.mutex);
-    is_full = std::ssize(shared.connections) >= shared.options.max_connections;
-  }
-  if (is_full) {
-    // One try that does not wait: the answer is shorter than any socket's buffer.
-    if (tls == nullptr) {
-      static constexpr std::string_view kFull =
-          "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
-          "Connection: close\r\n\r\n{\"error\":{\"message\":\"the server has too many connections "
-          "(--http-max-connections)\",\"type\":\"server_error\",\"param\":null,"
-          "\"code\":\"too_many_connections\"}}";
-      socket.non_blocking(true, ignored);
-      socket.write_some(asio::buffer(kFull), ignored);
-      socket.shutdown(tcp::socket::shutdown_send, ignored);
-    }
-    socket.close(ignored);
-  } else {
-    const std::shared_ptr<SSL_CTX> context_now = tls == nullptr ? nullptr : tls->Current();
-    const auto executor = socket.get_executor();
-    auto connection = std::make_shared<Connection>(
-        shared, MakeSocketStream(std::move(socket), context_now.get()));
-    asio::post(executor, [connection] { connection->Start(); });
-  }
-  Accept();
+  socket.assign(accepted.family == AF_INET6 ? tcp::v6() : tcp::v4(), accepted.socket.Get(), error);
+  if (error) return Refusal::kNoDescriptors;
+  accepted.socket.Release();
+  const std::shared_ptr<SSL_CTX> context_now = tls == nullptr ? nullptr : tls->Current();
+  const auto executor = socket.get_executor();
+  auto connection = std::make_shared<Connection>(
+      shared, MakeSocketStream(std::move(socket), context_now.get()), std::move(accepted.slot));
+  asio::post(executor, [connection = std::move(connection)] { connection->Start(); });
+  return std::nullopt;
 }
 
 absl::StatusOr<std::unique_ptr<HttpTransport>> HttpTransport::Open(const TransportOptions& options,
                                                                    std::unique_ptr<TlsContext> tls,
                                                                    HttpHandler* handler) {
-  RaiseFileLimit();
   auto state = std::make_unique<State>();
   state->shared.options = options;
   state->shared.handler = handler;
   state->tls = std::move(tls);
-  RETURN_IF_ERROR(state->Listen());
+  ASSIGN_OR_RETURN(state->acceptor, Acceptor::Listen({.flag = "--http-listen",
+                                                      .listen = options.listen,
+                                                      .name = "http",
+                                                      .limits = options.limits,
+                                                      .log = options.log}));
   State* const raw = state.get();
-  asio::post(raw->acceptor.get_executor(), [raw] { raw->Accept(); });
   for (int i = 0; i < kNumThreads; ++i) {
     raw->threads.emplace_back([raw] { raw->context.run(); });
   }
+  const auto refuse = [has_tls = raw->tls != nullptr](int fd, Refusal reason) {
+    if (has_tls) return;
+    // One try that does not wait: the answer is shorter than any socket's buffer.
+    const std::string reply = RefusalReply(reason);
+    if (send(fd, reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0) {
+      shutdown(fd, SHUT_WR);
+    }
+  };
+  raw->acceptor->Start(
+      {.on_accepted =
+           [raw](AcceptedConnection accepted) { return raw->OnAccepted(std::move(accepted)); },
+       .on_refused = refuse});
   return std::unique_ptr<HttpTransport>(new HttpTransport(std::move(state)));
 }
 
@@ -531,11 +487,7 @@ HttpTransport::HttpTransport(std::unique_ptr<State> state) : state_(std::move(st
 HttpTransport::~HttpTransport() {
   State& state = *state_;
   state.shared.is_stopping = true;
-  asio::post(state.acceptor.get_executor(), [&state] {
-    ErrorCode ignored;
-    state.acceptor.close(ignored);
-    state.accept_timer.cancel();
-  });
+  state.acceptor->Stop();
   const auto stop_all = [&state](bool now) {
     std::vector<std::shared_ptr<Connection>> connections;
     const std::lock_guard lock(state.shared.mutex);
@@ -560,6 +512,6 @@ HttpTransport::~HttpTransport() {
   for (std::thread& thread : state.threads) thread.join();
 }
 
-int HttpTransport::Port() const { return state_->port; }
+int HttpTransport::Port() const { return state_->acceptor->Port(); }
 
 }  // namespace lssar

@@ -12,6 +12,8 @@
 #include "server/http/http_exchange.h"
 #include "server/http/http_message.h"
 #include "server/http/tls_context.h"
+#include "server/log.h"
+#include "server/net/connection_limiter.h"
 
 namespace lssar {
 
@@ -28,12 +30,15 @@ class HttpHandler {
 };
 
 struct TransportOptions {
-  std::string listen = {};                  // HOST:PORT; port 0: any free one
-  int max_connections = 4096;               // one more is answered with 503 and closed
+  std::string listen = {};  // HOST:PORT; port 0: any free one
+  // A connection beyond these is answered with 503 or 429 and closed; with TLS it is only closed.
+  ConnectionLimiter::Options limits = {.max_connections = 4096};
+  const Log* log = nullptr;                 // outlives the transport; null: no log lines
   int64_t buffer_bytes = int64_t{1} << 20;  // of one answer, before its producer has to wait
   // How long a client may read nothing while an answer waits for it; zero: without limit.
   std::chrono::milliseconds client_timeout = std::chrono::seconds(60);
-  std::chrono::milliseconds head_timeout = std::chrono::seconds(10);  // TLS handshake, and a head
+  std::chrono::milliseconds handshake_timeout = std::chrono::seconds(10);  // of TLS
+  std::chrono::milliseconds head_timeout = std::chrono::seconds(10);
   std::chrono::milliseconds body_timeout = std::chrono::minutes(2);
   std::chrono::milliseconds idle_timeout = std::chrono::seconds(75);  // between requests
   int64_t max_head_bytes = int64_t{16} << 10;

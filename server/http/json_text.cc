@@ -6,35 +6,51 @@
 #include <vector>
 
 #include "kernels/str_cat.h"
+#include "models/quote.h"
 #include "models/tokenizer.h"
+#include "server/limits.h"
 
 namespace lssar {
 namespace {
 
 using Json = nlohmann::json;
 
-// nlohmann's own builder, with what it lacks: duplicate keys and depth are errors.
+// Bytes of the library's reason, which may quote as much of the body as it likes.
+constexpr size_t kMaxReasonBytes = 160;
+// Values between two polls of should_stop.
+constexpr int kPollInterval = 4096;
+
+// nlohmann's own builder, with what it lacks: duplicate keys and depth are errors, and the number
+// of values is bounded.
 class StrictBuilder : public nlohmann::json_sax<Json> {
  public:
-  explicit StrictBuilder(Json* root) : dom_(*root, /*allow_exceptions=*/false) {}
+  StrictBuilder(Json* root, absl::FunctionRef<bool()> should_stop)
+      : dom_(*root, /*allow_exceptions=*/false), should_stop_(should_stop) {}
 
-  bool null() override { return dom_.null(); }
-  bool boolean(bool value) override { return dom_.boolean(value); }
-  bool number_integer(number_integer_t value) override { return dom_.number_integer(value); }
-  bool number_unsigned(number_unsigned_t value) override { return dom_.number_unsigned(value); }
-  bool number_float(number_float_t value, const string_t& text) override {
-    return dom_.number_float(value, text);
+  bool null() override { return Count() && dom_.null(); }
+  bool boolean(bool value) override { return Count() && dom_.boolean(value); }
+  bool number_integer(number_integer_t value) override {
+    return Count() && dom_.number_integer(value);
   }
-  bool string(string_t& value) override { return dom_.string(value); }
-  bool binary(binary_t& value) override { return dom_.binary(value); }
+  bool number_unsigned(number_unsigned_t value) override {
+    return Count() && dom_.number_unsigned(value);
+  }
+  bool number_float(number_float_t value, const string_t& text) override {
+    return Count() && dom_.number_float(value, text);
+  }
+  bool string(string_t& value) override { return Count() && dom_.string(value); }
+  bool binary(binary_t& value) override { return Count() && dom_.binary(value); }
 
   bool start_object(size_t size) override {
     keys_.emplace_back();
     return Descend() && dom_.start_object(size);
   }
   bool key(string_t& name) override {
+    if (++num_keys_ > limits::kMaxJsonKeys) {
+      return Fail(StrCat("the body has more than ", limits::kMaxJsonKeys, " keys"));
+    }
     if (!keys_.back().insert(name).second) {
-      return Fail(StrCat("the body has the key ", JsonString(name), " twice in one object"));
+      return Fail(StrCat("the body has the key ", Quote(name), " twice in one object"));
     }
     return dom_.key(name);
   }
@@ -54,13 +70,24 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
     const std::string_view what = error.what();
     const size_t reason = what.find(": ");
     return Fail(StrCat("the body is not JSON at byte ", position, ": ",
-                       reason == std::string_view::npos ? what : what.substr(reason + 2)));
+                       Shorten(reason == std::string_view::npos ? what : what.substr(reason + 2),
+                               kMaxReasonBytes)));
   }
 
+  bool IsStopped() const { return is_stopped_; }
   const std::string& Error() const { return error_; }
 
  private:
+  bool Count() {
+    if (++num_values_ % kPollInterval == 0 && should_stop_()) {
+      is_stopped_ = true;
+      return false;
+    }
+    if (num_values_ <= limits::kMaxJsonValues) return true;
+    return Fail(StrCat("the body has more than ", limits::kMaxJsonValues, " values"));
+  }
   bool Descend() {
+    if (!Count()) return false;
     if (++depth_ <= kMaxJsonDepth) return true;
     return Fail(StrCat("the body nests deeper than ", kMaxJsonDepth, " levels"));
   }
@@ -71,21 +98,23 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
 
   nlohmann::detail::json_sax_dom_parser<Json> dom_;
   std::vector<std::set<std::string>> keys_;  // of the objects that are open
+  absl::FunctionRef<bool()> should_stop_;
   int depth_ = 0;
+  int num_values_ = 0;
+  int num_keys_ = 0;
+  bool is_stopped_ = false;
   std::string error_;
 };
 
 }  // namespace
 
-absl::StatusOr<Json> ParseJson(std::string_view text) {
+absl::StatusOr<Json> ParseJson(std::string_view text, absl::FunctionRef<bool()> should_stop) {
   if (text.empty()) return absl::InvalidArgumentError("the body is empty; it must be JSON");
   Json root;
-  StrictBuilder builder(&root);
+  StrictBuilder builder(&root, should_stop);
   if (Json::sax_parse(text.begin(), text.end(), &builder)) return root;
-  // The reason may quote bytes that are not UTF-8.
-  std::string quoted = JsonString(builder.Error());
-  return absl::InvalidArgumentError(
-      Json::parse(quoted, nullptr, /*allow_exceptions=*/false).get<std::string>());
+  if (builder.IsStopped()) return absl::CancelledError("parsing was stopped");
+  return absl::InvalidArgumentError(builder.Error());
 }
 
 void AppendJsonString(std::string_view text, std::string* out) {

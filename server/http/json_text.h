@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 
 namespace lssar {
@@ -17,8 +18,10 @@ namespace lssar {
 inline constexpr int kMaxJsonDepth = 32;
 
 // Errors  INVALID_ARGUMENT: not JSON (names the byte), not UTF-8, a lone surrogate, NaN, a key that
-//         an object has twice, nesting beyond kMaxJsonDepth
-absl::StatusOr<nlohmann::json> ParseJson(std::string_view text);
+//         an object has twice, nesting beyond kMaxJsonDepth, more values or keys than limits.h has
+//         CANCELLED: should_stop, which is polled, returned true
+absl::StatusOr<nlohmann::json> ParseJson(
+    std::string_view text, absl::FunctionRef<bool()> should_stop = [] { return false; });
 
 // Appends `text` as a JSON string, quotes included. Bytes that are not UTF-8 become U+FFFD.
 void AppendJsonString(std::string_view text, std::string* out);

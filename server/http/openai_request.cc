@@ -10,10 +10,11 @@
 #include "absl/strings/numbers.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
-#include "runtime/limits.h"
-#include "server/fields.h"
+#include "models/quote.h"
 #include "server/http/body_fields.h"
 #include "server/http/http_error.h"
+#include "server/limits.h"
+#include "server/parse_request.h"
 
 namespace lssar {
 namespace {
@@ -140,7 +141,8 @@ absl::Status ReadLogitBias(const Json& biases, v1::Sampling* sampling) {
   for (const auto& [key, value] : biases.items()) {
     int32_t id = 0;
     if (!absl::SimpleAtoi(key, &id)) {
-      return FieldError("logit_bias", StrCat("has the key \"", key, "\"; it must be a token id"));
+      return FieldError("logit_bias",
+                        StrCat("has the key ", Quote(key), "; it must be a token id"));
     }
     ASSIGN_OR_RETURN(const double bias, ReadNumber(fields.Name(key), value));
     (*sampling->mutable_logit_bias())[id] = float(bias);
@@ -267,15 +269,14 @@ absl::Status ReadShared(const Json& body, const BodyFields& fields, CompletionRe
 // `shared` with a prompt.
 absl::StatusOr<v1::GenerateRequest> WithText(const v1::GenerateRequest& shared,
                                              const std::string& field, std::string text,
-                                             bool add_special_tokens,
-                                             const Checkpoint& checkpoint) {
+                                             bool add_special_tokens, const ParseContext& context) {
   v1::GenerateRequest request = shared;
   if (add_special_tokens) {
     request.set_text(std::move(text));
     return request;
   }
   if (text.empty()) return FieldError(field, "is empty; it must have at least one character");
-  ASSIGN_OR_RETURN(const auto ids, EncodeField(field, text, checkpoint.tokenizer.get(), {}));
+  ASSIGN_OR_RETURN(const auto ids, EncodeField(field, text, context, {}));
   request.mutable_tokens()->mutable_ids()->Assign(ids.begin(), ids.end());
   return request;
 }
@@ -287,14 +288,14 @@ v1::GenerateRequest WithIds(const v1::GenerateRequest& shared, const std::vector
 }
 
 absl::Status ReadPrompts(const BodyFields& fields, const v1::GenerateRequest& shared,
-                         const Checkpoint& checkpoint, CompletionRequest* request) {
+                         const ParseContext& context, CompletionRequest* request) {
   const Json* prompt = fields.Find("prompt");
   if (prompt == nullptr) return FieldError("prompt", "is missing");
   ASSIGN_OR_RETURN(const std::optional<bool> special, fields.Bool("add_special_tokens"));
   const bool add_special_tokens = special.value_or(true);
   const auto add_text = [&](const std::string& field, const Json& text) -> absl::Status {
-    ASSIGN_OR_RETURN(v1::GenerateRequest one, WithText(shared, field, text.get<std::string>(),
-                                                       add_special_tokens, checkpoint));
+    ASSIGN_OR_RETURN(v1::GenerateRequest one,
+                     WithText(shared, field, text.get<std::string>(), add_special_tokens, context));
     request->prompts.push_back(std::move(one));
     return absl::OkStatus();
   };
@@ -313,6 +314,13 @@ absl::Status ReadPrompts(const BodyFields& fields, const v1::GenerateRequest& sh
   if (prompt->size() > kMaxPrompts) {
     return FieldError("prompt",
                       StrCat("has ", prompt->size(), " entries; it may have ", kMaxPrompts));
+  }
+  // Each prompt becomes a request with its own copy of the other fields.
+  const size_t num_bytes = shared.ByteSizeLong() * prompt->size();
+  if (num_bytes > limits::kMaxMessageBytes) {
+    return FieldError("prompt", StrCat("has ", prompt->size(), " entries, and the other fields ",
+                                       shared.ByteSizeLong(), " bytes for each; they may have ",
+                                       limits::kMaxMessageBytes, " together"));
   }
   for (size_t i = 0; i < prompt->size(); ++i) {
     const std::string field = StrCat("prompt[", i, "]");
@@ -351,8 +359,8 @@ absl::StatusOr<std::string> ReadContent(const std::string& field, const Json& co
   return text;
 }
 
-absl::StatusOr<v1::ScoreText> ReadScoreText(const std::string& field, const Json& value) {
-  v1::ScoreText text;
+absl::StatusOr<v1::TextOrTokens> ReadTextOrTokens(const std::string& field, const Json& value) {
+  v1::TextOrTokens text;
   if (value.is_string()) {
     text.set_text(value.get<std::string>());
   } else if (value.is_array()) {
@@ -374,9 +382,9 @@ absl::Status CheckModelName(const Json& body, const Checkpoint& checkpoint) {
   return ModelNotFound(*model, checkpoint.name);
 }
 
-absl::StatusOr<CompletionRequest> ReadCompletion(const Json& body, const Checkpoint& checkpoint) {
+absl::StatusOr<CompletionRequest> ReadCompletion(const Json& body, const ParseContext& context) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
-  RETURN_IF_ERROR(CheckModelName(body, checkpoint));
+  RETURN_IF_ERROR(CheckModelName(body, *context.checkpoint));
   CompletionRequest request;
   v1::GenerateRequest shared;
   RETURN_IF_ERROR(ReadShared(body, fields, &request, &shared));
@@ -400,7 +408,7 @@ absl::StatusOr<CompletionRequest> ReadCompletion(const Json& body, const Checkpo
   request.max_tokens = Clamped(max_tokens.value_or(kDefaultCompletionTokens));
   // Nothing is sampled where it is 0, but all fields are checked.
   if (max_tokens) shared.set_max_tokens(std::max(1, request.max_tokens));
-  RETURN_IF_ERROR(ReadPrompts(fields, shared, checkpoint, &request));
+  RETURN_IF_ERROR(ReadPrompts(fields, shared, context, &request));
   return request;
 }
 
@@ -495,7 +503,7 @@ absl::StatusOr<v1::ScoreRequest> ReadScore(const Json& body, const Checkpoint& c
     ASSIGN_OR_RETURN(const BodyFields item_fields, BodyFields::Of((*items)[i], field));
     v1::ScoreItem& item = *request.add_items();
     if (const Json* context = item_fields.Find("context")) {
-      ASSIGN_OR_RETURN(*item.mutable_context(), ReadScoreText(field + ".context", *context));
+      ASSIGN_OR_RETURN(*item.mutable_context(), ReadTextOrTokens(field + ".context", *context));
     }
     const Json* continuations = item_fields.Find("continuations");
     if (continuations == nullptr) return FieldError(field + ".continuations", "is missing");
@@ -507,7 +515,7 @@ absl::StatusOr<v1::ScoreRequest> ReadScore(const Json& body, const Checkpoint& c
     for (size_t k = 0; k < continuations->size(); ++k) {
       ASSIGN_OR_RETURN(
           *item.add_continuations(),
-          ReadScoreText(StrCat(field, ".continuations[", k, "]"), (*continuations)[k]));
+          ReadTextOrTokens(StrCat(field, ".continuations[", k, "]"), (*continuations)[k]));
     }
   }
   return request;
@@ -524,7 +532,7 @@ absl::StatusOr<EmbeddingRequest> ReadEmbedding(const Json& body, const Checkpoin
   ASSIGN_OR_RETURN(const std::optional<std::string> format, fields.String("encoding_format"));
   if (format && *format != "float" && *format != "base64") {
     return FieldError("encoding_format",
-                      StrCat("is \"", *format, "\"; it must be \"float\" or \"base64\""));
+                      StrCat("is ", Quote(*format), "; it must be \"float\" or \"base64\""));
   }
   request.is_base64 = format == "base64";
   ASSIGN_OR_RETURN(const std::optional<std::string> pooling, fields.String("pooling"));
@@ -535,8 +543,8 @@ absl::StatusOr<EmbeddingRequest> ReadEmbedding(const Json& body, const Checkpoin
   } else if (*pooling == "token") {
     request.message.set_pooling(v1::POOLING_TOKEN);
   } else {
-    return FieldError("pooling",
-                      StrCat("is \"", *pooling, "\"; it must be \"last\", \"mean\" or \"token\""));
+    return FieldError(
+        "pooling", StrCat("is ", Quote(*pooling), "; it must be \"last\", \"mean\" or \"token\""));
   }
   ASSIGN_OR_RETURN(const std::optional<bool> normalize, fields.Bool("normalize"));
   request.message.set_normalize(normalize.value_or(false));
@@ -546,12 +554,12 @@ absl::StatusOr<EmbeddingRequest> ReadEmbedding(const Json& body, const Checkpoin
   if (input == nullptr) return FieldError("input", "is missing");
   const bool is_list = input->is_array() && !input->empty() && !input->front().is_number();
   if (!is_list) {
-    ASSIGN_OR_RETURN(*request.message.add_inputs(), ReadScoreText("input", *input));
+    ASSIGN_OR_RETURN(*request.message.add_inputs(), ReadTextOrTokens("input", *input));
     return request;
   }
   for (size_t i = 0; i < input->size(); ++i) {
     ASSIGN_OR_RETURN(*request.message.add_inputs(),
-                     ReadScoreText(StrCat("input[", i, "]"), (*input)[i]));
+                     ReadTextOrTokens(StrCat("input[", i, "]"), (*input)[i]));
   }
   return request;
 }

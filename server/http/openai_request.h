@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "lssar/v1/inference.pb.h"
 #include "models/checkpoint.h"
+#include "server/parse_request.h"
 
 namespace lssar {
 
@@ -32,8 +33,9 @@ struct CompletionRequest {
 
 // Errors  INVALID_ARGUMENT: a field of the wrong type or out of range, or not supported
 //         NOT_FOUND: another model
+//         CANCELLED: ParseContext::should_stop returned true
 absl::StatusOr<CompletionRequest> ReadCompletion(const nlohmann::json& body,
-                                                 const Checkpoint& checkpoint);
+                                                 const ParseContext& context);
 absl::StatusOr<CompletionRequest> ReadChatCompletion(const nlohmann::json& body,
                                                      const Checkpoint& checkpoint);
 absl::StatusOr<v1::ScoreRequest> ReadScore(const nlohmann::json& body,

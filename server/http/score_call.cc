@@ -22,12 +22,14 @@ constexpr int64_t kMaxReplyLogprobs = int64_t{1} << 22;
 
 absl::StatusOr<std::vector<EngineCall::Item>> HttpScoreCall::Parse() {
   const ServedModel& model = context_.Model();
+  const ParseContext context = context_.MakeParseContext();
   v1::ScoreRequest message;
   {
-    ASSIGN_OR_RETURN(const nlohmann::json body, ParseJson(exchange_->Request().body));
+    ASSIGN_OR_RETURN(const nlohmann::json body,
+                     ParseJson(exchange_->Request().body, context.should_stop));
     ASSIGN_OR_RETURN(message, ReadScore(body, model.GetCheckpoint()));
   }
-  auto parsed = ParseScore(message, ContextOf(model));
+  auto parsed = ParseScore(message, context);
   if (!parsed.ok()) return RenameFields(parsed.status(), "items");
   format_ = {.checkpoint = &model.GetCheckpoint()};
   per_token_ = parsed->per_token;

@@ -5,37 +5,25 @@
 #include <openssl/ssl.h>
 
 #include <memory>
-#include <mutex>
-#include <string>
 
-#include "absl/status/statusor.h"
-#include "runtime/clock.h"
 #include "server/tls.h"
 
 namespace lssar {
 
-// The server's certificate and key, read again when a file changes. Clients need no certificate:
-// health probes have none, and everything else asks for an API key.
+// The server's certificate and key. Clients need no certificate: health probes have none, and
+// everything else asks for an API key.
+//
+// Threads  any
 class TlsContext {
  public:
-  // Requires  files.HasTls()
-  // Errors    as MakeCredentials
-  static absl::StatusOr<std::unique_ptr<TlsContext>> Open(const TlsFiles& files);
+  // `certificates` must outlive this.
+  explicit TlsContext(TlsCertificates* certificates) : certificates_(certificates) {}
 
-  // Made from the files as they were at most a second ago, or from the last usable ones. Any
-  // thread.
-  std::shared_ptr<SSL_CTX> Current();
+  // For a new connection.
+  std::shared_ptr<SSL_CTX> Current() { return certificates_->Current()->context; }
 
  private:
-  explicit TlsContext(const TlsFiles& files) : files_(files) {}
-  absl::Status Load();
-  std::string Version() const;
-
-  const TlsFiles files_;
-  std::mutex mutex_;
-  std::shared_ptr<SSL_CTX> context_;
-  std::string version_;
-  Clock::time_point checked_at_ = {};
+  TlsCertificates* const certificates_;
 };
 
 }  // namespace lssar

@@ -1,7 +1,5 @@
 #include "server/http/tokenizer_calls.h"
 
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -31,11 +29,12 @@ std::optional<int32_t> ControlToken(const std::string& text, const Checkpoint& c
   return std::nullopt;
 }
 
-absl::StatusOr<std::vector<int32_t>> IdsOfChat(const Json& messages, const ServedModel& model) {
+absl::StatusOr<std::vector<int32_t>> IdsOfChat(const Json& messages, const ParseContext& given) {
   v1::GenerateRequest request;
   ASSIGN_OR_RETURN(*request.mutable_chat(), ReadChatMessages(messages));
   request.set_max_tokens(1);
-  ParseContext context = ContextOf(model);
+  ParseContext context = given;
+  context.max_text_bytes = limits::kMaxTokenizeBytes;
   context.max_model_len = std::numeric_limits<int>::max();  // a count is no request to generate
   auto parsed = ParseGenerate(request, context);
   if (!parsed.ok()) return RenameFields(parsed.status(), "messages");
@@ -43,8 +42,8 @@ absl::StatusOr<std::vector<int32_t>> IdsOfChat(const Json& messages, const Serve
 }
 
 absl::StatusOr<std::vector<int32_t>> IdsOfText(const std::string& text, bool add_special_tokens,
-                                               const ServedModel& model) {
-  const Checkpoint& checkpoint = model.GetCheckpoint();
+                                               const ParseContext& context) {
+  const Checkpoint& checkpoint = *context.checkpoint;
   if (const auto id = ControlToken(text, checkpoint); id && !add_special_tokens) {
     return std::vector<int32_t>{*id};
   }
@@ -52,15 +51,15 @@ absl::StatusOr<std::vector<int32_t>> IdsOfText(const std::string& text, bool add
   request.set_text(text);
   request.set_add_bos(add_special_tokens && checkpoint.add_bos &&
                       checkpoint.config.bos_id.has_value());
-  auto ids = ParseTokenize(request, ContextOf(model));
+  auto ids = ParseTokenize(request, context);
   if (!ids.ok()) return RenameFields(ids.status(), "prompt");
   return ids;
 }
 
 }  // namespace
 
-absl::StatusOr<std::string> TokenizeJson(const Json& body, const ServedModel& model) {
-  const Checkpoint& checkpoint = model.GetCheckpoint();
+absl::StatusOr<std::string> TokenizeJson(const Json& body, const ParseContext& context) {
+  const Checkpoint& checkpoint = *context.checkpoint;
   RETURN_IF_ERROR(CheckModelName(body, checkpoint));
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
   ASSIGN_OR_RETURN(const std::optional<std::string> prompt, fields.String("prompt"));
@@ -72,11 +71,11 @@ absl::StatusOr<std::string> TokenizeJson(const Json& body, const ServedModel& mo
   }
   std::vector<int32_t> ids;
   if (messages != nullptr) {
-    ASSIGN_OR_RETURN(ids, IdsOfChat(*messages, model));
+    ASSIGN_OR_RETURN(ids, IdsOfChat(*messages, context));
   } else {
-    ASSIGN_OR_RETURN(ids, IdsOfText(*prompt, special.value_or(true), model));
+    ASSIGN_OR_RETURN(ids, IdsOfText(*prompt, special.value_or(true), context));
   }
-  std::string json = StrCat("{\"count\":", ids.size(), ",\"max_model_len\":", model.MaxModelLen(),
+  std::string json = StrCat("{\"count\":", ids.size(), ",\"max_model_len\":", context.max_model_len,
                             ",\"tokens\":[");
   std::string labels;
   const TokenFormat format{.checkpoint = &checkpoint};
@@ -92,35 +91,31 @@ absl::StatusOr<std::string> TokenizeJson(const Json& body, const ServedModel& mo
   return json;
 }
 
-absl::StatusOr<std::string> DetokenizeJson(const Json& body, const ServedModel& model) {
-  RETURN_IF_ERROR(CheckModelName(body, model.GetCheckpoint()));
+absl::StatusOr<std::string> DetokenizeJson(const Json& body, const ParseContext& context) {
+  RETURN_IF_ERROR(CheckModelName(body, *context.checkpoint));
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
   const Json* tokens = fields.Find("tokens");
   if (tokens == nullptr) return FieldError("tokens", "is missing");
   ASSIGN_OR_RETURN(const auto ids, ReadIds("tokens", *tokens));
   v1::DetokenizeRequest request;
   request.mutable_ids()->Assign(ids.begin(), ids.end());
-  auto checked = ParseDetokenize(request, ContextOf(model));
+  auto checked = ParseDetokenize(request, context);
   if (!checked.ok()) {
     const absl::Status renamed = RenameFields(checked.status(), "tokens");
     if (!FieldOf(renamed).starts_with("ids")) return renamed;
     return FieldError(StrCat("tokens", FieldOf(renamed).substr(3)),
                       std::string(renamed.message()).substr(FieldOf(renamed).size() + 1));
   }
-  return StrCat("{\"prompt\":", JsonString(Decode(*model.GetCheckpoint().tokenizer, *checked)),
-                "}");
+  return StrCat("{\"prompt\":", JsonString(Decode(*context.checkpoint->tokenizer, *checked)), "}");
 }
 
-absl::StatusOr<std::string> TokenizerInfoJson(const ServedModel& model,
-                                              const std::string& directory) {
+absl::StatusOr<std::string> TokenizerInfoJson(const ServedModel& model) {
   const Checkpoint& checkpoint = model.GetCheckpoint();
   if (checkpoint.tokenizer == nullptr) {
     return absl::FailedPreconditionError(
         StrCat("checkpoint ", checkpoint.name, " has no tokenizer"));
   }
-  std::ifstream file(directory + "/tokenizer_config.json", std::ios::binary);
-  Json info = Json::parse(std::string(std::istreambuf_iterator<char>(file), {}), nullptr,
-                          /*allow_exceptions=*/false);
+  Json info = Json::parse(checkpoint.tokenizer_config, nullptr, /*allow_exceptions=*/false);
   if (!info.is_object()) info = Json::object();
   if (!info.contains("tokenizer_class")) info["tokenizer_class"] = "lssar";
   const auto set = [&info](const char* name, const std::optional<int32_t>& id) {

@@ -6,17 +6,17 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "server/parse_request.h"
 #include "server/served_model.h"
 
 namespace lssar {
 
 // The body of each reply. `body`: of the request.
-absl::StatusOr<std::string> TokenizeJson(const nlohmann::json& body, const ServedModel& model);
-absl::StatusOr<std::string> DetokenizeJson(const nlohmann::json& body, const ServedModel& model);
+absl::StatusOr<std::string> TokenizeJson(const nlohmann::json& body, const ParseContext& context);
+absl::StatusOr<std::string> DetokenizeJson(const nlohmann::json& body, const ParseContext& context);
 
-// `directory`: the checkpoint's, whose tokenizer_config.json the reply repeats.
-absl::StatusOr<std::string> TokenizerInfoJson(const ServedModel& model,
-                                              const std::string& directory);
+// Repeats tokenizer_config.json as it was loaded.
+absl::StatusOr<std::string> TokenizerInfoJson(const ServedModel& model);
 
 // `created`: seconds since 1970.
 std::string ModelJson(const ServedModel& model, int64_t created);

@@ -1,8 +1,10 @@
 #include "tests/bench/bench_model.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/check.h"
+#include "kernels/kv_rows.h"
 #include "kernels/status_macros.h"
 #include "tests/bench/random_checkpoint.h"
 
@@ -49,6 +51,32 @@ void BenchModel::Prefill(int sequence, int from, int to, int chunk_size) {
                         pool_.view, checkpoint_.model.get(),
                         [this](const ForwardBatch& batch) { return FinishStep(batch); });
   LSSAR_CHECK(status.ok());
+}
+
+void BenchModel::FillRandom(int sequence, int to) {
+  const KvLayout& layout = pool_.view.layout;
+  uint64_t state = uint64_t(sequence) + 1;
+  std::vector<float> vector(size_t(layout.head_dim));
+  const auto draw = [&] {
+    double squares = 0;
+    for (float& x : vector) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      x = float(state >> 40) * 0x1p-23f - 1.0f;
+      squares += double{x} * double{x};
+    }
+    for (float& x : vector) x = float(x / std::sqrt(squares));
+    return std::span<const float>(vector);
+  };
+  for (int layer = 0; layer < layout.num_layers; ++layer) {
+    for (int head = 0; head < layout.num_kv_heads; ++head) {
+      for (int position = 0; position < to; ++position) {
+        const size_t block = layout.BlockIndex(
+            layer, pages_[size_t(sequence)][size_t(position / layout.page_size)], head);
+        KeyRow(pool_.view, block, position % layout.page_size).Store(draw());
+        ValueRow(pool_.view, block, position % layout.page_size).Store(draw());
+      }
+    }
+  }
 }
 
 void BenchModel::DecodeStep(int num_sequences, int position) {

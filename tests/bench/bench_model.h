@@ -35,6 +35,9 @@ class BenchModel {
   // Computes positions [from, to) of a sequence in chunks of `chunk_size` tokens, and the logits of
   // the last one. Beyond tokens_per_sequence, sequence 0 overwrites the others' pages.
   void Prefill(int sequence, int from, int to, int chunk_size);
+  // Fills positions [0, to) of a sequence with random keys and values of unit length: a cache for
+  // DecodeStep that takes no prefill.
+  void FillRandom(int sequence, int to);
   // Computes the token at `position` of each of the first `num_sequences` sequences, with logits.
   // Samples nothing, as the peer does not.
   void DecodeStep(int num_sequences, int position);

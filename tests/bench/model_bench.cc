@@ -4,6 +4,8 @@
 //
 //   model_bench                                 a 124M-shape checkpoint with random weights
 //   model_bench --peer-llama DIR/llama-bench    the same, and llama.cpp in the same run
+//   model_bench --kv-heads 12,4 --depths 16384 --works decode --random-cache
+//                                               grouped-query heads beside one K/V head each
 //   model_bench --model models/zoo/lssar-6m --text models/zoo/lssar-6m/held_out.bin
 //                                               a trained checkpoint's own attention
 #include <CLI/CLI.hpp>
@@ -35,7 +37,9 @@ struct Flags {
   std::vector<std::string> dtypes = {"fp16"};
   std::vector<std::string> kv = {"fp16"};
   std::vector<int> depths = {0, 1024, 4096, 16384};
+  std::vector<int> kv_heads = {12};
   std::vector<std::string> works = {"prefill", "decode", "together"};
+  bool random_cache = false;
   std::string text;
   std::string peer_llama;
   std::string json;
@@ -65,10 +69,13 @@ class Runner {
   explicit Runner(const Flags& flags) : flags_(flags) {}
 
   int Run() {
-    if (!Prepare()) return 1;
-    for (const std::string& dtype : flags_.dtypes) {
-      for (const std::string& kv : flags_.kv) {
-        if (!RunFormat(dtype, kv)) return 1;
+    for (const int num_kv_heads : flags_.kv_heads) {
+      shape_.num_kv_heads = num_kv_heads;
+      if (!Prepare()) return 1;
+      for (const std::string& dtype : flags_.dtypes) {
+        for (const std::string& kv : flags_.kv) {
+          if (!RunFormat(dtype, kv)) return 1;
+        }
       }
     }
     WriteJson();
@@ -80,12 +87,13 @@ class Runner {
     directory_ = flags_.model;
     if (directory_.empty()) {
       directory_ = flags_.work_folder + "/random-124m";
+      if (IsGrouped()) directory_ += StrCat("-kv", shape_.num_kv_heads);
       if (!std::filesystem::exists(directory_ + "/model.safetensors")) {
         std::fprintf(stderr, "writing %s\n", directory_.c_str());
-        if (!WriteRandomCheckpoint(ModelShape{}, directory_).ok()) return false;
+        if (!WriteRandomCheckpoint(shape_, directory_).ok()) return false;
       }
     }
-    if (!flags_.text.empty() && !ReadText()) return false;
+    if (!flags_.text.empty() && text_.empty() && !ReadText()) return false;
     if (!flags_.peer_llama.empty() && flags_.model.empty()) {
       for (const bool q8_0 : {false, true}) {
         const std::string path = GgufPath(q8_0);
@@ -95,6 +103,8 @@ class Runner {
     }
     return true;
   }
+
+  bool IsGrouped() const { return shape_.num_kv_heads != shape_.num_attention_heads; }
 
   // Token ids as 16-bit little-endian words.
   bool ReadText() {
@@ -127,7 +137,8 @@ class Runner {
     }
     model_ = *std::move(model);
     format_ = dtype + " weights, " + kv + " K/V";
-    peer_ = flags_.peer_llama.empty() || !flags_.model.empty()
+    if (IsGrouped()) format_ += StrCat(", ", shape_.num_kv_heads, " heads");
+    peer_ = flags_.peer_llama.empty() || !flags_.model.empty() || IsGrouped()
                 ? nullptr
                 : std::make_unique<PeerLlama>(flags_.peer_llama, model_->NumThreads(),
                                               flags_.num_repeats);
@@ -176,8 +187,9 @@ class Runner {
     const ModelConfig& c = model_->Config();
     // Useful work: the blocks' matmuls for every token, the output matrix for the last token, QK
     // for every key and PV for the V rows read.
-    const double block = double(c.num_hidden_layers) * (4.0 * c.hidden_size * c.hidden_size +
-                                                        2.0 * c.hidden_size * c.intermediate_size);
+    const double attention = double(c.hidden_size) * (c.QkvSize() + c.AttentionSize());
+    const double block =
+        double(c.num_hidden_layers) * (attention + 2.0 * c.hidden_size * c.intermediate_size);
     figure.weights_work = 2 * (block * num_tokens + double(c.hidden_size) * c.vocab_size);
     figure.attention_work = 2.0 * double(stats.num_value_rows + stats.num_value_rows_read) /
                             flags_.num_repeats * c.HeadDim();
@@ -215,7 +227,11 @@ class Runner {
 
   // Fills sequence 0 up to `depth`. Depths ascend, so only new positions are computed.
   void FillCache(int depth) {
-    model_->Prefill(0, num_cached_, depth, kPrefillChunk);
+    if (flags_.random_cache) {
+      model_->FillRandom(0, depth);
+    } else {
+      model_->Prefill(0, num_cached_, depth, kPrefillChunk);
+    }
     num_cached_ = std::max(num_cached_, depth);
   }
 
@@ -242,17 +258,20 @@ class Runner {
     return stats;
   }
 
-  // A step reads the weights once, all of K, and the V rows of non-zero weight.
+  // A step reads the weights once, all of K once, and the V rows of non-zero weight, once for each
+  // query head: more than is read where the query heads of a K/V head share rows.
   void SampleDecode(Figure& figure, int num_sequences, int depth) {
     const AttentionStats stats = Sample(figure, [&] {
       for (int i = 0; i < kDecodeTokens; ++i) model_->DecodeStep(num_sequences, depth + i);
     });
     const ModelConfig& c = model_->Config();
     const double head_row =
-        double(model_->KeyBytesPerToken()) / c.num_hidden_layers / c.num_attention_heads;
+        double(model_->KeyBytesPerToken()) / c.num_hidden_layers / c.NumKvHeads();
+    const double group_size = double(c.num_attention_heads) / c.NumKvHeads();
     for (const OpCost& op : figure.samples[0].ops) figure.weights_work += double(op.weight_bytes);
     figure.attention_work =
-        double(stats.num_value_rows + stats.num_value_rows_read) * head_row / flags_.num_repeats;
+        (double(stats.num_value_rows) / group_size + double(stats.num_value_rows_read)) * head_row /
+        flags_.num_repeats;
   }
 
   void Finish(Figure& figure, const std::function<absl::StatusOr<PeerResult>()>& run_peer) {
@@ -292,6 +311,7 @@ class Runner {
   static constexpr int kTogetherDepth = 512;
 
   const Flags& flags_;
+  ModelShape shape_;
   std::string directory_, format_, peer_gguf_, machine_;
   std::vector<int32_t> text_;
   struct PeerFigure {
@@ -323,10 +343,16 @@ int main(int argc, char** argv) {
   app.add_option("--depths", flags.depths, "Tokens already in the cache, ascending")
       ->delimiter(',')
       ->capture_default_str();
+  app.add_option("--kv-heads", flags.kv_heads, "K/V heads of the random weights, divisors of 12")
+      ->delimiter(',')
+      ->check(CLI::IsMember({1, 2, 3, 4, 6, 12}))
+      ->capture_default_str();
   app.add_option("--works", flags.works, "What to measure")
       ->delimiter(',')
       ->check(CLI::IsMember({"prefill", "decode", "together"}))
       ->capture_default_str();
+  app.add_flag("--random-cache", flags.random_cache,
+               "Fill the cache with random keys instead of computing a prompt");
   app.add_option(
       "--text", flags.text,
       "File of 16-bit token ids instead of synthetic ones, as models/zoo/*/held_out.bin");

@@ -114,7 +114,9 @@ std::vector<ShapeTensor> TensorsOf(const ModelShape& shape) {
     const std::string ours = StrCat("transformer.h.", layer, "."),
                       gguf = StrCat("blk.", layer, ".");
     add(ours, "ln_1", gguf, "attn_norm", hidden_size, 0);
-    add(ours, "attn.c_attn", gguf, "attn_qkv", 3 * hidden_size, hidden_size);
+    const int64_t head_dim = hidden_size / shape.num_attention_heads;
+    add(ours, "attn.c_attn", gguf, "attn_qkv", hidden_size + 2 * shape.num_kv_heads * head_dim,
+        hidden_size);
     add(ours, "attn.c_proj", gguf, "attn_output", hidden_size, hidden_size);
     add(ours, "ln_2", gguf, "ffn_norm", hidden_size, 0);
     add(ours, "mlp.c_fc", gguf, "ffn_up", 4 * hidden_size, hidden_size);
@@ -146,6 +148,7 @@ absl::Status WriteRandomCheckpoint(const ModelShape& shape, const std::string& d
                                  {"vocab_size", shape.vocab_size},
                                  {"n_layer", shape.num_hidden_layers},
                                  {"n_head", shape.num_attention_heads},
+                                 {"num_key_value_heads", shape.num_kv_heads},
                                  {"n_embd", shape.hidden_size},
                                  {"n_inner", 4 * shape.hidden_size},
                                  {"n_positions", shape.max_position_embeddings},

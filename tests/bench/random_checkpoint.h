@@ -13,6 +13,7 @@ namespace lssar::bench {
 struct ModelShape {
   int num_hidden_layers = 12;
   int num_attention_heads = 12;
+  int num_kv_heads = 12;
   int hidden_size = 768;
   int vocab_size = 50304;
   int max_position_embeddings = 1024;

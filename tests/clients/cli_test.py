@@ -4,13 +4,14 @@ import ast
 import json
 import math
 import os
+import pathlib
 import shutil
 import socket
 import struct
 import tempfile
 import unittest
 
-from programs import MODEL, RunningServer, run_cli
+from programs import MODEL, SERVER, RunningServer, run_cli
 
 
 class GenerateTest(unittest.TestCase):
@@ -524,6 +525,19 @@ class UsageTest(unittest.TestCase):
                          run_cli('--help', model=False).stdout)
         self.expect_usage("unknown command 'genrate'; did you mean 'generate'?", 'help', 'genrate')
 
+    def test_checkpoint_commands_run_python(self):
+        done = run_cli('import', '/nonexistent', '--out', 'x', model=False, PATH='/nonexistent')
+        self.assertEqual(done.returncode, 1)
+        self.assertIn('python3 cannot be started', done.stderr)
+        with tempfile.TemporaryDirectory() as folder:
+            script = pathlib.Path(folder, 'lssar-checkpoint')
+            script.write_text('#!/bin/sh\necho "$LSSAR_SERVER" "$@"; exit 7\n')
+            script.chmod(0o755)
+            done = run_cli('verify', 'a b', '--json', model=False,
+                           PATH=f'{folder}:{os.environ["PATH"]}')
+        self.assertEqual((done.returncode, done.stdout),
+                         (7, f'{os.path.realpath(SERVER)} verify a b --json\n'))
+
     def test_the_servers_limits_are_wrong_usage_too(self):
         self.expect_usage('temperature', 'generate', 'x', '--temperature', '-1', model=True)
         self.expect_usage('max_tokens', 'generate', 'x', '--max-tokens', '99999', model=True)
@@ -535,7 +549,7 @@ class UsageTest(unittest.TestCase):
 
     def test_help_ends_with_two_examples(self):
         for command in ('generate', 'chat', 'score', 'perplexity', 'passkey', 'embed', 'attention',
-                        'bench', 'info'):
+                        'bench', 'info', 'import', 'quantize', 'export', 'verify'):
             done = run_cli(command, '--help', model=False)
             self.assertEqual(done.returncode, 0)
             examples = done.stdout[done.stdout.index('Examples:'):].strip().splitlines()

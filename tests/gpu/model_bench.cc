@@ -262,6 +262,7 @@ int main(int argc, char** argv) {
   app.add_option("--prompt", setting.prompt, "Tokens of the prefill figure");
   app.add_option("--repeats", setting.num_repeats, "Of each figure")->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
+  setting.shape.num_kv_heads = setting.shape.num_attention_heads;
   const absl::Status status = lssar::Run(setting);
   if (status.ok()) return 0;
   std::fprintf(stderr, "model_bench: %s\n", std::string(status.message()).c_str());

@@ -240,10 +240,15 @@ class HttpTest(unittest.TestCase):
                    + chunk * 40)
         self.assertEqual(self.status_of(endless), 413)
         # Within the limit, and of no use.
-        large = b'{"prompt":[' + b"5," * (15 << 20) + b"5]}"
+        large = b'{"prompt":[' + b"5," * 5_000_000 + b"5]}"
         reply = server.request("POST", "/v1/completions", large)
         self.assertEqual(reply.status, 400)
         self.assertEqual(reply.error()["param"], "prompt")
+        # Within the limit of bytes, but each number takes eight times its two bytes of memory.
+        large = b'{"prompt":[' + b"5," * (15 << 20) + b"5]}"
+        many = server.request("POST", "/v1/completions", large)
+        self.assertEqual(many.status, 400)
+        self.assertIn("more than 5242880 values", many.error()["message"])
         self.alive()
 
     def test_a_head_that_is_too_long(self) -> None:

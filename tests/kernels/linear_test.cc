@@ -345,6 +345,38 @@ TEST(LinearPackTest, RejectsInt8WithoutScales) {
   }
 }
 
+// Also groups that QuantizeGroup would not make, whose largest element is not 127.
+TEST(LinearPackTest, Int8WithScalesIsKept) {
+  constexpr int kRows = 17, kCols = 70, kGroups = 2;
+  std::vector<int8_t> steps(kRows * kCols);
+  for (size_t i = 0; i < steps.size(); ++i) steps[i] = int8_t(int(i * 37 % 101) - 50);
+  std::vector<uint16_t> scales(kRows * kGroups);
+  for (size_t i = 0; i < scales.size(); ++i) scales[i] = Bf16FromFloat(0.01f * float(i));
+  const MatrixView view = {.elements = steps.data(),
+                           .dtype = DType::kI8,
+                           .num_rows = kRows,
+                           .num_cols = kCols,
+                           .scales = scales.data()};
+  const int32_t id = 16;
+  std::vector<float> want(kCols);
+  for (int k = 0; k < kCols; ++k) {
+    const float scale = FloatFromBf16(scales[size_t(id * kGroups + k / kGroupCols)]);
+    want[size_t(k)] = float(steps[size_t(id * kCols + k)]) * scale;
+  }
+  for (const auto& backend : AllBackends()) {
+    for (const DType stored : {DType::kI8, DType::kF32}) {
+      const auto table = backend->Pack(view, stored);
+      ASSERT_TRUE(table.ok()) << table.status();
+      Floats out(*backend, std::vector<float>(kCols));
+      backend->Embed({.ids = {&id, 1}, .table = table->get(), .out = out.Address()});
+      EXPECT_TRUE(SameBits(out.Values(), want)) << backend->Describe() << " " << NameOf(stored);
+    }
+    MatrixView transposed = view;
+    transposed.transposed = true;
+    EXPECT_FALSE(backend->Pack(transposed, DType::kI8).ok()) << backend->Describe();
+  }
+}
+
 // One byte per element and two per group: decode of small batches is bound by these bytes.
 TEST(LinearPackTest, Int8TakesAByteAndItsScales) {
   const auto matrix = Pack(*MakeCpu(1), std::vector<float>(96 * 768, 1.0f), 96, 768, DType::kI8);

@@ -310,7 +310,7 @@ TEST_P(VariantsTest, PaddedIdsAreNeverDrawn) {
   EXPECT_EQ(got.back().id, 66) << "a given id may be padding";
 }
 
-// A backend that does not compute a variant is named with the field, its value and what it computes.
+// An error names the backend, the field, its value and what the backend computes.
 TEST_P(VariantsTest, RefusalsNameFieldAndValue) {
   for (const VariantInfo& info : kVariants) {
     const absl::Status status = CheckVariants(*backend_, {{info.variant}});

@@ -110,5 +110,74 @@ TEST(ChatTemplateTest, ErrorsNamePlaceAndText) {
   EXPECT_THAT(Rendered("{{ " + nots + " }}"), HasSubstr("nested more than 64"));
 }
 
+std::string Repeated(std::string_view text, int count) {
+  std::string repeated;
+  for (int i = 0; i < count; ++i) repeated += text;
+  return repeated;
+}
+
+// Each took minutes, or the stack, when a chain was a tree as deep as it is long.
+TEST(ChatTemplateTest, LongChainsAreParsedAndRenderedInLinearTime) {
+  EXPECT_EQ(Rendered("{{ 'a'" + Repeated(" + 'a'", 100'000) + " }}"), std::string(100'001, 'a'));
+  EXPECT_EQ(Rendered("{{ ' a '" + Repeated("|trim", 150'000) + " }}"), "a");
+  EXPECT_EQ(Rendered("{{ ''" + Repeated(" or ''", 100'000) + " or 'b' }}"), "b");
+  EXPECT_EQ(Rendered("{{ 'c'" + Repeated(" and 'c'", 100'000) + " and 'd' }}"), "d");
+  EXPECT_EQ(Rendered("{{ 'p' if false" + Repeated(" or false and true", 50'000) + " else 'q' }}"),
+            "q");
+  EXPECT_EQ(Rendered(Repeated("{{ 'x' }} {% if true %}y{% endif %}", 25'000)),
+            Repeated("x y", 25'000));
+  EXPECT_EQ(Rendered("{% if false %}" + Repeated("{% elif false %}", 60'000) + "{% endif %}"), "");
+  EXPECT_THAT(Rendered("{% if 'a' == 'b' %}x{% else %}" + Repeated("{{ 'a' }}", 100'000) + "{%"),
+              HasSubstr("tag does not end"));
+}
+
+TEST(ChatTemplateTest, EachExpressionIsEvaluatedOnce) {
+  // Twice each would be 2^60 evaluations.
+  EXPECT_EQ(Rendered("{{ ''" + Repeated(" or ''", 60) + " or 'b' }}"), "b");
+  EXPECT_EQ(Rendered("{{ 'a'" + Repeated(" and 'a'", 60) + " and 'b' }}"), "b");
+  std::string nested = "''";
+  for (int i = 0; i < 15; ++i) nested = "(('' or " + nested + ") and '')";
+  EXPECT_EQ(Rendered("{{ " + nested + " or 'b' }}"), "b");
+}
+
+TEST(ChatTemplateTest, NestingIsBounded) {
+  for (const std::string_view open :
+       {"(", "not ", "not (", "'a' if (", "raise_exception(", "'a' + ("}) {
+    EXPECT_THAT(Rendered("{{ " + Repeated(open, 40'000) + " }}"), HasSubstr("nested more than 64"))
+        << open;
+  }
+  EXPECT_THAT(Rendered("{{ " + Repeated("'a' if true else ", 40'000) + "'b' }}"),
+              HasSubstr("nested more than 64"));
+  EXPECT_THAT(Rendered(Repeated("{% if true %}", 40'000)), HasSubstr("nested more than 64"));
+}
+
+TEST(ChatTemplateTest, SizeOfTemplateAndPromptAreBounded) {
+  EXPECT_THAT(Rendered(std::string((1 << 20) + 1, 'x')), HasSubstr("must have at most 1048576"));
+  const std::vector<ChatMessage> large{{"user", std::string(size_t{8} << 20, 'x')}};
+  const std::string each =
+      "{% for m in messages %}" + Repeated("{{ m.content }}", 9) + "{% endfor %}";
+  EXPECT_THAT(Rendered(each, true, large), HasSubstr("longer than 67108864 bytes"));
+  const std::string joined =
+      "{% for m in messages %}{{ m.content" + Repeated(" + m.content", 9) + " }}{% endfor %}";
+  EXPECT_THAT(Rendered(joined, true, large), HasSubstr("longer than 67108864 bytes"));
+  const std::vector<ChatMessage> two{{"user", large[0].content}, {"user", large[0].content}};
+  const std::string compared = "{% for m in messages %}{{ ''" +
+                               Repeated(" or '' if m.content == m.content and false else ''", 1) +
+                               "}}{% endfor %}";
+  EXPECT_EQ(Rendered(compared, true, two), "");
+  const std::string often = "{% for m in messages %}{% if false" +
+                            Repeated(" or m.content == m.content and false", 200) +
+                            "%}{% endif %}{% endfor %}";
+  EXPECT_THAT(Rendered(often, true, two),
+              HasSubstr("more than 1073741824 steps to render 2 messages"));
+}
+
+TEST(ChatTemplateTest, ALongMessageOfTheTemplateIsCut) {
+  std::vector<ChatMessage> messages{{"user", "a" + Repeated("\xC3\xA4", 1000)}};
+  const std::string error = Rendered(
+      "{% for m in messages %}{{ raise_exception(m.content) }}{% endfor %}", true, messages);
+  EXPECT_EQ(error, "RENDER chat template: a" + Repeated("\xC3\xA4", 249));
+}
+
 }  // namespace
 }  // namespace lssar

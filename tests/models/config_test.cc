@@ -284,7 +284,7 @@ TEST(ConfigTest, RefusalsNameFieldValueAndLimit) {
       {Edited("\"kind\": \"lssar\", ", ""), {"attention: kind is missing"}},
       {Edited("\"p\": 15", "\"p\": 0"), {"attention: p", "0", "(0, 1000]"}},
       {Edited("\"p\": 15", "\"p\": -3"), {"attention: p", "-3"}},
-      {Edited("\"p\": 15", "\"p\": 1e999"), {"number overflow", "1e999"}},
+      {Edited("\"p\": 15", "\"p\": 1e999"), {"number at byte", "too large"}},
       {Edited("\"p\": 15", "\"p\": 15, \"window\": 128"),
        {"unknown field \"window\"", "kind, p, phi"}},
       {Edited("\"lssar\"", R"("phi", "phi": "tanh")"), {"phi", "tanh", "relu, relu2"}},

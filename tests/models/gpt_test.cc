@@ -127,6 +127,31 @@ INSTANTIATE_TEST_SUITE_P(Shipped, SameBits,
                                          std::get<2>(suite.param));
                          });
 
+// Several variants: grouped heads, gates, QK-norm, norms on both sides, parallel branches.
+TEST(VariantBits, DoNotDependOnChunksBatchOrThreads) {
+  for (const char* name :
+       {"llama", "modded", "gemma2", "qk_norm_after", "neox", "mixed_attention"}) {
+    const std::string directory = StrCat("tests/golden/variant_", name);
+    const LoadedModel model = Load(directory, "cpu", 2);
+    const int vocab = model.checkpoint.config.vocab_size;
+    std::vector<int32_t> tokens, others;
+    for (int i = 0; i < 150; ++i) tokens.push_back(i * 37 % vocab);
+    for (int i = 0; i < 90; ++i) others.push_back(i * 11 % vocab);
+    for (const DType kv_cache_dtype : {DType::kF16, DType::kI8}) {
+      const std::vector<float> want = FullForward(model, kv_cache_dtype, 64, tokens);
+      for (const int num_threads : {1, 2, 3}) {
+        const LoadedModel twin = Load(directory, "cpu", num_threads);
+        std::mt19937 rng{uint32_t(num_threads)};
+        ModelRunner runner(twin.Get(), twin.backend.get(), kv_cache_dtype, 16, 150 + 90);
+        const int sequence = runner.Add(tokens);
+        runner.Add(others);
+        runner.RunAll(num_threads == 1 ? 1 : 40, num_threads == 1 ? nullptr : &rng);
+        ExpectSameBits(runner.Logits(sequence), want, vocab);
+      }
+    }
+  }
+}
+
 // max |got - want|, in units of the largest wanted logit; NaN where one is NaN.
 double RelativeError(const std::vector<float>& got, const std::vector<float>& want) {
   double worst = 0, largest = 0;

@@ -3,9 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <filesystem>
 #include <fstream>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "tests/models/fixture.h"
 
@@ -133,7 +138,7 @@ TEST(SafetensorsTest, BadHeaders) {
        {"unknown field \"x\""}},
       {MakeRawSafetensors(entry("F32", "[1]", "[0,4]") + " ", 4),  // 60 bytes of header and length
        {"misaligned", "multiple of 4"}},
-      {MakeRawSafetensors(std::string(200, '['), 0), {"header", "64 levels"}},
+      {MakeRawSafetensors("{\"a\":" + std::string(200, '['), 0), {"header", "64 levels"}},
   };
   for (const auto& c : cases) {
     const absl::Status status = Parse(c.file).status();
@@ -164,6 +169,94 @@ TEST(SafetensorsTest, CorruptedFilesNeverReadOutOfBounds) {
     }
   }
   EXPECT_GT(num_refused, 5000);
+}
+
+// The header of `count` tensors without elements.
+std::string ManyTensors(int count) {
+  std::string header("{");
+  for (int i = 0; i < count; ++i) {
+    if (i > 0) header += ',';
+    header += '"';
+    header += std::to_string(i);
+    header += R"(":{"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
+  }
+  header += '}';
+  return MakeRawSafetensors(header, 0);
+}
+
+// Took minutes for 100,000 when each entry scanned the ones before it.
+TEST(SafetensorsTest, AHeaderOfManyTensorsIsReadInLinearTime) {
+  const absl::StatusOr<std::vector<TensorEntry>> entries = Parse(ManyTensors(200'000));
+  ASSERT_TRUE(entries.ok()) << entries.status().message();
+  EXPECT_EQ(entries->size(), 200'000u);
+}
+
+TEST(SafetensorsTest, LongNamesAreCutInMessages) {
+  const std::string name(1'000'000, 'n');
+  for (const std::string_view entry :
+       {R"(":{"dtype":"F99","shape":[0],"data_offsets":[0,0]})", R"(":{"x":1})", R"(":1)"}) {
+    std::string header("{\"");
+    header += name;
+    header += entry;
+    header += '}';
+    EXPECT_LT(MessageOf(Parse(MakeRawSafetensors(header, 0)).status()).size(), 600u) << entry;
+  }
+}
+
+TEST(SafetensorsTest, OnlyARegularFileIsOpened) {
+  const ScratchDirectory directory;
+  const std::string fifo = directory.Path() + "/model.safetensors";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_THAT(MessageOf(TensorFile::Open(fifo).status()), HasSubstr("is a FIFO"));
+  EXPECT_THAT(MessageOf(TensorFile::OpenModel(directory.Path()).status()), HasSubstr("a FIFO"));
+  EXPECT_THAT(MessageOf(TensorFile::Open(directory.Path()).status()), HasSubstr("is a directory"));
+}
+
+// One page, so that a cut to 4096 bytes leaves the tensor's end without content.
+std::string WriteLarge(const ScratchDirectory& directory) {
+  return directory.Write(
+      "t.safetensors",
+      MakeSafetensors({{"a", "F32", {8192}, FloatBytes(std::vector<float>(8192, 1))}}));
+}
+
+TEST(SafetensorsTest, AFileThatChangesWhileItIsMappedIsNoticed) {
+  const ScratchDirectory directory;
+  const std::string path = WriteLarge(directory);
+  const absl::StatusOr<TensorFile> file = TensorFile::Open(path);
+  ASSERT_TRUE(file.ok());
+  Sha256 hash;
+  EXPECT_TRUE(file->AddBytesTo(&hash).ok());
+  EXPECT_TRUE(file->CheckUnchanged().ok());
+  std::filesystem::resize_file(path, 4096);
+  EXPECT_EQ(file->CheckUnchanged().code(), absl::StatusCode::kAborted);
+  Sha256 changed;
+  EXPECT_THAT(MessageOf(file->AddBytesTo(&changed)), HasSubstr("was changed while it was read"));
+}
+
+TEST(SafetensorsDeathTest, AFileThatIsTruncatedWhileItIsMappedEndsTheProcessWithASentence) {
+  const ScratchDirectory directory;
+  const std::string path = WriteLarge(directory);
+  const auto read_truncated = [&] {
+    const absl::StatusOr<TensorFile> file = TensorFile::Open(path);
+    std::filesystem::resize_file(path, 4096);
+    file->Find("a")->ToFloats();
+  };
+  EXPECT_EXIT(read_truncated(), ::testing::ExitedWithCode(1),
+              "t.safetensors: the file was truncated while it was read");
+}
+
+TEST(SafetensorsTest, TheSignalHandlerEndsWithTheLastFile) {
+  struct sigaction before, during, after;
+  ASSERT_EQ(sigaction(SIGBUS, nullptr, &before), 0);
+  {
+    const ScratchDirectory directory;
+    const absl::StatusOr<TensorFile> file = TensorFile::Open(WriteLarge(directory));
+    const absl::StatusOr<TensorFile> again = TensorFile::Open(directory.Path() + "/t.safetensors");
+    ASSERT_EQ(sigaction(SIGBUS, nullptr, &during), 0);
+  }
+  ASSERT_EQ(sigaction(SIGBUS, nullptr, &after), 0);
+  EXPECT_NE(during.sa_sigaction, before.sa_sigaction);
+  EXPECT_EQ(after.sa_sigaction, before.sa_sigaction);
 }
 
 class ShardTest : public ::testing::Test {

@@ -14,6 +14,7 @@ CLIENT = HERE.parents[1] / 'clients' / 'python'
 PROTO = HERE.parents[1] / 'proto' / 'lssar' / 'v1' / 'inference.proto'
 # Requirements files by environment. Tests that use the same one hold ctest's lock of its name.
 REQUIREMENTS = {'foreign': HERE.parent / 'requirements.txt',
+                'import': HERE.parent / 'requirements-import.txt',
                 'types': HERE / 'requirements-types.txt'}
 DIRECTORY = pathlib.Path(os.environ.get('LSSAR_VENVS', 'build/venvs')).resolve()
 UNREACHABLE = re.compile(r'NewConnectionError|ConnectionError|ConnectTimeout|ReadTimeout|ProxyError'

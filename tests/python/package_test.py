@@ -29,8 +29,8 @@ class PackageTest(unittest.TestCase):
         [wheel] = self.scratch.glob('lssar_client-*-py3-none-any.whl')
         names = set(zipfile.ZipFile(wheel).namelist())
         for path in source_files():
-            if path.parent.name == 'lssar_client':
-                self.assertIn(f'lssar_client/{path.name}', names)
+            if 'lssar_client' in path.relative_to(CLIENT).parts:
+                self.assertIn(str(path.relative_to(CLIENT)), names)
         self.assertLessEqual({'lssar/v1/inference_pb2.py', 'lssar/v1/inference_pb2.pyi',
                               'lssar/py.typed'}, names)
         self.assertEqual([name for name in names if name.endswith('_grpc.py')], [])

@@ -3,9 +3,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <string>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/str_cat.h"
 #include "server/access_control.h"
 
 namespace lssar {
@@ -20,7 +30,7 @@ constexpr char kKey[] = "correct-horse-battery";
 constexpr char kDigest[] = "62249369389075490555a758353aec61500c6218fa597252d52dc4bd0148f12d";
 
 std::string Section(const std::string& name, const std::string& entries) {
-  return "[" + name + "]\n" + entries + "\n";
+  return StrCat("[", name, "]\n", entries, "\n");
 }
 
 TEST(ApiKeysTest, KeysAreFoundWhetherGivenAsTextOrAsHash) {
@@ -60,6 +70,20 @@ TEST(ApiKeysTest, EachSectionDefinesAKeyWithRoleAndLimits) {
   EXPECT_EQ(bob->limits.tokens_per_minute, 5'000'000'000);
 }
 
+// Each way of TOML to write the same entry, and characters that only strings may hold.
+TEST(ApiKeysTest, KeysAreFoundHoweverTheFileSpellsThem) {
+  const auto finds = [](const std::string& text, const std::string& key) {
+    const auto keys = ApiKeys::Parse(text);
+    EXPECT_TRUE(keys.ok()) << keys.status() << text;
+    return keys.ok() && keys->Find(key) != nullptr;
+  };
+  EXPECT_TRUE(finds("alice.key = \"correct-horse-battery\"", kKey));
+  EXPECT_TRUE(finds("alice = {key = \"correct-horse-battery\"}", kKey));
+  EXPECT_TRUE(finds("[alice]  # a note\nkey = 'correct-horse-battery'", kKey));
+  EXPECT_TRUE(finds("[a]\nkey = \"with#hash,comma[bracket]\"", "with#hash,comma[bracket]"));
+  EXPECT_TRUE(finds("[a]\nkey = \"with\\\"quote\\\\slash\"", "with\"quote\\slash"));
+}
+
 struct BadFile {
   const char* name;
   std::string text;
@@ -78,14 +102,33 @@ TEST_P(BadFileTest, IsRejectedWithoutRevealingTheKey) {
 
 const std::string kGood = "key = \"secret-secret-secret\"\n";
 
+const std::string kManyNames = [] {
+  std::string names("a");
+  for (int i = 0; i < 1500; ++i) names += ".a";
+  return names + ".";
+}();
+
 INSTANTIATE_TEST_SUITE_P(
     ApiKeys, BadFileTest,
     testing::Values(
         BadFile{"Empty", "", "the file contains no key"},
         BadFile{"NoSection", kGood, "every entry must be in a section [NAME]"},
-        BadFile{"BareKey", "secret-secret-secret\n", "every entry must be in a section"},
+        BadFile{"BareKey", "secret-secret-secret\n", "line 1 is not valid TOML"},
         BadFile{"BareKeyInSection", Section("a", "secret-secret-secret"),
+                "line 2 is not valid TOML"},
+        BadFile{"UnquotedKey", Section("a", "key = secret-secret-secret"),
+                "line 2 is not valid TOML"},
+        BadFile{"NumberAsKey", Section("a", "key = 1234567890123456"),
+                "[a]: key must be in quotes"},
+        BadFile{"UnknownEntry", Section("a", "secret-secret-secret = 1"),
                 "[a]: unknown entry; the entries are key, sha256"},
+        BadFile{"Array", Section("a", "key = [\"secret-secret-secret\"]"), "have one value"},
+        BadFile{"ArrayOfSections", "[[a]]\n" + kGood, "every entry must be in a section"},
+        BadFile{"DeepName", kManyNames + kGood, "every entry must be in a section"},
+        BadFile{"LongLine", Section("a", StrCat("#", std::string(5000, 'x'))),
+                "line 2 has 5001 bytes, must have at most 4096"},
+        BadFile{"DotFirst", "[.a]\n" + kGood, "not valid TOML"},
+        BadFile{"NotUtf8", "\xFF\xFE", "line 1 is not valid TOML"},
         BadFile{"NestedSection", Section("a.b", kGood), "section [NAME]"},
         BadFile{"LongName", Section(std::string(65, 'a'), kGood), "of 1 to 64 characters"},
         BadFile{"NoKey", Section("a", "role = \"user\""), "[a]: key or sha256 is missing"},
@@ -93,11 +136,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"ShortKey", Section("a", "key = \"secret\""), "key must have 16 to 256"},
         BadFile{"KeyWithSpace", Section("a", "key = \"secret secret secret\""), "no space"},
         BadFile{"KeyNotAscii", Section("a", "key = \"secret-secret-secr\u00e9t\""), "printable"},
-        BadFile{"TwoKeys", Section("a", kGood + kGood), "[a]: key must have one value"},
+        BadFile{"TwoKeys", Section("a", kGood + kGood), "line 3 is not valid TOML"},
         BadFile{"KeyAndHash", Section("a", kGood + "sha256 = \"secret\""),
                 "[a]: set either key or sha256, not both"},
         BadFile{"ShortHash", Section("a", "sha256 = \"abcd\""), "sha256 must be the 64 hex digits"},
-        BadFile{"NotHex", Section("a", "sha256 = \"" + std::string(64, 'g') + "\""),
+        BadFile{"NotHex", Section("a", StrCat("sha256 = \"", std::string(64, 'g'), "\"")),
                 "sha256 must be the 64 hex digits"},
         BadFile{"Role", Section("a", kGood + "role = \"root\""),
                 "[a]: role is \"root\"; it must be \"user\" or \"admin\""},
@@ -106,10 +149,117 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"LimitText", Section("a", kGood + "tokens-per-minute = \"many\""),
                 "[a]: tokens-per-minute must be a whole number"},
         BadFile{"SectionTwice", Section("a", kGood) + Section("a", "role = \"admin\""),
-                "[a]: the section is defined twice"},
+                "line 4 is not valid TOML"},
         BadFile{"SameKeyTwice", Section("a", kGood) + Section("b", kGood),
                 "[b]: has the same key as [a]"}),
     [](const auto& test) { return test.param.name; });
+
+class KeyFileTest : public testing::Test {
+ protected:
+  KeyFileTest() {
+    std::filesystem::remove_all(path_);
+    Write(Section("a", "key = \"key-number-1-of-alice\""));
+  }
+  ~KeyFileTest() override { std::filesystem::remove_all(path_); }
+
+  void Write(const std::string& text) const {
+    std::filesystem::remove_all(path_);
+    std::ofstream(path_) << text;
+  }
+  std::string Error() const {
+    return std::string(AccessControl::Open(path_, &log_).status().message());
+  }
+
+  const std::string path_ = testing::TempDir() + "/keys_" + std::to_string(getpid()) +
+                            testing::UnitTest::GetInstance()->current_test_info()->name();
+  const Log log_{"info"};
+};
+
+TEST_F(KeyFileTest, OnlyARegularFileIsRead) {
+  EXPECT_EQ(Error(), "");
+  std::filesystem::remove(path_);
+  EXPECT_EQ(Error(), "--api-keys " + path_ + ": No such file or directory");
+  std::filesystem::create_directory(path_);
+  EXPECT_EQ(Error(), "--api-keys " + path_ + ": is a directory, must be a regular file");
+  std::filesystem::remove(path_);
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_EQ(Error(), "--api-keys " + path_ + ": is a FIFO, must be a regular file");
+  Write(std::string((4 << 20) + 1, '#'));
+  EXPECT_THAT(Error(), HasSubstr("has 4194305 bytes, must have at most 4194304"));
+}
+
+TEST_F(KeyFileTest, ABadReloadKeepsTheKeysAndIsLoggedOnce) {
+  const auto control = AccessControl::Open(path_, &log_);
+  ASSERT_TRUE(control.ok());
+  const auto knows = [&](const std::string& key) {
+    return (*control)->Authenticate("Bearer " + key, KeyRole::kUser).ok();
+  };
+  const auto wait = [] { std::this_thread::sleep_for(std::chrono::milliseconds(550)); };
+  ASSERT_TRUE(knows("key-number-1-of-alice"));
+  testing::internal::CaptureStderr();
+  for (const std::string& bad :
+       {std::string("alice.key = \"\""), std::string("[x"), std::string()}) {
+    Write(bad);
+    for (int i = 0; i < 2; ++i) {
+      wait();
+      EXPECT_TRUE(knows("key-number-1-of-alice")) << bad;
+    }
+  }
+  std::filesystem::remove(path_);
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  wait();
+  EXPECT_TRUE(knows("key-number-1-of-alice"));
+  const std::string lines = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 4) << lines;
+  EXPECT_THAT(lines, HasSubstr("is a FIFO"));
+  EXPECT_THAT(lines, HasSubstr("the old keys stay"));
+  Write(Section("a", "key = \"key-number-2-of-alice\""));
+  wait();
+  EXPECT_TRUE(knows("key-number-2-of-alice"));
+  EXPECT_FALSE(knows("key-number-1-of-alice"));
+}
+
+int64_t ResidentMib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmRSS:")) return std::stoll(line.substr(6)) / 1024;
+  }
+  ADD_FAILURE() << "/proc/self/status has no VmRSS";
+  return 0;
+}
+
+// Each of gRPC's threads that reloads must not keep the parser's memory for itself.
+TEST_F(KeyFileTest, ReloadsOnManyThreadsKeepNoMemory) {
+  std::string text;
+  for (int i = 0; text.size() < 1'000'000; ++i) {
+    text += StrCat("[user-", i, "]\nkey = \"key-of-user-", i, "-xyz\"\n");
+  }
+  Write(text);
+  const auto control = AccessControl::Open(path_, &log_);
+  ASSERT_TRUE(control.ok()) << control.status();
+  testing::internal::CaptureStderr();
+  int64_t after_first = 0;
+  std::vector<std::thread> threads;
+  std::promise<void> end;
+  const std::shared_future<void> has_ended = end.get_future().share();
+  for (int i = 0; i < 6; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(550));
+    Write(text);
+    std::promise<void> is_read;
+    threads.emplace_back([&] {
+      EXPECT_TRUE((*control)->Authenticate("Bearer key-of-user-77-xyz", KeyRole::kUser).ok());
+      is_read.set_value();
+      has_ended.wait();
+    });
+    is_read.get_future().wait();
+    if (i == 0) after_first = ResidentMib();
+  }
+  EXPECT_LE(ResidentMib(), after_first + 24);
+  end.set_value();
+  for (std::thread& thread : threads) thread.join();
+  const std::string lines = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 6) << lines;
+}
 
 const Clock::time_point kStart = Clock::time_point(seconds(1000));
 

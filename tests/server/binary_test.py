@@ -9,6 +9,7 @@ import os
 import queue
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -139,8 +140,9 @@ class ClientTest(unittest.TestCase):
         self.assertEqual(replies[-1].WhichOneof("event"), "finished")
 
     def test_score(self):
-        item = pb.ScoreItem(context=pb.ScoreText(text="The United"),
-                            continuations=[pb.ScoreText(text=" States"), pb.ScoreText(text=" xyz")])
+        item = pb.ScoreItem(context=pb.TextOrTokens(text="The United"),
+                            continuations=[pb.TextOrTokens(text=" States"),
+                                           pb.TextOrTokens(text=" xyz")])
         replies = list(self.stub.Score(pb.ScoreRequest(items=[item] * 40)))
         scores = [reply.score for reply in replies if reply.HasField("score")]
         self.assertEqual(len(scores), 80)
@@ -198,6 +200,24 @@ class ClientTest(unittest.TestCase):
             self.assertRegex(second.stderr, f"set {flag} to .*port 0")
 
 
+def write_slow_checkpoint(directory):
+    """The shipped model with a golden row that the reference device computes for minutes."""
+    for name in os.listdir(MODEL):
+        if name != "golden.safetensors":
+            os.symlink(os.path.abspath(f"{MODEL}/{name}"), f"{directory}/{name}")
+    tensors = {"tokens_0": ("I32", [16384], bytes(4 * 16384)),
+               "rows_0": ("I32", [1], struct.pack("<i", 16383)),
+               "logits_0": ("F32", [1, 4096], bytes(4 * 4096))}
+    header, data = {}, b""
+    for name, (dtype, shape, content) in tensors.items():
+        offsets = [len(data), len(data) + len(content)]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+        data += content
+    text = json.dumps(header).encode()
+    with open(f"{directory}/golden.safetensors", "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+
 class EndTest(unittest.TestCase):
     """Shutdown of the server."""
 
@@ -220,9 +240,9 @@ class EndTest(unittest.TestCase):
 
     def test_sigterm_while_loading_exits_at_once(self):
         with tempfile.TemporaryDirectory() as model:
-            os.mkfifo(f"{model}/config.json")  # a read that never returns
+            write_slow_checkpoint(model)
             for sign in (signal.SIGTERM, signal.SIGINT):
-                server = Server(model=model, state="loading")
+                server = Server("--device", "reference", model=model, state="loading")
                 self.assertEqual(health(server.channel), 2)
                 self.assertEqual(health(server.channel, b"lssar.v1.Inference"), 2)
                 with self.assertRaises(grpc.RpcError) as raised:
@@ -324,6 +344,30 @@ class UsageTest(unittest.TestCase):
             result = self.run_server(*flags)
             self.assertEqual((result.returncode, result.stdout), (2, ""), flags)
             self.assertIn(sentence, result.stderr)
+
+    def test_files_that_cannot_be_used(self):
+        """A sentence and an exit code, never a signal or a wait."""
+        with tempfile.TemporaryDirectory() as directory:
+            fifo = os.path.join(directory, "fifo")
+            os.mkfifo(fifo)
+            empty = os.path.join(directory, "empty")
+            with open(empty, "w", encoding="utf-8"):
+                pass
+            dotted = os.path.join(directory, "dotted")
+            with open(dotted, "w", encoding="utf-8") as file:
+                file.write('alice.key = "short"\n')
+            common = ("--model", MODEL, "--listen", "127.0.0.1:0", "--http-listen", "off")
+            for flags, code, sentence in [
+                    (("--api-keys", directory), 1, "is a directory, must be a regular file"),
+                    (("--api-keys", fifo), 1, "is a FIFO, must be a regular file"),
+                    (("--api-keys", dotted), 1, "[alice]: key must have 16 to 256"),
+                    (("--config", directory), 2, "is a directory, must be a regular file"),
+                    (("--config", fifo), 2, "is a FIFO, must be a regular file"),
+                    (("--tls-cert", empty, "--tls-key", empty), 1, "contains no PEM certificate"),
+                    (("--tls-cert", directory, "--tls-key", fifo), 1, "is a directory")]:
+                result = self.run_server(*common, *flags)
+                self.assertEqual(result.returncode, code, (flags, result.stderr))
+                self.assertIn(sentence, result.stderr)
 
     def test_failures(self):
         result = self.run_server("--model", "models/zoo/none", "--listen", "127.0.0.1:0",

@@ -47,7 +47,7 @@ class HttpServerTest : public testing::Test {
                                     .check_admin = [this](const std::string&) { return admin_; },
                                     .health = [] { return absl::OkStatus(); },
                                     .readiness = [this] { return readiness_; }},
-                                   ServiceParts());
+                                   ServiceParts(), /*certificates=*/nullptr);
     LSSAR_CHECK(opened.ok());
     server_ = *std::move(opened);
   }
@@ -122,7 +122,7 @@ TEST_F(HttpServerTest, StopsWhileClientsSayNothing) {
 
 TEST_F(HttpServerTest, APortInUseIsNamed) {
   options_.http_listen = "127.0.0.1:" + std::to_string(server_->Port());
-  const auto second = HttpServer::Open(options_, {}, ServiceParts());
+  const auto second = HttpServer::Open(options_, {}, ServiceParts(), /*certificates=*/nullptr);
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("--http-listen"));
 }
@@ -274,12 +274,12 @@ TEST_F(HttpTransportTest, TheServersEndIsReportedToCallsInProgress) {
 }
 
 TEST_F(HttpTransportTest, OneConnectionTooManyIsAnsweredWith503) {
-  Open({.max_connections = 1});
+  Open({.limits = {.max_connections = 1}});
   const int first = ConnectTo(transport_->Port());
   SendAll(first, kGet);
   const auto exchange = Next();
   const int second = ConnectTo(transport_->Port());
-  EXPECT_THAT(ReadAll(second), HasSubstr("--http-max-connections"));
+  EXPECT_THAT(ReadAll(second), HasSubstr("--max-connections"));
   exchange->Reply({.status = 200, .body = "still here"});
   EXPECT_THAT(ReadAll(first), HasSubstr("still here"));
   close(first);

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -282,6 +285,25 @@ TEST(OptionsTest, ASectionInTheFileIsRejected) {
   const CommandLine line = Parse({"--model", "D", "--config", path.c_str()});
   EXPECT_EQ(line.exit_code, 2);
   EXPECT_THAT(line.text, HasSubstr("section [engine]"));
+}
+
+TEST(OptionsTest, AFileThatIsNoTomlFileIsRejected) {
+  const auto error = [](const std::string& path) {
+    const CommandLine line = Parse({"--model", "D", "--config", path.c_str()});
+    EXPECT_EQ(line.exit_code, 2) << path;
+    return line.text;
+  };
+  EXPECT_THAT(error(testing::TempDir()), HasSubstr("is a directory, must be a regular file"));
+  const std::string fifo = WriteFile("") + ".fifo";
+  unlink(fifo.c_str());
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_THAT(error(fifo), HasSubstr("is a FIFO, must be a regular file"));
+  unlink(fifo.c_str());
+  EXPECT_THAT(error(WriteFile("page-size = 32\ndtype = fp32\n")), HasSubstr("line 2 is not valid"));
+  EXPECT_THAT(error(WriteFile("page-size = 32\npage-size = 16\n")), HasSubstr("line 2 is not"));
+  EXPECT_THAT(error(WriteFile("page-size = [32]\n")), HasSubstr("page-size must have one value"));
+  EXPECT_THAT(error(WriteFile(std::string(100'000, '.'))), HasSubstr("line 1 has 100000 bytes"));
+  EXPECT_THAT(error(WriteFile(std::string((1 << 20) + 1, '\n'))), HasSubstr("at most 1048576"));
 }
 
 TEST(SecurityWarningsTest, NameReachablePortsAndTheFlagsThatProtectThem) {

@@ -6,8 +6,10 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -17,6 +19,7 @@
 #include <vector>
 
 #include "server/http/blocking_client.h"
+#include "server/log.h"
 #include "tests/server/certificates.h"
 #include "tests/server/tcp_client.h"
 #include "tests/server/test_server.h"
@@ -190,18 +193,87 @@ TEST_F(TlsTest, AnUnfinishedHandshakeBlocksNoOtherClient) {
   }
 }
 
+// Writes the file in place, as an editor may do.
+void WriteInPlace(const std::string& path, const std::string& text) {
+  std::filesystem::remove_all(path);
+  std::ofstream(path) << text;
+}
+
+TEST_F(TlsTest, BothPortsKeepTheCertificateWhileTheFilesAreBad) {
+  const TestServer server({.max_model_len = 2048}, WithTls());
+  const Certificate first = MakeCertificate("one", authority_);
+  Serve(first);
+  const Certificate second = MakeCertificate("two", stranger_);
+  const auto wait = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1100)); };
+  const auto expect_first = [&](const char* what) {
+    wait();
+    // Twice: the connection that finds the bad files, and one after it.
+    for (int i = 0; i < 2; ++i) {
+      const grpc::Status status = Call(server, Trusting(authority_));
+      EXPECT_TRUE(status.ok()) << what << ": " << status.error_message();
+      EXPECT_EQ(StatusOfHealth(server, authority_), 200) << what;
+    }
+  };
+  WriteInPlace(Path("key.pem"), "");
+  expect_first("an empty key");
+  WriteInPlace(Path("cert.pem"), "");
+  expect_first("both empty");
+  WriteInPlace(Path("key.pem"), second.key);
+  WriteInPlace(Path("cert.pem"), second.certificate.substr(0, second.certificate.size() / 2));
+  expect_first("half a certificate");
+  std::filesystem::remove(Path("cert.pem"));
+  std::filesystem::create_directory(Path("cert.pem"));
+  expect_first("a directory");
+  WriteInPlace(Path("cert.pem"), second.certificate);
+  wait();
+  EXPECT_TRUE(Call(server, Trusting(stranger_)).ok());
+  EXPECT_EQ(StatusOfHealth(server, stranger_), 200);
+  EXPECT_FALSE(Call(server, Trusting(authority_)).ok());
+}
+
+TEST_F(TlsTest, ABadReloadIsLoggedOnce) {
+  const Log log("info");
+  const auto certificates = TlsCertificates::Open(Files(/*with_client_ca=*/false), &log);
+  ASSERT_TRUE(certificates.ok()) << certificates.status();
+  const auto before = (*certificates)->Current();
+  const auto lines_after = [&](int num_calls) {
+    testing::internal::CaptureStderr();
+    for (int i = 0; i < num_calls; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1050));
+      (*certificates)->Current();
+    }
+    return testing::internal::GetCapturedStderr();
+  };
+  const std::string key = MakeCertificate("next", authority_).key;
+  WriteInPlace(Path("key.pem"), key);
+  const std::string lines = lines_after(2);
+  EXPECT_THAT(lines, HasSubstr("does not match --tls-cert"));
+  EXPECT_THAT(lines, HasSubstr("the certificate before it stays in force"));
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 1) << lines;
+  EXPECT_EQ((*certificates)->Current(), before);
+  Serve(MakeCertificate("good", authority_));
+  EXPECT_THAT(lines_after(1), HasSubstr("the changed certificate is in force"));
+  EXPECT_NE((*certificates)->Current(), before);
+}
+
 TEST_F(TlsTest, InvalidFilesAreNamed) {
   const auto message = [](const TlsFiles& files) {
-    return std::string(MakeCredentials(files).status().message());
+    return std::string(ReadTlsMaterial(files).status().message());
   };
   TlsFiles files = Files(/*with_client_ca=*/true);
-  EXPECT_TRUE(MakeCredentials(files).ok());
+  EXPECT_TRUE(ReadTlsMaterial(files).ok());
   files.certificate = Path("none.pem");
-  EXPECT_EQ(MakeCredentials(files).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(message(files), HasSubstr("--tls-cert " + Path("none.pem") + ": the file cannot be"));
+  EXPECT_EQ(ReadTlsMaterial(files).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(message(files), "--tls-cert " + Path("none.pem") + ": No such file or directory");
   files.certificate = Path("key.pem");
   EXPECT_THAT(message(files), HasSubstr("key.pem contains no PEM certificate"));
+  files.certificate = directory_;
+  EXPECT_THAT(message(files), HasSubstr("is a directory, must be a regular file"));
+  unlink(Path("fifo").c_str());  // of an earlier run
+  ASSERT_EQ(mkfifo(Path("fifo").c_str(), 0600), 0);
   files = Files(true);
+  files.key = Path("fifo");
+  EXPECT_THAT(message(files), HasSubstr("--tls-key " + Path("fifo") + ": is a FIFO"));
   files.key = Path("ca.pem");
   EXPECT_THAT(message(files), HasSubstr("--tls-key " + Path("ca.pem") + " contains no PEM key"));
   Write("other.pem", MakeCertificate("other", authority_).key);
@@ -210,6 +282,26 @@ TEST_F(TlsTest, InvalidFilesAreNamed) {
   files = Files(true);
   files.client_ca = Path("key.pem");
   EXPECT_THAT(message(files), HasSubstr("--tls-client-ca"));
+}
+
+TEST_F(TlsTest, AHalfWrittenFileIsNamed) {
+  const Certificate good = MakeCertificate("chain", authority_);
+  const auto message = [&](const std::string& certificate) {
+    Write("key.pem", good.key);
+    Write("cert.pem", certificate);
+    return std::string(ReadTlsMaterial(Files(false)).status().message());
+  };
+  const std::string chain = good.certificate + authority_.certificate;
+  EXPECT_EQ(message(chain), "");
+  const std::string part = good.certificate + authority_.certificate.substr(0, 100);
+  EXPECT_THAT(message(part), HasSubstr("ends in the middle of a PEM block"));
+  EXPECT_THAT(message(good.certificate + "-----BEGIN CERTI"), HasSubstr("in the middle"));
+  std::string damaged = chain;
+  damaged[good.certificate.size() + 60] = '!';
+  EXPECT_THAT(message(damaged), HasSubstr("has a damaged certificate after 1"));
+  EXPECT_THAT(message(good.certificate + '\0'), HasSubstr("NUL byte"));
+  EXPECT_THAT(message(""), HasSubstr("contains no PEM certificate"));
+  EXPECT_THAT(message(std::string((1 << 20) + 1, 'x')), HasSubstr("must have at most 1048576"));
 }
 
 }  // namespace

@@ -23,9 +23,11 @@ class FakeTokenizer : public Tokenizer {
   explicit FakeTokenizer(int vocab_size) : vocab_size_(vocab_size) {}
 
   int VocabSize() const override { return vocab_size_; }
-  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view) const override {
+  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view,
+                                              absl::FunctionRef<bool()>) const override {
     return absl::UnimplementedError("the fake tokenizer only decodes");
   }
+  int MaxPieceBytes() const override { return 3; }
   std::string_view PieceBytes(int32_t id) const override {
     if (id == FakeModel::kEosId) return "";
     return kPieces[size_t(id) % kPieces.size()];

@@ -116,13 +116,13 @@ class InputGroups:
     def __init__(self, options: types.EmbedOptions) -> None:
         self._max_bytes = (TOKEN_VECTOR_BYTES_PER_CALL if options.get('pooling') == 'token' else
                            BYTES_PER_CALL)
-        self._group: list[pb.ScoreText] = []
+        self._group: list[pb.TextOrTokens] = []
         self._num_bytes = 0
         self._num_added = 0
 
-    def add(self, text: types.Text) -> Iterator[list[pb.ScoreText]]:
+    def add(self, text: types.Text) -> Iterator[list[pb.TextOrTokens]]:
         """Yields the group that became full, if one did. A group has an input or more."""
-        message = _requests.score_text(text, f'inputs[{self._num_added}]')
+        message = _requests.text_or_tokens(text, f'inputs[{self._num_added}]')
         self._num_added += 1
         num_bytes = message.ByteSize()
         if self._group and (len(self._group) == ITEMS_PER_CALL
@@ -131,7 +131,7 @@ class InputGroups:
         self._group.append(message)
         self._num_bytes += num_bytes
 
-    def rest(self) -> Iterator[list[pb.ScoreText]]:
+    def rest(self) -> Iterator[list[pb.TextOrTokens]]:
         """Yields what is left, if anything."""
         if self._group:
             group, self._group, self._num_bytes = self._group, [], 0

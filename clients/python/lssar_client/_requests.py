@@ -38,11 +38,11 @@ def token_ids(ids: object, name: str) -> list[int]:
     return values
 
 
-def score_text(text: types.Text, name: str) -> pb.ScoreText:
+def text_or_tokens(text: types.Text, name: str) -> pb.TextOrTokens:
     """A context or a continuation."""
     if isinstance(text, str):
-        return pb.ScoreText(text=text)
-    return pb.ScoreText(tokens=pb.TokenIds(ids=token_ids(text, name)))
+        return pb.TextOrTokens(text=text)
+    return pb.TextOrTokens(tokens=pb.TokenIds(ids=token_ids(text, name)))
 
 
 def _content(content: object, name: str) -> str:
@@ -147,7 +147,7 @@ def score_item(context: types.Text, continuations: Sequence[types.Text],
     if isinstance(continuations, (str, bytes)):
         raise TypeError(f'continuations is the bare string {continuations!r}: give a list of '
                         f'continuations, [{continuations!r}]')
-    item = pb.ScoreItem(context=score_text(context, 'context'))
+    item = pb.ScoreItem(context=text_or_tokens(context, 'context'))
     if prefix_id is not None and not item.context.text and not item.context.tokens.ids:
         item.context.tokens.ids.append(prefix_id)
     for i, continuation in enumerate(continuations):
@@ -155,7 +155,7 @@ def score_item(context: types.Text, continuations: Sequence[types.Text],
                 continuation, '__len__'):
             raise TypeError(f'continuations[{i}] is {continuation!r}: each continuation is a text '
                             'or a list of token ids, so ids need a list of lists')
-        item.continuations.append(score_text(continuation, f'continuations[{i}]'))
+        item.continuations.append(text_or_tokens(continuation, f'continuations[{i}]'))
     if not item.continuations:
         raise ValueError('continuations is empty: give one or more')
     return item
@@ -177,7 +177,8 @@ def score_request(items: Iterable[pb.ScoreItem], options: types.ScoreOptions) ->
 POOLINGS = {'last': pb.POOLING_LAST, 'mean': pb.POOLING_MEAN, 'token': pb.POOLING_TOKEN}
 
 
-def embed_request(inputs: Iterable[pb.ScoreText], options: types.EmbedOptions) -> pb.EmbedRequest:
+def embed_request(inputs: Iterable[pb.TextOrTokens],
+                  options: types.EmbedOptions) -> pb.EmbedRequest:
     """A request for `inputs`."""
     values = _checked_options('embed', options, frozenset(types.EmbedOptions.__optional_keys__))
     pooling = values.get('pooling')

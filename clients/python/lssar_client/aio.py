@@ -366,7 +366,7 @@ class AsyncClient:
                     progress: bool, options: types.EmbedOptions) -> AsyncIterator[types.Embedding]:
         checkpoint = _requests.CheckpointCheck()
 
-        async def groups() -> AsyncIterator[list[pb.ScoreText]]:
+        async def groups() -> AsyncIterator[list[pb.TextOrTokens]]:
             pending = _batches.InputGroups(options)
             async for text in _each(inputs):
                 for group in pending.add(text):

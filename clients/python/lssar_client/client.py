@@ -350,7 +350,7 @@ class Client:
                     options: types.EmbedOptions) -> Iterator[types.Embedding]:
         checkpoint = _requests.CheckpointCheck()
 
-        def groups() -> Iterator[list[pb.ScoreText]]:
+        def groups() -> Iterator[list[pb.TextOrTokens]]:
             pending = _batches.InputGroups(options)
             for text in inputs:
                 yield from pending.add(text)

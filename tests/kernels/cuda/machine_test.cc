@@ -138,14 +138,14 @@ TEST_F(MachineTest, WarpsShuffleAndVote) {
   EXPECT_EQ(ballots[40], 7);
 }
 
-// An MMA with operands in their layouts, B loaded by LoadTransposed.
+// Two MMAs with operands in their layouts, both B loaded by one LoadTransposed.
 TEST_F(MachineTest, MmaMultipliesMatrices) {
-  const std::vector<float> a = RandomFloats(16 * 16, 1), b = RandomFloats(16 * 8, 2);
+  const std::vector<float> a = RandomFloats(16 * 16, 1), b = RandomFloats(16 * 16, 2);
   const auto a_at = [&](int row, int col) { return F16FromFloat(a[size_t(row * 16 + col)]); };
-  std::vector<float> product(16 * 8);
-  emulation::Run({.num_threads = 32, .shared_bytes = 16 * 16}, [&] {
-    uint16_t* const rows = reinterpret_cast<uint16_t*>(SharedMemory());  // [16][8]
-    for (int i = LaneIdx(); i < 128; i += 32) rows[i] = F16FromFloat(b[size_t(i)]);
+  std::vector<float> product(16 * 16);
+  emulation::Run({.num_threads = 32, .shared_bytes = 16 * 32}, [&] {
+    uint16_t* const rows = reinterpret_cast<uint16_t*>(SharedMemory());  // [16][16]
+    for (int i = LaneIdx(); i < 256; i += 32) rows[i] = F16FromFloat(b[size_t(i)]);
     SyncWarp();
     const int row = LaneIdx() / 4, col = LaneIdx() % 4 * 2;
     const auto pair = [&](int r, int c) {
@@ -153,20 +153,24 @@ TEST_F(MachineTest, MmaMultipliesMatrices) {
     };
     const unsigned a_of[4] = {pair(row, col), pair(row + 8, col), pair(row, col + 8),
                               pair(row + 8, col + 8)};
-    unsigned b_of[2];
-    LoadTransposed(b_of, rows + LaneIdx() % 16 * 8);
-    float c[4] = {};
-    MmaF16(c, a_of, b_of);
-    for (int i = 0; i < 4; ++i) product[size_t((row + i / 2 * 8) * 8 + col + i % 2)] = c[i];
+    unsigned b_of[2][2];  // columns 0 to 7, and 8 to 15
+    LoadTransposed(b_of, rows + LaneIdx() % 16 * 16 + LaneIdx() / 16 * 8);
+    for (int half = 0; half < 2; ++half) {
+      float c[4] = {};
+      MmaF16(c, a_of, b_of[half]);
+      for (int i = 0; i < 4; ++i) {
+        product[size_t((row + i / 2 * 8) * 16 + half * 8 + col + i % 2)] = c[i];
+      }
+    }
   });
   for (int row = 0; row < 16; ++row) {
-    for (int col = 0; col < 8; ++col) {
+    for (int col = 0; col < 16; ++col) {
       double want = 0;
       for (int k = 0; k < 16; ++k) {
         want += double{FloatFromF16(a_at(row, k))} *
-                double{FloatFromF16(F16FromFloat(b[size_t(k * 8 + col)]))};
+                double{FloatFromF16(F16FromFloat(b[size_t(k * 16 + col)]))};
       }
-      ASSERT_NEAR(double{product[size_t(row * 8 + col)]}, want, 1e-6 * (1 + std::fabs(want)));
+      ASSERT_NEAR(double{product[size_t(row * 16 + col)]}, want, 1e-6 * (1 + std::fabs(want)));
     }
   }
 }

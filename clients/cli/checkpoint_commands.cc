@@ -1,0 +1,174 @@
+// `lssar import`, `quantize`, `export` and `verify`: these programs are in Python
+// (clients/python/lssar_client/checkpoints), because they read what PyTorch writes. This file has
+// their help and runs them.
+#include <signal.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "clients/cli/command.h"
+#include "kernels/str_cat.h"
+
+namespace lssar::cli {
+namespace {
+
+// Runs the package of the python3 in PATH. Its arguments follow.
+constexpr const char* kPython = "python3";
+constexpr const char* kProgram = R"python(
+import sys
+try:
+    from lssar_client.checkpoints.command import main
+except ModuleNotFoundError as error:
+    sys.exit(f"lssar: {sys.executable} has no module {error.name}; this command is written in "
+             "Python: pip install 'lssar-client[import]' (in the repository: pip install "
+             "'./clients/python[import]')")
+sys.exit(main())
+)python";
+// The console script of the package.
+constexpr const char* kScript = "lssar-checkpoint";
+
+struct CheckpointCommandInfo {
+  const char* name;
+  const char* footer;
+};
+
+constexpr CheckpointCommandInfo kImport = {
+    "import",
+    "  SOURCE                      FILE.pt of nanoGPT, modded-nanogpt or models/training;\n"
+    "                              model_*.bin of llm.c; a Hugging Face directory (gpt2, llama,\n"
+    "                              gpt_neox); a .safetensors file\n"
+    "  --out DIR                   the checkpoint directory; required\n"
+    "  --attention KIND            lssar, lssa, softmax, ...: what the model was trained with\n"
+    "  --p P                       power of the re-weighting of lssar, (0, 1000]\n"
+    "  --phi NAME                  phi of kind phi\n"
+    "  --set FIELD=VALUE           a field of config.json that the source does not say; "
+    "repeatable\n"
+    "  --ignore FIELD              a field of the source that changes nothing; repeatable\n"
+    "  --tokenizer PATH            file or directory; default: beside the source\n"
+    "  --dtype fp32|fp16|bf16      type of the matrices; default: the source's\n"
+    "  --overwrite                 replace DIR\n"
+    "  --no-generate               do not start a server for a first sentence\n"
+    "  --json                      print the report as JSON\n\n"
+    "What the source does not say has to be given: the error lists it, and nothing is guessed.\n"
+    "No code of a .pt file is executed. Learned absolute positions (wpe) are refused.\n\n"
+    "Examples:\n"
+    "  lssar import hf-llama/ --out model --attention lssar --p 15 --dtype bf16\n"
+    "  lssar import ckpt.pt --out model --attention lssar --p 15 --set activation_function=gelu "
+    "--set rope_theta=10000 --set rope_layout=half"};
+
+constexpr CheckpointCommandInfo kQuantize = {
+    "quantize",
+    "  DIR                         a checkpoint with float weights\n"
+    "  --dtype int8                the type of the matrices; default int8\n"
+    "  --out DIR                   the new directory; required\n"
+    "  --overwrite                 replace the new directory\n\n"
+    "The new checkpoint gives the bits of `--dtype int8` on the old one, is smaller and loads\n"
+    "without quantization.\n\n"
+    "Examples:\n"
+    "  lssar quantize model --out model-int8\n"
+    "  lssar quantize model --dtype int8 --out model-int8 --overwrite"};
+
+constexpr CheckpointCommandInfo kExport = {
+    "export",
+    "  DIR                         a checkpoint with float weights\n"
+    "  --format FORMAT             safetensors (a directory, GPT-2's names), gguf-names (a\n"
+    "                              directory, GGUF's names), torch (a .pt as nanoGPT's); required\n"
+    "  --out PATH                  the new directory or file; required\n"
+    "  --overwrite                 replace PATH\n\n"
+    "`lssar import` reads each format.\n\n"
+    "Examples:\n"
+    "  lssar export model --format torch --out model.pt\n"
+    "  lssar export model --format gguf-names --out model-gguf-names"};
+
+constexpr CheckpointCommandInfo kVerify = {
+    "verify",
+    "  DIR                         a checkpoint\n"
+    "  --devices LIST              default: cpu, reference and cuda where it is there\n"
+    "  --json                      print one JSON object\n\n"
+    "Starts lssar-server with each device and compares log-probabilities with the golden rows, "
+    "and\n"
+    "bits between batches, step sizes and thread counts; measures tokens/s. Exit code 1: a device\n"
+    "is off, or bits differ.\n\n"
+    "Examples:\n"
+    "  lssar verify model\n"
+    "  lssar verify model --devices cpu --json"};
+
+// The lssar-server beside this program, for first sentences and verify.
+void NameServer() {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return;
+  const std::filesystem::path server = self.parent_path() / "lssar-server";
+  if (access(server.c_str(), X_OK) != 0) return;
+  setenv("LSSAR_SERVER", server.c_str(), /*overwrite=*/0);
+}
+
+// Replaces this process. Returns only where the program cannot be started.
+void Exec(std::vector<std::string> arguments) {
+  std::vector<char*> pointers;
+  for (std::string& argument : arguments) pointers.push_back(argument.data());
+  pointers.push_back(nullptr);
+  execvp(pointers[0], pointers.data());
+}
+
+class CheckpointCommand : public Command {
+ public:
+  explicit CheckpointCommand(const CheckpointCommandInfo& info) : info_(info) {}
+
+  void AddFlags(CLI::App* app) override {
+    app_ = app;
+    app->prefix_command();  // Python parses the arguments
+    app->footer(info_.footer);
+  }
+
+  absl::Status Run() override {
+    std::vector<std::string> arguments = app_->remaining();
+    arguments.insert(arguments.begin(), info_.name);
+    NameServer();
+    // The mask of main's Interrupt would be inherited.
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGINT);
+    pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+
+    arguments.insert(arguments.begin(), kScript);
+    Exec(arguments);
+    arguments[0] = kProgram;
+    arguments.insert(arguments.begin(), {kPython, "-c"});
+    Exec(arguments);
+    return absl::NotFoundError(StrCat("this command is written in Python, and ", kPython,
+                                      " cannot be started: ", std::strerror(errno)));
+  }
+
+ private:
+  const CheckpointCommandInfo& info_;
+  CLI::App* app_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeImportCommand() {
+  return std::make_unique<CheckpointCommand>(kImport);
+}
+
+std::unique_ptr<Command> MakeQuantizeCommand() {
+  return std::make_unique<CheckpointCommand>(kQuantize);
+}
+
+std::unique_ptr<Command> MakeExportCommand() {
+  return std::make_unique<CheckpointCommand>(kExport);
+}
+
+std::unique_ptr<Command> MakeVerifyCommand() {
+  return std::make_unique<CheckpointCommand>(kVerify);
+}
+
+}  // namespace lssar::cli

@@ -1,0 +1,190 @@
+"""The commands `import`, `quantize`, `export` and `verify`, which `lssar` runs."""
+
+import argparse
+import dataclasses
+import json
+import os
+import shlex
+import sys
+
+from lssar_client.checkpoints.errors import CheckpointError, UsageError
+
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+
+IMPORT_HELP = '''
+SOURCE is one of
+  FILE.pt            nanoGPT (model, model_args), modded-nanogpt (model), models/training (net,
+                     config), or tensors only. Read by torch's weights-only loader: no code of the
+                     file is executed
+  model_*.bin        llm.c, version 3 (fp32) or 5 (bf16)
+  DIRECTORY          Hugging Face: gpt2, llama or gpt_neox, safetensors or .bin, sharded or not; or
+                     a checkpoint of this server
+  FILE.safetensors   tensors only
+
+What the source does not say has to be given: the error lists it. Nothing is guessed. Learned
+absolute positions (wpe) are refused: this server computes rotary positions only.
+
+DIR gets config.json, model.safetensors, golden.safetensors (logits that the server compares at
+every start) and the tokenizer.
+
+examples:
+  lssar import ckpt.pt --out model --attention lssar --p 15 --set activation_function=gelu \\
+      --set rope_theta=10000 --set rope_layout=half --tokenizer gpt2/
+  lssar import state_step005100.pt --out model --attention lssar --p 15 --set n_head=6 \\
+      --set n_positions=1024 --set embedding_norm=true --set final_logit_softcapping=30
+'''
+QUANTIZE_HELP = '''
+Matrices become int8 with a bf16 scale for each 64 elements of a row, as the server's --dtype int8
+makes them at load. Results have the same bits; the checkpoint is smaller and loads without that
+work.
+
+examples:
+  lssar quantize model --dtype int8 --out model-int8
+'''
+EXPORT_HELP = '''
+  safetensors   a directory: GPT-2's names, one file
+  gguf-names    a directory: the names of GGUF (token_embd.weight, blk.0.attn_qkv.weight, ...) in
+                safetensors
+  torch         a .pt with model and model_args, as nanoGPT writes it; model_args has config.json
+
+`lssar import` reads each of them.
+
+examples:
+  lssar export model --format torch --out model.pt
+'''
+VERIFY_HELP = '''
+Starts lssar-server on the directory with each device, fp32 K/V, and compares log-probabilities with
+the golden rows; compares bits between one thread and two, steps of 16 tokens and of 512, one
+request alone and all at once; measures tokens/s. Exit code 1 if a device is off or bits differ.
+
+examples:
+  lssar verify model
+  lssar verify model --devices cpu
+'''
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog='lssar', description='Checkpoints: import, quantize, export, verify.')
+    commands = parser.add_subparsers(dest='command', required=True, metavar='COMMAND')
+
+    def add(name: str, what: str, epilog: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, description=what, help=what, epilog=epilog,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
+
+    importer = add('import', 'Import a checkpoint of nanoGPT, modded-nanogpt, llm.c or Hugging '
+                   'Face.', IMPORT_HELP)
+    importer.add_argument('source', metavar='SOURCE')
+    importer.add_argument('--out', required=True, metavar='DIR', help='the checkpoint directory')
+    importer.add_argument('--attention', metavar='KIND',
+                          help='lssar, lssa, softmax, ...: the kinds of models/README.md')
+    importer.add_argument('--p', type=float, help='power of the re-weighting, in (0, 1000]')
+    importer.add_argument('--phi', help='phi of kind phi')
+    importer.add_argument('--set', action='append', default=[], metavar='FIELD=VALUE',
+                          help='a field of config.json, as JSON or a word; repeatable')
+    importer.add_argument('--ignore', action='append', default=[], metavar='FIELD',
+                          help='a field of the source that changes nothing; repeatable')
+    importer.add_argument('--tokenizer', metavar='PATH',
+                          help='file or directory; default: beside the source')
+    importer.add_argument('--dtype', choices=('fp32', 'fp16', 'bf16'),
+                          help="type of the matrices; default: the source's")
+    importer.add_argument('--overwrite', action='store_true', help='replace DIR')
+    importer.add_argument('--no-generate', action='store_true',
+                          help='do not start a server for a first sentence')
+    importer.add_argument('--json', action='store_true', help='print the report as JSON')
+
+    quantizer = add('quantize', 'Write a checkpoint with int8 weights.', QUANTIZE_HELP)
+    quantizer.add_argument('directory', metavar='DIR')
+    quantizer.add_argument('--dtype', choices=('int8',), default='int8', help='default int8')
+    quantizer.add_argument('--out', required=True, metavar='DIR', help='the new directory')
+    quantizer.add_argument('--overwrite', action='store_true', help='replace the new directory')
+
+    exporter = add('export', 'Write a checkpoint for other programs.', EXPORT_HELP)
+    exporter.add_argument('directory', metavar='DIR')
+    exporter.add_argument('--format', required=True, choices=('safetensors', 'gguf-names', 'torch'))
+    exporter.add_argument('--out', required=True, metavar='PATH')
+    exporter.add_argument('--overwrite', action='store_true', help='replace PATH')
+
+    verifier = add('verify', 'Check a checkpoint on every device at hand.', VERIFY_HELP)
+    verifier.add_argument('directory', metavar='DIR')
+    verifier.add_argument('--devices', metavar='LIST', help='default: cpu, reference and cuda '
+                          'where it is there')
+    verifier.add_argument('--json', action='store_true', help='print one JSON object')
+    return parser
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    from lssar_client.checkpoints import convert, served, settings
+
+    given = {**settings.parse_assignments(arguments.set)}
+    for field, value in settings.given_attention(arguments.attention, arguments.p,
+                                                 arguments.phi).items():
+        if field in given:
+            raise UsageError(f'--{field} and --set {field} are both given')
+        given[field] = value
+    report = convert.run(convert.Options(
+        arguments.source, arguments.out, given, set(arguments.ignore), arguments.tokenizer,
+        arguments.dtype, arguments.overwrite, shlex.join(['lssar', *sys.argv[1:]])))
+    if not arguments.json:
+        print(convert.render(report), flush=True)
+    try:
+        sentence = None if arguments.no_generate else served.first_sentence(arguments.out)
+    except CheckpointError as error:
+        raise CheckpointError(f'{arguments.out} is written, but not served: {error}') from None
+    if arguments.json:
+        print(json.dumps({**dataclasses.asdict(report), 'first_sentence': sentence}))
+    elif sentence is not None:
+        print(f'generated   {sentence}')
+    return 0
+
+
+def _quantize(arguments: argparse.Namespace) -> int:
+    from lssar_client.checkpoints import quantize
+
+    print(quantize.run(arguments.directory, arguments.out, arguments.overwrite,
+                       shlex.join(['lssar', *sys.argv[1:]])))
+    return 0
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from lssar_client.checkpoints import export
+
+    print(export.run(arguments.directory, arguments.format, arguments.out, arguments.overwrite))
+    return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from lssar_client.checkpoints import verify
+
+    devices = arguments.devices.split(',') if arguments.devices else None
+    report = verify.run(arguments.directory, devices)
+    print(json.dumps(dataclasses.asdict(report)) if arguments.json else verify.render(report))
+    return 0 if report.is_ok else EXIT_FAILURE
+
+
+COMMANDS = {'import': _import, 'quantize': _quantize, 'export': _export, 'verify': _verify}
+
+
+def main() -> int:
+    """Runs a command. -> exit code: 0 success, 1 failure, 2 wrong usage."""
+    arguments = _parser().parse_args()
+    try:
+        return COMMANDS[arguments.command](arguments)
+    except UsageError as error:
+        print(f'lssar: {error}', file=sys.stderr)
+        return EXIT_USAGE
+    except CheckpointError as error:
+        print(f'lssar: {error}', file=sys.stderr)
+        return EXIT_FAILURE
+    except ModuleNotFoundError as error:
+        print(f"lssar: {error.name} is not installed: pip install 'lssar-client[import]' "
+              '(clients/python in the repository)', file=sys.stderr)
+        return EXIT_FAILURE
+    except (KeyboardInterrupt, BrokenPipeError):
+        return EXIT_FAILURE
+    finally:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

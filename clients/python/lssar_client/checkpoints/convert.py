@@ -1,0 +1,260 @@
+"""`lssar import`: a source of any format to a checkpoint directory with golden rows."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+
+import torch
+
+from lssar_client.checkpoints import (directory, golden, names, settings, sources, tensor_file,
+                                      tokenizer_files)
+from lssar_client.checkpoints.errors import CheckpointError, JsonObject
+
+MATRIX_TYPES = {'fp32': 'F32', 'fp16': 'F16', 'bf16': 'BF16'}
+HALF_OVERFLOW = 65520.0  # rounds to infinity in fp16
+
+LEARNED_POSITIONS = (
+    '{name}: the source has learned absolute positions, and this server computes rotary ones '
+    'only. Such a model cannot be imported; train it with rotary embeddings in place of wpe')
+
+
+@dataclasses.dataclass
+class Options:
+    """The command line of `lssar import`."""
+
+    source: str
+    out: str
+    given: JsonObject = dataclasses.field(default_factory=dict)
+    ignored: set[str] = dataclasses.field(default_factory=set)
+    tokenizer: str | None = None
+    dtype: str | None = None  # one of MATRIX_TYPES; None: the source's
+    overwrite: bool = False
+    command: str = ''  # for the metadata
+
+
+@dataclasses.dataclass
+class Report:
+    """What an import did."""
+
+    format: str
+    sources: dict[str, str]  # path: sha256
+    config: JsonObject
+    origins: dict[str, str]
+    num_parameters: int
+    mapped: dict[str, list[str]]  # our name: the source's names
+    left_out: dict[str, str]
+    not_read: list[str]
+    notes: list[str]
+    dtype: str
+    rounding: float | None  # largest change of a golden log-probability by `dtype`
+    golden_rows: list[int]  # tokens of each
+    tokenizer: list[str]
+    checkpoint_hash: str
+    num_bytes: int
+
+
+def _transpose(mapped: names.Mapped) -> None:
+    """Conv1D's [in, out] to [out, in], everywhere but in the embedding and the head."""
+    for name, tensor in mapped.tensors.items():
+        if name.startswith('h.') and tensor.dim() == 2:
+            mapped.tensors[name] = tensor.t()
+
+
+def _drop_tied_head(mapped: names.Mapped) -> None:
+    """An output projection that equals the embedding is no tensor of its own."""
+    head, embedding = mapped.tensors.get('lm_head.weight'), mapped.tensors.get('wte.weight')
+    if head is None or embedding is None:
+        return
+    is_same = head.shape == embedding.shape and head.dtype == embedding.dtype and (
+        head.data_ptr() == embedding.data_ptr() or torch.equal(head, embedding))
+    if is_same:
+        [name] = mapped.sources.pop('lm_head.weight')
+        del mapped.tensors['lm_head.weight']
+        mapped.left_out[names.show(name, head)] = 'equals the embedding (tied)'
+
+
+def _refuse_unknown(source: sources.Source, mapped: names.Mapped) -> None:
+    """Errors: CheckpointError that lists the tensors that nothing maps."""
+    for shown in mapped.unknown:
+        if shown.split()[0].rpartition('.wpe')[2] == '.weight' or shown.startswith('wpe.weight'):
+            raise CheckpointError(LEARNED_POSITIONS.format(name=shown))
+    if mapped.unknown:
+        listed = '\n'.join(f'  {shown}' for shown in mapped.unknown[:100])
+        more = len(mapped.unknown) - 100
+        raise CheckpointError(
+            f'{source.path}: read as {source.format}, it has {len(mapped.unknown)} tensors that '
+            f'are no part of a model computed here:\n{listed}'
+            + (f'\n  and {more} more' if more > 0 else ''))
+
+
+def _check_shapes(source: sources.Source, mapped: names.Mapped, config: JsonObject) -> None:
+    """Errors: CheckpointError that lists missing tensors and wrong shapes."""
+    expected = settings.expected_shapes(config)
+    problems = [f'missing: {name} {list(shape)}' for name, shape in expected.items()
+                if name not in mapped.tensors]
+    for name, tensor in mapped.tensors.items():
+        shown = ', '.join(mapped.sources[name])
+        if name not in expected:
+            problems.append(f'not part of the model: {shown} {list(tensor.shape)}')
+        elif tuple(tensor.shape) != expected[name]:
+            problems.append(f'{shown}: {list(tensor.shape)}; {name} must be '
+                            f'{list(expected[name])}')
+    if problems:
+        listed = '\n'.join(f'  {problem}' for problem in problems[:100])
+        raise CheckpointError(f'{source.path}: read as {source.format}, its tensors do not fit:\n'
+                              f'{listed}')
+
+
+def _collect(source: sources.Source, mapped: names.Mapped, given: JsonObject) -> JsonObject:
+    """config.json. Also joins q, k and v of `mapped`. -> (config, origins)."""
+    found = settings.Settings()
+    found.add_all(source.recorded, settings.RECORDED, source.format)
+    found.add_all(given, settings.GIVEN)
+    for name, (dims, base) in mapped.rotary_bases.items():
+        found.add('rope_theta', _like(found.get('rope_theta'), base), settings.DERIVED, name)
+        if found.has('n_head') and not found.has('partial_rotary_factor'):
+            hidden = int(mapped.tensors['wte.weight'].shape[1])
+            whole = found.get('head_dim') or hidden // found.integer('n_head')
+            if whole != dims:
+                found.add('partial_rotary_factor', dims / int(str(whole)), settings.DERIVED, name)
+    found.add_all(source.fixed, settings.FIXED, source.format)
+    settings.derive(mapped.tensors, found, names.num_layers(mapped.tensors))
+    found.require(*(field for field in settings.REQUIRED if field in source.required))
+    names.fuse(mapped, found.integer('n_head'))
+    heads, kv_heads, dim = settings.derive_heads(mapped.tensors, found)
+    settings.derive_attention_bias(mapped.tensors, found)
+    if source.is_rotated_back:
+        names.reverse_rotation(mapped, heads, kv_heads, dim)
+    return {'config': found.config(), 'origins': found.origins()}
+
+
+def _like(said: object, base: float) -> object:
+    """The rotary base of a table of frequencies: the one that was said if the table has it."""
+    if isinstance(said, (int, float)) and abs(base - said) <= 1e-3 * abs(said):
+        return said
+    return float('%.5g' % base)
+
+
+def _stored_type(name: str, tensor: torch.Tensor, dtype: str | None) -> str:
+    """Matrices get `dtype`; norms and biases keep theirs, which the server holds in fp32."""
+    own = tensor_file.NAMES[tensor.dtype]
+    own = 'F32' if own == 'F64' else own
+    return MATRIX_TYPES[dtype] if dtype and tensor.dim() == 2 else own
+
+
+def _check_values(mapped: names.Mapped, dtype: str | None) -> None:
+    """Errors: CheckpointError for a NaN, an infinity, and a value beyond fp16 where that is asked.
+
+    """
+    for name, tensor in mapped.tensors.items():
+        shown = mapped.sources[name][0]
+        sources.check_finite(shown, tensor)
+        if _stored_type(name, tensor, dtype) == 'F16' and tensor.numel():
+            largest = float(tensor.abs().max())
+            if largest >= HALF_OVERFLOW:
+                raise CheckpointError(f'tensor "{shown}" holds {largest}; must be below 65520 for '
+                                      '--dtype fp16')
+
+
+def _largest_change(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
+    """Of a log-probability, where the exact one is above -20."""
+    worst = 0.0
+    for exact, rounded in zip(a, b):
+        exact, rounded = exact.log_softmax(-1), rounded.log_softmax(-1)
+        worst = max(worst, float((exact - rounded).abs()[exact > -20].max()))
+    return worst
+
+
+def run(options: Options) -> Report:
+    """Imports. Errors: CheckpointError; nothing is left in `out` then."""
+    torch.set_grad_enabled(False)
+    directory.check_target(options.out, options.overwrite)
+    source = sources.read(options.source, options.ignored)
+    mapped = names.apply(source.rules, source.tensors)
+    _refuse_unknown(source, mapped)
+    if source.is_transposed:
+        _transpose(mapped)
+    _drop_tied_head(mapped)
+    collected = _collect(source, mapped, options.given)
+    config, origins = collected['config'], collected['origins']
+    assert isinstance(config, dict) and isinstance(origins, dict)
+    _check_shapes(source, mapped, config)
+    _check_values(mapped, options.dtype)
+    found = tokenizer_files.find(source.folder, options.tokenizer)
+
+    types = {name: _stored_type(name, tensor, options.dtype)
+             for name, tensor in mapped.tensors.items()}
+
+    def stored(name: str) -> torch.Tensor | None:
+        tensor = mapped.tensors.get(name)
+        return None if tensor is None else tensor.to(tensor_file.TYPES[types[name]]).double()
+
+    def exact(name: str) -> torch.Tensor | None:
+        tensor = mapped.tensors.get(name)
+        return None if tensor is None else tensor.double()
+
+    logits = golden.compute(config, stored)
+    is_rounded = any(tensor_file.TYPES[types[name]] != tensor.dtype
+                     for name, tensor in mapped.tensors.items())
+    rounding = _largest_change(golden.compute(config, exact), logits) if is_rounded else None
+    hashes = {path: directory.sha256(path) for path in source.files}
+    metadata = {'format': 'pt', 'source_format': source.format, 'command': options.command,
+                'versions': directory.versions(),
+                'source_sha256': json.dumps({os.path.basename(path): each
+                                             for path, each in hashes.items()})}
+    with directory.new_directory(options.out, options.overwrite) as scratch:
+        directory.write_config(config, scratch)
+        tensor_file.write(os.path.join(scratch, directory.WEIGHTS), [
+            tensor_file.output_of('transformer.' * (name != 'lm_head.weight') + name, tensor,
+                                  types[name])
+            for name, tensor in mapped.tensors.items()], metadata)
+        golden.write(config, logits, scratch)
+        tokenizer_files.copy(found, scratch)
+        checkpoint_hash = directory.checkpoint_hash(scratch)
+        num_bytes = os.path.getsize(os.path.join(scratch, directory.WEIGHTS))
+    return Report(
+        source.format, hashes, config, {str(k): str(v) for k, v in origins.items()},
+        sum(tensor.numel() for tensor in mapped.tensors.values()), mapped.sources, mapped.left_out,
+        source.not_read, source.notes, options.dtype or '/'.join(sorted(set(types.values()))),
+        rounding, [len(tokens) for tokens, _ in golden.rows(config)],
+        [f'{os.path.basename(path)} -> {ours}' for path, ours in found.items()], checkpoint_hash,
+        num_bytes)
+
+
+def _grouped(left_out: Mapping[str, str]) -> dict[str, list[str]]:
+    """Names by reason."""
+    groups: dict[str, list[str]] = {}
+    for shown, why in left_out.items():
+        groups.setdefault(why, []).append(shown)
+    return groups
+
+
+def render(report: Report) -> str:
+    """The report as text."""
+    lines = [f'source      {path}, {report.format}\n            sha256 {digest}'
+             for path, digest in report.sources.items()]
+    lines.append('config.json')
+    width = max(len(field) for field in report.origins)
+    for field, origin in report.origins.items():
+        value = json.dumps(report.config.get(field))
+        lines.append(f'  {field:{width}}  {value}  [{origin}]')
+    lines.append(f'tensors     {len(report.mapped)} mapped, {report.num_parameters:,} parameters')
+    for why, shown in _grouped(report.left_out).items():
+        more = f' and {len(shown) - 1} more' if len(shown) > 1 else ''
+        lines.append(f'left out    {shown[0]}{more}: {why}')
+    if report.not_read:
+        lines.append(f'not read    {", ".join(report.not_read)}')
+    lines += [f'note        {note}' for note in report.notes]
+    rounding = ''
+    if report.rounding is not None:
+        rounding = f'; rounding changed golden log-probabilities by up to {report.rounding:.2g}'
+    lines += [
+        f'weights     {report.dtype}, {report.num_bytes:,} bytes{rounding}',
+        f'golden rows {", ".join(map(str, report.golden_rows))} tokens, float64',
+        f'tokenizer   {", ".join(report.tokenizer) or "none found: the model serves token ids"}',
+        f'checksum    {report.checkpoint_hash} (as `lssar info` shows it)']
+    if 'eos_token_id' not in report.config:
+        lines.append('note        no eos_token_id: texts end at max_tokens; --set eos_token_id=ID '
+                     'names the end of a text')
+    return '\n'.join(lines)

@@ -1,0 +1,50 @@
+"""The error of this package and checked access to JSON."""
+
+import json
+from typing import TypeAlias
+
+JsonObject: TypeAlias = dict[str, object]
+
+MAX_JSON_BYTES = 100_000_000
+
+
+class CheckpointError(Exception):
+    """Something in a source, a checkpoint or the command line is wrong: a sentence for the user."""
+
+
+class UsageError(CheckpointError):
+    """The command line is wrong or incomplete."""
+
+
+def _unique(pairs: list[tuple[str, object]]) -> JsonObject:
+    """Members of a JSON object. Errors: CheckpointError where a name appears twice."""
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise CheckpointError(f'"{twice}" appears twice')
+    return members
+
+
+def parse_json_object(text: bytes, source: str) -> JsonObject:
+    """The object in `text`. Errors: CheckpointError that starts with `source`."""
+    if len(text) > MAX_JSON_BYTES:
+        raise CheckpointError(f'{source}: {len(text)} bytes of JSON; the limit is {MAX_JSON_BYTES}')
+    try:
+        parsed: object = json.loads(text, object_pairs_hook=_unique)
+    except CheckpointError as error:
+        raise CheckpointError(f'{source}: {error}') from None
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f'{source}: not JSON: {error}') from None
+    if not isinstance(parsed, dict):
+        raise CheckpointError(f'{source}: must be a JSON object')
+    return parsed
+
+
+def read_json_object(path: str) -> JsonObject:
+    """The object in a file. Errors: CheckpointError that starts with the path."""
+    try:
+        with open(path, 'rb') as file:
+            return parse_json_object(file.read(MAX_JSON_BYTES + 1), path)
+    except OSError as error:
+        raise CheckpointError(f'{path}: {error.strerror}') from None

@@ -1,0 +1,425 @@
+"""Finds out what a source is and reads it: tensors, and the fields of config.json that it says."""
+
+import dataclasses
+import math
+import os
+from collections.abc import Mapping
+
+import torch
+
+from lssar_client.checkpoints import llmc_file, names, torch_file
+from lssar_client.checkpoints.errors import CheckpointError, JsonObject, read_json_object
+from lssar_client.checkpoints.settings import FIELDS
+from lssar_client.checkpoints.tensor_file import TensorFile
+
+# torch's default epsilon of rms_norm on float32, which modded-nanogpt uses.
+RMS_EPSILON = 1.1920928955078125e-07
+
+GPT2_BLOCK: JsonObject = {
+    'normalization': 'layer_norm', 'layer_norm_epsilon': 1e-5, 'embedding_norm': False,
+    'final_logit_softcapping': None,
+}
+MODDED_BLOCK: JsonObject = {
+    'normalization': 'rms_norm', 'layer_norm_epsilon': RMS_EPSILON, 'activation_function': 'relu2',
+    'qk_norm': {'kind': 'rms_norm', 'position': 'before_rotary', 'weight': False,
+                'epsilon': RMS_EPSILON},
+    'rope_theta': 10000.0, 'rope_layout': 'half',
+}
+
+# Keys of nanoGPT's model_args under our names; None: no part of the function.
+MODEL_ARGS = {'n_layer': 'n_layer', 'n_head': 'n_head', 'n_embd': 'n_embd', 'dropout': None,
+              'block_size': 'n_positions', 'vocab_size': 'vocab_size', 'bias': 'bias',
+              'n_kv_head': 'num_key_value_heads'}
+# What nanoGPT's `bias` says.
+BIASES = ('norm_bias', 'attention_bias', 'attention_out_bias', 'mlp_bias', 'mlp_out_bias')
+# Of models/training's model.Config.
+TRAINING_CONFIG = {'vocab_size': 'vocab_size', 'n_layer': 'n_layer', 'n_head': 'n_head',
+                   'n_embd': 'n_embd', 'n_ctx': 'n_positions', 'rope_theta': 'rope_theta',
+                   'layer_norm_eps': 'layer_norm_epsilon'}
+
+
+@dataclasses.dataclass
+class Source:
+    """What a source holds, before its tensors get our names."""
+
+    path: str
+    format: str
+    files: list[str]
+    tensors: dict[str, torch.Tensor]
+    rules: names.Rules
+    recorded: JsonObject = dataclasses.field(default_factory=dict)
+    fixed: JsonObject = dataclasses.field(default_factory=dict)  # by the program that wrote it
+    required: tuple[str, ...] = ()  # what it leaves open
+    not_read: list[str] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    is_transposed: bool = False  # Conv1D: matrices but the embedding are [in, out]
+    is_rotated_back: bool = False  # modded-nanogpt: rotary by the negative angle
+    has_wpe: bool = False  # a program with learned positions
+
+    @property
+    def folder(self) -> str:
+        """Where the tokenizer is looked for."""
+        return self.path if os.path.isdir(self.path) else os.path.dirname(self.path) or '.'
+
+
+ALWAYS = ('n_head', 'n_positions', 'attention', 'rope_theta', 'rope_layout')
+
+
+def _is_state_dict(value: object) -> bool:
+    return isinstance(value, dict) and bool(value) and all(
+        isinstance(key, str) and isinstance(tensor, torch.Tensor) for key, tensor in value.items())
+
+
+def _looks_modded(tensors: Mapping[str, torch.Tensor]) -> bool:
+    return any(name.endswith(('.attn.c_q.weight', '.attn.qkv_w')) for name in tensors)
+
+
+def _rules_of(tensors: Mapping[str, torch.Tensor]) -> names.Rules:
+    """The rules that know most names."""
+    candidates = (names.GPT2, names.MODDED, names.LLAMA, names.NEOX, names.GGUF, names.TRAINING)
+    return max(candidates, key=lambda rules: len(names.apply(rules, tensors).tensors))
+
+
+def _from_model_args(arguments: Mapping[object, object], ignored: set[str],
+                     path: str) -> JsonObject:
+    """config.json fields that nanoGPT's model_args say.
+
+    Errors: CheckpointError for a key that is not known and not ignored.
+    """
+    recorded: JsonObject = {}
+    for key, value in arguments.items():
+        name = str(key)
+        field = MODEL_ARGS.get(name, name)
+        if name in ignored or field is None or value is None and name == 'vocab_size':
+            continue
+        if field == 'bias':
+            recorded.update({each: bool(value) for each in BIASES})
+        elif field in FIELDS:
+            recorded[field] = value
+        else:
+            raise CheckpointError(f'{path}: model_args has {name} = {value!r}, which may change '
+                                  f'what the model computes; --ignore {name} if it does not')
+    return recorded
+
+
+def _read_nanogpt(path: str, content: JsonObject, ignored: set[str]) -> Source:
+    arguments = content['model_args']
+    if not isinstance(arguments, dict) or not _is_state_dict(content['model']):
+        raise CheckpointError(f'{path}: model_args must be a dict and model a dict of tensors')
+    tensors = names.unwrap(_state_dict(content, 'model'))
+    recorded = _from_model_args(arguments, ignored, path)
+    if _looks_modded(tensors):
+        return dataclasses.replace(_read_modded(path, content, 'model'), recorded=recorded)
+    return Source(path, 'nanoGPT', [path], tensors, names.GPT2, recorded, GPT2_BLOCK,
+                  (*ALWAYS, 'activation_function'), _others(content, 'model', 'model_args'),
+                  has_wpe=True)
+
+
+def _state_dict(content: JsonObject, key: str) -> dict[str, torch.Tensor]:
+    """content[key], which _is_state_dict."""
+    value = content[key]
+    assert isinstance(value, dict)
+    return value
+
+
+def _others(content: JsonObject, *read: str) -> list[str]:
+    return [key for key in content if key not in read]
+
+
+def _read_modded(path: str, content: JsonObject, key: str) -> Source:
+    return Source(path, 'modded-nanogpt', [path], names.unwrap(_state_dict(content, key)),
+                  names.MODDED, {}, MODDED_BLOCK,
+                  (*ALWAYS, 'embedding_norm', 'final_logit_softcapping'), _others(content, key),
+                  ["rotary angles are negative in modded-nanogpt: the halves of each head's q and "
+                   'k are swapped, which computes the same'], is_rotated_back=True)
+
+
+def _read_training(path: str, content: JsonObject) -> Source:
+    config = content['config']
+    if not isinstance(config, dict) or not _is_state_dict(content['net']):
+        raise CheckpointError(f'{path}: config must be a dict and net a dict of tensors')
+    known = {*TRAINING_CONFIG, 'attention', 'p'}
+    unknown = [key for key in config if key not in known]
+    missing = [key for key in known if key not in config]
+    if unknown or missing:
+        raise CheckpointError(f'{path}: config has unknown {unknown} and lacks {missing}')
+    recorded: JsonObject = {field: config[key] for key, field in TRAINING_CONFIG.items()}
+    attention: JsonObject = {'kind': config['attention']}
+    if config['attention'] == 'lssar':
+        attention['p'] = int(config['p']) if config['p'] == int(config['p']) else config['p']
+    recorded['attention'] = attention
+    fixed = {**GPT2_BLOCK, 'activation_function': 'gelu_new', 'rope_layout': 'half'}
+    return Source(path, 'models/training', [path], names.unwrap(_state_dict(content, 'net')),
+                  names.TRAINING, recorded, fixed, ALWAYS, _others(content, 'net', 'config'))
+
+
+def _plain(path: str, tensors: Mapping[str, torch.Tensor], not_read: list[str]) -> Source:
+    unwrapped = names.unwrap(tensors)
+    return Source(path, 'state dict', [path], unwrapped, _rules_of(unwrapped), {}, {},
+                  (*ALWAYS, 'activation_function', 'normalization', 'layer_norm_epsilon',
+                   'embedding_norm', 'final_logit_softcapping'), not_read, has_wpe=True)
+
+
+def _read_torch(path: str, ignored: set[str]) -> Source:
+    content = torch_file.load(path)
+    if 'model' in content and 'model_args' in content:
+        return _read_nanogpt(path, content, ignored)
+    if 'net' in content and 'config' in content:
+        return _read_training(path, content)
+    for key in ('model', 'state_dict', 'model_state_dict'):
+        if key in content and _is_state_dict(content[key]):
+            tensors = _state_dict(content, key)
+            if _looks_modded(names.unwrap(tensors)):
+                return _read_modded(path, content, key)
+            return _plain(path, tensors, _others(content, key))
+    if _is_state_dict(content):
+        if _looks_modded(names.unwrap(_state_dict({'': content}, ''))):
+            return _read_modded(path, {'': content}, '')
+        return _plain(path, _state_dict({'': content}, ''), [])
+    raise CheckpointError(
+        f'{path}: holds {", ".join(list(content)[:20])}; must hold model and model_args (nanoGPT), '
+        'model (modded-nanogpt), net and config (models/training), or tensors only')
+
+
+def _read_llmc(path: str) -> Source:
+    recorded, tensors, num_padding = llmc_file.load(path)
+    notes = [f'{num_padding} rows of padding of wte are left out: llm.c does not use them'
+             ] if num_padding else []
+    fixed = {**GPT2_BLOCK, 'activation_function': 'gelu_new'}
+    return Source(path, 'llm.c', [path], tensors, names.GPT2, recorded, fixed, ALWAYS, notes=notes,
+                  has_wpe=True)
+
+
+# ---- Hugging Face directories.
+
+ACTIVATIONS = {'gelu': 'gelu', 'gelu_new': 'gelu_new', 'gelu_fast': 'gelu_new', 'relu': 'relu',
+               'gelu_pytorch_tanh': 'gelu_pytorch_tanh', 'relu2': 'relu2', 'silu': 'silu',
+               'swish': 'silu'}
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A model_type of transformers: its fields under our names, and its defaults."""
+
+    rules: names.Rules
+    fields: Mapping[str, str]
+    defaults: Mapping[str, object]  # of transformers' configuration class, by its names
+    fixed: Mapping[str, object]  # what its code computes, by our names
+    must_be: Mapping[str, object]  # by its names
+    is_transposed: bool = False
+    has_wpe: bool = False
+
+
+FAMILIES = {
+    'gpt2': Family(
+        names.GPT2,
+        {name: name for name in ('vocab_size', 'n_positions', 'n_embd', 'n_layer', 'n_head',
+                                 'n_inner', 'layer_norm_epsilon', 'tie_word_embeddings',
+                                 'activation_function')},
+        {'activation_function': 'gelu_new', 'layer_norm_epsilon': 1e-5,
+         'tie_word_embeddings': True},
+        {**GPT2_BLOCK},
+        {'scale_attn_weights': True, 'scale_attn_by_inverse_layer_idx': False,
+         'add_cross_attention': False},
+        is_transposed=True, has_wpe=True),
+    'llama': Family(
+        names.LLAMA,
+        {'vocab_size': 'vocab_size', 'max_position_embeddings': 'n_positions',
+         'hidden_size': 'n_embd', 'num_hidden_layers': 'n_layer', 'num_attention_heads': 'n_head',
+         'num_key_value_heads': 'num_key_value_heads', 'head_dim': 'head_dim',
+         'intermediate_size': 'n_inner', 'rms_norm_eps': 'layer_norm_epsilon',
+         'hidden_act': 'activation_function', 'rope_theta': 'rope_theta',
+         'tie_word_embeddings': 'tie_word_embeddings', 'attention_bias': 'attention_bias',
+         'mlp_bias': 'mlp_bias'},
+        {'hidden_act': 'silu', 'rms_norm_eps': 1e-6, 'tie_word_embeddings': False,
+         'attention_bias': False, 'mlp_bias': False, 'rope_theta': 10000.0},
+        {'normalization': 'rms_norm', 'rope_layout': 'half', 'embedding_norm': False,
+         'final_logit_softcapping': None},
+        {'pretraining_tp': 1}),
+    'gpt_neox': Family(
+        names.NEOX,
+        {'vocab_size': 'vocab_size', 'max_position_embeddings': 'n_positions',
+         'hidden_size': 'n_embd', 'num_hidden_layers': 'n_layer', 'num_attention_heads': 'n_head',
+         'intermediate_size': 'n_inner', 'layer_norm_eps': 'layer_norm_epsilon',
+         'hidden_act': 'activation_function', 'rotary_emb_base': 'rope_theta',
+         'rotary_pct': 'partial_rotary_factor', 'use_parallel_residual': 'parallel_residual',
+         'tie_word_embeddings': 'tie_word_embeddings', 'attention_bias': 'attention_bias'},
+        {'hidden_act': 'gelu', 'layer_norm_eps': 1e-5, 'rotary_emb_base': 10000,
+         'rotary_pct': 0.25, 'use_parallel_residual': True, 'tie_word_embeddings': False,
+         'attention_bias': True},
+        {'normalization': 'layer_norm', 'rope_layout': 'half', 'embedding_norm': False,
+         'final_logit_softcapping': None},
+        {}),
+}
+# Fields of transformers that change nothing that a server computes.
+HARMLESS = frozenset((
+    '_attn_implementation', '_attn_implementation_autoset', '_commit_hash', '_name_or_path',
+    'architectures', 'attention_dropout', 'attn_implementation', 'attn_pdrop', 'auto_map',
+    'bad_words_ids', 'begin_suppress_tokens', 'chunk_size_feed_forward', 'classifier_dropout',
+    'dropout', 'dtype', 'embd_pdrop', 'finetuning_task', 'gradient_checkpointing',
+    'hidden_dropout', 'id2label', 'initializer_range', 'is_decoder', 'is_encoder_decoder',
+    'keys_to_ignore_at_inference', 'label2id', 'linear_layout', 'model_type', 'n_ctx',
+    'output_attentions', 'output_hidden_states', 'pad_token_id', 'prefix', 'problem_type',
+    'reorder_and_upcast_attn', 'resid_pdrop', 'return_dict', 'summary_activation',
+    'summary_first_dropout', 'summary_proj_to_labels', 'summary_type', 'summary_use_proj',
+    'task_specific_params', 'tokenizer_class', 'torch_dtype', 'torchscript',
+    'transformers_version', 'unk_token_id', 'use_bfloat16', 'use_cache'))
+
+
+def _rope_scaling(value: object, path: str) -> object:
+    """Our rope_scaling, or None. Errors: CheckpointError for another kind than dynamic NTK."""
+    if not isinstance(value, dict):
+        return None
+    kind = value.get('rope_type', value.get('type'))
+    if kind == 'default':
+        return None
+    if kind != 'dynamic' or 'factor' not in value:
+        raise CheckpointError(f'{path}: rope_scaling is {value}; only dynamic NTK is computed')
+    return {'type': 'dynamic', 'factor': value['factor']}
+
+
+def _from_hugging_face(config: JsonObject, family: Family, ignored: set[str],
+                       path: str) -> JsonObject:
+    """config.json fields that a Hugging Face config says. Errors: CheckpointError by name."""
+    config = dict(config)
+    rope = config.pop('rope_parameters', None)  # transformers 5
+    if isinstance(rope, dict):
+        theirs = {ours: name for name, ours in family.fields.items()}
+        for name in ('rope_theta', 'partial_rotary_factor'):
+            if name in rope:
+                config.setdefault(theirs.get(name, name), rope[name])
+        config.setdefault('rope_scaling', rope)
+    recorded: JsonObject = {}
+    for name, value in {**family.defaults, **config}.items():
+        if value is None or name in HARMLESS or name in ignored:
+            continue
+        if name in family.must_be:
+            if value != family.must_be[name]:
+                raise CheckpointError(f'{path}: {name} is {value!r}; only {family.must_be[name]!r} '
+                                      'is computed')
+        elif name == 'rope_scaling':
+            recorded[name] = _rope_scaling(value, path)
+        elif name in ('bos_token_id', 'eos_token_id'):
+            if isinstance(value, int):
+                recorded[name] = value
+        elif family.fields.get(name) == 'activation_function':
+            if str(value) not in ACTIVATIONS:
+                raise CheckpointError(f'{path}: {name} is {value!r}; must be one of '
+                                      f'{", ".join(ACTIVATIONS)}')
+            recorded['activation_function'] = ACTIVATIONS[str(value)]
+        elif name in family.fields or name in FIELDS:
+            recorded[family.fields.get(name, name)] = value
+        else:
+            raise CheckpointError(f'{path}: {name} is {value!r}, which may change what the model '
+                                  f'computes; --ignore {name} if it does not')
+    return recorded
+
+
+def _shards(folder: str, index: str) -> list[str]:
+    """The files that an index names. Errors: CheckpointError for a name with a folder."""
+    weights = read_json_object(index).get('weight_map')
+    if not isinstance(weights, dict) or not weights:
+        raise CheckpointError(f'{index}: weight_map must be an object that is not empty')
+    files = sorted({str(file) for file in weights.values()})
+    for file in files:
+        if os.path.basename(file) != file or file in ('', '.', '..'):
+            raise CheckpointError(f'{index}: weight_map names "{file}"; must be a file beside it')
+    return [os.path.join(folder, file) for file in files]
+
+
+def _weight_files(folder: str) -> list[str]:
+    for name in ('model.safetensors', 'pytorch_model.bin'):
+        single, index = os.path.join(folder, name), os.path.join(folder, name + '.index.json')
+        if os.path.exists(single):
+            return [single]
+        if os.path.exists(index):
+            return _shards(folder, index)
+    raise CheckpointError(f'{folder}: has neither model.safetensors nor pytorch_model.bin, nor an '
+                          'index of their shards')
+
+
+def _load_tensors(files: list[str]) -> dict[str, torch.Tensor]:
+    tensors: dict[str, torch.Tensor] = {}
+    for file in files:
+        if file.endswith('.safetensors'):
+            loaded = TensorFile(file).tensors()
+        else:
+            content = torch_file.load(file)
+            if not _is_state_dict(content):
+                raise CheckpointError(f'{file}: must hold tensors only')
+            loaded = _state_dict({'': content}, '')
+        twice = sorted(set(tensors) & set(loaded))
+        if twice:
+            raise CheckpointError(f'{file}: tensor "{twice[0]}" is in another shard too')
+        tensors.update(loaded)
+    return tensors
+
+
+def _read_directory(path: str, ignored: set[str]) -> Source:
+    config_path = os.path.join(path, 'config.json')
+    config = read_json_object(config_path)
+    files = _weight_files(path)
+    model_type = config.get('model_type')
+    tensors = names.unwrap(_load_tensors(files))
+    if model_type in ('lssar_gpt', None) and isinstance(config.get('attention'), (dict, list)):
+        recorded = {name: value for name, value in config.items()
+                    if name in FIELDS and value is not None}
+        unknown = [name for name in config if name not in FIELDS and name not in HARMLESS
+                   and name != 'ignored_fields' and name not in ignored]
+        if unknown:
+            raise CheckpointError(f'{config_path}: {unknown[0]} is {config[unknown[0]]!r}, which '
+                                  'may change what the model computes; --ignore '
+                                  f'{unknown[0]} if it does not')
+        fixed: JsonObject = {'normalization': 'layer_norm', 'layer_norm_epsilon': 1e-5,
+                             'embedding_norm': False, 'rope_layout': 'half',
+                             'final_logit_softcapping': None}
+        return Source(path, 'lssar', [config_path, *files], tensors, _rules_of(tensors), recorded,
+                      fixed, (*ALWAYS, 'activation_function'),
+                      is_transposed=config.get('linear_layout') == 'conv1d')
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        raise CheckpointError(f'{config_path}: model_type is {model_type!r}; must be one of '
+                              f'{", ".join(FAMILIES)}, or lssar_gpt')
+    family = FAMILIES[model_type]
+    return Source(path, f'Hugging Face {model_type}', [config_path, *files], tensors, family.rules,
+                  _from_hugging_face(config, family, ignored, config_path), dict(family.fixed),
+                  (*ALWAYS, 'activation_function', 'layer_norm_epsilon'),
+                  is_transposed=family.is_transposed, has_wpe=family.has_wpe)
+
+
+def read(path: str, ignored: set[str]) -> Source:
+    """Reads a source of any format.
+
+    Errors: CheckpointError that names what is wrong and what is read.
+    """
+    if os.path.isdir(path):
+        return _read_directory(path, ignored)
+    try:
+        with open(path, 'rb') as file:
+            start = file.read(8)
+    except OSError as error:
+        raise CheckpointError(f'{path}: {error.strerror}') from None
+    if start[:2] == b'PK' or path.endswith(('.pt', '.pth', '.ckpt')):
+        return _read_torch(path, ignored)
+    if llmc_file.is_llmc(start) or path.endswith('.bin') and start[:1] not in b'\x80':
+        return _read_llmc(path)
+    if path.endswith('.safetensors'):
+        return _plain(path, TensorFile(path).tensors(), [])
+    raise CheckpointError(
+        f'{path}: no known format; must be a .pt of PyTorch, a model_*.bin of llm.c, a '
+        '.safetensors file, or a directory with config.json')
+
+
+def check_finite(name: str, tensor: torch.Tensor) -> None:
+    """Errors: CheckpointError that names the first NaN or infinity and its place."""
+    if not tensor.is_floating_point():
+        raise CheckpointError(f'tensor "{name}" has type {tensor.dtype}; must be float')
+    if bool(torch.isfinite(tensor.sum(dtype=torch.float64))):
+        return
+    finite = torch.isfinite(tensor)
+    if bool(finite.all()):
+        return
+    flat = int((~finite).reshape(-1).to(torch.uint8).argmax())
+    place = [flat // math.prod(tensor.shape[i + 1:]) % tensor.shape[i]
+             for i in range(tensor.dim())]
+    raise CheckpointError(f'tensor "{name}" holds {float(tensor.reshape(-1)[flat])} at {place}; '
+                          'must be finite')

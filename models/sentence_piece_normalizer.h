@@ -1,0 +1,25 @@
+// SentencePiece's normalizer.
+#ifndef LSSAR_MODELS_SENTENCE_PIECE_NORMALIZER_H_
+#define LSSAR_MODELS_SENTENCE_PIECE_NORMALIZER_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/functional/function_ref.h"
+#include "models/added_tokens.h"
+#include "models/sentence_piece_file.h"
+
+namespace lssar {
+
+// Replaces characters by the file's rules, but not within `symbols`; handles spaces as the file's
+// flags say. Returns false if should_stop did; `out` is then unspecified.
+// Requires  UTF-8
+// Ensures   `out` is UTF-8
+// Source    Normalizer::Normalize of SentencePiece 0.1.97
+bool NormalizeForSentencePiece(const SentencePieceFile& file, const AddedTokens& symbols,
+                               std::string_view text, absl::FunctionRef<bool()> should_stop,
+                               std::string* out);
+
+}  // namespace lssar
+
+#endif  // LSSAR_MODELS_SENTENCE_PIECE_NORMALIZER_H_

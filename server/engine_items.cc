@@ -1,0 +1,111 @@
+#include "server/engine_items.h"
+
+#include <utility>
+
+#include "kernels/status_macros.h"
+#include "kernels/str_cat.h"
+#include "server/reply_fields.h"
+#include "server/served_model.h"
+
+namespace lssar {
+
+void EngineItems::Start(std::vector<Item> items) {
+  for (const Item& item : items) context_.CountTokens(NumPromptTokens(item.request));
+  {
+    const std::lock_guard lock(mutex_);
+    items_ = std::move(items);
+    has_started_ = true;
+  }
+  SubmitMore();
+}
+
+void EngineItems::SubmitMore() {
+  absl::Status end;
+  RequestStats total;
+  {
+    const std::lock_guard lock(mutex_);
+    while (error_.ok() && !is_retry_pending_ && next_item_ < items_.size() &&
+           in_flight_.size() < kMaxItemsInFlight && owner_.HasSpaceForItems()) {
+      const absl::Status status = SubmitNext();
+      if (status.ok()) continue;
+      const bool is_waiting = absl::IsResourceExhausted(status) && next_item_ > 0;
+      if (!is_waiting) {
+        Fail(status);
+      } else if (in_flight_.empty()) {
+        is_retry_pending_ = true;
+        owner_.RetryLater(kRetryInterval);
+      }
+      break;
+    }
+    const bool is_last = has_started_ && next_item_ == items_.size();
+    if (has_ended_ || !in_flight_.empty() || (error_.ok() && !is_last)) return;
+    has_ended_ = true;
+    end = error_;
+    total = total_;
+  }
+  owner_.OnItemsEnd(end, total);
+}
+
+absl::Status EngineItems::SubmitNext() {
+  Item& item = items_[next_item_];
+  const int index = int(next_item_);
+  if (item.known) {
+    AddStats(*item.known, &total_);
+    owner_.OnItemEnd(index, *item.known);
+  } else {
+    const std::string& id = context_.RequestId();
+    Request request = item.request;
+    context_.Complete(items_.size() == 1 ? id : StrCat(id, "/", index), &request);
+    ASSIGN_OR_RETURN(in_flight_[index], context_.Model().GetEngine().Submit(
+                                            std::move(request), owner_.MakeSink(index)));
+    item.request = Request();  // frees the memory: the engine has its own copy
+  }
+  ++next_item_;
+  return absl::OkStatus();
+}
+
+void EngineItems::Fail(const absl::Status& error) {
+  if (!error_.ok()) return;
+  error_ = error;
+  for (const auto& [item, handle] : in_flight_) handle.Cancel();
+}
+
+void EngineItems::OnDone(int item, const absl::Status& status, const RequestStats& stats) {
+  {
+    const std::lock_guard lock(mutex_);
+    in_flight_.erase(item);
+    AddStats(stats, &total_);
+    if (!status.ok()) {
+      Fail(status);
+    } else {
+      owner_.OnItemEnd(item, stats);
+    }
+  }
+  SubmitMore();
+}
+
+void EngineItems::Resume() {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [item, handle] : in_flight_) handle.Resume();
+  }
+  SubmitMore();
+}
+
+void EngineItems::Stop(const absl::Status& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    Fail(reason);
+  }
+  SubmitMore();
+}
+
+void EngineItems::Retry() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_retry_pending_ = false;
+  }
+  SubmitMore();
+}
+
+}  // namespace lssar

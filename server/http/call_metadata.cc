@@ -1,0 +1,43 @@
+#include "server/http/call_metadata.h"
+
+#include <chrono>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "kernels/str_cat.h"
+#include "models/quote.h"
+
+namespace lssar {
+namespace {
+
+constexpr double kMaxTimeoutSeconds = 86400;
+
+}  // namespace
+
+absl::StatusOr<std::optional<Clock::duration>> ReadTimeout(const HttpRequest& request) {
+  const std::string_view text = request.Header("x-request-timeout");
+  if (text.empty()) return std::optional<Clock::duration>();
+  double seconds = 0;
+  if (!absl::SimpleAtod({text.data(), text.size()}, &seconds) ||
+      !(seconds > 0 && seconds <= kMaxTimeoutSeconds)) {
+    return absl::InvalidArgumentError(StrCat("the header X-Request-Timeout is ", Quote(text),
+                                             "; it must be seconds in (0, ",
+                                             int(kMaxTimeoutSeconds), "]"));
+  }
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+CallMetadata ReadHttpMetadata(std::string_view rpc, std::optional<CallKind> kind,
+                              const HttpRequest& request) {
+  CallMetadata metadata{.rpc = rpc,
+                        .kind = kind,
+                        .request_id = std::string(request.Header("x-request-id")),
+                        .traceparent = std::string(request.Header("traceparent")),
+                        .authorization = std::string(request.Header("authorization"))};
+  if (const auto timeout = ReadTimeout(request); timeout.ok() && *timeout) {
+    metadata.deadline = Clock::now() + **timeout;
+  }
+  return metadata;
+}
+
+}  // namespace lssar

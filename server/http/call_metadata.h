@@ -1,0 +1,26 @@
+// What an HTTP request's headers say about its call.
+#ifndef LSSAR_SERVER_HTTP_CALL_METADATA_H_
+#define LSSAR_SERVER_HTTP_CALL_METADATA_H_
+
+#include <optional>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "server/call_context.h"
+#include "server/http/http_message.h"
+
+namespace lssar {
+
+// The header X-Request-Timeout: seconds that the whole call may take, in (0, 86400], such as 2.5.
+// It counts from the end of the request's body. Nullopt: the request has none.
+// Errors  INVALID_ARGUMENT: not such a number
+absl::StatusOr<std::optional<Clock::duration>> ReadTimeout(const HttpRequest& request);
+
+// X-Request-Id, Traceparent, Authorization and X-Request-Timeout. A timeout that is no number
+// counts as none: HttpServer refuses it before.
+CallMetadata ReadHttpMetadata(std::string_view rpc, std::optional<CallKind> kind,
+                              const HttpRequest& request);
+
+}  // namespace lssar
+
+#endif  // LSSAR_SERVER_HTTP_CALL_METADATA_H_

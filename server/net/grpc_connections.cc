@@ -1,0 +1,248 @@
+#include "server/net/grpc_connections.h"
+
+#include <fcntl.h>
+#include <linux/tcp.h>
+#include <malloc.h>
+#include <netinet/in.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "server/net/channelz.h"
+#include "server/net/event_counts.h"
+#include "server/net/traffic_watch.h"
+
+namespace lssar {
+namespace {
+
+constexpr auto kInterval = std::chrono::milliseconds(100);
+// Streams are counted again after this many further bytes: below it nothing can have happened that
+// matters.
+constexpr int64_t kBytesPerCount = 4096;
+// After abuse, once gRPC has cleaned up, the freed memory goes back to the system.
+constexpr auto kTrimDelay = std::chrono::seconds(2);
+constexpr size_t kMaxEvents = 256;
+
+struct Connection {
+  Connection(AcceptedConnection accepted, FileDescriptor second, int max_streams)
+      : socket(std::move(second)),
+        peer(std::move(accepted.peer)),
+        slot(std::move(accepted.slot)),
+        watch(max_streams, Clock::now()) {}
+
+  const FileDescriptor socket;  // gRPC's socket, by a descriptor of our own
+  const PeerAddress peer;
+  const ConnectionSlot slot;
+  std::atomic<int64_t> message_bytes = 0;
+  TrafficWatch watch;
+  StreamCounts streams;
+  int64_t received_at_count = 0;
+  std::optional<int64_t> channelz_id = {};
+  int64_t channelz_after = 0;  // the id is above it
+  bool is_aborted = false;
+};
+
+struct ByteCounts {
+  int64_t received = 0;
+  int64_t sent = 0;
+};
+
+// Nullopt: the connection has ended.
+std::optional<ByteCounts> ReadByteCounts(int fd) {
+  tcp_info info = {};
+  socklen_t size = sizeof(info);
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return std::nullopt;
+  return ByteCounts{.received = int64_t(info.tcpi_bytes_received),
+                    .sent = int64_t(info.tcpi_bytes_sent)};
+}
+
+// Ends the connection with a reset and discards what has arrived. gRPC sees an error and closes its
+// descriptor; shutdown() would leave it everything that has been received to read.
+void Abort(int fd) {
+  const sockaddr nobody = {.sa_family = AF_UNSPEC, .sa_data = {}};
+  if (connect(fd, &nobody, sizeof(nobody)) != 0) shutdown(fd, SHUT_RDWR);
+}
+
+}  // namespace
+
+struct GrpcConnections::State {
+  explicit State(Options given)
+      : options(std::move(given)),
+        epoll(epoll_create1(EPOLL_CLOEXEC)),
+        abuses("connections closed", "grpc", kAbuseNames) {}
+
+  std::optional<Refusal> OnAccepted(AcceptedConnection accepted);
+  void Sweep();
+  void Tick();
+  void CountStreams(Connection& connection, int64_t num_received);
+  void Judge(Connection& connection, Clock::time_point now);
+  bool IsOverUploadLimit(const Connection& connection) const;
+  void Close(Connection& connection, Abuse abuse, Clock::time_point now);
+  void Remove(int fd);
+
+  Options options;
+  const FileDescriptor epoll;
+  EventCounts<kAbuseNames.size()> abuses;
+  std::unordered_map<int, std::unique_ptr<Connection>> connections;  // by their second descriptor
+  std::unordered_set<Connection*> uploading;                         // with unfinished requests
+  int64_t last_channelz_id = 0;                                      // the largest that is known
+  Clock::time_point trim_at = Clock::time_point::max();
+
+  std::mutex mutex;
+  std::unordered_map<std::string, Connection*> by_peer;  // under the mutex
+};
+
+std::optional<Refusal> GrpcConnections::State::OnAccepted(AcceptedConnection accepted) {
+  FileDescriptor second(fcntl(accepted.socket.Get(), F_DUPFD_CLOEXEC, 0));
+  if (!second.IsOpen()) return Refusal::kNoDescriptors;
+  const int grpc_fd = accepted.socket.Release();
+  const int fd = second.Get();
+  auto connection =
+      std::make_unique<Connection>(std::move(accepted), std::move(second), options.max_streams);
+  connection->channelz_after = last_channelz_id;
+  {
+    const std::lock_guard lock(mutex);
+    by_peer[connection->peer.uri] = connection.get();
+  }
+  epoll_event event = {};
+  event.data.fd = fd;  // only EPOLLHUP and EPOLLERR, which are always reported
+  epoll_ctl(epoll.Get(), EPOLL_CTL_ADD, fd, &event);
+  connections.emplace(fd, std::move(connection));
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+  parameters.fd = grpc_fd;
+  options.grpc_acceptor->HandleNewConnection(&parameters);
+  return std::nullopt;
+}
+
+// Removes the connections that have ended: gRPC has shut the socket down, or the client has reset
+// it.
+void GrpcConnections::State::Sweep() {
+  std::array<epoll_event, kMaxEvents> events;
+  while (true) {
+    const int num_events = epoll_wait(epoll.Get(), events.data(), int(events.size()), 0);
+    for (int i = 0; i < num_events; ++i) Remove(events.at(size_t(i)).data.fd);
+    if (num_events < int(events.size())) return;
+  }
+}
+
+void GrpcConnections::State::Tick() {
+  Sweep();
+  const Clock::time_point now = Clock::now();
+  for (const auto& [fd, connection] : connections) Judge(*connection, now);
+  if (now >= trim_at) {
+    trim_at = Clock::time_point::max();
+    malloc_trim(0);
+  }
+}
+
+void GrpcConnections::State::CountStreams(Connection& connection, int64_t num_received) {
+  if (num_received - connection.received_at_count < kBytesPerCount &&
+      !uploading.contains(&connection)) {
+    return;
+  }
+  connection.received_at_count = num_received;
+  if (!connection.channelz_id) {
+    connection.channelz_id = FindChannelzSocket(connection.peer.uri, connection.channelz_after);
+    if (!connection.channelz_id) return;
+    last_channelz_id = std::max(last_channelz_id, *connection.channelz_id);
+  }
+  if (const auto counts = ReadStreamCounts(*connection.channelz_id)) connection.streams = *counts;
+}
+
+void GrpcConnections::State::Judge(Connection& connection, Clock::time_point now) {
+  if (connection.is_aborted) return;
+  const std::optional<ByteCounts> bytes = ReadByteCounts(connection.socket.Get());
+  if (!bytes) return;
+  CountStreams(connection, bytes->received);
+  const std::optional<Abuse> abuse =
+      connection.watch.Check({.bytes_received = bytes->received,
+                              .bytes_sent = bytes->sent,
+                              .message_bytes = connection.message_bytes,
+                              .streams = connection.streams},
+                             now);
+  if (connection.watch.NumUnfinishedBytes() > 0) {
+    uploading.insert(&connection);
+  } else {
+    uploading.erase(&connection);
+  }
+  if (abuse) {
+    Close(connection, *abuse, now);
+  } else if (IsOverUploadLimit(connection)) {
+    Close(connection, Abuse::kUploadMemory, now);
+  }
+}
+
+bool GrpcConnections::State::IsOverUploadLimit(const Connection& connection) const {
+  if (connection.watch.NumUnfinishedBytes() == 0 ||
+      !options.acceptor->Limiter().LimitsAddresses()) {
+    return false;
+  }
+  int64_t num_bytes = 0;
+  for (const Connection* other : uploading) {
+    if (!other->is_aborted && other->slot.Address() == connection.slot.Address()) {
+      num_bytes += other->watch.NumUnfinishedBytes();
+    }
+  }
+  return num_bytes > options.max_upload_bytes_per_address;
+}
+
+void GrpcConnections::State::Close(Connection& connection, Abuse abuse, Clock::time_point now) {
+  connection.is_aborted = true;
+  uploading.erase(&connection);
+  Abort(connection.socket.Get());
+  if (options.metrics != nullptr) options.metrics->OnAbuse(abuse);
+  abuses.Add(size_t(abuse), connection.slot.Address(), options.log);
+  if (abuse == Abuse::kResets || abuse == Abuse::kHeaderFlood) {
+    options.acceptor->Limiter().OnAbuse(connection.slot.Address(), now);
+  }
+  trim_at = now + kTrimDelay;
+}
+
+void GrpcConnections::State::Remove(int fd) {
+  const auto found = connections.find(fd);
+  if (found == connections.end()) return;
+  Connection* const connection = found->second.get();
+  uploading.erase(connection);
+  {
+    const std::lock_guard lock(mutex);
+    const auto named = by_peer.find(connection->peer.uri);
+    if (named != by_peer.end() && named->second == connection) by_peer.erase(named);
+  }
+  connections.erase(found);  // closes the descriptor, which removes it from the epoll set
+}
+
+GrpcConnections::GrpcConnections(Options options)
+    : state_(std::make_unique<State>(std::move(options))) {}
+
+void GrpcConnections::Start() {
+  State& state = *state_;
+  state.options.acceptor->Start({
+      .on_accepted =
+          [&state](AcceptedConnection accepted) { return state.OnAccepted(std::move(accepted)); },
+      .before_refusal = [&state] { state.Sweep(); },
+      .on_tick = [&state] { state.Tick(); },
+      .interval = kInterval,
+  });
+}
+
+GrpcConnections::~GrpcConnections() { StopAccepting(); }
+
+void GrpcConnections::StopAccepting() { state_->options.acceptor->Stop(); }
+
+void GrpcConnections::OnMessage(const std::string& peer, size_t num_bytes) {
+  State& state = *state_;
+  const std::lock_guard lock(state.mutex);
+  const auto found = state.by_peer.find(peer);
+  if (found != state.by_peer.end()) found->second->message_bytes += int64_t(num_bytes);
+}
+
+}  // namespace lssar

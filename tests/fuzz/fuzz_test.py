@@ -1,0 +1,64 @@
+"""Runs every fuzz target for a moment: from the corpus it finds nothing in the product, and with
+its planted fault it finds the fault, which the corpus itself does not have.
+
+    fuzz_test.py FOLDER [TARGET...]     FOLDER: the links of lssar-fuzz, one a target
+
+Seeds are fixed, so that a run repeats on the same build. run.sh fuzzes for hours.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+RUNS = 1000  # of a target without a fault
+CLEAN_SECONDS = 1  # at most, for a slow target on a busy machine
+FAULT_SECONDS = 60  # at most; a fault takes about a second
+
+
+def options(target: str) -> list[str]:
+    dictionary = HERE / 'dictionaries' / target
+    return ['-seed=1', '-timeout=20', '-rss_limit_mb=1024', '-print_final_stats=0',
+            *([f'-dict={dictionary}'] if dictionary.exists() else [])]
+
+
+def run(program: pathlib.Path, has_fault: bool, *flags: str) -> subprocess.CompletedProcess:
+    environment = {name: value for name, value in os.environ.items()
+                   if not name.startswith('LSSAR_')}
+    environment['ASAN_OPTIONS'] = 'detect_leaks=1:handle_abort=1:symbolize=0'
+    if has_fault:
+        environment['LSSAR_PLANTED_FAULT'] = '1'
+    with tempfile.TemporaryDirectory() as found:
+        return subprocess.run(
+            [program, *options(program.name), f'-artifact_prefix={found}/', *flags, found,
+             HERE / 'corpus' / program.name],
+            capture_output=True, text=True, errors='replace', env=environment, check=False)
+
+
+def problem(program: pathlib.Path) -> str | None:
+    clean = run(program, False, f'-runs={RUNS}', f'-max_total_time={CLEAN_SECONDS}')
+    if clean.returncode != 0:
+        return f'found in the product:\n{clean.stderr[-1500:]}'
+    faulty = run(program, True, f'-max_total_time={FAULT_SECONDS}')
+    if 'INITED' not in faulty.stderr:
+        return f'the corpus itself has the planted fault:\n{faulty.stderr[-1500:]}'
+    if faulty.returncode == 0 or 'CHECK failed' not in faulty.stderr:
+        return f'the planted fault was not found:\n{faulty.stderr[-1500:]}'
+    return None
+
+
+def main(folder: str, *names: str) -> int:
+    programs = [pathlib.Path(folder) / name for name in sorted(os.listdir(folder))
+                if not names or name in names]
+    num_failed = 0
+    for program in programs:
+        found = problem(program)
+        print(f'{program.name}: {found or "ok"}', flush=True)
+        num_failed += found is not None
+    return 1 if num_failed or not programs else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,75 @@
+// HttpParser: a request reads the same in one piece and in many, and keeps its limits.
+// Input   what a connection receives; the last byte is the length of the pieces
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "server/http/http_parser.h"
+#include "tests/fuzz/fuzz_target.h"
+
+namespace lssar {
+namespace {
+
+constexpr int64_t kMaxHeadBytes = 1024;
+constexpr int64_t kMaxBodyBytes = 4096;
+
+struct Outcome {
+  std::vector<HttpRequest> requests;
+  int error_status = 0;
+};
+
+// Reads requests one after another, as a connection with keep-alive does.
+Outcome Read(std::string_view text, size_t piece_bytes) {
+  Outcome outcome;
+  auto current = std::make_unique<HttpParser>(kMaxHeadBytes, kMaxBodyBytes);
+  std::string input;
+  while (true) {
+    const HttpParser::Progress progress = current->Parse(&input);
+    LSSAR_CHECK(current->NumBodyBytes() <= size_t(kMaxBodyBytes));
+    if (progress == HttpParser::Progress::kFailed) {
+      outcome.error_status = current->ErrorStatus();
+      LSSAR_CHECK(outcome.error_status >= 400 && outcome.error_status < 600);
+      LSSAR_CHECK(!current->ErrorMessage().empty());
+      return outcome;
+    }
+    if (progress == HttpParser::Progress::kIsDone) {
+      outcome.requests.push_back(current->Take());
+      current = std::make_unique<HttpParser>(kMaxHeadBytes, kMaxBodyBytes);
+      if (input.empty() && text.empty()) return outcome;
+    } else if (progress == HttpParser::Progress::kNeedsMore) {
+      if (text.empty()) return outcome;
+      input += text.substr(0, piece_bytes);
+      text.remove_prefix(std::min(piece_bytes, text.size()));
+    }
+  }
+}
+
+bool AreEqual(const HttpRequest& a, const HttpRequest& b) {
+  return a.method == b.method && a.target == b.target && a.is_http_1_0 == b.is_http_1_0 &&
+         a.keep_alive == b.keep_alive && a.body == b.body &&
+         std::equal(a.headers.begin(), a.headers.end(), b.headers.begin(), b.headers.end(),
+                    [](const HttpHeader& x, const HttpHeader& y) {
+                      return x.name == y.name && x.value == y.value;
+                    });
+}
+
+}  // namespace
+
+LSSAR_FUZZ_TARGET(http_request) {
+  if (bytes.empty()) return;
+  // The end completes any request that the input has begun, and is none itself, so that an error
+  // which comes earlier in one piece than in many comes in both.
+  const std::string text = std::string(TextOf(bytes.first(bytes.size() - 1))) + "\r\n\r\n" +
+                           std::string(kMaxHeadBytes + kMaxBodyBytes, 'x');
+  const Outcome whole = Read(text, std::max(text.size(), size_t{1}));
+  Outcome pieces = Read(text, size_t(bytes.back()) % 64 + 1);
+  if (FaultIsPlanted() && pieces.requests.size() == 2) pieces.requests[1].target += '/';
+  LSSAR_CHECK(whole.requests.size() == pieces.requests.size());
+  for (size_t i = 0; i < whole.requests.size(); ++i) {
+    LSSAR_CHECK(AreEqual(whole.requests[i], pieces.requests[i]));
+    LSSAR_CHECK(whole.requests[i].body.size() <= size_t(kMaxBodyBytes));
+  }
+  LSSAR_CHECK(whole.error_status != 0 && pieces.error_status != 0);
+}
+
+}  // namespace lssar

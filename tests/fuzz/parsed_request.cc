@@ -1,0 +1,91 @@
+#include "tests/fuzz/parsed_request.h"
+
+#include <cmath>
+#include <span>
+
+#include "runtime/limits.h"
+#include "tests/fuzz/fuzz_target.h"
+#include "tests/server/zoo_checkpoint.h"
+
+namespace lssar {
+namespace {
+
+void CheckIds(std::span<const int32_t> ids) {
+  for (const int32_t id : ids) {
+    LSSAR_CHECK(id >= 0 && id < FuzzContext().checkpoint->config.vocab_size);
+  }
+}
+
+void CheckAscending(std::span<const int32_t> values, int end) {
+  LSSAR_CHECK(!values.empty());
+  for (size_t i = 0; i < values.size(); ++i) {
+    LSSAR_CHECK(values[i] >= 0 && values[i] < end);
+    LSSAR_CHECK(i == 0 || values[i - 1] < values[i]);
+  }
+}
+
+void CheckSampling(const SamplingParams& sampling) {
+  LSSAR_CHECK(std::isfinite(sampling.temperature) && sampling.temperature >= 0);
+  LSSAR_CHECK(sampling.top_k >= 0);
+  LSSAR_CHECK(sampling.top_p > 0 && sampling.top_p <= 1);
+  LSSAR_CHECK(sampling.min_p >= 0 && sampling.min_p <= 1);
+  LSSAR_CHECK(std::isfinite(sampling.repetition_penalty) && sampling.repetition_penalty > 0);
+  LSSAR_CHECK(std::abs(sampling.presence_penalty) <= 2);
+  LSSAR_CHECK(std::abs(sampling.frequency_penalty) <= 2);
+  for (const auto& [id, bias] : sampling.logit_bias) {
+    CheckIds({&id, 1});
+    LSSAR_CHECK(!std::isnan(bias));
+  }
+  CheckIds(sampling.allowed_ids);
+  CheckIds(sampling.banned_ids);
+}
+
+}  // namespace
+
+const ParseContext& FuzzContext() {
+  static const Checkpoint checkpoint = ZooCheckpointWithoutWeights();
+  static const ParseContext context = {
+      .checkpoint = &checkpoint, .max_model_len = kFuzzMaxModelLen, .default_seed = 7};
+  return context;
+}
+
+void CheckRequest(Request request) {
+  const ModelConfig& config = FuzzContext().checkpoint->config;
+  if (FaultIsPlanted() && request.generate && request.generate->max_tokens >= 6 &&
+      request.generate->max_tokens <= 12) {
+    request.prompt.back() = config.vocab_size;
+  }
+  LSSAR_CHECK(!request.prompt.empty() && request.prompt.size() <= size_t(kFuzzMaxModelLen));
+  LSSAR_CHECK(request.priority >= -10 && request.priority <= 10);
+  CheckIds(request.prompt);
+  LSSAR_CHECK(int(request.generate.has_value()) + int(request.score.has_value()) +
+                  int(request.capture.has_value()) + int(request.embed.has_value()) ==
+              1);
+  const auto num_prompt = int64_t(request.prompt.size());
+  if (request.generate) {
+    const GenerateParams& params = *request.generate;
+    CheckSampling(params.sampling);
+    LSSAR_CHECK(params.max_tokens >= 1 && num_prompt + params.max_tokens <= kFuzzMaxModelLen);
+    LSSAR_CHECK(params.min_tokens >= 0 && params.min_tokens <= params.max_tokens);
+    LSSAR_CHECK(params.num_choices >= 1);
+    for (const std::string& stop : params.stop_strings) LSSAR_CHECK(!stop.empty());
+    CheckIds(params.stop_ids);
+    LSSAR_CHECK(params.num_logprobs >= -1 && params.num_prompt_logprobs >= -1);
+  }
+  if (request.score) {
+    LSSAR_CHECK(!request.score->continuations.empty());
+    for (const auto& continuation : request.score->continuations) {
+      LSSAR_CHECK(!continuation.empty());
+      LSSAR_CHECK(num_prompt + int64_t(continuation.size()) <= kFuzzMaxModelLen);
+      CheckIds(continuation);
+    }
+  }
+  if (request.capture) {
+    CheckAscending(request.capture->layers, config.num_hidden_layers);
+    CheckAscending(request.capture->heads, config.num_attention_heads);
+    CheckAscending(request.capture->rows, int(request.prompt.size()));
+    LSSAR_CHECK(request.capture->top_k >= 0);
+  }
+}
+
+}  // namespace lssar

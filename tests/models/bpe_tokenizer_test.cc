@@ -1,0 +1,346 @@
+// GPT-2's byte-level BPE: ids compared with tiktoken's, and files that are refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "kernels/str_cat.h"
+#include "models/checkpoint.h"
+#include "models/tokenizer.h"
+#include "nlohmann/json.hpp"
+#include "tests/models/fixture.h"
+
+namespace lssar {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::MessageOf;
+using testing::ReadFile;
+using testing::ScratchDirectory;
+
+const std::string kGpt2 = "tests/models/gpt2";
+constexpr int kPieces = 50257;
+constexpr int32_t kEndOfText = 50256;
+
+const Tokenizer& Gpt2() {
+  static const std::unique_ptr<Tokenizer> tokenizer = LoadTokenizer(kGpt2, kPieces).value();
+  return *tokenizer;
+}
+
+// The same vocabulary as a Hugging Face tokenizer.json.
+json Gpt2TokenizerJson() {
+  json merges = json::array();
+  const std::string lines = ReadFile(kGpt2 + "/merges.txt");
+  for (size_t at = lines.find('\n') + 1; at < lines.size();) {
+    const size_t end = lines.find('\n', at);
+    merges.push_back(lines.substr(at, end - at));
+    at = end + 1;
+  }
+  return {{"version", "1.0"},
+          {"added_tokens", {{{"id", kEndOfText}, {"content", "<|endoftext|>"}, {"special", true}}}},
+          {"normalizer", nullptr},
+          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+          {"post_processor", {{"type", "ByteLevel"}}},
+          {"model",
+           {{"type", "BPE"},
+            {"vocab", json::parse(ReadFile(kGpt2 + "/vocab.json"))},
+            {"merges", std::move(merges)}}}};
+}
+
+void ExpectIdsOfTiktoken(const Tokenizer& tokenizer) {
+  for (const json& row : json::parse(ReadFile(kGpt2 + "/texts.json"))) {
+    const auto text = row["text"].get<std::string>();
+    const absl::StatusOr<std::vector<int32_t>> ids = tokenizer.Encode(text);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    EXPECT_EQ(*ids, row["ids"].get<std::vector<int32_t>>()) << row["text"];
+    if (text.find("<|endoftext|>") == text.npos) {
+      EXPECT_EQ(Decode(tokenizer, *ids), text);
+    }
+  }
+}
+
+TEST(ByteLevelTokenizerTest, IdsMatchTiktoken) { ExpectIdsOfTiktoken(Gpt2()); }
+
+TEST(ByteLevelTokenizerTest, TokenizerJsonGivesTheSameIds) {
+  json file = Gpt2TokenizerJson();
+  const ScratchDirectory directory;
+  directory.Write("tokenizer.json", file.dump());
+  ExpectIdsOfTiktoken(**LoadTokenizer(directory.Path(), kPieces));
+  // Newer files store merges as pairs.
+  for (json& merge : file["model"]["merges"]) {
+    const auto text = merge.get<std::string>();
+    merge = {text.substr(0, text.find(' ')), text.substr(text.find(' ') + 1)};
+  }
+  directory.Write("tokenizer.json", file.dump());
+  ExpectIdsOfTiktoken(**LoadTokenizer(directory.Path(), kPieces));
+}
+
+TEST(ByteLevelTokenizerTest, PiecesAreBytes) {
+  EXPECT_EQ(Gpt2().VocabSize(), kPieces);
+  EXPECT_FALSE(Gpt2().AddsDummyPrefix());
+  const std::vector<int32_t> ids = Gpt2().Encode(" the").value();
+  ASSERT_THAT(ids, ElementsAre(262));
+  EXPECT_EQ(Gpt2().PieceBytes(262), " the");
+  const std::vector<int32_t> parts = Gpt2().Encode("\u20ac\x7f").value();
+  std::string bytes;
+  for (const int32_t id : parts) bytes += Gpt2().PieceBytes(id);
+  EXPECT_EQ(bytes, "\u20ac\x7f");
+  EXPECT_EQ(Gpt2().PieceBytes(kEndOfText), "");
+  EXPECT_EQ(Gpt2().Hash().size(), 16u);
+}
+
+// Models pad their vocabulary to a round number.
+TEST(ByteLevelTokenizerTest, VocabSizeMayBePadded) {
+  const absl::StatusOr<std::unique_ptr<Tokenizer>> padded = LoadTokenizer(kGpt2, 50304);
+  ASSERT_TRUE(padded.ok()) << padded.status();
+  EXPECT_EQ((*padded)->VocabSize(), 50304);
+  EXPECT_EQ((*padded)->PieceBytes(50303), "");
+  EXPECT_EQ((*padded)->Encode("padded").value(), Gpt2().Encode("padded").value());
+}
+
+TEST(ByteLevelTokenizerTest, RefusesInvalidUtf8) {
+  EXPECT_THAT(MessageOf(Gpt2().Encode("ab\xff").status()), HasSubstr("byte 2 of 3"));
+}
+
+// encoder.json and vocab.bpe are OpenAI's names of the same files; a tiktoken file has the pieces
+// with their ranks.
+TEST(ByteLevelTokenizerTest, OtherFilesGiveTheSameIds) {
+  const ScratchDirectory openai;
+  openai.Write("encoder.json", ReadFile(kGpt2 + "/vocab.json"));
+  openai.Write("vocab.bpe", ReadFile(kGpt2 + "/merges.txt"));
+  ExpectIdsOfTiktoken(**LoadTokenizer(openai.Path(), kPieces));
+
+  std::string lines;
+  for (int32_t id = 0; id < kEndOfText; ++id) {
+    const std::string_view bytes = Gpt2().PieceBytes(id);
+    lines += StrCat(absl::Base64Escape({bytes.data(), bytes.size()}), " ", id, "\n");
+  }
+  const ScratchDirectory named;
+  named.Write("gpt2.tiktoken", lines);
+  ExpectIdsOfTiktoken(**LoadTokenizer(named.Path(), kPieces));
+
+  const ScratchDirectory unnamed;
+  unnamed.Write("tokenizer.tiktoken", lines);
+  EXPECT_THAT(MessageOf(LoadTokenizer(unnamed.Path(), kPieces).status()),
+              HasSubstr("tiktoken_pattern"));
+  json config{{"tiktoken_pattern", "gpt2"},
+              {"added_tokens_decoder", {{"50256", {{"content", "<|endoftext|>"}}}}}};
+  unnamed.Write("tokenizer_config.json", config.dump());
+  ExpectIdsOfTiktoken(**LoadTokenizer(unnamed.Path(), kPieces));
+  config["added_tokens_decoder"] = {{"1x", {{"content", "<|endoftext|>"}}}};
+  unnamed.Write("tokenizer_config.json", config.dump());
+  EXPECT_THAT(MessageOf(LoadTokenizer(unnamed.Path(), kPieces).status()), HasSubstr("\"1x\""));
+}
+
+// A word of a megabyte and a text of added tokens only: neither takes quadratic time.
+TEST(ByteLevelTokenizerTest, EncodesLongTexts) {
+  const std::string word(1 << 20, 'a');
+  EXPECT_EQ(Decode(Gpt2(), Gpt2().Encode(word).value()), word);
+  const std::string spaces(1 << 20, ' ');
+  EXPECT_EQ(Decode(Gpt2(), Gpt2().Encode(spaces).value()), spaces);
+  std::string ends;
+  for (int i = 0; i < 50'000; ++i) ends += "<|endoftext|>";
+  EXPECT_EQ(Gpt2().Encode(ends).value(), std::vector<int32_t>(50'000, kEndOfText));
+}
+
+TEST(ByteLevelTokenizerTest, LongestAddedTokenWins) {
+  json file = Gpt2TokenizerJson();
+  for (const auto& [id, content] : {std::pair{50257, "<|a|>"}, {50258, "<|a|>b"}}) {
+    file["added_tokens"].push_back({{"id", id}, {"content", content}});
+  }
+  const ScratchDirectory directory;
+  directory.Write("tokenizer.json", file.dump());
+  const std::unique_ptr<Tokenizer> tokenizer = *LoadTokenizer(directory.Path(), 50259);
+  const std::vector<int32_t> ids = tokenizer->Encode("<|a|>c<|a|>b<|a|><|a|").value();
+  EXPECT_THAT(std::vector(ids.begin(), ids.begin() + 4), ElementsAre(50257, 66, 50258, 50257));
+  EXPECT_EQ(Decode(*tokenizer, ids), "<|a|>c<|a|>b<|a|><|a|");
+}
+
+// A vocabulary of the 256 bytes and "<|end|>": the small model's vocab_size, 257.
+json Bytes() {
+  const json gpt2 = json::parse(ReadFile(kGpt2 + "/vocab.json"));
+  json vocab = json::object();
+  int32_t id = 0;
+  for (const auto& [name, id_of_gpt2] : gpt2.items()) {
+    if (id_of_gpt2.get<int32_t>() < 256) vocab[name] = id++;
+  }
+  vocab["<|end|>"] = 256;
+  return vocab;
+}
+
+TEST(ByteLevelTokenizerTest, CheckpointLoadsIt) {
+  const ScratchDirectory directory;
+  directory.CopyFrom(testing::kSmallModel);
+  directory.Write("vocab.json", Bytes().dump());
+  directory.Write("merges.txt", "#version: 0.2\n");
+  directory.Write("tokenizer_config.json", R"({"bos_token": {"content": "<|end|>"}})");
+  const std::unique_ptr<Backend> backend = testing::NewBackend("cpu");
+  const absl::StatusOr<Checkpoint> checkpoint = LoadCheckpoint(directory.Path(), backend.get(), {});
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  ASSERT_NE(checkpoint->tokenizer, nullptr);
+  EXPECT_EQ(checkpoint->bos_token, "<|end|>");
+  const std::vector<int32_t> ids = checkpoint->tokenizer->Encode("a\u00e9<|end|>").value();
+  ASSERT_EQ(ids.size(), 4u);
+  EXPECT_EQ(ids.back(), 256);
+  EXPECT_EQ(Decode(*checkpoint->tokenizer, ids), "a\u00e9");
+}
+
+std::string Refusal(const std::vector<std::pair<std::string, std::string>>& files,
+                    int vocab_size = 257) {
+  const ScratchDirectory directory;
+  for (const auto& [name, text] : files) directory.Write(name, text);
+  const absl::Status status = LoadTokenizer(directory.Path(), vocab_size).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  return MessageOf(status);
+}
+
+TEST(ByteLevelTokenizerTest, ErrorsNameDamagedFiles) {
+  const std::string vocab = Bytes().dump();
+  EXPECT_THAT(Refusal({{"vocab.json", vocab}}), HasSubstr("merges.txt does not"));
+  EXPECT_THAT(Refusal({{"gpt2.tiktoken", "IQ== 0\nIg== x\n"}}), HasSubstr("line 2 must be"));
+  EXPECT_THAT(Refusal({{"gpt2.tiktoken", "IQ== 0\n*** 1\n"}}), HasSubstr("line 2 must be"));
+  EXPECT_THAT(Refusal({{"gpt2.tiktoken", "IQ== 0\nIg== 257\n"}}), HasSubstr("id 257"));
+  EXPECT_THAT(Refusal({{"gpt2.tiktoken", "IQ== 0\n"}}), HasSubstr("no piece for byte 0"));
+  EXPECT_THAT(Refusal({{"vocab.json", "{"}, {"merges.txt", ""}}), HasSubstr("not JSON"));
+  EXPECT_THAT(Refusal({{"vocab.json", "[]"}, {"merges.txt", ""}}), HasSubstr("object"));
+  EXPECT_THAT(Refusal({{"vocab.json", vocab}, {"merges.txt", ""}}, 256),
+              AllOf(HasSubstr("<|end|>"), HasSubstr("id 256"), HasSubstr("vocab_size, 256")));
+  EXPECT_THAT(Refusal({{"vocab.json", vocab}, {"merges.txt", "#version\na b c\n"}}),
+              AllOf(HasSubstr("line 2"), HasSubstr("a b c")));
+  EXPECT_THAT(Refusal({{"vocab.json", vocab}, {"merges.txt", "a b\n"}}),
+              AllOf(HasSubstr("line 1"), HasSubstr("\"ab\" is not in the vocabulary")));
+  json holes = Bytes();
+  holes.erase("a");
+  EXPECT_THAT(Refusal({{"vocab.json", holes.dump()}, {"merges.txt", ""}}),
+              HasSubstr("no piece for byte 97"));
+  holes["a"] = holes["b"];
+  EXPECT_THAT(Refusal({{"vocab.json", holes.dump()}, {"merges.txt", ""}}),
+              AllOf(HasSubstr("\"a\""), HasSubstr("\"b\"")));
+  holes["a"] = "one";
+  EXPECT_THAT(Refusal({{"vocab.json", holes.dump()}, {"merges.txt", ""}}),
+              HasSubstr("no integer id"));
+}
+
+json SplitBy(const std::string& regex, const std::string& behavior = "Isolated") {
+  const json split{{"type", "Split"},
+                   {"pattern", {{"Regex", regex}}},
+                   {"behavior", behavior},
+                   {"invert", false}};
+  const json byte_level{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+  return {{"type", "Sequence"}, {"pretokenizers", {split, byte_level}}};
+}
+
+// A template that puts these special tokens around a text; "" stands for the text.
+json TemplateOf(const std::vector<std::string>& parts) {
+  json single = json::array();
+  for (const std::string& part : parts) {
+    if (part.empty()) {
+      single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
+    } else {
+      single.push_back({{"SpecialToken", {{"id", part}, {"type_id", 0}}}});
+    }
+  }
+  return {{"type", "TemplateProcessing"}, {"single", single}};
+}
+
+TEST(ByteLevelTokenizerTest, RefusesPipelinesWithOtherIds) {
+  const json good{{"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+                  {"model", {{"type", "BPE"}, {"vocab", Bytes()}, {"merges", json::array()}}}};
+  const std::vector<std::pair<std::function<void(json&)>, std::string>> edits{
+      {[](json& j) {
+         j["normalizer"] = {{"type", "Lowercase"}};
+       },
+       "\"Lowercase\""},
+      {[](json& j) {
+         j["normalizer"] = {{"type", "Replace"}, {"pattern", {{"Regex", "a"}}}, {"content", "b"}};
+       },
+       "pattern: unknown field \"Regex\""},
+      {[](json& j) { j.erase("pre_tokenizer"); }, "decoder is missing"},
+      {[](json& j) { j["pre_tokenizer"]["type"] = "Whitespace"; }, "\"Whitespace\""},
+      {[](json& j) {
+         j["pre_tokenizer"] = {{"type", "Sequence"},
+                               {"pretokenizers", {{{"type", "ByteLevel"}}, {{"type", "Digits"}}}}};
+       },
+       "must be the last"},
+      {[](json& j) { j["pre_tokenizer"] = SplitBy("a", "MergedWithNext"); }, "\"MergedWithNext\""},
+      {[](json& j) { j["pre_tokenizer"] = SplitBy("\\w+"); }, "the escape \\w"},
+      {[](json& j) { j["pre_tokenizer"] = SplitBy("^a"); }, "\"^\""},
+      {[](json& j) { j["pre_tokenizer"] = SplitBy("[a[b]]"); }, "a class in a class"},
+      {[](json& j) { j["pre_tokenizer"] = SplitBy("\\p{Han}"); }, "the property Han"},
+      {[](json& j) { j["pre_tokenizer"] = SplitBy("a{1,3}+"); }, "}+"},
+      {[](json& j) { j["pre_tokenizer"] = SplitBy("(?<=a)b"); }, "the group (?<"},
+      {[](json& j) { j["pre_tokenizer"] = SplitBy("a*"); }, "may match nothing"},
+      {[](json& j) { j["pre_tokenizer"] = SplitBy("(a"); }, "not a regular expression"},
+      {[](json& j) {
+         j["post_processor"] = {{"type", "BertProcessing"}};
+       },
+       "\"BertProcessing\""},
+      {[](json& j) {
+         j["post_processor"] = TemplateOf({"<s>", ""});
+       },
+       "add_bos_token"},
+      {[](json& j) {
+         j["post_processor"] = TemplateOf({"", "</s>"});
+       },
+       "behind the text"},
+      {[](json& j) {
+         j["truncation"] = {{"max_length", 5}};
+       },
+       "truncation must be null"},
+      {[](json& j) { j["extra"] = 1; }, "unknown field \"extra\""},
+      {[](json& j) {
+         j["decoder"] = {{"type", "WordPiece"}};
+       },
+       "\"WordPiece\""},
+      {[](json& j) { j.erase("model"); }, "model is missing"},
+      {[](json& j) { j["model"]["type"] = "Unigram"; }, "\"Unigram\""},
+      {[](json& j) { j["model"].erase("vocab"); }, "vocab and merges"},
+      {[](json& j) { j["model"]["dropout"] = 0.1; }, "dropout"},
+      {[](json& j) { j["model"]["byte_fallback"] = true; }, "byte_fallback"},
+      {[](json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }, "end_of_word_suffix"},
+      {[](json& j) { j["model"]["merges"] = json::array({"ab"}); }, "merges[0]"},
+      {[](json& j) {
+         j["model"]["merges"] = json::array({json::array({"a", "b"})});
+       },
+       "\"ab\" is not in the vocabulary"},
+      {[](json& j) {
+         j["model"]["vocab"]["<|end|>"] = 255;
+         j["model"]["vocab"]["ab"] = 256;
+         j["model"]["vocab"].erase("<|end|>");
+         j["model"]["merges"] = json::array({"a b", "a b"});
+       },
+       "merges[1]: merges \"a\" and \"b\" a second time"},
+      {[](json& j) {
+         j["added_tokens"] = {{{"id", 300}, {"content", "<x>"}}};
+       },
+       "vocab_size, 257"},
+      {[](json& j) {
+         j["added_tokens"] = {{{"id", 256}, {"content", ""}}};
+       },
+       "no content"},
+      {[](json& j) {
+         j["added_tokens"] = {{{"id", 256}, {"content", "<x>"}, {"lstrip", true}}};
+       },
+       "lstrip"},
+  };
+  EXPECT_TRUE([&] {
+    const ScratchDirectory directory;
+    directory.Write("tokenizer.json", good.dump());
+    return LoadTokenizer(directory.Path(), 257).ok();
+  }());
+  for (const auto& [edit, named] : edits) {
+    json file = good;
+    edit(file);
+    EXPECT_THAT(Refusal({{"tokenizer.json", file.dump()}}), HasSubstr(named));
+  }
+}
+
+}  // namespace
+}  // namespace lssar

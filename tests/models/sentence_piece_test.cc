@@ -1,0 +1,330 @@
+// SentencePiece models: ids and texts compared with the library's, and files that are refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/str_cat.h"
+#include "models/character_map.h"
+#include "models/sentence_piece_file.h"
+#include "models/tokenizer.h"
+#include "models/utf8.h"
+#include "tests/models/fixture.h"
+#include "tests/models/sentence_piece_library.h"
+#include "tests/models/tokenizer_texts.h"
+
+namespace lssar {
+namespace {
+
+using testing::DocumentLines;
+using ::testing::HasSubstr;
+using testing::MessageOf;
+using testing::RandomText;
+using testing::ScratchDirectory;
+using testing::SentencePieceLibrary;
+
+using Options = std::unordered_map<std::string, std::string>;
+
+std::unique_ptr<Tokenizer> LoadFile(std::string_view file, int vocab_size) {
+  const ScratchDirectory directory;
+  directory.Write("tokenizer.model", file);
+  auto tokenizer = LoadTokenizer(directory.Path(), vocab_size);
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+  return tokenizer.ok() ? *std::move(tokenizer) : nullptr;
+}
+
+void ExpectIdsOfTheLibrary(const std::string& file, int num_texts) {
+  const SentencePieceLibrary library(file);
+  const auto tokenizer = LoadFile(file, library.NumPieces());
+  ASSERT_NE(tokenizer, nullptr);
+  std::mt19937 rng(5);
+  for (int i = 0; i < num_texts; ++i) {
+    const std::string text = RandomText(&rng, int(rng() % 40));
+    const auto ids = tokenizer->Encode(text);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    ASSERT_EQ(*ids, library.Encode(text)) << text;
+    // The library replaces ill-formed bytes one by one, strips every leading space where the model
+    // removes extra ones, and keeps that of an unknown piece; elsewhere the texts are the same.
+    const std::string decoded = Decode(*tokenizer, *ids), other = library.Decode(*ids);
+    if (decoded.find(kReplacementCharacter) == decoded.npos && !decoded.starts_with(' ') &&
+        !other.starts_with(' ')) {
+      ASSERT_EQ(decoded, other) << text;
+    }
+  }
+  std::string document;
+  for (const std::string& line : DocumentLines()) document += line + "\n";
+  EXPECT_EQ(tokenizer->Encode(document).value(), library.Encode(document));
+}
+
+TEST(SentencePieceTest, ShippedModelGivesTheIdsOfTheLibrary) {
+  ExpectIdsOfTheLibrary(testing::ReadFile(std::string(testing::kShippedModel) + "/tokenizer.model"),
+                        2000);
+}
+
+// A model trained on this project's documents.
+const std::string& Trained(const std::string& name) {
+  const std::string symbols = "<|user|>,<|end|>,  ,\xE2\x96\x81\xE2\x96\x81";
+  static const std::unordered_map<std::string, Options> trainings{
+      {"bpe nfkc", {{"model_type", "bpe"}, {"vocab_size", "500"}}},
+      {"bpe identity bytes",
+       {{"model_type", "bpe"},
+        {"vocab_size", "700"},
+        {"normalization_rule_name", "identity"},
+        {"byte_fallback", "true"},
+        {"remove_extra_whitespaces", "false"},
+        {"user_defined_symbols", symbols}}},
+      {"bpe suffix",
+       {{"model_type", "bpe"},
+        {"vocab_size", "500"},
+        {"treat_whitespace_as_suffix", "true"},
+        {"normalization_rule_name", "nmt_nfkc_cf"}}},
+      {"bpe across spaces",
+       {{"model_type", "bpe"}, {"vocab_size", "600"}, {"split_by_whitespace", "false"}}},
+      {"unigram nfkc", {{"model_type", "unigram"}, {"vocab_size", "400"}}},
+      {"unigram bytes",
+       {{"model_type", "unigram"},
+        {"vocab_size", "700"},
+        {"byte_fallback", "true"},
+        {"add_dummy_prefix", "false"},
+        {"remove_extra_whitespaces", "false"},
+        {"user_defined_symbols", symbols}}},
+      {"char", {{"model_type", "char"}, {"vocab_size", "120"}}},
+  };
+  static std::unordered_map<std::string, std::string> files;
+  std::string& file = files[name];
+  if (file.empty()) file = testing::TrainSentencePiece(DocumentLines(), trainings.at(name));
+  return file;
+}
+
+class TrainedModelTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(TrainedModelTest, GivesTheIdsOfTheLibrary) {
+  ExpectIdsOfTheLibrary(Trained(GetParam()), 600);
+}
+
+// A text without a space, of characters that the model has and of others.
+TEST_P(TrainedModelTest, EncodesLongWords) {
+  const auto tokenizer = LoadFile(Trained(GetParam()), 1000);
+  ASSERT_NE(tokenizer, nullptr);
+  std::string unknown;
+  for (int i = 0; i < 100'000; ++i) unknown += "\u65e5";
+  for (const std::string& text : {std::string(300'000, 'a'), std::string(300'000, ' '), unknown}) {
+    EXPECT_TRUE(tokenizer->Encode(text).ok());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TrainedModelTest,
+                         ::testing::Values("bpe nfkc", "bpe identity bytes", "bpe suffix",
+                                           "bpe across spaces", "unigram nfkc", "unigram bytes",
+                                           "char"));
+
+TEST(SentencePieceTest, StopsWithinMilliseconds) {
+  std::string text;
+  while (text.size() < 4'000'000) text += "attention\u65e5";
+  for (const char* name : {"bpe nfkc", "unigram nfkc"}) {
+    const auto tokenizer = LoadFile(Trained(name), 1000);
+    int num_polls = 0;
+    auto last = std::chrono::steady_clock::now();
+    std::chrono::duration<double> longest{0};
+    const auto stopped = tokenizer->Encode(text, [&] {
+      const auto now = std::chrono::steady_clock::now();
+      if (num_polls > 0) longest = std::max<std::chrono::duration<double>>(longest, now - last);
+      last = now;
+      return ++num_polls == 900;
+    });
+    EXPECT_TRUE(absl::IsCancelled(stopped.status())) << stopped.status();
+    EXPECT_LT(longest.count(), 0.25) << "seconds between two polls, on a busy machine";
+  }
+}
+
+TEST(SentencePieceTest, VocabSizeMayBePadded) {
+  const std::string& file = Trained("bpe nfkc");
+  const SentencePieceLibrary library(file);
+  const auto padded = LoadFile(file, library.NumPieces() + 7);
+  EXPECT_EQ(padded->VocabSize(), library.NumPieces() + 7);
+  EXPECT_EQ(padded->PieceBytes(library.NumPieces() + 6), "");
+  EXPECT_EQ(padded->Encode("padded").value(), library.Encode("padded"));
+}
+
+// A tokenizer.model by hand.
+std::string Varint(uint64_t value) {
+  std::string bytes;
+  for (; value >= 0x80; value >>= 7) bytes += char(0x80 | (value & 0x7F));
+  return bytes += char(value);
+}
+std::string Bytes(int field, std::string_view bytes) {
+  return Varint(uint64_t(field) << 3 | 2).append(Varint(bytes.size())).append(bytes);
+}
+std::string Number(int field, uint64_t value) {
+  return Varint(uint64_t(field) << 3) + Varint(value);
+}
+std::string Float(int field, float value) {
+  std::string bytes(4, '\0');
+  std::memcpy(bytes.data(), &value, 4);
+  return Varint(uint64_t(field) << 3 | 5) + bytes;
+}
+std::string PieceOf(std::string_view text, int type = 1, float score = -1) {
+  return Bytes(1, Bytes(1, text) + Float(2, score) + Number(3, uint64_t(type)));
+}
+// A double array with these units at the start, and replacements.
+std::string CharacterMapOf(const std::vector<std::pair<size_t, uint32_t>>& units,
+                           std::string_view replacements) {
+  constexpr size_t kNumUnits = 512;
+  std::vector<uint32_t> array(kNumUnits, 0x80000000u);
+  for (const auto& [index, unit] : units) array[index] = unit;
+  std::string blob(4 + 4 * kNumUnits, '\0');
+  const auto num_bytes = uint32_t(4 * kNumUnits);
+  std::memcpy(blob.data(), &num_bytes, 4);
+  std::memcpy(blob.data() + 4, array.data(), 4 * kNumUnits);
+  return blob.append(replacements);
+}
+
+std::string Refusal(std::string_view file) {
+  const auto parsed = ParseSentencePieceFile(file, "m", 300);
+  EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);
+  return MessageOf(parsed.status());
+}
+
+TEST(SentencePieceFileTest, ErrorsNameFieldAndValue) {
+  const std::string unk = PieceOf("<unk>", 2);
+  const std::string good = unk + PieceOf("a") + PieceOf("b");
+  EXPECT_TRUE(ParseSentencePieceFile(good, "m", 300).ok());
+  EXPECT_THAT(Refusal(""), HasSubstr("no pieces"));
+  EXPECT_THAT(Refusal("not a model"), HasSubstr("damaged at byte 0 of 11"));
+  EXPECT_THAT(Refusal(good.substr(0, good.size() - 1)), HasSubstr("damaged at byte"));
+  EXPECT_THAT(Refusal(PieceOf("a")), HasSubstr("no unknown piece"));
+  EXPECT_THAT(Refusal(unk + PieceOf("<u>", 2)), HasSubstr("second unknown piece"));
+  EXPECT_THAT(Refusal(good + PieceOf("a")), HasSubstr("pieces[3], \"a\", occurs twice"));
+  EXPECT_THAT(Refusal(good + PieceOf("c", 1, NAN)), HasSubstr("pieces[3]: score is nan"));
+  EXPECT_THAT(Refusal(good + PieceOf("c", 1, INFINITY)), HasSubstr("score is inf"));
+  EXPECT_THAT(Refusal(good + PieceOf("c", 7)), HasSubstr("type is 7, must be 1 to 6"));
+  EXPECT_THAT(Refusal(good + PieceOf("")), HasSubstr("0 bytes"));
+  EXPECT_THAT(Refusal(good + PieceOf(std::string(1025, 'x'))), HasSubstr("1025 bytes"));
+  EXPECT_THAT(Refusal(good + PieceOf("\xff")), HasSubstr("UTF-8"));
+  EXPECT_THAT(Refusal(good + PieceOf(std::string("x\0", 2))), HasSubstr("NUL"));
+  EXPECT_THAT(Refusal(good + PieceOf("c", 3)), HasSubstr("control piece of one character"));
+  EXPECT_THAT(Refusal(good + PieceOf("<0x00>", 6)), HasSubstr("byte_fallback is false"));
+  EXPECT_THAT(Refusal(good + PieceOf("<0x0a>", 6)), HasSubstr("<0x00> to <0xFF>"));
+  EXPECT_THAT(Refusal(good + PieceOf("<0x00>", 6) + Bytes(2, Number(35, 1))),
+              HasSubstr("1 byte pieces, must have 256"));
+  EXPECT_THAT(Refusal(good + Bytes(2, Number(3, 3))), HasSubstr("model_type is 3"));
+  EXPECT_THAT(Refusal(good + Bytes(2, Number(3, 2) + Number(3, 1))),
+              HasSubstr("field 3 occurs twice"));
+  EXPECT_THAT(Refusal(good + Bytes(2, Bytes(3, "x"))), HasSubstr("must be varint"));
+  EXPECT_THAT(Refusal(good + PieceOf("c", 5) + Bytes(2, Number(3, 2))), HasSubstr("is unused"));
+  EXPECT_THAT(Refusal(good + Bytes(3, "") + Bytes(3, "")), HasSubstr("field 3 occurs twice"));
+  EXPECT_THAT(Refusal(good + Bytes(3, Number(9, 1))), HasSubstr("normalizer_spec: field 9"));
+  EXPECT_THAT(Refusal(good + Bytes(5, Bytes(2, "x"))), HasSubstr("denormalizer_spec"));
+  EXPECT_THAT(Refusal(good + Number(1, 3)), HasSubstr("field 1 is varint"));
+  std::string many = unk;
+  for (int i = 0; i < 300; ++i) many += PieceOf(StrCat("p", i));
+  EXPECT_THAT(Refusal(many), HasSubstr("more than 300 pieces"));
+}
+
+TEST(CharacterMapTest, ErrorsNameOffsets) {
+  const auto refusal = [](const std::string& blob) {
+    return MessageOf(CharacterMap::Parse(blob).status());
+  };
+  // Unit 0 has the root's base, 256, as its offset from bit 10 on. A unit at base ^ c has the label
+  // c in its low byte, and in bit 8 whether a value is at its own base.
+  const uint32_t root = 256u << 10;
+  const size_t a = 256 + 'a', b = 256 + 'b';
+  const uint32_t leaf_a = 'a' | 1u << 8 | uint32_t('a' ^ 'b') << 10;  // its base is b
+  const std::vector<std::pair<size_t, uint32_t>> rule_a{
+      {0, root}, {a, leaf_a}, {b, 0x80000000u | 2}};
+  const std::string nul("\0", 1);
+  const auto map = CharacterMap::Parse(CharacterMapOf(rule_a, std::string("x\0yz\0", 5)));
+  ASSERT_TRUE(map.ok()) << map.status();
+  EXPECT_EQ(map->Match("abc").num_bytes, 1u);
+  EXPECT_EQ(map->Match("abc").replacement, "yz");
+  EXPECT_EQ(map->Match("b").num_bytes, 0u);
+
+  EXPECT_THAT(refusal("abc"), HasSubstr("has 3 bytes"));
+  EXPECT_THAT(refusal(std::string("\xff\xff\0\0zzzz", 8)), HasSubstr("array has 65535 bytes"));
+  EXPECT_THAT(refusal(CharacterMapOf(rule_a, "yz")), HasSubstr("do not end with NUL"));
+  EXPECT_THAT(refusal(CharacterMapOf(rule_a, std::string("\xff\0", 2))), HasSubstr("UTF-8"));
+  EXPECT_THAT(refusal(CharacterMapOf(rule_a, std::string(257, 'x') + '\0')),
+              HasSubstr("257 bytes"));
+  EXPECT_THAT(refusal(CharacterMapOf(rule_a, nul)),
+              HasSubstr("replacement at 2 is not a text in its 1"));
+  EXPECT_THAT(refusal(CharacterMapOf({{0, 1000u << 10}}, nul)),
+              HasSubstr("unit 1000 is outside of its array of 512"));
+  EXPECT_THAT(refusal(CharacterMapOf({{0, root}, {a, 'a' | 4096u << 10}}, nul)),
+              HasSubstr("outside of its array"));
+  // "a" leads back to the root's base.
+  EXPECT_THAT(refusal(CharacterMapOf({{0, root}, {a, 'a' | uint32_t('a') << 10}}, nul)),
+              HasSubstr("endless"));
+}
+
+// Mutants of a file at the places that hold offsets, sizes, types and scores, and anywhere.
+std::string Mutate(const std::string& file, std::mt19937* rng) {
+  std::string mutant = file;
+  const auto random_byte = [&] { return char((*rng)()); };
+  const auto anywhere = [&] { return (*rng)() % mutant.size(); };
+  switch ((*rng)() % 8) {
+    case 0:  // a few bytes anywhere
+      for (uint32_t left = 1 + uint32_t((*rng)() % 8); left > 0; --left) {
+        mutant[anywhere()] = random_byte();
+      }
+      break;
+    case 1: mutant.resize(anywhere()); break;
+    case 2: mutant.erase(anywhere(), 1 + (*rng)() % 64); break;
+    case 3: mutant.insert(anywhere(), std::string(1 + (*rng)() % 64, random_byte())); break;
+    default: {
+      // The character map: field 2 of the message in field 3, found by its array's size. Half of
+      // these mutants change whole units of the array.
+      const size_t map = mutant.rfind("nmt_nfkc");
+      const size_t begin = map == mutant.npos ? 0 : map;
+      const auto at = [&] { return begin + (*rng)() % (mutant.size() - begin); };
+      if ((*rng)() % 2 == 0) {
+        for (uint32_t left = 1 + uint32_t((*rng)() % 64); left > 0; --left) {
+          const size_t unit = std::min(at(), mutant.size() - 4);
+          for (size_t i = 0; i < 4; ++i) mutant[unit + i] = random_byte();
+        }
+      } else {
+        const size_t from = at();
+        const size_t size = std::min(mutant.size() - from, size_t((*rng)() % 4096));
+        for (size_t i = 0; i < size; ++i) mutant[from + i] = random_byte();
+      }
+    }
+  }
+  return mutant;
+}
+
+// Every mutant is refused with a reason, or encodes and decodes any text.
+TEST(SentencePieceFileTest, MutantsDoNoHarm) {
+  std::mt19937 rng(11);
+  std::string texts;
+  for (int i = 0; i < 12; ++i) texts += RandomText(&rng, 30);
+  const ScratchDirectory directory;
+  int num_loaded = 0;
+  const char* const count = std::getenv("LSSAR_NUM_MUTANTS");
+  const int num_mutants = count == nullptr ? 1000 : std::atoi(count);
+  for (int i = 0; i < num_mutants; ++i) {
+    const char* const names[] = {"unigram nfkc", "bpe nfkc", "unigram bytes", "bpe suffix"};
+    directory.Write("tokenizer.model", Mutate(Trained(names[i % 4]), &rng));
+    const auto tokenizer = LoadTokenizer(directory.Path(), 1000);
+    if (!tokenizer.ok()) {
+      ASSERT_EQ(tokenizer.status().code(), absl::StatusCode::kInvalidArgument);
+      continue;
+    }
+    ++num_loaded;
+    const auto ids = (*tokenizer)->Encode(texts);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    for (const int32_t id : *ids) ASSERT_LT(id, 1000);
+    EXPECT_FALSE(FindInvalidUtf8(Decode(**tokenizer, *ids)));
+  }
+  EXPECT_GE(num_loaded, num_mutants / 200);
+  EXPECT_LT(num_loaded, num_mutants * 99 / 100);
+}
+
+}  // namespace
+}  // namespace lssar

@@ -1,0 +1,204 @@
+// Limits of connections: slots, addresses, blocks; open files; what a watched connection may do.
+#include "server/net/connection_limiter.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+
+#include <chrono>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "server/net/open_files.h"
+#include "server/net/peer_address.h"
+#include "server/net/traffic_watch.h"
+
+namespace lssar {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class CountedPort final : public PortMetrics {
+ public:
+  void OnOpened() override { ++num_open; }
+  void OnEnded() override { --num_open; }
+  void OnRefused(Refusal) override {}
+  void OnAbuse(Abuse) override {}
+
+  int num_open = 0;
+};
+
+constexpr Clock::time_point kNow = Clock::time_point(seconds(1000));
+
+TEST(ConnectionLimiter, CountsInTotalAndPerAddress) {
+  CountedPort port;
+  const auto limiter = std::make_shared<ConnectionLimiter>(ConnectionLimiter::Options{
+      .max_connections = 32, .max_connections_per_address = 20, .metrics = &port});
+  std::vector<ConnectionSlot> slots;
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(limiter->Check("a", kNow), std::nullopt) << i;
+    slots.push_back(limiter->Add("a"));
+  }
+  EXPECT_EQ(limiter->Check("a", kNow), Refusal::kMaxConnectionsPerAddress);
+  // The last two of 32 are kept for addresses without a connection.
+  for (int i = 0; i < 10; ++i) slots.push_back(limiter->Add("b"));
+  EXPECT_EQ(limiter->Check("b", kNow), Refusal::kMaxConnections);
+  EXPECT_EQ(limiter->Check("c", kNow), std::nullopt);
+  slots.push_back(limiter->Add("c"));
+  slots.push_back(limiter->Add("d"));
+  EXPECT_EQ(limiter->Check("e", kNow), Refusal::kMaxConnections);
+  EXPECT_EQ(port.num_open, 32);
+  slots.clear();
+  EXPECT_EQ(port.num_open, 0);
+  EXPECT_EQ(limiter->Check("a", kNow), std::nullopt);
+}
+
+TEST(ConnectionLimiter, BehindAProxyOneAddressMayHaveAll) {
+  const auto limiter =
+      std::make_shared<ConnectionLimiter>(ConnectionLimiter::Options{.max_connections = 32});
+  std::vector<ConnectionSlot> slots;
+  for (int i = 0; i < 32; ++i) {
+    ASSERT_EQ(limiter->Check("proxy", kNow), std::nullopt) << i;
+    slots.push_back(limiter->Add("proxy"));
+  }
+  EXPECT_EQ(limiter->Check("proxy", kNow), Refusal::kMaxConnections);
+  slots.clear();
+  for (int i = 0; i < 100; ++i) limiter->OnAbuse("proxy", kNow);
+  EXPECT_EQ(limiter->Check("proxy", kNow), std::nullopt);
+}
+
+TEST(ConnectionLimiter, ThirdAbuseBlocksTheAddressForTenSeconds) {
+  const auto limiter = std::make_shared<ConnectionLimiter>(
+      ConnectionLimiter::Options{.max_connections = 32, .max_connections_per_address = 20});
+  limiter->OnAbuse("a", kNow);
+  limiter->OnAbuse("a", kNow);
+  EXPECT_EQ(limiter->Check("a", kNow), std::nullopt);
+  limiter->OnAbuse("a", kNow + seconds(9));
+  EXPECT_EQ(limiter->Check("a", kNow + seconds(18)), Refusal::kBlocked);
+  EXPECT_EQ(limiter->Check("b", kNow + seconds(18)), std::nullopt);
+  EXPECT_EQ(limiter->Check("a", kNow + seconds(20)), std::nullopt);
+  // Forgotten after ten seconds without abuse.
+  limiter->OnAbuse("a", kNow + seconds(30));
+  limiter->OnAbuse("a", kNow + seconds(41));
+  limiter->OnAbuse("a", kNow + seconds(52));
+  EXPECT_EQ(limiter->Check("a", kNow + seconds(52)), std::nullopt);
+}
+
+PeerAddress Ipv6Peer(const char* address, uint16_t port) {
+  sockaddr_in6 ipv6 = {};
+  ipv6.sin6_family = AF_INET6;
+  ipv6.sin6_port = htons(port);
+  EXPECT_EQ(inet_pton(AF_INET6, address, &ipv6.sin6_addr), 1);
+  sockaddr_storage storage = {};
+  std::memcpy(&storage, &ipv6, sizeof(ipv6));
+  return ToPeerAddress(storage);
+}
+
+TEST(PeerAddress, CountsNetworksOfIpv6) {
+  const PeerAddress peer = Ipv6Peer("2001:db8:1:2:3:4:5:6", 50000);
+  EXPECT_EQ(peer.limited, "2001:db8:1:2::/64");
+  EXPECT_EQ(peer.uri, "ipv6:%5B2001:db8:1:2:3:4:5:6%5D:50000");
+  const PeerAddress mapped = Ipv6Peer("::ffff:192.0.2.1", 7);
+  EXPECT_EQ(mapped.limited, "192.0.2.1");
+  EXPECT_EQ(mapped.uri, "ipv4:192.0.2.1:7");
+}
+
+TEST(OpenFiles, ConnectionsFitUnderTheLimit) {
+  EXPECT_EQ(FitConnections(4096, true, true, 1024), (1024 - 256) / 3);
+  EXPECT_EQ(FitConnections(4096, true, false, 1024), (1024 - 256) / 2);
+  EXPECT_EQ(FitConnections(4096, false, true, 1024), 1024 - 256);
+  EXPECT_EQ(FitConnections(100, true, true, 1024), 100);
+  EXPECT_EQ(FitConnections(100, true, true, 64), 1);
+  EXPECT_EQ(FitConnections(4096, true, true, std::numeric_limits<int64_t>::max()), 4096);
+}
+
+class TrafficWatchTest : public testing::Test {
+ protected:
+  std::optional<Abuse> After(Clock::duration time) {
+    now_ += time;
+    return watch_.Check(sample_, now_);
+  }
+
+  Clock::time_point now_ = kNow;
+  TrafficSample sample_ = {.bytes_received = 100, .bytes_sent = 100, .streams = {}};
+  TrafficWatch watch_{/*max_streams=*/256, now_};
+};
+
+TEST_F(TrafficWatchTest, ResetsAreBounded) {
+  sample_.streams = {.num_started = 1000, .num_reset = 1000};
+  EXPECT_EQ(After(milliseconds(0)), std::nullopt);
+  sample_.streams = {.num_started = 1200, .num_reset = 1200};
+  EXPECT_EQ(After(seconds(1)), std::nullopt);
+  sample_.streams = {.num_started = 1302, .num_reset = 1302};
+  EXPECT_EQ(After(milliseconds(500)), Abuse::kResets);
+}
+
+TEST_F(TrafficWatchTest, StreamsThatGrpcHasNotCleanedUpAreResets) {
+  sample_.streams = {.num_started = 1256};
+  EXPECT_EQ(After(milliseconds(0)), std::nullopt);
+  // They are counted once.
+  sample_.streams = {.num_started = 1256, .num_reset = 1000};
+  EXPECT_EQ(After(milliseconds(0)), std::nullopt);
+  sample_.streams = {.num_started = 1256, .num_reset = 1001};
+  EXPECT_EQ(After(milliseconds(0)), Abuse::kResets);
+}
+
+TEST_F(TrafficWatchTest, StreamsBeyondTheLimitAreResets) {
+  sample_.streams = {.num_started = 1257};
+  EXPECT_EQ(After(milliseconds(0)), Abuse::kResets);
+}
+
+TEST_F(TrafficWatchTest, AnsweredCallsMayBeFollowedByAsManyResets) {
+  for (int i = 1; i <= 100; ++i) {
+    sample_.streams = {.num_started = 2000 * i, .num_answered = 1000 * i, .num_reset = 1000 * i};
+    ASSERT_EQ(After(milliseconds(100)), std::nullopt) << i;
+  }
+}
+
+TEST_F(TrafficWatchTest, BytesThatNothingAnswersAreHeaders) {
+  sample_.streams = {.num_started = 1};
+  EXPECT_EQ(After(milliseconds(100)), std::nullopt);
+  sample_.bytes_received += TrafficWatch::kMaxSilentBytes + TrafficWatch::kMaxSilentBytesPerStream;
+  EXPECT_EQ(After(milliseconds(100)), std::nullopt);
+  sample_.bytes_received += 200;
+  EXPECT_EQ(After(milliseconds(100)), Abuse::kHeaderFlood);
+}
+
+TEST_F(TrafficWatchTest, UploadsWithinFlowControlAreNotClosed) {
+  sample_.streams = {.num_started = 1};
+  for (int i = 0; i < 320; ++i) {  // 32 MiB, with a window update for each 100 KiB
+    sample_.bytes_received += 100 << 10;
+    sample_.bytes_sent += 13;
+    ASSERT_EQ(After(milliseconds(500)), std::nullopt) << i;
+  }
+  EXPECT_GT(watch_.NumUnfinishedBytes(), int64_t{30} << 20);
+  sample_.message_bytes += int64_t{320} * (100 << 10) - 5;
+  EXPECT_EQ(After(seconds(600)), std::nullopt);  // its handler works on it
+  EXPECT_EQ(watch_.NumUnfinishedBytes(), 0);
+}
+
+TEST_F(TrafficWatchTest, StalledUploadIsClosedAfterTwentySeconds) {
+  sample_.streams = {.num_started = 1};
+  sample_.bytes_received += int64_t{3} << 19;
+  EXPECT_EQ(After(seconds(1)), std::nullopt);
+  EXPECT_EQ(After(seconds(20)), std::nullopt);
+  EXPECT_EQ(After(seconds(1)), Abuse::kStalledUpload);
+}
+
+TEST_F(TrafficWatchTest, CancelledUploadHoldsNothing) {
+  sample_.streams = {.num_started = 2};
+  sample_.bytes_received += int64_t{3} << 19;
+  EXPECT_EQ(After(seconds(1)), std::nullopt);
+  EXPECT_GT(watch_.NumUnfinishedBytes(), 0);
+  sample_.streams.num_reset = 1;
+  EXPECT_EQ(After(seconds(1)), std::nullopt);
+  EXPECT_EQ(watch_.NumUnfinishedBytes(), 0);
+  EXPECT_EQ(After(seconds(100)), std::nullopt);
+}
+
+}  // namespace
+}  // namespace lssar

@@ -1,0 +1,282 @@
+"""Attacks on the gRPC port's connections, over plain sockets, each against a server of its own.
+
+The standard library alone. Run by ctest from the repository's root with LSSAR_SERVER set.
+"""
+
+import json
+import os
+import queue
+import resource
+import signal
+import socket
+import struct
+import subprocess
+import threading
+import time
+import unittest
+from typing import Any, Callable
+
+from raw_http2 import (CANCEL, CONTINUATION, END_HEADERS, END_STREAM, GENERATE, HEADERS, REFLECTION,
+                       RST_STREAM, Http2, ask_health, frame, gzip_of_zeros, header_block, message)
+
+SERVER = os.environ["LSSAR_SERVER"]
+MODEL = "models/zoo/lssar-6m"
+
+
+class Server:
+    """lssar-server on free ports."""
+
+    def __init__(self, *flags: str, max_files: int | None = None):
+        def limit_files() -> None:
+            if max_files is not None:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (max_files, max_files))
+
+        self.process = subprocess.Popen(
+            [SERVER, "--model", MODEL, "--max-model-len", "2048", "--threads", "1",
+             "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", *flags],
+            stderr=subprocess.PIPE, text=True, preexec_fn=limit_files)
+        self.lines: list[dict[str, Any]] = []
+        self._events: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        serving = self.wait_for("serving")
+        self.port = int(serving["address"].rsplit(":", 1)[1])
+        self.http_port = int(serving["http_address"].rsplit(":", 1)[1])
+
+    def _read(self) -> None:
+        for text in self.process.stderr:
+            line = json.loads(text)
+            self.lines.append(line)
+            self._events.put(line)
+        self.process.stderr.close()
+
+    def wait_for(self, event: str) -> dict[str, Any]:
+        deadline = time.monotonic() + 60
+        while True:
+            line = self._events.get(timeout=max(0.1, deadline - time.monotonic()))
+            if line["event"] == event:
+                return line
+
+    def connect(self, source: str = "", settings: bool = True) -> Http2:
+        return Http2("127.0.0.1", self.port, source, settings)
+
+    def get(self, path: str) -> tuple[int, str]:
+        with socket.create_connection(("127.0.0.1", self.http_port), timeout=30) as client:
+            client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            received = b""
+            while chunk := client.recv(65536):
+                received += chunk
+        head, _, body = received.decode().partition("\r\n\r\n")
+        return int(head.split()[1]), body
+
+    def metric(self, series: str) -> float:
+        for line in self.get("/metrics")[1].splitlines():
+            if line.startswith(series + " "):
+                return float(line.split()[-1])
+        raise AssertionError(f"no {series}")
+
+    def resident(self) -> int:
+        with open(f"/proc/{self.process.pid}/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+
+    def num_threads(self) -> int:
+        return len(os.listdir(f"/proc/{self.process.pid}/task"))
+
+    def check_health(self) -> int:
+        return subprocess.run(
+            [SERVER, "--check-health", "--listen", f"127.0.0.1:{self.port}",
+             "--http-listen", f"127.0.0.1:{self.http_port}"],
+            capture_output=True, check=False, timeout=30).returncode
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(timeout=60)
+        self._reader.join()
+        return code
+
+
+class ConnectionsTest(unittest.TestCase):
+    def start(self, *flags: str, max_files: int | None = None) -> Server:
+        server = Server(*flags, max_files=max_files)
+        self.addCleanup(server.stop)
+        return server
+
+    def wait_until(self, condition: Callable[[], bool], seconds: float = 20) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.05)
+
+    def expect_serving(self, server: Server) -> None:
+        self.assertTrue(ask_health("127.0.0.1", server.port))
+        self.assertEqual(server.get("/readyz"), (200, "ok\n"))
+        self.assertIsNone(server.process.poll())
+
+    def test_idle_connections_at_the_limit_of_open_files(self) -> None:
+        server = self.start(max_files=512)
+        limited = next(line for line in server.lines if line["event"] == "connections limited")
+        self.assertEqual(limited["max_connections"], (512 - 256) // 3)
+        clients = [server.connect(settings=False) for _ in range(600)]
+        self.wait_until(lambda: any("connections refused" == line["event"]
+                                    for line in server.lines))
+        for client in clients:
+            client.close()
+        self.wait_until(lambda: server.metric('lssar_connections{port="grpc"}') < 10)
+        self.expect_serving(server)
+        self.assertEqual(server.check_health(), 0)
+
+    def test_out_of_descriptors_after_the_start(self) -> None:
+        server = self.start()
+        num_files = len(os.listdir(f"/proc/{server.process.pid}/fd"))
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE,
+                         (num_files + 20, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        clients = [server.connect(settings=False) for _ in range(60)]
+        # Those that are one too many learn it at once.
+        self.assertTrue(clients[-1].is_closed(5))
+        for client in clients:
+            client.close()
+        self.wait_until(lambda: ask_health("127.0.0.1", server.port))
+        self.assertGreater(server.metric(
+            'lssar_connections_refused_total{port="grpc",reason="no_descriptors"}'), 0)
+        self.expect_serving(server)
+
+    def test_limits_in_total_and_per_address(self) -> None:
+        server = self.start("--max-connections", "32", "--max-connections-per-address", "10")
+        first = [server.connect("127.0.0.2") for _ in range(11)]
+        self.assertTrue(first[-1].is_closed(5))
+        self.assertEqual(server.metric(
+            'lssar_connections_refused_total{port="grpc",reason="max_connections_per_address"}'), 1)
+        # The last two of 32 are for addresses without a connection: 127.0.0.5 gets one of them.
+        second = [server.connect(f"127.0.0.{3 + i // 10}") for i in range(22)]
+        self.assertTrue(second[-1].is_closed(5))
+        self.assertFalse(second[-2].is_closed(0.2))
+        for client in first + second:
+            client.close()
+        self.wait_until(lambda: server.metric('lssar_connections{port="grpc"}') < 2)
+        self.expect_serving(server)
+        self.assertFalse(server.connect("127.0.0.2").is_closed(0.2))
+
+    def test_handshake_has_a_deadline(self) -> None:
+        server = self.start("--handshake-timeout", "500ms")
+        with server.connect(settings=False) as silent, server.connect() as client:
+            self.assertTrue(silent.is_closed(5))
+            self.assertFalse(client.is_closed(0.5))
+
+    def test_compressed_message_is_refused_and_never_inflated(self) -> None:
+        server = self.start()
+        bomb = gzip_of_zeros(64 << 20)  # to 64 KiB
+        before = server.resident()
+        for path in (GENERATE, "/grpc.health.v1.Health/Check"):
+            with server.connect() as client:
+                answer = client.finish(client.start(path, bomb[:60000], compressed=True,
+                                                    grpc_encoding="gzip"))
+                self.assertIsNotNone(answer)
+                self.assertIn(b"12", answer)  # UNIMPLEMENTED
+                self.assertIn(b"is disabled", answer)
+        self.assertLess(server.resident() - before, 16 << 20)
+        self.expect_serving(server)
+
+    def test_idle_reflection_streams_hold_no_threads(self) -> None:
+        server = self.start()
+        with server.connect() as client:
+            before = server.num_threads()
+            streams = [client.start(REFLECTION) for _ in range(200)]
+            # Beyond 128 they are refused.
+            self.assertIsNotNone(client.finish(streams[-1]))
+            self.assertLess(server.num_threads() - before, 8)
+        self.expect_serving(server)
+
+    def test_reflection_describes_the_services(self) -> None:
+        server = self.start()
+        symbol = b"lssar.v1.Inference"
+        with server.connect() as client:
+            names = client.finish(client.start(REFLECTION, b"\x3a\x01*"))  # list_services
+            for name in (symbol, b"grpc.health.v1.Health",
+                         b"grpc.reflection.v1alpha.ServerReflection"):
+                self.assertIn(name, names)
+            request = b"\x22" + bytes([len(symbol)]) + symbol  # file_containing_symbol
+            files = client.finish(client.start(REFLECTION, request))
+            self.assertIn(b"lssar/v1/inference.proto", files)
+            missing = client.finish(client.start(REFLECTION, b"\x22\x03x.Y"))
+            self.assertIn(b"the server has no such file", missing)
+
+    def test_idle_http_connections_do_not_delay_probes(self) -> None:
+        server = self.start()
+        clients = [socket.create_connection(("127.0.0.1", server.http_port)) for _ in range(200)]
+        begin = time.monotonic()
+        self.assertEqual(server.get("/healthz")[0], 200)
+        self.assertLess(time.monotonic() - begin, 2)
+        self.assertEqual(server.check_health(), 0)
+        for client in clients:
+            client.close()
+
+    def test_rapid_reset_closes_the_connection_and_then_blocks_the_address(self) -> None:
+        server = self.start()
+        block = header_block("/no.such.Service/Method")
+        before = server.resident()
+        for _ in range(3):
+            with server.connect("127.0.0.9") as client:
+                def send_resets() -> bool:
+                    data = b""
+                    for _ in range(500):
+                        stream = client.take_stream()
+                        data += (frame(HEADERS, END_HEADERS, stream, block)
+                                 + frame(RST_STREAM, 0, stream, struct.pack(">I", CANCEL)))
+                    return client.send(data)
+
+                deadline = time.monotonic() + 20
+                while send_resets():
+                    self.assertLess(time.monotonic(), deadline)
+        self.assertEqual(server.metric('lssar_connections_closed_total{reason="resets"}'), 3)
+        self.assertTrue(server.connect("127.0.0.9").is_closed(5))
+        self.assertLess(server.resident() - before, 400 << 20)
+        self.expect_serving(server)
+
+    def test_header_flood_closes_the_connection(self) -> None:
+        server = self.start()
+        with server.connect() as client:
+            # The length of a header's name, which never ends.
+            client.send(frame(HEADERS, 0, client.take_stream(), b"\x00\x7f" + b"\x80" * 16382))
+            continuation = frame(CONTINUATION, 0, 1, b"\x80" * 16384)
+            client.socket.settimeout(20)
+            num_bytes = 0
+            until = time.monotonic() + 120
+            while client.send(continuation):
+                num_bytes += len(continuation)
+                self.assertLess(num_bytes, 64 << 20)
+                self.assertLess(time.monotonic(), until, f"still open after {num_bytes} bytes")
+        self.assertEqual(server.metric('lssar_connections_closed_total{reason="header_flood"}'), 1)
+        self.wait_until(lambda: ask_health("127.0.0.1", server.port))
+        self.expect_serving(server)
+
+    def test_large_upload_is_served(self) -> None:
+        server = self.start()
+        with server.connect() as client:
+            # 20 MiB of an unknown field: read whole, then refused by its handler.
+            request = b"\x92\x7d" + b"\x80\x80\x80\x0a" + bytes(20 << 20)
+            stream = client.start(GENERATE)
+            answer = client.upload(stream, message(request))
+            self.assertIsNotNone(answer)
+        for reason in ("header_flood", "stalled_upload", "upload_memory"):
+            self.assertEqual(
+                server.metric(f'lssar_connections_closed_total{{reason="{reason}"}}'), 0)
+
+    def test_uploads_that_miss_their_last_byte_do_not_starve_others(self) -> None:
+        server = self.start()
+        clients = []
+        for _ in range(14):
+            client = server.connect("127.0.0.8")
+            clients.append(client)
+            data = message(bytes(32 << 20))[:-1]
+            client.upload(client.start(GENERATE), data, end=False)
+            if client.is_gone:
+                break
+        self.assertGreater(
+            server.metric('lssar_connections_closed_total{reason="upload_memory"}'), 0)
+        self.expect_serving(server)
+        self.assertLess(server.resident(), 700 << 20)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,96 @@
+#include "server/worker_pool.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "models/quote.h"
+#include "models/utf8.h"
+
+namespace lssar {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kLarge = int64_t{1} << 20;
+
+TEST(WorkerPoolTest, LargeJobsLeaveAThreadToSmallOnes) {
+  std::promise<void> release;
+  const std::shared_future<void> released = release.get_future().share();
+  std::atomic<int> num_large = 0;
+  WorkerPool pool({.num_threads = 3});
+  for (int i = 0; i < 8; ++i) {
+    ASSERT_TRUE(pool.Submit(kLarge,
+                            [&, released] {
+                              ++num_large;
+                              released.wait();
+                            })
+                    .ok());
+  }
+  // All of these run while two large jobs hold their threads and six wait.
+  std::atomic<int> num_small = 0;
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(pool.Submit(10, [&] { ++num_small; }).ok());
+  while (num_small < 100) std::this_thread::yield();
+  EXPECT_LE(num_large, 2);
+  release.set_value();
+  while (num_large < 8) std::this_thread::yield();
+}
+
+TEST(WorkerPoolTest, AFullQueueRefusesAndRecovers) {
+  std::promise<void> release;
+  const std::shared_future<void> released = release.get_future().share();
+  WorkerPool pool({.num_threads = 2, .max_jobs = 4, .max_bytes = 1000});
+  std::atomic<int> num_running = 0, num_done = 0;
+  const auto block = [&, released] {
+    ++num_running;
+    released.wait();
+    ++num_done;
+  };
+  ASSERT_TRUE(pool.Submit(100, block).ok());
+  ASSERT_TRUE(pool.Submit(100, block).ok());
+  while (num_running < 2) std::this_thread::yield();
+  const absl::Status too_large = pool.Submit(801, block);
+  EXPECT_TRUE(absl::IsResourceExhausted(too_large));
+  EXPECT_THAT(std::string(too_large.message()), HasSubstr("limit of 1000"));
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(pool.Submit(0, block).ok());
+  const absl::Status too_many = pool.Submit(0, block);
+  EXPECT_TRUE(absl::IsResourceExhausted(too_many));
+  EXPECT_THAT(std::string(too_many.message()), HasSubstr("4 requests to parse; the limit is 4"));
+  release.set_value();
+  while (num_done < 6) std::this_thread::yield();
+  EXPECT_TRUE(pool.Submit(0, block).ok());
+}
+
+TEST(WorkerPoolTest, TheEndRunsEveryJob) {
+  std::atomic<int> num_done = 0;
+  {
+    WorkerPool pool({.num_threads = 2});
+    for (int i = 0; i < 500; ++i) {
+      ASSERT_TRUE(pool.Submit(i % 3 == 0 ? kLarge / 64 : 1, [&] { ++num_done; }).ok());
+    }
+  }
+  EXPECT_EQ(num_done, 500);
+}
+
+TEST(QuoteTest, CutsLongValuesAtCharactersAndShowsNoControlCharacter) {
+  EXPECT_EQ(Quote("user"), "\"user\"");
+  EXPECT_EQ(Quote("a\xff\n\x1b[31m"), "\"a\uFFFD  [31m\"");
+  EXPECT_EQ(Quote(std::string(31 << 20, 'a')),
+            "\"" + std::string(64, 'a') + "...\" (32505856 bytes)");
+  std::string wide = "a";
+  for (int i = 0; i < 1000; ++i) wide += "\u65e5";
+  const std::string quoted = Quote(wide);
+  EXPECT_FALSE(FindInvalidUtf8(quoted));
+  EXPECT_LT(quoted.size(), 100u);
+  EXPECT_EQ(Shorten("short", 10), "short");
+  EXPECT_EQ(Shorten("a\u00e9\u00e9", 4), "a\u00e9...");
+}
+
+}  // namespace
+}  // namespace lssar
