@@ -7,6 +7,21 @@
 
 namespace lssar {
 
+void ChooseTile(const CudaDevice& device, CudaLinearArgs* gemm) {
+  gemm->tile = CudaGemmTile::k16x8;
+  gemm->cluster_blocks = 1;
+  if (gemm->weight.dtype == DType::kF32 || gemm->num_rows <= kMaxRowsWithoutTiles) return;
+  const auto num_tiles = [&](int size) {
+    return int64_t{(gemm->num_rows + size - 1) / size} *
+           int64_t{(gemm->weight.num_rows + size - 1) / size};
+  };
+  const int64_t num_blocks = device.num_multiprocessors;  // at least, to fill the device
+  const int max_cluster = device.HasClusters() ? kGemmChains : 1;
+  const bool is_large = gemm->num_rows > 64 && num_tiles(128) * max_cluster >= num_blocks;
+  gemm->tile = is_large ? CudaGemmTile::k128x128 : CudaGemmTile::k64x64;
+  if (num_tiles(is_large ? 128 : 64) < num_blocks) gemm->cluster_blocks = max_cluster;
+}
+
 const int32_t* CudaGemm::CopyIds(std::span<const int32_t> ids) {
   int32_t* const to = context_.Reserve<int32_t>(ids_memory_, ids.size_bytes());
   if (to == nullptr || !context_.CopyIn(to, ids.data(), ids.size_bytes(), "copying ids")) {
@@ -43,7 +58,8 @@ CudaSplitArgs RowsFor(CudaSplitArgs rows, const CudaMatrix& weight) {
 
 bool CudaGemm::SplitRows(CudaSplitArgs args, const CudaMatrix& weight) {
   // Large enough for every decode step: graphs hold the address.
-  const size_t num_rows = size_t(std::max(args.num_rows, kMaxBucketRows));
+  const size_t num_rows =
+      size_t(std::max(NumRowBlocks(args.num_rows) * kBlockRows, kMaxBucketRows));
   const size_t num_elements = num_rows * size_t(weight.padded_cols);
   const size_t parts_bytes = num_elements * std::max(kMaxRowParts * size_t{2}, sizeof(float));
   unsigned char* const memory =
@@ -146,6 +162,8 @@ void CudaGemm::RunKernels(CudaSplitArgs rows, CudaLinearArgs gemm) {
                    "a GEMM");
     return;
   }
+  ChooseTile(context_.Device(), &gemm);
+  rows.is_tiled = gemm.tile != CudaGemmTile::k16x8;
   if (!SplitRows(rows, gemm.weight)) return;
   gemm.x = split_rows_;
   context_.Check(context_.Kernels().linear(gemm, context_.Stream()), "a GEMM");

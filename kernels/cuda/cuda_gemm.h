@@ -14,6 +14,13 @@
 
 namespace lssar {
 
+// Rows up to which a GEMM runs without tiles: its blocks read x again for each 8 columns.
+inline constexpr int kMaxRowsWithoutTiles = 8;
+
+// Sets the tile and the cluster of a GEMM of num_rows rows: large tiles read less, but enough of
+// them must fill the device.
+void ChooseTile(const CudaDevice& device, CudaLinearArgs* gemm);
+
 // Rows from which a GEMM may go to the library. With fewer, our own kernels are bound by memory,
 // and graphs of decode steps hold them.
 inline constexpr int kMinLibraryRows = kMaxBucketRows + 1;

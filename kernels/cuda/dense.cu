@@ -1,14 +1,16 @@
-// Embed, norms and GEMM. An output element is the sum of kWarps chains of MMAs, each over its
-// part of the columns in rising order; the chains are added in order. So the bits of an output row
-// depend on that row alone, not on the number of rows.
+// Embed, norms and GEMMs of few rows. An output element is the sum of kGemmChains chains of MMAs,
+// each over its part of the columns in rising order; the chains are added in order. GEMMs of many
+// rows (gemm_tile.cu) do the same, so the bits of an output row depend on that row alone, not on
+// the number of rows.
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/gemm_epilogue.cuh"
 #include "kernels/cuda/kernel_table.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace lssar::LSSAR_CUDA_NAMESPACE {
 namespace {
 
-constexpr int kWarps = 4;
+constexpr int kWarps = kGemmChains;
 constexpr int kThreads = kWarps * kWarpThreads;
 
 template <typename T>
@@ -88,11 +90,11 @@ class NormedRow {
   double scale_ = 1;
 };
 
-// Splits a row into parts, part_stride elements apart, and stores the inverse of its power of two.
-// All threads of the block.
-template <typename E>
-LSSAR_DEVICE void SplitRow(const CudaSplitArgs& args, int row, BlockSums* sums, uint16_t* to,
-                           size_t part_stride, float* inverse) {
+// Splits a row into parts and stores the inverse of its power of two. at(part, i): where element i
+// of a part goes. All threads of the block.
+template <typename E, typename F>
+LSSAR_DEVICE void SplitRow(const CudaSplitArgs& args, int row, BlockSums* sums, float* inverse,
+                           const F& at) {
   const NormedRow normed(args, row, sums);
   const float factor = args.rounds ? 1.0f : PowerOfTwoFor(normed.Largest(), 11);
   const int num_parts = args.rounds ? 1 : E::kRowParts;
@@ -101,7 +103,7 @@ LSSAR_DEVICE void SplitRow(const CudaSplitArgs& args, int row, BlockSums* sums, 
     float left = normed.At(i) * factor;
     for (int part = 0; part < num_parts; ++part) {
       const uint16_t bits = E::FromFloat(left);
-      to[size_t(part) * part_stride + size_t(i)] = bits;
+      *at(part, i) = bits;
       left -= E::ToFloat(bits);
     }
   }
@@ -114,9 +116,19 @@ template <typename E>
 LSSAR_KERNEL(kThreads)
 SplitRows(LSSAR_ARGS(CudaSplitArgs) args) {
   WaitForPreviousKernel();
-  const size_t row = size_t(BlockX()), width = size_t(args.padded_width);
-  SplitRow<E>(args, BlockX(), SharedSums(), static_cast<uint16_t*>(args.to.parts) + row * width,
-              size_t(args.num_rows) * width, args.to.inverse + row);
+  const int row = BlockX();
+  auto* const parts = static_cast<uint16_t*>(args.to.parts);
+  const size_t width = size_t(args.padded_width);
+  const size_t num_blocks = size_t(NumRowBlocks(args.num_rows));
+  SplitRow<E>(args, row, SharedSums(), args.to.inverse + row, [&](int part, int i) {
+    if (!args.is_tiled) {
+      return parts + (size_t(part) * size_t(args.num_rows) + size_t(row)) * width + size_t(i);
+    }
+    const size_t row_block = size_t(part) * num_blocks + size_t(row / kBlockRows);
+    return parts + row_block * kBlockRows * width +
+           size_t(i / kBlockCols * (kBlockRows * kBlockCols) +
+                  AtInBlock(row % kBlockRows, i % kBlockCols));
+  });
 }
 
 LSSAR_KERNEL(kThreads) CopyRows(LSSAR_ARGS(CudaSplitArgs) args) {
@@ -138,49 +150,24 @@ LSSAR_KERNEL(kThreads) NormRows(LSSAR_ARGS(CudaNormArgs) args) {
   }
 }
 
-LSSAR_DEVICE float Activate(Activation activation, float x) {
-  switch (activation) {
-    case Activation::kNone: return x;
-    case Activation::kGeluTanh:
-      return 0.5f * x * (1 + tanhf(0.7978845608f * MulAdd(0.044715f * x * x, x, x)));
-    case Activation::kGeluErf: return 0.5f * x * erfcf(-0.70710678f * x);
-    case Activation::kRelu: return x < 0 ? 0.0f : x;  // NaN stays NaN
-    case Activation::kRelu2: return x < 0 ? 0.0f : x * x;
-    case Activation::kSilu: return x / (1 + expf(-x));
-  }
-  return x;
-}
-
-LSSAR_DEVICE void StoreElement(const CudaLinearArgs& args, int row, int col, float sum) {
-  const size_t at = size_t(row) * size_t(args.weight.num_rows) + size_t(col);
-  if (args.bias != nullptr) sum += args.bias[col];
-  sum = Activate(args.activation, sum);
-  if (args.multiply != nullptr) sum *= args.multiply[at];
-  sum *= args.scale;
-  if (args.residual != nullptr) sum += args.residual[at];
-  if (args.softcap > 0) sum = args.softcap * tanhf(sum / args.softcap);
-  args.out[at] = sum;
-}
-
-// A block multiplies 16 * kRowTiles rows of x by 8 rows of W. Its warps share K, in whole groups of
-// columns, so that many warps load even a small matrix.
-template <typename E, int kRowTiles>
+// A block multiplies 16 rows of x by 8 rows of W. Each warp computes one chain, so that many warps
+// load even a small matrix.
+template <typename E>
 class LinearTile {
  public:
   LSSAR_DEVICE LinearTile(const CudaLinearArgs& args, const CudaSplitRows& x)
       : args_(args),
         x_(x),
-        first_row_(BlockY() * 16 * kRowTiles),
+        first_row_(BlockY() * 16),
         first_col_(BlockX() * 8),
         width_(size_t(args.weight.padded_cols)) {}
 
   // make_x() makes x available, while the first weights are on their way.
   template <typename F>
   LSSAR_DEVICE void Run(const F& make_x) {
-    const int num_groups = args_.weight.padded_cols / kCudaGroupCols;
-    const int first = num_groups * WarpIdx() / kWarps * kCudaGroupCols;
-    const int end = num_groups * (WarpIdx() + 1) / kWarps * kCudaGroupCols;
-    float sums[kRowTiles][4] = {};
+    const int first = FirstColOfChain(args_.weight.padded_cols, WarpIdx());
+    const int end = FirstColOfChain(args_.weight.padded_cols, WarpIdx() + 1);
+    float sums[4] = {};
     SumColumns(first, end, make_x, sums);
     if (WarpIdx() > 0) Share(sums);
     SyncBlock();
@@ -189,13 +176,12 @@ class LinearTile {
     Store(sums);
   }
 
-  static constexpr size_t kSharedBytes =
-      size_t{kWarps - 1} * kRowTiles * 4 * kWarpThreads * sizeof(float);
+  static constexpr size_t kSharedBytes = size_t{kWarps - 1} * 4 * kWarpThreads * sizeof(float);
 
  private:
   // Steps of 32 columns whose weights are in flight while one is multiplied. Bytes in flight set
   // the memory bandwidth that a warp reaches.
-  static constexpr int kAhead = kRowTiles == 1 ? 8 : 2;
+  static constexpr int kAhead = 8;
   // 8 weights as they are stored. Words, not bytes: the compiler splits a struct of bytes into
   // single registers right after the load, and so waits for every load.
   struct alignas(8 * E::kBytes) Stored8 {
@@ -203,8 +189,7 @@ class LinearTile {
   };
 
   template <typename F>
-  LSSAR_DEVICE void SumColumns(int first, int end, const F& make_x,
-                               float (&sums)[kRowTiles][4]) const {
+  LSSAR_DEVICE void SumColumns(int first, int end, const F& make_x, float (&sums)[4]) const {
     const int t = LaneIdx() % 4;
     const int col = Least(first_col_ + LaneIdx() / 4, args_.weight.num_rows - 1);
     const unsigned char* weights = static_cast<const unsigned char*>(args_.weight.elements) +
@@ -212,7 +197,7 @@ class LinearTile {
     const auto load = [&](int k) {
       return *reinterpret_cast<const Stored8*>(weights + k * E::kBytes);
     };
-    float group_sums[kRowTiles][4] = {};
+    float group_sums[4] = {};
     Stored8 ahead[kAhead];
     LSSAR_UNROLL
     for (int i = 0; i < kAhead; ++i) {
@@ -236,54 +221,43 @@ class LinearTile {
   }
 
   // 32 columns; `k` is the first of this lane.
-  LSSAR_DEVICE void MmaStep(int k, const unsigned (&pairs)[4], float (&sums)[kRowTiles][4]) const {
+  LSSAR_DEVICE void MmaStep(int k, const unsigned (&pairs)[4], float (&sums)[4]) const {
     const unsigned first[2] = {pairs[0], pairs[1]}, second[2] = {pairs[2], pairs[3]};
     LSSAR_UNROLL
-    for (int tile = 0; tile < kRowTiles; ++tile) {
-      LSSAR_UNROLL
-      for (int part = 0; part < E::kRowParts; ++part) {
-        unsigned a[2][4];
-        LoadRows(tile, part, k, a);
-        E::Mma(sums[tile], a[0], first);
-        E::Mma(sums[tile], a[1], second);
-      }
+    for (int part = 0; part < E::kRowParts; ++part) {
+      unsigned a[2][4];
+      LoadRows(part, k, a);
+      E::Mma(sums, a[0], first);
+      E::Mma(sums, a[1], second);
     }
   }
 
-  // Sums of warps 1 and up: [warp - 1][tile][element][lane].
-  LSSAR_DEVICE static float* Shared(int warp, int tile, int i) {
-    return reinterpret_cast<float*>(SharedMemory()) +
-           (((warp - 1) * kRowTiles + tile) * 4 + i) * kWarpThreads + LaneIdx();
+  // Sums of warps 1 and up: [warp - 1][element][lane].
+  LSSAR_DEVICE static float* Shared(int warp, int i) {
+    return reinterpret_cast<float*>(SharedMemory()) + ((warp - 1) * 4 + i) * kWarpThreads +
+           LaneIdx();
   }
-  LSSAR_DEVICE void Share(const float (&sums)[kRowTiles][4]) const {
+  LSSAR_DEVICE void Share(const float (&sums)[4]) const {
     LSSAR_UNROLL
-    for (int tile = 0; tile < kRowTiles; ++tile) {
-      LSSAR_UNROLL
-      for (int i = 0; i < 4; ++i) *Shared(WarpIdx(), tile, i) = sums[tile][i];
-    }
+    for (int i = 0; i < 4; ++i) *Shared(WarpIdx(), i) = sums[i];
   }
-  LSSAR_DEVICE void AddOthers(float (&sums)[kRowTiles][4]) const {
+  LSSAR_DEVICE void AddOthers(float (&sums)[4]) const {
     LSSAR_UNROLL
     for (int warp = 1; warp < kWarps; ++warp) {
       LSSAR_UNROLL
-      for (int tile = 0; tile < kRowTiles; ++tile) {
-        LSSAR_UNROLL
-        for (int i = 0; i < 4; ++i) sums[tile][i] += *Shared(warp, tile, i);
-      }
+      for (int i = 0; i < 4; ++i) sums[i] += *Shared(warp, i);
     }
   }
 
   LSSAR_DEVICE static int Least(int a, int b) { return a < b ? a : b; }
-  LSSAR_DEVICE int Row(int tile, int i) const {
-    return first_row_ + tile * 16 + LaneIdx() / 4 + 8 * i;
-  }
+  LSSAR_DEVICE int Row(int i) const { return first_row_ + LaneIdx() / 4 + 8 * i; }
 
   // The A operands of two steps. Rows after the last repeat it; their results are not stored.
-  LSSAR_DEVICE void LoadRows(int tile, int part, int k, unsigned (&a)[2][4]) const {
+  LSSAR_DEVICE void LoadRows(int part, int k, unsigned (&a)[2][4]) const {
     const uint16_t* parts = static_cast<const uint16_t*>(x_.parts);
     LSSAR_UNROLL
     for (int i = 0; i < 2; ++i) {
-      const int row = part * args_.num_rows + Least(Row(tile, i), args_.num_rows - 1);
+      const int row = part * args_.num_rows + Least(Row(i), args_.num_rows - 1);
       const Bits128 bits =
           *reinterpret_cast<const Bits128*>(parts + size_t(row) * width_ + size_t(k));
       LSSAR_UNROLL
@@ -291,31 +265,28 @@ class LinearTile {
     }
   }
 
-  LSSAR_DEVICE void AddGroup(int group, float (&group_sums)[kRowTiles][4],
-                             float (&sums)[kRowTiles][4]) const {
+  LSSAR_DEVICE void AddGroup(int group, float (&group_sums)[4], float (&sums)[4]) const {
     const size_t groups_of_row = width_ / kCudaGroupCols;
     LSSAR_UNROLL
     for (int i = 0; i < 2; ++i) {
       const int col = Least(first_col_ + LaneIdx() % 4 * 2 + i, args_.weight.num_rows - 1);
       const float scale = args_.weight.scales[size_t(col) * groups_of_row + size_t(group)];
       LSSAR_UNROLL
-      for (int j = 0; j < 2 * kRowTiles; ++j) {
-        float& sum = group_sums[j / 2][j % 2 * 2 + i];
-        sums[j / 2][j % 2 * 2 + i] = MulAdd(scale, sum, sums[j / 2][j % 2 * 2 + i]);
-        sum = 0;
+      for (int j = 0; j < 2; ++j) {
+        sums[j * 2 + i] = MulAdd(scale, group_sums[j * 2 + i], sums[j * 2 + i]);
+        group_sums[j * 2 + i] = 0;
       }
     }
   }
 
-  LSSAR_DEVICE void Store(const float (&sums)[kRowTiles][4]) const {
+  LSSAR_DEVICE void Store(const float (&sums)[4]) const {
     LSSAR_UNROLL
-    for (int tile = 0; tile < kRowTiles; ++tile) {
-      LSSAR_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const int row = Row(tile, i / 2), col = first_col_ + LaneIdx() % 4 * 2 + i % 2;
-        if (row >= args_.num_rows || col >= args_.weight.num_rows) continue;
-        StoreElement(args_, row, col, sums[tile][i] * x_.inverse[row]);
-      }
+    for (int i = 0; i < 4; ++i) {
+      const int row = Row(i / 2), col = first_col_ + LaneIdx() % 4 * 2 + i % 2;
+      if (row >= args_.num_rows || col >= args_.weight.num_rows) continue;
+      OutputElement element;
+      element.Load(args_, x_.inverse, row, col);
+      element.Store(args_, sums[i]);
     }
   }
 
@@ -325,10 +296,10 @@ class LinearTile {
   const size_t width_;
 };
 
-template <typename E, int kRowTiles>
+template <typename E>
 LSSAR_KERNEL(kThreads)
 Linear(LSSAR_ARGS(CudaLinearArgs) args) {
-  LinearTile<E, kRowTiles>(args, args.x).Run([] { WaitForPreviousKernel(); });
+  LinearTile<E>(args, args.x).Run([] { WaitForPreviousKernel(); });
 }
 
 // Few rows: every block normalises and splits them for itself.
@@ -336,13 +307,15 @@ template <typename E>
 LSSAR_KERNEL(kThreads)
 FusedLinear(LSSAR_ARGS(CudaFusedLinearArgs) args) {
   const size_t num_rows = size_t(args.rows.num_rows), width = size_t(args.rows.padded_width);
-  auto* const sums = reinterpret_cast<BlockSums*>(SharedMemory() + LinearTile<E, 1>::kSharedBytes);
+  auto* const sums = reinterpret_cast<BlockSums*>(SharedMemory() + LinearTile<E>::kSharedBytes);
   float* const inverse = reinterpret_cast<float*>(sums + 1);  // [kMaxFusedRows]
   uint16_t* const parts = reinterpret_cast<uint16_t*>(inverse + kMaxFusedRows);
-  LinearTile<E, 1>(args.linear, {.parts = parts, .inverse = inverse}).Run([&] {
+  LinearTile<E>(args.linear, {.parts = parts, .inverse = inverse}).Run([&] {
     WaitForPreviousKernel();
     for (size_t row = 0; row < num_rows; ++row) {
-      SplitRow<E>(args.rows, int(row), sums, parts + row * width, num_rows * width, inverse + row);
+      SplitRow<E>(args.rows, int(row), sums, inverse + row, [&](int part, int i) {
+        return parts + (size_t(part) * num_rows + row) * width + size_t(i);
+      });
     }
     SyncBlock();
   });
@@ -361,7 +334,10 @@ LSSAR_KERNEL(kThreads) LinearF32(LSSAR_ARGS(CudaLinearArgs) args) {
     sum = MulAdd(x[k], w[k], sum);
   }
   sum = AllLanes(sum);
-  if (LaneIdx() == 0) StoreElement(args, row, col, sum);
+  if (LaneIdx() != 0) return;
+  OutputElement element;
+  element.Load(args, nullptr, row, col);
+  element.Store(args, sum);
 }
 
 LSSAR_KERNEL(kThreads) EmbedRows(LSSAR_ARGS(CudaEmbedArgs) args) {
@@ -395,14 +371,12 @@ LSSAR_KERNEL(kThreads) EmbedRows(LSSAR_ARGS(CudaEmbedArgs) args) {
 
 template <typename E>
 int StartLinearOf(const CudaLinearArgs& args, void* stream) {
-  LaunchShape shape{.num_blocks_x = (args.weight.num_rows + 7) / 8,
-                    .num_threads = kThreads,
-                    .shared_bytes = LinearTile<E, 1>::kSharedBytes,
-                    .overlaps_previous = true};
-  if (args.num_rows <= 16) return Launch(shape, stream, &Linear<E, 1>, args);
-  shape.num_blocks_y = (args.num_rows + 63) / 64;
-  shape.shared_bytes = LinearTile<E, 4>::kSharedBytes;
-  return Launch(shape, stream, &Linear<E, 4>, args);
+  return Launch({.num_blocks_x = (args.weight.num_rows + 7) / 8,
+                 .num_blocks_y = (args.num_rows + 15) / 16,
+                 .num_threads = kThreads,
+                 .shared_bytes = LinearTile<E>::kSharedBytes,
+                 .overlaps_previous = true},
+                stream, &Linear<E>, args);
 }
 
 template <typename E>
@@ -411,7 +385,7 @@ int StartFusedLinearOf(const CudaFusedLinearArgs& args, void* stream) {
       size_t(args.rows.num_rows) * size_t(args.rows.padded_width) * E::kRowParts * 2;
   const LaunchShape shape{.num_blocks_x = (args.linear.weight.num_rows + 7) / 8,
                           .num_threads = kThreads,
-                          .shared_bytes = LinearTile<E, 1>::kSharedBytes + sizeof(BlockSums) +
+                          .shared_bytes = LinearTile<E>::kSharedBytes + sizeof(BlockSums) +
                                           kMaxFusedRows * sizeof(float) + rows_bytes,
                           .overlaps_previous = true};
   return Launch(shape, stream, &FusedLinear<E>, args);
@@ -436,6 +410,7 @@ int StartSplitRows(const CudaSplitArgs& args, void* stream) {
 }
 
 int StartLinear(const CudaLinearArgs& args, void* stream) {
+  if (args.tile != CudaGemmTile::k16x8) return StartTiledLinear(args, stream);
   switch (args.weight.dtype) {
     case DType::kF16: return StartLinearOf<F16Element>(args, stream);
     case DType::kBF16: return StartLinearOf<Bf16Element>(args, stream);

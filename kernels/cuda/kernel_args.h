@@ -123,8 +123,11 @@ struct CudaMatrix {
 inline constexpr int kCudaGroupCols = 64;
 inline constexpr int kMaxRowParts = 3;
 
-// Rows of fp32 as the A operand of a GEMM (elements.cuh): parts [part][num_rows][padded_width] of
-// 16 bits, each row times a power of two. For fp32 weights: the rows themselves, in fp32.
+// Rows of fp32 as the A operand of a GEMM (elements.cuh): parts of 16 bits, each row times a power
+// of two. For fp32 weights: the rows themselves, in fp32.
+//   plain  [part][num_rows][padded_width]
+//   tiled  [part][num_rows / 16, rounded up][padded_width / 32] blocks of 16 x 32, in which the
+//          registers of an MMA are adjacent (AtInBlock); rows after the last are undefined
 struct CudaSplitRows {
   void* parts = nullptr;
   float* inverse = nullptr;  // [num_rows]: of the power of two
@@ -139,10 +142,43 @@ struct CudaSplitArgs {
   int padded_width = 0;
   DType dtype = DType::kF16;  // of the weights
   bool rounds = false;        // one part, rounded to the weights' type and not scaled; not fp32
+  bool is_tiled = false;      // not fp32
   CudaSplitRows to;
 };
 
+inline constexpr int kBlockRows = 16;
+inline constexpr int kBlockCols = 32;
+
+constexpr int NumRowBlocks(int num_rows) { return (num_rows + kBlockRows - 1) / kBlockRows; }
+
+// Where an element of a block of tiled rows is: [MMA][lane][register][2]. Thread t of a quad takes
+// 8 adjacent columns, 4 for each MMA (elements.cuh).
+constexpr int AtInBlock(int row, int col) {
+  const int lane = row % 8 * 4 + col / 8;
+  const int mma = col / 4 % 2, reg = col / 2 % 2 * 2 + row / 8;
+  return (mma * 32 + lane) * 8 + reg * 2 + col % 2;
+}
+
+// Chains of MMAs that an element of a GEMM is the sum of.
+inline constexpr int kGemmChains = 4;
+
+// The first column of a chain: whole groups of columns. chain = kGemmChains: the end.
+constexpr int FirstColOfChain(int padded_cols, int chain) {
+  return padded_cols / kCudaGroupCols * chain / kGemmChains * kCudaGroupCols;
+}
+
+// Rows and columns of the result that a block computes. The choice moves work, not bits.
+enum class CudaGemmTile : int {
+  k16x8,  // for few rows; each of 4 warps computes a chain
+  k64x64,
+  k128x128,
+};
+
 struct CudaLinearArgs {
+  // Not k16x8 requires weights other than fp32, and tiled rows.
+  CudaGemmTile tile = CudaGemmTile::k16x8;
+  // Of tiles other than k16x8: 1, or kGemmChains, which needs clusters: a block for each chain.
+  int cluster_blocks = 1;
   CudaSplitRows x;
   int num_rows = 0;
   CudaMatrix weight;

@@ -17,6 +17,7 @@ int StartPrefill(const CudaAttentionArgs& args, DType dtype, void* stream);
 int StartRopeWrite(const CudaRopeWriteArgs& args, void* stream);
 int StartSplitRows(const CudaSplitArgs& args, void* stream);
 int StartLinear(const CudaLinearArgs& args, void* stream);
+int StartTiledLinear(const CudaLinearArgs& args, void* stream);
 int StartFusedLinear(const CudaFusedLinearArgs& args, void* stream);
 int StartNorm(const CudaNormArgs& args, void* stream);
 int StartEmbed(const CudaEmbedArgs& args, void* stream);

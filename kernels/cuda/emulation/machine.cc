@@ -333,10 +333,13 @@ void CompletePhase(Barrier& barrier) {
   ++barrier.phase;
 }
 
+// Copies of 4 bytes are aligned to 4 bytes, others to 16.
 void RequireAligned(const void* to, const void* from, size_t num_bytes) {
   const uintptr_t bits =
       reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from) | num_bytes;
-  if (bits % 16 != 0) Fail("an asynchronous copy is not aligned to 16 bytes", Here());
+  if (bits % (num_bytes == 4 ? 4 : 16) != 0) {
+    Fail("an asynchronous copy is not aligned to 16 bytes, or to its 4", Here());
+  }
 }
 
 void RequireShared(const void* address, size_t num_bytes) {
