@@ -1,5 +1,6 @@
 #include "kernels/cuda/cuda_attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 
@@ -11,11 +12,33 @@ namespace {
 
 constexpr unsigned kMaxWholePower = 1u << 24;
 
-// The most warps of a split decode block whose shared memory the device has.
-int SplitDecodeWarps(size_t warp_bytes, size_t block_bytes) {
-  int num_warps = kDecodeWarps;
-  while (num_warps > 1 && size_t(num_warps) * warp_bytes > block_bytes) num_warps /= 2;
-  return num_warps;
+// Divides a batch into blocks that compute several of the query heads that share a K/V head: as many
+// as the scores' memory of a cluster allows, on more blocks where that helps.
+void GroupHeads(CudaDecodeBatch* batch, CudaAttentionArgs* args) {
+  int& num_heads = args->heads_of_block;
+  num_heads = std::min(args->heads_of_kv, kMaxHeadsOfBlock);
+  if (batch->cluster_blocks == 0) return;
+  for (; num_heads > 1; num_heads = (num_heads + 1) / 2) {
+    for (int blocks = batch->cluster_blocks; blocks <= kMostClusterBlocks; blocks *= 2) {
+      const int splits_of_block = (batch->max_splits + blocks - 1) / blocks;
+      if (splits_of_block * num_heads > kSplitsOfBlock) continue;
+      batch->cluster_blocks = blocks;
+      return;
+    }
+  }
+}
+
+// The most warps of a split decode block whose shared memory the device has. Fewer heads a block
+// where not even one warp fits.
+void FitSplitDecode(size_t warp_bytes, size_t block_bytes, CudaAttentionArgs* args) {
+  const auto bytes_of = [&](int num_warps) {
+    return size_t(num_warps) * (warp_bytes + size_t(args->heads_of_block - 1) * kHeadWeightBytes);
+  };
+  while (args->heads_of_block > 1 && bytes_of(1) > block_bytes) --args->heads_of_block;
+  args->split_decode_warps = args->heads_of_block == 1 ? kDecodeWarps : kGroupedDecodeWarps;
+  while (args->split_decode_warps > 1 && bytes_of(args->split_decode_warps) > block_bytes) {
+    args->split_decode_warps /= 2;
+  }
 }
 
 }  // namespace
@@ -71,13 +94,12 @@ void CudaAttention::Attention(const AttentionArgs& args) {
       .out = args.out,
       .num_heads = args.num_heads,
       .heads_of_kv = args.num_heads / layout.num_kv_heads,
+      .heads_of_block = 1,
       .counters = args.counters == nullptr ? nullptr : stats_.OnDevice(),
       .decode_rows = nullptr,
       .num_decode_rows = 0,
       .max_splits = 0,
-      .split_decode_warps = SplitDecodeWarps(
-          kernels.attention_memory(layout.dtype, layout.head_dim).split_decode_warp,
-          context_.Device().shared_bytes_of_block),
+      .split_decode_warps = 1,
       .tiles = tables_.Tiles(),
       .num_tiles = int(plan.tiles.size()),
       .scratch = scratch_,
@@ -89,7 +111,10 @@ void CudaAttention::Attention(const AttentionArgs& args) {
       !context_.Check(kernels.prefill(to, layout.dtype, context_.Stream()), "prefill attention")) {
     return;
   }
-  for (const CudaDecodeBatch& batch : plan.batches) {
+  for (CudaDecodeBatch batch : plan.batches) {
+    GroupHeads(&batch, &to);
+    FitSplitDecode(kernels.attention_memory(layout.dtype, layout.head_dim).split_decode_warp,
+                   context_.Device().shared_bytes_of_block, &to);
     to.decode_rows = tables_.DecodeRows() + batch.first;
     to.num_decode_rows = batch.count;
     to.max_splits = batch.max_splits;

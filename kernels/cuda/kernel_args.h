@@ -71,6 +71,7 @@ struct CudaAttentionArgs {
   float* out = nullptr;
   int num_heads = 0;                       // query heads
   int heads_of_kv = 1;                     // query heads that share a K/V head
+  int heads_of_block = 1;                  // of them that a decode block computes, at most
   unsigned long long* counters = nullptr;  // [sequence]: V rows read
   const CudaDecodeRow* decode_rows = nullptr;
   int num_decode_rows = 0;

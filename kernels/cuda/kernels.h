@@ -18,7 +18,7 @@ struct CudaKernels {
   // Decode attention. Requires num_decode_rows >= 1; a dtype other than fp32. One launch: a cluster
   // of `cluster_blocks` blocks for each row and head, scores in shared memory.
   // Requires  sm_90 or the emulation; cluster_blocks 1, 2, 4 or 8; max_splits at most
-  //           cluster_blocks * kSplitsOfBlock
+  //           cluster_blocks * kSplitsOfBlock / heads_of_block
   int (*cluster_decode)(const CudaAttentionArgs& args, DType dtype, int cluster_blocks,
                         void* stream);
   // Two launches, scores in device memory. Any row, any device. args.split_decode_warps: 1 to
@@ -51,8 +51,18 @@ inline constexpr int kSplitsOfBlock = 32;
 // Blocks of a cluster, at most: every device with clusters can place so many.
 inline constexpr int kMostClusterBlocks = 8;
 
-// Warps of a decode block, at most; each computes one split at a time.
+// Warps of a decode block, at most; each computes one split at a time. Of several query heads, at
+// most kGroupedDecodeWarps.
 inline constexpr int kDecodeWarps = 8;
+inline constexpr int kGroupedDecodeWarps = 4;
+
+// Query heads that a decode block computes, at most: rows of an MMA. In a cluster, a block has at
+// most kSplitsOfBlock pairs of split and head.
+inline constexpr int kMaxHeadsOfBlock = 8;
+
+// Shared memory for the weights of a split in one head. A warp of split decode needs it for each
+// head; CudaAttentionMemory::split_decode_warp has it once.
+inline constexpr size_t kHeadWeightBytes = kCudaSplitKeys * 2;
 
 // Head dimensions that the kernels are compiled for.
 constexpr bool IsCudaHeadDim(int dim) { return dim == 32 || dim == 64 || dim == 80 || dim == 128; }
