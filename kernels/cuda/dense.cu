@@ -321,23 +321,55 @@ FusedLinear(LSSAR_ARGS(CudaFusedLinearArgs) args) {
   });
 }
 
-// fp32 weights, which the MMA cannot take: a warp computes an element.
-LSSAR_KERNEL(kThreads) LinearF32(LSSAR_ARGS(CudaLinearArgs) args) {
+// fp32 weights, which the MMA cannot take. A warp computes kRows x kCols elements, each in the same
+// way: a chain a lane, then the lanes.
+template <int kRows, int kCols>
+LSSAR_KERNEL(kThreads)
+LinearF32(LSSAR_ARGS(CudaLinearArgs) args) {
   WaitForPreviousKernel();
-  const int row = BlockY(), col = BlockX() * kWarps + WarpIdx();
-  if (col >= args.weight.num_rows) return;
+  const int first_row = BlockY() * kRows, first_col = (BlockX() * kWarps + WarpIdx()) * kCols;
+  if (first_col >= args.weight.num_rows) return;
+  // Rows and columns after the last repeat it; their results are not stored.
   const size_t width = size_t(args.weight.padded_cols);
-  const float* x = static_cast<const float*>(args.x.parts) + size_t(row) * width;
-  const float* w = static_cast<const float*>(args.weight.elements) + size_t(col) * width;
-  float sum = 0;
-  for (int k = LaneIdx(); k < args.weight.padded_cols; k += kWarpThreads) {
-    sum = MulAdd(x[k], w[k], sum);
+  const float *x[kRows], *w[kCols];
+  LSSAR_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    const int row = first_row + i < args.num_rows ? first_row + i : args.num_rows - 1;
+    x[i] = static_cast<const float*>(args.x.parts) + size_t(row) * width;
   }
-  sum = AllLanes(sum);
-  if (LaneIdx() != 0) return;
+  LSSAR_UNROLL
+  for (int i = 0; i < kCols; ++i) {
+    const int col = first_col + i < args.weight.num_rows ? first_col + i : first_col;
+    w[i] = static_cast<const float*>(args.weight.elements) + size_t(col) * width;
+  }
+  float sums[kRows * kCols] = {};
+  for (int k = LaneIdx(); k < args.weight.padded_cols; k += kWarpThreads) {
+    LSSAR_UNROLL
+    for (int i = 0; i < kRows * kCols; ++i) {
+      sums[i] = MulAdd(x[i / kCols][k], w[i % kCols][k], sums[i]);
+    }
+  }
+  float own = 0;  // of the element that this lane stores
+  LSSAR_UNROLL
+  for (int i = 0; i < kRows * kCols; ++i) {
+    const float sum = AllLanes(sums[i]);
+    own = LaneIdx() == i ? sum : own;
+  }
+  const int row = first_row + LaneIdx() / kCols, col = first_col + LaneIdx() % kCols;
+  if (LaneIdx() >= kRows * kCols || row >= args.num_rows || col >= args.weight.num_rows) return;
   OutputElement element;
   element.Load(args, nullptr, row, col);
-  element.Store(args, sum);
+  element.Store(args, own);
+}
+
+template <int kRows, int kCols>
+int StartLinearF32(const CudaLinearArgs& args, void* stream) {
+  constexpr int kColsOfBlock = kWarps * kCols;
+  return Launch({.num_blocks_x = (args.weight.num_rows + kColsOfBlock - 1) / kColsOfBlock,
+                 .num_blocks_y = (args.num_rows + kRows - 1) / kRows,
+                 .num_threads = kThreads,
+                 .overlaps_previous = true},
+                stream, &LinearF32<kRows, kCols>, args);
 }
 
 LSSAR_KERNEL(kThreads) EmbedRows(LSSAR_ARGS(CudaEmbedArgs) args) {
@@ -417,11 +449,8 @@ int StartLinear(const CudaLinearArgs& args, void* stream) {
     case DType::kI8: return StartLinearOf<I8Element>(args, stream);
     case DType::kF32: break;
   }
-  const LaunchShape shape{.num_blocks_x = (args.weight.num_rows + kWarps - 1) / kWarps,
-                          .num_blocks_y = args.num_rows,
-                          .num_threads = kThreads,
-                          .overlaps_previous = true};
-  return Launch(shape, stream, &LinearF32, args);
+  return args.num_rows <= 2 ? StartLinearF32<1, 1>(args, stream)
+                            : StartLinearF32<8, 2>(args, stream);
 }
 
 int StartFusedLinear(const CudaFusedLinearArgs& args, void* stream) {

@@ -24,12 +24,12 @@ constexpr int kStagesOfGroup = kCudaGroupCols / kStageCols;
 // Elements of the result that a thread loads operands for at a time.
 constexpr int kBatch = 8;
 
-// A warp computes kRowTiles x kColTiles MMA tiles of 16 x 8.
-template <typename E, int kRowsOf, int kColsOf, int kRowTilesOf, int kStagesOf>
+// A tile of kSize x kSize, 64 or 128. A warp computes kRowTiles x kColTiles MMA tiles of 16 x 8.
+template <typename E, int kSize>
 struct TileShape {
-  static constexpr int kRows = kRowsOf;
-  static constexpr int kCols = kColsOf;
-  static constexpr int kRowTiles = kRowTilesOf;
+  static constexpr int kRows = kSize;
+  static constexpr int kCols = kSize;
+  static constexpr int kRowTiles = kSize / 32;
   static constexpr int kColTiles = 4;
   static constexpr int kWarpRows = 16 * kRowTiles;
   static constexpr int kWarpCols = 8 * kColTiles;
@@ -37,7 +37,7 @@ struct TileShape {
   static constexpr int kThreads = kRows / kWarpRows * kColWarps * kWarpThreads;
 
   // A stage: [part][block of 16 rows] of x, then [column] of the weights, then a scale for each.
-  static constexpr int kStages = kStagesOf;
+  static constexpr int kStages = kSize == 64 ? 6 : E::kRowParts == 3 ? 3 : 4;
   static constexpr int kXBlockBytes = kBlockRows * kStageCols * 2;
   static constexpr int kXBlocks = kRows / kBlockRows;  // of a part
   static constexpr int kWeightRowBytes = kStageCols * E::kBytes;
@@ -53,9 +53,11 @@ struct TileShape {
       kStages * kStageBytes > kSumBytes ? kStages* kStageBytes : kSumBytes;
 };
 
-template <typename E, typename Shape>
+template <typename E, int kSize>
 class GemmTile {
  public:
+  using Shape = TileShape<E, kSize>;
+
   LSSAR_DEVICE explicit GemmTile(const CudaLinearArgs& args)
       : args_(args),
         num_ranks_(args.cluster_blocks),
@@ -317,14 +319,15 @@ class GemmTile {
   int end_ = 0;
 };
 
-template <typename E, typename Shape>
-LSSAR_KERNEL(Shape::kThreads)
+template <typename E, int kSize>
+LSSAR_KERNEL((TileShape<E, kSize>::kThreads))
 TiledLinear(LSSAR_ARGS(CudaLinearArgs) args) {
-  GemmTile<E, Shape>(args).Run();
+  GemmTile<E, kSize>(args).Run();
 }
 
-template <typename E, typename Shape>
-int StartShape(const CudaLinearArgs& args, void* stream) {
+template <typename E, int kSize>
+int StartSize(const CudaLinearArgs& args, void* stream) {
+  using Shape = TileShape<E, kSize>;
   static_assert(Shape::kRows * Shape::kCols / kGemmChains % (kBatch * Shape::kThreads) == 0);
   const int num_cols = (args.weight.num_rows + Shape::kCols - 1) / Shape::kCols;
   return Launch({.num_blocks_x = num_cols * args.cluster_blocks,
@@ -333,15 +336,13 @@ int StartShape(const CudaLinearArgs& args, void* stream) {
                  .cluster_blocks = args.cluster_blocks,
                  .shared_bytes = size_t{Shape::kSharedBytes},
                  .overlaps_previous = true},
-                stream, &TiledLinear<E, Shape>, args);
+                stream, &TiledLinear<E, kSize>, args);
 }
 
 template <typename E>
 int StartTile(const CudaLinearArgs& args, void* stream) {
-  if (args.tile == CudaGemmTile::k64x64) {
-    return StartShape<E, TileShape<E, 64, 64, 2, 6>>(args, stream);
-  }
-  return StartShape<E, TileShape<E, 128, 128, 4, E::kRowParts == 3 ? 3 : 4>>(args, stream);
+  return args.tile == CudaGemmTile::k64x64 ? StartSize<E, 64>(args, stream)
+                                           : StartSize<E, 128>(args, stream);
 }
 
 }  // namespace
