@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -103,6 +104,59 @@ TEST_P(GemmTileTest, BitsAreThoseOfAFewRows) {
 INSTANTIATE_TEST_SUITE_P(Stored, GemmTileTest,
                          testing::Values(DType::kF16, DType::kBF16, DType::kI8),
                          [](const auto& param) { return std::string(NameOf(param.param)); });
+
+// "Gpu" only where there is one.
+std::vector<std::string> Devices() {
+  std::vector<std::string> devices = {"Emulated"};
+  if (MakeBackend({.name = "cuda"}).ok()) devices.emplace_back("Gpu");
+  return devices;
+}
+
+class ChosenTileTest : public testing::TestWithParam<std::string> {};
+
+// Many rows by the tiles that the backend chooses, and their first and last rows alone.
+TEST_P(ChosenTileTest, BitsAreThoseOfAFewRows) {
+  const bool on_gpu = GetParam() == "Gpu";
+  const std::unique_ptr<Backend> backend = MakeNamed(on_gpu ? "CUDA" : "CUDA_EMULATED");
+  struct Shape {
+    int rows, in, out;
+  };
+  const std::vector<Shape> shapes =
+      on_gpu ? std::vector<Shape>{{60, 768, 2304}, {1100, 768, 3072}, {1100, 3072, 768}}
+             : std::vector<Shape>{{40, 130, 70}, {70, 130, 150}};
+  for (const Shape& shape : shapes) {
+    const size_t in = size_t(shape.in), out_width = size_t(shape.out);
+    const std::vector<float> values = RandomFloats(size_t(shape.rows) * in, 1);
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
+      const auto weight =
+          Pack(*backend, RandomFloats(out_width * in, 2, 0.1f), shape.out, shape.in, dtype);
+      const auto run = [&](int first, int num_rows) {
+        const float* const begin = &values[size_t(first) * in];
+        Floats x(*backend, {begin, begin + size_t(num_rows) * in});
+        Floats out(*backend, std::vector<float>(size_t(num_rows) * out_width));
+        backend->Linear({.num_rows = num_rows,
+                         .x = x.Address(),
+                         .norm = {.kind = NormKind::kRmsNorm},
+                         .weight = weight.get(),
+                         .out = out.Address()});
+        EXPECT_TRUE(backend->Synchronize().ok());
+        return out.Values();
+      };
+      const std::vector<float> all = run(0, shape.rows);
+      for (const int num_rows : {1, kMaxFusedRows, kMaxRowsWithoutTiles}) {
+        const size_t count = size_t(num_rows) * out_width;
+        EXPECT_TRUE(SameBits(run(0, num_rows), {all.begin(), all.begin() + int(count)}))
+            << NameOf(dtype) << ", the first " << num_rows << " of " << shape.rows;
+        EXPECT_TRUE(
+            SameBits(run(shape.rows - num_rows, num_rows), {all.end() - int(count), all.end()}))
+            << NameOf(dtype) << ", the last " << num_rows << " of " << shape.rows;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, ChosenTileTest, testing::ValuesIn(Devices()),
+                         [](const auto& test) { return test.param; });
 
 TEST(ChooseTileTest, TilesFillTheDevice) {
   struct Case {
