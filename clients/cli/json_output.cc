@@ -46,8 +46,12 @@ Json TimingsToJson(const v1::Timings& timings) {
           {"decode_us", timings.decode_us()}};
 }
 
+std::string JsonLine(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 void PrintJson(const Json& value) {
-  const std::string line = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string line = JsonLine(value);
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
 }

@@ -3,6 +3,7 @@
 #ifndef LSSAR_CLIENTS_CLI_JSON_OUTPUT_H_
 #define LSSAR_CLIENTS_CLI_JSON_OUTPUT_H_
 
+#include <string>
 #include <vector>
 
 #include "lssar/v1/inference.pb.h"
@@ -14,6 +15,9 @@ nlohmann::ordered_json TokenToJson(const v1::Token& token);
 nlohmann::ordered_json TokensToJson(const std::vector<v1::Token>& tokens);
 nlohmann::ordered_json UsageToJson(const v1::Usage& usage);
 nlohmann::ordered_json TimingsToJson(const v1::Timings& timings);
+
+// One line without its end.
+std::string JsonLine(const nlohmann::ordered_json& value);
 
 // Prints one line on stdout and flushes it.
 void PrintJson(const nlohmann::ordered_json& value);
