@@ -40,6 +40,12 @@ test       clang-format                the layout of C++ and CUDA sources, check
 test       clang-16                    the fuzzers in tests/fuzz
 test       libclang-rt-16-dev          libFuzzer and AddressSanitizer for them
 test       haproxy                     2.6: deploy/edge, and what tests/attack attacks through it
+cluster    haproxy                     2.6: deploy/cluster, before several servers
+cluster    prometheus                  2.42 with promtool: metrics, alert rules
+cluster    python3                     deploy/cluster/demo.py
+cluster    python3-grpcio              transport of the Python client
+cluster    python3-protobuf            its messages
+test       prometheus                  2.42 with promtool: tests/cluster
 test       curl                        a foreign client of the HTTP API tests
 test       openssl                     temporary certificates for the TLS tests
 test       python3-grpcio              transport of the Python client in its tests

@@ -13,7 +13,7 @@ namespace lssar::cli {
 
 class ResumableOutput {
  public:
-  // Opens `path`. With `resume`, cuts off a last line that is not complete (the job was killed while
+  // Opens `path`. With `resume`, cuts off a last line that is incomplete (the job was killed while
   // it wrote) and continues after the lines that are there; without, the file must not exist.
   // Errors  ALREADY_EXISTS: it exists and `resume` is false; PERMISSION_DENIED: it cannot be
   //         written; INTERNAL: reading failed

@@ -18,7 +18,7 @@
 
 namespace lssar::cli {
 
-// The same code and message. UNAVAILABLE: also for a stream that a proxy ended because its server is
+// The same code and message. UNAVAILABLE also for a stream that a proxy ended because a server is
 // gone.
 absl::Status ToStatus(const grpc::Status& status);
 
@@ -26,7 +26,7 @@ absl::Status ToStatus(const grpc::Status& status);
 // status details; nullopt without one.
 std::optional<std::chrono::microseconds> RetryDelay(const grpc::Status& status);
 
-// Repeats `call` with growing pauses while it returns RESOURCE_EXHAUSTED (the server's queue is full)
+// Repeats `call` with growing pauses while it returns RESOURCE_EXHAUSTED (the queue is full)
 // or UNAVAILABLE (no connection, loading, draining, ended during the call). Gives up after ten
 // minutes, after 12 UNAVAILABLE or when `interrupt` fires, with the last status.
 // Requires  `call` may run again after it has received a part of its reply

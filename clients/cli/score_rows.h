@@ -17,7 +17,7 @@ namespace lssar::cli {
 using ScoredRow = absl::StatusOr<std::vector<ScoredContinuation>>;
 using OnScoredRow = std::function<absl::Status(int64_t line_number, const ScoredRow& row)>;
 
-// As RunScoreStream, but the job goes on after a row that is invalid. Calls `on_row` for each row in
+// As RunScoreStream, but the job goes on after a row that is invalid. Calls `on_row` for rows in
 // the order of the file.
 // Errors  those of `on_row` and of Score other than INVALID_ARGUMENT; CANCELLED: interrupted
 absl::Status RunScoreRows(v1::Inference::StubInterface* stub, const ScoreStreamOptions& options,

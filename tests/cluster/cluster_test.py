@@ -325,7 +325,7 @@ class AffinityTest(unittest.TestCase):
             latencies.append(time.perf_counter() - begin)
             return started.num_cached_tokens, started.num_prompt_tokens
 
-        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:
             for turn, order in enumerate(rounds):
                 counts = list(pool.map(ask, turns, itertools.repeat(turn), order))
                 if turn > 0:
@@ -339,7 +339,8 @@ class AffinityTest(unittest.TestCase):
     def test_affinity_multiplies_the_hit_rate(self):
         # 12 prefixes of 8 pages, and the pages of running requests.
         with Cluster(SERVER, flags=('--threads', '1', '--max-model-len', '512', '--page-size',
-                                    '32', '--kv-cache-memory', '21M')) as cluster:
+                                    '32', '--kv-cache-memory', '19M'),
+                     CLUSTER_LOAD_FACTOR='300') as cluster:  # nothing spills over
             with Client(cluster.replicas[0].address) as client:
                 num_pages = client.get_info().num_pages
             self.assertTrue(12 * 8 <= num_pages < 30 * 8 // 2, num_pages)
@@ -347,7 +348,8 @@ class AffinityTest(unittest.TestCase):
             affinity, affinity_ms, counts = self.hit_rate(cluster, with_header=True)
         report(f'prefix cache, {self.NUM_PREFIXES} prefixes of 8 pages, {num_pages} pages a server:'
                f' hit rate {affinity:.2f} with the header, {turns:.2f} in turns; '
-               f'a call p50 {affinity_ms:.1f} ms and {turns_ms:.1f} ms; prefixes by server {counts}')
+               f'a call p50 {affinity_ms:.1f} ms and {turns_ms:.1f} ms; '
+               f'prefixes by server {counts}')
         self.assertGreaterEqual(affinity, 3 * turns)
         self.assertGreater(affinity, 0.6)
 

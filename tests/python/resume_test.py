@@ -190,7 +190,8 @@ class Cases:
     def expect_same(self, prompt, breaks, requests=None, model=None, **options):
         """A stream that breaks gives what one that does not break gives. -> the model's requests"""
         broken = model or Model(*breaks)
-        self.assertEqual(self.generate(broken, prompt, **options), self.generate(Model(), prompt, **options))
+        self.assertEqual(self.generate(broken, prompt, **options),
+                         self.generate(Model(), prompt, **options))
         self.assertEqual(len(broken.requests), len(breaks) + 1)
         return broken.requests
 
