@@ -1,11 +1,15 @@
 #include "clients/cli/prefix_key.h"
 
+#include <openssl/sha.h>
+
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <span>
 #include <string_view>
 
+#include "absl/strings/escaping.h"
 #include "kernels/str_cat.h"
-#include "models/sha256.h"
 
 namespace lssar::cli {
 namespace {
@@ -42,10 +46,12 @@ std::string BeginningOfPrompt(const Request& request) {
 }
 
 std::string Key(const std::string& cache_salt, const std::string& beginning) {
-  Sha256 hash;
-  hash.Add(cache_salt);
-  hash.Add(beginning);
-  return hash.ShortHex();
+  const std::string bytes = cache_salt + beginning;
+  std::array<uint8_t, SHA256_DIGEST_LENGTH> digest;
+  SHA256(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), digest.data());
+  constexpr size_t kDigestBytes = 8;
+  return absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(digest.data()), kDigestBytes));
 }
 
 }  // namespace
