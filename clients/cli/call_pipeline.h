@@ -123,10 +123,11 @@ class CallPipeline {
         queue_.pop_front();
       }
       absl::StatusOr<Result> result;
-      RetryRefused(interrupt_, [&] {
+      absl::Status status = RetryRefused(interrupt_, [&] {
         result = functions_.call(batch->request);
         return result.status();
-      }).IgnoreError();  // it is in `result`
+      });
+      if (!status.ok()) result = std::move(status);
       {
         const std::lock_guard lock(mutex_);
         batch->result = std::move(result);

@@ -21,8 +21,9 @@ constexpr std::chrono::milliseconds kFirstPause{50};
 constexpr std::chrono::milliseconds kLongestPause{2000};
 // About ten minutes.
 constexpr int kMaxRefusals = 300;
-// About a quarter of a minute: a server that restarts, or another one behind the same address.
-constexpr int kMaxUnavailable = 12;
+// Each is up to five attempts of gRPC itself (connection.cc), together some ten seconds: a server
+// that restarts, or another one behind the same address.
+constexpr int kMaxUnavailable = 6;
 
 int64_t MicrosSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() -

@@ -28,7 +28,7 @@ std::optional<std::chrono::microseconds> RetryDelay(const grpc::Status& status);
 
 // Repeats `call` with growing pauses while it returns RESOURCE_EXHAUSTED (the queue is full)
 // or UNAVAILABLE (no connection, loading, draining, ended during the call). Gives up after ten
-// minutes, after 12 UNAVAILABLE or when `interrupt` fires, with the last status.
+// minutes, after 6 UNAVAILABLE or when `interrupt` fires, with the last status.
 // Requires  `call` may run again after it has received a part of its reply
 absl::Status RetryRefused(Interrupt* interrupt, const std::function<absl::Status()>& call);
 

@@ -208,7 +208,7 @@ class ScoreRowsTest(unittest.TestCase):
         self.input.write_text(item_lines(5))
         away = FakeService(checkpoint_hash='a', num_refusals=1000,
                            refusal=('UNAVAILABLE', 'draining'))
-        self.assertIn('no answer after 12 attempts: draining', self.score(service=away,
+        self.assertIn('no answer after 6 attempts: draining', self.score(service=away,
                                                                          code=1).stderr)
         self.assertEqual(self.output.read_text(), '')
 

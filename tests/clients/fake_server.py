@@ -13,8 +13,8 @@ from lssar.v1 import inference_pb2_grpc
 class FakeService(inference_pb2_grpc.InferenceServicer):
     """Tokens are bytes. A passkey question gets its key if `knows(prompt)`; any other prompt gets
     `pieces`. A continuation's score is minus the number at the end of its context; the context
-    "bad" is refused. The first `num_refusals` calls are refused with `refusal`, as if the queue were
-    full; the first `breaks_after` calls of Score break after their first score. With
+    "bad" is refused. The first `num_refusals` calls are refused with `refusal`, as if the queue
+    were full; the first `breaks_after` calls of Score break after their first score. With
     `blocks_first_item` the call with the context "Item 0" waits for unblock()."""
 
     def __init__(self, max_model_len=1 << 20, num_refusals=0, knows=lambda prompt: True,
