@@ -40,10 +40,14 @@ test       clang-format                the layout of C++ and CUDA sources, check
 test       clang-16                    the fuzzers in tests/fuzz
 test       libclang-rt-16-dev          libFuzzer and AddressSanitizer for them
 test       haproxy                     2.6: deploy/edge, and what tests/attack attacks through it
+test       chromium                    the web page is tested in it
+test       chromium-driver             drives it
+test       python3-selenium            talks to the driver
 test       curl                        a foreign client of the HTTP API tests
 test       openssl                     temporary certificates for the TLS tests
 test       python3-grpcio              transport of the Python client in its tests
 test       python3-protobuf            messages of the Python client
+test       python3-matplotlib          draws figures: lssar_client's extra [plot]
 test       python3-yaml                parses compose and Kubernetes files in a test
 test       python3-venv                virtual environments of the Python client tests
 test       prometheus                  2.42 with promtool: tests/cluster

@@ -220,6 +220,8 @@ std::vector<Flag> HttpFlags(ServerOptions& options) {
        "Origins of web pages that may call the HTTP port (CORS), separated by commas, such as "
        "https://chat.example.org, or * for all; default none",
        AssignOrigins(&options.http_cors_origins)},
+      {"web-page", "Security", "on|off", "The web page at / of the HTTP port; default on",
+       AssignChoice({"on", "off"}, [&options](size_t i) { options.web_page = i == 0; })},
   };
 }
 

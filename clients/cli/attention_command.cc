@@ -12,6 +12,7 @@
 #include "clients/cli/attention_view.h"
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
+#include "clients/cli/figure.h"
 #include "clients/cli/input.h"
 #include "clients/cli/json_output.h"
 #include "clients/cli/progress_bar.h"
@@ -29,6 +30,9 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kDefaultKeys = 8;  // shown for a row
 constexpr int kMapRows = 40;
+// As lssar_client.figures draws them.
+constexpr int kFigureRows = 256;
+constexpr int kFigureKeys = 256;
 
 Json ToJson(const CapturedAttention& captured) {
   Json json = {{"request_id", captured.started.request_id()},
@@ -77,10 +81,10 @@ void PrintRows(const CapturedAttention& captured) {
   }
 }
 
-// All rows, or kMapRows of them at equal steps with the last one, to fit on a screen.
-std::vector<int> RowsOfMap(int num_tokens) {
+// All rows, or `max_rows` of them at equal steps with the last one.
+std::vector<int> SpreadRows(int num_tokens, int max_rows) {
   std::vector<int> rows;
-  const int num_rows = std::min(num_tokens, kMapRows);
+  const int num_rows = std::min(num_tokens, max_rows);
   for (int64_t i = 1; i <= num_rows; ++i) {
     rows.push_back(int(i * num_tokens / num_rows) - 1);
   }
@@ -100,27 +104,30 @@ class AttentionCommand : public Command {
     add("--heads", heads_, "indices of heads of each layer [default: all]");
     add("--rows", rows_,
         "query tokens: positions in the prompt, -1 is the last [default: -1; --map: 40 at equal "
-        "steps]");
+        "steps; --figure: 256]");
     app->add_option(
            "--top-k", top_k_,
-           "the largest weights of each row [0 is all; default 8, with --map and --json all]")
+           "the largest weights of each row [0 is all; default 8, with --map and --json all, with "
+           "--figure 256]")
         ->option_text("N")
         ->group(kGroup);
     app->add_flag("--map", map_, "draw a map of rows and keys for each head")->group("Output");
     app->add_flag("--json", json_,
                   "print one JSON object: tokens, and keys and weights of each row")
         ->group("Output");
+    AddFigureFlag(app, &figure_path_);
     AddSchedulingFlags(app, &scheduling_);
     AddConnectionFlags(app, &connection_);
     app->footer(
         "Examples:\n"
-        "  lssar attention --model models/zoo/lssar-6m 'The cat sat on the mat' --layers -1\n"
+        "  lssar attention --model models/zoo/lssar-6m 'The cat sat on the mat' --layers -1 --map\n"
         "  lssar attention --model models/zoo/lssar-6m --ids models/zoo/lssar-6m/held_out.bin "
-        "--length 500 --layers 2 --heads 1 --map");
+        "--length 500 --layers 2 --figure heads.svg");
   }
 
   absl::Status Run() override {
     if (map_ && json_) return absl::InvalidArgumentError("--map and --json exclude each other");
+    ASSIGN_OR_RETURN(Figure figure, Figure::Start("attention", figure_path_));
     ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
     v1::Inference::StubInterface* const stub = connection->Stub();
     ASSIGN_OR_RETURN(const v1::CaptureAttentionRequest request, MakeRequest(stub));
@@ -136,10 +143,12 @@ class AttentionCommand : public Command {
     if (!captured.ok()) return captured.status();
     if (json_) {
       PrintJson(ToJson(*captured));
-    } else {
-      map_ ? PrintMaps(*captured) : PrintRows(*captured);
+    } else if (map_) {
+      PrintMaps(*captured);
+    } else if (figure_path_.empty()) {
+      PrintRows(*captured);
     }
-    return absl::OkStatus();
+    return figure.Draw([&] { return ToJson(*captured); });
   }
 
  private:
@@ -166,11 +175,14 @@ class AttentionCommand : public Command {
       ASSIGN_OR_RETURN(const auto parsed, ParseIndices(flag, **list, count));
       *indices = {parsed.begin(), parsed.end()};
     }
-    if (map_ && !rows_.has_value()) {
-      const std::vector<int> rows = RowsOfMap(num_tokens);
+    const bool is_drawn = !figure_path_.empty();
+    if ((map_ || is_drawn) && !rows_.has_value()) {
+      const std::vector<int> rows = SpreadRows(num_tokens, is_drawn ? kFigureRows : kMapRows);
       *request.mutable_rows() = {rows.begin(), rows.end()};
     }
-    if (top_k_.has_value() || !(map_ || json_)) request.set_top_k(top_k_.value_or(kDefaultKeys));
+    if (top_k_.has_value() || is_drawn || !(map_ || json_)) {
+      request.set_top_k(top_k_.value_or(is_drawn ? kFigureKeys : kDefaultKeys));
+    }
     const auto chosen = [](const auto& indices, int all) {
       return int64_t{indices.empty() ? all : indices.size()};
     };
@@ -184,6 +196,7 @@ class AttentionCommand : public Command {
   std::optional<int> top_k_;
   bool map_ = false;
   bool json_ = false;
+  std::string figure_path_;
   SchedulingFlags scheduling_;
   ConnectionFlags connection_;
   int64_t num_rows_ = 0;  // in all heads and layers

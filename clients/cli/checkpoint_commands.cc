@@ -1,39 +1,25 @@
 // `lssar import`, `quantize`, `export` and `verify`: these programs are in Python
 // (clients/python/lssar_client/checkpoints), because they read what PyTorch writes. This file has
 // their help and runs them.
-#include <signal.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "clients/cli/command.h"
-#include "kernels/str_cat.h"
+#include "clients/cli/python_program.h"
 
 namespace lssar::cli {
 namespace {
 
-// Runs the package of the python3 in PATH. Its arguments follow.
-constexpr const char* kPython = "python3";
-constexpr const char* kProgram = R"python(
-import sys
-try:
-    from lssar_client.checkpoints.command import main
-except ModuleNotFoundError as error:
-    sys.exit(f"lssar: {sys.executable} has no module {error.name}; this command is written in "
-             "Python: pip install 'lssar-client[import]' (in the repository: pip install "
-             "'./clients/python[import]')")
-sys.exit(main())
-)python";
-// The console script of the package.
-constexpr const char* kScript = "lssar-checkpoint";
+constexpr PythonProgram kProgram = {
+    .script = "lssar-checkpoint", .module = "lssar_client.checkpoints.command", .extra = "import"};
 
 struct CheckpointCommandInfo {
   const char* name;
@@ -111,14 +97,6 @@ void NameServer() {
   setenv("LSSAR_SERVER", server.c_str(), /*overwrite=*/0);
 }
 
-// Replaces this process. Returns only where the program cannot be started.
-void Exec(std::vector<std::string> arguments) {
-  std::vector<char*> pointers;
-  for (std::string& argument : arguments) pointers.push_back(argument.data());
-  pointers.push_back(nullptr);
-  execvp(pointers[0], pointers.data());
-}
-
 class CheckpointCommand : public Command {
  public:
   explicit CheckpointCommand(const CheckpointCommandInfo& info) : info_(info) {}
@@ -133,19 +111,7 @@ class CheckpointCommand : public Command {
     std::vector<std::string> arguments = app_->remaining();
     arguments.insert(arguments.begin(), info_.name);
     NameServer();
-    // The mask of main's Interrupt would be inherited.
-    sigset_t signals;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
-
-    arguments.insert(arguments.begin(), kScript);
-    Exec(arguments);
-    arguments[0] = kProgram;
-    arguments.insert(arguments.begin(), {kPython, "-c"});
-    Exec(arguments);
-    return absl::NotFoundError(StrCat("this command is written in Python, and ", kPython,
-                                      " cannot be started: ", std::strerror(errno)));
+    return ExecPythonProgram(kProgram, std::move(arguments));
   }
 
  private:

@@ -32,6 +32,7 @@ std::unique_ptr<Command> MakeBenchCommand();
 std::unique_ptr<Command> MakeChatCommand();
 std::unique_ptr<Command> MakeEmbedCommand();
 std::unique_ptr<Command> MakeExportCommand();
+std::unique_ptr<Command> MakeFigureCommand();
 std::unique_ptr<Command> MakeImportCommand();
 std::unique_ptr<Command> MakeInfoCommand();
 std::unique_ptr<Command> MakeGenerateCommand();

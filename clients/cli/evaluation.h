@@ -66,17 +66,35 @@ struct RollingWindow {
 // Requires  1 <= stride <= max_length
 std::vector<RollingWindow> RollingWindows(int64_t num_ids, int max_length, int stride);
 
+// Loss of the tokens before which the model reads `first` to `end` - 1 tokens of their window.
+struct PositionRange {
+  int first = 0;
+  int end = 0;
+  int64_t num_tokens = 0;
+  double sum = 0;          // nats
+  double sum_squares = 0;  // nats^2
+
+  double Loss() const;           // mean, nats per token
+  double StandardError() const;  // of the mean; 0 for fewer than two tokens
+};
+
+// [1, max_position] in at most `max_ranges` ranges of equal size, but for the last one.
+std::vector<PositionRange> MakePositionRanges(int max_position, int max_ranges);
+
 struct RollingScore {
   int64_t num_windows = 0;
   int64_t num_tokens = 0;  // scored
   int64_t num_bytes = 0;   // of the scored tokens' pieces
   double logprob = 0;      // sum, nats
+  std::vector<PositionRange> positions = {};
 };
 
 struct RollingOptions {
   int max_length = 0;
   int stride = 0;
   SchedulingFlags scheduling;
+  // Ranges to fill, as MakePositionRanges gives them; empty: no loss by position.
+  std::vector<PositionRange> positions = {};
 };
 
 // Scores all of `ids` but the first. Calls on_tokens(n) when n more tokens are scored.

@@ -37,6 +37,7 @@ constexpr CommandEntry kCommands[] = {
     {"passkey", "Passkey retrieval: accuracy by length and depth", MakePasskeyCommand},
     {"embed", "Embedding vectors: hidden states of texts", MakeEmbedCommand},
     {"attention", "Attention weights of each layer and head", MakeAttentionCommand},
+    {"figure", "Figures of what --json printed, several runs in one", MakeFigureCommand},
     {"bench", "Latency and throughput under load", MakeBenchCommand},
     {"info", "Model, limits and statistics of a server", MakeInfoCommand},
     {"import", "Checkpoint of nanoGPT, llm.c or Hugging Face to one of this server",
@@ -65,7 +66,7 @@ std::vector<std::string> FlagNames(const CLI::App& app) {
   return names;
 }
 
-// What is wrong with the first argument that was not parsed. `command`: nullptr if none was given.
+// The error about the first argument that was not parsed. `command`: nullptr if none was given.
 std::string ExplainLeftover(const CLI::App& root, const CLI::App* command) {
   const CLI::App& app = command != nullptr ? *command : root;
   const std::vector<std::string> leftovers = root.remaining(true);
@@ -117,6 +118,7 @@ class HelpFormatter : public CLI::Formatter {
 };
 
 void FillRoot(CLI::App* root) {
+  root->require_subcommand(0, 1);  // later words are the command's, also if they name another one
   root->set_version_flag("--version", "lssar " LSSAR_VERSION);
   root->set_help_flag("-h,--help", "Print this help");
   const auto formatter = std::make_shared<HelpFormatter>();

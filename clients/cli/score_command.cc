@@ -12,6 +12,7 @@
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
 #include "clients/cli/evaluation.h"
+#include "clients/cli/figure.h"
 #include "clients/cli/input.h"
 #include "clients/cli/json_output.h"
 #include "clients/cli/progress_bar.h"
@@ -142,7 +143,7 @@ void PrintLossTable(const std::vector<LossAtLength>& results) {
   }
 }
 
-void PrintLossJson(const std::vector<LossAtLength>& results, const std::string& kv_cache_dtype) {
+Json ToJson(const std::vector<LossAtLength>& results, const std::string& kv_cache_dtype) {
   Json lengths = Json::array();
   for (const LossAtLength& at : results) {
     lengths.push_back({{"length", at.length},
@@ -152,7 +153,7 @@ void PrintLossJson(const std::vector<LossAtLength>& results, const std::string& 
                        {"perplexity", std::exp(at.loss)},
                        {"is_last_left_out", at.is_last_left_out}});
   }
-  PrintJson({{"lengths", std::move(lengths)}, {"kv_cache_dtype", kv_cache_dtype}});
+  return {{"lengths", std::move(lengths)}, {"kv_cache_dtype", kv_cache_dtype}};
 }
 
 class ScoreCommand : public Command {
@@ -173,6 +174,7 @@ class ScoreCommand : public Command {
         ->check(CLI::Range(1, 1024));
     app->add_flag("--json", json_, "one JSON object per line: an item, or all lengths")
         ->group("Output");
+    AddFigureFlag(app, &figure_path_);
     AddSchedulingFlags(app, &scheduling_);
     AddConnectionFlags(app, &connection_);
     app->footer(
@@ -190,6 +192,9 @@ class ScoreCommand : public Command {
             "--ids excludes --context, --continuation, --file and --input");
       }
       return RunLossByLength();
+    }
+    if (!figure_path_.empty()) {
+      return absl::InvalidArgumentError("--figure draws loss by length; it needs --ids FILE");
     }
     if (input_.has_value() != output_.has_value() || (resume_ && !input_.has_value())) {
       return absl::InvalidArgumentError(
@@ -338,6 +343,7 @@ class ScoreCommand : public Command {
   absl::Status RunLossByLength() {
     ASSIGN_OR_RETURN(auto lengths, ParseCounts("--lengths", lengths_, 1, kMaxLength));
     ASSIGN_OR_RETURN(const auto ids, ReadTokenIds(*ids_));
+    ASSIGN_OR_RETURN(Figure figure, Figure::Start("loss", figure_path_));
     ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
     Interrupt interrupt;
     RETURN_IF_ERROR(ReadPrecision(connection->Stub()));
@@ -345,12 +351,9 @@ class ScoreCommand : public Command {
         .lengths = std::move(lengths), .num_rows = num_rows_, .scheduling = scheduling_};
     ASSIGN_OR_RETURN(const auto results,
                      MeasureLossByLength(connection->Stub(), served_, ids, options, &interrupt));
-    if (json_) {
-      PrintLossJson(results, served_.kv_cache_dtype());
-    } else {
-      PrintLossTable(results);
-    }
-    return absl::OkStatus();
+    const Json json = ToJson(results, served_.kv_cache_dtype());
+    json_ ? PrintJson(json) : PrintLossTable(results);
+    return figure.Draw([&] { return json; });
   }
 
   std::optional<std::string> context_;
@@ -365,6 +368,7 @@ class ScoreCommand : public Command {
   std::string lengths_ = "1K,2K,4K,8K,16K";
   std::optional<int> num_rows_;
   bool json_ = false;
+  std::string figure_path_;
   SchedulingFlags scheduling_;
   ConnectionFlags connection_;
   v1::GetInfoReply served_;

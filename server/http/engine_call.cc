@@ -27,6 +27,9 @@ class EngineCall::ItemSink final : public OutputSink {
   void OnEmbeddings(EmbeddingBlock block) override {
     WhileOpen([&] { call_->OnEmbeddings(item_, std::move(block)); });
   }
+  void OnWeights(std::vector<RowWeights> rows) override {
+    WhileOpen([&] { call_->OnWeights(item_, std::move(rows)); });
+  }
   void OnScore(ContinuationScore score) override {
     WhileOpen([&] { call_->OnScore(item_, std::move(score)); });
   }

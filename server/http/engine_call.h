@@ -48,6 +48,7 @@ class EngineCall : public HttpCall,
   virtual void OnTokens(int /*item*/, GenerateDelta /*delta*/) {}
   virtual void OnScore(int /*item*/, ContinuationScore /*score*/) {}
   virtual void OnEmbeddings(int /*item*/, EmbeddingBlock /*block*/) {}
+  virtual void OnWeights(int /*item*/, std::vector<RowWeights> /*rows*/) {}
   virtual void OnItemFinished(int /*item*/, const RequestStats& /*stats*/) {}
 
   // Sends the rest of the answer, and ends it. Under the call's lock. `total`: over all items.

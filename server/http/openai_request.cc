@@ -564,6 +564,50 @@ absl::StatusOr<EmbeddingRequest> ReadEmbedding(const Json& body, const Checkpoin
   return request;
 }
 
+absl::StatusOr<AttentionRequest> ReadAttention(const Json& body, const Checkpoint& checkpoint) {
+  ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
+  RETURN_IF_ERROR(CheckModelName(body, checkpoint));
+  AttentionRequest request;
+  v1::CaptureAttentionRequest& message = request.message;
+  RETURN_IF_ERROR(ReadSharingFields(fields, &message));
+  const Json* prompt = fields.Find("prompt");
+  const Json* messages = fields.Find("messages");
+  if ((prompt == nullptr) == (messages == nullptr)) {
+    return FieldError("prompt", prompt == nullptr ? "is missing; send prompt or messages"
+                                                  : "and messages are both there; send one");
+  }
+  if (messages != nullptr) {
+    ASSIGN_OR_RETURN(*message.mutable_chat(), ReadChatMessages(*messages));
+  } else {
+    ASSIGN_OR_RETURN(v1::TextOrTokens text, ReadTextOrTokens("prompt", *prompt));
+    if (text.has_text()) {
+      message.set_text(std::move(*text.mutable_text()));
+    } else {
+      *message.mutable_tokens() = std::move(*text.mutable_tokens());
+    }
+  }
+  const auto read_list = [&](std::string_view name, auto* list) -> absl::Status {
+    const Json* value = fields.Find(name);
+    if (value == nullptr) return absl::OkStatus();
+    if (!value->is_array()) {
+      return FieldError(name, StrCat("is ", TypeName(*value), "; it must be a list of integers"));
+    }
+    for (size_t i = 0; i < value->size(); ++i) {
+      ASSIGN_OR_RETURN(const int64_t entry, ReadInt(StrCat(name, "[", i, "]"), (*value)[i]));
+      list->Add(Clamped(entry));
+    }
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(read_list("layers", message.mutable_layers()));
+  RETURN_IF_ERROR(read_list("heads", message.mutable_heads()));
+  RETURN_IF_ERROR(read_list("rows", message.mutable_rows()));
+  ASSIGN_OR_RETURN(const std::optional<int64_t> top_k, fields.Int("top_k"));
+  if (top_k) message.set_top_k(Clamped(*top_k));
+  ASSIGN_OR_RETURN(const std::optional<bool> stream, fields.Bool("stream"));
+  request.stream = stream.value_or(false);
+  return request;
+}
+
 absl::Status RenameFields(const absl::Status& status, const std::string& prompt_field) {
   if (!absl::IsInvalidArgument(status) || !FieldOf(status).empty()) return status;
   const std::string message(status.message());
@@ -585,7 +629,8 @@ absl::Status RenameFields(const absl::Status& status, const std::string& prompt_
   }
   static constexpr std::array kOwnNames = std::to_array<std::string_view>(
       {"max_tokens", "min_tokens", "n", "logprobs", "prompt_logprobs", "stop_token_ids", "priority",
-       "cache_salt", "stream_interval", "top_logprobs", "items", "ids"});
+       "cache_salt", "stream_interval", "top_logprobs", "items", "ids", "rows", "layers", "heads",
+       "top_k"});
   bool is_field = false;
   if (field.starts_with("sampling.")) {
     field = field.substr(std::string_view("sampling.").size());
