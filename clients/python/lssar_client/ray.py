@@ -141,7 +141,9 @@ class _Task(Generic[Row, Result]):
 def _own_share(flags: Sequence[str]) -> list[str]:
     """The flags by which a server uses what Ray gave its actor, and no more."""
     names = {flag.split('=')[0] for flag in flags}
-    resources = ray.get_runtime_context().get_assigned_resources() if ray.is_initialized() else {}
+    context = ray.get_runtime_context() if ray.is_initialized() else None
+    is_actor = context is not None and context.get_actor_id() is not None
+    resources = context.get_assigned_resources() if context and is_actor else {}
     if resources.get('GPU') and '--device' not in names:
         return ['--device', 'cuda']  # Ray sets CUDA_VISIBLE_DEVICES
     num_cpus = int(resources.get('CPU') or 1)
