@@ -82,8 +82,12 @@ Json MessageToJson(const google::protobuf::Message& message) {
   return Json::parse(text);
 }
 
+std::string JsonLine(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 void PrintJson(const Json& value) {
-  const std::string line = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string line = JsonLine(value);
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
 }

@@ -5,6 +5,7 @@
 
 #include <google/protobuf/message.h>
 
+#include <string>
 #include <vector>
 
 #include "lssar/v1/inference.pb.h"
@@ -32,6 +33,9 @@ struct HeadMeans {
 
 // Counts, and the means over the rows.
 nlohmann::ordered_json HeadStatisticsToJson(const v1::HeadStatistics& head);
+
+// One line without its end.
+std::string JsonLine(const nlohmann::ordered_json& value);
 
 // Prints one line on stdout and flushes it.
 void PrintJson(const nlohmann::ordered_json& value);

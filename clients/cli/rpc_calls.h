@@ -18,16 +18,19 @@
 
 namespace lssar::cli {
 
-// The same code and message.
+// The same code and message. UNAVAILABLE also for a stream that a proxy ended because a server is
+// gone.
 absl::Status ToStatus(const grpc::Status& status);
 
 // How long a server that refuses a call asks its client to wait: the google.rpc.RetryInfo in the
 // status details; nullopt without one.
 std::optional<std::chrono::microseconds> RetryDelay(const grpc::Status& status);
 
-// Repeats `call` with growing pauses while it returns RESOURCE_EXHAUSTED: the server's queue is
-// full. Gives up after ten minutes or when `interrupt` fires, with the last status.
-absl::Status RetryWhileFull(Interrupt* interrupt, const std::function<absl::Status()>& call);
+// Repeats `call` with growing pauses while it returns RESOURCE_EXHAUSTED (the queue is full)
+// or UNAVAILABLE (no connection, loading, draining, ended during the call). Gives up after ten
+// minutes, after 6 UNAVAILABLE or when `interrupt` fires, with the last status.
+// Requires  `call` may run again after it has received a part of its reply
+absl::Status RetryRefused(Interrupt* interrupt, const std::function<absl::Status()>& call);
 
 absl::StatusOr<v1::GetInfoReply> DescribeServer(v1::Inference::StubInterface* stub);
 

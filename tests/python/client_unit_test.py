@@ -109,11 +109,12 @@ class Cases:
                 self.assertEqual(caught.exception.code, refusal.code.name)
                 self.assertEqual(len(service.requests), 1)
 
-    def test_nothing_is_retried_once_something_came(self):
+    def test_a_full_queue_is_not_retried_once_something_came(self):
         for method, args in (('complete', ('x',)), ('score', ('x', ['y', 'z'])),
                              ('embed', ('x',))):
             with self.subTest(method):
-                service = ScriptedService(Refusal('UNAVAILABLE', after_first=True))
+                service = ScriptedService(Refusal('RESOURCE_EXHAUSTED', retry_s=0.1,
+                                                  after_first=True))
                 with serve(service) as address, self.assertRaises(LssarError):
                     self.call(address, method, *args)
                 self.assertEqual(len(service.requests), 1)

@@ -337,8 +337,13 @@ class EmbedReplies:
     """Collects the replies to one EmbedRequest. `checkpoint`: of the run."""
 
     def __init__(self, request: pb.EmbedRequest, checkpoint: CheckpointCheck) -> None:
-        self._vectors: list[list[tuple[float, ...]]] = [[] for _ in request.inputs]
+        self._num_inputs = len(request.inputs)
         self._checkpoint = checkpoint
+        self.restart()
+
+    def restart(self) -> None:
+        """Forgets all replies."""
+        self._vectors: list[list[tuple[float, ...]]] = [[] for _ in range(self._num_inputs)]
         self._checkpoint_hash = ''
 
     def add(self, reply: pb.EmbedReply) -> None:
@@ -392,11 +397,21 @@ class ScoreReplies:
         return [[self._scores[i, j] for j in range(size)] for i, size in enumerate(self._sizes)]
 
 
-def add_attention(attention: types.Attention, reply: pb.CaptureAttentionReply) -> None:
-    """Appends what `reply` has."""
-    attention.tokens.extend(map(_one_token, reply.prompt.tokens))
-    attention.statistics.extend(map(_head_statistics, reply.statistics.heads))
-    attention.rows.extend(
-        types.RowAttention(row.layer, row.head, row.row, row.num_nonzero, row.entropy,
-                           row.dropped_mass, tuple(row.keys), tuple(row.weights))
-        for row in reply.weights.rows)
+class AttentionReplies:
+    """Collects the replies to one CaptureAttentionRequest in `attention`."""
+
+    def __init__(self) -> None:
+        self.attention = types.Attention()
+
+    def add(self, reply: pb.CaptureAttentionReply) -> None:
+        """Takes one reply."""
+        self.attention.tokens.extend(map(_one_token, reply.prompt.tokens))
+        self.attention.statistics.extend(map(_head_statistics, reply.statistics.heads))
+        self.attention.rows.extend(
+            types.RowAttention(row.layer, row.head, row.row, row.num_nonzero, row.entropy,
+                               row.dropped_mass, tuple(row.keys), tuple(row.weights))
+            for row in reply.weights.rows)
+
+    def restart(self) -> None:
+        """Forgets all replies."""
+        self.attention = types.Attention()

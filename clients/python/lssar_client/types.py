@@ -364,19 +364,24 @@ class Tls:
 
 @dataclasses.dataclass(frozen=True)
 class Retry:
-    """When a refused call is retried.
+    """When a failed call is repeated.
 
-    Only calls that have received nothing are retried, and only for two status codes:
-    RESOURCE_EXHAUSTED with a RetryInfo (the queue is full; the wait is at least the one that the
-    server names) and UNAVAILABLE (no connection, loading, draining). Waits without a RetryInfo
-    are drawn from [0, backoff], where backoff starts at `initial_s`, doubles and ends at `max_s`.
-    A wait that would pass the call's deadline is not begun.
+    Calls that have received nothing are repeated for two status codes: RESOURCE_EXHAUSTED with a
+    RetryInfo (the queue is full; the wait is at least the one that the server names) and
+    UNAVAILABLE (no connection, loading, draining). Waits without a RetryInfo are drawn from
+    [0, backoff], where backoff starts at `initial_s`, doubles and ends at `max_s`. A wait that
+    would pass the call's deadline is not begun.
+
+    With `resume`, a stream that breaks with UNAVAILABLE (the server was killed) goes on where it
+    ended, on the same server or on another one with the same checkpoint. Texts and scores are the
+    same bits as without the break. `max_attempts` counts the attempts that bring nothing new.
     """
 
     max_attempts: int = 5  # calls in all; 1: never retry
     initial_s: float = 0.2  # backoff after the first attempt
     max_s: float = 10.0  # longest backoff
     max_retry_info_s: float = 60.0  # where the server asks for a longer wait, the call fails
+    resume: bool = True  # go on with a stream that broke; False: it fails
 
 
 class LssarError(Exception):
