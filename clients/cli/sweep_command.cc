@@ -36,8 +36,9 @@ using Json = nlohmann::ordered_json;
 constexpr int kMaxLength = 1 << 20;
 constexpr size_t kMaxValues = 256;
 constexpr double kMaxP = 1000;  // of v1::AttentionOverride
-// Of the rows of one length: half of what `lssar score` takes for one p.
-constexpr int kSweepTokens = kEvaluationTokens / 2;
+// Of the rows of one length. All values of p score the same rows, so their differences need fewer
+// rows than a loss itself.
+constexpr int kSweepTokens = kEvaluationTokens / 4;
 
 struct SweepValue {
   double p = 0;
@@ -128,7 +129,7 @@ class SweepCommand : public Command {
     add("--text", text_, "FILE", "the same of a text; - is standard input");
     add("--lengths", lengths_, "LIST", "tokens per row [2K is 2048; default 256,1K,4K]");
     add("--rows", num_rows_, "N",
-        "rows of each length [1 to 1024; default 8, or what 16K tokens hold]")
+        "rows of each length [1 to 1024; default 8, or what 8K tokens hold]")
         ->check(CLI::Range(1, 1024));
     app->add_flag("--json", json_, "print one JSON object")->group("Output");
     AddFigureFlag(app, &figure_path_);
