@@ -64,3 +64,22 @@ function(lssar_test name)
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
     PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
 endfunction()
+
+# lssar_server_process_test(NAME FILE SECONDS [SERVER TARGET])
+# A Python test of a server program as a process (tests/support/server_process.py), with Debian's
+# own interpreter whatever else is first in PATH.
+function(lssar_server_process_test name file seconds)
+  cmake_parse_arguments(arg "" "SERVER" "" ${ARGN})
+  if(NOT arg_SERVER)
+    set(arg_SERVER lssar-server)
+  endif()
+  add_test(NAME ${name} COMMAND /usr/bin/python3 -B ${CMAKE_CURRENT_SOURCE_DIR}/${file}
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set(variables
+    PYTHONPATH=${PROJECT_SOURCE_DIR}/tests/support
+    LSSAR_SERVER=$<TARGET_FILE:${arg_SERVER}>
+    LSSAR_VENVS=${PROJECT_BINARY_DIR}/venvs
+    LSSAR_SCREENSHOTS=${PROJECT_BINARY_DIR}/screenshots)
+  set_tests_properties(${name} PROPERTIES LABELS grpc ENVIRONMENT "${variables}")
+  lssar_test_timeout(${name} ${seconds})
+endfunction()

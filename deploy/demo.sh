@@ -81,6 +81,8 @@ lssar-server --model "$model" --listen "$address" --http-listen "$http_address" 
 server_pid=$!
 wait_for_server
 show lssar info --server "$address"
+echo
+echo "While this script runs, a browser shows the same model at http://$http_address/"
 
 say "4. Generate. A model of this size writes fluent nonsense; the same seed gives the same text"
 show lssar generate --server "$address" "The old house stood at the end of" --max-tokens 60 --seed 1
@@ -93,7 +95,7 @@ say "6. Probe passkeys: find a number hidden in a text, far beyond the 1024 trai
 show lssar passkey --server "$address" --lengths 1024,2048,4096,8192,16384 --trials 4
 
 if [ -t 0 ] && [ -t 1 ]; then
-  say "7. Chat: Ctrl-C stops an answer, Ctrl-D ends the chat"
+  say "7. Chat: Ctrl-C stops an answer, Ctrl-D ends the chat. Web page: http://$http_address/"
   # Ctrl-C belongs to the chat and does not end this script.
   trap : INT
   show lssar chat --server "$address"
@@ -104,5 +106,5 @@ say "Stop the server (SIGTERM): it finishes running requests, then exits."
 stop_server
 echo
 echo "Next steps:"
-echo "  build/release/bin/lssar-server --model $model &"
+echo "  build/release/bin/lssar-server --model $model &     # web page: http://127.0.0.1:8080/"
 echo "  build/release/bin/lssar --help"

@@ -40,12 +40,18 @@ test       clang-format                the layout of C++ and CUDA sources, check
 test       clang-16                    the fuzzers in tests/fuzz
 test       libclang-rt-16-dev          libFuzzer and AddressSanitizer for them
 test       haproxy                     2.6: deploy/edge, and what tests/attack attacks through it
+test       chromium                    the web page is tested in it
+test       chromium-driver             drives it
+test       python3-selenium            talks to the driver
 test       curl                        a foreign client of the HTTP API tests
 test       openssl                     temporary certificates for the TLS tests
 test       python3-grpcio              transport of the Python client in its tests
 test       python3-protobuf            messages of the Python client
+test       python3-matplotlib          draws figures: lssar_client's extra [plot]
 test       python3-yaml                parses compose and Kubernetes files in a test
 test       python3-venv                virtual environments of the Python client tests
+test       prometheus                  2.42 with promtool: tests/cluster
+evaluation python3-venv                lm-eval and matplotlib of deploy/evaluate.sh, from PyPI
 training   python3-torch               PyTorch 1.13: tests of models/training
 training   python3-sentencepiece       trains and loads the vocabulary
 training   libopenblas-dev             BLAS of PyTorch and attention_cpu.cc
@@ -61,6 +67,11 @@ run        libedit2                    `lssar chat` inside the container
 run        libprometheus-cpp-core1.0   /metrics
 image      buildah                     builds and starts the image where no Docker engine runs
 image      debootstrap                 builds the base image on machines without a registry
+cluster    haproxy                     2.6: deploy/cluster, before several servers
+cluster    prometheus                  2.42 with promtool: metrics, alert rules
+cluster    python3                     deploy/cluster/demo.py
+cluster    python3-grpcio              transport of the Python client
+cluster    python3-protobuf            its messages
 LIST
 }
 

@@ -50,8 +50,9 @@ struct MatrixView {
   int num_rows = 0;
   int num_cols = 0;
   bool transposed = false;
-  // Of int8, which is not transposed: bf16 bits [num_rows, ceil(num_cols / kGroupCols)]. An element
-  // stands for itself times the scale of its row and group (quantize.h). Null: a float type.
+  // bf16 bits [num_rows, ceil(num_cols / kGroupCols)] of an int8 matrix, which is not transposed:
+  // an element stands for itself times the scale of its row and group (quantize.h). Null: a float
+  // type.
   const uint16_t* scales = nullptr;
 };
 

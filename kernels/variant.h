@@ -10,6 +10,7 @@ namespace lssar {
 
 // A value of an op's argument.
 enum class Variant : uint8_t {
+  kAttentionOverride,  // sequences of one batch have different AttentionArgs::spec
   kLayerNorm,
   kRmsNorm,
   kGeluTanh,
@@ -41,6 +42,7 @@ struct VariantInfo {
 
 // By Variant. A backend answers Backend::Computes from its column.
 inline constexpr VariantInfo kVariants[] = {
+    {Variant::kAttentionOverride, "attention_override", "set", false},
     {Variant::kLayerNorm, "normalization", "\"layer_norm\"", true},
     {Variant::kRmsNorm, "normalization", "\"rms_norm\"", true},
     {Variant::kGeluTanh, "activation_function", "\"gelu_new\"", true},

@@ -16,7 +16,7 @@ namespace lssar {
 // Finds added tokens in a text. Const after construction and safe from any thread.
 class AddedTokens {
  public:
-  // (text, id) each; no text is empty. Of several with one text the first counts.
+  // (text, id) each; no text is empty. The first of several with one text counts.
   explicit AddedTokens(const std::vector<std::pair<std::string, int32_t>>& tokens);
 
   struct Match {

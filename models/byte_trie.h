@@ -16,7 +16,7 @@ namespace lssar {
 // Const after construction and safe from any thread.
 class ByteTrie {
  public:
-  // (key, value) each; no key is empty, no value negative. Of several with one key the first
+  // (key, value) each; no key is empty, no value negative. The first of several with one key
   // counts.
   explicit ByteTrie(std::vector<std::pair<std::string, int32_t>> keys);
 

@@ -15,6 +15,9 @@
 
 namespace lssar {
 
+// The largest power of the re-weighting.
+inline constexpr double kMaxAttentionP = 1000;
+
 // The description of a GPT. A block computes
 //   x += attention_residual_scale * out_norm(attention(norm(x)))
 //   x += mlp_residual_scale * out_norm(mlp(norm(x)))
@@ -46,7 +49,7 @@ struct ModelConfig {
   int intermediate_size = 0;
   int max_position_embeddings = 0;  // n_positions, the trained length in tokens
 
-  // Of every norm of a hidden state.
+  // Every norm of a hidden state is of this kind.
   NormKind norm_kind = NormKind::kLayerNorm;
   float layer_norm_epsilon = 1e-5f;
   bool norm_weight = true;

@@ -217,21 +217,13 @@ bool Contains(const std::string_view (&names)[count], std::string_view name) {
   return std::ranges::find(names, name) != std::end(names);
 }
 
-// A value as the file has it, shortened if it is long.
-std::string Quote(const json& value) {
-  constexpr size_t kMaxQuotedBytes = 120;
-  std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true);
-  if (text.size() > kMaxQuotedBytes) text = text.substr(0, kMaxQuotedBytes) + "...";
-  return text;
-}
-
 std::vector<std::string> ReadIgnoredFields(const json& config, JsonFields* fields) {
   std::vector<std::string> ignored;
   const json* names = fields->Array("ignored_fields");
   if (names == nullptr) return ignored;
   for (const json& name : *names) {
     if (!name.is_string()) {
-      fields->Fail(StrCat("ignored_fields holds ", Quote(name), ", must hold names of fields"));
+      fields->Fail(StrCat("ignored_fields holds ", QuoteJson(name), ", must hold names of fields"));
       break;
     }
     ignored.push_back(name.get<std::string>());
@@ -249,18 +241,18 @@ std::vector<std::string> ReadIgnoredFields(const json& config, JsonFields* field
 void CheckAlias(const Alias& alias, const json& value, const json& config, JsonFields* fields) {
   const auto ours = config.find(alias.field);
   if (ours == config.end() || ours->is_null()) {
-    fields->Fail(
-        StrCat(alias.name, " is ", Quote(value), ": write it as ", alias.field, ", the name here"));
+    fields->Fail(StrCat(alias.name, " is ", QuoteJson(value), ": write it as ", alias.field,
+                        ", the name here"));
   } else if (*ours != value) {
-    fields->Fail(StrCat(alias.name, " is ", Quote(value), ", but ", alias.field, " is ",
-                        Quote(*ours), "; they must be equal"));
+    fields->Fail(StrCat(alias.name, " is ", QuoteJson(value), ", but ", alias.field, " is ",
+                        QuoteJson(*ours), "; they must be equal"));
   }
 }
 
 void CheckFixed(const Fixed& fixed, const json& value, JsonFields* fields) {
   if (value == json::parse(fixed.value)) return;
-  fields->Fail(StrCat(fixed.name, " is ", Quote(value), ", which no backend computes; it must be ",
-                      fixed.value, " or absent",
+  fields->Fail(StrCat(fixed.name, " is ", QuoteJson(value),
+                      ", which no backend computes; it must be ", fixed.value, " or absent",
                       fixed.hint.empty() ? "" : StrCat(" (", fixed.hint, ")")));
 }
 
@@ -276,7 +268,7 @@ absl::Status CheckOtherFields(const json& config, std::string_view source) {
     } else if (const Fixed* fixed = FindRow(kFixed, name)) {
       CheckFixed(*fixed, value, &fields);
     } else if (std::ranges::find(ignored, name) == ignored.end()) {
-      fields.Fail(StrCat("unknown field \"", name, "\" (", Quote(value),
+      fields.Fail(StrCat("unknown field \"", name, "\" (", QuoteJson(value),
                          "): it may change what the model computes. If it does not, add "
                          "\"ignored_fields\": [\"",
                          name, "\"]; models/README.md lists the known fields"));

@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
+#include "models/quote.h"
 
 namespace lssar {
 namespace {
@@ -15,14 +16,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int kMaxDepth = 64;
-constexpr size_t kMaxQuotedBytes = 120;
-
-// A value as the file has it, shortened if it is long.
-std::string Quote(const json& value) {
-  std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true);
-  if (text.size() > kMaxQuotedBytes) text = text.substr(0, kMaxQuotedBytes) + "...";
-  return text;
-}
 
 using VisitMember = absl::FunctionRef<absl::Status(const std::string&, const json&)>;
 
@@ -48,7 +41,7 @@ class StrictReader final : public nlohmann::json_sax<json> {
   bool key(string_t& name) override {
     const bool is_new =
         VisitsMembers() ? visited_.insert(name).second : !open_.back()->contains(name);
-    if (!is_new) return Fail(StrCat("the name ", Quote(name), " occurs twice in one object"));
+    if (!is_new) return Fail(StrCat("the name ", QuoteJson(name), " occurs twice in one object"));
     name_ = std::move(name);
     return true;
   }
@@ -152,15 +145,19 @@ absl::Status ForEachJsonMember(std::string_view text, std::string_view source, V
   return Read(text, source, &reader);
 }
 
+std::string QuoteJson(const json& value) {
+  constexpr size_t kMaxBytes = 120;
+  return Shorten(value.dump(-1, ' ', /*ensure_ascii=*/true), kMaxBytes);
+}
+
 std::string ShortName(std::string_view name) {
   constexpr size_t kMaxBytes = 200;
-  if (name.size() <= kMaxBytes) return std::string(name);
-  return StrCat(name.substr(0, kMaxBytes), "...");
+  return Shorten(name, kMaxBytes);
 }
 
 JsonFields::JsonFields(const json& object, std::string source)
     : object_(object), source_(std::move(source)) {
-  if (!object_.is_object()) Fail(StrCat("is ", Quote(object_), ", must be a JSON object"));
+  if (!object_.is_object()) Fail(StrCat("is ", QuoteJson(object_), ", must be a JSON object"));
 }
 
 const json* JsonFields::Find(std::string_view name) const {
@@ -174,7 +171,7 @@ void JsonFields::Fail(std::string_view problem) {
 }
 
 void JsonFields::FailType(std::string_view name, std::string_view wanted) {
-  Fail(StrCat(name, " is ", Quote(*Find(name)), ", must be ", wanted));
+  Fail(StrCat(name, " is ", QuoteJson(*Find(name)), ", must be ", wanted));
 }
 
 void JsonFields::FailMissing(std::string_view name) { Fail(StrCat(name, " is missing")); }
@@ -284,7 +281,7 @@ void JsonFields::RefuseOthers(std::initializer_list<std::string_view> known) {
     bool is_known = false;
     for (const std::string_view k : known) is_known |= k == name;
     if (!is_known) {
-      Fail(StrCat("unknown field \"", ShortName(name), "\" (", Quote(value),
+      Fail(StrCat("unknown field \"", ShortName(name), "\" (", QuoteJson(value),
                   "); known fields: ", StrJoin(known)));
     }
   }

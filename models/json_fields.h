@@ -29,6 +29,9 @@ absl::Status ForEachJsonMember(
     std::string_view text, std::string_view source,
     absl::FunctionRef<absl::Status(const std::string& name, const nlohmann::json& value)> visit);
 
+// A value in a message, as the file has it: cut if it is long.
+std::string QuoteJson(const nlohmann::json& value);
+
 // A name of a file in a message: cut if it is long.
 std::string ShortName(std::string_view name);
 

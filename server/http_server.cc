@@ -11,6 +11,7 @@
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 #include "models/quote.h"
+#include "server/http/attention_call.h"
 #include "server/http/call_metadata.h"
 #include "server/http/completion_call.h"
 #include "server/http/embedding_call.h"
@@ -21,6 +22,7 @@
 #include "server/http/score_call.h"
 #include "server/http/tokenizer_calls.h"
 #include "server/http/unary_call.h"
+#include "server/http/web_page.h"
 
 namespace lssar {
 namespace {
@@ -41,6 +43,8 @@ enum class Endpoint : uint8_t {
   kChatCompletions,
   kScore,
   kEmbeddings,
+  kAttention,
+  kWebPage,
 };
 
 struct Route {
@@ -52,7 +56,8 @@ struct Route {
   // True if the path answers in every state of the server, without a call.
   bool IsPage() const {
     return endpoint == Endpoint::kMetrics || endpoint == Endpoint::kHealth ||
-           endpoint == Endpoint::kReadiness || endpoint == Endpoint::kOpenApi;
+           endpoint == Endpoint::kReadiness || endpoint == Endpoint::kOpenApi ||
+           endpoint == Endpoint::kWebPage;
   }
 };
 
@@ -61,6 +66,7 @@ constexpr std::array kRoutes = std::to_array<Route>({
     {"POST", "/v1/chat/completions", Endpoint::kChatCompletions, CallKind::kGenerate},
     {"POST", "/v1/score", Endpoint::kScore, CallKind::kScore},
     {"POST", "/v1/embeddings", Endpoint::kEmbeddings, CallKind::kEmbed},
+    {"POST", "/v1/attention", Endpoint::kAttention, CallKind::kCapture},
     {"GET", "/v1/models", Endpoint::kModels},
     {"POST", "/tokenize", Endpoint::kTokenize},
     {"POST", "/detokenize", Endpoint::kDetokenize},
@@ -69,6 +75,7 @@ constexpr std::array kRoutes = std::to_array<Route>({
     {"GET", "/metrics", Endpoint::kMetrics},
     {"GET", "/healthz", Endpoint::kHealth},
     {"GET", "/readyz", Endpoint::kReadiness},
+    {"GET", "/", Endpoint::kWebPage},
 });
 
 constexpr std::string_view kModelsPrefix = "/v1/models/";
@@ -76,6 +83,7 @@ constexpr std::string_view kModelsPrefix = "/v1/models/";
 // Null: there is no such path.
 const Route* FindRoute(std::string_view path) {
   if (path.starts_with(kModelsPrefix) && path.size() > kModelsPrefix.size()) path = "/v1/models";
+  if (IsWebPath(path)) path = "/";
   const auto found = std::ranges::find(kRoutes, path, &Route::path);
   return found == kRoutes.end() ? nullptr : &*found;
 }
@@ -97,13 +105,14 @@ std::string PathList() {
   return list;
 }
 
-// Of the log line. Static storage.
+// The call's name in the log line. Static storage.
 std::string_view RpcName(const Route& route) {
   switch (route.endpoint) {
     case Endpoint::kCompletions: return "POST /v1/completions";
     case Endpoint::kChatCompletions: return "POST /v1/chat/completions";
     case Endpoint::kScore: return "POST /v1/score";
     case Endpoint::kEmbeddings: return "POST /v1/embeddings";
+    case Endpoint::kAttention: return "POST /v1/attention";
     default: return route.path;
   }
 }
@@ -272,6 +281,11 @@ void HttpServer::State::OnRequest(std::shared_ptr<HttpExchange> exchange) {
     case Endpoint::kOpenApi:
       exchange->Reply({.status = 200, .body = std::string(OpenApiJson())});
       return;
+    case Endpoint::kWebPage:
+      exchange->Reply(options.web_page
+                          ? WebPage(request.Path())
+                          : lssar::ErrorReply(404, "the web page is off (--web-page)"));
+      return;
     default: StartCall(route, exchange);
   }
 }
@@ -288,6 +302,9 @@ void HttpServer::State::StartCall(const Route& route,
     case Endpoint::kScore: std::make_shared<HttpScoreCall>(exchange, parts)->Start(); return;
     case Endpoint::kEmbeddings:
       std::make_shared<HttpEmbeddingCall>(exchange, parts)->Start();
+      return;
+    case Endpoint::kAttention:
+      std::make_shared<HttpAttentionCall>(exchange, parts)->Start();
       return;
     default:
       std::make_shared<HttpUnaryCall>(RpcName(route), exchange, parts)

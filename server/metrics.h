@@ -61,7 +61,7 @@ class Metrics final : public StepObserver {
   void OnNextTokens(int num_tokens, Clock::duration gap);
   void OnEnd(const CallEnd& end);
 
-  // Of the connections of one port; lives as long as this.
+  // The connections of one port; lives as long as this.
   PortMetrics& GrpcPort();
   PortMetrics& HttpPort();
 

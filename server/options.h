@@ -27,6 +27,8 @@ struct ModelOptions {
   std::optional<DType> dtype;  // of the weights; nullopt: as stored in the checkpoint
   BackendOptions backend;
   EngineOptions engine;
+  // Requests may have another attention than the checkpoint's.
+  bool allow_attention_override = false;
   OnSelfCheckProgress on_self_check = nullptr;  // called while the checkpoint is checked
 };
 
@@ -40,9 +42,9 @@ struct StreamOptions {
 // Options of the ports' connections.
 struct ConnectionOptions {
   int max_connections = 4096;  // of each port at the same time
-  // Of one IPv4 address or IPv6 /64 network, on each port; zero: no limit (behind a proxy).
+  // From one IPv4 address or IPv6 /64 network, on each port; zero: no limit (behind a proxy).
   int max_connections_per_address = 1024;
-  // For TLS and, on the gRPC port, for the client's HTTP/2 preface and settings.
+  // Limits TLS and, on the gRPC port, for the client's HTTP/2 preface and settings.
   absl::Duration handshake_timeout = absl::Seconds(10);
   int max_calls = 256;  // at the same time, on one gRPC connection
   // A connection that is idle for keepalive_time is pinged and, without an answer within
@@ -57,6 +59,7 @@ struct ServerOptions {
   std::string http_listen = "127.0.0.1:8080";  // the same, for HTTP
   // Origins of web pages that may call the HTTP port (CORS); "*": all; empty: none.
   std::vector<std::string> http_cors_origins;
+  bool web_page = true;  // at / of the HTTP port
   TlsFiles tls;
   std::string api_keys;  // path of the key file (api_keys.h); empty: no keys
   // False: a cached prefix serves only the API key whose requests computed it.

@@ -19,6 +19,7 @@
 #include "clients/cli/bench_workload.h"
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
+#include "clients/cli/figure.h"
 #include "clients/cli/input.h"
 #include "clients/cli/json_output.h"
 #include "clients/cli/progress_bar.h"
@@ -76,9 +77,7 @@ class BenchCommand : public Command {
                        ->option_text("[FILE]")
                        ->expected(0, 1)
                        ->group("Output");
-    app->add_option("--plot", plot_path_, "write a figure of latency over load as SVG")
-        ->option_text("FILE")
-        ->group("Output");
+    AddFigureFlag(app, &figure_path_);
     AddConnectionFlags(app, &connection_);
     app->footer(
         "TTFT: time to the first token; TPOT: mean time per later token; ITL: time between "
@@ -88,18 +87,18 @@ class BenchCommand : public Command {
         "Examples:\n"
         "  lssar bench --model models/zoo/lssar-6m --max-concurrency 1,4,16 --duration 5s\n"
         "  lssar bench --request-rate 2,8,32 --random-input-len lognormal:256,0.8 --goodput "
-        "ttft:200ms --plot "
-        "load.svg");
+        "ttft:200ms --figure load.svg");
   }
 
   absl::Status Run() override {
     RETURN_IF_ERROR(ParseFlags());
+    ASSIGN_OR_RETURN(Figure figure, Figure::Start("bench", figure_path_));
     ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
     v1::Inference::StubInterface* stub = connection->Stub();
     ASSIGN_OR_RETURN(const auto served, DescribeServer(stub));
     ASSIGN_OR_RETURN(const auto workload, BenchWorkload::Make(*options_, served));
     RETURN_IF_ERROR(RunPoints(stub, workload));
-    return Show(served);
+    return Show(served, &figure);
   }
 
  private:
@@ -264,7 +263,7 @@ class BenchCommand : public Command {
     return json;
   }
 
-  absl::Status Show(const v1::GetInfoReply& served) const {
+  absl::Status Show(const v1::GetInfoReply& served, Figure* figure) const {
     const bool is_json_wanted = json_option_->count() > 0;
     if (is_json_wanted && (json_path_.empty() || json_path_ == "-")) {
       PrintJson(ToJson(served));
@@ -277,11 +276,8 @@ class BenchCommand : public Command {
     if (is_json_wanted && !json_path_.empty() && json_path_ != "-") {
       RETURN_IF_ERROR(WriteText(json_path_, StrCat(ToJson(served).dump(2), "\n")));
     }
-    if (!plot_path_.empty() && has_completed) {
-      RETURN_IF_ERROR(WriteText(plot_path_, RenderSvg(report_)));
-    }
     if (!has_completed) return absl::UnavailableError("no request completed");
-    return absl::OkStatus();
+    return figure->Draw([&] { return ToJson(served); });
   }
 
   std::string concurrency_ = "1,4,16";
@@ -303,7 +299,7 @@ class BenchCommand : public Command {
   std::string targets_text_;
   CLI::Option* json_option_ = nullptr;
   std::string json_path_;
-  std::string plot_path_;
+  std::string figure_path_;
   ConnectionFlags connection_;
 
   std::vector<double> loads_;

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "clients/cli/bench_workload.h"
+#include "clients/cli/prefix_key.h"
 #include "clients/cli/rpc_calls.h"
 
 namespace lssar::cli {
@@ -51,6 +52,7 @@ class BenchCall final : public grpc::ClientReadReactor<v1::GenerateReply>,
     request_ = std::move(request);
     if (deadline) context_.set_deadline(std::chrono::system_clock::now() + *deadline);
     record_.sent_us = NowUs();
+    AddPrefixHeader(request_, &context_);
     stub->async()->Generate(&context_, &request_, this);
     StartRead(&reply_);
     StartCall();

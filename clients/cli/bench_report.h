@@ -1,4 +1,4 @@
-// The results of a benchmark as JSON, tables, bars and SVG.
+// The results of a benchmark as JSON, tables and bars.
 #ifndef LSSAR_CLIENTS_CLI_BENCH_REPORT_H_
 #define LSSAR_CLIENTS_CLI_BENCH_REPORT_H_
 
@@ -36,10 +36,6 @@ std::string RenderReport(const BenchReport& report);
 
 // Bars of TTFT and ITL: full to p50, light to p99. Empty if no request completed.
 std::string RenderBars(const BenchReport& report, const Terminal& terminal);
-
-// An SVG with panels for TTFT, ITL and E2E: p50, p90 and p99 over the load.
-// Requires  at least one point with a completed request
-std::string RenderSvg(const BenchReport& report);
 
 }  // namespace lssar::cli
 

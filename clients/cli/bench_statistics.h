@@ -48,7 +48,7 @@ struct LoadSummary {
   double duration_s = 0;  // from the first counted request to the end of the last one
   int64_t num_completed = 0;
   int64_t num_good = 0;
-  // Of completed requests.
+  // Sums over the completed requests.
   int64_t num_prompt_tokens = 0;
   int64_t num_cached_tokens = 0;
   int64_t num_output_tokens = 0;

@@ -29,7 +29,8 @@ absl::Status NameLine(const absl::Status& status, absl::string_view field,
                       const std::vector<int64_t>& line_numbers);
 
 // Groups items into requests and keeps `num_calls` calls in flight. Holds at most 2 * `num_calls`
-// requests and their results. Repeats a call while the server's queue is full.
+// requests and their results. Repeats a call that is refused or whose
+// server ended.
 template <typename Request, typename Result>
 class CallPipeline {
  public:
@@ -122,10 +123,11 @@ class CallPipeline {
         queue_.pop_front();
       }
       absl::StatusOr<Result> result;
-      RetryWhileFull(interrupt_, [&] {
+      absl::Status status = RetryRefused(interrupt_, [&] {
         result = functions_.call(batch->request);
         return result.status();
-      }).IgnoreError();  // it is in `result`
+      });
+      if (!status.ok()) result = std::move(status);
       {
         const std::lock_guard lock(mutex_);
         batch->result = std::move(result);

@@ -1,39 +1,25 @@
 // `lssar import`, `quantize`, `export` and `verify`: these programs are in Python
 // (clients/python/lssar_client/checkpoints), because they read what PyTorch writes. This file has
 // their help and runs them.
-#include <signal.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "clients/cli/command.h"
-#include "kernels/str_cat.h"
+#include "clients/cli/python_program.h"
 
 namespace lssar::cli {
 namespace {
 
-// Runs the package of the python3 in PATH. Its arguments follow.
-constexpr const char* kPython = "python3";
-constexpr const char* kProgram = R"python(
-import sys
-try:
-    from lssar_client.checkpoints.command import main
-except ModuleNotFoundError as error:
-    sys.exit(f"lssar: {sys.executable} has no module {error.name}; this command is written in "
-             "Python: pip install 'lssar-client[import]' (in the repository: pip install "
-             "'./clients/python[import]')")
-sys.exit(main())
-)python";
-// The console script of the package.
-constexpr const char* kScript = "lssar-checkpoint";
+constexpr PythonProgram kProgram = {
+    .script = "lssar-checkpoint", .module = "lssar_client.checkpoints.command", .extra = "import"};
 
 struct CheckpointCommandInfo {
   const char* name;
@@ -92,14 +78,21 @@ constexpr CheckpointCommandInfo kVerify = {
     "verify",
     "  DIR                         a checkpoint\n"
     "  --devices LIST              default: cpu, reference and cuda where it is there\n"
+    "  --server HOST:PORT          replay a saved request on this server\n"
+    "  --request FILE.json         the request: {\"generate\": {...}}, as written by\n"
+    "                              `lssar generate --save-request FILE.json`\n"
+    "  --api-key KEY               of --server [or LSSAR_API_KEY]\n"
     "  --json                      print one JSON object\n\n"
     "Starts lssar-server with each device and compares log-probabilities with the golden rows, "
     "and\n"
     "bits between batches, step sizes and thread counts; measures tokens/s. Exit code 1: a device\n"
-    "is off, or bits differ.\n\n"
+    "is off, or bits differ.\n"
+    "With --server and --request: replays the request again, without the prefix cache and beside\n"
+    "others; with DIR also on servers of its own with other threads, steps and pages; says where\n"
+    "bits part.\n\n"
     "Examples:\n"
-    "  lssar verify model\n"
-    "  lssar verify model --devices cpu --json"};
+    "  lssar verify model --devices cpu --json\n"
+    "  lssar verify model --server 127.0.0.1:50051 --request request.json"};
 
 // The lssar-server beside this program, for first sentences and verify.
 void NameServer() {
@@ -109,14 +102,6 @@ void NameServer() {
   const std::filesystem::path server = self.parent_path() / "lssar-server";
   if (access(server.c_str(), X_OK) != 0) return;
   setenv("LSSAR_SERVER", server.c_str(), /*overwrite=*/0);
-}
-
-// Replaces this process. Returns only where the program cannot be started.
-void Exec(std::vector<std::string> arguments) {
-  std::vector<char*> pointers;
-  for (std::string& argument : arguments) pointers.push_back(argument.data());
-  pointers.push_back(nullptr);
-  execvp(pointers[0], pointers.data());
 }
 
 class CheckpointCommand : public Command {
@@ -133,19 +118,7 @@ class CheckpointCommand : public Command {
     std::vector<std::string> arguments = app_->remaining();
     arguments.insert(arguments.begin(), info_.name);
     NameServer();
-    // The mask of main's Interrupt would be inherited.
-    sigset_t signals;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
-
-    arguments.insert(arguments.begin(), kScript);
-    Exec(arguments);
-    arguments[0] = kProgram;
-    arguments.insert(arguments.begin(), {kPython, "-c"});
-    Exec(arguments);
-    return absl::NotFoundError(StrCat("this command is written in Python, and ", kPython,
-                                      " cannot be started: ", std::strerror(errno)));
+    return ExecPythonProgram(kProgram, std::move(arguments));
   }
 
  private:

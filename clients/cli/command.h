@@ -32,6 +32,7 @@ std::unique_ptr<Command> MakeBenchCommand();
 std::unique_ptr<Command> MakeChatCommand();
 std::unique_ptr<Command> MakeEmbedCommand();
 std::unique_ptr<Command> MakeExportCommand();
+std::unique_ptr<Command> MakeFigureCommand();
 std::unique_ptr<Command> MakeImportCommand();
 std::unique_ptr<Command> MakeInfoCommand();
 std::unique_ptr<Command> MakeGenerateCommand();
@@ -39,6 +40,7 @@ std::unique_ptr<Command> MakePasskeyCommand();
 std::unique_ptr<Command> MakePerplexityCommand();
 std::unique_ptr<Command> MakeQuantizeCommand();
 std::unique_ptr<Command> MakeScoreCommand();
+std::unique_ptr<Command> MakeSweepCommand();
 std::unique_ptr<Command> MakeVerifyCommand();
 
 }  // namespace lssar::cli

@@ -36,6 +36,15 @@ constexpr int kMaxReplyBytes = 32 << 20;
 constexpr std::chrono::seconds kConnectTimeout{5};
 constexpr int kProbeTimeoutSeconds = 2;
 
+// gRPC itself repeats a call that is refused before it has begun: no connection, loading, draining.
+// Every rpc only reads, so all of them may be repeated. deploy/cluster/README.md shows the same
+// lines for other clients.
+constexpr char kServiceConfig[] = R"({"methodConfig": [{
+  "name": [{"service": "lssar.v1.Inference"}],
+  "retryPolicy": {
+    "maxAttempts": 5, "initialBackoff": "0.1s", "maxBackoff": "2s", "backoffMultiplier": 2,
+    "retryableStatusCodes": ["UNAVAILABLE"]}}]})";
+
 // Adds the API key to the metadata of each call. gRPC's call credentials work over TLS only, and a
 // server behind a proxy that terminates TLS has none.
 class ApiKeyInterceptor final : public Interceptor {
@@ -97,6 +106,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& se
   arguments.SetMaxReceiveMessageSize(kMaxReplyBytes);
   // http_proxy is set for web traffic; this server is usually on the local network.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetServiceConfigJSON(kServiceConfig);
   std::vector<std::unique_ptr<ClientInterceptorFactoryInterface>> interceptors;
   if (!flags.api_key.empty()) {
     interceptors.push_back(std::make_unique<ApiKeyInterceptorFactory>(flags.api_key));
@@ -234,6 +244,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const ConnectionFla
   if (is_in_process) {
     ServerOptions options;
     options.model = flags.model;
+    options.model.allow_attention_override = true;  // the user's own process
     options.listen.clear();
     options.http_listen.clear();
     options.step_timeout = absl::ZeroDuration();           // the user can press Ctrl-C

@@ -1,8 +1,9 @@
 #include "clients/cli/evaluation.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
-#include "clients/cli/progress_bar.h"
 #include "clients/cli/rpc_calls.h"
 #include "clients/cli/usage.h"
 #include "kernels/check.h"
@@ -51,9 +52,24 @@ v1::ScoreItem MakeItem(const std::vector<int32_t>& ids, const RollingWindow& win
   return item;
 }
 
+// Adds the losses of a window's tokens to the ranges of their positions.
+void AddTokens(const RollingWindow& window, const std::vector<v1::Token>& tokens,
+               std::vector<PositionRange>* ranges) {
+  if (ranges->empty()) return;
+  const int size = ranges->front().end - ranges->front().first;
+  int64_t position = window.scored - window.first;
+  for (const v1::Token& token : tokens) {
+    PositionRange& range = ranges->at(size_t((position++ - 1) / size));
+    const double loss = -double{token.token().logprob()};
+    ++range.num_tokens;
+    range.sum += loss;
+    range.sum_squares += loss * loss;
+  }
+}
+
 }  // namespace
 
-int NumEvaluationRows(int length) { return std::clamp(32768 / length, 1, 8); }
+int NumEvaluationRows(int length, int num_tokens) { return std::clamp(num_tokens / length, 1, 8); }
 
 std::vector<int32_t> EvaluationRow(const std::vector<int32_t>& ids, int length, int num_rows,
                                    int row_idx) {
@@ -63,35 +79,74 @@ std::vector<int32_t> EvaluationRow(const std::vector<int32_t>& ids, int length, 
   return {first, first + length + 1};
 }
 
-absl::StatusOr<std::vector<LossAtLength>> MeasureLossByLength(v1::Inference::StubInterface* stub,
-                                                              const v1::GetInfoReply& served,
-                                                              const std::vector<int32_t>& ids,
-                                                              const LossOptions& options,
-                                                              Interrupt* interrupt) {
-  RETURN_IF_ERROR(CheckLengths(options, ids.size(), served.max_model_len()));
+int64_t NumLossTokens(const LossOptions& options) {
+  int64_t num_tokens = 0;
+  for (const int length : options.lengths) {
+    num_tokens +=
+        int64_t{options.num_rows.value_or(NumEvaluationRows(length, options.num_tokens))} * length;
+  }
+  return num_tokens;
+}
 
-  std::vector<LossAtLength> results;
-  int64_t num_all_tokens = 0;
+absl::StatusOr<LossByLength> MeasureLossByLength(v1::Inference::StubInterface* stub,
+                                                 const v1::GetInfoReply& served,
+                                                 const std::vector<int32_t>& ids,
+                                                 const LossOptions& options,
+                                                 const std::string& label, ProgressBar* progress,
+                                                 Interrupt* interrupt) {
+  RETURN_IF_ERROR(CheckLengths(options, ids.size(), served.max_model_len()));
+  LossByLength result;
   for (const int length : options.lengths) {
     LossAtLength at;
     at.length = length;
-    at.num_rows = options.num_rows.value_or(NumEvaluationRows(length));
+    at.num_rows = options.num_rows.value_or(NumEvaluationRows(length, options.num_tokens));
     at.is_last_left_out = length == served.max_model_len();
-    num_all_tokens += int64_t{at.num_rows} * length;
-    results.push_back(at);
-  }
-  ProgressBar progress("scoring", num_all_tokens);
-  for (LossAtLength& at : results) {
-    const std::string note = StrCat("length ", at.length);
-    const auto on_score = [&](const v1::ContinuationScore&) { progress.Advance(at.length, note); };
-    ASSIGN_OR_RETURN(const ScoredItems scored,
-                     RunScore(stub, MakeRequest(ids, at, options.scheduling), interrupt, on_score));
+    const std::string note = StrCat(label, "length ", length);
+    const auto on_score = [&](const v1::ContinuationScore&) { progress->Advance(length, note); };
+    v1::ScoreFinished finished;
+    ASSIGN_OR_RETURN(
+        const ScoredItems scored,
+        RunScore(stub, MakeRequest(ids, at, options.scheduling), interrupt, on_score, &finished));
     for (const auto& item : scored) {
       at.num_tokens += item[0].score.num_tokens();
       at.loss -= item[0].score.logprob() / item[0].score.num_tokens() / at.num_rows;
     }
+    result.lengths.push_back(at);
+    result.receipt = std::move(*finished.mutable_receipt());
   }
-  return results;
+  return result;
+}
+
+nlohmann::ordered_json ToJson(const std::vector<LossAtLength>& lengths) {
+  auto json = nlohmann::ordered_json::array();
+  for (const LossAtLength& at : lengths) {
+    json.push_back({{"length", at.length},
+                    {"num_rows", at.num_rows},
+                    {"num_tokens", at.num_tokens},
+                    {"loss", at.loss},
+                    {"perplexity", std::exp(at.loss)},
+                    {"is_last_left_out", at.is_last_left_out}});
+  }
+  return json;
+}
+
+double PositionRange::Loss() const { return num_tokens == 0 ? 0 : sum / double(num_tokens); }
+
+double PositionRange::StandardError() const {
+  if (num_tokens < 2) return 0;
+  const double count = double(num_tokens);
+  const double variance = std::max(0.0, (sum_squares - sum * sum / count) / (count - 1));
+  return std::sqrt(variance / count);
+}
+
+std::vector<PositionRange> MakePositionRanges(int max_position, int max_ranges) {
+  LSSAR_CHECK(max_position >= 1 && max_ranges >= 1);
+  const int size = (max_position + max_ranges - 1) / max_ranges;
+  std::vector<PositionRange> ranges;
+  for (int first = 1; first <= max_position; first += size) {
+    ranges.push_back({.first = first, .end = std::min(first + size, max_position + 1)});
+  }
+  return ranges;
 }
 
 std::vector<RollingWindow> RollingWindows(int64_t num_ids, int max_length, int stride) {
@@ -112,10 +167,11 @@ absl::StatusOr<RollingScore> RunRollingScore(v1::Inference::StubInterface* stub,
                                              const std::function<void(int)>& on_tokens) {
   const std::vector<RollingWindow> windows =
       RollingWindows(int64_t(ids.size()), options.max_length, options.stride);
-  RollingScore sum{.num_windows = int64_t(windows.size())};
+  RollingScore sum{.num_windows = int64_t(windows.size()), .positions = options.positions};
   for (size_t first = 0; first < windows.size(); first += kWindowsPerCall) {
     v1::ScoreRequest request;
     FillScheduling(options.scheduling, &request);
+    request.set_per_token(!options.positions.empty());
     const size_t end = std::min(windows.size(), first + kWindowsPerCall);
     for (size_t i = first; i < end; ++i) *request.add_items() = MakeItem(ids, windows[i]);
     const auto on_score = [&](const v1::ContinuationScore& score) {
@@ -123,10 +179,12 @@ absl::StatusOr<RollingScore> RunRollingScore(v1::Inference::StubInterface* stub,
     };
     ASSIGN_OR_RETURN(const ScoredItems scored, RunScore(stub, request, interrupt, on_score));
     // Added in the order of the windows, so that the sum has the same bits in every run.
-    for (const auto& item : scored) {
-      sum.num_tokens += item[0].score.num_tokens();
-      sum.num_bytes += item[0].score.num_bytes();
-      sum.logprob += item[0].score.logprob();
+    for (size_t i = 0; i < scored.size(); ++i) {
+      const ScoredContinuation& window = scored[i][0];
+      sum.num_tokens += window.score.num_tokens();
+      sum.num_bytes += window.score.num_bytes();
+      sum.logprob += window.score.logprob();
+      AddTokens(windows[first + i], window.tokens, &sum.positions);
     }
   }
   return sum;

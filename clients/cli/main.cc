@@ -34,16 +34,18 @@ constexpr CommandEntry kCommands[] = {
     {"chat", "Chat with the model", MakeChatCommand},
     {"score", "Log-probability of continuations; loss by length", MakeScoreCommand},
     {"perplexity", "Perplexity of whole texts of any length", MakePerplexityCommand},
+    {"sweep", "Loss by length for several powers p of the re-weighting", MakeSweepCommand},
     {"passkey", "Passkey retrieval: accuracy by length and depth", MakePasskeyCommand},
     {"embed", "Embedding vectors: hidden states of texts", MakeEmbedCommand},
     {"attention", "Attention weights of each layer and head", MakeAttentionCommand},
+    {"figure", "Figures of what --json printed, several runs in one", MakeFigureCommand},
     {"bench", "Latency and throughput under load", MakeBenchCommand},
     {"info", "Model, limits and statistics of a server", MakeInfoCommand},
     {"import", "Checkpoint of nanoGPT, llm.c or Hugging Face to one of this server",
      MakeImportCommand},
     {"quantize", "Checkpoint with int8 weights on disk", MakeQuantizeCommand},
     {"export", "Checkpoint for other programs", MakeExportCommand},
-    {"verify", "Checkpoint against its golden rows, on every device", MakeVerifyCommand},
+    {"verify", "Checkpoint on every device, or a saved request: same bits?", MakeVerifyCommand},
 };
 
 void PrintError(const std::string& message) {
@@ -65,7 +67,7 @@ std::vector<std::string> FlagNames(const CLI::App& app) {
   return names;
 }
 
-// What is wrong with the first argument that was not parsed. `command`: nullptr if none was given.
+// The error about the first argument that was not parsed. `command`: nullptr if none was given.
 std::string ExplainLeftover(const CLI::App& root, const CLI::App* command) {
   const CLI::App& app = command != nullptr ? *command : root;
   const std::vector<std::string> leftovers = root.remaining(true);
@@ -117,6 +119,7 @@ class HelpFormatter : public CLI::Formatter {
 };
 
 void FillRoot(CLI::App* root) {
+  root->require_subcommand(0, 1);  // later words are the command's, also if they name another one
   root->set_version_flag("--version", "lssar " LSSAR_VERSION);
   root->set_help_flag("-h,--help", "Print this help");
   const auto formatter = std::make_shared<HelpFormatter>();

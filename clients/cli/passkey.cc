@@ -48,7 +48,7 @@ absl::Status RunTrial(v1::Inference::StubInterface* stub, Interrupt* interrupt,
   request.set_ignore_eos(true);
   request.set_logprobs(0);
   GenerateResult result;
-  RETURN_IF_ERROR(RetryWhileFull(interrupt, [&] {
+  RETURN_IF_ERROR(RetryRefused(interrupt, [&] {
     return RunGenerate(
         stub, request, interrupt, [](const v1::Delta&) {}, &result);
   }));

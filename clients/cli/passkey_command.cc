@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
+#include "clients/cli/figure.h"
 #include "clients/cli/json_output.h"
 #include "clients/cli/passkey.h"
 #include "clients/cli/rpc_calls.h"
@@ -176,6 +177,7 @@ class PasskeyCommand : public Command {
         "requests in flight [1 to 64; default 4]")
         ->check(CLI::Range(1, 64));
     app->add_flag("--json", json_, "print one JSON object with every trial")->group("Output");
+    AddFigureFlag(app, &figure_path_);
     AddConnectionFlags(app, &connection_);
     app->footer(
         "Examples:\n"
@@ -185,6 +187,7 @@ class PasskeyCommand : public Command {
 
   absl::Status Run() override {
     RETURN_IF_ERROR(ParseLists());
+    ASSIGN_OR_RETURN(Figure figure, Figure::Start("passkey", figure_path_));
     ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
     v1::Inference::StubInterface* stub = connection->Stub();
     ASSIGN_OR_RETURN(const auto served, DescribeServer(stub));
@@ -195,7 +198,7 @@ class PasskeyCommand : public Command {
     Interrupt interrupt;
     RETURN_IF_ERROR(RunPasskeyTrials(stub, options_.max_concurrency, &interrupt, &trials));
     json_ ? PrintJson(ToJson(options_, trials)) : PrintTables(options_, trials);
-    return absl::OkStatus();
+    return figure.Draw([&] { return ToJson(options_, trials); });
   }
 
  private:
@@ -222,6 +225,7 @@ class PasskeyCommand : public Command {
   std::string depths_ = "random";
   PasskeyOptions options_;
   bool json_ = false;
+  std::string figure_path_;
   ConnectionFlags connection_;
 };
 

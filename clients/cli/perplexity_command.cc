@@ -15,6 +15,7 @@
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
 #include "clients/cli/evaluation.h"
+#include "clients/cli/figure.h"
 #include "clients/cli/input.h"
 #include "clients/cli/json_output.h"
 #include "clients/cli/progress_bar.h"
@@ -32,6 +33,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kMaxLength = 1 << 20;
+constexpr int kPositionRanges = 32;
 
 struct Document {
   std::string name;
@@ -83,6 +85,14 @@ Json ToJson(const Document& document, const std::string& kv_cache_dtype) {
     json["num_words"] = document.num_words;
     json["word_perplexity"] = *measures.per_word;
   }
+  for (const PositionRange& range : document.score.positions) {
+    if (range.num_tokens == 0) continue;
+    json["positions"].push_back({{"first", range.first},
+                                 {"end", range.end},
+                                 {"num_tokens", range.num_tokens},
+                                 {"loss", range.Loss()},
+                                 {"standard_error", range.StandardError()}});
+  }
   return json;
 }
 
@@ -107,6 +117,21 @@ std::string Render(const std::vector<Document>& documents) {
   return table.Render();
 }
 
+std::string RenderPositions(const Document& document) {
+  using enum Table::Align;
+  Table table({{"tokens before", kRight},
+               {"tokens", kRight},
+               {"nats per token", kRight},
+               {"standard error", kRight}});
+  for (const PositionRange& range : document.score.positions) {
+    if (range.num_tokens == 0) continue;
+    table.AddRow({StrCat(range.first, "-", range.end - 1), StrCat(range.num_tokens),
+                  absl::StrFormat("%.4f", range.Loss()),
+                  absl::StrFormat("%.4f", range.StandardError())});
+  }
+  return StrCat("Loss by position in the window\n", table.Render());
+}
+
 Document SumOf(const std::vector<Document>& documents) {
   Document sum{.name = "all"};
   bool has_words = true;
@@ -117,6 +142,16 @@ Document SumOf(const std::vector<Document>& documents) {
     sum.score.num_tokens += document.score.num_tokens;
     sum.num_bytes += document.num_bytes;
     sum.score.logprob += document.score.logprob;
+    sum.score.positions.resize(document.score.positions.size());
+    for (size_t i = 0; i < document.score.positions.size(); ++i) {
+      const PositionRange& from = document.score.positions[i];
+      PositionRange* to = &sum.score.positions[i];
+      to->first = from.first;
+      to->end = from.end;
+      to->num_tokens += from.num_tokens;
+      to->sum += from.sum;
+      to->sum_squares += from.sum_squares;
+    }
   }
   if (!has_words) sum.num_words = 0;
   return sum;
@@ -142,8 +177,14 @@ class PerplexityCommand : public Command {
         ->option_text("N")
         ->group("Windows")
         ->check(CLI::Range(1, kMaxLength));
+    app->add_flag(
+           "--by-position", by_position_,
+           "also the loss by the number of tokens that the model reads before a token, in 32 "
+           "ranges, with the standard error of the mean [nats]")
+        ->group("Output");
     app->add_flag("--json", json_, "one JSON object per line: each text, then all of them")
         ->group("Output");
+    AddFigureFlag(app, &figure_path_);
     AddSchedulingFlags(app, &scheduling_);
     AddConnectionFlags(app, &connection_);
     app->footer(
@@ -152,19 +193,29 @@ class PerplexityCommand : public Command {
         "N + 1 (--max-model-len of the server).\n\n"
         "Examples:\n"
         "  lssar perplexity --model models/zoo/lssar-6m README.md\n"
-        "  lssar perplexity --model models/zoo/lssar-6m --ids val.bin --max-length 1024 --stride "
-        "512");
+        "  lssar perplexity --model models/zoo/lssar-6m --ids val.bin --max-length 1024 "
+        "--by-position --figure loss.svg");
   }
 
   absl::Status Run() override {
     if (paths_.empty() != ids_.has_value()) {
       return absl::InvalidArgumentError("give one or more FILE with text, or --ids FILE");
     }
+    if (!figure_path_.empty() && !by_position_) {
+      return absl::InvalidArgumentError("--figure draws loss by position; it needs --by-position");
+    }
+    ASSIGN_OR_RETURN(Figure figure, Figure::Start("positions", figure_path_));
     ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
     v1::Inference::StubInterface* const stub = connection->Stub();
     ASSIGN_OR_RETURN(const auto served, DescribeServer(stub));
-    ASSIGN_OR_RETURN(const auto options, Options(served.max_model_len()));
+    ASSIGN_OR_RETURN(auto options, Options(served.max_model_len()));
     ASSIGN_OR_RETURN(auto documents, ReadDocuments(stub, served));
+    if (by_position_) {
+      const auto longest = std::ranges::max_element(
+          documents, {}, [](const Document& document) { return document.ids.size(); });
+      const int64_t last = std::min<int64_t>(options.max_length, std::ssize(longest->ids) - 1);
+      options.positions = MakePositionRanges(int(last), kPositionRanges);
+    }
     const std::string note = KvCachePrecisionNote(served);
     if (!json_ && !note.empty()) {
       std::fprintf(stderr, "%s\n", Dim(StderrTerminal(), note).c_str());
@@ -174,12 +225,13 @@ class PerplexityCommand : public Command {
     if (documents.size() > 1) documents.push_back(SumOf(documents));
     if (!json_) {
       std::printf("%s", Render(documents).c_str());
+      if (by_position_) std::printf("\n%s", RenderPositions(documents.back()).c_str());
     } else {
       for (const Document& document : documents) {
         PrintJson(ToJson(document, served.kv_cache_dtype()));
       }
     }
-    return absl::OkStatus();
+    return figure.Draw([&] { return ToJson(documents.back(), served.kv_cache_dtype()); });
   }
 
  private:
@@ -256,7 +308,9 @@ class PerplexityCommand : public Command {
   std::optional<std::string> ids_;
   std::optional<int> max_length_;
   std::optional<int> stride_;
+  bool by_position_ = false;
   bool json_ = false;
+  std::string figure_path_;
   SchedulingFlags scheduling_;
   ConnectionFlags connection_;
 };

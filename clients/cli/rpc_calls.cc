@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/strip.h"
+#include "clients/cli/prefix_key.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "kernels/status_macros.h"
@@ -19,6 +21,9 @@ constexpr std::chrono::milliseconds kFirstPause{50};
 constexpr std::chrono::milliseconds kLongestPause{2000};
 // About ten minutes.
 constexpr int kMaxRefusals = 300;
+// Each is up to five attempts of gRPC itself (connection.cc), together some ten seconds: a server
+// that restarts, or another one behind the same address.
+constexpr int kMaxUnavailable = 6;
 
 int64_t MicrosSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() -
@@ -62,6 +67,14 @@ bool IsInPrompt(const v1::RowWeights& row, size_t num_tokens) {
 
 absl::Status ToStatus(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
+  // What gRPC makes of a stream that a proxy ends without a status because its server is gone.
+  if ((status.error_code() == grpc::StatusCode::UNKNOWN &&
+       absl::StrContains(status.error_message(), "Stream removed")) ||
+      (status.error_code() == grpc::StatusCode::INTERNAL &&
+       absl::StrContains(status.error_message(), "RST_STREAM with error code 2"))) {
+    return absl::UnavailableError(
+        StrCat("the server ended during the call (", status.error_message(), ")"));
+  }
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
@@ -77,13 +90,19 @@ std::optional<std::chrono::microseconds> RetryDelay(const grpc::Status& status) 
   return std::nullopt;
 }
 
-absl::Status RetryWhileFull(Interrupt* interrupt, const std::function<absl::Status()>& call) {
+absl::Status RetryRefused(Interrupt* interrupt, const std::function<absl::Status()>& call) {
   auto pause = kFirstPause;
+  int num_unavailable = 0;
   for (int num_refusals = 0;; ++num_refusals, pause = std::min(2 * pause, kLongestPause)) {
     absl::Status status = call();
-    if (status.code() != absl::StatusCode::kResourceExhausted || interrupt->Fired() ||
-        num_refusals == kMaxRefusals) {
+    const bool is_full = status.code() == absl::StatusCode::kResourceExhausted;
+    const bool is_away = status.code() == absl::StatusCode::kUnavailable;
+    if ((!is_full && !is_away) || interrupt->Fired() || num_refusals == kMaxRefusals) {
       return status;
+    }
+    if (is_away && ++num_unavailable == kMaxUnavailable) {
+      return absl::UnavailableError(
+          StrCat("no answer after ", kMaxUnavailable, " attempts: ", status.message()));
     }
     std::this_thread::sleep_for(pause);
   }
@@ -134,6 +153,7 @@ absl::Status RunGenerate(v1::Inference::StubInterface* stub, const v1::GenerateR
   grpc::ClientContext context;
   const Interrupt::Watch watch(interrupt, &context);
   const auto start = std::chrono::steady_clock::now();
+  AddPrefixHeader(request, &context);
   const auto reader = stub->Generate(&context, request);
   v1::GenerateReply reply;
   while (reader->Read(&reply)) {
@@ -158,7 +178,7 @@ std::string FinishReasonName(v1::FinishReason reason) {
 
 absl::StatusOr<ScoredItems> RunScore(v1::Inference::StubInterface* stub,
                                      const v1::ScoreRequest& request, Interrupt* interrupt,
-                                     const OnScore& on_score) {
+                                     const OnScore& on_score, v1::ScoreFinished* finished) {
   ScoredItems items;
   int num_missing = 0;
   for (const auto& item : request.items()) {
@@ -167,6 +187,7 @@ absl::StatusOr<ScoredItems> RunScore(v1::Inference::StubInterface* stub,
   }
   grpc::ClientContext context;
   const Interrupt::Watch watch(interrupt, &context);
+  AddPrefixHeader(request, &context);
   const auto reader = stub->Score(&context, request);
   v1::ScoreReply reply;
   while (reader->Read(&reply)) {
@@ -182,6 +203,8 @@ absl::StatusOr<ScoredItems> RunScore(v1::Inference::StubInterface* stub,
         --num_missing;
         on_score(score);
       }
+    } else if (reply.has_finished() && finished != nullptr) {
+      *finished = reply.finished();
     }
   }
   RETURN_IF_ERROR(ToStatus(reader->Finish()));
@@ -197,6 +220,7 @@ absl::StatusOr<std::vector<InputVectors>> RunEmbed(v1::Inference::StubInterface*
   std::vector<InputVectors> inputs(size_t(request.inputs_size()));
   grpc::ClientContext context;
   const Interrupt::Watch watch(interrupt, &context);
+  AddPrefixHeader(request, &context);
   const auto reader = stub->Embed(&context, request);
   v1::EmbedReply reply;
   bool is_malformed = false;
@@ -227,6 +251,7 @@ absl::StatusOr<CapturedAttention> RunCapture(v1::Inference::StubInterface* stub,
   CapturedAttention captured;
   grpc::ClientContext context;
   const Interrupt::Watch watch(interrupt, &context);
+  AddPrefixHeader(request, &context);
   const auto reader = stub->CaptureAttention(&context, request);
   v1::CaptureAttentionReply reply;
   while (reader->Read(&reply)) {
@@ -239,6 +264,9 @@ absl::StatusOr<CapturedAttention> RunCapture(v1::Inference::StubInterface* stub,
       const auto& rows = reply.weights().rows();
       captured.rows.insert(captured.rows.end(), rows.begin(), rows.end());
       on_rows(rows.size());
+    } else if (reply.has_statistics()) {
+      const auto& heads = reply.statistics().heads();
+      captured.statistics.insert(captured.statistics.end(), heads.begin(), heads.end());
     } else if (reply.has_finished()) {
       captured.finished = reply.finished();
     }

@@ -18,16 +18,19 @@
 
 namespace lssar::cli {
 
-// The same code and message.
+// The same code and message. UNAVAILABLE also for a stream that a proxy ended because a server is
+// gone.
 absl::Status ToStatus(const grpc::Status& status);
 
 // How long a server that refuses a call asks its client to wait: the google.rpc.RetryInfo in the
 // status details; nullopt without one.
 std::optional<std::chrono::microseconds> RetryDelay(const grpc::Status& status);
 
-// Repeats `call` with growing pauses while it returns RESOURCE_EXHAUSTED: the server's queue is
-// full. Gives up after ten minutes or when `interrupt` fires, with the last status.
-absl::Status RetryWhileFull(Interrupt* interrupt, const std::function<absl::Status()>& call);
+// Repeats `call` with growing pauses while it returns RESOURCE_EXHAUSTED (the queue is full)
+// or UNAVAILABLE (no connection, loading, draining, ended during the call). Gives up after ten
+// minutes, after 6 UNAVAILABLE or when `interrupt` fires, with the last status.
+// Requires  `call` may run again after it has received a part of its reply
+absl::Status RetryRefused(Interrupt* interrupt, const std::function<absl::Status()>& call);
 
 absl::StatusOr<v1::GetInfoReply> DescribeServer(v1::Inference::StubInterface* stub);
 
@@ -79,11 +82,13 @@ using ScoredItems = std::vector<std::vector<ScoredContinuation>>;
 
 using OnScore = std::function<void(const v1::ContinuationScore&)>;
 
-// Calls `on_score` for each score as it arrives, on this thread.
+// Calls `on_score` for each score as it arrives, on this thread. `finished`, which may be null: the
+// last message.
 // Errors  those of the call; INTERNAL: the server left a continuation out
 absl::StatusOr<ScoredItems> RunScore(v1::Inference::StubInterface* stub,
                                      const v1::ScoreRequest& request, Interrupt* interrupt,
-                                     const OnScore& on_score);
+                                     const OnScore& on_score,
+                                     v1::ScoreFinished* finished = nullptr);
 
 // The vectors of one input: one, or one for each token with POOLING_TOKEN.
 struct InputVectors {
@@ -100,8 +105,9 @@ absl::StatusOr<std::vector<InputVectors>> RunEmbed(v1::Inference::StubInterface*
 
 struct CapturedAttention {
   v1::CaptureStarted started;
-  std::vector<v1::TokenLogprob> prompt;  // up to the last row
-  std::vector<v1::RowWeights> rows;      // by row, then layer, then head
+  std::vector<v1::TokenLogprob> prompt;        // up to the last row
+  std::vector<v1::RowWeights> rows;            // by row, then layer, then head
+  std::vector<v1::HeadStatistics> statistics;  // by layer, then head; in place of rows
   std::optional<v1::Finished> finished;
 };
 

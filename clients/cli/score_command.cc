@@ -12,12 +12,15 @@
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
 #include "clients/cli/evaluation.h"
+#include "clients/cli/figure.h"
 #include "clients/cli/input.h"
 #include "clients/cli/json_output.h"
 #include "clients/cli/progress_bar.h"
 #include "clients/cli/request_flags.h"
+#include "clients/cli/resumable_output.h"
 #include "clients/cli/rpc_calls.h"
 #include "clients/cli/score_file.h"
+#include "clients/cli/score_rows.h"
 #include "clients/cli/score_stream.h"
 #include "clients/cli/table.h"
 #include "clients/cli/terminal.h"
@@ -86,6 +89,40 @@ Json ToJson(const std::vector<ScoredContinuation>& scored, bool has_tokens,
   return {{"continuations", std::move(continuations)}, {"kv_cache_dtype", kv_cache_dtype}};
 }
 
+// A line of --output.
+Json RowToJson(int64_t line_number, const ScoredRow& row, bool has_tokens,
+               const v1::GetInfoReply& served) {
+  Json json = {{"line", line_number}};
+  if (row.ok()) {
+    json.update(ToJson(*row, has_tokens, served.kv_cache_dtype()));
+  } else {
+    json["error"] = {{"code", absl::StatusCodeToString(row.status().code())},
+                     {"message", std::string(row.status().message())}};
+  }
+  json["checkpoint_hash"] = served.checkpoint_hash();
+  return json;
+}
+
+// The line number of the last line of --output, which the job goes on after.
+absl::StatusOr<int64_t> LastRow(const std::string& last_line, const std::string& path,
+                                const v1::GetInfoReply& served) {
+  if (last_line.empty()) return 0;
+  const Json json = Json::parse(last_line, nullptr, /*allow_exceptions=*/false);
+  const auto line = json.is_object() ? json.find("line") : json.end();
+  const auto hash = json.is_object() ? json.find("checkpoint_hash") : json.end();
+  if (line == json.end() || !line->is_number_integer() || hash == json.end() ||
+      !hash->is_string()) {
+    return absl::FailedPreconditionError(
+        StrCat(path, " is not an output of this command, so it cannot be resumed"));
+  }
+  if (*hash != served.checkpoint_hash()) {
+    return absl::FailedPreconditionError(StrCat(path, " has scores of the checkpoint ",
+                                                hash->get<std::string>(), ", this server has ",
+                                                served.checkpoint_hash()));
+  }
+  return line->get<int64_t>();
+}
+
 void PrintLossTable(const std::vector<LossAtLength>& results) {
   using enum Table::Align;
   Table table({{"length", kRight},
@@ -106,17 +143,8 @@ void PrintLossTable(const std::vector<LossAtLength>& results) {
   }
 }
 
-void PrintLossJson(const std::vector<LossAtLength>& results, const std::string& kv_cache_dtype) {
-  Json lengths = Json::array();
-  for (const LossAtLength& at : results) {
-    lengths.push_back({{"length", at.length},
-                       {"num_rows", at.num_rows},
-                       {"num_tokens", at.num_tokens},
-                       {"loss", at.loss},
-                       {"perplexity", std::exp(at.loss)},
-                       {"is_last_left_out", at.is_last_left_out}});
-  }
-  PrintJson({{"lengths", std::move(lengths)}, {"kv_cache_dtype", kv_cache_dtype}});
+Json ToJson(const std::vector<LossAtLength>& results, const std::string& kv_cache_dtype) {
+  return {{"lengths", cli::ToJson(results)}, {"kv_cache_dtype", kv_cache_dtype}};
 }
 
 class ScoreCommand : public Command {
@@ -137,21 +165,37 @@ class ScoreCommand : public Command {
         ->check(CLI::Range(1, 1024));
     app->add_flag("--json", json_, "one JSON object per line: an item, or all lengths")
         ->group("Output");
+    AddFigureFlag(app, &figure_path_);
     AddSchedulingFlags(app, &scheduling_);
     AddConnectionFlags(app, &connection_);
     app->footer(
         "Examples:\n"
         "  lssar score --context 'The capital of France is' --continuation ' Paris' "
         "--continuation ' Rome'\n"
-        "  lssar score --model models/zoo/lssar-6m --ids val.bin --lengths 1K,2K,4K");
+        "  lssar score --input rows.jsonl --output scores.jsonl --resume");
   }
 
   absl::Status Run() override {
     if (ids_.has_value()) {
-      if (!continuations_.empty() || context_.has_value() || file_.has_value()) {
-        return absl::InvalidArgumentError("--ids excludes --context, --continuation and --file");
+      if (!continuations_.empty() || context_.has_value() || file_.has_value() ||
+          input_.has_value()) {
+        return absl::InvalidArgumentError(
+            "--ids excludes --context, --continuation, --file and --input");
       }
       return RunLossByLength();
+    }
+    if (!figure_path_.empty()) {
+      return absl::InvalidArgumentError("--figure draws loss by length; it needs --ids FILE");
+    }
+    if (input_.has_value() != output_.has_value() || (resume_ && !input_.has_value())) {
+      return absl::InvalidArgumentError(
+          "--input FILE and --output FILE go together; --resume needs them");
+    }
+    if (input_.has_value()) {
+      if (!continuations_.empty() || context_.has_value() || file_.has_value()) {
+        return absl::InvalidArgumentError("--input excludes --context, --continuation and --file");
+      }
+      return ScoreRows();
     }
     return ScoreItems();
   }
@@ -174,10 +218,21 @@ class ScoreCommand : public Command {
         ->option_text("FILE")
         ->group(kGroup);
     app->add_option("--max-concurrency", max_concurrency_,
-                    "calls of 64 items in flight, with --file [1 to 64; default 2]")
+                    "calls of 64 items in flight, with --file and --input [1 to 64; default 2]")
         ->option_text("N")
         ->group(kGroup)
         ->check(CLI::Range(1, 64));
+    app->add_option("--input", input_,
+                    "JSON lines as of --file, of which an invalid one has its error in its place "
+                    "of --output; - is standard input")
+        ->option_text("FILE")
+        ->group(kGroup);
+    app->add_option("--output", output_,
+                    "with --input: one JSON object per line, in order, as they are known")
+        ->option_text("FILE")
+        ->group("Output");
+    app->add_flag("--resume", resume_, "go on after the last complete line of --output")
+        ->group("Output");
     app->add_flag("--tokens", tokens_,
                   "show each token's logprob [nats] and the most probable token")
         ->group("Output");
@@ -224,6 +279,37 @@ class ScoreCommand : public Command {
     return RunScoreStream(connection->Stub(), options, &interrupt, next, on_scored);
   }
 
+  absl::Status ScoreRows() {
+    ASSIGN_OR_RETURN(const std::optional<int64_t> num_rows, CountLines(*input_));
+    ASSIGN_OR_RETURN(ScoreFileReader reader, ScoreFileReader::Open(*input_));
+    ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
+    RETURN_IF_ERROR(ReadPrecision(connection->Stub()));
+    ASSIGN_OR_RETURN(ResumableOutput output, ResumableOutput::Open(*output_, resume_));
+    ASSIGN_OR_RETURN(const int64_t first, LastRow(output.LastLine(), *output_, served_));
+    RETURN_IF_ERROR(reader.SkipTo(first));
+    Interrupt interrupt;
+    ProgressBar progress("scoring", num_rows.value_or(ProgressBar::kUnknownTotal));
+    progress.Advance(first, "");
+    int64_t num_done = 0;
+    int64_t num_invalid = 0;
+    const auto on_row = [&](int64_t line_number, const ScoredRow& row) {
+      ++num_done;
+      num_invalid += row.ok() ? 0 : 1;
+      progress.Advance(1, StrCat(num_done, " rows"));
+      return output.Append(JsonLine(RowToJson(line_number, row, tokens_, served_)));
+    };
+    const ScoreStreamOptions options{
+        .max_concurrency = max_concurrency_, .per_token = tokens_, .scheduling = scheduling_};
+    RETURN_IF_ERROR(RunScoreRows(connection->Stub(), options, &interrupt, &reader, on_row));
+    progress.Hide();
+    std::fprintf(stderr, "%s\n",
+                 Dim(StderrTerminal(), StrCat(num_done, " rows scored into ", *output_)).c_str());
+    if (num_invalid == 0) return absl::OkStatus();
+    return absl::FailedPreconditionError(StrCat(num_invalid, " of ", num_done,
+                                                " rows are invalid; each has its error in ",
+                                                *output_, ", and the others have their scores"));
+  }
+
   // The K/V cache's type goes into the JSON, or a note about it to stderr.
   absl::Status ReadPrecision(v1::Inference::StubInterface* stub) {
     ASSIGN_OR_RETURN(served_, DescribeServer(stub));
@@ -248,30 +334,35 @@ class ScoreCommand : public Command {
   absl::Status RunLossByLength() {
     ASSIGN_OR_RETURN(auto lengths, ParseCounts("--lengths", lengths_, 1, kMaxLength));
     ASSIGN_OR_RETURN(const auto ids, ReadTokenIds(*ids_));
+    ASSIGN_OR_RETURN(Figure figure, Figure::Start("loss", figure_path_));
     ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
     Interrupt interrupt;
     RETURN_IF_ERROR(ReadPrecision(connection->Stub()));
     const LossOptions options{
         .lengths = std::move(lengths), .num_rows = num_rows_, .scheduling = scheduling_};
-    ASSIGN_OR_RETURN(const auto results,
-                     MeasureLossByLength(connection->Stub(), served_, ids, options, &interrupt));
-    if (json_) {
-      PrintLossJson(results, served_.kv_cache_dtype());
-    } else {
-      PrintLossTable(results);
-    }
-    return absl::OkStatus();
+    std::optional<ProgressBar> progress(std::in_place, "scoring", NumLossTokens(options));
+    ASSIGN_OR_RETURN(const LossByLength loss,
+                     MeasureLossByLength(connection->Stub(), served_, ids, options, /*label=*/"",
+                                         &*progress, &interrupt));
+    progress.reset();
+    const Json json = ToJson(loss.lengths, served_.kv_cache_dtype());
+    json_ ? PrintJson(json) : PrintLossTable(loss.lengths);
+    return figure.Draw([&] { return json; });
   }
 
   std::optional<std::string> context_;
   std::vector<std::string> continuations_;
   std::optional<std::string> file_;
+  std::optional<std::string> input_;
+  std::optional<std::string> output_;
+  bool resume_ = false;
   int max_concurrency_ = ScoreStreamOptions().max_concurrency;
   bool tokens_ = false;
   std::optional<std::string> ids_;
   std::string lengths_ = "1K,2K,4K,8K,16K";
   std::optional<int> num_rows_;
   bool json_ = false;
+  std::string figure_path_;
   SchedulingFlags scheduling_;
   ConnectionFlags connection_;
   v1::GetInfoReply served_;

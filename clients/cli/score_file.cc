@@ -89,18 +89,46 @@ absl::StatusOr<std::optional<ScoreLine>> ScoreFileReader::Next() {
   while (std::getline(*lines_, line)) {
     ++line_number_;
     if (absl::StripAsciiWhitespace(line).empty()) continue;
+    ++num_items_;
     if (line.size() > kMaxLineBytes) {
       return absl::InvalidArgumentError(StrCat("line ", line_number_, ": ", line.size(),
                                                " bytes; a line may have ", kMaxLineBytes));
     }
-    ++num_items_;
     ScoreLine parsed{.item = {}, .line_number = line_number_};
     ASSIGN_OR_RETURN(parsed.item, ParseLine(line, line_number_));
     return parsed;
   }
+  is_at_end_ = true;
   if (lines_->bad()) return absl::InternalError("cannot read the items");
   if (num_items_ == 0) return absl::InvalidArgumentError("no item to score: the file is empty");
   return std::nullopt;
+}
+
+absl::Status ScoreFileReader::SkipTo(int64_t line_number) {
+  std::string line;
+  while (line_number_ < line_number) {
+    if (!std::getline(*lines_, line)) {
+      return absl::OutOfRangeError(StrCat("the input has ", line_number_, " lines, the output has ",
+                                          "line ", line_number, ": it is of another input"));
+    }
+    ++line_number_;
+    ++num_items_;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<int64_t>> CountLines(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;
+  std::ifstream file(path, std::ios::binary);
+  if (!file.is_open()) {
+    return absl::NotFoundError(StrCat("cannot open ", path, ": ", std::strerror(errno)));
+  }
+  int64_t num_lines = 0;
+  for (std::string line; std::getline(file, line);) {
+    num_lines += absl::StripAsciiWhitespace(line).empty() ? 0 : 1;
+  }
+  return num_lines;
 }
 
 absl::StatusOr<std::optional<int64_t>> CountScoreItems(const std::string& path) {

@@ -37,12 +37,26 @@ class ScoreFileReader {
   //         failed
   absl::StatusOr<std::optional<ScoreLine>> Next();
 
+  // Leaves out the lines up to `line_number`, which are not parsed. They count as items.
+  // Errors  OUT_OF_RANGE: the input has fewer lines
+  absl::Status SkipTo(int64_t line_number);
+
+  // Of the line that Next has read, or failed on.
+  int64_t LineNumber() const { return line_number_; }
+  // True once Next has found no further line.
+  bool IsAtEnd() const { return is_at_end_; }
+
  private:
   std::unique_ptr<std::ifstream> file_;
   std::istream* lines_;
   int64_t line_number_ = 0;
   int64_t num_items_ = 0;
+  bool is_at_end_ = false;
 };
+
+// Counts the lines that are not empty. nullopt: not a regular file.
+// Errors  NOT_FOUND: the file cannot be opened
+absl::StatusOr<std::optional<int64_t>> CountLines(const std::string& path);
 
 // Checks all lines and counts the items. nullopt: not a regular file, so it can be read only once.
 // Errors  those of ScoreFileReader

@@ -1,5 +1,6 @@
 #include "server/http/http_parser.h"
 
+#include <algorithm>
 #include <boost/beast/core/buffers_range.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <utility>
@@ -81,13 +82,23 @@ HttpParser::Progress HttpParser::Parse(std::string* input) {
   size_t num_used = 0;
   beast::error_code error;
   while (!error && num_used < input->size() && !parser.is_done()) {
-    num_used += parser.put(
-        boost::asio::const_buffer(input->data() + num_used, input->size() - num_used), error);
+    // Beast waits for the end of a chunk's head and of the trailers, however long they are. It sees
+    // no more of them than of a request's head.
+    size_t num_seen = input->size() - num_used;
+    if (has_head_) num_seen = std::min(num_seen, size_t(max_head_bytes_));
+    const size_t num_taken =
+        parser.put(boost::asio::const_buffer(input->data() + num_used, num_seen), error);
+    num_used += num_taken;
+    if (error == http::error::need_more && num_taken > 0) error = {};
+    if (error == http::error::need_more && num_seen == size_t(max_head_bytes_)) {
+      error = http::error::header_limit;
+    }
     if (!has_head_ && parser.is_header_done()) break;
   }
   input->erase(0, num_used);
   if (error == http::error::header_limit) {
-    return Fail(431, StrCat("the request's head is longer than ", max_head_bytes_, " bytes"));
+    return Fail(431, StrCat("the request's head, or a chunk's, is longer than ", max_head_bytes_,
+                            " bytes"));
   }
   if (error == http::error::body_limit) {
     return Fail(413, StrCat("the request's body is longer than ", max_body_bytes_, " bytes"));

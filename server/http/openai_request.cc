@@ -210,9 +210,32 @@ absl::Status ReadStop(const BodyFields& fields, v1::GenerateRequest* request) {
   return absl::OkStatus();
 }
 
-// Fields of how a request shares the engine. `Message`: GenerateRequest or ScoreRequest.
+// {"p": 5, "kind": "lssar"}. The object is closed: an unknown field could mean another function.
+absl::Status ReadAttentionOverride(const Json& object, v1::AttentionOverride* message) {
+  ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(object, "attention_override"));
+  for (const auto& [name, value] : object.items()) {
+    if (name == "p" || name == "kind" || name == "phi") continue;
+    return FieldError("attention_override",
+                      StrCat("has a field ", Quote(name), "; it may have p, kind and phi"));
+  }
+  ASSIGN_OR_RETURN(const std::optional<double> p, fields.Number("p"));
+  if (p) message->set_p(*p);
+  ASSIGN_OR_RETURN(std::optional<std::string> kind, fields.String("kind"));
+  if (kind) message->set_kind(*std::move(kind));
+  ASSIGN_OR_RETURN(std::optional<std::string> phi, fields.String("phi"));
+  if (phi) message->set_phi(*std::move(phi));
+  return absl::OkStatus();
+}
+
+// Fields of how a request shares the engine, and of what must answer it. `Message`:
+// GenerateRequest, ScoreRequest, EmbedRequest or CaptureAttentionRequest.
 template <typename Message>
 absl::Status ReadSharingFields(const BodyFields& fields, Message* message) {
+  if (const Json* change = fields.Find("attention_override")) {
+    RETURN_IF_ERROR(ReadAttentionOverride(*change, message->mutable_attention_override()));
+  }
+  ASSIGN_OR_RETURN(std::optional<std::string> hash, fields.String("checkpoint_hash"));
+  if (hash) message->set_checkpoint_hash(*std::move(hash));
   ASSIGN_OR_RETURN(const std::optional<int64_t> priority, fields.Int("priority"));
   // vLLM: the lowest value runs first. In lssar.v1 the highest does.
   if (priority) message->set_priority(Clamped(-Clamped(*priority)));
@@ -564,6 +587,52 @@ absl::StatusOr<EmbeddingRequest> ReadEmbedding(const Json& body, const Checkpoin
   return request;
 }
 
+absl::StatusOr<AttentionRequest> ReadAttention(const Json& body, const Checkpoint& checkpoint) {
+  ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
+  RETURN_IF_ERROR(CheckModelName(body, checkpoint));
+  AttentionRequest request;
+  v1::CaptureAttentionRequest& message = request.message;
+  RETURN_IF_ERROR(ReadSharingFields(fields, &message));
+  const Json* prompt = fields.Find("prompt");
+  const Json* messages = fields.Find("messages");
+  if ((prompt == nullptr) == (messages == nullptr)) {
+    return FieldError("prompt", prompt == nullptr ? "is missing; send prompt or messages"
+                                                  : "and messages are both there; send one");
+  }
+  if (messages != nullptr) {
+    ASSIGN_OR_RETURN(*message.mutable_chat(), ReadChatMessages(*messages));
+  } else {
+    ASSIGN_OR_RETURN(v1::TextOrTokens text, ReadTextOrTokens("prompt", *prompt));
+    if (text.has_text()) {
+      message.set_text(std::move(*text.mutable_text()));
+    } else {
+      *message.mutable_tokens() = std::move(*text.mutable_tokens());
+    }
+  }
+  const auto read_list = [&](std::string_view name, auto* list) -> absl::Status {
+    const Json* value = fields.Find(name);
+    if (value == nullptr) return absl::OkStatus();
+    if (!value->is_array()) {
+      return FieldError(name, StrCat("is ", TypeName(*value), "; it must be a list of integers"));
+    }
+    for (size_t i = 0; i < value->size(); ++i) {
+      ASSIGN_OR_RETURN(const int64_t entry, ReadInt(StrCat(name, "[", i, "]"), (*value)[i]));
+      list->Add(Clamped(entry));
+    }
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(read_list("layers", message.mutable_layers()));
+  RETURN_IF_ERROR(read_list("heads", message.mutable_heads()));
+  RETURN_IF_ERROR(read_list("rows", message.mutable_rows()));
+  ASSIGN_OR_RETURN(const std::optional<int64_t> top_k, fields.Int("top_k"));
+  if (top_k) message.set_top_k(Clamped(*top_k));
+  ASSIGN_OR_RETURN(const std::optional<bool> statistics, fields.Bool("statistics"));
+  if (statistics) message.set_statistics(*statistics);
+  ASSIGN_OR_RETURN(const std::optional<bool> stream, fields.Bool("stream"));
+  request.stream = stream.value_or(false);
+  return request;
+}
+
 absl::Status RenameFields(const absl::Status& status, const std::string& prompt_field) {
   if (!absl::IsInvalidArgument(status) || !FieldOf(status).empty()) return status;
   const std::string message(status.message());
@@ -585,7 +654,8 @@ absl::Status RenameFields(const absl::Status& status, const std::string& prompt_
   }
   static constexpr std::array kOwnNames = std::to_array<std::string_view>(
       {"max_tokens", "min_tokens", "n", "logprobs", "prompt_logprobs", "stop_token_ids", "priority",
-       "cache_salt", "stream_interval", "top_logprobs", "items", "ids"});
+       "cache_salt", "stream_interval", "top_logprobs", "items", "ids", "attention_override",
+       "top_k", "rows", "layers", "heads", "top_k"});
   bool is_field = false;
   if (field.starts_with("sampling.")) {
     field = field.substr(std::string_view("sampling.").size());

@@ -1,4 +1,4 @@
-// Bodies of /v1/completions, /v1/chat/completions, /v1/score and /v1/embeddings as
+// Bodies of /v1/completions, /v1/chat/completions, /v1/score, /v1/embeddings and /v1/attention as
 // lssar.v1 messages.
 //
 // A field that is unknown is ignored, as OpenAI does. A field that would change the result and that
@@ -46,6 +46,13 @@ struct EmbeddingRequest {
   bool is_base64 = false;  // encoding_format
 };
 absl::StatusOr<EmbeddingRequest> ReadEmbedding(const nlohmann::json& body,
+                                               const Checkpoint& checkpoint);
+
+struct AttentionRequest {
+  v1::CaptureAttentionRequest message;
+  bool stream = false;
+};
+absl::StatusOr<AttentionRequest> ReadAttention(const nlohmann::json& body,
                                                const Checkpoint& checkpoint);
 
 // `messages` of a chat.

@@ -13,6 +13,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
+#include <future>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -81,6 +82,7 @@ struct Acceptor::State {
   Callbacks callbacks;
   asio::io_context context{1};
   std::vector<tcp::acceptor> listeners;
+  bool is_accepting = true;  // on the thread, once it runs
   std::optional<asio::steady_timer> tick;
   FileDescriptor spare{OpenSpare()};
   int port = 0;
@@ -135,8 +137,9 @@ absl::Status Acceptor::State::Open() {
 }
 
 void Acceptor::State::Wait(tcp::acceptor& listener) {
+  if (!is_accepting) return;
   listener.async_wait(tcp::acceptor::wait_read, [this, &listener](const ErrorCode& error) {
-    if (error == asio::error::operation_aborted) return;
+    if (error == asio::error::operation_aborted || !is_accepting) return;
     AcceptBatch(listener);
   });
 }
@@ -234,6 +237,24 @@ void Acceptor::Start(Callbacks callbacks) {
     state.Tick();
   }
   state.thread = std::thread([&state] { state.context.run(); });
+}
+
+void Acceptor::StopAccepting() {
+  State& state = *state_;
+  if (!state.thread.joinable()) {
+    state.listeners.clear();
+    return;
+  }
+  std::promise<void> is_done;
+  asio::post(state.context, [&] {
+    state.is_accepting = false;
+    for (tcp::acceptor& listener : state.listeners) {
+      ErrorCode ignored;
+      listener.close(ignored);
+    }
+    is_done.set_value();
+  });
+  is_done.get_future().wait();
 }
 
 void Acceptor::Stop() {

@@ -61,6 +61,8 @@ class Acceptor {
 
   // Call once.
   void Start(Callbacks callbacks);
+  // Closes the port. `on_tick` alone is still called. Idempotent.
+  void StopAccepting();
   // Closes the port. No callback runs any more when it returns. Idempotent.
   void Stop();
 

@@ -11,6 +11,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
@@ -19,6 +20,7 @@
 
 #include "server/net/channelz.h"
 #include "server/net/event_counts.h"
+#include "server/net/hand_over.h"
 #include "server/net/traffic_watch.h"
 
 namespace lssar {
@@ -56,11 +58,14 @@ struct ByteCounts {
   int64_t sent = 0;
 };
 
-// Nullopt: the connection has ended.
+// Nullopt: the connection has ended, or the kernel does not count (Linux before 4.19).
 std::optional<ByteCounts> ReadByteCounts(int fd) {
   tcp_info info = {};
   socklen_t size = sizeof(info);
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return std::nullopt;
+  if (size < offsetof(tcp_info, tcpi_bytes_sent) + sizeof(info.tcpi_bytes_sent)) {
+    return std::nullopt;
+  }
   return ByteCounts{.received = int64_t(info.tcpi_bytes_received),
                     .sent = int64_t(info.tcpi_bytes_sent)};
 }
@@ -94,7 +99,8 @@ struct GrpcConnections::State {
   EventCounts<kAbuseNames.size()> abuses;
   std::unordered_map<int, std::unique_ptr<Connection>> connections;  // by their second descriptor
   std::unordered_set<Connection*> uploading;                         // with unfinished requests
-  int64_t last_channelz_id = 0;                                      // the largest that is known
+  std::optional<HandOver> hand_over;
+  int64_t last_channelz_id = 0;  // the largest that is known
   Clock::time_point trim_at = Clock::time_point::max();
 
   std::mutex mutex;
@@ -104,7 +110,7 @@ struct GrpcConnections::State {
 std::optional<Refusal> GrpcConnections::State::OnAccepted(AcceptedConnection accepted) {
   FileDescriptor second(fcntl(accepted.socket.Get(), F_DUPFD_CLOEXEC, 0));
   if (!second.IsOpen()) return Refusal::kNoDescriptors;
-  const int grpc_fd = accepted.socket.Release();
+  FileDescriptor first = std::move(accepted.socket);
   const int fd = second.Get();
   auto connection =
       std::make_unique<Connection>(std::move(accepted), std::move(second), options.max_streams);
@@ -117,9 +123,7 @@ std::optional<Refusal> GrpcConnections::State::OnAccepted(AcceptedConnection acc
   event.data.fd = fd;  // only EPOLLHUP and EPOLLERR, which are always reported
   epoll_ctl(epoll.Get(), EPOLL_CTL_ADD, fd, &event);
   connections.emplace(fd, std::move(connection));
-  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
-  parameters.fd = grpc_fd;
-  options.grpc_acceptor->HandleNewConnection(&parameters);
+  hand_over->Add(std::move(first));
   return std::nullopt;
 }
 
@@ -225,6 +229,7 @@ GrpcConnections::GrpcConnections(Options options)
 
 void GrpcConnections::Start() {
   State& state = *state_;
+  state.hand_over.emplace(std::move(state.options.grpc_acceptor));
   state.options.acceptor->Start({
       .on_accepted =
           [&state](AcceptedConnection accepted) { return state.OnAccepted(std::move(accepted)); },
@@ -234,9 +239,12 @@ void GrpcConnections::Start() {
   });
 }
 
-GrpcConnections::~GrpcConnections() { StopAccepting(); }
+GrpcConnections::~GrpcConnections() { state_->options.acceptor->Stop(); }
 
-void GrpcConnections::StopAccepting() { state_->options.acceptor->Stop(); }
+void GrpcConnections::StopAccepting() {
+  state_->options.acceptor->StopAccepting();
+  if (state_->hand_over) state_->hand_over->Close();
+}
 
 void GrpcConnections::OnMessage(const std::string& peer, size_t num_bytes) {
   State& state = *state_;

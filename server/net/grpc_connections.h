@@ -33,7 +33,8 @@ class GrpcConnections {
 
   // Accepts connections from now on. Requires  gRPC's server has started
   void Start();
-  // Closes the port; open connections stay. Call before gRPC's server is shut down.
+  // Closes the port; open connections stay, watched as before. Call before gRPC's server is shut
+  // down, and destroy this after.
   void StopAccepting();
 
   // A request of `num_bytes` has reached its handler. `peer`: grpc::ServerContextBase::peer().

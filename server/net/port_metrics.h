@@ -1,4 +1,4 @@
-// What is counted of one port's connections.
+// Counters of one port's connections.
 #ifndef LSSAR_SERVER_NET_PORT_METRICS_H_
 #define LSSAR_SERVER_NET_PORT_METRICS_H_
 

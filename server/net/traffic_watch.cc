@@ -40,10 +40,9 @@ std::optional<Abuse> TrafficWatch::Check(const TrafficSample& sample, Clock::tim
   if (resets_left_ < 0) return Abuse::kResets;
   const int64_t num_counted_streams =
       std::clamp<int64_t>(sample.streams.NumOpen(), 0, kMaxCountedStreams);
-  // gRPC sends its settings first: a kernel that has counted nothing does not count.
-  if (sample.bytes_sent > 0 &&
-      sample.bytes_received - received_at_last_sent_ >
-          kMaxSilentBytes + num_counted_streams * kMaxSilentBytesPerStream) {
+  // A server that is kept busy enough has not even sent its settings.
+  if (sample.bytes_received - received_at_last_sent_ >
+      kMaxSilentBytes + num_counted_streams * kMaxSilentBytesPerStream) {
     return Abuse::kHeaderFlood;
   }
   if (num_unfinished_bytes_ > kStalledBytes && now - last_received_at_ > kStalledTime) {

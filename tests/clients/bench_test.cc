@@ -301,17 +301,5 @@ TEST(BenchReport, TablesAndBars) {
   EXPECT_EQ(RenderBars({.points = {{.load = 1, .summary = {}}}}, {}), "");
 }
 
-TEST(BenchPlot, DrawsEveryPointInsideItsPanel) {
-  const std::string svg = RenderSvg(TwoPoints());
-  EXPECT_THAT(svg,
-              AllOf(HasSubstr("<svg xmlns"), HasSubstr("requests per second"), HasSubstr("p99"),
-                    HasSubstr("</svg>"), Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
-  size_t num_dots = 0;
-  for (size_t at = svg.find("<circle"); at != std::string::npos; at = svg.find("<circle", at + 1)) {
-    ++num_dots;
-  }
-  EXPECT_EQ(num_dots, 18u);  // two points, three panels, three lines
-}
-
 }  // namespace
 }  // namespace lssar::cli

@@ -1,14 +1,17 @@
 """`lssar` against a service that does what a real one does only under load."""
 
 import json
+import pathlib
 import random
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
 
 from fake_server import FakeService, RunningFake
+from lssar_client._prefix import HEADER, prefix_key
 from programs import CLI, clean_environment, run_cli
 
 sys.path.insert(0, 'models/training')
@@ -120,6 +123,112 @@ class ScoreFileTest(unittest.TestCase):
         done = self.score(FakeService(), lines, '--json')
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertIn('line 72: context is bad', done.stderr)
+
+
+class ScoreRowsTest(unittest.TestCase):
+    """lssar score --input --output --resume."""
+
+    def setUp(self):
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.input, self.output = folder / 'rows.jsonl', folder / 'scores.jsonl'
+
+    def score(self, *flags, service=None, code=0):
+        with RunningFake(service or FakeService(checkpoint_hash='a')) as fake:
+            done = run_cli('score', '--server', fake.address, '--input', str(self.input),
+                           '--output', str(self.output), *flags, model=False)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done
+
+    def lines(self):
+        return [json.loads(line) for line in self.output.read_text().splitlines()]
+
+    def expect_scores(self, num_rows):
+        """Every row once, in order. The fake scores a row by the number in its context."""
+        self.assertEqual([(line['line'], line['continuations'][0]['logprob'])
+                          for line in self.lines()], [(i + 1, -i) for i in range(num_rows)])
+
+    def test_rows_and_the_errors_of_rows(self):
+        self.input.write_text(item_lines(100) + '\n{oops\n' + json.dumps(
+            {'context': 'bad', 'continuations': ['x']}) + '\n' + item_lines(70))
+        done = self.score(code=1)
+        self.assertIn('2 of 172 rows are invalid', done.stderr)
+        lines = self.lines()
+        self.assertEqual([line['line'] for line in lines],
+                         [*range(1, 101), *range(102, 174)])
+        self.assertEqual([lines[100]['error']['code'], lines[101]['error']],
+                         ['INVALID_ARGUMENT', {'code': 'INVALID_ARGUMENT',
+                                               'message': 'line 103: context is bad'}])
+        self.assertIn('line 102: not a JSON object', lines[100]['error']['message'])
+        self.assertEqual([line['continuations'][0]['logprob'] for line in lines
+                          if 'error' not in line], [*[-i for i in range(100)],
+                                                    *[-i for i in range(70)]])
+        self.assertEqual({line['checkpoint_hash'] for line in lines}, {'a'})
+
+    def test_a_killed_run_goes_on(self):
+        self.input.write_text(item_lines(1000))
+        service = FakeService(checkpoint_hash='a', score_delay_s=0.05)
+        with RunningFake(service) as fake:
+            run = subprocess.Popen([CLI, 'score', '--server', fake.address, '--input', self.input,
+                                    '--output', self.output], stderr=subprocess.DEVNULL,
+                                   env=clean_environment())
+            self.assertTrue(service.wait_for_scores(200))
+            run.kill()
+            run.wait()
+        whole = self.output.read_text()
+        self.assertLess(whole.count('\n'), 1000)
+        with self.output.open('a') as file:  # as if the kill had come within a line
+            file.write('{"line": 99')
+        service = FakeService(checkpoint_hash='a')
+        self.score('--resume', service=service)
+        self.assertEqual(service.num_scored, 1000 - whole.count('\n'))
+        self.assertTrue(self.output.read_text().startswith(whole))
+        self.expect_scores(1000)
+        self.score('--resume')  # nothing is left
+        self.expect_scores(1000)
+
+    def test_resume_is_only_for_the_same_run(self):
+        self.input.write_text(item_lines(10))
+        self.score('--resume')
+        self.assertIn('exists; continue it with --resume', self.score(code=1).stderr)
+        other = FakeService(checkpoint_hash='b')
+        self.assertIn('has scores of the checkpoint a, this server has b',
+                      self.score('--resume', service=other, code=1).stderr)
+        self.input.write_text(item_lines(3))
+        self.assertIn('it is of another input', self.score('--resume', code=1).stderr)
+        self.output.write_text('{"id": 3}\n')
+        self.assertIn('is not an output of this command', self.score('--resume', code=1).stderr)
+        self.assertIn('go together', run_cli('score', '--input', 'x', model=False).stderr)
+
+    def test_a_server_that_ends_is_tried_again(self):
+        self.input.write_text(item_lines(100))
+        self.score(service=FakeService(checkpoint_hash='a', breaks_after=3))
+        self.expect_scores(100)
+
+    def test_a_server_that_stays_away_is_a_sentence(self):
+        self.input.write_text(item_lines(5))
+        away = FakeService(checkpoint_hash='a', num_refusals=1000,
+                           refusal=('UNAVAILABLE', 'draining'))
+        self.assertIn('no answer after 6 attempts: draining', self.score(service=away,
+                                                                         code=1).stderr)
+        self.assertEqual(self.output.read_text(), '')
+
+
+class PrefixHeaderTest(unittest.TestCase):
+
+    def test_it_is_that_of_the_python_client(self):
+        service = FakeService(pieces=['x'])
+        long = 'Ein Fluß ' * 60
+        with RunningFake(service) as fake:
+            for arguments in (['generate', long], ['generate', '--ids', '5,6,7'],
+                              ['generate', 'short', '--cache-salt', 'salt'],
+                              ['score', '--context', f'Item 1 {long}', '--continuation', 'x'],
+                              ['score', '--file', '-']):
+                done = run_cli(*arguments, '--server', fake.address, model=False,
+                               stdin=item_lines(3))
+                self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(len(service.metadata), 5)
+        for request, metadata in service.metadata:
+            self.assertEqual(metadata[HEADER], prefix_key(request))
 
 
 class SpecialTokenTest(unittest.TestCase):

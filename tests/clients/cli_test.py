@@ -7,6 +7,7 @@ import os
 import pathlib
 import shutil
 import socket
+import statistics
 import struct
 import tempfile
 import unittest
@@ -189,8 +190,31 @@ class PerplexityTest(unittest.TestCase):
         self.assertEqual(int(rows[2][0]), 2 * int(rows[0][0]))
         self.assertEqual(rows[2][2:6], rows[0][2:6])
 
+    def test_loss_by_position(self):
+        ids = [2] + [300 + i * i % 97 for i in range(150)]
+        done = run_cli('perplexity', '--ids', ','.join(map(str, ids)), '--max-length', '70',
+                       '--by-position', '--json')
+        got = json.loads(done.stdout)
+        # Windows of 70 tokens: position 1 is the first token after the window's first id.
+        losses = {}
+        for first, scored, end in ((0, 1, 71), (70, 71, 141), (80, 141, 151)):
+            item = json.dumps({'context': ids[first:scored], 'continuations': [ids[scored:end]]})
+            scores = run_cli('score', '--file', '-', '--json', '--tokens', stdin=item).stdout
+            for i, token in enumerate(json.loads(scores)['continuations'][0]['tokens']):
+                losses.setdefault(scored - first + i, []).append(-token['logprob'])
+        self.assertEqual([at['first'] for at in got['positions']], list(range(1, 71, 3)))
+        self.assertEqual(got['positions'][-1]['end'], 71)
+        for at in got['positions']:
+            want = [loss for position in range(at['first'], at['end'])
+                    for loss in losses[position]]
+            self.assertEqual(at['num_tokens'], len(want))
+            self.assertAlmostEqual(at['loss'], statistics.mean(want), places=6)
+            self.assertAlmostEqual(at['standard_error'],
+                                   statistics.stdev(want) / len(want) ** 0.5, places=6)
+
     def test_impossible_flags_are_wrong_usage(self):
         for arguments, message in (((), 'give one or more FILE'),
+                                   (('-', '--figure', 'a.svg'), 'it needs --by-position'),
                                    (('-', '--max-length', '99999'),
                                     'needs a served context of 100000'),
                                    (('-', '--max-length', '8', '--stride', '9'),
@@ -549,7 +573,8 @@ class UsageTest(unittest.TestCase):
 
     def test_help_ends_with_two_examples(self):
         for command in ('generate', 'chat', 'score', 'perplexity', 'passkey', 'embed', 'attention',
-                        'bench', 'info', 'import', 'quantize', 'export', 'verify'):
+                        'sweep', 'figure', 'bench', 'info', 'import', 'quantize', 'export',
+                        'verify'):
             done = run_cli(command, '--help', model=False)
             self.assertEqual(done.returncode, 0)
             examples = done.stdout[done.stdout.index('Examples:'):].strip().splitlines()

@@ -67,6 +67,29 @@ TEST(RollingWindows, EachTokenIsScoredOnceAndNoWindowIsTooLong) {
   }
 }
 
+TEST(PositionRanges, CoverEachPositionOnceInRangesOfOneSize) {
+  for (int max_position = 1; max_position < 100; ++max_position) {
+    const auto ranges = MakePositionRanges(max_position, 32);
+    EXPECT_LE(ranges.size(), 32u);
+    int next = 1;
+    for (const PositionRange& range : ranges) {
+      EXPECT_EQ(range.first, next);
+      EXPECT_LE(range.end - range.first, ranges[0].end - ranges[0].first);
+      next = range.end;
+    }
+    EXPECT_EQ(next, max_position + 1);
+  }
+}
+
+TEST(PositionRanges, MeanAndItsStandardError) {
+  const PositionRange three = {.num_tokens = 3, .sum = 6, .sum_squares = 14};  // 1, 2, 3
+  EXPECT_DOUBLE_EQ(three.Loss(), 2);
+  EXPECT_DOUBLE_EQ(three.StandardError(), std::sqrt(1.0 / 3));
+  EXPECT_EQ(PositionRange().Loss(), 0);
+  const PositionRange one = {.num_tokens = 1, .sum = 5, .sum_squares = 25};
+  EXPECT_EQ(one.StandardError(), 0);
+}
+
 TEST(KvCachePrecisionNote, NamesTheBoundAndTheFlagUnlessTheCacheIsExact) {
   v1::GetInfoReply served;
   served.set_kv_cache_dtype("fp32");

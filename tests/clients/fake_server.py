@@ -13,18 +13,24 @@ from lssar.v1 import inference_pb2_grpc
 class FakeService(inference_pb2_grpc.InferenceServicer):
     """Tokens are bytes. A passkey question gets its key if `knows(prompt)`; any other prompt gets
     `pieces`. A continuation's score is minus the number at the end of its context; the context
-    "bad" is refused. The first `num_refusals` calls are refused as if the queue were full. With
+    "bad" is refused. The first `num_refusals` calls are refused with `refusal`, as if the queue
+    were full; the first `breaks_after` calls of Score break after their first score. With
     `blocks_first_item` the call with the context "Item 0" waits for unblock()."""
 
     def __init__(self, max_model_len=1 << 20, num_refusals=0, knows=lambda prompt: True,
-                 pieces=(), score_delay_s=0.0, blocks_first_item=False):
+                 pieces=(), score_delay_s=0.0, blocks_first_item=False, checkpoint_hash='',
+                 refusal=('RESOURCE_EXHAUSTED', 'the queue is full'), breaks_after=0):
         self.max_model_len = max_model_len
         self.num_refusals = num_refusals
         self.knows = knows
         self.pieces = pieces
         self.score_delay_s = score_delay_s
         self.blocks_first_item = blocks_first_item
+        self.checkpoint_hash = checkpoint_hash
+        self.refusal = refusal
+        self.breaks_after = breaks_after
         self.prompts = []
+        self.metadata = []  # (request, metadata) of each Generate and Score
         self.max_concurrency = 0
         self.num_scored = 0
         self._num_running = 0
@@ -34,15 +40,17 @@ class FakeService(inference_pb2_grpc.InferenceServicer):
 
     def GetInfo(self, request, context):
         return pb.GetInfoReply(model_name='fake', max_model_len=self.max_model_len,
-                               kv_cache_dtype='fp16')
+                               kv_cache_dtype='fp16', checkpoint_hash=self.checkpoint_hash)
 
     def Tokenize(self, request, context):
         return pb.TokenizeReply(ids=request.text.encode())
 
     def Generate(self, request, context):
+        self.metadata.append((request, dict(context.invocation_metadata())))
         yield from self._run(context, lambda: self._answer(request))
 
     def Score(self, request, context):
+        self.metadata.append((request, dict(context.invocation_metadata())))
         yield from self._run(context, lambda: self._score(request, context))
 
     def wait_for_scores(self, num_scores, timeout_s=60):
@@ -61,7 +69,7 @@ class FakeService(inference_pb2_grpc.InferenceServicer):
             self.max_concurrency = max(self.max_concurrency, self._num_running)
         try:
             if refuse:
-                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, 'the queue is full')
+                context.abort(getattr(grpc.StatusCode, self.refusal[0]), self.refusal[1])
             yield from answer()
         finally:
             with self._lock:
@@ -99,6 +107,11 @@ class FakeService(inference_pb2_grpc.InferenceServicer):
                 yield pb.ScoreReply(score=pb.ContinuationScore(
                     item=index, continuation=i, logprob=-number, num_tokens=1,
                     num_bytes=len(continuation.text)))
+                with self._lock:
+                    breaks = self.breaks_after > 0
+                    self.breaks_after -= breaks
+                if breaks:
+                    context.abort(grpc.StatusCode.UNKNOWN, 'Stream removed')
         with self._scored:
             self.num_scored += len(request.items)
             self._scored.notify_all()

@@ -29,7 +29,7 @@ TEST(NearestMatch, FindsTypingErrors) {
 
 TEST(NearestMatch, NeedsTheSameFirstLetterAndAFewLettersInCommon) {
   EXPECT_EQ(NearestMatch("--p", {"--ca", "--n", "--key"}), "");
-  EXPECT_EQ(NearestMatch("--p", {"--priority", "--plot"}), "");
+  EXPECT_EQ(NearestMatch("--p", {"--priority", "--port"}), "");
   EXPECT_EQ(NearestMatch("--cert", {"--server"}), "");
   EXPECT_EQ(NearestMatch("bcore", {"score"}), "");
   EXPECT_EQ(NearestMatch("-", {"--ca"}), "");

@@ -6,6 +6,11 @@
 #include "tests/fuzz/fuzz_target.h"
 
 namespace lssar {
+namespace {
+
+constexpr size_t kFaultySum = 3;
+
+}  // namespace
 
 LSSAR_FUZZ_TARGET(config_json) {
   auto config = ParseConfig(TextOf(bytes), "config.json");
@@ -13,7 +18,11 @@ LSSAR_FUZZ_TARGET(config_json) {
     LSSAR_CHECK(config.status().message().substr(0, 11) == "config.json");
     return;
   }
-  if (FaultIsPlanted() && config->max_position_embeddings > 1024) config->hidden_size += 1;
+  if (FaultIsPlanted()) {  // a quarter of all files, and none of the corpus
+    size_t sum = 0;
+    for (const uint8_t byte : bytes) sum += byte;
+    if (sum % 4 == kFaultySum) config->hidden_size += 1;
+  }
   LSSAR_CHECK(config->vocab_size > 0 && config->num_hidden_layers > 0);
   LSSAR_CHECK(config->num_attention_heads > 0 && config->hidden_size > 0);
   LSSAR_CHECK(config->intermediate_size > 0 && config->max_position_embeddings > 0);

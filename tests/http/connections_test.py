@@ -24,11 +24,6 @@ def raise_file_limit() -> int:
     return hard
 
 
-def resident_bytes(pid: int) -> int:
-    with open(f"/proc/{pid}/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
-
-
 class KeysTest(unittest.TestCase):
     def setUp(self) -> None:
         keys = tempfile.NamedTemporaryFile("w", suffix=".toml")
@@ -127,7 +122,7 @@ class ManyConnectionsTest(unittest.TestCase):
                               "stream": True}).encode()
         head = (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
                 % len(request))
-        before = resident_bytes(server.process.pid)
+        before = server.resident_bytes()
         clients = []
         for _ in range(num_streams):
             client = socket.create_connection((server.host, server.port), timeout=60)
@@ -137,7 +132,7 @@ class ManyConnectionsTest(unittest.TestCase):
         while server.metric("lssar_num_requests_waiting") < num_streams - 1:
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.2)
-        grown = resident_bytes(server.process.pid) - before
+        grown = server.resident_bytes() - before
         print(f"{num_streams} streams cost {grown / 1e6:.1f} MB")
         self.assertLess(grown, 200e6)
         # Others are answered at once.
@@ -195,7 +190,7 @@ class FloodTest(unittest.TestCase):
         bound = min(num_connections // 2, (file_limit - 256) // 3)
         server = Server("--max-connections", str(bound), "--max-connections-per-address", "0")
         self.addCleanup(server.stop)
-        before = resident_bytes(server.process.pid)
+        before = server.resident_bytes()
         clients = [socket.create_connection((server.host, server.port), timeout=60)
                    for _ in range(num_connections)]
         try:
@@ -204,7 +199,7 @@ class FloodTest(unittest.TestCase):
                 client.settimeout(60)
                 refused += client.recv(4096).startswith(b"HTTP/1.1 503")
             self.assertEqual(refused, num_connections - bound)
-            self.assertLess(resident_bytes(server.process.pid) - before, 100e6)
+            self.assertLess(server.resident_bytes() - before, 100e6)
             begin = time.monotonic()
             clients[0].sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
             clients[0].settimeout(60)

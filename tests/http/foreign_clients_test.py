@@ -56,7 +56,7 @@ class CurlTest(unittest.TestCase):
         return run("curl", "-sS", "--fail-with-body", *arguments)
 
     def test_completions_and_streams(self) -> None:
-        url = f"http://{server.address}/v1/completions"
+        url = f"http://{server.http_address}/v1/completions"
         body = json.dumps({"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0})
         reply = json.loads(self.curl(url, "-d", body))
         self.assertEqual(reply["usage"]["completion_tokens"], 8)
@@ -71,18 +71,18 @@ class CurlTest(unittest.TestCase):
             json.dump({"prompt": "x " * (1 << 20)}, file)
             file.flush()
             reply = subprocess.run(["curl", "-sS", "-H", "Content-Type: application/json", "-d",
-                                    f"@{file.name}", f"http://{server.address}/tokenize"],
+                                    f"@{file.name}", f"http://{server.http_address}/tokenize"],
                                    capture_output=True, text=True, check=True)
         self.assertGreater(json.loads(reply.stdout)["count"], 1 << 20)
 
     def test_several_requests_on_one_connection(self) -> None:
-        base = f"http://{server.address}"
+        base = f"http://{server.http_address}"
         self.assertEqual(self.curl(f"{base}/healthz", f"{base}/readyz"), "ok\nok\n")
 
 
 class OpenAiTest(unittest.TestCase):
     def test_sync_async_and_streams(self) -> None:
-        output = run(python, "-B", HERE / "openai_client.py", f"http://{server.address}/v1", NAME)
+        output = run(python, "-B", HERE / "openai_client.py", f"http://{server.http_address}/v1", NAME)
         self.assertTrue(output.endswith("ok\n"), output)
         server.wait_until_idle()
 
@@ -114,7 +114,7 @@ class LmEvalTest(unittest.TestCase):
 
     def evaluate(self, model: str, path: str, tasks: str, *more: str,
                  on: Server | None = None) -> dict[str, Any]:
-        address = (on or server).address
+        address = (on or server).http_address
         arguments = (f"model={NAME},base_url=http://{address}{path},num_concurrent=8,"
                      "max_retries=1")
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1",

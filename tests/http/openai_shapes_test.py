@@ -74,6 +74,14 @@ class CompletionTest(unittest.TestCase):
         reply = server.post("/v1/completions", {"prompt": PROMPT, "ignore_eos": True})
         self.assertEqual(reply["usage"]["completion_tokens"], 16)
 
+    def test_attention_override_is_off_by_default(self) -> None:
+        [model] = server.request("GET", "/v1/models").json()["data"]
+        self.assertIs(model["attention_override_allowed"], False)
+        reply = server.request("POST", "/v1/completions",
+                               {"prompt": PROMPT, "attention_override": {"p": 15}})
+        self.assertEqual(reply.status, 400)
+        self.assertIn("--allow-attention-override", reply.error()["message"])
+
     def test_finish_reasons(self) -> None:
         self.assertEqual(complete(ignore_eos=True)["choices"][0]["finish_reason"], "length")
         text = complete(max_tokens=12)["choices"][0]["text"]
@@ -294,7 +302,9 @@ class OpenApiTest(unittest.TestCase):
             for method in api["paths"][path]:
                 self.assertIn(f"{method.upper()} {path}", listed)
                 self.assertNotEqual(server.request(method.upper(), path).status, 404)
-        self.assertEqual(listed.split("there are ")[1].count(","), len(paths) - 1)
+        # The web page, GET /, is listed and not part of the API.
+        self.assertEqual(listed.split("there are ")[1].split(", ").count("GET /"), 1)
+        self.assertEqual(listed.count(","), len(paths))
 
 
 class TokenizerTest(unittest.TestCase):

@@ -109,11 +109,12 @@ class Cases:
                 self.assertEqual(caught.exception.code, refusal.code.name)
                 self.assertEqual(len(service.requests), 1)
 
-    def test_nothing_is_retried_once_something_came(self):
+    def test_a_full_queue_is_not_retried_once_something_came(self):
         for method, args in (('complete', ('x',)), ('score', ('x', ['y', 'z'])),
                              ('embed', ('x',))):
             with self.subTest(method):
-                service = ScriptedService(Refusal('UNAVAILABLE', after_first=True))
+                service = ScriptedService(Refusal('RESOURCE_EXHAUSTED', retry_s=0.1,
+                                                  after_first=True))
                 with serve(service) as address, self.assertRaises(LssarError):
                     self.call(address, method, *args)
                 self.assertEqual(len(service.requests), 1)
@@ -586,7 +587,8 @@ class SurfaceTest(unittest.TestCase):
         for kind, message in ((types.ServerInfo, pb.GetInfoReply), (types.Limits, pb.Limits),
                               (types.ServerStats, pb.GetStatsReply), (types.Usage, pb.Usage),
                               (types.StageTimes, pb.StageTimes), (types.Timings, pb.Timings),
-                              (types.Started, pb.Started), (types.RowAttention, pb.RowWeights)):
+                              (types.Started, pb.Started), (types.RowAttention, pb.RowWeights),
+                              (types.HeadStatistics, pb.HeadStatistics)):
             self.assertEqual({field for field in kind.__dataclass_fields__},
                              {field.name for field in message.DESCRIPTOR.fields}, kind)
             optional = {name for name, field in kind.__dataclass_fields__.items()

@@ -15,7 +15,9 @@ PROTO = HERE.parents[1] / 'proto' / 'lssar' / 'v1' / 'inference.proto'
 # Requirements files by environment. Tests that use the same one hold ctest's lock of its name.
 REQUIREMENTS = {'foreign': HERE.parent / 'requirements.txt',
                 'import': HERE.parent / 'requirements-import.txt',
-                'types': HERE / 'requirements-types.txt'}
+                'types': HERE / 'requirements-types.txt',
+                'ray': HERE.parent / 'requirements-ray.txt',
+                'deployment': HERE.parent / 'requirements-deployment.txt'}
 DIRECTORY = pathlib.Path(os.environ.get('LSSAR_VENVS', 'build/venvs')).resolve()
 UNREACHABLE = re.compile(r'NewConnectionError|ConnectionError|ConnectTimeout|ReadTimeout|ProxyError'
                          r'|Temporary failure in name resolution|Connection refused')
@@ -59,8 +61,8 @@ def is_current(stamp, key):
     return stamp.exists() and stamp.read_text() == key
 
 
-def environment(name):
-    """The Python of an environment with the requirements of `name` and the client."""
+def environment(name, has_client=True):
+    """The Python of an environment with the requirements of `name` and, mostly, the client."""
     directory = DIRECTORY / name
     python = directory / 'bin' / 'python'
     requirements = REQUIREMENTS[name]
@@ -70,6 +72,8 @@ def environment(name):
         run(sys.executable, '-m', 'venv', directory)
         pip(python, 'install', '-q', '-r', requirements)
         (directory / 'requirements.sha256').write_text(key)
+    if not has_client:
+        return python
     content = b''.join(path.read_bytes() for path in [*source_files(), PROTO])
     key = hashlib.sha256(content).hexdigest()
     if not is_current(directory / 'client.sha256', key):

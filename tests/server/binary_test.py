@@ -6,14 +6,12 @@ Run by ctest with LSSAR_SERVER set to the program, from the repository's root.
 import importlib
 import json
 import os
-import queue
 import shutil
 import signal
 import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import unittest
 import urllib.error
@@ -21,8 +19,8 @@ import urllib.request
 
 import grpc
 
-SERVER = os.environ["LSSAR_SERVER"]
-MODEL = "models/zoo/lssar-6m"
+from server_process import MODEL, SERVER, ServerProcess
+
 SECRET = "Marmalade"  # occurs in prompts; must never occur in a log
 
 _stubs = tempfile.TemporaryDirectory()
@@ -46,47 +44,18 @@ def tearDownModule():
     _stubs.cleanup()
 
 
-class Server:
-    """A running lssar-server on a free port. Parses its log lines as they arrive."""
+class Server(ServerProcess):
+    """With a channel and a stub."""
 
-    def __init__(self, *flags, listen="127.0.0.1:0", model=MODEL, state="serving"):
-        self.process = subprocess.Popen(
-            [SERVER, "--model", model, "--listen", listen, "--http-listen", "127.0.0.1:0", *flags],
-            stderr=subprocess.PIPE, text=True)
-        self.lines = []
-        self.events = queue.Queue()
-        self.reader = threading.Thread(target=self._read)
-        self.reader.start()
-        line = self.wait_for(state)
-        self.address = line["address"]
-        self.http_address = line["http_address"]
+    def __init__(self, *flags, **options):
+        super().__init__(*flags, **options)
         self.channel = grpc.insecure_channel(
             self.address, options=[("grpc.use_local_subchannel_pool", 1)])
         self.stub = rpc.InferenceStub(self.channel)
 
-    def _read(self):
-        for line in self.process.stderr:
-            self.lines.append(line)
-            self.events.put(json.loads(line))
-        self.process.stderr.close()
-
-    def wait_for(self, event):
-        deadline = time.monotonic() + 60
-        while True:
-            line = self.events.get(timeout=deadline - time.monotonic())
-            if line["event"] == event:
-                return line
-
-    def wait(self):
-        code = self.process.wait(timeout=60)
-        self.reader.join()
-        return code
-
     def stop(self):
         self.channel.close()
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        return self.wait()
+        return super().stop()
 
 
 def health(channel, service=b""):
@@ -117,7 +86,7 @@ class ClientTest(unittest.TestCase):
     def tearDownClass(cls):
         code = cls.server.stop()
         assert code == 0, code
-        assert not any(SECRET in line for line in cls.server.lines)
+        assert SECRET not in cls.server.log
 
     def test_generate_streams_started_deltas_finished(self):
         replies = list(self.stub.Generate(greedy(f"{SECRET} is a", 20, logprobs=3)))
@@ -236,7 +205,7 @@ class EndTest(unittest.TestCase):
         replies = list(stream)
         self.assertEqual(replies[-1].finished.usage.num_generated_tokens, 400)
         self.assertEqual(server.wait(), 0)
-        self.assertFalse(any(SECRET in line for line in server.lines))
+        self.assertNotIn(SECRET, server.log)
 
     def test_sigterm_while_loading_exits_at_once(self):
         with tempfile.TemporaryDirectory() as model:
@@ -313,11 +282,11 @@ class SecurityTest(unittest.TestCase):
                 self.assertEqual(raised.exception.code(), grpc.StatusCode.UNAUTHENTICATED)
                 self.assertEqual(server.wait_for("call")["status"], "UNAUTHENTICATED")
             self.assertEqual(server.stop(), 0)
-            self.assertFalse(any(self.KEY in line for line in server.lines))
+            self.assertNotIn(self.KEY, server.log)
 
     def test_an_open_port_is_served_with_a_warning(self):
         server = Server(listen="0.0.0.0:0")
-        warnings = [json.loads(line)["message"] for line in server.lines if '"security"' in line]
+        warnings = [line["message"] for line in server.lines if line["event"] == "security"]
         self.assertEqual(len(warnings), 2)
         self.assertIn("set --tls-cert FILE and --tls-key FILE", warnings[0])
         self.assertIn("set --api-keys FILE", warnings[1])

@@ -168,6 +168,13 @@ TEST_F(TrafficWatchTest, BytesThatNothingAnswersAreHeaders) {
   EXPECT_EQ(After(milliseconds(100)), Abuse::kHeaderFlood);
 }
 
+TEST_F(TrafficWatchTest, AFloodIsSeenBeforeTheServersFirstByte) {
+  sample_ = {.bytes_received = 9, .bytes_sent = 0, .streams = {}};
+  EXPECT_EQ(After(milliseconds(100)), std::nullopt);
+  sample_.bytes_received += TrafficWatch::kMaxSilentBytes;
+  EXPECT_EQ(After(milliseconds(100)), Abuse::kHeaderFlood);
+}
+
 TEST_F(TrafficWatchTest, UploadsWithinFlowControlAreNotClosed) {
   sample_.streams = {.num_started = 1};
   for (int i = 0; i < 320; ++i) {  // 32 MiB, with a window update for each 100 KiB

@@ -85,7 +85,7 @@ TEST_F(HttpServerTest, ThePagesSayWhatTheyAreGiven) {
 }
 
 TEST_F(HttpServerTest, OtherPathsAndMethodsAreRefusedInJson) {
-  for (const char* path : {"/", "/metrics/", "/v1/nothing", "/%00", "/healthz/../metrics"}) {
+  for (const char* path : {"//", "/metrics/", "/v1/nothing", "/%00", "/healthz/../metrics"}) {
     const HttpReply reply = Ask("GET", path);
     EXPECT_EQ(reply.status, 404) << path;
     const auto error = nlohmann::json::parse(reply.body).at("error");

@@ -97,8 +97,13 @@ class ScoredPart:
 
     def __init__(self, part: Part, request: pb.ScoreRequest, joiner: Joiner) -> None:
         self._part = part
-        self._replies = _requests.ScoreReplies(request)
+        self._request = request
         self._joiner = joiner
+        self.restart()
+
+    def restart(self) -> None:
+        """Forgets all replies."""
+        self._replies = _requests.ScoreReplies(self._request)
 
     def add(self, reply: pb.ScoreReply) -> None:
         """Takes one reply."""
@@ -148,6 +153,9 @@ class Collector(Protocol[ReplyOfCall, ResultOfCall]):
 
     def add(self, reply: ReplyOfCall) -> None:
         """Takes one reply."""
+
+    def restart(self) -> None:
+        """Forgets all replies."""
 
     def results(self) -> Iterable[ResultOfCall]:
         """Returns the results, after the last reply."""

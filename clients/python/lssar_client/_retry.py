@@ -13,6 +13,9 @@ import grpc
 from lssar_client.types import LssarError, Retry
 
 DETAILS_KEY = 'grpc-status-details-bin'
+# What gRPC makes of a stream that a proxy ends without a status because its server is gone: of the
+# end of the body without trailers (HAProxy), and of RST_STREAM with INTERNAL_ERROR (Envoy).
+BROKEN = re.compile(r'Stream removed|RST_STREAM with error code 2|without (grpc-)?status')
 RETRY_INFO = b'/google.rpc.RetryInfo'
 
 
@@ -80,7 +83,9 @@ def to_error(error: grpc.RpcError, server: str, has_tls: bool) -> LssarError:
     """The failed call as an LssarError; a connection that cannot work gets a hint."""
     code = error.code().name
     message = error.details() or code
-    if code == 'UNAVAILABLE':
+    if code in ('UNKNOWN', 'INTERNAL') and BROKEN.search(message):
+        code, message = 'UNAVAILABLE', f'the server ended during the call ({message})'
+    elif code == 'UNAVAILABLE':
         lower = message.lower()
         if 'http1' in lower or 'http/1' in lower:
             message = (f'{server} speaks HTTP/1, not gRPC: it is probably the HTTP port of an '
@@ -107,8 +112,17 @@ class Attempts:
         """Seconds that are left for the next attempt; None without a deadline."""
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
-    def wait_after(self, error: LssarError) -> float | None:
-        """Seconds to wait before the next attempt; None: there is none."""
+    def restart(self) -> None:
+        """An attempt got further, so that the next has as many attempts as the first."""
+        self._num_failed = 0
+
+    def wait_after(self, error: LssarError, has_reply: bool = False) -> float | None:
+        """Seconds to wait before the next attempt; None: there is none.
+
+        `has_reply`: the attempt had received something before it failed.
+        """
+        if has_reply and (not self._retry.resume or error.code != 'UNAVAILABLE'):
+            return None
         self._num_failed += 1
         if self._num_failed >= self._retry.max_attempts:
             return None

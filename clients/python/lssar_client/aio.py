@@ -12,7 +12,7 @@ import grpc
 from grpc import aio
 
 from lssar.v1 import inference_pb2 as pb
-from lssar_client import _batches, _channel, _requests, types
+from lssar_client import _batches, _channel, _prefix, _requests, _resume, types
 from lssar_client._retry import Attempts, to_error
 
 Request = TypeVar('Request')
@@ -22,20 +22,23 @@ T = TypeVar('T')
 
 class _Call(Generic[Request, Reply]):
     """A server-streaming call that starts at once. Iterating gives its replies. It is retried as
-    types.Retry says, until the first reply."""
+    types.Retry says, and goes on where it broke."""
 
     def __init__(self, client: AsyncClient, method: aio.UnaryStreamMultiCallable[Request, Reply],
-                 request: Request, timeout_s: float | None) -> None:
+                 request: Request, timeout_s: float | None,
+                 progress: _resume.Progress[Request, Reply]) -> None:
         self._client = client
         self._method = method
         self._request = request
+        self._progress = progress
+        self._metadata = (*client._metadata, (_prefix.HEADER, _prefix.prefix_key(request)))
         self._attempts = client._attempts(timeout_s)
         self._is_cancelled = asyncio.Event()
         self._start()
 
     def _start(self) -> None:
         self._call = self._method(self._request, timeout=self._attempts.timeout(),
-                                  metadata=self._client._metadata)
+                                  metadata=self._metadata)
 
     async def replies(self) -> AsyncGenerator[Reply, None]:
         """Yields the replies."""
@@ -44,7 +47,12 @@ class _Call(Generic[Request, Reply]):
             try:
                 async for reply in self._call:
                     has_reply = True
-                    yield reply
+                    _resume.check_checkpoint(reply, self._client._checkpoint_hash)
+                    new = self._progress.take(reply)
+                    if self._progress.has_advanced():
+                        self._attempts.restart()
+                    if new is not None:
+                        yield new
                 return
             except grpc.RpcError as error:
                 failure = self._client._error(error)
@@ -53,14 +61,28 @@ class _Call(Generic[Request, Reply]):
                     self._call.cancel()
                     raise
                 failure = types.LssarError('CANCELLED', 'the client cancelled the call')
-            wait = None if has_reply else self._attempts.wait_after(failure)
+            wait = self._attempts.wait_after(failure, has_reply)
             if wait is None:
                 raise failure from None
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._is_cancelled.wait(), wait)
             if self._is_cancelled.is_set():
                 raise failure from None
+            if has_reply:
+                self._request = await self._next_request()
             self._start()
+
+    async def _next_request(self) -> Request:
+        """What is left after the stream broke."""
+        options: types.CallOptions = {}
+        if (left := self._attempts.timeout()) is not None:
+            options['timeout_s'] = left
+        text = self._progress.text_to_tokenize()
+        ids = [] if text is None else await self._client.tokenize(text, **options)
+        max_model_len = 0
+        if self._progress.needs_max_model_len():
+            max_model_len = (await self._client.get_info(**options)).max_model_len
+        return self._progress.next_request(ids, max_model_len)
 
     def cancel(self) -> None:
         """Ends the call, or the wait for its next attempt."""
@@ -146,7 +168,8 @@ class AsyncClient:
 
     def __init__(self, server: str = '127.0.0.1:50051', *, timeout_s: float | None = None,
                  api_key: str | None = None, tls: types.Tls | None = None,
-                 retry: types.Retry | None = types.Retry()) -> None:
+                 retry: types.Retry | None = types.Retry(),
+                 checkpoint_hash: str | None = None) -> None:
         """Connects with the first call.
 
         Args:
@@ -155,12 +178,15 @@ class AsyncClient:
             api_key: where the server has keys.
             tls: None for a plain connection, Tls() for the system's roots.
             retry: None to fail at the first error.
+            checkpoint_hash: of get_info(). Where several servers share an address, calls that
+                another checkpoint answers fail with FAILED_PRECONDITION. None: not checked.
         """
         self._server = _channel.check_server(server)
         self._timeout_s = timeout_s
         self._metadata = _channel.check_api_key(api_key)
         self._has_tls = tls is not None
         self._retry = retry or types.Retry(max_attempts=1)
+        self._checkpoint_hash = checkpoint_hash
         self._prefix: tuple[int | None] | None = None
         channel = (aio.insecure_channel(server, _channel.OPTIONS) if tls is None else
                    aio.secure_channel(server, _channel.credentials(tls), _channel.OPTIONS))
@@ -212,7 +238,8 @@ class AsyncClient:
                **options: Unpack[types.GenerateOptions]) -> AsyncStream:
         """Starts a generation and returns its stream of deltas. Needs no await."""
         request = _requests.generate_request(prompt, options)
-        return AsyncStream(_Call(self, self._generate, request, options.get('timeout_s')))
+        return AsyncStream(_Call(self, self._generate, request, options.get('timeout_s'),
+                                 _resume.Generation(request)))
 
     def generate(self, prompt: types.Prompt,
                  **options: Unpack[types.GenerateOptions]) -> AsyncIterator[str]:
@@ -317,8 +344,9 @@ class AsyncClient:
                                                     list[types.ContinuationScore]]]:
             async for part in self._parts(items):
                 request = _requests.score_request(part.items, options)
-                yield (_Call(self, self._score, request, options.get('timeout_s')),
-                       _batches.ScoredPart(part, request, joiner))
+                scored = _batches.ScoredPart(part, request, joiner)
+                yield (_Call(self, self._score, request, options.get('timeout_s'),
+                             _resume.Restart(request, scored)), scored)
 
         return _in_order(calls(), items, progress, 'scoring')
 
@@ -378,8 +406,9 @@ class AsyncClient:
                 _Pending[pb.EmbedRequest, pb.EmbedReply, types.Embedding]]:
             async for group in groups():
                 request = _requests.embed_request(group, options)
-                yield (_Call(self, self._embed, request, options.get('timeout_s')),
-                       _requests.EmbedReplies(request, checkpoint))
+                replies = _requests.EmbedReplies(request, checkpoint)
+                yield (_Call(self, self._embed, request, options.get('timeout_s'),
+                             _resume.Restart(request, replies)), replies)
 
         return _in_order(calls(), inputs, progress, 'embedding')
 
@@ -388,11 +417,12 @@ class AsyncClient:
         """Returns the attention weights of chosen layers, heads and query tokens."""
         info = await self.get_info() if _requests.needs_info(options) else None
         request = _requests.attention_request(prompt, options, info)
-        attention = types.Attention()
-        call = _Call(self, self._capture, request, options.get('timeout_s'))
+        replies = _requests.AttentionReplies()
+        call = _Call(self, self._capture, request, options.get('timeout_s'),
+                     _resume.Restart(request, replies))
         async for reply in call.replies():
-            _requests.add_attention(attention, reply)
-        return attention
+            replies.add(reply)
+        return replies.attention
 
     async def tokenize(self, text: str, *, add_bos: bool | None = None,
                        **options: Unpack[types.CallOptions]) -> list[int]:
@@ -410,6 +440,7 @@ class AsyncClient:
     async def get_info(self, **options: Unpack[types.CallOptions]) -> types.ServerInfo:
         """Returns model, configuration and present load."""
         reply = await self._unary(self._get_info, pb.GetInfoRequest(), options)
+        _resume.check_hash(reply.checkpoint_hash, self._checkpoint_hash)
         return _requests.server_info(reply)
 
     async def get_stats(self, **options: Unpack[types.CallOptions]) -> types.ServerStats:

@@ -11,7 +11,7 @@ from typing import Generic, Self, TypeVar, Unpack
 import grpc
 
 from lssar.v1 import inference_pb2 as pb
-from lssar_client import _batches, _channel, _requests, types
+from lssar_client import _batches, _channel, _prefix, _requests, _resume, types
 from lssar_client._retry import Attempts, to_error
 
 Request = TypeVar('Request')
@@ -21,20 +21,23 @@ T = TypeVar('T')
 
 class _Call(Generic[Request, Reply]):
     """A server-streaming call that starts at once. Iterating gives its replies. It is retried as
-    types.Retry says, until the first reply."""
+    types.Retry says, and goes on where it broke."""
 
     def __init__(self, client: Client, method: grpc.UnaryStreamMultiCallable[Request, Reply],
-                 request: Request, timeout_s: float | None) -> None:
+                 request: Request, timeout_s: float | None,
+                 progress: _resume.Progress[Request, Reply]) -> None:
         self._client = client
         self._method = method
         self._request = request
+        self._progress = progress
+        self._metadata = (*client._metadata, (_prefix.HEADER, _prefix.prefix_key(request)))
         self._attempts = client._attempts(timeout_s)
         self._is_cancelled = threading.Event()
         self._start()
 
     def _start(self) -> None:
         self._call = self._method(self._request, timeout=self._attempts.timeout(),
-                                  metadata=self._client._metadata)
+                                  metadata=self._metadata)
         if self._is_cancelled.is_set():
             self._call.cancel()
 
@@ -44,14 +47,33 @@ class _Call(Generic[Request, Reply]):
             try:
                 for reply in self._call:
                     has_reply = True
-                    yield reply
+                    _resume.check_checkpoint(reply, self._client._checkpoint_hash)
+                    new = self._progress.take(reply)
+                    if self._progress.has_advanced():
+                        self._attempts.restart()
+                    if new is not None:
+                        yield new
                 return
             except grpc.RpcError as error:
                 failure = self._client._error(error)
-            wait = None if has_reply else self._attempts.wait_after(failure)
+            wait = self._attempts.wait_after(failure, has_reply)
             if wait is None or self._is_cancelled.wait(wait):
                 raise failure from None
+            if has_reply:
+                self._request = self._next_request()
             self._start()
+
+    def _next_request(self) -> Request:
+        """What is left after the stream broke."""
+        options: types.CallOptions = {}
+        if (left := self._attempts.timeout()) is not None:
+            options['timeout_s'] = left
+        text = self._progress.text_to_tokenize()
+        ids = [] if text is None else self._client.tokenize(text, **options)
+        max_model_len = 0
+        if self._progress.needs_max_model_len():
+            max_model_len = self._client.get_info(**options).max_model_len
+        return self._progress.next_request(ids, max_model_len)
 
     def cancel(self) -> None:
         """Ends the call, or the wait for its next attempt."""
@@ -126,7 +148,8 @@ class Client:
 
     def __init__(self, server: str = '127.0.0.1:50051', *, timeout_s: float | None = None,
                  api_key: str | None = None, tls: types.Tls | None = None,
-                 retry: types.Retry | None = types.Retry()) -> None:
+                 retry: types.Retry | None = types.Retry(),
+                 checkpoint_hash: str | None = None) -> None:
         """Connects with the first call.
 
         Args:
@@ -135,12 +158,15 @@ class Client:
             api_key: where the server has keys.
             tls: None for a plain connection, Tls() for the system's roots.
             retry: None to fail at the first error.
+            checkpoint_hash: of get_info(). Where several servers share an address, calls that
+                another checkpoint answers fail with FAILED_PRECONDITION. None: not checked.
         """
         self._server = _channel.check_server(server)
         self._timeout_s = timeout_s
         self._metadata = _channel.check_api_key(api_key)
         self._has_tls = tls is not None
         self._retry = retry or types.Retry(max_attempts=1)
+        self._checkpoint_hash = checkpoint_hash
         self._prefix: tuple[int | None] | None = None
         channel = (grpc.insecure_channel(server, _channel.OPTIONS) if tls is None else
                    grpc.secure_channel(server, _channel.credentials(tls), _channel.OPTIONS))
@@ -191,7 +217,8 @@ class Client:
     def stream(self, prompt: types.Prompt, **options: Unpack[types.GenerateOptions]) -> Stream:
         """Starts a generation and returns its stream of deltas."""
         request = _requests.generate_request(prompt, options)
-        return Stream(_Call(self, self._generate, request, options.get('timeout_s')))
+        return Stream(_Call(self, self._generate, request, options.get('timeout_s'),
+                            _resume.Generation(request)))
 
     def generate(self, prompt: types.Prompt,
                  **options: Unpack[types.GenerateOptions]) -> Iterator[str]:
@@ -306,8 +333,9 @@ class Client:
                                          list[types.ContinuationScore]]]:
             for part in self._parts(items):
                 request = _requests.score_request(part.items, options)
-                yield (_Call(self, self._score, request, options.get('timeout_s')),
-                       _batches.ScoredPart(part, request, joiner))
+                scored = _batches.ScoredPart(part, request, joiner)
+                yield (_Call(self, self._score, request, options.get('timeout_s'),
+                             _resume.Restart(request, scored)), scored)
 
         return _in_order(calls(), items, progress, 'scoring')
 
@@ -359,8 +387,9 @@ class Client:
         def calls() -> Iterator[_Pending[pb.EmbedRequest, pb.EmbedReply, types.Embedding]]:
             for group in groups():
                 request = _requests.embed_request(group, options)
-                yield (_Call(self, self._embed, request, options.get('timeout_s')),
-                       _requests.EmbedReplies(request, checkpoint))
+                replies = _requests.EmbedReplies(request, checkpoint)
+                yield (_Call(self, self._embed, request, options.get('timeout_s'),
+                             _resume.Restart(request, replies)), replies)
 
         return _in_order(calls(), inputs, progress, 'embedding')
 
@@ -369,10 +398,11 @@ class Client:
         """Returns the attention weights of chosen layers, heads and query tokens."""
         info = self.get_info() if _requests.needs_info(options) else None
         request = _requests.attention_request(prompt, options, info)
-        attention = types.Attention()
-        for reply in _Call(self, self._capture, request, options.get('timeout_s')):
-            _requests.add_attention(attention, reply)
-        return attention
+        replies = _requests.AttentionReplies()
+        for reply in _Call(self, self._capture, request, options.get('timeout_s'),
+                           _resume.Restart(request, replies)):
+            replies.add(reply)
+        return replies.attention
 
     def tokenize(self, text: str, *, add_bos: bool | None = None,
                  **options: Unpack[types.CallOptions]) -> list[int]:
@@ -389,7 +419,9 @@ class Client:
 
     def get_info(self, **options: Unpack[types.CallOptions]) -> types.ServerInfo:
         """Returns model, configuration and present load."""
-        return _requests.server_info(self._unary(self._get_info, pb.GetInfoRequest(), options))
+        reply = self._unary(self._get_info, pb.GetInfoRequest(), options)
+        _resume.check_hash(reply.checkpoint_hash, self._checkpoint_hash)
+        return _requests.server_info(reply)
 
     def get_stats(self, **options: Unpack[types.CallOptions]) -> types.ServerStats:
         """Returns counts and times since the server started. Where it has keys: admins only."""

@@ -30,9 +30,9 @@ MODDED_BLOCK: JsonObject = {
 MODEL_ARGS = {'n_layer': 'n_layer', 'n_head': 'n_head', 'n_embd': 'n_embd', 'dropout': None,
               'block_size': 'n_positions', 'vocab_size': 'vocab_size', 'bias': 'bias',
               'n_kv_head': 'num_key_value_heads'}
-# What nanoGPT's `bias` says.
+# The fields that nanoGPT's `bias` sets.
 BIASES = ('norm_bias', 'attention_bias', 'attention_out_bias', 'mlp_bias', 'mlp_out_bias')
-# Of models/training's model.Config.
+# Fields of models/training's model.Config, and ours.
 TRAINING_CONFIG = {'vocab_size': 'vocab_size', 'n_layer': 'n_layer', 'n_head': 'n_head',
                    'n_embd': 'n_embd', 'n_ctx': 'n_positions', 'rope_theta': 'rope_theta',
                    'layer_norm_eps': 'layer_norm_epsilon'}

@@ -12,7 +12,8 @@ from lssar_client.checkpoints.directory import CONFIG
 from lssar_client.checkpoints.errors import CheckpointError, read_json_object
 
 TOP = 20  # log-probabilities compared at a golden position
-# Of a log-probability, with float weights and fp32 K/V: ten times what fp32 arithmetic gives.
+# The limit for a log-probability with float weights and fp32 K/V: ten times what fp32
+# arithmetic gives.
 MAX_ERROR = 1e-3
 MAX_LENGTH = 2048
 PREFILL_TOKENS = 512

@@ -2,55 +2,22 @@
 
 import http.client
 import json
-import os
-import queue
-import signal
 import socket
-import subprocess
-import threading
 import time
 from typing import Any, Iterator
 
-SERVER = os.environ["LSSAR_SERVER"]
-MODEL = "models/zoo/lssar-6m"
+from server_process import MODEL, ServerProcess
+
 NAME = "lssar-6m"
 
 
-class Server:
-    """A running lssar-server on free ports."""
+class Server(ServerProcess):
+    """With requests to its HTTP port."""
 
     def __init__(self, *flags: str, model: str = MODEL, state: str = "serving"):
-        self.process = subprocess.Popen(
-            [SERVER, "--model", model, "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0",
-             *flags], stderr=subprocess.PIPE, text=True)
-        self.lines: list[dict[str, Any]] = []
-        self._events: queue.Queue[dict[str, Any]] = queue.Queue()
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-        self.address: str = self.wait_for(state)["http_address"]
-        self.host, port = self.address.rsplit(":", 1)
+        super().__init__(*flags, model=model, state=state)
+        self.host, port = self.http_address.rsplit(":", 1)
         self.port = int(port)
-
-    def _read(self) -> None:
-        for text in self.process.stderr:
-            line = json.loads(text)
-            self.lines.append(line)
-            self._events.put(line)
-        self.process.stderr.close()
-
-    def wait_for(self, event: str) -> dict[str, Any]:
-        deadline = time.monotonic() + 120
-        while True:
-            line = self._events.get(timeout=max(0.1, deadline - time.monotonic()))
-            if line["event"] == event:
-                return line
-
-    def stop(self) -> int:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(timeout=120)
-        self._reader.join()
-        return code
 
     def connect(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(self.host, self.port, timeout=120)

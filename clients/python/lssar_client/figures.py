@@ -1,0 +1,421 @@
+"""Figures of what `lssar ... --json` prints, drawn with matplotlib (extra `plot`).
+
+    lssar-figure attention OUT FILE             the weights of every captured head, as panels
+    lssar-figure loss      OUT [NAME=]FILE...   loss by length, of `score --ids --json`
+    lssar-figure passkey   OUT [NAME=]FILE...   accuracy by length, with 95% intervals
+    lssar-figure positions OUT [NAME=]FILE...   loss by position, of `perplexity --json`
+    lssar-figure sweep     OUT FILE             loss by length for each p, of `sweep --json`
+    lssar-figure bench     OUT [NAME=]FILE...   latencies by load, of `bench --json`
+
+OUT ends in .svg, .png, .pdf or .html. FILE `-` is standard input. Several files are several curves,
+with NAME or the file's name in the legend. Of a file with several lines the last one is drawn:
+`perplexity` prints a line for each text, then one for all of them.
+"""
+
+import argparse
+import base64
+import html
+import io
+import itertools
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+try:
+    import matplotlib
+
+    matplotlib.use('Agg')
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, NullLocator
+except ModuleNotFoundError as missing:
+    missing.msg = f"{missing.msg}: figures need pip install 'lssar-client[plot]'"
+    raise
+
+# What `lssar` printed: JSON, checked by reading it.
+JsonObject = Mapping[str, 'Json']
+Json = None | bool | int | float | str | Sequence['Json'] | JsonObject
+Named = Sequence[tuple[str, JsonObject]]
+
+# As in Figure A1 of arXiv 2501.13428: weights above this have the brightest colour.
+CLAMP = 0.5
+# Rows and keys of a panel; of a longer prompt each cell is its range's largest weight.
+MAX_CELLS = 256
+MAX_PANELS = 4096
+
+# The same bytes for the same data: no date, and ids that do not change. Text stays text; where
+# DejaVu is missing, Verdana has its widths.
+matplotlib.rcParams.update({
+    'svg.hashsalt': 'lssar', 'svg.fonttype': 'none', 'font.family': 'sans-serif',
+    'font.sans-serif': ['DejaVu Sans', 'Verdana', 'sans-serif'], 'font.size': 9,
+    'axes.spines.top': False, 'axes.spines.right': False})
+
+
+def objects(parent: JsonObject, field: str) -> list[JsonObject]:
+    """A field that holds a list of objects."""
+    value = parent[field]
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise TypeError(f'{field} is no list of objects')
+    return value
+
+
+def number(parent: JsonObject, field: str) -> float:
+    """A field that holds a number."""
+    value = parent[field]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f'{field} is no number')
+    return value
+
+
+def numbers(parent: JsonObject, field: str) -> list[float]:
+    """A field that holds a list of numbers."""
+    value = parent[field]
+    if not isinstance(value, list) or not all(isinstance(each, int | float) for each in value):
+        raise TypeError(f'{field} is no list of numbers')
+    return value
+
+
+def length_name(length: float) -> str:
+    """1024 -> '1K'."""
+    return f'{length / 1024:g}K' if length >= 1024 and length % 1024 == 0 else f'{length:g}'
+
+
+def length_axis(axes: Axes, lengths: Sequence[float]) -> None:
+    """A logarithmic x axis with a tick at each length."""
+    axes.set_xscale('log', base=2)
+    axes.set_xticks(sorted(set(lengths)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: length_name(value)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel('length (tokens)')
+    axes.grid(axis='y', alpha=0.3)
+
+
+def legend(axes: Axes, named: Named) -> None:
+    """Names the curves, if there are several."""
+    if len(named) > 1:
+        axes.legend(frameon=False)
+
+
+def panel_grid(layers: Sequence[int], heads: Sequence[int]) -> tuple[int, int]:
+    """Rows and columns of panels: a row for each layer, or of one layer four heads a row."""
+    if len(layers) > 1:
+        return len(layers), len(heads)
+    across = min(len(heads), 4)
+    return math.ceil(len(heads) / across), across
+
+
+class Panels:
+    """The weights of captured heads as matrices of at most MAX_CELLS rows and columns."""
+
+    def __init__(self, document: JsonObject) -> None:
+        rows = objects(document, 'rows')
+        if not rows:
+            raise ValueError('no row of attention was captured')
+        self.layers = sorted({int(number(row, 'layer')) for row in rows})
+        self.heads = sorted({int(number(row, 'head')) for row in rows})
+        self.positions = sorted({int(number(row, 'row')) for row in rows})
+        if len(self.layers) * len(self.heads) > MAX_PANELS:
+            raise ValueError(f'{len(self.layers)} x {len(self.heads)} panels are too many: capture '
+                             f'at most {MAX_PANELS} heads')
+        self.num_keys = self.positions[-1] + 1
+        self.columns = min(self.num_keys, MAX_CELLS)
+        self.lines = min(len(self.positions), MAX_CELLS)
+        self._line = {position: i * self.lines // len(self.positions)
+                      for i, position in enumerate(self.positions)}
+        self._cells: dict[tuple[int, int], list[list[float]]] = {}
+        for row in rows:
+            self._add(row)
+
+    def _add(self, row: JsonObject) -> None:
+        position = int(number(row, 'row'))
+        cells = self.weights(int(number(row, 'layer')), int(number(row, 'head')))
+        line = cells[self._line[position]]
+        for x in range(position * self.columns // self.num_keys + 1):
+            line[x] = 0.0 if math.isnan(line[x]) else line[x]
+        for key, weight in zip(numbers(row, 'keys'), numbers(row, 'weights'), strict=True):
+            x = int(key) * self.columns // self.num_keys
+            line[x] = max(line[x], weight)
+
+    def weights(self, layer: int, head: int) -> list[list[float]]:
+        """Lines of cells. NaN: keys after the row's own."""
+        if (layer, head) not in self._cells:
+            self._cells[layer, head] = [[math.nan] * self.columns for _ in range(self.lines)]
+        return self._cells[layer, head]
+
+    def ticks(self) -> tuple[list[int], list[int]]:
+        """Lines with a label, and the labels: positions of rows."""
+        step = max(1, self.lines // 4)
+        lines = list(range(0, self.lines, step))
+        return lines, [self.positions[line * len(self.positions) // self.lines] for line in lines]
+
+
+# Inches around and between the panels. matplotlib's own layout takes minutes for a hundred panels.
+LEFT, RIGHT, TOP, BOTTOM, GAP, TITLE_GAP = 0.9, 0.95, 0.5, 0.5, 0.12, 0.42
+BAR_LEFT, BAR_WIDTH, BAR_HEIGHT = 0.2, 0.14, 3.2
+
+
+def panel_figure(down: int, across: int, is_grid: bool) -> tuple[Figure, list[list[Axes]], Axes]:
+    """A figure with square panels and axes for the colour bar."""
+    edge = max(1.0, min(1.6 if is_grid else 2.6, 11 / across))
+    gap = GAP if is_grid else TITLE_GAP
+    height_of_panels = down * edge + (down - 1) * gap
+    width = LEFT + across * edge + (across - 1) * GAP + RIGHT
+    height = TOP + height_of_panels + BOTTOM
+    figure = Figure(figsize=(width, height))
+    grid = figure.subplots(down, across, squeeze=False, gridspec_kw={
+        'left': LEFT / width, 'right': 1 - RIGHT / width, 'top': 1 - TOP / height,
+        'bottom': BOTTOM / height, 'wspace': GAP / edge, 'hspace': gap / edge})
+    figure.supxlabel('key', fontsize=9, va='bottom', y=0.06 / height)
+    figure.supylabel('query token', fontsize=9, ha='left', x=0.06 / width)
+    bar_height = min(BAR_HEIGHT, height_of_panels)
+    bar_axes = figure.add_axes((1 - (RIGHT - BAR_LEFT) / width, 1 - (TOP + bar_height) / height,
+                                BAR_WIDTH / width, bar_height / height))
+    return figure, [list(line) for line in grid], bar_axes
+
+
+def attention(named: Named) -> Figure:
+    """One panel a head: rows are query tokens, columns are keys."""
+    (name, document), = named
+    panels = Panels(document)
+    down, across = panel_grid(panels.layers, panels.heads)
+    is_grid = len(panels.layers) > 1
+    figure, grid, bar_axes = panel_figure(down, across, is_grid)
+    lines, labels = panels.ticks()
+    image = None
+    for i, axes in enumerate(itertools.chain.from_iterable(grid)):
+        if i >= len(panels.layers) * len(panels.heads):
+            axes.set_visible(False)
+            continue
+        layer, head = panels.layers[i // len(panels.heads)], panels.heads[i % len(panels.heads)]
+        image = axes.imshow(panels.weights(layer, head), vmin=0, vmax=CLAMP, cmap='viridis',
+                            interpolation='nearest', aspect='auto',
+                            extent=(-0.5, panels.num_keys - 0.5, panels.lines - 0.5, -0.5))
+        axes.set_box_aspect(1)
+        axes.set_yticks(lines, labels=labels)
+        axes.locator_params(axis='x', nbins=3, integer=True)
+        axes.tick_params(labelsize=7, length=2, labelleft=i % across == 0,
+                         labelbottom=i + across >= len(panels.layers) * len(panels.heads))
+        axes.set_title(f'head {head}', fontsize=8, pad=3)
+        if is_grid and i >= across:
+            axes.set_title('')
+        if is_grid and i % across == 0:
+            axes.set_ylabel(f'layer {layer}', fontsize=8)
+    title = name if is_grid else ', '.join(filter(None, [name, f'layer {panels.layers[0]}']))
+    figure.suptitle(title, fontsize=10, va='top', y=1 - 0.06 / figure.get_figheight())
+    bar = figure.colorbar(image, cax=bar_axes, extend='max')
+    keys_per_cell = math.ceil(panels.num_keys / panels.columns)
+    largest = f' (largest of {keys_per_cell} keys)' if keys_per_cell > 1 else ''
+    bar.set_label(f'weight, clamped to [0, {CLAMP}]{largest}')
+    return figure
+
+
+def loss(named: Named) -> Figure:
+    """Mean loss of rows of each length."""
+    figure = Figure(figsize=(5.2, 3.4), layout='constrained')
+    axes = figure.subplots()
+    lengths: list[float] = []
+    for name, document in named:
+        rows = objects(document, 'lengths')
+        x = [number(row, 'length') for row in rows]
+        lengths += x
+        axes.plot(x, [number(row, 'loss') for row in rows], 'o-', label=name)
+    length_axis(axes, lengths)
+    axes.set_ylabel('loss (nats per token)')
+    legend(axes, named)
+    return figure
+
+
+def passkey(named: Named) -> Figure:
+    """Share of passkeys found, with Wilson's 95% intervals."""
+    figure = Figure(figsize=(5.2, 3.4), layout='constrained')
+    axes = figure.subplots()
+    lengths: list[float] = []
+    for name, document in named:
+        rows = [row for row in objects(document, 'lengths') if number(row, 'num_trials') > 0]
+        x = [number(row, 'length') for row in rows]
+        lengths += x
+        accuracy = [number(row, 'accuracy') for row in rows]
+        intervals = [numbers(row, 'interval95') for row in rows]
+        # Wilson's interval holds the share; its arithmetic may miss an end by a rounding.
+        errors = [[max(0.0, y - low) for y, (low, _) in zip(accuracy, intervals)],
+                  [max(0.0, high - y) for y, (_, high) in zip(accuracy, intervals)]]
+        axes.errorbar(x, accuracy, yerr=errors, fmt='o-', capsize=3, label=name)
+    length_axis(axes, lengths)
+    axes.set_ylim(-0.03, 1.03)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f'{value:.0%}'))
+    axes.set_ylabel('passkeys found (95% intervals)')
+    legend(axes, named)
+    return figure
+
+
+def positions(named: Named) -> Figure:
+    """Mean loss in ranges of positions, with the mean's 95% interval."""
+    figure = Figure(figsize=(6.4, 3.4), layout='constrained')
+    axes = figure.subplots()
+    for name, document in named:
+        ranges = objects(document, 'positions')
+        x = [(number(part, 'first') + number(part, 'end') - 1) / 2 for part in ranges]
+        mean = [number(part, 'loss') for part in ranges]
+        half = [1.96 * number(part, 'standard_error') for part in ranges]
+        line, = axes.plot(x, mean, label=name)
+        axes.fill_between(x, [m - h for m, h in zip(mean, half)],
+                          [m + h for m, h in zip(mean, half)], alpha=0.2, linewidth=0,
+                          color=line.get_color())
+    axes.set_xlabel('tokens read before')
+    axes.set_ylabel('loss (nats per token, 95% interval)')
+    axes.grid(axis='y', alpha=0.3)
+    legend(axes, named)
+    return figure
+
+
+def sweep(named: Named) -> Figure:
+    """Loss by length, a curve for each p."""
+    (name, document), = named
+    figure = Figure(figsize=(6.4, 3.8), layout='constrained')
+    axes = figure.subplots()
+    values = objects(document, 'values')
+    colours = matplotlib.colormaps['viridis']
+    lengths: list[float] = []
+    for i, value in enumerate(values):
+        rows = objects(value, 'lengths')
+        x = [number(row, 'length') for row in rows]
+        lengths += x
+        axes.plot(x, [number(row, 'loss') for row in rows], 'o-',
+                  color=colours(i / max(1, len(values) - 1) * 0.9),
+                  label=f"p = {number(value, 'p'):g}")
+    length_axis(axes, lengths)
+    axes.set_ylabel('loss (nats per token)')
+    axes.set_title(name)
+    axes.legend(frameon=False, fontsize=8, loc='center left', bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+def bench(named: Named) -> Figure:
+    """Latencies over the load: p50 as a line, p50 to p99 as a band."""
+    titles = {'ttft_ms': 'time to first token', 'itl_ms': 'time between tokens',
+              'e2e_ms': 'whole request'}
+    figure = Figure(figsize=(10.5, 3.2), layout='constrained')
+    for axes, (field, title) in zip(figure.subplots(1, len(titles)), titles.items()):
+        load = 'concurrency'
+        for name, document in named:
+            x, middle, high = [], [], []
+            for point in objects(document, 'points'):
+                latency = point[field]
+                load = 'rate' if 'rate' in point else 'concurrency'
+                if isinstance(latency, dict):  # null: no request completed
+                    x.append(number(point, load))
+                    middle.append(number(latency, 'p50'))
+                    high.append(number(latency, 'p99'))
+            line, = axes.plot(x, middle, 'o-', label=name)
+            axes.fill_between(x, middle, high, alpha=0.2, linewidth=0, color=line.get_color())
+        axes.set_title(title)
+        axes.set_xlabel('requests in flight' if load == 'concurrency' else 'requests per second')
+        axes.set_ylabel('milliseconds, p50 to p99')
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+        legend(axes, named)
+    return figure
+
+
+KINDS: Mapping[str, Callable[[Named], Figure]] = {
+    'attention': attention, 'loss': loss, 'passkey': passkey, 'positions': positions,
+    'sweep': sweep, 'bench': bench}
+SINGLE = ('attention', 'sweep')  # kinds of one document
+SUFFIXES = ('.svg', '.png', '.pdf', '.html')
+
+
+def suffix_of(path: str) -> str:
+    """The format that a path names. Errors: ValueError."""
+    suffix = os.path.splitext(path)[1]
+    if suffix not in SUFFIXES:
+        raise ValueError(f'{path}: the name must end in .svg, .png, .pdf or .html')
+    return suffix
+
+
+def save(figure: Figure, path: str) -> None:
+    """Writes `figure` in the format that the path's end names. HTML holds the SVG itself."""
+    suffix = suffix_of(path)
+    if suffix != '.html':
+        dates = {'.svg': {'Date': None}, '.pdf': {'CreationDate': None}, '.png': {}}
+        figure.savefig(path, dpi=150, metadata=dates[suffix])
+        return
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format='svg', metadata={'Date': None})
+    image = base64.b64encode(buffer.getvalue()).decode()
+    title = html.escape(os.path.basename(path))
+    with open(path, 'w', encoding='utf-8') as file:
+        file.write(f'<!doctype html><meta charset="utf-8"><title>{title}</title>'
+                   f'<img alt="{title}" src="data:image/svg+xml;base64,{image}">\n')
+
+
+def split_argument(argument: str) -> tuple[str, str]:
+    """'NAME=FILE' or 'FILE' -> name, path."""
+    name, separator, path = argument.partition('=')
+    if separator and not os.path.exists(argument):
+        return name, path
+    return ('' if argument == '-' else os.path.splitext(os.path.basename(argument))[0]), argument
+
+
+def read(argument: str) -> tuple[str, JsonObject]:
+    """The name and the last JSON object of a file. Errors: ValueError."""
+    name, path = split_argument(argument)
+    try:
+        with open(0 if path == '-' else path, encoding='utf-8', closefd=path != '-') as file:
+            text = file.read()
+        try:
+            document = json.loads(text)
+        except ValueError:  # several lines, one object each
+            document = json.loads(text.rstrip().rpartition('\n')[2])
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f'{path}: {error}') from error
+    if not isinstance(document, dict):
+        raise ValueError(f'{path}: must hold one JSON object')
+    return name, document
+
+
+def draw(kind: str, path: str, named: Named) -> None:
+    """Draws and writes a figure. Errors: ValueError, OSError."""
+    try:
+        figure = KINDS[kind](named)
+    except (KeyError, TypeError, IndexError) as error:
+        raise ValueError('this is not what `lssar` prints for a figure of kind '
+                         f'{kind}: {error!r}') from error
+    save(figure, path)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The console script. -> exit code."""
+    parser = argparse.ArgumentParser(prog='lssar-figure', description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('kind', choices=list(KINDS))
+    parser.add_argument('out', metavar='OUT')
+    parser.add_argument('files', metavar='[NAME=]FILE', nargs='+')
+    # For a caller that works before it has a result: 'ready' on stdout once all can be drawn.
+    parser.add_argument('--announce', action='store_true', help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    try:
+        suffix_of(given.out)
+        if not os.path.isdir(os.path.dirname(given.out) or '.'):
+            raise ValueError(f'{given.out}: there is no such directory')
+        if given.kind in SINGLE and len(given.files) > 1:
+            raise ValueError(f'{given.kind} takes one file, {len(given.files)} are given')
+        if given.announce:
+            print('ready', flush=True)
+            text = sys.stdin.read()
+            if not text:
+                return 1  # the caller has no result, and says why
+            draw(given.kind, given.out, [('', json.loads(text))])
+        else:
+            draw(given.kind, given.out, [read(argument) for argument in given.files])
+    except (ValueError, OSError) as error:
+        print(f'lssar-figure: {error}', file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

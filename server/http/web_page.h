@@ -1,0 +1,20 @@
+// The web page at /: files of server/web, which are part of the program.
+#ifndef LSSAR_SERVER_HTTP_WEB_PAGE_H_
+#define LSSAR_SERVER_HTTP_WEB_PAGE_H_
+
+#include <string_view>
+
+#include "server/http/http_message.h"
+
+namespace lssar {
+
+// "/" and "/web/...".
+bool IsWebPath(std::string_view path);
+
+// The file at `path`, with headers that let the page load and reach nothing but this server, and
+// run no inline script. 404: there is no such file.
+HttpReply WebPage(std::string_view path);
+
+}  // namespace lssar
+
+#endif  // LSSAR_SERVER_HTTP_WEB_PAGE_H_

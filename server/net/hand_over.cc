@@ -1,0 +1,43 @@
+#include "server/net/hand_over.h"
+
+#include <utility>
+
+namespace lssar {
+
+HandOver::HandOver(std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor)
+    : acceptor_(std::move(acceptor)), thread_([this] { Run(); }) {}
+
+HandOver::~HandOver() {
+  Close();
+  thread_.join();
+}
+
+void HandOver::Add(FileDescriptor socket) {
+  const std::lock_guard lock(mutex_);
+  if (is_closed_) return;
+  waiting_.push_back(std::move(socket));
+  changed_.notify_one();
+}
+
+void HandOver::Close() {
+  const std::lock_guard lock(mutex_);
+  is_closed_ = true;
+  waiting_.clear();
+  changed_.notify_one();
+}
+
+void HandOver::Run() {
+  while (true) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return is_closed_ || !waiting_.empty(); });
+      if (is_closed_) return;
+      parameters.fd = waiting_.front().Release();
+      waiting_.pop_front();
+    }
+    acceptor_->HandleNewConnection(&parameters);
+  }
+}
+
+}  // namespace lssar

@@ -1,0 +1,47 @@
+// Hands accepted sockets to gRPC.
+#ifndef LSSAR_SERVER_NET_HAND_OVER_H_
+#define LSSAR_SERVER_NET_HAND_OVER_H_
+
+#include <grpcpp/server_builder.h>
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "server/net/file_descriptor.h"
+
+namespace lssar {
+
+// On a thread of its own: within the call that takes a socket, gRPC parses what the client has
+// sent, and goes on for as long as more has arrived. A client that sends what is slow to parse can
+// keep that thread until TrafficWatch closes its connection; the watch must not be on it.
+class HandOver {
+ public:
+  // Requires  gRPC's server has started
+  explicit HandOver(std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor);
+  // Close; waits until gRPC has taken the socket that it is taking.
+  ~HandOver();
+  HandOver(const HandOver&) = delete;
+  HandOver& operator=(const HandOver&) = delete;
+
+  // Does not wait for gRPC. Any thread.
+  void Add(FileDescriptor socket);
+  // Closes the sockets that wait, and those that come later.
+  void Close();
+
+ private:
+  void Run();
+
+  const std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<FileDescriptor> waiting_;  // under the mutex
+  bool is_closed_ = false;              // under the mutex
+  std::thread thread_;
+};
+
+}  // namespace lssar
+
+#endif  // LSSAR_SERVER_NET_HAND_OVER_H_

@@ -1,0 +1,86 @@
+// The server's HTTP API: requests, streams of events, and errors in one shape.
+
+const KEY = "lssar-api-key";
+
+export const getKey = () => sessionStorage.getItem(KEY) ?? "";
+export const setKey = (key) => (key ? sessionStorage.setItem(KEY, key) : sessionStorage.removeItem(KEY));
+
+// An answer other than 2xx, or no answer (status 0).
+export class ApiError extends Error {
+  constructor(status, message, { param = null, retryAfter = null } = {}) {
+    super(message);
+    this.status = status;
+    this.param = param;
+    this.retryAfter = retryAfter; // seconds
+  }
+}
+
+// Listeners hear of every failed request: main.js shows a banner.
+const failureListeners = [];
+export const onFailure = (listener) => failureListeners.push(listener);
+
+function fail(error) {
+  for (const listener of failureListeners) listener(error);
+  throw error;
+}
+
+async function open(path, { body, signal } = {}) {
+  const headers = {};
+  if (getKey()) headers.Authorization = `Bearer ${getKey()}`;
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  let response;
+  try {
+    response = await fetch(path, {
+      method: body === undefined ? "GET" : "POST", headers, signal,
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    return fail(new ApiError(0, "The server does not answer."));
+  }
+  if (response.ok) return response;
+  const text = await response.text();
+  let detail = {};
+  try {
+    detail = JSON.parse(text).error ?? {};
+  } catch { /* the pages for people and probes answer with plain text */ }
+  return fail(new ApiError(response.status, detail.message ?? (text.trim() || `HTTP ${response.status}`), {
+    param: detail.param ?? null,
+    retryAfter: Number(response.headers.get("Retry-After")) || null,
+  }));
+}
+
+export const getJson = async (path, options) => (await open(path, options)).json();
+export const getText = async (path, options) => (await open(path, options)).text();
+export const post = async (path, body, signal) => (await open(path, { body, signal })).json();
+
+// Yields the JSON of each server-sent event until [DONE]. An event that holds an error throws it.
+export async function* streamEvents(path, body, signal) {
+  const response = await open(path, { body: { ...body, stream: true }, signal });
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (;;) {
+      let chunk;
+      try {
+        chunk = await reader.read();
+      } catch (error) {
+        if (error.name === "AbortError") throw error;
+        fail(new ApiError(0, "The connection broke before the text was complete."));
+      }
+      if (chunk.done) fail(new ApiError(0, "The stream ended before the text was complete."));
+      const events = (rest + chunk.value).split("\n\n");
+      rest = events.pop();
+      for (const event of events) {
+        if (!event.startsWith("data: ")) continue;
+        const data = event.slice("data: ".length);
+        if (data === "[DONE]") return;
+        const value = JSON.parse(data);
+        if (value.error) fail(new ApiError(value.error.code ?? 500, value.error.message));
+        yield value;
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}

@@ -1,0 +1,103 @@
+// The page: views as tabs, the banner of errors, the API key.
+import { getJson, getKey, getText, onFailure, setKey } from "./api.js";
+import { byId, element } from "./dom.js";
+import * as attention from "./attention.js";
+import * as score from "./score.js";
+import * as serving from "./serving.js";
+import * as write from "./write.js";
+
+const VIEWS = ["write", "score", "attention", "serving"];
+const RETRY_MS = 2000;
+
+function show(name) {
+  for (const view of VIEWS) {
+    const tab = byId(`tab-${view}`);
+    tab.setAttribute("aria-selected", String(view === name));
+    tab.tabIndex = view === name ? 0 : -1;
+    byId(`view-${view}`).hidden = view !== name;
+  }
+  serving.show(name === "serving");
+  history.replaceState(null, "", `#${name}`);
+}
+
+function setUpTabs() {
+  for (const [i, view] of VIEWS.entries()) {
+    const tab = byId(`tab-${view}`);
+    tab.addEventListener("click", () => show(view));
+    tab.addEventListener("keydown", (event) => {
+      const at = { ArrowRight: i + 1, ArrowLeft: i - 1 + VIEWS.length, Home: 0, End: VIEWS.length - 1 }[event.key];
+      if (at === undefined) return;
+      event.preventDefault();
+      const next = VIEWS[at % VIEWS.length];
+      show(next);
+      byId(`tab-${next}`).focus();
+    });
+  }
+}
+
+function showBanner(...content) {
+  byId("banner").replaceChildren(...content);
+  byId("banner").hidden = content.length === 0;
+}
+
+// What a person can do about an error that is not about a field of the request.
+let waiting = false;
+function explain(error) {
+  if (error.status === 401 || error.status === 403) {
+    showBanner(`${error.message}`, element("button", { onclick: askForKey }, "Enter an API key"));
+  } else if (error.status === 429) {
+    const wait = error.retryAfter ? ` It suggests to try again in ${error.retryAfter} s.` : "";
+    showBanner(`The server is at its limit: ${error.message}.${wait}`, element("button", { class: "plain", onclick: () => showBanner() }, "Dismiss"));
+  } else if (error.status === 0 || error.status === 503) {
+    showBanner(error.status === 0 ? "The server does not answer. Trying again…" : `The server is not ready: ${error.message} Trying again…`);
+    if (!waiting) waitForServer();
+  }
+}
+
+async function waitForServer() {
+  waiting = true;
+  for (;;) {
+    await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+    try {
+      const response = await fetch("readyz");
+      if (response.ok) break;
+    } catch { /* still away */ }
+  }
+  waiting = false;
+  showBanner();
+  if (!byId("model-name").textContent) load();
+}
+
+function askForKey() {
+  byId("key").value = getKey();
+  byId("key-dialog").showModal();
+}
+
+async function load() {
+  let model;
+  try {
+    [model] = (await getJson("v1/models")).data;
+  } catch {
+    return; // the banner says why; it comes back here when the reason is gone
+  }
+  showBanner();
+  byId("model-name").textContent = model.id;
+  document.title = `${model.id} - lssar`;
+  const open = (name, view) => (text) => { show(name); view.openText(text); };
+  await write.start(model, { score: open("score", score), attention: open("attention", attention) });
+  score.start(model);
+  attention.start(model);
+  serving.start(model);
+}
+
+setUpTabs();
+onFailure(explain);
+byId("key-button").addEventListener("click", askForKey);
+byId("key-dialog").addEventListener("close", () => {
+  if (byId("key-dialog").returnValue !== "save") return;
+  setKey(byId("key").value.trim());
+  showBanner();
+  if (!byId("model-name").textContent) load();
+});
+show(VIEWS.includes(location.hash.slice(1)) ? location.hash.slice(1) : "write");
+load();

@@ -1,0 +1,107 @@
+// The Score view: a text's loss by position, or continuations of a context.
+import { post } from "./api.js";
+import { byId, digits, element, percent, table } from "./dom.js";
+import { lineChart } from "./plot.js";
+import { TokenText, legend, tokensOf } from "./tokens.js";
+
+const ALTERNATIVES = 5;
+const MAX_DOTS = 1500;      // raw losses in the chart
+const MIN_BIN = 8;          // tokens whose mean is one point of the curve
+const MAX_COLOURED = 4096;  // tokens of a text that are drawn one by one
+const NATS_TO_BITS = Math.LOG2E;
+
+const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+
+// Mean loss in at most `count` equal ranges of positions: [[middle, mean, low, high]], with the
+// 95% interval of the mean.
+function binned(losses, count) {
+  const size = Math.max(1, Math.ceil(losses.length / count));
+  const bins = [];
+  for (let first = 0; first < losses.length; first += size) {
+    const part = losses.slice(first, first + size);
+    const middle = mean(part);
+    const variance = part.length > 1 ? part.reduce((sum, value) => sum + (value - middle) ** 2, 0) / (part.length - 1) : 0;
+    const half = 1.96 * Math.sqrt(variance / part.length);
+    bins.push([first + part.length / 2, middle, middle - half, middle + half]);
+  }
+  return bins;
+}
+
+function showText(score, trainedLength) {
+  const tokens = tokensOf(score.logprobs);
+  const losses = tokens.map((token) => -token.logprob);
+  const bins = binned(losses, Math.min(64, Math.ceil(losses.length / MIN_BIN)));
+  const every = Math.max(1, Math.ceil(losses.length / MAX_DOTS));
+  const view = new TokenText({ label: "Tokens of the text, coloured by probability" });
+  tokens.slice(0, MAX_COLOURED).forEach((token, i) => view.add({ ...token, note: `position ${i}` }));
+  const more = tokens.length > MAX_COLOURED ? [element("p", { class: "quiet" }, `The first ${MAX_COLOURED} of ${tokens.length} tokens.`)] : [];
+  return [
+    element("p", { id: "score-summary" }, `${tokens.length} tokens, ${digits(mean(losses))} nats a token, ` +
+      `${digits(-score.logprob * NATS_TO_BITS / score.num_bytes)} bits a byte, perplexity ${digits(Math.exp(mean(losses)))}.`),
+    element("figure", {},
+      element("figcaption", {}, `Loss (nats) by position: mean with its 95% interval${trainedLength ? `; trained on ${trainedLength} tokens` : ""}`),
+      lineChart({ points: bins.map(([at, value]) => [at, value]), band: bins.map(([at, , low, high]) => [at, Math.max(low, 0), high]),
+        raw: losses.map((loss, i) => [i, loss]).filter((_, i) => i % every === 0), zero: true, height: 220,
+        label: `Loss by position, mean ${digits(mean(losses))} nats` })),
+    element("h2", {}, "Tokens"), element("div", { class: "legend" }, ...legend()), view.node, ...more];
+}
+
+function showContinuations(continuations, texts) {
+  const total = continuations.reduce((sum, one) => sum + Math.exp(one.logprob), 0);
+  const rows = continuations.map((one, i) => [
+    element("span", { class: "text" }, texts[i]), digits(one.logprob), digits(one.logprob / one.num_tokens),
+    digits(one.logprob / one.num_bytes), one.num_tokens, one.is_greedy ? "yes" : "no", percent(Math.exp(one.logprob) / total)]);
+  const views = continuations.map((one) => {
+    const view = new TokenText({ label: "Tokens of a continuation" });
+    for (const token of tokensOf(one.logprobs)) view.add(token);
+    return element("p", {}, view.node);
+  });
+  return [table(["continuation", "log-probability", "per token", "per byte", "tokens", "greedy", "share"], rows),
+    element("h2", {}, "Tokens"), element("div", { class: "legend" }, ...legend()), ...views];
+}
+
+async function score(model) {
+  const isText = byId("score-form").elements.what.value === "text";
+  const status = byId("score-status");
+  const continuations = isText ? [byId("score-text").value] : byId("score-continuations").value.split("\n").filter((line) => line !== "");
+  if (continuations.join("") === "") {
+    status.textContent = isText ? "Paste a text first." : "Write at least one continuation.";
+    return;
+  }
+  const item = isText ? { continuations } : { context: byId("score-context").value, continuations };
+  byId("score").disabled = true;
+  status.textContent = "Scoring…";
+  const started = performance.now();
+  try {
+    const reply = await post("v1/score", { items: [item], logprobs: ALTERNATIVES });
+    status.textContent = `${reply.usage.total_tokens} tokens in ${digits((performance.now() - started) / 1000)} s`;
+    const scores = reply.data[0].continuations;
+    byId("score-result").replaceChildren(...(isText ? showText(scores[0], model.max_position_embeddings) : showContinuations(scores, continuations)));
+  } catch (error) {
+    status.textContent = error.message;
+  } finally {
+    byId("score").disabled = false;
+  }
+}
+
+export function start(model) {
+  byId("score-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    score(model);
+  });
+  for (const radio of byId("score-form").elements.what) {
+    radio.addEventListener("change", () => {
+      const isText = byId("score-form").elements.what.value === "text";
+      byId("score-text-fields").hidden = !isText;
+      byId("score-item-fields").hidden = isText;
+    });
+  }
+}
+
+export function openText(text) {
+  byId("score-form").elements.what.value = "text";
+  byId("score-text-fields").hidden = false;
+  byId("score-item-fields").hidden = true;
+  byId("score-text").value = text;
+  byId("score-form").requestSubmit();
+}

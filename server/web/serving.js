@@ -1,0 +1,103 @@
+// The Serving view: the server's metrics as small charts, read every second while the view is open.
+import { getText } from "./api.js";
+import { byId, digits, element, percent, table } from "./dom.js";
+import { lineChart } from "./plot.js";
+
+const PERIOD_MS = 1000;
+const KEPT = 120; // samples
+
+// Prometheus' text format -> Map(name with labels -> value).
+export function parseMetrics(text) {
+  const values = new Map();
+  for (const line of text.split("\n")) {
+    const space = line.lastIndexOf(" ");
+    if (line.startsWith("#") || space < 0) continue;
+    values.set(line.slice(0, space), Number(line.slice(space + 1)));
+  }
+  return values;
+}
+
+// Buckets of a histogram between two samples -> the quantile, linear within a bucket.
+function quantile(name, now, before, q) {
+  const buckets = [...now].filter(([key]) => key.startsWith(`${name}_bucket{`))
+    .map(([key, value]) => [Number(/le="([^"]*)"/.exec(key)[1].replace("+Inf", "Infinity")), value - (before.get(key) ?? 0)])
+    .sort((a, b) => a[0] - b[0]);
+  const total = buckets.at(-1)?.[1] ?? 0;
+  if (!total) return NaN;
+  let lower = 0, below = 0;
+  for (const [upper, count] of buckets) {
+    if (count >= q * total) {
+      if (upper === Infinity) return lower;
+      return lower + (upper - lower) * (q * total - below) / ((count - below) || 1);
+    }
+    lower = upper;
+    below = count;
+  }
+  return NaN;
+}
+
+const rate = (name) => (now, before, seconds) => ((now.get(name) ?? 0) - (before.get(name) ?? 0)) / seconds;
+const value = (name) => (now) => now.get(name) ?? NaN;
+function hitRatio(now, before, seconds) {
+  return rate("lssar_prefix_cache_hits_total")(now, before, seconds) / rate("lssar_prefix_cache_queries_total")(now, before, seconds);
+}
+
+const CHARTS = [
+  ["Tokens written per second", rate("lssar_generation_tokens_total"), digits],
+  ["Prompt tokens read per second", rate("lssar_prompt_tokens_total"), digits],
+  ["Requests running", value("lssar_num_requests_running"), digits],
+  ["Requests waiting", value("lssar_num_requests_waiting"), digits],
+  ["K/V cache in use", value("lssar_kv_cache_usage_ratio"), percent],
+  ["Prefix cache hits", hitRatio, percent],
+  ["Time between tokens, median (ms)", (now, before) => 1000 * quantile("lssar_inter_token_latency_seconds", now, before, 0.5), digits],
+  ["V rows read", (now, before, seconds) => rate("lssar_attention_value_rows_read_total")(now, before, seconds) /
+    rate("lssar_attention_value_rows_total")(now, before, seconds), percent],
+];
+
+let timer = null;
+let previous = null; // {at, values}
+const series = CHARTS.map(() => []);
+
+function draw() {
+  byId("serving-charts").replaceChildren(...CHARTS.map(([title, , unit], i) => {
+    const known = series[i].filter(([, y]) => Number.isFinite(y));
+    const last = known.at(-1)?.[1];
+    return element("figure", {}, element("figcaption", {}, element("span", {}, title), element("b", {}, last === undefined ? "-" : unit(last))),
+      known.length > 1 ? lineChart({ points: known, zero: true, height: 110, xTicks: [], yUnit: unit, label: `${title}: now ${unit(last)}` })
+        : element("p", { class: "quiet" }, known.length ? "A chart needs one more figure." : "No figures yet."));
+  }));
+}
+
+async function sample() {
+  try {
+    const now = { at: performance.now() / 1000, values: parseMetrics(await getText("metrics")) };
+    if (previous) {
+      CHARTS.forEach(([, figure], i) => {
+        series[i].push([now.at, figure(now.values, previous.values, now.at - previous.at)]);
+        if (series[i].length > KEPT) series[i].shift();
+      });
+    }
+    previous = now;
+    byId("serving-status").textContent = "";
+    draw();
+  } catch (error) {
+    byId("serving-status").textContent = error.message;
+  }
+}
+
+export function start(model) {
+  const attention = model.attention.kind + (model.attention.p === null ? "" : `, p = ${model.attention.p}`);
+  byId("serving-model").replaceChildren(table(["model", "checkpoint", "attention", "layers x heads", "trained length", "context", "device"],
+    [[model.id, model.checkpoint_hash, attention, `${model.num_hidden_layers} x ${model.num_attention_heads}`,
+      model.max_position_embeddings, model.max_model_len, model.device]]));
+  draw();
+}
+
+export function show(visible) {
+  clearInterval(timer);
+  timer = null;
+  previous = visible ? previous : null;
+  if (!visible) return;
+  sample();
+  timer = setInterval(sample, PERIOD_MS);
+}

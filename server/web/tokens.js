@@ -1,0 +1,113 @@
+// A text as tokens that are coloured by probability. Hover or focus shows a card with the
+// alternatives. The tokens of a text are one tab stop: arrow keys move within it.
+import { byId, digits, element, percent } from "./dom.js";
+
+const LIMITS = [0.5, 0.2, 0.05, 0.01, 0.001]; // lower bounds of levels 0..4; level 5 is the rest
+
+const level = (logprob) => {
+  const probability = Math.exp(logprob);
+  const found = LIMITS.findIndex((limit) => probability >= limit);
+  return found < 0 ? LIMITS.length : found;
+};
+
+export function legend() {
+  const names = LIMITS.map((limit) => `≥ ${limit}`).concat(`< ${LIMITS.at(-1)}`);
+  return [element("b", {}, "Probability of a token: "),
+    ...names.map((name, i) => element("span", { class: `p${i}` }, name))];
+}
+
+// Shows white space that would be invisible in a list.
+export const visible = (text) => text.replaceAll("\n", "↵").replaceAll(" ", "␣");
+
+// {text, logprob, top: [{text, logprob}]} -> the rows of the card.
+function cardContent(token) {
+  const lines = [element("b", {}, visible(token.text))];
+  if (token.logprob !== null && token.logprob !== undefined) {
+    lines.push(` ${percent(Math.exp(token.logprob))}, log-probability ${digits(token.logprob)}`);
+  }
+  if (token.note) lines.push(element("br"), token.note);
+  if (token.top?.length) {
+    lines.push(element("table", {}, element("tbody", {}, ...token.top.map((other) => element("tr", {},
+      element("td", {}, visible(other.text)), element("td", {}, percent(Math.exp(other.logprob))),
+      element("td", {}, digits(other.logprob)))))));
+  }
+  return lines;
+}
+
+export class TokenText {
+  // `onPoint(index or null)`: the token under the pointer or with the focus.
+  constructor({ label, onPoint = null }) {
+    this.node = element("div", { class: "text", role: "group", tabindex: "0", "aria-label": label });
+    this.tokens = [];
+    this.spans = [];
+    this.current = -1;
+    this.onPoint = onPoint;
+    this.node.addEventListener("pointerover", (event) => this.#point(this.spans.indexOf(event.target)));
+    this.node.addEventListener("pointerleave", () => this.#point(-1));
+    this.node.addEventListener("blur", () => this.#point(-1));
+    this.node.addEventListener("keydown", (event) => this.#move(event));
+  }
+
+  add(token) {
+    const shown = token.text === "" ? "·" : token.text;
+    const span = element("span", { class: "token" }, shown);
+    if (token.logprob !== null && token.logprob !== undefined) span.classList.add(`p${level(token.logprob)}`);
+    if (token.isPrompt) span.classList.add("prompt");
+    if (shown.startsWith("\n")) span.classList.add("line");
+    this.tokens.push(token);
+    this.spans.push(span);
+    this.node.append(span);
+  }
+
+  addPlain(text) {
+    this.node.append(element("span", { class: "prompt" }, text));
+  }
+
+  #move(event) {
+    const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 10, ArrowUp: -10 }[event.key];
+    if (event.key === "Escape") return this.#point(-1);
+    if (!step || !this.spans.length) return undefined;
+    event.preventDefault();
+    const next = Math.min(Math.max(this.current + step, 0), this.spans.length - 1);
+    this.spans[next].scrollIntoView({ block: "nearest" });
+    return this.#point(next);
+  }
+
+  #point(index) {
+    if (index === this.current) return;
+    this.spans[this.current]?.classList.remove("current");
+    this.current = index;
+    const card = byId("card");
+    const span = this.spans[index];
+    card.hidden = !span;
+    this.onPoint?.(span ? index : null);
+    if (!span) return;
+    span.classList.add("current");
+    card.replaceChildren(...cardContent(this.tokens[index]));
+    const box = span.getBoundingClientRect();
+    const left = Math.min(box.left, document.documentElement.clientWidth - card.offsetWidth - 8);
+    card.style.left = `${Math.max(left, 4) + window.scrollX}px`;
+    card.style.top = `${box.bottom + 6 + window.scrollY}px`;
+  }
+
+  // Underlines the tokens that `isSeen(index)` names.
+  mark(isSeen) {
+    this.spans.forEach((span, i) => span.classList.toggle("seen", isSeen(i)));
+  }
+}
+
+// Tokens of one `logprobs` object of an OpenAI reply: a completion's or a chat's.
+export function tokensOf(logprobs) {
+  if (!logprobs) return [];
+  if (logprobs.content) {
+    return logprobs.content.map((entry) => ({
+      text: entry.token, logprob: entry.logprob,
+      top: entry.top_logprobs.map((other) => ({ text: other.token, logprob: other.logprob })),
+    }));
+  }
+  return logprobs.tokens.map((text, i) => ({
+    text, logprob: logprobs.token_logprobs[i],
+    top: Object.entries(logprobs.top_logprobs?.[i] ?? {}).map(([other, logprob]) => ({ text: other, logprob }))
+      .sort((a, b) => b.logprob - a.logprob),
+  }));
+}

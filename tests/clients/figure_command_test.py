@@ -1,0 +1,99 @@
+"""`--figure` and `lssar figure`: the commands hand their results to matplotlib."""
+
+import json
+import os
+import pathlib
+import tempfile
+import unittest
+import xml.etree.ElementTree as ElementTree
+
+from programs import run_cli
+
+# Debian's python3, which has matplotlib; another one may be first in PATH.
+PATH = '/usr/bin:/bin'
+
+
+def words(path):
+    """Texts of an SVG."""
+    return [element.text for element in ElementTree.parse(path).iter()
+            if element.tag.endswith('text')]
+
+
+class FigureTest(unittest.TestCase):
+
+    def setUp(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+    def run_ok(self, *arguments, **extra):
+        done = run_cli(*arguments, PATH=PATH, **extra)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done
+
+    def test_heads_of_a_layer(self):
+        path = self.folder / 'heads.svg'
+        done = self.run_ok('attention', 'The cat sat on the mat', '--layers', '2', '--figure', path)
+        self.assertEqual((done.stdout, done.stderr), ('', ''))
+        texts = words(path)
+        self.assertEqual([text for text in texts if text.startswith('head')],
+                         ['head 0', 'head 1', 'head 2', 'head 3'])
+        self.assertIn('layer 2', texts)
+        self.assertIn('weight, clamped to [0, 0.5]', texts)
+        # The same from the JSON of all rows.
+        every = self.run_ok('attention', 'The cat sat on the mat', '--layers', '2', '--rows', 'all',
+                            '--json').stdout
+        piped = self.folder / 'piped.svg'
+        self.run_ok('figure', 'attention', piped, '-', stdin=every, model=False)
+        self.assertEqual(piped.read_bytes(), path.read_bytes())
+
+    def test_curves(self):
+        ids = ','.join(['2', *(str(300 + i * i % 97) for i in range(300))])
+        positions = self.folder / 'positions.svg'
+        self.run_ok('perplexity', '--ids', ids, '--by-position', '--figure', positions)
+        self.assertIn('tokens read before', words(positions))
+        for command, *arguments in (('score', '--ids', ids, '--lengths', '64,128'),
+                                    ('passkey', '--lengths', '150,256', '--trials', '1')):
+            path = self.folder / f'{command}.svg'
+            done = self.run_ok(command, *arguments, '--json', '--figure', path)
+            self.assertIn('256' if command == 'passkey' else '128', words(path))
+            (self.folder / f'{command}.json').write_text(done.stdout)
+        # Two runs in one figure.
+        loss = self.folder / 'score.json'
+        both = self.folder / 'both.svg'
+        self.run_ok('figure', 'loss', both, f'one={loss}', f'two={loss}', model=False)
+        self.assertLessEqual({'one', 'two'}, set(words(both)))
+
+    def test_what_cannot_be_drawn_is_known_before_the_work(self):
+        for path, sentence in (('a.gif', 'a.gif: the name must end in .svg'),
+                               (self.folder / 'none' / 'a.svg', 'there is no such directory')):
+            done = run_cli('passkey', '--figure', path, PATH=PATH)
+            self.assertEqual((done.returncode, done.stdout), (2, ''))
+            self.assertIn(sentence, done.stderr)
+            self.assertIn('cannot be drawn', done.stderr)
+        done = run_cli('passkey', '--figure', 'a.svg', PATH=str(self.folder))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn('python3 cannot be started', done.stderr)
+        done = run_cli('passkey', '--figure', 'a.svg', PATH=PATH, PYTHONPATH='')
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("pip install 'lssar-client[plot]'", done.stderr)
+        done = run_cli('score', '--continuation', 'x', '--figure', 'a.svg', PATH=PATH)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn('it needs --ids FILE', done.stderr)
+        self.assertFalse(os.path.exists('a.svg'))
+
+    def test_a_failed_command_leaves_no_figure(self):
+        path = self.folder / 'a.svg'
+        done = run_cli('attention', 'x', '--rows', '99', '--figure', path, PATH=PATH)
+        self.assertEqual(done.returncode, 2)
+        self.assertNotIn('Traceback', done.stderr)
+        self.assertFalse(path.exists())
+
+    def test_wrong_files(self):
+        wrong = self.folder / 'wrong.json'
+        wrong.write_text(json.dumps({'lengths': 3}))
+        done = run_cli('figure', 'loss', self.folder / 'a.svg', wrong, model=False, PATH=PATH)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn('lengths is no list of objects', done.stderr)
+
+
+if __name__ == '__main__':
+    unittest.main()

@@ -1,0 +1,180 @@
+"""Figures of what `lssar --json` prints: what is drawn, at 12 and 16 heads too, and bad input."""
+
+import contextlib
+import io
+import itertools
+import json
+import math
+import pathlib
+import tempfile
+import unittest
+import xml.etree.ElementTree as ElementTree
+
+import matplotlib.colors
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from lssar_client import figures
+
+
+def captured(layers, heads, rows, keys_of=lambda row: range(row + 1)):
+    """A document of `lssar attention --json` with weights 1 / keys."""
+    document = []
+    for layer, head, row in itertools.product(range(layers), range(heads), rows):
+        keys = list(keys_of(row))
+        document.append({'layer': layer, 'head': head, 'row': row, 'num_nonzero': len(keys),
+                         'entropy': math.log(len(keys)), 'dropped_mass': 0, 'keys': keys,
+                         'weights': [1 / len(keys)] * len(keys)})
+    return {'rows': document}
+
+
+def losses(shift=0.0):
+    return {'lengths': [{'length': 1024 << i, 'num_rows': 8, 'num_tokens': 8192,
+                         'loss': 3.5 + i / 10 + shift} for i in range(3)]}
+
+
+def latencies(p50, p99):
+    return {'mean': p50, 'p50': p50, 'p90': p99, 'p99': p99, 'max': p99, 'count': 5}
+
+
+class FigureTest(unittest.TestCase):
+
+    def texts(self, figure):
+        """Visible texts of a figure with their boxes in pixels."""
+        FigureCanvasAgg(figure).draw()
+        found = [text for text in figure.findobj(match=matplotlib.text.Text)
+                 if text.get_visible() and text.get_text()]
+        return [(text.get_text(), text.get_window_extent()) for text in found]
+
+    def test_panels_have_the_weights(self):
+        figure = figures.attention([('', captured(2, 3, [0, 1, 3]))])
+        images = [axes.images[0] for axes in figure.axes if axes.images]
+        self.assertEqual(len(images), 6)
+        for image in images:
+            cells = image.get_array()
+            self.assertEqual(cells.shape, (3, 4))
+            self.assertEqual(image.get_clim(), (0, 0.5))
+            self.assertEqual([[round(float(cell), 3) if not math.isnan(cell) else None
+                               for cell in line] for line in cells.filled(math.nan)],
+                             [[1, None, None, None], [0.5, 0.5, None, None], [0.25] * 4])
+
+    def test_a_cell_of_a_long_prompt_is_its_largest_weight(self):
+        rows = captured(1, 1, range(0, 1024, 2), lambda row: [row // 2])
+        panels = figures.Panels(rows)
+        self.assertEqual((panels.lines, panels.columns), (256, 256))
+        cells = panels.weights(0, 0)
+        self.assertEqual(cells[100][50], 1.0)
+        self.assertEqual(sum(cell for cell in cells[100] if not math.isnan(cell)), 1.0)
+        self.assertTrue(math.isnan(cells[100][102]))
+
+    def test_many_heads_stay_readable(self):
+        for layers, heads in ((1, 12), (1, 16), (3, 16)):
+            figure = figures.attention([('', captured(layers, heads, [0, 40, 80, 99]))])
+            texts = self.texts(figure)
+            names = [name for name, _ in texts]
+            self.assertEqual([name for name in names if name.startswith('head')],
+                             [f'head {head}' for head in range(heads)])
+            self.assertIn('weight, clamped to [0, 0.5]', names)
+            width, height = figure.canvas.get_width_height()
+            words = [(name, box) for name, box in texts if name[:4] in ('head', 'laye', 'weig')]
+            for name, box in words:
+                self.assertTrue(0 <= box.x0 and box.x1 <= width and 0 <= box.y0
+                                and box.y1 <= height, (layers, heads, name, box))
+            for (one, first), (other, second) in itertools.combinations(words, 2):
+                self.assertFalse(first.overlaps(second), (layers, heads, one, other))
+            panel = next(axes for axes in figure.axes if axes.images).get_window_extent()
+            self.assertGreater(panel.width, 60)
+
+    def test_several_documents_are_several_curves(self):
+        figure = figures.loss([('lssar', losses()), ('softmax', losses(1))])
+        curves = figure.axes[0].lines
+        self.assertEqual([list(curve.get_ydata()) for curve in curves],
+                         [[3.5, 3.6, 3.7], [4.5, 4.6, 4.7]])
+        names = [name for name, _ in self.texts(figure)]
+        for name in ('lssar', 'softmax', '1K', '2K', '4K', 'length (tokens)'):
+            self.assertIn(name, names)
+
+    def test_passkeys_have_intervals(self):
+        rows = [{'length': 1024, 'num_hits': 4, 'num_trials': 4, 'accuracy': 1.0,
+                 'interval95': [0.51, 1.0]},
+                {'length': 2048, 'num_hits': 0, 'num_trials': 0, 'accuracy': 0,
+                 'interval95': [0, 1]}]
+        figure = figures.passkey([('', {'lengths': rows})])
+        [segments] = [lines.get_segments() for lines in figure.axes[0].collections]
+        self.assertEqual([[tuple(point) for point in segment] for segment in segments],
+                         [[(1024, 0.51), (1024, 1.0)]])
+
+    def test_positions_sweep_and_bench(self):
+        ranges = [{'first': 1, 'end': 11, 'num_tokens': 10, 'loss': 4, 'standard_error': 0.1},
+                  {'first': 11, 'end': 21, 'num_tokens': 10, 'loss': 3, 'standard_error': 0.2}]
+        figure = figures.positions([('', {'positions': ranges})])
+        self.assertEqual(list(figure.axes[0].lines[0].get_xdata()), [5.5, 15.5])
+        figure = figures.sweep([('', {'values': [{'p': p, **losses(p)} for p in (1.0, 15.0)]})])
+        self.assertEqual([text.get_text() for text in figure.axes[0].get_legend().texts],
+                         ['p = 1', 'p = 15'])
+        points = [{'rate': 1, 'ttft_ms': latencies(1, 3), 'itl_ms': None,
+                   'e2e_ms': latencies(5, 9)}]
+        figure = figures.bench([('', {'points': points})])
+        self.assertEqual([len(axes.lines[0].get_xdata()) for axes in figure.axes], [1, 0, 1])
+        self.assertIn('requests per second', [name for name, _ in self.texts(figure)])
+
+
+class ProgramTest(unittest.TestCase):
+
+    def setUp(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+    def run_program(self, *arguments):
+        """-> exit code, stderr."""
+        errors = io.StringIO()
+        with contextlib.redirect_stderr(errors):
+            code = figures.main([str(argument) for argument in arguments])
+        return code, errors.getvalue()
+
+    def write(self, name, text):
+        (self.folder / name).write_text(text, encoding='utf-8')
+        return self.folder / name
+
+    def test_every_format_and_the_same_bytes(self):
+        source = self.write('loss.json', json.dumps(losses()))
+        starts = {'svg': b'<?xml', 'png': b'\x89PNG', 'pdf': b'%PDF', 'html': b'<!doctype html>'}
+        for suffix, start in starts.items():
+            out = self.folder / f'figure.{suffix}'
+            self.assertEqual(self.run_program('loss', out, source), (0, ''))
+            first = out.read_bytes()
+            self.assertTrue(first.startswith(start), suffix)
+            self.assertEqual(self.run_program('loss', out, source), (0, ''))
+            self.assertEqual(out.read_bytes(), first, suffix)
+        words = {element.text for element in ElementTree.parse(self.folder / 'figure.svg').iter()
+                 if element.tag.endswith('text')}
+        self.assertLessEqual({'1K', '4K', 'loss (nats per token)'}, words)
+
+    def test_names_and_json_lines(self):
+        line = self.write('a=b.json', json.dumps({'lengths': []}) + '\n' + json.dumps(losses()))
+        self.assertEqual(figures.read(str(line)), ('a=b', losses()))
+        self.assertEqual(figures.read(f'name={line}'), ('name', losses()))
+
+    def test_bad_input(self):
+        good = self.write('good.json', json.dumps(losses()))
+        cases = [
+            (('loss', 'figure.gif', good), 'figure.gif: the name must end in .svg'),
+            (('loss', self.folder / 'none' / 'a.svg', good), 'there is no such directory'),
+            (('loss', self.folder / 'a.svg', 'none.json'), 'none.json: .*No such file'),
+            (('loss', self.folder / 'a.svg', self.write('text', 'x')), 'text: Expecting value'),
+            (('loss', self.folder / 'a.svg', self.write('list', '[1]')), 'one JSON object'),
+            (('passkey', self.folder / 'a.svg', good), 'figure of kind passkey: KeyError'),
+            (('attention', self.folder / 'a.svg', good), "figure of kind attention: KeyError"),
+            (('attention', self.folder / 'a.svg', good, good), 'takes one file, 2 are given'),
+            (('attention', self.folder / 'a.svg', self.write('rows', '{"rows": []}')),
+             'no row of attention'),
+            (('loss', self.folder / 'a.svg', self.write('deep', '[' * 100000)), 'deep: '),
+            (('loss', self.folder / 'a.svg', self.write('word', '{"lengths": [{"length": "x"}]}')),
+             'length is no number')]
+        for arguments, sentence in cases:
+            code, error = self.run_program(*arguments)
+            self.assertEqual(code, 1, arguments)
+            self.assertRegex(error, sentence)
+            self.assertFalse((self.folder / 'a.svg').exists())
+
+
+if __name__ == '__main__':
+    unittest.main()

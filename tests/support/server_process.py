@@ -1,0 +1,70 @@
+"""lssar-server as a process of a test, on free ports, with its log lines as they arrive.
+
+LSSAR_SERVER is the program. Run from the repository's root.
+"""
+
+import json
+import os
+import queue
+import resource
+import signal
+import subprocess
+import threading
+import time
+from typing import Any
+
+SERVER = os.environ["LSSAR_SERVER"]
+MODEL = "models/zoo/lssar-6m"
+
+
+class ServerProcess:
+    def __init__(self, *flags: str, listen: str = "127.0.0.1:0", model: str = MODEL,
+                 state: str = "serving", max_files: int | None = None):
+        """Returns once the server has logged the event `state`."""
+        def limit_files() -> None:
+            if max_files is not None:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (max_files, max_files))
+
+        self.process = subprocess.Popen(
+            [SERVER, "--model", model, "--listen", listen, "--http-listen", "127.0.0.1:0", *flags],
+            stderr=subprocess.PIPE, text=True, preexec_fn=limit_files)
+        self.log = ""
+        self.lines: list[dict[str, Any]] = []  # of the log
+        self._unread: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        begun = self.wait_for(state)
+        self.address: str = begun["address"]
+        self.http_address: str = begun["http_address"]
+
+    def _read(self) -> None:
+        for text in self.process.stderr:
+            self.log += text
+            line = json.loads(text)
+            self.lines.append(line)
+            self._unread.put(line)
+        self.process.stderr.close()
+
+    def wait_for(self, event: str) -> dict[str, Any]:
+        """The next line of the log that tells of it."""
+        deadline = time.monotonic() + 120
+        while True:
+            line = self._unread.get(timeout=max(0.1, deadline - time.monotonic()))
+            if line["event"] == event:
+                return line
+
+    def resident_bytes(self) -> int:
+        with open(f"/proc/{self.process.pid}/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+
+    def wait(self) -> int:
+        """Its exit code."""
+        code = self.process.wait(timeout=120)
+        self._reader.join()
+        return code
+
+    def stop(self) -> int:
+        """Asks it to end, unless it has; its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.wait()

@@ -1,0 +1,596 @@
+"""The web page in headless Chromium: type, stream, stop, hover, draw, and every error state.
+
+Run by ctest from the repository's root with LSSAR_SERVER and LSSAR_SCREENSHOTS set. Needs Debian's
+chromium, chromium-driver and python3-selenium.
+"""
+
+import math
+import os
+import pathlib
+import re
+import signal
+import tempfile
+import time
+import unittest
+from typing import Any, Callable
+
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from http_fixture import Server
+
+SCREENSHOTS = pathlib.Path(os.environ["LSSAR_SCREENSHOTS"])
+WAIT_S = 60
+LAYERS, HEADS = 6, 4  # of the shipped model
+
+server: Server
+browser: webdriver.Chrome
+
+
+def start_browser() -> webdriver.Chrome:
+    options = webdriver.ChromeOptions()
+    for flag in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--no-proxy-server",
+        "--window-size=1200,1000",
+    ):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    return webdriver.Chrome(service=Service("/usr/bin/chromedriver"), options=options)
+
+
+def setUpModule() -> None:
+    global server, browser
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    server = Server()
+    browser = start_browser()
+
+
+def tearDownModule() -> None:
+    browser.quit()
+    assert server.stop() == 0
+
+
+class Page(unittest.TestCase):
+    """Helpers; each test opens the page anew."""
+
+    def open(self, address: str | None = None, view: str = "write", ready: bool = True) -> None:
+        browser.get("about:blank")
+        browser.get_log("browser")  # forgets what earlier tests logged
+        browser.get(f"http://{address or server.http_address}/#{view}")
+        if ready:
+            self.until(lambda: self.text("model-name") == "lssar-6m")
+
+    def find(self, name: str) -> Any:
+        return browser.find_element(By.ID, name)
+
+    def all(self, selector: str) -> list[Any]:
+        return browser.find_elements(By.CSS_SELECTOR, selector)
+
+    def text(self, name: str) -> str:
+        return self.find(name).text
+
+    def run_script(self, script: str, *arguments: Any) -> Any:
+        return browser.execute_script(script, *arguments)
+
+    def set(self, name: str, value: Any) -> None:
+        self.run_script("document.getElementById(arguments[0]).value = arguments[1]", name, value)
+
+    def choose(self, name: str, value: str) -> None:
+        browser.find_element(By.CSS_SELECTOR, f"input[name={name}][value={value}]").click()
+
+    def until(self, condition: Callable[[], Any], seconds: float = WAIT_S) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                self.fail(
+                    f"not within {seconds} s; the page says:\n"
+                    f"{browser.find_element(By.TAG_NAME, 'body').text}"
+                )
+            time.sleep(0.05)
+
+    def generate(self, prompt: str, **fields: Any) -> str:
+        """Runs the Write form; the status line when it is done."""
+        self.set("prompt", prompt)
+        for name, value in fields.items():
+            self.set(f"field-{name}", value)
+        self.set("write-status", "")
+        self.run_script("document.getElementById('write-status').textContent = ''")
+        self.find("generate").click()
+        self.until(lambda: self.text("write-status") and self.find("generate").is_enabled())
+        return self.text("write-status")
+
+    def screenshot(self, name: str) -> None:
+        browser.save_screenshot(str(SCREENSHOTS / f"{name}.png"))
+
+    def console_errors(self, allowed: str = "$^") -> list[str]:
+        return [
+            entry["message"]
+            for entry in browser.get_log("browser")
+            if entry["level"] == "SEVERE" and not re.search(allowed, entry["message"])
+        ]
+
+
+class WriteTest(Page):
+    def test_streams_text_with_probabilities_and_repeats_it_with_the_same_seed(self) -> None:
+        self.open()
+        status = self.generate("The old house", max_tokens=24, seed=7)
+        self.assertRegex(status, r"\d+ \+ 24 tokens, first after .* seed 7$")
+        spans = self.all(".choice .token")
+        self.assertEqual(len(spans), 24)
+        self.assertTrue(
+            all(re.search(r"\bp[0-5]\b", span.get_attribute("class")) for span in spans)
+        )
+        first = self.run_script("return document.querySelector('.choice .text').textContent")
+        self.assertTrue(first.startswith("The old house"))
+        # The server's own answer to the same request.
+        answer = server.post(
+            "/v1/completions",
+            {"prompt": "The old house", "max_tokens": 24, "seed": 7, "temperature": 0.8},
+        )
+        self.assertEqual(first, "The old house" + answer["choices"][0]["text"])
+        self.set("field-seed", "")
+        self.find("again").click()
+        self.until(lambda: self.find("again").is_enabled())
+        self.assertEqual(
+            self.run_script("return document.querySelector('.choice .text').textContent"), first
+        )
+        self.screenshot("write")
+        self.assertEqual(self.console_errors(), [])
+
+    def test_a_token_shows_its_alternatives_to_pointer_and_keyboard(self) -> None:
+        self.open()
+        self.generate("The old house", max_tokens=8, seed=1)
+        span = self.all(".choice .token")[2]
+        webdriver.ActionChains(browser).move_to_element(span).perform()
+        self.until(lambda: self.find("card").is_displayed())
+        # The five best, and the token itself where it is none of them.
+        self.assertIn(len(self.all("#card tr")), (5, 6))
+        shares = [float(cell.text.rstrip("%")) for cell in self.all("#card td:nth-child(2)")]
+        self.assertEqual(shares, sorted(shares, reverse=True))
+        self.screenshot("alternatives")
+        text = browser.find_element(By.CSS_SELECTOR, ".choice .text")
+        self.run_script("arguments[0].focus()", text)
+        text.send_keys(Keys.ESCAPE)
+        self.until(lambda: not self.find("card").is_displayed())
+        text.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+        self.assertEqual(self.all(".choice .token.current"), [self.all(".choice .token")[1]])
+
+    def test_stop_ends_the_request_on_the_server(self) -> None:
+        self.open()
+        self.set("prompt", "The old house")
+        self.set("field-max_tokens", 8000)
+        self.set("field-min_tokens", 8000)
+        self.find("generate").click()
+        self.until(lambda: len(self.all(".choice .token")) > 20)
+        self.find("stop").click()
+        self.until(lambda: self.text("write-status") == "Stopped.")
+        server.wait_until_idle(10)
+        self.assertFalse(self.find("stop").is_enabled())
+
+    def test_choices_stand_side_by_side(self) -> None:
+        self.open()
+        self.generate("The old house", max_tokens=12, n=3, seed=5)
+        boxes = self.all(".choice")
+        self.assertEqual(len(boxes), 3)
+        self.assertEqual(len({box.rect["y"] for box in boxes}), 1)
+        self.assertEqual(len({box.text for box in boxes}), 3)
+
+    def test_controls_have_the_servers_limits(self) -> None:
+        self.open()
+        limits = {
+            name: (
+                self.find(f"field-{name}").get_attribute("min"),
+                self.find(f"field-{name}").get_attribute("max"),
+            )
+            for name in ("temperature", "max_tokens", "n", "frequency_penalty")
+        }
+        self.assertEqual(
+            limits,
+            {
+                "temperature": ("0", "100"),
+                "max_tokens": ("0", "16384"),
+                "n": ("1", "16"),
+                "frequency_penalty": ("-2", "2"),
+            },
+        )
+        # Above the browser's own check, the server's error is shown.
+        self.run_script("document.getElementById('write-form').noValidate = true")
+        self.assertIn("temperature is 101", self.generate("x", temperature=101))
+
+    def test_chats_and_keeps_the_history(self) -> None:
+        self.open()
+        self.choose("mode", "chat")
+        self.generate("Hello", max_tokens=8, seed=3)
+        self.generate("And you?", max_tokens=8, seed=3)
+        roles = [node.text for node in self.all("#chat-history b")]
+        self.assertEqual(roles, ["user", "assistant"] * 2)
+        self.find("clear-chat").click()
+        self.assertEqual(self.all("#chat-history p"), [])
+
+    def test_text_is_never_html(self) -> None:
+        self.open()
+        attack = (
+            "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+        )
+        self.generate(attack, max_tokens=4, seed=1)
+        self.assertEqual(self.all("#choices img, #choices script"), [])
+        self.find("to-score").click()
+        self.until(lambda: self.all("#score-result figure"))
+        self.assertEqual(self.all("#score-result img, #score-result script"), [])
+        self.assertEqual(browser.title, "lssar-6m - lssar")
+        # Nor does an inline script run: the policy forbids it.
+        self.run_script(
+            "const s = document.createElement('script'); "
+            "s.textContent = \"document.title = 'owned'\"; "
+            "document.body.append(s)"
+        )
+        self.assertEqual(browser.title, "lssar-6m - lssar")
+        self.assertTrue(any("Content Security Policy" in line for line in self.console_errors()))
+
+
+class ScoreTest(Page):
+    def test_scores_continuations(self) -> None:
+        self.open(view="score")
+        self.choose("what", "continuations")
+        self.find("score").click()
+        self.until(lambda: self.all("#score-result table"))
+        cells = [cell.text for cell in self.all("#score-result tbody td:nth-child(2)")]
+        answer = server.post(
+            "/v1/score",
+            {
+                "items": [
+                    {
+                        "context": "The President of the United",
+                        "continuations": [" States", " Kingdom"],
+                    }
+                ]
+            },
+        )
+        expected = [one["logprob"] for one in answer["data"][0]["continuations"]]
+        self.assertEqual(
+            [float(cell) for cell in cells], [float(f"{value:.4g}") for value in expected]
+        )
+        self.screenshot("score_continuations")
+
+    def test_draws_the_loss_of_a_text_by_position(self) -> None:
+        self.open(view="score")
+        text = pathlib.Path("README.md").read_text(encoding="utf-8")[:6000]
+        self.set("score-text", text)
+        self.find("score").click()
+        self.until(lambda: self.all("#score-result svg.plot path.series"))
+        answer = server.post("/v1/score", {"items": [{"continuations": [text]}]})["data"][0][
+            "continuations"
+        ][0]
+        self.assertIn(
+            f"{answer['num_tokens']} tokens, "
+            f"{-answer['logprob'] / answer['num_tokens']:.4g} nats a token",
+            self.text("score-summary"),
+        )
+        self.assertEqual(len(self.all("#score-result .token")), answer["num_tokens"])
+        self.screenshot("score_text")
+        self.assertEqual(self.console_errors(), [])
+
+
+class AttentionTest(Page):
+    def see(self, text: str) -> None:
+        self.set("attention-text", text)
+        self.run_script("document.getElementById('attention-status').textContent = ''")
+        self.find("see").click()
+        self.until(lambda: " tokens in " in self.text("attention-status"))
+
+    def test_draws_maps_and_where_a_token_looked(self) -> None:
+        self.open(view="attention")
+        self.see("The cat sat on the mat. The cat sat on the mat.")
+        maps = self.all(".maps button")
+        self.assertEqual(len(maps), LAYERS * HEADS)
+        maps[2 * HEADS + 1].click()
+        self.until(lambda: maps[2 * HEADS + 1].get_attribute("aria-pressed") == "true")
+        self.assertIn("Layer 2, head 1", maps[2 * HEADS + 1].get_attribute("aria-label"))
+        tokens = self.all("#attention-result .token")
+        webdriver.ActionChains(browser).move_to_element(tokens[8]).perform()
+        self.until(lambda: "Token 8 looks at" in self.find("attention-result").text)
+        answer = server.post(
+            "/v1/attention",
+            {
+                "prompt": "The cat sat on the mat. The cat sat on the mat.",
+                "layers": [2],
+                "heads": [1],
+                "rows": [8],
+            },
+        )
+        row = answer["rows"][0]
+        self.assertIn(
+            f"looks at {row['num_nonzero']} of 9 keys", self.find("attention-result").text
+        )
+        self.assertEqual(len(self.all("svg.arcs path")), min(24, row["num_nonzero"]))
+        # Arcs over the text go to every key but the token itself; the same keys are underlined.
+        others = [(key, weight) for key, weight in zip(row["keys"], row["weights"]) if key != 8]
+        self.assertEqual(len(self.all("svg.over path")), len(others))
+        seen = self.run_script(
+            "return [...document.querySelectorAll('.arced .token')].flatMap("
+            "(token, i) => token.classList.contains('seen') ? [i] : [])"
+        )
+        self.assertEqual(
+            seen, sorted(key for key, weight in zip(row["keys"], row["weights"]) if weight >= 0.01)
+        )
+        self.screenshot("attention")
+        self.assertEqual(self.console_errors(), [])
+        self.assertFalse(
+            self.find("compare").is_displayed()
+        )  # this server allows no other function
+
+    def test_two_functions_stand_side_by_side(self) -> None:
+        other = Server("--allow-attention-override")
+        text = "The cat sat on the mat. The cat sat"
+        looks = []
+        try:
+            self.open(other.http_address, view="attention")
+            self.until(lambda: self.find("compare").is_displayed())
+            self.set("compare-p", 3)
+            self.see(text)
+            boxes = self.all("#attention-result section")
+            titles = [box.find_element(By.TAG_NAME, "h2").text for box in boxes]
+            self.assertEqual(titles, ["lssar p=15 (the checkpoint's)", "lssar p=3"])
+            self.assertEqual(boxes[0].rect["y"], boxes[1].rect["y"])
+            self.assertEqual(len(self.all(".maps button")), 2 * LAYERS * HEADS)
+            self.all(".maps button")[5].click()  # in one of them chooses in both
+            pressed = [button.get_attribute("aria-pressed") for button in self.all(".maps button")]
+            self.assertEqual(
+                [i for i, each in enumerate(pressed) if each == "true"], [5, LAYERS * HEADS + 5]
+            )
+            ask = {"prompt": text, "layers": [1], "heads": [1], "rows": [-1]}
+            for override in ({}, {"attention_override": {"p": 3}}):
+                [row] = other.post("/v1/attention", {**ask, **override})["rows"]
+                looks.append(f"looks at {row['num_nonzero']} of {row['row'] + 1} keys; "
+                             f"effective keys {math.exp(row['entropy']):.4g}.")
+            self.assertNotEqual(looks[0], looks[1])
+            self.until(lambda: all(look in box.text for look, box in zip(looks, boxes)))
+            self.screenshot("attention_compared")
+            self.set("compare-kind", "softmax")
+            self.set("compare-p", "")
+            self.see(text)
+            self.assertEqual(self.all("#attention-result h2")[1].text, "softmax")
+            self.assertEqual(self.console_errors(), [])
+        finally:
+            self.assertEqual(other.stop(), 0)
+
+    def test_a_refused_capture_offers_fewer_rows(self) -> None:
+        self.open(view="attention")
+        self.run_script("""
+            const ask = window.fetch;
+            window.fetch = (path, options) => {
+              const rows = path === "v1/attention" ? JSON.parse(options.body).rows.length : 0;
+              if (rows <= 16) return ask(path, options);
+              const error = { message: `${rows} rows are too many` };
+              return Promise.resolve(Response.json({ error }, { status: 400 }));
+            };""")
+        self.set("attention-text", "a b c d e f g h " * 10)
+        self.find("see").click()
+        self.until(
+            lambda: self.text("attention-status") == "64 rows are too many Try with 16 rows a map"
+        )
+        self.screenshot("capture_refused")
+        browser.find_element(By.CSS_SELECTOR, "#attention-status button").click()
+        self.until(lambda: len(self.all(".maps button")) == LAYERS * HEADS)
+
+    def test_a_long_prompt_stays_usable(self) -> None:
+        self.open(view="attention")
+        corpus = pathlib.Path("README.md").read_text(encoding="utf-8")
+        self.see(corpus[:9000])
+        self.assertEqual(len(self.all(".maps button")), LAYERS * HEADS)
+        self.assertRegex(
+            self.text("attention-status"),
+            r"^[45]\d\d\d tokens in .*; each small map shows 64 rows$",
+        )
+        self.assertEqual(len(self.all("#attention-result .token")), 3000)
+        large = browser.find_element(By.CSS_SELECTOR, "canvas.large")
+        self.assertIn("64 rows", large.get_attribute("aria-label"))
+        self.all(".maps button")[5].click()
+        self.until(
+            lambda: re.search("layer 1, head 1: 256 rows", large.get_attribute("aria-label"))
+        )
+
+
+class ServingTest(Page):
+    def test_draws_the_servers_metrics(self) -> None:
+        self.open(view="serving")
+        self.assertIn("lssar, p = 15", self.text("serving-model"))
+        self.until(lambda: len(self.all("#serving-charts svg")) >= 4, 20)
+        server.post("/v1/completions", {"prompt": "The", "max_tokens": 64})
+        self.until(
+            lambda: re.search(r"Tokens written per second\n[1-9]", self.text("serving-charts")), 20
+        )
+        self.screenshot("serving")
+
+
+class ErrorTest(Page):
+    """What a person sees, and can do, when the server refuses or is gone."""
+
+    def test_an_api_key_is_asked_for(self) -> None:
+        with tempfile.NamedTemporaryFile("w", suffix=".toml") as keys:
+            keys.write('[alice]\nkey = "a-long-and-secret-key-0123456789"\n')
+            keys.flush()
+            locked = Server("--api-keys", keys.name)
+            try:
+                self.open(locked.http_address, ready=False)
+                self.until(lambda: self.find("banner").is_displayed())
+                self.screenshot("key_missing")
+                browser.find_element(By.CSS_SELECTOR, "#banner button").click()
+                self.find("key").send_keys("a-long-and-secret-key-0123456789")
+                browser.find_element(By.CSS_SELECTOR, "#key-dialog button[value=save]").click()
+                self.until(lambda: self.text("model-name") == "lssar-6m")
+                self.assertFalse(self.find("banner").is_displayed())
+                self.assertIn("4 tokens", self.generate("x", max_tokens=4))
+                self.run_script("sessionStorage.clear()")
+            finally:
+                self.assertEqual(locked.stop(), 0)
+
+    def test_a_full_queue_is_explained(self) -> None:
+        small = Server(
+            "--max-num-seqs", "1", "--max-queued-requests", "1", "--max-queued-tokens", "16384"
+        )
+        try:
+            self.open(small.http_address)
+            clients = [small.connect() for _ in range(2)]
+            for client in clients:
+                client.request(
+                    "POST",
+                    "/v1/completions",
+                    '{"prompt": "x", "max_tokens": 16000, "ignore_eos": true}',
+                    {"Content-Type": "application/json"},
+                )
+                time.sleep(0.5)
+            self.generate("The", max_tokens=4)
+            self.assertRegex(self.text("banner"), "at its limit: .* try again in [0-9]+ s")
+            self.screenshot("queue_full")
+            for client in clients:
+                client.close()
+        finally:
+            self.assertEqual(small.stop(), 0)
+
+    def test_a_server_that_drains_or_is_gone(self) -> None:
+        other = Server("--drain-timeout", "2m")
+        self.open(other.http_address)
+        self.set("prompt", "The")
+        self.set("field-max_tokens", 16000)
+        self.set("field-min_tokens", 16000)
+        self.find("generate").click()
+        self.until(lambda: len(self.all(".choice .token")) > 5)
+        other.process.send_signal(signal.SIGTERM)
+        self.until(lambda: other.request("GET", "/readyz").status == 503)
+        self.find("tab-score").click()
+        self.set("score-text", "A text.")
+        self.find("score").click()
+        self.until(lambda: "not ready" in self.text("banner"))
+        self.screenshot("draining")
+        first = browser.current_window_handle
+        browser.switch_to.new_window("tab")  # a page that is opened now
+        self.open(other.http_address, ready=False)
+        self.until(lambda: "not ready" in self.text("banner"))
+        browser.close()
+        browser.switch_to.window(first)
+        self.find("tab-write").click()
+        self.find("stop").click()
+        self.assertEqual(other.process.wait(timeout=60), 0)  # a second signal would not drain
+        other.stop()
+        self.generate("The", max_tokens=4)
+        self.assertIn("does not answer", self.text("banner"))
+        self.screenshot("server_gone")
+
+
+class AccessTest(Page):
+    """Keyboard, phones, contrast."""
+
+    def test_the_keyboard_reaches_every_view(self) -> None:
+        self.open()
+        tab = self.find("tab-write")
+        self.run_script("arguments[0].focus()", tab)
+        for name in ("score", "attention", "serving", "write"):
+            browser.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
+            self.assertEqual(browser.switch_to.active_element.get_attribute("id"), f"tab-{name}")
+            self.assertTrue(self.find(f"view-{name}").is_displayed())
+        for key, name in ((Keys.END, "serving"), (Keys.HOME, "write")):
+            browser.switch_to.active_element.send_keys(key)
+            self.assertTrue(self.find(f"view-{name}").is_displayed())
+        self.set("field-max_tokens", 4)
+        self.find("prompt").send_keys(Keys.CONTROL, Keys.ENTER)
+        self.until(lambda: " tokens, first after" in self.text("write-status"))
+
+    def test_every_control_has_a_name(self) -> None:
+        self.open()
+        unnamed = self.run_script(
+            """
+            const nodes = [...document.querySelectorAll("button, input, textarea, select")];
+            return nodes.filter((node) => !node.textContent.trim() && !node.labels?.length &&
+              !node.getAttribute("aria-label")).map((node) => node.id);"""
+        )
+        self.assertEqual(unnamed, [])
+
+    def test_a_phone_needs_no_sideways_scrolling(self) -> None:
+        try:
+            browser.execute_cdp_cmd(
+                "Emulation.setDeviceMetricsOverride",
+                {"width": 390, "height": 800, "deviceScaleFactor": 2, "mobile": True},
+            )
+            self.open()
+            self.generate("The old house", max_tokens=30, n=2, seed=1)
+            for view in ("write", "score", "attention", "serving"):
+                self.find(f"tab-{view}").click()
+                width = self.run_script(
+                    "const root = document.documentElement; "
+                    "return [root.scrollWidth, root.clientWidth]"
+                )
+                self.assertLessEqual(width[0], width[1], view)
+                self.screenshot(f"phone_{view}")
+        finally:
+            browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+    def test_contrast_is_at_least_aa(self) -> None:
+        script = """
+            const linear = (x) => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4;
+            const channel = (value) => linear(value / 255);
+            const luminance = ([r, g, b]) =>
+              0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+            const parse = (text) => text.match(/[0-9.]+/g).map(Number);
+            const background = (node) => {
+              for (; node; node = node.parentElement) {
+                const colour = parse(getComputedStyle(node).backgroundColor);
+                if (colour.length < 4 || colour[3] > 0) return colour;
+              }
+              return [255, 255, 255];
+            };
+            const low = [];
+            for (const node of document.querySelectorAll("body *")) {
+              const own = [...node.childNodes].some(
+                (child) => child.nodeType === 3 && child.textContent.trim());
+              if (!own || !node.offsetParent || node.disabled) continue;
+              const colours = [parse(getComputedStyle(node).color), background(node)];
+              const [a, b] = colours.map(luminance).sort((x, y) => y - x);
+              const contrast = (a + 0.05) / (b + 0.05);
+              const name = `${node.tagName}.${node.className}`;
+              if (contrast < 4.5) low.push(`${name} ${contrast.toFixed(2)}`);
+            }
+            return low;"""
+        try:
+            for scheme in ("light", "dark"):
+                browser.execute_cdp_cmd(
+                    "Emulation.setEmulatedMedia",
+                    {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
+                )
+                self.open()
+                self.generate("The old house", max_tokens=60, seed=2)
+                self.assertEqual(self.run_script(script), [], scheme)
+                self.find("to-score").click()
+                self.until(lambda: self.all("#score-result figure"))
+                self.assertEqual(self.run_script(script), [], scheme)
+                self.screenshot(scheme)
+                self.find("tab-attention").click()
+                self.find("see").click()
+                self.until(lambda: self.all("#attention-result tbody td"))
+                self.assertEqual(self.run_script(script), [], scheme)
+                self.screenshot(f"{scheme}_attention")
+        finally:
+            browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+    def test_the_page_needs_nothing_but_this_server(self) -> None:
+        self.open()
+        loaded = self.run_script(
+            "return performance.getEntriesByType('resource').map((entry) => entry.name)"
+        )
+        self.assertTrue(loaded)
+        self.assertEqual(
+            [name for name in loaded if not name.startswith(f"http://{server.http_address}/")], []
+        )
+        policy = server.request("GET", "/").headers["Content-Security-Policy"]
+        self.assertIn("default-src 'none'", policy)
+        self.assertNotIn("unsafe", policy)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
