@@ -1,6 +1,6 @@
 // Decode attention: one query row at a time, Score -> Reduce -> Weigh over splits of kCudaSplitKeys
-// keys. A warp computes a split, of one query head or of several that share a K/V head, which is then
-// read once.
+// keys. A warp computes a split, of one query head or of several that share a K/V head, which is
+// then read once.
 //   cluster  one launch. The blocks of a cluster share one row of one head; scores, sums and
 //            partial values stay in shared memory, which the blocks read from each other.
 //   split    two launches over the same splits, with scores in device memory. For devices without

@@ -12,8 +12,8 @@ namespace {
 
 constexpr unsigned kMaxWholePower = 1u << 24;
 
-// Divides a batch into blocks that compute several of the query heads that share a K/V head: as many
-// as the scores' memory of a cluster allows, on more blocks where that helps.
+// Divides a batch into blocks that compute several of the query heads that share a K/V head: as
+// many as the scores' memory of a cluster allows, on more blocks where that helps.
 void GroupHeads(CudaDecodeBatch* batch, CudaAttentionArgs* args) {
   int& num_heads = args->heads_of_block;
   num_heads = std::min(args->heads_of_kv, kMaxHeadsOfBlock);

@@ -117,7 +117,7 @@ LSSAR_DEVICE const T* InBlock(const T* shared, int rank) {
 // ---- Overlap with the kernel before (LaunchShape::overlaps_previous)
 
 // Lets the next kernel of the stream start, and waits until the one before has ended and its writes
-// are visible. Each thread calls it once; code before it reads only what no kernel of a step writes.
+// are visible. Each thread calls it once; code before it reads only what no step writes.
 LSSAR_DEVICE void WaitForPreviousKernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
