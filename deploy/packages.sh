@@ -51,6 +51,7 @@ test       python3-matplotlib          draws figures: lssar_client's extra [plot
 test       python3-yaml                parses compose and Kubernetes files in a test
 test       python3-venv                virtual environments of the Python client tests
 test       prometheus                  2.42 with promtool: tests/cluster
+evaluation python3-venv                lm-eval and matplotlib of deploy/evaluate.sh, from PyPI
 training   python3-torch               PyTorch 1.13: tests of models/training
 training   python3-sentencepiece       trains and loads the vocabulary
 training   libopenblas-dev             BLAS of PyTorch and attention_cpu.cc

@@ -131,6 +131,9 @@ struct AttentionSpec {
   Phi phi = Phi::kExp;              // only for kPhi
   int max_position_embeddings = 0;  // L, tokens; only for kSigmoid and kReluWortsman
 
+  // Equal fields, also those that the kind does not use.
+  bool operator==(const AttentionSpec&) const = default;
+
   constexpr AttentionForm Form() const {
     AttentionForm form = InfoOf(kind).form;
     if (kind == AttentionKind::kPhi) {

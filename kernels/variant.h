@@ -10,6 +10,7 @@ namespace lssar {
 
 // A value of an op's argument.
 enum class Variant : uint8_t {
+  kAttentionOverride,  // sequences of one batch have different AttentionArgs::spec
   kLayerNorm,
   kRmsNorm,
   kGeluTanh,
@@ -41,24 +42,25 @@ struct VariantInfo {
 
 // By Variant. A backend answers Backend::Computes from its column.
 inline constexpr VariantInfo kVariants[] = {
+    {Variant::kAttentionOverride, "attention_override", "set", false},
     {Variant::kLayerNorm, "normalization", "\"layer_norm\"", true},
-    {Variant::kRmsNorm, "normalization", "\"rms_norm\"", false},
+    {Variant::kRmsNorm, "normalization", "\"rms_norm\"", true},
     {Variant::kGeluTanh, "activation_function", "\"gelu_new\"", true},
-    {Variant::kGeluErf, "activation_function", "\"gelu\"", false},
-    {Variant::kRelu, "activation_function", "\"relu\"", false},
-    {Variant::kRelu2, "activation_function", "\"relu2\"", false},
-    {Variant::kSilu, "activation_function", "\"silu\"", false},
+    {Variant::kGeluErf, "activation_function", "\"gelu\"", true},
+    {Variant::kRelu, "activation_function", "\"relu\"", true},
+    {Variant::kRelu2, "activation_function", "\"relu2\"", true},
+    {Variant::kSilu, "activation_function", "\"silu\"", true},
     {Variant::kPlainMlp, "mlp_kind", "\"plain\"", true},
-    {Variant::kGatedMlp, "mlp_kind", "\"gated\"", false},
+    {Variant::kGatedMlp, "mlp_kind", "\"gated\"", true},
     {Variant::kPreNorm, "norm_position", "\"pre\"", true},
-    {Variant::kSandwichNorm, "norm_position", "\"sandwich\"", false},
-    {Variant::kEmbeddingNorm, "embedding_norm", "true", false},
-    {Variant::kResidualScale, "attention_residual_scale or mlp_residual_scale", "not 1", false},
-    {Variant::kGroupedQuery, "num_key_value_heads", "below n_head", false},
-    {Variant::kQkNorm, "qk_norm", "an object", false},
-    {Variant::kPartialRotary, "partial_rotary_factor", "below 1", false},
-    {Variant::kSoftcap, "final_logit_softcapping", "a number", false},
-    {Variant::kPaddedVocab, "unpadded_vocab_size", "below vocab_size", false},
+    {Variant::kSandwichNorm, "norm_position", "\"sandwich\"", true},
+    {Variant::kEmbeddingNorm, "embedding_norm", "true", true},
+    {Variant::kResidualScale, "attention_residual_scale or mlp_residual_scale", "not 1", true},
+    {Variant::kGroupedQuery, "num_key_value_heads", "below n_head", true},
+    {Variant::kQkNorm, "qk_norm", "an object", true},
+    {Variant::kPartialRotary, "partial_rotary_factor", "below 1", true},
+    {Variant::kSoftcap, "final_logit_softcapping", "a number", true},
+    {Variant::kPaddedVocab, "unpadded_vocab_size", "below vocab_size", true},
 };
 
 constexpr const VariantInfo& InfoOf(Variant variant) { return kVariants[int(variant)]; }

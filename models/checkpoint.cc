@@ -33,6 +33,9 @@ absl::Status LoadModel(const std::string& directory, Backend* backend, const Loa
   RETURN_IF_ERROR(Gpt::CheckBackend(checkpoint->config, *backend));
 
   ASSIGN_OR_RETURN(const TensorFile file, TensorFile::OpenModel(directory));
+  Sha256 config_hash;
+  config_hash.Add(config_text);
+  checkpoint->config_hash = config_hash.ShortHex();
   Sha256 hash;
   hash.Add(config_text);
   RETURN_IF_ERROR(file.AddBytesTo(&hash));

@@ -31,6 +31,7 @@ struct LoadOptions {
 struct Checkpoint {
   std::string name;  // the directory's last path component
   std::string hash;  // first 16 hex digits of the SHA-256 over config.json and the weights' files
+  std::string config_hash;  // the same of config.json alone
   ModelConfig config;
   DType dtype = DType::kF16;  // of the embedding; the other matrices may differ
   int64_t num_parameters = 0;

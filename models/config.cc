@@ -27,7 +27,6 @@ constexpr int kMaxIntermediateSize = 1 << 18;
 constexpr int kMaxPositions = 1 << 20;
 constexpr double kMaxTheta = 1e12;
 constexpr double kMaxNtkFactor = 1024;
-constexpr double kMaxPower = 1000;
 constexpr double kMaxResidualScale = 1000;
 constexpr double kMaxSoftcap = 1e6;
 constexpr double kDefaultEpsilon = 1e-5;
@@ -121,7 +120,7 @@ absl::StatusOr<AttentionSpec> ParseAttention(const json& object, const std::stri
   if (spec.Form().reweights && !fields.Has("p")) {
     fields.Fail(StrCat("p is missing: \"", name, "\" re-weights with it; add \"p\": 15"));
   }
-  spec.p = fields.Positive("p", kMaxPower, spec.p);
+  spec.p = fields.Positive("p", kMaxAttentionP, spec.p);
   const std::string phi_name = fields.Text("phi", "");
   if (!phi_name.empty() || *kind == AttentionKind::kPhi) {
     const std::optional<Phi> phi = ParsePhi(phi_name);

@@ -15,6 +15,9 @@
 
 namespace lssar {
 
+// The largest power of the re-weighting.
+inline constexpr double kMaxAttentionP = 1000;
+
 // The description of a GPT. A block computes
 //   x += attention_residual_scale * out_norm(attention(norm(x)))
 //   x += mlp_residual_scale * out_norm(mlp(norm(x)))

@@ -48,6 +48,7 @@ absl::Status Gpt::Forward(const ForwardBatch& batch, const KvView& kv, Attention
   RETURN_IF_ERROR(
       backend_->CopyIn(rope_->Address(), rope_angles_.data(), num_angles * sizeof(float)));
 
+  const bool has_override = GroupByAttention(batch, rows);
   absl::Status captured;
   const auto ops = [&] {
     backend_->Embed(
@@ -64,8 +65,9 @@ absl::Status Gpt::Forward(const ForwardBatch& batch, const KvView& kv, Attention
       captured.Update(Capture(layer, batch, kv));
     }
   };
-  if (!batch.captures.empty()) {
-    // Captures read activations between the ops, so the step cannot be replayed from a graph.
+  if (!batch.captures.empty() || has_override) {
+    // Captures read activations between the ops, and an override changes the ops' arguments: such a
+    // step cannot be replayed from a graph.
     ops();
     return captured;
   }
@@ -79,11 +81,40 @@ absl::Status Gpt::Forward(const ForwardBatch& batch, const KvView& kv, Attention
   return absl::OkStatus();
 }
 
+bool Gpt::GroupByAttention(const ForwardBatch& batch, const RaggedBatch& rows) {
+  groups_.clear();
+  const auto is_own = [](const auto* layers) { return layers == nullptr; };
+  if (std::ranges::all_of(batch.attention, is_own)) {
+    groups_.push_back({.layers = &config_.attention, .rows = rows});
+    return false;
+  }
+  LSSAR_CHECK(batch.attention.size() == batch.sequences.size());
+  for (size_t i = 0; i < batch.sequences.size(); ++i) {
+    const auto* layers = is_own(batch.attention[i]) ? &config_.attention : batch.attention[i];
+    LSSAR_CHECK(layers->size() == config_.attention.size());
+    SequenceSlice sequence = batch.sequences[i];
+    if (groups_.empty() || *groups_.back().layers != *layers) {
+      groups_.push_back(
+          {.layers = layers, .first_row = sequence.first_row, .first_sequence = int(i)});
+    }
+    AttentionGroup& group = groups_.back();
+    sequence.first_row -= group.first_row;
+    group.rows.num_rows += sequence.num_rows;
+    group.sequences.push_back(sequence);
+  }
+  for (AttentionGroup& group : groups_) group.rows.sequences = group.sequences;
+  return true;
+}
+
 absl::Status Gpt::Capture(int layer, const ForwardBatch& batch, const KvView& kv) {
   for (const RowCapture& capture : batch.captures) {
     if (std::ranges::count(capture.heads.layers, layer) == 0) continue;
     const SequenceSlice& sequence = batch.sequences[size_t(capture.sequence_idx)];
     const int position = sequence.first_position + capture.row - sequence.first_row;
+    const auto group = std::ranges::find_if(groups_, [&](const AttentionGroup& each) {
+      return capture.row < each.first_row + each.rows.num_rows;
+    });
+    const std::vector<AttentionSpec>& layers = *group->layers;
     for (const int head : capture.heads.heads) {
       ASSIGN_OR_RETURN(const std::vector<double> weights,
                        AttentionWeights({.sequence = &sequence,
@@ -91,7 +122,7 @@ absl::Status Gpt::Capture(int layer, const ForwardBatch& batch, const KvView& kv
                                          .layer = layer,
                                          .num_heads = config_.num_attention_heads,
                                          .head = head,
-                                         .spec = config_.attention[size_t(layer)],
+                                         .spec = layers[size_t(layer)],
                                          .q = q_->As<float>(),
                                          .kv = kv},
                                         backend_));
@@ -119,18 +150,26 @@ NormView Gpt::HeadView(const GptNorm& norm) const {
 void Gpt::RunAttention(int layer, const RaggedBatch& rows, const KvView& kv,
                        AttentionStats* stats) {
   const GptLayer& w = weights_.layers[size_t(layer)];
-  const AttentionSpec& spec = config_.attention[size_t(layer)];
   backend_->Linear({.num_rows = rows.num_rows,
                     .x = x_->As<float>(),
                     .norm = View(w.attention_norm),
                     .weight = w.qkv.weight.get(),
                     .bias = FloatsOf(w.qkv.bias),
                     .out = qkv_->As<float>()});
-  backend_->RopeWrite({.rows = &rows,
+  for (const AttentionGroup& group : groups_) RunGroup(layer, group, kv, stats);
+}
+
+void Gpt::RunGroup(int layer, const AttentionGroup& group, const KvView& kv,
+                   AttentionStats* stats) {
+  const GptLayer& w = weights_.layers[size_t(layer)];
+  const AttentionSpec& spec = (*group.layers)[size_t(layer)];
+  const auto row = size_t(group.first_row);
+  float* const q = q_->As<float>() + row * size_t(config_.AttentionSize());
+  backend_->RopeWrite({.rows = &group.rows,
                        .layer = layer,
                        .num_heads = config_.num_attention_heads,
-                       .qkv = qkv_->As<float>(),
-                       .rope = rope_->As<float>(),
+                       .qkv = qkv_->As<float>() + row * size_t(config_.QkvSize()),
+                       .rope = rope_->As<float>() + row * size_t(config_.RotaryDims()),
                        .rope_layout = config_.rope_layout,
                        .rotary_dims = config_.RotaryDims(),
                        .qk_norm = {.q = HeadView(w.q_norm),
@@ -138,15 +177,15 @@ void Gpt::RunAttention(int layer, const RaggedBatch& rows, const KvView& kv,
                                    .after_rotary = config_.qk_norm.after_rotary},
                        .normalize = spec.Form().is_length_scaled,
                        .kv = kv,
-                       .q = q_->As<float>()});
-  backend_->Attention({.rows = &rows,
+                       .q = q});
+  backend_->Attention({.rows = &group.rows,
                        .layer = layer,
                        .num_heads = config_.num_attention_heads,
                        .spec = spec,
-                       .q = q_->As<float>(),
+                       .q = q,
                        .kv = kv,
-                       .out = attended_->As<float>(),
-                       .counters = stats});
+                       .out = attended_->As<float>() + row * size_t(config_.AttentionSize()),
+                       .counters = stats == nullptr ? nullptr : stats + group.first_sequence});
 }
 
 void Gpt::RunMlpIn(const GptLayer& w, int num_rows) {

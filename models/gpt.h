@@ -51,8 +51,20 @@ class Gpt : public LanguageModel {
   NormView HeadView(const GptNorm& norm) const;
   // The formula of ModelConfig, for every token.
   void RunBlock(int layer, const RaggedBatch& rows, const KvView& kv, AttentionStats* stats);
-  // attended_ = attention(norm(x)), before its output projection.
+  // Adjacent sequences of a batch that have the same attention, as a batch of their own: rows and
+  // sequences count from the group's first.
+  struct AttentionGroup {
+    const std::vector<AttentionSpec>* layers = nullptr;
+    int first_row = 0;
+    int first_sequence = 0;
+    std::vector<SequenceSlice> sequences = {};
+    RaggedBatch rows = {};
+  };
+  // Splits the batch into groups_. False: all of it has the model's own attention.
+  bool GroupByAttention(const ForwardBatch& batch, const RaggedBatch& rows);
+  // attended_ = attention(norm(x)), before its output projection, of the groups.
   void RunAttention(int layer, const RaggedBatch& rows, const KvView& kv, AttentionStats* stats);
+  void RunGroup(int layer, const AttentionGroup& group, const KvView& kv, AttentionStats* stats);
   // mlp_ = the MLP's hidden units of norm(x).
   void RunMlpIn(const GptLayer& w, int num_rows);
   // x += scale * (`from` W^T + bias), through `post_norm` if the norms are a sandwich.
@@ -80,6 +92,8 @@ class Gpt : public LanguageModel {
   std::unique_ptr<Buffer> logits_;    // [kMaxLogitsRows, vocab]
   std::unique_ptr<Buffer> ones_,
       zeros_;  // [hidden_size or head_dim]: of norms without weight, bias
+
+  std::vector<AttentionGroup> groups_;  // of the batch that runs
 
   // Host copies.
   std::vector<float> final_norm_weight_, final_norm_bias_;  // [hidden_size]

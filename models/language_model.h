@@ -38,9 +38,11 @@ struct RowCapture {
 
 // The input of one step: the tokens of all sequences, each sequence's tokens side by side.
 struct ForwardBatch {
-  std::vector<int32_t> token_ids;         // [num_batched_tokens]
-  std::vector<SequenceSlice> sequences;   // in batch order, covering all tokens; pages not owned
-  std::vector<double> rope_bases;         // [sequences.size()]
+  std::vector<int32_t> token_ids;        // [num_batched_tokens]
+  std::vector<SequenceSlice> sequences;  // in batch order, covering all tokens; pages not owned
+  std::vector<double> rope_bases;        // [sequences.size()]
+  // [sequences.size()]: the attention of each layer for the sequence; null: the model's own.
+  std::vector<const std::vector<AttentionSpec>*> attention;
   std::vector<int32_t> logits_indices;    // tokens whose logits are computed, ascending
   std::vector<int32_t> logits_sequences;  // [logits_indices.size()]: index into sequences
   std::vector<int32_t> hidden_indices;    // tokens whose hidden state is copied out, ascending
@@ -51,6 +53,7 @@ struct ForwardBatch {
     token_ids.clear();
     sequences.clear();
     rope_bases.clear();
+    attention.clear();
     logits_indices.clear();
     logits_sequences.clear();
     hidden_indices.clear();

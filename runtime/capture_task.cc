@@ -53,7 +53,14 @@ class CaptureTask final : public SequenceTask, private WeightsSink {
  public:
   // `params` must outlive the task.
   explicit CaptureTask(const CaptureParams* params)
-      : params_(params), heads_{.layers = params->layers, .heads = params->heads, .sink = this} {}
+      : params_(params), heads_{.layers = params->layers, .heads = params->heads, .sink = this} {
+    if (!params->statistics) return;
+    for (const int32_t layer : params->layers) {
+      for (const int32_t head : params->heads) {
+        statistics_.push_back({.layer = layer, .head = head});
+      }
+    }
+  }
 
   bool NeedsLogits(const Sequence&, int position) const override {
     return std::binary_search(params_->rows.begin() + std::ptrdiff_t(num_captured_),
@@ -84,6 +91,10 @@ class CaptureTask final : public SequenceTask, private WeightsSink {
   void Advance(Sequence*) override {}
 
   void Publish(OutputSink* sink) override {
+    if (params_->statistics) {
+      if (IsDone()) sink->OnStatistics(std::move(statistics_));
+      return;
+    }
     if (weights_.empty()) return;
     // The model computed the step layer by layer.
     std::ranges::sort(weights_, {}, [](const RowWeights& row) {
@@ -97,6 +108,11 @@ class CaptureTask final : public SequenceTask, private WeightsSink {
 
  private:
   void OnWeights(int layer, int head, int position, std::span<const double> weights) override {
+    if (params_->statistics) {
+      // A row that is not finite ends the request.
+      StatisticsOf(layer, head).Add(weights);
+      return;
+    }
     RowWeights row = SparseWeights(weights, size_t(params_->top_k));
     row.layer = layer;
     row.head = head;
@@ -104,10 +120,19 @@ class CaptureTask final : public SequenceTask, private WeightsSink {
     weights_.push_back(std::move(row));
   }
 
+  HeadStatistics& StatisticsOf(int layer, int head) {
+    const auto index_of = [](const std::vector<int32_t>& sorted, int value) {
+      return size_t(std::ranges::lower_bound(sorted, value) - sorted.begin());
+    };
+    return statistics_[index_of(params_->layers, layer) * params_->heads.size() +
+                       index_of(params_->heads, head)];
+  }
+
   const CaptureParams* const params_;
   const HeadCapture heads_;
-  size_t num_captured_ = 0;          // of params_->rows
-  std::vector<RowWeights> weights_;  // of the step
+  std::vector<HeadStatistics> statistics_;  // of each layer and head; with params_->statistics
+  size_t num_captured_ = 0;                 // of params_->rows
+  std::vector<RowWeights> weights_;         // of the step
 };
 
 }  // namespace

@@ -41,6 +41,8 @@ absl::Status CheckOptions(const EngineOptions& options) {
                              limits::kMaxNumPartialPrefills));
   RETURN_IF_ERROR(CheckRange("chunked_prefill_size", options.chunked_prefill_size,
                              limits::kChunkedPrefillSize));
+  RETURN_IF_ERROR(CheckRange("attention_sample_interval", options.attention_sample_interval,
+                             limits::kAttentionSampleInterval));
   RETURN_IF_ERROR(CheckRange("page_size", options.page_size, {kMinPageSize, kMaxPageSize}));
   RETURN_IF_ERROR(CheckRange("kv_cache_bytes", options.kv_cache_bytes, limits::kKvCacheBytes));
   if ((options.page_size & (options.page_size - 1)) != 0) {
@@ -101,7 +103,8 @@ Engine::Engine(Checkpoint* checkpoint, Backend* backend, std::unique_ptr<KvCache
       kv_cache_(std::move(kv_cache)),
       blocks_(std::make_unique<BlockManager>(kv_cache_.get())),
       scheduler_(std::make_unique<Scheduler>(checkpoint, options, blocks_.get(), waiting_.get())),
-      model_runner_(std::make_unique<ModelRunner>(checkpoint->model.get(), kv_cache_->View())) {
+      model_runner_(std::make_unique<ModelRunner>(checkpoint->model.get(), kv_cache_->View(),
+                                                  options.attention_sample_interval)) {
   PublishStats();
 }
 
@@ -287,6 +290,10 @@ EngineStats Engine::Stats() const {
   stats.num_waiting = load.num_requests;
   stats.num_waiting_tokens = load.num_tokens;
   return stats;
+}
+
+std::vector<HeadStatistics> Engine::SampledAttention() const {
+  return model_runner_->SampledAttention();
 }
 
 const KvView& Engine::GetKvView() const { return kv_cache_->View(); }

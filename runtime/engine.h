@@ -124,6 +124,9 @@ class Engine {
 
   // Threads   any
   EngineStats Stats() const;
+  // Of the heads that were sampled (EngineOptions::attention_sample_interval).
+  // Threads   any
+  std::vector<HeadStatistics> SampledAttention() const;
   const EngineOptions& Options() const { return options_; }
   const Checkpoint& Model() const { return *checkpoint_; }
 

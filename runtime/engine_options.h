@@ -37,6 +37,9 @@ struct EngineOptions {
   // available memory. 0 on a device with its own memory: max_num_seqs sequences of max_model_len,
   // at most the free memory less a reserve (kv_cache.cc).
   int64_t kv_cache_bytes = 0;
+  // Steps from one sample of attention statistics to the next; 0: none. A sample reads the keys of
+  // one row in one head, at 0.2 us a key.
+  int attention_sample_interval = 0;
   // Called on the engine's thread. Must not block and must outlive the engine.
   StepObserver* observer = nullptr;
 };

@@ -53,6 +53,7 @@ inline constexpr Range<int64_t> kMaxQueuedTokens = {0, int64_t{1} << 40};
 inline constexpr Range<int> kMaxNumBatchedTokens = {1, 1 << 14};
 inline constexpr Range<int> kMaxNumPartialPrefills = kMaxNumSeqs;
 inline constexpr Range<int> kChunkedPrefillSize = kMaxNumBatchedTokens;
+inline constexpr Range<int> kAttentionSampleInterval = {0, 1 << 20};
 inline constexpr Range<int64_t> kKvCacheBytes = {0, int64_t{1} << 50};
 
 // One level of priority is worth this much waiting: a request that has waited 5 s ranks equal to a

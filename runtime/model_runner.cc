@@ -51,7 +51,10 @@ void ModelRunner::PrepareBatch(std::span<const ScheduledSequence> scheduled) {
                                 .first_position = first_position,
                                 .pages = sequence->pages});
     batch_.rope_bases.push_back(sequence->rope_base);
+    const auto& attention = group->request.attention;
+    batch_.attention.push_back(attention ? &attention->layers : nullptr);
   }
+  if (sampler_) sampler_->AddCapture(&batch_);
 }
 
 absl::Status ModelRunner::Forward() {

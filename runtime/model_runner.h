@@ -3,11 +3,13 @@
 #define LSSAR_RUNTIME_MODEL_RUNNER_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "models/language_model.h"
+#include "runtime/attention_sampler.h"
 #include "runtime/scheduler.h"
 
 namespace lssar {
@@ -17,7 +19,13 @@ namespace lssar {
 class ModelRunner {
  public:
   // `model` and the memory of `kv` must outlive the runner.
-  ModelRunner(LanguageModel* model, const KvView& kv) : model_(model), kv_(kv) {}
+  // `attention_sample_interval`: as in EngineOptions.
+  ModelRunner(LanguageModel* model, const KvView& kv, int attention_sample_interval)
+      : model_(model), kv_(kv) {
+    if (attention_sample_interval > 0) {
+      sampler_.emplace(model->Config(), attention_sample_interval);
+    }
+  }
 
   // Builds the model's input. The page tables stay in the sequences, which must not change before
   // the end of Sample. Element i of the batch's sequences belongs to scheduled[i].
@@ -40,6 +48,10 @@ class ModelRunner {
     AttentionStats attention;
   };
   const Counters& Totals() const { return totals_; }
+  // Threads   any
+  std::vector<HeadStatistics> SampledAttention() const {
+    return sampler_ ? sampler_->Statistics() : std::vector<HeadStatistics>();
+  }
 
  private:
   // The position of token `token_idx` of the batch in its sequence.
@@ -52,6 +64,7 @@ class ModelRunner {
   LanguageModel* const model_;
   const KvView kv_;
   Counters totals_;
+  std::optional<AttentionSampler> sampler_;  // nullopt: attention is not sampled
 
   // State of the step; members to reuse their memory.
   ForwardBatch batch_;

@@ -41,8 +41,9 @@ std::span<const TokenScore> PrefixCache::Scores(int32_t page_id) const {
 uint64_t PrefixCache::HashOf(const PrefixRoot& root, int32_t parent,
                              std::span<const int32_t> ids) const {
   if (parent != kNone) return hash_(nodes_[size_t(parent)].hash, ids);
-  const uint64_t seed =
-      std::bit_cast<uint64_t>(root.rope_base) ^ std::hash<std::string_view>()(root.salt);
+  const uint64_t seed = std::bit_cast<uint64_t>(root.rope_base) ^
+                        std::hash<std::string_view>()(root.salt) ^
+                        std::rotl(uint64_t{std::hash<std::string_view>()(root.attention)}, 1);
   return hash_(seed, ids);
 }
 
@@ -55,7 +56,9 @@ int32_t PrefixCache::Match(const PrefixRoot& root, int32_t parent,
        page_id = nodes_[size_t(page_id)].next) {
     const Node& node = nodes_[size_t(page_id)];
     if (node.hash != hash || node.parent != parent) continue;
-    if (parent == kNone && (node.rope_base != root.rope_base || node.salt != root.salt)) continue;
+    const bool is_other_root = node.rope_base != root.rope_base || node.salt != root.salt ||
+                               node.attention != root.attention;
+    if (parent == kNone && is_other_root) continue;
     const auto first = ids_.begin() + std::ptrdiff_t(page_id) * page_size_;
     if (std::equal(ids.begin(), ids.end(), first)) return page_id;
   }
@@ -77,6 +80,7 @@ int32_t PrefixCache::Insert(const Entry& entry, int32_t page_id) {
     if (entry.parent == kNone) {
       nodes_[size_t(page_id)].rope_base = entry.root.rope_base;
       nodes_[size_t(page_id)].salt = entry.root.salt;
+      nodes_[size_t(page_id)].attention = entry.root.attention;
     } else {
       ++nodes_[size_t(entry.parent)].num_children;
     }

@@ -26,6 +26,7 @@ struct TokenScore {
 struct PrefixRoot {
   double rope_base = 0;
   std::string_view salt = {};
+  std::string_view attention = {};  // AttentionOverride::name
 };
 
 // A tree of full pages: a page's key is (parent page, token ids), and (root, token ids) for a first
@@ -74,10 +75,12 @@ class PrefixCache {
   struct Node {
     uint64_t hash = 0;
     int32_t parent = kNone;
-    int32_t next = kNone;   // in the bucket
-    int num_children = 0;   // checks the rules above
-    double rope_base = 0;   // first pages only
-    std::string salt = {};  // first pages only
+    int32_t next = kNone;  // in the bucket
+    int num_children = 0;  // checks the rules above
+    double rope_base = 0;  // first pages only
+    // First pages only.
+    std::string salt = {};
+    std::string attention = {};
   };
   uint64_t HashOf(const PrefixRoot& root, int32_t parent, std::span<const int32_t> ids) const;
   int32_t* Bucket(uint64_t hash) { return &buckets_[hash & (buckets_.size() - 1)]; }

@@ -5,12 +5,15 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "kernels/attention_spec.h"
 #include "kernels/check.h"
 #include "kernels/ops.h"
 #include "kernels/sampling.h"
+#include "runtime/attention_statistics.h"
 #include "runtime/clock.h"
 
 namespace lssar {
@@ -43,6 +46,7 @@ struct CaptureParams {
   std::vector<int32_t> heads = {};
   std::vector<int32_t> rows = {};  // positions of the query tokens in the prompt
   int top_k = 0;                   // largest weights of each row and head; 0: all non-zero ones
+  bool statistics = false;         // of each head over the rows, in place of their weights
 };
 
 enum class Pooling : uint8_t {
@@ -58,6 +62,12 @@ struct EmbedParams {
   bool normalize = false;   // to L2 norm 1, after pooling and head
 };
 
+// Another attention than the checkpoint's, for one request.
+struct AttentionOverride {
+  std::vector<AttentionSpec> layers = {};  // of each layer
+  std::string name = {};                   // DescribeAttention of them: equal if they are
+};
+
 // A validated request: every field is in its range (server/parse_request.h checks user input).
 struct Request {
   std::string id = {};               // for logs
@@ -71,7 +81,14 @@ struct Request {
   // Reads and fills the prefix cache. Results have the same bits either way.
   bool use_prefix_cache = true;
   std::string cache_salt = {};  // pages are shared only among requests with equal salts
+  // Unset: the checkpoint's own. Pages are shared only among requests with equal attention.
+  std::optional<AttentionOverride> attention = {};
 };
+
+// For PrefixRoot; empty: the checkpoint's own attention.
+inline std::string_view AttentionName(const Request& request) {
+  return request.attention ? std::string_view(request.attention->name) : std::string_view();
+}
 
 // Tokens of the prompt; score: of the context and all continuations.
 inline int64_t NumPromptTokens(const Request& request) {
@@ -170,6 +187,8 @@ class OutputSink {
   virtual void OnScore(ContinuationScore /*score*/) { LSSAR_CHECK(false); }
   // capture: the rows of one step, ordered by row, then layer, then head
   virtual void OnWeights(std::vector<RowWeights> /*rows*/) { LSSAR_CHECK(false); }
+  // capture with statistics, once: of each head over all rows, ordered by layer, then head
+  virtual void OnStatistics(std::vector<HeadStatistics> /*heads*/) { LSSAR_CHECK(false); }
   // embed: the vectors of one step, in order
   virtual void OnEmbeddings(EmbeddingBlock /*block*/) { LSSAR_CHECK(false); }
   // OK: every result was delivered. CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE (the engine stopped),

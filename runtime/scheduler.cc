@@ -177,8 +177,10 @@ int64_t Scheduler::NumAdmissionPages(const SequenceGroup& group) const {
       (demand.num_sequences - 1) * int64_t{demand.num_initial_pages - demand.num_shared_pages};
   if (UsesPrefixCache(group.request)) {
     const double rope_base = RopeBase(checkpoint_->config, demand.num_tokens);
-    num_pages -= blocks_->NumSharedPrefixPages(
-        {.rope_base = rope_base, .salt = group.request.cache_salt}, group.request.prompt);
+    num_pages -= blocks_->NumSharedPrefixPages({.rope_base = rope_base,
+                                                .salt = group.request.cache_salt,
+                                                .attention = AttentionName(group.request)},
+                                               group.request.prompt);
   }
   return num_pages;
 }

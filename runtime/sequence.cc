@@ -87,8 +87,9 @@ void SequenceGroup::Start(int num_sequences, const Checkpoint& checkpoint, bool 
   for (Sequence& sequence : sequences) {
     sequence.rope_base = RopeBase(checkpoint.config, demand.num_tokens);
     if (use_prefix_cache) {
-      sequence.prefix_root =
-          PrefixRoot{.rope_base = sequence.rope_base, .salt = request.cache_salt};
+      sequence.prefix_root = PrefixRoot{.rope_base = sequence.rope_base,
+                                        .salt = request.cache_salt,
+                                        .attention = AttentionName(request)};
     }
     if (&sequence != &sequences[0]) sequence.state = SequenceState::kWaitingForPrompt;
     sequence.num_prompt_tokens = demand.num_tokens;

@@ -60,6 +60,16 @@ void CaptureCall::OnWeights(std::vector<RowWeights> rows) {
   }
 }
 
+void CaptureCall::OnStatistics(std::vector<HeadStatistics> heads) {
+  ForEachBlock(heads.size(), [&](size_t first, size_t end) {
+    v1::CaptureAttentionReply reply;
+    for (size_t i = first; i < end; ++i) {
+      *reply.mutable_statistics()->add_heads() = ToHeadStatistics(heads[i]);
+    }
+    Send(std::move(reply));
+  });
+}
+
 void CaptureCall::OnDone(const absl::Status& status, const RequestStats& stats) {
   context_.SetResult(stats, std::nullopt);
   EndWith<v1::CaptureAttentionReply>(status, stats);

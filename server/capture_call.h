@@ -18,6 +18,7 @@ class CaptureCall final : public SingleRequestCall {
   // Engine thread.
   void OnAdmitted(const RequestStats& stats) override;
   void OnWeights(std::vector<RowWeights> rows) override;
+  void OnStatistics(std::vector<HeadStatistics> heads) override;
   void OnDone(const absl::Status& status, const RequestStats& stats) override;
 
  private:

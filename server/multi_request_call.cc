@@ -6,6 +6,7 @@ namespace lssar {
 
 void MultiRequestCall::SubmitItems(std::vector<Request> requests) {
   context_.AddLogFields({{"num_items", requests.size()}});
+  receipt_ = MakeReceipt(context_.Model(), requests.front());
   std::vector<EngineItems::Item> items;
   items.reserve(requests.size());
   for (Request& request : requests) items.push_back({.request = std::move(request)});

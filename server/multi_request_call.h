@@ -48,7 +48,11 @@ class MultiRequestCall : public StreamingCall, public EngineItems::Owner {
   virtual void SendFinished(const RequestStats& total) = 0;
 
   // Submits the first items. Call once, from Start.
+  // Requires  at least one request
   void SubmitItems(std::vector<Request> requests);
+
+  // Set by SubmitItems.
+  const v1::Receipt& Receipt() const { return receipt_; }
 
  private:
   bool HasSpaceForItems() const final { return HasSpace(); }
@@ -58,6 +62,7 @@ class MultiRequestCall : public StreamingCall, public EngineItems::Owner {
   void OnSpace() final { items_.Resume(); }
   void OnClientGone() final { items_.Stop(absl::CancelledError("the client closed the call")); }
 
+  v1::Receipt receipt_;
   EngineItems items_{&context_, this};
   std::mutex retry_mutex_;
   std::unique_ptr<grpc::Alarm> retry_;  // of the last attempt

@@ -125,6 +125,13 @@ std::vector<Flag> ModelFlags(ModelOptions& options) {
               "Prompt tokens of all these prompts in such a step, fewer deep in a long prompt",
               &engine.chunked_prefill_size, limits::kChunkedPrefillSize),
   };
+  flags.push_back(
+      {"attention-sample-interval", "Machine", "STEPS",
+       StrCat("Steps from one sample of attention statistics (GetStats, metrics) to the next; a "
+              "sample costs 0.2 us for each key of one row, ",
+              RangeAndDefault(engine.attention_sample_interval, limits::kAttentionSampleInterval),
+              ": none"),
+       AssignInt(&engine.attention_sample_interval, limits::kAttentionSampleInterval)});
   for (const BackendFlag& flag : BackendFlags()) {
     flags.push_back({flag.name, "Machine", flag.value_name, flag.help,
                      [&options, parse = flag.parse](const std::string& value) {
@@ -145,6 +152,10 @@ std::vector<Flag> ServerFlags(ServerOptions& options) {
        "Address of the HTTP port (OpenAI-compatible API, metrics, probes); port 0 selects a free "
        "port, off opens none; default 127.0.0.1:8080",
        AssignListen(&options.http_listen, /*or_off=*/true)},
+      {"allow-attention-override", "Serving", "",
+       "Let requests set attention_override: another p or kind than the checkpoint's, for sweeps; "
+       "default off",
+       AssignBool(&options.model.allow_attention_override), /*is_switch=*/true},
       {"drain-timeout", "Serving", "TIME",
        "Time for running requests to finish after SIGTERM, [0, 1h]; default 30s",
        AssignDuration(&options.drain_timeout, absl::ZeroDuration(), absl::Hours(1))},

@@ -27,6 +27,8 @@ struct ModelOptions {
   std::optional<DType> dtype;  // of the weights; nullopt: as stored in the checkpoint
   BackendOptions backend;
   EngineOptions engine;
+  // Requests may have another attention than the checkpoint's.
+  bool allow_attention_override = false;
   OnSelfCheckProgress on_self_check = nullptr;  // called while the checkpoint is checked
 };
 

@@ -12,6 +12,7 @@
 
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
+#include "models/attention_override.h"
 #include "models/quote.h"
 #include "runtime/limits.h"
 #include "server/fields.h"
@@ -124,10 +125,48 @@ absl::StatusOr<Prompt> ReadPrompt(const Message& message, const ParseContext& co
 
 // Fields that Generate, Score and CaptureAttention have in common.
 
+absl::Status ReadAttentionOverride(const v1::AttentionOverride& message,
+                                   const ParseContext& context, Request* request) {
+  if (!context.allow_attention_override) {
+    return absl::FailedPreconditionError(
+        "attention_override is set, and this server does not allow it "
+        "(lssar-server --allow-attention-override)");
+  }
+  const ModelConfig& config = context.checkpoint->config;
+  AttentionChange change{.kind = message.kind(), .phi = message.phi()};
+  if (message.has_p()) change.p = message.p();
+  ASSIGN_OR_RETURN(std::vector<AttentionSpec> layers, ChangeAttention(config, change));
+  if (IsSameAttention(layers, config.attention)) return absl::OkStatus();
+  if (context.backend != nullptr) {
+    constexpr std::array kNeeded = {Variant::kAttentionOverride};
+    RETURN_IF_ERROR(CheckVariants(*context.backend, kNeeded));
+    for (const AttentionSpec& spec : layers) {
+      const absl::Status status = context.backend->CheckAttention(spec);
+      if (status.ok()) continue;
+      return absl::Status(status.code(), StrCat("attention_override: ", status.message()));
+    }
+  }
+  std::string name = DescribeAttention(layers);
+  request->attention = AttentionOverride{.layers = std::move(layers), .name = std::move(name)};
+  return absl::OkStatus();
+}
+
+// A client that pinned a checkpoint must not get the results of another one.
+absl::Status CheckCheckpoint(std::string_view hash, const Checkpoint& checkpoint) {
+  if (hash.empty() || hash == checkpoint.hash) return absl::OkStatus();
+  return absl::FailedPreconditionError(StrCat("checkpoint_hash is ", Quote(hash),
+                                              "; this server serves ", checkpoint.name, ", ",
+                                              Quote(checkpoint.hash)));
+}
+
 // `Message`: v1::GenerateRequest, v1::ScoreRequest, v1::EmbedRequest or
 // v1::CaptureAttentionRequest.
 template <typename Message>
-absl::Status ReadSharing(const Message& message, Request* request) {
+absl::Status ReadSharing(const Message& message, const ParseContext& context, Request* request) {
+  RETURN_IF_ERROR(CheckCheckpoint(message.checkpoint_hash(), *context.checkpoint));
+  if (message.has_attention_override()) {
+    RETURN_IF_ERROR(ReadAttentionOverride(message.attention_override(), context, request));
+  }
   request->priority = message.priority();
   if (message.has_use_prefix_cache()) request->use_prefix_cache = message.use_prefix_cache();
   request->cache_salt = message.cache_salt();
@@ -577,7 +616,9 @@ absl::StatusOr<std::vector<int32_t>> EncodeField(const std::string& field, std::
 ParseContext ContextOf(const ServedModel& model, uint64_t default_seed) {
   return {.checkpoint = &model.GetCheckpoint(),
           .max_model_len = model.MaxModelLen(),
-          .default_seed = default_seed};
+          .default_seed = default_seed,
+          .allow_attention_override = model.AllowsAttentionOverride(),
+          .backend = model.GetBackend()};
 }
 
 absl::StatusOr<ParsedGenerate> ParseGenerate(const v1::GenerateRequest& message,
@@ -589,7 +630,7 @@ absl::StatusOr<ParsedGenerate> ParseGenerate(const v1::GenerateRequest& message,
   RETURN_IF_ERROR(ReadSampling(message.sampling(), context, &params.sampling));
   RETURN_IF_ERROR(ReadStops(message, checkpoint.config.vocab_size, &params));
   RETURN_IF_ERROR(ReadOutputs(message, &params, &parsed));
-  RETURN_IF_ERROR(ReadSharing(message, &parsed.request));
+  RETURN_IF_ERROR(ReadSharing(message, context, &parsed.request));
   ASSIGN_OR_RETURN(Prompt prompt, ReadPrompt(message, context));
   RETURN_IF_ERROR(ReadLengths(message, prompt.ids.size(), context.max_model_len, &params));
 
@@ -611,7 +652,7 @@ absl::StatusOr<ParsedScore> ParseScore(const v1::ScoreRequest& message,
   RETURN_IF_ERROR(CheckCount("items", size_t(message.items_size()), 1, limits::kMaxScoreItems));
   RETURN_IF_ERROR(CheckRange("top_logprobs", message.top_logprobs(), 0, limits::kMaxLogprobs));
   Request shared;
-  RETURN_IF_ERROR(ReadSharing(message, &shared));
+  RETURN_IF_ERROR(ReadSharing(message, context, &shared));
   ParsedScore parsed;
   parsed.per_token = message.per_token();
   int64_t num_repeat_bytes = 0;
@@ -622,6 +663,7 @@ absl::StatusOr<ParsedScore> ParseScore(const v1::ScoreRequest& message,
     request.priority = shared.priority;
     request.use_prefix_cache = shared.use_prefix_cache;
     request.cache_salt = shared.cache_salt;
+    request.attention = shared.attention;
     request.score->num_logprobs = parsed.per_token ? message.top_logprobs() : 0;
     for (Request& part : SplitByRopeBase(std::move(request), context.checkpoint->config)) {
       num_tokens += NumPromptTokens(part);
@@ -641,7 +683,7 @@ absl::StatusOr<std::vector<Request>> ParseEmbed(const v1::EmbedRequest& message,
                                                 const ParseContext& context) {
   RETURN_IF_ERROR(CheckCount("inputs", size_t(message.inputs_size()), 1, limits::kMaxEmbedInputs));
   Request shared;
-  RETURN_IF_ERROR(ReadSharing(message, &shared));
+  RETURN_IF_ERROR(ReadSharing(message, context, &shared));
   EmbedParams params{.apply_head = message.apply_head(), .normalize = message.normalize()};
   ASSIGN_OR_RETURN(params.pooling, ReadPooling(message.pooling()));
   if (params.apply_head && context.checkpoint->model->NumHeadOutputs() == 0) {
@@ -668,8 +710,12 @@ absl::StatusOr<Request> ParseCapture(const v1::CaptureAttentionRequest& message,
   ASSIGN_OR_RETURN(auto heads,
                    ReadIndices("heads", message.heads(), checkpoint.config.num_attention_heads));
   RETURN_IF_ERROR(CheckRange("top_k", message.top_k(), 0, limits::kMaxModelLen.max));
+  if (message.statistics() && message.top_k() > 0) {
+    return Refuse("top_k", message.top_k(),
+                  "0 where statistics is true: statistics are of all weights");
+  }
   Request request;
-  RETURN_IF_ERROR(ReadSharing(message, &request));
+  RETURN_IF_ERROR(ReadSharing(message, context, &request));
   ASSIGN_OR_RETURN(Prompt prompt, ReadPrompt(message, context));
   if (prompt.ids.size() > size_t(context.max_model_len)) {
     return absl::InvalidArgumentError(StrCat("the prompt has ", prompt.ids.size(),
@@ -681,7 +727,8 @@ absl::StatusOr<Request> ParseCapture(const v1::CaptureAttentionRequest& message,
   request.capture = CaptureParams{.layers = std::move(layers),
                                   .heads = std::move(heads),
                                   .rows = std::move(rows),
-                                  .top_k = message.top_k()};
+                                  .top_k = message.top_k(),
+                                  .statistics = message.statistics()};
   RETURN_IF_ERROR(CheckSize(*request.capture));
   return request;
 }

@@ -4,7 +4,9 @@
 //         (0, 1]"
 //         CANCELLED: ParseContext::should_stop returned true
 //         FAILED_PRECONDITION: the request needs a tokenizer, a chat template or a BOS that the
-//         checkpoint does not have
+//         checkpoint does not have; attention_override where the server does not allow it;
+//         another checkpoint_hash than this checkpoint's
+//         UNIMPLEMENTED: an attention_override that the backend does not compute
 #ifndef LSSAR_SERVER_PARSE_REQUEST_H_
 #define LSSAR_SERVER_PARSE_REQUEST_H_
 
@@ -30,6 +32,8 @@ struct ParseContext {
   const Checkpoint* checkpoint = nullptr;
   int max_model_len = 0;      // tokens
   uint64_t default_seed = 0;  // for requests that set none
+  bool allow_attention_override = false;
+  const Backend* backend = nullptr;  // must compute an attention_override; null: all are computed
   // Polled during long work; true ends it.
   std::function<bool()> should_stop = [] { return false; };
   // Bytes of one text; 0: as many as max_model_len of the longest token have. A longer text cannot

@@ -39,6 +39,20 @@ v1::RowWeights ToRowWeights(const RowWeights& row) {
   return out;
 }
 
+v1::HeadStatistics ToHeadStatistics(const HeadStatistics& head) {
+  v1::HeadStatistics out;
+  out.set_layer(head.layer);
+  out.set_head(head.head);
+  out.set_num_rows(head.num_rows);
+  out.set_num_keys(head.num_keys);
+  out.set_num_nonzero(head.num_nonzero);
+  out.set_effective_keys(head.effective_keys);
+  out.set_first_token_mass(head.first_token_mass);
+  out.mutable_distance_mass()->Add(
+      head.distance_mass.begin(), head.distance_mass.begin() + std::ptrdiff_t(head.NumDistances()));
+  return out;
+}
+
 v1::Usage ToUsage(const RequestStats& stats) {
   v1::Usage usage;
   usage.set_num_prompt_tokens(stats.num_prompt_tokens);

@@ -14,6 +14,8 @@ v1::Token ToToken(const TokenResult& result, bool with_logprob, const Tokenizer*
 
 v1::RowWeights ToRowWeights(const RowWeights& row);
 
+v1::HeadStatistics ToHeadStatistics(const HeadStatistics& head);
+
 v1::Usage ToUsage(const RequestStats& stats);
 v1::Timings ToTimings(const RequestStats& stats);
 

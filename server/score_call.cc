@@ -42,6 +42,7 @@ void ScoreCall::SendFinished(const RequestStats& total) {
   finished.set_checkpoint_hash(context_.Model().GetCheckpoint().hash);
   *finished.mutable_usage() = ToUsage(total);
   *finished.mutable_timings() = ToTimings(total);
+  *finished.mutable_receipt() = Receipt();
   Send(std::move(reply));
 }
 

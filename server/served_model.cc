@@ -63,8 +63,10 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::LoadOn(std::unique_ptr
                 options.engine.page_size, options.on_self_check));
   ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
                    Engine::Create(checkpoint.get(), backend.get(), options.engine));
-  return std::make_unique<ServedModel>(std::move(backend), std::move(checkpoint), self_check,
-                                       std::move(engine));
+  auto model = std::make_unique<ServedModel>(std::move(backend), std::move(checkpoint), self_check,
+                                             std::move(engine));
+  if (options.allow_attention_override) model->AllowAttentionOverride();
+  return model;
 }
 
 ServedModel::ServedModel(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> checkpoint,

@@ -30,6 +30,9 @@ class ServedModel {
   Engine& GetEngine() const { return *engine_; }
   const Checkpoint& GetCheckpoint() const { return *checkpoint_; }
   const SelfCheckReport& GetSelfCheck() const { return self_check_; }
+  // Requests may have an attention_override.
+  bool AllowsAttentionOverride() const { return allows_attention_override_; }
+  void AllowAttentionOverride() { allows_attention_override_ = true; }
   // May be null in tests.
   Backend* GetBackend() const { return backend_.get(); }
   int MaxModelLen() const { return engine_->Options().max_model_len; }
@@ -40,6 +43,7 @@ class ServedModel {
   std::unique_ptr<Checkpoint> checkpoint_;
   SelfCheckReport self_check_;
   std::unique_ptr<Engine> engine_;
+  bool allows_attention_override_ = false;
 };
 
 }  // namespace lssar

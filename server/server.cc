@@ -21,6 +21,7 @@
 #include "runtime/clock.h"
 #include "server/access_control.h"
 #include "server/admission_control.h"
+#include "server/attention_metrics.h"
 #include "server/call_context.h"
 #include "server/health_probe.h"
 #include "server/http_server.h"
@@ -290,22 +291,24 @@ void Server::State::LogServing() const {
 }
 
 HttpPages Server::State::Pages() {
-  return {
-      .metrics =
-          [this] {
-            const ServedModel* served = admission->Model();
-            return metrics.Text(served == nullptr ? EngineStats() : served->GetEngine().Stats());
-          },
-      .check_admin =
-          [this](const std::string& authorization) {
-            return admission->CheckRole(authorization, KeyRole::kAdmin);
-          },
-      .health =
-          [this] {
-            const std::lock_guard lock(failure_mutex);
-            return engine_failure;
-          },
-      .readiness = [this] { return Readiness(); }};
+  return {.metrics =
+              [this] {
+                const ServedModel* served = admission->Model();
+                if (served == nullptr) return metrics.Text(EngineStats());
+                const Engine& engine = served->GetEngine();
+                return metrics.Text(engine.Stats()) +
+                       AttentionMetricsText(engine.SampledAttention());
+              },
+          .check_admin =
+              [this](const std::string& authorization) {
+                return admission->CheckRole(authorization, KeyRole::kAdmin);
+              },
+          .health =
+              [this] {
+                const std::lock_guard lock(failure_mutex);
+                return engine_failure;
+              },
+          .readiness = [this] { return Readiness(); }};
 }
 
 void Server::State::Fail(const EngineFailure& failure) {

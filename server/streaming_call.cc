@@ -216,6 +216,7 @@ void StreamingCall::Reset() {
 
 absl::Status SingleRequestCall::Start(const grpc::ByteBuffer& bytes) {
   ASSIGN_OR_RETURN(Request request, Parse(bytes));
+  receipt_ = MakeReceipt(context_.Model(), request);
   context_.Complete(context_.RequestId(), &request);
   context_.CountTokens(std::ssize(request.prompt));
   auto self = std::static_pointer_cast<SingleRequestCall>(shared_from_this());

@@ -25,6 +25,7 @@
 #include "server/call_context.h"
 #include "server/limits.h"
 #include "server/options.h"
+#include "server/receipt.h"
 #include "server/reply_fields.h"
 #include "server/served_model.h"
 
@@ -160,15 +161,17 @@ class SingleRequestCall : public StreamingCall, public OutputSink {
     started->set_checkpoint_hash(context_.Model().GetCheckpoint().hash);
     started->set_num_prompt_tokens(stats.num_prompt_tokens);
     started->set_num_cached_tokens(stats.num_cached_tokens);
+    started->set_attention(receipt_.attention());
   }
 
-  // Ends the call; on success sends usage and timings first.
+  // Ends the call; on success sends usage, timings and receipt first.
   template <typename Reply>
   void EndWith(const absl::Status& status, const RequestStats& stats) {
     if (status.ok()) {
       Reply reply;
       *reply.mutable_finished()->mutable_usage() = ToUsage(stats);
       *reply.mutable_finished()->mutable_timings() = ToTimings(stats);
+      *reply.mutable_finished()->mutable_receipt() = std::move(receipt_);
       Send(std::move(reply));
     }
     End(status);
@@ -179,6 +182,7 @@ class SingleRequestCall : public StreamingCall, public OutputSink {
   void OnSpace() final;
   void OnClientGone() final;
 
+  v1::Receipt receipt_;  // set before the request is submitted
   std::mutex handle_mutex_;
   std::optional<Engine::Handle> handle_;
 };

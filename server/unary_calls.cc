@@ -10,6 +10,7 @@
 #include "runtime/engine_options.h"
 #include "runtime/limits.h"
 #include "server/limits.h"
+#include "server/reply_fields.h"
 
 namespace lssar {
 namespace {
@@ -34,6 +35,8 @@ void SetModelInfo(const ServedModel& model, v1::GetInfoReply* reply) {
   if (config.bos_id) reply->set_bos_id(*config.bos_id);
   if (config.eos_id) reply->set_eos_id(*config.eos_id);
   reply->set_num_head_outputs(checkpoint.model->NumHeadOutputs());
+  reply->set_attention_override_allowed(model.AllowsAttentionOverride());
+  reply->set_config_hash(checkpoint.config_hash);
   reply->set_num_parameters(checkpoint.num_parameters);
   if (model.GetSelfCheck().num_rows > 0) {
     reply->set_self_check_error(model.GetSelfCheck().worst_error);
@@ -134,6 +137,9 @@ absl::StatusOr<v1::GetStatsReply> GetStats(const ServedModel& model, const Metri
   const EngineStats stats = model.GetEngine().Stats();
   SetEngineStats(stats, &reply);
   *reply.mutable_stages() = ToStageTimes(stats.stages);
+  for (const HeadStatistics& head : model.GetEngine().SampledAttention()) {
+    *reply.add_sampled_attention() = ToHeadStatistics(head);
+  }
   for (const auto& [reason, count] : metrics.NumFinished()) {
     (*reply.mutable_num_finished())[reason] = count;
   }

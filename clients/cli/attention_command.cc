@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "clients/cli/attention_view.h"
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
@@ -18,6 +19,7 @@
 #include "clients/cli/progress_bar.h"
 #include "clients/cli/request_flags.h"
 #include "clients/cli/rpc_calls.h"
+#include "clients/cli/table.h"
 #include "clients/cli/terminal.h"
 #include "clients/cli/usage.h"
 #include "kernels/status_macros.h"
@@ -30,6 +32,53 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kDefaultKeys = 8;  // shown for a row
 constexpr int kMapRows = 40;
+constexpr int kStatisticsRows = 64;
+
+// Columns of mass by distance: up to 2^i - 1, and beyond the last.
+struct DistanceColumn {
+  const char* title;
+  int end;  // of the buckets of HeadStatistics.distance_mass
+};
+constexpr DistanceColumn kDistances[] = {{"self", 1},    {"1-7", 4},       {"8-63", 7},
+                                         {"64-511", 10}, {"512-4095", 13}, {"4096-", 32}};
+
+void PrintStatistics(const CapturedAttention& captured) {
+  using enum Table::Align;
+  std::vector<Table::Column> columns = {{"layer", kRight},
+                                        {"head", kRight},
+                                        {"zeros", kRight},
+                                        {"effective keys", kRight},
+                                        {"first token", kRight}};
+  const int num_tokens = int(captured.prompt.size());
+  size_t num_distances = 0;
+  for (const DistanceColumn& column : kDistances) {
+    // The column's first distance; no row has a larger one than num_tokens - 1.
+    const int first = num_distances == 0 ? 0 : 1 << (kDistances[num_distances - 1].end - 1);
+    if (first > num_tokens - 1) break;
+    columns.push_back({column.title, kRight});
+    ++num_distances;
+  }
+  Table table(std::move(columns));
+  const auto percent = [](double share) { return absl::StrFormat("%.1f%%", 100 * share); };
+  for (const v1::HeadStatistics& head : captured.statistics) {
+    const HeadMeans means(head);
+    std::vector<std::string> cells = {
+        StrCat(head.layer()), StrCat(head.head()), percent(means.zeros),
+        absl::StrFormat("%.1f", means.effective_keys), percent(means.first_token_mass)};
+    int first = 0;
+    for (size_t i = 0; i < num_distances; ++i) {
+      double mass = 0;
+      const int end = std::min(kDistances[i].end, int(means.distance_mass.size()));
+      for (; first < end; ++first) mass += means.distance_mass[size_t(first)];
+      cells.push_back(percent(mass));
+    }
+    table.AddRow(std::move(cells));
+  }
+  const int64_t num_rows = captured.statistics.empty() ? 0 : captured.statistics[0].num_rows();
+  std::printf("Attention (%s) of %d rows of %d tokens: means over the rows; mass by distance\n%s",
+              captured.started.attention().c_str(), int(num_rows), num_tokens,
+              table.Render().c_str());
+}
 // As lssar_client.figures draws them.
 constexpr int kFigureRows = 256;
 constexpr int kFigureKeys = 256;
@@ -38,6 +87,7 @@ Json ToJson(const CapturedAttention& captured) {
   Json json = {{"request_id", captured.started.request_id()},
                {"checkpoint_hash", captured.started.checkpoint_hash()},
                {"num_prompt_tokens", captured.started.num_prompt_tokens()},
+               {"attention", captured.started.attention()},
                {"tokens", Json::array()},
                {"rows", Json::array()}};
   for (const v1::TokenLogprob& token : captured.prompt) {
@@ -53,6 +103,9 @@ Json ToJson(const CapturedAttention& captured) {
          {"dropped_mass", row.dropped_mass()},
          {"keys", std::vector<int>(row.keys().begin(), row.keys().end())},
          {"weights", std::vector<float>(row.weights().begin(), row.weights().end())}});
+  }
+  for (const v1::HeadStatistics& head : captured.statistics) {
+    json["statistics"].push_back(HeadStatisticsToJson(head));
   }
   if (captured.finished.has_value()) {
     json["usage"] = UsageToJson(captured.finished->usage());
@@ -103,8 +156,8 @@ class AttentionCommand : public Command {
         "indices: 0,2..4,-1 is the first, three more and the last [default: all]");
     add("--heads", heads_, "indices of heads of each layer [default: all]");
     add("--rows", rows_,
-        "query tokens: positions in the prompt, -1 is the last [default: -1; --map: 40 at equal "
-        "steps; --figure: 256]");
+        "query tokens: positions in the prompt, -1 is the last [default: -1; at equal steps, "
+        "--map: 40, --statistics: 64, --figure: 256]");
     app->add_option(
            "--top-k", top_k_,
            "the largest weights of each row [0 is all; default 8, with --map and --json all, with "
@@ -112,6 +165,10 @@ class AttentionCommand : public Command {
         ->option_text("N")
         ->group(kGroup);
     app->add_flag("--map", map_, "draw a map of rows and keys for each head")->group("Output");
+    app->add_flag("--statistics", statistics_,
+                  "means of each head over the rows: exact zeros, effective keys (exp of the "
+                  "entropy), mass of the first token and by distance")
+        ->group("Output");
     app->add_flag("--json", json_,
                   "print one JSON object: tokens, and keys and weights of each row")
         ->group("Output");
@@ -127,6 +184,9 @@ class AttentionCommand : public Command {
 
   absl::Status Run() override {
     if (map_ && json_) return absl::InvalidArgumentError("--map and --json exclude each other");
+    if (statistics_ && (map_ || top_k_.has_value() || !figure_path_.empty())) {
+      return absl::InvalidArgumentError("--statistics excludes --map, --figure and --top-k");
+    }
     ASSIGN_OR_RETURN(Figure figure, Figure::Start("attention", figure_path_));
     ASSIGN_OR_RETURN(const auto connection, Connection::Open(connection_));
     v1::Inference::StubInterface* const stub = connection->Stub();
@@ -143,6 +203,8 @@ class AttentionCommand : public Command {
     if (!captured.ok()) return captured.status();
     if (json_) {
       PrintJson(ToJson(*captured));
+    } else if (statistics_) {
+      PrintStatistics(*captured);
     } else if (map_) {
       PrintMaps(*captured);
     } else if (figure_path_.empty()) {
@@ -176,11 +238,13 @@ class AttentionCommand : public Command {
       *indices = {parsed.begin(), parsed.end()};
     }
     const bool is_drawn = !figure_path_.empty();
-    if ((map_ || is_drawn) && !rows_.has_value()) {
-      const std::vector<int> rows = SpreadRows(num_tokens, is_drawn ? kFigureRows : kMapRows);
+    if ((map_ || statistics_ || is_drawn) && !rows_.has_value()) {
+      const int max_rows = is_drawn ? kFigureRows : statistics_ ? kStatisticsRows : kMapRows;
+      const std::vector<int> rows = SpreadRows(num_tokens, max_rows);
       *request.mutable_rows() = {rows.begin(), rows.end()};
     }
-    if (top_k_.has_value() || is_drawn || !(map_ || json_)) {
+    request.set_statistics(statistics_);
+    if (top_k_.has_value() || is_drawn || !(map_ || json_ || statistics_)) {
       request.set_top_k(top_k_.value_or(is_drawn ? kFigureKeys : kDefaultKeys));
     }
     const auto chosen = [](const auto& indices, int all) {
@@ -195,6 +259,7 @@ class AttentionCommand : public Command {
   std::optional<std::string> layers_, heads_, rows_;
   std::optional<int> top_k_;
   bool map_ = false;
+  bool statistics_ = false;
   bool json_ = false;
   std::string figure_path_;
   SchedulingFlags scheduling_;

@@ -78,14 +78,21 @@ constexpr CheckpointCommandInfo kVerify = {
     "verify",
     "  DIR                         a checkpoint\n"
     "  --devices LIST              default: cpu, reference and cuda where it is there\n"
+    "  --server HOST:PORT          replay a saved request on this server\n"
+    "  --request FILE.json         the request: {\"generate\": {...}}, as written by\n"
+    "                              `lssar generate --save-request FILE.json`\n"
+    "  --api-key KEY               of --server [or LSSAR_API_KEY]\n"
     "  --json                      print one JSON object\n\n"
     "Starts lssar-server with each device and compares log-probabilities with the golden rows, "
     "and\n"
     "bits between batches, step sizes and thread counts; measures tokens/s. Exit code 1: a device\n"
-    "is off, or bits differ.\n\n"
+    "is off, or bits differ.\n"
+    "With --server and --request: replays the request again, without the prefix cache and beside\n"
+    "others; with DIR also on servers of its own with other threads, steps and pages; says where\n"
+    "bits part.\n\n"
     "Examples:\n"
-    "  lssar verify model\n"
-    "  lssar verify model --devices cpu --json"};
+    "  lssar verify model --devices cpu --json\n"
+    "  lssar verify model --server 127.0.0.1:50051 --request request.json"};
 
 // The lssar-server beside this program, for first sentences and verify.
 void NameServer() {

@@ -40,6 +40,7 @@ std::unique_ptr<Command> MakePasskeyCommand();
 std::unique_ptr<Command> MakePerplexityCommand();
 std::unique_ptr<Command> MakeQuantizeCommand();
 std::unique_ptr<Command> MakeScoreCommand();
+std::unique_ptr<Command> MakeSweepCommand();
 std::unique_ptr<Command> MakeVerifyCommand();
 
 }  // namespace lssar::cli

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
-#include "clients/cli/progress_bar.h"
 #include "clients/cli/rpc_calls.h"
 #include "clients/cli/usage.h"
 #include "kernels/check.h"
@@ -69,7 +69,7 @@ void AddTokens(const RollingWindow& window, const std::vector<v1::Token>& tokens
 
 }  // namespace
 
-int NumEvaluationRows(int length) { return std::clamp(32768 / length, 1, 8); }
+int NumEvaluationRows(int length, int num_tokens) { return std::clamp(num_tokens / length, 1, 8); }
 
 std::vector<int32_t> EvaluationRow(const std::vector<int32_t>& ids, int length, int num_rows,
                                    int row_idx) {
@@ -79,35 +79,55 @@ std::vector<int32_t> EvaluationRow(const std::vector<int32_t>& ids, int length, 
   return {first, first + length + 1};
 }
 
-absl::StatusOr<std::vector<LossAtLength>> MeasureLossByLength(v1::Inference::StubInterface* stub,
-                                                              const v1::GetInfoReply& served,
-                                                              const std::vector<int32_t>& ids,
-                                                              const LossOptions& options,
-                                                              Interrupt* interrupt) {
-  RETURN_IF_ERROR(CheckLengths(options, ids.size(), served.max_model_len()));
+int64_t NumLossTokens(const LossOptions& options) {
+  int64_t num_tokens = 0;
+  for (const int length : options.lengths) {
+    num_tokens +=
+        int64_t{options.num_rows.value_or(NumEvaluationRows(length, options.num_tokens))} * length;
+  }
+  return num_tokens;
+}
 
-  std::vector<LossAtLength> results;
-  int64_t num_all_tokens = 0;
+absl::StatusOr<LossByLength> MeasureLossByLength(v1::Inference::StubInterface* stub,
+                                                 const v1::GetInfoReply& served,
+                                                 const std::vector<int32_t>& ids,
+                                                 const LossOptions& options,
+                                                 const std::string& label, ProgressBar* progress,
+                                                 Interrupt* interrupt) {
+  RETURN_IF_ERROR(CheckLengths(options, ids.size(), served.max_model_len()));
+  LossByLength result;
   for (const int length : options.lengths) {
     LossAtLength at;
     at.length = length;
-    at.num_rows = options.num_rows.value_or(NumEvaluationRows(length));
+    at.num_rows = options.num_rows.value_or(NumEvaluationRows(length, options.num_tokens));
     at.is_last_left_out = length == served.max_model_len();
-    num_all_tokens += int64_t{at.num_rows} * length;
-    results.push_back(at);
-  }
-  ProgressBar progress("scoring", num_all_tokens);
-  for (LossAtLength& at : results) {
-    const std::string note = StrCat("length ", at.length);
-    const auto on_score = [&](const v1::ContinuationScore&) { progress.Advance(at.length, note); };
-    ASSIGN_OR_RETURN(const ScoredItems scored,
-                     RunScore(stub, MakeRequest(ids, at, options.scheduling), interrupt, on_score));
+    const std::string note = StrCat(label, "length ", length);
+    const auto on_score = [&](const v1::ContinuationScore&) { progress->Advance(length, note); };
+    v1::ScoreFinished finished;
+    ASSIGN_OR_RETURN(
+        const ScoredItems scored,
+        RunScore(stub, MakeRequest(ids, at, options.scheduling), interrupt, on_score, &finished));
     for (const auto& item : scored) {
       at.num_tokens += item[0].score.num_tokens();
       at.loss -= item[0].score.logprob() / item[0].score.num_tokens() / at.num_rows;
     }
+    result.lengths.push_back(at);
+    result.receipt = std::move(*finished.mutable_receipt());
   }
-  return results;
+  return result;
+}
+
+nlohmann::ordered_json ToJson(const std::vector<LossAtLength>& lengths) {
+  auto json = nlohmann::ordered_json::array();
+  for (const LossAtLength& at : lengths) {
+    json.push_back({{"length", at.length},
+                    {"num_rows", at.num_rows},
+                    {"num_tokens", at.num_tokens},
+                    {"loss", at.loss},
+                    {"perplexity", std::exp(at.loss)},
+                    {"is_last_left_out", at.is_last_left_out}});
+  }
+  return json;
 }
 
 double PositionRange::Loss() const { return num_tokens == 0 ? 0 : sum / double(num_tokens); }

@@ -11,14 +11,20 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "clients/cli/interrupt.h"
+#include "clients/cli/progress_bar.h"
 #include "clients/cli/request_flags.h"
 #include "lssar/v1/inference.grpc.pb.h"
+#include "nlohmann/json.hpp"
 
 namespace lssar::cli {
 
-// Rows of `length` tokens that the training code evaluates: 8, or as many as fit in 32K tokens.
+// What the rows of one length hold together, at most.
+inline constexpr int kEvaluationTokens = 32768;
+
+// Rows of `length` tokens: 8, or as many as fit in `num_tokens`. The training code evaluates as
+// many as fit in kEvaluationTokens.
 // Source  models/training/evaluate.py, loss_at
-int NumEvaluationRows(int length);
+int NumEvaluationRows(int length, int num_tokens = kEvaluationTokens);
 
 // Row `row_idx` of `num_rows` rows at equal steps: length + 1 ids, of which `length` are predicted.
 // Requires  ids.size() > length
@@ -37,17 +43,30 @@ struct LossAtLength {
 
 struct LossOptions {
   std::vector<int> lengths;
-  std::optional<int> num_rows;  // nullopt: NumEvaluationRows
+  std::optional<int> num_rows;  // nullopt: NumEvaluationRows of num_tokens
+  int num_tokens = kEvaluationTokens;
   SchedulingFlags scheduling;
 };
 
-// Shows a progress bar on stderr.
+// Tokens of all rows together.
+int64_t NumLossTokens(const LossOptions& options);
+
+struct LossByLength {
+  std::vector<LossAtLength> lengths;
+  v1::Receipt receipt;  // of the last call
+};
+
+// `progress` advances by tokens, NumLossTokens in all; `label` begins its note.
 // Errors  INVALID_ARGUMENT: a length over the served context or over the file; those of Score
-absl::StatusOr<std::vector<LossAtLength>> MeasureLossByLength(v1::Inference::StubInterface* stub,
-                                                              const v1::GetInfoReply& served,
-                                                              const std::vector<int32_t>& ids,
-                                                              const LossOptions& options,
-                                                              Interrupt* interrupt);
+absl::StatusOr<LossByLength> MeasureLossByLength(v1::Inference::StubInterface* stub,
+                                                 const v1::GetInfoReply& served,
+                                                 const std::vector<int32_t>& ids,
+                                                 const LossOptions& options,
+                                                 const std::string& label, ProgressBar* progress,
+                                                 Interrupt* interrupt);
+
+// {"length", "num_rows", "num_tokens", "loss", "perplexity", "is_last_left_out"} of each.
+nlohmann::ordered_json ToJson(const std::vector<LossAtLength>& lengths);
 
 // Ids [first, scored) are context, [scored, end) are scored.
 struct RollingWindow {

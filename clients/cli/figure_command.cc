@@ -1,4 +1,4 @@
-// `lssar figure`: draws what other commands printed with --json; lssar_client.figures does the work.
+// `lssar figure`: draws what other commands printed with --json, by lssar_client.figures.
 #include <CLI/CLI.hpp>
 #include <memory>
 

@@ -87,10 +87,42 @@ nlohmann::ordered_json ToJson(const GenerateResult& result) {
   if (result.finished.has_value()) {
     json["usage"] = UsageToJson(result.finished->usage());
     json["timings"] = TimingsToJson(result.finished->timings());
+    json["receipt"] = MessageToJson(result.finished->receipt());
   }
   json["time_to_first_token_ms"] = double(result.first_token_us) / 1e3;
   json["tokens_per_second"] = result.TokensPerSecond();
   return json;
+}
+
+// The request with its seed, and the reply: what `lssar verify --request` reads.
+std::string SavedRequest(v1::GenerateRequest request, const GenerateResult& result) {
+  request.mutable_sampling()->set_seed(result.started.seed());
+  nlohmann::ordered_json json = {{"generate", MessageToJson(request)}};
+  const auto add_reply = [&](const v1::GenerateReply& reply) {
+    json["replies"].push_back(MessageToJson(reply));
+  };
+  if (!result.prompt_tokens.empty()) {
+    v1::GenerateReply reply;
+    reply.mutable_prompt_logprobs()->set_first(1);
+    *reply.mutable_prompt_logprobs()->mutable_tokens() = {result.prompt_tokens.begin(),
+                                                          result.prompt_tokens.end()};
+    add_reply(reply);
+  }
+  for (size_t i = 0; i < result.choices.size(); ++i) {
+    const GeneratedChoice& choice = result.choices[i];
+    v1::GenerateReply reply;
+    v1::Delta& delta = *reply.mutable_delta();
+    delta.set_choice(int(i));
+    delta.set_text(choice.text);
+    *delta.mutable_tokens() = {choice.tokens.begin(), choice.tokens.end()};
+    delta.set_finish_reason(choice.finish_reason);
+    delta.set_stop_string(choice.stop_string);
+    add_reply(reply);
+  }
+  v1::GenerateReply last;
+  *last.mutable_finished() = *result.finished;
+  add_reply(last);
+  return json.dump(2) + "\n";
 }
 
 void RemoveSpecialTokens(GenerateResult* result) {
@@ -127,6 +159,10 @@ class GenerateCommand : public Command {
     app->add_flag("--stats", stats_, "print tokens per second, time to first token, ... on stderr")
         ->group("Output");
     app->add_flag("--json", json_, "print one JSON object at the end")->group("Output");
+    app->add_option("--save-request", save_request_,
+                    "write the request with its seed, and the reply, for `lssar verify --request`")
+        ->option_text("FILE.json")
+        ->group("Output");
     AddConnectionFlags(app, &connection_);
     app->footer(
         "Examples:\n"
@@ -167,6 +203,9 @@ class GenerateCommand : public Command {
     progress.reset();
     if (is_streaming) PrintText(filter.Finish());
     if (is_streaming && !result.choices[0].tokens.empty()) std::printf("\n");
+    if (status.ok() && save_request_.has_value()) {
+      RETURN_IF_ERROR(WriteText(*save_request_, SavedRequest(request, result)));
+    }
     if (!show_special_tokens_) RemoveSpecialTokens(&result);
     if (!status.ok() && !interrupt.Fired()) return status;
     Print(result, is_streaming);
@@ -212,6 +251,7 @@ class GenerateCommand : public Command {
   bool show_special_tokens_ = false;
   bool stats_ = false;
   bool json_ = false;
+  std::optional<std::string> save_request_;
   ConnectionFlags connection_;
 };
 

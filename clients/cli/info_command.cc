@@ -65,6 +65,9 @@ Json StatsToJson(const v1::GetStatsReply& reply) {
                {"num_failed", Sorted(reply.num_failed())}};
   Json& stages = json["stages"] = Json::object();
   for (const auto& [stage, ns] : Stages(reply.stages())) stages[stage + "_ns"] = ns;
+  for (const v1::HeadStatistics& head : reply.sampled_attention()) {
+    json["sampled_attention"].push_back(HeadStatisticsToJson(head));
+  }
   return json;
 }
 
@@ -110,6 +113,8 @@ Json ToJson(const v1::GetInfoReply& reply) {
                {"tokenizer_hash", reply.tokenizer_hash()},
                {"attention_kind", reply.attention_kind()},
                {"attention_p", reply.attention_p()},
+               {"attention_override_allowed", reply.attention_override_allowed()},
+               {"config_hash", reply.config_hash()},
                {"max_position_embeddings", reply.max_position_embeddings()},
                {"max_model_len", reply.max_model_len()},
                {"vocab_size", reply.vocab_size()},
@@ -162,9 +167,10 @@ void PrintFacts(const v1::GetInfoReply& reply) {
     PrintLine("head", absl::StrFormat("regression, %d outputs", reply.num_head_outputs()));
   }
   PrintLine("attention",
-            reply.attention_p() > 0
-                ? absl::StrFormat("%s, p = %g", reply.attention_kind(), reply.attention_p())
-                : reply.attention_kind());
+            StrCat(reply.attention_p() > 0
+                       ? absl::StrFormat("%s, p = %g", reply.attention_kind(), reply.attention_p())
+                       : reply.attention_kind(),
+                   reply.attention_override_allowed() ? "; requests may override it" : ""));
   PrintLine("context", absl::StrFormat("trained at %d tokens, served up to %d",
                                        reply.max_position_embeddings(), reply.max_model_len()));
   PrintLine("tokenizer", absl::StrFormat("%d tokens, BOS %s, EOS %s, hash %s", reply.vocab_size(),

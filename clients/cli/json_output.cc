@@ -1,7 +1,13 @@
 #include "clients/cli/json_output.h"
 
+#include <google/protobuf/util/json_util.h>
+
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <string>
+
+#include "kernels/check.h"
 
 namespace lssar::cli {
 namespace {
@@ -44,6 +50,36 @@ Json TimingsToJson(const v1::Timings& timings) {
   return {{"queue_us", timings.queue_us()},
           {"prefill_us", timings.prefill_us()},
           {"decode_us", timings.decode_us()}};
+}
+
+HeadMeans::HeadMeans(const v1::HeadStatistics& head) {
+  const auto rows = double(std::max<int64_t>(1, head.num_rows()));
+  zeros =
+      double(head.num_keys() - head.num_nonzero()) / double(std::max<int64_t>(1, head.num_keys()));
+  effective_keys = head.effective_keys() / rows;
+  first_token_mass = head.first_token_mass() / rows;
+  for (const double mass : head.distance_mass()) distance_mass.push_back(mass / rows);
+}
+
+Json HeadStatisticsToJson(const v1::HeadStatistics& head) {
+  const HeadMeans means(head);
+  return {{"layer", head.layer()},
+          {"head", head.head()},
+          {"num_rows", head.num_rows()},
+          {"num_keys", head.num_keys()},
+          {"num_nonzero", head.num_nonzero()},
+          {"zeros", means.zeros},
+          {"effective_keys", means.effective_keys},
+          {"first_token_mass", means.first_token_mass},
+          {"distance_mass", means.distance_mass}};
+}
+
+Json MessageToJson(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  LSSAR_CHECK(google::protobuf::util::MessageToJsonString(message, &text, options).ok());
+  return Json::parse(text);
 }
 
 std::string JsonLine(const Json& value) {

@@ -3,6 +3,8 @@
 #ifndef LSSAR_CLIENTS_CLI_JSON_OUTPUT_H_
 #define LSSAR_CLIENTS_CLI_JSON_OUTPUT_H_
 
+#include <google/protobuf/message.h>
+
 #include <string>
 #include <vector>
 
@@ -15,6 +17,22 @@ nlohmann::ordered_json TokenToJson(const v1::Token& token);
 nlohmann::ordered_json TokensToJson(const std::vector<v1::Token>& tokens);
 nlohmann::ordered_json UsageToJson(const v1::Usage& usage);
 nlohmann::ordered_json TimingsToJson(const v1::Timings& timings);
+
+// A message with the names of its proto, as protobuf's JSON mapping has it.
+nlohmann::ordered_json MessageToJson(const google::protobuf::Message& message);
+
+// Means over the rows of a head.
+struct HeadMeans {
+  explicit HeadMeans(const v1::HeadStatistics& head);
+
+  double zeros = 0;  // share of the keys whose weight is exactly zero
+  double effective_keys = 0;
+  double first_token_mass = 0;
+  std::vector<double> distance_mass;
+};
+
+// Counts, and the means over the rows.
+nlohmann::ordered_json HeadStatisticsToJson(const v1::HeadStatistics& head);
 
 // One line without its end.
 std::string JsonLine(const nlohmann::ordered_json& value);

@@ -34,6 +34,7 @@ constexpr CommandEntry kCommands[] = {
     {"chat", "Chat with the model", MakeChatCommand},
     {"score", "Log-probability of continuations; loss by length", MakeScoreCommand},
     {"perplexity", "Perplexity of whole texts of any length", MakePerplexityCommand},
+    {"sweep", "Loss by length for several powers p of the re-weighting", MakeSweepCommand},
     {"passkey", "Passkey retrieval: accuracy by length and depth", MakePasskeyCommand},
     {"embed", "Embedding vectors: hidden states of texts", MakeEmbedCommand},
     {"attention", "Attention weights of each layer and head", MakeAttentionCommand},
@@ -44,7 +45,7 @@ constexpr CommandEntry kCommands[] = {
      MakeImportCommand},
     {"quantize", "Checkpoint with int8 weights on disk", MakeQuantizeCommand},
     {"export", "Checkpoint for other programs", MakeExportCommand},
-    {"verify", "Checkpoint against its golden rows, on every device", MakeVerifyCommand},
+    {"verify", "Checkpoint on every device, or a saved request: same bits?", MakeVerifyCommand},
 };
 
 void PrintError(const std::string& message) {

@@ -61,6 +61,23 @@ void AddSamplingGroup(CLI::App* app, SamplingFlags* flags) {
 }  // namespace
 
 void AddSchedulingFlags(CLI::App* app, SchedulingFlags* flags) {
+  AddQueueFlags(app, flags);
+  constexpr char kGroup[] =
+      "Another attention (a server allows it with --allow-attention-override)";
+  app->add_option("--attention-p", flags->attention.p,
+                  "power of the re-weighting [over 0 to 1000; default: the checkpoint's]")
+      ->option_text("P")
+      ->group(kGroup);
+  app->add_option("--attention-kind", flags->attention.kind,
+                  "lssar, lssa, softmax, ... as in config.json [default: the checkpoint's]")
+      ->option_text("KIND")
+      ->group(kGroup);
+  app->add_option("--attention-phi", flags->attention.phi, "phi of kind phi: relu, gelu, ...")
+      ->option_text("NAME")
+      ->group(kGroup);
+}
+
+void AddQueueFlags(CLI::App* app, SchedulingFlags* flags) {
   constexpr char kGroup[] = "Scheduling and prefix cache";
   app->add_option("--priority", flags->priority, "higher runs first [-10 to 10; default 0]")
       ->option_text("N")
@@ -71,6 +88,10 @@ void AddSchedulingFlags(CLI::App* app, SchedulingFlags* flags) {
   app->add_option("--cache-salt", flags->cache_salt,
                   "share cached prompts only with equal salts [up to 128 bytes; default: none]")
       ->option_text("TEXT")
+      ->group(kGroup);
+  app->add_option("--checkpoint-hash", flags->checkpoint_hash,
+                  "fail unless this checkpoint answers (`lssar info`) [default: any]")
+      ->option_text("HASH")
       ->group(kGroup);
 }
 

@@ -18,14 +18,27 @@ class App;
 
 namespace lssar::cli {
 
+// Another attention than the checkpoint's.
+struct AttentionFlags {
+  std::optional<double> p;
+  std::string kind;
+  std::string phi;
+
+  bool IsSet() const { return p || !kind.empty() || !phi.empty(); }
+};
+
 // Flags of every request.
 struct SchedulingFlags {
   std::optional<int> priority;
   bool no_prefix_caching = false;
   std::string cache_salt;
+  std::string checkpoint_hash;
+  AttentionFlags attention = {};
 };
 
 void AddSchedulingFlags(CLI::App* app, SchedulingFlags* flags);
+// The same without those of `attention`.
+void AddQueueFlags(CLI::App* app, SchedulingFlags* flags);
 
 // `Request`: v1::GenerateRequest, v1::ScoreRequest, v1::EmbedRequest or
 // v1::CaptureAttentionRequest.
@@ -34,6 +47,12 @@ void FillScheduling(const SchedulingFlags& flags, Request* request) {
   if (flags.priority) request->set_priority(*flags.priority);
   if (flags.no_prefix_caching) request->set_use_prefix_cache(false);
   request->set_cache_salt(flags.cache_salt);
+  request->set_checkpoint_hash(flags.checkpoint_hash);
+  if (!flags.attention.IsSet()) return;
+  v1::AttentionOverride& change = *request->mutable_attention_override();
+  if (flags.attention.p) change.set_p(*flags.attention.p);
+  change.set_kind(flags.attention.kind);
+  change.set_phi(flags.attention.phi);
 }
 
 // Flags of the commands that generate text.

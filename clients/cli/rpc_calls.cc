@@ -178,7 +178,7 @@ std::string FinishReasonName(v1::FinishReason reason) {
 
 absl::StatusOr<ScoredItems> RunScore(v1::Inference::StubInterface* stub,
                                      const v1::ScoreRequest& request, Interrupt* interrupt,
-                                     const OnScore& on_score) {
+                                     const OnScore& on_score, v1::ScoreFinished* finished) {
   ScoredItems items;
   int num_missing = 0;
   for (const auto& item : request.items()) {
@@ -203,6 +203,8 @@ absl::StatusOr<ScoredItems> RunScore(v1::Inference::StubInterface* stub,
         --num_missing;
         on_score(score);
       }
+    } else if (reply.has_finished() && finished != nullptr) {
+      *finished = reply.finished();
     }
   }
   RETURN_IF_ERROR(ToStatus(reader->Finish()));
@@ -262,6 +264,9 @@ absl::StatusOr<CapturedAttention> RunCapture(v1::Inference::StubInterface* stub,
       const auto& rows = reply.weights().rows();
       captured.rows.insert(captured.rows.end(), rows.begin(), rows.end());
       on_rows(rows.size());
+    } else if (reply.has_statistics()) {
+      const auto& heads = reply.statistics().heads();
+      captured.statistics.insert(captured.statistics.end(), heads.begin(), heads.end());
     } else if (reply.has_finished()) {
       captured.finished = reply.finished();
     }

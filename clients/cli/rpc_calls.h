@@ -82,11 +82,13 @@ using ScoredItems = std::vector<std::vector<ScoredContinuation>>;
 
 using OnScore = std::function<void(const v1::ContinuationScore&)>;
 
-// Calls `on_score` for each score as it arrives, on this thread.
+// Calls `on_score` for each score as it arrives, on this thread. `finished`, which may be null: the
+// last message.
 // Errors  those of the call; INTERNAL: the server left a continuation out
 absl::StatusOr<ScoredItems> RunScore(v1::Inference::StubInterface* stub,
                                      const v1::ScoreRequest& request, Interrupt* interrupt,
-                                     const OnScore& on_score);
+                                     const OnScore& on_score,
+                                     v1::ScoreFinished* finished = nullptr);
 
 // The vectors of one input: one, or one for each token with POOLING_TOKEN.
 struct InputVectors {
@@ -103,8 +105,9 @@ absl::StatusOr<std::vector<InputVectors>> RunEmbed(v1::Inference::StubInterface*
 
 struct CapturedAttention {
   v1::CaptureStarted started;
-  std::vector<v1::TokenLogprob> prompt;  // up to the last row
-  std::vector<v1::RowWeights> rows;      // by row, then layer, then head
+  std::vector<v1::TokenLogprob> prompt;        // up to the last row
+  std::vector<v1::RowWeights> rows;            // by row, then layer, then head
+  std::vector<v1::HeadStatistics> statistics;  // by layer, then head; in place of rows
   std::optional<v1::Finished> finished;
 };
 

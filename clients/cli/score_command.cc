@@ -144,16 +144,7 @@ void PrintLossTable(const std::vector<LossAtLength>& results) {
 }
 
 Json ToJson(const std::vector<LossAtLength>& results, const std::string& kv_cache_dtype) {
-  Json lengths = Json::array();
-  for (const LossAtLength& at : results) {
-    lengths.push_back({{"length", at.length},
-                       {"num_rows", at.num_rows},
-                       {"num_tokens", at.num_tokens},
-                       {"loss", at.loss},
-                       {"perplexity", std::exp(at.loss)},
-                       {"is_last_left_out", at.is_last_left_out}});
-  }
-  return {{"lengths", std::move(lengths)}, {"kv_cache_dtype", kv_cache_dtype}};
+  return {{"lengths", cli::ToJson(results)}, {"kv_cache_dtype", kv_cache_dtype}};
 }
 
 class ScoreCommand : public Command {
@@ -349,10 +340,13 @@ class ScoreCommand : public Command {
     RETURN_IF_ERROR(ReadPrecision(connection->Stub()));
     const LossOptions options{
         .lengths = std::move(lengths), .num_rows = num_rows_, .scheduling = scheduling_};
-    ASSIGN_OR_RETURN(const auto results,
-                     MeasureLossByLength(connection->Stub(), served_, ids, options, &interrupt));
-    const Json json = ToJson(results, served_.kv_cache_dtype());
-    json_ ? PrintJson(json) : PrintLossTable(results);
+    std::optional<ProgressBar> progress(std::in_place, "scoring", NumLossTokens(options));
+    ASSIGN_OR_RETURN(const LossByLength loss,
+                     MeasureLossByLength(connection->Stub(), served_, ids, options, /*label=*/"",
+                                         &*progress, &interrupt));
+    progress.reset();
+    const Json json = ToJson(loss.lengths, served_.kv_cache_dtype());
+    json_ ? PrintJson(json) : PrintLossTable(loss.lengths);
     return figure.Draw([&] { return json; });
   }
 

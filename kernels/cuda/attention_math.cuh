@@ -89,6 +89,16 @@ LSSAR_DEVICE float PowerOfTwoFor(float x, int to) {
   return FloatOfBits(unsigned(biased) << 23);
 }
 
+// The rule that lane `lane` passes. All lanes of the warp.
+LSSAR_DEVICE WeightRule RuleOfLane(const WeightRule& rule, int lane) {
+  return {.rule = WeightKind(Shuffle(int(rule.rule), lane)),
+          .max = Shuffle(rule.max, lane),
+          .gain = Shuffle(rule.gain, lane),
+          .offset = Shuffle(rule.offset, lane),
+          .scale = Shuffle(rule.scale, lane),
+          .least = Shuffle(rule.least, lane)};
+}
+
 // A score below which `softplus` is not reached, with a margin for rounding.
 LSSAR_DEVICE float LeastScoreFor(float softplus) {
   const float t = Exp2(softplus) - 1.0f;

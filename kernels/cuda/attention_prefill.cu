@@ -81,7 +81,7 @@ class Prefill {
   LSSAR_DEVICE explicit Prefill(const CudaAttentionArgs& args)
       : args_(args),
         tile_(args.tiles[BlockX()]),
-        pages_(args.pages, tile_.first_page, BlockY()),
+        pages_(args.pages, tile_.first_page, BlockY() / args.heads_of_kv),
         end_(tile_.first_position + tile_.num_rows),
         num_tiles_((end_ + kTileKeys - 1) / kTileKeys),
         tiles_of_entry_((num_tiles_ + kMaxTileMaxima - 1) / kMaxTileMaxima) {
@@ -108,8 +108,7 @@ class Prefill {
   // The thread's two rows in the tile: t/4 and t/4 + 8 of the warp's 16.
   LSSAR_DEVICE int Row(int i) const { return WarpIdx() * 16 + LaneIdx() / 4 + 8 * i; }
   LSSAR_DEVICE size_t VectorIdx(int row) const {
-    return (size_t(tile_.first_row + row) * size_t(args_.pages.num_heads) + size_t(BlockY())) *
-           kDim;
+    return (size_t(tile_.first_row + row) * size_t(args_.num_heads) + size_t(BlockY())) * kDim;
   }
   // The warp's last row attends to keys before WarpEnd; all of its rows attend to keys before
   // WarpKeysOfAll.
@@ -405,6 +404,7 @@ class Prefill {
 template <typename E, int kDim, int kPower>
 LSSAR_KERNEL(kPrefillThreads)
 PrefillTiles(LSSAR_ARGS(CudaAttentionArgs) args) {
+  WaitForPreviousKernel();
   Prefill<E, kDim, kPower>(args).Run();
 }
 
@@ -422,9 +422,10 @@ size_t PrefillMemory(DType dtype, int head_dim) {
 int StartPrefill(const CudaAttentionArgs& args, DType dtype, void* stream) {
   return WithElementAndDim(dtype, args.pages.head_dim, [&]<typename E, int kDim>() {
     const LaunchShape shape{.num_blocks_x = args.num_tiles,
-                            .num_blocks_y = args.pages.num_heads,
+                            .num_blocks_y = args.num_heads,
                             .num_threads = kPrefillThreads,
-                            .shared_bytes = TileMemory<E, kDim>::kBytes};
+                            .shared_bytes = TileMemory<E, kDim>::kBytes,
+                            .overlaps_previous = true};
     if constexpr (HasCompiledPowers(kDim)) {
       if (args.kind == AttentionKind::kLssar && args.whole_p == 3) {
         return Launch(shape, stream, &PrefillTiles<E, kDim, 3>, args);

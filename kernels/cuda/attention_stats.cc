@@ -23,12 +23,12 @@ bool AttentionStatsBuffer::Begin(AttentionStats* counters, size_t num_sequences)
   return true;
 }
 
-void AttentionStatsBuffer::AddRows(const RaggedBatch& rows, int num_heads, int num_ops) {
+void AttentionStatsBuffer::AddRows(const RaggedBatch& rows, int num_heads) {
   for (size_t s = 0; s < rows.sequences.size(); ++s) {
     const SequenceSlice& sequence = rows.sequences[s];
     const int64_t first = sequence.first_position + 1;
     const int64_t last = sequence.first_position + sequence.num_rows;
-    num_value_rows_[s] += int64_t{num_ops} * num_heads * (first + last) * sequence.num_rows / 2;
+    num_value_rows_[s] += int64_t{num_heads} * (first + last) * sequence.num_rows / 2;
   }
 }
 

@@ -29,7 +29,7 @@ class AttentionStatsBuffer {
     return static_cast<unsigned long long*>(memory_.Address());
   }
   // Adds the V rows in reach of `num_ops` calls of Attention.
-  void AddRows(const RaggedBatch& rows, int num_heads, int num_ops);
+  void AddRows(const RaggedBatch& rows, int num_heads);
 
   // Fetch starts the copy of the device's counts. Publish adds them to the caller's.
   // Requires  of Publish: the stream was synchronised after Fetch

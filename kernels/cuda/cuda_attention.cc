@@ -1,20 +1,44 @@
 #include "kernels/cuda/cuda_attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 
 #include "kernels/check.h"
+#include "kernels/cuda/cuda_gemm.h"
 
 namespace lssar {
 namespace {
 
 constexpr unsigned kMaxWholePower = 1u << 24;
 
-// The most warps of a split decode block whose shared memory the device has.
-int SplitDecodeWarps(size_t warp_bytes, size_t block_bytes) {
-  int num_warps = kDecodeWarps;
-  while (num_warps > 1 && size_t(num_warps) * warp_bytes > block_bytes) num_warps /= 2;
-  return num_warps;
+// Divides a batch into blocks that compute several of the query heads that share a K/V head: as many
+// as the scores' memory of a cluster allows, on more blocks where that helps.
+void GroupHeads(CudaDecodeBatch* batch, CudaAttentionArgs* args) {
+  int& num_heads = args->heads_of_block;
+  num_heads = std::min(args->heads_of_kv, kMaxHeadsOfBlock);
+  if (batch->cluster_blocks == 0) return;
+  for (; num_heads > 1; num_heads = (num_heads + 1) / 2) {
+    for (int blocks = batch->cluster_blocks; blocks <= kMostClusterBlocks; blocks *= 2) {
+      const int splits_of_block = (batch->max_splits + blocks - 1) / blocks;
+      if (splits_of_block * num_heads > kSplitsOfBlock) continue;
+      batch->cluster_blocks = blocks;
+      return;
+    }
+  }
+}
+
+// The most warps of a split decode block whose shared memory the device has. Fewer heads a block
+// where not even one warp fits.
+void FitSplitDecode(size_t warp_bytes, size_t block_bytes, CudaAttentionArgs* args) {
+  const auto bytes_of = [&](int num_warps) {
+    return size_t(num_warps) * (warp_bytes + size_t(args->heads_of_block - 1) * kHeadWeightBytes);
+  };
+  while (args->heads_of_block > 1 && bytes_of(1) > block_bytes) --args->heads_of_block;
+  args->split_decode_warps = args->heads_of_block == 1 ? kDecodeWarps : kGroupedDecodeWarps;
+  while (args->split_decode_warps > 1 && bytes_of(args->split_decode_warps) > block_bytes) {
+    args->split_decode_warps /= 2;
+  }
 }
 
 }  // namespace
@@ -22,18 +46,19 @@ int SplitDecodeWarps(size_t warp_bytes, size_t block_bytes) {
 bool CudaAttention::BeginCounting(const AttentionArgs& args) {
   if (args.counters == nullptr) return true;
   if (StepShape* const shape = context_.Shape(); shape != nullptr) {
-    ++shape->num_counted_ops;
+    shape->num_counted_heads += args.num_heads;
     return true;
   }
   if (!stats_.Begin(args.counters, args.rows->sequences.size())) return false;
-  stats_.AddRows(*args.rows, args.kv.layout.num_kv_heads, 1);
+  stats_.AddRows(*args.rows, args.num_heads);
   return true;
 }
 
 bool CudaAttention::ReserveScratch(int num_heads, int head_dim) {
   const CudaStepPlan& plan = tables_.Plan();
   if (plan.num_splits == 0) return true;
-  const size_t num_splits = plan.num_splits, num_scores = plan.num_scores;
+  const size_t num_splits = plan.num_splits * size_t(num_heads);
+  const size_t num_scores = num_splits * kCudaSplitKeys;
   const size_t floats = num_scores + num_splits * size_t(head_dim + 2);
   unsigned char* const memory = context_.Reserve<unsigned char>(
       scratch_memory_, num_splits * sizeof(double) + floats * sizeof(float));
@@ -53,8 +78,9 @@ void CudaAttention::Attention(const AttentionArgs& args) {
   LSSAR_CHECK(args.rows != nullptr && args.q != nullptr && args.out != nullptr);
   LSSAR_CHECK(args.q != args.out);
   const KvLayout& layout = args.kv.layout;
+  LSSAR_CHECK(args.num_heads >= 1 && args.num_heads % layout.num_kv_heads == 0);
   if (!context_.IsOk() || !tables_.Prepare(*args.rows, layout) ||
-      !ReserveScratch(layout.num_kv_heads, layout.head_dim) || !BeginCounting(args)) {
+      !ReserveScratch(args.num_heads, layout.head_dim) || !BeginCounting(args)) {
     return;
   }
 
@@ -66,13 +92,14 @@ void CudaAttention::Attention(const AttentionArgs& args) {
       .pages = tables_.PagesOf(args.kv, args.layer),
       .q = args.q,
       .out = args.out,
+      .num_heads = args.num_heads,
+      .heads_of_kv = args.num_heads / layout.num_kv_heads,
+      .heads_of_block = 1,
       .counters = args.counters == nullptr ? nullptr : stats_.OnDevice(),
       .decode_rows = nullptr,
       .num_decode_rows = 0,
       .max_splits = 0,
-      .split_decode_warps = SplitDecodeWarps(
-          kernels.attention_memory(layout.dtype, layout.head_dim).split_decode_warp,
-          context_.Device().shared_bytes_of_block),
+      .split_decode_warps = 1,
       .tiles = tables_.Tiles(),
       .num_tiles = int(plan.tiles.size()),
       .scratch = scratch_,
@@ -84,7 +111,10 @@ void CudaAttention::Attention(const AttentionArgs& args) {
       !context_.Check(kernels.prefill(to, layout.dtype, context_.Stream()), "prefill attention")) {
     return;
   }
-  for (const CudaDecodeBatch& batch : plan.batches) {
+  for (CudaDecodeBatch batch : plan.batches) {
+    GroupHeads(&batch, &to);
+    FitSplitDecode(kernels.attention_memory(layout.dtype, layout.head_dim).split_decode_warp,
+                   context_.Device().shared_bytes_of_block, &to);
     to.decode_rows = tables_.DecodeRows() + batch.first;
     to.num_decode_rows = batch.count;
     to.max_splits = batch.max_splits;
@@ -98,8 +128,10 @@ void CudaAttention::Attention(const AttentionArgs& args) {
 
 void CudaAttention::RopeWrite(const RopeWriteArgs& args) {
   LSSAR_CHECK(args.rows != nullptr && args.qkv != nullptr && args.q != nullptr);
-  LSSAR_CHECK(args.kv.layout.head_dim % 2 == 0);
-  if (!context_.IsOk() || !tables_.Prepare(*args.rows, args.kv.layout)) return;
+  const KvLayout& layout = args.kv.layout;
+  LSSAR_CHECK(args.num_heads >= 1 && args.num_heads % layout.num_kv_heads == 0);
+  LSSAR_CHECK(args.RotaryDims() % 2 == 0 && args.RotaryDims() <= layout.head_dim);
+  if (!context_.IsOk() || !tables_.Prepare(*args.rows, layout)) return;
   context_.Check(
       context_.Kernels().rope_write({.pages = tables_.PagesOf(args.kv, args.layer),
                                      .rows = tables_.Rows(),
@@ -107,8 +139,13 @@ void CudaAttention::RopeWrite(const RopeWriteArgs& args) {
                                      .rope = args.rope,
                                      .q = args.q,
                                      .num_rows = context_.PaddedRows(args.rows->num_rows),
-                                     .dtype = args.kv.layout.dtype,
+                                     .num_heads = args.num_heads,
+                                     .rotary_dims = args.RotaryDims(),
+                                     .dtype = layout.dtype,
                                      .half_split = args.rope_layout == RopeLayout::kHalfSplit,
+                                     .q_norm = NormOf(args.qk_norm.q),
+                                     .k_norm = NormOf(args.qk_norm.k),
+                                     .norm_after_rotary = args.qk_norm.after_rotary,
                                      .normalize = args.normalize},
                                     context_.Stream()),
       "writing keys and values");

@@ -72,20 +72,12 @@ class CudaBackend final : public Backend {
   }
 
   void Embed(const EmbedArgs& args) override { gemm_.Embed(args); }
-  void Norm(const NormArgs&) override { LSSAR_CHECK(false); }  // Computes() is false
+  void Norm(const NormArgs& args) override { gemm_.Norm(args); }
   void Linear(const LinearArgs& args) override { gemm_.Linear(args); }
-  void RopeWrite(const RopeWriteArgs& args) override {
-    LSSAR_CHECK(args.num_heads == args.kv.layout.num_kv_heads);  // no grouped-query heads yet
-    LSSAR_CHECK(args.RotaryDims() == args.kv.layout.head_dim);
-    LSSAR_CHECK(args.qk_norm.q.kind == NormKind::kNone);
-    attention_.RopeWrite(args);
-  }
+  void RopeWrite(const RopeWriteArgs& args) override { attention_.RopeWrite(args); }
   void Attention(const AttentionArgs& args) override;
   void Logits(const LogitsArgs& args) override { gemm_.Logits(args); }
-  void Sample(const SampleArgs& args) override {
-    LSSAR_CHECK(args.NumIds() == args.vocab);
-    sampler_.Sample(args);
-  }
+  void Sample(const SampleArgs& args) override { sampler_.Sample(args); }
   void CopyPages(const CopyPagesArgs& args) override;
   absl::Status Synchronize() override;
   bool IsLost() override { return IsStickyCudaError(context_.Driver().Synchronize()); }
@@ -152,7 +144,6 @@ void CudaBackend::PublishOtherCounts(const AttentionStats* counters, const Ragge
 }
 
 void CudaBackend::Attention(const AttentionArgs& args) {
-  LSSAR_CHECK(args.num_heads == args.kv.layout.num_kv_heads);  // no grouped-query heads yet
   PublishOtherCounts(args.counters, *args.rows);
   attention_.Attention(args);
 }

@@ -22,7 +22,7 @@ struct StepShape {
   int num_rows = 0;
   int padded_rows = 0;           // of the bucket
   const int32_t* ids = nullptr;  // [padded_rows] on the device; padding rows have negative ids
-  int num_counted_ops = 0;       // calls of Attention with statistics
+  int num_counted_heads = 0;     // query heads of all calls of Attention with statistics
 };
 
 class CudaContext {

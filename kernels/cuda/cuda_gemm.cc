@@ -7,6 +7,21 @@
 
 namespace lssar {
 
+void ChooseTile(const CudaDevice& device, CudaLinearArgs* gemm) {
+  gemm->tile = CudaGemmTile::k16x8;
+  gemm->cluster_blocks = 1;
+  if (gemm->weight.dtype == DType::kF32 || gemm->num_rows <= kMaxRowsWithoutTiles) return;
+  const auto num_tiles = [&](int size) {
+    return int64_t{(gemm->num_rows + size - 1) / size} *
+           int64_t{(gemm->weight.num_rows + size - 1) / size};
+  };
+  const int64_t num_blocks = device.num_multiprocessors;  // at least, to fill the device
+  const int max_cluster = device.HasClusters() ? kGemmChains : 1;
+  const bool is_large = gemm->num_rows > 64 && num_tiles(128) * max_cluster >= num_blocks;
+  gemm->tile = is_large ? CudaGemmTile::k128x128 : CudaGemmTile::k64x64;
+  if (num_tiles(is_large ? 128 : 64) < num_blocks) gemm->cluster_blocks = max_cluster;
+}
+
 const int32_t* CudaGemm::CopyIds(std::span<const int32_t> ids) {
   int32_t* const to = context_.Reserve<int32_t>(ids_memory_, ids.size_bytes());
   if (to == nullptr || !context_.CopyIn(to, ids.data(), ids.size_bytes(), "copying ids")) {
@@ -29,26 +44,31 @@ void CudaGemm::Embed(const EmbedArgs& args) {
       "embedding");
 }
 
-bool CudaGemm::SplitRows(CudaSplitArgs args, const NormView& norm, const CudaMatrix& weight) {
-  const bool has_norm = norm.kind != NormKind::kNone;
-  LSSAR_CHECK(!has_norm || (norm.kind == NormKind::kLayerNorm && norm.weight != nullptr &&
-                            norm.bias != nullptr));
+namespace {
+
+// `rows` for a GEMM with `weight`.
+CudaSplitArgs RowsFor(CudaSplitArgs rows, const CudaMatrix& weight) {
+  rows.width = weight.num_cols;
+  rows.padded_width = weight.padded_cols;
+  rows.dtype = weight.dtype;
+  return rows;
+}
+
+}  // namespace
+
+bool CudaGemm::SplitRows(CudaSplitArgs args, const CudaMatrix& weight) {
   // Large enough for every decode step: graphs hold the address.
-  const size_t num_rows = size_t(std::max(args.num_rows, kMaxBucketRows));
+  const size_t num_rows =
+      size_t(std::max(NumRowBlocks(args.num_rows) * kBlockRows, kMaxBucketRows));
   const size_t num_elements = num_rows * size_t(weight.padded_cols);
   const size_t parts_bytes = num_elements * std::max(kMaxRowParts * size_t{2}, sizeof(float));
   unsigned char* const memory =
       context_.Reserve<unsigned char>(rows_memory_, parts_bytes + num_rows * sizeof(float));
   if (memory == nullptr) return false;
   split_rows_ = {.parts = memory, .inverse = reinterpret_cast<float*>(memory + parts_bytes)};
-  args.norm_weight = has_norm ? norm.weight : nullptr;
-  args.norm_bias = norm.bias;
-  args.epsilon = norm.epsilon;
-  args.width = weight.num_cols;
-  args.padded_width = weight.padded_cols;
-  args.dtype = weight.dtype;
+  args = RowsFor(args, weight);
   args.to = split_rows_;
-  return context_.Check(context_.Kernels().split_rows(args, context_.Stream()), "layer norm");
+  return context_.Check(context_.Kernels().split_rows(args, context_.Stream()), "a norm");
 }
 
 absl::Status CudaGemm::ReserveWorkspace() {
@@ -58,6 +78,10 @@ absl::Status CudaGemm::ReserveWorkspace() {
 
 bool CudaGemm::RunByLibrary(const LinearArgs& args, const CudaMatrix& weight) {
   if (library_ == nullptr || args.num_rows < kMinLibraryRows) return false;
+  const bool has_epilogue =
+      (args.activation == Activation::kNone || args.activation == Activation::kGeluTanh) &&
+      args.multiply == nullptr && args.scale == 1.0f;
+  if (!has_epilogue) return false;
   LibraryGemmArgs gemm{.num_rows = args.num_rows,
                        .weight = weight,
                        .bias = args.bias,
@@ -66,7 +90,11 @@ bool CudaGemm::RunByLibrary(const LinearArgs& args, const CudaMatrix& weight) {
                        .out = args.out,
                        .workspace = library_memory_.Address()};
   if (!library_->Supports(gemm)) return false;
-  if (!SplitRows({.x = args.x, .num_rows = args.num_rows, .rounds = true, .to = {}}, args.norm,
+  if (!SplitRows({.x = args.x,
+                  .norm = NormOf(args.norm),
+                  .num_rows = args.num_rows,
+                  .rounds = true,
+                  .to = {}},
                  weight)) {
     return true;
   }
@@ -77,34 +105,67 @@ bool CudaGemm::RunByLibrary(const LinearArgs& args, const CudaMatrix& weight) {
 
 void CudaGemm::Linear(const LinearArgs& args) {
   LSSAR_CHECK(args.x != args.out);
-  LSSAR_CHECK(args.activation == Activation::kNone || args.activation == Activation::kGeluTanh);
-  LSSAR_CHECK(args.multiply == nullptr && args.scale == 1.0f);
   if (!context_.IsOk() || args.num_rows == 0) return;
   const CudaMatrix& weight = static_cast<const DeviceMatrix&>(*args.weight).View();
   if (RunByLibrary(args, weight)) return;
-  RunKernels({.x = args.x, .num_rows = context_.PaddedRows(args.num_rows), .to = {}}, args.norm,
+  RunKernels({.x = args.x,
+              .norm = NormOf(args.norm),
+              .num_rows = context_.PaddedRows(args.num_rows),
+              .to = {}},
              {.x = {},
               .weight = weight,
               .bias = args.bias,
+              .activation = args.activation,
+              .multiply = args.multiply,
+              .scale = args.scale,
               .residual = args.residual,
-              .gelu = args.activation == Activation::kGeluTanh,
               .out = args.out});
 }
 
 void CudaGemm::Logits(const LogitsArgs& args) {
-  LSSAR_CHECK(args.softcap == 0.0f);
   if (!context_.IsOk() || args.row_ids.empty()) return;
   const int32_t* const row_ids = CopyIds(args.row_ids);
   if (row_ids == nullptr) return;
   const CudaMatrix& weight = static_cast<const DeviceMatrix&>(*args.weight).View();
-  RunKernels({.x = args.x, .row_ids = row_ids, .num_rows = int(args.row_ids.size()), .to = {}},
-             args.norm, {.x = {}, .weight = weight, .out = args.logits});
+  RunKernels({.x = args.x,
+              .row_ids = row_ids,
+              .norm = NormOf(args.norm),
+              .num_rows = int(args.row_ids.size()),
+              .to = {}},
+             {.x = {}, .weight = weight, .softcap = args.softcap, .out = args.logits});
 }
 
-void CudaGemm::RunKernels(const CudaSplitArgs& rows, const NormView& norm, CudaLinearArgs gemm) {
-  if (!SplitRows(rows, norm, gemm.weight)) return;
-  gemm.x = split_rows_;
+void CudaGemm::Norm(const NormArgs& args) {
+  LSSAR_CHECK(args.norm.kind != NormKind::kNone);
+  if (!context_.IsOk() || args.num_rows == 0) return;
+  context_.Check(context_.Kernels().norm({.rows = {.x = args.x,
+                                                   .norm = NormOf(args.norm),
+                                                   .num_rows = context_.PaddedRows(args.num_rows),
+                                                   .width = args.size,
+                                                   .padded_width = args.size,
+                                                   .to = {}},
+                                          .scale = args.scale,
+                                          .residual = args.residual,
+                                          .out = args.out},
+                                         context_.Stream()),
+                 "a norm");
+}
+
+void CudaGemm::RunKernels(CudaSplitArgs rows, CudaLinearArgs gemm) {
   gemm.num_rows = rows.num_rows;
+  const bool is_fused = gemm.weight.dtype != DType::kF32 && rows.num_rows <= kMaxFusedRows &&
+                        gemm.weight.num_rows <= kMaxFusedCols &&
+                        FusesWidth(rows.num_rows, gemm.weight.padded_cols);
+  if (is_fused) {
+    context_.Check(context_.Kernels().fused_linear(
+                       {.rows = RowsFor(rows, gemm.weight), .linear = gemm}, context_.Stream()),
+                   "a GEMM");
+    return;
+  }
+  ChooseTile(context_.Device(), &gemm);
+  rows.is_tiled = gemm.tile != CudaGemmTile::k16x8;
+  if (!SplitRows(rows, gemm.weight)) return;
+  gemm.x = split_rows_;
   context_.Check(context_.Kernels().linear(gemm, context_.Stream()), "a GEMM");
 }
 

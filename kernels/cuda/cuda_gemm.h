@@ -14,9 +14,20 @@
 
 namespace lssar {
 
+// Rows up to which a GEMM runs without tiles: its blocks read x again for each 8 columns.
+inline constexpr int kMaxRowsWithoutTiles = 8;
+
+// Sets the tile and the cluster of a GEMM of num_rows rows: large tiles read less, but enough of
+// them must fill the device.
+void ChooseTile(const CudaDevice& device, CudaLinearArgs* gemm);
+
 // Rows from which a GEMM may go to the library. With fewer, our own kernels are bound by memory,
 // and graphs of decode steps hold them.
 inline constexpr int kMinLibraryRows = kMaxBucketRows + 1;
+
+inline CudaNorm NormOf(const NormView& norm) {
+  return {.kind = norm.kind, .weight = norm.weight, .bias = norm.bias, .epsilon = norm.epsilon};
+}
 
 class CudaGemm {
  public:
@@ -35,14 +46,15 @@ class CudaGemm {
   void Embed(const EmbedArgs& args);
   void Linear(const LinearArgs& args);
   void Logits(const LogitsArgs& args);
+  void Norm(const NormArgs& args);
 
  private:
   const int32_t* CopyIds(std::span<const int32_t> ids);
-  // Applies LayerNorm to x, or to selected rows of it, and splits the result into parts for a GEMM
+  // Applies the norm to x, or to selected rows of it, and splits the result into parts for a GEMM
   // with `weight`. False: an error.
-  bool SplitRows(CudaSplitArgs args, const NormView& norm, const CudaMatrix& weight);
+  bool SplitRows(CudaSplitArgs args, const CudaMatrix& weight);
   // SplitRows, then the GEMM by our own kernels.
-  void RunKernels(const CudaSplitArgs& rows, const NormView& norm, CudaLinearArgs gemm);
+  void RunKernels(CudaSplitArgs rows, CudaLinearArgs gemm);
 
   // False: our own kernels have to run the GEMM.
   bool RunByLibrary(const LinearArgs& args, const CudaMatrix& weight);

@@ -87,6 +87,7 @@ unsigned char* CudaSampler::CopyRows() {
 void CudaSampler::Sample(const SampleArgs& args) {
   const size_t num_rows = args.rows.size();
   LSSAR_CHECK(args.out.size() == num_rows && args.vocab >= 1 && args.vocab <= kMaxSampleVocab);
+  LSSAR_CHECK(args.NumIds() <= args.vocab);
   if (!context_.IsOk() || num_rows == 0) return;
   const size_t num_adjusted = size_t(DescribeRows(args));
   size_t max_top = 0;
@@ -109,6 +110,7 @@ void CudaSampler::Sample(const SampleArgs& args) {
   const int started = context_.Kernels().sample(
       {.logits = args.logits,
        .vocab = args.vocab,
+       .num_ids = args.NumIds(),
        .num_rows = int(num_rows),
        .rows = reinterpret_cast<const CudaSampleRow*>(rows),
        .ids = reinterpret_cast<const CudaSampleId*>(rows + num_rows * sizeof(CudaSampleRow)),

@@ -6,6 +6,7 @@
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/instructions.cuh"
 #include "kernels/cuda/kernel_args.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/paged_head.cuh"
 
 namespace lssar::LSSAR_CUDA_NAMESPACE {
@@ -33,18 +34,32 @@ struct WarpMemory {
   static constexpr int kWideBytes = E::kHasScales ? kGroupKeys * kWideStride : 0;
 
   static constexpr int kBarriers = 0;  // [kStages], 8 bytes each
-  static constexpr int kWeights = kBarriers + kStages * 8 + 96;
-  static constexpr int kWide = kWeights + kCudaSplitKeys * 4;
+  static constexpr int kSurvivors = kBarriers + kStages * 8;
+  static constexpr int kWide = kSurvivors + 96;
   static constexpr int kStage = kWide + kWideBytes;
-  static constexpr int kBytes =
+  static constexpr int kWeights =
       (kStage + kStages * LargerOf(kKeyStageBytes, kValueStageBytes) + 127) / 128 * 128;
+  static_assert(kSurvivors + kCudaSplitKeys / 8 <= kWide && kHeadWeightBytes % 128 == 0);
+  static constexpr int NumBytes(int num_heads) {
+    return kWeights + num_heads * int(kHeadWeightBytes);
+  }
 
   unsigned char* base;
 
   LSSAR_DEVICE uint64_t* Barrier(int i) const {
     return reinterpret_cast<uint64_t*>(base + kBarriers) + i;
   }
-  LSSAR_DEVICE unsigned* Weights() const { return reinterpret_cast<unsigned*>(base + kWeights); }
+  // Bit `key` of the split: its weight in some head is not zero.
+  LSSAR_DEVICE unsigned* Survivors() const {
+    return reinterpret_cast<unsigned*>(base + kSurvivors);
+  }
+  LSSAR_DEVICE unsigned SurvivorsOf(int group) const {
+    return Survivors()[group / 2] >> (group % 2 * kGroupKeys);
+  }
+  // fp16
+  LSSAR_DEVICE uint16_t* Weights(int head) const {
+    return reinterpret_cast<uint16_t*>(base + kWeights) + head * kCudaSplitKeys;
+  }
   LSSAR_DEVICE unsigned char* Wide() const { return base + kWide; }
   LSSAR_DEVICE unsigned char* KeyStage(int i) const { return base + kStage + i * kKeyStageBytes; }
   LSSAR_DEVICE float* KeyScales(int i) const {
@@ -150,18 +165,21 @@ struct SplitStats {
   float max = kLowestScore;
 };
 
-// Score: reads K of one split once. scores[i]: the score of key split * kCudaSplitKeys + i, in
-// shared or device memory; not written after the row's last key.
-template <typename E, int kDim, bool kBulk>
-LSSAR_DEVICE SplitStats ScoreSplit(const RowWork<E, kDim>& work, const QueryRows<E, kDim>& q,
-                                   KeyStream<E, kDim, kBulk>& stream,
-                                   const WarpMemory<E, kDim>& memory, int split, float* scores) {
+// Score: reads K of one split once, for all heads of the row. Head h is row h of the MMAs.
+// scores[h * head_stride + i]: the score of key split * kCudaSplitKeys + i, in shared or device
+// memory; not written after the row's last key. store(h, stats): called by lane 0.
+// kGrouped: there may be several heads.
+template <bool kGrouped, typename E, int kDim, bool kBulk, typename F>
+LSSAR_DEVICE void ScoreSplit(const RowWork<E, kDim>& work, const QueryRows<E, kDim>& q,
+                             KeyStream<E, kDim, kBulk>& stream, const WarpMemory<E, kDim>& memory,
+                             int split, float* scores, int head_stride, const F& store) {
   using Memory = WarpMemory<E, kDim>;
   const int lane = LaneIdx();
   const int first = split * kCudaSplitKeys;
   const int last = first + kCudaSplitKeys;
   const int end = work.num_keys < last ? work.num_keys : last;
   const float scale = RowScale(work.args, work.num_keys, q.inverse[0]);
+  const int num_heads = kGrouped ? work.num_heads : 1;
   const int num_stages = (end - first + Memory::kStageKeys - 1) / Memory::kStageKeys;
 
   const auto start = [&](int i) {
@@ -180,35 +198,36 @@ LSSAR_DEVICE SplitStats ScoreSplit(const RowWork<E, kDim>& work, const QueryRows
     float c[kSets][4];
     q.template Dot<kSets>(memory.KeyStage(stage) + lane / 4 * Memory::kRowBytes,
                           8 * Memory::kRowBytes, c);
-    if (lane < 4) {  // these lanes hold row 0, the only row in use
+    if (lane / 4 < num_heads) {  // these lanes hold the rows in use
+      float* const of_head = scores + (kGrouped ? lane / 4 * head_stride : 0);
       LSSAR_UNROLL
       for (int j = 0; j < 2 * kSets; ++j) {
-        const int at = j / 2 * 8 + 2 * lane + j % 2;  // in the stage
-        const int key = i * Memory::kStageKeys + at;  // in the split
+        const int at = j / 2 * 8 + lane % 4 * 2 + j % 2;  // in the stage
+        const int key = i * Memory::kStageKeys + at;      // in the split
         float& score = c[j / 2][j % 2];
         if (E::kHasScales) score *= memory.KeyScales(stage)[at];
-        if (first + key < end) scores[key] = score * scale;
+        if (first + key < end) of_head[key] = score * scale;
       }
     }
     SyncWarp();
   }
   stream.Drain();
 
-  SoftplusSum sum;
-  float max = kLowestScore;
-  for (int i = 0; i < kKeysOfLane; ++i) {
-    const int at = lane + i * kWarpThreads;
-    if (first + at >= end) break;
-    const float score = scores[at];
-    sum.Add(score);
-    max = fmaxf(max, score);
+  for (int head = 0; head < num_heads; ++head) {
+    SoftplusSum sum;
+    float max = kLowestScore;
+    for (int i = 0; i < kKeysOfLane; ++i) {
+      const int at = lane + i * kWarpThreads;
+      if (first + at >= end) break;
+      const float score = scores[head * head_stride + at];
+      sum.Add(score);
+      max = fmaxf(max, score);
+    }
+    for (int mask = 1; mask < kWarpThreads; mask *= 2) max = fmaxf(max, ShuffleXor(max, mask));
+    const double total = double(SumOfLanes(sum.Total()));
+    if (lane == 0) store(head, SplitStats{.sum = total, .max = max});
   }
-  for (int mask = 1; mask < kWarpThreads; mask *= 2) max = fmaxf(max, ShuffleXor(max, mask));
-  SplitStats stats;
-  stats.sum = double(SumOfLanes(sum.Total()));
-  stats.max = max;
   SyncWarp();
-  return stats;
 }
 
 // Starts copies of the values of one group that have a non-zero weight, and of the group's scales.
@@ -221,10 +240,11 @@ LSSAR_DEVICE void GatherGroup(const RowWork<E, kDim>& work, const WarpMemory<E, 
   const int group_key = first_key + group * kGroupKeys;
   const size_t block = work.pages.BlockAt(group_key);
   const unsigned char* const values = work.pages.ValueIn(block, group_key);
+  const unsigned survivors = memory.SurvivorsOf(group);
   LSSAR_UNROLL
   for (int i = LaneIdx(); i < kGroupKeys * kPieces; i += kWarpThreads) {
     const int at = i / kPieces, piece = i % kPieces;
-    const bool survives = memory.Weights()[group * kGroupKeys + at] != 0;
+    const bool survives = (survivors >> at & 1) != 0;
     CopyAsync16(memory.ValueStage(stage) + at * Memory::kValueStride + piece * 16,
                 values + at * Memory::kRowBytes + piece * 16, survives);
   }
@@ -240,10 +260,11 @@ LSSAR_DEVICE void GatherGroup(const RowWork<E, kDim>& work, const WarpMemory<E, 
 template <typename E, int kDim>
 LSSAR_DEVICE void WidenGroup(const WarpMemory<E, kDim>& memory, int group, int stage) {
   using Memory = WarpMemory<E, kDim>;
+  const unsigned survivors = memory.SurvivorsOf(group);
   LSSAR_UNROLL
   for (int i = LaneIdx(); i < kGroupKeys * kDim / 4; i += kWarpThreads) {
     const int at = i / (kDim / 4), dim = i % (kDim / 4) * 4;
-    const bool survives = memory.Weights()[group * kGroupKeys + at] != 0;
+    const bool survives = (survivors >> at & 1) != 0;
     const float scale = survives ? memory.ValueScales(stage)[at] : 0.0f;
     *reinterpret_cast<Bits64*>(memory.Wide() + at * Memory::kWideStride + dim * 2) =
         E::Scale4(memory.ValueStage(stage) + at * Memory::kValueStride + dim, scale);
@@ -251,41 +272,51 @@ LSSAR_DEVICE void WidenGroup(const WarpMemory<E, kDim>& memory, int group, int s
   SyncWarp();
 }
 
-// The weights of a group as the A operand; rows 1 to 15 are zeros.
-LSSAR_DEVICE void LoadWeights(const unsigned* group, unsigned (&a)[4]) {
-  const int lane = LaneIdx();
+// The weights of a group as the A operand: row h is head h, others are zeros.
+template <typename E, int kDim>
+LSSAR_DEVICE void LoadWeights(const WarpMemory<E, kDim>& memory, int num_heads, int group,
+                              unsigned (&a)[4]) {
+  const int head = LaneIdx() / 4;
   LSSAR_UNROLL
   for (int i = 0; i < 4; ++i) a[i] = 0;
-  if (lane >= 4) return;
+  if (head >= num_heads) return;
+  const uint16_t* const weights = memory.Weights(head) + group * kGroupKeys + LaneIdx() % 4 * 2;
   LSSAR_UNROLL
-  for (int i = 0; i < 2; ++i) {
-    a[2 * i] = group[8 * i + 2 * lane] | group[8 * i + 2 * lane + 1] << 16;
-  }
+  for (int i = 0; i < 2; ++i) a[2 * i] = *reinterpret_cast<const unsigned*>(weights + 8 * i);
 }
 
 // Weigh: turns the scores of one split into weights and adds up the values that have a non-zero
-// one. partial [kDim + 1]: sums of u^p v, then of u^p, both times the row's scale. Returns the
-// number of values that were read.
-template <typename E, int kDim>
+// one in some head. rule: of head LaneIdx(), or of the only head. partials [head][head_stride]:
+// sums of u^p v (kDim of them), then of u^p, both times the head's scale. Returns the number of
+// pairs of head and value with a non-zero weight.
+template <bool kGrouped, typename E, int kDim>
 LSSAR_DEVICE int WeighSplit(const RowWork<E, kDim>& work, const WeightRule& rule,
                             const WarpMemory<E, kDim>& memory, int split, const float* scores,
-                            float* partial) {
+                            int score_stride, float* partials, int partial_stride) {
   using Memory = WarpMemory<E, kDim>;
   const int lane = LaneIdx();
   const int first = split * kCudaSplitKeys;
+  const int num_heads = kGrouped ? work.num_heads : 1;
   int num_read = 0;
   unsigned groups = 0;  // bit i: group i has a non-zero weight
-  for (int i = 0; i < kKeysOfLane; ++i) {
-    const int at = lane + i * kWarpThreads;
-    unsigned bits = 0;
-    if (first + at < work.num_keys) {
-      bits = F16FromFloat(WeightOf(work.args, rule, scores[at]) * rule.scale);
+  for (int head = 0; head < num_heads; ++head) {
+    const WeightRule of_head = kGrouped ? RuleOfLane(rule, head) : rule;
+    for (int i = 0; i < kKeysOfLane; ++i) {
+      const int at = lane + i * kWarpThreads;
+      uint16_t bits = 0;
+      if (first + at < work.num_keys) {
+        const float score = scores[head * score_stride + at];
+        bits = F16FromFloat(WeightOf(work.args, of_head, score) * of_head.scale);
+      }
+      memory.Weights(head)[at] = bits;
+      const unsigned survivors = Ballot(bits != 0);
+      num_read += CountBits(survivors);
+      groups |= ((survivors & 0xFFFF) != 0 ? 1u : 0u) << (2 * i);
+      groups |= ((survivors >> 16) != 0 ? 1u : 0u) << (2 * i + 1);
+      if (lane == 0) {
+        memory.Survivors()[i] = head == 0 ? survivors : memory.Survivors()[i] | survivors;
+      }
     }
-    memory.Weights()[at] = bits;
-    const unsigned survivors = Ballot(bits != 0);
-    num_read += CountBits(survivors);
-    groups |= ((survivors & 0xFFFF) != 0 ? 1u : 0u) << (2 * i);
-    groups |= ((survivors >> 16) != 0 ? 1u : 0u) << (2 * i + 1);
   }
   SyncWarp();
 
@@ -308,24 +339,26 @@ LSSAR_DEVICE int WeighSplit(const RowWork<E, kDim>& work, const WeightRule& rule
     SyncWarp();
     const int group = LowestBit(groups);
     unsigned a[4];
-    LoadWeights(memory.Weights() + group * kGroupKeys, a);
+    LoadWeights(memory, num_heads, group, a);
+    // Every value of a single head is one that it attends to.
     if constexpr (E::kHasScales) {
       WidenGroup(memory, group, stage);
-      sums.template Add<false>(a, memory.Wide(), Memory::kWideStride);
+      sums.template Add<kGrouped>(a, memory.Wide(), Memory::kWideStride);
     } else {
-      sums.template Add<false>(a, memory.ValueStage(stage), Memory::kValueStride);
+      sums.template Add<kGrouped>(a, memory.ValueStage(stage), Memory::kValueStride);
     }
     SyncWarp();
   }
   WaitForCopyGroups<0>();
 
-  if (lane < 4) {
+  if (lane / 4 < num_heads) {
+    float* const partial = partials + (kGrouped ? lane / 4 * partial_stride : 0);
     LSSAR_UNROLL
     for (int n = 0; n < kDim / 8; ++n) {
-      partial[n * 8 + 2 * lane] = sums.values[n][0];
-      partial[n * 8 + 2 * lane + 1] = sums.values[n][1];
+      partial[n * 8 + lane % 4 * 2] = sums.values[n][0];
+      partial[n * 8 + lane % 4 * 2 + 1] = sums.values[n][1];
     }
-    if (lane == 0) partial[kDim] = sums.weights[0];
+    if (lane % 4 == 0) partial[kDim] = sums.weights[0];
   }
   SyncWarp();
   return num_read;

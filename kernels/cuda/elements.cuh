@@ -81,20 +81,14 @@ struct I8Element : F16Element {
   LSSAR_DEVICE static float Element(const Bits128& piece, int i) {
     return float(int8_t(piece.x[i / 4] >> (8 * (i % 4))));
   }
-  LSSAR_DEVICE static unsigned Widen2(unsigned bytes) {
-    const int low = int8_t(bytes & 0xFF);
-    const int high = int8_t((bytes >> 8) & 0xFF);
-    return Pair(F16FromFloat(float(low)), F16FromFloat(float(high)));
-  }
   LSSAR_DEVICE static void Unpack8(const unsigned (&words)[2], unsigned (&to)[4]) {
-    for (int i = 0; i < 4; ++i) to[i] = Widen2(words[i / 2] >> (16 * (i % 2)));
+    for (int i = 0; i < 2; ++i) F16FromI8(words[i], to[2 * i], to[2 * i + 1]);
   }
   LSSAR_DEVICE static void Load8(const unsigned char* from, unsigned (&to)[4]) {
     Unpack8(reinterpret_cast<const Bits64*>(from)->x, to);
   }
   LSSAR_DEVICE static void Load4(const unsigned char* from, unsigned (&to)[2]) {
-    const unsigned bits = *reinterpret_cast<const unsigned*>(from);
-    for (int i = 0; i < 2; ++i) to[i] = Widen2(bits >> (16 * i));
+    F16FromI8(*reinterpret_cast<const unsigned*>(from), to[0], to[1]);
   }
 
   // 4 adjacent elements times their scale, rounded to fp16.

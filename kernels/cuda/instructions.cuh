@@ -114,6 +114,17 @@ LSSAR_DEVICE const T* InBlock(const T* shared, int rank) {
 #endif
 }
 
+// ---- Overlap with the kernel before (LaunchShape::overlaps_previous)
+
+// Lets the next kernel of the stream start, and waits until the one before has ended and its writes
+// are visible. Each thread calls it once; code before it reads only what no kernel of a step writes.
+LSSAR_DEVICE void WaitForPreviousKernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // ---- Memory
 
 LSSAR_DEVICE void FenceDevice() { __threadfence(); }
@@ -134,6 +145,12 @@ LSSAR_DEVICE void AtomicOr(unsigned* address, unsigned bits) { atomicOr(address,
 LSSAR_DEVICE void CopyAsync16(void* shared, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(SharedAddress(shared)),
                "l"(from), "r"(valid ? 16 : 0)
+               : "memory");
+}
+// The same for 4 bytes.
+LSSAR_DEVICE void CopyAsync4(void* shared, const void* from, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(SharedAddress(shared)),
+               "l"(from), "r"(valid ? 4 : 0)
                : "memory");
 }
 // Makes a group of the thread's copies since the last call.
@@ -267,6 +284,19 @@ LSSAR_DEVICE unsigned F16Pair(float low, float high) {
   unsigned pair;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   return pair;
+}
+// Four int8 as two pairs of fp16, exactly: x + 1152 is an fp16 whose low byte is x + 128.
+LSSAR_DEVICE void F16FromI8(unsigned bytes, unsigned& first, unsigned& second) {
+  const unsigned offset = bytes ^ 0x80808080u;
+  asm("{\n"
+      ".reg .b32 low, high;\n"
+      "prmt.b32 low, %2, %3, 0x4140;\n"
+      "prmt.b32 high, %2, %3, 0x4342;\n"
+      "sub.f16x2 %0, low, %4;\n"
+      "sub.f16x2 %1, high, %4;\n"
+      "}"
+      : "=r"(first), "=r"(second)
+      : "r"(offset), "r"(0x64646464u), "r"(0x64806480u));
 }
 LSSAR_DEVICE float FloatFromBf16(uint16_t bits) { return __uint_as_float(unsigned(bits) << 16); }
 LSSAR_DEVICE uint16_t Bf16FromFloat(float x) {

@@ -8,6 +8,7 @@
 
 #include "kernels/attention_spec.h"
 #include "kernels/dtype.h"
+#include "kernels/ops.h"
 
 namespace lssar {
 
@@ -26,7 +27,7 @@ struct CudaPages {
   const int32_t* pages = nullptr;  // page tables of all sequences of the step
   size_t head_bytes = 0;           // from one head to the next
   size_t page_bytes = 0;           // from one page of a head to the next
-  int num_heads = 0;
+  int num_heads = 0;               // of K and V
   int head_dim = 0;
   int page_size = 0;
 };
@@ -43,8 +44,7 @@ struct CudaDecodeRow {
   int32_t num_keys = 0;  // 0: padding, nothing is read or written
   int32_t first_page = 0;
   int32_t sequence = 0;
-  uint64_t scores_idx = 0;  // of head 0 in CudaScratch::scores; heads are PaddedKeys apart
-  uint64_t split_idx = 0;   // of head 0's first split among all splits; heads are NumSplits apart
+  uint64_t split_idx = 0;  // of the row's first split, in the splits of one query head
 };
 
 // Adjacent rows of one sequence that one block of prefill attention computes, in every head.
@@ -69,6 +69,9 @@ struct CudaAttentionArgs {
   CudaPages pages;
   const float* q = nullptr;
   float* out = nullptr;
+  int num_heads = 0;                       // query heads
+  int heads_of_kv = 1;                     // query heads that share a K/V head
+  int heads_of_block = 1;                  // of them that a decode block computes, at most
   unsigned long long* counters = nullptr;  // [sequence]: V rows read
   const CudaDecodeRow* decode_rows = nullptr;
   int num_decode_rows = 0;
@@ -83,6 +86,14 @@ struct CudaAttentionArgs {
   float floor = 0;        // a u below it has a negligible power
 };
 
+// NormView with every array present.
+struct CudaNorm {
+  NormKind kind = NormKind::kNone;
+  const float* weight = nullptr;  // null: ones
+  const float* bias = nullptr;    // null: zeros
+  float epsilon = 0;
+};
+
 struct CudaRopeWriteArgs {
   CudaPages pages;
   const CudaRow* rows = nullptr;
@@ -90,8 +101,12 @@ struct CudaRopeWriteArgs {
   const float* rope = nullptr;
   float* q = nullptr;
   int num_rows = 0;
+  int num_heads = 0;    // query heads
+  int rotary_dims = 0;  // of a head; even
   DType dtype = DType::kF16;
   bool half_split = true;
+  CudaNorm q_norm, k_norm;
+  bool norm_after_rotary = false;
   bool normalize = true;
 };
 
@@ -109,34 +124,89 @@ struct CudaMatrix {
 inline constexpr int kCudaGroupCols = 64;
 inline constexpr int kMaxRowParts = 3;
 
-// Rows of fp32 as the A operand of a GEMM (elements.cuh): parts [part][num_rows][padded_width] of
-// 16 bits, each row times a power of two. For fp32 weights: the rows themselves, in fp32.
+// Rows of fp32 as the A operand of a GEMM (elements.cuh): parts of 16 bits, each row times a power
+// of two. For fp32 weights: the rows themselves, in fp32.
+//   plain  [part][num_rows][padded_width]
+//   tiled  [part][num_rows / 16, rounded up][padded_width / 32] blocks of 16 x 32, in which the
+//          registers of an MMA are adjacent (AtInBlock); rows after the last are undefined
 struct CudaSplitRows {
   void* parts = nullptr;
   float* inverse = nullptr;  // [num_rows]: of the power of two
 };
 
 struct CudaSplitArgs {
-  const float* x = nullptr;            // [any, width]
-  const int32_t* row_ids = nullptr;    // [num_rows]; null: the first num_rows
-  const float* norm_weight = nullptr;  // null: no LayerNorm
-  const float* norm_bias = nullptr;
-  float epsilon = 0;
+  const float* x = nullptr;          // [any, width]
+  const int32_t* row_ids = nullptr;  // [num_rows]; null: the first num_rows
+  CudaNorm norm;
   int num_rows = 0;
   int width = 0;
   int padded_width = 0;
   DType dtype = DType::kF16;  // of the weights
   bool rounds = false;        // one part, rounded to the weights' type and not scaled; not fp32
+  bool is_tiled = false;      // not fp32
   CudaSplitRows to;
 };
 
+inline constexpr int kBlockRows = 16;
+inline constexpr int kBlockCols = 32;
+
+constexpr int NumRowBlocks(int num_rows) { return (num_rows + kBlockRows - 1) / kBlockRows; }
+
+// Where an element of a block of tiled rows is: [MMA][lane][register][2]. Thread t of a quad takes
+// 8 adjacent columns, 4 for each MMA (elements.cuh).
+constexpr int AtInBlock(int row, int col) {
+  const int lane = row % 8 * 4 + col / 8;
+  const int mma = col / 4 % 2, reg = col / 2 % 2 * 2 + row / 8;
+  return (mma * 32 + lane) * 8 + reg * 2 + col % 2;
+}
+
+// Chains of MMAs that an element of a GEMM is the sum of.
+inline constexpr int kGemmChains = 4;
+
+// The first column of a chain: whole groups of columns. chain = kGemmChains: the end.
+constexpr int FirstColOfChain(int padded_cols, int chain) {
+  return padded_cols / kCudaGroupCols * chain / kGemmChains * kCudaGroupCols;
+}
+
+// Rows and columns of the result that a block computes. The choice moves work, not bits.
+enum class CudaGemmTile : int {
+  k16x8,  // for few rows; each of 4 warps computes a chain
+  k64x64,
+  k128x128,
+};
+
 struct CudaLinearArgs {
+  // Not k16x8 requires weights other than fp32, and tiled rows.
+  CudaGemmTile tile = CudaGemmTile::k16x8;
+  // Of tiles other than k16x8: 1, or kGemmChains, which needs clusters: a block for each chain.
+  int cluster_blocks = 1;
   CudaSplitRows x;
   int num_rows = 0;
   CudaMatrix weight;
   const float* bias = nullptr;
+  Activation activation = Activation::kNone;
+  const float* multiply = nullptr;
+  float scale = 1;
   const float* residual = nullptr;
-  bool gelu = false;
+  float softcap = 0;  // 0: no cap
+  float* out = nullptr;
+};
+
+// Rows that a GEMM normalises and splits itself, at most, and columns of its result: every block
+// repeats that work for 8 columns.
+inline constexpr int kMaxFusedRows = 4;
+inline constexpr int kMaxFusedCols = 8192;
+
+struct CudaFusedLinearArgs {
+  CudaSplitArgs rows;     // `to` is not used
+  CudaLinearArgs linear;  // `x` is not used
+};
+
+// NormArgs (ops.h).
+struct CudaNormArgs {
+  CudaSplitArgs rows;  // x, norm, num_rows and width
+  float scale = 1;
+  const float* residual = nullptr;
   float* out = nullptr;
 };
 
@@ -192,6 +262,7 @@ struct CudaSampledRow {
 struct CudaSampleArgs {
   const float* logits = nullptr;  // [num_rows, vocab]
   int vocab = 0;
+  int num_ids = 0;  // ids from it on are never drawn
   int num_rows = 0;
   const CudaSampleRow* rows = nullptr;
   const CudaSampleId* ids = nullptr;

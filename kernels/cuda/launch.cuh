@@ -9,6 +9,26 @@ namespace lssar::LSSAR_CUDA_NAMESPACE {
 
 inline constexpr int kInvalidValue = 1;  // cudaErrorInvalidValue
 
+#ifdef __CUDACC__
+// Whether the current device has programmatic dependent launch: sm_90. A process uses devices of
+// one kind, or none of them overlaps: the first call decides.
+inline bool CanOverlap() {
+  static const bool can_overlap = [] {
+    int device = 0, major = 0, count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess) return false;
+    for (device = 0; device < count; ++device) {
+      if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) !=
+              cudaSuccess ||
+          major < 9) {
+        return false;
+      }
+    }
+    return true;
+  }();
+  return can_overlap;
+}
+#endif
+
 // Returns a code of cudaError_t. `stream`: of Driver::Stream().
 template <typename Args>
 int Launch(const LaunchShape& shape, void* stream, void (*kernel)(Args), const Args& args) {
@@ -19,18 +39,27 @@ int Launch(const LaunchShape& shape, void* stream, void (*kernel)(Args), const A
         function, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shape.shared_bytes));
     if (raised != cudaSuccess) return int(raised);
   }
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = unsigned(shape.cluster_blocks);
-  cluster.val.clusterDim.y = 1;
-  cluster.val.clusterDim.z = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned num_attributes = 0;
+  if (shape.cluster_blocks > 1) {
+    cudaLaunchAttribute& cluster = attributes[num_attributes++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = unsigned(shape.cluster_blocks);
+    cluster.val.clusterDim.y = 1;
+    cluster.val.clusterDim.z = 1;
+  }
+  if (shape.overlaps_previous && CanOverlap()) {
+    cudaLaunchAttribute& overlap = attributes[num_attributes++];
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(unsigned(shape.num_blocks_x), unsigned(shape.num_blocks_y));
   config.blockDim = dim3(unsigned(shape.num_threads));
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = &cluster;
-  config.numAttrs = shape.cluster_blocks > 1 ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = num_attributes;
   Args copy = args;
   void* arguments[] = {&copy};
   return int(cudaLaunchKernelExC(&config, function, arguments));

@@ -65,14 +65,19 @@ LSSAR_DEVICE float ElementAt(const unsigned char* row, int dim) {
   }
 }
 
-// One query row of one head, as a warp computes it.
+// One query row, of one head or of adjacent heads that share a K/V head.
 template <typename E, int kDim>
 struct RowWork {
   const CudaAttentionArgs& args;
   PagedHead<E, kDim> pages;
   int num_keys;
   int sequence;
-  size_t vector_idx;  // of the row in args.q and args.out
+  size_t vector_idx;  // of the row's first head in args.q and args.out
+  int num_heads = 1;
+
+  LSSAR_DEVICE RowWork OfHead(int head) const {
+    return {args, pages, num_keys, sequence, vector_idx + size_t(head * kDim), 1};
+  }
 };
 
 // The softplus score of one key in double, computed by one lane, which loads 16 bytes at a time.

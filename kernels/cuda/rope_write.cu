@@ -1,4 +1,4 @@
-// RopeWrite: a warp computes q, k and v of one row of one head.
+// RopeWrite: a warp computes q of one row and head, or k and v of one row and K/V head.
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/kernel_table.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -9,36 +9,74 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarpThreads;
 
-// A head's vector, rotated by the row's angles. Pair i is elements A(i) and B(i).
-struct RotatedVector {
-  const float* x;
-  const float* rope;  // head_dim / 2 cosines, then as many sines
-  int half;
-  bool half_split;
-  double factor = 1;  // 1 / norm
-
-  LSSAR_DEVICE int A(int i) const { return half_split ? i : 2 * i; }
-  LSSAR_DEVICE int B(int i) const { return half_split ? i + half : 2 * i + 1; }
-  LSSAR_DEVICE float RotatedA(int i) const {
-    const double a = x[A(i)], b = x[B(i)], cosine = rope[i], sine = rope[half + i];
-    return float((a * cosine - b * sine) * factor);
-  }
-  LSSAR_DEVICE float RotatedB(int i) const {
-    const double a = x[A(i)], b = x[B(i)], cosine = rope[i], sine = rope[half + i];
-    return float((b * cosine + a * sine) * factor);
+// A head's q or k as it is written: its norm, rotation and length. In double, where no square of a
+// float overflows or underflows.
+class HeadVector {
+ public:
+  // All lanes of the warp.
+  LSSAR_DEVICE HeadVector(const CudaRopeWriteArgs& args, const CudaNorm& norm, const float* x,
+                          const float* rope)
+      : args_(args), norm_(norm), x_(x), rope_(rope) {
+    if (norm_.kind != NormKind::kNone) SetNorm();
+    if (!args_.normalize) return;
+    const double length = sqrt(SumOver([&](int dim) { return Normed(dim) * Normed(dim); }));
+    factor_ = 1.0 / (length < double(kMinNorm) ? double(kMinNorm) : length);
   }
 
-  // In double, where no square of a float overflows or underflows.
-  LSSAR_DEVICE void Normalize() {
-    double squares = 0;
-    for (int i = LaneIdx(); i < half; i += kWarpThreads) {
-      const double a = x[A(i)], b = x[B(i)];
-      squares += a * a + b * b;
-    }
-    for (int mask = 1; mask < kWarpThreads; mask *= 2) squares += ShuffleXor(squares, mask);
-    const double norm = sqrt(squares);
-    factor = 1.0 / (norm < double(kMinNorm) ? double(kMinNorm) : norm);
+  LSSAR_DEVICE float At(int dim) const { return float(Normed(dim) * factor_); }
+
+ private:
+  template <typename F>
+  LSSAR_DEVICE double SumOver(const F& term) const {
+    double sum = 0;
+    for (int dim = LaneIdx(); dim < args_.pages.head_dim; dim += kWarpThreads) sum += term(dim);
+    for (int mask = 1; mask < kWarpThreads; mask *= 2) sum += ShuffleXor(sum, mask);
+    return sum;
   }
+
+  LSSAR_DEVICE void SetNorm() {
+    const bool after = args_.norm_after_rotary;
+    const auto element = [&](int dim) { return after ? Rotated(dim) : double(x_[dim]); };
+    const double size = args_.pages.head_dim;
+    const double mean = norm_.kind == NormKind::kLayerNorm ? SumOver(element) / size : 0.0;
+    const double squares = SumOver([&](int dim) {
+      const double centred = element(dim) - mean;
+      return centred * centred;
+    });
+    mean_ = mean;
+    scale_ = 1.0 / sqrt(squares / size + double(norm_.epsilon));
+  }
+
+  LSSAR_DEVICE double ApplyNorm(double x, int dim) const {
+    const double weight = norm_.weight == nullptr ? 1.0 : double(norm_.weight[dim]);
+    const double bias = norm_.bias == nullptr ? 0.0 : double(norm_.bias[dim]);
+    return (x - mean_) * scale_ * weight + bias;
+  }
+  LSSAR_DEVICE bool HasNorm(bool after) const {
+    return norm_.kind != NormKind::kNone && args_.norm_after_rotary == after;
+  }
+  LSSAR_DEVICE double Before(int dim) const {
+    return HasNorm(false) ? ApplyNorm(double(x_[dim]), dim) : double(x_[dim]);
+  }
+  LSSAR_DEVICE double Rotated(int dim) const {
+    if (dim >= args_.rotary_dims) return Before(dim);
+    const int half = args_.rotary_dims / 2;
+    const int pair = args_.half_split ? dim % half : dim / 2;
+    const bool is_first = args_.half_split ? dim < half : dim % 2 == 0;
+    const int other = args_.half_split ? (is_first ? dim + half : dim - half) : dim ^ 1;
+    const double own = Before(dim) * double(rope_[pair]);
+    const double sine = Before(other) * double(rope_[half + pair]);
+    return is_first ? own - sine : own + sine;
+  }
+  LSSAR_DEVICE double Normed(int dim) const {
+    return HasNorm(true) ? ApplyNorm(Rotated(dim), dim) : Rotated(dim);
+  }
+
+  const CudaRopeWriteArgs& args_;
+  const CudaNorm& norm_;
+  const float* const x_;
+  const float* const rope_;  // rotary_dims / 2 cosines, then as many sines
+  double mean_ = 0, scale_ = 1, factor_ = 1;
 };
 
 // One token's row in a page. Stores rounded elements, and their scale if the type has one.
@@ -88,52 +126,50 @@ LSSAR_DEVICE PageRow RowOf(const CudaRopeWriteArgs& args, unsigned char* pool, i
           reinterpret_cast<float*>(block + pages.page_size * row_bytes) + slot, args.dtype};
 }
 
-LSSAR_KERNEL(kThreads) RopeWriteRows(LSSAR_ARGS(CudaRopeWriteArgs) args) {
-  const int row = BlockX(), head = BlockY() * kWarps + WarpIdx();
-  if (head >= args.pages.num_heads || args.rows[row].position < 0) return;
-  const int head_dim = args.pages.head_dim, half = head_dim / 2;
-  const size_t width = size_t(args.pages.num_heads) * size_t(head_dim);
-  const size_t at = size_t(head) * size_t(head_dim);
-  const float* x = args.qkv + size_t(row) * 3 * width + at;
-  const float* rope = args.rope + size_t(row) * size_t(head_dim);
-
-  RotatedVector q{x, rope, half, args.half_split};
-  if (args.normalize) q.Normalize();
-  float* to = args.q + size_t(row) * width + at;
-  for (int i = LaneIdx(); i < half; i += kWarpThreads) {
-    to[q.A(i)] = q.RotatedA(i);
-    to[q.B(i)] = q.RotatedB(i);
-  }
-
-  RotatedVector k{x + width, rope, half, args.half_split};
-  if (args.normalize) k.Normalize();
-  const PageRow key = RowOf(args, args.pages.k, row, head);
+// Writes element(dim) of one head to a page.
+template <typename F>
+LSSAR_DEVICE void StoreVector(const PageRow& to, int head_dim, const F& element) {
   unsigned largest = 0;
-  for (int i = LaneIdx(); i < half; i += kWarpThreads) {
-    largest = Larger(Larger(largest, k.RotatedA(i)), k.RotatedB(i));
-  }
-  const float key_scale = key.StoreScale(largest);
-  for (int i = LaneIdx(); i < half; i += kWarpThreads) {
-    key.Store(k.A(i), k.RotatedA(i), key_scale);
-    key.Store(k.B(i), k.RotatedB(i), key_scale);
-  }
-
-  const float* v = x + 2 * width;
-  const PageRow value = RowOf(args, args.pages.v, row, head);
-  largest = 0;
-  for (int dim = LaneIdx(); dim < head_dim; dim += kWarpThreads) largest = Larger(largest, v[dim]);
-  const float value_scale = value.StoreScale(largest);
   for (int dim = LaneIdx(); dim < head_dim; dim += kWarpThreads) {
-    value.Store(dim, v[dim], value_scale);
+    largest = Larger(largest, element(dim));
   }
+  const float scale = to.StoreScale(largest);
+  for (int dim = LaneIdx(); dim < head_dim; dim += kWarpThreads) {
+    to.Store(dim, element(dim), scale);
+  }
+}
+
+LSSAR_KERNEL(kThreads) RopeWriteRows(LSSAR_ARGS(CudaRopeWriteArgs) args) {
+  WaitForPreviousKernel();
+  const int row = BlockX(), num_kv_heads = args.pages.num_heads, head_dim = args.pages.head_dim;
+  const int vector = BlockY() * kWarps + WarpIdx();  // heads of q, then of k and v
+  if (vector >= args.num_heads + num_kv_heads || args.rows[row].position < 0) return;
+  const size_t q_width = size_t(args.num_heads) * size_t(head_dim);
+  const size_t kv_width = size_t(num_kv_heads) * size_t(head_dim);
+  const float* const x =
+      args.qkv + size_t(row) * (q_width + 2 * kv_width) + size_t(vector) * size_t(head_dim);
+  const float* const rope = args.rope + size_t(row) * size_t(args.rotary_dims);
+  if (vector < args.num_heads) {
+    const HeadVector q(args, args.q_norm, x, rope);
+    float* const to = args.q + size_t(row) * q_width + size_t(vector) * size_t(head_dim);
+    for (int dim = LaneIdx(); dim < head_dim; dim += kWarpThreads) to[dim] = q.At(dim);
+    return;
+  }
+  const int head = vector - args.num_heads;
+  const HeadVector k(args, args.k_norm, x, rope);
+  StoreVector(RowOf(args, args.pages.k, row, head), head_dim, [&](int dim) { return k.At(dim); });
+  const float* const v = x + kv_width;
+  StoreVector(RowOf(args, args.pages.v, row, head), head_dim, [&](int dim) { return v[dim]; });
 }
 
 }  // namespace
 
 int StartRopeWrite(const CudaRopeWriteArgs& args, void* stream) {
-  const LaunchShape shape{.num_blocks_x = args.num_rows,
-                          .num_blocks_y = (args.pages.num_heads + kWarps - 1) / kWarps,
-                          .num_threads = kThreads};
+  const LaunchShape shape{
+      .num_blocks_x = args.num_rows,
+      .num_blocks_y = (args.num_heads + args.pages.num_heads + kWarps - 1) / kWarps,
+      .num_threads = kThreads,
+      .overlaps_previous = true};
   return Launch(shape, stream, &RopeWriteRows, args);
 }
 

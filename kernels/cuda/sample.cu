@@ -252,6 +252,7 @@ class LogitsSampler {
       : args_(args),
         row_(args.rows[BlockX()]),
         vocab_(args.vocab),
+        num_ids_(args.num_ids),
         logits_(args.logits + size_t(BlockX()) * size_t(args.vocab)) {}
 
   LSSAR_DEVICE void Run() {
@@ -272,22 +273,27 @@ class LogitsSampler {
 
  private:
   LSSAR_DEVICE int DrawId(const Extremes& of_logits) {
-    if (row_.scores_row < 0) return DrawFrom(logits_, of_logits);
+    if (row_.scores_row < 0) {
+      return DrawFrom(logits_, num_ids_ == vocab_ ? of_logits : Extremes(logits_, num_ids_));
+    }
     float* const scores = args_.scores + size_t(row_.scores_row) * size_t(vocab_);
     Adjust(scores);
-    return DrawFrom(scores, Extremes(scores, vocab_));
+    return DrawFrom(scores, Extremes(scores, num_ids_));
   }
 
   template <typename Change>
   LSSAR_DEVICE void ForEach(const CudaSampleIds& ids, const Change& change) const {
-    for (int i = ThreadIdx(); i < ids.count; i += kThreads) change(args_.ids[ids.first + i]);
+    for (int i = ThreadIdx(); i < ids.count; i += kThreads) {
+      const CudaSampleId& at = args_.ids[ids.first + i];
+      if (at.id < num_ids_) change(at);
+    }
     SyncBlock();
   }
 
   // Requires  each id at most once in each list
   LSSAR_DEVICE void Adjust(float* scores) const {
     const bool allows_all = row_.allowed.count == 0;
-    for (int id = ThreadIdx(); id < vocab_; id += kThreads) {
+    for (int id = ThreadIdx(); id < num_ids_; id += kThreads) {
       scores[id] = allows_all ? logits_[id] : kNotAllowed;
     }
     SyncBlock();
@@ -309,9 +315,9 @@ class LogitsSampler {
     const float best = extremes.best, rate = row_.rate;
     const auto score = [=](int id) { return scores[id]; };
     Count last = 0;  // ranks from `last` on stay candidates
-    if (row_.top_k > 0 && row_.top_k < vocab_) {
+    if (row_.top_k > 0 && row_.top_k < num_ids_) {
       const auto one = [=](int id) { return Count{scores[id] != kNotAllowed}; };
-      auto ranking = MakeRanking(vocab_, score, one, best, extremes.worst);
+      auto ranking = MakeRanking(num_ids_, score, one, best, extremes.worst);
       const Count num_allowed = ranking.FillBins(), top_k = Count(row_.top_k);
       if (top_k < num_allowed) last = ranking.FindLast(top_k);
     }
@@ -321,7 +327,7 @@ class LogitsSampler {
     if (row_.top_p < 1.0f) {
       // Weights are zero 43 powers of 2 below the best.
       const float weightless = best - 43.0f / rate;
-      auto ranking = MakeRanking(vocab_, score, weight, best,
+      auto ranking = MakeRanking(num_ids_, score, weight, best,
                                  weightless > extremes.worst ? weightless : extremes.worst);
       const Count total = ranking.FillBins();
       last = ranking.FindLast(WantedWeight(row_.top_p, total));
@@ -339,9 +345,9 @@ class LogitsSampler {
   template <typename Weight>
   LSSAR_DEVICE int PickId(const Weight& weight) const {
     Shared& shared = BlockShared();
-    const int run = (vocab_ + kThreads - 1) / kThreads * kWarpThreads;
+    const int run = (num_ids_ + kThreads - 1) / kThreads * kWarpThreads;
     const int begin = WarpIdx() * run;
-    const int end = begin + run < vocab_ ? begin + run : vocab_;
+    const int end = begin + run < num_ids_ ? begin + run : num_ids_;
     Count sum = 0;
     for (int id = begin + LaneIdx(); id < end; id += kWarpThreads) sum += weight(id);
     sum = WarpSum(sum);
@@ -416,6 +422,7 @@ class LogitsSampler {
   const CudaSampleArgs& args_;
   const CudaSampleRow& row_;
   const int vocab_;
+  const int num_ids_;  // ids that may be drawn
   const float* const logits_;
 };
 

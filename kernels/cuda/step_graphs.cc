@@ -26,17 +26,17 @@ void StepGraphs::Run(const StepArgs& args, absl::FunctionRef<void()> ops) {
   context_.SetShape(&shape);
   if (entry.has_run && entry.graph == nullptr && !entry.is_refused) Record(entry, ops);
   if (entry.graph != nullptr) {
-    shape.num_counted_ops = entry.num_counted_ops;
+    shape.num_counted_heads = entry.num_counted_heads;
     context_.Check(context_.Driver().LaunchGraph(entry.graph), "a decode step");
   } else {
-    shape.num_counted_ops = 0;
+    shape.num_counted_heads = 0;
     ops();
     entry.has_run = true;
   }
   context_.SetShape(nullptr);
   tables_.LeaveBucket();
   if (args.counters != nullptr) {
-    stats_.AddRows(*args.rows, args.kv.layout.num_kv_heads, shape.num_counted_ops);
+    stats_.AddRows(*args.rows, shape.num_counted_heads);
   }
 }
 
@@ -82,7 +82,7 @@ void StepGraphs::Record(Entry& entry, absl::FunctionRef<void()> ops) {
   }
   if (!is_recorded) return;
   entry.graph = graph;
-  entry.num_counted_ops = context_.Shape()->num_counted_ops;
+  entry.num_counted_heads = context_.Shape()->num_counted_heads;
   entry.is_refused = false;
 }
 

@@ -48,7 +48,7 @@ class StepGraphs {
   struct Entry {
     Key key;
     void* graph = nullptr;
-    int num_counted_ops = 0;
+    int num_counted_heads = 0;
     bool has_run = false;     // its ops ran once in this shape
     bool is_refused = false;  // recording failed
     int64_t last_step = 0;

@@ -36,7 +36,6 @@ void MakeBatches(const CudaPlanSetup& setup, CudaStepPlan& plan) {
                      return cluster_a != cluster_b ? cluster_a > cluster_b
                                                    : a.num_keys > b.num_keys;
                    });
-  const size_t num_heads = size_t(setup.num_heads);
   for (size_t i = 0; i < plan.decode_rows.size(); ++i) {
     CudaDecodeRow& row = plan.decode_rows[i];
     const int cluster_blocks = cluster_of(row);
@@ -49,9 +48,7 @@ void MakeBatches(const CudaPlanSetup& setup, CudaStepPlan& plan) {
     batch.max_splits = std::max(batch.max_splits, num_splits);
     if (cluster_blocks > 0) continue;
     row.split_idx = plan.num_splits;
-    row.scores_idx = plan.num_scores;
-    plan.num_splits += size_t(num_splits) * num_heads;
-    plan.num_scores += size_t(num_splits) * kCudaSplitKeys * num_heads;
+    plan.num_splits += size_t(num_splits);
   }
 }
 
@@ -75,7 +72,7 @@ void Clear(CudaStepPlan& plan) {
   plan.decode_rows.clear();
   plan.batches.clear();
   plan.tiles.clear();
-  plan.num_scores = plan.num_splits = 0;
+  plan.num_splits = 0;
 }
 
 // Adds the sequence's rows and pages, and its decode rows or its tiles.
@@ -146,13 +143,10 @@ void PlanDecodeStep(const RaggedBatch& rows, const CudaPlanSetup& setup, const D
                                                                    setup.num_multiprocessors)
                                                 : 0});
   if (setup.has_clusters) return;
-  const size_t splits_of_row = size_t(bucket.max_splits) * size_t(setup.num_heads);
   for (CudaDecodeRow& row : plan.decode_rows) {
     row.split_idx = plan.num_splits;
-    row.scores_idx = plan.num_splits * kCudaSplitKeys;
-    plan.num_splits += splits_of_row;
+    plan.num_splits += size_t(bucket.max_splits);
   }
-  plan.num_scores = plan.num_splits * kCudaSplitKeys;
 }
 
 }  // namespace lssar

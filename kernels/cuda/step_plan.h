@@ -31,14 +31,12 @@ struct CudaStepPlan {
   std::vector<CudaDecodeRow> decode_rows;
   std::vector<CudaDecodeBatch> batches;
   std::vector<CudaTile> tiles;  // most keys first
-  // Scratch of the split decode batches, over all heads.
-  size_t num_scores = 0;
-  size_t num_splits = 0;
+  size_t num_splits = 0;        // of the split decode batches, in one head
 };
 
 // Inputs of a plan besides the rows.
 struct CudaPlanSetup {
-  int num_heads = 1;
+  int num_heads = 1;  // of K and V; an estimate of the work, no more
   int page_size = 64;
   int num_multiprocessors = 132;
   bool has_clusters = true;

@@ -49,6 +49,21 @@ void AppendRow(const RowWeights& row, std::string* json) {
   *json += "]}";
 }
 
+void AppendStatistics(const HeadStatistics& head, std::string* json) {
+  *json += StrCat("{\"layer\":", head.layer, ",\"head\":", head.head,
+                  ",\"num_rows\":", head.num_rows, ",\"num_keys\":", head.num_keys,
+                  ",\"num_nonzero\":", head.num_nonzero, ",\"effective_keys\":");
+  AppendJsonNumber(head.effective_keys, json);
+  *json += ",\"first_token_mass\":";
+  AppendJsonNumber(head.first_token_mass, json);
+  *json += ",\"distance_mass\":[";
+  for (size_t i = 0; i < head.NumDistances(); ++i) {
+    if (i > 0) *json += ',';
+    AppendJsonNumber(head.distance_mass[i], json);
+  }
+  *json += "]}";
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<EngineCall::Item>> HttpAttentionCall::Parse() {
@@ -68,7 +83,8 @@ absl::StatusOr<std::vector<EngineCall::Item>> HttpAttentionCall::Parse() {
     return RenameFields(request.status(), body.message.has_chat() ? "messages" : "prompt");
   }
   const CaptureParams& params = *request->capture;
-  if (const int64_t weights = MaxWeights(params); !is_stream_ && weights > kMaxReplyWeights) {
+  if (const int64_t weights = params.statistics ? 0 : MaxWeights(params);
+      !is_stream_ && weights > kMaxReplyWeights) {
     return FieldError("rows",
                       StrCat("ask for up to ", weights, " weights in one reply; the limit is ",
                              kMaxReplyWeights, ": ask for fewer rows, set top_k, or stream"));
@@ -122,15 +138,28 @@ void HttpAttentionCall::OnWeights(int /*item*/, std::vector<RowWeights> rows) {
   }
 }
 
+void HttpAttentionCall::OnStatistics(int /*item*/, std::vector<HeadStatistics> heads) {
+  statistics_ = "[";
+  for (const HeadStatistics& head : heads) {
+    if (statistics_.back() != '[') statistics_ += ',';
+    AppendStatistics(head, &statistics_);
+  }
+  statistics_ += ']';
+  if (is_stream_) exchange_->Send(StrCat("data: {\"statistics\":", statistics_, "}\n\n"));
+}
+
 void HttpAttentionCall::OnEnd(const absl::Status& status, const RequestStats& total) {
   if (!exchange_->HasStarted()) {
-    exchange_->Reply({.status = 200,
-                      .body = StrCat(Head(), ",\"tokens\":", TokensJson(), ",\"rows\":[", rows_,
-                                     "],\"usage\":", UsageJson(total), "}")});
+    exchange_->Reply(
+        {.status = 200,
+         .body = StrCat(Head(), ",\"tokens\":", TokensJson(), ",\"rows\":[", rows_, "]",
+                        statistics_.empty() ? "" : ",\"statistics\":", statistics_,
+                        ",\"usage\":", UsageJson(total), ",\"receipt\":", Receipt(), "}")});
     return;
   }
   if (status.ok()) {
-    exchange_->Send(StrCat("data: {\"usage\":", UsageJson(total), "}\n\ndata: [DONE]\n\n"));
+    exchange_->Send(StrCat("data: {\"usage\":", UsageJson(total), ",\"receipt\":", Receipt(),
+                           "}\n\ndata: [DONE]\n\n"));
   } else {
     exchange_->Send(StrCat("data: ", ErrorJson(status), "\n\n"));
   }

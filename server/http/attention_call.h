@@ -21,6 +21,7 @@ class HttpAttentionCall final : public EngineCall {
   absl::StatusOr<std::vector<Item>> Parse() override;
   void OnItemAdmitted(int item, const RequestStats& stats) override;
   void OnWeights(int item, std::vector<RowWeights> rows) override;
+  void OnStatistics(int item, std::vector<HeadStatistics> heads) override;
   void OnEnd(const absl::Status& status, const RequestStats& total) override;
 
   // {"id", "object", "model", ...: the fields of the whole reply and of its first event, open.
@@ -31,6 +32,7 @@ class HttpAttentionCall final : public EngineCall {
   bool is_stream_ = false;
   std::vector<int32_t> prompt_;  // up to the last captured row
   std::string rows_;             // of the whole reply: its rows as JSON, separated by commas
+  std::string statistics_;       // the heads' statistics as a JSON list; empty: not asked for
 };
 
 }  // namespace lssar

@@ -245,9 +245,11 @@ void CompletionCall::SendRole(int index) {
 void CompletionCall::SendChoice(int index) {
   std::string event = prefix_;
   event += ChoiceJson(index, /*is_event=*/true);
-  event += request_.include_usage ? "],\"usage\":null}" : "]}";
-  SendEvent(event);
+  event += ']';
   Choice& choice = choices_[size_t(index)];
+  if (choice.finish) event += StrCat(",\"receipt\":", Receipt());
+  event += request_.include_usage ? ",\"usage\":null}" : "}";
+  SendEvent(event);
   choice.text.clear();
   choice.num_held_steps = 0;
 }
@@ -290,7 +292,7 @@ std::string CompletionCall::Reply(const RequestStats& total) {
     if (i > 0) json += ',';
     json += ChoiceJson(i, /*is_event=*/false);
   }
-  json += StrCat("],\"usage\":", UsageJson(total));
+  json += StrCat("],\"usage\":", UsageJson(total), ",\"receipt\":", Receipt());
   if (is_chat_ && request_.num_prompt_logprobs >= 0) {
     json += ",\"prompt_logprobs\":" + prompt_logprobs_[0].Json();
   }

@@ -92,7 +92,7 @@ void HttpEmbeddingCall::OnEnd(const absl::Status& /*status*/, const RequestStats
     json += '}';
     vectors_[i].clear();
   }
-  json += StrCat("],\"usage\":", UsageJson(total), "}");
+  json += StrCat("],\"usage\":", UsageJson(total), ",\"receipt\":", Receipt(), "}");
   exchange_->Reply({.status = 200, .body = std::move(json)});
 }
 

@@ -4,6 +4,7 @@
 
 #include "server/http/call_metadata.h"
 #include "server/http/http_error.h"
+#include "server/receipt.h"
 
 namespace lssar {
 
@@ -29,6 +30,9 @@ class EngineCall::ItemSink final : public OutputSink {
   }
   void OnWeights(std::vector<RowWeights> rows) override {
     WhileOpen([&] { call_->OnWeights(item_, std::move(rows)); });
+  }
+  void OnStatistics(std::vector<HeadStatistics> heads) override {
+    WhileOpen([&] { call_->OnStatistics(item_, std::move(heads)); });
   }
   void OnScore(ContinuationScore score) override {
     WhileOpen([&] { call_->OnScore(item_, std::move(score)); });
@@ -84,6 +88,9 @@ void EngineCall::ParseAndSubmit() {
     End(items.status(), {});
     return;
   }
+  std::vector<const Request*> requests;
+  for (const Item& item : *items) requests.push_back(&item.request);
+  receipt_ = ReceiptJson(context_.Model(), requests);
   if (items->size() > 1) context_.AddLogFields({{"num_items", items->size()}});
   items_.Start(*std::move(items));
 }

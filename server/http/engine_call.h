@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -49,6 +50,7 @@ class EngineCall : public HttpCall,
   virtual void OnScore(int /*item*/, ContinuationScore /*score*/) {}
   virtual void OnEmbeddings(int /*item*/, EmbeddingBlock /*block*/) {}
   virtual void OnWeights(int /*item*/, std::vector<RowWeights> /*rows*/) {}
+  virtual void OnStatistics(int /*item*/, std::vector<HeadStatistics> /*heads*/) {}
   virtual void OnItemFinished(int /*item*/, const RequestStats& /*stats*/) {}
 
   // Sends the rest of the answer, and ends it. Under the call's lock. `total`: over all items.
@@ -56,6 +58,9 @@ class EngineCall : public HttpCall,
 
   // The reason of the choice that ended last; for the log and the metrics.
   void SetFinishReason(FinishReason finish) { finish_ = finish; }
+
+  // The receipt as JSON (server/receipt.h). Valid once Parse has returned.
+  const std::string& Receipt() const { return receipt_; }
 
   CallContext context_;
   const std::shared_ptr<HttpExchange> exchange_;
@@ -76,6 +81,7 @@ class EngineCall : public HttpCall,
     End(status, total);
   }
 
+  std::string receipt_;
   EngineItems items_{&context_, this};
 
   std::mutex output_mutex_;  // locked after that of items_; the call may be aborted while the

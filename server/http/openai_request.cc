@@ -210,9 +210,32 @@ absl::Status ReadStop(const BodyFields& fields, v1::GenerateRequest* request) {
   return absl::OkStatus();
 }
 
-// Fields of how a request shares the engine. `Message`: GenerateRequest or ScoreRequest.
+// {"p": 5, "kind": "lssar"}. The object is closed: an unknown field could mean another function.
+absl::Status ReadAttentionOverride(const Json& object, v1::AttentionOverride* message) {
+  ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(object, "attention_override"));
+  for (const auto& [name, value] : object.items()) {
+    if (name == "p" || name == "kind" || name == "phi") continue;
+    return FieldError("attention_override",
+                      StrCat("has a field ", Quote(name), "; it may have p, kind and phi"));
+  }
+  ASSIGN_OR_RETURN(const std::optional<double> p, fields.Number("p"));
+  if (p) message->set_p(*p);
+  ASSIGN_OR_RETURN(std::optional<std::string> kind, fields.String("kind"));
+  if (kind) message->set_kind(*std::move(kind));
+  ASSIGN_OR_RETURN(std::optional<std::string> phi, fields.String("phi"));
+  if (phi) message->set_phi(*std::move(phi));
+  return absl::OkStatus();
+}
+
+// Fields of how a request shares the engine, and of what must answer it. `Message`:
+// GenerateRequest, ScoreRequest, EmbedRequest or CaptureAttentionRequest.
 template <typename Message>
 absl::Status ReadSharingFields(const BodyFields& fields, Message* message) {
+  if (const Json* change = fields.Find("attention_override")) {
+    RETURN_IF_ERROR(ReadAttentionOverride(*change, message->mutable_attention_override()));
+  }
+  ASSIGN_OR_RETURN(std::optional<std::string> hash, fields.String("checkpoint_hash"));
+  if (hash) message->set_checkpoint_hash(*std::move(hash));
   ASSIGN_OR_RETURN(const std::optional<int64_t> priority, fields.Int("priority"));
   // vLLM: the lowest value runs first. In lssar.v1 the highest does.
   if (priority) message->set_priority(Clamped(-Clamped(*priority)));
@@ -603,6 +626,8 @@ absl::StatusOr<AttentionRequest> ReadAttention(const Json& body, const Checkpoin
   RETURN_IF_ERROR(read_list("rows", message.mutable_rows()));
   ASSIGN_OR_RETURN(const std::optional<int64_t> top_k, fields.Int("top_k"));
   if (top_k) message.set_top_k(Clamped(*top_k));
+  ASSIGN_OR_RETURN(const std::optional<bool> statistics, fields.Bool("statistics"));
+  if (statistics) message.set_statistics(*statistics);
   ASSIGN_OR_RETURN(const std::optional<bool> stream, fields.Bool("stream"));
   request.stream = stream.value_or(false);
   return request;
@@ -629,8 +654,8 @@ absl::Status RenameFields(const absl::Status& status, const std::string& prompt_
   }
   static constexpr std::array kOwnNames = std::to_array<std::string_view>(
       {"max_tokens", "min_tokens", "n", "logprobs", "prompt_logprobs", "stop_token_ids", "priority",
-       "cache_salt", "stream_interval", "top_logprobs", "items", "ids", "rows", "layers", "heads",
-       "top_k"});
+       "cache_salt", "stream_interval", "top_logprobs", "items", "ids", "attention_override",
+       "top_k", "rows", "layers", "heads", "top_k"});
   bool is_field = false;
   if (field.starts_with("sampling.")) {
     field = field.substr(std::string_view("sampling.").size());

@@ -88,7 +88,7 @@ void HttpScoreCall::OnEnd(const absl::Status& /*status*/, const RequestStats& to
     if (i > 0) json += ',';
     json += StrCat("{\"index\":", i, ",\"object\":\"score\",\"continuations\":[", scores_[i], "]}");
   }
-  json += StrCat("],\"usage\":", UsageJson(total), "}");
+  json += StrCat("],\"usage\":", UsageJson(total), ",\"receipt\":", Receipt(), "}");
   exchange_->Reply({.status = 200, .body = std::move(json)});
 }
 

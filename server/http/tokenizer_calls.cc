@@ -139,17 +139,18 @@ std::string ModelJson(const ServedModel& model, int64_t created) {
   const Backend* backend = model.GetBackend();
   std::string power;
   if (const std::optional<double> p = config.AttentionP()) AppendJsonNumber(*p, &power);
-  return StrCat("{\"id\":", name, ",\"object\":\"model\",\"created\":", created,
-                ",\"owned_by\":\"lssar\",\"root\":", name,
-                ",\"max_model_len\":", model.MaxModelLen(), ",\"checkpoint_hash\":\"",
-                checkpoint.hash, "\",\"attention\":{\"kind\":\"", config.AttentionNames(),
-                "\",\"p\":", power.empty() ? std::string("null") : power,
-                "},\"num_hidden_layers\":", config.num_hidden_layers,
-                ",\"num_attention_heads\":", config.num_attention_heads,
-                ",\"max_position_embeddings\":", config.max_position_embeddings,
-                ",\"vocab_size\":", config.vocab_size,
-                ",\"has_chat_template\":", checkpoint.chat_template.has_value() ? "true" : "false",
-                ",\"device\":", JsonString(backend == nullptr ? "" : backend->Name()), "}");
+  return StrCat(
+      "{\"id\":", name, ",\"object\":\"model\",\"created\":", created,
+      ",\"owned_by\":\"lssar\",\"root\":", name, ",\"max_model_len\":", model.MaxModelLen(),
+      ",\"checkpoint_hash\":\"", checkpoint.hash, "\",\"attention\":{\"kind\":\"",
+      config.AttentionNames(), "\",\"p\":", power.empty() ? std::string("null") : power,
+      "},\"attention_override_allowed\":", model.AllowsAttentionOverride() ? "true" : "false",
+      ",\"num_hidden_layers\":", config.num_hidden_layers,
+      ",\"num_attention_heads\":", config.num_attention_heads,
+      ",\"max_position_embeddings\":", config.max_position_embeddings,
+      ",\"vocab_size\":", config.vocab_size,
+      ",\"has_chat_template\":", checkpoint.chat_template.has_value() ? "true" : "false",
+      ",\"device\":", JsonString(backend == nullptr ? "" : backend->Name()), "}");
 }
 
 }  // namespace lssar

@@ -1,6 +1,6 @@
 // The Attention view: maps of every layer and head, one of them large, and where a token looked.
 // Rows are fetched as they are looked at, so that a prompt of 16K tokens stays usable.
-import { post, streamEvents } from "./api.js";
+import { getJson, post, streamEvents } from "./api.js";
 import { byId, digits, element, percent, svg, table } from "./dom.js";
 import { CLAMP, heatMap } from "./plot.js";
 import { TokenText, visible } from "./tokens.js";
@@ -26,8 +26,12 @@ function spread(length, count) {
 
 async function capture(request, signal) {
   const rows = [];
-  for await (const event of streamEvents("v1/attention", { top_k: TOP_K, ...request }, signal)) rows.push(...event.rows ?? []);
-  return rows;
+  let receipt = null;
+  for await (const event of streamEvents("v1/attention", { top_k: TOP_K, ...request }, signal)) {
+    rows.push(...event.rows ?? []);
+    receipt = event.receipt ?? receipt;
+  }
+  return { rows, receipt };
 }
 
 // Largest weight of each of `columns` ranges of keys.
@@ -109,8 +113,8 @@ class Panel {
     this.caption = element("p", { role: "status" });
     this.arcs = svg("svg", { class: "arcs", viewBox: "0 0 1000 140", preserveAspectRatio: "none", role: "img", "aria-label": "Arcs from the token to the keys it looked at" });
     this.rowTable = element("div", {});
-    const name = functionName(override);
-    this.node = element("section", { "aria-label": name }, element("h2", {}, name), this.caption,
+    this.title = element("h2", { id: `function-${panels.length}` });
+    this.node = element("section", { "aria-labelledby": this.title.id }, this.title, this.caption,
       element("div", { class: "panel" }, this.maps, element("div", {}, this.large, colourBar())), this.arcs, this.rowTable);
     this.large.addEventListener("pointermove", (event) => {
       const at = Math.floor(event.offsetY / this.large.clientHeight * this.largeRows.length);
@@ -120,7 +124,9 @@ class Panel {
 
   async fetch(request) {
     const override = this.override ? { attention_override: this.override } : {};
-    const rows = await capture({ prompt: this.ids, ...request, ...override }, this.signal);
+    const { rows, receipt } = await capture({ prompt: this.ids, ...request, ...override }, this.signal);
+    // What the server says has answered.
+    this.title.textContent = `${receipt.attention}${this.override ? "" : " (the checkpoint's)"}`;
     for (const row of rows) this.rows.set(`${row.layer} ${row.head} ${row.row}`, row);
     return rows;
   }
@@ -199,12 +205,6 @@ class Panel {
   }
 }
 
-function functionName(override) {
-  const own = model.attention;
-  const kind = override?.kind ?? own.kind, p = override ? override.p : own.p;
-  return `${kind}${p === null || p === undefined ? "" : `, p = ${p}`}${override ? "" : " (the checkpoint's)"}`;
-}
-
 // The function to show beside the checkpoint's, or null.
 function comparedFunction() {
   const p = byId("compare-p").value, kind = byId("compare-kind").value;
@@ -276,9 +276,16 @@ async function see(wantedRows) {
   }
 }
 
+async function offerFunctions() {
+  const { p, kind } = (await getJson("openapi.json")).components.schemas.AttentionOverride.properties;
+  byId("compare-p").max = p.maximum;
+  byId("compare-kind").append(...kind.enum.filter((name) => name !== null && name !== "phi").map((name) => element("option", {}, name)));
+  byId("compare").hidden = false;
+}
+
 export function start(served) {
   model = served;
-  byId("compare").hidden = !served.attention_override_allowed;
+  if (served.attention_override_allowed) offerFunctions();
   byId("attention-form").addEventListener("submit", (event) => {
     event.preventDefault();
     see(OVERVIEW_ROWS);

@@ -573,7 +573,8 @@ class UsageTest(unittest.TestCase):
 
     def test_help_ends_with_two_examples(self):
         for command in ('generate', 'chat', 'score', 'perplexity', 'passkey', 'embed', 'attention',
-                        'figure', 'bench', 'info', 'import', 'quantize', 'export', 'verify'):
+                        'sweep', 'figure', 'bench', 'info', 'import', 'quantize', 'export',
+                        'verify'):
             done = run_cli(command, '--help', model=False)
             self.assertEqual(done.returncode, 0)
             examples = done.stdout[done.stdout.index('Examples:'):].strip().splitlines()

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <span>
 
+#include "kernels/attention_math.h"
+#include "models/attention_override.h"
 #include "runtime/limits.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/server/zoo_checkpoint.h"
@@ -44,8 +46,10 @@ void CheckSampling(const SamplingParams& sampling) {
 
 const ParseContext& FuzzContext() {
   static const Checkpoint checkpoint = ZooCheckpointWithoutWeights();
-  static const ParseContext context = {
-      .checkpoint = &checkpoint, .max_model_len = kFuzzMaxModelLen, .default_seed = 7};
+  static const ParseContext context = {.checkpoint = &checkpoint,
+                                       .max_model_len = kFuzzMaxModelLen,
+                                       .default_seed = 7,
+                                       .allow_attention_override = true};
   return context;
 }
 
@@ -61,6 +65,14 @@ void CheckRequest(Request request) {
   LSSAR_CHECK(int(request.generate.has_value()) + int(request.score.has_value()) +
                   int(request.capture.has_value()) + int(request.embed.has_value()) ==
               1);
+  if (request.attention) {
+    LSSAR_CHECK(request.attention->layers.size() == size_t(config.num_hidden_layers));
+    LSSAR_CHECK(!IsSameAttention(request.attention->layers, config.attention));
+    for (const AttentionSpec& spec : request.attention->layers) {
+      LSSAR_CHECK(CheckAttentionSpec(spec).ok());
+    }
+    LSSAR_CHECK(request.attention->name == DescribeAttention(request.attention->layers));
+  }
   const auto num_prompt = int64_t(request.prompt.size());
   if (request.generate) {
     const GenerateParams& params = *request.generate;

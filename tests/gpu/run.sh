@@ -86,6 +86,8 @@ run_correctness() {
   check variants 30 "$bin/gpu_tests" --gtest_filter='*Variants*/CUDA'
   # The device opened as sm_80: decode without clusters, against decode with clusters.
   check split_path 45 "$bin/gpu_tests" --gtest_filter='*SplitPath*Gpu*'
+  # Tiles of many rows against the kernels of few rows: bits.
+  check gemm_tiles 30 "$bin/gpu_tests" --gtest_filter='*ChosenTile*Gpu*'
   check_cublas fast_gemm 30 "$bin/gpu_tests" --gtest_filter='*FastGemmTest*Gpu*'
   check backend 20 "$bin/gpu_tests" --gtest_filter='BackendTest*:CopyPages*'
   for kv in fp16 int8; do

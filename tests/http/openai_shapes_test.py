@@ -74,6 +74,14 @@ class CompletionTest(unittest.TestCase):
         reply = server.post("/v1/completions", {"prompt": PROMPT, "ignore_eos": True})
         self.assertEqual(reply["usage"]["completion_tokens"], 16)
 
+    def test_attention_override_is_off_by_default(self) -> None:
+        [model] = server.request("GET", "/v1/models").json()["data"]
+        self.assertIs(model["attention_override_allowed"], False)
+        reply = server.request("POST", "/v1/completions",
+                               {"prompt": PROMPT, "attention_override": {"p": 15}})
+        self.assertEqual(reply.status, 400)
+        self.assertIn("--allow-attention-override", reply.error()["message"])
+
     def test_finish_reasons(self) -> None:
         self.assertEqual(complete(ignore_eos=True)["choices"][0]["finish_reason"], "length")
         text = complete(max_tokens=12)["choices"][0]["text"]

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/str_cat.h"
 #include "models/safetensors.h"
 #include "tests/models/fixture.h"
 #include "tests/support/test_device.h"
@@ -132,13 +133,27 @@ TEST_F(BadCheckpoint, NoAttentionObject) {
                                HasSubstr(R"("attention": {"kind": "lssar", "p": 15})")));
 }
 
-TEST_F(BadCheckpoint, KindThatTheBackendDoesNotCompute) {
-  ReplaceInConfig("\"lssar\"", "\"relu_wortsman\"");
+TEST_F(BadCheckpoint, KindsThatTheBackendDoesNotCompute) {
   const auto backend = OpenTestDevice({.name = "cuda-emulated"});
   ASSERT_TRUE(backend.ok()) << backend.status();
-  const absl::Status status = LoadCheckpoint(directory_.Path(), backend->get(), {}).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("relu_wortsman"), HasSubstr("cpu")));
+  std::string now = "\"lssar\"";
+  int num_refused = 0;
+  for (const AttentionKindInfo& info : kAttentionKinds) {
+    std::string kind = StrCat("\"", info.name, "\"");
+    if (info.kind == AttentionKind::kPhi) kind += ", \"phi\": \"gelu\"";
+    ReplaceInConfig(now, kind);
+    now = kind;
+    const absl::Status status = LoadCheckpoint(directory_.Path(), backend->get(), {}).status();
+    if ((*backend)->CheckAttention({.kind = info.kind, .max_position_embeddings = 64}).ok()) {
+      EXPECT_TRUE(status.ok()) << status;
+      continue;
+    }
+    ++num_refused;
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+    EXPECT_THAT(MessageOf(status),
+                AllOf(HasSubstr(StrCat("\"", info.name, "\"")), HasSubstr("cpu")));
+  }
+  EXPECT_EQ(num_refused, 7);
 }
 
 TEST_F(BadCheckpoint, TruncatedWeights) {

@@ -587,7 +587,8 @@ class SurfaceTest(unittest.TestCase):
         for kind, message in ((types.ServerInfo, pb.GetInfoReply), (types.Limits, pb.Limits),
                               (types.ServerStats, pb.GetStatsReply), (types.Usage, pb.Usage),
                               (types.StageTimes, pb.StageTimes), (types.Timings, pb.Timings),
-                              (types.Started, pb.Started), (types.RowAttention, pb.RowWeights)):
+                              (types.Started, pb.Started), (types.RowAttention, pb.RowWeights),
+                              (types.HeadStatistics, pb.HeadStatistics)):
             self.assertEqual({field for field in kind.__dataclass_fields__},
                              {field.name for field in message.DESCRIPTOR.fields}, kind)
             optional = {name for name, field in kind.__dataclass_fields__.items()

@@ -108,7 +108,7 @@ class FigureTest(unittest.TestCase):
                   {'first': 11, 'end': 21, 'num_tokens': 10, 'loss': 3, 'standard_error': 0.2}]
         figure = figures.positions([('', {'positions': ranges})])
         self.assertEqual(list(figure.axes[0].lines[0].get_xdata()), [5.5, 15.5])
-        figure = figures.sweep([('', {'values': [{'p': p, **losses(p)} for p in (1, 15)]})])
+        figure = figures.sweep([('', {'values': [{'p': p, **losses(p)} for p in (1.0, 15.0)]})])
         self.assertEqual([text.get_text() for text in figure.axes[0].get_legend().texts],
                          ['p = 1', 'p = 15'])
         points = [{'rate': 1, 'ttft_ms': latencies(1, 3), 'itl_ms': None,

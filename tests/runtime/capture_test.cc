@@ -117,6 +117,81 @@ TEST(CaptureTest, TopKKeepsTheLargestAndSumsTheRest) {
   EXPECT_TRUE(more == all) << "there are fewer weights than top_k";
 }
 
+TEST(CaptureTest, StatisticsAreThoseOfAllWeights) {
+  const Request all = Capture(Ids(100, 2), UpTo(100));
+  Request request = all;
+  request.capture->statistics = true;
+  for (const int num_tokens : {1, 24, 200}) {  // of a step
+    EngineOptions options = SmallOptions();
+    options.max_num_batched_tokens = num_tokens;
+    const auto statistics = RunAlone(request, options)->Statistics();
+    ASSERT_EQ(statistics.size(), 2u);
+    for (const HeadStatistics& head : statistics) {
+      EXPECT_EQ(head.head, &head == &statistics[0] ? 0 : 3);
+      EXPECT_EQ(head.num_rows, 100);
+      EXPECT_EQ(head.num_keys, 100 * 101 / 2);
+      HeadStatistics expected{.layer = 0, .head = head.head};
+      for (const int row : all.capture->rows)
+        EXPECT_TRUE(expected.Add(Oracle(all, head.head, row)));
+      EXPECT_EQ(head.num_nonzero, expected.num_nonzero);
+      EXPECT_EQ(head.effective_keys, expected.effective_keys);
+      EXPECT_EQ(head.first_token_mass, expected.first_token_mass);
+      EXPECT_EQ(head.distance_mass, expected.distance_mass);
+    }
+  }
+}
+
+TEST(HeadStatisticsTest, KnownRows) {
+  HeadStatistics head;
+  EXPECT_TRUE(head.Add(std::vector<double>{1}));
+  EXPECT_EQ(head.NumDistances(), 1u);
+  // Uniform over 8 keys; not normalized, and half of the weights are negative.
+  EXPECT_TRUE(head.Add(std::vector<double>{2, -2, 2, -2, 2, -2, 2, -2}));
+  EXPECT_TRUE(head.Add(std::vector<double>{0, 0, 0}));  // no mass at all
+  EXPECT_TRUE(head.Add(std::vector<double>{0.75, 0, 0, 0, 0.25}));
+  EXPECT_EQ(head.num_rows, 4);
+  EXPECT_EQ(head.num_keys, 1 + 8 + 3 + 5);
+  EXPECT_EQ(head.num_nonzero, 1 + 8 + 0 + 2);
+  const double two_keys = std::exp(-0.75 * std::log(0.75) - 0.25 * std::log(0.25));
+  EXPECT_NEAR(head.effective_keys, 1 + 8 + two_keys, 1e-12);
+  EXPECT_NEAR(head.first_token_mass, 1 + 0.125 + 0.75, 1e-12);
+  ASSERT_EQ(head.NumDistances(), 4u);  // 0; 1; 2 and 3; 4 to 7
+  EXPECT_NEAR(head.distance_mass[0], 1 + 0.125 + 0.25, 1e-12);
+  EXPECT_NEAR(head.distance_mass[1], 0.125, 1e-12);
+  EXPECT_NEAR(head.distance_mass[2], 0.25, 1e-12);
+  EXPECT_NEAR(head.distance_mass[3], 0.5 + 0.75, 1e-12);
+  const HeadStatistics before = head;
+  EXPECT_FALSE(head.Add(std::vector<double>{0.5, NAN}));
+  EXPECT_FALSE(head.Add(std::vector<double>{INFINITY, 0.5}));
+  EXPECT_EQ(head.num_rows, before.num_rows);
+  EXPECT_EQ(head.distance_mass, before.distance_mass);
+  EXPECT_EQ(HeadStatistics::DistanceBucket((1 << 20) - 1), 20u);
+}
+
+// Samples do not change results; heads take turns.
+TEST(AttentionSamplerTest, SamplesRowsOfServedRequests) {
+  EngineOptions options = SmallOptions();
+  EXPECT_TRUE(SteppedEngine(options).Get().SampledAttention().empty());
+  const Request request = Generate(Ids(30, 1), 20);
+  const auto unsampled = RunAlone(request, options);
+  options.attention_sample_interval = 4;
+  SteppedEngine engine(options);
+  int num_steps = 0, num_captures = 0;
+  engine.fake.model->on_forward = [&](const ForwardBatch& batch) {
+    EXPECT_EQ(batch.captures.size(), num_steps++ % 4 == 0 ? 1u : 0u);
+    num_captures += int(batch.captures.size());
+    return absl::OkStatus();
+  };
+  const Submitted submitted = engine.Submit(request);
+  engine.RunAll();
+  ExpectEqualBits(*submitted.sink, *unsampled, request);
+  const std::vector<HeadStatistics> sampled = engine.Get().SampledAttention();
+  ASSERT_EQ(sampled.size(), 1u);  // the fake model has one head
+  EXPECT_GT(num_captures, 4);
+  EXPECT_EQ(sampled[0].num_rows, num_captures);
+  EXPECT_GT(sampled[0].num_keys, num_captures * 20);
+}
+
 // Tokens before and between the captured rows may come from the cache; captured rows never do.
 TEST(CaptureTest, CachedPagesChangeNothing) {
   SteppedEngine engine;

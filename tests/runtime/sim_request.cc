@@ -1,12 +1,12 @@
 #include "tests/runtime/sim_request.h"
 
 #include <algorithm>
-#include <bit>
 #include <span>
 #include <utility>
 
 #include "kernels/reference/sample.h"
 #include "kernels/str_cat.h"
+#include "models/attention_override.h"
 #include "runtime/sequence.h"
 #include "runtime/token_counts.h"
 #include "tests/support/fake_model.h"
@@ -33,8 +33,7 @@ std::vector<int32_t> SimText(SimRandom* random, int num_tokens, int vocab_size) 
 // The state of the fake model, token by token.
 class History {
  public:
-  History(double rope_base, std::span<const int32_t> ids)
-      : hash_(std::bit_cast<uint64_t>(rope_base)) {
+  History(uint64_t first_hash, std::span<const int32_t> ids) : hash_(first_hash) {
     for (const int32_t id : ids) Add(id);
   }
   void Add(int32_t id) { hash_ = FakeHash(hash_, uint64_t(uint32_t(id))); }
@@ -92,6 +91,10 @@ Request MakeSimRequest(SimRandom* random, const ModelConfig& config, int max_mod
   request.priority = OneIn(random, 3) ? Between(random, -2, 2) : 0;
   request.use_prefix_cache = !OneIn(random, 8);
   if (OneIn(random, 8)) request.cache_salt = "salt";
+  if (OneIn(random, 4)) {
+    const AttentionSpec spec{.p = OneIn(random, 2) ? 3.0 : 5.0};
+    request.attention = AttentionOverride{.layers = {spec}, .name = DescribeAttention({&spec, 1})};
+  }
   if (OneIn(random, 12)) {
     request.capture = CaptureParams{.layers = {0}, .heads = {2, 7}};
     for (int row = 0; row < num_prompt; ++row) {
@@ -117,7 +120,8 @@ Request MakeSimRequest(SimRandom* random, const ModelConfig& config, int max_mod
 SimSink::SimSink(const Request& request, const ModelConfig& config)
     : request_(request), config_(config) {
   const KvLayout layout{.page_size = 16};
-  rope_base_ = RopeBase(config, DemandOf(request, layout).num_tokens);
+  first_hash_ = FakeModel::FirstHash(RopeBase(config, DemandOf(request, layout).num_tokens),
+                                     request.attention ? &request.attention->layers : nullptr);
   if (request.generate) choices_.resize(size_t(request.generate->num_choices));
 }
 
@@ -171,7 +175,7 @@ void SimSink::OnDone(const absl::Status& status, const RequestStats& stats) {
 void SimSink::CheckChoice(int idx) {
   const GenerateParams& params = *request_.generate;
   const Choice& choice = choices_[size_t(idx)];
-  History history(rope_base_, request_.prompt);
+  History history(first_hash_, request_.prompt);
   TokenCounts counts;
   counts.AddPrompt(request_.prompt);
   std::optional<FinishReason> finish;
@@ -202,7 +206,7 @@ void SimSink::CheckPrompt() {
   if (is_wanted && status_.ok() && prompt_.size() + 1 != request_.prompt.size()) {
     Fail("OK without the prompt's log-probabilities");
   }
-  History history(rope_base_, {});
+  History history(first_hash_, {});
   for (size_t i = 0; i < prompt_.size(); ++i) {
     history.Add(request_.prompt[i]);
     const int32_t id = request_.prompt[i + 1];
@@ -237,7 +241,7 @@ void SimSink::CheckWeights() {
   for (size_t i = 0; i < weights_.size(); ++i) {
     const int32_t row = rows[i / heads.size()];
     const std::span prompt = request_.prompt;
-    const History history(rope_base_, prompt.first(size_t(row) + 1));
+    const History history(first_hash_, prompt.first(size_t(row) + 1));
     compare.given = &weights_[i];
     FakeModel::GiveWeights({.layers = request_.capture->layers,
                             .heads = std::span(heads).subspan(i % heads.size(), 1),
@@ -249,7 +253,7 @@ void SimSink::CheckWeights() {
 
 void SimSink::CheckScore(int index, const ContinuationScore& score) {
   const std::vector<int32_t>& ids = request_.score->continuations.at(size_t(index));
-  History history(rope_base_, request_.prompt);
+  History history(first_hash_, request_.prompt);
   double sum = 0;
   bool is_greedy = true;
   if (score.tokens.size() != ids.size()) return Fail("a score of another length");

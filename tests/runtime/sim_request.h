@@ -23,7 +23,8 @@ inline int Between(SimRandom* random, int low, int high) {
 inline bool OneIn(SimRandom* random, int n) { return (*random)() % uint64_t(n) == 0; }
 
 // Prompts begin with one of a few texts. Some requests have many choices, some are scores, some
-// capture attention, some do not use the prefix cache. None has a deadline.
+// capture attention, some have another attention, some do not use the prefix cache. None has a
+// deadline.
 // Requires  max_model_len >= 8
 Request MakeSimRequest(SimRandom* random, const ModelConfig& config, int max_model_len,
                        int max_choices);
@@ -64,7 +65,7 @@ class SimSink : public OutputSink {
 
   const Request request_;
   const ModelConfig config_;
-  double rope_base_ = 0;
+  uint64_t first_hash_ = 0;  // before the first token
   bool is_admitted_ = false;
   std::atomic<bool> is_done_ = false;
   absl::Status status_;

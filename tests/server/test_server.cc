@@ -75,6 +75,7 @@ absl::StatusOr<std::unique_ptr<ServedModel>> TestServer::MakeModel(const ModelOp
   checkpoint->config.bos_id = bos_id;
   checkpoint->model = std::move(model);
   checkpoint->hash = "0123456789abcdef";
+  checkpoint->config_hash = "89abcdef01234567";
   checkpoint->max_num_batched_tokens = options_.max_num_batched_tokens;
   auto backend = std::make_unique<MemoryBackend>();
   backend_ = backend.get();
@@ -83,8 +84,10 @@ absl::StatusOr<std::unique_ptr<ServedModel>> TestServer::MakeModel(const ModelOp
   auto engine = Engine::Create(checkpoint.get(), backend.get(), engine_options);
   if (!engine.ok()) return engine.status();
   engine_ = engine->get();
-  return std::make_unique<ServedModel>(std::move(backend), std::move(checkpoint), SelfCheckReport{},
-                                       *std::move(engine));
+  auto served = std::make_unique<ServedModel>(std::move(backend), std::move(checkpoint),
+                                              SelfCheckReport{}, *std::move(engine));
+  if (options.allow_attention_override) served->AllowAttentionOverride();
+  return served;
 }
 
 std::shared_ptr<grpc::Channel> TestServer::NewChannel(grpc::ChannelArguments arguments) const {

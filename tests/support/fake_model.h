@@ -41,6 +41,7 @@ class FakeModel : public LanguageModel {
     config_.num_hidden_layers = 1;
     config_.num_attention_heads = 1;
     config_.hidden_size = 4;  // 8 bytes of fp16: one hash a token
+    config_.attention = {AttentionSpec()};
     config_.max_position_embeddings = 1024;
     config_.eos_id = kEosId;
   }
@@ -52,6 +53,16 @@ class FakeModel : public LanguageModel {
   std::function<absl::Status(const ForwardBatch&)> on_forward;
 
   const ModelConfig& Config() const override { return config_; }
+
+  // The hash before the first token. `attention`: as in ForwardBatch.
+  static uint64_t FirstHash(double rope_base, const std::vector<AttentionSpec>* attention) {
+    auto hash = std::bit_cast<uint64_t>(rope_base);
+    if (attention == nullptr) return hash;
+    for (const AttentionSpec& spec : *attention) {
+      hash = FakeHash(FakeHash(hash, uint64_t(spec.kind)), std::bit_cast<uint64_t>(spec.p));
+    }
+    return hash;
+  }
 
   // Drawn from the token's hash; about two of three are zero.
   static void GiveWeights(const HeadCapture& capture, uint64_t hash, int position) {
@@ -79,7 +90,7 @@ class FakeModel : public LanguageModel {
     hashes_.clear();
     for (size_t i = 0; i < batch.sequences.size(); ++i) {
       const SequenceSlice& rows = batch.sequences[i];
-      const auto base = std::bit_cast<uint64_t>(batch.rope_bases[i]);
+      const uint64_t base = FirstHash(batch.rope_bases[i], batch.attention[i]);
       for (int r = 0; r < rows.num_rows; ++r) {
         const int position = rows.first_position + r;
         const int32_t id = batch.token_ids[size_t(rows.first_row + r)];
@@ -162,6 +173,7 @@ class FakeModel : public LanguageModel {
   // Checks the contract of ForwardBatch, and that no page written by one sequence is in another.
   void CheckBatch(const ForwardBatch& batch, const KvLayout& layout) {
     LSSAR_CHECK(batch.rope_bases.size() == batch.sequences.size());
+    LSSAR_CHECK(batch.attention.size() == batch.sequences.size());
     LSSAR_CHECK(batch.logits_sequences.size() == batch.logits_indices.size());
     LSSAR_CHECK(std::ranges::is_sorted(batch.logits_indices));
     writers_.assign(size_t(layout.num_pages), -1);

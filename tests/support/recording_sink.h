@@ -108,6 +108,12 @@ class RecordingSink : public OutputSink {
       weights_.emplace(at, std::move(row));
     }
   }
+  void OnStatistics(std::vector<HeadStatistics> heads) override {
+    const std::lock_guard lock(mutex_);
+    ExpectOpen();
+    EXPECT_TRUE(statistics_.empty()) << "twice";
+    statistics_ = std::move(heads);
+  }
   void OnEmbeddings(EmbeddingBlock block) override {
     const std::lock_guard lock(mutex_);
     ExpectOpen();
@@ -164,6 +170,9 @@ class RecordingSink : public OutputSink {
   std::map<std::array<int, 3>, RowWeights> Weights() const {
     return Locked([this] { return weights_; });
   }
+  std::vector<HeadStatistics> Statistics() const {
+    return Locked([this] { return statistics_; });
+  }
   // All vectors, one after another.
   std::vector<float> Embeddings() const {
     return Locked([this] { return embeddings_; });
@@ -194,6 +203,7 @@ class RecordingSink : public OutputSink {
   std::vector<TokenResult> prompt_;
   std::vector<ContinuationScore> scores_;
   std::map<std::array<int, 3>, RowWeights> weights_;
+  std::vector<HeadStatistics> statistics_;
   size_t largest_step_ = 0;
   std::vector<float> embeddings_;
 };

@@ -4,6 +4,7 @@ Run by ctest from the repository's root with LSSAR_SERVER and LSSAR_SCREENSHOTS 
 chromium, chromium-driver and python3-selenium.
 """
 
+import math
 import os
 import pathlib
 import re
@@ -325,57 +326,39 @@ class AttentionTest(Page):
         )  # this server allows no other function
 
     def test_two_functions_stand_side_by_side(self) -> None:
-        """Against a server that says it allows another attention; its fields are recorded here."""
-        script = browser.execute_cdp_cmd(
-            "Page.addScriptToEvaluateOnNewDocument",
-            {"source": """
-            window.overrides = [];
-            const ask = window.fetch;
-            window.fetch = async (path, options) => {
-              const body = options?.body ? JSON.parse(options.body) : null;
-              if (body) window.overrides.push(body.attention_override ?? null);
-              const response = await ask(path, options);
-              if (path !== "v1/models") return response;
-              const models = await response.json();
-              models.data[0].attention_override_allowed = true;
-              return Response.json(models);
-            };"""},
-        )
+        other = Server("--allow-attention-override")
+        text = "The cat sat on the mat. The cat sat"
+        looks = []
         try:
-            self.open(view="attention")
+            self.open(other.http_address, view="attention")
+            self.until(lambda: self.find("compare").is_displayed())
             self.set("compare-p", 3)
-            self.see("The cat sat on the mat.")
-            names = [
-                node.get_attribute("aria-label") for node in self.all("#attention-result section")
-            ]
-            self.assertEqual(names, ["lssar, p = 15 (the checkpoint's)", "lssar, p = 3"])
+            self.see(text)
             boxes = self.all("#attention-result section")
+            titles = [box.find_element(By.TAG_NAME, "h2").text for box in boxes]
+            self.assertEqual(titles, ["lssar p=15 (the checkpoint's)", "lssar p=3"])
             self.assertEqual(boxes[0].rect["y"], boxes[1].rect["y"])
             self.assertEqual(len(self.all(".maps button")), 2 * LAYERS * HEADS)
-            self.all(".maps button")[5].click()
+            self.all(".maps button")[5].click()  # in one of them chooses in both
+            pressed = [button.get_attribute("aria-pressed") for button in self.all(".maps button")]
             self.assertEqual(
-                [
-                    i
-                    for i, button in enumerate(self.all(".maps button"))
-                    if button.get_attribute("aria-pressed") == "true"
-                ],
-                [5, LAYERS * HEADS + 5],
+                [i for i, each in enumerate(pressed) if each == "true"], [5, LAYERS * HEADS + 5]
             )
-            asked = self.run_script("return window.overrides")
-            self.assertIn(None, asked)
-            self.assertEqual(
-                [one for one in asked if one], [{"p": 3}] * len([one for one in asked if one])
-            )
+            ask = {"prompt": text, "layers": [1], "heads": [1], "rows": [-1]}
+            for override in ({}, {"attention_override": {"p": 3}}):
+                [row] = other.post("/v1/attention", {**ask, **override})["rows"]
+                looks.append(f"looks at {row['num_nonzero']} of {row['row'] + 1} keys; "
+                             f"effective keys {math.exp(row['entropy']):.4g}.")
+            self.assertNotEqual(looks[0], looks[1])
+            self.until(lambda: all(look in box.text for look, box in zip(looks, boxes)))
+            self.screenshot("attention_compared")
             self.set("compare-kind", "softmax")
             self.set("compare-p", "")
-            self.see("The cat sat.")
-            self.assertEqual(
-                self.run_script("return window.overrides.filter((one) => one).at(-1)"),
-                {"kind": "softmax"},
-            )
-            self.screenshot("attention_compared")
+            self.see(text)
+            self.assertEqual(self.all("#attention-result h2")[1].text, "softmax")
+            self.assertEqual(self.console_errors(), [])
         finally:
-            browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
+            self.assertEqual(other.stop(), 0)
 
     def test_a_refused_capture_offers_fewer_rows(self) -> None:
         self.open(view="attention")

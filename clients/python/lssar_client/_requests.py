@@ -113,6 +113,8 @@ def _checked_options(method: str, options: Mapping[str, object],
             if not isinstance(value, Mapping):
                 raise TypeError(f'logit_bias must be a dict of token id to bias, not {value!r}')
             value = {operator.index(key): bias for key, bias in value.items()}
+        elif name == 'attention_override' and not isinstance(value, Mapping):
+            raise TypeError(f'attention_override must be a dict such as {{"p": 5}}, not {value!r}')
         values[name] = value
     return values
 
@@ -120,7 +122,9 @@ def _checked_options(method: str, options: Mapping[str, object],
 def _fill(request: ProtoMessage, values: Mapping[str, object]) -> None:
     for name, value in values.items():
         try:
-            if isinstance(value, dict):
+            if name == 'attention_override' and isinstance(value, Mapping):
+                getattr(request, name).CopyFrom(pb.AttentionOverride(**value))
+            elif isinstance(value, dict):
                 getattr(request, name).update(value)
             elif isinstance(value, list):
                 getattr(request, name).extend(value)
@@ -247,7 +251,12 @@ def server_info(reply: pb.GetInfoReply) -> types.ServerInfo:
 def server_stats(reply: pb.GetStatsReply) -> types.ServerStats:
     """GetStats' reply."""
     return plain(types.ServerStats, reply, num_finished=dict(reply.num_finished),
-                 num_failed=dict(reply.num_failed), stages=plain(types.StageTimes, reply.stages))
+                 num_failed=dict(reply.num_failed), stages=plain(types.StageTimes, reply.stages),
+                 sampled_attention=tuple(map(_head_statistics, reply.sampled_attention)))
+
+
+def _head_statistics(head: pb.HeadStatistics) -> types.HeadStatistics:
+    return plain(types.HeadStatistics, head, distance_mass=tuple(head.distance_mass))
 
 
 def _one_token(token: pb.TokenLogprob, top: tuple[types.Token, ...] = ()) -> types.Token:
@@ -294,7 +303,8 @@ class StreamState:
             return to_delta(reply.delta)
         elif event == 'finished':
             self.finished = types.Finished(plain(types.Usage, reply.finished.usage),
-                                           plain(types.Timings, reply.finished.timings))
+                                           plain(types.Timings, reply.finished.timings),
+                                           plain(types.Receipt, reply.finished.receipt))
         return None
 
 
@@ -396,6 +406,7 @@ class AttentionReplies:
     def add(self, reply: pb.CaptureAttentionReply) -> None:
         """Takes one reply."""
         self.attention.tokens.extend(map(_one_token, reply.prompt.tokens))
+        self.attention.statistics.extend(map(_head_statistics, reply.statistics.heads))
         self.attention.rows.extend(
             types.RowAttention(row.layer, row.head, row.row, row.num_nonzero, row.entropy,
                                row.dropped_mass, tuple(row.keys), tuple(row.weights))

@@ -3,7 +3,7 @@
     lssar-figure attention OUT FILE             the weights of every captured head, as panels
     lssar-figure loss      OUT [NAME=]FILE...   loss by length, of `score --ids --json`
     lssar-figure passkey   OUT [NAME=]FILE...   accuracy by length, with 95% intervals
-    lssar-figure positions OUT [NAME=]FILE...   loss by position, of `perplexity --by-position --json`
+    lssar-figure positions OUT [NAME=]FILE...   loss by position, of `perplexity --json`
     lssar-figure sweep     OUT FILE             loss by length for each p, of `sweep --json`
     lssar-figure bench     OUT [NAME=]FILE...   latencies by load, of `bench --json`
 
@@ -283,7 +283,8 @@ def sweep(named: Named) -> Figure:
         x = [number(row, 'length') for row in rows]
         lengths += x
         axes.plot(x, [number(row, 'loss') for row in rows], 'o-',
-                  color=colours(i / max(1, len(values) - 1) * 0.9), label=f"p = {value['p']}")
+                  color=colours(i / max(1, len(values) - 1) * 0.9),
+                  label=f"p = {number(value, 'p'):g}")
     length_axis(axes, lengths)
     axes.set_ylabel('loss (nats per token)')
     axes.set_title(name)

@@ -40,12 +40,22 @@ class CallOptions(TypedDict, total=False):
     timeout_s: float  # deadline of this call, retries included; default: the client's timeout_s
 
 
+class AttentionOverride(TypedDict, total=False):
+    """Another attention than the checkpoint's, with the names of config.json."""
+
+    p: float  # power of the re-weighting, (0, 1000]; default: the checkpoint's
+    kind: str  # of every layer: 'lssar', 'lssa', 'softmax', ...; default: each layer's own
+    phi: str  # of kind 'phi'
+
+
 class SharingOptions(CallOptions, total=False):
-    """How a request shares the engine with others."""
+    """How a request shares the engine with others, and what must answer it."""
 
     priority: int  # [-10, 10]; higher runs first; default 0
     use_prefix_cache: bool  # read and fill the prefix cache; same bits either way; default True
     cache_salt: str  # requests share cached pages only if their salts are equal; <= 128 bytes
+    attention_override: AttentionOverride  # needs lssar-server --allow-attention-override
+    checkpoint_hash: str  # FAILED_PRECONDITION if another checkpoint serves; default: any
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -101,6 +111,7 @@ class AttentionOptions(SharingOptions, total=False):
     heads: Sequence[int]  # default: all
     rows: Sequence[int]  # positions of query tokens in the prompt; default: the last one
     top_k: int  # largest weights of each row; 0: all that are not zero; default 0
+    statistics: bool  # of each head over the rows, in place of their weights; default False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,6 +154,7 @@ class Started:
     num_prompt_tokens: int
     num_cached_tokens: int  # prompt tokens that came from the prefix cache
     seed: int
+    attention: str = ''  # the function that answers: 'lssar p=15'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,11 +179,27 @@ class Timings:
 
 
 @dataclasses.dataclass(frozen=True)
+class Receipt:
+    """What computed a reply: the same request on a server with the same receipt gives the same
+    bits, unless ServerInfo.bits_depend_on_batch."""
+
+    checkpoint_hash: str
+    tokenizer_hash: str
+    config_hash: str
+    version: str
+    backend: str
+    dtype: str
+    kv_cache_dtype: str
+    attention: str  # 'lssar p=15'
+
+
+@dataclasses.dataclass(frozen=True)
 class Finished:
     """Last message of a stream."""
 
     usage: Usage
     timings: Timings
+    receipt: Receipt | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,12 +241,27 @@ class RowAttention:
     weights: tuple[float, ...]
 
 
+@dataclasses.dataclass(frozen=True)
+class HeadStatistics:
+    """Sums over rows of one head. Masses are shares of a row's sum of absolute weights."""
+
+    layer: int
+    head: int
+    num_rows: int
+    num_keys: int
+    num_nonzero: int  # keys whose weight is not zero
+    effective_keys: float  # exp(entropy) of each row
+    first_token_mass: float
+    distance_mass: tuple[float, ...]  # [0]: the row's own token; [i]: distances [2^(i-1), 2^i)
+
+
 @dataclasses.dataclass
 class Attention:
     """Result of attention()."""
 
     tokens: list[Token] = dataclasses.field(default_factory=list)  # up to the last row's
     rows: list[RowAttention] = dataclasses.field(default_factory=list)  # by row, layer, head
+    statistics: list[HeadStatistics] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,6 +311,8 @@ class ServerInfo:
     eos_id: int | None
     self_check_error: float | None
     limits: Limits
+    attention_override_allowed: bool = False  # requests may have an attention_override
+    config_hash: str = ''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -305,6 +350,7 @@ class ServerStats:
     num_finished: Mapping[str, int]  # requests by finish reason
     num_failed: Mapping[str, int]  # requests by status code
     stages: StageTimes
+    sampled_attention: tuple[HeadStatistics, ...] = ()  # --attention-sample-interval
 
 
 @dataclasses.dataclass(frozen=True)

@@ -87,6 +87,8 @@ const T* InBlock(const T* shared, int rank) {
   return static_cast<const T*>(emulation::InBlock(shared, rank));
 }
 
+inline void WaitForPreviousKernel() { emulation::WaitForPrevious(); }
+
 inline void FenceDevice() {}
 inline unsigned AtomicAdd(unsigned* address, unsigned value) {
   const unsigned before = *address;
@@ -99,6 +101,9 @@ inline void AtomicOr(unsigned* address, unsigned bits) { *address |= bits; }
 
 inline void CopyAsync16(void* shared, const void* from, bool valid) {
   emulation::CopyLater(shared, from, 16, valid ? 16 : 0);
+}
+inline void CopyAsync4(void* shared, const void* from, bool valid) {
+  emulation::CopyLater(shared, from, 4, valid ? 4 : 0);
 }
 inline void CloseCopyGroup() { emulation::CloseCopyGroup(); }
 template <int kPending>
@@ -141,6 +146,12 @@ using lssar::FloatFromBf16;
 using lssar::FloatFromF16;
 inline unsigned F16Pair(float low, float high) {
   return unsigned{F16FromFloat(low)} | unsigned{F16FromFloat(high)} << 16;
+}
+
+inline void F16FromI8(unsigned bytes, unsigned& first, unsigned& second) {
+  const auto element = [&](int i) { return float(int8_t(bytes >> (8 * i))); };
+  first = F16Pair(element(0), element(1));
+  second = F16Pair(element(2), element(3));
 }
 
 inline int CountBits(unsigned bits) { return std::popcount(bits); }

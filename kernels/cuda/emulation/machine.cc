@@ -91,8 +91,9 @@ struct Fiber {
   ucontext_t first_entry;
   void* stack = nullptr;
   size_t stack_bytes = 0;
-  bool entered = false;  // for the first time
-  bool done = false;     // the thread of the current cluster
+  bool entered = false;     // for the first time
+  bool done = false;        // the thread of the current cluster
+  bool has_waited = false;  // for the kernel before
   Place place;
   Block* block = nullptr;
   Warp* warp = nullptr;
@@ -138,6 +139,7 @@ class Machine {
   void Run(const LaunchShape& shape, const std::function<void()>& kernel) {
     LSSAR_CHECK(ShapeFits(shape) && current_ == nullptr);
     kernel_ = &kernel;
+    overlaps_previous_ = shape.overlaps_previous;
     for (int y = 0; y < shape.num_blocks_y; ++y) {
       for (int x = 0; x < shape.num_blocks_x; x += shape.cluster_blocks) RunCluster(shape, x, y);
     }
@@ -188,6 +190,9 @@ class Machine {
     if (!self.open_group.empty() || !self.copy_groups.empty()) {
       Fail("a thread ends before its copies have arrived", self.place);
     }
+    if (overlaps_previous_ && !self.has_waited) {
+      Fail("a thread ends without having waited for the kernel before", self.place);
+    }
     self.done = true;
     // A GPU gives the memory to the next block.
     if (--self.block->num_running == 0) {
@@ -212,7 +217,7 @@ class Machine {
       block.warps.resize((num_threads + kWarpThreads - 1) / kWarpThreads);
       for (size_t t = 0; t < num_threads; ++t) {
         Fiber& fiber = *fibers_[b * num_threads + t];
-        fiber.done = false;
+        fiber.done = fiber.has_waited = false;
         fiber.place = {.thread = int(t),
                        .block_x = first_block_x + int(b),
                        .block_y = block_y,
@@ -294,6 +299,7 @@ class Machine {
   uint64_t seed_ = 0;
   std::minstd_rand random_;
   const std::function<void()>* kernel_ = nullptr;
+  bool overlaps_previous_ = false;
   std::vector<Block> blocks_;  // of the cluster that runs
   std::vector<std::unique_ptr<Fiber>> fibers_;
   Meeting cluster_meeting_;
@@ -327,10 +333,13 @@ void CompletePhase(Barrier& barrier) {
   ++barrier.phase;
 }
 
+// Copies of 4 bytes are aligned to 4 bytes, others to 16.
 void RequireAligned(const void* to, const void* from, size_t num_bytes) {
   const uintptr_t bits =
       reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from) | num_bytes;
-  if (bits % 16 != 0) Fail("an asynchronous copy is not aligned to 16 bytes", Here());
+  if (bits % (num_bytes == 4 ? 4 : 16) != 0) {
+    Fail("an asynchronous copy is not aligned to 16 bytes, or to its 4", Here());
+  }
 }
 
 void RequireShared(const void* address, size_t num_bytes) {
@@ -423,6 +432,8 @@ void WaitForCopyGroups(int num_pending) {
     self.copy_groups.pop_front();
   }
 }
+
+void WaitForPrevious() { TheMachine().Current().has_waited = true; }
 
 void InitBarrier(uint64_t* barrier, int num_arrivals) {
   RequireShared(barrier, sizeof(*barrier));

@@ -66,6 +66,10 @@ void CopyLater(void* to, const void* from, size_t num_bytes, size_t valid_bytes)
 void CloseCopyGroup();
 void WaitForCopyGroups(int num_pending);
 
+// Marks that the thread has waited for the kernel before. A thread of a launch that overlaps the
+// previous one fails if it ends without.
+void WaitForPrevious();
+
 // A barrier in shared memory that counts arrivals and bytes (mbarrier).
 void InitBarrier(uint64_t* barrier, int num_arrivals);
 void ExpectBytes(uint64_t* barrier, size_t num_bytes);

@@ -122,7 +122,7 @@ TEST(StepPlanTest, BatchesCoverTheDecodeRows) {
   }
   EXPECT_EQ(next, 7);
   // Only the row of 100001 keys is too long for a cluster.
-  EXPECT_EQ(plan.num_splits, 12u * NumCudaSplits(100001));
+  EXPECT_EQ(plan.num_splits, size_t(NumCudaSplits(100001)));
 }
 
 TEST(StepPlanTest, ScratchOfRowsDoesNotOverlap) {
@@ -136,11 +136,9 @@ TEST(StepPlanTest, ScratchOfRowsDoesNotOverlap) {
   size_t splits = 0;
   for (const CudaDecodeRow& row : plan.decode_rows) {
     EXPECT_EQ(row.split_idx, splits);
-    EXPECT_EQ(row.scores_idx, splits * kCudaSplitKeys);
-    splits += 12u * size_t(NumCudaSplits(row.num_keys));
+    splits += size_t(NumCudaSplits(row.num_keys));
   }
   EXPECT_EQ(plan.num_splits, splits);
-  EXPECT_EQ(plan.num_scores, splits * kCudaSplitKeys);
 }
 
 TEST(DecodeBucketTest, RowsAndSplitsAreRoundedUp) {
@@ -216,11 +214,9 @@ TEST(DecodeBucketTest, ThePlanHasTheBucketsShape) {
       EXPECT_EQ(plan.rows[i].position, i < 5 ? eager.rows[i].position : -1);
       EXPECT_EQ(row.num_keys, i < 5 ? plan.rows[size_t(order[i])].position + 1 : 0);
       EXPECT_EQ(row.row, i < 5 ? order[i] : 0);
-      EXPECT_EQ(row.split_idx, has_clusters ? 0 : i * 64 * 12);
-      EXPECT_EQ(row.scores_idx, row.split_idx * kCudaSplitKeys);
+      EXPECT_EQ(row.split_idx, has_clusters ? 0 : i * 64);
     }
-    EXPECT_EQ(plan.num_splits, has_clusters ? 0u : 8u * 64 * 12);
-    EXPECT_EQ(plan.num_scores, plan.num_splits * kCudaSplitKeys);
+    EXPECT_EQ(plan.num_splits, has_clusters ? 0u : 8u * 64);
   }
 }
 

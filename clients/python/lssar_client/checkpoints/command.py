@@ -58,9 +58,17 @@ Starts lssar-server on the directory with each device, fp32 K/V, and compares lo
 the golden rows; compares bits between one thread and two, steps of 16 tokens and of 512, one
 request alone and all at once; measures tokens/s. Exit code 1 if a device is off or bits differ.
 
+With --server and --request: replays a saved request on a running server, again, without the prefix
+cache and beside other requests, and says where bits part. With DIR also on servers of its own with
+other thread counts, step sizes and page sizes. FILE.json holds {"generate": {...}}, or "score",
+"embed" or "attention", with the fields of lssar.v1, and may hold the reply:
+`lssar generate --save-request FILE.json` writes both. Exit code 1 if bits differ.
+
 examples:
   lssar verify model
   lssar verify model --devices cpu
+  lssar verify --server 127.0.0.1:50051 --request request.json
+  lssar verify model --server 127.0.0.1:50051 --request request.json --json
 '''
 
 
@@ -106,8 +114,14 @@ def _parser() -> argparse.ArgumentParser:
     exporter.add_argument('--out', required=True, metavar='PATH')
     exporter.add_argument('--overwrite', action='store_true', help='replace PATH')
 
-    verifier = add('verify', 'Check a checkpoint on every device at hand.', VERIFY_HELP)
-    verifier.add_argument('directory', metavar='DIR')
+    verifier = add('verify', 'Check a checkpoint on every device at hand, or a saved request.',
+                   VERIFY_HELP)
+    verifier.add_argument('directory', metavar='DIR', nargs='?',
+                          help='a checkpoint; with --server it may be left out')
+    verifier.add_argument('--server', metavar='HOST:PORT', help='gRPC address of a server')
+    verifier.add_argument('--request', metavar='FILE.json', help='the saved request')
+    verifier.add_argument('--api-key', metavar='KEY', default=os.environ.get('LSSAR_API_KEY'),
+                          help='of --server [or LSSAR_API_KEY]')
     verifier.add_argument('--devices', metavar='LIST', help='default: cpu, reference and cuda '
                           'where it is there')
     verifier.add_argument('--json', action='store_true', help='print one JSON object')
@@ -155,11 +169,28 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
+    if arguments.server or arguments.request:
+        return _replay(arguments)
+    if arguments.directory is None:
+        raise UsageError('give DIR, or --server HOST:PORT and --request FILE.json')
     from lssar_client.checkpoints import verify
 
     devices = arguments.devices.split(',') if arguments.devices else None
     report = verify.run(arguments.directory, devices)
     print(json.dumps(dataclasses.asdict(report)) if arguments.json else verify.render(report))
+    return 0 if report.is_ok else EXIT_FAILURE
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    from lssar_client.checkpoints import replay
+
+    if not arguments.server or not arguments.request:
+        raise UsageError('--server and --request go together: give both')
+    if arguments.devices:
+        raise UsageError('--devices applies to DIR without --server')
+    report = replay.run(arguments.server, arguments.request, arguments.directory,
+                        arguments.api_key)
+    print(replay.to_json(report) if arguments.json else replay.render(report))
     return 0 if report.is_ok else EXIT_FAILURE
 
 

@@ -1,0 +1,65 @@
+#!/bin/sh
+# Installs missing Debian 12 packages, builds, and evaluates a checkpoint: lm-eval tasks, loss and
+# passkeys by length, statistics of attention, figures. Writes report.md, report.html and a JSON
+# file beside every figure. Runs again where it stopped: finished steps are kept.
+#
+#   sh deploy/evaluate.sh models/zoo/lssar-6m               results in build/evaluation/lssar-6m
+#   sh deploy/evaluate.sh MODEL_DIR OUT --text book.txt     flags after OUT: evaluation/report.py
+set -eu
+caller=$PWD
+cd "$(dirname "$0")/.."
+. deploy/packages.sh
+. deploy/steps.sh
+
+usage() {
+  echo "usage: sh deploy/evaluate.sh MODEL_DIR [OUT [FLAGS of deploy/evaluation/report.py]]" >&2
+  exit 2
+}
+
+# Resolves a path relative to the caller's working directory.
+from_caller() {
+  case $1 in
+    /*) echo "$1" ;;
+    *) echo "$caller/$1" ;;
+  esac
+}
+
+[ $# -ge 1 ] || usage
+model=$(from_caller "$1")
+shift
+if [ ! -f "$model/config.json" ]; then
+  echo "$model has no config.json: give the directory of a checkpoint" >&2
+  exit 2
+fi
+root=$PWD
+out=$root/build/evaluation/$(basename "$model")
+if [ $# -ge 1 ]; then
+  out=$(from_caller "$1")
+  shift
+fi
+
+log=$root/build/evaluate.log
+venv=$root/build/evaluation-venv
+start_log
+
+say "Installing missing Debian packages (deploy/packages.sh)"
+logged install_packages build evaluation
+
+say "Building lssar and lssar-server into build/release"
+logged cmake --preset release -DLSSAR_BUILD_TESTS=OFF
+logged cmake --build --preset release --target lssar-server lssar
+
+# 800 MB from PyPI, once; the client again whenever it changes.
+say "Installing lm-eval, matplotlib and the Python client into $venv"
+wanted=$(sha256sum <deploy/evaluation/requirements.txt)
+if [ "$(cat "$venv/requirements.sha256" 2>/dev/null || true)" != "$wanted" ]; then
+  logged /usr/bin/python3 -m venv --clear "$venv"
+  logged "$venv/bin/pip" install -q -r deploy/evaluation/requirements.txt
+  echo "$wanted" >"$venv/requirements.sha256"
+fi
+logged "$venv/bin/pip" install -q --no-build-isolation --no-deps --force-reinstall ./clients/python
+
+say "Evaluating $model"
+cd "$caller"
+LSSAR_CLI=$root/build/release/bin/lssar LSSAR_SERVER=$root/build/release/bin/lssar-server \
+  "$venv/bin/python" -B "$root/deploy/evaluation/report.py" "$model" "$out" "$@"

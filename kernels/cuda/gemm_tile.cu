@@ -1,0 +1,360 @@
+// GEMMs of many rows. A block computes a tile of the result; its operands pass through shared
+// memory in stages of 32 columns of K, copied asynchronously some stages ahead. An element is the
+// same sum of kGemmChains chains as in dense.cu, MMA by MMA, so its bits are the same.
+//
+// A block computes its chains one after the other and adds them up in registers. Where tiles are
+// too few to fill the device, the blocks of a cluster compute a chain each and add them through
+// distributed shared memory.
+//
+// A load of 16 bytes gets what ldmatrix would, without bank conflicts: split_rows stores x as tiled
+// rows, in which the 4 registers of an A operand are adjacent (CudaSplitRows); weights lie in
+// shared memory as rows of 32 columns without padding, and thread t of a quad takes 8 adjacent ones
+// (elements.cuh), the B operands of two MMAs.
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/gemm_epilogue.cuh"
+#include "kernels/cuda/kernel_table.cuh"
+#include "kernels/cuda/launch.cuh"
+
+namespace lssar::LSSAR_CUDA_NAMESPACE {
+namespace {
+
+// Columns of K in a stage: two MMAs.
+constexpr int kStageCols = kBlockCols;
+constexpr int kStagesOfGroup = kCudaGroupCols / kStageCols;
+// Elements of the result that a thread loads operands for at a time.
+constexpr int kBatch = 8;
+
+// A tile of kSize x kSize, 64 or 128. A warp computes kRowTiles x kColTiles MMA tiles of 16 x 8.
+template <typename E, int kSize>
+struct TileShape {
+  static constexpr int kRows = kSize;
+  static constexpr int kCols = kSize;
+  static constexpr int kRowTiles = kSize / 32;
+  static constexpr int kColTiles = 4;
+  static constexpr int kWarpRows = 16 * kRowTiles;
+  static constexpr int kWarpCols = 8 * kColTiles;
+  static constexpr int kColWarps = kCols / kWarpCols;
+  static constexpr int kThreads = kRows / kWarpRows * kColWarps * kWarpThreads;
+
+  // A stage: [part][block of 16 rows] of x, then [column] of the weights, then a scale for each.
+  static constexpr int kStages = kSize == 64 ? 6 : E::kRowParts == 3 ? 3 : 4;
+  static constexpr int kXBlockBytes = kBlockRows * kStageCols * 2;
+  static constexpr int kXBlocks = kRows / kBlockRows;  // of a part
+  static constexpr int kWeightRowBytes = kStageCols * E::kBytes;
+  static constexpr int kWeightsAt = E::kRowParts * kXBlocks * kXBlockBytes;
+  static constexpr int kScalesAt = kWeightsAt + kCols * kWeightRowBytes;
+  static constexpr int kStageBytes = kScalesAt + (E::kHasScales ? kCols * 4 : 0);
+
+  // Sums, after the last stage. 8 floats more than a row, so that 4 adjacent rows start in
+  // different banks.
+  static constexpr int kSumStride = kCols + 8;
+  static constexpr int kSumBytes = kRows * kSumStride * 4;
+  static constexpr int kSharedBytes =
+      kStages * kStageBytes > kSumBytes ? kStages* kStageBytes : kSumBytes;
+};
+
+template <typename E, int kSize>
+class GemmTile {
+ public:
+  using Shape = TileShape<E, kSize>;
+
+  LSSAR_DEVICE explicit GemmTile(const CudaLinearArgs& args)
+      : args_(args),
+        num_ranks_(args.cluster_blocks),
+        rank_(num_ranks_ == 1 ? 0 : ClusterRank()),
+        first_row_(BlockY() * Shape::kRows),
+        first_col_(BlockX() / num_ranks_ * Shape::kCols),
+        width_(size_t(args.weight.padded_cols)) {}
+
+  LSSAR_DEVICE void Run() {
+    const int first_chain = rank_, end_chain = num_ranks_ == 1 ? kGemmChains : rank_ + 1;
+    next_ = StageOfChain(first_chain);
+    end_ = StageOfChain(end_chain);
+    LSSAR_UNROLL
+    for (int i = 0; i < Shape::kStages - 1; ++i) CopyWeights(next_ + i, i);
+    WaitForPreviousKernel();
+    LSSAR_UNROLL
+    for (int i = 0; i < Shape::kStages - 1; ++i) {
+      CopyX(next_ + i, i);
+      CloseCopyGroup();
+    }
+    next_ += Shape::kStages - 1;
+
+    Sums totals, sums;
+    Clear(totals);
+    int buffer = 0;
+    for (int chain = first_chain; chain < end_chain; ++chain) {
+      Clear(sums);
+      SumChain(StageOfChain(chain), StageOfChain(chain + 1), &buffer, sums);
+      Fold(chain == first_chain, sums, totals);
+    }
+    WaitForCopyGroups<0>();
+    SyncBlock();  // the stages' memory is free
+    Share(totals);
+    Store();
+  }
+
+ private:
+  using Sums = float[Shape::kRowTiles][Shape::kColTiles][4];
+
+  LSSAR_DEVICE int StageOfChain(int chain) const {
+    return FirstColOfChain(args_.weight.padded_cols, chain) / kStageCols;
+  }
+  LSSAR_DEVICE static unsigned char* Buffer(int buffer) {
+    return SharedMemory() + buffer * Shape::kStageBytes;
+  }
+  LSSAR_DEVICE static int WarpRow() { return WarpIdx() / Shape::kColWarps * Shape::kWarpRows; }
+  LSSAR_DEVICE static int WarpCol() { return WarpIdx() % Shape::kColWarps * Shape::kWarpCols; }
+
+  // Starts copies of a stage before end_. Rows and columns after the last are zeros.
+  LSSAR_DEVICE void CopyX(int stage, int buffer) const {
+    if (stage >= end_) return;
+    constexpr int kPieces = Shape::kXBlockBytes / 16;
+    static_assert(Shape::kXBlocks * kPieces % Shape::kThreads == 0);
+    const int piece = ThreadIdx() % kPieces;
+    const auto* const parts = static_cast<const unsigned char*>(args_.x.parts) +
+                              size_t(stage) * Shape::kXBlockBytes + size_t(piece) * 16;
+    unsigned char* const to = Buffer(buffer) + piece * 16;
+    const int num_blocks = NumRowBlocks(args_.num_rows);
+    LSSAR_UNROLL
+    for (int i = 0; i < E::kRowParts * Shape::kXBlocks * kPieces / Shape::kThreads; ++i) {
+      const int at = ThreadIdx() / kPieces + i * (Shape::kThreads / kPieces);  // [part][block]
+      const int block = first_row_ / kBlockRows + at % Shape::kXBlocks;
+      const size_t from = size_t(at / Shape::kXBlocks * num_blocks + block) * width_ *
+                          (Shape::kXBlockBytes / kStageCols);
+      CopyAsync16(to + at * Shape::kXBlockBytes, parts + from, block < num_blocks);
+    }
+  }
+  LSSAR_DEVICE void CopyWeights(int stage, int buffer) const {
+    if (stage >= end_) return;
+    constexpr int kPieces = Shape::kWeightRowBytes / 16;
+    const int piece = ThreadIdx() % kPieces;
+    const auto* const elements = static_cast<const unsigned char*>(args_.weight.elements) +
+                                 size_t(stage) * Shape::kWeightRowBytes + size_t(piece) * 16;
+    unsigned char* const to = Buffer(buffer) + Shape::kWeightsAt + piece * 16;
+    static_assert(Shape::kCols * kPieces % Shape::kThreads == 0);
+    LSSAR_UNROLL
+    for (int i = 0; i < Shape::kCols * kPieces / Shape::kThreads; ++i) {
+      const int at = ThreadIdx() / kPieces + i * (Shape::kThreads / kPieces);
+      const int col = first_col_ + at;
+      CopyAsync16(to + at * Shape::kWeightRowBytes, elements + size_t(col) * width_ * E::kBytes,
+                  col < args_.weight.num_rows);
+    }
+    if (!E::kHasScales || stage % kStagesOfGroup != kStagesOfGroup - 1) return;
+    if (ThreadIdx() >= Shape::kCols) return;
+    const int col = first_col_ + ThreadIdx();
+    CopyAsync4(Buffer(buffer) + Shape::kScalesAt + ThreadIdx() * 4,
+               args_.weight.scales + size_t(col) * (width_ / kCudaGroupCols) +
+                   size_t(stage / kStagesOfGroup),
+               col < args_.weight.num_rows);
+  }
+
+  LSSAR_DEVICE static void Clear(Sums& sums) {
+    LSSAR_UNROLL
+    for (int m = 0; m < Shape::kRowTiles; ++m) {
+      LSSAR_UNROLL
+      for (int n = 0; n < Shape::kColTiles; ++n) {
+        LSSAR_UNROLL
+        for (int i = 0; i < 4; ++i) sums[m][n][i] = 0;
+      }
+    }
+  }
+
+  LSSAR_DEVICE static void Fold(bool is_first, const Sums& sums, Sums& totals) {
+    LSSAR_UNROLL
+    for (int m = 0; m < Shape::kRowTiles; ++m) {
+      LSSAR_UNROLL
+      for (int n = 0; n < Shape::kColTiles; ++n) {
+        LSSAR_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          totals[m][n][i] = is_first ? sums[m][n][i] : totals[m][n][i] + sums[m][n][i];
+        }
+      }
+    }
+  }
+
+  LSSAR_DEVICE void SumChain(int first, int end, int* buffer, Sums& sums) {
+    Sums group_sums;
+    if constexpr (E::kHasScales) Clear(group_sums);
+    LSSAR_NO_UNROLL
+    for (int stage = first; stage < end; ++stage) {
+      WaitForCopyGroups<Shape::kStages - 2>();
+      SyncBlock();  // the stage is there, and all warps are done with the one before
+      const int to_fill = *buffer == 0 ? Shape::kStages - 1 : *buffer - 1;
+      CopyWeights(next_, to_fill);
+      CopyX(next_, to_fill);
+      CloseCopyGroup();
+      ++next_;
+      if constexpr (E::kHasScales) {
+        Multiply(*buffer, group_sums);
+        if (stage % kStagesOfGroup == kStagesOfGroup - 1) AddGroup(*buffer, group_sums, sums);
+      } else {
+        Multiply(*buffer, sums);
+      }
+      *buffer = *buffer == Shape::kStages - 1 ? 0 : *buffer + 1;
+    }
+  }
+
+  LSSAR_DEVICE static void Multiply(int buffer, Sums& sums) {
+    const unsigned char* const x =
+        Buffer(buffer) + WarpRow() / kBlockRows * Shape::kXBlockBytes + 16 * LaneIdx();
+    const unsigned char* const weights = Buffer(buffer) + Shape::kWeightsAt +
+                                         (WarpCol() + LaneIdx() / 4) * Shape::kWeightRowBytes +
+                                         LaneIdx() % 4 * 8 * E::kBytes;
+    unsigned b[Shape::kColTiles][2][2];
+    LSSAR_UNROLL
+    for (int n = 0; n < Shape::kColTiles; ++n) {
+      unsigned pairs[4];
+      E::Load8(weights + n * 8 * Shape::kWeightRowBytes, pairs);
+      LSSAR_UNROLL
+      for (int i = 0; i < 4; ++i) b[n][i / 2][i % 2] = pairs[i];
+    }
+    LSSAR_UNROLL
+    for (int part = 0; part < E::kRowParts; ++part) {
+      LSSAR_UNROLL
+      for (int m = 0; m < Shape::kRowTiles; ++m) {
+        const unsigned char* const block = x + (part * Shape::kXBlocks + m) * Shape::kXBlockBytes;
+        LSSAR_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          const Bits128 a = *reinterpret_cast<const Bits128*>(block + half * 16 * kWarpThreads);
+          LSSAR_UNROLL
+          for (int n = 0; n < Shape::kColTiles; ++n) E::Mma(sums[m][n], a.x, b[n][half]);
+        }
+      }
+    }
+  }
+
+  // Adds a group's sums times its scales, which are in its last stage.
+  LSSAR_DEVICE static void AddGroup(int buffer, Sums& group_sums, Sums& sums) {
+    const auto* const scales =
+        reinterpret_cast<const float*>(Buffer(buffer) + Shape::kScalesAt) + WarpCol();
+    LSSAR_UNROLL
+    for (int n = 0; n < Shape::kColTiles; ++n) {
+      LSSAR_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const float scale = scales[n * 8 + LaneIdx() % 4 * 2 + i];
+        LSSAR_UNROLL
+        for (int m = 0; m < Shape::kRowTiles; ++m) {
+          LSSAR_UNROLL
+          for (int j = 0; j < 4; j += 2) {
+            sums[m][n][j + i] = MulAdd(scale, group_sums[m][n][j + i], sums[m][n][j + i]);
+            group_sums[m][n][j + i] = 0;
+          }
+        }
+      }
+    }
+  }
+
+  LSSAR_DEVICE static float* SharedSum(int row, int col) {
+    return reinterpret_cast<float*>(SharedMemory()) + row * Shape::kSumStride + col;
+  }
+
+  LSSAR_DEVICE static void Share(const Sums& totals) {
+    LSSAR_UNROLL
+    for (int m = 0; m < Shape::kRowTiles; ++m) {
+      LSSAR_UNROLL
+      for (int n = 0; n < Shape::kColTiles; ++n) {
+        LSSAR_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          *SharedSum(WarpRow() + m * 16 + LaneIdx() / 4 + i / 2 * 8,
+                     WarpCol() + n * 8 + LaneIdx() % 4 * 2 + i % 2) = totals[m][n][i];
+        }
+      }
+    }
+  }
+
+  // Adjacent threads store adjacent columns. The blocks of a cluster share the rows.
+  LSSAR_DEVICE void Store() const {
+    if (num_ranks_ == 1) {
+      SyncBlock();
+      StoreRows(0, Shape::kRows, [](int row, int col) { return *SharedSum(row, col); });
+      return;
+    }
+    SyncCluster();
+    constexpr int kRowsOfRank = Shape::kRows / kGemmChains;
+    StoreRows(rank_ * kRowsOfRank, kRowsOfRank, [](int row, int col) {
+      float sum = *InBlock(SharedSum(row, col), 0);
+      LSSAR_UNROLL
+      for (int chain = 1; chain < kGemmChains; ++chain) {
+        sum += *InBlock(SharedSum(row, col), chain);
+      }
+      return sum;
+    });
+    SyncCluster();  // a block must not exit while another block reads its shared memory
+  }
+
+  template <typename F>
+  LSSAR_DEVICE void StoreRows(int first, int num_rows, const F& sum_of) const {
+    const int count = num_rows * Shape::kCols;
+    LSSAR_NO_UNROLL
+    for (int from = ThreadIdx(); from < count; from += kBatch * Shape::kThreads) {
+      OutputElement elements[kBatch];
+      float sums[kBatch] = {};
+      LSSAR_UNROLL
+      for (int i = 0; i < kBatch; ++i) {
+        const int at = from + i * Shape::kThreads;
+        const int row = first + at / Shape::kCols, col = at % Shape::kCols;
+        if (!IsStored(row, col)) continue;
+        elements[i].Load(args_, args_.x.inverse, first_row_ + row, first_col_ + col);
+        sums[i] = sum_of(row, col);
+      }
+      LSSAR_UNROLL
+      for (int i = 0; i < kBatch; ++i) {
+        const int at = from + i * Shape::kThreads;
+        if (IsStored(first + at / Shape::kCols, at % Shape::kCols)) {
+          elements[i].Store(args_, sums[i]);
+        }
+      }
+    }
+  }
+  LSSAR_DEVICE bool IsStored(int row, int col) const {
+    return first_row_ + row < args_.num_rows && first_col_ + col < args_.weight.num_rows;
+  }
+
+  const CudaLinearArgs& args_;
+  const int num_ranks_, rank_;
+  const int first_row_, first_col_;
+  const size_t width_;
+  int next_ = 0;  // stage to copy
+  int end_ = 0;
+};
+
+template <typename E, int kSize>
+LSSAR_KERNEL((TileShape<E, kSize>::kThreads))
+TiledLinear(LSSAR_ARGS(CudaLinearArgs) args) {
+  GemmTile<E, kSize>(args).Run();
+}
+
+template <typename E, int kSize>
+int StartSize(const CudaLinearArgs& args, void* stream) {
+  using Shape = TileShape<E, kSize>;
+  static_assert(Shape::kRows * Shape::kCols / kGemmChains % (kBatch * Shape::kThreads) == 0);
+  const int num_cols = (args.weight.num_rows + Shape::kCols - 1) / Shape::kCols;
+  return Launch({.num_blocks_x = num_cols * args.cluster_blocks,
+                 .num_blocks_y = (args.num_rows + Shape::kRows - 1) / Shape::kRows,
+                 .num_threads = Shape::kThreads,
+                 .cluster_blocks = args.cluster_blocks,
+                 .shared_bytes = size_t{Shape::kSharedBytes},
+                 .overlaps_previous = true},
+                stream, &TiledLinear<E, kSize>, args);
+}
+
+template <typename E>
+int StartTile(const CudaLinearArgs& args, void* stream) {
+  return args.tile == CudaGemmTile::k64x64 ? StartSize<E, 64>(args, stream)
+                                           : StartSize<E, 128>(args, stream);
+}
+
+}  // namespace
+
+int StartTiledLinear(const CudaLinearArgs& args, void* stream) {
+  switch (args.weight.dtype) {
+    case DType::kF16: return StartTile<F16Element>(args, stream);
+    case DType::kBF16: return StartTile<Bf16Element>(args, stream);
+    case DType::kI8: return StartTile<I8Element>(args, stream);
+    case DType::kF32: break;
+  }
+  return kInvalidValue;
+}
+
+}  // namespace lssar::LSSAR_CUDA_NAMESPACE

@@ -1,0 +1,122 @@
+#include "models/attention_override.h"
+
+#include <algorithm>
+
+#include "absl/status/status.h"
+#include "kernels/status_macros.h"
+#include "kernels/str_cat.h"
+#include "models/quote.h"
+
+namespace lssar {
+namespace {
+
+absl::Status Refuse(std::string_view field, std::string_view problem) {
+  return absl::InvalidArgumentError(StrCat("attention_override.", field, " ", problem));
+}
+
+std::string_view NameOfPhi(Phi phi) { return std::ranges::find(kPhis, phi, &PhiInfo::phi)->name; }
+
+// Fields that the kind does not use are reset, so that equal functions are equal specs.
+AttentionSpec Normalized(const AttentionSpec& spec) {
+  AttentionSpec normalized{.kind = spec.kind};
+  const AttentionForm form = spec.Form();
+  if (form.reweights) normalized.p = spec.p;
+  if (spec.kind == AttentionKind::kPhi) normalized.phi = spec.phi;
+  if (form.shift == ScoreShift::kMaxPositionEmbeddings ||
+      form.divisor == Divisor::kMaxPositionEmbeddings) {
+    normalized.max_position_embeddings = spec.max_position_embeddings;
+  }
+  return normalized;
+}
+
+std::string Describe(const AttentionSpec& spec) {
+  std::string text(NameOf(spec.kind));
+  if (spec.Form().reweights) text += StrCat(" p=", spec.p);
+  if (spec.kind == AttentionKind::kPhi) text += StrCat(" phi=", NameOfPhi(spec.phi));
+  return text;
+}
+
+// The kind that every layer gets; nullopt: each layer keeps its own.
+absl::StatusOr<std::optional<AttentionKind>> ReadKind(std::string_view name) {
+  if (name.empty()) return std::nullopt;
+  const std::optional<AttentionKind> kind = ParseAttentionKind(name);
+  if (kind) return kind;
+  return Refuse("kind", StrCat("is ", Quote(name), "; it must be one of ",
+                               StrJoin(kAttentionKinds,
+                                       [](const AttentionKindInfo& info) { return info.name; })));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<AttentionSpec>> ChangeAttention(const ModelConfig& config,
+                                                           const AttentionChange& change) {
+  if (!change.p && change.kind.empty() && change.phi.empty()) {
+    return Refuse("p",
+                  "and kind are not set; set p, kind, or both, or leave attention_override out");
+  }
+  // NaN is in no range.
+  if (change.p && !(*change.p > 0 && *change.p <= kMaxAttentionP)) {
+    return Refuse("p", StrCat("is ", *change.p, "; it must be in (0, ", kMaxAttentionP, "]"));
+  }
+  ASSIGN_OR_RETURN(const std::optional<AttentionKind> kind, ReadKind(change.kind));
+  const bool is_phi = kind == AttentionKind::kPhi;
+  const std::optional<Phi> phi = ParsePhi(change.phi);
+  if (is_phi && !phi) {
+    return Refuse("phi", StrCat(change.phi.empty() ? std::string("is missing")
+                                                   : StrCat("is ", Quote(change.phi)),
+                                "; with kind \"phi\" it must be one of ",
+                                StrJoin(kPhis, [](const PhiInfo& info) { return info.name; })));
+  }
+  if (!is_phi && !change.phi.empty()) {
+    return Refuse("phi",
+                  StrCat("is ", Quote(change.phi), "; it may be set only with kind \"phi\""));
+  }
+
+  const std::optional<double> own_p = config.AttentionP();
+  bool uses_p = false;
+  std::vector<AttentionSpec> layers;
+  for (const AttentionSpec& own : config.attention) {
+    AttentionSpec spec = own;
+    if (kind) spec.kind = *kind;
+    if (is_phi) spec.phi = *phi;
+    if (spec.Form().reweights) {
+      uses_p = true;
+      if (change.p) {
+        spec.p = *change.p;
+      } else if (!own.Form().reweights && own_p) {
+        spec.p = *own_p;
+      } else if (!own.Form().reweights) {
+        return Refuse("p", StrCat("is missing: kind ", Quote(change.kind),
+                                  " re-weights with it, and the checkpoint has no single p"));
+      }
+    }
+    spec.max_position_embeddings = config.max_position_embeddings;
+    layers.push_back(Normalized(spec));
+  }
+  if (change.p && !uses_p) {
+    return Refuse("p", StrCat("is ", *change.p, ", but ", DescribeAttention(layers),
+                              " does not re-weight; leave p out, or set kind to one that does: "
+                              "lssar, softmax_r or sigmoid_r"));
+  }
+  return layers;
+}
+
+std::string DescribeAttention(std::span<const AttentionSpec> layers) {
+  const auto is_same = [&](size_t a, size_t b) {
+    return Normalized(layers[a]) == Normalized(layers[b]);
+  };
+  std::string text;
+  for (size_t first = 0, end = 0; first < layers.size(); first = end) {
+    while (end < layers.size() && is_same(first, end)) ++end;
+    if (first == 0 && end == layers.size()) return Describe(layers[0]);
+    text += StrCat(first == 0 ? "" : ", ", Describe(layers[first]), " (", first,
+                   end == first + 1 ? "" : StrCat("-", end - 1), ")");
+  }
+  return text;
+}
+
+bool IsSameAttention(std::span<const AttentionSpec> a, std::span<const AttentionSpec> b) {
+  return std::ranges::equal(a, b, {}, Normalized, Normalized);
+}
+
+}  // namespace lssar

@@ -1,0 +1,225 @@
+"""`lssar sweep`, `attention --statistics` and `verify --server` on the shipped checkpoint."""
+
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+
+from lssar_client import Client, LssarError
+from lssar_client.checkpoints import replay
+
+from programs import MODEL, RunningServer, run_cli
+
+# `lssar verify` runs the python3 of PATH: the one that runs this test, which has grpc.
+PYTHON = {'PATH': f'{os.path.dirname(sys.executable)}:{os.environ["PATH"]}',
+          'PYTHONDONTWRITEBYTECODE': '1'}
+IDS = f'{MODEL}/held_out.bin'
+server: RunningServer
+
+
+def setUpModule():
+    global server
+    server = RunningServer('--allow-attention-override', '--max-model-len', '1024')
+    server.__enter__()
+
+
+def tearDownModule():
+    server.__exit__(None, None, None)
+
+
+def run(*arguments, **extra):
+    return run_cli(*arguments, '--server', server.address, model=False, **extra)
+
+
+class SweepTest(unittest.TestCase):
+
+    def test_each_p_has_the_loss_of_score(self):
+        flags = '--ids', IDS, '--lengths', '64,256', '--rows', '2', '--json'
+        done = run('sweep', '--p', '1,15,100', *flags)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        swept = json.loads(done.stdout)
+        self.assertEqual([value['p'] for value in swept['values']], [1, 15, 100])
+        self.assertEqual([value['attention'] for value in swept['values']],
+                         ['lssar p=1', 'lssar p=15', 'lssar p=100'])
+        own = json.loads(run('score', *flags).stdout)
+        self.assertEqual(swept['values'][1]['lengths'], own['lengths'])
+        changed = json.loads(run('score', *flags, '--attention-p', '100').stdout)
+        self.assertEqual(swept['values'][2]['lengths'], changed['lengths'])
+        losses = [value['lengths'][1]['loss'] for value in swept['values']]
+        self.assertEqual(min(losses), losses[1], 'the model was trained with p = 15')
+
+    def test_table_and_text(self):
+        with tempfile.NamedTemporaryFile('w', suffix='.txt') as file:
+            file.write('The river runs to the sea. ' * 60)
+            file.flush()
+            done = run('sweep', '--text', file.name, '--lengths', '64', '--rows', '1', '--p',
+                       '3,15')
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = done.stdout.splitlines()
+        self.assertIn('nats per token', lines[0])
+        self.assertRegex(lines[3], r'^ *3 +[0-9.]+ .*lssar p=3$')
+        self.assertRegex(lines[4], r"^ *15 +[0-9.]+ .*lssar p=15, the checkpoint's p$")
+        self.assertEqual(sum(' <' in line for line in lines[3:]), 1)
+
+    def test_figure(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, 'sweep.svg')
+            done = run('sweep', '--ids', IDS, '--lengths', '64,128', '--rows', '1', '--p', '3,15',
+                       '--figure', str(path), **PYTHON)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn('p = 15', path.read_text())
+
+    def test_in_process(self):
+        done = run_cli('sweep', '--ids', IDS, '--lengths', '64', '--rows', '1', '--p', '5',
+                       '--kind', 'softmax_r', '--json')
+        self.assertEqual(done.returncode, 0, done.stderr)
+        [value] = json.loads(done.stdout)['values']
+        self.assertEqual(value['attention'], 'softmax_r p=5')
+
+    def test_wrong_usage(self):
+        for message, *arguments in (
+                ('give --ids FILE or --text FILE', ),
+                ("--p: '0' is not a number in (0, 1000]", '--ids', IDS, '--p', '1,0'),
+                ("--p: '' is not a number", '--ids', IDS, '--p', '3,'),
+                ('--lengths', '--ids', IDS, '--lengths', '4K'),
+                ('attention_override.kind is "lsar"', '--ids', IDS, '--lengths', '64', '--kind',
+                 'lsar')):
+            done = run('sweep', *arguments)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(message, done.stderr)
+
+
+class StatisticsTest(unittest.TestCase):
+
+    def test_means_are_those_of_the_weights(self):
+        prompt = 'attention', 'The President of the United States met the', '--layers', '2'
+        rows = json.loads(run(*prompt, '--rows', 'all', '--json').stdout)['rows']
+        shown = json.loads(run(*prompt, '--statistics', '--json').stdout)
+        self.assertEqual(shown['attention'], 'lssar p=15')
+        self.assertEqual(len(shown['statistics']), 4)
+        for head in shown['statistics']:
+            own = [row for row in rows if row['head'] == head['head']]
+            num_keys = sum(row['row'] + 1 for row in own)
+            self.assertEqual(head['num_keys'], num_keys)
+            zeros = 1 - sum(row['num_nonzero'] for row in own) / num_keys
+            self.assertAlmostEqual(head['zeros'], zeros)
+            self.assertAlmostEqual(sum(head['distance_mass']), 1)
+        table = run(*prompt, '--statistics').stdout.splitlines()
+        self.assertIn('Attention (lssar p=15) of 9 rows of 9 tokens', table[0])
+        self.assertEqual(len(table), 3 + 4)
+        self.assertRegex(table[1], 'zeros +effective keys +first token +self +1-7 +8-63$')
+
+    def test_another_attention(self):
+        prompt = 'attention', '--ids', IDS, '--length', '200', '--statistics', '--json'
+        own = json.loads(run(*prompt).stdout)['statistics']
+        flat = json.loads(run(*prompt, '--attention-kind', 'softmax').stdout)['statistics']
+        self.assertEqual(own[0]['num_rows'], 64)
+        self.assertTrue(all(head['zeros'] == 0 for head in flat))
+        self.assertGreater(sum(head['zeros'] for head in own), len(own) / 4)
+
+    def test_wrong_usage(self):
+        done = run('attention', 'The', '--statistics', '--map')
+        self.assertEqual(done.returncode, 2)
+        self.assertIn('--statistics excludes --map, --figure and --top-k', done.stderr)
+
+
+class PythonClientTest(unittest.TestCase):
+
+    def test_override_hash_receipt_and_statistics(self):
+        with Client(server.address) as client:
+            info = client.get_info()
+            self.assertTrue(info.attention_override_allowed)
+            [own] = client.score('The river', [' is wide'])
+            [flat] = client.score('The river', [' is wide'],
+                                  attention_override={'kind': 'softmax'},
+                                  checkpoint_hash=info.checkpoint_hash)
+            self.assertNotEqual(own.logprob, flat.logprob)
+            with client.stream('The river', max_tokens=2, attention_override={'p': 3}) as stream:
+                self.assertTrue(list(stream))
+            self.assertEqual(stream.started.attention, 'lssar p=3')
+            self.assertEqual(stream.finished.receipt.attention, 'lssar p=3')
+            self.assertEqual(stream.finished.receipt.config_hash, info.config_hash)
+            with self.assertRaises(LssarError) as caught:
+                client.score('The river', [' is'], checkpoint_hash='0' * 16)
+            self.assertEqual(caught.exception.code, 'FAILED_PRECONDITION')
+            with self.assertRaisesRegex(TypeError, 'attention_override must be a dict'):
+                client.score('The river', [' is'], attention_override=5)
+            attention = client.attention('The river', layers=[-1], rows=[0, -1], statistics=True)
+            self.assertEqual([head.head for head in attention.statistics], [0, 1, 2, 3])
+            self.assertTrue(all(head.num_rows == 2 for head in attention.statistics))
+            self.assertEqual(attention.rows, [])
+
+
+class VerifyTest(unittest.TestCase):
+
+    def save(self, *flags):
+        folder = tempfile.mkdtemp()
+        self.addCleanup(lambda: [file.unlink() for file in pathlib.Path(folder).iterdir()])
+        path = pathlib.Path(folder, 'request.json')
+        done = run('generate', 'The river', '--max-tokens', '12', '--ignore-eos', '--logprobs', '2',
+                   '--save-request', str(path), *flags)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return path
+
+    def verify(self, path, *arguments):
+        return run_cli('verify', *arguments, '--server', server.address, '--request', str(path),
+                       model=False, **PYTHON)
+
+    def test_a_saved_reply_has_the_same_bits(self):
+        path = self.save('--n', '2', '--attention-p', '5')
+        done = self.verify(path, '--json')
+        self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
+        report = json.loads(done.stdout)
+        self.assertEqual(report['receipt']['attention'], 'lssar p=5')
+        names = [each['name'] for each in report['replays']]
+        self.assertEqual(names[:4], ['receipt', 'the saved reply', 'again, from the prefix cache',
+                                     'without the prefix cache'])
+        self.assertEqual(len(names), 4 + replay.NUM_COPIES)
+        self.assertGreater(report['num_values'], 2 * 12 * 6)
+
+    def test_says_where_bits_part(self):
+        path = self.save('--temperature', '0')
+        saved = json.loads(path.read_text())
+        token = saved['replies'][0]['delta']['tokens'][7]['token']
+        token['logprob'] *= 1 + 2e-7
+        path.write_text(json.dumps(saved))
+        done = self.verify(path)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stdout,
+                         r'the saved reply +DIFFERENT: choice 0 token 7\.logprob: .* expected')
+        saved['replies'][-1]['finished']['receipt']['checkpoint_hash'] = '0' * 16
+        path.write_text(json.dumps(saved))
+        self.assertIn("receipt checkpoint_hash: ", self.verify(path).stdout)
+
+    def test_servers_of_its_own_and_requests_without_replies(self):
+        with tempfile.NamedTemporaryFile('w', suffix='.json') as file:
+            json.dump({'score': {
+                'items': [{'context': {'text': 'The river'},
+                           'continuations': [{'text': ' is wide'}, {'text': ' zzz'}]}],
+                'per_token': True, 'attention_override': {'p': 3}}}, file)
+            file.flush()
+            done = self.verify(file.name, MODEL, '--json')
+        self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
+        names = {each['name'] for each in json.loads(done.stdout)['replays']}
+        self.assertLessEqual(set(replay.VARIANTS), names)
+
+    def test_files_that_are_no_request(self):
+        for text, message in (('{}', 'must have one of generate, score, embed, attention'),
+                              ('{"generate": {"txt": "a"}}', 'txt'),
+                              ('[]', 'object'),
+                              ('{"generate": {"text": ""}}', 'INVALID_ARGUMENT: text is empty')):
+            with tempfile.NamedTemporaryFile('w', suffix='.json') as file:
+                file.write(text)
+                file.flush()
+                done = self.verify(file.name)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn(message, done.stderr)
+        done = run_cli('verify', '--server', server.address, model=False, **PYTHON)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn('--server and --request go together', done.stderr)
+
+
+if __name__ == '__main__':
+    unittest.main()

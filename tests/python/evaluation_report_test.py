@@ -1,0 +1,98 @@
+"""deploy/evaluation/report.py on short texts: numbers, figures, going on where it stopped."""
+
+import json
+import pathlib
+import re
+import subprocess
+import tempfile
+import unittest
+
+from environments import HERE, environment, isolated
+
+from lssar_client import Client
+from programs import CLI, MODEL, SERVER, RunningServer
+
+ROOT = HERE.parents[1]
+FLAGS = ['--lengths', '128,256', '--trials', '2', '--p', '5,15']
+
+
+class EvaluationTest(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        cls.python = environment('foreign')
+        folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        cls.out = folder / 'out'
+        cls.ids = folder / 'ids.bin'
+        cls.ids.write_bytes(pathlib.Path(MODEL, 'held_out.bin').read_bytes()[:2400])
+        cls.tasks = folder / 'tasks'
+        cls.tasks.mkdir()
+        text = (HERE / 'tasks' / 'choice.yaml').read_text(encoding='utf-8')
+        (cls.tasks / 'choice.yaml').write_text(text, encoding='utf-8')
+        cls.first = cls.report()
+
+    @classmethod
+    def report(cls, *flags, code=0):
+        """Runs the program. -> its output."""
+        command = [cls.python, '-B', ROOT / 'deploy' / 'evaluation' / 'report.py', MODEL, cls.out,
+                   '--ids', cls.ids, '--tasks', cls.tasks, *FLAGS, *flags]
+        done = subprocess.run([str(part) for part in command], text=True, check=False,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300,
+                              env=isolated(LSSAR_CLI=CLI, LSSAR_SERVER=SERVER))
+        if done.returncode != code:
+            raise AssertionError(done.stdout)
+        return done.stdout
+
+    def read(self, name):
+        return json.loads((self.out / f'{name}.json').read_text(encoding='utf-8'))
+
+    def test_numbers_are_the_servers(self):
+        ids = self.ids.read_bytes()
+        tokens = [int.from_bytes(ids[i:i + 2], 'little') for i in range(0, len(ids), 2)]
+        loss = self.read('loss')['lengths'][0]
+        with RunningServer() as server, Client(server.address) as client:
+            scores = []
+            step = (len(tokens) - 128 - 1) // loss['num_rows']
+            for row in range(loss['num_rows']):
+                part = tokens[row * step:row * step + 129]
+                [score] = client.score(part[:1], [part[1:]])
+                scores.append(-score.logprob / 128)
+        self.assertEqual(loss['length'], 128)
+        self.assertAlmostEqual(loss['loss'], sum(scores) / len(scores), places=12)
+        # The sweep's p of the checkpoint is the checkpoint.
+        own = next(value for value in self.read('sweep')['values'] if value['p'] == 15)
+        self.assertEqual(own['lengths'][0]['loss'], loss['loss'])
+        self.assertEqual(len(self.read('statistics')['statistics']), 24)
+        self.assertEqual(set(self.read('tasks')['results']), {'lssar_choice'})
+
+    def test_the_report_has_every_number_with_its_command(self):
+        text = (self.out / 'report.md').read_text(encoding='utf-8')
+        for name in ('tasks', 'loss', 'positions', 'passkey', 'sweep', 'statistics', 'attention'):
+            self.assertIn(f'Data: `{name}.json`', text)
+        for at in self.read('loss')['lengths']:
+            self.assertIn(f'| {at["num_rows"]} | {at["loss"]:.4f} |', text)
+        commands = re.findall(r'^    (lssar(?:-lm-eval)? .*)$', text, re.MULTILINE)
+        self.assertEqual(sum('--json' in command for command in commands), 6)
+        for figure in re.findall(r'\]\(([a-z.]+)\)', text):
+            self.assertGreater((self.out / figure).stat().st_size, 1000)
+        html = (self.out / 'report.html').read_text(encoding='utf-8')
+        self.assertEqual(html.count('<img '), 5)
+        self.assertEqual(html.count('src="data:image/'), 5)
+        self.assertIn('<table>', html)
+
+    def test_finished_steps_are_kept(self):
+        before = self.read('passkey')
+        (self.out / 'passkey.json').unlink()
+        again = self.report()
+        self.assertEqual(again.count(': kept'), 6)
+        self.assertIn('passkey: lssar passkey', again)
+        self.assertEqual(self.read('passkey'), before)
+
+    def test_errors_are_sentences(self):
+        self.assertIn("'x' is no number of tokens", self.report('--lengths', 'x', code=1))
+        self.assertIn('1200 ids are too few for rows of 4096',
+                      self.report('--lengths', '4K', code=1))
+
+
+if __name__ == '__main__':
+    unittest.main()
