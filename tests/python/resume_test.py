@@ -229,7 +229,7 @@ class Cases:
             with self.subTest(prompt=prompt, **options):
                 first, second = self.expect_same(prompt, [11], max_tokens=20, prompt_logprobs=0,
                                                  **options)
-                first.sampling.seed = 7
+                first.sampling.seed, first.checkpoint_hash = 7, 'a'
                 self.assertEqual(first, second)
 
     def test_the_ways_in_which_proxies_end_a_stream(self):
@@ -288,7 +288,10 @@ class Cases:
         for method, args in (('score', ('x', ['y'])), ('embed', ('x',)), ('attention', ('x',)),
                              ('complete', ('x',)), ('get_info', ())):
             with self.subTest(method):
-                self.call(Model(), method, *args, client={'checkpoint_hash': 'a'})
+                model = Model()
+                self.call(model, method, *args, client={'checkpoint_hash': 'a'})
+                self.assertEqual([each.checkpoint_hash for each in model.requests],
+                                 ['a'] * len(model.requests))
                 with self.assertRaisesRegex(LssarError, 'checkpoint_hash is b.*has a') as caught:
                     self.call(Model(), method, *args, client={'checkpoint_hash': 'b'})
                 self.assertEqual(caught.exception.code, 'FAILED_PRECONDITION')

@@ -25,6 +25,8 @@ DEFAULT_MAX_TOKENS = 256  # the server's, where a request leaves max_tokens out
 Request = TypeVar('Request')
 Reply = TypeVar('Reply')
 ReplyOfCall = TypeVar('ReplyOfCall', contravariant=True)
+CheckedRequest = TypeVar('CheckedRequest', pb.GenerateRequest, pb.ScoreRequest, pb.EmbedRequest,
+                         pb.CaptureAttentionRequest)
 
 
 class Progress(Protocol[Request, Reply]):
@@ -58,6 +60,16 @@ def check_hash(checkpoint_hash: str, pinned: str | None) -> None:
     if pinned and checkpoint_hash and checkpoint_hash != pinned:
         raise LssarError('FAILED_PRECONDITION', f'checkpoint_hash is {pinned}, and the server that '
                          f'answered has {checkpoint_hash}')
+
+
+def pin_checkpoint(request: CheckedRequest, pinned: str | None) -> CheckedRequest:
+    """The request, for a server with that checkpoint only, unless it names one itself."""
+    if pinned and not request.checkpoint_hash:
+        copy = type(request)()
+        copy.CopyFrom(request)
+        copy.checkpoint_hash = pinned
+        return copy
+    return request
 
 
 class Restartable(Protocol[ReplyOfCall]):
@@ -244,6 +256,7 @@ class Generation:
         self._num_continued = 0
         if self._started:
             request.sampling.seed = self._started.seed
+            request.checkpoint_hash = self._started.checkpoint_hash
         if not self._can_continue():
             for choice in self._choices:
                 choice.restart(0, 0)

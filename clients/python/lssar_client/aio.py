@@ -237,7 +237,8 @@ class AsyncClient:
     def stream(self, prompt: types.Prompt,
                **options: Unpack[types.GenerateOptions]) -> AsyncStream:
         """Starts a generation and returns its stream of deltas. Needs no await."""
-        request = _requests.generate_request(prompt, options)
+        request = _resume.pin_checkpoint(_requests.generate_request(prompt, options),
+                                         self._checkpoint_hash)
         return AsyncStream(_Call(self, self._generate, request, options.get('timeout_s'),
                                  _resume.Generation(request)))
 
@@ -343,7 +344,8 @@ class AsyncClient:
         async def calls() -> AsyncIterator[_Pending[pb.ScoreRequest, pb.ScoreReply,
                                                     list[types.ContinuationScore]]]:
             async for part in self._parts(items):
-                request = _requests.score_request(part.items, options)
+                request = _resume.pin_checkpoint(
+                    _requests.score_request(part.items, options), self._checkpoint_hash)
                 scored = _batches.ScoredPart(part, request, joiner)
                 yield (_Call(self, self._score, request, options.get('timeout_s'),
                              _resume.Restart(request, scored)), scored)
@@ -405,7 +407,8 @@ class AsyncClient:
         async def calls() -> AsyncIterator[
                 _Pending[pb.EmbedRequest, pb.EmbedReply, types.Embedding]]:
             async for group in groups():
-                request = _requests.embed_request(group, options)
+                request = _resume.pin_checkpoint(_requests.embed_request(group, options),
+                                                 self._checkpoint_hash)
                 replies = _requests.EmbedReplies(request, checkpoint)
                 yield (_Call(self, self._embed, request, options.get('timeout_s'),
                              _resume.Restart(request, replies)), replies)
@@ -416,7 +419,8 @@ class AsyncClient:
                         **options: Unpack[types.AttentionOptions]) -> types.Attention:
         """Returns the attention weights of chosen layers, heads and query tokens."""
         info = await self.get_info() if _requests.needs_info(options) else None
-        request = _requests.attention_request(prompt, options, info)
+        request = _resume.pin_checkpoint(_requests.attention_request(prompt, options, info),
+                                         self._checkpoint_hash)
         replies = _requests.AttentionReplies()
         call = _Call(self, self._capture, request, options.get('timeout_s'),
                      _resume.Restart(request, replies))

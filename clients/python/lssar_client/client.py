@@ -216,7 +216,8 @@ class Client:
 
     def stream(self, prompt: types.Prompt, **options: Unpack[types.GenerateOptions]) -> Stream:
         """Starts a generation and returns its stream of deltas."""
-        request = _requests.generate_request(prompt, options)
+        request = _resume.pin_checkpoint(_requests.generate_request(prompt, options),
+                                         self._checkpoint_hash)
         return Stream(_Call(self, self._generate, request, options.get('timeout_s'),
                             _resume.Generation(request)))
 
@@ -332,7 +333,8 @@ class Client:
         def calls() -> Iterator[_Pending[pb.ScoreRequest, pb.ScoreReply,
                                          list[types.ContinuationScore]]]:
             for part in self._parts(items):
-                request = _requests.score_request(part.items, options)
+                request = _resume.pin_checkpoint(
+                    _requests.score_request(part.items, options), self._checkpoint_hash)
                 scored = _batches.ScoredPart(part, request, joiner)
                 yield (_Call(self, self._score, request, options.get('timeout_s'),
                              _resume.Restart(request, scored)), scored)
@@ -386,7 +388,8 @@ class Client:
 
         def calls() -> Iterator[_Pending[pb.EmbedRequest, pb.EmbedReply, types.Embedding]]:
             for group in groups():
-                request = _requests.embed_request(group, options)
+                request = _resume.pin_checkpoint(_requests.embed_request(group, options),
+                                                 self._checkpoint_hash)
                 replies = _requests.EmbedReplies(request, checkpoint)
                 yield (_Call(self, self._embed, request, options.get('timeout_s'),
                              _resume.Restart(request, replies)), replies)
@@ -397,7 +400,8 @@ class Client:
                   **options: Unpack[types.AttentionOptions]) -> types.Attention:
         """Returns the attention weights of chosen layers, heads and query tokens."""
         info = self.get_info() if _requests.needs_info(options) else None
-        request = _requests.attention_request(prompt, options, info)
+        request = _resume.pin_checkpoint(_requests.attention_request(prompt, options, info),
+                                         self._checkpoint_hash)
         replies = _requests.AttentionReplies()
         for reply in _Call(self, self._capture, request, options.get('timeout_s'),
                            _resume.Restart(request, replies)):
