@@ -36,8 +36,9 @@ void ScaleQueries(const Work<T>& work) {
       continue;
     }
     const float* q = work.args.q + work.VectorIdx(row);
+    const double unit = IsBase2(work.args.spec.Form()) ? 1.0 / std::log(2.0) : 1.0;
     const float scale =
-        float(ScaleOf(work.args.spec, work.args.kv.layout.head_dim, work.item.NumKeys(row)));
+        float(unit * ScaleOf(work.args.spec, work.args.kv.layout.head_dim, work.item.NumKeys(row)));
     for (size_t dim = 0; dim < head_dim; ++dim) to[dim * group_rows] = scale * q[dim];
   }
 }
@@ -161,22 +162,25 @@ void ScoreBlockTile(const Work<T>& work, int first_key) {
 template <typename T>
 StageOne StageOneOf(const Work<T>& work, int row) {
   const AttentionSpec& spec = work.args.spec;
-  return {.phi = spec.Form().phi, .shift = float(ShiftOf(spec, work.item.NumKeys(row)))};
+  const AttentionForm form = spec.Form();
+  return {.phi = form.phi,
+          .shift = float(ShiftOf(spec, work.item.NumKeys(row))),
+          .is_base_2 = IsBase2(form)};
 }
 
 // Adds a row's keys in [chunk, end) to the sum and the maximum of their split. If phi is e^s, the
 // sum is of e^(s - the split's maximum so far), and only stage 2 needs it.
 template <typename T>
-void AddChunk(const Work<T>& work, int row, int chunk, int end, const ChunkStats& stats) {
+void AddChunk(const Work<T>& work, StageOne stage, int row, int chunk, int end,
+              const ChunkStats& stats) {
   const size_t at = work.values.AtSplit(row, chunk / kSplitKeys);
   double& sum = work.values.sum[at];
   float& max = work.values.max[at];
   const float max_before = max;
   max = std::max(max_before, stats.Max());
-  const AttentionForm form = work.args.spec.Form();
-  if (form.phi != Phi::kExp) {
-    sum += stats.Sum();
-  } else if (form.reweights && end > chunk) {
+  if (stage.phi != Phi::kExp) {
+    sum += stats.Sum(stage);
+  } else if (work.args.spec.Form().reweights && end > chunk) {
     sum = sum * std::exp(double{max_before} - double{max}) +
           SumOfExp(work.values.Scores(row) + chunk, Size(end - chunk), max);
   }
@@ -198,19 +202,19 @@ void ScoreDecode(const Work<T>& work, int split) {
       if (key == first) return;
       for (int row = 0; row < num_rows; ++row) {
         float* before = work.values.Scores(row) + (key - kTile) + v * kScoreLanes;
-        ApplyPhi(stage, before, kScoreLanes, kScoreLanes, stats[row]);
+        ApplyPhi(stage, before, v, kScoreLanes, kScoreLanes, stats[row]);
       }
     });
     if (key % kChunkKeys != 0 || key == first) continue;
     for (int row = 0; row < num_rows; ++row) {
-      AddChunk(work, row, key - kChunkKeys, key, stats[row]);
+      AddChunk(work, stage, row, key - kChunkKeys, key, stats[row]);
       stats[row].Reset(stage.Least());
     }
   }
   const int last = (end - 1) / kTile * kTile;
   for (int row = 0; row < num_rows; ++row) {
-    ApplyPhi(stage, work.values.Scores(row) + last, Size(end - last), kTileKeys, stats[row]);
-    AddChunk(work, row, last / kChunkKeys * kChunkKeys, end, stats[row]);
+    ApplyPhi(stage, work.values.Scores(row) + last, 0, Size(end - last), kTileKeys, stats[row]);
+    AddChunk(work, stage, row, last / kChunkKeys * kChunkKeys, end, stats[row]);
   }
 }
 
@@ -230,16 +234,17 @@ void ScoreBlock(const Work<T>& work, int split) {
       ScoreBlockTile(work, key);
       for (int row = 0; row < item.num_rows; ++row) {
         const int count = std::clamp(item.NumKeys(row) - key, 0, int(kTileKeys));
-        ApplyPhi(stages[row], values.Scores(row) + key, Size(count), kTileKeys, stats[row]);
+        ApplyPhi(stages[row], values.Scores(row) + key, 0, Size(count), kTileKeys, stats[row]);
       }
     }
     for (int row = 0; row < item.num_rows; ++row) {
-      AddChunk(work, row, chunk, std::min(chunk_end, item.NumKeys(row)), stats[row]);
+      AddChunk(work, stages[row], row, chunk, std::min(chunk_end, item.NumKeys(row)), stats[row]);
     }
   }
 }
 
-// Score: reads K of one split once; writes phi of the scores, its sum and maximum.
+// Score: reads K of one split once; writes phi of the scores, or leaves the scores (StageOne), and
+// the sum and maximum.
 template <typename T>
 void Score(const Work<T>& work, int split) {
   for (int row = 0; row < work.item.num_rows; ++row) {
