@@ -12,6 +12,7 @@
 #endif
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -146,15 +147,44 @@ HWY_INLINE void MapScores(float* scores, size_t count, size_t capacity, float pa
   for (; i < capacity; i += kScoreLanes) hn::StoreU(hn::Set(d, padding), d, scores + i);
 }
 
-// Adds 16 floats in one order on every target: halves, quarters, ...
-HWY_INLINE float SumInOrder(const ScoreVec* vectors) {
-  const ScoreTag d;
-  HWY_ALIGN float sums[16];
-  for (size_t v = 0; v < kSumVectors; ++v) hn::Store(vectors[v], d, sums + v * kScoreLanes);
-  for (size_t half = 8; half > 0; half /= 2) {
-    for (size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
+// Adds the lanes: i and i + half of the lanes, and so on.
+template <class D>
+HWY_INLINE float SumHalves([[maybe_unused]] D d, hn::Vec<D> v) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::GetLane(v);
+#else
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    v = hn::Add(v, hn::Shuffle1032(v));
+    return hn::GetLane(hn::Add(v, hn::Shuffle2301(v)));
+  } else {
+    const hn::Half<D> half;
+    return SumHalves(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
   }
-  return sums[0];
+#endif
+}
+
+// Adds 16 floats in one order on every target: i and i + 8, i and i + 4, and so on.
+HWY_INLINE float SumInOrder(const ScoreVec* vectors) {
+  ScoreVec sums[kSumVectors];
+  for (size_t v = 0; v < kSumVectors; ++v) sums[v] = vectors[v];
+  for (size_t half = kSumVectors / 2; half > 0; half /= 2) {
+    for (size_t v = 0; v < half; ++v) sums[v] = hn::Add(sums[v], sums[v + half]);
+  }
+  return SumHalves(ScoreTag(), sums[0]);
+}
+
+// True if the target moves the lanes of a mask to the front in one instruction. Elsewhere compilers
+// copy a table of permutations at each use.
+constexpr bool kHasCompress = HWY_TARGET <= HWY_AVX3;
+
+// Calls f(lane) for each lane of the mask, in rising order.
+template <class Mask, class F>
+HWY_INLINE void ForLanes(Mask mask, const F& f) {
+  uint8_t bits[8] = {};
+  hn::StoreMaskBits(ScoreTag(), mask, bits);
+  uint32_t left = 0;
+  std::memcpy(&left, bits, sizeof(left));
+  for (; left != 0; left &= left - 1) f(size_t(std::countr_zero(left)));
 }
 
 // Lower bounds of scores, and of every phi.
@@ -360,12 +390,13 @@ HWY_INLINE float ThresholdOf(const RowWeighting& row, float peak, float floor) {
   const double gain = double{row.gain} + double{row.gain_rest};
   const double phi =
       (double{floor} * double{peak} + double{row.offset}) / gain * (1.0 - kThresholdMargin);
-  constexpr double kInf = std::numeric_limits<double>::infinity();
+  // The computed phi has a lower bound, 2^-126 or e^-87: near it a score does not decide.
+  if (phi < 1e-35) return -std::numeric_limits<float>::infinity();
   double threshold = phi;
   if (row.rule == WeightRule::kReweightSoftplus) {
-    threshold = phi > 0 ? phi + std::log2(-std::expm1(-phi * std::log(2.0))) : -kInf;
+    threshold = phi + std::log2(-std::expm1(-phi * std::log(2.0)));
   } else if (row.rule == WeightRule::kReweightExp) {
-    threshold = phi > 0 ? double{row.max} + std::log(phi) : -kInf;
+    threshold = double{row.max} + std::log(phi);
   }
   return std::nextafter(float(threshold), -std::numeric_limits<float>::infinity());
 }
@@ -504,7 +535,8 @@ template <size_t kRows>
 HWY_INLINE size_t ListKeys(Rows<const float> weights, size_t begin, size_t end, int32_t* keys) {
   const ScoreTag d;
   const hn::RebindToSigned<ScoreTag> d_int;
-  const auto lanes = hn::Iota(d_int, 0);  // outside of the loop: compilers build it lane by lane
+  [[maybe_unused]] const auto lanes =
+      hn::Iota(d_int, 0);  // outside of the loop: compilers build it lane by lane
   size_t count = 0;
   for (size_t key = begin; key < end; key += kScoreLanes) {
     // As integers: the OR of two floats may be a NaN.
@@ -514,10 +546,15 @@ HWY_INLINE size_t ListKeys(Rows<const float> weights, size_t begin, size_t end, 
                    hn::BitCast(d_int, hn::LoadU(d, weights.first + r * weights.row_stride + key)));
     }
     const auto survives = hn::Ne(any, hn::Zero(d_int));
-    // Compress and a full store: CompressStore is slow on some machines.
-    const auto of_lanes = hn::Add(lanes, hn::Set(d_int, int32_t(key)));
-    hn::StoreU(hn::Compress(of_lanes, survives), d_int, keys + count);
-    count += hn::CountTrue(d_int, survives);
+    if constexpr (kHasCompress) {
+      // Compress and a full store: CompressStore is slow on some machines.
+      const auto of_lanes = hn::Add(lanes, hn::Set(d_int, int32_t(key)));
+      hn::StoreU(hn::Compress(of_lanes, survives), d_int, keys + count);
+      count += hn::CountTrue(d_int, survives);
+    } else {
+      ForLanes(hn::RebindMask(d, survives),
+               [&](size_t lane) { keys[count++] = int32_t(key + lane); });
+    }
   }
   return count;
 }
@@ -609,19 +646,26 @@ HWY_INLINE size_t KeepSurvivors(float threshold, float* scores, size_t count, in
   const ScoreTag d;
   const hn::RebindToSigned<ScoreTag> d_int;
   const ScoreVec least = hn::Set(d, threshold);
-  auto lanes = hn::Iota(d_int, 0);
-  const auto step = hn::Set(d_int, int32_t(kScoreLanes));
+  [[maybe_unused]] auto lanes = hn::Iota(d_int, 0);
+  [[maybe_unused]] const auto step = hn::Set(d_int, int32_t(kScoreLanes));
   size_t num_kept = 0;
   for (size_t i = 0; i < count; i += kScoreLanes) {
+    hwy::Prefetch(scores + kChunkKeys + i);  // the row's next chunk
     const ScoreVec score = hn::LoadU(d, scores + i);
     auto survives = hn::Gt(score, least);
     if (i + kScoreLanes > count) survives = hn::And(survives, hn::FirstN(d, count - i));
-    // num_kept <= i: this overwrites no score that is still needed. Compress and a full store:
-    // CompressStore is slow on some machines.
-    hn::StoreU(hn::Compress(score, survives), d, scores + num_kept);
-    hn::StoreU(hn::Compress(lanes, hn::RebindMask(d_int, survives)), d_int, keys + num_kept);
-    num_kept += hn::CountTrue(d, survives);
-    lanes = hn::Add(lanes, step);
+    // num_kept <= i: this overwrites no score that is still needed.
+    if constexpr (kHasCompress) {
+      hn::StoreU(hn::Compress(score, survives), d, scores + num_kept);
+      hn::StoreU(hn::Compress(lanes, hn::RebindMask(d_int, survives)), d_int, keys + num_kept);
+      num_kept += hn::CountTrue(d, survives);
+      lanes = hn::Add(lanes, step);
+    } else {
+      ForLanes(survives, [&](size_t lane) {
+        scores[num_kept] = scores[i + lane];
+        keys[num_kept++] = int32_t(i + lane);
+      });
+    }
   }
   return num_kept;
 }

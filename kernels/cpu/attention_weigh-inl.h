@@ -123,6 +123,17 @@ void ReweightDecodeRow(const Work<T>& work, int row, int split, int end,
   }
 }
 
+// Prefetches part `part` of `num_parts` of a chunk's values: nearly every value of a chunk has a
+// survivor in some row of a block.
+template <typename T>
+void PrefetchPart(const Work<T>& work, int chunk, int part, int num_parts) {
+  const int step = (kChunkKeys + num_parts - 1) / num_parts;
+  const int end = std::min({work.item.MaxKeys(), chunk + kChunkKeys, chunk + (part + 1) * step});
+  for (int key = chunk + part * step; key < end; ++key) {
+    PrefetchValue(work.kv.Value(key), work.kv.ValueScales(key), work.HeadDim());
+  }
+}
+
 // Weigh of a block, by chunk: the values stay in cache from row to row. A few rows together, so
 // that one row's arithmetic overlaps with the next one's.
 template <typename T>
@@ -131,6 +142,8 @@ void ReweightBlock(const Work<T>& work, int split, int end, const ReweightPower&
     const ChunkValues<T> values = FindChunk(work, chunk);
     for (int first = 0; first < work.item.num_rows; first += kGroupRows) {
       const int group_rows = std::min(kGroupRows, work.item.num_rows - first);
+      PrefetchPart(work, chunk + kChunkKeys, first / kGroupRows,
+                   work.item.PaddedRows() / kGroupRows);
       Survivors lists[kGroupRows];
       int32_t* keys = work.task.keys;
       for (int r = 0; r < group_rows; ++r) {
