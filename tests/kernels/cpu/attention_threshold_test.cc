@@ -17,7 +17,7 @@ namespace {
 double PhiOfStored(const ThresholdRow& row, double stored) {
   switch (row.spec.Form().phi) {
     case Phi::kSoftplus:
-      return std::max(stored, 0.0) + std::log2(1 + std::exp2(-std::fabs(stored)));
+      return std::max(stored, 0.0) + std::log1p(std::exp2(-std::fabs(stored))) / std::log(2.0);
     case Phi::kExp: return std::exp(stored - double{row.max});
     default: return stored;
   }
@@ -87,9 +87,9 @@ TEST_P(AttentionThresholdTest, NoScoreUpToItHasAWeight) {
                                   << NameOf(row.spec.kind) << ", p " << row.spec.p << ", "
                                   << row.num_keys << " keys, max " << row.max;
     }
-    // It is not far below the first score with a weight.
+    // It is not far below the first score with a weight. The bound of u has a margin of 1e-3 / p.
     const float above = static_cast<float>(
-        StoredOfPhi(row, PhiOfStored(row, double{threshold}) * (1 + 4e-5) + 1e-37));
+        StoredOfPhi(row, PhiOfStored(row, double{threshold}) * (1 + 4e-5 + 2e-3 / row.spec.p)));
     if (above > row.max) continue;
     EXPECT_GT(WeightsOnCpu(row, std::vector<float>{above, row.max}).front(), 0.0f)
         << above << " of threshold " << threshold << ", kind " << NameOf(row.spec.kind) << ", p "
