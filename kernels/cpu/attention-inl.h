@@ -12,6 +12,7 @@
 #endif
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -33,6 +34,9 @@ namespace {
 using ScoreTag = hn::CappedTag<float, 16>;
 using ScoreVec = hn::Vec<ScoreTag>;
 constexpr size_t kScoreLanes = hn::MaxLanes(ScoreTag());
+
+// A sum over keys of a row that is re-weighted has 16 accumulators, on every target.
+constexpr size_t kSumVectors = 16 / kScoreLanes;
 
 // Keys of a tile: their dot products are computed together.
 constexpr size_t kTileKeys = 64;
@@ -143,31 +147,118 @@ HWY_INLINE void MapScores(float* scores, size_t count, size_t capacity, float pa
   for (; i < capacity; i += kScoreLanes) hn::StoreU(hn::Set(d, padding), d, scores + i);
 }
 
-// Sum and maximum of a row's phi in one chunk, with one accumulator per lane.
-struct ChunkStats {
-  HWY_INLINE void Reset(float least) {
-    sum = hn::Zero(ScoreTag());
-    max = hn::Set(ScoreTag(), least);
+// Adds the lanes: i and i + half of the lanes, and so on.
+template <class D>
+HWY_INLINE float SumHalves([[maybe_unused]] D d, hn::Vec<D> v) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::GetLane(v);
+#else
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    v = hn::Add(v, hn::Shuffle1032(v));
+    return hn::GetLane(hn::Add(v, hn::Shuffle2301(v)));
+  } else {
+    const hn::Half<D> half;
+    return SumHalves(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
   }
-  HWY_INLINE double Sum() const { return double{hn::GetLane(hn::SumOfLanes(ScoreTag(), sum))}; }
-  HWY_INLINE float Max() const { return hn::GetLane(hn::MaxOfLanes(ScoreTag(), max)); }
+#endif
+}
 
-  ScoreVec sum;
-  ScoreVec max;
-};
+// Adds 16 floats in one order on every target: i and i + 8, i and i + 4, and so on.
+HWY_INLINE float SumInOrder(const ScoreVec* vectors) {
+  ScoreVec sums[kSumVectors];
+  for (size_t v = 0; v < kSumVectors; ++v) sums[v] = vectors[v];
+  for (size_t half = kSumVectors / 2; half > 0; half /= 2) {
+    for (size_t v = 0; v < half; ++v) sums[v] = hn::Add(sums[v], sums[v + half]);
+  }
+  return SumHalves(ScoreTag(), sums[0]);
+}
 
-// Lower bounds of scores, and of every phi that is re-weighted.
+// True if the target moves the lanes of a mask to the front in one instruction. Elsewhere compilers
+// copy a table of permutations at each use.
+constexpr bool kHasCompress = HWY_TARGET <= HWY_AVX3;
+
+// Calls f(lane) for each lane of the mask, in rising order.
+template <class Mask, class F>
+HWY_INLINE void ForLanes(Mask mask, const F& f) {
+  uint8_t bits[8] = {};
+  hn::StoreMaskBits(ScoreTag(), mask, bits);
+  uint32_t left = 0;
+  std::memcpy(&left, bits, sizeof(left));
+  for (; left != 0; left &= left - 1) f(size_t(std::countr_zero(left)));
+}
+
+// Lower bounds of scores, and of every phi.
 constexpr float kLeastScore = std::numeric_limits<float>::lowest();
 constexpr float kLeastPhi = 0.0f;
 
-// How Score turns a row's scores into phi. If phi is e^s, Score leaves the scores unchanged: e^(s -
-// max) needs the maximum, which Reduce computes.
+// How Score turns a row's scores into phi.
+//   e^s                       Score leaves the scores unchanged: e^(s - max) needs the maximum,
+//                             which Reduce computes
+//   softplus, re-weighted     Score leaves the scores unchanged and computes only their sum: most
+//                             keys are below the row's threshold, and Weigh computes phi of the
+//                             others. Scores are in units of ln 2: phi = log2(1 + 2^score). The
+//                             unit cancels in u
+//   others                    Score replaces the scores by phi
 struct StageOne {
   Phi phi = Phi::kSoftplus;
   float shift = 0;
+  bool is_base_2 = false;  // softplus, re-weighted
 
-  constexpr float Least() const { return phi == Phi::kExp ? kLeastScore : kLeastPhi; }
+  constexpr float Least() const { return phi == Phi::kExp || is_base_2 ? kLeastScore : kLeastPhi; }
 };
+
+// Sum of a row's phi and maximum of its phi or scores, in one chunk.
+struct ChunkStats {
+  HWY_INLINE void Reset(float least) {
+    for (size_t v = 0; v < kSumVectors; ++v) {
+      sum[v] = hn::Zero(ScoreTag());
+      product[v] = hn::Zero(ScoreTag());
+    }
+    max = hn::Set(ScoreTag(), least);
+  }
+  HWY_INLINE double Sum(StageOne stage) const {
+    const ScoreTag d;
+    if (!stage.is_base_2) return double{hn::GetLane(hn::SumOfLanes(d, sum[0]))};
+    ScoreVec whole[kSumVectors];
+    for (size_t v = 0; v < kSumVectors; ++v) {
+      whole[v] = hn::Add(sum[v], Log2OnePlus(d, product[v]));
+    }
+    return double{SumInOrder(whole)};
+  }
+  HWY_INLINE float Max() const { return hn::GetLane(hn::MaxOfLanes(ScoreTag(), max)); }
+
+  // Only sum[0], one accumulator per lane, unless is_base_2.
+  ScoreVec sum[kSumVectors];
+  // is_base_2: the sum of phi is the sum of max(y, 0) plus the sum of log2(1 + t), t = 2^-|y|. The
+  // latter is one logarithm of a product: product = (1 + t_1) (1 + t_2) ... - 1. Without the 1, so
+  // that small t keep their digits. A chunk's 16 factors are at most 2 each.
+  ScoreVec product[kSumVectors];
+  ScoreVec max;
+};
+
+// Adds a row's first `count` scores of a tile, or of one vector of it, to the chunk's stats.
+// first_vector: of the scores, in their tile.
+HWY_INLINE void AddBase2(const float* scores, size_t first_vector, size_t count,
+                         ChunkStats& stats) {
+  const ScoreTag d;
+  const auto add = [&](size_t v, ScoreVec y, ScoreVec t) {
+    ScoreVec& product = stats.product[v];
+    product = hn::MulAdd(product, t, hn::Add(product, t));
+    stats.sum[v] = hn::Add(stats.sum[v], AtLeast(d, 0.0f, y));
+    stats.max = hn::Max(stats.max, y);
+  };
+  size_t i = 0;
+  for (; i + kScoreLanes <= count; i += kScoreLanes) {
+    const ScoreVec y = hn::LoadU(d, scores + i);
+    add((first_vector + i / kScoreLanes) % kSumVectors, y, Exp2OfNegativeAbs(d, y));
+  }
+  if (i < count) {
+    const auto is_key = hn::FirstN(d, count - i);
+    const ScoreVec y = hn::IfThenElse(is_key, hn::LoadU(d, scores + i), hn::Set(d, kLeastScore));
+    add((first_vector + i / kScoreLanes) % kSumVectors, y,
+        hn::IfThenElseZero(is_key, Exp2OfNegativeAbs(d, y)));
+  }
+}
 
 // ApplyPhi for the phi that are not inlined into Score's loops.
 HWY_NOINLINE ChunkStats ApplyOtherPhi(StageOne stage, float* scores, size_t count, size_t capacity,
@@ -178,7 +269,7 @@ HWY_NOINLINE ChunkStats ApplyOtherPhi(StageOne stage, float* scores, size_t coun
     MapScores(
         scores, count, capacity, kLeastPhi, [&](ScoreVec s) { return phi(hn::Add(s, shift)); },
         [&](ScoreVec a) {
-          stats.sum = hn::Add(stats.sum, a);
+          stats.sum[0] = hn::Add(stats.sum[0], a);
           stats.max = hn::Max(stats.max, a);
         });
     return stats;
@@ -200,15 +291,18 @@ HWY_NOINLINE ChunkStats ApplyOtherPhi(StageOne stage, float* scores, size_t coun
   return stats;
 }
 
-// Replaces a row's first `count` scores of a tile, or of one vector of it, by phi.
-HWY_INLINE void ApplyPhi(StageOne stage, float* scores, size_t count, size_t capacity,
-                         ChunkStats& stats) {
+// Applies StageOne to a row's first `count` scores of a tile, or of one vector of it. first_vector:
+// of the scores, in their tile.
+HWY_INLINE void ApplyPhi(StageOne stage, float* scores, size_t first_vector, size_t count,
+                         size_t capacity, ChunkStats& stats) {
   const ScoreTag d;
-  if (stage.phi == Phi::kSoftplus) {  // no kind with softplus has a shift
+  if (stage.is_base_2) {
+    AddBase2(scores, first_vector, count, stats);
+  } else if (stage.phi == Phi::kSoftplus) {  // no kind with softplus has a shift
     MapScores(
         scores, count, capacity, kLeastPhi, [&](ScoreVec s) { return Softplus(d, s); },
         [&](ScoreVec softplus) {
-          stats.sum = hn::Add(stats.sum, softplus);
+          stats.sum[0] = hn::Add(stats.sum[0], softplus);
           stats.max = hn::Max(stats.max, softplus);
         });
   } else if (stage.phi == Phi::kExp) {
@@ -234,28 +328,78 @@ HWY_INLINE double SumOfExp(const float* scores, size_t count, float max) {
 
 // ---- Reduce
 
+// u^p, or zero if that is negligible.
+class ReweightPower {
+ public:
+  explicit ReweightPower(double p)
+      : power_(p),
+        floor_(float(std::pow(double{kNegligibleWeight}, 1.0 / p) *
+                     (1.0 - std::max(1e-3 / p, 0x1p-22)))) {}
+
+  HWY_INLINE ScoreVec operator()(ScoreVec u) const {
+    const ScoreTag d;
+    const ScoreVec powers = power_(d, hn::Max(u, hn::Set(d, floor_)));
+    return hn::IfThenElseZero(hn::Ge(powers, hn::Set(d, kNegligibleWeight)), powers);
+  }
+
+  // u^p is negligible for every u up to this.
+  float Floor() const { return floor_; }
+
+ private:
+  Power power_;
+  // Clamping u to it avoids subnormal powers, which are slow.
+  float floor_;
+};
+
 // The formula of a row's weights, up to the division by their sum. u = x / x_m, x = N a - o.
 enum class WeightRule : uint8_t {
-  kReweight,     // u^p, from phi
-  kReweightExp,  // u^p, from e^(score - max)
-  kRatio,        // u^p, from u: a flat row stores u instead of phi
-  kPhi,          // phi: no stage 2, or a row without a peak
-  kExp,          // e^(score - max): the same if phi is e^s
+  kReweight,          // u^p, from phi
+  kReweightSoftplus,  // u^p, from the score: phi = log2(1 + 2^score)
+  kReweightExp,       // u^p, from e^(score - max)
+  kRatio,             // u^p, from u: a flat row stores u instead of phi
+  kPhi,               // phi: no stage 2, or a row without a peak
+  kSoftplus,          // phi of a row without a peak, from the score: log2(1 + 2^score)
+  kExp,               // e^(score - max): the same if phi is e^s
 };
 
 struct RowWeighting {
   WeightRule rule = WeightRule::kPhi;
-  float max = 0;  // of phi; of the scores if phi is e^s
+  float max = 0;  // of phi; of the scores if Score leaves them unchanged
   // kReweight: x = N a - o = gain * phi - o. The gain, N / sum, has two parts, because x may be a
   // small difference of numbers near 1.
   float gain = 0;
   float gain_rest = 0;
   float offset = 0;
   float inverse_peak = 0;
+  // If the kind has a stage 2: the weight of a key whose stored number (score, phi or u, as the
+  // rule says) is not above this is zero. Some of the others may be zero too.
+  float threshold = -std::numeric_limits<float>::infinity();
   // kRatio: x = exact_gain * phi - o, x_m
   double exact_gain = 0;
   double exact_peak = 0;
 };
+
+// Relative error of phi, and of x = gain * phi - o relative to gain * phi, that thresholds allow
+// for. That of the computed numbers is below 1e-6.
+constexpr double kThresholdMargin = 1e-5;
+
+// The threshold of a row of kReweight..., from its other fields: u^p is negligible up to u = floor,
+// and u grows with phi, which grows with the score. The margin makes the threshold safe without a
+// proof that every computed function is monotonic.
+HWY_INLINE float ThresholdOf(const RowWeighting& row, float peak, float floor) {
+  const double gain = double{row.gain} + double{row.gain_rest};
+  const double phi =
+      (double{floor} * double{peak} + double{row.offset}) / gain * (1.0 - kThresholdMargin);
+  // The computed phi has a lower bound, 2^-126 or e^-87: near it a score does not decide.
+  if (phi < 1e-35) return -std::numeric_limits<float>::infinity();
+  double threshold = phi;
+  if (row.rule == WeightRule::kReweightSoftplus) {
+    threshold = phi + std::log2(-std::expm1(-phi * std::log(2.0)));
+  } else if (row.rule == WeightRule::kReweightExp) {
+    threshold = double{row.max} + std::log(phi);
+  }
+  return std::nextafter(float(threshold), -std::numeric_limits<float>::infinity());
+}
 
 // A peak x_m is a difference of fp32 numbers near 1, and the error of a weight is p / x_m times
 // their rounding error. A row whose peak is below FlatPeak is flat: its scores are computed again
@@ -273,27 +417,46 @@ HWY_INLINE ScoreVec ReweightX(const RowWeighting& row, ScoreVec phi) {
   return hn::MulAdd(hn::Set(d, row.gain_rest), phi, x);
 }
 
-// The rule of a row that keeps its stage-1 weights.
-HWY_INLINE WeightRule StageOneRule(const AttentionSpec& spec) {
-  return spec.Form().phi == Phi::kExp ? WeightRule::kExp : WeightRule::kPhi;
+// True if Score leaves the scores, in units of ln 2 (StageOne).
+HWY_INLINE bool IsBase2(const AttentionForm& form) {
+  return form.reweights && form.phi == Phi::kSoftplus;
 }
 
-// The weighting of a row of `num_keys` keys, from the maximum and the sum of phi. If phi is e^s:
-// from the maximum of the scores and the sum of e^(score - max).
-HWY_INLINE RowWeighting ReduceRow(const AttentionSpec& spec, int num_keys, float max, double sum) {
+// The rule of a row that keeps its stage-1 weights.
+HWY_INLINE WeightRule StageOneRule(const AttentionSpec& spec) {
+  const AttentionForm form = spec.Form();
+  return form.phi == Phi::kExp ? WeightRule::kExp
+         : IsBase2(form)       ? WeightRule::kSoftplus
+                               : WeightRule::kPhi;
+}
+
+// The weighting of a row of `num_keys` keys, from the maximum and the sum of phi. If Score leaves
+// the scores unchanged: from the maximum of the scores and the sum of phi, or of e^(score - max).
+HWY_INLINE RowWeighting ReduceRow(const AttentionSpec& spec, const ReweightPower& power,
+                                  int num_keys, float max, double sum) {
+  const ScoreTag d;
   RowWeighting row{.rule = StageOneRule(spec), .max = max};
   if (!spec.Form().reweights) return row;
-  const bool is_exp = row.rule == WeightRule::kExp;
   const double gain = double(num_keys) / sum;
   row.gain = float(gain);
   row.gain_rest = float(gain - double{row.gain});
   row.offset = num_keys <= 3 ? 0.0f : 1.0f;
-  const float peak = hn::GetLane(ReweightX(row, hn::Set(ScoreTag(), is_exp ? 1.0f : max)));
+  const WeightRule stage_one = row.rule;
+  ScoreVec max_phi = hn::Set(d, max);
+  if (stage_one == WeightRule::kExp) max_phi = hn::Set(d, 1.0f);
+  if (stage_one == WeightRule::kSoftplus) max_phi = SoftplusOfBase2(d, max_phi);
+  const float peak = hn::GetLane(ReweightX(row, max_phi));
   if (peak <= kCertainlyDegeneratePeak) return row;
-  row.rule = peak < FlatPeak(spec.p) ? WeightRule::kRatio
-             : is_exp                ? WeightRule::kReweightExp
-                                     : WeightRule::kReweight;
+  if (peak < FlatPeak(spec.p)) {
+    row.rule = WeightRule::kRatio;
+    row.threshold = power.Floor();
+    return row;
+  }
+  row.rule = stage_one == WeightRule::kExp        ? WeightRule::kReweightExp
+             : stage_one == WeightRule::kSoftplus ? WeightRule::kReweightSoftplus
+                                                  : WeightRule::kReweight;
   row.inverse_peak = 1.0f / peak;
+  row.threshold = ThresholdOf(row, peak, power.Floor());
   return row;
 }
 
@@ -302,7 +465,10 @@ HWY_INLINE void ReduceFlatRow(const AttentionSpec& spec, int num_keys, double ma
                               RowWeighting* row) {
   row->exact_gain = double(num_keys) / sum;
   row->exact_peak = row->exact_gain * max - double{row->offset};
-  if (row->exact_peak <= double{kDegeneratePeak}) row->rule = StageOneRule(spec);
+  if (row->exact_peak <= double{kDegeneratePeak}) {
+    row->rule = StageOneRule(spec);
+    row->threshold = -std::numeric_limits<float>::infinity();
+  }
 }
 
 // Keys that ExactDots processes together. They lie in one page for every page size.
@@ -329,33 +495,12 @@ HWY_INLINE void ExactDots(const float* q, size_t head_dim, const T* keys, size_t
   }
 }
 
-// ---- Weigh
+// ---- Weigh, of kinds without a stage 2: nearly all weights are non-zero
 
-// u^p, or zero if that is negligible.
-class ReweightPower {
- public:
-  explicit ReweightPower(double p)
-      : power_(p),
-        floor_(float(std::pow(double{kNegligibleWeight}, 1.0 / p) *
-                     (1.0 - std::max(1e-3 / p, 0x1p-22)))) {}
-
-  HWY_INLINE ScoreVec operator()(ScoreVec u) const {
-    const ScoreTag d;
-    const ScoreVec powers = power_(d, hn::Max(u, hn::Set(d, floor_)));
-    return hn::IfThenElseZero(hn::Ge(powers, hn::Set(d, kNegligibleWeight)), powers);
-  }
-
- private:
-  Power power_;
-  // u^p is negligible for every u below this. Clamping u to it avoids subnormal powers, which are
-  // slow.
-  float floor_;
-};
-
-// Replaces phi of one chunk by weights. Returns the sum of their absolute values; adds the number
-// of non-zero weights to `num_read`.
-HWY_INLINE double WeighChunk(const RowWeighting& row, const ReweightPower& power, float* scores,
-                             size_t count, int64_t* num_read) {
+// Replaces phi of one chunk, or the scores if phi is e^s, by weights. Returns the sum of their
+// absolute values; adds the number of non-zero weights to `num_read`.
+HWY_INLINE double WeighChunk(const RowWeighting& row, float* scores, size_t count,
+                             int64_t* num_read) {
   const ScoreTag d;
   ScoreVec sum = hn::Zero(d);
   size_t num_nonzero = 0;
@@ -363,41 +508,14 @@ HWY_INLINE double WeighChunk(const RowWeighting& row, const ReweightPower& power
     sum = hn::Add(sum, hn::Abs(weights));
     num_nonzero += hn::CountTrue(d, hn::Ne(weights, hn::Zero(d)));
   };
-  switch (row.rule) {
-    case WeightRule::kReweight: {
-      const ScoreVec inverse_peak = hn::Set(d, row.inverse_peak);
-      MapScores(
-          scores, count, kChunkKeys, 0.0f,
-          [&](ScoreVec phi) { return power(hn::Mul(ReweightX(row, phi), inverse_peak)); }, collect);
-      break;
-    }
-    case WeightRule::kReweightExp: {
-      const ScoreVec inverse_peak = hn::Set(d, row.inverse_peak);
-      const ScoreVec max = hn::Set(d, row.max);
-      MapScores(
-          scores, count, kChunkKeys, 0.0f,
-          [&](ScoreVec s) {
-            const ScoreVec phi = ExpOfNegative(d, hn::Sub(s, max));
-            return power(hn::Mul(ReweightX(row, phi), inverse_peak));
-          },
-          collect);
-      break;
-    }
-    case WeightRule::kRatio:
-      MapScores(
-          scores, count, kChunkKeys, 0.0f, [&](ScoreVec u) { return power(u); }, collect);
-      break;
-    case WeightRule::kPhi:
-      MapScores(
-          scores, count, kChunkKeys, 0.0f, [](ScoreVec phi) { return phi; }, collect);
-      break;
-    case WeightRule::kExp: {
-      const ScoreVec max = hn::Set(d, row.max);
-      MapScores(
-          scores, count, kChunkKeys, 0.0f,
-          [&](ScoreVec s) { return ExpOfNegative(d, hn::Sub(s, max)); }, collect);
-      break;
-    }
+  if (row.rule == WeightRule::kExp) {
+    const ScoreVec max = hn::Set(d, row.max);
+    MapScores(
+        scores, count, kChunkKeys, 0.0f,
+        [&](ScoreVec s) { return ExpOfNegative(d, hn::Sub(s, max)); }, collect);
+  } else {
+    MapScores(
+        scores, count, kChunkKeys, 0.0f, [](ScoreVec phi) { return phi; }, collect);
   }
   *num_read += int64_t(num_nonzero);
   return double{hn::GetLane(hn::SumOfLanes(d, sum))};
@@ -417,7 +535,8 @@ template <size_t kRows>
 HWY_INLINE size_t ListKeys(Rows<const float> weights, size_t begin, size_t end, int32_t* keys) {
   const ScoreTag d;
   const hn::RebindToSigned<ScoreTag> d_int;
-  const auto lanes = hn::Iota(d_int, 0);  // outside of the loop: compilers build it lane by lane
+  [[maybe_unused]] const auto lanes =
+      hn::Iota(d_int, 0);  // outside of the loop: compilers build it lane by lane
   size_t count = 0;
   for (size_t key = begin; key < end; key += kScoreLanes) {
     // As integers: the OR of two floats may be a NaN.
@@ -427,10 +546,15 @@ HWY_INLINE size_t ListKeys(Rows<const float> weights, size_t begin, size_t end, 
                    hn::BitCast(d_int, hn::LoadU(d, weights.first + r * weights.row_stride + key)));
     }
     const auto survives = hn::Ne(any, hn::Zero(d_int));
-    // Compress and a full store: CompressStore is slow on some machines.
-    const auto of_lanes = hn::Add(lanes, hn::Set(d_int, int32_t(key)));
-    hn::StoreU(hn::Compress(of_lanes, survives), d_int, keys + count);
-    count += hn::CountTrue(d_int, survives);
+    if constexpr (kHasCompress) {
+      // Compress and a full store: CompressStore is slow on some machines.
+      const auto of_lanes = hn::Add(lanes, hn::Set(d_int, int32_t(key)));
+      hn::StoreU(hn::Compress(of_lanes, survives), d_int, keys + count);
+      count += hn::CountTrue(d_int, survives);
+    } else {
+      ForLanes(hn::RebindMask(d, survives),
+               [&](size_t lane) { keys[count++] = int32_t(key + lane); });
+    }
   }
   return count;
 }
@@ -510,6 +634,150 @@ HWY_INLINE void SumValuesOfHead(const ValueList<T>& list, Rows<const float> weig
     SumValues<kRows, 1, false>(list, weights, dim, 0, sums);
   }
   if (dim < head_dim) SumValues<kRows, 1, true>(list, weights, dim, head_dim - dim, sums);
+}
+
+// ---- Weigh, of kinds with a stage 2: most weights are zero
+
+// Moves the scores above the row's threshold to the front of the chunk's scores, in order, and
+// writes their keys, counted from the chunk's first, to `keys`. Returns their number.
+// Requires  `scores` is a whole chunk, of which the first `count` are keys; `keys` holds a chunk
+//           and one vector more
+HWY_INLINE size_t KeepSurvivors(float threshold, float* scores, size_t count, int32_t* keys) {
+  const ScoreTag d;
+  const hn::RebindToSigned<ScoreTag> d_int;
+  const ScoreVec least = hn::Set(d, threshold);
+  [[maybe_unused]] auto lanes = hn::Iota(d_int, 0);
+  [[maybe_unused]] const auto step = hn::Set(d_int, int32_t(kScoreLanes));
+  size_t num_kept = 0;
+  for (size_t i = 0; i < count; i += kScoreLanes) {
+    hwy::Prefetch(scores + kChunkKeys + i);  // the row's next chunk
+    const ScoreVec score = hn::LoadU(d, scores + i);
+    auto survives = hn::Gt(score, least);
+    if (i + kScoreLanes > count) survives = hn::And(survives, hn::FirstN(d, count - i));
+    // num_kept <= i: this overwrites no score that is still needed.
+    if constexpr (kHasCompress) {
+      hn::StoreU(hn::Compress(score, survives), d, scores + num_kept);
+      hn::StoreU(hn::Compress(lanes, hn::RebindMask(d_int, survives)), d_int, keys + num_kept);
+      num_kept += hn::CountTrue(d, survives);
+      lanes = hn::Add(lanes, step);
+    } else {
+      ForLanes(survives, [&](size_t lane) {
+        scores[num_kept] = scores[i + lane];
+        keys[num_kept++] = int32_t(i + lane);
+      });
+    }
+  }
+  return num_kept;
+}
+
+// Replaces `count` scores, phi or u that KeepSurvivors kept by their weights. Returns the sum of
+// the weights; adds the number of non-zero weights to `num_read`.
+HWY_INLINE double WeighSurvivors(const RowWeighting& row, const ReweightPower& power, float* scores,
+                                 size_t count, int64_t* num_read) {
+  const ScoreTag d;
+  ScoreVec sums[kSumVectors];
+  for (size_t v = 0; v < kSumVectors; ++v) sums[v] = hn::Zero(d);
+  size_t num_nonzero = 0;
+  const auto weigh = [&](const auto& weight_of) {
+    for (size_t i = 0; i < count; i += kScoreLanes) {
+      ScoreVec weight = weight_of(hn::LoadU(d, scores + i));
+      if (i + kScoreLanes > count) {
+        weight = hn::IfThenElseZero(hn::FirstN(d, count - i), weight);
+      }
+      hn::StoreU(weight, d, scores + i);
+      ScoreVec& sum = sums[i / kScoreLanes % kSumVectors];
+      sum = hn::Add(sum, weight);
+      num_nonzero += hn::CountTrue(d, hn::Gt(weight, hn::Zero(d)));
+    }
+  };
+  const ScoreVec inverse_peak = hn::Set(d, row.inverse_peak);
+  const ScoreVec max = hn::Set(d, row.max);
+  const auto weight_of_phi = [&](ScoreVec phi) {
+    return power(hn::Mul(ReweightX(row, phi), inverse_peak));
+  };
+  switch (row.rule) {
+    case WeightRule::kReweightSoftplus:
+      weigh([&](ScoreVec score) { return weight_of_phi(SoftplusOfBase2(d, score)); });
+      break;
+    case WeightRule::kReweightExp:
+      weigh([&](ScoreVec s) { return weight_of_phi(ExpOfNegative(d, hn::Sub(s, max))); });
+      break;
+    case WeightRule::kReweight: weigh(weight_of_phi); break;
+    case WeightRule::kRatio: weigh(power); break;
+    case WeightRule::kSoftplus:
+      weigh([&](ScoreVec score) { return SoftplusOfBase2(d, score); });
+      break;
+    case WeightRule::kExp:
+      weigh([&](ScoreVec s) { return ExpOfNegative(d, hn::Sub(s, max)); });
+      break;
+    case WeightRule::kPhi: weigh([](ScoreVec phi) { return phi; }); break;
+  }
+  *num_read += int64_t(num_nonzero);
+  return double{SumInOrder(sums)};
+}
+
+// Where the values of a chunk are, in units of the smallest page.
+template <typename T>
+struct ChunkValues {
+  // The value of the chunk's key k begins at values[k / kMinPageSize] + k * head_dim, its scale is
+  // scales[k / kMinPageSize][k].
+  const T* values[kChunkKeys / kMinPageSize];
+  const float* scales[kChunkKeys / kMinPageSize];
+
+  HWY_INLINE const T* Value(int32_t key, size_t head_dim) const {
+    return values[uint32_t(key) / kMinPageSize] + size_t(key) * head_dim;
+  }
+  HWY_INLINE const float* Scale(int32_t key) const {
+    return scales[uint32_t(key) / kMinPageSize] + key;
+  }
+};
+
+// The survivors of a chunk in one row: their keys, counted from the chunk's first, and weights.
+struct Survivors {
+  const int32_t* keys = nullptr;
+  const float* weights = nullptr;
+  size_t count = 0;
+};
+
+// sums[dim] += sum over the survivors of weight * value[dim], for kVectors vectors that start at
+// `first_dim`: the same multiply-adds as SumValues of one row. kTail: as there.
+template <size_t kVectors, bool kTail, typename T>
+HWY_INLINE void SumSurvivors(const Survivors& list, const ChunkValues<T>& values, size_t head_dim,
+                             size_t first_dim, float* sums) {
+  const ScoreTag d;
+  ScoreVec chunk[kVectors];
+  for (size_t v = 0; v < kVectors; ++v) chunk[v] = hn::Zero(d);
+  for (size_t i = 0; i < list.count; ++i) {
+    float weight = list.weights[i];
+    if (weight == 0.0f) continue;
+    const int32_t key = list.keys[i];
+    if constexpr (kHasScales<T>) weight *= *values.Scale(key);
+    const T* from = values.Value(key, head_dim) + first_dim;
+    const ScoreVec w = hn::Set(d, weight);
+    for (size_t v = 0; v < kVectors; ++v) {
+      const ScoreVec value = kTail ? LoadWideFirst(from + v * kScoreLanes, head_dim - first_dim)
+                                   : LoadWide(from + v * kScoreLanes);
+      chunk[v] = hn::MulAdd(w, value, chunk[v]);
+    }
+  }
+  for (size_t v = 0; v < kVectors; ++v) {
+    float* to = sums + first_dim + v * kScoreLanes;
+    hn::StoreU(hn::Add(hn::LoadU(d, to), chunk[v]), d, to);
+  }
+}
+
+// The same for all dimensions.
+template <typename T>
+HWY_INLINE void SumSurvivorsOfHead(const Survivors& list, const ChunkValues<T>& values,
+                                   size_t head_dim, float* sums) {
+  size_t dim = 0;
+  for (; dim + kRowVectors * kScoreLanes <= head_dim; dim += kRowVectors * kScoreLanes) {
+    SumSurvivors<kRowVectors, false>(list, values, head_dim, dim, sums);
+  }
+  for (; dim + kScoreLanes <= head_dim; dim += kScoreLanes) {
+    SumSurvivors<1, false>(list, values, head_dim, dim, sums);
+  }
+  if (dim < head_dim) SumSurvivors<1, true>(list, values, head_dim, dim, sums);
 }
 
 }  // namespace

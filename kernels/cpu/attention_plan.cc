@@ -5,9 +5,11 @@
 namespace lssar {
 namespace {
 
-// Upper bound of a block's scores, in floats: half of a common L2 cache of 1 MiB. Longer contexts
-// get blocks of fewer rows.
-constexpr int kMaxScores = 128 * 1024;
+// Upper bounds of an item's scores, in floats; longer contexts get fewer rows. A block's scores are
+// streams, which the L3 cache supplies in time: more rows read K and V less often. A decode step's
+// stay in half of a common L2 cache of 1 MiB.
+constexpr int kMaxBlockScores = 1024 * 1024;
+constexpr int kMaxDecodeScores = 128 * 1024;
 
 size_t RoundUp(size_t count, size_t unit) { return (count + unit - 1) / unit * unit; }
 
@@ -18,7 +20,7 @@ size_t RowStride(const AttentionItem& item) {
 }
 
 int BlockRows(int max_keys) {
-  const int rows = std::min(kBlockRows, kMaxScores / max_keys);
+  const int rows = std::min(kBlockRows, kMaxBlockScores / max_keys);
   return std::max(1, rows / kGroupRows * kGroupRows);
 }
 
@@ -26,7 +28,7 @@ int BlockRows(int max_keys) {
 // cache with their scores, so that K is read once for all of them. Fewer if threads would be idle
 // that cannot share the splits of a long row.
 int DecodeHeads(int group_size, int max_keys, int num_items, int num_threads) {
-  const int most = std::clamp(kMaxScores / max_keys, kGroupRows, kBlockRows);
+  const int most = std::clamp(kMaxDecodeScores / max_keys, kGroupRows, kBlockRows);
   const int wanted = max_keys > kSplitKeys ? group_size : group_size * num_items / num_threads;
   const int num_parts = (group_size + most - 1) / most;
   return std::clamp(wanted, 1, (group_size + num_parts - 1) / num_parts);

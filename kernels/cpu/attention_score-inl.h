@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <type_traits>
 
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
@@ -36,8 +37,9 @@ void ScaleQueries(const Work<T>& work) {
       continue;
     }
     const float* q = work.args.q + work.VectorIdx(row);
+    const double unit = IsBase2(work.args.spec.Form()) ? 1.0 / std::log(2.0) : 1.0;
     const float scale =
-        float(ScaleOf(work.args.spec, work.args.kv.layout.head_dim, work.item.NumKeys(row)));
+        float(unit * ScaleOf(work.args.spec, work.args.kv.layout.head_dim, work.item.NumKeys(row)));
     for (size_t dim = 0; dim < head_dim; ++dim) to[dim * group_rows] = scale * q[dim];
   }
 }
@@ -124,59 +126,99 @@ void ScoreDecodeTile(const Work<T>& work, int first_key, const Meanwhile& meanwh
   }
 }
 
-// Writes the dot products of all rows of the item with the tile's keys to scores + first_key.
-// Widens the keys once for all rows.
+// True if a block converts a tile's keys to floats once, for all its rows. Otherwise each group of
+// rows converts them on its own: with 32 registers, conversions run beside the multiply-adds of 4
+// rows, and the tile takes half as much of L1.
 template <typename T>
-void ScoreBlockTile(const Work<T>& work, int first_key) {
+constexpr bool kWidensTile = !std::is_same_v<T, float> && (HWY_TARGET > HWY_AVX3 || kHasScales<T>);
+
+// Prefetches part `part` of `num_parts` of a tile's keys.
+template <typename T>
+void PrefetchTile(size_t part, size_t num_parts, size_t head_dim, const T* const* vectors,
+                  size_t stride) {
+  constexpr size_t kVectorsOfLine = std::max<size_t>(1, 64 / (kScoreLanes * sizeof(T)));
+  const size_t step = (head_dim + num_parts - 1) / num_parts;
+  const size_t end = std::min(head_dim, (part + 1) * step);
+  for (size_t dim = part * step; dim < end; ++dim) {
+    for (size_t v = 0; v < kTileVectors; v += kVectorsOfLine) {
+      hwy::Prefetch(vectors[v] + dim * stride);
+    }
+  }
+}
+
+// Writes the dot products of a group of rows with the tile's keys to scores + first_key.
+template <typename T, typename Key>
+void DotBlockGroup(const Work<T>& work, int first_row, int first_key, const KeyTile<Key>& tile) {
+  for (size_t v = 0; v < kTileVectors; v += kGroupVectors) {
+    const KeyTile<Key> keys{.vectors = tile.vectors + v,
+                            .stride = tile.stride,
+                            .scales = tile.scales == nullptr ? nullptr : tile.scales + v};
+    DotTile<Size(kGroupRows), kGroupVectors, /*kStreams=*/false>(
+        work.task.q + Size(first_row) * work.HeadDim(), work.HeadDim(), keys,
+        work.values.Scores(first_row) + first_key + v * kScoreLanes, work.values.row_stride,
+        [](size_t) {});
+  }
+}
+
+// Writes the dot products of all rows of the item with the tile's keys to scores + first_key, and
+// prefetches the next tile. Calls done(row) when the group of rows from `row` on has them: they are
+// in L1 then.
+template <typename T, class Done>
+void ScoreBlockTile(const Work<T>& work, int first_key, const Done& done) {
   const ScoreTag d;
   const size_t head_dim = work.HeadDim();
   const size_t stride = work.kv.KeyStride();
-  const T* vectors[kTileVectors];
-  const float* scales[kTileVectors];
+  const T *vectors[kTileVectors], *ahead[kTileVectors];
+  const float *scales[kTileVectors], *scales_ahead[kTileVectors];
   FindTile(work.kv, first_key, work.item.MaxKeys(), vectors, scales);
-  for (size_t dim = 0; dim < head_dim; ++dim) {
-    for (size_t v = 0; v < kTileVectors; ++v) {
-      hn::StoreU(LoadWide(vectors[v] + dim * stride), d,
-                 work.task.tile + dim * kTileKeys + v * kScoreLanes);
+  FindTile(work.kv, first_key + int(kTileKeys), work.item.MaxKeys(), ahead, scales_ahead);
+  const float* wide[kTileVectors];
+  if constexpr (kWidensTile<T>) {
+    for (size_t v = 0; v < kTileVectors; ++v) wide[v] = work.task.tile + v * kScoreLanes;
+    for (size_t dim = 0; dim < head_dim; ++dim) {
+      for (size_t v = 0; v < kTileVectors; ++v) {
+        hn::StoreU(LoadWide(vectors[v] + dim * stride), d,
+                   work.task.tile + dim * kTileKeys + v * kScoreLanes);
+      }
     }
   }
-  float* scores = work.values.scores + first_key;
-  for (size_t v = 0; v < kTileVectors; v += kGroupVectors) {
-    const float* wide[kGroupVectors];
-    for (size_t i = 0; i < kGroupVectors; ++i) wide[i] = work.task.tile + (v + i) * kScoreLanes;
-    const KeyTile<float> keys{
-        .vectors = wide,
-        .stride = kTileKeys,
-        .scales = kHasScales<T> ? scales + v : nullptr,
-    };
-    for (size_t row = 0; row < Size(work.item.PaddedRows()); row += Size(kGroupRows)) {
-      DotTile<Size(kGroupRows), kGroupVectors, /*kStreams=*/false>(
-          work.task.q + row * head_dim, head_dim, keys,
-          scores + row * work.values.row_stride + v * kScoreLanes, work.values.row_stride,
-          [](size_t) {});
+  const float* const* tile_scales = kHasScales<T> ? scales : nullptr;
+  const size_t num_groups = Size(work.item.PaddedRows() / kGroupRows);
+  for (int row = 0; row < work.item.PaddedRows(); row += kGroupRows) {
+    PrefetchTile(Size(row / kGroupRows), num_groups, head_dim, ahead, stride);
+    if constexpr (kWidensTile<T>) {
+      DotBlockGroup(work, row, first_key,
+                    KeyTile<float>{.vectors = wide, .stride = kTileKeys, .scales = tile_scales});
+    } else {
+      DotBlockGroup(work, row, first_key,
+                    KeyTile<T>{.vectors = vectors, .stride = stride, .scales = tile_scales});
     }
+    done(row);
   }
 }
 
 template <typename T>
 StageOne StageOneOf(const Work<T>& work, int row) {
   const AttentionSpec& spec = work.args.spec;
-  return {.phi = spec.Form().phi, .shift = float(ShiftOf(spec, work.item.NumKeys(row)))};
+  const AttentionForm form = spec.Form();
+  return {.phi = form.phi,
+          .shift = float(ShiftOf(spec, work.item.NumKeys(row))),
+          .is_base_2 = IsBase2(form)};
 }
 
 // Adds a row's keys in [chunk, end) to the sum and the maximum of their split. If phi is e^s, the
 // sum is of e^(s - the split's maximum so far), and only stage 2 needs it.
 template <typename T>
-void AddChunk(const Work<T>& work, int row, int chunk, int end, const ChunkStats& stats) {
+void AddChunk(const Work<T>& work, StageOne stage, int row, int chunk, int end,
+              const ChunkStats& stats) {
   const size_t at = work.values.AtSplit(row, chunk / kSplitKeys);
   double& sum = work.values.sum[at];
   float& max = work.values.max[at];
   const float max_before = max;
   max = std::max(max_before, stats.Max());
-  const AttentionForm form = work.args.spec.Form();
-  if (form.phi != Phi::kExp) {
-    sum += stats.Sum();
-  } else if (form.reweights && end > chunk) {
+  if (stage.phi != Phi::kExp) {
+    sum += stats.Sum(stage);
+  } else if (work.args.spec.Form().reweights && end > chunk) {
     sum = sum * std::exp(double{max_before} - double{max}) +
           SumOfExp(work.values.Scores(row) + chunk, Size(end - chunk), max);
   }
@@ -198,19 +240,19 @@ void ScoreDecode(const Work<T>& work, int split) {
       if (key == first) return;
       for (int row = 0; row < num_rows; ++row) {
         float* before = work.values.Scores(row) + (key - kTile) + v * kScoreLanes;
-        ApplyPhi(stage, before, kScoreLanes, kScoreLanes, stats[row]);
+        ApplyPhi(stage, before, v, kScoreLanes, kScoreLanes, stats[row]);
       }
     });
     if (key % kChunkKeys != 0 || key == first) continue;
     for (int row = 0; row < num_rows; ++row) {
-      AddChunk(work, row, key - kChunkKeys, key, stats[row]);
+      AddChunk(work, stage, row, key - kChunkKeys, key, stats[row]);
       stats[row].Reset(stage.Least());
     }
   }
   const int last = (end - 1) / kTile * kTile;
   for (int row = 0; row < num_rows; ++row) {
-    ApplyPhi(stage, work.values.Scores(row) + last, Size(end - last), kTileKeys, stats[row]);
-    AddChunk(work, row, last / kChunkKeys * kChunkKeys, end, stats[row]);
+    ApplyPhi(stage, work.values.Scores(row) + last, 0, Size(end - last), kTileKeys, stats[row]);
+    AddChunk(work, stage, row, last / kChunkKeys * kChunkKeys, end, stats[row]);
   }
 }
 
@@ -218,7 +260,6 @@ void ScoreDecode(const Work<T>& work, int split) {
 template <typename T>
 void ScoreBlock(const Work<T>& work, int split) {
   const AttentionItem& item = work.item;
-  const ItemValues& values = work.values;
   StageOne stages[kBlockRows];
   for (int row = 0; row < item.num_rows; ++row) stages[row] = StageOneOf(work, row);
   const int end = std::min(item.MaxKeys(), (split + 1) * kSplitKeys);
@@ -227,19 +268,23 @@ void ScoreBlock(const Work<T>& work, int split) {
     for (int row = 0; row < item.num_rows; ++row) stats[row].Reset(stages[row].Least());
     const int chunk_end = std::min(end, chunk + kChunkKeys);
     for (int key = chunk; key < chunk_end; key += int(kTileKeys)) {
-      ScoreBlockTile(work, key);
-      for (int row = 0; row < item.num_rows; ++row) {
-        const int count = std::clamp(item.NumKeys(row) - key, 0, int(kTileKeys));
-        ApplyPhi(stages[row], values.Scores(row) + key, Size(count), kTileKeys, stats[row]);
-      }
+      ScoreBlockTile(work, key, [&](int group) {
+        const int group_end = std::min(group + kGroupRows, item.num_rows);
+        for (int row = group; row < group_end; ++row) {
+          const int count = std::clamp(item.NumKeys(row) - key, 0, int(kTileKeys));
+          ApplyPhi(stages[row], work.values.Scores(row) + key, 0, Size(count), kTileKeys,
+                   stats[row]);
+        }
+      });
     }
     for (int row = 0; row < item.num_rows; ++row) {
-      AddChunk(work, row, chunk, std::min(chunk_end, item.NumKeys(row)), stats[row]);
+      AddChunk(work, stages[row], row, chunk, std::min(chunk_end, item.NumKeys(row)), stats[row]);
     }
   }
 }
 
-// Score: reads K of one split once; writes phi of the scores, its sum and maximum.
+// Score: reads K of one split once; writes phi of the scores, or leaves the scores (StageOne), and
+// the sum and maximum.
 template <typename T>
 void Score(const Work<T>& work, int split) {
   for (int row = 0; row < work.item.num_rows; ++row) {

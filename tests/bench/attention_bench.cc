@@ -1,16 +1,18 @@
-// Times attention over paged K/V at the shape of a 124M model (12 heads of 64): LSSAR and softmax
-// of the same backend over the same pages.
+// Times attention over paged K/V at the shape of a 124M model (12 heads of 64; "grouped": 4 KV
+// heads): LSSAR and softmax of the same backend over the same pages.
 //
 // Keys, values and queries are random. `v_read` is the share of V rows that a row reads. Calls use
 // the layers in turn; together these exceed every cache, so each call reads its pages from memory.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <memory>
 #include <random>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -30,10 +32,10 @@ constexpr size_t kColdBytes = size_t{256} << 20;
 // One sequence of `num_tokens` in each of some layers.
 class Context {
  public:
-  Context(Backend& backend, int num_tokens, DType dtype) {
+  Context(Backend& backend, int num_tokens, int num_kv_heads, DType dtype) {
     KvLayout& layout = kv.layout;
     layout = {.num_layers = 1,
-              .num_kv_heads = kNumHeads,
+              .num_kv_heads = num_kv_heads,
               .head_dim = kHeadDim,
               .page_size = kPageSize,
               .num_pages = (num_tokens + kPageSize - 1) / kPageSize,
@@ -61,7 +63,7 @@ class Context {
       return std::span<const float>(row);
     };
     for (int page = 0; page < layout.num_pages; ++page) {
-      for (int head = 0; head < kNumHeads; ++head) {
+      for (int head = 0; head < num_kv_heads; ++head) {
         const size_t block = layout.BlockIndex(0, page, head);
         for (int slot = 0; slot < kPageSize; ++slot) {
           KeyRow(kv, block, slot).Store(random_row());
@@ -101,18 +103,18 @@ class Context {
 
 // The context of the last call, reused: generating it takes longer than most measurements, and the
 // library calls a benchmark several times in a row.
-Context& CachedContext(Backend& backend, int num_tokens, DType dtype) {
-  static std::pair<int, DType> cached_for;
+Context& CachedContext(Backend& backend, int num_tokens, int num_kv_heads, DType dtype) {
+  static std::tuple<int, int, DType> cached_for;
   static std::unique_ptr<Context> context;
-  if (context == nullptr || cached_for != std::pair(num_tokens, dtype)) {
+  if (context == nullptr || cached_for != std::tuple(num_tokens, num_kv_heads, dtype)) {
     context.reset();
-    context = std::make_unique<Context>(backend, num_tokens, dtype);
-    cached_for = {num_tokens, dtype};
+    context = std::make_unique<Context>(backend, num_tokens, num_kv_heads, dtype);
+    cached_for = {num_tokens, num_kv_heads, dtype};
   }
   return *context;
 }
 
-// args: tokens, rows (the last ones of the sequence), threads, kind, element type.
+// args: tokens, rows (the last ones of the sequence), threads, kind, element type, KV heads.
 void BM_Attention(benchmark::State& state) {
   const int num_tokens = static_cast<int>(state.range(0));
   const int num_rows = static_cast<int>(state.range(1));
@@ -120,7 +122,8 @@ void BM_Attention(benchmark::State& state) {
   const DType dtype = static_cast<DType>(state.range(4));
   const std::unique_ptr<Backend> backend =
       *MakeBackend({.num_threads = static_cast<int>(state.range(2))});
-  Context& context = CachedContext(*backend, num_tokens, dtype);
+  const int num_kv_heads = static_cast<int>(state.range(5));
+  Context& context = CachedContext(*backend, num_tokens, num_kv_heads, dtype);
   const std::vector<float> q = context.Queries(num_rows);
   std::vector<float> out(q.size());
 
@@ -147,10 +150,13 @@ void BM_Attention(benchmark::State& state) {
   const double calls = static_cast<double>(state.iterations());
   if (num_rows == 1) {
     const KvLayout& layout = context.kv.layout;
-    const double key_bytes =
-        double(num_tokens) * kNumHeads * double(layout.BlockStride() * BytesOf(dtype)) / kPageSize;
-    state.counters["GB/s"] =
-        benchmark::Counter(calls * key_bytes * (1 + read) / 1e9, benchmark::Counter::kIsRate);
+    const double head_bytes =
+        double(num_tokens) * double(layout.BlockStride() * BytesOf(dtype)) / kPageSize;
+    // The heads of a group choose different random keys: V rows are counted for each of them, as
+    // far as there are rows.
+    const double value_heads = std::min(read * kNumHeads, double(num_kv_heads));
+    state.counters["GB/s"] = benchmark::Counter(
+        calls * head_bytes * (num_kv_heads + value_heads) / 1e9, benchmark::Counter::kIsRate);
   } else {
     // Multiply-adds of q k^T and of w v under the causal mask.
     const double pairs = (double(num_tokens) - (num_rows - 1) / 2.0) * num_rows * kNumHeads;
@@ -160,15 +166,22 @@ void BM_Attention(benchmark::State& state) {
 }
 
 void Register(int num_threads) {
+  struct Work {
+    int num_tokens, num_rows, num_kv_heads = kNumHeads;
+  };
+  constexpr Work kWorks[] = {{1024, 1},  {4096, 1},    {16384, 1},  {16384, 1, 4},
+                             {512, 512}, {1024, 1024}, {4096, 512}, {16384, 512}};
   for (DType dtype : {DType::kF16, DType::kI8, DType::kF32}) {
-    for (const auto& [num_tokens, num_rows] :
-         {std::pair{1024, 1}, {4096, 1}, {16384, 1}, {512, 512}, {1024, 1024}, {4096, 512}}) {
+    for (const Work& work : kWorks) {
       for (AttentionKind kind : {AttentionKind::kLssar, AttentionKind::kSoftmax}) {
-        const std::string name = std::string(num_rows == 1 ? "decode" : "prefill") + "/" +
-                                 std::to_string(num_rows) + "_of_" + std::to_string(num_tokens) +
-                                 "/" + std::string(NameOf(dtype)) + "/" + std::string(NameOf(kind));
+        const std::string name = std::string(work.num_rows == 1 ? "decode" : "prefill") + "/" +
+                                 std::to_string(work.num_rows) + "_of_" +
+                                 std::to_string(work.num_tokens) +
+                                 (work.num_kv_heads < kNumHeads ? "_grouped/" : "/") +
+                                 std::string(NameOf(dtype)) + "/" + std::string(NameOf(kind));
         benchmark::RegisterBenchmark(name.c_str(), BM_Attention)
-            ->Args({num_tokens, num_rows, num_threads, int64_t(kind), int64_t(dtype)})
+            ->Args({work.num_tokens, work.num_rows, num_threads, int64_t(kind), int64_t(dtype),
+                    work.num_kv_heads})
             ->UseRealTime()
             ->Unit(benchmark::kMicrosecond);
       }

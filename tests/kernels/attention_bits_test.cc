@@ -99,6 +99,27 @@ TEST_P(AttentionBitsTest, Twins) {
   }
 }
 
+// The re-weighted softplus of lssar has the same bits on every instruction set with fused
+// multiply-add.
+TEST_P(AttentionBitsTest, InstructionSets) {
+  if (!GetParam().starts_with("AVX")) return;
+  const std::unique_ptr<Backend> avx2 = MakeCpu(1, "AVX2");
+  ASSERT_NE(avx2, nullptr);
+  for (const double p : {15.0, 3.0, 1.0, 2.5}) {
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
+      const AttentionSpec spec{.p = p};
+      EXPECT_TRUE(
+          SameBits(Tail(*backend_, spec, 64, dtype), Tail(*avx2, spec, 64, dtype), TailShape()))
+          << NameOf(dtype) << ", p " << p;
+    }
+  }
+  for (const Content content : {Content::kRandom, Content::kNearlyEqualK}) {  // flat rows too
+    const SequenceVectors sequence(75, 1, 80, 4, content);
+    EXPECT_TRUE(SameBits(AttendAll(*backend_, {}, sequence, 64, DType::kF16),
+                         AttendAll(*avx2, {}, sequence, 64, DType::kF16), {75, 1, 80}));
+  }
+}
+
 // A prompt in one call, in random chunks, and one row at a time.
 TEST_P(AttentionBitsTest, Chunkings) {
   std::mt19937 random(3);

@@ -32,6 +32,18 @@ void SoftplusOfTarget(std::span<float> x) {
   Map(x, [](auto v) { return Softplus(hn::ScalableTag<float>(), v); });
 }
 
+void SoftplusOfBase2OfTarget(std::span<float> x) {
+  Map(x, [](auto v) { return SoftplusOfBase2(hn::ScalableTag<float>(), v); });
+}
+
+void Log2OnePlusOfTarget(std::span<float> x) {
+  Map(x, [](auto v) { return Log2OnePlus(hn::ScalableTag<float>(), v); });
+}
+
+void Exp2OfTarget(std::span<float> x) {
+  Map(x, [](auto v) { return Exp2OfNegative(hn::ScalableTag<float>(), v); });
+}
+
 void SigmoidOfTarget(std::span<float> x) {
   Map(x, [](auto v) { return Sigmoid(hn::ScalableTag<float>(), v); });
 }
@@ -62,6 +74,9 @@ HWY_AFTER_NAMESPACE();
 namespace lssar {
 
 HWY_EXPORT(SoftplusOfTarget);
+HWY_EXPORT(SoftplusOfBase2OfTarget);
+HWY_EXPORT(Log2OnePlusOfTarget);
+HWY_EXPORT(Exp2OfTarget);
 HWY_EXPORT(SigmoidOfTarget);
 HWY_EXPORT(GeluOfTarget);
 HWY_EXPORT(MishOfTarget);
@@ -69,6 +84,9 @@ HWY_EXPORT(ExpOfTarget);
 HWY_EXPORT(PowerOfTarget);
 
 void SoftplusOnCpu(std::span<float> x) { HWY_DYNAMIC_DISPATCH(SoftplusOfTarget)(x); }
+void SoftplusOfBase2OnCpu(std::span<float> x) { HWY_DYNAMIC_DISPATCH(SoftplusOfBase2OfTarget)(x); }
+void Log2OnePlusOnCpu(std::span<float> x) { HWY_DYNAMIC_DISPATCH(Log2OnePlusOfTarget)(x); }
+void Exp2OfNegativeOnCpu(std::span<float> x) { HWY_DYNAMIC_DISPATCH(Exp2OfTarget)(x); }
 void SigmoidOnCpu(std::span<float> x) { HWY_DYNAMIC_DISPATCH(SigmoidOfTarget)(x); }
 void GeluOnCpu(std::span<float> x) { HWY_DYNAMIC_DISPATCH(GeluOfTarget)(x); }
 void MishOnCpu(std::span<float> x) { HWY_DYNAMIC_DISPATCH(MishOfTarget)(x); }

@@ -9,6 +9,9 @@ namespace lssar {
 
 // Each replaces x by its function of x. float_math-inl.h states the accuracies.
 void SoftplusOnCpu(std::span<float> x);
+void SoftplusOfBase2OnCpu(std::span<float> x);
+void Log2OnePlusOnCpu(std::span<float> x);     // 0 <= x < 2^127
+void Exp2OfNegativeOnCpu(std::span<float> x);  // x <= 0
 void SigmoidOnCpu(std::span<float> x);
 void GeluOnCpu(std::span<float> x);
 void MishOnCpu(std::span<float> x);

@@ -78,6 +78,53 @@ TEST_P(FloatMathTest, SoftplusAtTheEnds) {
   EXPECT_TRUE(std::isnan(y[7]));
 }
 
+double ExactSoftplusOfBase2(double y) {
+  return std::max(y, 0.0) + std::log1p(std::exp2(-std::fabs(y))) / std::log(2.0);
+}
+
+TEST_P(FloatMathTest, SoftplusOfBase2) {
+  for (const auto& [first, last] :
+       {std::pair{-60.0, 60.0}, {-2.0, 2.0}, {-1e-3, 1e-3}, {-126.0, -50.0}, {50.0, 1e4}}) {
+    const std::vector<float> x = Range(first, last, 300007);
+    std::vector<float> y = x;
+    SoftplusOfBase2OnCpu(y);
+    EXPECT_LE(WorstUlp(x, y, ExactSoftplusOfBase2), 3.0 + Unfused()) << first << " to " << last;
+  }
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  std::vector<float> y{0.0f, -127.0f, -1e30f, -kInf, 1e30f, kInf, std::nanf("")};
+  SoftplusOfBase2OnCpu(y);
+  EXPECT_EQ(y[0], 1.0f);
+  for (size_t i : {1, 2, 3}) {
+    EXPECT_GT(y[i], 0.0f);
+    EXPECT_LT(y[i], 1.8e-38f);
+  }
+  EXPECT_EQ(y[4], 1e30f);
+  EXPECT_EQ(y[5], kInf);
+  EXPECT_TRUE(std::isnan(y[6]));
+}
+
+TEST_P(FloatMathTest, Log2OnePlus) {
+  const auto exact = [](double z) { return std::log1p(z) / std::log(2.0); };
+  for (const auto& [first, last] :
+       {std::pair{0.0, 1e-6}, {0.0, 1.0}, {0.99, 1.01}, {1.0, 4.0}, {0.0, 70000.0}, {1e5, 1e38}}) {
+    const std::vector<float> x = Range(first, last, 100003);
+    std::vector<float> y = x;
+    Log2OnePlusOnCpu(y);
+    EXPECT_LE(WorstUlp(x, y, exact), 3.0 + Unfused()) << first << " to " << last;
+  }
+  std::vector<float> y{0.0f, 1.0f, 3.0f, 65535.0f, std::nanf("")};
+  Log2OnePlusOnCpu(y);
+  EXPECT_EQ(std::vector<float>(y.begin(), y.end() - 1), (std::vector<float>{0, 1, 2, 16}));
+  EXPECT_TRUE(std::isnan(y[4]));
+}
+
+TEST_P(FloatMathTest, Exp2) {
+  const std::vector<float> x = Range(-126, 0, 500009);
+  std::vector<float> y = x;
+  Exp2OfNegativeOnCpu(y);
+  EXPECT_LE(WorstUlp(x, y, [](double v) { return std::exp2(v); }), 1.0 + Unfused());
+}
+
 TEST_P(FloatMathTest, Sigmoid) {
   for (const auto& [first, last] : {std::pair{-87.0, 0.0}, {-2.0, 2.0}, {0.0, 1e3}}) {
     const std::vector<float> x = Range(first, last, 300007);

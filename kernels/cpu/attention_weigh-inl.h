@@ -1,0 +1,298 @@
+// Weigh, the last stage of attention: weights from what Score left, and sums of the weighted
+// values. Included once per target, inside foreach_target.h.
+//
+// Kinds with a stage 2 have few non-zero weights: each row has its own list of keys ("survivors").
+// Those without a stage 2 have nearly all of them: groups of rows share one list and each widened
+// value.
+#if defined(LSSAR_KERNELS_CPU_ATTENTION_WEIGH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LSSAR_KERNELS_CPU_ATTENTION_WEIGH_INL_H_
+#undef LSSAR_KERNELS_CPU_ATTENTION_WEIGH_INL_H_
+#else
+#define LSSAR_KERNELS_CPU_ATTENTION_WEIGH_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "kernels/attention_math.h"
+#include "kernels/cpu/attention-inl.h"
+#include "kernels/cpu/attention_work-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lssar {
+namespace HWY_NAMESPACE {
+namespace {
+
+// phi in double of the row's keys in [chunk, chunk + count); e^(score - max) if phi is e^s.
+template <typename T>
+void ExactChunk(const Work<T>& work, int row, int chunk, int count, double* phi) {
+  const AttentionSpec& spec = work.args.spec;
+  const int num_keys = work.item.NumKeys(row);
+  const float* q = work.args.q + work.VectorIdx(row);
+  const double scale = ScaleOf(spec, work.args.kv.layout.head_dim, num_keys);
+  double shift = ShiftOf(spec, num_keys);
+  if (spec.Form().phi == Phi::kExp) shift -= double{work.weightings[row].max};
+  for (int key = 0; key < count; key += kExactKeys) {
+    ExactDots(q, work.HeadDim(), work.kv.Key(chunk + key), work.kv.KeyStride(),
+              work.kv.KeyScales(chunk + key), phi + key);
+  }
+  for (int key = 0; key < count; ++key) phi[key] = PhiOf(spec.Form().phi, scale * phi[key] + shift);
+}
+
+// Prefetches a value, and its scale, that no hardware prefetcher predicts.
+template <typename T>
+HWY_INLINE void PrefetchValue(const T* value, const float* scale, size_t head_dim) {
+  if (kHasScales<T>) hwy::Prefetch(scale);
+  const char* bytes = reinterpret_cast<const char*>(value);
+  for (size_t at = 0; at < head_dim * sizeof(T); at += 64) hwy::Prefetch(bytes + at);
+}
+
+// ---- Kinds with a stage 2
+
+// The addresses of the chunk's values, as far as there are keys.
+template <typename T>
+ChunkValues<T> FindChunk(const Work<T>& work, int chunk) {
+  const int end = std::min(work.item.MaxKeys(), chunk + kChunkKeys);
+  ChunkValues<T> found;
+  for (int key = chunk; key < end; key += kMinPageSize) {
+    const int unit = (key - chunk) / kMinPageSize;
+    found.values[unit] = work.kv.Value(key) - Size(key - chunk) * work.HeadDim();
+    if constexpr (kHasScales<T>) found.scales[unit] = work.kv.ValueScales(key) - (key - chunk);
+  }
+  return found;
+}
+
+// Lists the survivors of a row in one chunk: their scores (phi, u) become weights later, in place.
+// Requires  `keys` holds a chunk and one vector more
+template <typename T>
+Survivors FindSurvivors(const Work<T>& work, int row, int chunk, int32_t* keys) {
+  const int count = std::clamp(work.item.NumKeys(row) - chunk, 0, kChunkKeys);
+  const RowWeighting& weighting = work.weightings[row];
+  float* scores = work.values.Scores(row) + chunk;
+  if (weighting.rule == WeightRule::kRatio) {
+    double phi[kChunkKeys];
+    ExactChunk(work, row, chunk, count, phi);
+    for (int key = 0; key < count; ++key) {
+      const double x = weighting.exact_gain * phi[key] - double{weighting.offset};
+      scores[key] = float(x / weighting.exact_peak);
+    }
+  }
+  return {.keys = keys,
+          .weights = scores,
+          .count = KeepSurvivors(weighting.threshold, scores, Size(count), keys)};
+}
+
+template <typename T>
+void WeighList(const Work<T>& work, int row, int split, int chunk, const Survivors& list,
+               const ReweightPower& power) {
+  const size_t at = work.values.AtSplit(row, split);
+  work.values.weight_sum[at] +=
+      WeighSurvivors(work.weightings[row], power, work.values.Scores(row) + chunk, list.count,
+                     &work.values.num_read[at]);
+}
+
+// Weigh of one row of a decode step. The values of a chunk are prefetched while the next two chunks
+// are weighed.
+template <typename T>
+void ReweightDecodeRow(const Work<T>& work, int row, int split, int end,
+                       const ReweightPower& power) {
+  constexpr int kChunksAhead = 2;
+  Survivors lists[kSplitKeys / kChunkKeys];
+  int32_t* keys = work.task.keys;
+  const int first = split * kSplitKeys;
+  for (int chunk = first; chunk < end + kChunksAhead * kChunkKeys; chunk += kChunkKeys) {
+    if (chunk < end) {
+      Survivors& list = lists[(chunk - first) / kChunkKeys];
+      list = FindSurvivors(work, row, chunk, keys);
+      keys += list.count;
+      const ChunkValues<T> values = FindChunk(work, chunk);
+      for (size_t i = 0; i < list.count; ++i) {
+        const int32_t key = list.keys[i];
+        PrefetchValue(values.Value(key, work.HeadDim()),
+                      kHasScales<T> ? values.Scale(key) : nullptr, work.HeadDim());
+      }
+      WeighList(work, row, split, chunk, list, power);
+    }
+    const int ready = chunk - kChunksAhead * kChunkKeys;
+    if (ready < first) continue;
+    SumSurvivorsOfHead(lists[(ready - first) / kChunkKeys], FindChunk(work, ready), work.HeadDim(),
+                       work.values.Partial(row, split));
+  }
+}
+
+// Prefetches part `part` of `num_parts` of a chunk's values: nearly every value of a chunk has a
+// survivor in some row of a block.
+template <typename T>
+void PrefetchPart(const Work<T>& work, int chunk, int part, int num_parts) {
+  const int step = (kChunkKeys + num_parts - 1) / num_parts;
+  const int end = std::min({work.item.MaxKeys(), chunk + kChunkKeys, chunk + (part + 1) * step});
+  for (int key = chunk + part * step; key < end; ++key) {
+    PrefetchValue(work.kv.Value(key), work.kv.ValueScales(key), work.HeadDim());
+  }
+}
+
+// Weigh of a block, by chunk: the values stay in cache from row to row. A few rows together, so
+// that one row's arithmetic overlaps with the next one's.
+template <typename T>
+void ReweightBlock(const Work<T>& work, int split, int end, const ReweightPower& power) {
+  for (int chunk = split * kSplitKeys; chunk < end; chunk += kChunkKeys) {
+    const ChunkValues<T> values = FindChunk(work, chunk);
+    for (int first = 0; first < work.item.num_rows; first += kGroupRows) {
+      const int group_rows = std::min(kGroupRows, work.item.num_rows - first);
+      PrefetchPart(work, chunk + kChunkKeys, first / kGroupRows,
+                   work.item.PaddedRows() / kGroupRows);
+      Survivors lists[kGroupRows];
+      int32_t* keys = work.task.keys;
+      for (int r = 0; r < group_rows; ++r) {
+        lists[r] = FindSurvivors(work, first + r, chunk, keys);
+        keys += lists[r].count;
+      }
+      for (int r = 0; r < group_rows; ++r) {
+        WeighList(work, first + r, split, chunk, lists[r], power);
+      }
+      for (int r = 0; r < group_rows; ++r) {
+        SumSurvivorsOfHead(lists[r], values, work.HeadDim(), work.values.Partial(first + r, split));
+      }
+    }
+  }
+}
+
+// ---- Kinds without a stage 2
+
+// Replaces a row's phi of one chunk by its weights.
+template <typename T>
+void WeighRow(const Work<T>& work, int row, int split, int chunk) {
+  const int count = std::clamp(work.item.NumKeys(row) - chunk, 0, kChunkKeys);
+  const size_t at = work.values.AtSplit(row, split);
+  work.values.weight_sum[at] += WeighChunk(work.weightings[row], work.values.Scores(row) + chunk,
+                                           Size(count), &work.values.num_read[at]);
+}
+
+// Lists the chunk's keys with a non-zero weight in the group of rows that starts at `row`, and the
+// addresses of their values. Appends to the first `num_listed` keys of the task's lists.
+// kPrefetches: for the values of a decode step, which are scattered: no hardware prefetcher
+// predicts them.
+template <size_t kRows, bool kPrefetches, typename T>
+ValueList<T> ListValues(const Work<T>& work, int row, int chunk, size_t num_listed) {
+  int32_t* keys = work.task.keys + num_listed;
+  const T** values = work.task.values + num_listed;
+  const size_t count =
+      ListKeys<kRows>(work.Weights(row), Size(chunk), Size(chunk + kChunkKeys), keys);
+  for (size_t i = 0; i < count; ++i) {
+    values[i] = work.kv.Value(keys[i]);
+    if (kPrefetches) PrefetchValue(values[i], work.kv.ValueScales(keys[i]), work.HeadDim());
+  }
+  size_t num_for_all = count;
+  while (num_for_all > 0 && keys[num_for_all - 1] >= work.item.NumKeys(row)) --num_for_all;
+  return {.keys = keys, .values = values, .count = count, .num_for_all = num_for_all};
+}
+
+// Multiplies a row's weights of one chunk by the scales of their values, if elements have scales.
+// One rounding, the same in a single row and in a block.
+template <typename T>
+void ScaleChunk(const Work<T>& work, int row, int chunk) {
+  if constexpr (kHasScales<T>) {
+    float* weights = work.values.Scores(row);
+    const int end = std::min(work.item.NumKeys(row), chunk + kChunkKeys);
+    for (int key = chunk; key < end; key += int(kScoreLanes)) {
+      ScaleWeights(weights + key, work.kv.ValueScales(key));
+    }
+  }
+}
+
+// Weigh of a group of a decode item's rows. The values of a chunk are prefetched while the next two
+// chunks are weighed.
+template <size_t kRows, typename T>
+void WeighDecodeRows(const Work<T>& work, int first_row, int split, int end) {
+  constexpr int kChunksAhead = 2;
+  const Rows<float> sums{work.values.Partial(first_row, split), work.values.padded_dim};
+  ValueList<T> lists[kSplitKeys / kChunkKeys];
+  size_t num_listed = 0;
+  const int first = split * kSplitKeys;
+  for (int chunk = first; chunk < end + kChunksAhead * kChunkKeys; chunk += kChunkKeys) {
+    if (chunk < end) {
+      for (int row = 0; row < int(kRows); ++row) {
+        WeighRow(work, first_row + row, split, chunk);
+      }
+      ValueList<T>& list = lists[(chunk - first) / kChunkKeys];
+      list = ListValues<kRows, true>(work, first_row, chunk, num_listed);
+      num_listed += list.count;
+    }
+    const int ready = chunk - kChunksAhead * kChunkKeys;
+    if (ready < first) continue;
+    for (int row = 0; row < int(kRows); ++row) ScaleChunk(work, first_row + row, ready);
+    SumValuesOfHead<kRows>(lists[(ready - first) / kChunkKeys], work.Weights(first_row),
+                           work.HeadDim(), sums);
+  }
+}
+
+// Weigh of a decode step. Later groups find most values in L2.
+template <typename T>
+void WeighDecode(const Work<T>& work, int split, int end) {
+  for (int row = 0; row < work.item.num_rows; row += kGroupRows) {
+    switch (work.item.GroupRows(row)) {
+      case 1: WeighDecodeRows<1>(work, row, split, end); break;
+      case 2: WeighDecodeRows<2>(work, row, split, end); break;
+      case 3: WeighDecodeRows<3>(work, row, split, end); break;
+      default: WeighDecodeRows<4>(work, row, split, end); break;
+    }
+  }
+}
+
+// Weigh of a block, by chunk: the values stay in L1 from group to group.
+template <typename T>
+void WeighBlock(const Work<T>& work, int split, int end) {
+  const AttentionItem& item = work.item;
+  const ItemValues& values = work.values;
+  for (int chunk = split * kSplitKeys; chunk < end; chunk += kChunkKeys) {
+    for (int row = 0; row < item.num_rows; ++row) {
+      WeighRow(work, row, split, chunk);
+      ScaleChunk(work, row, chunk);
+    }
+    for (int row = item.num_rows; row < item.PaddedRows(); ++row) {
+      std::fill_n(values.Scores(row) + chunk, kChunkKeys, 0.0f);
+    }
+    for (int row = 0; row < item.num_rows; row += kGroupRows) {
+      const ValueList<T> list = ListValues<Size(kGroupRows), false>(work, row, chunk, 0);
+      if (list.count == 0) continue;
+      SumValuesOfHead<Size(kGroupRows)>(list, work.Weights(row), work.HeadDim(),
+                                        {values.Partial(row, split), values.padded_dim});
+    }
+  }
+}
+
+// ---- Either
+
+// Weigh: weights of one split; sums of the weights and of the weighted values.
+template <typename T>
+void Weigh(const Work<T>& work, int split, const ReweightPower& power) {
+  const AttentionItem& item = work.item;
+  const ItemValues& values = work.values;
+  for (int row = 0; row < item.num_rows; ++row) {
+    values.weight_sum[values.AtSplit(row, split)] = 0;
+    values.num_read[values.AtSplit(row, split)] = 0;
+  }
+  std::fill_n(values.Partial(0, split), Size(item.PaddedRows()) * values.padded_dim, 0.0f);
+
+  const int num_chunks = (item.MaxKeys() + kChunkKeys - 1) / kChunkKeys;
+  const int end = std::min(num_chunks * kChunkKeys, (split + 1) * kSplitKeys);
+  if (work.args.spec.Form().reweights && item.is_decode) {
+    for (int row = 0; row < item.num_rows; ++row) ReweightDecodeRow(work, row, split, end, power);
+  } else if (work.args.spec.Form().reweights) {
+    ReweightBlock(work, split, end, power);
+  } else if (item.is_decode) {
+    WeighDecode(work, split, end);
+  } else {
+    WeighBlock(work, split, end);
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lssar
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
