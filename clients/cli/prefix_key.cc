@@ -6,9 +6,9 @@
 #include <array>
 #include <cstdint>
 #include <span>
-#include <string_view>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/string_view.h"
 #include "kernels/str_cat.h"
 
 namespace lssar::cli {
@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kNumBytes = 256;
 constexpr int kNumIds = 64;
 
-std::string BeginningOf(std::string_view text) { return std::string(text.substr(0, kNumBytes)); }
+std::string BeginningOf(absl::string_view text) { return std::string(text.substr(0, kNumBytes)); }
 
 std::string BeginningOf(const v1::TokenIds& tokens) {
   const auto& ids = tokens.ids();

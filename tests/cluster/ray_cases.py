@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -51,6 +52,7 @@ class RayTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
+        os.environ['PATH'] = f'{pathlib.Path(SERVER).parent}:{os.environ["PATH"]}'  # of actors too
         ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level='ERROR')
         ray.data.DataContext.get_current().enable_progress_bars = False
         cls.addClassCleanup(ray.shutdown)
@@ -199,6 +201,24 @@ class RayTest(unittest.TestCase):
                                                        FileNotFoundError):
             with self.assertRaises(error):
                 run(wrong)
+
+    def test_the_example_of_the_readme(self):
+        readme = pathlib.Path('clients/python/README.md').read_text(encoding='utf-8')
+        [example] = [each for each in re.findall(r'```python\n(.*?)```', readme, flags=re.S)
+                     if 'import ray' in each]
+        ids = numpy.fromfile(pathlib.Path(MODEL) / 'held_out.bin', dtype='<u2')[:12 * 200]
+        texts = [self.client.detokenize(row.tolist()) for row in ids.reshape(12, 200)]
+        path, target = str(self.folder / 'wikitext.parquet'), str(self.folder / 'scores')
+        pyarrow.parquet.write_table(pyarrow.Table.from_pydict({'text': texts}), path)
+        for old, new in (('wikitext.parquet', path), ("'scores'", repr(target)),
+                         ('size=4), num_cpus=2', 'size=1), num_cpus=1'),
+                         ("'models/zoo/lssar-6m'", repr(MODEL))):
+            self.assertIn(old, example)
+            example = example.replace(old, new)
+        exec(example, {})
+        results = pyarrow.parquet.read_table(target).to_pylist()
+        self.assertEqual({row['text']: row['logprob'] for row in results},
+                         {text: self.client.score('', [text])[0].logprob for text in texts})
 
     def test_a_parquet_file_of_articles(self):
         """Wikipedia articles of the model's card, as rows of token ids."""
