@@ -202,8 +202,9 @@ bool GrpcConnections::State::IsOverUploadLimit(const Connection& connection) con
 void GrpcConnections::State::Close(Connection& connection, Abuse abuse, Clock::time_point now) {
   connection.is_aborted = true;
   uploading.erase(&connection);
-  Abort(connection.socket.Get());
+  // Counted before the client can know.
   if (options.metrics != nullptr) options.metrics->OnAbuse(abuse);
+  Abort(connection.socket.Get());
   abuses.Add(size_t(abuse), connection.slot.Address(), options.log);
   if (abuse == Abuse::kResets || abuse == Abuse::kHeaderFlood) {
     options.acceptor->Limiter().OnAbuse(connection.slot.Address(), now);

@@ -7,6 +7,9 @@ import hashlib
 
 from lssar.v1 import inference_pb2 as pb
 
+KeyedRequest = (pb.GenerateRequest | pb.ScoreRequest | pb.EmbedRequest
+                | pb.CaptureAttentionRequest)
+
 HEADER = 'x-lssar-prefix'
 NUM_BYTES = 256  # of a text
 NUM_IDS = 64  # of token ids
@@ -34,8 +37,7 @@ def _of_chat(chat: pb.Chat) -> bytes:
     return _of_text(content)
 
 
-def prefix_key(request: pb.GenerateRequest | pb.ScoreRequest | pb.EmbedRequest
-               | pb.CaptureAttentionRequest) -> str:
+def prefix_key(request: KeyedRequest) -> str:
     """The first 16 hex digits of the SHA-256 of the request's cache_salt and its beginning: the
     first 256 bytes of a text, the first 64 ids in decimal with ', ' between them, the messages
     of a chat up to the user's first. Several items: the first one's.

@@ -23,13 +23,14 @@ from lssar_client.types import LssarError
 DEFAULT_MAX_TOKENS = 256  # the server's, where a request leaves max_tokens out
 
 Request = TypeVar('Request')
+NextRequest = TypeVar('NextRequest', covariant=True)
 Reply = TypeVar('Reply')
 ReplyOfCall = TypeVar('ReplyOfCall', contravariant=True)
 CheckedRequest = TypeVar('CheckedRequest', pb.GenerateRequest, pb.ScoreRequest, pb.EmbedRequest,
                          pb.CaptureAttentionRequest)
 
 
-class Progress(Protocol[Request, Reply]):
+class Progress(Protocol[NextRequest, Reply]):
     """How far a call has come."""
 
     def take(self, reply: Reply) -> Reply | None:
@@ -44,7 +45,7 @@ class Progress(Protocol[Request, Reply]):
     def needs_max_model_len(self) -> bool:
         """True where next_request() needs it."""
 
-    def next_request(self, prompt_ids: list[int], max_model_len: int) -> Request:
+    def next_request(self, prompt_ids: list[int], max_model_len: int) -> NextRequest:
         """The request of the next attempt. 0 and [] where they are not needed."""
 
 

@@ -10,13 +10,16 @@ from typing import Generic, Self, TypeVar, Unpack
 
 import grpc
 from grpc import aio
+from google.protobuf.message import Message
 
 from lssar.v1 import inference_pb2 as pb
 from lssar_client import _batches, _channel, _prefix, _requests, _resume, types
 from lssar_client._retry import Attempts, to_error
 
-Request = TypeVar('Request')
-Reply = TypeVar('Reply')
+Request = TypeVar('Request', bound=_prefix.KeyedRequest)
+Reply = TypeVar('Reply', bound=Message)
+UnaryRequest = TypeVar('UnaryRequest')
+UnaryReply = TypeVar('UnaryReply')
 T = TypeVar('T')
 
 
@@ -452,8 +455,8 @@ class AsyncClient:
         reply = await self._unary(self._get_stats, pb.GetStatsRequest(), options)
         return _requests.server_stats(reply)
 
-    async def _unary(self, method: aio.UnaryUnaryMultiCallable[Request, Reply], request: Request,
-                     options: types.CallOptions) -> Reply:
+    async def _unary(self, method: aio.UnaryUnaryMultiCallable[UnaryRequest, UnaryReply],
+                     request: UnaryRequest, options: types.CallOptions) -> UnaryReply:
         attempts = self._attempts(options.get('timeout_s'))
         while True:
             try:

@@ -9,13 +9,16 @@ from concurrent import futures
 from typing import Generic, Self, TypeVar, Unpack
 
 import grpc
+from google.protobuf.message import Message
 
 from lssar.v1 import inference_pb2 as pb
 from lssar_client import _batches, _channel, _prefix, _requests, _resume, types
 from lssar_client._retry import Attempts, to_error
 
-Request = TypeVar('Request')
-Reply = TypeVar('Reply')
+Request = TypeVar('Request', bound=_prefix.KeyedRequest)
+Reply = TypeVar('Reply', bound=Message)
+UnaryRequest = TypeVar('UnaryRequest')
+UnaryReply = TypeVar('UnaryReply')
 T = TypeVar('T')
 
 
@@ -431,8 +434,8 @@ class Client:
         """Returns counts and times since the server started. Where it has keys: admins only."""
         return _requests.server_stats(self._unary(self._get_stats, pb.GetStatsRequest(), options))
 
-    def _unary(self, method: grpc.UnaryUnaryMultiCallable[Request, Reply], request: Request,
-               options: types.CallOptions) -> Reply:
+    def _unary(self, method: grpc.UnaryUnaryMultiCallable[UnaryRequest, UnaryReply],
+               request: UnaryRequest, options: types.CallOptions) -> UnaryReply:
         attempts = self._attempts(options.get('timeout_s'))
         pause = threading.Event()
         while True:

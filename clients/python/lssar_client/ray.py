@@ -150,12 +150,13 @@ def _own_share(flags: Sequence[str]) -> list[str]:
     return [] if '--threads' in names or '--device' in names else ['--threads', str(num_cpus)]
 
 
-def _errors(results: Sequence[object]) -> numpy.ndarray:
+def _errors(results: Sequence[object]) -> object:
+    """A column of errors; empty: none."""
     return numpy.array([f'{each.code}: {each}' if isinstance(each, types.LssarError) else ''
                         for each in results], dtype=object)
 
 
-def _lists(cells: Iterable[Sequence[object]]) -> numpy.ndarray:
+def _lists(cells: Iterable[object]) -> object:
     """A column of lists."""
     values = list(cells)
     column = numpy.empty(len(values), dtype=object)
