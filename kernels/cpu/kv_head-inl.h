@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 #include "hwy/highway.h"
@@ -37,6 +38,22 @@ template <class D>
 HWY_INLINE hn::Vec<D> LoadWideAs(D d, const float* from) {
   return hn::LoadU(d, from);
 }
+#if !(HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86)
+// Without an instruction for it. Highway's fallback makes infinity and NaN finite.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadWideAs(D d, const hwy::float16_t* from) {
+  const hn::RebindToSigned<D> d_int;
+  const hn::Rebind<int16_t, D> d_half;
+  const auto bits = hn::PromoteTo(d_int, hn::LoadU(d_half, reinterpret_cast<const int16_t*>(from)));
+  const auto magnitude = hn::And(bits, hn::Set(d_int, 0x7fff));
+  const auto sign = hn::And(bits, hn::Set(d_int, std::numeric_limits<int32_t>::min()));
+  // The exponent's bias grows by 112; exact, also for subnormal numbers.
+  const auto scaled = hn::Mul(hn::BitCast(d, hn::ShiftLeft<13>(magnitude)), hn::Set(d, 0x1p112f));
+  const auto special =
+      hn::IfThenElseZero(hn::Gt(magnitude, hn::Set(d_int, 0x7bff)), hn::Set(d_int, 0x7f800000));
+  return hn::BitCast(d, hn::Or(hn::Or(hn::BitCast(d_int, scaled), special), sign));
+}
+#endif
 template <class D>
 HWY_INLINE hn::Vec<D> LoadWideAs(D d, const int8_t* from) {
   const hn::RebindToSigned<D> d_int;

@@ -359,7 +359,7 @@ TEST_P(AttentionTest, GroupedQueryHeads) {
 TEST_P(AttentionTest, ANanStaysInItsHeadOfAGroup) {
   if (!backend_->Computes(Variant::kGroupedQuery)) return;
   constexpr int kTokens = 300, kDim = 64, kKeys[] = {10, 200};
-  for (const DType dtype : {MostExact(), DType::kI8}) {
+  for (const DType dtype : {MostExact(), DType::kF16, DType::kI8}) {
     SequenceVectors sequence(kTokens, 2, kDim, 16, Content::kRandom);
     const size_t row = sequence.RowFloats();
     for (size_t head = 0; head < 2; ++head) {
