@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -27,11 +28,20 @@ def clean_environment(**extra: str) -> dict[str, str]:
                if not name.startswith(('LSSAR_', 'EDGE_', 'CLUSTER_'))}, **extra}
 
 
+_given_ports: set[int] = set()
+
+
 def free_port() -> int:
-    """A port on which nothing listens."""
-    with socket.create_server(('127.0.0.1', 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
+    """A port on which nothing listens, another one each time. It is below the range from which the
+    kernel takes the ports of outgoing connections, so that none has it before it is used."""
+    low = int(pathlib.Path('/proc/sys/net/ipv4/ip_local_port_range').read_text().split()[0])
+    while True:
+        port = random.randrange(low // 2, low)
+        if port in _given_ports:
+            continue
+        with contextlib.suppress(OSError), socket.create_server(('127.0.0.1', port)):
+            _given_ports.add(port)
+            return port
 
 
 def get(url: str) -> str:
