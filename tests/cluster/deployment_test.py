@@ -240,7 +240,7 @@ class EnvoyTest(unittest.TestCase):
             return {i for i, (old, new) in enumerate(zip(before, prompt_tokens(), strict=True))
                     if new > old}
 
-        owners = {f'p{i}': servers_of(f'p{i}') for i in range(9)}
+        owners = {f'p{i}': servers_of(f'p{i}') for i in range(30)}
         self.assertEqual({len(each) for each in owners.values()}, {1}, owners)
         self.assertEqual(set.union(*owners.values()), {0, 1, 2})
 
