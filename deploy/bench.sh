@@ -17,14 +17,6 @@ usage() {
   exit 2
 }
 
-# Resolves a path relative to the caller's working directory.
-from_caller() {
-  case $1 in
-    /*) echo "$1" ;;
-    *) echo "$caller/$1" ;;
-  esac
-}
-
 # Prints and runs a command, then prints how long it took.
 timed() {
   timed_start=$(date +%s)

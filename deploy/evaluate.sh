@@ -16,14 +16,6 @@ usage() {
   exit 2
 }
 
-# Resolves a path relative to the caller's working directory.
-from_caller() {
-  case $1 in
-    /*) echo "$1" ;;
-    *) echo "$caller/$1" ;;
-  esac
-}
-
 [ $# -ge 1 ] || usage
 model=$(from_caller "$1")
 shift
@@ -46,8 +38,7 @@ say "Installing missing Debian packages (deploy/packages.sh)"
 logged install_packages build evaluation
 
 say "Building lssar and lssar-server into build/release"
-logged cmake --preset release -DLSSAR_BUILD_TESTS=OFF
-logged cmake --build --preset release --target lssar-server lssar
+build_release
 
 # 800 MB from PyPI, once; the client again whenever it changes.
 say "Installing lm-eval, matplotlib and the Python client into $venv"

@@ -55,6 +55,20 @@ logged() {
   return "$logged_status"
 }
 
+# Builds the programs into build/release.
+build_release() {
+  logged cmake --preset release -DLSSAR_BUILD_TESTS=OFF
+  logged cmake --build --preset release --target lssar-server lssar
+}
+
+# Resolves a path relative to $caller, the working directory that the script was started in.
+from_caller() {
+  case $1 in
+    /*) echo "$1" ;;
+    *) echo "$caller/$1" ;;
+  esac
+}
+
 # For traps: stops the command that `logged` is running.
 stop_logged() {
   if [ -n "${logged_child:-}" ]; then

@@ -25,7 +25,7 @@ class AttentionSampler final : private WeightsSink {
   // Cost  0.2 us for each key of the row, on the engine's thread, in Forward
   void AddCapture(ForwardBatch* batch);
 
-  // Of each head that has a sample, ordered by layer, then head. Thread-safe.
+  // One for each head that has a sample, ordered by layer, then head. Thread-safe.
   std::vector<HeadStatistics> Statistics() const;
 
  private:

@@ -124,7 +124,7 @@ class Engine {
 
   // Threads   any
   EngineStats Stats() const;
-  // Of the heads that were sampled (EngineOptions::attention_sample_interval).
+  // For the heads that were sampled (EngineOptions::attention_sample_interval).
   // Threads   any
   std::vector<HeadStatistics> SampledAttention() const;
   const EngineOptions& Options() const { return options_; }

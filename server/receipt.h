@@ -11,7 +11,7 @@
 
 namespace lssar {
 
-// Of a reply to `request`, parsed for `model`.
+// The receipt of a reply to `request`, parsed for `model`.
 v1::Receipt MakeReceipt(const ServedModel& model, const Request& request);
 
 // The receipt as a JSON object with the fields of v1::Receipt. A call may be several requests that

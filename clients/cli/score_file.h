@@ -41,7 +41,7 @@ class ScoreFileReader {
   // Errors  OUT_OF_RANGE: the input has fewer lines
   absl::Status SkipTo(int64_t line_number);
 
-  // Of the line that Next has read, or failed on.
+  // The line that Next has read, or failed on.
   int64_t LineNumber() const { return line_number_; }
   // True once Next has found no further line.
   bool IsAtEnd() const { return is_at_end_; }

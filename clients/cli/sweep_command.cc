@@ -36,7 +36,7 @@ using Json = nlohmann::ordered_json;
 constexpr int kMaxLength = 1 << 20;
 constexpr size_t kMaxValues = 256;
 constexpr double kMaxP = 1000;  // of v1::AttentionOverride
-// Of the rows of one length. All values of p score the same rows, so their differences need fewer
+// Tokens of the rows of one length. All p score the same rows, so their differences need fewer
 // rows than a loss itself.
 constexpr int kSweepTokens = kEvaluationTokens / 4;
 

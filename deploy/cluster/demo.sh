@@ -15,8 +15,7 @@ say "1. Install missing Debian packages (deploy/packages.sh)"
 logged install_packages build cluster
 
 say "2. Build into build/release: minutes the first time, seconds afterwards"
-logged cmake --preset release -DLSSAR_BUILD_TESTS=OFF
-logged cmake --build --preset release --target lssar-server lssar
+build_release
 logged /usr/bin/python3 -B clients/python/generate_stubs.py build/release/python
 
 # Debian's Python, which has Debian's grpcio.

@@ -178,7 +178,7 @@ enum class CudaGemmTile : int {
 struct CudaLinearArgs {
   // Not k16x8 requires weights other than fp32, and tiled rows.
   CudaGemmTile tile = CudaGemmTile::k16x8;
-  // Of tiles other than k16x8: 1, or kGemmChains, which needs clusters: a block for each chain.
+  // For tiles other than k16x8: 1, or kGemmChains, which needs clusters: a block for each chain.
   int cluster_blocks = 1;
   CudaSplitRows x;
   int num_rows = 0;

@@ -67,7 +67,7 @@ class _Call(Generic[Request, Reply]):
             self._start()
 
     def _next_request(self) -> Request:
-        """What is left after the stream broke."""
+        """The request for the rest, after the stream broke."""
         options: types.CallOptions = {}
         if (left := self._attempts.timeout()) is not None:
             options['timeout_s'] = left

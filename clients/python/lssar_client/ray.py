@@ -5,7 +5,7 @@
         fn_constructor_kwargs={'model': 'DIR'})
 
 Each actor has a server of its own (`model`), with as many threads as it has CPUs or with its GPU,
-or calls servers that run (`server`). Results are the server's, bit for bit, whoever computes them.
+or calls servers that run (`server`). Results are the server's, bit for bit, on any actor.
 Needs `pip install 'lssar-client[ray]'`.
 """
 
