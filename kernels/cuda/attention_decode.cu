@@ -52,14 +52,10 @@ LSSAR_DEVICE RowWork<E, kDim> WorkOn(const CudaAttentionArgs& args, const CudaDe
           left < args.heads_of_block ? left : args.heads_of_block};
 }
 
-// The query vectors of heads as the first rows of the MMA's A operand.
 template <typename E, int kDim>
-LSSAR_DEVICE QueryRows<E, kDim> LoadQuery(const RowWork<E, kDim>& work) {
-  QueryRows<E, kDim> q;
-  const int head = LaneIdx() / 4;
-  const float* const own =
-      head < work.num_heads ? work.args.q + work.vector_idx + size_t(head * kDim) : nullptr;
-  q.Load({own, nullptr});
+LSSAR_DEVICE HeadQueries<E, kDim> LoadQuery(const RowWork<E, kDim>& work) {
+  HeadQueries<E, kDim> q;
+  q.Load(work);
   return q;
 }
 
@@ -174,7 +170,7 @@ ClusterDecode(LSSAR_ARGS(CudaAttentionArgs) args) {
                                      WarpIdx() * WarpMemory<E, kDim>::NumBytes(most_heads)};
 
     {
-      const QueryRows<E, kDim> q = LoadQuery(work);
+      const HeadQueries<E, kDim> q = LoadQuery(work);
       KeyStream<E, kDim, true> stream(memory);
       for (int own = WarpIdx(); own * num_blocks + rank < num_splits; own += num_warps) {
         ScoreSplit<kGrouped>(work, q, stream, memory, own * num_blocks + rank,

@@ -11,6 +11,7 @@
 namespace lssar::LSSAR_CUDA_NAMESPACE {
 
 inline constexpr float kLowestScore = -3.402823466e38f;
+inline constexpr unsigned kMinusInfinity = 0xFF800000;  // bits
 
 // Scores are in units of log 2: x = s / ln 2. So e^s is one instruction, and the unit of a softplus
 // cancels where it is divided by a sum of them.
@@ -33,27 +34,44 @@ struct SoftplusSum {
   LSSAR_DEVICE float Total() const { return positive + Log2(product); }
 };
 
+// The sums of the parts of a split that a thread holds, [key / 8 mod 4][key mod 2] for keys
+// 2 (t mod 4) and + 1 of each 8, added over the 4 threads of a row. Clears them.
+LSSAR_DEVICE float TakeTotal(SoftplusSum (&parts)[4][2]) {
+  float sums[4];
+  LSSAR_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    sums[i] = parts[i][0].Total() + parts[i][1].Total();
+    parts[i][0] = parts[i][1] = {};
+  }
+  float sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  sum += ShuffleXor(sum, 1);
+  sum += ShuffleXor(sum, 2);
+  return sum;
+}
+
 LSSAR_DEVICE double ExactSoftplus(double s) { return (s < 0 ? 0.0 : s) + log1p(exp(-fabs(s))); }
 
-// u^p, or 0 where that is negligible. NaN stays NaN. kPower: p, an odd number, or 0 for any p. The
-// bits of both are equal.
-template <int kPower>
-LSSAR_DEVICE float PowerOf(const CudaAttentionArgs& args, float u) {
-  if (kPower == 0 && u < args.floor) return 0.0f;
-  float power = u;
-  if (kPower == 0 && args.whole_p == 0) {
-    power = Exp2(args.p * Log2(u));
-  } else {
-    const unsigned whole = kPower != 0 ? unsigned(kPower) : args.whole_p;
-    unsigned bit = 1;
-    while (whole / 2 >= bit) bit *= 2;
-    LSSAR_UNROLL
-    for (bit /= 2; bit != 0; bit /= 2) {
-      power = power * power;
-      if ((whole & bit) != 0) power = power * u;
-    }
+// u^whole by squaring, the highest bit first.
+LSSAR_DEVICE float WholePower(float u, unsigned whole) {
+  if (whole == 15) {  // one product less
+    const float cube = u * u * u, sixth = cube * cube;
+    return sixth * sixth * cube;
   }
-  return power < kNegligibleWeight ? 0.0f : power;
+  float power = u;
+  unsigned bit = 1;
+  while (whole / 2 >= bit) bit *= 2;
+  LSSAR_UNROLL
+  for (bit /= 2; bit != 0; bit /= 2) {
+    power = power * power;
+    if ((whole & bit) != 0) power = power * u;
+  }
+  return power;
+}
+
+// u^p; 0 for a negative u. NaN stays NaN.
+LSSAR_DEVICE float PowerOf(const CudaAttentionArgs& args, float u) {
+  if (u < 0) return 0;
+  return args.whole_p == 0 ? Exp2(args.p * Log2(u)) : WholePower(u, args.whole_p);
 }
 
 enum class WeightKind : int {
@@ -99,10 +117,12 @@ LSSAR_DEVICE WeightRule RuleOfLane(const WeightRule& rule, int lane) {
           .least = Shuffle(rule.least, lane)};
 }
 
-// A score below which `softplus` is not reached, with a margin for rounding.
-LSSAR_DEVICE float LeastScoreFor(float softplus) {
-  const float t = Exp2(softplus) - 1.0f;
-  return t < 0x1p-10f ? kLowestScore : Log2(t) - 0x1p-6f;
+// The score whose softplus is `softplus`, within 2^-16 of it. 2^softplus - 1 needs a series where
+// it is small.
+LSSAR_DEVICE float ScoreOf(float softplus) {
+  const float y = softplus * 0.69314718f;
+  const float t = softplus < 0.0625f ? y * (1 + y * (0.5f + y * 0.16666667f)) : Exp2(softplus) - 1;
+  return Log2(t);
 }
 
 // The rule of a row with num_keys keys, from its largest score and the sum of its softplus scores.
@@ -132,25 +152,31 @@ LSSAR_DEVICE WeightRule ReduceRow(const CudaAttentionArgs& args, int num_keys, f
   row.rule = WeightKind::kReweight;
   row.gain = float(gain / peak);
   row.offset = float(offset / peak);
-  row.least = LeastScoreFor(float((double(args.floor) * peak + offset) / gain));
+  row.least = ScoreOf(float((double(args.floor) * peak + offset) / gain));
   return row;
-}
-
-// kReweight.
-template <int kPower>
-LSSAR_DEVICE float Reweighted(const CudaAttentionArgs& args, const WeightRule& row, float score) {
-  return PowerOf<kPower>(args, MulAdd(row.gain, Softplus(score), -row.offset));
 }
 
 // The weight of a key with this score, before the division by the sum of weights.
 LSSAR_DEVICE float WeightOf(const CudaAttentionArgs& args, const WeightRule& row, float score) {
   switch (row.rule) {
-    case WeightKind::kReweight: return Reweighted<0>(args, row, score);
+    case WeightKind::kReweight:
+      if (score < row.least) return 0.0f;
+      return PowerOf(args, MulAdd(row.gain, Softplus(score), -row.offset));
     case WeightKind::kSoftplus: return Softplus(score);
     case WeightKind::kExp: return Exp2(score - row.max);
     default: return 0.0f;
   }
 }
+
+// The same times row.scale, for p = kPower of LSSAR, 3 or 15, and a rule of kReweight with gain and
+// offset times ScaledGain. The bits are equal: the scale is a power of two, and u is positive from
+// the least score on.
+template <int kPower>
+LSSAR_DEVICE float ScaledWeight(const WeightRule& row, float score) {
+  const float weight = WholePower(MulAdd(row.gain, Softplus(score), -row.offset), kPower);
+  return score < row.least ? 0.0f : weight;
+}
+constexpr float ScaledGain(int power) { return power == 3 ? 0x1p5f : 0x1p1f; }
 
 // The factor of a row's dot products: ln(d) ln(N), or 1/sqrt(d) for softmax.
 LSSAR_DEVICE double ScoreScale(const CudaAttentionArgs& args, int num_keys) {
@@ -159,10 +185,29 @@ LSSAR_DEVICE double ScoreScale(const CudaAttentionArgs& args, int num_keys) {
   return log(dim) * log(double(num_keys));
 }
 
-// The same for scores in units of log 2, where q was multiplied by 1 / inverse.
-LSSAR_DEVICE float RowScale(const CudaAttentionArgs& args, int num_keys, float inverse) {
-  return float(ScoreScale(args, num_keys) * 1.4426950408889634) * inverse;
+// The same for scores in units of log 2. q is multiplied by it before it is split in parts.
+LSSAR_DEVICE float RowScale(const CudaAttentionArgs& args, int num_keys) {
+  return float(ScoreScale(args, num_keys) * 1.4426950408889634);
 }
+
+// A score is the sum of the products of q's two parts. Where this is true, the first part alone
+// decides a row's sum and maximum. The maximum is a divisor of all of a row's weights. An error of
+// the sum shifts all u by the same amount, which a power takes from the small ones: it changes the
+// result by up to 1 / x_m of it, where x_m is at least FlatPeak(p). Softmax has no sum, and its
+// maximum must be near the largest score, as must that of a large p.
+LSSAR_DEVICE bool SumsFirstPart(const CudaAttentionArgs& args) {
+  return args.kind == AttentionKind::kLssa ||
+         (args.kind == AttentionKind::kLssar && args.p >= 3.0f && args.p <= 30.0f);
+}
+
+// q and k have unit length, or are zero.
+LSSAR_DEVICE bool HasUnitRows(const CudaAttentionArgs& args) {
+  return args.kind != AttentionKind::kSoftmax;
+}
+
+// The most that the second part adds to a score of unit vectors: the first has 11 bits. Twice that,
+// because stored keys are rounded too.
+LSSAR_DEVICE float SecondPartBound(float row_scale) { return row_scale * 0x1p-10f; }
 
 }  // namespace lssar::LSSAR_CUDA_NAMESPACE
 

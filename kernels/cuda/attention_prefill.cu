@@ -1,8 +1,10 @@
 // Prefill attention: a block computes 64 adjacent rows of one sequence and head, a warp 16 of them,
 // in two sweeps over tiles of 64 keys.
-//   first sweep   Score: the sum and maximum of each row, and each tile's maximum in each row
-//   Reduce        finds the tiles that hold a non-zero weight
-//   second sweep  Score again and Weigh, over those tiles only; K and V of other tiles are not read
+//   first sweep   Score of q's first part: the sum and maximum of each row, and each tile's maximum
+//                 in each row
+//   Reduce        finds the tiles that may hold a non-zero weight
+//   second sweep  over those tiles only: Score of the first part again; of both parts, and Weigh,
+//                 for groups of 16 keys that may hold a non-zero weight
 // Sums over keys are grouped as in decode (decode_split.cuh): by splits of kCudaSplitKeys keys. In
 // a split, the sum of scores has 32 parts, key mod 32, and values are one chain of MMAs over groups
 // of 16 keys. So a row has the same bits in prefill and in decode.
@@ -28,6 +30,10 @@ constexpr int kMaxTileMaxima = 128;
 // of 4 threads from each of 2 rows then touch all banks once.
 constexpr int KeyStride(int num_bytes) { return (num_bytes + 63) / 128 * 128 + 64; }
 
+struct alignas(16) Floats4 {
+  float x[4];
+};
+
 template <typename E, int kDim>
 struct TileMemory {
   static constexpr int kRowBytes = kDim * E::kBytes;
@@ -37,13 +43,13 @@ struct TileMemory {
   static constexpr int kScaleBytes = E::kHasScales ? kTileKeys * 4 : 0;
   static constexpr int kKeysBytes = kTileKeys * kKeyStride + kScaleBytes;
   static constexpr int kValuesBytes = kTileKeys * kValueStride + kScaleBytes;
-  static constexpr int kSums = kDim / 8 * 4;  // floats of a thread's ValueSums
+  static constexpr int kTotalPieces = kDim / 8;  // [4] floats of a thread's ValueSums
 
   static constexpr int kKeys = 0;  // [2]
   static constexpr int kValues = kKeys + 2 * kKeysBytes;
   static constexpr int kWide = kValues + 2 * kValuesBytes;  // one tile of int8 values as fp16
   static constexpr int kTotals = kWide + (E::kHasScales ? kTileKeys * kWideStride : 0);
-  static constexpr int kMaxima = kTotals + kSums * kPrefillThreads * 4;  // [entry][row]
+  static constexpr int kMaxima = kTotals + kTotalPieces * kPrefillThreads * 16;  // [entry][row]
   static constexpr int kAlive = kMaxima + kMaxTileMaxima * kTileRows * 4;
   static constexpr int kBytes = kAlive + kMaxTileMaxima / 32 * 4;
 
@@ -60,9 +66,9 @@ struct TileMemory {
     return reinterpret_cast<float*>(Values(buffer) + kTileKeys * kValueStride);
   }
   LSSAR_DEVICE static unsigned char* Wide() { return SharedMemory() + kWide; }
-  // The sum over finished splits of the thread's accumulator `i`.
-  LSSAR_DEVICE static float& Total(int i) {
-    return reinterpret_cast<float*>(SharedMemory() + kTotals)[i * kPrefillThreads + ThreadIdx()];
+  // The sums over finished splits of the thread's accumulators [n].
+  LSSAR_DEVICE static Floats4& Totals(int n) {
+    return reinterpret_cast<Floats4*>(SharedMemory() + kTotals)[n * kPrefillThreads + ThreadIdx()];
   }
   LSSAR_DEVICE static float& Maximum(int entry, int row) {
     return reinterpret_cast<float*>(SharedMemory() + kMaxima)[entry * kTileRows + row];
@@ -72,11 +78,44 @@ struct TileMemory {
   }
 };
 
+// 16 rows of q as the A operands of MMAs, scaled.
+template <typename E, int kDim>
+struct TileQueries {
+  static constexpr int kSteps = kDim / 16;
+  unsigned parts[2][kSteps][4];
+  float inverse[2];  // of the powers of two of rows t/4 and t/4 + 8
+
+  // `rows[i]`: null for a row of zeros. All lanes of the warp.
+  LSSAR_DEVICE void Load(const float* const (&rows)[2], const float (&scales)[2], bool is_unit) {
+    LSSAR_UNROLL
+    for (int row = 0; row < 2; ++row) {
+      ScaledRow<E, kDim> scaled;
+      scaled.Load(rows[row], scales[row], is_unit);
+      inverse[row] = scaled.inverse;
+      LSSAR_UNROLL
+      for (int step = 0; step < kSteps; ++step) {
+        const int dim = DimOfStep<kDim>(step, LaneIdx() % 4);
+        LSSAR_UNROLL
+        for (int i = 0; i < 2; ++i) {
+          unsigned of_pair[2];
+          scaled.Split(dim + 2 * i, of_pair);
+          LSSAR_UNROLL
+          for (int part = 0; part < 2; ++part) parts[part][step][2 * i + row] = of_pair[part];
+        }
+      }
+    }
+  }
+};
+
 // kPower: LSSAR with this p. 0: any kind and p.
 template <typename E, int kDim, int kPower>
 class Prefill {
  public:
   using Memory = TileMemory<E, kDim>;
+  static constexpr int kSteps = kDim / 16;
+  // Sets of 8 keys whose scores a sweep computes at a time, as registers allow.
+  static constexpr int kScoreSets = kDim <= 80 || kPower != 0 ? 4 : 2;
+  static constexpr int kWeighSets = kDim <= 80 ? 4 : 2;
 
   LSSAR_DEVICE explicit Prefill(const CudaAttentionArgs& args)
       : args_(args),
@@ -84,16 +123,21 @@ class Prefill {
         pages_(args.pages, tile_.first_page, BlockY() / args.heads_of_kv),
         end_(tile_.first_position + tile_.num_rows),
         num_tiles_((end_ + kTileKeys - 1) / kTileKeys),
-        tiles_of_entry_((num_tiles_ + kMaxTileMaxima - 1) / kMaxTileMaxima) {
+        sums_first_part_(kPower != 0 || SumsFirstPart(args)) {
+    while (num_tiles_ > kMaxTileMaxima << entry_shift_) ++entry_shift_;
+    const int warp_row = WarpIdx() * 16;
+    const int rows_left = tile_.num_rows - warp_row;
+    if (rows_left > 0) {
+      warp_end_ = tile_.first_position + warp_row + (rows_left < 16 ? rows_left : 16);
+    }
+    keys_of_all_ = tile_.first_position + warp_row + 1;
     const float* rows[2];
     for (int i = 0; i < 2; ++i) {
       num_keys_[i] = Row(i) < tile_.num_rows ? tile_.first_position + Row(i) + 1 : 0;
       rows[i] = num_keys_[i] > 0 ? args.q + VectorIdx(Row(i)) : nullptr;
+      scales_[i] = num_keys_[i] > 0 ? RowScale(args, num_keys_[i]) : 0.0f;
     }
-    q_.Load(rows);
-    for (int i = 0; i < 2; ++i) {
-      scales_[i] = num_keys_[i] > 0 ? RowScale(args, num_keys_[i], q_.inverse[i]) : 0.0f;
-    }
+    q_.Load(rows, scales_, kPower != 0 || HasUnitRows(args));
   }
 
   LSSAR_DEVICE void Run() {
@@ -110,23 +154,34 @@ class Prefill {
   LSSAR_DEVICE size_t VectorIdx(int row) const {
     return (size_t(tile_.first_row + row) * size_t(args_.num_heads) + size_t(BlockY())) * kDim;
   }
-  // The warp's last row attends to keys before WarpEnd; all of its rows attend to keys before
-  // WarpKeysOfAll.
-  LSSAR_DEVICE int WarpEnd() const {
-    const int last = WarpIdx() * 16 + 16 < tile_.num_rows ? WarpIdx() * 16 + 16 : tile_.num_rows;
-    return last > WarpIdx() * 16 ? tile_.first_position + last : 0;
-  }
-  LSSAR_DEVICE int WarpKeysOfAll() const { return tile_.first_position + WarpIdx() * 16 + 1; }
-
   // Starts copies of a tile's rows. Keys that no row of the block attends to become zeros.
   LSSAR_DEVICE void CopyRows(unsigned char* to, int stride, int tile, bool values) const {
     constexpr int kPieces = Memory::kRowBytes / 16;
+    LSSAR_NO_UNROLL
     for (int i = ThreadIdx(); i < kTileKeys * kPieces; i += kPrefillThreads) {
       const int at = i / kPieces, piece = i % kPieces, key = tile * kTileKeys + at;
       const bool valid = key < end_;
       const unsigned char* from = pages_.k;
       if (valid) from = (values ? pages_.Value(key) : pages_.Key(key)) + piece * 16;
       CopyAsync16(to + at * stride + piece * 16, from, valid);
+    }
+  }
+  // The same for a tile of adjacent rows.
+  template <int kStride>
+  LSSAR_DEVICE void CopyAdjacentRows(unsigned char* to, const unsigned char* from) const {
+    constexpr int kPieces = Memory::kRowBytes / 16;
+    constexpr int kCount = kTileKeys * kPieces;
+    const auto place_of = [](int piece) {
+      return piece / kPieces * kStride + piece % kPieces * 16;
+    };
+    const int own_place = place_of(ThreadIdx());
+    LSSAR_UNROLL
+    for (int first = 0; first < kCount; first += kPrefillThreads) {
+      const int piece = first + ThreadIdx();
+      if (kCount % kPrefillThreads != 0 && piece >= kCount) break;
+      const int place =
+          kPrefillThreads % kPieces == 0 ? own_place + place_of(first) : place_of(piece);
+      CopyAsync16(to + place, from + piece * 16, true);
     }
   }
   LSSAR_DEVICE void CopyScales(float* to, int tile, bool values) const {
@@ -141,36 +196,60 @@ class Prefill {
   }
   LSSAR_DEVICE void StartTile(int tile, int buffer, bool values) const {
     if (tile < num_tiles_) {
-      CopyRows(Memory::Keys(buffer), Memory::kKeyStride, tile, false);
-      CopyScales(Memory::KeyScales(buffer), tile, false);
-      if (values) {
-        CopyRows(Memory::Values(buffer), Memory::kValueStride, tile, true);
-        CopyScales(Memory::ValueScales(buffer), tile, true);
+      const int first = tile * kTileKeys;
+      if (first + kTileKeys <= end_ && 1 << pages_.page_shift >= kTileKeys) {
+        const size_t block = pages_.BlockAt(first);  // the tile lies in one page
+        CopyAdjacentRows<Memory::kKeyStride>(Memory::Keys(buffer), pages_.KeyIn(block, first));
+        if (values) {
+          CopyAdjacentRows<Memory::kValueStride>(Memory::Values(buffer),
+                                                 pages_.ValueIn(block, first));
+        }
+      } else {
+        CopyRows(Memory::Keys(buffer), Memory::kKeyStride, tile, false);
+        if (values) CopyRows(Memory::Values(buffer), Memory::kValueStride, tile, true);
       }
+      CopyScales(Memory::KeyScales(buffer), tile, false);
+      if (values) CopyScales(Memory::ValueScales(buffer), tile, true);
     }
     CloseCopyGroup();
   }
 
-  // Scores of the warp's rows for two sets of 8 keys of the tile, the second `distance` keys after
-  // the first, in the layout of C. kMasked: -infinity for keys that a row does not attend to.
+  LSSAR_DEVICE bool IsMasked(int tile) const { return (tile + 1) * kTileKeys > keys_of_all_; }
+
+  // The factor of dot products with key `at` of a tile.
+  LSSAR_DEVICE float FactorOf(int buffer, int at, int row) const {
+    float factor = kPower != 0 ? 1.0f : q_.inverse[row];
+    if (E::kHasScales) factor *= Memory::KeyScales(buffer)[at];
+    return factor;
+  }
+  LSSAR_DEVICE bool Attends(int row, int tile, int at) const {
+    return tile * kTileKeys + at < num_keys_[row];
+  }
+
+  // Dot products with 8 keys, from `at` on, to the scores of q's first part. kMasked: -infinity for
+  // keys that a row does not attend to.
   template <bool kMasked>
-  LSSAR_DEVICE void Score(int tile, int buffer, int first, int distance, float (&c)[2][4]) const {
-    q_.template Dot<2>(Memory::Keys(buffer) + (first + LaneIdx() / 4) * Memory::kKeyStride,
-                       distance * Memory::kKeyStride, c);
+  LSSAR_DEVICE void ToFirstScores(int tile, int buffer, int at, float (&c)[4]) const {
     LSSAR_UNROLL
-    for (int i = 0; i < 8; ++i) {
-      const int at = first + i / 4 * distance + LaneIdx() % 4 * 2 + i % 2;
-      const int row = i / 2 % 2;
-      float& score = c[i / 4][i % 4];
-      if (E::kHasScales) score *= Memory::KeyScales(buffer)[at];
-      score *= scales_[row];
-      if (kMasked && tile * kTileKeys + at >= num_keys_[row]) score = FloatOfBits(kMinusInfinity);
+    for (int i = 0; i < 4; ++i) {
+      const int of_thread = at + LaneIdx() % 4 * 2 + i % 2;
+      if (E::kHasScales || kPower == 0) c[i] *= FactorOf(buffer, of_thread, i / 2);
+      if (kMasked && !Attends(i / 2, tile, of_thread)) c[i] = FloatOfBits(kMinusInfinity);
     }
   }
-  static constexpr unsigned kMinusInfinity = 0xFF800000;
-  LSSAR_DEVICE bool IsMasked(int tile) const { return (tile + 1) * kTileKeys > WarpKeysOfAll(); }
+  // The same of the second part, added to the scores of the first.
+  template <bool kMasked>
+  LSSAR_DEVICE void AddSecondScores(int tile, int buffer, int at, const float (&second)[4],
+                                    float (&c)[4]) const {
+    LSSAR_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int of_thread = at + LaneIdx() % 4 * 2 + i % 2;
+      if (kMasked && !Attends(i / 2, tile, of_thread)) continue;
+      c[i] = MulAdd(second[i], FactorOf(buffer, of_thread, i / 2), c[i]);
+    }
+  }
 
-  using RowSums = SoftplusSum[2][4][2];  // [row][key / 8 mod 4][key mod 2]
+  using RowSums = SoftplusSum[2][4][2];  // [row], then as TakeTotal
 
   LSSAR_DEVICE void FirstSweep() {
     for (int i = 0; i < 2; ++i) {
@@ -180,77 +259,97 @@ class Prefill {
     RowSums parts;
     StartTile(0, 0, false);
     for (int tile = 0; tile < num_tiles_; ++tile) {
+      WaitForCopyGroups<0>();
+      SyncBlock();  // the tile is there, and all warps are done with the one before
       StartTile(tile + 1, (tile + 1) % 2, false);
-      WaitForCopyGroups<1>();
-      SyncBlock();
-      if (tile * kTileKeys < WarpEnd()) {
+      if (tile * kTileKeys < warp_end_) {
         if (IsMasked(tile)) {
           ScoreTile<true>(tile, parts);
         } else {
           ScoreTile<false>(tile, parts);
         }
       }
-      if (tile % kTilesOfSplit == kTilesOfSplit - 1 || tile == num_tiles_ - 1) CloseSums(parts);
-      SyncBlock();
+      if (tile % kTilesOfSplit == kTilesOfSplit - 1 || tile == num_tiles_ - 1) {
+        for (int i = 0; i < 2; ++i) sums_[i] += double(TakeTotal(parts[i]));
+      }
+    }
+    for (int i = 0; i < 2; ++i) {
+      maxima_[i] = fmaxf(maxima_[i], ShuffleXor(maxima_[i], 1));
+      maxima_[i] = fmaxf(maxima_[i], ShuffleXor(maxima_[i], 2));
     }
     WaitForCopyGroups<0>();
-  }
-
-  // Adds the sums of a split, in the order of SumOfLanes, where lane = key mod 32.
-  LSSAR_DEVICE void CloseSums(RowSums& parts) {
-    LSSAR_UNROLL
-    for (int row = 0; row < 2; ++row) {
-      float sums[4];
-      LSSAR_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        sums[i] = parts[row][i][0].Total() + parts[row][i][1].Total();
-        parts[row][i][0] = parts[row][i][1] = {};
-      }
-      float sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-      sum += ShuffleXor(sum, 1);
-      sum += ShuffleXor(sum, 2);
-      sums_[row] += double(sum);
-    }
+    SyncBlock();
   }
 
   template <bool kMasked>
   LSSAR_DEVICE void ScoreTile(int tile, RowSums& parts) {
+    const int buffer = tile % 2;
     float largest[2] = {kLowestScore, kLowestScore};
     LSSAR_UNROLL
-    for (int n = 0; n < 4; ++n) {
-      float c[2][4];  // keys whose sums are the same parts: 32 apart
-      Score<kMasked>(tile, tile % 2, n * 8, 32, c);
+    for (int first = 0; first < 32; first += 4 * kScoreSets) {
+      // Sets 32 keys apart have their sums in the same parts.
+      unsigned b[kScoreSets][kSteps][2];
+      float c[kScoreSets][4];
       LSSAR_UNROLL
-      for (int i = 0; i < 8; ++i) {
-        const int row = i / 2 % 2;
-        const float score = c[i / 4][i % 4];
-        parts[row][n][i % 2].Add(score);
+      for (int set = 0; set < kScoreSets; ++set) LoadKeys(buffer, first + KeyOfSet(set), b[set]);
+      Dot<E>(q_.parts[0], b, c);
+      LSSAR_UNROLL
+      for (int set = 0; set < kScoreSets; ++set) {
+        ToFirstScores<kMasked>(tile, buffer, first + KeyOfSet(set), c[set]);
+      }
+      if (!sums_first_part_) {
+        float second[kScoreSets][4];
+        Dot<E>(q_.parts[1], b, second);
+        LSSAR_UNROLL
+        for (int set = 0; set < kScoreSets; ++set) {
+          AddSecondScores<kMasked>(tile, buffer, first + KeyOfSet(set), second[set], c[set]);
+        }
+      }
+      LSSAR_UNROLL
+      for (int i = 0; i < 4 * kScoreSets; ++i) {
+        const int set = i / 4, row = i / 2 % 2;
+        const float score = c[set][i % 4];
+        parts[row][(first + KeyOfSet(set)) / 8 % 4][i % 2].Add(score);
         largest[row] = fmaxf(largest[row], score);
       }
     }
-    for (int i = 0; i < 2; ++i) {
-      largest[i] = fmaxf(largest[i], ShuffleXor(largest[i], 1));
-      largest[i] = fmaxf(largest[i], ShuffleXor(largest[i], 2));
-      maxima_[i] = fmaxf(maxima_[i], largest[i]);
-      if (LaneIdx() % 4 != 0) continue;
-      float& maximum = Memory::Maximum(tile / tiles_of_entry_, Row(i));
-      maximum = tile % tiles_of_entry_ == 0 ? largest[i] : fmaxf(maximum, largest[i]);
-    }
+    for (int i = 0; i < 2; ++i) maxima_[i] = fmaxf(maxima_[i], largest[i]);
+    StoreMaxima(tile, largest);
+  }
+  static constexpr int KeyOfSet(int set) { return set % 2 * 32 + set / 2 * 8; }
+  LSSAR_DEVICE void LoadKeys(int buffer, int at, unsigned (&b)[kSteps][2]) const {
+    LoadStored<E, kDim>(Memory::Keys(buffer) + (at + LaneIdx() / 4) * Memory::kKeyStride, b);
   }
 
-  // Finds each row's rule and the tiles that hold a non-zero weight of some row.
+  // Adjacent lanes take a row each, then add what the other two lanes of the row have.
+  LSSAR_DEVICE void StoreMaxima(int tile, const float (&largest)[2]) const {
+    const bool is_second = LaneIdx() % 2 != 0;
+    float own = is_second ? largest[1] : largest[0];
+    own = fmaxf(own, ShuffleXor(is_second ? largest[0] : largest[1], 1));
+    own = fmaxf(own, ShuffleXor(own, 2));
+    if (LaneIdx() % 4 > 1) return;
+    const int entry = tile >> entry_shift_;
+    float& maximum = Memory::Maximum(entry, Row(LaneIdx() % 2));
+    maximum = tile == entry << entry_shift_ ? own : fmaxf(maximum, own);
+  }
+
+  // Finds each row's rule and the tiles that may hold a non-zero weight of some row.
   LSSAR_DEVICE void Reduce() {
     for (int i = 0; i < 2; ++i) {
       if (num_keys_[i] > 0) rules_[i] = ReduceRow(args_, num_keys_[i], maxima_[i], sums_[i]);
+      least_first_[i] = rules_[i].least - SecondPartBound(scales_[i]);
+      if (kPower == 0) continue;
+      rules_[i].gain *= ScaledGain(kPower);
+      rules_[i].offset *= ScaledGain(kPower);
     }
     if (ThreadIdx() < kMaxTileMaxima / 32) Memory::Alive()[ThreadIdx()] = 0;
     SyncBlock();
-    for (int entry = 0; entry * tiles_of_entry_ < num_tiles_; ++entry) {
+    for (int entry = 0; entry << entry_shift_ < num_tiles_; ++entry) {
       bool alive = false;
-      if (entry * tiles_of_entry_ * kTileKeys < WarpEnd()) {
+      if ((entry << entry_shift_) * kTileKeys < warp_end_) {
         for (int i = 0; i < 2; ++i) {
           // With a NaN in the row, `least` is NaN, and every tile counts.
-          alive |= !(Memory::Maximum(entry, Row(i)) < rules_[i].least);
+          alive |= !(Memory::Maximum(entry, Row(i)) < least_first_[i]);
         }
       }
       if (Ballot(alive) != 0 && LaneIdx() == 0) {
@@ -263,14 +362,14 @@ class Prefill {
   // The first tile from `tile` on that holds a non-zero weight; num_tiles_ if there is none.
   LSSAR_DEVICE int NextAlive(int tile) const {
     for (; tile < num_tiles_; ++tile) {
-      const int entry = tile / tiles_of_entry_;
+      const int entry = tile >> entry_shift_;
       if ((Memory::Alive()[entry / 32] >> (entry % 32) & 1) != 0) return tile;
     }
     return num_tiles_;
   }
 
   LSSAR_DEVICE void SecondSweep() {
-    for (int i = 0; i < Memory::kSums; ++i) Memory::Total(i) = 0;
+    for (int n = 0; n < Memory::kTotalPieces; ++n) Memory::Totals(n) = {};
     weight_sums_[0] = weight_sums_[1] = 0;
     split_.Clear();
     int num_read = 0;
@@ -279,18 +378,17 @@ class Prefill {
     StartTile(tile, buffer, true);
     while (tile < num_tiles_) {
       const int next = NextAlive(tile + 1);
+      WaitForCopyGroups<0>();
+      SyncBlock();  // the tile is there, and all warps are done with the one before
       StartTile(next, 1 - buffer, true);
-      WaitForCopyGroups<1>();
-      SyncBlock();
       if constexpr (E::kHasScales) {
         WidenTile(buffer);
         SyncBlock();
       }
-      if (tile * kTileKeys < WarpEnd()) {
+      if (tile * kTileKeys < warp_end_) {
         num_read += IsMasked(tile) ? WeighTile<true>(tile, buffer) : WeighTile<false>(tile, buffer);
       }
       if (next == num_tiles_ || next / kTilesOfSplit != tile / kTilesOfSplit) CloseSplit();
-      SyncBlock();
       tile = next;
       buffer = 1 - buffer;
     }
@@ -311,9 +409,10 @@ class Prefill {
     }
   }
 
+  // Times the scale of the row's weights.
   LSSAR_DEVICE float Weight(int row, float score) const {
-    if constexpr (kPower != 0) return Reweighted<kPower>(args_, rules_[row], score);
-    return WeightOf(args_, rules_[row], score);
+    if constexpr (kPower != 0) return ScaledWeight<kPower>(rules_[row], score);
+    return WeightOf(args_, rules_[row], score) * rules_[row].scale;
   }
 
   // Returns the number of non-zero weights of this thread.
@@ -321,39 +420,59 @@ class Prefill {
   LSSAR_DEVICE int WeighTile(int tile, int buffer) {
     constexpr int kStride = E::kHasScales ? Memory::kWideStride : Memory::kValueStride;
     const unsigned char* values = E::kHasScales ? Memory::Wide() : Memory::Values(buffer);
-    int num_read = 0;
+    int num_computed = 0, num_skipped = 0;
     LSSAR_NO_UNROLL
-    for (int group = 0; group < kTileKeys / 16; ++group) {
-      float c[2][4];
-      Score<kMasked>(tile, buffer, group * 16, 8, c);
-      bool any = false;
+    for (int first = 0; first < kTileKeys; first += 8 * kWeighSets) {
+      unsigned b[kWeighSets][kSteps][2];
+      float c[kWeighSets][4];
       LSSAR_UNROLL
-      for (int i = 0; i < 8; ++i) any |= !(c[i / 4][i % 4] < rules_[i / 2 % 2].least);
-      if (Ballot(any) == 0) continue;
-      unsigned a[4];
+      for (int set = 0; set < kWeighSets; ++set) LoadKeys(buffer, first + set * 8, b[set]);
+      Dot<E>(q_.parts[0], b, c);
       LSSAR_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        float weights[2];
-        LSSAR_UNROLL
-        for (int j = 0; j < 2; ++j) {
-          // Scores of a masked key are -infinity; softmax of that is 0 too.
-          weights[j] = Weight(i % 2, c[i / 2][i % 2 * 2 + j]);
-          num_read += weights[j] == 0 ? 0 : 1;
-          weights[j] *= rules_[i % 2].scale;
-        }
-        a[i] = F16Pair(weights[0], weights[1]);
+      for (int set = 0; set < kWeighSets; ++set) {
+        ToFirstScores<kMasked>(tile, buffer, first + set * 8, c[set]);
       }
-      split_.template Add<kMasked>(a, values + group * 16 * kStride, kStride);
+      LSSAR_UNROLL
+      for (int set = 0; set < kWeighSets; set += 2) {
+        bool any = false;
+        LSSAR_UNROLL
+        for (int i = 0; i < 8; ++i) any |= !(c[set + i / 4][i % 4] < least_first_[i / 2 % 2]);
+        if (Ballot(any) == 0) continue;
+        num_computed += 8;
+        const int group = first + set * 8;
+        float second[2][4];
+        Dot<E>(q_.parts[1], b + set, second);
+        unsigned a[4];
+        LSSAR_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          float(&scores)[4] = c[set + i / 2];
+          if (i % 2 == 0) {
+            AddSecondScores<kMasked>(tile, buffer, group + i / 2 * 8, second[i / 2], scores);
+          }
+          float weights[2];
+          LSSAR_UNROLL
+          for (int j = 0; j < 2; ++j) {
+            // Scores of a masked key are -infinity; softmax of that is 0 too.
+            const float score = scores[i % 2 * 2 + j];
+            weights[j] = Weight(i % 2, score);
+            AddIf(kPower != 0 ? score < rules_[i % 2].least : weights[j] == 0, &num_skipped);
+          }
+          a[i] = F16Pair(weights[0], weights[1]);
+        }
+        split_.template Add<kMasked>(a, values + group * kStride, kStride);
+      }
     }
-    return num_read;
+    return num_computed - num_skipped;
   }
 
   // Adds the sums of a split to those of earlier splits.
   LSSAR_DEVICE void CloseSplit() {
     LSSAR_UNROLL
     for (int n = 0; n < kDim / 8; ++n) {
+      Floats4 totals = Memory::Totals(n);
       LSSAR_UNROLL
-      for (int i = 0; i < 4; ++i) Memory::Total(n * 4 + i) += split_.values[n][i];
+      for (int i = 0; i < 4; ++i) totals.x[i] += split_.values[n][i];
+      Memory::Totals(n) = totals;
     }
     // Every column of weights times ones holds the sum.
     for (int i = 0; i < 2; ++i) weight_sums_[i] += double(split_.weights[2 * i]);
@@ -366,8 +485,9 @@ class Prefill {
       const float inverse = float(1.0 / weight_sums_[i]);
       float* out = args_.out + VectorIdx(Row(i)) + LaneIdx() % 4 * 2;
       for (int n = 0; n < kDim / 8; ++n) {
-        out[n * 8] = Memory::Total(n * 4 + 2 * i) * inverse;
-        out[n * 8 + 1] = Memory::Total(n * 4 + 2 * i + 1) * inverse;
+        const Floats4& totals = Memory::Totals(n);
+        out[n * 8] = totals.x[2 * i] * inverse;
+        out[n * 8 + 1] = totals.x[2 * i + 1] * inverse;
       }
     }
   }
@@ -389,14 +509,20 @@ class Prefill {
   const PagedHead<E, kDim> pages_;
   const int end_;  // number of keys of the block's last row
   const int num_tiles_;
-  const int tiles_of_entry_;
-  QueryRows<E, kDim> q_;
+  const bool sums_first_part_;
+  // The warp's last row attends to keys before warp_end_; all of its rows attend to keys before
+  // keys_of_all_.
+  int warp_end_ = 0;
+  int keys_of_all_ = 0;
+  int entry_shift_ = 0;  // an entry of tile maxima stands for 2^entry_shift_ tiles
+  TileQueries<E, kDim> q_;
   // State of the thread's two rows; the four threads of a row hold equal values.
   int num_keys_[2];
   float scales_[2];
   double sums_[2];
   float maxima_[2];
-  WeightRule rules_[2];
+  WeightRule rules_[2];   // kPower: gain and offset are times ScaledGain
+  float least_first_[2];  // the same for the score of q's first part
   double weight_sums_[2];
   ValueSums<E, kDim> split_;
 };

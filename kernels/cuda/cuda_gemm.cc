@@ -58,8 +58,8 @@ CudaSplitArgs RowsFor(CudaSplitArgs rows, const CudaMatrix& weight) {
 
 bool CudaGemm::SplitRows(CudaSplitArgs args, const CudaMatrix& weight) {
   // Large enough for every decode step: graphs hold the address.
-  const size_t num_rows =
-      size_t(std::max(NumRowBlocks(args.num_rows) * kBlockRows, kMaxBucketRows));
+  const int num_tiles = (args.num_rows + kMostTileRows - 1) / kMostTileRows;
+  const size_t num_rows = size_t(std::max(num_tiles * kMostTileRows, kMaxBucketRows));
   const size_t num_elements = num_rows * size_t(weight.padded_cols);
   const size_t parts_bytes = num_elements * std::max(kMaxRowParts * size_t{2}, sizeof(float));
   unsigned char* const memory =

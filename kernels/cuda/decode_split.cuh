@@ -165,22 +165,56 @@ struct SplitStats {
   float max = kLowestScore;
 };
 
-// Score: reads K of one split once, for all heads of the row. Head h is row h of the MMAs.
+// The query vectors of heads as the A operand: the first part of head h is row h, its second part
+// row h + 8. So one MMA multiplies both.
+template <typename E, int kDim>
+struct HeadQueries {
+  static constexpr int kSteps = kDim / 16;
+  unsigned a[kSteps][4];
+  float inverse;  // of the power of two of head lane / 4
+
+  // All lanes of the warp.
+  LSSAR_DEVICE void Load(const RowWork<E, kDim>& work) {
+    const int head = LaneIdx() / 4;
+    const float* const row =
+        head < work.num_heads ? work.args.q + work.vector_idx + size_t(head * kDim) : nullptr;
+    ScaledRow<E, kDim> scaled;
+    scaled.Load(row, RowScale(work.args, work.num_keys), HasUnitRows(work.args));
+    inverse = scaled.inverse;
+    LSSAR_UNROLL
+    for (int step = 0; step < kSteps; ++step) {
+      const int dim = DimOfStep<kDim>(step, LaneIdx() % 4);
+      LSSAR_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        unsigned parts[2];
+        scaled.Split(dim + 2 * i, parts);
+        a[step][2 * i] = parts[0];
+        a[step][2 * i + 1] = parts[1];
+      }
+    }
+  }
+};
+
+// Score: reads K of one split once, for all heads of the row.
 // scores[h * head_stride + i]: the score of key split * kCudaSplitKeys + i, in shared or device
-// memory; not written after the row's last key. store(h, stats): called by lane 0.
+// memory; not written after the row's last key. store(h, stats): called by one lane of each head.
 // kGrouped: there may be several heads.
 template <bool kGrouped, typename E, int kDim, bool kBulk, typename F>
-LSSAR_DEVICE void ScoreSplit(const RowWork<E, kDim>& work, const QueryRows<E, kDim>& q,
+LSSAR_DEVICE void ScoreSplit(const RowWork<E, kDim>& work, const HeadQueries<E, kDim>& q,
                              KeyStream<E, kDim, kBulk>& stream, const WarpMemory<E, kDim>& memory,
                              int split, float* scores, int head_stride, const F& store) {
   using Memory = WarpMemory<E, kDim>;
-  const int lane = LaneIdx();
+  constexpr int kSets = Memory::kStageKeys / 8;
+  const int lane = LaneIdx(), head = lane / 4;
   const int first = split * kCudaSplitKeys;
   const int last = first + kCudaSplitKeys;
   const int end = work.num_keys < last ? work.num_keys : last;
-  const float scale = RowScale(work.args, work.num_keys, q.inverse[0]);
-  const int num_heads = kGrouped ? work.num_heads : 1;
+  const bool has_head = head < (kGrouped ? work.num_heads : 1);
+  const bool sums_first_part = SumsFirstPart(work.args);
   const int num_stages = (end - first + Memory::kStageKeys - 1) / Memory::kStageKeys;
+  float* const of_head = scores + (kGrouped && has_head ? head * head_stride : 0);
+  SoftplusSum parts[4][2];
+  float max = kLowestScore;
 
   const auto start = [&](int i) {
     if (i < num_stages) {
@@ -189,44 +223,56 @@ LSSAR_DEVICE void ScoreSplit(const RowWork<E, kDim>& work, const QueryRows<E, kD
       stream.Skip();
     }
   };
+  // Scores of 8 keys, `at` of a stage and of the split, from their dot products. `sums`: of their
+  // parts.
+  const auto take = [&](int stage, int at, int key, const float(&c)[4], SoftplusSum(&sums)[2]) {
+    LSSAR_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      float factor = q.inverse;
+      if (E::kHasScales) factor *= memory.KeyScales(stage)[at + i];
+      const float of_first_part = c[i] * factor;
+      const float score = MulAdd(c[2 + i], factor, of_first_part);
+      // Of keys after the last one, dot products are computed, but not used.
+      const bool is_key = first + key + i < end;
+      if (has_head && is_key) of_head[key + i] = score;
+      const float summed = sums_first_part ? of_first_part : score;
+      const float entered = is_key ? summed : FloatOfBits(kMinusInfinity);
+      sums[i].Add(entered);
+      max = fmaxf(max, entered);
+    }
+  };
   for (int i = 0; i < Memory::kStages - 1; ++i) start(i);
   for (int i = 0; i < num_stages; ++i) {
     start(i + Memory::kStages - 1);
     const int stage = stream.Wait();
-    // Whole stages: of keys after the last one, only scores are computed, and not stored.
-    constexpr int kSets = Memory::kStageKeys / 8;
+    unsigned b[kSets][kDim / 16][2];
+    LSSAR_UNROLL
+    for (int set = 0; set < kSets; ++set) {
+      LoadStored<E, kDim>(memory.KeyStage(stage) + (set * 8 + lane / 4) * Memory::kRowBytes,
+                          b[set]);
+    }
     float c[kSets][4];
-    q.template Dot<kSets>(memory.KeyStage(stage) + lane / 4 * Memory::kRowBytes,
-                          8 * Memory::kRowBytes, c);
-    if (lane / 4 < num_heads) {  // these lanes hold the rows in use
-      float* const of_head = scores + (kGrouped ? lane / 4 * head_stride : 0);
-      LSSAR_UNROLL
-      for (int j = 0; j < 2 * kSets; ++j) {
-        const int at = j / 2 * 8 + lane % 4 * 2 + j % 2;  // in the stage
-        const int key = i * Memory::kStageKeys + at;      // in the split
-        float& score = c[j / 2][j % 2];
-        if (E::kHasScales) score *= memory.KeyScales(stage)[at];
-        if (first + key < end) of_head[key] = score * scale;
+    Dot<E>(q.a, b, c);
+    LSSAR_UNROLL
+    for (int set = 0; set < kSets; ++set) {
+      const int at = set * 8 + lane % 4 * 2;
+      const int key = i * Memory::kStageKeys + at;
+      if constexpr (kSets == 4) {
+        take(stage, at, key, c[set], parts[set]);
+      } else if (i % 2 == 0) {
+        take(stage, at, key, c[set], parts[set]);
+      } else {
+        take(stage, at, key, c[set], parts[2 + set]);
       }
     }
     SyncWarp();
   }
   stream.Drain();
 
-  for (int head = 0; head < num_heads; ++head) {
-    SoftplusSum sum;
-    float max = kLowestScore;
-    for (int i = 0; i < kKeysOfLane; ++i) {
-      const int at = lane + i * kWarpThreads;
-      if (first + at >= end) break;
-      const float score = scores[head * head_stride + at];
-      sum.Add(score);
-      max = fmaxf(max, score);
-    }
-    for (int mask = 1; mask < kWarpThreads; mask *= 2) max = fmaxf(max, ShuffleXor(max, mask));
-    const double total = double(SumOfLanes(sum.Total()));
-    if (lane == 0) store(head, SplitStats{.sum = total, .max = max});
-  }
+  max = fmaxf(max, ShuffleXor(max, 1));
+  max = fmaxf(max, ShuffleXor(max, 2));
+  const double sum = double(TakeTotal(parts));
+  if (has_head && lane % 4 == 0) store(head, SplitStats{.sum = sum, .max = max});
   SyncWarp();
 }
 

@@ -1,7 +1,8 @@
 // Element types of K/V pages and of weights, and the MMAs on them.
 //
-// A row of fp32 is multiplied by 16-bit elements in parts: x = part 0 + part 1 + ..., each rounded
-// to the MMA's element type. Two fp16 parts keep 22 of fp32's 24 bits, three bf16 parts keep all. A
+// A row of fp32 is multiplied by 16-bit elements in two parts: x = part 0 + part 1, each rounded to
+// the MMA's element type. fp16 parts keep 22 of fp32's 24 bits, bf16 parts 16: an error of 2^-18 of
+// x, where Linear allows 1e-5. One part would be an error of 2^-12 or 2^-9. A
 // stored operand has one part, which is exact. Rows are scaled by a power of two to [2^11, 2^12)
 // first, so that no part leaves fp16's range.
 //
@@ -58,7 +59,6 @@ struct F16Element {
 };
 
 struct Bf16Element : F16Element {
-  static constexpr int kRowParts = 3;
   static constexpr unsigned kOnes = 0x3F803F80;
   static constexpr unsigned kExponent = 0x7F80;
 
@@ -108,96 +108,82 @@ LSSAR_DEVICE constexpr int DimOfStep(int step, int t) {
   return step / 2 * 32 + 32 <= kDim ? step / 2 * 32 + 8 * t + step % 2 * 4 : step * 16 + 4 * t;
 }
 
-// 16 rows of fp32 as the A operand of MMAs with stored rows.
+// A row of fp32, scaled, as two parts of 16 bits.
 template <typename E, int kDim>
-struct QueryRows {
-  static constexpr int kSteps = kDim / 16;
-  unsigned parts[E::kRowParts][kSteps][4];
-  float inverse[2];  // of the powers of two of rows t/4 and t/4 + 8
+struct ScaledRow {
+  static_assert(E::kRowParts == 2);
 
-  // `rows[i]`: null for a row of zeros. All lanes of the warp.
-  LSSAR_DEVICE void Load(const float* const (&rows)[2]) {
+  const float* row;  // null: zeros
+  float factor;      // of its elements
+  float inverse;     // of the power of two in the factor
+
+  // is_unit: the row has unit length, or is zero. Times any scale of scores it is in the range of
+  // the parts, and the power of two is 1. All lanes of the warp; the lanes of a quad share a row.
+  LSSAR_DEVICE void Load(const float* from, float scale, bool is_unit) {
+    row = from;
+    factor = scale;
+    inverse = 1;
+    if (is_unit) return;
     const int t = LaneIdx() % 4;
-    float factors[2];
-    LSSAR_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      float largest = 0;
-      if (rows[i] != nullptr) {
-        for (int step = 0; step < kSteps; ++step) {
-          for (int j = 0; j < 4; ++j) {
-            largest = fmaxf(largest, fabsf(rows[i][DimOfStep<kDim>(step, t) + j]));
-          }
-        }
-      }
-      largest = fmaxf(largest, ShuffleXor(largest, 1));
-      largest = fmaxf(largest, ShuffleXor(largest, 2));
-      factors[i] = PowerOfTwoFor(largest, 11);
-      inverse[i] = 1.0f / factors[i];
-    }
-    LSSAR_UNROLL
-    for (int step = 0; step < kSteps; ++step) {
-      LSSAR_UNROLL
-      for (int i = 0; i < 4; ++i) {  // A's register i: row i % 2, the first or last two of four
-        const float* row = rows[i % 2];
-        const int dim = DimOfStep<kDim>(step, t) + i / 2 * 2;
-        float low = row == nullptr ? 0.0f : row[dim] * factors[i % 2];
-        float high = row == nullptr ? 0.0f : row[dim + 1] * factors[i % 2];
-        LSSAR_UNROLL
-        for (int part = 0; part < E::kRowParts; ++part) {
-          const uint16_t low_bits = E::FromFloat(low), high_bits = E::FromFloat(high);
-          parts[part][step][i] = Pair(low_bits, high_bits);
-          low -= E::ToFloat(low_bits);
-          high -= E::ToFloat(high_bits);
+    float largest = 0;
+    if (row != nullptr) {
+      for (int step = 0; step < kDim / 16; ++step) {
+        for (int i = 0; i < 4; ++i) {
+          largest = fmaxf(largest, fabsf(row[DimOfStep<kDim>(step, t) + i] * scale));
         }
       }
     }
+    largest = fmaxf(largest, ShuffleXor(largest, 1));
+    largest = fmaxf(largest, ShuffleXor(largest, 2));
+    const float power = PowerOfTwoFor(largest, 11);
+    factor = scale * power;
+    inverse = 1.0f / power;
   }
 
-  // c[i] = rows times 8 stored rows, for kCount sets of them: as many chains of MMAs in flight.
-  // `stored`: stored row lane / 4 of the first set; sets are set_bytes apart. A chain does not
-  // depend on kCount.
-  template <int kCount>
-  LSSAR_DEVICE void Dot(const unsigned char* stored, int set_bytes, float (&c)[kCount][4]) const {
-    const int t = LaneIdx() % 4;
+  // Elements `dim` and dim + 1 of both parts.
+  LSSAR_DEVICE void Split(int dim, unsigned (&parts)[2]) const {
+    float low = row == nullptr ? 0.0f : row[dim] * factor;
+    float high = row == nullptr ? 0.0f : row[dim + 1] * factor;
     LSSAR_UNROLL
-    for (int i = 0; i < 4 * kCount; ++i) c[i / 4][i % 4] = 0;
-    LSSAR_UNROLL
-    for (int step = 0; step + 2 <= kSteps; step += 2) {
-      unsigned pairs[kCount][2][2];
-      LSSAR_UNROLL
-      for (int set = 0; set < kCount; ++set) {
-        unsigned words[4];
-        E::Load8(stored + set * set_bytes + DimOfStep<kDim>(step, t) * E::kBytes, words);
-        LSSAR_UNROLL
-        for (int i = 0; i < 4; ++i) pairs[set][i / 2][i % 2] = words[i];
-      }
-      LSSAR_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        LSSAR_UNROLL
-        for (int part = 0; part < E::kRowParts; ++part) {
-          LSSAR_UNROLL
-          for (int set = 0; set < kCount; ++set) {
-            E::Mma(c[set], parts[part][step + half], pairs[set][half]);
-          }
-        }
-      }
-    }
-    if constexpr (kSteps % 2 == 1) {
-      unsigned pairs[kCount][2];
-      LSSAR_UNROLL
-      for (int set = 0; set < kCount; ++set) {
-        E::Load4(stored + set * set_bytes + DimOfStep<kDim>(kSteps - 1, t) * E::kBytes, pairs[set]);
-      }
-      LSSAR_UNROLL
-      for (int part = 0; part < E::kRowParts; ++part) {
-        LSSAR_UNROLL
-        for (int set = 0; set < kCount; ++set) {
-          E::Mma(c[set], parts[part][kSteps - 1], pairs[set]);
-        }
-      }
+    for (int part = 0; part < 2; ++part) {
+      const uint16_t low_bits = E::FromFloat(low), high_bits = E::FromFloat(high);
+      parts[part] = Pair(low_bits, high_bits);
+      low -= E::ToFloat(low_bits);
+      high -= E::ToFloat(high_bits);
     }
   }
 };
+
+// Loads 8 stored rows as the B operands of a dot product's MMAs. `stored`: row lane / 4 of them.
+template <typename E, int kDim>
+LSSAR_DEVICE void LoadStored(const unsigned char* stored, unsigned (&b)[kDim / 16][2]) {
+  constexpr int kSteps = kDim / 16;
+  const int t = LaneIdx() % 4;
+  LSSAR_UNROLL
+  for (int step = 0; step + 2 <= kSteps; step += 2) {
+    unsigned words[4];
+    E::Load8(stored + DimOfStep<kDim>(step, t) * E::kBytes, words);
+    LSSAR_UNROLL
+    for (int i = 0; i < 4; ++i) b[step + i / 2][i % 2] = words[i];
+  }
+  if constexpr (kSteps % 2 == 1) {
+    E::Load4(stored + DimOfStep<kDim>(kSteps - 1, t) * E::kBytes, b[kSteps - 1]);
+  }
+}
+
+// c[i] = 16 rows times 8 stored rows, for kCount sets of them: as many chains of MMAs in flight. A
+// chain does not depend on kCount.
+template <typename E, int kSteps, int kCount>
+LSSAR_DEVICE void Dot(const unsigned (&a)[kSteps][4], const unsigned (*b)[kSteps][2],
+                      float (&c)[kCount][4]) {
+  LSSAR_UNROLL
+  for (int i = 0; i < 4 * kCount; ++i) c[i / 4][i % 4] = 0;
+  LSSAR_UNROLL
+  for (int step = 0; step < kSteps; ++step) {
+    LSSAR_UNROLL
+    for (int set = 0; set < kCount; ++set) E::Mma(c[set], a[step], b[set][step]);
+  }
+}
 
 // Weighted sums of values for 16 rows, in the layout of C. `weights`: sums of the rounded weights.
 template <typename E, int kDim>

@@ -1,6 +1,6 @@
 // GEMMs of many rows. A block computes a tile of the result; its operands pass through shared
-// memory in stages of 32 columns of K, copied asynchronously some stages ahead. An element is the
-// same sum of kGemmChains chains as in dense.cu, MMA by MMA, so its bits are the same.
+// memory in stages of 64 columns of K, copied asynchronously a stage or more ahead. An element is
+// the same sum of kGemmChains chains as in dense.cu, MMA by MMA, so its bits are the same.
 //
 // A block computes its chains one after the other and adds them up in registers. Where tiles are
 // too few to fill the device, the blocks of a cluster compute a chain each and add them through
@@ -18,9 +18,9 @@
 namespace lssar::LSSAR_CUDA_NAMESPACE {
 namespace {
 
-// Columns of K in a stage: two MMAs.
-constexpr int kStageCols = kBlockCols;
-constexpr int kStagesOfGroup = kCudaGroupCols / kStageCols;
+// Columns of K in a stage, in blocks of two MMAs each: those that share an int8 scale.
+constexpr int kStageCols = kCudaGroupCols;
+constexpr int kStageBlocks = kStageCols / kBlockCols;
 // Elements of the result that a thread loads operands for at a time.
 constexpr int kBatch = 8;
 
@@ -36,14 +36,25 @@ struct TileShape {
   static constexpr int kColWarps = kCols / kWarpCols;
   static constexpr int kThreads = kRows / kWarpRows * kColWarps * kWarpThreads;
 
-  // A stage: [part][block of 16 rows] of x, then [column] of the weights, then a scale for each.
-  static constexpr int kStages = kSize == 64 ? 6 : E::kRowParts == 3 ? 3 : 4;
+  // A stage: [part][16 rows][64 columns] of x as tiled rows, then [32 columns of K][column] of the
+  // weights, then a scale for each column.
+  static constexpr int kStages = kSize == 64 ? 3 : 2;
   static constexpr int kXBlockBytes = kBlockRows * kStageCols * 2;
   static constexpr int kXBlocks = kRows / kBlockRows;  // of a part
   static constexpr int kWeightRowBytes = kStageCols * E::kBytes;
+  static constexpr int kHalfRowBytes = kBlockCols * E::kBytes;
   static constexpr int kWeightsAt = E::kRowParts * kXBlocks * kXBlockBytes;
   static constexpr int kScalesAt = kWeightsAt + kCols * kWeightRowBytes;
   static constexpr int kStageBytes = kScalesAt + (E::kHasScales ? kCols * 4 : 0);
+
+  // Pieces of 16 bytes that the block's threads copy at a time, in whole rows and blocks of x.
+  static constexpr int kXPieces = kXBlockBytes / 16;
+  static constexpr int kXAtOnce = kThreads / kXPieces;
+  static constexpr int kXCopies = kXBlocks / kXAtOnce;  // of a part
+  static constexpr int kWeightPieces = kWeightRowBytes / 16;
+  static constexpr int kWeightsAtOnce = kThreads / kWeightPieces;
+  static constexpr int kWeightCopies = kCols / kWeightsAtOnce;
+  static_assert(kXCopies * kXAtOnce == kXBlocks && kWeightCopies * kWeightsAtOnce == kCols);
 
   // Sums, after the last stage. 8 floats more than a row, so that 4 adjacent rows start in
   // different banks.
@@ -63,30 +74,53 @@ class GemmTile {
         num_ranks_(args.cluster_blocks),
         rank_(num_ranks_ == 1 ? 0 : ClusterRank()),
         first_row_(BlockY() * Shape::kRows),
-        first_col_(BlockX() / num_ranks_ * Shape::kCols),
-        width_(size_t(args.weight.padded_cols)) {}
+        first_col_(BlockX() / num_ranks_ * Shape::kCols) {
+    const unsigned width = unsigned(args.weight.padded_cols);
+    const int first_stage = StageOfChain(rank_);
+    next_x_ = static_cast<const unsigned char*>(args.x.parts) +
+              size_t(first_row_ / kBlockRows + ThreadIdx() / Shape::kXPieces) * XBlockBytes() +
+              size_t(unsigned(first_stage * Shape::kXBlockBytes)) +
+              size_t(unsigned(ThreadIdx() % Shape::kXPieces) * 16);
+    scales_group_ = first_stage;
+    const unsigned row_bytes = width * E::kBytes;
+    const int last_col = args.weight.num_rows - 1 - first_col_;
+    next_weights_ = static_cast<const unsigned char*>(args.weight.elements) +
+                    size_t(first_col_) * row_bytes +
+                    size_t(unsigned(first_stage * Shape::kWeightRowBytes));
+    LSSAR_UNROLL
+    for (int i = 0; i < Shape::kWeightCopies; ++i) {
+      const int col =
+          Least(ThreadIdx() / Shape::kWeightPieces + i * Shape::kWeightsAtOnce, last_col);
+      weight_offsets_[i] =
+          unsigned(col) * row_bytes + unsigned(ThreadIdx() % Shape::kWeightPieces) * 16;
+    }
+  }
 
   LSSAR_DEVICE void Run() {
     const int first_chain = rank_, end_chain = num_ranks_ == 1 ? kGemmChains : rank_ + 1;
-    next_ = StageOfChain(first_chain);
-    end_ = StageOfChain(end_chain);
+    stages_left_ = StageOfChain(end_chain) - StageOfChain(first_chain);
+    int left_of_weights = stages_left_;
     LSSAR_UNROLL
-    for (int i = 0; i < Shape::kStages - 1; ++i) CopyWeights(next_ + i, i);
+    for (int i = 0; i < Shape::kStages - 1; ++i) {
+      if (left_of_weights-- > 0) CopyWeights(i);
+    }
     WaitForPreviousKernel();
     LSSAR_UNROLL
     for (int i = 0; i < Shape::kStages - 1; ++i) {
-      CopyX(next_ + i, i);
+      if (stages_left_-- > 0) CopyX(i);
       CloseCopyGroup();
     }
-    next_ += Shape::kStages - 1;
 
-    Sums totals, sums;
+    Sums totals;
     Clear(totals);
     int buffer = 0;
-    for (int chain = first_chain; chain < end_chain; ++chain) {
+    SumChain(first_chain, &buffer, totals);
+    LSSAR_NO_UNROLL
+    for (int chain = first_chain + 1; chain < end_chain; ++chain) {
+      Sums sums;
       Clear(sums);
-      SumChain(StageOfChain(chain), StageOfChain(chain + 1), &buffer, sums);
-      Fold(chain == first_chain, sums, totals);
+      SumChain(chain, &buffer, sums);
+      ForEach([&](int m, int n, int i) { totals[m][n][i] += sums[m][n][i]; });
     }
     WaitForCopyGroups<0>();
     SyncBlock();  // the stages' memory is free
@@ -97,6 +131,14 @@ class GemmTile {
  private:
   using Sums = float[Shape::kRowTiles][Shape::kColTiles][4];
 
+  // From one block of 16 rows of x to the next, and from one part to the next.
+  LSSAR_DEVICE unsigned XBlockBytes() const {
+    return unsigned(args_.weight.padded_cols) * kBlockRows * 2;
+  }
+  LSSAR_DEVICE size_t PartBytes() const {
+    return size_t(unsigned(NumRowBlocks(args_.num_rows))) * XBlockBytes();
+  }
+  LSSAR_DEVICE static int Least(int a, int b) { return a < b ? a : b; }
   LSSAR_DEVICE int StageOfChain(int chain) const {
     return FirstColOfChain(args_.weight.padded_cols, chain) / kStageCols;
   }
@@ -106,88 +148,82 @@ class GemmTile {
   LSSAR_DEVICE static int WarpRow() { return WarpIdx() / Shape::kColWarps * Shape::kWarpRows; }
   LSSAR_DEVICE static int WarpCol() { return WarpIdx() % Shape::kColWarps * Shape::kWarpCols; }
 
-  // Starts copies of a stage before end_. Rows and columns after the last are zeros.
-  LSSAR_DEVICE void CopyX(int stage, int buffer) const {
-    if (stage >= end_) return;
-    constexpr int kPieces = Shape::kXBlockBytes / 16;
-    static_assert(Shape::kXBlocks * kPieces % Shape::kThreads == 0);
-    const int piece = ThreadIdx() % kPieces;
-    const auto* const parts = static_cast<const unsigned char*>(args_.x.parts) +
-                              size_t(stage) * Shape::kXBlockBytes + size_t(piece) * 16;
-    unsigned char* const to = Buffer(buffer) + piece * 16;
-    const int num_blocks = NumRowBlocks(args_.num_rows);
+  // f(m, n, i) for each of the thread's sums.
+  template <typename F>
+  LSSAR_DEVICE static void ForEach(const F& f) {
     LSSAR_UNROLL
-    for (int i = 0; i < E::kRowParts * Shape::kXBlocks * kPieces / Shape::kThreads; ++i) {
-      const int at = ThreadIdx() / kPieces + i * (Shape::kThreads / kPieces);  // [part][block]
-      const int block = first_row_ / kBlockRows + at % Shape::kXBlocks;
-      const size_t from = size_t(at / Shape::kXBlocks * num_blocks + block) * width_ *
-                          (Shape::kXBlockBytes / kStageCols);
-      CopyAsync16(to + at * Shape::kXBlockBytes, parts + from, block < num_blocks);
+    for (int m = 0; m < Shape::kRowTiles; ++m) {
+      LSSAR_UNROLL
+      for (int n = 0; n < Shape::kColTiles; ++n) {
+        LSSAR_UNROLL
+        for (int i = 0; i < 4; ++i) f(m, n, i);
+      }
     }
   }
-  LSSAR_DEVICE void CopyWeights(int stage, int buffer) const {
-    if (stage >= end_) return;
-    constexpr int kPieces = Shape::kWeightRowBytes / 16;
-    const int piece = ThreadIdx() % kPieces;
-    const auto* const elements = static_cast<const unsigned char*>(args_.weight.elements) +
-                                 size_t(stage) * Shape::kWeightRowBytes + size_t(piece) * 16;
-    unsigned char* const to = Buffer(buffer) + Shape::kWeightsAt + piece * 16;
-    static_assert(Shape::kCols * kPieces % Shape::kThreads == 0);
+
+  // Start copies of the next stage. Columns after the last repeat it, rows after the last are
+  // whatever lies there; their results are not stored.
+  LSSAR_DEVICE void CopyX(int buffer) {
+    const unsigned char* of_part = next_x_;
+    unsigned char* to = Buffer(buffer) + ThreadIdx() * 16;
     LSSAR_UNROLL
-    for (int i = 0; i < Shape::kCols * kPieces / Shape::kThreads; ++i) {
-      const int at = ThreadIdx() / kPieces + i * (Shape::kThreads / kPieces);
-      const int col = first_col_ + at;
-      CopyAsync16(to + at * Shape::kWeightRowBytes, elements + size_t(col) * width_ * E::kBytes,
-                  col < args_.weight.num_rows);
+    for (int part = 0; part < E::kRowParts; ++part) {
+      const unsigned char* from = of_part;
+      LSSAR_UNROLL
+      for (int i = 0; i < Shape::kXCopies; ++i) {
+        CopyAsync16(to, from, true);
+        from += size_t(Shape::kXAtOnce) * XBlockBytes();
+        to += Shape::kThreads * 16;
+      }
+      of_part += PartBytes();
     }
-    if (!E::kHasScales || stage % kStagesOfGroup != kStagesOfGroup - 1) return;
+    next_x_ += Shape::kXBlockBytes;
+  }
+  LSSAR_DEVICE void CopyWeights(int buffer) {
+    constexpr int kHalfPieces = Shape::kHalfRowBytes / 16;
+    const int piece = ThreadIdx() % Shape::kWeightPieces;
+    const int place = piece / kHalfPieces * Shape::kCols + ThreadIdx() / Shape::kWeightPieces;
+    unsigned char* const to = Buffer(buffer) + Shape::kWeightsAt + place * Shape::kHalfRowBytes +
+                              piece % kHalfPieces * 16;
+    LSSAR_UNROLL
+    for (int i = 0; i < Shape::kWeightCopies; ++i) {
+      CopyAsync16(to + i * Shape::kWeightsAtOnce * Shape::kHalfRowBytes,
+                  next_weights_ + weight_offsets_[i], true);
+    }
+    next_weights_ += Shape::kWeightRowBytes;
+    if (E::kHasScales) CopyScales(buffer);
+  }
+  LSSAR_DEVICE void CopyScales(int buffer) {
+    const int group = scales_group_++;
     if (ThreadIdx() >= Shape::kCols) return;
-    const int col = first_col_ + ThreadIdx();
+    const int col = Least(first_col_ + ThreadIdx(), args_.weight.num_rows - 1);
+    const unsigned groups = unsigned(args_.weight.padded_cols) / kCudaGroupCols;
     CopyAsync4(Buffer(buffer) + Shape::kScalesAt + ThreadIdx() * 4,
-               args_.weight.scales + size_t(col) * (width_ / kCudaGroupCols) +
-                   size_t(stage / kStagesOfGroup),
-               col < args_.weight.num_rows);
+               args_.weight.scales + (size_t(unsigned(col)) * groups + size_t(unsigned(group))),
+               true);
   }
 
   LSSAR_DEVICE static void Clear(Sums& sums) {
-    LSSAR_UNROLL
-    for (int m = 0; m < Shape::kRowTiles; ++m) {
-      LSSAR_UNROLL
-      for (int n = 0; n < Shape::kColTiles; ++n) {
-        LSSAR_UNROLL
-        for (int i = 0; i < 4; ++i) sums[m][n][i] = 0;
-      }
-    }
+    ForEach([&](int m, int n, int i) { sums[m][n][i] = 0; });
   }
 
-  LSSAR_DEVICE static void Fold(bool is_first, const Sums& sums, Sums& totals) {
-    LSSAR_UNROLL
-    for (int m = 0; m < Shape::kRowTiles; ++m) {
-      LSSAR_UNROLL
-      for (int n = 0; n < Shape::kColTiles; ++n) {
-        LSSAR_UNROLL
-        for (int i = 0; i < 4; ++i) {
-          totals[m][n][i] = is_first ? sums[m][n][i] : totals[m][n][i] + sums[m][n][i];
-        }
-      }
-    }
-  }
-
-  LSSAR_DEVICE void SumChain(int first, int end, int* buffer, Sums& sums) {
+  LSSAR_DEVICE void SumChain(int chain, int* buffer, Sums& sums) {
     Sums group_sums;
     if constexpr (E::kHasScales) Clear(group_sums);
+    const int num_stages = StageOfChain(chain + 1) - StageOfChain(chain);
     LSSAR_NO_UNROLL
-    for (int stage = first; stage < end; ++stage) {
+    for (int i = 0; i < num_stages; ++i) {
       WaitForCopyGroups<Shape::kStages - 2>();
       SyncBlock();  // the stage is there, and all warps are done with the one before
       const int to_fill = *buffer == 0 ? Shape::kStages - 1 : *buffer - 1;
-      CopyWeights(next_, to_fill);
-      CopyX(next_, to_fill);
+      if (stages_left_-- > 0) {
+        CopyWeights(to_fill);
+        CopyX(to_fill);
+      }
       CloseCopyGroup();
-      ++next_;
       if constexpr (E::kHasScales) {
         Multiply(*buffer, group_sums);
-        if (stage % kStagesOfGroup == kStagesOfGroup - 1) AddGroup(*buffer, group_sums, sums);
+        AddGroup(*buffer, group_sums, sums);
       } else {
         Multiply(*buffer, sums);
       }
@@ -199,32 +235,36 @@ class GemmTile {
     const unsigned char* const x =
         Buffer(buffer) + WarpRow() / kBlockRows * Shape::kXBlockBytes + 16 * LaneIdx();
     const unsigned char* const weights = Buffer(buffer) + Shape::kWeightsAt +
-                                         (WarpCol() + LaneIdx() / 4) * Shape::kWeightRowBytes +
+                                         (WarpCol() + LaneIdx() / 4) * Shape::kHalfRowBytes +
                                          LaneIdx() % 4 * 8 * E::kBytes;
-    unsigned b[Shape::kColTiles][2][2];
     LSSAR_UNROLL
-    for (int n = 0; n < Shape::kColTiles; ++n) {
-      unsigned pairs[4];
-      E::Load8(weights + n * 8 * Shape::kWeightRowBytes, pairs);
+    for (int block = 0; block < kStageBlocks; ++block) {
+      unsigned b[Shape::kColTiles][2][2];
       LSSAR_UNROLL
-      for (int i = 0; i < 4; ++i) b[n][i / 2][i % 2] = pairs[i];
-    }
-    LSSAR_UNROLL
-    for (int part = 0; part < E::kRowParts; ++part) {
-      LSSAR_UNROLL
-      for (int m = 0; m < Shape::kRowTiles; ++m) {
-        const unsigned char* const block = x + (part * Shape::kXBlocks + m) * Shape::kXBlockBytes;
+      for (int n = 0; n < Shape::kColTiles; ++n) {
+        unsigned pairs[4];
+        E::Load8(weights + (block * Shape::kCols + n * 8) * Shape::kHalfRowBytes, pairs);
         LSSAR_UNROLL
-        for (int half = 0; half < 2; ++half) {
-          const Bits128 a = *reinterpret_cast<const Bits128*>(block + half * 16 * kWarpThreads);
+        for (int i = 0; i < 4; ++i) b[n][i / 2][i % 2] = pairs[i];
+      }
+      LSSAR_UNROLL
+      for (int part = 0; part < E::kRowParts; ++part) {
+        LSSAR_UNROLL
+        for (int m = 0; m < Shape::kRowTiles; ++m) {
+          const unsigned char* const rows = x + (part * Shape::kXBlocks + m) * Shape::kXBlockBytes +
+                                            block * (Shape::kXBlockBytes / kStageBlocks);
           LSSAR_UNROLL
-          for (int n = 0; n < Shape::kColTiles; ++n) E::Mma(sums[m][n], a.x, b[n][half]);
+          for (int half = 0; half < 2; ++half) {
+            const Bits128 a = *reinterpret_cast<const Bits128*>(rows + half * 16 * kWarpThreads);
+            LSSAR_UNROLL
+            for (int n = 0; n < Shape::kColTiles; ++n) E::Mma(sums[m][n], a.x, b[n][half]);
+          }
         }
       }
     }
   }
 
-  // Adds a group's sums times its scales, which are in its last stage.
+  // Adds a group's sums times its scales. A stage is a group.
   LSSAR_DEVICE static void AddGroup(int buffer, Sums& group_sums, Sums& sums) {
     const auto* const scales =
         reinterpret_cast<const float*>(Buffer(buffer) + Shape::kScalesAt) + WarpCol();
@@ -250,17 +290,10 @@ class GemmTile {
   }
 
   LSSAR_DEVICE static void Share(const Sums& totals) {
-    LSSAR_UNROLL
-    for (int m = 0; m < Shape::kRowTiles; ++m) {
-      LSSAR_UNROLL
-      for (int n = 0; n < Shape::kColTiles; ++n) {
-        LSSAR_UNROLL
-        for (int i = 0; i < 4; ++i) {
-          *SharedSum(WarpRow() + m * 16 + LaneIdx() / 4 + i / 2 * 8,
-                     WarpCol() + n * 8 + LaneIdx() % 4 * 2 + i % 2) = totals[m][n][i];
-        }
-      }
-    }
+    ForEach([&](int m, int n, int i) {
+      *SharedSum(WarpRow() + m * 16 + LaneIdx() / 4 + i / 2 * 8,
+                 WarpCol() + n * 8 + LaneIdx() % 4 * 2 + i % 2) = totals[m][n][i];
+    });
   }
 
   // Adjacent threads store adjacent columns. The blocks of a cluster share the rows.
@@ -314,9 +347,12 @@ class GemmTile {
   const CudaLinearArgs& args_;
   const int num_ranks_, rank_;
   const int first_row_, first_col_;
-  const size_t width_;
-  int next_ = 0;  // stage to copy
-  int end_ = 0;
+  // What the thread copies of the next stage.
+  const unsigned char* next_x_;
+  const unsigned char* next_weights_;
+  unsigned weight_offsets_[Shape::kWeightCopies];
+  int scales_group_;
+  int stages_left_ = 0;  // to copy
 };
 
 template <typename E, int kSize>

@@ -303,6 +303,17 @@ LSSAR_DEVICE uint16_t Bf16FromFloat(float x) {
   return __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
 
+// ++*count if `condition`: one instruction, where the compiler makes two.
+LSSAR_DEVICE void AddIf(bool condition, int* count) {
+  asm("{\n"
+      ".reg .pred p;\n"
+      "setp.ne.s32 p, %1, 0;\n"
+      "@p add.s32 %0, %0, 1;\n"
+      "}"
+      : "+r"(*count)
+      : "r"(int(condition)));
+}
+
 LSSAR_DEVICE int CountBits(unsigned bits) { return __popc(bits); }
 LSSAR_DEVICE int LowestBit(unsigned bits) { return __ffs(int(bits)) - 1; }
 

@@ -122,13 +122,14 @@ struct CudaMatrix {
 };
 
 inline constexpr int kCudaGroupCols = 64;
-inline constexpr int kMaxRowParts = 3;
+inline constexpr int kMaxRowParts = 2;
 
 // Rows of fp32 as the A operand of a GEMM (elements.cuh): parts of 16 bits, each row times a power
 // of two. For fp32 weights: the rows themselves, in fp32.
 //   plain  [part][num_rows][padded_width]
 //   tiled  [part][num_rows / 16, rounded up][padded_width / 32] blocks of 16 x 32, in which the
-//          registers of an MMA are adjacent (AtInBlock); rows after the last are undefined
+//          registers of an MMA are adjacent (AtInBlock); rows after the last are undefined. There is
+//          memory for whole tiles of kMostTileRows rows from the last part's first row on
 struct CudaSplitRows {
   void* parts = nullptr;
   float* inverse = nullptr;  // [num_rows]: of the power of two
@@ -149,6 +150,8 @@ struct CudaSplitArgs {
 
 inline constexpr int kBlockRows = 16;
 inline constexpr int kBlockCols = 32;
+
+inline constexpr int kMostTileRows = 128;
 
 constexpr int NumRowBlocks(int num_rows) { return (num_rows + kBlockRows - 1) / kBlockRows; }
 

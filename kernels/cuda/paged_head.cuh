@@ -18,7 +18,7 @@ struct PagedHead {
   const unsigned char* k;  // of the head in page 0
   const unsigned char* v;
   const int32_t* pages;  // of the sequence
-  size_t page_bytes;
+  unsigned page_bytes;
   int page_shift;
   int scales_offset;  // from a block's first byte to its scales
 
@@ -26,20 +26,18 @@ struct PagedHead {
       : k(from.k + size_t(head) * from.head_bytes),
         v(from.v + size_t(head) * from.head_bytes),
         pages(from.pages + first_page),
-        page_bytes(from.page_bytes),
+        page_bytes(unsigned(from.page_bytes)),
         page_shift(LowestBit(unsigned(from.page_size))),
         scales_offset(from.page_size * kRowBytes) {}
 
   LSSAR_DEVICE size_t BlockAt(int key) const {
-    return size_t(pages[key >> page_shift]) * page_bytes;
+    return size_t(unsigned(pages[key >> page_shift])) * page_bytes;
   }
   LSSAR_DEVICE int Slot(int key) const { return key & ((1 << page_shift) - 1); }
   // Number of keys in the page from `key` on.
   LSSAR_DEVICE int RunLength(int key) const { return (1 << page_shift) - Slot(key); }
 
-  LSSAR_DEVICE const unsigned char* Key(int key) const {
-    return k + BlockAt(key) + Slot(key) * kRowBytes;
-  }
+  LSSAR_DEVICE const unsigned char* Key(int key) const { return KeyIn(BlockAt(key), key); }
   LSSAR_DEVICE const unsigned char* Value(int key) const { return ValueIn(BlockAt(key), key); }
   LSSAR_DEVICE const float* KeyScale(int key) const {
     return reinterpret_cast<const float*>(k + BlockAt(key) + scales_offset) + Slot(key);
@@ -47,6 +45,9 @@ struct PagedHead {
   LSSAR_DEVICE const float* ValueScale(int key) const { return ValueScaleIn(BlockAt(key), key); }
 
   // The same, given the block of the key's page (BlockAt).
+  LSSAR_DEVICE const unsigned char* KeyIn(size_t block, int key) const {
+    return k + block + Slot(key) * kRowBytes;
+  }
   LSSAR_DEVICE const unsigned char* ValueIn(size_t block, int key) const {
     return v + block + Slot(key) * kRowBytes;
   }
@@ -138,8 +139,12 @@ LSSAR_DEVICE_CALL void AttendFlat(const RowWork<E, kDim>& work) {
     float weight = 0;
     if (key < work.num_keys) {
       const double score = ExactScore(work, scale, key);
-      weight =
-          keeps_scores ? float(score) : PowerOf<0>(args, float((gain * score - offset) / peak));
+      weight = float(score);
+      if (!keeps_scores) {
+        const float u = float((gain * score - offset) / peak);
+        weight = u < args.floor ? 0.0f : PowerOf(args, u);
+        if (weight < kNegligibleWeight) weight = 0;
+      }
     }
     for (unsigned left = Ballot(weight != 0); left != 0; left &= left - 1) {
       const int from = LowestBit(left);

@@ -172,7 +172,7 @@ TEST_P(AttentionTest, RowsWithoutAPeakKeepStageOne) {
 TEST_P(AttentionTest, RowsNearlyWithoutAPeak) {
   for (AttentionSpec spec : kReweighted) {
     if (!Computes(*backend_, spec)) continue;
-    for (double p : {1.0, 15.0}) {
+    for (double p : {1.0, 3.0, 15.0}) {
       spec.p = p;
       Check(SequenceVectors(600, 1, 64, 6, Content::kNearlyEqualK), spec, 64, MostExact());
       Check(SequenceVectors(600, 1, 64, 6, Content::kNearlyEqualK), spec, 64, DType::kI8);

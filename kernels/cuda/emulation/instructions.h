@@ -154,6 +154,7 @@ inline void F16FromI8(unsigned bytes, unsigned& first, unsigned& second) {
   second = F16Pair(element(2), element(3));
 }
 
+inline void AddIf(bool condition, int* count) { *count += condition ? 1 : 0; }
 inline int CountBits(unsigned bits) { return std::popcount(bits); }
 inline int LowestBit(unsigned bits) { return bits == 0 ? -1 : std::countr_zero(bits); }
 
