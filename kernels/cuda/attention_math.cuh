@@ -31,19 +31,21 @@ struct SoftplusSum {
     positive += fmaxf(x, 0.0f);
     product = MulAdd(product, Exp2(-fabsf(x)), product);
   }
-  LSSAR_DEVICE float Total() const { return positive + Log2(product); }
 };
 
 // The sums of the parts of a split that a thread holds, [key / 8 mod 4][key mod 2] for keys
 // 2 (t mod 4) and + 1 of each 8, added over the 4 threads of a row. Clears them.
 LSSAR_DEVICE float TakeTotal(SoftplusSum (&parts)[4][2]) {
-  float sums[4];
+  float positives[4], products[4];
   LSSAR_UNROLL
   for (int i = 0; i < 4; ++i) {
-    sums[i] = parts[i][0].Total() + parts[i][1].Total();
+    positives[i] = parts[i][0].positive + parts[i][1].positive;
+    products[i] = parts[i][0].product * parts[i][1].product;
     parts[i][0] = parts[i][1] = {};
   }
-  float sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  // Each part's product is at most 2^8, so theirs is at most 2^64.
+  const float product = (products[0] * products[1]) * (products[2] * products[3]);
+  float sum = (positives[0] + positives[1]) + (positives[2] + positives[3]) + Log2(product);
   sum += ShuffleXor(sum, 1);
   sum += ShuffleXor(sum, 2);
   return sum;

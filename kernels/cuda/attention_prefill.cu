@@ -125,6 +125,8 @@ class Prefill {
         num_tiles_((end_ + kTileKeys - 1) / kTileKeys),
         sums_first_part_(kPower != 0 || SumsFirstPart(args)) {
     while (num_tiles_ > kMaxTileMaxima << entry_shift_) ++entry_shift_;
+    own_k_ = pages_.k + ThreadIdx() * 16;
+    own_v_ = pages_.v + ThreadIdx() * 16;
     const int warp_row = WarpIdx() * 16;
     const int rows_left = tile_.num_rows - warp_row;
     if (rows_left > 0) {
@@ -166,7 +168,7 @@ class Prefill {
       CopyAsync16(to + at * stride + piece * 16, from, valid);
     }
   }
-  // The same for a tile of adjacent rows.
+  // The same for a tile of adjacent rows. `from`: the thread's first 16 bytes.
   template <int kStride>
   LSSAR_DEVICE void CopyAdjacentRows(unsigned char* to, const unsigned char* from) const {
     constexpr int kPieces = Memory::kRowBytes / 16;
@@ -181,7 +183,7 @@ class Prefill {
       if (kCount % kPrefillThreads != 0 && piece >= kCount) break;
       const int place =
           kPrefillThreads % kPieces == 0 ? own_place + place_of(first) : place_of(piece);
-      CopyAsync16(to + place, from + piece * 16, true);
+      CopyAsync16(to + place, from + first * 16, true);
     }
   }
   LSSAR_DEVICE void CopyScales(float* to, int tile, bool values) const {
@@ -198,12 +200,11 @@ class Prefill {
     if (tile < num_tiles_) {
       const int first = tile * kTileKeys;
       if (first + kTileKeys <= end_ && 1 << pages_.page_shift >= kTileKeys) {
-        const size_t block = pages_.BlockAt(first);  // the tile lies in one page
-        CopyAdjacentRows<Memory::kKeyStride>(Memory::Keys(buffer), pages_.KeyIn(block, first));
-        if (values) {
-          CopyAdjacentRows<Memory::kValueStride>(Memory::Values(buffer),
-                                                 pages_.ValueIn(block, first));
-        }
+        // The tile lies in one page.
+        const size_t at =
+            pages_.BlockAt(first) + size_t(unsigned(pages_.Slot(first))) * Memory::kRowBytes;
+        CopyAdjacentRows<Memory::kKeyStride>(Memory::Keys(buffer), own_k_ + at);
+        if (values) CopyAdjacentRows<Memory::kValueStride>(Memory::Values(buffer), own_v_ + at);
       } else {
         CopyRows(Memory::Keys(buffer), Memory::kKeyStride, tile, false);
         if (values) CopyRows(Memory::Values(buffer), Memory::kValueStride, tile, true);
@@ -512,6 +513,7 @@ class Prefill {
   const bool sums_first_part_;
   // The warp's last row attends to keys before warp_end_; all of its rows attend to keys before
   // keys_of_all_.
+  const unsigned char *own_k_, *own_v_;
   int warp_end_ = 0;
   int keys_of_all_ = 0;
   int entry_shift_ = 0;  // an entry of tile maxima stands for 2^entry_shift_ tiles

@@ -128,8 +128,8 @@ inline constexpr int kMaxRowParts = 2;
 // of two. For fp32 weights: the rows themselves, in fp32.
 //   plain  [part][num_rows][padded_width]
 //   tiled  [part][num_rows / 16, rounded up][padded_width / 32] blocks of 16 x 32, in which the
-//          registers of an MMA are adjacent (AtInBlock); rows after the last are undefined. There is
-//          memory for whole tiles of kMostTileRows rows from the last part's first row on
+//          registers of an MMA are adjacent (AtInBlock); rows after the last are undefined. The
+//          last part has memory for whole tiles of kMostTileRows rows
 struct CudaSplitRows {
   void* parts = nullptr;
   float* inverse = nullptr;  // [num_rows]: of the power of two

@@ -11,7 +11,7 @@ Columns:
     score      instructions of the longest innermost loop with MMAs, ldmatrix excluded; at most
     weigh      instructions of the longest innermost loop with ldmatrix; at most
     tile       instructions of the shortest branch-free stretch among those with the most MMAs, if
-               those are at least 32; at most. In prefill: scores of 32 pairs of row and key a
+               those are at least 16; at most. In prefill: scores of 32 pairs of row and key a
                thread, in a tile without masks
     weigh LDG  global loads in that loop; at most
     local      loads and stores of local memory; at most. Kernels that call AttendFlat pass its
@@ -35,7 +35,7 @@ STORES_AND_BRANCHES = {0x986, 0x988, 0x388, BRA, 0x94D, 0x941, 0x945}  # no dest
 WIDE = {5: 2, 6: 4}  # size field of a load -> registers
 NO_REGISTER = 255
 COLUMNS = ('loads', 'score', 'tile', 'weigh', 'weigh LDG', 'local', 'CAS')
-LEAST_MMAS_OF_TILE = 32
+LEAST_MMAS_OF_TILE = 16
 
 
 class Instruction(NamedTuple):
