@@ -67,6 +67,15 @@ void AddTokens(const RollingWindow& window, const std::vector<v1::Token>& tokens
   }
 }
 
+// Of the mean of `values`; 0 for one value.
+double StandardError(const std::vector<double>& values, double mean) {
+  if (values.size() < 2) return 0;
+  double sum = 0;
+  for (const double value : values) sum += (value - mean) * (value - mean);
+  const double count = double(values.size());
+  return std::sqrt(sum / (count - 1) / count);
+}
+
 }  // namespace
 
 int NumEvaluationRows(int length, int num_tokens) { return std::clamp(num_tokens / length, 1, 8); }
@@ -107,10 +116,13 @@ absl::StatusOr<LossByLength> MeasureLossByLength(v1::Inference::StubInterface* s
     ASSIGN_OR_RETURN(
         const ScoredItems scored,
         RunScore(stub, MakeRequest(ids, at, options.scheduling), interrupt, on_score, &finished));
+    std::vector<double> losses;
     for (const auto& item : scored) {
       at.num_tokens += item[0].score.num_tokens();
-      at.loss -= item[0].score.logprob() / item[0].score.num_tokens() / at.num_rows;
+      losses.push_back(-item[0].score.logprob() / item[0].score.num_tokens());
+      at.loss += losses.back() / at.num_rows;
     }
+    at.standard_error = StandardError(losses, at.loss);
     result.lengths.push_back(at);
     result.receipt = std::move(*finished.mutable_receipt());
   }
@@ -124,6 +136,7 @@ nlohmann::ordered_json ToJson(const std::vector<LossAtLength>& lengths) {
                     {"num_rows", at.num_rows},
                     {"num_tokens", at.num_tokens},
                     {"loss", at.loss},
+                    {"standard_error", at.standard_error},
                     {"perplexity", std::exp(at.loss)},
                     {"is_last_left_out", at.is_last_left_out}});
   }

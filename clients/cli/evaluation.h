@@ -37,6 +37,7 @@ struct LossAtLength {
   int num_rows = 0;
   int64_t num_tokens = 0;  // scored
   double loss = 0;         // mean over rows of the mean negative log-likelihood, nats per token
+  double standard_error = 0;  // of loss, from the spread of the rows; 0 for one row
   // The served context is exactly `length` tokens: the last token of each row is not scored.
   bool is_last_left_out = false;
 };

@@ -129,12 +129,14 @@ void PrintLossTable(const std::vector<LossAtLength>& results) {
                {"rows", kRight},
                {"tokens", kRight},
                {"nats per token", kRight},
+               {"std. error", kRight},
                {"perplexity", kRight}});
   bool is_any_left_out = false;
   for (const LossAtLength& at : results) {
     is_any_left_out = is_any_left_out || at.is_last_left_out;
     table.AddRow({FormatCount(at.length), StrCat(at.num_rows), StrCat(at.num_tokens),
                   absl::StrFormat("%.4f%s", at.loss, at.is_last_left_out ? "*" : ""),
+                  at.num_rows > 1 ? absl::StrFormat("%.4f", at.standard_error) : "",
                   absl::StrFormat("%.2f", std::exp(at.loss))});
   }
   std::printf("Loss by length\n%s", table.Render().c_str());

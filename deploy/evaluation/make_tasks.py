@@ -19,6 +19,7 @@ TEXT_CHARACTERS = 1500
 NUM_TEXTS = 40
 NUM_ITEMS = 100
 NUM_CHOICES = 4
+NUM_PAIRS = 40  # of each phenomenon
 MIN_PASSAGE_WORDS = 40
 ROLE = '<|user|>'
 
@@ -75,6 +76,54 @@ def next_sentences(documents: list[str], draw: random.Random) -> list[dict[str, 
     return items
 
 
+# (singular, plural) nouns and verb forms of the minimal pairs: words that a small model has seen.
+NOUNS = (('king', 'kings'), ('soldier', 'soldiers'), ('teacher', 'teachers'), ('child', 'children'),
+         ('woman', 'women'), ('man', 'men'), ('doctor', 'doctors'), ('student', 'students'),
+         ('player', 'players'), ('writer', 'writers'), ('lawyer', 'lawyers'), ('friend', 'friends'))
+THINGS = (('house', 'houses'), ('book', 'books'), ('ship', 'ships'), ('letter', 'letters'),
+          ('city', 'cities'), ('church', 'churches'), ('song', 'songs'), ('school', 'schools'))
+VERBS = (('was', 'were'), ('is', 'are'), ('has', 'have'))
+REST = {'was': ('known to the public', 'in the old town', 'very happy'),
+        'is': ('known to the public', 'in the old town', 'very happy'),
+        'has': ('a new name', 'two brothers', 'left the country')}
+PAST = ('saw', 'helped', 'killed', 'loved', 'described', 'called')
+PREPOSITIONS = ('near', 'behind', 'of', 'with')
+
+
+def minimal_pairs(draw: random.Random) -> list[dict[str, object]]:
+    """Two sentences that differ in one word, one of them grammatical (the form of BLiMP)."""
+    items: list[dict[str, object]] = []
+    known: set[str] = set()
+
+    def add(phenomenon: str, good: str, bad: str) -> None:
+        num_own = sum(item['phenomenon'] == phenomenon for item in items)
+        if good + bad in known or num_own == NUM_PAIRS:
+            return
+        known.add(good + bad)
+        choices = [good, bad]
+        draw.shuffle(choices)
+        items.append({'phenomenon': phenomenon, 'choices': choices, 'answer': choices.index(good)})
+
+    while len(items) < 4 * NUM_PAIRS:
+        number = draw.randrange(2)
+        noun, verb, thing = draw.choice(NOUNS), draw.choice(VERBS), draw.choice(THINGS)
+        rest, other = draw.choice(REST[verb[0]]), 1 - number
+        add('subject and verb', f'The {noun[number]} {verb[number]} {rest}.',
+            f'The {noun[number]} {verb[other]} {rest}.')
+        between = f'The {noun[number]} {draw.choice(PREPOSITIONS)} the {thing[other]}'
+        add('subject and verb across a phrase', f'{between} {verb[number]} {rest}.',
+            f'{between} {verb[other]} {rest}.')
+        demonstrative = draw.choice((('this', 'these'), ('that', 'those')))
+        seen = f'The {draw.choice(NOUNS)[0]} {draw.choice(PAST)}'
+        add('determiner and noun', f'{seen} {demonstrative[number]} {thing[number]}.',
+            f'{seen} {demonstrative[number]} {thing[other]}.')
+        person, own = draw.choice(((('king', 'man'), 'himself'), (('woman', 'queen'), 'herself')))
+        wrong = draw.choice(('themselves', {'himself': 'herself', 'herself': 'himself'}[own]))
+        begin = f'The {draw.choice(person)} {draw.choice(PAST)}'
+        add('reflexive pronoun', f'{begin} {own}.', f'{begin} {wrong}.')
+    return items
+
+
 def write(path: pathlib.Path, rows: list[dict[str, object]] | list[dict[str, str]]) -> None:
     """JSON lines."""
     lines = [json.dumps(row, ensure_ascii=False) for row in rows]
@@ -95,6 +144,7 @@ def main() -> None:
     write(given.out / 'last_word.jsonl', draw.sample(words, NUM_ITEMS))
     following = next_sentences(documents, draw)
     write(given.out / 'next_sentence.jsonl', draw.sample(following, NUM_ITEMS))
+    write(given.out / 'minimal_pairs.jsonl', minimal_pairs(random.Random(SEED)))
 
 
 if __name__ == '__main__':

@@ -40,6 +40,7 @@ POSITION_LENGTH = 4096
 FIGURE_LENGTH = 256
 STATISTICS_LENGTH = 4096
 FIGURE_KEYS = 64
+ACCURACIES = 'acc', 'acc_norm'  # metrics that chance applies to
 REWEIGHTED = 'lssar', 'softmax_r', 'sigmoid_r'  # kinds with a power p
 
 Json = dict[str, Any]
@@ -91,7 +92,8 @@ def length_name(length: int) -> str:
 
 # What the report shows of each step.
 
-def show_tasks(result: Json) -> list[str]:
+def task_rows(result: Json) -> list[list[str]]:
+    """[task, items, metric, value, standard error, chance] of each metric."""
     rows = []
     for task, metrics in sorted(result['results'].items()):
         for key, value in metrics.items():
@@ -99,9 +101,16 @@ def show_tasks(result: Json) -> list[str]:
             if filter_name != 'none' or metric.endswith('_stderr') or not is_number(value):
                 continue
             error = metrics.get(f'{metric}_stderr,{filter_name}')
-            rows.append([task, result['n-samples'][task]['effective'], metric, f'{value:.4f}',
-                         f'{error:.4f}' if is_number(error) else ''])
-    return table(['task', 'items', 'metric', 'value', 'standard error'], rows)
+            chance = result['chance'].get(task) if metric in ACCURACIES else None
+            rows.append([task, str(result['n-samples'][task]['effective']), metric, f'{value:.4f}',
+                         f'{error:.4f}' if is_number(error) else '',
+                         '' if chance is None else str(chance)])
+    return rows
+
+
+def show_tasks(result: Json) -> list[str]:
+    return table(['task', 'items', 'metric', 'value', 'standard error', 'chance'],
+                 task_rows(result))
 
 
 def is_number(value: object) -> bool:
@@ -109,8 +118,9 @@ def is_number(value: object) -> bool:
 
 
 def show_loss(result: Json) -> list[str]:
-    return table(['length', 'rows', 'nats per token', 'perplexity'],
+    return table(['length', 'rows', 'nats per token', 'standard error', 'perplexity'],
                  [[length_name(at['length']), at['num_rows'], f'{at["loss"]:.4f}',
+                   f'{at["standard_error"]:.4f}' if at['num_rows'] > 1 else '',
                    f'{at["perplexity"]:.2f}'] for at in result['lengths']])
 
 
@@ -290,6 +300,7 @@ class Evaluation:
         trials = self.given.trials.split(',')[:len(passkeys)]
         trials += trials[-1:] * (len(passkeys) - len(trials))
         given_ids = ['--ids', relative(ids)]
+        rows = [] if self.given.rows is None else ['--rows', str(self.given.rows)]
         top = min(max(lengths), num_ids - 1)
 
         def listed(values: Sequence[object]) -> str:
@@ -303,10 +314,12 @@ class Evaluation:
             steps.append(Step(
                 'tasks', 'Tasks of lm-evaluation-harness',
                 ['lssar-lm-eval', '--model', 'lssar', '--tasks', listed(names), '--include_path',
-                 relative(self.given.tasks)], show_tasks, files, kept=('results', 'n-samples')))
+                 relative(self.given.tasks)],
+                show_tasks, files, kept=('results', 'n-samples', 'chance')))
         steps += [
             Step('loss', 'Loss by length',
-                 ['lssar', 'score', *given_ids, '--lengths', listed(lengths), '--json'], show_loss,
+                 ['lssar', 'score', *given_ids, '--lengths', listed(lengths), *rows, '--json'],
+                 show_loss,
                  (ids,), 'loss'),
             Step('positions', 'Loss by position',
                  ['lssar', 'perplexity', *given_ids, '--max-length',
@@ -329,6 +342,18 @@ class Evaluation:
                  ['lssar', 'attention', *given_ids, '--length', str(min(FIGURE_LENGTH, top)),
                   '--rows', 'all', '--top-k', str(FIGURE_KEYS), '--json'], show_nothing, (ids,),
                  'attention', kept=('num_prompt_tokens', 'tokens', 'rows'))]
+
+    def chosen_steps(self) -> list[Step]:
+        """The steps of --steps. Errors: EvaluationError."""
+        steps = self.steps()
+        if self.given.steps is None:
+            return steps
+        names = self.given.steps.split(',')
+        for name in names:
+            if name not in [step.name for step in steps]:
+                raise EvaluationError(f'--steps: {name!r} is none of '
+                                      f'{", ".join(step.name for step in steps)}')
+        return [step for step in steps if step.name in names]
 
     def key(self, step: Step) -> str:
         """A hash of all that the step's result depends on."""
@@ -377,7 +402,7 @@ class Evaluation:
         return result if step.kept is None else {name: result[name] for name in step.kept}
 
     def run_lm_eval(self, arguments: Sequence[str]) -> Json:
-        """lm-eval's results file."""
+        """lm-eval's results file; `chance` has the accuracy of guessing, from tasks' metadata."""
         with tempfile.TemporaryDirectory() as folder:
             command = [*self.lm_eval, *arguments, '--model_args', f'server={self.address}',
                        '--output_path', folder, '--verbosity', 'ERROR']
@@ -388,14 +413,18 @@ class Evaluation:
             if done.returncode or len(files) != 1:
                 last = '\n'.join(done.stdout.splitlines()[-15:])
                 raise EvaluationError(f'lm-eval failed (exit code {done.returncode}):\n{last}')
-            return dict(json.loads(files[0].read_text(encoding='utf-8')))
+            result = dict(json.loads(files[0].read_text(encoding='utf-8')))
+        result['chance'] = {name: config['metadata']['chance']
+                            for name, config in result['configs'].items()
+                            if 'chance' in (config.get('metadata') or {})}
+        return result
 
     def evaluate(self) -> None:
         """Runs the steps and writes the report."""
         with serving(self.server, self.given.model, self.server_flags()) as address:
             self.address = address
             self.info = json.loads(self.run_cli('info', '--server', address, '--json'))
-            steps = self.steps()
+            steps = self.chosen_steps()
             for step in steps:
                 self.run(step)
         write_report(self, steps)
@@ -496,8 +525,12 @@ def main() -> int:
                         help='a text to score instead of ids')
     parser.add_argument('--lengths', metavar='LIST',
                         help='tokens, as in 1K,2K [default: 1, 2, 4, 8, 16 times the trained]')
+    parser.add_argument('--rows', metavar='N', type=int,
+                        help='rows of each length [default: 8, or as many as 32K tokens hold]')
     parser.add_argument('--trials', metavar='LIST', default=DEFAULT_TRIALS,
                         help=f'passkey documents of each length [default: {DEFAULT_TRIALS}]')
+    parser.add_argument('--steps', metavar='LIST',
+                        help='only these, as in tasks,loss,passkey [default: all]')
     parser.add_argument('--p', metavar='LIST', default=POWERS,
                         help=f'powers of the sweep [default: {POWERS}]')
     given = parser.parse_args()

@@ -84,7 +84,8 @@ class _Tensors(ctypes.Structure):
 
 def _load_library():
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'attention_cpu.so')
-    return ctypes.CDLL(path) if os.path.exists(path) else None
+    # DEEPBIND: its cblas_sgemm is OpenBLAS's, not the one inside PyTorch's own library.
+    return ctypes.CDLL(path, os.RTLD_DEEPBIND) if os.path.exists(path) else None
 
 
 class _Fused(torch.autograd.Function):
@@ -131,9 +132,13 @@ def fused_attention(q, k, v, p):
 def fastest_attention(q, k, v, kind, p):
     """attention() by the fastest form available. q and k are float32 or wider, v of any dtype."""
     if not q.is_cuda and q.dtype == torch.float32 and kind == 'lssar' and has_fused():
-        return fused_attention(q, k, v, p)
-    if q.is_cuda and kind == 'softmax' and hasattr(F, 'scaled_dot_product_attention'):
+        return fused_attention(q, k, v.to(q.dtype), p)
+    has_fused_softmax = hasattr(F, 'scaled_dot_product_attention')
+    if q.is_cuda and kind == 'softmax' and has_fused_softmax:
         return F.scaled_dot_product_attention(q, k, v.to(q.dtype), is_causal=True)
-    # Scores reach ln(d) ln(N) = 41, and weights are powers of them: too much for bfloat16.
+    # Scores reach ln(d) ln(N) = 41, and weights are powers of them: too much for bfloat16. On a CPU
+    # softmax runs in float32 too.
     with torch.autocast(q.device.type, enabled=False):
+        if kind == 'softmax' and has_fused_softmax and q.dtype == torch.float32:
+            return F.scaled_dot_product_attention(q, k, v.to(q.dtype), is_causal=True)
         return attention_in_blocks(q, k, v.to(q.dtype), kind, p)

@@ -77,8 +77,10 @@ def loss_at(net, val, length, num_rows=None):
     rows = evaluation_rows(val, num_rows, length)
     losses = [row_losses(net, row).mean().item() for row in rows]
     loss = sum(losses) / len(losses)
+    spread = sum((each - loss) ** 2 for each in losses) / max(1, num_rows - 1)
     return {'length': length, 'num_rows': num_rows, 'num_tokens': num_rows * length,
-            'loss': loss, 'perplexity': math.exp(loss), 'is_last_left_out': False}
+            'loss': loss, 'standard_error': math.sqrt(spread / num_rows),
+            'perplexity': math.exp(loss), 'is_last_left_out': False}
 
 
 @torch.no_grad()

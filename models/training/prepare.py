@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import time
 
 import numpy as np
@@ -43,9 +44,28 @@ def drop_overlaps(documents, evaluation):
     return clean, len(documents) - len(clean), sum(shares)
 
 
+def load_tokenizer(path):
+    import sentencepiece  # imported here: run.py does not need it once the ids exist
+
+    return sentencepiece.SentencePieceProcessor(model_file=path)
+
+
+def copy_tokenizer(out, args):
+    """Copies --tokenizer to the prepared data. Exits if its ids do not fit the format."""
+    tokenizer = load_tokenizer(args.tokenizer)
+    if tokenizer.vocab_size() > 1 << 16:
+        raise SystemExit(f'--tokenizer {args.tokenizer}: {tokenizer.vocab_size()} ids; the packed '
+                         f'format has room for {1 << 16}')
+    missing = [symbol for symbol in SYMBOLS if tokenizer.piece_to_id(symbol) == tokenizer.unk_id()]
+    if missing:
+        raise SystemExit(f'--tokenizer {args.tokenizer}: no piece for {missing}')
+    shutil.copyfile(args.tokenizer, f'{out}/tokenizer.model')
+    return tokenizer
+
+
 def train_tokenizer(documents, out, args):
     """Trains BPE on random lines of the documents: byte fallback, digits split, roles as tokens."""
-    import sentencepiece  # imported here: run.py does not need it once the ids exist
+    import sentencepiece
 
     rng, lines, num_bytes = random.Random(0), [], 0
     for document in rng.sample(documents, len(documents)):
@@ -65,7 +85,7 @@ def train_tokenizer(documents, out, args):
         num_threads=args.threads, minloglevel=2)
     os.remove(path)
     os.remove(f'{out}/tokenizer.vocab')
-    return sentencepiece.SentencePieceProcessor(model_file=f'{out}/tokenizer.model')
+    return load_tokenizer(f'{out}/tokenizer.model')
 
 
 def pack(documents, tokenizer, path, threads):
@@ -87,7 +107,10 @@ def add_arguments(parser):
     parser.add_argument('--corpus', help='corpus directory; its format is described in corpus.py')
     parser.add_argument('--evaluation', nargs='*', default=[],
                         help='text files that training text must not overlap')
-    parser.add_argument('--vocabulary', type=int, default=8192)
+    parser.add_argument('--tokenizer', metavar='FILE',
+                        help='a tokenizer.model to use as it is; default: train one on the corpus')
+    parser.add_argument('--vocabulary', type=int, default=8192,
+                        help='of the tokenizer that is trained')
     parser.add_argument('--tokenizer-bytes', type=int, default=60_000_000,
                         help='bytes of text for training the tokenizer')
     parser.add_argument('--held-out', type=float, default=0.004, help='share of documents held out')
@@ -122,11 +145,15 @@ def run(args, out):
         raise SystemExit('--corpus is missing: give the corpus directory')
     os.makedirs(out, exist_ok=True)
     start_s = time.time()
-    report = {'vocabulary': args.vocabulary, 'held_out_share': args.held_out}
+    report = {'held_out_share': args.held_out}
     print('reading documents, checking overlap with evaluation text', flush=True)
     train, held_out = read(args, report)
     print('tokenizer', flush=True)
-    tokenizer = train_tokenizer(train['text'] + train['dialogs'], out, args)
+    if args.tokenizer:
+        tokenizer = copy_tokenizer(out, args)
+    else:
+        tokenizer = train_tokenizer(train['text'] + train['dialogs'], out, args)
+    report['vocabulary'] = tokenizer.vocab_size()
     print('ids', flush=True)
     for kind in train:
         report[kind]['ids'] = pack(train[kind], tokenizer, f'{out}/{kind}.bin', args.threads)

@@ -35,9 +35,10 @@ def compile_blocks(net):
 class Run:
     """A net, its optimizers and its progress."""
 
-    def __init__(self, preset, config, directory, seed=0):
+    def __init__(self, preset, config, directory, seed=0, bf16=None):
         self.preset, self.config, self.seed = preset, config, seed
         self.device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
+        self.bf16 = self.device.type == 'cuda' if bf16 is None else bf16
         torch.manual_seed(seed)
         self.net = model.GPT(config).to(self.device)
         self.optimizers = optimizers.optimizers_of(self.net, preset.lr, preset.muon_lr)
@@ -62,7 +63,8 @@ class Run:
     def save(self, path):
         state = {'net': self.net.state_dict(), 'opt': [o.state_dict() for o in self.optimizers],
                  'config': dataclasses.asdict(self.config),
-                 'preset': dataclasses.asdict(self.preset), 'seed': self.seed, 'step': self.step,
+                 'preset': dataclasses.asdict(self.preset), 'seed': self.seed,
+                 'bf16': self.bf16, 'torch': str(torch.__version__), 'step': self.step,
                  'spent_s': self.spent_s, 'rows': dict(self.rows)}
         torch.save(state, path + '.tmp')
         os.replace(path + '.tmp', path)
@@ -71,6 +73,9 @@ class Run:
         state = torch.load(path, map_location=self.device)
         if state['config'] != dataclasses.asdict(self.config) or state['seed'] != self.seed:
             raise SystemExit(f'{path} belongs to another model or seed: {state["config"]}')
+        if state.get('bf16', self.bf16) != self.bf16:
+            flag = '--bf16' if state['bf16'] else '--no-bf16'
+            raise SystemExit(f'{path} was trained with {flag}: give it again')
         self.net.load_state_dict(state['net'])
         for optimizer, saved in zip(self.optimizers, state['opt']):
             optimizer.load_state_dict(saved)
@@ -84,8 +89,7 @@ class Run:
         total, answers, num_answers = 0.0, 0.0, 0
         for part, scale in zip(tokens.split(micro), weight.split(micro)):
             part, scale = part.to(self.device), scale[:, 1:].reshape(-1).to(self.device)
-            with torch.autocast(self.device.type, torch.bfloat16,
-                                enabled=self.device.type == 'cuda'):
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
                 each = self.net(part[:, :-1], part[:, 1:])
             loss = (each * scale).sum() / scale.sum() / accumulated
             loss.backward()
@@ -159,7 +163,7 @@ def run(args, directory, out):
     if os.path.exists(path) and not args.resume:
         raise SystemExit(f'{path} exists: use --resume to continue')
     config = presets.config_of(preset, args.attention, args.p, prepared['vocabulary'])
-    this = Run(preset, config, directory, args.seed)
+    this = Run(preset, config, directory, args.seed, args.bf16)
     if os.path.exists(path):
         this.load(path)
     num_parameters = sum(w.numel() for w in this.net.parameters())
@@ -181,6 +185,9 @@ def run(args, directory, out):
 def add_arguments(parser):
     presets.add_arguments(parser)
     parser.add_argument('--seed', type=int, default=0)
+    parser.add_argument('--bf16', action=argparse.BooleanOptionalAction,
+                        help='autocast products to bfloat16; default: on a GPU alone. Pays on CPUs '
+                        'with AVX512-BF16 or AMX under PyTorch 2')
     parser.add_argument('--resume', action='store_true')
 
 

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -30,6 +31,8 @@ class EvaluationTest(unittest.TestCase):
         text = (HERE / 'tasks' / 'choice.yaml').read_text(encoding='utf-8')
         (cls.tasks / 'choice.yaml').write_text(text, encoding='utf-8')
         cls.first = cls.report()
+        cls.text = (cls.out / 'report.md').read_text(encoding='utf-8')
+        cls.html = (cls.out / 'report.html').read_text(encoding='utf-8')
 
     @classmethod
     def report(cls, *flags, code=0):
@@ -66,19 +69,17 @@ class EvaluationTest(unittest.TestCase):
         self.assertEqual(set(self.read('tasks')['results']), {'lssar_choice'})
 
     def test_the_report_has_every_number_with_its_command(self):
-        text = (self.out / 'report.md').read_text(encoding='utf-8')
         for name in ('tasks', 'loss', 'positions', 'passkey', 'sweep', 'statistics', 'attention'):
-            self.assertIn(f'Data: `{name}.json`', text)
+            self.assertIn(f'Data: `{name}.json`', self.text)
         for at in self.read('loss')['lengths']:
-            self.assertIn(f'| {at["num_rows"]} | {at["loss"]:.4f} |', text)
-        commands = re.findall(r'^    (lssar(?:-lm-eval)? .*)$', text, re.MULTILINE)
+            self.assertIn(f'| {at["num_rows"]} | {at["loss"]:.4f} |', self.text)
+        commands = re.findall(r'^    (lssar(?:-lm-eval)? .*)$', self.text, re.MULTILINE)
         self.assertEqual(sum('--json' in command for command in commands), 6)
-        for figure in re.findall(r'\]\(([a-z.]+)\)', text):
+        for figure in re.findall(r'\]\(([a-z.]+)\)', self.text):
             self.assertGreater((self.out / figure).stat().st_size, 1000)
-        html = (self.out / 'report.html').read_text(encoding='utf-8')
-        self.assertEqual(html.count('<img '), 5)
-        self.assertEqual(html.count('src="data:image/'), 5)
-        self.assertIn('<table>', html)
+        self.assertEqual(self.html.count('<img '), 5)
+        self.assertEqual(self.html.count('src="data:image/'), 5)
+        self.assertIn('<table>', self.html)
 
     def test_finished_steps_are_kept(self):
         before = self.read('passkey')
@@ -87,6 +88,32 @@ class EvaluationTest(unittest.TestCase):
         self.assertEqual(again.count(': kept'), 6)
         self.assertIn('passkey: lssar passkey', again)
         self.assertEqual(self.read('passkey'), before)
+
+    def test_steps_can_be_chosen(self):
+        said = self.report('--steps', 'loss,passkey')
+        self.assertEqual(said.count(': kept'), 2)
+        self.assertNotIn('sweep', said)
+        self.assertIn("--steps: 'speed' is none of tasks, loss,",
+                      self.report('--steps', 'loss,speed', code=1))
+
+    def test_evaluations_side_by_side(self):
+        other = self.out.parent / 'other'
+        shutil.copytree(self.out, other, dirs_exist_ok=True)
+        loss = self.read('loss')
+        loss['lengths'] = [{**at, 'loss': at['loss'] + 1} for at in loss['lengths'][:1]]
+        (other / 'loss.json').write_text(json.dumps(loss), encoding='utf-8')
+        both = self.out.parent / 'both'
+        command = [self.python, '-B', ROOT / 'deploy' / 'evaluation' / 'compare.py', both, self.out,
+                   other]
+        subprocess.run([str(part) for part in command], check=True, timeout=60, env=isolated())
+        text = (both / 'comparison.md').read_text(encoding='utf-8')
+        at = self.read('loss')['lengths'][0]
+        error = f'± {at["standard_error"]:.3f}'
+        self.assertIn(f'| out | {at["loss"]:.3f} {error} |', text)
+        self.assertIn(f'| other | {at["loss"] + 1:.3f} {error} |', text)
+        self.assertIn('| lssar_choice | acc |', text)
+        for name in ('loss.svg', 'passkey.svg'):
+            self.assertIn('other', (both / name).read_text(encoding='utf-8'))
 
     def test_errors_are_sentences(self):
         self.assertIn("'x' is no number of tokens", self.report('--lengths', 'x', code=1))

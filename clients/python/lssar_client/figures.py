@@ -44,6 +44,7 @@ CLAMP = 0.5
 # Rows and keys of a panel; of a longer prompt each cell is its range's largest weight.
 MAX_CELLS = 256
 MAX_PANELS = 4096
+NORMAL_95 = 1.96  # standard errors
 
 # The same bytes for the same data: no date, and ids that do not change. Text stays text; where
 # DejaVu is missing, Verdana has its widths.
@@ -212,7 +213,7 @@ def attention(named: Named) -> Figure:
 
 
 def loss(named: Named) -> Figure:
-    """Mean loss of rows of each length."""
+    """Mean loss of rows of each length, with the 95% interval where the rows' spread is known."""
     figure = Figure(figsize=(5.2, 3.4), layout='constrained')
     axes = figure.subplots()
     lengths: list[float] = []
@@ -220,7 +221,10 @@ def loss(named: Named) -> Figure:
         rows = objects(document, 'lengths')
         x = [number(row, 'length') for row in rows]
         lengths += x
-        axes.plot(x, [number(row, 'loss') for row in rows], 'o-', label=name)
+        errors = [NORMAL_95 * number(row, 'standard_error') if 'standard_error' in row else 0.0
+                  for row in rows]
+        axes.errorbar(x, [number(row, 'loss') for row in rows],
+                      yerr=errors if any(errors) else None, fmt='o-', capsize=3, label=name)
     length_axis(axes, lengths)
     axes.set_ylabel('loss (nats per token)')
     legend(axes, named)
