@@ -113,8 +113,9 @@ void ModelRunner::CountTokens(std::span<const ScheduledSequence> scheduled) {
 }
 
 // Verifies drafts: a result after a draft token is delivered only if all draft tokens up to it are
-// what was sampled. It then is the result that a step without a draft would have given. Logits after
-// a draft token that are not finite reject it: a later step meets them without a draft.
+// what was sampled. It then is the result that a step without a draft would have given. Where the
+// logits after a draft token are not finite, the token is rejected, and a later step meets them
+// without a draft.
 void ModelRunner::DeliverResults(std::span<ScheduledSequence> scheduled) {
   int num_accepted = 0;  // draft tokens of the sequence so far
   for (size_t i = 0; i < batch_.logits_indices.size(); ++i) {

@@ -28,9 +28,9 @@ constexpr double kMargin = 1.15;
 constexpr float kOwnWeight = 1.0f / 8;
 constexpr float kSharedWeight = 1.0f / 64;
 constexpr float kFirstAcceptance = 0.6f;
-// A match that is not drafted raises the acceptance by this share of what lacks to 1, so that drafts
-// are tried again. Rejected drafts lower it by kOwnWeight, so the tries cost kRecovery / kOwnWeight
-// of the time at most: 0.4%.
+// A match that is not drafted raises the acceptance by this share of what lacks to 1, so that
+// drafts are tried again. Rejected drafts lower it by kOwnWeight, so the tries cost
+// kRecovery / kOwnWeight of the time at most: 0.4%.
 constexpr float kRecovery = 1.0f / 2048;
 
 }  // namespace

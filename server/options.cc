@@ -101,7 +101,7 @@ std::vector<Flag> SpeculationFlags(EngineOptions& engine) {
       {"speculative", "Speculative decoding", "METHOD",
        "Draft tokens that the model verifies several in one step; the output has the same bits. "
        "ngram: what followed the last tokens where they occurred before in the prompt or output; "
-       "off: nothing; default ngram",
+       "off: nothing; default off",
        AssignChoice(
            {"off", "ngram"},
            [&engine](size_t i) {

@@ -17,7 +17,7 @@ PROMPT = "Once upon a time there was a little girl"
 
 def setUpModule() -> None:
     global server, api
-    server = Server()
+    server = Server("--speculative", "ngram")
     api = server.request("GET", "/openapi.json").json()
 
 
