@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "runtime/scheduler.h"
+
 namespace lssar {
 
 AttentionSampler::AttentionSampler(const ModelConfig& config, int interval)
@@ -14,15 +16,17 @@ AttentionSampler::AttentionSampler(const ModelConfig& config, int interval)
   }
 }
 
-void AttentionSampler::AddCapture(ForwardBatch* batch) {
-  if (batch->sequences.empty() || num_steps_++ % interval_ != 0) return;
+void AttentionSampler::AddCapture(std::span<const ScheduledSequence> scheduled,
+                                  ForwardBatch* batch) {
+  if (scheduled.empty() || num_steps_++ % interval_ != 0) return;
   const int64_t sample = num_samples_++;
   head_ = int32_t(sample % num_heads_);
   layer_ = int32_t(sample / num_heads_ % num_layers_);
-  const auto sequence_idx = size_t(sample % std::ssize(batch->sequences));
+  const auto sequence_idx = size_t(sample % std::ssize(scheduled));
+  const auto num_draft = int(scheduled[sequence_idx].sequence->draft.size());
   const SequenceSlice& sequence = batch->sequences[sequence_idx];
   batch->captures.push_back(
-      {.row = sequence.first_row + sequence.num_rows - 1,
+      {.row = sequence.first_row + sequence.num_rows - 1 - num_draft,
        .sequence_idx = int(sequence_idx),
        .heads = {.layers = {&layer_, 1}, .heads = {&head_, 1}, .sink = this}});
 }

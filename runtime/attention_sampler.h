@@ -13,17 +13,20 @@
 
 namespace lssar {
 
+struct ScheduledSequence;
+
 // Heads take turns, layer by layer, and so do the sequences of a batch. A sampled row is the last
-// one of its sequence in the step.
+// one of its sequence in the step, draft tokens aside.
 // Threads   the engine's thread, except Statistics
 class AttentionSampler final : private WeightsSink {
  public:
   // `interval`: steps from sample to sample, >= 1.
   AttentionSampler(const ModelConfig& config, int interval);
 
-  // Call for each batch, before Forward: adds a capture to it where a sample is due.
+  // Call for each batch, before Forward: adds a capture to it where a sample is due. Element i of
+  // the batch's sequences belongs to scheduled[i].
   // Cost  0.2 us for each key of the row, on the engine's thread, in Forward
-  void AddCapture(ForwardBatch* batch);
+  void AddCapture(std::span<const ScheduledSequence> scheduled, ForwardBatch* batch);
 
   // One for each head that has a sample, ordered by layer, then head. Thread-safe.
   std::vector<HeadStatistics> Statistics() const;

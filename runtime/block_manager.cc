@@ -44,6 +44,19 @@ int BlockManager::MaxTokens(const Sequence& sequence) const {
   return (int(sequence.pages.size()) + NumAvailable()) * page_size_;
 }
 
+bool BlockManager::AllocateFreeFor(Sequence* sequence, int num_tokens) {
+  const int num_missing = Layout().PagesFor(num_tokens) - int(sequence->pages.size());
+  return num_missing <= 0 || pages_.Allocate(num_missing, &sequence->pages);
+}
+
+int BlockManager::MaxFreeTokens(const Sequence& sequence) const {
+  return (int(sequence.pages.size()) + pages_.NumFree()) * page_size_;
+}
+
+void BlockManager::FreeUncomputed(Sequence* sequence) {
+  FreeFrom(sequence, Layout().PagesFor(sequence->num_computed_tokens));
+}
+
 bool BlockManager::MatchPrefix(Sequence* sequence) {
   if (!sequence->prefix_root) return false;
   const int first = FullPages(sequence->num_computed_tokens);

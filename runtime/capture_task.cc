@@ -83,7 +83,7 @@ class CaptureTask final : public SequenceTask, private WeightsSink {
     return sequence.NumPendingTokens();
   }
 
-  SampleRequest MakeSampleRequest(const Sequence& sequence, int position) const override {
+  SampleRequest MakeSampleRequest(const Sequence& sequence, int position) override {
     return {.target = sequence.tokens[size_t(position)], .counts = {}};
   }
 

@@ -33,7 +33,7 @@ class EmbedTask final : public SequenceTask {
     return params_->pooling == Pooling::kLast ? num_tokens_ - 1 : num_received_;
   }
   bool IsStreaming() const override { return false; }
-  SampleRequest MakeSampleRequest(const Sequence&, int) const override { LSSAR_CHECK(false); }
+  SampleRequest MakeSampleRequest(const Sequence&, int) override { LSSAR_CHECK(false); }
   void OnSampleResult(int, SampleResult*) override { LSSAR_CHECK(false); }
 
   void OnHiddenState(int position, std::span<const float> hidden) override {

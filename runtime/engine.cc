@@ -13,6 +13,7 @@
 #include "runtime/model_runner.h"
 #include "runtime/request_queue.h"
 #include "runtime/scheduler.h"
+#include "runtime/speculator.h"
 
 namespace lssar {
 namespace {
@@ -43,6 +44,12 @@ absl::Status CheckOptions(const EngineOptions& options) {
                              limits::kChunkedPrefillSize));
   RETURN_IF_ERROR(CheckRange("attention_sample_interval", options.attention_sample_interval,
                              limits::kAttentionSampleInterval));
+  RETURN_IF_ERROR(CheckRange("num_speculative_tokens", options.num_speculative_tokens,
+                             limits::kNumSpeculativeTokens));
+  RETURN_IF_ERROR(
+      CheckRange("prompt_lookup_max", options.prompt_lookup_max, limits::kPromptLookupLength));
+  RETURN_IF_ERROR(CheckRange("prompt_lookup_min", options.prompt_lookup_min,
+                             {limits::kPromptLookupLength.min, options.prompt_lookup_max}));
   RETURN_IF_ERROR(CheckRange("page_size", options.page_size, {kMinPageSize, kMaxPageSize}));
   RETURN_IF_ERROR(CheckRange("kv_cache_bytes", options.kv_cache_bytes, limits::kKvCacheBytes));
   if ((options.page_size & (options.page_size - 1)) != 0) {
@@ -102,7 +109,9 @@ Engine::Engine(Checkpoint* checkpoint, Backend* backend, std::unique_ptr<KvCache
           std::make_shared<RequestQueue>(options.max_queued_requests, MaxQueuedTokens(options))),
       kv_cache_(std::move(kv_cache)),
       blocks_(std::make_unique<BlockManager>(kv_cache_.get())),
-      scheduler_(std::make_unique<Scheduler>(checkpoint, options, blocks_.get(), waiting_.get())),
+      speculator_(std::make_unique<Speculator>(options)),
+      scheduler_(std::make_unique<Scheduler>(checkpoint, options, blocks_.get(), waiting_.get(),
+                                             speculator_.get())),
       model_runner_(std::make_unique<ModelRunner>(checkpoint->model.get(), kv_cache_->View(),
                                                   options.attention_sample_interval)) {
   PublishStats();
@@ -213,10 +222,12 @@ void Engine::AdmitRequests() {
 
 absl::Status Engine::RunModel(std::span<ScheduledSequence> scheduled) {
   did_work_ = true;
+  const Clock::time_point from = stage_started_at_;
   const absl::Status forward = model_runner_->Forward();
   EndStage(&stages_.forward_ns);
   const absl::Status status = model_runner_->Sample(forward, scheduled);
   EndStage(&stages_.sample_ns);
+  if (status.ok()) speculator_->EndStep(scheduled, stage_started_at_ - from);
   num_failed_steps_ = status.ok() ? 0 : num_failed_steps_ + 1;
   return status;
 }
@@ -273,6 +284,8 @@ void Engine::PublishStats() {
             .num_preemptions = scheduled.num_preemptions,
             .num_prefix_cache_queries = scheduled.num_prefix_cache_queries,
             .num_prefix_cache_hits = scheduled.num_prefix_cache_hits,
+            .num_draft_tokens = scheduled.num_draft_tokens,
+            .num_accepted_tokens = scheduled.num_accepted_tokens,
             .attention = computed.attention,
             .stages = stages_,
             .step_started_at = step_started_at_};

@@ -29,6 +29,7 @@ class KvCache;
 class ModelRunner;
 class RequestQueue;
 class Scheduler;
+class Speculator;
 struct ScheduledSequence;
 struct SequenceGroup;
 
@@ -57,6 +58,8 @@ struct EngineStats {
   int64_t num_preemptions = 0;
   int64_t num_prefix_cache_queries = 0;  // tokens looked up
   int64_t num_prefix_cache_hits = 0;     // tokens found
+  int64_t num_draft_tokens = 0;          // computed to be verified
+  int64_t num_accepted_tokens = 0;       // of these, tokens that became output
   AttentionStats attention = {};
   StageTimes stages = {};
   // The beginning of the step in progress; nullopt: none is. If it lies far back, the engine hangs.
@@ -171,6 +174,7 @@ class Engine {
   const std::shared_ptr<RequestQueue> waiting_;  // shared with the handles
   const std::unique_ptr<KvCache> kv_cache_;
   const std::unique_ptr<BlockManager> blocks_;
+  const std::unique_ptr<Speculator> speculator_;
   const std::unique_ptr<Scheduler> scheduler_;
   const std::unique_ptr<ModelRunner> model_runner_;
 

@@ -9,11 +9,18 @@
 
 namespace lssar {
 
+class Drafter;
+
 // Called after each step that computed tokens.
 class StepObserver {
  public:
   virtual ~StepObserver() = default;
   virtual void OnStep(int num_batched_tokens) = 0;
+};
+
+enum class SpeculativeMethod : uint8_t {
+  kOff,
+  kNgram,  // drafts what followed the last tokens where they occurred before in the sequence
 };
 
 struct EngineOptions {
@@ -40,6 +47,16 @@ struct EngineOptions {
   // Steps from one sample of attention statistics to the next; 0: none. A sample reads the keys of
   // one row in one head, at 0.2 us a key.
   int attention_sample_interval = 0;
+  SpeculativeMethod speculative_method = SpeculativeMethod::kOff;
+  int num_speculative_tokens = 16;  // draft tokens of a sequence in one step, at most
+  // Tokens at the end of the sequence that must occur before, at least; more than prompt_lookup_max
+  // are not compared.
+  int prompt_lookup_min = 3;
+  int prompt_lookup_max = 8;
+  // False: drafts as many tokens as the bounds allow, whatever they cost. For tests and benches.
+  bool adapts_speculation = true;
+  // Makes drafts in place of `speculative_method`; must outlive the engine. For tests and benches.
+  Drafter* drafter = nullptr;
   // Called on the engine's thread. Must not block and must outlive the engine.
   StepObserver* observer = nullptr;
 };

@@ -35,7 +35,7 @@ class GenerateTask final : public SequenceTask {
   }
 
   bool NeedsLogits(const Sequence& sequence, int position) const override {
-    if (position + 1 == int(sequence.tokens.size())) return true;
+    if (position + 1 >= int(sequence.tokens.size())) return true;
     return NeedsPromptLogprobs() && PredictsPrompt(position) && position >= next_prompt_position_;
   }
 
@@ -67,7 +67,13 @@ class GenerateTask final : public SequenceTask {
 
   bool IsStreaming() const override { return true; }
 
-  SampleRequest MakeSampleRequest(const Sequence& sequence, int position) const override {
+  // The last token of the text is sampled and never computed.
+  int MaxDraftTokens() const override {
+    return std::min(options_.params->speculative_tokens,
+                    options_.params->max_tokens - num_generated_ - 1);
+  }
+
+  SampleRequest MakeSampleRequest(const Sequence& sequence, int position) override {
     const GenerateParams& params = *options_.params;
     if (PredictsPrompt(position)) {
       return {.target = sequence.tokens[size_t(position) + 1],
@@ -75,7 +81,7 @@ class GenerateTask final : public SequenceTask {
               .num_logprobs = params.num_prompt_logprobs};
     }
     return {.params = &params.sampling,
-            .counts = counts_.Counts(),
+            .counts = CountsAt(sequence, position),
             .choice = options_.choice,
             .position = position + 1,
             .num_logprobs = params.num_logprobs};
@@ -87,14 +93,35 @@ class GenerateTask final : public SequenceTask {
           .logprob = result->logprob, .is_known = true, .is_greedy = result->is_best};
       AddPromptToken(MakeTokenResult(result), score);
     } else {
-      sampled_ = MakeTokenResult(result);
+      sampled_.push_back(MakeTokenResult(result));
     }
   }
 
+  // Nothing is sampled in a step that computes a part of the prompt, several tokens in a step that
+  // verifies a draft.
   void Advance(Sequence* sequence) override {
-    if (!sampled_) return;  // the step computed a part of the prompt
-    const int32_t id = sampled_->id;
-    delta_.tokens.push_back(*std::exchange(sampled_, std::nullopt));
+    for (TokenResult& token : sampled_) {
+      if (!finish_) AddToken(sequence, std::move(token));
+    }
+    sampled_.clear();
+  }
+
+  void Publish(OutputSink* sink) override {
+    if (!prompt_delta_.tokens.empty()) {
+      sink->OnPromptLogprobs(std::exchange(prompt_delta_, {}));
+    }
+    if (delta_.tokens.empty()) return;
+    delta_.choice = options_.choice;
+    sink->OnTokens(std::exchange(delta_, {}));
+  }
+
+  bool IsDone() const override { return finish_.has_value(); }
+  int NumGenerated() const override { return num_generated_; }
+
+ private:
+  void AddToken(Sequence* sequence, TokenResult token) {
+    const int32_t id = token.id;
+    delta_.tokens.push_back(std::move(token));
     finish_ = FinishReasonOf(id);
     if (!finish_) {
       const bool match = num_generated_ >= options_.params->min_tokens;
@@ -116,19 +143,16 @@ class GenerateTask final : public SequenceTask {
     delta_.finish = finish_;
   }
 
-  void Publish(OutputSink* sink) override {
-    if (!prompt_delta_.tokens.empty()) {
-      sink->OnPromptLogprobs(std::exchange(prompt_delta_, {}));
-    }
-    if (delta_.tokens.empty()) return;
-    delta_.choice = options_.choice;
-    sink->OnTokens(std::exchange(delta_, {}));
+  // The counts of the penalties for the token after `position`, draft tokens up to it included.
+  std::span<const TokenCount> CountsAt(const Sequence& sequence, int position) {
+    const int num_draft = position + 1 - int(sequence.tokens.size());
+    if (num_draft <= 0 || !options_.params->sampling.HasPenalties()) return counts_.Counts();
+    if (draft_counts_.size() < sequence.draft.size()) draft_counts_.resize(sequence.draft.size());
+    std::vector<TokenCount>* const counts = &draft_counts_[size_t(num_draft) - 1];
+    counts_.CountWith(std::span(sequence.draft).first(size_t(num_draft)), counts);
+    return *counts;
   }
 
-  bool IsDone() const override { return finish_.has_value(); }
-  int NumGenerated() const override { return num_generated_; }
-
- private:
   bool NeedsPromptLogprobs() const {
     return options_.choice == 0 && options_.params->num_prompt_logprobs >= 0;
   }
@@ -160,7 +184,8 @@ class GenerateTask final : public SequenceTask {
   std::optional<FinishReason> finish_;
 
   // Results of the step.
-  std::optional<TokenResult> sampled_;
+  std::vector<TokenResult> sampled_;                   // in the order of their positions
+  std::vector<std::vector<TokenCount>> draft_counts_;  // element i: with i + 1 draft tokens
   PromptDelta prompt_delta_;
   GenerateDelta delta_;
 };

@@ -53,6 +53,9 @@ inline constexpr Range<int64_t> kMaxQueuedTokens = {0, int64_t{1} << 40};
 inline constexpr Range<int> kMaxNumBatchedTokens = {1, 1 << 14};
 inline constexpr Range<int> kMaxNumPartialPrefills = kMaxNumSeqs;
 inline constexpr Range<int> kChunkedPrefillSize = kMaxNumBatchedTokens;
+inline constexpr Range<int> kNumSpeculativeTokens = {1, 64};
+inline constexpr Range<int> kMaxSpeculativeTokens = {0, kNumSpeculativeTokens.max};  // a request's
+inline constexpr Range<int> kPromptLookupLength = {1, 64};
 inline constexpr Range<int> kAttentionSampleInterval = {0, 1 << 20};
 inline constexpr Range<int64_t> kKvCacheBytes = {0, int64_t{1} << 50};
 

@@ -32,7 +32,9 @@ void ModelRunner::PrepareBatch(std::span<const ScheduledSequence> scheduled) {
     const auto first_token = int(batch_.token_ids.size());
     const int first_position = sequence->num_computed_tokens;
     const auto ids = sequence->tokens.begin() + first_position;
-    batch_.token_ids.insert(batch_.token_ids.end(), ids, ids + num_tokens);
+    const auto num_draft = int(sequence->draft.size());
+    batch_.token_ids.insert(batch_.token_ids.end(), ids, ids + (num_tokens - num_draft));
+    batch_.token_ids.insert(batch_.token_ids.end(), sequence->draft.begin(), sequence->draft.end());
     for (int i = 0; i < num_tokens; ++i) {
       if (sequence->task->NeedsHiddenState(*sequence, first_position + i)) {
         batch_.hidden_indices.push_back(first_token + i);
@@ -54,7 +56,7 @@ void ModelRunner::PrepareBatch(std::span<const ScheduledSequence> scheduled) {
     const auto& attention = group->request.attention;
     batch_.attention.push_back(attention ? &attention->layers : nullptr);
   }
-  if (sampler_) sampler_->AddCapture(&batch_);
+  if (sampler_) sampler_->AddCapture(scheduled, &batch_);
 }
 
 absl::Status ModelRunner::Forward() {
@@ -110,15 +112,30 @@ void ModelRunner::CountTokens(std::span<const ScheduledSequence> scheduled) {
   }
 }
 
+// Verifies drafts: a result after a draft token is delivered only if all draft tokens up to it are
+// what was sampled. It then is the result that a step without a draft would have given. Where the
+// logits after a draft token are not finite, the token is rejected, and a later step meets them
+// without a draft.
 void ModelRunner::DeliverResults(std::span<ScheduledSequence> scheduled) {
+  int num_accepted = 0;  // draft tokens of the sequence so far
   for (size_t i = 0; i < batch_.logits_indices.size(); ++i) {
     auto& [group, sequence, num_tokens, status] = scheduled[size_t(batch_.logits_sequences[i])];
     if (!status.ok()) continue;
     const int position = PositionOf(batch_.logits_sequences[i], batch_.logits_indices[i]);
-    if (results_[i].finite) {
-      sequence->task->OnSampleResult(position, &results_[i]);
-    } else {
+    const int num_draft = position + 1 - int(sequence->tokens.size());  // draft tokens before it
+    if (num_draft <= 0) {
+      num_accepted = 0;
+    } else if (num_draft > num_accepted || !results_[i].finite) {
+      continue;
+    }
+    if (!results_[i].finite) {
       status = LogitsNotFinite(position);
+      continue;
+    }
+    sequence->task->OnSampleResult(position, &results_[i]);
+    if (num_draft >= 0 && num_draft < int(sequence->draft.size()) &&
+        sequence->draft[size_t(num_draft)] == results_[i].id) {
+      num_accepted = num_draft + 1;
     }
   }
 }

@@ -15,6 +15,7 @@
 #include "kernels/sampling.h"
 #include "runtime/attention_statistics.h"
 #include "runtime/clock.h"
+#include "runtime/limits.h"
 
 namespace lssar {
 
@@ -29,6 +30,9 @@ struct GenerateParams {
   std::vector<int32_t> stop_ids = {};  // end the text and are not part of it
   int num_logprobs = -1;               // -1: none; 0: the chosen token's; N: also the N best
   int num_prompt_logprobs = -1;        // the same for the prompt's tokens (choice 0 only)
+  // Draft tokens of each choice in a step, at most; 0: no speculative decoding. EngineOptions has
+  // another bound. Results have the same bits either way.
+  int speculative_tokens = limits::kMaxSpeculativeTokens.max;
 };
 
 // Log-probabilities of each continuation after the context. The context is computed once.
@@ -160,6 +164,8 @@ struct RequestStats {
   int num_cached_tokens = 0;
   int num_generated_tokens = 0;  // over all choices
   int num_preemptions = 0;       // each one recomputes a sequence
+  int num_draft_tokens = 0;      // computed to be verified (speculative decoding)
+  int num_accepted_tokens = 0;   // of these, tokens that became output
   int64_t queue_us = 0;          // Submit to admission
   int64_t prefill_us = 0;        // admission to the first token or score
   int64_t decode_us = 0;         // from there to the end

@@ -84,14 +84,15 @@ void TokenBudget::Divide(std::span<const TokenDemand> sequences,
 }
 
 Scheduler::Scheduler(const Checkpoint* checkpoint, const EngineOptions& options,
-                     BlockManager* blocks, RequestQueue* waiting)
+                     BlockManager* blocks, RequestQueue* waiting, Speculator* speculator)
     : checkpoint_(checkpoint),
       options_(options),
       budget_({.max_num_batched_tokens = options.max_num_batched_tokens,
                .max_num_partial_prefills = options.max_num_partial_prefills,
                .chunked_prefill_size = options.chunked_prefill_size}),
       blocks_(blocks),
-      waiting_(waiting) {}
+      waiting_(waiting),
+      speculator_(speculator) {}
 
 void Scheduler::AbortDue(Clock::time_point now) {
   for (const auto& group : running_) {
@@ -262,6 +263,7 @@ std::span<ScheduledSequence> Scheduler::Schedule() {
   for (size_t i = 0; i < scheduled_.size(); ++i) scheduled_[i].num_tokens = num_tokens_[i];
   std::erase_if(scheduled_, [](const auto& scheduled) { return scheduled.num_tokens == 0; });
   AllocatePages();
+  AddDrafts();
   return scheduled_;
 }
 
@@ -305,6 +307,30 @@ void Scheduler::AllocatePages() {
   std::erase_if(scheduled_, [](const auto& scheduled) { return scheduled.num_tokens == 0; });
 }
 
+void Scheduler::AddDrafts() {
+  if (!speculator_->IsOn()) return;
+  int num_left = options_.max_num_batched_tokens;
+  int num_decodes = 0;
+  for (const ScheduledSequence& scheduled : scheduled_) {
+    num_left -= scheduled.num_tokens;
+    num_decodes += scheduled.sequence->NumPendingTokens() == 1;
+  }
+  speculator_->BeginStep(num_decodes);
+  for (ScheduledSequence& scheduled : scheduled_) {
+    Sequence* const sequence = scheduled.sequence;
+    if (sequence->NumPendingTokens() != 1) continue;
+    const auto num_tokens = int(sequence->tokens.size());
+    const int max_draft = std::min({sequence->task->MaxDraftTokens(), num_left,
+                                    blocks_->MaxFreeTokens(*sequence) - num_tokens});
+    if (max_draft > 0) speculator_->Propose(max_draft, sequence);
+    const auto num_draft = int(sequence->draft.size());
+    LSSAR_CHECK(num_draft <= std::max(0, max_draft));
+    LSSAR_CHECK(blocks_->AllocateFreeFor(sequence, num_tokens + num_draft));
+    scheduled.num_tokens += num_draft;
+    num_left -= num_draft;
+  }
+}
+
 bool Scheduler::PreemptFor(const Sequence& sequence) {
   for (const bool is_paused : {true, false}) {
     for (size_t i = running_.size(); i-- > 0;) {
@@ -333,7 +359,8 @@ void Scheduler::Complete(const ScheduledSequence& scheduled, Clock::time_point n
   SequenceGroup* const group = scheduled.group;
   Sequence* const sequence = scheduled.sequence;
   const int num_generated = sequence->task->NumGenerated();
-  sequence->num_computed_tokens += scheduled.num_tokens;
+  const auto num_draft = int(sequence->draft.size());
+  sequence->num_computed_tokens += scheduled.num_tokens - num_draft;
   if (!group->prefilled_at && sequence->num_computed_tokens >= int(group->request.prompt.size())) {
     group->prefilled_at = now;
   }
@@ -342,8 +369,23 @@ void Scheduler::Complete(const ScheduledSequence& scheduled, Clock::time_point n
   const int num_computed = sequence->num_computed_tokens;
   sequence->task->Advance(sequence);
   if (sequence->num_computed_tokens < num_computed) Truncate(group, sequence);
-  totals_.num_generated_tokens += sequence->task->NumGenerated() - num_generated;
+  const int num_sampled = sequence->task->NumGenerated() - num_generated;
+  totals_.num_generated_tokens += num_sampled;
+  if (num_draft > 0) CompleteDraft(group, sequence, num_sampled - 1);
   if (sequence->IsDone()) blocks_->Free(sequence);
+}
+
+void Scheduler::CompleteDraft(SequenceGroup* group, Sequence* sequence, int num_accepted) {
+  const auto num_draft = int(sequence->draft.size());
+  speculator_->OnVerified(num_accepted, sequence);
+  sequence->draft.clear();
+  sequence->num_computed_tokens += num_accepted;
+  blocks_->InsertFullPages(sequence);
+  blocks_->FreeUncomputed(sequence);
+  group->num_draft_tokens += num_draft;
+  group->num_accepted_tokens += num_accepted;
+  totals_.num_draft_tokens += num_draft;
+  totals_.num_accepted_tokens += num_accepted;
 }
 
 void Scheduler::AbortAll(const absl::Status& status) {

@@ -14,6 +14,7 @@
 #include "runtime/engine_options.h"
 #include "runtime/request_queue.h"
 #include "runtime/sequence.h"
+#include "runtime/speculator.h"
 
 namespace lssar {
 
@@ -67,7 +68,7 @@ class TokenBudget {
 struct ScheduledSequence {
   SequenceGroup* group = nullptr;
   Sequence* sequence = nullptr;
-  int num_tokens = 0;
+  int num_tokens = 0;        // draft tokens included
   absl::Status status = {};  // not OK: the step failed for it
 };
 
@@ -76,9 +77,9 @@ struct ScheduledSequence {
 // Threads   the engine's thread only
 class Scheduler {
  public:
-  // What `checkpoint` owns, `blocks` and `waiting` must outlive the scheduler.
+  // What `checkpoint` owns, `blocks`, `waiting` and `speculator` must outlive the scheduler.
   Scheduler(const Checkpoint* checkpoint, const EngineOptions& options, BlockManager* blocks,
-            RequestQueue* waiting);
+            RequestQueue* waiting, Speculator* speculator);
 
   // Ends requests that are cancelled or past their deadline, running or waiting, and notes which
   // sinks are not writable.
@@ -87,9 +88,11 @@ class Scheduler {
   // The admitted requests.
   std::span<SequenceGroup* const> Admit();
   // Chooses the tokens of the next step, in scheduling order, and allocates their pages. Preempts
-  // sequences when out of pages. Valid until the next call.
+  // sequences when out of pages. Drafts tokens for sequences that decode, as far as the step and
+  // the free pages have room: a draft evicts and preempts nothing. Valid until the next call.
   std::span<ScheduledSequence> Schedule();
-  // The tokens of `scheduled` are computed: the sequence advances.
+  // The tokens of `scheduled` are computed: the sequence advances. The pages of draft tokens that
+  // were rejected are freed.
   void Complete(const ScheduledSequence& scheduled, Clock::time_point now);
   // Ends all requests, running or waiting, with `status`.
   void AbortAll(const absl::Status& status);
@@ -107,10 +110,14 @@ class Scheduler {
     int64_t num_preemptions = 0;
     int64_t num_prefix_cache_queries = 0;  // tokens looked up
     int64_t num_prefix_cache_hits = 0;     // tokens found
+    int64_t num_draft_tokens = 0;          // computed to be verified
+    int64_t num_accepted_tokens = 0;       // of these, tokens that became output
   };
   const Counters& Totals() const { return totals_; }
 
  private:
+  // The first `num_accepted` draft tokens became tokens of the sequence, or its last ones.
+  void CompleteDraft(SequenceGroup* group, Sequence* sequence, int num_accepted);
   bool UsesPrefixCache(const Request& request) const;
   bool IsAnyPreempted() const;
   // Available pages that running sequences do not need soon.
@@ -129,6 +136,7 @@ class Scheduler {
   void CollectCandidates();
   // Allocates the pages of the scheduled tokens. Out of pages, a sequence gets fewer tokens.
   void AllocatePages();
+  void AddDrafts();
   // Preempts the last sequence in scheduling order, paused ones first. False: none after `sequence`
   // has pages.
   bool PreemptFor(const Sequence& sequence);
@@ -139,6 +147,7 @@ class Scheduler {
   const TokenBudget budget_;
   BlockManager* const blocks_;
   RequestQueue* const waiting_;
+  Speculator* const speculator_;
   std::vector<std::unique_ptr<SequenceGroup>> running_;  // by effective arrival time
   Counters totals_;
 

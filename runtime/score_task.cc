@@ -95,7 +95,7 @@ class ScoreTask final : public SequenceTask {
   bool IsStreaming() const override { return false; }
   bool MayMatchAfterFork() const override { return true; }
 
-  SampleRequest MakeSampleRequest(const Sequence&, int position) const override {
+  SampleRequest MakeSampleRequest(const Sequence&, int position) override {
     return {.target = Continuation()[size_t(position + 1 - NumContextTokens())],
             .counts = {},
             .num_logprobs = item_->NumLogprobs()};

@@ -126,6 +126,8 @@ RequestStats SequenceGroup::Stats(Clock::time_point now) const {
   RequestStats stats = {.num_prompt_tokens = int(NumPromptTokens(request)),
                         .num_cached_tokens = num_cached_tokens,
                         .num_preemptions = num_preemptions,
+                        .num_draft_tokens = num_draft_tokens,
+                        .num_accepted_tokens = num_accepted_tokens,
                         .queue_us = Microseconds(admitted_at.value_or(now) - arrival_time)};
   if (!admitted_at) return stats;
   const Clock::time_point prefill_end = prefilled_at.value_or(now);

@@ -17,6 +17,7 @@
 #include "runtime/prefix_cache.h"
 #include "runtime/request.h"
 #include "runtime/sequence_task.h"
+#include "runtime/speculator.h"
 
 namespace lssar {
 
@@ -34,10 +35,14 @@ enum class SequenceState : uint8_t {
 struct Sequence {
   std::vector<int32_t> tokens;
   int num_computed_tokens = 0;
-  std::vector<int32_t> pages;   // page table: ids in token order
-  int num_read_only_pages = 0;  // the first pages, which other sequences may read
-  double rope_base = 0;         // fixed at admission from the length budget
-  int num_prompt_tokens = 0;    // statistics count tokens before this position as prompt tokens
+  // Tokens that may follow `tokens`: computed in the step to be verified (speculative decoding).
+  // Empty between steps.
+  std::vector<int32_t> draft;
+  std::unique_ptr<DraftState> draft_state;  // null: nothing was drafted yet
+  std::vector<int32_t> pages;               // page table: ids in token order
+  int num_read_only_pages = 0;              // the first pages, which other sequences may read
+  double rope_base = 0;                     // fixed at admission from the length budget
+  int num_prompt_tokens = 0;  // statistics count tokens before this position as prompt tokens
   std::optional<PrefixRoot> prefix_root;  // nullopt: does not use the prefix cache
   SequenceState state = SequenceState::kRunning;
   AttentionStats attention;
@@ -85,6 +90,8 @@ struct SequenceGroup {
   bool is_paused = false;           // the sink was not writable at the start of this step
   int num_cached_tokens = 0;
   int num_preemptions = 0;
+  int num_draft_tokens = 0;
+  int num_accepted_tokens = 0;
   std::optional<Clock::time_point> admitted_at, prefilled_at;
 
   // The order in which requests run: priority and waiting in one number that does not change over

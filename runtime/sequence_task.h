@@ -50,11 +50,14 @@ class SequenceTask {
   virtual const HeadCapture* Capture() const { return nullptr; }
   // How many of the pending tokens the next step may compute: at least one.
   virtual int MaxTokensInStep(const Sequence& sequence) const;
+  // How many draft tokens (Sequence::draft) the next step may compute after the pending ones.
+  virtual int MaxDraftTokens() const { return 0; }
 
   // What to sample from the logits at `position`: the next token, given or drawn, and its
-  // log-probabilities.
-  virtual SampleRequest MakeSampleRequest(const Sequence& sequence, int position) const = 0;
-  // The result; its logits were finite. May move out of `result`.
+  // log-probabilities. What the request points at stays valid until Advance.
+  virtual SampleRequest MakeSampleRequest(const Sequence& sequence, int position) = 0;
+  // The result; its logits were finite. May move out of `result`. After a draft token only if that
+  // token, and every draft token before it, is what was sampled.
   virtual void OnSampleResult(int position, SampleResult* result) = 0;
 
   // The final hidden state of a token, [hidden_size]; finite. Comes in ascending position, after

@@ -2,6 +2,8 @@
 #ifndef LSSAR_RUNTIME_TOKEN_COUNTS_H_
 #define LSSAR_RUNTIME_TOKEN_COUNTS_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -18,6 +20,20 @@ class TokenCounts {
     for (const int32_t id : ids) CountOf(id);
   }
   void AddOutput(int32_t id) { ++CountOf(id).num_in_output; }
+
+  // Writes the counts to `counts` as if the ids of `output` had been added.
+  // Cost  one copy of the counts
+  void CountWith(std::span<const int32_t> output, std::vector<TokenCount>* counts) const {
+    *counts = counts_;
+    for (const int32_t id : output) {
+      const auto known = indices_.find(id);
+      auto at = known != indices_.end() ? counts->begin() + std::ptrdiff_t(known->second)
+                                        : std::ranges::find(counts->begin() + std::ssize(counts_),
+                                                            counts->end(), id, &TokenCount::id);
+      if (at == counts->end()) at = counts->insert(at, {.id = id});
+      ++at->num_in_output;
+    }
+  }
 
   // In the order of their first occurrence.
   std::span<const TokenCount> Counts() const { return counts_; }

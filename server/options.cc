@@ -96,6 +96,31 @@ std::vector<Flag> MemoryFlags(ModelOptions& options) {
   };
 }
 
+std::vector<Flag> SpeculationFlags(EngineOptions& engine) {
+  return {
+      {"speculative", "Speculative decoding", "METHOD",
+       "Draft tokens that the model verifies several in one step; the output has the same bits. "
+       "ngram: what followed the last tokens where they occurred before in the prompt or output; "
+       "off: nothing; default off",
+       AssignChoice(
+           {"off", "ngram"},
+           [&engine](size_t i) {
+             constexpr std::array kMethods = {SpeculativeMethod::kOff, SpeculativeMethod::kNgram};
+             engine.speculative_method = kMethods.at(i);
+           })},
+      IntFlag("num-speculative-tokens", "Speculative decoding", "TOKENS",
+              "Draft tokens of a sequence in one step, at most; fewer where they are not accepted "
+              "or the step has no time to spare",
+              &engine.num_speculative_tokens, limits::kNumSpeculativeTokens),
+      IntFlag("prompt-lookup-min", "Speculative decoding", "TOKENS",
+              "Last tokens that must have occurred before, at most prompt-lookup-max",
+              &engine.prompt_lookup_min, limits::kPromptLookupLength),
+      IntFlag("prompt-lookup-max", "Speculative decoding", "TOKENS",
+              "Last tokens that are compared, to find the longest match", &engine.prompt_lookup_max,
+              limits::kPromptLookupLength),
+  };
+}
+
 std::vector<Flag> ModelFlags(ModelOptions& options) {
   EngineOptions& engine = options.engine;
   std::vector<Flag> flags = {
@@ -125,6 +150,7 @@ std::vector<Flag> ModelFlags(ModelOptions& options) {
               "Prompt tokens of all these prompts in such a step, fewer deep in a long prompt",
               &engine.chunked_prefill_size, limits::kChunkedPrefillSize),
   };
+  for (Flag& flag : SpeculationFlags(engine)) flags.push_back(std::move(flag));
   flags.push_back(
       {"attention-sample-interval", "Machine", "STEPS",
        StrCat("Steps from one sample of attention statistics (GetStats, metrics) to the next; a "

@@ -292,6 +292,12 @@ absl::Status ReadOutputs(const v1::GenerateRequest& message, GenerateParams* par
     RETURN_IF_ERROR(
         CheckRange("prompt_logprobs", params->num_prompt_logprobs, 0, limits::kMaxLogprobs));
   }
+  if (message.has_speculative_tokens()) {
+    params->speculative_tokens = message.speculative_tokens();
+    constexpr limits::Range<int> kRange = limits::kMaxSpeculativeTokens;
+    RETURN_IF_ERROR(
+        CheckRange("speculative_tokens", params->speculative_tokens, kRange.min, kRange.max));
+  }
   params->ignore_eos = message.ignore_eos();
   if (message.has_stream_interval()) call->stream_interval = message.stream_interval();
   return CheckRange("stream_interval", call->stream_interval, 1, limits::kMaxStreamInterval);

@@ -59,6 +59,8 @@ v1::Usage ToUsage(const RequestStats& stats) {
   usage.set_num_cached_tokens(stats.num_cached_tokens);
   usage.set_num_generated_tokens(stats.num_generated_tokens);
   usage.set_num_preemptions(stats.num_preemptions);
+  usage.set_num_draft_tokens(stats.num_draft_tokens);
+  usage.set_num_accepted_tokens(stats.num_accepted_tokens);
   usage.set_num_value_rows(stats.attention.num_value_rows);
   usage.set_num_value_rows_read(stats.attention.num_value_rows_read);
   return usage;
@@ -77,6 +79,8 @@ void AddStats(const RequestStats& more, RequestStats* total) {
   total->num_cached_tokens += more.num_cached_tokens;
   total->num_generated_tokens += more.num_generated_tokens;
   total->num_preemptions += more.num_preemptions;
+  total->num_draft_tokens += more.num_draft_tokens;
+  total->num_accepted_tokens += more.num_accepted_tokens;
   total->queue_us += more.queue_us;
   total->prefill_us += more.prefill_us;
   total->decode_us += more.decode_us;
@@ -94,6 +98,10 @@ LogFields ToLogFields(const RequestStats& stats) {
                       {"decode_us", stats.decode_us}};
   if (const AttentionStats& rows = stats.attention; rows.num_value_rows > 0) {
     fields["value_rows_read"] = double(rows.num_value_rows_read) / double(rows.num_value_rows);
+  }
+  if (stats.num_draft_tokens > 0) {
+    fields["num_draft_tokens"] = stats.num_draft_tokens;
+    fields["num_accepted_tokens"] = stats.num_accepted_tokens;
   }
   return fields;
 }

@@ -83,6 +83,8 @@ void SetEngineStats(const EngineStats& stats, v1::GetStatsReply* reply) {
   reply->set_num_preemptions(stats.num_preemptions);
   reply->set_num_prefix_cache_queries(stats.num_prefix_cache_queries);
   reply->set_num_prefix_cache_hits(stats.num_prefix_cache_hits);
+  reply->set_num_draft_tokens(stats.num_draft_tokens);
+  reply->set_num_accepted_tokens(stats.num_accepted_tokens);
   reply->set_num_value_rows(stats.attention.num_value_rows);
   reply->set_num_value_rows_read(stats.attention.num_value_rows_read);
 }

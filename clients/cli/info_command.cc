@@ -57,6 +57,8 @@ Json StatsToJson(const v1::GetStatsReply& reply) {
                {"num_prompt_tokens", reply.num_prompt_tokens()},
                {"num_generated_tokens", reply.num_generated_tokens()},
                {"num_preemptions", reply.num_preemptions()},
+               {"num_draft_tokens", reply.num_draft_tokens()},
+               {"num_accepted_tokens", reply.num_accepted_tokens()},
                {"num_prefix_cache_queries", reply.num_prefix_cache_queries()},
                {"num_prefix_cache_hits", reply.num_prefix_cache_hits()},
                {"num_value_rows", reply.num_value_rows()},
@@ -88,6 +90,10 @@ std::string StatsTable(const v1::GetStatsReply& reply) {
   table.AddRow({"prefix cache hits",
                 Share(reply.num_prefix_cache_hits(), reply.num_prefix_cache_queries())});
   table.AddRow({"preemptions", StrCat(reply.num_preemptions())});
+  if (reply.num_draft_tokens() > 0) {
+    table.AddRow(
+        {"draft tokens accepted", Share(reply.num_accepted_tokens(), reply.num_draft_tokens())});
+  }
   table.AddRow({"V rows read", Share(reply.num_value_rows_read(), reply.num_value_rows())});
   for (const auto& [reason, count] : Sorted(reply.num_finished())) {
     table.AddRow({StrCat("finished ", reason), StrCat(count)});

@@ -42,6 +42,8 @@ Json UsageToJson(const v1::Usage& usage) {
           {"num_cached_tokens", usage.num_cached_tokens()},
           {"num_generated_tokens", usage.num_generated_tokens()},
           {"num_preemptions", usage.num_preemptions()},
+          {"num_draft_tokens", usage.num_draft_tokens()},
+          {"num_accepted_tokens", usage.num_accepted_tokens()},
           {"num_value_rows", usage.num_value_rows()},
           {"num_value_rows_read", usage.num_value_rows_read()}};
 }

@@ -117,6 +117,11 @@ void AddSamplingFlags(CLI::App* app, SamplingFlags* flags) {
       ->allow_extra_args(false);
   app->add_flag("--ignore-eos", flags->ignore_eos, "continue after the end-of-text token")
       ->group(kGroup);
+  app->add_option("--speculative-tokens", flags->speculative_tokens,
+                  "most draft tokens in a step; 0: no speculative decoding; the text is the same "
+                  "[0 to 64; default: the server's]")
+      ->option_text("N")
+      ->group("Scheduling and prefix cache");
   AddSamplingGroup(app, flags);
   AddSchedulingFlags(app, &flags->scheduling);
 }
@@ -138,6 +143,7 @@ absl::Status FillRequest(const SamplingFlags& flags, v1::GenerateRequest* reques
   if (flags.max_tokens) request->set_max_tokens(*flags.max_tokens);
   if (flags.min_tokens) request->set_min_tokens(*flags.min_tokens);
   if (flags.ignore_eos) request->set_ignore_eos(true);
+  if (flags.speculative_tokens) request->set_speculative_tokens(*flags.speculative_tokens);
   for (const std::string& stop : flags.stop_strings) request->add_stop_strings(stop);
   request->mutable_stop_token_ids()->Add(flags.stop_token_ids.begin(), flags.stop_token_ids.end());
   FillScheduling(flags.scheduling, request);

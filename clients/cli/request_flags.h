@@ -71,6 +71,7 @@ struct SamplingFlags {
   std::optional<int> max_tokens;
   std::optional<int> min_tokens;
   bool ignore_eos = false;
+  std::optional<int> speculative_tokens;
   std::vector<std::string> stop_strings;
   std::vector<int> stop_token_ids;
   SchedulingFlags scheduling;

@@ -158,10 +158,13 @@ std::string_view FinishReasonJson(FinishReason finish) {
 }
 
 std::string UsageJson(const RequestStats& stats) {
-  return StrCat("{\"prompt_tokens\":", stats.num_prompt_tokens,
-                ",\"completion_tokens\":", stats.num_generated_tokens,
-                ",\"total_tokens\":", stats.num_prompt_tokens + stats.num_generated_tokens,
-                ",\"prompt_tokens_details\":{\"cached_tokens\":", stats.num_cached_tokens, "}}");
+  return StrCat(
+      "{\"prompt_tokens\":", stats.num_prompt_tokens,
+      ",\"completion_tokens\":", stats.num_generated_tokens,
+      ",\"total_tokens\":", stats.num_prompt_tokens + stats.num_generated_tokens,
+      ",\"prompt_tokens_details\":{\"cached_tokens\":", stats.num_cached_tokens,
+      "},\"completion_tokens_details\":{\"accepted_prediction_tokens\":", stats.num_accepted_tokens,
+      ",\"rejected_prediction_tokens\":", stats.num_draft_tokens - stats.num_accepted_tokens, "}}");
 }
 
 }  // namespace lssar

@@ -274,6 +274,8 @@ absl::Status ReadShared(const Json& body, const BodyFields& fields, CompletionRe
   if (min_tokens) shared->set_min_tokens(Clamped(*min_tokens));
   ASSIGN_OR_RETURN(const std::optional<bool> ignore_eos, fields.Bool("ignore_eos"));
   if (ignore_eos) shared->set_ignore_eos(*ignore_eos);
+  ASSIGN_OR_RETURN(const std::optional<int64_t> draft, fields.Int("speculative_tokens"));
+  if (draft) shared->set_speculative_tokens(Clamped(*draft));
   ASSIGN_OR_RETURN(const std::optional<int64_t> interval, fields.Int("stream_interval"));
   if (interval) shared->set_stream_interval(Clamped(*interval));
   ASSIGN_OR_RETURN(const std::optional<int64_t> logprobs, fields.Int("prompt_logprobs"));
@@ -654,8 +656,8 @@ absl::Status RenameFields(const absl::Status& status, const std::string& prompt_
   }
   static constexpr std::array kOwnNames = std::to_array<std::string_view>(
       {"max_tokens", "min_tokens", "n", "logprobs", "prompt_logprobs", "stop_token_ids", "priority",
-       "cache_salt", "stream_interval", "top_logprobs", "items", "ids", "attention_override",
-       "top_k", "rows", "layers", "heads", "top_k"});
+       "cache_salt", "stream_interval", "speculative_tokens", "top_logprobs", "items", "ids",
+       "attention_override", "top_k", "rows", "layers", "heads", "top_k"});
   bool is_field = false;
   if (field.starts_with("sampling.")) {
     field = field.substr(std::string_view("sampling.").size());

@@ -64,7 +64,7 @@ class BadRequestTest(unittest.TestCase):
             "presence_penalty": ["x"], "frequency_penalty": [True], "repetition_penalty": ["x"],
             "min_tokens": ["x"], "ignore_eos": [1], "prompt_logprobs": ["x"], "priority": ["x"],
             "cache_salt": [1], "stop_token_ids": ["x", 5], "add_special_tokens": ["x"],
-            "best_of": ["x"], "return_tokens_as_token_ids": [1],
+            "best_of": ["x"], "return_tokens_as_token_ids": [1], "speculative_tokens": ["x", 1.5],
         }
         for field, values in wrong.items():
             for value in values:
@@ -94,7 +94,8 @@ class BadRequestTest(unittest.TestCase):
                              ("max_tokens", 10**6), ("max_tokens", 2**63), ("min_tokens", 100),
                              ("presence_penalty", 3), ("frequency_penalty", -3),
                              ("repetition_penalty", 0), ("prompt_logprobs", 21),
-                             ("priority", 11), ("cache_salt", "x" * 200)):
+                             ("priority", 11), ("cache_salt", "x" * 200),
+                             ("speculative_tokens", -1), ("speculative_tokens", 65)):
             with self.subTest(field=field, value=value):
                 self.refuse({"prompt": "x", field: value}, field, field)
         self.refuse({"prompt": [10**6]}, "prompt[0]", "in [0, 4096)")

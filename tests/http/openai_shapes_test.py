@@ -17,7 +17,7 @@ PROMPT = "Once upon a time there was a little girl"
 
 def setUpModule() -> None:
     global server, api
-    server = Server()
+    server = Server("--speculative", "ngram")
     api = server.request("GET", "/openapi.json").json()
 
 
@@ -69,6 +69,16 @@ class CompletionTest(unittest.TestCase):
         self.assertEqual(usage["completion_tokens"], 5)
         self.assertEqual(usage["total_tokens"], usage["prompt_tokens"] + 5)
         self.assertIn("cached_tokens", usage["prompt_tokens_details"])
+
+    # A loop of one token: drafts are right, so most tokens are accepted ones.
+    def test_speculative_decoding_changes_the_usage_alone(self) -> None:
+        options = {"max_tokens": 60, "ignore_eos": True, "allowed_token_ids": [300], "logprobs": 1}
+        reply, plain = complete(**options), complete(**options, speculative_tokens=0)
+        self.assertEqual(reply["choices"], plain["choices"])
+        details = reply["usage"]["completion_tokens_details"]
+        self.assertGreater(details["accepted_prediction_tokens"], 10)
+        self.assertEqual(plain["usage"]["completion_tokens_details"],
+                         {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0})
 
     def test_the_default_is_sixteen_tokens(self) -> None:
         reply = server.post("/v1/completions", {"prompt": PROMPT, "ignore_eos": True})

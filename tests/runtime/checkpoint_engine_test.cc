@@ -11,7 +11,9 @@
 #include "kernels/backend.h"
 #include "models/checkpoint.h"
 #include "models/page_pool.h"
+#include "runtime/drafter.h"
 #include "runtime/engine.h"
+#include "runtime/sequence.h"
 #include "tests/support/recording_sink.h"
 
 namespace lssar {
@@ -27,6 +29,8 @@ struct Setting {
   DType kv_cache_dtype = DType::kF16;
   bool enable_prefix_caching = false;
   int num_pages = 0;  // 0: the default pool
+  bool speculates = false;
+  Drafter* drafter = nullptr;  // in place of n-grams
 };
 
 // A model on its own backend, and an engine on top.
@@ -50,7 +54,13 @@ class Server {
                         .enable_prefix_caching = setting.enable_prefix_caching,
                         .page_size = setting.page_size,
                         .kv_cache_dtype = setting.kv_cache_dtype,
-                        .kv_cache_bytes = setting.num_pages * int64_t(layout.PageBytes())});
+                        .kv_cache_bytes = setting.num_pages * int64_t(layout.PageBytes()),
+                        .speculative_method = setting.speculates ? SpeculativeMethod::kNgram
+                                                                 : SpeculativeMethod::kOff,
+                        .num_speculative_tokens = 9,
+                        .prompt_lookup_min = 1,
+                        .adapts_speculation = false,
+                        .drafter = setting.drafter});
     EXPECT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
   }
@@ -192,6 +202,56 @@ TEST(CheckpointEngine, EqualBitsWithPrefixCacheAndPreemption) {
     EXPECT_GT(stats.num_preemptions, 0);
     EXPECT_EQ(stats.num_free_pages + stats.num_cached_pages, stats.num_pages);
   }
+}
+
+// Any tokens of the vocabulary: nearly all are wrong.
+class RandomDrafter : public Drafter {
+ public:
+  void Propose(int num_draft, Sequence* sequence) override {
+    for (int i = 0; i < num_draft; ++i) sequence->draft.push_back(int32_t(random_() % 4096));
+  }
+
+ private:
+  std::mt19937 random_{3};
+};
+
+// With preemption and the prefix cache; the penalties of some requests count draft tokens.
+TEST(CheckpointEngine, EqualBitsWithSpeculation) {
+  int64_t num_preemptions = 0;
+  for (const bool is_right : {true, false}) {
+    const DType kv_cache_dtype = is_right ? DType::kF16 : DType::kI8;
+    Server alone({.num_threads = 1, .kv_cache_dtype = kv_cache_dtype});
+    std::vector<Request> requests = MixedRequests(alone.Text());
+    for (Request& request : requests) {
+      if (!request.generate) continue;
+      request.generate->max_tokens = 120;
+      if (request.prompt.size() == 16) request.generate->stop_strings = {" the king"};
+      if (request.prompt.size() % 5 == 0) request.generate->sampling.frequency_penalty = 0.3f;
+    }
+    RandomDrafter drafter;
+    Server server({.max_num_batched_tokens = 200,
+                   .page_size = 32,
+                   .kv_cache_dtype = kv_cache_dtype,
+                   .enable_prefix_caching = true,
+                   .num_pages = kMaxModelLen / 32,
+                   .speculates = true,
+                   .drafter = is_right ? nullptr : &drafter});
+    std::vector<std::shared_ptr<RecordingSink>> sinks;
+    for (const Request& request : requests) sinks.push_back(server.Submit(request));
+    for (size_t i = 0; i < requests.size(); ++i) {
+      SCOPED_TRACE(testing::Message() << "prompt of " << requests[i].prompt.size());
+      ASSERT_EQ(sinks[i]->Wait(), absl::OkStatus());
+      ExpectEqualBits(*sinks[i], *alone.RunAlone(requests[i]), requests[i]);
+    }
+    const EngineStats stats = server.Stats();
+    num_preemptions += stats.num_preemptions;
+    EXPECT_GT(stats.num_draft_tokens, 300);
+    if (is_right) {
+      EXPECT_GT(stats.num_accepted_tokens, 100);
+    }
+    EXPECT_EQ(stats.num_free_pages + stats.num_cached_pages, stats.num_pages);
+  }
+  EXPECT_GT(num_preemptions, 0);
 }
 
 TEST(CheckpointEngine, PromptLogprobsAreScoresAndGreedyIsTheTop) {

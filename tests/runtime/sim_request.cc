@@ -74,6 +74,7 @@ void Shape(SimRandom* random, int max_choices, GenerateParams* params) {
   if (OneIn(random, 4)) params->stop_ids = {2};
   if (OneIn(random, 10)) params->num_prompt_logprobs = Between(random, 0, 1);
   params->num_logprobs = Between(random, -1, 0);
+  if (OneIn(random, 4)) params->speculative_tokens = Between(random, 0, 4);
 }
 
 }  // namespace

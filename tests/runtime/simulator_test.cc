@@ -20,6 +20,7 @@
 #include "runtime/engine.h"
 #include "runtime/request_queue.h"
 #include "runtime/scheduler.h"
+#include "tests/runtime/oracle_drafter.h"
 #include "tests/runtime/sim_request.h"
 #include "tests/support/fake_checkpoint.h"
 
@@ -36,8 +37,9 @@ std::optional<uint64_t> only_seed;
 // A fault that a simulation injects, for the checks to find.
 enum class Fault { kNone, kLeakedPage, kExtraReference, kOverwrittenPage, kStuckReader };
 
-EngineOptions SimOptions(SimRandom* random) {
+EngineOptions SimOptions(SimRandom* random, Drafter* drafter) {
   EngineOptions options;
+  options.drafter = drafter;
   options.max_model_len = Between(random, 1, 6) * 32;
   options.max_num_seqs = Between(random, 1, 16);
   options.max_queued_requests = Between(random, 1, 40);
@@ -48,6 +50,12 @@ EngineOptions SimOptions(SimRandom* random) {
   options.enable_prefix_caching = !OneIn(random, 8);
   options.page_size = kPageSize;
   const int num_pages = options.max_model_len / kPageSize;
+  options.speculative_method =
+      OneIn(random, 4) ? SpeculativeMethod::kNgram : SpeculativeMethod::kOff;
+  options.num_speculative_tokens = Between(random, 1, OneIn(random, 4) ? 40 : 6);
+  options.prompt_lookup_min = 1;
+  options.prompt_lookup_max = Between(random, 1, 4);
+  options.adapts_speculation = OneIn(random, 2);
   options.kv_cache_bytes =
       kPageBytes * Between(random, num_pages, OneIn(random, 2) ? num_pages + 4 : 6 * num_pages);
   return options;
@@ -56,11 +64,18 @@ EngineOptions SimOptions(SimRandom* random) {
 class Simulation {
  public:
   explicit Simulation(uint64_t seed, Fault fault = Fault::kNone)
-      : random_(seed), fault_(fault), options_(SimOptions(&random_)), fake_(kVocab) {
+      : random_(seed),
+        fault_(fault),
+        drafter_(Between(&random_, 0, 4) * 25, /*wrong_id=*/-1, seed),
+        has_drafter_(OneIn(&random_, 2)),
+        options_(SimOptions(&random_, has_drafter_ ? &drafter_ : nullptr)),
+        fake_(kVocab) {
     fake_.checkpoint.tokenizer = nullptr;
     fake_.model->on_forward = [this](const ForwardBatch& batch) { return OnForward(batch); };
     engine_ = *Engine::CreateStepped(&fake_.checkpoint, &fake_.backend, options_,
                                      [this] { return now_; });
+    drafter_.engine = engine_.get();
+    row_cost_percent_ = Between(&random_, 0, 120);
     if (OneIn(&random_, 2)) {  // texts with different length budgets share no pages
       fake_.checkpoint.config.hidden_size = 64;
       fake_.checkpoint.config.max_position_embeddings = 64;
@@ -178,6 +193,10 @@ class Simulation {
   absl::Status OnForward(const ForwardBatch& batch) {
     if (std::ssize(batch.token_ids) > options_.max_num_batched_tokens)
       Fail("a step over its budget");
+    // What a step takes, for the speculation that adapts to it.
+    const auto num_sequences = int64_t(std::ssize(batch.sequences));
+    const int64_t num_further = std::ssize(batch.token_ids) - num_sequences;
+    now_ += std::chrono::nanoseconds(100 * num_sequences + num_further * row_cost_percent_);
     first_ = FindFirst();
     num_value_rows_ = NumValueRows(first_);
     has_failed_ = std::exchange(must_fail_, false);
@@ -206,6 +225,10 @@ class Simulation {
       if (sequence.num_read_only_pages > int(sequence.pages.size()) ||
           Blocks().Layout().PagesFor(sequence.num_computed_tokens) > int(sequence.pages.size())) {
         Fail("tokens without a page");
+      }
+      if (!sequence.draft.empty()) Fail("a draft outlived its step");
+      if (Blocks().Layout().PagesFor(sequence.num_computed_tokens) < int(sequence.pages.size())) {
+        Fail("pages without tokens");
       }
       for (size_t i = 0; i < sequence.pages.size(); ++i) {
         const auto page_id = size_t(sequence.pages[i]);
@@ -315,6 +338,9 @@ class Simulation {
 
   SimRandom random_;
   const Fault fault_;
+  OracleDrafter drafter_;
+  const bool has_drafter_;
+  int64_t row_cost_percent_ = 0;  // of a token in a step, in those of its sequence
   const EngineOptions options_;
   FakeCheckpoint fake_;
   Clock::time_point now_{std::chrono::hours(1)};
@@ -342,6 +368,7 @@ class Simulator : public testing::TestWithParam<int> {};
 TEST_P(Simulator, EverySimulationKeepsTheRules) {
   constexpr int kNumShards = 4;
   int64_t num_steps = 0, num_preemptions = 0, num_hits = 0, num_requests = 0, num_failed = 0;
+  int64_t num_drafted = 0, num_accepted = 0;
   if (only_seed && *only_seed % kNumShards != uint64_t(GetParam())) return;
   uint64_t seed = only_seed.value_or(uint64_t(GetParam()));
   for (; num_steps < num_steps_wanted / kNumShards; seed += kNumShards) {
@@ -351,6 +378,8 @@ TEST_P(Simulator, EverySimulationKeepsTheRules) {
     num_steps += simulation.NumSteps();
     num_preemptions += simulation.Totals().num_preemptions;
     num_hits += simulation.Totals().num_prefix_cache_hits;
+    num_drafted += simulation.Totals().num_draft_tokens;
+    num_accepted += simulation.Totals().num_accepted_tokens;
     for (const auto& [code, count] : simulation.Ends()) {
       num_requests += count;
       num_failed += code != absl::StatusCode::kOk ? count : 0;
@@ -358,10 +387,13 @@ TEST_P(Simulator, EverySimulationKeepsTheRules) {
     if (only_seed) break;
   }
   std::cout << StrCat(num_steps, " steps, ", num_requests, " requests, ", num_failed, " aborted, ",
-                      num_preemptions, " preemptions, ", num_hits, " tokens from the cache\n");
+                      num_preemptions, " preemptions, ", num_hits, " tokens from the cache, ",
+                      num_accepted, " of ", num_drafted, " draft tokens accepted\n");
   if (only_seed) return;
   EXPECT_GT(num_preemptions, num_steps / 1000) << "without KV cache pressure nothing is tested";
   EXPECT_GT(num_hits, num_steps / 100);
+  EXPECT_GT(num_accepted, num_steps / 100);
+  EXPECT_GT(num_drafted - num_accepted, num_steps / 100);
   EXPECT_GT(num_requests - num_failed, num_steps / 100);
 }
 

@@ -85,6 +85,10 @@ TEST(OptionsTest, EveryFlagSetsItsOption) {
                                   "--max-num-partial-prefills=4",
                                   "--chunked-prefill-size=40",
                                   "--no-enable-prefix-caching",
+                                  "--speculative=off",
+                                  "--num-speculative-tokens=9",
+                                  "--prompt-lookup-min=2",
+                                  "--prompt-lookup-max=5",
                                   "--kv-cache-memory=512M",
                                   "--dtype=bf16",
                                   "--device=cuda:3",
@@ -107,6 +111,10 @@ TEST(OptionsTest, EveryFlagSetsItsOption) {
   EXPECT_EQ(engine.max_model_len, 4096);
   EXPECT_EQ(engine.max_num_seqs, 3);
   EXPECT_EQ(engine.max_queued_requests, 5);
+  EXPECT_EQ(engine.speculative_method, SpeculativeMethod::kOff);
+  EXPECT_EQ(engine.num_speculative_tokens, 9);
+  EXPECT_EQ(engine.prompt_lookup_min, 2);
+  EXPECT_EQ(engine.prompt_lookup_max, 5);
   EXPECT_EQ(engine.max_num_batched_tokens, 128);
   EXPECT_EQ(engine.max_queued_tokens, 102400);
   EXPECT_EQ(engine.max_num_partial_prefills, 4);

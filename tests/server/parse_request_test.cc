@@ -48,6 +48,7 @@ TEST_F(ParseRequestTest, UnsetFieldsHaveTheDocumentedDefaults) {
   EXPECT_EQ(params.max_tokens, kMaxModelLen - static_cast<int>(call->request.prompt.size()));
   EXPECT_EQ(params.min_tokens, 0);
   EXPECT_FALSE(params.ignore_eos);
+  EXPECT_EQ(params.speculative_tokens, 64);
   EXPECT_EQ(params.num_logprobs, -1);
   EXPECT_EQ(params.num_prompt_logprobs, -1);
   EXPECT_EQ(call->stream_interval, 1);
@@ -91,6 +92,7 @@ TEST_F(ParseRequestTest, SetFieldsAreKeptIncludingZeros) {
   request.set_echo(true);
   request.set_stream_interval(1024);
   request.set_priority(-10);
+  request.set_speculative_tokens(0);
   request.set_use_prefix_cache(false);
   request.set_cache_salt(std::string(128, 's'));
   const auto call = ParseGenerate(request, Context());
@@ -115,6 +117,7 @@ TEST_F(ParseRequestTest, SetFieldsAreKeptIncludingZeros) {
   EXPECT_EQ(params.num_choices, 16);
   EXPECT_EQ(params.num_logprobs, 0);
   EXPECT_EQ(params.num_prompt_logprobs, 20);
+  EXPECT_EQ(params.speculative_tokens, 0);
   EXPECT_EQ(call->echo, "Hello");
   EXPECT_EQ(call->stream_interval, 1024);
   EXPECT_EQ(call->request.priority, -10);

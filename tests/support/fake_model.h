@@ -64,6 +64,17 @@ class FakeModel : public LanguageModel {
     return hash;
   }
 
+  // The hash that the page table `pages` holds of the token at `position`: of all tokens up to it.
+  static uint64_t HashAt(const KvView& kv, std::span<const int32_t> pages, int position) {
+    uint64_t hash = 0;
+    std::memcpy(&hash, Slot(kv, pages, position), sizeof(hash));
+    return hash;
+  }
+  // The logit of `id` after the tokens of `hash`.
+  static float LogitOf(uint64_t hash, int32_t id) {
+    return float(8 * (double(FakeHash(hash, uint64_t(id)) >> 11) * 0x1p-53) - 4);
+  }
+
   // Drawn from the token's hash; about two of three are zero.
   static void GiveWeights(const HeadCapture& capture, uint64_t hash, int position) {
     for (const int32_t layer : capture.layers) {
@@ -95,9 +106,9 @@ class FakeModel : public LanguageModel {
         const int position = rows.first_position + r;
         const int32_t id = batch.token_ids[size_t(rows.first_row + r)];
         uint64_t hash = base;
-        if (position > 0) std::memcpy(&hash, Slot(kv, rows, position - 1), sizeof(hash));
+        if (position > 0) hash = HashAt(kv, rows.pages, position - 1);
         hash = FakeHash(hash, uint64_t(uint32_t(id)));
-        std::memcpy(Slot(kv, rows, position), &hash, sizeof(hash));
+        std::memcpy(Slot(kv, rows.pages, position), &hash, sizeof(hash));
         hashes_.push_back(id == poison_id ? kPoison : hash);
         for (const RowCapture& capture : batch.captures) {
           if (capture.row == rows.first_row + r) GiveWeights(capture.heads, hash, position);
@@ -163,8 +174,8 @@ class FakeModel : public LanguageModel {
   static constexpr uint64_t kPoison = 0;
   static constexpr float kNeverSaid = -1e4f;
 
-  static char* Slot(const KvView& kv, const SequenceSlice& rows, int position) {
-    const int page = rows.pages[size_t(position / kv.layout.page_size)];
+  static char* Slot(const KvView& kv, std::span<const int32_t> pages, int position) {
+    const int page = pages[size_t(position / kv.layout.page_size)];
     const size_t element =
         kv.layout.BlockIndex(0, page, 0) + kv.layout.ValueIndex(position % kv.layout.page_size, 0);
     return static_cast<char*>(kv.v) + element * BytesOf(kv.layout.dtype);
@@ -201,9 +212,8 @@ class FakeModel : public LanguageModel {
 
   void AppendLogits(uint64_t hash) {
     for (int id = 0; id < config_.vocab_size; ++id) {
-      const auto draw = double(FakeHash(hash, uint64_t(id)) >> 11) * 0x1p-53;
       values_.push_back(hash == kPoison ? std::numeric_limits<float>::quiet_NaN()
-                                        : float(8 * draw - 4));
+                                        : LogitOf(hash, id));
     }
   }
 

@@ -87,6 +87,7 @@ class GenerateOptions(SamplingOptions, SharingOptions, total=False):
     prompt_logprobs: int  # the same for the prompt's tokens, all but the first
     echo: bool  # begin each text with the prompt's; default False
     stream_interval: int  # engine steps whose tokens make one delta, [1, 1024]; default 1
+    speculative_tokens: int  # most draft tokens in a step, [0, 64]; same bits; default 64
 
 
 class ScoreOptions(SharingOptions, total=False):
@@ -167,6 +168,8 @@ class Usage:
     num_value_rows: int  # V rows that attention could have read
     num_value_rows_read: int  # V rows whose weight was not zero
     num_preemptions: int
+    num_draft_tokens: int = 0  # speculative decoding: computed to be verified
+    num_accepted_tokens: int = 0  # of these, tokens that became output
 
 
 @dataclasses.dataclass(frozen=True)
@@ -351,6 +354,8 @@ class ServerStats:
     num_failed: Mapping[str, int]  # requests by status code
     stages: StageTimes
     sampled_attention: tuple[HeadStatistics, ...] = ()  # --attention-sample-interval
+    num_draft_tokens: int = 0  # speculative decoding: computed to be verified
+    num_accepted_tokens: int = 0  # of these, tokens that became output
 
 
 @dataclasses.dataclass(frozen=True)

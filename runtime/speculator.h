@@ -1,0 +1,110 @@
+// Speculative decoding: which tokens a sequence drafts in a step, and how many.
+#ifndef LSSAR_RUNTIME_SPECULATOR_H_
+#define LSSAR_RUNTIME_SPECULATOR_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "runtime/clock.h"
+#include "runtime/engine_options.h"
+#include "runtime/ngram_index.h"
+
+namespace lssar {
+
+struct ScheduledSequence;
+struct Sequence;
+
+// The relative cost of a draft token: the time that it adds to a step, divided by the time of a
+// token without drafts. A draft token is worth its cost if it is accepted with a larger
+// probability. Decodes that wait for memory have a small cost, because a token more reads no
+// weights; where the products are the bound it is near 1, and nothing is drafted.
+//
+// Measured from two consecutive steps that decode the same number of sequences, one with drafts and
+// one without: (with / without - 1) * sequences / draft tokens. The median of the latest samples is
+// used, because a step that the operating system interrupts may take ten times as long. Batches of
+// similar size share their samples: 1, 2 to 3, 4 to 7, 8 to 15, ...
+// Threads   the engine's thread only
+class DraftCost {
+ public:
+  // Without a sample.
+  static constexpr double kPrior = 0.25;
+  static constexpr int kNumSamples = 15;
+
+  // A step in which `num_decodes` sequences computed one pending token each and `num_draft` draft
+  // tokens together. 0 decodes: the step is no measure, because it computed something else.
+  void AddStep(int num_decodes, int num_draft, Clock::duration duration);
+
+  double Of(int num_decodes) const;
+  // Of() is a guess: there are only a few samples.
+  bool IsUncertain(int num_decodes) const;
+  // Whether the next step should run without drafts, so that it is a measure: every 32nd one, and
+  // every third one while the cost is uncertain.
+  bool NeedsPlainStep(int num_decodes) const;
+  // Whether the last sample is so old that a step should run with a draft to measure it.
+  bool NeedsDraft() const;
+
+ private:
+  struct Samples {
+    std::array<double, kNumSamples> values = {};  // the first min(num, kNumSamples)
+    int64_t num = 0;
+    double median = kPrior;
+  };
+  static size_t ClassOf(int num_decodes);
+  void AddSample(int num_decodes, double sample);
+
+  std::array<Samples, 16> classes_;  // by the number of bits of num_decodes
+  int num_decodes_ = 0;              // of the last step
+  int num_draft_ = 0;
+  Clock::duration duration_{};
+  int num_steps_with_draft_ = 0;  // in a row
+  int64_t num_steps_since_sample_ = 0;
+};
+
+// What a sequence knows of its drafts.
+struct DraftState {
+  std::optional<NgramIndex> index;
+  // The probability that a draft token is accepted if all before it are, by the length of the match
+  // that it was drafted from, prompt_lookup_min first: a moving average.
+  std::vector<float> acceptance;
+  size_t match_idx = 0;  // of the current draft, into `acceptance`
+};
+
+// Drafts come from the sequence's own tokens (NgramIndex), or from EngineOptions::drafter. The
+// length of a draft adapts to both sides: token k is drafted if acceptance^k is above its cost.
+// Threads   the engine's thread only
+class Speculator {
+ public:
+  explicit Speculator(const EngineOptions& options);
+
+  bool IsOn() const {
+    return options_.drafter != nullptr || options_.speculative_method != SpeculativeMethod::kOff;
+  }
+  // Call before the drafts of a step.
+  void BeginStep(int num_decodes);
+  // Writes at most `max_tokens` tokens to sequence->draft, perhaps none.
+  void Propose(int max_tokens, Sequence* sequence);
+  // The step took `duration` in the model; drafts are still there.
+  void EndStep(std::span<const ScheduledSequence> scheduled, Clock::duration duration);
+  // The first `num_accepted` tokens of sequence->draft were sampled; the draft is still there.
+  void OnVerified(int num_accepted, Sequence* sequence);
+
+ private:
+  // The expected number of tokens to draft, at most `max_tokens`.
+  int DraftLength(float acceptance, int max_tokens) const;
+  void Start(Sequence* sequence) const;
+
+  const EngineOptions options_;
+  DraftCost cost_;
+  std::vector<float> acceptance_;  // over all sequences: what a new one begins with
+  double min_acceptance_ = 0;      // in this step, of a draft token
+  bool is_plain_step_ = false;     // nothing is drafted
+  bool needs_draft_ = false;       // a draft is made to measure its cost
+  int num_tokens_left_ = 0;        // draft tokens of all sequences in this step
+};
+
+}  // namespace lssar
+
+#endif  // LSSAR_RUNTIME_SPECULATOR_H_

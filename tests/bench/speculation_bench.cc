@@ -1,0 +1,250 @@
+// Tokens per second with speculative decoding over those without, through the engine in one
+// process. Both engines run the same requests in turns and must give the same bits.
+//
+//   speculation_bench --model models/zoo/lssar-6m
+//
+// copy: the output is the prompt again. The shipped model does not copy, so the output is forced:
+// each draw becomes the next token of the passage, after the model computed its logits. Drafts come
+// from the tokens, as ever.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/check.h"
+#include "kernels/status_macros.h"
+#include "models/checkpoint.h"
+#include "models/page_pool.h"
+#include "runtime/engine.h"
+#include "tests/bench/median.h"
+
+namespace lssar {
+namespace {
+
+// Gives every draw the token of `text` at its position, if there is a text.
+class ForcedModel : public LanguageModel {
+ public:
+  explicit ForcedModel(std::unique_ptr<LanguageModel> model) : model_(std::move(model)) {}
+
+  const std::vector<int32_t>* text = nullptr;
+
+  const ModelConfig& Config() const override { return model_->Config(); }
+  absl::Status Forward(const ForwardBatch& batch, const KvView& kv,
+                       AttentionStats* stats) override {
+    return model_->Forward(batch, kv, stats);
+  }
+  void Sample(const ForwardBatch& batch, std::span<const SampleRequest> requests,
+              std::span<SampleResult> results) override {
+    if (text == nullptr) return model_->Sample(batch, requests, results);
+    forced_.assign(requests.begin(), requests.end());
+    for (SampleRequest& request : forced_) {
+      if (request.target < 0) request.target = (*text)[size_t(request.position)];
+    }
+    model_->Sample(batch, forced_, results);
+  }
+  absl::Status Synchronize() override { return model_->Synchronize(); }
+  absl::Status CopyLogits(const ForwardBatch& batch, int first, int count,
+                          std::span<float> out) override {
+    return model_->CopyLogits(batch, first, count, out);
+  }
+  absl::Status CopyHiddenStates(const ForwardBatch& batch, std::span<float> out) override {
+    return model_->CopyHiddenStates(batch, out);
+  }
+  int NumHeadOutputs() const override { return model_->NumHeadOutputs(); }
+  void ApplyHead(std::span<const float> hidden, std::span<float> out) const override {
+    model_->ApplyHead(hidden, out);
+  }
+
+ private:
+  const std::unique_ptr<LanguageModel> model_;
+  std::vector<SampleRequest> forced_;
+};
+
+class CollectingSink : public OutputSink {
+ public:
+  void OnAdmitted(const RequestStats&) override {}
+  void OnTokens(GenerateDelta delta) override {
+    for (const TokenResult& token : delta.tokens) ids.push_back(token.id);
+  }
+  void OnDone(const absl::Status& status, const RequestStats& request_stats) override {
+    LSSAR_CHECK(status.ok());
+    stats = request_stats;
+  }
+
+  std::vector<int32_t> ids;
+  RequestStats stats;
+};
+
+struct Setting {
+  std::string model = "models/zoo/lssar-6m";
+  int num_threads = 0;
+  int num_pairs = 7;
+  int num_tokens = 512;
+  int passage = 2048;
+  std::string only;
+  EngineOptions engine = {.max_model_len = 8192};
+};
+
+struct Work {
+  std::string name;
+  std::vector<Request> requests;
+  const std::vector<int32_t>* forced = nullptr;
+};
+
+struct Run {
+  double tokens_per_second = 0;
+  std::vector<std::vector<int32_t>> ids;
+  int64_t num_draft = 0, num_accepted = 0;
+};
+
+// The time from the step in which every prompt is computed to the end.
+Run RunWork(const Work& work, Engine* engine, ForcedModel* model) {
+  model->text = work.forced;
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  const int64_t num_before = engine->Stats().num_generated_tokens;
+  for (const Request& request : work.requests) {
+    sinks.push_back(std::make_shared<CollectingSink>());
+    LSSAR_CHECK(engine->Submit(request, sinks.back()).ok());
+  }
+  const auto has_prompts = [&] {
+    return std::ranges::all_of(sinks, [](const auto& sink) { return !sink->ids.empty(); });
+  };
+  while (!has_prompts()) LSSAR_CHECK(engine->Step().ok());
+  const int64_t num_first = engine->Stats().num_generated_tokens;
+  const Clock::time_point from = Clock::now();
+  while (engine->Stats().num_running > 0) LSSAR_CHECK(engine->Step().ok());
+  const std::chrono::duration<double> time = Clock::now() - from;
+  Run run;
+  run.tokens_per_second = double(engine->Stats().num_generated_tokens - num_first) / time.count();
+  for (const auto& sink : sinks) {
+    run.ids.push_back(std::move(sink->ids));
+    run.num_draft += sink->stats.num_draft_tokens;
+    run.num_accepted += sink->stats.num_accepted_tokens;
+  }
+  LSSAR_CHECK(engine->Stats().num_generated_tokens > num_before);
+  return run;
+}
+
+Request Generate(std::vector<int32_t> prompt, int num_tokens, float temperature, uint64_t seed) {
+  Request request{.prompt = std::move(prompt), .use_prefix_cache = false};
+  request.generate = GenerateParams{.sampling = {.temperature = temperature, .seed = seed},
+                                    .max_tokens = num_tokens,
+                                    .ignore_eos = true};
+  return request;
+}
+
+class Bench {
+ public:
+  Bench(const Setting& setting, ForcedModel* model, Engine* plain, Engine* speculating)
+      : setting_(setting), model_(model), plain_(plain), speculating_(speculating) {}
+
+  void Measure(const Work& work) {
+    if (!setting_.only.empty() && work.name.find(setting_.only) == std::string::npos) return;
+    std::vector<double> ratios, plain_rates;
+    int64_t num_draft = 0, num_accepted = 0;
+    for (int pair = -1; pair < setting_.num_pairs; ++pair) {  // the first one warms up
+      // The order alternates, so that a machine that gets slower favours neither.
+      Run runs[2];
+      for (const bool speculates : {pair % 2 == 0, pair % 2 != 0}) {
+        runs[speculates] = RunWork(work, speculates ? speculating_ : plain_, model_);
+      }
+      LSSAR_CHECK(runs[0].ids == runs[1].ids);
+      if (pair < 0) continue;
+      ratios.push_back(runs[1].tokens_per_second / runs[0].tokens_per_second);
+      plain_rates.push_back(runs[0].tokens_per_second);
+      num_draft += runs[1].num_draft;
+      num_accepted += runs[1].num_accepted;
+    }
+    std::ranges::sort(ratios);
+    std::printf(
+        "%-26s x %.2f [%.2f, %.2f], %.0f tokens/s without; %.2f drafted a token, %.0f%% "
+        "accepted\n",
+        work.name.c_str(), bench::Median(ratios), ratios.front(), ratios.back(),
+        bench::Median(plain_rates),
+        double(num_draft) / double(setting_.num_pairs * std::ssize(work.requests) *
+                                   work.requests[0].generate->max_tokens),
+        num_draft > 0 ? 100.0 * double(num_accepted) / double(num_draft) : 0.0);
+    std::fflush(stdout);
+  }
+
+ private:
+  const Setting setting_;
+  ForcedModel* const model_;
+  Engine* const plain_;
+  Engine* const speculating_;
+};
+
+absl::Status RunBench(const Setting& setting) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend,
+                   MakeBackend({.name = "cpu", .num_threads = setting.num_threads}));
+  ASSIGN_OR_RETURN(Checkpoint checkpoint, LoadCheckpoint(setting.model, backend.get(), {}));
+  auto owned = std::make_unique<ForcedModel>(std::move(checkpoint.model));
+  ForcedModel* const model = owned.get();
+  checkpoint.model = std::move(owned);
+  EngineOptions options = setting.engine;
+  const KvLayout layout = LayoutOf(checkpoint.config, options.kv_cache_dtype, options.page_size);
+  const int num_pages = std::max(layout.PagesFor(options.max_model_len),
+                                 16 * layout.PagesFor(16 + setting.num_tokens) + 16);
+  options.kv_cache_bytes = num_pages * int64_t(layout.PageBytes());
+  options.speculative_method = SpeculativeMethod::kOff;
+  ASSIGN_OR_RETURN(const auto plain, Engine::CreateStepped(&checkpoint, backend.get(), options));
+  options.speculative_method = SpeculativeMethod::kNgram;
+  ASSIGN_OR_RETURN(const auto speculating,
+                   Engine::CreateStepped(&checkpoint, backend.get(), options));
+  Bench bench(setting, model, plain.get(), speculating.get());
+
+  const int32_t first_id = checkpoint.config.bos_id.value_or(0);
+  const auto stream = [&](int count, float temperature) {
+    std::vector<Request> requests;
+    for (int i = 0; i < count; ++i) {
+      requests.push_back(Generate({first_id}, setting.num_tokens, temperature, uint64_t(i) + 1));
+    }
+    return requests;
+  };
+  // A passage that the model wrote, then the passage again.
+  const Run written =
+      RunWork({.name = "", .requests = {Generate({first_id}, setting.passage - 1, 1.0f, 77)}},
+              plain.get(), model);
+  std::vector<int32_t> passage = {first_id};
+  passage.insert(passage.end(), written.ids[0].begin(), written.ids[0].end());
+  std::vector<int32_t> copied = passage;
+  copied.insert(copied.end(), passage.begin(), passage.end());
+
+  bench.Measure({.name = "copy (forced)",
+                 .requests = {Generate(passage, setting.passage, 0, 1)},
+                 .forced = &copied});
+  bench.Measure({.name = "text, temperature 1", .requests = stream(1, 1.0f)});
+  bench.Measure({.name = "text, temperature 0.7", .requests = stream(1, 0.7f)});
+  bench.Measure({.name = "text, greedy", .requests = stream(1, 0.0f)});
+  bench.Measure({.name = "16 texts, temperature 1", .requests = stream(16, 1.0f)});
+  bench.Measure({.name = "16 texts, temperature 0.7", .requests = stream(16, 0.7f)});
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace lssar
+
+int main(int argc, char** argv) {
+  lssar::Setting setting;
+  CLI::App app("Measures speculative decoding against none");
+  app.add_option("--model", setting.model, "Checkpoint directory");
+  app.add_option("--threads", setting.num_threads, "Threads; 0: all cores");
+  app.add_option("--pairs", setting.num_pairs, "Pairs of runs, with and without");
+  app.add_option("--tokens", setting.num_tokens, "Tokens of each text");
+  app.add_option("--passage", setting.passage, "Tokens of the passage that is copied");
+  app.add_option("--only", setting.only, "Only rows whose name contains this");
+  app.add_option("--num-speculative-tokens", setting.engine.num_speculative_tokens,
+                 "As the server's flag");
+  app.add_option("--prompt-lookup-min", setting.engine.prompt_lookup_min, "As the server's flag");
+  app.add_option("--prompt-lookup-max", setting.engine.prompt_lookup_max, "As the server's flag");
+  CLI11_PARSE(app, argc, argv);
+  const absl::Status status = lssar::RunBench(setting);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  return 1;
+}
