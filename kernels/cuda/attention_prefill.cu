@@ -1,5 +1,6 @@
 // Prefill attention: a block computes 64 adjacent rows of one sequence and head, a warp 16 of them,
-// in two sweeps over tiles of 64 keys.
+// in two sweeps over tiles of 64 keys. Where there are rows enough to fill the device, a block
+// computes 128 and a warp 32 (kRowSets), which halves the work for each key.
 //   first sweep   Score of q's first part: the sum and maximum of each row, and each tile's maximum
 //                 in each row
 //   Reduce        finds the tiles that may hold a non-zero weight
@@ -19,12 +20,10 @@
 namespace lssar::LSSAR_CUDA_NAMESPACE {
 namespace {
 
-constexpr int kPrefillWarps = kTileRows / 16;
+constexpr int kPrefillWarps = 4;
 constexpr int kPrefillThreads = kPrefillWarps * kWarpThreads;
 constexpr int kTileKeys = 64;
 constexpr int kTilesOfSplit = kCudaSplitKeys / kTileKeys;
-// Tile maxima stored for each row. In a longer row each stands for several tiles.
-constexpr int kMaxTileMaxima = 128;
 
 // The smallest stride of at least num_bytes that is 64 more than a multiple of 128: 16-byte loads
 // of 4 threads from each of 2 rows then touch all banks once.
@@ -34,8 +33,12 @@ struct alignas(16) Floats4 {
   float x[4];
 };
 
-template <typename E, int kDim>
+// kRowSets: of 16 rows, for each warp.
+template <typename E, int kDim, int kRowSets>
 struct TileMemory {
+  static constexpr int kRows = kPrefillWarps * 16 * kRowSets;
+  // Tile maxima stored for each row. In a longer row each stands for several tiles.
+  static constexpr int kMaxTileMaxima = 128 / kRowSets;
   static constexpr int kRowBytes = kDim * E::kBytes;
   static constexpr int kKeyStride = KeyStride(kRowBytes);
   static constexpr int kValueStride = kRowBytes + 16;
@@ -43,14 +46,14 @@ struct TileMemory {
   static constexpr int kScaleBytes = E::kHasScales ? kTileKeys * 4 : 0;
   static constexpr int kKeysBytes = kTileKeys * kKeyStride + kScaleBytes;
   static constexpr int kValuesBytes = kTileKeys * kValueStride + kScaleBytes;
-  static constexpr int kTotalPieces = kDim / 8;  // [4] floats of a thread's ValueSums
+  static constexpr int kTotalPieces = kRowSets * kDim / 8;  // [4] floats of a thread's ValueSums
 
   static constexpr int kKeys = 0;  // [2]
   static constexpr int kValues = kKeys + 2 * kKeysBytes;
   static constexpr int kWide = kValues + 2 * kValuesBytes;  // one tile of int8 values as fp16
   static constexpr int kTotals = kWide + (E::kHasScales ? kTileKeys * kWideStride : 0);
   static constexpr int kMaxima = kTotals + kTotalPieces * kPrefillThreads * 16;  // [entry][row]
-  static constexpr int kAlive = kMaxima + kMaxTileMaxima * kTileRows * 4;
+  static constexpr int kAlive = kMaxima + kMaxTileMaxima * kRows * 4;
   static constexpr int kBytes = kAlive + kMaxTileMaxima / 32 * 4;
 
   LSSAR_DEVICE static unsigned char* Keys(int buffer) {
@@ -71,7 +74,7 @@ struct TileMemory {
     return reinterpret_cast<Floats4*>(SharedMemory() + kTotals)[n * kPrefillThreads + ThreadIdx()];
   }
   LSSAR_DEVICE static float& Maximum(int entry, int row) {
-    return reinterpret_cast<float*>(SharedMemory() + kMaxima)[entry * kTileRows + row];
+    return reinterpret_cast<float*>(SharedMemory() + kMaxima)[entry * kRows + row];
   }
   LSSAR_DEVICE static unsigned* Alive() {
     return reinterpret_cast<unsigned*>(SharedMemory() + kAlive);
@@ -108,41 +111,40 @@ struct TileQueries {
 };
 
 // kPower: LSSAR with this p. 0: any kind and p.
-template <typename E, int kDim, int kPower>
+template <typename E, int kDim, int kPower, int kRowSets>
 class Prefill {
  public:
-  using Memory = TileMemory<E, kDim>;
+  using Memory = TileMemory<E, kDim, kRowSets>;
   static constexpr int kSteps = kDim / 16;
   // Sets of 8 keys whose scores a sweep computes at a time, as registers allow.
   static constexpr int kScoreSets = kDim <= 80 || kPower != 0 ? 4 : 2;
-  static constexpr int kWeighSets = kDim <= 80 ? 4 : 2;
+  static constexpr int kWeighSets = kDim <= 80 && kRowSets == 1 ? 4 : 2;
 
   LSSAR_DEVICE explicit Prefill(const CudaAttentionArgs& args)
       : args_(args),
-        tile_(args.tiles[BlockX()]),
+        tile_(RowsOfBlock(args)),
         pages_(args.pages, tile_.first_page, BlockY() / args.heads_of_kv),
         end_(tile_.first_position + tile_.num_rows),
         num_tiles_((end_ + kTileKeys - 1) / kTileKeys),
         sums_first_part_(kPower != 0 || SumsFirstPart(args)) {
-    while (num_tiles_ > kMaxTileMaxima << entry_shift_) ++entry_shift_;
+    while (num_tiles_ > Memory::kMaxTileMaxima << entry_shift_) ++entry_shift_;
     own_k_ = pages_.k + ThreadIdx() * 16;
     own_v_ = pages_.v + ThreadIdx() * 16;
-    const int warp_row = WarpIdx() * 16;
-    const int rows_left = tile_.num_rows - warp_row;
+    const int rows_left = tile_.num_rows - WarpRow();
     if (rows_left > 0) {
-      warp_end_ = tile_.first_position + warp_row + (rows_left < 16 ? rows_left : 16);
+      warp_end_ =
+          tile_.first_position + WarpRow() + (rows_left < kWarpRows ? rows_left : kWarpRows);
     }
-    keys_of_all_ = tile_.first_position + warp_row + 1;
-    const float* rows[2];
-    for (int i = 0; i < 2; ++i) {
+    keys_of_all_ = tile_.first_position + WarpRow() + 1;
+    LSSAR_UNROLL
+    for (int i = 0; i < kThreadRows; ++i) {
       num_keys_[i] = Row(i) < tile_.num_rows ? tile_.first_position + Row(i) + 1 : 0;
-      rows[i] = num_keys_[i] > 0 ? args.q + VectorIdx(Row(i)) : nullptr;
-      scales_[i] = num_keys_[i] > 0 ? RowScale(args, num_keys_[i]) : 0.0f;
     }
-    q_.Load(rows, scales_, kPower != 0 || HasUnitRows(args));
+    LoadQueries();
   }
 
   LSSAR_DEVICE void Run() {
+    if (tile_.num_rows <= 0) return;  // the whole block
     FirstSweep();
     Reduce();
     SecondSweep();
@@ -151,8 +153,39 @@ class Prefill {
   }
 
  private:
-  // The thread's two rows in the tile: t/4 and t/4 + 8 of the warp's 16.
-  LSSAR_DEVICE int Row(int i) const { return WarpIdx() * 16 + LaneIdx() / 4 + 8 * i; }
+  static constexpr int kWarpRows = 16 * kRowSets;
+  static constexpr int kThreadRows = 2 * kRowSets;
+
+  // The block's rows: a tile, or a part of it.
+  LSSAR_DEVICE static CudaTile RowsOfBlock(const CudaAttentionArgs& args) {
+    const int parts = args.tile_rows / Memory::kRows;
+    CudaTile tile = args.tiles[BlockX() / parts];
+    const int skipped = BlockX() % parts * Memory::kRows;
+    tile.first_row += skipped;
+    tile.first_position += skipped;
+    tile.num_rows -= skipped;
+    if (tile.num_rows > Memory::kRows) tile.num_rows = Memory::kRows;
+    return tile;
+  }
+  LSSAR_DEVICE void LoadQueries() {
+    LSSAR_UNROLL
+    for (int set = 0; set < kRowSets; ++set) {
+      const float* rows[2];
+      float scales[2];
+      LSSAR_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const int num_keys = num_keys_[2 * set + i];
+        rows[i] = num_keys > 0 ? args_.q + VectorIdx(Row(2 * set + i)) : nullptr;
+        scales[i] = num_keys > 0 ? RowScale(args_, num_keys) : 0.0f;
+      }
+      q_[set].Load(rows, scales, kPower != 0 || HasUnitRows(args_));
+    }
+  }
+  LSSAR_DEVICE static int WarpRow() { return WarpIdx() * kWarpRows; }
+  // The thread's rows: t/4 and t/4 + 8 of each set of 16.
+  LSSAR_DEVICE static int Row(int i) {
+    return WarpRow() + i / 2 * 16 + LaneIdx() / 4 + 8 * (i % 2);
+  }
   LSSAR_DEVICE size_t VectorIdx(int row) const {
     return (size_t(tile_.first_row + row) * size_t(args_.num_heads) + size_t(BlockY())) * kDim;
   }
@@ -219,7 +252,7 @@ class Prefill {
 
   // The factor of dot products with key `at` of a tile.
   LSSAR_DEVICE float FactorOf(int buffer, int at, int row) const {
-    float factor = kPower != 0 ? 1.0f : q_.inverse[row];
+    float factor = kPower != 0 ? 1.0f : q_[row / 2].inverse[row % 2];
     if (E::kHasScales) factor *= Memory::KeyScales(buffer)[at];
     return factor;
   }
@@ -227,33 +260,34 @@ class Prefill {
     return tile * kTileKeys + at < num_keys_[row];
   }
 
-  // Dot products with 8 keys, from `at` on, to the scores of q's first part. kMasked: -infinity for
-  // keys that a row does not attend to.
+  // Dot products of 16 rows with 8 keys, from `at` on, to the scores of q's first part. kMasked:
+  // -infinity for keys that a row does not attend to. row: the first of the thread's two.
   template <bool kMasked>
-  LSSAR_DEVICE void ToFirstScores(int tile, int buffer, int at, float (&c)[4]) const {
+  LSSAR_DEVICE void ToFirstScores(int tile, int buffer, int at, int row, float (&c)[4]) const {
     LSSAR_UNROLL
     for (int i = 0; i < 4; ++i) {
       const int of_thread = at + LaneIdx() % 4 * 2 + i % 2;
-      if (E::kHasScales || kPower == 0) c[i] *= FactorOf(buffer, of_thread, i / 2);
-      if (kMasked && !Attends(i / 2, tile, of_thread)) c[i] = FloatOfBits(kMinusInfinity);
+      if (E::kHasScales || kPower == 0) c[i] *= FactorOf(buffer, of_thread, row + i / 2);
+      if (kMasked && !Attends(row + i / 2, tile, of_thread)) c[i] = FloatOfBits(kMinusInfinity);
     }
   }
   // The same of the second part, added to the scores of the first.
   template <bool kMasked>
-  LSSAR_DEVICE void AddSecondScores(int tile, int buffer, int at, const float (&second)[4],
+  LSSAR_DEVICE void AddSecondScores(int tile, int buffer, int at, int row, const float (&second)[4],
                                     float (&c)[4]) const {
     LSSAR_UNROLL
     for (int i = 0; i < 4; ++i) {
       const int of_thread = at + LaneIdx() % 4 * 2 + i % 2;
-      if (kMasked && !Attends(i / 2, tile, of_thread)) continue;
-      c[i] = MulAdd(second[i], FactorOf(buffer, of_thread, i / 2), c[i]);
+      if (kMasked && !Attends(row + i / 2, tile, of_thread)) continue;
+      c[i] = MulAdd(second[i], FactorOf(buffer, of_thread, row + i / 2), c[i]);
     }
   }
 
-  using RowSums = SoftplusSum[2][4][2];  // [row], then as TakeTotal
+  using RowSums = SoftplusSum[kThreadRows][4][2];  // [row], then as TakeTotal
 
   LSSAR_DEVICE void FirstSweep() {
-    for (int i = 0; i < 2; ++i) {
+    LSSAR_UNROLL
+    for (int i = 0; i < kThreadRows; ++i) {
       sums_[i] = 0;
       maxima_[i] = kLowestScore;
     }
@@ -271,10 +305,11 @@ class Prefill {
         }
       }
       if (tile % kTilesOfSplit == kTilesOfSplit - 1 || tile == num_tiles_ - 1) {
-        for (int i = 0; i < 2; ++i) sums_[i] += double(TakeTotal(parts[i]));
+        for (int i = 0; i < kThreadRows; ++i) sums_[i] += double(TakeTotal(parts[i]));
       }
     }
-    for (int i = 0; i < 2; ++i) {
+    LSSAR_UNROLL
+    for (int i = 0; i < kThreadRows; ++i) {
       maxima_[i] = fmaxf(maxima_[i], ShuffleXor(maxima_[i], 1));
       maxima_[i] = fmaxf(maxima_[i], ShuffleXor(maxima_[i], 2));
     }
@@ -285,70 +320,83 @@ class Prefill {
   template <bool kMasked>
   LSSAR_DEVICE void ScoreTile(int tile, RowSums& parts) {
     const int buffer = tile % 2;
-    float largest[2] = {kLowestScore, kLowestScore};
+    float largest[kThreadRows];
+    LSSAR_UNROLL
+    for (int i = 0; i < kThreadRows; ++i) largest[i] = kLowestScore;
     LSSAR_UNROLL
     for (int first = 0; first < 32; first += 4 * kScoreSets) {
       // Sets 32 keys apart have their sums in the same parts.
       unsigned b[kScoreSets][kSteps][2];
-      float c[kScoreSets][4];
       LSSAR_UNROLL
       for (int set = 0; set < kScoreSets; ++set) LoadKeys(buffer, first + KeyOfSet(set), b[set]);
-      Dot<E>(q_.parts[0], b, c);
       LSSAR_UNROLL
-      for (int set = 0; set < kScoreSets; ++set) {
-        ToFirstScores<kMasked>(tile, buffer, first + KeyOfSet(set), c[set]);
-      }
-      if (!sums_first_part_) {
-        float second[kScoreSets][4];
-        Dot<E>(q_.parts[1], b, second);
+      for (int rows = 0; rows < kRowSets; ++rows) {
+        float c[kScoreSets][4];
+        Dot<E>(q_[rows].parts[0], b, c);
         LSSAR_UNROLL
         for (int set = 0; set < kScoreSets; ++set) {
-          AddSecondScores<kMasked>(tile, buffer, first + KeyOfSet(set), second[set], c[set]);
+          ToFirstScores<kMasked>(tile, buffer, first + KeyOfSet(set), 2 * rows, c[set]);
+        }
+        if (!sums_first_part_) {
+          float second[kScoreSets][4];
+          Dot<E>(q_[rows].parts[1], b, second);
+          LSSAR_UNROLL
+          for (int set = 0; set < kScoreSets; ++set) {
+            AddSecondScores<kMasked>(tile, buffer, first + KeyOfSet(set), 2 * rows, second[set],
+                                     c[set]);
+          }
+        }
+        LSSAR_UNROLL
+        for (int i = 0; i < 4 * kScoreSets; ++i) {
+          const int set = i / 4, row = 2 * rows + i / 2 % 2;
+          const float score = c[set][i % 4];
+          parts[row][(first + KeyOfSet(set)) / 8 % 4][i % 2].Add(score);
+          largest[row] = fmaxf(largest[row], score);
         }
       }
-      LSSAR_UNROLL
-      for (int i = 0; i < 4 * kScoreSets; ++i) {
-        const int set = i / 4, row = i / 2 % 2;
-        const float score = c[set][i % 4];
-        parts[row][(first + KeyOfSet(set)) / 8 % 4][i % 2].Add(score);
-        largest[row] = fmaxf(largest[row], score);
-      }
     }
-    for (int i = 0; i < 2; ++i) maxima_[i] = fmaxf(maxima_[i], largest[i]);
-    StoreMaxima(tile, largest);
+    LSSAR_UNROLL
+    for (int row = 0; row < kThreadRows; row += 2) {
+      LSSAR_UNROLL
+      for (int i = 0; i < 2; ++i) maxima_[row + i] = fmaxf(maxima_[row + i], largest[row + i]);
+      StoreMaxima(tile, row, largest[row], largest[row + 1]);
+    }
   }
   static constexpr int KeyOfSet(int set) { return set % 2 * 32 + set / 2 * 8; }
   LSSAR_DEVICE void LoadKeys(int buffer, int at, unsigned (&b)[kSteps][2]) const {
     LoadStored<E, kDim>(Memory::Keys(buffer) + (at + LaneIdx() / 4) * Memory::kKeyStride, b);
   }
 
-  // Adjacent lanes take a row each, then add what the other two lanes of the row have.
-  LSSAR_DEVICE void StoreMaxima(int tile, const float (&largest)[2]) const {
+  // Adjacent lanes take one of two rows each, then add what the other two lanes of the row have.
+  LSSAR_DEVICE void StoreMaxima(int tile, int row, float first, float second) const {
     const bool is_second = LaneIdx() % 2 != 0;
-    float own = is_second ? largest[1] : largest[0];
-    own = fmaxf(own, ShuffleXor(is_second ? largest[0] : largest[1], 1));
+    float own = is_second ? second : first;
+    own = fmaxf(own, ShuffleXor(is_second ? first : second, 1));
     own = fmaxf(own, ShuffleXor(own, 2));
     if (LaneIdx() % 4 > 1) return;
     const int entry = tile >> entry_shift_;
-    float& maximum = Memory::Maximum(entry, Row(LaneIdx() % 2));
+    float& maximum = Memory::Maximum(entry, Row(row + LaneIdx() % 2));
     maximum = tile == entry << entry_shift_ ? own : fmaxf(maximum, own);
   }
 
   // Finds each row's rule and the tiles that may hold a non-zero weight of some row.
   LSSAR_DEVICE void Reduce() {
-    for (int i = 0; i < 2; ++i) {
+    LSSAR_UNROLL
+    for (int i = 0; i < kThreadRows; ++i) {
       if (num_keys_[i] > 0) rules_[i] = ReduceRow(args_, num_keys_[i], maxima_[i], sums_[i]);
-      least_first_[i] = rules_[i].least - SecondPartBound(scales_[i]);
+      least_first_[i] = rules_[i].least;
+      if (num_keys_[i] > 0) least_first_[i] -= SecondPartBound(RowScale(args_, num_keys_[i]));
       if (kPower == 0) continue;
       rules_[i].gain *= ScaledGain(kPower);
       rules_[i].offset *= ScaledGain(kPower);
     }
-    if (ThreadIdx() < kMaxTileMaxima / 32) Memory::Alive()[ThreadIdx()] = 0;
+    if (ThreadIdx() < Memory::kMaxTileMaxima / 32) Memory::Alive()[ThreadIdx()] = 0;
     SyncBlock();
     for (int entry = 0; entry << entry_shift_ < num_tiles_; ++entry) {
       bool alive = false;
       if ((entry << entry_shift_) * kTileKeys < warp_end_) {
-        for (int i = 0; i < 2; ++i) {
+        LSSAR_UNROLL
+        for (int i = 0; i < kThreadRows; ++i) {
           // With a NaN in the row, `least` is NaN, and every tile counts.
           alive |= !(Memory::Maximum(entry, Row(i)) < least_first_[i]);
         }
@@ -370,9 +418,14 @@ class Prefill {
   }
 
   LSSAR_DEVICE void SecondSweep() {
+    // The first sweep has no registers for the second parts of two sets.
+    if (kRowSets > 1) LoadQueries();
     for (int n = 0; n < Memory::kTotalPieces; ++n) Memory::Totals(n) = {};
-    weight_sums_[0] = weight_sums_[1] = 0;
-    split_.Clear();
+    LSSAR_UNROLL
+    for (int i = 0; i < kThreadRows; ++i) {
+      weight_sums_[i] = 0;
+      if (i % 2 == 0) split_[i / 2].Clear();
+    }
     int num_read = 0;
     int buffer = 0;
     int tile = NextAlive(0);
@@ -425,42 +478,49 @@ class Prefill {
     LSSAR_NO_UNROLL
     for (int first = 0; first < kTileKeys; first += 8 * kWeighSets) {
       unsigned b[kWeighSets][kSteps][2];
-      float c[kWeighSets][4];
       LSSAR_UNROLL
       for (int set = 0; set < kWeighSets; ++set) LoadKeys(buffer, first + set * 8, b[set]);
-      Dot<E>(q_.parts[0], b, c);
       LSSAR_UNROLL
-      for (int set = 0; set < kWeighSets; ++set) {
-        ToFirstScores<kMasked>(tile, buffer, first + set * 8, c[set]);
-      }
-      LSSAR_UNROLL
-      for (int set = 0; set < kWeighSets; set += 2) {
-        bool any = false;
+      for (int rows = 0; rows < kRowSets; ++rows) {
+        float c[kWeighSets][4];
+        Dot<E>(q_[rows].parts[0], b, c);
         LSSAR_UNROLL
-        for (int i = 0; i < 8; ++i) any |= !(c[set + i / 4][i % 4] < least_first_[i / 2 % 2]);
-        if (Ballot(any) == 0) continue;
-        num_computed += 8;
-        const int group = first + set * 8;
-        float second[2][4];
-        Dot<E>(q_.parts[1], b + set, second);
-        unsigned a[4];
-        LSSAR_UNROLL
-        for (int i = 0; i < 4; ++i) {
-          float(&scores)[4] = c[set + i / 2];
-          if (i % 2 == 0) {
-            AddSecondScores<kMasked>(tile, buffer, group + i / 2 * 8, second[i / 2], scores);
-          }
-          float weights[2];
-          LSSAR_UNROLL
-          for (int j = 0; j < 2; ++j) {
-            // Scores of a masked key are -infinity; softmax of that is 0 too.
-            const float score = scores[i % 2 * 2 + j];
-            weights[j] = Weight(i % 2, score);
-            AddIf(kPower != 0 ? score < rules_[i % 2].least : weights[j] == 0, &num_skipped);
-          }
-          a[i] = F16Pair(weights[0], weights[1]);
+        for (int set = 0; set < kWeighSets; ++set) {
+          ToFirstScores<kMasked>(tile, buffer, first + set * 8, 2 * rows, c[set]);
         }
-        split_.template Add<kMasked>(a, values + group * kStride, kStride);
+        LSSAR_UNROLL
+        for (int set = 0; set < kWeighSets; set += 2) {
+          bool any = false;
+          LSSAR_UNROLL
+          for (int i = 0; i < 8; ++i) {
+            any |= !(c[set + i / 4][i % 4] < least_first_[2 * rows + i / 2 % 2]);
+          }
+          if (Ballot(any) == 0) continue;
+          num_computed += 8;
+          const int group = first + set * 8;
+          float second[2][4];
+          Dot<E>(q_[rows].parts[1], b + set, second);
+          unsigned a[4];
+          LSSAR_UNROLL
+          for (int i = 0; i < 4; ++i) {
+            float(&scores)[4] = c[set + i / 2];
+            if (i % 2 == 0) {
+              AddSecondScores<kMasked>(tile, buffer, group + i / 2 * 8, 2 * rows, second[i / 2],
+                                       scores);
+            }
+            const int row = 2 * rows + i % 2;
+            float weights[2];
+            LSSAR_UNROLL
+            for (int j = 0; j < 2; ++j) {
+              // Scores of a masked key are -infinity; softmax of that is 0 too.
+              const float score = scores[i % 2 * 2 + j];
+              weights[j] = Weight(row, score);
+              AddIf(kPower != 0 ? score < rules_[row].least : weights[j] == 0, &num_skipped);
+            }
+            a[i] = F16Pair(weights[0], weights[1]);
+          }
+          split_[rows].template Add<kMasked>(a, values + group * kStride, kStride);
+        }
       }
     }
     return num_computed - num_skipped;
@@ -469,36 +529,44 @@ class Prefill {
   // Adds the sums of a split to those of earlier splits.
   LSSAR_DEVICE void CloseSplit() {
     LSSAR_UNROLL
-    for (int n = 0; n < kDim / 8; ++n) {
-      Floats4 totals = Memory::Totals(n);
+    for (int rows = 0; rows < kRowSets; ++rows) {
+      ValueSums<E, kDim>& sums = split_[rows];
       LSSAR_UNROLL
-      for (int i = 0; i < 4; ++i) totals.x[i] += split_.values[n][i];
-      Memory::Totals(n) = totals;
+      for (int n = 0; n < kDim / 8; ++n) {
+        Floats4& place = Memory::Totals(rows * (kDim / 8) + n);
+        Floats4 totals = place;
+        LSSAR_UNROLL
+        for (int i = 0; i < 4; ++i) totals.x[i] += sums.values[n][i];
+        place = totals;
+      }
+      // Every column of weights times ones holds the sum.
+      LSSAR_UNROLL
+      for (int i = 0; i < 2; ++i) weight_sums_[2 * rows + i] += double(sums.weights[2 * i]);
+      sums.Clear();
     }
-    // Every column of weights times ones holds the sum.
-    for (int i = 0; i < 2; ++i) weight_sums_[i] += double(split_.weights[2 * i]);
-    split_.Clear();
   }
 
   LSSAR_DEVICE void Finish() const {
-    for (int i = 0; i < 2; ++i) {
+    LSSAR_UNROLL
+    for (int i = 0; i < kThreadRows; ++i) {
       if (num_keys_[i] == 0 || rules_[i].rule == WeightKind::kFlat) continue;
       const float inverse = float(1.0 / weight_sums_[i]);
       float* out = args_.out + VectorIdx(Row(i)) + LaneIdx() % 4 * 2;
       for (int n = 0; n < kDim / 8; ++n) {
-        const Floats4& totals = Memory::Totals(n);
-        out[n * 8] = totals.x[2 * i] * inverse;
-        out[n * 8 + 1] = totals.x[2 * i + 1] * inverse;
+        const Floats4& totals = Memory::Totals(i / 2 * (kDim / 8) + n);
+        out[n * 8] = totals.x[i % 2 * 2] * inverse;
+        out[n * 8 + 1] = totals.x[i % 2 * 2 + 1] * inverse;
       }
     }
   }
 
   LSSAR_DEVICE void AttendFlatRows() const {
-    for (int i = 0; i < 2; ++i) {
+    LSSAR_UNROLL
+    for (int i = 0; i < kThreadRows; ++i) {
       // One of the four lanes that share a row.
       const bool is_flat = rules_[i].rule == WeightKind::kFlat && LaneIdx() % 4 == 0;
       for (unsigned left = Ballot(is_flat); left != 0; left &= left - 1) {
-        const int row = WarpIdx() * 16 + LowestBit(left) / 4 + 8 * i;
+        const int row = WarpRow() + i / 2 * 16 + LowestBit(left) / 4 + 8 * (i % 2);
         AttendFlat(RowWork<E, kDim>{args_, pages_, tile_.first_position + row + 1, tile_.sequence,
                                     VectorIdx(row)});
       }
@@ -511,29 +579,28 @@ class Prefill {
   const int end_;  // number of keys of the block's last row
   const int num_tiles_;
   const bool sums_first_part_;
+  const unsigned char *own_k_, *own_v_;  // of the head, plus the thread's 16 bytes of a tile
   // The warp's last row attends to keys before warp_end_; all of its rows attend to keys before
   // keys_of_all_.
-  const unsigned char *own_k_, *own_v_;
   int warp_end_ = 0;
   int keys_of_all_ = 0;
   int entry_shift_ = 0;  // an entry of tile maxima stands for 2^entry_shift_ tiles
-  TileQueries<E, kDim> q_;
-  // State of the thread's two rows; the four threads of a row hold equal values.
-  int num_keys_[2];
-  float scales_[2];
-  double sums_[2];
-  float maxima_[2];
-  WeightRule rules_[2];   // kPower: gain and offset are times ScaledGain
-  float least_first_[2];  // the same for the score of q's first part
-  double weight_sums_[2];
-  ValueSums<E, kDim> split_;
+  TileQueries<E, kDim> q_[kRowSets];
+  // State of the thread's rows; the four threads of a row hold equal values.
+  int num_keys_[kThreadRows];
+  double sums_[kThreadRows];
+  float maxima_[kThreadRows];
+  WeightRule rules_[kThreadRows];   // kPower: gain and offset are times ScaledGain
+  float least_first_[kThreadRows];  // the same for the score of q's first part
+  double weight_sums_[kThreadRows];
+  ValueSums<E, kDim> split_[kRowSets];
 };
 
-template <typename E, int kDim, int kPower>
+template <typename E, int kDim, int kPower, int kRowSets>
 LSSAR_KERNEL(kPrefillThreads)
 PrefillTiles(LSSAR_ARGS(CudaAttentionArgs) args) {
   WaitForPreviousKernel();
-  Prefill<E, kDim, kPower>(args).Run();
+  Prefill<E, kDim, kPower, kRowSets>(args).Run();
 }
 
 // Each power is a kernel to compile, so only the usual head dimensions have them: the paper's 3 and
@@ -542,27 +609,46 @@ constexpr bool HasCompiledPowers(int dim) { return dim == 64 || dim == 128; }
 
 }  // namespace
 
-size_t PrefillMemory(DType dtype, int head_dim) {
-  return MemoryOf(dtype, head_dim,
-                  [&]<typename E, int kDim>() { return size_t(TileMemory<E, kDim>::kBytes); });
+size_t PrefillMemory(DType dtype, int head_dim, bool is_wide) {
+  return MemoryOf(dtype, head_dim, [&]<typename E, int kDim>() {
+    return size_t(is_wide ? TileMemory<E, kDim, 2>::kBytes : TileMemory<E, kDim, 1>::kBytes);
+  });
 }
+
+namespace {
+
+template <typename E, int kDim, int kPower, int kRowSets>
+int StartTiles(const CudaAttentionArgs& args, void* stream) {
+  using Memory = TileMemory<E, kDim, kRowSets>;
+  return Launch({.num_blocks_x = args.num_tiles * (args.tile_rows / Memory::kRows),
+                 .num_blocks_y = args.num_heads,
+                 .num_threads = kPrefillThreads,
+                 .shared_bytes = Memory::kBytes,
+                 .overlaps_previous = true},
+                stream, &PrefillTiles<E, kDim, kPower, kRowSets>, args);
+}
+
+// Registers of a thread hold two sets of rows at head_dim 64.
+template <typename E, int kDim, int kPower>
+int StartPower(const CudaAttentionArgs& args, void* stream) {
+  if constexpr (kDim == 64) {
+    if (args.has_wide_blocks && args.tile_rows == TileMemory<E, kDim, 2>::kRows) {
+      return StartTiles<E, kDim, kPower, 2>(args, stream);
+    }
+  }
+  return StartTiles<E, kDim, kPower, 1>(args, stream);
+}
+
+}  // namespace
 
 int StartPrefill(const CudaAttentionArgs& args, DType dtype, void* stream) {
   return WithElementAndDim(dtype, args.pages.head_dim, [&]<typename E, int kDim>() {
-    const LaunchShape shape{.num_blocks_x = args.num_tiles,
-                            .num_blocks_y = args.num_heads,
-                            .num_threads = kPrefillThreads,
-                            .shared_bytes = TileMemory<E, kDim>::kBytes,
-                            .overlaps_previous = true};
     if constexpr (HasCompiledPowers(kDim)) {
-      if (args.kind == AttentionKind::kLssar && args.whole_p == 3) {
-        return Launch(shape, stream, &PrefillTiles<E, kDim, 3>, args);
-      }
-      if (args.kind == AttentionKind::kLssar && args.whole_p == 15) {
-        return Launch(shape, stream, &PrefillTiles<E, kDim, 15>, args);
-      }
+      const bool is_lssar = args.kind == AttentionKind::kLssar;
+      if (is_lssar && args.whole_p == 3) return StartPower<E, kDim, 3>(args, stream);
+      if (is_lssar && args.whole_p == 15) return StartPower<E, kDim, 15>(args, stream);
     }
-    return Launch(shape, stream, &PrefillTiles<E, kDim, 0>, args);
+    return StartTiles<E, kDim, 0, 1>(args, stream);
   });
 }
 

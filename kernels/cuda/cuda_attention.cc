@@ -102,6 +102,9 @@ void CudaAttention::Attention(const AttentionArgs& args) {
       .split_decode_warps = 1,
       .tiles = tables_.Tiles(),
       .num_tiles = int(plan.tiles.size()),
+      .tile_rows = plan.tile_rows,
+      .has_wide_blocks = kernels.attention_memory(layout.dtype, layout.head_dim).wide_prefill <=
+                         context_.Device().shared_bytes_of_block,
       .scratch = scratch_,
       .kind = args.spec.kind,
       .p = float(p),

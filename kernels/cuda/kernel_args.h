@@ -17,8 +17,10 @@ namespace lssar {
 // of blocks that share it, nor on whether it is computed in decode or in prefill.
 inline constexpr int kCudaSplitKeys = 256;
 
-// Rows of a prefill tile, at most.
+// Rows of a prefill tile, at most: many where that leaves enough tiles to fill the device. The
+// choice moves work, not bits.
 inline constexpr int kTileRows = 64;
+inline constexpr int kWideTileRows = 128;
 
 // One layer of the K/V pools. Strides are in bytes.
 struct CudaPages {
@@ -47,7 +49,7 @@ struct CudaDecodeRow {
   uint64_t split_idx = 0;  // of the row's first split, in the splits of one query head
 };
 
-// Adjacent rows of one sequence that one block of prefill attention computes, in every head.
+// Adjacent rows of one sequence that one or two blocks of prefill attention compute, in every head.
 struct CudaTile {
   int32_t first_row = 0;  // in the batch
   int32_t num_rows = 0;
@@ -79,6 +81,8 @@ struct CudaAttentionArgs {
   int split_decode_warps = 8;  // of a block of split_decode
   const CudaTile* tiles = nullptr;
   int num_tiles = 0;
+  int tile_rows = kTileRows;     // of a tile, at most: kTileRows or kWideTileRows
+  bool has_wide_blocks = false;  // the device has CudaAttentionMemory::wide_prefill
   CudaScratch scratch;
   AttentionKind kind = AttentionKind::kLssar;
   float p = 15;

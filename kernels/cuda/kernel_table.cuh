@@ -12,7 +12,7 @@ int StartClusterDecode(const CudaAttentionArgs& args, DType dtype, int cluster_b
 int StartSplitDecode(const CudaAttentionArgs& args, DType dtype, void* stream);
 size_t ClusterDecodeMemory(DType dtype, int head_dim);
 size_t SplitDecodeWarpMemory(DType dtype, int head_dim);
-size_t PrefillMemory(DType dtype, int head_dim);
+size_t PrefillMemory(DType dtype, int head_dim, bool is_wide);
 int StartPrefill(const CudaAttentionArgs& args, DType dtype, void* stream);
 int StartRopeWrite(const CudaRopeWriteArgs& args, void* stream);
 int StartSplitRows(const CudaSplitArgs& args, void* stream);
@@ -24,7 +24,8 @@ int StartEmbed(const CudaEmbedArgs& args, void* stream);
 int StartSample(const CudaSampleArgs& args, void* stream);
 
 inline CudaAttentionMemory AttentionMemory(DType dtype, int head_dim) {
-  return {.prefill = PrefillMemory(dtype, head_dim),
+  return {.prefill = PrefillMemory(dtype, head_dim, false),
+          .wide_prefill = PrefillMemory(dtype, head_dim, true),
           .cluster_decode = ClusterDecodeMemory(dtype, head_dim),
           .split_decode_warp = SplitDecodeWarpMemory(dtype, head_dim)};
 }

@@ -10,6 +10,7 @@ namespace lssar {
 // Shared memory that a block of each kind of attention launch needs, in bytes.
 struct CudaAttentionMemory {
   size_t prefill = 0;
+  size_t wide_prefill = 0;       // a block of kWideTileRows rows
   size_t cluster_decode = 0;     // at most, over all rows that a cluster takes
   size_t split_decode_warp = 0;  // for each warp of the block
 };

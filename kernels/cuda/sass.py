@@ -12,7 +12,7 @@ Columns:
     weigh      instructions of the longest innermost loop with ldmatrix; at most
     tile       instructions of the shortest branch-free stretch among those with the most MMAs, if
                those are at least 16; at most. In prefill: scores of 32 pairs of row and key a
-               thread, in a tile without masks
+               thread, 64 with blocks of 128 rows, in a tile without masks
     weigh LDG  global loads in that loop; at most
     local      loads and stores of local memory; at most. Kernels that call AttendFlat pass its
                argument on the stack.

@@ -12,7 +12,7 @@ constexpr int kMaxScratchSplits = 4096;
 
 void AddTiles(const SequenceSlice& sequence, int sequence_idx, int first_page, CudaStepPlan& plan) {
   for (int end = sequence.num_rows; end > 0;) {
-    const int num_rows = std::min(end, kTileRows);
+    const int num_rows = std::min(end, plan.tile_rows);
     end -= num_rows;
     plan.tiles.push_back({.first_row = sequence.first_row + end,
                           .num_rows = num_rows,
@@ -75,6 +75,16 @@ void Clear(CudaStepPlan& plan) {
   plan.num_splits = 0;
 }
 
+// Rows of a prefill tile: as many as leave two tiles for each multiprocessor.
+int TileRowsFor(const RaggedBatch& rows, const CudaPlanSetup& setup) {
+  int64_t num_tiles = 0;
+  for (const SequenceSlice& sequence : rows.sequences) {
+    if (sequence.num_rows > kMaxDecodeRows) num_tiles += sequence.num_rows / kWideTileRows;
+  }
+  const bool fills_device = num_tiles * setup.num_heads >= 2 * int64_t{setup.num_multiprocessors};
+  return fills_device ? kWideTileRows : kTileRows;
+}
+
 // Adds the sequence's rows and pages, and its decode rows or its tiles.
 void AddSequence(const RaggedBatch& rows, size_t s, const CudaPlanSetup& setup,
                  CudaStepPlan& plan) {
@@ -98,6 +108,7 @@ void AddSequence(const RaggedBatch& rows, size_t s, const CudaPlanSetup& setup,
 
 void PlanCudaStep(const RaggedBatch& rows, const CudaPlanSetup& setup, CudaStepPlan& plan) {
   Clear(plan);
+  plan.tile_rows = TileRowsFor(rows, setup);
   for (size_t s = 0; s < rows.sequences.size(); ++s) AddSequence(rows, s, setup, plan);
   std::stable_sort(plan.tiles.begin(), plan.tiles.end(), [](const CudaTile& a, const CudaTile& b) {
     return a.first_position + a.num_rows > b.first_position + b.num_rows;

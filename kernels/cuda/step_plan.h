@@ -14,7 +14,7 @@
 namespace lssar {
 
 // Sequences with at most this many rows use decode attention, row by row. Longer ones use prefill
-// tiles, which read K and V once for 64 rows but compute all keys of a sequence in one block.
+// tiles, which read K and V once for 64 or 128 rows but compute all of their keys in one block.
 inline constexpr int kMaxDecodeRows = 4;
 
 // Decode rows [first, first + count) of the plan: one launch.
@@ -31,6 +31,7 @@ struct CudaStepPlan {
   std::vector<CudaDecodeRow> decode_rows;
   std::vector<CudaDecodeBatch> batches;
   std::vector<CudaTile> tiles;  // most keys first
+  int tile_rows = kTileRows;    // of a tile, at most
   size_t num_splits = 0;        // of the split decode batches, in one head
 };
 

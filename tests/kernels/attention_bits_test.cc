@@ -190,6 +190,31 @@ TEST_P(AttentionBitsTest, GroupedHeads) {
   }
 }
 
+// Rows enough to fill the device are computed by 128 in a block on CUDA, fewer by 64.
+TEST_P(AttentionBitsTest, TilesOfManyRows) {
+  if (!IsCuda(GetParam())) return;
+  const bool is_emulated = GetParam() != "CUDA";
+  const int num_tokens = is_emulated ? 300 : 2300, num_heads = is_emulated ? 4 : 16;
+  constexpr int kSkipped = 40, kChunk = 60;
+  const SequenceVectors sequence(num_tokens, num_heads, 64, 8, Content::kTopical);
+  for (const auto& [p, dtype] :
+       {std::pair{15.0, DType::kF16}, {15.0, DType::kI8}, {3.0, DType::kF16}, {2.5, DType::kF16}}) {
+    const AttentionSpec spec{.p = p};
+    const PagedKv kv(*backend_, {&sequence}, 64, dtype);
+    const std::vector<float> expected = Attend(
+        *backend_, spec, {&sequence}, kv, {{.first = kSkipped, .count = num_tokens - kSkipped}});
+    std::vector<float> chunked;
+    for (int row = kSkipped; row < num_tokens; row += kChunk) {
+      const std::vector<float> out =
+          Attend(*backend_, spec, {&sequence}, kv,
+                 {{.first = row, .count = std::min(kChunk, num_tokens - row)}});
+      chunked.insert(chunked.end(), out.begin(), out.end());
+    }
+    EXPECT_TRUE(SameBits(chunked, expected, {num_tokens - kSkipped, num_heads, 64}))
+        << NameOf(dtype) << ", p " << p;
+  }
+}
+
 TEST_P(AttentionBitsTest, BatchMates) {
   const SequenceVectors other(700, kHeads, kDim, 5, Content::kRandom);
   const SequenceVectors third(9, kHeads, kDim, 6, Content::kTopical);

@@ -59,7 +59,7 @@ TEST(StepPlanTest, EveryRowIsPlannedOnceWithItsPages) {
   }
   EXPECT_EQ(plan.decode_rows.size(), 6u);
   for (const CudaTile& tile : plan.tiles) {
-    EXPECT_LE(tile.num_rows, kTileRows);
+    EXPECT_LE(tile.num_rows, plan.tile_rows);
     for (int r = 0; r < tile.num_rows; ++r) {
       rows.insert(tile.first_row + r);
       EXPECT_EQ(tile.first_position + r, plan.rows[size_t(tile.first_row + r)].position);
@@ -72,6 +72,20 @@ TEST(StepPlanTest, EveryRowIsPlannedOnceWithItsPages) {
     const CudaRow& row = plan.rows[size_t(step.sequences[s].first_row)];
     EXPECT_TRUE(std::equal(step.pages[s].begin(), step.pages[s].end(),
                            plan.pages.begin() + row.first_page));
+  }
+}
+
+TEST(StepPlanTest, TilesAreLargeWhereTheyFillTheDevice) {
+  for (const int num_rows : {2700, 3000}) {  // 21 or 23 tiles of 128 rows: 252 or 276 blocks
+    Step step;
+    step.Add(num_rows, 5);
+    CudaPlanSetup setup = kH200;
+    setup.num_heads = 12;
+    const CudaStepPlan plan = step.Plan(setup);
+    const int tile_rows = num_rows == 3000 ? kWideTileRows : kTileRows;
+    EXPECT_EQ(plan.tile_rows, tile_rows);
+    EXPECT_EQ(plan.tiles.size(), size_t(num_rows + tile_rows - 1) / size_t(tile_rows));
+    for (const CudaTile& tile : plan.tiles) EXPECT_LE(tile.num_rows, tile_rows);
   }
 }
 
