@@ -50,9 +50,9 @@ struct MatrixView {
   int num_rows = 0;
   int num_cols = 0;
   bool transposed = false;
-  // bf16 bits [num_rows, ceil(num_cols / GroupColsOf(dtype))] of an int8 or int4 matrix, which is not
-  // transposed: an element stands for its value times the scale of its row and group (quantize.h).
-  // Rows of int4 have Int4RowBytes(num_cols) bytes. Null: a float type.
+  // bf16 bits [num_rows, ceil(num_cols / GroupColsOf(dtype))] of an int8 or int4 matrix, which is
+  // not transposed: an element stands for its value times the scale of its row and group
+  // (quantize.h). Rows of int4 have Int4RowBytes(num_cols) bytes. Null: a float type.
   const uint16_t* scales = nullptr;
 };
 

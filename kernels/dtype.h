@@ -17,16 +17,14 @@ struct DTypeInfo {
   DType dtype;
   std::string_view name;
   size_t num_bits;  // of one element, without its share of a scale
-  bool is_float;     // an element is a number without a scale
-  bool holds_kv;     // K/V pages may have this type; weights may have any
+  bool is_float;    // an element is a number without a scale
+  bool holds_kv;    // K/V pages may have this type; weights may have any
 };
 
 // By DType. A new type is one row here; kernels/DESIGN.md lists the other files.
 inline constexpr DTypeInfo kDTypes[] = {
-    {DType::kF32, "fp32", 32, true, true},
-    {DType::kF16, "fp16", 16, true, true},
-    {DType::kBF16, "bf16", 16, true, false},
-    {DType::kI8, "int8", 8, false, true},
+    {DType::kF32, "fp32", 32, true, true},   {DType::kF16, "fp16", 16, true, true},
+    {DType::kBF16, "bf16", 16, true, false}, {DType::kI8, "int8", 8, false, true},
     {DType::kI4, "int4", 4, false, false},
 };
 

@@ -1,5 +1,6 @@
 // Rounding of weights, keys and values to their stored type: int8 and int4 with one scale per
-// group, fp16 and bf16. Every backend quantizes with these functions, so all backends store the same numbers.
+// group, fp16 and bf16. Every backend quantizes with these functions, so all backends store the
+// same numbers.
 #ifndef LSSAR_KERNELS_QUANTIZE_H_
 #define LSSAR_KERNELS_QUANTIZE_H_
 
@@ -17,8 +18,8 @@
 
 namespace lssar {
 
-// In-features of one output channel that share a scale, of int8 and of int4. The last group of a row
-// may be shorter.
+// In-features of one output channel that share a scale, of int8 and of int4. The last group of a
+// row may be shorter.
 inline constexpr int kGroupCols = 64;
 inline constexpr int kInt4GroupCols = 32;
 
@@ -104,8 +105,16 @@ inline constexpr std::array<float, 8> kInt4Stretches = {1.0f,         1.0f / 0.7
                                                         1.0f / 0.85f, 1.0f / 0.9f,  1.0f / 0.95f,
                                                         1.0f / 1.05f, 1.0f / 1.1f};
 
-inline uint8_t Int4CodeOf(float steps) {
-  return kNearestInt4Code[size_t(std::clamp(RoundToEven(steps), -127.0f, 127.0f) + 127.0f)];
+// By the same index: the value itself.
+inline constexpr std::array<float, 255> kNearestInt4Value = [] {
+  std::array<float, 255> values{};
+  for (size_t i = 0; i < values.size(); ++i) values[i] = kInt4Values[kNearestInt4Code[i]];
+  return values;
+}();
+
+// The index of both tables.
+inline size_t NearestInt4(float steps) {
+  return size_t(int(std::clamp(RoundToEven(steps), -127.0f, 127.0f)) + 127);
 }
 
 }  // namespace quantize_internal
@@ -131,14 +140,19 @@ inline std::optional<float> QuantizeInt4Group(std::span<const float> values, uin
       if (std::abs(scale) < std::numeric_limits<float>::min()) continue;
       if (std::isinf(127.0f * scale)) continue;
       const float inverse = 1.0f / scale;
-      float error = 0;  // in steps of this scale, so nothing overflows
-      for (const float value : values) {
-        const float steps = value * inverse;
-        const float rest = float(kInt4Values[internal::Int4CodeOf(steps)]) - steps;
-        error += rest * rest;
-      }
       const float relative = scale / largest;
-      error *= relative * relative;
+      const float to_relative = relative * relative;
+      float error = 0;  // in steps of this scale, so nothing overflows
+      for (size_t first = 0; first < values.size(); first += 8) {
+        for (const float value :
+             values.subspan(first, std::min<size_t>(8, values.size() - first))) {
+          const float steps = value * inverse;
+          const float rest = internal::kNearestInt4Value[internal::NearestInt4(steps)] - steps;
+          error += rest * rest;
+        }
+        if (error * to_relative >= best_error) break;  // it only grows
+      }
+      error *= to_relative;
       if (error < best_error) {
         best_error = error;
         best_scale = scale;
@@ -146,12 +160,13 @@ inline std::optional<float> QuantizeInt4Group(std::span<const float> values, uin
     }
   }
   const float inverse = best_scale == 0 ? 0.0f : 1.0f / best_scale;
-  for (size_t i = 0; i < values.size(); ++i) codes[i] = internal::Int4CodeOf(values[i] * inverse);
+  for (size_t i = 0; i < values.size(); ++i)
+    codes[i] = internal::kNearestInt4Code[internal::NearestInt4(values[i] * inverse)];
   return best_scale;
 }
 
-// int4 codes of a row, two in a byte: an even column is in the low half. An odd last column leaves the
-// high half of its byte unused.
+// int4 codes of a row, two in a byte: an even column is in the low half. An odd last column leaves
+// the high half of its byte unused.
 constexpr size_t Int4RowBytes(int num_cols) { return (size_t(num_cols) + 1) / 2; }
 inline uint8_t Int4CodeAt(const uint8_t* row, size_t col) {
   return uint8_t(row[col / 2] >> (col % 2 * 4) & 15);

@@ -254,9 +254,9 @@ class Loader {
     return status_.ok() ? *std::move(packed) : nullptr;
   }
 
-  // A matrix that `lssar quantize` wrote: NAME is I8 [rows, cols] (int8) or U8 [rows, ceil(cols / 2)]
-  // (int4: two codes a byte, quantize.h), NAME_scale is BF16 [rows, groups]. As `file_dtype` it is
-  // packed as it is.
+  // A matrix that `lssar quantize` wrote: NAME is I8 [rows, cols] (int8) or U8 [rows, ceil(cols /
+  // 2)] (int4: two codes a byte, quantize.h), NAME_scale is BF16 [rows, groups]. As `file_dtype` it
+  // is packed as it is.
   std::unique_ptr<PackedMatrix> LoadQuantizedMatrix(const std::string& name, DType file_dtype,
                                                     int num_rows, int num_cols, bool transposed) {
     const std::string scale_name = name + "_scale";

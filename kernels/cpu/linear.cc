@@ -57,7 +57,8 @@ struct Gemm {
   WeightFormat format;
   size_t depth;  // K
   size_t num_tiles;
-  bool reads_stored;  // one tile, whose function reads the weights as stored
+  TileFunction single_tile;  // of one tile, which reads the weights as stored; null: blocks
+  XLayout layout;            // of x
   const std::byte* x;
   const float* row_scales;  // of int16 rows, [num_rows]; null: of floats
   Scratch& scratch;
@@ -66,17 +67,12 @@ struct Gemm {
   size_t FirstRow(size_t tile) const { return tile * size_t(args.num_rows) / num_tiles; }
   size_t NumRows(size_t tile) const { return FirstRow(tile + 1) - FirstRow(tile); }
 
-  XLayout Layout() const { return reads_stored ? format.x : format.widened_x; }
-  bool RoundsX() const { return Layout() != XLayout::kFloats; }
+  bool RoundsX() const { return layout != XLayout::kFloats; }
   size_t XElementBytes() const { return RoundsX() ? sizeof(int16_t) : sizeof(float); }
   // Depth of a packed row of x, with padding; quads: the sums of groups count as two k each.
   size_t PackedDepth() const {
-    switch (Layout()) {
-      case XLayout::kFloats: break;
-      case XLayout::kPairs: return (depth + 1) / 2 * 2;
-      case XLayout::kQuads: return 4 * NumQuads(depth) + 2 * NumQuadGroups(depth);
-    }
-    return depth;
+    if (layout == XLayout::kQuads) return 4 * NumQuads(depth) + 2 * NumQuadGroups(depth);
+    return (depth + format.depth_multiple - 1) / format.depth_multiple * format.depth_multiple;
   }
   // The packed x of a tile at k.
   // Requires  pairs: k is even; quads: k is 0
@@ -154,7 +150,7 @@ void PackIntegerTile(const Gemm& gemm, size_t tile, int thread_idx, int32_t* pac
   auto* pairs = gemm.scratch.OfThread<int32_t>(thread_idx, num_rows * row_pairs + depth);
   float* normed = reinterpret_cast<float*>(pairs + num_rows * row_pairs);
   int32_t* rows[kMaxTileRows];
-  const bool for_quads = gemm.format.x == XLayout::kQuads;
+  const bool for_quads = gemm.weight.StoredType() == DType::kI4;
   for (size_t r = 0; r < num_rows; ++r) {
     const float* x = RowOf(gemm, first_row + r);
     if (norm.kind != NormKind::kNone) {
@@ -164,7 +160,7 @@ void PackIntegerTile(const Gemm& gemm, size_t tile, int thread_idx, int32_t* pac
     rows[r] = pairs + r * row_pairs;
     scales[first_row + r] = RoundRow(x, depth, for_quads, reinterpret_cast<int16_t*>(rows[r]));
   }
-  if (gemm.Layout() == XLayout::kQuads) return PackQuads(rows, num_rows, depth, packed);
+  if (gemm.layout == XLayout::kQuads) return PackQuads(rows, num_rows, depth, packed);
   const size_t num_pairs = gemm.PackedDepth() / 2;
   kInterleaveFunctions<int32_t>[num_rows](rows, num_pairs, packed + first_row * num_pairs);
 }
@@ -291,8 +287,8 @@ void MultiplySingleTile(const Gemm& gemm, size_t panel_idx, size_t tile, int thr
   const size_t num_rows = gemm.NumRows(tile);
   float* sums = gemm.scratch.OfThread<float>(thread_idx, num_rows * size_t{kPanelN});
   const std::byte* panel = gemm.Panel(panel_idx);
-  (*gemm.format.tiles)[num_rows](panel, gemm.X(tile, 0), gemm.depth, false,
-                                 {panel + kPrefetchBytes, gemm.BytesPerK()}, sums);
+  gemm.single_tile(panel, gemm.X(tile, 0), gemm.depth, false,
+                   {panel + kPrefetchBytes, gemm.BytesPerK()}, sums);
   StoreTile(gemm.Out(panel_idx, tile), sums);
 }
 
@@ -327,7 +323,7 @@ void MultiplyTiles(const Gemm& gemm, size_t panel_idx, size_t first_tile, size_t
               ? PrefetchStream{stored + count * gemm.BytesPerK(), gemm.BytesPerK()}
               : PrefetchStream{x + gemm.PackedDepth() * x_bytes_per_k, x_bytes_per_k};
       if (is_last) PrefetchOut(out);
-      (*gemm.format.widened_tiles)[num_rows](weights, x, count, k > 0, prefetch, tile_sums);
+      (*gemm.format.block_tiles)[num_rows](weights, x, count, k > 0, prefetch, tile_sums);
       if (is_last) StoreTile(out, tile_sums);
     }
   }
@@ -344,11 +340,19 @@ void LinearOfTarget(const LinearArgs& args, const int32_t* row_ids, float softca
             .format = FormatOf(weight.StoredType()),
             .depth = size_t(weight.NumCols()),
             .num_tiles = (num_rows + kMaxTileRows - 1) / kMaxTileRows,
-            .reads_stored = false,
+            .single_tile = nullptr,
+            .layout = FormatOf(weight.StoredType()).x,
             .x = reinterpret_cast<const std::byte*>(args.x),
             .row_scales = nullptr,
             .scratch = scratch};
-  gemm.reads_stored = gemm.num_tiles == 1 && (*gemm.format.tiles)[num_rows] != nullptr;
+  if (gemm.num_tiles == 1) {
+    gemm.single_tile = (*gemm.format.quad_tiles)[num_rows];
+    if (gemm.single_tile != nullptr) {
+      gemm.layout = XLayout::kQuads;
+    } else {
+      gemm.single_tile = (*gemm.format.tiles)[num_rows];
+    }
+  }
   const bool reads_x_in_place =
       num_rows == 1 && row_ids == nullptr && args.norm.kind == NormKind::kNone && !gemm.RoundsX();
   if (!reads_x_in_place) PackRows(gemm, pool);
@@ -364,7 +368,7 @@ void LinearOfTarget(const LinearArgs& args, const int32_t* row_ids, float softca
     const size_t panel = size_t(task_idx) % num_panels;
     const size_t first_tile = block * gemm.num_tiles / num_blocks;
     const size_t end_tile = (block + 1) * gemm.num_tiles / num_blocks;
-    if (gemm.reads_stored) {
+    if (gemm.single_tile != nullptr) {
       MultiplySingleTile(gemm, panel, first_tile, thread_idx);
     } else {
       MultiplyTiles(gemm, panel, first_tile, end_tile, thread_idx);

@@ -27,8 +27,8 @@ inline constexpr size_t kGroupScaleBytes = size_t{kPanelN} * 2;
 // int4: the same with groups of kInt4GroupCols k. After the scales follow blocks of 8 k,
 // [block][kPanelN][4] bytes. A byte has two codes: of k in the low half, of k + 4 in the high half,
 // with k in the order 0, 2, 1, 3. So a byte of each quad is a 16-bit lane's low or high one, which
-// makes pairs of k (WidenInt4); and 4 bytes are 4 k of a column, which one instruction multiplies. A
-// group is 9 cache lines: 4.5 bits an element. The last block is padded: x is zero there.
+// makes pairs of k (WidenInt4); and 4 bytes are 4 k of a column, which one instruction multiplies.
+// A group is 9 cache lines: 4.5 bits an element. The last block is padded: x is zero there.
 inline constexpr int kInt4BlockCols = 8;
 inline constexpr size_t kInt4BlockBytes = size_t{kPanelN} * 4;
 
@@ -51,8 +51,8 @@ constexpr size_t Int8Offset(int k, int column) {
   return kGroupScaleBytes + size_t(k / 2 * kPanelN + column) * 2 + size_t(k % 2);
 }
 
-// int4: bytes from a group's first scale to the byte of element (k, column), and the bit of its code
-// there. `k` counts from the group's start.
+// int4: bytes from a group's first scale to the byte of element (k, column), and the bit of its
+// code there. `k` counts from the group's start.
 constexpr size_t Int4Offset(int k, int column) {
   constexpr size_t kByteOf[] = {0, 2, 1, 3};
   return kGroupScaleBytes + size_t(k / kInt4BlockCols) * kInt4BlockBytes + size_t(column) * 4 +
@@ -65,8 +65,8 @@ constexpr size_t PanelBytesOf(DType stored, int num_cols) {
   return (PanelOffset(stored, num_cols) + 63) / 64 * 64;
 }
 
-// Element (row, k) is at [row / 32][k][row % 32]; int8 and int4: see kGroupScaleBytes. Rows past the
-// end of the matrix, in the last panel, are zero; int4: their scales are.
+// Element (row, k) is at [row / 32][k][row % 32]; int8 and int4: see kGroupScaleBytes. Rows past
+// the end of the matrix, in the last panel, are zero; int4: their scales are.
 class CpuMatrix final : public PackedMatrix {
  public:
   // Requires  panels of NumPanels() * PanelBytes() bytes, 64-byte aligned

@@ -1,9 +1,10 @@
-// The weight formats of the GEMM: the tile functions of int8 and int4, and the table of all formats.
+// The weight formats of the GEMM: the tile functions of int8 and int4, and the table of all
+// formats.
 //
 // int8, int4: x is rounded to 16 bits with one power of two per row. Products and their sums over a
 // group are exact integers. The sums of the groups, times their scales, are one multiply-add chain.
-// One instruction multiplies two k, where fp32 needs two multiply-adds. Two functions multiply int4;
-// their integers, and so their bits, are the same. Included once per target, inside
+// One instruction multiplies two k, where fp32 needs two multiply-adds. Three functions multiply
+// int4; their integers, and so their bits, are the same. Included once per target, inside
 // foreach_target.h.
 #if defined(LSSAR_KERNELS_CPU_WEIGHT_FORMATS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LSSAR_KERNELS_CPU_WEIGHT_FORMATS_INL_H_
@@ -34,11 +35,11 @@ using IntVec = hn::Vec<IntTag>;
 // x[k] ~ to[k] * scale, to[k] in [-32767, 32767], to nearest (ties to even). Returns the scale: the
 // power of two that puts the largest magnitude into [2^14, 2^15), so rounding is the only error. A
 // row with a NaN or an infinity has the scale NaN, and all its results are NaN. `for_quads`: a row
-// whose largest to[k] would exceed 32512 has twice the scale, so that both bytes of to[k] are signed
-// (ToQuads).
+// whose largest to[k] would exceed 32512 has twice the scale, so that both bytes of to[k] are
+// signed (ToQuads).
 // Shapes    x [depth]; to [depth rounded up to 16], zero past depth
-// Ensures   |x[k] - to[k] * scale| <= max|x| * 2^-15 (for_quads: 1.008 times that) + 2^-127; the same
-//           bits on every instruction set
+// Ensures   |x[k] - to[k] * scale| <= max|x| * 2^-15 (for_quads: 1.008 times that) + 2^-127; the
+//           same bits on every instruction set
 HWY_INLINE float RoundRow(const float* x, size_t depth, bool for_quads, int16_t* to) {
   const FloatTag d;
   const IntTag d_int;
@@ -124,6 +125,26 @@ HWY_INLINE IntVec WholeSum(IntVec sum, IntVec other_sum) {
 }
 #endif
 
+// sums[row][column] += the sums of a group times its scales, for the columns of a tile.
+// Requires  `has_sums` false: sums start at zero
+template <size_t kRows, size_t kVectors>
+HWY_INLINE void AddGroupSums(const std::byte* group, size_t column, bool has_sums,
+                             const IntVec (&sum)[kRows][kVectors],
+                             const IntVec (&other_sum)[kRows][kVectors], float* HWY_RESTRICT sums) {
+  const FloatTag d;
+  const auto* scales = reinterpret_cast<const hwy::bfloat16_t*>(group) + column;
+  for (size_t v = 0; v < kVectors; ++v) {
+    const hn::Rebind<hwy::bfloat16_t, FloatTag> d_scale;
+    const FloatVec scale = hn::PromoteTo(d, hn::Load(d_scale, scales + v * kLanes));
+    for (size_t r = 0; r < kRows; ++r) {
+      float* to = sums + r * kPanelN + column + v * kLanes;
+      const FloatVec of_group = hn::ConvertTo(d, WholeSum(sum[r][v], other_sum[r][v]));
+      const FloatVec before = has_sums ? hn::Load(d, to) : hn::Zero(d);
+      hn::Store(FusedMulAdd(d, of_group, scale, before), d, to);
+    }
+  }
+}
+
 // sums[row][column] += sum over k of x[k][row] * w[k][column], for whole groups and possibly a
 // shorter last one. The sum of a group is exact: 64 products of 15 and 7 bits.
 // Shapes    weights: groups of kGroup k of a panel, each kGroupScaleBytes of scales, then [pairs of
@@ -134,7 +155,6 @@ template <typename Element, size_t kGroup, size_t kRows>
 HWY_NOINLINE void MultiplyPairsTile(const void* weights, const void* x, size_t depth, bool resume,
                                     PrefetchStream prefetch, float* HWY_RESTRICT sums) {
   constexpr size_t kVectors = VectorsOfTile(kRows);
-  const FloatTag d;
   const IntTag d_int;
   for (size_t column = 0; column < kPanelN; column += kVectors * kLanes) {
     const std::byte* group = static_cast<const std::byte*>(weights);
@@ -164,17 +184,7 @@ HWY_NOINLINE void MultiplyPairsTile(const void* weights, const void* x, size_t d
         x_k += 2 * kRows;
         prefetch_k += 2 * prefetch.bytes_per_k;
       }
-      const auto* scales = reinterpret_cast<const hwy::bfloat16_t*>(group) + column;
-      for (size_t v = 0; v < kVectors; ++v) {
-        const hn::Rebind<hwy::bfloat16_t, FloatTag> d_scale;
-        const FloatVec scale = hn::PromoteTo(d, hn::Load(d_scale, scales + v * kLanes));
-        for (size_t r = 0; r < kRows; ++r) {
-          float* to = sums + r * kPanelN + column + v * kLanes;
-          const FloatVec of_group = hn::ConvertTo(d, WholeSum(sum[r][v], other_sum[r][v]));
-          const FloatVec before = has_sums ? hn::Load(d, to) : hn::Zero(d);
-          hn::Store(FusedMulAdd(d, of_group, scale, before), d, to);
-        }
-      }
+      AddGroupSums(group, column, has_sums, sum, other_sum, sums);
       has_sums = true;
       group += kGroupScaleBytes + num_pairs * 2 * kPanelN * sizeof(Element);
     }
@@ -193,8 +203,8 @@ inline constexpr TileFunctions kPairsTileFunctions =
 
 // ---- int4 as pairs of k
 
-// Widens int4 to the groups of MultiplyPairsTile: scales, then [pairs of k][kPanelN][2] int16. A last
-// block of fewer than 8 k is widened whole.
+// Widens int4 to the groups of MultiplyPairsTile: scales, then [pairs of k][kPanelN][2] int16. A
+// last block of fewer than 8 k is widened whole.
 // Shapes    out [depth rounded up to 8][kPanelN] int16, and the scales
 // Requires  out is 64-byte aligned
 HWY_NOINLINE void WidenInt4(const void* weights, size_t depth, void* out) {
@@ -243,11 +253,101 @@ HWY_NOINLINE void WidenInt4(const void* weights, size_t depth, void* out) {
   }
 }
 
+#if HWY_TARGET == HWY_SCALAR
+inline constexpr TileFunctions kInt4TileFunctions = {};  // reads widened weights
+#else
+
+// The k 0, 1 and the k 2, 3 of a quad of looked-up values (packed_matrix.h), as pairs.
+HWY_INLINE PairVec EvenBytes(PairVec quad) { return hn::ShiftRight<8>(hn::ShiftLeft<8>(quad)); }
+HWY_INLINE PairVec OddBytes(PairVec quad) { return hn::ShiftRight<8>(quad); }
+
+// Adds the products of a pair of k.
+// Shapes  x_k int16 [kRows][2]
+template <size_t kRows, size_t kVectors>
+HWY_INLINE void AddPair(const PairVec (&w)[kVectors], const int16_t* HWY_RESTRICT x_k,
+                        IntVec (&sum)[kRows][kVectors], IntVec (&other_sum)[kRows][kVectors]) {
+  for (size_t r = 0; r < kRows; ++r) {
+    const PairVec x_kr = SetPair(x_k + 2 * r);
+    for (size_t v = 0; v < kVectors; ++v) {
+      sum[r][v] = AddProducts(w[v], x_kr, sum[r][v], other_sum[r][v]);
+    }
+  }
+}
+
+// MultiplyPairsTile of int4 as stored: a few rows do not repay a store of widened weights.
+// Shapes    weights: a panel; x int16 [pairs of k, in whole blocks of 8][kRows][2]; sums [kRows,
+//           kPanelN]
+// Requires  weights and sums are 64-byte aligned; `resume` is false
+template <size_t kRows>
+HWY_NOINLINE void MultiplyInt4Tile(const void* weights, const void* x, size_t depth, bool,
+                                   PrefetchStream prefetch, float* HWY_RESTRICT sums) {
+  constexpr size_t kVectors = VectorsOfTile(kRows);
+  const FloatTag d;
+  const IntTag d_int;
+  const PairTag d_pair;
+  const hn::Repartition<uint8_t, PairTag> d_byte;
+  const hn::Repartition<uint16_t, PairTag> d_code;
+  using ByteVec = hn::Vec<decltype(d_byte)>;
+  const ByteVec values =
+      hn::LoadDup128(d_byte, reinterpret_cast<const uint8_t*>(kInt4Values.data()));
+  const ByteVec low_half = hn::Set(d_byte, 15);
+  for (size_t column = 0; column < kPanelN; column += kVectors * kLanes) {
+    const std::byte* group = static_cast<const std::byte*>(weights);
+    const int16_t* HWY_RESTRICT x_k = static_cast<const int16_t*>(x);
+    const std::byte* ahead = prefetch.from;
+    for (size_t k = 0; k < depth; k += kInt4GroupCols) {
+      IntVec sum[kRows][kVectors], other_sum[kRows][kVectors];
+      for (size_t r = 0; r < kRows; ++r) {
+        for (size_t v = 0; v < kVectors; ++v) sum[r][v] = other_sum[r][v] = hn::Zero(d_int);
+      }
+      const auto* w = reinterpret_cast<const uint8_t*>(group + kGroupScaleBytes);
+      const size_t num_ks = HWY_MIN(size_t{kInt4GroupCols}, depth - k);
+      for (size_t block = 0; block < num_ks; block += kInt4BlockCols) {
+        hwy::Prefetch(ahead);
+        hwy::Prefetch(ahead + 64);
+        ahead += kInt4BlockBytes;
+        PairVec low[kVectors], high[kVectors], pair[kVectors];
+        for (size_t v = 0; v < kVectors; ++v) {
+          const ByteVec codes = hn::Load(d_byte, w + 4 * (column + v * kLanes));
+          const ByteVec shifted =
+              hn::BitCast(d_byte, hn::ShiftRight<4>(hn::BitCast(d_code, codes)));
+          low[v] = hn::BitCast(d_pair, hn::TableLookupBytes(values, hn::And(codes, low_half)));
+          high[v] = hn::BitCast(d_pair, hn::TableLookupBytes(values, hn::And(shifted, low_half)));
+        }
+        for (size_t v = 0; v < kVectors; ++v) pair[v] = EvenBytes(low[v]);
+        AddPair(pair, x_k, sum, other_sum);
+        for (size_t v = 0; v < kVectors; ++v) pair[v] = OddBytes(low[v]);
+        AddPair(pair, x_k + 2 * kRows, sum, other_sum);
+        for (size_t v = 0; v < kVectors; ++v) pair[v] = EvenBytes(high[v]);
+        AddPair(pair, x_k + 4 * kRows, sum, other_sum);
+        for (size_t v = 0; v < kVectors; ++v) pair[v] = OddBytes(high[v]);
+        AddPair(pair, x_k + 6 * kRows, sum, other_sum);
+        w += kInt4BlockBytes;
+        x_k += 8 * kRows;
+      }
+      hwy::Prefetch(ahead);
+      ahead += kGroupScaleBytes;
+      AddGroupSums(group, column, k > 0, sum, other_sum, sums);
+      group = reinterpret_cast<const std::byte*>(w);
+    }
+  }
+}
+
+template <size_t... kRowsMinus1>
+constexpr TileFunctions MakeInt4TileFunctions(std::index_sequence<kRowsMinus1...>) {
+  return {nullptr, &MultiplyInt4Tile<kRowsMinus1 + 1>...};
+}
+
+// By number of rows; [0] is unused.
+inline constexpr TileFunctions kInt4TileFunctions =
+    MakeInt4TileFunctions(std::make_index_sequence<kMaxTileRows>());
+#endif
+
 // ---- int4 as quads of k
 
-// For few rows, whose speed is that of reading weights. One instruction multiplies 4 k: x is split
-// into a high and a low byte. It needs unsigned weights, so they are 128 larger, and the sums start
-// at -128 times the sum of x.
+// For one or two rows, whose speed is that of reading weights. One instruction multiplies 4 k: x is
+// split into a high and a low byte. It needs unsigned weights, so they are 128 larger, and the sums
+// start at -128 times the sum of x.
 
 // Of a row of x: quads, and groups with an offset of -128 times the sum of x.
 constexpr size_t NumQuads(size_t depth) {
@@ -265,11 +365,11 @@ constexpr size_t NumQuadGroups(size_t depth) {
 #endif
 #if LSSAR_HAS_QUADS
 
-// Rows of the largest tile: two sums for each of 2 vectors, and 7 registers for weights and x.
-inline constexpr size_t kMaxQuadRows = 6;
+// Rows of the largest tile. With 4 rows both are as fast; with more, pairs need fewer registers.
+inline constexpr size_t kMaxQuadRows = 2;
 
-// In place: 4 x of 16 bits become 4 signed high bytes, then 4 signed low bytes; each in the order of
-// k of a block's bytes (packed_matrix.h): 0, 2, 1, 3. x = 256 high + low.
+// In place: 4 x of 16 bits become 4 signed high bytes, then 4 signed low bytes; each in the order
+// of k of a block's bytes (packed_matrix.h): 0, 2, 1, 3. x = 256 high + low.
 // Shapes    x [depth rounded up to 16]
 // Requires  |x| <= 32639
 HWY_INLINE void ToQuads(int16_t* x, size_t depth) {
@@ -287,39 +387,86 @@ HWY_INLINE void ToQuads(int16_t* x, size_t depth) {
 }
 
 // sum of 4 products in each lane. Unsigned bytes w, signed bytes x.
-HWY_INLINE IntVec AddQuads(IntVec sum, hn::Vec<hn::Repartition<uint8_t, FloatTag>> w, IntVec x) {
+using ByteVec = hn::Vec<hn::Repartition<uint8_t, FloatTag>>;
+HWY_INLINE IntVec AddQuads(IntVec sum, ByteVec w, IntVec x) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(w.raw), "v"(x.raw));
   return sum;
 }
 
-// sums[row][column] = sum over k of x[k][row] * w[k][column].
-// Shapes    weights: a panel; x int32 [quads][kRows][2], then [groups][kRows]; sums [kRows, kPanelN]
-// Requires  weights and sums are 64-byte aligned; `resume` is false; `prefetch` is ahead in the same
-//           panels
+// Sums over a group of k, of one vector of columns: 256 high + low.
+template <size_t kRows>
+struct QuadSums {
+  IntVec high[kRows], low[kRows];
+};
+
+// Shapes  offsets [kRows]
+template <size_t kRows>
+HWY_INLINE void StartSums(const int32_t* HWY_RESTRICT offsets, QuadSums<kRows>& sums) {
+  const IntTag d_int;
+  for (size_t r = 0; r < kRows; ++r) {
+    sums.high[r] = hn::Zero(d_int);
+    sums.low[r] = hn::Set(d_int, offsets[r]);
+  }
+}
+
+// Adds the products of a quad of k.
+// Shapes  x_quad int32 [kRows][2]: high bytes, low bytes
+template <size_t kRows>
+HWY_INLINE void AddQuad(ByteVec w, const int32_t* HWY_RESTRICT x_quad, QuadSums<kRows>& sums) {
+  const IntTag d_int;
+  for (size_t r = 0; r < kRows; ++r) {
+    sums.high[r] = AddQuads(sums.high[r], w, hn::Set(d_int, x_quad[2 * r]));
+    sums.low[r] = AddQuads(sums.low[r], w, hn::Set(d_int, x_quad[2 * r + 1]));
+  }
+}
+
+// to[row][lane] += the group's sums times its scales.
+template <size_t kRows>
+HWY_INLINE void AddGroup(const std::byte* group, size_t column, bool has_sums,
+                         const QuadSums<kRows>& of_group, float* HWY_RESTRICT to) {
+  const FloatTag d;
+  const hn::Rebind<hwy::bfloat16_t, FloatTag> d_scale;
+  const auto* scales = reinterpret_cast<const hwy::bfloat16_t*>(group) + column;
+  const FloatVec scale = hn::PromoteTo(d, hn::Load(d_scale, scales));
+  for (size_t r = 0; r < kRows; ++r) {
+    float* row = to + r * kPanelN + column;
+    const IntVec sum = hn::Add(hn::ShiftLeft<8>(of_group.high[r]), of_group.low[r]);
+    const FloatVec before = has_sums ? hn::Load(d, row) : hn::Zero(d);
+    hn::Store(FusedMulAdd(d, hn::ConvertTo(d, sum), scale, before), d, row);
+  }
+}
+
+// sums[row][column] = sum over k of x[k][row] * w[k][column]. The two vectors of columns have names
+// instead of an array: GCC 12 left arrays in memory.
+// Shapes    weights: a panel; x int32 [quads][kRows][2], then [groups][kRows]; sums [kRows,
+//           kPanelN]
+// Requires  weights and sums are 64-byte aligned; `resume` is false; `prefetch` is ahead in the
+//           same panels
 template <size_t kRows>
 HWY_NOINLINE void MultiplyQuadsTile(const void* weights, const void* x, size_t depth, bool,
                                     PrefetchStream prefetch, float* HWY_RESTRICT sums) {
-  constexpr size_t kVectors = size_t{kPanelN} / kLanes;
-  const FloatTag d;
-  const IntTag d_int;
+  static_assert(kPanelN == 2 * kLanes);
   const hn::Repartition<uint8_t, FloatTag> d_byte;
   const hn::Repartition<uint16_t, FloatTag> d_code;
-  const auto values =
+  const ByteVec values =
       hn::Xor(hn::LoadDup128(d_byte, reinterpret_cast<const uint8_t*>(kInt4Values.data())),
               hn::Set(d_byte, 128));  // 128 larger
-  const auto low_half = hn::Set(d_byte, 15);
+  const ByteVec low_half = hn::Set(d_byte, 15);
+  const auto low_codes = [&](ByteVec codes) {
+    return hn::TableLookupBytes(values, hn::And(codes, low_half));
+  };
+  const auto high_codes = [&](ByteVec codes) {
+    const auto shifted = hn::ShiftRight<4>(hn::BitCast(d_code, codes));
+    return hn::TableLookupBytes(values, hn::And(hn::BitCast(d_byte, shifted), low_half));
+  };
   const auto* group = static_cast<const std::byte*>(weights);
   const std::byte* ahead = prefetch.from;
   const int32_t* HWY_RESTRICT x_quad = static_cast<const int32_t*>(x);
   const int32_t* HWY_RESTRICT offsets = x_quad + NumQuads(depth) * kRows * 2;
   for (size_t k = 0; k < depth; k += kInt4GroupCols) {
-    IntVec high[kRows][kVectors], low[kRows][kVectors];
-    for (size_t r = 0; r < kRows; ++r) {
-      for (size_t v = 0; v < kVectors; ++v) {
-        high[r][v] = hn::Zero(d_int);
-        low[r][v] = hn::Set(d_int, offsets[r]);
-      }
-    }
+    QuadSums<kRows> left, right;
+    StartSums(offsets, left);
+    StartSums(offsets, right);
     offsets += kRows;
     const auto* w = reinterpret_cast<const uint8_t*>(group + kGroupScaleBytes);
     const size_t num_ks = HWY_MIN(size_t{kInt4GroupCols}, depth - k);
@@ -327,40 +474,20 @@ HWY_NOINLINE void MultiplyQuadsTile(const void* weights, const void* x, size_t d
       hwy::Prefetch(ahead);
       hwy::Prefetch(ahead + 64);
       ahead += kInt4BlockBytes;
-      hn::Vec<decltype(d_byte)> codes[kVectors];
-      for (size_t v = 0; v < kVectors; ++v) codes[v] = hn::Load(d_byte, w + 4 * v * kLanes);
+      const ByteVec left_codes = hn::Load(d_byte, w);
+      const ByteVec right_codes = hn::Load(d_byte, w + 64);
       w += kInt4BlockBytes;
-      for (size_t half = 0; half < 2; ++half) {
-        hn::Vec<decltype(d_byte)> w_k[kVectors];
-        for (size_t v = 0; v < kVectors; ++v) {
-          w_k[v] = hn::TableLookupBytes(values, hn::And(codes[v], low_half));
-          codes[v] = hn::BitCast(d_byte, hn::ShiftRight<4>(hn::BitCast(d_code, codes[v])));
-        }
-        for (size_t r = 0; r < kRows; ++r) {
-          const IntVec x_high = hn::Set(d_int, x_quad[2 * r]);
-          const IntVec x_low = hn::Set(d_int, x_quad[2 * r + 1]);
-          for (size_t v = 0; v < kVectors; ++v) {
-            high[r][v] = AddQuads(high[r][v], w_k[v], x_high);
-            low[r][v] = AddQuads(low[r][v], w_k[v], x_low);
-          }
-        }
-        x_quad += 2 * kRows;
-      }
+      AddQuad(low_codes(left_codes), x_quad, left);
+      AddQuad(low_codes(right_codes), x_quad, right);
+      x_quad += 2 * kRows;
+      AddQuad(high_codes(left_codes), x_quad, left);
+      AddQuad(high_codes(right_codes), x_quad, right);
+      x_quad += 2 * kRows;
     }
     hwy::Prefetch(ahead);
     ahead += kGroupScaleBytes;
-    const auto* scales = reinterpret_cast<const hwy::bfloat16_t*>(group);
-    for (size_t v = 0; v < kVectors; ++v) {
-      const hn::Rebind<hwy::bfloat16_t, FloatTag> d_scale;
-      const FloatVec scale = hn::PromoteTo(d, hn::Load(d_scale, scales + v * kLanes));
-      for (size_t r = 0; r < kRows; ++r) {
-        float* to = sums + r * kPanelN + v * kLanes;
-        const FloatVec of_group =
-            hn::ConvertTo(d, hn::Add(hn::ShiftLeft<8>(high[r][v]), low[r][v]));
-        const FloatVec before = k > 0 ? hn::Load(d, to) : hn::Zero(d);
-        hn::Store(FusedMulAdd(d, of_group, scale, before), d, to);
-      }
-    }
+    AddGroup(group, 0, k > 0, left, sums);
+    AddGroup(group, kLanes, k > 0, right, sums);
     group = reinterpret_cast<const std::byte*>(w);
   }
 }
@@ -374,7 +501,7 @@ constexpr TileFunctions MakeQuadsTileFunctions(std::index_sequence<kRowsMinus1..
 inline constexpr TileFunctions kQuadsTileFunctions =
     MakeQuadsTileFunctions(std::make_index_sequence<kMaxQuadRows>());
 
-#else  // every number of rows reads pairs
+#else
 inline constexpr TileFunctions kQuadsTileFunctions = {};
 inline void ToQuads(int16_t*, size_t) { LSSAR_CHECK(false); }
 #endif
@@ -390,30 +517,42 @@ enum class XLayout : uint8_t {
 
 // A stored type, as the GEMM uses it. A new weight format is a new row of FormatOf.
 struct WeightFormat {
-  // For one tile of weights as stored. A null entry: that many rows read widened weights.
+  // For one tile, from weights as stored. A null entry: that many rows take the next one, or read
+  // widened weights in blocks.
+  const TileFunctions* quad_tiles;  // x: kQuads
   const TileFunctions* tiles;
-  XLayout x;  // of `tiles`
-  // Widens a block to fp32, or to int16 and scales. Null: all rows read the stored weights.
+  // Widens a block to fp32, or to int16 and scales. Null: blocks read the stored weights.
   void (*widen)(const void* weights, size_t depth, void* out);
-  const TileFunctions* widened_tiles;  // for blocks; without `widen`, of stored weights
-  XLayout widened_x;
+  const TileFunctions* block_tiles;
+  XLayout x;              // of `tiles` and `block_tiles`
+  size_t depth_multiple;  // a row of x is padded to a multiple
 };
 
 HWY_INLINE WeightFormat FormatOf(DType stored) {
   constexpr const TileFunctions* kFloat = &kTileFunctions<float>;
   constexpr const TileFunctions* kInt8 = &kPairsTileFunctions<int8_t, kGroupCols>;
+  static constexpr TileFunctions kNone = {};
   switch (stored) {
-    case DType::kF32: return {kFloat, XLayout::kFloats, nullptr, kFloat, XLayout::kFloats};
+    case DType::kF32: return {&kNone, kFloat, nullptr, kFloat, XLayout::kFloats, 1};
     case DType::kF16:
-      return {&kTileFunctions<hwy::float16_t>, XLayout::kFloats, &WidenPanel<hwy::float16_t>,
-              kFloat, XLayout::kFloats};
+      return {&kNone,
+              &kTileFunctions<hwy::float16_t>,
+              &WidenPanel<hwy::float16_t>,
+              kFloat,
+              XLayout::kFloats,
+              1};
     case DType::kBF16:
-      return {&kTileFunctions<hwy::bfloat16_t>, XLayout::kFloats, &WidenPanel<hwy::bfloat16_t>,
-              kFloat, XLayout::kFloats};
-    case DType::kI8: return {kInt8, XLayout::kPairs, nullptr, kInt8, XLayout::kPairs};
+      return {&kNone,
+              &kTileFunctions<hwy::bfloat16_t>,
+              &WidenPanel<hwy::bfloat16_t>,
+              kFloat,
+              XLayout::kFloats,
+              1};
+    case DType::kI8: return {&kNone, kInt8, nullptr, kInt8, XLayout::kPairs, 2};
     case DType::kI4:
-      return {&kQuadsTileFunctions, XLayout::kQuads, &WidenInt4,
-              &kPairsTileFunctions<int16_t, kInt4GroupCols>, XLayout::kPairs};
+      return {&kQuadsTileFunctions, &kInt4TileFunctions,
+              &WidenInt4,           &kPairsTileFunctions<int16_t, kInt4GroupCols>,
+              XLayout::kPairs,      kInt4BlockCols};
   }
   LSSAR_CHECK(false);
 }

@@ -285,8 +285,8 @@ TEST(LinearInt8Test, RowsOfAnyMagnitudeKeepTheirPrecision) {
   }
 }
 
-// Rows of x at both sides of the limit of quads (32512 steps), of any magnitude, with the largest and
-// smallest numbers of each byte; in tiles of few rows and of many.
+// Rows of x at both sides of the limit of quads (32512 steps), of any magnitude, with the largest
+// and smallest numbers of each byte; in tiles of few rows and of many.
 TEST(LinearInt4Test, RowsOfAnyMagnitudeKeepTheirPrecision) {
   constexpr int kIn = 100, kRows = 14;
   Case c({kRows, kIn, 40}, kPlain, DType::kI4);
@@ -400,7 +400,8 @@ TEST(LinearPackTest, RejectsIntegersWithoutScales) {
   }
 }
 
-// Also groups that QuantizeInt4Group would not make; columns to the middle of a byte and of a block.
+// Also groups that QuantizeInt4Group would not make; columns to the middle of a byte and of a
+// block.
 TEST(LinearPackTest, Int4WithScalesIsKept) {
   constexpr int kRows = 35, kCols = 77, kGroups = 3;
   std::vector<uint8_t> codes(kRows * Int4RowBytes(kCols));

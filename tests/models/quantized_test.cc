@@ -1,5 +1,6 @@
-// The error of int8 and int4 weights and of int8 K/V on the shipped checkpoint: Kullback-Leibler divergence of
-// the next token's distribution from that of the same checkpoint with fp32 weights and fp32 K/V.
+// The error of int8 and int4 weights and of int8 K/V on the shipped checkpoint: Kullback-Leibler
+// divergence of the next token's distribution from that of the same checkpoint with fp32 weights
+// and fp32 K/V.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -24,8 +24,8 @@ def load(path: str) -> tuple[JsonObject, dict[str, torch.Tensor]]:
                               'first')
     integral = [name for name in source.tensors if name.endswith('.weight_scale')]
     if integral:
-        raise CheckpointError(f'{path}: has int8 or int4 weights ({integral[0]}); give the checkpoint that '
-                              'was quantized')
+        raise CheckpointError(f'{path}: has int8 or int4 weights ({integral[0]}); give the '
+                              'checkpoint that was quantized')
     mapped = names.apply(source.rules, source.tensors)
     if mapped.unknown:
         raise CheckpointError(f'{path}: unknown tensors: {", ".join(mapped.unknown[:10])}')
