@@ -60,6 +60,9 @@ timed "$bin/model_bench" --dtype fp16 --works decode --depths 0 ${peer:+--peer-l
 say "The 124M shape, int8 weights, to a depth of 16K"
 timed "$bin/model_bench" --dtype int8 --kv fp16,int8 ${peer:+--peer-llama "$peer"} \
   --json "$out/int8.json"
+say "The 124M shape, int4 weights beside int8"
+timed "$bin/model_bench" --dtype int8,int4 --works decode --depths 0 \
+  ${peer:+--peer-llama "$peer"} --json "$out/4bit.json"
 say "The shipped checkpoint on held-out text"
 timed "$bin/model_bench" --model models/zoo/lssar-6m --text models/zoo/lssar-6m/held_out.bin \
   --json "$out/shipped.json"

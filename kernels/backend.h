@@ -50,9 +50,9 @@ struct MatrixView {
   int num_rows = 0;
   int num_cols = 0;
   bool transposed = false;
-  // bf16 bits [num_rows, ceil(num_cols / kGroupCols)] of an int8 matrix, which is not transposed:
-  // an element stands for itself times the scale of its row and group (quantize.h). Null: a float
-  // type.
+  // bf16 bits [num_rows, ceil(num_cols / GroupColsOf(dtype))] of an int8 or int4 matrix, which is
+  // not transposed: an element stands for its value times the scale of its row and group
+  // (quantize.h). Rows of int4 have Int4RowBytes(num_cols) bytes. Null: a float type.
   const uint16_t* scales = nullptr;
 };
 
@@ -97,9 +97,10 @@ class Backend {
   // Errors  RESOURCE_EXHAUSTED: not enough memory
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t num_bytes) = 0;
 
-  // Copies and repacks `view`, rounded to nearest, ties to even; to int8 as in quantize.h. Elements
-  // that are int8 already keep their bits and scales.
-  // Errors  INVALID_ARGUMENT: `view` is int8 without scales, or `stored` cannot hold a weight;
+  // Copies and repacks `view`, rounded to nearest, ties to even; to int8 and int4 as in quantize.h.
+  // Elements that have the type already keep their bits and scales.
+  // Errors  INVALID_ARGUMENT: `view` is int8 or int4 without scales, or `stored` cannot hold a
+  //         weight; UNIMPLEMENTED: the backend does not compute `stored` (cuda: int4);
   //         RESOURCE_EXHAUSTED: not enough memory
   virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(const MatrixView& view,
                                                              DType stored) = 0;

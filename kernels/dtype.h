@@ -9,34 +9,34 @@
 
 namespace lssar {
 
-// kI8 is a storage format: int8 elements with scales beside them (quantize.h, kv_layout.h). No
-// array of bare int8 crosses an interface.
-enum class DType : uint8_t { kF32, kF16, kBF16, kI8 };
+// kI8 and kI4 are storage formats: integers with scales beside them (quantize.h, kv_layout.h). No
+// array of bare integers crosses an interface.
+enum class DType : uint8_t { kF32, kF16, kBF16, kI8, kI4 };
 
 struct DTypeInfo {
   DType dtype;
   std::string_view name;
-  size_t num_bytes;  // of one element, without its share of a scale
-  bool is_float;     // an element is a number without a scale
-  bool holds_kv;     // K/V pages may have this type; weights may have any
+  size_t num_bits;  // of one element, without its share of a scale
+  bool is_float;    // an element is a number without a scale
+  bool holds_kv;    // K/V pages may have this type; weights may have any
 };
 
 // By DType. A new type is one row here; kernels/DESIGN.md lists the other files.
 inline constexpr DTypeInfo kDTypes[] = {
-    {DType::kF32, "fp32", 4, true, true},
-    {DType::kF16, "fp16", 2, true, true},
-    {DType::kBF16, "bf16", 2, true, false},
-    {DType::kI8, "int8", 1, false, true},
+    {DType::kF32, "fp32", 32, true, true},   {DType::kF16, "fp16", 16, true, true},
+    {DType::kBF16, "bf16", 16, true, false}, {DType::kI8, "int8", 8, false, true},
+    {DType::kI4, "int4", 4, false, false},
 };
 
 constexpr const DTypeInfo& InfoOf(DType t) { return kDTypes[static_cast<int>(t)]; }
 
 // Bytes of one element, without its share of a scale.
-constexpr size_t BytesOf(DType t) { return InfoOf(t).num_bytes; }
+// Requires  not int4, which has two elements in a byte
+constexpr size_t BytesOf(DType t) { return InfoOf(t).num_bits / 8; }
 
 constexpr std::string_view NameOf(DType t) { return InfoOf(t).name; }
 
-// "fp32" | "fp16" | "bf16" | "int8". nullopt: no such name.
+// "fp32" | "fp16" | "bf16" | "int8" | "int4". nullopt: no such name.
 constexpr std::optional<DType> ParseDType(std::string_view name) {
   for (const DTypeInfo& info : kDTypes) {
     if (info.name == name) return info.dtype;

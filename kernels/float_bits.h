@@ -56,9 +56,10 @@ inline float LoadElement(const void* array, DType dtype, size_t idx) {
     case DType::kF32: return static_cast<const float*>(array)[idx];
     case DType::kF16: return FloatFromF16(static_cast<const uint16_t*>(array)[idx]);
     case DType::kBF16: return FloatFromBf16(static_cast<const uint16_t*>(array)[idx]);
-    case DType::kI8: break;
+    case DType::kI8:
+    case DType::kI4: break;
   }
-  LSSAR_CHECK(false);  // an int8 element needs its scale
+  LSSAR_CHECK(false);  // an integer needs its scale
 }
 
 // Requires  IsFloat(dtype)
@@ -67,9 +68,10 @@ inline void StoreElement(float value, void* array, DType dtype, size_t idx) {
     case DType::kF32: static_cast<float*>(array)[idx] = value; return;
     case DType::kF16: static_cast<uint16_t*>(array)[idx] = F16FromFloat(value); return;
     case DType::kBF16: static_cast<uint16_t*>(array)[idx] = Bf16FromFloat(value); return;
-    case DType::kI8: break;
+    case DType::kI8:
+    case DType::kI4: break;
   }
-  LSSAR_CHECK(false);  // an int8 element needs its scale
+  LSSAR_CHECK(false);  // an integer needs its scale
 }
 
 }  // namespace lssar

@@ -69,7 +69,7 @@ enum class Activation : uint8_t {
 // out[r] = table[ids[r]].
 // Shapes    out [ids.size(), hidden_size]; table [vocab, hidden_size] packed
 // Requires  0 <= id < vocab
-// Accuracy  exact: the stored value widened to fp32 (int8: times its scale, exact in fp32)
+// Accuracy  exact: the stored value widened to fp32 (int8, int4: times its scale, exact in fp32)
 struct EmbedArgs {
   std::span<const int32_t> ids;
   const PackedMatrix* table = nullptr;
@@ -99,10 +99,11 @@ struct NormArgs {
 //           multiply, residual and out [M, N]; bias, multiply and residual may be null, and each of
 //           the last two may be out
 // Requires  out does not alias x
-// Ensures   cpu: an element is one fused multiply-add chain over k = 0..K-1 in rising order. int8:
-//           the chain is over groups of k, whose sums are exact integers of x rounded to 16 bits
+// Ensures   cpu: an element is one fused multiply-add chain over k = 0..K-1 in rising order. int8
+//           and int4: over groups of k, whose sums are exact integers of x rounded to 16 bits
 // Accuracy  against reference, before activation: |d| <= 1e-5 * (sum_k |x_k w_k| + |bias|), and
-//           1e-5 |residual|. int8: another 2^-15 max_k |x_k| sum_k |w_k|, x after its norm.
+//           1e-5 |residual|. int8: another 2^-15 max_k |x_k| sum_k |w_k|, x after its norm; int4:
+//           1.008 times that.
 //           BackendOptions::fast_gemm: more. The activation (slope at most 1.13; kRelu2: twice its
 //           argument), multiply and scale carry the error on
 struct LinearArgs {

@@ -13,10 +13,11 @@ absl::Status CheckPack(const MatrixView& view) {
   if (IsFloat(view.dtype) == has_scales) {
     return absl::InvalidArgumentError(
         StrCat("weights of type ", NameOf(view.dtype), has_scales ? " have" : " have no",
-               " scales: pass int8 with them, fp32, fp16 and bf16 without"));
+               " scales: pass int8 and int4 with them, fp32, fp16 and bf16 without"));
   }
   if (has_scales && view.transposed) {
-    return absl::InvalidArgumentError("int8 weights are transposed: pass them as [rows, cols]");
+    return absl::InvalidArgumentError(
+        StrCat(NameOf(view.dtype), " weights are transposed: pass them as [rows, cols]"));
   }
   return absl::OkStatus();
 }
@@ -24,11 +25,20 @@ absl::Status CheckPack(const MatrixView& view) {
 void LoadRow(const MatrixView& view, int row, float* out) {
   const size_t num_cols = size_t(view.num_cols), first = size_t(row) * num_cols;
   if (view.scales != nullptr) {
-    const size_t num_groups = (num_cols + kGroupCols - 1) / kGroupCols;
-    const uint16_t* scales = view.scales + size_t(row) * num_groups;
+    const size_t group_cols = size_t(GroupColsOf(view.dtype));
+    const uint16_t* scales = view.scales + size_t(row) * ((num_cols + group_cols - 1) / group_cols);
+    if (view.dtype == DType::kI4) {
+      const uint8_t* codes =
+          static_cast<const uint8_t*>(view.elements) + size_t(row) * Int4RowBytes(view.num_cols);
+      for (size_t col = 0; col < num_cols; ++col) {
+        out[col] =
+            float(kInt4Values[Int4CodeAt(codes, col)]) * FloatFromBf16(scales[col / group_cols]);
+      }
+      return;
+    }
     const int8_t* steps = static_cast<const int8_t*>(view.elements) + first;
     for (size_t col = 0; col < num_cols; ++col) {
-      out[col] = float(steps[col]) * FloatFromBf16(scales[col / kGroupCols]);
+      out[col] = float(steps[col]) * FloatFromBf16(scales[col / group_cols]);
     }
     return;
   }
@@ -39,7 +49,7 @@ void LoadRow(const MatrixView& view, int row, float* out) {
 }
 
 absl::Status WeightDoesNotFit(DType stored) {
-  if (stored == DType::kI8) {
+  if (stored == DType::kI8 || stored == DType::kI4) {
     return absl::InvalidArgumentError(
         StrCat("a weight is not finite, which ", NameOf(stored), " cannot hold"));
   }

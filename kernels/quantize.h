@@ -1,9 +1,11 @@
-// Rounding of weights, keys and values to their stored type: int8 with one scale per group, fp16
-// and bf16. Every backend quantizes with these functions, so all backends store the same numbers.
+// Rounding of weights, keys and values to their stored type: int8 and int4 with one scale per
+// group, fp16 and bf16. Every backend quantizes with these functions, so all backends store the
+// same numbers.
 #ifndef LSSAR_KERNELS_QUANTIZE_H_
 #define LSSAR_KERNELS_QUANTIZE_H_
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -16,8 +18,22 @@
 
 namespace lssar {
 
-// In-features of one output channel that share a scale. The last group of a row may be shorter.
+// In-features of one output channel that share a scale, of int8 and of int4. The last group of a
+// row may be shorter.
 inline constexpr int kGroupCols = 64;
+inline constexpr int kInt4GroupCols = 32;
+
+// A group of `stored`.
+// Requires  int8 or int4
+constexpr int GroupColsOf(DType stored) {
+  return stored == DType::kI4 ? kInt4GroupCols : kGroupCols;
+}
+
+// int4: an element is a code c in [0, 15] and stands for kInt4Values[c] times its group's scale.
+// The values are denser near 0, as weights are: on lssar-6m their KL is 0.8 of that of -8..7.
+// Source  llama.cpp, kvalues_iq4nl (type IQ4_NL)
+alignas(16) inline constexpr std::array<int8_t, 16> kInt4Values = {
+    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 // The nearest integer, ties to even.
 // Requires  |x| < 2^22
@@ -63,6 +79,99 @@ inline std::optional<float> QuantizeGroup(std::span<const float> values, int8_t*
   return scale;
 }
 
+namespace quantize_internal {
+
+// By x + 127 for integers x in [-127, 127]: the code of the value nearest to x; the smaller one of
+// a tie.
+inline constexpr std::array<uint8_t, 255> kNearestInt4Code = [] {
+  std::array<uint8_t, 255> codes{};
+  for (int x = -127; x <= 127; ++x) {
+    int best = 0;
+    for (int c = 1; c < 16; ++c) {
+      const int distance =
+          x < kInt4Values[size_t(c)] ? kInt4Values[size_t(c)] - x : x - kInt4Values[size_t(c)];
+      const int best_distance = x < kInt4Values[size_t(best)] ? kInt4Values[size_t(best)] - x
+                                                              : x - kInt4Values[size_t(best)];
+      if (distance < best_distance) best = c;
+    }
+    codes[size_t(x + 127)] = uint8_t(best);
+  }
+  return codes;
+}();
+
+// The scales that are tried map the weight of largest magnitude to one end of kInt4Values times
+// these.
+inline constexpr std::array<float, 8> kInt4Stretches = {1.0f,         1.0f / 0.75f, 1.0f / 0.8f,
+                                                        1.0f / 0.85f, 1.0f / 0.9f,  1.0f / 0.95f,
+                                                        1.0f / 1.05f, 1.0f / 1.1f};
+
+// By the same index: the value itself.
+inline constexpr std::array<float, 255> kNearestInt4Value = [] {
+  std::array<float, 255> values{};
+  for (size_t i = 0; i < values.size(); ++i) values[i] = kInt4Values[kNearestInt4Code[i]];
+  return values;
+}();
+
+// The index of both tables.
+inline size_t NearestInt4(float steps) {
+  return size_t(int(std::clamp(RoundToEven(steps), -127.0f, 127.0f)) + 127);
+}
+
+}  // namespace quantize_internal
+
+// Quantizes a group of weights: values[i] ~ kInt4Values[codes[i]] * scale. Returns the scale, a
+// bf16: among 16 scales the first with the least sum of squared errors. Each maps the weight of
+// largest magnitude to -127 or 113, or near it. An element times the scale is exact in fp32.
+// Shapes    codes [values.size()]
+// Requires  at most kInt4GroupCols values
+// Errors    nullopt: a value is not finite
+inline std::optional<float> QuantizeInt4Group(std::span<const float> values, uint8_t* codes) {
+  namespace internal = quantize_internal;
+  float largest = 0;  // the first one of largest magnitude
+  for (const float value : values) {
+    if (!std::isfinite(value)) return std::nullopt;
+    if (std::abs(value) > std::abs(largest)) largest = value;
+  }
+  float best_scale = 0, best_error = std::numeric_limits<float>::infinity();
+  for (const float end : {-127.0f, 113.0f}) {
+    for (const float stretch : internal::kInt4Stretches) {
+      const float scale = FloatFromBf16(Bf16FromFloat(largest / (end * stretch)));
+      // Of a smaller scale, the inverse overflows; of a larger one, the largest weight may.
+      if (std::abs(scale) < std::numeric_limits<float>::min()) continue;
+      if (std::isinf(127.0f * scale)) continue;
+      const float inverse = 1.0f / scale;
+      const float relative = scale / largest;
+      const float to_relative = relative * relative;
+      float error = 0;  // in steps of this scale, so nothing overflows
+      for (size_t first = 0; first < values.size(); first += 8) {
+        for (const float value :
+             values.subspan(first, std::min<size_t>(8, values.size() - first))) {
+          const float steps = value * inverse;
+          const float rest = internal::kNearestInt4Value[internal::NearestInt4(steps)] - steps;
+          error += rest * rest;
+        }
+        if (error * to_relative >= best_error) break;  // it only grows
+      }
+      error *= to_relative;
+      if (error < best_error) {
+        best_error = error;
+        best_scale = scale;
+      }
+    }
+  }
+  const float inverse = best_scale == 0 ? 0.0f : 1.0f / best_scale;
+  for (size_t i = 0; i < values.size(); ++i)
+    codes[i] = internal::kNearestInt4Code[internal::NearestInt4(values[i] * inverse)];
+  return best_scale;
+}
+
+// int4 codes of a row, two in a byte: an even column is in the low half. An odd last column leaves
+// the high half of its byte unused.
+constexpr size_t Int4RowBytes(int num_cols) { return (size_t(num_cols) + 1) / 2; }
+inline uint8_t Int4CodeAt(const uint8_t* row, size_t col) {
+  return uint8_t(row[col / 2] >> (col % 2 * 4) & 15);
+}
+
 // Quantizes one token's key or value of one head: values[i] ~ to[i] * scale, to[i] in [-127, 127].
 // Returns the scale: the largest magnitude / 127, in fp32. The scale is NaN if a value is NaN or
 // infinite, so the error reaches the results.
@@ -80,7 +189,7 @@ inline float QuantizeVector(std::span<const float> values, int8_t* to) {
 }
 
 // Replaces each weight of a row by the value that `stored` represents it with.
-// Errors  false: a weight is not finite, and `stored` is int8
+// Errors  false: a weight is not finite, and `stored` is int8 or int4
 inline bool RoundWeights(std::span<float> row, DType stored) {
   switch (stored) {
     case DType::kF32: return true;
@@ -90,7 +199,21 @@ inline bool RoundWeights(std::span<float> row, DType stored) {
     case DType::kBF16:
       for (float& value : row) value = FloatFromBf16(Bf16FromFloat(value));
       return true;
-    case DType::kI8: break;
+    case DType::kI8:
+    case DType::kI4: break;
+  }
+  if (stored == DType::kI4) {
+    uint8_t codes[kInt4GroupCols];
+    for (size_t first = 0; first < row.size(); first += kInt4GroupCols) {
+      const std::span<float> group =
+          row.subspan(first, std::min(row.size() - first, size_t{kInt4GroupCols}));
+      const std::optional<float> scale = QuantizeInt4Group(group, codes);
+      if (!scale) return false;
+      for (size_t i = 0; i < group.size(); ++i) {
+        group[i] = float(kInt4Values[codes[i]]) * *scale;
+      }
+    }
+    return true;
   }
   int8_t quantized[kGroupCols];
   for (size_t first = 0; first < row.size(); first += kGroupCols) {

@@ -44,7 +44,7 @@ absl::Status LoadModel(const std::string& directory, Backend* backend, const Loa
   ASSIGN_OR_RETURN(GptWeights weights,
                    LoadGptWeights(file, checkpoint->config, backend, options.dtype));
   RETURN_IF_ERROR(file.CheckUnchanged());
-  checkpoint->dtype = weights.embedding->StoredType();
+  checkpoint->dtype = weights.NarrowestType();
   checkpoint->num_parameters = weights.num_parameters;
   checkpoint->max_num_batched_tokens = options.max_num_batched_tokens;
   ASSIGN_OR_RETURN(checkpoint->model, Gpt::Create(checkpoint->config, std::move(weights), backend,

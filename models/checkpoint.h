@@ -33,7 +33,7 @@ struct Checkpoint {
   std::string hash;  // first 16 hex digits of the SHA-256 over config.json and the weights' files
   std::string config_hash;  // the same of config.json alone
   ModelConfig config;
-  DType dtype = DType::kF16;  // of the embedding; the other matrices may differ
+  DType dtype = DType::kF16;  // of fewest bits among the matrices' types
   int64_t num_parameters = 0;
   int max_num_batched_tokens = 0;  // from LoadOptions
   std::unique_ptr<LanguageModel> model;

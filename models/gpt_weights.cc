@@ -230,7 +230,10 @@ class Loader {
     if (transposed) std::swap(shape[0], shape[1]);
     const TensorView* stored = file_.Find(name);
     if (stored != nullptr && stored->type == TensorType::kI8) {
-      return LoadInt8Matrix(name, num_rows, num_cols, transposed);
+      return LoadQuantizedMatrix(name, DType::kI8, num_rows, num_cols, transposed);
+    }
+    if (stored != nullptr && stored->type == TensorType::kU8) {
+      return LoadQuantizedMatrix(name, DType::kI4, num_rows, num_cols, transposed);
     }
     const TensorView* tensor = Find(name, shape);
     if (tensor == nullptr) return nullptr;
@@ -251,36 +254,40 @@ class Loader {
     return status_.ok() ? *std::move(packed) : nullptr;
   }
 
-  // A matrix that `lssar quantize` wrote: NAME is I8 [rows, cols], NAME_scale is BF16 [rows,
-  // ceil(cols / kGroupCols)]. As int8 it is packed as it is.
-  std::unique_ptr<PackedMatrix> LoadInt8Matrix(const std::string& name, int num_rows, int num_cols,
-                                               bool transposed) {
+  // A matrix that `lssar quantize` wrote: NAME is I8 [rows, cols] (int8) or U8 [rows, ceil(cols /
+  // 2)] (int4: two codes a byte, quantize.h), NAME_scale is BF16 [rows, groups]. As `file_dtype` it
+  // is packed as it is.
+  std::unique_ptr<PackedMatrix> LoadQuantizedMatrix(const std::string& name, DType file_dtype,
+                                                    int num_rows, int num_cols, bool transposed) {
     const std::string scale_name = name + "_scale";
-    const int num_groups = (num_cols + kGroupCols - 1) / kGroupCols;
+    const int group_cols = GroupColsOf(file_dtype);
+    const int num_groups = (num_cols + group_cols - 1) / group_cols;
+    const bool is_int4 = file_dtype == DType::kI4;
     const TensorView& steps = *file_.Find(name);
-    const std::vector<int64_t> shape{num_rows, num_cols};
+    const std::vector<int64_t> shape{num_rows, is_int4 ? (num_cols + 1) / 2 : num_cols};
     used_.insert(name);
     const TensorView* scales = file_.Find(scale_name);
     if (transposed) {
-      Fail(name, "is I8 and stored as [in, out] (linear_layout \"conv1d\"), must be [out, in]");
+      Fail(name, StrCat("is ", NameOf(steps.type),
+                        " and stored as [in, out] (linear_layout \"conv1d\"), must be [out, in]"));
     } else if (steps.shape != shape) {
-      Fail(name,
-           StrCat("has shape ", Show(steps.shape), ", must be ", Show(shape), " by config.json"));
-    } else if (std::ranges::find(steps.bytes, std::byte{0x80}) != steps.bytes.end()) {
+      Fail(name, StrCat("has shape ", Show(steps.shape), ", must be ", Show(shape),
+                        " by config.json", is_int4 ? ": two columns in a byte" : ""));
+    } else if (!is_int4 && std::ranges::find(steps.bytes, std::byte{0x80}) != steps.bytes.end()) {
       Fail(name, "holds -128, must be in [-127, 127]");
     } else if (scales != nullptr && scales->type != TensorType::kBF16) {
       Fail(scale_name, StrCat("has dtype ", NameOf(scales->type), ", must be BF16"));
     }
     scales = status_.ok() ? Find(scale_name, {num_rows, num_groups}) : nullptr;
     if (scales == nullptr) return nullptr;
-    num_parameters_ += steps.NumElements() - scales->NumElements();
+    num_parameters_ += int64_t{num_rows} * num_cols - scales->NumElements();
     absl::StatusOr<std::unique_ptr<PackedMatrix>> packed =
         backend_->Pack({.elements = steps.bytes.data(),
-                        .dtype = DType::kI8,
+                        .dtype = file_dtype,
                         .num_rows = num_rows,
                         .num_cols = num_cols,
                         .scales = reinterpret_cast<const uint16_t*>(scales->bytes.data())},
-                       dtype_.value_or(DType::kI8));
+                       dtype_.value_or(file_dtype));
     status_ = packed.status();
     file_.Release(steps);
     file_.Release(*scales);
@@ -332,6 +339,23 @@ class Loader {
 };
 
 }  // namespace
+
+DType GptWeights::NarrowestType() const {
+  DType narrowest = embedding->StoredType();
+  const auto visit = [&](const std::unique_ptr<PackedMatrix>& matrix) {
+    if (matrix == nullptr) return;
+    const DType type = matrix->StoredType();
+    if (InfoOf(type).num_bits < InfoOf(narrowest).num_bits) narrowest = type;
+  };
+  for (const GptLayer& layer : layers) {
+    for (const GptLinear* linear :
+         {&layer.qkv, &layer.attention_out, &layer.mlp_gate, &layer.mlp_in, &layer.mlp_out}) {
+      visit(linear->weight);
+    }
+  }
+  visit(untied_head);
+  return narrowest;
+}
 
 absl::StatusOr<GptWeights> LoadGptWeights(const TensorFile& file, const ModelConfig& config,
                                           Backend* backend, std::optional<DType> dtype) {

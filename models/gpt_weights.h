@@ -53,14 +53,17 @@ struct GptWeights {
   std::unique_ptr<PackedMatrix> untied_head;  // lm_head, [vocab, hidden_size]; null: tied
   GptRegressionHead regression_head;          // empty: none
   int64_t num_parameters = 0;
+
+  // The type of fewest bits among the matrices; the embedding's if others have as many.
+  DType NarrowestType() const;
 };
 
 // `dtype`: the element type of the packed matrices; nullopt: each as the file has it. Norms and
 // biases are fp32.
 // Errors  INVALID_ARGUMENT: a tensor is missing, unexpected, of another dtype or shape (the message
 //         names what was expected and what was found), holds a NaN or an infinity (tensor and
-//         index), or holds a value beyond fp16 where `dtype` asks for it; RESOURCE_EXHAUSTED: no
-//         memory
+//         index), or holds a value beyond fp16 where `dtype` asks for it; UNIMPLEMENTED: the
+//         backend does not compute `dtype`; RESOURCE_EXHAUSTED: no memory
 absl::StatusOr<GptWeights> LoadGptWeights(const TensorFile& file, const ModelConfig& config,
                                           Backend* backend, std::optional<DType> dtype);
 

@@ -24,6 +24,7 @@ constexpr double kToleranceFp32 = 5e-5;
 constexpr double kToleranceFp16 = 3e-2;
 constexpr double kToleranceBf16 = 2e-1;
 constexpr double kToleranceInt8 = 2e-1;
+constexpr double kToleranceInt4 = 1.0;
 // Wider than int8 weights': rounding K can flip a near tie of two keys at one position.
 constexpr double kToleranceInt8Kv = 4e-1;
 
@@ -34,6 +35,7 @@ double ToleranceOf(DType dtype) {
     case DType::kF16: return kToleranceFp16;
     case DType::kBF16: return kToleranceBf16;
     case DType::kI8: return kToleranceInt8;
+    case DType::kI4: return kToleranceInt4;
   }
   LSSAR_CHECK(false);
 }

@@ -53,13 +53,19 @@ constexpr CheckpointCommandInfo kImport = {
 constexpr CheckpointCommandInfo kQuantize = {
     "quantize",
     "  DIR                         a checkpoint with float weights\n"
-    "  --dtype int8                the type of the matrices; default int8\n"
+    "  --dtype int8|int4           the type of the matrices; default int8\n"
+    "  --calibration TEXT          int4: a UTF-8 text file of at least 1,024 tokens, like the\n"
+    "                              training text, for error feedback (GPTQ); default: none, round\n"
+    "                              to nearest\n"
+    "  --head int8|int4            int4: the type of wte and lm_head; default int4\n"
     "  --out DIR                   the new directory; required\n"
     "  --overwrite                 replace the new directory\n\n"
-    "The new checkpoint gives the bits of `--dtype int8` on the old one, is smaller and loads\n"
-    "without quantization.\n\n"
+    "Without --calibration and --head, the new checkpoint gives the bits of the server's --dtype\n"
+    "on the old one. It is smaller and loads without quantization. Only the cpu and reference\n"
+    "devices serve int4.\n\n"
     "Examples:\n"
     "  lssar quantize model --out model-int8\n"
+    "  lssar quantize model --dtype int4 --calibration book.txt --out model-int4\n"
     "  lssar quantize model --dtype int8 --out model-int8 --overwrite"};
 
 constexpr CheckpointCommandInfo kExport = {

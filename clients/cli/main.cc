@@ -43,7 +43,7 @@ constexpr CommandEntry kCommands[] = {
     {"info", "Model, limits and statistics of a server", MakeInfoCommand},
     {"import", "Checkpoint of nanoGPT, llm.c or Hugging Face to one of this server",
      MakeImportCommand},
-    {"quantize", "Checkpoint with int8 weights on disk", MakeQuantizeCommand},
+    {"quantize", "Checkpoint with int8 or int4 weights on disk", MakeQuantizeCommand},
     {"export", "Checkpoint for other programs", MakeExportCommand},
     {"verify", "Checkpoint on every device, or a saved request: same bits?", MakeVerifyCommand},
 };

@@ -180,7 +180,8 @@ void AttentionOfTarget(const AttentionArgs& args, ThreadPool& pool, Scratch& scr
     case DType::kF32: return RunAttention<float>(args, pool, scratch, plan);
     case DType::kF16: return RunAttention<hwy::float16_t>(args, pool, scratch, plan);
     case DType::kI8: return RunAttention<int8_t>(args, pool, scratch, plan);
-    case DType::kBF16: break;
+    case DType::kBF16:
+    case DType::kI4: break;
   }
   LSSAR_CHECK(false);  // FitLayout rejects the type
 }

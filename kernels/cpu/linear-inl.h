@@ -113,12 +113,12 @@ HWY_NOINLINE void MultiplyTile(const void* weights, const void* x, size_t depth,
   }
 }
 
-// Shapes  those of MultiplyTile and MultiplyInt8Tile
+// Shapes  those of MultiplyTile, MultiplyPairsTile and MultiplyQuadsTile
 using TileFunction = void (*)(const void* weights, const void* x, size_t depth, bool resume,
                               PrefetchStream prefetch, float* sums);
 using TileFunctions = std::array<TileFunction, kMaxTileRows + 1>;
 
-// to[k][row] = rows[row][k]. A Word is a float, or a pair of int16.
+// to[k][row] = rows[row][k]. A Word is a float, a pair of int16, or a quad.
 template <typename Word, size_t kRows>
 HWY_NOINLINE void InterleaveRows(const Word* const* rows, size_t depth, Word* HWY_RESTRICT to) {
   const Word* from[kRows];
@@ -156,10 +156,11 @@ inline constexpr InterleaveFunctions<Word> kInterleaveFunctions =
 
 // out [depth, kPanelN] = the weights as fp32.
 template <typename T>
-HWY_NOINLINE void WidenPanel(const void* weights, size_t depth, float* HWY_RESTRICT out) {
+HWY_NOINLINE void WidenPanel(const void* weights, size_t depth, void* out) {
   const T* from = static_cast<const T*>(weights);
+  float* HWY_RESTRICT to = static_cast<float*>(out);
   for (size_t i = 0; i < depth * kPanelN; i += kLanes) {
-    hn::Store(LoadWeights(from + i), FloatTag(), out + i);
+    hn::Store(LoadWeights(from + i), FloatTag(), to + i);
   }
 }
 

@@ -28,7 +28,7 @@ constexpr size_t kBlockM = 192;
 
 // Depth of a block (K): the widened weights (32 KiB) and a tile of x fit L1.
 constexpr size_t kBlockK = 256;
-static_assert(kBlockK % kGroupCols == 0);  // a block starts with its scales
+static_assert(kBlockK % kGroupCols == 0 && kBlockK % kInt4GroupCols == 0);  // starts with scales
 
 // A GEMM with small N on many threads splits M into more blocks, until each thread has this many
 // pairs of block and panel, or a block has two tiles.
@@ -57,7 +57,8 @@ struct Gemm {
   WeightFormat format;
   size_t depth;  // K
   size_t num_tiles;
-  // float [tile][k][row of the tile], or int16 [tile][pair of k][row of the tile][2]
+  TileFunction single_tile;  // of one tile, which reads the weights as stored; null: blocks
+  XLayout layout;            // of x
   const std::byte* x;
   const float* row_scales;  // of int16 rows, [num_rows]; null: of floats
   Scratch& scratch;
@@ -66,11 +67,15 @@ struct Gemm {
   size_t FirstRow(size_t tile) const { return tile * size_t(args.num_rows) / num_tiles; }
   size_t NumRows(size_t tile) const { return FirstRow(tile + 1) - FirstRow(tile); }
 
-  size_t XElementBytes() const { return format.rounds_x ? sizeof(int16_t) : sizeof(float); }
-  // Depth of a packed row of x, with padding.
-  size_t PackedDepth() const { return format.rounds_x ? (depth + 1) / 2 * 2 : depth; }
+  bool RoundsX() const { return layout != XLayout::kFloats; }
+  size_t XElementBytes() const { return RoundsX() ? sizeof(int16_t) : sizeof(float); }
+  // Depth of a packed row of x, with padding; quads: the sums of groups count as two k each.
+  size_t PackedDepth() const {
+    if (layout == XLayout::kQuads) return 4 * NumQuads(depth) + 2 * NumQuadGroups(depth);
+    return (depth + format.depth_multiple - 1) / format.depth_multiple * format.depth_multiple;
+  }
   // The packed x of a tile at k.
-  // Requires  int8: k is even
+  // Requires  pairs: k is even; quads: k is 0
   const std::byte* X(size_t tile, size_t k) const {
     return x + (FirstRow(tile) * PackedDepth() + k * NumRows(tile)) * XElementBytes();
   }
@@ -112,9 +117,31 @@ void PackTile(const Gemm& gemm, size_t tile, int thread_idx, float* packed) {
   kInterleaveFunctions<float>[num_rows](rows, depth, packed + first_row * depth);
 }
 
-// The same as int16, with one scale per row.
-// Shapes    packed: pairs of int16; scales [M]
-void PackInt8Tile(const Gemm& gemm, size_t tile, int thread_idx, int32_t* packed, float* scales) {
+// Packs rounded rows as quads.
+// Shapes    rows [num_rows], each int16 [depth rounded up to 16], destroyed
+void PackQuads(int32_t* const* rows, size_t num_rows, size_t depth, int32_t* packed) {
+  int32_t* offsets = packed + NumQuads(depth) * num_rows * 2;
+  const int64_t* quads[kMaxTileRows];
+  for (size_t r = 0; r < num_rows; ++r) {
+    auto* row = reinterpret_cast<int16_t*>(rows[r]);
+    for (size_t group = 0; group < NumQuadGroups(depth); ++group) {
+      const size_t first = group * kInt4GroupCols;
+      const size_t end = std::min(first + kInt4GroupCols, depth);
+      int32_t sum = 0;
+      for (size_t k = first; k < end; ++k) sum += row[k];
+      offsets[group * num_rows + r] = -128 * sum;
+    }
+    ToQuads(row, depth);
+    quads[r] = reinterpret_cast<const int64_t*>(row);
+  }
+  kInterleaveFunctions<int64_t>[num_rows](quads, NumQuads(depth),
+                                          reinterpret_cast<int64_t*>(packed));
+}
+
+// Packs a tile as 16-bit integers, with one scale per row.
+// Shapes    packed: pairs of int16, or quads; scales [M]
+void PackIntegerTile(const Gemm& gemm, size_t tile, int thread_idx, int32_t* packed,
+                     float* scales) {
   const NormView& norm = gemm.args.norm;
   const size_t first_row = gemm.FirstRow(tile);
   const size_t num_rows = gemm.NumRows(tile);
@@ -122,16 +149,18 @@ void PackInt8Tile(const Gemm& gemm, size_t tile, int thread_idx, int32_t* packed
   const size_t row_pairs = (depth + 15) / 16 * 8;
   auto* pairs = gemm.scratch.OfThread<int32_t>(thread_idx, num_rows * row_pairs + depth);
   float* normed = reinterpret_cast<float*>(pairs + num_rows * row_pairs);
-  const int32_t* rows[kMaxTileRows];
+  int32_t* rows[kMaxTileRows];
+  const bool for_quads = gemm.weight.StoredType() == DType::kI4;
   for (size_t r = 0; r < num_rows; ++r) {
     const float* x = RowOf(gemm, first_row + r);
     if (norm.kind != NormKind::kNone) {
       NormRow(x, int(depth), norm, normed);
       x = normed;
     }
-    scales[first_row + r] = RoundRow(x, depth, reinterpret_cast<int16_t*>(pairs + r * row_pairs));
     rows[r] = pairs + r * row_pairs;
+    scales[first_row + r] = RoundRow(x, depth, for_quads, reinterpret_cast<int16_t*>(rows[r]));
   }
+  if (gemm.layout == XLayout::kQuads) return PackQuads(rows, num_rows, depth, packed);
   const size_t num_pairs = gemm.PackedDepth() / 2;
   kInterleaveFunctions<int32_t>[num_rows](rows, num_pairs, packed + first_row * num_pairs);
 }
@@ -140,7 +169,7 @@ void PackInt8Tile(const Gemm& gemm, size_t tile, int thread_idx, int32_t* packed
 void PackRows(Gemm& gemm, ThreadPool& pool) {
   const size_t num_rows = size_t(gemm.args.num_rows);
   const int64_t num_tiles = int64_t(gemm.num_tiles);
-  if (!gemm.format.rounds_x) {
+  if (!gemm.RoundsX()) {
     float* packed = gemm.scratch.Shared<float>(num_rows * gemm.depth);
     gemm.x = reinterpret_cast<const std::byte*>(packed);
     pool.ParallelFor(num_tiles, [&](int64_t tile, int thread_idx) {
@@ -154,7 +183,7 @@ void PackRows(Gemm& gemm, ThreadPool& pool) {
   gemm.x = reinterpret_cast<const std::byte*>(packed);
   gemm.row_scales = scales;
   pool.ParallelFor(num_tiles, [&](int64_t tile, int thread_idx) {
-    PackInt8Tile(gemm, size_t(tile), thread_idx, packed, scales);
+    PackIntegerTile(gemm, size_t(tile), thread_idx, packed, scales);
   });
 }
 
@@ -258,8 +287,8 @@ void MultiplySingleTile(const Gemm& gemm, size_t panel_idx, size_t tile, int thr
   const size_t num_rows = gemm.NumRows(tile);
   float* sums = gemm.scratch.OfThread<float>(thread_idx, num_rows * size_t{kPanelN});
   const std::byte* panel = gemm.Panel(panel_idx);
-  (*gemm.format.tiles)[num_rows](panel, gemm.X(tile, 0), gemm.depth, false,
-                                 {panel + kPrefetchBytes, gemm.BytesPerK()}, sums);
+  gemm.single_tile(panel, gemm.X(tile, 0), gemm.depth, false,
+                   {panel + kPrefetchBytes, gemm.BytesPerK()}, sums);
   StoreTile(gemm.Out(panel_idx, tile), sums);
 }
 
@@ -278,11 +307,9 @@ void MultiplyTiles(const Gemm& gemm, size_t panel_idx, size_t first_tile, size_t
     const bool is_last = k + count == depth;
     const std::byte* stored = gemm.Panel(panel_idx) + PanelOffset(stored_type, int(k));
     const void* weights = stored;
-    const TileFunctions* tiles = gemm.format.tiles;
     if (gemm.format.widen != nullptr) {
       gemm.format.widen(stored, count, wide);
       weights = wide;
-      tiles = &kTileFunctions<float>;
     }
     for (size_t tile = first_tile; tile < end_tile; ++tile) {
       const size_t num_rows = gemm.NumRows(tile);
@@ -296,7 +323,7 @@ void MultiplyTiles(const Gemm& gemm, size_t panel_idx, size_t first_tile, size_t
               ? PrefetchStream{stored + count * gemm.BytesPerK(), gemm.BytesPerK()}
               : PrefetchStream{x + gemm.PackedDepth() * x_bytes_per_k, x_bytes_per_k};
       if (is_last) PrefetchOut(out);
-      (*tiles)[num_rows](weights, x, count, k > 0, prefetch, tile_sums);
+      (*gemm.format.block_tiles)[num_rows](weights, x, count, k > 0, prefetch, tile_sums);
       if (is_last) StoreTile(out, tile_sums);
     }
   }
@@ -313,11 +340,21 @@ void LinearOfTarget(const LinearArgs& args, const int32_t* row_ids, float softca
             .format = FormatOf(weight.StoredType()),
             .depth = size_t(weight.NumCols()),
             .num_tiles = (num_rows + kMaxTileRows - 1) / kMaxTileRows,
+            .single_tile = nullptr,
+            .layout = FormatOf(weight.StoredType()).x,
             .x = reinterpret_cast<const std::byte*>(args.x),
             .row_scales = nullptr,
             .scratch = scratch};
-  const bool reads_x_in_place = num_rows == 1 && row_ids == nullptr &&
-                                args.norm.kind == NormKind::kNone && !gemm.format.rounds_x;
+  if (gemm.num_tiles == 1) {
+    gemm.single_tile = (*gemm.format.quad_tiles)[num_rows];
+    if (gemm.single_tile != nullptr) {
+      gemm.layout = XLayout::kQuads;
+    } else {
+      gemm.single_tile = (*gemm.format.tiles)[num_rows];
+    }
+  }
+  const bool reads_x_in_place =
+      num_rows == 1 && row_ids == nullptr && args.norm.kind == NormKind::kNone && !gemm.RoundsX();
   if (!reads_x_in_place) PackRows(gemm, pool);
 
   const size_t num_panels = size_t(weight.NumPanels());
@@ -331,7 +368,7 @@ void LinearOfTarget(const LinearArgs& args, const int32_t* row_ids, float softca
     const size_t panel = size_t(task_idx) % num_panels;
     const size_t first_tile = block * gemm.num_tiles / num_blocks;
     const size_t end_tile = (block + 1) * gemm.num_tiles / num_blocks;
-    if (end_tile - first_tile == 1) {
+    if (gemm.single_tile != nullptr) {
       MultiplySingleTile(gemm, panel, first_tile, thread_idx);
     } else {
       MultiplyTiles(gemm, panel, first_tile, end_tile, thread_idx);

@@ -17,9 +17,10 @@
 namespace lssar {
 namespace {
 
-// Elements of a row that are packed together: a group of int8. For all types, source and panel stay
-// in L1 from one row to the next.
+// Elements of a row that are packed together: a group of int8, two of int4. For all types, source
+// and panel stay in L1 from one row to the next.
 constexpr int kBlockCols = kGroupCols;
+static_assert(kBlockCols % kInt4GroupCols == 0 && kInt4GroupCols % kInt4BlockCols == 0);
 
 // Columns [first_col, first_col + num_cols) of one row of `view`.
 struct RowBlock {
@@ -46,17 +47,30 @@ struct RowBlock {
       case DType::kBF16:
         return ForEach<uint16_t>([to](int k, uint16_t bits) { to[k] = FloatFromBf16(bits); });
       case DType::kI8:
-        return ForEach<int8_t>([to, scale = FloatFromBf16(ScaleBits())](int k, int8_t steps) {
+        return ForEach<int8_t>([to, scale = FloatFromBf16(ScaleBits(0))](int k, int8_t steps) {
           to[k] = float(steps) * scale;
         });
+      case DType::kI4:
+        for (int k = 0; k < num_cols; ++k) {
+          to[k] = float(kInt4Values[Int4Code(k)]) * FloatFromBf16(ScaleBits(k));
+        }
+        return;
     }
     LSSAR_CHECK(false);
   }
 
-  // int8: the block is a group.
-  uint16_t ScaleBits() const {
-    const int num_groups = (view.num_cols + kGroupCols - 1) / kGroupCols;
-    return view.scales[size_t(row) * size_t(num_groups) + size_t(first_col / kGroupCols)];
+  // int8, int4: of the group of column first_col + k.
+  uint16_t ScaleBits(int k) const {
+    const int group_cols = GroupColsOf(view.dtype);
+    const int num_groups = (view.num_cols + group_cols - 1) / group_cols;
+    return view.scales[size_t(row) * size_t(num_groups) + size_t((first_col + k) / group_cols)];
+  }
+
+  // Of column first_col + k of an int4 view.
+  uint8_t Int4Code(int k) const {
+    const uint8_t* codes =
+        static_cast<const uint8_t*>(view.elements) + size_t(row) * Int4RowBytes(view.num_cols);
+    return Int4CodeAt(codes, size_t(first_col + k));
   }
 };
 
@@ -86,6 +100,40 @@ bool StoreInt8(std::span<const float> values, int column, std::byte* to) {
   return true;
 }
 
+// Stores one row's part of a group: codes and scale. `to`: the group, zeroed; `column`: the row's
+// index in the panel.
+void StoreInt4Codes(std::span<const uint8_t> codes, uint16_t scale_bits, int column,
+                    std::byte* to) {
+  reinterpret_cast<uint16_t*>(to)[column] = scale_bits;
+  for (int k = 0; k < std::ssize(codes); ++k) {
+    to[Int4Offset(k, column)] |= std::byte(codes[size_t(k)] << Int4Shift(k));
+  }
+}
+
+// Quantizes one row's part of a block of groups. False: a weight is not finite.
+bool StoreInt4(std::span<const float> values, int column, std::byte* to) {
+  for (size_t k = 0; k < values.size(); k += kInt4GroupCols) {
+    const auto group = values.subspan(k, std::min(values.size() - k, size_t{kInt4GroupCols}));
+    uint8_t codes[kInt4GroupCols];
+    const std::optional<float> scale = QuantizeInt4Group(group, codes);
+    if (!scale) return false;
+    StoreInt4Codes({codes, group.size()}, Bf16FromFloat(*scale), column,
+                   to + PanelOffset(DType::kI4, int(k)));
+  }
+  return true;
+}
+
+// The same of a block that is int4 already.
+void CopyInt4(const RowBlock& block, int column, std::byte* to) {
+  for (int k = 0; k < block.num_cols; k += kInt4GroupCols) {
+    const int count = std::min(kInt4GroupCols, block.num_cols - k);
+    uint8_t codes[kInt4GroupCols];
+    for (int i = 0; i < count; ++i) codes[i] = block.Int4Code(k + i);
+    StoreInt4Codes({codes, size_t(count)}, block.ScaleBits(k), column,
+                   to + PanelOffset(DType::kI4, k));
+  }
+}
+
 // `to`: the panel at k = block.first_col. False: `stored` cannot hold an element.
 bool PackBlock(const RowBlock& block, DType stored, std::byte* to) {
   const int column = block.row % kPanelN;
@@ -95,9 +143,13 @@ bool PackBlock(const RowBlock& block, DType stored, std::byte* to) {
     return true;
   }
   if (block.view.dtype == DType::kI8 && stored == DType::kI8) {
-    reinterpret_cast<uint16_t*>(to)[column] = block.ScaleBits();
+    reinterpret_cast<uint16_t*>(to)[column] = block.ScaleBits(0);
     block.ForEach<std::byte>(
         [to, column](int k, std::byte steps) { to[Int8Offset(k, column)] = steps; });
+    return true;
+  }
+  if (block.view.dtype == DType::kI4 && stored == DType::kI4) {
+    CopyInt4(block, column, to);
     return true;
   }
   float values[kBlockCols];
@@ -112,6 +164,7 @@ bool PackBlock(const RowBlock& block, DType stored, std::byte* to) {
     case DType::kF16:
     case DType::kBF16: return StoreBits(given, stored, to_bits);
     case DType::kI8: return StoreInt8(given, column, to);
+    case DType::kI4: return StoreInt4(given, column, to);
   }
   LSSAR_CHECK(false);
 }
@@ -134,6 +187,18 @@ void WidenInt8Column(const CpuMatrix& matrix, const std::byte* panel, int column
   }
 }
 
+void WidenInt4Column(const CpuMatrix& matrix, const std::byte* panel, int column, float* out) {
+  for (int first = 0; first < matrix.NumCols(); first += kInt4GroupCols) {
+    const std::byte* group = panel + PanelOffset(DType::kI4, first);
+    const float scale = FloatFromBf16(reinterpret_cast<const uint16_t*>(group)[column]);
+    const int count = std::min(kInt4GroupCols, matrix.NumCols() - first);
+    for (int k = 0; k < count; ++k) {
+      const auto code = uint8_t(group[Int4Offset(k, column)]) >> Int4Shift(k) & 15;
+      out[first + k] = float(kInt4Values[size_t(code)]) * scale;
+    }
+  }
+}
+
 }  // namespace
 
 void CpuMatrix::WidenRow(int row, float* out) const {
@@ -146,6 +211,7 @@ void CpuMatrix::WidenRow(int row, float* out) const {
     case DType::kF16: return WidenColumn<uint16_t>(*this, panel, column, FloatFromF16, out);
     case DType::kBF16: return WidenColumn<uint16_t>(*this, panel, column, FloatFromBf16, out);
     case DType::kI8: return WidenInt8Column(*this, panel, column, out);
+    case DType::kI4: return WidenInt4Column(*this, panel, column, out);
   }
 }
 

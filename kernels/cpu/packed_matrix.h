@@ -24,9 +24,22 @@ inline constexpr int kPanelN = 32;
 // zeros.
 inline constexpr size_t kGroupScaleBytes = size_t{kPanelN} * 2;
 
-// Bytes from a panel's start to its k; int8: to the start of the group of k.
-// Requires  int8: k is a multiple of kGroupCols, or the panel's whole depth
+// int4: the same with groups of kInt4GroupCols k. After the scales follow blocks of 8 k,
+// [block][kPanelN][4] bytes. A byte has two codes: of k in the low half, of k + 4 in the high half,
+// with k in the order 0, 2, 1, 3. So a byte of each quad is a 16-bit lane's low or high one, which
+// makes pairs of k (WidenInt4); and 4 bytes are 4 k of a column, which one instruction multiplies.
+// A group is 9 cache lines: 4.5 bits an element. The last block is padded: x is zero there.
+inline constexpr int kInt4BlockCols = 8;
+inline constexpr size_t kInt4BlockBytes = size_t{kPanelN} * 4;
+
+// Bytes from a panel's start to its k; int8, int4: to the start of the group of k.
+// Requires  int8, int4: k is a multiple of GroupColsOf(stored), or the panel's whole depth
 constexpr size_t PanelOffset(DType stored, int k) {
+  if (stored == DType::kI4) {
+    const int num_int4_groups = (k + kInt4GroupCols - 1) / kInt4GroupCols;
+    const int num_blocks = (k + kInt4BlockCols - 1) / kInt4BlockCols;
+    return size_t(num_blocks) * kInt4BlockBytes + size_t(num_int4_groups) * kGroupScaleBytes;
+  }
   if (stored != DType::kI8) return size_t(k) * size_t{kPanelN} * BytesOf(stored);
   const int num_groups = (k + kGroupCols - 1) / kGroupCols;
   return size_t((k + 1) / 2) * 2 * size_t{kPanelN} + size_t(num_groups) * kGroupScaleBytes;
@@ -38,13 +51,22 @@ constexpr size_t Int8Offset(int k, int column) {
   return kGroupScaleBytes + size_t(k / 2 * kPanelN + column) * 2 + size_t(k % 2);
 }
 
+// int4: bytes from a group's first scale to the byte of element (k, column), and the bit of its
+// code there. `k` counts from the group's start.
+constexpr size_t Int4Offset(int k, int column) {
+  constexpr size_t kByteOf[] = {0, 2, 1, 3};
+  return kGroupScaleBytes + size_t(k / kInt4BlockCols) * kInt4BlockBytes + size_t(column) * 4 +
+         kByteOf[k % 4];
+}
+constexpr int Int4Shift(int k) { return k % kInt4BlockCols / 4 * 4; }
+
 // Bytes of a panel: whole cache lines.
 constexpr size_t PanelBytesOf(DType stored, int num_cols) {
   return (PanelOffset(stored, num_cols) + 63) / 64 * 64;
 }
 
-// Element (row, k) is at [row / 32][k][row % 32]; int8: see kGroupScaleBytes. Rows past the end of
-// the matrix, in the last panel, are zero.
+// Element (row, k) is at [row / 32][k][row % 32]; int8 and int4: see kGroupScaleBytes. Rows past
+// the end of the matrix, in the last panel, are zero; int4: their scales are.
 class CpuMatrix final : public PackedMatrix {
  public:
   // Requires  panels of NumPanels() * PanelBytes() bytes, 64-byte aligned
@@ -75,8 +97,8 @@ class CpuMatrix final : public PackedMatrix {
 
 // Copies `view` into panels, rounded to nearest (ties to even) if `stored` is narrower.
 // Requires  view.num_rows, view.num_cols >= 1
-// Errors    RESOURCE_EXHAUSTED: not enough memory; INVALID_ARGUMENT: `view` is int8, a finite
-//           weight overflows `stored`, or a weight is not finite and `stored` is int8
+// Errors    RESOURCE_EXHAUSTED: not enough memory; INVALID_ARGUMENT: CheckPack's, a finite weight
+//           overflows `stored`, or a weight is not finite and `stored` is int8 or int4
 // Threads   the whole pool
 absl::StatusOr<std::unique_ptr<PackedMatrix>> PackForCpu(const MatrixView& view, DType stored,
                                                          ThreadPool& pool);

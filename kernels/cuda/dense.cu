@@ -396,6 +396,7 @@ LSSAR_KERNEL(kThreads) EmbedRows(LSSAR_ARGS(CudaEmbedArgs) args) {
         x = float(static_cast<const int8_t*>(args.table.elements)[at]) *
             args.table.scales[at / kCudaGroupCols];
         break;
+      case DType::kI4: break;  // PackOnDevice refuses it
     }
     out[col] = x;
   }
@@ -447,7 +448,8 @@ int StartLinear(const CudaLinearArgs& args, void* stream) {
     case DType::kF16: return StartLinearOf<F16Element>(args, stream);
     case DType::kBF16: return StartLinearOf<Bf16Element>(args, stream);
     case DType::kI8: return StartLinearOf<I8Element>(args, stream);
-    case DType::kF32: break;
+    case DType::kF32:
+    case DType::kI4: break;
   }
   return args.num_rows <= 2 ? StartLinearF32<1, 1>(args, stream)
                             : StartLinearF32<8, 2>(args, stream);
@@ -458,7 +460,8 @@ int StartFusedLinear(const CudaFusedLinearArgs& args, void* stream) {
     case DType::kF16: return StartFusedLinearOf<F16Element>(args, stream);
     case DType::kBF16: return StartFusedLinearOf<Bf16Element>(args, stream);
     case DType::kI8: return StartFusedLinearOf<I8Element>(args, stream);
-    case DType::kF32: break;
+    case DType::kF32:
+    case DType::kI4: break;
   }
   return kInvalidValue;
 }

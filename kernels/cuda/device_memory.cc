@@ -123,6 +123,10 @@ absl::StatusOr<void*> PinnedMemory::Reserve(size_t num_bytes) {
 absl::StatusOr<std::unique_ptr<PackedMatrix>> PackOnDevice(CudaDriver& driver,
                                                            const MatrixView& view, DType stored) {
   RETURN_IF_ERROR(CheckPack(view));
+  if (stored == DType::kI4) {
+    return absl::UnimplementedError(
+        "cuda does not compute int4 weights; use int8 (--dtype int8), or the cpu device");
+  }
   const size_t num_rows = size_t(view.num_rows);
   const size_t num_cols = size_t(view.num_cols);
   const size_t groups = (num_cols + kCudaGroupCols - 1) / kCudaGroupCols;

@@ -388,7 +388,8 @@ int StartTiledLinear(const CudaLinearArgs& args, void* stream) {
     case DType::kF16: return StartTile<F16Element>(args, stream);
     case DType::kBF16: return StartTile<Bf16Element>(args, stream);
     case DType::kI8: return StartTile<I8Element>(args, stream);
-    case DType::kF32: break;
+    case DType::kF32:
+    case DType::kI4: break;
   }
   return kInvalidValue;
 }

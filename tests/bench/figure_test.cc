@@ -58,7 +58,8 @@ TEST(TimedBackendTest, CountsThePackedBytesOfEveryProduct) {
   const std::vector<float> w(size_t{kRows} * kCols, 0.5f), x(kCols, 1.0f);
   std::vector<float> out(kRows);
   const int32_t first_row = 0;
-  for (const DType stored : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
+  for (const DTypeInfo& info : kDTypes) {
+    const DType stored = info.dtype;
     const auto matrix =
         *backend.Pack({.elements = w.data(), .num_rows = kRows, .num_cols = kCols}, stored);
     for (int call = 0; call < 2; ++call)
@@ -70,9 +71,10 @@ TEST(TimedBackendTest, CountsThePackedBytesOfEveryProduct) {
                     .weight = matrix.get(),
                     .logits = out.data()});
     const OpCosts costs = backend.TakeCosts();
-    // int8: one bf16 scale per row and 64 columns.
-    const int64_t weight_bytes = int64_t{kRows} * kCols * int64_t(BytesOf(stored)) +
-                                 (stored == DType::kI8 ? kRows * (kCols / 64) * 2 : 0);
+    // int8 and int4: one bf16 scale per row and 64 or 32 columns.
+    const int group_cols = stored == DType::kI8 ? 64 : 32;
+    const int64_t weight_bytes = int64_t{kRows} * kCols * int64_t(info.num_bits) / 8 +
+                                 (info.is_float ? 0 : kRows * (kCols / group_cols) * 2);
     EXPECT_EQ(costs[size_t(Op::kLinear)].weight_bytes, 2 * weight_bytes) << NameOf(stored);
     EXPECT_EQ(costs[size_t(Op::kLogits)].weight_bytes, weight_bytes) << NameOf(stored);
     EXPECT_GT(costs[size_t(Op::kLinear)].seconds, 0);

@@ -95,9 +95,10 @@ class Runner {
     }
     if (!flags_.text.empty() && text_.empty() && !ReadText()) return false;
     if (!flags_.peer_llama.empty() && flags_.model.empty()) {
-      for (const bool q8_0 : {false, true}) {
-        const std::string path = GgufPath(q8_0);
-        if (!std::filesystem::exists(path) && !WriteRandomGguf(ModelShape{}, q8_0, path).ok())
+      for (const std::string& dtype : flags_.dtypes) {
+        const std::string path = GgufPath(dtype);
+        if (!std::filesystem::exists(path) &&
+            !WriteRandomGguf(ModelShape{}, MatricesOf(dtype), path).ok())
           return false;
       }
     }
@@ -115,8 +116,15 @@ class Runner {
     return !text_.empty();
   }
 
-  std::string GgufPath(bool q8_0) const {
-    return StrCat(flags_.work_folder, "/random-124m-", q8_0 ? "q8_0" : "f16", ".gguf");
+  // llama.cpp's type of as many bits; F16 beside fp32 and bf16.
+  static GgufMatrices MatricesOf(const std::string& dtype) {
+    if (dtype == "int8") return GgufMatrices::kQ8;
+    return dtype == "int4" ? GgufMatrices::kQ4 : GgufMatrices::kF16;
+  }
+
+  std::string GgufPath(const std::string& dtype) const {
+    constexpr const char* kNames[] = {"f16", "q8_0", "q4_0"};
+    return StrCat(flags_.work_folder, "/random-124m-", kNames[int(MatricesOf(dtype))], ".gguf");
   }
 
   bool RunFormat(const std::string& dtype, const std::string& kv) {
@@ -142,7 +150,7 @@ class Runner {
                 ? nullptr
                 : std::make_unique<PeerLlama>(flags_.peer_llama, model_->NumThreads(),
                                               flags_.num_repeats);
-    peer_gguf_ = GgufPath(dtype == "int8");
+    peer_gguf_ = GgufPath(dtype);
     if (ceilings_ == nullptr) {
       ceilings_ = std::make_unique<Ceilings>(model_->NumThreads());
       machine_ = MachineLine(model_->NumThreads()) + ", " + model_->Describe();

@@ -44,6 +44,51 @@ std::vector<char> ToQ8Blocks(const std::vector<float>& values) {
   return blocks;
 }
 
+// GGUF's Q4_0: blocks of 32 values, an fp16 scale and then 16 bytes: value j + 8 in the low half of
+// byte j, value 16 + j in the high half. The value of largest magnitude becomes -8.
+std::vector<char> ToQ4Blocks(const std::vector<float>& values) {
+  std::vector<char> blocks;
+  blocks.reserve(values.size() / 32 * 18);
+  for (size_t i = 0; i < values.size(); i += 32) {
+    float largest = 0;
+    for (size_t j = i; j < i + 32; ++j) {
+      if (std::abs(values[j]) > std::abs(largest)) largest = values[j];
+    }
+    const float scale = largest / -8;
+    const uint16_t bits = F16FromFloat(scale);
+    blocks.insert(blocks.end(), reinterpret_cast<const char*>(&bits),
+                  reinterpret_cast<const char*>(&bits) + 2);
+    const auto steps = [&](size_t j) {
+      return scale == 0 ? 8 : std::clamp(int(std::lround(values[j] / scale)) + 8, 0, 15);
+    };
+    for (size_t j = i; j < i + 16; ++j) blocks.push_back(char(steps(j) | steps(j + 16) << 4));
+  }
+  return blocks;
+}
+
+// Of a matrix type: the codes of a tensor's type and of general.file_type.
+struct GgufTypeCodes {
+  uint32_t tensor;
+  uint32_t file;
+};
+constexpr GgufTypeCodes CodesOf(GgufMatrices matrices) {
+  switch (matrices) {
+    case GgufMatrices::kF16: return {1, 1};
+    case GgufMatrices::kQ8: return {8, 7};
+    case GgufMatrices::kQ4: return {2, 2};
+  }
+  return {};
+}
+
+int64_t MatrixBytes(GgufMatrices matrices, int64_t num_elements) {
+  switch (matrices) {
+    case GgufMatrices::kF16: return num_elements * 2;
+    case GgufMatrices::kQ8: return num_elements / 32 * 34;
+    case GgufMatrices::kQ4: return num_elements / 32 * 18;
+  }
+  return 0;
+}
+
 template <typename T>
 void Put(std::ofstream& out, const T& value) {
   out.write(reinterpret_cast<const char*>(&value), sizeof(value));
@@ -61,7 +106,7 @@ void PutKey(std::ofstream& out, std::string_view key, uint32_t value) {
   PutString(out, key), Put(out, uint32_t{kUint32}), Put(out, value);
 }
 
-void PutGgufKeys(std::ofstream& out, const ModelShape& shape, bool q8_0) {
+void PutGgufKeys(std::ofstream& out, const ModelShape& shape, GgufMatrices matrices) {
   const auto put_text = [&](std::string_view key, std::string_view value) {
     PutString(out, key), Put(out, uint32_t{kString}), PutString(out, value);
   };
@@ -69,7 +114,7 @@ void PutGgufKeys(std::ofstream& out, const ModelShape& shape, bool q8_0) {
   put_text("general.architecture", "gptneox");
   put_text("general.name", "random");
   put_text("tokenizer.ggml.model", "no_vocab");
-  PutKey(out, "general.file_type", q8_0 ? 7 : 1);
+  PutKey(out, "general.file_type", CodesOf(matrices).file);
   PutKey(out, "gptneox.context_length", 32768);
   PutKey(out, "gptneox.embedding_length", uint32_t(shape.hidden_size));
   PutKey(out, "gptneox.block_count", uint32_t(shape.num_hidden_layers));
@@ -182,7 +227,8 @@ absl::Status WriteRandomCheckpoint(const ModelShape& shape, const std::string& d
   return absl::OkStatus();
 }
 
-absl::Status WriteRandomGguf(const ModelShape& shape, bool q8_0, const std::string& path) {
+absl::Status WriteRandomGguf(const ModelShape& shape, GgufMatrices matrices,
+                             const std::string& path) {
   std::vector<ShapeTensor> tensors = TensorsOf(shape);
   ShapeTensor output = tensors.front();
   output.gguf_name = "output.weight";
@@ -190,10 +236,10 @@ absl::Status WriteRandomGguf(const ModelShape& shape, bool q8_0, const std::stri
 
   std::ofstream out(path, std::ios::binary);
   out.write("GGUF", 4), Put(out, uint32_t{3}), Put(out, uint64_t(tensors.size()));
-  PutGgufKeys(out, shape, q8_0);
+  PutGgufKeys(out, shape, matrices);
   const auto num_bytes = [&](const ShapeTensor& t) {
     if (t.dims.size() == 1) return t.NumElements() * 4;
-    return q8_0 ? t.NumElements() / 32 * 34 : t.NumElements() * 2;
+    return MatrixBytes(matrices, t.NumElements());
   };
   const auto aligned = [](int64_t n) { return (n + 31) / 32 * 32; };
   int64_t offset = 0;
@@ -201,7 +247,8 @@ absl::Status WriteRandomGguf(const ModelShape& shape, bool q8_0, const std::stri
     PutString(out, tensor.gguf_name), Put(out, uint32_t(tensor.dims.size()));
     for (auto dim = tensor.dims.rbegin(); dim != tensor.dims.rend(); ++dim)
       Put(out, uint64_t(*dim));
-    Put(out, uint32_t(tensor.dims.size() == 1 ? 0 : q8_0 ? 8 : 1)), Put(out, uint64_t(offset));
+    Put(out, tensor.dims.size() == 1 ? uint32_t{0} : CodesOf(matrices).tensor);
+    Put(out, uint64_t(offset));
     offset += aligned(num_bytes(tensor));
   }
   const auto pad_to = [&](int64_t position) {
@@ -212,8 +259,9 @@ absl::Status WriteRandomGguf(const ModelShape& shape, bool q8_0, const std::stri
     const std::vector<float> values = RandomValues(tensors[i], i + 1 == tensors.size() ? 0 : i);
     if (tensors[i].dims.size() == 1) {
       out.write(reinterpret_cast<const char*>(values.data()), std::streamsize(values.size() * 4));
-    } else if (q8_0) {
-      const std::vector<char> blocks = ToQ8Blocks(values);
+    } else if (matrices != GgufMatrices::kF16) {
+      const std::vector<char> blocks =
+          matrices == GgufMatrices::kQ8 ? ToQ8Blocks(values) : ToQ4Blocks(values);
       out.write(blocks.data(), std::streamsize(blocks.size()));
     } else {
       const std::vector<uint16_t> halves = ToHalves(values);

@@ -43,11 +43,14 @@ int32_t SyntheticToken(int position, int salt, int vocab_size);
 // Writes config.json and model.safetensors (F16) to `directory`, which is created if it is missing.
 absl::Status WriteRandomCheckpoint(const ModelShape& shape, const std::string& directory);
 
-// Writes the same weights as a GGUF file, F16 or Q8_0, for llama.cpp's "gptneox" (LayerNorm,
-// biases, rotary, GELU MLP, softmax attention), its architecture closest to ours. The output matrix
-// is a copy of the embedding: llama.cpp cannot tie it there. A token so reads as many bytes as
-// here.
-absl::Status WriteRandomGguf(const ModelShape& shape, bool q8_0, const std::string& path);
+// The types of a GGUF file's matrices.
+enum class GgufMatrices : uint8_t { kF16, kQ8, kQ4 };  // F16, Q8_0, Q4_0
+
+// Writes the same weights as a GGUF file for llama.cpp's "gptneox" (LayerNorm, biases, rotary, GELU
+// MLP, softmax attention), its architecture closest to ours. The output matrix is a copy of the
+// embedding: llama.cpp cannot tie it there. A token so reads as many bytes as here.
+absl::Status WriteRandomGguf(const ModelShape& shape, GgufMatrices matrices,
+                             const std::string& path);
 
 }  // namespace lssar::bench
 

@@ -2,8 +2,8 @@
 
     python3 tests/bench/report.py RESULTS_DIR COMMIT
 
-reads what the benches left in RESULTS_DIR (16bit.json, int8.json, shipped.json, linear-*.json,
-attention.json) and writes bench.json and bench.md beside it.
+reads what the benches left in RESULTS_DIR (16bit.json, int8.json, 4bit.json, shipped.json,
+linear-*.json, attention.json) and writes bench.json and bench.md beside it.
 """
 
 import datetime
@@ -16,6 +16,7 @@ from typing import NamedTuple, Optional
 FP16 = 'fp16 weights, fp16 K/V'
 INT8 = 'int8 weights, fp16 K/V'
 INT8_KV = 'int8 weights, int8 K/V'
+INT4 = 'int4 weights, fp16 K/V'
 MEMORY_SHARE = 0.60
 OPS = {'linear': 'products', 'logits': 'logits', 'attention': 'attention',
        'rope_write': 'K/V written', 'embed': 'embedding', 'other': 'other'}
@@ -36,6 +37,7 @@ GOALS = (
     Goal('prefill 1024', 'int8', INT8, ratio=1.8, share_alone=0.75),
     Goal('decode at 0', '16bit', FP16, ratio=1.0, share=0.88),
     Goal('decode at 0', 'int8', INT8, ratio=1.7, share=0.85),
+    Goal('decode at 0', '4bit', INT4, ratio=1.5, share=0.85),
     Goal('decode at 1024', 'int8', INT8),
     Goal('decode at 4096', 'int8', INT8, ratio=4.0),
     Goal('decode at 4096', 'int8', INT8_KV, ratio=4.0),
@@ -171,6 +173,14 @@ def attention_rows(run: dict) -> list[str]:
     return rows
 
 
+def int4_line(run: dict) -> str:
+    """int4 beside int8, in one run of decoding at depth 0."""
+    int4, int8 = ({f['format']: f['tokens_per_second'] for f in run['figures']
+                   if f['work'] == 'decode at 0'}[name] for name in (INT4, INT8))
+    return (f'Decoding at depth 0 with int4 weights and with int8, in one run: {int4:,.0f} and '
+            f'{int8:,.0f} tokens a second, {int4 / int8:.2f}x (target 1.6x).\n')
+
+
 def markdown(runs: dict, date: str, commit: str) -> str:
     int8 = runs['int8']
     goals = [goal_row(goal, figure_of(goal, runs)) for goal in GOALS]
@@ -183,6 +193,7 @@ def markdown(runs: dict, date: str, commit: str) -> str:
         'The 124M shape (12 layers, 12 heads, width 768, vocabulary 50304), tokens a second:\n',
         table('| work | ours | spread | llama.cpp | ratio | a token takes | ceiling then '
               '| of the ceiling | target | |', goals),
+        int4_line(runs['4bit']),
         "Where a step's time goes, us, in the sample of median speed (prefill: 512 rows a step). "
         'Weights are the bytes that products and logits read, scales included, or the FLOPs that '
         'they need; attention is K whole and the V rows that count; each at its rate while it ran, '
@@ -204,7 +215,7 @@ def markdown(runs: dict, date: str, commit: str) -> str:
 
 def main() -> None:
     folder, commit = pathlib.Path(sys.argv[1]), sys.argv[2]
-    names = ('16bit', 'int8', 'shipped', 'linear-fp16', 'linear-int8', 'attention')
+    names = ('16bit', 'int8', '4bit', 'shipped', 'linear-fp16', 'linear-int8', 'attention')
     runs = {name: json.loads((folder / f'{name}.json').read_text()) for name in names}
     date = datetime.date.today().isoformat()
     (folder / 'bench.json').write_text(

@@ -47,6 +47,7 @@ def all_runs(peer):
                  for name, value in (('median', us), ('cv', 0.05))]
     return {'16bit': model_run([report.FP16], peer),
             'int8': model_run([report.INT8, report.INT8_KV], peer),
+            '4bit': model_run([report.INT4, report.INT8], peer),
             'shipped': model_run([report.FP16], 0),
             'linear-fp16': {'weights': 'fp16', 'figures': [product]},
             'linear-int8': {'weights': 'int8', 'figures': [product]},
@@ -116,6 +117,7 @@ class PageTest(unittest.TestCase):
             for goal_of_page in report.GOALS:
                 label = f'| {goal_of_page.work}, {goal_of_page.format} |'
                 self.assertEqual(text.count(label), 2, label)  # its figures, its step
+            self.assertIn('500 and 500 tokens a second, 1.00x (target 1.6x)', text)
             tables = [block.splitlines() for block in text.split('\n\n') if block[0] == '|']
             self.assertEqual(len(tables), 6)
             for lines in tables:

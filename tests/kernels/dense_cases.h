@@ -88,11 +88,21 @@ inline std::unique_ptr<Backend> MakeNamed(const std::string& name) {
   return MakeCpu(2, name);
 }
 
-inline std::vector<std::unique_ptr<Backend>> AllBackends() {
+// True if the backend has weights of this type.
+inline bool Stores(const std::string& backend_name, DType stored) {
+  return stored != DType::kI4 || !IsCuda(backend_name);
+}
+
+// The backends that have weights of this type.
+inline std::vector<std::unique_ptr<Backend>> BackendsWith(DType stored) {
   std::vector<std::unique_ptr<Backend>> backends;
-  for (const std::string& name : BackendNames()) backends.push_back(MakeNamed(name));
+  for (const std::string& name : BackendNames()) {
+    if (Stores(name, stored)) backends.push_back(MakeNamed(name));
+  }
   return backends;
 }
+
+inline std::vector<std::unique_ptr<Backend>> AllBackends() { return BackendsWith(DType::kF32); }
 
 inline std::vector<float> RandomFloats(size_t count, uint32_t seed, float scale = 1) {
   std::mt19937 random(seed);
@@ -103,11 +113,18 @@ inline std::vector<float> RandomFloats(size_t count, uint32_t seed, float scale 
 }
 
 // The types of stored weights: all.
-inline constexpr DType kStoredTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8};
+inline constexpr DType kStoredTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8,
+                                         DType::kI4};
 
 // The values that `dtype` represents a matrix with `num_cols` columns with.
 inline std::vector<float> KeptAs(DType dtype, std::vector<float> w, int num_cols) {
   const size_t width = size_t(num_cols);
+  if (dtype == DType::kI4) {  // quantize_test.cc has the rule
+    for (size_t row = 0; row < w.size(); row += width) {
+      LSSAR_CHECK(RoundWeights(std::span(w).subspan(row, width), dtype));
+    }
+    return w;
+  }
   for (size_t row = 0; row < w.size(); row += width) {
     for (size_t first = 0; first < width; first += size_t{kGroupCols}) {
       const std::span<float> group =

@@ -114,13 +114,14 @@ void Expect(const Case& c, std::vector<double>& want, std::vector<double>& bound
         const double term = y[k] * double{w[column * in + k]};
         sum += term;
         magnitude += std::abs(term);
-        if (c.stored == DType::kI8) rounding += std::abs(double{w[column * in + k]}) * largest;
+        if (!IsFloat(c.stored)) rounding += std::abs(double{w[column * in + k]}) * largest;
       }
       if (c.fusion.gelu) sum = GeluTanh(sum);
       const size_t idx = row * size_t(c.shape.out) + column;
       const double residual = c.fusion.residual ? double{c.residual[idx]} : 0;
       want.push_back(sum + residual);
-      bound.push_back(1e-5 * (magnitude + std::abs(residual)) + 0x1p-15 * rounding);
+      const double step = c.stored == DType::kI4 ? 1.008 * 0x1p-15 : 0x1p-15;
+      bound.push_back(1e-5 * (magnitude + std::abs(residual)) + step * rounding);
     }
   }
 }
@@ -159,7 +160,7 @@ TEST_P(LinearTest, MatchesTheDefinition) {
                                {4, 33, 33},  {5, 15, 64},   {6, 64, 65},  {7, 257, 40},
                                {11, 96, 96}, {12, 300, 33}, {13, 31, 95}, {16, 256, 64},
                                {24, 5, 100}, {25, 512, 32}, {48, 64, 96}, {70, 300, 67}};
-  for (const auto& backend : AllBackends()) {
+  for (const auto& backend : BackendsWith(GetParam())) {
     for (const Shape& shape : kShapes) {
       for (const Fusion& fusion : {kPlain, kMlpUp, kMlpDown, kAll}) {
         const Case c(shape, fusion, GetParam());
@@ -223,7 +224,7 @@ TEST_P(LinearTest, TransposedWeightsAreTheSameMatrix) {
   for (size_t row = 0; row < 45; ++row) {
     for (size_t k = 0; k < 77; ++k) conv1d[k * 45 + row] = c.w[row * 77 + k];
   }
-  for (const auto& backend : AllBackends()) {
+  for (const auto& backend : BackendsWith(GetParam())) {
     const auto weight = Pack(*backend, conv1d, 45, 77, c.stored, /*transposed=*/true);
     EXPECT_EQ(weight->NumRows(), 45);
     EXPECT_EQ(weight->NumCols(), 77);
@@ -238,7 +239,7 @@ TEST_P(LinearTest, NanStaysInItsRow) {
   const Case clean({14, 100, 40}, kAll, GetParam());
   Case poisoned = clean;
   poisoned.x[kPoisoned * 100 + 99] = std::numeric_limits<float>::quiet_NaN();
-  for (const auto& backend : AllBackends()) {
+  for (const auto& backend : BackendsWith(GetParam())) {
     const std::vector<float> want = RunAll(*backend, clean), got = RunAll(*backend, poisoned);
     for (int row = 0; row < 14; ++row) {
       for (int column = 0; column < 40; ++column) {
@@ -255,7 +256,7 @@ TEST_P(LinearTest, NanStaysInItsRow) {
 
 TEST_P(LinearTest, ResidualMayBeTheOutput) {
   const Case c({9, 50, 47}, kMlpDown, GetParam());
-  for (const auto& backend : AllBackends()) {
+  for (const auto& backend : BackendsWith(GetParam())) {
     const auto weight = Pack(*backend, c.w, c.shape.out, c.shape.in, c.stored);
     Floats x(*backend, c.x), bias(*backend, c.bias), stream(*backend, c.residual);
     backend->Linear({.num_rows = 9,
@@ -284,6 +285,56 @@ TEST(LinearInt8Test, RowsOfAnyMagnitudeKeepTheirPrecision) {
   }
 }
 
+// Rows of x at both sides of the limit of quads (32512 steps), of any magnitude, with the largest
+// and smallest numbers of each byte; in tiles of few rows and of many.
+TEST(LinearInt4Test, RowsOfAnyMagnitudeKeepTheirPrecision) {
+  constexpr int kIn = 100, kRows = 14;
+  Case c({kRows, kIn, 40}, kPlain, DType::kI4);
+  constexpr float kLargest[] = {32511.0f, 32512.0f,        32639.0f, 32640.0f, 32767.0f,
+                                32768.0f, 0x1.fffffep127f, 1e-30f,   1e30f};
+  for (int row = 0; row < kRows; ++row) {
+    const float largest = kLargest[row % 9];
+    for (int k = 0; k < kIn; ++k) {
+      const float share = float(k * 677 % 32768) / 32768;
+      c.x[size_t(row * kIn + k)] = k == row ? -largest : (k % 2 == 0 ? share : -share) * largest;
+    }
+  }
+  for (float& weight : c.w) weight *= 1e-3f;  // sums stay finite
+  std::vector<double> want, bound;
+  Expect(c, want, bound);
+  for (const auto& backend : BackendsWith(DType::kI4)) {
+    const auto weight = Pack(*backend, c.w, 40, kIn, DType::kI4);
+    const std::vector<float> whole = RunRows(*backend, c, *weight, 0, kRows);
+    EXPECT_TRUE(AllClose(whole, want, bound)) << backend->Describe();
+    for (int row = 0; row < kRows; ++row) {
+      const std::vector<float> alone(whole.begin() + row * 40, whole.begin() + (row + 1) * 40);
+      EXPECT_TRUE(SameBits(RunRows(*backend, c, *weight, row, 1), alone))
+          << backend->Describe() << " row " << row;
+    }
+  }
+}
+
+// Depths at the borders of a block (8), a group (32) and a block of K (256).
+TEST(LinearInt4Test, BitsAtEveryDepthAndNumberOfRows) {
+  for (const int depth : {1, 2, 7, 8, 9, 31, 32, 33, 40, 63, 65, 255, 257, 289}) {
+    const Case c({27, depth, 35}, kPlain, DType::kI4);
+    const auto whole_backend = MakeCpu(1);
+    const std::vector<float> whole = RunAll(*whole_backend, c);
+    std::vector<double> want, bound;
+    Expect(c, want, bound);
+    EXPECT_TRUE(AllClose(whole, want, bound)) << depth;
+    for (const std::string& name : InstructionSets()) {
+      const auto backend = MakeCpu(2, name);
+      const auto weight = Pack(*backend, c.w, 35, depth, DType::kI4);
+      for (const int num_rows : {1, 2, 3, 4, 5, 6, 7, 12, 13, 27}) {
+        const std::vector<float> rows(whole.end() - num_rows * 35, whole.end());
+        ASSERT_TRUE(SameBits(RunRows(*backend, c, *weight, 27 - num_rows, num_rows), rows))
+            << name << ", depth " << depth << ", " << num_rows << " rows";
+      }
+    }
+  }
+}
+
 TEST(LinearPackTest, ConvertsWeightsToTheStoredType) {
   constexpr int kCols = 70;
   const std::vector<float> values = RandomFloats(33 * kCols, 9);
@@ -293,7 +344,7 @@ TEST(LinearPackTest, ConvertsWeightsToTheStoredType) {
     const std::vector<float> row(values.end() - kCols, values.end());
     for (const DType stored : kStoredTypes) {
       const std::vector<float> want = KeptAs(stored, KeptAs(given, row, kCols), kCols);
-      for (const auto& backend : AllBackends()) {
+      for (const auto& backend : BackendsWith(stored)) {
         auto table = backend->Pack(
             {.elements = elements.data(), .dtype = given, .num_rows = 33, .num_cols = kCols},
             stored);
@@ -316,33 +367,84 @@ TEST(LinearPackTest, RejectsAWeightThatOverflows) {
   EXPECT_TRUE(backend->Pack(view, DType::kBF16).ok());
   EXPECT_TRUE(backend->Pack(view, DType::kF32).ok());
   EXPECT_TRUE(backend->Pack(view, DType::kI8).ok());
+  EXPECT_TRUE(backend->Pack(view, DType::kI4).ok());
 }
 
-TEST(LinearPackTest, RejectsNonFiniteWeightsAsInt8) {
+TEST(LinearPackTest, RejectsNonFiniteWeightsAsIntegers) {
   for (const float poison :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     std::vector<float> w(3 * 100, 1.0f);
     w[250] = poison;
     const MatrixView view = {.elements = w.data(), .num_rows = 3, .num_cols = 100};
-    for (const auto& backend : AllBackends()) {
-      const absl::Status status = backend->Pack(view, DType::kI8).status();
-      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << backend->Describe();
-      EXPECT_NE(status.message().find("int8"), std::string::npos) << status;
+    for (const DType stored : {DType::kI8, DType::kI4}) {
+      for (const auto& backend : BackendsWith(stored)) {
+        const absl::Status status = backend->Pack(view, stored).status();
+        EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << backend->Describe();
+        EXPECT_NE(std::string(status.message()).find(NameOf(stored)), std::string::npos) << status;
+      }
     }
   }
 }
 
-TEST(LinearPackTest, RejectsInt8WithoutScales) {
+TEST(LinearPackTest, RejectsIntegersWithoutScales) {
   const std::vector<int8_t> w(64, 1);
-  const MatrixView view = {
-      .elements = w.data(), .dtype = DType::kI8, .num_rows = 1, .num_cols = 64};
-  for (const auto& backend : AllBackends()) {
-    for (const DType stored : kStoredTypes) {
-      const absl::Status status = backend->Pack(view, stored).status();
-      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << backend->Describe();
-      EXPECT_NE(status.message().find("scales"), std::string::npos) << status;
+  for (const DType given : {DType::kI8, DType::kI4}) {
+    const MatrixView view = {.elements = w.data(), .dtype = given, .num_rows = 1, .num_cols = 64};
+    for (const auto& backend : AllBackends()) {
+      for (const DType stored : kStoredTypes) {
+        const absl::Status status = backend->Pack(view, stored).status();
+        EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << backend->Describe();
+        EXPECT_NE(status.message().find("scales"), std::string::npos) << status;
+      }
     }
   }
+}
+
+// Also groups that QuantizeInt4Group would not make; columns to the middle of a byte and of a
+// block.
+TEST(LinearPackTest, Int4WithScalesIsKept) {
+  constexpr int kRows = 35, kCols = 77, kGroups = 3;
+  std::vector<uint8_t> codes(kRows * Int4RowBytes(kCols));
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = uint8_t(i * 37 % 251);
+  std::vector<uint16_t> scales(kRows * kGroups);
+  for (size_t i = 0; i < scales.size(); ++i) {
+    scales[i] = Bf16FromFloat((i % 2 == 0 ? 0.01f : -0.01f) * float(i));
+  }
+  const MatrixView view = {.elements = codes.data(),
+                           .dtype = DType::kI4,
+                           .num_rows = kRows,
+                           .num_cols = kCols,
+                           .scales = scales.data()};
+  const int32_t id = 33;
+  std::vector<float> want(kCols);
+  for (int k = 0; k < kCols; ++k) {
+    const uint8_t byte = codes[size_t(id) * Int4RowBytes(kCols) + size_t(k / 2)];
+    const int8_t value = kInt4Values[size_t(k % 2 == 0 ? byte & 15 : byte >> 4)];
+    want[size_t(k)] = float(value) * FloatFromBf16(scales[size_t(id * kGroups + k / 32)]);
+  }
+  for (const DType stored : {DType::kI4, DType::kF32}) {
+    for (const auto& backend : BackendsWith(stored)) {
+      const auto table = backend->Pack(view, stored);
+      ASSERT_TRUE(table.ok()) << table.status();
+      Floats out(*backend, std::vector<float>(kCols));
+      backend->Embed({.ids = {&id, 1}, .table = table->get(), .out = out.Address()});
+      EXPECT_TRUE(SameBits(out.Values(), want)) << backend->Describe() << " " << NameOf(stored);
+      MatrixView transposed = view;
+      transposed.transposed = true;
+      EXPECT_FALSE(backend->Pack(transposed, stored).ok()) << backend->Describe();
+    }
+  }
+}
+
+TEST(LinearPackTest, CudaRefusesInt4ByName) {
+  const std::vector<float> w(64, 1.0f);
+  const absl::Status status =
+      MakeNamed("CUDA_EMULATED")
+          ->Pack({.elements = w.data(), .num_rows = 1, .num_cols = 64}, DType::kI4)
+          .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_NE(status.message().find("int4"), std::string::npos) << status;
+  EXPECT_NE(status.message().find("--dtype int8"), std::string::npos) << status;
 }
 
 // Also groups that QuantizeGroup would not make, whose largest element is not 127.
@@ -381,6 +483,12 @@ TEST(LinearPackTest, Int8WithScalesIsKept) {
 TEST(LinearPackTest, Int8TakesAByteAndItsScales) {
   const auto matrix = Pack(*MakeCpu(1), std::vector<float>(96 * 768, 1.0f), 96, 768, DType::kI8);
   EXPECT_EQ(matrix->NumBytes(), size_t{96 * (768 + 768 / kGroupCols * 2)});
+}
+
+// 4.5 bits an element.
+TEST(LinearPackTest, Int4TakesHalfAByteAndItsScales) {
+  const auto matrix = Pack(*MakeCpu(1), std::vector<float>(96 * 768, 1.0f), 96, 768, DType::kI4);
+  EXPECT_EQ(matrix->NumBytes(), size_t{96 * (768 / 2 + 768 / kInt4GroupCols * 2)});
 }
 
 }  // namespace

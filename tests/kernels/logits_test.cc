@@ -20,7 +20,7 @@ TEST(EmbedTest, GivesTheStoredRows) {
     for (const int32_t id : ids) {
       want.insert(want.end(), kept.begin() + id * width, kept.begin() + (id + 1) * width);
     }
-    for (const auto& backend : AllBackends()) {
+    for (const auto& backend : BackendsWith(stored)) {
       const auto packed = Pack(*backend, table, vocab, width, stored);
       Floats out(*backend, std::vector<float>(want.size()));
       backend->Embed({.ids = ids, .table = packed.get(), .out = out.Address()});
@@ -37,7 +37,7 @@ TEST_P(LogitsTest, EqualLinearOverTheSelectedRows) {
   const int num_rows = 30, width = 100, vocab = 70;
   const std::vector<float> x_values = RandomFloats(size_t(num_rows * width), 1);
   const std::vector<float> w = RandomFloats(size_t(vocab * width), 2);
-  for (const auto& backend : AllBackends()) {
+  for (const auto& backend : BackendsWith(GetParam())) {
     const auto weight = Pack(*backend, w, vocab, width, GetParam());
     Floats x(*backend, x_values);
     Floats norm_weight(*backend, RandomFloats(size_t(width), 3));

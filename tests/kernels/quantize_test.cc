@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace lssar {
@@ -111,6 +112,98 @@ TEST(QuantizeTest, RejectsNonFiniteGroups) {
   for (const float poison : {std::numeric_limits<float>::quiet_NaN(), inf, -inf}) {
     int8_t steps[2];
     EXPECT_EQ(QuantizeGroup(std::vector<float>{1, poison}, steps), std::nullopt) << poison;
+  }
+}
+
+struct Int4Group {
+  std::vector<uint8_t> codes;
+  float scale = 0;
+
+  float Kept(size_t idx) const { return float(kInt4Values[codes[idx]]) * scale; }
+  double SquaredError(const std::vector<float>& values) const {
+    double error = 0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      error += std::pow(double{Kept(i)} - double{values[i]}, 2);
+    }
+    return error;
+  }
+};
+
+Int4Group QuantizeInt4(const std::vector<float>& values) {
+  Int4Group group{.codes = std::vector<uint8_t>(values.size(), 99)};
+  const std::optional<float> scale = QuantizeInt4Group(values, group.codes.data());
+  EXPECT_TRUE(scale.has_value());
+  group.scale = scale.value_or(0);
+  return group;
+}
+
+TEST(QuantizeInt4Test, MultiplesOfTheValuesAreExact) {
+  for (const float scale : {1.0f, -1.0f, 0x1p-100f, 0x1p100f}) {
+    std::vector<float> values;
+    for (const int8_t value : kInt4Values) values.push_back(float(value) * scale);
+    const Int4Group group = QuantizeInt4(values);
+    EXPECT_EQ(group.scale, scale);
+    for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(group.codes[i], i) << scale;
+  }
+}
+
+// No other code of the same scale is nearer by more than the rounding of a tie, and no scale that
+// maps the largest weight to an end is better.
+TEST(QuantizeInt4Test, CodesAreNearestAndTheScaleBeatsBothEnds) {
+  std::mt19937 random(1);
+  std::normal_distribution<double> normal;
+  std::uniform_real_distribution<double> power(-90, 90);
+  for (int trial = 0; trial < 1000; ++trial) {
+    const double spread = std::exp2(power(random));
+    std::vector<float> values(size_t(1 + trial % kInt4GroupCols));
+    for (float& value : values) value = float(normal(random) * spread);
+    const Int4Group group = QuantizeInt4(values);
+    EXPECT_EQ(group.scale, FloatFromBf16(Bf16FromFloat(group.scale)));
+    float largest = 0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (std::abs(values[i]) > std::abs(largest)) largest = values[i];
+      const double error = std::abs(double{group.Kept(i)} - double{values[i]});
+      for (const int8_t value : kInt4Values) {
+        const double other = std::abs(double{float(value) * group.scale} - double{values[i]});
+        EXPECT_LE(error, other + 1.001 * std::abs(double{group.scale}));
+      }
+    }
+    for (const float end : {-127.0f, 113.0f}) {
+      Int4Group simple = group;
+      simple.scale = FloatFromBf16(Bf16FromFloat(largest / end));
+      for (size_t i = 0; i < values.size(); ++i) {
+        for (uint8_t code = 0; code < 16; ++code) {
+          const uint8_t before = std::exchange(simple.codes[i], code);
+          const auto distance = [&] { return std::abs(simple.Kept(i) - values[i]); };
+          const float at_code = distance();
+          simple.codes[i] = before;
+          if (at_code < distance()) simple.codes[i] = code;
+        }
+      }
+      // Steps are rounded to integers first: near a tie this may take the other code.
+      EXPECT_LE(group.SquaredError(values), simple.SquaredError(values) * 1.1 + 1e-300);
+    }
+  }
+}
+
+TEST(QuantizeInt4Test, LargestSmallestAndZero) {
+  const float largest = std::numeric_limits<float>::max();
+  const Int4Group group = QuantizeInt4({largest, -largest, largest / 2});
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(std::isfinite(group.Kept(i))) << i;
+  EXPECT_NEAR(group.Kept(0) / largest, 1, 0.15);
+  const float tiny = std::numeric_limits<float>::denorm_min();
+  for (const std::vector<float>& values : {std::vector<float>{0, -0.0f}, {tiny, -tiny}, {}}) {
+    const Int4Group zeros = QuantizeInt4(values);
+    EXPECT_EQ(zeros.scale, 0);
+    for (const uint8_t code : zeros.codes) EXPECT_LT(code, 16);
+  }
+}
+
+TEST(QuantizeInt4Test, RejectsNonFiniteGroups) {
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const float poison : {std::numeric_limits<float>::quiet_NaN(), inf, -inf}) {
+    uint8_t codes[2];
+    EXPECT_EQ(QuantizeInt4Group(std::vector<float>{1, poison}, codes), std::nullopt) << poison;
   }
 }
 

@@ -224,6 +224,37 @@ TEST_F(BadCheckpoint, Int8WithoutScales) {
   EXPECT_THAT(Refusal(), AllOf(HasSubstr("c_fc.weight\" holds -128"), HasSubstr("[-127, 127]")));
 }
 
+TEST_F(BadCheckpoint, Int4OnDisk) {
+  const std::string name = "transformer.h.0.mlp.c_fc.weight", scale_name = name + "_scale";
+  std::vector<RawTensor> tensors =
+      testing::ReadTensors(std::string(kSmallModel) + "/model.safetensors");
+  const auto write = [&](std::vector<int64_t> shape, std::vector<int64_t> scale_shape) {
+    std::erase_if(tensors, [&](const RawTensor& t) { return t.name == scale_name; });
+    for (RawTensor& t : tensors) {
+      if (t.name != name) continue;
+      t.dtype = "U8";
+      t.shape = shape;
+      t.bytes.assign(size_t(shape[0] * shape[1]), '\x87');
+    }
+    if (!scale_shape.empty()) {
+      tensors.push_back({scale_name, "BF16", scale_shape,
+                         std::string(size_t(scale_shape[0] * scale_shape[1] * 2), '\x11')});
+    }
+    directory_.Write("model.safetensors", testing::MakeSafetensors(tensors));
+  };
+  write({384, 48}, {});
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("c_fc.weight_scale\" is missing"), HasSubstr("[384, 3]")));
+  write({384, 96}, {384, 3});
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("[384, 96]"), HasSubstr("must be [384, 48]"),
+                               HasSubstr("two columns in a byte")));
+  write({384, 48}, {384, 2});
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("[384, 2]"), HasSubstr("must be [384, 3]")));
+  write({384, 48}, {384, 3});
+  const auto loaded = Load(directory_.Path());
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->dtype, DType::kI4);
+}
+
 TEST_F(BadCheckpoint, WeightBeyondFp16) {
   SetFloat("transformer.h.0.attn.c_proj.weight", 1, 70000);
   ASSERT_TRUE(Load(directory_.Path()).ok());

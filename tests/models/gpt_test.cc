@@ -127,6 +127,32 @@ INSTANTIATE_TEST_SUITE_P(Shipped, SameBits,
                                          std::get<2>(suite.param));
                          });
 
+// int4 weights: three functions of the CPU multiply them, by the number of rows. Attention has the
+// same bits on instruction sets with fused multiply-add; linear_test.cc has the others.
+TEST(Int4Bits, DoNotDependOnChunksThreadsOrInstructionSet) {
+  for (const char* name : {"llama", "modded"}) {
+    const std::string directory = StrCat("tests/golden/variant_", name);
+    const LoadOptions options{.dtype = DType::kI4};
+    const LoadedModel model = Load(directory, "cpu", 2, options);
+    const int vocab = model.checkpoint.config.vocab_size;
+    std::vector<int32_t> tokens;
+    for (int i = 0; i < 60; ++i) tokens.push_back(i * 37 % vocab);
+    const std::vector<float> want = FullForward(model, DType::kF16, 64, tokens);
+    for (const char* instruction_set : {"", "AVX3", "AVX2"}) {
+      absl::StatusOr<std::unique_ptr<Backend>> backend =
+          MakeBackend({.num_threads = 3, .instruction_set = instruction_set});
+      if (!backend.ok()) continue;  // not on this machine
+      const LoadedModel twin = testing::LoadModel(directory, *std::move(backend), options);
+      for (const int chunk : {1, 7, 40}) {
+        ModelRunner runner(twin.Get(), twin.backend.get(), DType::kF16, 16, 60);
+        const int sequence = runner.Add(tokens);
+        runner.RunAll(chunk, nullptr);
+        ExpectSameBits(runner.Logits(sequence), want, vocab);
+      }
+    }
+  }
+}
+
 // Several variants: grouped heads, gates, QK-norm, norms on both sides, parallel branches.
 TEST(VariantBits, DoNotDependOnChunksBatchOrThreads) {
   for (const char* name :

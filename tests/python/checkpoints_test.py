@@ -37,8 +37,9 @@ sys.path.insert(0, str(ROOT / 'tests/training'))
 import torch  # noqa: E402
 
 import foreign_models as foreign  # noqa: E402
-from lssar_client.checkpoints import (convert, export, forward, golden, llmc_file,  # noqa: E402
-                                      names, quantize, served, settings, sources, tensor_file,
+from lssar_client.checkpoints import (calibration, convert, export, forward,  # noqa: E402
+                                      golden, int4, llmc_file, names, quantize, served,
+                                      settings, sources, tensor_file,
                                       tokenizer_files, torch_file, verify)
 from lssar_client.checkpoints.errors import CheckpointError, UsageError  # noqa: E402
 
@@ -194,6 +195,26 @@ class FormatsTest(Folder):
         reference = served_logprobs(small, '--device', 'reference')[0]
         self.assertLess((reference - logprobs).abs().max().item(), 2e-2)
         self.refused('int8', export.run, small, 'safetensors', self.path('never'), False)
+
+        # int4: the same, and with the head as int8.
+        smaller = self.path('smaller')
+        quantize.run(out, smaller, False, 'a test', quantize.Options('int4'))
+        logprobs, info = served_logprobs(smaller)
+        self.assertEqual(info.dtype, 'int4')
+        self.assertEqual(logprobs.tolist(), served_logprobs(out, '--dtype', 'int4')[0].tolist())
+        self.assertLess(os.path.getsize(f'{smaller}/model.safetensors'),
+                        0.6 * os.path.getsize(f'{small}/model.safetensors'))
+        reference = served_logprobs(smaller, '--device', 'reference')[0]
+        self.assertLess((reference - logprobs).abs().max().item(), 2e-2)
+        quantize.run(out, smaller, True, 'a test', quantize.Options('int4', head='int8'))
+        entries = tensor_file.TensorFile(f'{smaller}/model.safetensors').entries
+        self.assertEqual(entries['transformer.wte.weight'].dtype, 'I8')
+        self.assertEqual(entries['transformer.h.0.attn.c_attn.weight'].dtype, 'U8')
+        self.assertEqual(served_logprobs(smaller)[1].dtype, 'int4')
+        self.refused('for --dtype int4', quantize.run, out, self.path('never'), False, '',
+                     quantize.Options('int8', head='int8'))
+        self.refused('has no tokenizer', quantize.run, out, self.path('never'), False, '',
+                     quantize.Options('int4', calibration=__file__))
 
     def test_llmc(self):
         net = foreign.randomize(foreign.NanoGPT(foreign.Shape(), 'tanh'))
@@ -464,6 +485,43 @@ class PartsTest(Folder):
         self.assertEqual(steps[0, :3].tolist(), [127, 0, 2])
         self.assertEqual(steps[1, 65:].tolist(), [-127] * 5)
         self.assertEqual(steps[2].abs().max().item(), 0)
+
+    def test_int4_rule(self):
+        codes = torch.arange(70) % 16
+        values = torch.zeros(3, 70)
+        values[0] = torch.tensor(int4.VALUES)[codes] * 0.5
+        values[1] = torch.tensor(int4.VALUES)[codes] * -2.0
+        found, scales = int4.quantize(values)
+        self.assertEqual(tuple(scales.shape), (3, 3))
+        self.assertEqual(scales.tolist(), [[0.5] * 3, [-2.0] * 3, [0.0] * 3])
+        self.assertEqual(found[:2].tolist(), [codes.tolist()] * 2)
+        packed = int4.pack(found[:, :5])
+        self.assertEqual(packed[0].tolist(), [0 | 1 << 4, 2 | 3 << 4, 4])
+
+    def test_int4_error_feedback_is_nearer_on_its_inputs(self):
+        generator = torch.Generator().manual_seed(1)
+        matrix = torch.randn(48, 100, generator=generator)
+        inputs = torch.randn(500, 100, generator=generator) @ torch.randn(100, 100,
+                                                                          generator=generator)
+        hessian = inputs.t() @ inputs
+
+        def error(codes, scales):
+            wide = scales.float().repeat_interleave(32, 1)[:, :100]
+            rounded = torch.tensor(int4.VALUES)[codes.long()] * wide
+            return (inputs @ (rounded - matrix).t()).square().mean().item()
+
+        nearest = error(*int4.quantize(matrix))
+        self.assertLess(error(*int4.quantize_with_feedback(matrix, hessian)), 0.6 * nearest)
+        none = int4.quantize_with_feedback(matrix, torch.zeros(100, 100))
+        self.assertEqual(error(*none), nearest)
+
+    def test_calibration_sums_the_inputs_of_every_matrix(self):
+        config, tensors = export.load(str(ROOT / 'models/zoo/lssar-6m'))
+        sums = calibration.hessians(config, tensors, list(range(100)))
+        self.assertEqual(set(sums), {name for name, tensor in tensors.items() if tensor.dim() == 2})
+        for name, hessian in sums.items():
+            self.assertEqual(tuple(hessian.shape), (tensors[name].shape[1],) * 2, name)
+            self.assertTrue(torch.linalg.eigvalsh(hessian).min() > -1e-3 * hessian.max(), name)
 
     def test_tokenizer_files(self):
         def write(folder, *files):

@@ -144,7 +144,7 @@ TEST(DeviceErrorTest, AnUnsupportedKvCacheTypeNamesTheSupportedTypes) {
             "--kv-cache-dtype fp32: --device cuda-emulated supports fp16 and int8");
 }
 
-TEST(DeviceErrorTest, EveryWeightTypeIsSupported) {
+TEST(DeviceErrorTest, EveryWeightTypeButInt4IsSupported) {
   for (const DType weights : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
     ModelOptions options = TinyModel();
     options.dtype = weights;
@@ -152,6 +152,11 @@ TEST(DeviceErrorTest, EveryWeightTypeIsSupported) {
     options.engine.max_num_seqs = 2;
     EXPECT_EQ(LoadOn("cuda-emulated", options), absl::OkStatus()) << NameOf(weights);
   }
+  ModelOptions options = TinyModel();
+  options.dtype = DType::kI4;
+  const absl::Status status = LoadOn("cuda-emulated", options);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("cuda does not compute int4 weights"));
 }
 
 TEST(DeviceErrorTest, AContextBeyondDeviceMemoryIsRejectedWithTheArithmetic) {

@@ -154,6 +154,7 @@ TEST(OptionsTest, TheHttpPortCanBeOff) {
 
 TEST(OptionsTest, DtypeAcceptsEveryType) {
   EXPECT_EQ(Parse({"--model=D", "--dtype=int8"}).options.model.dtype, DType::kI8);
+  EXPECT_EQ(Parse({"--model=D", "--dtype=int4"}).options.model.dtype, DType::kI4);
   EXPECT_EQ(Parse({"--model=D", "--dtype=fp16"}).options.model.dtype, DType::kF16);
   EXPECT_EQ(Parse({"--model=D", "--dtype=fp32"}).options.model.dtype, DType::kF32);
   EXPECT_EQ(Parse({"--model=D", "--dtype=auto"}).options.model.dtype, std::nullopt);
@@ -241,7 +242,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {"--kv-cache-memory", "\"2T\"", "K, M or G"}},
         BadLine{{"--model", "D", "--kv-cache-memory", "-1"}, {"--kv-cache-memory", "\"-1\""}},
         BadLine{{"--model", "D", "--kv-cache-memory", "99999999999G"}, {"--kv-cache-memory"}},
-        BadLine{{"--model", "D", "--dtype", "int4"}, {"one of auto, fp32, fp16, bf16, int8"}},
+        BadLine{{"--model", "D", "--dtype", "int2"}, {"one of auto, fp32, fp16, bf16, int8, int4"}},
         BadLine{{"--model", "D", "--device", "gpu"},
                 {"--device", "\"gpu\"", "cpu, cuda, cuda:N such as cuda:0, or reference"}},
         BadLine{{"--model", "D", "--device", "cuda:"}, {"\"cuda:\"", "cuda:N"}},

@@ -35,12 +35,19 @@ examples:
       --set n_positions=1024 --set embedding_norm=true --set final_logit_softcapping=30
 '''
 QUANTIZE_HELP = '''
-Matrices become int8 with a bf16 scale for each 64 elements of a row, as the server's --dtype int8
-makes them at load. Results have the same bits; the checkpoint is smaller and loads without that
-work.
+int8: matrices become int8 with a bf16 scale for each 64 elements of a row, as the server's --dtype
+int8 makes them at load. Results have the same bits; the checkpoint is smaller and loads without
+that work.
+
+int4: codes of 4 bits with a bf16 scale for each 32 elements, as --dtype int4 makes them at load.
+--calibration TEXT is better: elements are rounded one column after the other, and the columns that
+follow take up the error on this text (GPTQ). The text should be like the model's training text;
+the first 16,384 tokens are used, at least 1,024. --head int8 keeps wte and lm_head at 8 bits:
+a smaller error, more bytes. Only the cpu and reference devices serve int4.
 
 examples:
   lssar quantize model --dtype int8 --out model-int8
+  lssar quantize model --dtype int4 --calibration book.txt --head int8 --out model-int4
 '''
 EXPORT_HELP = '''
   safetensors   a directory: GPT-2's names, one file
@@ -102,9 +109,15 @@ def _parser() -> argparse.ArgumentParser:
                           help='do not start a server for a first sentence')
     importer.add_argument('--json', action='store_true', help='print the report as JSON')
 
-    quantizer = add('quantize', 'Write a checkpoint with int8 weights.', QUANTIZE_HELP)
+    quantizer = add('quantize', 'Write a checkpoint with int8 or int4 weights.', QUANTIZE_HELP)
     quantizer.add_argument('directory', metavar='DIR')
-    quantizer.add_argument('--dtype', choices=('int8',), default='int8', help='default int8')
+    quantizer.add_argument('--dtype', choices=('int8', 'int4'), default='int8',
+                           help='default int8')
+    quantizer.add_argument('--calibration', metavar='TEXT', default='',
+                           help='int4: a UTF-8 text file for error feedback; default: none, round '
+                           'to nearest')
+    quantizer.add_argument('--head', choices=('int8', 'int4'), default='',
+                           help='int4: type of wte and lm_head; default int4')
     quantizer.add_argument('--out', required=True, metavar='DIR', help='the new directory')
     quantizer.add_argument('--overwrite', action='store_true', help='replace the new directory')
 
@@ -156,8 +169,10 @@ def _import(arguments: argparse.Namespace) -> int:
 def _quantize(arguments: argparse.Namespace) -> int:
     from lssar_client.checkpoints import quantize
 
+    options = quantize.Options(dtype=arguments.dtype, head=arguments.head,
+                               calibration=arguments.calibration)
     print(quantize.run(arguments.directory, arguments.out, arguments.overwrite,
-                       shlex.join(['lssar', *sys.argv[1:]])))
+                       shlex.join(['lssar', *sys.argv[1:]]), options))
     return 0
 
 

@@ -16,7 +16,7 @@ TOKENIZERS = ('tokenizer.model', 'tokenizer.json', 'vocab.json', 'merges.txt', '
 def load(path: str) -> tuple[JsonObject, dict[str, torch.Tensor]]:
     """(config.json with our names only, tensors by our names as [out, in]) of a directory.
 
-    Errors: CheckpointError where it is no directory of this server, or has int8 weights.
+    Errors: CheckpointError where it is no directory of this server, or has int8 or int4 weights.
     """
     source = sources.read(path, set())
     if source.format != 'lssar':
@@ -24,8 +24,8 @@ def load(path: str) -> tuple[JsonObject, dict[str, torch.Tensor]]:
                               'first')
     integral = [name for name in source.tensors if name.endswith('.weight_scale')]
     if integral:
-        raise CheckpointError(f'{path}: has int8 weights ({integral[0]}); give the checkpoint that '
-                              'was quantized')
+        raise CheckpointError(f'{path}: has int8 or int4 weights ({integral[0]}); give the '
+                              'checkpoint that was quantized')
     mapped = names.apply(source.rules, source.tensors)
     if mapped.unknown:
         raise CheckpointError(f'{path}: unknown tensors: {", ".join(mapped.unknown[:10])}')

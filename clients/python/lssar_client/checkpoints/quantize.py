@@ -1,16 +1,22 @@
-"""`lssar quantize`: int8 weights on disk, the bits that --dtype int8 makes at load.
+"""`lssar quantize`: int8 or int4 weights on disk.
 
-A matrix NAME [rows, cols] becomes NAME of I8 and NAME_scale of BF16 [rows, ceil(cols / 64)]. The
-rule is kernels/quantize.h: scale = the group's largest magnitude / 127 rounded to bf16, element =
-value / scale rounded to the nearest integer, ties to even.
+int8: the bits that --dtype int8 makes at load. A matrix NAME [rows, cols] becomes NAME of I8 and
+NAME_scale of BF16 [rows, ceil(cols / 64)]. The rule is kernels/quantize.h: scale = the group's
+largest magnitude / 127 rounded to bf16, element = value / scale rounded to the nearest integer,
+ties to even.
+
+int4: NAME of U8 [rows, ceil(cols / 2)], two codes a byte, and NAME_scale of BF16
+[rows, ceil(cols / 32)]: int4.py. Without calibration, the bits of --dtype int4.
 """
 
+import dataclasses
 import os
 
 import torch
 
-from lssar_client.checkpoints import directory, export, golden, names, tensor_file
-from lssar_client.checkpoints.errors import CheckpointError
+from lssar_client.checkpoints import (calibration, directory, export, golden, int4, names,
+                                      tensor_file)
+from lssar_client.checkpoints.errors import CheckpointError, UsageError
 
 GROUP_COLS = 64
 
@@ -27,10 +33,45 @@ def quantize(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return steps.to(torch.int8).reshape(num_rows, -1)[:, :num_cols].contiguous(), scales
 
 
-def run(path: str, out: str, overwrite: bool, command: str) -> str:
-    """Writes `out`. -> what was written. Errors: CheckpointError."""
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What `lssar quantize` is asked for."""
+
+    dtype: str = 'int8'
+    head: str = ''  # type of wte and lm_head; '': dtype
+    calibration: str = ''  # a text file; '': round to nearest
+
+    def check(self) -> None:
+        """Errors: UsageError."""
+        if self.dtype != 'int4' and (self.head or self.calibration):
+            flag = '--head' if self.head else '--calibration'
+            raise UsageError(f'{flag} is for --dtype int4')
+
+
+def _outputs(name: str, tensor: torch.Tensor, dtype: str,
+             hessian: torch.Tensor | None) -> list[tensor_file.Output]:
+    if dtype == 'int8':
+        elements, scales = quantize(tensor)
+    else:
+        codes, scales = (int4.quantize(tensor) if hessian is None else
+                         int4.quantize_with_feedback(tensor, hessian))
+        elements = int4.pack(codes)
+    return [tensor_file.output_of(name, elements), tensor_file.output_of(name + '_scale', scales)]
+
+
+def run(path: str, out: str, overwrite: bool, command: str, options: Options = Options()) -> str:
+    """Writes `out`. -> what was written. Errors: CheckpointError, UsageError."""
+    options.check()
     directory.check_target(out, overwrite)
     config, tensors = export.load(path)
+    hessians: dict[str, torch.Tensor] = {}
+    scheme = ''
+    if options.dtype == 'int4':
+        scheme = ', rounded to nearest'
+    if options.calibration:
+        tokens = calibration.tokenize(path, options.calibration)
+        hessians = calibration.hessians(config, tensors, tokens)
+        scheme = f', error feedback from {len(tokens):,} tokens'
     outputs = []
     for name, tensor in tensors.items():
         ours = name if name == 'lm_head.weight' else 'transformer.' + name
@@ -39,9 +80,9 @@ def run(path: str, out: str, overwrite: bool, command: str) -> str:
             continue
         if not bool(torch.isfinite(tensor).all()):
             raise CheckpointError(f'{path}: tensor "{name}" is not finite')
-        steps, scales = quantize(tensor)
-        outputs += [tensor_file.output_of(ours, steps),
-                    tensor_file.output_of(ours + '_scale', scales)]
+        is_head = name in ('wte.weight', 'lm_head.weight')
+        dtype = options.head if is_head and options.head else options.dtype
+        outputs += _outputs(ours, tensor, dtype, hessians.get(name))
     metadata = {'format': 'pt', 'command': command, 'versions': directory.versions(),
                 'quantized_from': directory.checkpoint_hash(path)}
     with directory.new_directory(out, overwrite) as scratch:
@@ -52,6 +93,8 @@ def run(path: str, out: str, overwrite: bool, command: str) -> str:
         checksum = directory.checkpoint_hash(scratch)
     has_golden = os.path.exists(os.path.join(path, golden.NAME))
     rows = 'those of the checkpoint before quantization' if has_golden else 'none'
-    return (f'{out}: {names.num_layers(tensors)} layers, int8, {num_bytes:,} bytes\n'
+    head = f', head {options.head}' if options.head else ''
+    return (f'{out}: {names.num_layers(tensors)} layers, {options.dtype}{scheme}{head}, '
+            f'{num_bytes:,} bytes\n'
             f'checksum    {checksum} (as `lssar info` shows it)\n'
             f'golden rows {rows}')

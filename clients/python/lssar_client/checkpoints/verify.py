@@ -134,7 +134,7 @@ def _device(server: str, directory: str, device: str) -> DeviceReport:
             report.same_bits[name] = _bits(_score(client, items, together=True)) == _bits(alone)
     if report.golden_error is None:
         report.problem = 'no golden rows to compare with'
-    elif report.dtype != 'int8' and not report.golden_error <= MAX_ERROR:
+    elif report.dtype not in ('int8', 'int4') and not report.golden_error <= MAX_ERROR:
         report.problem = f'log-probabilities are off by {report.golden_error:.2g}'
     elif not all(report.same_bits.values()) and not may_differ:
         report.problem = 'bits differ'
