@@ -26,13 +26,13 @@ using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 
 // Empty if the client sent no such metadata.
-std::string MetadataValue(const grpc::CallbackServerContext& context, const char* key) {
+std::string MetadataValue(const grpc::ServerContextBase& context, const char* key) {
   const auto found = context.client_metadata().find(key);
   if (found == context.client_metadata().end()) return {};
   return {found->second.data(), found->second.size()};
 }
 
-std::optional<Clock::time_point> ReadDeadline(const grpc::CallbackServerContext& context) {
+std::optional<Clock::time_point> ReadDeadline(const grpc::ServerContextBase& context) {
   using std::chrono::system_clock;
   const system_clock::time_point deadline = context.deadline();
   if (deadline == system_clock::time_point::max()) return std::nullopt;
@@ -118,7 +118,7 @@ std::string RetryDetails(const absl::Status& status) {
 }  // namespace
 
 CallMetadata ReadMetadata(std::string_view rpc, std::optional<CallKind> kind,
-                          const grpc::CallbackServerContext& context) {
+                          const grpc::ServerContextBase& context) {
   return {.rpc = rpc,
           .kind = kind,
           .request_id = MetadataValue(context, "x-request-id"),
@@ -127,7 +127,7 @@ CallMetadata ReadMetadata(std::string_view rpc, std::optional<CallKind> kind,
           .deadline = ReadDeadline(context)};
 }
 
-void SendIds(const CallContext& call, grpc::CallbackServerContext& context) {
+void SendIds(const CallContext& call, grpc::ServerContextBase& context) {
   context.AddTrailingMetadata("x-request-id", call.RequestId());
   context.AddTrailingMetadata("traceparent", call.Traceparent());
 }

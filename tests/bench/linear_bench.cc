@@ -24,6 +24,7 @@
 #include "kernels/check.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/packed_matrix.h"
+#include "kernels/cpu/usable_cpus.h"
 #include "kernels/dtype.h"
 #include "kernels/host_buffer.h"
 #include "tests/bench/ceilings.h"
@@ -287,7 +288,7 @@ void RunShape(const Shape& shape, const Options& options, const Ceilings& ceilin
 }
 
 int Run(const Options& options) {
-  ThreadPool pool(options.num_threads > 0 ? options.num_threads : ThreadPool::NumUsableCores());
+  ThreadPool pool(options.num_threads > 0 ? options.num_threads : NumUsableCpus());
   omp_set_num_threads(pool.NumThreads());
   const Ceilings ceilings = {.read_gb = MeasureReadGb(pool, options.num_samples),
                              .fma_gflops = MeasureFmaGflops(pool, options.num_samples)};
