@@ -4,6 +4,7 @@
 #include <google/protobuf/empty.pb.h>
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/unknown_field_set.h>
+#include <grpc/slice.h>
 #include <grpcpp/support/slice.h>
 
 #include <chrono>
@@ -160,9 +161,10 @@ absl::Status ReadMessage(const grpc::ByteBuffer& bytes, google::protobuf::Messag
 }
 
 grpc::ByteBuffer WriteMessage(const google::protobuf::Message& message) {
-  std::string joined;
-  LSSAR_CHECK(message.SerializeToString(&joined));
-  const grpc::Slice slice(joined);
+  const size_t num_bytes = message.ByteSizeLong();
+  grpc_slice bytes = grpc_slice_malloc(num_bytes);
+  message.SerializeWithCachedSizesToArray(GRPC_SLICE_START_PTR(bytes));
+  const grpc::Slice slice(bytes, grpc::Slice::STEAL_REF);
   return grpc::ByteBuffer(&slice, 1);
 }
 

@@ -9,6 +9,7 @@
 #include <grpcpp/support/status.h>
 
 #include <memory>
+#include <utility>
 
 #include "server/net/reply_socket.h"
 #include "server/reply_loop.h"
@@ -30,11 +31,16 @@ class StreamReactor : public ReplyLoop::Stream {
   // `stream` has arrived.
   explicit StreamReactor(std::unique_ptr<GrpcStream> stream);
 
-  ReplySocket* Socket() const final { return stream_->socket.get(); }
+  ReplySocket* Socket() const final { return stream_ == nullptr ? nullptr : stream_->socket.get(); }
 
  protected:
+  // Requires  OnDone has not been called
   grpc::ServerContext& GetServerContext() { return stream_->context; }
-  const grpc::ByteBuffer& GetRequest() const { return stream_->request; }
+  grpc::ByteBuffer TakeRequest() {
+    grpc::ByteBuffer request;
+    request.Swap(&stream_->request);
+    return request;
+  }
 
   // One write at a time; `bytes` is shared, not copied. OnWriteDone follows.
   void StartWrite(const grpc::ByteBuffer& bytes) {
@@ -50,12 +56,15 @@ class StreamReactor : public ReplyLoop::Stream {
   virtual void OnDone() = 0;
 
  private:
-  // gRPC completes a call by two events, in any order: our Finish, and its end of the call.
+  // gRPC completes a call by two events, in any order: our Finish, and its end of the call. What
+  // gRPC keeps for the call is released at once: others may hold this object for longer.
   void OnEnd() {
-    if (--num_ends_left_ == 0) OnDone();
+    if (--num_ends_left_ > 0) return;
+    const std::unique_ptr<GrpcStream> ended = std::move(stream_);
+    OnDone();
   }
 
-  const std::unique_ptr<GrpcStream> stream_;
+  std::unique_ptr<GrpcStream> stream_;
   int num_ends_left_ = 2;
 };
 

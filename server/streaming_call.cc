@@ -26,7 +26,7 @@ StreamingCall::StreamingCall(std::string_view rpc, CallKind kind,
 }
 
 void StreamingCall::Begin() {
-  const grpc::ByteBuffer& bytes = GetRequest();
+  const grpc::ByteBuffer bytes = TakeRequest();
   self_ = shared_from_this();
   const auto abort = [weak = weak_from_this()](const absl::Status& reason) {
     const auto call = weak.lock();
