@@ -168,16 +168,16 @@ struct BackendFlag {
 };
 std::vector<BackendFlag> BackendFlags();
 
-// Errors  INVALID_ARGUMENT, with the name of the flag: an option that the device does not have, CPUs
-//         that this process may not use, or another number of threads than of CPUs
+// Errors  INVALID_ARGUMENT, with the name of the flag: an option that the device does not have,
+//         CPUs that this process may not use, or another number of threads than of CPUs
 absl::Status CheckBackendFlags(const BackendOptions& options);
 
 // What makes these options slow, one sentence each: more threads than CPUs or than the cgroup's CPU
 // quota.
 std::vector<std::string> BackendWarnings(const BackendOptions& options);
 
-// Errors  INVALID_ARGUMENT: unknown name, num_threads not in [0, 1024] or not the number of
-//         cpus, cpus that this process may not use, an instruction set that this machine or build lacks (lists those it has), no CUDA device N. FAILED_PRECONDITION:
+// Errors  INVALID_ARGUMENT: unknown name, num_threads not in [0, 1024], cpus that do not fit, an
+//         instruction set that is missing here, no CUDA device N. FAILED_PRECONDITION:
 //         cuda in a build without it, on a machine without a device, or with a driver or a device
 //         too old for this build; fast GEMM without cuBLASLt
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);

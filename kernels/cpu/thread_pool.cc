@@ -163,8 +163,8 @@ void ThreadPool::StartShare(const Job& job, int thread_idx) {
     return uint32_t(uint64_t(thread) * job.num_units / uint64_t(job.num_threads));
   };
   const uint64_t range = PackShare(job.number, bound(thread_idx), bound(thread_idx + 1));
-  // If the loop is current after `word` was read, `word` is of an older loop, and the exchange fails
-  // once this loop has ended: it cannot end before the share was started.
+  // If the loop is current after `word` was read, `word` is of an older loop. Once this loop has
+  // ended the exchange fails: a loop cannot end before all its shares were started.
   while (NumberOf(word) != job.number && IsCurrent(job) &&
          !share.compare_exchange_weak(word, range, std::memory_order_acq_rel,
                                       std::memory_order_acquire)) {

@@ -1,5 +1,5 @@
-"""Prints the speed of the CPU backend with 1, 2, 4, ... threads: decode and prefill of the 124M shape
-beside what as many threads can read and compute at most.
+"""Prints the speed of the CPU backend with 1, 2, 4, ... threads: decode and prefill of the 124M
+shape, beside what as many threads can read and compute at most.
 
     python3 tests/bench/thread_scaling.py [--bench build/release-cpu/bin/gpu_model_bench]
                                           [--threads 1,2,4,8] [--cpus 0-7]

@@ -1,6 +1,6 @@
 // Times a whole model through the engine: decode by batch and depth, prefill, and the host's share
-// of a step. On the CPU also the shares of what its threads can read and compute at most. Prints one
-// JSON object. peers_model.py times the same work in PyTorch.
+// of a step. On the CPU also the shares of what its threads can read and compute at most. Prints
+// one JSON object. peers_model.py times the same work in PyTorch.
 //
 //   model_bench --device cuda --work-folder OUT      # the 124M shape, random weights, made there
 #include <CLI/CLI.hpp>
