@@ -18,6 +18,13 @@ namespace lssar {
 
 // What gRPC needs of a call that it has been asked for. The tags live as long as the call.
 struct GrpcStream {
+  // `loop` outlives this.
+  explicit GrpcStream(ReplyLoop* loop) : loop(*loop) { loop->AddCall(); }
+  ~GrpcStream() { loop.RemoveCall(); }
+  GrpcStream(const GrpcStream&) = delete;
+  GrpcStream& operator=(const GrpcStream&) = delete;
+
+  ReplyLoop& loop;
   grpc::ServerContext context;
   grpc::ByteBuffer request;
   grpc::ServerAsyncWriter<grpc::ByteBuffer> writer{&context};

@@ -82,7 +82,7 @@ class InferenceService final : public RawInference {
                                                 grpc::ServerAsyncWriter<Bytes>*,
                                                 grpc::CompletionQueue*,
                                                 grpc::ServerCompletionQueue*, void*)) {
-    auto* const stream = new GrpcStream;  // owned by the completion
+    auto* const stream = new GrpcStream(parts_.replies);  // owned by the completion
     stream->arrived.run = [this, stream, request](bool ok) {
       std::unique_ptr<GrpcStream> arrived(stream);
       if (!ok) return;  // the server has shut down

@@ -11,9 +11,27 @@ ReplyLoop::ReplyLoop(std::unique_ptr<grpc::ServerCompletionQueue> queue)
         Run();
       }) {}
 
-ReplyLoop::~ReplyLoop() {
+ReplyLoop::~ReplyLoop() { Stop(); }
+
+// gRPC allows no new operation on a queue that was shut down.
+void ReplyLoop::Stop() {
+  {
+    std::unique_lock lock(mutex_);
+    calls_ended_.wait(lock, [this] { return num_calls_ == 0; });
+    if (std::exchange(is_stopped_, true)) return;
+  }
   queue_->Shutdown();
   thread_.join();
+}
+
+void ReplyLoop::AddCall() {
+  const std::lock_guard lock(mutex_);
+  ++num_calls_;
+}
+
+void ReplyLoop::RemoveCall() {
+  const std::lock_guard lock(mutex_);
+  if (--num_calls_ == 0) calls_ended_.notify_all();
 }
 
 void ReplyLoop::Run() {
@@ -36,7 +54,7 @@ void ReplyLoop::EndBatch() {
 
 // An alarm that is due at once is gRPC's way to put an event into a queue.
 void ReplyLoop::Wake() {
-  if (std::exchange(will_write_, true)) return;
+  if (is_stopped_ || std::exchange(will_write_, true)) return;
   alarm_.Set(queue_.get(), gpr_time_0(GPR_CLOCK_MONOTONIC), &woken_);
 }
 

@@ -6,6 +6,8 @@
 #include <grpcpp/alarm.h>
 #include <grpcpp/completion_queue.h>
 
+#include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -39,12 +41,19 @@ class ReplyLoop {
   };
 
   explicit ReplyLoop(std::unique_ptr<grpc::ServerCompletionQueue> queue);
-  // Requires  gRPC's server has ended; no operation is started on the queue any more
   ~ReplyLoop();
   ReplyLoop(const ReplyLoop&) = delete;
   ReplyLoop& operator=(const ReplyLoop&) = delete;
 
   grpc::ServerCompletionQueue* Queue() const { return queue_.get(); }
+
+  // Waits until every call has ended, then ends the thread. Call when gRPC's server has shut down,
+  // and before it is destroyed: it still completes what was pending. Idempotent.
+  void Stop();
+
+  // Calls, and requests for calls, that still use the queue.
+  void AddCall();
+  void RemoveCall();
 
   // The loop's thread will call WriteReplies: soon, or if the engine's thread calls this, after its
   // next EndBatch.
@@ -63,6 +72,9 @@ class ReplyLoop {
   Completion woken_;
 
   std::mutex mutex_;  // guards the members below
+  std::condition_variable calls_ended_;
+  int64_t num_calls_ = 0;
+  bool is_stopped_ = false;
   std::vector<std::shared_ptr<Stream>> scheduled_;
   bool will_write_ = false;  // the alarm is set
   grpc::Alarm alarm_;

@@ -139,6 +139,15 @@ struct Server::State {
   State(ServerOptions given, OnEngineFailure told)
       : options(std::move(given)), on_failure(std::move(told)), log(options.log_level) {}
 
+  ~State() { StopGrpc(std::chrono::system_clock::now()); }
+
+  // Ends gRPC's server; calls that run until `end` are cancelled.
+  void StopGrpc(std::chrono::system_clock::time_point end) const {
+    if (server == nullptr) return;
+    server->Shutdown(end);
+    server->Wait();
+    replies->Stop();
+  }
   // Loads API keys and certificates and opens the gRPC port.
   // Errors  those of Open
   absl::Status OpenPort();
@@ -446,8 +455,7 @@ bool Server::Shutdown(absl::Duration limit) {
     absl::SleepFor(std::clamp(end - absl::Now(), absl::ZeroDuration(), kRejectTime));
   }
   if (state_->connections != nullptr) state_->connections->StopAccepting();
-  state_->server->Shutdown(std::chrono::system_clock::now() + kFlushTime);
-  state_->server->Wait();
+  state_->StopGrpc(std::chrono::system_clock::now() + kFlushTime);
   state_->shutdown_result = is_clean;
   state_->log.Info("stopped", {{"aborted_calls", !is_clean}});
   return is_clean;
