@@ -18,8 +18,8 @@ namespace lssar {
 
 // What gRPC needs of a call that it has been asked for. The tags live as long as the call.
 struct GrpcStream {
-  // `loop` outlives this.
-  explicit GrpcStream(ReplyLoop* loop) : loop(*loop) { loop->AddCall(); }
+  // `reply_loop` outlives this.
+  explicit GrpcStream(ReplyLoop* reply_loop) : loop(*reply_loop) { loop.AddCall(); }
   ~GrpcStream() { loop.RemoveCall(); }
   GrpcStream(const GrpcStream&) = delete;
   GrpcStream& operator=(const GrpcStream&) = delete;
