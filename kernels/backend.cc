@@ -1,10 +1,13 @@
 #include "kernels/backend.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/usable_cpus.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 #if LSSAR_WITH_CUDA
@@ -15,7 +18,7 @@
 namespace lssar {
 namespace {
 
-constexpr int kMaxThreads = 1024;
+constexpr int kMaxThreads = ThreadPool::kMaxThreads;
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeCpu(const BackendOptions& options, int /*index*/) {
   return MakeCpuBackend(options);
@@ -139,6 +142,30 @@ absl::Status ParseThreadsFlag(const std::string& value, BackendOptions* options)
   return absl::OkStatus();
 }
 
+absl::Status ParseCpusFlag(const std::string& value, BackendOptions* options) {
+  ASSIGN_OR_RETURN(options->cpus, ParseCpuList(value));
+  return absl::OkStatus();
+}
+
+// Errors  INVALID_ARGUMENT: threads and CPUs do not fit together, or this process may not use a CPU
+absl::Status CheckCpus(const BackendOptions& options) {
+  if (options.cpus.empty()) return absl::OkStatus();
+  const std::string flag = StrCat("--cpus ", FormatCpuList(options.cpus));
+  if (options.num_threads != 0 && size_t(options.num_threads) != options.cpus.size()) {
+    return absl::InvalidArgumentError(StrCat("--threads ", options.num_threads, " and ", flag,
+                                             ": each CPU of the list gets one thread, ",
+                                             options.cpus.size(),
+                                             " together; leave --threads out, or make them equal"));
+  }
+  const std::vector<int> usable = UsableCpus();
+  for (const int cpu : options.cpus) {
+    if (usable.empty() || std::ranges::binary_search(usable, cpu)) continue;
+    return absl::InvalidArgumentError(StrCat(flag, ": this process may not use CPU ", cpu,
+                                             "; it may use ", FormatCpuList(usable)));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckVariants(const Backend& backend, std::span<const Variant> variants) {
@@ -167,8 +194,14 @@ std::vector<BackendFlag> BackendFlags() {
        &ParseGemmFlag},
       {"threads", "COUNT",
        StrCat("Threads of --device ", DevicesWithThreads(), ", [0, ", kMaxThreads,
-              "]; default 0: one per core that this process may use"),
+              "]; default 0: one for each CPU of --cpus, or else for each CPU that this process "
+              "may use, at most the CPU quota of its cgroup"),
        &ParseThreadsFlag},
+      {"cpus", "LIST",
+       StrCat("CPUs of --device ", DevicesWithThreads(),
+              ", such as 0-7,16-23: one thread runs on each and stays there, and memory is placed "
+              "on its socket; default: the kernel places threads"),
+       &ParseCpusFlag},
   };
 }
 
@@ -184,6 +217,12 @@ absl::Status CheckBackendFlags(const BackendOptions& options) {
         StrCat("--threads ", options.num_threads, ": only --device ", DevicesWithThreads(),
                " has threads; leave it out with --device ", options.name));
   }
+  if (!options.cpus.empty() && !device.has_threads) {
+    return absl::InvalidArgumentError(
+        StrCat("--cpus ", FormatCpuList(options.cpus), ": only --device ", DevicesWithThreads(),
+               " has threads; leave it out with --device ", options.name));
+  }
+  RETURN_IF_ERROR(CheckCpus(options));
   if (options.fast_gemm && !device.has_fast_gemm) {
     return absl::InvalidArgumentError(StrCat("--gemm fast: only --device ", DevicesWithFastGemm(),
                                              " has it; leave it out with --device ", options.name));
@@ -191,11 +230,19 @@ absl::Status CheckBackendFlags(const BackendOptions& options) {
   return absl::OkStatus();
 }
 
+std::vector<std::string> BackendWarnings(const BackendOptions& options) {
+  const absl::StatusOr<DeviceChoice> choice = ParseDevice(options.name);
+  if (!choice.ok() || !choice->device->has_threads) return {};
+  const int num_threads = options.cpus.empty() ? options.num_threads : int(options.cpus.size());
+  return DescribeTooManyThreads(num_threads, UsableCpus().size(), CpuQuota());
+}
+
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options) {
   if (options.num_threads < 0 || options.num_threads > kMaxThreads) {
     return absl::InvalidArgumentError(
         StrCat("num_threads is ", options.num_threads, ", must be in [0, ", kMaxThreads, "]"));
   }
+  RETURN_IF_ERROR(CheckCpus(options));
   const absl::StatusOr<DeviceChoice> choice = ParseDevice(options.name);
   if (!choice.ok()) {
     return absl::InvalidArgumentError(

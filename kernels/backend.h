@@ -142,7 +142,11 @@ absl::Status CheckVariants(const Backend& backend, std::span<const Variant> vari
 
 struct BackendOptions {
   std::string name = "cpu";  // a device: "cpu" | "reference" | "cuda" | "cuda:N", the Nth from 0
-  int num_threads = 0;       // cpu. 0: one per core that this process may use
+  // cpu. 0: one for each of `cpus`, or for each CPU that this process may use, at most its cgroup's
+  // quota.
+  int num_threads = 0;
+  std::vector<int> cpus =
+      {};  // cpu: thread i runs on cpus[i] only; empty: where the kernel puts it
   // cpu: restricts the backend to one instruction set, by Highway's name ("AVX2", "AVX3", "SSE4",
   // ...). Empty: the best of this machine. For tests and comparisons.
   std::string instruction_set = "";
@@ -165,11 +169,16 @@ struct BackendFlag {
 };
 std::vector<BackendFlag> BackendFlags();
 
-// Errors  INVALID_ARGUMENT, with the name of the flag: an option that the device does not have
+// Errors  INVALID_ARGUMENT, with the name of the flag: an option that the device does not have,
+//         CPUs that this process may not use, or another number of threads than of CPUs
 absl::Status CheckBackendFlags(const BackendOptions& options);
 
-// Errors  INVALID_ARGUMENT: unknown name, num_threads not in [0, 1024], an instruction set that
-//         this machine or build lacks (lists those it has), no CUDA device N. FAILED_PRECONDITION:
+// What makes these options slow, one sentence each: more threads than CPUs or than the cgroup's CPU
+// quota.
+std::vector<std::string> BackendWarnings(const BackendOptions& options);
+
+// Errors  INVALID_ARGUMENT: unknown name, num_threads not in [0, 1024], cpus that do not fit, an
+//         instruction set that is missing here, no CUDA device N. FAILED_PRECONDITION:
 //         cuda in a build without it, on a machine without a device, or with a driver or a device
 //         too old for this build; fast GEMM without cuBLASLt
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);

@@ -204,7 +204,12 @@ absl::Status Engine::Step() {
   if (options_.observer != nullptr && !scheduled.empty()) {
     options_.observer->OnStep(model_runner_->NumTokens());
   }
+  ReportResults();
   return status;
+}
+
+void Engine::ReportResults() const {
+  if (options_.observer != nullptr) options_.observer->OnResults();
 }
 
 void Engine::AdmitRequests() {
@@ -218,6 +223,7 @@ void Engine::AdmitRequests() {
     group->sink->OnAdmitted(group->Stats(now));
     group->sequences[0].task->Publish(group->sink.get());  // scores from the prefix cache
   }
+  ReportResults();  // the model runs before the end of the step
 }
 
 absl::Status Engine::RunModel(std::span<ScheduledSequence> scheduled) {
@@ -259,7 +265,9 @@ int Engine::FinishRequests() {
 
 int Engine::AbortAll(const absl::Status& status) {
   scheduler_->AbortAll(status);
-  return FinishRequests();
+  const int num_aborted = FinishRequests();
+  ReportResults();
+  return num_aborted;
 }
 
 void Engine::EndStage(int64_t* stage_ns) {

@@ -162,6 +162,8 @@ class Engine {
   void PublishResults(std::span<const ScheduledSequence> scheduled);
   // The number of requests that ended.
   int FinishRequests();
+  // Tells the observer that the sinks have got their results.
+  void ReportResults() const;
   // Adds the time since the end of the last stage to `*stage_ns`.
   void EndStage(int64_t* stage_ns);
   // Copies the counters for Stats.

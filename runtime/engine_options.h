@@ -11,11 +11,14 @@ namespace lssar {
 
 class Drafter;
 
-// Called after each step that computed tokens.
 class StepObserver {
  public:
   virtual ~StepObserver() = default;
+  // After each step that computed tokens.
   virtual void OnStep(int num_batched_tokens) = 0;
+  // The sinks have got what they get for now: the model runs, a step has ended, or the requests
+  // were aborted. May be called without any result.
+  virtual void OnResults() {}
 };
 
 enum class SpeculativeMethod : uint8_t {

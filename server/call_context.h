@@ -22,12 +22,15 @@
 
 namespace lssar {
 
+class ReplyLoop;
+
 // What every call uses. All of it outlives the calls.
 struct ServiceParts {
   AdmissionControl* admission = nullptr;
   const Log* log = nullptr;
   Metrics* metrics = nullptr;
   WorkerPool* workers = nullptr;  // parses and tokenizes requests
+  ReplyLoop* replies = nullptr;   // of gRPC's streaming calls
   StreamOptions stream;
   bool share_prefix_cache_between_keys = false;
 };

@@ -3,6 +3,7 @@
 #define LSSAR_SERVER_CAPTURE_CALL_H_
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "lssar/v1/inference.pb.h"
@@ -12,8 +13,8 @@ namespace lssar {
 
 class CaptureCall final : public SingleRequestCall {
  public:
-  CaptureCall(grpc::CallbackServerContext& grpc_context, const ServiceParts& parts)
-      : SingleRequestCall("CaptureAttention", CallKind::kCapture, grpc_context, parts) {}
+  CaptureCall(std::unique_ptr<GrpcStream> stream, const ServiceParts& parts)
+      : SingleRequestCall("CaptureAttention", CallKind::kCapture, std::move(stream), parts) {}
 
   // Engine thread.
   void OnAdmitted(const RequestStats& stats) override;

@@ -3,6 +3,7 @@
 #define LSSAR_SERVER_EMBED_CALL_H_
 
 #include <memory>
+#include <utility>
 
 #include "server/multi_request_call.h"
 
@@ -10,8 +11,8 @@ namespace lssar {
 
 class EmbedCall final : public MultiRequestCall {
  public:
-  EmbedCall(grpc::CallbackServerContext& grpc_context, const ServiceParts& parts)
-      : MultiRequestCall("Embed", CallKind::kEmbed, grpc_context, parts) {}
+  EmbedCall(std::unique_ptr<GrpcStream> stream, const ServiceParts& parts)
+      : MultiRequestCall("Embed", CallKind::kEmbed, std::move(stream), parts) {}
 
  private:
   class EmbedSink;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "lssar/v1/inference.pb.h"
@@ -14,8 +15,8 @@ namespace lssar {
 
 class GenerateCall final : public SingleRequestCall {
  public:
-  GenerateCall(grpc::CallbackServerContext& grpc_context, const ServiceParts& parts)
-      : SingleRequestCall("Generate", CallKind::kGenerate, grpc_context, parts) {}
+  GenerateCall(std::unique_ptr<GrpcStream> stream, const ServiceParts& parts)
+      : SingleRequestCall("Generate", CallKind::kGenerate, std::move(stream), parts) {}
 
   // Engine thread.
   void OnAdmitted(const RequestStats& stats) override;

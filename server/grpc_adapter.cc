@@ -4,6 +4,7 @@
 #include <google/protobuf/empty.pb.h>
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/unknown_field_set.h>
+#include <grpc/slice.h>
 #include <grpcpp/support/slice.h>
 
 #include <chrono>
@@ -26,13 +27,13 @@ using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 
 // Empty if the client sent no such metadata.
-std::string MetadataValue(const grpc::CallbackServerContext& context, const char* key) {
+std::string MetadataValue(const grpc::ServerContextBase& context, const char* key) {
   const auto found = context.client_metadata().find(key);
   if (found == context.client_metadata().end()) return {};
   return {found->second.data(), found->second.size()};
 }
 
-std::optional<Clock::time_point> ReadDeadline(const grpc::CallbackServerContext& context) {
+std::optional<Clock::time_point> ReadDeadline(const grpc::ServerContextBase& context) {
   using std::chrono::system_clock;
   const system_clock::time_point deadline = context.deadline();
   if (deadline == system_clock::time_point::max()) return std::nullopt;
@@ -118,7 +119,7 @@ std::string RetryDetails(const absl::Status& status) {
 }  // namespace
 
 CallMetadata ReadMetadata(std::string_view rpc, std::optional<CallKind> kind,
-                          const grpc::CallbackServerContext& context) {
+                          const grpc::ServerContextBase& context) {
   return {.rpc = rpc,
           .kind = kind,
           .request_id = MetadataValue(context, "x-request-id"),
@@ -127,7 +128,7 @@ CallMetadata ReadMetadata(std::string_view rpc, std::optional<CallKind> kind,
           .deadline = ReadDeadline(context)};
 }
 
-void SendIds(const CallContext& call, grpc::CallbackServerContext& context) {
+void SendIds(const CallContext& call, grpc::ServerContextBase& context) {
   context.AddTrailingMetadata("x-request-id", call.RequestId());
   context.AddTrailingMetadata("traceparent", call.Traceparent());
 }
@@ -160,9 +161,10 @@ absl::Status ReadMessage(const grpc::ByteBuffer& bytes, google::protobuf::Messag
 }
 
 grpc::ByteBuffer WriteMessage(const google::protobuf::Message& message) {
-  std::string joined;
-  LSSAR_CHECK(message.SerializeToString(&joined));
-  const grpc::Slice slice(joined);
+  const size_t num_bytes = message.ByteSizeLong();
+  grpc_slice bytes = grpc_slice_malloc(num_bytes);
+  message.SerializeWithCachedSizesToArray(GRPC_SLICE_START_PTR(bytes));
+  const grpc::Slice slice(bytes, grpc::Slice::STEAL_REF);
   return grpc::ByteBuffer(&slice, 1);
 }
 

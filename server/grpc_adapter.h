@@ -17,10 +17,10 @@ namespace lssar {
 
 // Reads the metadata x-request-id, traceparent and authorization, and the deadline.
 CallMetadata ReadMetadata(std::string_view rpc, std::optional<CallKind> kind,
-                          const grpc::CallbackServerContext& context);
+                          const grpc::ServerContextBase& context);
 
 // Returns x-request-id and traceparent to the client as trailing metadata.
-void SendIds(const CallContext& call, grpc::CallbackServerContext& context);
+void SendIds(const CallContext& call, grpc::ServerContextBase& context);
 
 // Parses a request. The service takes raw bytes because gRPC answers a request that does not parse
 // (for example a text field that is not UTF-8) with UNIMPLEMENTED and no message.

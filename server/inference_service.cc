@@ -13,6 +13,8 @@
 #include "server/embed_call.h"
 #include "server/generate_call.h"
 #include "server/grpc_adapter.h"
+#include "server/grpc_stream.h"
+#include "server/reply_loop.h"
 #include "server/score_call.h"
 #include "server/unary_call.h"
 #include "server/unary_calls.h"
@@ -21,39 +23,35 @@ namespace lssar {
 namespace {
 
 // Every rpc is raw: the service gets and returns bytes (ReadMessage in grpc_adapter.h says why).
-using RawInference = v1::Inference::WithRawCallbackMethod_Generate<
-    v1::Inference::WithRawCallbackMethod_Score<v1::Inference::WithRawCallbackMethod_Tokenize<
-        v1::Inference::WithRawCallbackMethod_Detokenize<
-            v1::Inference::WithRawCallbackMethod_GetInfo<
-                v1::Inference::WithRawCallbackMethod_GetStats<
-                    v1::Inference::WithRawCallbackMethod_CaptureAttention<
-                        v1::Inference::WithRawCallbackMethod_Embed<v1::Inference::Service>>>>>>>>;
+// Streaming rpcs are on a completion queue of ours, so that their writes are batched (ReplyLoop).
+using RawInference = v1::Inference::WithRawMethod_Generate<v1::Inference::WithRawMethod_Score<
+    v1::Inference::WithRawCallbackMethod_Tokenize<v1::Inference::WithRawCallbackMethod_Detokenize<
+        v1::Inference::WithRawCallbackMethod_GetInfo<v1::Inference::WithRawCallbackMethod_GetStats<
+            v1::Inference::WithRawMethod_CaptureAttention<
+                v1::Inference::WithRawMethod_Embed<v1::Inference::Service>>>>>>>>;
 
 constexpr size_t kLargeRequestBytes = 512;
 
 // Each call is an object of its own; the service only creates them.
 class InferenceService final : public RawInference {
  public:
-  InferenceService(const ServiceParts& parts, OnLargeRequest on_large_request)
-      : parts_(parts), on_large_request_(std::move(on_large_request)) {}
+  InferenceService(const ServiceParts& parts, OnLargeRequest on_large_request,
+                   FindReplySocket find_socket)
+      : parts_(parts),
+        on_large_request_(std::move(on_large_request)),
+        find_socket_(std::move(find_socket)) {}
 
   using Bytes = grpc::ByteBuffer;
   using Context = grpc::CallbackServerContext;
-  using Stream = grpc::ServerWriteReactor<Bytes>;
   using Unary = grpc::ServerUnaryReactor;
 
-  Stream* Generate(Context* context, const Bytes* request) override {
-    return BeginStream<GenerateCall>(context, *request);
+  void AcceptStreams() {
+    Accept<GenerateCall>(&InferenceService::RequestGenerate);
+    Accept<ScoreCall>(&InferenceService::RequestScore);
+    Accept<EmbedCall>(&InferenceService::RequestEmbed);
+    Accept<CaptureCall>(&InferenceService::RequestCaptureAttention);
   }
-  Stream* Score(Context* context, const Bytes* request) override {
-    return BeginStream<ScoreCall>(context, *request);
-  }
-  Stream* Embed(Context* context, const Bytes* request) override {
-    return BeginStream<EmbedCall>(context, *request);
-  }
-  Stream* CaptureAttention(Context* context, const Bytes* request) override {
-    return BeginStream<CaptureCall>(context, *request);
-  }
+
   Unary* Tokenize(Context* context, const Bytes* request, Bytes* reply) override {
     return BeginUnary<v1::TokenizeRequest>("Tokenize", context, *request, reply, lssar::Tokenize);
   }
@@ -74,16 +72,29 @@ class InferenceService final : public RawInference {
   }
 
  private:
-  void CountRequest(const Context& context, const Bytes& request) const {
+  void CountRequest(const grpc::ServerContextBase& context, const Bytes& request) const {
     if (request.Length() >= kLargeRequestBytes) on_large_request_(context.peer(), request.Length());
   }
 
+  // Asks gRPC for the next call of one rpc; `request` is the generated method that asks.
   template <typename Call>
-  Stream* BeginStream(Context* context, const Bytes& request) {
-    CountRequest(*context, request);
-    const auto call = std::make_shared<Call>(*context, parts_);
-    call->Begin(request);
-    return call.get();  // owns itself until gRPC's OnDone
+  void Accept(void (InferenceService::*request)(grpc::ServerContext*, Bytes*,
+                                                grpc::ServerAsyncWriter<Bytes>*,
+                                                grpc::CompletionQueue*,
+                                                grpc::ServerCompletionQueue*, void*)) {
+    auto* const stream = new GrpcStream(parts_.replies);  // owned by the completion
+    stream->arrived.run = [this, stream, request](bool ok) {
+      std::unique_ptr<GrpcStream> arrived(stream);
+      if (!ok) return;  // the server has shut down
+      Accept<Call>(request);
+      CountRequest(arrived->context, arrived->request);
+      arrived->socket = find_socket_(arrived->context.peer());
+      std::make_shared<Call>(std::move(arrived), parts_)->Begin();
+    };
+    stream->context.AsyncNotifyWhenDone(&stream->done);
+    grpc::ServerCompletionQueue* const queue = parts_.replies->Queue();
+    (this->*request)(&stream->context, &stream->request, &stream->writer, queue, queue,
+                     &stream->arrived);
   }
 
   // A call that a worker answers. `answer`: (const Request&, const ParseContext&) ->
@@ -138,13 +149,17 @@ class InferenceService final : public RawInference {
 
   const ServiceParts parts_;
   const OnLargeRequest on_large_request_;
+  const FindReplySocket find_socket_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeInferenceService(const ServiceParts& parts,
-                                                    OnLargeRequest on_large_request) {
-  return std::make_unique<InferenceService>(parts, std::move(on_large_request));
+InferenceRpcs MakeInferenceService(const ServiceParts& parts, OnLargeRequest on_large_request,
+                                   FindReplySocket find_socket) {
+  auto service = std::make_unique<InferenceService>(parts, std::move(on_large_request),
+                                                    std::move(find_socket));
+  auto accept = [service = service.get()] { service->AcceptStreams(); };
+  return {.service = std::move(service), .accept = std::move(accept)};
 }
 
 }  // namespace lssar

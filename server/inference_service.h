@@ -1,4 +1,5 @@
-// The gRPC service lssar.v1.Inference over gRPC's callback API.
+// The gRPC service lssar.v1.Inference: streaming rpcs by gRPC's completion queue API on a
+// ReplyLoop, the others by its callback API.
 #ifndef LSSAR_SERVER_INFERENCE_SERVICE_H_
 #define LSSAR_SERVER_INFERENCE_SERVICE_H_
 
@@ -9,14 +10,24 @@
 #include <string>
 
 #include "server/call_context.h"
+#include "server/net/reply_socket.h"
 
 namespace lssar {
 
 // A request of more than a few hundred bytes has arrived from `peer` (ServerContextBase::peer()).
 using OnLargeRequest = std::function<void(const std::string& peer, size_t num_bytes)>;
 
-std::unique_ptr<grpc::Service> MakeInferenceService(const ServiceParts& parts,
-                                                    OnLargeRequest on_large_request);
+// The socket of the connection to `peer`; null: none.
+using FindReplySocket = std::function<std::shared_ptr<ReplySocket>(const std::string& peer)>;
+
+struct InferenceRpcs {
+  std::unique_ptr<grpc::Service> service;
+  // Takes streaming calls from now on. Call once, when gRPC's server has started.
+  std::function<void()> accept;
+};
+// Requires  parts.replies runs
+InferenceRpcs MakeInferenceService(const ServiceParts& parts, OnLargeRequest on_large_request,
+                                   FindReplySocket find_socket);
 
 }  // namespace lssar
 

@@ -47,12 +47,12 @@ struct CallEnd {
 // Threads  any
 // Cost     one uncontended lock and a search among 20 bucket bounds per event, cheap enough for the
 //          engine's thread to report every token (tests/bench/metrics_bench.cc)
-class Metrics final : public StepObserver {
+class Metrics final {
  public:
   Metrics();
-  ~Metrics() override;
+  ~Metrics();
 
-  void OnStep(int num_batched_tokens) override;
+  void OnStep(int num_batched_tokens);
   // A request left the waiting queue. Each item of a Score call is one request.
   void OnAdmitted(const RequestStats& stats);
   // The first token of a Generate call. `elapsed`: since the call arrived.

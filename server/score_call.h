@@ -3,6 +3,7 @@
 #define LSSAR_SERVER_SCORE_CALL_H_
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "lssar/v1/inference.pb.h"
@@ -13,8 +14,8 @@ namespace lssar {
 
 class ScoreCall final : public MultiRequestCall {
  public:
-  ScoreCall(grpc::CallbackServerContext& grpc_context, const ServiceParts& parts)
-      : MultiRequestCall("Score", CallKind::kScore, grpc_context, parts) {}
+  ScoreCall(std::unique_ptr<GrpcStream> stream, const ServiceParts& parts)
+      : MultiRequestCall("Score", CallKind::kScore, std::move(stream), parts) {}
 
  private:
   class ScoreSink;

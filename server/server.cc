@@ -34,6 +34,7 @@
 #include "server/net/open_files.h"
 #include "server/port_probe.h"
 #include "server/reflection_service.h"
+#include "server/reply_loop.h"
 #include "server/security_warnings.h"
 #include "server/served_model.h"
 #include "server/watchdog.h"
@@ -119,12 +120,34 @@ std::string AddressOf(const std::string& listen, int port) {
   return StrCat(listen.substr(0, listen.rfind(':')), ":", port);
 }
 
+// What the engine's thread reports.
+class EngineEvents final : public StepObserver {
+ public:
+  EngineEvents(Metrics* metrics, const std::unique_ptr<ReplyLoop>* replies)
+      : metrics_(*metrics), replies_(*replies) {}
+  void OnStep(int num_batched_tokens) override { metrics_.OnStep(num_batched_tokens); }
+  void OnResults() override { replies_->EndBatch(); }
+
+ private:
+  Metrics& metrics_;
+  const std::unique_ptr<ReplyLoop>& replies_;
+};
+
 }  // namespace
 
 struct Server::State {
   State(ServerOptions given, OnEngineFailure told)
       : options(std::move(given)), on_failure(std::move(told)), log(options.log_level) {}
 
+  ~State() { StopGrpc(std::chrono::system_clock::now()); }
+
+  // Ends gRPC's server; calls that run until `end` are cancelled.
+  void StopGrpc(std::chrono::system_clock::time_point end) const {
+    if (server == nullptr) return;
+    server->Shutdown(end);
+    server->Wait();
+    replies->Stop();
+  }
   // Loads API keys and certificates and opens the gRPC port.
   // Errors  those of Open
   absl::Status OpenPort();
@@ -146,6 +169,7 @@ struct Server::State {
             .log = &log,
             .metrics = &metrics,
             .workers = &workers,
+            .replies = replies.get(),
             .stream = options.stream,
             .share_prefix_cache_between_keys = options.share_prefix_cache_between_keys};
   }
@@ -169,6 +193,9 @@ struct Server::State {
   // Destroyed after the ports, from which its jobs come, and before what the jobs use.
   WorkerPool workers{WorkerPool::DefaultOptions()};
   int port = 0;
+  // Ends when gRPC's server has ended.
+  std::unique_ptr<ReplyLoop> replies;
+  EngineEvents engine_events{&metrics, &replies};
   std::mutex failure_mutex;
   absl::Status engine_failure;
   // Destroyed first, in reverse order: these use the members above.
@@ -212,13 +239,20 @@ absl::Status Server::State::OpenPort() {
 
 absl::Status Server::State::StartGrpc(std::unique_ptr<Acceptor> acceptor) {
   using ConnectionType = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
-  service = MakeInferenceService(Parts(), [this](const std::string& peer, size_t num_bytes) {
-    if (connections != nullptr) connections->OnMessage(peer, num_bytes);
-  });
   reflection = MakeReflectionService({v1::Inference::service_full_name(), "grpc.health.v1.Health",
                                       "grpc.reflection.v1alpha.ServerReflection"});
   grpc::ServerBuilder builder;
   Configure(options.connection, builder);
+  replies = std::make_unique<ReplyLoop>(builder.AddCompletionQueue());
+  InferenceRpcs inference = MakeInferenceService(
+      Parts(),
+      [this](const std::string& peer, size_t num_bytes) {
+        if (connections != nullptr) connections->OnMessage(peer, num_bytes);
+      },
+      [this](const std::string& peer) {
+        return connections == nullptr ? nullptr : connections->FindSocket(peer);
+      });
+  service = std::move(inference.service);
   builder.RegisterService(service.get());
   builder.RegisterService(reflection.get());
   if (options.tls.HasTls()) {
@@ -236,6 +270,7 @@ absl::Status Server::State::StartGrpc(std::unique_ptr<Acceptor> acceptor) {
   }
   server = builder.BuildAndStart();
   if (server == nullptr) return absl::InternalError("gRPC's server does not start");
+  inference.accept();
   return absl::OkStatus();
 }
 
@@ -369,11 +404,14 @@ absl::Status Server::Load(const LoadModel& load) {
   State& state = *state_;
   LSSAR_CHECK(state.model == nullptr);
   ModelOptions options = state.options.model;
-  options.engine.observer = &state.metrics;
+  options.engine.observer = &state.engine_events;
   LogFields loading = {{"model", options.directory}};
   state.AddAddresses(&loading);
   state.log.Info("loading", loading);
   options.on_self_check = LogSelfCheck(state.log);
+  for (const std::string& warning : BackendWarnings(options.backend)) {
+    state.log.Warning("threads", {{"message", warning}});
+  }
   ASSIGN_OR_RETURN(state.model, load(options));
   state.admission->Open(state.model.get());
   state.SetServing(true);
@@ -417,8 +455,7 @@ bool Server::Shutdown(absl::Duration limit) {
     absl::SleepFor(std::clamp(end - absl::Now(), absl::ZeroDuration(), kRejectTime));
   }
   if (state_->connections != nullptr) state_->connections->StopAccepting();
-  state_->server->Shutdown(std::chrono::system_clock::now() + kFlushTime);
-  state_->server->Wait();
+  state_->StopGrpc(std::chrono::system_clock::now() + kFlushTime);
   state_->shutdown_result = is_clean;
   state_->log.Info("stopped", {{"aborted_calls", !is_clean}});
   return is_clean;

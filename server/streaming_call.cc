@@ -17,14 +17,16 @@ constexpr absl::Duration kAbortedReadTimeout = absl::Seconds(5);
 }  // namespace
 
 StreamingCall::StreamingCall(std::string_view rpc, CallKind kind,
-                             grpc::CallbackServerContext& grpc_context, const ServiceParts& parts)
-    : context_(ReadMetadata(rpc, kind, grpc_context), parts),
-      grpc_context_(grpc_context),
+                             std::unique_ptr<GrpcStream> stream, const ServiceParts& parts)
+    : StreamReactor(std::move(stream)),
+      context_(ReadMetadata(rpc, kind, GetServerContext()), parts),
+      loop_(*parts.replies),
       options_(parts.stream) {
-  SendIds(context_, grpc_context);
+  SendIds(context_, GetServerContext());
 }
 
-void StreamingCall::Begin(const grpc::ByteBuffer& bytes) {
+void StreamingCall::Begin() {
+  const grpc::ByteBuffer bytes = TakeRequest();
   self_ = shared_from_this();
   const auto abort = [weak = weak_from_this()](const absl::Status& reason) {
     const auto call = weak.lock();
@@ -62,7 +64,7 @@ void StreamingCall::Append(std::unique_ptr<google::protobuf::Message> reply) {
       WatchClient();
     }
   }
-  Advance();
+  ScheduleAdvance();
 }
 
 void StreamingCall::End(absl::Status status) {
@@ -71,6 +73,23 @@ void StreamingCall::End(absl::Status status) {
     if (ended_) return;
     ended_ = aborted_.ok() ? std::move(status) : aborted_;
     if (buffered_bytes_ > 0) WatchClient();
+  }
+  ScheduleAdvance();
+}
+
+void StreamingCall::ScheduleAdvance() {
+  {
+    const std::lock_guard lock(mutex_);
+    // The write in progress is followed by Advance.
+    if (is_writing_ || is_finishing_ || std::exchange(is_scheduled_, true)) return;
+  }
+  loop_.Schedule(shared_from_this());
+}
+
+void StreamingCall::WriteReplies() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_scheduled_ = false;
   }
   Advance();
 }
@@ -137,8 +156,7 @@ void StreamingCall::Advance() {
     Finish(ToGrpcStatus(*ended_));
     return;
   }
-  bytes_ = WriteMessage(*reply);
-  StartWrite(&bytes_);
+  StartWrite(WriteMessage(*reply));
 }
 
 void StreamingCall::DiscardBuffer() {
@@ -204,14 +222,13 @@ void StreamingCall::AbortSlowClient() {
 }
 
 void StreamingCall::Reset() {
-  // Without the lock: TryCancel may call OnCancel. is_resetting_ keeps Advance from finishing the
-  // call, so the gRPC context still exists.
-  grpc_context_.TryCancel();
+  // is_resetting_ keeps Advance from finishing the call, so the gRPC context still exists.
+  GetServerContext().TryCancel();
   {
     const std::lock_guard lock(mutex_);
     is_resetting_ = false;
   }
-  Advance();
+  ScheduleAdvance();
 }
 
 absl::Status SingleRequestCall::Start(const grpc::ByteBuffer& bytes) {

@@ -6,7 +6,6 @@
 #include <google/protobuf/message.h>
 #include <grpcpp/alarm.h>
 #include <grpcpp/support/byte_buffer.h>
-#include <grpcpp/support/server_callback.h>
 
 #include <algorithm>
 #include <atomic>
@@ -23,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/engine.h"
 #include "server/call_context.h"
+#include "server/grpc_stream.h"
 #include "server/limits.h"
 #include "server/options.h"
 #include "server/receipt.h"
@@ -46,16 +46,15 @@ namespace lssar {
 // last Send. Every call must End exactly once.
 //
 // Threads  Send, End, HasSpace: any
-class StreamingCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
-                      public std::enable_shared_from_this<StreamingCall> {
+class StreamingCall : public StreamReactor, public std::enable_shared_from_this<StreamingCall> {
  public:
-  // `grpc_context` lives until OnDone; `parts` outlives the call.
-  StreamingCall(std::string_view rpc, CallKind kind, grpc::CallbackServerContext& grpc_context,
+  // `parts` outlives the call.
+  StreamingCall(std::string_view rpc, CallKind kind, std::unique_ptr<GrpcStream> stream,
                 const ServiceParts& parts);
 
   // Admits the call, then has a worker parse and start it; ends it if one of these fails. Call
-  // once, before gRPC gets the object.
-  void Begin(const grpc::ByteBuffer& bytes);
+  // once, on the thread of the ReplyLoop.
+  void Begin();
 
  protected:
   struct BufferedReply {
@@ -104,12 +103,15 @@ class StreamingCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  private:
   using AlarmTime = std::chrono::system_clock::time_point;
 
+  void WriteReplies() final;
   void OnWriteDone(bool ok) final;
   void OnCancel() final;
   void OnDone() final;
 
   void Append(std::unique_ptr<google::protobuf::Message> reply);
-  // Starts the next write, or finishes. After Finish this object may be destroyed.
+  // Has the loop call Advance.
+  void ScheduleAdvance();
+  // Starts the next write, or finishes. The thread of the ReplyLoop.
   void Advance();
   void OnAlarm();
   // Resets the stream: the write in progress never completes otherwise.
@@ -122,7 +124,7 @@ class StreamingCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   absl::Duration ReadTimeout() const;
   void AbortSlowClient();
 
-  grpc::CallbackServerContext& grpc_context_;
+  ReplyLoop& loop_;
   const StreamOptions options_;
   std::atomic<bool> has_space_ = true;  // written under mutex_
 
@@ -130,6 +132,7 @@ class StreamingCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   std::deque<BufferedReply> buffer_;
   int64_t buffered_bytes_ = 0;  // of buffer_ and of the write in progress
   int64_t writing_bytes_ = 0;
+  bool is_scheduled_ = false;  // Advance follows
   bool is_writing_ = false;
   bool is_finishing_ = false;
   bool is_resetting_ = false;
@@ -138,7 +141,6 @@ class StreamingCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   std::optional<absl::Status> ended_;
   AlarmTime written_at_ = {}, watched_from_ = {};
   std::unique_ptr<grpc::Alarm> alarm_;  // set: the client is being watched
-  grpc::ByteBuffer bytes_;              // of the write in progress
   std::shared_ptr<StreamingCall> self_;
 };
 

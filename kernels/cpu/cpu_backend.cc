@@ -1,6 +1,7 @@
 #include "kernels/cpu/cpu_backend.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/attention_math.h"
@@ -13,6 +14,7 @@
 #include "kernels/cpu/sample.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/usable_cpus.h"
 #include "kernels/host_backend.h"
 #include "kernels/str_cat.h"
 
@@ -21,12 +23,16 @@ namespace {
 
 class CpuBackend final : public HostBackend {
  public:
-  CpuBackend(int num_threads, const InstructionSet& instruction_set)
-      : instruction_set_(instruction_set), pool_(num_threads), scratch_(num_threads) {}
+  CpuBackend(int num_threads, std::vector<int> cpus, const InstructionSet& instruction_set)
+      : instruction_set_(instruction_set),
+        cpus_(cpus),
+        pool_(num_threads, std::move(cpus)),
+        scratch_(num_threads) {}
 
   std::string_view Name() const override { return "cpu"; }
   std::string Describe() const override {
-    return StrCat("cpu ", instruction_set_.name, ", ", NumThreads(), " threads");
+    return StrCat("cpu ", instruction_set_.name, ", ", NumThreads(), " threads",
+                  cpus_.empty() ? "" : " on CPUs " + FormatCpuList(cpus_));
   }
   int NumThreads() const override { return pool_.NumThreads(); }
   absl::Status CheckAttention(const AttentionSpec& spec) const override {
@@ -72,6 +78,7 @@ class CpuBackend final : public HostBackend {
   void ChooseTarget() const { ChooseInstructionSet(instruction_set_); }
 
   InstructionSet instruction_set_;
+  const std::vector<int> cpus_;  // of the threads; empty: not pinned
   ThreadPool pool_;
   Scratch scratch_;
   AttentionPlan plan_;
@@ -80,12 +87,13 @@ class CpuBackend final : public HostBackend {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(const BackendOptions& options) {
-  const int num_threads =
-      options.num_threads == 0 ? ThreadPool::NumUsableCores() : options.num_threads;
+  const int num_threads = !options.cpus.empty()      ? int(options.cpus.size())
+                          : options.num_threads == 0 ? NumUsableCpus()
+                                                     : options.num_threads;
   std::vector<std::string> names;
   for (const InstructionSet& usable : UsableInstructionSets()) {
     if (options.instruction_set.empty() || options.instruction_set == usable.name) {
-      return std::make_unique<CpuBackend>(num_threads, usable);
+      return std::make_unique<CpuBackend>(num_threads, options.cpus, usable);
     }
     names.push_back(usable.name);
   }

@@ -9,7 +9,7 @@
 
 namespace lssar {
 
-// Requires  options.num_threads >= 0
+// Requires  options.num_threads >= 0; options.cpus are usable, and num_threads of them or 0
 // Errors    INVALID_ARGUMENT: an instruction set that this machine or build does not have
 // Threads   one caller at a time. Several backends may exist, but ops of two backends with
 //           different instruction sets must not run at the same time: Highway's selection is global

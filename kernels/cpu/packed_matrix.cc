@@ -224,7 +224,8 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> PackForCpu(const MatrixView& view,
                    AllocateLastingBuffer(size_t(num_panels) * panel_bytes));
   std::byte* address = panels->As<std::byte>();
   std::atomic<bool> fits{true};
-  pool.ParallelFor(num_panels, [&](int64_t panel_idx, int) {
+  // Each thread writes, and so places, the panels that it reads in a decode step.
+  pool.ParallelForOwn(num_panels, [&](int64_t panel_idx, int) {
     std::byte* panel = address + size_t(panel_idx) * panel_bytes;
     const int first_row = int(panel_idx) * kPanelN;
     const int end_row = std::min(first_row + kPanelN, view.num_rows);

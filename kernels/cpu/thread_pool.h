@@ -2,11 +2,13 @@
 #ifndef LSSAR_KERNELS_CPU_THREAD_POOL_H_
 #define LSSAR_KERNELS_CPU_THREAD_POOL_H_
 
+#include <sched.h>
+#include <sys/types.h>
+
 #include <atomic>
-#include <condition_variable>
+#include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -15,59 +17,123 @@
 
 namespace lssar {
 
+// Memory that threads write is one cache line apart.
+inline constexpr size_t kCacheLineBytes = 64;
+
 // Workers spin for 40 us after a loop, so that they are awake for the next op of the same step.
-// Then they sleep.
+// Then they sleep (futex). DESIGN.md counts the cache lines that a loop moves between cores.
 class ThreadPool {
  public:
   using Task = absl::FunctionRef<void(int64_t task_idx, int thread_idx)>;
 
-  // Requires  num_threads >= 1; the caller of ParallelFor counts as one
-  explicit ThreadPool(int num_threads);
+  static constexpr int kMaxThreads = 1024;
+
+  // `cpus`: thread i runs on cpus[i] only. Empty: where the kernel puts it. Thread 0 is the thread
+  // that calls ParallelFor; it gets its former CPUs back when another thread calls, or when the
+  // pool is destroyed.
+  // Requires  1 <= num_threads <= kMaxThreads; cpus is empty or has num_threads CPUs that this
+  //           process may use
+  explicit ThreadPool(int num_threads, std::vector<int> cpus = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
-
-  // Cores that this process may run on.
-  static int NumUsableCores();
 
   int NumThreads() const { return int(workers_.size()) + 1; }
 
   // Runs task(task_idx, thread_idx) once for each task_idx in [0, num_tasks); returns when all are
   // done. Each thread runs a range of adjacent tasks in rising order, so that memory read in task
-  // order is one stream per thread. A thread that is done steals from the ends of the other ranges.
-  // Which thread runs a task is random: results must not depend on thread_idx (scratch memory).
-  // Requires  num_tasks < 2^32
-  // Cost     no allocation; 1 to 2 us if the workers still spin
+  // order is one stream per thread. A thread that is done takes half of what another thread has
+  // left. Which thread runs a task is random: results must not depend on thread_idx (scratch
+  // memory).
+  // Cost     no allocation; 1 to 2 us with two threads that still spin
   // Threads  one caller at a time; not from inside a task
   void ParallelFor(int64_t num_tasks, Task task);
 
+  // The same, but each thread runs exactly its own range, the one that it starts with in a
+  // ParallelFor of as many tasks. For the first touch of memory: the kernel puts a page into the
+  // memory of the socket whose thread writes it first.
+  void ParallelForOwn(int64_t num_tasks, Task task);
+
  private:
-  // The unclaimed tasks of a thread: [upper half, lower half). On its own cache line.
-  struct alignas(64) Share {
+  // A loop, packed into one word, so that threads read and write it at once.
+  struct Job {
+    uint32_t number = 0;     // of the loop, from 1
+    uint32_t num_units = 0;  // adjacent tasks are grouped into at most kMaxUnits units
+    int num_threads = 0;     // threads [0, num_threads) take part
+    bool steals = false;
+    uint64_t word = 0;  // all of the above
+  };
+  static constexpr uint32_t kMaxUnits = 0xFFFF;
+  // Threads that share a Group. Threads look for work in their own group first.
+  static constexpr int kGroupThreads = 16;
+  // Children of a thread in the tree by which sleeping threads wake each other.
+  static constexpr int kWakeFanOut = 4;
+
+  // The unclaimed units of a thread: [number of the loop:32][first:16][end:16]. The first thread
+  // that needs a share of an older loop sets it to the thread's range in this loop. A share without
+  // units stays as it is until a later loop, or until its own thread puts stolen units into it.
+  struct alignas(kCacheLineBytes) Share {
     std::atomic<uint64_t> unclaimed{0};
   };
+  static_assert(sizeof(Share) == kCacheLineBytes);
 
-  enum class ShareEnd : uint8_t { kFirst, kLast };
+  struct alignas(kCacheLineBytes) Sleeper {
+    std::atomic<uint32_t> is_asleep{0};  // a futex
+  };
+  static_assert(sizeof(Sleeper) == kCacheLineBytes);
 
-  // Claims the first or the last task of a share. nullopt: none is left.
-  static std::optional<int64_t> Claim(Share& share, ShareEnd end);
-  // Claims and runs tasks until no share has one.
-  void RunTasks(int thread_idx);
+  struct alignas(kCacheLineBytes) Group {
+    // [number of the loop:32][bit per thread: its share has no units]. A hint: where to look.
+    std::atomic<uint64_t> empty_shares{0};
+    std::atomic<uint64_t> num_finished{0};  // units of all loops
+  };
+  static_assert(sizeof(Group) == kCacheLineBytes);
+
+  static uint64_t Pack(const Job& job);
+  static Job Unpack(uint64_t word);
+  // False: a later loop has begun, so this one has ended.
+  bool IsCurrent(const Job& job) const { return job_.load(std::memory_order_seq_cst) == job.word; }
+
+  void Run(int64_t num_tasks, Task task, bool steals);
   void WorkerLoop(int thread_idx);
-  // Waits for a job with another number than *seen_job and sets *seen_job to it. False: the pool is
-  // being destroyed.
-  bool WaitForJob(uint64_t* seen_job);
+  // Waits for another job than `seen`. nullopt: the pool is being destroyed.
+  std::optional<uint64_t> WaitForJob(int thread_idx, uint64_t seen);
+  // Claims and runs units until no thread of the job has one.
+  void RunUnits(const Job& job, int thread_idx);
+  void RunUnit(const Job& job, uint32_t unit, int thread_idx);
+  // Sets the share of `thread_idx` to its range, if it is of an older loop.
+  void StartShare(const Job& job, int thread_idx);
+  // Moves half of another thread's units to the share of `thread_idx`. False: no thread has any.
+  bool Steal(const Job& job, int thread_idx);
+  bool TakeHalf(const Job& job, int victim, int thread_idx);
+  void SetEmpty(const Job& job, int thread_idx, bool is_empty);
+  // Wakes the sleeping children of a thread.
+  void WakeChildren(int thread_idx, int num_threads);
+  void WaitUntilFinished();
+  void PinCaller();
+  void UnpinCaller();
+  template <typename Ready>
+  bool SpinUntil(std::chrono::nanoseconds limit, const Ready& ready) const;
 
-  const std::unique_ptr<Share[]> shares_;  // by thread
-  // Words that several threads write are on separate cache lines.
-  alignas(64) std::atomic<uint64_t> job_number_{0};
-  alignas(64) std::atomic<int64_t> num_finished_{0};
-  alignas(64) std::atomic<int> num_sleeping_{0};
-  // Written only while no task is claimed or can be; read only by a thread with a claimed task.
-  alignas(64) const Task* task_ = nullptr;
-  std::atomic<bool> stopping_{false};
-  std::mutex mutex_;
-  std::condition_variable wake_;
+  const std::vector<int> cpus_;
+  const bool is_oversubscribed_;  // more threads than CPUs: threads spin for a short time only
+  const std::unique_ptr<Share[]> shares_;      // by thread
+  const std::unique_ptr<Sleeper[]> sleepers_;  // by thread
+  const std::unique_ptr<Group[]> groups_;
+  const int num_groups_;
+
+  // Written by the caller at the start of a loop, read by all.
+  alignas(kCacheLineBytes) std::atomic<uint64_t> job_{0};
+  std::atomic<const Task*> task_{nullptr};  // read by threads that have claimed a unit
+  std::atomic<int64_t> num_tasks_{0};
+  std::atomic<bool> is_stopping_{false};
+  // Written only when the caller sleeps: a futex.
+  alignas(kCacheLineBytes) std::atomic<uint32_t> is_caller_asleep_{0};
+  // The caller's own.
+  alignas(kCacheLineBytes) uint64_t num_issued_ = 0;  // units of all loops
+  uint32_t job_number_ = 0;
+  pid_t pinned_caller_ = 0;  // 0: none
+  cpu_set_t caller_cpus_ = {};
   std::vector<std::thread> workers_;
 };
 

@@ -36,12 +36,13 @@ constexpr size_t kMaxEvents = 256;
 
 struct Connection {
   Connection(AcceptedConnection accepted, FileDescriptor second, int max_streams)
-      : socket(std::move(second)),
+      : socket(std::make_shared<ReplySocket>(std::move(second))),
         peer(std::move(accepted.peer)),
         slot(std::move(accepted.slot)),
         watch(max_streams, Clock::now()) {}
 
-  const FileDescriptor socket;  // gRPC's socket, by a descriptor of our own
+  // gRPC's socket, by a descriptor of our own. The connection's calls share it.
+  const std::shared_ptr<ReplySocket> socket;
   const PeerAddress peer;
   const ConnectionSlot slot;
   std::atomic<int64_t> message_bytes = 0;
@@ -164,7 +165,7 @@ void GrpcConnections::State::CountStreams(Connection& connection, int64_t num_re
 
 void GrpcConnections::State::Judge(Connection& connection, Clock::time_point now) {
   if (connection.is_aborted) return;
-  const std::optional<ByteCounts> bytes = ReadByteCounts(connection.socket.Get());
+  const std::optional<ByteCounts> bytes = ReadByteCounts(connection.socket->Get());
   if (!bytes) return;
   CountStreams(connection, bytes->received);
   const std::optional<Abuse> abuse =
@@ -204,7 +205,7 @@ void GrpcConnections::State::Close(Connection& connection, Abuse abuse, Clock::t
   uploading.erase(&connection);
   // Counted before the client can know.
   if (options.metrics != nullptr) options.metrics->OnAbuse(abuse);
-  Abort(connection.socket.Get());
+  Abort(connection.socket->Get());
   abuses.Add(size_t(abuse), connection.slot.Address(), options.log);
   if (abuse == Abuse::kResets || abuse == Abuse::kHeaderFlood) {
     options.acceptor->Limiter().OnAbuse(connection.slot.Address(), now);
@@ -222,7 +223,9 @@ void GrpcConnections::State::Remove(int fd) {
     const auto named = by_peer.find(connection->peer.uri);
     if (named != by_peer.end() && named->second == connection) by_peer.erase(named);
   }
-  connections.erase(found);  // closes the descriptor, which removes it from the epoll set
+  // A call that has not ended yet may still share the descriptor.
+  epoll_ctl(epoll.Get(), EPOLL_CTL_DEL, fd, nullptr);
+  connections.erase(found);
 }
 
 GrpcConnections::GrpcConnections(Options options)
@@ -252,6 +255,12 @@ void GrpcConnections::OnMessage(const std::string& peer, size_t num_bytes) {
   const std::lock_guard lock(state.mutex);
   const auto found = state.by_peer.find(peer);
   if (found != state.by_peer.end()) found->second->message_bytes += int64_t(num_bytes);
+}
+
+std::shared_ptr<ReplySocket> GrpcConnections::FindSocket(const std::string& peer) const {
+  const std::lock_guard lock(state_->mutex);
+  const auto found = state_->by_peer.find(peer);
+  return found == state_->by_peer.end() ? nullptr : found->second->socket;
 }
 
 }  // namespace lssar

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "server/net/acceptor.h"
+#include "server/net/reply_socket.h"
 
 namespace lssar {
 
@@ -40,6 +41,9 @@ class GrpcConnections {
   // A request of `num_bytes` has reached its handler. `peer`: grpc::ServerContextBase::peer().
   // Any thread.
   void OnMessage(const std::string& peer, size_t num_bytes);
+
+  // The socket of an open connection; null: `peer` has none. Any thread.
+  std::shared_ptr<ReplySocket> FindSocket(const std::string& peer) const;
 
  private:
   struct State;

@@ -30,7 +30,12 @@ class ModelBenchTest(unittest.TestCase):
             done = subprocess.run([os.environ['LSSAR_MODEL_BENCH'], '--device', 'cpu',
                                    '--work-folder', folder, *flags, *WORKS],
                                   capture_output=True, text=True, timeout=100, check=True)
-        rows = json.loads(done.stdout)['rows']
+        bench = json.loads(done.stdout)
+        rows = bench['rows']
+        for figure in report.CPU_FIGURES:
+            self.assertGreater(bench[figure], 0, figure)
+        self.assertEqual([[share for share in ('of_read', 'of_fma') if row.get(share, 0) > 0]
+                          for row in rows], [['of_read'], ['of_read'], ['of_fma'], ['of_fma']])
         self.assertEqual([(row['work'], row['batch'], row['depth']) for row in rows],
                          [('decode', 1, 0), ('decode', 1, 40), ('prefill', 1, 30),
                           ('decode', 3, 20)])
@@ -70,6 +75,11 @@ class ReportTest(unittest.TestCase):
                                        16: {'rows': bench_rows(120, 0)}}))
         self.assertEqual(len(lines), 5)
         self.assertEqual(lines[1].split()[-2:], ['10.0', '120.0'])
+        bench = {'rows': [{**row, 'of_read': 0.5} for row in bench_rows(10, 0)[:1]],
+                 'read_gb_per_s': 20, 'fma_gflops': 100, 'loop_us': 1.5}
+        lines = list(report.cpu_table({1: bench, 2: bench}))
+        self.assertEqual(lines[2].split()[-2:], ['50%', '50%'])
+        self.assertEqual(lines[-1].split(), ['empty', 'loop,', 'us', '1.5', '1.5'])
 
 
 PROGRAM = '#!/bin/sh\necho "$0 $@"\nexit {code}\n'

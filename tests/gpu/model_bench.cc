@@ -1,5 +1,6 @@
 // Times a whole model through the engine: decode by batch and depth, prefill, and the host's share
-// of a step. Prints one JSON object. peers_model.py times the same work in PyTorch.
+// of a step. On the CPU also the shares of what its threads can read and compute at most. Prints
+// one JSON object. peers_model.py times the same work in PyTorch.
 //
 //   model_bench --device cuda --work-folder OUT      # the 124M shape, random weights, made there
 #include <CLI/CLI.hpp>
@@ -16,9 +17,11 @@
 #include <vector>
 
 #include "kernels/check.h"
+#include "kernels/cpu/usable_cpus.h"
 #include "models/checkpoint.h"
 #include "nlohmann/json.hpp"
 #include "runtime/engine.h"
+#include "tests/bench/pool_ceilings.h"
 #include "tests/bench/random_checkpoint.h"
 #include "tests/support/test_device.h"
 
@@ -33,6 +36,7 @@ constexpr int kMostSteps = 64 * kSteps;
 struct Setting {
   std::string device = "cuda";
   int num_threads = 0;
+  std::vector<int> cpus;
   bool fast_gemm = false;
   std::string work_folder = ".";
   bench::ModelShape shape;
@@ -210,12 +214,50 @@ EngineOptions OptionsFor(const Setting& setting) {
           .chunked_prefill_size = 2048};
 }
 
+// What the threads of the CPU backend can do at most.
+struct Limits {
+  double read_gb_per_s = 0;
+  double fma_gflops = 0;
+  double loop_us = 0;
+
+  static Limits Measure(const Setting& setting) {
+    constexpr int kSamples = 5;
+    const int num_threads = !setting.cpus.empty()      ? int(setting.cpus.size())
+                            : setting.num_threads == 0 ? NumUsableCpus()
+                                                       : setting.num_threads;
+    ThreadPool pool(num_threads, setting.cpus);
+    return {.read_gb_per_s = bench::MeasureReadGb(pool, kSamples),
+            .fma_gflops = bench::MeasureFmaGflops(pool, kSamples),
+            .loop_us = bench::MeasureLoopUs(pool, kSamples)};
+  }
+
+  // Adds the share of a row that one of the limits bounds. Decode of one sequence reads all weights
+  // (fp16) and K for each token; what it reads of V is not counted. Other work computes two
+  // operations for each weight of a layer; the logits and attention are not counted.
+  void AddShare(const bench::ModelShape& shape, Json* row) const {
+    const double rate = (*row)["tokens_per_s"];
+    const double num_parameters = double(shape.NumParameters());
+    if ((*row)["work"] == "decode" && (*row)["batch"] == 1) {
+      const double k_bytes =
+          2.0 * shape.num_hidden_layers * shape.hidden_size * double((*row)["depth"]);
+      (*row)["of_read"] = rate * (2 * num_parameters + k_bytes) * 1e-9 / read_gb_per_s;
+    } else {
+      const double embedding = double(shape.vocab_size) * shape.hidden_size;
+      (*row)["of_fma"] = rate * 2 * (num_parameters - embedding) * 1e-9 / fma_gflops;
+    }
+  }
+};
+
 absl::Status Run(const Setting& setting) {
   const std::string directory = setting.work_folder + "/random-model";
   absl::Status status = bench::WriteRandomCheckpoint(setting.shape, directory);
   if (!status.ok()) return status;
-  const auto backend = OpenTestDevice(
-      {.name = setting.device, .num_threads = setting.num_threads, .fast_gemm = setting.fast_gemm});
+  std::optional<Limits> limits;
+  if (setting.device == "cpu") limits = Limits::Measure(setting);
+  const auto backend = OpenTestDevice({.name = setting.device,
+                                       .num_threads = setting.num_threads,
+                                       .cpus = setting.cpus,
+                                       .fast_gemm = setting.fast_gemm});
   if (!backend.ok()) return backend.status();
   const EngineOptions options = OptionsFor(setting);
   auto checkpoint = LoadCheckpoint(directory, backend->get(),
@@ -229,10 +271,16 @@ absl::Status Run(const Setting& setting) {
   for (const int depth : setting.depths) rows.push_back(bench.DecodeAlone(depth));
   rows.push_back(bench.Prefill());
   rows.push_back(bench.DecodeTogether());
-  const Json report{{"device", (*backend)->Describe()},
-                    {"parameters", setting.shape.NumParameters()},
-                    {"num_pages", (*engine)->Stats().num_pages},
-                    {"rows", rows}};
+  Json report{{"device", (*backend)->Describe()},
+              {"parameters", setting.shape.NumParameters()},
+              {"num_pages", (*engine)->Stats().num_pages}};
+  if (limits) {
+    for (Json& row : rows) limits->AddShare(setting.shape, &row);
+    report["read_gb_per_s"] = limits->read_gb_per_s;
+    report["fma_gflops"] = limits->fma_gflops;
+    report["loop_us"] = limits->loop_us;
+  }
+  report["rows"] = rows;
   std::printf("%s\n", report.dump(1).c_str());
   return absl::OkStatus();
 }
@@ -246,6 +294,15 @@ int main(int argc, char** argv) {
   app.add_option("--device", setting.device, "As the server's; or cuda-emulated");
   app.add_option("--threads", setting.num_threads, "Of the cpu; 0: one per core")
       ->check(CLI::Range(0, 1024));
+  app.add_option_function<std::string>(
+         "--cpus",
+         [&](const std::string& list) {
+           const auto cpus = lssar::ParseCpuList(list);
+           if (!cpus.ok()) throw CLI::ValidationError("--cpus", cpus.status().message().data());
+           setting.cpus = *cpus;
+         },
+         "As the server's --cpus")
+      ->type_name("LIST");
   app.add_option_function<std::string>(
          "--gemm", [&](const std::string& gemm) { setting.fast_gemm = gemm == "fast"; },
          "As the server's --gemm")

@@ -18,6 +18,10 @@ PEER_TARGETS = {('decode', 1, 0): 10, ('decode', 1, 16384): 10, ('prefill', 1, 1
 MAX_HOST_SHARE = 0.15
 # Keys of huge_norms nearly tie over pages of 16 bits, on every backend.
 EXPECTED_FAILURES = {'huge_norms'}
+# What bounds a row of the CPU bench, and what is measured of the threads themselves.
+LIMITS = {'read': 'read bandwidth', 'fma': 'multiply-adds'}
+CPU_FIGURES = {'read_gb_per_s': 'read, GB/s', 'fma_gflops': 'multiply-adds, GFLOP/s',
+               'loop_us': 'empty loop, us'}
 # Checks whose failure does not fail the run.
 INFORMATIVE = {'peers', 'model_fast', 'model_peers'}
 
@@ -129,6 +133,13 @@ def cpu_table(benches):
     for i, row in enumerate(first['rows']):
         rates = ''.join(f"{bench['rows'][i]['tokens_per_s']:13.1f}" for bench in benches.values())
         yield f"{row['work']} batch {row['batch']} at {row['depth']}".ljust(28) + rates
+        for limit, name in LIMITS.items():
+            if f'of_{limit}' in row:
+                yield f'  share of {name}'.ljust(28) + ''.join(
+                    f"{bench['rows'][i][f'of_{limit}']:13.0%}" for bench in benches.values())
+    for figure, name in CPU_FIGURES.items():
+        if figure in first:
+            yield name.ljust(28) + ''.join(f'{bench[figure]:13.1f}' for bench in benches.values())
 
 
 def main():

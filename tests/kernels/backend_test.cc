@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "kernels/cpu/usable_cpus.h"
 #include "kernels/float_bits.h"
 #include "tests/kernels/dense_cases.h"
 
@@ -80,6 +81,30 @@ TEST(BackendTest, FlagsParse) {
   for (const char* count : {"-1", "1025", "x"}) {
     EXPECT_EQ(parse("threads", count).message(), "it must be a whole number in [0, 1024]");
   }
+}
+
+TEST(BackendTest, CpusAndThreadsFitTogether) {
+  const int cpu = UsableCpus().front();
+  const std::string list = std::to_string(cpu);
+  EXPECT_TRUE(CheckBackendFlags({.cpus = {cpu}}).ok());
+  EXPECT_TRUE(CheckBackendFlags({.num_threads = 1, .cpus = {cpu}}).ok());
+  EXPECT_EQ(CheckBackendFlags({.num_threads = 3, .cpus = {cpu}}).message(),
+            "--threads 3 and --cpus " + list +
+                ": each CPU of the list gets one thread, 1 together; leave --threads out, or make "
+                "them equal");
+  EXPECT_EQ(
+      CheckBackendFlags({.name = "reference", .cpus = {cpu}}).message(),
+      "--cpus " + list + ": only --device cpu has threads; leave it out with --device reference");
+  EXPECT_EQ(
+      CheckBackendFlags({.cpus = {1023}}).message(),
+      "--cpus 1023: this process may not use CPU 1023; it may use " + FormatCpuList(UsableCpus()));
+  EXPECT_EQ(MakeBackend({.cpus = {1023}}).status().code(), absl::StatusCode::kInvalidArgument);
+  const std::unique_ptr<Backend> pinned = *MakeBackend({.cpus = {cpu}});
+  EXPECT_EQ(pinned->NumThreads(), 1);
+  EXPECT_EQ(pinned->Describe(), "cpu " + InstructionSets().front() + ", 1 threads on CPUs " + list);
+  EXPECT_TRUE(BackendWarnings({.cpus = {cpu}}).empty());
+  EXPECT_FALSE(BackendWarnings({.num_threads = 1024}).empty());
+  EXPECT_TRUE(BackendWarnings({.name = "reference", .num_threads = 1024}).empty());
 }
 
 TEST(BackendTest, BuffersAreAlignedAndZero) {

@@ -192,7 +192,7 @@ TEST_P(LinearTest, BitsDependOnlyOnTheRow) {
     const auto begin = whole.begin() + first_row * c.shape.out;
     return std::vector<float>(begin, begin + num_rows * c.shape.out);
   };
-  for (const int num_threads : {1, 2, 3, 5}) {
+  for (const int num_threads : {1, 2, 3, 8, 16}) {
     const auto backend = MakeCpu(num_threads);
     const auto weight = Pack(*backend, c.w, c.shape.out, c.shape.in, c.stored);
     for (int num_rows = 1; num_rows <= 70; ++num_rows) {

@@ -1,5 +1,8 @@
 // Throughput of the engine without gRPC: the requests of `lssar bench`, in a closed loop, submitted
-// to an engine in this process. Prints output tokens per second.
+// to an engine in this process. Prints output tokens per second, and the process's CPU time per
+// token: it does not depend on what else the machine does.
+#include <time.h>
+
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <chrono>
@@ -88,13 +91,25 @@ absl::Status Submit(const ServedModel& model, const v1::GenerateRequest& message
   return model.GetEngine().Submit(std::move(call->request), std::move(sink)).status();
 }
 
-// Output tokens per second of requests [first_idx, first_idx + num_requests) of the workload.
-absl::StatusOr<double> MeasureRate(const ServedModel& model, const cli::BenchWorkload& workload,
-                                   int64_t first_idx, const Options& options) {
+struct Rate {
+  double tokens_per_s = 0;
+  double cpu_us_per_token = 0;
+};
+
+double CpuSeconds() {
+  timespec time = {};
+  LSSAR_CHECK(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time) == 0);
+  return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
+}
+
+// Of requests [first_idx, first_idx + num_requests) of the workload.
+absl::StatusOr<Rate> MeasureRate(const ServedModel& model, const cli::BenchWorkload& workload,
+                                 int64_t first_idx, const Options& options) {
   // Each finished request releases the limit, so all are done when the whole limit can be acquired.
   const auto limit = std::make_shared<ConcurrencyLimit>(options.concurrency);
   const auto num_tokens = std::make_shared<std::atomic<int64_t>>(0);
   const auto begin = std::chrono::steady_clock::now();
+  const double cpu_begin = CpuSeconds();
   for (int64_t idx = first_idx; idx < first_idx + options.num_requests; ++idx) {
     limit->Acquire();
     RETURN_IF_ERROR(
@@ -102,7 +117,9 @@ absl::StatusOr<double> MeasureRate(const ServedModel& model, const cli::BenchWor
   }
   for (int i = 0; i < options.concurrency; ++i) limit->Acquire();
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-  return double(num_tokens->load()) / elapsed.count();
+  const auto count = double(num_tokens->load());
+  return Rate{.tokens_per_s = count / elapsed.count(),
+              .cpu_us_per_token = (CpuSeconds() - cpu_begin) * 1e6 / count};
 }
 
 absl::Status Run(const Options& options) {
@@ -116,8 +133,9 @@ absl::Status Run(const Options& options) {
 
   // A first run that is not measured: the first touch of the pages costs as much as the work.
   RETURN_IF_ERROR(MeasureRate(*model, workload, options.num_requests, options).status());
-  ASSIGN_OR_RETURN(const double rate, MeasureRate(*model, workload, 0, options));
-  std::printf("{\"output_tokens_per_s\": %.1f}\n", rate);
+  ASSIGN_OR_RETURN(const Rate rate, MeasureRate(*model, workload, 0, options));
+  std::printf("{\"output_tokens_per_s\": %.1f, \"cpu_us_per_token\": %.2f}\n", rate.tokens_per_s,
+              rate.cpu_us_per_token);
   return absl::OkStatus();
 }
 

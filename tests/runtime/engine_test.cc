@@ -332,11 +332,12 @@ TEST_F(EngineTest, APausedRequestCanBeCancelledAndHasADeadline) {
 TEST_F(EngineTest, CountsStepsTokensAndTheirTimes) {
   class Observer : public StepObserver {
    public:
+    void OnResults() override { ++num_results; }
     void OnStep(int num_tokens) override {
       ++num_steps;
       total_tokens += num_tokens;
     }
-    std::atomic<int64_t> num_steps = 0, total_tokens = 0;
+    std::atomic<int64_t> num_steps = 0, total_tokens = 0, num_results = 0;
   };
   Observer observer;
   Gate gate;
@@ -369,6 +370,8 @@ TEST_F(EngineTest, CountsStepsTokensAndTheirTimes) {
   EXPECT_EQ(stats.num_batched_tokens, 20 + 9 + 30) << "the last token is never computed";
   EXPECT_EQ(stats.num_steps, observer.num_steps);
   EXPECT_EQ(stats.num_batched_tokens, observer.total_tokens);
+  // After each step, and before the model runs in the two steps that admit a request.
+  EXPECT_GE(observer.num_results, stats.num_steps + 2);
   const StageTimes& stages = stats.stages;
   int64_t sum_ns = 0;
   for (const int64_t ns : {stages.admit_ns, stages.schedule_ns, stages.forward_ns, stages.sample_ns,

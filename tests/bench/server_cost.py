@@ -1,0 +1,89 @@
+"""What the server costs beside its engine: client and server each on one core, lssar-6m.
+
+    python3 -B tests/bench/server_cost.py [--build build/ci] [--server PROGRAM] [--streams 1,16,64]
+                                          [--rounds 5]
+
+Each round runs the engine alone (lssar_engine_rate) and then the server with `lssar bench`, on the
+same core with the same requests. Prints medians over the rounds of
+
+  rate    output tokens/s of the server / of the engine: only with nothing else on the machine
+  cpu     CPU time of the engine's process per token / of the server's: other work hardly changes it
+  us      CPU time per token of the server beyond the engine's
+  sw      context switches of the server's threads per token: voluntary (a thread slept and was
+          woken), involuntary
+  itl     the client's time between tokens, p50 and p99, in ms
+"""
+
+import argparse
+import os
+import pathlib
+import statistics
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / 'load'))
+
+from served import MODEL, Programs, Server, cores_apart  # noqa: E402
+
+NUM_OUTPUT = 256
+
+
+def read_counts(pid):
+    """(CPU seconds, voluntary, involuntary switches) of all threads of a process."""
+    total = [0.0, 0, 0]
+    for task in pathlib.Path(f'/proc/{pid}/task').iterdir():
+        try:
+            total[0] += int((task / 'schedstat').read_text().split()[0]) * 1e-9
+            for line in (task / 'status').read_text().splitlines():
+                name, _, value = line.partition(':')
+                if name == 'voluntary_ctxt_switches':
+                    total[1] += int(value)
+                elif name == 'nonvoluntary_ctxt_switches':
+                    total[2] += int(value)
+        except OSError:
+            pass  # the thread has ended
+    return total
+
+
+def run_round(programs, server, streams, core, other):
+    flags = ('--random-input-len', 'fixed:128', '--random-output-len', f'fixed:{NUM_OUTPUT}',
+             '--max-concurrency', streams, '--num-prompts', max(4, streams))
+    os.sched_setaffinity(0, core)
+    engine = programs.run_json(programs.engine_rate, '--model', MODEL, '--threads', 1, *flags)
+    os.sched_setaffinity(0, other)
+    before = read_counts(server.process.pid)
+    point, = programs.bench(server.address, *map(str, flags), '--warmup', '0s')
+    after = read_counts(server.process.pid)
+    num_tokens = max(4, streams) * NUM_OUTPUT
+    cpu_us, voluntary, involuntary = ((b - a) / num_tokens for a, b in zip(before, after))
+    cpu_us *= 1e6
+    return {'rate': point['output_tokens_per_s'] / engine['output_tokens_per_s'],
+            'cpu': engine['cpu_us_per_token'] / cpu_us,
+            'us': cpu_us - engine['cpu_us_per_token'],
+            'voluntary': voluntary, 'involuntary': involuntary,
+            'p50': point['itl_ms']['p50'], 'p99': point['itl_ms']['p99']}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+    parser.add_argument('--build', default='build/ci')
+    parser.add_argument('--server')
+    parser.add_argument('--streams', default='1,16,64')
+    parser.add_argument('--rounds', type=int, default=5)
+    given = parser.parse_args()
+    programs = Programs(os.path.join(given.build, 'bin'))
+    every = os.sched_getaffinity(0)
+    with cores_apart() as cores:
+        core, other = set(cores[:1]), set(sorted(every - set(cores))[:1]) or every
+        with Server(given.server or programs.server, '--threads', 1, '--http-listen', 'off',
+                    cores=core) as server:
+            for streams in map(int, given.streams.split(',')):
+                rounds = [run_round(programs, server, streams, core, other)
+                          for _ in range(given.rounds + 1)][1:]  # the first touches the pages
+                median = {key: statistics.median(r[key] for r in rounds) for key in rounds[0]}
+                print('{streams:3} streams: rate {rate:.3f}  cpu {cpu:.3f}  us {us:.1f}  '
+                      'sw {voluntary:.3f} + {involuntary:.3f}  itl {p50:.2f} {p99:.2f}'
+                      .format(streams=streams, **median), flush=True)
+
+
+if __name__ == '__main__':
+    main()
