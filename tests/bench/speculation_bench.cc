@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <memory>
 #include <string>
 #include <utility>
@@ -98,6 +99,7 @@ struct Work {
 
 struct Run {
   double tokens_per_second = 0;
+  double tokens_per_cpu_second = 0;  // of all threads; with --threads 1 free of what else runs
   std::vector<std::vector<int32_t>> ids;
   int64_t num_draft = 0, num_accepted = 0;
 };
@@ -117,10 +119,13 @@ Run RunWork(const Work& work, Engine* engine, ForcedModel* model) {
   while (!has_prompts()) LSSAR_CHECK(engine->Step().ok());
   const int64_t num_first = engine->Stats().num_generated_tokens;
   const Clock::time_point from = Clock::now();
+  const std::clock_t cpu_from = std::clock();
   while (engine->Stats().num_running > 0) LSSAR_CHECK(engine->Step().ok());
   const std::chrono::duration<double> time = Clock::now() - from;
   Run run;
   run.tokens_per_second = double(engine->Stats().num_generated_tokens - num_first) / time.count();
+  run.tokens_per_cpu_second = double(engine->Stats().num_generated_tokens - num_first) *
+                              CLOCKS_PER_SEC / double(std::clock() - cpu_from);
   for (const auto& sink : sinks) {
     run.ids.push_back(std::move(sink->ids));
     run.num_draft += sink->stats.num_draft_tokens;
@@ -145,7 +150,7 @@ class Bench {
 
   void Measure(const Work& work) {
     if (!setting_.only.empty() && work.name.find(setting_.only) == std::string::npos) return;
-    std::vector<double> ratios, plain_rates;
+    std::vector<double> ratios, cpu_ratios, plain_rates;
     int64_t num_draft = 0, num_accepted = 0;
     for (int pair = -1; pair < setting_.num_pairs; ++pair) {  // the first one warms up
       // The order alternates, so that a machine that gets slower favours neither.
@@ -156,16 +161,17 @@ class Bench {
       LSSAR_CHECK(runs[0].ids == runs[1].ids);
       if (pair < 0) continue;
       ratios.push_back(runs[1].tokens_per_second / runs[0].tokens_per_second);
+      cpu_ratios.push_back(runs[1].tokens_per_cpu_second / runs[0].tokens_per_cpu_second);
       plain_rates.push_back(runs[0].tokens_per_second);
       num_draft += runs[1].num_draft;
       num_accepted += runs[1].num_accepted;
     }
     std::ranges::sort(ratios);
     std::printf(
-        "%-26s x %.2f [%.2f, %.2f], %.0f tokens/s without; %.2f drafted a token, %.0f%% "
-        "accepted\n",
+        "%-26s x %.2f [%.2f, %.2f], CPU time x %.2f, %.0f tokens/s without; %.3f drafted a token, "
+        "%.0f%% accepted\n",
         work.name.c_str(), bench::Median(ratios), ratios.front(), ratios.back(),
-        bench::Median(plain_rates),
+        bench::Median(cpu_ratios), bench::Median(plain_rates),
         double(num_draft) / double(setting_.num_pairs * std::ssize(work.requests) *
                                    work.requests[0].generate->max_tokens),
         num_draft > 0 ? 100.0 * double(num_accepted) / double(num_draft) : 0.0);
