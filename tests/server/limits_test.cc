@@ -141,18 +141,15 @@ TEST(LimitsTest, FrequentPingsDuringALongStepAreAllowed) {
 TEST(LimitsTest, ACallCancelledBeforeItsRequestArrivedEndsWithoutLeaks) {
   TestServer server;
   const auto channel = server.NewChannel();
-  const std::string cancelled = "lssar_request_failure_total{code=\"CANCELLED\"}";
-  int num_cancelled = 0;
-  for (const char* rpc : {"Generate", "Score", "Tokenize"}) {
-    RawCall call(channel, std::string("/lssar.v1.Inference/") + rpc);
-    call.Cancel();
-    EXPECT_EQ(call.Finish().error_code(), grpc::StatusCode::CANCELLED) << rpc;
-    num_cancelled += rpc != std::string("Tokenize");  // not counted by these metrics
-    for (int i = 0; i < 1000 && server.Metric(cancelled) != num_cancelled; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  for (const char* rpc : {"Generate", "Score", "Embed", "CaptureAttention", "Tokenize"}) {
+    for (int i = 0; i < 10; ++i) {
+      RawCall call(channel, std::string("/lssar.v1.Inference/") + rpc);
+      call.Cancel();
+      EXPECT_EQ(call.Finish().error_code(), grpc::StatusCode::CANCELLED) << rpc;
     }
-    EXPECT_EQ(server.Metric(cancelled), num_cancelled) << rpc;
   }
+  // gRPC ends a streaming call without a request by itself, so it is not counted.
+  EXPECT_EQ(server.Metric("lssar_request_failure_total{code=\"CANCELLED\"}"), 0);
   EXPECT_TRUE(Generate(server.Stub(), HelloRequest(1)).status.ok());
   EXPECT_TRUE(server.GetServer().Shutdown(absl::Seconds(30)));  // no call is left
 }
