@@ -35,8 +35,8 @@ std::vector<int32_t> EvaluationRow(const std::vector<int32_t>& ids, int length, 
 struct LossAtLength {
   int length = 0;
   int num_rows = 0;
-  int64_t num_tokens = 0;  // scored
-  double loss = 0;         // mean over rows of the mean negative log-likelihood, nats per token
+  int64_t num_tokens = 0;     // scored
+  double loss = 0;            // mean over rows of the mean negative log-likelihood, nats per token
   double standard_error = 0;  // of loss, from the spread of the rows; 0 for one row
   // The served context is exactly `length` tokens: the last token of each row is not scored.
   bool is_last_left_out = false;

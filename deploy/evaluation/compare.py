@@ -57,7 +57,7 @@ def length_table(evaluations: list[tuple[str, Json]], step: str) -> list[str]:
 
 
 def tasks_table(evaluations: list[tuple[str, Json]]) -> list[str]:
-    """A row for each metric of the tasks that every evaluation has, a column for each checkpoint."""
+    """A row for each metric that every evaluation has, a column for each checkpoint."""
     cells: dict[tuple[str, str], list[str]] = {}
     for _, measured in evaluations:
         for task, items, metric, value, error, chance in task_rows(measured['tasks']):
