@@ -207,8 +207,13 @@ TEST(CheckpointEngine, EqualBitsWithPrefixCacheAndPreemption) {
 // Any tokens of the vocabulary: nearly all are wrong.
 class RandomDrafter : public Drafter {
  public:
-  void Propose(int num_draft, Sequence* sequence) override {
-    for (int i = 0; i < num_draft; ++i) sequence->draft.push_back(int32_t(random_() % 4096));
+  bool Propose(std::span<const DraftRequest> requests) override {
+    for (const DraftRequest& request : requests) {
+      for (int i = 0; i < request.num_tokens; ++i) {
+        request.sequence->draft.push_back(int32_t(random_() % 4096));
+      }
+    }
+    return true;
   }
 
  private:
