@@ -73,11 +73,7 @@ class DraftTask final : public SequenceTask {
 // The pool of `num_pages` pages.
 absl::StatusOr<std::unique_ptr<KvCache>> MakePool(const ModelConfig& config, int num_pages,
                                                   EngineOptions options, Backend* backend) {
-  ASSIGN_OR_RETURN(const std::optional<int64_t> device_bytes, backend->FreeBytes());
-  if (device_bytes) {
-    return absl::UnimplementedError(
-        StrCat(backend->Name(), " runs no draft model; cpu and reference do"));
-  }
+  RETURN_IF_ERROR(CheckDraftBackend(backend));
   KvLayout layout = LayoutOf(config, options.kv_cache_dtype, options.page_size);
   RETURN_IF_ERROR(backend->FitLayout(layout));
   options.kv_cache_bytes = num_pages * int64_t(layout.PageBytes());
@@ -107,6 +103,13 @@ absl::Status CheckDraftCheckpoint(const Checkpoint& served, const Checkpoint& dr
                                              TokenizerOf(served), "; they must be equal"));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckDraftBackend(Backend* backend) {
+  ASSIGN_OR_RETURN(const std::optional<int64_t> device_bytes, backend->FreeBytes());
+  if (!device_bytes) return absl::OkStatus();
+  return absl::UnimplementedError(
+      StrCat("the device ", backend->Name(), " runs no draft model; cpu and reference do"));
 }
 
 absl::StatusOr<std::unique_ptr<DraftModel>> DraftModel::Create(Checkpoint* draft,

@@ -25,6 +25,10 @@ namespace lssar {
 //         or one of the two has none; the message has both values
 absl::Status CheckDraftCheckpoint(const Checkpoint& served, const Checkpoint& draft);
 
+// Whether a draft model runs on the backend.
+// Errors  UNIMPLEMENTED: it has its own memory (cuda); the message has its name
+absl::Status CheckDraftBackend(Backend* backend);
+
 // What the draft model keeps of a sequence of the served model.
 struct DraftSequence {
   Sequence* target = nullptr;
@@ -57,9 +61,9 @@ struct DraftSequence {
 class DraftModel : public Drafter {
  public:
   // `num_pages`: of the pool. `draft` and `backend` must outlive the result.
-  // Errors  CheckDraftCheckpoint's; INVALID_ARGUMENT: max_num_batched_tokens is over the
-  //         checkpoint's; UNIMPLEMENTED: the backend has its own memory (cuda);
-  //         RESOURCE_EXHAUSTED: the pool takes over half of the available memory
+  // Errors  those of CheckDraftCheckpoint and CheckDraftBackend; INVALID_ARGUMENT:
+  //         max_num_batched_tokens is over the checkpoint's; RESOURCE_EXHAUSTED: the pool takes over
+  //         half of the available memory
   static absl::StatusOr<std::unique_ptr<DraftModel>> Create(Checkpoint* draft,
                                                             const Checkpoint& served, int num_pages,
                                                             const EngineOptions& options,
