@@ -2,6 +2,11 @@
 // process. Both engines run the same requests in turns and must give the same bits.
 //
 //   speculation_bench --model models/zoo/lssar-6m
+//   speculation_bench --dtype fp32 --draft-model models/zoo/lssar-6m --draft-dtype int4
+//
+// Without --draft-model the drafts are n-grams. A quantized copy of the model is a draft model that
+// is nearly always right and nearly as slow: it shows the acceptance and the draft model's work, not
+// a speedup.
 //
 // copy: the output is the prompt again. The shipped model does not copy, so the output is forced:
 // each draw becomes the next token of the passage, after the model computed its logits. Drafts come
@@ -12,6 +17,7 @@
 #include <cstdio>
 #include <ctime>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -88,6 +94,9 @@ struct Setting {
   int num_tokens = 512;
   int passage = 2048;
   std::string only;
+  std::optional<DType> dtype, draft_dtype;  // nullopt: as stored
+  std::string draft_model;                  // empty: n-grams
+  bool is_adaptive = true;
   EngineOptions engine = {.max_model_len = 8192};
 };
 
@@ -188,7 +197,8 @@ class Bench {
 absl::Status RunBench(const Setting& setting) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend,
                    MakeBackend({.name = "cpu", .num_threads = setting.num_threads}));
-  ASSIGN_OR_RETURN(Checkpoint checkpoint, LoadCheckpoint(setting.model, backend.get(), {}));
+  ASSIGN_OR_RETURN(Checkpoint checkpoint,
+                   LoadCheckpoint(setting.model, backend.get(), {.dtype = setting.dtype}));
   auto owned = std::make_unique<ForcedModel>(std::move(checkpoint.model));
   ForcedModel* const model = owned.get();
   checkpoint.model = std::move(owned);
@@ -199,7 +209,15 @@ absl::Status RunBench(const Setting& setting) {
   options.kv_cache_bytes = num_pages * int64_t(layout.PageBytes());
   options.speculative_method = SpeculativeMethod::kOff;
   ASSIGN_OR_RETURN(const auto plain, Engine::CreateStepped(&checkpoint, backend.get(), options));
+  std::optional<Checkpoint> draft;
   options.speculative_method = SpeculativeMethod::kNgram;
+  if (!setting.draft_model.empty()) {
+    ASSIGN_OR_RETURN(
+        draft, LoadCheckpoint(setting.draft_model, backend.get(), {.dtype = setting.draft_dtype}));
+    options.speculative_method = SpeculativeMethod::kDraftModel;
+    options.draft_checkpoint = &*draft;
+  }
+  options.adapts_speculation = setting.is_adaptive;
   ASSIGN_OR_RETURN(const auto speculating,
                    Engine::CreateStepped(&checkpoint, backend.get(), options));
   Bench bench(setting, model, plain.get(), speculating.get());
@@ -248,7 +266,22 @@ int main(int argc, char** argv) {
                  "As the server's flag");
   app.add_option("--prompt-lookup-min", setting.engine.prompt_lookup_min, "As the server's flag");
   app.add_option("--prompt-lookup-max", setting.engine.prompt_lookup_max, "As the server's flag");
+  std::string dtype = "auto", draft_dtype = "auto";
+  app.add_option("--dtype", dtype, "As the server's flag");
+  app.add_option("--draft-model", setting.draft_model, "As the server's flag; none: n-grams");
+  app.add_option("--draft-dtype", draft_dtype, "As the server's flag");
+  app.add_flag("!--fixed", setting.is_adaptive,
+               "Draft --num-speculative-tokens tokens in every step, whatever they cost");
   CLI11_PARSE(app, argc, argv);
+  for (const auto& [name, target] :
+       {std::pair(&dtype, &setting.dtype), std::pair(&draft_dtype, &setting.draft_dtype)}) {
+    if (*name == "auto") continue;
+    *target = lssar::ParseDType(*name);
+    if (!*target) {
+      std::fprintf(stderr, "%s is no data type\n", name->c_str());
+      return 2;
+    }
+  }
   const absl::Status status = lssar::RunBench(setting);
   if (status.ok()) return 0;
   std::fprintf(stderr, "%s\n", status.ToString().c_str());

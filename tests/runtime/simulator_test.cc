@@ -227,6 +227,7 @@ class Simulation {
 
   void Step() {
     ++num_steps_;
+    step_began_at_ = now_;  // the models take time
     first_ = nullptr;
     has_failed_ = false;
     if (engine_->Step().ok() == has_failed_) Fail("a failed step returned OK");
@@ -307,7 +308,7 @@ class Simulation {
   void CheckEnds() {
     std::erase_if(open_, [&](const Open& open) {
       if (!open.sink->IsDone()) {
-        if (open.is_cancelled || (open.deadline && *open.deadline <= now_)) {
+        if (open.is_cancelled || (open.deadline && *open.deadline <= step_began_at_)) {
           Fail("a cancelled or late request outlived a step");
         }
         return false;
@@ -370,6 +371,7 @@ class Simulation {
   const EngineOptions options_;
   FakeCheckpoint fake_;
   Clock::time_point now_{std::chrono::hours(1)};
+  Clock::time_point step_began_at_;
   std::unique_ptr<Engine> engine_;
   int load_percent_ = 0;     // the probability of an arrival, and of each further one in a step
   bool is_patient_ = false;  // no cancels, deadlines or failures

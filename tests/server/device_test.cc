@@ -157,7 +157,7 @@ TEST(DraftModelErrorTest, NamesTheFlagAndBothDirectories) {
       "--draft-model models/zoo/lssar-6m for --model tests/golden/gpt_lssar: ";
   EXPECT_EQ(load("cpu", "models/zoo/lssar-6m").message(),
             prefix +
-                "the draft model has a vocabulary of 4096 ids, the served model of 256; they "
+                "the draft model has a vocabulary of 4096 ids, the served model of 257; they "
                 "must be equal");
   EXPECT_EQ(load("cuda-emulated", "models/zoo/lssar-6m").message(),
             prefix + "the device cuda-emulated runs no draft model; cpu and reference do");
