@@ -52,18 +52,18 @@ struct DraftSequence {
 // pays for some tokens of catching up, each decode for a few.
 //
 // Pages. The pool has as many pages as the served model's. A sequence is drafted for if the pages
-// of its whole length can be reserved; otherwise it runs without drafts. Prompts share pages through
-// a prefix cache of its own.
+// of its whole length can be reserved; otherwise it runs without drafts. Prompts share pages
+// through a prefix cache of its own.
 //
 // Failures. A failed forward ends the drafts of the step, logits that are not finite those of the
-// sequence; no request notices. After limits::kMaxFailedSteps failed forwards in a row nothing is
+// sequence; requests are not affected. After limits::kMaxFailedSteps failed forwards in a row nothing is
 // drafted any more.
 class DraftModel : public Drafter {
  public:
   // `num_pages`: of the pool. `draft` and `backend` must outlive the result.
   // Errors  those of CheckDraftCheckpoint and CheckDraftBackend; INVALID_ARGUMENT:
-  //         max_num_batched_tokens is over the checkpoint's; RESOURCE_EXHAUSTED: the pool takes over
-  //         half of the available memory
+  //         max_num_batched_tokens is over the checkpoint's; RESOURCE_EXHAUSTED: the pool takes
+  //         over half of the available memory
   static absl::StatusOr<std::unique_ptr<DraftModel>> Create(Checkpoint* draft,
                                                             const Checkpoint& served, int num_pages,
                                                             const EngineOptions& options,

@@ -5,8 +5,8 @@
 //   speculation_bench --dtype fp32 --draft-model models/zoo/lssar-6m --draft-dtype int4
 //
 // Without --draft-model the drafts are n-grams. A quantized copy of the model is a draft model that
-// is nearly always right and nearly as slow: it shows the acceptance and the draft model's work, not
-// a speedup.
+// as right and as slow as a draft model can be: it shows the acceptance and the draft model's work,
+// not a speedup.
 //
 // copy: the output is the prompt again. The shipped model does not copy, so the output is forced:
 // each draw becomes the next token of the passage, after the model computed its logits. Drafts come
