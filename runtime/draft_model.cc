@@ -200,7 +200,12 @@ bool DraftModel::ScheduleFirst(std::span<const DraftRequest> requests) {
   for (const DraftRequest& request : requests) {
     DraftSequence* const draft = Find(request);
     if (draft == nullptr) continue;
-    if (draft->sequence.NumPendingTokens() > kFewTokens) {
+    Sequence& sequence = draft->sequence;
+    if (sequence.NumPendingTokens() > kFewTokens &&
+        sequence.num_computed_tokens % Layout().page_size == 0) {
+      blocks_.MatchPrefix(&sequence);
+    }
+    if (sequence.NumPendingTokens() > kFewTokens) {
       behind_.push_back(draft);
     } else {
       num_left -= Schedule(draft, num_left);
@@ -209,9 +214,7 @@ bool DraftModel::ScheduleFirst(std::span<const DraftRequest> requests) {
   num_left = std::min({num_left, max_catch_up_tokens_, int(credit_)});
   bool catches_up = false;
   for (DraftSequence* const draft : behind_) {
-    if (draft->sequence.num_computed_tokens % Layout().page_size == 0) {
-      blocks_.MatchPrefix(&draft->sequence);
-    }
+    draft->num_wanted = 0;
     const int num_tokens = Schedule(draft, num_left);
     num_left -= num_tokens;
     credit_ -= num_tokens;

@@ -313,7 +313,7 @@ std::span<ScheduledSequence> Scheduler::AddDrafts() {
     num_left -= scheduled.num_tokens;
     num_decodes += scheduled.sequence->NumPendingTokens() == 1;
   }
-  speculator_->BeginStep(num_decodes);
+  speculator_->BeginStep(num_decodes, int(scheduled_.size()));
   int num_free_pages = blocks_->Pages().NumFree();
   for (ScheduledSequence& scheduled : scheduled_) {
     Sequence* const sequence = scheduled.sequence;

@@ -21,6 +21,7 @@ constexpr int kFewSamples = 5;
 // Steps without a sample, before a draft is made to get one, and the tokens of that draft: the
 // time of a single one is lost in the noise.
 constexpr int64_t kStepsToSample = 256;
+constexpr int64_t kFirstStepsToSample = 16;
 constexpr int kSampleTokens = 4;
 
 // A draft token must be accepted with this multiple of the probability that pays for it.
@@ -75,10 +76,14 @@ bool DraftCost::IsUncertain(int num_decodes) const {
 }
 
 bool DraftCost::NeedsPlainStep(int num_decodes) const {
+  if (num_steps_with_draft_ > 0 && NeedsDraft(num_decodes)) return true;
   return num_steps_with_draft_ >= (IsUncertain(num_decodes) ? kFirstStepsToPlain : kStepsToPlain);
 }
 
-bool DraftCost::NeedsDraft() const { return num_steps_since_sample_ >= kStepsToSample; }
+bool DraftCost::NeedsDraft(int num_decodes) const {
+  return num_steps_since_sample_ >=
+         (IsUncertain(num_decodes) ? kFirstStepsToSample : kStepsToSample);
+}
 
 DraftState::DraftState() = default;
 DraftState::~DraftState() = default;
@@ -89,7 +94,7 @@ Speculator::Speculator(const EngineOptions& options, Drafter* drafter)
       acceptance_(size_t(options.prompt_lookup_max - options.prompt_lookup_min) + 1,
                   kFirstAcceptance) {}
 
-void Speculator::BeginStep(int num_decodes) {
+void Speculator::BeginStep(int num_decodes, int num_scheduled) {
   is_plain_step_ = needs_draft_ = false;
   is_comparable_ = true;
   min_acceptance_ = 0;
@@ -97,8 +102,10 @@ void Speculator::BeginStep(int num_decodes) {
   if (drafter_ != nullptr) drafter_->BeginStep(num_decodes);
   num_tokens_left_ = limits::kMaxNumBatchedTokens.max;
   if (!options_.adapts_speculation || num_decodes == 0) return;
-  is_plain_step_ = cost_.NeedsPlainStep(num_decodes);
-  needs_draft_ = cost_.NeedsDraft();
+  if (num_decodes == num_scheduled) {  // a step with a prefill is no measure
+    is_plain_step_ = cost_.NeedsPlainStep(num_decodes);
+    needs_draft_ = cost_.NeedsDraft(num_decodes);
+  }
   min_acceptance_ = kMargin * cost_.Of(num_decodes);
   if (cost_.IsUncertain(num_decodes)) num_tokens_left_ = std::max(kSampleTokens, num_decodes);
 }

@@ -44,11 +44,11 @@ class DraftCost {
   double Of(int num_decodes) const;
   // Of() is a guess: there are only a few samples.
   bool IsUncertain(int num_decodes) const;
-  // Whether the next step should run without drafts, so that it is a measure: every 32nd one, and
-  // every third one while the cost is uncertain.
+  // Whether the next step should run without drafts, so that it is a measure: every 32nd one; every
+  // third one while the cost is uncertain; the one after a draft that NeedsDraft asked for.
   bool NeedsPlainStep(int num_decodes) const;
   // Whether the last sample is so old that a step should run with a draft to measure it.
-  bool NeedsDraft() const;
+  bool NeedsDraft(int num_decodes) const;
 
  private:
   struct Samples {
@@ -94,7 +94,8 @@ class Speculator {
   bool IsOn() const {
     return drafter_ != nullptr || options_.speculative_method == SpeculativeMethod::kNgram;
   }
-  void BeginStep(int num_decodes);
+  // `num_decodes` of the `num_scheduled` sequences have one pending token.
+  void BeginStep(int num_decodes, int num_scheduled);
   // How many tokens Draft may draft for the sequence, at most `max_tokens`, perhaps none. Prompt
   // lookup writes its draft at once.
   int Plan(int max_tokens, const SequenceGroup& group, Sequence* sequence);

@@ -72,7 +72,7 @@ TEST_P(DraftModelBits, AreThoseOfNoSpeculation) {
   const EngineStats stats = drafting.Stats();
   EXPECT_GT(stats.num_draft_tokens, 800);
   if (GetParam() == 0) {
-    EXPECT_GT(stats.num_accepted_tokens, stats.num_draft_tokens * 7 / 10);
+    EXPECT_GT(stats.num_accepted_tokens, stats.num_draft_tokens * 6 / 10);
   }
   if (GetParam() == 40) {
     EXPECT_GT(stats.num_accepted_tokens, stats.num_draft_tokens / 5);
@@ -161,7 +161,7 @@ TEST(DraftModel, PromptsShareTheirPages) {
   request.generate->sampling.seed = 2;
   drafting.engine->Submit(request);
   drafting.engine->RunAll();
-  EXPECT_LE(drafting.engine->Get().GetDraftModel()->NumBatchedTokens() - num_first, num_first - 96);
+  EXPECT_LT(drafting.engine->Get().GetDraftModel()->NumBatchedTokens() - num_first, 50);
   request.cache_salt = "another user";
   const int64_t num_second = drafting.engine->Get().GetDraftModel()->NumBatchedTokens();
   drafting.engine->Submit(request);
