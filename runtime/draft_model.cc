@@ -18,13 +18,13 @@ namespace {
 constexpr int kFewTokens = 8;
 
 // A token of catching up takes about 1/8 of the time of a decode of the same model: a prefill reads
-// the weights once for many tokens. So an accepted token, which saves half a decode or more, pays
-// for 4 of them; a decode pays for 1/32, which is 0.4% of its time. Both times the ratio of the
-// models' sizes.
-constexpr double kCreditPerAccepted = 4;
+// the weights once for many tokens. So an accepted token pays for 2 of them, which is a quarter of
+// a decode; a decode pays for 1/32, which is 0.4% of its time. Both times the ratio of the models'
+// sizes.
+constexpr double kCreditPerAccepted = 2;
 constexpr double kCreditPerDecode = 1.0 / 32;
-// The credit of the start, and the most: full contexts.
-constexpr int kMaxCreditContexts = 4;
+// At first, for drafts to show what they bring: the time of 32 decodes.
+constexpr double kFirstCredit = 256;
 
 std::string TokenizerOf(const Checkpoint& checkpoint) {
   return checkpoint.tokenizer == nullptr ? "none" : std::string(checkpoint.tokenizer->Hash());
@@ -138,8 +138,8 @@ DraftModel::DraftModel(Checkpoint* draft, const Checkpoint& served,
       tokens_per_target_token_(SizeRatio(served, *draft)),
       max_catch_up_tokens_(int(std::clamp(options.chunked_prefill_size * tokens_per_target_token_,
                                           1.0, double(options.max_num_batched_tokens)))),
-      max_credit_(double(kMaxCreditContexts) * options.max_model_len),
-      credit_(max_credit_) {}
+      max_credit_(std::max(options.max_model_len, max_catch_up_tokens_)),
+      credit_(std::min(kFirstCredit * tokens_per_target_token_, max_credit_)) {}
 
 void DraftModel::BeginStep(int num_decodes) {
   credit_ =
@@ -211,7 +211,9 @@ bool DraftModel::ScheduleFirst(std::span<const DraftRequest> requests) {
       num_left -= Schedule(draft, num_left);
     }
   }
-  num_left = std::min({num_left, max_catch_up_tokens_, int(credit_)});
+  // A forward of a few tokens takes as long as one of many, so the credit is saved for a chunk.
+  if (credit_ < max_catch_up_tokens_) return true;
+  num_left = std::min(num_left, max_catch_up_tokens_);
   bool catches_up = false;
   for (DraftSequence* const draft : behind_) {
     draft->num_wanted = 0;

@@ -109,8 +109,8 @@ class DraftModel : public Drafter {
   // Tokens of the served model that take as long as one of this model, by their parameters.
   const double tokens_per_target_token_;
   const int max_catch_up_tokens_;  // in a step
-  const double max_credit_;
-  double credit_;  // tokens of catching up that drafts have paid for
+  const double max_credit_;        // a full context
+  double credit_;                  // tokens of catching up that drafts have paid for
   int num_reserved_pages_ = 0;
   int num_failed_in_row_ = 0;
   int64_t num_failures_ = 0;

@@ -24,8 +24,11 @@ constexpr int64_t kStepsToSample = 256;
 constexpr int64_t kFirstStepsToSample = 16;
 constexpr int kSampleTokens = 4;
 
-// A draft token must be accepted with this multiple of the probability that pays for it.
+// A draft token must be accepted with this multiple of the probability that pays for it. The first
+// token of a drafter costs more than the average: the served model computes several tokens in place
+// of one, and a draft model the end of the last draft.
 constexpr double kMargin = 1.15;
+constexpr double kDrafterMargin = 1.3;
 // Weights of one draft token in the moving averages of a sequence and of all sequences.
 constexpr float kOwnWeight = 1.0f / 8;
 constexpr float kSharedWeight = 1.0f / 64;
@@ -106,7 +109,7 @@ void Speculator::BeginStep(int num_decodes, int num_scheduled) {
     is_plain_step_ = cost_.NeedsPlainStep(num_decodes);
     needs_draft_ = cost_.NeedsDraft(num_decodes);
   }
-  min_acceptance_ = kMargin * cost_.Of(num_decodes);
+  min_acceptance_ = (drafter_ != nullptr ? kDrafterMargin : kMargin) * cost_.Of(num_decodes);
   if (cost_.IsUncertain(num_decodes)) num_tokens_left_ = std::max(kSampleTokens, num_decodes);
 }
 

@@ -27,6 +27,7 @@
 #include "kernels/status_macros.h"
 #include "models/checkpoint.h"
 #include "models/page_pool.h"
+#include "runtime/draft_model.h"
 #include "runtime/engine.h"
 #include "tests/bench/median.h"
 
@@ -111,13 +112,19 @@ struct Run {
   double tokens_per_cpu_second = 0;  // of all threads; with --threads 1 free of what else runs
   std::vector<std::vector<int32_t>> ids;
   int64_t num_draft = 0, num_accepted = 0;
+  int64_t num_draft_model_tokens = 0;  // computed by the draft model
 };
+
+int64_t NumDraftModelTokens(const Engine& engine) {
+  return engine.GetDraftModel() == nullptr ? 0 : engine.GetDraftModel()->NumBatchedTokens();
+}
 
 // The time from the step in which every prompt is computed to the end.
 Run RunWork(const Work& work, Engine* engine, ForcedModel* model) {
   model->text = work.forced;
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   const int64_t num_before = engine->Stats().num_generated_tokens;
+  const int64_t num_draft_model_tokens = NumDraftModelTokens(*engine);
   for (const Request& request : work.requests) {
     sinks.push_back(std::make_shared<CollectingSink>());
     LSSAR_CHECK(engine->Submit(request, sinks.back()).ok());
@@ -140,6 +147,7 @@ Run RunWork(const Work& work, Engine* engine, ForcedModel* model) {
     run.num_draft += sink->stats.num_draft_tokens;
     run.num_accepted += sink->stats.num_accepted_tokens;
   }
+  run.num_draft_model_tokens = NumDraftModelTokens(*engine) - num_draft_model_tokens;
   LSSAR_CHECK(engine->Stats().num_generated_tokens > num_before);
   return run;
 }
@@ -160,7 +168,7 @@ class Bench {
   void Measure(const Work& work) {
     if (!setting_.only.empty() && work.name.find(setting_.only) == std::string::npos) return;
     std::vector<double> ratios, cpu_ratios, plain_rates;
-    int64_t num_draft = 0, num_accepted = 0;
+    int64_t num_draft = 0, num_accepted = 0, num_draft_model_tokens = 0;
     for (int pair = -1; pair < setting_.num_pairs; ++pair) {  // the first one warms up
       // The order alternates, so that a machine that gets slower favours neither.
       Run runs[2];
@@ -174,16 +182,18 @@ class Bench {
       plain_rates.push_back(runs[0].tokens_per_second);
       num_draft += runs[1].num_draft;
       num_accepted += runs[1].num_accepted;
+      num_draft_model_tokens += runs[1].num_draft_model_tokens;
     }
+    const auto num_tokens = double(setting_.num_pairs * std::ssize(work.requests) *
+                                   work.requests[0].generate->max_tokens);
     std::ranges::sort(ratios);
     std::printf(
         "%-26s x %.2f [%.2f, %.2f], CPU time x %.2f, %.0f tokens/s without; %.3f drafted a token, "
-        "%.0f%% accepted\n",
+        "%.0f%% accepted, %.3f computed by the draft model\n",
         work.name.c_str(), bench::Median(ratios), ratios.front(), ratios.back(),
-        bench::Median(cpu_ratios), bench::Median(plain_rates),
-        double(num_draft) / double(setting_.num_pairs * std::ssize(work.requests) *
-                                   work.requests[0].generate->max_tokens),
-        num_draft > 0 ? 100.0 * double(num_accepted) / double(num_draft) : 0.0);
+        bench::Median(cpu_ratios), bench::Median(plain_rates), double(num_draft) / num_tokens,
+        num_draft > 0 ? 100.0 * double(num_accepted) / double(num_draft) : 0.0,
+        double(num_draft_model_tokens) / num_tokens);
     std::fflush(stdout);
   }
 

@@ -169,8 +169,8 @@ TEST(DraftModel, PromptsShareTheirPages) {
   EXPECT_GT(drafting.engine->Get().GetDraftModel()->NumBatchedTokens() - num_second, 100);
 }
 
-// Drafts that bring nothing end the work of catching up: four contexts at first, then 1/32 of a
-// token for each decode.
+// Drafts that bring nothing end the work of catching up: one context at first, then 1/32 of a token
+// for each decode.
 TEST(DraftModel, WorkThatBringsNothingEnds) {
   DraftingEngine drafting(100, [](EngineOptions* options) {
     options->enable_prefix_caching = false;
@@ -185,8 +185,8 @@ TEST(DraftModel, WorkThatBringsNothingEnds) {
   drafting.engine->RunAll();
   EXPECT_EQ(drafting.Stats().num_generated_tokens, kRequests * kTokens);
   const DraftModel& model = *drafting.engine->Get().GetDraftModel();
-  EXPECT_GT(model.NumBatchedTokens(), 4 * 256);
-  EXPECT_LT(model.NumBatchedTokens(), kRequests * kPrompt / 3);
+  EXPECT_GT(model.NumBatchedTokens(), 256);
+  EXPECT_LT(model.NumBatchedTokens(), 600) << "of " << kRequests * kPrompt << " prompt tokens";
   drafting.ExpectNoPageInUse();
 }
 
