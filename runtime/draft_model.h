@@ -56,8 +56,8 @@ struct DraftSequence {
 // through a prefix cache of its own.
 //
 // Failures. A failed forward ends the drafts of the step, logits that are not finite those of the
-// sequence; requests are not affected. After limits::kMaxFailedSteps failed forwards in a row nothing is
-// drafted any more.
+// sequence; requests are not affected. After limits::kMaxFailedSteps failed forwards in a row
+// nothing is drafted any more.
 class DraftModel : public Drafter {
  public:
   // `num_pages`: of the pool. `draft` and `backend` must outlive the result.
