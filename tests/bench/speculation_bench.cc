@@ -6,16 +6,25 @@
 //
 // Without --draft-model the drafts are n-grams. A quantized copy of the model is a draft model that
 // as right and as slow as a draft model can be: it shows the acceptance and the draft model's work,
-// not a speedup.
+// not a speedup. For that there is
+//
+//   speculation_bench --random-model --draft-model models/zoo/lssar-6m --draft-dtype int4
+//
+// The served model has 14 times the parameters, random ones, and each draw is forced to the text
+// that --model writes, after the model computed its logits. So the work is that of a larger model,
+// and the acceptance that of the copy. Several sequences write the same text.
 //
 // copy: the output is the prompt again. The shipped model does not copy, so the output is forced:
 // each draw becomes the next token of the passage, after the model computed its logits. Drafts come
 // from the tokens, as ever.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <ctime>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,11 +34,13 @@
 #include "kernels/backend.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
+#include "kernels/str_cat.h"
 #include "models/checkpoint.h"
 #include "models/page_pool.h"
 #include "runtime/draft_model.h"
 #include "runtime/engine.h"
 #include "tests/bench/median.h"
+#include "tests/bench/random_checkpoint.h"
 
 namespace lssar {
 namespace {
@@ -98,8 +109,16 @@ struct Setting {
   std::optional<DType> dtype, draft_dtype;  // nullopt: as stored
   std::string draft_model;                  // empty: n-grams
   bool is_adaptive = true;
+  bool has_random_model = false;
   EngineOptions engine = {.max_model_len = 8192};
 };
+
+struct NamedTemperature {
+  const char* name;
+  float value;
+};
+constexpr NamedTemperature kTemperatures[] = {
+    {"temperature 1", 1.0f}, {"temperature 0.7", 0.7f}, {"greedy", 0.0f}};
 
 struct Work {
   std::string name;
@@ -204,59 +223,124 @@ class Bench {
   Engine* const speculating_;
 };
 
+// Random weights of GPT-2's 124M shape with the vocabulary of `like`, whose tokenizer it takes.
+absl::StatusOr<Checkpoint> LoadRandom(Checkpoint* like, std::optional<DType> dtype,
+                                      Backend* backend) {
+  const std::filesystem::path directory =
+      std::filesystem::temp_directory_path() / StrCat("lssar_speculation_bench_", getpid());
+  RETURN_IF_ERROR(bench::WriteRandomCheckpoint({.vocab_size = like->config.vocab_size}, directory));
+  absl::StatusOr<Checkpoint> checkpoint = LoadCheckpoint(directory, backend, {.dtype = dtype});
+  std::filesystem::remove_all(directory);
+  if (checkpoint.ok()) checkpoint->tokenizer = std::move(like->tokenizer);
+  return checkpoint;
+}
+
+// The engines of a checkpoint, without speculation and with it.
+struct Engines {
+  std::unique_ptr<Engine> plain, speculating;
+};
+absl::StatusOr<Engines> MakeEngines(const Setting& setting, Checkpoint* checkpoint,
+                                    Checkpoint* draft, Backend* backend) {
+  EngineOptions options = setting.engine;
+  const KvLayout layout = LayoutOf(checkpoint->config, options.kv_cache_dtype, options.page_size);
+  const int num_pages = std::max(layout.PagesFor(options.max_model_len),
+                                 16 * layout.PagesFor(16 + setting.num_tokens) + 16);
+  options.kv_cache_bytes = num_pages * int64_t(layout.PageBytes());
+  options.speculative_method = SpeculativeMethod::kOff;
+  Engines engines;
+  ASSIGN_OR_RETURN(engines.plain, Engine::CreateStepped(checkpoint, backend, options));
+  options.speculative_method =
+      draft == nullptr ? SpeculativeMethod::kNgram : SpeculativeMethod::kDraftModel;
+  options.draft_checkpoint = draft;
+  options.adapts_speculation = setting.is_adaptive;
+  ASSIGN_OR_RETURN(engines.speculating, Engine::CreateStepped(checkpoint, backend, options));
+  return engines;
+}
+
+ForcedModel* WrapModel(Checkpoint* checkpoint) {
+  auto model = std::make_unique<ForcedModel>(std::move(checkpoint->model));
+  ForcedModel* const wrapped = model.get();
+  checkpoint->model = std::move(model);
+  return wrapped;
+}
+
+std::vector<Request> Streams(const Setting& setting, int32_t first_id, int count, float temperature,
+                             bool are_equal) {
+  std::vector<Request> requests;
+  for (int i = 0; i < count; ++i) {
+    const uint64_t seed = are_equal ? 1 : uint64_t(i) + 1;
+    requests.push_back(Generate({first_id}, setting.num_tokens, temperature, seed));
+  }
+  return requests;
+}
+
+void MeasureTexts(const Setting& setting, int32_t first_id, const Engines& engines,
+                  ForcedModel* model) {
+  Bench bench(setting, model, engines.plain.get(), engines.speculating.get());
+  if (setting.draft_model.empty()) {
+    // A passage that the model wrote, then the passage again.
+    const Run written =
+        RunWork({.name = "", .requests = {Generate({first_id}, setting.passage - 1, 1.0f, 77)}},
+                engines.plain.get(), model);
+    std::vector<int32_t> passage = {first_id};
+    passage.insert(passage.end(), written.ids[0].begin(), written.ids[0].end());
+    std::vector<int32_t> copied = passage;
+    copied.insert(copied.end(), passage.begin(), passage.end());
+    bench.Measure({.name = "copy (forced)",
+                   .requests = {Generate(passage, setting.passage, 0, 1)},
+                   .forced = &copied});
+  }
+  for (const int count : {1, 16}) {
+    for (const auto& [name, temperature] : kTemperatures) {
+      if (count > 1 && temperature == 0) continue;  // all would be the same text
+      bench.Measure({.name = StrCat(count == 1 ? "text, " : "16 texts, ", name),
+                     .requests = Streams(setting, first_id, count, temperature, false)});
+    }
+  }
+}
+
+// The served model has random weights, and its text is forced to be the one that `writer` writes.
+absl::Status MeasureRandomModel(const Setting& setting, Checkpoint* writer, Checkpoint* draft,
+                                Backend* backend) {
+  ASSIGN_OR_RETURN(Checkpoint served, LoadRandom(writer, setting.dtype, backend));
+  ForcedModel* const model = WrapModel(&served);
+  ASSIGN_OR_RETURN(const Engines engines, MakeEngines(setting, &served, draft, backend));
+  ASSIGN_OR_RETURN(const Engines writing, MakeEngines(setting, writer, nullptr, backend));
+  const int32_t first_id = writer->config.bos_id.value_or(0);
+  Bench bench(setting, model, engines.plain.get(), engines.speculating.get());
+  for (const int count : {1, 4, 16}) {
+    for (const auto& [name, temperature] : kTemperatures) {
+      const Run written =
+          RunWork({.name = "", .requests = Streams(setting, first_id, 1, temperature, true)},
+                  writing.plain.get(), model);
+      std::vector<int32_t> text = {first_id};
+      text.insert(text.end(), written.ids[0].begin(), written.ids[0].end());
+      bench.Measure({.name = StrCat(count, " forced, ", name),
+                     .requests = Streams(setting, first_id, count, temperature, true),
+                     .forced = &text});
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RunBench(const Setting& setting) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend,
                    MakeBackend({.name = "cpu", .num_threads = setting.num_threads}));
   ASSIGN_OR_RETURN(Checkpoint checkpoint,
                    LoadCheckpoint(setting.model, backend.get(), {.dtype = setting.dtype}));
-  auto owned = std::make_unique<ForcedModel>(std::move(checkpoint.model));
-  ForcedModel* const model = owned.get();
-  checkpoint.model = std::move(owned);
-  EngineOptions options = setting.engine;
-  const KvLayout layout = LayoutOf(checkpoint.config, options.kv_cache_dtype, options.page_size);
-  const int num_pages = std::max(layout.PagesFor(options.max_model_len),
-                                 16 * layout.PagesFor(16 + setting.num_tokens) + 16);
-  options.kv_cache_bytes = num_pages * int64_t(layout.PageBytes());
-  options.speculative_method = SpeculativeMethod::kOff;
-  ASSIGN_OR_RETURN(const auto plain, Engine::CreateStepped(&checkpoint, backend.get(), options));
   std::optional<Checkpoint> draft;
-  options.speculative_method = SpeculativeMethod::kNgram;
   if (!setting.draft_model.empty()) {
     ASSIGN_OR_RETURN(
         draft, LoadCheckpoint(setting.draft_model, backend.get(), {.dtype = setting.draft_dtype}));
-    options.speculative_method = SpeculativeMethod::kDraftModel;
-    options.draft_checkpoint = &*draft;
   }
-  options.adapts_speculation = setting.is_adaptive;
-  ASSIGN_OR_RETURN(const auto speculating,
-                   Engine::CreateStepped(&checkpoint, backend.get(), options));
-  Bench bench(setting, model, plain.get(), speculating.get());
-
-  const int32_t first_id = checkpoint.config.bos_id.value_or(0);
-  const auto stream = [&](int count, float temperature) {
-    std::vector<Request> requests;
-    for (int i = 0; i < count; ++i) {
-      requests.push_back(Generate({first_id}, setting.num_tokens, temperature, uint64_t(i) + 1));
-    }
-    return requests;
-  };
-  // A passage that the model wrote, then the passage again.
-  const Run written =
-      RunWork({.name = "", .requests = {Generate({first_id}, setting.passage - 1, 1.0f, 77)}},
-              plain.get(), model);
-  std::vector<int32_t> passage = {first_id};
-  passage.insert(passage.end(), written.ids[0].begin(), written.ids[0].end());
-  std::vector<int32_t> copied = passage;
-  copied.insert(copied.end(), passage.begin(), passage.end());
-
-  bench.Measure({.name = "copy (forced)",
-                 .requests = {Generate(passage, setting.passage, 0, 1)},
-                 .forced = &copied});
-  bench.Measure({.name = "text, temperature 1", .requests = stream(1, 1.0f)});
-  bench.Measure({.name = "text, temperature 0.7", .requests = stream(1, 0.7f)});
-  bench.Measure({.name = "text, greedy", .requests = stream(1, 0.0f)});
-  bench.Measure({.name = "16 texts, temperature 1", .requests = stream(16, 1.0f)});
-  bench.Measure({.name = "16 texts, temperature 0.7", .requests = stream(16, 0.7f)});
+  Checkpoint* const draft_or_null = draft ? &*draft : nullptr;
+  if (setting.has_random_model) {
+    return MeasureRandomModel(setting, &checkpoint, draft_or_null, backend.get());
+  }
+  ForcedModel* const model = WrapModel(&checkpoint);
+  ASSIGN_OR_RETURN(const Engines engines,
+                   MakeEngines(setting, &checkpoint, draft_or_null, backend.get()));
+  MeasureTexts(setting, checkpoint.config.bos_id.value_or(0), engines, model);
   return absl::OkStatus();
 }
 
@@ -280,6 +364,8 @@ int main(int argc, char** argv) {
   app.add_option("--dtype", dtype, "As the server's flag");
   app.add_option("--draft-model", setting.draft_model, "As the server's flag; none: n-grams");
   app.add_option("--draft-dtype", draft_dtype, "As the server's flag");
+  app.add_flag("--random-model", setting.has_random_model,
+               "Serve random weights of the 124M shape; force the text that --model writes");
   app.add_flag("!--fixed", setting.is_adaptive,
                "Draft --num-speculative-tokens tokens in every step, whatever they cost");
   CLI11_PARSE(app, argc, argv);
