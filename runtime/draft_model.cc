@@ -1,7 +1,6 @@
 #include "runtime/draft_model.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <string>
 #include <utility>
@@ -27,10 +26,6 @@ constexpr double kCreditPerDecode = 1.0 / 32;
 // At first, for drafts to show what they bring: the time of 32 decodes.
 constexpr double kFirstCredit = 256;
 
-// Confidence: what the averages begin with, and the weight of a token in them.
-constexpr float kFirstConfidence = 0.8f;
-constexpr float kConfidenceWeight = 1.0f / 32;
-
 std::string TokenizerOf(const Checkpoint& checkpoint) {
   return checkpoint.tokenizer == nullptr ? "none" : std::string(checkpoint.tokenizer->Hash());
 }
@@ -55,19 +50,14 @@ class DraftTask final : public SequenceTask {
 
   SampleRequest MakeSampleRequest(const Sequence&, int position) override {
     SampleRequest request = target_.task->MakeSampleRequest(target_, position);
-    request.num_logprobs = 0;  // the token's
-    is_greedy_ = request.params->temperature == 0;
+    request.num_logprobs = -1;
     return request;
   }
-  void OnSampleResult(int, SampleResult* result) override {
-    sampled_ = result->id;
-    token_class_ = DraftConfidence::ClassOf(is_greedy_, result->logprob);
-  }
+  void OnSampleResult(int, SampleResult* result) override { sampled_ = result->id; }
   void Advance(Sequence* sequence) override {
     if (!sampled_) return;
     sequence->tokens.push_back(*sampled_);
     target_.draft.push_back(*sampled_);
-    target_.draft_state->draft_sequence->classes.push_back(token_class_);
     sampled_.reset();
   }
   void Publish(OutputSink*) override {}
@@ -78,8 +68,6 @@ class DraftTask final : public SequenceTask {
  private:
   Sequence& target_;
   std::optional<int32_t> sampled_;
-  bool is_greedy_ = false;
-  int token_class_ = 0;
 };
 
 // The pool of `num_pages` pages.
@@ -102,19 +90,6 @@ absl::StatusOr<std::unique_ptr<KvCache>> MakePool(const ModelConfig& config, int
 }
 
 }  // namespace
-
-DraftConfidence::DraftConfidence() { acceptance_.fill(kFirstConfidence); }
-
-int DraftConfidence::ClassOf(bool is_greedy, float logprob) {
-  const int probability =
-      std::clamp(int(std::exp(logprob) * kNumProbabilities), 0, kNumProbabilities - 1);
-  return (is_greedy ? kNumProbabilities : 0) + probability;
-}
-
-void DraftConfidence::AddOutcome(int token_class, bool is_accepted) {
-  float& acceptance = acceptance_[size_t(token_class)];
-  acceptance += ((is_accepted ? 1.0f : 0.0f) - acceptance) * kConfidenceWeight;
-}
 
 absl::Status CheckDraftCheckpoint(const Checkpoint& served, const Checkpoint& draft) {
   if (draft.config.vocab_size != served.config.vocab_size) {
@@ -176,8 +151,7 @@ bool DraftModel::Propose(std::span<const DraftRequest> requests) {
   const bool only_drafts = ScheduleFirst(requests);
   while (!drafting_.empty() && RunForward()) {
     std::erase_if(drafting_, [](const DraftSequence* draft) {
-      return draft->is_broken || int(draft->target->draft.size()) >= draft->num_wanted ||
-             draft->acceptance < draft->min_acceptance;
+      return draft->is_broken || int(draft->target->draft.size()) >= draft->num_wanted;
     });
     for (DraftSequence* const draft : drafting_) draft->num_tokens = 1;
   }
@@ -193,9 +167,6 @@ DraftSequence* DraftModel::Find(const DraftRequest& request) {
   std::vector<int32_t>& tokens = draft->sequence.tokens;
   tokens.insert(tokens.end(), target.tokens.begin() + std::ssize(tokens), target.tokens.end());
   draft->num_wanted = request.num_tokens;
-  draft->min_acceptance = request.min_acceptance;
-  draft->acceptance = 1;
-  draft->classes.clear();
   draft->num_unverified = 0;
   return draft;
 }
@@ -210,7 +181,6 @@ DraftSequence* DraftModel::Start(const DraftRequest& request) {
   draft->target = &target;
   draft->num_reserved_pages = num_pages;
   Sequence& sequence = draft->sequence;
-  draft->classes.reserve(size_t(limits::kNumSpeculativeTokens.max));
   sequence.tokens.reserve(size_t(num_tokens));
   sequence.pages.reserve(size_t(num_pages));
   sequence.rope_base = RopeBase(checkpoint_.config, num_tokens);
@@ -287,7 +257,6 @@ bool DraftModel::RunForward() {
     if (scheduled_[i].status.ok()) {
       draft.sequence.num_computed_tokens += draft.num_tokens;
       draft.sequence.task->Advance(&draft.sequence);
-      if (!draft.classes.empty()) draft.acceptance *= confidence_.Of(draft.classes.back());
     } else {
       ++num_failures_;
       draft.is_broken = true;
@@ -313,10 +282,6 @@ void DraftModel::OnVerified(int num_accepted, Sequence* target) {
       std::min(max_credit_, credit_ + num_accepted * kCreditPerAccepted * tokens_per_target_token_);
   DraftSequence* const draft = target->draft_state->draft_sequence.get();
   if (draft == nullptr || draft->is_broken) return;
-  const int num_outcomes = std::min(num_accepted + 1, int(draft->classes.size()));
-  for (int i = 0; i < num_outcomes; ++i) {
-    confidence_.AddOutcome(draft->classes[size_t(i)], i < num_accepted);
-  }
   Sequence& sequence = draft->sequence;
   std::vector<int32_t>& tokens = sequence.tokens;
   tokens.insert(tokens.end(), target->tokens.begin() + std::ssize(tokens), target->tokens.end());

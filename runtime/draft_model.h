@@ -2,7 +2,6 @@
 #ifndef LSSAR_RUNTIME_DRAFT_MODEL_H_
 #define LSSAR_RUNTIME_DRAFT_MODEL_H_
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -26,22 +25,6 @@ namespace lssar {
 //         or one of the two has none; the message has both values
 absl::Status CheckDraftCheckpoint(const Checkpoint& served, const Checkpoint& draft);
 
-// The probability that a draft token is accepted, by the probability that the draft model gave to
-// it, for greedy requests and for others: moving averages over all sequences, optimistic at first.
-class DraftConfidence {
- public:
-  DraftConfidence();
-
-  // The class of a token, for the calls below.
-  static int ClassOf(bool is_greedy, float logprob);
-  double Of(int token_class) const { return acceptance_[size_t(token_class)]; }
-  void AddOutcome(int token_class, bool is_accepted);
-
- private:
-  static constexpr int kNumProbabilities = 10;
-  std::array<float, 2 * kNumProbabilities> acceptance_ = {};
-};
-
 // Whether a draft model runs on the backend.
 // Errors  UNIMPLEMENTED: it has its own memory (cuda); the message has its name
 absl::Status CheckDraftBackend(Backend* backend);
@@ -56,17 +39,11 @@ struct DraftSequence {
   // Of the step.
   int num_tokens = 0;  // to compute next
   int num_wanted = 0;  // draft tokens; 0: the sequence only catches up
-  double min_acceptance = 0;
-  double acceptance = 1;     // of the whole draft
-  std::vector<int> classes;  // of the draft tokens, for DraftConfidence
 };
 
 // Drafts for all sequences of a step together: k draft tokens are k forwards of the draft model
 // (BlockManager and ModelRunner as the served model has them), each over all sequences. A draft
 // token is sampled as the served model samples it: with the request's params, seed and position.
-//
-// Length. A draft is not continued when the probability that all of it is accepted is below what
-// pays, by DraftConfidence.
 //
 // Catching up. The draft model computes the tokens of a sequence when it drafts for it: usually the
 // one or two since its last draft. A sequence that lacks more, such as a prompt, catches up in
@@ -92,7 +69,6 @@ class DraftModel : public Drafter {
                                                             const EngineOptions& options,
                                                             Backend* backend);
 
-  bool EndsDraftsEarly() const override { return true; }
   void BeginStep(int num_decodes) override;
   bool Propose(std::span<const DraftRequest> requests) override;
   void OnVerified(int num_accepted, Sequence* target) override;
@@ -135,7 +111,6 @@ class DraftModel : public Drafter {
   const int max_catch_up_tokens_;  // in a step
   const double max_credit_;        // a full context
   double credit_;                  // tokens of catching up that drafts have paid for
-  DraftConfidence confidence_;
   int num_reserved_pages_ = 0;
   int num_failed_in_row_ = 0;
   int64_t num_failures_ = 0;

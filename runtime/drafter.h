@@ -14,9 +14,6 @@ struct DraftRequest {
   const SequenceGroup* group = nullptr;
   Sequence* sequence = nullptr;
   int num_tokens = 0;  // at most, >= 1
-  // A drafter that ends drafts early does not continue a draft when the probability that all of it
-  // is accepted is below this.
-  double min_acceptance = 0;
 };
 
 // Threads   the engine's thread only
@@ -24,8 +21,6 @@ class Drafter {
  public:
   virtual ~Drafter() = default;
 
-  // Whether it estimates the probability that a draft is accepted, and ends it early.
-  virtual bool EndsDraftsEarly() const { return false; }
   // Called in every step, before Propose, which is not called in all of them. `num_decodes`: the
   // sequences of the step that have one pending token.
   virtual void BeginStep(int /*num_decodes*/) {}

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
-#include <cmath>
 #include <memory>
 
 #include "kernels/check.h"
@@ -145,26 +144,18 @@ int Speculator::Plan(int max_tokens, const SequenceGroup& group, Sequence* seque
     state.match_idx = size_t(length - options_.prompt_lookup_min);
   }
   float& acceptance = state.acceptance[state.match_idx];
-  // A draft that ends where it becomes unlikely may be twice as long as the average says.
-  const bool ends_early = drafter_ != nullptr && drafter_->EndsDraftsEarly();
-  int num_draft = DraftLength(ends_early ? std::sqrt(acceptance) : acceptance, max_tokens);
-  if (acceptance <= min_acceptance_) num_draft = 0;
-  double min_acceptance = min_acceptance_;
+  int num_draft = DraftLength(acceptance, max_tokens);
   if (num_draft == 0) {
     acceptance += (1 - acceptance) * kRecovery;
     if (!needs_draft_) return 0;
     num_draft = std::min(max_tokens, kSampleTokens);
-    min_acceptance = 0;
   }
   needs_draft_ = false;
   if (state.index) {
     state.index->AppendDraft(sequence->tokens, num_draft, &sequence->draft);
     num_draft = int(sequence->draft.size());
   } else {
-    requests_.push_back({.group = &group,
-                         .sequence = sequence,
-                         .num_tokens = num_draft,
-                         .min_acceptance = min_acceptance});
+    requests_.push_back({.group = &group, .sequence = sequence, .num_tokens = num_draft});
   }
   num_tokens_left_ -= num_draft;
   return num_draft;
