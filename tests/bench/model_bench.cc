@@ -125,15 +125,8 @@ class Runner {
     return !text_.empty();
   }
 
-  // llama.cpp's type of as many bits; F16 beside fp32 and bf16.
-  static GgufMatrices MatricesOf(const std::string& dtype) {
-    if (dtype == "int8") return GgufMatrices::kQ8;
-    return dtype == "int4" ? GgufMatrices::kQ4 : GgufMatrices::kF16;
-  }
-
   std::string GgufPath(const std::string& dtype) const {
-    constexpr const char* kNames[] = {"f16", "q8_0", "q4_0"};
-    return StrCat(flags_.work_folder, "/random-124m-", kNames[int(MatricesOf(dtype))], ".gguf");
+    return StrCat(flags_.work_folder, "/random-124m-", NameOf(MatricesOf(dtype)), ".gguf");
   }
 
   std::unique_ptr<BenchModel> Load(const std::string& dtype, const std::string& kv,
@@ -177,7 +170,7 @@ class Runner {
   bool RunByTurns() {
     struct Turn {
       std::unique_ptr<BenchModel> model;
-      std::string gguf;
+      std::string gguf, peer_type;
       Figure figure = {};
       std::vector<double> peers = {}, peer_ceilings = {};
     };
@@ -190,6 +183,7 @@ class Runner {
         peer_ = MakePeer(1);
         turns.push_back({.model = std::move(model_),
                          .gguf = GgufPath(dtype),
+                         .peer_type = NameOf(MatricesOf(dtype)),
                          .figure = {.work = "", .format = FormatName(dtype, kv)}});
       }
     }
@@ -241,7 +235,7 @@ class Runner {
           return t.figure.num_tokens / t.figure.samples[i].seconds;
         };
         TurnRatio over_first{.format = turn.figure.format, .other = turns[0].figure.format};
-        TurnRatio over_peer{.format = turn.figure.format, .other = "llama.cpp's"};
+        TurnRatio over_peer{.format = turn.figure.format, .other = "llama.cpp's " + turn.peer_type};
         for (size_t i = 0; i < turn.figure.samples.size(); ++i) {
           over_first.ratios.push_back(rate(turn, i) / rate(turns[0], i));
           if (peer_ != nullptr) over_peer.ratios.push_back(rate(turn, i) / turn.peers[i]);

@@ -218,6 +218,16 @@ std::vector<float> ValuesOf(const ModelShape& shape, const ShapeTensor& tensor, 
   return RandomValues(tensor, index);
 }
 
+const char* NameOf(GgufMatrices matrices) {
+  constexpr const char* kNames[] = {"F16", "Q8_0", "Q4_0"};
+  return kNames[size_t(matrices)];
+}
+
+GgufMatrices MatricesOf(std::string_view dtype) {
+  if (dtype == "int8") return GgufMatrices::kQ8;
+  return dtype == "int4" ? GgufMatrices::kQ4 : GgufMatrices::kF16;
+}
+
 std::string GgufWord(int32_t token) { return StrCat("<", token, ">"); }
 
 int32_t SyntheticToken(int position, int salt, int vocab_size) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -53,7 +54,10 @@ int32_t SyntheticToken(int position, int salt, int vocab_size);
 absl::Status WriteRandomCheckpoint(const ModelShape& shape, const std::string& directory);
 
 // The types of a GGUF file's matrices.
-enum class GgufMatrices : uint8_t { kF16, kQ8, kQ4 };  // F16, Q8_0, Q4_0
+enum class GgufMatrices : uint8_t { kF16, kQ8, kQ4 };
+const char* NameOf(GgufMatrices matrices);  // "F16", "Q8_0", "Q4_0"
+// The type with as many bits as one of our weight types; F16 beside fp32 and bf16.
+GgufMatrices MatricesOf(std::string_view dtype);
 
 // Writes the same weights as a GGUF file for llama.cpp's "gptneox" (LayerNorm, biases, rotary, GELU
 // MLP, softmax attention), its architecture closest to ours. A tied output matrix is written as a

@@ -9,8 +9,8 @@
 // from the tokens, as ever.
 //
 // --copying: a model of the 124M shape with random layers whose greedy text is the passage again by
-// its own weights (ModelShape::cycle), so llama.cpp's lookup decoding copies it too. It is the peer,
-// in the same turns, with as many draft tokens; the texts are compared.
+// its own weights (ModelShape::cycle), so llama.cpp's lookup decoding copies it too. That is the
+// peer, in the same turns, with as many draft tokens; the texts are compared.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -215,11 +215,8 @@ class CopyingModel {
       RETURN_IF_ERROR(bench::WriteRandomCheckpoint(self.shape_, name));
     }
     if (setting.peer_llama.empty()) return self;
-    const bench::GgufMatrices matrices = setting.dtype == "int8"   ? bench::GgufMatrices::kQ8
-                                         : setting.dtype == "int4" ? bench::GgufMatrices::kQ4
-                                                                   : bench::GgufMatrices::kF16;
-    constexpr const char* kNames[] = {"f16", "q8_0", "q4_0"};
-    self.gguf_ = StrCat(name, "-", kNames[int(matrices)], ".gguf");
+    const bench::GgufMatrices matrices = bench::MatricesOf(setting.dtype);
+    self.gguf_ = StrCat(name, "-", NameOf(matrices), ".gguf");
     if (!std::filesystem::exists(self.gguf_))
       RETURN_IF_ERROR(bench::WriteRandomGguf(self.shape_, matrices, self.gguf_));
     self.prompt_file_ = name + ".txt";
@@ -284,7 +281,7 @@ absl::Status MeasureCopies(const Setting& setting, const CopyingModel& copying, 
       LSSAR_CHECK(run.ids[0] == text);
       (speculates ? sample.speculating : sample.plain) = run.tokens_per_second;
       if (pair >= 0) num_draft += run.num_draft, num_accepted += run.num_accepted;
-      if (setting.peer_llama.empty()) continue;
+      if (setting.peer_llama.empty() || pair < 0) continue;
       RETURN_IF_ERROR(run_peer(speculates ? setting.engine.num_speculative_tokens : 0,
                                speculates ? &sample.peer_lookup : &sample.peer_plain));
     }
