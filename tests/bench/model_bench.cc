@@ -327,7 +327,7 @@ class Runner {
   }
 
   void MeasureRows(int num_rows, int depth) {
-    Figure figure{.work = StrCat(num_rows, " rows at ", depth),
+    Figure figure{.work = StrCat(num_rows, num_rows == 1 ? " row at " : " rows at ", depth),
                   .format = format_,
                   .bound = Bound::kRead,
                   .num_tokens = num_rows * kDecodeTokens,
