@@ -165,15 +165,17 @@ class Runner {
     return std::make_unique<PeerLlama>(flags_.peer_llama, model_->NumThreads(), num_repeats);
   }
 
+  // A format of RunByTurns.
+  struct Turn {
+    std::unique_ptr<BenchModel> model;
+    std::string gguf, peer_type;
+    Figure figure = {};
+    std::vector<double> peers = {}, peer_ceilings = {};  // one for each sample
+  };
+
   // Decode at each depth in every format, and llama.cpp's in its own, a sample of each by turns:
   // what slows the machine down for a while slows all of them.
   bool RunByTurns() {
-    struct Turn {
-      std::unique_ptr<BenchModel> model;
-      std::string gguf, peer_type;
-      Figure figure = {};
-      std::vector<double> peers = {}, peer_ceilings = {};
-    };
     std::vector<Turn> turns;
     for (const std::string& dtype : flags_.dtypes) {
       for (const std::string& kv : flags_.kv) {
@@ -195,7 +197,8 @@ class Runner {
                        .format = turn.figure.format,
                        .num_tokens = kDecodeTokens,
                        .num_steps = kDecodeTokens};
-        turn.peers.clear(), turn.peer_ceilings.clear();
+        turn.peers.clear();
+        turn.peer_ceilings.clear();
         Fill(turn.model.get(), num_cached, depth);
         for (int i = 0; i < 4; ++i) turn.model->DecodeStep(1, depth + i);
         turn.model->TakeStats();
@@ -203,23 +206,7 @@ class Runner {
       num_cached = depth;
       for (int repeat = 0; repeat < flags_.num_repeats; ++repeat) {
         for (Turn& turn : turns) {
-          const double before = CeilingNow(turn.figure);
-          turn.model->TakeCosts();
-          const double seconds = SecondsOf([&] {
-            for (int i = 0; i < kDecodeTokens; ++i) turn.model->DecodeStep(1, depth + i);
-          });
-          const double between = CeilingNow(turn.figure);
-          turn.figure.samples.push_back({.seconds = seconds,
-                                         .ceiling = (before + between) / 2,
-                                         .ops = turn.model->TakeCosts()});
-          if (peer_ == nullptr) continue;
-          const absl::StatusOr<PeerResult> peer = peer_->Decode(turn.gguf, depth, kDecodeTokens);
-          if (!peer.ok()) {
-            std::fprintf(stderr, "%s\n", peer.status().ToString().c_str());
-            return false;
-          }
-          turn.peers.push_back(peer->tokens_per_second);
-          turn.peer_ceilings.push_back((between + CeilingNow(turn.figure)) / 2);
+          if (!SampleTurn(turn, depth)) return false;
         }
       }
       for (Turn& turn : turns) {
@@ -230,26 +217,49 @@ class Runner {
         }
         Finish(turn.figure, nullptr);
       }
-      for (Turn& turn : turns) {
-        const auto rate = [](const Turn& t, size_t i) {
-          return t.figure.num_tokens / t.figure.samples[i].seconds;
-        };
-        TurnRatio over_first{.format = turn.figure.format, .other = turns[0].figure.format};
-        TurnRatio over_peer{.format = turn.figure.format, .other = "llama.cpp's " + turn.peer_type};
-        for (size_t i = 0; i < turn.figure.samples.size(); ++i) {
-          over_first.ratios.push_back(rate(turn, i) / rate(turns[0], i));
-          if (peer_ != nullptr) over_peer.ratios.push_back(rate(turn, i) / turn.peers[i]);
-        }
-        for (const TurnRatio& ratio : {over_first, over_peer}) {
-          if (ratio.ratios.empty() || ratio.format == ratio.other) continue;
-          Print(ratio, stdout);
-          nlohmann::json json = ToJson(ratio);
-          json["work"] = turn.figure.work;
-          json_["ratios"].push_back(json);
-        }
-      }
+      for (const Turn& turn : turns) CompareTurns(turn, turns[0]);
     }
     return true;
+  }
+
+  bool SampleTurn(Turn& turn, int depth) {
+    const double before = CeilingNow(turn.figure);
+    turn.model->TakeCosts();
+    const double seconds = SecondsOf([&] {
+      for (int i = 0; i < kDecodeTokens; ++i) turn.model->DecodeStep(1, depth + i);
+    });
+    const double between = CeilingNow(turn.figure);
+    turn.figure.samples.push_back(
+        {.seconds = seconds, .ceiling = (before + between) / 2, .ops = turn.model->TakeCosts()});
+    if (peer_ == nullptr) return true;
+    const absl::StatusOr<PeerResult> peer = peer_->Decode(turn.gguf, depth, kDecodeTokens);
+    if (!peer.ok()) {
+      std::fprintf(stderr, "%s\n", peer.status().ToString().c_str());
+      return false;
+    }
+    turn.peers.push_back(peer->tokens_per_second);
+    turn.peer_ceilings.push_back((between + CeilingNow(turn.figure)) / 2);
+    return true;
+  }
+
+  // Prints the ratios of a format to the first one and to the peer.
+  void CompareTurns(const Turn& turn, const Turn& first) {
+    const auto rate = [](const Turn& each, size_t sample) {
+      return each.figure.num_tokens / each.figure.samples[sample].seconds;
+    };
+    TurnRatio over_first{.format = turn.figure.format, .other = first.figure.format};
+    TurnRatio over_peer{.format = turn.figure.format, .other = "llama.cpp's " + turn.peer_type};
+    for (size_t i = 0; i < turn.figure.samples.size(); ++i) {
+      if (&turn != &first) over_first.ratios.push_back(rate(turn, i) / rate(first, i));
+      if (peer_ != nullptr) over_peer.ratios.push_back(rate(turn, i) / turn.peers[i]);
+    }
+    for (const TurnRatio& ratio : {over_first, over_peer}) {
+      if (ratio.ratios.empty()) continue;
+      Print(ratio, stdout);
+      nlohmann::json json = ToJson(ratio);
+      json["work"] = turn.figure.work;
+      json_["ratios"].push_back(json);
+    }
   }
 
   bool RunFormat(const std::string& dtype, const std::string& kv) {

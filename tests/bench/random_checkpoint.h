@@ -38,8 +38,8 @@ struct ShapeTensor {
 };
 std::vector<ShapeTensor> TensorsOf(const ModelShape& shape);
 
-// The token after `token` in a shape with `cycle` > 0: ids count up within blocks of `cycle` ids and
-// start again at the block's first id.
+// The token after `token` in a shape with `cycle` > 0: ids count up within blocks of `cycle` ids
+// and start again at the block's first id.
 int32_t NextToken(const ModelShape& shape, int32_t token);
 
 // Values of tensor `index` of TensorsOf: uniform with the standard deviation of GPT-2's

@@ -4,8 +4,9 @@
     /usr/bin/python3 -B tests/bench/server_cost.py --build build/release
     /usr/bin/python3 -B tests/bench/server_cost.py --build build/release --rounds 1 --streams 16
 
-Run from the root of the source tree; the last line is a short run. Each round runs the engine alone (lssar_engine_rate) and then the server with `lssar bench`, on the
-same core with the same requests. Prints medians over the rounds of
+Run from the root of the source tree; the last line is a short run. Each round runs the engine alone
+(lssar_engine_rate) and then the server with `lssar bench`, on the same core with the same requests.
+Prints medians over the rounds of
 
   rate    output tokens/s of the server / of the engine, and the smallest and largest of the rounds:
           only with nothing else on the machine

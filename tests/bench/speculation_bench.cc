@@ -391,7 +391,8 @@ int main(int argc, char** argv) {
   CLI::App app("Measures speculative decoding against none");
   app.add_option("--model", setting.model, "Checkpoint directory");
   app.add_flag("--copying", setting.copying,
-               "A generated model of the 124M shape that copies its prompt, instead of --model");
+               "A generated model of the 124M shape that copies its prompt, instead of --model")
+      ->excludes("--model");
   app.add_option("--dtype", setting.dtype, "Weight type; default: the checkpoint's own")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16", "int8", "int4"}));
   app.add_option("--peer-llama", setting.peer_llama,
@@ -403,7 +404,8 @@ int main(int argc, char** argv) {
   app.add_option("--pairs", setting.num_pairs, "Pairs of runs, with and without");
   app.add_option("--tokens", setting.num_tokens, "Tokens of each text");
   app.add_option("--passage", setting.passage, "Tokens of the passage that is copied");
-  app.add_option("--only", setting.only, "Only rows whose name contains this");
+  app.add_option("--only", setting.only, "Only rows whose name contains this; without --copying")
+      ->excludes("--copying");
   app.add_option("--num-speculative-tokens", setting.engine.num_speculative_tokens,
                  "As the server's flag");
   app.add_option("--prompt-lookup-min", setting.engine.prompt_lookup_min, "As the server's flag");
