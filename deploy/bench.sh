@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs missing Debian 12 packages, builds, and measures the machine's bandwidth and FLOP
-# ceilings, the kernels beside their peers, and whole models. Takes about four minutes on two cores
-# after the build, with the peer. Run nothing else on the machine meanwhile.
+# ceilings, the kernels beside their peers, and whole models. Meant to end within eight minutes
+# after the build on two idle cores, with the peer. Run nothing else on the machine meanwhile.
 #
 #   sh deploy/bench.sh
 #   sh deploy/bench.sh --peer-llama PATH/llama-bench   llama.cpp in the same run

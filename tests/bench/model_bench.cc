@@ -507,9 +507,9 @@ int main(int argc, char** argv) {
       ->delimiter(',')
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  app.add_flag(
-      "--by-turns", flags.by_turns,
-      "Decode alone, a sample of every format by turns; prints ratios to the first format");
+  app.add_flag("--by-turns", flags.by_turns,
+               "Decode alone, a sample of every format by turns; prints ratios to the first format")
+      ->excludes("--works");
   app.add_flag("--random-cache", flags.random_cache,
                "Fill the cache with random keys instead of computing a prompt");
   app.add_option(
