@@ -65,8 +65,7 @@ constexpr CheckpointCommandInfo kQuantize = {
     "devices serve int4.\n\n"
     "Examples:\n"
     "  lssar quantize model --out model-int8\n"
-    "  lssar quantize model --dtype int4 --calibration book.txt --out model-int4\n"
-    "  lssar quantize model --dtype int8 --out model-int8 --overwrite"};
+    "  lssar quantize model --dtype int4 --calibration book.txt --out model-int4"};
 
 constexpr CheckpointCommandInfo kExport = {
     "export",

@@ -9,6 +9,7 @@ import pathlib
 import random
 import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 import time
@@ -44,9 +45,9 @@ def free_port() -> int:
             return port
 
 
-def get(url: str) -> str:
+def get(url: str, tls: ssl.SSLContext | None = None) -> str:
     """The body of a page. Errors: OSError."""
-    with urllib.request.urlopen(url, timeout=10) as reply:
+    with urllib.request.urlopen(url, timeout=10, context=tls) as reply:
         body: bytes = reply.read()
         return body.decode()
 
@@ -98,13 +99,22 @@ class Process:
 
 
 class Replica:
-    """One lssar-server. It keeps its ports when it is started again."""
+    """One lssar-server. It keeps its ports when it is started again.
 
-    def __init__(self, name: str, program: str, flags: tuple[str, ...]) -> None:
+    `certificate`: a PEM file with a certificate that signs itself, and its key; None: no TLS.
+    """
+
+    def __init__(self, name: str, program: str, flags: tuple[str, ...],
+                 certificate: str | None = None) -> None:
         self.name = name
         self.grpc_port, self.http_port = free_port(), free_port()
         self.address = f'127.0.0.1:{self.grpc_port}'
         self.http = f'http://127.0.0.1:{self.http_port}'
+        self._tls: ssl.SSLContext | None = None
+        if certificate:
+            self.http = self.http.replace('http:', 'https:')
+            self._tls = ssl.create_default_context(cafile=certificate)
+            flags = ('--tls-cert', certificate, '--tls-key', certificate, *flags)
         self._command = [program, '--model', MODEL, '--listen', self.address, '--http-listen',
                          f'127.0.0.1:{self.http_port}', '--max-connections-per-address', '0',
                          *flags]
@@ -117,7 +127,7 @@ class Replica:
     def is_ready(self) -> bool:
         """True while it takes calls."""
         try:
-            get(self.http + '/readyz')
+            get(self.http + '/readyz', self._tls)
             return True
         except OSError:
             return False
@@ -140,7 +150,8 @@ class Replica:
 
     def metric(self, name: str) -> float:
         """The sum of a metric's series."""
-        return sum(float(line.rsplit(' ', 1)[1]) for line in get(self.http + '/metrics').split('\n')
+        page = get(self.http + '/metrics', self._tls)
+        return sum(float(line.rsplit(' ', 1)[1]) for line in page.split('\n')
                    if line.split('{')[0].split(' ')[0] == name)
 
 
@@ -162,12 +173,17 @@ class Cluster:
     Attributes:
         replicas: the servers.
         address: of the balancer's gRPC port; `http`: of its HTTP port.
+
+    `certificate`: as of Replica, for the servers; `settings`: variables of HAProxy's files.
     """
 
     def __init__(self, server: str, num_replicas: int = 3, flags: tuple[str, ...] = (),
-                 **settings: str) -> None:
-        self.replicas = [Replica(f'lssar-{i + 1}', server, flags) for i in range(num_replicas)]
+                 certificate: str | None = None, **settings: str) -> None:
+        self.replicas = [Replica(f'lssar-{i + 1}', server, flags, certificate)
+                         for i in range(num_replicas)]
         self._settings = settings
+        if certificate:
+            self._settings['EDGE_SERVER_CA'] = certificate
 
     def __enter__(self) -> Cluster:
         self._stack = contextlib.ExitStack()
@@ -201,7 +217,7 @@ class Cluster:
             'haproxy', ['haproxy', '-db', '-f', 'deploy/edge/haproxy.cfg', '-f',
                         'deploy/cluster/haproxy.cfg'], clean_environment(**environment))
         self._stack.callback(self.balancer.end)
-        self.http = 'http://' + self.http
+        self.http = ('https://' if 'EDGE_CERT' in environment else 'http://') + self.http
         wait_until(lambda: set(self.states().values()) == {'UP'}, self.balancer)
 
     def command(self, text: str) -> str:

@@ -29,6 +29,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from lssar_client._server import OwnServer
+
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]  # where the paths of tasks begin
 
@@ -195,31 +197,12 @@ def environment() -> dict[str, str]:
 @contextlib.contextmanager
 def serving(server: str, model: pathlib.Path, flags: Sequence[str]) -> Iterator[str]:
     """The address of a server of the checkpoint. Errors: EvaluationError."""
-    command = [server, '--model', str(model), '--listen', '127.0.0.1:0', '--http-listen', 'off',
-               *flags]
-    with tempfile.TemporaryFile('w+', encoding='utf-8') as log, \
-            subprocess.Popen(command, stderr=log, stdout=log, env=environment()) as process:
-        try:
-            yield wait_for_address(process, log)
-        finally:
-            process.terminate()
-            process.wait(timeout=60)
-
-
-def wait_for_address(process: subprocess.Popen[bytes], log: Any) -> str:
-    """Reads the server's log until it serves."""
-    while True:
-        ended = process.poll() is not None
-        log.seek(0)
-        lines = log.read().splitlines()
-        for line in lines:
-            event = json.loads(line) if line.startswith('{') and line.endswith('}') else {}
-            if event.get('event') == 'serving':
-                return str(event['address'])
-        if ended:
-            last = '\n'.join(lines[-3:])
-            raise EvaluationError(f'the server ended with {process.returncode}:\n{last}')
-        time.sleep(0.05)
+    try:
+        process = OwnServer(str(model), program=server, flags=flags, environment=environment())
+    except RuntimeError as error:
+        raise EvaluationError(str(error)) from error
+    with process:
+        yield process.address
 
 
 class Evaluation:

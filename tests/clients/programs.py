@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import threading
 
 CLI = os.environ['LSSAR_CLI']
 SERVER = os.environ['LSSAR_SERVER']
@@ -41,9 +42,11 @@ class RunningServer:
             event = json.loads(line) if line.startswith('{') else {}
             if event.get('event') == 'serving':
                 self.address, self.http_address = event['address'], event['http_address']
+                # A pipe that is not read would block the server.
+                threading.Thread(target=self._server.stdout.read, daemon=True).start()
                 return self
         raise RuntimeError(f'the server ended with {self._server.wait()}:\n{log}')
 
     def __exit__(self, *unused):
         self._server.terminate()
-        self._server.communicate(timeout=TIMEOUT_S)
+        self._server.wait(timeout=TIMEOUT_S)

@@ -70,13 +70,14 @@ class CompletionTest(unittest.TestCase):
         self.assertEqual(usage["total_tokens"], usage["prompt_tokens"] + 5)
         self.assertIn("cached_tokens", usage["prompt_tokens_details"])
 
-    # A loop of one token: drafts are right, so most tokens are accepted ones.
+    # A loop of one token: drafts are right. Where drafts seem to cost too much, 4 tokens are
+    # drafted every 256 steps nevertheless.
     def test_speculative_decoding_changes_the_usage_alone(self) -> None:
-        options = {"max_tokens": 60, "ignore_eos": True, "allowed_token_ids": [300], "logprobs": 1}
+        options = {"max_tokens": 600, "ignore_eos": True, "allowed_token_ids": [300], "logprobs": 1}
         reply, plain = complete(**options), complete(**options, speculative_tokens=0)
         self.assertEqual(reply["choices"], plain["choices"])
         details = reply["usage"]["completion_tokens_details"]
-        self.assertGreater(details["accepted_prediction_tokens"], 10)
+        self.assertGreaterEqual(details["accepted_prediction_tokens"], 4)
         self.assertEqual(plain["usage"]["completion_tokens_details"],
                          {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0})
 

@@ -8,7 +8,7 @@ import json
 import signal
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 PR_SET_PDEATHSIG = 1
@@ -28,13 +28,15 @@ class OwnServer:
     """
 
     def __init__(self, model: str, *, program: str = 'lssar-server',
-                 flags: Sequence[str] = ()) -> None:
+                 flags: Sequence[str] = (),
+                 environment: Mapping[str, str] | None = None) -> None:
         """Starts it and waits until it serves.
 
         Args:
             model: checkpoint directory.
             program: path of the executable, or its name in PATH.
             flags: of lssar-server, such as ('--threads', '4').
+            environment: of the process; default: that of this one, with its LSSAR_ variables.
 
         Errors: RuntimeError with the end of its log, where it does not start; FileNotFoundError.
         """
@@ -43,7 +45,7 @@ class OwnServer:
         self._log: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL,
                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                         text=True, errors='replace',
+                                         text=True, errors='replace', env=environment,
                                          preexec_fn=_end_with_parent)
         self.address = self._wait_for_address()
         # A pipe that is not read would block the server.

@@ -210,7 +210,7 @@ class _Saved(Generic[Request, Reply]):
         if not use_prefix_cache:
             request.use_prefix_cache = False
         try:
-            return list(self.method(client)(request, timeout=served.START_TIMEOUT_S,
+            return list(self.method(client)(request, timeout=served.TIMEOUT_S,
                                             metadata=client._metadata))
         except grpc.RpcError as error:
             raise CheckpointError(f'the server refuses the request: {error.code().name}: '
@@ -364,7 +364,7 @@ def run(address: str, request_path: str, directory: str | None,
         api_key: str | None = None) -> ReplayReport:
     """Replays the request. Errors: CheckpointError."""
     try:
-        with Client(address, timeout_s=served.START_TIMEOUT_S, api_key=api_key) as client:
+        with Client(address, timeout_s=served.TIMEOUT_S, api_key=api_key) as client:
             return _replay_file(request_path, client, directory)
     except LssarError as error:
         raise CheckpointError(f'{address}: {error}') from None

@@ -4,13 +4,13 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 
 from lssar_client import Client
+from lssar_client._server import OwnServer
 from lssar_client.checkpoints.errors import CheckpointError
 
-START_TIMEOUT_S = 600
+TIMEOUT_S = 600
 PROMPT = 'The'
 NUM_TOKENS = 24
 
@@ -33,27 +33,13 @@ def running(server: str, directory: str, *flags: str) -> Iterator[Client]:
     """A client of a server that serves the directory. Errors: CheckpointError with its last lines.
 
     """
-    command = [server, '--model', directory, '--listen', '127.0.0.1:0', '--http-listen', 'off',
-               *flags]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          env=_clean_environment()) as process:
-        try:
-            yield Client(_address(process), timeout_s=START_TIMEOUT_S)
-        finally:
-            process.terminate()
-            process.communicate(timeout=START_TIMEOUT_S)
-
-
-def _address(process: subprocess.Popen[str]) -> str:
-    """Waits until the server serves."""
-    lines: list[str] = []
-    assert process.stdout
-    for line in process.stdout:
-        lines.append(line)
-        event = json.loads(line) if line.startswith('{') else {}
-        if event.get('event') == 'serving':
-            return str(event['address'])
-    raise CheckpointError(f'the server ended with {process.wait()}:\n{"".join(lines[-5:])}')
+    try:
+        process = OwnServer(directory, program=server, flags=flags,
+                            environment=_clean_environment())
+    except RuntimeError as error:
+        raise CheckpointError(str(error)) from error
+    with process:
+        yield Client(process.address, timeout_s=TIMEOUT_S)
 
 
 def first_sentence(directory: str, num_tokens: int = NUM_TOKENS) -> str:
