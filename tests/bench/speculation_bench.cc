@@ -2,16 +2,25 @@
 // process. Both engines run the same requests in turns and must give the same bits.
 //
 //   speculation_bench --model models/zoo/lssar-6m
+//   speculation_bench --copying --dtype int8 --peer-llama DIR/llama-bench
 //
 // copy: the output is the prompt again. The shipped model does not copy, so the output is forced:
 // each draw becomes the next token of the passage, after the model computed its logits. Drafts come
 // from the tokens, as ever.
+//
+// --copying: a model of the 124M shape with random layers whose greedy text is the passage again by
+// its own weights (ModelShape::cycle), so llama.cpp's lookup decoding copies it too. That is the
+// peer, in the same turns, with as many draft tokens; the texts are compared.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <ctime>
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,10 +28,13 @@
 #include "kernels/backend.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
+#include "kernels/str_cat.h"
 #include "models/checkpoint.h"
 #include "models/page_pool.h"
 #include "runtime/engine.h"
 #include "tests/bench/median.h"
+#include "tests/bench/peer_llama.h"
+#include "tests/bench/random_checkpoint.h"
 
 namespace lssar {
 namespace {
@@ -83,6 +95,11 @@ class CollectingSink : public OutputSink {
 
 struct Setting {
   std::string model = "models/zoo/lssar-6m";
+  bool copying = false;
+  std::string dtype;  // empty: the checkpoint's own
+  std::string peer_llama;
+  std::string work_folder = "build/bench";
+  std::string json;
   int num_threads = 0;
   int num_pairs = 7;
   int num_tokens = 512;
@@ -185,10 +202,140 @@ class Bench {
   Engine* const speculating_;
 };
 
+// The model of --copying: its checkpoint, and the same as a file for llama.cpp.
+class CopyingModel {
+ public:
+  static absl::StatusOr<CopyingModel> Create(const Setting& setting) {
+    CopyingModel self;
+    self.shape_.cycle = setting.passage;
+    const std::string name = StrCat(setting.work_folder, "/copying-124m-", setting.passage);
+    self.directory_ = name;
+    if (!std::filesystem::exists(name + "/model.safetensors")) {
+      std::fprintf(stderr, "writing %s\n", name.c_str());
+      RETURN_IF_ERROR(bench::WriteRandomCheckpoint(self.shape_, name));
+    }
+    if (setting.peer_llama.empty()) return self;
+    const bench::GgufMatrices matrices = bench::MatricesOf(setting.dtype);
+    self.gguf_ = StrCat(name, "-", NameOf(matrices), ".gguf");
+    if (!std::filesystem::exists(self.gguf_))
+      RETURN_IF_ERROR(bench::WriteRandomGguf(self.shape_, matrices, self.gguf_));
+    self.prompt_file_ = name + ".txt";
+    std::ofstream(self.prompt_file_) << self.Words(setting.passage);
+    return self;
+  }
+
+  std::vector<int32_t> Tokens(int count) const {
+    std::vector<int32_t> tokens = {0};
+    while (std::ssize(tokens) < count) tokens.push_back(bench::NextToken(shape_, tokens.back()));
+    return tokens;
+  }
+  std::string Words(int count) const {
+    std::string words;
+    for (const int32_t token : Tokens(count)) words += bench::GgufWord(token);
+    return words;
+  }
+
+  const std::string& directory() const { return directory_; }
+  const std::string& gguf() const { return gguf_; }
+  const std::string& prompt_file() const { return prompt_file_; }
+
+ private:
+  bench::ModelShape shape_;
+  std::string directory_, gguf_, prompt_file_;
+};
+
+// One pair of greedy copies by llama.cpp, and one by us.
+struct CopySample {
+  double plain = 0, speculating = 0;  // tokens per second
+  double peer_plain = 0, peer_lookup = 0;
+};
+
+// A passage copied by CopyingModel, beside llama.cpp's lookup decoding if there is one.
+absl::Status MeasureCopies(const Setting& setting, const CopyingModel& copying, int num_threads,
+                           ForcedModel* model, Engine* plain, Engine* speculating) {
+  const Work work{
+      .name = "copy",
+      .requests = {Generate(copying.Tokens(setting.passage), setting.num_tokens, 0, 1)}};
+  const std::vector<int32_t> text = copying.Tokens(setting.num_tokens);
+  const bench::PeerLlama peer(setting.peer_llama, num_threads, 1);
+  const auto run_peer = [&](int num_draft_tokens, double* rate) -> absl::Status {
+    ASSIGN_OR_RETURN(const bench::PeerText copied,
+                     peer.Lookup(copying.gguf(), copying.prompt_file(), setting.passage,
+                                 setting.num_tokens, num_draft_tokens));
+    const std::string wanted = copying.Words(setting.passage) + copying.Words(setting.num_tokens);
+    if (copied.output.find(wanted) == std::string::npos)
+      return absl::InternalError("llama-lookup did not copy the passage");
+    if (copied.num_draft_tokens > 0 || num_draft_tokens == 0) {
+      *rate = copied.tokens_per_second;
+      return absl::OkStatus();
+    }
+    return absl::InternalError("llama-lookup drafted nothing");
+  };
+  std::vector<CopySample> samples;
+  int64_t num_draft = 0, num_accepted = 0;
+  for (int pair = -1; pair < setting.num_pairs; ++pair) {  // the first one warms up
+    CopySample sample;
+    // The order alternates, so that a machine that gets slower favours neither.
+    for (const bool speculates : {pair % 2 == 0, pair % 2 != 0}) {
+      const Run run = RunWork(work, speculates ? speculating : plain, model);
+      LSSAR_CHECK(run.ids[0] == text);
+      (speculates ? sample.speculating : sample.plain) = run.tokens_per_second;
+      if (pair >= 0) num_draft += run.num_draft, num_accepted += run.num_accepted;
+      if (setting.peer_llama.empty() || pair < 0) continue;
+      RETURN_IF_ERROR(run_peer(speculates ? setting.engine.num_speculative_tokens : 0,
+                               speculates ? &sample.peer_lookup : &sample.peer_plain));
+    }
+    if (pair >= 0) samples.push_back(sample);
+  }
+  nlohmann::json json = {{"dtype", setting.dtype},
+                         {"passage", setting.passage},
+                         {"num_tokens", setting.num_tokens},
+                         {"num_speculative_tokens", setting.engine.num_speculative_tokens},
+                         {"drafted", num_draft},
+                         {"accepted", num_accepted}};
+  std::printf("copy %d of %d tokens, %s weights; %lld drafted, %lld accepted\n", setting.num_tokens,
+              setting.passage, setting.dtype.empty() ? "fp16" : setting.dtype.c_str(),
+              static_cast<long long>(num_draft), static_cast<long long>(num_accepted));
+  const auto print = [&](const char* name, const char* key, auto&& value_of) {
+    std::vector<double> values;
+    for (const CopySample& sample : samples) values.push_back(value_of(sample));
+    json[key] = values;
+    const auto [low, high] = std::ranges::minmax(values);
+    std::printf("  %-38s %8.2f [%.2f, %.2f]\n", name, bench::Median(values), low, high);
+  };
+  using S = CopySample;
+  print("tokens/s with drafts", "speculating", [](const S& s) { return s.speculating; });
+  print("over those without", "ratio", [](const S& s) { return s.speculating / s.plain; });
+  if (!setting.peer_llama.empty()) {
+    print("llama.cpp's lookup, tokens/s", "peer_lookup", [](const S& s) { return s.peer_lookup; });
+    print("over its own without", "peer_ratio",
+          [](const S& s) { return s.peer_lookup / s.peer_plain; });
+    print("ours over llama.cpp's, without drafts", "plain_over_peer",
+          [](const S& s) { return s.plain / s.peer_plain; });
+    print("ours over llama.cpp's, with drafts", "speculating_over_peer",
+          [](const S& s) { return s.speculating / s.peer_lookup; });
+  }
+  if (!setting.json.empty()) std::ofstream(setting.json) << json.dump(2) << "\n";
+  return absl::OkStatus();
+}
+
 absl::Status RunBench(const Setting& setting) {
+  if (!setting.copying && !(setting.peer_llama.empty() && setting.json.empty()))
+    return absl::InvalidArgumentError("--peer-llama and --json need --copying");
+  if (setting.copying && setting.num_tokens > setting.passage) {
+    return absl::InvalidArgumentError(StrCat("--tokens ", setting.num_tokens,
+                                             ": at most --passage ", setting.passage,
+                                             " with --copying"));
+  }
   ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend,
                    MakeBackend({.name = "cpu", .num_threads = setting.num_threads}));
-  ASSIGN_OR_RETURN(Checkpoint checkpoint, LoadCheckpoint(setting.model, backend.get(), {}));
+  std::optional<CopyingModel> copying;
+  if (setting.copying) {
+    ASSIGN_OR_RETURN(copying, CopyingModel::Create(setting));
+  }
+  ASSIGN_OR_RETURN(Checkpoint checkpoint,
+                   LoadCheckpoint(copying ? copying->directory() : setting.model, backend.get(),
+                                  {.dtype = ParseDType(setting.dtype)}));
   auto owned = std::make_unique<ForcedModel>(std::move(checkpoint.model));
   ForcedModel* const model = owned.get();
   checkpoint.model = std::move(owned);
@@ -202,6 +349,10 @@ absl::Status RunBench(const Setting& setting) {
   options.speculative_method = SpeculativeMethod::kNgram;
   ASSIGN_OR_RETURN(const auto speculating,
                    Engine::CreateStepped(&checkpoint, backend.get(), options));
+  if (copying) {
+    return MeasureCopies(setting, *copying, backend->NumThreads(), model, plain.get(),
+                         speculating.get());
+  }
   Bench bench(setting, model, plain.get(), speculating.get());
 
   const int32_t first_id = checkpoint.config.bos_id.value_or(0);
@@ -239,11 +390,22 @@ int main(int argc, char** argv) {
   lssar::Setting setting;
   CLI::App app("Measures speculative decoding against none");
   app.add_option("--model", setting.model, "Checkpoint directory");
+  app.add_flag("--copying", setting.copying,
+               "A generated model of the 124M shape that copies its prompt, instead of --model")
+      ->excludes("--model");
+  app.add_option("--dtype", setting.dtype, "Weight type; default: the checkpoint's own")
+      ->check(CLI::IsMember({"fp32", "fp16", "bf16", "int8", "int4"}));
+  app.add_option("--peer-llama", setting.peer_llama,
+                 "Path of llama.cpp's llama-bench, beside which llama-lookup lies; with --copying");
+  app.add_option("--work-folder", setting.work_folder, "Where generated weights are stored")
+      ->capture_default_str();
+  app.add_option("--json", setting.json, "Also write the figures to this file; with --copying");
   app.add_option("--threads", setting.num_threads, "Threads; 0: all cores");
   app.add_option("--pairs", setting.num_pairs, "Pairs of runs, with and without");
   app.add_option("--tokens", setting.num_tokens, "Tokens of each text");
   app.add_option("--passage", setting.passage, "Tokens of the passage that is copied");
-  app.add_option("--only", setting.only, "Only rows whose name contains this");
+  app.add_option("--only", setting.only, "Only rows whose name contains this; without --copying")
+      ->excludes("--copying");
   app.add_option("--num-speculative-tokens", setting.engine.num_speculative_tokens,
                  "As the server's flag");
   app.add_option("--prompt-lookup-min", setting.engine.prompt_lookup_min, "As the server's flag");
