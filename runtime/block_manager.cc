@@ -49,10 +49,6 @@ bool BlockManager::AllocateFreeFor(Sequence* sequence, int num_tokens) {
   return num_missing <= 0 || pages_.Allocate(num_missing, &sequence->pages);
 }
 
-int BlockManager::MaxFreeTokens(const Sequence& sequence) const {
-  return (int(sequence.pages.size()) + pages_.NumFree()) * page_size_;
-}
-
 void BlockManager::FreeUncomputed(Sequence* sequence) {
   FreeFrom(sequence, Layout().PagesFor(sequence->num_computed_tokens));
 }

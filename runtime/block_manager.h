@@ -41,9 +41,8 @@ class BlockManager {
   // The most tokens of `sequence` that AllocateFor can give pages for.
   int MaxTokens(const Sequence& sequence) const;
 
-  // Both without evicting a cached page, not even for adjacent pages.
+  // As AllocateFor, without evicting a cached page, not even for adjacent pages.
   bool AllocateFreeFor(Sequence* sequence, int num_tokens);
-  int MaxFreeTokens(const Sequence& sequence) const;
   // Frees the pages after those of the computed tokens. What else a page in use holds after them
   // is never read.
   void FreeUncomputed(Sequence* sequence);

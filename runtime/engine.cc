@@ -8,6 +8,7 @@
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 #include "runtime/block_manager.h"
+#include "runtime/draft_model.h"
 #include "runtime/kv_cache.h"
 #include "runtime/limits.h"
 #include "runtime/model_runner.h"
@@ -60,6 +61,12 @@ absl::Status CheckOptions(const EngineOptions& options) {
     return absl::InvalidArgumentError(StrCat("kv_cache_dtype = ", NameOf(options.kv_cache_dtype),
                                              ": K and V are stored as fp16, fp32 or int8 only"));
   }
+  const bool has_draft_model = options.speculative_method == SpeculativeMethod::kDraftModel;
+  if (has_draft_model != (options.draft_checkpoint != nullptr)) {
+    return absl::InvalidArgumentError(
+        has_draft_model ? "the speculative method draft-model needs a draft_checkpoint"
+                        : "a draft_checkpoint needs the speculative method draft-model");
+  }
   return absl::OkStatus();
 }
 
@@ -95,12 +102,18 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStepped(Checkpoint* checkp
   }
   ASSIGN_OR_RETURN(std::unique_ptr<KvCache> kv_cache,
                    KvCache::Create(checkpoint->config, options, backend));
-  return std::unique_ptr<Engine>(
-      new Engine(checkpoint, backend, std::move(kv_cache), options, std::move(now)));
+  std::unique_ptr<DraftModel> draft_model;
+  if (options.draft_checkpoint != nullptr) {
+    ASSIGN_OR_RETURN(draft_model,
+                     DraftModel::Create(options.draft_checkpoint, *checkpoint,
+                                        kv_cache->Layout().num_pages, options, backend));
+  }
+  return std::unique_ptr<Engine>(new Engine(checkpoint, backend, std::move(kv_cache),
+                                            std::move(draft_model), options, std::move(now)));
 }
 
 Engine::Engine(Checkpoint* checkpoint, Backend* backend, std::unique_ptr<KvCache> kv_cache,
-               const EngineOptions& options, Now now)
+               std::unique_ptr<DraftModel> draft_model, const EngineOptions& options, Now now)
     : checkpoint_(checkpoint),
       backend_(backend),
       options_(options),
@@ -109,7 +122,9 @@ Engine::Engine(Checkpoint* checkpoint, Backend* backend, std::unique_ptr<KvCache
           std::make_shared<RequestQueue>(options.max_queued_requests, MaxQueuedTokens(options))),
       kv_cache_(std::move(kv_cache)),
       blocks_(std::make_unique<BlockManager>(kv_cache_.get())),
-      speculator_(std::make_unique<Speculator>(options)),
+      draft_model_(std::move(draft_model)),
+      speculator_(std::make_unique<Speculator>(
+          options, options.drafter != nullptr ? options.drafter : draft_model_.get())),
       scheduler_(std::make_unique<Scheduler>(checkpoint, options, blocks_.get(), waiting_.get(),
                                              speculator_.get())),
       model_runner_(std::make_unique<ModelRunner>(checkpoint->model.get(), kv_cache_->View(),
@@ -189,11 +204,7 @@ absl::Status Engine::Step() {
   AdmitRequests();
   EndStage(&stages_.admit_ns);
 
-  const std::span<ScheduledSequence> scheduled = scheduler_->Schedule();
-  model_runner_->PrepareBatch(scheduled);
-  EndStage(&stages_.schedule_ns);
-  PublishStats();
-
+  const std::span<ScheduledSequence> scheduled = Schedule();
   const absl::Status status = scheduled.empty() ? absl::OkStatus() : RunModel(scheduled);
 
   PublishResults(scheduled);
@@ -226,6 +237,20 @@ void Engine::AdmitRequests() {
   ReportResults();  // the model runs before the end of the step
 }
 
+// The stats are published before a model runs: the watchdog sees that the step has begun.
+std::span<ScheduledSequence> Engine::Schedule() {
+  scheduler_->Schedule();
+  EndStage(&stages_.schedule_ns);
+  PublishStats();
+  const Clock::time_point from = stage_started_at_;
+  const std::span<ScheduledSequence> scheduled = scheduler_->AddDrafts();
+  EndStage(draft_model_ != nullptr ? &stages_.forward_ns : &stages_.schedule_ns);
+  draft_time_ = stage_started_at_ - from;
+  model_runner_->PrepareBatch(scheduled);
+  EndStage(&stages_.schedule_ns);
+  return scheduled;
+}
+
 absl::Status Engine::RunModel(std::span<ScheduledSequence> scheduled) {
   did_work_ = true;
   const Clock::time_point from = stage_started_at_;
@@ -233,7 +258,7 @@ absl::Status Engine::RunModel(std::span<ScheduledSequence> scheduled) {
   EndStage(&stages_.forward_ns);
   const absl::Status status = model_runner_->Sample(forward, scheduled);
   EndStage(&stages_.sample_ns);
-  if (status.ok()) speculator_->EndStep(scheduled, stage_started_at_ - from);
+  if (status.ok()) speculator_->EndStep(scheduled, draft_time_ + (stage_started_at_ - from));
   num_failed_steps_ = status.ok() ? 0 : num_failed_steps_ + 1;
   return status;
 }
@@ -281,22 +306,26 @@ void Engine::PublishStats() {
   const ModelRunner::Counters& computed = model_runner_->Totals();
   const PageAllocator& pages = blocks_->Pages();
   const std::lock_guard lock(stats_mutex_);
-  stats_ = {.num_running = int(scheduler_->Running().size()),
-            .num_pages = pages.NumPages(),
-            .num_free_pages = pages.NumFree(),
-            .num_cached_pages = pages.NumEvictable(),
-            .num_steps = computed.num_steps,
-            .num_batched_tokens = computed.num_batched_tokens,
-            .num_prompt_tokens = computed.num_prompt_tokens,
-            .num_generated_tokens = scheduled.num_generated_tokens,
-            .num_preemptions = scheduled.num_preemptions,
-            .num_prefix_cache_queries = scheduled.num_prefix_cache_queries,
-            .num_prefix_cache_hits = scheduled.num_prefix_cache_hits,
-            .num_draft_tokens = scheduled.num_draft_tokens,
-            .num_accepted_tokens = scheduled.num_accepted_tokens,
-            .attention = computed.attention,
-            .stages = stages_,
-            .step_started_at = step_started_at_};
+  stats_ = {
+      .num_running = int(scheduler_->Running().size()),
+      .num_pages = pages.NumPages(),
+      .num_free_pages = pages.NumFree(),
+      .num_cached_pages = pages.NumEvictable(),
+      .num_steps = computed.num_steps,
+      .num_batched_tokens = computed.num_batched_tokens,
+      .num_prompt_tokens = computed.num_prompt_tokens,
+      .num_generated_tokens = scheduled.num_generated_tokens,
+      .num_preemptions = scheduled.num_preemptions,
+      .num_prefix_cache_queries = scheduled.num_prefix_cache_queries,
+      .num_prefix_cache_hits = scheduled.num_prefix_cache_hits,
+      .num_draft_tokens = scheduled.num_draft_tokens,
+      .num_accepted_tokens = scheduled.num_accepted_tokens,
+      .num_draft_model_pages = draft_model_ == nullptr ? 0 : draft_model_->NumPages(),
+      .num_free_draft_model_pages = draft_model_ == nullptr ? 0 : draft_model_->NumAvailablePages(),
+      .num_draft_model_failures = draft_model_ == nullptr ? 0 : draft_model_->NumFailures(),
+      .attention = computed.attention,
+      .stages = stages_,
+      .step_started_at = step_started_at_};
 }
 
 EngineStats Engine::Stats() const {

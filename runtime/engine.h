@@ -25,6 +25,7 @@
 namespace lssar {
 
 class BlockManager;
+class DraftModel;
 class KvCache;
 class ModelRunner;
 class RequestQueue;
@@ -34,7 +35,7 @@ struct ScheduledSequence;
 struct SequenceGroup;
 
 // Time of the engine's thread by stage of a step. A device that computes asynchronously gets its
-// work in `forward` and is waited for in `sample`.
+// work in `forward` and is waited for in `sample`. All of the draft model's time is in `forward`.
 struct StageTimes {
   int64_t admit_ns = 0, schedule_ns = 0, forward_ns = 0, sample_ns = 0, output_ns = 0;
   int64_t idle_ns = 0;  // no work
@@ -60,6 +61,10 @@ struct EngineStats {
   int64_t num_prefix_cache_hits = 0;     // tokens found
   int64_t num_draft_tokens = 0;          // computed to be verified
   int64_t num_accepted_tokens = 0;       // of these, tokens that became output
+  // Of the draft model; 0 without one.
+  int num_draft_model_pages = 0;
+  int num_free_draft_model_pages = 0;    // cached ones included
+  int64_t num_draft_model_failures = 0;  // forwards that failed, sequences with NaN logits
   AttentionStats attention = {};
   StageTimes stages = {};
   // The beginning of the step in progress; nullopt: none is. If it lies far back, the engine hangs.
@@ -93,7 +98,8 @@ class Engine {
   // `checkpoint` and `backend` must outlive the engine. Its thread starts at once.
   // Errors  INVALID_ARGUMENT: an option is out of range, or max_num_batched_tokens is over
   //         LoadOptions::max_num_batched_tokens of the checkpoint; RESOURCE_EXHAUSTED: the page
-  //         pool does not fit into memory, or does not hold one sequence of max_model_len
+  //         pool does not fit into memory, or does not hold one sequence of max_model_len; those of
+  //         DraftModel::Create
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Checkpoint* checkpoint, Backend* backend,
                                                         const EngineOptions& options);
   // An engine without a thread: the caller runs it by calling Step. `now` gives the time of
@@ -146,10 +152,12 @@ class Engine {
   BlockManager& GetBlockManager() { return *blocks_; }
   const RequestQueue& GetRequestQueue() const { return *waiting_; }
   const KvView& GetKvView() const;
+  // Null: there is none. Threads: Model and Layout any, the others only between steps.
+  const DraftModel* GetDraftModel() const { return draft_model_.get(); }
 
  private:
   Engine(Checkpoint* checkpoint, Backend* backend, std::unique_ptr<KvCache> kv_cache,
-         const EngineOptions& options, Now now);
+         std::unique_ptr<DraftModel> draft_model, const EngineOptions& options, Now now);
 
   // The thread.
   void Run();
@@ -158,6 +166,7 @@ class Engine {
 
   // Stages of a step.
   void AdmitRequests();
+  std::span<ScheduledSequence> Schedule();
   absl::Status RunModel(std::span<ScheduledSequence> scheduled);
   void PublishResults(std::span<const ScheduledSequence> scheduled);
   // The number of requests that ended.
@@ -176,6 +185,7 @@ class Engine {
   const std::shared_ptr<RequestQueue> waiting_;  // shared with the handles
   const std::unique_ptr<KvCache> kv_cache_;
   const std::unique_ptr<BlockManager> blocks_;
+  const std::unique_ptr<DraftModel> draft_model_;  // null: none
   const std::unique_ptr<Speculator> speculator_;
   const std::unique_ptr<Scheduler> scheduler_;
   const std::unique_ptr<ModelRunner> model_runner_;
@@ -185,6 +195,7 @@ class Engine {
   int num_failed_steps_ = 0;  // in a row
   StageTimes stages_;
   Clock::time_point stage_started_at_;
+  Clock::duration draft_time_{};  // of the step
   std::optional<Clock::time_point> step_started_at_;
   std::vector<std::unique_ptr<SequenceGroup>> finished_;
 

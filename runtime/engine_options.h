@@ -10,6 +10,7 @@
 namespace lssar {
 
 class Drafter;
+struct Checkpoint;
 
 class StepObserver {
  public:
@@ -23,7 +24,8 @@ class StepObserver {
 
 enum class SpeculativeMethod : uint8_t {
   kOff,
-  kNgram,  // drafts what followed the last tokens where they occurred before in the sequence
+  kNgram,       // drafts what followed the last tokens where they occurred before in the sequence
+  kDraftModel,  // EngineOptions::draft_checkpoint drafts
 };
 
 struct EngineOptions {
@@ -56,6 +58,8 @@ struct EngineOptions {
   // are not compared.
   int prompt_lookup_min = 3;
   int prompt_lookup_max = 8;
+  // The model that drafts with kDraftModel, on the engine's backend; must outlive the engine.
+  Checkpoint* draft_checkpoint = nullptr;
   // False: drafts as many tokens as the bounds allow, whatever they cost. For tests and benches.
   bool adapts_speculation = true;
   // Makes drafts in place of `speculative_method`; must outlive the engine. For tests and benches.

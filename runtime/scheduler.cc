@@ -257,14 +257,12 @@ void Scheduler::ForkFromPrompt(SequenceGroup* group) {
   }
 }
 
-std::span<ScheduledSequence> Scheduler::Schedule() {
+void Scheduler::Schedule() {
   CollectCandidates();
   budget_.Divide(demands_, &num_tokens_);
   for (size_t i = 0; i < scheduled_.size(); ++i) scheduled_[i].num_tokens = num_tokens_[i];
   std::erase_if(scheduled_, [](const auto& scheduled) { return scheduled.num_tokens == 0; });
   AllocatePages();
-  AddDrafts();
-  return scheduled_;
 }
 
 // Only the first of the sequences that capture attention runs: one token may cost it a second.
@@ -307,28 +305,42 @@ void Scheduler::AllocatePages() {
   std::erase_if(scheduled_, [](const auto& scheduled) { return scheduled.num_tokens == 0; });
 }
 
-void Scheduler::AddDrafts() {
-  if (!speculator_->IsOn()) return;
+std::span<ScheduledSequence> Scheduler::AddDrafts() {
+  if (!speculator_->IsOn()) return scheduled_;
   int num_left = options_.max_num_batched_tokens;
   int num_decodes = 0;
   for (const ScheduledSequence& scheduled : scheduled_) {
     num_left -= scheduled.num_tokens;
     num_decodes += scheduled.sequence->NumPendingTokens() == 1;
   }
-  speculator_->BeginStep(num_decodes);
+  speculator_->BeginStep(num_decodes, int(scheduled_.size()));
+  int num_free_pages = blocks_->Pages().NumFree();
   for (ScheduledSequence& scheduled : scheduled_) {
     Sequence* const sequence = scheduled.sequence;
     if (sequence->NumPendingTokens() != 1) continue;
-    const auto num_tokens = int(sequence->tokens.size());
-    const int max_draft = std::min({sequence->task->MaxDraftTokens(), num_left,
-                                    blocks_->MaxFreeTokens(*sequence) - num_tokens});
-    if (max_draft > 0) speculator_->Propose(max_draft, sequence);
-    const auto num_draft = int(sequence->draft.size());
-    LSSAR_CHECK(num_draft <= std::max(0, max_draft));
-    LSSAR_CHECK(blocks_->AllocateFreeFor(sequence, num_tokens + num_draft));
-    scheduled.num_tokens += num_draft;
-    num_left -= num_draft;
+    const auto num_tokens = int(sequence->tokens.size()), num_pages = int(sequence->pages.size());
+    const int max_draft =
+        std::min({sequence->task->MaxDraftTokens(), num_left,
+                  (num_pages + num_free_pages) * options_.page_size - num_tokens});
+    if (max_draft <= 0) continue;
+    const int num_planned = speculator_->Plan(max_draft, *scheduled.group, sequence);
+    num_left -= num_planned;
+    num_free_pages -= blocks_->Layout().PagesFor(num_tokens + num_planned) - num_pages;
   }
+  speculator_->Draft();
+  for (ScheduledSequence& scheduled : scheduled_) {
+    const auto num_draft = int(scheduled.sequence->draft.size());
+    if (num_draft == 0) continue;
+    scheduled.num_tokens += num_draft;
+    LSSAR_CHECK(blocks_->AllocateFreeFor(scheduled.sequence,
+                                         int(scheduled.sequence->tokens.size()) + num_draft));
+  }
+  return scheduled_;
+}
+
+void Scheduler::FreePages(Sequence* sequence) {
+  blocks_->Free(sequence);
+  speculator_->Free(sequence);
 }
 
 bool Scheduler::PreemptFor(const Sequence& sequence) {
@@ -349,7 +361,7 @@ bool Scheduler::PreemptFor(const Sequence& sequence) {
 }
 
 void Scheduler::Preempt(SequenceGroup* group, Sequence* sequence) {
-  blocks_->Free(sequence);
+  FreePages(sequence);
   sequence->state = SequenceState::kPreempted;
   ++group->num_preemptions;
   ++totals_.num_preemptions;
@@ -372,7 +384,7 @@ void Scheduler::Complete(const ScheduledSequence& scheduled, Clock::time_point n
   const int num_sampled = sequence->task->NumGenerated() - num_generated;
   totals_.num_generated_tokens += num_sampled;
   if (num_draft > 0) CompleteDraft(group, sequence, num_sampled - 1);
-  if (sequence->IsDone()) blocks_->Free(sequence);
+  if (sequence->IsDone()) FreePages(sequence);
 }
 
 void Scheduler::CompleteDraft(SequenceGroup* group, Sequence* sequence, int num_accepted) {
@@ -396,7 +408,7 @@ void Scheduler::AbortAll(const absl::Status& status) {
 void Scheduler::TakeFinished(std::vector<std::unique_ptr<SequenceGroup>>* finished) {
   for (auto& group : running_) {
     if (!group->IsFinished()) continue;
-    for (Sequence& sequence : group->sequences) blocks_->Free(&sequence);
+    for (Sequence& sequence : group->sequences) FreePages(&sequence);
     finished->push_back(std::move(group));
   }
   std::erase(running_, nullptr);

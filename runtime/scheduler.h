@@ -72,8 +72,8 @@ struct ScheduledSequence {
   absl::Status status = {};  // not OK: the step failed for it
 };
 
-// One step is AbortDue, Admit, Schedule, the model's step, then Complete for each scheduled
-// sequence. TakeFinished returns the requests that ended, in between and at the end.
+// One step is AbortDue, Admit, Schedule, AddDrafts, the model's step, then Complete for each
+// scheduled sequence. TakeFinished returns the requests that ended, in between and at the end.
 // Threads   the engine's thread only
 class Scheduler {
  public:
@@ -88,9 +88,11 @@ class Scheduler {
   // The admitted requests.
   std::span<SequenceGroup* const> Admit();
   // Chooses the tokens of the next step, in scheduling order, and allocates their pages. Preempts
-  // sequences when out of pages. Drafts tokens for sequences that decode, as far as the step and
-  // the free pages have room: a draft evicts and preempts nothing. Valid until the next call.
-  std::span<ScheduledSequence> Schedule();
+  // sequences when out of pages.
+  void Schedule();
+  // Drafts tokens for the sequences that decode, as far as the step and the free pages have room: a
+  // draft evicts and preempts nothing. The tokens of the step, valid until the next Schedule.
+  std::span<ScheduledSequence> AddDrafts();
   // The tokens of `scheduled` are computed: the sequence advances. The pages of draft tokens that
   // were rejected are freed.
   void Complete(const ScheduledSequence& scheduled, Clock::time_point now);
@@ -136,7 +138,8 @@ class Scheduler {
   void CollectCandidates();
   // Allocates the pages of the scheduled tokens. Out of pages, a sequence gets fewer tokens.
   void AllocatePages();
-  void AddDrafts();
+  // Frees the pages of the sequence and of its drafts.
+  void FreePages(Sequence* sequence);
   // Preempts the last sequence in scheduling order, paused ones first. False: none after `sequence`
   // has pages.
   bool PreemptFor(const Sequence& sequence);

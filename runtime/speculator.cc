@@ -5,7 +5,8 @@
 #include <chrono>
 #include <memory>
 
-#include "runtime/drafter.h"
+#include "kernels/check.h"
+#include "runtime/draft_model.h"
 #include "runtime/limits.h"
 #include "runtime/scheduler.h"
 #include "runtime/sequence.h"
@@ -20,10 +21,14 @@ constexpr int kFewSamples = 5;
 // Steps without a sample, before a draft is made to get one, and the tokens of that draft: the
 // time of a single one is lost in the noise.
 constexpr int64_t kStepsToSample = 256;
+constexpr int64_t kFirstStepsToSample = 16;
 constexpr int kSampleTokens = 4;
 
-// A draft token must be accepted with this multiple of the probability that pays for it.
+// A draft token must be accepted with this multiple of the probability that pays for it. The first
+// token of a drafter costs more than the average: the served model computes several tokens in place
+// of one, and a draft model the end of the last draft.
 constexpr double kMargin = 1.15;
+constexpr double kDrafterMargin = 1.3;
 // Weights of one draft token in the moving averages of a sequence and of all sequences.
 constexpr float kOwnWeight = 1.0f / 8;
 constexpr float kSharedWeight = 1.0f / 64;
@@ -74,24 +79,37 @@ bool DraftCost::IsUncertain(int num_decodes) const {
 }
 
 bool DraftCost::NeedsPlainStep(int num_decodes) const {
+  if (num_steps_with_draft_ > 0 && NeedsDraft(num_decodes)) return true;
   return num_steps_with_draft_ >= (IsUncertain(num_decodes) ? kFirstStepsToPlain : kStepsToPlain);
 }
 
-bool DraftCost::NeedsDraft() const { return num_steps_since_sample_ >= kStepsToSample; }
+bool DraftCost::NeedsDraft(int num_decodes) const {
+  return num_steps_since_sample_ >=
+         (IsUncertain(num_decodes) ? kFirstStepsToSample : kStepsToSample);
+}
 
-Speculator::Speculator(const EngineOptions& options)
+DraftState::DraftState() = default;
+DraftState::~DraftState() = default;
+
+Speculator::Speculator(const EngineOptions& options, Drafter* drafter)
     : options_(options),
+      drafter_(drafter),
       acceptance_(size_t(options.prompt_lookup_max - options.prompt_lookup_min) + 1,
                   kFirstAcceptance) {}
 
-void Speculator::BeginStep(int num_decodes) {
+void Speculator::BeginStep(int num_decodes, int num_scheduled) {
   is_plain_step_ = needs_draft_ = false;
+  is_comparable_ = true;
   min_acceptance_ = 0;
+  requests_.clear();
+  if (drafter_ != nullptr) drafter_->BeginStep(num_decodes);
   num_tokens_left_ = limits::kMaxNumBatchedTokens.max;
   if (!options_.adapts_speculation || num_decodes == 0) return;
-  is_plain_step_ = cost_.NeedsPlainStep(num_decodes);
-  needs_draft_ = cost_.NeedsDraft();
-  min_acceptance_ = kMargin * cost_.Of(num_decodes);
+  if (num_decodes == num_scheduled) {  // a step with a prefill is no measure
+    is_plain_step_ = cost_.NeedsPlainStep(num_decodes);
+    needs_draft_ = cost_.NeedsDraft(num_decodes);
+  }
+  min_acceptance_ = (drafter_ != nullptr ? kDrafterMargin : kMargin) * cost_.Of(num_decodes);
   if (cost_.IsUncertain(num_decodes)) num_tokens_left_ = std::max(kSampleTokens, num_decodes);
 }
 
@@ -108,43 +126,53 @@ void Speculator::Start(Sequence* sequence) const {
   sequence->draft.reserve(size_t(options_.num_speculative_tokens));
   sequence->draft_state = std::make_unique<DraftState>();
   sequence->draft_state->acceptance = acceptance_;
-  if (options_.drafter != nullptr) return;
+  if (drafter_ != nullptr) return;
   // Reserved for the longest text.
   sequence->draft_state->index.emplace(options_.prompt_lookup_min, options_.prompt_lookup_max,
                                        int(sequence->tokens.capacity()));
 }
 
-void Speculator::Propose(int max_tokens, Sequence* sequence) {
-  if (is_plain_step_) return;
+int Speculator::Plan(int max_tokens, const SequenceGroup& group, Sequence* sequence) {
+  if (is_plain_step_) return 0;
   if (sequence->draft_state == nullptr) Start(sequence);
   DraftState& state = *sequence->draft_state;
   max_tokens = std::min({max_tokens, options_.num_speculative_tokens, num_tokens_left_});
-  if (max_tokens == 0) return;
+  if (max_tokens == 0) return 0;
   if (state.index) {
     const int length = state.index->Match(sequence->tokens);
-    if (length == 0) return;
+    if (length == 0) return 0;
     state.match_idx = size_t(length - options_.prompt_lookup_min);
   }
   float& acceptance = state.acceptance[state.match_idx];
   int num_draft = DraftLength(acceptance, max_tokens);
   if (num_draft == 0) {
     acceptance += (1 - acceptance) * kRecovery;
-    if (!needs_draft_) return;
+    if (!needs_draft_) return 0;
     num_draft = std::min(max_tokens, kSampleTokens);
   }
   needs_draft_ = false;
   if (state.index) {
     state.index->AppendDraft(sequence->tokens, num_draft, &sequence->draft);
+    num_draft = int(sequence->draft.size());
   } else {
-    options_.drafter->Propose(num_draft, sequence);
+    requests_.push_back({.group = &group, .sequence = sequence, .num_tokens = num_draft});
   }
-  num_tokens_left_ -= int(sequence->draft.size());
+  num_tokens_left_ -= num_draft;
+  return num_draft;
+}
+
+void Speculator::Draft() {
+  if (requests_.empty()) return;
+  is_comparable_ = drafter_->Propose(requests_);
+  for (const DraftRequest& request : requests_) {
+    LSSAR_CHECK(int(request.sequence->draft.size()) <= request.num_tokens);
+  }
 }
 
 void Speculator::EndStep(std::span<const ScheduledSequence> scheduled, Clock::duration duration) {
   if (!IsOn()) return;
   int num_draft = 0;
-  bool is_decode = true;
+  bool is_decode = is_comparable_;
   for (const ScheduledSequence& scheduled_sequence : scheduled) {
     const Sequence& sequence = *scheduled_sequence.sequence;
     num_draft += int(sequence.draft.size());
@@ -164,6 +192,7 @@ void Speculator::OnVerified(int num_accepted, Sequence* sequence) {
   };
   for (int i = 0; i < num_accepted; ++i) add(1);
   if (num_accepted < int(sequence->draft.size())) add(0);
+  if (drafter_ != nullptr) drafter_->OnVerified(num_accepted, sequence);
 }
 
 }  // namespace lssar

@@ -4,18 +4,22 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "runtime/clock.h"
+#include "runtime/drafter.h"
 #include "runtime/engine_options.h"
 #include "runtime/ngram_index.h"
 
 namespace lssar {
 
+struct DraftSequence;
 struct ScheduledSequence;
 struct Sequence;
+struct SequenceGroup;
 
 // The relative cost of a draft token: the time that it adds to a step, divided by the time of a
 // token without drafts. A draft token is worth its cost if it is accepted with a larger
@@ -40,11 +44,11 @@ class DraftCost {
   double Of(int num_decodes) const;
   // Of() is a guess: there are only a few samples.
   bool IsUncertain(int num_decodes) const;
-  // Whether the next step should run without drafts, so that it is a measure: every 32nd one, and
-  // every third one while the cost is uncertain.
+  // Whether the next step should run without drafts, so that it is a measure: every 32nd one; every
+  // third one while the cost is uncertain; the one after a draft that NeedsDraft asked for.
   bool NeedsPlainStep(int num_decodes) const;
   // Whether the last sample is so old that a step should run with a draft to measure it.
-  bool NeedsDraft() const;
+  bool NeedsDraft(int num_decodes) const;
 
  private:
   struct Samples {
@@ -65,31 +69,46 @@ class DraftCost {
 
 // What a sequence knows of its drafts.
 struct DraftState {
-  std::optional<NgramIndex> index;
+  DraftState();
+  ~DraftState();
+
+  std::optional<NgramIndex> index;                // of prompt lookup
+  std::unique_ptr<DraftSequence> draft_sequence;  // of the draft model; null: not drafted for
   // The probability that a draft token is accepted if all before it are, by the length of the match
-  // that it was drafted from, prompt_lookup_min first: a moving average.
+  // that it was drafted from, prompt_lookup_min first: a moving average. A drafter has one.
   std::vector<float> acceptance;
   size_t match_idx = 0;  // of the current draft, into `acceptance`
 };
 
-// Drafts come from the sequence's own tokens (NgramIndex), or from EngineOptions::drafter. The
-// length of a draft adapts to both sides: token k is drafted if acceptance^k is above its cost.
+// Drafts come from the sequence's own tokens (NgramIndex), or from a drafter. The length of a draft
+// adapts to both sides: token k is drafted if acceptance^k is above its cost.
+//
+// A step is BeginStep, Plan for each sequence that may have a draft, Draft, then EndStep when the
+// model has run, and OnVerified for each sequence that has a draft.
 // Threads   the engine's thread only
 class Speculator {
  public:
-  explicit Speculator(const EngineOptions& options);
+  // `drafter`: null: there is none. Must outlive this.
+  Speculator(const EngineOptions& options, Drafter* drafter);
 
   bool IsOn() const {
-    return options_.drafter != nullptr || options_.speculative_method != SpeculativeMethod::kOff;
+    return drafter_ != nullptr || options_.speculative_method == SpeculativeMethod::kNgram;
   }
-  // Call before the drafts of a step.
-  void BeginStep(int num_decodes);
-  // Writes at most `max_tokens` tokens to sequence->draft, perhaps none.
-  void Propose(int max_tokens, Sequence* sequence);
-  // The step took `duration` in the model; drafts are still there.
+  // `num_decodes` of the `num_scheduled` sequences have one pending token.
+  void BeginStep(int num_decodes, int num_scheduled);
+  // How many tokens Draft may draft for the sequence, at most `max_tokens`, perhaps none. Prompt
+  // lookup writes its draft at once.
+  int Plan(int max_tokens, const SequenceGroup& group, Sequence* sequence);
+  // Writes the drafts, perhaps shorter ones, to Sequence::draft.
+  void Draft();
+  // The drafts and the model took `duration`; drafts are still there.
   void EndStep(std::span<const ScheduledSequence> scheduled, Clock::duration duration);
   // The first `num_accepted` tokens of sequence->draft were sampled; the draft is still there.
   void OnVerified(int num_accepted, Sequence* sequence);
+  // The sequence ended or was preempted: frees the pages that its drafts use.
+  void Free(Sequence* sequence) {
+    if (drafter_ != nullptr) drafter_->Free(sequence);
+  }
 
  private:
   // The expected number of tokens to draft, at most `max_tokens`.
@@ -97,12 +116,15 @@ class Speculator {
   void Start(Sequence* sequence) const;
 
   const EngineOptions options_;
+  Drafter* const drafter_;
   DraftCost cost_;
-  std::vector<float> acceptance_;  // over all sequences: what a new one begins with
-  double min_acceptance_ = 0;      // in this step, of a draft token
-  bool is_plain_step_ = false;     // nothing is drafted
-  bool needs_draft_ = false;       // a draft is made to measure its cost
-  int num_tokens_left_ = 0;        // draft tokens of all sequences in this step
+  std::vector<float> acceptance_;       // over all sequences: what a new one begins with
+  double min_acceptance_ = 0;           // in this step, of a draft token
+  bool is_plain_step_ = false;          // nothing is drafted
+  bool needs_draft_ = false;            // a draft is made to measure its cost
+  bool is_comparable_ = true;           // the step's time shows what drafts cost
+  int num_tokens_left_ = 0;             // draft tokens of all sequences in this step
+  std::vector<DraftRequest> requests_;  // of the step, to the drafter
 };
 
 }  // namespace lssar

@@ -48,6 +48,11 @@ double PagesInUse(const EngineStats& stats) {
   return 1 - double(stats.num_free_pages + stats.num_cached_pages) / stats.num_pages;
 }
 
+double DraftModelPagesInUse(const EngineStats& stats) {
+  if (stats.num_draft_model_pages == 0) return 0;
+  return 1 - double(stats.num_free_draft_model_pages) / stats.num_draft_model_pages;
+}
+
 constexpr EngineMetric kEngineMetrics[] = {
     {"lssar_num_requests_running", "Running requests.", MetricType::Gauge,
      [](const EngineStats& s) { return double(s.num_running); }},
@@ -74,6 +79,13 @@ constexpr EngineMetric kEngineMetrics[] = {
     {"lssar_spec_decode_num_accepted_tokens_total",
      "Speculative decoding: draft tokens that became output. The others were rejected.",
      MetricType::Counter, [](const EngineStats& s) { return double(s.num_accepted_tokens); }},
+    {"lssar_draft_model_kv_cache_usage_ratio",
+     "Fraction of the draft model's KV cache pages in use; 0 without a draft model.",
+     MetricType::Gauge, DraftModelPagesInUse},
+    {"lssar_draft_model_failures_total",
+     "Failed forwards of the draft model, and sequences whose draft logits were not finite. "
+     "Requests are not affected.",
+     MetricType::Counter, [](const EngineStats& s) { return double(s.num_draft_model_failures); }},
     {"lssar_attention_value_rows_total",
      "Value (V) rows within the attention of all computed tokens.", MetricType::Counter,
      [](const EngineStats& s) { return double(s.attention.num_value_rows); }},

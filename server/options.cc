@@ -61,19 +61,26 @@ Flag IntFlag(const char* name, const char* group, const char* value_name, std::s
           AssignInt(target, range)};
 }
 
+// Names of weight types, "auto" first, and the flag that sets one.
+std::vector<std::string> WeightTypes() {
+  std::vector<std::string> types = {"auto"};
+  for (const DTypeInfo& info : kDTypes) types.emplace_back(info.name);
+  return types;
+}
+AssignFlag AssignWeightType(std::optional<DType>* target) {
+  return AssignChoice(WeightTypes(), [target](size_t i) {
+    *target = std::nullopt;
+    if (i > 0) *target = kDTypes[i - 1].dtype;
+  });
+}
+
 std::vector<Flag> MemoryFlags(ModelOptions& options) {
   EngineOptions& engine = options.engine;
-  std::vector<std::string> weight_types = {"auto"};
-  for (const DTypeInfo& info : kDTypes) weight_types.emplace_back(info.name);
   return {
       {"dtype", "Memory", "TYPE",
-       StrCat("Data type of the weights: ", StrJoin(weight_types),
+       StrCat("Data type of the weights: ", StrJoin(WeightTypes()),
               " (auto: as stored in the checkpoint); default auto"),
-       AssignChoice(weight_types,
-                    [&options](size_t i) {
-                      options.dtype = std::nullopt;
-                      if (i > 0) options.dtype = kDTypes[i - 1].dtype;
-                    })},
+       AssignWeightType(&options.dtype)},
       {"kv-cache-dtype", "Memory", "TYPE",
        "Data type of the KV cache: fp16, fp32 or int8; default fp16",
        AssignChoice({"fp16", "fp32", "int8"},
@@ -96,18 +103,29 @@ std::vector<Flag> MemoryFlags(ModelOptions& options) {
   };
 }
 
-std::vector<Flag> SpeculationFlags(EngineOptions& engine) {
+std::vector<Flag> SpeculationFlags(ModelOptions& options) {
+  EngineOptions& engine = options.engine;
   return {
       {"speculative", "Speculative decoding", "METHOD",
        "Draft tokens that the model verifies several in one step; the output has the same bits. "
        "ngram: what followed the last tokens where they occurred before in the prompt or output; "
-       "off: nothing; default off",
-       AssignChoice(
-           {"off", "ngram"},
-           [&engine](size_t i) {
-             constexpr std::array kMethods = {SpeculativeMethod::kOff, SpeculativeMethod::kNgram};
-             engine.speculative_method = kMethods.at(i);
-           })},
+       "draft-model: what the model of --draft-model says; off: nothing, and no draft model is "
+       "loaded; default draft-model with --draft-model, else off",
+       AssignChoice({"off", "ngram", "draft-model"},
+                    [&options](size_t i) {
+                      constexpr std::array kMethods = {SpeculativeMethod::kOff,
+                                                       SpeculativeMethod::kNgram,
+                                                       SpeculativeMethod::kDraftModel};
+                      options.speculative_method = kMethods.at(i);
+                    })},
+      {"draft-model", "Speculative decoding", "DIR",
+       "Checkpoint directory of a draft model: one with the tokenizer of --model that is several "
+       "times faster and says the same most of the time; not with --device cuda; default none",
+       AssignText(&options.draft_directory)},
+      {"draft-dtype", "Speculative decoding", "TYPE",
+       StrCat("Data type of the draft model's weights, as --dtype: ", StrJoin(WeightTypes()),
+              "; default auto"),
+       AssignWeightType(&options.draft_dtype)},
       IntFlag("num-speculative-tokens", "Speculative decoding", "TOKENS",
               "Draft tokens of a sequence in one step, at most; fewer where they are not accepted "
               "or the step has no time to spare",
@@ -150,7 +168,7 @@ std::vector<Flag> ModelFlags(ModelOptions& options) {
               "Prompt tokens of all these prompts in such a step, fewer deep in a long prompt",
               &engine.chunked_prefill_size, limits::kChunkedPrefillSize),
   };
-  for (Flag& flag : SpeculationFlags(engine)) flags.push_back(std::move(flag));
+  for (Flag& flag : SpeculationFlags(options)) flags.push_back(std::move(flag));
   flags.push_back(
       {"attention-sample-interval", "Machine", "STEPS",
        StrCat("Steps from one sample of attention statistics (GetStats, metrics) to the next; a "
@@ -328,6 +346,20 @@ std::optional<CommandLine> RunParser(CLI::App& app, std::vector<std::string> kno
 
 }  // namespace
 
+absl::StatusOr<SpeculativeMethod> ChooseSpeculativeMethod(const ModelOptions& options) {
+  const bool has_draft_model = !options.draft_directory.empty();
+  const SpeculativeMethod method = options.speculative_method.value_or(
+      has_draft_model ? SpeculativeMethod::kDraftModel : options.engine.speculative_method);
+  if (method == SpeculativeMethod::kDraftModel && !has_draft_model) {
+    return absl::InvalidArgumentError("--speculative draft-model needs --draft-model DIR");
+  }
+  if (method == SpeculativeMethod::kNgram && has_draft_model) {
+    return absl::InvalidArgumentError(
+        "--draft-model and --speculative ngram exclude each other: give one");
+  }
+  return method;
+}
+
 void AddModelFlags(CLI::App& app, ModelOptions& options) { AddFlags(app, ModelFlags(options)); }
 
 CommandLine ParseCommandLine(int argc, const char* const* argv) {
@@ -363,8 +395,9 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   if (line.options.model.directory.empty() && !line.check_health) {
     return Usage("--model DIR is missing; for a first try: --model models/zoo/lssar-6m");
   }
-  if (const absl::Status status = CheckTls(line.options.tls); !status.ok()) {
-    return Usage(std::string(status.message()));
+  for (const absl::Status& status :
+       {CheckTls(line.options.tls), ChooseSpeculativeMethod(line.options.model).status()}) {
+    if (!status.ok()) return Usage(std::string(status.message()));
   }
   return line;
 }

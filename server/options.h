@@ -27,10 +27,19 @@ struct ModelOptions {
   std::optional<DType> dtype;  // of the weights; nullopt: as stored in the checkpoint
   BackendOptions backend;
   EngineOptions engine;
+  std::string draft_directory;       // of the draft model's checkpoint; empty: none
+  std::optional<DType> draft_dtype;  // of its weights; nullopt: as stored
+  // nullopt: kDraftModel with a draft_directory, else that of `engine`.
+  std::optional<SpeculativeMethod> speculative_method;
   // Requests may have another attention than the checkpoint's.
   bool allow_attention_override = false;
   OnSelfCheckProgress on_self_check = nullptr;  // called while the checkpoint is checked
 };
+
+// The method of `options`.
+// Errors  INVALID_ARGUMENT, with the flags' names: kDraftModel without a draft model, or a draft
+//         model with kNgram. With kOff it is not used
+absl::StatusOr<SpeculativeMethod> ChooseSpeculativeMethod(const ModelOptions& options);
 
 // Options of a call that streams replies.
 struct StreamOptions {

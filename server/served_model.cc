@@ -8,6 +8,7 @@
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 #include "models/page_pool.h"
+#include "runtime/draft_model.h"
 
 namespace lssar {
 namespace {
@@ -43,6 +44,34 @@ absl::Status CheckKvCacheType(const ModelConfig& config, const ModelOptions& opt
                                             " supports ", absl::StrJoin(supported, " and ")));
 }
 
+absl::Status DraftModelError(const ModelOptions& options, const absl::Status& status) {
+  return absl::Status(status.code(),
+                      StrCat("--draft-model ", options.draft_directory, " for --model ",
+                             options.directory, ": ", status.message()));
+}
+
+// Loads the checkpoint of the draft model, checks it against the served one and runs its
+// self-check.
+// Errors  with the flag's name and both directories
+absl::StatusOr<std::unique_ptr<Checkpoint>> LoadDraft(const ModelOptions& options,
+                                                      const Checkpoint& served, Backend* backend) {
+  const auto load = [&]() -> absl::StatusOr<std::unique_ptr<Checkpoint>> {
+    ASSIGN_OR_RETURN(Checkpoint loaded,
+                     LoadCheckpoint(options.draft_directory, backend,
+                                    {.dtype = options.draft_dtype,
+                                     .max_num_batched_tokens = served.max_num_batched_tokens}));
+    auto draft = std::make_unique<Checkpoint>(std::move(loaded));
+    RETURN_IF_ERROR(CheckDraftCheckpoint(served, *draft));
+    RETURN_IF_ERROR(SelfCheck(options.draft_directory, *draft, backend,
+                              options.engine.kv_cache_dtype, options.engine.page_size)
+                        .status());
+    return draft;
+  };
+  auto draft = load();
+  if (!draft.ok()) return DraftModelError(options, draft.status());
+  return draft;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Load(const ModelOptions& options) {
@@ -52,6 +81,13 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Load(const ModelOption
 
 absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::LoadOn(std::unique_ptr<Backend> backend,
                                                                  const ModelOptions& options) {
+  EngineOptions engine_options = options.engine;
+  ASSIGN_OR_RETURN(engine_options.speculative_method, ChooseSpeculativeMethod(options));
+  const bool has_draft = engine_options.speculative_method == SpeculativeMethod::kDraftModel;
+  if (has_draft) {
+    const absl::Status status = CheckDraftBackend(backend.get());
+    if (!status.ok()) return DraftModelError(options, status);
+  }
   const LoadOptions load = {.dtype = options.dtype,
                             .max_num_batched_tokens = options.engine.max_num_batched_tokens};
   ASSIGN_OR_RETURN(Checkpoint loaded, LoadCheckpoint(options.directory, backend.get(), load));
@@ -61,18 +97,25 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::LoadOn(std::unique_ptr
       const SelfCheckReport self_check,
       SelfCheck(options.directory, *checkpoint, backend.get(), options.engine.kv_cache_dtype,
                 options.engine.page_size, options.on_self_check));
+  std::unique_ptr<Checkpoint> draft;
+  if (has_draft) {
+    ASSIGN_OR_RETURN(draft, LoadDraft(options, *checkpoint, backend.get()));
+    engine_options.draft_checkpoint = draft.get();
+  }
   ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
-                   Engine::Create(checkpoint.get(), backend.get(), options.engine));
+                   Engine::Create(checkpoint.get(), backend.get(), engine_options));
   auto model = std::make_unique<ServedModel>(std::move(backend), std::move(checkpoint), self_check,
-                                             std::move(engine));
+                                             std::move(engine), std::move(draft));
   if (options.allow_attention_override) model->AllowAttentionOverride();
   return model;
 }
 
 ServedModel::ServedModel(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> checkpoint,
-                         SelfCheckReport self_check, std::unique_ptr<Engine> engine)
+                         SelfCheckReport self_check, std::unique_ptr<Engine> engine,
+                         std::unique_ptr<Checkpoint> draft)
     : backend_(std::move(backend)),
       checkpoint_(std::move(checkpoint)),
+      draft_(std::move(draft)),
       self_check_(self_check),
       engine_(std::move(engine)) {}
 

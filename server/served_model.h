@@ -1,4 +1,4 @@
-// A model that is ready to serve: backend, checkpoint, self-check result and engine.
+// A model that is ready to serve: backend, checkpoint, self-check result, draft model and engine.
 #ifndef LSSAR_SERVER_SERVED_MODEL_H_
 #define LSSAR_SERVER_SERVED_MODEL_H_
 
@@ -15,7 +15,7 @@ namespace lssar {
 class ServedModel {
  public:
   // Creates the backend, loads the checkpoint, runs the self-check and starts the engine, in this
-  // order: a checkpoint that fails its self-check is never served.
+  // order: a checkpoint that fails its self-check is never served. The same for a draft model.
   // Errors  those of MakeBackend, LoadCheckpoint, SelfCheck and Engine::Create; the message names
   //         the flag where one is the cause
   static absl::StatusOr<std::unique_ptr<ServedModel>> Load(const ModelOptions& options);
@@ -23,9 +23,11 @@ class ServedModel {
   static absl::StatusOr<std::unique_ptr<ServedModel>> LoadOn(std::unique_ptr<Backend> backend,
                                                              const ModelOptions& options);
 
-  // For tests. `engine` runs on `checkpoint`, which runs on `backend`, which may be null.
+  // For tests. `engine` runs on `checkpoint`, which runs on `backend`, which may be null, and on
+  // `draft`, which may be null.
   ServedModel(std::unique_ptr<Backend> backend, std::unique_ptr<Checkpoint> checkpoint,
-              SelfCheckReport self_check, std::unique_ptr<Engine> engine);
+              SelfCheckReport self_check, std::unique_ptr<Engine> engine,
+              std::unique_ptr<Checkpoint> draft = nullptr);
 
   Engine& GetEngine() const { return *engine_; }
   const Checkpoint& GetCheckpoint() const { return *checkpoint_; }
@@ -41,6 +43,7 @@ class ServedModel {
   // In this order: the engine's thread uses the others until it is destroyed.
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Checkpoint> checkpoint_;
+  std::unique_ptr<Checkpoint> draft_;  // null: no draft model
   SelfCheckReport self_check_;
   std::unique_ptr<Engine> engine_;
   bool allows_attention_override_ = false;

@@ -19,6 +19,7 @@
 #include "lssar/v1/inference.grpc.pb.h"
 #include "models/page_pool.h"
 #include "runtime/clock.h"
+#include "runtime/draft_model.h"
 #include "server/access_control.h"
 #include "server/admission_control.h"
 #include "server/attention_metrics.h"
@@ -316,6 +317,12 @@ void Server::State::LogServing() const {
                       {"max_model_len", engine.max_model_len},
                       {"self_check_rows", model->GetSelfCheck().num_rows},
                       {"self_check_error", model->GetSelfCheck().worst_error}};
+  if (const DraftModel* const draft = model->GetEngine().GetDraftModel(); draft != nullptr) {
+    fields["draft_model"] = draft->Model().name;
+    fields["draft_hash"] = draft->Model().hash;
+    fields["draft_dtype"] = NameOf(draft->Model().dtype);
+    fields["draft_kv_mib"] = int64_t(draft->Layout().PoolBytes()) * 2 >> 20;
+  }
   if (Backend* const backend = model->GetBackend(); backend != nullptr) {
     fields["device"] = backend->Name();
     fields["backend"] = backend->Describe();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -30,7 +31,8 @@ struct Setting {
   bool enable_prefix_caching = false;
   int num_pages = 0;  // 0: the default pool
   bool speculates = false;
-  Drafter* drafter = nullptr;  // in place of n-grams
+  Drafter* drafter = nullptr;             // in place of n-grams
+  std::optional<DType> draft_dtype = {};  // of a draft model: the same checkpoint
 };
 
 // A model on its own backend, and an engine on top.
@@ -45,6 +47,11 @@ class Server {
     auto checkpoint = LoadCheckpoint(kCheckpoint, backend_.get(), load_options);
     EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
     checkpoint_ = std::make_unique<Checkpoint>(*std::move(checkpoint));
+    if (setting.draft_dtype) {
+      load_options.dtype = setting.draft_dtype;
+      draft_ =
+          std::make_unique<Checkpoint>(*LoadCheckpoint(kCheckpoint, backend_.get(), load_options));
+    }
     KvLayout layout = LayoutOf(checkpoint_->config, setting.kv_cache_dtype, setting.page_size);
     auto engine =
         Engine::Create(checkpoint_.get(), backend_.get(),
@@ -55,10 +62,12 @@ class Server {
                         .page_size = setting.page_size,
                         .kv_cache_dtype = setting.kv_cache_dtype,
                         .kv_cache_bytes = setting.num_pages * int64_t(layout.PageBytes()),
-                        .speculative_method = setting.speculates ? SpeculativeMethod::kNgram
-                                                                 : SpeculativeMethod::kOff,
-                        .num_speculative_tokens = 9,
+                        .speculative_method = setting.draft_dtype  ? SpeculativeMethod::kDraftModel
+                                              : setting.speculates ? SpeculativeMethod::kNgram
+                                                                   : SpeculativeMethod::kOff,
+                        .num_speculative_tokens = setting.draft_dtype ? 4 : 9,
                         .prompt_lookup_min = 1,
+                        .draft_checkpoint = draft_.get(),
                         .adapts_speculation = false,
                         .drafter = setting.drafter});
     EXPECT_TRUE(engine.ok()) << engine.status();
@@ -80,7 +89,7 @@ class Server {
 
  private:
   std::unique_ptr<Backend> backend_;
-  std::unique_ptr<Checkpoint> checkpoint_;
+  std::unique_ptr<Checkpoint> checkpoint_, draft_;
   std::unique_ptr<Engine> engine_;
 };
 
@@ -207,8 +216,13 @@ TEST(CheckpointEngine, EqualBitsWithPrefixCacheAndPreemption) {
 // Any tokens of the vocabulary: nearly all are wrong.
 class RandomDrafter : public Drafter {
  public:
-  void Propose(int num_draft, Sequence* sequence) override {
-    for (int i = 0; i < num_draft; ++i) sequence->draft.push_back(int32_t(random_() % 4096));
+  bool Propose(std::span<const DraftRequest> requests) override {
+    for (const DraftRequest& request : requests) {
+      for (int i = 0; i < request.num_tokens; ++i) {
+        request.sequence->draft.push_back(int32_t(random_() % 4096));
+      }
+    }
+    return true;
   }
 
  private:
@@ -252,6 +266,36 @@ TEST(CheckpointEngine, EqualBitsWithSpeculation) {
     EXPECT_EQ(stats.num_free_pages + stats.num_cached_pages, stats.num_pages);
   }
   EXPECT_GT(num_preemptions, 0);
+}
+
+// The int4 copy of the checkpoint drafts for it. The pages of both hold one long sequence, so
+// sequences are preempted; two threads, and one in the expected run.
+TEST(CheckpointEngine, EqualBitsWithADraftModel) {
+  Server alone({.num_threads = 1});
+  std::vector<Request> requests = MixedRequests(alone.Text());
+  for (Request& request : requests) {
+    if (!request.generate) continue;
+    request.generate->max_tokens = 60;
+    if (request.prompt.size() == 16) request.generate->stop_strings = {" the king"};
+    if (request.prompt.size() % 5 == 0) request.generate->sampling.frequency_penalty = 0.3f;
+  }
+  Server server({.max_num_batched_tokens = 200,
+                 .page_size = 32,
+                 .enable_prefix_caching = true,
+                 .num_pages = kMaxModelLen / 32,
+                 .draft_dtype = DType::kI4});
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  for (const Request& request : requests) sinks.push_back(server.Submit(request));
+  for (size_t i = 0; i < requests.size(); ++i) {
+    SCOPED_TRACE(testing::Message() << "prompt of " << requests[i].prompt.size());
+    ASSERT_EQ(sinks[i]->Wait(), absl::OkStatus());
+    ExpectEqualBits(*sinks[i], *alone.RunAlone(requests[i]), requests[i]);
+  }
+  const EngineStats stats = server.Stats();
+  EXPECT_GT(stats.num_draft_tokens, 200);
+  EXPECT_GT(stats.num_accepted_tokens, stats.num_draft_tokens / 3);
+  EXPECT_EQ(stats.num_free_pages + stats.num_cached_pages, stats.num_pages);
+  EXPECT_EQ(stats.num_free_draft_model_pages, stats.num_draft_model_pages);
 }
 
 TEST(CheckpointEngine, PromptLogprobsAreScoresAndGreedyIsTheTop) {

@@ -3,6 +3,7 @@
 #define LSSAR_TESTS_RUNTIME_ORACLE_DRAFTER_H_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/reference/sample.h"
@@ -24,7 +25,13 @@ class OracleDrafter : public Drafter {
   // The engine that drafts. Set it before the first step.
   const Engine* engine = nullptr;
 
-  void Propose(int num_draft, Sequence* sequence) override {
+  bool Propose(std::span<const DraftRequest> requests) override {
+    for (const DraftRequest& request : requests) Draft(request.num_tokens, request.sequence);
+    return true;
+  }
+
+ private:
+  void Draft(int num_draft, Sequence* sequence) {
     const int vocab_size = engine->Model().config.vocab_size;
     const int position = int(sequence->tokens.size()) - 1;
     // Without a page there is no hash yet: then the drafts are wrong.
@@ -50,7 +57,6 @@ class OracleDrafter : public Drafter {
     }
   }
 
- private:
   const int wrong_percent_;
   const int32_t wrong_id_;
   uint64_t state_;

@@ -37,7 +37,8 @@ std::optional<uint64_t> only_seed;
 // A fault that a simulation injects, for the checks to find.
 enum class Fault { kNone, kLeakedPage, kExtraReference, kOverwrittenPage, kStuckReader };
 
-EngineOptions SimOptions(SimRandom* random, Drafter* drafter) {
+// `draft`: the checkpoint of the draft model in the simulations that have one.
+EngineOptions SimOptions(SimRandom* random, Drafter* drafter, Checkpoint* draft) {
   EngineOptions options;
   options.drafter = drafter;
   options.max_model_len = Between(random, 1, 6) * 32;
@@ -52,6 +53,10 @@ EngineOptions SimOptions(SimRandom* random, Drafter* drafter) {
   const int num_pages = options.max_model_len / kPageSize;
   options.speculative_method =
       OneIn(random, 4) ? SpeculativeMethod::kNgram : SpeculativeMethod::kOff;
+  if (drafter == nullptr && OneIn(random, 2)) {
+    options.speculative_method = SpeculativeMethod::kDraftModel;
+    options.draft_checkpoint = draft;
+  }
   options.num_speculative_tokens = Between(random, 1, OneIn(random, 4) ? 40 : 6);
   options.prompt_lookup_min = 1;
   options.prompt_lookup_max = Between(random, 1, 4);
@@ -68,18 +73,25 @@ class Simulation {
         fault_(fault),
         drafter_(Between(&random_, 0, 4) * 25, /*wrong_id=*/-1, seed),
         has_drafter_(OneIn(&random_, 2)),
-        options_(SimOptions(&random_, has_drafter_ ? &drafter_ : nullptr)),
+        draft_(kVocab),
+        options_(SimOptions(&random_, has_drafter_ ? &drafter_ : nullptr, &draft_.checkpoint)),
         fake_(kVocab) {
     fake_.checkpoint.tokenizer = nullptr;
+    draft_.checkpoint.tokenizer = nullptr;
+    draft_.model->wrong_percent = Between(&random_, 0, 3) * 30;
+    draft_.model->poison_id = OneIn(&random_, 8) ? kVocab - 1 : -1;
+    draft_.model->on_forward = [this](const ForwardBatch& batch) { return OnDraft(batch); };
     fake_.model->on_forward = [this](const ForwardBatch& batch) { return OnForward(batch); };
     engine_ = *Engine::CreateStepped(&fake_.checkpoint, &fake_.backend, options_,
                                      [this] { return now_; });
     drafter_.engine = engine_.get();
     row_cost_percent_ = Between(&random_, 0, 120);
     if (OneIn(&random_, 2)) {  // texts with different length budgets share no pages
-      fake_.checkpoint.config.hidden_size = 64;
-      fake_.checkpoint.config.max_position_embeddings = 64;
-      fake_.checkpoint.config.dynamic_ntk_factor = 2;
+      for (ModelConfig* const config : {&fake_.checkpoint.config, &draft_.checkpoint.config}) {
+        config->hidden_size = 64;
+        config->max_position_embeddings = 64;
+        config->dynamic_ntk_factor = 2;
+      }
     }
     load_percent_ = Between(&random_, 5, 80);
     is_patient_ = OneIn(&random_, 4);
@@ -203,8 +215,19 @@ class Simulation {
     return has_failed_ ? absl::InternalError("the device is on fire") : absl::OkStatus();
   }
 
+  // The draft model may fail whenever it runs.
+  absl::Status OnDraft(const ForwardBatch& batch) {
+    if (std::ssize(batch.token_ids) > options_.max_num_batched_tokens) {
+      Fail("a forward of the draft model over its budget");
+    }
+    now_ += std::chrono::nanoseconds(20 * std::ssize(batch.token_ids));
+    return OneIn(&random_, 500) ? absl::InternalError("the draft model is on fire")
+                                : absl::OkStatus();
+  }
+
   void Step() {
     ++num_steps_;
+    step_began_at_ = now_;  // the models take time
     first_ = nullptr;
     has_failed_ = false;
     if (engine_->Step().ok() == has_failed_) Fail("a failed step returned OK");
@@ -285,7 +308,7 @@ class Simulation {
   void CheckEnds() {
     std::erase_if(open_, [&](const Open& open) {
       if (!open.sink->IsDone()) {
-        if (open.is_cancelled || (open.deadline && *open.deadline <= now_)) {
+        if (open.is_cancelled || (open.deadline && *open.deadline <= step_began_at_)) {
           Fail("a cancelled or late request outlived a step");
         }
         return false;
@@ -331,6 +354,9 @@ class Simulation {
     CheckPages();
     const PageAllocator& pages = Blocks().Pages();
     if (pages.NumFree() + pages.NumEvictable() != pages.NumPages()) Fail("leaked pages");
+    if (totals_.num_free_draft_model_pages != totals_.num_draft_model_pages) {
+      Fail("leaked pages of the draft model");
+    }
     const RequestQueue& queue = engine_->GetRequestQueue();
     if (!queue.WaitUntilNoneOpen(absl::ZeroDuration())) Fail("the queue counts open requests");
     if (queue.CurrentLoad().num_tokens != 0) Fail("the queue counts waiting tokens");
@@ -340,10 +366,12 @@ class Simulation {
   const Fault fault_;
   OracleDrafter drafter_;
   const bool has_drafter_;
+  FakeCheckpoint draft_;
   int64_t row_cost_percent_ = 0;  // of a token in a step, in those of its sequence
   const EngineOptions options_;
   FakeCheckpoint fake_;
   Clock::time_point now_{std::chrono::hours(1)};
+  Clock::time_point step_began_at_;
   std::unique_ptr<Engine> engine_;
   int load_percent_ = 0;     // the probability of an arrival, and of each further one in a step
   bool is_patient_ = false;  // no cancels, deadlines or failures
@@ -368,7 +396,7 @@ class Simulator : public testing::TestWithParam<int> {};
 TEST_P(Simulator, EverySimulationKeepsTheRules) {
   constexpr int kNumShards = 4;
   int64_t num_steps = 0, num_preemptions = 0, num_hits = 0, num_requests = 0, num_failed = 0;
-  int64_t num_drafted = 0, num_accepted = 0;
+  int64_t num_drafted = 0, num_accepted = 0, num_accepted_of_model = 0;
   if (only_seed && *only_seed % kNumShards != uint64_t(GetParam())) return;
   uint64_t seed = only_seed.value_or(uint64_t(GetParam()));
   for (; num_steps < num_steps_wanted / kNumShards; seed += kNumShards) {
@@ -380,6 +408,9 @@ TEST_P(Simulator, EverySimulationKeepsTheRules) {
     num_hits += simulation.Totals().num_prefix_cache_hits;
     num_drafted += simulation.Totals().num_draft_tokens;
     num_accepted += simulation.Totals().num_accepted_tokens;
+    if (simulation.Totals().num_draft_model_pages > 0) {
+      num_accepted_of_model += simulation.Totals().num_accepted_tokens;
+    }
     for (const auto& [code, count] : simulation.Ends()) {
       num_requests += count;
       num_failed += code != absl::StatusCode::kOk ? count : 0;
@@ -388,11 +419,13 @@ TEST_P(Simulator, EverySimulationKeepsTheRules) {
   }
   std::cout << StrCat(num_steps, " steps, ", num_requests, " requests, ", num_failed, " aborted, ",
                       num_preemptions, " preemptions, ", num_hits, " tokens from the cache, ",
-                      num_accepted, " of ", num_drafted, " draft tokens accepted\n");
+                      num_accepted, " of ", num_drafted, " draft tokens accepted, ",
+                      num_accepted_of_model, " of a draft model\n");
   if (only_seed) return;
   EXPECT_GT(num_preemptions, num_steps / 1000) << "without KV cache pressure nothing is tested";
   EXPECT_GT(num_hits, num_steps / 100);
   EXPECT_GT(num_accepted, num_steps / 100);
+  EXPECT_GT(num_accepted_of_model, num_steps / 1000);
   EXPECT_GT(num_drafted - num_accepted, num_steps / 100);
   EXPECT_GT(num_requests - num_failed, num_steps / 100);
 }

@@ -77,12 +77,23 @@ TEST(DraftCostTest, StepsWithoutDraftsComeOftenAtFirstAndSeldomLater) {
 
 TEST(DraftCostTest, AsksForADraftAfterManyStepsWithoutASample) {
   DraftCost cost;
+  const auto run_plain_steps = [&](int num_steps) {
+    for (int i = 0; i < num_steps; ++i) cost.AddStep(1, 0, microseconds(1000));
+  };
   AddPairs(&cost, 1, 1, 4, 1000, 9000);
-  EXPECT_FALSE(cost.NeedsDraft());
-  for (int i = 0; i < 300; ++i) cost.AddStep(1, 0, microseconds(1000));
-  EXPECT_TRUE(cost.NeedsDraft());
+  EXPECT_FALSE(cost.NeedsDraft(1));
+  run_plain_steps(20);
+  EXPECT_TRUE(cost.NeedsDraft(1)) << "one sample may be wrong";
   cost.AddStep(1, 4, microseconds(1100));
-  EXPECT_FALSE(cost.NeedsDraft());
+  EXPECT_FALSE(cost.NeedsDraft(1));
+  AddPairs(&cost, 5, 1, 4, 1000, 9000);
+  run_plain_steps(200);
+  EXPECT_FALSE(cost.NeedsDraft(1)) << "enough samples";
+  run_plain_steps(100);
+  EXPECT_TRUE(cost.NeedsDraft(1));
+  EXPECT_FALSE(cost.NeedsPlainStep(1));
+  cost.AddStep(0, 4, microseconds(9000));  // no measure, because of something else in the step
+  EXPECT_TRUE(cost.NeedsPlainStep(1)) << "to compare the draft with";
 }
 
 }  // namespace

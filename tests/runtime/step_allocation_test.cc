@@ -17,10 +17,14 @@ namespace {
 class DiscardingSink : public OutputSink {
  public:
   void OnAdmitted(const RequestStats&) override {}
-  void OnTokens(GenerateDelta) override { ++num_deltas; }
+  void OnTokens(GenerateDelta delta) override {
+    ++num_deltas;
+    num_tokens += int(delta.tokens.size());
+  }
   void OnDone(const absl::Status&, const RequestStats&) override {}
 
   int num_deltas = 0;
+  int num_tokens = 0;
 };
 
 // Three requests, greedy and sampled, with more tokens than the steps below compute.
@@ -58,6 +62,32 @@ TEST(StepAllocationTest, ShippedModel) {
   const auto sink = std::make_shared<DiscardingSink>();
   SubmitThree(*engine, sink);
   ExpectOneAllocationPerDelta(*engine, *sink);
+}
+
+// With a draft model and one draft token a step: a delta of two tokens grows its memory once.
+TEST(StepAllocationTest, DraftModel) {
+  const std::unique_ptr<Backend> backend = *MakeBackend({.name = "cpu", .num_threads = 1});
+  Checkpoint checkpoint = *LoadCheckpoint("models/zoo/lssar-6m", backend.get(), {});
+  Checkpoint draft = *LoadCheckpoint("models/zoo/lssar-6m", backend.get(), {.dtype = DType::kI8});
+  const EngineOptions options{.max_model_len = 512,
+                              .max_num_seqs = 4,
+                              .max_queued_requests = 4,
+                              .kv_cache_bytes = int64_t{16} << 20,
+                              .speculative_method = SpeculativeMethod::kDraftModel,
+                              .num_speculative_tokens = 1,
+                              .draft_checkpoint = &draft,
+                              .adapts_speculation = false};
+  const std::unique_ptr<Engine> engine =
+      *Engine::CreateStepped(&checkpoint, backend.get(), options);
+  const auto sink = std::make_shared<DiscardingSink>();
+  SubmitThree(*engine, sink);
+  for (int step = 0; step < 40; ++step) ASSERT_EQ(engine->Step(), absl::OkStatus());
+  const int first_delta = sink->num_deltas, first_token = sink->num_tokens;
+  const int64_t before = NumAllocations();
+  for (int step = 0; step < 40; ++step) ASSERT_EQ(engine->Step(), absl::OkStatus());
+  const int64_t num_counted = NumAllocations() - before;
+  EXPECT_GT(sink->num_tokens - first_token, sink->num_deltas - first_delta);
+  EXPECT_EQ(num_counted, sink->num_tokens - first_token);
 }
 
 }  // namespace

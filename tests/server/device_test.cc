@@ -144,6 +144,27 @@ TEST(DeviceErrorTest, AnUnsupportedKvCacheTypeNamesTheSupportedTypes) {
             "--kv-cache-dtype fp32: --device cuda-emulated supports fp16 and int8");
 }
 
+TEST(DraftModelErrorTest, NamesTheFlagAndBothDirectories) {
+  ModelOptions options = TinyModel();
+  options.engine.max_model_len = 64;
+  options.engine.max_num_seqs = 2;
+  const auto load = [&](const std::string& device, const std::string& draft) {
+    options.draft_directory = draft;
+    return LoadOn(device, options);
+  };
+  EXPECT_EQ(load("cpu", "tests/golden/gpt_lssar"), absl::OkStatus());
+  const std::string prefix =
+      "--draft-model models/zoo/lssar-6m for --model tests/golden/gpt_lssar: ";
+  EXPECT_EQ(load("cpu", "models/zoo/lssar-6m").message(),
+            prefix +
+                "the draft model has a vocabulary of 4096 ids, the served model of 257; they "
+                "must be equal");
+  EXPECT_EQ(load("cuda-emulated", "models/zoo/lssar-6m").message(),
+            prefix + "the device cuda-emulated runs no draft model; cpu and reference do");
+  EXPECT_THAT(std::string(load("cpu", "tests/golden/missing").message()),
+              HasSubstr("--draft-model tests/golden/missing for --model tests/golden/gpt_lssar: "));
+}
+
 TEST(DeviceErrorTest, EveryWeightTypeButInt4IsSupported) {
   for (const DType weights : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
     ModelOptions options = TinyModel();

@@ -46,7 +46,10 @@ TEST(MetricsTest, EngineMetricsComeFromEngineStats) {
                        .num_prefix_cache_queries = 800,
                        .num_prefix_cache_hits = 640,
                        .num_draft_tokens = 70,
-                       .num_accepted_tokens = 60};
+                       .num_accepted_tokens = 60,
+                       .num_draft_model_pages = 40,
+                       .num_free_draft_model_pages = 30,
+                       .num_draft_model_failures = 2};
   stats.attention = {.num_value_rows = 5000, .num_value_rows_read = 600};
   const std::string text = Metrics().Text(stats);
   EXPECT_EQ(ValueOf(text, "lssar_num_requests_running"), "3");
@@ -59,6 +62,8 @@ TEST(MetricsTest, EngineMetricsComeFromEngineStats) {
   EXPECT_EQ(ValueOf(text, "lssar_prefix_cache_hits_total"), "640");
   EXPECT_EQ(ValueOf(text, "lssar_spec_decode_num_draft_tokens_total"), "70");
   EXPECT_EQ(ValueOf(text, "lssar_spec_decode_num_accepted_tokens_total"), "60");
+  EXPECT_EQ(ValueOf(text, "lssar_draft_model_kv_cache_usage_ratio"), "0.25");
+  EXPECT_EQ(ValueOf(text, "lssar_draft_model_failures_total"), "2");
   EXPECT_EQ(ValueOf(text, "lssar_attention_value_rows_total"), "5000");
   EXPECT_EQ(ValueOf(text, "lssar_attention_value_rows_read_total"), "600");
 }

@@ -86,6 +86,8 @@ TEST(OptionsTest, EveryFlagSetsItsOption) {
                                   "--chunked-prefill-size=40",
                                   "--no-enable-prefix-caching",
                                   "--speculative=off",
+                                  "--draft-model=SMALL",
+                                  "--draft-dtype=int8",
                                   "--num-speculative-tokens=9",
                                   "--prompt-lookup-min=2",
                                   "--prompt-lookup-max=5",
@@ -111,7 +113,9 @@ TEST(OptionsTest, EveryFlagSetsItsOption) {
   EXPECT_EQ(engine.max_model_len, 4096);
   EXPECT_EQ(engine.max_num_seqs, 3);
   EXPECT_EQ(engine.max_queued_requests, 5);
-  EXPECT_EQ(engine.speculative_method, SpeculativeMethod::kOff);
+  EXPECT_EQ(line.options.model.speculative_method, SpeculativeMethod::kOff);
+  EXPECT_EQ(line.options.model.draft_directory, "SMALL");
+  EXPECT_EQ(line.options.model.draft_dtype, DType::kI8);
   EXPECT_EQ(engine.num_speculative_tokens, 9);
   EXPECT_EQ(engine.prompt_lookup_min, 2);
   EXPECT_EQ(engine.prompt_lookup_max, 5);
@@ -146,6 +150,20 @@ TEST(OptionsTest, ASwitchCanBeSetByFlagVariableAndFile) {
   EXPECT_EQ(line.exit_code, 2);
   EXPECT_THAT(line.text, AllOf(HasSubstr("LSSAR_ENABLE_PREFIX_CACHING"), HasSubstr("\"on\""),
                                HasSubstr("true or false")));
+}
+
+TEST(OptionsTest, ADraftModelTurnsSpeculationOn) {
+  const auto method = [](const std::vector<const char*>& arguments) {
+    const CommandLine line = Parse(arguments);
+    EXPECT_FALSE(line.exit_code.has_value()) << line.text;
+    return *ChooseSpeculativeMethod(line.options.model);
+  };
+  EXPECT_EQ(method({"--model=D"}), SpeculativeMethod::kOff);
+  EXPECT_EQ(method({"--model=D", "--speculative=ngram"}), SpeculativeMethod::kNgram);
+  EXPECT_EQ(method({"--model=D", "--draft-model=S"}), SpeculativeMethod::kDraftModel);
+  EXPECT_EQ(method({"--model=D", "--draft-model=S", "--speculative=off"}), SpeculativeMethod::kOff);
+  EXPECT_EQ(method({"--model=D", "--speculative=draft-model", "--draft-model=S"}),
+            SpeculativeMethod::kDraftModel);
 }
 
 TEST(OptionsTest, TheHttpPortCanBeOff) {
@@ -264,6 +282,12 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{{"--model", "D", "--listen", "localhost:70000"}, {"[0, 65535]"}},
         BadLine{{"--model", "D", "--listen", "off"}, {"--listen", "HOST:PORT"}},
         BadLine{{"--model", "D", "--http-listen", "8080"}, {"--http-listen", "HOST:PORT", "off"}},
+        BadLine{{"--model", "D", "--speculative", "eagle"}, {"one of off, ngram, draft-model"}},
+        BadLine{{"--model", "D", "--speculative", "draft-model"},
+                {"--speculative draft-model needs --draft-model DIR"}},
+        BadLine{{"--model", "D", "--speculative", "ngram", "--draft-model", "S"},
+                {"--draft-model and --speculative ngram exclude each other"}},
+        BadLine{{"--model", "D", "--draft-dtype", "int2"}, {"--draft-dtype", "one of auto, fp32"}},
         BadLine{{"--model", "D", "--step-timeout", "2h"}, {"--step-timeout", "[0, 1h]"}},
         BadLine{{"--model", "D", "--config", "/nowhere.toml"}, {"/nowhere.toml", "No such file"}}));
 

@@ -49,6 +49,8 @@ class FakeModel : public LanguageModel {
   // Settings of the test; change them before the engine starts.
   // This token's logits are NaN.
   int32_t poison_id = -1;
+  // After this share of the texts the logits are other ones: a draft model's mistakes.
+  int wrong_percent = 0;
   // Called at the start of every Forward, on the engine thread.
   std::function<absl::Status(const ForwardBatch&)> on_forward;
 
@@ -211,6 +213,7 @@ class FakeModel : public LanguageModel {
   }
 
   void AppendLogits(uint64_t hash) {
+    if (hash != kPoison && int(hash % 100) < wrong_percent) hash = FakeHash(hash, 1);
     for (int id = 0; id < config_.vocab_size; ++id) {
       values_.push_back(hash == kPoison ? std::numeric_limits<float>::quiet_NaN()
                                         : LogitOf(hash, id));
