@@ -46,7 +46,7 @@ struct Flags {
   bool random_cache = false;
   bool by_turns = false;
   std::string text;
-  std::string peer_llama;
+  std::string peer_llama, peer_flash_attention = "auto";
   std::string json;
   int num_threads = 0;
   int num_repeats = 5;
@@ -162,7 +162,8 @@ class Runner {
 
   std::unique_ptr<PeerLlama> MakePeer(int num_repeats) const {
     if (flags_.peer_llama.empty() || !flags_.model.empty() || IsGrouped()) return nullptr;
-    return std::make_unique<PeerLlama>(flags_.peer_llama, model_->NumThreads(), num_repeats);
+    return std::make_unique<PeerLlama>(flags_.peer_llama, model_->NumThreads(), num_repeats,
+                                       flags_.peer_flash_attention);
   }
 
   // A format of RunByTurns.
@@ -516,6 +517,9 @@ int main(int argc, char** argv) {
       "--text", flags.text,
       "File of 16-bit token ids instead of synthetic ones, as models/zoo/*/held_out.bin");
   app.add_option("--peer-llama", flags.peer_llama, "Path of llama.cpp's llama-bench");
+  app.add_option("--peer-flash-attention", flags.peer_flash_attention, "llama.cpp's -fa")
+      ->check(CLI::IsMember({"on", "off", "auto"}))
+      ->capture_default_str();
   app.add_option("--threads", flags.num_threads, "0: one per core")->capture_default_str();
   app.add_option("--repeats", flags.num_repeats, "Samples of each figure")
       ->check(CLI::Range(1, 1000))

@@ -71,15 +71,19 @@ absl::StatusOr<PeerResult> FromLlamaBench(std::vector<std::string> arguments) {
 }  // namespace
 
 absl::StatusOr<PeerResult> PeerLlama::Prefill(const std::string& gguf, int num_tokens) const {
-  return FromLlamaBench({llama_bench_, "-m", gguf, "-p", StrCat(num_tokens), "-n", "0", "-t",
-                         StrCat(num_threads_), "-r", StrCat(num_repeats_), "-o", "json"});
+  return LlamaBench({"-m", gguf, "-p", StrCat(num_tokens), "-n", "0"});
 }
 
 absl::StatusOr<PeerResult> PeerLlama::Decode(const std::string& gguf, int depth,
                                              int num_tokens) const {
-  return FromLlamaBench({llama_bench_, "-m", gguf, "-p", "0", "-n", StrCat(num_tokens), "-d",
-                         StrCat(depth), "-t", StrCat(num_threads_), "-r", StrCat(num_repeats_),
-                         "-o", "json"});
+  return LlamaBench({"-m", gguf, "-p", "0", "-n", StrCat(num_tokens), "-d", StrCat(depth)});
+}
+
+absl::StatusOr<PeerResult> PeerLlama::LlamaBench(std::vector<std::string> arguments) const {
+  arguments.insert(arguments.begin(), llama_bench_);
+  arguments.insert(arguments.end(), {"-t", StrCat(num_threads_), "-fa", flash_attention_, "-r",
+                                     StrCat(num_repeats_), "-o", "json"});
+  return FromLlamaBench(std::move(arguments));
 }
 
 std::string PeerLlama::Program(const char* name) const {
@@ -89,8 +93,8 @@ std::string PeerLlama::Program(const char* name) const {
 absl::StatusOr<PeerResult> PeerLlama::BatchedBench(std::vector<std::string> arguments) const {
   arguments.insert(arguments.begin(), Program("llama-batched-bench"));
   // -pps computes one prompt for all sequences.
-  arguments.insert(arguments.end(),
-                   {"-t", StrCat(num_threads_), "-pps", "--output-format", "jsonl"});
+  arguments.insert(arguments.end(), {"-t", StrCat(num_threads_), "-fa", flash_attention_, "-pps",
+                                     "--output-format", "jsonl"});
   std::vector<double> samples;
   int64_t peak_bytes = 0;
   for (int repeat = 0; repeat < num_repeats_; ++repeat) {
@@ -128,11 +132,12 @@ absl::StatusOr<PeerText> PeerLlama::Lookup(const std::string& gguf, const std::s
                                            int num_draft_tokens) const {
   const std::string program = Program("llama-lookup");
   // Greedy, with as little sampling as there is.
-  absl::StatusOr<ChildOutput> child = RunChild(
-      {program, "-m", gguf, "-f", prompt_file, "-n", StrCat(num_tokens), "-c",
-       StrCat(num_prompt_tokens + num_tokens + num_draft_tokens + 64), "-t", StrCat(num_threads_),
-       "--samplers", "top_k", "--top-k", "1", "--spec-draft-n-max", StrCat(num_draft_tokens)},
-      Errors::kInText);
+  absl::StatusOr<ChildOutput> child =
+      RunChild({program, "-m", gguf, "-f", prompt_file, "-n", StrCat(num_tokens), "-c",
+                StrCat(num_prompt_tokens + num_tokens + num_draft_tokens + 64), "-t",
+                StrCat(num_threads_), "-fa", flash_attention_, "--samplers", "top_k", "--top-k",
+                "1", "--spec-draft-n-max", StrCat(num_draft_tokens)},
+               Errors::kInText);
   if (!child.ok()) return child.status();
   PeerText text{.output = std::move(child->text)};
   const auto number_after = [&](std::string_view name) {

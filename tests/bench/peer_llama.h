@@ -27,10 +27,13 @@ class PeerLlama {
  public:
   // `llama_bench`: path of the program; llama-batched-bench and llama-lookup must be in the same
   // folder.
-  PeerLlama(std::string llama_bench, int num_threads, int num_repeats)
+  // `flash_attention`: "on", "off" or "auto", llama.cpp's default.
+  PeerLlama(std::string llama_bench, int num_threads, int num_repeats,
+            std::string flash_attention = "auto")
       : llama_bench_(std::move(llama_bench)),
         num_threads_(num_threads),
-        num_repeats_(num_repeats) {}
+        num_repeats_(num_repeats),
+        flash_attention_(std::move(flash_attention)) {}
 
   // Errors  INTERNAL: the child failed, or its output cannot be parsed.
   absl::StatusOr<PeerResult> Prefill(const std::string& gguf, int num_tokens) const;
@@ -50,11 +53,13 @@ class PeerLlama {
 
  private:
   std::string Program(const char* name) const;
+  absl::StatusOr<PeerResult> LlamaBench(std::vector<std::string> arguments) const;
   absl::StatusOr<PeerResult> BatchedBench(std::vector<std::string> arguments) const;
 
   std::string llama_bench_;
   int num_threads_;
   int num_repeats_;
+  std::string flash_attention_;
 };
 
 }  // namespace lssar::bench
