@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs missing Debian 12 packages, builds, and measures the machine's bandwidth and FLOP
-# ceilings, the kernels beside their peers, and whole models. Takes about four minutes on two cores
-# after the build, with the peer. Run nothing else on the machine meanwhile.
+# ceilings, the kernels beside their peers, and whole models. Meant to end within eight minutes
+# after the build on two idle cores, with the peer. Run nothing else on the machine meanwhile.
 #
 #   sh deploy/bench.sh
 #   sh deploy/bench.sh --peer-llama PATH/llama-bench   llama.cpp in the same run
@@ -50,7 +50,8 @@ logged install_packages build test
 # CPU benches only: skip the CUDA build, which takes minutes.
 say "Building the benches into build/release-cpu"
 logged cmake --preset release -B build/release-cpu -DLSSAR_WITH_CUDA=OFF
-logged cmake --build build/release-cpu --target linear_bench attention_bench model_bench
+logged cmake --build build/release-cpu --target linear_bench attention_bench model_bench \
+  speculation_bench
 bin=build/release-cpu/bin
 
 start=$(date +%s)
@@ -60,9 +61,12 @@ timed "$bin/model_bench" --dtype fp16 --works decode --depths 0 ${peer:+--peer-l
 say "The 124M shape, int8 weights, to a depth of 16K"
 timed "$bin/model_bench" --dtype int8 --kv fp16,int8 ${peer:+--peer-llama "$peer"} \
   --json "$out/int8.json"
-say "The 124M shape, int4 weights beside int8"
-timed "$bin/model_bench" --dtype int8,int4 --works decode --depths 0 \
-  ${peer:+--peer-llama "$peer"} --json "$out/4bit.json"
+say "The 124M shape, int4 weights beside int8, by turns"
+timed "$bin/model_bench" --dtype int8,int4 --by-turns --depths 0 ${peer:+--peer-llama "$peer"} \
+  --json "$out/4bit.json"
+say "Speculative decoding: a passage of 2048 tokens, 512 of them copied"
+timed "$bin/speculation_bench" --copying --dtype int8 --pairs 5 ${peer:+--peer-llama "$peer"} \
+  --json "$out/copy.json"
 say "The shipped checkpoint on held-out text"
 timed "$bin/model_bench" --model models/zoo/lssar-6m --text models/zoo/lssar-6m/held_out.bin \
   --json "$out/shipped.json"

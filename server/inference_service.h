@@ -25,7 +25,7 @@ struct InferenceRpcs {
   // Takes streaming calls from now on. Call once, when gRPC's server has started.
   std::function<void()> accept;
 };
-// Requires  parts.replies runs
+// Requires  parts.replies starts after `accept`
 InferenceRpcs MakeInferenceService(const ServiceParts& parts, OnLargeRequest on_large_request,
                                    FindReplySocket find_socket);
 

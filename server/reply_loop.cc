@@ -7,11 +7,13 @@
 namespace lssar {
 
 ReplyLoop::ReplyLoop(std::unique_ptr<grpc::ServerCompletionQueue> queue)
-    : queue_(std::move(queue)), woken_{[this](bool) { WriteScheduled(); }}, thread_([this] {
-        Run();
-      }) {}
+    : queue_(std::move(queue)), woken_{[this](bool) { WriteScheduled(); }} {}
 
 ReplyLoop::~ReplyLoop() { Stop(); }
+
+void ReplyLoop::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
 
 // gRPC allows no new operation on a queue that was shut down.
 void ReplyLoop::Stop() {
@@ -21,7 +23,11 @@ void ReplyLoop::Stop() {
     if (std::exchange(is_stopped_, true)) return;
   }
   queue_->Shutdown();
-  thread_.join();
+  if (thread_.joinable()) {
+    thread_.join();
+  } else {
+    Run();  // gRPC requires that a queue is emptied
+  }
 }
 
 void ReplyLoop::AddCall() {

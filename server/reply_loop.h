@@ -40,12 +40,17 @@ class ReplyLoop {
     virtual ReplySocket* Socket() const = 0;
   };
 
+  // Runs nothing before Start.
   explicit ReplyLoop(std::unique_ptr<grpc::ServerCompletionQueue> queue);
   ~ReplyLoop();
   ReplyLoop(const ReplyLoop&) = delete;
   ReplyLoop& operator=(const ReplyLoop&) = delete;
 
   grpc::ServerCompletionQueue* Queue() const { return queue_.get(); }
+
+  // Starts the thread. Call once, when the first calls have been asked for: the thread sees what
+  // was written before.
+  void Start();
 
   // Waits until every call has ended, then ends the thread. Call when gRPC's server has shut down,
   // and before it is destroyed: it still completes what was pending. Idempotent.

@@ -272,6 +272,7 @@ absl::Status Server::State::StartGrpc(std::unique_ptr<Acceptor> acceptor) {
   server = builder.BuildAndStart();
   if (server == nullptr) return absl::InternalError("gRPC's server does not start");
   inference.accept();
+  replies->Start();
   return absl::OkStatus();
 }
 

@@ -88,7 +88,23 @@ void BenchModel::DecodeStep(int num_sequences, int position) {
     batch_.logits_indices.push_back(i);
     batch_.logits_sequences.push_back(i);
   }
-  step_stats_.assign(size_t(num_sequences), {});
+  RunStep();
+}
+
+void BenchModel::VerifyStep(int num_rows, int position) {
+  batch_.Clear();
+  batch_.sequences.push_back({0, num_rows, position, pages_[0]});
+  batch_.rope_bases.push_back(Config().rope_theta);
+  for (int row = 0; row < num_rows; ++row) {
+    batch_.token_ids.push_back(TokenAt(position + row));
+    batch_.logits_indices.push_back(row);
+    batch_.logits_sequences.push_back(0);
+  }
+  RunStep();
+}
+
+void BenchModel::RunStep() {
+  step_stats_.assign(batch_.sequences.size(), {});
   LSSAR_CHECK(checkpoint_.model->Forward(batch_, pool_.view, step_stats_.data()).ok());
   LSSAR_CHECK(FinishStep(batch_).ok());
 }

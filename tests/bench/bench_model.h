@@ -41,6 +41,9 @@ class BenchModel {
   // Computes the token at `position` of each of the first `num_sequences` sequences, with logits.
   // Samples nothing, as the peer does not.
   void DecodeStep(int num_sequences, int position);
+  // Computes `num_rows` tokens of sequence 0 from `position` on, each with its logits, in one step:
+  // what verifying a draft costs.
+  void VerifyStep(int num_rows, int position);
 
   const ModelConfig& Config() const { return checkpoint_.config; }
   const Checkpoint& Model() const { return checkpoint_; }
@@ -56,6 +59,7 @@ class BenchModel {
  private:
   BenchModel() = default;
   int32_t TokenAt(int position) const;
+  void RunStep();  // batch_
   // Copies the batch's logits, waits for the step and adds up its statistics.
   absl::Status FinishStep(const ForwardBatch& batch);
 

@@ -104,7 +104,22 @@ void Print(const Figure& figure, std::FILE* out) {
                step.weights_work / 1e6, amount, step.weights_per_second / 1e9, unit,
                step.attention_work / 1e6, amount, step.attention_per_second / 1e9,
                MedianSample(figure).ceiling / 1e9);
+  std::fprintf(out, "    a token takes %.2f %s\n", WorkOf(figure) / figure.num_tokens / 1e6,
+               amount);
   std::fflush(out);
+}
+
+void Print(const TurnRatio& ratio, std::FILE* out) {
+  const auto [low, high] = std::ranges::minmax(ratio.ratios);
+  std::fprintf(out, "%s over %s, by turns: %.2f [%.2f, %.2f]\n", ratio.format.c_str(),
+               ratio.other.c_str(), Median(ratio.ratios), low, high);
+}
+
+nlohmann::json ToJson(const TurnRatio& ratio) {
+  return {{"format", ratio.format},
+          {"other", ratio.other},
+          {"ratios", ratio.ratios},
+          {"ratio", Median(ratio.ratios)}};
 }
 
 nlohmann::json ToJson(const Figure& figure) {

@@ -37,6 +37,15 @@ struct Figure {
   double peer_ceiling = 0;     // measured with the peer
 };
 
+// One kind of work in two formats, sampled in turns.
+struct TurnRatio {
+  std::string format;
+  std::string other;                // the format it is compared with, or a peer's
+  std::vector<double> ratios = {};  // of tokens per second, one for each turn
+};
+void Print(const TurnRatio& ratio, std::FILE* out);
+nlohmann::json ToJson(const TurnRatio& ratio);
+
 // Medians over the samples. The share of a sample is relative to the ceiling of its own moment.
 double TokensPerSecond(const Figure& figure);
 double CeilingPerSecond(const Figure& figure);

@@ -4,6 +4,8 @@
 //
 //   model_bench                                 a 124M-shape checkpoint with random weights
 //   model_bench --peer-llama DIR/llama-bench    the same, and llama.cpp in the same run
+//   model_bench --dtype int8,int4 --by-turns    decode in both formats, a sample of each by turns
+//   model_bench --works rows --depths 1024      steps of several tokens, as verifying a draft
 //   model_bench --kv-heads 12,4 --depths 16384 --works decode --random-cache
 //                                               grouped-query heads beside one K/V head each
 //   model_bench --model models/zoo/lssar-6m --text models/zoo/lssar-6m/held_out.bin
@@ -25,6 +27,7 @@
 #include "tests/bench/bench_model.h"
 #include "tests/bench/ceilings.h"
 #include "tests/bench/figure.h"
+#include "tests/bench/median.h"
 #include "tests/bench/peer_llama.h"
 #include "tests/bench/random_checkpoint.h"
 
@@ -39,9 +42,11 @@ struct Flags {
   std::vector<int> depths = {0, 1024, 4096, 16384};
   std::vector<int> kv_heads = {12};
   std::vector<std::string> works = {"prefill", "decode", "together"};
+  std::vector<int> rows = {1, 2, 4, 8, 16};
   bool random_cache = false;
+  bool by_turns = false;
   std::string text;
-  std::string peer_llama;
+  std::string peer_llama, peer_flash_attention = "auto";
   std::string json;
   int num_threads = 0;
   int num_repeats = 5;
@@ -72,6 +77,10 @@ class Runner {
     for (const int num_kv_heads : flags_.kv_heads) {
       shape_.num_kv_heads = num_kv_heads;
       if (!Prepare()) return 1;
+      if (flags_.by_turns) {
+        if (!RunByTurns()) return 1;
+        continue;
+      }
       for (const std::string& dtype : flags_.dtypes) {
         for (const std::string& kv : flags_.kv) {
           if (!RunFormat(dtype, kv)) return 1;
@@ -116,47 +125,152 @@ class Runner {
     return !text_.empty();
   }
 
-  // llama.cpp's type of as many bits; F16 beside fp32 and bf16.
-  static GgufMatrices MatricesOf(const std::string& dtype) {
-    if (dtype == "int8") return GgufMatrices::kQ8;
-    return dtype == "int4" ? GgufMatrices::kQ4 : GgufMatrices::kF16;
-  }
-
   std::string GgufPath(const std::string& dtype) const {
-    constexpr const char* kNames[] = {"f16", "q8_0", "q4_0"};
-    return StrCat(flags_.work_folder, "/random-124m-", kNames[int(MatricesOf(dtype))], ".gguf");
+    return StrCat(flags_.work_folder, "/random-124m-", NameOf(MatricesOf(dtype)), ".gguf");
   }
 
-  bool RunFormat(const std::string& dtype, const std::string& kv) {
-    ResetPeak();
+  std::unique_ptr<BenchModel> Load(const std::string& dtype, const std::string& kv,
+                                   int num_sequences) {
     const int deepest = *std::max_element(flags_.depths.begin(), flags_.depths.end());
     absl::StatusOr<std::unique_ptr<BenchModel>> model =
         BenchModel::Create({.directory = directory_,
                             .dtype = ParseDType(dtype),
                             .kv_cache_dtype = *ParseDType(kv),
                             .num_threads = flags_.num_threads,
-                            .num_sequences = kNumTogether,
+                            .num_sequences = num_sequences,
                             .tokens_per_sequence = kTogetherDepth + kDecodeTokens,
                             .max_tokens = std::max(1024, deepest + 512),
                             .text = text_});
-    if (!model.ok()) {
-      std::fprintf(stderr, "%s\n", model.status().ToString().c_str());
+    if (model.ok()) return *std::move(model);
+    std::fprintf(stderr, "%s\n", model.status().ToString().c_str());
+    return nullptr;
+  }
+
+  std::string FormatName(const std::string& dtype, const std::string& kv) const {
+    const std::string name = dtype + " weights, " + kv + " K/V";
+    return IsGrouped() ? StrCat(name, ", ", shape_.num_kv_heads, " heads") : name;
+  }
+
+  // Before the first figure; model_ is loaded.
+  void MeasureMachine() {
+    if (ceilings_ != nullptr) return;
+    ceilings_ = std::make_unique<Ceilings>(model_->NumThreads());
+    machine_ = MachineLine(model_->NumThreads()) + ", " + model_->Describe();
+    std::printf("%s\n\n", machine_.c_str());
+    ResetPeak();
+  }
+
+  std::unique_ptr<PeerLlama> MakePeer(int num_repeats) const {
+    if (flags_.peer_llama.empty() || !flags_.model.empty() || IsGrouped()) return nullptr;
+    return std::make_unique<PeerLlama>(flags_.peer_llama, model_->NumThreads(), num_repeats,
+                                       flags_.peer_flash_attention);
+  }
+
+  // A format of RunByTurns.
+  struct Turn {
+    std::unique_ptr<BenchModel> model;
+    std::string gguf, peer_type;
+    Figure figure = {};
+    std::vector<double> peers = {}, peer_ceilings = {};  // one for each sample
+  };
+
+  // Decode at each depth in every format, and llama.cpp's in its own, a sample of each by turns:
+  // what slows the machine down for a while slows all of them.
+  bool RunByTurns() {
+    std::vector<Turn> turns;
+    for (const std::string& dtype : flags_.dtypes) {
+      for (const std::string& kv : flags_.kv) {
+        model_ = Load(dtype, kv, 1);
+        if (model_ == nullptr) return false;
+        MeasureMachine();
+        peer_ = MakePeer(1);
+        turns.push_back({.model = std::move(model_),
+                         .gguf = GgufPath(dtype),
+                         .peer_type = NameOf(MatricesOf(dtype)),
+                         .figure = {.work = "", .format = FormatName(dtype, kv)}});
+      }
+    }
+    PrintHeader(stdout);
+    int num_cached = 0;
+    for (const int depth : flags_.depths) {
+      for (Turn& turn : turns) {
+        turn.figure = {.work = StrCat("decode at ", depth),
+                       .format = turn.figure.format,
+                       .num_tokens = kDecodeTokens,
+                       .num_steps = kDecodeTokens};
+        turn.peers.clear();
+        turn.peer_ceilings.clear();
+        Fill(turn.model.get(), num_cached, depth);
+        for (int i = 0; i < 4; ++i) turn.model->DecodeStep(1, depth + i);
+        turn.model->TakeStats();
+      }
+      num_cached = depth;
+      for (int repeat = 0; repeat < flags_.num_repeats; ++repeat) {
+        for (Turn& turn : turns) {
+          if (!SampleTurn(turn, depth)) return false;
+        }
+      }
+      for (Turn& turn : turns) {
+        SetDecodeWork(turn.figure, *turn.model, turn.model->TakeStats());
+        if (peer_ != nullptr) {
+          turn.figure.peer = Median(turn.peers);
+          turn.figure.peer_ceiling = Median(turn.peer_ceilings);
+        }
+        Finish(turn.figure, nullptr);
+      }
+      for (const Turn& turn : turns) CompareTurns(turn, turns[0]);
+    }
+    return true;
+  }
+
+  bool SampleTurn(Turn& turn, int depth) {
+    const double before = CeilingNow(turn.figure);
+    turn.model->TakeCosts();
+    const double seconds = SecondsOf([&] {
+      for (int i = 0; i < kDecodeTokens; ++i) turn.model->DecodeStep(1, depth + i);
+    });
+    const double between = CeilingNow(turn.figure);
+    turn.figure.samples.push_back(
+        {.seconds = seconds, .ceiling = (before + between) / 2, .ops = turn.model->TakeCosts()});
+    if (peer_ == nullptr) return true;
+    const absl::StatusOr<PeerResult> peer = peer_->Decode(turn.gguf, depth, kDecodeTokens);
+    if (!peer.ok()) {
+      std::fprintf(stderr, "%s\n", peer.status().ToString().c_str());
       return false;
     }
-    model_ = *std::move(model);
-    format_ = dtype + " weights, " + kv + " K/V";
-    if (IsGrouped()) format_ += StrCat(", ", shape_.num_kv_heads, " heads");
-    peer_ = flags_.peer_llama.empty() || !flags_.model.empty() || IsGrouped()
-                ? nullptr
-                : std::make_unique<PeerLlama>(flags_.peer_llama, model_->NumThreads(),
-                                              flags_.num_repeats);
-    peer_gguf_ = GgufPath(dtype);
-    if (ceilings_ == nullptr) {
-      ceilings_ = std::make_unique<Ceilings>(model_->NumThreads());
-      machine_ = MachineLine(model_->NumThreads()) + ", " + model_->Describe();
-      std::printf("%s\n\n", machine_.c_str());
-      ResetPeak();
+    turn.peers.push_back(peer->tokens_per_second);
+    turn.peer_ceilings.push_back((between + CeilingNow(turn.figure)) / 2);
+    return true;
+  }
+
+  // Prints the ratios of a format to the first one and to the peer.
+  void CompareTurns(const Turn& turn, const Turn& first) {
+    const auto rate = [](const Turn& each, size_t sample) {
+      return each.figure.num_tokens / each.figure.samples[sample].seconds;
+    };
+    TurnRatio over_first{.format = turn.figure.format, .other = first.figure.format};
+    TurnRatio over_peer{.format = turn.figure.format, .other = "llama.cpp's " + turn.peer_type};
+    for (size_t i = 0; i < turn.figure.samples.size(); ++i) {
+      if (&turn != &first) over_first.ratios.push_back(rate(turn, i) / rate(first, i));
+      if (peer_ != nullptr) over_peer.ratios.push_back(rate(turn, i) / turn.peers[i]);
     }
+    for (const TurnRatio& ratio : {over_first, over_peer}) {
+      if (ratio.ratios.empty()) continue;
+      Print(ratio, stdout);
+      nlohmann::json json = ToJson(ratio);
+      json["work"] = turn.figure.work;
+      json_["ratios"].push_back(json);
+    }
+  }
+
+  bool RunFormat(const std::string& dtype, const std::string& kv) {
+    ResetPeak();
+    model_ = Load(dtype, kv, kNumTogether);
+    if (model_ == nullptr) return false;
+    format_ = FormatName(dtype, kv);
+    peer_ = MakePeer(flags_.num_repeats);
+    peer_gguf_ = GgufPath(dtype);
+    MeasureMachine();
     PrintHeader(stdout);
     if (Asked("prefill")) {
       for (const int num_tokens : {512, 1024}) MeasurePrefill(num_tokens, 0);
@@ -164,6 +278,9 @@ class Runner {
     for (const int depth : flags_.depths) {
       if (Asked("decode")) MeasureDecode(depth);
       if (Asked("prefill") && depth > 0) MeasurePrefill(512, depth);
+      if (Asked("rows")) {
+        for (const int num_rows : flags_.rows) MeasureRows(num_rows, depth);
+      }
     }
     if (Asked("together")) MeasureTogether();
     const double mib = double(PeakBytes() - ceilings_->NumBytes()) / (1 << 20);
@@ -220,6 +337,23 @@ class Runner {
     Finish(figure, [&] { return peer_->Decode(peer_gguf_, depth, kDecodeTokens); });
   }
 
+  void MeasureRows(int num_rows, int depth) {
+    Figure figure{.work = StrCat(num_rows, num_rows == 1 ? " row at " : " rows at ", depth),
+                  .format = format_,
+                  .bound = Bound::kRead,
+                  .num_tokens = num_rows * kDecodeTokens,
+                  .num_steps = kDecodeTokens};
+    FillCache(depth);
+    model_->VerifyStep(num_rows, depth);
+    const AttentionStats stats = Sample(figure, [&] {
+      for (int i = 0; i < kDecodeTokens; ++i) model_->VerifyStep(num_rows, depth);
+    });
+    SetDecodeWork(figure, *model_,
+                  {.num_value_rows = stats.num_value_rows / num_rows,
+                   .num_value_rows_read = stats.num_value_rows_read / num_rows});
+    Finish(figure, [&] { return peer_->Rows(peer_gguf_, num_rows, depth, kDecodeTokens); });
+  }
+
   void MeasureTogether() {
     Figure figure{.work = StrCat(kNumTogether, " sequences at ", kTogetherDepth),
                   .format = format_,
@@ -235,12 +369,16 @@ class Runner {
 
   // Fills sequence 0 up to `depth`. Depths ascend, so only new positions are computed.
   void FillCache(int depth) {
-    if (flags_.random_cache) {
-      model_->FillRandom(0, depth);
-    } else {
-      model_->Prefill(0, num_cached_, depth, kPrefillChunk);
-    }
+    Fill(model_.get(), num_cached_, depth);
     num_cached_ = std::max(num_cached_, depth);
+  }
+
+  void Fill(BenchModel* model, int from, int depth) const {
+    if (flags_.random_cache) {
+      model->FillRandom(0, depth);
+    } else {
+      model->Prefill(0, from, depth, kPrefillChunk);
+    }
   }
 
   // The ceiling at this moment, bytes or FLOPs a second.
@@ -266,20 +404,27 @@ class Runner {
     return stats;
   }
 
-  // A step reads the weights once, all of K once, and the V rows of non-zero weight, once for each
-  // query head: more than is read where the query heads of a K/V head share rows.
   void SampleDecode(Figure& figure, int num_sequences, int depth) {
-    const AttentionStats stats = Sample(figure, [&] {
-      for (int i = 0; i < kDecodeTokens; ++i) model_->DecodeStep(num_sequences, depth + i);
-    });
-    const ModelConfig& c = model_->Config();
-    const double head_row =
-        double(model_->KeyBytesPerToken()) / c.num_hidden_layers / c.NumKvHeads();
+    SetDecodeWork(figure, *model_, Sample(figure, [&] {
+                    for (int i = 0; i < kDecodeTokens; ++i)
+                      model_->DecodeStep(num_sequences, depth + i);
+                  }));
+  }
+
+  // A step reads the weights once, all of K once, and the V rows of non-zero weight, once for each
+  // query head: more than is read where the query heads of a K/V head share rows. `stats`: of all
+  // samples; of steps with several rows of a sequence, their mean over the rows, so the V rows are
+  // fewer than are read.
+  void SetDecodeWork(Figure& figure, const BenchModel& model, const AttentionStats& stats) {
+    const ModelConfig& c = model.Config();
+    const double head_row = double(model.KeyBytesPerToken()) / c.num_hidden_layers / c.NumKvHeads();
     const double group_size = double(c.num_attention_heads) / c.NumKvHeads();
     for (const OpCost& op : figure.samples[0].ops) figure.weights_work += double(op.weight_bytes);
     figure.attention_work =
         (double(stats.num_value_rows) / group_size + double(stats.num_value_rows_read)) * head_row /
         flags_.num_repeats;
+    figure.value_rows_read =
+        double(stats.num_value_rows_read) / double(std::max<int64_t>(1, stats.num_value_rows));
   }
 
   void Finish(Figure& figure, const std::function<absl::StatusOr<PeerResult>()>& run_peer) {
@@ -357,14 +502,24 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--works", flags.works, "What to measure")
       ->delimiter(',')
-      ->check(CLI::IsMember({"prefill", "decode", "together"}))
+      ->check(CLI::IsMember({"prefill", "decode", "together", "rows"}))
       ->capture_default_str();
+  app.add_option("--rows", flags.rows, "Tokens of a step of `rows`")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_flag("--by-turns", flags.by_turns,
+               "Decode alone, a sample of every format by turns; prints ratios to the first format")
+      ->excludes("--works");
   app.add_flag("--random-cache", flags.random_cache,
                "Fill the cache with random keys instead of computing a prompt");
   app.add_option(
       "--text", flags.text,
       "File of 16-bit token ids instead of synthetic ones, as models/zoo/*/held_out.bin");
   app.add_option("--peer-llama", flags.peer_llama, "Path of llama.cpp's llama-bench");
+  app.add_option("--peer-flash-attention", flags.peer_flash_attention, "llama.cpp's -fa")
+      ->check(CLI::IsMember({"on", "off", "auto"}))
+      ->capture_default_str();
   app.add_option("--threads", flags.num_threads, "0: one per core")->capture_default_str();
   app.add_option("--repeats", flags.num_repeats, "Samples of each figure")
       ->check(CLI::Range(1, 1000))

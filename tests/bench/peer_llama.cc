@@ -5,9 +5,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <string_view>
 
 #include "absl/strings/str_join.h"
 #include "kernels/str_cat.h"
@@ -21,13 +24,16 @@ struct ChildOutput {
   int64_t peak_bytes = 0;
 };
 
-absl::StatusOr<ChildOutput> RunChild(std::vector<std::string> arguments) {
+enum class Errors : uint8_t { kDropped, kInText };
+
+absl::StatusOr<ChildOutput> RunChild(std::vector<std::string> arguments,
+                                     Errors errors = Errors::kDropped) {
   int ends[2];
   if (pipe(ends) != 0) return absl::InternalError("pipe failed");
   const pid_t child = fork();
   if (child == 0) {
     dup2(ends[1], STDOUT_FILENO);
-    dup2(open("/dev/null", O_WRONLY), STDERR_FILENO);
+    dup2(errors == Errors::kInText ? ends[1] : open("/dev/null", O_WRONLY), STDERR_FILENO);
     close(ends[0]);
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
@@ -65,30 +71,34 @@ absl::StatusOr<PeerResult> FromLlamaBench(std::vector<std::string> arguments) {
 }  // namespace
 
 absl::StatusOr<PeerResult> PeerLlama::Prefill(const std::string& gguf, int num_tokens) const {
-  return FromLlamaBench({llama_bench_, "-m", gguf, "-p", StrCat(num_tokens), "-n", "0", "-t",
-                         StrCat(num_threads_), "-r", StrCat(num_repeats_), "-o", "json"});
+  return LlamaBench({"-m", gguf, "-p", StrCat(num_tokens), "-n", "0"});
 }
 
 absl::StatusOr<PeerResult> PeerLlama::Decode(const std::string& gguf, int depth,
                                              int num_tokens) const {
-  return FromLlamaBench({llama_bench_, "-m", gguf, "-p", "0", "-n", StrCat(num_tokens), "-d",
-                         StrCat(depth), "-t", StrCat(num_threads_), "-r", StrCat(num_repeats_),
-                         "-o", "json"});
+  return LlamaBench({"-m", gguf, "-p", "0", "-n", StrCat(num_tokens), "-d", StrCat(depth)});
 }
 
-absl::StatusOr<PeerResult> PeerLlama::BatchedDecode(const std::string& gguf, int num_sequences,
-                                                    int depth, int num_tokens) const {
-  const std::string program =
-      llama_bench_.substr(0, llama_bench_.rfind('/') + 1) + "llama-batched-bench";
+absl::StatusOr<PeerResult> PeerLlama::LlamaBench(std::vector<std::string> arguments) const {
+  arguments.insert(arguments.begin(), llama_bench_);
+  arguments.insert(arguments.end(), {"-t", StrCat(num_threads_), "-fa", flash_attention_, "-r",
+                                     StrCat(num_repeats_), "-o", "json"});
+  return FromLlamaBench(std::move(arguments));
+}
+
+std::string PeerLlama::Program(const char* name) const {
+  return llama_bench_.substr(0, llama_bench_.rfind('/') + 1) + name;
+}
+
+absl::StatusOr<PeerResult> PeerLlama::BatchedBench(std::vector<std::string> arguments) const {
+  arguments.insert(arguments.begin(), Program("llama-batched-bench"));
+  // -pps computes one prompt for all sequences.
+  arguments.insert(arguments.end(), {"-t", StrCat(num_threads_), "-fa", flash_attention_, "-pps",
+                                     "--output-format", "jsonl"});
   std::vector<double> samples;
   int64_t peak_bytes = 0;
   for (int repeat = 0; repeat < num_repeats_; ++repeat) {
-    // -pps computes one prompt and copies it to the cache of each sequence. Decoding then reads as
-    // much as if every prompt had been computed.
-    absl::StatusOr<ChildOutput> output =
-        RunChild({program, "-m", gguf, "-c", StrCat(num_sequences * (depth + num_tokens)), "-npp",
-                  StrCat(depth), "-ntg", StrCat(num_tokens), "-npl", StrCat(num_sequences), "-t",
-                  StrCat(num_threads_), "-pps", "--output-format", "jsonl"});
+    absl::StatusOr<ChildOutput> output = RunChild(arguments);
     if (!output.ok()) return output.status();
     peak_bytes = std::max(peak_bytes, output->peak_bytes);
     std::istringstream lines(output->text);
@@ -98,8 +108,50 @@ absl::StatusOr<PeerResult> PeerLlama::BatchedDecode(const std::string& gguf, int
         samples.push_back(row["speed_tg"].get<double>());
     }
   }
-  if (samples.empty()) return absl::InternalError(StrCat(program, " printed no speed_tg"));
+  if (samples.empty()) return absl::InternalError(StrCat(arguments[0], " printed no speed_tg"));
   return PeerResult{Median(samples), peak_bytes};
+}
+
+// Each sequence gets a copy of the prompt's cache. Decoding then reads as much as if every prompt
+// had been computed.
+absl::StatusOr<PeerResult> PeerLlama::BatchedDecode(const std::string& gguf, int num_sequences,
+                                                    int depth, int num_tokens) const {
+  return BatchedBench({"-m", gguf, "-c", StrCat(num_sequences * (depth + num_tokens)), "-npp",
+                       StrCat(depth), "-ntg", StrCat(num_tokens), "-npl", StrCat(num_sequences)});
+}
+
+// -kvu: the sequences share the prompt's cache, as rows of one sequence do.
+absl::StatusOr<PeerResult> PeerLlama::Rows(const std::string& gguf, int num_rows, int depth,
+                                           int num_steps) const {
+  return BatchedBench({"-m", gguf, "-kvu", "-c", StrCat(depth + num_rows * num_steps), "-npp",
+                       StrCat(depth), "-ntg", StrCat(num_steps), "-npl", StrCat(num_rows)});
+}
+
+absl::StatusOr<PeerText> PeerLlama::Lookup(const std::string& gguf, const std::string& prompt_file,
+                                           int num_prompt_tokens, int num_tokens,
+                                           int num_draft_tokens) const {
+  const std::string program = Program("llama-lookup");
+  // Greedy, with as little sampling as there is.
+  absl::StatusOr<ChildOutput> child =
+      RunChild({program, "-m", gguf, "-f", prompt_file, "-n", StrCat(num_tokens), "-c",
+                StrCat(num_prompt_tokens + num_tokens + num_draft_tokens + 64), "-t",
+                StrCat(num_threads_), "-fa", flash_attention_, "--samplers", "top_k", "--top-k",
+                "1", "--spec-draft-n-max", StrCat(num_draft_tokens)},
+               Errors::kInText);
+  if (!child.ok()) return child.status();
+  PeerText text{.output = std::move(child->text)};
+  const auto number_after = [&](std::string_view name) {
+    const size_t at = text.output.rfind(name);
+    return at == std::string::npos ? 0.0 : std::atof(text.output.c_str() + at + name.size());
+  };
+  const size_t decoded = text.output.rfind("decoded ");
+  if (decoded != std::string::npos)
+    text.tokens_per_second =
+        std::atof(text.output.c_str() + text.output.find("speed:", decoded) + 6);
+  text.num_draft_tokens = int(number_after("n_drafted    ="));
+  text.num_accepted_tokens = int(number_after("n_accept     ="));
+  if (text.tokens_per_second > 0) return text;
+  return absl::InternalError(StrCat(program, " printed no speed"));
 }
 
 }  // namespace lssar::bench

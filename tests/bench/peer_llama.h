@@ -15,24 +15,51 @@ struct PeerResult {
   int64_t peak_bytes = 0;        // largest resident set of the child
 };
 
+// A greedy text of llama-lookup.
+struct PeerText {
+  double tokens_per_second = 0;  // after the prompt
+  int num_draft_tokens = 0;
+  int num_accepted_tokens = 0;
+  std::string output;  // all that the program printed: the prompt, the text, its log
+};
+
 class PeerLlama {
  public:
-  // `llama_bench`: path of the program; llama-batched-bench must be in the same folder.
-  PeerLlama(std::string llama_bench, int num_threads, int num_repeats)
+  // `llama_bench`: path of the program; llama-batched-bench and llama-lookup must be in the same
+  // folder.
+  // `flash_attention`: "on", "off" or "auto", llama.cpp's default.
+  PeerLlama(std::string llama_bench, int num_threads, int num_repeats,
+            std::string flash_attention = "auto")
       : llama_bench_(std::move(llama_bench)),
         num_threads_(num_threads),
-        num_repeats_(num_repeats) {}
+        num_repeats_(num_repeats),
+        flash_attention_(std::move(flash_attention)) {}
 
   // Errors  INTERNAL: the child failed, or its output cannot be parsed.
   absl::StatusOr<PeerResult> Prefill(const std::string& gguf, int num_tokens) const;
   absl::StatusOr<PeerResult> Decode(const std::string& gguf, int depth, int num_tokens) const;
   absl::StatusOr<PeerResult> BatchedDecode(const std::string& gguf, int num_sequences, int depth,
                                            int num_tokens) const;
+  // One step computes `num_rows` tokens after the same `depth` cached ones, each with its logits:
+  // what verifying a draft costs. (They are sequences that share a prompt: llama.cpp's benches have
+  // no such rows of one sequence.)
+  absl::StatusOr<PeerResult> Rows(const std::string& gguf, int num_rows, int depth,
+                                  int num_steps) const;
+  // Continues the text of `prompt_file` with drafts of up to `num_draft_tokens` from an n-gram
+  // lookup; 0: no drafts. Runs once.
+  absl::StatusOr<PeerText> Lookup(const std::string& gguf, const std::string& prompt_file,
+                                  int num_prompt_tokens, int num_tokens,
+                                  int num_draft_tokens) const;
 
  private:
+  std::string Program(const char* name) const;
+  absl::StatusOr<PeerResult> LlamaBench(std::vector<std::string> arguments) const;
+  absl::StatusOr<PeerResult> BatchedBench(std::vector<std::string> arguments) const;
+
   std::string llama_bench_;
   int num_threads_;
   int num_repeats_;
+  std::string flash_attention_;
 };
 
 }  // namespace lssar::bench

@@ -13,6 +13,12 @@
 namespace lssar::bench {
 namespace {
 
+constexpr char kEmbedding[] = "transformer.wte.weight";
+constexpr char kHead[] = "lm_head.weight";
+// Of a shape with a cycle: a standard deviation of 1, where the layers together add 1 to 2. A
+// token's logit is then some 20 standard deviations above the others.
+constexpr float kEmbeddingScale = 50;
+
 uint64_t SplitMix(uint64_t& state) {
   uint64_t z = (state += 0x9e3779b97f4a7c15u);
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -100,7 +106,7 @@ void PutString(std::ofstream& out, std::string_view text) {
 }
 
 // Value type codes of GGUF v3.
-enum GgufType : uint32_t { kUint32 = 4, kFloat32 = 6, kBool = 7, kString = 8 };
+enum GgufType : uint32_t { kUint32 = 4, kFloat32 = 6, kBool = 7, kString = 8, kArray = 9 };
 
 void PutKey(std::ofstream& out, std::string_view key, uint32_t value) {
   PutString(out, key), Put(out, uint32_t{kUint32}), Put(out, value);
@@ -110,10 +116,15 @@ void PutGgufKeys(std::ofstream& out, const ModelShape& shape, GgufMatrices matri
   const auto put_text = [&](std::string_view key, std::string_view value) {
     PutString(out, key), Put(out, uint32_t{kString}), PutString(out, value);
   };
-  Put(out, uint64_t{13});
+  Put(out, uint64_t{14});
   put_text("general.architecture", "gptneox");
   put_text("general.name", "random");
-  put_text("tokenizer.ggml.model", "no_vocab");
+  // RWKV's tokenizer looks words up: the longest that matches. It must know a line break.
+  put_text("tokenizer.ggml.model", "rwkv");
+  PutString(out, "tokenizer.ggml.tokens"), Put(out, uint32_t{kArray}), Put(out, uint32_t{kString}),
+      Put(out, uint64_t(shape.vocab_size));
+  for (int32_t token = 0; token + 1 < shape.vocab_size; ++token) PutString(out, GgufWord(token));
+  PutString(out, "\\n");
   PutKey(out, "general.file_type", CodesOf(matrices).file);
   PutKey(out, "gptneox.context_length", 32768);
   PutKey(out, "gptneox.embedding_length", uint32_t(shape.hidden_size));
@@ -126,6 +137,18 @@ void PutGgufKeys(std::ofstream& out, const ModelShape& shape, GgufMatrices matri
   PutString(out, "gptneox.use_parallel_residual"), Put(out, uint32_t{kBool}), Put(out, uint8_t{0});
   PutString(out, "gptneox.attention.layer_norm_epsilon"), Put(out, uint32_t{kFloat32}),
       Put(out, 1e-5f);
+}
+
+std::vector<float> RandomValues(const ShapeTensor& tensor, size_t index) {
+  std::vector<float> values(size_t(tensor.NumElements()));
+  uint64_t state = index * 0x5851f42d4c957f2du + 1;
+  const float centre = tensor.is_norm_weight ? 1.0f : 0.0f;
+  const float half_range = 0.02f * std::sqrt(3.0f);
+  for (float& value : values) {
+    const float unit = float(SplitMix(state) >> 40) * 0x1p-23f - 1.0f;  // [-1, 1)
+    value = centre + half_range * unit;
+  }
+  return values;
 }
 
 }  // namespace
@@ -145,7 +168,7 @@ int64_t ModelShape::NumParameters() const {
 std::vector<ShapeTensor> TensorsOf(const ModelShape& shape) {
   const int64_t hidden_size = shape.hidden_size;
   std::vector<ShapeTensor> tensors = {
-      {"transformer.wte.weight", "token_embd.weight", {shape.vocab_size, hidden_size}}};
+      {kEmbedding, "token_embd.weight", {shape.vocab_size, hidden_size}}};
   const auto add = [&](const std::string& prefix, const std::string& name,
                        const std::string& gguf_prefix, const std::string& gguf_name, int64_t out,
                        int64_t in) {
@@ -168,20 +191,44 @@ std::vector<ShapeTensor> TensorsOf(const ModelShape& shape) {
     add(ours, "mlp.c_proj", gguf, "ffn_down", hidden_size, 4 * hidden_size);
   }
   add("transformer.", "ln_f", "", "output_norm", hidden_size, 0);
+  if (shape.cycle > 0) tensors.push_back({kHead, "output.weight", {shape.vocab_size, hidden_size}});
   return tensors;
 }
 
-std::vector<float> RandomValues(const ShapeTensor& tensor, size_t index) {
-  std::vector<float> values(size_t(tensor.NumElements()));
-  uint64_t state = index * 0x5851f42d4c957f2du + 1;
-  const float centre = tensor.is_norm_weight ? 1.0f : 0.0f;
-  const float half_range = 0.02f * std::sqrt(3.0f);
-  for (float& value : values) {
-    const float unit = float(SplitMix(state) >> 40) * 0x1p-23f - 1.0f;  // [-1, 1)
-    value = centre + half_range * unit;
-  }
-  return values;
+int32_t NextToken(const ModelShape& shape, int32_t token) {
+  const int32_t first = token / shape.cycle * shape.cycle;
+  return first + (token - first + 1) % std::min(shape.cycle, shape.vocab_size - first);
 }
+
+std::vector<float> ValuesOf(const ModelShape& shape, const ShapeTensor& tensor, size_t index) {
+  if (shape.cycle > 0 && tensor.name == kEmbedding) {
+    std::vector<float> values = RandomValues(tensor, index);
+    for (float& value : values) value *= kEmbeddingScale;
+    return values;
+  }
+  if (shape.cycle > 0 && tensor.name == kHead) {
+    const std::vector<float> embedding = RandomValues(tensor, 0);
+    std::vector<float> values(embedding.size());
+    for (int32_t token = 0; token < shape.vocab_size; ++token) {
+      std::copy_n(embedding.begin() + int64_t{token} * shape.hidden_size, shape.hidden_size,
+                  values.begin() + int64_t{NextToken(shape, token)} * shape.hidden_size);
+    }
+    return values;
+  }
+  return RandomValues(tensor, index);
+}
+
+const char* NameOf(GgufMatrices matrices) {
+  constexpr const char* kNames[] = {"F16", "Q8_0", "Q4_0"};
+  return kNames[size_t(matrices)];
+}
+
+GgufMatrices MatricesOf(std::string_view dtype) {
+  if (dtype == "int8") return GgufMatrices::kQ8;
+  return dtype == "int4" ? GgufMatrices::kQ4 : GgufMatrices::kF16;
+}
+
+std::string GgufWord(int32_t token) { return StrCat("<", token, ">"); }
 
 int32_t SyntheticToken(int position, int salt, int vocab_size) {
   return int32_t((uint64_t(position) * 7919 + uint64_t(salt) * 104729) % uint64_t(vocab_size));
@@ -201,7 +248,7 @@ absl::Status WriteRandomCheckpoint(const ModelShape& shape, const std::string& d
                                  {"layer_norm_epsilon", 1e-5},
                                  {"rope_theta", 10000.0},
                                  {"rope_scaling", nullptr},
-                                 {"tie_word_embeddings", true},
+                                 {"tie_word_embeddings", shape.cycle == 0},
                                  {"attention", {{"kind", "lssar"}, {"p", 15}}}};
   std::ofstream(directory + "/config.json") << config.dump(2) << "\n";
 
@@ -219,7 +266,7 @@ absl::Status WriteRandomCheckpoint(const ModelShape& shape, const std::string& d
   std::ofstream out(directory + "/model.safetensors", std::ios::binary);
   PutString(out, text);
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const std::vector<uint16_t> halves = ToHalves(RandomValues(tensors[i], i));
+    const std::vector<uint16_t> halves = ToHalves(ValuesOf(shape, tensors[i], i));
     out.write(reinterpret_cast<const char*>(halves.data()), std::streamsize(halves.size() * 2));
   }
   out.flush();
@@ -230,9 +277,11 @@ absl::Status WriteRandomCheckpoint(const ModelShape& shape, const std::string& d
 absl::Status WriteRandomGguf(const ModelShape& shape, GgufMatrices matrices,
                              const std::string& path) {
   std::vector<ShapeTensor> tensors = TensorsOf(shape);
-  ShapeTensor output = tensors.front();
-  output.gguf_name = "output.weight";
-  tensors.push_back(output);
+  const size_t num_own = tensors.size();
+  if (shape.cycle == 0) {
+    tensors.push_back(tensors.front());
+    tensors.back().gguf_name = "output.weight";
+  }
 
   std::ofstream out(path, std::ios::binary);
   out.write("GGUF", 4), Put(out, uint32_t{3}), Put(out, uint64_t(tensors.size()));
@@ -256,7 +305,7 @@ absl::Status WriteRandomGguf(const ModelShape& shape, GgufMatrices matrices,
   };
   pad_to(aligned(out.tellp()));
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const std::vector<float> values = RandomValues(tensors[i], i + 1 == tensors.size() ? 0 : i);
+    const std::vector<float> values = ValuesOf(shape, tensors[i], i < num_own ? i : 0);
     if (tensors[i].dims.size() == 1) {
       out.write(reinterpret_cast<const char*>(values.data()), std::streamsize(values.size() * 4));
     } else if (matrices != GgufMatrices::kF16) {

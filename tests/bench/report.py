@@ -3,7 +3,7 @@
     python3 tests/bench/report.py RESULTS_DIR COMMIT
 
 reads what the benches left in RESULTS_DIR (16bit.json, int8.json, 4bit.json, shipped.json,
-linear-*.json, attention.json) and writes bench.json and bench.md beside it.
+copy.json, linear-*.json, attention.json) and writes bench.json and bench.md beside it.
 """
 
 import datetime
@@ -18,6 +18,9 @@ INT8 = 'int8 weights, fp16 K/V'
 INT8_KV = 'int8 weights, int8 K/V'
 INT4 = 'int4 weights, fp16 K/V'
 MEMORY_SHARE = 0.60
+# Of formats sampled by turns: the format, and the beginning of what it is compared with.
+TURN_TARGETS = {(INT4, INT8): 1.6, (INT4, "llama.cpp's"): 1.5}
+COPY_TARGET = 3.0  # tokens per second with speculation over those without
 OPS = {'linear': 'products', 'logits': 'logits', 'attention': 'attention',
        'rope_write': 'K/V written', 'embed': 'embedding', 'other': 'other'}
 
@@ -173,27 +176,53 @@ def attention_rows(run: dict) -> list[str]:
     return rows
 
 
-def int4_line(run: dict) -> str:
-    """int4 beside int8, in one run of decoding at depth 0."""
-    int4, int8 = ({f['format']: f['tokens_per_second'] for f in run['figures']
-                   if f['work'] == 'decode at 0'}[name] for name in (INT4, INT8))
-    return (f'Decoding at depth 0 with int4 weights and with int8, in one run: {int4:,.0f} and '
-            f'{int8:,.0f} tokens a second, {int4 / int8:.2f}x (target 1.6x).\n')
+def turn_rows(run: dict) -> list[str]:
+    """Ratios of formats whose samples were taken by turns."""
+    rows = []
+    for r in run['ratios']:
+        target = next((target for (name, other), target in TURN_TARGETS.items()
+                       if name == r['format'] and r['other'].startswith(other)), None)
+        verdict = (f'{target:g}x | {"met" if r["ratio"] >= target else "missed"}'
+                   if target else '- |')
+        rows.append(f'| {r["format"]}, {r["work"]} | {r["other"]} | {r["ratio"]:.2f}x | '
+                    f'{min(r["ratios"]):.2f} to {max(r["ratios"]):.2f} | {verdict} |')
+    return rows
+
+
+def copy_row(run: dict) -> str:
+    """Speculative decoding of a copied passage."""
+    median = {key: statistics.median(values) for key, values in run.items()
+              if isinstance(values, list)}
+    peer = '- | - | - | -'
+    if 'peer_lookup' in run:
+        peer = (f'{median["peer_lookup"]:,.0f} | {median["peer_ratio"]:.2f}x | '
+                f'{median["plain_over_peer"]:.2f}x | {median["speculating_over_peer"]:.2f}x')
+    return (f'| {run["dtype"]} | {median["speculating"]:,.0f} | {median["ratio"]:.2f}x | {peer} | '
+            f'{COPY_TARGET:g}x | {"met" if median["ratio"] >= COPY_TARGET else "missed"} |')
 
 
 def markdown(runs: dict, date: str, commit: str) -> str:
-    int8 = runs['int8']
+    int8, copy = runs['int8'], runs['copy']
     goals = [goal_row(goal, figure_of(goal, runs)) for goal in GOALS]
     steps = [step_row(goal, figure_of(goal, runs)) for goal in GOALS]
     products = product_rows(runs['linear-fp16']) + product_rows(runs['linear-int8'])
     return '\n'.join([
         f'{int8["machine"]}; {date}, commit {commit}. Medians; spread is (largest - smallest) / '
         'median. Ceilings are measured before and after every sample, for the machine may be '
-        'shared: read bandwidth for decode, fp32 product (oneDNN) for prefill.\n',
+        'shared: read bandwidth for decode, fp32 GEMM (oneDNN) for prefill.\n',
         'The 124M shape (12 layers, 12 heads, width 768, vocabulary 50304), tokens a second:\n',
         table('| work | ours | spread | llama.cpp | ratio | a token takes | ceiling then '
               '| of the ceiling | target | |', goals),
-        int4_line(runs['4bit']),
+        'Decoding in several formats, a sample of each by turns: the median ratio of a turn, and '
+        'all turns:\n',
+        table('| decoding | beside | ratio | turns | target | |', turn_rows(runs['4bit'])),
+        f'A passage of {copy["passage"]:,} tokens, of which {copy["num_tokens"]:,} are copied by a '
+        'model of the same shape that copies (speculation_bench --copying): n-gram drafts of up to '
+        f'{copy["num_speculative_tokens"]} tokens beside llama.cpp\'s lookup decoding with as '
+        'many, tokens a second and ratios of turns:\n',
+        table('| weights | ours with drafts | over ours without | llama.cpp | over its own without '
+              '| ours over it, without drafts | with | target | |',
+              [copy_row(copy)]),
         "Where a step's time goes, us, in the sample of median speed (prefill: 512 rows a step). "
         'Weights are the bytes that products and logits read, scales included, or the FLOPs that '
         'they need; attention is K whole and the V rows that count; each at its rate while it ran, '
@@ -215,7 +244,8 @@ def markdown(runs: dict, date: str, commit: str) -> str:
 
 def main() -> None:
     folder, commit = pathlib.Path(sys.argv[1]), sys.argv[2]
-    names = ('16bit', 'int8', '4bit', 'shipped', 'linear-fp16', 'linear-int8', 'attention')
+    names = ('16bit', 'int8', '4bit', 'shipped', 'copy', 'linear-fp16', 'linear-int8',
+             'attention')
     runs = {name: json.loads((folder / f'{name}.json').read_text()) for name in names}
     date = datetime.date.today().isoformat()
     (folder / 'bench.json').write_text(

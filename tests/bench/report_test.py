@@ -19,7 +19,7 @@ def figure(work, weights_and_kv, ours=500.0, peer=100.0):
     """200 MB a token beside 200 GB/s: the machine allows 1000 tokens a second."""
     return {'work': work, 'format': weights_and_kv, 'tokens_per_second': ours,
             'samples': [ours, 0.9 * ours, ours, 1.1 * ours, ours],
-            'ceiling': 'fp32 product' if work.startswith('prefill') else 'read bandwidth',
+            'ceiling': 'fp32 GEMM' if work.startswith('prefill') else 'read bandwidth',
             'ceiling_per_second': [200e9, 100e9, 200e9, 300e9, 200e9], 'work_per_token': 200e6,
             'share_of_ceiling': ours / 1000, 'value_rows_read': 0.125,
             'peer_tokens_per_second': peer, 'peer_ceiling_per_second': 60e9,
@@ -37,6 +37,19 @@ def model_run(weights_and_kv, peer):
             'peer_peak_mib': 1000 if peer else 0}
 
 
+def turn_ratios(peer):
+    ratios = [turn_ratio(report.INT4, report.INT8, [1.5, 1.7, 1.6])]
+    if peer:
+        ratios += [turn_ratio(report.INT8, "llama.cpp's Q8_0", [1.2]),
+                   turn_ratio(report.INT4, "llama.cpp's Q4_0", [1.49])]
+    return ratios
+
+
+def turn_ratio(name, other, ratios):
+    return {'work': 'decode at 0', 'format': name, 'other': other, 'ratios': ratios,
+            'ratio': sorted(ratios)[len(ratios) // 2]}
+
+
 def all_runs(peer):
     product = {'in': 768, 'out': 2304, 'rows': 1, 'samples_us': [50, 55, 60],
                'peer_samples_us': [100, 110, 120], 'share_of_read': 0.9,
@@ -45,9 +58,15 @@ def all_runs(peer):
                   'aggregate_name': name, 'real_time': value, 'GB/s': 30.0, 'v_read': 0.2}
                  for kind, us in (('lssar', 80), ('softmax', 160))
                  for name, value in (('median', us), ('cv', 0.05))]
-    return {'16bit': model_run([report.FP16], peer),
+    copy = {'dtype': 'int8', 'passage': 2048, 'num_tokens': 512,
+            'num_speculative_tokens': 16, 'speculating': [900, 1000], 'ratio': [3.0, 3.2]}
+    if peer:
+        copy |= {'peer_lookup': [400, 400], 'peer_ratio': [1.5, 1.7],
+                 'plain_over_peer': [1.2, 1.2], 'speculating_over_peer': [2.4, 2.4]}
+    return {'copy': copy,
+            '16bit': model_run([report.FP16], peer),
             'int8': model_run([report.INT8, report.INT8_KV], peer),
-            '4bit': model_run([report.INT4, report.INT8], peer),
+            '4bit': {**model_run([report.INT4, report.INT8], peer), 'ratios': turn_ratios(peer)},
             'shipped': model_run([report.FP16], 0),
             'linear-fp16': {'weights': 'fp16', 'figures': [product]},
             'linear-int8': {'weights': 'int8', 'figures': [product]},
@@ -97,6 +116,16 @@ class StepTest(unittest.TestCase):
         self.assertIn('| 132 MFLOP, 98 GFLOP/s (50%) |', row)
 
 
+class TurnTest(unittest.TestCase):
+
+    def test_ratios_of_turns_stand_beside_their_targets(self):
+        self.assertEqual(report.turn_rows({'ratios': turn_ratios(100.0)}), [
+            f'| {report.INT4}, decode at 0 | {report.INT8} | 1.60x | 1.50 to 1.70 | 1.6x | met |',
+            f"| {report.INT8}, decode at 0 | llama.cpp's Q8_0 | 1.20x | 1.20 to 1.20 | - | |",
+            f"| {report.INT4}, decode at 0 | llama.cpp's Q4_0 | 1.49x | 1.49 to 1.49 | 1.5x "
+            '| missed |'])
+
+
 class PageTest(unittest.TestCase):
 
     def page(self, peer):
@@ -117,9 +146,11 @@ class PageTest(unittest.TestCase):
             for goal_of_page in report.GOALS:
                 label = f'| {goal_of_page.work}, {goal_of_page.format} |'
                 self.assertEqual(text.count(label), 2, label)  # its figures, its step
-            self.assertIn('500 and 500 tokens a second, 1.00x (target 1.6x)', text)
+            self.assertIn('| int8 | 950 | 3.10x | '
+                          + ('400 | 1.60x | 1.20x | 2.40x | ' if peer else '- | - | - | - | ')
+                          + '3x | met |', text)
             tables = [block.splitlines() for block in text.split('\n\n') if block[0] == '|']
-            self.assertEqual(len(tables), 6)
+            self.assertEqual(len(tables), 8)
             for lines in tables:
                 self.assertEqual({line.count('|') for line in lines}, {lines[0].count('|')})
 

@@ -4,9 +4,9 @@
 //   speculation_bench --model models/zoo/lssar-6m
 //   speculation_bench --dtype fp32 --draft-model models/zoo/lssar-6m --draft-dtype int4
 //
-// Without --draft-model the drafts are n-grams. A quantized copy of the model is a draft model that
-// as right and as slow as a draft model can be: it shows the acceptance and the draft model's work,
-// not a speedup. For that there is
+// Without --draft-model the drafts are n-grams. A quantized copy of the model is a draft model
+// that is as right and as slow as a draft model can be: it shows the acceptance and the draft
+// model's work, not a speedup. For that there is
 //
 //   speculation_bench --random-model --draft-model models/zoo/lssar-6m --draft-dtype int4
 //
@@ -14,9 +14,15 @@
 // that --model writes, after the model computed its logits. So the work is that of a larger model,
 // and the acceptance that of the copy. Several sequences write the same text.
 //
+//   speculation_bench --copying --dtype int8 --peer-llama DIR/llama-bench
+//
 // copy: the output is the prompt again. The shipped model does not copy, so the output is forced:
 // each draw becomes the next token of the passage, after the model computed its logits. Drafts come
 // from the tokens, as ever.
+//
+// --copying: a model of the 124M shape with random layers whose greedy text is the passage again by
+// its own weights (ModelShape::cycle), so llama.cpp's lookup decoding copies it too. That is the
+// peer, in the same turns, with as many draft tokens; the texts are compared.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -25,7 +31,9 @@
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -40,6 +48,7 @@
 #include "runtime/draft_model.h"
 #include "runtime/engine.h"
 #include "tests/bench/median.h"
+#include "tests/bench/peer_llama.h"
 #include "tests/bench/random_checkpoint.h"
 
 namespace lssar {
@@ -101,13 +110,17 @@ class CollectingSink : public OutputSink {
 
 struct Setting {
   std::string model = "models/zoo/lssar-6m";
+  bool copying = false;
+  std::string peer_llama;
+  std::string work_folder = "build/bench";
+  std::string json;
   int num_threads = 0;
   int num_pairs = 7;
   int num_tokens = 512;
   int passage = 2048;
   std::string only;
-  std::optional<DType> dtype, draft_dtype;  // nullopt: as stored
-  std::string draft_model;                  // empty: n-grams
+  std::string dtype = "auto", draft_dtype = "auto";
+  std::string draft_model;  // empty: n-grams
   bool is_adaptive = true;
   bool has_random_model = false;
   EngineOptions engine = {.max_model_len = 8192};
@@ -223,6 +236,129 @@ class Bench {
   Engine* const speculating_;
 };
 
+// The model of --copying: its checkpoint, and the same as a file for llama.cpp.
+class CopyingModel {
+ public:
+  static absl::StatusOr<CopyingModel> Create(const Setting& setting) {
+    CopyingModel self;
+    self.shape_.cycle = setting.passage;
+    const std::string name = StrCat(setting.work_folder, "/copying-124m-", setting.passage);
+    self.directory_ = name;
+    if (!std::filesystem::exists(name + "/model.safetensors")) {
+      std::fprintf(stderr, "writing %s\n", name.c_str());
+      RETURN_IF_ERROR(bench::WriteRandomCheckpoint(self.shape_, name));
+    }
+    if (setting.peer_llama.empty()) return self;
+    const bench::GgufMatrices matrices = bench::MatricesOf(setting.dtype);
+    self.gguf_ = StrCat(name, "-", NameOf(matrices), ".gguf");
+    if (!std::filesystem::exists(self.gguf_))
+      RETURN_IF_ERROR(bench::WriteRandomGguf(self.shape_, matrices, self.gguf_));
+    self.prompt_file_ = name + ".txt";
+    std::ofstream(self.prompt_file_) << self.Words(setting.passage);
+    return self;
+  }
+
+  std::vector<int32_t> Tokens(int count) const {
+    std::vector<int32_t> tokens = {0};
+    while (std::ssize(tokens) < count) tokens.push_back(bench::NextToken(shape_, tokens.back()));
+    return tokens;
+  }
+  std::string Words(int count) const {
+    std::string words;
+    for (const int32_t token : Tokens(count)) words += bench::GgufWord(token);
+    return words;
+  }
+
+  const std::string& directory() const { return directory_; }
+  const std::string& gguf() const { return gguf_; }
+  const std::string& prompt_file() const { return prompt_file_; }
+
+ private:
+  bench::ModelShape shape_;
+  std::string directory_, gguf_, prompt_file_;
+};
+
+// One pair of greedy copies by llama.cpp, and one by us.
+struct CopySample {
+  double plain = 0, speculating = 0;  // tokens per second
+  double peer_plain = 0, peer_lookup = 0;
+};
+
+// The engines of a checkpoint, without speculation and with it.
+struct Engines {
+  std::unique_ptr<Engine> plain, speculating;
+};
+
+// A passage copied by CopyingModel, beside llama.cpp's lookup decoding if there is one.
+absl::Status MeasureCopies(const Setting& setting, const CopyingModel& copying, int num_threads,
+                           ForcedModel* model, const Engines& engines) {
+  const Work work{
+      .name = "copy",
+      .requests = {Generate(copying.Tokens(setting.passage), setting.num_tokens, 0, 1)}};
+  const std::vector<int32_t> text = copying.Tokens(setting.num_tokens);
+  const bench::PeerLlama peer(setting.peer_llama, num_threads, 1);
+  const auto run_peer = [&](int num_draft_tokens, double* rate) -> absl::Status {
+    ASSIGN_OR_RETURN(const bench::PeerText copied,
+                     peer.Lookup(copying.gguf(), copying.prompt_file(), setting.passage,
+                                 setting.num_tokens, num_draft_tokens));
+    const std::string wanted = copying.Words(setting.passage) + copying.Words(setting.num_tokens);
+    if (copied.output.find(wanted) == std::string::npos)
+      return absl::InternalError("llama-lookup did not copy the passage");
+    if (copied.num_draft_tokens > 0 || num_draft_tokens == 0) {
+      *rate = copied.tokens_per_second;
+      return absl::OkStatus();
+    }
+    return absl::InternalError("llama-lookup drafted nothing");
+  };
+  std::vector<CopySample> samples;
+  int64_t num_draft = 0, num_accepted = 0;
+  for (int pair = -1; pair < setting.num_pairs; ++pair) {  // the first one warms up
+    CopySample sample;
+    // The order alternates, so that a machine that gets slower favours neither.
+    for (const bool speculates : {pair % 2 == 0, pair % 2 != 0}) {
+      const Run run =
+          RunWork(work, (speculates ? engines.speculating : engines.plain).get(), model);
+      LSSAR_CHECK(run.ids[0] == text);
+      (speculates ? sample.speculating : sample.plain) = run.tokens_per_second;
+      if (pair >= 0) num_draft += run.num_draft, num_accepted += run.num_accepted;
+      if (setting.peer_llama.empty() || pair < 0) continue;
+      RETURN_IF_ERROR(run_peer(speculates ? setting.engine.num_speculative_tokens : 0,
+                               speculates ? &sample.peer_lookup : &sample.peer_plain));
+    }
+    if (pair >= 0) samples.push_back(sample);
+  }
+  nlohmann::json json = {{"dtype", setting.dtype},
+                         {"passage", setting.passage},
+                         {"num_tokens", setting.num_tokens},
+                         {"num_speculative_tokens", setting.engine.num_speculative_tokens},
+                         {"drafted", num_draft},
+                         {"accepted", num_accepted}};
+  std::printf("copy %d of %d tokens, %s weights; %lld drafted, %lld accepted\n", setting.num_tokens,
+              setting.passage, setting.dtype.c_str(), static_cast<long long>(num_draft),
+              static_cast<long long>(num_accepted));
+  const auto print = [&](const char* name, const char* key, auto&& value_of) {
+    std::vector<double> values;
+    for (const CopySample& sample : samples) values.push_back(value_of(sample));
+    json[key] = values;
+    const auto [low, high] = std::ranges::minmax(values);
+    std::printf("  %-38s %8.2f [%.2f, %.2f]\n", name, bench::Median(values), low, high);
+  };
+  using S = CopySample;
+  print("tokens/s with drafts", "speculating", [](const S& s) { return s.speculating; });
+  print("over those without", "ratio", [](const S& s) { return s.speculating / s.plain; });
+  if (!setting.peer_llama.empty()) {
+    print("llama.cpp's lookup, tokens/s", "peer_lookup", [](const S& s) { return s.peer_lookup; });
+    print("over its own without", "peer_ratio",
+          [](const S& s) { return s.peer_lookup / s.peer_plain; });
+    print("ours over llama.cpp's, without drafts", "plain_over_peer",
+          [](const S& s) { return s.plain / s.peer_plain; });
+    print("ours over llama.cpp's, with drafts", "speculating_over_peer",
+          [](const S& s) { return s.speculating / s.peer_lookup; });
+  }
+  if (!setting.json.empty()) std::ofstream(setting.json) << json.dump(2) << "\n";
+  return absl::OkStatus();
+}
+
 // Random weights of GPT-2's 124M shape with the vocabulary of `like`, whose tokenizer it takes.
 absl::StatusOr<Checkpoint> LoadRandom(Checkpoint* like, std::optional<DType> dtype,
                                       Backend* backend) {
@@ -235,10 +371,6 @@ absl::StatusOr<Checkpoint> LoadRandom(Checkpoint* like, std::optional<DType> dty
   return checkpoint;
 }
 
-// The engines of a checkpoint, without speculation and with it.
-struct Engines {
-  std::unique_ptr<Engine> plain, speculating;
-};
 absl::StatusOr<Engines> MakeEngines(const Setting& setting, Checkpoint* checkpoint,
                                     Checkpoint* draft, Backend* backend) {
   EngineOptions options = setting.engine;
@@ -302,7 +434,7 @@ void MeasureTexts(const Setting& setting, int32_t first_id, const Engines& engin
 // The served model has random weights, and its text is forced to be the one that `writer` writes.
 absl::Status MeasureRandomModel(const Setting& setting, Checkpoint* writer, Checkpoint* draft,
                                 Backend* backend) {
-  ASSIGN_OR_RETURN(Checkpoint served, LoadRandom(writer, setting.dtype, backend));
+  ASSIGN_OR_RETURN(Checkpoint served, LoadRandom(writer, ParseDType(setting.dtype), backend));
   ForcedModel* const model = WrapModel(&served);
   ASSIGN_OR_RETURN(const Engines engines, MakeEngines(setting, &served, draft, backend));
   ASSIGN_OR_RETURN(const Engines writing, MakeEngines(setting, writer, nullptr, backend));
@@ -324,14 +456,27 @@ absl::Status MeasureRandomModel(const Setting& setting, Checkpoint* writer, Chec
 }
 
 absl::Status RunBench(const Setting& setting) {
+  if (!setting.copying && !(setting.peer_llama.empty() && setting.json.empty())) {
+    return absl::InvalidArgumentError("--peer-llama and --json need --copying");
+  }
+  if (setting.copying && setting.num_tokens > setting.passage) {
+    return absl::InvalidArgumentError(StrCat("--tokens ", setting.num_tokens,
+                                             ": at most --passage ", setting.passage,
+                                             " with --copying"));
+  }
   ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend,
                    MakeBackend({.name = "cpu", .num_threads = setting.num_threads}));
+  std::optional<CopyingModel> copying;
+  if (setting.copying) {
+    ASSIGN_OR_RETURN(copying, CopyingModel::Create(setting));
+  }
   ASSIGN_OR_RETURN(Checkpoint checkpoint,
-                   LoadCheckpoint(setting.model, backend.get(), {.dtype = setting.dtype}));
+                   LoadCheckpoint(copying ? copying->directory() : setting.model, backend.get(),
+                                  {.dtype = ParseDType(setting.dtype)}));
   std::optional<Checkpoint> draft;
   if (!setting.draft_model.empty()) {
-    ASSIGN_OR_RETURN(
-        draft, LoadCheckpoint(setting.draft_model, backend.get(), {.dtype = setting.draft_dtype}));
+    ASSIGN_OR_RETURN(draft, LoadCheckpoint(setting.draft_model, backend.get(),
+                                           {.dtype = ParseDType(setting.draft_dtype)}));
   }
   Checkpoint* const draft_or_null = draft ? &*draft : nullptr;
   if (setting.has_random_model) {
@@ -340,6 +485,7 @@ absl::Status RunBench(const Setting& setting) {
   ForcedModel* const model = WrapModel(&checkpoint);
   ASSIGN_OR_RETURN(const Engines engines,
                    MakeEngines(setting, &checkpoint, draft_or_null, backend.get()));
+  if (copying) return MeasureCopies(setting, *copying, backend->NumThreads(), model, engines);
   MeasureTexts(setting, checkpoint.config.bos_id.value_or(0), engines, model);
   return absl::OkStatus();
 }
@@ -351,33 +497,35 @@ int main(int argc, char** argv) {
   lssar::Setting setting;
   CLI::App app("Measures speculative decoding against none");
   app.add_option("--model", setting.model, "Checkpoint directory");
+  app.add_flag("--copying", setting.copying,
+               "A generated model of the 124M shape that copies its prompt, instead of --model")
+      ->excludes("--model");
+  app.add_option("--peer-llama", setting.peer_llama,
+                 "Path of llama.cpp's llama-bench, beside which llama-lookup lies; with --copying");
+  app.add_option("--work-folder", setting.work_folder, "Where generated weights are stored")
+      ->capture_default_str();
+  app.add_option("--json", setting.json, "Also write the figures to this file; with --copying");
   app.add_option("--threads", setting.num_threads, "Threads; 0: all cores");
   app.add_option("--pairs", setting.num_pairs, "Pairs of runs, with and without");
   app.add_option("--tokens", setting.num_tokens, "Tokens of each text");
   app.add_option("--passage", setting.passage, "Tokens of the passage that is copied");
-  app.add_option("--only", setting.only, "Only rows whose name contains this");
+  app.add_option("--only", setting.only, "Only rows whose name contains this; without --copying")
+      ->excludes("--copying");
   app.add_option("--num-speculative-tokens", setting.engine.num_speculative_tokens,
                  "As the server's flag");
   app.add_option("--prompt-lookup-min", setting.engine.prompt_lookup_min, "As the server's flag");
   app.add_option("--prompt-lookup-max", setting.engine.prompt_lookup_max, "As the server's flag");
-  std::string dtype = "auto", draft_dtype = "auto";
-  app.add_option("--dtype", dtype, "As the server's flag");
-  app.add_option("--draft-model", setting.draft_model, "As the server's flag; none: n-grams");
-  app.add_option("--draft-dtype", draft_dtype, "As the server's flag");
+  const CLI::IsMember dtypes({"auto", "fp32", "fp16", "bf16", "int8", "int4"});
+  app.add_option("--dtype", setting.dtype, "As the server's flag")->check(dtypes);
+  app.add_option("--draft-model", setting.draft_model, "As the server's flag; none: n-grams")
+      ->excludes("--copying");
+  app.add_option("--draft-dtype", setting.draft_dtype, "As the server's flag")->check(dtypes);
   app.add_flag("--random-model", setting.has_random_model,
-               "Serve random weights of the 124M shape; force the text that --model writes");
+               "Serve random weights of the 124M shape; force the text that --model writes")
+      ->excludes("--copying");
   app.add_flag("!--fixed", setting.is_adaptive,
                "Draft --num-speculative-tokens tokens in every step, whatever they cost");
   CLI11_PARSE(app, argc, argv);
-  for (const auto& [name, target] :
-       {std::pair(&dtype, &setting.dtype), std::pair(&draft_dtype, &setting.draft_dtype)}) {
-    if (*name == "auto") continue;
-    *target = lssar::ParseDType(*name);
-    if (!*target) {
-      std::fprintf(stderr, "%s is no data type\n", name->c_str());
-      return 2;
-    }
-  }
   const absl::Status status = lssar::RunBench(setting);
   if (status.ok()) return 0;
   std::fprintf(stderr, "%s\n", status.ToString().c_str());

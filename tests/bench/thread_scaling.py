@@ -1,8 +1,10 @@
 """Prints the speed of the CPU backend with 1, 2, 4, ... threads: decode and prefill of the 124M
 shape, beside what as many threads can read and compute at most.
 
-    python3 tests/bench/thread_scaling.py [--bench build/release-cpu/bin/gpu_model_bench]
-                                          [--threads 1,2,4,8] [--cpus 0-7]
+    cmake --build build/release-cpu --target gpu_model_bench
+    python3 -B tests/bench/thread_scaling.py
+    python3 -B tests/bench/thread_scaling.py --threads 1,2,4,8 --cpus 0-7
+    python3 -B tests/bench/thread_scaling.py --repeats 1    a short run
 
 With --cpus thread counts are the first 1, 2, 4, ... of these CPUs, and threads stay on them.
 """
@@ -41,11 +43,14 @@ def default_threads(most):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
-    parser.add_argument('--bench', default='build/release-cpu/bin/gpu_model_bench')
-    parser.add_argument('--threads', type=lambda text: [int(n) for n in text.split(',')])
-    parser.add_argument('--cpus', type=parse_cpus)
-    parser.add_argument('--repeats', default='5')
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--bench', default='build/release-cpu/bin/gpu_model_bench',
+                        help='the program that measures [%(default)s]')
+    parser.add_argument('--threads', type=lambda text: [int(n) for n in text.split(',')],
+                        help='numbers of threads [1, 2, 4, ... and all CPUs]')
+    parser.add_argument('--cpus', type=parse_cpus, help='CPUs that threads stay on [any]')
+    parser.add_argument('--repeats', default='5', help='samples of each figure [%(default)s]')
     given = parser.parse_args()
     most = len(given.cpus or os.sched_getaffinity(0))
     benches = {}

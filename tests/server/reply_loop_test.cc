@@ -89,6 +89,8 @@ class OneWrite final : public ReplyLoop::Stream {
 
 class ReplyLoopTest : public testing::Test {
  protected:
+  ReplyLoopTest() { loop_.Start(); }
+
   static bool WaitForWrites(const OneWrite& stream, int count) {
     for (int i = 0; i < 5000 && stream.num_writes < count; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
