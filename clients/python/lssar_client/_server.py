@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import collections
-import ctypes
 import json
-import signal
+import shutil
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-PR_SET_PDEATHSIG = 1
 LAST_LINES = 20  # of the log that an error quotes
 
 
-def _end_with_parent() -> None:
-    """Runs in the child: it is killed when its parent ends, however that ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def _end_with_parent() -> list[str]:
+    """A command before the server's: the kernel kills the server when its parent ends, however that
+    ends. Not subprocess' preexec_fn: it makes Python fork, and gRPC's handlers of a fork may wait
+    for each other for ever where a channel was used before."""
+    setpriv = shutil.which('setpriv')  # util-linux, a part of every Debian
+    return [setpriv, '--pdeathsig', 'KILL'] if setpriv else []
 
 
 class OwnServer:
@@ -40,13 +41,15 @@ class OwnServer:
 
         Errors: RuntimeError with the end of its log, where it does not start; FileNotFoundError.
         """
-        command = [program, '--model', model, '--listen', '127.0.0.1:0', '--http-listen', 'off',
-                   *flags]
+        path = shutil.which(program)
+        if path is None:
+            raise FileNotFoundError(f'{program}: no such program')
+        command = [*_end_with_parent(), path, '--model', model, '--listen', '127.0.0.1:0',
+                   '--http-listen', 'off', *flags]
         self._log: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL,
                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                         text=True, errors='replace', env=environment,
-                                         preexec_fn=_end_with_parent)
+                                         text=True, errors='replace', env=environment)
         self.address = self._wait_for_address()
         # A pipe that is not read would block the server.
         threading.Thread(target=self._read_log, daemon=True).start()
