@@ -2,10 +2,11 @@
 own with one thread, on two cores: the time from the first batch that arrives to the last one.
 
     cmake --build build/release --target lssar-server lssar_python_stubs
-    PYTHONPATH=build/release/python PYTHON_OF_RAY tests/bench/ray_rate.py --build build/release
+    PYTHONPATH=build/release/python:clients/python PYTHON_OF_RAY tests/bench/ray_rate.py --build build/release
 
-PYTHON_OF_RAY has `pip install 'clients/python[ray]'` (the tests' own: build/*/venvs/ray/bin/python).
-Run from the root of the source tree. One and two actors alternate; prints each round and medians.
+PYTHON_OF_RAY has `pip install 'clients/python[ray]'`; that of the tests is
+build/*/venvs/ray/bin/python. Run from the root of the source tree. One and two actors alternate;
+prints each round and the median.
 """
 
 import argparse
