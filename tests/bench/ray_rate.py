@@ -1,8 +1,9 @@
-"""Rows per second through lssar_client.ray with one actor and with two, each with a server of its
+r"""Rows per second through lssar_client.ray with one actor and with two, each with a server of its
 own with one thread, on two cores: the time from the first batch that arrives to the last one.
 
     cmake --build build/release --target lssar-server lssar_python_stubs
-    PYTHONPATH=build/release/python:clients/python PYTHON_OF_RAY tests/bench/ray_rate.py --build build/release
+    PYTHONPATH=build/release/python:clients/python \
+        PYTHON_OF_RAY tests/bench/ray_rate.py --build build/release
 
 PYTHON_OF_RAY has `pip install 'clients/python[ray]'`; that of the tests is
 build/*/venvs/ray/bin/python. Run from the root of the source tree. One and two actors alternate;
