@@ -36,7 +36,7 @@ struct DraftSequence {
   int num_reserved_pages = 0;
   int num_unverified = 0;  // computed draft tokens after the sequence's
   bool is_broken = false;  // its logits were not finite: no more drafts
-  // Of the step.
+  // Set in each step.
   int num_tokens = 0;  // to compute next
   int num_wanted = 0;  // draft tokens; 0: the sequence only catches up
 };

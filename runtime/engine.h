@@ -61,7 +61,7 @@ struct EngineStats {
   int64_t num_prefix_cache_hits = 0;     // tokens found
   int64_t num_draft_tokens = 0;          // computed to be verified
   int64_t num_accepted_tokens = 0;       // of these, tokens that became output
-  // Of the draft model; 0 without one.
+  // The draft model's pages and failures; 0 without one.
   int num_draft_model_pages = 0;
   int num_free_draft_model_pages = 0;    // cached ones included
   int64_t num_draft_model_failures = 0;  // forwards that failed, sequences with NaN logits

@@ -42,7 +42,7 @@ class DraftCost {
   void AddStep(int num_decodes, int num_draft, Clock::duration duration);
 
   double Of(int num_decodes) const;
-  // Of() is a guess: there are only a few samples.
+  // Whether Of() is a guess, because there are only a few samples.
   bool IsUncertain(int num_decodes) const;
   // Whether the next step should run without drafts, so that it is a measure: every 32nd one; every
   // third one while the cost is uncertain; the one after a draft that NeedsDraft asked for.

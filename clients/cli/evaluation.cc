@@ -67,7 +67,7 @@ void AddTokens(const RollingWindow& window, const std::vector<v1::Token>& tokens
   }
 }
 
-// Of the mean of `values`; 0 for one value.
+// The standard error of the mean of `values`; 0 for one value.
 double StandardError(const std::vector<double>& values, double mean) {
   if (values.size() < 2) return 0;
   double sum = 0;

@@ -66,7 +66,7 @@ struct RowBlock {
     return view.scales[size_t(row) * size_t(num_groups) + size_t((first_col + k) / group_cols)];
   }
 
-  // Of column first_col + k of an int4 view.
+  // The code of column first_col + k of an int4 view.
   uint8_t Int4Code(int k) const {
     const uint8_t* codes =
         static_cast<const uint8_t*>(view.elements) + size_t(row) * Int4RowBytes(view.num_cols);

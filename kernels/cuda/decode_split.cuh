@@ -232,7 +232,7 @@ LSSAR_DEVICE void ScoreSplit(const RowWork<E, kDim>& work, const HeadQueries<E, 
       if (E::kHasScales) factor *= memory.KeyScales(stage)[at + i];
       const float of_first_part = c[i] * factor;
       const float score = MulAdd(c[2 + i], factor, of_first_part);
-      // Of keys after the last one, dot products are computed, but not used.
+      // The dot products of keys after the last one are computed, but not used.
       const bool is_key = first + key + i < end;
       if (has_head && is_key) of_head[key + i] = score;
       const float summed = sums_first_part ? of_first_part : score;

@@ -15,8 +15,8 @@ namespace {
 
 constexpr char kEmbedding[] = "transformer.wte.weight";
 constexpr char kHead[] = "lm_head.weight";
-// Of a shape with a cycle: a standard deviation of 1, where the layers together add 1 to 2. A
-// token's logit is then some 20 standard deviations above the others.
+// Embeddings of a shape with a cycle have a standard deviation of 1, where the layers together add
+// 1 to 2. A token's logit is then some 20 standard deviations above the others.
 constexpr float kEmbeddingScale = 50;
 
 uint64_t SplitMix(uint64_t& state) {
@@ -72,7 +72,7 @@ std::vector<char> ToQ4Blocks(const std::vector<float>& values) {
   return blocks;
 }
 
-// Of a matrix type: the codes of a tensor's type and of general.file_type.
+// The codes of a matrix type: as a tensor's type and as general.file_type.
 struct GgufTypeCodes {
   uint32_t tensor;
   uint32_t file;

@@ -18,7 +18,7 @@ INT8 = 'int8 weights, fp16 K/V'
 INT8_KV = 'int8 weights, int8 K/V'
 INT4 = 'int4 weights, fp16 K/V'
 MEMORY_SHARE = 0.60
-# Of formats sampled by turns: the format, and the beginning of what it is compared with.
+# Least ratios of formats sampled by turns: (format, beginning of what it is compared with).
 TURN_TARGETS = {(INT4, INT8): 1.6, (INT4, "llama.cpp's"): 1.5}
 COPY_TARGET = 3.0  # tokens per second with speculation over those without
 OPS = {'linear': 'products', 'logits': 'logits', 'attention': 'attention',

@@ -50,46 +50,29 @@
 #include "tests/bench/median.h"
 #include "tests/bench/peer_llama.h"
 #include "tests/bench/random_checkpoint.h"
+#include "tests/support/forwarding_model.h"
 
 namespace lssar {
 namespace {
 
 // Gives every draw the token of `text` at its position, if there is a text.
-class ForcedModel : public LanguageModel {
+class ForcedModel final : public ForwardingModel {
  public:
-  explicit ForcedModel(std::unique_ptr<LanguageModel> model) : model_(std::move(model)) {}
+  using ForwardingModel::ForwardingModel;
 
   const std::vector<int32_t>* text = nullptr;
 
-  const ModelConfig& Config() const override { return model_->Config(); }
-  absl::Status Forward(const ForwardBatch& batch, const KvView& kv,
-                       AttentionStats* stats) override {
-    return model_->Forward(batch, kv, stats);
-  }
   void Sample(const ForwardBatch& batch, std::span<const SampleRequest> requests,
               std::span<SampleResult> results) override {
-    if (text == nullptr) return model_->Sample(batch, requests, results);
+    if (text == nullptr) return ForwardingModel::Sample(batch, requests, results);
     forced_.assign(requests.begin(), requests.end());
     for (SampleRequest& request : forced_) {
       if (request.target < 0) request.target = (*text)[size_t(request.position)];
     }
-    model_->Sample(batch, forced_, results);
-  }
-  absl::Status Synchronize() override { return model_->Synchronize(); }
-  absl::Status CopyLogits(const ForwardBatch& batch, int first, int count,
-                          std::span<float> out) override {
-    return model_->CopyLogits(batch, first, count, out);
-  }
-  absl::Status CopyHiddenStates(const ForwardBatch& batch, std::span<float> out) override {
-    return model_->CopyHiddenStates(batch, out);
-  }
-  int NumHeadOutputs() const override { return model_->NumHeadOutputs(); }
-  void ApplyHead(std::span<const float> hidden, std::span<float> out) const override {
-    model_->ApplyHead(hidden, out);
+    ForwardingModel::Sample(batch, forced_, results);
   }
 
  private:
-  const std::unique_ptr<LanguageModel> model_;
   std::vector<SampleRequest> forced_;
 };
 

@@ -102,7 +102,7 @@ double CpuSeconds() {
   return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
 }
 
-// Of requests [first_idx, first_idx + num_requests) of the workload.
+// The rate over requests [first_idx, first_idx + num_requests) of the workload.
 absl::StatusOr<Rate> MeasureRate(const ServedModel& model, const cli::BenchWorkload& workload,
                                  int64_t first_idx, const Options& options) {
   // Each finished request releases the limit, so all are done when the whole limit can be acquired.

@@ -132,6 +132,17 @@ std::vector<Request> MixedRequests(const Tokenizer& tokenizer) {
   return requests;
 }
 
+// Runs all requests together on `server`, and each one alone on `alone`.
+void ExpectBitsOfAlone(Server* alone, Server* server, const std::vector<Request>& requests) {
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  for (const Request& request : requests) sinks.push_back(server->Submit(request));
+  for (size_t i = 0; i < requests.size(); ++i) {
+    SCOPED_TRACE(testing::Message() << "prompt of " << requests[i].prompt.size());
+    ASSERT_EQ(sinks[i]->Wait(), absl::OkStatus());
+    ExpectEqualBits(*sinks[i], *alone->RunAlone(requests[i]), requests[i]);
+  }
+}
+
 TEST(CheckpointEngine, EqualBitsAloneAndInAnyBatchChunkPageAndThreadCount) {
   Server alone({.num_threads = 1});
   std::vector<Request> requests = MixedRequests(alone.Text());
@@ -175,12 +186,7 @@ TEST(CheckpointEngine, EqualBitsWithOtherPages) {
                   .page_size = 32,
                   .kv_cache_dtype = kv_cache_dtype});
     const std::vector<Request> requests = MixedRequests(alone.Text());
-    std::vector<std::shared_ptr<RecordingSink>> sinks;
-    for (const Request& request : requests) sinks.push_back(other.Submit(request));
-    for (size_t i = 0; i < requests.size(); ++i) {
-      ASSERT_EQ(sinks[i]->Wait(), absl::OkStatus());
-      ExpectEqualBits(*sinks[i], *alone.RunAlone(requests[i]), requests[i]);
-    }
+    ExpectBitsOfAlone(&alone, &other, requests);
   }
 }
 
@@ -198,13 +204,7 @@ TEST(CheckpointEngine, EqualBitsWithPrefixCacheAndPreemption) {
                    .enable_prefix_caching = true,
                    .num_pages = kMaxModelLen / 32});
     for (int round = 0; round < 2; ++round) {
-      std::vector<std::shared_ptr<RecordingSink>> sinks;
-      for (const Request& request : requests) sinks.push_back(server.Submit(request));
-      for (size_t i = 0; i < requests.size(); ++i) {
-        SCOPED_TRACE(testing::Message() << "prompt of " << requests[i].prompt.size());
-        ASSERT_EQ(sinks[i]->Wait(), absl::OkStatus());
-        ExpectEqualBits(*sinks[i], *alone.RunAlone(requests[i]), requests[i]);
-      }
+      ExpectBitsOfAlone(&alone, &server, requests);
     }
     const EngineStats stats = server.Stats();
     EXPECT_GT(stats.num_prefix_cache_hits, 1000);
@@ -229,19 +229,24 @@ class RandomDrafter : public Drafter {
   std::mt19937 random_{3};
 };
 
+std::vector<Request> RequestsToDraftFor(const Tokenizer& tokenizer, int max_tokens) {
+  std::vector<Request> requests = MixedRequests(tokenizer);
+  for (Request& request : requests) {
+    if (!request.generate) continue;
+    request.generate->max_tokens = max_tokens;
+    if (request.prompt.size() == 16) request.generate->stop_strings = {" the king"};
+    if (request.prompt.size() % 5 == 0) request.generate->sampling.frequency_penalty = 0.3f;
+  }
+  return requests;
+}
+
 // With preemption and the prefix cache; the penalties of some requests count draft tokens.
 TEST(CheckpointEngine, EqualBitsWithSpeculation) {
   int64_t num_preemptions = 0;
   for (const bool is_right : {true, false}) {
     const DType kv_cache_dtype = is_right ? DType::kF16 : DType::kI8;
     Server alone({.num_threads = 1, .kv_cache_dtype = kv_cache_dtype});
-    std::vector<Request> requests = MixedRequests(alone.Text());
-    for (Request& request : requests) {
-      if (!request.generate) continue;
-      request.generate->max_tokens = 120;
-      if (request.prompt.size() == 16) request.generate->stop_strings = {" the king"};
-      if (request.prompt.size() % 5 == 0) request.generate->sampling.frequency_penalty = 0.3f;
-    }
+    const std::vector<Request> requests = RequestsToDraftFor(alone.Text(), 120);
     RandomDrafter drafter;
     Server server({.max_num_batched_tokens = 200,
                    .page_size = 32,
@@ -250,13 +255,7 @@ TEST(CheckpointEngine, EqualBitsWithSpeculation) {
                    .num_pages = kMaxModelLen / 32,
                    .speculates = true,
                    .drafter = is_right ? nullptr : &drafter});
-    std::vector<std::shared_ptr<RecordingSink>> sinks;
-    for (const Request& request : requests) sinks.push_back(server.Submit(request));
-    for (size_t i = 0; i < requests.size(); ++i) {
-      SCOPED_TRACE(testing::Message() << "prompt of " << requests[i].prompt.size());
-      ASSERT_EQ(sinks[i]->Wait(), absl::OkStatus());
-      ExpectEqualBits(*sinks[i], *alone.RunAlone(requests[i]), requests[i]);
-    }
+    ExpectBitsOfAlone(&alone, &server, requests);
     const EngineStats stats = server.Stats();
     num_preemptions += stats.num_preemptions;
     EXPECT_GT(stats.num_draft_tokens, 300);
@@ -272,25 +271,13 @@ TEST(CheckpointEngine, EqualBitsWithSpeculation) {
 // sequences are preempted; two threads, and one in the expected run.
 TEST(CheckpointEngine, EqualBitsWithADraftModel) {
   Server alone({.num_threads = 1});
-  std::vector<Request> requests = MixedRequests(alone.Text());
-  for (Request& request : requests) {
-    if (!request.generate) continue;
-    request.generate->max_tokens = 60;
-    if (request.prompt.size() == 16) request.generate->stop_strings = {" the king"};
-    if (request.prompt.size() % 5 == 0) request.generate->sampling.frequency_penalty = 0.3f;
-  }
+  const std::vector<Request> requests = RequestsToDraftFor(alone.Text(), 60);
   Server server({.max_num_batched_tokens = 200,
                  .page_size = 32,
                  .enable_prefix_caching = true,
                  .num_pages = kMaxModelLen / 32,
                  .draft_dtype = DType::kI4});
-  std::vector<std::shared_ptr<RecordingSink>> sinks;
-  for (const Request& request : requests) sinks.push_back(server.Submit(request));
-  for (size_t i = 0; i < requests.size(); ++i) {
-    SCOPED_TRACE(testing::Message() << "prompt of " << requests[i].prompt.size());
-    ASSERT_EQ(sinks[i]->Wait(), absl::OkStatus());
-    ExpectEqualBits(*sinks[i], *alone.RunAlone(requests[i]), requests[i]);
-  }
+  ExpectBitsOfAlone(&alone, &server, requests);
   const EngineStats stats = server.Stats();
   EXPECT_GT(stats.num_draft_tokens, 200);
   EXPECT_GT(stats.num_accepted_tokens, stats.num_draft_tokens / 3);

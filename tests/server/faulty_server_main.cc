@@ -16,6 +16,7 @@
 #include "server/run_server.h"
 #include "server/served_model.h"
 #include "tests/kernels/cuda/faulty_driver.h"
+#include "tests/support/forwarding_model.h"
 
 namespace lssar {
 namespace {
@@ -42,13 +43,12 @@ Fault ReadFault() {
   return {.first_step = step, .last_step = 1 << 30};
 }
 
-class FaultyModel final : public LanguageModel {
+class FaultyModel final : public ForwardingModel {
  public:
   FaultyModel(std::unique_ptr<LanguageModel> model, const Fault& fault,
               std::shared_ptr<DriverScript> driver)
-      : model_(std::move(model)), fault_(fault), driver_(std::move(driver)) {}
+      : ForwardingModel(std::move(model)), fault_(fault), driver_(std::move(driver)) {}
 
-  const ModelConfig& Config() const override { return model_->Config(); }
   absl::Status Forward(const ForwardBatch& batch, const KvView& kv,
                        AttentionStats* counters) override {
     ++step_;
@@ -60,27 +60,10 @@ class FaultyModel final : public LanguageModel {
     } else if (is_faulty) {
       return absl::InternalError("the device failed");
     }
-    return model_->Forward(batch, kv, counters);
-  }
-  void Sample(const ForwardBatch& batch, std::span<const SampleRequest> rows,
-              std::span<SampleResult> out) override {
-    model_->Sample(batch, rows, out);
-  }
-  absl::Status Synchronize() override { return model_->Synchronize(); }
-  absl::Status CopyLogits(const ForwardBatch& batch, int first, int count,
-                          std::span<float> out) override {
-    return model_->CopyLogits(batch, first, count, out);
-  }
-  absl::Status CopyHiddenStates(const ForwardBatch& batch, std::span<float> out) override {
-    return model_->CopyHiddenStates(batch, out);
-  }
-  int NumHeadOutputs() const override { return model_->NumHeadOutputs(); }
-  void ApplyHead(std::span<const float> hidden, std::span<float> out) const override {
-    model_->ApplyHead(hidden, out);
+    return ForwardingModel::Forward(batch, kv, counters);
   }
 
  private:
-  const std::unique_ptr<LanguageModel> model_;
   const Fault fault_;
   const std::shared_ptr<DriverScript> driver_;
   int step_ = 0;

@@ -81,7 +81,7 @@ TEST(ThreadPoolTest, EachThreadHasARangeOfAdjacentTasks) {
   }
 }
 
-// Of each task: how often it ran, and on which thread.
+// How often each task ran, and on which thread.
 struct Runs {
   explicit Runs(size_t num_tasks) : counts(num_tasks), threads(num_tasks) {}
   void Add(int64_t task, int thread) {

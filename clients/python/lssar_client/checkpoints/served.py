@@ -38,8 +38,8 @@ def running(server: str, directory: str, *flags: str) -> Iterator[Client]:
                             environment=_clean_environment())
     except RuntimeError as error:
         raise CheckpointError(str(error)) from error
-    with process:
-        yield Client(process.address, timeout_s=TIMEOUT_S)
+    with process, Client(process.address, timeout_s=TIMEOUT_S) as client:
+        yield client
 
 
 def first_sentence(directory: str, num_tokens: int = NUM_TOKENS) -> str:
