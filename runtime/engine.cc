@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
+#include "kernels/thread_name.h"
 #include "runtime/block_manager.h"
 #include "runtime/draft_model.h"
 #include "runtime/kv_cache.h"
@@ -166,6 +167,7 @@ bool Engine::Drain(absl::Duration limit) {
 }
 
 void Engine::Run() {
+  NameThisThread("engine");
   absl::Status end = absl::UnavailableError("the engine was stopped");
   while (WaitForWork()) {
     const absl::Status status = Step();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/str_cat.h"
+#include "kernels/thread_name.h"
 
 namespace lssar {
 PortProbe::PortProbe(Probe probe, Clock::duration interval, Clock::duration max_age)
@@ -31,6 +32,7 @@ absl::Status PortProbe::Check() const {
 }
 
 void PortProbe::Run() {
+  NameThisThread("port-probe");
   std::unique_lock lock(mutex_);
   while (!stopped_.wait_for(lock, interval_, [this] { return is_stopping_; })) {
     lock.unlock();

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "kernels/thread_name.h"
+
 namespace lssar {
 
 ReplyLoop::ReplyLoop(std::unique_ptr<grpc::ServerCompletionQueue> queue)
@@ -12,7 +14,10 @@ ReplyLoop::ReplyLoop(std::unique_ptr<grpc::ServerCompletionQueue> queue)
 ReplyLoop::~ReplyLoop() { Stop(); }
 
 void ReplyLoop::Start() {
-  thread_ = std::thread([this] { Run(); });
+  thread_ = std::thread([this] {
+    NameThisThread("reply-loop");
+    Run();
+  });
 }
 
 // gRPC allows no new operation on a queue that was shut down.
@@ -47,20 +52,34 @@ void ReplyLoop::Run() {
 }
 
 void ReplyLoop::Schedule(std::shared_ptr<Stream> stream) {
-  const std::lock_guard lock(mutex_);
-  scheduled_.push_back(std::move(stream));
-  if (std::this_thread::get_id() != engine_thread_) Wake();
+  {
+    const std::lock_guard lock(mutex_);
+    scheduled_.push_back(std::move(stream));
+    if (std::this_thread::get_id() == engine_thread_ || !MustWake()) return;
+  }
+  Wake();
 }
 
 void ReplyLoop::EndBatch() {
-  const std::lock_guard lock(mutex_);
-  engine_thread_ = std::this_thread::get_id();
-  if (!scheduled_.empty()) Wake();
+  {
+    const std::lock_guard lock(mutex_);
+    engine_thread_ = std::this_thread::get_id();
+    if (scheduled_.empty() || !MustWake()) return;
+  }
+  Wake();
 }
 
-// An alarm that is due at once is gRPC's way to put an event into a queue.
+// A wake-up counts as a call: it uses the queue.
+bool ReplyLoop::MustWake() {
+  if (is_stopped_ || std::exchange(will_write_, true)) return false;
+  ++num_calls_;
+  return true;
+}
+
+// An alarm that is due at once is gRPC's way to put an event into a queue. Not under mutex_: the
+// woken thread, which may run at once in place of this one, would stop at it.
 void ReplyLoop::Wake() {
-  if (is_stopped_ || std::exchange(will_write_, true)) return;
+  const std::lock_guard lock(alarm_mutex_);
   alarm_.Set(queue_.get(), gpr_time_0(GPR_CLOCK_MONOTONIC), &woken_);
 }
 
@@ -70,6 +89,7 @@ void ReplyLoop::WriteScheduled() {
     will_write_ = false;
     writing_.swap(scheduled_);
   }
+  RemoveCall();
   for (const auto& stream : writing_) {
     if (ReplySocket* const socket = stream->Socket()) socket->BeginWrite();
   }

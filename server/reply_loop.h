@@ -56,7 +56,7 @@ class ReplyLoop {
   // and before it is destroyed: it still completes what was pending. Idempotent.
   void Stop();
 
-  // Calls, and requests for calls, that still use the queue.
+  // Calls, requests for calls and wake-ups that still use the queue.
   void AddCall();
   void RemoveCall();
 
@@ -69,7 +69,8 @@ class ReplyLoop {
 
  private:
   void Run();
-  // Requires  mutex_
+  // True: the caller must call Wake. Requires  mutex_
+  bool MustWake();
   void Wake();
   void WriteScheduled();
 
@@ -81,9 +82,11 @@ class ReplyLoop {
   int64_t num_calls_ = 0;
   bool is_stopped_ = false;
   std::vector<std::shared_ptr<Stream>> scheduled_;
-  bool will_write_ = false;  // the alarm is set
-  grpc::Alarm alarm_;
+  bool will_write_ = false;        // the alarm is set, or is about to be
   std::thread::id engine_thread_;  // which calls EndBatch; none before its first call
+
+  std::mutex alarm_mutex_;  // the thread that the alarm wakes never takes it
+  grpc::Alarm alarm_;
 
   std::vector<std::shared_ptr<Stream>> writing_;  // the loop's thread only
   std::thread thread_;

@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "kernels/thread_name.h"
 #include "server/health_probe.h"
 #include "server/log.h"
 #include "server/served_model.h"
@@ -44,6 +45,7 @@ sigset_t StopSignals() {
 // Handles the signals, which are blocked in every other thread: the first one starts a drain, the
 // second exits at once. While the model is loading, the first one exits.
 void WaitForSignals(std::promise<void> drain) {
+  NameThisThread("signals");
   const sigset_t signals = StopSignals();
   int signal_number = 0;
   sigwait(&signals, &signal_number);

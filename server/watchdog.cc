@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/str_cat.h"
+#include "kernels/thread_name.h"
 
 namespace lssar {
 namespace {
@@ -64,6 +65,7 @@ void Watchdog::ExpectShutdown() {
 }
 
 void Watchdog::Run(absl::Duration step_timeout) {
+  NameThisThread("watchdog");
   const absl::Duration interval = IntervalOf(step_timeout);
   StepWatch watch(absl::ToChronoNanoseconds(step_timeout), absl::ToChronoNanoseconds(2 * interval));
   while (WaitForNextCheck(interval)) {

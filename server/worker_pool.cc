@@ -5,6 +5,7 @@
 
 #include "kernels/check.h"
 #include "kernels/str_cat.h"
+#include "kernels/thread_name.h"
 
 namespace lssar {
 
@@ -58,6 +59,7 @@ std::deque<WorkerPool::Job>* WorkerPool::NextQueue() {
 }
 
 void WorkerPool::Run() {
+  NameThisThread("parser");
   std::unique_lock lock(mutex_);
   while (true) {
     std::deque<Job>* queue = nullptr;

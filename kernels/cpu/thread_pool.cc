@@ -12,6 +12,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cpu/usable_cpus.h"
+#include "kernels/thread_name.h"
 
 namespace lssar {
 namespace {
@@ -263,6 +264,7 @@ void ThreadPool::WakeChildren(int thread_idx, int num_threads) {
 }
 
 void ThreadPool::WorkerLoop(int thread_idx) {
+  NameThisThread("compute");
   uint64_t seen = 0;
   while (const std::optional<uint64_t> word = WaitForJob(thread_idx, seen)) {
     seen = *word;

@@ -18,6 +18,7 @@
 
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
+#include "kernels/thread_name.h"
 #include "server/http/http_parser.h"
 #include "server/http/socket_stream.h"
 #include "server/net/acceptor.h"
@@ -465,7 +466,10 @@ absl::StatusOr<std::unique_ptr<HttpTransport>> HttpTransport::Open(const Transpo
                                                       .log = options.log}));
   State* const raw = state.get();
   for (int i = 0; i < kNumThreads; ++i) {
-    raw->threads.emplace_back([raw] { raw->context.run(); });
+    raw->threads.emplace_back([raw] {
+      NameThisThread("http");
+      raw->context.run();
+    });
   }
   const auto refuse = [has_tls = raw->tls != nullptr](int fd, Refusal reason) {
     if (has_tls) return;

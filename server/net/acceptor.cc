@@ -21,6 +21,7 @@
 #include "absl/strings/numbers.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
+#include "kernels/thread_name.h"
 #include "server/net/event_counts.h"
 
 namespace lssar {
@@ -236,7 +237,10 @@ void Acceptor::Start(Callbacks callbacks) {
     state.tick.emplace(state.context);
     state.Tick();
   }
-  state.thread = std::thread([&state] { state.context.run(); });
+  state.thread = std::thread([&state] {
+    NameThisThread("acceptor");
+    state.context.run();
+  });
 }
 
 void Acceptor::StopAccepting() {

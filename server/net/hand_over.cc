@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "kernels/thread_name.h"
+
 namespace lssar {
 
 HandOver::HandOver(std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor)
@@ -27,6 +29,7 @@ void HandOver::Close() {
 }
 
 void HandOver::Run() {
+  NameThisThread("hand-over");
   while (true) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
     {

@@ -240,7 +240,9 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(5, 1001));
   app.add_option("--dtype", options.dtype, "type of our weights")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16", "int8", "int4"}));
-  app.add_option("--rows", options.rows, "numbers of rows")->check(CLI::Range(1, 65536));
+  app.add_option("--rows", options.rows, "numbers of rows")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 65536));
   app.add_option("--json", options.json, "also write the figures to this file");
   CLI11_PARSE(app, argc, argv);
   return lssar::bench::Run(options);

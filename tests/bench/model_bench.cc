@@ -42,6 +42,7 @@ struct Flags {
   std::vector<int> depths = {0, 1024, 4096, 16384};
   std::vector<int> kv_heads = {12};
   std::vector<std::string> works = {"prefill", "decode", "together"};
+  std::vector<std::string> later_kv_works;  // empty: as `works`
   std::vector<int> rows = {1, 2, 4, 8, 16};
   bool random_cache = false;
   bool by_turns = false;
@@ -268,6 +269,7 @@ class Runner {
     model_ = Load(dtype, kv, kNumTogether);
     if (model_ == nullptr) return false;
     format_ = FormatName(dtype, kv);
+    is_first_kv_ = kv == flags_.kv[0];
     peer_ = MakePeer(flags_.num_repeats);
     peer_gguf_ = GgufPath(dtype);
     MeasureMachine();
@@ -295,7 +297,9 @@ class Runner {
   }
 
   bool Asked(const std::string& work) const {
-    return std::ranges::find(flags_.works, work) != flags_.works.end();
+    const bool is_later = !is_first_kv_ && !flags_.later_kv_works.empty();
+    const std::vector<std::string>& works = is_later ? flags_.later_kv_works : flags_.works;
+    return std::ranges::find(works, work) != works.end();
   }
 
   // A chunk of `num_tokens` after `depth` cached ones. llama-bench has this test at depth 0 only.
@@ -307,7 +311,7 @@ class Runner {
                   .num_steps = (num_tokens + kPrefillChunk - 1) / kPrefillChunk};
     FillCache(depth);
     const auto run = [&] { model_->Prefill(0, depth, depth + num_tokens, kPrefillChunk); };
-    run();
+    if (depth == 0) run();  // to warm up, as FillCache does
     const AttentionStats stats = Sample(figure, run);
     const ModelConfig& c = model_->Config();
     // Useful work: the blocks' matmuls for every token, the output matrix for the last token, QK
@@ -478,6 +482,7 @@ class Runner {
   nlohmann::json json_;
   int64_t peer_peak_bytes_ = 0;
   int num_cached_ = 0;  // of sequence 0
+  bool is_first_kv_ = true;
 };
 
 }  // namespace
@@ -500,10 +505,15 @@ int main(int argc, char** argv) {
       ->delimiter(',')
       ->check(CLI::IsMember({1, 2, 3, 4, 6, 12}))
       ->capture_default_str();
+  const CLI::IsMember works({"prefill", "decode", "together", "rows"});
   app.add_option("--works", flags.works, "What to measure")
       ->delimiter(',')
-      ->check(CLI::IsMember({"prefill", "decode", "together", "rows"}))
+      ->check(works)
       ->capture_default_str();
+  app.add_option("--later-kv-works", flags.later_kv_works,
+                 "What to measure with the K/V types after the first; default: the same")
+      ->delimiter(',')
+      ->check(works);
   app.add_option("--rows", flags.rows, "Tokens of a step of `rows`")
       ->delimiter(',')
       ->check(CLI::Range(1, 64))

@@ -5,19 +5,25 @@
     /usr/bin/python3 -B tests/bench/server_cost.py --build build/release --rounds 1 --streams 16
 
 Run from the root of the source tree; the last line is a short run. Each round runs the engine alone
-(lssar_engine_rate) and then the server with `lssar bench`, on the same core with the same requests.
-Prints medians over the rounds of
+(lssar_engine_rate) and then the server with `lssar bench`, on the same core with the same requests:
+prompts of 128 tokens, outputs of 128 to 384, so that streams end and begin all the time. Prints
+medians over the rounds of
 
   rate    output tokens/s of the server / of the engine, and the smallest and largest of the rounds:
           only with nothing else on the machine
   cpu     CPU time of the engine's process per token / of the server's: other work hardly changes it
-  us      CPU time per token of the server beyond the engine's
+  share   CPU time of the server's engine thread / of its process: not even the machine's speed,
+          which drifts between the two runs of a round, changes it
+  us      CPU time per token of the server's threads by name, then of the engine's process alone;
+          threads below 0.5 us are left out
+  steps   tokens per engine step, server / engine: arrivals over a network are spread more
   sw      context switches of the server's threads per token: voluntary (a thread slept and was
           woken), involuntary
   itl     the client's time between tokens, p50 and p99, in ms
 """
 
 import argparse
+import collections
 import os
 import pathlib
 import statistics
@@ -25,43 +31,48 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / 'load'))
 
-NUM_OUTPUT = 256
+MAX_PROMPTS = 128  # of a round
 
 
-def read_counts(pid):
-    """(CPU seconds, voluntary, involuntary switches) of all threads of a process."""
-    total = [0.0, 0, 0]
-    for task in pathlib.Path(f'/proc/{pid}/task').iterdir():
-        try:
-            total[0] += int((task / 'schedstat').read_text().split()[0]) * 1e-9
-            for line in (task / 'status').read_text().splitlines():
-                name, _, value = line.partition(':')
-                if name == 'voluntary_ctxt_switches':
-                    total[1] += int(value)
-                elif name == 'nonvoluntary_ctxt_switches':
-                    total[2] += int(value)
-        except OSError:
-            pass  # the thread has ended
-    return total
+class Counts:
+    """CPU microseconds by thread name and context switches of a process since its start."""
+
+    def __init__(self, pid):
+        self.cpu_us, self.voluntary, self.involuntary = collections.Counter(), 0, 0
+        for task in pathlib.Path(f'/proc/{pid}/task').iterdir():
+            try:
+                name = (task / 'comm').read_text().strip()
+                self.cpu_us[name] += int((task / 'schedstat').read_text().split()[0]) / 1000
+                status = dict(line.split(':', 1) for line in
+                              (task / 'status').read_text().splitlines())
+                self.voluntary += int(status['voluntary_ctxt_switches'])
+                self.involuntary += int(status['nonvoluntary_ctxt_switches'])
+            except OSError:
+                pass  # the thread has ended
 
 
 def run_round(programs, server, model, streams, core, other):
-    flags = ('--random-input-len', 'fixed:128', '--random-output-len', f'fixed:{NUM_OUTPUT}',
-             '--max-concurrency', streams, '--num-prompts', max(4, streams))
+    num_prompts = max(4, min(4 * streams, MAX_PROMPTS))
+    flags = ('--random-input-len', 'fixed:128', '--random-output-len', 'uniform:128,384',
+             '--max-concurrency', streams, '--num-prompts', num_prompts)
     os.sched_setaffinity(0, core)
     engine = programs.run_json(programs.engine_rate, '--model', model, '--threads', 1, *flags)
     os.sched_setaffinity(0, other)
-    before = read_counts(server.process.pid)
+    before, steps = Counts(server.process.pid), server.stats().num_steps
     point, = programs.bench(server.address, *map(str, flags), '--warmup', '0s')
-    after = read_counts(server.process.pid)
-    num_tokens = max(4, streams) * NUM_OUTPUT
-    cpu_us, voluntary, involuntary = ((b - a) / num_tokens for a, b in zip(before, after))
-    cpu_us *= 1e6
+    after, steps = Counts(server.process.pid), server.stats().num_steps - steps
+    num_tokens = point['num_output_tokens']
+    cpu_us = {name: (after.cpu_us[name] - before.cpu_us[name]) / num_tokens
+              for name in after.cpu_us}
     return {'rate': point['output_tokens_per_s'] / engine['output_tokens_per_s'],
-            'cpu': engine['cpu_us_per_token'] / cpu_us,
-            'us': cpu_us - engine['cpu_us_per_token'],
-            'voluntary': voluntary, 'involuntary': involuntary,
-            'p50': point['itl_ms']['p50'], 'p99': point['itl_ms']['p99']}
+            'cpu': engine['cpu_us_per_token'] / sum(cpu_us.values()),
+            'share': cpu_us['engine'] / sum(cpu_us.values()),
+            'alone': engine['cpu_us_per_token'],
+            'steps': num_tokens / steps / engine['tokens_per_step'],
+            'voluntary': (after.voluntary - before.voluntary) / num_tokens,
+            'involuntary': (after.involuntary - before.involuntary) / num_tokens,
+            'p50': point['itl_ms']['p50'], 'p99': point['itl_ms']['p99'],
+            **{'thread ' + name: us for name, us in cpu_us.items()}}
 
 
 def parse_arguments():
@@ -89,12 +100,17 @@ def main():
             for streams in map(int, given.streams):
                 rounds = [run_round(programs, server, MODEL, streams, core, other)
                           for _ in range(given.rounds + 1)][1:]  # the first touches the pages
-                median = {key: statistics.median(r[key] for r in rounds) for key in rounds[0]}
+                median = {key: statistics.median(r.get(key, 0) for r in rounds)
+                          for key in rounds[0]}
                 rates = [r['rate'] for r in rounds]
+                threads = ', '.join(f'{key.removeprefix("thread ")} {us:.1f}'
+                                    for key, us in sorted(median.items(), key=lambda item: -item[1])
+                                    if key.startswith('thread ') and us >= 0.5)
                 print('{streams:3} streams: rate {rate:.3f} [{low:.3f}, {high:.3f}]  cpu {cpu:.3f}'
-                      '  us {us:.1f}  sw {voluntary:.3f} + {involuntary:.3f}'
-                      '  itl {p50:.2f} {p99:.2f}'
-                      .format(streams=streams, low=min(rates), high=max(rates), **median),
+                      '  share {share:.3f}  us {threads} / {alone:.1f}  steps {steps:.3f}'
+                      '  sw {voluntary:.3f} + {involuntary:.3f}  itl {p50:.2f} {p99:.2f}'
+                      .format(streams=streams, low=min(rates), high=max(rates), threads=threads,
+                              **median),
                       flush=True)
 
 

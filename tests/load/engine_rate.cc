@@ -1,6 +1,6 @@
 // Throughput of the engine without gRPC: the requests of `lssar bench`, in a closed loop, submitted
-// to an engine in this process. Prints output tokens per second, and the process's CPU time per
-// token: it does not depend on what else the machine does.
+// to an engine in this process. Prints output tokens per second, the process's CPU time per token
+// (it does not depend on what else the machine does) and the tokens of an engine step.
 #include <time.h>
 
 #include <CLI/CLI.hpp>
@@ -94,6 +94,7 @@ absl::Status Submit(const ServedModel& model, const v1::GenerateRequest& message
 struct Rate {
   double tokens_per_s = 0;
   double cpu_us_per_token = 0;
+  double tokens_per_step = 0;
 };
 
 double CpuSeconds() {
@@ -110,6 +111,7 @@ absl::StatusOr<Rate> MeasureRate(const ServedModel& model, const cli::BenchWorkl
   const auto num_tokens = std::make_shared<std::atomic<int64_t>>(0);
   const auto begin = std::chrono::steady_clock::now();
   const double cpu_begin = CpuSeconds();
+  const int64_t first_step = model.GetEngine().Stats().num_steps;
   for (int64_t idx = first_idx; idx < first_idx + options.num_requests; ++idx) {
     limit->Acquire();
     RETURN_IF_ERROR(
@@ -118,8 +120,10 @@ absl::StatusOr<Rate> MeasureRate(const ServedModel& model, const cli::BenchWorkl
   for (int i = 0; i < options.concurrency; ++i) limit->Acquire();
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
   const auto count = double(num_tokens->load());
+  const int64_t num_steps = model.GetEngine().Stats().num_steps - first_step;
   return Rate{.tokens_per_s = count / elapsed.count(),
-              .cpu_us_per_token = (CpuSeconds() - cpu_begin) * 1e6 / count};
+              .cpu_us_per_token = (CpuSeconds() - cpu_begin) * 1e6 / count,
+              .tokens_per_step = count / double(num_steps)};
 }
 
 absl::Status Run(const Options& options) {
@@ -134,8 +138,9 @@ absl::Status Run(const Options& options) {
   // A first run that is not measured: the first touch of the pages costs as much as the work.
   RETURN_IF_ERROR(MeasureRate(*model, workload, options.num_requests, options).status());
   ASSIGN_OR_RETURN(const Rate rate, MeasureRate(*model, workload, 0, options));
-  std::printf("{\"output_tokens_per_s\": %.1f, \"cpu_us_per_token\": %.2f}\n", rate.tokens_per_s,
-              rate.cpu_us_per_token);
+  std::printf(
+      "{\"output_tokens_per_s\": %.1f, \"cpu_us_per_token\": %.2f, \"tokens_per_step\": %.3f}\n",
+      rate.tokens_per_s, rate.cpu_us_per_token, rate.tokens_per_step);
   return absl::OkStatus();
 }
 

@@ -461,16 +461,22 @@ def shared_prefix(programs, quick):
 
 
 def server_beside_engine(programs, quick):
-    """Throughput of the whole server at 16 streams beside the engine alone."""
-    lengths = ('--random-input-len', 'fixed:128', '--random-output-len',
-               'fixed:128' if quick else 'fixed:256',
-               '--max-concurrency', NUM_STREAMS)
-    flags = (*lengths, '--num-prompts', 32 if quick else 64)
+    """Throughput of the whole server at 16 streams beside the engine alone.
+
+    Each has one thread on the same core; the clients have another one.
+    """
+    flags = ('--random-input-len', 'fixed:128', '--random-output-len', 'uniform:128,384',
+             '--max-concurrency', NUM_STREAMS, '--num-prompts', 16 if quick else 64)
     ratios = []
-    with Server(programs.server) as server:
+    with cores_apart() as cores, Server(programs.server, '--threads', 1,
+                                        cores=cores[:1]) as server:
+        clients = os.sched_getaffinity(0)
         programs.bench(server.address, *flags, '--warmup', '0s')  # as engine_rate does
-        for _ in range(1 if quick else 5):  # in pairs: slow phases affect both
-            engine = programs.run_json(programs.engine_rate, '--model', MODEL, *flags)
+        for _ in range(1 if quick else 9):  # in pairs: slow phases affect both
+            os.sched_setaffinity(0, cores[:1])
+            engine = programs.run_json(programs.engine_rate, '--model', MODEL, '--threads', 1,
+                                       *flags)
+            os.sched_setaffinity(0, clients)
             served, = programs.bench(server.address, *flags, '--warmup', '0s')
             ratios.append(served['output_tokens_per_s'] / engine['output_tokens_per_s'])
             print(f"    server {served['output_tokens_per_s']:.0f}, engine "

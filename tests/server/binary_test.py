@@ -147,6 +147,15 @@ class ClientTest(unittest.TestCase):
         self.assertEqual(health(self.server.channel), 1)
         self.assertEqual(health(self.server.channel, b"lssar.v1.Inference"), 1)
 
+    def test_threads_have_names(self):
+        pid = self.server.process.pid
+        names = set()
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/comm") as file:
+                names.add(file.read().strip())
+        self.assertLessEqual({"engine", "reply-loop", "parser", "acceptor", "http", "signals"},
+                             names)
+
     def test_check_health_probes_the_running_server(self):
         def ask(address):
             asked = subprocess.run([SERVER, "--check-health", f"--http-listen={address}"],
