@@ -25,8 +25,8 @@ std::string Dim(const Terminal& terminal, absl::string_view text);
 // control the terminal. Unchanged for a pipe.
 std::string SafeText(const Terminal& terminal, absl::string_view text);
 
-// One line of at most `max_columns` code points: line breaks and tabs become escapes, longer text
-// ends in an ellipsis.
+// One line of at most `max_columns` code points: line breaks, tabs and bytes that are not UTF-8 (a
+// token may be a part of a character) become escapes, longer text ends in an ellipsis.
 std::string OneLine(absl::string_view text, int max_columns);
 
 }  // namespace lssar::cli

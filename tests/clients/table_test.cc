@@ -78,6 +78,10 @@ TEST(OneLine, EscapesAndTruncates) {
   EXPECT_EQ(OneLine("a\nb\tc", 10), "a\\nb\\tc");
   EXPECT_EQ(OneLine("ééééé", 5), "ééééé");
   EXPECT_EQ(OneLine("éééééé", 5), "éééé…");
+  EXPECT_EQ(OneLine("a\xC3", 10), "a\\xC3");
+  EXPECT_EQ(OneLine("\xC3(\x80", 10), "\\xC3(\\x80");
+  EXPECT_EQ(OneLine("\xE0\x80\x80", 12), "\\xE0\\x80\\x80");
+  EXPECT_EQ(OneLine("\xF4\x8F\xBF\xBF\xED\xA0", 10), "\xF4\x8F\xBF\xBF\\xED\\xA0");
 }
 
 }  // namespace
