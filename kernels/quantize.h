@@ -136,7 +136,7 @@ inline std::optional<float> QuantizeInt4Group(std::span<const float> values, uin
   for (const float end : {-127.0f, 113.0f}) {
     for (const float stretch : internal::kInt4Stretches) {
       const float scale = FloatFromBf16(Bf16FromFloat(largest / (end * stretch)));
-      // Of a smaller scale, the inverse overflows; of a larger one, the largest weight may.
+      // The inverse of a smaller scale overflows, and so may the largest weight of a larger one.
       if (std::abs(scale) < std::numeric_limits<float>::min()) continue;
       if (std::isinf(127.0f * scale)) continue;
       const float inverse = 1.0f / scale;

@@ -3,12 +3,11 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_format.h"
 #include "kernels/str_cat.h"
+#include "models/utf8.h"
 
 namespace lssar::cli {
 namespace {
@@ -24,22 +23,6 @@ Terminal Inspect(int fd) {
   winsize size = {};
   if (ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) terminal.num_columns = size.ws_col;
   return terminal;
-}
-
-bool IsContinuationByte(char c) { return (uint8_t(c) & 0xC0) == 0x80; }
-
-// Bytes of the UTF-8 character that `text` starts with; 0: none. As models/utf8.h, which clients do
-// not include.
-size_t CharacterBytes(absl::string_view text) {
-  const auto lead = uint8_t(text[0]);
-  if (lead < 0x80) return 1;
-  const size_t size = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || text.size() < size) return 0;
-  // These bounds leave out overlong forms, surrogates and what lies above U+10FFFF.
-  const auto second = uint8_t(text[1]);
-  if (second < (lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80)) return 0;
-  if (second > (lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF)) return 0;
-  return absl::c_all_of(text.substr(2, size - 2), IsContinuationByte) ? size : 0;
 }
 
 bool IsControl(char c) {
@@ -88,10 +71,11 @@ std::string OneLine(absl::string_view text, int max_columns) {
   std::string line;
   int num_columns = 0;
   for (size_t i = 0; i < text.size();) {
-    const size_t num_bytes = CharacterBytes(text.substr(i));
-    const size_t end = i + std::max<size_t>(num_bytes, 1);
-    std::string shown = num_bytes == 0 ? absl::StrFormat("\\x%02X", uint8_t(text[i]))
-                                       : std::string(text.substr(i, num_bytes));
+    const Utf8Unit unit = NextUtf8({text.data() + i, text.size() - i});
+    const bool is_character = unit.kind == Utf8Kind::kCharacter;
+    const size_t end = i + (is_character ? unit.num_bytes : 1);
+    std::string shown = is_character ? std::string(text.substr(i, unit.num_bytes))
+                                     : absl::StrFormat("\\x%02X", uint8_t(text[i]));
     if (text[i] == '\n') shown = "\\n";
     if (text[i] == '\t') shown = "\\t";
     if (shown.size() == 1 && IsControl(shown[0])) shown = "?";

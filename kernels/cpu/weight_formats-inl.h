@@ -349,7 +349,7 @@ inline constexpr TileFunctions kInt4TileFunctions =
 // split into a high and a low byte. It needs unsigned weights, so they are 128 larger, and the sums
 // start at -128 times the sum of x.
 
-// Of a row of x: quads, and groups with an offset of -128 times the sum of x.
+// What a row of x has: quads, and groups with an offset of -128 times the sum of x.
 constexpr size_t NumQuads(size_t depth) {
   return (depth + kInt4BlockCols - 1) / kInt4BlockCols * 2;
 }

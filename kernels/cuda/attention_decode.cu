@@ -118,7 +118,7 @@ LSSAR_DEVICE void MergeSplits(const RowWork<E, kDim>& work, int num_threads, int
 }
 
 // A block's shared memory: that of its warps, then the sums of all splits of the row, then the
-// scores and partial values of the block's own splits. Of each split, one entry a head.
+// scores and partial values of the block's own splits. A split has one entry a head.
 template <typename E, int kDim>
 struct BlockMemory {
   static constexpr int kPartialFloats = kDim + 4;  // 16-byte aligned

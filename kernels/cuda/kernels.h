@@ -52,8 +52,8 @@ inline constexpr int kSplitsOfBlock = 32;
 // Blocks of a cluster, at most: every device with clusters can place so many.
 inline constexpr int kMostClusterBlocks = 8;
 
-// Warps of a decode block, at most; each computes one split at a time. Of several query heads, at
-// most kGroupedDecodeWarps.
+// Warps of a decode block, at most; each computes one split at a time. A block of several query
+// heads has at most kGroupedDecodeWarps.
 inline constexpr int kDecodeWarps = 8;
 inline constexpr int kGroupedDecodeWarps = 4;
 

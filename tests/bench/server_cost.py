@@ -51,28 +51,39 @@ class Counts:
                 pass  # the thread has ended
 
 
-def run_round(programs, server, model, streams, core, other):
+def run_round(programs, server, load, streams, cores):
+    """Returns ({figure: value}, CPU microseconds per token by the name of the server's thread)."""
     num_prompts = max(4, min(4 * streams, MAX_PROMPTS))
-    flags = ('--random-input-len', 'fixed:128', '--random-output-len', 'uniform:128,384',
-             '--max-concurrency', streams, '--num-prompts', num_prompts)
-    os.sched_setaffinity(0, core)
-    engine = programs.run_json(programs.engine_rate, '--model', model, '--threads', 1, *flags)
-    os.sched_setaffinity(0, other)
-    before, steps = Counts(server.process.pid), server.stats().num_steps
+    flags = (*load, '--max-concurrency', streams, '--num-prompts', num_prompts)
+    engine = programs.engine_alone(cores, *flags)
+    before, first_step = Counts(server.process.pid), server.stats().num_steps
     point, = programs.bench(server.address, *map(str, flags), '--warmup', '0s')
-    after, steps = Counts(server.process.pid), server.stats().num_steps - steps
+    after, num_steps = Counts(server.process.pid), server.stats().num_steps - first_step
     num_tokens = point['num_output_tokens']
-    cpu_us = {name: (after.cpu_us[name] - before.cpu_us[name]) / num_tokens
-              for name in after.cpu_us}
+    cpu_us = collections.Counter({name: (us - before.cpu_us[name]) / num_tokens
+                                  for name, us in after.cpu_us.items()})
     return {'rate': point['output_tokens_per_s'] / engine['output_tokens_per_s'],
-            'cpu': engine['cpu_us_per_token'] / sum(cpu_us.values()),
-            'share': cpu_us['engine'] / sum(cpu_us.values()),
+            'cpu': engine['cpu_us_per_token'] / cpu_us.total(),
+            'share': cpu_us['engine'] / cpu_us.total(),
             'alone': engine['cpu_us_per_token'],
-            'steps': num_tokens / steps / engine['tokens_per_step'],
+            'steps': num_tokens / num_steps / engine['tokens_per_step'],
             'voluntary': (after.voluntary - before.voluntary) / num_tokens,
             'involuntary': (after.involuntary - before.involuntary) / num_tokens,
-            'p50': point['itl_ms']['p50'], 'p99': point['itl_ms']['p99'],
-            **{'thread ' + name: us for name, us in cpu_us.items()}}
+            'p50': point['itl_ms']['p50'], 'p99': point['itl_ms']['p99']}, cpu_us
+
+
+def report(streams, figures, cpu_us):
+    """Prints the medians of the rounds."""
+    median = {key: statistics.median(round_[key] for round_ in figures) for key in figures[0]}
+    rates = [round_['rate'] for round_ in figures]
+    by_name = {name: statistics.median(round_[name] for round_ in cpu_us) for name in cpu_us[0]}
+    threads = ', '.join(f'{name} {us:.1f}' for name, us in
+                        sorted(by_name.items(), key=lambda item: -item[1]) if us >= 0.5)
+    print('{streams:3} streams: rate {rate:.3f} [{low:.3f}, {high:.3f}]  cpu {cpu:.3f}'
+          '  share {share:.3f}  us {threads} / {alone:.1f}  steps {steps:.3f}'
+          '  sw {voluntary:.3f} + {involuntary:.3f}  itl {p50:.2f} {p99:.2f}'
+          .format(streams=streams, low=min(rates), high=max(rates), threads=threads, **median),
+          flush=True)
 
 
 def parse_arguments():
@@ -89,29 +100,19 @@ def parse_arguments():
 def main():
     given = parse_arguments()
     sys.path.insert(0, os.path.join(given.build, 'python'))
-    from served import MODEL, Programs, Server, cores_apart  # needs the stubs of the build
+    # These need the stubs of the build.
+    from served import STEADY_LOAD, Programs, Server, cores_apart
 
     programs = Programs(os.path.join(given.build, 'bin'))
-    every = os.sched_getaffinity(0)
     with cores_apart() as cores:
-        core, other = set(cores[:1]), set(sorted(every - set(cores))[:1]) or every
+        clients = sorted(os.sched_getaffinity(0))[:1]
+        os.sched_setaffinity(0, clients)
         with Server(given.server or programs.server, '--threads', 1, '--http-listen', 'off',
-                    cores=core) as server:
+                    cores=cores[:1]) as server:
             for streams in map(int, given.streams):
-                rounds = [run_round(programs, server, MODEL, streams, core, other)
+                rounds = [run_round(programs, server, STEADY_LOAD, streams, cores[:1])
                           for _ in range(given.rounds + 1)][1:]  # the first touches the pages
-                median = {key: statistics.median(r.get(key, 0) for r in rounds)
-                          for key in rounds[0]}
-                rates = [r['rate'] for r in rounds]
-                threads = ', '.join(f'{key.removeprefix("thread ")} {us:.1f}'
-                                    for key, us in sorted(median.items(), key=lambda item: -item[1])
-                                    if key.startswith('thread ') and us >= 0.5)
-                print('{streams:3} streams: rate {rate:.3f} [{low:.3f}, {high:.3f}]  cpu {cpu:.3f}'
-                      '  share {share:.3f}  us {threads} / {alone:.1f}  steps {steps:.3f}'
-                      '  sw {voluntary:.3f} + {involuntary:.3f}  itl {p50:.2f} {p99:.2f}'
-                      .format(streams=streams, low=min(rates), high=max(rates), threads=threads,
-                              **median),
-                      flush=True)
+                report(streams, *zip(*rounds))
 
 
 if __name__ == '__main__':

@@ -1,14 +1,16 @@
 #!/bin/sh
-# Fuzzes for as long as asked; call it again to go on where it ended.
+# Fuzzes each target until it has used SECONDS of CPU time, earlier calls included. It may be
+# stopped at any time; call it again to go on.
 #
-#   sh tests/fuzz/run.sh SECONDS [TARGET...]     SECONDS for each target (default: all targets)
+#   sh tests/fuzz/run.sh SECONDS [TARGET...]     default: all targets
 #
-# Builds lssar-fuzz in build/ci if needed. Each target keeps what it found in build/fuzz/TARGET:
+# Builds lssar-fuzz in build/ci if needed. Each target keeps in build/fuzz/TARGET:
 #   corpus/    inputs with new coverage, the start of the next run
 #   found/     inputs that crash, hang or leak; none is good
-#   log        the output of libFuzzer
-# As many targets run at the same time as the machine has cores (JOBS=N: N). Exit code 1: found/ of
-# a target is not empty.
+#   log        the output of libFuzzer, of the last minutes
+#   totals     CPU seconds and runs so far
+# As many targets run at the same time as the machine has cores (JOBS=N: N). Exit code 1: a target
+# ended early, or its found/ is not empty.
 set -eu
 cd "$(dirname "$0")/../.."
 . deploy/packages.sh
@@ -20,7 +22,8 @@ case "${1:-}" in
     exit 2
     ;;
 esac
-seconds=$1
+FUZZ_SECONDS=$1
+export FUZZ_SECONDS
 shift
 log=build/fuzz.log
 start_log
@@ -31,28 +34,42 @@ fi
 logged ninja -C build/ci lssar-fuzz
 targets=${*:-$(build/ci/bin/lssar-fuzz --list)}
 
-# fuzz TARGET: one run.
+# One target, in parts of at most 5 minutes, so that a stop loses no more.
 cat >build/fuzz_one.sh <<'ONE'
 target=$1
-mkdir -p "build/fuzz/$target/corpus" "build/fuzz/$target/found"
+directory=build/fuzz/$target
+mkdir -p "$directory/corpus" "$directory/found"
 dictionary=
 if [ -f "tests/fuzz/dictionaries/$target" ]; then
   dictionary=-dict=tests/fuzz/dictionaries/$target
 fi
-"build/ci/tests/fuzz/bin/$target" $dictionary "-max_total_time=$FUZZ_SECONDS" -timeout=20 \
-  -rss_limit_mb=2048 "-artifact_prefix=build/fuzz/$target/found/" -print_final_stats=1 \
-  "build/fuzz/$target/corpus" "tests/fuzz/corpus/$target" >"build/fuzz/$target/log" 2>&1 || true
-runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "build/fuzz/$target/log")
-inputs=$(find "build/fuzz/$target/corpus" -type f | wc -l)
-found=$(find "build/fuzz/$target/found" -type f | wc -l)
-printf '%-20s %12s runs %6s inputs  found: %s\n' "$target" "${runs:-?}" "$inputs" "$found"
-ONE
-FUZZ_SECONDS=$seconds
-export FUZZ_SECONDS
-printf '%s\n' $targets | xargs -P "${JOBS:-$(nproc)}" -I '{}' sh build/fuzz_one.sh '{}'
-for target in $targets; do
-  if [ -n "$(find "build/fuzz/$target/found" -type f)" ]; then
-    say "FAILED: build/fuzz/$target/found"
-    exit 1
-  fi
+seconds=0 runs=0
+if [ -f "$directory/totals" ]; then
+  read -r seconds runs <"$directory/totals"
+fi
+earlier=$seconds code=0
+while [ "$seconds" -lt "$FUZZ_SECONDS" ] && [ "$code" = 0 ]; do
+  part=$((FUZZ_SECONDS - seconds))
+  [ "$part" -le 300 ] || part=300
+  "build/ci/tests/fuzz/bin/$target" $dictionary "-max_total_time=$part" -timeout=20 \
+    -rss_limit_mb=2048 "-artifact_prefix=$directory/found/" -print_final_stats=1 \
+    "$directory/corpus" "tests/fuzz/corpus/$target" >"$directory/log" 2>&1 || code=$?
+  # The second line of `times` is user and system time of this shell's children, as 1m2.34s.
+  times >"$directory/times"
+  seconds=$((earlier + $(awk -F'[ms ]+' 'NR == 2 { print int($1 * 60 + $2 + $3 * 60 + $4) }' \
+    "$directory/times")))
+  own=$(sed -n 's/^stat::number_of_executed_units: *//p' "$directory/log")
+  runs=$((runs + ${own:-0}))
+  echo "$seconds $runs" >"$directory/totals"
 done
+inputs=$(find "$directory/corpus" -type f | wc -l)
+found=$(find "$directory/found" -type f | wc -l)
+printf '%-20s %6s CPU s %12s runs %6s inputs  found: %s\n' \
+  "$target" "$seconds" "$runs" "$inputs" "$found"
+if [ "$code" != 0 ] || [ "$found" != 0 ]; then
+  echo "$target: exit code $code, see $directory/log and $directory/found" >&2
+  exit 1
+fi
+ONE
+# shellcheck disable=SC2086  # a target a word
+printf '%s\n' $targets | xargs -P "${JOBS:-$(nproc)}" -I '{}' sh build/fuzz_one.sh '{}' || exit 1

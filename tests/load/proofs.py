@@ -14,7 +14,8 @@ import time
 import grpc
 
 from lssar.v1 import inference_pb2 as pb
-from served import MODEL, Server, clean_environment, cores_apart, generate, used_pages
+from served import (MODEL, STEADY_LOAD, Server, clean_environment, cores_apart, generate,
+                    used_pages)
 
 NUM_STREAMS = 16
 
@@ -465,18 +466,13 @@ def server_beside_engine(programs, quick):
 
     Each has one thread on the same core; the clients have another one.
     """
-    flags = ('--random-input-len', 'fixed:128', '--random-output-len', 'uniform:128,384',
-             '--max-concurrency', NUM_STREAMS, '--num-prompts', 16 if quick else 64)
+    flags = (*STEADY_LOAD, '--max-concurrency', NUM_STREAMS, '--num-prompts', 16 if quick else 64)
     ratios = []
     with cores_apart() as cores, Server(programs.server, '--threads', 1,
                                         cores=cores[:1]) as server:
-        clients = os.sched_getaffinity(0)
         programs.bench(server.address, *flags, '--warmup', '0s')  # as engine_rate does
         for _ in range(1 if quick else 9):  # in pairs: slow phases affect both
-            os.sched_setaffinity(0, cores[:1])
-            engine = programs.run_json(programs.engine_rate, '--model', MODEL, '--threads', 1,
-                                       *flags)
-            os.sched_setaffinity(0, clients)
+            engine = programs.engine_alone(cores[:1], *flags)
             served, = programs.bench(server.address, *flags, '--warmup', '0s')
             ratios.append(served['output_tokens_per_s'] / engine['output_tokens_per_s'])
             print(f"    server {served['output_tokens_per_s']:.0f}, engine "

@@ -16,6 +16,8 @@ from lssar.v1 import inference_pb2_grpc
 
 MODEL = 'models/zoo/lssar-6m'  # of the source tree, where the proofs run
 TIMEOUT_S = 600  # only a hang reaches it
+# Flags of `lssar bench` and lssar_engine_rate: streams end and begin all the time.
+STEADY_LOAD = ('--random-input-len', 'fixed:128', '--random-output-len', 'uniform:128,384')
 
 
 class Programs:
@@ -36,6 +38,15 @@ class Programs:
             raise RuntimeError(f'{os.path.basename(program)} ended with {done.returncode}: '
                                f'{done.stderr.strip()}')
         return json.loads(done.stdout)
+
+    def engine_alone(self, cores, *flags):
+        """Returns the rates of the engine without a server, with one thread on `cores`."""
+        ours = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, cores)  # inherited by the child
+        try:
+            return self.run_json(self.engine_rate, '--model', MODEL, '--threads', 1, *flags)
+        finally:
+            os.sched_setaffinity(0, ours)
 
     def bench(self, address, *flags):
         """Returns the points of `lssar bench`."""

@@ -31,7 +31,8 @@ MAY_INCLUDE = {
 }
 
 # Headers that every folder may include.
-SHARED = ('kernels/check.h', 'kernels/str_cat.h', 'kernels/status_macros.h', 'kernels/read_file.h')
+SHARED = ('kernels/check.h', 'kernels/str_cat.h', 'kernels/status_macros.h', 'kernels/read_file.h',
+          'models/utf8.h')
 
 # Libraries that only some folders may include: name, pattern of the include, allowed folders.
 FENCED = (

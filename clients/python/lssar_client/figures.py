@@ -8,8 +8,8 @@
     lssar-figure bench     OUT [NAME=]FILE...   latencies by load, of `bench --json`
 
 OUT ends in .svg, .png, .pdf or .html. FILE `-` is standard input. Several files are several curves,
-with NAME or the file's name in the legend. Of a file with several lines the last one is drawn:
-`perplexity` prints a line for each text, then one for all of them.
+with NAME or the file's name in the legend. The last line of a file is drawn: `perplexity` prints a
+line for each text, then one for all of them.
 """
 
 import argparse

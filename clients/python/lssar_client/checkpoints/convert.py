@@ -158,7 +158,7 @@ def _check_values(mapped: names.Mapped, dtype: str | None) -> None:
 
 
 def _largest_change(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
-    """Of a log-probability, where the exact one is above -20."""
+    """The largest change of a log-probability whose exact value is above -20."""
     worst = 0.0
     for exact, rounded in zip(a, b):
         exact, rounded = exact.log_softmax(-1), rounded.log_softmax(-1)

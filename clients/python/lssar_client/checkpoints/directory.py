@@ -59,7 +59,7 @@ def write_config(config: Mapping[str, object], directory: str) -> None:
 
 
 def sha256(path: str) -> str:
-    """Of a file, in hex. Errors: CheckpointError."""
+    """The hash of a file, in hex. Errors: CheckpointError."""
     digest = hashlib.sha256()
     try:
         with open(path, 'rb') as file:
@@ -81,5 +81,5 @@ def checkpoint_hash(directory: str) -> str:
 
 
 def versions() -> str:
-    """Of the programs that write a checkpoint."""
+    """The versions of the programs that write a checkpoint."""
     return f'python {platform.python_version()}, torch {torch.__version__}'
