@@ -1,7 +1,7 @@
 """Loss by length and passkey accuracy by length and depth.
 
     evaluate.py --data DATA --run RUN [--lengths 1024,...,16384] [--trials 100]    a state.pt
-    evaluate.py --model DIR --out DIR ...                        a checkpoint with held_out.bin
+    evaluate.py --model DIR [--ids FILE] --out DIR ...           a checkpoint
 
 Writes loss.json and passkey.json to RUN or --out, in the format of `lssar score --json` and
 `lssar passkey --json` and from the same rows and documents. plot_lengths.py draws either.
@@ -44,13 +44,16 @@ def load_net(path):
     return net.eval(), state
 
 
-def load_checkpoint(directory):
-    """(net, held-out ids, passkey documents) of an exported checkpoint."""
+def load_checkpoint(directory, ids=None):
+    """(net, held-out ids, passkey documents) of an exported checkpoint.
+
+    ids: a file of uint16 ids, instead of the checkpoint's held_out.bin.
+    """
     import sentencepiece  # imported here: evaluating a state.pt does not need it
 
     tokenizer = sentencepiece.SentencePieceProcessor(model_file=f'{directory}/tokenizer.model')
     net = checkpoint_files.read_model(directory).to(device_at_hand()).eval()
-    return (net, np.fromfile(f'{directory}/held_out.bin', np.uint16),
+    return (net, np.fromfile(ids or f'{directory}/held_out.bin', np.uint16),
             passkey.Documents(passkey.pieces(tokenizer)))
 
 
@@ -164,12 +167,13 @@ def main():
     parser.add_argument('--data', help='directory that prepare.py wrote')
     parser.add_argument('--run', help='directory of state.pt')
     parser.add_argument('--model', help='checkpoint directory, instead of --data and --run')
+    parser.add_argument('--ids', help='uint16 ids to score; default: held_out.bin of --model')
     parser.add_argument('--out', default='.', help='output directory for --model')
     add_arguments(parser)
     args = parser.parse_args()
     if args.model:
         os.makedirs(args.out, exist_ok=True)
-        measure(args, *load_checkpoint(args.model), args.out)
+        measure(args, *load_checkpoint(args.model, args.ids), args.out)
     elif args.data and args.run:
         run(args, args.data, args.run)
     else:

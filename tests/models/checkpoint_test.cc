@@ -314,22 +314,32 @@ TEST_F(BadTokenizerConfig, EachField) {
               AllOf(HasSubstr("chat_template: 1:4: found \"set\""), HasSubstr("README")));
 }
 
-TEST(SelfCheckTest, ShippedRowsPassOnTheCpu) {
+// The golden rows of a checkpoint with attention of `kind` pass.
+void CheckGoldenRows(std::string_view directory, std::string_view kind) {
   const std::unique_ptr<Backend> backend = testing::NewBackend("cpu");
   // Fewer than the tokens of a golden row, so the check runs in chunks.
   absl::StatusOr<Checkpoint> loaded =
-      LoadCheckpoint(std::string(kShippedModel), backend.get(), {.max_num_batched_tokens = 300});
-  ASSERT_TRUE(loaded.ok());
+      LoadCheckpoint(std::string(directory), backend.get(), {.max_num_batched_tokens = 300});
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  EXPECT_EQ(loaded->config.AttentionNames(), kind);
   for (const DType kv_cache_dtype : {DType::kF32, DType::kF16}) {
     for (const int page_size : {16, 64}) {
       const absl::StatusOr<SelfCheckReport> report =
-          SelfCheck(std::string(kShippedModel), *loaded, backend.get(), kv_cache_dtype, page_size);
+          SelfCheck(std::string(directory), *loaded, backend.get(), kv_cache_dtype, page_size);
       ASSERT_TRUE(report.ok()) << report.status().message();
       EXPECT_EQ(report->num_rows, 21);
       EXPECT_LE(report->worst_error, report->tolerance);
       EXPECT_GT(report->worst_error, 0);
     }
   }
+}
+
+TEST(SelfCheckTest, ShippedRowsPassOnTheCpu) { CheckGoldenRows(kShippedModel, "lssar"); }
+TEST(SelfCheckTest, RowsOfTheLssarTwinPassOnTheCpu) {
+  CheckGoldenRows("models/zoo/twins/lssar", "lssar");
+}
+TEST(SelfCheckTest, RowsOfTheSoftmaxTwinPassOnTheCpu) {
+  CheckGoldenRows("models/zoo/twins/softmax", "softmax");
 }
 
 class SelfCheckSmall : public ::testing::Test {
