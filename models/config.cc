@@ -189,7 +189,7 @@ absl::StatusOr<ModelConfig::QkNorm> ParseQkNorm(const json& object, std::string_
   }
   norm.has_weight = fields.Bool("weight", false);
   norm.has_bias = fields.Bool("bias", false);
-  norm.epsilon = float(fields.Positive("epsilon", 1, double{default_epsilon}));
+  norm.epsilon = fields.PositiveFloat("epsilon", 1, default_epsilon);
   RETURN_IF_ERROR(fields.status());
   return norm;
 }
@@ -235,7 +235,7 @@ void ReadNorms(ModelConfig* config, JsonFields* fields) {
         "layer_norm_epsilon is missing: models with rms_norm differ in it; add 1e-5, 1e-6 "
         "or what the model was trained with (torch's default is 1.1920929e-07)");
   }
-  config->layer_norm_epsilon = float(fields->Positive("layer_norm_epsilon", 1, kDefaultEpsilon));
+  config->layer_norm_epsilon = fields->PositiveFloat("layer_norm_epsilon", 1, kDefaultEpsilon);
   config->norm_position = ReadChoice("norm_position", kNormPositions, fields);
   config->embedding_norm = fields->Bool("embedding_norm", false);
 }
@@ -249,9 +249,8 @@ void ReadBlock(ModelConfig* config, JsonFields* fields) {
   config->mlp_out_bias = fields->Bool("mlp_out_bias", config->mlp_bias);
   config->parallel_residual = fields->Bool("parallel_residual", false);
   config->attention_residual_scale =
-      float(fields->Positive("attention_residual_scale", kMaxResidualScale, 1.0));
-  config->mlp_residual_scale =
-      float(fields->Positive("mlp_residual_scale", kMaxResidualScale, 1.0));
+      fields->PositiveFloat("attention_residual_scale", kMaxResidualScale, 1.0);
+  config->mlp_residual_scale = fields->PositiveFloat("mlp_residual_scale", kMaxResidualScale, 1.0);
 }
 
 void ReadRotary(ModelConfig* config, JsonFields* fields) {
@@ -280,7 +279,7 @@ void ReadVocabulary(ModelConfig* config, JsonFields* fields) {
   config->tie_word_embeddings = fields->Bool("tie_word_embeddings", true);
   config->final_logit_softcapping =
       fields->Has("final_logit_softcapping")
-          ? float(fields->Positive("final_logit_softcapping", kMaxSoftcap))
+          ? fields->PositiveFloat("final_logit_softcapping", kMaxSoftcap)
           : 0.0f;
   config->bos_id = fields->OptionalInt("bos_token_id", 0, config->vocab_size - 1);
   config->eos_id = fields->OptionalInt("eos_token_id", 0, config->NumTokenIds() - 1);

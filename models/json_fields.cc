@@ -1,6 +1,8 @@
 #include "models/json_fields.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <new>
 #include <utility>
 #include <vector>
@@ -226,6 +228,15 @@ double JsonFields::Positive(std::string_view name, double max, std::optional<dou
     return max;
   }
   return number;
+}
+
+float JsonFields::PositiveFloat(std::string_view name, double max, std::optional<double> fallback) {
+  constexpr double kMin = std::numeric_limits<float>::min();
+  const double number = Positive(name, max, fallback);
+  if (number < kMin) {
+    FailType(name, StrCat("at least ", kMin, ", the smallest normal number in fp32"));
+  }
+  return float(std::max(number, kMin));
 }
 
 bool JsonFields::Bool(std::string_view name, bool fallback) {

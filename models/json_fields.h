@@ -54,6 +54,9 @@ class JsonFields {
                 std::optional<double> fallback = std::nullopt);
   // In (0, max].
   double Positive(std::string_view name, double max, std::optional<double> fallback = std::nullopt);
+  // The same as fp32. A number that would be 0 or subnormal there is an error.
+  float PositiveFloat(std::string_view name, double max,
+                      std::optional<double> fallback = std::nullopt);
   bool Bool(std::string_view name, bool fallback);
   std::string Text(std::string_view name, std::optional<std::string> fallback = std::nullopt);
   // The index of one of `choices`. Absent: 0.
