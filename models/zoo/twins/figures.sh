@@ -14,4 +14,4 @@ fi
 
 zoo=$PWD/models/zoo
 sh deploy/compare.sh "$out" "$zoo/twins/lssar" "$zoo/twins/softmax" -- \
-  --ids "$zoo/lssar-6m/held_out.bin" --lengths 1K,2K,4K,8K,16K --rows 16 --trials 50,50,50,20,20
+  --ids "$zoo/lssar-6m/held_out.bin" --lengths 1K,2K,4K,8K,16K --rows 16 --trials 50
