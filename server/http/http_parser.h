@@ -47,7 +47,9 @@ class HttpParser {
   // Moves the head to `request_`. False: it is refused.
   bool ReadHead();
 
-  const int64_t max_head_bytes_, max_body_bytes_;
+  const int64_t max_head_bytes_;
+  size_t num_head_bytes_left_;
+  const int64_t max_body_bytes_;
   std::unique_ptr<State> state_;
   HttpRequest request_;
   bool expects_continue_ = false;

@@ -224,6 +224,11 @@ class HttpTest(unittest.TestCase):
                           for part in (body[:5], body[5:])) + b"0\r\n\r\n"
         self.assertEqual(self.status_of(head + chunks), 200)
         with socket.create_connection((server.host, server.port), timeout=60) as client:
+            for part in (head, b"0\r\n", b"\r", b"\n"):  # an empty body
+                client.sendall(part)
+                time.sleep(0.05)
+            self.assertTrue(client.recv(100).startswith(b"HTTP/1.1 400"))
+        with socket.create_connection((server.host, server.port), timeout=60) as client:
             client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
                            b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body))
             self.assertEqual(client.recv(100), b"HTTP/1.1 100 Continue\r\n\r\n")

@@ -1,0 +1,61 @@
+#include "server/http/http_parser.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace lssar {
+namespace {
+
+constexpr std::string_view kChunkedHead =
+    "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+// What a parser makes of `text` that comes in pieces of `piece_bytes`; nullopt: not a request.
+std::optional<HttpRequest> ReadInPieces(std::string_view text, size_t piece_bytes) {
+  HttpParser parser(1024, 4096);
+  std::string input;
+  while (true) {
+    switch (parser.Parse(&input)) {
+      case HttpParser::Progress::kHasHead: break;
+      case HttpParser::Progress::kIsDone: return parser.Take();
+      case HttpParser::Progress::kFailed: return std::nullopt;
+      case HttpParser::Progress::kNeedsMore:
+        if (text.empty()) return std::nullopt;
+        input += text.substr(0, piece_bytes);
+        text.remove_prefix(std::min(piece_bytes, text.size()));
+    }
+  }
+}
+
+class ChunkedBodyTest : public testing::TestWithParam<size_t> {};
+
+// Boost.Beast 1.81 asserts that an empty body never comes in pieces of fewer than 5 bytes.
+TEST_P(ChunkedBodyTest, IsTheSameInPiecesOfEverySize) {
+  struct Case {
+    std::string_view chunks, body;
+  };
+  for (const auto& [chunks, body] :
+       {Case{"0\r\n\r\n", ""}, Case{"0\r\nTrailer: a\r\n\r\n", ""},
+        Case{"1\r\nx\r\n0\r\n\r\n", "x"},
+        Case{"2;a=b\r\nhe\r\n3\r\nllo\r\n0\r\nTrailer: a\r\n\r\n", "hello"}}) {
+    const auto request = ReadInPieces(std::string(kChunkedHead).append(chunks), GetParam());
+    ASSERT_TRUE(request) << chunks;
+    EXPECT_EQ(request->body, body) << chunks;
+    EXPECT_EQ(request->target, "/v1/completions");
+  }
+}
+
+TEST_P(ChunkedBodyTest, IsRefusedWhenItIsDamaged) {
+  for (const std::string_view chunks :
+       {"0\r\nno trailer\r\n\r\n", "x\r\n\r\n", "1\r\nxy\r\n0\r\n\r\n", "0\r\n\r", "0"}) {
+    EXPECT_FALSE(ReadInPieces(std::string(kChunkedHead).append(chunks), GetParam())) << chunks;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ChunkedBodyTest, testing::Range<size_t>(1, 20));
+
+}  // namespace
+}  // namespace lssar
