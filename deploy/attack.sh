@@ -4,7 +4,7 @@
 # latency of health, lost calls, bits after the attack, the end on SIGTERM, and PASS or FAIL.
 #
 #   sh deploy/attack.sh                 everything, in about fifteen minutes on two cores
-#   sh deploy/attack.sh --short         rows 1 to 6 for a second each: the form that ctest runs
+#   sh deploy/attack.sh --short         rows 1 to 6 and 17, a second each: what ctest runs
 #   sh deploy/attack.sh --requests 1000000 --request-seconds 900    a million small requests too
 #   sh deploy/attack.sh --only 'rapid reset,HPACK flood' --bare     without HAProxy
 #

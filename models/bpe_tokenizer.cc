@@ -15,13 +15,13 @@ namespace {
 absl::Status Stopped() { return absl::CancelledError("the encoding was stopped"); }
 
 // The tokens that are looked for in the text as it is, or in the normalized text.
-AddedTokens TokensOf(const BpeVocabulary& vocabulary, bool is_normalized) {
+absl::StatusOr<AddedTokens> TokensOf(const BpeVocabulary& vocabulary, bool is_normalized) {
   std::vector<std::pair<std::string, int32_t>> tokens;
   for (const AddedToken& token : vocabulary.added_tokens) {
     if (token.is_normalized != is_normalized) continue;
     std::string content = token.content;
     if (is_normalized) {
-      LSSAR_CHECK(NormalizeText(
+      RETURN_IF_ERROR(NormalizeText(
           vocabulary.normalizer, [] { return false; }, &content));
     }
     if (!content.empty()) tokens.emplace_back(std::move(content), token.id);
@@ -35,9 +35,10 @@ bool IsSpaceEscape(const NormalizerStep& step) {
 
 class BpeTokenizer : public Tokenizer {
  public:
-  BpeTokenizer(BpeVocabulary vocabulary, PreTokenizer pre_tokenizer)
-      : raw_tokens_(TokensOf(vocabulary, /*is_normalized=*/false)),
-        normalized_tokens_(TokensOf(vocabulary, /*is_normalized=*/true)),
+  BpeTokenizer(BpeVocabulary vocabulary, AddedTokens raw_tokens, AddedTokens normalized_tokens,
+               PreTokenizer pre_tokenizer)
+      : raw_tokens_(std::move(raw_tokens)),
+        normalized_tokens_(std::move(normalized_tokens)),
         pieces_(std::move(vocabulary.pieces)),
         hash_(std::move(vocabulary.hash)),
         normalizer_(std::move(vocabulary.normalizer)),
@@ -126,7 +127,7 @@ class BpeTokenizer : public Tokenizer {
     std::string normalized;
     if (!normalizer_.empty()) {
       normalized = part;
-      if (!NormalizeText(normalizer_, should_stop, &normalized)) return Stopped();
+      RETURN_IF_ERROR(NormalizeText(normalizer_, should_stop, &normalized));
       part = normalized;
     }
     const auto on_word = [&](std::string_view word) {
@@ -159,8 +160,11 @@ class BpeTokenizer : public Tokenizer {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> MakeBpeTokenizer(BpeVocabulary vocabulary) {
+  ASSIGN_OR_RETURN(AddedTokens raw_tokens, TokensOf(vocabulary, /*is_normalized=*/false));
+  ASSIGN_OR_RETURN(AddedTokens normalized_tokens, TokensOf(vocabulary, /*is_normalized=*/true));
   ASSIGN_OR_RETURN(PreTokenizer pre_tokenizer, PreTokenizer::Create(vocabulary.pre_tokenizer));
-  return std::make_unique<BpeTokenizer>(std::move(vocabulary), std::move(pre_tokenizer));
+  return std::make_unique<BpeTokenizer>(std::move(vocabulary), std::move(raw_tokens),
+                                        std::move(normalized_tokens), std::move(pre_tokenizer));
 }
 
 }  // namespace lssar

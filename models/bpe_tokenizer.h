@@ -36,7 +36,8 @@ struct BpeVocabulary {
   std::string hash;                // first 16 hex digits of the SHA-256 of the files
 };
 
-// Errors  INVALID_ARGUMENT: a pattern of the pre-tokenizer is not supported
+// Errors  INVALID_ARGUMENT: a pattern of the pre-tokenizer is not supported, or the normalizer
+//         makes too much of an added token (MaxNormalizedBytes)
 absl::StatusOr<std::unique_ptr<Tokenizer>> MakeBpeTokenizer(BpeVocabulary vocabulary);
 
 }  // namespace lssar

@@ -141,6 +141,9 @@ class PatternTranslator {
   std::string out_;
 };
 
+// Up to PCRE2's limit a match of a hostile pattern takes some 0.03 s.
+constexpr int kMatchesPerPoll = 16;
+
 struct FreeCode {
   void operator()(pcre2_code* code) const { pcre2_code_free(code); }
 };
@@ -233,10 +236,13 @@ class PreTokenizer::Splitter {
   static absl::StatusOr<std::unique_ptr<Splitter>> Create(const PreTokenizerStep& step) {
     auto splitter = std::make_unique<Splitter>();
     splitter->kind_ = step.kind;
-    std::string_view pattern = step.pattern;
-    if (step.kind == Kind::kDigitRuns) pattern = R"(\p{N}+)";
-    if (step.kind == Kind::kSingleDigits) pattern = R"(\p{N})";
-    if (pattern.empty()) return splitter;
+    std::string_view pattern;
+    switch (step.kind) {
+      case Kind::kPattern: pattern = step.pattern; break;
+      case Kind::kDigitRuns: pattern = R"(\p{N}+)"; break;
+      case Kind::kSingleDigits: pattern = R"(\p{N})"; break;
+      default: return splitter;
+    }
     ASSIGN_OR_RETURN(splitter->code_, Compile(pattern));
     splitter->is_gpt2_ = pattern == kGpt2Pattern;
     splitter->splits_at_spaces_ = IsKnownToSplitAtSpaces(pattern);
@@ -275,6 +281,7 @@ class PreTokenizer::Splitter {
         pcre2_match_data_create_from_pattern(code_.get(), nullptr));
     const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
     size_t polled_at = 0;
+    int num_matches = 0;
     for (size_t begin = 0; begin < text.size();) {
       if (begin >= polled_at) {
         if (should_stop()) return Stopped();
@@ -282,6 +289,7 @@ class PreTokenizer::Splitter {
       }
       size_t end = is_gpt2_ ? MatchGpt2InAscii(text, begin) : 0;
       if (end == 0) {
+        if (++num_matches % kMatchesPerPoll == 0 && should_stop()) return Stopped();
         const int found = pcre2_match(code_.get(), subject, text.size(), begin, PCRE2_NO_UTF_CHECK,
                                       match.get(), nullptr);
         if (found == PCRE2_ERROR_NOMATCH) return on_word(text.substr(begin));

@@ -1,6 +1,7 @@
 #include "models/sentence_piece_normalizer.h"
 
 #include "models/pre_tokenizer.h"
+#include "models/text_normalizer.h"
 #include "models/tokenizer.h"
 #include "models/utf8.h"
 
@@ -28,10 +29,12 @@ Part NextPart(const SentencePieceFile& file, const AddedTokens& symbols, std::st
 
 }  // namespace
 
-bool NormalizeForSentencePiece(const SentencePieceFile& file, const AddedTokens& symbols,
-                               std::string_view text, absl::FunctionRef<bool()> should_stop,
-                               std::string* out) {
+absl::Status NormalizeForSentencePiece(const SentencePieceFile& file, const AddedTokens& symbols,
+                                       std::string_view text, absl::FunctionRef<bool()> should_stop,
+                                       std::string* out) {
   out->clear();
+  const size_t num_bytes = text.size();
+  const auto stopped = [] { return absl::CancelledError("the encoding was stopped"); };
   size_t polled_at = 0;  // bytes of the text that are left
   const auto is_stopped = [&] {
     if (polled_at != 0 && text.size() + Tokenizer::kEncodePollBytes > polled_at) return false;
@@ -39,19 +42,19 @@ bool NormalizeForSentencePiece(const SentencePieceFile& file, const AddedTokens&
     return should_stop();
   };
   while (file.remove_extra_whitespaces && !text.empty()) {
-    if (is_stopped()) return false;
+    if (is_stopped()) return stopped();
     const Part part = NextPart(file, symbols, text);
     if (part.normalized != " ") break;
     text.remove_prefix(part.num_bytes);
   }
-  if (text.empty()) return true;
+  if (text.empty()) return absl::OkStatus();
 
   const std::string_view space = file.escape_whitespaces ? kSpaceSymbol : " ";
   out->reserve(text.size() + text.size() / 2);
   if (file.add_dummy_prefix && !file.treat_whitespace_as_suffix) *out += space;
   bool follows_space = file.remove_extra_whitespaces;
   while (!text.empty()) {
-    if (is_stopped()) return false;
+    if (is_stopped()) return stopped();
     Part part = NextPart(file, symbols, text);
     text.remove_prefix(part.num_bytes);
     while (follows_space && part.normalized.starts_with(' ')) part.normalized.remove_prefix(1);
@@ -64,6 +67,7 @@ bool NormalizeForSentencePiece(const SentencePieceFile& file, const AddedTokens&
         }
       }
       follows_space = part.normalized.ends_with(' ');
+      if (out->size() > MaxNormalizedBytes(num_bytes)) return TooLongWhenNormalized(num_bytes);
     }
     if (!file.remove_extra_whitespaces) follows_space = false;
   }
@@ -71,7 +75,7 @@ bool NormalizeForSentencePiece(const SentencePieceFile& file, const AddedTokens&
     out->erase(out->size() - space.size());
   }
   if (file.add_dummy_prefix && file.treat_whitespace_as_suffix) *out += space;
-  return true;
+  return absl::OkStatus();
 }
 
 }  // namespace lssar

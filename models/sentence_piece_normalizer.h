@@ -6,19 +6,21 @@
 #include <string_view>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "models/added_tokens.h"
 #include "models/sentence_piece_file.h"
 
 namespace lssar {
 
 // Replaces characters by the file's rules, but not within `symbols`; handles spaces as the file's
-// flags say. Returns false if should_stop did; `out` is then unspecified.
+// flags say.
 // Requires  UTF-8
 // Ensures   `out` is UTF-8
+// Errors    as NormalizeText
 // Source    Normalizer::Normalize of SentencePiece 0.1.97
-bool NormalizeForSentencePiece(const SentencePieceFile& file, const AddedTokens& symbols,
-                               std::string_view text, absl::FunctionRef<bool()> should_stop,
-                               std::string* out);
+absl::Status NormalizeForSentencePiece(const SentencePieceFile& file, const AddedTokens& symbols,
+                                       std::string_view text, absl::FunctionRef<bool()> should_stop,
+                                       std::string* out);
 
 }  // namespace lssar
 

@@ -302,9 +302,7 @@ class SentencePieceTokenizer : public Tokenizer {
       std::string_view text, absl::FunctionRef<bool()> should_stop) const override {
     RETURN_IF_ERROR(CheckTokenizerText(text, should_stop));
     std::string normalized;
-    if (!NormalizeForSentencePiece(file_, symbols_, text, should_stop, &normalized)) {
-      return Stopped();
-    }
+    RETURN_IF_ERROR(NormalizeForSentencePiece(file_, symbols_, text, should_stop, &normalized));
     std::vector<int32_t> ids;
     const bool is_done = unigram_ ? unigram_->Encode(normalized, should_stop, &ids)
                                   : merging_->Encode(normalized, should_stop, &ids);

@@ -6,6 +6,8 @@
 #include <array>
 
 #include "kernels/check.h"
+#include "kernels/status_macros.h"
+#include "kernels/str_cat.h"
 
 namespace lssar {
 namespace {
@@ -107,24 +109,34 @@ bool ToForm(bool is_composed, bool is_compatible, absl::FunctionRef<bool()> shou
   return true;
 }
 
-void ReplaceAll(std::string_view from, std::string_view to, std::string* text) {
+// Ends when the text has more than `max_bytes`.
+void ReplaceAll(std::string_view from, std::string_view to, size_t max_bytes, std::string* text) {
   LSSAR_CHECK(!from.empty());
   std::string out;
   size_t at = 0;
   for (size_t next = 0; (next = text->find(from, at)) != text->npos; at = next + from.size()) {
     out.append(*text, at, next - at).append(to);
+    if (out.size() > max_bytes) break;
   }
-  if (at == 0) return;
+  if (at == 0 && out.empty()) return;
   *text = out.append(*text, at);
 }
 
 }  // namespace
 
-bool NormalizeText(const std::vector<NormalizerStep>& steps, absl::FunctionRef<bool()> should_stop,
-                   std::string* text) {
+absl::Status TooLongWhenNormalized(size_t num_bytes) {
+  return absl::InvalidArgumentError(StrCat("the tokenizer's normalizer makes more than ",
+                                           MaxNormalizedBytes(num_bytes), " bytes of a text of ",
+                                           num_bytes));
+}
+
+absl::Status NormalizeText(const std::vector<NormalizerStep>& steps,
+                           absl::FunctionRef<bool()> should_stop, std::string* text) {
   using Kind = NormalizerStep::Kind;
+  const auto stopped = [] { return absl::CancelledError("the encoding was stopped"); };
+  const size_t num_bytes = text->size();
   for (const NormalizerStep& step : steps) {
-    if (should_stop()) return false;
+    if (should_stop()) return stopped();
     switch (step.kind) {
       case Kind::kNfc:
       case Kind::kNfd:
@@ -132,16 +144,19 @@ bool NormalizeText(const std::vector<NormalizerStep>& steps, absl::FunctionRef<b
       case Kind::kNfkd:
         if (!ToForm(step.kind == Kind::kNfc || step.kind == Kind::kNfkc,
                     step.kind == Kind::kNfkc || step.kind == Kind::kNfkd, should_stop, text)) {
-          return false;
+          return stopped();
         }
         break;
       case Kind::kPrepend:
         if (!text->empty()) text->insert(0, step.to);
         break;
-      case Kind::kReplace: ReplaceAll(step.from, step.to, text); break;
+      case Kind::kReplace:
+        ReplaceAll(step.from, step.to, MaxNormalizedBytes(num_bytes), text);
+        break;
     }
+    if (text->size() > MaxNormalizedBytes(num_bytes)) return TooLongWhenNormalized(num_bytes);
   }
-  return true;
+  return absl::OkStatus();
 }
 
 }  // namespace lssar

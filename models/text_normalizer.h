@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 
 namespace lssar {
 
@@ -24,13 +25,19 @@ struct NormalizerStep {
   std::string from, to;
 };
 
-// Applies `steps` in order to `text`, in place. Returns false if should_stop did; `text` is then
-// unspecified.
+// The most that a normalizer may make of a text of `num_bytes`. NFKC and NFKD make up to 11 times
+// its bytes; the rules of a hostile file, one after the other, any number.
+constexpr size_t MaxNormalizedBytes(size_t num_bytes) { return 16 * num_bytes + 4096; }
+absl::Status TooLongWhenNormalized(size_t num_bytes);
+
+// Applies `steps` in order to `text`, in place.
 // Requires  UTF-8; no `from` is empty
+// Errors    INVALID_ARGUMENT: the text becomes longer than MaxNormalizedBytes; CANCELLED:
+//           should_stop returned true. `text` is then unspecified.
 // Cost      O(n log n), also for long runs of combining marks
 // Source    Unicode Standard Annex 15 (utf8proc: Unicode 15)
-bool NormalizeText(const std::vector<NormalizerStep>& steps, absl::FunctionRef<bool()> should_stop,
-                   std::string* text);
+absl::Status NormalizeText(const std::vector<NormalizerStep>& steps,
+                           absl::FunctionRef<bool()> should_stop, std::string* text);
 
 }  // namespace lssar
 

@@ -18,6 +18,7 @@ using nlohmann::json;
 using StepKind = PreTokenizerStep::Kind;
 
 constexpr int64_t kMaxId = 1 << 30;
+constexpr size_t kMaxSteps = 64;  // of a pipeline: each takes some of the stack
 
 // What the fields of a tokenizer.json say together.
 class Reader {
@@ -84,6 +85,10 @@ class Reader {
     fields->Fail(StrCat("type is \"", type.substr(0, 80), "\", must be ", choices));
   }
 
+  static void RefuseMany(size_t num_steps, JsonFields* fields) {
+    if (num_steps > kMaxSteps) fields->Fail(StrCat("is step ", num_steps, ", at most ", kMaxSteps));
+  }
+
   // The text of {"String": text}.
   std::string LiteralPattern(JsonFields* fields, std::string_view where) const {
     const json* const pattern = fields->Object("pattern");
@@ -125,6 +130,7 @@ class Reader {
       RefuseType(type, "one of NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence", &fields);
     }
     normalizer_.push_back(std::move(step));
+    RefuseMany(normalizer_.size(), &fields);
     return fields.status();
   }
 
@@ -157,6 +163,7 @@ class Reader {
     } else {
       RefuseType(type, "one of ByteLevel, Split, Digits, Metaspace, Sequence", &fields);
     }
+    RefuseMany(pre_tokenizer_.size(), &fields);
     return fields.status();
   }
 

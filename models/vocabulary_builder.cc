@@ -11,7 +11,8 @@
 namespace lssar {
 namespace {
 
-// Bounds the splits of a piece that AddAllMerges tries.
+// Bounds the splits of a piece that AddAllMerges tries, and the search for an added token at each
+// byte of a text.
 constexpr size_t kMaxPieceBytes = 1024;
 constexpr size_t kMaxQuotedBytes = 80;
 
@@ -178,6 +179,10 @@ void VocabularyBuilder::AddAllMerges() {
 absl::Status VocabularyBuilder::AddToken(AddedToken token) {
   RETURN_IF_ERROR(CheckId(token.content, token.id));
   if (token.content.empty()) return Fault(StrCat("the added token ", token.id, " has no content"));
+  if (token.content.size() > kMaxPieceBytes) {
+    return Fault(StrCat("the added token ", token.id, " has ", token.content.size(),
+                        " bytes, must have at most ", kMaxPieceBytes));
+  }
   if (FindInvalidUtf8(token.content)) {
     return Fault(StrCat("the added token ", token.id, " is not UTF-8"));
   }

@@ -226,13 +226,14 @@ ATTACKS = (
     Attack('role of 30 MiB', '14', attacks.long_role),
     Attack('unfinished uploads', '15', attacks.unfinished_uploads),
     Attack('random frames', '16', attacks.mixed_frames),
+    Attack('HTTP in pieces', '17', attacks.http_in_pieces),
 )
 
 # --short: several attacks share a server.
 SHORT_ATTACKS = (
-    Attack('four, in turn', '1-4', attacks.InTurn(
+    Attack('five, in turn', '1-4, 17', attacks.InTurn(
         attacks.idle_connections, attacks.http_compressed, attacks.grpc_compressed,
-        attacks.score_continuations), max_files=1024),
+        attacks.score_continuations, attacks.http_in_pieces), max_files=1024),
     Attack('two, in turn', '5, 6', attacks.InTurn(attacks.rapid_reset, attacks.hpack_flood),
            behind_edge=True),
 )
@@ -368,7 +369,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--build', required=True, help='build folder: programs in bin/, stubs')
     parser.add_argument('--short', action='store_true',
-                        help='rows 1 to 6 for a second each and some bad files: for ctest')
+                        help='rows 1 to 6 and 17, a second each, and some bad files')
     parser.add_argument('--seconds', type=float, default=0, help='of each attack [20; short: 4]')
     parser.add_argument('--bare', action='store_true', help='no HAProxy before the server')
     parser.add_argument('--only', default='', help='names of attacks, separated by commas')

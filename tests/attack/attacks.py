@@ -7,6 +7,7 @@ answers. Attackers come from 127.0.0.2, so that limits for one address meet them
 import contextlib
 import json
 import os
+import random
 import socket
 import struct
 import sys
@@ -290,6 +291,34 @@ def metrics_range(target: Target, seconds: float) -> None:
         time.sleep(min(1.0, max(0.0, until - time.monotonic())))
         for client in clients:
             client.close()
+
+
+def http_in_pieces(target: Target, seconds: float) -> None:
+    """Row 17: HTTP requests, good and bad, whose packets end anywhere."""
+    body = b'{"prompt": "a", "max_tokens": 1}'
+    head = b'POST /v1/completions HTTP/1.1\r\nHost: x\r\n'
+    chunked = head + b'Transfer-Encoding: chunked\r\n\r\n'
+    requests = (
+        chunked + b'0\r\n\r\n',
+        chunked + b'0\r\nTrailer: a\r\n\r\n',
+        chunked + b'0\r\nno trailer\r\n\r\n',
+        chunked + b'%x;a=b\r\n%s\r\n0\r\n\r\n' % (len(body), body),
+        head + b'Content-Length: %d\r\n\r\n%s' % (len(body), body),
+        head + b'Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n',
+        b'GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n',
+        b'GET ' + b'x' * 20000)
+
+    def once() -> None:
+        request = random.choice(requests)
+        cuts = sorted(random.sample(range(1, len(request)), random.randint(1, 4)))
+        with http_socket(target, 5) as client:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for begin, end in zip([0, *cuts], [*cuts, len(request)]):
+                client.sendall(request[begin:end])
+                time.sleep(0.001)
+            client.recv(100)
+
+    in_threads(8, seconds, once)
 
 
 def long_role(target: Target, seconds: float) -> None:

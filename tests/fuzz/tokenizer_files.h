@@ -3,6 +3,9 @@
 #define LSSAR_TESTS_FUZZ_TOKENIZER_FILES_H_
 
 #include <string>
+#include <string_view>
+
+#include "models/tokenizer.h"
 
 namespace lssar {
 
@@ -12,9 +15,17 @@ inline constexpr int kFuzzVocabSize = 300;
 // The 256 byte pieces in GPT-2's alphabet with the ids 0 to 255, as the inside of a JSON object.
 const std::string& BytePieces();
 
+// A tokenizer.json with these pieces, a few merges, `normalizer` and `pre_tokenizer` (JSON).
+std::string TokenizerJson(std::string_view normalizer, std::string_view pre_tokenizer);
+
+// The ids of `text` and `more` together are those of SplitStable's parts. The two are whole
+// characters.
+void CheckStableSplit(const Tokenizer& tokenizer, std::string_view text, std::string_view more);
+
 // Loads the tokenizer in FuzzFolder(), if it is one, and checks it with a few texts: ids are in
-// range, a stream of ids gives the same text as all of them at once, and a second call the same
-// ids. The planted fault is an id of VocabSize() in a quarter of the files.
+// range, a stream of ids gives the same text as all of them at once, a second call gives the same
+// ids, and so does one call for each part of SplitStable. The planted fault is an id of VocabSize()
+// in a quarter of the files.
 void CheckTokenizerFiles();
 
 }  // namespace lssar

@@ -237,6 +237,13 @@ json SplitBy(const std::string& regex, const std::string& behavior = "Isolated")
   return {{"type", "Sequence"}, {"pretokenizers", {split, byte_level}}};
 }
 
+// Makes `num_steps` times a hundred letters of each "a".
+json Enlarge(int num_steps) {
+  const json step{
+      {"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(100, 'a')}};
+  return {{"type", "Sequence"}, {"normalizers", json::array_t(size_t(num_steps), step)}};
+}
+
 // A template that puts these special tokens around a text; "" stands for the text.
 json TemplateOf(const std::vector<std::string>& parts) {
   json single = json::array();
@@ -277,7 +284,23 @@ TEST(ByteLevelTokenizerTest, RefusesPipelinesWithOtherIds) {
       {[](json& j) { j["pre_tokenizer"] = SplitBy("a{1,3}+"); }, "}+"},
       {[](json& j) { j["pre_tokenizer"] = SplitBy("(?<=a)b"); }, "the group (?<"},
       {[](json& j) { j["pre_tokenizer"] = SplitBy("a*"); }, "may match nothing"},
+      {[](json& j) { j["pre_tokenizer"] = SplitBy(""); }, "may match nothing"},
       {[](json& j) { j["pre_tokenizer"] = SplitBy("(a"); }, "not a regular expression"},
+      {[](json& j) {
+         j["pre_tokenizer"] = {{"type", "Sequence"},
+                               {"pretokenizers", json::array_t(200'000, {{"type", "Digits"}})}};
+       },
+       "pretokenizers[64]: is step 65, at most 64"},
+      {[](json& j) {
+         j["normalizer"] = {{"type", "Sequence"},
+                            {"normalizers", json::array_t(65, {{"type", "NFC"}})}};
+       },
+       "normalizers[64]: is step 65, at most 64"},
+      {[](json& j) {
+         j["normalizer"] = Enlarge(8);
+         j["added_tokens"] = {{{"id", 256}, {"content", "a"}, {"normalized", true}}};
+       },
+       "normalizer makes more than 4112 bytes of a text of 1"},
       {[](json& j) {
          j["post_processor"] = {{"type", "BertProcessing"}};
        },
@@ -326,6 +349,10 @@ TEST(ByteLevelTokenizerTest, RefusesPipelinesWithOtherIds) {
        },
        "no content"},
       {[](json& j) {
+         j["added_tokens"] = {{{"id", 256}, {"content", std::string(1025, 'x')}}};
+       },
+       "the added token 256 has 1025 bytes, must have at most 1024"},
+      {[](json& j) {
          j["added_tokens"] = {{{"id", 256}, {"content", "<x>"}, {"lstrip", true}}};
        },
        "lstrip"},
@@ -340,6 +367,36 @@ TEST(ByteLevelTokenizerTest, RefusesPipelinesWithOtherIds) {
     edit(file);
     EXPECT_THAT(Refusal({{"tokenizer.json", file.dump()}}), HasSubstr(named));
   }
+}
+
+// With byte-level pieces and no merges.
+std::unique_ptr<Tokenizer> LoadPipeline(const json& normalizer, const json& pre_tokenizer) {
+  const ScratchDirectory directory;
+  const json file{{"normalizer", normalizer},
+                  {"pre_tokenizer", pre_tokenizer},
+                  {"model", {{"type", "BPE"}, {"vocab", Bytes()}, {"merges", json::array()}}}};
+  directory.Write("tokenizer.json", file.dump());
+  return LoadTokenizer(directory.Path(), 257).value();
+}
+
+TEST(HostileTokenizerTest, ANormalizerDoesNotFillTheMemory) {
+  const auto tokenizer = LoadPipeline(Enlarge(8), SplitBy("b"));
+  EXPECT_EQ(tokenizer->Encode("bcd")->size(), 3);
+  EXPECT_EQ(tokenizer->Encode(std::string(400, 'b') + "a").status().message(),
+            "the tokenizer's normalizer makes more than 10512 bytes of a text of 401");
+  EXPECT_EQ(LoadPipeline(Enlarge(1), SplitBy("b"))->Encode("a")->size(), 100);
+}
+
+// A match of a hostile pattern may take long: polls come by matches too, not by bytes alone.
+TEST(HostileTokenizerTest, AnEncodeStopsBetweenMatches) {
+  const auto tokenizer = LoadPipeline(nullptr, SplitBy("(?:a|aa)+b|a"));
+  int num_polls = 0;
+  const auto stopped =
+      tokenizer->Encode(std::string(28, 'a') + "c" + std::string(28, 'a'), [&num_polls] {
+        ++num_polls;
+        return num_polls == 3;
+      });
+  EXPECT_TRUE(absl::IsCancelled(stopped.status())) << stopped.status();
 }
 
 }  // namespace

@@ -187,6 +187,16 @@ std::string CharacterMapOf(const std::vector<std::pair<size_t, uint32_t>>& units
   return blob.append(replacements);
 }
 
+// Unit 0 has the root's base, 256, as its offset from bit 10 on. A unit at base ^ c has the label c
+// in its low byte, and in bit 8 whether a value is at its own base.
+constexpr uint32_t kRootUnit = 256u << 10;
+constexpr size_t kUnitOfA = 256 + 'a', kUnitOfB = 256 + 'b';
+// "a" becomes the replacement at byte 2. The base of its unit is kUnitOfB.
+const std::vector<std::pair<size_t, uint32_t>> kRuleForA{
+    {0, kRootUnit},
+    {kUnitOfA, 'a' | 1u << 8 | uint32_t('a' ^ 'b') << 10},
+    {kUnitOfB, 0x80000000u | 2}};
+
 std::string Refusal(std::string_view file) {
   const auto parsed = ParseSentencePieceFile(file, "m", 300);
   EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);
@@ -233,15 +243,8 @@ TEST(CharacterMapTest, ErrorsNameOffsets) {
   const auto refusal = [](const std::string& blob) {
     return MessageOf(CharacterMap::Parse(blob).status());
   };
-  // Unit 0 has the root's base, 256, as its offset from bit 10 on. A unit at base ^ c has the label
-  // c in its low byte, and in bit 8 whether a value is at its own base.
-  const uint32_t root = 256u << 10;
-  const size_t a = 256 + 'a', b = 256 + 'b';
-  const uint32_t leaf_a = 'a' | 1u << 8 | uint32_t('a' ^ 'b') << 10;  // its base is b
-  const std::vector<std::pair<size_t, uint32_t>> rule_a{
-      {0, root}, {a, leaf_a}, {b, 0x80000000u | 2}};
   const std::string nul("\0", 1);
-  const auto map = CharacterMap::Parse(CharacterMapOf(rule_a, std::string("x\0yz\0", 5)));
+  const auto map = CharacterMap::Parse(CharacterMapOf(kRuleForA, std::string("x\0yz\0", 5)));
   ASSERT_TRUE(map.ok()) << map.status();
   EXPECT_EQ(map->Match("abc").num_bytes, 1u);
   EXPECT_EQ(map->Match("abc").replacement, "yz");
@@ -249,19 +252,29 @@ TEST(CharacterMapTest, ErrorsNameOffsets) {
 
   EXPECT_THAT(refusal("abc"), HasSubstr("has 3 bytes"));
   EXPECT_THAT(refusal(std::string("\xff\xff\0\0zzzz", 8)), HasSubstr("array has 65535 bytes"));
-  EXPECT_THAT(refusal(CharacterMapOf(rule_a, "yz")), HasSubstr("do not end with NUL"));
-  EXPECT_THAT(refusal(CharacterMapOf(rule_a, std::string("\xff\0", 2))), HasSubstr("UTF-8"));
-  EXPECT_THAT(refusal(CharacterMapOf(rule_a, std::string(257, 'x') + '\0')),
+  EXPECT_THAT(refusal(CharacterMapOf(kRuleForA, "yz")), HasSubstr("do not end with NUL"));
+  EXPECT_THAT(refusal(CharacterMapOf(kRuleForA, std::string("\xff\0", 2))), HasSubstr("UTF-8"));
+  EXPECT_THAT(refusal(CharacterMapOf(kRuleForA, std::string(257, 'x') + '\0')),
               HasSubstr("257 bytes"));
-  EXPECT_THAT(refusal(CharacterMapOf(rule_a, nul)),
+  EXPECT_THAT(refusal(CharacterMapOf(kRuleForA, nul)),
               HasSubstr("replacement at 2 is not a text in its 1"));
   EXPECT_THAT(refusal(CharacterMapOf({{0, 1000u << 10}}, nul)),
               HasSubstr("unit 1000 is outside of its array of 512"));
-  EXPECT_THAT(refusal(CharacterMapOf({{0, root}, {a, 'a' | 4096u << 10}}, nul)),
+  EXPECT_THAT(refusal(CharacterMapOf({{0, kRootUnit}, {kUnitOfA, 'a' | 4096u << 10}}, nul)),
               HasSubstr("outside of its array"));
   // "a" leads back to the root's base.
-  EXPECT_THAT(refusal(CharacterMapOf({{0, root}, {a, 'a' | uint32_t('a') << 10}}, nul)),
+  EXPECT_THAT(refusal(CharacterMapOf({{0, kRootUnit}, {kUnitOfA, 'a' | uint32_t('a') << 10}}, nul)),
               HasSubstr("endless"));
+}
+
+TEST(CharacterMapTest, LongReplacementsDoNotFillTheMemory) {
+  const std::string map =
+      CharacterMapOf(kRuleForA, std::string("x\0", 2) + std::string(256, 'x') + '\0');
+  const auto tokenizer =
+      LoadFile(PieceOf("<unk>", 2) + PieceOf("x") + Bytes(3, Bytes(2, map)), 300);
+  EXPECT_EQ(tokenizer->Encode("a b")->size(), 1 + 256 + 1);  // unknown: the prefix, " b"
+  EXPECT_EQ(MessageOf(tokenizer->Encode(std::string(1000, 'a')).status()),
+            "the tokenizer's normalizer makes more than 20096 bytes of a text of 1000");
 }
 
 // Mutants of a file at the places that hold offsets, sizes, types and scores, and anywhere.
