@@ -1,8 +1,10 @@
 // The JSON bodies of the HTTP API: what ParseJson accepts survives writing and reading, and what
-// the readers make of it is an engine request or an error that says something.
+// the readers make of it is an engine request or an error that says something, in the names of the
+// HTTP API.
 // Input   the endpoint (one byte), the body
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/match.h"
 #include "server/http/json_text.h"
 #include "server/http/openai_request.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -11,15 +13,20 @@
 namespace lssar {
 namespace {
 
-void CheckCompletion(const absl::StatusOr<CompletionRequest>& completion) {
-  if (!completion.ok()) {
-    LSSAR_CHECK(!completion.status().message().empty());
-    return;
-  }
+void CheckError(const absl::Status& status, const std::string& prompt_field) {
+  const absl::Status renamed = RenameFields(status, prompt_field);
+  LSSAR_CHECK(renamed.code() == status.code() && !renamed.message().empty());
+  LSSAR_CHECK(!absl::StartsWith(renamed.message(), "sampling."));
+}
+
+void CheckCompletion(const absl::StatusOr<CompletionRequest>& completion,
+                     const std::string& prompt_field) {
+  if (!completion.ok()) return CheckError(completion.status(), prompt_field);
   LSSAR_CHECK(!completion->prompts.empty() && completion->max_tokens >= 0);
   for (const v1::GenerateRequest& prompt : completion->prompts) {
     auto parsed = ParseGenerate(prompt, FuzzContext());
-    if (parsed.ok()) CheckRequest(std::move(parsed->request));
+    if (!parsed.ok()) return CheckError(parsed.status(), prompt_field);
+    CheckRequest(std::move(parsed->request));
   }
 }
 
@@ -34,24 +41,32 @@ LSSAR_FUZZ_TARGET(json_body) {
   }
   LSSAR_CHECK(ParseJson(body->dump()).value() == *body);
   const Checkpoint& checkpoint = *FuzzContext().checkpoint;
-  switch (bytes[0] % 4) {
-    case 0: return CheckCompletion(ReadCompletion(*body, FuzzContext()));
-    case 1: return CheckCompletion(ReadChatCompletion(*body, checkpoint));
+  switch (bytes[0] % 5) {
+    case 0: return CheckCompletion(ReadCompletion(*body, FuzzContext()), "prompt");
+    case 1: return CheckCompletion(ReadChatCompletion(*body, checkpoint), "messages");
     case 2: {
       const auto score = ReadScore(*body, checkpoint);
-      if (!score.ok()) return;
+      if (!score.ok()) return CheckError(score.status(), "items");
       auto parsed = ParseScore(*score, FuzzContext());
-      if (!parsed.ok()) return;
+      if (!parsed.ok()) return CheckError(parsed.status(), "items");
       for (Request& request : parsed->items) CheckRequest(std::move(request));
       return;
     }
-    default: {
+    case 3: {
       auto embedding = ReadEmbedding(*body, checkpoint);
-      if (!embedding.ok()) return;
+      if (!embedding.ok()) return CheckError(embedding.status(), "input");
       embedding->message.set_apply_head(false);  // asks the model, which is not loaded
       auto parsed = ParseEmbed(embedding->message, FuzzContext());
-      if (!parsed.ok()) return;
+      if (!parsed.ok()) return CheckError(parsed.status(), "input");
       for (Request& request : *parsed) CheckRequest(std::move(request));
+      return;
+    }
+    default: {
+      const auto attention = ReadAttention(*body, checkpoint);
+      if (!attention.ok()) return CheckError(attention.status(), "prompt");
+      auto parsed = ParseCapture(attention->message, FuzzContext());
+      if (!parsed.ok()) return CheckError(parsed.status(), "prompt");
+      CheckRequest(*std::move(parsed));
     }
   }
 }

@@ -1,8 +1,12 @@
 // ParseSafetensorsHeader: every tensor lies in the file, aligned, as long as its type and shape
-// say, and the tensors cover the data without gap or overlap.
+// say, and the tensors cover the data without gap or overlap. model.safetensors.index.json: every
+// tensor of the shards is found.
 // Input   size of the data (2 bytes), then the header, which is padded to 8 bytes; with the lowest
-//         bit of the first byte set, the rest is the file itself
+//         bit of the first byte set, the rest is the file itself; an input that starts with "{" is
+//         an index of the shards a and b, which have one tensor each, "x" and "y"
 #include <algorithm>
+#include <filesystem>
+#include <string>
 #include <vector>
 
 #include "models/safetensors.h"
@@ -25,10 +29,39 @@ std::vector<std::byte> FileOf(std::span<const uint8_t> bytes) {
   return file;
 }
 
+void WriteShard(const std::string& name, const std::string& tensor) {
+  std::string header = R"({")" + tensor + R"(":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
+  header.resize(64, ' ');
+  WriteFuzzFile(name, std::string("\x40\0\0\0\0\0\0\0", 8) + header + "abcd");
+}
+
+void CheckIndex(std::string_view text) {
+  static const std::string folder = [] {
+    std::string path = FuzzFolder() + "/shards";
+    std::filesystem::create_directory(path);
+    WriteShard("shards/a", "x");
+    WriteShard("shards/b", "y");
+    return path;
+  }();
+  WriteFuzzFile("shards/model.safetensors.index.json", text);
+  const auto file = TensorFile::OpenModel(folder);
+  if (!file.ok()) {
+    LSSAR_CHECK(!file.status().message().empty());
+    return;
+  }
+  const bool has_escapes = text.find('\\') != text.npos;
+  for (const std::string name : {"x", "y"}) {
+    const TensorView* const tensor = file->Find(name);
+    const bool is_named = text.find('"' + name + '"') != text.npos;
+    LSSAR_CHECK(tensor == nullptr || (tensor->bytes.size() == 4 && (is_named || has_escapes)));
+  }
+}
+
 }  // namespace
 
 LSSAR_FUZZ_TARGET(safetensors_header) {
   if (bytes.size() < 2) return;
+  if (bytes[0] == '{') return CheckIndex(TextOf(bytes));
   const std::vector<std::byte> file = FileOf(bytes);
   auto entries = ParseSafetensorsHeader(file, "fuzz");
   if (!entries.ok()) return;

@@ -74,8 +74,8 @@ void CheckStableSplit(const Tokenizer& tokenizer, std::string_view text, std::st
   LSSAR_CHECK(ids == *whole);
 }
 
-void CheckTokenizerFiles() {
-  const auto tokenizer = LoadTokenizer(FuzzFolder(), kFuzzVocabSize);
+void CheckTokenizerFiles(const std::string& folder) {
+  const auto tokenizer = LoadTokenizer(folder, kFuzzVocabSize);
   if (!tokenizer.ok()) {
     LSSAR_CHECK(!tokenizer.status().message().empty());
     return;

@@ -22,11 +22,11 @@ std::string TokenizerJson(std::string_view normalizer, std::string_view pre_toke
 // characters.
 void CheckStableSplit(const Tokenizer& tokenizer, std::string_view text, std::string_view more);
 
-// Loads the tokenizer in FuzzFolder(), if it is one, and checks it with a few texts: ids are in
+// Loads the tokenizer in `folder`, if it is one, and checks it with a few texts: ids are in
 // range, a stream of ids gives the same text as all of them at once, a second call gives the same
 // ids, and so does one call for each part of SplitStable. The planted fault is an id of VocabSize()
 // in a quarter of the files.
-void CheckTokenizerFiles();
+void CheckTokenizerFiles(const std::string& folder);
 
 }  // namespace lssar
 

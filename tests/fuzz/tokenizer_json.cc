@@ -12,7 +12,7 @@ LSSAR_FUZZ_TARGET(tokenizer_json) {
   const size_t at = text.find('@');
   if (at != text.npos) text.replace(at, 1, BytePieces());
   WriteFuzzFile("tokenizer.json", text);
-  CheckTokenizerFiles();
+  CheckTokenizerFiles(FuzzFolder());
 }
 
 }  // namespace lssar

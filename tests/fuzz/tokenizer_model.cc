@@ -7,7 +7,7 @@ namespace lssar {
 
 LSSAR_FUZZ_TARGET(tokenizer_model) {
   WriteFuzzFile("tokenizer.model", TextOf(bytes));
-  CheckTokenizerFiles();
+  CheckTokenizerFiles(FuzzFolder());
 }
 
 }  // namespace lssar

@@ -1,15 +1,46 @@
-// vocab.json and merges.txt.
-// Input   merges.txt, a NUL byte, pieces to add to a vocab.json that has all bytes; without a NUL
-//         byte the input is vocab.json
+// vocab.json and merges.txt; tokenizer.tiktoken and tokenizer_config.json.
+// Input   merges.txt, a NUL byte, pieces to add to a vocab.json that has all bytes
+//         "=", lines to add to a tokenizer.tiktoken that has all bytes, a NUL byte,
+//         tokenizer_config.json
+//         without a NUL byte: vocab.json
+#include <filesystem>
 #include <string>
 
+#include "absl/strings/escaping.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/tokenizer_files.h"
 
 namespace lssar {
+namespace {
+
+std::string MakeByteLines() {
+  std::string lines;
+  for (int byte = 0; byte < 256; ++byte) {
+    lines += absl::Base64Escape(std::string(1, char(byte))) + ' ' + std::to_string(byte) + '\n';
+  }
+  return lines;
+}
+
+void CheckTiktoken(std::string_view lines, std::string_view config) {
+  static const std::string byte_lines = MakeByteLines();
+  static const std::string folder = [] {
+    std::string path = FuzzFolder() + "/tiktoken";
+    std::filesystem::create_directory(path);
+    return path;
+  }();
+  WriteFuzzFile("tiktoken/tokenizer.tiktoken", byte_lines + std::string(lines));
+  WriteFuzzFile("tiktoken/tokenizer_config.json", config);
+  CheckTokenizerFiles(folder);
+}
+
+}  // namespace
+
 LSSAR_FUZZ_TARGET(vocab_merges) {
   const std::string_view text = TextOf(bytes);
   const size_t nul = text.find('\0');
+  if (text.starts_with('=') && nul != text.npos) {
+    return CheckTiktoken(text.substr(1, nul - 1), text.substr(nul + 1));
+  }
   if (nul == text.npos) {
     WriteFuzzFile("vocab.json", text);
     WriteFuzzFile("merges.txt", "t h\n");
@@ -17,7 +48,7 @@ LSSAR_FUZZ_TARGET(vocab_merges) {
     WriteFuzzFile("vocab.json", "{" + BytePieces() + std::string(text.substr(nul + 1)) + "}");
     WriteFuzzFile("merges.txt", text.substr(0, nul));
   }
-  CheckTokenizerFiles();
+  CheckTokenizerFiles(FuzzFolder());
 }
 
 }  // namespace lssar
