@@ -1,10 +1,15 @@
-// HttpParser: a request reads the same in one piece and in many, and keeps its limits.
+// HttpParser: a request reads the same in one piece and in many, and keeps its limits. Its headers
+// have a timeout and a trace that are well formed, or an error and a new trace.
 // Input   what a connection receives; the last byte is the length of the pieces
 #include <algorithm>
+#include <chrono>
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "server/http/call_metadata.h"
 #include "server/http/http_parser.h"
+#include "server/trace_context.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace lssar {
@@ -53,6 +58,24 @@ bool AreEqual(const HttpRequest& a, const HttpRequest& b) {
                     });
 }
 
+bool IsHex(std::string_view digits) {
+  return std::ranges::all_of(digits, [](char c) {
+    return absl::ascii_isxdigit(uint8_t(c)) && !absl::ascii_isupper(uint8_t(c));
+  });
+}
+
+void CheckHeaders(const HttpRequest& request) {
+  const auto timeout = ReadTimeout(request);
+  LSSAR_CHECK(timeout.ok() || !timeout.status().message().empty());
+  if (timeout.ok() && *timeout) {
+    LSSAR_CHECK(**timeout >= Clock::duration::zero() && **timeout <= std::chrono::hours(24));
+  }
+  const TraceContext trace = StartSpan(request.Header("traceparent"));
+  LSSAR_CHECK(trace.trace_id.size() == 32 && trace.span_id.size() == 16);
+  LSSAR_CHECK(trace.Traceparent().size() == 55 && trace.span_id != trace.parent_id);
+  LSSAR_CHECK(IsHex(trace.trace_id) && IsHex(trace.span_id) && IsHex(trace.parent_id));
+}
+
 }  // namespace
 
 LSSAR_FUZZ_TARGET(http_request) {
@@ -68,6 +91,7 @@ LSSAR_FUZZ_TARGET(http_request) {
   for (size_t i = 0; i < whole.requests.size(); ++i) {
     LSSAR_CHECK(AreEqual(whole.requests[i], pieces.requests[i]));
     LSSAR_CHECK(whole.requests[i].body.size() <= size_t(kMaxBodyBytes));
+    CheckHeaders(whole.requests[i]);
   }
   LSSAR_CHECK(whole.error_status != 0 && pieces.error_status != 0);
 }
