@@ -33,6 +33,16 @@ bool IsSpaceEscape(const NormalizerStep& step) {
   return step.kind == NormalizerStep::Kind::kReplace && step.from == " " && step.to == kSpaceSymbol;
 }
 
+bool IsPrepend(const NormalizerStep& step) { return step.kind == NormalizerStep::Kind::kPrepend; }
+
+// True if the normalizer puts before a text what it makes of one space.
+bool PrependsSpace(const std::vector<NormalizerStep>& steps) {
+  if (std::ranges::count_if(steps, IsPrepend) != 1) return false;
+  const auto prepend = std::ranges::find_if(steps, IsPrepend);
+  if (prepend->to == kSpaceSymbol) return std::ranges::any_of(steps, IsSpaceEscape);
+  return prepend->to == " " && std::any_of(prepend, steps.end(), IsSpaceEscape);
+}
+
 class BpeTokenizer : public Tokenizer {
  public:
   BpeTokenizer(BpeVocabulary vocabulary, AddedTokens raw_tokens, AddedTokens normalized_tokens,
@@ -47,11 +57,10 @@ class BpeTokenizer : public Tokenizer {
         adds_dummy_prefix_(vocabulary.adds_dummy_prefix),
         max_piece_bytes_(FindMaxPieceBytes()) {
     const bool prepends = std::ranges::any_of(normalizer_, IsPrepend);
-    const bool escapes = std::ranges::any_of(normalizer_, IsSpaceEscape);
     const bool is_local = std::ranges::all_of(normalizer_, [](const NormalizerStep& step) {
       return step.kind != NormalizerStep::Kind::kReplace || IsSpaceEscape(step);
     });
-    prepends_space_ = prepends && escapes;
+    prepends_space_ = PrependsSpace(normalizer_);
     can_split_ = pre_tokenizer_.SplitsAtSpaces() && is_local && prepends == prepends_space_ &&
                  !raw_tokens_.MayCoverSpace() && !normalized_tokens_.MayCoverSpace();
   }
@@ -88,10 +97,6 @@ class BpeTokenizer : public Tokenizer {
 
  private:
   static constexpr size_t kSearchBytes = size_t{1} << 16;  // of added tokens, between two polls
-
-  static bool IsPrepend(const NormalizerStep& step) {
-    return step.kind == NormalizerStep::Kind::kPrepend;
-  }
 
   int FindMaxPieceBytes() const {
     size_t most = std::max(raw_tokens_.MaxBytes(), normalized_tokens_.MaxBytes());

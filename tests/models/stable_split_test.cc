@@ -7,10 +7,13 @@
 
 #include "kernels/str_cat.h"
 #include "models/tokenizer.h"
+#include "nlohmann/json.hpp"
 #include "tests/models/fixture.h"
 
 namespace lssar {
 namespace {
+
+using nlohmann::json;
 
 const Tokenizer& Shipped() {
   static const auto tokenizer = LoadTokenizer(std::string(testing::kShippedModel), 4096).value();
@@ -94,6 +97,50 @@ TEST_P(StableSplitTest, AnEncodeStops) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, StableSplitTest, ::testing::Bool());
+
+// A tokenizer.json over characters, with these normalizers.
+std::unique_ptr<Tokenizer> LoadWith(const json& normalizers) {
+  json vocab{{"<unk>", 0}, {"\u2581", 1}, {" ", 2}};
+  for (const char letter : std::string_view("abcehst")) {
+    vocab[std::string(1, letter)] = int(vocab.size());
+  }
+  const json space{{"type", "Replace"}, {"pattern", {{"String", "\u2581"}}}, {"content", " "}};
+  const json file{
+      {"normalizer", {{"type", "Sequence"}, {"normalizers", normalizers}}},
+      {"decoder",
+       {{"type", "Sequence"},
+        {"decoders", {space, {{"type", "ByteFallback"}}, {{"type", "Fuse"}}}}}},
+      {"model",
+       {{"type", "BPE"}, {"unk_token", "<unk>"}, {"vocab", vocab}, {"merges", json::array()}}}};
+  const testing::ScratchDirectory directory;
+  directory.Write("tokenizer.json", file.dump());
+  return LoadTokenizer(directory.Path(), 16).value();
+}
+
+// The rest of a split has no space before it only if the normalizer puts exactly that one back.
+TEST(PrependedSplitTest, KeepsTheIds) {
+  const json escape{{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\u2581"}};
+  const auto prepend = [](const std::string& text) {
+    return json{{"type", "Prepend"}, {"prepend", text}};
+  };
+  struct Case {
+    std::vector<json> normalizers;
+    bool splits;
+  };
+  for (const auto& [normalizers, splits] :
+       {Case{{prepend("\u2581"), escape}, true}, Case{{escape, prepend("\u2581")}, true},
+        Case{{prepend(" "), escape}, true}, Case{{escape, prepend(" ")}, false},
+        Case{{prepend("  "), escape}, false}, Case{{prepend("\u2581 "), escape}, false},
+        Case{{prepend("\u2581"), prepend("\u2581"), escape}, false}, Case{{escape}, true}}) {
+    const auto tokenizer = LoadWith(normalizers);
+    const Tokenizer::StableSplit split = tokenizer->SplitStable("the cat sat");
+    EXPECT_EQ(!split.front.empty(), splits) << json(normalizers);
+    std::vector<int32_t> ids = tokenizer->Encode(split.front).value();
+    const std::vector<int32_t> rest = tokenizer->Encode(split.rest).value();
+    ids.insert(ids.end(), rest.begin(), rest.end());
+    EXPECT_EQ(ids, tokenizer->Encode("the cat sat").value()) << json(normalizers);
+  }
+}
 
 // The library gets a long text in parts; the ids are those of the whole.
 TEST(SentencePiecePartsTest, GiveTheIdsOfTheWhole) {
