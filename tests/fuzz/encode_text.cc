@@ -1,6 +1,10 @@
-// Encode, SplitStable and Decode of tokenizers of several kinds.
+// Encode, SplitStable and Decode of tokenizers of several kinds: ids of byte-level BPE are those of
+// its definition.
 // Input   a text; a byte: the tokenizer; a byte: where the text is split
+#include <algorithm>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,8 +21,13 @@ namespace {
 struct Kind {
   std::unique_ptr<Tokenizer> tokenizer;
   bool has_normalizer = false;
-  std::string_view pattern = {};  // byte-level kinds
+  std::optional<PreTokenizer> splitter = {};  // byte-level kinds
+  bool is_gpt2 = false;
 };
+
+PreTokenizer Splitter(std::string_view pattern) {
+  return PreTokenizer::Create({{.pattern = std::string(pattern)}}).value();
+}
 
 std::string Quoted(std::string_view text) {
   std::string json = "\"";
@@ -39,7 +48,8 @@ Kind MakeByteLevel(std::string_view normalizer, std::string_view pattern) {
                                        R"("add_prefix_space":false}]})")));
   return {.tokenizer = LoadTokenizer(FuzzFolder(), kFuzzVocabSize).value(),
           .has_normalizer = normalizer != "null",
-          .pattern = pattern};
+          .splitter = Splitter(pattern),
+          .is_gpt2 = pattern == kGpt2Pattern};
 }
 
 std::vector<Kind> MakeKinds() {
@@ -69,11 +79,41 @@ std::vector<std::string> WordsOf(const PreTokenizer& splitter, std::string_view 
 }
 
 // GPT-2's pattern has code of its own for ASCII; in a group it is a pattern like any other.
-void CheckGpt2Words(std::string_view text) {
-  static const auto own = PreTokenizer::Create({{.pattern = std::string(kGpt2Pattern)}}).value();
-  static const auto other =
-      PreTokenizer::Create({{.pattern = StrCat("(?:", kGpt2Pattern, ")")}}).value();
+void CheckGpt2Words(const PreTokenizer& own, std::string_view text) {
+  static const PreTokenizer other = Splitter(StrCat("(?:", kGpt2Pattern, ")"));
   LSSAR_CHECK(WordsOf(own, text) == WordsOf(other, text));
+}
+
+// Merges the pair of the lowest rank, the leftmost first, until there is none. O(n^2).
+void AppendIds(std::string_view word, std::vector<int32_t>* ids) {
+  std::vector<int32_t> symbols;
+  for (const char c : word) symbols.push_back(uint8_t(c));
+  const auto rank_at = [&](size_t i) {
+    size_t rank = 0;
+    while (rank < kTokenizerMerges.size() && (kTokenizerMerges[rank].left != symbols[i] ||
+                                              kTokenizerMerges[rank].right != symbols[i + 1])) {
+      ++rank;
+    }
+    return rank;
+  };
+  while (true) {
+    size_t best = kTokenizerMerges.size(), at = 0;
+    for (size_t i = 0; i + 1 < symbols.size(); ++i) {
+      if (const size_t rank = rank_at(i); rank < best) best = rank, at = i;
+    }
+    if (best == kTokenizerMerges.size()) break;
+    symbols[at] = kTokenizerMerges[best].merged;
+    symbols.erase(symbols.begin() + ptrdiff_t(at) + 1);
+  }
+  ids->insert(ids->end(), symbols.begin(), symbols.end());
+}
+
+void CheckIds(const PreTokenizer& splitter, std::string_view text, std::span<const int32_t> ids) {
+  constexpr size_t kMaxBytes = 400;
+  if (text.size() > kMaxBytes) return;
+  std::vector<int32_t> expected;
+  for (const std::string& word : WordsOf(splitter, text)) AppendIds(word, &expected);
+  LSSAR_CHECK(std::ranges::equal(ids, expected));
 }
 
 // Role tokens in the text have no bytes, and U+2581 is SentencePiece's own sign for a space.
@@ -98,9 +138,10 @@ LSSAR_FUZZ_TARGET(encode_text) {
   for (const int32_t id : *ids) {
     LSSAR_CHECK(id >= 0 && id < kind.tokenizer->VocabSize());
   }
-  const bool comes_back = kind.pattern.empty() ? !IsOwnText(text) : !kind.has_normalizer;
+  const bool comes_back = kind.splitter ? !kind.has_normalizer : !IsOwnText(text);
   if (comes_back) LSSAR_CHECK(Decode(*kind.tokenizer, *ids) == text);
-  if (kind.pattern == kGpt2Pattern) CheckGpt2Words(text);
+  if (kind.splitter && !kind.has_normalizer) CheckIds(*kind.splitter, text, *ids);
+  if (kind.is_gpt2) CheckGpt2Words(*kind.splitter, text);
   size_t cut = text.empty() ? 0 : bytes.back() * text.size() / 256;
   while (cut > 0 && (uint8_t(text[cut]) & 0xC0) == 0x80) --cut;  // between two characters
   CheckStableSplit(*kind.tokenizer, text.substr(0, cut), text.substr(cut));

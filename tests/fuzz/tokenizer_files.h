@@ -2,6 +2,8 @@
 #ifndef LSSAR_TESTS_FUZZ_TOKENIZER_FILES_H_
 #define LSSAR_TESTS_FUZZ_TOKENIZER_FILES_H_
 
+#include <array>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -15,7 +17,19 @@ inline constexpr int kFuzzVocabSize = 300;
 // The 256 byte pieces in GPT-2's alphabet with the ids 0 to 255, as the inside of a JSON object.
 const std::string& BytePieces();
 
-// A tokenizer.json with these pieces, a few merges, `normalizer` and `pre_tokenizer` (JSON).
+struct TokenizerMerge {
+  int32_t left, right, merged;
+};
+// The merges of TokenizerJson, by rank.
+inline constexpr auto kTokenizerMerges = std::to_array<TokenizerMerge>({{'t', 'h', 256},
+                                                                        {256, 'e', 257},
+                                                                        {' ', 257, 258},
+                                                                        {' ', 't', 259},
+                                                                        {'a', 'a', 260},
+                                                                        {260, 260, 261},
+                                                                        {'a', 'b', 262}});
+
+// A tokenizer.json with the byte pieces, these merges, `normalizer` and `pre_tokenizer` (JSON).
 std::string TokenizerJson(std::string_view normalizer, std::string_view pre_tokenizer);
 
 // The ids of `text` and `more` together are those of SplitStable's parts. The two are whole
