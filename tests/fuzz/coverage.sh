@@ -21,7 +21,7 @@ ninja -C build/ci lssar-fuzz-coverage >/dev/null
 folder=build/fuzz-coverage
 rm -rf "$folder"
 mkdir -p "$folder/bin"
-for target in $(build/ci/bin/lssar-fuzz-coverage --list); do
+for target in $(LLVM_PROFILE_FILE=/dev/null build/ci/bin/lssar-fuzz-coverage --list); do
   ln -s "$PWD/build/ci/bin/lssar-fuzz-coverage" "$folder/bin/$target"
   corpora=tests/fuzz/corpus/$target
   if [ -d "build/fuzz/$target/corpus" ]; then

@@ -9,6 +9,8 @@
 #   found/     inputs that crash, hang or leak; none is good
 #   log        the output of libFuzzer, of the last minutes
 #   totals     CPU seconds and runs so far
+# At the end, totals.txt here gets the totals of all targets; a machine without build/fuzz goes on
+# from there. Remove a target's line and its build/fuzz/TARGET/totals when what it tests changes.
 # As many targets run at the same time as the machine has cores (JOBS=N: N). Exit code 1: a target
 # ended early, or its found/ is not empty.
 set -eu
@@ -44,7 +46,10 @@ if [ -f "tests/fuzz/dictionaries/$target" ]; then
   dictionary=-dict=tests/fuzz/dictionaries/$target
 fi
 seconds=0 runs=0
-if [ -f "$directory/totals" ]; then
+if [ ! -f "$directory/totals" ]; then
+  sed -n "s/^$target //p" tests/fuzz/totals.txt >"$directory/totals"
+fi
+if [ -s "$directory/totals" ]; then
   read -r seconds runs <"$directory/totals"
 fi
 earlier=$seconds code=0
@@ -71,5 +76,20 @@ if [ "$code" != 0 ] || [ "$found" != 0 ]; then
   exit 1
 fi
 ONE
+record_totals() {
+  {
+    sed -n '/^#/p' tests/fuzz/totals.txt
+    for target in $(build/ci/bin/lssar-fuzz --list); do
+      if [ -s "build/fuzz/$target/totals" ]; then
+        echo "$target $(cat "build/fuzz/$target/totals")"
+      else
+        sed -n "/^$target /p" tests/fuzz/totals.txt
+      fi
+    done
+  } >build/fuzz/totals.txt
+  cp build/fuzz/totals.txt tests/fuzz/totals.txt
+}
+trap record_totals EXIT
+trap 'exit 1' INT TERM
 # shellcheck disable=SC2086  # a target a word
 printf '%s\n' $targets | xargs -P "${JOBS:-$(nproc)}" -I '{}' sh build/fuzz_one.sh '{}' || exit 1
