@@ -208,8 +208,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     }
     input_.append(read_buffer_, 0, num_bytes);
     if (phase_ == Phase::kAnswer) {
-      // Read on, so that the end of the connection is seen.
-      if (input_.size() < kMaxPipelinedBytes) Read();
+      ReadWhileAnswering();
       return;
     }
     ParseOn();
@@ -249,7 +248,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
     parser_.reset();
     if (input_.empty()) input_.shrink_to_fit();
     port_.handler->OnRequest(exchange_);
-    if (phase_ == Phase::kAnswer) Read();
+    if (phase_ == Phase::kAnswer) ReadWhileAnswering();
+  }
+
+  // So that the end of the connection is seen.
+  void ReadWhileAnswering() {
+    if (input_.size() < kMaxPipelinedBytes) Read();
   }
 
   // Answers a request whose rest is not read as one.

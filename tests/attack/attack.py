@@ -227,6 +227,7 @@ ATTACKS = (
     Attack('unfinished uploads', '15', attacks.unfinished_uploads),
     Attack('random frames', '16', attacks.mixed_frames),
     Attack('HTTP in pieces', '17', attacks.http_in_pieces),
+    Attack('HTTP requests ahead of answers', '18', attacks.http_pipelined),
 )
 
 # --short: several attacks share a server.

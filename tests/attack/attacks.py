@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import random
+import select
 import socket
 import struct
 import sys
@@ -319,6 +320,27 @@ def http_in_pieces(target: Target, seconds: float) -> None:
             client.recv(100)
 
     in_threads(8, seconds, once)
+
+
+def http_pipelined(target: Target, seconds: float) -> None:
+    """Row 18: small requests without end on 32 connections, sent before the answers to the earlier
+    ones, which are read."""
+    requests = b'GET /healthz HTTP/1.1\r\n\r\n' * 4096
+    until = time.monotonic() + seconds
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(http_socket(target)) for _ in range(32)]
+        unsent = {client: requests for client in clients}
+        for client in clients:
+            client.setblocking(False)
+        while time.monotonic() < until:
+            readable, writable, _ = select.select(clients, clients, [], 1)
+            for client in writable:
+                rest = unsent[client] or requests  # a request is never cut
+                with contextlib.suppress(BlockingIOError):
+                    unsent[client] = rest[client.send(rest):]
+            for client in readable:
+                with contextlib.suppress(BlockingIOError):
+                    client.recv(1 << 16)
 
 
 def long_role(target: Target, seconds: float) -> None:

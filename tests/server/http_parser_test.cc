@@ -55,6 +55,15 @@ TEST_P(ChunkedBodyTest, IsRefusedWhenItIsDamaged) {
   }
 }
 
+TEST_P(ChunkedBodyTest, IsRefusedWithTwoTransferEncodings) {
+  for (const std::string_view second : {"chunked", "gzip", "identity"}) {
+    const std::string text =
+        "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: " +
+        std::string(second) + "\r\n\r\n0\r\n\r\n";
+    EXPECT_FALSE(ReadInPieces(text, GetParam())) << second;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, ChunkedBodyTest, testing::Range<size_t>(1, 20));
 
 }  // namespace
