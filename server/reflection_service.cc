@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "grpc/reflection/v1alpha/reflection.grpc.pb.h"
+#include "kernels/str_cat.h"
 
 namespace lssar {
 namespace {
@@ -22,6 +23,8 @@ using Request = v1alpha::ServerReflectionRequest;
 using Response = v1alpha::ServerReflectionResponse;
 
 constexpr int kMaxStreams = 128;
+// Of one request. Its response repeats it.
+constexpr size_t kMaxRequestBytes = 4096;
 
 const DescriptorPool& Pool() { return *DescriptorPool::generated_pool(); }
 
@@ -101,6 +104,12 @@ class ReflectionStream final : public grpc::ServerBidiReactor<Request, Response>
   void OnReadDone(bool ok) override {
     if (!ok) {
       Finish(grpc::Status::OK);
+      return;
+    }
+    const size_t num_bytes = request_.ByteSizeLong();
+    if (num_bytes > kMaxRequestBytes) {
+      Finish({grpc::StatusCode::INVALID_ARGUMENT,
+              StrCat("the request has ", num_bytes, " bytes; it may have ", kMaxRequestBytes)});
       return;
     }
     response_.Clear();

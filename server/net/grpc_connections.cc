@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -27,9 +28,12 @@ namespace lssar {
 namespace {
 
 constexpr auto kInterval = std::chrono::milliseconds(100);
-// Streams are counted again after this many further bytes: below it nothing can have happened that
-// matters.
-constexpr int64_t kBytesPerCount = 4096;
+// Streams are counted again after this many further bytes, which can begin 17 calls at most.
+constexpr int64_t kBytesPerCount = 256;
+// Streams without a handler, each of some 12 to 18 KB. A connection with few of them is not closed
+// for those of others.
+constexpr int64_t kMaxIdleStreamsPerAddress = 16384;
+constexpr int64_t kFewIdleStreams = 16;
 // After abuse, once gRPC has cleaned up, the freed memory goes back to the system.
 constexpr auto kTrimDelay = std::chrono::seconds(2);
 constexpr size_t kMaxEvents = 256;
@@ -41,7 +45,13 @@ struct Connection {
         slot(std::move(accepted.slot)),
         watch(max_streams, Clock::now()) {}
 
-  // gRPC's socket, by a descriptor of our own. The connection's calls share it.
+  // Streams whose request has not arrived, and those of gRPC's health service: the other calls of
+  // more than an instant share the socket.
+  int64_t NumIdleStreams() const {
+    return std::max<int64_t>(0, streams.NumOpen() - (socket.use_count() - 1));
+  }
+
+  // gRPC's socket, by a descriptor of our own. The connection's streaming calls share it.
   const std::shared_ptr<ReplySocket> socket;
   const PeerAddress peer;
   const ConnectionSlot slot;
@@ -89,9 +99,10 @@ struct GrpcConnections::State {
   std::optional<Refusal> OnAccepted(AcceptedConnection accepted);
   void Sweep();
   void Tick();
-  void CountStreams(Connection& connection, int64_t num_received);
+  void CountStreams(Connection& connection);
   void Judge(Connection& connection, Clock::time_point now);
   bool IsOverUploadLimit(const Connection& connection) const;
+  void LimitIdleStreams(Clock::time_point now);
   void Close(Connection& connection, Abuse abuse, Clock::time_point now);
   void Remove(int fd);
 
@@ -143,18 +154,14 @@ void GrpcConnections::State::Tick() {
   Sweep();
   const Clock::time_point now = Clock::now();
   for (const auto& [fd, connection] : connections) Judge(*connection, now);
+  LimitIdleStreams(now);
   if (now >= trim_at) {
     trim_at = Clock::time_point::max();
     malloc_trim(0);
   }
 }
 
-void GrpcConnections::State::CountStreams(Connection& connection, int64_t num_received) {
-  if (num_received - connection.received_at_count < kBytesPerCount &&
-      !uploading.contains(&connection)) {
-    return;
-  }
-  connection.received_at_count = num_received;
+void GrpcConnections::State::CountStreams(Connection& connection) {
   if (!connection.channelz_id) {
     connection.channelz_id = FindChannelzSocket(connection.peer.uri, connection.channelz_after);
     if (!connection.channelz_id) return;
@@ -167,7 +174,11 @@ void GrpcConnections::State::Judge(Connection& connection, Clock::time_point now
   if (connection.is_aborted) return;
   const std::optional<ByteCounts> bytes = ReadByteCounts(connection.socket->Get());
   if (!bytes) return;
-  CountStreams(connection, bytes->received);
+  if (bytes->received - connection.received_at_count >= kBytesPerCount ||
+      uploading.contains(&connection)) {
+    connection.received_at_count = bytes->received;
+    CountStreams(connection);
+  }
   const std::optional<Abuse> abuse =
       connection.watch.Check({.bytes_received = bytes->received,
                               .bytes_sent = bytes->sent,
@@ -198,6 +209,31 @@ bool GrpcConnections::State::IsOverUploadLimit(const Connection& connection) con
     }
   }
   return num_bytes > options.max_upload_bytes_per_address;
+}
+
+// An address that has too many loses the connections that are met last.
+void GrpcConnections::State::LimitIdleStreams(Clock::time_point now) {
+  if (!options.acceptor->Limiter().LimitsAddresses()) return;
+  std::unordered_map<std::string_view, int64_t> num_by_address;
+  for (const auto& [fd, connection] : connections) {
+    const int64_t num_idle = connection->is_aborted ? 0 : connection->NumIdleStreams();
+    if (num_idle > 0) num_by_address[connection->slot.Address()] += num_idle;
+  }
+  std::erase_if(num_by_address,
+                [](const auto& entry) { return entry.second <= kMaxIdleStreamsPerAddress; });
+  if (num_by_address.empty()) return;
+  for (auto& [address, num_idle] : num_by_address) num_idle = 0;
+  for (const auto& [fd, connection] : connections) {
+    const auto found = num_by_address.find(connection->slot.Address());
+    if (found == num_by_address.end() || connection->is_aborted) continue;
+    CountStreams(*connection);  // the last count may be of streams that have ended since
+    const int64_t num_idle = connection->NumIdleStreams();
+    if (num_idle <= kFewIdleStreams || found->second + num_idle <= kMaxIdleStreamsPerAddress) {
+      found->second += num_idle;
+    } else {
+      Close(*connection, Abuse::kIdleStreams, now);
+    }
+  }
 }
 
 void GrpcConnections::State::Close(Connection& connection, Abuse abuse, Clock::time_point now) {

@@ -24,9 +24,10 @@ enum class Abuse : uint8_t {
   kHeaderFlood,    // bytes arrive that no flow control has allowed: header blocks without end
   kStalledUpload,  // a part of a request was sent, and nothing since
   kUploadMemory,   // the unfinished requests of one address take too much memory
+  kIdleStreams,    // one address has too many calls that were begun and have sent no request
 };
-inline constexpr std::array<std::string_view, 4> kAbuseNames = {"resets", "header_flood",
-                                                                "stalled_upload", "upload_memory"};
+inline constexpr std::array<std::string_view, 5> kAbuseNames = {
+    "resets", "header_flood", "stalled_upload", "upload_memory", "idle_streams"};
 
 // Threads  any
 class PortMetrics {

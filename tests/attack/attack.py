@@ -228,6 +228,8 @@ ATTACKS = (
     Attack('random frames', '16', attacks.mixed_frames),
     Attack('HTTP in pieces', '17', attacks.http_in_pieces),
     Attack('HTTP requests ahead of answers', '18', attacks.http_pipelined),
+    Attack('calls without a request', '19', attacks.idle_calls),
+    Attack('large reflection requests', '20', attacks.large_reflection),
 )
 
 # --short: several attacks share a server.

@@ -18,9 +18,9 @@ import typing
 import zlib
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), '..', 'server'))
-from raw_http2 import (CANCEL, CONTINUATION, END_HEADERS, HEADERS, REFLECTION, RST_STREAM,
-                       SETTINGS, WINDOW_UPDATE, Http2, ask_health, frame, header_block,
-                       message)
+from raw_http2 import (CANCEL, CONTINUATION, END_HEADERS, GENERATE, HEADERS, HEALTH_WATCH,
+                       REFLECTION, RST_STREAM, SETTINGS, WINDOW_UPDATE, Http2, ask_health, frame,
+                       header_block, message)
 
 SOURCE = '127.0.0.2'
 SERVICE = '/lssar.v1.Inference/'
@@ -275,6 +275,36 @@ def reflection_streams(target: Target, seconds: float) -> None:
     time.sleep(seconds)
     for client in clients:
         client.close()
+
+
+def idle_calls(target: Target, seconds: float) -> None:
+    """Row 19: 5,000 calls a second that send no request or watch health, 1,000 a connection."""
+    begin = time.monotonic()
+    clients = []
+    while (elapsed := time.monotonic() - begin) < seconds:
+        if len(clients) > elapsed * 5:
+            time.sleep(0.01)
+            continue
+        path, payload = (GENERATE, None) if len(clients) % 2 else (HEALTH_WATCH, b'')
+        with contextlib.suppress(OSError):
+            clients.append(http2(target))
+            for _ in range(1000):
+                clients[-1].start(path, payload)
+    for client in clients:
+        client.close()
+
+
+def large_reflection(target: Target, seconds: float) -> None:
+    """Row 20: requests of 31 MiB to the reflection service, whose answers nobody reads."""
+    name = bytes(31 * MIB)
+    data = message(field(3, name))
+
+    def once() -> None:
+        with http2(target) as client:
+            client.upload(client.start(REFLECTION), data, end=False)
+            time.sleep(10)
+
+    in_threads(16, seconds, once)
 
 
 def metrics_range(target: Target, seconds: float) -> None:

@@ -144,6 +144,38 @@ class ConnectionsTest(unittest.TestCase):
             self.assertLess(server.num_threads() - before, 8)
         self.expect_serving(server)
 
+    def test_a_large_reflection_request_is_refused(self) -> None:
+        server = self.start()
+        name = b"x" * (20 << 20)
+        request = message(b"\x1a" + b"\x80\x80\x80\x0a" + name)  # file_by_filename
+        with server.connect() as client:
+            before = server.resident_bytes()
+            answer = client.upload(client.start(REFLECTION), request)
+            self.assertIn(b"it may have 4096", answer)
+            self.wait_until(lambda: server.resident_bytes() < before + (50 << 20))
+        self.expect_serving(server)
+
+    def test_calls_without_a_request_are_bounded_per_address(self) -> None:
+        server = self.start()
+        before = server.resident_bytes()
+        others = server.connect("127.0.0.9")
+        others.start(GENERATE)
+        clients = []
+        for _ in range(20):
+            client = server.connect("127.0.0.8")
+            for _ in range(1000):
+                client.start(GENERATE)
+            clients.append(client)
+        closed = 'lssar_connections_closed_total{reason="idle_streams"}'
+        self.wait_until(lambda: server.metric(closed) >= 4)
+        time.sleep(0.5)
+        self.assertEqual(server.metric(closed), 4)
+        self.assertFalse(others.is_closed(0.1))
+        self.assertLess(server.resident_bytes() - before, 400 << 20)
+        for client in clients:
+            client.close()
+        self.expect_serving(server)
+
     def test_reflection_describes_the_services(self) -> None:
         server = self.start()
         symbol = b"lssar.v1.Inference"

@@ -16,6 +16,7 @@ MAX_FRAME = 16384
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
 CANCEL = 8
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
+HEALTH_WATCH = "/grpc.health.v1.Health/Watch"
 GENERATE = "/lssar.v1.Inference/Generate"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
