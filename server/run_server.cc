@@ -1,6 +1,7 @@
 #include "server/run_server.h"
 
 #include <grpc/support/log.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 
@@ -20,6 +21,10 @@
 
 namespace lssar {
 namespace {
+
+// Buffers of this size, such as the bodies of large requests, come from the system and go back to
+// it. By itself glibc would keep them in the heap once the first one has been freed.
+constexpr int kMmapThresholdBytes = 1 << 20;
 
 // Delay between an engine failure and the exit, so that health watchers and clients are notified.
 constexpr auto kNotificationTime = std::chrono::seconds(1);
@@ -103,6 +108,7 @@ int RunServer(int argc, const char* const* argv, const Server::LoadModel& load) 
     std::fputs(line.text.c_str(), *line.exit_code == 0 ? stdout : stderr);
     return *line.exit_code;
   }
+  mallopt(M_MMAP_THRESHOLD, kMmapThresholdBytes);
   if (!line.check_health) return RunServer(line.options, load);
   const absl::Status status = ProbeHealth(line.options);
   if (!status.ok()) return Fail(status);

@@ -76,7 +76,7 @@ bool HttpParser::HasBegun() const { return state_->parser.got_some(); }
 
 bool HttpParser::HasBody() const { return !state_->parser.is_done(); }
 
-size_t HttpParser::NumBodyBytes() const { return state_->parser.get().body().size(); }
+size_t HttpParser::NumBodyBytes() const { return state_->parser.get().body().capacity(); }
 
 HttpParser::Progress HttpParser::Fail(int status, std::string message) {
   error_status_ = status;

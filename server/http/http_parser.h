@@ -24,7 +24,7 @@ class HttpParser {
 
   // True: at least one byte of the request has come.
   bool HasBegun() const;
-  // Bytes of the body so far.
+  // Of memory that the body takes so far.
   size_t NumBodyBytes() const;
 
   // From kHasHead on.

@@ -19,6 +19,7 @@
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 #include "kernels/thread_name.h"
+#include "server/http/body_memory.h"
 #include "server/http/http_parser.h"
 #include "server/http/socket_stream.h"
 #include "server/net/acceptor.h"
@@ -47,9 +48,15 @@ class Connection;
 
 // What the connections of one port share.
 struct ServedPort {
-  TransportOptions options;
-  HttpHandler* handler = nullptr;
-  std::atomic<int64_t> num_body_bytes = 0;
+  ServedPort(const TransportOptions& given, HttpHandler* given_handler)
+      : options(given),
+        handler(given_handler),
+        bodies(given.max_total_body_bytes,
+               given.limits.max_connections_per_address > 0 ? given.max_total_body_bytes / 2 : 0) {}
+
+  const TransportOptions options;
+  HttpHandler* const handler;
+  BodyMemory bodies;
   std::atomic<bool> is_stopping = false;
 
   std::mutex mutex;
@@ -71,7 +78,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   ~Connection() {
-    CountBody(0);
+    FreeBody();
     // Notified under the lock: the waiter may destroy the port as soon as it sees none.
     const std::lock_guard lock(port_.mutex);
     port_.connections.erase(this);
@@ -143,9 +150,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
         phase_ = Phase::kHead;
         SetDeadline(port_.options.head_timeout);
       }
-      if (!CountBody(parser_->NumBodyBytes())) {
-        HttpReply reply = port_.handler->ErrorReply(
-            503, "the requests that are being read take too much memory; try again");
+      const absl::Status counted = CountBody(parser_->NumBodyBytes());
+      if (!counted.ok()) {
+        HttpReply reply = port_.handler->ErrorReply(absl::IsResourceExhausted(counted) ? 429 : 503,
+                                                    std::string(counted.message()));
         reply.headers.push_back({"Retry-After", "1"});
         Refuse(std::move(reply));
         return;
@@ -155,12 +163,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
     }
   }
 
-  // This connection's share of the bodies in memory. False: all of them are too much.
-  bool CountBody(size_t num_bytes) {
+  // This connection's share of the bodies in memory. Errors: those of BodyMemory::Add.
+  absl::Status CountBody(size_t num_bytes) {
     const int64_t change = int64_t(num_bytes) - num_body_bytes_;
     num_body_bytes_ = int64_t(num_bytes);
-    return port_.num_body_bytes.fetch_add(change) + change <= port_.options.max_total_body_bytes;
+    return port_.bodies.Add(slot_.Address(), change);
   }
+  void FreeBody() { CountBody(0).IgnoreError(); }
 
   void Continue() {
     static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -240,7 +249,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void Answer() {
-    CountBody(parser_->NumBodyBytes());
+    CountBody(parser_->NumBodyBytes()).IgnoreError();  // it is here: refusing it saves nothing
     phase_ = Phase::kAnswer;
     deadline_ = Clock::time_point::max();
     exchange_ = MakeExchange(parser_->Take());
@@ -260,7 +269,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Refuse(HttpReply reply) {
     HttpRequest head = parser_->Head();
     head.keep_alive = false;
-    CountBody(0);
+    FreeBody();
     phase_ = Phase::kLinger;
     SetDeadline(kLingerTime);
     exchange_ = MakeExchange(std::move(head));
@@ -318,7 +327,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // The answer has been written.
   void EndAnswer() {
     const bool keeps_alive = exchange_->KeepsAlive() && phase_ == Phase::kAnswer;
-    CountBody(0);
+    FreeBody();
     std::exchange(exchange_, nullptr)->Finish(absl::OkStatus());
     const auto self = std::move(self_);
     if (keeps_alive) {
@@ -395,7 +404,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string read_buffer_;
   std::string input_;  // read, not parsed yet
   std::unique_ptr<HttpParser> parser_;
-  int64_t num_body_bytes_ = 0;  // counted in port_.num_body_bytes
+  int64_t num_body_bytes_ = 0;  // counted in port_.bodies
   size_t num_lingered_ = 0;
 
   std::shared_ptr<HttpExchange> exchange_;
@@ -431,6 +440,8 @@ std::string RefusalReply(Refusal reason) {
 }  // namespace
 
 struct HttpTransport::State {
+  State(const TransportOptions& options, HttpHandler* handler) : shared(options, handler) {}
+
   std::optional<Refusal> OnAccepted(AcceptedConnection accepted);
 
   ServedPort shared;  // outlives the connections that the context's handlers own
@@ -459,9 +470,7 @@ std::optional<Refusal> HttpTransport::State::OnAccepted(AcceptedConnection accep
 absl::StatusOr<std::unique_ptr<HttpTransport>> HttpTransport::Open(const TransportOptions& options,
                                                                    std::unique_ptr<TlsContext> tls,
                                                                    HttpHandler* handler) {
-  auto state = std::make_unique<State>();
-  state->shared.options = options;
-  state->shared.handler = handler;
+  auto state = std::make_unique<State>(options, handler);
   state->tls = std::move(tls);
   ASSIGN_OR_RETURN(state->acceptor, Acceptor::Listen({.flag = "--http-listen",
                                                       .listen = options.listen,

@@ -230,6 +230,7 @@ ATTACKS = (
     Attack('HTTP requests ahead of answers', '18', attacks.http_pipelined),
     Attack('calls without a request', '19', attacks.idle_calls),
     Attack('large reflection requests', '20', attacks.large_reflection),
+    Attack('unfinished HTTP uploads', '21', attacks.unfinished_http_uploads),
 )
 
 # --short: several attacks share a server.

@@ -408,6 +408,20 @@ def unfinished_uploads(target: Target, seconds: float) -> None:
     time.sleep(seconds)
 
 
+def unfinished_http_uploads(target: Target, seconds: float) -> None:
+    """Row 21: 60 HTTP bodies of 31 MiB that miss their last byte, held open."""
+    body = post('/v1/completions', b'a' * (31 * MIB))[:-1]
+    until = time.monotonic() + seconds
+
+    def once() -> None:
+        with http_socket(target) as client:
+            client.sendall(body)
+            client.settimeout(max(0.1, until - time.monotonic()))
+            client.recv(100)
+
+    in_threads(60, seconds, once)
+
+
 def mixed_frames(target: Target, seconds: float) -> None:
     """Frames of random kinds, flags, streams and bytes after a good preface."""
     def attack() -> None:

@@ -325,6 +325,15 @@ TEST_F(HttpTransportTest, BodiesThatAreTooMuchTogetherAreRefused) {
   close(client);
 }
 
+TEST_F(HttpTransportTest, BodiesOfOneAddressLeaveHalfToTheOthers) {
+  Open({.limits = {.max_connections = 8, .max_connections_per_address = 4},
+        .max_total_body_bytes = 100'000});
+  const int client = ConnectTo(transport_->Port());
+  SendAll(client, "POST / HTTP/1.1\r\nContent-Length: 300000\r\n\r\n" + std::string(90'000, 'x'));
+  EXPECT_THAT(ReadAll(client), HasSubstr("429 Too Many Requests"));
+  close(client);
+}
+
 TEST_F(HttpTransportTest, BodiesThatDoNotComeAreAnsweredWith408) {
   Open({.body_timeout = milliseconds(100), .idle_timeout = milliseconds(100)});
   const int client = ConnectTo(transport_->Port());
