@@ -14,6 +14,7 @@
 #include "runtime/request.h"
 #include "server/admission_control.h"
 #include "server/log.h"
+#include "server/memory_budget.h"
 #include "server/metrics.h"
 #include "server/options.h"
 #include "server/parse_request.h"
@@ -30,8 +31,9 @@ struct ServiceParts {
   const Log* log = nullptr;
   Metrics* metrics = nullptr;
   WorkerPool* workers = nullptr;  // parses and tokenizes requests
-  ReplyLoop* replies = nullptr;   // of gRPC's streaming calls
-  StreamOptions stream;
+  MemoryBudget* request_memory = nullptr;
+  ReplyLoop* replies = nullptr;  // of gRPC's streaming calls
+  StreamOptions stream = {};
   bool share_prefix_cache_between_keys = false;
 };
 
@@ -59,6 +61,7 @@ class CallContext {
   std::optional<Clock::time_point> Deadline() const { return metadata_.deadline; }
   Clock::duration Elapsed() const { return Clock::now() - started_; }
   Metrics& GetMetrics() const { return *parts_.metrics; }
+  MemoryBudget& RequestMemory() const { return *parts_.request_memory; }
 
   // Obtains the admission ticket, which is held until the context is destroyed. A call with a kind
   // also requires free capacity in the engine's queue. Call before the request is parsed, so that

@@ -8,15 +8,58 @@
 #include "server/served_model.h"
 
 namespace lssar {
+namespace {
+
+template <typename T>
+int64_t BytesOf(const std::vector<T>& list) {
+  return std::ssize(list) * int64_t{sizeof(T)};
+}
+
+// Of memory, in round figures.
+int64_t BytesOf(const Request& request) {
+  int64_t num_bytes = int64_t{sizeof(EngineItems::Item)} + BytesOf(request.prompt);
+  if (request.generate) {
+    const SamplingParams& sampling = request.generate->sampling;
+    num_bytes += BytesOf(sampling.allowed_ids) + BytesOf(sampling.banned_ids) +
+                 BytesOf(sampling.logit_bias) + BytesOf(request.generate->stop_strings);
+  }
+  if (request.score) {
+    num_bytes += BytesOf(request.score->continuations);
+    for (const auto& continuation : request.score->continuations)
+      num_bytes += BytesOf(continuation);
+  }
+  if (request.attention) num_bytes += BytesOf(request.attention->layers);
+  return num_bytes;
+}
+
+}  // namespace
 
 void EngineItems::Start(std::vector<Item> items) {
-  for (const Item& item : items) context_.CountTokens(NumPromptTokens(item.request));
   {
     const std::lock_guard lock(mutex_);
-    items_ = std::move(items);
     has_started_ = true;
+    const absl::Status status = Hold(std::move(items));
+    if (!status.ok()) Fail(status);
+    for (const Item& item : items_) context_.CountTokens(NumPromptTokens(item.request));
   }
   SubmitMore();
+}
+
+absl::Status EngineItems::Hold(std::vector<Item> items) {
+  int64_t num_bytes = 0;
+  for (Item& item : items) num_bytes += item.num_bytes = BytesOf(item.request);
+  RETURN_IF_ERROR(context_.RequestMemory().Take(num_bytes));
+  items_ = std::move(items);
+  return absl::OkStatus();
+}
+
+void EngineItems::Return(Item* item) {
+  context_.RequestMemory().Return(std::exchange(item->num_bytes, 0));
+}
+
+void EngineItems::Free() {
+  for (Item& item : items_) Return(&item);
+  items_ = {};
 }
 
 void EngineItems::SubmitMore() {
@@ -40,6 +83,7 @@ void EngineItems::SubmitMore() {
     const bool is_last = has_started_ && next_item_ == items_.size();
     if (has_ended_ || !in_flight_.empty() || (error_.ok() && !is_last)) return;
     has_ended_ = true;
+    Free();
     end = error_;
     total = total_;
   }
@@ -50,6 +94,7 @@ absl::Status EngineItems::SubmitNext() {
   Item& item = items_[next_item_];
   const int index = int(next_item_);
   if (item.known) {
+    Return(&item);
     AddStats(*item.known, &total_);
     owner_.OnItemEnd(index, *item.known);
   } else {
@@ -74,6 +119,7 @@ void EngineItems::OnDone(int item, const absl::Status& status, const RequestStat
   {
     const std::lock_guard lock(mutex_);
     in_flight_.erase(item);
+    Return(&items_[size_t(item)]);
     AddStats(stats, &total_);
     if (!status.ok()) {
       Fail(status);

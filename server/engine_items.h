@@ -26,6 +26,7 @@ class EngineItems {
     Request request;  // without id, deadline and the key's salt, which are set on submission
     // Set: the engine has nothing to compute, and the item ends at once with these counts.
     std::optional<RequestStats> known = {};
+    int64_t num_bytes = 0;  // held in the memory budget; set by EngineItems
   };
 
   // The call that owns the items. It lives until each sink's OnDone.
@@ -46,8 +47,12 @@ class EngineItems {
 
   // Both outlive this.
   EngineItems(CallContext* context, Owner* owner) : context_(*context), owner_(*owner) {}
+  ~EngineItems() { Free(); }
+  EngineItems(const EngineItems&) = delete;
+  EngineItems& operator=(const EngineItems&) = delete;
 
-  // Submits the first items. Call at most once. No effect after Stop.
+  // Submits the first items. Call at most once. No effect after Stop. If the server has no memory
+  // left for the items (limits::kMaxRequestBytes), they end with RESOURCE_EXHAUSTED.
   void Start(std::vector<Item> items);
   // The owner has space again.
   void Resume();
@@ -67,6 +72,10 @@ class EngineItems {
   void SubmitMore();
   // Requires  mutex_
   absl::Status SubmitNext();
+  // Takes the items' memory from the budget; returns what they have not returned.
+  absl::Status Hold(std::vector<Item> items);
+  void Free();
+  void Return(Item* item);
   void Fail(const absl::Status& error);
 
   CallContext& context_;

@@ -16,6 +16,9 @@ inline constexpr int kMaxMessageObjects = 5 << 20;
 // Values of a JSON body, and keys of its objects. They take 16 and some 150 bytes of memory.
 inline constexpr int kMaxJsonValues = 5 << 20;
 inline constexpr int kMaxJsonKeys = 1 << 18;
+// Memory of the requests of all Score, Embed and HTTP calls that wait or run. The largest Score
+// takes half of it.
+inline constexpr int64_t kMaxRequestBytes = int64_t{256} << 20;
 inline constexpr size_t kMaxErrorBytes = 2048;  // of one error's message
 inline constexpr Range<int> kMaxCalls = {1, 1 << 16};
 inline constexpr Range<int> kMaxConnections = {1, 1 << 16};

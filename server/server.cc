@@ -170,6 +170,7 @@ struct Server::State {
             .log = &log,
             .metrics = &metrics,
             .workers = &workers,
+            .request_memory = &request_memory,
             .replies = replies.get(),
             .stream = options.stream,
             .share_prefix_cache_between_keys = options.share_prefix_cache_between_keys};
@@ -184,6 +185,7 @@ struct Server::State {
   const OnEngineFailure on_failure;
   const Log log;
   Metrics metrics;
+  MemoryBudget request_memory{limits::kMaxRequestBytes};
   std::unique_ptr<AccessControl> access;
   std::unique_ptr<AdmissionControl> admission;
   std::unique_ptr<grpc::Service> service;

@@ -231,6 +231,7 @@ ATTACKS = (
     Attack('calls without a request', '19', attacks.idle_calls),
     Attack('large reflection requests', '20', attacks.large_reflection),
     Attack('unfinished HTTP uploads', '21', attacks.unfinished_http_uploads),
+    Attack('Scores that nobody reads', '22', attacks.held_scores),
 )
 
 # --short: several attacks share a server.

@@ -422,6 +422,25 @@ def unfinished_http_uploads(target: Target, seconds: float) -> None:
     in_threads(60, seconds, once)
 
 
+def held_scores(target: Target, seconds: float) -> None:
+    """Row 22: Score requests of 30 MB whose answers nobody reads: all but the first item waits."""
+    def tokens(ids: bytes) -> bytes:
+        return field(2, field(1, ids))
+
+    def item(length: int, count: int) -> bytes:
+        return field(1, field(1, tokens(b'\5')) + field(2, tokens(bytes(length))) * count)
+
+    request = b'\x10\1\x18\x14' + item(6000, 1) + item(16000, 1000) + item(16000, 900)
+    until = time.monotonic() + seconds
+
+    def once() -> None:
+        with http2(target) as client:
+            client.upload(client.start(SERVICE + 'Score'), message(request))
+            time.sleep(max(0.0, until - time.monotonic()))
+
+    in_threads(12, seconds, once)
+
+
 def mixed_frames(target: Target, seconds: float) -> None:
     """Frames of random kinds, flags, streams and bytes after a good preface."""
     def attack() -> None:

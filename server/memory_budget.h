@@ -1,0 +1,30 @@
+// Bounds the memory that the requests of all calls take together.
+#ifndef LSSAR_SERVER_MEMORY_BUDGET_H_
+#define LSSAR_SERVER_MEMORY_BUDGET_H_
+
+#include <cstdint>
+#include <mutex>
+
+#include "absl/status/status.h"
+
+namespace lssar {
+
+// Threads  any
+class MemoryBudget {
+ public:
+  explicit MemoryBudget(int64_t max_bytes) : max_bytes_(max_bytes) {}
+
+  // An empty budget has room for anything: the largest request is never refused for ever.
+  // Errors  RESOURCE_EXHAUSTED: with what is held it would be more than max_bytes; nothing is taken
+  absl::Status Take(int64_t num_bytes);
+  void Return(int64_t num_bytes);
+
+ private:
+  const int64_t max_bytes_;
+  std::mutex mutex_;
+  int64_t num_bytes_ = 0;  // held
+};
+
+}  // namespace lssar
+
+#endif  // LSSAR_SERVER_MEMORY_BUDGET_H_

@@ -1,0 +1,86 @@
+// The memory that the requests of all calls take is bounded.
+#include "server/memory_budget.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "server/call_context.h"
+#include "server/engine_items.h"
+
+namespace lssar {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(MemoryBudgetTest, RefusesWhatDoesNotFitAndKeepsWhatItHas) {
+  MemoryBudget budget(100);
+  EXPECT_TRUE(budget.Take(60).ok());
+  const absl::Status refused = budget.Take(41);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused));
+  EXPECT_EQ(refused.message(),
+            "the server holds 60 bytes of requests; with this one of 41 bytes they exceed the "
+            "limit of 100; retry later");
+  EXPECT_TRUE(budget.Take(40).ok());
+  budget.Return(100);
+}
+
+TEST(MemoryBudgetTest, AnEmptyBudgetHasRoomForAnything) {
+  MemoryBudget budget(100);
+  EXPECT_TRUE(budget.Take(1000).ok());
+  EXPECT_FALSE(budget.Take(1).ok());
+  budget.Return(1000);
+  EXPECT_TRUE(budget.Take(1).ok());
+}
+
+class RecordingOwner final : public EngineItems::Owner {
+ public:
+  bool HasSpaceForItems() const override { return true; }
+  std::shared_ptr<OutputSink> MakeSink(int /*item*/) override { return nullptr; }
+  void RetryLater(std::chrono::milliseconds /*delay*/) override {}
+  void OnItemsEnd(const absl::Status& status, const RequestStats& /*total*/) override {
+    end = status;
+  }
+
+  std::optional<absl::Status> end;
+};
+
+TEST(EngineItemsTest, ItemsForWhichThereIsNoMemoryEndTheCall) {
+  MemoryBudget budget(10'000);
+  ASSERT_TRUE(budget.Take(5'000).ok());
+  CallContext context({.rpc = "Score"}, {.request_memory = &budget});
+  RecordingOwner owner;
+  {
+    EngineItems items(&context, &owner);
+    std::vector<EngineItems::Item> two(2);
+    two[0].request.prompt.resize(10);
+    two[1].request.score = ScoreParams{.continuations = {std::vector<int32_t>(2'000)}};
+    items.Start(std::move(two));
+    ASSERT_TRUE(owner.end);
+    EXPECT_TRUE(absl::IsResourceExhausted(*owner.end)) << *owner.end;
+    EXPECT_THAT(std::string(owner.end->message()), HasSubstr("holds 5000 bytes"));
+  }
+  EXPECT_TRUE(budget.Take(5'000).ok()) << "what was refused is still counted";
+}
+
+TEST(EngineItemsTest, ItemsGiveTheirMemoryBack) {
+  MemoryBudget budget(10'000);
+  CallContext context({.rpc = "Score"}, {.request_memory = &budget});
+  RecordingOwner owner;
+  std::vector<EngineItems::Item> known(1);
+  known[0].request.prompt.resize(2'000);
+  known[0].known = RequestStats{};
+  EngineItems items(&context, &owner);
+  items.Start(std::move(known));
+  ASSERT_TRUE(owner.end);
+  EXPECT_TRUE(owner.end->ok()) << *owner.end;
+  EXPECT_TRUE(budget.Take(1).ok());
+  EXPECT_TRUE(budget.Take(9'999).ok()) << "the ended call still holds memory";
+}
+
+}  // namespace
+}  // namespace lssar
