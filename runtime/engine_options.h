@@ -34,8 +34,8 @@ struct EngineOptions {
   // more than max_num_batched_tokens, so that each sequence gets a token in every step.
   int max_num_seqs = 64;
   int max_queued_requests = 64;
-  // Prompt tokens (score: context and continuations) of all waiting requests together. An empty
-  // queue takes any request. 0: 16 times max_model_len.
+  // Prompt tokens (score: context and longest continuation) of all waiting requests together. An
+  // empty queue takes any request. 0: 16 times max_model_len.
   int64_t max_queued_tokens = 0;
   int max_num_batched_tokens = 512;  // tokens of one step; decodes are scheduled first
   // In a step in which other sequences decode: prompts that advance, and the tokens of all of them

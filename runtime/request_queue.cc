@@ -8,9 +8,22 @@
 #include "kernels/str_cat.h"
 
 namespace lssar {
+namespace {
+
+// Prompt tokens of the request's longest sequence. More continuations of a score request do not
+// make the others wait for longer: it shares its place with them.
+int64_t NumQueuedTokens(const Request& request) {
+  size_t longest = 0;
+  if (request.score) {
+    for (const auto& ids : request.score->continuations) longest = std::max(longest, ids.size());
+  }
+  return int64_t(request.prompt.size() + longest);
+}
+
+}  // namespace
 
 absl::Status RequestQueue::Push(std::unique_ptr<SequenceGroup> group) {
-  const int64_t num_tokens = NumPromptTokens(group->request);
+  const int64_t num_tokens = NumQueuedTokens(group->request);
   {
     const std::lock_guard lock(mutex_);
     RETURN_IF_ERROR(CheckCapacityLocked());
@@ -111,7 +124,7 @@ Clock::time_point RequestQueue::NextDeadline() const {
 std::unique_ptr<SequenceGroup> RequestQueue::RemoveLocked(Groups::iterator at) {
   std::unique_ptr<SequenceGroup> group = std::move(*at);
   waiting_.erase(at);
-  num_tokens_ -= NumPromptTokens(group->request);
+  num_tokens_ -= NumQueuedTokens(group->request);
   return group;
 }
 

@@ -106,6 +106,7 @@ void Scheduler::AbortDue(Clock::time_point now) {
 // that it is not overtaken for ever. If no other request runs, all pages are available.
 std::span<SequenceGroup* const> Scheduler::Admit() {
   admitted_.clear();
+  others_wait_ = false;
   if (waiting_->CurrentLoad().num_requests == 0 && !IsAnyPreempted()) return admitted_;
   int64_t num_spare_pages = NumSparePages();
   const Clock::time_point first_preempted = Resume(&num_spare_pages);
@@ -139,6 +140,7 @@ std::span<SequenceGroup* const> Scheduler::Admit() {
   while (std::unique_ptr<SequenceGroup> group = waiting_->PopIf(is_admissible)) {
     Start(std::move(group), num_sequences);
   }
+  others_wait_ = waiting_->CurrentLoad().num_requests > 0;
   return admitted_;
 }
 
@@ -373,18 +375,34 @@ void Scheduler::Complete(const ScheduledSequence& scheduled, Clock::time_point n
   const int num_generated = sequence->task->NumGenerated();
   const auto num_draft = int(sequence->draft.size());
   sequence->num_computed_tokens += scheduled.num_tokens - num_draft;
+  group->num_turn_tokens += scheduled.num_tokens;
   if (!group->prefilled_at && sequence->num_computed_tokens >= int(group->request.prompt.size())) {
     group->prefilled_at = now;
   }
   blocks_->InsertFullPages(sequence);
   ForkFromPrompt(group);
   const int num_computed = sequence->num_computed_tokens;
+  sequence->task->SetOthersWait(others_wait_);
   sequence->task->Advance(sequence);
-  if (sequence->num_computed_tokens < num_computed) Truncate(group, sequence);
+  if (sequence->num_computed_tokens < num_computed) {
+    Truncate(group, sequence);
+    TakeNewTurn(group, now);
+  }
   const int num_sampled = sequence->task->NumGenerated() - num_generated;
   totals_.num_generated_tokens += num_sampled;
   if (num_draft > 0) CompleteDraft(group, sequence, num_sampled - 1);
   if (sequence->IsDone()) FreePages(sequence);
+}
+
+void Scheduler::TakeNewTurn(SequenceGroup* group, Clock::time_point now) {
+  if (group->num_turn_tokens < options_.max_num_batched_tokens) return;
+  group->num_turn_tokens = 0;
+  group->new_turn_at = now;
+  const auto at = std::ranges::find(running_, group, &std::unique_ptr<SequenceGroup>::get);
+  const auto to =
+      std::ranges::upper_bound(at + 1, running_.end(), group->EffectiveArrivalTime(), {},
+                               [](const auto& other) { return other->EffectiveArrivalTime(); });
+  std::rotate(at, at + 1, to);
 }
 
 void Scheduler::CompleteDraft(SequenceGroup* group, Sequence* sequence, int num_accepted) {

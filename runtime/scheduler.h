@@ -120,6 +120,8 @@ class Scheduler {
  private:
   // The first `num_accepted` draft tokens became tokens of the sequence, or its last ones.
   void CompleteDraft(SequenceGroup* group, Sequence* sequence, int num_accepted);
+  // Moves `group` behind the running requests that arrived before `now`, if its turn is over.
+  void TakeNewTurn(SequenceGroup* group, Clock::time_point now);
   bool UsesPrefixCache(const Request& request) const;
   bool IsAnyPreempted() const;
   // Available pages that running sequences do not need soon.
@@ -157,6 +159,7 @@ class Scheduler {
   // State of the step; members to reuse their memory.
   std::vector<std::unique_ptr<SequenceGroup>> aborted_;  // while they waited
   std::vector<SequenceGroup*> admitted_;
+  bool others_wait_ = false;  // after the step's admissions
   std::vector<ScheduledSequence> scheduled_;
   std::vector<TokenDemand> demands_;  // element i belongs to scheduled_[i]
   std::vector<int> num_tokens_;       // element i belongs to scheduled_[i]

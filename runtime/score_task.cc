@@ -26,9 +26,18 @@ class ScoreItem {
   std::span<const int32_t> Continuation(int index) const {
     return params_->continuations[size_t(index)];
   }
-  // Assigns the next continuation. -1: none is left.
-  int AssignNext() {
-    return num_assigned_ == int(params_->continuations.size()) ? -1 : num_assigned_++;
+  // Assigns a continuation to a further sequence. Requires  one is left
+  int AssignFirst() {
+    LSSAR_CHECK(HasNext());
+    ++num_sequences_;
+    return num_assigned_++;
+  }
+  // Assigns the next one to a sequence that has finished one. -1: the sequence ends, since none is
+  // left, or because others wait and another sequence goes on.
+  int AssignNext(bool others_wait) {
+    if (HasNext() && !(others_wait && num_sequences_ > 1)) return num_assigned_++;
+    --num_sequences_;
+    return -1;
   }
   void Finish(ContinuationScore score) { finished_[size_t(score.index)] = std::move(score); }
   // Sends finished scores in order of their index, so a score may wait for an earlier one.
@@ -41,14 +50,18 @@ class ScoreItem {
   }
 
  private:
+  bool HasNext() const { return num_assigned_ < int(params_->continuations.size()); }
+
   const ScoreParams* params_;
   const int num_context_tokens_;
+  int num_sequences_ = 0;  // that work on it
   int num_assigned_ = 0;
   int num_published_ = 0;
   std::vector<std::optional<ContinuationScore>> finished_;  // by index, until published
 };
 
-// Scores one continuation after another until none is left. For each further one the sequence goes
+// Scores one continuation after another until none is left, or until others wait and a further
+// sequence of the item goes on. For each further one the sequence goes
 // back to the context's last token, whose logits give the first token's log-probability. The
 // continuation's tokens follow at the same positions as if it were scored alone, so the bits are
 // the same, whichever sequence of the item scores it.
@@ -56,9 +69,7 @@ class ScoreTask final : public SequenceTask {
  public:
   // Requires  the item has a continuation left
   explicit ScoreTask(std::shared_ptr<ScoreItem> item)
-      : item_(std::move(item)), current_(item_->AssignNext()) {
-    LSSAR_CHECK(current_ >= 0);
-  }
+      : item_(std::move(item)), current_(item_->AssignFirst()) {}
 
   // Appends the continuation to the context. K and V of its last token are never needed.
   void AppendContinuation(Sequence* sequence) const {
@@ -107,12 +118,14 @@ class ScoreTask final : public SequenceTask {
     AddToken(MakeTokenResult(result), score);
   }
 
+  void SetOthersWait(bool others_wait) override { others_wait_ = others_wait; }
+
   void Advance(Sequence* sequence) override {
     if (NumScored() < int(Continuation().size())) return;  // continues in the next step
     score_.index = current_;
     item_->Finish(std::exchange(score_, {}));
     scores_.clear();
-    current_ = item_->AssignNext();
+    current_ = item_->AssignNext(others_wait_);
     if (IsDone()) return;
     sequence->tokens.resize(size_t(NumContextTokens()));
     sequence->num_computed_tokens = NumContextTokens() - 1;
@@ -136,7 +149,8 @@ class ScoreTask final : public SequenceTask {
   }
 
   const std::shared_ptr<ScoreItem> item_;
-  int current_;                     // the continuation being scored; -1: none is left
+  int current_;  // the continuation being scored; -1: the sequence has ended
+  bool others_wait_ = false;
   ContinuationScore score_;         // of the current continuation, as far as it is computed
   std::vector<TokenScore> scores_;  // of its tokens
 };

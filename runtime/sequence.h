@@ -93,11 +93,17 @@ struct SequenceGroup {
   int num_draft_tokens = 0;
   int num_accepted_tokens = 0;
   std::optional<Clock::time_point> admitted_at, prefilled_at;
+  // A score request that has computed a step's worth of tokens takes a new turn with its next
+  // continuation, behind the requests that have arrived by then: they do not wait for all of its
+  // continuations.
+  std::optional<Clock::time_point> new_turn_at;
+  int64_t num_turn_tokens = 0;  // computed in this turn
 
-  // The order in which requests run: priority and waiting in one number that does not change over
-  // time, as if a request of higher priority had arrived that much earlier. Smaller runs first.
+  // The order in which requests run: priority and waiting in one number that does not change while
+  // they wait, as if a request of higher priority had arrived that much earlier. Smaller runs
+  // first.
   Clock::time_point EffectiveArrivalTime() const {
-    return arrival_time - request.priority * limits::kWaitPerPriority;
+    return new_turn_at.value_or(arrival_time) - request.priority * limits::kWaitPerPriority;
   }
   // CANCELLED or DEADLINE_EXCEEDED if the request should end with it now; else OK.
   absl::Status AbortStatus(Clock::time_point now) const;

@@ -19,7 +19,7 @@ struct SequenceGroup;
 
 // Calls in one step: MakeSampleRequest for each token whose logits are needed, in ascending
 // position; after the model has run, OnSampleResult for each of them in the same order; then
-// Advance, then Publish.
+// SetOthersWait, Advance and Publish.
 // Threads   the engine's thread only
 class SequenceTask {
  public:
@@ -63,6 +63,10 @@ class SequenceTask {
   // The final hidden state of a token, [hidden_size]; finite. Comes in ascending position, after
   // the sample results of the step.
   virtual void OnHiddenState(int position, std::span<const float> hidden);
+
+  // Whether requests wait to be admitted. A task whose work other sequences of its request can go
+  // on with takes no more of it then, so that the pages of its sequence become free.
+  virtual void SetOthersWait(bool /*others_wait*/) {}
 
   // The step's tokens are computed: appends the next tokens, or lowers num_computed_tokens and
   // continues elsewhere, or finishes.

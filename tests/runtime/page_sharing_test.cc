@@ -230,6 +230,27 @@ TEST(Choices, TheFirstMayEndBeforeTheOthersStart) {
 }
 
 // Four answers to a question, as in multiple-choice benchmarks.
+// Two of these would need the whole pool for as long as they run.
+TEST(Continuations, LeaveTheirPagesToThoseWhoWait) {
+  SteppedEngine engine;  // 64 pages: four sequences of 256 tokens
+  const auto large = [](int seed) {
+    std::vector<std::vector<int32_t>> continuations;
+    for (int i = 0; i < 40; ++i) continuations.push_back(Ids(240, seed + i));
+    return Score(Ids(10, seed), std::move(continuations));
+  };
+  const Submitted first = engine.Submit(large(1000));
+  engine.RunSteps(5);
+  const Submitted second = engine.Submit(large(2000));
+  const Submitted small = engine.Submit(Generate(Ids(20, 1), 10));
+  for (int i = 0; i < 120 && !small.sink->IsDone(); ++i) engine.RunSteps(1);
+  EXPECT_TRUE(small.sink->IsDone()) << "it waited for all continuations of another request";
+  EXPECT_FALSE(first.sink->IsDone());
+  engine.RunAll();
+  EXPECT_TRUE(small.sink->At(0) == RunAlone(Generate(Ids(20, 1), 10), SmallOptions())->At(0));
+  ExpectSameScores(*first.sink, *RunAlone(large(1000), SmallOptions()));
+  ExpectSameScores(*second.sink, *RunAlone(large(2000), SmallOptions()));
+}
+
 TEST(Continuations, RunSideBySideWithTheBitsOfEachAlone) {
   for (const bool uses_cache : {true, false}) {
     for (const int num_context : {1, 16, 17, 40}) {

@@ -82,13 +82,15 @@ TEST(RequestQueue, IsBoundedByPromptTokens) {
   EXPECT_EQ(queue.Push(Make("e", kStart, 0, 40)), absl::OkStatus());
 }
 
-TEST(RequestQueue, AScoreCountsWithAllItsContinuations) {
+TEST(RequestQueue, AScoreCountsWithItsLongestContinuation) {
   RequestQueue queue(10, 1000);
   auto score = Make("a", kStart, 0, 10);
   score->request.generate.reset();
   score->request.score = ScoreParams{.continuations = {{1, 2, 3}, {4}}};
   ASSERT_EQ(queue.Push(std::move(score)), absl::OkStatus());
-  EXPECT_EQ(queue.CurrentLoad().num_tokens, 14);
+  EXPECT_EQ(queue.CurrentLoad().num_tokens, 13);
+  EXPECT_THAT(PopAll(&queue), ElementsAre("a"));
+  EXPECT_EQ(queue.CurrentLoad().num_tokens, 0);
 }
 
 TEST(RequestQueue, AbortedRequestsAreRemovedWithTheirTokens) {
