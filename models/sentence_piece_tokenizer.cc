@@ -149,8 +149,9 @@ class MergingEncoder {
         symbols_(symbols),
         encoder_(MakeModel(file)) {}
 
-  // True if no piece has U+2581 behind another character: words begin at U+2581 then.
-  bool WordsBeginAtSpaces() const { return words_begin_at_spaces_; }
+  // True if a word's ids do not depend on what is before its U+2581: no piece has U+2581 behind
+  // another character, and U+2581 is a piece, so that no run of unknown characters includes it.
+  bool WordsAreIndependent() const { return words_begin_at_spaces_ && has_space_; }
 
   // As UnigramEncoder::Encode.
   bool Encode(std::string_view text, absl::FunctionRef<bool()> should_stop,
@@ -209,6 +210,7 @@ class MergingEncoder {
         model.characters.emplace(piece.text, int32_t(id));
       }
       scores.insert(piece.score);
+      has_space_ = has_space_ || piece.text == kSpaceSymbol;
       const size_t space = piece.text.rfind(kSpaceSymbol);
       words_begin_at_spaces_ =
           words_begin_at_spaces_ &&
@@ -267,7 +269,7 @@ class MergingEncoder {
   const int32_t unknown_id_;
   const std::array<int32_t, 256> byte_ids_;
   const AddedTokens* symbols_;
-  bool words_begin_at_spaces_ = true;
+  bool words_begin_at_spaces_ = true, has_space_ = false;
   std::vector<std::string> loose_characters_;  // by id - num_pieces_
   const BpeEncoder encoder_;
 };
@@ -291,7 +293,7 @@ class SentencePieceTokenizer : public Tokenizer {
     }
     // At a space between two letters, which becomes the dummy prefix of the rest. The unigram model
     // adds up scores of the whole text: their rounding may depend on the front.
-    can_split_ = merging_ && merging_->WordsBeginAtSpaces() && file_.add_dummy_prefix &&
+    can_split_ = merging_ && merging_->WordsAreIndependent() && file_.add_dummy_prefix &&
                  file_.escape_whitespaces && !file_.treat_whitespace_as_suffix &&
                  !file_.character_map.MayCoverSpace() && !symbols_.MayCoverSpace();
   }

@@ -277,6 +277,26 @@ TEST(CharacterMapTest, LongReplacementsDoNotFillTheMemory) {
             "the tokenizer's normalizer makes more than 20096 bytes of a text of 1000");
 }
 
+// One unknown id stands for a run of unknown characters, and a space that is no piece is a part of
+// the run: a text is not split there.
+TEST(SentencePieceSplitTest, SpacesThatAreNoPiecesDoNotSplit) {
+  for (const int model_type : {2, 4}) {
+    for (const bool has_space : {false, true}) {
+      const auto tokenizer = LoadFile(PieceOf("<unk>", 2) + PieceOf("b") +
+                                          (has_space ? PieceOf("\xE2\x96\x81") : std::string()) +
+                                          Bytes(2, Number(3, uint64_t(model_type))),
+                                      300);
+      ASSERT_NE(tokenizer, nullptr);
+      const Tokenizer::StableSplit split = tokenizer->SplitStable("xx yy");
+      EXPECT_EQ(!split.front.empty(), has_space);
+      std::vector<int32_t> ids = tokenizer->Encode(split.front).value();
+      const std::vector<int32_t> rest = tokenizer->Encode(split.rest).value();
+      ids.insert(ids.end(), rest.begin(), rest.end());
+      EXPECT_EQ(ids, tokenizer->Encode("xx yy").value());
+    }
+  }
+}
+
 // Mutants of a file at the places that hold offsets, sizes, types and scores, and anywhere.
 std::string Mutate(const std::string& file, std::mt19937* rng) {
   std::string mutant = file;
