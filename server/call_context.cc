@@ -40,6 +40,10 @@ CallContext::CallContext(CallMetadata metadata, const ServiceParts& parts)
       started_(Clock::now()),
       parts_(parts) {}
 
+CallContext::~CallContext() {
+  if (num_reply_bytes_ > 0) parts_.reply_memory->Return(num_reply_bytes_);
+}
+
 absl::Status CallContext::Admit(KeyRole role, AbortCallback abort) {
   ASSIGN_OR_RETURN(AdmissionTicket ticket,
                    parts_.admission->Admit(metadata_.authorization, role, std::move(abort)));
@@ -51,6 +55,13 @@ absl::Status CallContext::Admit(KeyRole role, AbortCallback abort) {
     ticket_.emplace(std::move(ticket));
   }
   return metadata_.kind ? model_->GetEngine().CheckQueueCapacity() : absl::OkStatus();
+}
+
+absl::Status CallContext::HoldReply(int64_t num_bytes) {
+  if (num_bytes <= parts_.stream.buffer_bytes) return absl::OkStatus();
+  RETURN_IF_ERROR(parts_.reply_memory->Take(num_bytes));
+  num_reply_bytes_ = num_bytes;
+  return absl::OkStatus();
 }
 
 absl::Status CallContext::CheckStop() const {

@@ -32,6 +32,7 @@ struct ServiceParts {
   Metrics* metrics = nullptr;
   WorkerPool* workers = nullptr;  // parses and tokenizes requests
   MemoryBudget* request_memory = nullptr;
+  MemoryBudget* reply_memory = nullptr;
   ReplyLoop* replies = nullptr;  // of gRPC's streaming calls
   StreamOptions stream = {};
   bool share_prefix_cache_between_keys = false;
@@ -53,6 +54,9 @@ class CallContext {
   // Keeps the client's request id if it is 1 to 64 of [A-Za-z0-9._-]; otherwise makes one that is
   // unique among all lssar processes (random prefix, counter).
   CallContext(CallMetadata metadata, const ServiceParts& parts);
+  ~CallContext();
+  CallContext(const CallContext&) = delete;
+  CallContext& operator=(const CallContext&) = delete;
 
   // Both go back to the client: in gRPC's trailing metadata, in HTTP's response headers.
   const std::string& RequestId() const { return request_id_; }
@@ -71,6 +75,11 @@ class CallContext {
   absl::Status Admit(KeyRole role, AbortCallback abort = {});
   // Requires  Admit obtained a ticket
   ServedModel& Model() const { return *model_; }
+
+  // Takes memory for a reply that is kept whole until the client has read it; the context's end
+  // gives it back. A reply up to --stream-buffer takes none. Call at most once.
+  // Errors  RESOURCE_EXHAUSTED: unread replies of all calls take too much (limits::kMaxReplyBytes)
+  absl::Status HoldReply(int64_t num_bytes);
 
   // Runs `work` on the worker pool. `num_bytes`: of the request.
   // Errors  RESOURCE_EXHAUSTED: the pool's queue is full
@@ -122,6 +131,7 @@ class CallContext {
   const TraceContext trace_;
   const Clock::time_point started_;
   const ServiceParts parts_;
+  int64_t num_reply_bytes_ = 0;  // held in parts_.reply_memory
   ServedModel* model_ = nullptr;
   std::string key_name_;  // empty: the server has no keys
   std::atomic<bool> is_stopped_ = false;

@@ -1,9 +1,10 @@
-// Bounds the memory that the requests of all calls take together.
+// Bounds the memory that the requests, or the replies, of all calls take together.
 #ifndef LSSAR_SERVER_MEMORY_BUDGET_H_
 #define LSSAR_SERVER_MEMORY_BUDGET_H_
 
 #include <cstdint>
 #include <mutex>
+#include <string_view>
 
 #include "absl/status/status.h"
 
@@ -12,14 +13,16 @@ namespace lssar {
 // Threads  any
 class MemoryBudget {
  public:
-  explicit MemoryBudget(int64_t max_bytes) : max_bytes_(max_bytes) {}
+  // `what` takes the memory, for errors: "requests". Static storage.
+  MemoryBudget(std::string_view what, int64_t max_bytes) : what_(what), max_bytes_(max_bytes) {}
 
-  // An empty budget has room for anything: the largest request is never refused for ever.
+  // An empty budget has room for anything: the largest one is never refused for ever.
   // Errors  RESOURCE_EXHAUSTED: with what is held it would be more than max_bytes; nothing is taken
   absl::Status Take(int64_t num_bytes);
   void Return(int64_t num_bytes);
 
  private:
+  const std::string_view what_;
   const int64_t max_bytes_;
   std::mutex mutex_;
   int64_t num_bytes_ = 0;  // held

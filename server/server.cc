@@ -171,6 +171,7 @@ struct Server::State {
             .metrics = &metrics,
             .workers = &workers,
             .request_memory = &request_memory,
+            .reply_memory = &reply_memory,
             .replies = replies.get(),
             .stream = options.stream,
             .share_prefix_cache_between_keys = options.share_prefix_cache_between_keys};
@@ -185,7 +186,8 @@ struct Server::State {
   const OnEngineFailure on_failure;
   const Log log;
   Metrics metrics;
-  MemoryBudget request_memory{limits::kMaxRequestBytes};
+  MemoryBudget request_memory{"requests", limits::kMaxRequestBytes};
+  MemoryBudget reply_memory{"replies", limits::kMaxReplyBytes};
   std::unique_ptr<AccessControl> access;
   std::unique_ptr<AdmissionControl> admission;
   std::unique_ptr<grpc::Service> service;

@@ -5,10 +5,21 @@
 #include "server/grpc_adapter.h"
 
 namespace lssar {
+namespace {
+
+std::shared_ptr<grpc_call> AddReference(grpc_call* call) {
+  grpc_call_ref(call);
+  return {call, grpc_call_unref};
+}
+
+}  // namespace
 
 UnaryCall::UnaryCall(std::string_view rpc, grpc::CallbackServerContext& grpc_context,
                      const ServiceParts& parts, grpc::ByteBuffer* reply)
-    : context_(ReadMetadata(rpc, std::nullopt, grpc_context), parts), reply_(reply) {
+    : context_(ReadMetadata(rpc, std::nullopt, grpc_context), parts),
+      stream_options_(parts.stream),
+      reply_(reply),
+      rpc_(AddReference(grpc_context.c_call())) {
   SendIds(context_, grpc_context);
 }
 
@@ -42,9 +53,28 @@ void UnaryCall::End(absl::StatusOr<grpc::ByteBuffer> reply) {
     const std::lock_guard lock(mutex_);
     if (std::exchange(has_ended_, true)) return;
   }
-  if (reply.ok()) reply_->Swap(&*reply);
-  context_.End(reply.status());  // releases the key before the client learns that the call ended
-  Finish(ToGrpcStatus(reply.status()));
+  absl::Status status = reply.status();
+  if (status.ok()) status = context_.HoldReply(int64_t(reply->Length()));
+  if (status.ok()) {
+    WatchClient(int64_t(reply->Length()));
+    reply_->Swap(&*reply);
+  }
+  context_.End(status);  // releases the key before the client learns that the call ended
+  Finish(ToGrpcStatus(status));
+}
+
+void UnaryCall::WatchClient(int64_t num_bytes) {
+  const StreamOptions& options = stream_options_;
+  if (num_bytes <= options.buffer_bytes || options.client_timeout == absl::ZeroDuration()) return;
+  const absl::Duration time =
+      options.client_timeout * (double(num_bytes) / double(options.buffer_bytes));
+  unread_.Set(absl::ToChronoTime(absl::Now() + time), [rpc = rpc_](bool is_due) {
+    if (!is_due) return;  // the reply has been read
+    grpc_call_cancel_with_status(rpc.get(), GRPC_STATUS_ABORTED,
+                                 "the client has not read the reply in time "
+                                 "(--slow-client-timeout)",
+                                 nullptr);
+  });
 }
 
 }  // namespace lssar

@@ -2,6 +2,8 @@
 #ifndef LSSAR_SERVER_UNARY_CALL_H_
 #define LSSAR_SERVER_UNARY_CALL_H_
 
+#include <grpc/grpc.h>
+#include <grpcpp/alarm.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
@@ -18,6 +20,10 @@ namespace lssar {
 
 // A worker computes the reply. A call that is cancelled or aborted before ends at once; the worker
 // then stops.
+//
+// Slow clients: gRPC keeps the reply until the client has read it. A client that reads less than
+// StreamOptions::buffer_bytes of it in StreamOptions::client_timeout loses it, and the call is
+// cancelled.
 //
 // Lifetime: the call owns itself until gRPC calls OnDone; the worker holds a shared_ptr.
 class UnaryCall final : public grpc::ServerUnaryReactor,
@@ -40,9 +46,15 @@ class UnaryCall final : public grpc::ServerUnaryReactor,
 
   // The first call counts.
   void End(absl::StatusOr<grpc::ByteBuffer> reply);
+  // Cancels the call when its reply has not been read in time.
+  void WatchClient(int64_t num_bytes);
 
   CallContext context_;
+  const StreamOptions stream_options_;
   grpc::ByteBuffer* const reply_;
+  // The call itself, which gRPC's own object may end before the alarm does.
+  const std::shared_ptr<grpc_call> rpc_;
+  grpc::Alarm unread_;
   std::mutex mutex_;
   bool has_ended_ = false;
   std::shared_ptr<UnaryCall> self_;

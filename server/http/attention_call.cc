@@ -19,6 +19,7 @@ namespace {
 
 // Weights in one reply that is not streamed, which is built in memory: some 40 MB of JSON.
 constexpr int64_t kMaxReplyWeights = int64_t{1} << 20;
+constexpr int64_t kBytesPerWeight = 40;
 
 // The most weights that the rows may have.
 int64_t MaxWeights(const CaptureParams& params) {
@@ -83,12 +84,13 @@ absl::StatusOr<std::vector<EngineCall::Item>> HttpAttentionCall::Parse() {
     return RenameFields(request.status(), body.message.has_chat() ? "messages" : "prompt");
   }
   const CaptureParams& params = *request->capture;
-  if (const int64_t weights = params.statistics ? 0 : MaxWeights(params);
-      !is_stream_ && weights > kMaxReplyWeights) {
+  const int64_t weights = params.statistics || is_stream_ ? 0 : MaxWeights(params);
+  if (weights > kMaxReplyWeights) {
     return FieldError("rows",
                       StrCat("ask for up to ", weights, " weights in one reply; the limit is ",
                              kMaxReplyWeights, ": ask for fewer rows, set top_k, or stream"));
   }
+  RETURN_IF_ERROR(context_.HoldReply(weights * kBytesPerWeight));
   context_.AddLogFields({{"num_rows", params.rows.size()},
                          {"num_heads", params.layers.size() * params.heads.size()}});
   prompt_ = request->prompt;

@@ -18,9 +18,6 @@
 namespace lssar {
 namespace {
 
-// Log-probabilities in one reply, which is built in memory: some 200 MB of JSON.
-constexpr int64_t kMaxReplyLogprobs = int64_t{1} << 22;
-
 uint64_t RandomSeed() {
   std::random_device device;
   return uint64_t{device()} << 32 | device();
@@ -57,7 +54,7 @@ absl::StatusOr<std::vector<EngineCall::Item>> CompletionCall::Parse() {
     if (!item.ok()) return RenameFields(item.status(), field);
     items.push_back(*std::move(item));
   }
-  RETURN_IF_ERROR(CheckReplySize(items));
+  RETURN_IF_ERROR(HoldReply(items));
   request_.prompts.clear();
   prefix_ = StrCat(
       "{\"id\":\"", is_chat_ ? "chatcmpl-" : "cmpl-", context_.RequestId(), "\",\"object\":\"",
@@ -118,24 +115,34 @@ absl::StatusOr<EngineCall::Item> CompletionCall::ParsePrompt(const v1::GenerateR
   return item;
 }
 
-absl::Status CompletionCall::CheckReplySize(const std::vector<Item>& items) const {
-  int64_t num_tokens = 0;
-  int num_top = std::max(request_.num_logprobs, request_.num_prompt_logprobs);
+absl::Status CompletionCall::HoldReply(const std::vector<Item>& items) {
+  int64_t num_tokens = 0, num_prompt_tokens = 0;  // in the lists of logprobs and prompt_logprobs
+  const int num_top = std::max({request_.num_logprobs, request_.num_prompt_logprobs, 0});
   for (const Item& item : items) {
     const Request& request = item.request;
-    int64_t num_prompt_tokens = std::ssize(request.prompt);
-    if (request.score) num_prompt_tokens += std::ssize(request.score->continuations[0]);
-    if (EchoesLogprobs()) num_tokens += num_choices_ * num_prompt_tokens;
-    if (request_.num_prompt_logprobs >= 0) num_tokens += num_prompt_tokens;
+    int64_t size = std::ssize(request.prompt);
+    if (request.score) size += std::ssize(request.score->continuations[0]);
+    if (EchoesLogprobs()) num_tokens += num_choices_ * size;
+    if (request_.num_prompt_logprobs >= 0) {
+      num_prompt_tokens += (is_chat_ ? 1 : num_choices_) * size;
+    }
     if (HasLogprobs() && !request_.stream && request.generate) {
       num_tokens += int64_t{num_choices_} * request.generate->max_tokens;
     }
   }
-  if (num_tokens * (1 + std::max(0, num_top)) <= kMaxReplyLogprobs) return absl::OkStatus();
-  return FieldError(HasLogprobs() ? "logprobs" : "prompt_logprobs",
-                    StrCat("asks for ", num_tokens * (1 + std::max(0, num_top)),
-                           " log-probabilities in one reply; it may have ", kMaxReplyLogprobs,
-                           ": send fewer prompts, ask for fewer tokens, or stream"));
+  const int64_t num_logprobs = (num_tokens + num_prompt_tokens) * (1 + num_top);
+  if (num_logprobs > kMaxReplyLogprobs) {
+    return FieldError(
+        HasLogprobs() ? "logprobs" : "prompt_logprobs",
+        StrCat("asks for ", num_logprobs, " log-probabilities in one reply; it may have ",
+               kMaxReplyLogprobs, ": send fewer prompts, ask for fewer tokens, or stream"));
+  }
+  const int64_t token_bytes =
+      is_chat_ ? ChatLogprobs::kBytesPerLogprob : LegacyLogprobs::kBytesPerLogprob;
+  return context_.HoldReply(
+      num_echo_bytes_ + std::ssize(choices_) * int64_t{sizeof(Choice)} +
+      (1 + num_top) *
+          (num_tokens * token_bytes + num_prompt_tokens * PromptLogprobList::kBytesPerLogprob));
 }
 
 void CompletionCall::OnItemAdmitted(int item, const RequestStats& /*stats*/) {
@@ -297,6 +304,8 @@ std::string CompletionCall::Reply(const RequestStats& total) {
     json += ",\"prompt_logprobs\":" + prompt_logprobs_[0].Json();
   }
   json += '}';
+  choices_ = {};
+  prompt_logprobs_ = {};
   return json;
 }
 

@@ -38,8 +38,10 @@ class CompletionCall final : public EngineCall {
 
   // One prompt as an engine request, and what its choices begin with.
   absl::StatusOr<Item> ParsePrompt(const v1::GenerateRequest& prompt);
-  // Errors  INVALID_ARGUMENT: more log-probabilities than one reply may hold
-  absl::Status CheckReplySize(const std::vector<Item>& items) const;
+  // Takes memory for the reply, or for what a stream holds of it at once.
+  // Errors  INVALID_ARGUMENT: more log-probabilities than one reply may have; those of
+  //         CallContext::HoldReply
+  absl::Status HoldReply(const std::vector<Item>& items);
   void AddPromptTokens(int item, const std::vector<TokenResult>& tokens);
   void MeasureTokens(Choice* choice, size_t num_tokens);
 

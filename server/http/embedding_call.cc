@@ -21,6 +21,7 @@ namespace {
 
 // Floats in one reply, which is built in memory: some 50 MB of JSON.
 constexpr int64_t kMaxReplyFloats = int64_t{1} << 22;
+constexpr int64_t kBytesPerFloat = 12;
 
 // OpenAI's base64 form: the little-endian bytes of the floats.
 std::string Base64Of(std::span<const float> values) {
@@ -66,6 +67,7 @@ absl::StatusOr<std::vector<EngineCall::Item>> HttpEmbeddingCall::Parse() {
         "input", StrCat("asks for ", num_vectors * size, " numbers in one reply; the limit is ",
                         kMaxReplyFloats, ": send fewer inputs, or use gRPC"));
   }
+  RETURN_IF_ERROR(context_.HoldReply(num_vectors * size * kBytesPerFloat));
   vectors_.resize(parsed->size());
   std::vector<Item> items;
   for (Request& one : *parsed) items.push_back({.request = std::move(one)});
@@ -90,8 +92,8 @@ void HttpEmbeddingCall::OnEnd(const absl::Status& /*status*/, const RequestStats
     json += StrCat("{\"object\":\"embedding\",\"index\":", i, ",\"embedding\":");
     json += is_per_token_ ? StrCat("[", vectors_[i], "]") : vectors_[i];
     json += '}';
-    vectors_[i].clear();
   }
+  vectors_ = {};
   json += StrCat("],\"usage\":", UsageJson(total), ",\"receipt\":", Receipt(), "}");
   exchange_->Reply({.status = 200, .body = std::move(json)});
 }

@@ -9,6 +9,9 @@
 namespace lssar {
 namespace {
 
+// A reply's body of more bytes is not copied behind its head.
+constexpr size_t kLargeBodyBytes = size_t{64} << 10;
+
 // RFC 9110's form: "Sun, 06 Nov 1994 08:49:37 GMT".
 std::string DateNow() {
   const std::time_t now = std::time(nullptr);
@@ -88,7 +91,14 @@ void HttpExchange::Reply(HttpReply reply) {
     Append(Head(reply.status, reply.body.empty() ? "" : reply.content_type, reply.headers));
     if (reply.status != 204) Append(StrCat("Content-Length: ", reply.body.size(), "\r\n"));
     Append("\r\n");
-    if (request_.method != "HEAD") Append(reply.body);
+    if (request_.method == "HEAD" || has_client_gone_) {
+      // No body.
+    } else if (reply.body.size() < kLargeBodyBytes) {
+      Append(reply.body);
+    } else {
+      num_buffered_ += std::ssize(reply.body);
+      large_body_ = std::move(reply.body);
+    }
   }
   hooks_.wake();
 }
@@ -139,6 +149,7 @@ bool HttpExchange::HasStarted() const {
 bool HttpExchange::TakeOutput(std::string* output) {
   const std::lock_guard lock(mutex_);
   output->swap(output_);
+  if (output->empty()) output->swap(large_body_);
   return !output->empty();
 }
 
@@ -170,6 +181,7 @@ void HttpExchange::ClientGone(const absl::Status& reason) {
     const std::lock_guard lock(mutex_);
     if (std::exchange(has_client_gone_, true)) return;
     output_ = {};
+    large_body_ = {};
     call = call_;
   }
   if (call != nullptr) call->OnClientGone(reason);

@@ -71,7 +71,7 @@ class HttpExchange {
 
   // The connection's part, on its strand.
 
-  // Moves what waits to `output`, which is empty. False: nothing waits.
+  // Moves a part of what waits to `output`, which is empty. False: nothing waits.
   bool TakeOutput(std::string* output);
   // That many of the bytes taken have been written.
   void Written(size_t num_bytes);
@@ -103,8 +103,8 @@ class HttpExchange {
   State state_ = State::kWaiting;
   bool has_client_gone_ = false;
   std::vector<HttpHeader> headers_;
-  std::string output_;
-  int64_t num_buffered_ = 0;  // of `output_`, and of what was taken but is not written yet
+  std::string output_, large_body_;  // written in this order
+  int64_t num_buffered_ = 0;         // of both, and of what was taken but is not written yet
   std::shared_ptr<HttpCall> call_;
 };
 

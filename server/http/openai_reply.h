@@ -12,6 +12,9 @@
 
 namespace lssar {
 
+// Log-probabilities in one reply, which is built in memory: up to 320 MiB of JSON.
+inline constexpr int64_t kMaxReplyLogprobs = int64_t{1} << 22;
+
 // How tokens become text in replies.
 struct TokenFormat {
   const Checkpoint* checkpoint = nullptr;
@@ -28,6 +31,7 @@ struct TokenFormat {
 // The legacy shape of completions: {"tokens", "token_logprobs", "top_logprobs", "text_offset"}.
 class LegacyLogprobs {
  public:
+  static constexpr int64_t kBytesPerLogprob = 32;  // of JSON, in round figures; also below
   // `continues_text`: the tokens follow a prompt that the text does not hold. Else the tokenizer's
   // own leading space is no part of the text.
   LegacyLogprobs(const TokenFormat& format, bool continues_text)
@@ -54,6 +58,7 @@ class LegacyLogprobs {
 // The chat shape: {"content": [{"token", "logprob", "bytes", "top_logprobs"}]}.
 class ChatLogprobs {
  public:
+  static constexpr int64_t kBytesPerLogprob = 80;
   explicit ChatLogprobs(const TokenFormat& format) : format_(format) {}
   void Add(const TokenResult& token, int num_top);
   void Take(std::string* out);
@@ -68,6 +73,7 @@ class ChatLogprobs {
 // vLLM's prompt_logprobs: [null, {"17": {"logprob", "rank", "decoded_token"}}].
 class PromptLogprobList {
  public:
+  static constexpr int64_t kBytesPerLogprob = 80;
   explicit PromptLogprobList(const TokenFormat& format) : format_(format) {}
   void Add(const TokenResult& token, int num_top);
   std::string Json() const { return "[null" + entries_ + "]"; }

@@ -8,6 +8,7 @@
 #include "server/http/body_fields.h"
 #include "server/http/http_error.h"
 #include "server/http/json_text.h"
+#include "server/http/openai_reply.h"
 #include "server/http/openai_request.h"
 #include "server/parse_request.h"
 #include "server/served_model.h"
@@ -15,8 +16,8 @@
 namespace lssar {
 namespace {
 
-// Log-probabilities in one reply, which is built in memory: some 200 MB of JSON.
-constexpr int64_t kMaxReplyLogprobs = int64_t{1} << 22;
+// Of a continuation without the log-probabilities of its tokens, as JSON, in round figures.
+constexpr int64_t kBytesPerScore = 128;
 
 }  // namespace
 
@@ -37,18 +38,22 @@ absl::StatusOr<std::vector<EngineCall::Item>> HttpScoreCall::Parse() {
   item_indices_ = std::move(parsed->item_indices);
   scores_.resize(size_t(message.items_size()));
   std::vector<Item> items;
-  int64_t num_tokens = 0;
+  int64_t num_scores = 0, num_tokens = 0;
   for (Request& request : parsed->items) {
+    num_scores += std::ssize(request.score->continuations);
     for (const auto& continuation : request.score->continuations) {
       num_tokens += std::ssize(continuation);
     }
     items.push_back({.request = std::move(request)});
   }
-  if (per_token_ && num_tokens * (1 + num_top_) > kMaxReplyLogprobs) {
-    return FieldError("logprobs", StrCat("asks for ", num_tokens * (1 + num_top_),
+  const int64_t num_logprobs = per_token_ ? num_tokens * (1 + num_top_) : 0;
+  if (num_logprobs > kMaxReplyLogprobs) {
+    return FieldError("logprobs", StrCat("asks for ", num_logprobs,
                                          " log-probabilities in one reply; it may have ",
                                          kMaxReplyLogprobs, ": send fewer items"));
   }
+  RETURN_IF_ERROR(context_.HoldReply(num_scores * kBytesPerScore +
+                                     num_logprobs * ChatLogprobs::kBytesPerLogprob));
   return items;
 }
 
@@ -88,6 +93,7 @@ void HttpScoreCall::OnEnd(const absl::Status& /*status*/, const RequestStats& to
     if (i > 0) json += ',';
     json += StrCat("{\"index\":", i, ",\"object\":\"score\",\"continuations\":[", scores_[i], "]}");
   }
+  scores_ = {};
   json += StrCat("],\"usage\":", UsageJson(total), ",\"receipt\":", Receipt(), "}");
   exchange_->Reply({.status = 200, .body = std::move(json)});
 }

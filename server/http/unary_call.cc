@@ -43,13 +43,16 @@ void HttpUnaryCall::OnClientGone(const absl::Status& reason) {
   End(reason);
 }
 
-void HttpUnaryCall::End(const absl::StatusOr<std::string>& body) {
+void HttpUnaryCall::End(absl::StatusOr<std::string> body) {
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(has_ended_, true)) return;
   }
-  context_.End(body.status());
-  exchange_->Reply(body.ok() ? HttpReply{.status = 200, .body = *body} : ErrorReply(body.status()));
+  absl::Status status = body.status();
+  if (status.ok()) status = context_.HoldReply(std::ssize(*body));
+  context_.End(status);
+  exchange_->Reply(status.ok() ? HttpReply{.status = 200, .body = *std::move(body)}
+                               : ErrorReply(status));
 }
 
 }  // namespace lssar

@@ -34,7 +34,7 @@ class HttpUnaryCall final : public HttpCall, public std::enable_shared_from_this
 
  private:
   // The first call counts.
-  void End(const absl::StatusOr<std::string>& body);
+  void End(absl::StatusOr<std::string> body);
 
   CallContext context_;
   const std::shared_ptr<HttpExchange> exchange_;

@@ -232,6 +232,7 @@ ATTACKS = (
     Attack('large reflection requests', '20', attacks.large_reflection),
     Attack('unfinished HTTP uploads', '21', attacks.unfinished_http_uploads),
     Attack('Scores that nobody reads', '22', attacks.held_scores),
+    Attack('replies that nobody reads', '23', attacks.unread_replies),
 )
 
 # --short: several attacks share a server.

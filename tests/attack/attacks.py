@@ -5,6 +5,7 @@ answers. Attackers come from 127.0.0.2, so that limits for one address meet them
 """
 
 import contextlib
+import functools
 import json
 import os
 import random
@@ -57,10 +58,11 @@ def quietly(attack: typing.Callable[[], None], until: float) -> None:
             time.sleep(0.01)
 
 
-def in_threads(count: int, seconds: float, attack: typing.Callable[[], None]) -> None:
+def in_threads(count: int, seconds: float, *attacks: typing.Callable[[], None]) -> None:
+    """Each attack in `count` threads of its own."""
     until = time.monotonic() + seconds
     threads = [threading.Thread(target=quietly, args=(attack, until), daemon=True)
-               for _ in range(count)]
+               for attack in attacks * count]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -439,6 +441,29 @@ def held_scores(target: Target, seconds: float) -> None:
             time.sleep(max(0.0, until - time.monotonic()))
 
     in_threads(12, seconds, once)
+
+
+def unread_replies(target: Target, seconds: float) -> None:
+    """Row 23: replies of some 10 MB, on both ports, that nobody reads."""
+    text = 'a b ' * MIB
+    tokenize = message(field(1, text))
+    echoes = json.dumps({'prompt': ['old ' * 16000] * 31, 'n': 16, 'echo': True, 'max_tokens': 0})
+    until = time.monotonic() + seconds
+
+    def over_grpc() -> None:
+        with http2(target) as client:
+            while time.monotonic() < until:
+                client.upload(client.start(SERVICE + 'Tokenize'), tokenize, seconds=3)
+
+    def over_http(path: str, body: str) -> None:
+        with http_socket(target) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.sendall(post(path, body.encode()))
+            time.sleep(max(0.0, until - time.monotonic()))
+
+    in_threads(10, seconds, over_grpc,
+               functools.partial(over_http, '/tokenize', json.dumps({'prompt': text})),
+               functools.partial(over_http, '/v1/completions', echoes))
 
 
 def mixed_frames(target: Target, seconds: float) -> None:

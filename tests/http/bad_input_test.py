@@ -33,7 +33,7 @@ class BadRequestTest(unittest.TestCase):
     def refuse(self, body: Any, param: str | None, words: str,
                path: str = "/v1/completions") -> None:
         reply = server.request("POST", path, body)
-        self.assertEqual(reply.status, 400, reply.body)
+        self.assertEqual(reply.status, 400, reply.body[:1000])
         error = reply.error()
         self.assertEqual(set(error), {"message", "type", "param", "code"})
         self.assertEqual(error["param"], param, error)
@@ -155,6 +155,19 @@ class BadRequestTest(unittest.TestCase):
                 ({"items": [{"continuations": ["x"]}], "logprobs": 99}, "logprobs")):
             with self.subTest(body=body):
                 self.refuse(body, param, param, "/v1/score")
+
+    def test_replies_that_are_too_large(self) -> None:
+        prompt = [5] * 15000
+        for path, body, param in (
+                # Each of the n choices repeats those of its prompt.
+                ("/v1/completions", {"prompt": prompt, "n": 16, "max_tokens": 1,
+                                     "prompt_logprobs": 20}, "prompt_logprobs"),
+                ("/v1/completions", {"prompt": prompt, "n": 16, "max_tokens": 1,
+                                     "echo": True, "logprobs": 20}, "logprobs"),
+                ("/v1/score", {"items": [{"continuations": [prompt] * 14}], "logprobs": 20},
+                 "logprobs")):
+            with self.subTest(body=path):
+                self.refuse(body, param, "in one reply; it may have 4194304", path)
 
     def test_tokens(self) -> None:
         self.refuse({}, "prompt", "prompt", "/tokenize")

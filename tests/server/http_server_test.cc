@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "kernels/check.h"
+#include "kernels/str_cat.h"
 #include "server/http/blocking_client.h"
 #include "server/http/http_transport.h"
 #include "server/http/json_text.h"
@@ -28,6 +29,7 @@ namespace lssar {
 namespace {
 
 using std::chrono::milliseconds;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 bool SendAll(int socket, std::string_view bytes) {
@@ -301,6 +303,21 @@ TEST_F(HttpTransportTest, TheServersEndIsReportedToCallsInProgress) {
   EXPECT_EQ(call->gone.code(), absl::StatusCode::kUnavailable);
   exchange->Reply({.status = 200, .body = "late"});
   EXPECT_EQ(ReadAll(client), "");
+  close(client);
+}
+
+TEST_F(HttpTransportTest, ALargeReplyFollowsItsHeadAndTheNextReplyFollowsIt) {
+  Open();
+  const int client = ConnectTo(transport_->Port());
+  SendAll(client, std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n") + kGet);
+  const std::string body(1 << 20, 'x');
+  Next()->Reply({.status = 200, .body = body});
+  std::string received;
+  std::thread reader([&] { received = ReadAll(client); });
+  Next()->Reply({.status = 200, .body = "next"});
+  reader.join();
+  EXPECT_THAT(received, HasSubstr(StrCat("Content-Length: 1048576\r\n\r\n", body, "HTTP/1.1 200")));
+  EXPECT_THAT(received, EndsWith("\r\n\r\nnext"));
   close(client);
 }
 

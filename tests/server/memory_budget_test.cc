@@ -1,4 +1,4 @@
-// The memory that the requests of all calls take is bounded.
+// The memory that the requests and the replies of all calls take is bounded.
 #include "server/memory_budget.h"
 
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(MemoryBudgetTest, RefusesWhatDoesNotFitAndKeepsWhatItHas) {
-  MemoryBudget budget(100);
+  MemoryBudget budget("requests", 100);
   EXPECT_TRUE(budget.Take(60).ok());
   const absl::Status refused = budget.Take(41);
   EXPECT_TRUE(absl::IsResourceExhausted(refused));
@@ -30,11 +30,29 @@ TEST(MemoryBudgetTest, RefusesWhatDoesNotFitAndKeepsWhatItHas) {
 }
 
 TEST(MemoryBudgetTest, AnEmptyBudgetHasRoomForAnything) {
-  MemoryBudget budget(100);
+  MemoryBudget budget("requests", 100);
   EXPECT_TRUE(budget.Take(1000).ok());
   EXPECT_FALSE(budget.Take(1).ok());
   budget.Return(1000);
   EXPECT_TRUE(budget.Take(1).ok());
+}
+
+TEST(CallContextTest, LargeRepliesAreCountedUntilTheirCallsEnd) {
+  MemoryBudget budget("replies", 10'000);
+  const ServiceParts parts{.reply_memory = &budget, .stream = {.buffer_bytes = 1'000}};
+  std::optional<CallContext> small, large, refused;
+  small.emplace(CallMetadata{.rpc = "Tokenize"}, parts);
+  large.emplace(CallMetadata{.rpc = "Tokenize"}, parts);
+  refused.emplace(CallMetadata{.rpc = "Tokenize"}, parts);
+  EXPECT_TRUE(large->HoldReply(9'000).ok());
+  EXPECT_TRUE(small->HoldReply(1'000).ok()) << "up to the stream buffer, replies are not counted";
+  const absl::Status status = refused->HoldReply(1'001);
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("holds 9000 bytes of replies"));
+  refused.reset();
+  large.reset();
+  EXPECT_TRUE(budget.Take(1).ok());
+  EXPECT_TRUE(budget.Take(9'999).ok()) << "an ended call still holds memory";
 }
 
 class RecordingOwner final : public EngineItems::Owner {
@@ -50,7 +68,7 @@ class RecordingOwner final : public EngineItems::Owner {
 };
 
 TEST(EngineItemsTest, ItemsForWhichThereIsNoMemoryEndTheCall) {
-  MemoryBudget budget(10'000);
+  MemoryBudget budget("requests", 10'000);
   ASSERT_TRUE(budget.Take(5'000).ok());
   CallContext context({.rpc = "Score"}, {.request_memory = &budget});
   RecordingOwner owner;
@@ -68,7 +86,7 @@ TEST(EngineItemsTest, ItemsForWhichThereIsNoMemoryEndTheCall) {
 }
 
 TEST(EngineItemsTest, ItemsGiveTheirMemoryBack) {
-  MemoryBudget budget(10'000);
+  MemoryBudget budget("requests", 10'000);
   CallContext context({.rpc = "Score"}, {.request_memory = &budget});
   RecordingOwner owner;
   std::vector<EngineItems::Item> known(1);

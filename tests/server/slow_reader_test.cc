@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,6 +18,7 @@ using ::testing::HasSubstr;
 
 constexpr char kGenerate[] = "/lssar.v1.Inference/Generate";
 constexpr char kScore[] = "/lssar.v1.Inference/Score";
+constexpr char kTokenize[] = "/lssar.v1.Inference/Tokenize";
 constexpr char kCapture[] = "/lssar.v1.Inference/CaptureAttention";
 constexpr int kNumTokens = 2000;
 
@@ -61,6 +63,14 @@ class SlowReaderTest : public testing::Test {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     return server.NewChannel(arguments);
+  }
+
+  static bool PollUntil(const std::function<bool()>& condition) {
+    for (int i = 0; i < 1000; ++i) {
+      if (condition()) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return false;
   }
 
   // Waits until the engine idles although a request is running.
@@ -181,6 +191,29 @@ TEST_F(SlowReaderTest, AClientThatNeverReadsIsResetWithoutLeaks) {
     // Waits for all running calls.
     EXPECT_TRUE(server.GetServer().Shutdown(absl::Seconds(60)));
   }
+}
+
+TEST_F(SlowReaderTest, AUnaryReplyThatNobodyReadsIsNotKept) {
+  TestServer server({.max_model_len = 8192}, [](ServerOptions& options) {
+    options.max_calls = 1;
+    options.stream = {.buffer_bytes = 256 << 10, .client_timeout = absl::Milliseconds(300)};
+  });
+  const auto has_room_for_calls = [&server] {
+    v1::TokenizeRequest request;
+    request.set_text("a");
+    v1::TokenizeReply reply;
+    grpc::ClientContext context;
+    return server.Stub().Tokenize(&context, request, &reply).ok();
+  };
+  v1::TokenizeRequest request;
+  for (int i = 0; i < 50'000; ++i) *request.mutable_text() += "a b ";
+  RawCall slow(Channel(server), kTokenize, request.SerializeAsString());
+  EXPECT_TRUE(PollUntil([&] { return !has_room_for_calls(); }));
+  EXPECT_TRUE(PollUntil(has_room_for_calls)) << "the call is still there";
+  EXPECT_FALSE(slow.Read());
+  const grpc::Status status = slow.Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::ABORTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("--slow-client-timeout"));
 }
 
 TEST_F(SlowReaderTest, ASlowButReadingClientIsNotAborted) {
