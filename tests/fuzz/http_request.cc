@@ -30,7 +30,8 @@ Outcome Read(std::string_view text, size_t piece_bytes) {
   std::string input;
   while (true) {
     const HttpParser::Progress progress = current->Parse(&input);
-    LSSAR_CHECK(current->NumBodyBytes() <= size_t(kMaxBodyBytes));
+    // A string that grows takes up to twice its size.
+    LSSAR_CHECK(current->NumBodyBytes() <= 2 * size_t(kMaxBodyBytes));
     if (progress == HttpParser::Progress::kFailed) {
       outcome.error_status = current->ErrorStatus();
       LSSAR_CHECK(outcome.error_status >= 400 && outcome.error_status < 600);
