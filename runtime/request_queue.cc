@@ -11,7 +11,7 @@ namespace lssar {
 namespace {
 
 // Prompt tokens of the request's longest sequence. More continuations of a score request do not
-// make the others wait for longer: it shares its place with them.
+// make the others wait for longer: it takes turns with them (Scheduler::TakeNewTurn).
 int64_t NumQueuedTokens(const Request& request) {
   size_t longest = 0;
   if (request.score) {
