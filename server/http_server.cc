@@ -14,6 +14,7 @@
 #include "server/http/attention_call.h"
 #include "server/http/call_metadata.h"
 #include "server/http/completion_call.h"
+#include "server/http/cross_origin.h"
 #include "server/http/embedding_call.h"
 #include "server/http/http_error.h"
 #include "server/http/http_transport.h"
@@ -23,6 +24,7 @@
 #include "server/http/tokenizer_calls.h"
 #include "server/http/unary_call.h"
 #include "server/http/web_page.h"
+#include "server/security_warnings.h"
 
 namespace lssar {
 namespace {
@@ -151,7 +153,16 @@ absl::StatusOr<std::string> UnaryBody(Endpoint endpoint, const HttpRequest& requ
 
 struct HttpServer::State final : public HttpHandler {
   State(const ServerOptions& server_options, HttpPages given_pages, const ServiceParts& given_parts)
-      : options(server_options), pages(std::move(given_pages)), parts(given_parts) {}
+      : options(server_options),
+        pages(std::move(given_pages)),
+        parts(given_parts),
+        cross_origin(options.http_cors_origins, /*checks_host=*/IsForThisMachine()) {}
+
+  // No client comes from another machine, directly or through a proxy, and none needs a key.
+  bool IsForThisMachine() const {
+    return IsLoopback(options.http_listen) && options.api_keys.empty() &&
+           options.connection.max_connections_per_address > 0;
+  }
 
   std::optional<HttpReply> CheckHead(const HttpRequest& head) override;
   void OnRequest(std::shared_ptr<HttpExchange> exchange) override;
@@ -171,6 +182,7 @@ struct HttpServer::State final : public HttpHandler {
   const ServerOptions options;
   const HttpPages pages;
   const ServiceParts parts;
+  const CrossOriginCheck cross_origin;
   const int64_t started_at = std::time(nullptr);
   std::unique_ptr<HttpTransport> transport;
 };
@@ -196,6 +208,11 @@ std::optional<HttpReply> HttpServer::State::Refusal(const HttpRequest& head) con
                                       ": the path takes ", AllowedMethods(*route)));
     reply.headers.push_back({"Allow", AllowedMethods(*route)});
     return reply;
+  }
+  // A probe may call the server by any name.
+  if (route->endpoint != Endpoint::kHealth && route->endpoint != Endpoint::kReadiness) {
+    const absl::Status status = cross_origin.Check(head);
+    if (!status.ok()) return lssar::ErrorReply(status);
   }
   if (head.method == "POST") {
     const std::string_view type = head.Header("content-type");
@@ -229,12 +246,9 @@ std::optional<HttpReply> HttpServer::State::CallRefusal(const Route& route,
 
 std::vector<HttpHeader> HttpServer::State::CorsHeaders(const HttpRequest& request) const {
   const std::string_view origin = request.Header("origin");
-  if (options.http_cors_origins.empty()) return {};
+  if (cross_origin.IsEmpty()) return {};
   std::vector<HttpHeader> headers = {{"Vary", "Origin"}};
-  const auto& allowed = options.http_cors_origins;
-  const bool is_allowed = std::ranges::find(allowed, "*") != allowed.end() ||
-                          std::ranges::find(allowed, origin) != allowed.end();
-  if (origin.empty() || !is_allowed) return headers;
+  if (!cross_origin.Allows(origin)) return headers;
   headers.push_back({"Access-Control-Allow-Origin", std::string(origin)});
   headers.push_back({"Access-Control-Expose-Headers", "X-Request-Id, Retry-After"});
   return headers;
@@ -242,7 +256,7 @@ std::vector<HttpHeader> HttpServer::State::CorsHeaders(const HttpRequest& reques
 
 HttpReply HttpServer::State::Preflight(const Route& route, const HttpRequest& request) const {
   HttpReply reply{.status = 204, .body = "", .headers = {{"Allow", AllowedMethods(route)}}};
-  if (!options.http_cors_origins.empty() && !request.Header("origin").empty()) {
+  if (!cross_origin.IsEmpty() && !request.Header("origin").empty()) {
     reply.headers.push_back({"Access-Control-Allow-Methods", AllowedMethods(route)});
     reply.headers.push_back(
         {"Access-Control-Allow-Headers",

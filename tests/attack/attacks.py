@@ -45,7 +45,8 @@ def http2(target: Target, **flags) -> Http2:
 
 
 def post(path: str, body: bytes, headers: str = '') -> bytes:
-    return (f'POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{headers}'
+    return (f'POST {path} HTTP/1.1\r\nHost: localhost\r\n{headers}'
+            f'Content-Type: application/json\r\n'
             f'Content-Length: {len(body)}\r\n\r\n').encode() + body
 
 
@@ -258,7 +259,7 @@ def idle_http(target: Target, seconds: float) -> None:
         with contextlib.suppress(OSError):
             client = http_socket(target)
             if i % 2:
-                client.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: x\r\n')
+                client.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n')
             clients.append(client)
     time.sleep(seconds)
     for client in clients:
@@ -312,7 +313,7 @@ def large_reflection(target: Target, seconds: float) -> None:
 def metrics_range(target: Target, seconds: float) -> None:
     """Row 13: GET /metrics with a Range header of 8 KB, 16 answers unread."""
     ranges = ','.join(f'{i}-' for i in range(1600))[:8000].rsplit(',', 1)[0]
-    request = f'GET /metrics HTTP/1.1\r\nHost: x\r\nRange: bytes={ranges}\r\n\r\n'.encode()
+    request = f'GET /metrics HTTP/1.1\r\nHost: localhost\r\nRange: bytes={ranges}\r\n\r\n'.encode()
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         clients = []
@@ -329,7 +330,7 @@ def metrics_range(target: Target, seconds: float) -> None:
 def http_in_pieces(target: Target, seconds: float) -> None:
     """Row 17: HTTP requests, good and bad, whose packets end anywhere."""
     body = b'{"prompt": "a", "max_tokens": 1}'
-    head = b'POST /v1/completions HTTP/1.1\r\nHost: x\r\n'
+    head = b'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n'
     chunked = head + b'Transfer-Encoding: chunked\r\n\r\n'
     requests = (
         chunked + b'0\r\n\r\n',
@@ -338,7 +339,7 @@ def http_in_pieces(target: Target, seconds: float) -> None:
         chunked + b'%x;a=b\r\n%s\r\n0\r\n\r\n' % (len(body), body),
         head + b'Content-Length: %d\r\n\r\n%s' % (len(body), body),
         head + b'Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n',
-        b'GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n',
+        b'GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n',
         b'GET ' + b'x' * 20000)
 
     def once() -> None:
@@ -484,7 +485,7 @@ def mixed_frames(target: Target, seconds: float) -> None:
 def many_requests(target: Target, count: int, seconds: float) -> tuple[int, float]:
     """Sends small requests, good and bad, pipelined on a few connections, until `count` have been
     answered or the time is over. Returns the number of answers and the seconds."""
-    get = b'GET /%s HTTP/1.1\r\nHost: x\r\n\r\n'
+    get = b'GET /%s HTTP/1.1\r\nHost: localhost\r\n\r\n'
     batch = [get % path for path in (b'healthz', b'v1/models', b'no-such-path')] + [
         post('/tokenize', body) for body in (b'{"prompt": "Hi"}', b'{"prompt": 1}', b'{"pro')] + [
         post('/v1/completions', b'{"prompt": "Hi", "max_tokens": 0}'),

@@ -198,8 +198,8 @@ class HttpTest(unittest.TestCase):
 
     @staticmethod
     def post(body: bytes, version: str = "1.1", headers: str = "") -> bytes:
-        return (f"POST /v1/completions HTTP/{version}\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
-                f"{headers}\r\n").encode() + body
+        return (f"POST /v1/completions HTTP/{version}\r\nHost: localhost\r\n"
+                f"Content-Length: {len(body)}\r\n{headers}\r\n").encode() + body
 
     def test_paths_and_methods(self) -> None:
         self.assertEqual(server.request("GET", "/v1/nothing").status, 404)
@@ -219,19 +219,20 @@ class HttpTest(unittest.TestCase):
             self.assertEqual(connection.getresponse().read(), b"ok\n")
         connection.close()
         body = json.dumps({"prompt": "Hi", "max_tokens": 2}).encode()
-        close = b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        received = server.raw(self.post(body) + b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" + close)
+        close = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        health = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        received = server.raw(self.post(body) + health + close)
         self.assertEqual(received.count(b"HTTP/1.1 200 OK"), 3)
         self.assertLess(received.index(b"text_completion"), received.index(b"ok\n"))
         # Garbage after a request: the request is answered, the garbage refused.
-        received = server.raw(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n\x01\x02 garbage\r\n\r\n")
+        received = server.raw(health + b"\x01\x02 garbage\r\n\r\n")
         self.assertEqual(received.count(b"HTTP/1.1 200 OK"), 1)
         self.assertEqual(received.count(b"HTTP/1.1 400 Bad Request"), 1)
         self.alive()
 
     def test_chunked_bodies_and_expect(self) -> None:
         body = json.dumps({"prompt": "Hi", "max_tokens": 2}).encode()
-        head = (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        head = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
                 b"Transfer-Encoding: chunked\r\n\r\n")
         chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part)
                           for part in (body[:5], body[5:])) + b"0\r\n\r\n"
@@ -242,21 +243,22 @@ class HttpTest(unittest.TestCase):
                 time.sleep(0.05)
             self.assertTrue(client.recv(100).startswith(b"HTTP/1.1 400"))
         with socket.create_connection((server.host, server.port), timeout=60) as client:
-            client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
-                           b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body))
+            client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                           b"Connection: close\r\nExpect: 100-continue\r\n"
+                           b"Content-Length: %d\r\n\r\n" % len(body))
             self.assertEqual(client.recv(100), b"HTTP/1.1 100 Continue\r\n\r\n")
             client.sendall(body)
             self.assertTrue(client.recv(100).startswith(b"HTTP/1.1 200"))
         self.assertEqual(self.status_of(self.post(body, headers="Expect: magic\r\n")), 417)
 
     def test_a_body_that_is_too_large_is_refused_before_it_is_read(self) -> None:
-        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n"
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n"
         self.assertEqual(self.status_of(head % (33 << 20) + b"\r\n"), 413)
         self.assertEqual(
             self.status_of(head % (33 << 20) + b"Expect: 100-continue\r\n\r\n"), 413)
         chunk = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
-        endless = (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-                   + chunk * 40)
+        endless = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                   b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 40)
         self.assertEqual(self.status_of(endless), 413)
         # Within the limit, and of no use.
         large = b'{"prompt":[' + b"5," * 5_000_000 + b"5]}"

@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 import unittest
+from typing import Any
 
 from http_fixture import Server
 
@@ -77,6 +78,38 @@ class CorsTest(unittest.TestCase):
         self.assertIn("POST", preflight.headers["Access-Control-Allow-Methods"])
         self.assertIn("Authorization", preflight.headers["Access-Control-Allow-Headers"])
 
+    def test_pages_of_other_origins_make_no_calls(self) -> None:
+        server = Server("--http-cors-origins", "https://a.example")
+        self.addCleanup(server.stop)
+
+        def call(**headers: str) -> Any:
+            return server.request("POST", "/tokenize", {"prompt": "x"}, headers={
+                name.replace("_", "-"): value for name, value in headers.items()})
+
+        # What a browser sends for a form or a script of another page, without asking before.
+        refused = call(Origin="https://b.example", Content_Type="text/plain",
+                       Sec_Fetch_Site="cross-site")
+        self.assertEqual(refused.status, 403)
+        self.assertIn("--http-cors-origins", refused.error()["message"])
+        self.assertEqual(call(Origin=f"http://{server.host}:{server.port}").status, 200)
+        self.assertEqual(call(Origin="https://a.example", Sec_Fetch_Site="cross-site").status, 200)
+
+    def test_names_that_others_may_point_here_are_refused_without_keys(self) -> None:
+        server = Server()
+        self.addCleanup(server.stop)
+        for path, status in (("/v1/models", 403), ("/metrics", 403), ("/", 403), ("/healthz", 200),
+                             ("/readyz", 200)):
+            for host in ("evil.example", "evil.example:8080"):
+                reply = server.request("GET", path, headers={"Host": host})
+                self.assertEqual(reply.status, status, path)
+        for host in ("localhost", "127.0.0.1:1", "[::1]"):
+            self.assertEqual(server.request("GET", "/v1/models", headers={"Host": host}).status,
+                             200)
+        proxied = Server("--max-connections-per-address", "0")
+        self.addCleanup(proxied.stop)
+        reply = proxied.request("GET", "/v1/models", headers={"Host": "edge.example:8443"})
+        self.assertEqual(reply.status, 200)
+
 
 class DrainTest(unittest.TestCase):
     def test_running_streams_finish_and_new_requests_are_refused(self) -> None:
@@ -85,7 +118,7 @@ class DrainTest(unittest.TestCase):
         client = socket.create_connection((server.host, server.port), timeout=60)
         body = json.dumps({"prompt": "Hi", "max_tokens": 1500, "ignore_eos": True,
                            "stream": True}).encode()
-        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
                        b"Content-Length: %d\r\n\r\n" % len(body) + body)
         self.addCleanup(client.close)
         received = b""
@@ -120,7 +153,7 @@ class ManyConnectionsTest(unittest.TestCase):
         self.addCleanup(server.stop)
         request = json.dumps({"prompt": "Hi", "max_tokens": 16000, "ignore_eos": True,
                               "stream": True}).encode()
-        head = (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+        head = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
                 % len(request))
         before = server.resident_bytes()
         clients = []
@@ -201,7 +234,7 @@ class FloodTest(unittest.TestCase):
             self.assertEqual(refused, num_connections - bound)
             self.assertLess(server.resident_bytes() - before, 100e6)
             begin = time.monotonic()
-            clients[0].sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            clients[0].sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             clients[0].settimeout(60)
             self.assertTrue(clients[0].recv(4096).startswith(b"HTTP/1.1 200"))
             self.assertLess(time.monotonic() - begin, 5)

@@ -492,7 +492,7 @@ def stream_over_http(address, num_prompt_tokens, num_tokens, num_requests, seed)
                                'max_tokens': num_tokens, 'ignore_eos': True, 'temperature': 1,
                                'seed': seed + i,
                                'stream_options': {'include_usage': True}}).encode()
-            client.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: lssar\r\nContent-Length: %d'
+            client.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d'
                            b'\r\n\r\n' % len(body) + body)
             received = b''
             while not received.endswith(b'data: [DONE]\n\n\r\n0\r\n\r\n'):

@@ -30,7 +30,8 @@ class Server(ServerProcess):
 
     def get(self, path: str) -> tuple[int, str]:
         with socket.create_connection(("127.0.0.1", self.http_port), timeout=30) as client:
-            client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n"
+                           f"Connection: close\r\n\r\n".encode())
             received = b""
             while chunk := client.recv(65536):
                 received += chunk

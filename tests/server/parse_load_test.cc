@@ -215,7 +215,7 @@ TEST_F(KeyedParseLoadTest, AKeyIsCheckedBeforeTheBodyIsSent) {
   const int port = server.GetServer().HttpPort();
   // No byte of the body follows.
   const std::string head =
-      "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 30000000\r\n";
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30000000\r\n";
   const std::string reply = RawReply(port, head + "\r\n", "invalid_api_key");
   EXPECT_THAT(reply, HasSubstr("HTTP/1.1 401"));
   EXPECT_THAT(reply, HasSubstr("invalid_api_key"));
@@ -231,7 +231,7 @@ TEST_F(KeyedParseLoadTest, ACompressedBodyIsRefusedAndARangeIgnored) {
   for (const std::string coding : {"br", "gzip", "deflate", "zstd", "GZip, br"}) {
     const std::string reply =
         RawReply(port,
-                 "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: "
+                 "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
                  "3233\r\nContent-Encoding: " +
                      coding + "\r\n\r\n",
                  "unsupported_media_type");
@@ -240,8 +240,8 @@ TEST_F(KeyedParseLoadTest, ACompressedBodyIsRefusedAndARangeIgnored) {
   }
   std::string ranges = "Range: bytes=0-0";
   for (int i = 0; i < 1500; ++i) ranges += ",0-9";
-  const std::string reply =
-      RawReply(port, "GET /metrics HTTP/1.1\r\nHost: a\r\n" + ranges + "\r\n\r\n", "\r\n\r\n");
+  const std::string reply = RawReply(
+      port, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n" + ranges + "\r\n\r\n", "\r\n\r\n");
   EXPECT_THAT(reply, HasSubstr("HTTP/1.1 200 OK"));
   EXPECT_THAT(reply, testing::Not(HasSubstr("Content-Range")));
 }
