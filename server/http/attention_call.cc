@@ -157,6 +157,7 @@ void HttpAttentionCall::OnEnd(const absl::Status& status, const RequestStats& to
          .body = StrCat(Head(), ",\"tokens\":", TokensJson(), ",\"rows\":[", rows_, "]",
                         statistics_.empty() ? "" : ",\"statistics\":", statistics_,
                         ",\"usage\":", UsageJson(total), ",\"receipt\":", Receipt(), "}")});
+    rows_ = {};
     return;
   }
   if (status.ok()) {
