@@ -19,8 +19,8 @@ inline constexpr int kMaxJsonKeys = 1 << 18;
 // Memory of the requests of all Score, Embed and HTTP calls that wait or run. The largest Score
 // takes half of it.
 inline constexpr int64_t kMaxRequestBytes = int64_t{256} << 20;
-// Memory of the replies that are kept whole until they are read, those up to --stream-buffer not
-// counted: HTTP's that are not streamed, Tokenize's and Detokenize's.
+// Memory of the replies that are kept whole until the client has read them: HTTP's that are not
+// streamed, Tokenize's, Detokenize's. Those up to --stream-buffer are not counted.
 inline constexpr int64_t kMaxReplyBytes = int64_t{256} << 20;
 inline constexpr size_t kMaxErrorBytes = 2048;  // of one error's message
 inline constexpr Range<int> kMaxCalls = {1, 1 << 16};

@@ -22,6 +22,7 @@ class CrossOriginCheck {
   // `checks_host`: Host must be an address, localhost or the name of one of `origins`.
   CrossOriginCheck(std::vector<std::string> origins, bool checks_host);
 
+  // No origin is listed.
   bool IsEmpty() const { return origins_.empty(); }
   // Whether pages of `origin` are listed. False where it is empty.
   bool Allows(std::string_view origin) const;
