@@ -196,6 +196,12 @@ std::optional<HttpReply> HttpServer::State::CheckHead(const HttpRequest& head) {
 }
 
 std::optional<HttpReply> HttpServer::State::Refusal(const HttpRequest& head) const {
+  // RFC 9112, section 3.2.
+  if (const auto num_hosts = std::ranges::count(head.headers, "host", &HttpHeader::name);
+      num_hosts > 1 || (num_hosts == 0 && !head.is_http_1_0)) {
+    return lssar::ErrorReply(
+        400, StrCat("the request has ", num_hosts, " Host headers; HTTP/1.1 asks for one"));
+  }
   const Route* route = FindRoute(head.Path());
   if (route == nullptr) {
     return lssar::ErrorReply(

@@ -272,6 +272,13 @@ class HttpTest(unittest.TestCase):
         self.assertIn("more than 5242880 values", many.error()["message"])
         self.alive()
 
+    def test_one_host(self) -> None:
+        for version, num_hosts, status in (("1.1", 0, 400), ("1.1", 1, 200), ("1.1", 2, 400),
+                                           ("1.0", 0, 200), ("1.0", 2, 400)):
+            head = f"GET /healthz HTTP/{version}\r\n" + "Host: localhost\r\n" * num_hosts
+            received = server.raw((head + "Connection: close\r\n\r\n").encode())
+            self.assertTrue(received.startswith(b"HTTP/1.1 %d " % status), (head, received[:300]))
+
     def test_a_head_that_is_too_long(self) -> None:
         self.assertEqual(
             self.status_of(b"GET /healthz HTTP/1.1\r\nX: " + b"x" * 20000 + b"\r\n\r\n"), 431)
@@ -303,7 +310,8 @@ class HttpTest(unittest.TestCase):
     def test_truncated_bodies_cost_nothing(self) -> None:
         for _ in range(20):
             with socket.create_connection((server.host, server.port)) as client:
-                client.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Length: 1000\r\n\r\n{")
+                client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                               b"Content-Length: 1000\r\n\r\n{")
         self.alive()
 
     def test_clients_that_go_away_cancel_their_requests(self) -> None:

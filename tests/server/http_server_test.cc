@@ -119,7 +119,7 @@ TEST_F(HttpServerTest, ARequestWithoutAnEndIsCut) {
 
 TEST_F(HttpServerTest, RequestsThatWaitForAnAnswerAreNotReadIntoMemory) {
   std::string requests;
-  while (requests.size() < 64 << 10) requests += "GET /healthz HTTP/1.1\r\n\r\n";
+  while (requests.size() < 64 << 10) requests += "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
   const int client = Connect();
   const size_t before = NumHeapBytes();
   size_t num_of_part = 0;
