@@ -80,6 +80,9 @@ class CallContext {
   // gives it back. A reply up to --stream-buffer takes none. Call at most once.
   // Errors  RESOURCE_EXHAUSTED: unread replies of all calls take too much (limits::kMaxReplyBytes)
   absl::Status HoldReply(int64_t num_bytes);
+  // True once HoldReply has taken memory.
+  bool HoldsReply() const { return num_reply_bytes_ > 0; }
+  const StreamOptions& GetStreamOptions() const { return parts_.stream; }
 
   // Runs `work` on the worker pool. `num_bytes`: of the request.
   // Errors  RESOURCE_EXHAUSTED: the pool's queue is full

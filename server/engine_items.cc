@@ -15,7 +15,7 @@ int64_t BytesOf(const std::vector<T>& list) {
   return std::ssize(list) * int64_t{sizeof(T)};
 }
 
-// Of memory, in round figures.
+// The memory that `request` takes, in round figures.
 int64_t BytesOf(const Request& request) {
   int64_t num_bytes = int64_t{sizeof(EngineItems::Item)} + BytesOf(request.prompt);
   if (request.generate) {

@@ -237,8 +237,8 @@ std::vector<Flag> ConnectionFlags(ServerOptions& options) {
        "G, [4K, 1G]; default 1M",
        AssignBytes(&options.stream.buffer_bytes, {int64_t{4} << 10, int64_t{1} << 30})},
       {"slow-client-timeout", "Limits", "TIME",
-       "Time after which a client that reads nothing while its request waits is disconnected, "
-       "[0, 1h], 0: no limit; default 1m",
+       "Time after which a client that reads nothing while its request waits, or less than "
+       "--stream-buffer of a larger reply, is disconnected, [0, 1h], 0: no limit; default 1m",
        AssignDuration(&options.stream.client_timeout, absl::ZeroDuration(), absl::Hours(1))},
       {"keepalive-time", "Serving", "TIME",
        "Idle time after which a gRPC connection is pinged, [1s, 1h]; default 1m",

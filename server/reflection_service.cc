@@ -23,7 +23,7 @@ using Request = v1alpha::ServerReflectionRequest;
 using Response = v1alpha::ServerReflectionResponse;
 
 constexpr int kMaxStreams = 128;
-// Of one request. Its response repeats it.
+// The limit of one request. Its response repeats it.
 constexpr size_t kMaxRequestBytes = 4096;
 
 const DescriptorPool& Pool() { return *DescriptorPool::generated_pool(); }

@@ -17,7 +17,6 @@ std::shared_ptr<grpc_call> AddReference(grpc_call* call) {
 UnaryCall::UnaryCall(std::string_view rpc, grpc::CallbackServerContext& grpc_context,
                      const ServiceParts& parts, grpc::ByteBuffer* reply)
     : context_(ReadMetadata(rpc, std::nullopt, grpc_context), parts),
-      stream_options_(parts.stream),
       reply_(reply),
       rpc_(AddReference(grpc_context.c_call())) {
   SendIds(context_, grpc_context);
@@ -64,8 +63,8 @@ void UnaryCall::End(absl::StatusOr<grpc::ByteBuffer> reply) {
 }
 
 void UnaryCall::WatchClient(int64_t num_bytes) {
-  const StreamOptions& options = stream_options_;
-  if (num_bytes <= options.buffer_bytes || options.client_timeout == absl::ZeroDuration()) return;
+  const StreamOptions& options = context_.GetStreamOptions();
+  if (!context_.HoldsReply() || options.client_timeout == absl::ZeroDuration()) return;
   const absl::Duration time =
       options.client_timeout * (double(num_bytes) / double(options.buffer_bytes));
   unread_.Set(absl::ToChronoTime(absl::Now() + time), [rpc = rpc_](bool is_due) {

@@ -50,7 +50,6 @@ class UnaryCall final : public grpc::ServerUnaryReactor,
   void WatchClient(int64_t num_bytes);
 
   CallContext context_;
-  const StreamOptions stream_options_;
   grpc::ByteBuffer* const reply_;
   // The call itself, which gRPC's own object may end before the alarm does.
   const std::shared_ptr<grpc_call> rpc_;

@@ -131,12 +131,8 @@ absl::Status CompletionCall::HoldReply(const std::vector<Item>& items) {
     }
   }
   const int64_t num_logprobs = (num_tokens + num_prompt_tokens) * (1 + num_top);
-  if (num_logprobs > kMaxReplyLogprobs) {
-    return FieldError(
-        HasLogprobs() ? "logprobs" : "prompt_logprobs",
-        StrCat("asks for ", num_logprobs, " log-probabilities in one reply; it may have ",
-               kMaxReplyLogprobs, ": send fewer prompts, ask for fewer tokens, or stream"));
-  }
+  RETURN_IF_ERROR(CheckReplyLogprobs(HasLogprobs() ? "logprobs" : "prompt_logprobs", num_logprobs,
+                                     "send fewer prompts, ask for fewer tokens, or stream"));
   const int64_t token_bytes =
       is_chat_ ? ChatLogprobs::kBytesPerLogprob : LegacyLogprobs::kBytesPerLogprob;
   return context_.HoldReply(

@@ -16,7 +16,7 @@ namespace {
 namespace beast = boost::beast;
 namespace http = boost::beast::http;
 
-// Of a chunked body, from any chunk to the end of its message: "0", CRLF, CRLF. Beast 1.81 asserts
+// From any chunk of a body to the end of its message: "0", CRLF, CRLF. Beast 1.81 asserts
 // that it never sees fewer when it looks at the last chunk a second time.
 constexpr size_t kMinChunkedBytes = 5;
 

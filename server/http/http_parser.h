@@ -24,7 +24,7 @@ class HttpParser {
 
   // True: at least one byte of the request has come.
   bool HasBegun() const;
-  // Of memory that the body takes so far.
+  // Memory that the body takes so far.
   size_t NumBodyBytes() const;
 
   // From kHasHead on.

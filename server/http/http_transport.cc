@@ -286,9 +286,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
       num_written_ = 0;
       is_writing_ = true;
       is_writing_answer_ = true;
-      if (phase_ == Phase::kAnswer && port_.options.client_timeout.count() > 0) {
-        SetDeadline(port_.options.client_timeout);
+      output_deadline_ = Clock::time_point::max();
+      const TransportOptions& options = port_.options;
+      if (exchange_->HasEnded() && std::ssize(output_) > options.buffer_bytes) {
+        output_deadline_ = Clock::now() + options.client_timeout *
+                                              (std::ssize(output_) / options.buffer_bytes + 1);
       }
+      SetAnswerDeadline();
       WriteOn();
     } else if (exchange_->HasEnded()) {
       EndAnswer();
@@ -312,9 +316,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     num_written_ += num_bytes;
     if (exchange_ != nullptr && is_writing_answer_) exchange_->Written(num_bytes);
     if (num_written_ < output_.size()) {
-      if (phase_ == Phase::kAnswer && port_.options.client_timeout.count() > 0) {
-        SetDeadline(port_.options.client_timeout);
-      }
+      SetAnswerDeadline();
       WriteOn();
       return;
     }
@@ -354,6 +356,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
     exchange->Finish(reason);
   }
 
+  // A client must read something in each timeout. One that trickles would hold a large reply, which
+  // is not written step by step as a stream is, without end: that one has a deadline as a whole.
+  void SetAnswerDeadline() {
+    const std::chrono::milliseconds timeout = port_.options.client_timeout;
+    if (phase_ != Phase::kAnswer || timeout.count() == 0) return;
+    SetDeadline(std::min(
+        timeout, std::chrono::ceil<std::chrono::milliseconds>(output_deadline_ - Clock::now())));
+  }
+
   // One timer is enough: it looks at the deadline in force when it fires.
   void SetDeadline(std::chrono::milliseconds from_now) {
     deadline_ = Clock::now() + from_now;
@@ -383,9 +394,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
                                                   : "the request's body did not come in time"));
         return;
       case Phase::kAnswer:
-        Close(absl::AbortedError(StrCat("the client has read nothing for ",
-                                        port_.options.client_timeout.count(),
-                                        " ms (--slow-client-timeout)")));
+        Close(absl::AbortedError(
+            StrCat(Clock::now() >= output_deadline_ ? "the client has read too slowly"
+                                                    : "the client has read nothing",
+                   " for ", port_.options.client_timeout.count(), " ms (--slow-client-timeout)")));
         return;
       default: Close(absl::CancelledError("the connection was idle for too long"));
     }
@@ -414,6 +426,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool is_writing_answer_ = false;  // not a 100 Continue
   std::string output_;
   size_t num_written_ = 0;
+  Clock::time_point output_deadline_ = Clock::time_point::max();  // to have written output_
 };
 
 // The answer to a connection that is one too many.

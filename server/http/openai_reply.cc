@@ -5,10 +5,13 @@
 #include <vector>
 
 #include "kernels/str_cat.h"
+#include "server/http/body_fields.h"
 #include "server/http/json_text.h"
 
 namespace lssar {
 namespace {
+
+constexpr int64_t kMaxReplyLogprobs = int64_t{1} << 22;
 
 int64_t NumCharacters(std::string_view text) {
   return std::ranges::count_if(text, [](char c) { return (uint8_t(c) & 0xc0) != 0x80; });
@@ -29,6 +32,14 @@ std::vector<TokenLogprob> WithItself(const TokenResult& token, int num_top) {
 }
 
 }  // namespace
+
+absl::Status CheckReplyLogprobs(std::string_view field, int64_t num_logprobs,
+                                std::string_view advice) {
+  if (num_logprobs <= kMaxReplyLogprobs) return absl::OkStatus();
+  return FieldError(
+      field, StrCat("asks for ", num_logprobs, " log-probabilities in one reply; it may have ",
+                    kMaxReplyLogprobs, ": ", advice));
+}
 
 std::string TokenFormat::Label(int32_t id) const {
   static constexpr char kHex[] = "0123456789abcdef";

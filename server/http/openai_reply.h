@@ -7,13 +7,17 @@
 #include <string>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "models/checkpoint.h"
 #include "runtime/request.h"
 
 namespace lssar {
 
-// Log-probabilities in one reply, which is built in memory: up to 320 MiB of JSON.
-inline constexpr int64_t kMaxReplyLogprobs = int64_t{1} << 22;
+// A reply is built in memory: its log-probabilities are bounded, to some 320 MiB of JSON.
+// `field`: what asks for them. `advice`: how to ask for fewer.
+// Errors  INVALID_ARGUMENT: names the field, the value and the limit
+absl::Status CheckReplyLogprobs(std::string_view field, int64_t num_logprobs,
+                                std::string_view advice);
 
 // How tokens become text in replies.
 struct TokenFormat {

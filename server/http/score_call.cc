@@ -16,7 +16,7 @@
 namespace lssar {
 namespace {
 
-// Of a continuation without the log-probabilities of its tokens, as JSON, in round figures.
+// A continuation as JSON, without the log-probabilities of its tokens; in round figures.
 constexpr int64_t kBytesPerScore = 128;
 
 }  // namespace
@@ -47,11 +47,7 @@ absl::StatusOr<std::vector<EngineCall::Item>> HttpScoreCall::Parse() {
     items.push_back({.request = std::move(request)});
   }
   const int64_t num_logprobs = per_token_ ? num_tokens * (1 + num_top_) : 0;
-  if (num_logprobs > kMaxReplyLogprobs) {
-    return FieldError("logprobs", StrCat("asks for ", num_logprobs,
-                                         " log-probabilities in one reply; it may have ",
-                                         kMaxReplyLogprobs, ": send fewer items"));
-  }
+  RETURN_IF_ERROR(CheckReplyLogprobs("logprobs", num_logprobs, "send fewer items"));
   RETURN_IF_ERROR(context_.HoldReply(num_scores * kBytesPerScore +
                                      num_logprobs * ChatLogprobs::kBytesPerLogprob));
   return items;

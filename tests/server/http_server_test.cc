@@ -9,7 +9,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <functional>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -23,6 +22,7 @@
 #include "server/http/blocking_client.h"
 #include "server/http/http_transport.h"
 #include "server/http/json_text.h"
+#include "tests/server/poll_until.h"
 #include "tests/server/tcp_client.h"
 
 namespace lssar {
@@ -196,13 +196,9 @@ class HttpTransportTest : public testing::Test, public HttpHandler {
     LSSAR_CHECK(opened.ok());
     transport_ = *std::move(opened);
   }
-  static bool WaitFor(const std::function<bool()>& condition) {
-    for (int i = 0; i < 6000 && !condition(); ++i) std::this_thread::sleep_for(milliseconds(5));
-    return condition();
-  }
   // The next request's exchange.
   std::shared_ptr<HttpExchange> Next() {
-    LSSAR_CHECK(WaitFor([this] {
+    LSSAR_CHECK(PollUntil([this] {
       const std::lock_guard lock(mutex_);
       return !exchanges_.empty();
     }));
@@ -247,11 +243,11 @@ TEST_F(HttpTransportTest, AProducerHearsWhenTheClientIsBehindAndWhenItHasCaughtU
   EXPECT_FALSE(exchange->HasSpace());
   const int num_spaces = call->num_spaces;
   std::thread reader([&] { EXPECT_THAT(ReadAll(client), HasSubstr("\r\n0\r\n\r\n")); });
-  EXPECT_TRUE(WaitFor([&] { return call->num_spaces > num_spaces; }));
+  EXPECT_TRUE(PollUntil([&] { return call->num_spaces > num_spaces; }));
   EXPECT_TRUE(exchange->HasSpace());
   exchange->EndStream();
   reader.join();
-  EXPECT_TRUE(WaitFor([&] { return call->is_finished.load(); }));
+  EXPECT_TRUE(PollUntil([&] { return call->is_finished.load(); }));
   EXPECT_TRUE(call->finished.ok());
   close(client);
 }
@@ -277,6 +273,30 @@ TEST_F(HttpTransportTest, AClientThatReadsNothingLosesItsConnection) {
   close(client);
 }
 
+TEST_F(HttpTransportTest, AClientThatTricklesALargeReplyLosesItsConnection) {
+  // 32 MiB have 3 timeouts. The client reads something in each, but takes more than 10 for all.
+  Open({.buffer_bytes = 16 << 20, .client_timeout = milliseconds(500)});
+  const int client = ConnectTo(transport_->Port());
+  const int window = 64 << 10;
+  ASSERT_EQ(setsockopt(client, SOL_SOCKET, SO_RCVBUF, &window, sizeof(window)), 0);
+  SendAll(client, kGet);
+  const auto exchange = Next();
+  const auto call = std::make_shared<RecordingCall>();
+  ASSERT_TRUE(exchange->Attach(call));
+  const size_t num_bytes = size_t{32} << 20;
+  exchange->Reply({.status = 200, .body = std::string(num_bytes, 'x')});
+  std::string buffer(64 << 10, '\0');
+  size_t num_read = 0;
+  for (ssize_t n = 0; (n = recv(client, buffer.data(), buffer.size(), 0)) > 0;) {
+    num_read += size_t(n);
+    if (!call->is_finished) std::this_thread::sleep_for(milliseconds(10));
+  }
+  EXPECT_LT(num_read, num_bytes);
+  EXPECT_EQ(call->finished.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(call->finished.message()), HasSubstr("too slowly"));
+  close(client);
+}
+
 TEST_F(HttpTransportTest, AClientThatClosesIsNoticedWhileItsRequestIsWorkedOn) {
   Open();
   const int client = ConnectTo(transport_->Port());
@@ -285,7 +305,7 @@ TEST_F(HttpTransportTest, AClientThatClosesIsNoticedWhileItsRequestIsWorkedOn) {
   const auto call = std::make_shared<RecordingCall>();
   ASSERT_TRUE(exchange->Attach(call));
   close(client);
-  EXPECT_TRUE(WaitFor([&] { return call->is_finished.load(); }));
+  EXPECT_TRUE(PollUntil([&] { return call->is_finished.load(); }));
   EXPECT_EQ(call->gone.code(), absl::StatusCode::kCancelled);
   EXPECT_FALSE(exchange->Attach(call));
   exchange->Reply({.status = 200, .body = "late"});

@@ -8,13 +8,13 @@
 #include <sys/socket.h>
 
 #include <atomic>
-#include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "server/net/reply_socket.h"
+#include "tests/server/poll_until.h"
 
 namespace lssar {
 namespace {
@@ -92,10 +92,7 @@ class ReplyLoopTest : public testing::Test {
   ReplyLoopTest() { loop_.Start(); }
 
   static bool WaitForWrites(const OneWrite& stream, int count) {
-    for (int i = 0; i < 5000 && stream.num_writes < count; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return stream.num_writes == count;
+    return PollUntil([&] { return stream.num_writes >= count; }) && stream.num_writes == count;
   }
 
   grpc::ServerBuilder builder_;

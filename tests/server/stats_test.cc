@@ -5,9 +5,9 @@
 #include <chrono>
 #include <map>
 #include <string>
-#include <thread>
 
 #include "kernels/str_cat.h"
+#include "tests/server/poll_until.h"
 #include "tests/server/test_server.h"
 
 namespace lssar {
@@ -50,11 +50,7 @@ v1::GetStatsReply StatsOf(TestServer& server) {
 
 // Calls are counted at gRPC's OnDone, shortly after the client has the status.
 bool WaitForMetric(const TestServer& server, const std::string& series, double value) {
-  for (int i = 0; i < 2000; ++i) {
-    if (server.Metric(series) == value) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return false;
+  return PollUntil([&] { return server.Metric(series) == value; });
 }
 
 // 4 Generate calls of 5 tokens, one of 3 choices of 4, one Score call of 6 items.
