@@ -255,7 +255,7 @@ TEST_F(KeyFileTest, ReloadsOnManyThreadsKeepNoMemory) {
     if (i == 0) after_first = ResidentMib();
   }
 // Shadow memory grows with every thread, and AddressSanitizer keeps freed memory for a while.
-#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+#if !defined(LSSAR_SANITIZED)
   EXPECT_LE(ResidentMib(), after_first + 24);
 #endif
   end.set_value();

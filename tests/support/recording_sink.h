@@ -45,7 +45,7 @@ inline bool operator==(const RowWeights& a, const RowWeights& b) {
 }
 
 // Time limit of a request; only a hang reaches it.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(LSSAR_SANITIZED)
 inline constexpr std::chrono::minutes kPatience(5);
 #else
 inline constexpr std::chrono::minutes kPatience(1);
