@@ -45,11 +45,7 @@ inline bool operator==(const RowWeights& a, const RowWeights& b) {
 }
 
 // Time limit of a request; only a hang reaches it.
-#if defined(LSSAR_SANITIZED)
-inline constexpr std::chrono::minutes kPatience(5);
-#else
-inline constexpr std::chrono::minutes kPatience(1);
-#endif
+inline constexpr std::chrono::minutes kPatience(LSSAR_SANITIZED ? 5 : 1);
 
 class RecordingSink : public OutputSink {
  public:
