@@ -199,10 +199,11 @@ TEST_F(SlowReaderTest, AUnaryReplyThatNobodyReadsIsNotKept) {
   };
   v1::TokenizeRequest request;
   for (int i = 0; i < 50'000; ++i) *request.mutable_text() += "a b ";
+  server.HoldTexts();
   RawCall slow(Channel(server), kTokenize, request.SerializeAsString());
-  // Not sooner: the poll's own call would take the only place.
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  EXPECT_TRUE(PollUntil([&] { return !has_room_for_calls(); }));
+  ASSERT_TRUE(PollUntil([&] { return server.NumHeldTexts() == 1; }));
+  EXPECT_FALSE(has_room_for_calls());
+  server.ReleaseTexts();
   EXPECT_TRUE(PollUntil(has_room_for_calls)) << "the call is still there";
   EXPECT_FALSE(slow.Read());
   const grpc::Status status = slow.Finish();

@@ -11,6 +11,7 @@
 #include "kernels/check.h"
 #include "server/http/blocking_client.h"
 #include "server/served_model.h"
+#include "tests/server/held_tokenizer.h"
 #include "tests/server/zoo_checkpoint.h"
 #include "tests/support/fake_checkpoint.h"
 
@@ -49,6 +50,7 @@ TestServer::TestServer(const EngineOptions& options, const Adjust& adjust)
 
 TestServer::~TestServer() {
   Release();
+  ReleaseTexts();
   SetStepMs(0);
   server_.reset();
 }
@@ -74,6 +76,8 @@ absl::StatusOr<std::unique_ptr<ServedModel>> TestServer::MakeModel(const ModelOp
   checkpoint->config = model->Config();
   checkpoint->config.bos_id = bos_id;
   checkpoint->model = std::move(model);
+  checkpoint->tokenizer =
+      std::make_unique<HeldTokenizer>(std::move(checkpoint->tokenizer), &texts_);
   checkpoint->hash = "0123456789abcdef";
   checkpoint->config_hash = "89abcdef01234567";
   checkpoint->max_num_batched_tokens = options_.max_num_batched_tokens;

@@ -15,6 +15,7 @@
 #include "lssar/v1/inference.grpc.pb.h"
 #include "server/served_model.h"
 #include "server/server.h"
+#include "tests/server/held_tokenizer.h"
 #include "tests/support/fake_checkpoint.h"
 #include "tests/support/fake_model.h"
 
@@ -28,7 +29,7 @@ class TestServer {
 
   explicit TestServer(const EngineOptions& options = {.max_model_len = 2048},
                       const Adjust& adjust = {});
-  // Unblocks the engine, so that the server can stop.
+  // Unblocks the engine and the tokenizer, so that the server can stop.
   ~TestServer();
 
   // Loads and serves the model; the constructor without `Loading` does this.
@@ -48,6 +49,10 @@ class TestServer {
   // Blocks steps until Release.
   void Hold() { is_held_ = true; }
   void Release() { is_held_ = false; }
+  // Blocks the tokenization of long texts (HeldTokenizer) until ReleaseTexts.
+  void HoldTexts() { texts_.is_held = true; }
+  void ReleaseTexts() { texts_.is_held = false; }
+  int NumHeldTexts() const { return texts_.num_held; }
   // The backend fails the next `count` steps.
   void FailSteps(int count) { num_failing_ = count; }
   // The next step fails and the device reports that it is lost.
@@ -82,6 +87,7 @@ class TestServer {
   const EngineOptions options_;
   std::atomic<int> step_ms_ = 0;
   std::atomic<bool> is_held_ = false;
+  TextHold texts_;
   std::atomic<int> num_failing_ = 0;
   std::atomic<int> num_engine_failures_ = 0;
   std::atomic<bool> has_lost_device_ = false;
