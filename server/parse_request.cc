@@ -488,24 +488,20 @@ class ItemReader {
 
 // One request for each rope base among the continuations. Without dynamic NTK there is one base.
 std::vector<Request> SplitByRopeBase(Request request, const ModelConfig& config) {
+  std::vector<std::vector<int32_t>> continuations = std::move(request.score->continuations);
+  request.score->continuations.clear();
   std::map<double, Request> parts;
-  const std::vector<std::vector<int32_t>>& continuations = request.score->continuations;
   for (size_t i = 0; i < continuations.size(); ++i) {
     const int num_tokens = int(request.prompt.size() + continuations[i].size());
-    Request& part = parts[RopeBase(config, num_tokens)];
-    if (!part.score) {
-      part = request;
-      part.score->continuations.clear();
-    }
-    part.score->continuations.push_back(continuations[i]);
-    part.score->indices.push_back(int(i));
+    ScoreParams& part =
+        *parts.try_emplace(RopeBase(config, num_tokens), request).first->second.score;
+    part.continuations.push_back(std::move(continuations[i]));
+    part.indices.push_back(int(i));
   }
   std::vector<Request> requests;
-  if (parts.size() == 1) {
-    requests.push_back(std::move(request));
-  } else {
-    for (auto& [rope_base, part] : parts) requests.push_back(std::move(part));
-  }
+  for (auto& [rope_base, part] : parts) requests.push_back(std::move(part));
+  // The indices are only needed where continuations are apart.
+  if (requests.size() == 1) requests[0].score->indices.clear();
   return requests;
 }
 

@@ -1,5 +1,7 @@
 #include "server/worker_pool.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -8,6 +10,13 @@
 #include "kernels/thread_name.h"
 
 namespace lssar {
+namespace {
+
+// After jobs of this many bytes, the memory that they have freed goes back to the system: gRPC's
+// receive buffers and protobuf's objects are small, and glibc keeps those. It takes milliseconds.
+constexpr int64_t kTrimBytes = int64_t{16} << 20;
+
+}  // namespace
 
 WorkerPool::Options WorkerPool::DefaultOptions() {
   Options options;
@@ -53,7 +62,10 @@ absl::Status WorkerPool::Submit(int64_t num_bytes, std::function<void()> run) {
 }
 
 std::deque<WorkerPool::Job>* WorkerPool::NextQueue() {
-  const bool may_run_large = !large_.empty() && num_large_running_ < options_.num_threads - 1;
+  const bool may_run_large =
+      !large_.empty() && num_large_running_ < options_.num_threads - 1 &&
+      (num_large_running_ == 0 ||
+       num_bytes_running_ + large_.front().num_bytes <= options_.max_running_bytes);
   if (may_run_large && (small_.empty() || is_large_next_)) return &large_;
   return small_.empty() ? nullptr : &small_;
 }
@@ -73,12 +85,18 @@ void WorkerPool::Run() {
     const bool is_large = IsLarge(job);
     is_large_next_ = !is_large;
     num_large_running_ += is_large ? 1 : 0;
+    num_bytes_running_ += job.num_bytes;
+    bytes_since_trim_ += job.num_bytes;
+    const bool is_trim_due = bytes_since_trim_ >= kTrimBytes;
+    if (is_trim_due) bytes_since_trim_ = 0;
     lock.unlock();
     job.run();
     job.run = nullptr;  // frees what the job holds, outside the lock
+    if (is_trim_due) malloc_trim(0);
     lock.lock();
     num_large_running_ -= is_large ? 1 : 0;
     num_bytes_ -= job.num_bytes;
+    num_bytes_running_ -= job.num_bytes;
     // A large job that had to wait may run now; a thread that waits to end looks again.
     if (is_large || is_stopping_) changed_.notify_all();
   }

@@ -27,6 +27,9 @@ class WorkerPool {
     size_t max_jobs = 1024;
     int64_t max_bytes = int64_t{256} << 20;   // of all queued and running jobs
     int64_t large_bytes = int64_t{64} << 10;  // a job of more bytes is large
+    // Of all running jobs, for the next large one to begin beside another: while token ids are
+    // parsed they take nine times the memory of their message.
+    int64_t max_running_bytes = int64_t{64} << 20;
   };
   // Half of the machine's cores, 2 to 8: tokenization must not starve the engine.
   static Options DefaultOptions();
@@ -57,7 +60,9 @@ class WorkerPool {
   std::condition_variable changed_;
   std::deque<Job> small_, large_;
   int num_large_running_ = 0;
-  int64_t num_bytes_ = 0;
+  int64_t num_bytes_ = 0;  // of queued and running jobs
+  int64_t num_bytes_running_ = 0;
+  int64_t bytes_since_trim_ = 0;
   bool is_stopping_ = false;
   bool is_large_next_ = false;  // both kinds wait: they take turns
   std::vector<std::thread> threads_;

@@ -17,6 +17,7 @@
 
 #include "kernels/str_cat.h"
 #include "server/access_control.h"
+#include "tests/server/resident_memory.h"
 
 namespace lssar {
 namespace {
@@ -217,15 +218,6 @@ TEST_F(KeyFileTest, ABadReloadKeepsTheKeysAndIsLoggedOnce) {
   wait();
   EXPECT_TRUE(knows("key-number-2-of-alice"));
   EXPECT_FALSE(knows("key-number-1-of-alice"));
-}
-
-int64_t ResidentMib() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("VmRSS:")) return std::stoll(line.substr(6)) / 1024;
-  }
-  ADD_FAILURE() << "/proc/self/status has no VmRSS";
-  return 0;
 }
 
 // Each of gRPC's threads that reloads must not keep the parser's memory for itself.

@@ -6,12 +6,15 @@
 #include <atomic>
 #include <chrono>
 #include <future>
+#include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "models/quote.h"
 #include "models/utf8.h"
+#include "tests/server/resident_memory.h"
 
 namespace lssar {
 namespace {
@@ -40,6 +43,54 @@ TEST(WorkerPoolTest, LargeJobsLeaveAThreadToSmallOnes) {
   EXPECT_LE(num_large, 2);
   release.set_value();
   while (num_large < 8) std::this_thread::yield();
+}
+
+// On a machine of many cores the memory of parsing does not grow with them.
+TEST(WorkerPoolTest, LargeJobsThatRunTogetherHaveABoundOfBytes) {
+  std::promise<void> release;
+  const std::shared_future<void> released = release.get_future().share();
+  std::atomic<int> num_large = 0, num_small = 0;
+  WorkerPool pool({.num_threads = 8, .max_running_bytes = 3 * kLarge});
+  const auto block = [&, released] {
+    ++num_large;
+    released.wait();
+  };
+  // The first is larger than the bound, and runs alone. The third waits for the second, although
+  // threads are free.
+  ASSERT_TRUE(pool.Submit(4 * kLarge, [&] { ++num_large; }).ok());
+  ASSERT_TRUE(pool.Submit(2 * kLarge, block).ok());
+  ASSERT_TRUE(pool.Submit(2 * kLarge, block).ok());
+  while (num_large < 2) std::this_thread::yield();
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(pool.Submit(10, [&] { ++num_small; }).ok());
+  while (num_small < 100) std::this_thread::yield();
+  EXPECT_EQ(num_large, 2);
+  release.set_value();
+  while (num_large < 3) std::this_thread::yield();
+}
+
+TEST(WorkerPoolTest, WhatLargeJobsHaveFreedGoesBackToTheSystem) {
+  // As a parsed request has many small objects; those that stay keep glibc from returning the rest.
+  struct Block {
+    std::vector<char> freed = std::vector<char>(60'000, 'x');
+    std::unique_ptr<int> kept = std::make_unique<int>(1);
+  };
+  std::vector<std::unique_ptr<int>> kept;
+  kept.reserve(4000);
+  const int64_t before = ResidentMib();
+  int64_t during = 0;
+  {
+    WorkerPool pool({.num_threads = 2});
+    const auto run = [&] {
+      std::vector<Block> blocks(2000);
+      for (Block& block : blocks) kept.push_back(std::move(block.kept));
+      during = ResidentMib();
+    };
+    ASSERT_TRUE(pool.Submit(int64_t{16} << 20, run).ok());
+  }
+  EXPECT_GT(during, before + 100);
+  if (!LSSAR_SANITIZED) {
+    EXPECT_LT(ResidentMib(), before + 50);
+  }
 }
 
 TEST(WorkerPoolTest, AFullQueueRefusesAndRecovers) {
