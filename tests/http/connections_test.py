@@ -116,7 +116,7 @@ class DrainTest(unittest.TestCase):
         server = Server("--drain-timeout", "60s")
         self.addCleanup(server.stop)
         client = socket.create_connection((server.host, server.port), timeout=60)
-        body = json.dumps({"prompt": "Hi", "max_tokens": 1500, "ignore_eos": True,
+        body = json.dumps({"prompt": "Hi", "max_tokens": 6000, "ignore_eos": True,
                            "stream": True}).encode()
         client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
                        b"Content-Length: %d\r\n\r\n" % len(body) + body)
