@@ -79,7 +79,8 @@ function(lssar_server_process_test name file seconds)
     PYTHONPATH=${PROJECT_SOURCE_DIR}/tests/support
     LSSAR_SERVER=$<TARGET_FILE:${arg_SERVER}>
     LSSAR_VENVS=${PROJECT_BINARY_DIR}/venvs
-    LSSAR_SCREENSHOTS=${PROJECT_BINARY_DIR}/screenshots)
+    LSSAR_SCREENSHOTS=${PROJECT_BINARY_DIR}/screenshots
+    LSSAR_SANITIZED=$<BOOL:${LSSAR_SANITIZE}>)
   set_tests_properties(${name} PROPERTIES LABELS grpc ENVIRONMENT "${variables}")
   lssar_test_timeout(${name} ${seconds})
 endfunction()

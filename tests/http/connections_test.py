@@ -14,6 +14,7 @@ import unittest
 from typing import Any
 
 from http_fixture import Server
+from server_process import IS_SANITIZED
 
 USER = "user-key-of-sixteen"
 ADMIN = "admin-key-of-sixteen"
@@ -188,6 +189,7 @@ class ManyConnectionsTest(unittest.TestCase):
             client.close()
         server.wait_until_idle(120)
 
+    @unittest.skipIf(IS_SANITIZED, "the sanitizer checks types with descriptors of its own")
     def test_running_out_of_file_descriptors_is_survived(self) -> None:
         # The limit of the child is lower than the bound of connections.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
