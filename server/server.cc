@@ -196,7 +196,7 @@ struct Server::State {
   std::unique_ptr<ServedModel> model;
   std::unique_ptr<TlsCertificates> certificates;  // null: no TLS
   // Destroyed after the ports, from which its jobs come, and before what the jobs use.
-  WorkerPool workers{WorkerPool::DefaultOptions()};
+  WorkerPool workers{WorkerPool::OptionsFor(options.max_calls)};
   int port = 0;
   // Ends when gRPC's server has ended.
   std::unique_ptr<ReplyLoop> replies;

@@ -18,9 +18,10 @@ constexpr int64_t kTrimBytes = int64_t{16} << 20;
 
 }  // namespace
 
-WorkerPool::Options WorkerPool::DefaultOptions() {
+WorkerPool::Options WorkerPool::OptionsFor(int max_calls) {
   Options options;
   options.num_threads = std::clamp(int(std::thread::hardware_concurrency() / 2), 2, 8);
+  options.max_jobs = std::max(options.max_jobs, max_calls);
   return options;
 }
 
@@ -42,7 +43,7 @@ absl::Status WorkerPool::Submit(int64_t num_bytes, std::function<void()> run) {
   {
     const std::lock_guard lock(mutex_);
     const size_t num_jobs = small_.size() + large_.size();
-    if (num_jobs >= options_.max_jobs) {
+    if (num_jobs >= size_t(options_.max_jobs)) {
       return absl::ResourceExhaustedError(StrCat("the server has ", num_jobs,
                                                  " requests to parse; the limit is ",
                                                  options_.max_jobs, "; retry later"));

@@ -23,16 +23,18 @@ namespace lssar {
 class WorkerPool {
  public:
   struct Options {
-    int num_threads = 2;  // >= 2
-    size_t max_jobs = 1024;
+    int num_threads = 2;                      // >= 2
+    int max_jobs = 1024;                      // that wait
     int64_t max_bytes = int64_t{256} << 20;   // of all queued and running jobs
     int64_t large_bytes = int64_t{64} << 10;  // a job of more bytes is large
     // Of all running jobs, for the next large one to begin beside another: while token ids are
     // parsed they take nine times the memory of their message.
     int64_t max_running_bytes = int64_t{32} << 20;
   };
-  // Half of the machine's cores, 2 to 8: tokenization must not starve the engine.
-  static Options DefaultOptions();
+  // Half of the machine's cores, 2 to 8: tokenization must not starve the engine. Every call of
+  // --max-calls may wait: a burst that the operator allows is not refused because the threads are
+  // late.
+  static Options OptionsFor(int max_calls);
 
   explicit WorkerPool(const Options& options);
   // Runs every queued job, then ends. Jobs of calls that were stopped return at once.

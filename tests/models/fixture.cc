@@ -68,9 +68,8 @@ std::string MakeSafetensors(const std::vector<RawTensor>& tensors) {
 }
 
 std::string FloatBytes(const std::vector<float>& values) {
-  std::string bytes(values.size() * sizeof(float), '\0');
-  std::memcpy(bytes.data(), values.data(), bytes.size());
-  return bytes;
+  // Not memcpy: data() of an empty vector may be null.
+  return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
 }
 
 std::vector<RawTensor> ReadTensors(const std::string& path) {

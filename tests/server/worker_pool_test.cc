@@ -118,6 +118,17 @@ TEST(WorkerPoolTest, AFullQueueRefusesAndRecovers) {
   EXPECT_TRUE(pool.Submit(0, block).ok());
 }
 
+TEST(WorkerPoolTest, EveryCallThatIsLetInMayWait) {
+  EXPECT_EQ(WorkerPool::OptionsFor(1).max_jobs, 1024);
+  std::promise<void> release;
+  const std::shared_future<void> released = release.get_future().share();
+  WorkerPool pool(WorkerPool::OptionsFor(3000));
+  for (int i = 0; i < 3000; ++i) {
+    ASSERT_TRUE(pool.Submit(10, [released] { released.wait(); }).ok());
+  }
+  release.set_value();
+}
+
 TEST(WorkerPoolTest, TheEndRunsEveryJob) {
   std::atomic<int> num_done = 0;
   {

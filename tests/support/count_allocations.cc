@@ -14,6 +14,10 @@ void* operator new(size_t num_bytes) {
   if (address == nullptr) std::abort();
   return address;
 }
+// std::stable_sort's; a sanitizer has its own, whose memory std::free must not be given.
+void* operator new(size_t num_bytes, const std::nothrow_t&) noexcept {
+  return operator new(num_bytes);
+}
 void operator delete(void* address) noexcept { std::free(address); }
 void operator delete(void* address, size_t) noexcept { std::free(address); }
 
