@@ -18,6 +18,7 @@
 #include "kernels/float_bits.h"
 #include "models/checkpoint.h"
 #include "models/page_pool.h"
+#include "tests/support/scratch_directory.h"
 
 namespace lssar::bench {
 namespace {
@@ -27,12 +28,6 @@ constexpr ModelShape kSmall = {.num_hidden_layers = 2,
                                .num_kv_heads = 4,
                                .hidden_size = 128,
                                .vocab_size = 256};
-
-std::string FolderFor(const std::string& name) {
-  const std::string folder = testing::TempDir() + "/" + name;
-  std::filesystem::create_directories(folder);
-  return folder;
-}
 
 std::string ReadAll(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -77,8 +72,8 @@ std::vector<int32_t> GreedyTokens(const std::string& directory, DType dtype,
 TEST(RandomCheckpointTest, TheGreedyTextOfACycleIsTheCycle) {
   ModelShape shape = kSmall;
   shape.cycle = 60;
-  const std::string folder = FolderFor("copying");
-  ASSERT_TRUE(WriteRandomCheckpoint(shape, folder).ok());
+  const ScratchDirectory folder;
+  ASSERT_TRUE(WriteRandomCheckpoint(shape, folder.Path()).ok());
   // One and a half times round the first cycle, then round the last one, of 256 - 240 ids.
   std::vector<int32_t> tokens = {0};
   while (tokens.size() < 90) tokens.push_back(NextToken(shape, tokens.back()));
@@ -90,13 +85,13 @@ TEST(RandomCheckpointTest, TheGreedyTextOfACycleIsTheCycle) {
   std::vector<int32_t> next;
   for (const int32_t token : tokens) next.push_back(NextToken(shape, token));
   for (const DType dtype : {DType::kF16, DType::kI8, DType::kI4})
-    EXPECT_EQ(GreedyTokens(folder, dtype, tokens), next) << NameOf(dtype);
+    EXPECT_EQ(GreedyTokens(folder.Path(), dtype, tokens), next) << NameOf(dtype);
 }
 
 TEST(RandomCheckpointTest, AQ4MatrixIsWithinAStepOfItsValues) {
-  const std::string folder = FolderFor("gguf");
-  ASSERT_TRUE(WriteRandomGguf(kSmall, GgufMatrices::kQ4, folder + "/q4.gguf").ok());
-  const std::string file = ReadAll(folder + "/q4.gguf");
+  const ScratchDirectory folder;
+  ASSERT_TRUE(WriteRandomGguf(kSmall, GgufMatrices::kQ4, folder.Path("q4.gguf")).ok());
+  const std::string file = ReadAll(folder.Path("q4.gguf"));
   // The last tensor of the file is the output matrix, the embedding's copy.
   const std::vector<float> values = ValuesOf(kSmall, TensorsOf(kSmall).front(), 0);
   const size_t num_bytes = values.size() / 32 * 18;
@@ -117,9 +112,9 @@ TEST(RandomCheckpointTest, AQ4MatrixIsWithinAStepOfItsValues) {
 }
 
 TEST(RandomCheckpointTest, GgufFilesOfAMatrixTypeDifferByTheirBlocks) {
-  const std::string folder = FolderFor("gguf");
+  const ScratchDirectory folder;
   const auto size_of = [&](GgufMatrices matrices) {
-    const std::string path = folder + "/size.gguf";
+    const std::string path = folder.Path("size.gguf");
     EXPECT_TRUE(WriteRandomGguf(kSmall, matrices, path).ok());
     return int64_t(std::filesystem::file_size(path));
   };

@@ -17,6 +17,8 @@
 #include <string>
 #include <thread>
 
+#include "tests/support/scratch_directory.h"
+
 namespace lssar {
 namespace {
 
@@ -25,20 +27,12 @@ using ::testing::HasSubstr;
 
 class ReadFileTest : public testing::Test {
  protected:
-  ReadFileTest() {
-    std::filesystem::remove_all(directory_);
-    std::filesystem::create_directories(directory_);
-  }
-  ~ReadFileTest() override { std::filesystem::remove_all(directory_); }
-
-  std::string Path(const std::string& name) const { return directory_ + "/" + name; }
+  std::string Path(const std::string& name) const { return directory_.Path(name); }
   std::string Write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(Path(name), std::ios::binary) << bytes;
-    return Path(name);
+    return directory_.Write(name, bytes);
   }
 
-  const std::string directory_ = testing::TempDir() + "/read_file_" + std::to_string(getpid()) +
-                                 testing::UnitTest::GetInstance()->current_test_info()->name();
+  const ScratchDirectory directory_;
 };
 
 TEST_F(ReadFileTest, ReadsTheWholeFileUpToItsBound) {
@@ -63,14 +57,14 @@ TEST_F(ReadFileTest, OnlyRegularFilesAreRead) {
   const int server = socket(AF_UNIX, SOCK_STREAM, 0);
   sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = {}};
   const int old_directory = open(".", O_RDONLY);
-  ASSERT_EQ(chdir(directory_.c_str()), 0);  // the path of a socket is at most 107 bytes long
+  ASSERT_EQ(chdir(directory_.Path().c_str()), 0);  // the path of a socket is at most 107 bytes long
   std::strcpy(address.sun_path, "socket");
   ASSERT_EQ(bind(server, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
   ASSERT_EQ(fchdir(old_directory), 0);
   close(old_directory);
   const struct {
     std::string path, kind;
-  } cases[] = {{directory_, "a directory"},
+  } cases[] = {{directory_.Path(), "a directory"},
                {Path("fifo"), "a FIFO"},
                {Path("socket"), "a socket"},
                {"/dev/zero", "a device"},

@@ -23,7 +23,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::MessageOf;
 using testing::ReadFile;
-using testing::ScratchDirectory;
 
 const std::string kGpt2 = "tests/models/gpt2";
 constexpr int kPieces = 50257;

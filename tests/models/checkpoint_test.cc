@@ -22,7 +22,6 @@ using testing::kShippedModel;
 using testing::kSmallModel;
 using testing::MessageOf;
 using testing::RawTensor;
-using testing::ScratchDirectory;
 
 Backend* Reference() {
   static const std::unique_ptr<Backend> backend = testing::NewBackend("reference");

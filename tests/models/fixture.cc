@@ -1,11 +1,8 @@
 #include "tests/models/fixture.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -15,30 +12,6 @@
 #include "nlohmann/json.hpp"
 
 namespace lssar::testing {
-namespace fs = std::filesystem;
-
-ScratchDirectory::ScratchDirectory() {
-  std::string pattern = (fs::temp_directory_path() / "lssar_test_XXXXXX").string();
-  LSSAR_CHECK(mkdtemp(pattern.data()) != nullptr);
-  path_ = pattern;
-}
-
-ScratchDirectory::~ScratchDirectory() { fs::remove_all(path_); }
-
-std::string ScratchDirectory::Write(const std::string& name, std::string_view bytes) const {
-  const std::string path = path_ + "/" + name;
-  std::ofstream(path, std::ios::binary) << bytes;
-  return path;
-}
-
-void ScratchDirectory::CopyFrom(std::string_view directory) const {
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
-    if (!entry.is_regular_file()) continue;
-    const fs::path to = fs::path(path_) / entry.path().filename();
-    fs::copy_file(entry.path(), to);
-    fs::permissions(to, fs::perms::owner_write, fs::perm_options::add);
-  }
-}
 
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

@@ -1,4 +1,4 @@
-// Checkpoints for tests: scratch directories, hand-made safetensors files, loaded models.
+// Checkpoints for tests: hand-made safetensors files, loaded models.
 #ifndef LSSAR_TESTS_MODELS_FIXTURE_H_
 #define LSSAR_TESTS_MODELS_FIXTURE_H_
 
@@ -11,29 +11,12 @@
 
 #include "kernels/backend.h"
 #include "models/checkpoint.h"
+#include "tests/support/scratch_directory.h"
 
 namespace lssar::testing {
 
 inline constexpr std::string_view kShippedModel = "models/zoo/lssar-6m";
 inline constexpr std::string_view kSmallModel = "tests/golden/gpt_lssar";
-
-// A directory that is removed with the object.
-class ScratchDirectory {
- public:
-  ScratchDirectory();
-  ~ScratchDirectory();
-  ScratchDirectory(const ScratchDirectory&) = delete;
-  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
-
-  const std::string& Path() const { return path_; }
-  // Writes a file and returns its path.
-  std::string Write(const std::string& name, std::string_view bytes) const;
-  // Copies every file of `directory`.
-  void CopyFrom(std::string_view directory) const;
-
- private:
-  std::string path_;
-};
 
 std::string ReadFile(const std::string& path);
 

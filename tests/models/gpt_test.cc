@@ -220,7 +220,7 @@ TEST(GptTest, WeightsCanBeStoredInAnotherType) {
 // Logits of 60 tokens by a model with these tensors and this config.
 std::vector<float> RunModel(const std::vector<testing::RawTensor>& tensors,
                             const std::string& config, const std::string& backend = "cpu") {
-  const testing::ScratchDirectory directory;
+  const ScratchDirectory directory;
   directory.Write("config.json", config);
   directory.Write("model.safetensors", testing::MakeSafetensors(tensors));
   const LoadedModel model = Load(directory.Path(), backend);
@@ -335,7 +335,7 @@ TEST(GptTest, GroupedQueryHeadsShareOneKvHead) {
     shared[t].shape[0] = int64_t(kHiddenSize + 2 * kHeadDim);
     repeated[t].bytes = q + k + k + k + v + v + v;
   }
-  const testing::ScratchDirectory directory;
+  const ScratchDirectory directory;
   const std::string path = directory.Write("model.safetensors", testing::MakeSafetensors(shared));
   ModelConfig config = *ParseConfig(SmallConfig(), "config.json");
   config.num_kv_heads = 1;

@@ -24,7 +24,6 @@ using ::testing::HasSubstr;
 using testing::MakeRawSafetensors;
 using testing::MakeSafetensors;
 using testing::MessageOf;
-using testing::ScratchDirectory;
 
 absl::StatusOr<std::vector<TensorEntry>> Parse(const std::string& file) {
   return ParseSafetensorsHeader(std::as_bytes(std::span(file)), "f");

@@ -28,7 +28,6 @@ using testing::DocumentLines;
 using ::testing::HasSubstr;
 using testing::MessageOf;
 using testing::RandomText;
-using testing::ScratchDirectory;
 using testing::SentencePieceLibrary;
 
 using Options = std::unordered_map<std::string, std::string>;

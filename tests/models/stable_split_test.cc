@@ -112,7 +112,7 @@ std::unique_ptr<Tokenizer> LoadWith(const json& normalizers) {
         {"decoders", {space, {{"type", "ByteFallback"}}, {{"type", "Fuse"}}}}}},
       {"model",
        {{"type", "BPE"}, {"unk_token", "<unk>"}, {"vocab", vocab}, {"merges", json::array()}}}};
-  const testing::ScratchDirectory directory;
+  const ScratchDirectory directory;
   directory.Write("tokenizer.json", file.dump());
   return LoadTokenizer(directory.Path(), 16).value();
 }

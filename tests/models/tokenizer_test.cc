@@ -173,7 +173,7 @@ TEST(Utf8Test, FindInvalid) {
 }
 
 TEST(LoadTokenizerTest, BadFiles) {
-  const testing::ScratchDirectory directory;
+  const ScratchDirectory directory;
   EXPECT_EQ(LoadTokenizer(directory.Path(), 10).status().code(), absl::StatusCode::kNotFound);
   directory.Write("tokenizer.model", "not a model");
   EXPECT_THAT(MessageOf(LoadTokenizer(directory.Path(), 10).status()),

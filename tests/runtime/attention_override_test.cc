@@ -1,7 +1,6 @@
 // Requests with another attention than the checkpoint's: the bits of a checkpoint whose config.json
 // says the same, in one batch with other functions, and no shared pages.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -17,6 +16,7 @@
 #include "models/checkpoint.h"
 #include "runtime/engine.h"
 #include "tests/runtime/stepped_engine.h"
+#include "tests/support/scratch_directory.h"
 
 namespace lssar {
 namespace {
@@ -28,15 +28,13 @@ class ChangedModel {
  public:
   // `attention`: as JSON; empty: its own.
   explicit ChangedModel(const std::string& attention) {
-    std::string pattern = testing::TempDir() + "attention_XXXXXX";
-    directory_ = mkdtemp(pattern.data());
     nlohmann::json config = nlohmann::json::parse(std::ifstream(StrCat(kModel, "/config.json")));
     if (!attention.empty()) config["attention"] = nlohmann::json::parse(attention);
-    std::ofstream(StrCat(directory_, "/config.json")) << config;
+    directory_.Write("config.json", config.dump());
     std::filesystem::create_symlink(std::filesystem::absolute(StrCat(kModel, "/model.safetensors")),
-                                    StrCat(directory_, "/model.safetensors"));
+                                    directory_.Path("model.safetensors"));
     backend_ = *MakeBackend({.name = "cpu", .num_threads = 1});
-    auto loaded = LoadCheckpoint(directory_, backend_.get(), {.max_num_batched_tokens = 32});
+    auto loaded = LoadCheckpoint(directory_.Path(), backend_.get(), {.max_num_batched_tokens = 32});
     EXPECT_TRUE(loaded.ok()) << loaded.status();
     checkpoint_ = std::make_unique<Checkpoint>(*std::move(loaded));
     auto engine = Engine::CreateStepped(
@@ -45,7 +43,6 @@ class ChangedModel {
     EXPECT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
   }
-  ~ChangedModel() { std::filesystem::remove_all(directory_); }
 
   std::shared_ptr<RecordingSink> Submit(const Request& request) {
     auto sink = std::make_shared<RecordingSink>();
@@ -62,7 +59,7 @@ class ChangedModel {
   EngineStats Stats() const { return engine_->Stats(); }
 
  private:
-  std::string directory_;
+  const ScratchDirectory directory_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Checkpoint> checkpoint_;
   std::unique_ptr<Engine> engine_;

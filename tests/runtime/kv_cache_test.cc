@@ -4,13 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "tests/support/fake_checkpoint.h"
+#include "tests/support/scratch_directory.h"
 
 namespace lssar {
 namespace {
@@ -112,21 +111,10 @@ TEST(KvCache, RefusesADeviceTooSmallForOneSequence) {
 // A directory tree like those of /proc and /sys.
 class AvailableMemory : public testing::Test {
  protected:
-  void SetUp() override {
-    root_ =
-        std::filesystem::path(testing::TempDir()) /
-        ("memory_" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
-    std::filesystem::remove_all(root_);
-  }
-  void TearDown() override { std::filesystem::remove_all(root_); }
-  void Write(const std::string& path, const std::string& text) {
-    std::filesystem::create_directories(
-        (root_.string() + path).substr(0, (root_.string() + path).rfind('/')));
-    std::ofstream(root_.string() + path) << text;
-  }
-  std::optional<int64_t> Read() const { return AvailableMemoryBytes(root_.string()); }
+  void Write(const std::string& path, const std::string& text) const { root_.Write(path, text); }
+  std::optional<int64_t> Read() const { return AvailableMemoryBytes(root_.Path()); }
 
-  std::filesystem::path root_;
+  const ScratchDirectory root_;
 };
 
 TEST_F(AvailableMemory, IsUnknownWithoutFiles) { EXPECT_EQ(Read(), std::nullopt); }

@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -13,6 +11,7 @@
 #include "server/http/blocking_client.h"
 #include "tests/server/raw_call.h"
 #include "tests/server/test_server.h"
+#include "tests/support/scratch_directory.h"
 
 namespace lssar {
 namespace {
@@ -33,10 +32,7 @@ class AccessTest : public testing::Test {
   }
 
   // Replaces the file, as editors do.
-  void Write(const std::string& text) const {
-    std::ofstream(path_ + ".next") << text;
-    std::filesystem::rename(path_ + ".next", path_);
-  }
+  void Write(const std::string& text) const { directory_.Write("keys.toml", text); }
 
   TestServer::Adjust WithKeys() const {
     return [this](ServerOptions& options) { options.api_keys = path_; };
@@ -59,9 +55,8 @@ class AccessTest : public testing::Test {
     return server.Stub().GetStats(&context, {}, &reply);
   }
 
-  const std::string path_ = testing::TempDir() + "/" +
-                            testing::UnitTest::GetInstance()->current_test_info()->name() +
-                            ".keys.toml";
+  const ScratchDirectory directory_;
+  const std::string path_ = directory_.Path("keys.toml");
 };
 
 TEST_F(AccessTest, CallsRequireAKnownKeyWithTheRequiredRole) {

@@ -4,12 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <future>
 #include <string>
 #include <thread>
@@ -18,6 +16,7 @@
 #include "kernels/str_cat.h"
 #include "server/access_control.h"
 #include "tests/server/resident_memory.h"
+#include "tests/support/scratch_directory.h"
 
 namespace lssar {
 namespace {
@@ -157,22 +156,15 @@ INSTANTIATE_TEST_SUITE_P(
 
 class KeyFileTest : public testing::Test {
  protected:
-  KeyFileTest() {
-    std::filesystem::remove_all(path_);
-    Write(Section("a", "key = \"key-number-1-of-alice\""));
-  }
-  ~KeyFileTest() override { std::filesystem::remove_all(path_); }
+  KeyFileTest() { Write(Section("a", "key = \"key-number-1-of-alice\"")); }
 
-  void Write(const std::string& text) const {
-    std::filesystem::remove_all(path_);
-    std::ofstream(path_) << text;
-  }
+  void Write(const std::string& text) const { directory_.Write("keys.toml", text); }
   std::string Error() const {
     return std::string(AccessControl::Open(path_, &log_).status().message());
   }
 
-  const std::string path_ = testing::TempDir() + "/keys_" + std::to_string(getpid()) +
-                            testing::UnitTest::GetInstance()->current_test_info()->name();
+  const ScratchDirectory directory_;
+  const std::string path_ = directory_.Path("keys.toml");
   const Log log_{"info"};
 };
 

@@ -13,6 +13,7 @@
 #include "kernels/check.h"
 #include "tests/server/test_server.h"
 #include "tests/server/zoo_checkpoint.h"
+#include "tests/support/scratch_directory.h"
 
 namespace lssar {
 namespace {
@@ -165,23 +166,22 @@ TEST_P(EndToEndTest, DescribesTheShippedModel) {
 
 // A checkpoint that fails its self-check is not served.
 TEST(SelfCheckTest, AWrongGoldenFileFailsTheStartWithTheError) {
-  const std::filesystem::path copy = std::filesystem::path(testing::TempDir()) / "wrong_golden";
-  std::filesystem::remove_all(copy);
-  std::filesystem::copy(kZooDirectory, copy);
+  const ScratchDirectory copy;
+  copy.CopyFrom(kZooDirectory);
   {
     // The logits are the file's largest tensor: change bytes in its middle.
-    const auto size = std::filesystem::file_size(copy / "golden.safetensors");
-    std::fstream file(copy / "golden.safetensors", std::ios::binary | std::ios::in | std::ios::out);
+    const std::string path = copy.Path("golden.safetensors");
+    const auto size = std::filesystem::file_size(path);
+    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
     file.seekp(static_cast<std::streamoff>(size / 2));
     const std::vector<float> wrong(4096, 123.0f);
     file.write(reinterpret_cast<const char*>(wrong.data()), 4096 * sizeof(float));
   }
   ServerOptions options = ZooOptions();
-  options.model.directory = copy.string();
+  options.model.directory = copy.Path();
   const auto server = Server::Start(options);
   EXPECT_EQ(server.status().code(), absl::StatusCode::kFailedPrecondition) << server.status();
   EXPECT_THAT(std::string(server.status().message()), HasSubstr("differ from the golden ones"));
-  std::filesystem::remove_all(copy);
 }
 
 }  // namespace

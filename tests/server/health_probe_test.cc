@@ -4,14 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <utility>
 
 #include "kernels/str_cat.h"
 #include "tests/server/certificates.h"
 #include "tests/server/test_server.h"
+#include "tests/support/scratch_directory.h"
 
 namespace lssar {
 namespace {
@@ -20,12 +19,6 @@ using ::testing::HasSubstr;
 
 class HealthProbeTest : public testing::Test {
  protected:
-  std::string Write(const std::string& name, const std::string& text) const {
-    std::filesystem::create_directories(directory_);
-    std::ofstream(directory_ + "/" + name) << text;
-    return directory_ + "/" + name;
-  }
-
   static ServerOptions With(bool has_http, const std::string& api_keys, const TlsFiles& tls = {}) {
     ServerOptions options;
     if (!has_http) options.http_listen.clear();
@@ -56,9 +49,9 @@ class HealthProbeTest : public testing::Test {
     EXPECT_EQ(Probe(server, told).code(), absl::StatusCode::kUnavailable);
   }
 
-  const std::string directory_ =
-      testing::TempDir() + "/" + testing::UnitTest::GetInstance()->current_test_info()->name();
-  const std::string keys_ = Write("keys.toml", "[alice]\nkey = \"the-key-of-alice-0123456789\"\n");
+  const ScratchDirectory directory_;
+  const std::string keys_ =
+      directory_.Write("keys.toml", "[alice]\nkey = \"the-key-of-alice-0123456789\"\n");
 };
 
 TEST_F(HealthProbeTest, NeedsNoKey) { ExpectHealthyOnceServing(With(true, keys_)); }
@@ -71,11 +64,11 @@ TEST_F(HealthProbeTest, WorksWithTls) {
   const Certificate authority = MakeAuthority("authority");
   const Certificate own = MakeCertificate("server", authority);
   TlsFiles tls;
-  tls.certificate = Write("cert.pem", own.certificate);
-  tls.key = Write("key.pem", own.key);
+  tls.certificate = directory_.Write("cert.pem", own.certificate);
+  tls.key = directory_.Write("key.pem", own.key);
   ExpectHealthyOnceServing(With(true, "", tls));
   ExpectHealthyOnceServing(With(false, "", tls));
-  tls.client_ca = Write("ca.pem", authority.certificate);
+  tls.client_ca = directory_.Write("ca.pem", authority.certificate);
   ExpectHealthyOnceServing(With(true, keys_, tls));
   ExpectHealthyOnceServing(With(false, keys_, tls));
 }

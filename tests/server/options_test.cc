@@ -7,13 +7,13 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "server/flags.h"
 #include "server/security_warnings.h"
+#include "tests/support/scratch_directory.h"
 
 namespace lssar {
 namespace {
@@ -39,10 +39,8 @@ class ScopedVariable {
 };
 
 std::string WriteFile(const std::string& text) {
-  const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-  const std::string path = testing::TempDir() + "/" + test->name() + ".toml";
-  std::ofstream(path) << text;
-  return path;
+  static const ScratchDirectory directory;
+  return directory.Write("server.toml", text);
 }
 
 TEST(OptionsTest, DefaultsMatchTheHelp) {

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <fstream>
 #include <future>
 #include <memory>
 #include <string>
@@ -18,6 +17,7 @@
 #include "tests/server/raw_call.h"
 #include "tests/server/tcp_client.h"
 #include "tests/server/test_server.h"
+#include "tests/support/scratch_directory.h"
 
 namespace lssar {
 namespace {
@@ -191,11 +191,6 @@ std::string RawReply(int port, const std::string& request, const std::string& en
 
 class KeyedParseLoadTest : public testing::Test {
  protected:
-  KeyedParseLoadTest() {
-    std::ofstream(path_) << "[alice]\nkey = \"alice-key-of-sixteen\"\n"
-                            "[bob]\nkey = \"bob-key-of-sixteen-too\"\n";
-  }
-
   // Prompt tokens that came from the prefix cache.
   static int64_t NumCached(TestServer& server, const std::string& key) {
     grpc::ClientContext context;
@@ -207,7 +202,10 @@ class KeyedParseLoadTest : public testing::Test {
     return generated.replies.empty() ? -1 : generated.replies[0].started().num_cached_tokens();
   }
 
-  const std::string path_ = testing::TempDir() + "/parse_load.keys.toml";
+  const ScratchDirectory directory_;
+  const std::string path_ = directory_.Write("keys.toml",
+                                             "[alice]\nkey = \"alice-key-of-sixteen\"\n"
+                                             "[bob]\nkey = \"bob-key-of-sixteen-too\"\n");
   const std::string alice_ = "alice-key-of-sixteen";
   const std::string bob_ = "bob-key-of-sixteen-too";
 };

@@ -23,6 +23,7 @@
 #include "tests/server/certificates.h"
 #include "tests/server/tcp_client.h"
 #include "tests/server/test_server.h"
+#include "tests/support/scratch_directory.h"
 
 namespace lssar {
 namespace {
@@ -32,16 +33,14 @@ using ::testing::HasSubstr;
 class TlsTest : public testing::Test {
  protected:
   TlsTest() {
-    std::filesystem::create_directories(directory_);
     Write("ca.pem", authority_.certificate);
     Serve(MakeCertificate("first", authority_));
   }
 
   void Write(const std::string& name, const std::string& text) const {
-    std::ofstream(directory_ + "/next") << text;
-    std::filesystem::rename(directory_ + "/next", Path(name));
+    directory_.Write(name, text);
   }
-  std::string Path(const std::string& name) const { return directory_ + "/" + name; }
+  std::string Path(const std::string& name) const { return directory_.Path(name); }
   void Serve(const Certificate& certificate) const {
     Write("key.pem", certificate.key);
     Write("cert.pem", certificate.certificate);
@@ -78,10 +77,8 @@ class TlsTest : public testing::Test {
 
   // The HTTP status of /healthz for a client that trusts `authority`; 0: no connection.
   static int StatusOfHealth(const TestServer& server, const Certificate& authority) {
-    const std::string roots = testing::TempDir() + "/" +
-                              testing::UnitTest::GetInstance()->current_test_info()->name() +
-                              "/roots.pem";
-    std::ofstream(roots) << authority.certificate;
+    const ScratchDirectory directory;
+    const std::string roots = directory.Write("roots.pem", authority.certificate);
     const auto reply = SendRequest(
         {.host = "localhost", .port = HttpPort(server), .has_tls = true, .ca_file = roots}, "GET",
         "/healthz");
@@ -91,8 +88,7 @@ class TlsTest : public testing::Test {
     return const_cast<TestServer&>(server).GetServer().HttpPort();
   }
 
-  const std::string directory_ =
-      testing::TempDir() + "/" + testing::UnitTest::GetInstance()->current_test_info()->name();
+  const ScratchDirectory directory_;
   const Certificate authority_ = MakeAuthority("authority");
   const Certificate stranger_ = MakeAuthority("stranger");
 };
@@ -267,7 +263,7 @@ TEST_F(TlsTest, InvalidFilesAreNamed) {
   EXPECT_EQ(message(files), "--tls-cert " + Path("none.pem") + ": No such file or directory");
   files.certificate = Path("key.pem");
   EXPECT_THAT(message(files), HasSubstr("key.pem contains no PEM certificate"));
-  files.certificate = directory_;
+  files.certificate = directory_.Path();
   EXPECT_THAT(message(files), HasSubstr("is a directory, must be a regular file"));
   unlink(Path("fifo").c_str());  // of an earlier run
   ASSERT_EQ(mkfifo(Path("fifo").c_str(), 0600), 0);

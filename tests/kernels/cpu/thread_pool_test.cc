@@ -2,12 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <atomic>
 #include <chrono>
-#include <filesystem>
-#include <fstream>
 #include <mutex>
 #include <set>
 #include <string>
@@ -16,6 +12,7 @@
 
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/usable_cpus.h"
+#include "tests/support/scratch_directory.h"
 
 namespace lssar {
 namespace {
@@ -194,38 +191,33 @@ TEST(UsableCpusTest, Lists) {
 // A file system of our own with the files of cgroups.
 class CgroupTest : public testing::Test {
  protected:
-  void Write(const std::string& path, const std::string& text) const {
-    const std::filesystem::path file = root_ + path;
-    std::filesystem::create_directories(file.parent_path());
-    std::ofstream(file) << text;
-  }
-  ~CgroupTest() override { std::filesystem::remove_all(root_); }
+  void Write(const std::string& path, const std::string& text) const { root_.Write(path, text); }
 
-  const std::string root_ = testing::TempDir() + "cgroup_test_" + std::to_string(getpid());
+  const ScratchDirectory root_;
 };
 
 TEST_F(CgroupTest, NoLimit) {
-  EXPECT_EQ(CpuQuota(root_), std::nullopt);
+  EXPECT_EQ(CpuQuota(root_.Path()), std::nullopt);
   Write("/proc/self/cgroup", "0::/a/b\n");
   Write("/sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
-  EXPECT_EQ(CpuQuota(root_), std::nullopt);
+  EXPECT_EQ(CpuQuota(root_.Path()), std::nullopt);
 }
 
 TEST_F(CgroupTest, TheLeastOfAllLevels) {
   Write("/proc/self/cgroup", "0::/a/b\n");
   Write("/sys/fs/cgroup/a/b/cpu.max", "400000 100000\n");
-  EXPECT_EQ(CpuQuota(root_), 4);
+  EXPECT_EQ(CpuQuota(root_.Path()), 4);
   Write("/sys/fs/cgroup/a/cpu.max", "75000 50000\n");
-  EXPECT_EQ(CpuQuota(root_), 1.5);
+  EXPECT_EQ(CpuQuota(root_.Path()), 1.5);
 }
 
 TEST_F(CgroupTest, VersionOne) {
   Write("/proc/self/cgroup", "5:memory:/a\n4:cpu,cpuacct:/a\n");
   Write("/sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", "-1\n");
   Write("/sys/fs/cgroup/cpu/a/cpu.cfs_period_us", "100000\n");
-  EXPECT_EQ(CpuQuota(root_), std::nullopt);
+  EXPECT_EQ(CpuQuota(root_.Path()), std::nullopt);
   Write("/sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", "250000\n");
-  EXPECT_EQ(CpuQuota(root_), 2.5);
+  EXPECT_EQ(CpuQuota(root_.Path()), 2.5);
 }
 
 TEST(UsableCpusTest, Warnings) {
