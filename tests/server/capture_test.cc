@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "server/limits.h"
+#include "tests/server/poll_until.h"
 #include "tests/server/test_server.h"
 
 namespace lssar {
@@ -176,8 +177,7 @@ TEST(CaptureAttentionTest, MetricsCountItAsCapture) {
   ASSERT_TRUE(Capture(server.Stub(), RequestOf(30)).status.ok());
   ASSERT_TRUE(server.WaitUntilIdle());
   const std::string series = "lssar_request_success_total{finished_reason=\"CAPTURE\"}";
-  for (int i = 0; i < 100 && server.Metric(series) != 1; ++i) server.Describe();
-  EXPECT_EQ(server.Metric(series), 1);
+  EXPECT_TRUE(PollUntil([&] { return server.Metric(series) == 1; }));
   EXPECT_EQ(server.Metric("lssar_request_prompt_tokens_sum"), 30);
   EXPECT_EQ(server.Metric("lssar_request_generation_tokens_count"), 0);
 }
