@@ -71,7 +71,8 @@ class SecureClientTest(unittest.TestCase):
     def test_python(self):
         tls = Tls(self.ca, self.cert, self.key)
         with Client(self.server.address, tls=tls, api_key=KEY, timeout_s=60) as client:
-            self.assertTrue(client.complete('The river', max_tokens=2)[0].text)
+            [choice] = client.complete('The river', max_tokens=2, temperature=0)
+            self.assertEqual((choice.finish_reason, bool(choice.text)), ('LENGTH', True))
             self.assertTrue(client.score('The river', [' is'], priority=1, use_prefix_cache=False))
         with Client(self.server.address, tls=tls, timeout_s=60) as client:
             with self.assertRaises(LssarError) as raised:

@@ -62,7 +62,7 @@ class HealthWatch(threading.Thread):
 
 
 class FaultTest(unittest.TestCase):
-    """Each fault occurs in the 20th step."""
+    """Each fault occurs in the 20th step, unless the test needs more time before it."""
 
     def generate(self, server, max_tokens):
         """Returns (code, number of tokens)."""
@@ -92,7 +92,7 @@ class FaultTest(unittest.TestCase):
         server.channel.close()
 
     def test_a_hang_in_a_drain_exits(self):
-        server = start("hang:20", "--step-timeout", "2s", "--drain-timeout", "1h")
+        server = start("hang:20", "--step-timeout", "5s", "--drain-timeout", "1h")
         stream = server.stub.Generate(binary_test.greedy("Once", 100, ignore_eos=True))
         next(stream)
         server.process.send_signal(signal.SIGTERM)
@@ -122,10 +122,11 @@ class FaultTest(unittest.TestCase):
         server.channel.close()
 
     def test_a_lost_device_exits_at_once(self):
-        server = start("lose:20", "--max-num-seqs", "1", model=TINY_MODEL)
+        # After a second and a half: both calls have come long before.
+        server = start("lose:100", "--max-num-seqs", "1", model=TINY_MODEL)
         watch = HealthWatch(server)
         ids = binary_test.pb.TokenIds(ids=[3, 1, 4])
-        request = binary_test.pb.GenerateRequest(tokens=ids, max_tokens=100, ignore_eos=True)
+        request = binary_test.pb.GenerateRequest(tokens=ids, max_tokens=200, ignore_eos=True)
         calls = [server.stub.Generate(request) for _ in range(2)]  # one runs, one is queued
         for call in calls:
             with self.assertRaises(grpc.RpcError) as raised:
