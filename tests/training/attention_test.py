@@ -31,24 +31,49 @@ def outputs_and_gradients(function, tensors):
     return [out.detach().double(), *(leaf.grad.double() for leaf in leaves)]
 
 
+def relative_error(got, want):
+    return ((got - want).norm() / want.norm().clamp_min(1e-30)).item()
+
+
+def float32_limits(plain, tensors, want):
+    """20 times what a change of the inputs by float32's last bit changes, in float64.
+
+    Where p < 1, the gradient of x^p has no bound near x = 0, and that bit alone may change a
+    gradient by 5e-4; where p is 15, by 7e-7. How much of it arises depends on the CPU's kernels.
+    """
+    generator = torch.Generator().manual_seed(1)
+    limits = [1e-6] * len(want)
+    for _ in range(8):
+        changed = [tensor * (1 + 2**-23 * (2 * torch.rand(tensor.shape, generator=generator,
+                                                          dtype=tensor.dtype) - 1))
+                   for tensor in tensors]
+        limits = [max(limit, 20 * relative_error(got, each)) for limit, got, each in
+                  zip(limits, outputs_and_gradients(plain, changed), want)]
+    return limits
+
+
 class AttentionTest(unittest.TestCase):
 
-    def assert_close(self, got, want, limit, case):
-        for each, expected in zip(got, want):
+    def assert_close(self, got, want, limits, case):
+        for name, each, expected, limit in zip(('out', 'dq', 'dk', 'dv'), got, want, limits):
             self.assertTrue(torch.isfinite(each).all(), case)
-            error = (each - expected).norm() / expected.norm().clamp_min(1e-30)
-            self.assertLess(error.item(), limit, case)
+            self.assertLess(relative_error(each, expected), limit, f'{name}, {case}')
 
-    def compare(self, function, limit, dtype, **changes):
-        """Every kind, power and length; `function` has attention()'s arguments."""
+    def compare(self, function, dtype, **changes):
+        """Every power and length; `function` has attention()'s arguments."""
         for length, p in itertools.product(LENGTHS, POWERS):
+            def plain(q, k, v, power=p):
+                return attention.attention(q, k, v, 'lssar', power)
+
             tensors = draw(length)
             for tensor, value in changes.items():
                 tensors['qkv'.index(tensor)][:, :value] = 0
-            want = outputs_and_gradients(lambda *t: attention.attention(*t, 'lssar', p), tensors)
+            want = outputs_and_gradients(plain, tensors)
             got = outputs_and_gradients(lambda *t: function(*t, 'lssar', p),
                                         [tensor.to(dtype) for tensor in tensors])
-            self.assert_close(got, want, limit, f'length {length}, p {p}, zeros {changes}')
+            limits = (float32_limits(plain, tensors, want) if dtype == torch.float32
+                      else [1e-9] * len(want))
+            self.assert_close(got, want, limits, f'length {length}, p {p}, zeros {changes}')
 
     def test_gradients_of_the_plain_form(self):
         for kind, p, length in itertools.product(attention.KINDS, POWERS, (1, 3, 4, 9)):
@@ -79,15 +104,15 @@ class AttentionTest(unittest.TestCase):
             return attention.attention_in_blocks(q, k, v, kind, p, block_rows=32)
 
         for zeros in ({}, {'q': 200}, {'k': 200}, {'q': 5}, {'k': 2}):
-            self.compare(in_blocks, 1e-9, torch.float64, **zeros)
+            self.compare(in_blocks, torch.float64, **zeros)
         for kind in ('lssa', 'softmax'):
             tensors = draw(130)
             want = outputs_and_gradients(lambda *t: attention.attention(*t, kind), tensors)
             got = outputs_and_gradients(lambda *t: in_blocks(*t, kind, 15), tensors)
-            self.assert_close(got, want, 1e-9, kind)
+            self.assert_close(got, want, [1e-9] * 4, kind)
 
     def test_blocks_in_float32(self):
-        self.compare(attention.attention_in_blocks, 2e-4, torch.float32)
+        self.compare(attention.attention_in_blocks, torch.float32)
 
     @unittest.skipUnless(attention.has_fused(), 'attention_cpu.so was not built')
     def test_fused_matches_the_plain_form(self):
@@ -96,7 +121,7 @@ class AttentionTest(unittest.TestCase):
             return attention.fused_attention(q, k, v, p)
 
         for zeros in ({}, {'q': 200}, {'k': 200}, {'q': 5}):
-            self.compare(fused, 2e-4, torch.float32, **zeros)
+            self.compare(fused, torch.float32, **zeros)
 
 
 if __name__ == '__main__':
