@@ -293,9 +293,10 @@ class PreTokenizer::Splitter {
         const int found = pcre2_match(code_.get(), subject, text.size(), begin, PCRE2_NO_UTF_CHECK,
                                       match.get(), nullptr);
         if (found == PCRE2_ERROR_NOMATCH) return on_word(text.substr(begin));
-        if (found < 0) {
-          return absl::InternalError(
-              StrCat("text cannot be split into words at byte ", begin, ": PCRE2 error ", found));
+        if (found < 0) {  // PCRE2's limit of steps or of memory
+          return absl::InvalidArgumentError(StrCat(
+              "text cannot be split into words at byte ", begin,
+              ": the tokenizer's pattern takes too many steps there (PCRE2 error ", found, ")"));
         }
         const PCRE2_SIZE* const span = pcre2_get_ovector_pointer(match.get());
         if (span[0] > begin) RETURN_IF_ERROR(on_word(text.substr(begin, span[0] - begin)));

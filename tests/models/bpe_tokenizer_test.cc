@@ -398,5 +398,13 @@ TEST(HostileTokenizerTest, AnEncodeStopsBetweenMatches) {
   EXPECT_TRUE(absl::IsCancelled(stopped.status())) << stopped.status();
 }
 
+TEST(HostileTokenizerTest, ATextOfTooManyStepsIsRefused) {
+  const auto tokenizer = LoadPipeline(nullptr, SplitBy("(?:a|aa)+b|a"));
+  const absl::Status status = tokenizer->Encode(std::string(60, 'a') + "c").status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(status.message(),
+              HasSubstr("at byte 0: the tokenizer's pattern takes too many steps"));
+}
+
 }  // namespace
 }  // namespace lssar
