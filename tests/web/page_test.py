@@ -402,7 +402,7 @@ class ServingTest(Page):
         self.open(view="serving")
         self.assertIn("lssar, p = 15", self.text("serving-model"))
         self.until(lambda: len(self.all("#serving-charts svg")) >= 4, 20)
-        server.post("/v1/completions", {"prompt": "The", "max_tokens": 64})
+        server.post("/v1/completions", {"prompt": "The", "max_tokens": 64, "ignore_eos": True})
         self.until(
             lambda: re.search(r"Tokens written per second\n[1-9]", self.text("serving-charts")), 20
         )
@@ -426,7 +426,7 @@ class ErrorTest(Page):
                 browser.find_element(By.CSS_SELECTOR, "#key-dialog button[value=save]").click()
                 self.until(lambda: self.text("model-name") == "lssar-6m")
                 self.assertFalse(self.find("banner").is_displayed())
-                self.assertIn("4 tokens", self.generate("x", max_tokens=4))
+                self.assertIn("4 tokens", self.generate("x", max_tokens=4, min_tokens=4))
                 self.run_script("sessionStorage.clear()")
             finally:
                 self.assertEqual(locked.stop(), 0)
