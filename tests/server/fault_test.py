@@ -122,7 +122,7 @@ class FaultTest(unittest.TestCase):
         server.channel.close()
 
     def test_a_lost_device_exits_at_once(self):
-        # A step takes some 15 ms: both calls have come long before the 100th.
+        # Both calls have come long before the 100th step.
         server = start("lose:100", "--max-num-seqs", "1", model=TINY_MODEL)
         watch = HealthWatch(server)
         ids = binary_test.pb.TokenIds(ids=[3, 1, 4])
