@@ -18,9 +18,14 @@ if(LSSAR_SANITIZE)
   endif()
 endif()
 
+# Paths within the tree are relative in the cache, so that every checkout shares its objects.
 find_program(LSSAR_CCACHE ccache)
-if(LSSAR_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${LSSAR_CCACHE})
+if(LSSAR_CCACHE)
+  set(LSSAR_CCACHE_LAUNCHER
+    ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${LSSAR_CCACHE})
+  if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${LSSAR_CCACHE_LAUNCHER})
+  endif()
 endif()
 find_program(LSSAR_LLD ld.lld)
 if(LSSAR_LLD)

@@ -3,9 +3,9 @@
 #include <cstddef>
 #include <numeric>
 
-#include "kernels/check.h"
+#include "base/check.h"
+#include "base/status_macros.h"
 #include "kernels/reference/attention.h"
-#include "kernels/status_macros.h"
 
 namespace lssar {
 

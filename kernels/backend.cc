@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/cpu/usable_cpus.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
 #if LSSAR_WITH_CUDA
 #include "kernels/cuda/device/device_backend.h"
 #endif

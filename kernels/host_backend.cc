@@ -2,9 +2,9 @@
 
 #include <cstring>
 
+#include "base/str_cat.h"
 #include "kernels/copy_pages.h"
 #include "kernels/host_buffer.h"
-#include "kernels/str_cat.h"
 
 namespace lssar {
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "kernels/str_cat.h"
+#include "base/str_cat.h"
 
 namespace lssar {
 namespace {

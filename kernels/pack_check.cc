@@ -1,9 +1,9 @@
 #include "kernels/pack_check.h"
 
-#include "kernels/check.h"
+#include "base/check.h"
+#include "base/str_cat.h"
 #include "kernels/float_bits.h"
 #include "kernels/quantize.h"
-#include "kernels/str_cat.h"
 
 namespace lssar {
 

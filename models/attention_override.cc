@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "absl/status/status.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
-#include "models/quote.h"
+#include "base/quote.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 
 namespace lssar {
 namespace {

@@ -6,13 +6,13 @@
 #include <filesystem>
 #include <utility>
 
-#include "kernels/read_file.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
+#include "base/read_file.h"
+#include "base/sha256.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "models/gpt.h"
 #include "models/json_fields.h"
 #include "models/safetensors.h"
-#include "models/sha256.h"
 
 namespace lssar {
 namespace {

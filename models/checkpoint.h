@@ -12,10 +12,10 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
-#include "models/chat_template.h"
 #include "models/config.h"
 #include "models/language_model.h"
-#include "models/tokenizer.h"
+#include "models/text/chat_template.h"
+#include "models/text/tokenizer.h"
 
 namespace lssar {
 

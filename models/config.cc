@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "models/config_fields.h"
 #include "models/json_fields.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/str_cat.h"
+#include "base/str_cat.h"
 #include "models/json_fields.h"
 
 namespace lssar {

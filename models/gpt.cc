@@ -4,10 +4,10 @@
 #include <cmath>
 #include <utility>
 
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "kernels/attention_weights.h"
-#include "kernels/check.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
 #include "models/rope.h"
 
 namespace lssar {

@@ -8,10 +8,10 @@
 #include <string_view>
 #include <utility>
 
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "kernels/float_bits.h"
 #include "kernels/quantize.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
 
 namespace lssar {
 namespace {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
-#include "models/quote.h"
+#include "base/quote.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 
 namespace lssar {
 namespace {

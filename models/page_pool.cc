@@ -5,8 +5,8 @@
 #include <numeric>
 #include <utility>
 
-#include "kernels/check.h"
-#include "kernels/status_macros.h"
+#include "base/check.h"
+#include "base/status_macros.h"
 
 namespace lssar {
 

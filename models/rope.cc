@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/check.h"
+#include "base/check.h"
 
 namespace lssar {
 

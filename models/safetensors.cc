@@ -15,11 +15,11 @@
 #include <tuple>
 #include <utility>
 
-#include "kernels/check.h"
+#include "base/check.h"
+#include "base/read_file.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "kernels/float_bits.h"
-#include "kernels/read_file.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
 #include "models/json_fields.h"
 
 namespace lssar {

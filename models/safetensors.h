@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "models/sha256.h"
+#include "base/sha256.h"
 
 namespace lssar {
 

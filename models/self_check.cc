@@ -7,9 +7,9 @@
 #include <functional>
 #include <utility>
 
-#include "kernels/check.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "models/checkpoint.h"
 #include "models/page_pool.h"
 #include "models/safetensors.h"

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/tokenizer.h"
+#include "models/text/tokenizer.h"
 
 namespace lssar {
 

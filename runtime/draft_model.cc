@@ -5,8 +5,8 @@
 #include <string>
 #include <utility>
 
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "models/page_pool.h"
 #include "runtime/limits.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/check.h"
+#include "base/check.h"
 #include "runtime/sequence.h"
 #include "runtime/sequence_task.h"
 

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
-#include "kernels/thread_name.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
+#include "base/thread_name.h"
 #include "runtime/block_manager.h"
 #include "runtime/draft_model.h"
 #include "runtime/kv_cache.h"

@@ -16,9 +16,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "kernels/backend.h"
 #include "models/checkpoint.h"
-#include "runtime/clock.h"
 #include "runtime/engine_options.h"
 #include "runtime/request.h"
 

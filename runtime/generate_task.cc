@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "models/tokenizer.h"
+#include "models/text/tokenizer.h"
 #include "runtime/detokenizer.h"
 #include "runtime/sequence.h"
 #include "runtime/sequence_task.h"

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <utility>
 
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "models/page_pool.h"
 
 namespace lssar {

@@ -1,5 +1,5 @@
 // The bounds of every field of a request and of every option of the engine. Bounds of the wire
-// format are in server/limits.h.
+// format are in server/config/limits.h.
 #ifndef LSSAR_RUNTIME_LIMITS_H_
 #define LSSAR_RUNTIME_LIMITS_H_
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 
 namespace lssar {
 namespace {

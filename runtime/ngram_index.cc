@@ -4,7 +4,7 @@
 #include <bit>
 #include <utility>
 
-#include "kernels/check.h"
+#include "base/check.h"
 #include "runtime/prefix_cache.h"
 
 namespace lssar {

@@ -5,7 +5,7 @@
 #include <functional>
 #include <utility>
 
-#include "kernels/check.h"
+#include "base/check.h"
 
 namespace lssar {
 

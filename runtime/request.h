@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/check.h"
+#include "base/clock.h"
 #include "kernels/attention_spec.h"
-#include "kernels/check.h"
 #include "kernels/ops.h"
 #include "kernels/sampling.h"
 #include "runtime/attention_statistics.h"
-#include "runtime/clock.h"
 #include "runtime/limits.h"
 
 namespace lssar {
@@ -72,7 +72,7 @@ struct AttentionOverride {
   std::string name = {};                   // DescribeAttention of them: equal if they are
 };
 
-// A validated request: every field is in its range (server/parse_request.h checks user input).
+// A validated request: every field is in its range (server/api/parse_request.h checks user input).
 struct Request {
   std::string id = {};               // for logs
   std::vector<int32_t> prompt = {};  // generate: the prompt; score: the context. >= 1 token

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/check.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 
 namespace lssar {
 namespace {

@@ -4,8 +4,8 @@
 #include <limits>
 #include <utility>
 
-#include "kernels/check.h"
-#include "kernels/str_cat.h"
+#include "base/check.h"
+#include "base/str_cat.h"
 
 namespace lssar {
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/clock.h"
 #include "models/checkpoint.h"
 #include "runtime/block_manager.h"
-#include "runtime/clock.h"
 #include "runtime/engine_options.h"
 #include "runtime/request_queue.h"
 #include "runtime/sequence.h"

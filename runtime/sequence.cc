@@ -6,8 +6,8 @@
 #include <chrono>
 #include <utility>
 
-#include "kernels/check.h"
-#include "kernels/str_cat.h"
+#include "base/check.h"
+#include "base/str_cat.h"
 
 namespace lssar {
 namespace {

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <memory>
 
-#include "kernels/check.h"
+#include "base/check.h"
 #include "runtime/draft_model.h"
 #include "runtime/limits.h"
 #include "runtime/scheduler.h"

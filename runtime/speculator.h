@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/clock.h"
+#include "base/clock.h"
 #include "runtime/drafter.h"
 #include "runtime/engine_options.h"
 #include "runtime/ngram_index.h"

@@ -14,9 +14,9 @@
 #include <thread>
 #include <utility>
 
-#include "kernels/thread_name.h"
-#include "server/health_probe.h"
-#include "server/log.h"
+#include "base/thread_name.h"
+#include "server/ops/health_probe.h"
+#include "server/ops/log.h"
 #include "server/served_model.h"
 
 namespace lssar {

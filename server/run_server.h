@@ -2,7 +2,7 @@
 #ifndef LSSAR_SERVER_RUN_SERVER_H_
 #define LSSAR_SERVER_RUN_SERVER_H_
 
-#include "server/options.h"
+#include "server/config/options.h"
 #include "server/server.h"
 
 namespace lssar {

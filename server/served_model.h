@@ -8,7 +8,7 @@
 #include "kernels/backend.h"
 #include "models/checkpoint.h"
 #include "runtime/engine.h"
-#include "server/options.h"
+#include "server/config/options.h"
 
 namespace lssar {
 

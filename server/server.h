@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/options.h"
-#include "server/watchdog.h"
+#include "server/config/options.h"
+#include "server/ops/watchdog.h"
 
 namespace lssar {
 

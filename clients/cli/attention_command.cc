@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "clients/cli/attention_view.h"
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
@@ -22,8 +24,6 @@
 #include "clients/cli/table.h"
 #include "clients/cli/terminal.h"
 #include "clients/cli/usage.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {

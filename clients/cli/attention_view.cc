@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "base/str_cat.h"
 #include "clients/cli/table.h"
-#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {

@@ -13,6 +13,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "clients/cli/bench_load.h"
 #include "clients/cli/bench_report.h"
 #include "clients/cli/bench_statistics.h"
@@ -26,8 +28,6 @@
 #include "clients/cli/rpc_calls.h"
 #include "clients/cli/terminal.h"
 #include "clients/cli/usage.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "base/str_cat.h"
 #include "clients/cli/table.h"
-#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {

@@ -9,8 +9,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
-#include "kernels/check.h"
-#include "kernels/str_cat.h"
+#include "base/check.h"
+#include "base/str_cat.h"
 
 namespace lssar::cli {
 namespace {

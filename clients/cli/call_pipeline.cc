@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/strings/numbers.h"
-#include "kernels/str_cat.h"
+#include "base/str_cat.h"
 
 namespace lssar::cli {
 

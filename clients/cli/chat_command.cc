@@ -14,6 +14,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
 #include "clients/cli/json_output.h"
@@ -22,8 +24,6 @@
 #include "clients/cli/rpc_calls.h"
 #include "clients/cli/terminal.h"
 #include "clients/cli/usage.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
 #include "lssar/v1/inference.grpc.pb.h"
 
 namespace lssar::cli {

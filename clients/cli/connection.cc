@@ -18,9 +18,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
-#include "kernels/read_file.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
+#include "base/read_file.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 
 namespace lssar::cli {
 namespace {

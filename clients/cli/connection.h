@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "lssar/v1/inference.grpc.pb.h"
-#include "server/options.h"
+#include "server/config/options.h"
 #include "server/server.h"
 
 namespace CLI {

@@ -16,6 +16,8 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "clients/cli/call_pipeline.h"
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
@@ -26,8 +28,6 @@
 #include "clients/cli/request_flags.h"
 #include "clients/cli/rpc_calls.h"
 #include "clients/cli/terminal.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {

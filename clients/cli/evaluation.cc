@@ -4,11 +4,11 @@
 #include <cmath>
 #include <utility>
 
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "clients/cli/rpc_calls.h"
 #include "clients/cli/usage.h"
-#include "kernels/check.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <CLI/CLI.hpp>
 
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 
 namespace lssar::cli {
 

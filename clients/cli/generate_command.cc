@@ -7,6 +7,8 @@
 #include <string>
 
 #include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
 #include "clients/cli/input.h"
@@ -17,8 +19,6 @@
 #include "clients/cli/special_tokens.h"
 #include "clients/cli/table.h"
 #include "clients/cli/terminal.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {

@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
 #include "clients/cli/json_output.h"
 #include "clients/cli/rpc_calls.h"
 #include "clients/cli/table.h"
 #include "clients/cli/terminal.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
 #include "lssar/v1/inference.pb.h"
 #include "nlohmann/json.hpp"
 

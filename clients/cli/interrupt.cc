@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "kernels/check.h"
+#include "base/check.h"
 
 namespace lssar::cli {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <string>
 
-#include "kernels/check.h"
+#include "base/check.h"
 
 namespace lssar::cli {
 namespace {

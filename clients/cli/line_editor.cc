@@ -14,10 +14,10 @@
 #include <system_error>
 
 #include "absl/strings/string_view.h"
+#include "base/check.h"
+#include "base/str_cat.h"
 #include "clients/cli/interrupt.h"
 #include "clients/cli/terminal.h"
-#include "kernels/check.h"
-#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {

@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/str_cat.h"
 #include "clients/cli/command.h"
 #include "clients/cli/interrupt.h"
 #include "clients/cli/terminal.h"
 #include "clients/cli/usage.h"
-#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {

@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "kernels/str_cat.h"
+#include "base/str_cat.h"
 
 namespace lssar::cli {
 namespace {

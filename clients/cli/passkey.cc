@@ -9,11 +9,11 @@
 #include <thread>
 #include <utility>
 
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "clients/cli/progress_bar.h"
 #include "clients/cli/rpc_calls.h"
-#include "kernels/check.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {

@@ -12,6 +12,8 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "clients/cli/command.h"
 #include "clients/cli/connection.h"
 #include "clients/cli/evaluation.h"
@@ -24,8 +26,6 @@
 #include "clients/cli/table.h"
 #include "clients/cli/terminal.h"
 #include "clients/cli/usage.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {

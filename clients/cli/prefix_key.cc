@@ -9,7 +9,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/string_view.h"
-#include "kernels/str_cat.h"
+#include "base/str_cat.h"
 
 namespace lssar::cli {
 namespace {

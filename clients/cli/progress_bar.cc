@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "base/str_cat.h"
 #include "clients/cli/terminal.h"
-#include "kernels/check.h"
-#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {

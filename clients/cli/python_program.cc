@@ -11,8 +11,8 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 
 namespace lssar::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "kernels/str_cat.h"
+#include "base/str_cat.h"
 
 namespace lssar::cli {
 namespace {

@@ -6,8 +6,8 @@
 #include <fstream>
 #include <system_error>
 
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 
 namespace lssar::cli {
 namespace {

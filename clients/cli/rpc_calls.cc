@@ -5,11 +5,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "clients/cli/prefix_key.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {

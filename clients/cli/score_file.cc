@@ -10,8 +10,8 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_split.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "nlohmann/json.hpp"
 
 namespace lssar::cli {

@@ -4,8 +4,8 @@
 #include <optional>
 #include <utility>
 
+#include "base/status_macros.h"
 #include "clients/cli/call_pipeline.h"
-#include "kernels/status_macros.h"
 
 namespace lssar::cli {
 namespace {

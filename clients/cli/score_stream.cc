@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "base/status_macros.h"
 #include "clients/cli/call_pipeline.h"
-#include "kernels/status_macros.h"
 
 namespace lssar::cli {
 namespace {

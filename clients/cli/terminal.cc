@@ -6,8 +6,8 @@
 #include <cstdlib>
 
 #include "absl/strings/str_format.h"
-#include "kernels/str_cat.h"
-#include "models/utf8.h"
+#include "base/str_cat.h"
+#include "base/utf8.h"
 
 namespace lssar::cli {
 namespace {

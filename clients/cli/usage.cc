@@ -7,8 +7,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "kernels/str_cat.h"
-#include "server/flags.h"
+#include "base/str_cat.h"
+#include "server/config/flags.h"
 
 namespace lssar::cli {
 namespace {

@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "base/check.h"
 #include "kernels/attention_math.h"
-#include "kernels/check.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention.cc"

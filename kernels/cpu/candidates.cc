@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/check.h"
+#include "base/check.h"
 #include "kernels/cpu/sample_weights.h"
 #include "kernels/sample_math.h"
 

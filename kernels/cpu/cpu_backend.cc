@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/str_cat.h"
 #include "kernels/attention_math.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/instruction_set.h"
@@ -16,7 +17,6 @@
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/cpu/usable_cpus.h"
 #include "kernels/host_backend.h"
-#include "kernels/str_cat.h"
 
 namespace lssar {
 namespace {

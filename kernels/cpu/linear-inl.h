@@ -16,9 +16,9 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/check.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
-#include "kernels/check.h"
 #include "kernels/cpu/linear_math-inl.h"
 #include "kernels/cpu/packed_matrix.h"
 #include "kernels/dtype.h"

@@ -8,11 +8,11 @@
 #include <span>
 
 #include "absl/status/status.h"
-#include "kernels/check.h"
+#include "base/check.h"
+#include "base/status_macros.h"
 #include "kernels/float_bits.h"
 #include "kernels/host_buffer.h"
 #include "kernels/pack_check.h"
-#include "kernels/status_macros.h"
 
 namespace lssar {
 namespace {

@@ -9,7 +9,7 @@
 #include <iterator>
 #include <span>
 
-#include "kernels/check.h"
+#include "base/check.h"
 #include "kernels/cpu/norm.h"
 #include "kernels/float_bits.h"
 #include "kernels/kv_rows.h"

@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/check.h"
+#include "base/check.h"
 #include "kernels/cpu/candidates.h"
 #include "kernels/cpu/sample_weights.h"
 #include "kernels/philox.h"

@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-#include "kernels/check.h"
+#include "base/check.h"
 
 namespace lssar {
 namespace {

@@ -10,9 +10,9 @@
 #include <string>
 #include <utility>
 
-#include "kernels/check.h"
+#include "base/check.h"
+#include "base/thread_name.h"
 #include "kernels/cpu/usable_cpus.h"
-#include "kernels/thread_name.h"
 
 namespace lssar {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
-#include "kernels/str_cat.h"
+#include "base/str_cat.h"
 
 namespace lssar {
 namespace {

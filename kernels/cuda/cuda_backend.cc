@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "kernels/attention_math.h"
-#include "kernels/check.h"
 #include "kernels/copy_pages.h"
 #include "kernels/cuda/attention_stats.h"
 #include "kernels/cuda/cuda_attention.h"
@@ -14,8 +16,6 @@
 #include "kernels/cuda/device_memory.h"
 #include "kernels/cuda/step_graphs.h"
 #include "kernels/cuda/step_tables.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
 
 namespace lssar {
 namespace {

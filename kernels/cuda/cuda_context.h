@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "kernels/check.h"
+#include "base/check.h"
 #include "kernels/cuda/device_memory.h"
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/kernels.h"

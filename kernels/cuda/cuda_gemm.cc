@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "kernels/check.h"
+#include "base/check.h"
 
 namespace lssar {
 

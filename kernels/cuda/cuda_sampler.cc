@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "kernels/check.h"
+#include "base/check.h"
 #include "kernels/philox.h"
 #include "kernels/sample_math.h"
 

@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "kernels/float_bits.h"
 #include "kernels/pack_check.h"
 #include "kernels/quantize.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
 
 namespace lssar {
 namespace {

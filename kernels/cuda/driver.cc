@@ -1,6 +1,6 @@
 #include "kernels/cuda/driver.h"
 
-#include "kernels/str_cat.h"
+#include "base/str_cat.h"
 
 namespace lssar {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/check.h"
+#include "base/check.h"
 
 namespace lssar {
 

@@ -8,8 +8,8 @@
 #include <numeric>
 #include <vector>
 
+#include "base/check.h"
 #include "kernels/attention_math.h"
-#include "kernels/check.h"
 #include "kernels/kv_rows.h"
 
 namespace lssar {

@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/check.h"
+#include "base/check.h"
+#include "base/status_macros.h"
 #include "kernels/float_bits.h"
 #include "kernels/host_buffer.h"
 #include "kernels/pack_check.h"
 #include "kernels/quantize.h"
-#include "kernels/status_macros.h"
 
 namespace lssar {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/check.h"
+#include "base/check.h"
 #include "kernels/kv_rows.h"
 #include "kernels/reference/dense.h"
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/check.h"
+#include "base/check.h"
 #include "kernels/philox.h"
 
 namespace lssar {

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/cord.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
-#include "models/quote.h"
+#include "base/quote.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 
 namespace lssar {
 namespace {

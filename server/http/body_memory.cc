@@ -1,6 +1,6 @@
 #include "server/http/body_memory.h"
 
-#include "kernels/str_cat.h"
+#include "base/str_cat.h"
 
 namespace lssar {
 

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "absl/strings/numbers.h"
-#include "kernels/str_cat.h"
-#include "models/quote.h"
+#include "base/quote.h"
+#include "base/str_cat.h"
 
 namespace lssar {
 namespace {

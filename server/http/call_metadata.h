@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "server/call_context.h"
+#include "server/api/call_context.h"
 #include "server/http/http_message.h"
 
 namespace lssar {

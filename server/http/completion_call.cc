@@ -6,13 +6,13 @@
 #include <random>
 #include <utility>
 
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
-#include "server/fields.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
+#include "server/api/fields.h"
+#include "server/config/limits.h"
 #include "server/http/body_fields.h"
 #include "server/http/http_error.h"
 #include "server/http/json_text.h"
-#include "server/limits.h"
 #include "server/served_model.h"
 
 namespace lssar {

@@ -2,9 +2,9 @@
 
 #include <utility>
 
+#include "server/api/receipt.h"
 #include "server/http/call_metadata.h"
 #include "server/http/http_error.h"
-#include "server/receipt.h"
 
 namespace lssar {
 

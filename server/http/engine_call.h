@@ -13,8 +13,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/engine.h"
-#include "server/call_context.h"
-#include "server/engine_items.h"
+#include "server/api/call_context.h"
+#include "server/api/engine_items.h"
 #include "server/http/http_exchange.h"
 
 namespace lssar {
@@ -59,7 +59,7 @@ class EngineCall : public HttpCall,
   // The reason of the choice that ended last; for the log and the metrics.
   void SetFinishReason(FinishReason finish) { finish_ = finish; }
 
-  // The receipt as JSON (server/receipt.h). Valid once Parse has returned.
+  // The receipt as JSON (server/api/receipt.h). Valid once Parse has returned.
   const std::string& Receipt() const { return receipt_; }
 
   CallContext context_;

@@ -3,12 +3,12 @@
 #include <algorithm>
 
 #include "absl/time/time.h"
-#include "kernels/str_cat.h"
-#include "models/quote.h"
+#include "base/quote.h"
+#include "base/str_cat.h"
+#include "server/config/limits.h"
+#include "server/grpc/retry_delay.h"
 #include "server/http/body_fields.h"
 #include "server/http/json_text.h"
-#include "server/limits.h"
-#include "server/retry_delay.h"
 
 namespace lssar {
 namespace {

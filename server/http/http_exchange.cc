@@ -4,7 +4,7 @@
 #include <ctime>
 #include <utility>
 
-#include "kernels/str_cat.h"
+#include "base/str_cat.h"
 
 namespace lssar {
 namespace {

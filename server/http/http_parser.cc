@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "kernels/str_cat.h"
-#include "models/quote.h"
+#include "base/quote.h"
+#include "base/str_cat.h"
 
 namespace lssar {
 namespace {

@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
-#include "kernels/thread_name.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
+#include "base/thread_name.h"
 #include "server/http/body_memory.h"
 #include "server/http/http_parser.h"
 #include "server/http/socket_stream.h"

@@ -12,8 +12,8 @@
 #include "server/http/http_exchange.h"
 #include "server/http/http_message.h"
 #include "server/http/tls_context.h"
-#include "server/log.h"
 #include "server/net/connection_limiter.h"
+#include "server/ops/log.h"
 
 namespace lssar {
 

@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/str_cat.h"
-#include "models/quote.h"
-#include "models/tokenizer.h"
-#include "server/limits.h"
+#include "base/quote.h"
+#include "base/str_cat.h"
+#include "models/text/tokenizer.h"
+#include "server/config/limits.h"
 
 namespace lssar {
 namespace {

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/str_cat.h"
+#include "base/str_cat.h"
 #include "server/http/body_fields.h"
 #include "server/http/json_text.h"
 

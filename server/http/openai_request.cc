@@ -8,13 +8,13 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
-#include "models/quote.h"
+#include "base/quote.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
+#include "server/api/parse_request.h"
+#include "server/config/limits.h"
 #include "server/http/body_fields.h"
 #include "server/http/http_error.h"
-#include "server/limits.h"
-#include "server/parse_request.h"
 
 namespace lssar {
 namespace {

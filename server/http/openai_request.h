@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "lssar/v1/inference.pb.h"
 #include "models/checkpoint.h"
-#include "server/parse_request.h"
+#include "server/api/parse_request.h"
 
 namespace lssar {
 

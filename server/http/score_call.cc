@@ -3,14 +3,14 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
+#include "server/api/parse_request.h"
 #include "server/http/body_fields.h"
 #include "server/http/http_error.h"
 #include "server/http/json_text.h"
 #include "server/http/openai_reply.h"
 #include "server/http/openai_request.h"
-#include "server/parse_request.h"
 #include "server/served_model.h"
 
 namespace lssar {

@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "server/tls.h"
+#include "server/net/tls.h"
 
 namespace lssar {
 

@@ -5,15 +5,15 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "runtime/limits.h"
-#include "server/fields.h"
+#include "server/api/fields.h"
+#include "server/api/parse_request.h"
 #include "server/http/body_fields.h"
 #include "server/http/json_text.h"
 #include "server/http/openai_reply.h"
 #include "server/http/openai_request.h"
-#include "server/parse_request.h"
 
 namespace lssar {
 namespace {

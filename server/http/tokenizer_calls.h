@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "server/parse_request.h"
+#include "server/api/parse_request.h"
 #include "server/served_model.h"
 
 namespace lssar {

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/call_context.h"
+#include "server/api/call_context.h"
 #include "server/http/http_exchange.h"
 
 namespace lssar {

@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
-#include "kernels/thread_name.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
+#include "base/thread_name.h"
 #include "server/net/event_counts.h"
 
 namespace lssar {

@@ -9,11 +9,11 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "server/log.h"
 #include "server/net/connection_limiter.h"
 #include "server/net/file_descriptor.h"
 #include "server/net/peer_address.h"
 #include "server/net/port_metrics.h"
+#include "server/ops/log.h"
 
 namespace lssar {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "runtime/clock.h"
+#include "base/clock.h"
 #include "server/net/port_metrics.h"
 
 namespace lssar {

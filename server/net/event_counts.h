@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/clock.h"
-#include "server/log.h"
+#include "base/clock.h"
+#include "server/ops/log.h"
 
 namespace lssar {
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "kernels/thread_name.h"
+#include "base/thread_name.h"
 
 namespace lssar {
 

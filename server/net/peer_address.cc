@@ -7,7 +7,7 @@
 #include <array>
 #include <cstring>
 
-#include "kernels/str_cat.h"
+#include "base/str_cat.h"
 
 namespace lssar {
 namespace {

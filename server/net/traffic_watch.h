@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "runtime/clock.h"
+#include "base/clock.h"
 #include "server/net/port_metrics.h"
 
 namespace lssar {

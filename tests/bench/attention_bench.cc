@@ -15,8 +15,8 @@
 #include <tuple>
 #include <vector>
 
+#include "base/check.h"
 #include "kernels/backend.h"
-#include "kernels/check.h"
 #include "kernels/kv_rows.h"
 #include "tests/bench/ceilings.h"
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/check.h"
+#include "base/check.h"
+#include "base/status_macros.h"
 #include "kernels/kv_rows.h"
-#include "kernels/status_macros.h"
 #include "tests/bench/random_checkpoint.h"
 
 namespace lssar::bench {

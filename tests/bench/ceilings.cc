@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/check.h"
+#include "base/check.h"
 #include "kernels/host_buffer.h"
 #include "tests/bench/median.h"
 

@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/status_macros.h"
 #include "kernels/backend.h"
-#include "kernels/status_macros.h"
 #include "models/checkpoint.h"
 #include "runtime/engine.h"
 

@@ -20,7 +20,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/check.h"
+#include "base/check.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/packed_matrix.h"
 #include "kernels/cpu/usable_cpus.h"

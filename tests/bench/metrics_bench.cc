@@ -5,7 +5,7 @@
 #include <chrono>
 #include <thread>
 
-#include "server/metrics.h"
+#include "server/ops/metrics.h"
 
 namespace lssar {
 namespace {

@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "kernels/check.h"
-#include "kernels/str_cat.h"
+#include "base/check.h"
+#include "base/str_cat.h"
 #include "tests/bench/bench_model.h"
 #include "tests/bench/ceilings.h"
 #include "tests/bench/figure.h"

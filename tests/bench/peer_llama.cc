@@ -13,7 +13,7 @@
 #include <string_view>
 
 #include "absl/strings/str_join.h"
-#include "kernels/str_cat.h"
+#include "base/str_cat.h"
 #include "tests/bench/median.h"
 
 namespace lssar::bench {

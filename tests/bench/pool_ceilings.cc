@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/check.h"
+#include "base/check.h"
 #include "kernels/host_buffer.h"
 #include "tests/bench/median.h"
 

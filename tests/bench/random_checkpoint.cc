@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "base/str_cat.h"
 #include "kernels/float_bits.h"
-#include "kernels/str_cat.h"
 
 namespace lssar::bench {
 namespace {

@@ -39,10 +39,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "kernels/backend.h"
-#include "kernels/check.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
 #include "models/checkpoint.h"
 #include "models/page_pool.h"
 #include "runtime/draft_model.h"

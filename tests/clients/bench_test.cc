@@ -6,10 +6,10 @@
 #include <random>
 #include <set>
 
+#include "base/str_cat.h"
 #include "clients/cli/bench_report.h"
 #include "clients/cli/bench_statistics.h"
 #include "clients/cli/bench_workload.h"
-#include "kernels/str_cat.h"
 
 namespace lssar::cli {
 namespace {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "models/sha256.h"
+#include "base/sha256.h"
 
 namespace lssar::cli {
 namespace {

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "base/status_macros.h"
 #include "clients/cli/connection.h"
 #include "clients/cli/input.h"
 #include "clients/cli/score_file.h"
 #include "clients/cli/special_tokens.h"
-#include "kernels/status_macros.h"
 
 namespace lssar::cli {
 namespace {

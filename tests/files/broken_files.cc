@@ -26,8 +26,8 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/check.h"
-#include "kernels/str_cat.h"
+#include "base/check.h"
+#include "base/str_cat.h"
 #include "tests/files/file_kinds.h"
 #include "tests/files/mutate.h"
 #include "tests/models/fixture.h"

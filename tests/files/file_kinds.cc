@@ -6,16 +6,16 @@
 #include <optional>
 #include <utility>
 
-#include "kernels/check.h"
-#include "kernels/str_cat.h"
-#include "models/chat_template.h"
+#include "base/check.h"
+#include "base/str_cat.h"
 #include "models/checkpoint.h"
 #include "models/safetensors.h"
-#include "models/tokenizer.h"
+#include "models/text/chat_template.h"
+#include "models/text/tokenizer.h"
 #include "nlohmann/json.hpp"
-#include "server/api_keys.h"
-#include "server/options.h"
-#include "server/tls.h"
+#include "server/auth/api_keys.h"
+#include "server/config/options.h"
+#include "server/net/tls.h"
 #include "tests/models/fixture.h"
 #include "tests/server/certificates.h"
 

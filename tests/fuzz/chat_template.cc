@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "models/chat_template.h"
+#include "models/text/chat_template.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace lssar {

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/str_cat.h"
-#include "models/pre_tokenizer.h"
-#include "models/utf8.h"
+#include "base/str_cat.h"
+#include "base/utf8.h"
+#include "models/text/pre_tokenizer.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/tokenizer_files.h"
 #include "tests/server/zoo_checkpoint.h"

@@ -9,7 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "server/http/call_metadata.h"
 #include "server/http/http_parser.h"
-#include "server/trace_context.h"
+#include "server/ops/trace_context.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace lssar {

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/escaping.h"
-#include "models/utf8.h"
+#include "base/utf8.h"
 #include "server/http/json_text.h"
 #include "tests/fuzz/fuzz_target.h"
 

@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include "server/api_keys.h"
+#include "server/auth/api_keys.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace lssar {

@@ -3,7 +3,7 @@
 #define LSSAR_TESTS_FUZZ_PARSED_REQUEST_H_
 
 #include "runtime/request.h"
-#include "server/parse_request.h"
+#include "server/api/parse_request.h"
 
 namespace lssar {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "models/tokenizer.h"
+#include "models/text/tokenizer.h"
 
 namespace lssar {
 

@@ -3,8 +3,8 @@
 #include <string>
 
 #include "runtime/limits.h"
-#include "server/limits.h"
-#include "server/options.h"
+#include "server/config/limits.h"
+#include "server/config/options.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace lssar {

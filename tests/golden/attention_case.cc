@@ -2,8 +2,8 @@
 #include <cmath>
 #include <utility>
 
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "models/config.h"
 #include "models/page_pool.h"
 #include "models/safetensors.h"

@@ -1,8 +1,8 @@
 #include <utility>
 
-#include "kernels/read_file.h"
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
+#include "base/read_file.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "models/json_fields.h"
 #include "tests/golden/golden_case.h"
 

@@ -4,8 +4,8 @@
 #include <span>
 #include <utility>
 
-#include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
 #include "models/checkpoint.h"
 #include "models/page_pool.h"
 #include "models/safetensors.h"

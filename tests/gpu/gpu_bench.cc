@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "kernels/backend.h"
-#include "kernels/check.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/device_backend.h"
 #include "kernels/cuda/device/device_kernels.h"

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/check.h"
+#include "base/check.h"
 #include "kernels/cpu/usable_cpus.h"
 #include "models/checkpoint.h"
 #include "nlohmann/json.hpp"

@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "absl/status/status.h"
-#include "kernels/check.h"
-#include "kernels/str_cat.h"
+#include "base/check.h"
+#include "base/str_cat.h"
 #include "tests/kernels/dense_cases.h"
 
 namespace lssar {

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "kernels/backend.h"
-#include "kernels/check.h"
 #include "kernels/cuda/emulation/emulated_backend.h"
 #include "kernels/float_bits.h"
 #include "kernels/quantize.h"

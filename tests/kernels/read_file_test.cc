@@ -1,4 +1,4 @@
-#include "kernels/read_file.h"
+#include "base/read_file.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "kernels/check.h"
+#include "base/check.h"
 #include "tests/kernels/dense_cases.h"
 
 namespace lssar {

@@ -15,11 +15,11 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "base/check.h"
+#include "base/status_macros.h"
 #include "clients/cli/bench_workload.h"
-#include "kernels/check.h"
-#include "kernels/status_macros.h"
-#include "server/options.h"
-#include "server/parse_request.h"
+#include "server/api/parse_request.h"
+#include "server/config/options.h"
 #include "server/served_model.h"
 
 namespace lssar {

@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/str_cat.h"
 #include "clients/cli/rpc_calls.h"
-#include "kernels/str_cat.h"
 #include "lssar/v1/inference.grpc.pb.h"
 #include "nlohmann/json.hpp"
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
-#include "kernels/str_cat.h"
+#include "base/str_cat.h"
 #include "models/checkpoint.h"
-#include "models/tokenizer.h"
+#include "models/text/tokenizer.h"
 #include "nlohmann/json.hpp"
 #include "tests/models/fixture.h"
 

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/str_cat.h"
+#include "base/str_cat.h"
 #include "models/safetensors.h"
 #include "tests/models/fixture.h"
 #include "tests/support/test_device.h"

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "kernels/str_cat.h"
+#include "base/str_cat.h"
 #include "models/rope.h"
 #include "tests/models/fixture.h"
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/check.h"
+#include "base/check.h"
 #include "models/checkpoint.h"
 #include "tests/models/fixture.h"
 #include "tests/models/model_runner.h"

@@ -7,7 +7,7 @@
 #include <iostream>
 #include <iterator>
 
-#include "kernels/check.h"
+#include "base/check.h"
 #include "models/safetensors.h"
 #include "nlohmann/json.hpp"
 

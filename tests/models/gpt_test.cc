@@ -11,7 +11,7 @@
 #include <numeric>
 #include <tuple>
 
-#include "kernels/str_cat.h"
+#include "base/str_cat.h"
 #include "models/page_pool.h"
 #include "models/safetensors.h"
 #include "tests/models/fixture.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/str_cat.h"
+#include "base/str_cat.h"
 #include "tests/models/fixture.h"
 
 namespace lssar {

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "kernels/check.h"
+#include "base/check.h"
 #include "models/page_pool.h"
 
 namespace lssar::testing {

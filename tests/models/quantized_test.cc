@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/str_cat.h"
+#include "base/str_cat.h"
 #include "models/checkpoint.h"
 #include "models/safetensors.h"
 #include "tests/models/fixture.h"

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "kernels/check.h"
+#include "base/check.h"
 
 namespace lssar::testing {
 namespace {

@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "kernels/str_cat.h"
-#include "models/character_map.h"
-#include "models/sentence_piece_file.h"
-#include "models/tokenizer.h"
-#include "models/utf8.h"
+#include "base/str_cat.h"
+#include "base/utf8.h"
+#include "models/text/character_map.h"
+#include "models/text/sentence_piece_file.h"
+#include "models/text/tokenizer.h"
 #include "tests/models/fixture.h"
 #include "tests/models/sentence_piece_library.h"
 #include "tests/models/tokenizer_texts.h"

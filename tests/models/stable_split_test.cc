@@ -5,8 +5,8 @@
 #include <random>
 #include <string>
 
-#include "kernels/str_cat.h"
-#include "models/tokenizer.h"
+#include "base/str_cat.h"
+#include "models/text/tokenizer.h"
 #include "nlohmann/json.hpp"
 #include "tests/models/fixture.h"
 

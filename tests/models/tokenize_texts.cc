@@ -13,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/check.h"
-#include "models/tokenizer.h"
+#include "base/check.h"
+#include "models/text/tokenizer.h"
 
 namespace lssar {
 namespace {

@@ -1,12 +1,12 @@
-#include "models/tokenizer.h"
+#include "models/text/tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "kernels/str_cat.h"
-#include "models/utf8.h"
+#include "base/str_cat.h"
+#include "base/utf8.h"
 #include "tests/models/fixture.h"
 #include "tests/models/sentence_piece_library.h"
 

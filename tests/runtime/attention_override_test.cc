@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/str_cat.h"
 #include "kernels/backend.h"
-#include "kernels/str_cat.h"
 #include "models/attention_override.h"
 #include "models/checkpoint.h"
 #include "runtime/engine.h"

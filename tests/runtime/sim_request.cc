@@ -4,8 +4,8 @@
 #include <span>
 #include <utility>
 
+#include "base/str_cat.h"
 #include "kernels/reference/sample.h"
-#include "kernels/str_cat.h"
 #include "models/attention_override.h"
 #include "runtime/sequence.h"
 #include "runtime/token_counts.h"

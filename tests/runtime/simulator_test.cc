@@ -15,7 +15,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
-#include "kernels/str_cat.h"
+#include "base/str_cat.h"
 #include "runtime/block_manager.h"
 #include "runtime/engine.h"
 #include "runtime/request_queue.h"

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/access_control.h"
+#include "server/auth/access_control.h"
 #include "server/http/blocking_client.h"
 #include "tests/server/raw_call.h"
 #include "tests/server/test_server.h"

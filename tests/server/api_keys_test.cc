@@ -1,4 +1,4 @@
-#include "server/api_keys.h"
+#include "server/auth/api_keys.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/str_cat.h"
-#include "server/access_control.h"
+#include "base/str_cat.h"
+#include "server/auth/access_control.h"
 #include "tests/server/resident_memory.h"
 #include "tests/support/scratch_directory.h"
 

@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "server/parse_request.h"
+#include "server/api/parse_request.h"
 #include "tests/server/test_server.h"
 #include "tests/server/zoo_checkpoint.h"
 

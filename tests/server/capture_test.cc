@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "server/limits.h"
+#include "server/config/limits.h"
 #include "tests/server/poll_until.h"
 #include "tests/server/test_server.h"
 

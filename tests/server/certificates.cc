@@ -8,7 +8,7 @@
 #include <atomic>
 #include <memory>
 
-#include "kernels/check.h"
+#include "base/check.h"
 
 namespace lssar {
 namespace {

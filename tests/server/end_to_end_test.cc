@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/check.h"
+#include "base/check.h"
 #include "tests/server/test_server.h"
 #include "tests/server/zoo_checkpoint.h"
 #include "tests/support/scratch_directory.h"

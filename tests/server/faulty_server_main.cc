@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
-#include "kernels/check.h"
+#include "base/check.h"
 #include "models/checkpoint.h"
 #include "server/run_server.h"
 #include "server/served_model.h"

@@ -10,7 +10,7 @@
 
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
-#include "server/limits.h"
+#include "server/config/limits.h"
 #include "tests/server/poll_until.h"
 #include "tests/server/raw_call.h"
 #include "tests/server/test_server.h"

@@ -1,5 +1,5 @@
 // --check-health with keys, with TLS and without an HTTP port.
-#include "server/health_probe.h"
+#include "server/ops/health_probe.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "kernels/str_cat.h"
+#include "base/str_cat.h"
 #include "tests/server/certificates.h"
 #include "tests/server/test_server.h"
 #include "tests/support/scratch_directory.h"

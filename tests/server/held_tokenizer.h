@@ -14,7 +14,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "models/tokenizer.h"
+#include "models/text/tokenizer.h"
 
 namespace lssar {
 

@@ -1,5 +1,5 @@
 // The HTTP port: pages that answer in every state, and the transport under an own handler.
-#include "server/http_server.h"
+#include "server/http/http_server.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/check.h"
-#include "kernels/str_cat.h"
+#include "base/check.h"
+#include "base/str_cat.h"
 #include "server/http/blocking_client.h"
 #include "server/http/http_transport.h"
 #include "server/http/json_text.h"

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/limits.h"
+#include "server/config/limits.h"
 #include "tests/server/raw_call.h"
 #include "tests/server/tcp_client.h"
 #include "tests/server/test_server.h"

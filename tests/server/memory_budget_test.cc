@@ -1,5 +1,5 @@
 // The memory that the requests and the replies of all calls take is bounded.
-#include "server/memory_budget.h"
+#include "server/api/memory_budget.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <optional>
 #include <string>
 
-#include "server/call_context.h"
-#include "server/engine_items.h"
+#include "server/api/call_context.h"
+#include "server/api/engine_items.h"
 
 namespace lssar {
 namespace {

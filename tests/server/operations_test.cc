@@ -10,8 +10,8 @@
 #include <sstream>
 #include <string>
 
-#include "server/metrics.h"
-#include "server/options.h"
+#include "server/config/options.h"
+#include "server/ops/metrics.h"
 #include "server/run_server.h"
 
 namespace lssar {

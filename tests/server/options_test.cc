@@ -1,4 +1,4 @@
-#include "server/options.h"
+#include "server/config/options.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "server/flags.h"
-#include "server/security_warnings.h"
+#include "server/config/flags.h"
+#include "server/config/security_warnings.h"
 #include "tests/support/scratch_directory.h"
 
 namespace lssar {

@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "server/grpc_adapter.h"
+#include "server/config/limits.h"
+#include "server/grpc/adapter.h"
 #include "server/http/http_error.h"
 #include "server/http/json_text.h"
 #include "server/http/openai_request.h"
-#include "server/limits.h"
 #include "tests/server/parse_fixture.h"
 
 namespace lssar {

@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "server/parse_request.h"
+#include "server/api/parse_request.h"
 #include "tests/server/parse_fixture.h"
 
 namespace lssar {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "server/parse_request.h"
+#include "server/api/parse_request.h"
 #include "tests/server/zoo_checkpoint.h"
 
 namespace lssar {

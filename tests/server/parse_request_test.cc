@@ -1,4 +1,4 @@
-#include "server/parse_request.h"
+#include "server/api/parse_request.h"
 
 #include <gmock/gmock.h>
 #include <google/protobuf/stubs/logging.h>

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "server/parse_request.h"
+#include "server/api/parse_request.h"
 #include "tests/server/parse_fixture.h"
 
 namespace lssar {

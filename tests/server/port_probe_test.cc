@@ -1,5 +1,5 @@
 // Readiness sees a gRPC port that no longer answers, and one that answers again.
-#include "server/port_probe.h"
+#include "server/ops/port_probe.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

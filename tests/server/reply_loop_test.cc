@@ -1,4 +1,4 @@
-#include "server/reply_loop.h"
+#include "server/grpc/reply_loop.h"
 
 #include <arpa/inet.h>
 #include <grpcpp/server_builder.h>

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/limits.h"
+#include "server/config/limits.h"
 #include "tests/server/test_server.h"
 
 namespace lssar {

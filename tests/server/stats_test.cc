@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "kernels/str_cat.h"
+#include "base/str_cat.h"
 #include "tests/server/poll_until.h"
 #include "tests/server/test_server.h"
 

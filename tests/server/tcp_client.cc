@@ -4,7 +4,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include "kernels/check.h"
+#include "base/check.h"
 
 namespace lssar {
 

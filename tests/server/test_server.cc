@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "kernels/check.h"
+#include "base/check.h"
 #include "server/http/blocking_client.h"
 #include "server/served_model.h"
 #include "tests/server/held_tokenizer.h"

@@ -1,5 +1,5 @@
 // TLS and mutual TLS: which clients connect, and certificates that change at run time.
-#include "server/tls.h"
+#include "server/net/tls.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "server/http/blocking_client.h"
-#include "server/log.h"
+#include "server/ops/log.h"
 #include "tests/server/certificates.h"
 #include "tests/server/tcp_client.h"
 #include "tests/server/test_server.h"

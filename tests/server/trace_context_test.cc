@@ -1,4 +1,4 @@
-#include "server/trace_context.h"
+#include "server/ops/trace_context.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

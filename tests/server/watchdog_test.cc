@@ -1,4 +1,4 @@
-#include "server/watchdog.h"
+#include "server/ops/watchdog.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

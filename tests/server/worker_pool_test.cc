@@ -1,4 +1,4 @@
-#include "server/worker_pool.h"
+#include "server/api/worker_pool.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "models/quote.h"
-#include "models/utf8.h"
+#include "base/quote.h"
+#include "base/utf8.h"
 #include "tests/server/resident_memory.h"
 
 namespace lssar {

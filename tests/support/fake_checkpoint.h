@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/check.h"
+#include "base/check.h"
 #include "kernels/host_backend.h"
 #include "models/checkpoint.h"
 #include "tests/support/fake_model.h"

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "kernels/check.h"
+#include "base/check.h"
 #include "kernels/reference/sample.h"
 #include "models/language_model.h"
 

@@ -19,20 +19,17 @@ Tree = dict[str, str]
 Rule = Callable[[Tree], Iterator[Finding]]
 
 # Folders that the files of a folder may include: its own and the ones to its right in
-# clients -> proto <- server -> runtime -> models -> kernels
+# clients -> proto <- server -> runtime -> models -> kernels -> base
 MAY_INCLUDE = {
-    'kernels': {'kernels'},
-    'models': {'models', 'kernels'},
-    'runtime': {'runtime', 'models', 'kernels'},
-    'server': {'server', 'proto', 'runtime', 'models', 'kernels'},
+    'base': {'base'},
+    'kernels': {'kernels', 'base'},
+    'models': {'models', 'kernels', 'base'},
+    'runtime': {'runtime', 'models', 'kernels', 'base'},
+    'server': {'server', 'proto', 'runtime', 'models', 'kernels', 'base'},
     # server: its headers, to run the same server in the client's own process.
-    'clients': {'clients', 'proto', 'server'},
-    'tests': {'tests', 'clients', 'server', 'proto', 'runtime', 'models', 'kernels'},
+    'clients': {'clients', 'proto', 'server', 'base'},
+    'tests': {'tests', 'clients', 'server', 'proto', 'runtime', 'models', 'kernels', 'base'},
 }
-
-# Headers that every folder may include.
-SHARED = ('kernels/check.h', 'kernels/str_cat.h', 'kernels/status_macros.h', 'kernels/read_file.h',
-          'models/utf8.h')
 
 # Libraries that only some folders may include: name, pattern of the include, allowed folders.
 FENCED = (
@@ -83,11 +80,12 @@ def include_layers(tree: Tree) -> Iterator[Finding]:
                     yield Finding(path, line, f'{library} ("{target}") may be included only under '
                                   + ', '.join(allowed))
             target_folder = 'proto' if target.startswith('lssar/') else target.split('/')[0]
-            if target in SHARED or target_folder not in (*MAY_INCLUDE, 'proto'):
+            if target_folder not in (*MAY_INCLUDE, 'proto'):
                 continue
             if target_folder not in MAY_INCLUDE[folder]:
                 yield Finding(path, line, f'{folder} may not include "{target}": the order is '
-                              'clients -> proto <- server -> runtime -> models -> kernels')
+                              'clients -> proto <- server -> runtime -> models -> kernels -> '
+                              'base')
             backend = re.match(r'kernels/(cpu|cuda|reference)/', target)
             if backend and folder not in ('kernels', 'tests'):
                 yield Finding(path, line, f'{folder} sees kernels/*.h, not "{target}"')

@@ -47,6 +47,7 @@ def header(path: str, body: str = '') -> str:
 
 # (rule, files, the findings expected as 'path:line').
 CANARIES = (
+    (rules.include_layers, {'base/a.cc': '#include "kernels/b.h"\n'}, ['base/a.cc:1']),
     (rules.include_layers, {'kernels/a.cc': '#include "models/b.h"\n'}, ['kernels/a.cc:1']),
     (rules.include_layers, {'models/a.cc': '\n#include "runtime/b.h"\n'}, ['models/a.cc:2']),
     (rules.include_layers, {'models/a.cc': '#include "kernels/cpu/b.h"\n'}, ['models/a.cc:1']),
@@ -67,7 +68,7 @@ CANARIES = (
     (rules.include_layers,
      {'server/a.cc': '#include "runtime/b.h"\n#include "lssar/v1/inference.grpc.pb.h"\n',
       'clients/cli/a.cc': '#include "server/b.h"\n#include "lssar/v1/inference.pb.h"\n',
-      'clients/cli/c.cc': '#include "kernels/check.h"\n',
+      'clients/cli/c.cc': '#include "base/check.h"\n',
       'runtime/a.cc': '#include "kernels/ops.h"\n#include <vector>\n',
       'kernels/backend.cc': '#include "kernels/cpu/b.h"\n',
       'kernels/cpu/a.cc': '#include "hwy/highway.h"\n',

@@ -9,8 +9,8 @@
 #include <tuple>
 #include <utility>
 
+#include "base/str_cat.h"
 #include "kernels/cuda/driver.h"
-#include "kernels/str_cat.h"
 
 namespace lssar {
 namespace {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/check.h"
+#include "base/check.h"
 #include "kernels/cuda/emulation/emulated_gemm.h"
 #include "kernels/cuda/emulation/machine.h"
 #include "kernels/cuda/emulation/stream.h"

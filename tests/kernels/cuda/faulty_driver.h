@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "kernels/check.h"
+#include "base/check.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/emulation/emulated_backend.h"

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/status_macros.h"
+#include "base/status_macros.h"
 #include "tests/kernels/dense_cases.h"
 
 namespace lssar {

@@ -1,0 +1,36 @@
+#include "base/quote.h"
+
+#include "base/str_cat.h"
+#include "base/utf8.h"
+
+namespace lssar {
+namespace {
+
+// The front of `text`, at most `max_bytes`, as well-formed UTF-8.
+std::string Front(std::string_view text, size_t max_bytes) {
+  std::string front;
+  while (!text.empty()) {
+    const Utf8Unit unit = NextUtf8(text);
+    const std::string_view shown =
+        unit.kind == Utf8Kind::kCharacter ? text.substr(0, unit.num_bytes) : kReplacementCharacter;
+    if (front.size() + shown.size() > max_bytes) break;
+    const bool is_control = shown.size() == 1 && (uint8_t(shown[0]) < 0x20 || shown[0] == 0x7f);
+    front += is_control ? std::string_view(" ") : shown;
+    text.remove_prefix(unit.num_bytes);
+  }
+  return front;
+}
+
+}  // namespace
+
+std::string Quote(std::string_view value) {
+  if (value.size() <= kMaxQuotedBytes) return StrCat("\"", Front(value, 3 * value.size()), "\"");
+  return StrCat("\"", Front(value, kMaxQuotedBytes), "...\" (", value.size(), " bytes)");
+}
+
+std::string Shorten(std::string_view message, size_t max_bytes) {
+  if (message.size() <= max_bytes) return std::string(message);
+  return Front(message, max_bytes) + "...";
+}
+
+}  // namespace lssar

@@ -1,0 +1,428 @@
+// ReadTokenizerJson (bpe_files.h).
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/read_file.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
+#include "base/utf8.h"
+#include "models/json_fields.h"
+#include "models/text/bpe_files.h"
+#include "models/text/vocabulary_builder.h"
+
+namespace lssar {
+namespace {
+
+using nlohmann::json;
+using StepKind = PreTokenizerStep::Kind;
+
+constexpr int64_t kMaxId = 1 << 30;
+constexpr size_t kMaxSteps = 64;  // of a pipeline: each takes some of the stack
+
+// What the fields of a tokenizer.json say together.
+class Reader {
+ public:
+  Reader(std::string directory, std::string path)
+      : directory_(std::move(directory)), path_(std::move(path)) {}
+
+  absl::StatusOr<BpeVocabulary> Read(const std::string& text, int vocab_size) {
+    ASSIGN_OR_RETURN(const json parsed, ParseJson(text, path_));
+    JsonFields fields(parsed, path_);
+    fields.RefuseOthers({"version", "truncation", "padding", "added_tokens", "normalizer",
+                         "pre_tokenizer", "post_processor", "decoder", "model"});
+    for (const std::string_view name : {"truncation", "padding"}) {
+      if (fields.Has(name)) fields.Fail(StrCat(name, " must be null"));
+    }
+    const json* const normalizer = fields.Object("normalizer");
+    const json* const pre_tokenizer = fields.Object("pre_tokenizer");
+    const json* const post_processor = fields.Object("post_processor");
+    const json* const decoder = fields.Object("decoder");
+    const json* const model = fields.Object("model");
+    const json* const tokens = fields.Array("added_tokens");
+    if (model == nullptr) fields.Fail("model is missing");
+    RETURN_IF_ERROR(fields.status());
+
+    if (normalizer != nullptr) RETURN_IF_ERROR(ReadNormalizer(*normalizer, "normalizer"));
+    if (pre_tokenizer != nullptr) {
+      RETURN_IF_ERROR(ReadPreTokenizer(*pre_tokenizer, "pre_tokenizer"));
+    }
+    if (post_processor != nullptr) {
+      RETURN_IF_ERROR(CheckPostProcessor(*post_processor, "post_processor"));
+    }
+    RETURN_IF_ERROR(ReadDecoder(decoder));
+
+    VocabularyBuilder builder(
+        path_, vocab_size,
+        is_byte_level_ ? BpeModel::Alphabet::kBytes : BpeModel::Alphabet::kCharacters);
+    RETURN_IF_ERROR(ReadModel(*model, &builder));
+    if (tokens != nullptr) RETURN_IF_ERROR(ReadAddedTokens(*tokens, &builder));
+    builder.Get()->normalizer = std::move(normalizer_);
+    builder.Get()->pre_tokenizer = std::move(pre_tokenizer_);
+    builder.Get()->adds_dummy_prefix = adds_dummy_prefix_;
+    return std::move(builder).Finish(HashOfFiles({text}));
+  }
+
+ private:
+  JsonFields FieldsOf(const json& object, std::string_view where) const {
+    return JsonFields(object, StrCat(path_, ": ", where));
+  }
+
+  // Calls `read` with each object of the array `name`.
+  template <typename ReadOne>
+  absl::Status ForEach(std::string_view name, std::string_view where, JsonFields* fields,
+                       ReadOne read) {
+    const json* const list = fields->Array(name);
+    if (list == nullptr) fields->Fail(StrCat(name, " is missing"));
+    RETURN_IF_ERROR(fields->status());
+    for (size_t i = 0; i < list->size(); ++i) {
+      RETURN_IF_ERROR(read((*list)[i], StrCat(where, ": ", name, "[", i, "]")));
+    }
+    return absl::OkStatus();
+  }
+
+  static void RefuseType(std::string_view type, std::string_view choices, JsonFields* fields) {
+    fields->Fail(StrCat("type is \"", type.substr(0, 80), "\", must be ", choices));
+  }
+
+  static void RefuseMany(size_t num_steps, JsonFields* fields) {
+    if (num_steps > kMaxSteps) fields->Fail(StrCat("is step ", num_steps, ", at most ", kMaxSteps));
+  }
+
+  // The text of {"String": text}.
+  std::string LiteralPattern(JsonFields* fields, std::string_view where) const {
+    const json* const pattern = fields->Object("pattern");
+    if (pattern == nullptr) fields->Fail("pattern is missing");
+    if (!fields->status().ok()) return "";
+    JsonFields pattern_fields = FieldsOf(*pattern, StrCat(where, ": pattern"));
+    pattern_fields.RefuseOthers({"String"});
+    std::string text = pattern_fields.Text("String");
+    if (text.empty()) pattern_fields.Fail("String is empty");
+    if (!pattern_fields.status().ok()) fields->Fail(StrCat(pattern_fields.status().message()));
+    return text;
+  }
+
+  absl::Status ReadNormalizer(const json& object, const std::string& where) {
+    JsonFields fields = FieldsOf(object, where);
+    const std::string type = fields.Text("type");
+    if (type == "Sequence") {
+      fields.RefuseOthers({"type", "normalizers"});
+      return ForEach("normalizers", where, &fields, [&](const json& one, const std::string& at) {
+        return ReadNormalizer(one, at);
+      });
+    }
+    NormalizerStep step;
+    if (type == "NFC" || type == "NFD" || type == "NFKC" || type == "NFKD") {
+      fields.RefuseOthers({"type"});
+      step.kind = type == "NFC"    ? NormalizerStep::Kind::kNfc
+                  : type == "NFD"  ? NormalizerStep::Kind::kNfd
+                  : type == "NFKC" ? NormalizerStep::Kind::kNfkc
+                                   : NormalizerStep::Kind::kNfkd;
+    } else if (type == "Prepend") {
+      fields.RefuseOthers({"type", "prepend"});
+      step = {.kind = NormalizerStep::Kind::kPrepend, .from = "", .to = fields.Text("prepend")};
+    } else if (type == "Replace") {
+      fields.RefuseOthers({"type", "pattern", "content"});
+      step = {.kind = NormalizerStep::Kind::kReplace,
+              .from = LiteralPattern(&fields, where),
+              .to = fields.Text("content")};
+    } else {
+      RefuseType(type, "one of NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence", &fields);
+    }
+    normalizer_.push_back(std::move(step));
+    RefuseMany(normalizer_.size(), &fields);
+    return fields.status();
+  }
+
+  absl::Status ReadPreTokenizer(const json& object, const std::string& where) {
+    JsonFields fields = FieldsOf(object, where);
+    const std::string type = fields.Text("type");
+    if (is_byte_level_) fields.Fail("follows ByteLevel, which must be the last");
+    if (type == "Sequence") {
+      fields.RefuseOthers({"type", "pretokenizers"});
+      return ForEach("pretokenizers", where, &fields, [&](const json& one, const std::string& at) {
+        return ReadPreTokenizer(one, at);
+      });
+    }
+    if (type == "ByteLevel") {
+      fields.RefuseOthers({"type", "add_prefix_space", "trim_offsets", "use_regex"});
+      is_byte_level_ = true;
+      if (fields.Bool("add_prefix_space", true)) {
+        pre_tokenizer_.push_back({.kind = StepKind::kAddSpace});
+      }
+      if (fields.Bool("use_regex", true)) AddPattern(kGpt2Pattern);
+    } else if (type == "Split") {
+      ReadSplit(where, &fields);
+    } else if (type == "Digits") {
+      fields.RefuseOthers({"type", "individual_digits"});
+      pre_tokenizer_.push_back({.kind = fields.Bool("individual_digits", false)
+                                            ? StepKind::kSingleDigits
+                                            : StepKind::kDigitRuns});
+    } else if (type == "Metaspace") {
+      ReadMetaspace(&fields);
+    } else {
+      RefuseType(type, "one of ByteLevel, Split, Digits, Metaspace, Sequence", &fields);
+    }
+    RefuseMany(pre_tokenizer_.size(), &fields);
+    return fields.status();
+  }
+
+  void AddPattern(std::string_view pattern) {
+    pre_tokenizer_.push_back({.kind = StepKind::kPattern, .pattern = std::string(pattern)});
+  }
+
+  void ReadSplit(const std::string& where, JsonFields* fields) {
+    fields->RefuseOthers({"type", "pattern", "behavior", "invert"});
+    const std::string behavior = fields->Text("behavior");
+    const bool invert = fields->Bool("invert", false);
+    const json* const pattern = fields->Object("pattern");
+    std::string regex;
+    if (pattern != nullptr && pattern->contains("Regex")) {
+      JsonFields pattern_fields = FieldsOf(*pattern, StrCat(where, ": pattern"));
+      pattern_fields.RefuseOthers({"Regex"});
+      regex = pattern_fields.Text("Regex");
+      if (!pattern_fields.status().ok()) fields->Fail(StrCat(pattern_fields.status().message()));
+    } else {
+      for (const char c : LiteralPattern(fields, where)) {
+        const bool is_punctuation = c > ' ' && c < 0x7F && std::isalnum(uint8_t(c)) == 0;
+        if (is_punctuation) regex += '\\';
+        regex += c;
+      }
+    }
+    // Both give the matches of a pattern that matches every character.
+    const bool removes_rest = behavior == "Removed" && invert && MatchesAllText(regex);
+    if (!removes_rest && (behavior != "Isolated" || invert)) {
+      fields->Fail(StrCat("behavior is \"", behavior.substr(0, 80), "\" with invert ",
+                          invert ? "true" : "false", ", must be \"Isolated\" with false"));
+    }
+    AddPattern(regex);
+  }
+
+  static bool MatchesAllText(std::string_view regex) {
+    return regex == kGpt2Pattern || regex == kCl100kPattern || regex == kQwen2Pattern ||
+           regex == kO200kPattern;
+  }
+
+  void ReadMetaspace(JsonFields* fields) {
+    fields->RefuseOthers(
+        {"type", "replacement", "add_prefix_space", "prepend_scheme", "split", "str_rep"});
+    const std::string replacement = fields->Text("replacement");
+    if (replacement != kSpaceSymbol) fields->Fail("replacement must be U+2581");
+    const std::string scheme =
+        fields->Text("prepend_scheme", fields->Bool("add_prefix_space", true) ? "always" : "never");
+    pre_tokenizer_.push_back({.kind = StepKind::kEscapeSpaces});
+    if (scheme == "always") {
+      pre_tokenizer_.push_back({.kind = StepKind::kPrefixAll});
+    } else if (scheme == "first") {
+      pre_tokenizer_.push_back({.kind = StepKind::kPrefixText});
+    } else if (scheme != "never") {
+      fields->Fail(StrCat("prepend_scheme is \"", scheme.substr(0, 80),
+                          "\", must be one of always, first, never"));
+    }
+    if (fields->Bool("split", true))
+      pre_tokenizer_.push_back({.kind = StepKind::kSplitBeforeSpace});
+  }
+
+  // ByteLevel changes offsets only. A template puts special tokens around a text: this project
+  // takes BOS from tokenizer_config.json's add_bos_token.
+  absl::Status CheckPostProcessor(const json& object, const std::string& where) {
+    JsonFields fields = FieldsOf(object, where);
+    const std::string type = fields.Text("type");
+    if (type == "Sequence") {
+      return ForEach("processors", where, &fields, [&](const json& one, const std::string& at) {
+        return CheckPostProcessor(one, at);
+      });
+    }
+    if (type == "TemplateProcessing") return CheckTemplate(where, &fields);
+    if (type != "ByteLevel") {
+      RefuseType(type, "one of ByteLevel, TemplateProcessing, Sequence", &fields);
+    }
+    return fields.status();
+  }
+
+  absl::Status CheckTemplate(const std::string& where, JsonFields* fields) {
+    std::string before;
+    bool has_text = false;
+    RETURN_IF_ERROR(ForEach("single", where, fields, [&](const json& part, const std::string& at) {
+      JsonFields part_fields = FieldsOf(part, at);
+      part_fields.RefuseOthers({"SpecialToken", "Sequence"});
+      const json* const token = part_fields.Object("SpecialToken");
+      if (token == nullptr) {
+        has_text = true;
+      } else if (has_text) {
+        part_fields.Fail("puts a special token behind the text, which is not supported");
+      } else {
+        before = FieldsOf(*token, at).Text("id", "");
+      }
+      return part_fields.status();
+    }));
+    if (before.empty() || SaysAddBosToken()) return absl::OkStatus();
+    fields->Fail(StrCat("puts \"", before.substr(0, 80), "\" before each text: ", directory_,
+                        "/tokenizer_config.json must have add_bos_token, true or false"));
+    return fields->status();
+  }
+
+  bool SaysAddBosToken() const {
+    const std::string path = directory_ + "/tokenizer_config.json";
+    const absl::StatusOr<std::string> text = ReadWholeFile(path);
+    if (!text.ok()) return false;
+    const absl::StatusOr<json> parsed = ParseJson(*text, path);
+    return parsed.ok() && JsonFields(*parsed, path).Has("add_bos_token");
+  }
+
+  // Decoding is Tokenizer::PieceBytes: a decoder must give the same text.
+  absl::Status ReadDecoder(const json* decoder) {
+    if (decoder == nullptr) {
+      if (is_byte_level_) return absl::OkStatus();
+      return absl::InvalidArgumentError(
+          StrCat(path_,
+                 ": decoder is missing, must be Metaspace or a Sequence of Replace, "
+                 "ByteFallback, Fuse, Strip; or pre_tokenizer must have ByteLevel"));
+    }
+    JsonFields fields = FieldsOf(*decoder, "decoder");
+    const std::string type = fields.Text("type");
+    if (is_byte_level_) {
+      if (type != "ByteLevel") RefuseType(type, "ByteLevel, as the pre_tokenizer", &fields);
+      return fields.status();
+    }
+    if (type == "Metaspace") {
+      const std::string scheme =
+          fields.Text("prepend_scheme", fields.Bool("add_prefix_space", true) ? "always" : "never");
+      if (fields.Text("replacement") != kSpaceSymbol) fields.Fail("replacement must be U+2581");
+      adds_dummy_prefix_ = scheme != "never";
+      return fields.status();
+    }
+    if (type != "Sequence") RefuseType(type, "Metaspace or Sequence", &fields);
+    RETURN_IF_ERROR(fields.status());
+    std::vector<std::string> types;
+    RETURN_IF_ERROR(
+        ForEach("decoders", "decoder", &fields, [&](const json& one, const std::string& at) {
+          JsonFields step = FieldsOf(one, at);
+          types.push_back(step.Text("type"));
+          if (types.back() == "Replace" &&
+              (LiteralPattern(&step, at) != kSpaceSymbol || step.Text("content") != " ")) {
+            step.Fail("must replace U+2581 by a space");
+          }
+          if (types.back() == "Strip") {
+            adds_dummy_prefix_ = true;
+            if (step.Text("content") != " " || step.Int("start", 0, kMaxId) != 1 ||
+                step.Int("stop", 0, kMaxId) != 0) {
+              step.Fail("must strip one space from the start");
+            }
+          }
+          return step.status();
+        }));
+    const std::vector<std::string> wanted{"Replace", "ByteFallback", "Fuse"};
+    std::vector<std::string> wanted_with_strip = wanted;
+    wanted_with_strip.emplace_back("Strip");
+    if (types != wanted && types != wanted_with_strip) {
+      fields.Fail(StrCat("decoders are ", StrJoin(types), "; must be ", StrJoin(wanted),
+                         " and possibly Strip"));
+    }
+    return fields.status();
+  }
+
+  // Each merge is "left right" or ["left", "right"].
+  absl::Status ReadMerges(const json& merges, VocabularyBuilder* builder) const {
+    for (size_t i = 0; i < merges.size(); ++i) {
+      const json& merge = merges[i];
+      const std::string where = StrCat(path_, ": model: merges[", i, "]");
+      std::string_view left, right;
+      if (merge.is_string()) {
+        const std::string_view text = merge.get_ref<const std::string&>();
+        const size_t space = text.find(' ');
+        left = text.substr(0, space);
+        if (space != text.npos) right = text.substr(space + 1);
+      } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() &&
+                 merge[1].is_string()) {
+        left = merge[0].get_ref<const std::string&>();
+        right = merge[1].get_ref<const std::string&>();
+      }
+      if (left.empty() || right.empty()) {
+        return absl::InvalidArgumentError(where + ": must be two pieces");
+      }
+      RETURN_IF_ERROR(builder->AddMerge(left, right, where));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadModel(const json& object, VocabularyBuilder* builder) {
+    JsonFields fields = FieldsOf(object, "model");
+    fields.RefuseOthers({"type", "dropout", "unk_token", "continuing_subword_prefix",
+                         "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges",
+                         "vocab", "merges"});
+    const std::string type = fields.Text("type", "BPE");  // old files do not say
+    if (type != "BPE") RefuseType(type, "BPE", &fields);
+    if (fields.Number("dropout", 0, 1, 0.0) != 0) fields.Fail("dropout must be null or 0");
+    for (const std::string_view name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+      if (!fields.Text(name, "").empty()) fields.Fail(StrCat(name, " must be null or empty"));
+    }
+    const bool ignore_merges = fields.Bool("ignore_merges", false);
+    const bool byte_fallback = fields.Bool("byte_fallback", false);
+    if (is_byte_level_ && byte_fallback) {
+      fields.Fail("byte_fallback is true, must be false with ByteLevel");
+    }
+    const std::string unknown = fields.Text("unk_token", "");
+    const bool fuse_unknown = fields.Bool("fuse_unk", false);
+    const json* const names = fields.Object("vocab");
+    const json* const merges = fields.Array("merges");
+    if (names == nullptr || merges == nullptr) fields.Fail("must have vocab and merges");
+    RETURN_IF_ERROR(fields.status());
+
+    RETURN_IF_ERROR(AddPieces(*names, path_, builder));
+    RETURN_IF_ERROR(builder->FindSymbols(byte_fallback));
+    RETURN_IF_ERROR(ReadMerges(*merges, builder));
+    if (ignore_merges) builder->MakeAllPiecesWords();
+    if (is_byte_level_) return absl::OkStatus();
+
+    BpeModel& model = builder->Get()->model;
+    model.unknown_id = builder->IdOf(unknown);
+    model.fuse_unknown = fuse_unknown;
+    if (model.unknown_id == kNoId && !byte_fallback) {
+      fields.Fail(unknown.empty() ? "unk_token is missing, must be a piece, or byte_fallback true"
+                                  : StrCat("unk_token \"", unknown.substr(0, 80),
+                                           "\" is not in the vocabulary"));
+    }
+    // A text is one word here. It may be split where no merge reaches across: the ids are the same.
+    const bool has_splits =
+        !pre_tokenizer_.empty() && pre_tokenizer_.back().kind == StepKind::kSplitBeforeSpace;
+    if (!has_splits && !ignore_merges && !builder->MergesAcrossSpaces() &&
+        builder->IdOf(kSpaceSymbol) != kNoId) {
+      pre_tokenizer_.push_back({.kind = StepKind::kSplitBeforeSpaces});
+    }
+    return fields.status();
+  }
+
+  absl::Status ReadAddedTokens(const json& tokens, VocabularyBuilder* builder) const {
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      JsonFields fields(tokens[i], StrCat(path_, ": added_tokens[", i, "]"));
+      const bool is_special = fields.Bool("special", false);
+      AddedToken token{.content = fields.Text("content"),
+                       .id = int32_t(fields.Int("id", 0, kMaxId)),
+                       .is_special = is_special,
+                       .is_normalized = fields.Bool("normalized", !is_special)};
+      for (const std::string_view name : {"single_word", "lstrip", "rstrip"}) {
+        if (fields.Bool(name, false)) fields.Fail(StrCat(name, " is true, must be false"));
+      }
+      RETURN_IF_ERROR(fields.status());
+      RETURN_IF_ERROR(builder->AddToken(std::move(token)));
+    }
+    return absl::OkStatus();
+  }
+
+  const std::string directory_, path_;
+  std::vector<NormalizerStep> normalizer_;
+  std::vector<PreTokenizerStep> pre_tokenizer_;
+  bool is_byte_level_ = false;
+  bool adds_dummy_prefix_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<BpeVocabulary> ReadTokenizerJson(const std::string& directory, int vocab_size) {
+  const std::string path = directory + "/tokenizer.json";
+  ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path));
+  return Reader(directory, path).Read(text, vocab_size);
+}
+
+}  // namespace lssar

@@ -1,0 +1,156 @@
+#include "server/api/call_context.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <random>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
+#include "server/api/reply_fields.h"
+#include "server/served_model.h"
+
+namespace lssar {
+namespace {
+
+constexpr size_t kMaxIdBytes = 64;
+
+bool IsValidId(std::string_view id) {
+  return !id.empty() && id.size() <= kMaxIdBytes && std::all_of(id.begin(), id.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
+  });
+}
+
+std::string MakeId() {
+  static const uint64_t random_prefix =
+      (uint64_t{std::random_device()()} << 16) ^ uint64_t { std::random_device()() };
+  static std::atomic<uint64_t> counter = 0;
+  return absl::StrFormat("%012x-%d", random_prefix & 0xffffffffffff, ++counter);
+}
+
+}  // namespace
+
+CallContext::CallContext(CallMetadata metadata, const ServiceParts& parts)
+    : metadata_(std::move(metadata)),
+      request_id_(IsValidId(metadata_.request_id) ? metadata_.request_id : MakeId()),
+      trace_(StartSpan(metadata_.traceparent)),
+      started_(Clock::now()),
+      parts_(parts) {}
+
+CallContext::~CallContext() {
+  if (num_reply_bytes_ > 0) parts_.reply_memory->Return(num_reply_bytes_);
+}
+
+absl::Status CallContext::Admit(KeyRole role, AbortCallback abort) {
+  ASSIGN_OR_RETURN(AdmissionTicket ticket,
+                   parts_.admission->Admit(metadata_.authorization, role, std::move(abort)));
+  model_ = &ticket.Model();
+  {
+    const std::lock_guard lock(mutex_);
+    key_name_ = ticket.KeyName();
+    if (!key_name_.empty()) log_fields_["key"] = key_name_;
+    ticket_.emplace(std::move(ticket));
+  }
+  return metadata_.kind ? model_->GetEngine().CheckQueueCapacity() : absl::OkStatus();
+}
+
+absl::Status CallContext::HoldReply(int64_t num_bytes) {
+  if (num_bytes <= parts_.stream.buffer_bytes) return absl::OkStatus();
+  RETURN_IF_ERROR(parts_.reply_memory->Take(num_bytes));
+  num_reply_bytes_ = num_bytes;
+  return absl::OkStatus();
+}
+
+absl::Status CallContext::CheckStop() const {
+  if (metadata_.deadline && Clock::now() >= *metadata_.deadline) {
+    return absl::DeadlineExceededError("the deadline passed while the request was parsed");
+  }
+  if (is_stopped_) return absl::CancelledError("the call ended while its request was parsed");
+  return absl::OkStatus();
+}
+
+ParseContext CallContext::MakeParseContext(uint64_t default_seed) const {
+  ParseContext context = ContextOf(*model_, default_seed);
+  context.should_stop = [this] { return !CheckStop().ok(); };
+  return context;
+}
+
+void CallContext::Complete(std::string id, Request* request) const {
+  request->id = std::move(id);
+  request->deadline = metadata_.deadline;
+  if (key_name_.empty() || parts_.share_prefix_cache_between_keys) return;
+  // A key's name has no slash (api_keys.h), so no two pairs of name and salt give the same text.
+  request->cache_salt = StrCat(key_name_, "/", request->cache_salt);
+}
+
+void CallContext::CountTokens(int64_t num_tokens) {
+  const std::lock_guard lock(mutex_);
+  if (ticket_) ticket_->CountTokens(num_tokens);
+}
+
+void CallContext::ReleaseKey() {
+  const std::lock_guard lock(mutex_);
+  if (ticket_) ticket_->ReleaseKey();
+}
+
+void CallContext::AddLogFields(const LogFields& fields) {
+  const std::lock_guard lock(mutex_);
+  log_fields_.update(fields);
+}
+
+void CallContext::SetResult(const RequestStats& stats, std::optional<FinishReason> finish) {
+  const std::lock_guard lock(mutex_);
+  stats_ = stats;
+  finish_ = finish;
+  log_fields_.update(ToLogFields(stats));
+  if (finish) log_fields_["finish"] = FinishName(*finish);
+}
+
+// When its deadline passes, the client cancels the call, and the server often sees the cancellation
+// first: gRPC's wire format rounds a deadline up by as much as 1%, so the server's deadline is
+// later than the client's. A cancellation near the deadline is therefore reported as
+// DEADLINE_EXCEEDED.
+absl::Status CallContext::ReportedStatus(const absl::Status& status) const {
+  const std::optional<Clock::time_point> deadline = metadata_.deadline;
+  if (!absl::IsCancelled(status) || !deadline) return status;
+  const auto tolerance = (*deadline - started_) / 50 + std::chrono::milliseconds(10);
+  if (Clock::now() < *deadline - tolerance) return status;
+  return absl::DeadlineExceededError(status.message());
+}
+
+void CallContext::End(const absl::Status& status) {
+  const absl::Status reported = ReportedStatus(status);
+  const Clock::duration elapsed = Elapsed();
+  const auto elapsed_us = std::chrono::duration_cast<std::chrono::microseconds>(elapsed).count();
+  LogFields fields = {{"request_id", request_id_},
+                      {"trace_id", trace_.trace_id},
+                      {"span_id", trace_.span_id},
+                      {"rpc", metadata_.rpc},
+                      {"status", absl::StatusCodeToString(reported.code())},
+                      {"elapsed_us", elapsed_us}};
+  if (!trace_.parent_id.empty()) fields["parent_id"] = trace_.parent_id;
+  CallEnd end = {.code = reported.code(), .elapsed = elapsed};
+  {
+    const std::lock_guard lock(mutex_);
+    fields.update(log_fields_);
+    end.finish = finish_;
+    end.stats = stats_;
+    if (ticket_) ticket_->ReleaseKey();
+  }
+  if (metadata_.kind) {
+    end.kind = *metadata_.kind;
+    parts_.metrics->OnEnd(end);
+  }
+  if (absl::IsInternal(reported) || absl::IsDataLoss(reported)) {
+    // The server makes these messages itself: they contain no text of prompts.
+    fields["message"] = std::string(reported.message());
+    parts_.log->Error("call", fields);
+  } else {
+    parts_.log->Info("call", fields);
+  }
+}
+
+}  // namespace lssar

@@ -1,0 +1,151 @@
+// Per-call context, the same for gRPC and HTTP: request id, trace, deadline and admission ticket.
+// Writes the log line and the metrics when the call ends.
+#ifndef LSSAR_SERVER_API_CALL_CONTEXT_H_
+#define LSSAR_SERVER_API_CALL_CONTEXT_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "runtime/request.h"
+#include "server/api/memory_budget.h"
+#include "server/api/parse_request.h"
+#include "server/api/worker_pool.h"
+#include "server/auth/admission_control.h"
+#include "server/config/options.h"
+#include "server/ops/log.h"
+#include "server/ops/metrics.h"
+#include "server/ops/trace_context.h"
+
+namespace lssar {
+
+class ReplyLoop;
+
+// What every call uses. All of it outlives the calls.
+struct ServiceParts {
+  AdmissionControl* admission = nullptr;
+  const Log* log = nullptr;
+  Metrics* metrics = nullptr;
+  WorkerPool* workers = nullptr;  // parses and tokenizes requests
+  MemoryBudget* request_memory = nullptr;
+  MemoryBudget* reply_memory = nullptr;
+  ReplyLoop* replies = nullptr;  // of gRPC's streaming calls
+  StreamOptions stream = {};
+  bool share_prefix_cache_between_keys = false;
+};
+
+// What a client sends besides the request itself. Fields are as received, not yet validated.
+struct CallMetadata {
+  std::string_view rpc;               // for the log; static storage
+  std::optional<CallKind> kind = {};  // set: the call runs on the engine and metrics count it
+  std::string request_id = {};        // x-request-id
+  std::string traceparent = {};       // W3C trace context
+  std::string authorization = {};     // "Bearer KEY"
+  std::optional<Clock::time_point> deadline = {};  // nullopt: none
+};
+
+// Threads  any; Admit is called once, before any other thread sees the context
+class CallContext {
+ public:
+  // Keeps the client's request id if it is 1 to 64 of [A-Za-z0-9._-]; otherwise makes one that is
+  // unique among all lssar processes (random prefix, counter).
+  CallContext(CallMetadata metadata, const ServiceParts& parts);
+  ~CallContext();
+  CallContext(const CallContext&) = delete;
+  CallContext& operator=(const CallContext&) = delete;
+
+  // Both go back to the client: in gRPC's trailing metadata, in HTTP's response headers.
+  const std::string& RequestId() const { return request_id_; }
+  std::string Traceparent() const { return trace_.Traceparent(); }
+
+  std::optional<Clock::time_point> Deadline() const { return metadata_.deadline; }
+  Clock::duration Elapsed() const { return Clock::now() - started_; }
+  Metrics& GetMetrics() const { return *parts_.metrics; }
+  MemoryBudget& RequestMemory() const { return *parts_.request_memory; }
+
+  // Obtains the admission ticket, which is held until the context is destroyed. A call with a kind
+  // also requires free capacity in the engine's queue. Call before the request is parsed, so that
+  // an overloaded server rejects cheaply.
+  // `abort`: ends the call at once, from any thread; empty if the call ends by itself soon
+  // Errors  those of AdmissionControl::Admit and Engine::CheckQueueCapacity
+  absl::Status Admit(KeyRole role, AbortCallback abort = {});
+  // Requires  Admit obtained a ticket
+  ServedModel& Model() const { return *model_; }
+
+  // Takes memory for a reply that is kept whole until the client has read it; the context's end
+  // gives it back. A reply up to --stream-buffer takes none. Call at most once.
+  // Errors  RESOURCE_EXHAUSTED: unread replies of all calls take too much (limits::kMaxReplyBytes)
+  absl::Status HoldReply(int64_t num_bytes);
+  // True once HoldReply has taken memory.
+  bool HoldsReply() const { return num_reply_bytes_ > 0; }
+  const StreamOptions& GetStreamOptions() const { return parts_.stream; }
+
+  // Runs `work` on the worker pool. `num_bytes`: of the request.
+  // Errors  RESOURCE_EXHAUSTED: the pool's queue is full
+  absl::Status RunOnWorker(int64_t num_bytes, std::function<void()> work) const {
+    return parts_.workers->Submit(num_bytes, std::move(work));
+  }
+
+  // The client has left, or the call was aborted: work that still parses ends early.
+  void Stop() { is_stopped_ = true; }
+  // OK while the call's result is wanted. CANCELLED: stopped; DEADLINE_EXCEEDED
+  absl::Status CheckStop() const;
+
+  // `result` of parsing, where CANCELLED says that the work was stopped: then why.
+  template <typename T>
+  absl::StatusOr<T> Outcome(absl::StatusOr<T> result) const {
+    if (!absl::IsCancelled(result.status())) return result;
+    const absl::Status stopped = CheckStop();
+    return stopped.ok() ? result : absl::StatusOr<T>(stopped);
+  }
+
+  // For the functions of parse_request.h, which stop when CheckStop fails. Valid as long as this.
+  // Requires  Admit obtained a ticket
+  ParseContext MakeParseContext(uint64_t default_seed = 0) const;
+
+  // Sets the parts of a parsed request that come from the call: id, deadline, and the name of the
+  // API key as a part of the cache salt, so that no key can measure what another key has cached.
+  void Complete(std::string id, Request* request) const;
+
+  // Charges prompt or output tokens to the call's key.
+  void CountTokens(int64_t num_tokens);
+  // The key may start another call. Call before the client learns that this call has ended, so
+  // that its next call does not count this one. Idempotent; End does it as well.
+  void ReleaseKey();
+
+  // Adds fields to the log line. Never pass text of prompts or outputs.
+  void AddLogFields(const LogFields& fields);
+  // Sets the engine's counts and the finish reason (of Generate), for the log line and metrics.
+  void SetResult(const RequestStats& stats, std::optional<FinishReason> finish);
+
+  // Writes the log line (level error for INTERNAL and DATA_LOSS, else info), counts the call if it
+  // has a kind, and releases the key. Call once.
+  void End(const absl::Status& status);
+
+ private:
+  absl::Status ReportedStatus(const absl::Status& status) const;
+
+  const CallMetadata metadata_;
+  const std::string request_id_;
+  const TraceContext trace_;
+  const Clock::time_point started_;
+  const ServiceParts parts_;
+  int64_t num_reply_bytes_ = 0;  // held in parts_.reply_memory
+  ServedModel* model_ = nullptr;
+  std::string key_name_;  // empty: the server has no keys
+  std::atomic<bool> is_stopped_ = false;
+
+  std::mutex mutex_;  // an aborted call may end while the engine still reports
+  std::optional<AdmissionTicket> ticket_;
+  RequestStats stats_;
+  std::optional<FinishReason> finish_;
+  LogFields log_fields_ = LogFields::object();
+};
+
+}  // namespace lssar
+
+#endif  // LSSAR_SERVER_API_CALL_CONTEXT_H_

@@ -1,0 +1,157 @@
+#include "server/api/engine_items.h"
+
+#include <utility>
+
+#include "base/status_macros.h"
+#include "base/str_cat.h"
+#include "server/api/reply_fields.h"
+#include "server/served_model.h"
+
+namespace lssar {
+namespace {
+
+template <typename T>
+int64_t BytesOf(const std::vector<T>& list) {
+  return std::ssize(list) * int64_t{sizeof(T)};
+}
+
+// The memory that `request` takes, in round figures.
+int64_t BytesOf(const Request& request) {
+  int64_t num_bytes = int64_t{sizeof(EngineItems::Item)} + BytesOf(request.prompt);
+  if (request.generate) {
+    const SamplingParams& sampling = request.generate->sampling;
+    num_bytes += BytesOf(sampling.allowed_ids) + BytesOf(sampling.banned_ids) +
+                 BytesOf(sampling.logit_bias) + BytesOf(request.generate->stop_strings);
+  }
+  if (request.score) {
+    num_bytes += BytesOf(request.score->continuations);
+    for (const auto& continuation : request.score->continuations)
+      num_bytes += BytesOf(continuation);
+  }
+  if (request.attention) num_bytes += BytesOf(request.attention->layers);
+  return num_bytes;
+}
+
+}  // namespace
+
+void EngineItems::Start(std::vector<Item> items) {
+  {
+    const std::lock_guard lock(mutex_);
+    has_started_ = true;
+    const absl::Status status = Hold(std::move(items));
+    if (!status.ok()) Fail(status);
+    for (const Item& item : items_) context_.CountTokens(NumPromptTokens(item.request));
+  }
+  SubmitMore();
+}
+
+absl::Status EngineItems::Hold(std::vector<Item> items) {
+  int64_t num_bytes = 0;
+  for (Item& item : items) num_bytes += item.num_bytes = BytesOf(item.request);
+  RETURN_IF_ERROR(context_.RequestMemory().Take(num_bytes));
+  items_ = std::move(items);
+  return absl::OkStatus();
+}
+
+void EngineItems::Return(Item* item) {
+  context_.RequestMemory().Return(std::exchange(item->num_bytes, 0));
+}
+
+void EngineItems::Free() {
+  for (Item& item : items_) Return(&item);
+  items_ = {};
+}
+
+void EngineItems::SubmitMore() {
+  absl::Status end;
+  RequestStats total;
+  {
+    const std::lock_guard lock(mutex_);
+    while (error_.ok() && !is_retry_pending_ && next_item_ < items_.size() &&
+           in_flight_.size() < kMaxItemsInFlight && owner_.HasSpaceForItems()) {
+      const absl::Status status = SubmitNext();
+      if (status.ok()) continue;
+      const bool is_waiting = absl::IsResourceExhausted(status) && next_item_ > 0;
+      if (!is_waiting) {
+        Fail(status);
+      } else if (in_flight_.empty()) {
+        is_retry_pending_ = true;
+        owner_.RetryLater(kRetryInterval);
+      }
+      break;
+    }
+    const bool is_last = has_started_ && next_item_ == items_.size();
+    if (has_ended_ || !in_flight_.empty() || (error_.ok() && !is_last)) return;
+    has_ended_ = true;
+    Free();
+    end = error_;
+    total = total_;
+  }
+  owner_.OnItemsEnd(end, total);
+}
+
+absl::Status EngineItems::SubmitNext() {
+  Item& item = items_[next_item_];
+  const int index = int(next_item_);
+  if (item.known) {
+    Return(&item);
+    AddStats(*item.known, &total_);
+    owner_.OnItemEnd(index, *item.known);
+  } else {
+    const std::string& id = context_.RequestId();
+    Request request = item.request;
+    context_.Complete(items_.size() == 1 ? id : StrCat(id, "/", index), &request);
+    ASSIGN_OR_RETURN(in_flight_[index], context_.Model().GetEngine().Submit(
+                                            std::move(request), owner_.MakeSink(index)));
+    item.request = Request();  // frees the memory: the engine has its own copy
+  }
+  ++next_item_;
+  return absl::OkStatus();
+}
+
+void EngineItems::Fail(const absl::Status& error) {
+  if (!error_.ok()) return;
+  error_ = error;
+  for (const auto& [item, handle] : in_flight_) handle.Cancel();
+}
+
+void EngineItems::OnDone(int item, const absl::Status& status, const RequestStats& stats) {
+  {
+    const std::lock_guard lock(mutex_);
+    in_flight_.erase(item);
+    Return(&items_[size_t(item)]);
+    AddStats(stats, &total_);
+    if (!status.ok()) {
+      Fail(status);
+    } else {
+      owner_.OnItemEnd(item, stats);
+    }
+  }
+  SubmitMore();
+}
+
+void EngineItems::Resume() {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [item, handle] : in_flight_) handle.Resume();
+  }
+  SubmitMore();
+}
+
+void EngineItems::Stop(const absl::Status& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    Fail(reason);
+  }
+  SubmitMore();
+}
+
+void EngineItems::Retry() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_retry_pending_ = false;
+  }
+  SubmitMore();
+}
+
+}  // namespace lssar

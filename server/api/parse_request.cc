@@ -1,0 +1,767 @@
+#include "server/api/parse_request.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "base/quote.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
+#include "models/attention_override.h"
+#include "runtime/limits.h"
+#include "server/api/fields.h"
+#include "server/served_model.h"
+
+namespace lssar {
+namespace {
+
+// Messages of a chat. Each takes microseconds of its template, which cannot be stopped.
+constexpr size_t kMaxChatMessages = size_t{1} << 16;
+// Bytes of a chat template's own error, which may repeat what a message says.
+constexpr size_t kMaxTemplateErrorBytes = 200;
+
+// Requires  the checkpoint has a tokenizer
+size_t MaxTextBytes(const ParseContext& context) {
+  if (context.max_text_bytes > 0) return context.max_text_bytes;
+  return size_t(context.max_model_len) * size_t(context.checkpoint->tokenizer->MaxPieceBytes());
+}
+
+// Without a tokenizer any text is refused later.
+absl::Status CheckTextBytes(const std::string& field, size_t num_bytes,
+                            const ParseContext& context) {
+  if (context.checkpoint->tokenizer == nullptr) return absl::OkStatus();
+  const size_t most = MaxTextBytes(context);
+  if (num_bytes <= most) return absl::OkStatus();
+  const std::string reason =
+      context.max_text_bytes > 0
+          ? std::string()
+          : StrCat(": max_model_len ", context.max_model_len, " tokens of at most ",
+                   context.checkpoint->tokenizer->MaxPieceBytes(), " bytes");
+  return absl::InvalidArgumentError(
+      StrCat(field, " has ", num_bytes, " bytes; it must have at most ", most, reason));
+}
+
+// Prompts: text, token ids or a chat.
+
+struct Prompt {
+  std::vector<int32_t> ids;               // >= 1
+  std::string text;                       // empty if the prompt came as ids
+  std::vector<std::string> stop_strings;  // those of the chat template
+};
+
+// The ids that precede a text: BOS or nothing.
+std::vector<int32_t> BosOf(const Checkpoint& checkpoint) {
+  if (!checkpoint.add_bos || !checkpoint.config.bos_id) return {};
+  return {*checkpoint.config.bos_id};
+}
+
+absl::StatusOr<Prompt> ReadText(const std::string& text, const ParseContext& context) {
+  if (text.empty()) {
+    return absl::InvalidArgumentError("text is empty; it must have at least one character");
+  }
+  ASSIGN_OR_RETURN(auto ids, EncodeField("text", text, context, BosOf(*context.checkpoint)));
+  return Prompt{.ids = std::move(ids), .text = text, .stop_strings = {}};
+}
+
+absl::StatusOr<Prompt> ReadTokens(const v1::TokenIds& tokens, const Checkpoint& checkpoint) {
+  if (tokens.ids().empty()) {
+    return absl::InvalidArgumentError("tokens.ids is empty; it must have at least one id");
+  }
+  ASSIGN_OR_RETURN(auto ids, CheckIds("tokens.ids", tokens.ids(), checkpoint.config.vocab_size));
+  return Prompt{.ids = std::move(ids), .text = {}, .stop_strings = {}};
+}
+
+absl::StatusOr<Prompt> ReadChat(const v1::Chat& chat, const ParseContext& context) {
+  const Checkpoint& checkpoint = *context.checkpoint;
+  if (!checkpoint.chat_template) {
+    return absl::FailedPreconditionError(
+        StrCat("chat: checkpoint ", checkpoint.name, " has no chat template; send text"));
+  }
+  if (chat.messages().empty()) {
+    return absl::InvalidArgumentError("chat.messages is empty; it must have at least one message");
+  }
+  RETURN_IF_ERROR(CheckCount("chat.messages", size_t(chat.messages_size()), 1, kMaxChatMessages));
+  // The template repeats every content, as far as is known.
+  size_t num_bytes = 0;
+  for (const v1::ChatMessage& message : chat.messages()) num_bytes += message.content().size();
+  RETURN_IF_ERROR(CheckTextBytes("chat.messages", num_bytes, context));
+  std::vector<ChatMessage> messages;
+  for (int i = 0; i < chat.messages_size(); ++i) {
+    const auto& [role, content] = std::tie(chat.messages(i).role(), chat.messages(i).content());
+    const std::string field = StrCat("chat.messages[", i, "]");
+    RETURN_IF_ERROR(CheckText(field + ".role", role));
+    if (role != "user" && role != "assistant" && role != "system") {
+      return Refuse(field + ".role", Quote(role), "\"user\", \"assistant\" or \"system\"");
+    }
+    RETURN_IF_ERROR(CheckText(field + ".content", content));
+    messages.push_back({.role = role, .content = content});
+  }
+  auto text = checkpoint.chat_template->Render(messages, /*add_generation_prompt=*/true,
+                                               checkpoint.bos_token, checkpoint.eos_token);
+  if (!text.ok()) {
+    const std::string_view reason(text.status().message().data(), text.status().message().size());
+    return absl::InvalidArgumentError(StrCat("chat: ", Shorten(reason, kMaxTemplateErrorBytes)));
+  }
+  ASSIGN_OR_RETURN(auto ids, EncodeField("chat", *text, context, BosOf(checkpoint)));
+  return Prompt{.ids = std::move(ids),
+                .text = *std::move(text),
+                .stop_strings = checkpoint.chat_stop_strings};
+}
+
+// `Message`: v1::GenerateRequest or v1::CaptureAttentionRequest.
+template <typename Message>
+absl::StatusOr<Prompt> ReadPrompt(const Message& message, const ParseContext& context) {
+  if (message.has_text()) return ReadText(message.text(), context);
+  if (message.has_tokens()) return ReadTokens(message.tokens(), *context.checkpoint);
+  if (message.has_chat()) return ReadChat(message.chat(), context);
+  return absl::InvalidArgumentError("prompt is not set; it must be one of text, tokens, chat");
+}
+
+// Fields that Generate, Score and CaptureAttention have in common.
+
+absl::Status ReadAttentionOverride(const v1::AttentionOverride& message,
+                                   const ParseContext& context, Request* request) {
+  if (!context.allow_attention_override) {
+    return absl::FailedPreconditionError(
+        "attention_override is set, and this server does not allow it "
+        "(lssar-server --allow-attention-override)");
+  }
+  const ModelConfig& config = context.checkpoint->config;
+  AttentionChange change{.kind = message.kind(), .phi = message.phi()};
+  if (message.has_p()) change.p = message.p();
+  ASSIGN_OR_RETURN(std::vector<AttentionSpec> layers, ChangeAttention(config, change));
+  if (IsSameAttention(layers, config.attention)) return absl::OkStatus();
+  if (context.backend != nullptr) {
+    constexpr std::array kNeeded = {Variant::kAttentionOverride};
+    RETURN_IF_ERROR(CheckVariants(*context.backend, kNeeded));
+    for (const AttentionSpec& spec : layers) {
+      const absl::Status status = context.backend->CheckAttention(spec);
+      if (status.ok()) continue;
+      return absl::Status(status.code(), StrCat("attention_override: ", status.message()));
+    }
+  }
+  std::string name = DescribeAttention(layers);
+  request->attention = AttentionOverride{.layers = std::move(layers), .name = std::move(name)};
+  return absl::OkStatus();
+}
+
+// A client that pinned a checkpoint must not get the results of another one.
+absl::Status CheckCheckpoint(std::string_view hash, const Checkpoint& checkpoint) {
+  if (hash.empty() || hash == checkpoint.hash) return absl::OkStatus();
+  return absl::FailedPreconditionError(StrCat("checkpoint_hash is ", Quote(hash),
+                                              "; this server serves ", checkpoint.name, ", ",
+                                              Quote(checkpoint.hash)));
+}
+
+// `Message`: v1::GenerateRequest, v1::ScoreRequest, v1::EmbedRequest or
+// v1::CaptureAttentionRequest.
+template <typename Message>
+absl::Status ReadSharing(const Message& message, const ParseContext& context, Request* request) {
+  RETURN_IF_ERROR(CheckCheckpoint(message.checkpoint_hash(), *context.checkpoint));
+  if (message.has_attention_override()) {
+    RETURN_IF_ERROR(ReadAttentionOverride(message.attention_override(), context, request));
+  }
+  request->priority = message.priority();
+  if (message.has_use_prefix_cache()) request->use_prefix_cache = message.use_prefix_cache();
+  request->cache_salt = message.cache_salt();
+  RETURN_IF_ERROR(
+      CheckRange("priority", request->priority, -limits::kMaxPriority, limits::kMaxPriority));
+  RETURN_IF_ERROR(CheckText("cache_salt", request->cache_salt));
+  return CheckBytes("cache_salt", request->cache_salt.size(), 0, limits::kMaxCacheSaltBytes);
+}
+
+// Generate.
+
+// True if allowed_token_ids and banned_token_ids leave no id to sample.
+bool LeavesNoId(const SamplingParams& params, int vocab_size) {
+  const std::set<int32_t> banned(params.banned_ids.begin(), params.banned_ids.end());
+  if (params.allowed_ids.empty()) return banned.size() == size_t(vocab_size);
+  return std::all_of(params.allowed_ids.begin(), params.allowed_ids.end(),
+                     [&](int32_t id) { return banned.contains(id); });
+}
+
+absl::Status ReadTokenSets(const v1::Sampling& message, int vocab_size, SamplingParams* params) {
+  RETURN_IF_ERROR(CheckCount("sampling.logit_bias", size_t(message.logit_bias_size()), 0,
+                             limits::kMaxLogitBiases));
+  for (const auto& [id, bias] : message.logit_bias()) {
+    RETURN_IF_ERROR(CheckId("sampling.logit_bias id", id, vocab_size));
+    RETURN_IF_ERROR(CheckRange(StrCat("sampling.logit_bias[", id, "]"), bias,
+                               -limits::kMaxLogitBias, limits::kMaxLogitBias));
+    params->logit_bias.emplace_back(id, bias);
+  }
+  std::sort(params->logit_bias.begin(), params->logit_bias.end());
+
+  const auto read_ids = [&](const std::string& field, const auto& ids,
+                            std::vector<int32_t>* target) -> absl::Status {
+    RETURN_IF_ERROR(CheckCount(field, size_t(ids.size()), 0, size_t(vocab_size)));
+    ASSIGN_OR_RETURN(*target, CheckIds(field, ids, vocab_size));
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(
+      read_ids("sampling.allowed_token_ids", message.allowed_token_ids(), &params->allowed_ids));
+  RETURN_IF_ERROR(
+      read_ids("sampling.banned_token_ids", message.banned_token_ids(), &params->banned_ids));
+  if (LeavesNoId(*params, vocab_size)) {
+    return absl::InvalidArgumentError(StrCat(
+        "sampling.banned_token_ids has ", params->banned_ids.size(),
+        " entries and leaves no id to sample; at least one id must be allowed and not banned"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadSampling(const v1::Sampling& message, const ParseContext& context,
+                          SamplingParams* params) {
+  const int vocab_size = context.checkpoint->config.NumTokenIds();  // padding is never sampled
+  if (message.has_temperature()) params->temperature = message.temperature();
+  if (message.has_top_k()) params->top_k = message.top_k();
+  if (message.has_top_p()) params->top_p = message.top_p();
+  if (message.has_min_p()) params->min_p = message.min_p();
+  if (message.has_repetition_penalty()) params->repetition_penalty = message.repetition_penalty();
+  if (message.has_presence_penalty()) params->presence_penalty = message.presence_penalty();
+  if (message.has_frequency_penalty()) params->frequency_penalty = message.frequency_penalty();
+  params->seed = message.has_seed() ? message.seed() : context.default_seed;
+
+  RETURN_IF_ERROR(
+      CheckRange("sampling.temperature", params->temperature, 0.0f, limits::kMaxTemperature));
+  RETURN_IF_ERROR(CheckRange("sampling.top_k", params->top_k, 0, vocab_size));
+  RETURN_IF_ERROR(CheckRangeAbove("sampling.top_p", params->top_p, 0.0f, 1.0f));
+  RETURN_IF_ERROR(CheckRange("sampling.min_p", params->min_p, 0.0f, 1.0f));
+  RETURN_IF_ERROR(CheckRangeAbove("sampling.repetition_penalty", params->repetition_penalty, 0.0f,
+                                  limits::kMaxRepetitionPenalty));
+  RETURN_IF_ERROR(CheckRange("sampling.presence_penalty", params->presence_penalty,
+                             -limits::kMaxPenalty, limits::kMaxPenalty));
+  RETURN_IF_ERROR(CheckRange("sampling.frequency_penalty", params->frequency_penalty,
+                             -limits::kMaxPenalty, limits::kMaxPenalty));
+  return ReadTokenSets(message, vocab_size, params);
+}
+
+// Checks max_tokens and min_tokens against the context length left after the prompt.
+absl::Status ReadLengths(const v1::GenerateRequest& message, size_t num_prompt_tokens,
+                         int max_model_len, GenerateParams* params) {
+  if (num_prompt_tokens >= size_t(max_model_len)) {
+    return absl::InvalidArgumentError(
+        StrCat("the prompt has ", num_prompt_tokens, " tokens; max_model_len is ", max_model_len,
+               " tokens, prompt and at least one new token together"));
+  }
+  const int max_new_tokens = max_model_len - int(num_prompt_tokens);
+  params->max_tokens = message.has_max_tokens()
+                           ? message.max_tokens()
+                           : std::min(limits::kDefaultMaxTokens, max_new_tokens);
+  if (params->max_tokens < 1 || params->max_tokens > max_new_tokens) {
+    return Refuse("max_tokens", params->max_tokens,
+                  StrCat("in [1, ", max_new_tokens, "]: max_model_len ", max_model_len, " - ",
+                         num_prompt_tokens, " prompt tokens"));
+  }
+  params->min_tokens = message.min_tokens();
+  return CheckRange("min_tokens", params->min_tokens, 0, params->max_tokens);
+}
+
+absl::Status ReadStops(const v1::GenerateRequest& message, int vocab_size, GenerateParams* params) {
+  RETURN_IF_ERROR(
+      CheckCount("stop_strings", size_t(message.stop_strings_size()), 0, limits::kMaxStopStrings));
+  for (int i = 0; i < message.stop_strings_size(); ++i) {
+    const std::string& text = message.stop_strings(i);
+    const std::string field = StrCat("stop_strings[", i, "]");
+    RETURN_IF_ERROR(CheckText(field, text));
+    RETURN_IF_ERROR(CheckBytes(field, text.size(), 1, limits::kMaxStopStringBytes));
+    params->stop_strings.push_back(text);
+  }
+  RETURN_IF_ERROR(
+      CheckCount("stop_token_ids", size_t(message.stop_token_ids_size()), 0, limits::kMaxStopIds));
+  ASSIGN_OR_RETURN(params->stop_ids,
+                   CheckIds("stop_token_ids", message.stop_token_ids(), vocab_size));
+  return absl::OkStatus();
+}
+
+absl::Status ReadOutputs(const v1::GenerateRequest& message, GenerateParams* params,
+                         ParsedGenerate* call) {
+  if (message.has_n()) params->num_choices = message.n();
+  RETURN_IF_ERROR(CheckRange("n", params->num_choices, 1, limits::kMaxChoices));
+  if (message.has_logprobs()) {
+    params->num_logprobs = message.logprobs();
+    RETURN_IF_ERROR(CheckRange("logprobs", params->num_logprobs, 0, limits::kMaxLogprobs));
+  }
+  if (message.has_prompt_logprobs()) {
+    params->num_prompt_logprobs = message.prompt_logprobs();
+    RETURN_IF_ERROR(
+        CheckRange("prompt_logprobs", params->num_prompt_logprobs, 0, limits::kMaxLogprobs));
+  }
+  if (message.has_speculative_tokens()) {
+    params->speculative_tokens = message.speculative_tokens();
+    constexpr limits::Range<int> kRange = limits::kMaxSpeculativeTokens;
+    RETURN_IF_ERROR(
+        CheckRange("speculative_tokens", params->speculative_tokens, kRange.min, kRange.max));
+  }
+  params->ignore_eos = message.ignore_eos();
+  if (message.has_stream_interval()) call->stream_interval = message.stream_interval();
+  return CheckRange("stream_interval", call->stream_interval, 1, limits::kMaxStreamInterval);
+}
+
+// Score.
+
+// Bytes of white space at the end of `text`, as Python's str.rstrip() defines it:
+// lm-evaluation-harness moves these from the context to the continuation.
+size_t TrailingSpace(std::string_view text) {
+  static constexpr std::array<std::string_view, 19> kWide = {
+      "\u0085", "\u00a0", "\u1680", "\u2000", "\u2001", "\u2002", "\u2003",
+      "\u2004", "\u2005", "\u2006", "\u2007", "\u2008", "\u2009", "\u200a",
+      "\u2028", "\u2029", "\u202f", "\u205f", "\u3000"};
+  constexpr std::string_view kNarrow = " \t\n\v\f\r\x1c\x1d\x1e\x1f";
+  size_t end = text.size();
+  for (bool found = true; found && end > 0;) {
+    found = kNarrow.find(text[end - 1]) != std::string_view::npos;
+    if (found) --end;
+    for (size_t i = 0; i < kWide.size() && !found; ++i) {
+      found = text.substr(0, end).ends_with(kWide[i]);
+      if (found) end -= kWide[i].size();
+    }
+  }
+  return text.size() - end;
+}
+
+class ItemReader {
+ public:
+  ItemReader(const v1::ScoreItem& item, int index, const ParseContext& context)
+      : item_(item),
+        field_(StrCat("items[", index, "]")),
+        parse_(context),
+        checkpoint_(*context.checkpoint),
+        max_model_len_(context.max_model_len) {}
+
+  // Adds to `num_repeat_bytes`, of limits::kMaxScoreRepeatBytes over the whole call.
+  absl::StatusOr<Request> Read(int64_t* num_repeat_bytes) {
+    num_repeat_bytes_ = num_repeat_bytes;
+    RETURN_IF_ERROR(CheckCount(field_ + ".continuations", size_t(item_.continuations_size()), 1,
+                               limits::kMaxContinuations));
+    RETURN_IF_ERROR(ReadContext());
+    ScoreParams params;
+    for (int i = 0; i < item_.continuations_size(); ++i) {
+      if (parse_.should_stop()) return absl::CancelledError("the call has ended");
+      ASSIGN_OR_RETURN(auto ids, ReadContinuation(i));
+      params.continuations.push_back(std::move(ids));
+    }
+    Request request;
+    request.prompt = std::move(context_ids_);
+    request.score = std::move(params);
+    return request;
+  }
+
+ private:
+  bool HasTextContinuation() const {
+    for (const v1::TextOrTokens& continuation : item_.continuations()) {
+      if (continuation.has_text()) return true;
+    }
+    return false;
+  }
+
+  absl::Status ReadContext() {
+    const v1::TextOrTokens& context = item_.context();
+    if (context.has_tokens()) {
+      ASSIGN_OR_RETURN(context_ids_,
+                       CheckIds(field_ + ".context.tokens.ids", context.tokens().ids(),
+                                checkpoint_.config.vocab_size));
+    } else if (context.has_text()) {
+      RETURN_IF_ERROR(ReadTextContext());
+    }
+    if (!context_ids_.empty()) return absl::OkStatus();
+    if (!checkpoint_.config.bos_id) {
+      return absl::FailedPreconditionError(StrCat(field_, ".context is empty, and checkpoint ",
+                                                  checkpoint_.name, " has no BOS to use instead"));
+    }
+    context_ids_ = {*checkpoint_.config.bos_id};
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadTextContext() {
+    context_text_ = item_.context().text();
+    RETURN_IF_ERROR(CheckText(field_ + ".context.text", context_text_));
+    const size_t num_space_bytes = HasTextContinuation() ? TrailingSpace(context_text_) : 0;
+    if (num_space_bytes > 0) RETURN_IF_ERROR(CheckAllText());
+    moved_space_ = context_text_.substr(context_text_.size() - num_space_bytes);
+    context_text_.resize(context_text_.size() - num_space_bytes);
+    if (context_text_.empty()) return absl::OkStatus();
+    if (!HasTextContinuation() || checkpoint_.tokenizer == nullptr) {
+      ASSIGN_OR_RETURN(context_ids_, EncodeField(field_ + ".context.text", context_text_, parse_,
+                                                 BosOf(checkpoint_)));
+      return absl::OkStatus();
+    }
+    RETURN_IF_ERROR(CheckTextBytes(field_ + ".context.text", context_text_.size(), parse_));
+    // Each continuation is tokenized together with the end of the context alone.
+    const Tokenizer::StableSplit split = checkpoint_.tokenizer->SplitStable(context_text_);
+    end_of_context_ = split.rest;
+    RETURN_IF_ERROR(CountRepeats());
+    ASSIGN_OR_RETURN(context_ids_, EncodeField(field_ + ".context.text", split.front, parse_,
+                                               BosOf(checkpoint_)));
+    num_front_ids_ = context_ids_.size();
+    ASSIGN_OR_RETURN(const auto end,
+                     EncodeField(field_ + ".context.text", end_of_context_, parse_, {}));
+    context_ids_.insert(context_ids_.end(), end.begin(), end.end());
+    return absl::OkStatus();
+  }
+
+  // Counts the end of the context, which is tokenized again with each continuation of text.
+  absl::Status CountRepeats() const {
+    const auto num_texts =
+        std::count_if(item_.continuations().begin(), item_.continuations().end(),
+                      [](const v1::TextOrTokens& one) { return one.has_text(); });
+    *num_repeat_bytes_ += std::ssize(end_of_context_) * num_texts;
+    if (*num_repeat_bytes_ <= limits::kMaxScoreRepeatBytes) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        StrCat(field_, " has ", num_texts, " continuations of a context whose last ",
+               end_of_context_.size(),
+               " bytes have no space between two letters, and are tokenized again with each; one "
+               "request may repeat ",
+               limits::kMaxScoreRepeatBytes, " bytes: send fewer continuations, or token ids"));
+  }
+
+  // The context's trailing space moves only to continuations of text, so they cannot share the
+  // context with continuations of ids.
+  absl::Status CheckAllText() const {
+    for (int i = 0; i < item_.continuations_size(); ++i) {
+      if (item_.continuations(i).has_tokens()) {
+        return absl::InvalidArgumentError(StrCat(
+            field_, ".continuations[", i,
+            "] is token ids while others are text; because the context ends in white space, which "
+            "moves to the continuations, all continuations must be text"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<int32_t>> ReadContinuation(int index) const {
+    const v1::TextOrTokens& continuation = item_.continuations(index);
+    const std::string field = StrCat(field_, ".continuations[", index, "]");
+    ASSIGN_OR_RETURN(auto ids, continuation.has_text()
+                                   ? EncodeContinuation(field + ".text", continuation.text())
+                                   : CheckIds(field + ".tokens.ids", continuation.tokens().ids(),
+                                              checkpoint_.config.vocab_size));
+    if (ids.empty()) {
+      return absl::InvalidArgumentError(
+          StrCat(field, " adds no token to the context; it must add at least 1"));
+    }
+    if (context_ids_.size() + ids.size() > size_t(max_model_len_)) {
+      return absl::InvalidArgumentError(
+          StrCat(field, " has ", ids.size(), " tokens after a context of ", context_ids_.size(),
+                 "; together they must be at most max_model_len ", max_model_len_));
+    }
+    return ids;
+  }
+
+  absl::StatusOr<std::vector<int32_t>> EncodeContinuation(const std::string& field,
+                                                          const std::string& text) const {
+    RETURN_IF_ERROR(CheckText(field, text));
+    // After a context of ids, or an empty one, the continuation is encoded by itself.
+    if (!item_.context().has_text() || context_text_.empty()) {
+      return EncodeField(field, StrCat(moved_space_, text), parse_, {});
+    }
+    const std::string joined = StrCat(end_of_context_, moved_space_, text);
+    const bool has_front = end_of_context_.size() < context_text_.size();
+    ASSIGN_OR_RETURN(std::vector<int32_t> whole,
+                     EncodeField(field, joined, parse_,
+                                 has_front ? std::vector<int32_t>() : BosOf(checkpoint_)));
+    // The ids of the front precede those of `joined`; BOS counts among the front's where there is a
+    // front.
+    const size_t num_context =
+        std::min(context_ids_.size() - (has_front ? num_front_ids_ : 0), whole.size());
+    whole.erase(whole.begin(), whole.begin() + std::ptrdiff_t(num_context));
+    return whole;
+  }
+
+  const v1::ScoreItem& item_;
+  const std::string field_;
+  const ParseContext& parse_;
+  const Checkpoint& checkpoint_;
+  const int max_model_len_;
+  int64_t* num_repeat_bytes_ = nullptr;
+  std::string context_text_;  // without its trailing white space where that moves
+  std::string moved_space_;
+  std::string_view end_of_context_;  // of context_text_: from its stable split on
+  std::vector<int32_t> context_ids_;
+  size_t num_front_ids_ = 0;  // of them: of BOS and the text before end_of_context_
+};
+
+// One request for each rope base among the continuations. Without dynamic NTK there is one base.
+std::vector<Request> SplitByRopeBase(Request request, const ModelConfig& config) {
+  std::vector<std::vector<int32_t>> continuations = std::move(request.score->continuations);
+  request.score->continuations.clear();
+  std::map<double, Request> parts;
+  for (size_t i = 0; i < continuations.size(); ++i) {
+    const int num_tokens = int(request.prompt.size() + continuations[i].size());
+    ScoreParams& part =
+        *parts.try_emplace(RopeBase(config, num_tokens), request).first->second.score;
+    part.continuations.push_back(std::move(continuations[i]));
+    part.indices.push_back(int(i));
+  }
+  std::vector<Request> requests;
+  for (auto& [rope_base, part] : parts) requests.push_back(std::move(part));
+  // The indices are only needed where continuations are apart.
+  if (requests.size() == 1) requests[0].score->indices.clear();
+  return requests;
+}
+
+// Embed.
+
+absl::StatusOr<Pooling> ReadPooling(v1::Pooling pooling) {
+  switch (pooling) {
+    case v1::POOLING_UNSPECIFIED:
+    case v1::POOLING_LAST: return Pooling::kLast;
+    case v1::POOLING_MEAN: return Pooling::kMean;
+    case v1::POOLING_TOKEN: return Pooling::kToken;
+    default: return Refuse("pooling", int(pooling), "POOLING_LAST, POOLING_MEAN or POOLING_TOKEN");
+  }
+}
+
+absl::StatusOr<std::vector<int32_t>> ReadInput(const std::string& field,
+                                               const v1::TextOrTokens& input,
+                                               const ParseContext& context) {
+  const Checkpoint& checkpoint = *context.checkpoint;
+  std::vector<int32_t> ids;
+  if (input.has_text()) {
+    ASSIGN_OR_RETURN(ids, EncodeField(field + ".text", input.text(), context, BosOf(checkpoint)));
+  } else {
+    ASSIGN_OR_RETURN(
+        ids, CheckIds(field + ".tokens.ids", input.tokens().ids(), checkpoint.config.vocab_size));
+  }
+  if (ids.empty() || ids.size() > size_t(context.max_model_len)) {
+    return Refuse(field, StrCat(ids.size(), " tokens long"),
+                  StrCat("1 to max_model_len = ", context.max_model_len, " tokens long"));
+  }
+  return ids;
+}
+
+// CaptureAttention.
+
+// Ascending, without repeats.
+std::vector<int32_t> SortedUnique(std::vector<int32_t> entries) {
+  std::ranges::sort(entries);
+  const auto repeats = std::ranges::unique(entries);
+  entries.erase(repeats.begin(), repeats.end());
+  return entries;
+}
+
+// Reads indices in [0, count); an empty list selects all.
+template <typename Entries>
+absl::StatusOr<std::vector<int32_t>> ReadIndices(const std::string& field, const Entries& entries,
+                                                 int count) {
+  if (entries.empty()) {
+    std::vector<int32_t> all;
+    all.resize(size_t(count));
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+  }
+  ASSIGN_OR_RETURN(auto chosen, CheckIds(field, entries, count));
+  return SortedUnique(std::move(chosen));
+}
+
+template <typename Entries>
+absl::StatusOr<std::vector<int32_t>> ReadRows(const Entries& entries, int num_tokens) {
+  if (entries.empty()) return std::vector<int32_t>{num_tokens - 1};
+  std::vector<int32_t> rows;
+  for (int i = 0; i < int(entries.size()); ++i) {
+    const int32_t row = entries[i];
+    if (row < -num_tokens || row >= num_tokens) {
+      return Refuse(StrCat("rows[", i, "]"), row,
+                    StrCat("in [", -num_tokens, ", ", num_tokens, "): the prompt has ", num_tokens,
+                           " tokens"));
+    }
+    rows.push_back(row < 0 ? row + num_tokens : row);
+  }
+  return SortedUnique(std::move(rows));
+}
+
+// Bounds the number of keys of one row and of all rows.
+absl::Status CheckSize(const CaptureParams& params) {
+  const auto num_layers = int64_t(params.layers.size());
+  const auto num_heads = int64_t(params.heads.size());
+  const int64_t max_keys = params.rows.back() + 1;
+  if (num_layers * num_heads * max_keys > limits::kMaxCaptureRowKeys) {
+    return absl::InvalidArgumentError(
+        StrCat("layers x heads x keys of row ", params.rows.back(), " are ", num_layers, " x ",
+               num_heads, " x ", max_keys, "; they must be at most ", limits::kMaxCaptureRowKeys));
+  }
+  const int64_t num_keys =
+      std::accumulate(params.rows.begin(), params.rows.end(), int64_t(params.rows.size()));
+  if (num_layers * num_heads * num_keys > limits::kMaxCaptureKeys) {
+    return absl::InvalidArgumentError(
+        StrCat("layers x heads x keys of all ", params.rows.size(), " rows are ", num_layers, " x ",
+               num_heads, " x ", num_keys, "; they must be at most ", limits::kMaxCaptureKeys));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<int32_t>> EncodeField(const std::string& field, std::string_view text,
+                                                 const ParseContext& context,
+                                                 std::span<const int32_t> bos) {
+  const Tokenizer* const tokenizer = context.checkpoint->tokenizer.get();
+  if (tokenizer == nullptr) {
+    return absl::FailedPreconditionError(
+        StrCat(field, " is text, and this checkpoint has no tokenizer; send token ids"));
+  }
+  RETURN_IF_ERROR(CheckTextBytes(field, text.size(), context));
+  RETURN_IF_ERROR(CheckText(field, text));
+  auto ids = tokenizer->Encode(text, context.should_stop);
+  if (!ids.ok()) {
+    return absl::Status(ids.status().code(), StrCat(field, ": ", ids.status().message()));
+  }
+  ids->insert(ids->begin(), bos.begin(), bos.end());
+  return ids;
+}
+
+ParseContext ContextOf(const ServedModel& model, uint64_t default_seed) {
+  return {.checkpoint = &model.GetCheckpoint(),
+          .max_model_len = model.MaxModelLen(),
+          .default_seed = default_seed,
+          .allow_attention_override = model.AllowsAttentionOverride(),
+          .backend = model.GetBackend()};
+}
+
+absl::StatusOr<ParsedGenerate> ParseGenerate(const v1::GenerateRequest& message,
+                                             const ParseContext& context) {
+  const Checkpoint& checkpoint = *context.checkpoint;
+  ParsedGenerate parsed;
+  GenerateParams params;
+  // Cheap checks first: tokenization is the expensive part.
+  RETURN_IF_ERROR(ReadSampling(message.sampling(), context, &params.sampling));
+  RETURN_IF_ERROR(ReadStops(message, checkpoint.config.vocab_size, &params));
+  RETURN_IF_ERROR(ReadOutputs(message, &params, &parsed));
+  RETURN_IF_ERROR(ReadSharing(message, context, &parsed.request));
+  ASSIGN_OR_RETURN(Prompt prompt, ReadPrompt(message, context));
+  RETURN_IF_ERROR(ReadLengths(message, prompt.ids.size(), context.max_model_len, &params));
+
+  for (std::string& stop : prompt.stop_strings) params.stop_strings.push_back(std::move(stop));
+  if (message.echo()) {
+    if (message.prompt_case() != v1::GenerateRequest::kTokens) {
+      parsed.echo = std::move(prompt.text);
+    } else if (checkpoint.tokenizer != nullptr) {
+      parsed.echo = Decode(*checkpoint.tokenizer, prompt.ids);
+    }
+  }
+  parsed.request.prompt = std::move(prompt.ids);
+  parsed.request.generate = std::move(params);
+  return parsed;
+}
+
+absl::StatusOr<ParsedScore> ParseScore(const v1::ScoreRequest& message,
+                                       const ParseContext& context) {
+  RETURN_IF_ERROR(CheckCount("items", size_t(message.items_size()), 1, limits::kMaxScoreItems));
+  RETURN_IF_ERROR(CheckRange("top_logprobs", message.top_logprobs(), 0, limits::kMaxLogprobs));
+  Request shared;
+  RETURN_IF_ERROR(ReadSharing(message, context, &shared));
+  ParsedScore parsed;
+  parsed.per_token = message.per_token();
+  int64_t num_repeat_bytes = 0;
+  int64_t num_tokens = 0;
+  for (int i = 0; i < message.items_size(); ++i) {
+    ASSIGN_OR_RETURN(Request request,
+                     ItemReader(message.items(i), i, context).Read(&num_repeat_bytes));
+    request.priority = shared.priority;
+    request.use_prefix_cache = shared.use_prefix_cache;
+    request.cache_salt = shared.cache_salt;
+    request.attention = shared.attention;
+    request.score->num_logprobs = parsed.per_token ? message.top_logprobs() : 0;
+    for (Request& part : SplitByRopeBase(std::move(request), context.checkpoint->config)) {
+      num_tokens += NumPromptTokens(part);
+      if (num_tokens > limits::kMaxScoreTokens) {
+        return absl::InvalidArgumentError(
+            StrCat("items[", i, "] makes the request exceed ", limits::kMaxScoreTokens,
+                   " tokens of contexts and continuations; send fewer items"));
+      }
+      parsed.items.push_back(std::move(part));
+      parsed.item_indices.push_back(i);
+    }
+  }
+  return parsed;
+}
+
+absl::StatusOr<std::vector<Request>> ParseEmbed(const v1::EmbedRequest& message,
+                                                const ParseContext& context) {
+  RETURN_IF_ERROR(CheckCount("inputs", size_t(message.inputs_size()), 1, limits::kMaxEmbedInputs));
+  Request shared;
+  RETURN_IF_ERROR(ReadSharing(message, context, &shared));
+  EmbedParams params{.apply_head = message.apply_head(), .normalize = message.normalize()};
+  ASSIGN_OR_RETURN(params.pooling, ReadPooling(message.pooling()));
+  if (params.apply_head && context.checkpoint->model->NumHeadOutputs() == 0) {
+    return absl::FailedPreconditionError(StrCat("apply_head is true, but checkpoint ",
+                                                context.checkpoint->name,
+                                                " has no regression head (head.weight)"));
+  }
+  std::vector<Request> requests;
+  for (int i = 0; i < message.inputs_size(); ++i) {
+    Request request = shared;
+    ASSIGN_OR_RETURN(request.prompt,
+                     ReadInput(StrCat("inputs[", i, "]"), message.inputs(i), context));
+    request.embed = params;
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+absl::StatusOr<Request> ParseCapture(const v1::CaptureAttentionRequest& message,
+                                     const ParseContext& context) {
+  const Checkpoint& checkpoint = *context.checkpoint;
+  ASSIGN_OR_RETURN(auto layers,
+                   ReadIndices("layers", message.layers(), checkpoint.config.num_hidden_layers));
+  ASSIGN_OR_RETURN(auto heads,
+                   ReadIndices("heads", message.heads(), checkpoint.config.num_attention_heads));
+  RETURN_IF_ERROR(CheckRange("top_k", message.top_k(), 0, limits::kMaxModelLen.max));
+  if (message.statistics() && message.top_k() > 0) {
+    return Refuse("top_k", message.top_k(),
+                  "0 where statistics is true: statistics are of all weights");
+  }
+  Request request;
+  RETURN_IF_ERROR(ReadSharing(message, context, &request));
+  ASSIGN_OR_RETURN(Prompt prompt, ReadPrompt(message, context));
+  if (prompt.ids.size() > size_t(context.max_model_len)) {
+    return absl::InvalidArgumentError(StrCat("the prompt has ", prompt.ids.size(),
+                                             " tokens; it must have at most max_model_len ",
+                                             context.max_model_len));
+  }
+  ASSIGN_OR_RETURN(auto rows, ReadRows(message.rows(), int(prompt.ids.size())));
+  request.prompt = std::move(prompt.ids);
+  request.capture = CaptureParams{.layers = std::move(layers),
+                                  .heads = std::move(heads),
+                                  .rows = std::move(rows),
+                                  .top_k = message.top_k(),
+                                  .statistics = message.statistics()};
+  RETURN_IF_ERROR(CheckSize(*request.capture));
+  return request;
+}
+
+absl::StatusOr<std::vector<int32_t>> ParseTokenize(const v1::TokenizeRequest& message,
+                                                   const ParseContext& context) {
+  const Checkpoint& checkpoint = *context.checkpoint;
+  std::vector<int32_t> bos = BosOf(checkpoint);
+  if (message.has_add_bos()) {
+    bos.clear();
+    if (message.add_bos()) {
+      if (!checkpoint.config.bos_id) {
+        return absl::FailedPreconditionError(
+            StrCat("add_bos is true; checkpoint ", checkpoint.name, " has no BOS"));
+      }
+      bos = {*checkpoint.config.bos_id};
+    }
+  }
+  ParseContext tokenize = context;
+  tokenize.max_text_bytes = limits::kMaxTokenizeBytes;
+  return EncodeField("text", message.text(), tokenize, bos);
+}
+
+absl::StatusOr<std::vector<int32_t>> ParseDetokenize(const v1::DetokenizeRequest& message,
+                                                     const ParseContext& context) {
+  if (context.checkpoint->tokenizer == nullptr) {
+    return absl::FailedPreconditionError(
+        StrCat("checkpoint ", context.checkpoint->name, " has no tokenizer"));
+  }
+  RETURN_IF_ERROR(CheckCount("ids", size_t(message.ids_size()), 0, limits::kMaxDetokenizeIds));
+  return CheckIds("ids", message.ids(), context.checkpoint->config.vocab_size);
+}
+
+}  // namespace lssar

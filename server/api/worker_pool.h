@@ -1,0 +1,75 @@
+// Threads that parse and tokenize the requests of both ports, so that the ports' own threads and
+// the engine's never do.
+#ifndef LSSAR_SERVER_API_WORKER_POOL_H_
+#define LSSAR_SERVER_API_WORKER_POOL_H_
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace lssar {
+
+// Jobs run in the order of their submission, except that large jobs leave at least one thread to
+// the small ones: a prompt of a few words never waits for megabytes of text.
+//
+// Threads  any
+class WorkerPool {
+ public:
+  struct Options {
+    int num_threads = 2;                      // >= 2
+    int max_jobs = 1024;                      // that wait
+    int64_t max_bytes = int64_t{256} << 20;   // of all queued and running jobs
+    int64_t large_bytes = int64_t{64} << 10;  // a job of more bytes is large
+    // Of all running jobs, for the next large one to begin beside another: while token ids are
+    // parsed they take nine times the memory of their message.
+    int64_t max_running_bytes = int64_t{32} << 20;
+  };
+  // Half of the machine's cores, 2 to 8: tokenization must not starve the engine. Every call of
+  // --max-calls may wait: a burst that the operator allows is not refused because the threads are
+  // late.
+  static Options OptionsFor(int max_calls);
+
+  explicit WorkerPool(const Options& options);
+  // Runs every queued job, then ends. Jobs of calls that were stopped return at once.
+  ~WorkerPool();
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  // `num_bytes`: the size of the request that the job works on.
+  // Errors  RESOURCE_EXHAUSTED: too many jobs or bytes are queued; names the limit
+  absl::Status Submit(int64_t num_bytes, std::function<void()> run);
+
+ private:
+  struct Job {
+    int64_t num_bytes = 0;
+    std::function<void()> run;
+  };
+
+  void Run();
+  bool IsLarge(const Job& job) const { return job.num_bytes > options_.large_bytes; }
+  // Requires  mutex_. The queue whose first job may run now; null: none.
+  std::deque<Job>* NextQueue();
+
+  const Options options_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Job> small_, large_;
+  int num_large_running_ = 0;
+  int64_t num_bytes_ = 0;  // of queued and running jobs
+  int64_t num_bytes_running_ = 0;
+  int64_t bytes_since_trim_ = 0;
+  bool is_stopping_ = false;
+  bool is_large_next_ = false;  // both kinds wait: they take turns
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace lssar
+
+#endif  // LSSAR_SERVER_API_WORKER_POOL_H_

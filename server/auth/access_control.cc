@@ -1,0 +1,192 @@
+#include "server/auth/access_control.h"
+
+#include <algorithm>
+#include <exception>
+#include <future>
+#include <map>
+#include <system_error>
+
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
+#include "base/read_file.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
+#include "server/grpc/retry_delay.h"
+
+namespace lssar {
+namespace {
+
+constexpr auto kCheckInterval = std::chrono::milliseconds(500);
+constexpr std::string_view kScheme = "bearer ";
+
+absl::Status Unauthenticated(const std::string& reason) {
+  return absl::UnauthenticatedError(
+      StrCat(reason, "; send `authorization: Bearer KEY` as metadata or HTTP header"));
+}
+
+absl::StatusOr<ApiKeys> ReadKeys(const std::string& path) {
+  try {
+    const auto text = ReadWholeFile(path, kMaxKeyFileBytes);
+    if (!text.ok()) {
+      return absl::Status(text.status().code(), StrCat("--api-keys ", text.status().message()));
+    }
+    auto keys = ApiKeys::Parse(*text);
+    if (keys.ok()) return keys;
+    return absl::Status(keys.status().code(),
+                        StrCat("--api-keys ", path, ": ", keys.status().message()));
+  } catch (const std::exception&) {  // its message may quote a key
+    return absl::ResourceExhaustedError(StrCat("--api-keys ", path, ": no memory for the keys"));
+  }
+}
+
+// Parsing needs many times the file's size for a moment, and malloc keeps that in an arena of the
+// thread. gRPC's threads would each keep some; threads that end share one arena.
+absl::StatusOr<ApiKeys> ReadKeysOnAThread(const std::string& path) {
+  try {
+    return std::async(std::launch::async, ReadKeys, path).get();
+  } catch (const std::system_error&) {  // no thread can be started
+    return ReadKeys(path);
+  }
+}
+
+}  // namespace
+
+Clock::duration TokenBucket::TimeFor(int64_t amount) const {
+  using Minutes = std::chrono::duration<double, std::ratio<60>>;
+  return std::chrono::round<Clock::duration>(Minutes(double(amount) / double(per_minute_)));
+}
+
+void TokenBucket::Take(int64_t amount, Clock::time_point now) {
+  if (per_minute_ > 0) full_at_ = std::max(full_at_, now) + TimeFor(amount);
+}
+
+Clock::duration TokenBucket::TimeUntil(int64_t amount, Clock::time_point now) const {
+  if (per_minute_ == 0) return Clock::duration::zero();
+  const Clock::duration full_in = std::max(full_at_, now) + TimeFor(amount) - now;
+  return std::max(full_in - Clock::duration(std::chrono::minutes(1)), Clock::duration::zero());
+}
+
+void KeyUsage::SetLimits(const KeyLimits& limits) {
+  const std::lock_guard lock(mutex_);
+  limits_ = limits;
+  requests_.SetRate(limits.requests_per_minute);
+  tokens_.SetRate(limits.tokens_per_minute);
+}
+
+absl::Status KeyUsage::Acquire(Clock::time_point now) {
+  const std::lock_guard lock(mutex_);
+  if (limits_.max_concurrent > 0 && num_running_ >= limits_.max_concurrent) {
+    return absl::ResourceExhaustedError(
+        StrCat("key ", name_, " has ", num_running_,
+               " running calls (max-concurrent = ", limits_.max_concurrent, ")"));
+  }
+  if (const Clock::duration wait = requests_.TimeUntil(1, now); wait > Clock::duration::zero()) {
+    return RetryAfter(wait, StrCat("key ", name_, " has used up its requests-per-minute = ",
+                                   limits_.requests_per_minute));
+  }
+  if (const Clock::duration wait = tokens_.TimeUntil(1, now); wait > Clock::duration::zero()) {
+    return RetryAfter(
+        wait,
+        StrCat("key ", name_, " has used up its tokens-per-minute = ", limits_.tokens_per_minute));
+  }
+  requests_.Take(1, now);
+  ++num_running_;
+  return absl::OkStatus();
+}
+
+void KeyUsage::Release() {
+  const std::lock_guard lock(mutex_);
+  --num_running_;
+}
+
+void KeyUsage::CountTokens(int64_t num_tokens, Clock::time_point now) {
+  const std::lock_guard lock(mutex_);
+  tokens_.Take(num_tokens, now);
+}
+
+struct AccessControl::KeyTable {
+  ApiKeys keys;
+  // By name. A reload keeps the records of names that stay: editing a key does not reset its use.
+  std::map<std::string, std::shared_ptr<KeyUsage>, std::less<>> usage;
+};
+
+AccessControl::AccessControl(std::string keys_path, const Log* log)
+    : keys_path_(std::move(keys_path)), log_(log), watch_({keys_path_}, kCheckInterval) {}
+
+AccessControl::~AccessControl() = default;
+
+absl::StatusOr<std::unique_ptr<AccessControl>> AccessControl::Open(const std::string& keys_path,
+                                                                   const Log* log) {
+  std::unique_ptr<AccessControl> control(new AccessControl(keys_path, log));
+  if (keys_path.empty()) return control;
+  ASSIGN_OR_RETURN(ApiKeys keys, ReadKeysOnAThread(keys_path));
+  control->SetKeys(std::move(keys));
+  return control;
+}
+
+// Requires  mutex_ is held, except on the first call
+void AccessControl::SetKeys(ApiKeys keys) {
+  auto table = std::make_shared<KeyTable>();
+  table->keys = std::move(keys);
+  for (const ApiKey& key : table->keys.All()) {
+    std::shared_ptr<KeyUsage>& usage = table->usage[key.name];
+    if (table_ != nullptr) {
+      if (const auto before = table_->usage.find(key.name); before != table_->usage.end()) {
+        usage = before->second;
+      }
+    }
+    if (usage == nullptr) usage = std::make_shared<KeyUsage>(key.name);
+    usage->SetLimits(key.limits);
+  }
+  table_ = std::move(table);
+}
+
+// The call that finds a changed file reads it. Other calls use the old keys meanwhile.
+void AccessControl::ReloadIfChanged() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_reading_ || !watch_.NeedsRead(Clock::now())) return;
+    is_reading_ = true;
+  }
+  auto keys = ReadKeysOnAThread(keys_path_);
+  const absl::Status status = keys.status();
+  bool is_new = false;
+  {
+    const std::lock_guard lock(mutex_);
+    is_reading_ = false;
+    is_new = watch_.Finish(status);
+    if (keys.ok()) SetKeys(*std::move(keys));
+  }
+  if (!is_new) return;
+  if (status.ok()) {
+    log_->Info("api keys", {{"num_keys", Table()->keys.All().size()}});
+  } else {
+    log_->Error("api keys", {{"message", StrCat(status.message(), "; the old keys stay")}});
+  }
+}
+
+std::shared_ptr<const AccessControl::KeyTable> AccessControl::Table() {
+  const std::lock_guard lock(mutex_);
+  return table_;
+}
+
+absl::StatusOr<std::shared_ptr<KeyUsage>> AccessControl::Authenticate(
+    std::string_view authorization, KeyRole role) {
+  if (!HasKeys()) return nullptr;
+  if (authorization.empty()) return Unauthenticated("this server requires an API key");
+  const std::string_view scheme = authorization.substr(0, kScheme.size());
+  if (!absl::EqualsIgnoreCase({scheme.data(), scheme.size()}, {kScheme.data(), kScheme.size()})) {
+    return Unauthenticated("the authorization scheme is not Bearer");
+  }
+  ReloadIfChanged();
+  const auto table = Table();
+  const ApiKey* key = table->keys.Find(authorization.substr(kScheme.size()));
+  if (key == nullptr) return Unauthenticated("the API key is unknown");
+  if (role == KeyRole::kAdmin && key->role != KeyRole::kAdmin) {
+    return absl::PermissionDeniedError(
+        StrCat("key ", key->name, " has role user; this call requires role admin"));
+  }
+  return table->usage.find(key->name)->second;
+}
+
+}  // namespace lssar

@@ -1,0 +1,109 @@
+// Authenticates calls by API key and enforces each key's role and limits.
+#ifndef LSSAR_SERVER_AUTH_ACCESS_CONTROL_H_
+#define LSSAR_SERVER_AUTH_ACCESS_CONTROL_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "server/auth/api_keys.h"
+#include "server/config/file_version.h"
+#include "server/ops/log.h"
+
+namespace lssar {
+
+// A token bucket that holds one minute's worth, starts full and refills at a steady rate. Taking
+// more than it holds leaves a debt that refills first.
+class TokenBucket {
+ public:
+  // 0: unlimited. What was taken before stays taken; the time to refill it does not change.
+  void SetRate(int64_t per_minute) { per_minute_ = per_minute; }
+  void Take(int64_t amount, Clock::time_point now);
+  // Time until the bucket holds `amount`, which is at most the rate; zero if it does now.
+  Clock::duration TimeUntil(int64_t amount, Clock::time_point now) const;
+
+ private:
+  // Time in which `amount` refills.
+  Clock::duration TimeFor(int64_t amount) const;
+
+  int64_t per_minute_ = 0;
+  Clock::time_point full_at_ = {};
+};
+
+// The running calls of one key and its use of the per-minute limits.
+//
+// Threads  any
+class KeyUsage {
+ public:
+  explicit KeyUsage(std::string name) : name_(std::move(name)) {}
+  const std::string& Name() const { return name_; }
+
+  // Applies from now on; past use still counts.
+  void SetLimits(const KeyLimits& limits);
+
+  // Counts one more running call, until Release.
+  // Errors  RESOURCE_EXHAUSTED: names the limit; carries the retry delay
+  absl::Status Acquire(Clock::time_point now);
+  void Release();
+
+  // Charges tokens as they are processed. A running call is never stopped for its tokens; the next
+  // call waits until the debt has refilled.
+  void CountTokens(int64_t num_tokens, Clock::time_point now);
+
+ private:
+  const std::string name_;
+  std::mutex mutex_;
+  KeyLimits limits_;
+  int num_running_ = 0;
+  TokenBucket requests_, tokens_;
+};
+
+// Without a key file every caller is an admin without limits. A changed key file applies within a
+// second; if the changed file cannot be read or parsed, the error is logged and the old keys stay.
+//
+// Threads  any
+class AccessControl {
+ public:
+  // An empty `keys_path` means no keys. `log` must outlive this.
+  // Errors  those of ReadWholeFile and ApiKeys::Parse
+  static absl::StatusOr<std::unique_ptr<AccessControl>> Open(const std::string& keys_path,
+                                                             const Log* log);
+  ~AccessControl();
+
+  // Returns the usage record of the call's key; null if the server has no keys.
+  // `authorization`: the header of that name, "Bearer KEY"; empty if the call has none.
+  // Errors  UNAUTHENTICATED: the key is missing or unknown
+  //         PERMISSION_DENIED: the key lacks `role`
+  //         No message reveals any part of a key.
+  absl::StatusOr<std::shared_ptr<KeyUsage>> Authenticate(std::string_view authorization,
+                                                         KeyRole role);
+
+  bool HasKeys() const { return !keys_path_.empty(); }
+
+ private:
+  struct KeyTable;
+
+  AccessControl(std::string keys_path, const Log* log);
+  void SetKeys(ApiKeys keys);
+  void ReloadIfChanged();
+  std::shared_ptr<const KeyTable> Table();
+
+  const std::string keys_path_;
+  const Log* const log_;
+
+  std::mutex mutex_;
+  FileWatch watch_;
+  bool is_reading_ = false;  // a call reads the changed file
+  std::shared_ptr<const KeyTable> table_;
+};
+
+}  // namespace lssar
+
+#endif  // LSSAR_SERVER_AUTH_ACCESS_CONTROL_H_

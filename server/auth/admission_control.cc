@@ -1,0 +1,110 @@
+#include "server/auth/admission_control.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "base/str_cat.h"
+
+namespace lssar {
+
+AdmissionTicket::AdmissionTicket(AdmissionTicket&& other) noexcept
+    : control_(std::exchange(other.control_, nullptr)),
+      model_(other.model_),
+      id_(other.id_),
+      key_(std::move(other.key_)) {}
+
+AdmissionTicket::~AdmissionTicket() {
+  ReleaseKey();
+  if (control_ != nullptr) control_->RemoveCall(id_);
+}
+
+std::string_view AdmissionTicket::KeyName() const {
+  return key_ == nullptr ? std::string_view() : key_->Name();
+}
+
+void AdmissionTicket::CountTokens(int64_t num_tokens) {
+  if (key_ != nullptr) key_->CountTokens(num_tokens, Clock::now());
+}
+
+void AdmissionTicket::ReleaseKey() {
+  if (const auto key = std::exchange(key_, nullptr)) key->Release();
+}
+
+absl::StatusOr<AdmissionTicket> AdmissionControl::Admit(std::string_view authorization,
+                                                        KeyRole role, AbortCallback abort) {
+  ASSIGN_OR_RETURN(AdmissionTicket ticket, AddCall(std::move(abort)));
+  ASSIGN_OR_RETURN(std::shared_ptr<KeyUsage> key, access_->Authenticate(authorization, role));
+  if (key != nullptr) RETURN_IF_ERROR(key->Acquire(Clock::now()));
+  ticket.key_ = std::move(key);
+  return ticket;
+}
+
+absl::StatusOr<AdmissionTicket> AdmissionControl::AddCall(AbortCallback abort) {
+  const std::lock_guard lock(mutex_);
+  RETURN_IF_ERROR(LockedReadiness());
+  if (std::ssize(running_) >= max_calls_) {
+    return absl::ResourceExhaustedError(StrCat("the server has ", running_.size(),
+                                               " running calls (--max-calls ", max_calls_, ")"));
+  }
+  const uint64_t id = next_id_++;
+  running_.emplace(id, std::move(abort));
+  return AdmissionTicket(this, model_, id);
+}
+
+absl::Status AdmissionControl::Readiness() const {
+  const std::lock_guard lock(mutex_);
+  return LockedReadiness();
+}
+
+absl::Status AdmissionControl::LockedReadiness() const {
+  RETURN_IF_ERROR(closed_);
+  if (model_ == nullptr) {
+    return absl::UnavailableError("the server is loading its model; retry later");
+  }
+  return absl::OkStatus();
+}
+
+ServedModel* AdmissionControl::Model() const {
+  const std::lock_guard lock(mutex_);
+  return model_;
+}
+
+void AdmissionControl::Open(ServedModel* model) {
+  const std::lock_guard lock(mutex_);
+  model_ = model;
+}
+
+void AdmissionControl::Close(absl::Status reason) {
+  const std::lock_guard lock(mutex_);
+  closed_ = std::move(reason);
+}
+
+void AdmissionControl::AbortAll(const absl::Status& reason) {
+  std::map<uint64_t, AbortCallback> running;
+  {
+    const std::lock_guard lock(mutex_);
+    running = running_;
+  }
+  // Without the lock: a call that ends removes itself.
+  for (const auto& [id, abort] : running) {
+    if (abort) abort(reason);
+  }
+}
+
+bool AdmissionControl::WaitUntilIdle(absl::Duration limit) {
+  std::unique_lock lock(mutex_);
+  // Capped: now + limit must not overflow the clock.
+  const auto capped = absl::ToChronoMilliseconds(std::min(limit, absl::Hours(24)));
+  return idle_.wait_for(lock, capped, [this] { return running_.empty(); });
+}
+
+void AdmissionControl::RemoveCall(uint64_t id) {
+  // Notifies under the lock: the waiter may destroy this as soon as no call is left.
+  const std::lock_guard lock(mutex_);
+  running_.erase(id);
+  if (running_.empty()) idle_.notify_all();
+}
+
+}  // namespace lssar

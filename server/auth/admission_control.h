@@ -1,0 +1,107 @@
+// Admits calls: the server's state (loading, serving, draining), the number of calls at once, and
+// the limits of the call's API key.
+#ifndef LSSAR_SERVER_AUTH_ADMISSION_CONTROL_H_
+#define LSSAR_SERVER_AUTH_ADMISSION_CONTROL_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/auth/access_control.h"
+
+namespace lssar {
+
+class AdmissionControl;
+class ServedModel;
+
+// Ends a call at once with the given status. Called from any thread.
+using AbortCallback = std::function<void(const absl::Status&)>;
+
+// One admitted call. Until it is destroyed the model stays loaded, WaitUntilIdle waits, and the
+// call counts against the limits of the server and of its key.
+class AdmissionTicket {
+ public:
+  AdmissionTicket(AdmissionTicket&& other) noexcept;
+  AdmissionTicket& operator=(AdmissionTicket&&) = delete;
+  ~AdmissionTicket();
+
+  ServedModel& Model() const { return *model_; }
+  // Empty if the server has no keys.
+  std::string_view KeyName() const;
+  // Charges prompt or output tokens to the key; no effect after ReleaseKey.
+  void CountTokens(int64_t num_tokens);
+  // The key may start another call. Idempotent.
+  void ReleaseKey();
+
+ private:
+  friend class AdmissionControl;
+  AdmissionTicket(AdmissionControl* control, ServedModel* model, uint64_t id)
+      : control_(control), model_(model), id_(id) {}
+
+  AdmissionControl* control_;  // null: moved from
+  ServedModel* model_;
+  uint64_t id_;
+  std::shared_ptr<KeyUsage> key_;  // null: the server has no keys, or the key was released
+};
+
+// Threads  any
+class AdmissionControl {
+ public:
+  // At most `max_calls` run at once. `access` must outlive this.
+  AdmissionControl(int max_calls, AccessControl* access) : max_calls_(max_calls), access_(access) {}
+
+  // `authorization`: see AccessControl::Authenticate. `abort`: how AbortAll ends this call; empty
+  // if the call ends by itself soon.
+  // Errors  UNAVAILABLE: as Readiness
+  //         RESOURCE_EXHAUSTED: too many calls, or a limit of the key; carries the retry delay
+  //         UNAUTHENTICATED, PERMISSION_DENIED: as AccessControl::Authenticate
+  absl::StatusOr<AdmissionTicket> Admit(std::string_view authorization, KeyRole role,
+                                        AbortCallback abort = {});
+
+  // Checks the key's role only: for pages that answer in every state of the server.
+  absl::Status CheckRole(std::string_view authorization, KeyRole role) const {
+    return access_->Authenticate(authorization, role).status();
+  }
+
+  // Starts to admit calls. `model` must outlive every ticket.
+  void Open(ServedModel* model);
+  // Stops admitting calls; new ones get `reason` (UNAVAILABLE). The last reason applies.
+  void Close(absl::Status reason);
+  // Ends every running call with `reason`.
+  void AbortAll(const absl::Status& reason);
+
+  // OK if calls are admitted. UNAVAILABLE: loading, or the reason given to Close.
+  absl::Status Readiness() const;
+  // Null while the model is loading.
+  ServedModel* Model() const;
+
+  // Waits until no ticket is left. False if `limit` passes first.
+  bool WaitUntilIdle(absl::Duration limit);
+
+ private:
+  friend class AdmissionTicket;
+
+  absl::Status LockedReadiness() const;
+  absl::StatusOr<AdmissionTicket> AddCall(AbortCallback abort);
+  void RemoveCall(uint64_t id);
+
+  const int max_calls_;
+  AccessControl* const access_;
+  mutable std::mutex mutex_;
+  std::condition_variable idle_;
+  ServedModel* model_ = nullptr;  // null: loading
+  absl::Status closed_;           // OK: not closed
+  uint64_t next_id_ = 0;
+  std::map<uint64_t, AbortCallback> running_;
+};
+
+}  // namespace lssar
+
+#endif  // LSSAR_SERVER_AUTH_ADMISSION_CONTROL_H_

@@ -1,0 +1,217 @@
+#include "server/config/flags.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <numeric>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+#include "base/read_file.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
+#include "server/config/toml_file.h"
+
+namespace lssar {
+namespace {
+
+absl::Status MustBe(const std::string& what) {
+  return absl::InvalidArgumentError(StrCat("it must be ", what));
+}
+
+// For messages.
+std::string Shorten(const std::string& text) {
+  constexpr size_t kMaxBytes = 100;
+  return text.size() <= kMaxBytes ? text : text.substr(0, kMaxBytes) + "...";
+}
+
+// Levenshtein distance, one row of the table at a time.
+size_t EditDistance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+AssignFlag AssignText(std::string* target) {
+  return [target](const std::string& value) {
+    *target = value;
+    return absl::OkStatus();
+  };
+}
+
+template <typename Int>
+AssignFlag AssignInt(Int* target, limits::Range<Int> range) {
+  return [=](const std::string& value) {
+    Int number = 0;
+    if (!absl::SimpleAtoi(value, &number) || number < range.min || number > range.max) {
+      return MustBe(StrCat("a whole number in [", range.min, ", ", range.max, "]"));
+    }
+    *target = number;
+    return absl::OkStatus();
+  };
+}
+template AssignFlag AssignInt(int* target, limits::Range<int> range);
+template AssignFlag AssignInt(int64_t* target, limits::Range<int64_t> range);
+
+AssignFlag AssignBool(bool* target) {
+  return [target](const std::string& value) {
+    if (value != "true" && value != "false") return MustBe("true or false");
+    *target = value == "true";
+    return absl::OkStatus();
+  };
+}
+
+AssignFlag AssignBytes(int64_t* target, limits::Range<int64_t> range) {
+  return [=](const std::string& value) {
+    absl::string_view digits = value;
+    int64_t unit = 1;
+    if (absl::ConsumeSuffix(&digits, "K")) unit = int64_t{1} << 10;
+    if (absl::ConsumeSuffix(&digits, "M")) unit = int64_t{1} << 20;
+    if (absl::ConsumeSuffix(&digits, "G")) unit = int64_t{1} << 30;
+    int64_t number = 0;
+    if (!absl::SimpleAtoi(digits, &number) || number < 0 || number > range.max / unit ||
+        number * unit < range.min) {
+      return MustBe(StrCat("a number of bytes in [", range.min, ", ", range.max,
+                           "], with K, M or G for powers of 1024: 512M, 2G"));
+    }
+    *target = number * unit;
+    return absl::OkStatus();
+  };
+}
+
+AssignFlag AssignDuration(absl::Duration* target, absl::Duration low, absl::Duration high) {
+  return [=](const std::string& value) {
+    absl::Duration duration;
+    double seconds = 0;
+    const bool is_plain = absl::SimpleAtod(value, &seconds);
+    if (is_plain) duration = absl::Seconds(seconds);
+    const bool is_known = is_plain || absl::ParseDuration(value, &duration);
+    if (!is_known || !(duration >= low && duration <= high)) {
+      return MustBe(StrCat("a time in [", absl::FormatDuration(low), ", ",
+                           absl::FormatDuration(high), "]: 30s, 1m30s, 250ms"));
+    }
+    *target = duration;
+    return absl::OkStatus();
+  };
+}
+
+AssignFlag AssignChoice(std::vector<std::string> choices, std::function<void(size_t)> choose) {
+  return [choices = std::move(choices), choose = std::move(choose)](const std::string& value) {
+    const auto found = std::find(choices.begin(), choices.end(), value);
+    if (found == choices.end()) {
+      return MustBe(StrCat("one of ", absl::StrJoin(choices, ", ")));
+    }
+    choose(size_t(found - choices.begin()));
+    return absl::OkStatus();
+  };
+}
+
+std::string EnvironmentName(const std::string& flag_name) {
+  return StrCat("LSSAR_", absl::AsciiStrToUpper(absl::StrReplaceAll(flag_name, {{"-", "_"}})));
+}
+
+void AddFlags(CLI::App& app, const std::vector<Flag>& flags) {
+  for (const Flag& flag : flags) {
+    const std::string variable = EnvironmentName(flag.name);
+    const auto assign = [name = flag.name, variable,
+                         assign = flag.assign](const std::string& value) {
+      if (const absl::Status status = assign(value); !status.ok()) {
+        throw CLI::ValidationError(
+            StrCat("--", name, " (or ", variable, ") is \"", value, "\"; ", status.message()));
+      }
+    };
+    CLI::Option* option = nullptr;
+    if (flag.is_switch) {
+      // CLI11 writes to `value`, which `each` keeps alive, and hands the text to `assign`.
+      const auto value = std::make_shared<std::string>();
+      option = app.add_flag(StrCat("--", flag.name, ",!--no-", flag.name), *value, flag.help);
+      option->each([assign, value](const std::string& text) { assign(text); });
+    } else {
+      option = app.add_option_function<std::string>("--" + flag.name, assign, flag.help)
+                   ->type_name(flag.value_name);
+    }
+    option->group(flag.group)->envname(variable);
+  }
+}
+
+absl::Status ApplyConfigFile(const std::string& path, CLI::App& app,
+                             const std::vector<Flag>& flags) {
+  ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path, kMaxConfigFileBytes));
+  const auto sections = ParseToml(text, TomlErrors::kQuoteText);
+  if (!sections.ok()) {
+    return absl::Status(sections.status().code(), StrCat(path, ": ", sections.status().message()));
+  }
+  std::vector<std::string> known;
+  for (const Flag& flag : flags) known.push_back(flag.name);
+  for (const TomlSection& section : *sections) {
+    if (!section.name.empty()) {
+      return absl::InvalidArgumentError(
+          StrCat(path, ": section [", Shorten(section.name), "]; the file has no sections"));
+    }
+    for (const TomlEntry& entry : section.entries) {
+      const auto flag = std::find_if(flags.begin(), flags.end(),
+                                     [&](const Flag& f) { return f.name == entry.name; });
+      if (flag == flags.end()) {
+        const std::string nearest = NearestName(Shorten(entry.name), known);
+        return absl::InvalidArgumentError(
+            StrCat(path, ": \"", Shorten(entry.name), "\" is unknown",
+                   nearest.empty() ? "" : StrCat("; did you mean \"", nearest, "\"?")));
+      }
+      if (entry.kind == TomlKind::kOther) {
+        return absl::InvalidArgumentError(StrCat(
+            path, ": ", entry.name, " must have one value: a number, true, false or a text"));
+      }
+      // Set by the command line or the environment.
+      if (app.get_option("--" + flag->name)->count() > 0) continue;
+      if (const absl::Status status = flag->assign(entry.value); !status.ok()) {
+        return absl::InvalidArgumentError(StrCat(path, ": ", entry.name, " is \"",
+                                                 Shorten(entry.value), "\"; ", status.message()));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string DescribeUnknown(const std::vector<std::string>& left_over,
+                            const std::vector<std::string>& known_names) {
+  for (const std::string& argument : left_over) {
+    absl::string_view name = argument;
+    if (!absl::ConsumePrefix(&name, "-")) continue;
+    absl::ConsumePrefix(&name, "-");
+    name = name.substr(0, name.find('='));
+    const std::string nearest = NearestName(std::string(name), known_names);
+    return StrCat("unknown flag ", argument.substr(0, argument.find('=')),
+                  nearest.empty() ? "" : StrCat("; did you mean --", nearest, "?"));
+  }
+  return StrCat("unexpected argument ", absl::StrJoin(left_over, " "));
+}
+
+std::string NearestName(const std::string& name, const std::vector<std::string>& known_names) {
+  std::string nearest;
+  size_t fewest = std::string::npos;
+  for (const std::string& known : known_names) {
+    const size_t num_edits = EditDistance(name, known);
+    if (num_edits < fewest && 3 * num_edits <= known.size() + 2) {
+      nearest = known;
+      fewest = num_edits;
+    }
+  }
+  return nearest;
+}
+
+}  // namespace lssar

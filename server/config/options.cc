@@ -1,0 +1,405 @@
+#include "server/config/options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_replace.h"
+#include "base/str_cat.h"
+#include "runtime/limits.h"
+#include "server/config/flags.h"
+#include "server/config/limits.h"
+
+namespace lssar {
+namespace {
+
+constexpr std::string_view kExamples =
+    R"(Every flag can also be set by an environment variable (LSSAR_MAX_MODEL_LEN) and in the
+--config file (max-model-len = 8192). Flags override the environment, which overrides the file.
+
+Examples:
+  lssar-server --model models/zoo/lssar-6m
+  lssar-server --model models/zoo/lssar-6m --listen 0.0.0.0:50051 --max-model-len 8192)";
+
+constexpr std::string_view kOff = "off";
+
+// `or_off`: also accepts "off", which opens no port and clears `target`.
+AssignFlag AssignListen(std::string* target, bool or_off) {
+  return [=](const std::string& value) {
+    if (or_off && value == kOff) {
+      target->clear();
+      return absl::OkStatus();
+    }
+    const size_t colon = value.rfind(':');
+    int port = 0;
+    if (colon == std::string::npos || colon == 0 ||
+        !absl::SimpleAtoi(value.substr(colon + 1), &port) || port < 0 || port > 65535) {
+      return absl::InvalidArgumentError(
+          StrCat("it must be HOST:PORT with a port in [0, 65535], such as 127.0.0.1:50051",
+                 or_off ? ", or off" : ""));
+    }
+    *target = value;
+    return absl::OkStatus();
+  };
+}
+
+// "[1, 1024]; default 64", with the default that `target` holds.
+template <typename Int>
+std::string RangeAndDefault(const Int& target, limits::Range<Int> range) {
+  return StrCat("[", range.min, ", ", range.max, "]; default ", target);
+}
+
+// A flag whose help ends with its range and default.
+template <typename Int>
+Flag IntFlag(const char* name, const char* group, const char* value_name, std::string_view meaning,
+             Int* target, limits::Range<Int> range) {
+  return {name, group, value_name, StrCat(meaning, ", ", RangeAndDefault(*target, range)),
+          AssignInt(target, range)};
+}
+
+// Names of weight types, "auto" first, and the flag that sets one.
+std::vector<std::string> WeightTypes() {
+  std::vector<std::string> types = {"auto"};
+  for (const DTypeInfo& info : kDTypes) types.emplace_back(info.name);
+  return types;
+}
+AssignFlag AssignWeightType(std::optional<DType>* target) {
+  return AssignChoice(WeightTypes(), [target](size_t i) {
+    *target = std::nullopt;
+    if (i > 0) *target = kDTypes[i - 1].dtype;
+  });
+}
+
+std::vector<Flag> MemoryFlags(ModelOptions& options) {
+  EngineOptions& engine = options.engine;
+  return {
+      {"dtype", "Memory", "TYPE",
+       StrCat("Data type of the weights: ", StrJoin(WeightTypes()),
+              " (auto: as stored in the checkpoint); default auto"),
+       AssignWeightType(&options.dtype)},
+      {"kv-cache-dtype", "Memory", "TYPE",
+       "Data type of the KV cache: fp16, fp32 or int8; default fp16",
+       AssignChoice({"fp16", "fp32", "int8"},
+                    [&engine](size_t i) {
+                      constexpr std::array kTypes = {DType::kF16, DType::kF32, DType::kI8};
+                      engine.kv_cache_dtype = kTypes.at(i);
+                    })},
+      {"kv-cache-memory", "Memory", "BYTES",
+       "Size of the KV cache in bytes, with suffix K, M or G for powers of 1024; default 0: on the "
+       "CPU four sequences of max-model-len, at most half of the available memory; on a GPU "
+       "max-num-seqs of them, at most the free memory less a reserve",
+       AssignBytes(&engine.kv_cache_bytes, limits::kKvCacheBytes)},
+      {"enable-prefix-caching", "Memory", "",
+       "Reuse the cached pages of earlier requests that have the same prefix; default enabled",
+       AssignBool(&engine.enable_prefix_caching), /*is_switch=*/true},
+      {"page-size", "Memory", "TOKENS",
+       "Tokens per page of the KV cache: 16, 32, 64, 128 or 256; default 64",
+       AssignChoice({"16", "32", "64", "128", "256"},
+                    [&engine](size_t i) { engine.page_size = kMinPageSize << i; })},
+  };
+}
+
+std::vector<Flag> SpeculationFlags(ModelOptions& options) {
+  EngineOptions& engine = options.engine;
+  return {
+      {"speculative", "Speculative decoding", "METHOD",
+       "Draft tokens that the model verifies several in one step; the output has the same bits. "
+       "ngram: what followed the last tokens where they occurred before in the prompt or output; "
+       "draft-model: what the model of --draft-model says; off: nothing, and no draft model is "
+       "loaded; default draft-model with --draft-model, else off",
+       AssignChoice({"off", "ngram", "draft-model"},
+                    [&options](size_t i) {
+                      constexpr std::array kMethods = {SpeculativeMethod::kOff,
+                                                       SpeculativeMethod::kNgram,
+                                                       SpeculativeMethod::kDraftModel};
+                      options.speculative_method = kMethods.at(i);
+                    })},
+      {"draft-model", "Speculative decoding", "DIR",
+       "Checkpoint directory of a draft model: one with the tokenizer of --model that is several "
+       "times faster and says the same most of the time; not with --device cuda; default none",
+       AssignText(&options.draft_directory)},
+      {"draft-dtype", "Speculative decoding", "TYPE",
+       StrCat("Data type of the draft model's weights, as --dtype: ", StrJoin(WeightTypes()),
+              "; default auto"),
+       AssignWeightType(&options.draft_dtype)},
+      IntFlag("num-speculative-tokens", "Speculative decoding", "TOKENS",
+              "Draft tokens of a sequence in one step, at most; fewer where they are not accepted "
+              "or the step has no time to spare",
+              &engine.num_speculative_tokens, limits::kNumSpeculativeTokens),
+      IntFlag("prompt-lookup-min", "Speculative decoding", "TOKENS",
+              "Last tokens that must have occurred before, at most prompt-lookup-max",
+              &engine.prompt_lookup_min, limits::kPromptLookupLength),
+      IntFlag("prompt-lookup-max", "Speculative decoding", "TOKENS",
+              "Last tokens that are compared, to find the longest match", &engine.prompt_lookup_max,
+              limits::kPromptLookupLength),
+  };
+}
+
+std::vector<Flag> ModelFlags(ModelOptions& options) {
+  EngineOptions& engine = options.engine;
+  std::vector<Flag> flags = {
+      {"model", "Model", "DIR",
+       "Checkpoint directory with config.json, model.safetensors and tokenizer files; required",
+       AssignText(&options.directory)},
+      IntFlag("max-model-len", "Limits", "TOKENS",
+              "Context length: prompt and output tokens of one request together",
+              &engine.max_model_len, limits::kMaxModelLen),
+      IntFlag("max-num-seqs", "Limits", "COUNT",
+              "Sequences that run at the same time; each choice of a request is one",
+              &engine.max_num_seqs, limits::kMaxNumSeqs),
+      IntFlag("max-queued-requests", "Limits", "COUNT",
+              "Requests in the waiting queue; further requests are rejected",
+              &engine.max_queued_requests, limits::kMaxQueuedRequests),
+      {"max-queued-tokens", "Limits", "TOKENS",
+       StrCat("Prompt tokens in the waiting queue; further requests are rejected, ",
+              RangeAndDefault(engine.max_queued_tokens, limits::kMaxQueuedTokens),
+              ": 16 times max-model-len"),
+       AssignInt(&engine.max_queued_tokens, limits::kMaxQueuedTokens)},
+      IntFlag("max-num-batched-tokens", "Limits", "TOKENS", "Tokens computed in one engine step",
+              &engine.max_num_batched_tokens, limits::kMaxNumBatchedTokens),
+      IntFlag("max-num-partial-prefills", "Limits", "COUNT",
+              "Prompts that are prefilled in a step in which other sequences decode",
+              &engine.max_num_partial_prefills, limits::kMaxNumPartialPrefills),
+      IntFlag("chunked-prefill-size", "Limits", "TOKENS",
+              "Prompt tokens of all these prompts in such a step, fewer deep in a long prompt",
+              &engine.chunked_prefill_size, limits::kChunkedPrefillSize),
+  };
+  for (Flag& flag : SpeculationFlags(options)) flags.push_back(std::move(flag));
+  flags.push_back(
+      {"attention-sample-interval", "Machine", "STEPS",
+       StrCat("Steps from one sample of attention statistics (GetStats, metrics) to the next; a "
+              "sample costs 0.2 us for each key of one row, ",
+              RangeAndDefault(engine.attention_sample_interval, limits::kAttentionSampleInterval),
+              ": none"),
+       AssignInt(&engine.attention_sample_interval, limits::kAttentionSampleInterval)});
+  for (const BackendFlag& flag : BackendFlags()) {
+    flags.push_back({flag.name, "Machine", flag.value_name, flag.help,
+                     [&options, parse = flag.parse](const std::string& value) {
+                       return parse(value, &options.backend);
+                     }});
+  }
+  for (Flag& flag : MemoryFlags(options)) flags.push_back(std::move(flag));
+  return flags;
+}
+
+std::vector<Flag> ServerFlags(ServerOptions& options) {
+  std::vector<std::string> levels = {"info", "warning", "error", "off"};
+  return {
+      {"listen", "Serving", "HOST:PORT",
+       "Address of the gRPC port; port 0 selects a free port; default 127.0.0.1:50051",
+       AssignListen(&options.listen, /*or_off=*/false)},
+      {"http-listen", "Serving", "HOST:PORT",
+       "Address of the HTTP port (OpenAI-compatible API, metrics, probes); port 0 selects a free "
+       "port, off opens none; default 127.0.0.1:8080",
+       AssignListen(&options.http_listen, /*or_off=*/true)},
+      {"allow-attention-override", "Serving", "",
+       "Let requests set attention_override: another p or kind than the checkpoint's, for sweeps; "
+       "default off",
+       AssignBool(&options.model.allow_attention_override), /*is_switch=*/true},
+      {"drain-timeout", "Serving", "TIME",
+       "Time for running requests to finish after SIGTERM, [0, 1h]; default 30s",
+       AssignDuration(&options.drain_timeout, absl::ZeroDuration(), absl::Hours(1))},
+      {"step-timeout", "Serving", "TIME",
+       "Maximum time of one engine step; a longer step counts as stuck, and the server exits with "
+       "code 3, [0, 1h], 0: no limit; default 1m",
+       AssignDuration(&options.step_timeout, absl::ZeroDuration(), absl::Hours(1))},
+      {"log-level", "Serving", "LEVEL",
+       "Minimum level of log lines: info, warning, error or off; default info",
+       AssignChoice(levels, [&options, levels](size_t i) { options.log_level = levels[i]; })},
+  };
+}
+
+std::vector<Flag> ConnectionFlags(ServerOptions& options) {
+  ConnectionOptions& connection = options.connection;
+  return {
+      IntFlag("max-calls", "Limits", "COUNT",
+              "Calls at the same time, running and queued; further calls are rejected",
+              &options.max_calls, limits::kMaxCalls),
+      IntFlag("max-connections", "Limits", "COUNT",
+              "Connections of each port at the same time; further ones are refused",
+              &connection.max_connections, limits::kMaxConnections),
+      IntFlag("max-connections-per-address", "Limits", "COUNT",
+              "Connections of one IPv4 address or IPv6 /64 network on each port; 0, for ports "
+              "behind a proxy: no limit",
+              &connection.max_connections_per_address, limits::kMaxConnectionsPerAddress),
+      {"handshake-timeout", "Limits", "TIME",
+       "Time for a new connection's TLS handshake and HTTP/2 preface, [100ms, 5m]; default 10s",
+       AssignDuration(&connection.handshake_timeout, absl::Milliseconds(100), absl::Minutes(5))},
+      IntFlag("max-connection-calls", "Limits", "COUNT",
+              "gRPC calls of one connection at the same time; further calls wait in the client",
+              &connection.max_calls, limits::kMaxCalls),
+      {"stream-buffer", "Limits", "BYTES",
+       "Bytes of replies buffered for a slow client before its request pauses, with suffix K, M or "
+       "G, [4K, 1G]; default 1M",
+       AssignBytes(&options.stream.buffer_bytes, {int64_t{4} << 10, int64_t{1} << 30})},
+      {"slow-client-timeout", "Limits", "TIME",
+       "Time after which a client that reads nothing while its request waits, or less than "
+       "--stream-buffer of a larger reply, is disconnected, [0, 1h], 0: no limit; default 1m",
+       AssignDuration(&options.stream.client_timeout, absl::ZeroDuration(), absl::Hours(1))},
+      {"keepalive-time", "Serving", "TIME",
+       "Idle time after which a gRPC connection is pinged, [1s, 1h]; default 1m",
+       AssignDuration(&connection.keepalive_time, absl::Seconds(1), absl::Hours(1))},
+      {"keepalive-timeout", "Serving", "TIME",
+       "Time to answer such a ping before the connection is closed, [1s, 1h]; default 20s",
+       AssignDuration(&connection.keepalive_timeout, absl::Seconds(1), absl::Hours(1))},
+  };
+}
+
+AssignFlag AssignOrigins(std::vector<std::string>* target) {
+  return [target](const std::string& value) {
+    std::vector<std::string> origins;
+    for (size_t begin = 0; begin <= value.size();) {
+      const size_t end = std::min(value.find(',', begin), value.size());
+      const std::string origin = value.substr(begin, end - begin);
+      const bool has_scheme = origin.starts_with("http://") || origin.starts_with("https://");
+      if (origin != "*" && (!has_scheme || origin.ends_with('/') ||
+                            origin.find_first_of(" \t\r\n") != std::string::npos)) {
+        return absl::InvalidArgumentError(
+            "it must be * or origins such as https://chat.example.org, with commas between them");
+      }
+      origins.push_back(origin);
+      begin = end + 1;
+    }
+    *target = std::move(origins);
+    return absl::OkStatus();
+  };
+}
+
+std::vector<Flag> HttpFlags(ServerOptions& options) {
+  return {
+      {"http-cors-origins", "Security", "ORIGINS",
+       "Origins of web pages that may call the HTTP port (CORS), separated by commas, such as "
+       "https://chat.example.org, or * for all; default none",
+       AssignOrigins(&options.http_cors_origins)},
+      {"web-page", "Security", "on|off", "The web page at / of the HTTP port; default on",
+       AssignChoice({"on", "off"}, [&options](size_t i) { options.web_page = i == 0; })},
+  };
+}
+
+std::vector<Flag> SecurityFlags(ServerOptions& options) {
+  return {
+      {"tls-cert", "Security", "FILE",
+       "PEM certificate chain of both ports, reloaded when it changes; default: no TLS",
+       AssignText(&options.tls.certificate)},
+      {"tls-key", "Security", "FILE", "PEM private key of --tls-cert, without a passphrase",
+       AssignText(&options.tls.key)},
+      {"tls-client-ca", "Security", "FILE",
+       "PEM root certificates; gRPC clients must then present a certificate that they signed; "
+       "default: clients need none",
+       AssignText(&options.tls.client_ca)},
+      {"share-prefix-cache-between-keys", "Security", "",
+       "Let requests of one API key reuse prefixes that another key's requests have computed: "
+       "faster, but response times show what others have sent; default off",
+       AssignBool(&options.share_prefix_cache_between_keys), /*is_switch=*/true},
+      {"api-keys", "Security", "FILE",
+       "TOML file with one section per API key (server/OPERATIONS.md), reloaded when it changes; "
+       "default: no key required",
+       AssignText(&options.api_keys)},
+  };
+}
+
+CommandLine Usage(const std::string& sentence) {
+  CommandLine line;
+  line.exit_code = 2;
+  line.text = StrCat("lssar-server: ", sentence, "\nlssar-server --help lists the flags.\n");
+  return line;
+}
+
+CommandLine Print(std::string text) {
+  CommandLine line;
+  line.exit_code = 0;
+  line.text = std::move(text);
+  return line;
+}
+
+absl::Status CheckTls(const TlsFiles& tls) {
+  if (tls.certificate.empty() != tls.key.empty()) {
+    return absl::InvalidArgumentError("--tls-cert and --tls-key go together: set both or none");
+  }
+  if (!tls.client_ca.empty() && !tls.HasTls()) {
+    return absl::InvalidArgumentError("--tls-client-ca needs --tls-cert and --tls-key");
+  }
+  return absl::OkStatus();
+}
+
+// Parses the command line and the environment. Nullopt: continue.
+std::optional<CommandLine> RunParser(CLI::App& app, std::vector<std::string> known_names, int argc,
+                                     const char* const* argv) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    // CLI11 prints the value of a negated switch behind its name.
+    return Print(absl::StrReplaceAll(app.help(), {{"{false}", ""}}));
+  } catch (const CLI::CallForVersion&) {
+    return Print(StrCat("lssar-server ", LSSAR_VERSION, "\n"));
+  } catch (const CLI::ExtrasError&) {
+    return Usage(DescribeUnknown(app.remaining(), known_names));
+  } catch (const CLI::ParseError& error) {
+    return Usage(error.what());
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+absl::StatusOr<SpeculativeMethod> ChooseSpeculativeMethod(const ModelOptions& options) {
+  const bool has_draft_model = !options.draft_directory.empty();
+  const SpeculativeMethod method = options.speculative_method.value_or(
+      has_draft_model ? SpeculativeMethod::kDraftModel : options.engine.speculative_method);
+  if (method == SpeculativeMethod::kDraftModel && !has_draft_model) {
+    return absl::InvalidArgumentError("--speculative draft-model needs --draft-model DIR");
+  }
+  if (method == SpeculativeMethod::kNgram && has_draft_model) {
+    return absl::InvalidArgumentError(
+        "--draft-model and --speculative ngram exclude each other: give one");
+  }
+  return method;
+}
+
+void AddModelFlags(CLI::App& app, ModelOptions& options) { AddFlags(app, ModelFlags(options)); }
+
+CommandLine ParseCommandLine(int argc, const char* const* argv) {
+  CommandLine line;
+  CLI::App app("Serves an LSSAR model over gRPC.", "lssar-server");
+  std::vector<Flag> flags = ModelFlags(line.options.model);
+  for (auto* make_flags : {ServerFlags, ConnectionFlags, HttpFlags, SecurityFlags}) {
+    for (Flag& flag : make_flags(line.options)) flags.push_back(std::move(flag));
+  }
+  AddFlags(app, flags);
+
+  std::string config_path;
+  app.add_option("--config", config_path, "TOML file of flags: max-model-len = 8192")
+      ->type_name("FILE")
+      ->group("Other")
+      ->envname(EnvironmentName("config"));
+  app.add_flag(
+         "--check-health", line.check_health,
+         "Check whether the server on this machine that runs with the same flags is serving: exit "
+         "code 0 or 1; needs no --model")
+      ->group("Other");
+  app.set_help_flag("--help,-h", "Print this help")->group("Other");
+  app.set_version_flag("--version", LSSAR_VERSION, "Print the version")->group("Other");
+  app.footer(std::string(kExamples));
+
+  std::vector<std::string> known_names = {"check-health", "config", "help", "version"};
+  for (const Flag& flag : flags) known_names.push_back(flag.name);
+  if (auto stop = RunParser(app, std::move(known_names), argc, argv)) return *std::move(stop);
+  if (!config_path.empty()) {
+    const absl::Status status = ApplyConfigFile(config_path, app, flags);
+    if (!status.ok()) return Usage(StrCat("--config ", status.message()));
+  }
+  if (line.options.model.directory.empty() && !line.check_health) {
+    return Usage("--model DIR is missing; for a first try: --model models/zoo/lssar-6m");
+  }
+  for (const absl::Status& status :
+       {CheckTls(line.options.tls), ChooseSpeculativeMethod(line.options.model).status()}) {
+    if (!status.ok()) return Usage(std::string(status.message()));
+  }
+  return line;
+}
+
+}  // namespace lssar

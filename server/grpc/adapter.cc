@@ -1,0 +1,183 @@
+#include "server/grpc/adapter.h"
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/empty.pb.h>
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/unknown_field_set.h>
+#include <grpc/slice.h>
+#include <grpcpp/support/slice.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "base/quote.h"
+#include "base/str_cat.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+#include "models/text/tokenizer.h"
+#include "server/config/limits.h"
+#include "server/grpc/retry_delay.h"
+
+namespace lssar {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+
+// Empty if the client sent no such metadata.
+std::string MetadataValue(const grpc::ServerContextBase& context, const char* key) {
+  const auto found = context.client_metadata().find(key);
+  if (found == context.client_metadata().end()) return {};
+  return {found->second.data(), found->second.size()};
+}
+
+std::optional<Clock::time_point> ReadDeadline(const grpc::ServerContextBase& context) {
+  using std::chrono::system_clock;
+  const system_clock::time_point deadline = context.deadline();
+  if (deadline == system_clock::time_point::max()) return std::nullopt;
+  const auto remaining = deadline - system_clock::now();
+  // A deadline more than a year away counts as none, so that the sum of the clocks cannot overflow.
+  if (remaining > std::chrono::hours(24 * 365)) return std::nullopt;
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(remaining);
+}
+
+// Counts the sub-messages, strings and lists in `input`, a message of `type`, up to `limit`. Two
+// bytes on the wire can become an object of 50 bytes; what does not parse counts as nothing.
+int CountObjects(const Descriptor& type, int limit, google::protobuf::io::CodedInputStream* input) {
+  int count = 0;
+  while (count < limit) {
+    const uint32_t tag = input->ReadTag();  // field number << 3 | wire type; 0 at the end
+    if (tag == 0) return count;
+    constexpr uint32_t kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5;
+    const uint32_t wire_type = tag & 7;
+    if (wire_type != kLengthDelimited) {
+      uint64_t ignored = 0;
+      const bool is_skipped = wire_type == kVarint    ? input->ReadVarint64(&ignored)
+                              : wire_type == kFixed64 ? input->Skip(8)
+                              : wire_type == kFixed32 ? input->Skip(4)
+                                                      : false;
+      if (!is_skipped) return count;
+      continue;
+    }
+    int num_bytes = 0;
+    if (!input->ReadVarintSizeAsInt(&num_bytes)) return count;
+    ++count;
+    const FieldDescriptor* field = type.FindFieldByNumber(int(tag >> 3));
+    if (field != nullptr && field->type() == FieldDescriptor::TYPE_MESSAGE) {
+      const auto outer = input->PushLimit(num_bytes);
+      count += CountObjects(*field->message_type(), limit - count, input);
+      if (count >= limit) return count;
+      const int left = input->BytesUntilLimit();
+      if (left > 0 && !input->Skip(left)) return count;
+      input->PopLimit(outer);
+    } else if (!input->Skip(num_bytes)) {
+      return count;
+    }
+  }
+  return count;
+}
+
+// Names the first text field in `bytes`, a message of `type`, that is not UTF-8. Parses the bytes
+// as an empty message: all fields are then unknown fields, which protobuf does not check for UTF-8.
+std::optional<std::string> FindBadText(const Descriptor& type, const std::string& bytes) {
+  google::protobuf::Empty empty;
+  if (!empty.ParseFromString(bytes)) return std::nullopt;
+  const auto& fields = empty.GetReflection()->GetUnknownFields(empty);
+  for (int i = 0; i < fields.field_count(); ++i) {
+    const auto& value = fields.field(i);
+    const FieldDescriptor* field = type.FindFieldByNumber(value.number());
+    if (field == nullptr || value.type() != google::protobuf::UnknownField::TYPE_LENGTH_DELIMITED) {
+      continue;
+    }
+    if (field->type() == FieldDescriptor::TYPE_MESSAGE) {
+      const auto inner = FindBadText(*field->message_type(), value.length_delimited());
+      if (inner) return StrCat(field->name(), ".", *inner);
+    } else if (field->type() == FieldDescriptor::TYPE_STRING) {
+      const auto offset = FindInvalidUtf8(value.length_delimited());
+      if (offset) return StrCat(field->name(), " is not UTF-8 at byte ", *offset);
+    }
+  }
+  return std::nullopt;
+}
+
+std::string RetryDetails(const absl::Status& status) {
+  const absl::Duration delay = RetryDelay(status);
+  const int64_t seconds = absl::ToInt64Seconds(delay);
+  google::rpc::RetryInfo retry;
+  retry.mutable_retry_delay()->set_seconds(seconds);
+  retry.mutable_retry_delay()->set_nanos(
+      int32_t(absl::ToInt64Nanoseconds(delay - absl::Seconds(seconds))));
+  google::rpc::Status details;
+  details.set_code(int32_t(status.code()));
+  details.set_message(std::string(status.message()));
+  details.add_details()->PackFrom(retry);
+  return details.SerializeAsString();
+}
+
+}  // namespace
+
+CallMetadata ReadMetadata(std::string_view rpc, std::optional<CallKind> kind,
+                          const grpc::ServerContextBase& context) {
+  return {.rpc = rpc,
+          .kind = kind,
+          .request_id = MetadataValue(context, "x-request-id"),
+          .traceparent = MetadataValue(context, "traceparent"),
+          .authorization = MetadataValue(context, "authorization"),
+          .deadline = ReadDeadline(context)};
+}
+
+void SendIds(const CallContext& call, grpc::ServerContextBase& context) {
+  context.AddTrailingMetadata("x-request-id", call.RequestId());
+  context.AddTrailingMetadata("traceparent", call.Traceparent());
+}
+
+absl::Status ReadMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
+  std::vector<grpc::Slice> slices;
+  // gRPC also starts a call whose request message never arrived.
+  if (!bytes.Dump(&slices).ok()) {
+    return absl::CancelledError("the client closed the call before it sent a request");
+  }
+  std::string joined;
+  joined.reserve(bytes.Length());
+  for (const grpc::Slice& slice : slices) {
+    joined.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  google::protobuf::io::CodedInputStream input(reinterpret_cast<const uint8_t*>(joined.data()),
+                                               int(joined.size()));
+  if (CountObjects(*message->GetDescriptor(), limits::kMaxMessageObjects + 1, &input) >
+      limits::kMaxMessageObjects) {
+    return absl::InvalidArgumentError(
+        StrCat("the request has more than ", limits::kMaxMessageObjects,
+               " strings, lists and messages in it; send several requests"));
+  }
+  if (message->ParseFromString(joined)) return absl::OkStatus();
+  const auto bad_text = FindBadText(*message->GetDescriptor(), joined);
+  return absl::InvalidArgumentError(
+      bad_text ? *bad_text
+               : StrCat("the request's ", joined.size(), " bytes are not a ",
+                        message->GetDescriptor()->full_name(), " message"));
+}
+
+grpc::ByteBuffer WriteMessage(const google::protobuf::Message& message) {
+  const size_t num_bytes = message.ByteSizeLong();
+  grpc_slice bytes = grpc_slice_malloc(num_bytes);
+  message.SerializeWithCachedSizesToArray(GRPC_SLICE_START_PTR(bytes));
+  const grpc::Slice slice(bytes, grpc::Slice::STEAL_REF);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+grpc::Status ToGrpcStatus(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  // Both enumerations have the canonical codes.
+  const auto code = static_cast<grpc::StatusCode>(status.code());
+  const std::string message =
+      Shorten({status.message().data(), status.message().size()}, limits::kMaxErrorBytes);
+  if (absl::IsResourceExhausted(status)) {
+    return {code, message, RetryDetails(status)};
+  }
+  return {code, message};
+}
+
+}  // namespace lssar

@@ -1,0 +1,165 @@
+#include "server/grpc/inference_service.h"
+
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <string_view>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "base/str_cat.h"
+#include "lssar/v1/inference.grpc.pb.h"
+#include "server/grpc/adapter.h"
+#include "server/grpc/capture_call.h"
+#include "server/grpc/embed_call.h"
+#include "server/grpc/generate_call.h"
+#include "server/grpc/reply_loop.h"
+#include "server/grpc/score_call.h"
+#include "server/grpc/stream.h"
+#include "server/grpc/unary_call.h"
+#include "server/grpc/unary_calls.h"
+
+namespace lssar {
+namespace {
+
+// Every rpc is raw: the service gets and returns bytes (ReadMessage in grpc_adapter.h says why).
+// Streaming rpcs are on a completion queue of ours, so that their writes are batched (ReplyLoop).
+using RawInference = v1::Inference::WithRawMethod_Generate<v1::Inference::WithRawMethod_Score<
+    v1::Inference::WithRawCallbackMethod_Tokenize<v1::Inference::WithRawCallbackMethod_Detokenize<
+        v1::Inference::WithRawCallbackMethod_GetInfo<v1::Inference::WithRawCallbackMethod_GetStats<
+            v1::Inference::WithRawMethod_CaptureAttention<
+                v1::Inference::WithRawMethod_Embed<v1::Inference::Service>>>>>>>>;
+
+constexpr size_t kLargeRequestBytes = 512;
+
+// Each call is an object of its own; the service only creates them.
+class InferenceService final : public RawInference {
+ public:
+  InferenceService(const ServiceParts& parts, OnLargeRequest on_large_request,
+                   FindReplySocket find_socket)
+      : parts_(parts),
+        on_large_request_(std::move(on_large_request)),
+        find_socket_(std::move(find_socket)) {}
+
+  using Bytes = grpc::ByteBuffer;
+  using Context = grpc::CallbackServerContext;
+  using Unary = grpc::ServerUnaryReactor;
+
+  void AcceptStreams() {
+    Accept<GenerateCall>(&InferenceService::RequestGenerate);
+    Accept<ScoreCall>(&InferenceService::RequestScore);
+    Accept<EmbedCall>(&InferenceService::RequestEmbed);
+    Accept<CaptureCall>(&InferenceService::RequestCaptureAttention);
+  }
+
+  Unary* Tokenize(Context* context, const Bytes* request, Bytes* reply) override {
+    return BeginUnary<v1::TokenizeRequest>("Tokenize", context, *request, reply, lssar::Tokenize);
+  }
+  Unary* Detokenize(Context* context, const Bytes* request, Bytes* reply) override {
+    return BeginUnary<v1::DetokenizeRequest>("Detokenize", context, *request, reply,
+                                             lssar::Detokenize);
+  }
+  Unary* GetInfo(Context* context, const Bytes* request, Bytes* reply) override {
+    return Answer<v1::GetInfoRequest>("GetInfo", KeyRole::kUser, context, *request, reply,
+                                      lssar::GetInfo);
+  }
+  Unary* GetStats(Context* context, const Bytes* request, Bytes* reply) override {
+    const auto get_stats = [this](const v1::GetStatsRequest&, const ServedModel& model) {
+      return lssar::GetStats(model, *parts_.metrics);
+    };
+    return Answer<v1::GetStatsRequest>("GetStats", KeyRole::kAdmin, context, *request, reply,
+                                       get_stats);
+  }
+
+ private:
+  void CountRequest(const grpc::ServerContextBase& context, const Bytes& request) const {
+    if (request.Length() >= kLargeRequestBytes) on_large_request_(context.peer(), request.Length());
+  }
+
+  // Asks gRPC for the next call of one rpc; `request` is the generated method that asks.
+  template <typename Call>
+  void Accept(void (InferenceService::*request)(grpc::ServerContext*, Bytes*,
+                                                grpc::ServerAsyncWriter<Bytes>*,
+                                                grpc::CompletionQueue*,
+                                                grpc::ServerCompletionQueue*, void*)) {
+    auto* const stream = new GrpcStream(parts_.replies);  // owned by the completion
+    stream->arrived.run = [this, stream, request](bool ok) {
+      std::unique_ptr<GrpcStream> arrived(stream);
+      if (!ok) return;  // the server has shut down
+      Accept<Call>(request);
+      CountRequest(arrived->context, arrived->request);
+      arrived->socket = find_socket_(arrived->context.peer());
+      std::make_shared<Call>(std::move(arrived), parts_)->Begin();
+    };
+    stream->context.AsyncNotifyWhenDone(&stream->done);
+    grpc::ServerCompletionQueue* const queue = parts_.replies->Queue();
+    (this->*request)(&stream->context, &stream->request, &stream->writer, queue, queue,
+                     &stream->arrived);
+  }
+
+  // A call that a worker answers. `answer`: (const Request&, const ParseContext&) ->
+  // absl::StatusOr<reply message>
+  template <typename Request, typename Function>
+  Unary* BeginUnary(std::string_view rpc, Context* context, const Bytes& bytes, Bytes* reply_bytes,
+                    const Function& answer) {
+    CountRequest(*context, bytes);
+    const auto call = std::make_shared<UnaryCall>(rpc, *context, parts_, reply_bytes);
+    call->Begin(
+        bytes,
+        [answer](const Bytes& given, const CallContext& call_context) -> absl::StatusOr<Bytes> {
+          Request request;
+          RETURN_IF_ERROR(ReadMessage(given, &request));
+          ASSIGN_OR_RETURN(const auto reply, answer(request, call_context.MakeParseContext()));
+          return WriteMessage(reply);
+        });
+    return call.get();  // owns itself until gRPC's OnDone
+  }
+
+  // A unary call that is answered at once, on gRPC's thread: it takes microseconds, and it must
+  // answer whatever the workers have to do.
+  // `role`: what the call requires. `answer`: (const Request&, const ServedModel&) ->
+  // absl::StatusOr<reply message>
+  template <typename Request, typename Function>
+  Unary* Answer(std::string_view rpc, KeyRole role, Context* grpc_context, const Bytes& bytes,
+                Bytes* reply_bytes, const Function& answer) {
+    CountRequest(*grpc_context, bytes);
+    CallContext context(ReadMetadata(rpc, std::nullopt, *grpc_context), parts_);
+    SendIds(context, *grpc_context);
+    const absl::Status status = [&]() -> absl::Status {
+      RETURN_IF_ERROR(context.Admit(role));
+      if (bytes.Length() > kMaxEmptyRequestBytes) {
+        return absl::InvalidArgumentError(StrCat("the request has ", bytes.Length(), " bytes; ",
+                                                 rpc, " has no fields and takes ",
+                                                 kMaxEmptyRequestBytes, " at most"));
+      }
+      Request request;
+      RETURN_IF_ERROR(ReadMessage(bytes, &request));
+      ASSIGN_OR_RETURN(const auto reply, answer(request, context.Model()));
+      *reply_bytes = WriteMessage(reply);
+      return absl::OkStatus();
+    }();
+    context.End(status);
+    Unary* const reactor = grpc_context->DefaultReactor();
+    reactor->Finish(ToGrpcStatus(status));
+    return reactor;
+  }
+
+  // GetInfo and GetStats have no fields; a newer client's unknown ones are tolerated.
+  static constexpr size_t kMaxEmptyRequestBytes = 1024;
+
+  const ServiceParts parts_;
+  const OnLargeRequest on_large_request_;
+  const FindReplySocket find_socket_;
+};
+
+}  // namespace
+
+InferenceRpcs MakeInferenceService(const ServiceParts& parts, OnLargeRequest on_large_request,
+                                   FindReplySocket find_socket) {
+  auto service = std::make_unique<InferenceService>(parts, std::move(on_large_request),
+                                                    std::move(find_socket));
+  auto accept = [service = service.get()] { service->AcceptStreams(); };
+  return {.service = std::move(service), .accept = std::move(accept)};
+}
+
+}  // namespace lssar

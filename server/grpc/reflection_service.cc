@@ -1,0 +1,163 @@
+#include "server/grpc/reflection_service.h"
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/descriptor.pb.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <atomic>
+#include <unordered_set>
+#include <utility>
+
+#include "base/str_cat.h"
+#include "grpc/reflection/v1alpha/reflection.grpc.pb.h"
+
+namespace lssar {
+namespace {
+
+namespace v1alpha = grpc::reflection::v1alpha;
+using google::protobuf::Descriptor;
+using google::protobuf::DescriptorPool;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::FileDescriptor;
+using Request = v1alpha::ServerReflectionRequest;
+using Response = v1alpha::ServerReflectionResponse;
+
+constexpr int kMaxStreams = 128;
+// The limit of one request. Its response repeats it.
+constexpr size_t kMaxRequestBytes = 4096;
+
+const DescriptorPool& Pool() { return *DescriptorPool::generated_pool(); }
+
+// `file` and all that it imports.
+void AddFile(const FileDescriptor& file, v1alpha::FileDescriptorResponse* response,
+             std::unordered_set<const FileDescriptor*>* seen) {
+  if (!seen->insert(&file).second) return;
+  google::protobuf::FileDescriptorProto proto;
+  file.CopyTo(&proto);
+  *response->add_file_descriptor_proto() = proto.SerializeAsString();
+  for (int i = 0; i < file.dependency_count(); ++i) AddFile(*file.dependency(i), response, seen);
+}
+
+grpc::Status AnswerFile(const FileDescriptor* file, Response* response) {
+  if (file == nullptr) return {grpc::StatusCode::NOT_FOUND, "the server has no such file"};
+  std::unordered_set<const FileDescriptor*> seen;
+  AddFile(*file, response->mutable_file_descriptor_response(), &seen);
+  return grpc::Status::OK;
+}
+
+grpc::Status AnswerExtension(const v1alpha::ExtensionRequest& request, Response* response) {
+  const Descriptor* const type = Pool().FindMessageTypeByName(request.containing_type());
+  const FieldDescriptor* const extension =
+      type == nullptr ? nullptr : Pool().FindExtensionByNumber(type, request.extension_number());
+  return AnswerFile(extension == nullptr ? nullptr : extension->file(), response);
+}
+
+grpc::Status AnswerExtensionNumbers(const std::string& type_name, Response* response) {
+  const Descriptor* const type = Pool().FindMessageTypeByName(type_name);
+  if (type == nullptr) return {grpc::StatusCode::NOT_FOUND, "the server has no such type"};
+  std::vector<const FieldDescriptor*> extensions;
+  Pool().FindAllExtensions(type, &extensions);
+  auto* const numbers = response->mutable_all_extension_numbers_response();
+  numbers->set_base_type_name(type_name);
+  for (const FieldDescriptor* extension : extensions) {
+    numbers->add_extension_number(extension->number());
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status Answer(const Request& request, const std::vector<std::string>& services,
+                    Response* response) {
+  switch (request.message_request_case()) {
+    case Request::kFileByFilename:
+      return AnswerFile(Pool().FindFileByName(request.file_by_filename()), response);
+    case Request::kFileContainingSymbol:
+      return AnswerFile(Pool().FindFileContainingSymbol(request.file_containing_symbol()),
+                        response);
+    case Request::kFileContainingExtension:
+      return AnswerExtension(request.file_containing_extension(), response);
+    case Request::kAllExtensionNumbersOfType:
+      return AnswerExtensionNumbers(request.all_extension_numbers_of_type(), response);
+    case Request::kListServices:
+      for (const std::string& name : services) {
+        response->mutable_list_services_response()->add_service()->set_name(name);
+      }
+      return grpc::Status::OK;
+    case Request::MESSAGE_REQUEST_NOT_SET: break;
+  }
+  return {grpc::StatusCode::INVALID_ARGUMENT, "message_request is not set"};
+}
+
+// One stream: reads a request, writes its response, and so on. Owns itself until OnDone.
+class ReflectionStream final : public grpc::ServerBidiReactor<Request, Response> {
+ public:
+  ReflectionStream(const std::vector<std::string>& services, std::atomic<int>* num_streams)
+      : services_(services), num_streams_(*num_streams) {
+    if (++num_streams_ > kMaxStreams) {
+      Finish({grpc::StatusCode::RESOURCE_EXHAUSTED,
+              "the server has too many reflection streams; try again"});
+      return;
+    }
+    StartRead(&request_);
+  }
+  ~ReflectionStream() override { --num_streams_; }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      Finish(grpc::Status::OK);
+      return;
+    }
+    const size_t num_bytes = request_.ByteSizeLong();
+    if (num_bytes > kMaxRequestBytes) {
+      Finish({grpc::StatusCode::INVALID_ARGUMENT,
+              StrCat("the request has ", num_bytes, " bytes; it may have ", kMaxRequestBytes)});
+      return;
+    }
+    response_.Clear();
+    const grpc::Status status = Answer(request_, services_, &response_);
+    if (!status.ok()) {
+      response_.mutable_error_response()->set_error_code(status.error_code());
+      response_.mutable_error_response()->set_error_message(status.error_message());
+    }
+    response_.set_valid_host(request_.host());
+    *response_.mutable_original_request() = request_;
+    StartWrite(&response_);
+  }
+  void OnWriteDone(bool ok) override {
+    if (ok) {
+      StartRead(&request_);
+    } else {
+      Finish(grpc::Status::OK);
+    }
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  const std::vector<std::string>& services_;
+  std::atomic<int>& num_streams_;
+  Request request_;
+  Response response_;
+};
+
+class ReflectionService final
+    : public v1alpha::ServerReflection::WithCallbackMethod_ServerReflectionInfo<
+          v1alpha::ServerReflection::Service> {
+ public:
+  explicit ReflectionService(std::vector<std::string> services) : services_(std::move(services)) {}
+
+  grpc::ServerBidiReactor<Request, Response>* ServerReflectionInfo(
+      grpc::CallbackServerContext* /*context*/) override {
+    return new ReflectionStream(services_, &num_streams_);
+  }
+
+ private:
+  const std::vector<std::string> services_;
+  std::atomic<int> num_streams_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeReflectionService(std::vector<std::string> services) {
+  return std::make_unique<ReflectionService>(std::move(services));
+}
+
+}  // namespace lssar

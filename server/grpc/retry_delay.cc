@@ -1,0 +1,30 @@
+#include "server/grpc/retry_delay.h"
+
+#include <cstdint>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
+#include "base/str_cat.h"
+
+namespace lssar {
+namespace {
+
+// Type of the status payload that holds the delay in nanoseconds.
+constexpr char kDelayUrl[] = "lssar/retry_delay_ns";
+
+}  // namespace
+
+absl::Status RetryAfter(std::chrono::nanoseconds delay, const std::string& message) {
+  absl::Status status = absl::ResourceExhaustedError(message);
+  status.SetPayload(kDelayUrl, absl::Cord(StrCat(delay.count())));
+  return status;
+}
+
+absl::Duration RetryDelay(const absl::Status& status) {
+  const auto payload = status.GetPayload(kDelayUrl);
+  int64_t delay_ns = 0;
+  if (!payload || !absl::SimpleAtoi(std::string(*payload), &delay_ns)) return kDefaultRetryDelay;
+  return absl::Nanoseconds(delay_ns);
+}
+
+}  // namespace lssar

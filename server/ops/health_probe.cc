@@ -1,0 +1,143 @@
+#include "server/ops/health_probe.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_certificate_verifier.h>
+#include <grpcpp/security/tls_credentials_options.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
+#include "server/http/blocking_client.h"
+#include "server/net/connect.h"
+
+namespace lssar {
+namespace {
+
+constexpr std::chrono::seconds kTimeout{3};
+
+struct Address {
+  std::string host;
+  int port = 0;
+
+  std::string Text() const { return StrCat(host, ":", port); }
+  std::string BareHost() const {  // without the brackets of IPv6
+    std::string bare = host;
+    if (bare.starts_with('[')) bare = bare.substr(1, bare.size() - 2);
+    return bare;
+  }
+};
+
+// The address at which this machine reaches a server that listens on `listen`.
+absl::StatusOr<Address> LocalAddress(const char* flag, const std::string& listen) {
+  const size_t colon = listen.rfind(':');
+  Address address{.host = listen.substr(0, colon)};
+  if (address.host == "0.0.0.0") address.host = "127.0.0.1";
+  if (address.host == "[::]") address.host = "[::1]";
+  if (absl::SimpleAtoi(listen.substr(colon + 1), &address.port) && address.port != 0) {
+    return address;
+  }
+  return absl::InvalidArgumentError(
+      StrCat(flag, " ", listen, ": with port 0 only the server knows its port; set a port"));
+}
+
+absl::Status NoAnswer(const Address& address, const std::string& reason) {
+  return absl::UnavailableError(
+      StrCat("no answer from a server at ", address.Text(), ": ", reason));
+}
+
+absl::Status ProbeHttp(const Address& address, bool has_tls) {
+  const auto reply = SendRequest(
+      {.host = address.BareHost(), .port = address.port, .has_tls = has_tls, .timeout = kTimeout},
+      "GET", "/readyz");
+  if (!reply.ok()) return NoAnswer(address, std::string(reply.status().message()));
+  if (reply->status == 200) return absl::OkStatus();
+  return absl::UnavailableError(absl::StripTrailingAsciiWhitespace(reply->body));
+}
+
+// Errors  those of ReadTlsMaterial
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsFor(const TlsFiles& tls) {
+  if (!tls.HasTls()) return grpc::InsecureChannelCredentials();
+  grpc::experimental::TlsChannelCredentialsOptions options;
+  options.set_verify_server_certs(false);
+  options.set_check_call_host(false);
+  options.set_certificate_verifier(std::make_shared<grpc::experimental::NoOpCertificateVerifier>());
+  if (!tls.client_ca.empty()) {
+    ASSIGN_OR_RETURN(const auto material, ReadTlsMaterial(tls));
+    options.set_certificate_provider(
+        std::make_shared<grpc::experimental::StaticDataCertificateProvider>(
+            std::vector<grpc::experimental::IdentityKeyCertPair>{
+                {.private_key = material->key, .certificate_chain = material->certificate}}));
+    options.watch_identity_key_cert_pairs();
+  }
+  return grpc::experimental::TlsCredentials(options);
+}
+
+// What grpc.health.v1 says of the whole server, on a new connection. Encodes the messages by hand
+// instead of generating code for them: an empty request means the whole server, and a reply with
+// field 1 = 1 means SERVING.
+absl::StatusOr<bool> IsServing(const Address& address, const TlsFiles& tls) {
+  ASSIGN_OR_RETURN(const auto credentials, CredentialsFor(tls));
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
+  // An IPv4 address is not sent as the server's name (SNI): the server would log a name that its
+  // certificate does not have.
+  arguments.SetSslTargetNameOverride("127.0.0.1");
+  grpc::GenericStub stub(grpc::CreateCustomChannel(address.Text(), credentials, arguments));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kTimeout);
+  context.set_wait_for_ready(false);
+  grpc::CompletionQueue queue;
+  const grpc::Slice no_bytes;
+  const grpc::ByteBuffer request(&no_bytes, 1);
+  const auto call =
+      stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
+  call->StartCall();
+  grpc::ByteBuffer reply;
+  grpc::Status status;
+  call->Finish(&reply, &status, nullptr);
+  void* tag = nullptr;
+  bool is_ok = false;
+  queue.Next(&tag, &is_ok);
+  if (!status.ok()) return NoAnswer(address, status.error_message());
+  std::string bytes;
+  std::vector<grpc::Slice> slices;
+  if (reply.Dump(&slices).ok()) {
+    for (const grpc::Slice& slice : slices) bytes.append(slice.begin(), slice.end());
+  }
+  return bytes == "\x08\x01";
+}
+
+absl::Status ProbeGrpc(const Address& address, const TlsFiles& tls) {
+  ASSIGN_OR_RETURN(const bool is_serving, IsServing(address, tls));
+  if (is_serving) return absl::OkStatus();
+  return absl::UnavailableError("the server is not serving: it is loading, draining or has failed");
+}
+
+}  // namespace
+
+absl::Status ProbeHealth(const ServerOptions& options) {
+  if (options.http_listen.empty()) {
+    ASSIGN_OR_RETURN(const Address address, LocalAddress("--listen", options.listen));
+    return ProbeGrpc(address, options.tls);
+  }
+  ASSIGN_OR_RETURN(const Address address, LocalAddress("--http-listen", options.http_listen));
+  return ProbeHttp(address, options.tls.HasTls());
+}
+
+absl::Status ProbeGrpcPort(const std::string& listen, const TlsFiles& tls) {
+  ASSIGN_OR_RETURN(const Address address, LocalAddress("--listen", listen));
+  if (tls.client_ca.empty()) return IsServing(address, tls).status();
+  const absl::Status status = TryConnect(address.BareHost(), address.port, kTimeout);
+  return status.ok() ? status : NoAnswer(address, std::string(status.message()));
+}
+
+}  // namespace lssar

@@ -1,0 +1,91 @@
+#include "server/ops/watchdog.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/str_cat.h"
+#include "base/thread_name.h"
+
+namespace lssar {
+namespace {
+
+absl::Duration IntervalOf(absl::Duration step_timeout) {
+  if (step_timeout == absl::ZeroDuration()) return absl::Seconds(1);
+  return std::clamp(step_timeout / 8, absl::Milliseconds(10), absl::Seconds(1));
+}
+
+}  // namespace
+
+std::optional<EngineFailure> StepWatch::Check(const EngineStats& stats, Clock::time_point now) {
+  const Clock::duration gap = std::min(now - last_check_at_, max_gap_);
+  last_check_at_ = now;
+  if (stats.is_device_lost) {
+    return EngineFailure{.status = absl::UnavailableError(
+                             "the device is lost: it rejects all further calls of this process"),
+                         .is_device_lost = true};
+  }
+  if (!stats.is_serving) {
+    return EngineFailure{
+        .status = absl::UnavailableError("the engine failed and serves no more requests")};
+  }
+  const Clock::time_point started_at = stats.step_started_at.value_or(Clock::time_point());
+  if (started_at == Clock::time_point() || started_at != step_started_at_) {
+    step_started_at_ = started_at;
+    watched_ = {};
+    return std::nullopt;
+  }
+  watched_ += gap;
+  if (step_timeout_ == Clock::duration() || watched_ < step_timeout_) return std::nullopt;
+  const Clock::duration age = now - started_at;
+  const auto age_ms = std::chrono::duration_cast<std::chrono::milliseconds>(age);
+  return EngineFailure{
+      .status = absl::UnavailableError(
+          StrCat("the engine is stuck: its current step has run for ", age_ms.count(), " ms")),
+      .stuck_for = age};
+}
+
+Watchdog::Watchdog(absl::Duration step_timeout, GetEngineStats stats, OnFailure on_failure)
+    : stats_(std::move(stats)),
+      on_failure_(std::move(on_failure)),
+      thread_([this, step_timeout] { Run(step_timeout); }) {}
+
+Watchdog::~Watchdog() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+  }
+  stopped_.notify_all();
+  thread_.join();
+}
+
+void Watchdog::ExpectShutdown() {
+  const std::lock_guard lock(mutex_);
+  is_shutdown_expected_ = true;
+}
+
+void Watchdog::Run(absl::Duration step_timeout) {
+  NameThisThread("watchdog");
+  const absl::Duration interval = IntervalOf(step_timeout);
+  StepWatch watch(absl::ToChronoNanoseconds(step_timeout), absl::ToChronoNanoseconds(2 * interval));
+  while (WaitForNextCheck(interval)) {
+    EngineStats stats = stats_();
+    {
+      // Read after the stats: the engine may have been shut down in between.
+      const std::lock_guard lock(mutex_);
+      stats.is_serving |= is_shutdown_expected_;
+    }
+    if (const auto failure = watch.Check(stats, Clock::now())) {
+      on_failure_(*failure);
+      return;
+    }
+  }
+}
+
+bool Watchdog::WaitForNextCheck(absl::Duration interval) {
+  std::unique_lock lock(mutex_);
+  return !stopped_.wait_for(lock, absl::ToChronoMilliseconds(interval),
+                            [this] { return is_stopping_; });
+}
+
+}  // namespace lssar

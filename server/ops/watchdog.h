@@ -1,0 +1,72 @@
+// Detects that the engine has failed or hangs.
+#ifndef LSSAR_SERVER_OPS_WATCHDOG_H_
+#define LSSAR_SERVER_OPS_WATCHDOG_H_
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "runtime/engine.h"
+
+namespace lssar {
+
+struct EngineFailure {
+  absl::Status status;                            // UNAVAILABLE: for clients and probes
+  std::optional<Clock::duration> stuck_for = {};  // how long its step has run; nullopt: it failed
+  bool is_device_lost = false;                    // the cause of the failure
+};
+
+// Derives the failure from successive EngineStats.
+class StepWatch {
+ public:
+  // `step_timeout`: a longer step hangs; zero: no limit.
+  // `max_gap`: at most this much of the time between two checks counts, so that time in which the
+  // process itself is stopped or its machine suspended does not.
+  StepWatch(Clock::duration step_timeout, Clock::duration max_gap)
+      : step_timeout_(step_timeout), max_gap_(max_gap) {}
+
+  // Nullopt if there is no failure.
+  std::optional<EngineFailure> Check(const EngineStats& stats, Clock::time_point now);
+
+ private:
+  const Clock::duration step_timeout_, max_gap_;
+  Clock::time_point step_started_at_ = {};  // of the current step; the epoch: no step is running
+  Clock::time_point last_check_at_ = {};
+  Clock::duration watched_ = {};  // time counted towards the current step
+};
+
+// Polls the engine's stats on a thread of its own and reports the first failure.
+class Watchdog {
+ public:
+  using GetEngineStats = std::function<EngineStats()>;
+  using OnFailure = std::function<void(const EngineFailure&)>;
+
+  // Calls `on_failure` at most once, on the watchdog's thread. Calls `stats` eight times per
+  // `step_timeout`, but at least once and at most a hundred times per second.
+  Watchdog(absl::Duration step_timeout, GetEngineStats stats, OnFailure on_failure);
+  ~Watchdog();  // waits for a running `on_failure`
+
+  // Call before shutting the engine down: from now on an engine that has stopped is no failure.
+  void ExpectShutdown();
+
+ private:
+  void Run(absl::Duration step_timeout);
+  // False if the watchdog is being destroyed.
+  bool WaitForNextCheck(absl::Duration interval);
+
+  const GetEngineStats stats_;
+  const OnFailure on_failure_;
+  std::mutex mutex_;
+  std::condition_variable stopped_;
+  bool is_stopping_ = false;
+  bool is_shutdown_expected_ = false;
+  std::thread thread_;  // last: uses the members above
+};
+
+}  // namespace lssar
+
+#endif  // LSSAR_SERVER_OPS_WATCHDOG_H_
