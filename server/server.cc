@@ -33,6 +33,7 @@
 #include "server/net/acceptor.h"
 #include "server/net/grpc_connections.h"
 #include "server/net/open_files.h"
+#include "server/net/unix_socket.h"
 #include "server/ops/attention_metrics.h"
 #include "server/ops/health_probe.h"
 #include "server/ops/log.h"
@@ -118,6 +119,7 @@ OnSelfCheckProgress LogSelfCheck(const Log& log) {
 
 // `listen` with the port that is actually open.
 std::string AddressOf(const std::string& listen, int port) {
+  if (IsUnixSocket(listen)) return listen;
   return StrCat(listen.substr(0, listen.rfind(':')), ":", port);
 }
 
@@ -217,7 +219,7 @@ absl::Status Server::State::OpenPort() {
   ASSIGN_OR_RETURN(access, AccessControl::Open(options.api_keys, &log));
   admission = std::make_unique<AdmissionControl>(options.max_calls, access.get());
   std::unique_ptr<Acceptor> acceptor;
-  if (!options.listen.empty()) {
+  if (!options.listen.empty() && !IsUnixSocket(options.listen)) {
     const ConnectionOptions& connection = options.connection;
     ASSIGN_OR_RETURN(acceptor,
                      Acceptor::Listen({.flag = "--listen",
@@ -233,8 +235,8 @@ absl::Status Server::State::OpenPort() {
   LogSecurityWarnings();
   RETURN_IF_ERROR(StartGrpc(std::move(acceptor)));
   SetServing(false);
-  if (connections == nullptr) return absl::OkStatus();
-  connections->Start();
+  if (options.listen.empty()) return absl::OkStatus();
+  if (connections != nullptr) connections->Start();
   port_probe =
       std::make_unique<PortProbe>([address = AddressOf(options.listen, port), tls = options.tls] {
         return ProbeGrpcPort(address, tls);
@@ -273,8 +275,19 @@ absl::Status Server::State::StartGrpc(std::unique_ptr<Acceptor> acceptor) {
         .max_streams = options.connection.max_calls,
         .max_upload_bytes_per_address = kGrpcMemoryBytes * 3 / 8});
   }
+  if (IsUnixSocket(options.listen)) {
+    // Who may connect is a matter of the file's directory: gRPC's own listener is enough, without
+    // TLS. gRPC replaces a socket that an earlier server has left.
+    builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials());
+  }
   server = builder.BuildAndStart();
-  if (server == nullptr) return absl::InternalError("gRPC's server does not start");
+  if (server == nullptr) {
+    return IsUnixSocket(options.listen)
+               ? absl::UnavailableError(StrCat("--listen ", options.listen,
+                                               ": the socket cannot be opened; its directory must "
+                                               "exist and be writable"))
+               : absl::InternalError("gRPC's server does not start");
+  }
   inference.accept();
   replies->Start();
   return absl::OkStatus();
@@ -302,7 +315,7 @@ void Server::State::LogSecurityWarnings() const {
 }
 
 void Server::State::AddAddresses(LogFields* fields) const {
-  if (port != 0) (*fields)["address"] = AddressOf(options.listen, port);
+  if (!options.listen.empty()) (*fields)["address"] = AddressOf(options.listen, port);
   if (http != nullptr) (*fields)["http_address"] = AddressOf(options.http_listen, http->Port());
 }
 

@@ -13,6 +13,7 @@
 #include "runtime/limits.h"
 #include "server/config/flags.h"
 #include "server/config/limits.h"
+#include "server/net/unix_socket.h"
 
 namespace lssar {
 namespace {
@@ -41,6 +42,21 @@ AssignFlag AssignListen(std::string* target, bool or_off) {
       return absl::InvalidArgumentError(
           StrCat("it must be HOST:PORT with a port in [0, 65535], such as 127.0.0.1:50051",
                  or_off ? ", or off" : ""));
+    }
+    *target = value;
+    return absl::OkStatus();
+  };
+}
+
+// HOST:PORT, or unix:PATH for the gRPC port.
+AssignFlag AssignGrpcListen(std::string* target) {
+  return [=, assign = AssignListen(target, /*or_off=*/false)](const std::string& value) {
+    if (!IsUnixSocket(value)) return assign(value);
+    const size_t num_bytes = value.size() - kUnixPrefix.size();
+    if (num_bytes == 0 || num_bytes > kMaxUnixPathBytes) {
+      return absl::InvalidArgumentError(StrCat("the path of a Unix socket has 1 to ",
+                                               kMaxUnixPathBytes, " bytes, this one has ",
+                                               num_bytes));
     }
     *target = value;
     return absl::OkStatus();
@@ -189,9 +205,10 @@ std::vector<Flag> ModelFlags(ModelOptions& options) {
 std::vector<Flag> ServerFlags(ServerOptions& options) {
   std::vector<std::string> levels = {"info", "warning", "error", "off"};
   return {
-      {"listen", "Serving", "HOST:PORT",
-       "Address of the gRPC port; port 0 selects a free port; default 127.0.0.1:50051",
-       AssignListen(&options.listen, /*or_off=*/false)},
+      {"listen", "Serving", "ADDRESS",
+       "Address of the gRPC port, HOST:PORT or unix:PATH; port 0 selects a free port; default "
+       "127.0.0.1:50051",
+       AssignGrpcListen(&options.listen)},
       {"http-listen", "Serving", "HOST:PORT",
        "Address of the HTTP port (OpenAI-compatible API, metrics, probes); port 0 selects a free "
        "port, off opens none; default 127.0.0.1:8080",

@@ -64,8 +64,9 @@ struct ConnectionOptions {
 
 struct ServerOptions {
   ModelOptions model;
-  std::string listen = "127.0.0.1:50051";      // HOST:PORT; port 0: any free port; empty: no port
-  std::string http_listen = "127.0.0.1:8080";  // the same, for HTTP
+  // HOST:PORT or unix:PATH; port 0: any free port; empty: no port
+  std::string listen = "127.0.0.1:50051";
+  std::string http_listen = "127.0.0.1:8080";  // HOST:PORT; port 0: any free port; empty: no port
   // Origins of web pages that may call the HTTP port (CORS); "*": all; empty: none.
   std::vector<std::string> http_cors_origins;
   bool web_page = true;  // at / of the HTTP port

@@ -1,6 +1,7 @@
 #include "server/config/security_warnings.h"
 
 #include "base/str_cat.h"
+#include "server/net/unix_socket.h"
 
 namespace lssar {
 namespace {
@@ -10,6 +11,7 @@ bool IsReachable(std::string_view listen) { return !listen.empty() && !IsLoopbac
 }  // namespace
 
 bool IsLoopback(std::string_view listen) {
+  if (IsUnixSocket(listen)) return true;
   const std::string_view host = listen.substr(0, listen.rfind(':'));
   return host == "localhost" || host == "[::1]" || host.starts_with("127.");
 }

@@ -18,6 +18,7 @@
 #include "base/str_cat.h"
 #include "server/http/blocking_client.h"
 #include "server/net/connect.h"
+#include "server/net/unix_socket.h"
 
 namespace lssar {
 namespace {
@@ -25,10 +26,10 @@ namespace {
 constexpr std::chrono::seconds kTimeout{3};
 
 struct Address {
-  std::string host;
+  std::string host;  // or unix:PATH, without a port
   int port = 0;
 
-  std::string Text() const { return StrCat(host, ":", port); }
+  std::string Text() const { return IsUnixSocket(host) ? host : StrCat(host, ":", port); }
   std::string BareHost() const {  // without the brackets of IPv6
     std::string bare = host;
     if (bare.starts_with('[')) bare = bare.substr(1, bare.size() - 2);
@@ -38,6 +39,7 @@ struct Address {
 
 // The address at which this machine reaches a server that listens on `listen`.
 absl::StatusOr<Address> LocalAddress(const char* flag, const std::string& listen) {
+  if (IsUnixSocket(listen)) return Address{.host = listen};
   const size_t colon = listen.rfind(':');
   Address address{.host = listen.substr(0, colon)};
   if (address.host == "0.0.0.0") address.host = "127.0.0.1";
@@ -127,7 +129,7 @@ absl::Status ProbeGrpc(const Address& address, const TlsFiles& tls) {
 absl::Status ProbeHealth(const ServerOptions& options) {
   if (options.http_listen.empty()) {
     ASSIGN_OR_RETURN(const Address address, LocalAddress("--listen", options.listen));
-    return ProbeGrpc(address, options.tls);
+    return ProbeGrpc(address, IsUnixSocket(options.listen) ? TlsFiles{} : options.tls);
   }
   ASSIGN_OR_RETURN(const Address address, LocalAddress("--http-listen", options.http_listen));
   return ProbeHttp(address, options.tls.HasTls());
@@ -135,6 +137,7 @@ absl::Status ProbeHealth(const ServerOptions& options) {
 
 absl::Status ProbeGrpcPort(const std::string& listen, const TlsFiles& tls) {
   ASSIGN_OR_RETURN(const Address address, LocalAddress("--listen", listen));
+  if (IsUnixSocket(listen)) return IsServing(address, {}).status();
   if (tls.client_ca.empty()) return IsServing(address, tls).status();
   const absl::Status status = TryConnect(address.BareHost(), address.port, kTimeout);
   return status.ok() ? status : NoAnswer(address, std::string(status.message()));

@@ -4,34 +4,47 @@ from __future__ import annotations
 
 import collections
 import json
+import queue
 import shutil
 import subprocess
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Self
 
 LAST_LINES = 20  # of the log that an error quotes
+MAX_SOCKET_PATH = 107  # bytes; sockaddr_un
 
 
 def _end_with_parent() -> list[str]:
-    """A command before the server's: the kernel kills the server when its parent ends, however that
-    ends. Not subprocess' preexec_fn: it makes Python fork, and gRPC's handlers of a fork may wait
-    for each other for ever where a channel was used before."""
+    """A command before the server's: the kernel kills the server when the thread that started it
+    ends, however that ends. Not subprocess' preexec_fn: it makes Python fork, and gRPC's handlers
+    of a fork may wait for each other for ever where a channel was used before."""
     setpriv = shutil.which('setpriv')  # util-linux, a part of every Debian
     return [setpriv, '--pdeathsig', 'KILL'] if setpriv else []
 
 
+def _private_directory() -> str:
+    """A new directory that only this user can enter, with a name that a socket's path has room
+    for."""
+    directory = tempfile.mkdtemp(prefix='lssar-')
+    if len(directory.encode()) + len('/socket') > MAX_SOCKET_PATH:
+        shutil.rmtree(directory)
+        directory = tempfile.mkdtemp(prefix='lssar-', dir='/tmp')
+    return directory
+
+
 class OwnServer:
-    """lssar-server on a free port of the loopback interface, for a with block.
+    """lssar-server on a Unix socket that only this user can reach, for a with block.
 
     Attributes:
-        address: HOST:PORT, for Client.
+        address: unix:PATH, for Client.
     """
 
     def __init__(self, model: str, *, program: str = 'lssar-server',
                  flags: Sequence[str] = (),
                  environment: Mapping[str, str] | None = None) -> None:
-        """Starts it and waits until it serves.
+        """Starts it and waits until it serves. It ends with close(), or with this process.
 
         Args:
             model: checkpoint directory.
@@ -44,44 +57,71 @@ class OwnServer:
         path = shutil.which(program)
         if path is None:
             raise FileNotFoundError(f'{program}: no such program')
-        command = [*_end_with_parent(), path, '--model', model, '--listen', '127.0.0.1:0',
-                   '--http-listen', 'off', *flags]
+        self._directory = _private_directory()
+        self.address = f'unix:{self._directory}/socket'
+        self._command = [*_end_with_parent(), path, '--model', model, '--listen', self.address,
+                         '--http-listen', 'off', *flags]
+        self._environment = environment
         self._log: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL,
-                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                         text=True, errors='replace', env=environment)
-        self.address = self._wait_for_address()
-        # A pipe that is not read would block the server.
-        threading.Thread(target=self._read_log, daemon=True).start()
+        started: queue.SimpleQueue[subprocess.Popen[str] | OSError] = queue.SimpleQueue()
+        self._is_serving = threading.Event()
+        # The thread starts the server and lives as long as it does, since the server ends with the
+        # thread that started it. It reads the log: a pipe that is not read would block the server.
+        self._reader = threading.Thread(target=self._run, args=(started,), daemon=True)
+        self._reader.start()
+        process = started.get()
+        if isinstance(process, OSError):
+            self._remove_directory()
+            raise process
+        self._process = process
+        self._is_serving.wait()
+        if self._process.poll() is not None:
+            self._remove_directory()
+            raise RuntimeError(f'{self._command!r} ended with code {self._process.returncode}:\n'
+                               + ''.join(self._log))
 
-    def _wait_for_address(self) -> str:
-        assert self._process.stdout
-        for line in self._process.stdout:
-            self._log.append(line)
-            event = json.loads(line) if line.startswith('{') else {}
-            if event.get('event') == 'serving':
-                return str(event['address'])
-        code = self._process.wait()
-        raise RuntimeError(f'{self._process.args!r} ended with code {code}:\n'
-                           + ''.join(self._log))
+    def _run(self, started: queue.SimpleQueue[subprocess.Popen[str] | OSError]) -> None:
+        try:
+            process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL,
+                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                       text=True, errors='replace', env=self._environment)
+        except OSError as error:
+            started.put(error)
+            return
+        started.put(process)
+        assert process.stdout
+        with process.stdout:
+            for line in process.stdout:
+                self._log.append(line)
+                if not self._is_serving.is_set() and line.startswith('{'):
+                    if json.loads(line).get('event') == 'serving':
+                        self._is_serving.set()
+        process.wait()
+        self._is_serving.set()
 
-    def _read_log(self) -> None:
-        assert self._process.stdout
-        self._log.extend(self._process.stdout)
+    def _remove_directory(self) -> None:
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     @property
     def pid(self) -> int:
         """Id of the process."""
         return self._process.pid
 
+    @property
+    def last_log_lines(self) -> str:
+        """The end of its log."""
+        return ''.join(self._log)
+
     def is_running(self) -> bool:
         """False once it has ended."""
         return self._process.poll() is None
 
     def close(self) -> None:
-        """Ends it."""
+        """Ends it. Idempotent."""
         self._process.kill()  # no drain: its calls are over
         self._process.wait()
+        self._reader.join()
+        self._remove_directory()
 
     def __enter__(self) -> Self:
         return self
