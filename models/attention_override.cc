@@ -3,16 +3,13 @@
 #include <algorithm>
 
 #include "absl/status/status.h"
+#include "base/field_error.h"
 #include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 
 namespace lssar {
 namespace {
-
-absl::Status Refuse(std::string_view field, std::string_view problem) {
-  return absl::InvalidArgumentError(StrCat("attention_override.", field, " ", problem));
-}
 
 std::string_view NameOfPhi(Phi phi) { return std::ranges::find(kPhis, phi, &PhiInfo::phi)->name; }
 
@@ -41,9 +38,10 @@ absl::StatusOr<std::optional<AttentionKind>> ReadKind(std::string_view name) {
   if (name.empty()) return std::nullopt;
   const std::optional<AttentionKind> kind = ParseAttentionKind(name);
   if (kind) return kind;
-  return Refuse("kind", StrCat("is ", Quote(name), "; it must be one of ",
-                               StrJoin(kAttentionKinds,
-                                       [](const AttentionKindInfo& info) { return info.name; })));
+  return FieldError(
+      "attention_override.kind",
+      StrCat("is ", Quote(name), "; it must be one of ",
+             StrJoin(kAttentionKinds, [](const AttentionKindInfo& info) { return info.name; })));
 }
 
 }  // namespace
@@ -51,25 +49,28 @@ absl::StatusOr<std::optional<AttentionKind>> ReadKind(std::string_view name) {
 absl::StatusOr<std::vector<AttentionSpec>> ChangeAttention(const ModelConfig& config,
                                                            const AttentionChange& change) {
   if (!change.p && change.kind.empty() && change.phi.empty()) {
-    return Refuse("p",
-                  "and kind are not set; set p, kind, or both, or leave attention_override out");
+    return FieldError(
+        "attention_override.p",
+        "and kind are not set; set p, kind, or both, or leave attention_override out");
   }
   // NaN is in no range.
   if (change.p && !(*change.p > 0 && *change.p <= kMaxAttentionP)) {
-    return Refuse("p", StrCat("is ", *change.p, "; it must be in (0, ", kMaxAttentionP, "]"));
+    return FieldError("attention_override.p",
+                      StrCat("is ", *change.p, "; it must be in (0, ", kMaxAttentionP, "]"));
   }
   ASSIGN_OR_RETURN(const std::optional<AttentionKind> kind, ReadKind(change.kind));
   const bool is_phi = kind == AttentionKind::kPhi;
   const std::optional<Phi> phi = ParsePhi(change.phi);
   if (is_phi && !phi) {
-    return Refuse("phi", StrCat(change.phi.empty() ? std::string("is missing")
-                                                   : StrCat("is ", Quote(change.phi)),
-                                "; with kind \"phi\" it must be one of ",
-                                StrJoin(kPhis, [](const PhiInfo& info) { return info.name; })));
+    return FieldError(
+        "attention_override.phi",
+        StrCat(change.phi.empty() ? std::string("is missing") : StrCat("is ", Quote(change.phi)),
+               "; with kind \"phi\" it must be one of ",
+               StrJoin(kPhis, [](const PhiInfo& info) { return info.name; })));
   }
   if (!is_phi && !change.phi.empty()) {
-    return Refuse("phi",
-                  StrCat("is ", Quote(change.phi), "; it may be set only with kind \"phi\""));
+    return FieldError("attention_override.phi",
+                      StrCat("is ", Quote(change.phi), "; it may be set only with kind \"phi\""));
   }
 
   const std::optional<double> own_p = config.AttentionP();
@@ -86,17 +87,19 @@ absl::StatusOr<std::vector<AttentionSpec>> ChangeAttention(const ModelConfig& co
       } else if (!own.Form().reweights && own_p) {
         spec.p = *own_p;
       } else if (!own.Form().reweights) {
-        return Refuse("p", StrCat("is missing: kind ", Quote(change.kind),
-                                  " re-weights with it, and the checkpoint has no single p"));
+        return FieldError("attention_override.p",
+                          StrCat("is missing: kind ", Quote(change.kind),
+                                 " re-weights with it, and the checkpoint has no single p"));
       }
     }
     spec.max_position_embeddings = config.max_position_embeddings;
     layers.push_back(Normalized(spec));
   }
   if (change.p && !uses_p) {
-    return Refuse("p", StrCat("is ", *change.p, ", but ", DescribeAttention(layers),
-                              " does not re-weight; leave p out, or set kind to one that does: "
-                              "lssar, softmax_r or sigmoid_r"));
+    return FieldError("attention_override.p",
+                      StrCat("is ", *change.p, ", but ", DescribeAttention(layers),
+                             " does not re-weight; leave p out, or set kind to one that does: "
+                             "lssar, softmax_r or sigmoid_r"));
   }
   return layers;
 }

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/field_error.h"
 #include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
@@ -43,8 +44,8 @@ absl::Status CheckTextBytes(const std::string& field, size_t num_bytes,
           ? std::string()
           : StrCat(": max_model_len ", context.max_model_len, " tokens of at most ",
                    context.checkpoint->tokenizer->MaxPieceBytes(), " bytes");
-  return absl::InvalidArgumentError(
-      StrCat(field, " has ", num_bytes, " bytes; it must have at most ", most, reason));
+  return FieldError(field,
+                    StrCat("has ", num_bytes, " bytes; it must have at most ", most, reason));
 }
 
 // Prompts: text, token ids or a chat.
@@ -63,7 +64,7 @@ std::vector<int32_t> BosOf(const Checkpoint& checkpoint) {
 
 absl::StatusOr<Prompt> ReadText(const std::string& text, const ParseContext& context) {
   if (text.empty()) {
-    return absl::InvalidArgumentError("text is empty; it must have at least one character");
+    return FieldError("text", "is empty; it must have at least one character");
   }
   ASSIGN_OR_RETURN(auto ids, EncodeField("text", text, context, BosOf(*context.checkpoint)));
   return Prompt{.ids = std::move(ids), .text = text, .stop_strings = {}};
@@ -71,7 +72,7 @@ absl::StatusOr<Prompt> ReadText(const std::string& text, const ParseContext& con
 
 absl::StatusOr<Prompt> ReadTokens(const v1::TokenIds& tokens, const Checkpoint& checkpoint) {
   if (tokens.ids().empty()) {
-    return absl::InvalidArgumentError("tokens.ids is empty; it must have at least one id");
+    return FieldError("tokens.ids", "is empty; it must have at least one id");
   }
   ASSIGN_OR_RETURN(auto ids, CheckIds("tokens.ids", tokens.ids(), checkpoint.config.vocab_size));
   return Prompt{.ids = std::move(ids), .text = {}, .stop_strings = {}};
@@ -84,7 +85,7 @@ absl::StatusOr<Prompt> ReadChat(const v1::Chat& chat, const ParseContext& contex
         StrCat("chat: checkpoint ", checkpoint.name, " has no chat template; send text"));
   }
   if (chat.messages().empty()) {
-    return absl::InvalidArgumentError("chat.messages is empty; it must have at least one message");
+    return FieldError("chat.messages", "is empty; it must have at least one message");
   }
   RETURN_IF_ERROR(CheckCount("chat.messages", size_t(chat.messages_size()), 1, kMaxChatMessages));
   // The template repeats every content, as far as is known.
@@ -97,7 +98,7 @@ absl::StatusOr<Prompt> ReadChat(const v1::Chat& chat, const ParseContext& contex
     const std::string field = StrCat("chat.messages[", i, "]");
     RETURN_IF_ERROR(CheckText(field + ".role", role));
     if (role != "user" && role != "assistant" && role != "system") {
-      return Refuse(field + ".role", Quote(role), "\"user\", \"assistant\" or \"system\"");
+      return ValueError(field + ".role", Quote(role), "\"user\", \"assistant\" or \"system\"");
     }
     RETURN_IF_ERROR(CheckText(field + ".content", content));
     messages.push_back({.role = role, .content = content});
@@ -106,7 +107,7 @@ absl::StatusOr<Prompt> ReadChat(const v1::Chat& chat, const ParseContext& contex
                                                checkpoint.bos_token, checkpoint.eos_token);
   if (!text.ok()) {
     const std::string_view reason(text.status().message().data(), text.status().message().size());
-    return absl::InvalidArgumentError(StrCat("chat: ", Shorten(reason, kMaxTemplateErrorBytes)));
+    return RefusedField("chat", Shorten(reason, kMaxTemplateErrorBytes));
   }
   ASSIGN_OR_RETURN(auto ids, EncodeField("chat", *text, context, BosOf(checkpoint)));
   return Prompt{.ids = std::move(ids),
@@ -120,7 +121,7 @@ absl::StatusOr<Prompt> ReadPrompt(const Message& message, const ParseContext& co
   if (message.has_text()) return ReadText(message.text(), context);
   if (message.has_tokens()) return ReadTokens(message.tokens(), *context.checkpoint);
   if (message.has_chat()) return ReadChat(message.chat(), context);
-  return absl::InvalidArgumentError("prompt is not set; it must be one of text, tokens, chat");
+  return FieldError("prompt", "is not set; it must be one of text, tokens, chat");
 }
 
 // Fields that Generate, Score and CaptureAttention have in common.
@@ -190,7 +191,10 @@ absl::Status ReadTokenSets(const v1::Sampling& message, int vocab_size, Sampling
   RETURN_IF_ERROR(CheckCount("sampling.logit_bias", size_t(message.logit_bias_size()), 0,
                              limits::kMaxLogitBiases));
   for (const auto& [id, bias] : message.logit_bias()) {
-    RETURN_IF_ERROR(CheckId("sampling.logit_bias id", id, vocab_size));
+    if (id < 0 || id >= vocab_size) {
+      return FieldError("sampling.logit_bias",
+                        StrCat("id is ", id, "; it must be in [0, ", vocab_size, ")"));
+    }
     RETURN_IF_ERROR(CheckRange(StrCat("sampling.logit_bias[", id, "]"), bias,
                                -limits::kMaxLogitBias, limits::kMaxLogitBias));
     params->logit_bias.emplace_back(id, bias);
@@ -208,9 +212,11 @@ absl::Status ReadTokenSets(const v1::Sampling& message, int vocab_size, Sampling
   RETURN_IF_ERROR(
       read_ids("sampling.banned_token_ids", message.banned_token_ids(), &params->banned_ids));
   if (LeavesNoId(*params, vocab_size)) {
-    return absl::InvalidArgumentError(StrCat(
-        "sampling.banned_token_ids has ", params->banned_ids.size(),
-        " entries and leaves no id to sample; at least one id must be allowed and not banned"));
+    return FieldError(
+        "sampling.banned_token_ids",
+        StrCat("has ", params->banned_ids.size(),
+               " entries and leaves no id to sample; at least one id must be allowed and not "
+               "banned"));
   }
   return absl::OkStatus();
 }
@@ -245,18 +251,19 @@ absl::Status ReadSampling(const v1::Sampling& message, const ParseContext& conte
 absl::Status ReadLengths(const v1::GenerateRequest& message, size_t num_prompt_tokens,
                          int max_model_len, GenerateParams* params) {
   if (num_prompt_tokens >= size_t(max_model_len)) {
-    return absl::InvalidArgumentError(
-        StrCat("the prompt has ", num_prompt_tokens, " tokens; max_model_len is ", max_model_len,
-               " tokens, prompt and at least one new token together"));
+    return FieldError("prompt",
+                      StrCat("has ", num_prompt_tokens, " tokens; max_model_len is ", max_model_len,
+                             " tokens, prompt and at least one new token together"),
+                      "the prompt");
   }
   const int max_new_tokens = max_model_len - int(num_prompt_tokens);
   params->max_tokens = message.has_max_tokens()
                            ? message.max_tokens()
                            : std::min(limits::kDefaultMaxTokens, max_new_tokens);
   if (params->max_tokens < 1 || params->max_tokens > max_new_tokens) {
-    return Refuse("max_tokens", params->max_tokens,
-                  StrCat("in [1, ", max_new_tokens, "]: max_model_len ", max_model_len, " - ",
-                         num_prompt_tokens, " prompt tokens"));
+    return ValueError("max_tokens", params->max_tokens,
+                      StrCat("in [1, ", max_new_tokens, "]: max_model_len ", max_model_len, " - ",
+                             num_prompt_tokens, " prompt tokens"));
   }
   params->min_tokens = message.min_tokens();
   return CheckRange("min_tokens", params->min_tokens, 0, params->max_tokens);
@@ -412,9 +419,9 @@ class ItemReader {
                       [](const v1::TextOrTokens& one) { return one.has_text(); });
     *num_repeat_bytes_ += std::ssize(end_of_context_) * num_texts;
     if (*num_repeat_bytes_ <= limits::kMaxScoreRepeatBytes) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        StrCat(field_, " has ", num_texts, " continuations of a context whose last ",
-               end_of_context_.size(),
+    return FieldError(
+        field_,
+        StrCat("has ", num_texts, " continuations of a context whose last ", end_of_context_.size(),
                " bytes have no space between two letters, and are tokenized again with each; one "
                "request may repeat ",
                limits::kMaxScoreRepeatBytes, " bytes: send fewer continuations, or token ids"));
@@ -425,10 +432,10 @@ class ItemReader {
   absl::Status CheckAllText() const {
     for (int i = 0; i < item_.continuations_size(); ++i) {
       if (item_.continuations(i).has_tokens()) {
-        return absl::InvalidArgumentError(StrCat(
-            field_, ".continuations[", i,
-            "] is token ids while others are text; because the context ends in white space, which "
-            "moves to the continuations, all continuations must be text"));
+        return FieldError(
+            StrCat(field_, ".continuations[", i, "]"),
+            "is token ids while others are text; because the context ends in white space, which "
+            "moves to the continuations, all continuations must be text");
       }
     }
     return absl::OkStatus();
@@ -442,13 +449,12 @@ class ItemReader {
                                    : CheckIds(field + ".tokens.ids", continuation.tokens().ids(),
                                               checkpoint_.config.vocab_size));
     if (ids.empty()) {
-      return absl::InvalidArgumentError(
-          StrCat(field, " adds no token to the context; it must add at least 1"));
+      return FieldError(field, "adds no token to the context; it must add at least 1");
     }
     if (context_ids_.size() + ids.size() > size_t(max_model_len_)) {
-      return absl::InvalidArgumentError(
-          StrCat(field, " has ", ids.size(), " tokens after a context of ", context_ids_.size(),
-                 "; together they must be at most max_model_len ", max_model_len_));
+      return FieldError(
+          field, StrCat("has ", ids.size(), " tokens after a context of ", context_ids_.size(),
+                        "; together they must be at most max_model_len ", max_model_len_));
     }
     return ids;
   }
@@ -513,7 +519,8 @@ absl::StatusOr<Pooling> ReadPooling(v1::Pooling pooling) {
     case v1::POOLING_LAST: return Pooling::kLast;
     case v1::POOLING_MEAN: return Pooling::kMean;
     case v1::POOLING_TOKEN: return Pooling::kToken;
-    default: return Refuse("pooling", int(pooling), "POOLING_LAST, POOLING_MEAN or POOLING_TOKEN");
+    default:
+      return ValueError("pooling", int(pooling), "POOLING_LAST, POOLING_MEAN or POOLING_TOKEN");
   }
 }
 
@@ -529,8 +536,8 @@ absl::StatusOr<std::vector<int32_t>> ReadInput(const std::string& field,
         ids, CheckIds(field + ".tokens.ids", input.tokens().ids(), checkpoint.config.vocab_size));
   }
   if (ids.empty() || ids.size() > size_t(context.max_model_len)) {
-    return Refuse(field, StrCat(ids.size(), " tokens long"),
-                  StrCat("1 to max_model_len = ", context.max_model_len, " tokens long"));
+    return ValueError(field, StrCat(ids.size(), " tokens long"),
+                      StrCat("1 to max_model_len = ", context.max_model_len, " tokens long"));
   }
   return ids;
 }
@@ -566,9 +573,9 @@ absl::StatusOr<std::vector<int32_t>> ReadRows(const Entries& entries, int num_to
   for (int i = 0; i < int(entries.size()); ++i) {
     const int32_t row = entries[i];
     if (row < -num_tokens || row >= num_tokens) {
-      return Refuse(StrCat("rows[", i, "]"), row,
-                    StrCat("in [", -num_tokens, ", ", num_tokens, "): the prompt has ", num_tokens,
-                           " tokens"));
+      return ValueError(StrCat("rows[", i, "]"), row,
+                        StrCat("in [", -num_tokens, ", ", num_tokens, "): the prompt has ",
+                               num_tokens, " tokens"));
     }
     rows.push_back(row < 0 ? row + num_tokens : row);
   }
@@ -581,16 +588,16 @@ absl::Status CheckSize(const CaptureParams& params) {
   const auto num_heads = int64_t(params.heads.size());
   const int64_t max_keys = params.rows.back() + 1;
   if (num_layers * num_heads * max_keys > limits::kMaxCaptureRowKeys) {
-    return absl::InvalidArgumentError(
-        StrCat("layers x heads x keys of row ", params.rows.back(), " are ", num_layers, " x ",
-               num_heads, " x ", max_keys, "; they must be at most ", limits::kMaxCaptureRowKeys));
+    return FieldError("layers", StrCat("x heads x keys of row ", params.rows.back(), " are ",
+                                       num_layers, " x ", num_heads, " x ", max_keys,
+                                       "; they must be at most ", limits::kMaxCaptureRowKeys));
   }
   const int64_t num_keys =
       std::accumulate(params.rows.begin(), params.rows.end(), int64_t(params.rows.size()));
   if (num_layers * num_heads * num_keys > limits::kMaxCaptureKeys) {
-    return absl::InvalidArgumentError(
-        StrCat("layers x heads x keys of all ", params.rows.size(), " rows are ", num_layers, " x ",
-               num_heads, " x ", num_keys, "; they must be at most ", limits::kMaxCaptureKeys));
+    return FieldError("layers", StrCat("x heads x keys of all ", params.rows.size(), " rows are ",
+                                       num_layers, " x ", num_heads, " x ", num_keys,
+                                       "; they must be at most ", limits::kMaxCaptureKeys));
   }
   return absl::OkStatus();
 }
@@ -608,6 +615,9 @@ absl::StatusOr<std::vector<int32_t>> EncodeField(const std::string& field, std::
   RETURN_IF_ERROR(CheckTextBytes(field, text.size(), context));
   RETURN_IF_ERROR(CheckText(field, text));
   auto ids = tokenizer->Encode(text, context.should_stop);
+  if (absl::IsInvalidArgument(ids.status())) {
+    return RefusedField(field, StrCat(ids.status().message()));
+  }
   if (!ids.ok()) {
     return absl::Status(ids.status().code(), StrCat(field, ": ", ids.status().message()));
   }
@@ -670,9 +680,9 @@ absl::StatusOr<ParsedScore> ParseScore(const v1::ScoreRequest& message,
     for (Request& part : SplitByRopeBase(std::move(request), context.checkpoint->config)) {
       num_tokens += NumPromptTokens(part);
       if (num_tokens > limits::kMaxScoreTokens) {
-        return absl::InvalidArgumentError(
-            StrCat("items[", i, "] makes the request exceed ", limits::kMaxScoreTokens,
-                   " tokens of contexts and continuations; send fewer items"));
+        return FieldError(StrCat("items[", i, "]"),
+                          StrCat("makes the request exceed ", limits::kMaxScoreTokens,
+                                 " tokens of contexts and continuations; send fewer items"));
       }
       parsed.items.push_back(std::move(part));
       parsed.item_indices.push_back(i);
@@ -713,16 +723,17 @@ absl::StatusOr<Request> ParseCapture(const v1::CaptureAttentionRequest& message,
                    ReadIndices("heads", message.heads(), checkpoint.config.num_attention_heads));
   RETURN_IF_ERROR(CheckRange("top_k", message.top_k(), 0, limits::kMaxModelLen.max));
   if (message.statistics() && message.top_k() > 0) {
-    return Refuse("top_k", message.top_k(),
-                  "0 where statistics is true: statistics are of all weights");
+    return ValueError("top_k", message.top_k(),
+                      "0 where statistics is true: statistics are of all weights");
   }
   Request request;
   RETURN_IF_ERROR(ReadSharing(message, context, &request));
   ASSIGN_OR_RETURN(Prompt prompt, ReadPrompt(message, context));
   if (prompt.ids.size() > size_t(context.max_model_len)) {
-    return absl::InvalidArgumentError(StrCat("the prompt has ", prompt.ids.size(),
-                                             " tokens; it must have at most max_model_len ",
-                                             context.max_model_len));
+    return FieldError("prompt",
+                      StrCat("has ", prompt.ids.size(),
+                             " tokens; it must have at most max_model_len ", context.max_model_len),
+                      "the prompt");
   }
   ASSIGN_OR_RETURN(auto rows, ReadRows(message.rows(), int(prompt.ids.size())));
   request.prompt = std::move(prompt.ids);

@@ -1,7 +1,7 @@
 // Validates and converts wire messages to engine requests. Pure functions. Every field and limit
 // that proto/lssar/v1/inference.proto documents is checked here.
-// Errors  INVALID_ARGUMENT: names field, value and limit: "sampling.top_p is 1.5; it must be in
-//         (0, 1]"
+// Errors  INVALID_ARGUMENT, by FieldError (base/field_error.h): names field, value and limit:
+//         "sampling.top_p is 1.5; it must be in (0, 1]"
 //         CANCELLED: ParseContext::should_stop returned true
 //         FAILED_PRECONDITION: the request needs a tokenizer, a chat template or a BOS that the
 //         checkpoint does not have; attention_override where the server does not allow it;

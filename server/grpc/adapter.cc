@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/field_error.h"
 #include "base/quote.h"
 #include "base/str_cat.h"
 #include "google/rpc/error_details.pb.h"
@@ -81,7 +82,7 @@ int CountObjects(const Descriptor& type, int limit, google::protobuf::io::CodedI
 
 // Names the first text field in `bytes`, a message of `type`, that is not UTF-8. Parses the bytes
 // as an empty message: all fields are then unknown fields, which protobuf does not check for UTF-8.
-std::optional<std::string> FindBadText(const Descriptor& type, const std::string& bytes) {
+std::optional<FieldProblem> FindBadText(const Descriptor& type, const std::string& bytes) {
   google::protobuf::Empty empty;
   if (!empty.ParseFromString(bytes)) return std::nullopt;
   const auto& fields = empty.GetReflection()->GetUnknownFields(empty);
@@ -92,11 +93,16 @@ std::optional<std::string> FindBadText(const Descriptor& type, const std::string
       continue;
     }
     if (field->type() == FieldDescriptor::TYPE_MESSAGE) {
-      const auto inner = FindBadText(*field->message_type(), value.length_delimited());
-      if (inner) return StrCat(field->name(), ".", *inner);
+      auto inner = FindBadText(*field->message_type(), value.length_delimited());
+      if (!inner) continue;
+      inner->path = StrCat(field->name(), ".", inner->path);
+      return inner;
     } else if (field->type() == FieldDescriptor::TYPE_STRING) {
       const auto offset = FindInvalidUtf8(value.length_delimited());
-      if (offset) return StrCat(field->name(), " is not UTF-8 at byte ", *offset);
+      if (offset) {
+        return FieldProblem{.path = field->name(),
+                            .problem = StrCat("is not UTF-8 at byte ", *offset)};
+      }
     }
   }
   return std::nullopt;
@@ -154,10 +160,9 @@ absl::Status ReadMessage(const grpc::ByteBuffer& bytes, google::protobuf::Messag
   }
   if (message->ParseFromString(joined)) return absl::OkStatus();
   const auto bad_text = FindBadText(*message->GetDescriptor(), joined);
-  return absl::InvalidArgumentError(
-      bad_text ? *bad_text
-               : StrCat("the request's ", joined.size(), " bytes are not a ",
-                        message->GetDescriptor()->full_name(), " message"));
+  if (bad_text) return FieldError(bad_text->path, bad_text->problem);
+  return absl::InvalidArgumentError(StrCat("the request's ", joined.size(), " bytes are not a ",
+                                           message->GetDescriptor()->full_name(), " message"));
 }
 
 grpc::ByteBuffer WriteMessage(const google::protobuf::Message& message) {

@@ -81,7 +81,7 @@ absl::StatusOr<std::vector<EngineCall::Item>> HttpAttentionCall::Parse() {
   }
   auto request = ParseCapture(body.message, context);
   if (!request.ok()) {
-    return RenameFields(request.status(), body.message.has_chat() ? "messages" : "prompt");
+    return WithHttpNames(request.status(), body.message.has_chat() ? "messages" : "prompt");
   }
   const CaptureParams& params = *request->capture;
   const int64_t weights = params.statistics || is_stream_ ? 0 : MaxWeights(params);

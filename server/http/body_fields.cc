@@ -4,7 +4,6 @@
 #include <limits>
 #include <utility>
 
-#include "absl/strings/cord.h"
 #include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
@@ -13,8 +12,6 @@ namespace lssar {
 namespace {
 
 using Json = nlohmann::json;
-
-constexpr char kFieldUrl[] = "lssar/http_field";
 
 absl::Status WrongType(const std::string& field, const Json& value, std::string_view wanted) {
   return FieldError(field, StrCat("is ", TypeName(value), "; it must be ", wanted));
@@ -31,17 +28,6 @@ absl::StatusOr<std::optional<T>> ReadOptional(const BodyFields& fields, std::str
 }
 
 }  // namespace
-
-absl::Status FieldError(std::string_view field, std::string_view what) {
-  absl::Status status = absl::InvalidArgumentError(StrCat(field, " ", what));
-  status.SetPayload(kFieldUrl, absl::Cord(std::string(field)));
-  return status;
-}
-
-std::string FieldOf(const absl::Status& status) {
-  const auto field = status.GetPayload(kFieldUrl);
-  return field ? std::string(*field) : std::string();
-}
 
 std::string_view TypeName(const Json& value) {
   switch (value.type()) {

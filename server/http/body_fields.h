@@ -1,4 +1,5 @@
-// Fields of a request's JSON object, each read with a check of its type.
+// Fields of a request's JSON object, each read with a check of its type. Errors are FieldErrors,
+// whose field becomes `param` of the reply.
 #ifndef LSSAR_SERVER_HTTP_BODY_FIELDS_H_
 #define LSSAR_SERVER_HTTP_BODY_FIELDS_H_
 
@@ -11,13 +12,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/field_error.h"
 
 namespace lssar {
-
-// INVALID_ARGUMENT about one field: "`field` `what`". HttpErrorReply names the field as `param`.
-absl::Status FieldError(std::string_view field, std::string_view what);
-// The field that FieldError was given; empty: none.
-std::string FieldOf(const absl::Status& status);
 
 // "a string", "a list": for errors.
 std::string_view TypeName(const nlohmann::json& value);

@@ -51,7 +51,7 @@ absl::StatusOr<std::vector<EngineCall::Item>> CompletionCall::Parse() {
                                                              : StrCat("prompt[", i, "]");
     if (context.should_stop()) return absl::CancelledError("the call has ended");
     auto item = ParsePrompt(request_.prompts[i]);
-    if (!item.ok()) return RenameFields(item.status(), field);
+    if (!item.ok()) return WithHttpNames(item.status(), field);
     items.push_back(*std::move(item));
   }
   RETURN_IF_ERROR(HoldReply(items));

@@ -57,7 +57,7 @@ absl::StatusOr<std::vector<EngineCall::Item>> HttpEmbeddingCall::Parse() {
   is_base64_ = request.is_base64;
   is_per_token_ = request.message.pooling() == v1::POOLING_TOKEN;
   auto parsed = ParseEmbed(request.message, context);
-  if (!parsed.ok()) return RenameFields(parsed.status(), "input");
+  if (!parsed.ok()) return WithHttpNames(parsed.status(), "input");
   const int64_t size = request.message.apply_head() ? checkpoint.model->NumHeadOutputs()
                                                     : checkpoint.config.hidden_size;
   int64_t num_vectors = 0;

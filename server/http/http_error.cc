@@ -3,11 +3,11 @@
 #include <algorithm>
 
 #include "absl/time/time.h"
+#include "base/field_error.h"
 #include "base/quote.h"
 #include "base/str_cat.h"
 #include "server/config/limits.h"
 #include "server/grpc/retry_delay.h"
-#include "server/http/body_fields.h"
 #include "server/http/json_text.h"
 
 namespace lssar {
@@ -113,8 +113,8 @@ absl::Status ModelNotFound(std::string_view asked, std::string_view served) {
 
 std::string ErrorJson(const absl::Status& status) {
   const bool is_model = !SpecialCode(status).empty();
-  return ErrorJson(HttpStatusOf(status), Message(status), is_model ? "model" : FieldOf(status),
-                   SpecialCode(status));
+  return ErrorJson(HttpStatusOf(status), Message(status),
+                   is_model ? "model" : FieldProblemOf(status).path, SpecialCode(status));
 }
 
 }  // namespace lssar

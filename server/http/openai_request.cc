@@ -635,41 +635,34 @@ absl::StatusOr<AttentionRequest> ReadAttention(const Json& body, const Checkpoin
   return request;
 }
 
-absl::Status RenameFields(const absl::Status& status, const std::string& prompt_field) {
-  if (!absl::IsInvalidArgument(status) || !FieldOf(status).empty()) return status;
-  const std::string message(status.message());
-  // The field is the first word, where the message is about one.
-  const size_t end = message.find_first_of(" :");
-  std::string field = message.substr(0, end);
-  const std::string rest = end == std::string::npos ? "" : message.substr(end);
-  const auto replace_front = [&field](std::string_view from, const std::string& to) {
-    if (field != from && !field.starts_with(StrCat(from, ".")) &&
-        !field.starts_with(StrCat(from, "["))) {
-      return false;
-    }
-    field = StrCat(to, field.substr(from.size()));
-    return true;
+absl::Status WithHttpNames(const absl::Status& status, const std::string& prompt_field) {
+  const FieldProblem field = FieldProblemOf(status);
+  if (field.path.empty()) return status;
+  struct Name {
+    std::string_view v1;
+    std::string_view http;
   };
-  if (message.starts_with("the prompt has")) {
-    field = prompt_field;
-    return FieldError(field, message.substr(std::string_view("the prompt ").size()));
+  // The first one that the path begins with. Other fields have the same name.
+  const std::array kNames = std::to_array<Name>({
+      {"sampling.", ""},
+      {"stop_strings", "stop"},
+      {"chat.messages", "messages"},
+      {"chat", "messages"},
+      {"prompt", prompt_field},
+      {"tokens.ids", prompt_field},
+      {"text", prompt_field},
+      {"inputs", prompt_field},
+      {"ids", prompt_field},
+  });
+  const std::string_view path = field.path;
+  for (const auto& [v1, http] : kNames) {
+    if (!path.starts_with(v1)) continue;
+    const std::string_view rest = path.substr(v1.size());
+    const bool is_whole_name =
+        v1.ends_with('.') || rest.empty() || rest[0] == '.' || rest[0] == '[';
+    if (is_whole_name) return FieldError(StrCat(http, rest), field.problem);
   }
-  static constexpr std::array kOwnNames = std::to_array<std::string_view>(
-      {"max_tokens", "min_tokens", "n", "logprobs", "prompt_logprobs", "stop_token_ids", "priority",
-       "cache_salt", "stream_interval", "speculative_tokens", "top_logprobs", "items", "ids",
-       "attention_override", "top_k", "rows", "layers", "heads", "top_k"});
-  bool is_field = false;
-  if (field.starts_with("sampling.")) {
-    field = field.substr(std::string_view("sampling.").size());
-    is_field = true;
-  } else if (replace_front("stop_strings", "stop") || replace_front("tokens.ids", prompt_field) ||
-             replace_front("text", prompt_field) || replace_front("chat.messages", "messages") ||
-             replace_front("chat", "messages") || replace_front("inputs", prompt_field)) {
-    is_field = true;
-  }
-  for (const std::string_view name : kOwnNames) is_field |= replace_front(name, std::string(name));
-  if (!is_field) return status;
-  return FieldError(field, rest.starts_with(' ') ? rest.substr(1) : StrCat("is refused", rest));
+  return FieldError(path, field.problem);
 }
 
 }  // namespace lssar

@@ -61,9 +61,9 @@ absl::StatusOr<v1::Chat> ReadChatMessages(const nlohmann::json& messages);
 // The field `model`, where there is one, names this checkpoint. Errors  NOT_FOUND
 absl::Status CheckModelName(const nlohmann::json& body, const Checkpoint& checkpoint);
 
-// An error of ParseGenerate or ParseScore in the names that the HTTP API has for the fields:
-// "sampling.top_p is 2; ..." becomes "top_p is 2; ...".
-absl::Status RenameFields(const absl::Status& status, const std::string& prompt_field);
+// An error of parse_request.h in the names that the HTTP API has for the fields: "sampling.top_p is
+// 2; ..." becomes "top_p is 2; ...". `prompt_field`: what the text or the token ids came from.
+absl::Status WithHttpNames(const absl::Status& status, const std::string& prompt_field);
 
 }  // namespace lssar
 

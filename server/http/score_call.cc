@@ -31,7 +31,7 @@ absl::StatusOr<std::vector<EngineCall::Item>> HttpScoreCall::Parse() {
     ASSIGN_OR_RETURN(message, ReadScore(body, model.GetCheckpoint()));
   }
   auto parsed = ParseScore(message, context);
-  if (!parsed.ok()) return RenameFields(parsed.status(), "items");
+  if (!parsed.ok()) return WithHttpNames(parsed.status(), "items");
   format_ = {.checkpoint = &model.GetCheckpoint()};
   per_token_ = parsed->per_token;
   num_top_ = message.top_logprobs();

@@ -37,7 +37,7 @@ absl::StatusOr<std::vector<int32_t>> IdsOfChat(const Json& messages, const Parse
   context.max_text_bytes = limits::kMaxTokenizeBytes;
   context.max_model_len = std::numeric_limits<int>::max();  // a count is no request to generate
   auto parsed = ParseGenerate(request, context);
-  if (!parsed.ok()) return RenameFields(parsed.status(), "messages");
+  if (!parsed.ok()) return WithHttpNames(parsed.status(), "messages");
   return std::move(parsed->request.prompt);
 }
 
@@ -52,7 +52,7 @@ absl::StatusOr<std::vector<int32_t>> IdsOfText(const std::string& text, bool add
   request.set_add_bos(add_special_tokens && checkpoint.add_bos &&
                       checkpoint.config.bos_id.has_value());
   auto ids = ParseTokenize(request, context);
-  if (!ids.ok()) return RenameFields(ids.status(), "prompt");
+  if (!ids.ok()) return WithHttpNames(ids.status(), "prompt");
   return ids;
 }
 
@@ -100,12 +100,7 @@ absl::StatusOr<std::string> DetokenizeJson(const Json& body, const ParseContext&
   v1::DetokenizeRequest request;
   request.mutable_ids()->Assign(ids.begin(), ids.end());
   auto checked = ParseDetokenize(request, context);
-  if (!checked.ok()) {
-    const absl::Status renamed = RenameFields(checked.status(), "tokens");
-    if (!FieldOf(renamed).starts_with("ids")) return renamed;
-    return FieldError(StrCat("tokens", FieldOf(renamed).substr(3)),
-                      std::string(renamed.message()).substr(FieldOf(renamed).size() + 1));
-  }
+  if (!checked.ok()) return WithHttpNames(checked.status(), "tokens");
   return StrCat("{\"prompt\":", JsonString(Decode(*context.checkpoint->tokenizer, *checked)), "}");
 }
 
