@@ -34,11 +34,12 @@ if __name__ == '__main__' and INSIDE not in os.environ:
 
 sys.path.insert(0, str(ROOT / 'tests/training'))
 
+import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 import foreign_models as foreign  # noqa: E402
-from lssar_client.checkpoints import (calibration, convert, export, forward,  # noqa: E402
-                                      golden, int4, llmc_file, names, quantize, served,
+from lssar_client.checkpoints import (arrays, calibration, convert, export,  # noqa: E402
+                                      forward, golden, int4, llmc_file, names, quantize, served,
                                       settings, sources, tensor_file,
                                       tokenizer_files, torch_file, verify)
 from lssar_client.checkpoints.errors import CheckpointError, UsageError  # noqa: E402
@@ -99,7 +100,7 @@ class Folder(unittest.TestCase):
                 torch.save(part, folder / each)
             else:
                 tensor_file.write(str(folder / each), [
-                    tensor_file.output_of(n, t) for n, t in part.items()], {})
+                    tensor_file.output_of(n, torch_file.to_array(t)) for n, t in part.items()], {})
         if num_shards > 1:
             index = {n: each for part, each in zip(parts, files) for n in part}
             (folder / (file + '.index.json')).write_text(json.dumps({'weight_map': index}))
@@ -134,7 +135,7 @@ class FormatsTest(Folder):
         metadata = tensor_file.TensorFile(f'{out}/model.safetensors').metadata
         self.assertEqual(json.loads(metadata['source_sha256']), {
             'nano.pt': list(report.sources.values())[0]})
-        self.assertIn('torch', metadata['versions'])
+        self.assertIn('numpy', metadata['versions'])
 
         # Stored as bf16: golden rows are of the rounded weights, the report says what they changed.
         out, report = self.run_import(source, NANO, dtype='bf16')
@@ -178,7 +179,7 @@ class FormatsTest(Folder):
             self.assertEqual(config_again, config, kind)
             self.assertEqual(tensors_again.keys(), tensors.keys())
             for name, tensor in tensors.items():
-                self.assertTrue(torch.equal(tensors_again[name], tensor), name)
+                self.assertTrue(arrays.equal(tensors_again[name], tensor), name)
             if kind != 'torch':
                 self.refused('--overwrite', export.run, out, kind, exported, False)
         shapes = tensor_file.TensorFile(f'{self.path("exported-gguf-names")}/model.safetensors')
@@ -264,7 +265,7 @@ class FormatsTest(Folder):
         # Golden rows of another model: found by the self-check at the latest.
         config, tensors = export.load(out)
         tensors['h.0.mlp.c_fc.bias'] = tensors['h.0.mlp.c_fc.bias'] + 0.1
-        wrong = golden.compute(config, lambda n: tensors[n].double() if n in tensors else None)
+        wrong = golden.compute(config, tensors.get)
         golden.write(config, wrong, out)
         report = verify.run(out, ['cpu'])
         self.assertFalse(report.is_ok)
@@ -281,10 +282,10 @@ class ForwardTest(unittest.TestCase):
             if case.get('model') or case['first'] or case['rows'] > 200:
                 continue
             file = tensor_file.TensorFile(str(ROOT / f'tests/golden/{case["name"]}.safetensors'))
-            q, k, v, out = (file.tensor(name).double() for name in ('q', 'k', 'v', 'out'))
+            q, k, v, out = (arrays.widen(file.tensor(name)) for name in ('q', 'k', 'v', 'out'))
             spec = {'kind': case['kind'], 'p': case['p'], 'phi': case.get('phi')}
-            error = (forward.attention(q, k, v, spec, case['keys']) - out).abs().max()
-            self.assertLess((error / v.abs().max()).item(), 1e-6, case['name'])
+            error = np.abs(forward.attention(q, k, v, spec, case['keys']) - out).max()
+            self.assertLess(error / np.abs(v).max(), 1e-6, case['name'])
             kinds.add(case['kind'])
         self.assertEqual(kinds, {*forward.FORMS, 'phi'})
 
@@ -473,55 +474,69 @@ class PartsTest(Folder):
     def test_names_have_their_way_back(self):
         for ours, _ in names.GGUF_NAMES:
             name = ours.replace('{}', '7') + '.weight'
-            mapped = names.apply(names.GGUF, {names.gguf_name(name): torch.ones(1)})
+            mapped = names.apply(names.GGUF, {names.gguf_name(name): np.ones(1)})
             self.assertEqual(list(mapped.tensors), [name])
 
     def test_int8_rule(self):
-        values = torch.zeros(3, 70)
-        values[0, :3] = torch.tensor([127.0, 0.5, 1.5])  # ties to even
+        values = np.zeros((3, 70), np.float32)
+        values[0, :3] = [127.0, 0.5, 1.5]  # ties to even
         values[1, 65:] = -3.0
         steps, scales = quantize.quantize(values)
         self.assertEqual(tuple(scales.shape), (3, 2))
         self.assertEqual(steps[0, :3].tolist(), [127, 0, 2])
         self.assertEqual(steps[1, 65:].tolist(), [-127] * 5)
-        self.assertEqual(steps[2].abs().max().item(), 0)
+        self.assertEqual(np.abs(steps[2]).max(), 0)
 
     def test_int4_rule(self):
-        codes = torch.arange(70) % 16
-        values = torch.zeros(3, 70)
-        values[0] = torch.tensor(int4.VALUES)[codes] * 0.5
-        values[1] = torch.tensor(int4.VALUES)[codes] * -2.0
+        codes = np.arange(70) % 16
+        values = np.zeros((3, 70), np.float32)
+        values[0] = np.array(int4.VALUES)[codes] * 0.5
+        values[1] = np.array(int4.VALUES)[codes] * -2.0
         found, scales = int4.quantize(values)
         self.assertEqual(tuple(scales.shape), (3, 3))
-        self.assertEqual(scales.tolist(), [[0.5] * 3, [-2.0] * 3, [0.0] * 3])
+        self.assertEqual(arrays.widen(scales).tolist(), [[0.5] * 3, [-2.0] * 3, [0.0] * 3])
         self.assertEqual(found[:2].tolist(), [codes.tolist()] * 2)
         packed = int4.pack(found[:, :5])
         self.assertEqual(packed[0].tolist(), [0 | 1 << 4, 2 | 3 << 4, 4])
 
     def test_int4_error_feedback_is_nearer_on_its_inputs(self):
-        generator = torch.Generator().manual_seed(1)
-        matrix = torch.randn(48, 100, generator=generator)
-        inputs = torch.randn(500, 100, generator=generator) @ torch.randn(100, 100,
-                                                                          generator=generator)
-        hessian = inputs.t() @ inputs
+        generator = np.random.default_rng(1)
+        matrix = generator.standard_normal((48, 100)).astype(np.float32)
+        inputs = (generator.standard_normal((500, 100))
+                  @ generator.standard_normal((100, 100))).astype(np.float32)
+        hessian = inputs.T @ inputs
 
         def error(codes, scales):
-            wide = scales.float().repeat_interleave(32, 1)[:, :100]
-            rounded = torch.tensor(int4.VALUES)[codes.long()] * wide
-            return (inputs @ (rounded - matrix).t()).square().mean().item()
+            wide = arrays.widen(scales, np.float32).repeat(32, 1)[:, :100]
+            rounded = np.array(int4.VALUES)[codes] * wide
+            return float(np.square(inputs @ (rounded - matrix).T).mean())
 
         nearest = error(*int4.quantize(matrix))
         self.assertLess(error(*int4.quantize_with_feedback(matrix, hessian)), 0.6 * nearest)
-        none = int4.quantize_with_feedback(matrix, torch.zeros(100, 100))
+        none = int4.quantize_with_feedback(matrix, np.zeros((100, 100)))
         self.assertEqual(error(*none), nearest)
 
     def test_calibration_sums_the_inputs_of_every_matrix(self):
         config, tensors = export.load(str(ROOT / 'models/zoo/lssar-6m'))
         sums = calibration.hessians(config, tensors, list(range(100)))
-        self.assertEqual(set(sums), {name for name, tensor in tensors.items() if tensor.dim() == 2})
+        self.assertEqual(set(sums), {name for name, tensor in tensors.items() if tensor.ndim == 2})
         for name, hessian in sums.items():
             self.assertEqual(tuple(hessian.shape), (tensors[name].shape[1],) * 2, name)
-            self.assertTrue(torch.linalg.eigvalsh(hessian).min() > -1e-3 * hessian.max(), name)
+            self.assertTrue(np.linalg.eigvalsh(hessian).min() > -1e-3 * hessian.max(), name)
+
+    def test_bf16_rounds_as_pytorch_does(self):
+        values = torch.randn(10000, generator=torch.Generator().manual_seed(1))
+        values[:6] = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, 3.4e38, 1e-45])
+        values[6:9] = torch.tensor([1.00390625, 1.01171875, 1.00390637])  # ties and beyond
+        rounded = arrays.convert(values.numpy(), 'BF16')
+        self.assertTrue(arrays.equal(rounded, torch_file.to_array(values.bfloat16())))
+        self.assertTrue(np.array_equal(arrays.widen(rounded, np.float32),
+                                       values.bfloat16().float().numpy()))
+        self.assertTrue(np.isnan(arrays.widen(arrays.convert(np.array([np.nan]), 'BF16'))).all())
+
+    def test_erf(self):
+        x = torch.linspace(-7, 7, 20001, dtype=torch.float64)
+        self.assertLess(np.abs(forward.erf(x.numpy()) - torch.erf(x).numpy()).max(), 1e-15)
 
     def test_tokenizer_files(self):
         def write(folder, *files):

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
-import torch
+import numpy as np
 
 from lssar_client.checkpoints import forward, served
+from lssar_client.checkpoints.arrays import Array
 from lssar_client.checkpoints.errors import CheckpointError
 
 MAX_TOKENS = 16384
@@ -15,22 +16,22 @@ MAX_BYTES = 256 << 10
 class _Recorder(forward.Model):
     """Sums x x^T over the inputs x of every matrix."""
 
-    def __init__(self, config: Mapping[str, object], tensors: Mapping[str, torch.Tensor]) -> None:
-        super().__init__(config, tensors.get)
-        self.hessians: dict[str, torch.Tensor] = {}
+    def __init__(self, config: Mapping[str, object], tensors: Mapping[str, Array]) -> None:
+        super().__init__(config, tensors.get, np.float32)
+        self.hessians: dict[str, Array] = {}
         self._head = 'wte' if config.get('tie_word_embeddings', True) else 'lm_head'
 
-    def _record(self, x: torch.Tensor, name: str) -> None:
-        product = x.t() @ x
+    def _record(self, x: Array, name: str) -> None:
+        product = x.T @ x
         known = self.hessians.get(name + '.weight')
         self.hessians[name + '.weight'] = product if known is None else known + product
 
-    def _linear(self, x: torch.Tensor, name: str) -> torch.Tensor:
+    def _linear(self, x: Array, name: str) -> Array:
         self._record(x, name)
         return super()._linear(x, name)
 
-    def _norm(self, x: torch.Tensor, name: str, kind: str = '',
-              epsilon: float | None = None) -> torch.Tensor:
+    def _norm(self, x: Array, name: str, kind: str = '',
+              epsilon: float | None = None) -> Array:
         y = super()._norm(x, name, kind, epsilon)
         if name == 'ln_f':
             self._record(y, self._head)
@@ -58,13 +59,12 @@ def tokenize(directory: str, text_path: str) -> list[int]:
     return tokens
 
 
-def hessians(config: Mapping[str, object], tensors: Mapping[str, torch.Tensor],
-             tokens: list[int]) -> dict[str, torch.Tensor]:
+def hessians(config: Mapping[str, object], tensors: Mapping[str, Array],
+             tokens: list[int]) -> dict[str, Array]:
     """Sums of x x^T by the name of the matrix that multiplies x."""
-    recorder = _Recorder(config, {name: tensor.float() for name, tensor in tensors.items()})
+    recorder = _Recorder(config, tensors)
     length = min(MAX_ROW_TOKENS, int(str(config['n_positions'])))
-    with torch.no_grad():
-        for first in range(0, len(tokens), length):
-            row = tokens[first:first + length]
-            recorder.logits(row, range(len(row)))
+    for first in range(0, len(tokens), length):
+        row = tokens[first:first + length]
+        recorder.logits(row, range(len(row)))
     return recorder.hessians

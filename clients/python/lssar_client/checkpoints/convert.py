@@ -5,10 +5,11 @@ import json
 import os
 from collections.abc import Mapping
 
-import torch
+import numpy as np
 
-from lssar_client.checkpoints import (directory, golden, names, settings, sources, tensor_file,
-                                      tokenizer_files)
+from lssar_client.checkpoints import (arrays, directory, golden, names, settings, sources,
+                                      tensor_file, tokenizer_files)
+from lssar_client.checkpoints.arrays import Array, log_softmax, widen
 from lssar_client.checkpoints.errors import CheckpointError, JsonObject
 
 MATRIX_TYPES = {'fp32': 'F32', 'fp16': 'F16', 'bf16': 'BF16'}
@@ -57,8 +58,8 @@ class Report:
 def _transpose(mapped: names.Mapped) -> None:
     """Conv1D's [in, out] to [out, in], everywhere but in the embedding and the head."""
     for name, tensor in mapped.tensors.items():
-        if name.startswith('h.') and tensor.dim() == 2:
-            mapped.tensors[name] = tensor.t()
+        if name.startswith('h.') and tensor.ndim == 2:
+            mapped.tensors[name] = tensor.T
 
 
 def _drop_tied_head(mapped: names.Mapped) -> None:
@@ -66,9 +67,7 @@ def _drop_tied_head(mapped: names.Mapped) -> None:
     head, embedding = mapped.tensors.get('lm_head.weight'), mapped.tensors.get('wte.weight')
     if head is None or embedding is None:
         return
-    is_same = head.shape == embedding.shape and head.dtype == embedding.dtype and (
-        head.data_ptr() == embedding.data_ptr() or torch.equal(head, embedding))
-    if is_same:
+    if arrays.equal(head, embedding):
         [name] = mapped.sources.pop('lm_head.weight')
         del mapped.tensors['lm_head.weight']
         mapped.left_out[names.show(name, head)] = 'equals the embedding (tied)'
@@ -136,11 +135,11 @@ def _like(said: object, base: float) -> object:
     return float('%.5g' % base)
 
 
-def _stored_type(name: str, tensor: torch.Tensor, dtype: str | None) -> str:
+def _stored_type(name: str, tensor: Array, dtype: str | None) -> str:
     """Matrices get `dtype`; norms and biases keep theirs, which the server holds in fp32."""
-    own = tensor_file.NAMES[tensor.dtype]
+    own = arrays.type_name(tensor)
     own = 'F32' if own == 'F64' else own
-    return MATRIX_TYPES[dtype] if dtype and tensor.dim() == 2 else own
+    return MATRIX_TYPES[dtype] if dtype and tensor.ndim == 2 else own
 
 
 def _check_values(mapped: names.Mapped, dtype: str | None) -> None:
@@ -150,25 +149,24 @@ def _check_values(mapped: names.Mapped, dtype: str | None) -> None:
     for name, tensor in mapped.tensors.items():
         shown = mapped.sources[name][0]
         sources.check_finite(shown, tensor)
-        if _stored_type(name, tensor, dtype) == 'F16' and tensor.numel():
-            largest = float(tensor.abs().max())
+        if _stored_type(name, tensor, dtype) == 'F16' and tensor.size:
+            largest = float(np.abs(widen(tensor, np.float32)).max())
             if largest >= HALF_OVERFLOW:
                 raise CheckpointError(f'tensor "{shown}" holds {largest}; must be below 65520 for '
                                       '--dtype fp16')
 
 
-def _largest_change(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
+def _largest_change(a: list[Array], b: list[Array]) -> float:
     """The largest change of a log-probability whose exact value is above -20."""
     worst = 0.0
     for exact, rounded in zip(a, b):
-        exact, rounded = exact.log_softmax(-1), rounded.log_softmax(-1)
-        worst = max(worst, float((exact - rounded).abs()[exact > -20].max()))
+        exact, rounded = log_softmax(exact), log_softmax(rounded)
+        worst = max(worst, float(np.abs(exact - rounded)[exact > -20].max()))
     return worst
 
 
 def run(options: Options) -> Report:
     """Imports. Errors: CheckpointError; nothing is left in `out` then."""
-    torch.set_grad_enabled(False)
     directory.check_target(options.out, options.overwrite)
     source = sources.read(options.source, options.ignored)
     mapped = names.apply(source.rules, source.tensors)
@@ -186,18 +184,15 @@ def run(options: Options) -> Report:
     types = {name: _stored_type(name, tensor, options.dtype)
              for name, tensor in mapped.tensors.items()}
 
-    def stored(name: str) -> torch.Tensor | None:
+    def stored(name: str) -> Array | None:
         tensor = mapped.tensors.get(name)
-        return None if tensor is None else tensor.to(tensor_file.TYPES[types[name]]).double()
-
-    def exact(name: str) -> torch.Tensor | None:
-        tensor = mapped.tensors.get(name)
-        return None if tensor is None else tensor.double()
+        return None if tensor is None else arrays.convert(tensor, types[name])
 
     logits = golden.compute(config, stored)
-    is_rounded = any(tensor_file.TYPES[types[name]] != tensor.dtype
+    is_rounded = any(types[name] != arrays.type_name(tensor)
                      for name, tensor in mapped.tensors.items())
-    rounding = _largest_change(golden.compute(config, exact), logits) if is_rounded else None
+    rounding = (_largest_change(golden.compute(config, mapped.tensors.get), logits)
+                if is_rounded else None)
     hashes = {path: directory.sha256(path) for path in source.files}
     metadata = {'format': 'pt', 'source_format': source.format, 'command': options.command,
                 'versions': directory.versions(),
@@ -215,7 +210,7 @@ def run(options: Options) -> Report:
         num_bytes = os.path.getsize(os.path.join(scratch, directory.WEIGHTS))
     return Report(
         source.format, hashes, config, {str(k): str(v) for k, v in origins.items()},
-        sum(tensor.numel() for tensor in mapped.tensors.values()), mapped.sources, mapped.left_out,
+        sum(tensor.size for tensor in mapped.tensors.values()), mapped.sources, mapped.left_out,
         source.not_read, source.notes, options.dtype or '/'.join(sorted(set(types.values()))),
         rounding, [len(tokens) for tokens, _ in golden.rows(config)],
         [f'{os.path.basename(path)} -> {ours}' for path, ours in found.items()], checkpoint_hash,

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 
-import torch
+import numpy as np
 
 from lssar_client.checkpoints.errors import CheckpointError
 
@@ -82,4 +82,4 @@ def checkpoint_hash(directory: str) -> str:
 
 def versions() -> str:
     """The versions of the programs that write a checkpoint."""
-    return f'python {platform.python_version()}, torch {torch.__version__}'
+    return f'python {platform.python_version()}, numpy {np.__version__}'

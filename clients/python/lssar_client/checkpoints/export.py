@@ -4,16 +4,17 @@ import json
 import os
 import shutil
 
-import torch
+import numpy as np
 
 from lssar_client.checkpoints import directory, golden, names, settings, sources, tensor_file
+from lssar_client.checkpoints.arrays import Array
 from lssar_client.checkpoints.errors import CheckpointError, JsonObject
 
 TOKENIZERS = ('tokenizer.model', 'tokenizer.json', 'vocab.json', 'merges.txt', 'encoder.json',
-              'vocab.bpe', 'tokenizer_config.json')
+              'vocab.bpe', 'tokenizer_config.json', 'chat_template.jinja', 'chat_roles.json')
 
 
-def load(path: str) -> tuple[JsonObject, dict[str, torch.Tensor]]:
+def load(path: str) -> tuple[JsonObject, dict[str, Array]]:
     """(config.json with our names only, tensors by our names as [out, in]) of a directory.
 
     Errors: CheckpointError where it is no directory of this server, or has int8 or int4 weights.
@@ -29,7 +30,7 @@ def load(path: str) -> tuple[JsonObject, dict[str, torch.Tensor]]:
     mapped = names.apply(source.rules, source.tensors)
     if mapped.unknown:
         raise CheckpointError(f'{path}: unknown tensors: {", ".join(mapped.unknown[:10])}')
-    tensors = {name: tensor.t().contiguous() if source.is_transposed and tensor.dim() == 2
+    tensors = {name: np.ascontiguousarray(tensor.T) if source.is_transposed and tensor.ndim == 2
                and name.startswith('h.') else tensor for name, tensor in mapped.tensors.items()}
     config = {field: source.recorded[field] for field in settings.FIELDS
               if field in source.recorded}
@@ -43,12 +44,17 @@ def copy_others(path: str, out: str) -> None:
             shutil.copyfile(os.path.join(path, name), os.path.join(out, name))
 
 
-def _write_torch(config: JsonObject, tensors: dict[str, torch.Tensor], out: str,
+def _write_torch(config: JsonObject, tensors: dict[str, Array], out: str,
                  overwrite: bool) -> None:
     """A .pt as nanoGPT writes it."""
     if os.path.exists(out) and not overwrite:
         raise CheckpointError(f'{out}: exists; --overwrite replaces it')
-    model = {name if name == 'lm_head.weight' else 'transformer.' + name: tensor.clone()
+    import torch
+
+    from lssar_client.checkpoints import torch_file
+
+    model = {name if name == 'lm_head.weight' else 'transformer.' + name:
+             torch_file.from_array(tensor)
              for name, tensor in tensors.items()}
     torch.save({'model': model, 'model_args': config}, out + '.tmp')
     os.replace(out + '.tmp', out)

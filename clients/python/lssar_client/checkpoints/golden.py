@@ -3,11 +3,12 @@
 import os
 from collections.abc import Callable, Mapping
 
-import torch
+import numpy as np
 
 from lssar_client.checkpoints import forward, tensor_file
+from lssar_client.checkpoints.arrays import Array, widen
 
-SEED = 20250113
+SEED = 20250114
 NAME = 'golden.safetensors'
 # Tokens of the rows, and the number of positions of each whose logits are kept. Short, because the
 # server computes them at every start: about 0.3 s for 124M parameters on two cores.
@@ -26,36 +27,35 @@ def rows(config: Mapping[str, object]) -> list[tuple[list[int], list[int]]]:
     if isinstance(config.get('rope_scaling'), dict) and trained <= LENGTHS[0]:
         lengths.append(2 * trained)  # beyond the trained length, where the rotary base differs
     vocabulary = int(str(config.get('unpadded_vocab_size', config['vocab_size'])))
-    generator = torch.Generator().manual_seed(SEED)
-    return [(torch.randint(vocabulary, (length,), generator=generator).tolist(), _positions(length))
+    generator = np.random.default_rng(SEED)
+    return [(generator.integers(vocabulary, size=length).tolist(), _positions(length))
             for length in lengths]
 
 
 def compute(config: Mapping[str, object],
-            tensor: Callable[[str], torch.Tensor | None]) -> list[torch.Tensor]:
+            tensor: Callable[[str], Array | None]) -> list[Array]:
     """The logits of rows(config), [positions, vocab] float64 each."""
     model = forward.Model(config, tensor)
-    with torch.no_grad():
-        return [model.logits(tokens, positions) for tokens, positions in rows(config)]
+    return [model.logits(tokens, positions) for tokens, positions in rows(config)]
 
 
-def write(config: Mapping[str, object], logits: list[torch.Tensor], directory: str) -> None:
+def write(config: Mapping[str, object], logits: list[Array], directory: str) -> None:
     """Writes golden.safetensors."""
     outputs = []
     for i, ((tokens, positions), values) in enumerate(zip(rows(config), logits)):
         outputs += [
-            tensor_file.output_of(f'tokens_{i}', torch.tensor(tokens, dtype=torch.int32)),
-            tensor_file.output_of(f'rows_{i}', torch.tensor(positions, dtype=torch.int32)),
+            tensor_file.output_of(f'tokens_{i}', np.array(tokens, np.int32)),
+            tensor_file.output_of(f'rows_{i}', np.array(positions, np.int32)),
             tensor_file.output_of(f'logits_{i}', values, 'F32')]
     tensor_file.write(os.path.join(directory, NAME), outputs, {})
 
 
-def read(directory: str) -> list[tuple[list[int], list[int], torch.Tensor]]:
+def read(directory: str) -> list[tuple[list[int], list[int], Array]]:
     """(tokens, positions, logits) of each row. Errors: CheckpointError."""
     file = tensor_file.TensorFile(os.path.join(directory, NAME))
-    found: list[tuple[list[int], list[int], torch.Tensor]] = []
+    found: list[tuple[list[int], list[int], Array]] = []
     while f'tokens_{len(found)}' in file.entries:
         i = len(found)
         found.append((file.tensor(f'tokens_{i}').tolist(), file.tensor(f'rows_{i}').tolist(),
-                      file.tensor(f'logits_{i}').double()))
+                      widen(file.tensor(f'logits_{i}'))))
     return found

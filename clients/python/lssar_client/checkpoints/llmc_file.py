@@ -6,14 +6,13 @@ Source: https://github.com/karpathy/llm.c, train_gpt2.py (write_model) and train
 import math
 import struct
 
-import torch
-
 from lssar_client.checkpoints import tensor_file
+from lssar_client.checkpoints.arrays import TYPES, Array
 from lssar_client.checkpoints.errors import CheckpointError, JsonObject
 
 MAGIC = 20240326
 HEADER_INTS = 256
-DTYPES = {3: torch.float32, 5: torch.bfloat16}
+DTYPES = {3: TYPES['F32'], 5: TYPES['BF16']}
 OTHER_MAGIC = {
     20240327: 'the activations that train_gpt2.py writes for tests (gpt2_*_debug_state.bin)',
     20240328: 'a tokenizer of llm.c; it cannot encode, so it is not read',
@@ -53,7 +52,7 @@ def _layout(num_layers: int, c: int, max_length: int,
     ]
 
 
-def load(path: str) -> tuple[JsonObject, dict[str, torch.Tensor], int]:
+def load(path: str) -> tuple[JsonObject, dict[str, Array], int]:
     """(config.json fields that the header records, tensors by GPT-2's names, padding rows of wte).
 
     Errors: CheckpointError that names the value and what is read.
@@ -80,7 +79,7 @@ def load(path: str) -> tuple[JsonObject, dict[str, torch.Tensor], int]:
         raise CheckpointError(f'{path}: vocabulary is {vocabulary}; the padded one is {padded}')
     layout = _layout(num_layers, c, max_length, padded)
     dtype = DTYPES[version]
-    item_bytes = 4 if dtype == torch.float32 else 2
+    item_bytes = dtype.itemsize
     expected = HEADER_INTS * 4 + item_bytes * sum(math.prod(shape) for _, shape in layout)
     if size != expected:
         raise CheckpointError(f'{path}: {size} bytes; version {version} of these sizes has '

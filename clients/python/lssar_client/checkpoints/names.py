@@ -9,14 +9,15 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 
-import torch
+import numpy as np
 
+from lssar_client.checkpoints.arrays import Array, widen
 from lssar_client.checkpoints.errors import CheckpointError
 
 Rules = Sequence[tuple[str, str]]
 
 # DDP, torch.compile and Lightning put these before every name, in any order.
-WRAPPERS = re.compile(r'^(?:_orig_mod\.|module\.|_fsdp_wrapped_module\.)+')
+WRAPPERS = re.compile(r'(?<![^.])(?:_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module|module)\.')
 
 # Our names, which are GPT-2's: nanoGPT, llm.c, Hugging Face's GPT-2, this project.
 GPT2: Rules = (
@@ -101,12 +102,12 @@ def gguf_name(name: str) -> str:
     raise CheckpointError(f'tensor "{name}" has no name in GGUF')
 
 
-def unwrap(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def unwrap(tensors: Mapping[str, Array]) -> dict[str, Array]:
     """Names without the prefixes of DDP, torch.compile and `transformer.`.
 
     Errors: CheckpointError where two tensors get the same name.
     """
-    unwrapped: dict[str, torch.Tensor] = {}
+    unwrapped: dict[str, Array] = {}
     for name, tensor in tensors.items():
         short = WRAPPERS.sub('', name).removeprefix('transformer.')
         if short in unwrapped:
@@ -119,51 +120,51 @@ def unwrap(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 class Mapped:
     """Tensors under our names, and those that are not part of the model."""
 
-    tensors: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
+    tensors: dict[str, Array] = dataclasses.field(default_factory=dict)
     sources: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # by our name
     left_out: dict[str, str] = dataclasses.field(default_factory=dict)  # name and shape -> why
     unknown: list[str] = dataclasses.field(default_factory=list)  # name and shape
     rotary_bases: dict[str, tuple[int, float]] = dataclasses.field(default_factory=dict)
 
 
-def show(name: str, tensor: torch.Tensor) -> str:
+def show(name: str, tensor: Array) -> str:
     """`name [3, 4]`."""
     return f'{name} {list(tensor.shape)}'
 
 
-def _is_causal_mask(tensor: torch.Tensor) -> bool:
+def _is_causal_mask(tensor: Array) -> bool:
     """True for [1, 1, T, T] or [T, T] with ones (or True) on and below the diagonal."""
-    if tensor.dim() not in (2, 4) or tensor.shape[-1] != tensor.shape[-2]:
+    if tensor.ndim not in (2, 4) or tensor.shape[-1] != tensor.shape[-2]:
         return False
-    square = tensor.reshape(tensor.shape[-2:]) if tensor[..., 0, 0].numel() == 1 else None
-    if square is None:
+    if tensor[..., 0, 0].size != 1:
         return False
-    return bool(torch.equal(square != 0, torch.ones_like(square, dtype=torch.bool).tril()))
+    square = widen(tensor.reshape(tensor.shape[-2:]), np.float32) != 0
+    return bool(np.array_equal(square, np.tri(len(square), dtype=bool)))
 
 
-def _left_out(name: str, tensor: torch.Tensor, mapped: Mapped) -> str:
+def _left_out(name: str, tensor: Array, mapped: Mapped) -> str:
     """Why a tensor is no parameter, or ''."""
     last = name.rpartition('.')[2]
     if re.fullmatch(r'.*\.(attn|attention|self_attn)\.(bias|mask|causal_mask)', name):
         return 'causal mask' if _is_causal_mask(tensor) else ''
-    if last == 'masked_bias' and tensor.numel() == 1:
+    if last == 'masked_bias' and tensor.size == 1:
         return 'score of masked keys'
-    if last == 'inv_freq' and tensor.dim() == 1 and len(tensor) > 1:
-        values = tensor.double()
+    if last == 'inv_freq' and tensor.ndim == 1 and len(tensor) > 1:
+        values = widen(tensor)
         base = float((values[0] / values[1])) ** len(values)
-        expected = base ** (-torch.arange(len(values), dtype=torch.float64) / len(values))
-        if not torch.allclose(values, expected, rtol=1e-2 if tensor.element_size() < 4 else 1e-4):
+        expected = base ** (-np.arange(len(values)) / len(values))
+        if not np.allclose(values, expected, rtol=1e-2 if tensor.itemsize < 4 else 1e-4):
             return ''
         mapped.rotary_bases[name] = (2 * len(values), base)
         return 'rotary frequencies, of base %.6g' % base
     if last in ('cos', 'sin', 'cos_cached', 'sin_cached') and 'rot' in name:
         return 'table of rotary angles'
-    if name == 'wpe.weight' and not bool(tensor.any()):
+    if name == 'wpe.weight' and not bool(widen(tensor, np.float32).any()):
         return 'learned positions that are all zero'
     return ''
 
 
-def apply(rules: Rules, tensors: Mapping[str, torch.Tensor]) -> Mapped:
+def apply(rules: Rules, tensors: Mapping[str, Array]) -> Mapped:
     """Renames what the rules know and leaves out what is no parameter."""
     mapped = Mapped()
     compiled = [(re.compile(pattern), ours) for pattern, ours in rules]
@@ -187,7 +188,7 @@ def apply(rules: Rules, tensors: Mapping[str, torch.Tensor]) -> Mapped:
     return mapped
 
 
-def num_layers(tensors: Mapping[str, torch.Tensor]) -> int:
+def num_layers(tensors: Mapping[str, Array]) -> int:
     """One more than the highest index of a layer."""
     indices = [int(name.split('.')[1]) for name in tensors if name.startswith('h.')]
     return max(indices) + 1 if indices else 0
@@ -210,12 +211,12 @@ def fuse(mapped: Mapped, num_heads: int) -> None:
                 if joined.shape[0] % (3 * num_heads):
                     raise CheckpointError(f'{show(mapped.sources[by_head][0], joined)}: the first '
                                           f'size must be a multiple of 3 n_head, {3 * num_heads}')
-                split = joined.reshape(num_heads, 3, -1, *joined.shape[1:]).transpose(0, 1)
+                split = joined.reshape(num_heads, 3, -1, *joined.shape[1:]).swapaxes(0, 1)
                 tensors[target] = split.reshape(joined.shape)
                 mapped.sources[target] = mapped.sources.pop(by_head)
             elif stacked in tensors:
                 joined = tensors.pop(stacked)
-                if joined.dim() != 3 or joined.shape[0] != 3:
+                if joined.ndim != 3 or joined.shape[0] != 3:
                     raise CheckpointError(f'{show(mapped.sources[stacked][0], joined)}: must be '
                                           '[3, out, in]')
                 tensors[target] = joined.reshape(-1, joined.shape[-1])
@@ -225,7 +226,7 @@ def fuse(mapped: Mapped, num_heads: int) -> None:
                 if missing:
                     raise CheckpointError(f'{", ".join(missing)}: no such tensor, but the others '
                                           'of q, k and v are there')
-                tensors[target] = torch.cat([tensors.pop(part) for part in parts])
+                tensors[target] = np.concatenate([tensors.pop(part) for part in parts])
                 mapped.sources[target] = [mapped.sources.pop(part)[0] for part in parts]
 
 
@@ -240,7 +241,7 @@ def reverse_rotation(mapped: Mapped, num_heads: int, num_kv_heads: int, head_dim
         if re.fullmatch(r'h\.\d+\.attn\.c_attn\.(weight|bias)', name):
             rotated = tensor[:num_rotated * head_dim]
             halves = rotated.reshape(num_rotated, 2, head_dim // 2, *tensor.shape[1:])
-            mapped.tensors[name] = torch.cat((halves.flip(1).reshape(rotated.shape),
-                                              tensor[num_rotated * head_dim:]))
+            mapped.tensors[name] = np.concatenate((halves[:, ::-1].reshape(rotated.shape),
+                                                   tensor[num_rotated * head_dim:]))
         elif re.fullmatch(r'h\.\d+\.attn\.[qk]_norm\.(weight|bias)', name):
-            mapped.tensors[name] = tensor.reshape(2, -1).flip(0).reshape(-1)
+            mapped.tensors[name] = tensor.reshape(2, -1)[::-1].reshape(-1)

@@ -12,25 +12,26 @@ int4: NAME of U8 [rows, ceil(cols / 2)], two codes a byte, and NAME_scale of BF1
 import dataclasses
 import os
 
-import torch
+import numpy as np
 
 from lssar_client.checkpoints import (calibration, directory, export, golden, int4, names,
                                       tensor_file)
+from lssar_client.checkpoints.arrays import Array, convert, widen
 from lssar_client.checkpoints.errors import CheckpointError, UsageError
 
 GROUP_COLS = 64
 
 
-def quantize(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """[rows, cols] of a float type -> (int8 [rows, cols], bf16 scales [rows, groups])."""
+def quantize(matrix: Array) -> tuple[Array, Array]:
+    """[rows, cols] of a float type -> (int8 [rows, cols], BF16 scales [rows, groups])."""
     num_rows, num_cols = matrix.shape
-    padding = -num_cols % GROUP_COLS
-    values = torch.nn.functional.pad(matrix.float(), (0, padding))
+    values = np.pad(widen(matrix, np.float32), ((0, 0), (0, -num_cols % GROUP_COLS)))
     groups = values.reshape(num_rows, -1, GROUP_COLS)
-    scales = (groups.abs().amax(-1) / 127.0).to(torch.bfloat16)
-    wide = scales.float()[..., None]
-    steps = torch.where(wide == 0, torch.zeros(()), groups / wide).round().clamp(-127, 127)
-    return steps.to(torch.int8).reshape(num_rows, -1)[:, :num_cols].contiguous(), scales
+    scales = convert(np.abs(groups).max(-1) / np.float32(127), 'BF16')
+    wide = widen(scales, np.float32)[..., None]
+    steps = np.clip(np.rint(np.divide(groups, wide, out=np.zeros_like(groups), where=wide != 0)),
+                    -127, 127)
+    return steps.astype(np.int8).reshape(num_rows, -1)[:, :num_cols], scales
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +49,8 @@ class Options:
             raise UsageError(f'{flag} is for --dtype int4')
 
 
-def _outputs(name: str, tensor: torch.Tensor, dtype: str,
-             hessian: torch.Tensor | None) -> list[tensor_file.Output]:
+def _outputs(name: str, tensor: Array, dtype: str,
+             hessian: Array | None) -> list[tensor_file.Output]:
     if dtype == 'int8':
         elements, scales = quantize(tensor)
     else:
@@ -64,7 +65,7 @@ def run(path: str, out: str, overwrite: bool, command: str, options: Options = O
     options.check()
     directory.check_target(out, overwrite)
     config, tensors = export.load(path)
-    hessians: dict[str, torch.Tensor] = {}
+    hessians: dict[str, Array] = {}
     scheme = ''
     if options.dtype == 'int4':
         scheme = ', rounded to nearest'
@@ -75,10 +76,10 @@ def run(path: str, out: str, overwrite: bool, command: str, options: Options = O
     outputs = []
     for name, tensor in tensors.items():
         ours = name if name == 'lm_head.weight' else 'transformer.' + name
-        if tensor.dim() != 2:
+        if tensor.ndim != 2:
             outputs.append(tensor_file.output_of(ours, tensor))
             continue
-        if not bool(torch.isfinite(tensor).all()):
+        if not bool(np.isfinite(widen(tensor, np.float32)).all()):
             raise CheckpointError(f'{path}: tensor "{name}" is not finite')
         is_head = name in ('wte.weight', 'lm_head.weight')
         dtype = options.head if is_head and options.head else options.dtype

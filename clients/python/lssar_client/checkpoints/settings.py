@@ -10,8 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 
-import torch
-
+from lssar_client.checkpoints.arrays import Array
 from lssar_client.checkpoints.errors import CheckpointError, JsonObject, UsageError
 
 RECORDED, GIVEN, DERIVED, FIXED = 'source', 'command line', 'tensors', 'format'
@@ -148,15 +147,15 @@ def given_attention(kind: str | None, p: float | None, phi: str | None) -> JsonO
     return {'attention': spec}
 
 
-def _presence(tensors: Mapping[str, torch.Tensor], pattern: str, num_layers: int) -> bool:
+def _presence(tensors: Mapping[str, Array], pattern: str, num_layers: int) -> bool:
     """True if some layer has the tensor; missing ones in other layers are found later."""
     return any(pattern.format(i) in tensors for i in range(num_layers))
 
 
-def derive(tensors: Mapping[str, torch.Tensor], settings: Settings, num_layers: int) -> None:
+def derive(tensors: Mapping[str, Array], settings: Settings, num_layers: int) -> None:
     """Adds what the tensors show. The order of additions is that of the error that helps most."""
     embedding = tensors.get('wte.weight')
-    if embedding is None or embedding.dim() != 2:
+    if embedding is None or embedding.ndim != 2:
         raise CheckpointError('no embedding [vocab_size, n_embd] among the tensors')
     if num_layers == 0:
         raise CheckpointError('no layers among the tensors')
@@ -165,7 +164,7 @@ def derive(tensors: Mapping[str, torch.Tensor], settings: Settings, num_layers: 
     settings.add('n_embd', embedding.shape[1], DERIVED, where)
     settings.add('n_layer', num_layers, DERIVED, 'names')
     mlp = tensors.get('h.0.mlp.c_fc.weight')
-    if mlp is not None and mlp.dim() == 2:
+    if mlp is not None and mlp.ndim == 2:
         settings.add('n_inner', mlp.shape[0], DERIVED, 'mlp.c_fc')
     for field, pattern in (
             ('norm_weight', 'h.{}.ln_1.weight'), ('norm_bias', 'h.{}.ln_1.bias'),
@@ -181,17 +180,17 @@ def derive(tensors: Mapping[str, torch.Tensor], settings: Settings, num_layers: 
     settings.add('tie_word_embeddings', 'lm_head.weight' not in tensors, DERIVED, 'lm_head.weight')
 
 
-def derive_attention_bias(tensors: Mapping[str, torch.Tensor], settings: Settings) -> None:
+def derive_attention_bias(tensors: Mapping[str, Array], settings: Settings) -> None:
     """Of q, k and v, when they are one tensor."""
     has_bias = any(name.endswith('.attn.c_attn.bias') for name in tensors)
     settings.add('attention_bias', has_bias, DERIVED, 'attn.c_attn.bias')
 
 
-def derive_heads(tensors: Mapping[str, torch.Tensor], settings: Settings) -> tuple[int, int, int]:
+def derive_heads(tensors: Mapping[str, Array], settings: Settings) -> tuple[int, int, int]:
     """(heads, K/V heads, head_dim), from the sizes of c_proj and c_attn."""
     heads = settings.integer('n_head')
     out, qkv = tensors.get('h.0.attn.c_proj.weight'), tensors.get('h.0.attn.c_attn.weight')
-    if out is None or qkv is None or out.dim() != 2 or qkv.dim() != 2:
+    if out is None or qkv is None or out.ndim != 2 or qkv.ndim != 2:
         raise CheckpointError('no attn.c_proj and attn.c_attn of two axes in the first layer')
     attention_size = out.shape[1]
     if attention_size % heads:

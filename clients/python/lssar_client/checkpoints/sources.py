@@ -5,9 +5,10 @@ import math
 import os
 from collections.abc import Mapping
 
-import torch
+import numpy as np
 
-from lssar_client.checkpoints import llmc_file, names, torch_file
+from lssar_client.checkpoints import llmc_file, names
+from lssar_client.checkpoints.arrays import FLOATS, Array, type_name, widen
 from lssar_client.checkpoints.errors import CheckpointError, JsonObject, read_json_object
 from lssar_client.checkpoints.settings import FIELDS
 from lssar_client.checkpoints.tensor_file import TensorFile
@@ -45,7 +46,7 @@ class Source:
     path: str
     format: str
     files: list[str]
-    tensors: dict[str, torch.Tensor]
+    tensors: dict[str, Array]
     rules: names.Rules
     recorded: JsonObject = dataclasses.field(default_factory=dict)
     fixed: JsonObject = dataclasses.field(default_factory=dict)  # by the program that wrote it
@@ -65,16 +66,11 @@ class Source:
 ALWAYS = ('n_head', 'n_positions', 'attention', 'rope_theta', 'rope_layout')
 
 
-def _is_state_dict(value: object) -> bool:
-    return isinstance(value, dict) and bool(value) and all(
-        isinstance(key, str) and isinstance(tensor, torch.Tensor) for key, tensor in value.items())
-
-
-def _looks_modded(tensors: Mapping[str, torch.Tensor]) -> bool:
+def _looks_modded(tensors: Mapping[str, Array]) -> bool:
     return any(name.endswith(('.attn.c_q.weight', '.attn.qkv_w')) for name in tensors)
 
 
-def _rules_of(tensors: Mapping[str, torch.Tensor]) -> names.Rules:
+def _rules_of(tensors: Mapping[str, Array]) -> names.Rules:
     """The rules that know most names."""
     candidates = (names.GPT2, names.MODDED, names.LLAMA, names.NEOX, names.GGUF, names.TRAINING)
     return max(candidates, key=lambda rules: len(names.apply(rules, tensors).tensors))
@@ -103,8 +99,10 @@ def _from_model_args(arguments: Mapping[object, object], ignored: set[str],
 
 
 def _read_nanogpt(path: str, content: JsonObject, ignored: set[str]) -> Source:
+    from lssar_client.checkpoints import torch_file
+
     arguments = content['model_args']
-    if not isinstance(arguments, dict) or not _is_state_dict(content['model']):
+    if not isinstance(arguments, dict) or not torch_file.is_state_dict(content['model']):
         raise CheckpointError(f'{path}: model_args must be a dict and model a dict of tensors')
     tensors = names.unwrap(_state_dict(content, 'model'))
     recorded = _from_model_args(arguments, ignored, path)
@@ -115,11 +113,13 @@ def _read_nanogpt(path: str, content: JsonObject, ignored: set[str]) -> Source:
                   has_wpe=True)
 
 
-def _state_dict(content: JsonObject, key: str) -> dict[str, torch.Tensor]:
-    """content[key], which _is_state_dict."""
+def _state_dict(content: JsonObject, key: str) -> dict[str, Array]:
+    """content[key], which is a state dict of PyTorch, as arrays."""
+    from lssar_client.checkpoints import torch_file
+
     value = content[key]
     assert isinstance(value, dict)
-    return value
+    return {str(name): torch_file.to_array(tensor) for name, tensor in value.items()}
 
 
 def _others(content: JsonObject, *read: str) -> list[str]:
@@ -135,8 +135,10 @@ def _read_modded(path: str, content: JsonObject, key: str) -> Source:
 
 
 def _read_training(path: str, content: JsonObject) -> Source:
+    from lssar_client.checkpoints import torch_file
+
     config = content['config']
-    if not isinstance(config, dict) or not _is_state_dict(content['net']):
+    if not isinstance(config, dict) or not torch_file.is_state_dict(content['net']):
         raise CheckpointError(f'{path}: config must be a dict and net a dict of tensors')
     known = {*TRAINING_CONFIG, 'attention', 'p'}
     unknown = [key for key in config if key not in known]
@@ -153,7 +155,7 @@ def _read_training(path: str, content: JsonObject) -> Source:
                   names.TRAINING, recorded, fixed, ALWAYS, _others(content, 'net', 'config'))
 
 
-def _plain(path: str, tensors: Mapping[str, torch.Tensor], not_read: list[str]) -> Source:
+def _plain(path: str, tensors: Mapping[str, Array], not_read: list[str]) -> Source:
     unwrapped = names.unwrap(tensors)
     return Source(path, 'state dict', [path], unwrapped, _rules_of(unwrapped), {}, {},
                   (*ALWAYS, 'activation_function', 'normalization', 'layer_norm_epsilon',
@@ -161,18 +163,20 @@ def _plain(path: str, tensors: Mapping[str, torch.Tensor], not_read: list[str]) 
 
 
 def _read_torch(path: str, ignored: set[str]) -> Source:
+    from lssar_client.checkpoints import torch_file
+
     content = torch_file.load(path)
     if 'model' in content and 'model_args' in content:
         return _read_nanogpt(path, content, ignored)
     if 'net' in content and 'config' in content:
         return _read_training(path, content)
     for key in ('model', 'state_dict', 'model_state_dict'):
-        if key in content and _is_state_dict(content[key]):
+        if key in content and torch_file.is_state_dict(content[key]):
             tensors = _state_dict(content, key)
             if _looks_modded(names.unwrap(tensors)):
                 return _read_modded(path, content, key)
             return _plain(path, tensors, _others(content, key))
-    if _is_state_dict(content):
+    if torch_file.is_state_dict(content):
         if _looks_modded(names.unwrap(_state_dict({'': content}, ''))):
             return _read_modded(path, {'': content}, '')
         return _plain(path, _state_dict({'': content}, ''), [])
@@ -338,14 +342,16 @@ def _weight_files(folder: str) -> list[str]:
                           'index of their shards')
 
 
-def _load_tensors(files: list[str]) -> dict[str, torch.Tensor]:
-    tensors: dict[str, torch.Tensor] = {}
+def _load_tensors(files: list[str]) -> dict[str, Array]:
+    tensors: dict[str, Array] = {}
     for file in files:
         if file.endswith('.safetensors'):
             loaded = TensorFile(file).tensors()
         else:
+            from lssar_client.checkpoints import torch_file
+
             content = torch_file.load(file)
-            if not _is_state_dict(content):
+            if not torch_file.is_state_dict(content):
                 raise CheckpointError(f'{file}: must hold tensors only')
             loaded = _state_dict({'': content}, '')
         twice = sorted(set(tensors) & set(loaded))
@@ -409,17 +415,14 @@ def read(path: str, ignored: set[str]) -> Source:
         '.safetensors file, or a directory with config.json')
 
 
-def check_finite(name: str, tensor: torch.Tensor) -> None:
+def check_finite(name: str, tensor: Array) -> None:
     """Errors: CheckpointError that names the first NaN or infinity and its place."""
-    if not tensor.is_floating_point():
-        raise CheckpointError(f'tensor "{name}" has type {tensor.dtype}; must be float')
-    if bool(torch.isfinite(tensor.sum(dtype=torch.float64))):
-        return
-    finite = torch.isfinite(tensor)
+    if type_name(tensor) not in FLOATS:
+        raise CheckpointError(f'tensor "{name}" has type {type_name(tensor)}; must be float')
+    values = widen(tensor, np.float32) if tensor.itemsize <= 4 else tensor
+    finite = np.isfinite(values)
     if bool(finite.all()):
         return
-    flat = int((~finite).reshape(-1).to(torch.uint8).argmax())
-    place = [flat // math.prod(tensor.shape[i + 1:]) % tensor.shape[i]
-             for i in range(tensor.dim())]
-    raise CheckpointError(f'tensor "{name}" holds {float(tensor.reshape(-1)[flat])} at {place}; '
+    place = [int(i) for i in np.unravel_index(int((~finite).argmax()), tensor.shape)]
+    raise CheckpointError(f'tensor "{name}" holds {float(values[tuple(place)])} at {place}; '
                           'must be finite')

@@ -8,25 +8,20 @@ import json
 import math
 import mmap
 import os
+import stat
 import struct
-import warnings
+import typing
 from collections.abc import Callable, Mapping, Sequence
 
-import torch
+import numpy as np
 
+from lssar_client.checkpoints.arrays import TYPES, Array, convert, to_bytes, type_name
 from lssar_client.checkpoints.errors import CheckpointError, parse_json_object
 
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 MAX_EXTENT = 1 << 40
 
-TYPES = {
-    'F64': torch.float64, 'F32': torch.float32, 'F16': torch.float16, 'BF16': torch.bfloat16,
-    'I64': torch.int64, 'I32': torch.int32, 'I16': torch.int16, 'I8': torch.int8,
-    'U8': torch.uint8, 'BOOL': torch.bool,
-}
-NAMES = {dtype: name for name, dtype in TYPES.items()}
-ITEM_BYTES = {'F64': 8, 'F32': 4, 'F16': 2, 'BF16': 2, 'I64': 8, 'I32': 4, 'I16': 2, 'I8': 1,
-              'U8': 1, 'BOOL': 1}
+ITEM_BYTES = {name: dtype.itemsize for name, dtype in TYPES.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,10 +93,22 @@ def parse_header(data: mmap.mmap | bytes, path: str) -> tuple[dict[str, Entry], 
     return dict(ordered), metadata
 
 
+def open_regular(path: str) -> typing.BinaryIO:
+    """Opens a regular file without waiting: a FIFO has no end. Errors: CheckpointError."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as error:
+        raise CheckpointError(f'{path}: {error.strerror}') from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise CheckpointError(f'{path}: is no regular file')
+    return os.fdopen(descriptor, 'rb')
+
+
 def map_file(path: str) -> mmap.mmap | bytes:
     """The bytes of a file, read-only. Errors: CheckpointError."""
     try:
-        with open(path, 'rb') as file:
+        with open_regular(path) as file:
             if os.fstat(file.fileno()).st_size == 0:
                 return b''
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -109,11 +116,9 @@ def map_file(path: str) -> mmap.mmap | bytes:
         raise CheckpointError(f'{path}: {error.strerror}') from None
 
 
-def view(data: mmap.mmap | bytes, dtype: torch.dtype, count: int, offset: int) -> torch.Tensor:
-    """[count] elements that share the memory of `data`. They must not be written."""
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore', UserWarning)  # torch has no read-only tensors
-        return torch.frombuffer(data, dtype=dtype, count=count, offset=offset)
+def view(data: mmap.mmap | bytes, dtype: np.dtype[typing.Any], count: int, offset: int) -> Array:
+    """[count] elements that share the memory of `data`, read-only."""
+    return np.frombuffer(data, dtype, count, offset)
 
 
 class TensorFile:
@@ -124,21 +129,15 @@ class TensorFile:
         self._data = map_file(path)
         self.entries, self.metadata = parse_header(self._data, path)
 
-    def tensor(self, name: str) -> torch.Tensor:
+    def tensor(self, name: str) -> Array:
         """The tensor of a name in `entries`."""
         entry = self.entries[name]
         if entry.begin == entry.end:
-            return torch.empty(entry.shape, dtype=TYPES[entry.dtype])
-        size = ITEM_BYTES[entry.dtype]
-        count = (entry.end - entry.begin) // size
-        if entry.begin % size:  # torch wants aligned memory
-            flat = torch.frombuffer(bytearray(self._data[entry.begin:entry.end]),
-                                    dtype=TYPES[entry.dtype])
-        else:
-            flat = view(self._data, TYPES[entry.dtype], count, entry.begin)
-        return flat.reshape(entry.shape)
+            return np.empty(entry.shape, TYPES[entry.dtype])
+        count = (entry.end - entry.begin) // ITEM_BYTES[entry.dtype]
+        return view(self._data, TYPES[entry.dtype], count, entry.begin).reshape(entry.shape)
 
-    def tensors(self) -> dict[str, torch.Tensor]:
+    def tensors(self) -> dict[str, Array]:
         """All of them."""
         return {name: self.tensor(name) for name in self.entries}
 
@@ -150,13 +149,7 @@ class Output:
     name: str
     dtype: str
     shape: Sequence[int]
-    make: Callable[[], torch.Tensor]
-
-
-def tensor_bytes(tensor: torch.Tensor) -> memoryview:
-    """The elements of a tensor in memory order."""
-    flat = tensor.detach().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy())
+    make: Callable[[], Array]
 
 
 def write(path: str, outputs: Sequence[Output], metadata: Mapping[str, str]) -> None:
@@ -178,14 +171,14 @@ def write(path: str, outputs: Sequence[Output], metadata: Mapping[str, str]) -> 
         file.write(struct.pack('<Q', len(text)) + text)
         for output in ordered:
             tensor = output.make()
-            if tuple(tensor.shape) != tuple(output.shape) or NAMES[tensor.dtype] != output.dtype:
+            if tuple(tensor.shape) != tuple(output.shape) or type_name(tensor) != output.dtype:
                 raise AssertionError(f'{output.name}: {tensor.dtype} {tuple(tensor.shape)} was '
                                      f'announced as {output.dtype} {tuple(output.shape)}')
-            file.write(tensor_bytes(tensor))
+            file.write(to_bytes(tensor))
     os.replace(path + '.tmp', path)
 
 
-def output_of(name: str, tensor: torch.Tensor, dtype: str | None = None) -> Output:
+def output_of(name: str, tensor: Array, dtype: str | None = None) -> Output:
     """`tensor` under `name`, converted to `dtype` when it is written."""
-    target = dtype or NAMES[tensor.dtype]
-    return Output(name, target, tuple(tensor.shape), lambda: tensor.to(TYPES[target]))
+    target = dtype or type_name(tensor)
+    return Output(name, target, tuple(tensor.shape), lambda: convert(tensor, target))

@@ -12,8 +12,10 @@ import pickletools
 import re
 import zipfile
 
+import numpy as np
 import torch
 
+from lssar_client.checkpoints.arrays import BF16, Array
 from lssar_client.checkpoints.errors import CheckpointError, JsonObject
 
 # The weights-only loader of earlier versions can be made to execute code (CVE-2025-32434), and that
@@ -211,3 +213,26 @@ def load(path: str) -> JsonObject:
         raise CheckpointError(f'{path}: holds a {type(loaded).__name__}; must be a dict whose keys '
                               'are texts')
     return loaded
+
+
+def is_state_dict(value: object) -> bool:
+    """True for a dict of tensors by name."""
+    return isinstance(value, dict) and bool(value) and all(
+        isinstance(key, str) and isinstance(tensor, torch.Tensor) for key, tensor in value.items())
+
+
+def to_array(tensor: torch.Tensor) -> Array:
+    """An array that shares the tensor's memory."""
+    tensor = tensor.detach()
+    if tensor.dtype == torch.bfloat16:
+        bits: Array = tensor.view(torch.int16).numpy()
+        return bits.view(BF16)
+    array: Array = tensor.numpy()
+    return array
+
+
+def from_array(array: Array) -> torch.Tensor:
+    """A tensor with a copy of the array's elements."""
+    if array.dtype == BF16:
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(array.copy())

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from lssar_client import Client, ContinuationScore
 from lssar_client.checkpoints import golden, served
+from lssar_client.checkpoints.arrays import log_softmax
 from lssar_client.checkpoints.directory import CONFIG
 from lssar_client.checkpoints.errors import CheckpointError, read_json_object
 
@@ -63,7 +64,7 @@ def _items(directory: str) -> tuple[list[Item], list[list[dict[int, float]]]]:
     items: list[Item] = []
     expected: list[list[dict[int, float]]] = []
     for tokens, positions, logits in golden.read(directory):
-        logprobs = logits.log_softmax(-1)
+        logprobs = log_softmax(logits)
         for position, row in zip(positions, logprobs):
             # Dynamic NTK: the server's base is that of the item's own length.
             if has_ntk and position + 2 > trained_length:
