@@ -21,7 +21,7 @@ INSIDE = 'LSSAR_CHECKPOINTS_TEST'
 if __name__ == '__main__' and INSIDE not in os.environ:
     import environments
     try:
-        python = environments.environment('import')
+        python = environments.environment('import-torch')
     except unittest.SkipTest as error:
         print(error)
         sys.exit(0)
@@ -336,7 +336,7 @@ class RefusedTest(Folder):
     def test_fields_that_change_the_function(self):
         arguments = {**self.good['model_args'], 'sink_tokens': 4}
         source = self.save({**self.good, 'model_args': arguments})
-        self.refused('sink_tokens = 4.*--ignore sink_tokens', self.run_import, source, NANO)
+        self.refused('(?s)"sink_tokens": 4.*--ignore sink_tokens', self.run_import, source, NANO)
         self.run_import(source, NANO, ignored={'sink_tokens'})
         self.refused('is no field of config.json', self.run_import, source, {**NANO, 'n_heads': 4},
                      ignored={'sink_tokens'})

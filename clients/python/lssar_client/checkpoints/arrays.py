@@ -9,9 +9,11 @@ import numpy as np
 
 Array: typing.TypeAlias = np.ndarray
 
-BF16 = np.dtype('V2')
+DType: typing.TypeAlias = np.dtype[typing.Any]
+
+BF16: DType = np.dtype('V2')
 # By the names of safetensors.
-TYPES = {
+TYPES: dict[str, DType] = {
     'F64': np.dtype('<f8'), 'F32': np.dtype('<f4'), 'F16': np.dtype('<f2'), 'BF16': BF16,
     'I64': np.dtype('<i8'), 'I32': np.dtype('<i4'), 'I16': np.dtype('<i2'), 'I8': np.dtype('i1'),
     'U8': np.dtype('u1'), 'BOOL': np.dtype('?'),
@@ -63,7 +65,8 @@ def equal(a: Array, b: Array) -> bool:
 
 def to_bytes(array: Array) -> memoryview:
     """The elements in memory order."""
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    flat: Array = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return flat.data
 
 
 def log_softmax(logits: Array) -> Array:

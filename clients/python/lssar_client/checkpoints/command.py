@@ -17,9 +17,11 @@ SOURCE is one of
   FILE.pt            nanoGPT (model, model_args), modded-nanogpt (model), models/training (net,
                      config), or tensors only. Read by torch's weights-only loader: no code of the
                      file is executed
+  FILE.gguf          llama, qwen2, qwen3, gptneox or gpt2, with its tokenizer and chat template;
+                     quantized blocks are dequantized
   model_*.bin        llm.c, version 3 (fp32) or 5 (bf16)
-  DIRECTORY          Hugging Face: gpt2, llama or gpt_neox, safetensors or .bin, sharded or not; or
-                     a checkpoint of this server
+  DIRECTORY          Hugging Face: gpt2, llama, mistral, qwen2, qwen3 or gpt_neox, safetensors or
+                     .bin, sharded or not; or a checkpoint of this server
   FILE.safetensors   tensors only
 
 What the source does not say has to be given: the error lists it. Nothing is guessed. Learned
@@ -28,7 +30,10 @@ absolute positions (wpe) are refused: this server computes rotary positions only
 DIR gets config.json, model.safetensors, golden.safetensors (logits that the server compares at
 every start) and the tokenizer.
 
+GGUF files and Hugging Face directories are softmax models unless --attention says another kind.
+
 examples:
+  lssar import SmolLM2-135M-Instruct.Q4_1.gguf --out model
   lssar import ckpt.pt --out model --attention lssar --p 15 --set activation_function=gelu \\
       --set rope_theta=10000 --set rope_layout=half --tokenizer gpt2/
   lssar import state_step005100.pt --out model --attention lssar --p 15 --set n_head=6 \\
@@ -88,8 +93,8 @@ def _parser() -> argparse.ArgumentParser:
         return commands.add_parser(name, description=what, help=what, epilog=epilog,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
 
-    importer = add('import', 'Import a checkpoint of nanoGPT, modded-nanogpt, llm.c or Hugging '
-                   'Face.', IMPORT_HELP)
+    importer = add('import', 'Import a checkpoint of Hugging Face, llama.cpp (GGUF), nanoGPT, '
+                   'modded-nanogpt or llm.c.', IMPORT_HELP)
     importer.add_argument('source', metavar='SOURCE')
     importer.add_argument('--out', required=True, metavar='DIR', help='the checkpoint directory')
     importer.add_argument('--attention', metavar='KIND',
@@ -224,7 +229,8 @@ def main() -> int:
         print(f'lssar: {error}', file=sys.stderr)
         return EXIT_FAILURE
     except ModuleNotFoundError as error:
-        print(f"lssar: {error.name} is not installed: pip install 'lssar-client[import]' "
+        extra = 'import-torch' if error.name == 'torch' else 'import'
+        print(f"lssar: {error.name} is not installed: pip install 'lssar-client[{extra}]' "
               '(clients/python in the repository)', file=sys.stderr)
         return EXIT_FAILURE
     except (KeyboardInterrupt, BrokenPipeError):

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from lssar_client.checkpoints import (arrays, directory, golden, names, settings, sources,
-                                      tensor_file, tokenizer_files)
+from lssar_client.checkpoints import (arrays, directory, gguf_source, golden, names, settings,
+                                      sources, tensor_file, tokenizer_files)
 from lssar_client.checkpoints.arrays import Array, log_softmax, widen
 from lssar_client.checkpoints.errors import CheckpointError, JsonObject
 
@@ -120,6 +120,10 @@ def _collect(source: sources.Source, mapped: names.Mapped, given: JsonObject) ->
     found.add_all(source.fixed, settings.FIXED, source.format)
     settings.derive(mapped.tensors, found, names.num_layers(mapped.tensors))
     found.require(*(field for field in settings.REQUIRED if field in source.required))
+    if source.is_permuted:
+        heads = found.integer('n_head')
+        gguf_source.unpermute(mapped, heads, found.integer('num_key_value_heads')
+                              if found.has('num_key_value_heads') else heads)
     names.fuse(mapped, found.integer('n_head'))
     heads, kv_heads, dim = settings.derive_heads(mapped.tensors, found)
     settings.derive_attention_bias(mapped.tensors, found)
@@ -174,14 +178,17 @@ def run(options: Options) -> Report:
     if source.is_transposed:
         _transpose(mapped)
     _drop_tied_head(mapped)
+    dtype = options.dtype or source.matrix_type
     collected = _collect(source, mapped, options.given)
     config, origins = collected['config'], collected['origins']
     assert isinstance(config, dict) and isinstance(origins, dict)
     _check_shapes(source, mapped, config)
-    _check_values(mapped, options.dtype)
-    found = tokenizer_files.find(source.folder, options.tokenizer)
+    _check_values(mapped, dtype)
+    own_tokenizer = source.tokenizer if options.tokenizer is None else None
+    found = ({} if own_tokenizer is not None
+             else tokenizer_files.find(source.folder, options.tokenizer))
 
-    types = {name: _stored_type(name, tensor, options.dtype)
+    types = {name: _stored_type(name, tensor, dtype)
              for name, tensor in mapped.tensors.items()}
 
     def stored(name: str) -> Array | None:
@@ -206,14 +213,18 @@ def run(options: Options) -> Report:
             for name, tensor in mapped.tensors.items()], metadata)
         golden.write(config, logits, scratch)
         tokenizer_files.copy(found, scratch)
+        for name, content in (own_tokenizer or {}).items():
+            with open(os.path.join(scratch, name), 'wb') as file:
+                file.write(content)
         checkpoint_hash = directory.checkpoint_hash(scratch)
         num_bytes = os.path.getsize(os.path.join(scratch, directory.WEIGHTS))
     return Report(
         source.format, hashes, config, {str(k): str(v) for k, v in origins.items()},
         sum(tensor.size for tensor in mapped.tensors.values()), mapped.sources, mapped.left_out,
-        source.not_read, source.notes, options.dtype or '/'.join(sorted(set(types.values()))),
+        source.not_read, source.notes, dtype or '/'.join(sorted(set(types.values()))),
         rounding, [len(tokens) for tokens, _ in golden.rows(config)],
-        [f'{os.path.basename(path)} -> {ours}' for path, ours in found.items()], checkpoint_hash,
+        [*(f'{os.path.basename(path)} -> {ours}' for path, ours in found.items()),
+         *(f'{source.format} -> {ours}' for ours in own_tokenizer or ())], checkpoint_hash,
         num_bytes)
 
 

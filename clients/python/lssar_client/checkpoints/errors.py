@@ -16,6 +16,12 @@ class UsageError(CheckpointError):
     """The command line is wrong or incomplete."""
 
 
+def quote(text: str, limit: int = 200) -> str:
+    """A text of a file for an error: in quotes, without control characters, cut at `limit`."""
+    shown = text[:limit] + ('...' if len(text) > limit else '')
+    return json.dumps(shown, ensure_ascii=not shown.isprintable())
+
+
 def _unique(pairs: list[tuple[str, object]]) -> JsonObject:
     """Members of a JSON object. Errors: CheckpointError where a name appears twice."""
     members = dict(pairs)

@@ -1,8 +1,8 @@
 """The forward pass in numpy, written from the formulas: golden rows of an imported checkpoint.
 
 It reads config.json's fields (models/README.md) and tensors under our names. It is slow and plain
-on purpose: float64, one row of tokens, whole score matrices. Matrices are widened in blocks of rows,
-so that memory is bounded.
+on purpose: float64, one row of tokens, whole score matrices. Matrices are widened in blocks of
+rows, so that memory is bounded.
 
 Source: arXiv 2501.13428, Algorithm 1 and Table 1.
 """
@@ -65,7 +65,8 @@ def erf(x: Array) -> Array:
 
 
 def _relu(x: Array) -> Array:
-    return np.maximum(x, 0)
+    result: Array = np.maximum(x, 0)
+    return result
 
 
 def _sigmoid(x: Array) -> Array:

@@ -30,7 +30,8 @@ def codes_of(steps: Array) -> Array:
 
 def inverse(scales: Array) -> Array:
     """1 / scale; 0 of a scale of 0."""
-    return np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=scales != 0)
+    result: Array = np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=scales != 0)
+    return result
 
 
 def _round_to_bf16(values: Array) -> Array:

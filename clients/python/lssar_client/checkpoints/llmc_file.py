@@ -7,12 +7,12 @@ import math
 import struct
 
 from lssar_client.checkpoints import tensor_file
-from lssar_client.checkpoints.arrays import TYPES, Array
+from lssar_client.checkpoints.arrays import TYPES, Array, DType
 from lssar_client.checkpoints.errors import CheckpointError, JsonObject
 
 MAGIC = 20240326
 HEADER_INTS = 256
-DTYPES = {3: TYPES['F32'], 5: TYPES['BF16']}
+DTYPES: dict[int, DType] = {3: TYPES['F32'], 5: TYPES['BF16']}
 OTHER_MAGIC = {
     20240327: 'the activations that train_gpt2.py writes for tests (gpt2_*_debug_state.bin)',
     20240328: 'a tokenizer of llm.c; it cannot encode, so it is not read',

@@ -6,6 +6,7 @@ of them where a source splits what we keep in one tensor: `attn.q`, `attn.k` and
 """
 
 import dataclasses
+import os
 import re
 from collections.abc import Mapping, Sequence
 
@@ -16,8 +17,9 @@ from lssar_client.checkpoints.errors import CheckpointError
 
 Rules = Sequence[tuple[str, str]]
 
-# DDP, torch.compile and Lightning put these before every name, in any order.
-WRAPPERS = re.compile(r'(?<![^.])(?:_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module|module)\.')
+# DDP, FSDP, torch.compile and activation checkpointing put these before and into names.
+WRAPPERS = re.compile(
+    r'(?<![^.])(?:_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module|module)\.')
 
 # Our names, which are GPT-2's: nanoGPT, llm.c, Hugging Face's GPT-2, this project.
 GPT2: Rules = (
@@ -88,7 +90,10 @@ def _rule(ours: str, theirs: str) -> tuple[str, str]:
     return pattern, ours.replace('{}', r'\1') + (r'.\2' if has_layer else r'.\1')
 
 
-GGUF: Rules = tuple(_rule(ours, theirs) for ours, theirs in GGUF_NAMES)
+GGUF: Rules = (
+    *(_rule(ours, theirs) for ours, theirs in GGUF_NAMES),
+    (r'blk\.(\d+)\.attn_([qkv])\.(weight|bias)', r'h.\1.attn.\2.\3'),
+)
 
 
 def gguf_name(name: str) -> str:
@@ -102,14 +107,25 @@ def gguf_name(name: str) -> str:
     raise CheckpointError(f'tensor "{name}" has no name in GGUF')
 
 
+def _shared_prefix(names: list[str]) -> str:
+    """The words that all names begin with, such as `model.`. A model has an embedding and layers,
+    so the names of its parts are not all alike.
+    """
+    prefix = os.path.commonprefix(names)
+    return prefix[:prefix.rfind('.') + 1] if len(names) > 1 else ''
+
+
 def unwrap(tensors: Mapping[str, Array]) -> dict[str, Array]:
-    """Names without the prefixes of DDP, torch.compile and `transformer.`.
+    """Names without the wrappers of PyTorch, a prefix that all names have (the `model.` of
+    Lightning) and `transformer.`.
 
     Errors: CheckpointError where two tensors get the same name.
     """
     unwrapped: dict[str, Array] = {}
+    stripped = {name: WRAPPERS.sub('', name) for name in tensors}
+    shared = _shared_prefix(list(stripped.values()))
     for name, tensor in tensors.items():
-        short = WRAPPERS.sub('', name).removeprefix('transformer.')
+        short = stripped[name][len(shared):].removeprefix('transformer.')
         if short in unwrapped:
             raise CheckpointError(f'two tensors are called "{short}" without their prefixes')
         unwrapped[short] = tensor

@@ -1,15 +1,20 @@
 """Finds out what a source is and reads it: tensors, and the fields of config.json that it says."""
 
 import dataclasses
-import math
+import json
 import os
+import shlex
+import sys
 from collections.abc import Mapping
 
 import numpy as np
 
-from lssar_client.checkpoints import llmc_file, names
+from lssar_client.checkpoints import gguf_source, gguf_tokenizer, llmc_file, names, tensor_file
 from lssar_client.checkpoints.arrays import FLOATS, Array, type_name, widen
-from lssar_client.checkpoints.errors import CheckpointError, JsonObject, read_json_object
+from lssar_client.checkpoints.errors import (CheckpointError, JsonObject, UsageError, quote,
+                                             read_json_object)
+from lssar_client.checkpoints.gguf_file import MAGIC as GGUF_MAGIC
+from lssar_client.checkpoints.gguf_file import GgufFile
 from lssar_client.checkpoints.settings import FIELDS
 from lssar_client.checkpoints.tensor_file import TensorFile
 
@@ -56,11 +61,28 @@ class Source:
     is_transposed: bool = False  # Conv1D: matrices but the embedding are [in, out]
     is_rotated_back: bool = False  # modded-nanogpt: rotary by the negative angle
     has_wpe: bool = False  # a program with learned positions
+    is_permuted: bool = False  # llama.cpp's order of q and k
+    matrix_type: str | None = None  # of --dtype, where the source's cannot be stored
+    tokenizer: dict[str, bytes] | None = None  # files by our names; None: beside the source
 
     @property
     def folder(self) -> str:
         """Where the tokenizer is looked for."""
         return self.path if os.path.isdir(self.path) else os.path.dirname(self.path) or '.'
+
+
+def unknown_fields(path: str, fields: Mapping[str, object]) -> UsageError:
+    """The error that names all fields that are not known, and the command that goes on."""
+    listed = '\n'.join(f'  {quote(name)}: {_shown(value)}' for name, value in fields.items())
+    flags = ' '.join(f'--ignore {shlex.quote(name)}' for name in fields)
+    return UsageError(f'{path}: these fields are not known, and may change what the model '
+                      f'computes:\n{listed}\nIf they do not, go on with\n'
+                      f'  {shlex.join(["lssar", *sys.argv[1:]])} {flags}')
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, default=repr)
+    return text if len(text) <= 100 else text[:100] + '...'
 
 
 ALWAYS = ('n_head', 'n_positions', 'attention', 'rope_theta', 'rope_layout')
@@ -83,6 +105,7 @@ def _from_model_args(arguments: Mapping[object, object], ignored: set[str],
     Errors: CheckpointError for a key that is not known and not ignored.
     """
     recorded: JsonObject = {}
+    unknown: JsonObject = {}
     for key, value in arguments.items():
         name = str(key)
         field = MODEL_ARGS.get(name, name)
@@ -93,8 +116,9 @@ def _from_model_args(arguments: Mapping[object, object], ignored: set[str],
         elif field in FIELDS:
             recorded[field] = value
         else:
-            raise CheckpointError(f'{path}: model_args has {name} = {value!r}, which may change '
-                                  f'what the model computes; --ignore {name} if it does not')
+            unknown[name] = value
+    if unknown:
+        raise unknown_fields(f'{path}: model_args', unknown)
     return recorded
 
 
@@ -194,6 +218,27 @@ def _read_llmc(path: str) -> Source:
                   has_wpe=True)
 
 
+def _read_gguf(path: str, ignored: set[str]) -> Source:
+    file = GgufFile(path)
+    name, architecture = gguf_source.architecture(file)
+    recorded, unknown = gguf_source.recorded(file, ignored)
+    if unknown:
+        raise unknown_fields(path, {key: file.fields[key] for key in unknown})
+    notes = [architecture.note] if architecture.note else []
+    quantized = file.quantized_types
+    if quantized:
+        notes.append(f'{", ".join(quantized)} blocks are dequantized; matrices are stored as '
+                     'fp16 unless --dtype says another type')
+    try:
+        tokenizer = gguf_tokenizer.files(file.fields)
+    except CheckpointError as error:
+        raise CheckpointError(f'{path}: {error}') from None
+    return Source(path, f'GGUF {name}', [path], file.tensors(), names.GGUF, recorded,
+                  architecture.fixed, (*ALWAYS, 'activation_function', 'layer_norm_epsilon'),
+                  notes=notes, is_permuted=architecture.is_permuted,
+                  matrix_type='fp16' if quantized else None, tokenizer=tokenizer)
+
+
 # ---- Hugging Face directories.
 
 ACTIVATIONS = {'gelu': 'gelu', 'gelu_new': 'gelu_new', 'gelu_fast': 'gelu_new', 'relu': 'relu',
@@ -209,10 +254,27 @@ class Family:
     fields: Mapping[str, str]
     defaults: Mapping[str, object]  # of transformers' configuration class, by its names
     fixed: Mapping[str, object]  # what its code computes, by our names
-    must_be: Mapping[str, object]  # by its names
+    must_be: Mapping[str, tuple[object, ...]] = dataclasses.field(default_factory=dict)  # its names
     is_transposed: bool = False
     has_wpe: bool = False
 
+
+_LLAMA_FIELDS = {
+    'vocab_size': 'vocab_size', 'max_position_embeddings': 'n_positions', 'hidden_size': 'n_embd',
+    'num_hidden_layers': 'n_layer', 'num_attention_heads': 'n_head',
+    'num_key_value_heads': 'num_key_value_heads', 'head_dim': 'head_dim',
+    'intermediate_size': 'n_inner', 'rms_norm_eps': 'layer_norm_epsilon',
+    'hidden_act': 'activation_function', 'rope_theta': 'rope_theta',
+    'tie_word_embeddings': 'tie_word_embeddings', 'attention_bias': 'attention_bias',
+    'mlp_bias': 'mlp_bias'}
+_LLAMA_DEFAULTS = {'hidden_act': 'silu', 'rms_norm_eps': 1e-6, 'tie_word_embeddings': False,
+                   'rope_theta': 10000.0}
+# Softmax is what the code of every family computes; --attention says another one.
+_SOFTMAX: JsonObject = {'attention': {'kind': 'softmax'}, 'embedding_norm': False,
+                        'final_logit_softcapping': None, 'rope_layout': 'half'}
+_LLAMA_FIXED: JsonObject = {**_SOFTMAX, 'normalization': 'rms_norm'}
+_LLAMA_MUST_BE = {'pretraining_tp': (1,), 'rope_interleaved': (False,),
+                  'use_sliding_window': (False,), 'use_mrope': (False,)}
 
 FAMILIES = {
     'gpt2': Family(
@@ -222,24 +284,20 @@ FAMILIES = {
                                  'activation_function')},
         {'activation_function': 'gelu_new', 'layer_norm_epsilon': 1e-5,
          'tie_word_embeddings': True},
-        {**GPT2_BLOCK},
-        {'scale_attn_weights': True, 'scale_attn_by_inverse_layer_idx': False,
-         'add_cross_attention': False},
+        {**GPT2_BLOCK, 'attention': {'kind': 'softmax'}},
+        {'scale_attn_weights': (True,), 'scale_attn_by_inverse_layer_idx': (False,)},
         is_transposed=True, has_wpe=True),
-    'llama': Family(
-        names.LLAMA,
-        {'vocab_size': 'vocab_size', 'max_position_embeddings': 'n_positions',
-         'hidden_size': 'n_embd', 'num_hidden_layers': 'n_layer', 'num_attention_heads': 'n_head',
-         'num_key_value_heads': 'num_key_value_heads', 'head_dim': 'head_dim',
-         'intermediate_size': 'n_inner', 'rms_norm_eps': 'layer_norm_epsilon',
-         'hidden_act': 'activation_function', 'rope_theta': 'rope_theta',
-         'tie_word_embeddings': 'tie_word_embeddings', 'attention_bias': 'attention_bias',
-         'mlp_bias': 'mlp_bias'},
-        {'hidden_act': 'silu', 'rms_norm_eps': 1e-6, 'tie_word_embeddings': False,
-         'attention_bias': False, 'mlp_bias': False, 'rope_theta': 10000.0},
-        {'normalization': 'rms_norm', 'rope_layout': 'half', 'embedding_norm': False,
-         'final_logit_softcapping': None},
-        {'pretraining_tp': 1}),
+    'llama': Family(names.LLAMA, _LLAMA_FIELDS,
+                    {**_LLAMA_DEFAULTS, 'attention_bias': False, 'mlp_bias': False}, _LLAMA_FIXED,
+                    _LLAMA_MUST_BE),
+    'mistral': Family(names.LLAMA, _LLAMA_FIELDS, _LLAMA_DEFAULTS, _LLAMA_FIXED, _LLAMA_MUST_BE),
+    # Biases of q, k and v, not of the output projection: the tensors show them.
+    'qwen2': Family(names.LLAMA, _LLAMA_FIELDS, _LLAMA_DEFAULTS, _LLAMA_FIXED, _LLAMA_MUST_BE),
+    'qwen3': Family(
+        names.LLAMA, _LLAMA_FIELDS, {**_LLAMA_DEFAULTS, 'head_dim': 128},
+        {**_LLAMA_FIXED,
+         'qk_norm': {'kind': 'rms_norm', 'position': 'before_rotary', 'weight': True}},
+        _LLAMA_MUST_BE),
     'gpt_neox': Family(
         names.NEOX,
         {'vocab_size': 'vocab_size', 'max_position_embeddings': 'n_positions',
@@ -251,23 +309,34 @@ FAMILIES = {
         {'hidden_act': 'gelu', 'layer_norm_eps': 1e-5, 'rotary_emb_base': 10000,
          'rotary_pct': 0.25, 'use_parallel_residual': True, 'tie_word_embeddings': False,
          'attention_bias': True},
-        {'normalization': 'layer_norm', 'rope_layout': 'half', 'embedding_norm': False,
-         'final_logit_softcapping': None},
-        {}),
+        {**_SOFTMAX, 'normalization': 'layer_norm'}),
 }
-# Fields of transformers that change nothing that a server computes.
+# Fields of transformers that change nothing that a server computes: from the config.json files of
+# GPT-2, Pythia, Llama, TinyLlama, SmolLM2, Mistral, Qwen2, Qwen2.5 and Qwen3, and from
+# transformers' PretrainedConfig of versions 4 and 5.
 HARMLESS = frozenset((
-    '_attn_implementation', '_attn_implementation_autoset', '_commit_hash', '_name_or_path',
-    'architectures', 'attention_dropout', 'attn_implementation', 'attn_pdrop', 'auto_map',
-    'bad_words_ids', 'begin_suppress_tokens', 'chunk_size_feed_forward', 'classifier_dropout',
-    'dropout', 'dtype', 'embd_pdrop', 'finetuning_task', 'gradient_checkpointing',
-    'hidden_dropout', 'id2label', 'initializer_range', 'is_decoder', 'is_encoder_decoder',
-    'keys_to_ignore_at_inference', 'label2id', 'linear_layout', 'model_type', 'n_ctx',
-    'output_attentions', 'output_hidden_states', 'pad_token_id', 'prefix', 'problem_type',
-    'reorder_and_upcast_attn', 'resid_pdrop', 'return_dict', 'summary_activation',
+    '_attn_implementation', '_attn_implementation_autoset', '_attn_implementation_internal',
+    '_commit_hash', '_flash_attn_2_enabled', '_name_or_path', 'architectures', 'attention_dropout',
+    'attn_implementation', 'attn_pdrop', 'auto_map', 'bad_words_ids', 'begin_suppress_tokens',
+    'chunk_size_feed_forward', 'classifier_dropout', 'cls_token_id', 'cross_attention_hidden_size',
+    'custom_pipelines', 'decoder_start_token_id', 'diversity_penalty', 'do_sample', 'dropout',
+    'dtype', 'early_stopping', 'embd_pdrop', 'encoder_no_repeat_ngram_size',
+    'exponential_decay_length_penalty', 'finetuning_task', 'forced_bos_token_id',
+    'forced_eos_token_id', 'gradient_checkpointing', 'hidden_dropout', 'id2label',
+    'initializer_range', 'is_decoder', 'is_encoder_decoder', 'is_llama_config',
+    'keys_to_ignore_at_inference', 'label2id', 'length_penalty', 'linear_layout', 'mask_token_id',
+    'max_length', 'max_window_layers', 'min_length', 'model_type', 'n_ctx', 'no_repeat_ngram_size',
+    'num_beam_groups', 'num_beams', 'num_return_sequences', 'output_attentions',
+    'output_hidden_states', 'output_scores', 'pad_token_id', 'prefix', 'problem_type',
+    'pruned_heads', 'remove_invalid_values', 'reorder_and_upcast_attn', 'repetition_penalty',
+    'resid_pdrop', 'return_dict', 'return_dict_in_generate', 'sep_token_id', 'summary_activation',
     'summary_first_dropout', 'summary_proj_to_labels', 'summary_type', 'summary_use_proj',
-    'task_specific_params', 'tokenizer_class', 'torch_dtype', 'torchscript',
-    'transformers_version', 'unk_token_id', 'use_bfloat16', 'use_cache'))
+    'suppress_tokens', 'task_specific_params', 'temperature', 'tf_legacy_loss',
+    'tie_encoder_decoder', 'tokenizer_class', 'top_k', 'top_p', 'torch_dtype', 'torchscript',
+    'transformers.js_config', 'transformers_version', 'typical_p', 'unk_token_id',
+    'unsloth_fixed', 'unsloth_version', 'use_bfloat16', 'use_cache'))
+# Of every family, by its names.
+MUST_BE: Mapping[str, tuple[object, ...]] = {'add_cross_attention': (False,)}
 
 
 def _rope_scaling(value: object, path: str) -> object:
@@ -282,30 +351,61 @@ def _rope_scaling(value: object, path: str) -> object:
     return {'type': 'dynamic', 'factor': value['factor']}
 
 
+def _without_rope_parameters(config: JsonObject, family: Family, path: str) -> JsonObject:
+    """The fields of transformers 5's rope_parameters under the names of transformers 4."""
+    config = dict(config)
+    rope = config.pop('rope_parameters', None)
+    if not isinstance(rope, dict):
+        return config
+    rope = dict(rope)
+    theirs = {ours: name for name, ours in family.fields.items()}
+    for ours in ('rope_theta', 'partial_rotary_factor'):
+        if ours in rope:
+            value = rope.pop(ours)
+            name = theirs.get(ours, ours)
+            if config.setdefault(name, value) != value:
+                raise CheckpointError(f'{path}: {name} is {config[name]!r}, but {value!r} in '
+                                      'rope_parameters; they must be equal')
+    if rope.get('rope_type', 'default') != 'default':
+        config.setdefault('rope_scaling', rope)
+    return config
+
+
+def _eos(value: object, path: str) -> int | None:
+    """The id that ends a text. Errors: CheckpointError."""
+    if isinstance(value, list):
+        value = value[0] if value else None
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise CheckpointError(f'{path}: eos_token_id is {value!r}; must be an id or a list of ids')
+    return value
+
+
 def _from_hugging_face(config: JsonObject, family: Family, ignored: set[str],
                        path: str) -> JsonObject:
-    """config.json fields that a Hugging Face config says. Errors: CheckpointError by name."""
-    config = dict(config)
-    rope = config.pop('rope_parameters', None)  # transformers 5
-    if isinstance(rope, dict):
-        theirs = {ours: name for name, ours in family.fields.items()}
-        for name in ('rope_theta', 'partial_rotary_factor'):
-            if name in rope:
-                config.setdefault(theirs.get(name, name), rope[name])
-        config.setdefault('rope_scaling', rope)
+    """config.json fields that a Hugging Face config says.
+
+    Errors: CheckpointError for a value that is not computed; UsageError that names all fields that
+    are not known.
+    """
+    config = _without_rope_parameters(config, family, path)
     recorded: JsonObject = {}
+    unknown: JsonObject = {}
     for name, value in {**family.defaults, **config}.items():
+        must_be = family.must_be.get(name, MUST_BE.get(name))
         if value is None or name in HARMLESS or name in ignored:
             continue
-        if name in family.must_be:
-            if value != family.must_be[name]:
-                raise CheckpointError(f'{path}: {name} is {value!r}; only {family.must_be[name]!r} '
-                                      'is computed')
+        if must_be is not None:
+            if value not in must_be:
+                raise CheckpointError(f'{path}: {name} is {value!r}; only {must_be[0]!r} is '
+                                      'computed')
         elif name == 'rope_scaling':
             recorded[name] = _rope_scaling(value, path)
-        elif name in ('bos_token_id', 'eos_token_id'):
-            if isinstance(value, int):
-                recorded[name] = value
+        elif name == 'layer_types':
+            _check_layer_types(value, path)
+        elif name == 'sliding_window':
+            _check_sliding_window(config, path)
+        elif name == 'eos_token_id':
+            recorded[name] = _eos(value, path)
         elif family.fields.get(name) == 'activation_function':
             if str(value) not in ACTIVATIONS:
                 raise CheckpointError(f'{path}: {name} is {value!r}; must be one of '
@@ -314,9 +414,23 @@ def _from_hugging_face(config: JsonObject, family: Family, ignored: set[str],
         elif name in family.fields or name in FIELDS:
             recorded[family.fields.get(name, name)] = value
         else:
-            raise CheckpointError(f'{path}: {name} is {value!r}, which may change what the model '
-                                  f'computes; --ignore {name} if it does not')
+            unknown[name] = value
+    if unknown:
+        raise unknown_fields(path, unknown)
     return recorded
+
+
+def _check_layer_types(value: object, path: str) -> None:
+    if not isinstance(value, list) or any(each != 'full_attention' for each in value):
+        raise CheckpointError(f'{path}: layer_types is {_shown(value)}; only "full_attention" is '
+                              'computed')
+
+
+def _check_sliding_window(config: JsonObject, path: str) -> None:
+    """Errors: CheckpointError for a window that is used."""
+    if config.get('use_sliding_window') is not False:
+        raise CheckpointError(f'{path}: sliding_window is {config["sliding_window"]!r}; only null '
+                              'is computed, or use_sliding_window: false')
 
 
 def _shards(folder: str, index: str) -> list[str]:
@@ -370,12 +484,11 @@ def _read_directory(path: str, ignored: set[str]) -> Source:
     if model_type in ('lssar_gpt', None) and isinstance(config.get('attention'), (dict, list)):
         recorded = {name: value for name, value in config.items()
                     if name in FIELDS and value is not None}
-        unknown = [name for name in config if name not in FIELDS and name not in HARMLESS
-                   and name != 'ignored_fields' and name not in ignored]
+        unknown = {name: value for name, value in config.items()
+                   if name not in FIELDS and name not in HARMLESS
+                   and name != 'ignored_fields' and name not in ignored}
         if unknown:
-            raise CheckpointError(f'{config_path}: {unknown[0]} is {config[unknown[0]]!r}, which '
-                                  'may change what the model computes; --ignore '
-                                  f'{unknown[0]} if it does not')
+            raise unknown_fields(config_path, unknown)
         fixed: JsonObject = {'normalization': 'layer_norm', 'layer_norm_epsilon': 1e-5,
                              'embedding_norm': False, 'rope_layout': 'half',
                              'final_logit_softcapping': None}
@@ -399,11 +512,10 @@ def read(path: str, ignored: set[str]) -> Source:
     """
     if os.path.isdir(path):
         return _read_directory(path, ignored)
-    try:
-        with open(path, 'rb') as file:
-            start = file.read(8)
-    except OSError as error:
-        raise CheckpointError(f'{path}: {error.strerror}') from None
+    with tensor_file.open_regular(path) as file:
+        start = file.read(8)
+    if start[:4] == GGUF_MAGIC or path.endswith('.gguf'):
+        return _read_gguf(path, ignored)
     if start[:2] == b'PK' or path.endswith(('.pt', '.pth', '.ckpt')):
         return _read_torch(path, ignored)
     if llmc_file.is_llmc(start) or path.endswith('.bin') and start[:1] not in b'\x80':
@@ -411,8 +523,8 @@ def read(path: str, ignored: set[str]) -> Source:
     if path.endswith('.safetensors'):
         return _plain(path, TensorFile(path).tensors(), [])
     raise CheckpointError(
-        f'{path}: no known format; must be a .pt of PyTorch, a model_*.bin of llm.c, a '
-        '.safetensors file, or a directory with config.json')
+        f'{path}: no known format; must be a GGUF file, a .pt of PyTorch, a model_*.bin '
+        'of llm.c, a .safetensors file, or a directory with config.json')
 
 
 def check_finite(name: str, tensor: Array) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from lssar_client.checkpoints.arrays import TYPES, Array, convert, to_bytes, type_name
+from lssar_client.checkpoints.arrays import TYPES, Array, DType, convert, to_bytes, type_name
 from lssar_client.checkpoints.errors import CheckpointError, parse_json_object
 
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
@@ -116,7 +116,7 @@ def map_file(path: str) -> mmap.mmap | bytes:
         raise CheckpointError(f'{path}: {error.strerror}') from None
 
 
-def view(data: mmap.mmap | bytes, dtype: np.dtype[typing.Any], count: int, offset: int) -> Array:
+def view(data: mmap.mmap | bytes, dtype: DType, count: int, offset: int) -> Array:
     """[count] elements that share the memory of `data`, read-only."""
     return np.frombuffer(data, dtype, count, offset)
 

@@ -1,0 +1,410 @@
+"""`lssar import` without PyTorch: GGUF files and Hugging Face directories.
+
+Runs itself in an environment with the packages of the [import] extra from PyPI. The models that
+sources are compared with are plain_models.py; GGUF files are written by PyPI's gguf.
+"""
+
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+INSIDE = 'LSSAR_IMPORT_TEST'
+if __name__ == '__main__' and INSIDE not in os.environ:
+    import environments
+    try:
+        python = environments.environment('import')
+    except unittest.SkipTest as error:
+        print(error)
+        sys.exit(0)
+    # The sources of the package, not the copy that was installed: only the stubs are generated.
+    path = [ROOT / 'clients/python', *os.environ.get('PYTHONPATH', '').split(':')]
+    sys.exit(subprocess.run(
+        [python, '-B', __file__, *sys.argv[1:]], check=False,
+        env={**os.environ, INSIDE: '1', 'OPENBLAS_NUM_THREADS': '1',
+             'PYTHONPATH': ':'.join(map(str, path))}).returncode)
+
+import gguf  # noqa: E402
+import numpy as np  # noqa: E402
+
+import plain_models  # noqa: E402
+from lssar_client.checkpoints import (arrays, convert, gguf_file, served,  # noqa: E402
+                                      sources, tensor_file)
+from lssar_client.checkpoints.errors import CheckpointError  # noqa: E402
+
+SERVER = os.environ['LSSAR_SERVER']
+CONFIG = {'model_type': 'llama', 'vocab_size': 160, 'hidden_size': 64, 'intermediate_size': 96,
+          'num_hidden_layers': 2, 'num_attention_heads': 4, 'num_key_value_heads': 2,
+          'max_position_embeddings': 64, 'rms_norm_eps': 1e-5, 'rope_theta': 50000.0,
+          'hidden_act': 'silu', 'tie_word_embeddings': False}
+NEOX = {'model_type': 'gpt_neox', 'vocab_size': 160, 'hidden_size': 64, 'intermediate_size': 256,
+        'num_hidden_layers': 2, 'num_attention_heads': 4, 'max_position_embeddings': 64,
+        'layer_norm_eps': 1e-5, 'rotary_pct': 0.5, 'rotary_emb_base': 10000, 'hidden_act': 'gelu',
+        'use_parallel_residual': True, 'tie_word_embeddings': False}
+TOKENS = np.random.default_rng(3).integers(160, size=60).tolist()
+# gguf's names of Hugging Face's tensors.
+GGUF_NAMES = {
+    'self_attn.q_proj': 'attn_q', 'self_attn.k_proj': 'attn_k', 'self_attn.v_proj': 'attn_v',
+    'self_attn.o_proj': 'attn_output', 'mlp.gate_proj': 'ffn_gate', 'mlp.up_proj': 'ffn_up',
+    'mlp.down_proj': 'ffn_down', 'input_layernorm': 'attn_norm',
+    'post_attention_layernorm': 'ffn_norm', 'self_attn.q_norm': 'attn_q_norm',
+    'self_attn.k_norm': 'attn_k_norm', 'attention.query_key_value': 'attn_qkv',
+    'attention.dense': 'attn_output', 'mlp.dense_h_to_4h': 'ffn_up',
+    'mlp.dense_4h_to_h': 'ffn_down'}
+WHOLE = {'model.embed_tokens': 'token_embd', 'model.norm': 'output_norm', 'lm_head': 'output',
+         'gpt_neox.embed_in': 'token_embd', 'gpt_neox.final_layer_norm': 'output_norm',
+         'embed_out': 'output'}
+
+
+def gguf_name(name):
+    stem, _, last = name.rpartition('.')
+    if stem in WHOLE:
+        return f'{WHOLE[stem]}.{last}'
+    layer, part = stem.removeprefix('model.').removeprefix('gpt_neox.').removeprefix(
+        'layers.').split('.', 1)
+    return f'blk.{layer}.{GGUF_NAMES[part]}.{last}'
+
+
+def permute(weights, num_heads):
+    """LlamaModel.permute of llama.cpp's convert_hf_to_gguf.py."""
+    return (weights.reshape(num_heads, 2, weights.shape[0] // num_heads // 2, *weights.shape[1:])
+            .swapaxes(1, 2).reshape(weights.shape))
+
+
+def write_gguf(path, config, weights, arch=None, types=None, fields=None):
+    """A file as convert_hf_to_gguf.py writes it. types: {end of a name: quantization type}."""
+    arch = arch or {'mistral': 'llama', 'gpt_neox': 'gptneox'}.get(config['model_type'],
+                                                                    config['model_type'])
+    writer = gguf.GGUFWriter(path, arch)
+    heads, hidden = config['num_attention_heads'], config['hidden_size']
+    kv = config.get('num_key_value_heads', heads)
+    writer.add_name('a model')
+    writer.add_block_count(config['num_hidden_layers'])
+    writer.add_context_length(config['max_position_embeddings'])
+    writer.add_embedding_length(hidden)
+    writer.add_feed_forward_length(config['intermediate_size'])
+    writer.add_head_count(heads)
+    if arch == 'gptneox':
+        writer.add_layer_norm_eps(config['layer_norm_eps'])
+        writer.add_parallel_residual(True)
+        writer.add_rope_dimension_count(int(hidden // heads * config['rotary_pct']))
+    else:
+        writer.add_head_count_kv(kv)
+        writer.add_layer_norm_rms_eps(config['rms_norm_eps'])
+        writer.add_rope_freq_base(config['rope_theta'])
+    if 'head_dim' in config:
+        writer.add_key_length(config['head_dim'])
+        writer.add_value_length(config['head_dim'])
+    for key, value in (fields or {}).items():
+        {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32,
+         float: writer.add_float32, list: writer.add_array}[type(value)](key, value)
+    for name, tensor in weights.items():
+        if arch == 'llama' and '.q_proj' in name:
+            tensor = permute(tensor, heads)
+        if arch == 'llama' and '.k_proj' in name:
+            tensor = permute(tensor, kv)
+        if 'query_key_value' in name:  # GPTNeoXModel.modify_tensors: q, k and v of all heads
+            rest = tensor.shape[1:]
+            tensor = tensor.reshape(heads, 3, -1, *rest).swapaxes(0, 1).reshape(-1, *rest)
+        kind = next((kind for end, kind in (types or {}).items() if name.endswith(end)), None)
+        if kind is None:
+            writer.add_tensor(gguf_name(name), tensor)
+        elif isinstance(kind, np.dtype):
+            writer.add_tensor(gguf_name(name), tensor.astype(kind))
+        else:
+            writer.add_tensor(gguf_name(name), gguf.quants.quantize(tensor, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def log_softmax(logits):
+    shifted = logits - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+class Folder(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+
+    def path(self, name):
+        return str(self.folder / name)
+
+    def run_import(self, source, given=None, **options):
+        out = self.path(f'out-{self._testMethodName}')
+        return out, convert.run(convert.Options(str(source), out, given or {}, overwrite=True,
+                                                **options))
+
+    def refused(self, pattern, function, *arguments, **options):
+        with self.assertRaisesRegex(CheckpointError, pattern) as raised:
+            function(*arguments, **options)
+        return str(raised.exception)
+
+    def write_hugging_face(self, name, config, weights, **files):
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        (folder / 'config.json').write_text(json.dumps(config))
+        tensor_file.write(str(folder / 'model.safetensors'), [
+            tensor_file.output_of(each, tensor) for each, tensor in weights.items()], {})
+        for each, content in files.items():
+            (folder / each.replace('__', '.')).write_text(content)
+        return str(folder)
+
+    def check(self, out, logits, bound=1e-4):
+        """The server's log-probabilities against those of `logits`."""
+        expected = log_softmax(logits)[np.arange(len(TOKENS) - 1), TOKENS[1:]]
+        with served.running(SERVER, out, '--kv-cache-dtype', 'fp32', '--max-model-len', '64',
+                            '--threads', '1') as client:
+            [score] = client.score(TOKENS[:1], [TOKENS[1:]], per_token=True)
+        found = np.array([token.logprob for token in score.tokens])
+        self.assertLess(np.abs(found - expected).max(), bound)
+
+
+class ModelsTest(Folder):
+    """Each family from both formats: log-probabilities within 1e-4 of the plain model."""
+
+    def check_both(self, config, weights, model):
+        logits = model(config, weights, TOKENS)
+        source = self.write_hugging_face(config['model_type'], config, weights)
+        out, report = self.run_import(source)
+        self.assertEqual(report.config['attention'], {'kind': 'softmax'})
+        self.assertIn('format', report.origins['attention'])
+        self.check(out, logits)
+        source = write_gguf(self.path(config['model_type'] + '.gguf'), config, weights)
+        again, report = self.run_import(source)
+        self.check(again, logits)
+        return report
+
+    def test_llama(self):
+        self.check_both(CONFIG, plain_models.llama_weights(CONFIG), plain_models.llama)
+
+    def test_mistral(self):
+        config = {**CONFIG, 'model_type': 'mistral', 'sliding_window': None, 'head_dim': 32}
+        self.check_both(config, plain_models.llama_weights(config), plain_models.llama)
+
+    def test_qwen2(self):
+        config = {**CONFIG, 'model_type': 'qwen2', 'tie_word_embeddings': True,
+                  'use_sliding_window': False, 'sliding_window': 32, 'max_window_layers': 2}
+        self.check_both(config, plain_models.llama_weights(config), plain_models.llama)
+
+    def test_qwen3(self):
+        config = {**CONFIG, 'model_type': 'qwen3', 'head_dim': 32, 'attention_bias': False}
+        self.check_both(config, plain_models.llama_weights(config), plain_models.llama)
+
+    def test_gpt_neox(self):
+        report = self.check_both(NEOX, plain_models.gpt_neox_weights(NEOX), plain_models.gpt_neox)
+        self.assertIn('gelu_new is that of llama.cpp', report.notes[0])
+
+    def test_another_attention(self):
+        weights = plain_models.llama_weights(CONFIG)
+        source = self.write_hugging_face('lssar', CONFIG, weights)
+        _, report = self.run_import(source, {'attention': {'kind': 'lssar', 'p': 3}})
+        self.assertEqual(report.config['attention'], {'kind': 'lssar', 'p': 3})
+        self.assertIn('command line', report.origins['attention'])
+
+
+class GgufTypesTest(Folder):
+    """Every tensor type comes out as gguf dequantizes it."""
+
+    def test_quantized_types(self):
+        rng = np.random.default_rng(5)
+        # 256 columns for the K types.
+        config = {**CONFIG, 'hidden_size': 256, 'intermediate_size': 256, 'num_hidden_layers': 1}
+        weights = plain_models.llama_weights(config)
+        types = gguf.GGMLQuantizationType
+        for kind in (types.Q8_0, types.Q4_0, types.Q4_1, types.Q5_0, types.Q5_1):
+            source = write_gguf(self.path(kind.name), config, weights, types={'proj.weight': kind})
+            file = gguf_file.GgufFile(source)
+            self.assertEqual(file.quantized_types, [kind.name])
+            expected = gguf.quants.dequantize(gguf.quants.quantize(
+                weights['model.layers.0.mlp.down_proj.weight'], kind), kind)
+            self.assertTrue(np.array_equal(file.tensor('blk.0.ffn_down.weight'), expected))
+        # gguf cannot quantize to K types: blocks of random bytes, with scales that are finite.
+        for kind in (types.Q2_K, types.Q3_K, types.Q4_K, types.Q5_K, types.Q6_K):
+            _, num_bytes = gguf.GGML_QUANT_SIZES[kind]
+            blocks = rng.integers(0, 0x38, size=(160, num_bytes), dtype=np.uint8)
+            path = self.path(kind.name)
+            writer = gguf.GGUFWriter(path, 'llama')
+            writer.add_tensor('x', blocks, raw_dtype=kind)
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_tensors_to_file()
+            writer.close()
+            tensor = gguf_file.GgufFile(path).tensor('x')
+            self.assertEqual(tensor.shape, (160, 256))
+            self.assertTrue(np.array_equal(tensor, gguf.quants.dequantize(blocks, kind)), kind)
+
+    def test_plain_types(self):
+        weights = plain_models.llama_weights(CONFIG)
+        source = write_gguf(self.path('half'), CONFIG, weights,
+                            types={'proj.weight': np.dtype(np.float16)})
+        out, report = self.run_import(source)
+        entries = tensor_file.TensorFile(out + '/model.safetensors').entries
+        self.assertEqual(entries['transformer.h.0.mlp.c_fc.weight'].dtype, 'F16')
+        self.assertEqual(entries['transformer.h.0.ln_1.weight'].dtype, 'F32')
+        self.assertIsNone(report.rounding)
+        kind = gguf.GGMLQuantizationType.BF16
+        source = write_gguf(self.path('bf16'), CONFIG, weights, types={'proj.weight': kind})
+        out, _ = self.run_import(source)
+        entries = tensor_file.TensorFile(out + '/model.safetensors').entries
+        self.assertEqual(entries['transformer.h.0.mlp.c_fc.weight'].dtype, 'BF16')
+
+    def test_quantized_model(self):
+        """Served as the plain model of the dequantized weights, in fp16 unless told otherwise."""
+        weights = plain_models.llama_weights(CONFIG)
+        kind = gguf.GGMLQuantizationType.Q8_0
+        source = write_gguf(self.path('q8.gguf'), CONFIG, weights, types={
+            'proj.weight': kind, 'tokens.weight': kind})
+        rounded = {name: gguf.quants.dequantize(gguf.quants.quantize(tensor, kind), kind)
+                   if name.endswith(('proj.weight', 'tokens.weight')) else tensor
+                   for name, tensor in weights.items()}
+        out, report = self.run_import(source, dtype='fp32')
+        self.assertIsNone(report.rounding)
+        self.check(out, plain_models.llama(CONFIG, rounded, TOKENS))
+        out, report = self.run_import(source)
+        self.assertIn('Q8_0 blocks are dequantized', report.notes[0])
+        self.assertTrue(0 < report.rounding < 0.1, report.rounding)
+        half = {name: tensor.astype(np.float16) if tensor.ndim == 2 else tensor
+                for name, tensor in rounded.items()}
+        self.check(out, plain_models.llama(CONFIG, half, TOKENS))
+
+
+def text(value):
+    return struct.pack('<Q', len(value)) + value
+
+
+def header(num_tensors=0, num_fields=0, version=3):
+    return b'GGUF' + struct.pack('<IQQ', version, num_tensors, num_fields)
+
+
+def field(key, kind, value):
+    return text(key) + struct.pack('<I', kind) + value
+
+
+def described(name=b'x', shape=(32,), kind=0, offset=0):
+    return text(name) + struct.pack(f'<I{len(shape)}QIQ', len(shape), *shape, kind, offset)
+
+
+class GgufRefusedTest(Folder):
+    """Damaged and hostile files: one error, at once, in little memory."""
+
+    def read(self, content):
+        path = self.folder / 'hostile.gguf'
+        path.write_bytes(content)
+        return gguf_file.GgufFile(str(path))
+
+    def test_hostile_files(self):
+        data = b'\0' * 256
+        array = struct.pack('<IQ', 4, 1 << 62)
+        nested = struct.pack('<IQ', 9, 1)
+        for pattern, content in (
+                ('the magic', b'GG'), ('is no GGUF', b'GGML' + data),
+                ('version is 1', header(version=1) + data),
+                ('big-endian', b'GGUF' + struct.pack('>IQQ', 3, 0, 0)),
+                ('claims', header(1 << 62) + data), ('claims', header(0, 1 << 62) + data),
+                ('claims', header(1 << 62, (1 << 64) - 1)),
+                ('the length of the name of field 0', header(0, 1)),
+                ('claims .* the limit is 65536', header(0, 1) + struct.pack('<Q', 1 << 63) + data),
+                ('the file ends', header(0, 1) + struct.pack('<Q', 60000) + data),
+                ('has type 13', header(0, 1) + field(b'k', 13, data)),
+                ('elements; the limit', header(0, 1) + field(b'k', 9, array)),
+                ('array of type 9', header(0, 1) + field(b'k', 9, nested * 1000)),
+                ('a bool is 0 or 1', header(0, 1) + field(b'k', 7, b'\2')),
+                ('twice', header(0, 2) + field(b'k', 0, b'1') * 2),
+                ('claims 4611686018427387904 bytes', header(0, 1) + field(
+                    b'k', 8, struct.pack('<Q', 1 << 62))),
+                ('has 5 axes', header(1) + described(shape=(1,) * 5) + data),
+                ('has 0 axes', header(1) + described(shape=()) + data),
+                ('2.40', header(1) + described(shape=(1 << 63,)) + data),
+                ('2.40', header(1) + described(shape=(0,)) + data),
+                ('ends at byte', header(1) + described(shape=(1 << 40,) * 4) + data),
+                ('ends at byte', header(1) + described(offset=1 << 63) + data),
+                ('multiple of 32', header(1) + described(offset=8) + data),
+                ('overlaps', header(2) + described() + described(b'y') + data),
+                ('twice', header(2) + described() + described() + data),
+                ('type IQ1_S', header(1) + described(shape=(256,), kind=19) + data),
+                ('type 77', header(1) + described(kind=77) + data),
+                ('multiple of 256', header(1) + described(kind=12) + data),
+                ('general.alignment', header(0, 1) + field(
+                    b'general.alignment', 4, struct.pack('<I', 0))),
+                ('general.alignment', header(0, 1) + field(
+                    b'general.alignment', 4, struct.pack('<I', 48)))):
+            start_s = time.monotonic()
+            message = self.refused(pattern, self.read, content)
+            self.assertIn('hostile.gguf', message)
+            self.assertLess(len(message), 1000)
+            self.assertLess(time.monotonic() - start_s, 5)
+
+    def test_control_characters_in_errors(self):
+        message = self.refused('twice', self.read, header(0, 2) + field(
+            b'\x1b[2Jk\n', 0, b'1') * 2)
+        self.assertTrue(message.isprintable(), message)
+
+    def test_truncated_files(self):
+        source = write_gguf(self.path('whole'), CONFIG, plain_models.llama_weights(CONFIG))
+        whole = pathlib.Path(source).read_bytes()
+        for length in [*range(0, 2000, 37), len(whole) // 2, len(whole) - 1]:
+            self.refused('hostile.gguf', self.read, whole[:length])
+
+    def test_changed_bytes(self):
+        """Any byte of the header: a checked error or a model, never another exception."""
+        source = write_gguf(self.path('changed'), CONFIG, plain_models.llama_weights(CONFIG),
+                            fields={'tokenizer.ggml.model': 'gpt2'})
+        whole = bytearray(pathlib.Path(source).read_bytes())
+        rng = np.random.default_rng(1)
+        for place in rng.integers(4000, size=300):
+            changed = bytearray(whole)
+            changed[place] = rng.integers(256)
+            (self.folder / 'mutant.gguf').write_bytes(changed)
+            try:
+                sources.read(self.path('mutant.gguf'), set())
+            except CheckpointError as error:
+                self.assertLess(len(str(error)), 5000)
+
+    def test_a_fifo_and_a_directory(self):
+        os.mkfifo(self.path('fifo.gguf'))
+        self.refused('no regular file', sources.read, self.path('fifo.gguf'), set())
+        self.refused('No such file', sources.read, self.path('none.gguf'), set())
+
+    def test_fields_that_change_the_function(self):
+        weights = plain_models.llama_weights(CONFIG)
+
+        def refused(pattern, arch=None, **fields):
+            source = write_gguf(self.path('fields.gguf'), CONFIG, weights, arch, fields={
+                name.replace('__', '.'): value for name, value in fields.items()})
+            return self.refused(pattern, self.run_import, source)
+
+        refused('expert_count is 8', llama__expert_count=8)
+        refused('rope.scaling.type is .yarn', llama__rope__scaling__type='yarn')
+        refused('must be one of llama', arch='mamba')
+        refused('is one of 3 parts', split__count=3)
+        message = refused('(?s)llama.new_thing.*llama.other', llama__new_thing=1, llama__other='x')
+        self.assertIn('--ignore llama.new_thing --ignore llama.other', message)
+        refused('they must be equal', llama__attention__head_count=8)
+
+    def test_tokenizers_that_are_not_known(self):
+        weights = plain_models.llama_weights(CONFIG)
+        vocabulary = {'tokenizer.ggml.tokens': ['a', 'b'], 'tokenizer.ggml.merges': ['a b']}
+        for pattern, fields in (
+                ('pre is absent.*--tokenizer', {'tokenizer.ggml.model': 'gpt2'}),
+                ('pre is "default"', {'tokenizer.ggml.model': 'gpt2',
+                                      'tokenizer.ggml.pre': 'default'}),
+                ('model is "bert".*--tokenizer', {'tokenizer.ggml.model': 'bert'}),
+                ('scores must be', {'tokenizer.ggml.model': 'llama'})):
+            source = write_gguf(self.path('words.gguf'), CONFIG, weights,
+                                fields={**vocabulary, **fields})
+            self.refused(pattern, self.run_import, source)
+
+
+if __name__ == '__main__':
+    unittest.main()
