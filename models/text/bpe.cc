@@ -50,22 +50,41 @@ void BpeEncoder::AddWords(const std::vector<std::string>& pieces) {
 
 void BpeEncoder::AppendSymbols(std::string_view word, size_t fuse_from,
                                std::vector<int32_t>* symbols) const {
+  const auto id_of_byte = [&](char c) { return byte_ids_[uint8_t(c)]; };
+  // An unknown symbol waits for the next known one: Hugging Face's order, where the bytes of a
+  // character do not end the wait.
+  bool is_unknown_waiting = false;
+  const auto push_waiting = [&] {
+    const bool joins =
+        fuse_unknown_ && symbols->size() > fuse_from && symbols->back() == unknown_id_;
+    if (is_unknown_waiting && !joins) symbols->push_back(unknown_id_);
+    is_unknown_waiting = false;
+  };
+  const auto push_symbol = [&](int32_t id) {
+    if (id != kNoId) {
+      push_waiting();
+      symbols->push_back(id);
+    } else if (unknown_id_ != kNoId) {
+      if (!fuse_unknown_) push_waiting();
+      is_unknown_waiting = true;
+    }
+  };
   if (alphabet_ == BpeModel::Alphabet::kBytes) {
-    for (const char c : word) symbols->push_back(byte_ids_[uint8_t(c)]);
-    return;
+    for (const char c : word) push_symbol(id_of_byte(c));
+    return push_waiting();
   }
   while (!word.empty()) {
     const std::string_view character = word.substr(0, NextUtf8(word).num_bytes);
     word.remove_prefix(character.size());
     const auto found = characters_.find(character);
-    if (found != characters_.end()) {
-      symbols->push_back(found->second);
-    } else if (byte_ids_[0] != kNoId) {
-      for (const char c : character) symbols->push_back(byte_ids_[uint8_t(c)]);
-    } else if (!fuse_unknown_ || symbols->size() <= fuse_from || symbols->back() != unknown_id_) {
-      symbols->push_back(unknown_id_);
+    const auto has_piece = [&](char c) { return id_of_byte(c) != kNoId; };
+    if (found == characters_.end() && std::ranges::all_of(character, has_piece)) {
+      for (const char c : character) symbols->push_back(id_of_byte(c));
+    } else {
+      push_symbol(found == characters_.end() ? kNoId : found->second);
     }
   }
+  push_waiting();
 }
 
 bool BpeEncoder::Encode(std::string_view word, size_t fuse_from,

@@ -47,12 +47,12 @@ struct BpeModel {
     kCharacters,  // a word starts as its UTF-8 characters (SentencePiece)
   };
   Alphabet alphabet = Alphabet::kBytes;
-  // kBytes: the id of each byte. kCharacters: the id that stands for each byte of a character
-  // that is not in `characters`; kNoId in all: it becomes unknown_id.
+  // kBytes: the id of each byte. kCharacters: the id of each byte of a character that is not in
+  // `characters`. kNoId: the byte has no piece, so it, or its character, is unknown.
   std::array<int32_t, 256> byte_ids = AllBytes(kNoId);
   TextMap<int32_t> characters;  // kCharacters only
-  int32_t unknown_id = kNoId;
-  bool fuse_unknown = false;  // a run of unknown characters is one id
+  int32_t unknown_id = kNoId;   // of an unknown byte or character; kNoId: it is dropped
+  bool fuse_unknown = false;    // a run of unknown characters of a word is one id
   std::vector<BpeMerge> merges;
   // Words with one id that no merges are applied to.
   TextMap<int32_t> words;
@@ -70,11 +70,10 @@ struct BpeModel {
 // Const after construction and safe from any thread.
 class BpeEncoder {
  public:
-  // Requires  kBytes: every byte has an id. kCharacters: every byte has one, or unknown_id is set.
   explicit BpeEncoder(BpeModel model);
 
   // Appends the ids of `word`. Applies the merge of the lowest rank until none applies; among equal
-  // ranks the leftmost first. An unknown character joins the one before it, if they are fused, from
+  // ranks the leftmost first. An unknown symbol joins the one before it, if they are fused, from
   // ids[fuse_from] on. Returns false if should_stop did, with some of the ids appended.
   // Requires  UTF-8, if the alphabet is kCharacters
   // Cost      O(n log n): a word may be as long as a text

@@ -63,7 +63,7 @@ absl::StatusOr<BpeVocabulary> ReadGpt2Files(const std::string& vocab_path,
 
   VocabularyBuilder builder(vocab_path, vocab_size, BpeModel::Alphabet::kBytes);
   RETURN_IF_ERROR(AddPieces(names, vocab_path, &builder));
-  RETURN_IF_ERROR(builder.FindSymbols());
+  builder.FindSymbols();
   RETURN_IF_ERROR(AddMergeLines(*merges, merges_path, &builder));
   RETURN_IF_ERROR(builder.AddSpecialTokens());
   builder.Get()->pre_tokenizer.push_back({.pattern = std::string(kGpt2Pattern)});
@@ -181,7 +181,11 @@ absl::StatusOr<BpeVocabulary> ReadTiktokenFile(const std::string& directory, int
 
   VocabularyBuilder builder(path, vocab_size, BpeModel::Alphabet::kBytes);
   RETURN_IF_ERROR(AddRankLines(*text, path, &builder));
-  RETURN_IF_ERROR(builder.FindSymbols());
+  builder.FindSymbols();
+  if (const std::optional<int> byte = builder.FirstByteWithoutPiece()) {
+    return absl::InvalidArgumentError(
+        StrCat(path, ": has no piece for byte ", *byte, "; tiktoken encodes no text with it"));
+  }
   builder.AddAllMerges();
   builder.MakeAllPiecesWords();  // tiktoken looks a word up before it merges
   std::string pattern;

@@ -359,9 +359,6 @@ class Reader {
     }
     const bool ignore_merges = fields.Bool("ignore_merges", false);
     const bool byte_fallback = fields.Bool("byte_fallback", false);
-    if (is_byte_level_ && byte_fallback) {
-      fields.Fail("byte_fallback is true, must be false with ByteLevel");
-    }
     const std::string unknown = fields.Text("unk_token", "");
     const bool fuse_unknown = fields.Bool("fuse_unk", false);
     const json* const names = fields.Object("vocab");
@@ -370,18 +367,23 @@ class Reader {
     RETURN_IF_ERROR(fields.status());
 
     RETURN_IF_ERROR(AddPieces(*names, path_, builder));
-    RETURN_IF_ERROR(builder->FindSymbols(byte_fallback));
+    builder->FindSymbols(byte_fallback);
     RETURN_IF_ERROR(ReadMerges(*merges, builder));
     if (ignore_merges) builder->MakeAllPiecesWords();
-    if (is_byte_level_) return absl::OkStatus();
 
     BpeModel& model = builder->Get()->model;
     model.unknown_id = builder->IdOf(unknown);
     model.fuse_unknown = fuse_unknown;
-    if (model.unknown_id == kNoId && !byte_fallback) {
-      fields.Fail(unknown.empty() ? "unk_token is missing, must be a piece, or byte_fallback true"
-                                  : StrCat("unk_token \"", unknown.substr(0, 80),
-                                           "\" is not in the vocabulary"));
+    if (!unknown.empty() && model.unknown_id == kNoId) {
+      fields.Fail(StrCat("unk_token \"", unknown.substr(0, 80), "\" is not in the vocabulary"));
+    }
+    if (is_byte_level_) {
+      // Hugging Face would write such a byte of a ByteLevel text as "<0xC3><0xA9>".
+      if (byte_fallback && builder->FirstByteWithoutPiece()) {
+        fields.Fail(
+            "byte_fallback is true, must be false with ByteLevel, where bytes have no piece");
+      }
+      return fields.status();
     }
     // A text is one word here. It may be split where no merge reaches across: the ids are the same.
     const bool has_splits =

@@ -116,7 +116,7 @@ absl::Status VocabularyBuilder::AddBytes(const std::string& bytes, int64_t id) {
   return absl::OkStatus();
 }
 
-absl::Status VocabularyBuilder::FindSymbols(bool has_byte_fallback) {
+void VocabularyBuilder::FindSymbols(bool has_byte_fallback) {
   BpeModel& model = vocabulary_.model;
   if (model.alphabet == BpeModel::Alphabet::kBytes) {
     for (size_t id = 0; id < vocabulary_.pieces.size(); ++id) {
@@ -131,11 +131,13 @@ absl::Status VocabularyBuilder::FindSymbols(bool has_byte_fallback) {
       model.byte_ids[*byte] = id;
       vocabulary_.pieces[size_t(id)] = std::string(1, char(*byte));
     }
-    if (!has_byte_fallback) return absl::OkStatus();
   }
-  const auto missing = std::ranges::find(model.byte_ids, kNoId);
-  if (missing == model.byte_ids.end()) return absl::OkStatus();
-  return Fault(StrCat("has no piece for byte ", missing - model.byte_ids.begin()));
+}
+
+std::optional<int> VocabularyBuilder::FirstByteWithoutPiece() const {
+  const auto& ids = vocabulary_.model.byte_ids;
+  const auto missing = std::ranges::find(ids, kNoId);
+  return missing == ids.end() ? std::nullopt : std::optional(int(missing - ids.begin()));
 }
 
 absl::Status VocabularyBuilder::AddMerge(std::string_view left, std::string_view right,
@@ -193,7 +195,9 @@ absl::Status VocabularyBuilder::AddToken(AddedToken token) {
 
 absl::Status VocabularyBuilder::AddSpecialTokens() {
   std::vector<bool> is_made(vocabulary_.pieces.size());
-  for (const int32_t id : vocabulary_.model.byte_ids) is_made[size_t(id)] = true;
+  for (const int32_t id : vocabulary_.model.byte_ids) {
+    if (id != kNoId) is_made[size_t(id)] = true;
+  }
   for (const BpeMerge& merge : vocabulary_.model.merges) is_made[size_t(merge.merged)] = true;
   for (size_t id = 0; id < names_.size(); ++id) {
     if (is_made[id] || names_[id].empty()) continue;

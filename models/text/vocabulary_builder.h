@@ -43,10 +43,10 @@ class VocabularyBuilder {
   absl::Status AddBytes(const std::string& bytes, int64_t id);
 
   // Call these three after all pieces.
-  // kBytes: finds the ids of the 256 bytes; one without an id is an error.
-  // kCharacters: pieces of one character are symbols. With `has_byte_fallback` the pieces "<0x00>"
-  // to "<0xFF>" stand for bytes, and must all be there.
-  absl::Status FindSymbols(bool has_byte_fallback = false);
+  // kBytes: finds the ids of the bytes. kCharacters: pieces of one character are symbols, and with
+  // `has_byte_fallback` the pieces "<0x00>" to "<0xFF>" stand for bytes.
+  void FindSymbols(bool has_byte_fallback = false);
+  std::optional<int> FirstByteWithoutPiece() const;
   // Adds the next merge. `where` starts the errors of this one: "merges.txt: line 7".
   absl::Status AddMerge(std::string_view left, std::string_view right, std::string_view where);
   // Every two pieces whose bytes together are a piece merge to it; the lowest id first (tiktoken).

@@ -243,6 +243,50 @@ class Differential(unittest.TestCase):
                     for i in range(22)]
                 self.hugging_face(trained)
 
+    def test_missing_bytes(self):
+        """A byte without a piece is unknown, or dropped where there is no unk_token."""
+        from tokenizers import decoders, pre_tokenizers
+        for name, unknown, fuse in (('dropped', None, False), ('unknown', '<unk>', False),
+                                    ('fused', '<unk>', True)):
+            with self.subTest(name):
+                trained = self.train(decoder=decoders.ByteLevel(),
+                                     pre_tokenizer=pre_tokenizers.Sequence([
+                                         pre_tokenizers.Digits(True),
+                                         pre_tokenizers.ByteLevel(add_prefix_space=False)]))
+                trained['model'].update(unk_token=unknown, fuse_unk=fuse)
+                self.hugging_face(trained)
+        trained = self.train(pre_tokenizer=pre_tokenizers.Metaspace())
+        vocab = trained['model']['vocab']
+        for byte in range(0x20, 0xE4):
+            vocab.setdefault(f'<0x{byte:02X}>', len(vocab))
+        trained['decoder'] = {'type': 'Sequence', 'decoders': [
+            {'type': 'Replace', 'pattern': {'String': SPACE}, 'content': ' '},
+            {'type': 'ByteFallback'}, {'type': 'Fuse'},
+            {'type': 'Strip', 'content': ' ', 'start': 1, 'stop': 0}]}
+        for fallback, unknown, fuse in ((True, None, False), (True, '<unk>', True),
+                                        (True, '<unk>', False), (False, None, False)):
+            with self.subTest(f'{fallback} {unknown} {fuse}'):
+                trained['model'].update(byte_fallback=fallback, unk_token=unknown, fuse_unk=fuse)
+                self.hugging_face(trained)
+
+    def test_files_of_packages(self):
+        """Every tokenizer.json with a BPE that an installed package carries."""
+        import site
+        import tokenizers
+        count = 0
+        for folder in site.getsitepackages():
+            for path in sorted(pathlib.Path(folder).rglob('*tokenizer*.json')):
+                document = json.loads(path.read_text())
+                if not isinstance(document, dict) or 'model' not in document or \
+                        document['model'].get('type', 'BPE') != 'BPE':
+                    continue
+                with self.subTest(path.name):
+                    # A package may limit lengths, which transformers and this project take off.
+                    document.update(truncation=None, padding=None)
+                    self.hugging_face(document)
+                    count += 1
+        print(f'{count} files of packages, tokenizers {tokenizers.__version__}')
+
     def test_llama3_style(self):
         from tokenizers import Regex, decoders, pre_tokenizers
         byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
