@@ -107,6 +107,15 @@ class LlmTest(unittest.TestCase):
             self.assertTrue(llm.generate('The river', GREEDY)[0].text)
 
 
+class PackageTest(unittest.TestCase):
+
+    def test_either_package_can_be_imported_first(self):
+        for program in ('import lssar_client; import lssar; lssar.LLM',
+                        'from lssar import LLM, Client; import lssar_client',
+                        'from lssar import *; LLM, Client'):
+            subprocess.run([sys.executable, '-B', '-c', program], check=True)
+
+
 class LifeTest(unittest.TestCase):
 
     def test_it_ends_with_the_object(self):
