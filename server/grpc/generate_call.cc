@@ -132,11 +132,11 @@ GenerateCall::BufferedReply* GenerateCall::Merge(std::deque<BufferedReply>& buff
   v1::Delta& delta = *as_reply(reply).mutable_delta();
   const auto same_choice =
       std::find_if(buffer.rbegin(), buffer.rend(), [&](const BufferedReply& other) {
-        const v1::GenerateReply& before = as_reply(*other.message);
+        const v1::GenerateReply& before = as_reply(*other.reply);
         return before.has_delta() && before.delta().choice() == delta.choice();
       });
   if (same_choice == buffer.rend()) return nullptr;
-  v1::Delta& before = *as_reply(*same_choice->message).mutable_delta();
+  v1::Delta& before = *as_reply(*same_choice->reply).mutable_delta();
   if (before.tokens_size() + delta.tokens_size() > limits::kMaxTokensPerMessage) return nullptr;
   AppendDelta(&delta, &before);
   return &*same_choice;

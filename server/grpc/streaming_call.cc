@@ -12,7 +12,8 @@ namespace lssar {
 namespace {
 
 // How long a client may take to read the status ABORTED before its stream is reset.
-constexpr absl::Duration kAbortedReadTimeout = absl::Seconds(5);
+constexpr auto kAbortedReadTimeout = std::chrono::seconds(5);
+using AlarmTick = std::chrono::system_clock::duration;
 
 }  // namespace
 
@@ -21,7 +22,7 @@ StreamingCall::StreamingCall(std::string_view rpc, CallKind kind,
     : StreamReactor(std::move(stream)),
       context_(ReadMetadata(rpc, kind, GetServerContext()), parts),
       loop_(*parts.replies),
-      options_(parts.stream) {
+      queue_(parts.stream) {
   SendIds(context_, GetServerContext());
 }
 
@@ -51,18 +52,10 @@ void StreamingCall::Begin() {
 void StreamingCall::Append(std::unique_ptr<google::protobuf::Message> reply) {
   {
     const std::lock_guard lock(mutex_);
-    if (has_client_gone_ || ended_ || !aborted_.ok()) return;
     const auto num_bytes = int64_t(reply->ByteSizeLong());
-    if (BufferedReply* into = Merge(buffer_, *reply)) {
-      into->num_bytes += num_bytes;
-    } else {
-      buffer_.push_back({.message = std::move(reply), .num_bytes = num_bytes});
-    }
-    buffered_bytes_ += num_bytes;
-    if (buffered_bytes_ > options_.buffer_bytes && has_space_) {
-      has_space_ = false;
-      WatchClient();
-    }
+    queue_.Push(std::move(reply), num_bytes,
+                [this](auto& entries, auto& message) { return Merge(entries, *message); });
+    WatchClient();
   }
   ScheduleAdvance();
 }
@@ -70,9 +63,8 @@ void StreamingCall::Append(std::unique_ptr<google::protobuf::Message> reply) {
 void StreamingCall::End(absl::Status status) {
   {
     const std::lock_guard lock(mutex_);
-    if (ended_) return;
-    ended_ = aborted_.ok() ? std::move(status) : aborted_;
-    if (buffered_bytes_ > 0) WatchClient();
+    if (!queue_.End(std::move(status))) return;
+    WatchClient();
   }
   ScheduleAdvance();
 }
@@ -99,10 +91,7 @@ void StreamingCall::OnWriteDone(bool ok) {
   {
     const std::lock_guard lock(mutex_);
     is_writing_ = false;
-    written_at_ = std::chrono::system_clock::now();
-    buffered_bytes_ -= std::exchange(writing_bytes_, 0);
-    has_more_space = !has_space_ && buffered_bytes_ <= options_.buffer_bytes / 2;
-    if (has_more_space) has_space_ = true;
+    has_more_space = queue_.Written(std::exchange(writing_bytes_, 0));
   }
   if (!ok) {
     OnCancel();
@@ -115,8 +104,7 @@ void StreamingCall::OnWriteDone(bool ok) {
 void StreamingCall::OnCancel() {
   {
     const std::lock_guard lock(mutex_);
-    has_client_gone_ = true;
-    DiscardBuffer();
+    queue_.Close();
   }
   context_.Stop();
   OnClientGone();
@@ -128,7 +116,7 @@ void StreamingCall::OnDone() {
   {
     // The lock orders this after the producers' last access, independently of gRPC's internals.
     const std::lock_guard lock(mutex_);
-    status = *ended_;
+    status = *queue_.Ended();
     alarm_.reset();
   }
   context_.End(status);
@@ -136,52 +124,39 @@ void StreamingCall::OnDone() {
 }
 
 void StreamingCall::Advance() {
-  std::unique_ptr<google::protobuf::Message> reply;
+  std::optional<BufferedReply> reply;
   {
     const std::lock_guard lock(mutex_);
     if (is_writing_ || is_finishing_ || is_resetting_) return;
-    if (!buffer_.empty()) {
-      reply = std::move(buffer_.front().message);
-      writing_bytes_ = buffer_.front().num_bytes;
-      buffer_.pop_front();
+    reply = queue_.Take();
+    if (reply) {
+      writing_bytes_ = reply->num_bytes;
       is_writing_ = true;
-    } else if (ended_) {
+    } else if (queue_.Ended()) {
       is_finishing_ = true;
     } else {
       return;
     }
   }
-  if (reply == nullptr) {
-    context_.ReleaseKey();
-    Finish(ToGrpcStatus(*ended_));
+  if (reply) {
+    StartWrite(WriteMessage(*reply->reply));
     return;
   }
-  StartWrite(WriteMessage(*reply));
-}
-
-void StreamingCall::DiscardBuffer() {
-  for (const BufferedReply& reply : buffer_) buffered_bytes_ -= reply.num_bytes;
-  buffer_.clear();
+  context_.ReleaseKey();
+  Finish(ToGrpcStatus(*queue_.Ended()));
 }
 
 void StreamingCall::WatchClient() {
-  if (alarm_ != nullptr || options_.client_timeout == absl::ZeroDuration()) return;
-  watched_from_ = std::chrono::system_clock::now();
-  SetAlarm(watched_from_ + absl::ToChronoMilliseconds(ReadTimeout()));
-}
-
-absl::Duration StreamingCall::ReadTimeout() const {
-  return aborted_.ok() ? options_.client_timeout
-                       : std::min(options_.client_timeout, kAbortedReadTimeout);
-}
-
-void StreamingCall::SetAlarm(AlarmTime at) {
+  if (alarm_ != nullptr) return;
+  const std::optional<Clock::time_point> due = queue_.Deadline();
+  if (!due) return;
   alarm_ = std::make_unique<grpc::Alarm>();
   // Weak: the call owns the alarm and outlives it.
-  alarm_->Set(at, [weak = weak_from_this()](bool ok) {
-    const auto call = weak.lock();
-    if (ok && call != nullptr) call->OnAlarm();
-  });
+  alarm_->Set(std::chrono::system_clock::now() + std::chrono::ceil<AlarmTick>(*due - Clock::now()),
+              [weak = weak_from_this()](bool ok) {
+                const auto call = weak.lock();
+                if (ok && call != nullptr) call->OnAlarm();
+              });
 }
 
 void StreamingCall::OnAlarm() {
@@ -189,19 +164,19 @@ void StreamingCall::OnAlarm() {
   {
     const std::lock_guard lock(mutex_);
     alarm_.reset();
-    const bool is_waiting_for_client = ended_ || !has_space_;
-    if (!is_waiting_for_client || has_client_gone_ || is_finishing_) return;
-    const AlarmTime due =
-        std::max(written_at_, watched_from_) + absl::ToChronoMilliseconds(ReadTimeout());
-    if (due > std::chrono::system_clock::now()) {
-      SetAlarm(due);
+    if (queue_.IsClosed() || is_finishing_) return;
+    const absl::Status status = queue_.CheckClient();
+    if (status.ok()) {
+      WatchClient();
       return;
     }
-    must_reset = !aborted_.ok();
+    must_reset = queue_.IsAborted();
     if (must_reset) {
       is_resetting_ = true;
     } else {
-      AbortSlowClient();
+      // The call ends once the work has stopped and the write in progress is done.
+      queue_.Abort(status, kAbortedReadTimeout);
+      WatchClient();
     }
   }
   if (must_reset) {
@@ -209,16 +184,6 @@ void StreamingCall::OnAlarm() {
   } else {
     OnClientGone();
   }
-}
-
-// The call ends once the work has stopped and the write in progress is done.
-void StreamingCall::AbortSlowClient() {
-  aborted_ = absl::AbortedError(StrCat(
-      "the client has read nothing for ", absl::FormatDuration(options_.client_timeout),
-      " (--slow-client-timeout) while ", buffered_bytes_, " bytes of replies were buffered"));
-  DiscardBuffer();
-  if (ended_ && ended_->ok()) ended_ = aborted_;
-  WatchClient();
 }
 
 void StreamingCall::Reset() {

@@ -8,7 +8,6 @@
 #include <grpcpp/support/byte_buffer.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -24,6 +23,7 @@
 #include "server/api/call_context.h"
 #include "server/api/receipt.h"
 #include "server/api/reply_fields.h"
+#include "server/api/reply_queue.h"
 #include "server/config/limits.h"
 #include "server/config/options.h"
 #include "server/grpc/stream.h"
@@ -31,16 +31,12 @@
 
 namespace lssar {
 
-// Send appends to a buffer and never waits for the client.
+// Send appends to a ReplyQueue and never waits for the client. Buffered replies are merged where
+// Merge can.
 //
-// Backpressure: HasSpace turns false when more than StreamOptions::buffer_bytes are buffered, and
-// true again when half of that has been read. A producer that stops while it is false adds at most
-// one engine step's replies. Buffered replies are merged where Merge can.
-//
-// Slow clients: a client that reads nothing for StreamOptions::client_timeout, while the producer
-// waits for it or has ended, loses the buffered replies. The work stops and the call ends with
-// ABORTED; if the client does not read that either, the stream is reset. The server sees reading in
-// units of HTTP/2's flow-control window, 64 KiB or more.
+// Slow clients: a client that is late by ReplyQueue's deadline loses the buffered replies. The work
+// stops and the call ends with ABORTED; if the client does not read that either, the stream is
+// reset. The server sees reading in units of HTTP/2's flow-control window, 64 KiB or more.
 //
 // Lifetime: the call owns itself until gRPC calls OnDone; producers hold a shared_ptr until their
 // last Send. Every call must End exactly once.
@@ -57,10 +53,8 @@ class StreamingCall : public StreamReactor, public std::enable_shared_from_this<
   void Begin();
 
  protected:
-  struct BufferedReply {
-    std::unique_ptr<google::protobuf::Message> message;
-    int64_t num_bytes = 0;  // serialized; the sum over merged messages
-  };
+  using Queue = ReplyQueue<std::unique_ptr<google::protobuf::Message>>;
+  using BufferedReply = Queue::Entry;
 
   // Parses the request and hands it to the engine. The call has been admitted. Worker thread; the
   // client may have left since.
@@ -84,7 +78,7 @@ class StreamingCall : public StreamReactor, public std::enable_shared_from_this<
   void End(absl::Status status);
 
   // False while the buffer is over its bound.
-  bool HasSpace() const { return has_space_.load(std::memory_order_relaxed); }
+  bool HasSpace() const { return queue_.HasSpace(); }
 
   // Merges `reply` into a buffered reply and returns that one; null if none fits. Runs under the
   // call's lock.
@@ -101,8 +95,6 @@ class StreamingCall : public StreamReactor, public std::enable_shared_from_this<
   CallContext context_;
 
  private:
-  using AlarmTime = std::chrono::system_clock::time_point;
-
   void WriteReplies() final;
   void OnWriteDone(bool ok) final;
   void OnCancel() final;
@@ -117,29 +109,18 @@ class StreamingCall : public StreamReactor, public std::enable_shared_from_this<
   // Resets the stream: the write in progress never completes otherwise.
   void Reset();
 
-  // Require mutex_.
-  void DiscardBuffer();
+  // Has OnAlarm called at the queue's deadline. Requires mutex_
   void WatchClient();
-  void SetAlarm(AlarmTime at);
-  absl::Duration ReadTimeout() const;
-  void AbortSlowClient();
 
   ReplyLoop& loop_;
-  const StreamOptions options_;
-  std::atomic<bool> has_space_ = true;  // written under mutex_
 
   std::mutex mutex_;
-  std::deque<BufferedReply> buffer_;
-  int64_t buffered_bytes_ = 0;  // of buffer_ and of the write in progress
+  Queue queue_;  // its replies and sizes are those on the wire
   int64_t writing_bytes_ = 0;
   bool is_scheduled_ = false;  // Advance follows
   bool is_writing_ = false;
   bool is_finishing_ = false;
   bool is_resetting_ = false;
-  bool has_client_gone_ = false;
-  absl::Status aborted_;  // not OK: the client stopped reading
-  std::optional<absl::Status> ended_;
-  AlarmTime written_at_ = {}, watched_from_ = {};
   std::unique_ptr<grpc::Alarm> alarm_;  // set: the client is being watched
   std::shared_ptr<StreamingCall> self_;
 };

@@ -1,7 +1,9 @@
 #include "server/grpc/unary_call.h"
 
+#include <chrono>
 #include <utility>
 
+#include "server/api/reply_queue.h"
 #include "server/grpc/adapter.h"
 
 namespace lssar {
@@ -65,9 +67,8 @@ void UnaryCall::End(absl::StatusOr<grpc::ByteBuffer> reply) {
 void UnaryCall::WatchClient(int64_t num_bytes) {
   const StreamOptions& options = context_.GetStreamOptions();
   if (!context_.HoldsReply() || options.client_timeout == absl::ZeroDuration()) return;
-  const absl::Duration time =
-      options.client_timeout * (double(num_bytes) / double(options.buffer_bytes));
-  unread_.Set(absl::ToChronoTime(absl::Now() + time), [rpc = rpc_](bool is_due) {
+  const auto due = std::chrono::system_clock::now() + ReadTime(num_bytes, options);
+  unread_.Set(due, [rpc = rpc_](bool is_due) {
     if (!is_due) return;  // the reply has been read
     grpc_call_cancel_with_status(rpc.get(), GRPC_STATUS_ABORTED,
                                  "the client has not read the reply in time "

@@ -21,9 +21,8 @@ namespace lssar {
 // A worker computes the reply. A call that is cancelled or aborted before ends at once; the worker
 // then stops.
 //
-// Slow clients: gRPC keeps the reply until the client has read it. A client that reads less than
-// StreamOptions::buffer_bytes of it in StreamOptions::client_timeout loses it, and the call is
-// cancelled.
+// Slow clients: gRPC keeps the reply until the client has read it. A client that takes longer than
+// ReadTime (reply_queue.h) loses it, and the call is cancelled.
 //
 // Lifetime: the call owns itself until gRPC calls OnDone; the worker holds a shared_ptr.
 class UnaryCall final : public grpc::ServerUnaryReactor,

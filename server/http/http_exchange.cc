@@ -9,8 +9,8 @@
 namespace lssar {
 namespace {
 
-// A reply's body of more bytes is not copied behind its head.
-constexpr size_t kLargeBodyBytes = size_t{64} << 10;
+// Bytes are appended to the block before up to this size. A body of more bytes is not copied.
+constexpr size_t kBlockBytes = size_t{64} << 10;
 
 // RFC 9110's form: "Sun, 06 Nov 1994 08:49:37 GMT".
 std::string DateNow() {
@@ -60,8 +60,8 @@ void HttpExchange::AddHeader(std::string name, std::string value) {
 
 bool HttpExchange::Attach(std::shared_ptr<HttpCall> call) {
   const std::lock_guard lock(mutex_);
-  if (!has_client_gone_) call_ = std::move(call);
-  return !has_client_gone_;
+  if (!queue_.IsClosed()) call_ = std::move(call);
+  return !queue_.IsClosed();
 }
 
 std::string HttpExchange::Head(int status, std::string_view content_type,
@@ -76,29 +76,33 @@ std::string HttpExchange::Head(int status, std::string_view content_type,
   return head;
 }
 
-void HttpExchange::Append(std::string_view bytes) {
-  if (has_client_gone_) return;
-  output_ += bytes;
-  num_buffered_ += std::ssize(bytes);
-  if (num_buffered_ > buffer_bytes_) has_space_ = false;
+void HttpExchange::Append(std::string bytes) {
+  const int64_t num_bytes = std::ssize(bytes);
+  queue_.Push(std::move(bytes), num_bytes,
+              [](auto& blocks, const std::string& more) -> ReplyQueue<std::string>::Entry* {
+                if (blocks.empty() || blocks.back().reply.size() + more.size() > kBlockBytes) {
+                  return nullptr;
+                }
+                blocks.back().reply += more;
+                return &blocks.back();
+              });
+}
+
+void HttpExchange::End() {
+  state_ = State::kEnded;
+  queue_.End(absl::OkStatus());
 }
 
 void HttpExchange::Reply(HttpReply reply) {
   {
     const std::lock_guard lock(mutex_);
     if (state_ != State::kWaiting) return;
-    state_ = State::kEnded;
-    Append(Head(reply.status, reply.body.empty() ? "" : reply.content_type, reply.headers));
-    if (reply.status != 204) Append(StrCat("Content-Length: ", reply.body.size(), "\r\n"));
-    Append("\r\n");
-    if (request_.method == "HEAD" || has_client_gone_) {
-      // No body.
-    } else if (reply.body.size() < kLargeBodyBytes) {
-      Append(reply.body);
-    } else {
-      num_buffered_ += std::ssize(reply.body);
-      large_body_ = std::move(reply.body);
-    }
+    std::string head =
+        Head(reply.status, reply.body.empty() ? "" : reply.content_type, reply.headers);
+    if (reply.status != 204) head += StrCat("Content-Length: ", reply.body.size(), "\r\n");
+    Append(head + "\r\n");
+    if (request_.method != "HEAD") Append(std::move(reply.body));
+    End();
   }
   hooks_.wake();
 }
@@ -110,8 +114,8 @@ void HttpExchange::BeginStream() {
     state_ = State::kStreaming;
     // X-Accel-Buffering: nginx would keep events back until its buffer is full.
     Append(Head(200, "text/event-stream; charset=utf-8",
-                {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}));
-    Append("Transfer-Encoding: chunked\r\n\r\n");
+                {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}) +
+           "Transfer-Encoding: chunked\r\n\r\n");
   }
   hooks_.wake();
 }
@@ -121,12 +125,13 @@ void HttpExchange::Send(std::string_view bytes) {
   {
     const std::lock_guard lock(mutex_);
     if (state_ != State::kStreaming) return;
-    std::string size_line;
-    AppendHexadecimal(size_line, bytes.size());
-    size_line += "\r\n";
-    Append(size_line);
-    Append(bytes);
-    Append("\r\n");
+    std::string chunk;
+    chunk.reserve(bytes.size() + 16);
+    AppendHexadecimal(chunk, bytes.size());
+    chunk += "\r\n";
+    chunk += bytes;
+    chunk += "\r\n";
+    Append(std::move(chunk));
   }
   hooks_.wake();
 }
@@ -135,8 +140,8 @@ void HttpExchange::EndStream() {
   {
     const std::lock_guard lock(mutex_);
     if (state_ != State::kStreaming) return;
-    state_ = State::kEnded;
     Append("0\r\n\r\n");
+    End();
   }
   hooks_.wake();
 }
@@ -148,26 +153,29 @@ bool HttpExchange::HasStarted() const {
 
 bool HttpExchange::TakeOutput(std::string* output) {
   const std::lock_guard lock(mutex_);
-  output->swap(output_);
-  if (output->empty()) output->swap(large_body_);
-  return !output->empty();
+  auto block = queue_.Take();
+  if (block) *output = std::move(block->reply);
+  return block.has_value();
 }
 
 void HttpExchange::Written(size_t num_bytes) {
   std::shared_ptr<HttpCall> call;
   {
     const std::lock_guard lock(mutex_);
-    num_buffered_ -= int64_t(num_bytes);
-    if (has_space_ || num_buffered_ > buffer_bytes_ / 2) return;
-    has_space_ = true;
+    if (!queue_.Written(int64_t(num_bytes))) return;
     call = call_;
   }
   if (call != nullptr) call->OnSpace();
 }
 
-bool HttpExchange::HasOutput() const {
+std::optional<Clock::time_point> HttpExchange::ReadDeadline() const {
   const std::lock_guard lock(mutex_);
-  return num_buffered_ > 0;
+  return queue_.Deadline();
+}
+
+absl::Status HttpExchange::CheckClient() const {
+  const std::lock_guard lock(mutex_);
+  return queue_.CheckClient();
 }
 
 bool HttpExchange::HasEnded() const {
@@ -179,9 +187,8 @@ void HttpExchange::ClientGone(const absl::Status& reason) {
   std::shared_ptr<HttpCall> call;
   {
     const std::lock_guard lock(mutex_);
-    if (std::exchange(has_client_gone_, true)) return;
-    output_ = {};
-    large_body_ = {};
+    if (queue_.IsClosed()) return;
+    queue_.Close();
     call = call_;
   }
   if (call != nullptr) call->OnClientGone(reason);
@@ -191,7 +198,7 @@ void HttpExchange::Finish(const absl::Status& status) {
   std::shared_ptr<HttpCall> call;
   {
     const std::lock_guard lock(mutex_);
-    has_client_gone_ = true;  // nobody reads any more
+    queue_.Close();
     call = std::exchange(call_, nullptr);
   }
   if (call != nullptr) call->OnFinished(status);

@@ -2,17 +2,19 @@
 #ifndef LSSAR_SERVER_HTTP_HTTP_EXCHANGE_H_
 #define LSSAR_SERVER_HTTP_HTTP_EXCHANGE_H_
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/clock.h"
+#include "server/api/reply_queue.h"
 #include "server/http/http_message.h"
 
 namespace lssar {
@@ -30,8 +32,7 @@ class HttpCall {
   virtual void OnFinished(const absl::Status& status) = 0;
 };
 
-// Producers append and never wait. More than `buffer_bytes` unread bytes turn HasSpace false until
-// half of them are written; a producer that heeds it adds no more than one engine step's output.
+// Producers append to a ReplyQueue and never wait; HasSpace is the queue's.
 //
 // Threads  any, but for the connection's part
 class HttpExchange {
@@ -40,8 +41,8 @@ class HttpExchange {
     std::function<void()> wake;  // there is something to write, or the answer has ended
     std::function<void(std::chrono::milliseconds, std::function<void()>)> run_later;
   };
-  HttpExchange(HttpRequest request, int64_t buffer_bytes, Hooks hooks)
-      : request_(std::move(request)), buffer_bytes_(buffer_bytes), hooks_(std::move(hooks)) {}
+  HttpExchange(HttpRequest request, const StreamOptions& options, Hooks hooks)
+      : request_(std::move(request)), hooks_(std::move(hooks)), queue_(options) {}
 
   HttpRequest& Request() { return request_; }
 
@@ -62,7 +63,7 @@ class HttpExchange {
   void EndStream();
 
   bool HasStarted() const;
-  bool HasSpace() const { return has_space_.load(std::memory_order_relaxed); }
+  bool HasSpace() const { return queue_.HasSpace(); }
 
   // Runs `work` once on a thread of the connection, unless the server ends first.
   void RunLater(std::chrono::milliseconds delay, std::function<void()> work) {
@@ -75,13 +76,15 @@ class HttpExchange {
   bool TakeOutput(std::string* output);
   // That many of the bytes taken have been written.
   void Written(size_t num_bytes);
-  bool HasOutput() const;
-  // The answer is complete: all of it was written, where HasOutput is false.
+  // The answer is complete; it may not be written yet.
   bool HasEnded() const;
   // Whether the connection may carry another request after this answer.
   bool KeepsAlive() const { return request_.keep_alive; }
   // For an answer after which the rest of the request's bytes would be read as a request.
   void ForbidKeepAlive() { request_.keep_alive = false; }
+  // As of ReplyQueue: when the client must have read something, and whether it has.
+  std::optional<Clock::time_point> ReadDeadline() const;
+  absl::Status CheckClient() const;
   void ClientGone(const absl::Status& reason);
   // Lets the call go. Call once, last.
   void Finish(const absl::Status& status);
@@ -92,19 +95,17 @@ class HttpExchange {
   std::string Head(int status, std::string_view content_type,
                    const std::vector<HttpHeader>& headers) const;
   // Under the lock.
-  void Append(std::string_view bytes);
+  void Append(std::string bytes);
+  // No output follows. Under the lock.
+  void End();
 
   HttpRequest request_;
-  const int64_t buffer_bytes_;
   const Hooks hooks_;
-  std::atomic<bool> has_space_ = true;  // written under the lock
 
   mutable std::mutex mutex_;
   State state_ = State::kWaiting;
-  bool has_client_gone_ = false;
   std::vector<HttpHeader> headers_;
-  std::string output_, large_body_;  // written in this order
-  int64_t num_buffered_ = 0;         // of both, and of what was taken but is not written yet
+  ReplyQueue<std::string> queue_;  // of bytes, in blocks
   std::shared_ptr<HttpCall> call_;
 };
 

@@ -350,8 +350,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Open(const ServerOptions
                       .metrics = parts.metrics == nullptr ? nullptr : &parts.metrics->HttpPort()};
   transport.log = parts.log;
   transport.handshake_timeout = absl::ToChronoMilliseconds(connection.handshake_timeout);
-  transport.buffer_bytes = options.stream.buffer_bytes;
-  transport.client_timeout = absl::ToChronoMilliseconds(options.stream.client_timeout);
+  transport.stream = options.stream;
   ASSIGN_OR_RETURN(state->transport, HttpTransport::Open(transport, std::move(tls), state.get()));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(state)));
 }

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "base/thread_name.h"
@@ -29,7 +30,6 @@ namespace {
 
 namespace asio = boost::asio;
 using asio::ip::tcp;
-using Clock = std::chrono::steady_clock;
 using ErrorCode = boost::system::error_code;
 
 constexpr int kNumThreads = 2;
@@ -244,7 +244,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
         if (!error) work();
       });
     };
-    return std::make_shared<HttpExchange>(std::move(request), port_.options.buffer_bytes,
+    return std::make_shared<HttpExchange>(std::move(request), port_.options.stream,
                                           std::move(hooks));
   }
 
@@ -280,19 +280,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void Flush() {
-    if (phase_ == Phase::kClosed || exchange_ == nullptr || is_writing_) return;
+    if (phase_ == Phase::kClosed || exchange_ == nullptr) return;
+    SetAnswerDeadline();
+    if (is_writing_) return;
     output_.clear();
     if (exchange_->TakeOutput(&output_)) {
       num_written_ = 0;
       is_writing_ = true;
       is_writing_answer_ = true;
-      output_deadline_ = Clock::time_point::max();
-      const TransportOptions& options = port_.options;
-      if (exchange_->HasEnded() && std::ssize(output_) > options.buffer_bytes) {
-        output_deadline_ = Clock::now() + options.client_timeout *
-                                              (std::ssize(output_) / options.buffer_bytes + 1);
-      }
-      SetAnswerDeadline();
       WriteOn();
     } else if (exchange_->HasEnded()) {
       EndAnswer();
@@ -321,7 +316,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
       return;
     }
     is_writing_ = false;
-    if (phase_ == Phase::kAnswer) deadline_ = Clock::time_point::max();
     if (output_.capacity() > kBodyReadBytes) output_ = {};
     Flush();
   }
@@ -356,18 +350,18 @@ class Connection : public std::enable_shared_from_this<Connection> {
     exchange->Finish(reason);
   }
 
-  // A client must read something in each timeout. One that trickles would hold a large reply, which
-  // is not written step by step as a stream is, without end: that one has a deadline as a whole.
+  // When a client that does not read loses its connection.
   void SetAnswerDeadline() {
-    const std::chrono::milliseconds timeout = port_.options.client_timeout;
-    if (phase_ != Phase::kAnswer || timeout.count() == 0) return;
-    SetDeadline(std::min(
-        timeout, std::chrono::ceil<std::chrono::milliseconds>(output_deadline_ - Clock::now())));
+    if (phase_ == Phase::kAnswer && exchange_ != nullptr) {
+      SetDeadlineAt(exchange_->ReadDeadline().value_or(Clock::time_point::max()));
+    }
   }
 
+  void SetDeadline(std::chrono::milliseconds from_now) { SetDeadlineAt(Clock::now() + from_now); }
+
   // One timer is enough: it looks at the deadline in force when it fires.
-  void SetDeadline(std::chrono::milliseconds from_now) {
-    deadline_ = Clock::now() + from_now;
+  void SetDeadlineAt(Clock::time_point at) {
+    deadline_ = at;
     if (timer_at_ <= deadline_) return;
     timer_at_ = deadline_;
     timer_.expires_at(deadline_);
@@ -381,9 +375,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void OnTimer() {
     timer_at_ = Clock::time_point::max();
     if (phase_ == Phase::kClosed || deadline_ == Clock::time_point::max()) return;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now());
-    if (left.count() > 0) {
-      SetDeadline(left);
+    if (deadline_ > Clock::now()) {
+      SetDeadlineAt(deadline_);
       return;
     }
     switch (phase_) {
@@ -394,10 +387,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
                                                   : "the request's body did not come in time"));
         return;
       case Phase::kAnswer:
-        Close(absl::AbortedError(
-            StrCat(Clock::now() >= output_deadline_ ? "the client has read too slowly"
-                                                    : "the client has read nothing",
-                   " for ", port_.options.client_timeout.count(), " ms (--slow-client-timeout)")));
+        if (const absl::Status status = exchange_->CheckClient(); !status.ok()) {
+          Close(status);
+        } else {
+          SetAnswerDeadline();
+        }
         return;
       default: Close(absl::CancelledError("the connection was idle for too long"));
     }
@@ -426,7 +420,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool is_writing_answer_ = false;  // not a 100 Continue
   std::string output_;
   size_t num_written_ = 0;
-  Clock::time_point output_deadline_ = Clock::time_point::max();  // to have written output_
 };
 
 // The answer to a connection that is one too many.

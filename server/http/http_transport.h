@@ -33,10 +33,8 @@ struct TransportOptions {
   std::string listen = {};  // HOST:PORT; port 0: any free one
   // A connection beyond these is answered with 503 or 429 and closed; with TLS it is only closed.
   ConnectionLimiter::Options limits = {.max_connections = 4096};
-  const Log* log = nullptr;                 // outlives the transport; null: no log lines
-  int64_t buffer_bytes = int64_t{1} << 20;  // of one answer, before its producer has to wait
-  // How long a client may read nothing while an answer waits for it; zero: without limit.
-  std::chrono::milliseconds client_timeout = std::chrono::seconds(60);
+  const Log* log = nullptr;   // outlives the transport; null: no log lines
+  StreamOptions stream = {};  // of one answer
   std::chrono::milliseconds handshake_timeout = std::chrono::seconds(10);  // of TLS
   std::chrono::milliseconds head_timeout = std::chrono::seconds(10);
   std::chrono::milliseconds body_timeout = std::chrono::minutes(2);

@@ -224,7 +224,7 @@ class HttpTransportTest : public testing::Test, public HttpHandler {
 constexpr char kGet[] = "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
 
 TEST_F(HttpTransportTest, AProducerHearsWhenTheClientIsBehindAndWhenItHasCaughtUp) {
-  Open({.buffer_bytes = 64 << 10});
+  Open({.stream = {.buffer_bytes = 64 << 10}});
   const int client = ConnectTo(transport_->Port());
   SendAll(client, kGet);
   const auto exchange = Next();
@@ -253,7 +253,7 @@ TEST_F(HttpTransportTest, AProducerHearsWhenTheClientIsBehindAndWhenItHasCaughtU
 }
 
 TEST_F(HttpTransportTest, AClientThatReadsNothingLosesItsConnection) {
-  Open({.buffer_bytes = 64 << 10, .client_timeout = milliseconds(200)});
+  Open({.stream = {.buffer_bytes = 64 << 10, .client_timeout = absl::Milliseconds(200)}});
   const int client = ConnectTo(transport_->Port());
   SendAll(client, kGet);
   const auto exchange = Next();
@@ -275,7 +275,7 @@ TEST_F(HttpTransportTest, AClientThatReadsNothingLosesItsConnection) {
 
 TEST_F(HttpTransportTest, AClientThatTricklesALargeReplyLosesItsConnection) {
   // 32 MiB have 3 timeouts. The client reads something in each, but takes more than 10 for all.
-  Open({.buffer_bytes = 16 << 20, .client_timeout = milliseconds(500)});
+  Open({.stream = {.buffer_bytes = 16 << 20, .client_timeout = absl::Milliseconds(500)}});
   const int client = ConnectTo(transport_->Port());
   const int window = 64 << 10;
   ASSERT_EQ(setsockopt(client, SOL_SOCKET, SO_RCVBUF, &window, sizeof(window)), 0);
