@@ -19,14 +19,14 @@ def open_text(path):
     return open(path, encoding='utf-8')
 
 
-def _files(directory, suffix):
+def files(directory, suffix):
     root = pathlib.Path(directory)
     return sorted([*root.glob(f'*{suffix}'), *root.glob(f'*{suffix}.xz')])
 
 
 def texts(directory):
     """The documents of every *.txt."""
-    for path in _files(directory, '.txt'):
+    for path in files(directory, '.txt'):
         lines = []
         with open_text(path) as file:
             for line in file:
@@ -41,7 +41,7 @@ def texts(directory):
 
 def dialogs(directory):
     """The dialogs of every *.jsonl, as the chat template of export.py writes them."""
-    for path in _files(directory, '.jsonl'):
+    for path in files(directory, '.jsonl'):
         with open_text(path) as file:
             for line in file:
                 messages = json.loads(line)['messages']

@@ -4,6 +4,8 @@ Runs itself in an environment with the packages of the [import] extra from PyPI.
 sources are compared with are plain_models.py; GGUF files are written by PyPI's gguf.
 """
 
+import contextlib
+import io
 import json
 import os
 import pathlib
@@ -13,6 +15,7 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -35,8 +38,8 @@ import gguf  # noqa: E402
 import numpy as np  # noqa: E402
 
 import plain_models  # noqa: E402
-from lssar_client.checkpoints import (arrays, convert, gguf_file, served,  # noqa: E402
-                                      sources, tensor_file)
+from lssar_client.checkpoints import (arrays, command, convert, delta,  # noqa: E402
+                                      gguf_file, golden, served, sources, tensor_file)
 from lssar_client.checkpoints.errors import CheckpointError  # noqa: E402
 
 SERVER = os.environ['LSSAR_SERVER']
@@ -277,6 +280,101 @@ class GgufTypesTest(Folder):
         half = {name: tensor.astype(np.float16) if tensor.ndim == 2 else tensor
                 for name, tensor in rounded.items()}
         self.check(out, plain_models.llama(CONFIG, half, TOKENS))
+
+
+class DeltaTest(Folder):
+    """--base and --delta build the trained checkpoint, or nothing."""
+
+    def setUp(self):
+        kind = gguf.GGMLQuantizationType.Q4_1
+        weights = plain_models.llama_weights(CONFIG)
+        self.base = write_gguf(self.path('base.gguf'), CONFIG, weights,
+                               types={'proj.weight': kind, 'tokens.weight': kind})
+        self.imported, report = self.run_import(self.base)
+        tensors = {name.removeprefix('transformer.'): tensor for name, tensor in
+                   tensor_file.TensorFile(self.imported + '/model.safetensors').tensors().items()}
+        rng, trained = np.random.default_rng(0), {}
+        for name in ('h.0.attn.c_attn.weight', 'h.1.ln_1.weight', 'h.1.ln_2.weight'):
+            wide = arrays.widen(tensors[name], np.float32)
+            trained[name] = wide + rng.normal(size=wide.shape).astype(np.float32) * (
+                name != 'h.1.ln_2.weight')
+        hashes = {os.path.basename(path): digest for path, digest in report.sources.items()}
+        self.tensors, self.trained = tensors, trained
+        self.written = delta.write(
+            self.path('delta'), hashes, {'dtype': None, 'set': {}, 'ignore': []}, report.config,
+            tensors, {'attention': {'kind': 'lssar', 'p': 15}}, trained)
+
+    def build(self, base, *more):
+        """The exit code of `lssar import` and what it wrote to stderr."""
+        with unittest.mock.patch('sys.argv', [
+                'lssar', 'import', '--base', base, '--delta', self.path('delta'), '--out',
+                self.path('built'), '--overwrite', '--no-generate', *more]):
+            with contextlib.redirect_stderr(io.StringIO()) as said, (
+                    contextlib.redirect_stdout(io.StringIO())):
+                return command.main(), said.getvalue()
+
+    def test_build(self):
+        self.assertEqual(self.build(self.base), (0, ''))
+        with open(self.path('built') + '/config.json') as file:
+            self.assertEqual(json.load(file)['attention'], {'kind': 'lssar', 'p': 15})
+        built = tensor_file.TensorFile(self.path('built') + '/model.safetensors').tensors()
+        self.assertNotIn('h.1.ln_2.weight', self.written.differences)
+        for name, tensor in self.tensors.items():
+            found = arrays.widen(built['transformer.' * (name != 'lm_head.weight') + name])
+            expected = self.trained.get(name, arrays.widen(tensor))
+            bound = {'h.0.attn.c_attn.weight': 0.05, 'h.1.ln_1.weight': 1e-6}.get(name, 0)
+            self.assertLessEqual(np.abs(found - expected).max(), bound, name)
+        # The golden rows are those of the new attention, so the server's self-check passes.
+        self.assertNotEqual(
+            *([logits[-1].tolist() for _, _, logits in golden.read(folder)][0]
+              for folder in (self.imported, self.path('built'))))
+        with served.running(SERVER, self.path('built'), '--threads', '1') as client:
+            self.assertEqual(client.get_info().attention_kind, 'lssar')
+
+    def test_another_base(self):
+        with open(self.base, 'rb') as file:
+            changed = bytearray(file.read())
+        changed[-1] ^= 1
+        pathlib.Path(self.path('other.gguf')).write_bytes(changed)
+        code, said = self.build(self.path('other.gguf'))
+        self.assertEqual(code, 1)
+        self.assertRegex(said, 'made for a base whose base.gguf has sha256 [0-9a-f]{64}; this one')
+        self.assertFalse(os.path.exists(self.path('built')))
+
+    def test_another_result(self):
+        manifest = pathlib.Path(self.path('delta') + '/delta.json')
+        manifest.write_text(manifest.read_text().replace(self.written.checkpoint, '0' * 64))
+        code, said = self.build(self.base)
+        self.assertEqual(code, 1)
+        self.assertIn('must be ' + '0' * 64, said)
+        self.assertFalse(os.path.exists(self.path('built')))
+
+    def test_flags_that_contradict(self):
+        code, said = self.build(self.base, '--p', '3')
+        self.assertEqual(code, 2)
+        self.assertIn('--p and --delta are both given', said)
+
+    def test_damaged_deltas(self):
+        tensors = self.path('delta') + '/delta.safetensors'
+        manifest = pathlib.Path(self.path('delta') + '/delta.json')
+        for old, new, pattern in (('lssar-delta-1', 'x', 'format is'),
+                                  ('"base": {', '"base": {"a": "b",', 'base'),
+                                  ('"dtype": null', '"dtype": "fp8"', 'import.dtype')):
+            content = manifest.read_text()
+            self.assertIn(old, content)
+            manifest.write_text(content.replace(old, new))
+            self.assertRegex(self.build(self.base)[1], pattern)
+            manifest.write_text(content)
+        codes = np.zeros((3, 64), np.int8)
+        for outputs, pattern in (
+                ({'x': codes}, 'must be I8 with "x_scale"'),
+                ({'x': np.zeros(3, np.float32)}, r'"x" is \[3\]; the base has none'),
+                ({'ln_f.weight': np.zeros(3, np.float32)}, r'is \[3\]; the base has \[64\]')):
+            tensor_file.write(tensors, [tensor_file.output_of(name, each)
+                                        for name, each in outputs.items()], {})
+            code, said = self.build(self.base)
+            self.assertEqual(code, 1)
+            self.assertRegex(said, pattern)
 
 
 def text(value):

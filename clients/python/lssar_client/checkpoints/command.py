@@ -38,6 +38,7 @@ examples:
       --set rope_theta=10000 --set rope_layout=half --tokenizer gpt2/
   lssar import state_step005100.pt --out model --attention lssar --p 15 --set n_head=6 \\
       --set n_positions=1024 --set embedding_norm=true --set final_logit_softcapping=30
+  lssar import --base SmolLM2-135M-Instruct.Q4_1.gguf --delta models/zoo/smollm2-lssar --out model
 '''
 QUANTIZE_HELP = '''
 int8: matrices become int8 with a bf16 scale for each 64 elements of a row, as the server's --dtype
@@ -95,7 +96,10 @@ def _parser() -> argparse.ArgumentParser:
 
     importer = add('import', 'Import a checkpoint of Hugging Face, llama.cpp (GGUF), nanoGPT, '
                    'modded-nanogpt or llm.c.', IMPORT_HELP)
-    importer.add_argument('source', metavar='SOURCE')
+    importer.add_argument('source', metavar='SOURCE', nargs='?')
+    importer.add_argument('--base', metavar='SOURCE', help='SOURCE, with --delta')
+    importer.add_argument('--delta', metavar='DIR', help='what training changed in SOURCE '
+                          '(models/training/heal): builds the trained checkpoint')
     importer.add_argument('--out', required=True, metavar='DIR', help='the checkpoint directory')
     importer.add_argument('--attention', metavar='KIND',
                           help='lssar, lssa, softmax, ...: the kinds of models/README.md')
@@ -146,9 +150,25 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _source(arguments: argparse.Namespace) -> str:
+    """SOURCE or --base. Errors: UsageError, also for flags that a delta says itself."""
+    source: str | None = arguments.source or arguments.base
+    if source is None or (arguments.source and arguments.base):
+        raise UsageError('give SOURCE, or --base SOURCE and --delta DIR')
+    if arguments.base and not arguments.delta:
+        raise UsageError('--base needs --delta; without a delta give SOURCE alone')
+    if arguments.delta:
+        for flag in ('attention', 'p', 'phi', 'set', 'ignore', 'dtype'):
+            if getattr(arguments, flag) not in (None, []):
+                raise UsageError(f'--{flag} and --delta are both given; the delta says how its '
+                                 'base is imported')
+    return source
+
+
 def _import(arguments: argparse.Namespace) -> int:
     from lssar_client.checkpoints import convert, served, settings
 
+    source = _source(arguments)
     given = {**settings.parse_assignments(arguments.set)}
     for field, value in settings.given_attention(arguments.attention, arguments.p,
                                                  arguments.phi).items():
@@ -156,8 +176,9 @@ def _import(arguments: argparse.Namespace) -> int:
             raise UsageError(f'--{field} and --set {field} are both given')
         given[field] = value
     report = convert.run(convert.Options(
-        arguments.source, arguments.out, given, set(arguments.ignore), arguments.tokenizer,
-        arguments.dtype, arguments.overwrite, shlex.join(['lssar', *sys.argv[1:]])))
+        source, arguments.out, given, set(arguments.ignore), arguments.tokenizer,
+        arguments.dtype, arguments.overwrite, shlex.join(['lssar', *sys.argv[1:]]),
+        arguments.delta))
     if not arguments.json:
         print(convert.render(report), flush=True)
     try:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from lssar_client.checkpoints import (arrays, directory, gguf_source, golden, names, settings,
-                                      sources, tensor_file, tokenizer_files)
+from lssar_client.checkpoints import (arrays, delta, directory, gguf_source, golden, names,
+                                      settings, sources, tensor_file, tokenizer_files)
 from lssar_client.checkpoints.arrays import Array, log_softmax, widen
 from lssar_client.checkpoints.errors import CheckpointError, JsonObject
 
@@ -32,6 +32,7 @@ class Options:
     dtype: str | None = None  # one of MATRIX_TYPES; None: the source's
     overwrite: bool = False
     command: str = ''  # for the metadata
+    delta: str | None = None  # a directory of delta.py; it also says how its base is imported
 
 
 @dataclasses.dataclass
@@ -172,7 +173,14 @@ def _largest_change(a: list[Array], b: list[Array]) -> float:
 def run(options: Options) -> Report:
     """Imports. Errors: CheckpointError; nothing is left in `out` then."""
     directory.check_target(options.out, options.overwrite)
+    change = delta.read(options.delta) if options.delta else None
+    if change:
+        options = dataclasses.replace(options, given=change.given, ignored=change.ignored,
+                                      dtype=change.dtype)
     source = sources.read(options.source, options.ignored)
+    hashes = {path: directory.sha256(path) for path in source.files}
+    if change:
+        change.check_base(hashes)
     mapped = names.apply(source.rules, source.tensors)
     _refuse_unknown(source, mapped)
     if source.is_transposed:
@@ -190,17 +198,22 @@ def run(options: Options) -> Report:
 
     types = {name: _stored_type(name, tensor, dtype)
              for name, tensor in mapped.tensors.items()}
+    if change:  # a delta adds to the tensors as they are stored
+        config, mapped.tensors = change.apply(config, {
+            name: arrays.convert(tensor, types[name]) for name, tensor in mapped.tensors.items()})
+        origins.update({field: f'delta: {change.path}' for field in change.config})
+        change.check_result(config, mapped.tensors)
 
     def stored(name: str) -> Array | None:
         tensor = mapped.tensors.get(name)
         return None if tensor is None else arrays.convert(tensor, types[name])
+
 
     logits = golden.compute(config, stored)
     is_rounded = any(types[name] != arrays.type_name(tensor)
                      for name, tensor in mapped.tensors.items())
     rounding = (_largest_change(golden.compute(config, mapped.tensors.get), logits)
                 if is_rounded else None)
-    hashes = {path: directory.sha256(path) for path in source.files}
     metadata = {'format': 'pt', 'source_format': source.format, 'command': options.command,
                 'versions': directory.versions(),
                 'source_sha256': json.dumps({os.path.basename(path): each

@@ -14,8 +14,7 @@ import os
 
 import numpy as np
 
-from lssar_client.checkpoints import (calibration, directory, export, golden, int4, names,
-                                      tensor_file)
+from lssar_client.checkpoints import directory, export, golden, int4, names, tensor_file
 from lssar_client.checkpoints.arrays import Array, convert, widen
 from lssar_client.checkpoints.errors import CheckpointError, UsageError
 
@@ -70,6 +69,8 @@ def run(path: str, out: str, overwrite: bool, command: str, options: Options = O
     if options.dtype == 'int4':
         scheme = ', rounded to nearest'
     if options.calibration:
+        from lssar_client.checkpoints import calibration  # runs a server, so it needs gRPC
+
         tokens = calibration.tokenize(path, options.calibration)
         hessians = calibration.hessians(config, tensors, tokens)
         scheme = f', error feedback from {len(tokens):,} tokens'

@@ -1,0 +1,162 @@
+"""The forward pass of an imported checkpoint, written for training: batches, bfloat16, gradients.
+
+Weights have the names of models/README.md without `transformer.`. The teacher and the student are
+two Decoders that share every frozen tensor: the student has tensors of its own for what it trains.
+"""
+
+import dataclasses
+
+import torch
+import torch.nn.functional as F
+
+import attention
+
+ACTIVATIONS = {
+    'gelu_new': lambda x: F.gelu(x, approximate='tanh'),
+    'gelu_pytorch_tanh': lambda x: F.gelu(x, approximate='tanh'),
+    'gelu': F.gelu,
+    'relu': F.relu,
+    'relu2': lambda x: F.relu(x).square(),
+    'silu': F.silu,
+}
+# Fields of config.json that change the function and that this file does not compute.
+REFUSED = {
+    'embedding_norm': (None, False),
+    'norm_position': (None, 'pre'),
+    'qk_norm': (None,),
+    'rope_scaling': (None,),
+    'final_logit_softcapping': (None,),
+    'attention_residual_scale': (None, 1),
+    'mlp_residual_scale': (None, 1),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """What config.json says of the model, besides its attention."""
+
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rotary_dims: int
+    rope_theta: float
+    rope_layout: str
+    norm: str
+    epsilon: float
+    activation: str
+    is_gated: bool
+    is_parallel: bool
+
+
+def shape_of(config):
+    """The Shape of a config.json. Exits if it asks for what is not computed here."""
+    for field, computed in REFUSED.items():
+        if config.get(field) not in computed:
+            raise SystemExit(f'config.json: {field} is {config[field]!r}; models/training/heal '
+                             f'computes {computed[-1]!r} alone')
+    heads = config['n_head']
+    head_dim = config.get('head_dim') or config['n_embd'] // heads
+    return Shape(
+        config['n_layer'], heads, config.get('num_key_value_heads') or heads, head_dim,
+        int(head_dim * config.get('partial_rotary_factor', 1)), config['rope_theta'],
+        config.get('rope_layout', 'half'), config.get('normalization', 'layer_norm'),
+        config.get('layer_norm_epsilon', 1e-5), config['activation_function'],
+        config.get('mlp_kind') == 'gated', bool(config.get('parallel_residual')))
+
+
+class Decoder:
+    """Hidden states are float32. Products run in `dtype`; rotation and attention in float32.
+
+    weights: {name: tensor}. kind, p: of the attention (attention.py).
+    """
+
+    def __init__(self, shape, weights, kind, p=15, dtype=torch.float32):
+        self.shape, self.weights, self.kind, self.p, self.dtype = shape, weights, kind, p, dtype
+        self.angles = {}
+
+    def linear(self, x, name, rows=slice(None)):
+        """x W^T + b with the chosen rows of W, in `dtype`."""
+        weight, bias = self.weights[name + '.weight'], self.weights.get(name + '.bias')
+        bias = None if bias is None else bias[rows].to(self.dtype)
+        return F.linear(x.to(self.dtype), weight[rows].to(self.dtype), bias)
+
+    def norm(self, x, name):
+        if self.shape.norm == 'layer_norm':
+            x = x - x.mean(-1, keepdim=True)
+        x = x * (x.square().mean(-1, keepdim=True) + self.shape.epsilon).rsqrt()
+        weight, bias = self.weights.get(name + '.weight'), self.weights.get(name + '.bias')
+        x = x if weight is None else x * weight
+        return x if bias is None else x + bias
+
+    def rotate(self, x):
+        """Rotary embedding of x [batch, heads, length, head_dim]."""
+        length, dims = x.shape[-2], self.shape.rotary_dims
+        if (length, x.device) not in self.angles:
+            pairs = torch.arange(0, dims, 2, dtype=torch.float64)
+            angles = torch.arange(length)[:, None] * self.shape.rope_theta ** (-pairs / dims)
+            self.angles[length, x.device] = [part.float().to(x.device)
+                                             for part in (angles.cos(), angles.sin())]
+        cos, sin = self.angles[length, x.device]
+        turned, rest = x[..., :dims], x[..., dims:]
+        if self.shape.rope_layout == 'half':
+            a, b = turned[..., : dims // 2], turned[..., dims // 2 :]
+            turned = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+        else:
+            a, b = turned[..., ::2], turned[..., 1::2]
+            turned = torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
+        return torch.cat((turned, rest), -1) if rest.shape[-1] else turned
+
+    def project(self, y, layer, part):
+        """'q', 'k' or 'v' of normed hidden states y: [batch, heads or kv_heads, length, dim]."""
+        dim, queries, keys = self.shape.head_dim, self.shape.heads, self.shape.kv_heads
+        first = {'q': 0, 'k': queries, 'v': queries + keys}[part] * dim
+        count = queries if part == 'q' else keys
+        x = self.linear(y, f'h.{layer}.attn.c_attn', slice(first, first + count * dim))
+        x = x.float().unflatten(-1, (count, dim)).transpose(1, 2)
+        return x if part == 'v' else self.rotate(x)
+
+    def attend(self, q, k, v):
+        """Causal attention, each head with its K/V head: [batch, length, heads * dim]."""
+        group = self.shape.heads // self.shape.kv_heads
+        k, v = (x.repeat_interleave(group, 1) if group > 1 else x for x in (k, v))
+        if self.kind == 'softmax' and hasattr(F, 'scaled_dot_product_attention'):
+            q, k, v = (x.to(self.dtype) for x in (q, k, v))
+            out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            out = attention.fastest_attention(q, k, v, self.kind, self.p)
+        return out.transpose(1, 2).flatten(2)
+
+    def attended(self, y, layer):
+        """The attention's contribution to the hidden states, from normed hidden states y."""
+        q, k, v = (self.project(y, layer, part) for part in 'qkv')
+        return self.linear(self.attend(q, k, v), f'h.{layer}.attn.c_proj')
+
+    def after_attention(self, x, attended, layer):
+        """The hidden states behind a block, from those before it and attended()."""
+        middle = x + attended
+        y = self.norm(x if self.shape.is_parallel else middle, f'h.{layer}.ln_2')
+        activate = ACTIVATIONS[self.shape.activation]
+        up = self.linear(y, f'h.{layer}.mlp.c_fc')
+        if self.shape.is_gated:
+            up = activate(self.linear(y, f'h.{layer}.mlp.c_gate')) * up
+        else:
+            up = activate(up)
+        return middle + self.linear(up, f'h.{layer}.mlp.c_proj')
+
+    def block(self, x, layer):
+        return self.after_attention(x, self.attended(self.norm(x, f'h.{layer}.ln_1'), layer), layer)
+
+    def embed(self, tokens):
+        return self.weights['wte.weight'][tokens].float()
+
+    def hidden(self, tokens):
+        """What the output projection reads: tokens [batch, length] -> [batch, length, n_embd]."""
+        x = self.embed(tokens)
+        for layer in range(self.shape.layers):
+            x = self.block(x, layer)
+        return self.norm(x, 'ln_f')
+
+    def head(self):
+        """The output projection [vocab_size, n_embd]."""
+        return self.weights.get('lm_head.weight', self.weights['wte.weight'])

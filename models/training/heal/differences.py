@@ -1,0 +1,77 @@
+"""A run's base, imported; its result as a delta; and a run that begins from a delta."""
+
+import importlib
+import json
+import pathlib
+import sys
+import types
+
+import torch
+
+CLIENT = pathlib.Path(__file__).resolve().parents[3] / 'clients/python/lssar_client'
+
+
+def client(module):
+    """A module of lssar_client.checkpoints: the installed one, or that of this repository.
+
+    The latter is loaded without lssar_client itself, which needs gRPC and generated stubs.
+    """
+    try:
+        import lssar_client  # noqa: F401
+    except ImportError:
+        package = types.ModuleType('lssar_client')
+        package.__path__ = [str(CLIENT)]
+        sys.modules['lssar_client'] = package
+    return importlib.import_module(f'lssar_client.checkpoints.{module}')
+
+
+def import_base(base, directory, dtype=None, assignments=(), ignored=()):
+    """What `lssar import` writes for the base with softmax attention, and import.json beside it."""
+    settings = client('settings')
+    given = {'attention': {'kind': 'softmax'}, **settings.parse_assignments(list(assignments))}
+    try:
+        client('convert').run(client('convert').Options(
+            base, directory, given, set(ignored), dtype=dtype, command='models/training/heal'))
+    except client('errors').CheckpointError as error:
+        raise SystemExit(str(error))
+    with open(f'{directory}/import.json', 'w', encoding='utf-8') as file:
+        json.dump({'dtype': dtype, 'set': given, 'ignore': sorted(ignored)}, file, indent=2)
+
+
+def _teacher(run):
+    """(config, tensors as numpy arrays under our names, metadata) of RUN/teacher."""
+    file = client('tensor_file').TensorFile(f'{run.directory}/teacher/model.safetensors')
+    with open(f'{run.directory}/teacher/config.json', encoding='utf-8') as text:
+        config = json.load(text)
+    config.pop('model_type')
+    tensors = {name.removeprefix('transformer.'): tensor for name, tensor in file.tensors().items()}
+    return config, tensors, file.metadata
+
+
+def write(run):
+    """Writes RUN/delta from the averaged weights."""
+    config, tensors, metadata = _teacher(run)
+    with open(f'{run.directory}/teacher/import.json', encoding='utf-8') as file:
+        imported = json.load(file)
+    trained = {name: tensor.cpu().numpy() for name, tensor in run.average.items()}
+    p = int(run.p) if run.p == int(run.p) else run.p
+    return client('delta').write(
+        f'{run.directory}/delta', json.loads(metadata['source_sha256']), imported, config, tensors,
+        {'attention': {'kind': 'lssar', 'p': p}}, trained)
+
+
+def start(run, directory):
+    """Begins at distillation with the weights of a delta. The optimizer starts afresh."""
+    change = client('delta').read(directory)
+    if change.config.get('attention') != {'kind': 'lssar', 'p': run.p}:
+        raise SystemExit(f'{directory}: attention is {change.config.get("attention")}; the run has '
+                         f'p {run.p:g}')
+    config, tensors, metadata = _teacher(run)
+    change.check_base(json.loads(metadata['source_sha256']))
+    config, changed = change.apply(config, tensors)
+    change.check_result(config, changed)
+    widen = client('arrays').widen
+    weights = {name: torch.from_numpy(widen(changed[name], 'float32').copy())
+               for name in run.trained}
+    run.set_weights(weights, weights)
+    run.next_stage()

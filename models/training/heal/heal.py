@@ -1,0 +1,310 @@
+"""Turns a checkpoint with softmax attention into one with LSSAR, by learning from itself.
+
+    heal.py --base BASE --corpus CORPUS --out RUN [--preset cpu] [--p 15]
+
+BASE is what `lssar import` reads: a Hugging Face directory, a GGUF file, a checkpoint. The same
+command resumes a stopped run. RUN gets teacher/ (BASE, imported), data/ (token ids), state.pt,
+log.jsonl, curve.svg, and delta/: what changed, for `lssar import --base BASE --delta RUN/delta`.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+# attention_cpu.cc has threads of its own: BLAS with threads inside them is 40 times slower.
+os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')
+
+import torch  # noqa: E402
+
+import checkpoint_files  # noqa: E402
+import curve  # noqa: E402
+import decoder  # noqa: E402
+import differences  # noqa: E402
+import budgets  # noqa: E402
+import streams  # noqa: E402
+import rows  # noqa: E402
+import stages  # noqa: E402
+
+STAGES = ('transfer', 'distil')
+LOG_STEPS = 10
+LENGTHS = (512, 2048)  # of the held-out rows
+HELD_OUT_TOKENS = 8192  # of each length
+CLIP = 1.0  # largest norm of a distillation gradient; transfer's layers have losses of their own
+
+
+def read_teacher(directory):
+    """(config, {name: tensor}) of a checkpoint directory. Exits unless its attention is softmax."""
+    with open(f'{directory}/config.json', encoding='utf-8') as file:
+        config = json.load(file)
+    if config.get('attention') != {'kind': 'softmax'}:
+        raise SystemExit(f'{directory}: attention is {config.get("attention")}; the teacher needs '
+                         '{"kind": "softmax"}')
+    tensors = checkpoint_files.read_safetensors(f'{directory}/model.safetensors')
+    return config, {name.removeprefix('transformer.'): tensor for name, tensor in tensors.items()}
+
+
+def is_trained(name):
+    """The attention's matrices and biases, and every norm."""
+    return '.attn.' in name or '.ln_' in name or name.startswith('ln_f')
+
+
+class Run:
+    """Teacher, student, optimizer and progress."""
+
+    def __init__(self, preset, directory, p=15, seed=0, device='cpu'):
+        self.preset, self.directory, self.p, self.seed = preset, directory, p, seed
+        self.device = torch.device(device)
+        config, tensors = read_teacher(f'{directory}/teacher')
+        shape, vocabulary = decoder.shape_of(config), config['vocab_size']
+        dtype = torch.bfloat16 if preset.bf16 else torch.float32
+        frozen = {name: tensor.to(self.device, dtype if tensor.dim() == 2 else torch.float32)
+                  for name, tensor in tensors.items()}
+        self.trained = {name: tensor.float().to(self.device).clone().requires_grad_()
+                        for name, tensor in tensors.items() if is_trained(name)}
+        self.average = {name: tensor.detach().clone() for name, tensor in self.trained.items()}
+        self.teacher = decoder.Decoder(shape, frozen, 'softmax', dtype=dtype)
+        self.student = decoder.Decoder(shape, {**frozen, **self.trained}, 'lssar', p, dtype)
+        self.averaged = decoder.Decoder(shape, {**frozen, **self.average}, 'lssar', p, dtype)
+        self.rows = rows.Rows(f'{directory}/data', vocabulary, budgets.SHARES, seed)
+        self.vocabulary = vocabulary
+        self.stage, self.step, self.tokens, self.spent_s = 0, 0, 0, 0.0
+        self.optimizer = self.new_optimizer()
+
+    @property
+    def plan(self):
+        """The running stage's part of the preset."""
+        return getattr(self.preset, STAGES[self.stage])
+
+    def parameters(self):
+        """{name: tensor} that the stage trains."""
+        if STAGES[self.stage] == 'distil':
+            return self.trained
+        return {name: tensor for name, tensor in self.trained.items() if '.attn.c_attn.' in name}
+
+    def new_optimizer(self):
+        named = self.parameters().items()
+        groups = [{'params': [w for _, w in named if w.dim() == 2], 'rate': self.plan.lr},
+                  {'params': [w for _, w in named if w.dim() < 2], 'rate': self.plan.vector_lr}]
+        return torch.optim.Adam([group for group in groups if group['params']], lr=self.plan.lr,
+                                betas=(0.9, 0.95))
+
+    def train_step(self):
+        """One step. Returns (loss, tokens)."""
+        num_rows, length, at_a_time = self.plan.row_count(self.step)
+        tokens = self.rows.draw(self.stage, self.step, num_rows, length).to(self.device)
+        backward = getattr(stages, STAGES[self.stage])
+        loss = 0.0
+        for part in tokens.split(at_a_time):
+            share = len(part) / num_rows
+            loss += share * backward(self.teacher, self.student, part, share)
+        if STAGES[self.stage] == 'distil':
+            torch.nn.utils.clip_grad_norm_(self.parameters().values(), CLIP)
+        for group in self.optimizer.param_groups:
+            group['lr'] = group['rate'] * self.plan.rate_scale(self.step)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        self.tokens += tokens.numel()
+        self.update_average()
+        return loss, tokens.numel()
+
+    @torch.no_grad()
+    def update_average(self):
+        """A mean over about the last twentieth of the stage, up to 500 steps: what is exported.
+
+        It is better than any single step at a constant rate, so a run can end at any moment.
+        """
+        keep = 1 - max(1 / 500, min(1.0, 20 / (self.step + 20)))
+        for name, tensor in self.parameters().items():
+            self.average[name].lerp_(tensor.detach(), 1 - keep)
+
+    def next_stage(self):
+        """Goes on to the next stage, if any, from the averaged weights."""
+        self.stage, self.step = self.stage + 1, 0
+        if self.stage < len(STAGES):
+            with torch.no_grad():
+                for name, tensor in self.trained.items():
+                    tensor.copy_(self.average[name])
+            self.optimizer = self.new_optimizer()
+
+    def is_finished(self):
+        return self.stage == len(STAGES)
+
+    def save(self, path):
+        state = {'trained': {name: tensor.detach() for name, tensor in self.trained.items()},
+                 'average': self.average, 'optimizer': self.optimizer.state_dict(),
+                 'stage': self.stage, 'step': self.step, 'tokens': self.tokens,
+                 'spent_s': self.spent_s, 'p': self.p, 'seed': self.seed,
+                 'torch': str(torch.__version__)}
+        torch.save(state, path + '.tmp')
+        os.replace(path + '.tmp', path)
+
+    def load(self, path):
+        state = torch.load(path, map_location=self.device)
+        if (state['p'], state['seed']) != (self.p, self.seed):
+            raise SystemExit(f'{path}: p {state["p"]}, seed {state["seed"]}; the command line says '
+                             f'{self.p}, {self.seed}')
+        self.stage, self.step, self.tokens = state['stage'], state['step'], state['tokens']
+        self.spent_s = state['spent_s']
+        self.set_weights(state['trained'], state['average'])
+        if not self.is_finished():
+            self.optimizer = self.new_optimizer()
+            self.optimizer.load_state_dict(state['optimizer'])
+
+    @torch.no_grad()
+    def set_weights(self, trained, average):
+        for name in self.trained:
+            self.trained[name].copy_(trained[name])
+            self.average[name].copy_(average[name])
+
+    def losses(self, decoders):
+        """{length: [loss of each decoder]} on held-out text."""
+        found = {}
+        for length in LENGTHS:
+            held_out = rows.held_out(f'{self.directory}/data', self.vocabulary, length,
+                                     HELD_OUT_TOKENS // length).to(self.device)
+            found[length] = [sum(stages.next_token_loss(each, row[None]) for row in held_out)
+                             / len(held_out) for each in decoders]
+        return found
+
+
+class Progress:
+    """The line on the terminal and the lines of log.jsonl."""
+
+    def __init__(self, run, file, out):
+        self.run, self.file, self.out, self.since = run, file, out, []
+
+    def note(self, **fields):
+        line = {'time': round(time.time()), 'stage': STAGES[min(self.run.stage, 1)],
+                'step': self.run.step, 'tokens': self.run.tokens, **fields}
+        self.file.write(json.dumps(line) + '\n')
+        self.file.flush()
+
+    def step(self, loss, num_tokens, seconds):
+        run = self.run
+        self.since.append((loss, num_tokens, seconds))
+        spent_s = sum(each[2] for each in self.since)
+        rate = sum(each[1] for each in self.since) / spent_s
+        steps = run.plan.steps
+        left_s = (steps - run.step) * spent_s / len(self.since)
+        done = 30 * run.step // steps
+        mean = sum(each[0] for each in self.since) / len(self.since)
+        print(f'\r{STAGES[run.stage]:8} [{"#" * done}{"." * (30 - done)}] {run.step}/{steps}  '
+              f'loss {mean:.3f}  {run.tokens / 1e6:.2f}M tokens  {rate:,.0f}/s  '
+              f'{left_s / 60:.0f} min left ', end='', flush=True, file=self.out)
+        if run.step % LOG_STEPS == 0 or run.step >= steps:
+            self.note(loss=round(mean, 4), tokens_per_s=round(rate))
+            self.since = []
+
+    def held_out(self):
+        """Evaluates the averaged student beside the teacher."""
+        losses = self.run.losses((self.run.teacher, self.run.averaged))
+        self.note(held_out={str(length): [round(each, 4) for each in pair]
+                            for length, pair in losses.items()})
+        shown = ', '.join(f'{length} tokens: teacher {teacher:.3f}, student {student:.3f}'
+                          for length, (teacher, student) in losses.items())
+        print(f'\nheld out  {shown}', flush=True, file=self.out)
+
+
+def train(run, is_stopped=lambda: False, pause_file='', out=None):
+    """Trains to the end of the preset or until is_stopped()."""
+    path = f'{run.directory}/state.pt'
+    with open(f'{run.directory}/log.jsonl', 'a', encoding='utf-8') as file:
+        progress = Progress(run, file, out)
+        saved_s = time.monotonic()
+        if run.tokens == 0:
+            progress.held_out()
+        while not run.is_finished() and not is_stopped():
+            while pause_file and os.path.exists(pause_file) and not is_stopped():
+                time.sleep(1)
+            start_s = time.monotonic()
+            loss, num_tokens = run.train_step()
+            run.spent_s += time.monotonic() - start_s
+            progress.step(loss, num_tokens, time.monotonic() - start_s)
+            is_end = run.step >= run.plan.steps
+            if is_end or time.monotonic() - saved_s > run.preset.save_s:
+                progress.held_out()
+                if is_end:
+                    run.next_stage()
+                run.save(path)
+                saved_s = time.monotonic()
+    run.save(path)
+
+
+def prepare_run(args, preset):
+    """Imports the base and encodes the corpus, once each."""
+    teacher, data = f'{args.out}/teacher', f'{args.out}/data'
+    if not os.path.exists(f'{teacher}/config.json'):
+        if not args.base:
+            raise SystemExit('--base is missing: give the checkpoint to start from')
+        print(f'importing {args.base}', flush=True)
+        differences.import_base(args.base, teacher, args.dtype, args.set, args.ignore)
+    if not os.path.exists(f'{data}/prepare.json'):
+        if not args.corpus:
+            raise SystemExit('--corpus is missing: give a directory of *.txt and *.jsonl')
+        print(f'encoding {args.corpus}', flush=True)
+        longest = max(preset.transfer.length, preset.distil.long_length)
+        streams.run(args.corpus, streams.Tokenizer(teacher), data, preset.max_ids, longest // 2,
+                    args.evaluation)
+
+
+def arguments(words=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--base', help='what `lssar import` reads: directory or GGUF file')
+    parser.add_argument('--corpus', help='directory of *.txt and *.jsonl, plain or .xz')
+    parser.add_argument('--out', required=True, metavar='RUN')
+    parser.add_argument('--preset', choices=budgets.PRESETS, default='cpu',
+                        help='; '.join(f'{name}: {each.what}'
+                                       for name, each in budgets.PRESETS.items()))
+    parser.add_argument('--p', type=float, default=15, help='power of the re-weighting')
+    parser.add_argument('--steps', type=int, help='of distillation; default: by the preset')
+    parser.add_argument('--lr', type=float, help='of distillation; default: by the preset')
+    parser.add_argument('--dtype', choices=('fp32', 'fp16', 'bf16'),
+                        help="type of the imported matrices; default: the source's")
+    parser.add_argument('--set', action='append', default=[], metavar='FIELD=VALUE',
+                        help='a field of config.json that the base does not say, as lssar import')
+    parser.add_argument('--ignore', action='append', default=[], metavar='FIELD',
+                        help='a field of the base that changes nothing, as lssar import')
+    parser.add_argument('--start', metavar='DELTA', help='begin from a difference, at distillation')
+    parser.add_argument('--evaluation', nargs='*', default=[], metavar='FILE',
+                        help='text that the training rows must not share 13 words with')
+    parser.add_argument('--seed', type=int, default=0)
+    parser.add_argument('--threads', type=int, default=os.cpu_count())
+    parser.add_argument('--pause-file', default='', help='training waits while this file exists')
+    return parser.parse_args(words)
+
+
+def main():
+    args = arguments()
+    preset = budgets.PRESETS[args.preset]
+    changes = {name: value for name, value in (('steps', args.steps), ('lr', args.lr)) if value}
+    preset = dataclasses.replace(preset, distil=dataclasses.replace(preset.distil, **changes))
+    torch.set_num_threads(args.threads)
+    os.makedirs(args.out, exist_ok=True)
+    prepare_run(args, preset)
+    device = 'cuda' if torch.cuda.is_available() else 'cpu'
+    run = Run(preset, args.out, args.p, args.seed, device)
+    if os.path.exists(f'{args.out}/state.pt'):
+        run.load(f'{args.out}/state.pt')
+    elif args.start:
+        differences.start(run, args.start)
+    signals = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda which, frame: signals.append(which))
+    train(run, lambda: bool(signals), args.pause_file)
+    curve.draw(curve.read(f'{args.out}/log.jsonl'), f'{args.out}/curve.svg')
+    differences.write(run)
+    print(f'{args.out}/delta: after {run.tokens:,} tokens, {run.spent_s / 3600:.1f} hours')
+    if not run.is_finished():
+        raise SystemExit('stopped before the end: the same command goes on')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,144 @@
+"""Turns a corpus into streams of the teacher's token ids.
+
+Writes to DATA text.bin, dialogs.bin and retrieval.bin (training), val.bin (documents held out),
+ids of uint16 or uint32, and prepare.json (counts). Only this stage needs tokenizers and Jinja2.
+"""
+
+import json
+import os
+import random
+
+import numpy as np
+
+import corpus
+import overlap
+import retrieval
+
+BLOCK = 512  # documents encoded at a time
+STREAMS = ('text', 'dialogs', 'retrieval')
+HELD_OUT = 0.004  # share of the documents
+
+
+class Tokenizer:
+    """tokenizer.json and the chat template of a checkpoint directory."""
+
+    def __init__(self, directory):
+        try:
+            import jinja2
+            import tokenizers
+        except ModuleNotFoundError as error:
+            raise SystemExit(f'{error.name} is not installed: pip install tokenizers jinja2')
+        path = f'{directory}/tokenizer.json'
+        if not os.path.exists(path):
+            raise SystemExit(f'{path}: no such file; training needs the tokenizer of the teacher')
+        self.model = tokenizers.Tokenizer.from_file(path)
+        with open(f'{directory}/tokenizer_config.json', encoding='utf-8') as file:
+            settings = json.load(file)
+        with open(f'{directory}/config.json', encoding='utf-8') as file:
+            config = json.load(file)
+        self.vocabulary = config['vocab_size']
+        names = (settings.get('eos_token'), '<|endoftext|>', '</s>')
+        ends = [self.model.token_to_id(name) for name in names if isinstance(name, str)]
+        self.end = self._end_of_document(config, ends)
+        environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
+        self.template = environment.from_string(settings['chat_template']) if (
+            settings.get('chat_template')) else None
+        self.special = {name: settings[name] for name in ('bos_token', 'eos_token')
+                        if isinstance(settings.get(name), str)}
+
+    def _end_of_document(self, config, ends):
+        """<|endoftext|> where the vocabulary has it, else the end of a text."""
+        document = self.model.token_to_id('<|endoftext|>')
+        if document is not None:
+            return document
+        found = [end for end in (*ends, config.get('eos_token_id')) if end is not None]
+        if not found:
+            raise SystemExit('the tokenizer has no token that ends a document')
+        return found[0]
+
+    def chat(self, messages):
+        """The text of a dialog, by the checkpoint's template."""
+        if self.template is None:
+            return '\n'.join(f'{each["role"]}: {each["content"]}' for each in messages)
+        return self.template.render(messages=messages, add_generation_prompt=False, **self.special)
+
+    def encode(self, texts):
+        return [each.ids for each in self.model.encode_batch(texts, add_special_tokens=False)]
+
+
+def id_type(vocabulary):
+    return np.uint16 if vocabulary <= 1 << 16 else np.uint32
+
+
+def pack(texts, tokenizer, path, max_ids, end=None):
+    """Writes ids of the texts, each followed by `end`, until max_ids. -> number of ids."""
+    dtype, num_ids, block = id_type(tokenizer.vocabulary), 0, []
+    tail = [] if end is None else [end]
+
+    def write(file):
+        ids = np.concatenate([np.array([*each, *tail], dtype) for each in tokenizer.encode(block)])
+        file.write(ids.tobytes())
+        block.clear()
+        return len(ids)
+
+    with open(path + '.tmp', 'wb') as file:
+        for text in texts:
+            block.append(text)
+            if len(block) == BLOCK:
+                num_ids += write(file)
+                print(f'\r  {os.path.basename(path)}: {num_ids:,} ids', end='', flush=True)
+                if num_ids >= max_ids:
+                    break
+        if block:
+            num_ids += write(file)
+    os.replace(path + '.tmp', path)
+    print(f'\r  {os.path.basename(path)}: {num_ids:,} ids', flush=True)
+    return num_ids
+
+
+def messages_of(directory):
+    """The dialogs of every *.jsonl, as messages."""
+    for path in corpus.files(directory, '.jsonl'):
+        with corpus.open_text(path) as file:
+            for line in file:
+                yield json.loads(line)['messages']
+
+
+def run(directory, tokenizer, out, max_ids, max_words, evaluation=()):
+    """Prepares a corpus directory (format: ../corpus.py).
+
+    max_ids: of the text and of the dialogs. max_words: of a retrieval document.
+    evaluation: files whose text the streams must not contain (13-grams, ../overlap.py).
+    """
+    os.makedirs(out, exist_ok=True)
+    shown = []
+    for path in evaluation:
+        with open(path, encoding='utf-8') as file:
+            shown.append(file.read())
+    unwanted, report = overlap.Evaluation(shown), {'dropped_for_overlap': 0}
+
+    def clean(texts):
+        for text in texts:
+            if unwanted.shares(text):
+                report['dropped_for_overlap'] += 1
+            else:
+                yield text
+
+    texts = [text for text in corpus.texts(directory) if text]
+    random.Random(1).shuffle(texts)
+    held_out = [text for text in texts if corpus.is_held_out(text, HELD_OUT)]
+    texts = [text for text in texts if not corpus.is_held_out(text, HELD_OUT)]
+    dialogs = list(messages_of(directory))
+    random.Random(2).shuffle(dialogs)
+    facts = retrieval.documents(texts[:2000], max_ids // 10 // max_words, max_words, seed=3)
+    streams = {
+        'text': clean(texts),
+        'dialogs': clean(tokenizer.chat(messages) for messages in dialogs),
+        'retrieval': clean(tokenizer.chat(messages) for messages in facts),
+    }
+    for name, stream in streams.items():
+        end = tokenizer.end if name == 'text' else None
+        report[name] = pack(stream, tokenizer, f'{out}/{name}.bin', max_ids, end)
+    report['val'] = pack(held_out, tokenizer, f'{out}/val.bin', 1 << 20, tokenizer.end)
+    with open(f'{out}/prepare.json', 'w', encoding='utf-8') as file:
+        json.dump({'vocabulary': tokenizer.vocabulary, **report}, file, indent=2)

@@ -1,0 +1,254 @@
+"""models/training/heal: the decoder, the two stages, resuming, and the delta, on tiny models."""
+
+import io
+import json
+import pathlib
+import sys
+import tempfile
+import unittest
+
+import numpy as np
+import torch
+
+import recipe
+import attention
+import checkpoint_files
+
+sys.path.append(str(recipe.FOLDER.parents[1] / 'models/training/heal'))
+
+import budgets  # noqa: E402
+import curve  # noqa: E402
+import decoder  # noqa: E402
+import differences  # noqa: E402
+import heal  # noqa: E402
+import retrieval  # noqa: E402
+import stages  # noqa: E402
+import streams  # noqa: E402
+
+VOCABULARY = 64
+LLAMA = {
+    'vocab_size': VOCABULARY, 'n_positions': 256, 'n_layer': 2, 'n_head': 4,
+    'num_key_value_heads': 2, 'n_embd': 32, 'n_inner': 48, 'attention': {'kind': 'softmax'},
+    'normalization': 'rms_norm', 'layer_norm_epsilon': 1e-5, 'mlp_kind': 'gated',
+    'activation_function': 'silu', 'attention_bias': False, 'mlp_bias': False, 'rope_theta': 10000,
+    'tie_word_embeddings': True}
+NEOX = {
+    **LLAMA, 'num_key_value_heads': 4, 'normalization': 'layer_norm', 'mlp_kind': 'plain',
+    'activation_function': 'gelu', 'attention_bias': True, 'mlp_bias': True,
+    'parallel_residual': True, 'partial_rotary_factor': 0.5, 'rope_layout': 'interleaved',
+    'tie_word_embeddings': False}
+
+
+def tensors_of(config, seed=0):
+    """Random tensors of a config.json. Large W_q and W_k, so that attention is far from even."""
+    generator = torch.Generator().manual_seed(seed)
+    hidden, inner, dim = config['n_embd'], config['n_inner'], config['n_embd'] // config['n_head']
+    qkv = (config['n_head'] + 2 * config['num_key_value_heads']) * dim
+    shapes = {'wte': (VOCABULARY, hidden), 'ln_f': (hidden,)}
+    if not config['tie_word_embeddings']:
+        shapes['lm_head'] = (VOCABULARY, hidden)
+    for i in range(config['n_layer']):
+        shapes.update({f'h.{i}.ln_1': (hidden,), f'h.{i}.ln_2': (hidden,),
+                       f'h.{i}.attn.c_attn': (qkv, hidden),
+                       f'h.{i}.attn.c_proj': (hidden, hidden),
+                       f'h.{i}.mlp.c_fc': (inner, hidden), f'h.{i}.mlp.c_proj': (hidden, inner)})
+        if config['mlp_kind'] == 'gated':
+            shapes[f'h.{i}.mlp.c_gate'] = (inner, hidden)
+    tensors = {}
+    for name, shape in shapes.items():
+        scale = 0.4 if len(shape) == 2 else 0.1
+        tensors[name + '.weight'] = torch.randn(shape, generator=generator) * scale + (
+            len(shape) == 1)
+        has_bias = config['attention_bias'] and name not in ('wte', 'lm_head')
+        if has_bias:
+            tensors[name + '.bias'] = torch.randn(shape[0], generator=generator) * 0.1
+    return tensors
+
+
+def write_run(folder, config=LLAMA):
+    """RUN/teacher and RUN/data with random weights and ids."""
+    teacher, data = pathlib.Path(folder, 'teacher'), pathlib.Path(folder, 'data')
+    teacher.mkdir()
+    data.mkdir()
+    (teacher / 'config.json').write_text(json.dumps({'model_type': 'lssar_gpt', **config}))
+    (teacher / 'import.json').write_text(json.dumps({'dtype': None, 'set': {}, 'ignore': []}))
+    checkpoint_files.write_safetensors(tensors_of(config), f'{teacher}/model.safetensors',
+                                       {'source_sha256': json.dumps({'base.bin': '0' * 64})})
+    rng = np.random.default_rng(0)
+    for name in (*budgets.SHARES, 'val'):
+        rng.integers(0, VOCABULARY, 5000).astype(np.uint16).tofile(f'{data}/{name}.bin')
+
+
+class RunFolder(unittest.TestCase):
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        write_run(self.folder)
+
+    def make_run(self, **options):
+        return heal.Run(budgets.PRESETS['smoke'], self.folder, **options)
+
+    def finished(self, run, is_stopped=lambda: False):
+        heal.train(run, is_stopped, out=io.StringIO())
+        return torch.load(f'{self.folder}/state.pt')
+
+
+class DecoderTest(unittest.TestCase):
+
+    def test_lssar_is_the_papers_function(self):
+        shape = decoder.shape_of({**LLAMA, 'num_key_value_heads': 4})
+        torch.manual_seed(0)
+        q, k, v = (torch.randn(2, 4, 70, 8) for _ in range(3))
+        for p in (3, 15, 7.5):
+            found = decoder.Decoder(shape, {}, 'lssar', p).attend(q, k, v)
+            expected = attention.attention(q.double(), k.double(), v.double(), 'lssar', p)
+            self.assertLess((found - expected.transpose(1, 2).flatten(2)).abs().max(), 1e-5)
+
+    def test_logits_are_those_of_the_import(self):
+        forward = differences.client('forward')
+        tokens = list(range(3, 43))
+        for base in (LLAMA, NEOX):
+            for kind in ({'kind': 'softmax'}, {'kind': 'lssar', 'p': 15}):
+                config, tensors = {**base, 'attention': kind}, tensors_of(base)
+                net = decoder.Decoder(decoder.shape_of(config), tensors, kind['kind'])
+                found = net.hidden(torch.tensor(tokens)[None])[0] @ net.head().T
+                model = forward.Model(config, lambda name: tensors[name].double().numpy()
+                                      if name in tensors else None)
+                expected = model.logits(tokens, range(len(tokens)))
+                self.assertLess(np.abs(found.numpy() - expected).max(), 1e-3, (base, kind))
+
+    def test_what_is_not_computed_is_refused_by_name(self):
+        with self.assertRaisesRegex(SystemExit, 'qk_norm'):
+            decoder.shape_of({**LLAMA, 'qk_norm': {'kind': 'rms_norm'}})
+
+
+class StagesTest(RunFolder):
+
+    def test_transfer_lowers_the_error_of_every_layer(self):
+        run = self.make_run()
+        same_rows = run.rows.draw(0, 0, 4, 64)
+        run.rows.draw = lambda *_: same_rows
+        losses = [run.train_step()[0] for _ in range(5)]
+        self.assertLess(losses[-1], 0.9 * losses[0], losses)
+        for name, tensor in run.trained.items():
+            is_moved = not torch.equal(tensor.detach(), run.teacher.weights[name])
+            self.assertEqual(is_moved, '.c_attn.' in name, name)
+
+    def test_divergence_has_the_gradient_of_autograd(self):
+        torch.manual_seed(0)
+        mine, theirs = torch.randn(90, 16, requires_grad=True), torch.randn(90, 16)
+        head = torch.randn(VOCABULARY, 16)
+        found = stages.Divergence.apply(mine, theirs, head, head)
+        grad, = torch.autograd.grad(found, mine)
+        log_p, log_q = (theirs @ head.T).log_softmax(-1), (mine @ head.T).log_softmax(-1)
+        expected = (log_p.exp() * (log_p - log_q)).sum(-1).mean()
+        self.assertAlmostEqual(float(found), float(expected), places=4)
+        self.assertTrue(torch.allclose(grad, torch.autograd.grad(expected, mine)[0], atol=1e-5))
+
+    def test_a_student_that_is_the_teacher_has_no_divergence(self):
+        run = self.make_run()
+        tokens = run.rows.draw(1, 0, 2, 40)
+        teacher = run.teacher.hidden(tokens).flatten(0, 1)
+        student = run.student.hidden(tokens).flatten(0, 1)
+        for mine, low, high in ((teacher, -1e-5, 1e-5), (student, 0.01, 10)):
+            loss = stages.Divergence.apply(mine, teacher, run.teacher.head(), run.student.head())
+            self.assertTrue(low < float(loss) < high, loss)
+
+
+class ResumeTest(RunFolder):
+
+    def test_resumed_run_has_the_bits_of_an_uninterrupted_one(self):
+        whole = self.finished(self.make_run())
+        for stop in (3, 6, 10):  # in transfer, between the stages, in distillation
+            pathlib.Path(f'{self.folder}/state.pt').unlink()
+            first, count = self.make_run(), iter(range(100))
+            self.finished(first, is_stopped=lambda: next(count) == stop)
+            self.assertEqual((first.stage, first.step), (stop // 6, stop % 6))
+            second = self.make_run()
+            second.load(f'{self.folder}/state.pt')
+            resumed = self.finished(second)
+            self.assertEqual(resumed['tokens'], whole['tokens'])
+            for part in ('trained', 'average'):
+                for name, tensor in whole[part].items():
+                    self.assertTrue(torch.equal(tensor, resumed[part][name]), (stop, name))
+
+    def test_another_seed_is_refused(self):
+        self.finished(self.make_run())
+        with self.assertRaises(SystemExit):
+            self.make_run(seed=1).load(f'{self.folder}/state.pt')
+
+
+class DeltaTest(RunFolder):
+
+    def test_round_trip_and_start(self):
+        run = self.make_run()
+        self.finished(run)
+        written = differences.write(run)
+        again = self.make_run()
+        differences.start(again, f'{self.folder}/delta')
+        self.assertEqual((again.stage, again.step), (1, 0))
+        for name, tensor in run.average.items():
+            base = run.teacher.weights[name]
+            # int8 of a group's largest difference, and the scale's 8 bits
+            bound = float((tensor - base).abs().max()) / 127 + 1e-6
+            self.assertLess(float((again.trained[name] - tensor).abs().max()), bound, name)
+        self.assertEqual(written.config, {'attention': {'kind': 'lssar', 'p': 15}})
+
+    def test_another_base_is_refused(self):
+        run = self.make_run()
+        differences.write(run)
+        change = differences.client('delta').read(f'{self.folder}/delta')
+        error = differences.client('errors').CheckpointError
+        with self.assertRaisesRegex(error, 'base.bin has sha256 0000'):
+            change.check_base({'x/base.bin': '1' * 64})
+        change.check_base({'x/renamed.bin': '0' * 64})
+        manifest = pathlib.Path(f'{self.folder}/delta/delta.json')
+        manifest.write_text(manifest.read_text().replace(change.checkpoint, 'f' * 64))
+        with self.assertRaisesRegex(error, 'must be ffff'):
+            differences.start(self.make_run(), f'{self.folder}/delta')
+
+
+class RowsTest(RunFolder):
+
+    def test_shares_and_lengths(self):
+        run = self.make_run()
+        self.assertEqual(run.rows.draw(1, 5, 3, 40).shape, (3, 40))
+        self.assertTrue(torch.equal(run.rows.draw(1, 5, 3, 40), run.rows.draw(1, 5, 3, 40)))
+        self.assertFalse(torch.equal(run.rows.draw(1, 5, 3, 40), run.rows.draw(1, 6, 3, 40)))
+        with self.assertRaisesRegex(SystemExit, '5000 ids; a row takes 6000'):
+            run.rows.draw(1, 0, 1, 6000)
+
+    def test_answers_of_retrieval_rows_are_in_their_text(self):
+        filler = ['The quick brown fox jumps over the lazy dog. It sleeps. ' * 20]
+        for question, answer in retrieval.documents(filler, 50, 200, seed=0):
+            key = answer['content'].rstrip('.').split(' is ')[-1].replace('Use ', '')
+            self.assertIn(key.replace('It is ', ''), question['content'])
+
+    def test_streams_are_packed_to_the_limit(self):
+        class Bytes:
+            vocabulary, end = 256, 0
+
+            def encode(self, texts):
+                return [list(text.encode()) for text in texts]
+
+        path = f'{self.folder}/x.bin'
+        self.assertEqual(streams.pack(['ab', 'c'], Bytes(), path, 100, end=0), 5)
+        self.assertEqual(np.fromfile(path, np.uint16).tolist(), [97, 98, 0, 99, 0])
+        many = streams.pack((str(i) for i in range(10**6)), Bytes(), path, 1000)
+        self.assertTrue(1000 <= many < 3000, many)
+
+
+class CurveTest(RunFolder):
+
+    def test_figure_shows_both_stages(self):
+        self.finished(self.make_run())
+        curve.draw(curve.read(f'{self.folder}/log.jsonl'), f'{self.folder}/curve.svg')
+        figure = pathlib.Path(f'{self.folder}/curve.svg').read_text()
+        for part in ('relative error', 'KL', 'teacher, 512 tokens', '</svg>'):
+            self.assertIn(part, figure)
+
+
+if __name__ == '__main__':
+    unittest.main()
