@@ -547,17 +547,17 @@ class PartsTest(Folder):
             return str(path)
 
         gpt2 = write('gpt2', 'encoder.json', 'vocab.bpe', 'tokenizer_config.json')
-        self.assertEqual(sorted(tokenizer_files.find(gpt2, None).values()),
+        self.assertEqual(sorted(tokenizer_files.read(gpt2, None).contents),
                          ['merges.txt', 'tokenizer_config.json', 'vocab.json'])
-        self.assertEqual(tokenizer_files.find(write('none'), None), {})
-        self.refused('has none of', tokenizer_files.find, gpt2, write('none'))
-        self.refused('no such file', tokenizer_files.find, gpt2, '/nonexistent')
-        self.refused('needs .*vocab.bpe', tokenizer_files.find, gpt2,
+        self.assertEqual(tokenizer_files.read(write('none'), None).contents, {})
+        self.refused('has none of', tokenizer_files.read, gpt2, write('none'))
+        self.refused('no such file', tokenizer_files.read, gpt2, '/nonexistent')
+        self.refused('needs .*vocab.bpe', tokenizer_files.read, gpt2,
                      write('half', 'encoder.json') + '/encoder.json')
         tiktoken = write('tiktoken', 'r50k_base.tiktoken', 'my.tiktoken')
-        self.assertEqual(list(tokenizer_files.find(tiktoken, None).values()),
+        self.assertEqual(list(tokenizer_files.read(tiktoken, None).contents),
                          ['r50k_base.tiktoken'])
-        self.refused('does not say its word pattern', tokenizer_files.find, tiktoken,
+        self.refused('does not say its word pattern', tokenizer_files.read, tiktoken,
                      tiktoken + '/my.tiktoken')
 
     def test_program(self):

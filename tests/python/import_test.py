@@ -5,6 +5,7 @@ sources are compared with are plain_models.py; GGUF files are written by PyPI's 
 """
 
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -36,10 +37,12 @@ if __name__ == '__main__' and INSIDE not in os.environ:
 
 import gguf  # noqa: E402
 import numpy as np  # noqa: E402
+import tokenizers  # noqa: E402
 
 import plain_models  # noqa: E402
-from lssar_client.checkpoints import (arrays, command, convert, delta,  # noqa: E402
-                                      gguf_file, golden, served, sources, tensor_file)
+from lssar_client.checkpoints import (arrays, chat_roles, command, convert,  # noqa: E402
+                                      delta, gguf_file, gguf_tokenizer, golden, served, sources,
+                                      tensor_file, tokenizer_files)
 from lssar_client.checkpoints.errors import CheckpointError  # noqa: E402
 
 SERVER = os.environ['LSSAR_SERVER']
@@ -502,6 +505,225 @@ class GgufRefusedTest(Folder):
             source = write_gguf(self.path('words.gguf'), CONFIG, weights,
                                 fields={**vocabulary, **fields})
             self.refused(pattern, self.run_import, source)
+
+    def test_unknown_fields_of_hugging_face(self):
+        weights = plain_models.llama_weights(CONFIG)
+        source = self.write_hugging_face('unknown', {
+            **CONFIG, 'new_thing': 3, 'other thing': [1] * 99, 'is_llama_config': True,
+            'rope_interleaved': False, 'transformers.js_config': {'kv_cache_dtype': {}}}, weights)
+        message = self.refused('(?s)new_thing.*: 3.*other thing', self.run_import, source)
+        self.assertIn("--ignore new_thing --ignore 'other thing'", message)
+        self.assertIn('lssar ', message)
+        self.assertNotIn('is_llama', message)
+        self.run_import(source, ignored={'new_thing', 'other thing'})
+        for field, value in {'rope_interleaved': True, 'sliding_window': 4096, 'use_mrope': True,
+                             'layer_types': ['sliding_attention'] * 2, 'hidden_act': 'tanh',
+                             'rope_scaling': {'rope_type': 'foo', 'factor': 2.0}}.items():
+            source = self.write_hugging_face('fields', {**CONFIG, field: value}, weights)
+            self.refused(field, self.run_import, source)
+
+    def test_rope_parameters(self):
+        """transformers 5: rope_theta stands inside."""
+        config = {**CONFIG, 'rope_parameters': {'rope_type': 'default', 'rope_theta': 777.0}}
+        del config['rope_theta']
+        weights = plain_models.llama_weights(CONFIG)
+        source = self.write_hugging_face('five', config, weights)
+        self.assertEqual(self.run_import(source)[1].config['rope_theta'], 777.0)
+        source = self.write_hugging_face('two', {**config, 'rope_theta': 778.0}, weights)
+        self.refused('rope_theta is 778.0, but 777.0', self.run_import, source)
+
+
+TEMPLATES = HERE / 'chat_templates'
+SPECIALS = {'bos_token': '<s>', 'eos_token': '</s>'}
+CHAT = [{'role': 'system', 'content': ' Be brief.'}, {'role': 'user', 'content': ' Hi '},
+        {'role': 'assistant', 'content': '<think>\nhm\n</think>\n\nHello\n'},
+        {'role': 'user', 'content': 'Bye\t'}]
+# What the templates write for CHAT, or for its end where they know no system message.
+EXPECTED = {
+    'chatml': '<|im_start|>system\n Be brief.<|im_end|>\n<|im_start|>user\n Hi <|im_end|>\n'
+              '<|im_start|>assistant\n<think>\nhm\n</think>\n\nHello\n<|im_end|>\n'
+              '<|im_start|>user\nBye\t<|im_end|>\n<|im_start|>assistant\n',
+    'qwen3': '<|im_start|>system\n Be brief.<|im_end|>\n<|im_start|>user\n Hi <|im_end|>\n'
+             '<|im_start|>assistant\nHello\n<|im_end|>\n'
+             '<|im_start|>user\nBye\t<|im_end|>\n<|im_start|>assistant\n',
+    'mistral_v3': '<s>[INST]  Hi [/INST] <think>\nhm\n</think>\n\nHello</s>'
+                  '[INST]  Be brief.\n\nBye\t[/INST]',
+    'gemma3': '<s><start_of_turn>user\n Be brief.\n\nHi<end_of_turn>\n<start_of_turn>model\n'
+              '<think>\nhm\n</think>\n\nHello<end_of_turn>\n'
+              '<start_of_turn>user\nBye<end_of_turn>\n<start_of_turn>model\n',
+    'deepseek_r1': '<s> Be brief.<｜User｜> Hi <｜Assistant｜>\n\nHello\n<｜end▁of▁sentence｜>'
+                   '<｜User｜>Bye\t<｜Assistant｜><think>\n',
+}
+STOPS = {'chatml': '<|im_end|>', 'llama3': '<|eot_id|>', 'llama3_1': '<|eot_id|>',
+         'mistral_v1': '</s>', 'gemma2': '<end_of_turn>', 'phi3': '<|end|>', 'phi4': '<|im_end|>',
+         'deepseek_v3': '<｜end▁of▁sentence｜>', 'zephyr': '</s>'}
+
+
+class ChatRolesTest(unittest.TestCase):
+    """Role tables of published templates, against jinja2."""
+
+    def test_published_templates(self):
+        for path in sorted(TEMPLATES.glob('*.jinja')):
+            name = path.stem
+            with self.subTest(name):
+                template = path.read_text()
+                table = chat_roles.derive(template, SPECIALS)
+                # Other conversations than those of derive(), in this process.
+                run = chat_roles._renderer(template, SPECIALS)
+                self.assertIsNone(chat_roles.disagreement(table, run, 300, seed=2))
+                self.assertIn('user', table['generate_after'])
+                if name in EXPECTED:
+                    self.assertEqual(chat_roles.render(table, CHAT), EXPECTED[name])
+                if name in STOPS:
+                    self.assertEqual(table['stop_strings'], [STOPS[name]])
+                has_system = name not in ('gemma2', 'mistral_v1', 'llama2')
+                self.assertEqual('system' in table['next'][''], has_system)
+                if not has_system:
+                    self.assertIsNone(table['system'])
+
+    def test_default_system_texts(self):
+        for name, text in {'smollm2': 'named SmolLM', 'qwen2_5': 'You are Qwen',
+                           'llama3_1': 'Today Date: 26 Jul 2024'}.items():
+            table = chat_roles.derive((TEMPLATES / f'{name}.jinja').read_text(), SPECIALS)
+            self.assertIn(text, table['no_system'])
+            self.assertIn(text, chat_roles.render(table, CHAT[1:]))
+
+    def test_orders_that_are_refused(self):
+        table = chat_roles.derive((TEMPLATES / 'mistral_v3.jinja').read_text(), SPECIALS)
+        for messages in (CHAT[2:], CHAT[:1], [CHAT[1], CHAT[1]], [CHAT[1], CHAT[0], CHAT[1]]):
+            with self.assertRaisesRegex(ValueError, 'the chat template allows'):
+                chat_roles.render(table, messages)
+
+    def test_hostile_templates(self):
+        loop = '{% for i in range(99999) %}'
+        for pattern, template in (
+                ('takes more than 1 s', loop * 2 + '{% endfor %}' * 2),
+                ('MiB of memory', "{% set x = 'a' * 10000000000 %}{{ x }}"),
+                ('MiB of memory', "{% set n = namespace(x='aaaaaaaa') %}{% for i in range(40) %}"
+                                  '{% set n.x = n.x + n.x %}{% endfor %}{{ n.x }}'),
+                ('more than 4194304', loop + "{{ 'a' * 100 }}{% endfor %}"),
+                ('SecurityError', "{{ ''.__class__.__mro__[1].__subclasses__() }}"),
+                ('SecurityError', '{{ messages.__init__.__globals__ }}'),
+                ('SecurityError', "{{ messages.append('x') }}"),
+                ('RecursionError', '{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}'),
+                ('no loader', "{% include '/etc/passwd' %}"),
+                ('no template that jinja2 reads', '{% for m in messages %}'),
+                ('does not write it once', 'x'), ('does not write it once',
+                                                  '{{ messages[0].content | upper }}'),
+                ("'strftime_now' is undefined", "{{ strftime_now('%Y') }}"),
+                ('has more than 1048576 bytes', ' ' * (1 << 21)),
+                ('depends on its place|in another way', '{% for m in messages %}{{ loop.index }}'
+                 '{{ m.role }}{{ m.content }}{% endfor %}')):
+            with self.assertRaisesRegex(chat_roles.NoTable, pattern):
+                chat_roles.derive(template, SPECIALS, cpu_s=1 if '1 s' in pattern else 9)
+
+
+class TokenizerFilesTest(Folder):
+    """What stands beside the weights: tokenizers, templates, ids that end a text."""
+
+    def import_with(self, name, files, config=None):
+        source = self.write_hugging_face(name, {**CONFIG, **(config or {})},
+                                         plain_models.llama_weights(CONFIG))
+        for each, content in files.items():
+            data = content if isinstance(content, bytes) else json.dumps(content).encode()
+            (pathlib.Path(source) / each).write_bytes(data)
+        return self.run_import(source)
+
+    def tokenizer_json(self, added=(), kind='BPE', first='<unk>'):
+        vocabulary = {first: 0, 'a': 1, 'b': 2}
+        return {'model': {'type': kind, 'vocab': vocabulary, 'merges': []}, 'added_tokens': [
+            {'id': 3 + i, 'content': token, 'special': True} for i, token in enumerate(added)]}
+
+    def tokenizer_model(self):
+        return gguf_tokenizer._tokenizer_model(
+            {'tokenizer.ggml.scores': [0.0, -1.0, -2.0]}, ['<unk>', 'a', 'b'], [2, 1, 1])
+
+    def test_two_tokenizers(self):
+        model = self.tokenizer_model()
+        self.assertEqual(tokenizer_files.sentence_pieces(model), ['<unk>', 'a', 'b'])
+        out, report = self.import_with('same', {
+            'tokenizer.model': model, 'tokenizer.json': self.tokenizer_json()})
+        self.assertEqual(report.tokenizer, ['tokenizer.model -> tokenizer.model'])
+        out, report = self.import_with('added', {
+            'tokenizer.model': model, 'tokenizer.json': self.tokenizer_json(['<|im_start|>'])})
+        self.assertEqual(report.tokenizer, ['tokenizer.json -> tokenizer.json'])
+        self.assertIn('lacks 1 added tokens: "<|im_start|>"', report.notes[0])
+        self.refused('token 0 is "<unk>" in the one and "x" in the other', self.import_with,
+                     'differ', {'tokenizer.model': model,
+                                'tokenizer.json': self.tokenizer_json(first='x')})
+        self.refused('Unigram', self.import_with, 'unigram', {
+            'tokenizer.model': model, 'tokenizer.json': self.tokenizer_json(['x'], 'Unigram')})
+        self.refused('damaged', tokenizer_files.sentence_pieces, model[:-1])
+
+    def test_chat_template(self):
+        """chat_template.jinja is read before tokenizer_config.json, and both are kept."""
+        chatml = (TEMPLATES / 'chatml.jinja').read_bytes()
+        phi = (TEMPLATES / 'phi3.jinja').read_text()
+        beside = {'eos_token': {'content': '<|im_end|>'}, 'chat_template': phi}
+        out, report = self.import_with('template', {
+            'tokenizer.json': self.tokenizer_json(), 'chat_template.jinja': chatml,
+            'tokenizer_config.json': beside})
+        table = json.loads((pathlib.Path(out) / 'chat_roles.json').read_text())
+        self.assertEqual(table['template_sha256'], hashlib.sha256(chatml).hexdigest())
+        self.assertEqual(table['stop_strings'], ['<|im_end|>'])
+        self.assertEqual((pathlib.Path(out) / 'chat_template.jinja').read_bytes(), chatml)
+        self.assertIn('without tools and dates', report.notes[-1])
+        beside['chat_template'] = [{'name': 'tool_use', 'template': 'x'},
+                                   {'name': 'default', 'template': phi}]
+        out, report = self.import_with('template', {'tokenizer_config.json': beside})
+        os.remove(self.path('template/chat_template.jinja'))
+        out, report = self.import_with('template', {'tokenizer_config.json': beside})
+        table = json.loads((pathlib.Path(out) / 'chat_roles.json').read_text())
+        self.assertEqual(table['stop_strings'], ['<|end|>'])
+        _, report = self.import_with('template', {
+            'tokenizer_config.json': {'chat_template': '{{ messages[0].x.y }}'}})
+        self.assertIn('no role table', report.notes[-1])
+
+
+class GgufTokenizerTest(Folder):
+    """Tokenizers out of GGUF files give the ids of the tokenizers that they were made of."""
+
+    def test_bpe(self):
+        texts = ['Hello world 123, it\'s  here\n\n x', 'ünïcödé 漢字 🙂 1½', '  tabs\t\tend ']
+        vocabulary = {c: i for i, c in enumerate(tokenizers.pre_tokenizers.ByteLevel.alphabet())}
+        merges = []
+        for a, b in ('he', 'll'), ('h', 'e'), ('l', 'l'), ('Ġ', 'w'), ('1', '2'), ('he', 'll'):
+            if a in vocabulary and b in vocabulary and a + b not in vocabulary:
+                vocabulary[a + b] = len(vocabulary)
+                merges.append(f'{a} {b}')
+        tokens = [*vocabulary, '<|im_start|>']
+        types = [1] * len(vocabulary) + [3]
+        for pre, count in {'gpt-2': 1, 'smollm': 1, 'qwen2': 1, 'llama-bpe': 1}.items():
+            files = gguf_tokenizer.files({
+                'tokenizer.ggml.model': 'gpt2', 'tokenizer.ggml.pre': pre,
+                'tokenizer.ggml.tokens': tokens, 'tokenizer.ggml.token_type': types,
+                'tokenizer.ggml.merges': merges, 'tokenizer.ggml.eos_token_id': len(tokens) - 1})
+            made = tokenizers.Tokenizer.from_str(files['tokenizer.json'].decode())
+            for text in texts:
+                encoded = made.encode(text)
+                self.assertEqual(made.decode(encoded.ids), text)
+            self.assertEqual(made.encode('<|im_start|>').ids, [len(tokens) - 1])
+            digits = made.encode('123').ids
+            self.assertEqual(len(digits), {'gpt-2': 2, 'llama-bpe': 2}.get(pre, 3), pre)
+            config = json.loads(files['tokenizer_config.json'])
+            self.assertEqual(config['eos_token'], '<|im_start|>')
+
+    def test_sentence_piece(self):
+        import sentencepiece
+        pieces = ['<unk>', '<s>', '</s>', *(f'<0x{i:02X}>' for i in range(256)), '▁', 'h', 'e', 'l',
+                  'o', '▁h', 'll', '▁he', 'llo', '▁hello', '<tool>']
+        types = [2, 3, 3] + [6] * 256 + [1] * 10 + [4]
+        scores = [0.0] * 259 + [-float(i) for i in range(10, 20)] + [0.0]
+        files = gguf_tokenizer.files({
+            'tokenizer.ggml.model': 'llama', 'tokenizer.ggml.tokens': pieces,
+            'tokenizer.ggml.token_type': types, 'tokenizer.ggml.scores': scores,
+            'tokenizer.ggml.bos_token_id': 1, 'tokenizer.ggml.eos_token_id': 2,
+            'tokenizer.ggml.unknown_token_id': 0})
+        made = sentencepiece.SentencePieceProcessor(model_proto=files['tokenizer.model'])
+        self.assertEqual(made.encode('hello <tool>', out_type=str), ['▁hello', '▁', '<tool>'])
+        self.assertEqual(made.encode('é', out_type=str), ['▁', '<0xC3>', '<0xA9>'])
+        self.assertEqual((made.bos_id(), made.eos_id(), made.unk_id()), (1, 2, 0))
+        self.assertTrue(json.loads(files['tokenizer_config.json'])['add_bos_token'])
 
 
 if __name__ == '__main__':

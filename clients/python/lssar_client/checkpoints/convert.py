@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from lssar_client.checkpoints import (arrays, delta, directory, gguf_source, golden, names,
-                                      settings, sources, tensor_file, tokenizer_files)
+from lssar_client.checkpoints import (arrays, chat_roles, delta, directory, gguf_source,
+                                      golden, names, settings, sources, tensor_file,
+                                      tokenizer_files)
 from lssar_client.checkpoints.arrays import Array, log_softmax, widen
 from lssar_client.checkpoints.errors import CheckpointError, JsonObject
 
@@ -170,9 +171,27 @@ def _largest_change(a: list[Array], b: list[Array]) -> float:
     return worst
 
 
-def run(options: Options) -> Report:
-    """Imports. Errors: CheckpointError; nothing is left in `out` then."""
-    directory.check_target(options.out, options.overwrite)
+@dataclasses.dataclass
+class Loaded:
+    """A source as a model of ours: config.json, tensors by our names, and a tokenizer."""
+
+    source: sources.Source
+    mapped: names.Mapped
+    config: JsonObject
+    origins: dict[str, str]  # of each field
+    types: dict[str, str]  # of each tensor on disk
+    tokenizer: tokenizer_files.Files
+    hashes: dict[str, str]  # sha256 of the source's files by path
+    dtype: str  # of the matrices
+
+    def stored(self, name: str) -> Array | None:
+        """A tensor as it is on disk; None: there is none of this name."""
+        tensor = self.mapped.tensors.get(name)
+        return None if tensor is None else arrays.convert(tensor, self.types[name])
+
+
+def load(options: Options) -> Loaded:
+    """Reads a source, with a delta if there is one; writes nothing. Errors: CheckpointError."""
     change = delta.read(options.delta) if options.delta else None
     if change:
         options = dataclasses.replace(options, given=change.given, ignored=change.ignored,
@@ -192,24 +211,50 @@ def run(options: Options) -> Report:
     assert isinstance(config, dict) and isinstance(origins, dict)
     _check_shapes(source, mapped, config)
     _check_values(mapped, dtype)
-    own_tokenizer = source.tokenizer if options.tokenizer is None else None
-    found = ({} if own_tokenizer is not None
-             else tokenizer_files.find(source.folder, options.tokenizer))
-
-    types = {name: _stored_type(name, tensor, dtype)
-             for name, tensor in mapped.tensors.items()}
+    types = {name: _stored_type(name, tensor, dtype) for name, tensor in mapped.tensors.items()}
     if change:  # a delta adds to the tensors as they are stored
         config, mapped.tensors = change.apply(config, {
             name: arrays.convert(tensor, types[name]) for name, tensor in mapped.tensors.items()})
         origins.update({field: f'delta: {change.path}' for field in change.config})
         change.check_result(config, mapped.tensors)
+    if source.tokenizer is not None and options.tokenizer is None:
+        tokenizer = tokenizer_files.Files(
+            dict(source.tokenizer), dict.fromkeys(source.tokenizer, source.format))
+    else:
+        tokenizer = tokenizer_files.read(source.folder, options.tokenizer)
+    return Loaded(source, mapped, config, {str(k): str(v) for k, v in origins.items()}, types,
+                  tokenizer, hashes, dtype or '/'.join(sorted(set(types.values()))))
 
-    def stored(name: str) -> Array | None:
-        tensor = mapped.tensors.get(name)
-        return None if tensor is None else arrays.convert(tensor, types[name])
+
+def _add_chat_roles(files: tokenizer_files.Files) -> list[str]:
+    """Adds the role table of the chat template. -> notes. Errors: CheckpointError."""
+    template = tokenizer_files.chat_template(files)
+    if template is None:
+        return []
+    tokens, specials = tokenizer_files.special_tokens(files)
+    try:
+        table = chat_roles.derive(template, tokens, specials)
+    except chat_roles.NoTable as error:
+        return [f'no role table is made of the chat template: it {error}']
+    except ModuleNotFoundError:
+        return ['no role table is made of the chat template: jinja2 is not installed']
+    files.contents[chat_roles.NAME] = json.dumps(table, ensure_ascii=False, indent=1).encode()
+    files.origins[chat_roles.NAME] = 'chat template'
+    allowed = table['next']
+    assert isinstance(allowed, dict)
+    system = '' if 'system' in allowed[''] else '; it allows no system message'
+    return [f'the chat template is a role table, equal to it in {chat_roles.NUM_CONVERSATIONS:,} '
+            f'random conversations, without tools and dates{system}']
 
 
-    logits = golden.compute(config, stored)
+def run(options: Options) -> Report:
+    """Imports. Errors: CheckpointError; nothing is left in `out` then."""
+    directory.check_target(options.out, options.overwrite)
+    loaded = load(options)
+    source, mapped, config, types = loaded.source, loaded.mapped, loaded.config, loaded.types
+    tokenizer = loaded.tokenizer
+    notes = [*source.notes, *tokenizer.notes, *_add_chat_roles(tokenizer)]
+    logits = golden.compute(config, loaded.stored)
     is_rounded = any(types[name] != arrays.type_name(tensor)
                      for name, tensor in mapped.tensors.items())
     rounding = (_largest_change(golden.compute(config, mapped.tensors.get), logits)
@@ -217,7 +262,7 @@ def run(options: Options) -> Report:
     metadata = {'format': 'pt', 'source_format': source.format, 'command': options.command,
                 'versions': directory.versions(),
                 'source_sha256': json.dumps({os.path.basename(path): each
-                                             for path, each in hashes.items()})}
+                                             for path, each in loaded.hashes.items()})}
     with directory.new_directory(options.out, options.overwrite) as scratch:
         directory.write_config(config, scratch)
         tensor_file.write(os.path.join(scratch, directory.WEIGHTS), [
@@ -225,19 +270,17 @@ def run(options: Options) -> Report:
                                   types[name])
             for name, tensor in mapped.tensors.items()], metadata)
         golden.write(config, logits, scratch)
-        tokenizer_files.copy(found, scratch)
-        for name, content in (own_tokenizer or {}).items():
+        for name, content in tokenizer.contents.items():
             with open(os.path.join(scratch, name), 'wb') as file:
                 file.write(content)
         checkpoint_hash = directory.checkpoint_hash(scratch)
         num_bytes = os.path.getsize(os.path.join(scratch, directory.WEIGHTS))
     return Report(
-        source.format, hashes, config, {str(k): str(v) for k, v in origins.items()},
+        source.format, loaded.hashes, config, loaded.origins,
         sum(tensor.size for tensor in mapped.tensors.values()), mapped.sources, mapped.left_out,
-        source.not_read, source.notes, dtype or '/'.join(sorted(set(types.values()))),
-        rounding, [len(tokens) for tokens, _ in golden.rows(config)],
-        [*(f'{os.path.basename(path)} -> {ours}' for path, ours in found.items()),
-         *(f'{source.format} -> {ours}' for ours in own_tokenizer or ())], checkpoint_hash,
+        source.not_read, notes, loaded.dtype, rounding,
+        [len(tokens) for tokens, _ in golden.rows(config)],
+        [f'{theirs} -> {ours}' for ours, theirs in tokenizer.origins.items()], checkpoint_hash,
         num_bytes)
 
 

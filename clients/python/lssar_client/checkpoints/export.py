@@ -11,7 +11,8 @@ from lssar_client.checkpoints.arrays import Array
 from lssar_client.checkpoints.errors import CheckpointError, JsonObject
 
 TOKENIZERS = ('tokenizer.model', 'tokenizer.json', 'vocab.json', 'merges.txt', 'encoder.json',
-              'vocab.bpe', 'tokenizer_config.json', 'chat_template.jinja', 'chat_roles.json')
+              'vocab.bpe', 'tokenizer_config.json', 'chat_template.jinja', 'chat_roles.json',
+              'generation_config.json')
 
 
 def load(path: str) -> tuple[JsonObject, dict[str, Array]]:
