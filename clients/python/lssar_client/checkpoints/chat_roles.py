@@ -500,8 +500,8 @@ def _child() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (request['cpu_s'], request['cpu_s']))
     try:
         run = _renderer(request['template'], request['tokens'])
-        answer = {'table': find_table(run, request['tokens'].get('bos_token', ''),
-                                      request['specials'])}
+        answer: dict[str, object] = {'table': find_table(run, request['tokens'].get('bos_token', ''),
+                                                         request['specials'])}
     except NoTable as error:
         answer = {'why': str(error)}
     except MemoryError:
