@@ -1,27 +1,19 @@
 """A run's base, imported; its result as a delta; and a run that begins from a delta."""
 
-import importlib
+import importlib.util
 import json
 import pathlib
 import sys
-import types
 
 import torch
 
-CLIENT = pathlib.Path(__file__).resolve().parents[3] / 'clients/python/lssar_client'
+CLIENT = pathlib.Path(__file__).resolve().parents[3] / 'clients/python'
 
 
 def client(module):
-    """A module of lssar_client.checkpoints: the installed one, or that of this repository.
-
-    The latter is loaded without lssar_client itself, which needs gRPC and generated stubs.
-    """
-    try:
-        import lssar_client  # noqa: F401
-    except ImportError:
-        package = types.ModuleType('lssar_client')
-        package.__path__ = [str(CLIENT)]
-        sys.modules['lssar_client'] = package
+    """A module of lssar_client.checkpoints: the installed one, or that of this repository."""
+    if not importlib.util.find_spec('lssar_client'):
+        sys.path.append(str(CLIENT))
     return importlib.import_module(f'lssar_client.checkpoints.{module}')
 
 

@@ -181,8 +181,12 @@ def _import(arguments: argparse.Namespace) -> int:
         arguments.delta))
     if not arguments.json:
         print(convert.render(report), flush=True)
+    sentence = None
     try:
-        sentence = None if arguments.no_generate else served.first_sentence(arguments.out)
+        if not arguments.no_generate:
+            from lssar_client.checkpoints import served  # needs gRPC
+
+            sentence = served.first_sentence(arguments.out)
     except CheckpointError as error:
         raise CheckpointError(f'{arguments.out} is written, but not served: {error}') from None
     if arguments.json:

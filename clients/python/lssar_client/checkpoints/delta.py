@@ -66,7 +66,8 @@ def _wide(file: tensor_file.TensorFile, name: str) -> Array:
         raise CheckpointError(f'{file.path}: tensor "{name}" must be I8 with "{name}{SCALE}", BF16 '
                               f'[{codes.shape[0]}, {groups}]')
     steps = np.repeat(widen(scales, np.float32), GROUP_COLS, 1)[:, :codes.shape[1]]
-    return codes.astype(np.float32) * steps
+    difference: Array = codes.astype(np.float32) * steps
+    return difference
 
 
 @dataclasses.dataclass(frozen=True)
