@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import zipfile
 
@@ -349,6 +350,30 @@ class RefusedTest(Folder):
         self.refused('below 65520', self.run_import, self.changed(
             **{'transformer.h.0.mlp.c_fc.weight': torch.full((256, 64), 1e5)}), NANO, dtype='fp16')
 
+    def test_names_of_wrapped_models(self):
+        wrapped = {name.replace('h.0.attn', 'h.0._orig_mod.attn').replace(
+            'h.0.mlp', 'h.0._checkpoint_wrapped_module._fsdp_wrapped_module.mlp'): tensor
+            for name, tensor in self.good['model'].items()}
+        out, _ = self.run_import(self.save({**self.good, 'model': wrapped}), NANO)
+        expected, _ = self.run_import(self.save(self.good), NANO)
+        self.assertEqual(pathlib.Path(out, 'model.safetensors').stat().st_size,
+                         pathlib.Path(expected, 'model.safetensors').stat().st_size)
+        # Lightning: `model.` before every name.
+        lightning = {'state_dict': {'model.' + name.removeprefix('_orig_mod.module.'): tensor
+                                    for name, tensor in self.good['model'].items()},
+                     'pytorch-lightning_version': '2.5'}
+        _, report = self.run_import(self.save(lightning), {
+            **NANO, 'n_head': 4, 'n_positions': 64, 'normalization': 'layer_norm',
+            'layer_norm_epsilon': 1e-5, 'embedding_norm': False, 'final_logit_softcapping': None})
+        self.assertEqual(report.config['n_layer'], 1)
+
+    def test_model_args_that_say_the_attention(self):
+        arguments = {**self.good['model_args'], 'attention': 'lssar', 'p': 15.0}
+        _, report = self.run_import(self.save({**self.good, 'model_args': arguments}), NANO)
+        self.assertEqual(report.config['attention'], {'kind': 'lssar', 'p': 15})
+        self.refused('they must be equal', self.run_import,
+                     self.save({**self.good, 'model_args': {**arguments, 'p': 14.0}}), NANO)
+
     def test_rotary_tables_say_the_base(self):
         table = 500.0 ** (-torch.arange(0, 16, 2) / 16)
         source = self.changed(**{'transformer.h.0.attn.rotary.inv_freq': table})
@@ -403,6 +428,12 @@ class RefusedTest(Folder):
                      self.rewrite(data=b'\x80\x02r\xff\xff\xff\x7f.x'))
         self.refused('opcode', torch_file.check, self.rewrite(data=pickle.dumps({'a': {1}}, 4)))
         self.refused('persistent id', torch_file.check, self.rewrite(data=b'\x80\x02NQ.'))
+        start_s = time.monotonic()
+        self.refused('opcodes', torch_file.check,
+                     self.rewrite(data=b'\x80\x02' + b'N' * 60_000_000))
+        self.assertLess(time.monotonic() - start_s, 20)
+        os.mkfifo(self.path('fifo.pt'))
+        self.refused('no regular file', sources.read, self.path('fifo.pt'), set())
         whole = pathlib.Path(self.save(self.good)).read_bytes()
         for length in 0, 3, 100, len(whole) // 2, len(whole) - 10:
             cut = self.folder / 'cut.pt'

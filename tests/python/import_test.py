@@ -17,6 +17,7 @@ import tempfile
 import time
 import unittest
 import unittest.mock
+import unittest.mock
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -41,8 +42,8 @@ import tokenizers  # noqa: E402
 
 import plain_models  # noqa: E402
 from lssar_client.checkpoints import (arrays, chat_roles, command, convert,  # noqa: E402
-                                      delta, gguf_file, gguf_tokenizer, golden, served, sources,
-                                      tensor_file, tokenizer_files)
+                                      delta, forward, gguf_file, gguf_tokenizer, golden, served,
+                                      settings, sources, tensor_file, tokenizer_files)
 from lssar_client.checkpoints.errors import CheckpointError  # noqa: E402
 
 SERVER = os.environ['LSSAR_SERVER']
@@ -533,6 +534,134 @@ class GgufRefusedTest(Folder):
         self.refused('rope_theta is 778.0, but 777.0', self.run_import, source)
 
 
+class LogitsTest(Folder):
+    """--logits: the import against the logits of the user's own model."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.weights = plain_models.llama_weights(CONFIG)
+        cls.tokens = np.random.default_rng(9).integers(160, size=(2, 128))
+        cls.logits = np.stack([plain_models.llama(CONFIG, cls.weights, row) for row in cls.tokens])
+
+    def import_with(self, config=None, given=None, weights=None, **saved):
+        source = self.write_hugging_face('model', {**CONFIG, **(config or {})},
+                                         weights or self.weights)
+        np.savez(self.path('logits.npz'), **{
+            'tokens': self.tokens, 'logits': self.logits.astype(np.float32), **saved})
+        return self.run_import(source, given, logits=self.path('logits.npz'))
+
+    def test_the_same_model(self):
+        _, report = self.import_with()
+        self.assertRegex(report.proof, r'within .*e-0[5-9] .* at 1[0-9][0-9] positions, .*trained')
+        self.assertNotIn(' 0 of them', report.proof)
+        _, report = self.import_with(tokens=self.tokens[0], logits=self.logits[0])
+        self.assertIsNotNone(report.proof)
+
+    def test_another_model(self):
+        for wrong, fits in (({'rms_norm_eps': 1e-2}, '--set layer_norm_epsilon=1e-05'),
+                            ({'hidden_act': 'gelu'}, '--set activation_function=silu'),
+                            ({'rope_theta': 1e4}, 'the nearest is')):
+            message = self.refused('differ by.*Nothing is written', self.import_with, wrong)
+            self.assertIn(fits, message)
+            self.assertFalse(os.path.exists(self.path(f'out-{self._testMethodName}')))
+        message = self.refused('differ', self.import_with, None,
+                               {'attention': {'kind': 'lssar', 'p': 3}})
+        self.assertIn('--attention softmax', message)
+        message = self.refused('differ', self.import_with,
+                               {'rms_norm_eps': 1e-2, 'hidden_act': 'gelu'})
+        self.assertIn('--set layer_norm_epsilon=1e-05', message)
+        self.assertIn('--set activation_function=silu', message)
+
+    def test_lssar(self):
+        """p and the layout are found."""
+        source = self.write_hugging_face('lssar', CONFIG, self.weights)
+        given = {'attention': {'kind': 'lssar', 'p': 6}, 'rope_layout': 'interleaved'}
+        loaded = convert.load(convert.Options(source, '', given))
+        model = forward.Model(loaded.config, loaded.mapped.tensors.get)
+        row = self.tokens[0].tolist()
+        logits = model.logits(row, range(len(row)))
+        message = self.refused('differ', self.import_with, None,
+                               {'attention': {'kind': 'lssar', 'p': 15}},
+                               tokens=self.tokens[0], logits=logits)
+        self.assertIn('--attention lssar --p 6', message)
+        self.assertIn('--set rope_layout=interleaved', message)
+
+    def test_bad_files(self):
+        for pattern, saved in (
+                ('tokens are in .*160', {'tokens': self.tokens + 160}),
+                ('must be .length. and', {'logits': self.logits[0]}),
+                ('logits of 161 ids', {'logits': np.zeros((2, 128, 161))}),
+                ('must be integers', {'tokens': self.tokens * 1.0}),
+                ('must be finite', {'logits': self.logits * np.nan})):
+            self.refused(pattern, self.import_with, **saved)
+        source = self.path('model')
+        for name, content in (('x.npz', b'PK'), ('x.safetensors', b'12'), ('y.npz', b'')):
+            pathlib.Path(self.path(name)).write_bytes(content)
+            self.refused(name, self.run_import, source, logits=self.path(name))
+        np.savez(self.path('z.npz'), tokens=np.array([{}]), logits=self.logits)
+        self.refused('z.npz', self.run_import, source, logits=self.path('z.npz'))
+        np.savez(self.path('z.npz'), tokens=self.tokens)
+        self.refused('has no logits', self.run_import, source, logits=self.path('z.npz'))
+
+
+class CheckedBeforeWritingTest(Folder):
+    """Values that the server would refuse are refused before anything is written."""
+
+    def test_values(self):
+        weights = plain_models.llama_weights(CONFIG)
+        source = self.write_hugging_face('model', CONFIG, weights)
+        attention = settings.given_attention
+        for pattern, given in (
+                ('lssar needs p', attention('lssar', None, None)),
+                ('softmax has no p', attention('softmax', 15, None)),
+                ('p is 0; must be in .0, 1000', attention('lssar', 0, None)),
+                ('p is 1001', attention('lssar', 1001, None)),
+                ('p is -1', attention('softmax_r', -1, None)),
+                ('kind is "lsar"; must be one of', attention('lsar', 3, None)),
+                ('phi goes with', attention('lssa', None, 'relu')),
+                ('phi goes with', attention('phi', None, None)),
+                ('phi is "tanh"', attention('phi', None, 'tanh')),
+                ('must be an object', {'attention': 15}),
+                ('attention has 1 objects', {'attention': [{'kind': 'lssa'}]}),
+                ('attention has "q"', {'attention': {'kind': 'lssa', 'q': 1}}),
+                ('must be one of half', {'rope_layout': 'halves'}),
+                ('eos_token_id is 160', {'eos_token_id': 160}),
+                ('bos_token_id is -1', {'bos_token_id': -1}),
+                ('norm_weight', {'norm_weight': 1}),
+                ('attention_residual_scale is 0', {'attention_residual_scale': 0})):
+            with self.subTest(pattern):
+                given = {'normalization': 'rms_norm', **given}
+                self.refused(pattern, self.run_import, source, given)
+                self.assertFalse(os.path.exists(self.path('out-test_values')))
+        self.refused('must be one of gelu_new', settings.check, {
+            **attention('lssa', None, None), 'activation_function': 'tanh'})
+        self.refused('p is NaN', self.run_import, source, attention('lssar', float('nan'), None))
+
+    def test_the_command(self):
+        source = self.write_hugging_face('model\x1b[2J', {
+            **CONFIG, 'new\x1b[31m': 1}, plain_models.llama_weights(CONFIG))
+        errors = io.StringIO()
+        with contextlib.redirect_stderr(errors), unittest.mock.patch('sys.argv', [
+                'lssar', 'import', source, '--out', self.path('out-x'), '--attention', 'lssar']):
+            self.assertEqual(command.main(), 2)
+        self.assertTrue(errors.getvalue().replace('\n', '').isprintable(), errors.getvalue())
+        self.assertIn('new\\u001b', errors.getvalue())
+
+    def test_conditioning(self):
+        """A large p is ill-conditioned, and golden.safetensors says so."""
+        weights = plain_models.llama_weights(CONFIG)
+        source = self.write_hugging_face('model', CONFIG, weights)
+        found = {}
+        for p in (1, 40):
+            out, report = self.run_import(source, {'attention': {'kind': 'lssar', 'p': p}})
+            metadata = tensor_file.TensorFile(f'{out}/golden.safetensors').metadata
+            self.assertEqual(json.loads(metadata['conditioning']), report.conditioning)
+            found[p] = report.conditioning
+            self.assertTrue(0 < found[p]['fp32'] < found[p]['fp16'] < found[p]['bf16'], found[p])
+        self.assertGreater(found[40]['fp16'], 1.5 * found[1]['fp16'])
+
+
 TEMPLATES = HERE / 'chat_templates'
 SPECIALS = {'bos_token': '<s>', 'eos_token': '</s>'}
 CHAT = [{'role': 'system', 'content': ' Be brief.'}, {'role': 'user', 'content': ' Hi '},
@@ -648,9 +777,14 @@ class TokenizerFilesTest(Folder):
             'tokenizer.model': model, 'tokenizer.json': self.tokenizer_json(['<|im_start|>'])})
         self.assertEqual(report.tokenizer, ['tokenizer.json -> tokenizer.json'])
         self.assertIn('lacks 1 added tokens: "<|im_start|>"', report.notes[0])
+        self.assertIn('the tokenizer has 4 tokens, the model 160', report.notes[1])
         self.refused('token 0 is "<unk>" in the one and "x" in the other', self.import_with,
                      'differ', {'tokenizer.model': model,
                                 'tokenizer.json': self.tokenizer_json(first='x')})
+        _, report = self.import_with('small', {'tokenizer.model': model})
+        self.assertIn('the tokenizer has 3 tokens, the model 160: ids from 3 on', report.notes[0])
+        self.refused('has 161 tokens, the model 160', self.import_with, 'large', {
+            'tokenizer.json': self.tokenizer_json([f'<{i}>' for i in range(158)])})
         self.refused('Unigram', self.import_with, 'unigram', {
             'tokenizer.model': model, 'tokenizer.json': self.tokenizer_json(['x'], 'Unigram')})
         self.refused('damaged', tokenizer_files.sentence_pieces, model[:-1])

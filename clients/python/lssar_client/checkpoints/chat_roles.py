@@ -88,8 +88,8 @@ def render(table: Mapping[str, object], messages: Sequence[Message],
         row = last[role] if is_last and role in last else _row(table, role)
         if i == place:
             row = _row(table, 'system').get('user', row)
-        parts += [row['prefix'], merged if i == place else '', _strip(message['content'], row),
-                  row['suffix']]
+        parts += [str(row['prefix']), merged if i == place else '',
+                  _strip(message['content'], row), str(row['suffix'])]
     parts.append(str(table['generation_prompt' if add_generation_prompt else 'end']))
     return ''.join(parts)
 
@@ -440,14 +440,16 @@ def _renderer(template: str, tokens: Mapping[str, str]) -> Render:
     import jinja2.parser
     import jinja2.sandbox
 
-    class Generation(jinja2.ext.Extension):
+    class Generation(jinja2.ext.Extension):  # type: ignore[misc,unused-ignore]
         """transformers' {% generation %}: its content."""
 
         tags = {'generation'}
 
         def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
             next(parser.stream)
-            return parser.parse_statements(('name:endgeneration',), drop_needle=True)
+            body: list[jinja2.nodes.Node] = parser.parse_statements(
+                ('name:endgeneration',), drop_needle=True)
+            return body
 
     def refuse(message: object) -> None:
         raise jinja2.TemplateError(str(message))
@@ -500,8 +502,8 @@ def _child() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (request['cpu_s'], request['cpu_s']))
     try:
         run = _renderer(request['template'], request['tokens'])
-        answer: dict[str, object] = {'table': find_table(run, request['tokens'].get('bos_token', ''),
-                                                         request['specials'])}
+        bos = request['tokens'].get('bos_token', '')
+        answer: dict[str, object] = {'table': find_table(run, bos, request['specials'])}
     except NoTable as error:
         answer = {'why': str(error)}
     except MemoryError:

@@ -109,6 +109,10 @@ def _parser() -> argparse.ArgumentParser:
                           help='a field of config.json, as JSON or a word; repeatable')
     importer.add_argument('--ignore', action='append', default=[], metavar='FIELD',
                           help='a field of the source that changes nothing; repeatable')
+    importer.add_argument('--logits', metavar='FILE',
+                          help='.npz or .safetensors with tokens and logits of your own model in '
+                          'float32: the import is compared with them, and nothing is written if '
+                          'it differs')
     importer.add_argument('--tokenizer', metavar='PATH',
                           help='file or directory; default: beside the source')
     importer.add_argument('--dtype', choices=('fp32', 'fp16', 'bf16'),
@@ -150,6 +154,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def printable(text: str) -> str:
+    """The text without control characters: names in a checkpoint cannot steer a terminal."""
+    return ''.join(each if each.isprintable() or each == '\n' else ascii(each)[1:-1]
+                   for each in text)
+
+
 def _source(arguments: argparse.Namespace) -> str:
     """SOURCE or --base. Errors: UsageError, also for flags that a delta says itself."""
     source: str | None = arguments.source or arguments.base
@@ -166,7 +176,7 @@ def _source(arguments: argparse.Namespace) -> str:
 
 
 def _import(arguments: argparse.Namespace) -> int:
-    from lssar_client.checkpoints import convert, served, settings
+    from lssar_client.checkpoints import convert, settings
 
     source = _source(arguments)
     given = {**settings.parse_assignments(arguments.set)}
@@ -178,9 +188,9 @@ def _import(arguments: argparse.Namespace) -> int:
     report = convert.run(convert.Options(
         source, arguments.out, given, set(arguments.ignore), arguments.tokenizer,
         arguments.dtype, arguments.overwrite, shlex.join(['lssar', *sys.argv[1:]]),
-        arguments.delta))
+        arguments.logits, arguments.delta))
     if not arguments.json:
-        print(convert.render(report), flush=True)
+        print(printable(convert.render(report)), flush=True)
     sentence = None
     try:
         if not arguments.no_generate:
@@ -248,17 +258,25 @@ def main() -> int:
     try:
         return COMMANDS[arguments.command](arguments)
     except UsageError as error:
-        print(f'lssar: {error}', file=sys.stderr)
+        print(printable(f'lssar: {error}'), file=sys.stderr)
         return EXIT_USAGE
     except CheckpointError as error:
-        print(f'lssar: {error}', file=sys.stderr)
+        print(printable(f'lssar: {error}'), file=sys.stderr)
         return EXIT_FAILURE
     except ModuleNotFoundError as error:
         extra = 'import-torch' if error.name == 'torch' else 'import'
         print(f"lssar: {error.name} is not installed: pip install 'lssar-client[{extra}]' "
               '(clients/python in the repository)', file=sys.stderr)
         return EXIT_FAILURE
-    except (KeyboardInterrupt, BrokenPipeError):
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            return EXIT_FAILURE
+        print(printable(f'lssar: {error.filename or "input"}: {error.strerror}'), file=sys.stderr)
+        return EXIT_FAILURE
+    except MemoryError:
+        print('lssar: out of memory', file=sys.stderr)
+        return EXIT_FAILURE
+    except KeyboardInterrupt:
         return EXIT_FAILURE
     finally:
         try:

@@ -9,7 +9,7 @@ import numpy as np
 
 from lssar_client.checkpoints import (arrays, chat_roles, delta, directory, gguf_source,
                                       golden, names, settings, sources, tensor_file,
-                                      tokenizer_files)
+                                      tokenizer_files, user_logits)
 from lssar_client.checkpoints.arrays import Array, log_softmax, widen
 from lssar_client.checkpoints.errors import CheckpointError, JsonObject
 
@@ -33,6 +33,7 @@ class Options:
     dtype: str | None = None  # one of MATRIX_TYPES; None: the source's
     overwrite: bool = False
     command: str = ''  # for the metadata
+    logits: str | None = None  # a file of user_logits.py
     delta: str | None = None  # a directory of delta.py; it also says how its base is imported
 
 
@@ -55,6 +56,8 @@ class Report:
     tokenizer: list[str]
     checkpoint_hash: str
     num_bytes: int
+    conditioning: dict[str, float]  # golden.conditioning()
+    proof: str | None  # how far the user's logits are
 
 
 def _transpose(mapped: names.Mapped) -> None:
@@ -209,6 +212,7 @@ def load(options: Options) -> Loaded:
     collected = _collect(source, mapped, options.given)
     config, origins = collected['config'], collected['origins']
     assert isinstance(config, dict) and isinstance(origins, dict)
+    settings.check(config)
     _check_shapes(source, mapped, config)
     _check_values(mapped, dtype)
     types = {name: _stored_type(name, tensor, dtype) for name, tensor in mapped.tensors.items()}
@@ -224,6 +228,20 @@ def load(options: Options) -> Loaded:
         tokenizer = tokenizer_files.read(source.folder, options.tokenizer)
     return Loaded(source, mapped, config, {str(k): str(v) for k, v in origins.items()}, types,
                   tokenizer, hashes, dtype or '/'.join(sorted(set(types.values()))))
+
+
+def _tokenizer_notes(files: tokenizer_files.Files, config: JsonObject) -> list[str]:
+    """A note on a vocabulary of another size. Errors: CheckpointError for a larger one."""
+    count, vocabulary = tokenizer_files.num_tokens(files), config['vocab_size']
+    assert isinstance(vocabulary, int)
+    if count is None or count == vocabulary or count == config.get('unpadded_vocab_size'):
+        return []
+    if count > vocabulary:
+        raise CheckpointError(f'the tokenizer has {count:,} tokens, the model {vocabulary:,}: it '
+                              "is another model's; --tokenizer PATH names the right one")
+    return [f'the tokenizer has {count:,} tokens, the model {vocabulary:,}: ids from {count:,} on '
+            f'have no text; if they pad the vocabulary, --set unpadded_vocab_size={count} keeps '
+            'them from being sampled']
 
 
 def _add_chat_roles(files: tokenizer_files.Files) -> list[str]:
@@ -253,8 +271,12 @@ def run(options: Options) -> Report:
     loaded = load(options)
     source, mapped, config, types = loaded.source, loaded.mapped, loaded.config, loaded.types
     tokenizer = loaded.tokenizer
-    notes = [*source.notes, *tokenizer.notes, *_add_chat_roles(tokenizer)]
+    proof = (user_logits.check(options.logits, config, mapped.tensors.get).render()
+             if options.logits else None)
+    notes = [*source.notes, *tokenizer.notes, *_tokenizer_notes(tokenizer, config),
+             *_add_chat_roles(tokenizer)]
     logits = golden.compute(config, loaded.stored)
+    changes = golden.conditioning(config, loaded.stored, logits)
     is_rounded = any(types[name] != arrays.type_name(tensor)
                      for name, tensor in mapped.tensors.items())
     rounding = (_largest_change(golden.compute(config, mapped.tensors.get), logits)
@@ -269,7 +291,7 @@ def run(options: Options) -> Report:
             tensor_file.output_of('transformer.' * (name != 'lm_head.weight') + name, tensor,
                                   types[name])
             for name, tensor in mapped.tensors.items()], metadata)
-        golden.write(config, logits, scratch)
+        golden.write(config, logits, scratch, changes)
         for name, content in tokenizer.contents.items():
             with open(os.path.join(scratch, name), 'wb') as file:
                 file.write(content)
@@ -281,7 +303,7 @@ def run(options: Options) -> Report:
         source.not_read, notes, loaded.dtype, rounding,
         [len(tokens) for tokens, _ in golden.rows(config)],
         [f'{theirs} -> {ours}' for ours, theirs in tokenizer.origins.items()], checkpoint_hash,
-        num_bytes)
+        num_bytes, changes, proof)
 
 
 def _grouped(left_out: Mapping[str, str]) -> dict[str, list[str]]:
@@ -302,18 +324,22 @@ def render(report: Report) -> str:
         value = json.dumps(report.config.get(field))
         lines.append(f'  {field:{width}}  {value}  [{origin}]')
     lines.append(f'tensors     {len(report.mapped)} mapped, {report.num_parameters:,} parameters')
-    for why, shown in _grouped(report.left_out).items():
-        more = f' and {len(shown) - 1} more' if len(shown) > 1 else ''
-        lines.append(f'left out    {shown[0]}{more}: {why}')
+    for why, dropped in _grouped(report.left_out).items():
+        more = f' and {len(dropped) - 1} more' if len(dropped) > 1 else ''
+        lines.append(f'left out    {dropped[0]}{more}: {why}')
     if report.not_read:
         lines.append(f'not read    {", ".join(report.not_read)}')
     lines += [f'note        {note}' for note in report.notes]
     rounding = ''
     if report.rounding is not None:
         rounding = f'; rounding changed golden log-probabilities by up to {report.rounding:.2g}'
+    if report.proof:
+        lines.append(f'your logits {report.proof}')
+    shown = ', '.join(f'{name} {value:.1g}' for name, value in report.conditioning.items())
     lines += [
         f'weights     {report.dtype}, {report.num_bytes:,} bytes{rounding}',
-        f'golden rows {", ".join(map(str, report.golden_rows))} tokens, float64',
+        f'golden rows {", ".join(map(str, report.golden_rows))} tokens, float64; what rounding '
+        f'changes of a logit: {shown} of the largest',
         f'tokenizer   {", ".join(report.tokenizer) or "none found: the model serves token ids"}',
         f'checksum    {report.checkpoint_hash} (as `lssar info` shows it)']
     if 'eos_token_id' not in report.config:

@@ -1,6 +1,9 @@
-"""The error of this package and checked access to JSON."""
+"""The error of this package, and checked access to files and JSON."""
 
 import json
+import os
+import stat
+import typing
 from typing import TypeAlias
 
 JsonObject: TypeAlias = dict[str, object]
@@ -47,10 +50,19 @@ def parse_json_object(text: bytes, source: str) -> JsonObject:
     return parsed
 
 
-def read_json_object(path: str) -> JsonObject:
-    """The object in a file. Errors: CheckpointError that starts with the path."""
+def open_regular(path: str) -> typing.BinaryIO:
+    """Opens a regular file without waiting: a FIFO has no end. Errors: CheckpointError."""
     try:
-        with open(path, 'rb') as file:
-            return parse_json_object(file.read(MAX_JSON_BYTES + 1), path)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError as error:
         raise CheckpointError(f'{path}: {error.strerror}') from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise CheckpointError(f'{path}: is no regular file')
+    return os.fdopen(descriptor, 'rb')
+
+
+def read_json_object(path: str) -> JsonObject:
+    """The object in a file. Errors: CheckpointError that starts with the path."""
+    with open_regular(path) as file:
+        return parse_json_object(file.read(MAX_JSON_BYTES + 1), path)

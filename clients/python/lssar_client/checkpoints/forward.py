@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from lssar_client.checkpoints.arrays import BLOCK_ELEMENTS, Array, widen
+from lssar_client.checkpoints.arrays import BLOCK_ELEMENTS, Array, convert, widen
 from lssar_client.checkpoints.errors import CheckpointError
 
 MIN_NORM = 1e-12  # a zero vector normalises to zero
@@ -199,8 +199,10 @@ class Model:
     """The net of a config.json and a function that gives tensors by our names, of any type."""
 
     def __init__(self, config: Mapping[str, object], tensor: Callable[[str], Array | None],
-                 dtype: type[np.floating[typing.Any]] = np.float64) -> None:
+                 dtype: type[np.floating[typing.Any]] = np.float64,
+                 kv_dtype: str | None = None) -> None:
         self._config, self._tensor, self._dtype = config, tensor, dtype
+        self._kv_dtype = kv_dtype  # a name of arrays.TYPES: keys and values are rounded to it
         self._epsilon = float(str(config.get('layer_norm_epsilon', 1e-5)))
 
     def _text(self, name: str, default: str) -> str:
@@ -253,6 +255,10 @@ class Model:
         specs = self._config['attention']
         spec = specs[layer] if isinstance(specs, list) else specs
         assert isinstance(spec, dict)
+        if self._kv_dtype:
+            if attention_form(spec).is_length_scaled:
+                k = k / np.maximum(np.linalg.norm(k, axis=-1, keepdims=True), MIN_NORM)
+            k, v = (widen(convert(each, self._kv_dtype), self._dtype) for each in (k, v))
         out = attention(q, k, v, spec, int(self._number('n_positions', 0)))
         return self._linear(out.swapaxes(0, 1).reshape(len(x), -1), prefix + 'attn.c_proj')
 

@@ -1,5 +1,6 @@
 """Golden rows: logits that the server compares at every start (models/README.md)."""
 
+import json
 import os
 from collections.abc import Callable, Mapping
 
@@ -39,15 +40,34 @@ def compute(config: Mapping[str, object],
     return [model.logits(tokens, positions) for tokens, positions in rows(config)]
 
 
-def write(config: Mapping[str, object], logits: list[Array], directory: str) -> None:
-    """Writes golden.safetensors."""
+def conditioning(config: Mapping[str, object], tensor: Callable[[str], Array | None],
+                 logits: list[Array]) -> dict[str, float]:
+    """What rounding alone changes: the largest change of a logit over the largest logit of its
+    position, with arithmetic in fp32, and with keys and values of a type. The self-check at start
+    takes its limits from it: a model with a large p is ill-conditioned, whoever computes it.
+    """
+    models = {'fp32': forward.Model(config, tensor, np.float32),
+              **{name: forward.Model(config, tensor, kv_dtype=name.upper().replace('FP', 'F'))
+                 for name in ('fp16', 'bf16')}}
+    changes = {}
+    for name, model in models.items():
+        rounded = [model.logits(tokens, positions) for tokens, positions in rows(config)]
+        changes[name] = max(float((np.abs(a - b).max(-1) / np.abs(b).max(-1)).max())
+                            for a, b in zip(rounded, logits))
+    return changes
+
+
+def write(config: Mapping[str, object], logits: list[Array], directory: str,
+          changes: Mapping[str, float] | None = None) -> None:
+    """Writes golden.safetensors. changes: conditioning()."""
     outputs = []
     for i, ((tokens, positions), values) in enumerate(zip(rows(config), logits)):
         outputs += [
             tensor_file.output_of(f'tokens_{i}', np.array(tokens, np.int32)),
             tensor_file.output_of(f'rows_{i}', np.array(positions, np.int32)),
             tensor_file.output_of(f'logits_{i}', values, 'F32')]
-    tensor_file.write(os.path.join(directory, NAME), outputs, {})
+    metadata = {'conditioning': json.dumps(changes)} if changes else {}
+    tensor_file.write(os.path.join(directory, NAME), outputs, metadata)
 
 
 def read(directory: str) -> list[tuple[list[int], list[int], Array]]:

@@ -7,6 +7,7 @@ except that the first three may correct the last. What nobody says is an error, 
 
 import dataclasses
 import json
+import math
 import re
 from collections.abc import Mapping
 
@@ -112,7 +113,106 @@ class Settings:
 def _is_same(a: object, b: object) -> bool:
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
-    return a == b
+    same = ('gelu_new', 'gelu_pytorch_tanh')
+    return a == b or a in same and b in same if isinstance(a, str) else a == b
+
+
+KINDS_WITH_P = ('lssar', 'softmax_r', 'sigmoid_r')
+KINDS = (*KINDS_WITH_P, 'lssa', 'softmax', 'sigmoid', 'sigmoid_n', 'sigmoid_n_l1', 'phi',
+         'relu_wortsman')
+PHI_NAMES = ('relu', 'relu2', 'relu6', 'gelu', 'sigmoid', 'softplus', 'mish', 'exp')
+ACTIVATION_NAMES = ('gelu_new', 'gelu_pytorch_tanh', 'gelu', 'relu', 'relu2', 'silu')
+WORDS = {
+    'activation_function': ACTIVATION_NAMES, 'normalization': ('layer_norm', 'rms_norm'),
+    'norm_position': ('pre', 'sandwich'), 'mlp_kind': ('plain', 'gated'),
+    'rope_layout': ('half', 'interleaved'),
+}
+INTEGERS = {
+    'vocab_size': 1 << 20, 'unpadded_vocab_size': 1 << 20, 'n_positions': 1 << 20,
+    'n_layer': 1024, 'n_head': 1024, 'num_key_value_heads': 1024, 'n_embd': 1 << 16,
+    'head_dim': 512, 'n_inner': 1 << 18,
+}
+# (least, largest); the least is excluded where the flag says so.
+NUMBERS = {
+    'layer_norm_epsilon': (0.0, 1.0), 'rope_theta': (1.0, 1e12),
+    'partial_rotary_factor': (0.0, 1.0), 'attention_residual_scale': (0.0, 1000.0),
+    'mlp_residual_scale': (0.0, 1000.0), 'final_logit_softcapping': (0.0, 1e6),
+}
+FLAGS = ('norm_weight', 'norm_bias', 'embedding_norm', 'attention_bias', 'attention_out_bias',
+         'mlp_bias', 'mlp_out_bias', 'parallel_residual', 'tie_word_embeddings')
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def check_attention(spec: object, where: str = 'attention') -> None:
+    """Errors: UsageError for a kind, a p or a phi that the server would refuse."""
+    if not isinstance(spec, dict):
+        raise UsageError(f'{where} is {json.dumps(spec)}; must be an object such as '
+                         '{"kind": "lssar", "p": 15}')
+    kind, p, phi = spec.get('kind'), spec.get('p'), spec.get('phi')
+    unknown = [name for name in spec if name not in ('kind', 'p', 'phi')]
+    if unknown:
+        raise UsageError(f'{where} has {json.dumps(unknown[0])}; its fields are kind, p and phi')
+    if kind not in KINDS:
+        raise UsageError(f'{where}: kind is {json.dumps(kind)}; must be one of {", ".join(KINDS)}')
+    if kind in KINDS_WITH_P and p is None:
+        raise UsageError(f'{where}: {kind} needs p, such as --attention {kind} --p 15')
+    if kind not in KINDS_WITH_P and p is not None:
+        raise UsageError(f'{where}: {kind} has no p; leave it out, or give a kind that re-weights: '
+                         f'{", ".join(KINDS_WITH_P)}')
+    if p is not None and (not _is_number(p) or not 0 < p <= 1000):
+        raise UsageError(f'{where}: p is {json.dumps(p)}; must be in (0, 1000]')
+    if (kind == 'phi') != (phi is not None):
+        raise UsageError(f'{where}: --phi goes with kind phi, and with no other')
+    if phi is not None and phi not in PHI_NAMES:
+        raise UsageError(f'{where}: phi is {json.dumps(phi)}; must be one of '
+                         f'{", ".join(PHI_NAMES)}')
+
+
+def check(config: Mapping[str, object]) -> None:
+    """Errors: UsageError for a value that the server would refuse, before anything is computed."""
+    attention = config.get('attention')
+    if isinstance(attention, list):
+        if len(attention) != config.get('n_layer'):
+            raise UsageError(f'attention has {len(attention)} objects; must have one for each of '
+                             f'{config.get("n_layer")} layers')
+        for i, spec in enumerate(attention):
+            check_attention(spec, f'attention[{i}]')
+    else:
+        check_attention(attention)
+    for field, value in config.items():
+        shown = json.dumps(value)
+        if field in WORDS and value not in WORDS[field]:
+            raise UsageError(f'{field} is {shown}; must be one of {", ".join(WORDS[field])}')
+        if field in INTEGERS and (type(value) is not int or not 1 <= value <= INTEGERS[field]):
+            raise UsageError(f'{field} is {shown}; must be an integer in [1, {INTEGERS[field]}]')
+        if field in FLAGS and not isinstance(value, bool):
+            raise UsageError(f'{field} is {shown}; must be true or false')
+        if field in NUMBERS:
+            low, high = NUMBERS[field]
+            is_inside = _is_number(value) and low <= float(str(value)) <= high
+            if not is_inside or (field != 'rope_theta' and value == low):
+                left = '[' if field == 'rope_theta' else '('
+                raise UsageError(f'{field} is {shown}; must be in {left}{low:g}, {high:g}]')
+    limit = config.get('unpadded_vocab_size', config.get('vocab_size'))
+    for field, end in (('bos_token_id', config.get('vocab_size')), ('eos_token_id', limit)):
+        token = config.get(field)
+        if token is not None and (type(token) is not int or type(end) is not int
+                                  or not 0 <= token < end):
+            raise UsageError(f'{field} is {json.dumps(token)}; must be in [0, {end})')
+
+
+def as_attention(value: object, others: Mapping[str, object]) -> object:
+    """An attention object. A source may say it in words: attention = "lssar", p = 15."""
+    if not isinstance(value, str):
+        return value
+    spec: JsonObject = {'kind': value}
+    for name in ('p', 'phi'):
+        if others.get(name) is not None:
+            spec[name] = others[name]
+    return spec
 
 
 def parse_assignments(assignments: list[str]) -> JsonObject:
@@ -133,7 +233,7 @@ def parse_assignments(assignments: list[str]) -> JsonObject:
     return values
 
 
-def given_attention(kind: str | None, p: float | None, phi: str | None) -> JsonObject:
+def given_attention(kind: str | None, p: float | int | None, phi: str | None) -> JsonObject:
     """--attention, --p and --phi as fields. Empty if none is given."""
     if kind is None:
         if p is not None or phi is not None:
@@ -141,7 +241,8 @@ def given_attention(kind: str | None, p: float | None, phi: str | None) -> JsonO
         return {}
     spec: JsonObject = {'kind': kind}
     if p is not None:
-        spec['p'] = int(p) if p == int(p) else p
+        p = float(p)
+        spec['p'] = int(p) if p.is_integer() else p
     if phi is not None:
         spec['phi'] = phi
     return {'attention': spec}

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from lssar_client.checkpoints import gguf_source, gguf_tokenizer, llmc_file, names, tensor_file
+from lssar_client.checkpoints import (gguf_source, gguf_tokenizer, llmc_file, names, settings,
+                                      tensor_file)
 from lssar_client.checkpoints.arrays import FLOATS, Array, type_name, widen
-from lssar_client.checkpoints.errors import (CheckpointError, JsonObject, UsageError, quote,
-                                             read_json_object)
+from lssar_client.checkpoints.errors import (CheckpointError, JsonObject, UsageError,
+                                             open_regular, quote, read_json_object)
 from lssar_client.checkpoints.gguf_file import MAGIC as GGUF_MAGIC
 from lssar_client.checkpoints.gguf_file import GgufFile
 from lssar_client.checkpoints.settings import FIELDS
@@ -111,8 +112,13 @@ def _from_model_args(arguments: Mapping[object, object], ignored: set[str],
         field = MODEL_ARGS.get(name, name)
         if name in ignored or field is None or value is None and name == 'vocab_size':
             continue
+        if name in ('p', 'phi') and isinstance(arguments.get('attention'), str):
+            continue  # of attention
         if field == 'bias':
             recorded.update({each: bool(value) for each in BIASES})
+        elif field == 'attention':
+            recorded[field] = settings.as_attention(
+                value, {str(k): v for k, v in arguments.items()})
         elif field in FIELDS:
             recorded[field] = value
         else:
@@ -512,7 +518,7 @@ def read(path: str, ignored: set[str]) -> Source:
     """
     if os.path.isdir(path):
         return _read_directory(path, ignored)
-    with tensor_file.open_regular(path) as file:
+    with open_regular(path) as file:
         start = file.read(8)
     if start[:4] == GGUF_MAGIC or path.endswith('.gguf'):
         return _read_gguf(path, ignored)

@@ -8,7 +8,6 @@ import json
 import math
 import mmap
 import os
-import stat
 import struct
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from lssar_client.checkpoints.arrays import TYPES, Array, DType, convert, to_bytes, type_name
-from lssar_client.checkpoints.errors import CheckpointError, parse_json_object
+from lssar_client.checkpoints.errors import CheckpointError, open_regular, parse_json_object
 
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 MAX_EXTENT = 1 << 40
@@ -91,18 +90,6 @@ def parse_header(data: mmap.mmap | bytes, path: str) -> tuple[dict[str, Entry], 
     if place != len(data):
         raise CheckpointError(f'{path}: the tensors end at byte {place}, the file at {len(data)}')
     return dict(ordered), metadata
-
-
-def open_regular(path: str) -> typing.BinaryIO:
-    """Opens a regular file without waiting: a FIFO has no end. Errors: CheckpointError."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError as error:
-        raise CheckpointError(f'{path}: {error.strerror}') from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise CheckpointError(f'{path}: is no regular file')
-    return os.fdopen(descriptor, 'rb')
 
 
 def map_file(path: str) -> mmap.mmap | bytes:

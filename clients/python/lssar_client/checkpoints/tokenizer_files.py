@@ -6,9 +6,9 @@ import dataclasses
 import os
 from collections.abc import Iterator
 
-from lssar_client.checkpoints.errors import (MAX_JSON_BYTES, CheckpointError, JsonObject, quote,
-                                             parse_json_object, read_json_object)
-from lssar_client.checkpoints.tensor_file import open_regular
+from lssar_client.checkpoints.errors import (MAX_JSON_BYTES, CheckpointError, JsonObject,
+                                             open_regular, parse_json_object, quote,
+                                             read_json_object)
 
 # File sets, best first: the source's names and ours.
 SETS = (
@@ -227,6 +227,17 @@ def _of_file(path: str) -> dict[str, str]:
     if name.endswith('.json'):
         return {path: 'tokenizer.json'}
     return {path: 'tokenizer.model'}
+
+
+def num_tokens(files: Files) -> int | None:
+    """One more than the largest id; None: not known. Errors: CheckpointError."""
+    if 'tokenizer.model' in files.contents:
+        return len(sentence_pieces(files.contents['tokenizer.model']))
+    if 'tokenizer.json' in files.contents:
+        tokens, _ = _tokens_of_json(files.json('tokenizer.json'), 'tokenizer.json')
+        return max(tokens, default=-1) + 1
+    ids = [i for i in files.json('vocab.json').values() if isinstance(i, int)]
+    return max(ids) + 1 if ids else None
 
 
 def special_tokens(files: Files) -> tuple[dict[str, str], list[str]]:

@@ -16,12 +16,13 @@ import numpy as np
 import torch
 
 from lssar_client.checkpoints.arrays import BF16, Array
-from lssar_client.checkpoints.errors import CheckpointError, JsonObject
+from lssar_client.checkpoints.errors import CheckpointError, JsonObject, open_regular
 
 # The weights-only loader of earlier versions can be made to execute code (CVE-2025-32434), and that
 # of 1.13 refuses floats.
 MIN_TORCH = (2, 6)
 MAX_PICKLE_BYTES = 64 << 20
+MAX_OPCODES = 1 << 21  # torch.save writes about 40 for a tensor
 MAX_RECORDS = 1 << 20
 
 STORAGE_BYTES = {
@@ -86,8 +87,11 @@ def _check_pickle(data: bytes, records: dict[str, _Record]) -> None:
     values: list[object] = []
     memo: dict[object, object] = {}
     before = ''  # the opcode before this one, other than BINPUT
-    for opcode, argument, _ in pickletools.genops(data):
+    for i, (opcode, argument, _) in enumerate(pickletools.genops(data)):
         name = opcode.name
+        if i >= MAX_OPCODES:
+            raise CheckpointError(f'its pickle has more than {MAX_OPCODES} opcodes, which is the '
+                                  'limit')
         if name == 'GLOBAL' and argument not in GLOBALS:
             raise CheckpointError(f'it holds an object of {str(argument).replace(" ", ".")}, which '
                                   f'takes code to load; {HOW_TO_RESAVE}')
@@ -150,7 +154,7 @@ def _read_records(archive: zipfile.ZipFile, data: mmap.mmap) -> dict[str, _Recor
 
 def _check(path: str) -> None:
     """Errors: CheckpointError, and others where the file is damaged."""
-    with open(path, 'rb') as file:
+    with open_regular(path) as file:
         if file.read(4) != b'PK\x03\x04':
             raise CheckpointError(
                 'it is not a zip archive of torch.save; the format of PyTorch before 1.6 is not '
