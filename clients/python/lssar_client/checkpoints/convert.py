@@ -226,6 +226,12 @@ def load(options: Options) -> Loaded:
             dict(source.tokenizer), dict.fromkeys(source.tokenizer, source.format))
     else:
         tokenizer = tokenizer_files.read(source.folder, options.tokenizer)
+    if len(source.ends) > 1 and tokenizer_files.GENERATION not in tokenizer.contents:
+        tokenizer.contents[tokenizer_files.GENERATION] = json.dumps(
+            {'eos_token_id': source.ends}).encode()
+        tokenizer.origins[tokenizer_files.GENERATION] = 'eos_token_id of config.json'
+        source.notes.append(f'eos_token_id is a list, {source.ends}: config.json gets the first, '
+                            'generation_config.json all of them')
     return Loaded(source, mapped, config, {str(k): str(v) for k, v in origins.items()}, types,
                   tokenizer, hashes, dtype or '/'.join(sorted(set(types.values()))))
 

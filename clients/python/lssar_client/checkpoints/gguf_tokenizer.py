@@ -174,6 +174,10 @@ def files(fields: Mapping[str, Value]) -> dict[str, bytes]:
         raise CheckpointError('tokenizer.ggml.add_eos_token is true: EOS behind each prompt is not '
                               'supported')
     found['tokenizer_config.json'] = _config(fields, tokens, adds_bos)
+    ends = [_token_id(fields, name, -1) for name in ('eos', 'eot', 'eom')]
+    ends = [*dict.fromkeys(token for token in ends if 0 <= token < len(tokens))]
+    if len(ends) > 1:  # the end of a text, of a turn and of a message
+        found['generation_config.json'] = json.dumps({'eos_token_id': ends}).encode()
     return found
 
 

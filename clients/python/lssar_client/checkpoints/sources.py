@@ -65,6 +65,7 @@ class Source:
     is_permuted: bool = False  # llama.cpp's order of q and k
     matrix_type: str | None = None  # of --dtype, where the source's cannot be stored
     tokenizer: dict[str, bytes] | None = None  # files by our names; None: beside the source
+    ends: list[int] = dataclasses.field(default_factory=list)  # ids that end a text, if several
 
     @property
     def folder(self) -> str:
@@ -377,6 +378,16 @@ def _without_rope_parameters(config: JsonObject, family: Family, path: str) -> J
     return config
 
 
+def _ends(config: JsonObject, path: str) -> list[int]:
+    """The ids of a list that end a text. Errors: CheckpointError."""
+    value = config.get('eos_token_id')
+    if not isinstance(value, list):
+        return []
+    if not all(isinstance(each, int) and not isinstance(each, bool) for each in value):
+        raise CheckpointError(f'{path}: eos_token_id is {_shown(value)}; must be a list of ids')
+    return value
+
+
 def _eos(value: object, path: str) -> int | None:
     """The id that ends a text. Errors: CheckpointError."""
     if isinstance(value, list):
@@ -508,7 +519,8 @@ def _read_directory(path: str, ignored: set[str]) -> Source:
     return Source(path, f'Hugging Face {model_type}', [config_path, *files], tensors, family.rules,
                   _from_hugging_face(config, family, ignored, config_path), dict(family.fixed),
                   (*ALWAYS, 'activation_function', 'layer_norm_epsilon'),
-                  is_transposed=family.is_transposed, has_wpe=family.has_wpe)
+                  is_transposed=family.is_transposed, has_wpe=family.has_wpe,
+                  ends=_ends(config, config_path))
 
 
 def read(path: str, ignored: set[str]) -> Source:
