@@ -1,5 +1,6 @@
 """models/training/heal: the decoder, the two stages, resuming, and the delta, on tiny models."""
 
+import dataclasses
 import io
 import json
 import pathlib
@@ -173,6 +174,15 @@ class ResumeTest(RunFolder):
             for part in ('trained', 'average'):
                 for name, tensor in whole[part].items():
                     self.assertTrue(torch.equal(tensor, resumed[part][name]), (stop, name))
+
+    def test_a_new_learning_rate_holds_after_resuming(self):
+        self.finished(self.make_run(), is_stopped=iter([False] * 8 + [True]).__next__)
+        smoke = budgets.PRESETS['smoke']
+        changed = dataclasses.replace(smoke, distil=dataclasses.replace(smoke.distil, lr=0.5))
+        run = heal.Run(changed, self.folder)
+        run.load(f'{self.folder}/state.pt')
+        run.train_step()
+        self.assertEqual(run.optimizer.param_groups[0]['lr'], 0.5 * changed.distil.rate_scale(2))
 
     def test_another_seed_is_refused(self):
         self.finished(self.make_run())

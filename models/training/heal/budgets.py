@@ -12,7 +12,7 @@ class Stage:
     micro_rows: int
     length: int
     lr: float  # of matrices
-    vector_lr: float = 5e-4  # of norms and biases
+    vector_lr: float = 2e-4  # of norms and biases
     warmup: int = 20
     # Every `long_every`-th step takes long_rows rows of long_length instead; 0: none does.
     long_every: int = 0
@@ -52,11 +52,11 @@ PRESETS = {
     'cpu': Preset(
         'two cores, 12 hours or more: 26M tokens',
         Stage(steps=120, rows=2, micro_rows=2, length=512, lr=0.01, warmup=10),
-        Stage(steps=12_000, rows=4, micro_rows=4, length=512, lr=2e-3, warmup=20, long_every=8,
+        Stage(steps=12_000, rows=4, micro_rows=4, length=512, lr=5e-4, warmup=20, long_every=8,
               long_length=2048), max_ids=24_000_000, bf16=True),
     'gpu-25min': Preset(
         'one GPU, 25 minutes: about 100M tokens',
         Stage(steps=200, rows=64, micro_rows=16, length=1024, lr=0.01),
-        Stage(steps=1500, rows=64, micro_rows=16, length=1024, lr=2e-3, warmup=50, long_every=8,
+        Stage(steps=1500, rows=64, micro_rows=16, length=1024, lr=5e-4, warmup=50, long_every=8,
               long_rows=16, long_length=4096), max_ids=120_000_000, bf16=True, save_s=120),
 }

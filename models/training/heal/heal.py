@@ -156,7 +156,10 @@ class Run:
         self.set_weights(state['trained'], state['average'])
         if not self.is_finished():
             self.optimizer = self.new_optimizer()
+            rates = [group['rate'] for group in self.optimizer.param_groups]
             self.optimizer.load_state_dict(state['optimizer'])
+            for group, rate in zip(self.optimizer.param_groups, rates):
+                group['rate'] = rate  # of the command line, which may have changed
 
     @torch.no_grad()
     def set_weights(self, trained, average):
@@ -275,10 +278,19 @@ def arguments(words=None):
     parser.add_argument('--start', metavar='DELTA', help='begin from a difference, at distillation')
     parser.add_argument('--evaluation', nargs='*', default=[], metavar='FILE',
                         help='text that the training rows must not share 13 words with')
+    parser.add_argument('--export', action='store_true',
+                        help='write delta/ and curve.svg from the saved state, train no further')
     parser.add_argument('--seed', type=int, default=0)
     parser.add_argument('--threads', type=int, default=os.cpu_count())
     parser.add_argument('--pause-file', default='', help='training waits while this file exists')
     return parser.parse_args(words)
+
+
+def finish(run):
+    """Writes curve.svg and delta/."""
+    curve.draw(curve.read(f'{run.directory}/log.jsonl'), f'{run.directory}/curve.svg')
+    differences.write(run)
+    print(f'{run.directory}/delta: after {run.tokens:,} tokens, {run.spent_s / 3600:.1f} hours')
 
 
 def main():
@@ -295,13 +307,14 @@ def main():
         run.load(f'{args.out}/state.pt')
     elif args.start:
         differences.start(run, args.start)
+    if args.export:
+        finish(run)
+        return
     signals = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda which, frame: signals.append(which))
     train(run, lambda: bool(signals), args.pause_file)
-    curve.draw(curve.read(f'{args.out}/log.jsonl'), f'{args.out}/curve.svg')
-    differences.write(run)
-    print(f'{args.out}/delta: after {run.tokens:,} tokens, {run.spent_s / 3600:.1f} hours')
+    finish(run)
     if not run.is_finished():
         raise SystemExit('stopped before the end: the same command goes on')
 
