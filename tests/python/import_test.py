@@ -85,7 +85,7 @@ def permute(weights, num_heads):
             .swapaxes(1, 2).reshape(weights.shape))
 
 
-def write_gguf(path, config, weights, arch=None, types=None, fields=None):
+def write_gguf(path, config, weights, arch=None, types=None, fields=None, extra=None):
     """A file as convert_hf_to_gguf.py writes it. types: {end of a name: quantization type}."""
     arch = arch or {'mistral': 'llama', 'gpt_neox': 'gptneox'}.get(config['model_type'],
                                                                     config['model_type'])
@@ -127,6 +127,8 @@ def write_gguf(path, config, weights, arch=None, types=None, fields=None):
             writer.add_tensor(gguf_name(name), tensor.astype(kind))
         else:
             writer.add_tensor(gguf_name(name), gguf.quants.quantize(tensor, kind), raw_dtype=kind)
+    for name, tensor in (extra or {}).items():
+        writer.add_tensor(name, tensor)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -489,6 +491,16 @@ class GgufRefusedTest(Folder):
         refused('expert_count is 8', llama__expert_count=8)
         refused('rope.scaling.type is .yarn', llama__rope__scaling__type='yarn')
         refused('must be one of llama', arch='mamba')
+        scaled = self.path('scaled.gguf')
+        write_gguf(scaled, CONFIG, weights, extra={
+            'rope_freqs.weight': np.array([1, 8] * 4, np.float32)})
+        self.refused('rope scaling of Llama 3.1', self.run_import, scaled)
+        write_gguf(scaled, CONFIG, weights, extra={'rope_freqs.weight': np.ones(8, np.float32)})
+        _, report = self.run_import(scaled)
+        self.assertIn('all one', next(iter(report.left_out.values())))
+        write_gguf(scaled, CONFIG, weights, extra={
+            'position_embd.weight': np.ones((64, 64), np.float32)})
+        self.refused('learned absolute positions', self.run_import, scaled)
         refused('is one of 3 parts', split__count=3)
         message = refused('(?s)llama.new_thing.*llama.other', llama__new_thing=1, llama__other='x')
         self.assertIn('--ignore llama.new_thing --ignore llama.other', message)

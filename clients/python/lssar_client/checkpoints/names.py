@@ -175,6 +175,8 @@ def _left_out(name: str, tensor: Array, mapped: Mapped) -> str:
         return 'rotary frequencies, of base %.6g' % base
     if last in ('cos', 'sin', 'cos_cached', 'sin_cached') and 'rot' in name:
         return 'table of rotary angles'
+    if name == 'rope_freqs.weight' and bool((widen(tensor) == 1).all()):
+        return 'factors of rotary frequencies that are all one'
     if name == 'wpe.weight' and not bool(widen(tensor, np.float32).any()):
         return 'learned positions that are all zero'
     return ''

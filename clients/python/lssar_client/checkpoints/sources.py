@@ -231,6 +231,12 @@ def _read_gguf(path: str, ignored: set[str]) -> Source:
     recorded, unknown = gguf_source.recorded(file, ignored)
     if unknown:
         raise unknown_fields(path, {key: file.fields[key] for key in unknown})
+    if 'position_embd.weight' in file.entries:
+        raise CheckpointError(f'{path}: has position_embd.weight, learned absolute positions; this '
+                              'server computes rotary ones only')
+    if 'rope_freqs.weight' in file.entries and not (file.tensor('rope_freqs.weight') == 1).all():
+        raise CheckpointError(f'{path}: has rope_freqs.weight, the rope scaling of Llama 3.1; only '
+                              'dynamic NTK is computed')
     notes = [architecture.note] if architecture.note else []
     quantized = file.quantized_types
     if quantized:
