@@ -3,7 +3,8 @@
 #
 #   sh deploy/test.sh          the tests that every change must pass
 #   sh deploy/test.sh --all    also the container image, the import of checkpoints with PyTorch from
-#                              PyPI (5.4 GB), the dev build (DCHECKs on), and the builds
+#                              PyPI (5.4 GB), the long runs of the GPU kernels' PTX, the dev build
+#                              (DCHECKs on), and the builds
 #                              with address, undefined-behaviour and thread sanitizers: two to
 #                              three hours on two cores
 set -eu
@@ -47,10 +48,11 @@ show ctest --test-dir build/ci --output-on-failure --label-regex real || failed=
 if [ "${1:-}" = --all ]; then
   show ctest --test-dir build/ci --output-on-failure --label-regex image || failed="$failed image"
   show ctest --test-dir build/ci --output-on-failure --label-regex torch || failed="$failed torch"
+  show ctest --test-dir build/ci --output-on-failure --label-regex '^ptx$' || failed="$failed ptx"
 fi
 
 if [ -n "$failed" ]; then
   say "FAILED:$failed"
   exit 1
 fi
-say "All passed: $presets cluster real${1:+ image torch}"
+say "All passed: $presets cluster real${1:+ image torch ptx}"

@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeCpu(const BackendOptions& options, 
 absl::StatusOr<std::unique_ptr<Backend>> MakeCuda([[maybe_unused]] const BackendOptions& options,
                                                   [[maybe_unused]] int index) {
 #if LSSAR_WITH_CUDA
-  return MakeDeviceBackend(index, options.fast_gemm);
+  return MakeDeviceBackend(index, options.fast_gemm, options.log);
 #else
   return absl::FailedPreconditionError(
       "this build has no cuda backend: build with LSSAR_WITH_CUDA=ON");

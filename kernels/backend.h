@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -155,6 +156,9 @@ struct BackendOptions {
   // fp16 an |x| above 65504 becomes infinite. The bits of a row then depend on the number of rows
   // of its step.
   bool fast_gemm = false;
+  // cuda: takes one sentence for each shape of GEMM that fast_gemm meets: which algorithm runs it,
+  // or that the library does not. Null: nobody. Called by the thread that calls the op.
+  std::function<void(std::string_view)> log = nullptr;
 };
 
 // One option of BackendOptions, as a program offers it in flags or a configuration file. Programs

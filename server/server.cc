@@ -434,6 +434,9 @@ absl::Status Server::Load(const LoadModel& load) {
   state.AddAddresses(&loading);
   state.log.Info("loading", loading);
   options.on_self_check = LogSelfCheck(state.log);
+  options.backend.log = [&state](std::string_view line) {
+    state.log.Info("gemm", {{"message", std::string(line)}});
+  };
   for (const std::string& warning : BackendWarnings(options.backend)) {
     state.log.Warning("threads", {{"message", warning}});
   }

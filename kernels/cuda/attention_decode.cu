@@ -53,9 +53,10 @@ LSSAR_DEVICE RowWork<E, kDim> WorkOn(const CudaAttentionArgs& args, const CudaDe
 }
 
 template <typename E, int kDim>
-LSSAR_DEVICE HeadQueries<E, kDim> LoadQuery(const RowWork<E, kDim>& work) {
+LSSAR_DEVICE HeadQueries<E, kDim> LoadQuery(const RowWork<E, kDim>& work,
+                                            const CudaDecodeRow& row) {
   HeadQueries<E, kDim> q;
-  q.Load(work);
+  q.Load(work, RowScale(work.args, row.log_keys));
   return q;
 }
 
@@ -107,6 +108,7 @@ LSSAR_DEVICE void MergeSplits(const RowWork<E, kDim>& work, int num_threads, int
   for (int dim = first + ThreadIdx(); dim < first + num_dims; dim += num_threads) {
     float sum = 0;
     double weight_sum = 0;
+    LSSAR_UNROLL_BY(8)  // loads in flight; the sum is in order
     for (int split = 0; split < NumSplits(work.num_keys); ++split) {
       const float* from = partial(split);
       sum += from[dim];
@@ -156,29 +158,37 @@ ClusterDecode(LSSAR_ARGS(CudaAttentionArgs) args) {
   WaitForPreviousKernel();
   if constexpr (kHasClusters) {
     using Memory = BlockMemory<E, kDim>;
-    const int num_blocks = ClusterBlocks(), rank = ClusterRank();
+    const int num_blocks = ClusterBlocks(), rank = ClusterRank();  // a power of two
+    const int block_shift = LowestBit(unsigned(num_blocks));
     const CudaDecodeRow row = args.decode_rows[BlockX() / num_blocks];
     if (row.num_keys == 0) return;  // the whole cluster returns
     const RowWork<E, kDim> work = WorkOn<E, kDim>(args, row);
     const int num_heads = kGrouped ? work.num_heads : 1;
     const int most_heads = kGrouped ? args.heads_of_block : 1;  // of the layout
     const int num_splits = NumSplits(row.num_keys);
-    const int splits_of_block = (args.max_splits + num_blocks - 1) / num_blocks;
+    const int splits_of_block = (args.max_splits + num_blocks - 1) >> block_shift;
     const int num_warps = WarpsFor(splits_of_block, most_heads);
     const Memory block(args.max_splits, splits_of_block, most_heads);
     const WarpMemory<E, kDim> memory{SharedMemory() +
                                      WarpIdx() * WarpMemory<E, kDim>::NumBytes(most_heads)};
 
     {
-      const HeadQueries<E, kDim> q = LoadQuery(work);
       KeyStream<E, kDim, true> stream(memory);
-      for (int own = WarpIdx(); own * num_blocks + rank < num_splits; own += num_warps) {
+      int own = WarpIdx();
+      const auto start = [&] {
+        if (own * num_blocks + rank < num_splits) StartSplit(work, stream, own * num_blocks + rank);
+      };
+      start();
+      const HeadQueries<E, kDim> q = LoadQuery(work, row);
+      while (own * num_blocks + rank < num_splits) {
         ScoreSplit<kGrouped>(work, q, stream, memory, own * num_blocks + rank,
                              block.scores + own * most_heads * kCudaSplitKeys, kCudaSplitKeys,
                              [&](int head, const SplitStats& stats) {
                                block.sums[own * most_heads + head] = stats.sum;
                                block.maxima[own * most_heads + head] = stats.max;
                              });
+        own += num_warps;
+        start();
       }
     }
     SyncCluster();
@@ -186,9 +196,10 @@ ClusterDecode(LSSAR_ARGS(CudaAttentionArgs) args) {
     for (int i = ThreadIdx(); i < num_splits * most_heads; i += num_warps * kWarpThreads) {
       const int split = i / most_heads, head = i % most_heads;
       if (kGrouped && head >= num_heads) continue;
-      const int from = split / num_blocks * most_heads + head;
-      block.all_sums[i] = *InBlock(block.sums + from, split % num_blocks);
-      block.all_maxima[i] = *InBlock(block.maxima + from, split % num_blocks);
+      const int from = (split >> block_shift) * most_heads + head,
+                of_rank = split & (num_blocks - 1);
+      block.all_sums[i] = *InBlock(block.sums + from, of_rank);
+      block.all_maxima[i] = *InBlock(block.maxima + from, of_rank);
     }
     SyncBlock();
     const int own_head = HeadOfLane<kGrouped>(num_heads);
@@ -210,14 +221,17 @@ ClusterDecode(LSSAR_ARGS(CudaAttentionArgs) args) {
     SyncCluster();
     for (int head = 0; head < num_heads; ++head) {  // each block merges its share of the dimensions
       if ((flat_heads >> head & 1) != 0) continue;
-      const int num_dims = kDim / num_blocks;
-      MergeSplits(
-          work.OfHead(head), num_warps * kWarpThreads, rank * num_dims, num_dims, [&](int split) {
-            const int from = split / num_blocks * most_heads + head;
-            return InBlock(block.partials + from * Memory::kPartialFloats, split % num_blocks);
-          });
+      const int num_dims = kDim >> block_shift;
+      MergeSplits(work.OfHead(head), num_warps * kWarpThreads, rank * num_dims, num_dims,
+                  [&](int split) {
+                    const int from = (split >> block_shift) * most_heads + head;
+                    return InBlock(block.partials + from * Memory::kPartialFloats,
+                                   split & (num_blocks - 1));
+                  });
     }
-    SyncCluster();  // a block must not exit while another block reads its shared memory
+    LeaveCluster();
+  } else {
+    Trap();  // machine code for a device without clusters, launched as if it had them
   }
 }
 
@@ -263,13 +277,15 @@ ScoreSplits(LSSAR_ARGS(CudaAttentionArgs) args) {
   const RowWork<E, kDim> work = WorkOn<E, kDim>(args, block.row);
   const WarpMemory<E, kDim> memory = SplitWarpMemory<E, kDim, kGrouped>(args);
   KeyStream<E, kDim, false> stream(memory);
-  ScoreSplit<kGrouped>(
-      work, LoadQuery(work), stream, memory, split, block.scores + split * kCudaSplitKeys,
-      block.num_splits * kCudaSplitKeys, [&](int head, const SplitStats& stats) {
-        const size_t at = block.split_idx + size_t(head * block.num_splits + split);
-        args.scratch.sums[at] = stats.sum;
-        args.scratch.maxima[at] = stats.max;
-      });
+  StartSplit(work, stream, split);
+  ScoreSplit<kGrouped>(work, LoadQuery(work, block.row), stream, memory, split,
+                       block.scores + split * kCudaSplitKeys, block.num_splits * kCudaSplitKeys,
+                       [&](int head, const SplitStats& stats) {
+                         const size_t at =
+                             block.split_idx + size_t(head * block.num_splits + split);
+                         args.scratch.sums[at] = stats.sum;
+                         args.scratch.maxima[at] = stats.max;
+                       });
 }
 
 // The block of a row and its heads that finishes last merges the splits.

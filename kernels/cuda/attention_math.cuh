@@ -23,8 +23,12 @@ LSSAR_DEVICE float Softplus(float x) { return Log2(1.0f + Exp2(x)); }
 // A sum of softplus scores. log2(1 + 2^x) = max(x, 0) + log2(1 + 2^-|x|), and the second terms are
 // added as one logarithm of a product.
 struct SoftplusSum {
-  float positive = 0;  // sum of max(x, 0)
-  float product = 1;   // of 1 + 2^-|x|, each at most 2
+  float positive;  // sum of max(x, 0)
+  float product;   // of 1 + 2^-|x|, each at most 2
+
+  // Not default member initialisers: in an array of arrays, nvcc (12.4 to 13.0) initialises only
+  // the first array with them. tests/tidy forbids such arrays in device code too.
+  LSSAR_DEVICE SoftplusSum() : positive(0), product(1) {}
 
   // At most kCudaSplitKeys / 32 times.
   LSSAR_DEVICE void Add(float x) {
@@ -33,15 +37,21 @@ struct SoftplusSum {
   }
 };
 
-// The sums of the parts of a split that a thread holds, [key / 8 mod 4][key mod 2] for keys
-// 2 (t mod 4) and + 1 of each 8, added over the 4 threads of a row. Clears them.
-LSSAR_DEVICE float TakeTotal(SoftplusSum (&parts)[4][2]) {
+// The parts of a split's sum that a thread holds: of key, part 2 (key / 8 mod 4) + key mod 2, for
+// keys 2 (t mod 4) and + 1 of each 8.
+struct SplitParts {
+  SoftplusSum sums[8];
+};
+
+// The parts added over the 4 threads of a row. Clears them.
+LSSAR_DEVICE float TakeTotal(SplitParts& parts) {
   float positives[4], products[4];
   LSSAR_UNROLL
   for (int i = 0; i < 4; ++i) {
-    positives[i] = parts[i][0].positive + parts[i][1].positive;
-    products[i] = parts[i][0].product * parts[i][1].product;
-    parts[i][0] = parts[i][1] = {};
+    SoftplusSum &even = parts.sums[2 * i], &odd = parts.sums[2 * i + 1];
+    positives[i] = even.positive + odd.positive;
+    products[i] = even.product * odd.product;
+    even = odd = {};
   }
   // Each part's product is at most 2^8, so theirs is at most 2^64.
   const float product = (products[0] * products[1]) * (products[2] * products[3]);
@@ -188,8 +198,9 @@ LSSAR_DEVICE double ScoreScale(const CudaAttentionArgs& args, int num_keys) {
 }
 
 // The same for scores in units of log 2. q is multiplied by it before it is split in parts.
-LSSAR_DEVICE float RowScale(const CudaAttentionArgs& args, int num_keys) {
-  return float(ScoreScale(args, num_keys) * 1.4426950408889634);
+// log_keys: ln(N)
+LSSAR_DEVICE float RowScale(const CudaAttentionArgs& args, double log_keys) {
+  return float(args.kind == AttentionKind::kSoftmax ? args.score_unit : args.score_unit * log_keys);
 }
 
 // A score is the sum of the products of q's two parts. Where this is true, the first part alone

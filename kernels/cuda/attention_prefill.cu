@@ -11,7 +11,7 @@
 // of 16 keys. So a row has the same bits in prefill and in decode.
 //
 // Most tiles lie before the diagonal: all rows attend to all of their keys, and nothing is masked.
-// The common powers of LSSAR are compiled in (kPower).
+// The power 15 of LSSAR is compiled in (kPower).
 #include "kernels/cuda/attention_dispatch.cuh"
 #include "kernels/cuda/kernel_table.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -176,7 +176,7 @@ class Prefill {
       for (int i = 0; i < 2; ++i) {
         const int num_keys = num_keys_[2 * set + i];
         rows[i] = num_keys > 0 ? args_.q + VectorIdx(Row(2 * set + i)) : nullptr;
-        scales[i] = num_keys > 0 ? RowScale(args_, num_keys) : 0.0f;
+        scales[i] = num_keys > 0 ? RowScale(args_, log(double(num_keys))) : 0.0f;
       }
       q_[set].Load(rows, scales, kPower != 0 || HasUnitRows(args_));
     }
@@ -283,7 +283,7 @@ class Prefill {
     }
   }
 
-  using RowSums = SoftplusSum[kThreadRows][4][2];  // [row], then as TakeTotal
+  using RowSums = SplitParts[kThreadRows];
 
   LSSAR_DEVICE void FirstSweep() {
     LSSAR_UNROLL
@@ -350,7 +350,7 @@ class Prefill {
         for (int i = 0; i < 4 * kScoreSets; ++i) {
           const int set = i / 4, row = 2 * rows + i / 2 % 2;
           const float score = c[set][i % 4];
-          parts[row][(first + KeyOfSet(set)) / 8 % 4][i % 2].Add(score);
+          parts[row].sums[(first + KeyOfSet(set)) / 8 % 4 * 2 + i % 2].Add(score);
           largest[row] = fmaxf(largest[row], score);
         }
       }
@@ -385,7 +385,9 @@ class Prefill {
     for (int i = 0; i < kThreadRows; ++i) {
       if (num_keys_[i] > 0) rules_[i] = ReduceRow(args_, num_keys_[i], maxima_[i], sums_[i]);
       least_first_[i] = rules_[i].least;
-      if (num_keys_[i] > 0) least_first_[i] -= SecondPartBound(RowScale(args_, num_keys_[i]));
+      if (num_keys_[i] > 0) {
+        least_first_[i] -= SecondPartBound(RowScale(args_, log(double(num_keys_[i]))));
+      }
       if (kPower == 0) continue;
       rules_[i].gain *= ScaledGain(kPower);
       rules_[i].offset *= ScaledGain(kPower);
@@ -426,9 +428,10 @@ class Prefill {
       weight_sums_[i] = 0;
       if (i % 2 == 0) split_[i / 2].Clear();
     }
-    int num_read = 0;
+    int num_read = 0, num_read_of_split = 0;
     int buffer = 0;
     int tile = NextAlive(0);
+    bool is_guarded = false;  // the split is computed again, for values that are not finite
     StartTile(tile, buffer, true);
     while (tile < num_tiles_) {
       const int next = NextAlive(tile + 1);
@@ -440,11 +443,29 @@ class Prefill {
         SyncBlock();
       }
       if (tile * kTileKeys < warp_end_) {
-        num_read += IsMasked(tile) ? WeighTile<true>(tile, buffer) : WeighTile<false>(tile, buffer);
+        num_read_of_split += IsMasked(tile) || is_guarded ? WeighTile<true>(tile, buffer)
+                                                          : WeighTile<false>(tile, buffer);
       }
-      if (next == num_tiles_ || next / kTilesOfSplit != tile / kTilesOfSplit) CloseSplit();
+      const int closed_split = tile / kTilesOfSplit;
+      const bool closes = next == num_tiles_ || next / kTilesOfSplit != closed_split;
       tile = next;
       buffer = 1 - buffer;
+      if (!closes) continue;
+      if (!is_guarded && SyncBlockOr(IsSpoiled())) {
+        is_guarded = true;
+        num_read_of_split = 0;
+        LSSAR_UNROLL
+        for (int set = 0; set < kRowSets; ++set) split_[set].Clear();
+        WaitForCopyGroups<0>();
+        SyncBlock();  // the copy of the next split's tile is there, and is overwritten
+        tile = NextAlive(closed_split * kTilesOfSplit);
+        StartTile(tile, buffer, true);
+        continue;
+      }
+      CloseSplit();
+      num_read += num_read_of_split;
+      num_read_of_split = 0;
+      is_guarded = false;
     }
     WaitForCopyGroups<0>();
     num_read = SumOfLanes(num_read);
@@ -526,6 +547,20 @@ class Prefill {
     return num_computed - num_skipped;
   }
 
+  // Whether a sum of the split is not finite: a weight of zero may have met an infinite value,
+  // which the row does not attend to.
+  LSSAR_DEVICE bool IsSpoiled() const {
+    float zero = 0;
+    LSSAR_UNROLL
+    for (int set = 0; set < kRowSets; ++set) {
+      LSSAR_UNROLL
+      for (int i = 0; i < kDim / 2; ++i) {
+        zero = MulAdd(split_[set].values[i / 4][i % 4], 0.0f, zero);
+      }
+    }
+    return !(zero == 0);
+  }
+
   // Adds the sums of a split to those of earlier splits.
   LSSAR_DEVICE void CloseSplit() {
     LSSAR_UNROLL
@@ -603,9 +638,9 @@ PrefillTiles(LSSAR_ARGS(CudaAttentionArgs) args) {
   Prefill<E, kDim, kPower, kRowSets>(args).Run();
 }
 
-// Each power is a kernel to compile, so only the usual head dimensions have them: the paper's 3 and
+// A power is a kernel to compile, so only the usual head dimensions have it, and only the paper's
 // 15.
-constexpr bool HasCompiledPowers(int dim) { return dim == 64 || dim == 128; }
+constexpr bool HasCompiledPower(int dim) { return dim == 64 || dim == 128; }
 
 }  // namespace
 
@@ -643,10 +678,10 @@ int StartPower(const CudaAttentionArgs& args, void* stream) {
 
 int StartPrefill(const CudaAttentionArgs& args, DType dtype, void* stream) {
   return WithElementAndDim(dtype, args.pages.head_dim, [&]<typename E, int kDim>() {
-    if constexpr (HasCompiledPowers(kDim)) {
-      const bool is_lssar = args.kind == AttentionKind::kLssar;
-      if (is_lssar && args.whole_p == 3) return StartPower<E, kDim, 3>(args, stream);
-      if (is_lssar && args.whole_p == 15) return StartPower<E, kDim, 15>(args, stream);
+    if constexpr (HasCompiledPower(kDim)) {
+      if (args.kind == AttentionKind::kLssar && args.whole_p == 15) {
+        return StartPower<E, kDim, 15>(args, stream);
+      }
     }
     return StartTiles<E, kDim, 0, 1>(args, stream);
   });

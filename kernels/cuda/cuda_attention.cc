@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <numbers>
 
 #include "base/check.h"
 #include "kernels/cuda/cuda_gemm.h"
@@ -11,6 +12,12 @@ namespace lssar {
 namespace {
 
 constexpr unsigned kMaxWholePower = 1u << 24;
+
+double ScoreUnit(AttentionKind kind, int head_dim) {
+  const double dim = head_dim;
+  return std::numbers::log2e *
+         (kind == AttentionKind::kSoftmax ? 1.0 / std::sqrt(dim) : std::log(dim));
+}
 
 // Divides a batch into blocks that compute several of the query heads that share a K/V head: as
 // many as the scores' memory of a cluster allows, on more blocks where that helps.
@@ -107,6 +114,7 @@ void CudaAttention::Attention(const AttentionArgs& args) {
                          context_.Device().shared_bytes_of_block,
       .scratch = scratch_,
       .kind = args.spec.kind,
+      .score_unit = ScoreUnit(args.spec.kind, layout.head_dim),
       .p = float(p),
       .whole_p = is_whole ? unsigned(p) : 0,
       .floor = float(std::pow(double{kNegligibleWeight}, 1.0 / p) * (1 - 0x1p-20))};

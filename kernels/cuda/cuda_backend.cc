@@ -29,7 +29,7 @@ class CudaBackend final : public Backend {
         tables_(context_),
         stats_(context_),
         attention_(context_, tables_, stats_),
-        gemm_(context_, std::move(gemm_library)),
+        gemm_(context_, std::move(gemm_library), std::move(parts.log)),
         graphs_(context_, tables_, stats_),
         sampler_(context_) {}
 
@@ -112,7 +112,7 @@ absl::Status CudaBackend::CheckAttention(const AttentionSpec& spec) const {
 }
 
 absl::Status CudaBackend::FitLayout(KvLayout& layout) const {
-  if (layout.dtype == DType::kF32 || !HoldsKv(layout.dtype)) {
+  if (layout.dtype != DType::kF16 && layout.dtype != DType::kI8) {
     return absl::UnimplementedError(StrCat("the cuda backend does not support ",
                                            NameOf(layout.dtype),
                                            " K/V pages; it supports fp16 and int8"));
@@ -176,6 +176,7 @@ absl::Status CudaBackend::Synchronize() {
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(CudaBackendParts parts, int device_idx) {
   ASSIGN_OR_RETURN(const CudaDevice device, OpenCudaDevice(*parts.driver, device_idx));
+  RETURN_IF_ERROR(ProbeCudaDevice(*parts.driver, parts.kernels, device));
   std::unique_ptr<GemmLibrary> gemm_library;
   if (parts.make_gemm_library != nullptr) {
     ASSIGN_OR_RETURN(gemm_library, parts.make_gemm_library());

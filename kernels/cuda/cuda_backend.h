@@ -2,8 +2,10 @@
 #ifndef LSSAR_KERNELS_CUDA_CUDA_BACKEND_H_
 #define LSSAR_KERNELS_CUDA_CUDA_BACKEND_H_
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
@@ -20,9 +22,10 @@ struct CudaBackendParts {
   // Makes the library for GEMMs of many rows, on the open device. Null: our own kernels run all
   // GEMMs.
   absl::StatusOr<std::unique_ptr<GemmLibrary>> (*make_gemm_library)() = nullptr;
+  std::function<void(std::string_view)> log = nullptr;  // BackendOptions::log
 };
 
-// Errors  those of OpenCudaDevice and of make_gemm_library
+// Errors  those of OpenCudaDevice, ProbeCudaDevice and make_gemm_library
 absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(CudaBackendParts parts, int device_idx);
 
 }  // namespace lssar

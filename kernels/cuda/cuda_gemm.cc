@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "base/check.h"
+#include "base/str_cat.h"
 
 namespace lssar {
 
@@ -76,12 +77,26 @@ absl::Status CudaGemm::ReserveWorkspace() {
   return library_memory_.Reserve(kGemmWorkspaceBytes).status();
 }
 
+void CudaGemm::LogChoice(const LinearArgs& args, const CudaMatrix& weight,
+                         const std::string& choice) {
+  if (log_ == nullptr) return;
+  const bool is_gelu = args.activation == Activation::kGeluTanh;
+  const std::string sentence =
+      StrCat("GEMM of ", NameOf(weight.dtype), " weights [", weight.num_rows, ", ", weight.num_cols,
+             "]", args.bias != nullptr ? " with bias" : "", is_gelu ? ", GELU" : "",
+             args.residual != nullptr ? ", residual" : "", ": ", choice);
+  if (logged_.insert(sentence).second) log_(sentence);
+}
+
 bool CudaGemm::RunByLibrary(const LinearArgs& args, const CudaMatrix& weight) {
   if (library_ == nullptr || args.num_rows < kMinLibraryRows) return false;
   const bool has_epilogue =
       (args.activation == Activation::kNone || args.activation == Activation::kGeluTanh) &&
       args.multiply == nullptr && args.scale == 1.0f;
-  if (!has_epilogue) return false;
+  if (!has_epilogue) {
+    LogChoice(args, weight, "our own kernels, because the library has no such epilogue");
+    return false;
+  }
   LibraryGemmArgs gemm{.num_rows = args.num_rows,
                        .weight = weight,
                        .bias = args.bias,
@@ -89,7 +104,11 @@ bool CudaGemm::RunByLibrary(const LinearArgs& args, const CudaMatrix& weight) {
                        .gelu = args.activation == Activation::kGeluTanh,
                        .out = args.out,
                        .workspace = library_memory_.Address()};
-  if (!library_->Supports(gemm)) return false;
+  if (!library_->Supports(gemm)) {
+    LogChoice(args, weight, "our own kernels, because the library does not run it");
+    return false;
+  }
+  LogChoice(args, weight, library_->Describe(gemm));
   if (!SplitRows({.x = args.x,
                   .norm = NormOf(args.norm),
                   .num_rows = args.num_rows,

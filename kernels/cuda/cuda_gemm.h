@@ -3,8 +3,12 @@
 #define LSSAR_KERNELS_CUDA_CUDA_GEMM_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <set>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "kernels/cuda/cuda_context.h"
@@ -32,9 +36,12 @@ inline CudaNorm NormOf(const NormView& norm) {
 class CudaGemm {
  public:
   // `library`: for GEMMs of many rows; null: our own kernels run all GEMMs.
-  CudaGemm(CudaContext& context, std::unique_ptr<GemmLibrary> library)
+  // log: of the choice for each shape; null: none.
+  CudaGemm(CudaContext& context, std::unique_ptr<GemmLibrary> library,
+           std::function<void(std::string_view)> log)
       : context_(context),
         library_(std::move(library)),
+        log_(std::move(log)),
         rows_memory_(context.Driver()),
         ids_memory_(context.Driver()),
         library_memory_(context.Driver()) {}
@@ -58,9 +65,13 @@ class CudaGemm {
 
   // False: our own kernels have to run the GEMM.
   bool RunByLibrary(const LinearArgs& args, const CudaMatrix& weight);
+  // Logs the sentence, once for the shape.
+  void LogChoice(const LinearArgs& args, const CudaMatrix& weight, const std::string& choice);
 
   CudaContext& context_;
   const std::unique_ptr<GemmLibrary> library_;
+  const std::function<void(std::string_view)> log_;
+  std::set<std::string> logged_;
   CudaSplitRows split_rows_;
   Workspace rows_memory_, ids_memory_, library_memory_;
 };

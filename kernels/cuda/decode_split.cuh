@@ -173,13 +173,13 @@ struct HeadQueries {
   unsigned a[kSteps][4];
   float inverse;  // of the power of two of head lane / 4
 
-  // All lanes of the warp.
-  LSSAR_DEVICE void Load(const RowWork<E, kDim>& work) {
+  // scale: of the row's scores (RowScale). All lanes of the warp.
+  LSSAR_DEVICE void Load(const RowWork<E, kDim>& work, float scale) {
     const int head = LaneIdx() / 4;
     const float* const row =
         head < work.num_heads ? work.args.q + work.vector_idx + size_t(head * kDim) : nullptr;
     ScaledRow<E, kDim> scaled;
-    scaled.Load(row, RowScale(work.args, work.num_keys), HasUnitRows(work.args));
+    scaled.Load(row, scale, HasUnitRows(work.args));
     inverse = scaled.inverse;
     LSSAR_UNROLL
     for (int step = 0; step < kSteps; ++step) {
@@ -195,7 +195,37 @@ struct HeadQueries {
   }
 };
 
+// Stages of keys that a split has.
+template <typename E, int kDim>
+LSSAR_DEVICE int NumStages(int num_keys, int split) {
+  constexpr int kStageKeys = WarpMemory<E, kDim>::kStageKeys;
+  const int first = split * kCudaSplitKeys;
+  const int end = num_keys < first + kCudaSplitKeys ? num_keys : first + kCudaSplitKeys;
+  return (end - first + kStageKeys - 1) / kStageKeys;
+}
+
+// Starts the copies of stage i of a split, if it has that stage.
+template <typename E, int kDim, bool kBulk>
+LSSAR_DEVICE void StartStage(const RowWork<E, kDim>& work, KeyStream<E, kDim, kBulk>& stream,
+                             int split, int i) {
+  if (i < NumStages<E, kDim>(work.num_keys, split)) {
+    const int first = split * kCudaSplitKeys, last = first + kCudaSplitKeys;
+    stream.Start(work.pages, first + i * WarpMemory<E, kDim>::kStageKeys,
+                 work.num_keys < last ? work.num_keys : last);
+  } else {
+    stream.Skip();
+  }
+}
+
+// Starts the first copies of a split. Before the query is loaded: memory is busy meanwhile.
+template <typename E, int kDim, bool kBulk>
+LSSAR_DEVICE void StartSplit(const RowWork<E, kDim>& work, KeyStream<E, kDim, kBulk>& stream,
+                             int split) {
+  for (int i = 0; i < WarpMemory<E, kDim>::kStages - 1; ++i) StartStage(work, stream, split, i);
+}
+
 // Score: reads K of one split once, for all heads of the row.
+// Requires  StartSplit was called for the split, and for no other since the last ScoreSplit
 // scores[h * head_stride + i]: the score of key split * kCudaSplitKeys + i, in shared or device
 // memory; not written after the row's last key. store(h, stats): called by one lane of each head.
 // kGrouped: there may be several heads.
@@ -211,21 +241,14 @@ LSSAR_DEVICE void ScoreSplit(const RowWork<E, kDim>& work, const HeadQueries<E, 
   const int end = work.num_keys < last ? work.num_keys : last;
   const bool has_head = head < (kGrouped ? work.num_heads : 1);
   const bool sums_first_part = SumsFirstPart(work.args);
-  const int num_stages = (end - first + Memory::kStageKeys - 1) / Memory::kStageKeys;
+  const int num_stages = NumStages<E, kDim>(work.num_keys, split);
   float* const of_head = scores + (kGrouped && has_head ? head * head_stride : 0);
-  SoftplusSum parts[4][2];
+  SplitParts parts;
   float max = kLowestScore;
 
-  const auto start = [&](int i) {
-    if (i < num_stages) {
-      stream.Start(work.pages, first + i * Memory::kStageKeys, end);
-    } else {
-      stream.Skip();
-    }
-  };
   // Scores of 8 keys, `at` of a stage and of the split, from their dot products. `sums`: of their
   // parts.
-  const auto take = [&](int stage, int at, int key, const float(&c)[4], SoftplusSum(&sums)[2]) {
+  const auto take = [&](int stage, int at, int key, const float(&c)[4], SoftplusSum* sums) {
     LSSAR_UNROLL
     for (int i = 0; i < 2; ++i) {
       float factor = q.inverse;
@@ -241,9 +264,8 @@ LSSAR_DEVICE void ScoreSplit(const RowWork<E, kDim>& work, const HeadQueries<E, 
       max = fmaxf(max, entered);
     }
   };
-  for (int i = 0; i < Memory::kStages - 1; ++i) start(i);
   for (int i = 0; i < num_stages; ++i) {
-    start(i + Memory::kStages - 1);
+    StartStage(work, stream, split, i + Memory::kStages - 1);
     const int stage = stream.Wait();
     unsigned b[kSets][kDim / 16][2];
     LSSAR_UNROLL
@@ -258,11 +280,11 @@ LSSAR_DEVICE void ScoreSplit(const RowWork<E, kDim>& work, const HeadQueries<E, 
       const int at = set * 8 + lane % 4 * 2;
       const int key = i * Memory::kStageKeys + at;
       if constexpr (kSets == 4) {
-        take(stage, at, key, c[set], parts[set]);
+        take(stage, at, key, c[set], parts.sums + 2 * set);
       } else if (i % 2 == 0) {
-        take(stage, at, key, c[set], parts[set]);
+        take(stage, at, key, c[set], parts.sums + 2 * set);
       } else {
-        take(stage, at, key, c[set], parts[2 + set]);
+        take(stage, at, key, c[set], parts.sums + 2 * (2 + set));
       }
     }
     SyncWarp();

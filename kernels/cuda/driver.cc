@@ -1,5 +1,8 @@
 #include "kernels/cuda/driver.h"
 
+#include <cmath>
+
+#include "base/status_macros.h"
 #include "base/str_cat.h"
 
 namespace lssar {
@@ -80,6 +83,37 @@ absl::StatusOr<CudaDevice> OpenCudaDevice(CudaDriver& driver, int device_idx) {
                device.compute_capability % 10, "; this build needs 8.0 or later"));
   }
   return device;
+}
+
+absl::Status ProbeCudaDevice(CudaDriver& driver, const CudaKernels& kernels,
+                             const CudaDevice& device) {
+  constexpr float kWhole[kProbeValues] = {0, 1, -1, 7, -24, 30, -100, 100};
+  void* memory = nullptr;
+  RETURN_IF_ERROR(CudaStatus(driver, driver.Allocate(sizeof(CudaProbed) * kProbeValues, memory),
+                             "allocating device memory"));
+  CudaProbeArgs args{.out = static_cast<CudaProbed*>(memory)};
+  for (int i = 0; i < kProbeValues; ++i) {
+    args.whole[i] = kWhole[i];
+    args.power[i] = std::exp2(kWhole[i]);
+  }
+  CudaProbed probed[kProbeValues];
+  int code = kernels.probe(args, driver.Stream());
+  if (code == kCudaSuccess) code = driver.CopyOut(probed, memory, sizeof(probed));
+  driver.Free(memory);
+  if (code == kCudaNoKernelForDevice) {
+    return absl::FailedPreconditionError(
+        StrCat("this build has no kernels for ", device.name, ", compute capability ",
+               device.compute_capability / 10, ".", device.compute_capability % 10,
+               ": add it to LSSAR_CUDA_ARCHITECTURES and build again"));
+  }
+  RETURN_IF_ERROR(CudaStatus(driver, code, "the first kernel"));
+  for (int i = 0; i < kProbeValues; ++i) {
+    if (probed[i].power == args.power[i] && probed[i].log == args.whole[i]) continue;
+    return absl::FailedPreconditionError(
+        StrCat(device.name, " computes 2^", kWhole[i], " as ", probed[i].power, " and log2(",
+               args.power[i], ") as ", probed[i].log, "; the kernels need exact results there"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace lssar

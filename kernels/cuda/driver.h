@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/cuda/kernels.h"
 
 namespace lssar {
 
@@ -113,6 +114,12 @@ bool IsStickyCudaError(int code);
 // Errors  FAILED_PRECONDITION: no driver or device, a driver too old for this build, a device older
 //         than sm_80; INVALID_ARGUMENT: no device of that index
 absl::StatusOr<CudaDevice> OpenCudaDevice(CudaDriver& driver, int device_idx);
+
+// Runs a first kernel (probe.cu) on the open device, and checks its results.
+// Errors  FAILED_PRECONDITION: this build has no code for the device; its ex2 or lg2 is not exact
+//         at whole numbers
+absl::Status ProbeCudaDevice(CudaDriver& driver, const CudaKernels& kernels,
+                             const CudaDevice& device);
 
 }  // namespace lssar
 

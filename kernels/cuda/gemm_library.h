@@ -3,6 +3,7 @@
 #define LSSAR_KERNELS_CUDA_GEMM_LIBRARY_H_
 
 #include <cstddef>
+#include <string>
 
 #include "kernels/cuda/kernel_args.h"
 
@@ -28,8 +29,11 @@ class GemmLibrary {
 
   // Whether the library can run this GEMM. Our own kernels run the others.
   virtual bool Supports(const LibraryGemmArgs& args) = 0;
+  // "cuBLASLt algorithm 66, tile 20, stages 24": what runs this GEMM.
+  // Requires  Supports(args)
+  virtual std::string Describe(const LibraryGemmArgs& args) = 0;
   // Returns a code of cudaError_t. `stream`: of CudaDriver::Stream().
-  // Requires  Takes(args)
+  // Requires  Supports(args)
   virtual int Run(const LibraryGemmArgs& args, void* stream) = 0;
 };
 

@@ -313,7 +313,7 @@ class GemmTile {
       }
       return sum;
     });
-    SyncCluster();  // a block must not exit while another block reads its shared memory
+    LeaveCluster();
   }
 
   template <typename F>

@@ -22,6 +22,8 @@
 #define LSSAR_DEVICE_CALL __device__ __noinline__
 #define LSSAR_UNROLL _Pragma("unroll")
 #define LSSAR_NO_UNROLL _Pragma("unroll 1")
+#define LSSAR_UNROLL_BY(count) LSSAR_PRAGMA(unroll count)
+#define LSSAR_PRAGMA(text) _Pragma(#text)
 #define LSSAR_CUDA_NAMESPACE cuda
 
 namespace lssar::cuda {
@@ -90,17 +92,32 @@ LSSAR_DEVICE int ClusterBlocks() {
 #endif
 }
 
-// Shared memory written before it is visible to all blocks of the cluster after it.
+// Shared memory written before it is visible to all blocks of the cluster after it. The threads of
+// a warp call it together.
 LSSAR_DEVICE void SyncCluster() {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
-      "barrier.cluster.arrive.release;\n"
-      "barrier.cluster.wait.acquire;\n" ::
+      "barrier.cluster.arrive.release.aligned;\n"
+      "barrier.cluster.wait.acquire.aligned;\n" ::
           : "memory");
 #else
   __syncthreads();
 #endif
 }
+
+// The last call of a kernel: a block must not exit while another block reads its shared memory.
+// Nothing is made visible. The threads of a warp call it together.
+LSSAR_DEVICE void LeaveCluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "barrier.cluster.arrive.relaxed.aligned;\n"
+      "barrier.cluster.wait.aligned;\n" ::
+          : "memory");
+#endif
+}
+
+// Stops the kernel: every later call of the process reports cudaErrorLaunchFailure.
+LSSAR_DEVICE void Trap() { __trap(); }
 
 // The same address in the shared memory of another block of the cluster.
 template <typename T>
@@ -295,7 +312,7 @@ LSSAR_DEVICE void F16FromI8(unsigned bytes, unsigned& first, unsigned& second) {
       "sub.f16x2 %0, low, %4;\n"
       "sub.f16x2 %1, high, %4;\n"
       "}"
-      : "=r"(first), "=r"(second)
+      : "=&r"(first), "=&r"(second)  // `first` is written before the last input is read
       : "r"(offset), "r"(0x64646464u), "r"(0x64806480u));
 }
 LSSAR_DEVICE float FloatFromBf16(uint16_t bits) { return __uint_as_float(unsigned(bits) << 16); }

@@ -47,6 +47,7 @@ struct CudaDecodeRow {
   int32_t first_page = 0;
   int32_t sequence = 0;
   uint64_t split_idx = 0;  // of the row's first split, in the splits of one query head
+  double log_keys = 0;     // ln(num_keys)
 };
 
 // Adjacent rows of one sequence that one or two blocks of prefill attention compute, in every head.
@@ -85,6 +86,8 @@ struct CudaAttentionArgs {
   bool has_wide_blocks = false;  // the device has CudaAttentionMemory::wide_prefill
   CudaScratch scratch;
   AttentionKind kind = AttentionKind::kLssar;
+  // Of scores in units of log 2, besides ln(N): log2(e) ln(d), or log2(e) / sqrt(d) for softmax.
+  double score_unit = 0;
   float p = 15;
   unsigned whole_p = 15;  // p, or 0 where it has a fraction or is above 2^24
   float floor = 0;        // a u below it has a negligible power
@@ -277,6 +280,21 @@ struct CudaSampleArgs {
   CudaSampledRow* sampled = nullptr;  // [num_rows]
   CudaTopLogprob* top = nullptr;      // [num_rows, max_top]
   int max_top = 0;                    // largest num_logprobs of the rows
+};
+
+// Exp2 and Log2 at whole numbers, where a sum of softplus scores relies on exact results: log2(1)
+// is 0 for a product without terms, and 2^0 is 1.
+inline constexpr int kProbeValues = 8;
+
+struct CudaProbed {
+  float power = 0;  // 2^whole
+  float log = 0;    // log2(power)
+};
+
+struct CudaProbeArgs {
+  CudaProbed* out = nullptr;       // [kProbeValues]
+  float whole[kProbeValues] = {};  // whole numbers
+  float power[kProbeValues] = {};  // 2^whole
 };
 
 }  // namespace lssar

@@ -22,6 +22,7 @@ int StartFusedLinear(const CudaFusedLinearArgs& args, void* stream);
 int StartNorm(const CudaNormArgs& args, void* stream);
 int StartEmbed(const CudaEmbedArgs& args, void* stream);
 int StartSample(const CudaSampleArgs& args, void* stream);
+int StartProbe(const CudaProbeArgs& args, void* stream);
 
 inline CudaAttentionMemory AttentionMemory(DType dtype, int head_dim) {
   return {.prefill = PrefillMemory(dtype, head_dim, false),
@@ -41,6 +42,7 @@ inline CudaKernels KernelTable() {
           .norm = &StartNorm,
           .embed = &StartEmbed,
           .sample = &StartSample,
+          .probe = &StartProbe,
           .attention_memory = &AttentionMemory};
 }
 

@@ -37,6 +37,7 @@ struct CudaKernels {
   int (*norm)(const CudaNormArgs& args, void* stream);
   int (*embed)(const CudaEmbedArgs& args, void* stream);
   int (*sample)(const CudaSampleArgs& args, void* stream);
+  int (*probe)(const CudaProbeArgs& args, void* stream);
   // Requires  a dtype other than fp32, IsCudaHeadDim(head_dim)
   CudaAttentionMemory (*attention_memory)(DType dtype, int head_dim);
 };

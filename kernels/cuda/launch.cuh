@@ -2,6 +2,9 @@
 #ifndef LSSAR_KERNELS_CUDA_LAUNCH_CUH_
 #define LSSAR_KERNELS_CUDA_LAUNCH_CUH_
 
+#include <cstdlib>
+#include <string_view>
+
 #include "kernels/cuda/instructions.cuh"
 #include "kernels/cuda/launch_shape.h"
 
@@ -11,9 +14,12 @@ inline constexpr int kInvalidValue = 1;  // cudaErrorInvalidValue
 
 #ifdef __CUDACC__
 // Whether the current device has programmatic dependent launch: sm_90. A process uses devices of
-// one kind, or none of them overlaps: the first call decides.
+// one kind, or none of them overlaps: the first call decides. LSSAR_CUDA_OVERLAP=0 in the
+// environment turns it off, to compare bits and times.
 inline bool CanOverlap() {
   static const bool can_overlap = [] {
+    const char* const setting = std::getenv("LSSAR_CUDA_OVERLAP");
+    if (setting != nullptr && std::string_view(setting) == "0") return false;
     int device = 0, major = 0, count = 0;
     if (cudaGetDeviceCount(&count) != cudaSuccess) return false;
     for (device = 0; device < count; ++device) {
@@ -66,7 +72,11 @@ int Launch(const LaunchShape& shape, void* stream, void (*kernel)(Args), const A
 #else
   auto* const emulated = static_cast<emulation::Stream*>(stream);
   if (!emulation::ShapeFits(shape, emulated->MaxSharedBytes())) return kInvalidValue;
-  return emulated->Submit([shape, kernel, args] { emulation::Run(shape, [&] { kernel(args); }); });
+  return emulated->Submit([shape, kernel, args] {
+    const void* const function = reinterpret_cast<const void*>(kernel);
+    if (emulation::RunByRunner(function, shape, &args, sizeof(args))) return;
+    emulation::Run(shape, [&] { kernel(args); });
+  });
 #endif
 }
 

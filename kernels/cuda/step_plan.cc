@@ -1,6 +1,7 @@
 #include "kernels/cuda/step_plan.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace lssar {
 namespace {
@@ -99,7 +100,8 @@ void AddSequence(const RaggedBatch& rows, size_t s, const CudaPlanSetup& setup,
     plan.decode_rows.push_back({.row = sequence.first_row + r,
                                 .num_keys = sequence.first_position + r + 1,
                                 .first_page = first_page,
-                                .sequence = int32_t(s)});
+                                .sequence = int32_t(s),
+                                .log_keys = std::log(double(sequence.first_position + r + 1))});
   }
   if (sequence.num_rows > kMaxDecodeRows) AddTiles(sequence, int(s), first_page, plan);
 }

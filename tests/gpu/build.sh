@@ -5,7 +5,7 @@
 #   tests/gpu/build.sh [FOLDER]      default build/gpu-run; with the tree under 64 MiB, where the
 #                                    twins of models/zoo do not count: nothing here needs them
 #
-# GPU_ARCHITECTURES (90a-real): target architectures in CMake's notation.
+# GPU_ARCHITECTURES (90): target architectures in CMake's notation.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 folder=${1:-build/gpu-run}
@@ -14,7 +14,7 @@ max_kib=$((64 * 1024))  # of the folder and the repository's files together
 programs=(gpu_tests golden_check gpu_bench gpu_model_tests gpu_model_bench)
 
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DLSSAR_WITH_CUDA=ON \
-  -DLSSAR_CUDA_ARCHITECTURES="${GPU_ARCHITECTURES:-90a-real}"
+  -DLSSAR_CUDA_ARCHITECTURES="${GPU_ARCHITECTURES:-90}"
 cmake --build "$build" --target "${programs[@]}" -- -j "${JOBS:-$(nproc)}"
 
 contents=$(mktemp -d)

@@ -6,6 +6,7 @@ Run by ctest with LSSAR_MODEL_BENCH set to the bench, from the repository's root
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -43,6 +44,18 @@ class ModelBenchTest(unittest.TestCase):
             self.assertGreater(row['tokens_per_s'], 0, row)
             if row['work'] == 'decode':
                 self.assertTrue(0 < row['host_share'] < 1, row)
+
+
+class GoldenFiltersTest(unittest.TestCase):
+
+    def test_the_gpu_runs_the_vectors_that_the_emulation_runs(self):
+        listed = pathlib.Path('tests/golden/CMakeLists.txt').read_text(encoding='utf-8')
+        run = (FOLDER / 'run.sh').read_text(encoding='utf-8')
+        for kv in ('fp16', 'int8'):
+            wanted, = re.findall(rf'foreach\(filter ([^)]+)\)\s+golden_test\(cuda-emulated.{kv}',
+                                 listed)
+            given, = re.findall(rf'for filter in ([^;]+); do\s+check "golden_{kv}', run)
+            self.assertEqual(given, wanted)
 
 
 def bench_rows(rate, host_share):

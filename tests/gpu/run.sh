@@ -90,8 +90,14 @@ run_correctness() {
   check gemm_tiles 30 "$bin/gpu_tests" --gtest_filter='*ChosenTile*Gpu*'
   check_cublas fast_gemm 30 "$bin/gpu_tests" --gtest_filter='*FastGemmTest*Gpu*'
   check backend 20 "$bin/gpu_tests" --gtest_filter='BackendTest*:CopyPages*'
-  for kv in fp16 int8; do
-    check "golden_$kv" 30 "$bin/golden_check" tests/golden --backend cuda --kv "$kv"
+  # The filters of tests/golden/CMakeLists.txt: huge_norms is for fp32 pages only.
+  for filter in gpt_ variant_ prompt_ power_ kind_ _16k chunk same zero; do
+    check "golden_fp16_$filter" 30 \
+      "$bin/golden_check" tests/golden --backend cuda --kv fp16 --filter "$filter"
+  done
+  for filter in gpt_ variant_ prompt_; do
+    check "golden_int8_$filter" 30 \
+      "$bin/golden_check" tests/golden --backend cuda --kv int8 --filter "$filter"
   done
   check_cublas model_fast_kl 45 \
     "$bin/gpu_model_tests" --gtest_filter='*DeviceModelTest.NextTokens*/cuda_fast'
@@ -99,8 +105,11 @@ run_correctness() {
     check "model_$test" 45 \
       "$bin/gpu_model_tests" --gtest_filter="*DeviceModelTest.$test*/cuda$skip"
   done
-  check model_bits 60 \
-    "$bin/gpu_model_tests" --gtest_filter="*DeviceEngineTest.EqualBits*/cuda*$skip"
+  # With programmatic dependent launch, and without.
+  for overlap in 1 0; do
+    check "model_bits_overlap_$overlap" 60 env LSSAR_CUDA_OVERLAP="$overlap" \
+      "$bin/gpu_model_tests" --gtest_filter="*DeviceEngineTest.EqualBits*/cuda*$skip"
+  done
   check model_server 60 \
     "$bin/gpu_model_tests" --gtest_filter="*DeviceTest.*/cuda*:*EndToEndTest.*/cuda*$skip"
   if command -v compute-sanitizer >/dev/null; then

@@ -264,6 +264,33 @@ TEST_P(AttentionTest, NanReachesOnlyRowsThatAttendToIt) {
   }
 }
 
+// An fp16 page holds a value above 65504 as infinity. It must not reach rows in which its key has
+// no weight.
+TEST_P(AttentionTest, InfiniteValuesReachOnlyRowsThatWeighThem) {
+  constexpr int kTokens = 600, kDim = 64;
+  SequenceVectors sequence(kTokens, 1, kDim, 15, Content::kTopical);
+  std::copy_n(&sequence.k[3 * kDim], kDim, &sequence.q[310 * kDim]);  // row 310 weighs key 3
+  PagedKv kv(*backend_, {&sequence}, 16, MostExact());
+  PagedKv reference_kv(*reference_, {&sequence}, 16, MostExact());
+  std::vector<float> infinite(kDim, std::numeric_limits<float>::infinity());
+  for (const int key : {3, 280}) {
+    kv.Value(0, key, 0).Store(infinite);
+    reference_kv.Value(0, key, 0).Store(infinite);
+  }
+  const std::vector<RowRange> rows{{.first = 290, .count = kTokens - 290}};
+  const std::vector<float> expected = Attend(*reference_, {}, {&sequence}, reference_kv, rows);
+  const std::vector<float> actual = Attend(*backend_, {}, {&sequence}, kv, rows);
+  int num_finite = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_EQ(std::isfinite(actual[i]), std::isfinite(expected[i])) << "row " << i / kDim;
+    if (!std::isfinite(expected[i])) continue;
+    ++num_finite;
+    EXPECT_NEAR(actual[i], expected[i], Tolerance() * LargestValue(sequence)) << "row " << i / kDim;
+  }
+  EXPECT_GT(num_finite, 100 * kDim);
+  EXPECT_LT(num_finite, int(expected.size()));  // some row has a weight there
+}
+
 // d = 2, four keys: the query is e1; keys are e1, e1, -e1, e2. With N = 4, row 4 has
 // s = c, c, -c, 0 where c = ln 2 ln 4, and only the first two keys are above the mean.
 TEST_P(AttentionTest, CountsValueRowsByHand) {

@@ -176,6 +176,21 @@ def listed_sources(tree: Tree) -> Iterator[Finding]:
             yield Finding(path, 1, 'no CMakeLists.txt lists this file: it is never built or run')
 
 
+# nvcc 12.4 to 13.0 initialises only the first array of an array of arrays of a class.
+CLASS_ARRAYS = re.compile(r'\b(?!LSSAR_)[A-Z]\w*[a-z]\w*(?:<[^;()]*>)?\s*(?:\(\s*&\s*\w*\s*\)|\w*)'
+                          r'\s*\[[^\[\]]*\]\s*\[')
+
+
+def device_arrays(tree: Tree) -> Iterator[Finding]:
+    for path, text in tree.items():
+        if not path.endswith(('.cu', '.cuh')):
+            continue
+        for number, line in _lines(text):
+            if CLASS_ARRAYS.search(line.split('//')[0]):
+                yield Finding(path, number, 'an array of arrays of a class: nvcc initialises only '
+                              'the first one; put the inner array into a struct')
+
+
 def header_guards(tree: Tree) -> Iterator[Finding]:
     for path, text in tree.items():
         if not path.endswith('.h'):
@@ -224,4 +239,4 @@ def shell_syntax(tree: Tree) -> Iterator[Finding]:
 
 RULES: tuple[Rule, ...] = (
     include_layers, include_paths, line_lengths, markdown_lines, markdown_links, listed_sources,
-    header_guards, marks, machine_paths, shell_syntax)
+    device_arrays, header_guards, marks, machine_paths, shell_syntax)

@@ -100,6 +100,16 @@ CANARIES = (
     (rules.listed_sources,
      {'kernels/CMakeLists.txt': 'a.cc cpu/b.cc ${generated_dir}/c.pb.cc  # d.cc',
       'kernels/a.cc': '', 'kernels/cpu/b.cc': '', 'kernels/e.h': ''}, []),
+    (rules.device_arrays,
+     {'kernels/a.cu': '  SoftplusSum parts[4][2];\n  using Sums = SoftplusSum[kRows][4][2];\n'
+                      'float TakeTotal(SoftplusSum (&parts)[4][2]);\n'
+                      '  Sums<E, 4> a[2][kDim / 8];\n',
+      'kernels/a.cuh': 'S p[2];\nSum q[4][2] = {};\n'},
+     ['kernels/a.cu:1', 'kernels/a.cu:2', 'kernels/a.cu:3', 'kernels/a.cu:4', 'kernels/a.cuh:2']),
+    (rules.device_arrays,
+     {'kernels/a.cu': '  float c[kSets][4];  // Sum q[4][2]\n  unsigned (&b)[2][2];\n'
+                      '  Dot<E>(q_[rows].parts[0], b, c);\n  split_[rows].values[i][1] = 0;\n'
+                      '  Sum sums[8];\n', 'kernels/a.cc': 'Sum q[4][2];\n'}, []),
     (rules.header_guards, {'models/a.h': header('models/b.h')}, ['models/a.h:1']),
     (rules.header_guards, {'models/a.h': '#pragma once\n'}, ['models/a.h:1']),
     (rules.header_guards,

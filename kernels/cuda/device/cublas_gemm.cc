@@ -107,6 +107,13 @@ class CublasGemm final : public GemmLibrary {
            uint64_t(args.num_rows) <= kMostRows && SupportsRows(PlanFor(args), args.num_rows);
   }
 
+  std::string Describe(const LibraryGemmArgs& args) override {
+    const cublasLtMatmulAlgo_t& algorithm = PlanFor(args).algorithm;
+    return StrCat("cuBLASLt algorithm ", Config(algorithm, CUBLASLT_ALGO_CONFIG_ID), ", tile ",
+                  Config(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID), ", stages ",
+                  Config(algorithm, CUBLASLT_ALGO_CONFIG_STAGES_ID));
+  }
+
   int Run(const LibraryGemmArgs& args, void* stream) override {
     GemmPlan& plan = PlanFor(args);
     cublasStatus_t status = SetRows(plan, uint64_t(args.num_rows));
@@ -223,11 +230,18 @@ class CublasGemm final : public GemmLibrary {
 
   // Whether each element is one sum over K in one block (no split-K).
   bool IsWhole(const cublasLtMatmulAlgo_t& algorithm) {
-    int32_t num_splits = 0;
+    const int32_t num_splits = Config(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
+    return num_splits == 0 || num_splits == 1;
+  }
+
+  // -1: the library does not tell.
+  int32_t Config(const cublasLtMatmulAlgo_t& algorithm,
+                 cublasLtMatmulAlgoConfigAttributes_t attribute) {
+    int32_t value = -1;
     size_t num_written = 0;
-    return lt_.config_get(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &num_splits,
-                          sizeof(num_splits), &num_written) == CUBLAS_STATUS_SUCCESS &&
-           num_splits <= 1;
+    const cublasStatus_t status =
+        lt_.config_get(&algorithm, attribute, &value, sizeof(value), &num_written);
+    return status == CUBLAS_STATUS_SUCCESS ? value : -1;
   }
 
   void* const library_;

@@ -68,8 +68,11 @@ class DeviceDriver final : public CudaDriver {
     return Code(cudaMemsetAsync(address, 0, num_bytes, OwnStream()));
   }
   int CopyIn(void* to, const void* from_host, size_t num_bytes) override {
-    // Pageable memory: the runtime stages it before the call returns.
-    return Code(cudaMemcpyAsync(to, from_host, num_bytes, cudaMemcpyHostToDevice, OwnStream()));
+    // The wait: a driver may read pageable memory after the call returns (Grace Hopper, HMM), and
+    // callers free it.
+    const cudaError_t code =
+        cudaMemcpyAsync(to, from_host, num_bytes, cudaMemcpyHostToDevice, OwnStream());
+    return code != cudaSuccess ? Code(code) : Synchronize();
   }
   int CopyOut(void* to_host, const void* from, size_t num_bytes) override {
     const cudaError_t code =
@@ -175,11 +178,13 @@ std::unique_ptr<CudaDriver> MakeDeviceDriver(int max_compute_capability) {
   return std::make_unique<DeviceDriver>(max_compute_capability);
 }
 
-absl::StatusOr<std::unique_ptr<Backend>> MakeDeviceBackend(int device_idx, bool fast_gemm) {
+absl::StatusOr<std::unique_ptr<Backend>> MakeDeviceBackend(
+    int device_idx, bool fast_gemm, std::function<void(std::string_view)> log) {
   return MakeCudaBackend({.name = "cuda:" + std::to_string(device_idx),
                           .driver = MakeDeviceDriver(),
                           .kernels = DeviceKernels(),
-                          .make_gemm_library = fast_gemm ? &MakeCublasGemm : nullptr},
+                          .make_gemm_library = fast_gemm ? &MakeCublasGemm : nullptr,
+                          .log = std::move(log)},
                          device_idx);
 }
 

@@ -2,7 +2,9 @@
 #ifndef LSSAR_KERNELS_CUDA_DEVICE_DEVICE_BACKEND_H_
 #define LSSAR_KERNELS_CUDA_DEVICE_DEVICE_BACKEND_H_
 
+#include <functional>
 #include <memory>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
@@ -15,7 +17,9 @@ namespace lssar {
 std::unique_ptr<CudaDriver> MakeDeviceDriver(int max_compute_capability = 1000);
 
 // Errors  those of OpenCudaDevice; FAILED_PRECONDITION: fast GEMM without cuBLASLt
-absl::StatusOr<std::unique_ptr<Backend>> MakeDeviceBackend(int device_idx, bool fast_gemm);
+// log: BackendOptions::log
+absl::StatusOr<std::unique_ptr<Backend>> MakeDeviceBackend(
+    int device_idx, bool fast_gemm, std::function<void(std::string_view)> log);
 
 }  // namespace lssar
 

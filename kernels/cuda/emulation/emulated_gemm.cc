@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <string>
 
 #include "kernels/cuda/emulation/stream.h"
 #include "kernels/float_bits.h"
@@ -39,6 +40,7 @@ class EmulatedGemm final : public GemmLibrary {
     const bool is_half = args.weight.dtype == DType::kF16 || args.weight.dtype == DType::kBF16;
     return is_half && !(args.gelu && args.residual != nullptr);
   }
+  std::string Describe(const LibraryGemmArgs&) override { return "the emulated library"; }
   int Run(const LibraryGemmArgs& args, void* stream) override {
     return static_cast<emulation::Stream*>(stream)->Submit([args] { Compute(args); });
   }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 
 #include "kernels/cuda/emulation/machine.h"
 #include "kernels/cuda/emulation/stream.h"
@@ -17,6 +18,7 @@
 #define LSSAR_DEVICE_CALL inline
 #define LSSAR_UNROLL
 #define LSSAR_NO_UNROLL
+#define LSSAR_UNROLL_BY(count)
 // A namespace of its own, because a program may link the device's kernels beside the emulated ones.
 #define LSSAR_CUDA_NAMESPACE cuda_emulated
 
@@ -82,6 +84,8 @@ T ShuffleXor(T value, int lane_mask) {
 inline int ClusterRank() { return emulation::Here().cluster_rank; }
 inline int ClusterBlocks() { return emulation::Here().cluster_blocks; }
 inline void SyncCluster() { emulation::MeetCluster(); }
+inline void LeaveCluster() { emulation::MeetCluster(); }
+inline void Trap() { std::abort(); }
 template <typename T>
 const T* InBlock(const T* shared, int rank) {
   return static_cast<const T*>(emulation::InBlock(shared, rank));

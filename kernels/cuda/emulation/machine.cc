@@ -356,6 +356,16 @@ const Place* current_place = nullptr;
 
 void SetSchedule(uint64_t seed) { TheMachine().SetSchedule(seed); }
 
+namespace {
+KernelRunner kernel_runner = nullptr;
+}  // namespace
+
+void SetKernelRunner(KernelRunner runner) { kernel_runner = runner; }
+
+bool RunByRunner(const void* kernel, const LaunchShape& shape, const void* args, size_t num_bytes) {
+  return kernel_runner != nullptr && kernel_runner(kernel, shape, args, num_bytes);
+}
+
 bool ShapeFits(const LaunchShape& shape, size_t max_shared_bytes) {
   return shape.num_blocks_x >= 1 && shape.num_blocks_y >= 1 && shape.num_blocks_y <= 65535 &&
          shape.num_threads >= 1 && shape.num_threads <= kMaxThreads && shape.cluster_blocks >= 1 &&

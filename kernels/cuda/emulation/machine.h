@@ -30,6 +30,14 @@ void SetSchedule(uint64_t seed);
 // Threads   one at a time in the process
 void Run(const LaunchShape& shape, const std::function<void()>& kernel);
 
+// Runs a launch in place of the kernel's C++ version, whose address is `kernel`: tests/ptx runs the
+// device's own code. args: the kernel's argument. False: it does not run this kernel.
+using KernelRunner = bool (*)(const void* kernel, const LaunchShape& shape, const void* args,
+                              size_t num_bytes);
+// Process-wide; null: none.
+void SetKernelRunner(KernelRunner runner);
+bool RunByRunner(const void* kernel, const LaunchShape& shape, const void* args, size_t num_bytes);
+
 // max_shared_bytes: of a block, on the device that is emulated.
 bool ShapeFits(const LaunchShape& shape, size_t max_shared_bytes = kMaxSharedBytes);
 

@@ -41,7 +41,24 @@ TEST(CudaDriverTest, DevicesThatCannotBeOpened) {
               "supports CUDA 12.4, this build needs 13.0");
   ExpectError(error({.compute_capability = 75, .alive = {}}), kPrecondition,
               "7.5; this build needs 8.0 or later");
+  ExpectError(failing(DriverCall::kLaunchKernel, kCudaNoKernelForDevice), kPrecondition,
+              "no kernels for emulated, compute capability 9.0");
+  ExpectError(failing(DriverCall::kLaunchKernel, kCudaInvalidValue), absl::StatusCode::kInternal,
+              "the first kernel failed");
   EXPECT_TRUE(error({}).ok());
+}
+
+// A sum without terms is log2(1): a device that is not exact there is refused.
+TEST(CudaDriverTest, ApproximationsThatAreNotExact) {
+  CudaBackendParts parts = EmulatedParts();
+  parts.kernels.probe = [](const CudaProbeArgs& args, void* stream) {
+    return static_cast<emulation::Stream*>(stream)->Submit([args] {
+      for (int i = 0; i < kProbeValues; ++i) args.out[i] = {args.power[i], args.whole[i]};
+      args.out[0].log = 0x1p-23f;
+    });
+  };
+  ExpectError(MakeCudaBackend(std::move(parts), 0).status(), absl::StatusCode::kFailedPrecondition,
+              "emulated computes 2^0 as 1 and log2(1) as 1.1920929e-07; the kernels need");
 }
 
 TEST(CudaDriverTest, OutOfMemory) {
@@ -76,6 +93,9 @@ absl::Status WholeLife(const std::shared_ptr<DriverScript>& script, bool* is_los
   return status;
 }
 
+// Calls until there is a backend, whose IsLost can be asked: the probe's are the last.
+constexpr int kCallsOfOpen = 5;
+
 class FailingCallTest : public testing::TestWithParam<int> {};
 
 TEST_P(FailingCallTest, AnyFailingCallIsReportedAndNothingLeaks) {
@@ -96,8 +116,7 @@ TEST_P(FailingCallTest, AnyFailingCallIsReportedAndNothingLeaks) {
     EXPECT_TRUE(script->alive.empty()) << "call " << num_good;
     if (script->is_optional && !script->is_sticky && status.ok()) continue;
     ASSERT_FALSE(status.ok()) << "call " << num_good;
-    // IsLost needs an open device.
-    if (num_good >= 2) {
+    if (num_good >= kCallsOfOpen) {
       EXPECT_EQ(is_lost, script->is_sticky) << "call " << num_good;
     }
     if (code == kCudaOutOfMemory) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -144,6 +145,26 @@ TEST(FastGemmOfOthersTest, BackendDescribesIt) {
   EXPECT_FALSE(fast->IsBatchInvariant());
   EXPECT_EQ(exact->Describe().find("fast"), std::string::npos);
   EXPECT_NE(fast->Describe().find("fast GEMM"), std::string::npos);
+}
+
+TEST(FastGemmOfOthersTest, EachShapeIsLoggedOnce) {
+  std::vector<std::string> lines;
+  CudaBackendParts parts = EmulatedParts();
+  parts.make_gemm_library = &MakeEmulatedGemm;
+  parts.log = [&](std::string_view line) { lines.emplace_back(line); };
+  const std::unique_ptr<Backend> backend = *MakeCudaBackend(std::move(parts), 0);
+  for (int i = 0; i < 2; ++i) {
+    Multiply(*backend, DType::kF16, {.gelu = true}, kRows);
+    Multiply(*backend, DType::kF16, {.gelu = true, .residual = true}, kRows);
+    Multiply(*backend, DType::kI8, {}, kRows);
+    Multiply(*backend, DType::kF16, {.residual = true}, 64);  // few rows: not for the library
+  }
+  EXPECT_EQ(lines, (std::vector<std::string>{
+                       "GEMM of fp16 weights [40, 72] with bias, GELU: the emulated library",
+                       "GEMM of fp16 weights [40, 72] with bias, GELU, residual: our own kernels, "
+                       "because the library does not run it",
+                       "GEMM of int8 weights [40, 72] with bias: our own kernels, because the "
+                       "library does not run it"}));
 }
 
 TEST(FastGemmOfOthersTest, FailedStartIsReported) {

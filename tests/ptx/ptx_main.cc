@@ -1,0 +1,57 @@
+// The main function of GoogleTest programs whose emulated CUDA backend runs nvcc's PTX.
+//
+//   program --ptx FOLDER --target 90|80 [--seed N] [GoogleTest's options]
+//
+// FOLDER has NAME.TARGET.ptx of each kernel file. A race or a fault fails the test in which it
+// happens. At the end, one line tells what ran.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "tests/ptx/executor.h"
+
+namespace lssar::ptx {
+namespace {
+
+class CheckEachTest final : public testing::EmptyTestEventListener {
+  void OnTestEnd(const testing::TestInfo&) override {
+    const Report report = Executor::Get().TakeReport();
+    for (const std::string& race : report.races) ADD_FAILURE() << "race: " << race;
+    for (const std::string& fault : report.faults) ADD_FAILURE() << fault;
+    total_.Add(report.Total());
+  }
+  void OnTestProgramEnd(const testing::UnitTest&) override {
+    std::printf("PTX: %s\n", total_.Text().c_str());
+    if (total_.instructions == 0) std::printf("PTX: no kernel ran\n");
+  }
+
+  Counts total_;
+};
+
+int Main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);  // takes its options away
+  std::string folder, target;
+  Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string name = argv[i];
+    if (name == "--ptx") folder = argv[i + 1];
+    if (name == "--target") target = argv[i + 1];
+    if (name == "--seed") options.seed = std::strtoull(argv[i + 1], nullptr, 10);
+  }
+  const bool is_known = target == "90" || target == "80";
+  if (argc % 2 == 0 || !is_known || !Executor::Get().Start(folder, target, options)) {
+    std::fprintf(stderr,
+                 "usage: --ptx FOLDER --target 90|80 [--seed N] [options of GoogleTest]\n"
+                 "FOLDER has files NAME.TARGET.ptx\n");
+    return 2;
+  }
+  testing::UnitTest::GetInstance()->listeners().Append(new CheckEachTest);
+  return RUN_ALL_TESTS();
+}
+
+}  // namespace
+}  // namespace lssar::ptx
+
+int main(int argc, char** argv) { return lssar::ptx::Main(argc, argv); }

@@ -1,0 +1,278 @@
+// What the executor is for: the device's code has the bits of the emulation under random schedules,
+// planted faults are found, and the work of attention is counted.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/str_cat.h"
+#include "kernels/cuda/emulation/emulated_backend.h"
+#include "tests/kernels/attention_cases.h"
+#include "tests/kernels/dense_cases.h"
+#include "tests/kernels/sample_cases.h"
+#include "tests/ptx/executor.h"
+#include "tests/support/compare.h"
+
+namespace lssar::ptx {
+namespace {
+
+constexpr int kDim = 64;
+
+// A prompt's last rows, two decode rows: attention of every kind of launch.
+std::vector<float> RunAttention(Backend& backend, DType dtype) {
+  const SequenceVectors sequence(600, 1, kDim, 1, Content::kTopical);
+  const PagedKv kv(backend, {&sequence}, 16, dtype);
+  return Attend(
+      backend, {}, {&sequence}, kv,
+      {{.first = 500, .count = 70}, {.first = 570, .count = 1}, {.first = 599, .count = 1}});
+}
+
+std::vector<float> RunLinear(Backend& backend, DType dtype, int num_rows) {
+  constexpr int kIn = 512, kOut = 40;
+  const auto weight = Pack(backend, RandomFloats(kOut * kIn, 2), kOut, kIn, dtype);
+  Floats x(backend, RandomFloats(size_t(num_rows) * kIn, 1));
+  Floats out(backend, std::vector<float>(size_t(num_rows) * kOut));
+  Floats norm_weight(backend, RandomFloats(kIn, 3)), norm_bias(backend, RandomFloats(kIn, 4));
+  backend.Linear({.num_rows = num_rows,
+                  .x = x.Address(),
+                  .norm = {.kind = NormKind::kLayerNorm,
+                           .weight = norm_weight.Address(),
+                           .bias = norm_bias.Address()},
+                  .weight = weight.get(),
+                  .out = out.Address()});
+  EXPECT_TRUE(backend.Synchronize().ok());
+  return out.Values();
+}
+
+std::vector<float> RunSampling(Backend& backend) {
+  const std::vector<float> logits = RandomLogits(3000, 5);
+  std::vector<float> drawn;
+  const SamplingParams params{.temperature = 1, .top_k = 50, .top_p = 0.9f};
+  for (int position = 0; position < 4; ++position) {
+    const SampleResult result =
+        RunSampleOfRow(backend, logits,
+                       {.params = &params, .counts = {}, .position = position, .num_logprobs = 3});
+    drawn.push_back(float(result.id));
+    drawn.push_back(result.logprob);
+  }
+  return drawn;
+}
+
+// The device that the PTX is for.
+std::unique_ptr<Backend> MakeTarget() {
+  return MakeEmulatedBackend(Executor::Get().HasClusters() ? 90 : 80);
+}
+
+using Work = std::function<std::vector<float>(Backend&)>;
+
+Work Attention(DType dtype) {
+  return [=](Backend& backend) { return RunAttention(backend, dtype); };
+}
+Work Linear(DType dtype, int num_rows) {
+  return [=](Backend& backend) { return RunLinear(backend, dtype, num_rows); };
+}
+
+std::vector<float> Emulated(const Work& work) {
+  Executor::Get().SetEnabled(false);
+  std::vector<float> out = work(*MakeEmulatedBackend());
+  Executor::Get().SetEnabled(true);
+  return out;
+}
+
+class PtxTest : public testing::Test {
+ protected:
+  ~PtxTest() override { Executor::Get().SetOptions({}); }
+};
+
+TEST_F(PtxTest, BitsOfTheEmulationUnderAnySchedule) {
+  const std::pair<const char*, Work> works[] = {
+      {"attention fp16", Attention(DType::kF16)}, {"attention int8", Attention(DType::kI8)},
+      {"2 rows", Linear(DType::kF16, 2)},         {"6 rows", Linear(DType::kBF16, 6)},
+      {"20 rows", Linear(DType::kI8, 20)},        {"sampling", &RunSampling}};
+  for (const auto& [name, work] : works) {
+    const std::vector<float> expected = Emulated(work);
+    for (uint64_t seed = 0; seed < 4; ++seed) {
+      Executor::Get().SetOptions({.seed = seed});
+      EXPECT_TRUE(SameBits(work(*MakeTarget()), expected)) << name << ", seed " << seed;
+    }
+  }
+}
+
+// Weights that no rule of an MMA's sum fixes: results stay within the tests' tolerances.
+TEST_F(PtxTest, SumsOfTensorCoresMayBeAligned) {
+  Executor::Get().SetOptions({.aligns_products = true});
+  const Work work = Attention(DType::kF16);
+  const std::vector<float> expected = Emulated(work);
+  EXPECT_TRUE(AllNear(work(*MakeTarget()), expected, {72, 1, kDim}, 1e-3));
+}
+
+// ---- Planted faults
+
+struct PlantedFault {
+  const char* name;
+  const char* kernel;   // short name
+  const char* pattern;  // in its PTX
+  int occurrence;       // of the pattern; -1: all
+  std::function<std::string(const std::string& statement)> changed;
+  Work work;
+};
+
+std::string Removed(const std::string&) { return ""; }
+std::function<std::string(const std::string&)> Replaced(std::string from, std::string to) {
+  return [=](const std::string& statement) {
+    std::string text = statement;
+    const size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << statement;
+    return text.replace(at, from.size(), to);
+  };
+}
+// Swaps the operands whose numbers are given, in a list of registers.
+std::function<std::string(const std::string&)> Swapped(size_t a, size_t b) {
+  return [=](const std::string& statement) {
+    std::vector<std::pair<size_t, size_t>> registers;  // place and length
+    for (size_t at = statement.find('%'); at != std::string::npos;
+         at = statement.find('%', at + 1)) {
+      registers.emplace_back(at, statement.find_first_of(",} ;", at) - at);
+    }
+    const auto [at_a, size_a] = registers.at(a);
+    const auto [at_b, size_b] = registers.at(b);
+    return statement.substr(0, at_a) + statement.substr(at_b, size_b) +
+           statement.substr(at_a + size_a, at_b - at_a - size_a) + statement.substr(at_a, size_a) +
+           statement.substr(at_b + size_b);
+  };
+}
+
+// The PTX with the fault in it.
+std::string WithFault(const std::string& text, const std::string& mangled,
+                      const PlantedFault& fault) {
+  const size_t kernel = text.find("entry " + mangled + "(");
+  size_t at = text.find('{', kernel);
+  size_t end = std::min({text.find(".entry ", at), text.find(".func ", at), text.size()});
+  std::string changed = text;
+  int found = 0;
+  for (at = changed.find(fault.pattern, at); at != std::string::npos && at < end;
+       at = changed.find(fault.pattern, at + 1)) {
+    if (fault.occurrence >= 0 && found < fault.occurrence) {
+      ++found;
+      continue;
+    }
+    ++found;
+    const size_t first = changed.rfind('\n', at) + 1, last = changed.find(';', at) + 1;
+    const std::string statement = fault.changed(changed.substr(first, last - first));
+    changed.replace(first, last - first, statement);
+    end += statement.size();
+    end -= last - first;
+    at = first + statement.size();
+    if (fault.occurrence >= 0) return changed;
+  }
+  EXPECT_GT(found, 0) << fault.name;
+  EXPECT_LT(fault.occurrence, 0) << fault.name << ": " << found << " places";
+  return changed;
+}
+
+const char* const kPrefill = "PrefillTiles<F16Element, 64, 15, 1>";
+const char* const kDecode = "ClusterDecode<F16Element, 64, false>";
+const char* const kTiled = "TiledLinear<F16Element, 64>";
+const char* const kTiledInt8 = "TiledLinear<I8Element, 64>";
+const char* const kFused = "FusedLinear<F16Element>";
+const char* const kSample = "SampleRows";
+
+std::vector<PlantedFault> PlantedFaults() {
+  const Work attention = Attention(DType::kF16), tiled = Linear(DType::kF16, 20);
+  return {
+      {"a GEMM's stage is refilled too early", kTiled, "bar.sync", 0, &Removed, tiled},
+      {"a GEMM waits for one copy group too few", kTiled, "cp.async.wait_group", 0,
+       [](const std::string& s) { return StrCat(s.substr(0, s.rfind(' ')), " 8;"); }, tiled},
+      {"a block leaves its cluster too early", kTiled, "barrier.cluster.wait.aligned", 0, &Removed,
+       tiled},
+      {"operands of an MMA are swapped", kTiled, "mma.sync", -1, Swapped(5, 6), tiled},
+      {"halves of a pair are swapped", kPrefill, "cvt.rn.f16x2.f32", -1, Swapped(1, 2), attention},
+      {"bytes are selected in another order", kTiledInt8, "0x4342", -1,
+       Replaced("0x4342", "0x4243"), Linear(DType::kI8, 20)},
+      {"keys are overwritten while they are read", kDecode, "bar.warp.sync", 2, &Removed,
+       attention},
+      {"values are read without a barrier", kDecode, "bar.warp.sync", 5, &Removed, attention},
+      {"a barrier's parity is wrong", kDecode, "mbarrier.try_wait", -1,
+       [](const std::string& s) { return StrCat(s.substr(0, s.rfind(',')), ", 1;"); }, attention},
+      {"a tile of keys is read without a barrier", kPrefill, "bar.sync", 0, &Removed, attention},
+      {"a norm's sums are overwritten", kFused, "bar.sync", 0, &Removed, Linear(DType::kF16, 2)},
+      {"a sum of sampling is overwritten", kSample, "bar.sync", 2, &Removed, &RunSampling},
+  };
+}
+
+TEST_F(PtxTest, PlantedFaultsAreFound) {
+  Executor& executor = Executor::Get();
+  for (const PlantedFault& fault : PlantedFaults()) {
+    const std::string mangled = executor.Kernels().Find(fault.kernel);
+    if (fault.kernel == kDecode && !Executor::Get().HasClusters()) continue;
+    ASSERT_FALSE(mangled.empty()) << fault.kernel;
+    const std::vector<float> expected = Emulated(fault.work);
+    std::vector<std::string> texts = executor.Texts();
+    for (std::string& text : texts) {
+      if (text.find("entry " + mangled + "(") == std::string::npos) continue;
+      text = WithFault(text, mangled, fault);
+    }
+    executor.Replace(texts);
+    const std::vector<float> actual = fault.work(*MakeTarget());
+    const Report report = executor.TakeReport();
+    const bool differs = !SameBits(actual, expected);
+    EXPECT_TRUE(differs || !report.IsClean()) << fault.name;
+    std::printf("%-45s %s%zu races, %zu faults\n", fault.name, differs ? "other bits, " : "",
+                report.races.size(), report.faults.size());
+  }
+  executor.Replace(executor.Texts());
+}
+
+// ---- Counts. A change of a kernel that makes it slower shows here. README.md tells how to update.
+
+struct CountedWork {
+  const char* name;
+  const char* kernel;
+  int num_tokens, num_rows;
+  DType dtype;
+  int64_t max_instructions;  // of warps
+
+  friend void PrintTo(const CountedWork& work, std::ostream* to) { *to << work.name; }
+};
+
+class CountsTest : public PtxTest, public testing::WithParamInterface<CountedWork> {};
+
+TEST_P(CountsTest, AreWithinTheirBudgets) {
+  if (!Executor::Get().HasClusters()) GTEST_SKIP() << "budgets are of sm_90";
+  const CountedWork& work = GetParam();
+  Executor::Get().SetOptions({.checks_races = false, .counts_memory = true});
+  const std::unique_ptr<Backend> backend = MakeEmulatedBackend();
+  const SequenceVectors sequence(work.num_tokens, 1, kDim, 4, Content::kTopical);
+  const PagedKv kv(*backend, {&sequence}, 64, work.dtype);
+  Executor::Get().TakeReport();
+  Attend(*backend, {}, {&sequence}, kv,
+         {{.first = work.num_tokens - work.num_rows, .count = work.num_rows}});
+  const Report report = Executor::Get().TakeReport();
+  ASSERT_TRUE(report.IsClean());
+  ASSERT_TRUE(report.by_kernel.count(work.kernel) == 1) << report.by_kernel.begin()->first;
+  const Counts& counts = report.by_kernel.at(work.kernel);
+  std::printf("| %s | %lld | %lld | %lld | %lld | %lld |\n", work.name,
+              static_cast<long long>(counts.instructions), static_cast<long long>(counts.mmas),
+              static_cast<long long>(counts.shared_waves),
+              static_cast<long long>(counts.global_sectors), static_cast<long long>(counts.calls));
+  EXPECT_LE(counts.instructions, work.max_instructions);
+  // Flat rows are a few of a prompt's first: 2% in a trained model.
+  EXPECT_LE(counts.calls, work.num_rows / 20);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Attention, CountsTest,
+    testing::Values(CountedWork{"decode, 1,024 keys, fp16", kDecode, 1024, 1, DType::kF16, 23'500},
+                    CountedWork{"decode, 4,096 keys, fp16", kDecode, 4096, 1, DType::kF16, 96'000},
+                    CountedWork{"decode, 4,096 keys, int8", "ClusterDecode<I8Element, 64, false>",
+                                4096, 1, DType::kI8, 180'000},
+                    CountedWork{"prefill, 512 tokens, fp16", kPrefill, 512, 512, DType::kF16,
+                                265'000}),
+    [](const auto& test) { return "Work" + std::to_string(test.index); });
+
+}  // namespace
+}  // namespace lssar::ptx
