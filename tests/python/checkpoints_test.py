@@ -156,6 +156,22 @@ class FormatsTest(Folder):
         for field in 'attention', 'activation_function', 'rope_theta', 'rope_layout':
             self.assertIn(field, str(raised.exception))
 
+    def test_logits_of_the_users_model(self):
+        """The recipe of models/README.md, in float32, to twice the trained length."""
+        net = foreign.randomize(foreign.NanoGPT(foreign.Shape()))
+        source = self.save('proved.pt', net)
+        tokens = torch.randint(160, (1, 128), generator=torch.Generator().manual_seed(5))
+        with torch.no_grad():
+            logits = net.float().eval()(tokens)
+        np.savez(self.path('logits.npz'), tokens=tokens.numpy(), logits=logits.float().numpy())
+        _, report = self.run_import(source, NANO, logits=self.path('logits.npz'))
+        self.assertIn('beyond the trained length', report.proof)
+        for wrong, right in (({'activation_function': 'gelu_new'}, 'activation_function=gelu'),
+                             ({'rope_layout': 'interleaved'}, 'rope_layout=half'),
+                             (settings.given_attention('lssar', 14, None), 'lssar --p 15')):
+            with self.assertRaisesRegex(CheckpointError, f'these would fit: .*{right}'):
+                self.run_import(source, {**NANO, **wrong}, logits=self.path('logits.npz'))
+
     def test_nanogpt_without_biases(self):
         net = foreign.randomize(foreign.NanoGPT(foreign.Shape(bias=False), 'tanh'))
         self.check(net, self.save('bare.pt', net), {**NANO, 'activation_function': 'gelu_new'})
