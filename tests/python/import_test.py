@@ -546,6 +546,111 @@ class GgufRefusedTest(Folder):
         self.refused('rope_theta is 778.0, but 777.0', self.run_import, source)
 
 
+# config.json of published models, every field, and what is asked about it.
+PUBLISHED = {
+    'SmolLM2-135M-Instruct': {
+        'architectures': ['LlamaForCausalLM'], 'attention_bias': False, 'attention_dropout': 0.0,
+        'bos_token_id': 1, 'eos_token_id': 2, 'hidden_act': 'silu', 'hidden_size': 576,
+        'initializer_range': 0.041666666666666664, 'intermediate_size': 1536,
+        'is_llama_config': True, 'max_position_embeddings': 8192, 'mlp_bias': False,
+        'model_type': 'llama', 'num_attention_heads': 9, 'num_hidden_layers': 30,
+        'num_key_value_heads': 3, 'pad_token_id': 2, 'pretraining_tp': 1, 'rms_norm_eps': 1e-05,
+        'rope_interleaved': False, 'rope_scaling': None, 'rope_theta': 100000,
+        'tie_word_embeddings': True, 'torch_dtype': 'bfloat16',
+        'transformers.js_config': {'kv_cache_dtype': {'q4f16': 'float16', 'fp16': 'float16'}},
+        'transformers_version': '4.42.3', 'use_cache': True, 'vocab_size': 49152},
+    'TinyLlama-1.1B-Chat': {
+        'architectures': ['LlamaForCausalLM'], 'attention_bias': False, 'bos_token_id': 1,
+        'eos_token_id': 2, 'hidden_act': 'silu', 'hidden_size': 2048, 'initializer_range': 0.02,
+        'intermediate_size': 5632, 'max_position_embeddings': 2048, 'model_type': 'llama',
+        'num_attention_heads': 32, 'num_hidden_layers': 22, 'num_key_value_heads': 4,
+        'pretraining_tp': 1, 'rms_norm_eps': 1e-05, 'rope_scaling': None, 'rope_theta': 10000.0,
+        'tie_word_embeddings': False, 'torch_dtype': 'bfloat16',
+        'transformers_version': '4.35.0', 'use_cache': True, 'vocab_size': 32000},
+    'Llama-3-8B-Instruct': {
+        'architectures': ['LlamaForCausalLM'], 'attention_bias': False, 'attention_dropout': 0.0,
+        'bos_token_id': 128000, 'eos_token_id': [128001, 128009], 'hidden_act': 'silu',
+        'hidden_size': 4096, 'initializer_range': 0.02, 'intermediate_size': 14336,
+        'max_position_embeddings': 8192, 'mlp_bias': False, 'model_type': 'llama',
+        'num_attention_heads': 32, 'num_hidden_layers': 32, 'num_key_value_heads': 8,
+        'pretraining_tp': 1, 'rms_norm_eps': 1e-05, 'rope_scaling': None, 'rope_theta': 500000.0,
+        'tie_word_embeddings': False, 'torch_dtype': 'bfloat16',
+        'transformers_version': '4.40.0.dev0', 'use_cache': True, 'vocab_size': 128256},
+    'Mistral-7B-Instruct-v0.3': {
+        'architectures': ['MistralForCausalLM'], 'attention_dropout': 0.0, 'bos_token_id': 1,
+        'eos_token_id': 2, 'hidden_act': 'silu', 'hidden_size': 4096, 'initializer_range': 0.02,
+        'intermediate_size': 14336, 'max_position_embeddings': 32768, 'model_type': 'mistral',
+        'num_attention_heads': 32, 'num_hidden_layers': 32, 'num_key_value_heads': 8,
+        'rms_norm_eps': 1e-05, 'rope_theta': 1000000.0, 'sliding_window': None,
+        'tie_word_embeddings': False, 'torch_dtype': 'bfloat16',
+        'transformers_version': '4.42.0.dev0', 'use_cache': True, 'vocab_size': 32768},
+    'Qwen2.5-0.5B-Instruct': {
+        'architectures': ['Qwen2ForCausalLM'], 'attention_dropout': 0.0, 'bos_token_id': 151643,
+        'eos_token_id': 151645, 'hidden_act': 'silu', 'hidden_size': 896,
+        'initializer_range': 0.02, 'intermediate_size': 4864, 'max_position_embeddings': 32768,
+        'max_window_layers': 21, 'model_type': 'qwen2', 'num_attention_heads': 14,
+        'num_hidden_layers': 24, 'num_key_value_heads': 2, 'rms_norm_eps': 1e-06,
+        'rope_theta': 1000000.0, 'sliding_window': 32768, 'tie_word_embeddings': True,
+        'torch_dtype': 'bfloat16', 'transformers_version': '4.43.1', 'use_cache': True,
+        'use_sliding_window': False, 'use_mrope': False, 'vocab_size': 151936},
+    'Qwen3-0.6B': {
+        'architectures': ['Qwen3ForCausalLM'], 'attention_bias': False, 'attention_dropout': 0.0,
+        'bos_token_id': 151643, 'eos_token_id': 151645, 'head_dim': 128, 'hidden_act': 'silu',
+        'hidden_size': 1024, 'initializer_range': 0.02, 'intermediate_size': 3072,
+        'max_position_embeddings': 40960, 'max_window_layers': 28, 'model_type': 'qwen3',
+        'num_attention_heads': 16, 'num_hidden_layers': 28, 'num_key_value_heads': 8,
+        'rms_norm_eps': 1e-06, 'rope_scaling': None, 'rope_theta': 1000000,
+        'sliding_window': None, 'tie_word_embeddings': True, 'torch_dtype': 'bfloat16',
+        'transformers_version': '4.51.0', 'use_cache': True, 'use_sliding_window': False,
+        'vocab_size': 151936},
+    'Qwen3 of transformers 5': {
+        'architectures': ['Qwen3ForCausalLM'], 'attention_bias': False, 'attention_dropout': 0.0,
+        'bos_token_id': 151643, 'dtype': 'bfloat16', 'eos_token_id': 151645, 'head_dim': 128,
+        'hidden_act': 'silu', 'hidden_size': 1024, 'initializer_range': 0.02,
+        'intermediate_size': 3072, 'layer_types': ['full_attention'] * 28,
+        'max_position_embeddings': 40960, 'max_window_layers': 28, 'model_type': 'qwen3',
+        'num_attention_heads': 16, 'num_hidden_layers': 28, 'num_key_value_heads': 8,
+        'pad_token_id': None, 'rms_norm_eps': 1e-06,
+        'rope_parameters': {'rope_theta': 1000000, 'rope_type': 'default'},
+        'sliding_window': None, 'tie_word_embeddings': True, 'transformers_version': '5.0.0',
+        'use_cache': True, 'use_sliding_window': False, 'vocab_size': 151936},
+    'gpt2': {
+        'activation_function': 'gelu_new', 'architectures': ['GPT2LMHeadModel'],
+        'attn_pdrop': 0.1, 'bos_token_id': 50256, 'embd_pdrop': 0.1, 'eos_token_id': 50256,
+        'initializer_range': 0.02, 'layer_norm_epsilon': 1e-05, 'model_type': 'gpt2',
+        'n_ctx': 1024, 'n_embd': 768, 'n_head': 12, 'n_layer': 12, 'n_positions': 1024,
+        'resid_pdrop': 0.1, 'summary_activation': None, 'summary_first_dropout': 0.1,
+        'summary_proj_to_labels': True, 'summary_type': 'cls_index', 'summary_use_proj': True,
+        'task_specific_params': {'text-generation': {'do_sample': True, 'max_length': 50}},
+        'vocab_size': 50257},
+    'pythia-70m': {
+        'architectures': ['GPTNeoXForCausalLM'], 'bos_token_id': 0, 'eos_token_id': 0,
+        'hidden_act': 'gelu', 'hidden_size': 512, 'initializer_range': 0.02,
+        'intermediate_size': 2048, 'layer_norm_eps': 1e-05, 'max_position_embeddings': 2048,
+        'model_type': 'gpt_neox', 'num_attention_heads': 8, 'num_hidden_layers': 6,
+        'rotary_emb_base': 10000, 'rotary_pct': 0.25, 'tie_word_embeddings': False,
+        'torch_dtype': 'float16', 'transformers_version': '4.24.0', 'use_cache': True,
+        'use_parallel_residual': True, 'vocab_size': 50304},
+}
+
+
+class PublishedConfigsTest(unittest.TestCase):
+    """Every field of these config.json files is known."""
+
+    def test_published_configs(self):
+        for name, config in PUBLISHED.items():
+            with self.subTest(name):
+                family = sources.FAMILIES[config['model_type']]
+                found = sources._from_hugging_face(config, family, set(), name)
+                self.assertEqual(found['n_embd'], config.get('hidden_size', config.get('n_embd')))
+                self.assertEqual(found['vocab_size'], config['vocab_size'])
+                ends = config['eos_token_id']
+                self.assertEqual(found['eos_token_id'], ends[0] if isinstance(ends, list) else ends)
+                if config['model_type'] != 'gpt2':
+                    theta = config.get('rope_theta', config.get('rotary_emb_base', 1000000))
+                    self.assertEqual(found['rope_theta'], theta)
+
+
 class LogitsTest(Folder):
     """--logits: the import against the logits of the user's own model."""
 
@@ -659,6 +764,17 @@ class CheckedBeforeWritingTest(Folder):
             self.assertEqual(command.main(), 2)
         self.assertTrue(errors.getvalue().replace('\n', '').isprintable(), errors.getvalue())
         self.assertIn('new\\u001b', errors.getvalue())
+
+    def test_the_program(self):
+        """`lssar import` of a GGUF file, and the sentence at the end of its report."""
+        source = write_gguf(self.path('x.gguf'), CONFIG, plain_models.llama_weights(CONFIG))
+        environment = {**os.environ, 'PATH': f'{os.path.dirname(sys.executable)}:/usr/bin:/bin'}
+        done = subprocess.run(
+            [os.environ['LSSAR_CLI'], 'import', source, '--out', self.path('program')],
+            env=environment, capture_output=True, text=True, timeout=120, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ''))
+        self.assertIn('{"kind": "softmax"}  [format: GGUF llama]', done.stdout)
+        self.assertIn('generated   ids ', done.stdout)
 
     def test_conditioning(self):
         """A large p is ill-conditioned, and golden.safetensors says so."""
