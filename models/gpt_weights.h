@@ -63,7 +63,8 @@ struct GptWeights {
 // Errors  INVALID_ARGUMENT: a tensor is missing, unexpected, of another dtype or shape (the message
 //         names what was expected and what was found), holds a NaN or an infinity (tensor and
 //         index), or holds a value beyond fp16 where `dtype` asks for it; UNIMPLEMENTED: the
-//         backend does not compute `dtype`; RESOURCE_EXHAUSTED: no memory
+//         backend does not compute `dtype`; RESOURCE_EXHAUSTED: no memory; if the device has less
+//         free than the matrices need, before any of them is loaded
 absl::StatusOr<GptWeights> LoadGptWeights(const TensorFile& file, const ModelConfig& config,
                                           Backend* backend, std::optional<DType> dtype);
 

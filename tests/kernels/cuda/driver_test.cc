@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "models/checkpoint.h"
 #include "tests/kernels/cuda/faulty_driver.h"
 #include "tests/kernels/cuda/stepper.h"
 
@@ -73,6 +74,19 @@ TEST(CudaDriverTest, OutOfMemory) {
       backend->Pack({.elements = w.data(), .num_rows = 1, .num_cols = 64}, DType::kF16).status();
   ExpectError(packed, absl::StatusCode::kResourceExhausted, "12345");
   EXPECT_FALSE(backend->IsLost());
+}
+
+TEST(CudaDriverTest, AModelThatDoesNotFitIsRefusedBeforeItIsLoaded) {
+  const auto script = std::make_shared<DriverScript>();
+  const std::unique_ptr<Backend> backend = *MakeFaulty(script);
+  const size_t num_alive = script->alive.size();
+  script->Fail(DriverCall::kAllocate, kCudaInvalidValue);  // nothing may be allocated
+  ExpectError(
+      LoadCheckpoint("tests/golden/gpt_lssar", backend.get(), {.dtype = DType::kF16}).status(),
+      absl::StatusCode::kResourceExhausted,
+      " bytes as fp16, but cuda-emulated has 12345 bytes free");
+  EXPECT_EQ(script->num_calls, 0);
+  EXPECT_EQ(script->alive.size(), num_alive);
 }
 
 const std::vector<SteppedSequence> kPrompt{{.num_rows = 24, .pages = {2, 0}}};
