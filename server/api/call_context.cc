@@ -45,8 +45,9 @@ CallContext::~CallContext() {
 }
 
 absl::Status CallContext::Admit(KeyRole role, AbortCallback abort) {
-  ASSIGN_OR_RETURN(AdmissionTicket ticket,
-                   parts_.admission->Admit(metadata_.authorization, role, std::move(abort)));
+  ASSIGN_OR_RETURN(
+      AdmissionTicket ticket,
+      parts_.admission->Admit(metadata_.authorization, role, std::move(abort), metadata_.caller));
   model_ = &ticket.Model();
   {
     const std::lock_guard lock(mutex_);

@@ -45,6 +45,7 @@ struct CallMetadata {
   std::string request_id = {};        // x-request-id
   std::string traceparent = {};       // W3C trace context
   std::string authorization = {};     // "Bearer KEY"
+  std::optional<Caller> caller = {};  // set: has been authenticated
   std::optional<Clock::time_point> deadline = {};  // nullopt: none
 };
 

@@ -249,7 +249,8 @@ absl::Status ReadSampling(const v1::Sampling& message, const ParseContext& conte
 
 // Checks max_tokens and min_tokens against the context length left after the prompt.
 absl::Status ReadLengths(const v1::GenerateRequest& message, size_t num_prompt_tokens,
-                         int max_model_len, GenerateParams* params) {
+                         const ParseContext& context, GenerateParams* params) {
+  const int max_model_len = context.max_model_len;
   if (num_prompt_tokens >= size_t(max_model_len)) {
     return FieldError("prompt",
                       StrCat("has ", num_prompt_tokens, " tokens; max_model_len is ", max_model_len,
@@ -259,7 +260,7 @@ absl::Status ReadLengths(const v1::GenerateRequest& message, size_t num_prompt_t
   const int max_new_tokens = max_model_len - int(num_prompt_tokens);
   params->max_tokens = message.has_max_tokens()
                            ? message.max_tokens()
-                           : std::min(limits::kDefaultMaxTokens, max_new_tokens);
+                           : std::min(context.default_max_tokens, max_new_tokens);
   if (params->max_tokens < 1 || params->max_tokens > max_new_tokens) {
     return ValueError("max_tokens", params->max_tokens,
                       StrCat("in [1, ", max_new_tokens, "]: max_model_len ", max_model_len, " - ",
@@ -644,7 +645,7 @@ absl::StatusOr<ParsedGenerate> ParseGenerate(const v1::GenerateRequest& message,
   RETURN_IF_ERROR(ReadOutputs(message, &params, &parsed));
   RETURN_IF_ERROR(ReadSharing(message, context, &parsed.request));
   ASSIGN_OR_RETURN(Prompt prompt, ReadPrompt(message, context));
-  RETURN_IF_ERROR(ReadLengths(message, prompt.ids.size(), context.max_model_len, &params));
+  RETURN_IF_ERROR(ReadLengths(message, prompt.ids.size(), context, &params));
 
   for (std::string& stop : prompt.stop_strings) params.stop_strings.push_back(std::move(stop));
   if (message.echo()) {

@@ -30,8 +30,9 @@ class ServedModel;
 // What the checks need to know about the model. `checkpoint` must outlive the call.
 struct ParseContext {
   const Checkpoint* checkpoint = nullptr;
-  int max_model_len = 0;      // tokens
-  uint64_t default_seed = 0;  // for requests that set none
+  int max_model_len = 0;                               // tokens
+  uint64_t default_seed = 0;                           // for requests that set none
+  int default_max_tokens = limits::kDefaultMaxTokens;  // the same; cut to what is left
   bool allow_attention_override = false;
   const Backend* backend = nullptr;  // must compute an attention_override; null: all are computed
   // Polled during long work; true ends it.

@@ -65,6 +65,9 @@ class KeyUsage {
   TokenBucket requests_, tokens_;
 };
 
+// An authenticated client: the usage record of its key; null: the server has no keys.
+using Caller = std::shared_ptr<KeyUsage>;
+
 // Without a key file every caller is an admin without limits. A changed key file applies within a
 // second; if the changed file cannot be read or parsed, the error is logged and the old keys stay.
 //

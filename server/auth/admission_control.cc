@@ -33,11 +33,14 @@ void AdmissionTicket::ReleaseKey() {
 }
 
 absl::StatusOr<AdmissionTicket> AdmissionControl::Admit(std::string_view authorization,
-                                                        KeyRole role, AbortCallback abort) {
+                                                        KeyRole role, AbortCallback abort,
+                                                        std::optional<Caller> caller) {
   ASSIGN_OR_RETURN(AdmissionTicket ticket, AddCall(std::move(abort)));
-  ASSIGN_OR_RETURN(std::shared_ptr<KeyUsage> key, access_->Authenticate(authorization, role));
-  if (key != nullptr) RETURN_IF_ERROR(key->Acquire(Clock::now()));
-  ticket.key_ = std::move(key);
+  if (!caller) {
+    ASSIGN_OR_RETURN(caller, access_->Authenticate(authorization, role));
+  }
+  if (*caller != nullptr) RETURN_IF_ERROR((*caller)->Acquire(Clock::now()));
+  ticket.key_ = *std::move(caller);
   return ticket;
 }
 

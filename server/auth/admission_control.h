@@ -58,12 +58,18 @@ class AdmissionControl {
   AdmissionControl(int max_calls, AccessControl* access) : max_calls_(max_calls), access_(access) {}
 
   // `authorization`: see AccessControl::Authenticate. `abort`: how AbortAll ends this call; empty
-  // if the call ends by itself soon.
+  // if the call ends by itself soon. `caller`: what Authenticate has returned before for this role.
   // Errors  UNAVAILABLE: as Readiness
   //         RESOURCE_EXHAUSTED: too many calls, or a limit of the key; carries the retry delay
   //         UNAUTHENTICATED, PERMISSION_DENIED: as AccessControl::Authenticate
   absl::StatusOr<AdmissionTicket> Admit(std::string_view authorization, KeyRole role,
-                                        AbortCallback abort = {});
+                                        AbortCallback abort = {},
+                                        std::optional<Caller> caller = {});
+
+  // As AccessControl::Authenticate.
+  absl::StatusOr<Caller> Authenticate(std::string_view authorization, KeyRole role) const {
+    return access_->Authenticate(authorization, role);
+  }
 
   // Checks the key's role only: for pages that answer in every state of the server.
   absl::Status CheckRole(std::string_view authorization, KeyRole role) const {

@@ -9,15 +9,16 @@
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "lssar/v1/inference.grpc.pb.h"
+#include "server/api/capture.h"
+#include "server/api/embed.h"
+#include "server/api/generate.h"
+#include "server/api/score.h"
+#include "server/api/server_info.h"
+#include "server/api/tokenize.h"
 #include "server/grpc/adapter.h"
-#include "server/grpc/capture_call.h"
-#include "server/grpc/embed_call.h"
-#include "server/grpc/generate_call.h"
+#include "server/grpc/grpc_call.h"
 #include "server/grpc/reply_loop.h"
-#include "server/grpc/score_call.h"
 #include "server/grpc/stream.h"
-#include "server/grpc/unary_call.h"
-#include "server/grpc/unary_calls.h"
 
 namespace lssar {
 namespace {
@@ -46,18 +47,18 @@ class InferenceService final : public RawInference {
   using Unary = grpc::ServerUnaryReactor;
 
   void AcceptStreams() {
-    Accept<GenerateCall>(&InferenceService::RequestGenerate);
-    Accept<ScoreCall>(&InferenceService::RequestScore);
-    Accept<EmbedCall>(&InferenceService::RequestEmbed);
-    Accept<CaptureCall>(&InferenceService::RequestCaptureAttention);
+    using Rpcs = InferenceService;
+    Accept<GenerateMethod>("Generate", CallKind::kGenerate, &Rpcs::RequestGenerate);
+    Accept<ScoreMethod>("Score", CallKind::kScore, &Rpcs::RequestScore);
+    Accept<EmbedMethod>("Embed", CallKind::kEmbed, &Rpcs::RequestEmbed);
+    Accept<CaptureMethod>("CaptureAttention", CallKind::kCapture, &Rpcs::RequestCaptureAttention);
   }
 
   Unary* Tokenize(Context* context, const Bytes* request, Bytes* reply) override {
-    return BeginUnary<v1::TokenizeRequest>("Tokenize", context, *request, reply, lssar::Tokenize);
+    return BeginUnary("Tokenize", context, *request, reply, TokenizeText);
   }
   Unary* Detokenize(Context* context, const Bytes* request, Bytes* reply) override {
-    return BeginUnary<v1::DetokenizeRequest>("Detokenize", context, *request, reply,
-                                             lssar::Detokenize);
+    return BeginUnary("Detokenize", context, *request, reply, DetokenizeIds);
   }
   Unary* GetInfo(Context* context, const Bytes* request, Bytes* reply) override {
     return Answer<v1::GetInfoRequest>("GetInfo", KeyRole::kUser, context, *request, reply,
@@ -76,20 +77,24 @@ class InferenceService final : public RawInference {
     if (request.Length() >= kLargeRequestBytes) on_large_request_(context.peer(), request.Length());
   }
 
+  using RequestCall = void (InferenceService::*)(grpc::ServerContext*, Bytes*,
+                                                 grpc::ServerAsyncWriter<Bytes>*,
+                                                 grpc::CompletionQueue*,
+                                                 grpc::ServerCompletionQueue*, void*);
+
   // Asks gRPC for the next call of one rpc; `request` is the generated method that asks.
-  template <typename Call>
-  void Accept(void (InferenceService::*request)(grpc::ServerContext*, Bytes*,
-                                                grpc::ServerAsyncWriter<Bytes>*,
-                                                grpc::CompletionQueue*,
-                                                grpc::ServerCompletionQueue*, void*)) {
+  template <typename RpcMethod>
+  void Accept(std::string_view rpc, CallKind kind, RequestCall request) {
     auto* const stream = new GrpcStream(parts_.replies);  // owned by the completion
-    stream->arrived.run = [this, stream, request](bool ok) {
+    stream->arrived.run = [this, stream, rpc, kind, request](bool ok) {
       std::unique_ptr<GrpcStream> arrived(stream);
       if (!ok) return;  // the server has shut down
-      Accept<Call>(request);
+      Accept<RpcMethod>(rpc, kind, request);
       CountRequest(arrived->context, arrived->request);
       arrived->socket = find_socket_(arrived->context.peer());
-      std::make_shared<Call>(std::move(arrived), parts_)->Begin();
+      std::make_shared<GrpcStreamCall>(rpc, kind, std::make_unique<RpcMethod>(), std::move(arrived),
+                                       parts_)
+          ->Start();
     };
     stream->context.AsyncNotifyWhenDone(&stream->done);
     grpc::ServerCompletionQueue* const queue = parts_.replies->Queue();
@@ -97,21 +102,15 @@ class InferenceService final : public RawInference {
                      &stream->arrived);
   }
 
-  // A call that a worker answers. `answer`: (const Request&, const ParseContext&) ->
-  // absl::StatusOr<reply message>
-  template <typename Request, typename Function>
+  // A call that a worker answers.
+  template <typename Request, typename Reply>
   Unary* BeginUnary(std::string_view rpc, Context* context, const Bytes& bytes, Bytes* reply_bytes,
-                    const Function& answer) {
+                    absl::StatusOr<Reply> (*answer)(const Request&, const ParseContext&)) {
     CountRequest(*context, bytes);
-    const auto call = std::make_shared<UnaryCall>(rpc, *context, parts_, reply_bytes);
-    call->Begin(
-        bytes,
-        [answer](const Bytes& given, const CallContext& call_context) -> absl::StatusOr<Bytes> {
-          Request request;
-          RETURN_IF_ERROR(ReadMessage(given, &request));
-          ASSIGN_OR_RETURN(const auto reply, answer(request, call_context.MakeParseContext()));
-          return WriteMessage(reply);
-        });
+    const auto call = std::make_shared<GrpcUnaryCall>(
+        rpc, std::make_unique<ImmediateMethod<Request, Reply>>(answer), *context, parts_, bytes,
+        reply_bytes);
+    call->Start();
     return call.get();  // owns itself until gRPC's OnDone
   }
 

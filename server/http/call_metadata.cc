@@ -33,7 +33,8 @@ CallMetadata ReadHttpMetadata(std::string_view rpc, std::optional<CallKind> kind
                         .kind = kind,
                         .request_id = std::string(request.Header("x-request-id")),
                         .traceparent = std::string(request.Header("traceparent")),
-                        .authorization = std::string(request.Header("authorization"))};
+                        .authorization = std::string(request.Header("authorization")),
+                        .caller = request.caller};
   if (const auto timeout = ReadTimeout(request); timeout.ok() && *timeout) {
     metadata.deadline = Clock::now() + **timeout;
   }

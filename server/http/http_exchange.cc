@@ -58,7 +58,7 @@ void HttpExchange::AddHeader(std::string name, std::string value) {
   headers_.push_back({.name = std::move(name), .value = std::move(value)});
 }
 
-bool HttpExchange::Attach(std::shared_ptr<HttpCall> call) {
+bool HttpExchange::Attach(std::shared_ptr<ExchangeListener> call) {
   const std::lock_guard lock(mutex_);
   if (!queue_.IsClosed()) call_ = std::move(call);
   return !queue_.IsClosed();
@@ -159,7 +159,7 @@ bool HttpExchange::TakeOutput(std::string* output) {
 }
 
 void HttpExchange::Written(size_t num_bytes) {
-  std::shared_ptr<HttpCall> call;
+  std::shared_ptr<ExchangeListener> call;
   {
     const std::lock_guard lock(mutex_);
     if (!queue_.Written(int64_t(num_bytes))) return;
@@ -184,7 +184,7 @@ bool HttpExchange::HasEnded() const {
 }
 
 void HttpExchange::ClientGone(const absl::Status& reason) {
-  std::shared_ptr<HttpCall> call;
+  std::shared_ptr<ExchangeListener> call;
   {
     const std::lock_guard lock(mutex_);
     if (queue_.IsClosed()) return;
@@ -195,7 +195,7 @@ void HttpExchange::ClientGone(const absl::Status& reason) {
 }
 
 void HttpExchange::Finish(const absl::Status& status) {
-  std::shared_ptr<HttpCall> call;
+  std::shared_ptr<ExchangeListener> call;
   {
     const std::lock_guard lock(mutex_);
     queue_.Close();

@@ -20,9 +20,9 @@
 namespace lssar {
 
 // What works for an exchange. The exchange keeps it alive until OnFinished has returned.
-class HttpCall {
+class ExchangeListener {
  public:
-  virtual ~HttpCall() = default;
+  virtual ~ExchangeListener() = default;
   // HasSpace is true again.
   virtual void OnSpace() = 0;
   // Nobody reads the answer any more: stop the work. `reason`: CANCELLED, or ABORTED where the
@@ -51,7 +51,7 @@ class HttpExchange {
 
   // `call` hears of the exchange from now on. False: the client has gone, or the answer has been
   // written; `call` hears nothing.
-  bool Attach(std::shared_ptr<HttpCall> call);
+  bool Attach(std::shared_ptr<ExchangeListener> call);
 
   // The whole answer. The first Reply or BeginStream counts; later ones are ignored.
   void Reply(HttpReply reply);
@@ -106,7 +106,7 @@ class HttpExchange {
   State state_ = State::kWaiting;
   std::vector<HttpHeader> headers_;
   ReplyQueue<std::string> queue_;  // of bytes, in blocks
-  std::shared_ptr<HttpCall> call_;
+  std::shared_ptr<ExchangeListener> call_;
 };
 
 // "Not Found".

@@ -1,11 +1,14 @@
-// An HTTP request and its answer, without any library behind them.
+// An HTTP request and its answer.
 #ifndef LSSAR_SERVER_HTTP_HTTP_MESSAGE_H_
 #define LSSAR_SERVER_HTTP_HTTP_MESSAGE_H_
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "server/auth/access_control.h"
 
 namespace lssar {
 
@@ -21,6 +24,9 @@ struct HttpRequest {
   bool keep_alive = false;          // the client wants another request on this connection
   std::vector<HttpHeader> headers;  // names in lower case
   std::string body;                 // without chunk framing
+  // Set by HttpHandler::CheckHead, for OnRequest: the head has been checked; who sends it.
+  bool is_checked = false;
+  std::optional<Caller> caller = {};
 
   // The target up to its query.
   std::string_view Path() const { return std::string_view(target).substr(0, target.find('?')); }

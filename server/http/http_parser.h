@@ -28,7 +28,7 @@ class HttpParser {
   size_t NumBodyBytes() const;
 
   // From kHasHead on.
-  const HttpRequest& Head() const { return request_; }
+  HttpRequest* Head() { return &request_; }
   bool ExpectsContinue() const { return expects_continue_; }
   // At kHasHead: a body follows.
   bool HasBody() const;

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <ctime>
-#include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -12,18 +12,14 @@
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "server/config/security_warnings.h"
-#include "server/http/attention_call.h"
 #include "server/http/call_metadata.h"
-#include "server/http/completion_call.h"
 #include "server/http/cross_origin.h"
-#include "server/http/embedding_call.h"
+#include "server/http/http_call.h"
+#include "server/http/http_codec.h"
 #include "server/http/http_error.h"
 #include "server/http/http_transport.h"
-#include "server/http/json_text.h"
 #include "server/http/openapi.h"
-#include "server/http/score_call.h"
 #include "server/http/tokenizer_calls.h"
-#include "server/http/unary_call.h"
 #include "server/http/web_page.h"
 
 namespace lssar {
@@ -32,91 +28,14 @@ namespace {
 // Bytes of a path, or of a header, that an error repeats.
 constexpr size_t kMaxShownBytes = 64;
 
-enum class Endpoint : uint8_t {
-  kMetrics,
-  kHealth,
-  kReadiness,
-  kOpenApi,
-  kModels,
-  kTokenizerInfo,
-  kTokenize,
-  kDetokenize,
-  kCompletions,
-  kChatCompletions,
-  kScore,
-  kEmbeddings,
-  kAttention,
-  kWebPage,
-};
-
-struct Route {
-  std::string_view method;  // of GET, HEAD is one too
-  std::string_view path;
-  Endpoint endpoint;
-  std::optional<CallKind> kind = {};  // set: the engine works for it
-
-  // True if the path answers in every state of the server, without a call.
-  bool IsPage() const {
-    return endpoint == Endpoint::kMetrics || endpoint == Endpoint::kHealth ||
-           endpoint == Endpoint::kReadiness || endpoint == Endpoint::kOpenApi ||
-           endpoint == Endpoint::kWebPage;
-  }
-};
-
-constexpr std::array kRoutes = std::to_array<Route>({
-    {"POST", "/v1/completions", Endpoint::kCompletions, CallKind::kGenerate},
-    {"POST", "/v1/chat/completions", Endpoint::kChatCompletions, CallKind::kGenerate},
-    {"POST", "/v1/score", Endpoint::kScore, CallKind::kScore},
-    {"POST", "/v1/embeddings", Endpoint::kEmbeddings, CallKind::kEmbed},
-    {"POST", "/v1/attention", Endpoint::kAttention, CallKind::kCapture},
-    {"GET", "/v1/models", Endpoint::kModels},
-    {"POST", "/tokenize", Endpoint::kTokenize},
-    {"POST", "/detokenize", Endpoint::kDetokenize},
-    {"GET", "/tokenizer_info", Endpoint::kTokenizerInfo},
-    {"GET", "/openapi.json", Endpoint::kOpenApi},
-    {"GET", "/metrics", Endpoint::kMetrics},
-    {"GET", "/healthz", Endpoint::kHealth},
-    {"GET", "/readyz", Endpoint::kReadiness},
-    {"GET", "/", Endpoint::kWebPage},
-});
-
 constexpr std::string_view kModelsPrefix = "/v1/models/";
 
-// Null: there is no such path.
-const Route* FindRoute(std::string_view path) {
-  if (path.starts_with(kModelsPrefix) && path.size() > kModelsPrefix.size()) path = "/v1/models";
-  if (IsWebPath(path)) path = "/";
-  const auto found = std::ranges::find(kRoutes, path, &Route::path);
-  return found == kRoutes.end() ? nullptr : &*found;
+bool Allows(std::string_view route_method, std::string_view method) {
+  return method == route_method || (route_method == "GET" && method == "HEAD");
 }
 
-bool Allows(const Route& route, std::string_view method) {
-  return method == route.method || (route.method == "GET" && method == "HEAD");
-}
-
-std::string AllowedMethods(const Route& route) {
-  return StrCat(route.method, route.method == "GET" ? ", HEAD" : "", ", OPTIONS");
-}
-
-std::string PathList() {
-  std::string list;
-  for (const Route& route : kRoutes) {
-    if (!list.empty()) list += ", ";
-    list += StrCat(route.method, " ", route.path);
-  }
-  return list;
-}
-
-// The call's name in the log line. Static storage.
-std::string_view RpcName(const Route& route) {
-  switch (route.endpoint) {
-    case Endpoint::kCompletions: return "POST /v1/completions";
-    case Endpoint::kChatCompletions: return "POST /v1/chat/completions";
-    case Endpoint::kScore: return "POST /v1/score";
-    case Endpoint::kEmbeddings: return "POST /v1/embeddings";
-    case Endpoint::kAttention: return "POST /v1/attention";
-    default: return route.path;
-  }
+std::string AllowedMethods(std::string_view route_method) {
+  return StrCat(route_method, route_method == "GET" ? ", HEAD" : "", ", OPTIONS");
 }
 
 HttpReply TextReply(const absl::Status& status) {
@@ -125,33 +44,37 @@ HttpReply TextReply(const absl::Status& status) {
           .content_type = "text/plain; charset=utf-8"};
 }
 
-// The reply of a call that the engine has no part in. Worker thread, maybe after the port's end.
-// `created`: of the model, in seconds since 1970.
-absl::StatusOr<std::string> UnaryBody(Endpoint endpoint, const HttpRequest& request,
-                                      const CallContext& context, int64_t created) {
+// GET /v1/models and GET /v1/models/NAME. `created`: of the model, in seconds since 1970.
+absl::StatusOr<std::string> ModelsJson(const HttpRequest& request, const CallContext& context,
+                                       int64_t created) {
   const ServedModel& model = context.Model();
-  if (endpoint == Endpoint::kTokenizerInfo) {
-    return TokenizerInfoJson(model);
+  const std::string_view path = request.Path();
+  if (!path.starts_with(kModelsPrefix)) {
+    return StrCat("{\"object\":\"list\",\"data\":[", ModelJson(model, created), "]}");
   }
-  if (endpoint == Endpoint::kModels) {
-    const std::string_view path = request.Path();
-    if (!path.starts_with(kModelsPrefix)) {
-      return StrCat("{\"object\":\"list\",\"data\":[", ModelJson(model, created), "]}");
-    }
-    const std::string_view name = path.substr(kModelsPrefix.size());
-    if (name != model.GetCheckpoint().name) {
-      return ModelNotFound(name, model.GetCheckpoint().name);
-    }
-    return ModelJson(model, created);
-  }
-  const ParseContext parse = context.MakeParseContext();
-  ASSIGN_OR_RETURN(const nlohmann::json body, ParseJson(request.body, parse.should_stop));
-  return endpoint == Endpoint::kTokenize ? TokenizeJson(body, parse) : DetokenizeJson(body, parse);
+  const std::string_view name = path.substr(kModelsPrefix.size());
+  if (name != model.GetCheckpoint().name) return ModelNotFound(name, model.GetCheckpoint().name);
+  return ModelJson(model, created);
 }
 
 }  // namespace
 
 struct HttpServer::State final : public HttpHandler {
+  // A path: either a page, which answers in every state of the server, or a call.
+  struct Route {
+    std::string_view method;  // of GET, HEAD is one too
+    std::string_view path;
+    std::string_view rpc = {};              // the call's name in the log line
+    std::optional<CallKind> kind = {};      // set: the engine works for it
+    HttpMethod (*call)(const State&) = {};  // null: a page
+    HttpReply (*page)(const State&, const HttpRequest&) = {};
+    bool is_probe = false;  // may be asked for by any name of the host
+  };
+  static std::span<const Route> Routes();
+  // Null: there is no such path.
+  static const Route* FindRoute(std::string_view path);
+  static std::string PathList();
+
   State(const ServerOptions& server_options, HttpPages given_pages, const ServiceParts& given_parts)
       : options(server_options),
         pages(std::move(given_pages)),
@@ -164,21 +87,21 @@ struct HttpServer::State final : public HttpHandler {
            options.connection.max_connections_per_address > 0;
   }
 
-  std::optional<HttpReply> CheckHead(const HttpRequest& head) override;
+  std::optional<HttpReply> CheckHead(HttpRequest* head) override;
   void OnRequest(std::shared_ptr<HttpExchange> exchange) override;
   HttpReply ErrorReply(int status, std::string message) override {
     return lssar::ErrorReply(status, message);
   }
 
   // The part of a request's check that needs no body. Nullopt: nothing is wrong.
-  std::optional<HttpReply> Refusal(const HttpRequest& head) const;
-  // Whether the call may be made at all: state of the server, API key, timeout. The admission
-  // itself comes with the whole request. A call that is refused here has a log line, too.
-  std::optional<HttpReply> CallRefusal(const Route& route, const HttpRequest& head) const;
+  std::optional<HttpReply> Reject(HttpRequest* head) const;
+  // Whether the call may be made at all: state of the server, API key, timeout. Sets the head's
+  // caller. The admission itself comes with the whole request. A call that is rejected here has a
+  // log line, too.
+  std::optional<HttpReply> RejectCall(const Route& route, HttpRequest* head) const;
   std::vector<HttpHeader> CorsHeaders(const HttpRequest& request) const;
   HttpReply Preflight(const Route& route, const HttpRequest& request) const;
   HttpReply MetricsPage(const HttpRequest& request) const;
-  void StartCall(const Route& route, const std::shared_ptr<HttpExchange>& exchange);
   const ServerOptions options;
   const HttpPages pages;
   const ServiceParts parts;
@@ -187,15 +110,110 @@ struct HttpServer::State final : public HttpHandler {
   std::unique_ptr<HttpTransport> transport;
 };
 
-std::optional<HttpReply> HttpServer::State::CheckHead(const HttpRequest& head) {
-  std::optional<HttpReply> refusal = Refusal(head);
-  if (refusal) {
-    for (HttpHeader& header : CorsHeaders(head)) refusal->headers.push_back(std::move(header));
-  }
-  return refusal;
+// Every path of the port. A new one is a row here, its codec, and its entry in openapi.json.
+std::span<const HttpServer::State::Route> HttpServer::State::Routes() {
+  static constexpr auto kRoutes = std::to_array<Route>({
+      {.method = "POST",
+       .path = "/v1/completions",
+       .rpc = "POST /v1/completions",
+       .kind = CallKind::kGenerate,
+       .call = [](const State&) { return MakeCompletion(); }},
+      {.method = "POST",
+       .path = "/v1/chat/completions",
+       .rpc = "POST /v1/chat/completions",
+       .kind = CallKind::kGenerate,
+       .call = [](const State&) { return MakeChatCompletion(); }},
+      {.method = "POST",
+       .path = "/v1/score",
+       .rpc = "POST /v1/score",
+       .kind = CallKind::kScore,
+       .call = [](const State&) { return MakeScore(); }},
+      {.method = "POST",
+       .path = "/v1/embeddings",
+       .rpc = "POST /v1/embeddings",
+       .kind = CallKind::kEmbed,
+       .call = [](const State&) { return MakeEmbedding(); }},
+      {.method = "POST",
+       .path = "/v1/attention",
+       .rpc = "POST /v1/attention",
+       .kind = CallKind::kCapture,
+       .call = [](const State&) { return MakeAttention(); }},
+      {.method = "GET",
+       .path = "/v1/models",
+       .rpc = "/v1/models",
+       .call =
+           [](const State& state) {
+             return MakeAnswer([created = state.started_at](const HttpRequest& request,
+                                                            const CallContext& context) {
+               return ModelsJson(request, context, created);
+             });
+           }},
+      {.method = "POST",
+       .path = "/tokenize",
+       .rpc = "/tokenize",
+       .call = [](const State&) { return MakeAnswer(TokenizeJson); }},
+      {.method = "POST",
+       .path = "/detokenize",
+       .rpc = "/detokenize",
+       .call = [](const State&) { return MakeAnswer(DetokenizeJson); }},
+      {.method = "GET",
+       .path = "/tokenizer_info",
+       .rpc = "/tokenizer_info",
+       .call = [](const State&) { return MakeAnswer(TokenizerInfoJson); }},
+      {.method = "GET",
+       .path = "/openapi.json",
+       .page =
+           [](const State&, const HttpRequest&) {
+             return HttpReply{.status = 200, .body = std::string(OpenApiJson())};
+           }},
+      {.method = "GET",
+       .path = "/metrics",
+       .page = [](const State& state,
+                  const HttpRequest& request) { return state.MetricsPage(request); }},
+      {.method = "GET",
+       .path = "/healthz",
+       .page = [](const State& state,
+                  const HttpRequest&) { return TextReply(state.pages.health()); },
+       .is_probe = true},
+      {.method = "GET",
+       .path = "/readyz",
+       .page = [](const State& state,
+                  const HttpRequest&) { return TextReply(state.pages.readiness()); },
+       .is_probe = true},
+      {.method = "GET",
+       .path = "/",
+       .page =
+           [](const State& state, const HttpRequest& request) {
+             return state.options.web_page
+                        ? WebPage(request.Path())
+                        : lssar::ErrorReply(404, "the web page is off (--web-page)");
+           }},
+  });
+  return kRoutes;
 }
 
-std::optional<HttpReply> HttpServer::State::Refusal(const HttpRequest& head) const {
+const HttpServer::State::Route* HttpServer::State::FindRoute(std::string_view path) {
+  if (path.starts_with(kModelsPrefix) && path.size() > kModelsPrefix.size()) path = "/v1/models";
+  if (IsWebPath(path)) path = "/";
+  const auto found = std::ranges::find(Routes(), path, &Route::path);
+  return found == Routes().end() ? nullptr : &*found;
+}
+
+std::string HttpServer::State::PathList() {
+  return StrJoin(Routes(),
+                 [](const Route& route) { return StrCat(route.method, " ", route.path); });
+}
+
+std::optional<HttpReply> HttpServer::State::CheckHead(HttpRequest* head) {
+  std::optional<HttpReply> rejection = Reject(head);
+  if (rejection) {
+    for (HttpHeader& header : CorsHeaders(*head)) rejection->headers.push_back(std::move(header));
+  }
+  return rejection;
+}
+
+std::optional<HttpReply> HttpServer::State::Reject(HttpRequest* request) const {
+  const HttpRequest& head = *request;
   // RFC 9112, section 3.2.
   if (const auto num_hosts = std::ranges::count(head.headers, "host", &HttpHeader::name);
       num_hosts > 1 || (num_hosts == 0 && !head.is_http_1_0)) {
@@ -208,15 +226,14 @@ std::optional<HttpReply> HttpServer::State::Refusal(const HttpRequest& head) con
         404, StrCat("there is no ", Shorten(head.method, kMaxShownBytes), " ",
                     Shorten(head.Path(), kMaxShownBytes), "; there are ", PathList()));
   }
-  if (head.method != "OPTIONS" && !Allows(*route, head.method)) {
+  if (head.method != "OPTIONS" && !Allows(route->method, head.method)) {
     HttpReply reply =
         lssar::ErrorReply(405, StrCat(Shorten(head.method, kMaxShownBytes), " ", route->path,
-                                      ": the path takes ", AllowedMethods(*route)));
-    reply.headers.push_back({"Allow", AllowedMethods(*route)});
+                                      ": the path takes ", AllowedMethods(route->method)));
+    reply.headers.push_back({"Allow", AllowedMethods(route->method)});
     return reply;
   }
-  // A probe may call the server by any name.
-  if (route->endpoint != Endpoint::kHealth && route->endpoint != Endpoint::kReadiness) {
+  if (!route->is_probe) {
     const absl::Status status = cross_origin.Check(head);
     if (!status.ok()) return lssar::ErrorReply(status);
   }
@@ -230,19 +247,22 @@ std::optional<HttpReply> HttpServer::State::Refusal(const HttpRequest& head) con
           415, StrCat("Content-Type ", Shorten(media, kMaxShownBytes), ": send application/json"));
     }
   }
-  if (route->IsPage() || head.method == "OPTIONS") return std::nullopt;
-  return CallRefusal(*route, head);
+  request->is_checked = true;
+  if (route->call == nullptr || head.method == "OPTIONS") return std::nullopt;
+  return RejectCall(*route, request);
 }
 
-std::optional<HttpReply> HttpServer::State::CallRefusal(const Route& route,
-                                                        const HttpRequest& head) const {
+std::optional<HttpReply> HttpServer::State::RejectCall(const Route& route,
+                                                       HttpRequest* request) const {
+  HttpRequest& head = *request;
   const absl::Status status = [&]() -> absl::Status {
     RETURN_IF_ERROR(parts.admission->Readiness());
-    RETURN_IF_ERROR(parts.admission->CheckRole(head.Header("authorization"), KeyRole::kUser));
+    ASSIGN_OR_RETURN(head.caller,
+                     parts.admission->Authenticate(head.Header("authorization"), KeyRole::kUser));
     return ReadTimeout(head).status();
   }();
   if (status.ok()) return std::nullopt;
-  CallContext context(ReadHttpMetadata(RpcName(route), route.kind, head), parts);
+  CallContext context(ReadHttpMetadata(route.rpc, route.kind, head), parts);
   context.End(status);
   HttpReply reply = lssar::ErrorReply(status);
   reply.headers.push_back({"X-Request-Id", context.RequestId()});
@@ -261,9 +281,9 @@ std::vector<HttpHeader> HttpServer::State::CorsHeaders(const HttpRequest& reques
 }
 
 HttpReply HttpServer::State::Preflight(const Route& route, const HttpRequest& request) const {
-  HttpReply reply{.status = 204, .body = "", .headers = {{"Allow", AllowedMethods(route)}}};
+  HttpReply reply{.status = 204, .body = "", .headers = {{"Allow", AllowedMethods(route.method)}}};
   if (!cross_origin.IsEmpty() && !request.Header("origin").empty()) {
-    reply.headers.push_back({"Access-Control-Allow-Methods", AllowedMethods(route)});
+    reply.headers.push_back({"Access-Control-Allow-Methods", AllowedMethods(route.method)});
     reply.headers.push_back(
         {"Access-Control-Allow-Headers",
          "Authorization, Content-Type, X-Request-Id, X-Request-Timeout, Traceparent"});
@@ -281,57 +301,23 @@ HttpReply HttpServer::State::MetricsPage(const HttpRequest& request) const {
 }
 
 void HttpServer::State::OnRequest(std::shared_ptr<HttpExchange> exchange) {
-  const HttpRequest& request = exchange->Request();
+  HttpRequest& request = exchange->Request();
   for (HttpHeader& header : CorsHeaders(request)) {
     exchange->AddHeader(std::move(header.name), std::move(header.value));
   }
-  if (auto refusal = Refusal(request)) {
-    exchange->Reply(*std::move(refusal));
-    return;
+  if (!request.is_checked) {
+    if (auto rejection = Reject(&request)) {
+      exchange->Reply(*std::move(rejection));
+      return;
+    }
   }
   const Route& route = *FindRoute(request.Path());
   if (request.method == "OPTIONS") {
     exchange->Reply(Preflight(route, request));
-    return;
-  }
-  switch (route.endpoint) {
-    case Endpoint::kMetrics: exchange->Reply(MetricsPage(request)); return;
-    case Endpoint::kHealth: exchange->Reply(TextReply(pages.health())); return;
-    case Endpoint::kReadiness: exchange->Reply(TextReply(pages.readiness())); return;
-    case Endpoint::kOpenApi:
-      exchange->Reply({.status = 200, .body = std::string(OpenApiJson())});
-      return;
-    case Endpoint::kWebPage:
-      exchange->Reply(options.web_page
-                          ? WebPage(request.Path())
-                          : lssar::ErrorReply(404, "the web page is off (--web-page)"));
-      return;
-    default: StartCall(route, exchange);
-  }
-}
-
-void HttpServer::State::StartCall(const Route& route,
-                                  const std::shared_ptr<HttpExchange>& exchange) {
-  switch (route.endpoint) {
-    case Endpoint::kCompletions:
-    case Endpoint::kChatCompletions:
-      std::make_shared<CompletionCall>(route.endpoint == Endpoint::kChatCompletions, exchange,
-                                       parts)
-          ->Start();
-      return;
-    case Endpoint::kScore: std::make_shared<HttpScoreCall>(exchange, parts)->Start(); return;
-    case Endpoint::kEmbeddings:
-      std::make_shared<HttpEmbeddingCall>(exchange, parts)->Start();
-      return;
-    case Endpoint::kAttention:
-      std::make_shared<HttpAttentionCall>(exchange, parts)->Start();
-      return;
-    default:
-      std::make_shared<HttpUnaryCall>(RpcName(route), exchange, parts)
-          ->Start([endpoint = route.endpoint, created = started_at](const HttpRequest& request,
-                                                                    const CallContext& context) {
-            return UnaryBody(endpoint, request, context, created);
-          });
+  } else if (route.page != nullptr) {
+    exchange->Reply(route.page(*this, request));
+  } else {
+    std::make_shared<HttpCall>(route.rpc, route.kind, route.call(*this), exchange, parts)->Start();
   }
 }
 

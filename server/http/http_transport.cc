@@ -267,7 +267,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // Answers a request whose rest is not read as one.
   void Refuse(HttpReply reply) {
-    HttpRequest head = parser_->Head();
+    HttpRequest head = *parser_->Head();
     head.keep_alive = false;
     FreeBody();
     phase_ = Phase::kLinger;

@@ -21,8 +21,9 @@ namespace lssar {
 class HttpHandler {
  public:
   virtual ~HttpHandler() = default;
-  // The request's head, before its body is read. A reply refuses the request; its body is not read.
-  virtual std::optional<HttpReply> CheckHead(const HttpRequest& head) = 0;
+  // The head of a request with a body, before that is read. A reply rejects it: the body is
+  // not read. What is set in `head` is in OnRequest's request, too.
+  virtual std::optional<HttpReply> CheckHead(HttpRequest* head) = 0;
   // The whole request. The handler answers through the exchange, now or later.
   virtual void OnRequest(std::shared_ptr<HttpExchange> exchange) = 0;
   // The answer to a request that cannot be read, with this status.

@@ -22,12 +22,14 @@ void AppendComma(std::string* list) {
 }
 
 // The `num_top` best, and the token itself where it is none of them.
-std::vector<TokenLogprob> WithItself(const TokenResult& token, int num_top) {
-  const auto num_shown = std::min(token.top.size(), size_t(std::max(0, num_top)));
-  std::vector<TokenLogprob> shown(token.top.begin(), token.top.begin() + std::ptrdiff_t(num_shown));
-  const bool has_itself =
-      std::ranges::any_of(shown, [&](const TokenLogprob& best) { return best.id == token.id; });
-  if (!has_itself) shown.push_back({.id = token.id, .logprob = token.logprob});
+std::vector<TokenLogprob> WithItself(const v1::Token& token, int num_top) {
+  std::vector<TokenLogprob> shown;
+  bool has_itself = false;
+  for (int i = 0; i < std::min(num_top, token.top_size()); ++i) {
+    shown.push_back({.id = token.top(i).id(), .logprob = token.top(i).logprob()});
+    has_itself |= shown.back().id == token.token().id();
+  }
+  if (!has_itself) shown.push_back({.id = token.token().id(), .logprob = token.token().logprob()});
   return shown;
 }
 
@@ -85,9 +87,9 @@ void LegacyLogprobs::AddFirst(int32_t id) {
   tops_ += "null";
 }
 
-void LegacyLogprobs::Add(const TokenResult& token, int num_top) {
-  AddToken(token.id);
-  AppendJsonNumber(token.logprob, &logprobs_);
+void LegacyLogprobs::Add(const v1::Token& token, int num_top) {
+  AddToken(token.token().id());
+  AppendJsonNumber(token.token().logprob(), &logprobs_);
   tops_ += '{';
   std::vector<std::string> labels;
   for (const TokenLogprob& shown : WithItself(token, num_top)) {
@@ -129,13 +131,13 @@ void ChatLogprobs::AppendEntry(int32_t id, float logprob) {
   content_ += ']';
 }
 
-void ChatLogprobs::Add(const TokenResult& token, int num_top) {
+void ChatLogprobs::Add(const v1::Token& token, int num_top) {
   AppendComma(&content_);
-  AppendEntry(token.id, token.logprob);
+  AppendEntry(token.token().id(), token.token().logprob());
   content_ += ",\"top_logprobs\":[";
-  for (int i = 0; i < std::min(num_top, int(token.top.size())); ++i) {
+  for (int i = 0; i < std::min(num_top, token.top_size()); ++i) {
     if (i > 0) content_ += ',';
-    AppendEntry(token.top[size_t(i)].id, token.top[size_t(i)].logprob);
+    AppendEntry(token.top(i).id(), token.top(i).logprob());
     content_ += '}';
   }
   content_ += "]}";
@@ -146,7 +148,7 @@ void ChatLogprobs::Take(std::string* out) {
   content_.clear();
 }
 
-void PromptLogprobList::Add(const TokenResult& token, int num_top) {
+void PromptLogprobList::Add(const v1::Token& token, int num_top) {
   entries_ += ",{";
   int rank = 0;
   for (const TokenLogprob& shown : WithItself(token, num_top)) {
@@ -164,18 +166,19 @@ void PromptLogprobList::Add(const TokenResult& token, int num_top) {
   entries_ += '}';
 }
 
-std::string_view FinishReasonJson(FinishReason finish) {
-  return finish == FinishReason::kLength ? "\"length\"" : "\"stop\"";
+std::string_view FinishReasonJson(v1::FinishReason finish) {
+  if (finish == v1::FINISH_REASON_UNSPECIFIED) return "null";
+  return finish == v1::FINISH_REASON_LENGTH ? "\"length\"" : "\"stop\"";
 }
 
-std::string UsageJson(const RequestStats& stats) {
-  return StrCat(
-      "{\"prompt_tokens\":", stats.num_prompt_tokens,
-      ",\"completion_tokens\":", stats.num_generated_tokens,
-      ",\"total_tokens\":", stats.num_prompt_tokens + stats.num_generated_tokens,
-      ",\"prompt_tokens_details\":{\"cached_tokens\":", stats.num_cached_tokens,
-      "},\"completion_tokens_details\":{\"accepted_prediction_tokens\":", stats.num_accepted_tokens,
-      ",\"rejected_prediction_tokens\":", stats.num_draft_tokens - stats.num_accepted_tokens, "}}");
+std::string UsageJson(const v1::Usage& usage) {
+  return StrCat("{\"prompt_tokens\":", usage.num_prompt_tokens(),
+                ",\"completion_tokens\":", usage.num_generated_tokens(),
+                ",\"total_tokens\":", usage.num_prompt_tokens() + usage.num_generated_tokens(),
+                ",\"prompt_tokens_details\":{\"cached_tokens\":", usage.num_cached_tokens(),
+                "},\"completion_tokens_details\":{\"accepted_prediction_tokens\":",
+                usage.num_accepted_tokens(), ",\"rejected_prediction_tokens\":",
+                usage.num_draft_tokens() - usage.num_accepted_tokens(), "}}");
 }
 
 }  // namespace lssar

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "lssar/v1/inference.pb.h"
 #include "models/checkpoint.h"
 #include "runtime/request.h"
 
@@ -42,7 +43,7 @@ class LegacyLogprobs {
       : format_(format), at_start_(!continues_text) {}
 
   // `num_top`: how many of the best are shown beside the token itself.
-  void Add(const TokenResult& token, int num_top);
+  void Add(const v1::Token& token, int num_top);
   // A token without a log-probability: the first of a text.
   void AddFirst(int32_t id);
 
@@ -64,7 +65,7 @@ class ChatLogprobs {
  public:
   static constexpr int64_t kBytesPerLogprob = 80;
   explicit ChatLogprobs(const TokenFormat& format) : format_(format) {}
-  void Add(const TokenResult& token, int num_top);
+  void Add(const v1::Token& token, int num_top);
   void Take(std::string* out);
 
  private:
@@ -79,7 +80,7 @@ class PromptLogprobList {
  public:
   static constexpr int64_t kBytesPerLogprob = 80;
   explicit PromptLogprobList(const TokenFormat& format) : format_(format) {}
-  void Add(const TokenResult& token, int num_top);
+  void Add(const v1::Token& token, int num_top);
   std::string Json() const { return "[null" + entries_ + "]"; }
 
  private:
@@ -87,11 +88,11 @@ class PromptLogprobList {
   std::string entries_;
 };
 
-// "stop" or "length" as a JSON string.
-std::string_view FinishReasonJson(FinishReason finish);
+// "stop" or "length" as a JSON string; null: not finished.
+std::string_view FinishReasonJson(v1::FinishReason finish);
 
 // {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"}
-std::string UsageJson(const RequestStats& stats);
+std::string UsageJson(const v1::Usage& usage);
 
 }  // namespace lssar
 

@@ -14,6 +14,7 @@
 #include "server/http/json_text.h"
 #include "server/http/openai_reply.h"
 #include "server/http/openai_request.h"
+#include "server/served_model.h"
 
 namespace lssar {
 namespace {
@@ -58,7 +59,9 @@ absl::StatusOr<std::vector<int32_t>> IdsOfText(const std::string& text, bool add
 
 }  // namespace
 
-absl::StatusOr<std::string> TokenizeJson(const Json& body, const ParseContext& context) {
+absl::StatusOr<std::string> TokenizeJson(const HttpRequest& request, const CallContext& call) {
+  const ParseContext context = call.MakeParseContext();
+  ASSIGN_OR_RETURN(const Json body, ParseJson(request.body, context.should_stop));
   const Checkpoint& checkpoint = *context.checkpoint;
   RETURN_IF_ERROR(CheckModelName(body, checkpoint));
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
@@ -91,7 +94,9 @@ absl::StatusOr<std::string> TokenizeJson(const Json& body, const ParseContext& c
   return json;
 }
 
-absl::StatusOr<std::string> DetokenizeJson(const Json& body, const ParseContext& context) {
+absl::StatusOr<std::string> DetokenizeJson(const HttpRequest& http, const CallContext& call) {
+  const ParseContext context = call.MakeParseContext();
+  ASSIGN_OR_RETURN(const Json body, ParseJson(http.body, context.should_stop));
   RETURN_IF_ERROR(CheckModelName(body, *context.checkpoint));
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
   const Json* tokens = fields.Find("tokens");
@@ -104,7 +109,9 @@ absl::StatusOr<std::string> DetokenizeJson(const Json& body, const ParseContext&
   return StrCat("{\"prompt\":", JsonString(Decode(*context.checkpoint->tokenizer, *checked)), "}");
 }
 
-absl::StatusOr<std::string> TokenizerInfoJson(const ServedModel& model) {
+absl::StatusOr<std::string> TokenizerInfoJson(const HttpRequest& /*request*/,
+                                              const CallContext& context) {
+  const ServedModel& model = context.Model();
   const Checkpoint& checkpoint = model.GetCheckpoint();
   if (checkpoint.tokenizer == nullptr) {
     return absl::FailedPreconditionError(

@@ -2,21 +2,22 @@
 #ifndef LSSAR_SERVER_HTTP_TOKENIZER_CALLS_H_
 #define LSSAR_SERVER_HTTP_TOKENIZER_CALLS_H_
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "server/api/parse_request.h"
+#include "server/api/call_context.h"
+#include "server/http/http_message.h"
 #include "server/served_model.h"
 
 namespace lssar {
 
-// The body of each reply. `body`: of the request.
-absl::StatusOr<std::string> TokenizeJson(const nlohmann::json& body, const ParseContext& context);
-absl::StatusOr<std::string> DetokenizeJson(const nlohmann::json& body, const ParseContext& context);
+// The body of each reply. Worker thread.
+absl::StatusOr<std::string> TokenizeJson(const HttpRequest& request, const CallContext& context);
+absl::StatusOr<std::string> DetokenizeJson(const HttpRequest& request, const CallContext& context);
 
 // Repeats tokenizer_config.json as it was loaded.
-absl::StatusOr<std::string> TokenizerInfoJson(const ServedModel& model);
+absl::StatusOr<std::string> TokenizerInfoJson(const HttpRequest& request,
+                                              const CallContext& context);
 
 // `created`: seconds since 1970.
 std::string ModelJson(const ServedModel& model, int64_t created);

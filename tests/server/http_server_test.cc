@@ -161,7 +161,7 @@ TEST_F(HttpServerTest, APortInUseIsNamed) {
 }
 
 // Records what an exchange reports.
-class RecordingCall final : public HttpCall {
+class RecordingCall final : public ExchangeListener {
  public:
   void OnSpace() override { ++num_spaces; }
   void OnClientGone(const absl::Status& reason) override {
@@ -181,7 +181,7 @@ class RecordingCall final : public HttpCall {
 
 class HttpTransportTest : public testing::Test, public HttpHandler {
  protected:
-  std::optional<HttpReply> CheckHead(const HttpRequest&) override { return std::nullopt; }
+  std::optional<HttpReply> CheckHead(HttpRequest*) override { return std::nullopt; }
   void OnRequest(std::shared_ptr<HttpExchange> exchange) override {
     const std::lock_guard lock(mutex_);
     exchanges_.push_back(std::move(exchange));

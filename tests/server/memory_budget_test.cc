@@ -10,7 +10,7 @@
 #include <string>
 
 #include "server/api/call_context.h"
-#include "server/api/engine_items.h"
+#include "server/api/sub_requests.h"
 
 namespace lssar {
 namespace {
@@ -55,11 +55,12 @@ TEST(CallContextTest, LargeRepliesAreCountedUntilTheirCallsEnd) {
   EXPECT_TRUE(budget.Take(9'999).ok()) << "an ended call still holds memory";
 }
 
-class RecordingOwner final : public EngineItems::Owner {
+class RecordingOwner final : public SubRequests::Owner {
  public:
   bool HasSpaceForItems() const override { return true; }
   std::shared_ptr<OutputSink> MakeSink(int /*item*/) override { return nullptr; }
   void RetryLater(std::chrono::milliseconds /*delay*/) override {}
+  void OnItemEnd(int /*item*/, const RequestStats& /*stats*/) override {}
   void OnItemsEnd(const absl::Status& status, const RequestStats& /*total*/) override {
     end = status;
   }
@@ -67,14 +68,14 @@ class RecordingOwner final : public EngineItems::Owner {
   std::optional<absl::Status> end;
 };
 
-TEST(EngineItemsTest, ItemsForWhichThereIsNoMemoryEndTheCall) {
+TEST(SubRequestsTest, ItemsForWhichThereIsNoMemoryEndTheCall) {
   MemoryBudget budget("requests", 10'000);
   ASSERT_TRUE(budget.Take(5'000).ok());
   CallContext context({.rpc = "Score"}, {.request_memory = &budget});
   RecordingOwner owner;
   {
-    EngineItems items(&context, &owner);
-    std::vector<EngineItems::Item> two(2);
+    SubRequests items(&context, &owner);
+    std::vector<SubRequest> two(2);
     two[0].request.prompt.resize(10);
     two[1].request.score = ScoreParams{.continuations = {std::vector<int32_t>(2'000)}};
     items.Start(std::move(two));
@@ -85,14 +86,14 @@ TEST(EngineItemsTest, ItemsForWhichThereIsNoMemoryEndTheCall) {
   EXPECT_TRUE(budget.Take(5'000).ok()) << "what was refused is still counted";
 }
 
-TEST(EngineItemsTest, ItemsGiveTheirMemoryBack) {
+TEST(SubRequestsTest, ItemsGiveTheirMemoryBack) {
   MemoryBudget budget("requests", 10'000);
   CallContext context({.rpc = "Score"}, {.request_memory = &budget});
   RecordingOwner owner;
-  std::vector<EngineItems::Item> known(1);
+  std::vector<SubRequest> known(1);
   known[0].request.prompt.resize(2'000);
   known[0].known = RequestStats{};
-  EngineItems items(&context, &owner);
+  SubRequests items(&context, &owner);
   items.Start(std::move(known));
   ASSERT_TRUE(owner.end);
   EXPECT_TRUE(owner.end->ok()) << *owner.end;

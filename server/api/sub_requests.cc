@@ -1,4 +1,4 @@
-#include "server/api/engine_items.h"
+#include "server/api/sub_requests.h"
 
 #include <utility>
 
@@ -17,7 +17,7 @@ int64_t BytesOf(const std::vector<T>& list) {
 
 // The memory that `request` takes, in round figures.
 int64_t BytesOf(const Request& request) {
-  int64_t num_bytes = int64_t{sizeof(EngineItems::Item)} + BytesOf(request.prompt);
+  int64_t num_bytes = int64_t{sizeof(SubRequest)} + BytesOf(request.prompt);
   if (request.generate) {
     const SamplingParams& sampling = request.generate->sampling;
     num_bytes += BytesOf(sampling.allowed_ids) + BytesOf(sampling.banned_ids) +
@@ -34,35 +34,35 @@ int64_t BytesOf(const Request& request) {
 
 }  // namespace
 
-void EngineItems::Start(std::vector<Item> items) {
+void SubRequests::Start(std::vector<SubRequest> items) {
   {
     const std::lock_guard lock(mutex_);
     has_started_ = true;
     const absl::Status status = Hold(std::move(items));
     if (!status.ok()) Fail(status);
-    for (const Item& item : items_) context_.CountTokens(NumPromptTokens(item.request));
+    for (const SubRequest& item : items_) context_.CountTokens(NumPromptTokens(item.request));
   }
   SubmitMore();
 }
 
-absl::Status EngineItems::Hold(std::vector<Item> items) {
+absl::Status SubRequests::Hold(std::vector<SubRequest> items) {
   int64_t num_bytes = 0;
-  for (Item& item : items) num_bytes += item.num_bytes = BytesOf(item.request);
+  for (SubRequest& item : items) num_bytes += item.num_bytes = BytesOf(item.request);
   RETURN_IF_ERROR(context_.RequestMemory().Take(num_bytes));
   items_ = std::move(items);
   return absl::OkStatus();
 }
 
-void EngineItems::Return(Item* item) {
+void SubRequests::Return(SubRequest* item) {
   context_.RequestMemory().Return(std::exchange(item->num_bytes, 0));
 }
 
-void EngineItems::Free() {
-  for (Item& item : items_) Return(&item);
+void SubRequests::Free() {
+  for (SubRequest& item : items_) Return(&item);
   items_ = {};
 }
 
-void EngineItems::SubmitMore() {
+void SubRequests::SubmitMore() {
   absl::Status end;
   RequestStats total;
   {
@@ -90,8 +90,8 @@ void EngineItems::SubmitMore() {
   owner_.OnItemsEnd(end, total);
 }
 
-absl::Status EngineItems::SubmitNext() {
-  Item& item = items_[next_item_];
+absl::Status SubRequests::SubmitNext() {
+  SubRequest& item = items_[next_item_];
   const int index = int(next_item_);
   if (item.known) {
     Return(&item);
@@ -109,13 +109,13 @@ absl::Status EngineItems::SubmitNext() {
   return absl::OkStatus();
 }
 
-void EngineItems::Fail(const absl::Status& error) {
+void SubRequests::Fail(const absl::Status& error) {
   if (!error_.ok()) return;
   error_ = error;
   for (const auto& [item, handle] : in_flight_) handle.Cancel();
 }
 
-void EngineItems::OnDone(int item, const absl::Status& status, const RequestStats& stats) {
+void SubRequests::OnDone(int item, const absl::Status& status, const RequestStats& stats) {
   {
     const std::lock_guard lock(mutex_);
     in_flight_.erase(item);
@@ -130,7 +130,7 @@ void EngineItems::OnDone(int item, const absl::Status& status, const RequestStat
   SubmitMore();
 }
 
-void EngineItems::Resume() {
+void SubRequests::Resume() {
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [item, handle] : in_flight_) handle.Resume();
@@ -138,7 +138,7 @@ void EngineItems::Resume() {
   SubmitMore();
 }
 
-void EngineItems::Stop(const absl::Status& reason) {
+void SubRequests::Stop(const absl::Status& reason) {
   {
     const std::lock_guard lock(mutex_);
     Fail(reason);
@@ -146,7 +146,7 @@ void EngineItems::Stop(const absl::Status& reason) {
   SubmitMore();
 }
 
-void EngineItems::Retry() {
+void SubRequests::Retry() {
   {
     const std::lock_guard lock(mutex_);
     is_retry_pending_ = false;

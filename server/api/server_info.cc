@@ -1,4 +1,4 @@
-#include "server/grpc/unary_calls.h"
+#include "server/api/server_info.h"
 
 #include <algorithm>
 #include <chrono>
@@ -101,28 +101,6 @@ v1::StageTimes ToStageTimes(const StageTimes& times) {
 }
 
 }  // namespace
-
-absl::StatusOr<v1::TokenizeReply> Tokenize(const v1::TokenizeRequest& request,
-                                           const ParseContext& context) {
-  ASSIGN_OR_RETURN(const auto ids, ParseTokenize(request, context));
-  const Tokenizer& tokenizer = *context.checkpoint->tokenizer;
-  v1::TokenizeReply reply;
-  for (const int32_t id : ids) {
-    reply.add_ids(id);
-    reply.add_pieces(std::string(tokenizer.PieceBytes(id)));
-  }
-  return reply;
-}
-
-absl::StatusOr<v1::DetokenizeReply> Detokenize(const v1::DetokenizeRequest& request,
-                                               const ParseContext& context) {
-  ASSIGN_OR_RETURN(const auto ids, ParseDetokenize(request, context));
-  const Tokenizer& tokenizer = *context.checkpoint->tokenizer;
-  v1::DetokenizeReply reply;
-  reply.set_text(Decode(tokenizer, ids));
-  for (const int32_t id : ids) reply.add_pieces(std::string(tokenizer.PieceBytes(id)));
-  return reply;
-}
 
 absl::StatusOr<v1::GetInfoReply> GetInfo(const v1::GetInfoRequest&, const ServedModel& model) {
   v1::GetInfoReply reply;

@@ -1,7 +1,6 @@
-// The engine requests of one call, submitted a few at a time: Score and Embed over gRPC, and every
-// HTTP call that uses the engine.
-#ifndef LSSAR_SERVER_API_ENGINE_ITEMS_H_
-#define LSSAR_SERVER_API_ENGINE_ITEMS_H_
+// The engine requests of one call, its items, submitted a few at a time.
+#ifndef LSSAR_SERVER_API_SUB_REQUESTS_H_
+#define LSSAR_SERVER_API_SUB_REQUESTS_H_
 
 #include <chrono>
 #include <map>
@@ -16,44 +15,44 @@
 
 namespace lssar {
 
+struct SubRequest {
+  Request request;  // without id, deadline and the key's salt, which are set on submission
+  // Set: the engine has nothing to compute, and the item ends at once with these counts.
+  std::optional<RequestStats> known = {};
+  int64_t num_bytes = 0;  // held in the memory budget; set by SubRequests
+};
+
 // Only the first item may be rejected by a full queue; once it is accepted, later items wait for
 // capacity. The first error cancels all other items.
 //
 // Threads  any
-class EngineItems {
+class SubRequests {
  public:
-  struct Item {
-    Request request;  // without id, deadline and the key's salt, which are set on submission
-    // Set: the engine has nothing to compute, and the item ends at once with these counts.
-    std::optional<RequestStats> known = {};
-    int64_t num_bytes = 0;  // held in the memory budget; set by EngineItems
-  };
-
   // The call that owns the items. It lives until each sink's OnDone.
   class Owner {
    public:
     virtual ~Owner() = default;
     // False: the client must read first; no item is submitted.
     virtual bool HasSpaceForItems() const = 0;
-    // Receives the results of one item. Its OnDone calls EngineItems::OnDone.
+    // Receives the results of one item. Its OnDone calls SubRequests::OnDone.
     virtual std::shared_ptr<OutputSink> MakeSink(int item) = 0;
-    // Calls EngineItems::Retry after `delay`, unless the call is gone by then.
+    // Calls SubRequests::Retry after `delay`, unless the call is gone by then.
     virtual void RetryLater(std::chrono::milliseconds delay) = 0;
     // An item has ended without an error. Under the items' lock.
-    virtual void OnItemEnd(int /*item*/, const RequestStats& /*stats*/) {}
+    virtual void OnItemEnd(int item, const RequestStats& stats) = 0;
     // Called once: after the last item, or with the first error. `total`: over all items.
     virtual void OnItemsEnd(const absl::Status& status, const RequestStats& total) = 0;
   };
 
   // Both outlive this.
-  EngineItems(CallContext* context, Owner* owner) : context_(*context), owner_(*owner) {}
-  ~EngineItems() { Free(); }
-  EngineItems(const EngineItems&) = delete;
-  EngineItems& operator=(const EngineItems&) = delete;
+  SubRequests(CallContext* context, Owner* owner) : context_(*context), owner_(*owner) {}
+  ~SubRequests() { Free(); }
+  SubRequests(const SubRequests&) = delete;
+  SubRequests& operator=(const SubRequests&) = delete;
 
   // Submits the first items. Call at most once. No effect after Stop. If the server has no memory
   // left for the items (limits::kMaxRequestBytes), they end with RESOURCE_EXHAUSTED.
-  void Start(std::vector<Item> items);
+  void Start(std::vector<SubRequest> items);
   // The owner has space again.
   void Resume();
   // Cancels all items and submits no more.
@@ -73,9 +72,9 @@ class EngineItems {
   // Requires  mutex_
   absl::Status SubmitNext();
   // Takes the items' memory from the budget; returns what they have not returned.
-  absl::Status Hold(std::vector<Item> items);
+  absl::Status Hold(std::vector<SubRequest> items);
   void Free();
-  void Return(Item* item);
+  void Return(SubRequest* item);
   void Fail(const absl::Status& error);
 
   CallContext& context_;
@@ -84,7 +83,7 @@ class EngineItems {
   std::mutex mutex_;  // locked before the owner's and the engine's mutexes
   bool has_started_ = false;
   bool has_ended_ = false;
-  std::vector<Item> items_;
+  std::vector<SubRequest> items_;
   size_t next_item_ = 0;
   std::map<int, Engine::Handle> in_flight_;
   absl::Status error_;  // the first error; no item is submitted after it
@@ -94,4 +93,4 @@ class EngineItems {
 
 }  // namespace lssar
 
-#endif  // LSSAR_SERVER_API_ENGINE_ITEMS_H_
+#endif  // LSSAR_SERVER_API_SUB_REQUESTS_H_

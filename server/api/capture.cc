@@ -1,38 +1,34 @@
-#include "server/grpc/capture_call.h"
+#include "server/api/capture.h"
 
-#include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "base/status_macros.h"
 #include "server/api/parse_request.h"
-#include "server/config/limits.h"
-#include "server/grpc/adapter.h"
+#include "server/served_model.h"
 
 namespace lssar {
 
-absl::StatusOr<Request> CaptureCall::Parse(const grpc::ByteBuffer& bytes) {
-  v1::CaptureAttentionRequest message;
-  RETURN_IF_ERROR(ReadMessage(bytes, &message));
-  ASSIGN_OR_RETURN(Request request, ParseCapture(message, context_.MakeParseContext()));
-  const CaptureParams& params = *request.capture;
-  context_.AddLogFields({{"num_rows", params.rows.size()},
-                         {"num_heads", params.layers.size() * params.heads.size()}});
-  prompt_ = request.prompt;
+absl::StatusOr<std::vector<SubRequest>> CaptureMethod::Parse() {
+  std::vector<lssar::Request> requests;
+  ASSIGN_OR_RETURN(requests.emplace_back(), ParseCapture(request, Context().MakeParseContext()));
+  const CaptureParams& params = *requests[0].capture;
+  Context().AddLogFields({{"num_rows", params.rows.size()},
+                          {"num_heads", params.layers.size() * params.heads.size()}});
+  prompt_ = requests[0].prompt;
   prompt_.resize(size_t(params.rows.back()) + 1);
-  return request;
+  request.Clear();
+  return Items(std::move(requests));
 }
 
-void CaptureCall::OnAdmitted(const RequestStats& stats) {
-  context_.GetMetrics().OnAdmitted(stats);
+void CaptureMethod::OnAdmitted(int /*item*/, const RequestStats& stats) {
   v1::CaptureAttentionReply reply;
   SetStarted(stats, reply.mutable_started());
   Send(std::move(reply));
   SendPrompt();
 }
 
-void CaptureCall::SendPrompt() {
-  const Tokenizer* const tokenizer = context_.Model().GetCheckpoint().tokenizer.get();
+void CaptureMethod::SendPrompt() {
+  const Tokenizer* const tokenizer = Context().Model().GetCheckpoint().tokenizer.get();
   ForEachBlock(prompt_.size(), [&](size_t first, size_t end) {
     v1::CaptureAttentionReply reply;
     v1::PromptTokens& block = *reply.mutable_prompt();
@@ -46,7 +42,12 @@ void CaptureCall::SendPrompt() {
   });
 }
 
-void CaptureCall::OnWeights(std::vector<RowWeights> rows) {
+void CaptureMethod::OnResult(int /*item*/, EngineResult result) {
+  if (const auto* rows = std::get_if<std::vector<RowWeights>>(&result)) SendRows(*rows);
+  if (const auto* heads = std::get_if<std::vector<HeadStatistics>>(&result)) SendStatistics(*heads);
+}
+
+void CaptureMethod::SendRows(const std::vector<RowWeights>& rows) {
   size_t num_keys = 0;
   v1::CaptureAttentionReply reply;
   for (const RowWeights& row : rows) {
@@ -60,7 +61,7 @@ void CaptureCall::OnWeights(std::vector<RowWeights> rows) {
   }
 }
 
-void CaptureCall::OnStatistics(std::vector<HeadStatistics> heads) {
+void CaptureMethod::SendStatistics(const std::vector<HeadStatistics>& heads) {
   ForEachBlock(heads.size(), [&](size_t first, size_t end) {
     v1::CaptureAttentionReply reply;
     for (size_t i = first; i < end; ++i) {
@@ -70,9 +71,11 @@ void CaptureCall::OnStatistics(std::vector<HeadStatistics> heads) {
   });
 }
 
-void CaptureCall::OnDone(const absl::Status& status, const RequestStats& stats) {
-  context_.SetResult(stats, std::nullopt);
-  EndWith<v1::CaptureAttentionReply>(status, stats);
+void CaptureMethod::OnEnd(const absl::Status& status, const RequestStats& total) {
+  if (!status.ok()) return;
+  v1::CaptureAttentionReply reply;
+  SetFinished(total, reply.mutable_finished());
+  Send(std::move(reply));
 }
 
 }  // namespace lssar

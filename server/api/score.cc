@@ -1,0 +1,58 @@
+#include "server/api/score.h"
+
+#include <utility>
+
+#include "base/status_macros.h"
+#include "server/api/parse_request.h"
+#include "server/served_model.h"
+
+namespace lssar {
+
+absl::StatusOr<std::vector<SubRequest>> ScoreMethod::Parse() {
+  ASSIGN_OR_RETURN(ParsedScore parsed, ParseScore(request, Context().MakeParseContext()));
+  tokenizer_ = Context().Model().GetCheckpoint().tokenizer.get();
+  item_indices_ = std::move(parsed.item_indices);
+  request.clear_items();  // frees the memory: the parsed items are what remains of them
+  Context().AddLogFields({{"num_items", parsed.items.size()}});
+  return Items(std::move(parsed.items));
+}
+
+void ScoreMethod::OnResult(int item, EngineResult result) {
+  const auto& score = std::get<ContinuationScore>(result);
+  const int index = item_indices_[size_t(item)];
+  int num_bytes = 0;
+  for (const TokenResult& token : score.tokens) {
+    if (tokenizer_ != nullptr) num_bytes += int(tokenizer_->PieceBytes(token.id).size());
+  }
+  const size_t num_tokens = score.tokens.size();
+  ForEachBlock(request.per_token() ? num_tokens : 0, [&](size_t first, size_t end) {
+    v1::ScoreReply reply;
+    v1::ScoreTokens& block = *reply.mutable_tokens();
+    block.set_item(index);
+    block.set_continuation(score.index);
+    block.set_first(int(first));
+    for (size_t i = first; i < end; ++i) {
+      *block.add_tokens() = ToToken(score.tokens[i], /*with_logprob=*/true, tokenizer_);
+    }
+    Send(std::move(reply));
+  });
+  v1::ScoreReply reply;
+  v1::ContinuationScore& sum = *reply.mutable_score();
+  sum.set_item(index);
+  sum.set_continuation(score.index);
+  sum.set_logprob(score.logprob);
+  sum.set_num_tokens(int(num_tokens));
+  sum.set_num_bytes(num_bytes);
+  sum.set_is_greedy(score.is_greedy);
+  Send(std::move(reply));
+}
+
+void ScoreMethod::OnEnd(const absl::Status& status, const RequestStats& total) {
+  if (!status.ok()) return;
+  v1::ScoreReply reply;
+  reply.mutable_finished()->set_checkpoint_hash(Context().Model().GetCheckpoint().hash);
+  SetFinished(total, reply.mutable_finished());
+  Send(std::move(reply));
+}
+
+}  // namespace lssar

@@ -1,0 +1,21 @@
+// GetInfo and GetStats, which are answered at once.
+#ifndef LSSAR_SERVER_API_SERVER_INFO_H_
+#define LSSAR_SERVER_API_SERVER_INFO_H_
+
+#include "absl/status/statusor.h"
+#include "lssar/v1/inference.pb.h"
+#include "server/ops/metrics.h"
+#include "server/served_model.h"
+
+namespace lssar {
+
+// The served model, its limits and the current load.
+absl::StatusOr<v1::GetInfoReply> GetInfo(const v1::GetInfoRequest& request,
+                                         const ServedModel& model);
+
+// Counts since the server's start and the current load.
+absl::StatusOr<v1::GetStatsReply> GetStats(const ServedModel& model, const Metrics& metrics);
+
+}  // namespace lssar
+
+#endif  // LSSAR_SERVER_API_SERVER_INFO_H_

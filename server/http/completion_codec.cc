@@ -1,0 +1,289 @@
+// POST /v1/completions and POST /v1/chat/completions.
+#include <algorithm>
+#include <cstdint>
+#include <ctime>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "base/str_cat.h"
+#include "server/api/generate.h"
+#include "server/http/http_codec.h"
+#include "server/http/http_error.h"
+#include "server/http/json_text.h"
+#include "server/http/openai_reply.h"
+#include "server/http/openai_request.h"
+#include "server/served_model.h"
+
+namespace lssar {
+namespace {
+
+class CompletionCodec final : public HttpCodec {
+ public:
+  CompletionCodec(bool is_chat, GenerateMethod* method) : is_chat_(is_chat), method_(*method) {}
+
+  absl::Status Decode(const HttpRequest& request) override;
+  std::string PromptField() const override;
+  absl::Status OnParsed(CallContext* context, const std::vector<SubRequest>& items) override;
+  void OnReply(int prompt, Message& reply) override;
+  void OnEnd(const absl::Status& status) override;
+
+ private:
+  struct Choice {
+    std::string text;  // not sent yet
+    LegacyLogprobs legacy;
+    ChatLogprobs chat;
+    v1::FinishReason finish = v1::FINISH_REASON_UNSPECIFIED;  // until it is known
+    std::string stop_reason = "null";                         // vLLM's: what stopped the text
+  };
+
+  // Takes memory for the reply, or for what a stream holds of it at once.
+  // Errors  INVALID_ARGUMENT: more log-probabilities than one reply may have; those of
+  //         CallContext::HoldReply
+  absl::Status HoldReply(CallContext* context, const std::vector<SubRequest>& items) const;
+  void AddPromptTokens(int prompt, const v1::PromptLogprobs& logprobs);
+  void AddDelta(int index, const v1::Delta& delta);
+
+  bool HasLogprobs() const { return request_.num_logprobs >= 0; }
+  bool EchoesLogprobs() const { return request_.echo && HasLogprobs(); }
+
+  // The events of a stream.
+  void SendRole(int index);
+  void SendChoice(int index);
+  void SendEvent(const std::string& json) { Exchange().Send(StrCat("data: ", json, "\n\n")); }
+  // Text, log-probabilities and finish reason of a choice, as an element of "choices".
+  std::string ChoiceJson(int index, bool is_event);
+  std::string Body();
+
+  const bool is_chat_;
+  GenerateMethod& method_;
+  CompletionRequest request_;  // without its prompts, which the method has
+  size_t num_prompts_ = 0;
+  int num_choices_ = 1;  // of each prompt
+  TokenFormat format_;
+  std::string prefix_;  // of every reply and event: id, object, created, model
+  std::string usage_;
+  std::vector<Choice> choices_;                     // of all prompts
+  std::vector<PromptLogprobList> prompt_logprobs_;  // of each prompt, where asked for
+};
+
+absl::Status CompletionCodec::Decode(const HttpRequest& request) {
+  const ParseContext context = Context().MakeParseContext();
+  {
+    ASSIGN_OR_RETURN(const nlohmann::json body, ParseBody(request));
+    ASSIGN_OR_RETURN(request_, is_chat_ ? ReadChatCompletion(body, *context.checkpoint)
+                                        : ReadCompletion(body, context));
+  }
+  RETURN_IF_ERROR(CheckStream(request, request_.stream));
+  num_prompts_ = request_.prompts.size();
+  method_.prompts = std::exchange(request_.prompts, {});
+  method_.default_max_tokens = request_.max_tokens;
+  method_.only_prompts = request_.max_tokens == 0;
+  return absl::OkStatus();
+}
+
+std::string CompletionCodec::PromptField() const {
+  if (is_chat_) return "messages";
+  return num_prompts_ == 1 ? "prompt" : StrCat("prompt[", method_.LastParsed(), "]");
+}
+
+absl::Status CompletionCodec::OnParsed(CallContext* context, const std::vector<SubRequest>& items) {
+  const Checkpoint& checkpoint = context->Model().GetCheckpoint();
+  format_ = {.checkpoint = &checkpoint, .as_ids = request_.tokens_as_ids};
+  num_choices_ = method_.NumChoices();
+  for (const SubRequest& item : items) {
+    Choice first{.text = {},
+                 .legacy = LegacyLogprobs(format_, /*continues_text=*/!request_.echo),
+                 .chat = ChatLogprobs(format_)};
+    if (EchoesLogprobs()) first.legacy.AddFirst(item.request.prompt.front());
+    choices_.insert(choices_.end(), size_t(num_choices_), first);
+    prompt_logprobs_.emplace_back(format_);
+  }
+  RETURN_IF_ERROR(HoldReply(context, items));
+  prefix_ = StrCat(
+      "{\"id\":\"", is_chat_ ? "chatcmpl-" : "cmpl-", context->RequestId(), "\",\"object\":\"",
+      !is_chat_         ? "text_completion"
+      : request_.stream ? "chat.completion.chunk"
+                        : "chat.completion",
+      "\",\"created\":", int64_t(std::time(nullptr)), ",\"model\":", JsonString(checkpoint.name),
+      ",\"system_fingerprint\":\"fp_", checkpoint.hash, "\",\"choices\":[");
+  return absl::OkStatus();
+}
+
+absl::Status CompletionCodec::HoldReply(CallContext* context,
+                                        const std::vector<SubRequest>& items) const {
+  int64_t num_tokens = 0, num_prompt_tokens = 0;  // in the lists of logprobs and prompt_logprobs
+  const int num_top = std::max({request_.num_logprobs, request_.num_prompt_logprobs, 0});
+  for (const SubRequest& item : items) {
+    const Request& request = item.request;
+    const int64_t size = NumPromptTokens(request);
+    if (EchoesLogprobs()) num_tokens += num_choices_ * size;
+    if (request_.num_prompt_logprobs >= 0) {
+      num_prompt_tokens += (is_chat_ ? 1 : num_choices_) * size;
+    }
+    if (HasLogprobs() && !request_.stream && request.generate) {
+      num_tokens += int64_t{num_choices_} * request.generate->max_tokens;
+    }
+  }
+  const int64_t num_logprobs = (num_tokens + num_prompt_tokens) * (1 + num_top);
+  RETURN_IF_ERROR(CheckReplyLogprobs(HasLogprobs() ? "logprobs" : "prompt_logprobs", num_logprobs,
+                                     "send fewer prompts, ask for fewer tokens, or stream"));
+  const int64_t token_bytes =
+      is_chat_ ? ChatLogprobs::kBytesPerLogprob : LegacyLogprobs::kBytesPerLogprob;
+  return context->HoldReply(
+      method_.NumEchoBytes() + std::ssize(choices_) * int64_t{sizeof(Choice)} +
+      (1 + num_top) *
+          (num_tokens * token_bytes + num_prompt_tokens * PromptLogprobList::kBytesPerLogprob));
+}
+
+void CompletionCodec::OnReply(int prompt, Message& message) {
+  const auto& reply = static_cast<const v1::GenerateReply&>(message);
+  const int first_choice = prompt * num_choices_;
+  switch (reply.event_case()) {
+    case v1::GenerateReply::kStarted:
+      if (!request_.stream) return;
+      Exchange().BeginStream();
+      for (int i = 0; is_chat_ && i < num_choices_; ++i) SendRole(first_choice + i);
+      return;
+    case v1::GenerateReply::kPromptLogprobs:
+      AddPromptTokens(prompt, reply.prompt_logprobs());
+      return;
+    case v1::GenerateReply::kDelta:
+      AddDelta(first_choice + reply.delta().choice(), reply.delta());
+      return;
+    case v1::GenerateReply::kFinished: usage_ = UsageJson(reply.finished().usage()); return;
+    default: return;
+  }
+}
+
+void CompletionCodec::AddPromptTokens(int prompt, const v1::PromptLogprobs& logprobs) {
+  for (const v1::Token& token : logprobs.tokens()) {
+    if (EchoesLogprobs()) {
+      for (int i = 0; i < num_choices_; ++i) {
+        choices_[size_t(prompt * num_choices_ + i)].legacy.Add(token, request_.num_logprobs);
+      }
+    }
+    if (request_.num_prompt_logprobs >= 0) {
+      prompt_logprobs_[size_t(prompt)].Add(token, request_.num_prompt_logprobs);
+    }
+  }
+}
+
+void CompletionCodec::AddDelta(int index, const v1::Delta& delta) {
+  Choice& choice = choices_[size_t(index)];
+  choice.text += delta.text();
+  if (HasLogprobs()) {
+    for (const v1::Token& token : delta.tokens()) {
+      if (is_chat_) {
+        choice.chat.Add(token, request_.num_logprobs);
+      } else {
+        choice.legacy.Add(token, request_.num_logprobs);
+      }
+    }
+  }
+  choice.finish = delta.finish_reason();
+  if (choice.finish == v1::FINISH_REASON_STOP_STRING) {
+    choice.stop_reason = JsonString(delta.stop_string());
+  } else if (choice.finish == v1::FINISH_REASON_STOP_TOKEN && !delta.tokens().empty()) {
+    choice.stop_reason = StrCat(delta.tokens().rbegin()->token().id());
+  }
+  if (!request_.stream) return;
+  Exchange().BeginStream();
+  SendChoice(index);
+}
+
+void CompletionCodec::OnEnd(const absl::Status& status) {
+  if (!Exchange().HasStarted()) {
+    Exchange().Reply({.status = 200, .body = Body()});
+    return;
+  }
+  if (!status.ok()) {
+    SendEvent(ErrorJson(status));
+  } else {
+    if (request_.include_usage) SendEvent(StrCat(prefix_, "],\"usage\":", usage_, "}"));
+    SendEvent("[DONE]");
+  }
+  Exchange().EndStream();
+}
+
+void CompletionCodec::SendRole(int index) {
+  SendEvent(StrCat(prefix_, "{\"index\":", index,
+                   ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
+                   "\"finish_reason\":null}]",
+                   request_.include_usage ? ",\"usage\":null}" : "}"));
+}
+
+void CompletionCodec::SendChoice(int index) {
+  std::string event = prefix_;
+  event += ChoiceJson(index, /*is_event=*/true);
+  event += ']';
+  Choice& choice = choices_[size_t(index)];
+  if (choice.finish != v1::FINISH_REASON_UNSPECIFIED) event += StrCat(",\"receipt\":", Receipt());
+  event += request_.include_usage ? ",\"usage\":null}" : "}";
+  SendEvent(event);
+  choice.text.clear();
+}
+
+std::string CompletionCodec::ChoiceJson(int index, bool is_event) {
+  Choice& choice = choices_[size_t(index)];
+  std::string json = StrCat("{\"index\":", index);
+  if (!is_chat_) {
+    json += ",\"text\":";
+    AppendJsonString(choice.text, &json);
+  } else if (is_event) {
+    json += ",\"delta\":{\"content\":";
+    AppendJsonString(choice.text, &json);
+    json += '}';
+  } else {
+    json += ",\"message\":{\"role\":\"assistant\",\"content\":";
+    AppendJsonString(choice.text, &json);
+    json += ",\"refusal\":null}";
+  }
+  json += ",\"logprobs\":";
+  if (!HasLogprobs()) {
+    json += "null";
+  } else if (is_chat_) {
+    choice.chat.Take(&json);
+  } else {
+    choice.legacy.Take(&json);
+  }
+  json += StrCat(",\"finish_reason\":", FinishReasonJson(choice.finish),
+                 ",\"stop_reason\":", choice.stop_reason);
+  if (!is_chat_ && request_.num_prompt_logprobs >= 0) {
+    json += ",\"prompt_logprobs\":" + prompt_logprobs_[size_t(index / num_choices_)].Json();
+  }
+  json += '}';
+  return json;
+}
+
+std::string CompletionCodec::Body() {
+  std::string json = prefix_;
+  for (int i = 0; i < int(choices_.size()); ++i) {
+    if (i > 0) json += ',';
+    json += ChoiceJson(i, /*is_event=*/false);
+  }
+  json += StrCat("],\"usage\":", usage_, ",\"receipt\":", Receipt());
+  if (is_chat_ && request_.num_prompt_logprobs >= 0) {
+    json += ",\"prompt_logprobs\":" + prompt_logprobs_[0].Json();
+  }
+  json += '}';
+  choices_ = {};
+  prompt_logprobs_ = {};
+  return json;
+}
+
+HttpMethod Make(bool is_chat) {
+  auto method = std::make_unique<GenerateMethod>();
+  auto codec = std::make_unique<CompletionCodec>(is_chat, method.get());
+  return {.method = std::move(method), .codec = std::move(codec)};
+}
+
+}  // namespace
+
+HttpMethod MakeCompletion() { return Make(/*is_chat=*/false); }
+HttpMethod MakeChatCompletion() { return Make(/*is_chat=*/true); }
+
+}  // namespace lssar

@@ -1,0 +1,79 @@
+#include "server/http/http_call.h"
+
+#include <iterator>
+#include <utility>
+
+#include "server/api/receipt.h"
+#include "server/http/call_metadata.h"
+#include "server/http/http_error.h"
+#include "server/http/openai_request.h"
+
+namespace lssar {
+
+HttpCall::HttpCall(std::string_view rpc, std::optional<CallKind> kind, HttpMethod method,
+                   std::shared_ptr<HttpExchange> exchange, const ServiceParts& parts)
+    : Call(ReadHttpMetadata(rpc, kind, exchange->Request()), parts, std::move(method.method)),
+      codec_(std::move(method.codec)),
+      exchange_(std::move(exchange)) {
+  codec_->Bind(&context_, exchange_.get());
+  exchange_->AddHeader("X-Request-Id", context_.RequestId());
+  exchange_->AddHeader("Traceparent", context_.Traceparent());
+}
+
+void HttpCall::Start() { Begin(std::ssize(exchange_->Request().body)); }
+
+absl::Status HttpCall::OnAdmission(const absl::Status& status) {
+  if (exchange_->Attach(std::static_pointer_cast<HttpCall>(shared_from_this()))) return status;
+  const absl::Status gone = absl::CancelledError("the client has closed the connection");
+  OnFinished(gone);
+  return gone;
+}
+
+absl::Status HttpCall::Decode() {
+  const absl::Status status = codec_->Decode(exchange_->Request());
+  exchange_->Request().body = {};
+  return status;
+}
+
+absl::Status HttpCall::InPortsNames(const absl::Status& status) const {
+  return WithHttpNames(status, codec_->PromptField());
+}
+
+absl::Status HttpCall::OnParsed(const std::vector<SubRequest>& items) {
+  if (!items.empty()) {
+    std::vector<const Request*> requests;
+    for (const SubRequest& item : items) requests.push_back(&item.request);
+    codec_->SetReceipt(ReceiptJson(context_.Model(), requests));
+  }
+  return codec_->OnParsed(&context_, items);
+}
+
+void HttpCall::SendEnd(const absl::Status& status) {
+  context_.ReleaseKey();
+  std::optional<absl::Status> finished;
+  {
+    const std::lock_guard lock(end_mutex_);
+    ended_ = status;
+    finished = finished_;
+  }
+  if (finished) {
+    context_.End(status.ok() ? *finished : status);
+  } else if (status.ok() || exchange_->HasStarted()) {
+    codec_->OnEnd(status);
+  } else {
+    exchange_->Reply(ErrorReply(status));
+  }
+}
+
+void HttpCall::OnFinished(const absl::Status& status) {
+  std::optional<absl::Status> ended;
+  {
+    const std::lock_guard lock(end_mutex_);
+    finished_ = status;
+    ended = ended_;
+  }
+  // Else SendEnd writes the log line: the engine has not reported its counts yet.
+  if (ended) context_.End(ended->ok() ? status : *ended);
+}
+
+}  // namespace lssar

@@ -1,0 +1,58 @@
+#include "server/http/http_codec.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/field_error.h"
+#include "base/status_macros.h"
+#include "server/http/json_text.h"
+
+namespace lssar {
+namespace {
+
+// The engine has nothing to do.
+class NoMethod final : public Method {
+ public:
+  Message* Request() override { return nullptr; }
+  absl::StatusOr<std::vector<SubRequest>> Parse() override { return std::vector<SubRequest>(); }
+  void OnEnd(const absl::Status& /*status*/, const RequestStats& /*total*/) override {}
+};
+
+class AnswerCodec final : public HttpCodec {
+ public:
+  explicit AnswerCodec(JsonAnswer answer) : answer_(std::move(answer)) {}
+
+  absl::Status Decode(const HttpRequest& request) override {
+    ASSIGN_OR_RETURN(body_, answer_(request, Context()));
+    return absl::OkStatus();
+  }
+  absl::Status OnParsed(CallContext* context, const std::vector<SubRequest>& /*items*/) override {
+    return context->HoldReply(std::ssize(body_));
+  }
+  void OnReply(int /*prompt*/, Message& /*reply*/) override {}
+  void OnEnd(const absl::Status& /*status*/) override {
+    Exchange().Reply({.status = 200, .body = std::move(body_)});
+  }
+
+ private:
+  const JsonAnswer answer_;
+  std::string body_;
+};
+
+}  // namespace
+
+absl::StatusOr<nlohmann::json> HttpCodec::ParseBody(const HttpRequest& request) const {
+  return ParseJson(request.body, [this] { return !Context().CheckStop().ok(); });
+}
+
+absl::Status HttpCodec::CheckStream(const HttpRequest& request, bool is_stream) const {
+  if (!is_stream || !request.is_http_1_0) return absl::OkStatus();
+  return FieldError("stream", "is true; a stream of events needs HTTP/1.1, and this is HTTP/1.0");
+}
+
+HttpMethod MakeAnswer(JsonAnswer answer) {
+  return {.method = std::make_unique<NoMethod>(),
+          .codec = std::make_unique<AnswerCodec>(std::move(answer))};
+}
+
+}  // namespace lssar

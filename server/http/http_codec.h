@@ -1,0 +1,84 @@
+// How one path of the HTTP port speaks: JSON of the request to lssar.v1, and lssar.v1 replies to
+// JSON or to events.
+#ifndef LSSAR_SERVER_HTTP_HTTP_CODEC_H_
+#define LSSAR_SERVER_HTTP_HTTP_CODEC_H_
+
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/api/call_context.h"
+#include "server/api/method.h"
+#include "server/http/http_exchange.h"
+
+namespace lssar {
+
+// Threads  Decode and OnParsed: a worker's; then one call at a time
+class HttpCodec {
+ public:
+  HttpCodec() = default;
+  virtual ~HttpCodec() = default;
+  HttpCodec(const HttpCodec&) = delete;
+  HttpCodec& operator=(const HttpCodec&) = delete;
+
+  // Both outlive this. Call first.
+  void Bind(const CallContext* context, HttpExchange* exchange) {
+    context_ = context;
+    exchange_ = exchange;
+  }
+  // Before OnParsed, for calls of the engine: the receipt as JSON.
+  void SetReceipt(std::string receipt) { receipt_ = std::move(receipt); }
+
+  // Sets the method's request. Errors  as of openai_request.h
+  virtual absl::Status Decode(const HttpRequest& request) = 0;
+  // The request's field that has the text or the ids, for errors of the method's Parse.
+  virtual std::string PromptField() const { return {}; }
+  // Takes memory for the reply. Errors  INVALID_ARGUMENT: it would be too large; those of HoldReply
+  virtual absl::Status OnParsed(CallContext* /*context*/,
+                                const std::vector<SubRequest>& /*items*/) {
+    return absl::OkStatus();
+  }
+  virtual void OnReply(int prompt, Message& reply) = 0;
+  // Sends the rest, and ends the answer. Not called for an error before the answer has begun.
+  virtual void OnEnd(const absl::Status& status) = 0;
+
+ protected:
+  const CallContext& Context() const { return *context_; }
+  HttpExchange& Exchange() const { return *exchange_; }
+  const std::string& Receipt() const { return receipt_; }
+  // The request's body. Errors  those of ParseJson
+  absl::StatusOr<nlohmann::json> ParseBody(const HttpRequest& request) const;
+  // Errors  INVALID_ARGUMENT: the client's HTTP has no streams
+  absl::Status CheckStream(const HttpRequest& request, bool is_stream) const;
+
+ private:
+  const CallContext* context_ = nullptr;
+  HttpExchange* exchange_ = nullptr;
+  std::string receipt_;
+};
+
+// A kind of call, and how a path speaks about it.
+struct HttpMethod {
+  std::unique_ptr<Method> method;
+  std::unique_ptr<HttpCodec> codec;
+};
+
+HttpMethod MakeCompletion();      // POST /v1/completions
+HttpMethod MakeChatCompletion();  // POST /v1/chat/completions
+HttpMethod MakeScore();           // POST /v1/score
+HttpMethod MakeEmbedding();       // POST /v1/embeddings
+HttpMethod MakeAttention();       // POST /v1/attention
+
+// Of calls that the engine has no part in: the JSON of the reply. Worker thread.
+using JsonAnswer =
+    std::function<absl::StatusOr<std::string>(const HttpRequest&, const CallContext&)>;
+HttpMethod MakeAnswer(JsonAnswer answer);
+
+}  // namespace lssar
+
+#endif  // LSSAR_SERVER_HTTP_HTTP_CODEC_H_

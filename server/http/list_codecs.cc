@@ -1,0 +1,377 @@
+// POST /v1/score, /v1/embeddings and /v1/attention.
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "base/field_error.h"
+#include "base/status_macros.h"
+#include "base/str_cat.h"
+#include "server/api/capture.h"
+#include "server/api/embed.h"
+#include "server/api/score.h"
+#include "server/http/http_codec.h"
+#include "server/http/http_error.h"
+#include "server/http/json_text.h"
+#include "server/http/openai_reply.h"
+#include "server/http/openai_request.h"
+#include "server/served_model.h"
+
+namespace lssar {
+namespace {
+
+// Sizes of a reply, in round figures: what the server holds for it.
+constexpr int64_t kBytesPerScore = 128;  // without the log-probabilities of its tokens
+constexpr int64_t kBytesPerFloat = 12;
+constexpr int64_t kBytesPerWeight = 40;
+// Floats, and attention weights, in one reply, which is built in memory: some 50 MB of JSON.
+constexpr int64_t kMaxReplyFloats = int64_t{1} << 22;
+constexpr int64_t kMaxReplyWeights = int64_t{1} << 20;
+
+// `method` with a codec that knows it.
+template <typename Codec, typename CodecMethod>
+HttpMethod Make() {
+  auto method = std::make_unique<CodecMethod>();
+  auto codec = std::make_unique<Codec>(method.get());
+  return {.method = std::move(method), .codec = std::move(codec)};
+}
+
+template <typename Numbers>
+void AppendNumbers(const Numbers& numbers, std::string* json) {
+  *json += '[';
+  for (const auto number : numbers) {
+    if (json->back() != '[') *json += ',';
+    AppendJsonNumber(number, json);
+  }
+  *json += ']';
+}
+
+class ScoreCodec final : public HttpCodec {
+ public:
+  explicit ScoreCodec(ScoreMethod* method) : method_(*method) {}
+
+  absl::Status Decode(const HttpRequest& request) override {
+    ASSIGN_OR_RETURN(const nlohmann::json body, ParseBody(request));
+    format_ = {.checkpoint = &Context().Model().GetCheckpoint()};
+    ASSIGN_OR_RETURN(method_.request, ReadScore(body, *format_.checkpoint));
+    logprobs_ = ChatLogprobs(format_);
+    scores_.resize(size_t(method_.request.items_size()));
+    return absl::OkStatus();
+  }
+
+  absl::Status OnParsed(CallContext* context, const std::vector<SubRequest>& items) override {
+    int64_t num_scores = 0, num_tokens = 0;
+    for (const SubRequest& item : items) {
+      num_scores += std::ssize(item.request.score->continuations);
+      for (const auto& continuation : item.request.score->continuations) {
+        num_tokens += std::ssize(continuation);
+      }
+    }
+    const int num_top = method_.request.top_logprobs();
+    const int64_t num_logprobs = method_.request.per_token() ? num_tokens * (1 + num_top) : 0;
+    RETURN_IF_ERROR(CheckReplyLogprobs("logprobs", num_logprobs, "send fewer items"));
+    return context->HoldReply(num_scores * kBytesPerScore +
+                              num_logprobs * ChatLogprobs::kBytesPerLogprob);
+  }
+
+  void OnReply(int /*prompt*/, Message& message) override {
+    auto& reply = static_cast<v1::ScoreReply&>(message);
+    if (reply.has_tokens()) {
+      for (const v1::Token& token : reply.tokens().tokens()) {
+        if (!token_ids_.empty()) token_ids_ += ',';
+        AppendJsonNumber(token.token().id(), &token_ids_);
+        logprobs_.Add(token, method_.request.top_logprobs());
+      }
+    } else if (reply.has_score()) {
+      AddScore(reply.score());
+    } else {
+      usage_ = UsageJson(reply.finished().usage());
+    }
+  }
+
+  void OnEnd(const absl::Status& /*status*/) override {
+    const Checkpoint& checkpoint = *format_.checkpoint;
+    std::string json = StrCat("{\"id\":\"score-", Context().RequestId(),
+                              "\",\"object\":\"list\",\"model\":", JsonString(checkpoint.name),
+                              ",\"system_fingerprint\":\"fp_", checkpoint.hash, "\",\"data\":[");
+    for (size_t i = 0; i < scores_.size(); ++i) {
+      if (i > 0) json += ',';
+      json +=
+          StrCat("{\"index\":", i, ",\"object\":\"score\",\"continuations\":[", scores_[i], "]}");
+    }
+    scores_ = {};
+    json += StrCat("],\"usage\":", usage_, ",\"receipt\":", Receipt(), "}");
+    Exchange().Reply({.status = 200, .body = std::move(json)});
+  }
+
+ private:
+  // After its tokens.
+  void AddScore(const v1::ContinuationScore& score) {
+    std::string& list = scores_[size_t(score.item())];
+    if (!list.empty()) list += ',';
+    list += StrCat("{\"index\":", score.continuation(), ",\"logprob\":");
+    AppendJsonNumber(score.logprob(), &list);
+    list += StrCat(",\"is_greedy\":", score.is_greedy() ? "true" : "false",
+                   ",\"num_tokens\":", score.num_tokens(), ",\"num_bytes\":", score.num_bytes());
+    if (method_.request.per_token()) {
+      list += StrCat(",\"token_ids\":[", std::exchange(token_ids_, {}), "],\"logprobs\":");
+      logprobs_.Take(&list);
+    }
+    list += '}';
+  }
+
+  ScoreMethod& method_;
+  TokenFormat format_;
+  std::vector<std::string> scores_;  // of each item: the elements of its "continuations"
+  // Of the continuation that comes next.
+  std::string token_ids_;
+  ChatLogprobs logprobs_{format_};
+  std::string usage_;
+};
+
+class EmbeddingCodec final : public HttpCodec {
+ public:
+  explicit EmbeddingCodec(EmbedMethod* method) : method_(*method) {}
+
+  absl::Status Decode(const HttpRequest& request) override {
+    ASSIGN_OR_RETURN(const nlohmann::json body, ParseBody(request));
+    ASSIGN_OR_RETURN(EmbeddingRequest read, ReadEmbedding(body, Context().Model().GetCheckpoint()));
+    is_base64_ = read.is_base64;
+    method_.request = std::move(read.message);
+    return absl::OkStatus();
+  }
+
+  std::string PromptField() const override { return "input"; }
+
+  absl::Status OnParsed(CallContext* context, const std::vector<SubRequest>& items) override {
+    const Checkpoint& checkpoint = context->Model().GetCheckpoint();
+    const int64_t size = method_.request.apply_head() ? checkpoint.model->NumHeadOutputs()
+                                                      : checkpoint.config.hidden_size;
+    int64_t num_vectors = 0;
+    for (const SubRequest& item : items) {
+      num_vectors += IsPerToken() ? std::ssize(item.request.prompt) : 1;
+    }
+    if (num_vectors * size > kMaxReplyFloats) {
+      return FieldError(
+          "input", StrCat("asks for ", num_vectors * size, " numbers in one reply; the limit is ",
+                          kMaxReplyFloats, ": send fewer inputs, or use gRPC"));
+    }
+    vectors_.resize(items.size());
+    return context->HoldReply(num_vectors * size * kBytesPerFloat);
+  }
+
+  void OnReply(int /*prompt*/, Message& message) override {
+    const auto& reply = static_cast<const v1::EmbedReply&>(message);
+    if (reply.has_finished()) {
+      usage_ = UsageJson(reply.finished().usage());
+      return;
+    }
+    const v1::EmbeddingVectors& vectors = reply.vectors();
+    std::string& json = vectors_[size_t(vectors.input())];
+    const std::span values(vectors.values().data(), size_t(vectors.values_size()));
+    const auto size = size_t(vectors.size());
+    for (size_t first = 0; first < values.size(); first += size) {
+      if (!json.empty()) json += ',';
+      AppendVector(values.subspan(first, size), &json);
+    }
+  }
+
+  void OnEnd(const absl::Status& /*status*/) override {
+    std::string json = StrCat("{\"object\":\"list\",\"model\":",
+                              JsonString(Context().Model().GetCheckpoint().name), ",\"data\":[");
+    for (size_t i = 0; i < vectors_.size(); ++i) {
+      if (i > 0) json += ',';
+      json += StrCat("{\"object\":\"embedding\",\"index\":", i, ",\"embedding\":");
+      json += IsPerToken() ? StrCat("[", vectors_[i], "]") : vectors_[i];
+      json += '}';
+    }
+    vectors_ = {};
+    json += StrCat("],\"usage\":", usage_, ",\"receipt\":", Receipt(), "}");
+    Exchange().Reply({.status = 200, .body = std::move(json)});
+  }
+
+ private:
+  bool IsPerToken() const { return method_.request.pooling() == v1::POOLING_TOKEN; }
+
+  // OpenAI's base64 form: the little-endian bytes of the floats.
+  void AppendVector(std::span<const float> values, std::string* json) const {
+    if (!is_base64_) return AppendNumbers(values, json);
+    static_assert(std::endian::native == std::endian::little);
+    const auto* bytes = reinterpret_cast<const char*>(values.data());
+    *json += StrCat("\"", absl::Base64Escape({bytes, values.size_bytes()}), "\"");
+  }
+
+  EmbedMethod& method_;
+  bool is_base64_ = false;
+  std::vector<std::string> vectors_;  // of each input: its vectors as JSON, separated by commas
+  std::string usage_;
+};
+
+// The most weights that the rows may have.
+int64_t MaxWeights(const CaptureParams& params) {
+  const auto heads = std::ssize(params.layers) * std::ssize(params.heads);
+  return std::accumulate(
+      params.rows.begin(), params.rows.end(), int64_t{0}, [&](int64_t sum, int32_t row) {
+        const int64_t keys = params.top_k > 0 ? std::min(params.top_k, row + 1) : row + 1;
+        return sum + heads * keys;
+      });
+}
+
+void AppendRow(const v1::RowWeights& row, std::string* json) {
+  *json += StrCat("{\"layer\":", row.layer(), ",\"head\":", row.head(), ",\"row\":", row.row(),
+                  ",\"num_nonzero\":", row.num_nonzero(), ",\"entropy\":");
+  AppendJsonNumber(row.entropy(), json);
+  *json += ",\"dropped_mass\":";
+  AppendJsonNumber(row.dropped_mass(), json);
+  *json += ",\"keys\":";
+  AppendNumbers(row.keys(), json);
+  *json += ",\"weights\":";
+  AppendNumbers(row.weights(), json);
+  *json += '}';
+}
+
+void AppendStatistics(const v1::HeadStatistics& head, std::string* json) {
+  *json += StrCat("{\"layer\":", head.layer(), ",\"head\":", head.head(),
+                  ",\"num_rows\":", head.num_rows(), ",\"num_keys\":", head.num_keys(),
+                  ",\"num_nonzero\":", head.num_nonzero(), ",\"effective_keys\":");
+  AppendJsonNumber(head.effective_keys(), json);
+  *json += ",\"first_token_mass\":";
+  AppendJsonNumber(head.first_token_mass(), json);
+  *json += ",\"distance_mass\":";
+  AppendNumbers(head.distance_mass(), json);
+  *json += '}';
+}
+
+class AttentionCodec final : public HttpCodec {
+ public:
+  explicit AttentionCodec(CaptureMethod* method) : method_(*method) {}
+
+  absl::Status Decode(const HttpRequest& request) override {
+    ASSIGN_OR_RETURN(const nlohmann::json body, ParseBody(request));
+    ASSIGN_OR_RETURN(AttentionRequest read, ReadAttention(body, Context().Model().GetCheckpoint()));
+    RETURN_IF_ERROR(CheckStream(request, read.stream));
+    is_stream_ = read.stream;
+    is_chat_ = read.message.has_chat();
+    method_.request = std::move(read.message);
+    return absl::OkStatus();
+  }
+
+  std::string PromptField() const override { return is_chat_ ? "messages" : "prompt"; }
+
+  absl::Status OnParsed(CallContext* context, const std::vector<SubRequest>& items) override {
+    const Request& request = items[0].request;
+    const CaptureParams& params = *request.capture;
+    const int64_t weights = params.statistics || is_stream_ ? 0 : MaxWeights(params);
+    if (weights > kMaxReplyWeights) {
+      return FieldError("rows",
+                        StrCat("ask for up to ", weights, " weights in one reply; the limit is ",
+                               kMaxReplyWeights, ": ask for fewer rows, set top_k, or stream"));
+    }
+    RETURN_IF_ERROR(context->HoldReply(weights * kBytesPerWeight));
+    num_prompt_tokens_ = params.rows.back() + 1;
+    return absl::OkStatus();
+  }
+
+  void OnReply(int /*prompt*/, Message& message) override {
+    const auto& reply = static_cast<const v1::CaptureAttentionReply&>(message);
+    switch (reply.event_case()) {
+      case v1::CaptureAttentionReply::kPrompt: AddPrompt(reply.prompt()); return;
+      case v1::CaptureAttentionReply::kWeights: AddRows(reply.weights()); return;
+      case v1::CaptureAttentionReply::kStatistics:
+        for (const v1::HeadStatistics& head : reply.statistics().heads()) {
+          statistics_ += statistics_.empty() ? '[' : ',';
+          AppendStatistics(head, &statistics_);
+        }
+        return;
+      case v1::CaptureAttentionReply::kFinished:
+        if (!statistics_.empty()) statistics_ += ']';
+        usage_ = UsageJson(reply.finished().usage());
+        return;
+      default: return;
+    }
+  }
+
+  void OnEnd(const absl::Status& status) override {
+    const std::string end = StrCat("\"usage\":", usage_, ",\"receipt\":", Receipt(), "}");
+    if (!Exchange().HasStarted()) {
+      Exchange().Reply(
+          {.status = 200,
+           .body = StrCat(Head(), ",\"rows\":[", rows_, "]",
+                          statistics_.empty() ? "" : ",\"statistics\":", statistics_, ",", end)});
+      rows_ = {};
+      return;
+    }
+    if (status.ok()) {
+      if (!statistics_.empty()) SendEvent(StrCat("{\"statistics\":", statistics_, "}"));
+      Exchange().Send(StrCat("data: {", end, "\n\ndata: [DONE]\n\n"));
+    } else {
+      SendEvent(ErrorJson(status));
+    }
+    Exchange().EndStream();
+  }
+
+ private:
+  // {"id", "object", "model", ..., "tokens": the fields of the whole reply and of its first event,
+  // open.
+  std::string Head() const {
+    const Checkpoint& checkpoint = Context().Model().GetCheckpoint();
+    return StrCat("{\"id\":\"attn-", Context().RequestId(),
+                  "\",\"object\":\"attention\",\"model\":", JsonString(checkpoint.name),
+                  ",\"system_fingerprint\":\"fp_", checkpoint.hash, "\",\"tokens\":[", tokens_,
+                  "]");
+  }
+  void SendEvent(const std::string& json) { Exchange().Send(StrCat("data: ", json, "\n\n")); }
+
+  void AddPrompt(const v1::PromptTokens& prompt) {
+    const TokenFormat format{.checkpoint = &Context().Model().GetCheckpoint()};
+    for (const v1::TokenLogprob& token : prompt.tokens()) {
+      if (!tokens_.empty()) tokens_ += ',';
+      tokens_ += StrCat("{\"id\":", token.id(), ",\"token\":");
+      AppendJsonString(format.Label(token.id()), &tokens_);
+      tokens_ += '}';
+    }
+    const bool is_last = prompt.first() + prompt.tokens_size() == num_prompt_tokens_;
+    if (!is_stream_ || !is_last) return;
+    Exchange().BeginStream();
+    SendEvent(Head() + "}");
+    tokens_ = {};
+  }
+
+  void AddRows(const v1::AttentionWeights& weights) {
+    std::string json;
+    for (const v1::RowWeights& row : weights.rows()) {
+      if (!json.empty()) json += ',';
+      AppendRow(row, &json);
+    }
+    if (is_stream_) {
+      SendEvent(StrCat("{\"rows\":[", json, "]}"));
+    } else {
+      if (!rows_.empty() && !json.empty()) rows_ += ',';
+      rows_ += json;
+    }
+  }
+
+  CaptureMethod& method_;
+  bool is_stream_ = false;
+  bool is_chat_ = false;
+  int num_prompt_tokens_ = 0;  // up to the last captured row
+  std::string tokens_;         // of the prompt as JSON, separated by commas
+  std::string rows_;           // of the whole reply: its rows as JSON, separated by commas
+  std::string statistics_;     // the heads' statistics as a JSON list; empty: not asked for
+  std::string usage_;
+};
+
+}  // namespace
+
+HttpMethod MakeScore() { return Make<ScoreCodec, ScoreMethod>(); }
+HttpMethod MakeEmbedding() { return Make<EmbeddingCodec, EmbedMethod>(); }
+HttpMethod MakeAttention() { return Make<AttentionCodec, CaptureMethod>(); }
+
+}  // namespace lssar
