@@ -234,7 +234,7 @@ struct CountedWork {
   const char* kernel;
   int num_tokens, num_rows;
   DType dtype;
-  int64_t max_instructions;  // of warps
+  int64_t max_instructions;  // of warps; 5% above what the compiler of CUDA 12.4 makes
 
   friend void PrintTo(const CountedWork& work, std::ostream* to) { *to << work.name; }
 };
@@ -266,12 +266,12 @@ TEST_P(CountsTest, AreWithinTheirBudgets) {
 
 INSTANTIATE_TEST_SUITE_P(
     Attention, CountsTest,
-    testing::Values(CountedWork{"decode, 1,024 keys, fp16", kDecode, 1024, 1, DType::kF16, 23'500},
-                    CountedWork{"decode, 4,096 keys, fp16", kDecode, 4096, 1, DType::kF16, 96'000},
+    testing::Values(CountedWork{"decode, 1,024 keys, fp16", kDecode, 1024, 1, DType::kF16, 26'000},
+                    CountedWork{"decode, 4,096 keys, fp16", kDecode, 4096, 1, DType::kF16, 106'000},
                     CountedWork{"decode, 4,096 keys, int8", "ClusterDecode<I8Element, 64, false>",
-                                4096, 1, DType::kI8, 180'000},
+                                4096, 1, DType::kI8, 192'000},
                     CountedWork{"prefill, 512 tokens, fp16", kPrefill, 512, 512, DType::kF16,
-                                265'000}),
+                                296'000}),
     [](const auto& test) { return "Work" + std::to_string(test.index); });
 
 }  // namespace
