@@ -40,7 +40,9 @@ class Tokenizer:
         names = (settings.get('eos_token'), '<|endoftext|>', '</s>')
         ends = [self.model.token_to_id(name) for name in names if isinstance(name, str)]
         self.end = self._end_of_document(config, ends)
+        self.refusals = (jinja2.TemplateError, TypeError)
         environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
+        environment.globals['raise_exception'] = self._refuse
         self.template = environment.from_string(settings['chat_template']) if (
             settings.get('chat_template')) else None
         self.special = {name: settings[name] for name in ('bos_token', 'eos_token')
@@ -56,11 +58,18 @@ class Tokenizer:
             raise SystemExit('the tokenizer has no token that ends a document')
         return found[0]
 
+    def _refuse(self, why):
+        raise self.refusals[0](why)
+
     def chat(self, messages):
-        """The text of a dialog, by the checkpoint's template."""
+        """The text of a dialog, by the checkpoint's template; '' if that refuses the dialog."""
         if self.template is None:
             return '\n'.join(f'{each["role"]}: {each["content"]}' for each in messages)
-        return self.template.render(messages=messages, add_generation_prompt=False, **self.special)
+        try:
+            return self.template.render(messages=messages, add_generation_prompt=False,
+                                        **self.special)
+        except self.refusals:
+            return ''
 
     def encode(self, texts):
         return [each.ids for each in self.model.encode_batch(texts, add_special_tokens=False)]
@@ -121,7 +130,7 @@ def run(directory, tokenizer, out, max_ids, max_words, evaluation=()):
         for text in texts:
             if unwanted.shares(text):
                 report['dropped_for_overlap'] += 1
-            else:
+            elif text:
                 yield text
 
     texts = [text for text in corpus.texts(directory) if text]

