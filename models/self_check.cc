@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/status_macros.h"
@@ -47,6 +49,33 @@ double Tolerance(DType kv_cache_dtype, DType dtype) {
   return dtype == DType::kF16 ? kv_tolerance : std::max(kv_tolerance, ToleranceOf(dtype));
 }
 
+// What rounding alone changes of this checkpoint's golden logits (README.md): `conditioning`.
+struct Conditioning {
+  double fp32;
+  double fp16;
+  double int8;
+};
+
+// Limits by what was measured for this checkpoint. The server sums in another order than the
+// measurement, and the least limits leave room for backends that compute in tiles.
+constexpr double kArithmeticFactor = 30;
+constexpr double kRoundingFactor = 5;
+constexpr double kLeastToleranceFp16 = 3e-3;
+constexpr double kLeastToleranceInt8 = 3e-2;
+
+double Tolerance(const Conditioning& conditioning, DType kv_cache_dtype, DType dtype) {
+  const double arithmetic = kArithmeticFactor * conditioning.fp32;
+  const double int8 =
+      std::max(kLeastToleranceInt8, kRoundingFactor * conditioning.int8 + arithmetic);
+  double tolerance = std::max(kToleranceFp32, arithmetic);
+  if (kv_cache_dtype == DType::kF16) {
+    tolerance = std::max(kLeastToleranceFp16, kRoundingFactor * conditioning.fp16 + arithmetic);
+  }
+  if (kv_cache_dtype == DType::kI8) tolerance = int8;
+  if (dtype == DType::kF32 || dtype == DType::kF16) return tolerance;
+  return std::max({tolerance, ToleranceOf(dtype), int8});  // rounded weights
+}
+
 // A row of tokens and the logits at some of its positions.
 struct GoldenRow {
   std::vector<int32_t> tokens;
@@ -73,6 +102,21 @@ absl::StatusOr<std::vector<int32_t>> ReadIds(const TensorFile& file, const std::
     return TensorError(file, name, StrCat("holds ", id, ", must be in [0, ", limit, ")"));
   }
   return ids;
+}
+
+absl::StatusOr<std::optional<Conditioning>> ReadConditioning(const TensorFile& file) {
+  const std::string name = "conditioning";
+  const TensorView* tensor = file.Find(name);
+  if (tensor == nullptr) return std::nullopt;
+  if (tensor->type != TensorType::kF32 || tensor->shape != std::vector<int64_t>{3}) {
+    return TensorError(file, name, "must be F32 [3]");
+  }
+  const std::vector<float> values = tensor->ToFloats();
+  for (const float value : values) {
+    if (value >= 0 && value <= 1) continue;
+    return TensorError(file, name, StrCat("holds ", value, ", must be in [0, 1]"));
+  }
+  return Conditioning{.fp32 = values[0], .fp16 = values[1], .int8 = values[2]};
 }
 
 absl::StatusOr<GoldenRow> ReadGoldenRow(const TensorFile& file, int index, int vocab_size) {
@@ -158,6 +202,8 @@ absl::StatusOr<SelfCheckReport> SelfCheck(const std::string& directory,
   SelfCheckReport report{.tolerance = Tolerance(kv_cache_dtype, checkpoint.dtype)};
   if (access(path.c_str(), F_OK) != 0) return report;
   ASSIGN_OR_RETURN(const TensorFile file, TensorFile::Open(path));
+  ASSIGN_OR_RETURN(const std::optional<Conditioning> conditioning, ReadConditioning(file));
+  if (conditioning) report.tolerance = Tolerance(*conditioning, kv_cache_dtype, checkpoint.dtype);
   ASSIGN_OR_RETURN(SelfCheckProgress progress, MeasureRows(file));
   if (on_progress) on_progress(progress);
   const auto on_tokens = [&](size_t num_tokens) {

@@ -783,11 +783,31 @@ class CheckedBeforeWritingTest(Folder):
         found = {}
         for p in (1, 40):
             out, report = self.run_import(source, {'attention': {'kind': 'lssar', 'p': p}})
-            metadata = tensor_file.TensorFile(f'{out}/golden.safetensors').metadata
-            self.assertEqual(json.loads(metadata['conditioning']), report.conditioning)
+            stored = tensor_file.TensorFile(f'{out}/golden.safetensors').tensor('conditioning')
+            self.assertEqual(stored.tolist(), np.float32([*report.conditioning.values()]).tolist())
             found[p] = report.conditioning
-            self.assertTrue(0 < found[p]['fp32'] < found[p]['fp16'] < found[p]['bf16'], found[p])
+            self.assertTrue(0 < found[p]['fp32'] < found[p]['fp16'] < found[p]['int8'], found[p])
         self.assertGreater(found[40]['fp16'], 1.5 * found[1]['fp16'])
+
+    def test_limits_of_the_self_check(self):
+        """A right import of an ill-conditioned model is served, with fp16 K/V; a well-conditioned
+        one that computes another function is not.
+        """
+        deep = {**CONFIG, 'num_hidden_layers': 8}
+        source = self.write_hugging_face('deep', deep, plain_models.llama_weights(deep))
+        out, report = self.run_import(source, {'attention': {'kind': 'lssar', 'p': 15}})
+        self.assertGreater(report.conditioning['fp16'], 3e-2)
+        with served.running(SERVER, out, '--max-model-len', '128') as client:
+            self.assertGreater(client.get_info().self_check_error, 3e-2)  # the limit without it
+        weights = plain_models.llama_weights(CONFIG)
+        source = self.write_hugging_face('shallow', CONFIG, weights)
+        out, report = self.run_import(source, {'attention': {'kind': 'lssar', 'p': 2}})
+        config = json.loads(pathlib.Path(out, 'config.json').read_text())
+        config['layer_norm_epsilon'] = 3e-2
+        pathlib.Path(out, 'config.json').write_text(json.dumps(config))
+        with self.assertRaisesRegex(CheckpointError, 'must be within 0.00'):
+            with served.running(SERVER, out, '--max-model-len', '128'):
+                pass
 
 
 TEMPLATES = HERE / 'chat_templates'

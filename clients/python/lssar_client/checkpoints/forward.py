@@ -202,7 +202,7 @@ class Model:
                  dtype: type[np.floating[typing.Any]] = np.float64,
                  kv_dtype: str | None = None) -> None:
         self._config, self._tensor, self._dtype = config, tensor, dtype
-        self._kv_dtype = kv_dtype  # a name of arrays.TYPES: keys and values are rounded to it
+        self._kv_dtype = kv_dtype  # 'F16' or 'I8': keys and values are rounded to it
         self._epsilon = float(str(config.get('layer_norm_epsilon', 1e-5)))
 
     def _text(self, name: str, default: str) -> str:
@@ -258,9 +258,17 @@ class Model:
         if self._kv_dtype:
             if attention_form(spec).is_length_scaled:
                 k = k / np.maximum(np.linalg.norm(k, axis=-1, keepdims=True), MIN_NORM)
-            k, v = (widen(convert(each, self._kv_dtype), self._dtype) for each in (k, v))
+            k, v = (self._rounded(each) for each in (k, v))
         out = attention(q, k, v, spec, int(self._number('n_positions', 0)))
         return self._linear(out.swapaxes(0, 1).reshape(len(x), -1), prefix + 'attn.c_proj')
+
+    def _rounded(self, rows: Array) -> Array:
+        """Rows of keys or values as the server's cache holds them: int8 with one scale each."""
+        if self._kv_dtype != 'I8':
+            return widen(convert(rows, str(self._kv_dtype)), self._dtype)
+        scales = np.maximum(np.abs(rows).max(-1, keepdims=True) / 127, MIN_NORM)
+        result: Array = np.rint(rows / scales) * scales
+        return result
 
     def _mlp(self, x: Array, prefix: str) -> Array:
         activation = ACTIVATIONS[self._text('activation_function', '')]

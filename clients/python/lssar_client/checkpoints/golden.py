@@ -1,6 +1,5 @@
 """Golden rows: logits that the server compares at every start (models/README.md)."""
 
-import json
 import os
 from collections.abc import Callable, Mapping
 
@@ -47,13 +46,14 @@ def conditioning(config: Mapping[str, object], tensor: Callable[[str], Array | N
     takes its limits from it: a model with a large p is ill-conditioned, whoever computes it.
     """
     models = {'fp32': forward.Model(config, tensor, np.float32),
-              **{name: forward.Model(config, tensor, kv_dtype=name.upper().replace('FP', 'F'))
-                 for name in ('fp16', 'bf16')}}
+              'fp16': forward.Model(config, tensor, kv_dtype='F16'),
+              'int8': forward.Model(config, tensor, kv_dtype='I8')}
     changes = {}
     for name, model in models.items():
         rounded = [model.logits(tokens, positions) for tokens, positions in rows(config)]
         changes[name] = max(float((np.abs(a - b).max(-1) / np.abs(b).max(-1)).max())
                             for a, b in zip(rounded, logits))
+        changes[name] = min(changes[name], 1.0)
     return changes
 
 
@@ -66,8 +66,10 @@ def write(config: Mapping[str, object], logits: list[Array], directory: str,
             tensor_file.output_of(f'tokens_{i}', np.array(tokens, np.int32)),
             tensor_file.output_of(f'rows_{i}', np.array(positions, np.int32)),
             tensor_file.output_of(f'logits_{i}', values, 'F32')]
-    metadata = {'conditioning': json.dumps(changes)} if changes else {}
-    tensor_file.write(os.path.join(directory, NAME), outputs, metadata)
+    if changes:
+        outputs.append(tensor_file.output_of('conditioning', np.array(
+            [changes[name] for name in ('fp32', 'fp16', 'int8')], np.float32)))
+    tensor_file.write(os.path.join(directory, NAME), outputs, {})
 
 
 def read(directory: str) -> list[tuple[list[int], list[int], Array]]:
