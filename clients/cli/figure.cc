@@ -10,7 +10,7 @@ namespace lssar::cli {
 void AddFigureFlag(CLI::App* app, std::string* path) {
   app->add_option("--figure", *path,
                   "draw the result with matplotlib: a file .svg, .png, .pdf or .html; needs pip "
-                  "install 'lssar-client[plot]'")
+                  "install 'lssar[plot]'")
       ->option_text("FILE")
       ->group("Output");
 }

@@ -23,7 +23,7 @@ class FigureCommand : public Command {
         "  sweep                       of `sweep --json`: loss by length for each p; one FILE\n"
         "  bench                       of `bench --json`: latencies by load\n\n"
         "Several files are several curves, with NAME or the file's name in the legend. FILE - is\n"
-        "standard input. Needs pip install 'lssar-client[plot]'.\n\n"
+        "standard input. Needs pip install 'lssar[plot]'.\n\n"
         "Examples:\n"
         "  lssar figure loss loss.svg lssar=lssar.json softmax=softmax.json\n"
         "  lssar attention 'The cat sat' --json | lssar figure attention maps.png -");

@@ -29,7 +29,7 @@ std::string ModuleSource(const PythonProgram& program) {
       " import main\n"
       "except ModuleNotFoundError as error:\n"
       "    sys.exit(f\"lssar: {sys.executable} has no module {error.name}; this is written in \"\n"
-      "             \"Python: pip install 'lssar-client[",
+      "             \"Python: pip install 'lssar[",
       program.extra,
       "]' (in the repository: pip install \"\n"
       "             \"'./clients/python[",

@@ -13,11 +13,24 @@ import tempfile
 import setuptools
 from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
+from wheel.bdist_wheel import bdist_wheel
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import generate_stubs  # noqa: E402
+
+
+def has_programs():
+    """Whether deploy/wheel.sh has put lssar-server and lssar into the package."""
+    return os.path.isdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), 'lssar', 'bin'))
+
+
+class Distribution(setuptools.Distribution):
+    """Programs make it a distribution of this platform."""
+
+    def has_ext_modules(self):
+        return has_programs()
 
 
 class BuildPy(build_py):
@@ -31,6 +44,14 @@ class BuildPy(build_py):
         generate_stubs.generate(self.build_lib)
 
 
+class BinaryWheel(bdist_wheel):
+    """With programs in lssar/bin (deploy/wheel.sh): a wheel of this platform, for any Python 3."""
+
+    def get_tag(self):
+        python, abi, platform = super().get_tag()
+        return ('py3', 'none', platform) if has_programs() else (python, abi, platform)
+
+
 class Sdist(sdist):
     """Adds generate_stubs.py and proto/lssar/v1/inference.proto."""
 
@@ -41,7 +62,14 @@ class Sdist(sdist):
         shutil.copyfile(os.path.join(generate_stubs.proto_root(), generate_stubs.PROTO), target)
 
 
+SCRIPTS = ['lssar-lm-eval = lssar_client.lm_eval:main',
+           'lssar-checkpoint = lssar_client.checkpoints.command:main',
+           'lssar-figure = lssar_client.figures:main']
+PROGRAMS = ['lssar = lssar.llm:main_cli', 'lssar-server = lssar.llm:main_server']
+
 with tempfile.TemporaryDirectory() as scratch:
     setuptools.setup(
-        cmdclass={'build_py': BuildPy, 'sdist': Sdist},
+        distclass=Distribution,
+        cmdclass={'build_py': BuildPy, 'sdist': Sdist, 'bdist_wheel': BinaryWheel},
+        entry_points={'console_scripts': [*SCRIPTS, *(PROGRAMS if has_programs() else [])]},
         options={'build': {'build_base': scratch}, 'egg_info': {'egg_base': scratch}})

@@ -19,7 +19,8 @@ REQUIREMENTS = {'foreign': HERE.parent / 'requirements.txt',
                 'import-torch': HERE.parent / 'requirements-import-torch.txt',
                 'types': HERE / 'requirements-types.txt',
                 'ray': HERE.parent / 'requirements-ray.txt',
-                'deployment': HERE.parent / 'requirements-deployment.txt'}
+                'deployment': HERE.parent / 'requirements-deployment.txt',
+                'docs': HERE.parents[1] / 'docs' / 'requirements.txt'}
 DIRECTORY = pathlib.Path(os.environ.get('LSSAR_VENVS', 'build/venvs')).resolve()
 UNREACHABLE = re.compile(r'NewConnectionError|ConnectionError|ConnectTimeout|ReadTimeout|ProxyError'
                          r'|Temporary failure in name resolution|Connection refused')

@@ -26,16 +26,16 @@ class PackageTest(unittest.TestCase):
     def test_wheel_and_sdist(self):
         run(self.python, '-m', 'build', '--no-isolation', '-o', self.scratch, CLIENT,
             env=isolated())
-        [wheel] = self.scratch.glob('lssar_client-*-py3-none-any.whl')
+        [wheel] = self.scratch.glob('lssar-*-py3-none-any.whl')
         names = set(zipfile.ZipFile(wheel).namelist())
         for path in source_files():
-            if 'lssar_client' in path.relative_to(CLIENT).parts:
+            if {'lssar', 'lssar_client'} & set(path.relative_to(CLIENT).parts):
                 self.assertIn(str(path.relative_to(CLIENT)), names)
         self.assertLessEqual({'lssar/v1/inference_pb2.py', 'lssar/v1/inference_pb2.pyi',
                               'lssar/py.typed'}, names)
         self.assertEqual([name for name in names if name.endswith('_grpc.py')], [])
         # `build` makes the wheel from the sdist: it holds all that a wheel needs.
-        self.assertEqual(len(list(self.scratch.glob('lssar_client-*.tar.gz'))), 1)
+        self.assertEqual(len(list(self.scratch.glob('lssar-*.tar.gz'))), 1)
 
     def test_debians_grpc_and_protobuf_serve_as_well(self):
         target = self.scratch / 'target'

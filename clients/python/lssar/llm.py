@@ -7,14 +7,15 @@ import os
 import pathlib
 import shutil
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack, cast
 
 from lssar_client import client, types
 from lssar_client._server import OwnServer
 
 if TYPE_CHECKING:
     import numpy
+    import numpy.typing
 
 T = TypeVar('T')
 
@@ -49,16 +50,16 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> types.GenerateOptions:
         """The fields that are set, by the names of types.GenerateOptions."""
-        options = {RENAMED.get(field.name, field.name): getattr(self, field.name)
+        options: dict[str, object] = {RENAMED.get(field.name, field.name): getattr(self, field.name)
                    for field in dataclasses.fields(self)
                    if getattr(self, field.name) is not None}
-        if isinstance(options.get('stop_strings'), str):
-            options['stop_strings'] = [options['stop_strings']]
-        if options.get('top_k') == -1:
+        if isinstance(self.stop, str):
+            options['stop_strings'] = [self.stop]
+        if self.top_k == -1:
             options['top_k'] = 0
-        return options
+        return cast(types.GenerateOptions, options)
 
 
 @dataclasses.dataclass
@@ -132,7 +133,8 @@ class LLM:
 
     def generate(self, prompts: types.Prompt | Sequence[types.Prompt],
                  sampling_params: SamplingParams | None = None, *, use_tqdm: bool = False,
-                 concurrency: int = 64, **options: Any) -> list[RequestOutput]:
+                 concurrency: int = 64,
+                 **options: Unpack[types.GenerateOptions]) -> list[RequestOutput]:
         """Continues each prompt: a text, token ids, or a list of those. In order.
 
         Args:
@@ -140,22 +142,19 @@ class LLM:
             concurrency: prompts that are sent at a time; the server batches them.
             options: more of types.GenerateOptions, such as attention_override.
         """
-        # A list of integers is one prompt, as in Client.
-        many = _is_list_of_prompts(prompts)
-        items = list(prompts) if many else [prompts]  # type: ignore[arg-type, list-item]
-        options = {**(sampling_params.options() if sampling_params else {}), **options}
+        items = _as_list(prompts)
+        merged = cast(types.GenerateOptions,
+                      {**(sampling_params or SamplingParams()).options(), **options})
         results = self._guard(lambda: list(self._client.complete_many(
-            items, concurrency=concurrency, progress=use_tqdm, **options)))
+            items, concurrency=concurrency, progress=use_tqdm, **merged)))
         return [RequestOutput(prompt, choices)
                 for prompt, choices in zip(items, results, strict=True)]
 
     def chat(self, messages: types.Chat | Sequence[types.Chat],
              sampling_params: SamplingParams | None = None, *, use_tqdm: bool = False,
-             **options: Any) -> list[RequestOutput]:
+             **options: Unpack[types.GenerateOptions]) -> list[RequestOutput]:
         """The answer to each conversation: messages, or a list of such lists."""
-        chats = [messages] if not messages or not _is_chat(messages[0]) else messages
-        return self.generate(list(chats), sampling_params,  # type: ignore[arg-type]
-                             use_tqdm=use_tqdm, **options)
+        return self.generate(_as_list(messages), sampling_params, use_tqdm=use_tqdm, **options)
 
     def score(self, items: Iterable[types.ScoreItem], *, use_tqdm: bool = False,
               **options: Unpack[types.ScoreOptions]) -> list[list[types.ContinuationScore]]:
@@ -164,13 +163,12 @@ class LLM:
             lambda: list(self._client.score_many(items, progress=use_tqdm, **options)))
 
     def embed(self, inputs: types.Text | Sequence[types.Text], *, use_tqdm: bool = False,
-              **options: Unpack[types.EmbedOptions]) -> list[numpy.ndarray]:
+              **options: Unpack[types.EmbedOptions]) -> list[numpy.typing.NDArray[numpy.float32]]:
         """Hidden states of each input: float32 [hidden_size], or [tokens, hidden_size] with
         pooling='token'."""
         import numpy  # pylint: disable=import-outside-toplevel
 
-        many = _is_list_of_prompts(inputs)
-        texts = list(inputs) if many else [inputs]  # type: ignore[arg-type, list-item]
+        texts = cast(list[types.Text], _as_list(inputs))
         results = self._guard(
             lambda: list(self._client.embed_many(texts, progress=use_tqdm, **options)))
         vectors = [numpy.array(each.vectors, numpy.float32) for each in results]
@@ -238,11 +236,11 @@ def _is_chat(value: object) -> bool:
             and isinstance(value[0], (tuple, Mapping)))
 
 
-def _is_list_of_prompts(value: object) -> bool:
-    """Whether this is a list of prompts, and not one prompt: a text, token ids or a chat."""
-    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence) or _is_chat(value):
-        return False
-    return not all(isinstance(each, int) for each in value) or not value
+def _as_list(value: types.Prompt | Sequence[types.Prompt]) -> list[types.Prompt]:
+    """A list of prompts, also from one: a text, token ids or a chat."""
+    is_one = (isinstance(value, str) or not isinstance(value, Sequence) or _is_chat(value)
+              or (bool(value) and all(isinstance(each, int) for each in value)))
+    return cast(list[types.Prompt], [value] if is_one else list(cast(Sequence[object], value)))
 
 
 def main_server() -> None:

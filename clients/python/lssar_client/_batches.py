@@ -171,7 +171,7 @@ class Progress(Generic[T]):
                 from tqdm import tqdm
             except ImportError:
                 raise ImportError('progress=True needs tqdm: '
-                                  "pip install 'lssar-client[progress]'") from None
+                                  "pip install 'lssar[progress]'") from None
             self._bar = tqdm(desc=name, total=len(values) if isinstance(values, Sized) else None,
                              unit='item')
 

@@ -31,7 +31,7 @@ try:
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, NullLocator
 except ModuleNotFoundError as missing:
-    missing.msg = f"{missing.msg}: figures need pip install 'lssar-client[plot]'"
+    missing.msg = f"{missing.msg}: figures need pip install 'lssar[plot]'"
     raise
 
 # What `lssar` printed: JSON, checked by reading it.

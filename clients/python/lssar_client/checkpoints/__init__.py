@@ -2,6 +2,6 @@
 
     python3 -m lssar_client.checkpoints import SOURCE --out DIR
 
-The commands are in command.py. They need numpy and gguf (`pip install 'lssar-client[import]'`),
+The commands are in command.py. They need numpy and gguf (`pip install 'lssar[import]'`),
 .pt files PyTorch too ([import-torch]); the client of the server needs neither.
 """

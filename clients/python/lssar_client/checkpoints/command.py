@@ -265,7 +265,7 @@ def main() -> int:
         return EXIT_FAILURE
     except ModuleNotFoundError as error:
         extra = 'import-torch' if error.name == 'torch' else 'import'
-        print(f"lssar: {error.name} is not installed: pip install 'lssar-client[{extra}]' "
+        print(f"lssar: {error.name} is not installed: pip install 'lssar[{extra}]' "
               '(clients/python in the repository)', file=sys.stderr)
         return EXIT_FAILURE
     except OSError as error:
