@@ -223,6 +223,13 @@ def machine_paths(tree: Tree) -> Iterator[Finding]:
                 yield Finding(path, number, f'{match.group()} exists on one machine only')
 
 
+def one_version(tree: Tree) -> Iterator[Finding]:
+    package = 'clients/python/pyproject.toml'
+    project = re.search(r'project\(lssar VERSION ([\d.]+)', tree.get('CMakeLists.txt', ''))
+    if project and f'version = "{project.group(1)}"' not in tree.get(package, ''):
+        yield Finding(package, 1, f'the version is not {project.group(1)}, that of CMakeLists.txt')
+
+
 def shell_syntax(tree: Tree) -> Iterator[Finding]:
     for path, text in tree.items():
         shebang = text.split('\n', 1)[0] if text.startswith('#!') else ''
@@ -239,4 +246,5 @@ def shell_syntax(tree: Tree) -> Iterator[Finding]:
 
 RULES: tuple[Rule, ...] = (
     include_layers, include_paths, line_lengths, markdown_lines, markdown_links, listed_sources,
-    device_arrays, header_guards, marks, machine_paths, shell_syntax)
+    device_arrays, header_guards, marks, machine_paths, one_version,
+    shell_syntax)
