@@ -57,7 +57,8 @@ inline float LoadElement(const void* array, DType dtype, size_t idx) {
     case DType::kF16: return FloatFromF16(static_cast<const uint16_t*>(array)[idx]);
     case DType::kBF16: return FloatFromBf16(static_cast<const uint16_t*>(array)[idx]);
     case DType::kI8:
-    case DType::kI4: break;
+    case DType::kI4:
+    case DType::kFx16: break;
   }
   LSSAR_CHECK(false);  // an integer needs its scale
 }
@@ -69,7 +70,8 @@ inline void StoreElement(float value, void* array, DType dtype, size_t idx) {
     case DType::kF16: static_cast<uint16_t*>(array)[idx] = F16FromFloat(value); return;
     case DType::kBF16: static_cast<uint16_t*>(array)[idx] = Bf16FromFloat(value); return;
     case DType::kI8:
-    case DType::kI4: break;
+    case DType::kI4:
+    case DType::kFx16: break;
   }
   LSSAR_CHECK(false);  // an integer needs its scale
 }

@@ -11,7 +11,13 @@ namespace lssar {
 absl::Status HostBackend::FitLayout(KvLayout& layout) const {
   if (!HoldsKv(layout.dtype)) {
     return absl::UnimplementedError(StrCat("K/V pages of ", NameOf(layout.dtype),
-                                           " are not supported; fp32, fp16 and int8 are"));
+                                           " are not supported; fp32, fp16, int8 and fx16 are"));
+  }
+  if (layout.dtype == DType::kFx16 &&
+      (layout.head_dim % 4 != 0 || layout.head_dim > kMaxFixedHeadDim)) {
+    return absl::UnimplementedError(
+        StrCat("K/V pages of fx16 need a head_dim that is a multiple of 4 and at most ",
+               kMaxFixedHeadDim, "; it is ", layout.head_dim));
   }
   layout.key_order = KeyOrder::kDimMajor;
   return absl::OkStatus();

@@ -18,6 +18,12 @@
 //
 // int8: an element stands for itself times the scale of its token and head. Each block of K and of
 // V is followed by its page_size scales in fp32, by slot.
+//
+// fx16: a key's element is a 16-bit integer times the scale of its token and head, in two planes of
+// an unsigned byte: 256 (high - 128) + (low - 128). A block of K is the high plane
+// [dim / 4][slot][dim % 4]: 16 keys of 4 dims are one vector of an instruction that multiplies
+// bytes; then the low plane [slot][dim]: a key is one contiguous read; then the page_size scales.
+// V is fp16, without scales. The order of K is the same on every backend.
 #ifndef LSSAR_KERNELS_KV_LAYOUT_H_
 #define LSSAR_KERNELS_KV_LAYOUT_H_
 
@@ -33,7 +39,17 @@ namespace lssar {
 inline constexpr int kMinPageSize = 16;
 inline constexpr int kMaxPageSize = 256;
 
+// fx16: the largest head_dim. The dot product of q, 16 bits, and a plane of a key, 8 bits, is a sum
+// of int32.
+inline constexpr int kMaxFixedHeadDim = 512;
+
 enum class KeyOrder : uint8_t { kDimMajor, kSlotMajor };
+
+// Where a (layer, head, page) begins in the pool of K and in that of V, in elements.
+struct KvBlock {
+  size_t k = 0;
+  size_t v = 0;
+};
 
 struct KvLayout {
   int num_layers = 0;
@@ -47,18 +63,33 @@ struct KvLayout {
   // Elements of one (layer, head, page) block of K, and of V.
   constexpr size_t BlockElements() const { return size_t(page_size) * size_t(head_dim); }
 
-  // Elements from one block to the next: the block and its scales.
+  // Elements from one block of K to the next: the block and its scales.
   constexpr size_t BlockStride() const {
-    return BlockElements() + (HasScales() ? size_t(page_size) * sizeof(float) : 0);
+    return BlockElements() + (HasScales() ? size_t(page_size) * sizeof(float) / BytesOf(dtype) : 0);
+  }
+  // The same in the pool of V.
+  constexpr size_t ValueBlockStride() const {
+    return ValuesHaveScales() ? BlockStride() : BlockElements();
   }
 
   // Elements from one head to the next, and from a layer's last head to the next layer's first.
   constexpr size_t HeadStride() const { return size_t(num_pages) * BlockStride(); }
+  constexpr size_t ValueHeadStride() const { return size_t(num_pages) * ValueBlockStride(); }
 
-  // Index of a block's first element in its pool, in elements. `head` is a KV head.
+  // Index of a block's first element in the pool of K, in elements. `head` is a KV head.
   constexpr size_t BlockIndex(int layer, int page, int head) const {
     return (size_t(layer) * size_t(num_kv_heads) + size_t(head)) * HeadStride() +
            size_t(page) * BlockStride();
+  }
+  // The same in the pool of V. Equal to BlockIndex for every type but fx16.
+  constexpr size_t ValueBlockIndex(int layer, int page, int head) const {
+    return (size_t(layer) * size_t(num_kv_heads) + size_t(head)) * ValueHeadStride() +
+           size_t(page) * ValueBlockStride();
+  }
+
+  // Both.
+  constexpr KvBlock Block(int layer, int page, int head) const {
+    return {BlockIndex(layer, page, head), ValueBlockIndex(layer, page, head)};
   }
 
   // Index of an element inside its block, in elements.
@@ -70,21 +101,39 @@ struct KvLayout {
     return size_t(slot) * size_t(head_dim) + size_t(dim);
   }
 
-  constexpr bool HasScales() const { return dtype == DType::kI8; }
+  // Bytes from the start of a block of K to an element of a plane.
+  // Requires  fx16
+  constexpr size_t HighIndex(int slot, int dim) const {
+    return size_t(dim / 4) * size_t(page_size) * 4 + size_t(slot) * 4 + size_t(dim % 4);
+  }
+  constexpr size_t LowIndex(int slot, int dim) const {
+    return BlockElements() + ValueIndex(slot, dim);
+  }
+
+  // The type of V's elements.
+  constexpr DType ValueType() const { return dtype == DType::kFx16 ? DType::kF16 : dtype; }
+
+  // True if keys have scales; if values have.
+  constexpr bool HasScales() const { return dtype == DType::kI8 || dtype == DType::kFx16; }
+  constexpr bool ValuesHaveScales() const { return dtype == DType::kI8; }
   // Bytes from a block's first element to the slot's scale, a float. The scales of 16 slots are one
   // cache line if head_dim is a multiple of 4.
-  // Requires  HasScales()
+  // Requires  the block has scales
   constexpr size_t ScaleIndex(int slot) const {
-    return BlockElements() + size_t(slot) * sizeof(float);
+    return BlockElements() * BytesOf(dtype) + size_t(slot) * sizeof(float);
   }
 
   // Bytes of the K pool, and of the V pool.
   constexpr size_t PoolBytes() const {
     return size_t(num_layers) * size_t(num_kv_heads) * HeadStride() * BytesOf(dtype);
   }
+  constexpr size_t ValuePoolBytes() const {
+    return size_t(num_layers) * size_t(num_kv_heads) * ValueHeadStride() * BytesOf(dtype);
+  }
   // Bytes of one page in both pools together, over all layers and heads.
   constexpr size_t PageBytes() const {
-    return 2 * size_t(num_layers) * size_t(num_kv_heads) * BlockStride() * BytesOf(dtype);
+    return size_t(num_layers) * size_t(num_kv_heads) * (BlockStride() + ValueBlockStride()) *
+           BytesOf(dtype);
   }
   // Pages that hold `num_tokens` tokens.
   constexpr int PagesFor(int num_tokens) const { return (num_tokens + page_size - 1) / page_size; }

@@ -141,7 +141,8 @@ struct QkNorm {
 // Accuracy  q against reference: |d| <= 2e-6 if normalised; K/V: the same, rounded to the page type
 //           (to nearest, ties to even). Norms whose square overflows or underflows fp32 are
 //           correct. int8: QuantizeVector of the token's k, and of its v, in each head, so
-//           |d| <= max|k| / 254 + 2e-6 if max|k| / 127 is a normal number
+//           |d| <= max|k| / 254 + 2e-6 if max|k| / 127 is a normal number. fx16:
+//           QuantizeFixed of k; v in fp16
 // Source    arXiv 2104.09864 (rotary); arXiv 2501.13428 Algorithm 1 (normalisation after it)
 struct RopeWriteArgs {
   const RaggedBatch* rows = nullptr;
@@ -167,13 +168,14 @@ struct AttentionStats {
 
 // Causal attention of every query row over its own sequence's paged K/V, in three stages:
 //   Score   reads K once; writes phi of the scores to scratch; row sum and maximum
-//   Reduce  sum and maximum over the row's splits
+//   Reduce  sum and maximum over the row's splits; over fx16 keys, Refine comes before it: exact
+//           scores of the keys that may have a weight
 //   Weigh   reads scratch and the V rows of non-zero weight; sums of u^p and of u^p v
 // Query head h reads KV head h / (num_heads / num_kv_heads) (grouped-query attention).
 // Shapes    q, out [num_rows, num_heads, head_dim]; num_kv_heads and head_dim are kv.layout's
 // Requires  num_heads is a multiple of num_kv_heads; q as RopeWrite wrote it; K/V are written for
 //           every position up to each row's own; out does not alias q; Backend::CheckAttention
-//           accepts spec
+//           and CheckKvType (two_planes.h) accept spec
 // Ensures   keys at or beyond the row's N never reach a result, not even as NaN: stale data in the
 //           tail of a page cannot leak
 // Accuracy  against reference over the same pages: max |d| <= 2e-5 max(1, p / 15) max|v|; cuda,

@@ -188,6 +188,29 @@ inline float QuantizeVector(std::span<const float> values, int8_t* to) {
   return scale;
 }
 
+// The largest magnitude of a 16-bit fixed-point number (fx16, and q beside it): 127 * 256, so that
+// its rounded high byte is at most 127.
+inline constexpr int kMaxFixed = 127 * 256;
+
+// Quantizes a vector to 16-bit fixed point: values[i] ~ to[i] * scale, |to[i]| <= kMaxFixed.
+// Returns the scale: the largest magnitude / kMaxFixed, in fp32. The scale is NaN if a value is NaN
+// or infinite, so the error reaches the results.
+// Shapes    to [values.size()]
+// Ensures   |values[i] - to[i] * scale| <= scale / 2 (1 + 2^-8) if scale is a normal number
+inline float QuantizeFixed(std::span<const float> values, int16_t* to) {
+  const float largest = LargestMagnitude(values);
+  const float scale = largest / float{kMaxFixed};
+  if (!std::isfinite(largest) || scale == 0) {
+    std::fill_n(to, values.size(), int16_t{0});
+    return std::isfinite(largest) ? 0.0f : std::numeric_limits<float>::quiet_NaN();
+  }
+  constexpr float kMost = float{kMaxFixed};
+  for (size_t i = 0; i < values.size(); ++i) {
+    to[i] = int16_t(std::clamp(RoundToEven(values[i] / scale), -kMost, kMost));
+  }
+  return scale;
+}
+
 // Replaces each weight of a row by the value that `stored` represents it with.
 // Errors  false: a weight is not finite, and `stored` is int8 or int4
 inline bool RoundWeights(std::span<float> row, DType stored) {
@@ -201,6 +224,7 @@ inline bool RoundWeights(std::span<float> row, DType stored) {
       return true;
     case DType::kI8:
     case DType::kI4: break;
+    case DType::kFx16: return false;  // no type of weights
   }
   if (stored == DType::kI4) {
     uint8_t codes[kInt4GroupCols];

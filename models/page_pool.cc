@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "kernels/two_planes.h"
 
 namespace lssar {
 
@@ -15,7 +16,7 @@ absl::StatusOr<PagePool> MakePagePool(KvLayout layout, int num_tokens, Backend* 
   layout.num_pages = layout.PagesFor(num_tokens);
   PagePool pool;
   ASSIGN_OR_RETURN(pool.k, backend->Allocate(layout.PoolBytes()));
-  ASSIGN_OR_RETURN(pool.v, backend->Allocate(layout.PoolBytes()));
+  ASSIGN_OR_RETURN(pool.v, backend->Allocate(layout.ValuePoolBytes()));
   pool.view = {.layout = layout, .k = pool.k->Address(), .v = pool.v->Address()};
   pool.pages.resize(size_t(layout.num_pages));
   std::iota(pool.pages.begin(), pool.pages.end(), 0);
@@ -29,6 +30,13 @@ KvLayout LayoutOf(const ModelConfig& config, DType kv_cache_dtype, int page_size
           .page_size = page_size,
           .num_pages = 0,
           .dtype = kv_cache_dtype};
+}
+
+absl::Status CheckKvType(const ModelConfig& config, DType kv_cache_dtype) {
+  for (const AttentionSpec& spec : config.attention) {
+    RETURN_IF_ERROR(CheckKvType(spec, kv_cache_dtype));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RunChunkedPrefill(const ChunkedPrefill& prefill, const KvView& kv,

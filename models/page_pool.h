@@ -30,6 +30,9 @@ absl::StatusOr<PagePool> MakePagePool(KvLayout layout, int num_tokens, Backend* 
 // The layout of a model's K/V, without pages yet.
 KvLayout LayoutOf(const ModelConfig& config, DType kv_cache_dtype, int page_size);
 
+// Errors  UNIMPLEMENTED: K/V of this type do not serve the attention of a layer; names both
+absl::Status CheckKvType(const ModelConfig& config, DType kv_cache_dtype);
+
 // One sequence's tokens, computed in steps of at most `chunk_size`.
 struct ChunkedPrefill {
   std::span<const int32_t> tokens;

@@ -38,6 +38,7 @@ double ToleranceOf(DType dtype) {
     case DType::kBF16: return kToleranceBf16;
     case DType::kI8: return kToleranceInt8;
     case DType::kI4: return kToleranceInt4;
+    case DType::kFx16: return kToleranceFp16;  // K/V alone; V is fp16
   }
   LSSAR_CHECK(false);
 }
@@ -68,7 +69,7 @@ double Tolerance(const Conditioning& conditioning, DType kv_cache_dtype, DType d
   const double int8 =
       std::max(kLeastToleranceInt8, kRoundingFactor * conditioning.int8 + arithmetic);
   double tolerance = std::max(kToleranceFp32, arithmetic);
-  if (kv_cache_dtype == DType::kF16) {
+  if (kv_cache_dtype == DType::kF16 || kv_cache_dtype == DType::kFx16) {
     tolerance = std::max(kLeastToleranceFp16, kRoundingFactor * conditioning.fp16 + arithmetic);
   }
   if (kv_cache_dtype == DType::kI8) tolerance = int8;
@@ -201,6 +202,7 @@ absl::StatusOr<SelfCheckReport> SelfCheck(const std::string& directory,
   const std::string path = StrCat(directory, "/golden.safetensors");
   SelfCheckReport report{.tolerance = Tolerance(kv_cache_dtype, checkpoint.dtype)};
   if (access(path.c_str(), F_OK) != 0) return report;
+  RETURN_IF_ERROR(CheckKvType(checkpoint.config, kv_cache_dtype));
   ASSIGN_OR_RETURN(const TensorFile file, TensorFile::Open(path));
   ASSIGN_OR_RETURN(const std::optional<Conditioning> conditioning, ReadConditioning(file));
   if (conditioning) report.tolerance = Tolerance(*conditioning, kv_cache_dtype, checkpoint.dtype);

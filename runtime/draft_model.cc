@@ -74,6 +74,7 @@ class DraftTask final : public SequenceTask {
 absl::StatusOr<std::unique_ptr<KvCache>> MakePool(const ModelConfig& config, int num_pages,
                                                   EngineOptions options, Backend* backend) {
   RETURN_IF_ERROR(CheckDraftBackend(backend));
+  options.kv_cache_dtype = DraftKvType(config, options.kv_cache_dtype);
   KvLayout layout = LayoutOf(config, options.kv_cache_dtype, options.page_size);
   RETURN_IF_ERROR(backend->FitLayout(layout));
   options.kv_cache_bytes = num_pages * int64_t(layout.PageBytes());
@@ -90,6 +91,10 @@ absl::StatusOr<std::unique_ptr<KvCache>> MakePool(const ModelConfig& config, int
 }
 
 }  // namespace
+
+DType DraftKvType(const ModelConfig& draft, DType kv_cache_dtype) {
+  return CheckKvType(draft, kv_cache_dtype).ok() ? kv_cache_dtype : DType::kF16;
+}
 
 absl::Status CheckDraftCheckpoint(const Checkpoint& served, const Checkpoint& draft) {
   if (draft.config.vocab_size != served.config.vocab_size) {

@@ -20,6 +20,10 @@
 
 namespace lssar {
 
+// The K/V type of the draft model: the served model's, or fp16 where the draft model's attention
+// does not run on that. It changes what is drafted, never what is served.
+DType DraftKvType(const ModelConfig& draft, DType kv_cache_dtype);
+
 // Whether `draft` can draft for `served`: both give their token ids the same meaning.
 // Errors  INVALID_ARGUMENT: the vocabularies differ in size, the tokenizers differ by their hash,
 //         or one of the two has none; the message has both values

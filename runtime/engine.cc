@@ -27,10 +27,6 @@ absl::Status CheckRange(const char* name, T value, limits::Range<T> range) {
       StrCat(name, " = ", value, " is outside [", range.min, ", ", range.max, "]"));
 }
 
-// The element types of K and V that are served. bf16 stores unit vectors with the largest error: as
-// int8, in twice the bytes.
-constexpr bool IsKvType(DType type) { return type != DType::kBF16; }
-
 absl::Status CheckOptions(const EngineOptions& options) {
   RETURN_IF_ERROR(CheckRange("max_model_len", options.max_model_len, limits::kMaxModelLen));
   RETURN_IF_ERROR(CheckRange("max_num_seqs", options.max_num_seqs, limits::kMaxNumSeqs));
@@ -58,9 +54,10 @@ absl::Status CheckOptions(const EngineOptions& options) {
     return absl::InvalidArgumentError(
         StrCat("page_size = ", options.page_size, " is not a power of two"));
   }
-  if (!IsKvType(options.kv_cache_dtype)) {
-    return absl::InvalidArgumentError(StrCat("kv_cache_dtype = ", NameOf(options.kv_cache_dtype),
-                                             ": K and V are stored as fp16, fp32 or int8 only"));
+  if (!HoldsKv(options.kv_cache_dtype)) {
+    return absl::InvalidArgumentError(
+        StrCat("kv_cache_dtype = ", NameOf(options.kv_cache_dtype),
+               ": K and V are stored as fp16, fp32, int8 or fx16 only"));
   }
   const bool has_draft_model = options.speculative_method == SpeculativeMethod::kDraftModel;
   if (has_draft_model != (options.draft_checkpoint != nullptr)) {

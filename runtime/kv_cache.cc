@@ -108,6 +108,7 @@ absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const ModelConfig& conf
                                                          const EngineOptions& options,
                                                          Backend* backend) {
   KvLayout layout = LayoutOf(config, options.kv_cache_dtype, options.page_size);
+  RETURN_IF_ERROR(CheckKvType(config, options.kv_cache_dtype));
   RETURN_IF_ERROR(backend->FitLayout(layout));
   const auto page_bytes = int64_t(layout.PageBytes());
   const int64_t pages_needed = layout.PagesFor(options.max_model_len);
@@ -124,7 +125,7 @@ absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const ModelConfig& conf
   }
   layout.num_pages = int(num_pages);
   ASSIGN_OR_RETURN(std::unique_ptr<Buffer> k, backend->Allocate(layout.PoolBytes()));
-  ASSIGN_OR_RETURN(std::unique_ptr<Buffer> v, backend->Allocate(layout.PoolBytes()));
+  ASSIGN_OR_RETURN(std::unique_ptr<Buffer> v, backend->Allocate(layout.ValuePoolBytes()));
   return std::unique_ptr<KvCache>(new KvCache(backend, layout, std::move(k), std::move(v)));
 }
 

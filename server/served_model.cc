@@ -21,7 +21,8 @@ absl::StatusOr<std::unique_ptr<Backend>> OpenDevice(const BackendOptions& option
                       StrCat("--device ", options.name, ": ", backend.status().message()));
 }
 
-// Errors  UNIMPLEMENTED: the backend does not support the KV cache type; names those it supports
+// Errors  UNIMPLEMENTED: the KV cache type does not serve the model's attention, or the backend
+//         does not support it; names those it supports
 absl::Status CheckKvCacheType(const ModelConfig& config, const ModelOptions& options,
                               const Backend& backend) {
   const auto fit = [&](DType kv_cache_dtype) {
@@ -29,11 +30,16 @@ absl::Status CheckKvCacheType(const ModelConfig& config, const ModelOptions& opt
     return backend.FitLayout(layout);
   };
   const DType wanted = options.engine.kv_cache_dtype;
+  const absl::Status of_model = CheckKvType(config, wanted);
+  if (!of_model.ok()) {
+    return absl::Status(of_model.code(), StrCat("--kv-cache-dtype ", std::string(NameOf(wanted)),
+                                                ": ", of_model.message()));
+  }
   const absl::Status status = fit(wanted);
   if (status.ok()) return status;
   std::vector<std::string> supported;
-  for (const DType other : {DType::kF16, DType::kF32, DType::kI8}) {
-    if (fit(other).ok()) supported.emplace_back(NameOf(other));
+  for (const DType other : {DType::kF16, DType::kF32, DType::kI8, DType::kFx16}) {
+    if (CheckKvType(config, other).ok() && fit(other).ok()) supported.emplace_back(NameOf(other));
   }
   if (supported.empty()) {
     return absl::Status(status.code(),
@@ -63,7 +69,8 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> LoadDraft(const ModelOptions& option
     auto draft = std::make_unique<Checkpoint>(std::move(loaded));
     RETURN_IF_ERROR(CheckDraftCheckpoint(served, *draft));
     RETURN_IF_ERROR(SelfCheck(options.draft_directory, *draft, backend,
-                              options.engine.kv_cache_dtype, options.engine.page_size)
+                              DraftKvType(draft->config, options.engine.kv_cache_dtype),
+                              options.engine.page_size)
                         .status());
     return draft;
   };

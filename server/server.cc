@@ -338,7 +338,8 @@ void Server::State::LogServing() const {
     fields["draft_model"] = draft->Model().name;
     fields["draft_hash"] = draft->Model().hash;
     fields["draft_dtype"] = NameOf(draft->Model().dtype);
-    fields["draft_kv_mib"] = int64_t(draft->Layout().PoolBytes()) * 2 >> 20;
+    fields["draft_kv_mib"] =
+        int64_t(draft->Layout().PoolBytes() + draft->Layout().ValuePoolBytes()) >> 20;
   }
   if (Backend* const backend = model->GetBackend(); backend != nullptr) {
     fields["device"] = backend->Name();

@@ -25,6 +25,7 @@
 #include "kernels/cpu/attention_plan.h"
 #include "kernels/cpu/float_math-inl.h"
 #include "kernels/cpu/kv_head-inl.h"
+#include "kernels/two_planes.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lssar {
@@ -237,26 +238,29 @@ struct ChunkStats {
 };
 
 // Adds a row's first `count` scores of a tile, or of one vector of it, to the chunk's stats.
-// first_vector: of the scores, in their tile.
-HWY_INLINE void AddBase2(const float* scores, size_t first_vector, size_t count,
-                         ChunkStats& stats) {
+// first_vector: of the scores, in their tile. The maximum is of of_max(i, y), y the scores from i
+// on.
+template <class OfMax>
+HWY_INLINE void AddBase2(const float* scores, size_t first_vector, size_t count, ChunkStats& stats,
+                         const OfMax& of_max) {
   const ScoreTag d;
-  const auto add = [&](size_t v, ScoreVec y, ScoreVec t) {
+  const auto add = [&](size_t v, ScoreVec y, ScoreVec t, ScoreVec bounded) {
     ScoreVec& product = stats.product[v];
-    product = hn::MulAdd(product, t, hn::Add(product, t));
+    product = FusedMulAdd(d, product, t, hn::Add(product, t));
     stats.sum[v] = hn::Add(stats.sum[v], AtLeast(d, 0.0f, y));
-    stats.max = hn::Max(stats.max, y);
+    stats.max = hn::Max(stats.max, bounded);
   };
   size_t i = 0;
   for (; i + kScoreLanes <= count; i += kScoreLanes) {
     const ScoreVec y = hn::LoadU(d, scores + i);
-    add((first_vector + i / kScoreLanes) % kSumVectors, y, Exp2OfNegativeAbs(d, y));
+    add((first_vector + i / kScoreLanes) % kSumVectors, y, Exp2OfNegativeAbs(d, y), of_max(i, y));
   }
   if (i < count) {
     const auto is_key = hn::FirstN(d, count - i);
     const ScoreVec y = hn::IfThenElse(is_key, hn::LoadU(d, scores + i), hn::Set(d, kLeastScore));
     add((first_vector + i / kScoreLanes) % kSumVectors, y,
-        hn::IfThenElseZero(is_key, Exp2OfNegativeAbs(d, y)));
+        hn::IfThenElseZero(is_key, Exp2OfNegativeAbs(d, y)),
+        hn::IfThenElse(is_key, of_max(i, y), hn::Set(d, kLeastScore)));
   }
 }
 
@@ -297,7 +301,7 @@ HWY_INLINE void ApplyPhi(StageOne stage, float* scores, size_t first_vector, siz
                          size_t capacity, ChunkStats& stats) {
   const ScoreTag d;
   if (stage.is_base_2) {
-    AddBase2(scores, first_vector, count, stats);
+    AddBase2(scores, first_vector, count, stats, [](size_t, ScoreVec y) { return y; });
   } else if (stage.phi == Phi::kSoftplus) {  // no kind with softplus has a shift
     MapScores(
         scores, count, capacity, kLeastPhi, [&](ScoreVec s) { return Softplus(d, s); },
@@ -401,11 +405,8 @@ HWY_INLINE float ThresholdOf(const RowWeighting& row, float peak, float floor) {
   return std::nextafter(float(threshold), -std::numeric_limits<float>::infinity());
 }
 
-// A peak x_m is a difference of fp32 numbers near 1, and the error of a weight is p / x_m times
-// their rounding error. A row whose peak is below FlatPeak is flat: its scores are computed again
-// in double. About 2% of the rows of a trained model are flat, nearly all among the first dozens of
-// a prompt.
-HWY_INLINE float FlatPeak(double p) { return float(0.03 * std::min(p, 15.0)); }
+// The error of a weight is p / x_m times the rounding error of x_m. A row whose peak x_m is below
+// FlatPeak (two_planes.h) is flat: its scores are computed again in double.
 
 // Below this a row is degenerate for every rounding error of its peak.
 constexpr float kCertainlyDegeneratePeak = kDegeneratePeak / 2;
@@ -413,8 +414,8 @@ constexpr float kCertainlyDegeneratePeak = kDegeneratePeak / 2;
 // x = N a - o.
 HWY_INLINE ScoreVec ReweightX(const RowWeighting& row, ScoreVec phi) {
   const ScoreTag d;
-  const ScoreVec x = hn::MulSub(hn::Set(d, row.gain), phi, hn::Set(d, row.offset));
-  return hn::MulAdd(hn::Set(d, row.gain_rest), phi, x);
+  const ScoreVec x = FusedMulAdd(d, hn::Set(d, row.gain), phi, hn::Set(d, -row.offset));
+  return FusedMulAdd(d, hn::Set(d, row.gain_rest), phi, x);
 }
 
 // True if Score leaves the scores, in units of ln 2 (StageOne).
@@ -757,7 +758,7 @@ HWY_INLINE void SumSurvivors(const Survivors& list, const ChunkValues<T>& values
     for (size_t v = 0; v < kVectors; ++v) {
       const ScoreVec value = kTail ? LoadWideFirst(from + v * kScoreLanes, head_dim - first_dim)
                                    : LoadWide(from + v * kScoreLanes);
-      chunk[v] = hn::MulAdd(w, value, chunk[v]);
+      chunk[v] = FusedMulAdd(d, w, value, chunk[v]);
     }
   }
   for (size_t v = 0; v < kVectors; ++v) {

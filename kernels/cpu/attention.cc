@@ -12,12 +12,14 @@
 
 #include "base/check.h"
 #include "kernels/attention_math.h"
+#include "kernels/two_planes.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/attention-inl.h"
+#include "kernels/cpu/attention_fixed-inl.h"
 #include "kernels/cpu/attention_score-inl.h"
 #include "kernels/cpu/attention_weigh-inl.h"
 #include "kernels/cpu/attention_work-inl.h"
@@ -33,17 +35,25 @@ void Reduce(Work<T>& work, const ReweightPower& power) {
   const ItemValues& values = work.values;
   const bool is_exp = work.args.spec.Form().phi == Phi::kExp;
   for (int row = 0; row < work.item.num_rows; ++row) {
+    const int num_keys = work.item.NumKeys(row);
+    const bool is_refined = kIsFixed<T> && num_keys > kShortRowKeys;
+    const float* maxima = is_refined ? values.refined_max : values.max;
     float max = std::numeric_limits<float>::lowest();
     for (int split = 0; split < work.item.NumSplits(); ++split) {
-      max = std::max(max, values.max[values.AtSplit(row, split)]);
+      max = std::max(max, maxima[values.AtSplit(row, split)]);
     }
     double sum = 0;
     for (int split = 0; split < work.item.NumSplits(); ++split) {
       const size_t at = values.AtSplit(row, split);
       sum += values.sum[at] * (is_exp ? std::exp(double{values.max[at]} - double{max}) : 1.0);
     }
-    const int num_keys = work.item.NumKeys(row);
     work.weightings[row] = ReduceRow(work.args.spec, power, num_keys, max, sum);
+    if constexpr (kIsFixed<T>) {
+      if (is_refined && RefineRuleOf(work, row, power).is_flat) {
+        work.weightings[row].rule = WeightRule::kRatio;
+        work.weightings[row].threshold = power.Floor();
+      }
+    }
     if (work.weightings[row].rule != WeightRule::kRatio) continue;
 
     double exact_sum = 0, exact_max = 0;
@@ -110,21 +120,34 @@ class AttentionRun {
   // Computes a whole item, or Score of one split.
   void RunFirst(const AttentionTask& task, int thread_idx) const {
     Work<T> work = WorkOn(task.item_idx, thread_idx);
-    ScaleQueries(work);
+    ReadQueries(work);
     if (work.item.is_shared) {
       Score(work, task.split);
       return;
     }
     for (int split = 0; split < work.item.NumSplits(); ++split) Score(work, split);
+    if constexpr (kIsFixed<T>) {
+      for (int split = 0; split < work.item.NumSplits(); ++split) Refine(work, split, power_);
+    }
     Reduce(work, power_);
     for (int split = 0; split < work.item.NumSplits(); ++split) Weigh(work, split, power_);
     Merge(work);
     Count(work);
   }
 
+  // Fx16: the candidates of one split.
+  void RunRefine(const AttentionTask& task, int thread_idx) const {
+    if constexpr (kIsFixed<T>) {
+      const Work<T> work = WorkOn(task.item_idx, thread_idx);
+      ReadQueries(work);
+      Refine(work, task.split, power_);
+    }
+  }
+
   // Every split repeats Reduce: a few additions cost less than waiting for another thread.
   void RunWeigh(const AttentionTask& task, int thread_idx) const {
     Work<T> work = WorkOn(task.item_idx, thread_idx);
+    if constexpr (kIsFixed<T>) ReadQueries(work);  // for flat rows
     Reduce(work, power_);
     Weigh(work, task.split, power_);
   }
@@ -136,6 +159,14 @@ class AttentionRun {
   }
 
  private:
+  static void ReadQueries(const Work<T>& work) {
+    if constexpr (kIsFixed<T>) {
+      FixQueries(work);
+    } else {
+      ScaleQueries(work);
+    }
+  }
+
   Work<T> WorkOn(int item_idx, int thread_idx) const {
     const AttentionItem& item = plan_.items[Size(item_idx)];
     const int head_dim = args_.kv.layout.head_dim;
@@ -166,6 +197,11 @@ void RunAttention(const AttentionArgs& args, ThreadPool& pool, Scratch& scratch,
   pool.ParallelFor(int64_t(plan.first_tasks.size()), [&](int64_t i, int thread_idx) {
     run.RunFirst(plan.first_tasks[size_t(i)], thread_idx);
   });
+  if constexpr (kIsFixed<T>) {
+    pool.ParallelFor(int64_t(plan.split_tasks.size()), [&](int64_t i, int thread_idx) {
+      run.RunRefine(plan.split_tasks[size_t(i)], thread_idx);
+    });
+  }
   pool.ParallelFor(int64_t(plan.split_tasks.size()), [&](int64_t i, int thread_idx) {
     run.RunWeigh(plan.split_tasks[size_t(i)], thread_idx);
   });
@@ -180,6 +216,7 @@ void AttentionOfTarget(const AttentionArgs& args, ThreadPool& pool, Scratch& scr
     case DType::kF32: return RunAttention<float>(args, pool, scratch, plan);
     case DType::kF16: return RunAttention<hwy::float16_t>(args, pool, scratch, plan);
     case DType::kI8: return RunAttention<int8_t>(args, pool, scratch, plan);
+    case DType::kFx16: return RunAttention<Fx16>(args, pool, scratch, plan);
     case DType::kBF16:
     case DType::kI4: break;
   }
@@ -207,6 +244,7 @@ void AttentionOnCpu(const AttentionArgs& args, ThreadPool& pool, Scratch& scratc
   LSSAR_CHECK(args.layer >= 0 && args.layer < layout.num_layers);
   LSSAR_CHECK(std::has_single_bit(unsigned(layout.page_size)));
   LSSAR_CHECK(layout.page_size >= kMinPageSize && layout.page_size <= kMaxPageSize);
+  LSSAR_CHECK(CheckKvType(args.spec, layout.dtype).ok());
   for (const SequenceSlice& sequence : args.rows->sequences) {
     LSSAR_CHECK(sequence.num_rows >= 1 && sequence.first_position >= 0);
     LSSAR_CHECK(sequence.pages.size() >=

@@ -45,7 +45,7 @@ size_t ItemValues::NumFloats(const AttentionItem& item, int head_dim) {
   const size_t rows = size_t(item.PaddedRows());
   const size_t num_stats = RoundUp(rows * size_t(item.NumSplits()), kVectorFloats);
   const size_t padded_dim = RoundUp(size_t(head_dim), kVectorFloats);
-  return num_stats * (3 * (sizeof(double) / sizeof(float)) + 1 + padded_dim) +
+  return num_stats * (3 * (sizeof(double) / sizeof(float)) + 2 + padded_dim) +
          rows * RowStride(item);
 }
 
@@ -58,7 +58,8 @@ ItemValues::ItemValues(const AttentionItem& item, int head_dim, float* scratch)
   weight_sum = sum + num_stats;
   num_read = reinterpret_cast<int64_t*>(weight_sum + num_stats);
   max = reinterpret_cast<float*>(num_read + num_stats);
-  scores = max + num_stats;
+  refined_max = max + num_stats;
+  scores = refined_max + num_stats;
   partial = scores + size_t(padded_rows) * row_stride;
 }
 

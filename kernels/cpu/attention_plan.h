@@ -95,7 +95,8 @@ struct ItemValues {
   double* sum = nullptr;         // [split][row] of phi
   double* weight_sum = nullptr;  // [split][row] of u^p
   int64_t* num_read = nullptr;   // [split][row] non-zero weights
-  float* max = nullptr;          // [split][row] of phi; of scores if phi is e^s
+  float* max = nullptr;          // [split][row] of phi; of scores if phi is e^s or fx16
+  float* refined_max = nullptr;  // [split][row] fx16: of the candidates' scores; max: lower bounds
   float* scores = nullptr;       // [row][row_stride]: Score writes phi, Weigh replaces it by u^p
   float* partial = nullptr;      // [split][row][padded_dim] sums of u^p v
 };

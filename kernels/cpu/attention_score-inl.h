@@ -17,6 +17,7 @@
 #include "hwy/highway.h"
 #include "kernels/attention_math.h"
 #include "kernels/cpu/attention-inl.h"
+#include "kernels/cpu/attention_fixed-inl.h"
 #include "kernels/cpu/attention_work-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -47,16 +48,16 @@ void ScaleQueries(const Work<T>& work) {
 // Sets the addresses of the tile's vectors of keys. Vectors past the last key repeat the last
 // vector: its memory is readable, and its scores are not used.
 template <typename T>
-void FindTile(const KvHead<T>& kv, int first_key, int num_keys, const T** vectors,
+void FindTile(const KvHead<T>& kv, int first_key, int num_keys, const KeyOf<T>** vectors,
               const float** scales) {
   constexpr int kLanes = int(kScoreLanes);
   const int end = first_key + int(kTileKeys);
   if (end <= num_keys && kv.InOnePage(first_key, end - 1)) {
-    const T* first = kv.Key(first_key);
+    const KeyOf<T>* first = kv.Key(first_key);
     const float* first_scales = kv.KeyScales(first_key);
     for (size_t v = 0; v < kTileVectors; ++v) {
-      vectors[v] = first + v * kScoreLanes;
-      scales[v] = kHasScales<T> ? first_scales + v * kScoreLanes : nullptr;
+      vectors[v] = first + v * kScoreLanes * kKeyElements<T>;
+      scales[v] = kKeysHaveScales<T> ? first_scales + v * kScoreLanes : nullptr;
     }
     return;
   }
@@ -70,29 +71,37 @@ void FindTile(const KvHead<T>& kv, int first_key, int num_keys, const T** vector
 
 // Prefetch distance of a decode step, in bytes of keys; measured (BENCHMARKS.md).
 template <typename T>
-constexpr size_t kBytesAhead = kHasScales<T> ? size_t{12} << 10 : size_t{8} << 10;
+constexpr size_t kBytesAhead = kKeysHaveScales<T> ? size_t{12} << 10 : size_t{8} << 10;
 
 // Writes the dot products of kRows rows from first_row on with the tile's keys to scores +
 // first_key. kStreams: as in DotTile.
 template <size_t kRows, bool kStreams, typename T, class Meanwhile>
-void DotDecodeTile(const Work<T>& work, int first_row, int first_key, const KeyTile<T>& tile,
+void DotDecodeTile(const Work<T>& work, int first_row, int first_key, const KeyTile<KeyOf<T>>& tile,
                    const Meanwhile& meanwhile) {
-  constexpr size_t kVectors = kRows == 1 ? kRowVectors : kGroupVectors;
-  const float* q = work.task.q + Size(first_row) * work.HeadDim();
+  constexpr size_t kVectors = kIsFixed<T>  ? kFixedVectors<kRows>
+                              : kRows == 1 ? kRowVectors
+                                           : kGroupVectors;
+  [[maybe_unused]] const float* q = work.task.q + Size(first_row) * work.HeadDim();
   float* scores = work.values.Scores(first_row) + first_key;
   for (size_t v = 0; v < kTileVectors; v += kVectors) {
-    const KeyTile<T> keys{.vectors = tile.vectors + v,
-                          .stride = tile.stride,
-                          .scales = tile.scales == nullptr ? nullptr : tile.scales + v,
-                          .ahead = tile.ahead + v};
-    DotTile<kRows, kVectors, kStreams>(q, work.HeadDim(), keys, scores + v * kScoreLanes,
-                                       work.values.row_stride, [&](size_t i) { meanwhile(v + i); });
+    const KeyTile<KeyOf<T>> keys{.vectors = tile.vectors + v,
+                                 .stride = tile.stride,
+                                 .scales = tile.scales == nullptr ? nullptr : tile.scales + v,
+                                 .ahead = tile.ahead + v};
+    const auto of_tile = [&](size_t i) { meanwhile(v + i); };
+    if constexpr (kIsFixed<T>) {
+      FixedTile<kRows, kVectors, kStreams>(work, first_row, keys, scores + v * kScoreLanes,
+                                           of_tile);
+    } else {
+      DotTile<kRows, kVectors, kStreams>(q, work.HeadDim(), keys, scores + v * kScoreLanes,
+                                         work.values.row_stride, of_tile);
+    }
   }
 }
 
 template <bool kStreams, typename T, class Meanwhile>
-void DotDecodeGroup(const Work<T>& work, int first_row, int first_key, const KeyTile<T>& tile,
-                    const Meanwhile& meanwhile) {
+void DotDecodeGroup(const Work<T>& work, int first_row, int first_key,
+                    const KeyTile<KeyOf<T>>& tile, const Meanwhile& meanwhile) {
   static_assert(kGroupRows == 4);
   switch (work.item.GroupRows(first_row)) {
     case 1: return DotDecodeTile<1, kStreams>(work, first_row, first_key, tile, meanwhile);
@@ -107,19 +116,19 @@ void DotDecodeGroup(const Work<T>& work, int first_row, int first_key, const Key
 // the others find them in L1.
 template <typename T, class Meanwhile>
 void ScoreDecodeTile(const Work<T>& work, int first_key, const Meanwhile& meanwhile) {
-  const T* vectors[kTileVectors];
+  const KeyOf<T>* vectors[kTileVectors];
   const float* scales[kTileVectors];
   FindTile(work.kv, first_key, work.item.MaxKeys(), vectors, scales);
-  const size_t tile_bytes = kTileKeys * work.HeadDim() * sizeof(T);
+  const size_t tile_bytes = kTileKeys * work.HeadDim() * sizeof(KeyOf<T>);
   const size_t keys_ahead = std::max(size_t{1}, kBytesAhead<T> / tile_bytes) * kTileKeys;
-  const T* ahead[kTileVectors];
+  const KeyOf<T>* ahead[kTileVectors];
   const float* scales_ahead[kTileVectors];
   FindTile(work.kv, first_key + int(keys_ahead), work.item.MaxKeys(), ahead, scales_ahead);
-  for (size_t v = 0; kHasScales<T> && v < kTileVectors; ++v) hwy::Prefetch(scales_ahead[v]);
-  const KeyTile<T> tile{.vectors = vectors,
-                        .stride = work.kv.KeyStride(),
-                        .scales = kHasScales<T> ? scales : nullptr,
-                        .ahead = ahead};
+  for (size_t v = 0; kKeysHaveScales<T> && v < kTileVectors; ++v) hwy::Prefetch(scales_ahead[v]);
+  const KeyTile<KeyOf<T>> tile{.vectors = vectors,
+                               .stride = work.kv.KeyStride(),
+                               .scales = kKeysHaveScales<T> ? scales : nullptr,
+                               .ahead = ahead};
   DotDecodeGroup<true>(work, 0, first_key, tile, meanwhile);
   for (int row = kGroupRows; row < work.item.num_rows; row += kGroupRows) {
     DotDecodeGroup<false>(work, row, first_key, tile, [](size_t) {});
@@ -130,15 +139,18 @@ void ScoreDecodeTile(const Work<T>& work, int first_key, const Meanwhile& meanwh
 // rows converts them on its own: with 32 registers, conversions run beside the multiply-adds of 4
 // rows, and the tile takes half as much of L1.
 template <typename T>
-constexpr bool kWidensTile = !std::is_same_v<T, float> && (HWY_TARGET > HWY_AVX3 || kHasScales<T>);
+constexpr bool kWidensTile =
+    !std::is_same_v<T, float> && !kIsFixed<T> && (HWY_TARGET > HWY_AVX3 || kHasScales<T>);
 
 // Prefetches part `part` of `num_parts` of a tile's keys.
 template <typename T>
-void PrefetchTile(size_t part, size_t num_parts, size_t head_dim, const T* const* vectors,
+void PrefetchTile(size_t part, size_t num_parts, size_t head_dim, const KeyOf<T>* const* vectors,
                   size_t stride) {
-  constexpr size_t kVectorsOfLine = std::max<size_t>(1, 64 / (kScoreLanes * sizeof(T)));
-  const size_t step = (head_dim + num_parts - 1) / num_parts;
-  const size_t end = std::min(head_dim, (part + 1) * step);
+  constexpr size_t kVectorBytes = kScoreLanes * kKeyElements<T> * sizeof(KeyOf<T>);
+  constexpr size_t kVectorsOfLine = std::max<size_t>(1, 64 / kVectorBytes);
+  const size_t num_strides = head_dim / kKeyElements<T>;
+  const size_t step = (num_strides + num_parts - 1) / num_parts;
+  const size_t end = std::min(num_strides, (part + 1) * step);
   for (size_t dim = part * step; dim < end; ++dim) {
     for (size_t v = 0; v < kTileVectors; v += kVectorsOfLine) {
       hwy::Prefetch(vectors[v] + dim * stride);
@@ -149,14 +161,20 @@ void PrefetchTile(size_t part, size_t num_parts, size_t head_dim, const T* const
 // Writes the dot products of a group of rows with the tile's keys to scores + first_key.
 template <typename T, typename Key>
 void DotBlockGroup(const Work<T>& work, int first_row, int first_key, const KeyTile<Key>& tile) {
-  for (size_t v = 0; v < kTileVectors; v += kGroupVectors) {
+  constexpr size_t kVectors = kIsFixed<T> ? kFixedVectors<Size(kGroupRows)> : kGroupVectors;
+  for (size_t v = 0; v < kTileVectors; v += kVectors) {
     const KeyTile<Key> keys{.vectors = tile.vectors + v,
                             .stride = tile.stride,
                             .scales = tile.scales == nullptr ? nullptr : tile.scales + v};
-    DotTile<Size(kGroupRows), kGroupVectors, /*kStreams=*/false>(
-        work.task.q + Size(first_row) * work.HeadDim(), work.HeadDim(), keys,
-        work.values.Scores(first_row) + first_key + v * kScoreLanes, work.values.row_stride,
-        [](size_t) {});
+    float* scores = work.values.Scores(first_row) + first_key + v * kScoreLanes;
+    if constexpr (kIsFixed<T>) {
+      FixedTile<Size(kGroupRows), kVectors, /*kStreams=*/false>(work, first_row, keys, scores,
+                                                                [](size_t) {});
+    } else {
+      DotTile<Size(kGroupRows), kVectors, /*kStreams=*/false>(
+          work.task.q + Size(first_row) * work.HeadDim(), work.HeadDim(), keys, scores,
+          work.values.row_stride, [](size_t) {});
+    }
   }
 }
 
@@ -165,14 +183,14 @@ void DotBlockGroup(const Work<T>& work, int first_row, int first_key, const KeyT
 // in L1 then.
 template <typename T, class Done>
 void ScoreBlockTile(const Work<T>& work, int first_key, const Done& done) {
-  const ScoreTag d;
+  [[maybe_unused]] const ScoreTag d;
   const size_t head_dim = work.HeadDim();
   const size_t stride = work.kv.KeyStride();
-  const T *vectors[kTileVectors], *ahead[kTileVectors];
+  const KeyOf<T>*vectors[kTileVectors], *ahead[kTileVectors];
   const float *scales[kTileVectors], *scales_ahead[kTileVectors];
   FindTile(work.kv, first_key, work.item.MaxKeys(), vectors, scales);
   FindTile(work.kv, first_key + int(kTileKeys), work.item.MaxKeys(), ahead, scales_ahead);
-  const float* wide[kTileVectors];
+  [[maybe_unused]] const float* wide[kTileVectors];
   if constexpr (kWidensTile<T>) {
     for (size_t v = 0; v < kTileVectors; ++v) wide[v] = work.task.tile + v * kScoreLanes;
     for (size_t dim = 0; dim < head_dim; ++dim) {
@@ -182,16 +200,16 @@ void ScoreBlockTile(const Work<T>& work, int first_key, const Done& done) {
       }
     }
   }
-  const float* const* tile_scales = kHasScales<T> ? scales : nullptr;
+  const float* const* tile_scales = kKeysHaveScales<T> ? scales : nullptr;
   const size_t num_groups = Size(work.item.PaddedRows() / kGroupRows);
   for (int row = 0; row < work.item.PaddedRows(); row += kGroupRows) {
-    PrefetchTile(Size(row / kGroupRows), num_groups, head_dim, ahead, stride);
+    PrefetchTile<T>(Size(row / kGroupRows), num_groups, head_dim, ahead, stride);
     if constexpr (kWidensTile<T>) {
       DotBlockGroup(work, row, first_key,
                     KeyTile<float>{.vectors = wide, .stride = kTileKeys, .scales = tile_scales});
     } else {
       DotBlockGroup(work, row, first_key,
-                    KeyTile<T>{.vectors = vectors, .stride = stride, .scales = tile_scales});
+                    KeyTile<KeyOf<T>>{.vectors = vectors, .stride = stride, .scales = tile_scales});
     }
     done(row);
   }
@@ -224,6 +242,26 @@ void AddChunk(const Work<T>& work, StageOne stage, int row, int chunk, int end,
   }
 }
 
+// Applies StageOne to a row's first `count` scores from first_key on: of a tile, or of one vector
+// of it. first_vector: of the scores, in their tile.
+template <typename T>
+HWY_INLINE void ApplyStage(const Work<T>& work, StageOne stage, int row, int first_key,
+                           size_t first_vector, size_t count, size_t capacity, ChunkStats& stats) {
+  if constexpr (kIsFixed<T>) {
+    AddFixed(work, row, first_key, first_vector, count, stats);
+  } else {
+    ApplyPhi(stage, work.values.Scores(row) + first_key, first_vector, count, capacity, stats);
+  }
+}
+
+// Completes the first `count` scores of a tile of a short row (two_planes.h).
+template <typename T>
+HWY_INLINE void CompleteShort(const Work<T>& work, int row, int first_key, int count) {
+  if constexpr (kIsFixed<T>) {
+    if (work.item.NumKeys(row) <= kShortRowKeys) AddLow(work, row, first_key, count);
+  }
+}
+
 // Score of a decode step. The phi of a tile is pure arithmetic: it runs between the dot products of
 // the next tile, so that memory reads never wait for it.
 template <typename T>
@@ -239,10 +277,13 @@ void ScoreDecode(const Work<T>& work, int split) {
     ScoreDecodeTile(work, key, [&](size_t v) {
       if (key == first) return;
       for (int row = 0; row < num_rows; ++row) {
-        float* before = work.values.Scores(row) + (key - kTile) + v * kScoreLanes;
-        ApplyPhi(stage, before, v, kScoreLanes, kScoreLanes, stats[row]);
+        const int before = key - kTile + int(v * kScoreLanes);
+        ApplyStage(work, stage, row, before, v, kScoreLanes, kScoreLanes, stats[row]);
       }
     });
+    for (int row = 0; row < num_rows; ++row) {
+      CompleteShort(work, row, key, std::min(kTile, end - key));
+    }
     if (key % kChunkKeys != 0 || key == first) continue;
     for (int row = 0; row < num_rows; ++row) {
       AddChunk(work, stage, row, key - kChunkKeys, key, stats[row]);
@@ -251,7 +292,7 @@ void ScoreDecode(const Work<T>& work, int split) {
   }
   const int last = (end - 1) / kTile * kTile;
   for (int row = 0; row < num_rows; ++row) {
-    ApplyPhi(stage, work.values.Scores(row) + last, 0, Size(end - last), kTileKeys, stats[row]);
+    ApplyStage(work, stage, row, last, 0, Size(end - last), kTileKeys, stats[row]);
     AddChunk(work, stage, row, last / kChunkKeys * kChunkKeys, end, stats[row]);
   }
 }
@@ -272,8 +313,8 @@ void ScoreBlock(const Work<T>& work, int split) {
         const int group_end = std::min(group + kGroupRows, item.num_rows);
         for (int row = group; row < group_end; ++row) {
           const int count = std::clamp(item.NumKeys(row) - key, 0, int(kTileKeys));
-          ApplyPhi(stages[row], work.values.Scores(row) + key, 0, Size(count), kTileKeys,
-                   stats[row]);
+          CompleteShort(work, row, key, count);
+          ApplyStage(work, stages[row], row, key, 0, Size(count), kTileKeys, stats[row]);
         }
       });
     }

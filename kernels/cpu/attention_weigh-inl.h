@@ -19,6 +19,7 @@
 #include "hwy/highway.h"
 #include "kernels/attention_math.h"
 #include "kernels/cpu/attention-inl.h"
+#include "kernels/cpu/attention_fixed-inl.h"
 #include "kernels/cpu/attention_work-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -31,13 +32,17 @@ template <typename T>
 void ExactChunk(const Work<T>& work, int row, int chunk, int count, double* phi) {
   const AttentionSpec& spec = work.args.spec;
   const int num_keys = work.item.NumKeys(row);
-  const float* q = work.args.q + work.VectorIdx(row);
+  [[maybe_unused]] const float* q = work.args.q + work.VectorIdx(row);
   const double scale = ScaleOf(spec, work.args.kv.layout.head_dim, num_keys);
   double shift = ShiftOf(spec, num_keys);
   if (spec.Form().phi == Phi::kExp) shift -= double{work.weightings[row].max};
   for (int key = 0; key < count; key += kExactKeys) {
-    ExactDots(q, work.HeadDim(), work.kv.Key(chunk + key), work.kv.KeyStride(),
-              work.kv.KeyScales(chunk + key), phi + key);
+    if constexpr (kIsFixed<T>) {
+      FixedExactDots(work, row, chunk + key, phi + key);
+    } else {
+      ExactDots(q, work.HeadDim(), work.kv.Key(chunk + key), work.kv.KeyStride(),
+                work.kv.KeyScales(chunk + key), phi + key);
+    }
   }
   for (int key = 0; key < count; ++key) phi[key] = PhiOf(spec.Form().phi, scale * phi[key] + shift);
 }
@@ -54,9 +59,9 @@ HWY_INLINE void PrefetchValue(const T* value, const float* scale, size_t head_di
 
 // The addresses of the chunk's values, as far as there are keys.
 template <typename T>
-ChunkValues<T> FindChunk(const Work<T>& work, int chunk) {
+ChunkValues<ValueOf<T>> FindChunk(const Work<T>& work, int chunk) {
   const int end = std::min(work.item.MaxKeys(), chunk + kChunkKeys);
-  ChunkValues<T> found;
+  ChunkValues<ValueOf<T>> found;
   for (int key = chunk; key < end; key += kMinPageSize) {
     const int unit = (key - chunk) / kMinPageSize;
     found.values[unit] = work.kv.Value(key) - Size(key - chunk) * work.HeadDim();
@@ -108,7 +113,7 @@ void ReweightDecodeRow(const Work<T>& work, int row, int split, int end,
       Survivors& list = lists[(chunk - first) / kChunkKeys];
       list = FindSurvivors(work, row, chunk, keys);
       keys += list.count;
-      const ChunkValues<T> values = FindChunk(work, chunk);
+      const ChunkValues<ValueOf<T>> values = FindChunk(work, chunk);
       for (size_t i = 0; i < list.count; ++i) {
         const int32_t key = list.keys[i];
         PrefetchValue(values.Value(key, work.HeadDim()),
@@ -139,7 +144,7 @@ void PrefetchPart(const Work<T>& work, int chunk, int part, int num_parts) {
 template <typename T>
 void ReweightBlock(const Work<T>& work, int split, int end, const ReweightPower& power) {
   for (int chunk = split * kSplitKeys; chunk < end; chunk += kChunkKeys) {
-    const ChunkValues<T> values = FindChunk(work, chunk);
+    const ChunkValues<ValueOf<T>> values = FindChunk(work, chunk);
     for (int first = 0; first < work.item.num_rows; first += kGroupRows) {
       const int group_rows = std::min(kGroupRows, work.item.num_rows - first);
       PrefetchPart(work, chunk + kChunkKeys, first / kGroupRows,
@@ -176,9 +181,9 @@ void WeighRow(const Work<T>& work, int row, int split, int chunk) {
 // kPrefetches: for the values of a decode step, which are scattered: no hardware prefetcher
 // predicts them.
 template <size_t kRows, bool kPrefetches, typename T>
-ValueList<T> ListValues(const Work<T>& work, int row, int chunk, size_t num_listed) {
+ValueList<ValueOf<T>> ListValues(const Work<T>& work, int row, int chunk, size_t num_listed) {
   int32_t* keys = work.task.keys + num_listed;
-  const T** values = work.task.values + num_listed;
+  const ValueOf<T>** values = work.task.values + num_listed;
   const size_t count =
       ListKeys<kRows>(work.Weights(row), Size(chunk), Size(chunk + kChunkKeys), keys);
   for (size_t i = 0; i < count; ++i) {
@@ -209,7 +214,7 @@ template <size_t kRows, typename T>
 void WeighDecodeRows(const Work<T>& work, int first_row, int split, int end) {
   constexpr int kChunksAhead = 2;
   const Rows<float> sums{work.values.Partial(first_row, split), work.values.padded_dim};
-  ValueList<T> lists[kSplitKeys / kChunkKeys];
+  ValueList<ValueOf<T>> lists[kSplitKeys / kChunkKeys];
   size_t num_listed = 0;
   const int first = split * kSplitKeys;
   for (int chunk = first; chunk < end + kChunksAhead * kChunkKeys; chunk += kChunkKeys) {
@@ -217,7 +222,7 @@ void WeighDecodeRows(const Work<T>& work, int first_row, int split, int end) {
       for (int row = 0; row < int(kRows); ++row) {
         WeighRow(work, first_row + row, split, chunk);
       }
-      ValueList<T>& list = lists[(chunk - first) / kChunkKeys];
+      ValueList<ValueOf<T>>& list = lists[(chunk - first) / kChunkKeys];
       list = ListValues<kRows, true>(work, first_row, chunk, num_listed);
       num_listed += list.count;
     }
@@ -256,7 +261,7 @@ void WeighBlock(const Work<T>& work, int split, int end) {
       std::fill_n(values.Scores(row) + chunk, kChunkKeys, 0.0f);
     }
     for (int row = 0; row < item.num_rows; row += kGroupRows) {
-      const ValueList<T> list = ListValues<Size(kGroupRows), false>(work, row, chunk, 0);
+      const ValueList<ValueOf<T>> list = ListValues<Size(kGroupRows), false>(work, row, chunk, 0);
       if (list.count == 0) continue;
       SumValuesOfHead<Size(kGroupRows)>(list, work.Weights(row), work.HeadDim(),
                                         {values.Partial(row, split), values.padded_dim});

@@ -11,6 +11,7 @@
 
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
+#include "kernels/cpu/linear_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lssar {
@@ -67,15 +68,15 @@ HWY_INLINE V ExpOfNegative(D d, V x) {
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V LogOnePlus(D d, V t) {
   V poly = hn::Set(d, 0.00332816481f);
-  poly = hn::MulAdd(poly, t, hn::Set(d, -0.020249827f));
-  poly = hn::MulAdd(poly, t, hn::Set(d, 0.0577529505f));
-  poly = hn::MulAdd(poly, t, hn::Set(d, -0.106899604f));
-  poly = hn::MulAdd(poly, t, hn::Set(d, 0.15361274f));
-  poly = hn::MulAdd(poly, t, hn::Set(d, -0.196975829f));
-  poly = hn::MulAdd(poly, t, hn::Set(d, 0.249590487f));
-  poly = hn::MulAdd(poly, t, hn::Set(d, -0.333305606f));
-  poly = hn::MulAdd(poly, t, hn::Set(d, 0.499999347f));
-  return hn::NegMulAdd(hn::Mul(t, t), poly, t);
+  poly = FusedMulAdd(d, poly, t, hn::Set(d, -0.020249827f));
+  poly = FusedMulAdd(d, poly, t, hn::Set(d, 0.0577529505f));
+  poly = FusedMulAdd(d, poly, t, hn::Set(d, -0.106899604f));
+  poly = FusedMulAdd(d, poly, t, hn::Set(d, 0.15361274f));
+  poly = FusedMulAdd(d, poly, t, hn::Set(d, -0.196975829f));
+  poly = FusedMulAdd(d, poly, t, hn::Set(d, 0.249590487f));
+  poly = FusedMulAdd(d, poly, t, hn::Set(d, -0.333305606f));
+  poly = FusedMulAdd(d, poly, t, hn::Set(d, 0.499999347f));
+  return FusedNegMulAdd(d, hn::Mul(t, t), poly, t);
 }
 
 // softplus(s) = max(s, 0) + ln(1 + e^-|s|). NaN stays NaN.
@@ -103,12 +104,12 @@ HWY_INLINE V Exp2OfNegative(D d, V x) {
   const V shifted = hn::Add(x, magic);
   const V r = hn::Sub(x, hn::Sub(shifted, magic));
   V poly = hn::Set(d, 0.00015353362f);
-  poly = hn::MulAdd(poly, r, hn::Set(d, 0.0013398875f));
-  poly = hn::MulAdd(poly, r, hn::Set(d, 0.00961843692f));
-  poly = hn::MulAdd(poly, r, hn::Set(d, 0.0555033237f));
-  poly = hn::MulAdd(poly, r, hn::Set(d, 0.240226477f));
-  poly = hn::MulAdd(poly, r, hn::Set(d, 0.693147182f));
-  poly = hn::MulAdd(poly, r, hn::Set(d, 1.0f));
+  poly = FusedMulAdd(d, poly, r, hn::Set(d, 0.0013398875f));
+  poly = FusedMulAdd(d, poly, r, hn::Set(d, 0.00961843692f));
+  poly = FusedMulAdd(d, poly, r, hn::Set(d, 0.0555033237f));
+  poly = FusedMulAdd(d, poly, r, hn::Set(d, 0.240226477f));
+  poly = FusedMulAdd(d, poly, r, hn::Set(d, 0.693147182f));
+  poly = FusedMulAdd(d, poly, r, hn::Set(d, 1.0f));
   const auto exponent = hn::ShiftLeft<23>(hn::BitCast(d_int, shifted));
   return hn::BitCast(d, hn::Add(hn::BitCast(d_int, poly), exponent));
 }
@@ -123,8 +124,8 @@ HWY_INLINE V Exp2OfNegativeAbs(D d, V y) {
 // Accuracy  3 ULP for y >= -126; below, a positive number of at most 1.7e-38
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V SoftplusOfBase2(D d, V y) {
-  return hn::MulAdd(LogOnePlus(d, Exp2OfNegativeAbs(d, y)), hn::Set(d, kLog2E),
-                    AtLeast(d, 0.0f, y));
+  return FusedMulAdd(d, LogOnePlus(d, Exp2OfNegativeAbs(d, y)), hn::Set(d, kLog2E),
+                     AtLeast(d, 0.0f, y));
 }
 
 // log2(1 + z) for 0 <= z < 2^127. NaN stays NaN.
@@ -140,7 +141,7 @@ HWY_INLINE V Log2OnePlus(D d, V z) {
   const V e = hn::ConvertTo(d, hn::Sub(hn::ShiftRight<23>(bits), hn::Set(d_int, 127)));
   const auto is_large = hn::Ge(z, one);
   const V t = hn::IfThenElse(is_large, hn::Sub(m, one), z);
-  return hn::MulAdd(LogOnePlus(d, t), hn::Set(d, kLog2E), hn::IfThenElseZero(is_large, e));
+  return FusedMulAdd(d, LogOnePlus(d, t), hn::Set(d, kLog2E), hn::IfThenElseZero(is_large, e));
 }
 
 // The other phi of the attention family (attention_spec.h). NaN stays NaN.

@@ -25,9 +25,25 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// True if an element needs its token's scale.
+// Stands for the elements of fx16 pages: keys in two planes of bytes, values in fp16. Other pages
+// are named by their element.
+struct Fx16 {};
+template <typename T>
+constexpr bool kIsFixed = std::is_same_v<T, Fx16>;
+template <typename T>
+using KeyOf = std::conditional_t<kIsFixed<T>, uint8_t, T>;  // Fx16: of the high plane
+template <typename T>
+using ValueOf = std::conditional_t<kIsFixed<T>, hwy::float16_t, T>;
+
+// Adjacent elements of a key.
+template <typename T>
+constexpr size_t kKeyElements = kIsFixed<T> ? 4 : 1;
+
+// True if a value's element needs its token's scale; if a key's does.
 template <typename T>
 constexpr bool kHasScales = std::is_same_v<T, int8_t>;
+template <typename T>
+constexpr bool kKeysHaveScales = kHasScales<T> || kIsFixed<T>;
 
 // One vector of elements, widened to floats, not scaled.
 template <class D, typename T>
@@ -66,39 +82,59 @@ class KvHead {
   KvHead(const AttentionArgs& args, const AttentionItem& item)
       : layout_(args.kv.layout),
         pages_(item.sequence->pages.data()),
-        k_(static_cast<const T*>(args.kv.k)),
-        v_(static_cast<const T*>(args.kv.v)),
-        first_block_(layout_.BlockIndex(args.layer, 0, item.kv_head)),
-        page_stride_(layout_.BlockIndex(0, 1, 0)),
+        k_(static_cast<const char*>(args.kv.k) + FirstBlock(args, item).k * ElementBytes()),
+        v_(static_cast<const char*>(args.kv.v) + FirstBlock(args, item).v * ElementBytes()),
+        key_page_bytes_(layout_.BlockStride() * ElementBytes()),
+        value_page_bytes_(layout_.ValueBlockStride() * ElementBytes()),
         page_shift_(std::countr_zero(unsigned(layout_.page_size))) {}
 
-  // The key's element of dim 0. The next dim is KeyStride() elements further.
-  const T* Key(int key) const { return k_ + Block(key) + layout_.KeyIndex(Slot(key), 0); }
+  // The key's element of dim 0. The next dim is KeyStride() elements further; Fx16: the next 4 dims
+  // of the high plane.
+  const KeyOf<T>* Key(int key) const {
+    const auto* block = reinterpret_cast<const KeyOf<T>*>(KeyBlock(key));
+    return block + size_t(Slot(key)) * kKeyElements<T>;
+  }
   bool InOnePage(int key, int other) const { return (key ^ other) >> page_shift_ == 0; }
-  size_t KeyStride() const { return size_t(layout_.page_size); }
-  const T* Value(int key) const { return v_ + Block(key) + layout_.ValueIndex(Slot(key), 0); }
+  size_t KeyStride() const { return size_t(layout_.page_size) * kKeyElements<T>; }
+  const ValueOf<T>* Value(int key) const {
+    return reinterpret_cast<const ValueOf<T>*>(ValueBlock(key)) + layout_.ValueIndex(Slot(key), 0);
+  }
+
+  // Fx16: the key in the low plane. 63 bytes behind it may be read: scales follow.
+  const uint8_t* LowKey(int key) const {
+    return reinterpret_cast<const uint8_t*>(KeyBlock(key)) + layout_.LowIndex(Slot(key), 0);
+  }
 
   // The scales of the key and of the later keys of its page. Null if elements have no scales.
-  const float* KeyScales(int key) const { return ScalesIn(k_, key); }
-  const float* ValueScales(int key) const { return ScalesIn(v_, key); }
+  const float* KeyScales(int key) const {
+    return kKeysHaveScales<T> ? ScaleIn(KeyBlock(key), key) : nullptr;
+  }
+  const float* ValueScales(int key) const {
+    return kHasScales<T> ? ScaleIn(ValueBlock(key), key) : nullptr;
+  }
 
  private:
-  size_t Block(int key) const {
-    return first_block_ + size_t(pages_[key >> page_shift_]) * page_stride_;
+  static KvBlock FirstBlock(const AttentionArgs& args, const AttentionItem& item) {
+    return args.kv.layout.Block(args.layer, 0, item.kv_head);
+  }
+  size_t ElementBytes() const { return BytesOf(layout_.dtype); }
+  const char* KeyBlock(int key) const {
+    return k_ + size_t(pages_[key >> page_shift_]) * key_page_bytes_;
+  }
+  const char* ValueBlock(int key) const {
+    return v_ + size_t(pages_[key >> page_shift_]) * value_page_bytes_;
   }
   int Slot(int key) const { return key & (layout_.page_size - 1); }
-  const float* ScalesIn(const T* pool, int key) const {
-    if constexpr (!kHasScales<T>) return nullptr;
-    const char* block = reinterpret_cast<const char*>(pool + Block(key));
+  const float* ScaleIn(const char* block, int key) const {
     return reinterpret_cast<const float*>(block + layout_.ScaleIndex(Slot(key)));
   }
 
   const KvLayout& layout_;
   const int32_t* pages_;
-  const T* k_;
-  const T* v_;
-  size_t first_block_;  // of page 0
-  size_t page_stride_;
+  const char* k_;  // the block of page 0
+  const char* v_;
+  size_t key_page_bytes_;
+  size_t value_page_bytes_;
   int page_shift_;
 };
 

@@ -38,6 +38,17 @@ HWY_INLINE V FusedMulAdd(D d, V a, V b, V c) {
 #endif
 }
 
+// c - a * b, rounded once.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V FusedNegMulAdd(D d, V a, V b, V c) {
+#if HWY_NATIVE_FMA
+  (void)d;
+  return hn::NegMulAdd(a, b, c);
+#else
+  return FusedMulAdd(d, hn::Neg(a), b, c);
+#endif
+}
+
 // e^x for x in [-87, 88]. Other x are clamped to this range; the result for NaN is some finite
 // value.
 // Accuracy  1.1 ULP

@@ -55,6 +55,7 @@ struct RowBlock {
           to[k] = float(kInt4Values[Int4Code(k)]) * FloatFromBf16(ScaleBits(k));
         }
         return;
+      case DType::kFx16: break;  // no type of weights
     }
     LSSAR_CHECK(false);
   }
@@ -165,6 +166,7 @@ bool PackBlock(const RowBlock& block, DType stored, std::byte* to) {
     case DType::kBF16: return StoreBits(given, stored, to_bits);
     case DType::kI8: return StoreInt8(given, column, to);
     case DType::kI4: return StoreInt4(given, column, to);
+    case DType::kFx16: break;  // no type of weights
   }
   LSSAR_CHECK(false);
 }
@@ -212,7 +214,9 @@ void CpuMatrix::WidenRow(int row, float* out) const {
     case DType::kBF16: return WidenColumn<uint16_t>(*this, panel, column, FloatFromBf16, out);
     case DType::kI8: return WidenInt8Column(*this, panel, column, out);
     case DType::kI4: return WidenInt4Column(*this, panel, column, out);
+    case DType::kFx16: break;  // no type of weights
   }
+  LSSAR_CHECK(false);
 }
 
 absl::StatusOr<std::unique_ptr<PackedMatrix>> PackForCpu(const MatrixView& view, DType stored,

@@ -131,6 +131,11 @@ float StoreRounded(const float* from, size_t count, DType dtype, uint16_t* bits,
 
 // Stores one head's vector in a pool, with its scale if the page type has scales.
 void StoreVector(const HeadScratch& head, const KvRow& row, size_t head_dim) {
+  if (row.dtype == DType::kFx16) {
+    auto* fixed = reinterpret_cast<int16_t*>(head.bits);
+    row.StoreFixed({fixed, head_dim}, QuantizeFixed({head.unit, head_dim}, fixed));
+    return;
+  }
   char* to = static_cast<char*>(row.pool) + row.first * BytesOf(row.dtype);
   const float scale = StoreRounded(head.unit, head_dim, row.dtype, head.bits, to, row.stride);
   if (row.scale != nullptr) *row.scale = scale;
@@ -205,6 +210,12 @@ void MakeUnit(const RopeWriteArgs& args, const PairLayout& layout, const float* 
 // Prefetches the cache lines of a vector. They are cold in a decode step; in a prompt, the row
 // before has loaded them.
 void FetchRow(const KvRow& row, size_t head_dim) {
+  if (row.dtype == DType::kFx16) {
+    for (size_t dim = 0; dim < head_dim; dim += 4) __builtin_prefetch(row.High(int(dim)), 1);
+    for (size_t dim = 0; dim < head_dim; dim += 64) __builtin_prefetch(row.low + dim, 1);
+    __builtin_prefetch(row.scale, 1);
+    return;
+  }
   char* to = static_cast<char*>(row.pool) + row.first * BytesOf(row.dtype);
   for (size_t i = 0; i < head_dim; ++i) {
     __builtin_prefetch(to + i * row.stride * BytesOf(row.dtype), 1);
@@ -247,7 +258,7 @@ void WriteHeads(const RopeWriteArgs& args, const SequenceSlice& sequence, int ro
     const size_t q_at = size_t(h) * head_dim;
     const int kv_head = h / group_size;
     const bool writes_kv = h % group_size == 0;
-    const size_t block = layout.BlockIndex(args.layer, page, kv_head);
+    const KvBlock block = layout.Block(args.layer, page, kv_head);
     const KvRow key = KeyRow(args.kv, block, slot);
     if (writes_kv && sequence.num_rows == 1) FetchRow(key, head_dim);
     MakeUnit(args, pair_layout, qkv + q_at, args.qk_norm.q, angles, no_angles, head);

@@ -553,6 +553,7 @@ HWY_INLINE WeightFormat FormatOf(DType stored) {
       return {&kQuadsTileFunctions, &kInt4TileFunctions,
               &WidenInt4,           &kPairsTileFunctions<int16_t, kInt4GroupCols>,
               XLayout::kPairs,      kInt4BlockCols};
+    case DType::kFx16: break;  // no type of weights
   }
   LSSAR_CHECK(false);
 }

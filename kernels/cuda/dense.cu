@@ -396,7 +396,8 @@ LSSAR_KERNEL(kThreads) EmbedRows(LSSAR_ARGS(CudaEmbedArgs) args) {
         x = float(static_cast<const int8_t*>(args.table.elements)[at]) *
             args.table.scales[at / kCudaGroupCols];
         break;
-      case DType::kI4: break;  // PackOnDevice refuses it
+      case DType::kI4:
+      case DType::kFx16: break;  // PackOnDevice refuses them
     }
     out[col] = x;
   }
@@ -449,7 +450,8 @@ int StartLinear(const CudaLinearArgs& args, void* stream) {
     case DType::kBF16: return StartLinearOf<Bf16Element>(args, stream);
     case DType::kI8: return StartLinearOf<I8Element>(args, stream);
     case DType::kF32:
-    case DType::kI4: break;
+    case DType::kI4:
+    case DType::kFx16: break;
   }
   return args.num_rows <= 2 ? StartLinearF32<1, 1>(args, stream)
                             : StartLinearF32<8, 2>(args, stream);
@@ -461,7 +463,8 @@ int StartFusedLinear(const CudaFusedLinearArgs& args, void* stream) {
     case DType::kBF16: return StartFusedLinearOf<Bf16Element>(args, stream);
     case DType::kI8: return StartFusedLinearOf<I8Element>(args, stream);
     case DType::kF32:
-    case DType::kI4: break;
+    case DType::kI4:
+    case DType::kFx16: break;
   }
   return kInvalidValue;
 }

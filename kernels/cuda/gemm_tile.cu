@@ -389,7 +389,8 @@ int StartTiledLinear(const CudaLinearArgs& args, void* stream) {
     case DType::kBF16: return StartTile<Bf16Element>(args, stream);
     case DType::kI8: return StartTile<I8Element>(args, stream);
     case DType::kF32:
-    case DType::kI4: break;
+    case DType::kI4:
+    case DType::kFx16: break;
   }
   return kInvalidValue;
 }

@@ -11,6 +11,8 @@
 #include "base/check.h"
 #include "kernels/attention_math.h"
 #include "kernels/kv_rows.h"
+#include "kernels/quantize.h"
+#include "kernels/two_planes.h"
 
 namespace lssar {
 namespace {
@@ -61,6 +63,69 @@ Row StageTwoWeights(const Row& a, double p) {
   return w;
 }
 
+// A row over keys in two planes (fx16): <q, k_j> with q in 16-bit fixed point.
+struct FixedDots {
+  Row exact;  // from both planes
+  Row high;   // from the high plane alone
+  Row bound;  // |exact - high| is at most this
+};
+
+FixedDots DotsOf(const KvHeadView& head, int num_keys, const float* q) {
+  const size_t head_dim = size_t(head.kv.layout.head_dim);
+  std::vector<int16_t> fixed(head_dim);
+  const double q_scale = double{QuantizeFixed({q, head_dim}, fixed.data())};
+  double norm = 0;
+  for (const int16_t x : fixed) norm += std::fabs(double(x));
+  FixedDots dots;
+  for (int j = 0; j < num_keys; ++j) {
+    const KvRow key = KeyRow(head.kv, head.Block(j), head.Slot(j));
+    int64_t high = 0, low = 0;
+    for (size_t dim = 0; dim < head_dim; ++dim) {
+      high += int64_t{fixed[dim]} * key.LoadHigh(int(dim));
+      low += int64_t{fixed[dim]} * key.LoadLow(int(dim));
+    }
+    const double scale = q_scale * double{*key.scale};
+    dots.exact.push_back(scale * double(256 * high + low));
+    dots.high.push_back(scale * 256 * double(high));
+    dots.bound.push_back(scale * 128 * norm);
+  }
+  return dots;
+}
+
+// The weights of a row over fx16 keys, of kind lssar:
+//   short rows (N <= kShortRowKeys)   from both planes
+//   S                 = sum of softplus of the high plane's scores
+//   x_low             = x of the largest lower bound of a score; below FlatPeak, the row is flat:
+//                       from both planes throughout, its sum too
+//   candidates        keys whose upper bound u = x / x_low has a u^p that is not negligible
+//   x_j               = max(0, N softplus(s_j) / S - 1), s_j from both planes, of candidates;
+//                       0 for the other keys
+Row FixedWeights(const AttentionSpec& spec, const KvHeadView& head, int num_keys, const float* q) {
+  LSSAR_CHECK(CheckKvType(spec, DType::kFx16).ok());
+  const int head_dim = head.kv.layout.head_dim;
+  const FixedDots dots = DotsOf(head, num_keys, q);
+  const auto from_both = [&] {
+    return StageTwoWeights(StageOneWeights(spec, dots.exact, head_dim), spec.p);
+  };
+  if (num_keys <= kShortRowKeys) return from_both();
+  const Phi phi = spec.Form().phi;
+  const double scale = ScaleOf(spec, head_dim, num_keys);
+  double sum = 0;
+  for (const double dot : dots.high) sum += PhiOf(phi, scale * dot);
+  const auto x_of = [&](double dot) { return num_keys * PhiOf(phi, scale * dot) / sum - 1; };
+  double x_low = x_of(dots.high[0] - dots.bound[0]);
+  for (size_t j = 1; j < dots.high.size(); ++j) {
+    x_low = std::max(x_low, x_of(dots.high[j] - dots.bound[j]));
+  }
+  if (!(x_low >= double{FlatPeak(spec.p)})) return from_both();
+  const double least = x_low * std::pow(double{kNegligibleWeight}, 1 / spec.p);
+  Row a(dots.high.size());
+  for (size_t j = 0; j < a.size(); ++j) {
+    if (x_of(dots.high[j] + dots.bound[j]) > least) a[j] = PhiOf(phi, scale * dots.exact[j]) / sum;
+  }
+  return StageTwoWeights(a, spec.p);
+}
+
 // out = sum_j w_j v_j over the row's N keys. q, out [head_dim]
 void AttendRow(const AttentionSpec& spec, const KvHeadView& head, int num_keys, const float* q,
                float* out, AttentionStats* counters) {
@@ -81,6 +146,7 @@ void AttendRow(const AttentionSpec& spec, const KvHeadView& head, int num_keys, 
 
 std::vector<double> ReferenceWeights(const AttentionSpec& spec, const KvHeadView& head,
                                      int num_keys, const float* q) {
+  if (head.kv.layout.dtype == DType::kFx16) return FixedWeights(spec, head, num_keys, q);
   const int head_dim = head.kv.layout.head_dim;
   Row dots;  // <q, k_j>
   for (int j = 0; j < num_keys; ++j) {

@@ -21,8 +21,8 @@ struct KvHeadView {
   int kv_head = 0;
 
   int Slot(int token) const { return token % kv.layout.page_size; }
-  size_t Block(int token) const {
-    return kv.layout.BlockIndex(layer, pages[size_t(token / kv.layout.page_size)], kv_head);
+  KvBlock Block(int token) const {
+    return kv.layout.Block(layer, pages[size_t(token / kv.layout.page_size)], kv_head);
   }
 };
 

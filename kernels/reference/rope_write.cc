@@ -66,7 +66,7 @@ void ReferenceRopeWrite(const RopeWriteArgs& args) {
         std::copy(head_q.begin(), head_q.end(), args.q + row * q_floats + head * head_dim);
       }
       for (size_t head = 0; head < size_t(layout.num_kv_heads); ++head) {
-        const size_t block = layout.BlockIndex(args.layer, page, int(head));
+        const KvBlock block = layout.Block(args.layer, page, int(head));
         KeyRow(args.kv, block, slot)
             .Store(HeadVector(k + head * head_dim, rope, args.qk_norm.k, args));
         ValueRow(args.kv, block, slot).Store({v + head * head_dim, head_dim});

@@ -14,6 +14,7 @@
 #include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "kernels/two_planes.h"
 #include "models/attention_override.h"
 #include "runtime/limits.h"
 #include "server/api/fields.h"
@@ -138,6 +139,12 @@ absl::Status ReadAttentionOverride(const v1::AttentionOverride& message,
   if (message.has_p()) change.p = message.p();
   ASSIGN_OR_RETURN(std::vector<AttentionSpec> layers, ChangeAttention(config, change));
   if (IsSameAttention(layers, config.attention)) return absl::OkStatus();
+  for (const AttentionSpec& spec : layers) {
+    const absl::Status status = CheckKvType(spec, context.kv_cache_dtype);
+    if (status.ok()) continue;
+    return absl::Status(status.code(), StrCat("attention_override: ", status.message(),
+                                              " (lssar-server --kv-cache-dtype)"));
+  }
   if (context.backend != nullptr) {
     constexpr std::array kNeeded = {Variant::kAttentionOverride};
     RETURN_IF_ERROR(CheckVariants(*context.backend, kNeeded));
@@ -631,6 +638,7 @@ ParseContext ContextOf(const ServedModel& model, uint64_t default_seed) {
           .max_model_len = model.MaxModelLen(),
           .default_seed = default_seed,
           .allow_attention_override = model.AllowsAttentionOverride(),
+          .kv_cache_dtype = model.GetEngine().Options().kv_cache_dtype,
           .backend = model.GetBackend()};
 }
 

@@ -34,7 +34,8 @@ struct ParseContext {
   uint64_t default_seed = 0;                           // for requests that set none
   int default_max_tokens = limits::kDefaultMaxTokens;  // the same; cut to what is left
   bool allow_attention_override = false;
-  const Backend* backend = nullptr;  // must compute an attention_override; null: all are computed
+  DType kv_cache_dtype = DType::kF16;  // must serve an attention_override
+  const Backend* backend = nullptr;    // must compute an attention_override; null: all are computed
   // Polled during long work; true ends it.
   std::function<bool()> should_stop = [] { return false; };
   // Bytes of one text; 0: as many as max_model_len of the longest token have. A longer text cannot

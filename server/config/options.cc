@@ -80,7 +80,9 @@ Flag IntFlag(const char* name, const char* group, const char* value_name, std::s
 // Names of weight types, "auto" first, and the flag that sets one.
 std::vector<std::string> WeightTypes() {
   std::vector<std::string> types = {"auto"};
-  for (const DTypeInfo& info : kDTypes) types.emplace_back(info.name);
+  for (const DTypeInfo& info : kDTypes) {
+    if (info.holds_weights) types.emplace_back(info.name);
+  }
   return types;
 }
 AssignFlag AssignWeightType(std::optional<DType>* target) {
@@ -98,10 +100,12 @@ std::vector<Flag> MemoryFlags(ModelOptions& options) {
               " (auto: as stored in the checkpoint); default auto"),
        AssignWeightType(&options.dtype)},
       {"kv-cache-dtype", "Memory", "TYPE",
-       "Data type of the KV cache: fp16, fp32 or int8; default fp16",
-       AssignChoice({"fp16", "fp32", "int8"},
+       "Data type of the KV cache: fp16, fp32, int8 or fx16 (models whose attention is lssar: keys "
+       "in 16-bit fixed point, half of whose bytes a step reads for most keys); default fp16",
+       AssignChoice({"fp16", "fp32", "int8", "fx16"},
                     [&engine](size_t i) {
-                      constexpr std::array kTypes = {DType::kF16, DType::kF32, DType::kI8};
+                      constexpr std::array kTypes = {DType::kF16, DType::kF32, DType::kI8,
+                                                     DType::kFx16};
                       engine.kv_cache_dtype = kTypes.at(i);
                     })},
       {"kv-cache-memory", "Memory", "BYTES",

@@ -18,6 +18,7 @@
 #include "base/check.h"
 #include "kernels/backend.h"
 #include "kernels/kv_rows.h"
+#include "kernels/two_planes.h"
 #include "tests/bench/ceilings.h"
 
 namespace lssar::bench {
@@ -42,7 +43,7 @@ class Context {
               .dtype = dtype};
     layout.num_layers = static_cast<int>(1 + kColdBytes / (2 * layout.PoolBytes()));
     k_ = *backend.Allocate(layout.PoolBytes());
-    v_ = *backend.Allocate(layout.PoolBytes());
+    v_ = *backend.Allocate(layout.ValuePoolBytes());
     kv.k = k_->Address();
     kv.v = v_->Address();
     // Blocks of adjacent pages in random order, as in a pool in use.
@@ -55,7 +56,8 @@ class Context {
     }
 
     // Random numbers for one layer, copied to the others.
-    const size_t layer_bytes = layout.PoolBytes() / static_cast<size_t>(layout.num_layers);
+    const size_t key_bytes = layout.PoolBytes() / static_cast<size_t>(layout.num_layers);
+    const size_t value_bytes = layout.ValuePoolBytes() / static_cast<size_t>(layout.num_layers);
     std::normal_distribution<float> normal(0, 1 / std::sqrt(static_cast<float>(kHeadDim)));
     std::vector<float> row(kHeadDim);
     const auto random_row = [&] {
@@ -64,7 +66,7 @@ class Context {
     };
     for (int page = 0; page < layout.num_pages; ++page) {
       for (int head = 0; head < num_kv_heads; ++head) {
-        const size_t block = layout.BlockIndex(0, page, head);
+        const KvBlock block = layout.Block(0, page, head);
         for (int slot = 0; slot < kPageSize; ++slot) {
           KeyRow(kv, block, slot).Store(random_row());
           ValueRow(kv, block, slot).Store(random_row());
@@ -72,9 +74,9 @@ class Context {
       }
     }
     for (int layer = 1; layer < layout.num_layers; ++layer) {
-      const size_t at = static_cast<size_t>(layer) * layer_bytes;
-      std::memcpy(k_->As<char>() + at, kv.k, layer_bytes);
-      std::memcpy(v_->As<char>() + at, kv.v, layer_bytes);
+      const auto at = static_cast<size_t>(layer);
+      std::memcpy(k_->As<char>() + at * key_bytes, kv.k, key_bytes);
+      std::memcpy(v_->As<char>() + at * value_bytes, kv.v, value_bytes);
     }
   }
 
@@ -171,9 +173,10 @@ void Register(int num_threads) {
   };
   constexpr Work kWorks[] = {{1024, 1},  {4096, 1},    {16384, 1},  {16384, 1, 4},
                              {512, 512}, {1024, 1024}, {4096, 512}, {16384, 512}};
-  for (DType dtype : {DType::kF16, DType::kI8, DType::kF32}) {
+  for (DType dtype : {DType::kF16, DType::kFx16, DType::kI8, DType::kF32}) {
     for (const Work& work : kWorks) {
       for (AttentionKind kind : {AttentionKind::kLssar, AttentionKind::kSoftmax}) {
+        if (!CheckKvType({.kind = kind}, dtype).ok()) continue;
         const std::string name = std::string(work.num_rows == 1 ? "decode" : "prefill") + "/" +
                                  std::to_string(work.num_rows) + "_of_" +
                                  std::to_string(work.num_tokens) +

@@ -70,7 +70,7 @@ void BenchModel::FillRandom(int sequence, int to) {
   for (int layer = 0; layer < layout.num_layers; ++layer) {
     for (int head = 0; head < layout.num_kv_heads; ++head) {
       for (int position = 0; position < to; ++position) {
-        const size_t block = layout.BlockIndex(
+        const KvBlock block = layout.Block(
             layer, pages_[size_t(sequence)][size_t(position / layout.page_size)], head);
         KeyRow(pool_.view, block, position % layout.page_size).Store(draw());
         ValueRow(pool_.view, block, position % layout.page_size).Store(draw());

@@ -60,6 +60,7 @@ TEST(TimedBackendTest, CountsThePackedBytesOfEveryProduct) {
   const int32_t first_row = 0;
   for (const DTypeInfo& info : kDTypes) {
     const DType stored = info.dtype;
+    if (!HoldsWeights(stored)) continue;
     const auto matrix =
         *backend.Pack({.elements = w.data(), .num_rows = kRows, .num_cols = kCols}, stored);
     for (int call = 0; call < 2; ++call)

@@ -4,6 +4,7 @@
 
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "kernels/two_planes.h"
 #include "models/config.h"
 #include "models/page_pool.h"
 #include "models/safetensors.h"
@@ -22,6 +23,7 @@ double Tolerance(const GoldenCase& c, DType kv_cache_dtype) {
     case DType::kBF16: return 5e-2 * gain;
     case DType::kI8: return 1.5e-1 * gain;
     case DType::kI4: break;  // no K/V type
+    case DType::kFx16: return 3e-4 * gain;
   }
   return 0;
 }
@@ -181,6 +183,7 @@ absl::StatusOr<GoldenError> RunAttentionCase(const std::string& directory, const
                                              const GoldenSetup& setup) {
   ASSIGN_OR_RETURN(const AttentionSpec spec, SpecOf(wanted));
   RETURN_IF_ERROR(setup.backend->CheckAttention(spec));
+  RETURN_IF_ERROR(CheckKvType(spec, setup.kv_cache_dtype));
   if (wanted.head_dim % 2 != 0) {
     return absl::UnimplementedError(
         StrCat("dim is ", wanted.head_dim, ", must be even: rotary embedding rotates pairs"));

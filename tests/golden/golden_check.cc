@@ -128,7 +128,7 @@ int Main(int argc, char** argv) {
          "reference, cpu, cuda, cuda:N, or cuda-emulated (the GPU kernels, emulated on the host)")
       ->capture_default_str();
   app.add_option("--kv", options.kv, "element type of the K/V pages")
-      ->check(CLI::IsMember({"fp32", "fp16", "int8"}))
+      ->check(CLI::IsMember({"fp32", "fp16", "int8", "fx16"}))
       ->capture_default_str();
   app.add_option("--page-size", options.page_size, "tokens per page")
       ->check(CLI::IsMember({16, 32, 64, 128, 256}))

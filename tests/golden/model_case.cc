@@ -24,6 +24,7 @@ double Tolerance(DType kv_cache_dtype) {
     case DType::kF16: return 5e-2;
     case DType::kBF16:
     case DType::kI4: break;  // no K/V types
+    case DType::kFx16: return 5e-2;
     case DType::kI8: return 6e-1;
   }
   return 0;
@@ -89,6 +90,7 @@ absl::StatusOr<GoldenError> RunModelCase(const std::string& directory, const Gol
   ASSIGN_OR_RETURN(const Checkpoint checkpoint,
                    LoadCheckpoint(folder, setup.backend, {.max_num_batched_tokens = kChunkSize}));
   const ModelConfig& config = checkpoint.config;
+  RETURN_IF_ERROR(CheckKvType(config, setup.kv_cache_dtype));
   ASSIGN_OR_RETURN(const Expected expected,
                    ReadExpected(folder + "/expected.safetensors", config.vocab_size));
   const int num_tokens = int(expected.tokens.size());

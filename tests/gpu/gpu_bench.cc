@@ -174,7 +174,7 @@ class Pool {
     for (int token = 0; token < kContext; ++token) {
       for (int head = 0; head < kHeads; ++head) {
         const size_t at = size_t(token * kHeads + head) * dim;
-        const size_t block = host.layout.BlockIndex(0, token / kPageSize, head);
+        const KvBlock block = host.layout.Block(0, token / kPageSize, head);
         KeyRow(host, block, token % kPageSize).Store({&vectors_.k[at], dim});
         ValueRow(host, block, token % kPageSize).Store({&vectors_.v[at], dim});
       }

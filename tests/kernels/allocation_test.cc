@@ -12,11 +12,13 @@
 namespace lssar {
 namespace {
 
-TEST(AllocationTest, WarmAttentionAndRopeWriteAllocateNothing) {
+class AllocationTest : public testing::TestWithParam<DType> {};
+
+TEST_P(AllocationTest, WarmAttentionAndRopeWriteAllocateNothing) {
   constexpr int kTokens = 4200, kHeads = 2, kDim = 64;
   const std::unique_ptr<Backend> backend = MakeCpu(3);
   const SequenceVectors vectors(kTokens, kHeads, kDim, 1, Content::kNearlyEqualK);
-  const PagedKv kv(*backend, {&vectors}, 64, DType::kF16);
+  const PagedKv kv(*backend, {&vectors}, 64, GetParam());
   // A prefill chunk and a decode row, as of two sequences that share their pages.
   const std::vector<SequenceSlice> sequences{
       {.num_rows = 50, .first_position = 100, .pages = kv.Pages(0)},
@@ -56,6 +58,9 @@ TEST(AllocationTest, WarmAttentionAndRopeWriteAllocateNothing) {
   }
   EXPECT_EQ(num_warm_steps, 30);
 }
+
+INSTANTIATE_TEST_SUITE_P(Pages, AllocationTest, testing::Values(DType::kF16, DType::kFx16),
+                         [](const auto& param) { return std::string(NameOf(param.param)); });
 
 }  // namespace
 }  // namespace lssar

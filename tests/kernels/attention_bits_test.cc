@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/two_planes.h"
 #include "tests/kernels/attention_cases.h"
 #include "tests/kernels/dense_cases.h"
 #include "tests/support/compare.h"
@@ -48,7 +49,7 @@ class AttentionBitsTest : public testing::TestWithParam<std::string> {
     const PagedKv kv(backend, {&sequence_}, page_size, dtype);
     return Attend(backend, spec, {&sequence_}, kv, {{.first = kFirst, .count = kTokens - kFirst}});
   }
-  // Specs that cover every code path of a row, each over fp16 and int8 pages.
+  // Specs that cover every code path of a row, each over fp16, int8 and fx16 pages.
   std::vector<std::pair<AttentionSpec, DType>> SpecsAndTypes() const {
     std::vector<std::pair<AttentionSpec, DType>> all;
     for (const AttentionSpec& spec : {AttentionSpec{.p = 15},
@@ -60,7 +61,10 @@ class AttentionBitsTest : public testing::TestWithParam<std::string> {
                                       {.kind = AttentionKind::kSigmoidN},
                                       {.kind = AttentionKind::kPhi, .phi = Phi::kGelu}}) {
       if (!Computes(*backend_, spec)) continue;
-      for (const DType dtype : {DType::kF16, DType::kI8}) all.emplace_back(spec, dtype);
+      for (const DType dtype : {DType::kF16, DType::kI8, DType::kFx16}) {
+        if (dtype == DType::kFx16 && IsCuda(GetParam())) continue;
+        if (CheckKvType(spec, dtype).ok()) all.emplace_back(spec, dtype);
+      }
     }
     return all;
   }
@@ -106,7 +110,7 @@ TEST_P(AttentionBitsTest, InstructionSets) {
   const std::unique_ptr<Backend> avx2 = MakeCpu(1, "AVX2");
   ASSERT_NE(avx2, nullptr);
   for (const double p : {15.0, 3.0, 1.0, 2.5}) {
-    for (const DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kI8, DType::kFx16}) {
       const AttentionSpec spec{.p = p};
       EXPECT_TRUE(
           SameBits(Tail(*backend_, spec, 64, dtype), Tail(*avx2, spec, 64, dtype), TailShape()))

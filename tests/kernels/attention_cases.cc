@@ -91,11 +91,11 @@ PagedKv::PagedKv(Backend& backend, const std::vector<const SequenceVectors*>& se
   }
 
   k_pool_ = *backend.Allocate(layout.PoolBytes());
-  v_pool_ = *backend.Allocate(layout.PoolBytes());
+  v_pool_ = *backend.Allocate(layout.ValuePoolBytes());
   // Bytes of all ones are NaN in every float type. In int8 the elements are -1 and the scales are
   // NaN.
   k_.assign(layout.PoolBytes(), '\xFF');
-  v_ = k_;
+  v_.assign(layout.ValuePoolBytes(), '\xFF');
   for (size_t s = 0; s < sequences.size(); ++s) {
     const SequenceVectors& from = *sequences[s];
     const size_t dim = static_cast<size_t>(from.head_dim);
@@ -116,9 +116,9 @@ KvView PagedKv::Upload() const {
   return {.layout = layout_, .k = k_pool_->Address(), .v = v_pool_->Address()};
 }
 
-size_t PagedKv::Block(size_t sequence, int position, int head) const {
+KvBlock PagedKv::Block(size_t sequence, int position, int head) const {
   const int page = pages_[sequence][static_cast<size_t>(position / layout_.page_size)];
-  return layout_.BlockIndex(kCaseLayer, page, head);
+  return layout_.Block(kCaseLayer, page, head);
 }
 
 KvRow PagedKv::Key(size_t sequence, int position, int head) {

@@ -60,7 +60,7 @@ class PagedKv {
   KvRow Value(size_t sequence, int position, int head);
 
  private:
-  size_t Block(size_t sequence, int position, int head) const;
+  KvBlock Block(size_t sequence, int position, int head) const;
 
   Backend& backend_;
   KvLayout layout_;

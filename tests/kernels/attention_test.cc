@@ -92,7 +92,7 @@ class AttentionTest : public testing::TestWithParam<std::string> {
 TEST_P(AttentionTest, LengthsAroundAPage) {
   for (int page_size : {16, 64, 256}) {
     for (int num_tokens : {1, 2, 3, 4, page_size - 1, page_size, page_size + 1}) {
-      for (DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
+      for (DType dtype : {DType::kF32, DType::kF16, DType::kI8, DType::kFx16}) {
         Check(SequenceVectors(num_tokens, 2, 32, 1, Content::kTopical), {}, page_size, dtype);
       }
     }
@@ -101,7 +101,7 @@ TEST_P(AttentionTest, LengthsAroundAPage) {
 
 TEST_P(AttentionTest, HeadDimensions) {
   for (int head_dim : {8, 32, 64, 80, 96, 128, 72}) {
-    for (DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
+    for (DType dtype : {DType::kF32, DType::kF16, DType::kI8, DType::kFx16}) {
       Check(SequenceVectors(70, 1, head_dim, 2, Content::kTopical), {}, 16, dtype);
     }
   }
@@ -111,7 +111,7 @@ TEST_P(AttentionTest, Powers) {
   for (double p : {0.5, 1.0, 2.5, 3.0, 15.0, 50.0, 100.0}) {
     for (Content content : {Content::kRandom, Content::kTopical}) {
       SCOPED_TRACE(NameOfCase(content));
-      for (DType dtype : {DType::kF16, DType::kI8}) {
+      for (DType dtype : {DType::kF16, DType::kI8, DType::kFx16}) {
         Check(SequenceVectors(130, 1, 64, 3, content), {.p = p}, 64, dtype);
       }
     }
@@ -363,7 +363,7 @@ TEST_P(AttentionTest, GroupedQueryHeads) {
       std::copy_n(&sequence.k[size_t(from) * kDim], kDim, &sequence.k[size_t(i) * kDim]);
       std::copy_n(&sequence.v[size_t(from) * kDim], kDim, &sequence.v[size_t(i) * kDim]);
     }
-    for (const DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kI8, DType::kFx16}) {
       if (!Supports(dtype, kDim)) continue;
       const PagedKv copies(*backend_, {&sequence}, 64, dtype);
       const PagedKv grouped(*backend_, {&sequence}, 64, dtype, num_kv_heads);
@@ -386,7 +386,8 @@ TEST_P(AttentionTest, GroupedQueryHeads) {
 TEST_P(AttentionTest, ANanStaysInItsHeadOfAGroup) {
   if (!backend_->Computes(Variant::kGroupedQuery)) return;
   constexpr int kTokens = 300, kDim = 64, kKeys[] = {10, 200};
-  for (const DType dtype : {MostExact(), DType::kF16, DType::kI8}) {
+  for (const DType dtype : {MostExact(), DType::kF16, DType::kI8, DType::kFx16}) {
+    if (!Supports(dtype, kDim)) continue;
     SequenceVectors sequence(kTokens, 2, kDim, 16, Content::kRandom);
     const size_t row = sequence.RowFloats();
     for (size_t head = 0; head < 2; ++head) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/two_planes.h"
 #include "tests/kernels/attention_cases.h"
 #include "tests/kernels/dense_cases.h"
 #include "tests/support/compare.h"
@@ -77,12 +78,12 @@ double Largest(const std::vector<float>& values) {
 }
 
 TEST_P(AttentionWeightsTest, WeightedValuesSumToTheOutput) {
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kI8, DType::kFx16}) {
     if (!Supports(dtype)) continue;
     std::vector<AttentionSpec> specs = FamilySpecs();
     specs.push_back({.p = 3});
     for (const AttentionSpec& spec : specs) {
-      if (!Computes(*backend_, spec)) continue;
+      if (!Computes(*backend_, spec) || !CheckKvType(spec, dtype).ok()) continue;
       const AttentionForm form = spec.Form();
       SequenceVectors sequence(150, 2, 64, 21, Content::kTopical);
       if (!form.is_length_scaled) sequence.LengthenQueries();

@@ -18,13 +18,16 @@ std::vector<uint8_t> Bytes(Backend& backend, const void* pool, size_t num_bytes)
   return bytes;
 }
 
-// Calls visit with the index of every byte of a page, by layer and head.
-void ForEachByte(const KvLayout& layout, int page, const std::function<void(size_t)>& visit) {
+// Calls visit with the index of every byte of a page in the pool of K, or of V, by layer and head.
+void ForEachByte(const KvLayout& layout, bool is_v, int page,
+                 const std::function<void(size_t)>& visit) {
   const size_t element_bytes = BytesOf(layout.dtype);
   for (int layer = 0; layer < layout.num_layers; ++layer) {
     for (int head = 0; head < layout.num_kv_heads; ++head) {
-      const size_t first = layout.BlockIndex(layer, page, head) * element_bytes;
-      for (size_t i = 0; i < layout.BlockStride() * element_bytes; ++i) visit(first + i);
+      const KvBlock block = layout.Block(layer, page, head);
+      const size_t first = (is_v ? block.v : block.k) * element_bytes;
+      const size_t stride = is_v ? layout.ValueBlockStride() : layout.BlockStride();
+      for (size_t i = 0; i < stride * element_bytes; ++i) visit(first + i);
     }
   }
 }
@@ -32,7 +35,7 @@ void ForEachByte(const KvLayout& layout, int page, const std::function<void(size
 TEST(CopyPages, CopiesThePagesAndNothingElse) {
   std::mt19937 random(3);
   for (const std::unique_ptr<Backend>& backend : AllBackends()) {
-    for (const DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kI8, DType::kFx16}) {
       const KvLayout layout{.num_layers = 3,
                             .num_kv_heads = 2,
                             .head_dim = 6,
@@ -44,24 +47,26 @@ TEST(CopyPages, CopiesThePagesAndNothingElse) {
       std::vector<std::unique_ptr<Buffer>> buffers;
       std::vector<std::vector<uint8_t>> expected;
       for (void** pool : {&kv.k, &kv.v}) {
-        buffers.push_back(*backend->Allocate(layout.PoolBytes()));
+        const bool is_v = pool == &kv.v;
+        const size_t num_bytes = is_v ? layout.ValuePoolBytes() : layout.PoolBytes();
+        buffers.push_back(*backend->Allocate(num_bytes));
         *pool = buffers.back()->Address();
-        std::vector<uint8_t> bytes(layout.PoolBytes());
+        std::vector<uint8_t> bytes(num_bytes);
         for (uint8_t& byte : bytes) byte = uint8_t(random());
         ASSERT_TRUE(backend->CopyIn(*pool, bytes.data(), bytes.size()).ok());
         std::vector<uint8_t> copied = bytes;
         for (const PageCopy& copy : copies) {
           std::vector<uint8_t> page;
-          ForEachByte(layout, copy.from, [&](size_t i) { page.push_back(bytes[i]); });
+          ForEachByte(layout, is_v, copy.from, [&](size_t i) { page.push_back(bytes[i]); });
           size_t next = 0;
-          ForEachByte(layout, copy.to, [&](size_t i) { copied[i] = page[next++]; });
+          ForEachByte(layout, is_v, copy.to, [&](size_t i) { copied[i] = page[next++]; });
         }
         expected.push_back(std::move(copied));
       }
       backend->CopyPages({.kv = kv, .copies = copies});
       ASSERT_TRUE(backend->Synchronize().ok());
       EXPECT_EQ(Bytes(*backend, kv.k, layout.PoolBytes()), expected[0]) << backend->Describe();
-      EXPECT_EQ(Bytes(*backend, kv.v, layout.PoolBytes()), expected[1]) << backend->Describe();
+      EXPECT_EQ(Bytes(*backend, kv.v, layout.ValuePoolBytes()), expected[1]) << backend->Describe();
     }
   }
 }

@@ -107,6 +107,25 @@ TEST(QuantizeTest, VectorsOfZerosAndOfNan) {
   EXPECT_NEAR(scale / largest * 127, 1.0, 1e-6);
 }
 
+// fx16: 16 bits, whose high byte rounds to at most 127.
+TEST(QuantizeTest, FixedPoint) {
+  std::vector<float> values;
+  for (int i = -kMaxFixed; i <= kMaxFixed; i += 127) values.push_back(float(i) / 1024);
+  values.push_back(0.49f / 1024);
+  std::vector<int16_t> fixed(values.size());
+  EXPECT_EQ(QuantizeFixed(values, fixed.data()), 1.0f / 1024);
+  for (size_t i = 0; i + 1 < values.size(); ++i) EXPECT_EQ(fixed[i], -kMaxFixed + 127 * int(i));
+  EXPECT_EQ(fixed.back(), 0);
+  EXPECT_LE((kMaxFixed + 128) >> 8, 127);
+  fixed.assign(2, 99);
+  EXPECT_EQ(QuantizeFixed(std::vector<float>{0.0f, -0.0f}, fixed.data()), 0.0f);
+  EXPECT_EQ(fixed, (std::vector<int16_t>{0, 0}));
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const float poison : {std::numeric_limits<float>::quiet_NaN(), inf, -inf}) {
+    EXPECT_TRUE(std::isnan(QuantizeFixed(std::vector<float>{1, poison}, fixed.data()))) << poison;
+  }
+}
+
 TEST(QuantizeTest, RejectsNonFiniteGroups) {
   const float inf = std::numeric_limits<float>::infinity();
   for (const float poison : {std::numeric_limits<float>::quiet_NaN(), inf, -inf}) {

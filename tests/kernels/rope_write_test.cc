@@ -56,7 +56,7 @@ void ForEachSlot(const KvView& kv, const F& f) {
   for (int layer = 0; layer < kv.layout.num_layers; ++layer) {
     for (int page = 0; page < kv.layout.num_pages; ++page) {
       for (int head = 0; head < kv.layout.num_kv_heads; ++head) {
-        const size_t block = kv.layout.BlockIndex(layer, page, head);
+        const KvBlock block = kv.layout.Block(layer, page, head);
         for (int slot = 0; slot < kv.layout.page_size; ++slot) {
           f(KeyRow(kv, block, slot), ValueRow(kv, block, slot));
         }
@@ -181,7 +181,7 @@ class RopeWriteTest : public testing::TestWithParam<std::string> {
 
 TEST_P(RopeWriteTest, MatchesTheReference) {
   for (int head_dim : {2, 8, 32, 64, 80, 128}) {
-    for (DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
+    for (DType dtype : {DType::kF32, DType::kF16, DType::kI8, DType::kFx16}) {
       Check({.head_dim = head_dim, .dtype = dtype});
       Check({.head_dim = head_dim, .dtype = dtype, .rope_layout = RopeLayout::kInterleaved});
       Check({.head_dim = head_dim, .dtype = dtype, .normalize = false});
@@ -192,7 +192,7 @@ TEST_P(RopeWriteTest, MatchesTheReference) {
 TEST_P(RopeWriteTest, GroupedQueryHeads) {
   if (!backend_->Computes(Variant::kGroupedQuery)) return;
   for (const int group_size : {2, 4}) {
-    for (DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
+    for (DType dtype : {DType::kF32, DType::kF16, DType::kI8, DType::kFx16}) {
       Check({.dtype = dtype, .group_size = group_size});
     }
   }

@@ -119,7 +119,8 @@ TEST_P(SameBits, RandomBatches) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shipped, SameBits,
-                         ::testing::Combine(::testing::Values(DType::kF32, DType::kF16, DType::kI8),
+                         ::testing::Combine(::testing::Values(DType::kF32, DType::kF16, DType::kI8,
+                                                              DType::kFx16),
                                             ::testing::Values(16, 64), ::testing::Values(1, 2)),
                          [](const auto& suite) {
                            return StrCat(NameOf(std::get<0>(suite.param)), "_page",
@@ -163,7 +164,8 @@ TEST(VariantBits, DoNotDependOnChunksBatchOrThreads) {
     std::vector<int32_t> tokens, others;
     for (int i = 0; i < 150; ++i) tokens.push_back(i * 37 % vocab);
     for (int i = 0; i < 90; ++i) others.push_back(i * 11 % vocab);
-    for (const DType kv_cache_dtype : {DType::kF16, DType::kI8}) {
+    for (const DType kv_cache_dtype : {DType::kF16, DType::kI8, DType::kFx16}) {
+      if (!CheckKvType(model.checkpoint.config, kv_cache_dtype).ok()) continue;  // by kind
       const std::vector<float> want = FullForward(model, kv_cache_dtype, 64, tokens);
       for (const int num_threads : {1, 2, 3}) {
         const LoadedModel twin = Load(directory, "cpu", num_threads);
@@ -192,15 +194,15 @@ double RelativeError(const std::vector<float>& got, const std::vector<float>& wa
 
 TEST(GptTest, CpuMatchesReference) {
   const std::vector<int32_t> tokens = GoldenTokens(0);
-  for (const DType kv_cache_dtype : {DType::kF32, DType::kF16, DType::kI8}) {
+  for (const DType kv_cache_dtype : {DType::kF32, DType::kF16, DType::kI8, DType::kFx16}) {
     const std::vector<float> cpu =
         FullForward(Load(testing::kShippedModel, "cpu"), kv_cache_dtype, 16, tokens);
     const std::vector<float> reference =
         FullForward(Load(testing::kShippedModel, "reference"), kv_cache_dtype, 16, tokens);
     // A key near a rounding tie may differ by one unit of its type.
-    const double limit = kv_cache_dtype == DType::kF32   ? 1e-4
-                         : kv_cache_dtype == DType::kF16 ? 3e-3
-                                                         : 3e-2;
+    const double limit = kv_cache_dtype == DType::kF32  ? 1e-4
+                         : kv_cache_dtype == DType::kI8 ? 3e-2
+                                                        : 3e-3;
     EXPECT_LE(RelativeError(cpu, reference), limit) << NameOf(kv_cache_dtype);
   }
 }

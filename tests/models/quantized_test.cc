@@ -120,7 +120,8 @@ TEST(QuantizedTest, Int4WeightsOnText) {
 TEST(QuantizedTest, SelfCheckPassesInEveryFormat) {
   for (const DTypeInfo& info : kDTypes) {
     const DType dtype = info.dtype;
-    for (const DType kv_cache_dtype : {DType::kF16, DType::kI8}) {
+    if (!HoldsWeights(dtype)) continue;
+    for (const DType kv_cache_dtype : {DType::kF16, DType::kI8, DType::kFx16}) {
       const LoadedModel model = LoadShipped(dtype);
       const absl::StatusOr<SelfCheckReport> report =
           SelfCheck(std::string(testing::kShippedModel), model.checkpoint, model.backend.get(),

@@ -179,7 +179,7 @@ TEST(CheckpointEngine, EqualBitsAloneAndInAnyBatchChunkPageAndThreadCount) {
 }
 
 TEST(CheckpointEngine, EqualBitsWithOtherPages) {
-  for (const DType kv_cache_dtype : {DType::kF32, DType::kI8}) {
+  for (const DType kv_cache_dtype : {DType::kF32, DType::kI8, DType::kFx16}) {
     Server alone({.num_threads = 1, .kv_cache_dtype = kv_cache_dtype});
     Server other({.num_threads = 2,
                   .max_num_batched_tokens = 50,
@@ -191,7 +191,7 @@ TEST(CheckpointEngine, EqualBitsWithOtherPages) {
 }
 
 TEST(CheckpointEngine, EqualBitsWithPrefixCacheAndPreemption) {
-  for (const DType kv_cache_dtype : {DType::kF16, DType::kI8}) {
+  for (const DType kv_cache_dtype : {DType::kF16, DType::kI8, DType::kFx16}) {
     Server alone({.num_threads = 1, .kv_cache_dtype = kv_cache_dtype});
     std::vector<Request> requests = MixedRequests(alone.Text());
     for (Request& request : requests) {  // only requests without top logprobs use cached scores

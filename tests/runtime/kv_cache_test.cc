@@ -69,6 +69,37 @@ TEST(KvCache, CountsTheScalesOfInt8) {
   EXPECT_EQ(layout.BlockIndex(1, 9, 2) + layout.ScaleIndex(15) + sizeof(float), layout.PoolBytes());
 }
 
+TEST(KvCache, CountsTheTwoPlanesAndTheScalesOfFx16) {
+  MemoryBackend backend;
+  // A page: 2 layers x 3 heads x 16 tokens x (8 dims of 2 bytes and a scale of K; 8 of V).
+  constexpr int64_t kHeads = 2 * 3, kKeyBytes = kHeads * 16 * (2 * 8 + 4);
+  constexpr int64_t kValueBytes = kHeads * 16 * 2 * 8;
+  EngineOptions options{.max_model_len = 100, .page_size = 16, .kv_cache_dtype = DType::kFx16};
+  options.kv_cache_bytes = 11 * (kKeyBytes + kValueBytes) - 1;
+  const auto cache = KvCache::Create(SmallConfig(), options, &backend);
+  ASSERT_TRUE(cache.ok()) << cache.status();
+  const KvLayout& layout = (*cache)->Layout();
+  EXPECT_EQ(layout.num_pages, 10);
+  EXPECT_EQ(layout.PoolBytes(), size_t{10 * kKeyBytes});
+  EXPECT_EQ(layout.ValuePoolBytes(), size_t{10 * kValueBytes});
+  // The last scale of the last block is the pool's last float.
+  EXPECT_EQ(layout.BlockIndex(1, 9, 2) * 2 + layout.ScaleIndex(15) + sizeof(float),
+            layout.PoolBytes());
+  EXPECT_EQ(layout.HighIndex(15, 7) + 1, layout.LowIndex(0, 0));
+  EXPECT_EQ(layout.LowIndex(15, 7) + 1, layout.ScaleIndex(0));
+}
+
+TEST(KvCache, RefusesFx16ForOtherKindsByName) {
+  MemoryBackend backend;
+  ModelConfig config = SmallConfig();
+  config.attention = {{}, {.kind = AttentionKind::kSoftmax}};
+  const auto cache = KvCache::Create(
+      config, {.max_model_len = 100, .page_size = 16, .kv_cache_dtype = DType::kFx16}, &backend);
+  EXPECT_EQ(cache.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(cache.status().message()), HasSubstr("kind softmax"));
+  EXPECT_THAT(std::string(cache.status().message()), HasSubstr("fx16"));
+}
+
 // A device with its own memory.
 class DeviceBackend : public MemoryBackend {
  public:

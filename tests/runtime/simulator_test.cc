@@ -177,8 +177,8 @@ class Simulation {
         if (const std::optional<int32_t> page_id = AnyUsedPage()) {
           const KvLayout& layout = Blocks().Layout();
           std::fill_n(static_cast<char*>(engine_->GetKvView().v) +
-                          layout.BlockIndex(0, *page_id, 0) * BytesOf(layout.dtype),
-                      layout.BlockStride() * BytesOf(layout.dtype), char(0x55));
+                          layout.ValueBlockIndex(0, *page_id, 0) * BytesOf(layout.dtype),
+                      layout.ValueBlockStride() * BytesOf(layout.dtype), char(0x55));
         }
         break;
       case Fault::kStuckReader: stuck_ = open_.empty() ? nullptr : open_.front().sink; break;

@@ -110,6 +110,27 @@ TEST(AttentionOverrideCallTest, ScoresAreThoseOfTheFunctionAndPagesAreItsOwn) {
   EXPECT_EQ(score(5).first, other.first);
 }
 
+// Keys of type fx16 serve lssar with any p, and no other kind.
+TEST(AttentionOverrideCallTest, KindsThatTheKvTypeDoesNotServeAreRefused) {
+  EngineOptions engine = kEngine;
+  engine.kv_cache_dtype = DType::kFx16;
+  TestServer server(engine, Allow);
+  EXPECT_EQ(server.Describe().kv_cache_dtype(), "fx16");
+  for (const grpc::Status& status :
+       CallAll(server.Stub(), [](v1::AttentionOverride* change, std::string*) {
+         change->set_kind("softmax");
+       })) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+    EXPECT_THAT(status.error_message(), HasSubstr("kind softmax"));
+    EXPECT_THAT(status.error_message(), HasSubstr("fx16"));
+  }
+  for (const grpc::Status& status :
+       CallAll(server.Stub(),
+               [](v1::AttentionOverride* change, std::string*) { change->set_p(3); })) {
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  }
+}
+
 TEST(AttentionOverrideCallTest, BadValuesNameTheFieldAndCostNothing) {
   TestServer server(kEngine, Allow);
   struct Case {

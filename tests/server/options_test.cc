@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/str_cat.h"
 #include "server/config/flags.h"
 #include "server/config/security_warnings.h"
 #include "tests/support/scratch_directory.h"
@@ -67,6 +68,14 @@ TEST(OptionsTest, DefaultsMatchTheHelp) {
   EXPECT_EQ(engine.page_size, 64);
   EXPECT_EQ(engine.kv_cache_dtype, DType::kF16);
   EXPECT_EQ(engine.kv_cache_bytes, 0);
+}
+
+TEST(OptionsTest, KvCacheTypes) {
+  for (const DType type : {DType::kF16, DType::kF32, DType::kI8, DType::kFx16}) {
+    const std::string flag = StrCat("--kv-cache-dtype=", NameOf(type));
+    const CommandLine line = Parse({"--model=DIR", flag.c_str()});
+    EXPECT_EQ(line.options.model.engine.kv_cache_dtype, type) << flag;
+  }
 }
 
 TEST(OptionsTest, EveryFlagSetsItsOption) {

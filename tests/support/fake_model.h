@@ -178,8 +178,8 @@ class FakeModel : public LanguageModel {
 
   static char* Slot(const KvView& kv, std::span<const int32_t> pages, int position) {
     const int page = pages[size_t(position / kv.layout.page_size)];
-    const size_t element =
-        kv.layout.BlockIndex(0, page, 0) + kv.layout.ValueIndex(position % kv.layout.page_size, 0);
+    const size_t element = kv.layout.ValueBlockIndex(0, page, 0) +
+                           kv.layout.ValueIndex(position % kv.layout.page_size, 0);
     return static_cast<char*>(kv.v) + element * BytesOf(kv.layout.dtype);
   }
 

@@ -1,0 +1,602 @@
+// Score over keys in two planes (fx16; kernels/DESIGN.md, "K in two planes"): integer dot products
+// with the high plane, then, for the candidates alone, with the low plane. Included once per
+// target, inside foreach_target.h.
+//
+// A dot product of integers has the same value in any order, so its bits are the same on every
+// instruction set. The floats behind it are single operations in one order.
+#if defined(LSSAR_KERNELS_CPU_ATTENTION_FIXED_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LSSAR_KERNELS_CPU_ATTENTION_FIXED_INL_H_
+#undef LSSAR_KERNELS_CPU_ATTENTION_FIXED_INL_H_
+#else
+#define LSSAR_KERNELS_CPU_ATTENTION_FIXED_INL_H_
+#endif
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "kernels/attention_math.h"
+#include "kernels/cpu/attention-inl.h"
+#include "kernels/cpu/attention_work-inl.h"
+#include "kernels/quantize.h"
+#include "kernels/two_planes.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lssar {
+namespace HWY_NAMESPACE {
+namespace {
+
+// True if one instruction multiplies 4 unsigned bytes with 4 signed bytes and adds the products to
+// an int32 (VNNI). q is then split into a high and a low byte. Elsewhere planes are widened to 16
+// bits and multiplied with q as it is. Both give the same integer.
+constexpr bool kMultipliesBytes = HWY_ARCH_X86 && HWY_TARGET == HWY_AVX3_DL;
+
+using FixedIntTag = hn::RebindToSigned<ScoreTag>;
+using FixedIntVec = hn::Vec<FixedIntTag>;
+
+// Four adjacent dims of a row of q, 8 bytes: with kMultipliesBytes 4 high bytes, then 4 low bytes;
+// else 4 int16.
+HWY_INLINE uint64_t FixedQuad(const int16_t* q) {
+  uint64_t quad = 0;
+  if constexpr (kMultipliesBytes) {
+    int8_t bytes[8];
+    for (size_t i = 0; i < 4; ++i) {
+      const int high = (q[i] + 128) >> 8;
+      bytes[i] = int8_t(high);
+      bytes[4 + i] = int8_t(q[i] - 256 * high);
+    }
+    std::memcpy(&quad, bytes, sizeof(quad));
+  } else {
+    std::memcpy(&quad, q, sizeof(quad));
+  }
+  return quad;
+}
+
+// Writes the rows of q to scratch in fixed point: task.q [group][dim / 4][row of the group] of
+// FixedQuad, and task.fixed. Padding rows are zero.
+void FixQueries(const Work<Fx16>& work) {
+  const size_t head_dim = work.HeadDim();
+  const size_t padded_dim =
+      (head_dim + FixedRow::kPadDims - 1) / FixedRow::kPadDims * FixedRow::kPadDims;
+  int16_t fixed[kMaxFixedHeadDim + FixedRow::kPadDims] = {};
+  for (int row = 0; row < work.item.PaddedRows(); ++row) {
+    const int first = row / kGroupRows * kGroupRows;  // of its group
+    const size_t group_rows = Size(work.item.GroupRows(first));
+    float q_scale = 0;
+    double unit = 0;
+    int64_t norm = 0, sum = 0;
+    if (row < work.item.num_rows) {
+      q_scale = QuantizeFixed({work.args.q + work.VectorIdx(row), head_dim}, fixed);
+      unit = double{q_scale} / std::log(2.0) *
+             ScaleOf(work.args.spec, work.args.kv.layout.head_dim, work.item.NumKeys(row));
+    } else {
+      std::fill_n(fixed, head_dim, int16_t{0});
+    }
+    for (size_t dim = 0; dim < head_dim; ++dim) {
+      norm += std::abs(int{fixed[dim]});
+      sum += fixed[dim];
+    }
+    auto* quads =
+        reinterpret_cast<uint64_t*>(work.task.q + Size(first) * (head_dim / 2)) + Size(row - first);
+    for (size_t dim = 0; dim < head_dim; dim += 4) {
+      quads[dim / 4 * group_rows] = FixedQuad(fixed + dim);
+    }
+    auto* head = reinterpret_cast<FixedRow*>(work.FixedAt(row));
+    head->high_factor = float(unit * 256);
+    head->low_factor = float(unit);
+    // 2^-16 more than the largest |<q, low>|: more than the rounding errors of the two scores.
+    head->bound = float(unit * 128 * double(norm) * (1 + 0x1p-16));
+    head->offset = -128 * int32_t(sum);
+    head->q_scale = q_scale;
+    auto* q = reinterpret_cast<int8_t*>(work.FixedAt(row) + FixedRow::kHeadFloats);
+    if constexpr (kMultipliesBytes) {
+      for (size_t dim = 0; dim < padded_dim; ++dim) {
+        const int high = (fixed[dim] + 128) >> 8;
+        q[dim] = int8_t(high);
+        q[padded_dim + dim] = int8_t(fixed[dim] - 256 * high);
+      }
+    } else {
+      std::memcpy(q, fixed, padded_dim * sizeof(int16_t));
+    }
+  }
+}
+
+// ---- The high plane
+
+// Vectors of keys that kRows rows process together.
+template <size_t kRows>
+constexpr size_t kFixedVectors = HWY_TARGET <= HWY_AVX3 ? (kRows <= 2 ? 4 : 2)
+                                 : kRows == 1           ? std::min<size_t>(kTileVectors, 4)
+                                                        : 1;
+
+#if HWY_TARGET != HWY_SCALAR
+// sum += products of 4 unsigned bytes of k with 4 signed bytes of q.
+HWY_INLINE FixedIntVec AddFixedBytes(FixedIntVec sum,
+                                     [[maybe_unused]] hn::Vec<hn::Repartition<uint8_t, ScoreTag>> k,
+                                     [[maybe_unused]] FixedIntVec q) {
+#if HWY_ARCH_X86 && HWY_TARGET == HWY_AVX3_DL
+  // As in weight_formats-inl.h: Highway 1.0.3 compiles this target without the flag of VNNI.
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(k.raw), "v"(q.raw));
+#endif
+  return sum;
+}
+#endif
+
+// Dot products of kRows rows with the high plane of kVectors vectors of keys: emit(r, v, integers).
+// `quads`: of the rows' first dims; `quad_stride` from dims to the next dims. kStreams, ahead and
+// meanwhile: as in DotTile.
+template <size_t kRows, size_t kVectors, bool kStreams, class Meanwhile, class Emit>
+HWY_INLINE void HighDots(const uint64_t* HWY_RESTRICT quads, size_t quad_stride,
+                         const std::array<int32_t, kRows>& offsets, size_t head_dim,
+                         const uint8_t* const* vectors, size_t stride, const uint8_t* const* ahead,
+                         const Meanwhile& meanwhile, const Emit& emit) {
+  const FixedIntTag d_int;
+  const size_t num_quads = head_dim / 4;
+#if HWY_TARGET == HWY_SCALAR
+  (void)ahead;
+  for (size_t v = 0; v < kVectors; ++v) {
+    for (size_t r = 0; r < kRows; ++r) {
+      int64_t sum = offsets[r];
+      for (size_t quad = 0; quad < num_quads; ++quad) {
+        int16_t q[4];
+        std::memcpy(q, quads + quad * quad_stride + r, sizeof(q));
+        for (size_t i = 0; i < 4; ++i) sum += int64_t{q[i]} * vectors[v][quad * stride + i];
+      }
+      emit(r, v, hn::Set(d_int, int32_t(sum)));
+    }
+    if constexpr (kStreams) meanwhile(v);
+  }
+#else
+  const hn::Repartition<uint8_t, ScoreTag> d_byte;
+  // kMultipliesBytes: sums of high and of low bytes of q. Else: of the first and of the last keys
+  // of the vector, two partial sums a key.
+  FixedIntVec first[kRows][kVectors], second[kRows][kVectors];
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t v = 0; v < kVectors; ++v) {
+      first[r][v] = hn::Zero(d_int);
+      second[r][v] = kMultipliesBytes ? hn::Set(d_int, offsets[r]) : hn::Zero(d_int);
+    }
+  }
+  constexpr size_t kVectorsOfLine = std::max<size_t>(1, 64 / (kScoreLanes * 4));
+  const auto multiply = [&](size_t begin, size_t end) {
+    for (size_t quad = begin; quad < end; ++quad) {
+      const uint64_t* of_rows = quads + quad * quad_stride;
+      if constexpr (kStreams) {
+        for (size_t v = 0; v < kVectors; v += kVectorsOfLine) {
+          hwy::Prefetch(ahead[v] + quad * stride);
+        }
+      }
+      if constexpr (kMultipliesBytes) {
+        const auto* bytes = reinterpret_cast<const int32_t*>(of_rows);
+        hn::Vec<decltype(d_byte)> k[kVectors];
+        for (size_t v = 0; v < kVectors; ++v) k[v] = hn::LoadU(d_byte, vectors[v] + quad * stride);
+        for (size_t r = 0; r < kRows; ++r) {
+          const FixedIntVec high = hn::Set(d_int, bytes[2 * r]);
+          const FixedIntVec low = hn::Set(d_int, bytes[2 * r + 1]);
+          for (size_t v = 0; v < kVectors; ++v) {
+            first[r][v] = AddFixedBytes(first[r][v], k[v], high);
+            second[r][v] = AddFixedBytes(second[r][v], k[v], low);
+          }
+        }
+      } else {
+        const hn::Repartition<int16_t, ScoreTag> d_pair;
+        const hn::Rebind<uint8_t, decltype(d_pair)> d_half;
+        const hn::Repartition<uint64_t, ScoreTag> d_quad;
+        for (size_t v = 0; v < kVectors; ++v) {
+          const uint8_t* from = vectors[v] + quad * stride;
+          const auto k_first = hn::PromoteTo(d_pair, hn::LoadU(d_half, from));
+          const auto k_second =
+              hn::PromoteTo(d_pair, hn::LoadU(d_half, from + hn::MaxLanes(d_half)));
+          for (size_t r = 0; r < kRows; ++r) {
+            const auto q = hn::BitCast(d_pair, hn::Set(d_quad, of_rows[r]));
+            // On x86 all products are added to the first sum.
+            FixedIntVec rest = hn::Zero(d_int);
+            first[r][v] = hn::ReorderWidenMulAccumulate(d_int, k_first, q, first[r][v], rest);
+            second[r][v] = hn::ReorderWidenMulAccumulate(d_int, k_second, q, second[r][v], rest);
+          }
+        }
+      }
+    }
+  };
+  if constexpr (kStreams) {
+    const size_t step = (num_quads + kVectors - 1) / kVectors;
+    for (size_t v = 0; v < kVectors; ++v) {
+      multiply(std::min(v * step, num_quads), std::min((v + 1) * step, num_quads));
+      meanwhile(v);
+    }
+  } else {
+    multiply(0, num_quads);
+  }
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t v = 0; v < kVectors; ++v) {
+      if constexpr (kMultipliesBytes) {
+        emit(r, v, hn::Add(hn::ShiftLeft<8>(first[r][v]), second[r][v]));
+      } else {
+        const FixedIntVec even = hn::ConcatEven(d_int, second[r][v], first[r][v]);
+        const FixedIntVec odd = hn::ConcatOdd(d_int, second[r][v], first[r][v]);
+        emit(r, v, hn::Add(hn::Add(even, odd), hn::Set(d_int, offsets[r])));
+      }
+    }
+  }
+#endif
+}
+
+// The quads of a row's first dims, and the distance to the next dims.
+struct QuadRows {
+  const uint64_t* first;
+  size_t stride;
+};
+HWY_INLINE QuadRows QuadsOf(const Work<Fx16>& work, int row) {
+  const int first = row / kGroupRows * kGroupRows;
+  return {reinterpret_cast<const uint64_t*>(work.task.q + Size(first) * (work.HeadDim() / 2)) +
+              Size(row - first),
+          Size(work.item.GroupRows(first))};
+}
+
+// Scores of the high plane: kRows rows from first_row on, kVectors vectors of keys. As DotTile.
+template <size_t kRows, size_t kVectors, bool kStreams, class Meanwhile>
+HWY_INLINE void FixedTile(const Work<Fx16>& work, int first_row, const KeyTile<uint8_t>& keys,
+                          float* HWY_RESTRICT out, const Meanwhile& meanwhile) {
+  const ScoreTag d;
+  std::array<int32_t, kRows> offsets;
+  for (size_t r = 0; r < kRows; ++r) offsets[r] = work.Fixed(first_row + int(r)).offset;
+  const QuadRows quads = QuadsOf(work, first_row);
+  HighDots<kRows, kVectors, kStreams>(
+      quads.first, quads.stride, offsets, work.HeadDim(), keys.vectors, keys.stride, keys.ahead,
+      meanwhile, [&](size_t r, size_t v, FixedIntVec dots) {
+        const ScoreVec scaled = hn::Mul(hn::ConvertTo(d, dots), hn::LoadU(d, keys.scales[v]));
+        const float factor = work.Fixed(first_row + int(r)).high_factor;
+        hn::StoreU(hn::Mul(scaled, hn::Set(d, factor)), d,
+                   out + r * work.values.row_stride + v * kScoreLanes);
+      });
+}
+
+// ---- The low plane
+
+// Keys whose dot products are computed together: a vector of sums.
+constexpr size_t kLowBatch = kScoreLanes;
+
+#if HWY_TARGET != HWY_SCALAR
+// Lane i of the result: the sum of the lanes of vectors[i].
+HWY_INLINE FixedIntVec SumEach(const FixedIntVec* vectors) {
+  const FixedIntTag d;
+  const hn::Repartition<int64_t, FixedIntTag> d_pair;
+  // In each block of 128 bits: the partial sums of 4 vectors.
+  FixedIntVec fours[kLowBatch / 4];
+  for (size_t i = 0; i < kLowBatch / 4; ++i) {
+    const FixedIntVec* v = vectors + 4 * i;
+    const FixedIntVec first =
+        hn::Add(hn::InterleaveLower(d, v[0], v[1]), hn::InterleaveUpper(d, v[0], v[1]));
+    const FixedIntVec second =
+        hn::Add(hn::InterleaveLower(d, v[2], v[3]), hn::InterleaveUpper(d, v[2], v[3]));
+    const auto a = hn::BitCast(d_pair, first), b = hn::BitCast(d_pair, second);
+    fours[i] = hn::Add(hn::BitCast(d, hn::InterleaveLower(d_pair, a, b)),
+                       hn::BitCast(d, hn::InterleaveUpper(d_pair, a, b)));
+  }
+  if constexpr (kLowBatch == 4) {
+    return fours[0];
+  } else if constexpr (kLowBatch == 8) {
+    return hn::Add(hn::ConcatLowerLower(d, fours[1], fours[0]),
+                   hn::ConcatUpperUpper(d, fours[1], fours[0]));
+  } else {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+    const auto add_blocks = [](FixedIntVec a, FixedIntVec b) {
+      return hn::Add(FixedIntVec{_mm512_shuffle_i32x4(a.raw, b.raw, 0x88)},
+                     FixedIntVec{_mm512_shuffle_i32x4(a.raw, b.raw, 0xDD)});
+    };
+    return add_blocks(add_blocks(fours[0], fours[1]), add_blocks(fours[2], fours[3]));
+#else
+    return fours[0];  // no such target
+#endif
+  }
+}
+#endif
+
+// <q, low> of kLowBatch keys.
+// Shapes  q as FixedQuery; low[i] [head_dim]
+HWY_INLINE FixedIntVec LowDots(const int8_t* HWY_RESTRICT q, const uint8_t* const* low,
+                               size_t head_dim, int32_t offset) {
+  const FixedIntTag d_int;
+#if HWY_TARGET == HWY_SCALAR
+  const auto* q_pairs = reinterpret_cast<const int16_t*>(q);
+  int64_t sum = offset;
+  for (size_t dim = 0; dim < head_dim; ++dim) sum += int64_t{q_pairs[dim]} * low[0][dim];
+  return hn::Set(d_int, int32_t(sum));
+#else
+  FixedIntVec sums[kLowBatch];
+  if constexpr (kMultipliesBytes) {
+    const hn::Repartition<uint8_t, ScoreTag> d_byte;
+    const hn::Repartition<int8_t, ScoreTag> d_signed;
+    const size_t padded_dim =
+        (head_dim + FixedRow::kPadDims - 1) / FixedRow::kPadDims * FixedRow::kPadDims;
+    const auto quad = [&](size_t at) { return hn::BitCast(d_int, hn::LoadU(d_signed, q + at)); };
+    if (head_dim <= hn::MaxLanes(d_byte)) {
+      const FixedIntVec q_high = quad(0), q_low = quad(padded_dim);
+      for (size_t i = 0; i < kLowBatch; ++i) {
+        const auto k = hn::LoadU(d_byte, low[i]);
+        const FixedIntVec high = hn::ShiftLeft<8>(AddFixedBytes(hn::Zero(d_int), k, q_high));
+        sums[i] = AddFixedBytes(high, k, q_low);
+      }
+    } else {
+      for (size_t i = 0; i < kLowBatch; ++i) {
+        FixedIntVec high = hn::Zero(d_int), rest = hn::Zero(d_int);
+        for (size_t dim = 0; dim < head_dim; dim += hn::MaxLanes(d_byte)) {
+          const auto k = hn::LoadU(d_byte, low[i] + dim);
+          high = AddFixedBytes(high, k, quad(dim));
+          rest = AddFixedBytes(rest, k, quad(padded_dim + dim));
+        }
+        sums[i] = hn::Add(hn::ShiftLeft<8>(high), rest);
+      }
+    }
+  } else {
+    const hn::Repartition<int16_t, ScoreTag> d_pair;
+    const hn::Rebind<uint8_t, decltype(d_pair)> d_half;
+    const auto* q_pairs = reinterpret_cast<const int16_t*>(q);
+    for (size_t i = 0; i < kLowBatch; ++i) {
+      FixedIntVec sum = hn::Zero(d_int), rest = hn::Zero(d_int);
+      for (size_t dim = 0; dim < head_dim; dim += hn::MaxLanes(d_pair)) {
+        const auto k = hn::PromoteTo(d_pair, hn::LoadU(d_half, low[i] + dim));
+        sum = hn::ReorderWidenMulAccumulate(d_int, k, hn::LoadU(d_pair, q_pairs + dim), sum, rest);
+      }
+      sums[i] = hn::Add(sum, rest);
+    }
+  }
+  return hn::Add(SumEach(sums), hn::Set(d_int, offset));
+#endif
+}
+
+// Scores with the low plane's part: score + <q, low> * scale * low_factor.
+HWY_INLINE ScoreVec WithLow(const FixedRow& row, ScoreVec score, ScoreVec scale,
+                            FixedIntVec low_dots) {
+  const ScoreTag d;
+  const ScoreVec low = hn::Mul(hn::ConvertTo(d, low_dots), scale);
+  return hn::Add(score, hn::Mul(low, hn::Set(d, row.low_factor)));
+}
+
+// Completes the scores of keys [key, key + count), whole vectors of them.
+// Requires  key is a multiple of a vector; they lie in one tile
+void AddLow(const Work<Fx16>& work, int row, int key, int count) {
+  const ScoreTag d;
+  const FixedRow& fixed = work.Fixed(row);
+  float* scores = work.values.Scores(row);
+  for (int i = key; i < key + count; i += int(kLowBatch)) {
+    const uint8_t* low[kLowBatch];  // a vector of keys lies in one page
+    for (size_t lane = 0; lane < kLowBatch; ++lane) {
+      low[lane] = work.kv.LowKey(i) + lane * work.HeadDim();
+    }
+    const FixedIntVec dots = LowDots(work.FixedQuery(row), low, work.HeadDim(), fixed.offset);
+    const ScoreVec scale = hn::LoadU(d, work.kv.KeyScales(i));
+    hn::StoreU(WithLow(fixed, hn::LoadU(d, scores + i), scale, dots), d, scores + i);
+  }
+}
+
+// Adds a row's first `count` scores of a tile, or of one vector of it, to the chunk's stats: the
+// maximum is of their lower bounds. Short rows: the low plane is in the scores already.
+HWY_INLINE void AddFixed(const Work<Fx16>& work, int row, int first_key, size_t first_vector,
+                         size_t count, ChunkStats& stats) {
+  const ScoreTag d;
+  const bool is_short = work.item.NumKeys(row) <= kShortRowKeys;
+  const ScoreVec bound = hn::Set(d, is_short ? 0.0f : work.Fixed(row).bound);
+  const float* scores = work.values.Scores(row) + first_key;
+  AddBase2(scores, first_vector, count, stats, [&](size_t i, ScoreVec y) {
+    return hn::Sub(y, hn::Mul(hn::LoadU(d, work.kv.KeyScales(first_key + int(i))), bound));
+  });
+}
+
+// ---- Candidates
+
+// How a row treats its keys, from the sums and lower bounds of its splits.
+struct RefineRule {
+  bool is_short = false;  // the low plane is in the scores already
+  bool is_flat = false;   // every key is a candidate, and the sum is computed again
+  // The weight of a key whose upper bound of the score is not above this is zero.
+  float threshold = -std::numeric_limits<float>::infinity();
+};
+
+HWY_INLINE RefineRule RefineRuleOf(const Work<Fx16>& work, int row, const ReweightPower& power) {
+  const ItemValues& values = work.values;
+  const int num_keys = work.item.NumKeys(row);
+  if (num_keys <= kShortRowKeys) return {.is_short = true};
+  float lower = kLeastScore;
+  double sum = 0;
+  for (int split = 0; split < work.item.NumSplits(); ++split) {
+    lower = std::max(lower, values.max[values.AtSplit(row, split)]);
+    sum += values.sum[values.AtSplit(row, split)];
+  }
+  const RowWeighting weighting = ReduceRow(work.args.spec, power, num_keys, lower, sum);
+  // Not a row whose sum is NaN: it has no candidates, and its output is NaN.
+  if (weighting.rule != WeightRule::kReweightSoftplus) return {.is_flat = true};
+  return {.threshold = weighting.threshold};
+}
+
+// Where the keys of a chunk are, in units of the smallest page.
+struct ChunkKeys {
+  ChunkKeys(const Work<Fx16>& work, int chunk) : head_dim(work.HeadDim()) {
+    const int end = std::min(work.item.MaxKeys(), chunk + kChunkKeys);
+    for (int key = chunk; key < end; key += kMinPageSize) {
+      const int unit = (key - chunk) / kMinPageSize;
+      low[unit] = work.kv.LowKey(key) - Size(key - chunk) * head_dim;
+      scales[unit] = work.kv.KeyScales(key) - (key - chunk);
+    }
+  }
+  // Of the chunk's key `key`.
+  HWY_INLINE const uint8_t* Low(int32_t key) const {
+    return low[uint32_t(key) / kMinPageSize] + size_t(key) * head_dim;
+  }
+  HWY_INLINE const float* Scale(size_t key) const { return scales[key / kMinPageSize] + key; }
+
+  size_t head_dim;
+  const uint8_t* low[kChunkKeys / kMinPageSize];
+  const float* scales[kChunkKeys / kMinPageSize];
+};
+
+// The candidates of a row in one chunk: their keys, counted from its first, scores and scales.
+struct Candidates {
+  static constexpr size_t kCapacity = kChunkKeys + kVectorFloats;
+  size_t count = 0;
+  int32_t keys[kCapacity];
+  float scores[kCapacity];
+  float scales[kCapacity];
+};
+
+// Lists the candidates among the first `count` keys of a chunk. Of the row's scores only theirs
+// stay above kLeastScore.
+HWY_INLINE void ListCandidates(const FixedRow& row, const ChunkKeys& chunk, size_t count,
+                               float threshold, float* HWY_RESTRICT scores, Candidates& list) {
+  const ScoreTag d;
+  const FixedIntTag d_int;
+  const ScoreVec least = hn::Set(d, threshold);
+  const ScoreVec bound = hn::Set(d, row.bound);
+  [[maybe_unused]] auto lanes = hn::Iota(d_int, 0);
+  [[maybe_unused]] const auto step = hn::Set(d_int, int32_t(kScoreLanes));
+  size_t num_kept = 0;
+  for (size_t i = 0; i < count; i += kScoreLanes) {
+    const ScoreVec score = hn::LoadU(d, scores + i);
+    const ScoreVec scale = hn::LoadU(d, chunk.Scale(i));
+    auto is_candidate = hn::Gt(hn::Add(score, hn::Mul(scale, bound)), least);
+    if (i + kScoreLanes > count) is_candidate = hn::And(is_candidate, hn::FirstN(d, count - i));
+    hn::StoreU(hn::IfThenElse(is_candidate, score, hn::Set(d, kLeastScore)), d, scores + i);
+    if constexpr (kHasCompress) {
+      const auto is_candidate_int = hn::RebindMask(d_int, is_candidate);
+      hn::StoreU(hn::Compress(lanes, is_candidate_int), d_int, list.keys + num_kept);
+      hn::StoreU(hn::Compress(score, is_candidate), d, list.scores + num_kept);
+      hn::StoreU(hn::Compress(scale, is_candidate), d, list.scales + num_kept);
+      num_kept += hn::CountTrue(d, is_candidate);
+      lanes = hn::Add(lanes, step);
+    } else {
+      const float* scales = chunk.Scale(i);
+      ForLanes(is_candidate, [&](size_t lane) {
+        list.keys[num_kept] = int32_t(i + lane);
+        list.scores[num_kept] = scores[i + lane];
+        list.scales[num_kept++] = scales[lane];
+      });
+    }
+  }
+  list.count = num_kept;
+}
+
+// Adds the low plane's part to the scores of the candidates. Returns their maximum, or `max` if
+// that is larger.
+HWY_INLINE float RefineList(const Work<Fx16>& work, int row, const ChunkKeys& chunk,
+                            const Candidates& list, float* HWY_RESTRICT scores, float max) {
+  const ScoreTag d;
+  const FixedRow& fixed = work.Fixed(row);
+  const int8_t* q = work.FixedQuery(row);
+  ScoreVec maxima = hn::Set(d, max);
+  for (size_t i = 0; i < list.count; i += kLowBatch) {
+    const size_t in_batch = std::min(kLowBatch, list.count - i);
+    const uint8_t* low[kLowBatch];
+    std::fill_n(low, kLowBatch, chunk.Low(list.keys[i]));
+    for (size_t lane = 1; lane < in_batch; ++lane) low[lane] = chunk.Low(list.keys[i + lane]);
+    const FixedIntVec dots = LowDots(q, low, chunk.head_dim, fixed.offset);
+    const ScoreVec refined =
+        WithLow(fixed, hn::LoadU(d, list.scores + i), hn::LoadU(d, list.scales + i), dots);
+    HWY_ALIGN float lanes[kLowBatch];
+    hn::Store(refined, d, lanes);
+    for (size_t lane = 0; lane < in_batch; ++lane) scores[list.keys[i + lane]] = lanes[lane];
+    const ScoreVec others = hn::Set(d, kLeastScore);
+    maxima = hn::Max(maxima, in_batch == kLowBatch
+                                 ? refined
+                                 : hn::IfThenElse(hn::FirstN(d, in_batch), refined, others));
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, maxima));
+}
+
+// Refine: the candidates of one split and their exact scores. Chunks outside and rows inside, so
+// that the low plane of a chunk stays in L1 for the rows of a block. The candidates of a decode
+// step are scattered: they are prefetched while the next two chunks are listed.
+void Refine(const Work<Fx16>& work, int split, const ReweightPower& power) {
+  constexpr int kChunksAhead = 2;
+  const AttentionItem& item = work.item;
+  const ItemValues& values = work.values;
+  RefineRule rules[kBlockRows];
+  for (int row = 0; row < item.num_rows; ++row) {
+    rules[row] = RefineRuleOf(work, row, power);
+    values.refined_max[values.AtSplit(row, split)] = kLeastScore;
+  }
+  const int first = split * kSplitKeys;
+  const int end = std::min(item.MaxKeys(), first + kSplitKeys);
+  const auto list = [&](int row, int chunk, const ChunkKeys& keys, Candidates& candidates) {
+    const int count = std::clamp(item.NumKeys(row) - chunk, 0, kChunkKeys);
+    ListCandidates(work.Fixed(row), keys, Size(count), rules[row].threshold,
+                   values.Scores(row) + chunk, candidates);
+  };
+  const auto refine = [&](int row, int chunk, const ChunkKeys& keys, const Candidates& candidates) {
+    float& max = values.refined_max[values.AtSplit(row, split)];
+    max = RefineList(work, row, keys, candidates, values.Scores(row) + chunk, max);
+  };
+  if (!item.is_decode) {
+    Candidates candidates;
+    for (int chunk = first; chunk < end; chunk += kChunkKeys) {
+      const ChunkKeys keys(work, chunk);
+      for (int row = 0; row < item.num_rows; ++row) {
+        if (rules[row].is_short) continue;
+        list(row, chunk, keys, candidates);
+        refine(row, chunk, keys, candidates);
+      }
+    }
+    return;
+  }
+  Candidates lists[kChunksAhead + 1];
+  for (int row = 0; row < item.num_rows; ++row) {
+    if (rules[row].is_short) continue;
+    for (int chunk = first; chunk < end + kChunksAhead * kChunkKeys; chunk += kChunkKeys) {
+      const int idx = (chunk - first) / kChunkKeys;
+      if (chunk < end) {
+        const ChunkKeys keys(work, chunk);
+        Candidates& candidates = lists[idx % (kChunksAhead + 1)];
+        list(row, chunk, keys, candidates);
+        for (size_t i = 0; i < candidates.count; ++i) {
+          const uint8_t* low = keys.Low(candidates.keys[i]);
+          for (size_t at = 0; at < work.HeadDim(); at += 64) hwy::Prefetch(low + at);
+        }
+      }
+      const int ready = chunk - kChunksAhead * kChunkKeys;
+      if (ready < first || ready >= end) continue;
+      refine(row, ready, ChunkKeys(work, ready), lists[(idx - kChunksAhead) % (kChunksAhead + 1)]);
+    }
+  }
+}
+
+// dots[i] = <q, key i> in double, of kExactKeys keys from `key` on.
+HWY_INLINE void FixedExactDots(const Work<Fx16>& work, int row, int key, double* dots) {
+  const FixedRow& fixed = work.Fixed(row);
+  constexpr size_t kVectors = size_t{kExactKeys} / kScoreLanes;
+  const uint8_t* vectors[kVectors];
+  for (size_t v = 0; v < kVectors; ++v) vectors[v] = work.kv.Key(key + int(v * kScoreLanes));
+  const QuadRows quads = QuadsOf(work, row);
+  HWY_ALIGN int32_t high[kExactKeys];
+  const auto store = [&](size_t, size_t v, FixedIntVec sums) {
+    hn::StoreU(sums, FixedIntTag(), high + v * kScoreLanes);
+  };
+  HighDots<1, kVectors, false>(
+      quads.first, quads.stride, {fixed.offset}, work.HeadDim(), vectors, work.kv.KeyStride(),
+      nullptr, [](size_t) {}, store);
+  for (int i = 0; i < kExactKeys; i += int(kLowBatch)) {
+    const uint8_t* low[kLowBatch];
+    for (size_t lane = 0; lane < kLowBatch; ++lane) {
+      low[lane] = work.kv.LowKey(key + i) + lane * work.HeadDim();
+    }
+    HWY_ALIGN int32_t low_dots[kLowBatch];
+    hn::Store(LowDots(work.FixedQuery(row), low, work.HeadDim(), fixed.offset), FixedIntTag(),
+              low_dots);
+    for (size_t lane = 0; lane < kLowBatch; ++lane) {
+      const size_t at = size_t(i) + lane;
+      dots[at] = double{fixed.q_scale} * double{work.kv.KeyScales(key)[at]} *
+                 (256.0 * high[at] + low_dots[lane]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lssar
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
