@@ -30,9 +30,11 @@ Sha256::Digest Sha256::Finish() {
   return digest;
 }
 
-std::string Sha256::ShortHex() {
+std::string Sha256::Hex() {
   const Digest digest = Finish();
-  return absl::BytesToHexString({reinterpret_cast<const char*>(digest.data()), 8});
+  return absl::BytesToHexString({reinterpret_cast<const char*>(digest.data()), digest.size()});
 }
+
+std::string Sha256::ShortHex() { return Hex().substr(0, 16); }
 
 }  // namespace lssar

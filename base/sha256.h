@@ -21,9 +21,10 @@ class Sha256 {
 
   void Add(std::string_view bytes);
 
-  // The hash of all added bytes. Call one of the two, once.
+  // The hash of all added bytes. Call one of these, once.
   Digest Finish();
-  std::string ShortHex();  // its first 16 hex digits
+  std::string Hex();       // its 64 hex digits
+  std::string ShortHex();  // the first 16
 
  private:
   struct Context;

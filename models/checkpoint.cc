@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "base/sha256.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "base/utf8.h"
 #include "models/gpt.h"
 #include "models/json_fields.h"
 #include "models/safetensors.h"
@@ -25,11 +27,14 @@ absl::Status CheckDirectory(const std::string& directory) {
       directory, ": not a directory; a checkpoint is a directory with config.json and weights"));
 }
 
+absl::Status LoadGenerationConfig(const std::string& directory, ModelConfig* config);
+
 absl::Status LoadModel(const std::string& directory, Backend* backend, const LoadOptions& options,
                        Checkpoint* checkpoint) {
   const std::string config_path = StrCat(directory, "/config.json");
   ASSIGN_OR_RETURN(const std::string config_text, ReadWholeFile(config_path, kMaxConfigFileBytes));
   ASSIGN_OR_RETURN(checkpoint->config, ParseConfig(config_text, config_path));
+  RETURN_IF_ERROR(LoadGenerationConfig(directory, &checkpoint->config));
   RETURN_IF_ERROR(Gpt::CheckBackend(checkpoint->config, *backend));
 
   ASSIGN_OR_RETURN(const TensorFile file, TensorFile::OpenModel(directory));
@@ -87,18 +92,83 @@ absl::Status LoadTokenizerConfig(const std::string& directory, Checkpoint* check
       checkpoint->chat_stop_strings.push_back(stop.get<std::string>());
     }
   }
-  const std::string chat_template = fields.Text("chat_template", "");
   RETURN_IF_ERROR(fields.status());
-  if (chat_template.empty()) return absl::OkStatus();
-  absl::StatusOr<ChatTemplate> compiled = ChatTemplate::Parse(chat_template);
-  if (!compiled.ok()) {
-    return absl::InvalidArgumentError(
-        StrCat(path, ": chat_template: ", compiled.status().message(),
-               " (models/README.md lists the supported subset of Jinja; remove chat_template to "
-               "serve the model without chat)"));
-  }
-  checkpoint->chat_template.emplace(*std::move(compiled));
   return absl::OkStatus();
+}
+
+// The text of the chat template: chat_template.jinja, or else chat_template of
+// tokenizer_config.json; of a list of named ones, "default". "": there is none. `where` names it.
+absl::StatusOr<std::string> ReadChatTemplate(const std::string& directory,
+                                             const std::string& tokenizer_config,
+                                             std::string* where) {
+  *where = StrCat(directory, "/chat_template.jinja");
+  absl::StatusOr<std::string> text = ReadWholeFile(*where, kMaxTemplateFileBytes);
+  if (text.ok()) {
+    RETURN_IF_ERROR(CheckUtf8(*text));
+    return text;
+  }
+  if (!absl::IsNotFound(text.status())) return text.status();
+  const std::string path = StrCat(directory, "/tokenizer_config.json");
+  *where = StrCat(path, ": chat_template");
+  if (tokenizer_config.empty()) return "";
+  ASSIGN_OR_RETURN(const nlohmann::json parsed, ParseJson(tokenizer_config, path));
+  const auto found = parsed.find("chat_template");
+  if (found == parsed.end() || !found->is_array()) {
+    JsonFields fields(parsed, path);
+    std::string one = fields.Text("chat_template", "");
+    RETURN_IF_ERROR(fields.status());
+    return one;
+  }
+  for (const nlohmann::json& named : *found) {
+    JsonFields fields(named, *where);
+    const std::string name = fields.Text("name");
+    std::string one = fields.Text("template");
+    RETURN_IF_ERROR(fields.status());
+    if (name == "default") return one;
+  }
+  return "";
+}
+
+// The role table beside the template, or the template itself. A template outside the subset of
+// Jinja leaves the model without chat, and a warning.
+absl::Status LoadChat(const std::string& directory, Checkpoint* checkpoint) {
+  std::string where;
+  ASSIGN_OR_RETURN(const std::string text,
+                   ReadChatTemplate(directory, checkpoint->tokenizer_config, &where));
+  const std::string roles_path = StrCat(directory, "/chat_roles.json");
+  const absl::StatusOr<std::string> roles_text = ReadWholeFile(roles_path, kMaxConfigFileBytes);
+  if (roles_text.ok()) {
+    Sha256 hash;
+    hash.Add(text);
+    ASSIGN_OR_RETURN(ChatRoles roles, ChatRoles::Parse(*roles_text, roles_path, hash.Hex()));
+    for (const std::string& stop : roles.StopStrings()) {
+      auto* const stops = &checkpoint->chat_stop_strings;
+      if (std::ranges::count(*stops, stop) == 0) stops->push_back(stop);
+    }
+    checkpoint->chat_template.emplace(ChatTemplate::FromRoles(std::move(roles)));
+    return absl::OkStatus();
+  }
+  if (!absl::IsNotFound(roles_text.status())) return roles_text.status();
+  if (text.empty()) return absl::OkStatus();
+  absl::StatusOr<ChatTemplate> compiled = ChatTemplate::Parse(text);
+  if (compiled.ok()) {
+    checkpoint->chat_template.emplace(*std::move(compiled));
+  } else {
+    checkpoint->chat_warning =
+        StrCat(where, ": ", compiled.status().message(),
+               ". The model is served without chat: the template is outside the subset of Jinja "
+               "(models/README.md), and there is no chat_roles.json; `lssar import` writes one");
+  }
+  return absl::OkStatus();
+}
+
+// generation_config.json's eos_token_id ends texts too. Absent: nothing.
+absl::Status LoadGenerationConfig(const std::string& directory, ModelConfig* config) {
+  const std::string path = StrCat(directory, "/generation_config.json");
+  const absl::StatusOr<std::string> text = ReadWholeFile(path, kMaxConfigFileBytes);
+  if (absl::IsNotFound(text.status())) return absl::OkStatus();
+  RETURN_IF_ERROR(text.status());
+  return config->AddEosIds(*text, path);
 }
 
 }  // namespace
@@ -116,6 +186,7 @@ absl::StatusOr<Checkpoint> LoadCheckpoint(const std::string& directory, Backend*
   if (absl::IsNotFound(tokenizer.status())) return checkpoint;  // serves token ids
   ASSIGN_OR_RETURN(checkpoint.tokenizer, std::move(tokenizer));
   RETURN_IF_ERROR(LoadTokenizerConfig(directory, &checkpoint));
+  RETURN_IF_ERROR(LoadChat(directory, &checkpoint));
   return checkpoint;
 }
 

@@ -39,6 +39,8 @@ struct Checkpoint {
   std::unique_ptr<LanguageModel> model;
   std::unique_ptr<Tokenizer> tokenizer;  // null: the checkpoint has none and serves token ids
   std::optional<ChatTemplate> chat_template;
+  // Why there is no chat template although the directory has one: the server says it at its start.
+  std::string chat_warning;
   bool add_bos = false;              // prompts given as text start with config.bos_id
   std::string bos_token, eos_token;  // their texts, for the chat template
   std::vector<std::string> chat_stop_strings;

@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "models/config_fields.h"
+#include "models/hf_config.h"
 #include "models/json_fields.h"
 
 namespace lssar {
@@ -27,6 +28,7 @@ constexpr int kMaxIntermediateSize = 1 << 18;
 constexpr int kMaxPositions = 1 << 20;
 constexpr double kMaxTheta = 1e12;
 constexpr double kMaxNtkFactor = 1024;
+constexpr double kMaxRopeFactor = 1e6;
 constexpr double kMaxResidualScale = 1000;
 constexpr double kMaxSoftcap = 1e6;
 constexpr double kDefaultEpsilon = 1e-5;
@@ -73,6 +75,17 @@ constexpr std::array<Choice<Activation>, 6> kActivations{{
 constexpr std::array<Choice<RopeLayout>, 2> kRopeLayouts{{
     {"half", RopeLayout::kHalfSplit},
     {"interleaved", RopeLayout::kInterleaved},
+}};
+
+constexpr std::array<Choice<ModelConfig::Positions>, 2> kPositions{{
+    {"rotary", ModelConfig::Positions::kRotary},
+    {"none", ModelConfig::Positions::kNone},
+}};
+
+constexpr std::array<Choice<ModelConfig::TensorNames>, 3> kTensorNames{{
+    {"gpt", ModelConfig::TensorNames::kOurs},
+    {"llama", ModelConfig::TensorNames::kLlama},
+    {"gpt_neox", ModelConfig::TensorNames::kGptNeox},
 }};
 
 constexpr std::array<Choice<bool>, 2> kQkNormPositions{{
@@ -163,18 +176,94 @@ absl::Status ReadAttention(const json& parsed, std::string_view source, ModelCon
   return absl::OkStatus();
 }
 
-// The factor of dynamic NTK, the only rope scaling.
-absl::StatusOr<double> ParseRopeScaling(const json& object, std::string_view source) {
+// The factors of longrope, one for each pair of rotary elements.
+std::vector<double> ReadRopeFactors(std::string_view name, int num_pairs, JsonFields* fields) {
+  std::vector<double> factors;
+  const json* const list = fields->Array(name);
+  if (list == nullptr || list->size() != size_t(num_pairs)) {
+    fields->Fail(StrCat(name, " must have ", num_pairs, " numbers, one for each rotary pair"));
+    return factors;
+  }
+  for (const json& factor : *list) {
+    const double value = factor.is_number() ? factor.get<double>() : 0;
+    if (!(value > 0 && value <= kMaxRopeFactor)) {
+      fields->Fail(StrCat(name, " holds ", QuoteJson(factor), ", must hold numbers in (0, ",
+                          kMaxRopeFactor, "]"));
+    }
+    factors.push_back(value);
+  }
+  return factors;
+}
+
+// YaRN's factor of cosines and sines. Source  arXiv 2309.00071, section 3.4, and transformers
+double YarnAttentionFactor(double factor, double mscale, double mscale_all_dim) {
+  const auto scale = [&](double m) { return factor <= 1 ? 1 : 0.1 * m * std::log(factor) + 1; };
+  return mscale > 0 && mscale_all_dim > 0 ? scale(mscale) / scale(mscale_all_dim) : scale(1);
+}
+
+absl::Status ReadRopeScaling(const json& object, std::string_view source, ModelConfig* config) {
+  using Kind = RopeScaling::Kind;
   JsonFields fields(object, StrCat(source, ": rope_scaling"));
-  fields.RefuseOthers({"type", "rope_type", "factor"});
+  RopeScaling& scaling = config->rope_scaling;
   const std::string_view name = fields.Has("type") ? "type" : "rope_type";
   const std::string type = fields.Text(name);
-  if (fields.status().ok() && type != "dynamic") {
-    fields.Fail(StrCat(name, " is \"", type, "\", must be \"dynamic\" (or rope_scaling null)"));
+  const auto read_factor = [&] { return fields.Number("factor", 1, kMaxNtkFactor); };
+  const auto read_length = [&](std::optional<int64_t> fallback) {
+    return double(fields.Int("original_max_position_embeddings", 1, kMaxPositions, fallback));
+  };
+  const int64_t trained = config->max_position_embeddings;
+  if (type == "dynamic") {
+    fields.RefuseOthers({"type", "rope_type", "factor"});
+    config->dynamic_ntk_factor = read_factor();
+  } else if (type == "linear") {
+    fields.RefuseOthers({"type", "rope_type", "factor"});
+    scaling.kind = Kind::kLinear;
+    scaling.factor = read_factor();
+  } else if (type == "llama3") {
+    fields.RefuseOthers({"type", "rope_type", "factor", "low_freq_factor", "high_freq_factor",
+                         "original_max_position_embeddings"});
+    scaling.kind = Kind::kLlama3;
+    scaling.factor = read_factor();
+    scaling.original_length = read_length({});
+    scaling.low_freq_factor = fields.Positive("low_freq_factor", kMaxRopeFactor);
+    scaling.high_freq_factor = fields.Positive("high_freq_factor", kMaxRopeFactor);
+    if (fields.status().ok() && !(scaling.low_freq_factor < scaling.high_freq_factor)) {
+      fields.Fail("low_freq_factor must be below high_freq_factor");
+    }
+  } else if (type == "yarn") {
+    fields.RefuseOthers({"type", "rope_type", "factor", "original_max_position_embeddings",
+                         "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
+                         "truncate"});
+    scaling.kind = Kind::kYarn;
+    scaling.factor = read_factor();
+    scaling.original_length = read_length(trained);
+    scaling.beta_fast = fields.Positive("beta_fast", kMaxRopeFactor, 32);
+    scaling.beta_slow = fields.Positive("beta_slow", kMaxRopeFactor, 1);
+    scaling.truncate = fields.Bool("truncate", true);
+    const double computed =
+        YarnAttentionFactor(scaling.factor, fields.Number("mscale", 0, kMaxRopeFactor, 0),
+                            fields.Number("mscale_all_dim", 0, kMaxRopeFactor, 0));
+    scaling.attention_factor = fields.Positive("attention_factor", kMaxRopeFactor, computed);
+  } else if (type == "longrope") {
+    fields.RefuseOthers({"type", "rope_type", "factor", "original_max_position_embeddings",
+                         "attention_factor", "short_factor", "long_factor"});
+    scaling.kind = Kind::kLongRope;
+    scaling.original_length = read_length(trained);
+    const int num_pairs = config->RotaryDims() / 2;
+    scaling.short_factors = ReadRopeFactors("short_factor", num_pairs, &fields);
+    scaling.long_factors = ReadRopeFactors("long_factor", num_pairs, &fields);
+    scaling.factor = double(trained) / std::max(scaling.original_length, 1.0);
+    const double given = fields.Positive("factor", kMaxNtkFactor, scaling.factor);
+    const double computed =
+        given <= 1 ? 1 : std::sqrt(1 + std::log(given) / std::log(scaling.original_length));
+    scaling.attention_factor = fields.Positive("attention_factor", kMaxRopeFactor, computed);
+  } else {
+    fields.Fail(
+        StrCat(name, " is \"", type,
+               "\", must be one of dynamic, linear, llama3, longrope, yarn (or rope_scaling "
+               "null)"));
   }
-  const double factor = fields.Number("factor", 1, kMaxNtkFactor);
-  RETURN_IF_ERROR(fields.status());
-  return factor;
+  return fields.status();
 }
 
 absl::StatusOr<ModelConfig::QkNorm> ParseQkNorm(const json& object, std::string_view source,
@@ -268,8 +357,31 @@ void ReadRotary(ModelConfig* config, JsonFields* fields) {
                         " of a head's ", config->HeadDim(),
                         " elements, must be an even number, at least 2"));
   }
-  if (config->dynamic_ntk_factor && config->rotary_dims <= 2) {
-    fields->Fail("rope_scaling needs at least 4 rotary elements in a head");
+}
+
+void ReadPositions(ModelConfig* config, JsonFields* fields) {
+  config->positions = ReadChoice("positions", kPositions, fields);
+  if (config->positions == ModelConfig::Positions::kRotary) {
+    ReadRotary(config, fields);
+  } else {
+    config->rotary_dims = config->HeadDim();
+    config->is_nope_layer.assign(size_t(config->num_hidden_layers), true);
+    for (const char* const name :
+         {"rope_theta", "rope_scaling", "rope_layout", "partial_rotary_factor", "nope_layers"}) {
+      if (fields->Has(name))
+        fields->Fail(StrCat(name, " is given, but positions is not \"rotary\""));
+    }
+  }
+  const json* const layers = fields->Array("nope_layers");
+  if (layers == nullptr || !fields->status().ok()) return;
+  config->is_nope_layer.assign(size_t(config->num_hidden_layers), false);
+  for (const json& layer : *layers) {
+    if (!layer.is_number_unsigned() || layer.get<uint64_t>() >= config->is_nope_layer.size()) {
+      fields->Fail(StrCat("nope_layers holds ", QuoteJson(layer), ", must hold layers in [0, ",
+                          config->num_hidden_layers - 1, "]"));
+      return;
+    }
+    config->is_nope_layer[layer.get<size_t>()] = true;
   }
 }
 
@@ -282,13 +394,15 @@ void ReadVocabulary(ModelConfig* config, JsonFields* fields) {
           ? fields->PositiveFloat("final_logit_softcapping", kMaxSoftcap)
           : 0.0f;
   config->bos_id = fields->OptionalInt("bos_token_id", 0, config->vocab_size - 1);
-  config->eos_id = fields->OptionalInt("eos_token_id", 0, config->NumTokenIds() - 1);
 }
 
 }  // namespace
 
 absl::StatusOr<ModelConfig> ParseConfig(std::string_view text, std::string_view source) {
-  ASSIGN_OR_RETURN(const json parsed, ParseJson(text, source));
+  ASSIGN_OR_RETURN(json parsed, ParseJson(text, source));
+  if (IsHuggingFaceConfig(parsed)) {
+    ASSIGN_OR_RETURN(parsed, FromHuggingFaceConfig(parsed, source));
+  }
   JsonFields fields(parsed, std::string(source));
 
   ModelConfig config;
@@ -305,11 +419,16 @@ absl::StatusOr<ModelConfig> ParseConfig(std::string_view text, std::string_view 
   RETURN_IF_ERROR(fields.status());
   ReadNorms(&config, &fields);
   ReadBlock(&config, &fields);
+  ReadPositions(&config, &fields);
   if (const json* scaling = fields.Object("rope_scaling")) {
-    ASSIGN_OR_RETURN(config.dynamic_ntk_factor, ParseRopeScaling(*scaling, source));
+    RETURN_IF_ERROR(fields.status());
+    RETURN_IF_ERROR(ReadRopeScaling(*scaling, source, &config));
+    if (config.dynamic_ntk_factor && config.rotary_dims <= 2) {
+      fields.Fail("rope_scaling needs at least 4 rotary elements in a head");
+    }
   }
-  ReadRotary(&config, &fields);
   ReadVocabulary(&config, &fields);
+  config.tensor_names = ReadChoice("tensor_names", kTensorNames, &fields);
   config.conv1d_layout = fields.Choice("linear_layout", {"linear", "conv1d"}) == 1;
   RETURN_IF_ERROR(fields.status());
   if (const json* norm = fields.Object("qk_norm")) {
@@ -317,7 +436,33 @@ absl::StatusOr<ModelConfig> ParseConfig(std::string_view text, std::string_view 
   }
   RETURN_IF_ERROR(fields.status());
   RETURN_IF_ERROR(ReadAttention(parsed, source, &config));
+  RETURN_IF_ERROR(config.AddEosIds(text, source));
   return config;
+}
+
+absl::Status ModelConfig::AddEosIds(std::string_view text, std::string_view source) {
+  ASSIGN_OR_RETURN(const json object, ParseJson(text, source));
+  JsonFields fields(object, std::string(source));
+  RETURN_IF_ERROR(fields.status());
+  const auto found = object.find("eos_token_id");
+  if (found == object.end() || found->is_null()) return absl::OkStatus();
+  for (const json& id : found->is_array() ? *found : json::array({*found})) {
+    const json one = {{"eos_token_id", id}};
+    JsonFields field(one, std::string(source));
+    const auto value = int32_t(field.Int("eos_token_id", 0, NumTokenIds() - 1));
+    RETURN_IF_ERROR(field.status());
+    if (IsEos(value)) continue;
+    if (eos_id) {
+      other_eos_ids.push_back(value);
+    } else {
+      eos_id = value;
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool ModelConfig::IsEos(int32_t id) const {
+  return eos_id == id || std::ranges::find(other_eos_ids, id) != other_eos_ids.end();
 }
 
 std::string ModelConfig::AttentionNames() const {
@@ -370,6 +515,10 @@ std::vector<Variant> ModelConfig::Variants() const {
 }
 
 double RopeBaseAtLength(const ModelConfig& config, int length) {
+  if (config.rope_scaling.kind == RopeScaling::Kind::kLongRope) {
+    const bool is_long = double(length) > config.rope_scaling.original_length;
+    return is_long ? -config.rope_theta : config.rope_theta;
+  }
   if (!config.dynamic_ntk_factor || length <= config.max_position_embeddings) {
     return config.rope_theta;
   }
@@ -380,6 +529,7 @@ double RopeBaseAtLength(const ModelConfig& config, int length) {
 }
 
 double RopeBase(const ModelConfig& config, int length_budget) {
+  if (!config.dynamic_ntk_factor) return RopeBaseAtLength(config, length_budget);
   int64_t length = config.max_position_embeddings;
   while (length < length_budget) length *= 2;
   return RopeBaseAtLength(config, int(length));

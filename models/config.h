@@ -18,6 +18,20 @@ namespace lssar {
 // The largest power of the re-weighting.
 inline constexpr double kMaxAttentionP = 1000;
 
+// How rotary frequencies are changed for texts beyond the trained length, as transformers does;
+// every length and factor is positive. Dynamic NTK changes the base instead (RopeBaseAtLength).
+struct RopeScaling {
+  enum class Kind : uint8_t { kNone, kLinear, kYarn, kLlama3, kLongRope };
+  Kind kind = Kind::kNone;
+  double factor = 1;
+  double original_length = 0;                        // original_max_position_embeddings
+  double attention_factor = 1;                       // of cosines and sines: kYarn, kLongRope
+  double beta_fast = 32, beta_slow = 1;              // kYarn
+  bool truncate = true;                              // kYarn
+  double low_freq_factor = 1, high_freq_factor = 4;  // kLlama3
+  std::vector<double> short_factors, long_factors;   // kLongRope, [RotaryDims() / 2]
+};
+
 // The description of a GPT. A block computes
 //   x += attention_residual_scale * out_norm(attention(norm(x)))
 //   x += mlp_residual_scale * out_norm(mlp(norm(x)))
@@ -38,6 +52,11 @@ struct ModelConfig {
     bool has_bias = false;
     float epsilon = 1e-5f;
   };
+
+  // kRotary: rotations of q and k. kNone: none (NoPE).
+  enum class Positions : uint8_t { kRotary, kNone };
+  // The names of the tensors in the file (tensor_source.h).
+  enum class TensorNames : uint8_t { kOurs, kLlama, kGptNeox };
 
   int vocab_size = 0;
   int unpadded_vocab_size = 0;  // ids from here on are never sampled; 0: vocab_size
@@ -70,16 +89,28 @@ struct ModelConfig {
 
   std::vector<AttentionSpec> attention;  // [num_hidden_layers]
   QkNorm qk_norm;
+  Positions positions = Positions::kRotary;
+  std::vector<bool> is_nope_layer;  // [num_hidden_layers]: nothing rotates there; empty: no layer
   double rope_theta = 10000.0;
   RopeLayout rope_layout = RopeLayout::kHalfSplit;
   int rotary_dims = 0;                       // elements of a head that rotate; 0: head_dim
   std::optional<double> dynamic_ntk_factor;  // rope_scaling {"type": "dynamic", "factor": f}
+  RopeScaling rope_scaling;                  // the other types
 
   bool tie_word_embeddings = true;
   float final_logit_softcapping = 0;  // 0: none
-  bool conv1d_layout = false;         // projections are stored as [in, out]
+  TensorNames tensor_names = TensorNames::kOurs;
+  bool conv1d_layout = false;  // projections are stored as [in, out]
   std::optional<int32_t> bos_id;
   std::optional<int32_t> eos_id;
+  // Further ids that end a text: the rest of a list in config.json, and generation_config.json's.
+  std::vector<int32_t> other_eos_ids;
+
+  // Adds the ids of "eos_token_id" of a JSON object, one or a list, that are not there yet; the
+  // first becomes eos_id if there is none.
+  // Errors  INVALID_ARGUMENT, starting with `source`: an id out of [0, NumTokenIds())
+  absl::Status AddEosIds(std::string_view text, std::string_view source);
+  bool IsEos(int32_t id) const;
 
   int HeadDim() const { return head_dim > 0 ? head_dim : hidden_size / num_attention_heads; }
   int RotaryDims() const { return rotary_dims > 0 ? rotary_dims : HeadDim(); }
@@ -108,7 +139,8 @@ absl::StatusOr<ModelConfig> ParseConfig(std::string_view json, std::string_view 
 
 // The rotary base for a sequence of exactly `length` tokens: rope_theta up to the trained length
 // L0; beyond it, with dynamic NTK, theta * ((f L / L0) - (f - 1))^(r / (r - 2)) at L = length,
-// r = RotaryDims().
+// r = RotaryDims(). longrope: -rope_theta beyond its original length, which tells its long factors
+// from its short ones (RopeFrequencies): like a base, they hold for a whole sequence.
 // Source  arXiv 2501.13428v1
 double RopeBaseAtLength(const ModelConfig& config, int length);
 

@@ -39,14 +39,17 @@ constexpr std::string_view kRead[] = {
     "norm_bias",
     "norm_position",
     "norm_weight",
+    "nope_layers",
     "normalization",
     "num_key_value_heads",
     "parallel_residual",
     "partial_rotary_factor",
+    "positions",
     "qk_norm",
     "rope_layout",
     "rope_scaling",
     "rope_theta",
+    "tensor_names",
     "tie_word_embeddings",
     "unpadded_vocab_size",
     "vocab_size",
@@ -161,45 +164,86 @@ constexpr Fixed kFixed[] = {
 constexpr std::string_view kHarmless[] = {
     "_attn_implementation",
     "_attn_implementation_autoset",
+    "_attn_implementation_internal",
     "_commit_hash",
+    "_flash_attn_2_enabled",
     "_name_or_path",
     "architectures",
     "attention_dropout",
     "attn_implementation",
     "attn_pdrop",
     "auto_map",
+    "bad_words_ids",
+    "begin_suppress_tokens",
+    "chunk_size_feed_forward",
     "classifier_dropout",
+    "cls_token_id",
+    "cross_attention_hidden_size",
+    "custom_pipelines",
+    "decoder_start_token_id",
+    "diversity_penalty",
+    "do_sample",
     "dropout",
     "dtype",
+    "early_stopping",
     "embd_pdrop",
+    "encoder_no_repeat_ngram_size",
+    "exponential_decay_length_penalty",
     "finetuning_task",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
     "gradient_checkpointing",
     "hidden_dropout",
     "id2label",
     "initializer_range",
     "is_decoder",
+    "is_llama_config",
     "keys_to_ignore_at_inference",
     "label2id",
+    "length_penalty",
+    "mask_token_id",
+    "max_length",
+    "min_length",
     "model_type",
+    "no_repeat_ngram_size",
+    "num_beam_groups",
+    "num_beams",
+    "num_return_sequences",
     "output_attentions",
     "output_hidden_states",
+    "output_scores",
     "pad_token_id",
+    "prefix",
     "pretraining_tp",
     "problem_type",
+    "pruned_heads",
+    "remove_invalid_values",
     "reorder_and_upcast_attn",
+    "repetition_penalty",
     "resid_pdrop",
     "return_dict",
+    "return_dict_in_generate",
+    "sep_token_id",
     "summary_activation",
     "summary_first_dropout",
     "summary_proj_to_labels",
     "summary_type",
     "summary_use_proj",
+    "suppress_tokens",
     "task_specific_params",
+    "temperature",
+    "tf_legacy_loss",
     "tokenizer_class",
+    "top_k",
+    "top_p",
     "torch_dtype",
     "torchscript",
+    "transformers.js_config",
     "transformers_version",
+    "typical_p",
     "unk_token_id",
+    "unsloth_fixed",
+    "unsloth_version",
     "use_bfloat16",
     "use_cache",
 };
@@ -258,9 +302,12 @@ void CheckFixed(const Fixed& fixed, const json& value, JsonFields* fields) {
 
 }  // namespace
 
+bool IsHarmlessField(std::string_view name) { return Contains(kHarmless, name); }
+
 absl::Status CheckOtherFields(const json& config, std::string_view source) {
   JsonFields fields(config, std::string(source));
   const std::vector<std::string> ignored = ReadIgnoredFields(config, &fields);
+  std::vector<std::string> unknown;
   for (const auto& [name, value] : config.items()) {
     if (value.is_null() || Contains(kRead, name) || Contains(kHarmless, name)) continue;
     if (const Alias* alias = FindRow(kAliases, name)) {
@@ -268,11 +315,14 @@ absl::Status CheckOtherFields(const json& config, std::string_view source) {
     } else if (const Fixed* fixed = FindRow(kFixed, name)) {
       CheckFixed(*fixed, value, &fields);
     } else if (std::ranges::find(ignored, name) == ignored.end()) {
-      fields.Fail(StrCat("unknown field \"", name, "\" (", QuoteJson(value),
-                         "): it may change what the model computes. If it does not, add "
-                         "\"ignored_fields\": [\"",
-                         name, "\"]; models/README.md lists the known fields"));
+      unknown.push_back(StrCat("\"", ShortName(name), "\""));
     }
+  }
+  if (!unknown.empty()) {
+    fields.Fail(StrCat("unknown field ", StrJoin(unknown),
+                       ": it may change what the model computes. If it does not, add "
+                       "\"ignored_fields\": [",
+                       StrJoin(unknown), "]; models/README.md lists the known fields"));
   }
   return fields.status();
 }

@@ -17,6 +17,9 @@ namespace lssar {
 //         field that changes the function
 absl::Status CheckOtherFields(const nlohmann::json& config, std::string_view source);
 
+// True if a field of that name changes nothing that is computed, in the config.json of any program.
+bool IsHarmlessField(std::string_view name);
+
 }  // namespace lssar
 
 #endif  // LSSAR_MODELS_CONFIG_FIELDS_H_

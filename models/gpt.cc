@@ -43,7 +43,7 @@ absl::Status Gpt::Forward(const ForwardBatch& batch, const KvView& kv, Attention
   LSSAR_CHECK(rows.num_rows >= 1 && rows.num_rows <= max_num_batched_tokens_);
   for (const int32_t id : batch.token_ids) LSSAR_CHECK(id >= 0 && id < config_.vocab_size);
 
-  FillRopeAngles(rows, batch.rope_bases, rope_frequencies_, rope_angles_);
+  FillRopeAngles(config_, rows, batch.rope_bases, rope_frequencies_, rope_angles_);
   const size_t num_angles = size_t(rows.num_rows) * size_t(config_.RotaryDims());
   RETURN_IF_ERROR(
       backend_->CopyIn(rope_->Address(), rope_angles_.data(), num_angles * sizeof(float)));
@@ -164,20 +164,22 @@ void Gpt::RunGroup(int layer, const AttentionGroup& group, const KvView& kv,
   const GptLayer& w = weights_.layers[size_t(layer)];
   const AttentionSpec& spec = (*group.layers)[size_t(layer)];
   const auto row = size_t(group.first_row);
+  const bool is_nope = !config_.is_nope_layer.empty() && config_.is_nope_layer[size_t(layer)];
   float* const q = q_->As<float>() + row * size_t(config_.AttentionSize());
-  backend_->RopeWrite({.rows = &group.rows,
-                       .layer = layer,
-                       .num_heads = config_.num_attention_heads,
-                       .qkv = qkv_->As<float>() + row * size_t(config_.QkvSize()),
-                       .rope = rope_->As<float>() + row * size_t(config_.RotaryDims()),
-                       .rope_layout = config_.rope_layout,
-                       .rotary_dims = config_.RotaryDims(),
-                       .qk_norm = {.q = HeadView(w.q_norm),
-                                   .k = HeadView(w.k_norm),
-                                   .after_rotary = config_.qk_norm.after_rotary},
-                       .normalize = spec.Form().is_length_scaled,
-                       .kv = kv,
-                       .q = q});
+  backend_->RopeWrite(
+      {.rows = &group.rows,
+       .layer = layer,
+       .num_heads = config_.num_attention_heads,
+       .qkv = qkv_->As<float>() + row * size_t(config_.QkvSize()),
+       .rope = (is_nope ? no_rope_ : rope_)->As<float>() + row * size_t(config_.RotaryDims()),
+       .rope_layout = config_.rope_layout,
+       .rotary_dims = config_.RotaryDims(),
+       .qk_norm = {.q = HeadView(w.q_norm),
+                   .k = HeadView(w.k_norm),
+                   .after_rotary = config_.qk_norm.after_rotary},
+       .normalize = spec.Form().is_length_scaled,
+       .kv = kv,
+       .q = q});
   backend_->Attention({.rows = &group.rows,
                        .layer = layer,
                        .num_heads = config_.num_attention_heads,
@@ -332,6 +334,7 @@ absl::StatusOr<std::unique_ptr<Gpt>> Gpt::Create(const ModelConfig& config, GptW
       std::unique_ptr<Gpt>(new Gpt(config, std::move(weights), backend, max_num_batched_tokens));
   RETURN_IF_ERROR(gpt->AllocateActivations());
   RETURN_IF_ERROR(gpt->FillOnes());
+  RETURN_IF_ERROR(gpt->FillNoRotation());
   RETURN_IF_ERROR(gpt->CopyFinalNorm());
   return gpt;
 }
@@ -351,6 +354,14 @@ absl::Status Gpt::CopyFinalNorm() {
   final_norm_bias_.resize(hidden_size);
   RETURN_IF_ERROR(backend_->CopyOut(final_norm_weight_.data(), norm.weight, num_bytes));
   return backend_->CopyOut(final_norm_bias_.data(), norm.bias, num_bytes);
+}
+
+// The rotation by nothing: cosines of 1, sines of 0.
+absl::Status Gpt::FillNoRotation() {
+  const auto size = size_t(config_.RotaryDims());
+  std::vector<float> angles(no_rope_->NumBytes() / sizeof(float), 0.0f);
+  for (size_t i = 0; i < angles.size(); ++i) angles[i] = i % size < size / 2 ? 1.0f : 0.0f;
+  return backend_->CopyIn(no_rope_->Address(), angles.data(), angles.size() * sizeof(float));
 }
 
 absl::Status Gpt::FillOnes() {
@@ -374,6 +385,7 @@ absl::Status Gpt::AllocateActivations() {
       {&mlp_, max_tokens, config_.intermediate_size},
       {&branch_, is_sandwich ? max_tokens : 1, config_.hidden_size},
       {&rope_, max_tokens, config_.RotaryDims()},
+      {&no_rope_, config_.is_nope_layer.empty() ? 1 : max_tokens, config_.RotaryDims()},
       {&logits_, kMaxLogitsRows, config_.vocab_size},
       {&ones_, 1, norm_size},
       {&zeros_, 1, norm_size},

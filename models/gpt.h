@@ -44,6 +44,7 @@ class Gpt : public LanguageModel {
   Gpt(const ModelConfig& config, GptWeights weights, Backend* backend, int max_num_batched_tokens);
   absl::Status AllocateActivations();
   absl::Status FillOnes();
+  absl::Status FillNoRotation();
   absl::Status CopyFinalNorm();
   // A norm of hidden states. An absent weight is ones_, an absent bias zeros_.
   NormView View(const GptNorm& norm) const;
@@ -89,6 +90,7 @@ class Gpt : public LanguageModel {
   std::unique_ptr<Buffer> mlp_;       // [intermediate_size]
   std::unique_ptr<Buffer> branch_;    // [hidden_size], a branch before its norm; sandwich only
   std::unique_ptr<Buffer> rope_;      // [RotaryDims()]
+  std::unique_ptr<Buffer> no_rope_;   // [RotaryDims()], of layers without positions
   std::unique_ptr<Buffer> logits_;    // [kMaxLogitsRows, vocab]
   std::unique_ptr<Buffer> ones_,
       zeros_;  // [hidden_size or head_dim]: of norms without weight, bias

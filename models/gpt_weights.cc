@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "base/str_cat.h"
 #include "kernels/float_bits.h"
 #include "kernels/quantize.h"
+#include "models/tensor_source.h"
 
 namespace lssar {
 namespace {
@@ -75,8 +75,7 @@ class Loader {
  public:
   Loader(const TensorFile& file, const ModelConfig& config, Backend* backend,
          std::optional<DType> dtype)
-      : file_(file), config_(config), backend_(backend), dtype_(dtype) {
-    prefix_ = file.Find("wte.weight") != nullptr ? "" : "transformer.";
+      : file_(file), config_(config), backend_(backend), dtype_(dtype), source_(file, config) {
     FindLayout();
   }
 
@@ -84,7 +83,7 @@ class Loader {
   int64_t NumParameters() const { return num_parameters_; }
 
   GptLayer LoadLayer(int index) {
-    const std::string prefix = StrCat(prefix_, "h.", index, ".");
+    const std::string prefix = StrCat("h.", index, ".");
     const ModelConfig& c = config_;
     const bool is_sandwich = c.norm_position == ModelConfig::NormPosition::kSandwich;
     GptLayer layer;
@@ -109,41 +108,38 @@ class Loader {
     return layer;
   }
 
-  GptNorm LoadFinalNorm() { return LoadNorm(prefix_ + "ln_f"); }
+  GptNorm LoadFinalNorm() { return LoadNorm("ln_f"); }
 
-  GptNorm LoadEmbeddingNorm() {
-    return config_.embedding_norm ? LoadNorm(prefix_ + "ln_emb") : GptNorm{};
-  }
+  GptNorm LoadEmbeddingNorm() { return config_.embedding_norm ? LoadNorm("ln_emb") : GptNorm{}; }
 
   std::unique_ptr<PackedMatrix> LoadEmbedding() {
-    return LoadMatrix(prefix_ + "wte.weight", config_.vocab_size, config_.hidden_size, false);
+    return LoadMatrix("wte.weight", config_.vocab_size, config_.hidden_size, false);
   }
 
   // Null where the logits use the embedding.
   std::unique_ptr<PackedMatrix> LoadUntiedHead() {
-    constexpr std::string_view kHead = "lm_head.weight";
+    const std::string kHead = "lm_head.weight";
     if (!config_.tie_word_embeddings) {
-      return LoadMatrix(std::string(kHead), config_.vocab_size, config_.hidden_size, false);
+      return LoadMatrix(kHead, config_.vocab_size, config_.hidden_size, false);
     }
-    const TensorView* head = file_.Find(kHead);
+    const TensorView* head = source_.Find(kHead);
     if (head == nullptr) return nullptr;
-    used_.insert(std::string(kHead));
-    const TensorView* embedding = file_.Find(prefix_ + "wte.weight");
+    const TensorView* embedding = source_.Find("wte.weight");
     if (embedding == nullptr) return nullptr;
     if (head->type != embedding->type || head->shape != embedding->shape ||
         std::memcmp(head->bytes.data(), embedding->bytes.data(), head->bytes.size()) != 0) {
-      Fail(kHead, StrCat("differs from ", prefix_,
-                         "wte.weight, but config.json ties them (tie_word_embeddings)"));
+      Fail(kHead, StrCat("differs from ", source_.NameInFile("wte.weight"),
+                         ", but config.json ties them (tie_word_embeddings)"));
     }
-    file_.Release(*head);
-    file_.Release(*embedding);
+    source_.Release(kHead);
+    source_.Release("wte.weight");
     return nullptr;
   }
 
   // Empty if the checkpoint has no regression head.
   GptRegressionHead LoadRegressionHead() {
     const std::string weight_name = "head.weight", bias_name = "head.bias";
-    const TensorView* weight = file_.Find(weight_name);
+    const TensorView* weight = source_.Find(weight_name);
     if (weight == nullptr) return {};
     if (weight->shape.size() != 2 || weight->shape[0] < 1 || weight->shape[0] > kMaxHeadOutputs) {
       Fail(weight_name, StrCat("has shape ", Show(weight->shape), ", must be [out, ",
@@ -155,23 +151,29 @@ class Loader {
     if (weight == nullptr) return {};
     GptRegressionHead head{.weight = weight->ToFloats(),
                            .bias = std::vector<float>(size_t(num_outputs))};
-    if (file_.Find(bias_name) == nullptr) return head;
+    if (source_.Find(bias_name) == nullptr) return head;
     const TensorView* bias = Find(bias_name, {num_outputs});
     if (bias != nullptr) head.bias = bias->ToFloats();
     return head;
   }
 
   void RefuseUnexpected() {
-    for (const auto& [name, tensor] : file_.Tensors()) {
-      if (used_.contains(name)) continue;
-      Fail(name, StrCat("is unexpected: ", NameOf(tensor.type), " ", Show(tensor.shape),
-                        " is no part of the GPT that config.json describes, with ",
-                        config_.num_hidden_layers, " layers (n_layer)"));
+    for (const std::string& name : source_.Unused()) {
+      const TensorView& tensor = *file_.Find(name);
+      FailAt(name, StrCat("is unexpected: ", NameOf(tensor.type), " ", Show(tensor.shape),
+                          " is no part of the GPT that config.json describes, with ",
+                          config_.num_hidden_layers, " layers (n_layer)"));
     }
   }
 
  private:
-  void Fail(std::string_view name, std::string_view problem) {
+  void Fail(const std::string& name, std::string_view problem) {
+    FailAt(source_.NameInFile(name), problem);
+  }
+
+  // `name`: in the file.
+  void FailAt(std::string_view name, std::string_view problem) {
+    status_.Update(source_.status());
     if (!status_.ok()) return;
     status_ = absl::InvalidArgumentError(
         StrCat(file_.Paths().front(), ": tensor \"", name, "\" ", problem));
@@ -180,8 +182,8 @@ class Loader {
   // Unless the QKV projection is square, its shape tells Conv1D's [in, out] from nn.Linear's
   // [out, in].
   void FindLayout() {
-    const std::string name = prefix_ + "h.0.attn.c_attn.weight";
-    const TensorView* qkv = file_.Find(name);
+    const std::string name = "h.0.attn.c_attn.weight";
+    const TensorView* qkv = source_.Find(name);
     const std::vector<int64_t> linear{config_.QkvSize(), config_.hidden_size};
     const std::vector<int64_t> conv1d{config_.hidden_size, config_.QkvSize()};
     const bool shape_tells = qkv != nullptr && linear != conv1d;
@@ -194,8 +196,7 @@ class Loader {
 
   // nullptr after an error.
   const TensorView* Find(const std::string& name, const std::vector<int64_t>& shape) {
-    used_.insert(name);
-    const TensorView* tensor = file_.Find(name);
+    const TensorView* tensor = source_.Find(name);
     if (tensor == nullptr) {
       Fail(name, StrCat("is missing, expected a float tensor ", Show(shape)));
     } else if (!FloatType(tensor->type)) {
@@ -228,7 +229,7 @@ class Loader {
                                            bool transposed) {
     std::vector<int64_t> shape{num_rows, num_cols};
     if (transposed) std::swap(shape[0], shape[1]);
-    const TensorView* stored = file_.Find(name);
+    const TensorView* stored = source_.Find(name);
     if (stored != nullptr && stored->type == TensorType::kI8) {
       return LoadQuantizedMatrix(name, DType::kI8, num_rows, num_cols, transposed);
     }
@@ -250,7 +251,7 @@ class Loader {
                         .transposed = transposed},
                        dtype);
     status_ = packed.status();
-    file_.Release(*tensor);
+    source_.Release(name);
     return status_.ok() ? *std::move(packed) : nullptr;
   }
 
@@ -263,10 +264,9 @@ class Loader {
     const int group_cols = GroupColsOf(file_dtype);
     const int num_groups = (num_cols + group_cols - 1) / group_cols;
     const bool is_int4 = file_dtype == DType::kI4;
-    const TensorView& steps = *file_.Find(name);
+    const TensorView& steps = *source_.Find(name);
     const std::vector<int64_t> shape{num_rows, is_int4 ? (num_cols + 1) / 2 : num_cols};
-    used_.insert(name);
-    const TensorView* scales = file_.Find(scale_name);
+    const TensorView* scales = source_.Find(scale_name);
     if (transposed) {
       Fail(name, StrCat("is ", NameOf(steps.type),
                         " and stored as [in, out] (linear_layout \"conv1d\"), must be [out, in]"));
@@ -289,8 +289,8 @@ class Loader {
                         .scales = reinterpret_cast<const uint16_t*>(scales->bytes.data())},
                        dtype_.value_or(file_dtype));
     status_ = packed.status();
-    file_.Release(steps);
-    file_.Release(*scales);
+    source_.Release(name);
+    source_.Release(scale_name);
     return status_.ok() ? *std::move(packed) : nullptr;
   }
 
@@ -331,9 +331,8 @@ class Loader {
   const ModelConfig& config_;
   Backend* backend_;
   std::optional<DType> dtype_;
-  std::string prefix_;
+  TensorSource source_;
   bool transposed_ = false;
-  std::set<std::string, std::less<>> used_;
   int64_t num_parameters_ = 0;
   absl::Status status_;
 };

@@ -25,13 +25,14 @@ class GenerateTask final : public SequenceTask {
     int choice = 0;
     const Tokenizer* tokenizer = nullptr;             // null: no text
     std::shared_ptr<const StopStrings> stop_strings;  // null: none
-    std::optional<int32_t> eos_id;
+    const ModelConfig* config = nullptr;              // says what EOS is
   };
   // What `options` points at must outlive the task.
   explicit GenerateTask(Options options)
       : options_(std::move(options)), detokenizer_(options_.tokenizer, options_.stop_strings) {
     if (options_.params->sampling.HasPenalties()) counts_.AddPrompt(options_.prompt);
     if (NeedsPromptLogprobs()) prompt_scores_.reserve(options_.prompt.size());
+    if (options_.params->min_tokens > 0) early_sampling_ = WithoutEnds(*options_.params);
   }
 
   bool NeedsLogits(const Sequence& sequence, int position) const override {
@@ -80,7 +81,8 @@ class GenerateTask final : public SequenceTask {
               .counts = {},
               .num_logprobs = params.num_prompt_logprobs};
     }
-    return {.params = &params.sampling,
+    const int num_before = position + 1 - int(options_.prompt.size());
+    return {.params = num_before < params.min_tokens ? &early_sampling_ : &params.sampling,
             .counts = CountsAt(sequence, position),
             .choice = options_.choice,
             .position = position + 1,
@@ -119,6 +121,25 @@ class GenerateTask final : public SequenceTask {
   int NumGenerated() const override { return num_generated_; }
 
  private:
+  // The ids that end the text are banned, unless that would leave none of the allowed ids.
+  SamplingParams WithoutEnds(const GenerateParams& params) const {
+    SamplingParams sampling = params.sampling;
+    std::vector<int32_t>& banned = sampling.banned_ids;
+    banned.insert(banned.end(), params.stop_ids.begin(), params.stop_ids.end());
+    const ModelConfig& config = *options_.config;
+    if (!params.ignore_eos) {
+      if (config.eos_id) banned.push_back(*config.eos_id);
+      banned.insert(banned.end(), config.other_eos_ids.begin(), config.other_eos_ids.end());
+    }
+    std::ranges::sort(banned);
+    banned.erase(std::unique(banned.begin(), banned.end()), banned.end());
+    const auto is_banned = [&](int32_t id) { return std::ranges::binary_search(banned, id); };
+    const std::vector<int32_t>& allowed = sampling.allowed_ids;
+    const bool leaves_none = (!allowed.empty() && std::ranges::all_of(allowed, is_banned)) ||
+                             int(banned.size()) >= config.NumTokenIds();
+    return leaves_none ? params.sampling : sampling;
+  }
+
   void AddToken(Sequence* sequence, TokenResult token) {
     const int32_t id = token.id;
     delta_.tokens.push_back(std::move(token));
@@ -171,11 +192,12 @@ class GenerateTask final : public SequenceTask {
     const GenerateParams& params = *options_.params;
     if (num_generated_ < params.min_tokens) return std::nullopt;
     if (std::ranges::count(params.stop_ids, id) > 0) return FinishReason::kStopId;
-    if (id == options_.eos_id && !params.ignore_eos) return FinishReason::kEos;
+    if (options_.config->IsEos(id) && !params.ignore_eos) return FinishReason::kEos;
     return std::nullopt;
   }
 
   const Options options_;
+  SamplingParams early_sampling_;  // of the first min_tokens tokens
   Detokenizer detokenizer_;
   TokenCounts counts_;  // maintained only where a penalty needs it
   int num_generated_ = 0;
@@ -207,7 +229,7 @@ void AddGenerateTasks(const Checkpoint& checkpoint, SequenceGroup* group) {
                               .choice = choice++,
                               .tokenizer = checkpoint.tokenizer.get(),
                               .stop_strings = stop_strings,
-                              .eos_id = checkpoint.config.eos_id});
+                              .config = &checkpoint.config});
   }
 }
 

@@ -334,6 +334,9 @@ void Server::State::LogServing() const {
                       {"max_model_len", engine.max_model_len},
                       {"self_check_rows", model->GetSelfCheck().num_rows},
                       {"self_check_error", model->GetSelfCheck().worst_error}};
+  if (!checkpoint.chat_warning.empty()) {
+    log.Warning("no_chat", {{"model", checkpoint.name}, {"reason", checkpoint.chat_warning}});
+  }
   if (const DraftModel* const draft = model->GetEngine().GetDraftModel(); draft != nullptr) {
     fields["draft_model"] = draft->Model().name;
     fields["draft_hash"] = draft->Model().hash;

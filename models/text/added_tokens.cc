@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/status_macros.h"
+
 namespace lssar {
 namespace {
 
@@ -33,6 +35,27 @@ AddedTokens::Match AddedTokens::FindNext(std::string_view text, size_t from, siz
     if (num_bytes > 0) return {.begin = begin, .num_bytes = num_bytes, .id = id};
   }
   return {};
+}
+
+absl::Status AddedTokens::Split(std::string_view text, absl::FunctionRef<bool()> should_stop,
+                                absl::FunctionRef<absl::Status(std::string_view, bool)> on_part,
+                                std::vector<int32_t>* ids) const {
+  constexpr size_t kSearchBytes = size_t{1} << 16;  // between two polls
+  size_t begin = 0;
+  for (size_t at = 0; at < text.size() && !IsEmpty();) {
+    if (should_stop()) return absl::CancelledError("the encoding was stopped");
+    const Match match = FindNext(text, at, at + kSearchBytes);
+    if (match.begin == text.npos) {
+      at += kSearchBytes;
+      continue;
+    }
+    if (match.begin > begin) {
+      RETURN_IF_ERROR(on_part(text.substr(begin, match.begin - begin), begin == 0));
+    }
+    ids->push_back(match.id);
+    begin = at = match.begin + match.num_bytes;
+  }
+  return begin < text.size() ? on_part(text.substr(begin), begin == 0) : absl::OkStatus();
 }
 
 }  // namespace lssar

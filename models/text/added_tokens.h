@@ -9,9 +9,19 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "models/text/byte_trie.h"
 
 namespace lssar {
+
+// A text that is one token wherever it occurs ("<|endoftext|>").
+struct AddedToken {
+  std::string content;
+  int32_t id = 0;
+  bool is_special = true;      // has no bytes in a decoded text
+  bool is_normalized = false;  // is looked for behind the normalizer, not before
+};
 
 // Finds added tokens in a text. Const after construction and safe from any thread.
 class AddedTokens {
@@ -29,6 +39,13 @@ class AddedTokens {
   // several begin at the same byte the longest wins.
   // Cost  O(until - from), and the length of the longest token for each byte that may begin one
   Match FindNext(std::string_view text, size_t from, size_t until) const;
+
+  // Appends the id of each token in `text` to `ids`, and calls `on_part` with the texts between
+  // them, which are not empty, and whether the part begins the text.
+  // Errors  CANCELLED: should_stop returned true, which is asked every 64 KiB; those of on_part
+  absl::Status Split(std::string_view text, absl::FunctionRef<bool()> should_stop,
+                     absl::FunctionRef<absl::Status(std::string_view, bool)> on_part,
+                     std::vector<int32_t>* ids) const;
 
   // The longest token that `text` starts with; num_bytes 0: there is none.
   Match FindAtStart(std::string_view text) const {

@@ -12,8 +12,6 @@
 namespace lssar {
 namespace {
 
-absl::Status Stopped() { return absl::CancelledError("the encoding was stopped"); }
-
 // The tokens that are looked for in the text as it is, or in the normalized text.
 absl::StatusOr<AddedTokens> TokensOf(const BpeVocabulary& vocabulary, bool is_normalized) {
   std::vector<std::pair<std::string, int32_t>> tokens;
@@ -72,8 +70,8 @@ class BpeTokenizer : public Tokenizer {
     RETURN_IF_ERROR(CheckTokenizerText(text, should_stop));
     std::vector<int32_t> ids;
     ids.reserve(text.size() / 4 + 1);
-    RETURN_IF_ERROR(SplitAtTokens(
-        raw_tokens_, text, should_stop,
+    RETURN_IF_ERROR(raw_tokens_.Split(
+        text, should_stop,
         [&](std::string_view part, bool begins_text) {
           return EncodePart(part, begins_text, should_stop, &ids);
         },
@@ -84,6 +82,14 @@ class BpeTokenizer : public Tokenizer {
   std::string_view PieceBytes(int32_t id) const override {
     LSSAR_CHECK(id >= 0 && id < VocabSize());
     return pieces_[size_t(id)];
+  }
+  std::optional<int32_t> FindSpecialToken(std::string_view text) const override {
+    for (const AddedTokens* tokens : {&raw_tokens_, &normalized_tokens_}) {
+      const AddedTokens::Match match = tokens->FindAtStart(text);
+      const bool is_whole = match.num_bytes > 0 && match.num_bytes == text.size();
+      if (is_whole && pieces_[size_t(match.id)].empty()) return match.id;
+    }
+    return std::nullopt;
   }
   bool AddsDummyPrefix() const override { return adds_dummy_prefix_; }
   std::string_view Hash() const override { return hash_; }
@@ -96,35 +102,10 @@ class BpeTokenizer : public Tokenizer {
   }
 
  private:
-  static constexpr size_t kSearchBytes = size_t{1} << 16;  // of added tokens, between two polls
-
   int FindMaxPieceBytes() const {
     size_t most = std::max(raw_tokens_.MaxBytes(), normalized_tokens_.MaxBytes());
     for (const std::string& piece : pieces_) most = std::max(most, piece.size());
     return int(most);
-  }
-
-  // Appends the id of each token in `text` to `ids`, and calls `on_part` with the texts between
-  // them, which are not empty.
-  static absl::Status SplitAtTokens(const AddedTokens& tokens, std::string_view text,
-                                    absl::FunctionRef<bool()> should_stop,
-                                    absl::FunctionRef<absl::Status(std::string_view, bool)> on_part,
-                                    std::vector<int32_t>* ids) {
-    size_t begin = 0;
-    for (size_t at = 0; at < text.size() && !tokens.IsEmpty();) {
-      if (should_stop()) return Stopped();
-      const AddedTokens::Match match = tokens.FindNext(text, at, at + kSearchBytes);
-      if (match.begin == text.npos) {
-        at += kSearchBytes;
-        continue;
-      }
-      if (match.begin > begin) {
-        RETURN_IF_ERROR(on_part(text.substr(begin, match.begin - begin), begin == 0));
-      }
-      ids->push_back(match.id);
-      begin = at = match.begin + match.num_bytes;
-    }
-    return begin < text.size() ? on_part(text.substr(begin), begin == 0) : absl::OkStatus();
   }
 
   absl::Status EncodePart(std::string_view part, bool begins_text,
@@ -142,8 +123,8 @@ class BpeTokenizer : public Tokenizer {
       }
       return encoder_.Encode(word, /*fuse_from=*/ids->size(), should_stop, ids);
     };
-    return SplitAtTokens(
-        normalized_tokens_, part, should_stop,
+    return normalized_tokens_.Split(
+        part, should_stop,
         [&](std::string_view words, bool is_first) {
           return pre_tokenizer_.Split(words, begins_text && is_first, should_stop, on_word);
         },

@@ -8,20 +8,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "models/text/added_tokens.h"
 #include "models/text/bpe.h"
 #include "models/text/pre_tokenizer.h"
 #include "models/text/text_normalizer.h"
 #include "models/text/tokenizer.h"
 
 namespace lssar {
-
-// A text that is one token wherever it occurs ("<|endoftext|>").
-struct AddedToken {
-  std::string content;
-  int32_t id = 0;
-  bool is_special = true;      // has no bytes in a decoded text
-  bool is_normalized = false;  // is looked for behind the normalizer, not before
-};
 
 // The steps of a BPE tokenizer, in order: added tokens, normalizer, added tokens behind it,
 // pre-tokenizer, merges.

@@ -1,6 +1,7 @@
 #include "models/text/chat_template.h"
 
 #include <deque>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "models/text/template_parser.h"
+#include "models/text/white_space.h"
 
 namespace lssar {
 namespace {
@@ -100,8 +102,8 @@ class Renderer {
     switch (e.op) {
       case TemplateOp::kLiteral: return {.text = e.text};
       case TemplateOp::kBool: return {.flag = e.flag};
-      case TemplateOp::kRole: return {.text = messages_[message_idx_].role};
-      case TemplateOp::kContent: return {.text = messages_[message_idx_].content};
+      case TemplateOp::kRole: return {.text = MessageOf(e).role};
+      case TemplateOp::kContent: return {.text = MessageOf(e).content};
       case TemplateOp::kLoopFirst: return {.flag = message_idx_ == 0};
       case TemplateOp::kLoopLast: return {.flag = message_idx_ + 1 == messages_.size()};
       case TemplateOp::kBosToken: return {.text = bos_token_};
@@ -127,6 +129,10 @@ class Renderer {
     }
     LSSAR_CHECK(false);  // unknown template op
     return {};
+  }
+
+  const ChatMessage& MessageOf(const TemplateExpr& e) const {
+    return messages_[e.flag ? 0 : message_idx_];
   }
 
   Value FirstThatIs(bool wanted, const TemplateExpr& e) {
@@ -174,6 +180,7 @@ class Renderer {
 
 struct ChatTemplate::Program {
   std::vector<TemplateNode> nodes;
+  std::optional<ChatRoles> roles;  // instead of nodes
 };
 
 ChatTemplate::ChatTemplate(std::unique_ptr<Program> program) : program_(std::move(program)) {}
@@ -183,13 +190,21 @@ ChatTemplate::~ChatTemplate() = default;
 
 absl::StatusOr<ChatTemplate> ChatTemplate::Parse(std::string_view text) {
   ASSIGN_OR_RETURN(std::vector<TemplateNode> nodes, ParseTemplate(text));
-  return ChatTemplate(std::make_unique<Program>(Program{std::move(nodes)}));
+  return ChatTemplate(std::make_unique<Program>(Program{.nodes = std::move(nodes), .roles = {}}));
 }
+
+ChatTemplate ChatTemplate::FromRoles(ChatRoles roles) {
+  return ChatTemplate(std::make_unique<Program>(Program{.nodes = {}, .roles = std::move(roles)}));
+}
+
+bool ChatTemplate::IsRoleTable() const { return program_->roles.has_value(); }
 
 absl::StatusOr<std::string> ChatTemplate::Render(std::span<const ChatMessage> messages,
                                                  bool add_generation_prompt,
                                                  std::string_view bos_token,
                                                  std::string_view eos_token) const {
+  if (messages.empty()) return absl::InvalidArgumentError("chat template: there is no message");
+  if (program_->roles) return program_->roles->Render(messages, add_generation_prompt);
   Renderer renderer(messages, add_generation_prompt, bos_token, eos_token);
   renderer.Run(program_->nodes);
   return std::move(renderer).Result();

@@ -10,34 +10,34 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "models/text/chat_message.h"
+#include "models/text/chat_roles.h"
 
 namespace lssar {
 
-// Bounds of one rendering. A request has at most 32 MiB of messages, and a prompt at most 2^20
-// tokens: what is longer cannot be served.
-inline constexpr size_t kMaxPromptBytes = size_t{64} << 20;
-// Unit: about a nanosecond. A byte that is copied, compared or trimmed costs 1, an expression or a
-// statement kWorkOfExpression.
+// The bound of one rendering. Unit: about a nanosecond. A byte that is copied, compared or trimmed
+// costs 1, an expression or a statement kWorkOfExpression.
 inline constexpr int64_t kMaxRenderWork = int64_t{1} << 30;
 inline constexpr int64_t kWorkOfExpression = 32;
 
-struct ChatMessage {
-  std::string role;  // "user" | "assistant" | "system"
-  std::string content;
-};
-
-// A subset of Jinja (README.md lists it). Parse refuses anything outside it, with line, column and
-// what was found there.
+// A role table, or a subset of Jinja (README.md lists it). Parse refuses anything outside it, with
+// line, column and what was found there.
 class ChatTemplate {
  public:
   // Cost    linear in the text
   // Errors  INVALID_ARGUMENT: outside the subset, too long or nested too deep
   static absl::StatusOr<ChatTemplate> Parse(std::string_view text);
 
+  static ChatTemplate FromRoles(ChatRoles roles);
+  // A table has the template's BOS in its texts.
+  bool IsRoleTable() const;
+
+  // bos_token and eos_token are unused by a role table.
   // Cost    each expression is evaluated at most once where it stands, and without recursion beyond
   //         kMaxTemplateDepth
-  // Errors  INVALID_ARGUMENT: the template called raise_exception(), the prompt would be longer
-  //         than kMaxPromptBytes, or rendering would take more than kMaxRenderWork
+  // Errors  INVALID_ARGUMENT: no message, ChatRoles::Render's; raise_exception() was called, the
+  //         prompt would be longer than kMaxPromptBytes, or rendering would take more than
+  //         kMaxRenderWork
   absl::StatusOr<std::string> Render(std::span<const ChatMessage> messages,
                                      bool add_generation_prompt, std::string_view bos_token,
                                      std::string_view eos_token) const;

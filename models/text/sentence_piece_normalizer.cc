@@ -30,8 +30,8 @@ Part NextPart(const SentencePieceFile& file, const AddedTokens& symbols, std::st
 }  // namespace
 
 absl::Status NormalizeForSentencePiece(const SentencePieceFile& file, const AddedTokens& symbols,
-                                       std::string_view text, absl::FunctionRef<bool()> should_stop,
-                                       std::string* out) {
+                                       std::string_view text, bool begins_text,
+                                       absl::FunctionRef<bool()> should_stop, std::string* out) {
   out->clear();
   const size_t num_bytes = text.size();
   const auto stopped = [] { return absl::CancelledError("the encoding was stopped"); };
@@ -41,7 +41,7 @@ absl::Status NormalizeForSentencePiece(const SentencePieceFile& file, const Adde
     polled_at = text.size();
     return should_stop();
   };
-  while (file.remove_extra_whitespaces && !text.empty()) {
+  while (file.remove_extra_whitespaces && begins_text && !text.empty()) {
     if (is_stopped()) return stopped();
     const Part part = NextPart(file, symbols, text);
     if (part.normalized != " ") break;
@@ -51,8 +51,9 @@ absl::Status NormalizeForSentencePiece(const SentencePieceFile& file, const Adde
 
   const std::string_view space = file.escape_whitespaces ? kSpaceSymbol : " ";
   out->reserve(text.size() + text.size() / 2);
-  if (file.add_dummy_prefix && !file.treat_whitespace_as_suffix) *out += space;
-  bool follows_space = file.remove_extra_whitespaces;
+  const bool has_prefix = file.add_dummy_prefix && begins_text;
+  if (has_prefix && !file.treat_whitespace_as_suffix) *out += space;
+  bool follows_space = file.remove_extra_whitespaces && begins_text;
   while (!text.empty()) {
     if (is_stopped()) return stopped();
     Part part = NextPart(file, symbols, text);
@@ -74,7 +75,7 @@ absl::Status NormalizeForSentencePiece(const SentencePieceFile& file, const Adde
   while (file.remove_extra_whitespaces && out->ends_with(space)) {
     out->erase(out->size() - space.size());
   }
-  if (file.add_dummy_prefix && file.treat_whitespace_as_suffix) *out += space;
+  if (has_prefix && file.treat_whitespace_as_suffix) *out += space;
   return absl::OkStatus();
 }
 

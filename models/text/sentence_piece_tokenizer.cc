@@ -276,15 +276,21 @@ class MergingEncoder {
 
 class SentencePieceTokenizer : public Tokenizer {
  public:
-  SentencePieceTokenizer(SentencePieceFile file, int vocab_size, std::string hash)
+  SentencePieceTokenizer(SentencePieceFile file, int vocab_size, std::string hash,
+                         const std::vector<AddedToken>& tokens)
       : file_(std::move(file)),
         hash_(std::move(hash)),
         symbols_(UserDefinedSymbols(file_)),
+        tokens_(PairsOf(tokens)),
         bytes_(size_t(vocab_size)) {
     for (size_t id = 0; id < file_.pieces.size(); ++id) {
       bytes_[id] = FindBytes(file_.pieces[id]);
       max_piece_bytes_ = std::max(max_piece_bytes_,
                                   int(std::max(bytes_[id].size(), file_.pieces[id].text.size())));
+    }
+    max_piece_bytes_ = std::max(max_piece_bytes_, int(tokens_.MaxBytes()));
+    for (const AddedToken& token : tokens) {
+      bytes_[size_t(token.id)] = token.is_special ? "" : token.content;
     }
     if (file_.model_type == ModelType::kUnigram) {
       unigram_.emplace(file_);
@@ -295,7 +301,8 @@ class SentencePieceTokenizer : public Tokenizer {
     // adds up scores of the whole text: their rounding may depend on the front.
     can_split_ = merging_ && merging_->WordsAreIndependent() && file_.add_dummy_prefix &&
                  file_.escape_whitespaces && !file_.treat_whitespace_as_suffix &&
-                 !file_.character_map.MayCoverSpace() && !symbols_.MayCoverSpace();
+                 !file_.character_map.MayCoverSpace() && !symbols_.MayCoverSpace() &&
+                 !tokens_.MayCoverSpace();
   }
 
   int VocabSize() const override { return int(bytes_.size()); }
@@ -303,13 +310,24 @@ class SentencePieceTokenizer : public Tokenizer {
   absl::StatusOr<std::vector<int32_t>> Encode(
       std::string_view text, absl::FunctionRef<bool()> should_stop) const override {
     RETURN_IF_ERROR(CheckTokenizerText(text, should_stop));
-    std::string normalized;
-    RETURN_IF_ERROR(NormalizeForSentencePiece(file_, symbols_, text, should_stop, &normalized));
     std::vector<int32_t> ids;
-    const bool is_done = unigram_ ? unigram_->Encode(normalized, should_stop, &ids)
-                                  : merging_->Encode(normalized, should_stop, &ids);
-    if (!is_done) return Stopped();
+    const auto encode_part = [&](std::string_view part, bool begins_text) -> absl::Status {
+      std::string normalized;
+      RETURN_IF_ERROR(
+          NormalizeForSentencePiece(file_, symbols_, part, begins_text, should_stop, &normalized));
+      const bool is_done = unigram_ ? unigram_->Encode(normalized, should_stop, &ids)
+                                    : merging_->Encode(normalized, should_stop, &ids);
+      return is_done ? absl::OkStatus() : Stopped();
+    };
+    RETURN_IF_ERROR(tokens_.Split(text, should_stop, encode_part, &ids));
     return ids;
+  }
+
+  std::optional<int32_t> FindSpecialToken(std::string_view text) const override {
+    const AddedTokens::Match match = tokens_.FindAtStart(text);
+    const bool is_whole = match.num_bytes > 0 && match.num_bytes == text.size();
+    if (is_whole && bytes_[size_t(match.id)].empty()) return match.id;
+    return std::nullopt;
   }
 
   std::string_view PieceBytes(int32_t id) const override {
@@ -331,6 +349,13 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
  private:
+  static std::vector<std::pair<std::string, int32_t>> PairsOf(
+      const std::vector<AddedToken>& tokens) {
+    std::vector<std::pair<std::string, int32_t>> pairs;
+    for (const AddedToken& token : tokens) pairs.emplace_back(token.content, token.id);
+    return pairs;
+  }
+
   std::string FindBytes(const Piece& piece) const {
     switch (piece.type) {
       case PieceType::kControl: return "";
@@ -342,7 +367,7 @@ class SentencePieceTokenizer : public Tokenizer {
 
   const SentencePieceFile file_;
   const std::string hash_;
-  const AddedTokens symbols_;
+  const AddedTokens symbols_, tokens_;
   std::vector<std::string> bytes_;  // by id
   int max_piece_bytes_ = 0;
   bool can_split_ = false;
@@ -352,13 +377,30 @@ class SentencePieceTokenizer : public Tokenizer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePieceTokenizer(const std::string& path,
-                                                                      int vocab_size) {
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePieceTokenizer(
+    const std::string& path, int vocab_size, std::vector<AddedToken> tokens) {
   ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(path));
   ASSIGN_OR_RETURN(SentencePieceFile file, ParseSentencePieceFile(bytes, path, vocab_size));
+  for (AddedToken& token : tokens) {
+    if (token.id != kNoId) continue;
+    const auto piece = std::ranges::find(file.pieces, token.content, &Piece::text);
+    if (piece != file.pieces.end()) token.id = int32_t(piece - file.pieces.begin());
+  }
+  std::erase_if(tokens, [](const AddedToken& token) { return token.id == kNoId; });
+  for (const AddedToken& token : tokens) {
+    const bool is_piece = token.id >= 0 && size_t(token.id) < file.pieces.size();
+    if (token.id < 0 || token.id >= vocab_size ||
+        (is_piece && file.pieces[size_t(token.id)].text != token.content)) {
+      return absl::InvalidArgumentError(StrCat(
+          path, ": the token \"", token.content.substr(0, 80), "\" beside it has id ", token.id,
+          is_piece ? ", which is another piece"
+                   : StrCat(", must be below vocab_size, ", vocab_size)));
+    }
+  }
   Sha256 hash;
   hash.Add(bytes);
-  return std::make_unique<SentencePieceTokenizer>(std::move(file), vocab_size, hash.ShortHex());
+  return std::make_unique<SentencePieceTokenizer>(std::move(file), vocab_size, hash.ShortHex(),
+                                                  tokens);
 }
 
 }  // namespace lssar

@@ -4,18 +4,23 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "models/text/added_tokens.h"
 #include "models/text/tokenizer.h"
 
 namespace lssar {
 
 // The ids are those of the SentencePiece library. `vocab_size` may be larger than the number of
-// pieces.
+// pieces. `tokens` are found in a text before anything else, as Hugging Face's tokenizers do: what
+// stands beside the file. An id of a piece must have its text;
+// kNoId stands for the piece of that text, if there is one.
 // Errors  NOT_FOUND: no such file; INVALID_ARGUMENT: not a SentencePiece model, more pieces than
-//         vocab_size, or a feature that is not supported (ParseSentencePieceFile)
-absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePieceTokenizer(const std::string& path,
-                                                                      int vocab_size);
+//         vocab_size, a feature that is not supported (ParseSentencePieceFile), or a token with an
+//         id beyond vocab_size or of another piece
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePieceTokenizer(
+    const std::string& path, int vocab_size, std::vector<AddedToken> tokens);
 
 }  // namespace lssar
 

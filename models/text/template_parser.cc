@@ -1,10 +1,12 @@
 #include "models/text/template_parser.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "models/text/white_space.h"
 
 namespace lssar {
 namespace {
@@ -129,8 +131,8 @@ class Lexer {
 
   absl::Status LexToken() {
     const char c = source_[at_];
-    if (kWhitespace.find(c) != std::string_view::npos) {
-      ++at_;
+    if (const size_t blank = Rest().size() - TrimLeft(Rest()).size(); blank > 0) {
+      at_ += blank;
       return absl::OkStatus();
     }
     if (c == '\'' || c == '"') return LexString(c);
@@ -358,6 +360,14 @@ class Parser {
   }
 
   TemplateExpr ParseName() {
+    if (TakeWord("messages")) {
+      ExpectSign("[");
+      if (!TakeWord("0")) FailHere("found ", "; of single messages only messages[0] is read");
+      ExpectSign("]");
+      TemplateExpr member = ParseMember();
+      member.flag = true;
+      return member;
+    }
     if (!loop_name_.empty() && TakeWord(loop_name_)) return ParseMember();
     if (!loop_name_.empty() && TakeWord("loop")) {
       ExpectSign(".");
@@ -385,7 +395,8 @@ class Parser {
       return Make(TemplateOp::kRaise, TemplateType::kText, std::move(message));
     }
     FailHere("found ",
-             "; names are the loop's variable, loop, bos_token, eos_token, add_generation_prompt, "
+             "; names are the loop's variable, loop, messages[0], bos_token, eos_token, "
+             "add_generation_prompt, "
              "raise_exception, true, false");
     return {};
   }
@@ -529,6 +540,16 @@ absl::StatusOr<std::vector<TemplateNode>> ParseTemplate(std::string_view source)
   if (source.size() > kMaxTemplateBytes) {
     return absl::InvalidArgumentError(
         StrCat("has ", source.size(), " bytes, must have at most ", kMaxTemplateBytes));
+  }
+  // Jinja reads CRLF and CR as LF before anything else.
+  std::string lines;
+  if (source.find('\r') != source.npos) {
+    lines.reserve(source.size());
+    for (size_t i = 0; i < source.size(); ++i) {
+      if (source[i] == '\r' && source.substr(i + 1).starts_with('\n')) continue;
+      lines += source[i] == '\r' ? '\n' : source[i];
+    }
+    source = lines;
   }
   ASSIGN_OR_RETURN(std::vector<TemplateToken> tokens, Lexer(source).Run());
   return Parser(source, std::move(tokens)).Run();

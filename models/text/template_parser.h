@@ -3,7 +3,6 @@
 #ifndef LSSAR_MODELS_TEXT_TEMPLATE_PARSER_H_
 #define LSSAR_MODELS_TEXT_TEMPLATE_PARSER_H_
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -17,8 +16,8 @@ namespace lssar {
 enum class TemplateOp : uint8_t {
   kLiteral,    // text
   kBool,       // flag
-  kRole,       // of the loop's message
-  kContent,    // of the loop's message
+  kRole,       // of the loop's message, or of the first one if `flag`
+  kContent,    // the same
   kLoopFirst,  // bool
   kLoopLast,   // bool
   kBosToken,
@@ -67,18 +66,6 @@ inline constexpr int kMaxTemplateDepth = 64;  // of blocks and parentheses
 // Errors  INVALID_ARGUMENT: outside the subset, "line:column: what was found"; longer than
 //         kMaxTemplateBytes, deeper than kMaxTemplateDepth
 absl::StatusOr<std::vector<TemplateNode>> ParseTemplate(std::string_view source);
-
-// ASCII whitespace, which Jinja's trim and its "-" remove.
-inline constexpr std::string_view kWhitespace = " \t\n\r\f\v";
-
-constexpr std::string_view TrimLeft(std::string_view text) {
-  text.remove_prefix(std::min(text.find_first_not_of(kWhitespace), text.size()));
-  return text;
-}
-
-constexpr std::string_view TrimRight(std::string_view text) {
-  return text.substr(0, text.find_last_not_of(kWhitespace) + 1);
-}
 
 }  // namespace lssar
 

@@ -1,15 +1,23 @@
 #include "models/text/tokenizer.h"
 
 #include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <set>
 #include <utility>
 
+#include "base/read_file.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
+#include "models/json_fields.h"
 #include "models/text/bpe_files.h"
 #include "models/text/bpe_tokenizer.h"
 #include "models/text/sentence_piece_tokenizer.h"
 
 namespace lssar {
+
+using nlohmann::json;
+
 namespace {
 
 // Moves the complete characters from the front of `pending` to the end of `text`. With `at_end`
@@ -72,10 +80,79 @@ std::string Decode(const Tokenizer& tokenizer, std::span<const int32_t> ids) {
   return text + decoder.Finish();
 }
 
+namespace {
+
+absl::StatusOr<json> ReadJsonFile(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path));
+  return ParseJson(text, path);
+}
+
+// The tokens that stand beside a tokenizer.model: added_tokens.json, and added_tokens_decoder of
+// tokenizer_config.json; and its bos_token and so on, which have no id there: kNoId.
+absl::StatusOr<std::vector<AddedToken>> ReadTokensBeside(const std::string& directory) {
+  std::vector<AddedToken> tokens;
+  std::set<std::string> contents;
+  const auto add = [&](AddedToken token, const std::string& where) -> absl::Status {
+    if (token.content.empty() || FindInvalidUtf8(token.content)) {
+      return absl::InvalidArgumentError(StrCat(where, ": a token must be UTF-8 and not empty"));
+    }
+    if (contents.insert(token.content).second) tokens.push_back(std::move(token));
+    return absl::OkStatus();
+  };
+  const std::string config_path = directory + "/tokenizer_config.json";
+  const absl::StatusOr<json> config = ReadJsonFile(config_path);
+  if (!config.ok() && !absl::IsNotFound(config.status())) return config.status();
+  if (config.ok()) {
+    JsonFields fields(*config, config_path);
+    const json* const decoder = fields.Object("added_tokens_decoder");
+    RETURN_IF_ERROR(fields.status());
+    const json none = json::object();
+    for (const auto& [key, token] : (decoder == nullptr ? none : *decoder).items()) {
+      JsonFields token_fields(token,
+                              StrCat(config_path, ": added_tokens_decoder: ", ShortName(key)));
+      int32_t id = -1;
+      const char* const end = key.data() + key.size();
+      if (std::from_chars(key.data(), end, id).ptr != end) token_fields.Fail("must be an id");
+      AddedToken added{.content = token_fields.Text("content"),
+                       .id = id,
+                       .is_special = token_fields.Bool("special", true)};
+      RETURN_IF_ERROR(token_fields.status());
+      RETURN_IF_ERROR(add(std::move(added), config_path));
+    }
+  }
+  for (const char* const name : {"bos_token", "eos_token", "unk_token", "pad_token"}) {
+    if (!config.ok() || !config->is_object()) break;
+    const auto found = config->find(name);
+    if (found == config->end()) continue;
+    const json token = found->is_object() ? found->value("content", json()) : *found;
+    const bool is_text = token.is_string() && !token.get_ref<const std::string&>().empty();
+    if (is_text) RETURN_IF_ERROR(add({.content = token, .id = kNoId}, config_path));
+  }
+  const std::string path = directory + "/added_tokens.json";
+  const absl::StatusOr<json> added = ReadJsonFile(path);
+  if (absl::IsNotFound(added.status())) return tokens;
+  RETURN_IF_ERROR(added.status());
+  JsonFields fields(*added, path);
+  RETURN_IF_ERROR(fields.status());
+  for (const auto& [content, id] : added->items()) {
+    const auto number = int32_t(fields.Int(content, 0, 1 << 30));
+    RETURN_IF_ERROR(fields.status());
+    RETURN_IF_ERROR(add({.content = content, .id = number}, path));
+  }
+  return tokens;
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& directory,
                                                          int vocab_size) {
+  const std::string model_path = directory + "/tokenizer.model";
+  std::vector<AddedToken> beside;
+  if (std::filesystem::exists(model_path)) {
+    ASSIGN_OR_RETURN(beside, ReadTokensBeside(directory));
+  }
   absl::StatusOr<std::unique_ptr<Tokenizer>> sentence_piece =
-      LoadSentencePieceTokenizer(directory + "/tokenizer.model", vocab_size);
+      LoadSentencePieceTokenizer(model_path, vocab_size, std::move(beside));
   if (!absl::IsNotFound(sentence_piece.status())) return sentence_piece;
   for (const auto read : {ReadTokenizerJson, ReadVocabularyAndMerges, ReadTiktokenFile}) {
     absl::StatusOr<BpeVocabulary> vocabulary = read(directory, vocab_size);

@@ -55,6 +55,11 @@ class Tokenizer {
   // Requires  0 <= id < VocabSize()
   virtual std::string_view PieceBytes(int32_t id) const = 0;
 
+  // The id of the special token whose text this is, all of it; nullopt: there is none.
+  virtual std::optional<int32_t> FindSpecialToken(std::string_view /*text*/) const {
+    return std::nullopt;
+  }
+
   // True if the tokenizer adds a space before the text, which Decode removes from the first piece
   // (SentencePiece's dummy prefix).
   virtual bool AddsDummyPrefix() const = 0;

@@ -110,7 +110,12 @@ absl::StatusOr<Prompt> ReadChat(const v1::Chat& chat, const ParseContext& contex
     const std::string_view reason(text.status().message().data(), text.status().message().size());
     return RefusedField("chat", Shorten(reason, kMaxTemplateErrorBytes));
   }
-  ASSIGN_OR_RETURN(auto ids, EncodeField("chat", *text, context, BosOf(checkpoint)));
+  ASSIGN_OR_RETURN(auto ids, EncodeField("chat", *text, context, {}));
+  // A template may write BOS itself, and a role table says all that is written.
+  const std::vector<int32_t> bos = BosOf(checkpoint);
+  const bool needs_bos = !bos.empty() && !checkpoint.chat_template->IsRoleTable() &&
+                         (ids.empty() || ids.front() != bos.front());
+  if (needs_bos) ids.insert(ids.begin(), bos.begin(), bos.end());
   return Prompt{.ids = std::move(ids),
                 .text = *std::move(text),
                 .stop_strings = checkpoint.chat_stop_strings};
@@ -292,6 +297,16 @@ absl::Status ReadStops(const v1::GenerateRequest& message, int vocab_size, Gener
   ASSIGN_OR_RETURN(params->stop_ids,
                    CheckIds("stop_token_ids", message.stop_token_ids(), vocab_size));
   return absl::OkStatus();
+}
+
+// A stop string that is a special token has no text in the output: its id stops.
+void MoveSpecialStops(const Checkpoint& checkpoint, GenerateParams* params) {
+  if (checkpoint.tokenizer == nullptr) return;
+  for (const std::string& text : params->stop_strings) {
+    const std::optional<int32_t> id = checkpoint.tokenizer->FindSpecialToken(text);
+    const bool is_new = id && std::ranges::count(params->stop_ids, *id) == 0;
+    if (is_new) params->stop_ids.push_back(*id);
+  }
 }
 
 absl::Status ReadOutputs(const v1::GenerateRequest& message, GenerateParams* params,
@@ -656,6 +671,7 @@ absl::StatusOr<ParsedGenerate> ParseGenerate(const v1::GenerateRequest& message,
   RETURN_IF_ERROR(ReadLengths(message, prompt.ids.size(), context, &params));
 
   for (std::string& stop : prompt.stop_strings) params.stop_strings.push_back(std::move(stop));
+  MoveSpecialStops(checkpoint, &params);
   if (message.echo()) {
     if (message.prompt_case() != v1::GenerateRequest::kTokens) {
       parsed.echo = std::move(prompt.text);

@@ -102,12 +102,12 @@ std::vector<Flag> MemoryFlags(ModelOptions& options) {
       {"kv-cache-dtype", "Memory", "TYPE",
        "Data type of the KV cache: fp16, fp32, int8 or fx16 (models whose attention is lssar: keys "
        "in 16-bit fixed point, half of whose bytes a step reads for most keys); default fp16",
-       AssignChoice({"fp16", "fp32", "int8", "fx16"},
-                    [&engine](size_t i) {
-                      constexpr std::array kTypes = {DType::kF16, DType::kF32, DType::kI8,
-                                                     DType::kFx16};
-                      engine.kv_cache_dtype = kTypes.at(i);
-                    })},
+       AssignChoice(
+           {"fp16", "fp32", "int8", "fx16"},
+           [&engine](size_t i) {
+             constexpr std::array kTypes = {DType::kF16, DType::kF32, DType::kI8, DType::kFx16};
+             engine.kv_cache_dtype = kTypes.at(i);
+           })},
       {"kv-cache-memory", "Memory", "BYTES",
        "Size of the KV cache in bytes, with suffix K, M or G for powers of 1024; default 0: on the "
        "CPU four sequences of max-model-len, at most half of the available memory; on a GPU "

@@ -61,6 +61,39 @@ TEST(ChatTemplateTest, Whitespace) {
   EXPECT_EQ(Rendered("{{ 'a' }}\nb"), "a\nb") << "{{ }} keeps its newline";
 }
 
+// SmolLM2's condition; values of jinja2.
+TEST(ChatTemplateTest, FirstMessage) {
+  constexpr std::string_view kText =
+      "{% for m in messages %}{% if loop.first and messages[0]['role'] != 'system' %}S{% endif %}"
+      "{{ m.role[0] if false else m.content + messages[0].content }};{% endfor %}";
+  EXPECT_THAT(Rendered(kText), HasSubstr("PARSE 1:"));
+  constexpr std::string_view kGood =
+      "{% for m in messages %}{% if loop.first and messages[0]['role'] != 'system' %}S{% endif %}"
+      "{{ m.content + messages[0].content }};{% endfor %}";
+  const std::vector<ChatMessage> talk{{"user", "a"}, {"assistant", "b"}};
+  EXPECT_EQ(Rendered(kGood, true, talk), "Saa;ba;");
+  const std::vector<ChatMessage> told{{"system", "a"}, {"user", "b"}};
+  EXPECT_EQ(Rendered(kGood, true, told), "aa;ba;");
+}
+
+// Jinja reads CRLF and CR as LF first. Right: jinja2 with trim_blocks and lstrip_blocks.
+TEST(ChatTemplateTest, LineEndsOfWindows) {
+  constexpr std::string_view kText =
+      "{% for m in messages %}\r\n{{ '<|user|>' + m.content }}\r\n{% endfor %}\r\n"
+      "{% if add_generation_prompt %}\r\n<|assistant|>\r\n{% endif %}\r\n";
+  const std::vector<ChatMessage> talk{{"user", "hi"}};
+  EXPECT_EQ(Rendered(kText, true, talk), "<|user|>hi\n<|assistant|>\n");
+}
+
+TEST(ChatTemplateTest, TrimKnowsEveryWhiteSpaceOfPython) {
+  const std::vector<ChatMessage> talk{{"user", "\u00a0\u3000\x1f\u200ahi\u2028\u0085 "}};
+  EXPECT_EQ(Rendered("{{ messages[0].content | trim }}", true, talk), "hi");
+  // U+200B and U+FEFF are no white space.
+  const std::vector<ChatMessage> kept{{"user", "\u200bhi\ufeff"}};
+  EXPECT_EQ(Rendered("{{ messages[0].content | trim }}", true, kept), "\u200bhi\ufeff");
+  EXPECT_EQ(Rendered("a\u00a0{%- if true -%}\u3000b{% endif %}"), "ab");
+}
+
 TEST(ChatTemplateTest, RaiseException) {
   constexpr std::string_view kText =
       "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no ' + m.role) }}"
@@ -75,7 +108,7 @@ TEST(ChatTemplateTest, ErrorsNamePlaceAndText) {
   } cases[] = {
       {"{% set x = 1 %}", "1:4: found \"set\""},
       {"a\n{{ foo }}", "2:4: found \"foo\""},
-      {"{{ messages[0]['role'] }}", "1:4: found \"messages\""},
+      {"{{ messages[1]['role'] }}", "1:13: found \"1\"; of single messages only messages[0]"},
       {"{% for m in messages %}{{ m.name }}{% endfor %}", "1:29: found \"name\""},
       {"{% for m in messages %}{{ loop.index }}{% endfor %}", "found \"index\""},
       {"{% for m in messages %}{% for n in messages %}{% endfor %}{% endfor %}",

@@ -309,8 +309,7 @@ TEST_F(BadTokenizerConfig, EachField) {
               HasSubstr("must have a string \"content\""));
   EXPECT_THAT(Refusal(R"({"stop_strings": [""]})"), HasSubstr("stop_strings"));
   EXPECT_THAT(Refusal(R"({"stop_strings": "x"})"), HasSubstr("stop_strings is \"x\""));
-  EXPECT_THAT(Refusal(R"({"chat_template": "{% set x = 1 %}"})"),
-              AllOf(HasSubstr("chat_template: 1:4: found \"set\""), HasSubstr("README")));
+  EXPECT_THAT(Refusal(R"({"chat_template": 7})"), HasSubstr("chat_template is 7"));
 }
 
 // The golden rows of a checkpoint with attention of `kind` pass.

@@ -117,16 +117,14 @@ TEST(AttentionOverrideCallTest, KindsThatTheKvTypeDoesNotServeAreRefused) {
   TestServer server(engine, Allow);
   EXPECT_EQ(server.Describe().kv_cache_dtype(), "fx16");
   for (const grpc::Status& status :
-       CallAll(server.Stub(), [](v1::AttentionOverride* change, std::string*) {
-         change->set_kind("softmax");
-       })) {
+       CallAll(server.Stub(),
+               [](v1::AttentionOverride*change, std::string*) { change->set_kind("softmax"); })) {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
     EXPECT_THAT(status.error_message(), HasSubstr("kind softmax"));
     EXPECT_THAT(status.error_message(), HasSubstr("fx16"));
   }
-  for (const grpc::Status& status :
-       CallAll(server.Stub(),
-               [](v1::AttentionOverride* change, std::string*) { change->set_p(3); })) {
+  for (const grpc::Status& status : CallAll(
+           server.Stub(), [](v1::AttentionOverride*change, std::string*) { change->set_p(3); })) {
     EXPECT_TRUE(status.ok()) << status.error_message();
   }
 }
