@@ -1,6 +1,7 @@
 #include "clients/cli/rpc_calls.h"
 
 #include <algorithm>
+#include <random>
 #include <thread>
 
 #include "absl/strings/match.h"
@@ -8,6 +9,7 @@
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "clients/cli/prefix_key.h"
+#include "clients/cli/retry.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 
@@ -17,13 +19,10 @@ namespace {
 // A bound on memory only; the server refuses smaller numbers already.
 constexpr int kMaxChoices = 1024;
 
-constexpr std::chrono::milliseconds kFirstPause{50};
-constexpr std::chrono::milliseconds kLongestPause{2000};
-// About ten minutes.
-constexpr int kMaxRefusals = 300;
-// Each is up to five attempts of gRPC itself (connection.cc), together some ten seconds: a server
-// that restarts, or another one behind the same address.
-constexpr int kMaxUnavailable = 6;
+// Between two looks at Ctrl-C.
+constexpr std::chrono::milliseconds kSlice{50};
+// Of a delay that a server names; a day.
+constexpr int64_t kMaxDelaySeconds = 24 * 3600;
 
 int64_t MicrosSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() -
@@ -68,14 +67,18 @@ bool IsInPrompt(const v1::RowWeights& row, size_t num_tokens) {
 absl::Status ToStatus(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
   // What gRPC makes of a stream that a proxy ends without a status because its server is gone.
-  if ((status.error_code() == grpc::StatusCode::UNKNOWN &&
-       absl::StrContains(status.error_message(), "Stream removed")) ||
-      (status.error_code() == grpc::StatusCode::INTERNAL &&
-       absl::StrContains(status.error_message(), "RST_STREAM with error code 2"))) {
-    return absl::UnavailableError(
-        StrCat("the server ended during the call (", status.error_message(), ")"));
+  const std::string& message = status.error_message();
+  if ((status.error_code() == grpc::StatusCode::UNKNOWN ||
+       status.error_code() == grpc::StatusCode::INTERNAL) &&
+      (absl::StrContains(message, "Stream removed") ||
+       absl::StrContains(message, "RST_STREAM with error code 2") ||
+       absl::StrContains(message, "without status") ||
+       absl::StrContains(message, "without grpc-status"))) {
+    return absl::UnavailableError(StrCat("the server ended during the call (", message, ")"));
   }
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  absl::Status result(static_cast<absl::StatusCode>(status.error_code()), message);
+  if (const auto delay = RetryDelay(status)) SetRetryDelay(*delay, &result);
+  return result;
 }
 
 std::optional<std::chrono::microseconds> RetryDelay(const grpc::Status& status) {
@@ -84,27 +87,33 @@ std::optional<std::chrono::microseconds> RetryDelay(const grpc::Status& status) 
   for (const auto& detail : details.details()) {
     google::rpc::RetryInfo retry;
     if (!detail.UnpackTo(&retry)) continue;
-    return std::chrono::seconds(retry.retry_delay().seconds()) +
-           std::chrono::microseconds(retry.retry_delay().nanos() / 1000);
+    const auto seconds =
+        std::clamp<int64_t>(retry.retry_delay().seconds(), -kMaxDelaySeconds, kMaxDelaySeconds);
+    const std::chrono::microseconds delay =
+        std::chrono::seconds(seconds) +
+        std::chrono::microseconds(retry.retry_delay().nanos() / 1000);
+    return std::max(delay, std::chrono::microseconds(0));
   }
   return std::nullopt;
 }
 
 absl::Status RetryRefused(Interrupt* interrupt, const std::function<absl::Status()>& call) {
-  auto pause = kFirstPause;
-  int num_unavailable = 0;
-  for (int num_refusals = 0;; ++num_refusals, pause = std::min(2 * pause, kLongestPause)) {
+  std::minstd_rand rng(std::random_device{}());
+  Attempts attempts;
+  for (int num_attempts = 1;; ++num_attempts) {
     absl::Status status = call();
-    const bool is_full = status.code() == absl::StatusCode::kResourceExhausted;
-    const bool is_away = status.code() == absl::StatusCode::kUnavailable;
-    if ((!is_full && !is_away) || interrupt->Fired() || num_refusals == kMaxRefusals) {
-      return status;
-    }
-    if (is_away && ++num_unavailable == kMaxUnavailable) {
+    if (status.ok() || interrupt->Fired()) return status;
+    const auto wait = attempts.WaitAfter(status, std::uniform_real_distribution<double>(0, 1)(rng));
+    if (!wait) {
+      if (!absl::IsUnavailable(status)) return status;
       return absl::UnavailableError(
-          StrCat("no answer after ", kMaxUnavailable, " attempts: ", status.message()));
+          StrCat("no answer after ", num_attempts, " attempts: ", status.message()));
     }
-    std::this_thread::sleep_for(pause);
+    const auto end = std::chrono::steady_clock::now() + *wait;
+    while (std::chrono::steady_clock::now() < end) {
+      if (interrupt->Fired()) return status;
+      std::this_thread::sleep_until(std::min(end, std::chrono::steady_clock::now() + kSlice));
+    }
   }
 }
 

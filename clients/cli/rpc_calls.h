@@ -26,9 +26,9 @@ absl::Status ToStatus(const grpc::Status& status);
 // status details; nullopt without one.
 std::optional<std::chrono::microseconds> RetryDelay(const grpc::Status& status);
 
-// Repeats `call` with growing pauses while it returns RESOURCE_EXHAUSTED (the queue is full)
-// or UNAVAILABLE (no connection, loading, draining, ended during the call). Gives up after ten
-// minutes, after 6 UNAVAILABLE or when `interrupt` fires, with the last status.
+// Repeats `call` after RESOURCE_EXHAUSTED, as late as the server asks for (the queue is full), and
+// after UNAVAILABLE (no connection, loading, draining, ended during the call), by the rules of
+// Attempts (retry.h). Gives up with the last status, and when `interrupt` fires.
 // Requires  `call` may run again after it has received a part of its reply
 absl::Status RetryRefused(Interrupt* interrupt, const std::function<absl::Status()>& call);
 

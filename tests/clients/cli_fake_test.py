@@ -112,6 +112,20 @@ class ScoreFileTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(len(done.stdout.splitlines()), 200)
 
+    def expect_one_attempt(self, service, message):
+        done = self.score(service, item_lines(1), '--json')
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn(message, done.stderr)
+        self.assertEqual(service.num_refused, 1)
+
+    def test_a_refusal_without_a_wait_is_final(self):
+        self.expect_one_attempt(FakeService(num_refusals=5, retry_s=None), 'the queue is full')
+
+    def test_a_wait_of_more_than_a_minute_is_an_error(self):
+        refusal = 'RESOURCE_EXHAUSTED', 'tokens-per-minute is used up'
+        self.expect_one_attempt(FakeService(num_refusals=5, retry_s=61, refusal=refusal),
+                                'tokens-per-minute is used up')
+
     def test_an_error_names_its_line_after_the_results_before_it(self):
         done = self.score(FakeService(), item_lines(100) + '\n{oops\n' + item_lines(5), '--json')
         self.assertEqual(done.returncode, 2, done.stderr)

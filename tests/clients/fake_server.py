@@ -1,6 +1,8 @@
 """A service for tests, with refusals and delays that a real server shows only under load."""
 
 from concurrent import futures
+import pathlib
+import sys
 import threading
 import time
 
@@ -9,17 +11,22 @@ import grpc
 from lssar.v1 import inference_pb2 as pb
 from lssar.v1 import inference_pb2_grpc
 
+sys.path.append(str(pathlib.Path(__file__).parents[1] / 'python'))
+from scripted_server import retry_details  # noqa: E402
+
 
 class FakeService(inference_pb2_grpc.InferenceServicer):
     """Tokens are bytes. A passkey question gets its key if `knows(prompt)`; any other prompt gets
     `pieces`. A continuation's score is minus the number at the end of its context; the context
     "bad" is refused. The first `num_refusals` calls are refused with `refusal`, as if the queue
-    were full; the first `breaks_after` calls of Score break after their first score. With
-    `blocks_first_item` the call with the context "Item 0" waits for unblock()."""
+    were full, and asked to wait `retry_s` seconds (None: the time is not named); the first
+    `breaks_after` calls of Score break after their first score. With `blocks_first_item` the call
+    with the context "Item 0" waits for unblock()."""
 
     def __init__(self, max_model_len=1 << 20, num_refusals=0, knows=lambda prompt: True,
                  pieces=(), score_delay_s=0.0, blocks_first_item=False, checkpoint_hash='',
-                 refusal=('RESOURCE_EXHAUSTED', 'the queue is full'), breaks_after=0):
+                 refusal=('RESOURCE_EXHAUSTED', 'the queue is full'), retry_s=0.01,
+                 breaks_after=0):
         self.max_model_len = max_model_len
         self.num_refusals = num_refusals
         self.knows = knows
@@ -28,10 +35,12 @@ class FakeService(inference_pb2_grpc.InferenceServicer):
         self.blocks_first_item = blocks_first_item
         self.checkpoint_hash = checkpoint_hash
         self.refusal = refusal
+        self.retry_s = retry_s
         self.breaks_after = breaks_after
         self.prompts = []
         self.metadata = []  # (request, metadata) of each Generate and Score
         self.max_concurrency = 0
+        self.num_refused = 0
         self.num_scored = 0
         self._num_running = 0
         self._lock = threading.Lock()
@@ -65,10 +74,14 @@ class FakeService(inference_pb2_grpc.InferenceServicer):
         with self._lock:
             refuse = self.num_refusals > 0
             self.num_refusals -= refuse
+            self.num_refused += refuse
             self._num_running += 1
             self.max_concurrency = max(self.max_concurrency, self._num_running)
         try:
             if refuse:
+                if self.retry_s is not None:
+                    context.set_trailing_metadata(
+                        (('grpc-status-details-bin', retry_details(self.retry_s)),))
                 context.abort(getattr(grpc.StatusCode, self.refusal[0]), self.refusal[1])
             yield from answer()
         finally:
