@@ -571,14 +571,14 @@ class UsageTest(unittest.TestCase):
             self.expect_usage('cache_salt has 129 bytes', *command, '--cache-salt', 's' * 129,
                               model=True)
 
-    def test_help_ends_with_two_examples(self):
+    def test_help_ends_with_examples(self):
         for command in ('generate', 'chat', 'score', 'perplexity', 'passkey', 'embed', 'attention',
                         'sweep', 'figure', 'bench', 'info', 'import', 'quantize', 'export',
                         'verify'):
             done = run_cli(command, '--help', model=False)
             self.assertEqual(done.returncode, 0)
             examples = done.stdout[done.stdout.index('Examples:'):].strip().splitlines()
-            self.assertEqual(len(examples), 3, command)
+            self.assertGreaterEqual(len(examples), 3, command)  # two at least
             self.assertTrue(all(f'lssar {command}' in line for line in examples[1:]), command)
 
     def test_no_server(self):
