@@ -1,0 +1,80 @@
+#!/bin/sh
+# Looks for tests that depend on time or luck: builds as deploy/test.sh does, runs the suite N
+# times, four tests at a time beside two processes that keep two cores busy, and prints every test
+# that failed once. Twenty rounds take hours on two cores.
+#
+#   sh deploy/stress.sh 20
+#   sh deploy/stress.sh 20 -R EngineTest    the rest is for ctest: the tests whose names match
+set -eu
+cd "$(dirname "$0")/.."
+. deploy/steps.sh
+
+case ${1:-} in
+  '' | *[!0-9]* | 0*)
+    echo "usage: sh deploy/stress.sh N [CTEST ARGUMENTS]; N is the number of rounds, from 1" >&2
+    exit 2
+    ;;
+esac
+rounds=$1
+shift
+
+results=build/stress
+log=$results/log
+load_pids=
+
+at_end() {
+  if [ -n "$load_pids" ]; then
+    kill $load_pids 2>/dev/null || true
+  fi
+}
+
+busy() {
+  while :; do :; done
+}
+
+start_log
+rm -f "$results"/round-*
+
+say "Building build/ci (cmake --preset ci && cmake --build --preset ci)"
+logged cmake --preset ci
+logged cmake --build --preset ci
+
+busy &
+load_pids=$!
+busy &
+load_pids="$load_pids $!"
+
+round=1
+while [ "$round" -le "$rounds" ]; do
+  say "Round $round of $rounds ($(date +%H:%M:%S))"
+  code=0
+  ctest --preset ci --parallel 4 "$@" >"$results/round-$round.log" 2>&1 </dev/null || code=$?
+  # ctest ends with 8 where tests failed. Without its summary it ran none.
+  if ! grep -E '^[0-9]+% tests passed|^Total Test time' "$results/round-$round.log" ||
+    { [ "$code" -ne 0 ] && [ "$code" -ne 8 ]; }; then
+    tail -n 20 "$results/round-$round.log"
+    exit 2
+  fi
+  round=$((round + 1))
+done
+
+# Prints each test that failed, with its rounds; 1: there are some.
+/usr/bin/python3 -B - "$results" "$rounds" <<'PYTHON'
+import collections
+import pathlib
+import re
+import sys
+
+folder, num_rounds = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+failed = collections.defaultdict(list)
+for number in range(1, num_rounds + 1):
+    log = (folder / f'round-{number}.log').read_text(encoding='utf-8', errors='replace')
+    # ctest ends with a list of failures, timeouts and programs that are missing.
+    last = log.rpartition('tests FAILED:\n')[2] if 'tests FAILED:\n' in log else ''
+    for name in re.findall(r'^\t *\d+ - (.+) \(', last, re.MULTILINE):
+        failed[name].append(number)
+print(f'\nRounds: {num_rounds}. Tests that failed at least once: {len(failed)}')
+for name, numbers in sorted(failed.items(), key=lambda item: (-len(item[1]), item[0])):
+    print(f'  {name}: round {", ".join(map(str, numbers))}; {folder}/round-{numbers[0]}.log')
+sys.exit(1 if failed else 0)
+PYTHON
