@@ -307,7 +307,7 @@ bool IsHarmlessField(std::string_view name) { return Contains(kHarmless, name); 
 absl::Status CheckOtherFields(const json& config, std::string_view source) {
   JsonFields fields(config, std::string(source));
   const std::vector<std::string> ignored = ReadIgnoredFields(config, &fields);
-  std::vector<std::string> unknown;
+  std::vector<std::string> unknown, shown;
   for (const auto& [name, value] : config.items()) {
     if (value.is_null() || Contains(kRead, name) || Contains(kHarmless, name)) continue;
     if (const Alias* alias = FindRow(kAliases, name)) {
@@ -315,14 +315,16 @@ absl::Status CheckOtherFields(const json& config, std::string_view source) {
     } else if (const Fixed* fixed = FindRow(kFixed, name)) {
       CheckFixed(*fixed, value, &fields);
     } else if (std::ranges::find(ignored, name) == ignored.end()) {
-      unknown.push_back(StrCat("\"", ShortName(name), "\""));
+      unknown.push_back(name);
+      shown.push_back(StrCat("\"", ShortName(name), "\" (", QuoteJson(value), ")"));
     }
   }
   if (!unknown.empty()) {
-    fields.Fail(StrCat("unknown field ", StrJoin(unknown),
+    const auto quote = [](const std::string& name) { return StrCat("\"", ShortName(name), "\""); };
+    fields.Fail(StrCat("unknown field ", StrJoin(shown),
                        ": it may change what the model computes. If it does not, add "
                        "\"ignored_fields\": [",
-                       StrJoin(unknown), "]; models/README.md lists the known fields"));
+                       StrJoin(unknown, quote), "]; models/README.md lists the known fields"));
   }
   return fields.status();
 }

@@ -278,8 +278,8 @@ TEST(ConfigTest, RefusalsNameFieldValueAndLimit) {
       {With(R"("qk_norm": {"kind": "l2"})"), {"qk_norm: kind", "l2", "layer_norm, rms_norm"}},
       {With(R"("attention_bias": 0)"), {"attention_bias", "0", "true or false"}},
       {With(R"("scale_attn_weights": false)"), {"scale_attn_weights", "false", "must be true"}},
-      {With(R"("rope_scaling": {"type": "yarn", "factor": 2})"),
-       {"rope_scaling", "yarn", "dynamic"}},
+      {With(R"("rope_scaling": {"type": "ntk", "factor": 2})"),
+       {"rope_scaling", "ntk", "one of dynamic, linear, llama3, longrope, yarn"}},
       {With(R"("rope_scaling": {"type": "dynamic", "factor": 0.5})"), {"factor", "0.5", "[1, "}},
       {With(R"("rope_scaling": {"type": "dynamic"})"), {"rope_scaling", "factor is missing"}},
       {Edited("\"lssar\"", "\"flash\""),
@@ -323,8 +323,8 @@ TEST(RopeTest, AnglesFollowEachTokensPosition) {
       {.first_row = 1, .num_rows = 2, .first_position = 0, .pages = {}}};
   std::vector<double> frequencies(2);
   std::vector<float> angles(3 * 4);
-  FillRopeAngles({.num_rows = 3, .sequences = sequences}, std::vector<double>{1e4, 100.0},
-                 frequencies, angles);
+  FillRopeAngles(ModelConfig{}, {.num_rows = 3, .sequences = sequences},
+                 std::vector<double>{1e4, 100.0}, frequencies, angles);
   EXPECT_FLOAT_EQ(angles[0], float(std::cos(16383.0)));
   EXPECT_FLOAT_EQ(angles[1], float(std::cos(163.83)));
   EXPECT_FLOAT_EQ(angles[2], float(std::sin(16383.0)));

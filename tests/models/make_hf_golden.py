@@ -1,0 +1,76 @@
+"""Writes tests/models/hf: tiny models with random weights as transformers saves them, and logits.
+
+    python3 tests/models/make_hf_golden.py     # PyPI's transformers 5 and torch; once
+
+golden.safetensors has one row of tokens, logits of six of its positions, computed in float64 (the
+rotary angles in float32, as transformers has them).
+"""
+
+import json
+import pathlib
+import shutil
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+ROOT = pathlib.Path(__file__).resolve().parent / 'hf'
+LENGTH = 96
+POSITIONS = [0, 1, 31, 63, 64, 95]
+SMALL = {'hidden_size': 32, 'intermediate_size': 48, 'num_hidden_layers': 2,
+         'num_attention_heads': 4, 'num_key_value_heads': 2, 'vocab_size': 61,
+         'max_position_embeddings': 64, 'bos_token_id': 1, 'eos_token_id': 2}
+
+
+def rope(kind, **fields):
+    return {'rope_parameters': {'rope_type': kind, 'rope_theta': 10000.0, **fields}}
+
+
+LLAMA = 'LlamaConfig'
+CASES = {
+    'llama': (LLAMA, {'tie_word_embeddings': True}),
+    'llama_bias': (LLAMA, {'attention_bias': True, 'mlp_bias': True}),
+    'llama_linear': (LLAMA, rope('linear', factor=4.0)),
+    'llama_dynamic': (LLAMA, rope('dynamic', factor=2.0)),
+    'llama_llama3': (LLAMA, rope('llama3', factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                 original_max_position_embeddings=32)),
+    'llama_yarn': (LLAMA, rope('yarn', factor=4.0, original_max_position_embeddings=32)),
+    'llama_longrope': (LLAMA, rope('longrope', original_max_position_embeddings=32,
+                                   short_factor=[1.0, 1.1, 1.2, 1.5],
+                                   long_factor=[1.0, 2.0, 3.0, 5.0], factor=2.0)),
+    'mistral': ('MistralConfig', {'sliding_window': None, 'head_dim': 16}),
+    'qwen2': ('Qwen2Config', {}),
+    'qwen3': ('Qwen3Config', {'head_dim': 16}),
+    'gpt_neox': ('GPTNeoXConfig', {'rotary_pct': 0.5}),
+    'gpt_neox_serial': ('GPTNeoXConfig',
+                        {'use_parallel_residual': False, 'hidden_act': 'gelu_new'}),
+}
+
+
+def write(name, kind, fields):
+    small = {key: value for key, value in SMALL.items()
+             if key != 'num_key_value_heads' or kind != 'GPTNeoXConfig'}
+    config = getattr(transformers, kind)(**{**small, **fields})
+    torch.manual_seed(len(name))
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation='eager')
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.3 +
+                            (1 if parameter.ndim == 1 and not parameter.sum() == 0 else 0))
+    directory = ROOT / name
+    shutil.rmtree(directory, ignore_errors=True)
+    model.save_pretrained(directory)
+    tokens = torch.randint(0, SMALL['vocab_size'], (1, LENGTH), dtype=torch.int64)
+    model = model.double().eval()
+    with torch.no_grad():
+        logits = model(tokens).logits[0, POSITIONS]
+    save_file({'tokens_0': tokens[0].to(torch.int32),
+               'rows_0': torch.tensor(POSITIONS, dtype=torch.int32),
+               'logits_0': logits.float().contiguous()}, directory / 'golden.safetensors')
+    print(name, sum(path.stat().st_size for path in directory.iterdir()),
+          json.loads((directory / 'config.json').read_text()).get('rope_parameters'))
+
+
+if __name__ == '__main__':
+    for each, (kind, fields) in CASES.items():
+        write(each, kind, fields)
