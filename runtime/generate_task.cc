@@ -32,7 +32,6 @@ class GenerateTask final : public SequenceTask {
       : options_(std::move(options)), detokenizer_(options_.tokenizer, options_.stop_strings) {
     if (options_.params->sampling.HasPenalties()) counts_.AddPrompt(options_.prompt);
     if (NeedsPromptLogprobs()) prompt_scores_.reserve(options_.prompt.size());
-    if (options_.params->min_tokens > 0) early_sampling_ = WithoutEnds(*options_.params);
   }
 
   bool NeedsLogits(const Sequence& sequence, int position) const override {
@@ -81,8 +80,7 @@ class GenerateTask final : public SequenceTask {
               .counts = {},
               .num_logprobs = params.num_prompt_logprobs};
     }
-    const int num_before = position + 1 - int(options_.prompt.size());
-    return {.params = num_before < params.min_tokens ? &early_sampling_ : &params.sampling,
+    return {.params = &params.sampling,
             .counts = CountsAt(sequence, position),
             .choice = options_.choice,
             .position = position + 1,
@@ -121,25 +119,6 @@ class GenerateTask final : public SequenceTask {
   int NumGenerated() const override { return num_generated_; }
 
  private:
-  // The ids that end the text are banned, unless that would leave none of the allowed ids.
-  SamplingParams WithoutEnds(const GenerateParams& params) const {
-    SamplingParams sampling = params.sampling;
-    std::vector<int32_t>& banned = sampling.banned_ids;
-    banned.insert(banned.end(), params.stop_ids.begin(), params.stop_ids.end());
-    const ModelConfig& config = *options_.config;
-    if (!params.ignore_eos) {
-      if (config.eos_id) banned.push_back(*config.eos_id);
-      banned.insert(banned.end(), config.other_eos_ids.begin(), config.other_eos_ids.end());
-    }
-    std::ranges::sort(banned);
-    banned.erase(std::unique(banned.begin(), banned.end()), banned.end());
-    const auto is_banned = [&](int32_t id) { return std::ranges::binary_search(banned, id); };
-    const std::vector<int32_t>& allowed = sampling.allowed_ids;
-    const bool leaves_none = (!allowed.empty() && std::ranges::all_of(allowed, is_banned)) ||
-                             int(banned.size()) >= config.NumTokenIds();
-    return leaves_none ? params.sampling : sampling;
-  }
-
   void AddToken(Sequence* sequence, TokenResult token) {
     const int32_t id = token.id;
     delta_.tokens.push_back(std::move(token));
@@ -197,7 +176,6 @@ class GenerateTask final : public SequenceTask {
   }
 
   const Options options_;
-  SamplingParams early_sampling_;  // of the first min_tokens tokens
   Detokenizer detokenizer_;
   TokenCounts counts_;  // maintained only where a penalty needs it
   int num_generated_ = 0;
