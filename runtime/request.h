@@ -23,7 +23,7 @@ struct GenerateParams {
   SamplingParams sampling = {};
   int num_choices = 1;  // n
   int max_tokens = 0;   // new tokens, >= 1
-  int min_tokens = 0;   // EOS and stop ids are not sampled, stop strings ignored for this many
+  int min_tokens = 0;   // EOS, stop ids and stop strings are ignored for this many tokens
   bool ignore_eos = false;
   // UTF-8, each >= 1 byte. Matched across token boundaries; never part of the text.
   std::vector<std::string> stop_strings = {};
