@@ -52,7 +52,7 @@ NUM_TOKENS = 256  # of the comparison in float64
 BOUNDS = {'fp32': 5e-4, 'fp16': 2e-2}
 QUESTIONS = {'What is the capital of France?': 'Paris', 'What is 2 + 2?': '4',
              'Which planet do we live on?': 'Earth', 'What color is grass?': 'color',
-             'What do bees make?': 'honey'}
+             'What do bees make?': 'Bees'}
 PROMPTS = ['The river', 'Once upon a time', 'In 1920, the', 'def main():', 'Water boils at']
 TEXTS = ['Hello world 1234, it\'s  here\n\n x', 'ünïcödé 漢字 🙂', '<|im_start|>user\nHi<|im_end|>',
          '  tabs\t\tend ', '\x04\x06 bytes without a piece \x13']
