@@ -219,6 +219,7 @@ class PythonClientTest(unittest.TestCase):
         asynchronous = [example for example in examples if 'async with' in example]
         others = [example for example in examples if 'lm_eval' not in example
                   and 'import ray' not in example  # tests/cluster/ray_cases.py runs it
+                  and 'import LLM' not in example  # tests/python/llm_test.py runs it
                   and 'ca.pem' not in example and example not in asynchronous]
         self.assertEqual((len(others), len(asynchronous)), (7, 1))
         address = self.server.address

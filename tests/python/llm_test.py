@@ -1,8 +1,11 @@
 """lssar.LLM: the offline API over a private server."""
 
+import contextlib
 import gc
+import io
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +13,7 @@ import tempfile
 import threading
 import time
 import unittest
+from unittest import mock
 
 import lssar
 from lssar import LLM, SamplingParams
@@ -117,6 +121,19 @@ class PackageTest(unittest.TestCase):
 
 
 class LifeTest(unittest.TestCase):
+
+    def test_the_example_of_the_readme_runs(self):
+        readme = pathlib.Path('clients/python/README.md').read_text(encoding='utf-8')
+        [example] = [each for each in re.findall(r'```python\n(.*?)```', readme, flags=re.S)
+                     if 'import LLM' in each]
+        path = os.pathsep.join([os.path.dirname(SERVER), os.environ['PATH']])
+        names = {}
+        out = io.StringIO()
+        with mock.patch.dict(os.environ, PATH=path), contextlib.redirect_stdout(out):
+            exec(example, names)
+        names['llm'].close()
+        self.assertTrue(out.getvalue().strip())
+        self.assertEqual(len(names['vectors']), 2)
 
     def test_it_ends_with_the_object(self):
         llm = LLM(MODEL, **SMALL)
