@@ -21,7 +21,7 @@ constexpr int kMaxChoices = 1024;
 
 // Between two looks at Ctrl-C.
 constexpr std::chrono::milliseconds kSlice{50};
-// Of a delay that a server names; a day.
+// The longest delay that a server may name: a day.
 constexpr int64_t kMaxDelaySeconds = 24 * 3600;
 
 int64_t MicrosSince(std::chrono::steady_clock::time_point start) {

@@ -425,7 +425,7 @@ struct ChunkKeys {
       scales[unit] = work.kv.KeyScales(key) - (key - chunk);
     }
   }
-  // Of the chunk's key `key`.
+  // The low plane of the chunk's key `key`.
   HWY_INLINE const uint8_t* Low(int32_t key) const {
     return low[uint32_t(key) / kMinPageSize] + size_t(key) * head_dim;
   }

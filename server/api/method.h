@@ -57,7 +57,7 @@ class Method {
   // Errors  those of parse_request.h
   virtual absl::StatusOr<std::vector<SubRequest>> Parse() = 0;
 
-  // Of the items that Parse has returned.
+  // The events of the items that Parse has returned, by index.
   virtual void OnAdmitted(int /*item*/, const RequestStats& /*stats*/) {}
   virtual void OnResult(int /*item*/, EngineResult /*result*/) {}
   virtual void OnItemEnd(int /*item*/, const RequestStats& /*stats*/) {}

@@ -130,7 +130,7 @@ class ScoreCodec final : public HttpCodec {
   ScoreMethod& method_;
   TokenFormat format_;
   std::vector<std::string> scores_;  // of each item: the elements of its "continuations"
-  // Of the continuation that comes next.
+  // What belongs to the continuation that comes next.
   std::string token_ids_;
   ChatLogprobs logprobs_{format_};
   std::string usage_;

@@ -38,7 +38,7 @@ double Logprob(std::span<const float> logits, int32_t id) {
   return double{logits[size_t(id)]} - largest - std::log(sum);
 }
 
-// Of each token but the first, given those before it.
+// Log-probability of each token but the first, given those before it.
 absl::StatusOr<std::vector<double>> Logprobs(const Checkpoint& checkpoint, Backend* backend,
                                              DType kv_cache_dtype,
                                              const std::vector<int32_t>& ids) {

@@ -708,7 +708,7 @@ class Assembler {
   std::vector<std::string> called_;
   std::vector<std::pair<size_t, std::string>> calls_;
 
-  // Of the function that is being added.
+  // The state of the function that is being added.
   const Function* function_ = nullptr;
   std::vector<Names> scopes_;  // registers
   Names labels_, params_, locals_, call_params_;

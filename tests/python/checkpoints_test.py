@@ -18,20 +18,9 @@ import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-INSIDE = 'LSSAR_CHECKPOINTS_TEST'
-if __name__ == '__main__' and INSIDE not in os.environ:
+if __name__ == '__main__':
     import environments
-    try:
-        python = environments.environment('import-torch')
-    except unittest.SkipTest as error:
-        print(error)
-        sys.exit(0)
-    # The sources of the package, not the copy that was installed: only the stubs are generated.
-    path = [ROOT / 'clients/python', *os.environ.get('PYTHONPATH', '').split(':')]
-    sys.exit(subprocess.run(
-        [python, '-B', __file__, *sys.argv[1:]], check=False,
-        env={**os.environ, INSIDE: '1', 'OMP_NUM_THREADS': '1',
-             'PYTHONPATH': ':'.join(map(str, path))}).returncode)
+    environments.run_in('import-torch', OMP_NUM_THREADS='1')
 
 sys.path.insert(0, str(ROOT / 'tests/training'))
 

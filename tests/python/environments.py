@@ -84,3 +84,29 @@ def environment(name, has_client=True):
             CLIENT)
         (directory / 'client.sha256').write_text(key)
     return python
+
+
+def run_in(name, *packages, **variables):
+    """Runs this program again with the Python of environment `name`, unless it runs there already,
+    and exits as that did. Where PyPI cannot be reached it says so and exits with 0.
+
+    The package is that of the source tree, not the copy that was installed.
+
+    Args:
+        packages: more requirements, without what they depend on.
+        variables: of the program's environment.
+    """
+    inside = 'LSSAR_TEST_ENVIRONMENT'
+    if os.environ.get(inside) == name:
+        return
+    try:
+        python = environment(name)
+        if packages:
+            pip(python, 'install', '-q', '--no-deps', *packages)
+    except unittest.SkipTest as error:
+        print(error)
+        sys.exit(0)
+    path = [str(CLIENT), *os.environ.get('PYTHONPATH', '').split(':')]
+    sys.exit(subprocess.run(
+        [python, '-B', *sys.argv], check=False,
+        env={**os.environ, **variables, inside: name, 'PYTHONPATH': ':'.join(path)}).returncode)

