@@ -7,6 +7,7 @@ import pathlib
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 import numpy as np
 import torch
@@ -188,6 +189,25 @@ class ResumeTest(RunFolder):
         self.finished(self.make_run())
         with self.assertRaises(SystemExit):
             self.make_run(seed=1).load(f'{self.folder}/state.pt')
+
+
+class MinutesTest(RunFolder):
+
+    def test_rate_falls_to_zero_until_the_time_is_over(self):
+        with unittest.mock.patch('heal.time.monotonic', return_value=100.0) as clock:
+            run = self.make_run(minutes=2)
+            clock.return_value = 190.0
+            self.assertEqual(run.time_scale(), 1.0)  # transfer is short: it keeps its schedule
+            run.next_stage()
+            self.assertEqual(run.time_scale(), 0.25)
+            run.train_step()
+            rate = run.preset.distil.lr * run.preset.distil.rate_scale(0)
+            self.assertEqual(run.optimizer.param_groups[0]['lr'], 0.25 * rate)
+            clock.return_value = 221.0
+            self.finished(run)
+        self.assertEqual((run.stage, run.step, run.time_scale()), (1, 1, 0.0))
+        last = pathlib.Path(f'{self.folder}/log.jsonl').read_text().splitlines()[-1]
+        self.assertIn('held_out', json.loads(last))
 
 
 class DeltaTest(RunFolder):

@@ -5,26 +5,23 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """One stage. A step takes `rows` rows of `length` tokens, `micro_rows` at a time, by memory."""
+    """One stage. Step n takes the (rows, tokens a row) of cycle[n % len(cycle)]."""
 
     steps: int
-    rows: int
-    micro_rows: int
-    length: int
+    cycle: tuple
+    micro_tokens: int  # at a time, by memory; at least one row
     lr: float  # of matrices
     vector_lr: float = 2e-4  # of norms and biases
     warmup: int = 20
-    # Every `long_every`-th step takes long_rows rows of long_length instead; 0: none does.
-    long_every: int = 0
-    long_rows: int = 1
-    long_length: int = 2048
 
     def row_count(self, step):
         """(rows, length, rows at a time) of a step."""
-        if self.long_every and step % self.long_every == self.long_every - 1:
-            at_a_time = max(1, self.micro_rows * self.length // self.long_length)
-            return self.long_rows, self.long_length, min(at_a_time, self.long_rows)
-        return self.rows, self.length, self.micro_rows
+        rows, length = self.cycle[step % len(self.cycle)]
+        return rows, length, min(rows, max(1, self.micro_tokens // length))
+
+    @property
+    def longest(self):
+        return max(length for _, length in self.cycle)
 
     def rate_scale(self, step):
         """Warm-up, constant, linear decay over the last fifth."""
@@ -46,17 +43,19 @@ SHARES = {'text': 0.5, 'dialogs': 0.4, 'retrieval': 0.1}
 PRESETS = {
     'smoke': Preset(
         'seconds: tests the whole chain',
-        Stage(steps=6, rows=4, micro_rows=2, length=64, lr=0.01, warmup=2),
-        Stage(steps=6, rows=4, micro_rows=2, length=64, lr=2e-3, warmup=2, long_every=3,
-              long_length=128), max_ids=20_000, bf16=False, save_s=1e9),
+        Stage(steps=6, cycle=((4, 64),), micro_tokens=128, lr=0.01, warmup=2),
+        Stage(steps=6, cycle=((4, 64), (4, 64), (1, 128)), micro_tokens=128, lr=2e-3, warmup=2),
+        max_ids=20_000, bf16=False, save_s=1e9),
     'cpu': Preset(
         'two cores, 12 hours or more: 26M tokens',
-        Stage(steps=120, rows=2, micro_rows=2, length=512, lr=0.01, warmup=10),
-        Stage(steps=12_000, rows=4, micro_rows=4, length=512, lr=5e-4, warmup=20, long_every=8,
-              long_length=2048), max_ids=24_000_000, bf16=True),
+        Stage(steps=120, cycle=((2, 512),), micro_tokens=1024, lr=0.01, warmup=10),
+        Stage(steps=12_000, cycle=(*((4, 512), (1, 2048)) * 3, (4, 512), (1, 4096)),
+              micro_tokens=2048, lr=5e-4),
+        max_ids=24_000_000, bf16=True),
     'gpu-25min': Preset(
         'one GPU, 25 minutes: about 100M tokens',
-        Stage(steps=200, rows=64, micro_rows=16, length=1024, lr=0.01),
-        Stage(steps=1500, rows=64, micro_rows=16, length=1024, lr=5e-4, warmup=50, long_every=8,
-              long_rows=16, long_length=4096), max_ids=120_000_000, bf16=True, save_s=120),
+        Stage(steps=200, cycle=((64, 1024),), micro_tokens=16384, lr=0.01),
+        Stage(steps=1500, cycle=((64, 1024),) * 7 + ((16, 4096),), micro_tokens=16384, lr=5e-4,
+              warmup=50),
+        max_ids=120_000_000, bf16=True, save_s=120),
 }

@@ -58,8 +58,10 @@ def is_trained(name):
 class Run:
     """Teacher, student, optimizer and progress."""
 
-    def __init__(self, preset, directory, p=15, seed=0, device='cpu'):
+    def __init__(self, preset, directory, p=15, seed=0, device='cpu', minutes=None):
         self.preset, self.directory, self.p, self.seed = preset, directory, p, seed
+        self.time_s = None if minutes is None else 60 * minutes
+        self.end_s = None if minutes is None else time.monotonic() + self.time_s
         self.device = torch.device(device)
         config, tensors = read_teacher(f'{directory}/teacher')
         shape, vocabulary = decoder.shape_of(config), config['vocab_size']
@@ -107,7 +109,7 @@ class Run:
         if STAGES[self.stage] == 'distil':
             torch.nn.utils.clip_grad_norm_(self.parameters().values(), CLIP)
         for group in self.optimizer.param_groups:
-            group['lr'] = group['rate'] * self.plan.rate_scale(self.step)
+            group['lr'] = group['rate'] * self.plan.rate_scale(self.step) * self.time_scale()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
@@ -133,6 +135,15 @@ class Run:
                 for name, tensor in self.trained.items():
                     tensor.copy_(self.average[name])
             self.optimizer = self.new_optimizer()
+
+    def time_scale(self):
+        """Factor of the learning rate: falls from 1 to 0 while the time of `minutes` passes."""
+        if self.end_s is None or STAGES[self.stage] != 'distil':
+            return 1.0
+        return max(0.0, (self.end_s - time.monotonic()) / self.time_s)
+
+    def is_time_over(self):
+        return self.end_s is not None and time.monotonic() >= self.end_s
 
     def is_finished(self):
         return self.stage == len(STAGES)
@@ -217,14 +228,14 @@ class Progress:
 
 
 def train(run, is_stopped=lambda: False, pause_file='', out=None):
-    """Trains to the end of the preset or until is_stopped()."""
+    """Trains to the end of the preset, of the run's minutes, or until is_stopped()."""
     path = f'{run.directory}/state.pt'
     with open(f'{run.directory}/log.jsonl', 'a', encoding='utf-8') as file:
         progress = Progress(run, file, out)
         saved_s = time.monotonic()
         if run.tokens == 0:
             progress.held_out()
-        while not run.is_finished() and not is_stopped():
+        while not (run.is_finished() or run.is_time_over() or is_stopped()):
             while pause_file and os.path.exists(pause_file) and not is_stopped():
                 time.sleep(1)
             start_s = time.monotonic()
@@ -238,6 +249,8 @@ def train(run, is_stopped=lambda: False, pause_file='', out=None):
                     run.next_stage()
                 run.save(path)
                 saved_s = time.monotonic()
+        if run.is_time_over():
+            progress.held_out()
     run.save(path)
 
 
@@ -253,7 +266,7 @@ def prepare_run(args, preset):
         if not args.corpus:
             raise SystemExit('--corpus is missing: give a directory of *.txt and *.jsonl')
         print(f'encoding {args.corpus}', flush=True)
-        longest = max(preset.transfer.length, preset.distil.long_length)
+        longest = max(preset.transfer.longest, preset.distil.longest)
         streams.run(args.corpus, streams.Tokenizer(teacher), data, preset.max_ids, longest // 2,
                     args.evaluation)
 
@@ -268,6 +281,8 @@ def arguments(words=None):
                                        for name, each in budgets.PRESETS.items()))
     parser.add_argument('--p', type=float, default=15, help='power of the re-weighting')
     parser.add_argument('--steps', type=int, help='of distillation; default: by the preset')
+    parser.add_argument('--minutes', type=float,
+                        help='stop after this time; the learning rate falls to 0 until then')
     parser.add_argument('--lr', type=float, help='of distillation; default: by the preset')
     parser.add_argument('--dtype', choices=('fp32', 'fp16', 'bf16'),
                         help="type of the imported matrices; default: the source's")
@@ -302,7 +317,7 @@ def main():
     os.makedirs(args.out, exist_ok=True)
     prepare_run(args, preset)
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
-    run = Run(preset, args.out, args.p, args.seed, device)
+    run = Run(preset, args.out, args.p, args.seed, device, args.minutes)
     if os.path.exists(f'{args.out}/state.pt'):
         run.load(f'{args.out}/state.pt')
     elif args.start:
@@ -315,7 +330,7 @@ def main():
         signal.signal(number, lambda which, frame: signals.append(which))
     train(run, lambda: bool(signals), args.pause_file)
     finish(run)
-    if not run.is_finished():
+    if not (run.is_finished() or run.is_time_over()):
         raise SystemExit('stopped before the end: the same command goes on')
 
 
