@@ -154,6 +154,31 @@ Json ToJson(const v1::GetInfoReply& reply) {
   return json;
 }
 
+// Arguments with which lm-evaluation-harness scores as the checkpoint was trained: through
+// `lssar-lm-eval --model lssar`, and through `lm_eval --model local-completions` on the HTTP port
+// at `http_address`. Windows and BOS are the same in both (server/http/README.md).
+std::string GrpcLmEvalArguments(const std::string& address) { return StrCat("server=", address); }
+
+std::string HttpLmEvalArguments(const v1::GetInfoReply& reply, const std::string& http_address) {
+  // lm-eval keeps one token of max_length for itself.
+  std::string arguments = StrCat("model=", reply.model_name(), ",base_url=http://", http_address,
+                                 "/lm_eval/v1/completions,tokenizer_backend=remote,max_length=",
+                                 reply.max_model_len() + 1, ",num_concurrent=16");
+  // lm-eval takes a BOS of id 0 for none.
+  if (reply.has_bos_id() || reply.has_eos_id()) {
+    arguments +=
+        StrCat(",custom_prefix_token_id=", reply.has_bos_id() ? reply.bos_id() : reply.eos_id());
+  }
+  return arguments;
+}
+
+// Where the HTTP port of the server at `address` is by default.
+std::string DefaultHttpAddress(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  const bool has_host = colon != std::string::npos && !address.starts_with("unix:");
+  return StrCat(has_host ? address.substr(0, colon) : "127.0.0.1", ":8080");
+}
+
 void PrintLine(const char* name, const std::string& value) {
   std::printf("%s  %s\n", Bold(StdoutTerminal(), absl::StrFormat("%-12s", name)).c_str(),
               SafeText(StdoutTerminal(), value).c_str());
@@ -161,7 +186,7 @@ void PrintLine(const char* name, const std::string& value) {
 
 std::string OptionalId(bool has_id, int id) { return has_id ? StrCat(id) : "none"; }
 
-void PrintFacts(const v1::GetInfoReply& reply) {
+void PrintFacts(const v1::GetInfoReply& reply, const std::string& address) {
   const v1::Limits& limits = reply.limits();
   PrintLine("model",
             absl::StrFormat("%s, %.1fM parameters, checkpoint %s", reply.model_name(),
@@ -203,6 +228,11 @@ void PrintFacts(const v1::GetInfoReply& reply) {
                                                  ? "; the last bits depend on the batch"
                                                  : "; the same bits in any batch"));
   PrintLine("server", absl::StrFormat("lssar %s, %s", reply.version(), reply.backend()));
+  if (reply.tokenizer_hash().empty()) return;
+  PrintLine("lm-eval",
+            StrCat("lssar-lm-eval --model lssar --model_args ", GrpcLmEvalArguments(address)));
+  PrintLine("over HTTP", StrCat("lm_eval --model local-completions --model_args ",
+                                HttpLmEvalArguments(reply, DefaultHttpAddress(address))));
 }
 
 class InfoCommand : public Command {
@@ -225,7 +255,7 @@ class InfoCommand : public Command {
     if (json_) {
       PrintJson(ToJson(reply));
     } else {
-      PrintFacts(reply);
+      PrintFacts(reply, connection_.server.empty() ? kDefaultServer : connection_.server);
     }
     return absl::OkStatus();
   }

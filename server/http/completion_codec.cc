@@ -1,4 +1,4 @@
-// POST /v1/completions and POST /v1/chat/completions.
+// POST /v1/completions, POST /v1/chat/completions and POST /lm_eval/v1/completions.
 #include <algorithm>
 #include <cstdint>
 #include <ctime>
@@ -21,9 +21,12 @@
 namespace lssar {
 namespace {
 
+enum class Dialect { kText, kChat, kLmEval };
+
 class CompletionCodec final : public HttpCodec {
  public:
-  CompletionCodec(bool is_chat, GenerateMethod* method) : is_chat_(is_chat), method_(*method) {}
+  CompletionCodec(Dialect dialect, GenerateMethod* method)
+      : dialect_(dialect), is_chat_(dialect == Dialect::kChat), method_(*method) {}
 
   absl::Status Decode(const HttpRequest& request) override;
   std::string PromptField() const override;
@@ -49,6 +52,10 @@ class CompletionCodec final : public HttpCodec {
 
   bool HasLogprobs() const { return request_.num_logprobs >= 0; }
   bool EchoesLogprobs() const { return request_.echo && HasLogprobs(); }
+  // The prompt begins with a BOS that the client did not send and does not get back.
+  bool HasAddedBos(size_t prompt) const {
+    return prompt < request_.has_added_bos.size() && request_.has_added_bos[prompt];
+  }
 
   // The events of a stream.
   void SendRole(int index);
@@ -58,6 +65,7 @@ class CompletionCodec final : public HttpCodec {
   std::string ChoiceJson(int index, bool is_event);
   std::string Body();
 
+  const Dialect dialect_;
   const bool is_chat_;
   GenerateMethod& method_;
   CompletionRequest request_;  // without its prompts, which the method has
@@ -78,6 +86,7 @@ absl::Status CompletionCodec::Decode(const HttpRequest& request) {
                                         : ReadCompletion(body, context));
   }
   RETURN_IF_ERROR(CheckStream(request, request_.stream));
+  if (dialect_ == Dialect::kLmEval) AddBosForLmEval(context, &request_);
   num_prompts_ = request_.prompts.size();
   method_.prompts = std::exchange(request_.prompts, {});
   method_.default_max_tokens = request_.max_tokens;
@@ -98,7 +107,9 @@ absl::Status CompletionCodec::OnParsed(CallContext* context, const std::vector<S
     Choice first{.text = {},
                  .legacy = LegacyLogprobs(format_, /*continues_text=*/!request_.echo),
                  .chat = ChatLogprobs(format_)};
-    if (EchoesLogprobs()) first.legacy.AddFirst(item.request.prompt.front());
+    if (EchoesLogprobs() && !HasAddedBos(prompt_logprobs_.size())) {
+      first.legacy.AddFirst(item.request.prompt.front());
+    }
     choices_.insert(choices_.end(), size_t(num_choices_), first);
     prompt_logprobs_.emplace_back(format_);
   }
@@ -185,6 +196,11 @@ void CompletionCodec::AddDelta(int index, const v1::Delta& delta) {
     }
   }
   choice.finish = delta.finish_reason();
+  // lm-eval drops the last entry of the lists: that of the token it asked for.
+  if (dialect_ == Dialect::kLmEval && EchoesLogprobs() && request_.max_tokens == 0 &&
+      choice.finish != v1::FINISH_REASON_UNSPECIFIED) {
+    choice.legacy.AddNone();
+  }
   if (choice.finish == v1::FINISH_REASON_STOP_STRING) {
     choice.stop_reason = JsonString(delta.stop_string());
   } else if (choice.finish == v1::FINISH_REASON_STOP_TOKEN && !delta.tokens().empty()) {
@@ -275,15 +291,16 @@ std::string CompletionCodec::Body() {
   return json;
 }
 
-HttpMethod Make(bool is_chat) {
+HttpMethod Make(Dialect dialect) {
   auto method = std::make_unique<GenerateMethod>();
-  auto codec = std::make_unique<CompletionCodec>(is_chat, method.get());
+  auto codec = std::make_unique<CompletionCodec>(dialect, method.get());
   return {.method = std::move(method), .codec = std::move(codec)};
 }
 
 }  // namespace
 
-HttpMethod MakeCompletion() { return Make(/*is_chat=*/false); }
-HttpMethod MakeChatCompletion() { return Make(/*is_chat=*/true); }
+HttpMethod MakeCompletion() { return Make(Dialect::kText); }
+HttpMethod MakeChatCompletion() { return Make(Dialect::kChat); }
+HttpMethod MakeLmEvalCompletion() { return Make(Dialect::kLmEval); }
 
 }  // namespace lssar

@@ -70,9 +70,11 @@ struct HttpMethod {
 
 HttpMethod MakeCompletion();      // POST /v1/completions
 HttpMethod MakeChatCompletion();  // POST /v1/chat/completions
-HttpMethod MakeScore();           // POST /v1/score
-HttpMethod MakeEmbedding();       // POST /v1/embeddings
-HttpMethod MakeAttention();       // POST /v1/attention
+// POST /lm_eval/v1/completions: openai_request.h, AddBosForLmEval.
+HttpMethod MakeLmEvalCompletion();
+HttpMethod MakeScore();      // POST /v1/score
+HttpMethod MakeEmbedding();  // POST /v1/embeddings
+HttpMethod MakeAttention();  // POST /v1/attention
 
 // Of calls that the engine has no part in: the JSON of the reply. Worker thread.
 using JsonAnswer =

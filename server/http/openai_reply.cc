@@ -87,6 +87,14 @@ void LegacyLogprobs::AddFirst(int32_t id) {
   tops_ += "null";
 }
 
+void LegacyLogprobs::AddNone() {
+  for (std::string* list : {&tokens_, &logprobs_, &tops_, &offsets_}) AppendComma(list);
+  tokens_ += "\"\"";
+  logprobs_ += "null";
+  tops_ += "null";
+  AppendJsonNumber(offset_, &offsets_);
+}
+
 void LegacyLogprobs::Add(const v1::Token& token, int num_top) {
   AddToken(token.token().id());
   AppendJsonNumber(token.token().logprob(), &logprobs_);

@@ -46,6 +46,8 @@ class LegacyLogprobs {
   void Add(const v1::Token& token, int num_top);
   // A token without a log-probability: the first of a text.
   void AddFirst(int32_t id);
+  // An entry without a token.
+  void AddNone();
 
   // Appends the object of the tokens added since the last Take, and forgets them.
   void Take(std::string* out);

@@ -1,5 +1,6 @@
 #include "server/http/openai_request.h"
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -435,6 +436,31 @@ absl::StatusOr<CompletionRequest> ReadCompletion(const Json& body, const ParseCo
   if (max_tokens) shared.set_max_tokens(std::max(1, request.max_tokens));
   RETURN_IF_ERROR(ReadPrompts(fields, shared, context, &request));
   return request;
+}
+
+void AddBosForLmEval(const ParseContext& context, CompletionRequest* request) {
+  const Checkpoint& checkpoint = *context.checkpoint;
+  const std::optional<int32_t> bos = checkpoint.config.bos_id;
+  const std::optional<int32_t> prefix = bos ? bos : checkpoint.config.eos_id;
+  if (request->echo && request->num_logprobs >= 0 && request->max_tokens == 1) {
+    request->max_tokens = 0;
+  }
+  for (v1::GenerateRequest& prompt : request->prompts) {
+    request->has_added_bos.push_back(false);
+    if (!prompt.has_tokens()) continue;
+    auto& ids = *prompt.mutable_tokens()->mutable_ids();
+    if (ids.empty()) {
+      if (prefix) ids.Add(*prefix);
+      continue;
+    }
+    const int64_t length = int64_t{ids.size()} + 1 + request->max_tokens;
+    if (!checkpoint.add_bos || !bos || ids.Get(0) == *bos || length > context.max_model_len) {
+      continue;
+    }
+    ids.Add(*bos);
+    std::rotate(ids.begin(), ids.end() - 1, ids.end());
+    request->has_added_bos.back() = true;
+  }
 }
 
 absl::StatusOr<CompletionRequest> ReadChatCompletion(const Json& body,

@@ -28,7 +28,8 @@ struct CompletionRequest {
   int num_prompt_logprobs = -1;  // vLLM's field of that name
   bool stream = false;
   bool include_usage = false;
-  bool tokens_as_ids = false;  // return_tokens_as_token_ids: "token_id:17" in place of text
+  bool tokens_as_ids = false;       // return_tokens_as_token_ids: "token_id:17" in place of text
+  std::vector<bool> has_added_bos;  // of each prompt, after AddBosForLmEval
 };
 
 // Errors  INVALID_ARGUMENT: a field of the wrong type or out of range, or not supported
@@ -36,6 +37,12 @@ struct CompletionRequest {
 //         CANCELLED: ParseContext::should_stop returned true
 absl::StatusOr<CompletionRequest> ReadCompletion(const nlohmann::json& body,
                                                  const ParseContext& context);
+// lm-evaluation-harness tokenizes with add_special_tokens false and sends ids without BOS. Puts BOS
+// before them where the checkpoint asks for it and the context has room for it: what fills the
+// context was cut on the left, or continues a text. An empty prompt becomes BOS, or EOS where there
+// is no BOS. A request for the log-probabilities of a prompt has max_tokens 1 in lm-eval, which
+// does not read that token: it becomes 0, so that a prompt may fill the context.
+void AddBosForLmEval(const ParseContext& context, CompletionRequest* request);
 absl::StatusOr<CompletionRequest> ReadChatCompletion(const nlohmann::json& body,
                                                      const Checkpoint& checkpoint);
 absl::StatusOr<v1::ScoreRequest> ReadScore(const nlohmann::json& body,

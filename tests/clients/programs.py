@@ -28,8 +28,8 @@ def run_cli(*arguments, stdin='', model=True, **extra):
 class RunningServer:
     """`lssar-server` on free ports, for a with block; `address` and `http_address` name them."""
 
-    def __init__(self, *flags):
-        self._command = [SERVER, '--model', MODEL, '--listen', '127.0.0.1:0',
+    def __init__(self, *flags, model=MODEL):
+        self._command = [SERVER, '--model', model, '--listen', '127.0.0.1:0',
                          '--http-listen', '127.0.0.1:0', *flags]
 
     def __enter__(self):

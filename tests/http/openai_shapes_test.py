@@ -310,12 +310,61 @@ class OpenApiTest(unittest.TestCase):
         listed = server.request("GET", "/nothing").error()["message"]
         paths = [path for path in api["paths"] if "{" not in path]
         for path in paths:
-            for method in api["paths"][path]:
+            item = api["paths"][path]
+            if "$ref" in item:
+                item = api["paths"][item["$ref"].removeprefix("#/paths/").replace("~1", "/")]
+            for method in item:
                 self.assertIn(f"{method.upper()} {path}", listed)
                 self.assertNotEqual(server.request(method.upper(), path).status, 404)
         # The web page, GET /, is listed and not part of the API.
         self.assertEqual(listed.split("there are ")[1].split(", ").count("GET /"), 1)
         self.assertEqual(listed.count(","), len(paths))
+
+
+class LmEvalPathTest(unittest.TestCase):
+    """/lm_eval/v1/completions adds the BOS that lm-eval leaves out. tests/python compares whole
+    evaluations."""
+
+    def echo(self, ids: list[int], path: str = "/lm_eval/v1/completions",
+             on: Server | None = None, **fields: Any) -> Any:
+        reply = (on or server).post(path, {"prompt": [ids], "echo": True, "logprobs": 1,
+                                           "max_tokens": 1, "temperature": 0, **fields})
+        return reply["choices"][0]["logprobs"]
+
+    def test_ids_are_scored_after_bos_and_come_back_without_it(self) -> None:
+        ids = tokenize("The old house stood", add_special_tokens=False)
+        [bos] = tokenize("</s>", add_special_tokens=False)
+        plain = self.echo([bos, *ids], path="/v1/completions")
+        found = self.echo(ids)
+        self.assertEqual(found["token_logprobs"], [*plain["token_logprobs"][1:-1], None])
+        self.assertEqual(found["tokens"], [*plain["tokens"][1:-1], ""])
+        # With BOS already there, nothing is added or left out.
+        self.assertEqual(self.echo([bos, *ids])["token_logprobs"],
+                         [*plain["token_logprobs"][:-1], None])
+
+    def test_what_fills_the_context_has_no_room_for_bos(self) -> None:
+        length = 40
+        small = Server("--max-model-len", str(length))
+        self.addCleanup(small.stop)
+        ids = tokenize("one two three four five six seven " * 9, add_special_tokens=False)
+        ids = ids[:length]
+        plain = self.echo(ids, path="/v1/completions", max_tokens=0, on=small)
+        self.assertEqual(self.echo(ids, on=small)["token_logprobs"],
+                         [*plain["token_logprobs"], None])
+        reply = small.request("POST", "/lm_eval/v1/completions", {
+            "prompt": [[*ids, 5]], "echo": True, "logprobs": 1, "max_tokens": 1})
+        self.assertEqual(reply.status, 400)
+
+    def test_generation(self) -> None:
+        ids = tokenize("The old house stood", add_special_tokens=False)
+        [bos] = tokenize("</s>", add_special_tokens=False)
+        fields = {"max_tokens": 6, "temperature": 0}
+        expected = server.post("/v1/completions", {"prompt": [bos, *ids], **fields})
+        reply = server.post("/lm_eval/v1/completions", {"prompt": [ids], **fields})
+        self.assertEqual(reply["choices"][0]["text"], expected["choices"][0]["text"])
+        expected = server.post("/v1/completions", {"prompt": [bos], **fields})
+        reply = server.post("/lm_eval/v1/completions", {"prompt": [[]], **fields})
+        self.assertEqual(reply["choices"][0]["text"], expected["choices"][0]["text"])
 
 
 class TokenizerTest(unittest.TestCase):

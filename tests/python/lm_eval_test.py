@@ -7,7 +7,7 @@ import unittest
 
 from environments import HERE, environment, isolated, run
 from lssar_client import Client
-from programs import RunningServer
+from programs import CLI, MODEL, RunningServer
 
 MAX_LENGTH = 31  # a small window, so that texts of the tasks are longer
 MAX_GEN_TOKS = 24  # as tasks/generate.yaml
@@ -127,6 +127,105 @@ class LmEvalTest(unittest.TestCase):
                 'server takes 1 to 16383', 'max_lenght', r"generation arguments \['num_beams'\]",
                 'scores texts and token ids, not chats'), strict=True):
             self.assertRegex(error, sentence)
+
+
+class HttpEqualsGrpcTest(unittest.TestCase):
+    """lm-eval's own `local-completions`, with the arguments that `lssar info` prints, gives the
+    numbers of the model `lssar` for every kind of task: cut texts, empty contexts, several windows.
+    """
+
+    NUM_ROWS = {'word': 80, 'choice': 40, 'rolling': 40, 'generate': 40}
+    MAX_MODEL_LEN = 48
+    FORMS = {
+        'word': "output_type: loglikelihood\ndoc_to_text: context\n"
+                "doc_to_target: last\nmetric_list: [{metric: acc}, {metric: perplexity}]\n",
+        'choice': "output_type: multiple_choice\ndoc_to_text: context\ndoc_to_target: 0\n"
+                  "doc_to_choice: choices\nmetric_list: [{metric: acc}, {metric: acc_norm}]\n",
+        'rolling': "output_type: loglikelihood_rolling\ndoc_to_text: ''\n"
+                   "doc_to_target: text\nmetric_list: [{metric: bits_per_byte}]\n",
+        'generate': "output_type: generate_until\ndoc_to_text: context\n"
+                    "doc_to_target: last\ngeneration_kwargs: {until: [' the'], "
+                    "max_gen_toks: 9}\nmetric_list: [{metric: exact_match}]\n"}
+
+    @classmethod
+    def setUpClass(cls):
+        cls.python = environment('foreign')
+
+    def write_tasks(self, folder, client):
+        """Texts of 0 to 100 tokens, for windows of 48."""
+        held_out = (pathlib.Path(MODEL) / 'held_out.bin').read_bytes()
+        for kind, num_rows in self.NUM_ROWS.items():
+            with open(folder / f'{kind}.jsonl', 'w', encoding='utf-8') as file:
+                for i in range(num_rows):
+                    start, length = 2 * 211 * i, i * 100 // num_rows
+                    ids = [int.from_bytes(held_out[at:at + 2], 'little')
+                           for at in range(start, start + 2 * (length + 8), 2)]
+                    context = client.detokenize(ids[:length]) if length else ''
+                    rest = client.detokenize(ids[length:])
+                    file.write(json.dumps({
+                        'context': context, 'last': ' ' + rest, 'text': context + ' ' + rest,
+                        'choices': [' ' + rest, ' and so on', ' 1984.']}) + '\n')
+            (folder / f'{kind}.yaml').write_text(
+                f'task: equal_{kind}\ndataset_path: json\ndataset_kwargs: {{data_files: {{test: '
+                f'{folder}/{kind}.jsonl}}}}\ntest_split: test\n{self.FORMS[kind]}')
+
+    def compare(self, model):
+        """Both on one server of a checkpoint. -> the largest difference of a log-likelihood."""
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        server = self.enterContext(RunningServer('--max-model-len', str(self.MAX_MODEL_LEN),
+                                                 model=model))
+        with Client(server.address, timeout_s=120) as client:
+            self.write_tasks(folder, client)
+        info = run(CLI, 'info', '--server', server.address).stdout
+        arguments = {line.split()[line.split().index('--model') + 1]:
+                     line.split()[line.split().index('--model_args') + 1]
+                     for line in info.splitlines() if '--model_args' in line}
+        native, http = arguments['lssar'], arguments['local-completions']
+        self.assertIn('http://127.0.0.1:8080/', http)  # where a server listens by default
+        http = http.replace('127.0.0.1:8080', server.http_address)
+        tasks = [f'equal_{kind}' for kind in self.NUM_ROWS]
+        runs = [{'tasks': tasks, 'model': 'lssar', 'model_args': native},
+                {'tasks': tasks, 'model': 'local-completions', 'model_args': http}]
+        done = run(self.python, HERE / 'run_lm_eval.py', folder, json.dumps(runs),
+                   env=isolated(HF_HUB_OFFLINE='1', HF_DATASETS_OFFLINE='1', OPENAI_API_KEY='none',
+                                HF_HOME=str(folder / 'hf')))
+        outcomes = json.loads(done.stdout.splitlines()[-1])
+        self.assertEqual([outcome.get('error') for outcome in outcomes], [None, None])
+        expected, found = (outcome['samples'] for outcome in outcomes)
+        largest = 0.0
+        num_rows = 0
+        for kind, num in self.NUM_ROWS.items():
+            self.assertEqual(len(found[f'equal_{kind}']), num)
+            for one, other in zip(expected[f'equal_{kind}'], found[f'equal_{kind}'], strict=True):
+                num_rows += 1
+                for mine, theirs in zip(one['resps'], other['resps'], strict=True):
+                    mine, theirs = mine[0], theirs[0]
+                    if kind == 'generate':
+                        self.assertEqual(theirs, mine, one['doc_id'])
+                        continue
+                    if kind != 'rolling':
+                        self.assertEqual(theirs[1], mine[1], one['doc_id'])  # greedy
+                        mine, theirs = mine[0], theirs[0]
+                    difference = abs(theirs - mine) / max(1.0, abs(mine))
+                    self.assertLess(difference, 1e-6, (kind, one['doc_id']))
+                    largest = max(largest, difference)
+        self.assertEqual(num_rows, 200)
+        return largest
+
+    def test_a_checkpoint_that_was_trained_with_bos(self):
+        print(f'largest relative difference {self.compare(MODEL):.2g}', end=' ', flush=True)
+
+    def test_a_checkpoint_that_was_trained_without_bos(self):
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())) / 'no-bos'
+        folder.mkdir()
+        for path in pathlib.Path(MODEL).iterdir():
+            if path.is_file() and path.name != 'golden.safetensors':
+                (folder / path.name).symlink_to(path.resolve())
+        config = json.loads((folder / 'tokenizer_config.json').read_text(encoding='utf-8'))
+        (folder / 'tokenizer_config.json').unlink()
+        (folder / 'tokenizer_config.json').write_text(json.dumps({**config,
+                                                                  'add_bos_token': False}))
+        self.compare(str(folder))
 
 
 if __name__ == '__main__':

@@ -17,8 +17,9 @@ import lssar_client.lm_eval  # registers the model
 def evaluate(manager, arguments):
     """One run."""
     try:
-        results = lm_eval.simple_evaluate(lssar_client.lm_eval.MODEL_NAME, task_manager=manager,
-                                          log_samples=True, bootstrap_iters=0, **arguments)
+        results = lm_eval.simple_evaluate(
+            **{'model': lssar_client.lm_eval.MODEL_NAME, **arguments}, task_manager=manager,
+            log_samples=True, bootstrap_iters=0)
     except (NotImplementedError, TypeError, ValueError) as error:
         return {'error': str(error)}
     return {'samples': {task: sorted(samples, key=lambda sample: sample['doc_id'])

@@ -20,6 +20,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 
+import lm_eval.models  # lm-eval's own: it looks for them only while no model is registered
 from lm_eval import utils
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
