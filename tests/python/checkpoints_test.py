@@ -265,7 +265,7 @@ class FormatsTest(Folder):
         net = foreign.randomize(foreign.NanoGPT(foreign.Shape(1), 'none'))
         out, _ = self.run_import(self.save('verified.pt', net), NANO)
         report = verify.run(out, ['cpu', 'reference'])
-        self.assertTrue(report.is_ok, verify.render(report))
+        self.assertTrue(report.is_ok, [verify.render(each) for each in report.devices])
         self.assertEqual(set(report.devices[0].same_bits), {'batch', *verify.VARIANTS})
         self.assertLess(report.devices[0].golden_error, 1e-4)
         # Golden rows of another model: found by the self-check at the latest.

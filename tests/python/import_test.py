@@ -31,7 +31,7 @@ import tokenizers  # noqa: E402
 import plain_models  # noqa: E402
 from lssar_client.checkpoints import (arrays, chat_roles, command, convert,  # noqa: E402
                                       delta, forward, gguf_file, gguf_tokenizer, golden, served,
-                                      settings, sources, tensor_file, tokenizer_files)
+                                      settings, sources, tensor_file, tokenizer_files, verify)
 from lssar_client.checkpoints.errors import CheckpointError  # noqa: E402
 
 SERVER = os.environ['LSSAR_SERVER']
@@ -1008,6 +1008,40 @@ class GgufTokenizerTest(Folder):
         self.assertEqual(made.encode('é', out_type=str), ['▁', '<0xC3>', '<0xA9>'])
         self.assertEqual((made.bos_id(), made.eos_id(), made.unk_id()), (1, 2, 0))
         self.assertTrue(json.loads(files['tokenizer_config.json'])['add_bos_token'])
+
+
+class VerifyTest(unittest.TestCase):
+    MODEL = str(ROOT / 'models' / 'zoo' / 'lssar-6m')
+
+    def test_a_device_that_fails_midway_leaves_the_reports_of_the_others(self):
+        program = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())) / 'server'
+        # Its first step takes longer than a millisecond, so its watchdog ends it.
+        program.write_text('#!/usr/bin/python3\n'
+                           'import os, sys\n'
+                           'arguments = sys.argv[1:]\n'
+                           'if "reference" in arguments:\n'
+                           '    arguments[arguments.index("--step-timeout") + 1] = "1ms"\n'
+                           f'os.execv({SERVER!r}, [{SERVER!r}, *arguments])\n')
+        program.chmod(0o755)
+        with unittest.mock.patch.dict(os.environ, LSSAR_SERVER=str(program)):
+            shown = []
+            report = verify.run(self.MODEL, ['cpu', 'reference', 'cpu'],
+                                lambda each: shown.append(verify.render(each)))
+        self.assertFalse(report.is_ok)
+        self.assertEqual([bool(each.problem) for each in report.devices], [False, True, False])
+        self.assertEqual(len(shown), 3)
+        self.assertIn('self-check', shown[1])  # what was known before the failure
+
+    def test_a_link_to_nothing_is_no_missing_file(self):
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        for name in 'config.json', 'model.safetensors':
+            (folder / name).symlink_to(pathlib.Path(self.MODEL) / name)
+        (folder / 'golden.safetensors').symlink_to(folder / 'gone')
+        report = verify.run(str(folder), ['cpu'])
+        self.assertIn('is a link to a file that does not exist', report.devices[0].problem)
+        (folder / 'tokenizer.model').symlink_to(folder / 'gone')
+        with self.assertRaisesRegex(CheckpointError, 'tokenizer.model: is a link to a file'):
+            tokenizer_files._in_folder(str(folder))
 
 
 if __name__ == '__main__':

@@ -231,8 +231,11 @@ def _verify(arguments: argparse.Namespace) -> int:
     from lssar_client.checkpoints import verify
 
     devices = arguments.devices.split(',') if arguments.devices else None
-    report = verify.run(arguments.directory, devices)
-    print(json.dumps(dataclasses.asdict(report)) if arguments.json else verify.render(report))
+    # Each device as it is done: a report that is there is not lost with what comes after it.
+    report = verify.run(arguments.directory, devices, None if arguments.json else
+                        lambda each: print(verify.render(each), flush=True))
+    if arguments.json:
+        print(json.dumps(dataclasses.asdict(report)))
     return 0 if report.is_ok else EXIT_FAILURE
 
 

@@ -19,6 +19,14 @@ class UsageError(CheckpointError):
     """The command line is wrong or incomplete."""
 
 
+def is_there(path: str) -> bool:
+    """Whether an optional file is there. Errors: CheckpointError for a link to nothing, which is
+    not left out in silence."""
+    if os.path.islink(path) and not os.path.exists(path):
+        raise CheckpointError(f'{path}: is a link to a file that does not exist')
+    return os.path.exists(path)
+
+
 def quote(text: str, limit: int = 200) -> str:
     """A text of a file for an error: in quotes, without control characters, cut at `limit`."""
     shown = text[:limit] + ('...' if len(text) > limit else '')

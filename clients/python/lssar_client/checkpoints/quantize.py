@@ -16,7 +16,7 @@ import numpy as np
 
 from lssar_client.checkpoints import directory, export, golden, int4, names, tensor_file
 from lssar_client.checkpoints.arrays import Array, convert, widen
-from lssar_client.checkpoints.errors import CheckpointError, UsageError
+from lssar_client.checkpoints.errors import CheckpointError, UsageError, is_there
 
 GROUP_COLS = 64
 
@@ -93,7 +93,7 @@ def run(path: str, out: str, overwrite: bool, command: str, options: Options = O
         export.copy_others(path, scratch)
         num_bytes = os.path.getsize(os.path.join(scratch, directory.WEIGHTS))
         checksum = directory.checkpoint_hash(scratch)
-    has_golden = os.path.exists(os.path.join(path, golden.NAME))
+    has_golden = is_there(os.path.join(path, golden.NAME))
     rows = 'those of the checkpoint before quantization' if has_golden else 'none'
     head = f', head {options.head}' if options.head else ''
     return (f'{out}: {names.num_layers(tensors)} layers, {options.dtype}{scheme}{head}, '

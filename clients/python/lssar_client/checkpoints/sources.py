@@ -13,7 +13,7 @@ from lssar_client.checkpoints import (gguf_source, gguf_tokenizer, llmc_file, na
                                       tensor_file)
 from lssar_client.checkpoints.arrays import FLOATS, Array, type_name, widen
 from lssar_client.checkpoints.errors import (CheckpointError, JsonObject, UsageError,
-                                             open_regular, quote, read_json_object)
+                                             is_there, open_regular, quote, read_json_object)
 from lssar_client.checkpoints.gguf_file import MAGIC as GGUF_MAGIC
 from lssar_client.checkpoints.gguf_file import GgufFile
 from lssar_client.checkpoints.settings import FIELDS
@@ -471,9 +471,9 @@ def _shards(folder: str, index: str) -> list[str]:
 def _weight_files(folder: str) -> list[str]:
     for name in ('model.safetensors', 'pytorch_model.bin'):
         single, index = os.path.join(folder, name), os.path.join(folder, name + '.index.json')
-        if os.path.exists(single):
+        if is_there(single):
             return [single]
-        if os.path.exists(index):
+        if is_there(index):
             return _shards(folder, index)
     raise CheckpointError(f'{folder}: has neither model.safetensors nor pytorch_model.bin, nor an '
                           'index of their shards')

@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterator
 
 from lssar_client.checkpoints.errors import (MAX_JSON_BYTES, CheckpointError, JsonObject,
-                                             open_regular, parse_json_object, quote,
-                                             read_json_object)
+                                             is_there, open_regular, parse_json_object,
+                                             quote, read_json_object)
 
 # File sets, best first: the source's names and ours.
 SETS = (
@@ -49,14 +49,14 @@ def _in_folder(folder: str) -> dict[str, str]:
     """{path: our name} of the best set in a folder; empty: none."""
     for files in SETS:
         paths = {os.path.join(folder, theirs): ours for theirs, ours in files.items()}
-        if all(os.path.isfile(path) for path in paths):
+        if all(is_there(path) for path in paths):
             [first, *_] = paths
             if len(paths) == 1 and first.endswith('.model') and _is_tiktoken(first):
                 return {first: _tiktoken_name(first)}
             return paths
     for name in TIKTOKEN:
         path = os.path.join(folder, name + '.tiktoken')
-        if os.path.isfile(path):
+        if is_there(path):
             return {path: name + '.tiktoken'}
     return {}
 
@@ -98,11 +98,11 @@ def read(folder: str, given: str | None) -> Files:
         return files
     beside = os.path.dirname(next(iter(found)))
     for name in BESIDE:
-        if os.path.isfile(os.path.join(beside, name)):
+        if is_there(os.path.join(beside, name)):
             files.add(name, os.path.join(beside, name))
     other = os.path.join(beside, 'tokenizer.json')
     is_named = given is not None and os.path.isfile(given)
-    if 'tokenizer.model' in files.contents and os.path.isfile(other) and not is_named:
+    if 'tokenizer.model' in files.contents and is_there(other) and not is_named:
         _choose(files, other)
     return files
 
