@@ -51,7 +51,7 @@ def ask(directories):
         print(f'**{i + 1}. {question}**\n')
         for directory, found in zip(directories, answers):
             name = os.path.basename(os.path.normpath(directory))
-            end = '' if found[i].outputs[0].finish_reason == 'stop' else ' [...]'
+            end = ' [...]' if found[i].outputs[0].finish_reason == 'LENGTH' else ''
             text = '\n> '.join(found[i].text.strip().split('\n'))
             print(f'{name}:\n\n> {text}{end}\n')
 
