@@ -8,6 +8,7 @@ Needs the Python client of clients/python and lssar-server in PATH.
 
 import os
 import sys
+import textwrap
 
 import numpy as np
 
@@ -40,6 +41,12 @@ QUESTIONS = (
 PARAMS = SamplingParams(max_tokens=160, temperature=0)
 
 
+def quoted(text):
+    """A quotation in Markdown, in lines of 118 columns."""
+    lines = [part for line in text.split('\n') for part in textwrap.wrap(line, 116) or ['']]
+    return '\n'.join(f'> {line}'.rstrip() for line in lines)
+
+
 def ask(directories):
     """Greedy answers of each model, question by question."""
     answers = []
@@ -52,8 +59,7 @@ def ask(directories):
         for directory, found in zip(directories, answers):
             name = os.path.basename(os.path.normpath(directory))
             end = ' [...]' if found[i].outputs[0].finish_reason == 'LENGTH' else ''
-            text = '\n> '.join(found[i].text.strip().split('\n'))
-            print(f'{name}:\n\n> {text}{end}\n')
+            print(f'{name}:\n\n{quoted(found[i].text.strip() + end)}\n')
 
 
 def decode(directory):
