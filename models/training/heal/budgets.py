@@ -47,7 +47,7 @@ PRESETS = {
         Stage(steps=6, cycle=((4, 64), (4, 64), (1, 128)), micro_tokens=128, lr=2e-3, warmup=2),
         max_ids=20_000, bf16=False, save_s=1e9),
     'cpu': Preset(
-        'two cores, 12 hours or more: 26M tokens',
+        'two cores, 12 hours or more: 28M tokens',
         Stage(steps=120, cycle=((2, 512),), micro_tokens=1024, lr=0.01, warmup=10),
         Stage(steps=12_000, cycle=(*((4, 512), (1, 2048)) * 3, (4, 512), (1, 4096)),
               micro_tokens=2048, lr=5e-4),
