@@ -3,7 +3,7 @@
 # passkeys by length, statistics of attention, figures. Writes report.md, report.html and a JSON
 # file beside every figure. Runs again where it stopped: finished steps are kept.
 #
-#   sh deploy/evaluate.sh models/zoo/lssar-6m               results in build/evaluation/lssar-6m
+#   sh deploy/evaluate.sh models/zoo/lssar-6m               results in build/evaluation/lssar-6m-*
 #   sh deploy/evaluate.sh MODEL_DIR OUT --text book.txt     flags after OUT: evaluation/report.py
 set -eu
 caller=$PWD
@@ -24,11 +24,17 @@ if [ ! -f "$model/config.json" ]; then
   exit 2
 fi
 root=$PWD
-out=$root/build/evaluation/$(basename "$model")
+# The path is a part of the name: two checkpoints called `final` have two folders.
+model=$(cd "$model" && pwd -P)
+out=$root/build/evaluation/$(basename "$model")-$(printf '%s' "$model" | sha256sum | cut -c1-8)
 if [ $# -ge 1 ]; then
   out=$(from_caller "$1")
   shift
 fi
+
+# Its own arguments and files are checked before anything is installed or built.
+(cd "$caller" && /usr/bin/python3 -B "$root/deploy/evaluation/report.py" "$model" "$out" "$@" \
+  --check)
 
 log=$root/build/evaluate.log
 venv=$root/build/evaluation-venv

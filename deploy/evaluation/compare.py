@@ -4,12 +4,19 @@
 
 DIR is an OUT of report.py with loss.json, passkey.json and, if it was measured, tasks.json; its
 name is the checkpoint's name. Writes OUT/loss.svg, OUT/passkey.svg and OUT/comparison.md.
+
+Differences are paired: each row, passkey document and task item of a checkpoint is compared with
+the same one of the first checkpoint. Their standard error is that of the mean of the differences,
+which is often far below those of the two means: the same text is hard for both.
 """
 
 import argparse
 import json
+import math
 import pathlib
+import statistics
 import sys
+from collections.abc import Sequence
 
 from lssar_client import figures
 from report import Json, length_name, table, task_rows
@@ -38,6 +45,80 @@ def loss_cell(at: Json) -> str:
 def passkey_cell(at: Json) -> str:
     low, high = at['interval95']
     return f'{at["num_hits"]} of {at["num_trials"]} ({low:.0%} to {high:.0%})'
+
+
+def paired(first: Sequence[float], other: Sequence[float], digits: int) -> str:
+    """'-0.123 ± 0.004': the mean of other - first and its standard error."""
+    differences = [b - a for a, b in zip(first, other, strict=True)]
+    cell = f'{statistics.fmean(differences):+.{digits}f}'
+    if len(differences) < 2:
+        return cell
+    return f'{cell} ± {statistics.stdev(differences) / math.sqrt(len(differences)):.{digits}f}'
+
+
+def values(measured: Json, step: str, length: int) -> dict[object, float]:
+    """What is measured of each row or document of a length, by what it is."""
+    if step == 'loss':
+        [at] = [each for each in measured['loss']['lengths'] if each['length'] == length]
+        return dict(enumerate(at.get('row_losses', [])))
+    return {(trial['key'], trial['depth']): float(trial['is_hit'])
+            for trial in measured['passkey'].get('trials', []) if trial['length'] == length}
+
+
+def difference_table(evaluations: list[tuple[str, Json]], step: str) -> list[str]:
+    """A row for each checkpoint after the first; empty where the parts were not kept."""
+    lengths = by_length(evaluations, step)
+    (_, base), *others = evaluations
+    rows = []
+    for name, measured in others:
+        cells = []
+        for length in lengths:
+            first, other = values(base, step, length), values(measured, step, length)
+            is_paired = bool(first) and first.keys() == other.keys()
+            cells.append(paired(list(first.values()), [other[key] for key in first], 3)
+                         if is_paired else '')
+        rows.append([name, *cells])
+    if not any(cell for _, *cells in rows for cell in cells):
+        return []
+    return ['Paired differences from ' + evaluations[0][0] + ':', '',
+            *table(['', *map(length_name, lengths)], rows)]
+
+
+def task_difference_table(evaluations: list[tuple[str, Json]]) -> list[str]:
+    """A row for each metric of each item that every evaluation has."""
+    (first_name, base), *others = evaluations
+    rows = []
+    for task, metrics in sorted(base['tasks'].get('items', {}).items()):
+        for metric, first in metrics.items():
+            found = [measured['tasks'].get('items', {}).get(task, {}).get(metric)
+                     for _, measured in others]
+            if all(other is not None and len(other) == len(first) for other in found):
+                rows.append([task, metric, len(first),
+                             *(paired(first, other, 4) for other in found if other is not None)])
+    if not rows:
+        return []
+    return ['Paired differences from ' + first_name + ':', '',
+            *table(['task', 'metric', 'items', *(name for name, _ in others)], rows)]
+
+
+def read_owner(directory: pathlib.Path) -> Json:
+    """{'path', 'checkpoint_hash'} of the checkpoint; {}: an older report did not keep it."""
+    path = directory / 'checkpoint.json'
+    return dict(json.loads(path.read_text(encoding='utf-8'))) if path.exists() else {}
+
+
+def check_different(directories: Sequence[pathlib.Path]) -> None:
+    """Every name, directory and checkpoint once. Errors: ValueError."""
+    seen: dict[tuple[str, str], pathlib.Path] = {}
+    for directory in directories:
+        path = directory.resolve()
+        keys = [('name', path.name), ('directory', str(path))]
+        if checkpoint := read_owner(directory).get('checkpoint_hash'):
+            keys.append(('checkpoint', checkpoint))
+        for what, value in keys:
+            other = seen.setdefault((what, value), directory)
+            if other is not directory:
+                raise ValueError(f'{other} and {directory} have the same {what}, {value}')
 
 
 CELLS = {'loss': loss_cell, 'passkey': passkey_cell}
@@ -69,16 +150,21 @@ def tasks_table(evaluations: list[tuple[str, Json]]) -> list[str]:
     return table(['task', 'metric', 'items', 'chance', *names], rows)
 
 
-def comparison(evaluations: list[tuple[str, Json]]) -> list[str]:
+def comparison(evaluations: list[tuple[str, Json]], owners: Sequence[Json]) -> list[str]:
     """comparison.md."""
     lines = ['# ' + ', '.join(name for name, _ in evaluations), '']
+    if any(owners):
+        lines += table(['', 'checkpoint', 'directory'],
+                       [[name, f'`{owner.get("checkpoint_hash", "")}`', f'`{owner.get("path", "")}`']
+                        for (name, _), owner in zip(evaluations, owners, strict=True)])
     for step, title in TITLES.items():
         if all(step in measured for _, measured in evaluations):
             lines += [f'## {title}', '', f'![{title}]({step}.svg)', '',
-                      *length_table(evaluations, step), NOTES[step], '']
+                      *length_table(evaluations, step), NOTES[step], '',
+                      *difference_table(evaluations, step)]
     if all('tasks' in measured for _, measured in evaluations):
         lines += ['## Tasks of lm-evaluation-harness', '', *tasks_table(evaluations),
-                  '± one standard error.', '']
+                  '± one standard error.', '', *task_difference_table(evaluations)]
     return lines
 
 
@@ -87,6 +173,11 @@ def main() -> int:
     parser.add_argument('out', metavar='OUT', type=pathlib.Path)
     parser.add_argument('directories', metavar='DIR', type=pathlib.Path, nargs='+')
     given = parser.parse_args()
+    try:
+        check_different(given.directories)
+    except ValueError as error:
+        print(f'compare: {error}', file=sys.stderr)
+        return 1
     evaluations = [(directory.resolve().name, read(directory)) for directory in given.directories]
     empty = [name for name, measured in evaluations if not measured]
     if empty:
@@ -99,7 +190,8 @@ def main() -> int:
             figures.draw(step, str(given.out / f'{step}.svg'),
                          [(name, measured[step]) for name, measured in evaluations])
     path = given.out / 'comparison.md'
-    path.write_text('\n'.join(comparison(evaluations)), encoding='utf-8')
+    owners = [read_owner(directory) for directory in given.directories]
+    path.write_text('\n'.join(comparison(evaluations, owners)), encoding='utf-8')
     print(path)
     return 0
 

@@ -29,8 +29,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from lssar_client._server import OwnServer
-
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]  # where the paths of tasks begin
 
@@ -43,6 +41,7 @@ FIGURE_LENGTH = 256
 STATISTICS_LENGTH = 4096
 FIGURE_KEYS = 64
 ACCURACIES = 'acc', 'acc_norm'  # metrics that chance applies to
+STEPS = 'tasks', 'loss', 'positions', 'passkey', 'sweep', 'statistics', 'attention'
 REWEIGHTED = 'lssar', 'softmax_r', 'sigmoid_r'  # kinds with a power p
 
 Json = dict[str, Any]
@@ -197,6 +196,8 @@ def environment() -> dict[str, str]:
 @contextlib.contextmanager
 def serving(server: str, model: pathlib.Path, flags: Sequence[str]) -> Iterator[str]:
     """The address of a server of the checkpoint. Errors: EvaluationError."""
+    from lssar_client._server import OwnServer
+
     try:
         process = OwnServer(str(model), program=server, flags=flags, environment=environment())
     except RuntimeError as error:
@@ -205,14 +206,73 @@ def serving(server: str, model: pathlib.Path, flags: Sequence[str]) -> Iterator[
         yield process.address
 
 
+def trained_length(model: pathlib.Path) -> int:
+    """From config.json. Errors: EvaluationError."""
+    path = model / 'config.json'
+    try:
+        config = json.loads(path.read_text(encoding='utf-8'))
+        return int(config.get('n_positions') or config['max_position_embeddings'])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EvaluationError(f'{path}: no n_positions: {error!r}') from error
+
+
+def check_files(given: argparse.Namespace) -> None:
+    """All files and values of the arguments, before anything takes time. Errors: EvaluationError.
+    """
+    for name in ('config.json', 'model.safetensors'):
+        if not list(given.model.glob(name + '*')):
+            raise EvaluationError(f'{given.model / name} does not exist: give the directory of a '
+                                  'checkpoint')
+    for name, path in ('--ids', given.ids), ('--text', given.text):
+        if path is not None and not path.is_file():
+            raise EvaluationError(f'{name}: {path} is no file')
+    if given.ids is None and given.text is None and not (given.model / 'held_out.bin').exists():
+        raise EvaluationError(f'{given.model / "held_out.bin"} does not exist: give --ids FILE '
+                              '(uint16) or --text FILE')
+    if not given.tasks.is_dir():
+        raise EvaluationError(f'--tasks: {given.tasks} is no directory')
+    for path in given.tasks.glob('*.yaml'):
+        task_name(path)
+    if given.lengths:
+        parse_lengths(given.lengths)
+    for name in ('trials', 'p'):
+        for part in getattr(given, name).split(','):
+            if not re.fullmatch(r'[0-9]*\.?[0-9]+', part) or not float(part) > 0:
+                raise EvaluationError(f'--{name}: {part!r} is no number above 0')
+    for name in (given.steps or '').split(',') if given.steps else ():
+        if name not in STEPS:
+            raise EvaluationError(f'--steps: {name!r} is none of {", ".join(STEPS)}')
+    check_length_of_ids(given)
+    check_owner(given.out, given.model)
+
+
+def check_length_of_ids(given: argparse.Namespace) -> None:
+    """The shortest row fits in the ids, where a file has them. Errors: EvaluationError."""
+    if given.text is None:
+        ids = given.ids or given.model / 'held_out.bin'
+        num_ids = ids.stat().st_size // 2
+        shortest = parse_lengths(given.lengths)[0] if given.lengths else trained_length(given.model)
+        if shortest >= num_ids:
+            raise EvaluationError(f'{ids}: {num_ids} ids are too few for rows of {shortest}')
+
+
+def check_owner(out: pathlib.Path, model: pathlib.Path) -> None:
+    """Results in `out` are this checkpoint's. Errors: EvaluationError."""
+    path = out / 'checkpoint.json'
+    if path.exists():
+        owner = json.loads(path.read_text(encoding='utf-8'))['path']
+        if owner != str(model.resolve()):
+            raise EvaluationError(f'{out} has the results of {owner}: give another OUT')
+
+
 class Evaluation:
     """The steps of one checkpoint, with their results in a folder."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.given = given
         self.out: pathlib.Path = given.out
-        self.out.mkdir(parents=True, exist_ok=True)
         self.cli, self.server, self.lm_eval = programs()
+        self.out.mkdir(parents=True, exist_ok=True)
         self.state_path = self.out / 'steps.json'
         self.state: Json = {}
         if self.state_path.exists():
@@ -225,20 +285,11 @@ class Evaluation:
         longest = max(self.lengths())
         return ['--max-model-len', str(longest + 1), '--allow-attention-override']
 
-    def trained_length(self) -> int:
-        """From config.json."""
-        path = self.given.model / 'config.json'
-        try:
-            config = json.loads(path.read_text(encoding='utf-8'))
-            return int(config.get('n_positions') or config['max_position_embeddings'])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise EvaluationError(f'{path}: no n_positions: {error!r}') from error
-
     def lengths(self) -> list[int]:
         """The lengths to measure, in tokens."""
         if self.given.lengths:
             return parse_lengths(self.given.lengths)
-        return [self.trained_length() * times for times in DEFAULT_LENGTHS]
+        return [trained_length(self.given.model) * times for times in DEFAULT_LENGTHS]
 
     def run_cli(self, *arguments: str, **options: Any) -> str:
         """stdout of `lssar`. Errors: EvaluationError."""
@@ -298,7 +349,7 @@ class Evaluation:
                 'tasks', 'Tasks of lm-evaluation-harness',
                 ['lssar-lm-eval', '--model', 'lssar', '--tasks', listed(names), '--include_path',
                  relative(self.given.tasks)],
-                show_tasks, files, kept=('results', 'n-samples', 'chance')))
+                show_tasks, files, kept=('results', 'n-samples', 'chance', 'items')))
         steps += [
             Step('loss', 'Loss by length',
                  ['lssar', 'score', *given_ids, '--lengths', listed(lengths), *rows, '--json'],
@@ -385,10 +436,11 @@ class Evaluation:
         return result if step.kept is None else {name: result[name] for name in step.kept}
 
     def run_lm_eval(self, arguments: Sequence[str]) -> Json:
-        """lm-eval's results file; `chance` has the accuracy of guessing, from tasks' metadata."""
+        """lm-eval's results file; `chance` has the accuracy of guessing, from tasks' metadata,
+        `items` each metric of each document, in the documents' order."""
         with tempfile.TemporaryDirectory() as folder:
             command = [*self.lm_eval, *arguments, '--model_args', f'server={self.address}',
-                       '--output_path', folder, '--verbosity', 'ERROR']
+                       '--output_path', folder, '--log_samples', '--verbosity', 'ERROR']
             done = subprocess.run(command, cwd=ROOT, env={**environment(), 'HF_HOME': folder},
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                   check=False)
@@ -397,6 +449,9 @@ class Evaluation:
                 last = '\n'.join(done.stdout.splitlines()[-15:])
                 raise EvaluationError(f'lm-eval failed (exit code {done.returncode}):\n{last}')
             result = dict(json.loads(files[0].read_text(encoding='utf-8')))
+            result['items'] = {
+                task: item_metrics(pathlib.Path(folder).rglob(f'samples_{task}_*.jsonl'))
+                for task in result['results']}
         result['chance'] = {name: config['metadata']['chance']
                             for name, config in result['configs'].items()
                             if 'chance' in (config.get('metadata') or {})}
@@ -407,10 +462,23 @@ class Evaluation:
         with serving(self.server, self.given.model, self.server_flags()) as address:
             self.address = address
             self.info = json.loads(self.run_cli('info', '--server', address, '--json'))
+            owner = {'path': str(self.given.model.resolve()),
+                     'checkpoint_hash': self.info['checkpoint_hash']}
+            (self.out / 'checkpoint.json').write_text(json.dumps(owner) + '\n', encoding='utf-8')
             steps = self.chosen_steps()
             for step in steps:
                 self.run(step)
         write_report(self, steps)
+
+
+def item_metrics(paths: Iterator[pathlib.Path]) -> dict[str, list[float]]:
+    """{metric: its value of each document} of lm-eval's samples of a task."""
+    samples = [json.loads(line) for path in paths
+               for line in path.read_text(encoding='utf-8').splitlines()]
+    samples.sort(key=lambda sample: sample['doc_id'])
+    return {metric: [sample[metric] for sample in samples]
+            for metric in (samples[0]['metrics'] if samples else ())
+            if all(is_number(sample.get(metric)) for sample in samples)}
 
 
 def task_name(path: pathlib.Path) -> str:
@@ -516,9 +584,13 @@ def main() -> int:
                         help='only these, as in tasks,loss,passkey [default: all]')
     parser.add_argument('--p', metavar='LIST', default=POWERS,
                         help=f'powers of the sweep [default: {POWERS}]')
+    parser.add_argument('--check', action='store_true',
+                        help='check the arguments and their files, and do nothing else')
     given = parser.parse_args()
     try:
-        Evaluation(given).evaluate()
+        check_files(given)
+        if not given.check:
+            Evaluation(given).evaluate()
     except (EvaluationError, OSError) as error:
         print(f'evaluate: {error}', file=sys.stderr)
         return 1

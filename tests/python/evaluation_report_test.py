@@ -102,6 +102,11 @@ class EvaluationTest(unittest.TestCase):
         loss = self.read('loss')
         loss['lengths'] = [{**at, 'loss': at['loss'] + 1} for at in loss['lengths'][:1]]
         (other / 'loss.json').write_text(json.dumps(loss), encoding='utf-8')
+        passkey = self.read('passkey')
+        for trial in passkey['trials']:
+            trial['is_hit'] = not trial['is_hit']
+        (other / 'passkey.json').write_text(json.dumps(passkey), encoding='utf-8')
+        (other / 'checkpoint.json').write_text(json.dumps({'path': '/b/out', 'checkpoint_hash': '5'}))
         both = self.out.parent / 'both'
         command = [self.python, '-B', ROOT / 'deploy' / 'evaluation' / 'compare.py', both, self.out,
                    other]
@@ -112,8 +117,73 @@ class EvaluationTest(unittest.TestCase):
         self.assertIn(f'| out | {at["loss"]:.3f} {error} |', text)
         self.assertIn(f'| other | {at["loss"] + 1:.3f} {error} |', text)
         self.assertIn('| lssar_choice | acc |', text)
+        # Paired with the first: the same items differ by nothing, the passkeys by what was turned.
+        num_items = len(self.read('tasks')['items']['lssar_choice']['acc'])
+        self.assertIn(f'| lssar_choice | acc | {num_items} | +0.0000 ± 0.0000 |', text)
+        hits = [trial['is_hit'] for trial in self.read('passkey')['trials']
+                if trial['length'] == 256]
+        mean = sum(1 - 2 * hit for hit in hits) / len(hits)
+        self.assertRegex(text, rf'\| other \| .*{re.escape(f"{mean:+.3f}")} ± ')
+        self.assertIn('| other | `5` | `/b/out` |', text)
         for name in ('loss.svg', 'passkey.svg'):
             self.assertIn('other', (both / name).read_text(encoding='utf-8'))
+
+    def test_nothing_is_compared_with_itself(self):
+        """Two directories of one name, or of one checkpoint, are refused."""
+        twin = self.out.parent / 'deeper' / 'out'
+        shutil.copytree(self.out, twin, dirs_exist_ok=True)
+        renamed = self.out.parent / 'renamed'
+        shutil.copytree(self.out, renamed, dirs_exist_ok=True)
+        for other, sentence in ((twin, 'have the same name, out'), (self.out, 'the same name, out'),
+                                (renamed, 'have the same checkpoint, ')):
+            done = subprocess.run([str(part) for part in (
+                self.python, '-B', ROOT / 'deploy' / 'evaluation' / 'compare.py',
+                self.out.parent / 'both', self.out, other)], check=False, timeout=60,
+                env=isolated(), text=True, stderr=subprocess.PIPE)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(sentence, done.stderr)
+
+    def test_the_scripts_refuse_equal_names_before_they_build(self):
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        for parent in 'a', 'b':
+            (folder / parent / 'final').mkdir(parents=True)
+            (folder / parent / 'final' / 'config.json').write_text('{}')
+        one, other = folder / 'a' / 'final', folder / 'b' / 'final'
+        for arguments, sentence in (
+                ([one, other], 'two checkpoints are called final: give NAME=MODEL_DIR'),
+                ([f'x={one}', f'y={one}'], f'{one.resolve()} is given twice'),
+                ([one, folder / 'none'], 'there is no such directory'),
+                ([f'a/b={one}', other], "the name 'a/b' has a slash")):
+            done = subprocess.run(['sh', str(ROOT / 'deploy' / 'compare.sh'), str(folder / 'out'),
+                                   *map(str, arguments)], check=False, timeout=60, text=True,
+                                  stderr=subprocess.PIPE)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(sentence, done.stderr)
+        done = subprocess.run(['sh', str(ROOT / 'deploy' / 'evaluate.sh'), str(one)], check=False,
+                              timeout=60, text=True, stderr=subprocess.PIPE)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn('model.safetensors does not exist', done.stderr)
+
+    def test_results_of_another_checkpoint_are_not_overwritten(self):
+        model = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())) / 'other'
+        shutil.copytree(MODEL, model)
+        command = [self.python, '-B', ROOT / 'deploy' / 'evaluation' / 'report.py', model, self.out,
+                   '--ids', self.ids, '--tasks', self.tasks, *FLAGS]
+        done = subprocess.run([str(part) for part in command], text=True, check=False, timeout=60,
+                              stderr=subprocess.PIPE, env=isolated())
+        self.assertEqual(done.returncode, 1)
+        self.assertIn('give another OUT', done.stderr)
+
+    def test_files_are_checked_first(self):
+        for flags, sentence in ((['--text', 'none.txt', '--check'], 'none.txt is no file'),
+                                (['--p', '3,x', '--check'], "--p: 'x' is no number above 0"),
+                                (['--tasks', 'none', '--check'], 'none is no directory')):
+            command = ['/usr/bin/python3', '-B', ROOT / 'deploy' / 'evaluation' / 'report.py',
+                       MODEL, self.out, *flags]
+            done = subprocess.run([str(part) for part in command], text=True, check=False,
+                                  timeout=60, stderr=subprocess.PIPE)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(sentence, done.stderr)
 
     def test_errors_are_sentences(self):
         self.assertIn("'x' is no number of tokens", self.report('--lengths', 'x', code=1))
