@@ -44,7 +44,8 @@ while [ $# -ge 1 ] && [ "$1" != -- ]; do
   fi
   path=$(cd "$(from_caller "$path")" 2>/dev/null && pwd -P) ||
     refuse "$1: there is no such directory"
-  [ -f "$path/config.json" ] || refuse "$path has no config.json: give the directory of a checkpoint"
+  [ -f "$path/config.json" ] ||
+    refuse "$path has no config.json: give the directory of a checkpoint"
   [ -n "$name" ] || name=$(basename "$path")
   case $name in
     */* | .*) refuse "the name '$name' has a slash or begins with a dot" ;;

@@ -155,7 +155,8 @@ def comparison(evaluations: list[tuple[str, Json]], owners: Sequence[Json]) -> l
     lines = ['# ' + ', '.join(name for name, _ in evaluations), '']
     if any(owners):
         lines += table(['', 'checkpoint', 'directory'],
-                       [[name, f'`{owner.get("checkpoint_hash", "")}`', f'`{owner.get("path", "")}`']
+                       [[name, *(f'`{owner.get(field, "")}`'
+                                 for field in ('checkpoint_hash', 'path'))]
                         for (name, _), owner in zip(evaluations, owners, strict=True)])
     for step, title in TITLES.items():
         if all(step in measured for _, measured in evaluations):

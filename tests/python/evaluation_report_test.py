@@ -106,7 +106,8 @@ class EvaluationTest(unittest.TestCase):
         for trial in passkey['trials']:
             trial['is_hit'] = not trial['is_hit']
         (other / 'passkey.json').write_text(json.dumps(passkey), encoding='utf-8')
-        (other / 'checkpoint.json').write_text(json.dumps({'path': '/b/out', 'checkpoint_hash': '5'}))
+        owner = {'path': '/b/out', 'checkpoint_hash': '5'}
+        (other / 'checkpoint.json').write_text(json.dumps(owner))
         both = self.out.parent / 'both'
         command = [self.python, '-B', ROOT / 'deploy' / 'evaluation' / 'compare.py', both, self.out,
                    other]

@@ -84,6 +84,34 @@ class FigureTest(unittest.TestCase):
             panel = next(axes for axes in figure.axes if axes.images).get_window_extent()
             self.assertGreater(panel.width, 60)
 
+    def test_two_checkpoints_are_lines_of_panels_with_the_tokens_named(self):
+        pieces = ['', ' The', ' c', 'at', ' costs', ' $', '5\n', ' Überraschungen']
+        document = {**captured(1, 4, range(8)),
+                    'tokens': [{'id': i, 'piece': piece} for i, piece in enumerate(pieces)]}
+        figure = figures.attention([('lssar', document), ('softmax', document)])
+        self.assertEqual(len([axes for axes in figure.axes if axes.images]), 8)
+        texts = self.texts(figure)
+        names = [name for name, _ in texts]
+        for name in 'lssar, layer 0', 'softmax, layer 0':
+            self.assertIn(name, names)
+        labels = ['#0', '␣The', '␣c', 'at', '␣costs', r'␣\$', '5↵', '␣Überraschu…']
+        first = next(axes for axes in figure.axes if axes.images)
+        self.assertEqual([label.get_text() for label in first.get_xticklabels()], labels)
+        self.assertEqual([label.get_text() for label in first.get_yticklabels()], labels)
+        width, height = figure.canvas.get_width_height()
+        for name, box in texts:
+            self.assertTrue(0 <= box.x0 and box.x1 <= width and 0 <= box.y0 and box.y1 <= height,
+                            (name, box))
+        # A long prompt has positions.
+        long = {**captured(1, 4, [0, 99]), 'tokens': [{'id': 1, 'piece': 'a'}] * 100}
+        self.assertNotIn('a', [name for name, _ in self.texts(figures.attention([('', long)]))])
+
+    def test_error_bars_say_what_they_are(self):
+        with_errors = {'lengths': [{**row, 'standard_error': 0.1} for row in losses()['lengths']]}
+        for document, count in ((with_errors, 1), (losses(), 0)):
+            names = [name for name, _ in self.texts(figures.loss([('', document)]))]
+            self.assertEqual(names.count('bars: 95% intervals of the mean over rows'), count)
+
     def test_several_documents_are_several_curves(self):
         figure = figures.loss([('lssar', losses()), ('softmax', losses(1))])
         curves = figure.axes[0].lines
@@ -163,7 +191,8 @@ class ProgramTest(unittest.TestCase):
             (('loss', self.folder / 'a.svg', self.write('list', '[1]')), 'one JSON object'),
             (('passkey', self.folder / 'a.svg', good), 'figure of kind passkey: KeyError'),
             (('attention', self.folder / 'a.svg', good), "figure of kind attention: KeyError"),
-            (('attention', self.folder / 'a.svg', good, good), 'takes one file, 2 are given'),
+            (('sweep', self.folder / 'a.svg', good, good), 'takes one file, 2 are given'),
+            (('loss', self.folder / 'a.svg', good, good), 'two files are called good: give NAME='),
             (('attention', self.folder / 'a.svg', self.write('rows', '{"rows": []}')),
              'no row of attention'),
             (('loss', self.folder / 'a.svg', self.write('deep', '[' * 100000)), 'deep: '),

@@ -1,6 +1,7 @@
 """Figures of what `lssar ... --json` prints, drawn with matplotlib (extra `plot`).
 
-    lssar-figure attention OUT FILE             the weights of every captured head, as panels
+    lssar-figure attention OUT [NAME=]FILE...   the weights of every captured head, as panels; a
+                                                line of panels for each layer of each file
     lssar-figure loss      OUT [NAME=]FILE...   loss by length, of `score --ids --json`
     lssar-figure passkey   OUT [NAME=]FILE...   accuracy by length, with 95% intervals
     lssar-figure positions OUT [NAME=]FILE...   loss by position, of `perplexity --json`
@@ -8,15 +9,15 @@
     lssar-figure bench     OUT [NAME=]FILE...   latencies by load, of `bench --json`
 
 OUT ends in .svg, .png, .pdf or .html. FILE `-` is standard input. Several files are several curves,
-with NAME or the file's name in the legend. The last line of a file is drawn: `perplexity` prints a
-line for each text, then one for all of them.
+with NAME or the file's name in the legend; two files of one name are refused. The last line of a
+file is drawn: `perplexity` prints a line for each text, then one for all of them.
 """
 
 import argparse
 import base64
+import dataclasses
 import html
 import io
-import itertools
 import json
 import math
 import os
@@ -99,12 +100,23 @@ def legend(axes: Axes, named: Named) -> None:
         axes.legend(frameon=False)
 
 
-def panel_grid(layers: Sequence[int], heads: Sequence[int]) -> tuple[int, int]:
-    """Rows and columns of panels: a row for each layer, or of one layer four heads a row."""
-    if len(layers) > 1:
-        return len(layers), len(heads)
-    across = min(len(heads), 4)
-    return math.ceil(len(heads) / across), across
+# Tokens of a prompt that are named on the axes, at most: longer prompts have positions.
+MAX_LABELS = 24
+LABEL_CHARACTERS = 12
+LABEL_INCH = 0.115  # of a panel, for each label
+MAX_LABELLED_INCH = 40  # width of all panels
+
+
+def token_label(piece: str) -> str:
+    """A token as one short word: white space is visible, and matplotlib's $ is a character."""
+    shown = ''.join(SPACES.get(each, each) if each.isprintable() or each in SPACES else '\ufffd'
+                    for each in piece)
+    if len(shown) > LABEL_CHARACTERS:
+        shown = shown[:LABEL_CHARACTERS - 1] + '…'
+    return shown.replace('$', r'\$')
+
+
+SPACES = {' ': '␣', '\n': '↵', '\t': '⇥'}
 
 
 class Panels:
@@ -121,6 +133,12 @@ class Panels:
             raise ValueError(f'{len(self.layers)} x {len(self.heads)} panels are too many: capture '
                              f'at most {MAX_PANELS} heads')
         self.num_keys = self.positions[-1] + 1
+        tokens = document.get('tokens')
+        self.labels: list[str] = []  # of the keys; []: the prompt is too long, or not in the file
+        if isinstance(tokens, list) and self.num_keys <= min(MAX_LABELS, len(tokens)):
+            # A special token has no text: its id.
+            self.labels = [token_label(str(token.get('piece') or f'#{token.get("id")}'))
+                           for token in tokens if isinstance(token, dict)][:self.num_keys]
         self.columns = min(self.num_keys, MAX_CELLS)
         self.lines = min(len(self.positions), MAX_CELLS)
         self._line = {position: i * self.lines // len(self.positions)
@@ -155,19 +173,57 @@ class Panels:
 # Inches around and between the panels. matplotlib's own layout takes minutes for a hundred panels.
 LEFT, RIGHT, TOP, BOTTOM, GAP, TITLE_GAP = 0.9, 0.95, 0.5, 0.5, 0.12, 0.42
 BAR_LEFT, BAR_WIDTH, BAR_HEIGHT = 0.2, 0.14, 3.2
+LABEL_MARGIN = 0.08  # of a character
+MAX_ACROSS = 4  # heads of one layer alone
 
 
-def panel_figure(down: int, across: int, is_grid: bool) -> tuple[Figure, list[list[Axes]], Axes]:
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """One head of one layer of one document."""
+
+    panels: Panels
+    name: str  # of its line
+    layer: int
+    head: int
+
+
+def panel_lines(named: Named) -> list[list[Panel]]:
+    """A line for each layer of each document, or of one layer alone four heads a line."""
+    documents = [(name, Panels(document)) for name, document in named]
+    lines = []
+    for name, panels in documents:
+        for layer in panels.layers:
+            title = f'layer {layer}' if len(documents) == 1 else f'{name}, layer {layer}'
+            lines.append([Panel(panels, title, layer, head) for head in panels.heads])
+    if sum(map(len, lines)) > MAX_PANELS:
+        raise ValueError(f'{sum(map(len, lines))} panels are too many: capture at most '
+                         f'{MAX_PANELS} heads')
+    if len(lines) == 1:
+        [line] = lines
+        return [line[i:i + MAX_ACROSS] for i in range(0, len(line), MAX_ACROSS)]
+    return lines
+
+
+def panel_figure(lines: list[list[Panel]], is_grid: bool, has_labels: bool
+                 ) -> tuple[Figure, list[list[Axes]], Axes]:
     """A figure with square panels and axes for the colour bar."""
+    down, across = len(lines), max(map(len, lines))
     edge = max(1.0, min(1.6 if is_grid else 2.6, 11 / across))
-    gap = GAP if is_grid else TITLE_GAP
+    margin = 0.0
+    if has_labels:
+        labels = [label for line in lines for label in line[0].panels.labels]
+        edge = max(edge, LABEL_INCH * max(len(line[0].panels.labels) for line in lines))
+        margin = LABEL_MARGIN * max(map(len, labels))
+    # Lines of different documents have different tokens: each has its own labels below.
+    gap = (GAP if is_grid else TITLE_GAP) + (margin if has_labels else 0)
+    left, bottom = LEFT + margin, BOTTOM + margin
     height_of_panels = down * edge + (down - 1) * gap
-    width = LEFT + across * edge + (across - 1) * GAP + RIGHT
-    height = TOP + height_of_panels + BOTTOM
+    width = left + across * edge + (across - 1) * GAP + RIGHT
+    height = TOP + height_of_panels + bottom
     figure = Figure(figsize=(width, height))
     grid = figure.subplots(down, across, squeeze=False, gridspec_kw={
-        'left': LEFT / width, 'right': 1 - RIGHT / width, 'top': 1 - TOP / height,
-        'bottom': BOTTOM / height, 'wspace': GAP / edge, 'hspace': gap / edge})
+        'left': left / width, 'right': 1 - RIGHT / width, 'top': 1 - TOP / height,
+        'bottom': bottom / height, 'wspace': GAP / edge, 'hspace': gap / edge})
     figure.supxlabel('key', fontsize=9, va='bottom', y=0.06 / height)
     figure.supylabel('query token', fontsize=9, ha='left', x=0.06 / width)
     bar_height = min(BAR_HEIGHT, height_of_panels)
@@ -178,35 +234,42 @@ def panel_figure(down: int, across: int, is_grid: bool) -> tuple[Figure, list[li
 
 def attention(named: Named) -> Figure:
     """One panel a head: rows are query tokens, columns are keys."""
-    (name, document), = named
-    panels = Panels(document)
-    down, across = panel_grid(panels.layers, panels.heads)
-    is_grid = len(panels.layers) > 1
-    figure, grid, bar_axes = panel_figure(down, across, is_grid)
-    lines, labels = panels.ticks()
+    lines = panel_lines(named)
+    is_grid = len({panel.name for line in lines for panel in line}) > 1
+    first = lines[0][0].panels
+    has_labels = (all(line[0].panels.labels for line in lines) and LABEL_INCH * MAX_LABELS
+                  * max(map(len, lines)) <= MAX_LABELLED_INCH)
+    figure, grid, bar_axes = panel_figure(lines, is_grid, has_labels)
     image = None
-    for i, axes in enumerate(itertools.chain.from_iterable(grid)):
-        if i >= len(panels.layers) * len(panels.heads):
+    for y, line in enumerate(lines):
+        for axes in grid[y][len(line):]:
             axes.set_visible(False)
-            continue
-        layer, head = panels.layers[i // len(panels.heads)], panels.heads[i % len(panels.heads)]
-        image = axes.imshow(panels.weights(layer, head), vmin=0, vmax=CLAMP, cmap='viridis',
-                            interpolation='nearest', aspect='auto',
-                            extent=(-0.5, panels.num_keys - 0.5, panels.lines - 0.5, -0.5))
-        axes.set_box_aspect(1)
-        axes.set_yticks(lines, labels=labels)
-        axes.locator_params(axis='x', nbins=3, integer=True)
-        axes.tick_params(labelsize=7, length=2, labelleft=i % across == 0,
-                         labelbottom=i + across >= len(panels.layers) * len(panels.heads))
-        axes.set_title(f'head {head}', fontsize=8, pad=3)
-        if is_grid and i >= across:
-            axes.set_title('')
-        if is_grid and i % across == 0:
-            axes.set_ylabel(f'layer {layer}', fontsize=8)
-    title = name if is_grid else ', '.join(filter(None, [name, f'layer {panels.layers[0]}']))
+        for x, (panel, axes) in enumerate(zip(line, grid[y])):
+            panels = panel.panels
+            image = axes.imshow(panels.weights(panel.layer, panel.head), vmin=0, vmax=CLAMP,
+                                cmap='viridis', interpolation='nearest', aspect='auto',
+                                extent=(-0.5, panels.num_keys - 0.5, panels.lines - 0.5, -0.5))
+            axes.set_box_aspect(1)
+            is_last = y + 1 == len(lines) or x >= len(lines[y + 1])
+            if has_labels:
+                axes.set_yticks(range(panels.lines),
+                                labels=[panels.labels[at] for at in panels.positions])
+                axes.set_xticks(range(panels.num_keys), labels=panels.labels, rotation=90)
+            else:
+                axes.set_yticks(*panels.ticks())
+                axes.locator_params(axis='x', nbins=3, integer=True)
+            axes.tick_params(labelsize=7, length=2, labelleft=x == 0,
+                             labelbottom=is_last or has_labels)
+            if not is_grid or y == 0:
+                axes.set_title(f'head {panel.head}', fontsize=8, pad=3)
+            if is_grid and x == 0:
+                axes.set_ylabel(panel.name, fontsize=8)
+    names = [name for name, _ in named]
+    title = ', '.join(filter(None, [*names, '' if is_grid else f'layer {first.layers[0]}']))
     figure.suptitle(title, fontsize=10, va='top', y=1 - 0.06 / figure.get_figheight())
     bar = figure.colorbar(image, cax=bar_axes, extend='max')
-    keys_per_cell = math.ceil(panels.num_keys / panels.columns)
+    keys_per_cell = max(math.ceil(line[0].panels.num_keys / line[0].panels.columns)
+                        for line in lines)
     largest = f' (largest of {keys_per_cell} keys)' if keys_per_cell > 1 else ''
     bar.set_label(f'weight, clamped to [0, {CLAMP}]{largest}')
     return figure
@@ -226,7 +289,11 @@ def loss(named: Named) -> Figure:
         axes.errorbar(x, [number(row, 'loss') for row in rows],
                       yerr=errors if any(errors) else None, fmt='o-', capsize=3, label=name)
     length_axis(axes, lengths)
+    has_errors = any('standard_error' in row for _, document in named
+                     for row in objects(document, 'lengths'))
     axes.set_ylabel('loss (nats per token)')
+    if has_errors:
+        axes.set_title('bars: 95% intervals of the mean over rows', fontsize=8)
     legend(axes, named)
     return figure
 
@@ -249,7 +316,8 @@ def passkey(named: Named) -> Figure:
     length_axis(axes, lengths)
     axes.set_ylim(-0.03, 1.03)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f'{value:.0%}'))
-    axes.set_ylabel('passkeys found (95% intervals)')
+    axes.set_ylabel('passkeys found')
+    axes.set_title("bars: Wilson's 95% intervals of the share", fontsize=8)
     legend(axes, named)
     return figure
 
@@ -268,7 +336,8 @@ def positions(named: Named) -> Figure:
                           [m + h for m, h in zip(mean, half)], alpha=0.2, linewidth=0,
                           color=line.get_color())
     axes.set_xlabel('tokens read before')
-    axes.set_ylabel('loss (nats per token, 95% interval)')
+    axes.set_ylabel('loss (nats per token)')
+    axes.set_title('bands: 95% intervals of the mean', fontsize=8)
     axes.grid(axis='y', alpha=0.3)
     legend(axes, named)
     return figure
@@ -316,7 +385,7 @@ def bench(named: Named) -> Figure:
             axes.fill_between(x, middle, high, alpha=0.2, linewidth=0, color=line.get_color())
         axes.set_title(title)
         axes.set_xlabel('requests in flight' if load == 'concurrency' else 'requests per second')
-        axes.set_ylabel('milliseconds, p50 to p99')
+        axes.set_ylabel('milliseconds; line p50, band to p99')
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
         legend(axes, named)
@@ -326,7 +395,7 @@ def bench(named: Named) -> Figure:
 KINDS: Mapping[str, Callable[[Named], Figure]] = {
     'attention': attention, 'loss': loss, 'passkey': passkey, 'positions': positions,
     'sweep': sweep, 'bench': bench}
-SINGLE = ('attention', 'sweep')  # kinds of one document
+SINGLE = ('sweep',)  # kinds of one document
 SUFFIXES = ('.svg', '.png', '.pdf', '.html')
 
 
@@ -412,7 +481,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return 1  # the caller has no result, and says why
             draw(given.kind, given.out, [('', json.loads(text))])
         else:
-            draw(given.kind, given.out, [read(argument) for argument in given.files])
+            named = [read(argument) for argument in given.files]
+            names = [name for name, _ in named]
+            for name in names:
+                if names.count(name) > 1:
+                    raise ValueError(f'two files are called {name}: give NAME=FILE')
+            draw(given.kind, given.out, named)
     except (ValueError, OSError) as error:
         print(f'lssar-figure: {error}', file=sys.stderr)
         return 1
