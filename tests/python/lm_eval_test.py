@@ -36,7 +36,8 @@ class LmEvalTest(unittest.TestCase):
                 {'tasks': generate, 'model_args': f'{server},max_length=16384'},
                 {'tasks': generate, 'model_args': f'{server},max_lenght=5'},
                 {'tasks': generate, 'model_args': server, 'gen_kwargs': 'num_beams=4'},
-                {'tasks': choice, 'model_args': server, 'apply_chat_template': True}]
+                {'tasks': choice, 'model_args': server, 'apply_chat_template': True},
+                {'tasks': choice, 'model_args': f'{server},p=5'}]
         done = run(python, HERE / 'run_lm_eval.py', HERE / 'tasks', json.dumps(runs),
                    env=cls.environment())
         short, chat, *errors = json.loads(done.stdout.splitlines()[-1])
@@ -122,10 +123,35 @@ class LmEvalTest(unittest.TestCase):
                                             temperature=0, stop_strings=['.', '\n\n'])
             self.assertEqual(sample['resps'][0][0], answer.text)
 
+    def test_another_p(self):
+        """p applies to every kind of request."""
+        tasks = ['lssar_choice', 'lssar_rolling', 'lssar_generate']
+        with RunningServer('--allow-attention-override') as server, \
+                Client(server.address, timeout_s=120) as client:
+            runs = [{'tasks': tasks, 'model_args': f'server={server.address},p=5'}]
+            done = run(self.python, HERE / 'run_lm_eval.py', HERE / 'tasks', json.dumps(runs),
+                       env=self.environment())
+            [outcome] = json.loads(done.stdout.splitlines()[-1])
+            override = {'attention_override': {'p': 5}}
+            for sample, row in zip(outcome['samples']['lssar_choice'], rows('choice')):
+                scores = client.score(row['question'], [' ' + each for each in row['choices']],
+                                      **override)
+                self.assertEqual([answer[0][0] for answer in sample['resps']],
+                                 [score.logprob for score in scores])
+            for sample, row in zip(outcome['samples']['lssar_rolling'], rows('rolling')):
+                [score] = client.score([client.get_info().bos_id],
+                                       [client.tokenize(row['text'], add_bos=False)], **override)
+                self.assertEqual(sample['resps'][0][0], score.logprob)
+            for sample, row in zip(outcome['samples']['lssar_generate'], rows('generate')):
+                [answer] = client.complete(row['question'], max_tokens=MAX_GEN_TOKS, temperature=0,
+                                           stop_strings=['.', '\n\n'], **override)
+                self.assertEqual(sample['resps'][0][0], answer.text)
+
     def test_arguments_that_cannot_be_served_are_errors(self):
         for error, sentence in zip(self.errors, (
                 'server takes 1 to 16383', 'max_lenght', r"generation arguments \['num_beams'\]",
-                'scores texts and token ids, not chats'), strict=True):
+                'scores texts and token ids, not chats', '--allow-attention-override'),
+                strict=True):
             self.assertRegex(error, sentence)
 
 

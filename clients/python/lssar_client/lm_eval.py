@@ -28,7 +28,8 @@ from lm_eval.api.registry import register_model
 from tqdm import tqdm
 
 from lssar_client.client import Client
-from lssar_client.types import GenerateOptions, Prompt, ScoreItem, Text, Tls
+from lssar_client.types import (AttentionOverride, GenerateOptions, Prompt, ScoreItem,
+                                SharingOptions, Text, Tls)
 
 log = logging.getLogger(__name__)
 
@@ -99,9 +100,10 @@ class LssarLM(LM):
     """A model that an lssar server runs."""
 
     def __init__(self, server: str = '127.0.0.1:50051', *, max_length: int | None = None,
-                 max_gen_toks: int = 256, concurrency: int = 16, api_key: str | None = None,
-                 tls: bool = False, ca: str | None = None, cert: str | None = None,
-                 key: str | None = None, timeout_s: float | None = None,
+                 max_gen_toks: int = 256, concurrency: int = 16, p: float | None = None,
+                 kind: str | None = None, api_key: str | None = None, tls: bool = False,
+                 ca: str | None = None, cert: str | None = None, key: str | None = None,
+                 timeout_s: float | None = None,
                  batch_size: int | str | None = None, max_batch_size: int | None = None,
                  device: str | None = None) -> None:
         """Connects. These are the names for --model_args.
@@ -113,6 +115,8 @@ class LssarLM(LM):
                 server's max_model_len - 1.
             max_gen_toks: new tokens where a task does not say.
             concurrency: generations at once. Scoring needs no such number.
+            p, kind: another attention than the checkpoint's, as AttentionOverride; the server runs
+                with --allow-attention-override.
             api_key: default: the environment variable LSSAR_API_KEY.
             tls, ca, cert, key: as lssar_client.Tls; any of them turns TLS on.
             timeout_s: deadline of each call.
@@ -123,6 +127,17 @@ class LssarLM(LM):
         self._client = Client(str(server), api_key=api_key or os.environ.get('LSSAR_API_KEY'),
                               tls=Tls(ca, cert, key) if has_tls else None, timeout_s=timeout_s)
         self._info = self._client.get_info()
+        self._override: SharingOptions = {}
+        if p is not None or kind is not None:
+            if not self._info.attention_override_allowed:
+                raise ValueError('p or kind is given: the server must run with '
+                                 '--allow-attention-override')
+            override: AttentionOverride = {}
+            if p is not None:
+                override['p'] = float(p)
+            if kind is not None:
+                override['kind'] = str(kind)
+            self._override = {'attention_override': override}
         most = self._info.max_model_len - 1
         if max_length is not None and not 1 <= max_length <= most:
             raise ValueError(f'max_length is {max_length}: the server takes 1 to {most} '
@@ -169,8 +184,8 @@ class LssarLM(LM):
                 'for tasks that compare log-likelihoods')
         results: list[tuple[float, bool]] = []
         with tqdm(total=len(requests), desc='loglikelihood', disable=disable_tqdm) as bar:
-            for scores in self._client.score_many(self._items(request.args
-                                                              for request in requests)):
+            items = self._items(request.args for request in requests)
+            for scores in self._client.score_many(items, **self._override):
                 for score in scores:
                     result = score.logprob, score.is_greedy
                     self.cache_hook.add_partial('loglikelihood', requests[len(results)].args,
@@ -230,7 +245,7 @@ class LssarLM(LM):
                     yield context, [scored]
 
         totals = [0.0] * len(requests)
-        for [score] in self._client.score_many(items()):
+        for [score] in self._client.score_many(items(), **self._override):
             totals[owners.popleft()] += score.logprob
         for request, total in zip(requests, totals, strict=True):
             self.cache_hook.add_partial('loglikelihood_rolling', request.args, total)
@@ -244,6 +259,8 @@ class LssarLM(LM):
                                               key=lambda args: repr(args[1])):
                 batch = list(group)
                 options, stops = to_options(batch[0][1], self.max_gen_toks)
+                if self._override:
+                    options['attention_override'] = self._override['attention_override']
                 prompts = (self._prompt(context, options['max_tokens']) for context, _ in batch)
                 answers = self._client.complete_many(prompts, concurrency=self._concurrency,
                                                      **options)

@@ -165,7 +165,9 @@ def check_attention(spec: object, where: str = 'attention') -> None:
     if p is not None and (not _is_number(p) or not 0 < p <= 1000):
         raise UsageError(f'{where}: p is {json.dumps(p)}; must be in (0, 1000]')
     if (kind == 'phi') != (phi is not None):
-        raise UsageError(f'{where}: --phi goes with kind phi, and with no other')
+        raise UsageError(f'{where}: kind phi needs phi, such as --attention phi --phi relu2'
+                         if kind == 'phi' else
+                         f'{where}: phi is given, and the kind is {kind}; it goes with kind phi')
     if phi is not None and phi not in PHI_NAMES:
         raise UsageError(f'{where}: phi is {json.dumps(phi)}; must be one of '
                          f'{", ".join(PHI_NAMES)}')
