@@ -69,8 +69,15 @@ absl::StatusOr<RegularFile> RegularFile::Open(const std::string& path) {
   if (file.descriptor_ < 0 && errno == ENXIO) {  // a socket cannot be opened
     return absl::InvalidArgumentError(StrCat(path, ": is a socket, must be a regular file"));
   }
-  if (file.descriptor_ < 0) return FileError(path, errno);
   struct stat status;
+  if (file.descriptor_ < 0) {
+    const int error = errno;
+    // Not NOT_FOUND: an optional file that somebody put there is not left out in silence.
+    if (error == ENOENT && lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode)) {
+      return absl::InvalidArgumentError(StrCat(path, ": is a link to a file that does not exist"));
+    }
+    return FileError(path, error);
+  }
   if (fstat(file.descriptor_, &status) != 0) return FileError(path, errno);
   if (!S_ISREG(status.st_mode)) {
     return absl::InvalidArgumentError(

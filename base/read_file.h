@@ -31,7 +31,8 @@ class RegularFile {
   // Never waits: a FIFO without a writer is refused like a directory, a device or a socket.
   // Errors  NOT_FOUND: no such file
   //         RESOURCE_EXHAUSTED: no file descriptor or no memory is left
-  //         INVALID_ARGUMENT: not a regular file (the message says what it is), or not readable
+  //         INVALID_ARGUMENT: not a regular file (the message says what it is; a link to nothing is
+  //         none), or not readable
   static absl::StatusOr<RegularFile> Open(const std::string& path);
 
   const std::string& Path() const { return path_; }

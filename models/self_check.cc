@@ -1,5 +1,6 @@
 // SelfCheck (checkpoint.h): the golden rows of a checkpoint, run through the model as it will be
 // served.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -201,7 +202,8 @@ absl::StatusOr<SelfCheckReport> SelfCheck(const std::string& directory,
                                           const OnSelfCheckProgress& on_progress) {
   const std::string path = StrCat(directory, "/golden.safetensors");
   SelfCheckReport report{.tolerance = Tolerance(kv_cache_dtype, checkpoint.dtype)};
-  if (access(path.c_str(), F_OK) != 0) return report;
+  // A link to nothing is there: TensorFile::Open says what it is.
+  if (faccessat(AT_FDCWD, path.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) != 0) return report;
   RETURN_IF_ERROR(CheckKvType(checkpoint.config, kv_cache_dtype));
   ASSIGN_OR_RETURN(const TensorFile file, TensorFile::Open(path));
   ASSIGN_OR_RETURN(const std::optional<Conditioning> conditioning, ReadConditioning(file));

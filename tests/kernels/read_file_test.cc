@@ -84,6 +84,15 @@ TEST_F(ReadFileTest, AMissingFileIsNotFound) {
             absl::StatusCode::kNotFound);
 }
 
+// An optional file that somebody put there is not left out in silence.
+TEST_F(ReadFileTest, ALinkToNothingIsNoMissingFile) {
+  std::filesystem::create_symlink(Path("gone"), Path("link"));
+  const absl::Status status = ReadWholeFile(Path("link")).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(std::string(status.message()),
+            Path("link") + ": is a link to a file that does not exist");
+}
+
 TEST_F(ReadFileTest, AWriteAfterOpenIsNoticed) {
   const std::string path = Write("a", "12345678");
   const auto file = RegularFile::Open(path);

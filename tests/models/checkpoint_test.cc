@@ -382,6 +382,17 @@ TEST_F(SelfCheckSmall, PassesWithoutGoldenRows) {
   EXPECT_EQ(report->num_rows, 0);
 }
 
+TEST_F(SelfCheckSmall, ALinkToNothingIsNotNoGoldenRows) {
+  std::filesystem::create_symlink(directory_.Path("gone"), directory_.Path("golden.safetensors"));
+  EXPECT_THAT(MessageOf(Run().status()), AllOf(HasSubstr("golden.safetensors"),
+                                               HasSubstr("is a link to a file that does not")));
+  // The tokenizer is optional, too: without one a server serves ids alone.
+  std::filesystem::remove(directory_.Path("golden.safetensors"));
+  std::filesystem::create_symlink(directory_.Path("gone"), directory_.Path("tokenizer.model"));
+  EXPECT_THAT(MessageOf(Load(directory_.Path()).status()),
+              AllOf(HasSubstr("tokenizer.model"), HasSubstr("is a link to a file that does not")));
+}
+
 TEST_F(SelfCheckSmall, CorrectRowsPass) {
   WriteGolden(0);
   const absl::StatusOr<SelfCheckReport> report = Run();
