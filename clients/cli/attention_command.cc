@@ -46,7 +46,7 @@ void PrintStatistics(const CapturedAttention& captured) {
   using enum Table::Align;
   std::vector<Table::Column> columns = {{"layer", kRight},
                                         {"head", kRight},
-                                        {"zeros", kRight},
+                                        {"negligible", kRight},
                                         {"effective keys", kRight},
                                         {"first token", kRight}};
   const int num_tokens = int(captured.prompt.size());
@@ -63,7 +63,7 @@ void PrintStatistics(const CapturedAttention& captured) {
   for (const v1::HeadStatistics& head : captured.statistics) {
     const HeadMeans means(head);
     std::vector<std::string> cells = {
-        StrCat(head.layer()), StrCat(head.head()), percent(means.zeros),
+        StrCat(head.layer()), StrCat(head.head()), percent(means.negligible),
         absl::StrFormat("%.1f", means.effective_keys), percent(means.first_token_mass)};
     int first = 0;
     for (size_t i = 0; i < num_distances; ++i) {
@@ -165,9 +165,11 @@ class AttentionCommand : public Command {
         ->option_text("N")
         ->group(kGroup);
     app->add_flag("--map", map_, "draw a map of rows and keys for each head")->group("Output");
-    app->add_flag("--statistics", statistics_,
-                  "means of each head over the rows: exact zeros, effective keys (exp of the "
-                  "entropy), mass of the first token and by distance")
+    app->add_flag(
+           "--statistics", statistics_,
+           "means of each head over the rows: share of negligible keys (weights below 2^-32 of the "
+           "row's largest), effective keys (exp of the entropy), mass of the first token and "
+           "by distance")
         ->group("Output");
     app->add_flag("--json", json_,
                   "print one JSON object: tokens, and keys and weights of each row")

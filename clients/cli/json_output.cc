@@ -56,7 +56,7 @@ Json TimingsToJson(const v1::Timings& timings) {
 
 HeadMeans::HeadMeans(const v1::HeadStatistics& head) {
   const auto rows = double(std::max<int64_t>(1, head.num_rows()));
-  zeros =
+  negligible =
       double(head.num_keys() - head.num_nonzero()) / double(std::max<int64_t>(1, head.num_keys()));
   effective_keys = head.effective_keys() / rows;
   first_token_mass = head.first_token_mass() / rows;
@@ -70,7 +70,7 @@ Json HeadStatisticsToJson(const v1::HeadStatistics& head) {
           {"num_rows", head.num_rows()},
           {"num_keys", head.num_keys()},
           {"num_nonzero", head.num_nonzero()},
-          {"zeros", means.zeros},
+          {"negligible", means.negligible},
           {"effective_keys", means.effective_keys},
           {"first_token_mass", means.first_token_mass},
           {"distance_mass", means.distance_mass}};

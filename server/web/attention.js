@@ -52,10 +52,10 @@ function drawMap(canvas, rows, length, cells) {
 
 function describe(rows) {
   const mean = (figure) => rows.reduce((sum, row) => sum + figure(row), 0) / rows.length;
-  const zeros = mean((row) => 1 - row.num_nonzero / (row.row + 1));
+  const negligible = mean((row) => 1 - row.num_nonzero / (row.row + 1));
   const keys = mean((row) => Math.exp(row.entropy));
   const first = mean((row) => row.weights[row.keys.indexOf(0)] ?? 0);
-  return `${percent(zeros)} zeros, ${digits(keys)} effective keys, ${percent(first)} on the first token (mean of ${rows.length} rows)`;
+  return `${percent(negligible)} of the keys negligible (below 2^-32 of the largest weight), ${digits(keys)} effective keys, ${percent(first)} on the first token (mean of ${rows.length} rows)`;
 }
 
 // [[key, weight], ...] of the strongest keys of a row.

@@ -104,20 +104,20 @@ class StatisticsTest(unittest.TestCase):
             num_keys = sum(row['row'] + 1 for row in own)
             self.assertEqual(head['num_keys'], num_keys)
             zeros = 1 - sum(row['num_nonzero'] for row in own) / num_keys
-            self.assertAlmostEqual(head['zeros'], zeros)
+            self.assertAlmostEqual(head['negligible'], zeros)
             self.assertAlmostEqual(sum(head['distance_mass']), 1)
         table = run(*prompt, '--statistics').stdout.splitlines()
         self.assertIn('Attention (lssar p=15) of 9 rows of 9 tokens', table[0])
         self.assertEqual(len(table), 3 + 4)
-        self.assertRegex(table[1], 'zeros +effective keys +first token +self +1-7 +8-63$')
+        self.assertRegex(table[1], 'negligible +effective keys +first token +self +1-7 +8-63$')
 
     def test_another_attention(self):
         prompt = 'attention', '--ids', IDS, '--length', '200', '--statistics', '--json'
         own = json.loads(run(*prompt).stdout)['statistics']
         flat = json.loads(run(*prompt, '--attention-kind', 'softmax').stdout)['statistics']
         self.assertEqual(own[0]['num_rows'], 64)
-        self.assertTrue(all(head['zeros'] == 0 for head in flat))
-        self.assertGreater(sum(head['zeros'] for head in own), len(own) / 4)
+        self.assertTrue(all(head['negligible'] == 0 for head in flat))
+        self.assertGreater(sum(head['negligible'] for head in own), len(own) / 4)
 
     def test_wrong_usage(self):
         done = run('attention', 'The', '--statistics', '--map')

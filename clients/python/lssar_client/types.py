@@ -237,7 +237,7 @@ class RowAttention:
     layer: int
     head: int
     row: int  # position of the query token; it has row + 1 keys
-    num_nonzero: int
+    num_nonzero: int  # weights of at least 2^-32 of the row's largest; the rest is taken as zero
     entropy: float  # nats, over all weights; exp(entropy) is the effective number of keys
     dropped_mass: float  # sum of the weights that top_k left out
     keys: tuple[int, ...]  # positions, rising
@@ -252,7 +252,7 @@ class HeadStatistics:
     head: int
     num_rows: int
     num_keys: int
-    num_nonzero: int  # keys whose weight is not zero
+    num_nonzero: int  # keys whose weight is used, as in RowAttention
     effective_keys: float  # exp(entropy) of each row
     first_token_mass: float
     distance_mass: tuple[float, ...]  # [0]: the row's own token; [i]: distances [2^(i-1), 2^i)
