@@ -1,6 +1,5 @@
 #include "models/safetensors.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -443,8 +442,8 @@ absl::StatusOr<TensorFile> TensorFile::Open(const std::string& path) {
 
 absl::StatusOr<TensorFile> TensorFile::OpenModel(const std::string& directory) {
   const std::string single = StrCat(directory, "/model.safetensors");
-  // A link to nothing does not give way to shards.
-  if (faccessat(AT_FDCWD, single.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0) return Open(single);
+  absl::StatusOr<TensorFile> whole = Open(single);
+  if (!absl::IsNotFound(whole.status())) return whole;
 
   const std::string index_path = single + ".index.json";
   absl::StatusOr<std::map<std::string, std::string>> shard_of = ReadShardIndex(index_path);

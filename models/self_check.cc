@@ -1,8 +1,5 @@
 // SelfCheck (checkpoint.h): the golden rows of a checkpoint, run through the model as it will be
 // served.
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -202,10 +199,10 @@ absl::StatusOr<SelfCheckReport> SelfCheck(const std::string& directory,
                                           const OnSelfCheckProgress& on_progress) {
   const std::string path = StrCat(directory, "/golden.safetensors");
   SelfCheckReport report{.tolerance = Tolerance(kv_cache_dtype, checkpoint.dtype)};
-  // A link to nothing is there: TensorFile::Open says what it is.
-  if (faccessat(AT_FDCWD, path.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) != 0) return report;
+  absl::StatusOr<TensorFile> opened = TensorFile::Open(path);
+  if (absl::IsNotFound(opened.status())) return report;
   RETURN_IF_ERROR(CheckKvType(checkpoint.config, kv_cache_dtype));
-  ASSIGN_OR_RETURN(const TensorFile file, TensorFile::Open(path));
+  ASSIGN_OR_RETURN(const TensorFile file, std::move(opened));
   ASSIGN_OR_RETURN(const std::optional<Conditioning> conditioning, ReadConditioning(file));
   if (conditioning) report.tolerance = Tolerance(*conditioning, kv_cache_dtype, checkpoint.dtype);
   ASSIGN_OR_RETURN(SelfCheckProgress progress, MeasureRows(file));

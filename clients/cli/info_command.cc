@@ -154,11 +154,8 @@ Json ToJson(const v1::GetInfoReply& reply) {
   return json;
 }
 
-// Arguments with which lm-evaluation-harness scores as the checkpoint was trained: through
-// `lssar-lm-eval --model lssar`, and through `lm_eval --model local-completions` on the HTTP port
-// at `http_address`. Windows and BOS are the same in both (server/http/README.md).
-std::string GrpcLmEvalArguments(const std::string& address) { return StrCat("server=", address); }
-
+// Arguments with which `lm_eval --model local-completions` scores as the checkpoint was trained:
+// its windows and BOS are those of `lssar-lm-eval --model lssar` (server/http/README.md).
 std::string HttpLmEvalArguments(const v1::GetInfoReply& reply, const std::string& http_address) {
   // lm-eval keeps one token of max_length for itself.
   std::string arguments = StrCat("model=", reply.model_name(), ",base_url=http://", http_address,
@@ -229,8 +226,7 @@ void PrintFacts(const v1::GetInfoReply& reply, const std::string& address) {
                                                  : "; the same bits in any batch"));
   PrintLine("server", absl::StrFormat("lssar %s, %s", reply.version(), reply.backend()));
   if (reply.tokenizer_hash().empty()) return;
-  PrintLine("lm-eval",
-            StrCat("lssar-lm-eval --model lssar --model_args ", GrpcLmEvalArguments(address)));
+  PrintLine("lm-eval", StrCat("lssar-lm-eval --model lssar --model_args server=", address));
   PrintLine("over HTTP", StrCat("lm_eval --model local-completions --model_args ",
                                 HttpLmEvalArguments(reply, DefaultHttpAddress(address))));
 }

@@ -25,8 +25,7 @@ enum class Dialect { kText, kChat, kLmEval };
 
 class CompletionCodec final : public HttpCodec {
  public:
-  CompletionCodec(Dialect dialect, GenerateMethod* method)
-      : dialect_(dialect), is_chat_(dialect == Dialect::kChat), method_(*method) {}
+  CompletionCodec(Dialect dialect, GenerateMethod* method) : dialect_(dialect), method_(*method) {}
 
   absl::Status Decode(const HttpRequest& request) override;
   std::string PromptField() const override;
@@ -50,6 +49,7 @@ class CompletionCodec final : public HttpCodec {
   void AddPromptTokens(int prompt, const v1::PromptLogprobs& logprobs);
   void AddDelta(int index, const v1::Delta& delta);
 
+  bool IsChat() const { return dialect_ == Dialect::kChat; }
   bool HasLogprobs() const { return request_.num_logprobs >= 0; }
   bool EchoesLogprobs() const { return request_.echo && HasLogprobs(); }
   // The prompt begins with a BOS that the client did not send and does not get back.
@@ -66,7 +66,6 @@ class CompletionCodec final : public HttpCodec {
   std::string Body();
 
   const Dialect dialect_;
-  const bool is_chat_;
   GenerateMethod& method_;
   CompletionRequest request_;  // without its prompts, which the method has
   size_t num_prompts_ = 0;
@@ -82,7 +81,7 @@ absl::Status CompletionCodec::Decode(const HttpRequest& request) {
   const ParseContext context = Context().MakeParseContext();
   {
     ASSIGN_OR_RETURN(const nlohmann::json body, ParseBody(request));
-    ASSIGN_OR_RETURN(request_, is_chat_ ? ReadChatCompletion(body, *context.checkpoint)
+    ASSIGN_OR_RETURN(request_, IsChat() ? ReadChatCompletion(body, *context.checkpoint)
                                         : ReadCompletion(body, context));
   }
   RETURN_IF_ERROR(CheckStream(request, request_.stream));
@@ -95,7 +94,7 @@ absl::Status CompletionCodec::Decode(const HttpRequest& request) {
 }
 
 std::string CompletionCodec::PromptField() const {
-  if (is_chat_) return "messages";
+  if (IsChat()) return "messages";
   return num_prompts_ == 1 ? "prompt" : StrCat("prompt[", method_.LastParsed(), "]");
 }
 
@@ -115,8 +114,8 @@ absl::Status CompletionCodec::OnParsed(CallContext* context, const std::vector<S
   }
   RETURN_IF_ERROR(HoldReply(context, items));
   prefix_ = StrCat(
-      "{\"id\":\"", is_chat_ ? "chatcmpl-" : "cmpl-", context->RequestId(), "\",\"object\":\"",
-      !is_chat_         ? "text_completion"
+      "{\"id\":\"", IsChat() ? "chatcmpl-" : "cmpl-", context->RequestId(), "\",\"object\":\"",
+      !IsChat()         ? "text_completion"
       : request_.stream ? "chat.completion.chunk"
                         : "chat.completion",
       "\",\"created\":", int64_t(std::time(nullptr)), ",\"model\":", JsonString(checkpoint.name),
@@ -133,7 +132,7 @@ absl::Status CompletionCodec::HoldReply(CallContext* context,
     const int64_t size = NumPromptTokens(request);
     if (EchoesLogprobs()) num_tokens += num_choices_ * size;
     if (request_.num_prompt_logprobs >= 0) {
-      num_prompt_tokens += (is_chat_ ? 1 : num_choices_) * size;
+      num_prompt_tokens += (IsChat() ? 1 : num_choices_) * size;
     }
     if (HasLogprobs() && !request_.stream && request.generate) {
       num_tokens += int64_t{num_choices_} * request.generate->max_tokens;
@@ -143,7 +142,7 @@ absl::Status CompletionCodec::HoldReply(CallContext* context,
   RETURN_IF_ERROR(CheckReplyLogprobs(HasLogprobs() ? "logprobs" : "prompt_logprobs", num_logprobs,
                                      "send fewer prompts, ask for fewer tokens, or stream"));
   const int64_t token_bytes =
-      is_chat_ ? ChatLogprobs::kBytesPerLogprob : LegacyLogprobs::kBytesPerLogprob;
+      IsChat() ? ChatLogprobs::kBytesPerLogprob : LegacyLogprobs::kBytesPerLogprob;
   return context->HoldReply(
       method_.NumEchoBytes() + std::ssize(choices_) * int64_t{sizeof(Choice)} +
       (1 + num_top) *
@@ -157,7 +156,7 @@ void CompletionCodec::OnReply(int prompt, Message& message) {
     case v1::GenerateReply::kStarted:
       if (!request_.stream) return;
       Exchange().BeginStream();
-      for (int i = 0; is_chat_ && i < num_choices_; ++i) SendRole(first_choice + i);
+      for (int i = 0; IsChat() && i < num_choices_; ++i) SendRole(first_choice + i);
       return;
     case v1::GenerateReply::kPromptLogprobs:
       AddPromptTokens(prompt, reply.prompt_logprobs());
@@ -188,7 +187,7 @@ void CompletionCodec::AddDelta(int index, const v1::Delta& delta) {
   choice.text += delta.text();
   if (HasLogprobs()) {
     for (const v1::Token& token : delta.tokens()) {
-      if (is_chat_) {
+      if (IsChat()) {
         choice.chat.Add(token, request_.num_logprobs);
       } else {
         choice.legacy.Add(token, request_.num_logprobs);
@@ -246,7 +245,7 @@ void CompletionCodec::SendChoice(int index) {
 std::string CompletionCodec::ChoiceJson(int index, bool is_event) {
   Choice& choice = choices_[size_t(index)];
   std::string json = StrCat("{\"index\":", index);
-  if (!is_chat_) {
+  if (!IsChat()) {
     json += ",\"text\":";
     AppendJsonString(choice.text, &json);
   } else if (is_event) {
@@ -261,14 +260,14 @@ std::string CompletionCodec::ChoiceJson(int index, bool is_event) {
   json += ",\"logprobs\":";
   if (!HasLogprobs()) {
     json += "null";
-  } else if (is_chat_) {
+  } else if (IsChat()) {
     choice.chat.Take(&json);
   } else {
     choice.legacy.Take(&json);
   }
   json += StrCat(",\"finish_reason\":", FinishReasonJson(choice.finish),
                  ",\"stop_reason\":", choice.stop_reason);
-  if (!is_chat_ && request_.num_prompt_logprobs >= 0) {
+  if (!IsChat() && request_.num_prompt_logprobs >= 0) {
     json += ",\"prompt_logprobs\":" + prompt_logprobs_[size_t(index / num_choices_)].Json();
   }
   json += '}';
@@ -282,7 +281,7 @@ std::string CompletionCodec::Body() {
     json += ChoiceJson(i, /*is_event=*/false);
   }
   json += StrCat("],\"usage\":", usage_, ",\"receipt\":", Receipt());
-  if (is_chat_ && request_.num_prompt_logprobs >= 0) {
+  if (IsChat() && request_.num_prompt_logprobs >= 0) {
     json += ",\"prompt_logprobs\":" + prompt_logprobs_[0].Json();
   }
   json += '}';
