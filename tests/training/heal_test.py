@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import itertools
 import json
 import pathlib
 import sys
@@ -24,6 +25,7 @@ import decoder  # noqa: E402
 import differences  # noqa: E402
 import heal  # noqa: E402
 import retrieval  # noqa: E402
+import rows  # noqa: E402
 import stages  # noqa: E402
 import streams  # noqa: E402
 
@@ -77,8 +79,9 @@ def write_run(folder, config=LLAMA):
     checkpoint_files.write_safetensors(tensors_of(config), f'{teacher}/model.safetensors',
                                        {'source_sha256': json.dumps({'base.bin': '0' * 64})})
     rng = np.random.default_rng(0)
-    for name in (*budgets.SHARES, 'val'):
+    for name in (*budgets.shares(0.1), 'val'):
         rng.integers(0, VOCABULARY, 5000).astype(np.uint16).tofile(f'{data}/{name}.bin')
+    np.array([30, 40, 10, 4920], np.uint32).tofile(f'{data}/retrieval.lengths')
 
 
 class RunFolder(unittest.TestCase):
@@ -247,14 +250,29 @@ class RowsTest(RunFolder):
         self.assertEqual(run.rows.draw(1, 5, 3, 40).shape, (3, 40))
         self.assertTrue(torch.equal(run.rows.draw(1, 5, 3, 40), run.rows.draw(1, 5, 3, 40)))
         self.assertFalse(torch.equal(run.rows.draw(1, 5, 3, 40), run.rows.draw(1, 6, 3, 40)))
-        with self.assertRaisesRegex(SystemExit, '5000 ids; a row takes 6000'):
+        with self.assertRaisesRegex(SystemExit, 'bin has 5000 ids; a row takes 6000'):
             run.rows.draw(1, 0, 1, 6000)
+        with self.assertRaisesRegex(SystemExit, 'from 0 to 1, not 2'):
+            budgets.shares(2)
+
+    def test_retrieval_rows_hold_a_whole_document(self):
+        asking = rows.Rows(f'{self.folder}/data', VOCABULARY, {'retrieval': 1}, seed=0)
+        ids = np.fromfile(f'{self.folder}/data/retrieval.bin', np.uint16).astype(int).tolist()
+        begins = [ids[first : first + 50] for first in (0, 30)]  # of 30 and 40 ids, not 10 or 4920
+        seen = [begins.index(row.tolist()) for step in range(20) for row in asking.draw(1, step, 2, 50)]
+        self.assertEqual(set(seen), {0, 1})
+        self.assertEqual(asking.draw(1, 0, 1, 1000).shape, (1, 1000))  # no document fits: any place
 
     def test_answers_of_retrieval_rows_are_in_their_text(self):
         filler = ['The quick brown fox jumps over the lazy dog. It sleeps. ' * 20]
-        for question, answer in retrieval.documents(filler, 50, 200, seed=0):
-            key = answer['content'].rstrip('.').split(' is ')[-1].replace('Use ', '')
-            self.assertIn(key.replace('It is ', ''), question['content'])
+        for messages in itertools.islice(retrieval.documents(filler, 2000, seed=0), 50):
+            self.assertEqual([each['role'] for each in messages],
+                             ['user', 'assistant'] * (len(messages) // 2))
+            questions = [each['content'] for each in messages[2::2]]
+            self.assertEqual(len(questions), len(set(questions)))
+            for answer in messages[1::2]:
+                key = answer['content'].rstrip('.').split(' is ')[-1].replace('Use ', '')
+                self.assertIn(key.replace('It is ', ''), messages[0]['content'])
 
     def test_streams_are_packed_to_the_limit(self):
         class Bytes:
@@ -264,9 +282,9 @@ class RowsTest(RunFolder):
                 return [list(text.encode()) for text in texts]
 
         path = f'{self.folder}/x.bin'
-        self.assertEqual(streams.pack(['ab', 'c'], Bytes(), path, 100, end=0), 5)
+        self.assertEqual(streams.pack(['ab', 'c'], Bytes(), path, 100, end=0), [3, 2])
         self.assertEqual(np.fromfile(path, np.uint16).tolist(), [97, 98, 0, 99, 0])
-        many = streams.pack((str(i) for i in range(10**6)), Bytes(), path, 1000)
+        many = sum(streams.pack((str(i) for i in range(10**6)), Bytes(), path, 1000))
         self.assertTrue(1000 <= many < 3000, many)
 
 

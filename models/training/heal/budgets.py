@@ -37,9 +37,17 @@ class Preset:
     max_ids: int  # of text and of dialogs in the prepared streams
     bf16: bool
     save_s: float = 900
+    shares: dict = dataclasses.field(default_factory=lambda: shares(0.1))
 
 
-SHARES = {'text': 0.5, 'dialogs': 0.4, 'retrieval': 0.1}
+def shares(retrieval):
+    """{stream: share of the rows}."""
+    if not 0 <= retrieval <= 1:
+        raise SystemExit(f'--retrieval is a share from 0 to 1, not {retrieval}')
+    rest = 1 - retrieval
+    return {'text': 5 / 9 * rest, 'dialogs': 4 / 9 * rest, 'retrieval': retrieval}
+
+
 PRESETS = {
     'smoke': Preset(
         'seconds: tests the whole chain',
@@ -47,9 +55,9 @@ PRESETS = {
         Stage(steps=6, cycle=((4, 64), (4, 64), (1, 128)), micro_tokens=128, lr=2e-3, warmup=2),
         max_ids=20_000, bf16=False, save_s=1e9),
     'cpu': Preset(
-        'two cores, 12 hours or more: 28M tokens',
+        'two cores, 12 hours or more: 31M tokens',
         Stage(steps=120, cycle=((2, 512),), micro_tokens=1024, lr=0.01, warmup=10),
-        Stage(steps=12_000, cycle=(*((4, 512), (1, 2048)) * 3, (4, 512), (1, 4096)),
+        Stage(steps=12_000, cycle=((4, 512), (1, 2048), (1, 4096), (1, 2048)),
               micro_tokens=2048, lr=5e-4),
         max_ids=24_000_000, bf16=True),
     'gpu-25min': Preset(

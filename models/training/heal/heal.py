@@ -74,7 +74,7 @@ class Run:
         self.teacher = decoder.Decoder(shape, frozen, 'softmax', dtype=dtype)
         self.student = decoder.Decoder(shape, {**frozen, **self.trained}, 'lssar', p, dtype)
         self.averaged = decoder.Decoder(shape, {**frozen, **self.average}, 'lssar', p, dtype)
-        self.rows = rows.Rows(f'{directory}/data', vocabulary, budgets.SHARES, seed)
+        self.rows = rows.Rows(f'{directory}/data', vocabulary, preset.shares, seed)
         self.vocabulary = vocabulary
         self.stage, self.step, self.tokens, self.spent_s = 0, 0, 0, 0.0
         self.optimizer = self.new_optimizer()
@@ -284,6 +284,8 @@ def arguments(words=None):
     parser.add_argument('--minutes', type=float,
                         help='stop after this time; the learning rate falls to 0 until then')
     parser.add_argument('--lr', type=float, help='of distillation; default: by the preset')
+    parser.add_argument('--retrieval', type=float, metavar='SHARE',
+                        help='of the rows, that ask for hidden facts; default: by the preset')
     parser.add_argument('--dtype', choices=('fp32', 'fp16', 'bf16'),
                         help="type of the imported matrices; default: the source's")
     parser.add_argument('--set', action='append', default=[], metavar='FIELD=VALUE',
@@ -313,6 +315,8 @@ def main():
     preset = budgets.PRESETS[args.preset]
     changes = {name: value for name, value in (('steps', args.steps), ('lr', args.lr)) if value}
     preset = dataclasses.replace(preset, distil=dataclasses.replace(preset.distil, **changes))
+    if args.retrieval is not None:
+        preset = dataclasses.replace(preset, shares=budgets.shares(args.retrieval))
     torch.set_num_threads(args.threads)
     os.makedirs(args.out, exist_ok=True)
     prepare_run(args, preset)

@@ -24,6 +24,8 @@ WORDINGS = (
     ('Note that {o} has the {t} {v}.', 'Find the {t} of {o} in the text.', '{v}.'),
 )
 
+MAX_FACTS = 16  # of a document
+
 
 def _value(rng):
     if rng.random() < 0.5:
@@ -31,29 +33,36 @@ def _value(rng):
     return ' '.join(rng.sample(WORDS, rng.choice((1, 1, 2))))
 
 
-def make(filler, rng):
-    """(text before the question, question, answer) with 1 to 4 facts hidden in `filler`, a text."""
+def make(filler, num_facts, rng):
+    """(text, [(question, answer)]): `num_facts` facts hidden in `filler`, a text, and asked for."""
     sentences = filler.split('. ')
-    facts = []
-    for owner in rng.sample((*NAMES, *PLACES), rng.randint(1, 4)):
-        wording, thing, value = rng.choice(WORDINGS), rng.choice(THINGS), _value(rng)
+    asked = []
+    owned = [(owner, thing) for owner in (*NAMES, *PLACES) for thing in THINGS]
+    for owner, thing in rng.sample(owned, num_facts):
+        wording, value = rng.choice(WORDINGS), _value(rng)
         said, question, answer = (part.format(t=thing, o=owner, v=value) for part in wording)
-        facts.append((question, answer))
+        asked.append((question, answer))
         sentences.insert(rng.randint(0, len(sentences)), said[:-1])
-    return '. '.join(sentences), *rng.choice(facts)
+    rng.shuffle(asked)
+    return '. '.join(sentences), asked
 
 
-def documents(texts, num_documents, max_words, seed):
-    """Yields messages of chat: the text and its question, the answer.
+def documents(texts, max_words, seed):
+    """Yields, for ever, messages of chat: a text with one of its questions, then the others.
 
-    texts: documents, taken as filler from the start; a document's filler has up to `max_words`.
+    texts: documents, taken as filler. A filler has 60 to `max_words` words, as many documents of 60
+    to 120 as of 1,500 to 3,000. A long document hides up to MAX_FACTS facts: each answer of a few
+    tokens is all that a row teaches about looking back, and long rows are few.
     """
     rng = random.Random(seed)
-    for _ in range(num_documents):
-        num_words, words = rng.randint(60, max_words), []
+    while True:
+        num_words, words = int(60 * (max_words / 60) ** rng.random()), []
         while len(words) < num_words:
             words += rng.choice(texts).split()[: num_words - len(words)]
-        body, question, answer = make(' '.join(words), rng)
-        parts = [body, question] if rng.random() < 0.7 else [question, body]
-        yield [{'role': 'user', 'content': '\n\n'.join(parts)},
-               {'role': 'assistant', 'content': answer}]
+        num_facts = rng.randint(1, min(MAX_FACTS, 1 + num_words // 60))
+        body, asked = make(' '.join(words), num_facts, rng)
+        parts = [body, asked[0][0]] if rng.random() < 0.7 else [asked[0][0], body]
+        asked[0] = '\n\n'.join(parts), asked[0][1]
+        yield [message for question, answer in asked
+               for message in ({'role': 'user', 'content': question},
+                               {'role': 'assistant', 'content': answer})]

@@ -15,6 +15,9 @@ class Rows:
         self.seed, dtype = seed, streams.id_type(vocabulary)
         self.ids = {name: np.memmap(f'{directory}/{name}.bin', dtype, 'r') for name in shares
                         if os.path.getsize(f'{directory}/{name}.bin')}
+        # [first id, length] of each document that asks for what it hides.
+        lengths = np.fromfile(f'{directory}/retrieval.lengths', np.uint32).astype(np.int64)
+        self.asking = np.stack([np.cumsum(lengths) - lengths, lengths], 1)
         weights = np.array([shares[name] for name in self.ids], float)
         self.shares = weights / weights.sum()
 
@@ -22,13 +25,24 @@ class Rows:
         """int64 [num_rows, length]."""
         rng = np.random.default_rng([self.seed, stage, step])
         rows = []
-        for which in rng.choice(len(self.shares), num_rows, p=self.shares):
-            ids = list(self.ids.values())[which]
+        for which in rng.choice(list(self.ids), num_rows, p=self.shares):
+            ids = self.ids[which]
             if len(ids) < length:
-                raise SystemExit(f'a stream has {len(ids)} ids; a row takes {length}')
+                raise SystemExit(f'{which}.bin has {len(ids)} ids; a row takes {length}')
             first = rng.integers(0, len(ids) - length + 1)
+            if which == 'retrieval':
+                first = self._first_of_whole(length, len(ids), rng, first)
             rows.append(np.asarray(ids[first : first + length], np.int64))
         return torch.from_numpy(np.stack(rows))
+
+    def _first_of_whole(self, length, num_ids, rng, otherwise):
+        """Where a document begins that a row holds whole and that fills half of it or more.
+
+        A question without its document teaches nothing. `otherwise` if there is none.
+        """
+        firsts, lengths = self.asking.T
+        fits = firsts[(lengths <= length) & (2 * lengths >= length) & (firsts + length <= num_ids)]
+        return rng.choice(fits) if len(fits) else otherwise
 
 
 def held_out(directory, vocabulary, length, num_rows):

@@ -1,7 +1,8 @@
 """Turns a corpus into streams of the teacher's token ids.
 
 Writes to DATA text.bin, dialogs.bin and retrieval.bin (training), val.bin (documents held out),
-ids of uint16 or uint32, and prepare.json (counts). Only this stage needs tokenizers and Jinja2.
+ids of uint16 or uint32, retrieval.lengths (ids of each document, uint32), and prepare.json
+(counts). Only this stage needs tokenizers and Jinja2.
 """
 
 import json
@@ -80,15 +81,16 @@ def id_type(vocabulary):
 
 
 def pack(texts, tokenizer, path, max_ids, end=None):
-    """Writes ids of the texts, each followed by `end`, until max_ids. -> number of ids."""
-    dtype, num_ids, block = id_type(tokenizer.vocabulary), 0, []
+    """Writes ids of the texts, each followed by `end`, until max_ids. -> length of each text."""
+    dtype, num_ids, block, lengths = id_type(tokenizer.vocabulary), 0, [], []
     tail = [] if end is None else [end]
 
     def write(file):
-        ids = np.concatenate([np.array([*each, *tail], dtype) for each in tokenizer.encode(block)])
-        file.write(ids.tobytes())
+        encoded = [np.array([*each, *tail], dtype) for each in tokenizer.encode(block)]
+        file.write(np.concatenate(encoded).tobytes())
+        lengths.extend(map(len, encoded))
         block.clear()
-        return len(ids)
+        return sum(map(len, encoded))
 
     with open(path + '.tmp', 'wb') as file:
         for text in texts:
@@ -102,7 +104,7 @@ def pack(texts, tokenizer, path, max_ids, end=None):
             num_ids += write(file)
     os.replace(path + '.tmp', path)
     print(f'\r  {os.path.basename(path)}: {num_ids:,} ids', flush=True)
-    return num_ids
+    return lengths
 
 
 def messages_of(directory):
@@ -139,7 +141,7 @@ def run(directory, tokenizer, out, max_ids, max_words, evaluation=()):
     texts = [text for text in texts if not corpus.is_held_out(text, HELD_OUT)]
     dialogs = list(messages_of(directory))
     random.Random(2).shuffle(dialogs)
-    facts = retrieval.documents(texts[:2000], max_ids // 10 // max_words, max_words, seed=3)
+    facts = retrieval.documents(texts[:2000], max_words, seed=3)
     streams = {
         'text': clean(texts),
         'dialogs': clean(tokenizer.chat(messages) for messages in dialogs),
@@ -147,7 +149,11 @@ def run(directory, tokenizer, out, max_ids, max_words, evaluation=()):
     }
     for name, stream in streams.items():
         end = tokenizer.end if name == 'text' else None
-        report[name] = pack(stream, tokenizer, f'{out}/{name}.bin', max_ids, end)
-    report['val'] = pack(held_out, tokenizer, f'{out}/val.bin', 1 << 20, tokenizer.end)
+        limit = max_ids // 4 if name == 'retrieval' else max_ids
+        lengths = pack(stream, tokenizer, f'{out}/{name}.bin', limit, end)
+        report[name] = sum(lengths)
+        if name == 'retrieval':
+            np.array(lengths, np.uint32).tofile(f'{out}/{name}.lengths')
+    report['val'] = sum(pack(held_out, tokenizer, f'{out}/val.bin', 1 << 20, tokenizer.end))
     with open(f'{out}/prepare.json', 'w', encoding='utf-8') as file:
         json.dump({'vocabulary': tokenizer.vocabulary, **report}, file, indent=2)
