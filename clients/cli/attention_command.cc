@@ -79,7 +79,7 @@ void PrintStatistics(const CapturedAttention& captured) {
               captured.started.attention().c_str(), int(num_rows), num_tokens,
               table.Render().c_str());
 }
-// As lssar_client.figures draws them.
+// As lssar.figures draws them.
 constexpr int kFigureRows = 256;
 constexpr int kFigureKeys = 256;
 

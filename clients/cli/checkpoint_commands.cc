@@ -1,5 +1,5 @@
 // `lssar import`, `quantize`, `export` and `verify`: these programs are in Python
-// (clients/python/lssar_client/checkpoints), because they read what PyTorch writes. This file has
+// (clients/python/lssar/checkpoints), because they read what PyTorch writes. This file has
 // their help and runs them.
 #include <unistd.h>
 
@@ -19,7 +19,7 @@ namespace lssar::cli {
 namespace {
 
 constexpr PythonProgram kProgram = {
-    .script = "lssar-checkpoint", .module = "lssar_client.checkpoints.command", .extra = "import"};
+    .script = "lssar-checkpoint", .module = "lssar.checkpoints.command", .extra = "import"};
 
 struct CheckpointCommandInfo {
   const char* name;

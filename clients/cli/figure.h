@@ -1,4 +1,4 @@
-// Figures of results, for --figure. lssar_client.figures draws them with matplotlib from what
+// Figures of results, for --figure. lssar.figures draws them with matplotlib from what
 // --json prints.
 #ifndef LSSAR_CLIENTS_CLI_FIGURE_H_
 #define LSSAR_CLIENTS_CLI_FIGURE_H_
@@ -20,7 +20,7 @@ class App;
 namespace lssar::cli {
 
 inline constexpr PythonProgram kFigureProgram = {
-    .script = "lssar-figure", .module = "lssar_client.figures", .extra = "plot"};
+    .script = "lssar-figure", .module = "lssar.figures", .extra = "plot"};
 
 // --figure FILE.
 void AddFigureFlag(CLI::App* app, std::string* path);

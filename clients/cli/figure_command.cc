@@ -1,4 +1,4 @@
-// `lssar figure`: draws what other commands printed with --json, by lssar_client.figures.
+// `lssar figure`: draws what other commands printed with --json, by lssar.figures.
 #include <CLI/CLI.hpp>
 #include <memory>
 

@@ -1,5 +1,5 @@
 // The header by which a load balancer sends requests of one prefix to one server, where pages of
-// that prefix are (deploy/cluster). The same as lssar_client's _prefix.py.
+// that prefix are (deploy/cluster). The same as the Python package's _prefix.py.
 #ifndef LSSAR_CLIENTS_CLI_PREFIX_KEY_H_
 #define LSSAR_CLIENTS_CLI_PREFIX_KEY_H_
 

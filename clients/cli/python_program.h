@@ -1,4 +1,4 @@
-// Programs of the Python package lssar_client that commands run.
+// Programs of the Python package lssar that commands run.
 #ifndef LSSAR_CLIENTS_CLI_PYTHON_PROGRAM_H_
 #define LSSAR_CLIENTS_CLI_PYTHON_PROGRAM_H_
 

@@ -1,4 +1,4 @@
-"""Writes API.md from the docstrings and comments of lssar_client: api_reference.py [--check].
+"""Writes API.md from the docstrings and comments of the package: api_reference.py [--check].
 
 Reads the sources only, so it needs neither gRPC nor generated code. --check writes nothing and
 fails where API.md is not what it would write.
@@ -11,11 +11,12 @@ import sys
 import tokenize
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PACKAGE = os.path.join(HERE, 'lssar_client')
+PACKAGE = os.path.join(HERE, 'lssar')
 TARGET = os.path.join(HERE, 'API.md')
 MAX_COLUMNS = 100
 
 SECTIONS = [
+    ('In process', ['LLM', 'SamplingParams', 'RequestOutput']),
     ('Clients', ['Client', 'AsyncClient', 'Stream', 'AsyncStream', 'Retry', 'Tls', 'LssarError']),
     ('Arguments', ['Text', 'TokenIds', 'IntArray', 'Prompt', 'Chat', 'Message', 'ScoreItem']),
     ('Options', ['CallOptions', 'SharingOptions', 'SamplingOptions', 'GenerateOptions',
@@ -27,7 +28,7 @@ SECTIONS = [
 # Their methods are those of the class named: only the signatures differ.
 SAME_METHODS = {'AsyncClient': 'Client', 'AsyncStream': 'Stream'}
 
-HEADER = '''# lssar_client: API reference
+HEADER = '''# lssar: Python reference
 
 Generated from the docstrings: `python3 clients/python/api_reference.py`. Do not edit.
 '''
@@ -69,6 +70,11 @@ def clean(text: str) -> str:
     return '\n'.join(lines)
 
 
+def short(text: str) -> str:
+    """Types without the module that they come from."""
+    return text.replace('types.', '').replace('client.', '')
+
+
 def one_argument(argument: ast.arg, default: ast.expr | None) -> str:
     """An argument with its type and default."""
     text = ast.unparse(argument)
@@ -80,7 +86,7 @@ def signature(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> st
     function.args.args = [each for each in function.args.args if each.arg != 'self']
     returns = f' -> {ast.unparse(function.returns)}' if function.name != '__init__' else ''
     call = f'{"await " if isinstance(function, ast.AsyncFunctionDef) else ""}{name}('
-    text = f'{call}{ast.unparse(function.args)}){returns}'.replace('types.', '')
+    text = short(f'{call}{ast.unparse(function.args)}){returns}')
     if len(text) <= MAX_COLUMNS:
         return text
     arguments = function.args
@@ -92,7 +98,7 @@ def signature(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> st
     if arguments.kwarg:
         parts.append('**' + ast.unparse(arguments.kwarg))
     lines = ',\n'.join(f'    {part}' for part in parts)
-    return f'{call}\n{lines}){returns}'.replace('types.', '')
+    return short(f'{call}\n{lines}){returns}')
 
 
 def is_property(node: ast.stmt) -> bool:
@@ -109,11 +115,11 @@ def fields(node: ast.ClassDef, source: Source) -> list[str]:
             default = f' = {ast.unparse(item.value)}' if item.value else ''
             if 'default_factory' in default:
                 default = ''
-            kind = f'{ast.unparse(item.annotation)}{default}'.replace('|', '\\|')
+            kind = short(f'{ast.unparse(item.annotation)}{default}').replace('|', '\\|')
             rows.append(f'| `{ast.unparse(item.target)}` | `{kind}` | '
                         f'{source.comments.get(item.lineno, "")} |')
         elif isinstance(item, ast.FunctionDef) and is_property(item) and item.returns:
-            rows.append(f'| `{item.name}` | `{ast.unparse(item.returns)}` | '
+            rows.append(f'| `{item.name}` | `{short(ast.unparse(item.returns))}` | '
                         f'{ast.get_docstring(item)} |')
     return ['| field | type | meaning |', '|---|---|---|', *rows, ''] if rows else []
 
@@ -158,7 +164,8 @@ def describe(name: str, sources: list[Source]) -> list[str]:
 
 def render() -> str:
     """The whole document."""
-    sources = [Source(os.path.join(PACKAGE, f'{name}.py')) for name in ('client', 'aio', 'types')]
+    sources = [Source(os.path.join(PACKAGE, f'{name}.py'))
+               for name in ('llm', 'client', 'aio', 'types')]
     lines = [HEADER]
     for title, names in SECTIONS:
         lines += [f'## {title}', '']

@@ -62,9 +62,9 @@ class Sdist(sdist):
         shutil.copyfile(os.path.join(generate_stubs.proto_root(), generate_stubs.PROTO), target)
 
 
-SCRIPTS = ['lssar-lm-eval = lssar_client.lm_eval:main',
-           'lssar-checkpoint = lssar_client.checkpoints.command:main',
-           'lssar-figure = lssar_client.figures:main']
+SCRIPTS = ['lssar-lm-eval = lssar.lm_eval:main',
+           'lssar-checkpoint = lssar.checkpoints.command:main',
+           'lssar-figure = lssar.figures:main']
 PROGRAMS = ['lssar = lssar.llm:main_cli', 'lssar-server = lssar.llm:main_server']
 
 with tempfile.TemporaryDirectory() as scratch:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import grpc
 from local_cluster import Cluster, Prometheus, samples
 
-from lssar_client import Client, LssarError, Retry, types
+from lssar import Client, LssarError, Retry, types
 
 PROMPTS = [f'This is conversation {name}. The river' for name in
            ('one', 'two', 'three', 'four', 'five', 'six')]

@@ -18,7 +18,7 @@ import statistics
 import sys
 from collections.abc import Sequence
 
-from lssar_client import figures
+from lssar import figures
 from report import Json, length_name, table, task_rows
 
 FILES = 'loss', 'passkey', 'tasks'

@@ -182,7 +182,7 @@ def programs() -> tuple[str, str, list[str]]:
         if not path or not os.access(path, os.X_OK):
             raise EvaluationError(f'{name} is neither in PATH nor named by {variable}')
         found.append(os.path.abspath(path))
-    return found[0], found[1], [sys.executable, '-m', 'lssar_client.lm_eval']
+    return found[0], found[1], [sys.executable, '-m', 'lssar.lm_eval']
 
 
 def environment() -> dict[str, str]:
@@ -198,7 +198,7 @@ def environment() -> dict[str, str]:
 @contextlib.contextmanager
 def serving(server: str, model: pathlib.Path, flags: Sequence[str]) -> Iterator[str]:
     """The address of a server of the checkpoint. Errors: EvaluationError."""
-    from lssar_client._server import OwnServer
+    from lssar._server import OwnServer
 
     try:
         process = OwnServer(str(model), program=server, flags=flags, environment=environment())
@@ -315,7 +315,7 @@ class Evaluation:
 
     def tokenized(self, path: pathlib.Path) -> pathlib.Path:
         """A file of uint16 ids of a text. Errors: EvaluationError."""
-        from lssar_client import Client
+        from lssar import Client
         with Client(self.address) as client:
             ids = client.tokenize(path.read_text(encoding='utf-8'))
         if max(ids) > 65535:

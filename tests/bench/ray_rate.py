@@ -1,4 +1,4 @@
-r"""Rows per second through lssar_client.ray with one actor and with two, each with a server of its
+r"""Rows per second through lssar.ray with one actor and with two, each with a server of its
 own with one thread, on two cores: the time from the first batch that arrives to the last one.
 
     cmake --build build/release --target lssar-server lssar_python_stubs
@@ -17,7 +17,7 @@ import time
 
 os.environ.setdefault('RAY_worker_niceness', '0')  # as in production on nodes of Ray's own
 
-import lssar_client.ray
+import lssar.ray
 import ray
 
 MODEL = 'models/zoo/lssar-6m'
@@ -28,7 +28,7 @@ def rate(program, actors, num_rows):
     rows = [{'context': f'{i} ' + 'and the river ' * 60, 'continuation': ' is long'}
             for i in range(num_rows)]
     data = ray.data.from_items(rows, override_num_blocks=num_rows // 64).map_batches(
-        lssar_client.ray.Score, batch_size=32, num_cpus=1,
+        lssar.ray.Score, batch_size=32, num_cpus=1,
         compute=ray.data.ActorPoolStrategy(size=actors),
         fn_constructor_kwargs={'model': os.path.abspath(MODEL), 'program': program,
                                'flags': ['--no-enable-prefix-caching']})

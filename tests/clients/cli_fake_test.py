@@ -11,7 +11,7 @@ import time
 import unittest
 
 from fake_server import FakeService, RunningFake
-from lssar_client._prefix import HEADER, prefix_key
+from lssar._prefix import HEADER, prefix_key
 from programs import CLI, clean_environment, run_cli
 
 sys.path.insert(0, 'models/training')

@@ -11,7 +11,7 @@ import types
 import unittest
 from unittest import mock
 
-from lssar_client import AsyncClient, Client, LssarError
+from lssar import AsyncClient, Client, LssarError
 from programs import RunningServer
 
 

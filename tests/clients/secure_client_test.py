@@ -5,7 +5,7 @@ import subprocess
 import tempfile
 import unittest
 
-from lssar_client import Client, LssarError, Tls
+from lssar import Client, LssarError, Tls
 from programs import RunningServer, run_cli
 
 KEY = 'key-of-alice-0123456789'

@@ -7,8 +7,8 @@ import sys
 import tempfile
 import unittest
 
-from lssar_client import Client, LssarError
-from lssar_client.checkpoints import replay
+from lssar import Client, LssarError
+from lssar.checkpoints import replay
 
 from programs import MODEL, RunningServer, run_cli
 

@@ -24,8 +24,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / 'deploy' / 'cluster')
 from local_cluster import MODEL, Cluster, Prometheus, samples  # noqa: E402
 
 from lssar.v1 import inference_pb2 as pb  # noqa: E402
-from lssar_client import Client, LssarError, Retry  # noqa: E402
-from lssar_client._prefix import HEADER, prefix_key  # noqa: E402
+from lssar import Client, LssarError, Retry  # noqa: E402
+from lssar._prefix import HEADER, prefix_key  # noqa: E402
 
 SERVER, CLI = os.environ['LSSAR_SERVER'], os.environ['LSSAR_CLI']
 REPLICA = 'x-lssar-replica'  # of an answer: the server that gave it

@@ -21,8 +21,8 @@ sys.path[:0] = [str(HERE.parent / 'python'), str(ROOT / 'deploy' / 'cluster')]
 import environments  # noqa: E402
 from local_cluster import Cluster, Process, clean_environment, free_port, wait_until  # noqa: E402
 
-from lssar_client import Client, LssarError  # noqa: E402
-from lssar_client._prefix import HEADER  # noqa: E402
+from lssar import Client, LssarError  # noqa: E402
+from lssar._prefix import HEADER  # noqa: E402
 
 SERVER = os.environ['LSSAR_SERVER']
 FOLDER = ROOT / 'deploy' / 'kubernetes'

@@ -1,4 +1,4 @@
-"""lssar_client.ray on the real Ray. Started by ray_test.py in an environment that has it."""
+"""lssar.ray on the real Ray. Started by ray_test.py in an environment that has it."""
 
 import json
 import os
@@ -17,9 +17,9 @@ import pyarrow.parquet
 import ray
 import ray.data
 
-import lssar_client.ray
-from lssar_client import Client, LssarError, Retry
-from lssar_client._server import OwnServer
+import lssar.ray
+from lssar import Client, LssarError, Retry
+from lssar._server import OwnServer
 
 SERVER = str(pathlib.Path(os.environ['LSSAR_SERVER']).resolve())
 MODEL = str(pathlib.Path('models/zoo/lssar-6m').resolve())
@@ -42,7 +42,7 @@ def score(table, **settings):
     """The rows with their scores, by id."""
     data = ray.data.from_items(table) if isinstance(table, list) else table
     batches = data.map_batches(
-        lssar_client.ray.Score, batch_size=settings.pop('batch_size', 64), num_cpus=1,
+        lssar.ray.Score, batch_size=settings.pop('batch_size', 64), num_cpus=1,
         compute=ray.data.ActorPoolStrategy(size=settings.pop('actors', 1)),
         fn_constructor_kwargs=settings)
     return sorted(batches.take_all(), key=lambda row: row['id'])
@@ -120,14 +120,14 @@ class RayTest(unittest.TestCase):
         data = ray.data.from_items([{'id': i, 'prompt': f'The river {i}'} for i in range(10)])
         options = {'max_tokens': 8, 'seed': 5}
         actors = ray.data.ActorPoolStrategy(size=1)
-        texts = data.map_batches(lssar_client.ray.Generate, compute=actors, batch_size=4,
+        texts = data.map_batches(lssar.ray.Generate, compute=actors, batch_size=4,
                                  fn_constructor_kwargs={'server': self.server.address,
                                                         'options': options})
         for row in texts.take_all():
             [expected] = self.client.complete(row['prompt'], **options)
             self.assertEqual((row['completion'], row['finish_reason'], row['error']),
                              (expected.text, expected.finish_reason, ''))
-        vectors = data.map_batches(lssar_client.ray.Embed, compute=actors, batch_size=4,
+        vectors = data.map_batches(lssar.ray.Embed, compute=actors, batch_size=4,
                                    fn_constructor_kwargs={'server': self.server.address,
                                                           'text': 'prompt'})
         for row in vectors.take_all():
@@ -138,7 +138,7 @@ class RayTest(unittest.TestCase):
         pids = self.folder / 'pids'
         pids.mkdir()
 
-        class Killing(lssar_client.ray.Score):
+        class Killing(lssar.ray.Score):
             """Kills its server with the second batch, and itself with the fourth, once each."""
 
             def __call__(self, batch):
@@ -178,7 +178,7 @@ class RayTest(unittest.TestCase):
         output = str(self.folder / 'scores')
 
         def run(inputs, **options):
-            return lssar_client.ray.run_files(inputs, output, lssar_client.ray.Score,
+            return lssar.ray.run_files(inputs, output, lssar.ray.Score,
                                               progress=False, server=self.server.address,
                                               **options)
 
@@ -234,17 +234,17 @@ class RayTest(unittest.TestCase):
 
     def test_wrong_settings(self):
         for task, settings, sentence in (
-                (lssar_client.ray.Score, {}, 'give server'),
-                (lssar_client.ray.Score, {'server': 'a:1', 'model': 'b'}, 'not both'),
-                (lssar_client.ray.Score, {'server': 'a:1', 'continuation': 'a',
+                (lssar.ray.Score, {}, 'give server'),
+                (lssar.ray.Score, {'server': 'a:1', 'model': 'b'}, 'not both'),
+                (lssar.ray.Score, {'server': 'a:1', 'continuation': 'a',
                                           'continuations': 'b'}, 'not both'),
-                (lssar_client.ray.Generate, {'server': 'a:1', 'options': {'n': 2}}, 'one compl'),
-                (lssar_client.ray.Embed, {'server': 'a:1', 'options': {'pooling': 'token'}},
+                (lssar.ray.Generate, {'server': 'a:1', 'options': {'n': 2}}, 'one compl'),
+                (lssar.ray.Embed, {'server': 'a:1', 'options': {'pooling': 'token'}},
                  'one vector')):
             with self.subTest(sentence), self.assertRaisesRegex(ValueError, sentence):
                 task(**settings)
         with self.assertRaisesRegex(RuntimeError, 'ended with code'):
-            lssar_client.ray.Score(model='/nothing/here', program=SERVER)
+            lssar.ray.Score(model='/nothing/here', program=SERVER)
 
     def test_throughput_of_two_actors(self):
         table = [{'id': i, 'context': f'{i} ' + 'and the river ' * 60, 'continuation': ' is long'}
@@ -266,7 +266,7 @@ class RayTest(unittest.TestCase):
 class OwnServerTest(unittest.TestCase):
 
     def test_it_ends_with_its_parent(self):
-        program = ('import os, sys, lssar_client._server as s\n'
+        program = ('import os, sys, lssar._server as s\n'
                    f'server = s.OwnServer({MODEL!r}, program={SERVER!r})\n'
                    'print(server.pid, flush=True)\nos.kill(os.getpid(), 9)\n')
         done = subprocess.run([sys.executable, '-B', '-c', program], capture_output=True, text=True,

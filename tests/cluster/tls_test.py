@@ -18,7 +18,7 @@ sys.path[:0] = [str(TESTS.parent / 'deploy' / 'cluster'), str(TESTS / 'attack')]
 from files import make_certificate  # noqa: E402
 from local_cluster import MODEL, Cluster  # noqa: E402
 
-from lssar_client import Client, LssarError, Retry, Tls  # noqa: E402
+from lssar import Client, LssarError, Retry, Tls  # noqa: E402
 
 SERVER = os.environ['LSSAR_SERVER']
 TIMEOUT_S = 120

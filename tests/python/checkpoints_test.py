@@ -28,11 +28,11 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 import foreign_models as foreign  # noqa: E402
-from lssar_client.checkpoints import (arrays, calibration, convert, export,  # noqa: E402
+from lssar.checkpoints import (arrays, calibration, convert, export,  # noqa: E402
                                       forward, golden, int4, llmc_file, names, quantize, served,
                                       settings, sources, tensor_file,
                                       tokenizer_files, torch_file, verify)
-from lssar_client.checkpoints.errors import CheckpointError, UsageError  # noqa: E402
+from lssar.checkpoints.errors import CheckpointError, UsageError  # noqa: E402
 
 SERVER = os.environ['LSSAR_SERVER']
 LSSAR = settings.given_attention('lssar', 15, None)
@@ -620,7 +620,7 @@ class PartsTest(Folder):
         self.assertIn('--attention lssar --p 15', done.stderr)
 
     def test_help_of_the_program_knows_every_flag(self):
-        from lssar_client.checkpoints import command
+        from lssar.checkpoints import command
         commands = command._parser()._subparsers._group_actions[0].choices
         for name, parser in commands.items():
             helped = subprocess.run([os.environ['LSSAR_CLI'], 'help', name], capture_output=True,

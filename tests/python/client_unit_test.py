@@ -14,10 +14,10 @@ import typing
 import unittest
 from unittest import mock
 
-import lssar_client
+import lssar
 from lssar.v1 import inference_pb2 as pb
-from lssar_client import AsyncClient, Client, LssarError, Retry, types
-from lssar_client._retry import Attempts, retry_delay
+from lssar import AsyncClient, Client, LssarError, Retry, types
+from lssar._retry import Attempts, retry_delay
 from scripted_server import Refusal, ScriptedService, retry_details, serve
 
 FAST = Retry(initial_s=0.02, max_s=0.05)
@@ -598,8 +598,8 @@ class SurfaceTest(unittest.TestCase):
                 if field.containing_oneof and field.containing_oneof.name.startswith('_')}, kind)
 
     def test_every_public_name_has_a_docstring(self):
-        for name in lssar_client.__all__:
-            value = getattr(lssar_client, name)
+        for name in lssar.__all__:
+            value = getattr(lssar, name)
             if not inspect.isclass(value):
                 continue
             self.assertTrue(value.__doc__ and not value.__doc__.startswith(name + '('), name)
@@ -614,7 +614,7 @@ class SurfaceTest(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout), (0, ''))
 
     def test_no_any_at_the_surface(self):
-        for kind in Client, AsyncClient, lssar_client.Stream, lssar_client.AsyncStream:
+        for kind in Client, AsyncClient, lssar.Stream, lssar.AsyncStream:
             for name, member in vars(kind).items():
                 if inspect.isfunction(member) and (name == '__init__' or name[0] != '_'):
                     for hint in typing.get_type_hints(member, include_extras=True).values():

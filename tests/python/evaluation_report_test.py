@@ -10,7 +10,7 @@ import unittest
 
 from environments import HERE, environment, isolated
 
-from lssar_client import Client
+from lssar import Client
 from programs import CLI, MODEL, SERVER, RunningServer
 
 ROOT = HERE.parents[1]

@@ -13,7 +13,7 @@ import xml.etree.ElementTree as ElementTree
 import matplotlib.colors
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from lssar_client import figures
+from lssar import figures
 
 
 def captured(layers, heads, rows, keys_of=lambda row: range(row + 1)):

@@ -29,10 +29,10 @@ import numpy as np  # noqa: E402
 import tokenizers  # noqa: E402
 
 import plain_models  # noqa: E402
-from lssar_client.checkpoints import (arrays, chat_roles, command, convert,  # noqa: E402
+from lssar.checkpoints import (arrays, chat_roles, command, convert,  # noqa: E402
                                       delta, forward, gguf_file, gguf_tokenizer, golden, served,
                                       settings, sources, tensor_file, tokenizer_files, verify)
-from lssar_client.checkpoints.errors import CheckpointError  # noqa: E402
+from lssar.checkpoints.errors import CheckpointError  # noqa: E402
 
 SERVER = os.environ['LSSAR_SERVER']
 CONFIG = {'model_type': 'llama', 'vocab_size': 160, 'hidden_size': 64, 'intermediate_size': 96,

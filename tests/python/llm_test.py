@@ -113,10 +113,10 @@ class LlmTest(unittest.TestCase):
 
 class PackageTest(unittest.TestCase):
 
-    def test_either_package_can_be_imported_first(self):
-        for program in ('import lssar_client; import lssar; lssar.LLM',
-                        'from lssar import LLM, Client; import lssar_client',
-                        'from lssar import *; LLM, Client'):
+    def test_every_form_of_import_works(self):
+        for program in ('import lssar; lssar.LLM; lssar.Client',
+                        'import lssar.v1.inference_pb2, lssar; lssar.LLM',
+                        'from lssar import *; LLM, Client, SamplingParams, LssarError'):
             subprocess.run([sys.executable, '-B', '-c', program], check=True)
 
 

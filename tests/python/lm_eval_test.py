@@ -6,7 +6,7 @@ import tempfile
 import unittest
 
 from environments import HERE, environment, isolated, run
-from lssar_client import Client
+from lssar import Client
 from programs import CLI, MODEL, RunningServer
 
 MAX_LENGTH = 31  # a small window, so that texts of the tasks are longer

@@ -28,9 +28,9 @@ import openai  # noqa: E402
 import tokenizers  # noqa: E402
 
 import plain_models  # noqa: E402
-from lssar_client import Client  # noqa: E402
-from lssar_client._server import OwnServer  # noqa: E402
-from lssar_client.checkpoints import convert, tensor_file  # noqa: E402
+from lssar import Client  # noqa: E402
+from lssar._server import OwnServer  # noqa: E402
+from lssar.checkpoints import convert, tensor_file  # noqa: E402
 
 SERVER = os.environ['LSSAR_SERVER']
 CONFIG = {'num_attention_heads': 9, 'num_key_value_heads': 3, 'num_hidden_layers': 30,

@@ -9,8 +9,8 @@ import grpc
 
 from lssar.v1 import inference_pb2 as pb
 from lssar.v1 import inference_pb2_grpc
-from lssar_client import AsyncClient, Client, LssarError, Retry, types
-from lssar_client._prefix import prefix_key
+from lssar import AsyncClient, Client, LssarError, Retry, types
+from lssar._prefix import prefix_key
 from scripted_server import serve
 
 FAST = Retry(max_attempts=3, initial_s=0.01, max_s=0.02)

@@ -11,14 +11,14 @@ import sys
 import lm_eval
 from lm_eval.tasks import TaskManager
 
-import lssar_client.lm_eval  # registers the model
+import lssar.lm_eval  # registers the model
 
 
 def evaluate(manager, arguments):
     """One run."""
     try:
         results = lm_eval.simple_evaluate(
-            **{'model': lssar_client.lm_eval.MODEL_NAME, **arguments}, task_manager=manager,
+            **{'model': lssar.lm_eval.MODEL_NAME, **arguments}, task_manager=manager,
             log_samples=True, bootstrap_iters=0)
     except (NotImplementedError, TypeError, ValueError) as error:
         return {'error': str(error)}

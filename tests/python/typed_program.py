@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lssar_client import (AsyncClient, Client, ContinuationScore, GenerateOptions, Generation,
+from lssar import (AsyncClient, Client, ContinuationScore, GenerateOptions, Generation,
                           LssarError, Retry, Tls)
 
 

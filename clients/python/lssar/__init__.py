@@ -4,8 +4,7 @@
     llm = LLM('models/zoo/lssar-6m')                # a private server of this process
     print(llm.generate('The old house', SamplingParams(max_tokens=40, seed=1))[0].text)
 
-`LLM` needs no running server. `Client`, `AsyncClient` and the other names of lssar_client are for
-one that runs.
+`LLM` needs no running server. `Client`, and `AsyncClient` for asyncio, call one that runs.
 """
 
 import importlib
@@ -16,21 +15,33 @@ from typing import TYPE_CHECKING
 __path__ = pkgutil.extend_path(__path__, __name__)
 
 if TYPE_CHECKING:
-    from lssar.llm import LLM as LLM
-    from lssar.llm import RequestOutput as RequestOutput
-    from lssar.llm import SamplingParams as SamplingParams
-    from lssar_client import *  # noqa: F403
+    from lssar.aio import AsyncClient, AsyncStream
+    from lssar.client import Client, Stream
+    from lssar.llm import LLM, RequestOutput, SamplingParams
+    from lssar.types import (
+        Attention, AttentionOptions, AttentionOverride, CallOptions, Chat,
+        ContinuationScore, Delta, EmbedOptions, Embedding, Finished, GenerateOptions,
+        Generation, HeadStatistics, IntArray, Limits, LssarError, Message, Prompt, Receipt,
+        Retry, RowAttention, SamplingOptions, ScoreItem, ScoreOptions, ServerInfo,
+        ServerStats, SharingOptions, StageTimes, Started, Text, Timings, Tls, Token,
+        TokenIds, Usage)
 
-_OWN = ('LLM', 'RequestOutput', 'SamplingParams')
+__all__ = [
+    'AsyncClient', 'AsyncStream', 'Attention', 'AttentionOptions', 'AttentionOverride',
+    'CallOptions', 'Chat', 'Client', 'ContinuationScore', 'Delta', 'EmbedOptions', 'Embedding',
+    'Finished', 'GenerateOptions', 'Generation', 'HeadStatistics', 'IntArray', 'LLM', 'Limits',
+    'LssarError', 'Message', 'Prompt', 'Receipt', 'RequestOutput', 'Retry', 'RowAttention',
+    'SamplingOptions', 'SamplingParams', 'ScoreItem', 'ScoreOptions', 'ServerInfo', 'ServerStats',
+    'SharingOptions', 'StageTimes', 'Started', 'Stream', 'Text', 'Timings', 'Tls', 'Token',
+    'TokenIds', 'Usage'
+]
+
+_MODULES = {'AsyncClient': 'aio', 'AsyncStream': 'aio', 'Client': 'client', 'Stream': 'client',
+            'LLM': 'llm', 'RequestOutput': 'llm', 'SamplingParams': 'llm'}
 
 
 def __getattr__(name: str) -> object:
-    """Names are imported at their first use: lssar_client itself imports lssar.v1, and so this."""
-    if name in _OWN:
-        return getattr(importlib.import_module('lssar.llm'), name)
-    client = importlib.import_module('lssar_client')
-    if name == '__all__':
-        return [*client.__all__, *_OWN]
-    if name in client.__all__:
-        return getattr(client, name)
-    raise AttributeError(f"module 'lssar' has no attribute '{name}'")
+    """Names are imported at their first use: lssar.checkpoints runs without gRPC."""
+    if name not in __all__:
+        raise AttributeError(f"module 'lssar' has no attribute '{name}'")
+    return getattr(importlib.import_module(f'lssar.{_MODULES.get(name, "types")}'), name)

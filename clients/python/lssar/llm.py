@@ -10,8 +10,8 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack, cast
 
-from lssar_client import client, types
-from lssar_client._server import OwnServer
+from lssar import client, types
+from lssar._server import OwnServer
 
 if TYPE_CHECKING:
     import numpy

@@ -11,10 +11,10 @@ CLIENT = pathlib.Path(__file__).resolve().parents[3] / 'clients/python'
 
 
 def client(module):
-    """A module of lssar_client.checkpoints: the installed one, or that of this repository."""
-    if not importlib.util.find_spec('lssar_client'):
+    """A module of lssar.checkpoints: the installed one, or that of this repository."""
+    if not importlib.util.find_spec('lssar'):
         sys.path.append(str(CLIENT))
-    return importlib.import_module(f'lssar_client.checkpoints.{module}')
+    return importlib.import_module(f'lssar.checkpoints.{module}')
 
 
 def import_base(base, directory, dtype=None, assignments=(), ignored=()):

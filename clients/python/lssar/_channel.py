@@ -1,0 +1,52 @@
+"""Where a client connects, and how. Shared by both clients."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import grpc
+
+from lssar.types import Tls
+
+SERVICE = '/lssar.v1.Inference/'
+MAX_MESSAGE_BYTES = 32 << 20
+OPTIONS = [
+    ('grpc.max_receive_message_length', MAX_MESSAGE_BYTES),
+    ('grpc.max_send_message_length', MAX_MESSAGE_BYTES),
+    ('grpc.enable_http_proxy', 0),
+]
+
+
+def check_server(server: str) -> str:
+    """Returns `server`. Errors: ValueError with the right form, where it is not an address."""
+    url = re.match(r'(?i)(https?|grpcs?)://([^/]*)', server)
+    if url:
+        tls = ', tls=Tls()' if url[1].lower() in ('https', 'grpcs') else ''
+        port = url[2] if ':' in url[2] else f'{url[2]}:50051'
+        raise ValueError(
+            f"server is {server!r}, a URL: give HOST:PORT of the server's gRPC port, such as "
+            f'Client({port!r}{tls}). The HTTP port does not speak gRPC')
+    if not server.startswith('unix') and not re.search(r':\d+$', server):
+        raise ValueError(f'server is {server!r}: give HOST:PORT, such as 127.0.0.1:50051')
+    return server
+
+
+def check_api_key(api_key: str | None) -> tuple[tuple[str, str], ...]:
+    """Metadata of each call."""
+    if api_key is None:
+        return ()
+    if not api_key or not all('!' <= char <= '~' for char in api_key):
+        raise ValueError('api_key must be printable ASCII without spaces')
+    return (('authorization', f'Bearer {api_key}'),)
+
+
+def credentials(tls: Tls) -> grpc.ChannelCredentials:
+    """Credentials of a TLS channel. Errors: ValueError, OSError of a file."""
+    if (tls.cert is None) != (tls.key is None):
+        raise ValueError('Tls: cert and key go together: give both or none')
+
+    def read(path: str | None) -> bytes | None:
+        return None if path is None else pathlib.Path(path).read_bytes()
+
+    return grpc.ssl_channel_credentials(read(tls.ca), read(tls.key), read(tls.cert))

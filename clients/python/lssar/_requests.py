@@ -1,0 +1,417 @@
+"""Builds requests from arguments, and results from replies. No I/O."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from google.protobuf.message import Message as ProtoMessage
+
+from lssar.v1 import inference_pb2 as pb
+from lssar import types
+
+SAMPLING_OPTIONS = frozenset(types.SamplingOptions.__optional_keys__)
+CALL_OPTIONS = frozenset(types.CallOptions.__optional_keys__)
+ID_OPTIONS = frozenset({'allowed_token_ids', 'banned_token_ids', 'stop_token_ids'})
+LIST_OPTIONS = frozenset({'stop_strings', 'layers', 'heads', 'rows'})
+
+Dataclass = TypeVar('Dataclass')
+
+
+def token_ids(ids: object, name: str) -> list[int]:
+    """A list of integers. Errors: TypeError with `name`, where it is something else."""
+    if hasattr(ids, 'tolist'):
+        ids = ids.tolist()
+    if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
+        raise TypeError(f'{name} must be a list or one-dimensional array of token ids, '
+                        f'not {ids!r}')
+    values = []
+    for i, value in enumerate(ids):
+        try:
+            if isinstance(value, bool):
+                raise TypeError
+            values.append(operator.index(value))
+        except TypeError:
+            raise TypeError(f'{name}[{i}] must be an integer, not {value!r}') from None
+    return values
+
+
+def text_or_tokens(text: types.Text, name: str) -> pb.TextOrTokens:
+    """A context or a continuation."""
+    if isinstance(text, str):
+        return pb.TextOrTokens(text=text)
+    return pb.TextOrTokens(tokens=pb.TokenIds(ids=token_ids(text, name)))
+
+
+def _content(content: object, name: str) -> str:
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Sequence) and not isinstance(content, bytes):
+        parts = [part.get('text') if isinstance(part, Mapping) and part.get('type') == 'text' else
+                 None for part in content]
+        if all(isinstance(part, str) for part in parts):
+            return ''.join(map(str, parts))
+    raise TypeError(f"{name} must be a text or a list of {{'type': 'text', 'text': ...}} parts, "
+                    f'not {content!r}')
+
+
+def _chat_message(message: object, name: str) -> pb.ChatMessage:
+    if isinstance(message, Mapping):
+        unknown = sorted(str(key) for key in message.keys() - {'role', 'content', 'name'})
+        if unknown:
+            raise TypeError(f'{name} has the key {unknown[0]!r}; a message has role and content')
+        if 'role' not in message or 'content' not in message:
+            raise TypeError(f'{name} must have role and content: {dict(message)!r}')
+        role, content = message['role'], message['content']
+    elif isinstance(message, tuple) and len(message) == 2:
+        role, content = message
+    else:
+        raise TypeError(f"{name} must be (role, content) or {{'role': ..., 'content': ...}}, "
+                        f'not {message!r}')
+    if not isinstance(role, str):
+        raise TypeError(f'the role of {name} must be a text, not {role!r}')
+    return pb.ChatMessage(role=role, content=_content(content, f'the content of {name}'))
+
+
+Request = TypeVar('Request', pb.GenerateRequest, pb.CaptureAttentionRequest)
+
+
+def _set_prompt(request: Request, prompt: types.Prompt) -> Request:
+    if isinstance(prompt, str):
+        request.text = prompt
+        return request
+    if isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], (tuple, Mapping)):
+        request.chat.messages.extend(
+            _chat_message(message, f'prompt[{i}]') for i, message in enumerate(prompt))
+    elif isinstance(prompt, Mapping):
+        raise TypeError('a chat is a list of messages: put the message into a list')
+    else:
+        request.tokens.SetInParent()
+        request.tokens.ids.extend(token_ids(prompt, 'prompt'))
+    return request
+
+
+def _checked_options(method: str, options: Mapping[str, object],
+                     known: frozenset[str]) -> dict[str, object]:
+    """The options that go into the request: those that are given and not None."""
+    values: dict[str, object] = {}
+    for name, value in options.items():
+        if name not in known:
+            raise TypeError(f'{method}() has no option {name!r}; it has '
+                            f'{", ".join(sorted(known))}')
+        if value is None or name in CALL_OPTIONS:
+            continue
+        if name in ID_OPTIONS:
+            value = token_ids(value, name)
+        elif name in LIST_OPTIONS:
+            if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+                raise TypeError(f'{name} must be a list, not {value!r}: write [{value!r}]')
+            value = list(value) if name == 'stop_strings' else token_ids(value, name)
+        elif name == 'logit_bias':
+            if not isinstance(value, Mapping):
+                raise TypeError(f'logit_bias must be a dict of token id to bias, not {value!r}')
+            value = {operator.index(key): bias for key, bias in value.items()}
+        elif name == 'attention_override' and not isinstance(value, Mapping):
+            raise TypeError(f'attention_override must be a dict such as {{"p": 5}}, not {value!r}')
+        values[name] = value
+    return values
+
+
+def _fill(request: ProtoMessage, values: Mapping[str, object]) -> None:
+    for name, value in values.items():
+        try:
+            if name == 'attention_override' and isinstance(value, Mapping):
+                getattr(request, name).CopyFrom(pb.AttentionOverride(**value))
+            elif isinstance(value, dict):
+                getattr(request, name).update(value)
+            elif isinstance(value, list):
+                getattr(request, name).extend(value)
+            else:
+                setattr(request, name, value)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f'{name} is {value!r}: {error}') from None
+
+
+def generate_request(prompt: types.Prompt, options: types.GenerateOptions) -> pb.GenerateRequest:
+    """The request of stream() and its relatives."""
+    values = _checked_options('generate', options,
+                              frozenset(types.GenerateOptions.__optional_keys__))
+    request = _set_prompt(pb.GenerateRequest(), prompt)
+    _fill(request.sampling, {k: v for k, v in values.items() if k in SAMPLING_OPTIONS})
+    _fill(request, {k: v for k, v in values.items() if k not in SAMPLING_OPTIONS})
+    return request
+
+
+def score_item(context: types.Text, continuations: Sequence[types.Text],
+               prefix_id: int | None) -> pb.ScoreItem:
+    """One item. `prefix_id`: the token that an empty context is replaced by; None: the server's
+    own choice, BOS."""
+    if isinstance(continuations, (str, bytes)):
+        raise TypeError(f'continuations is the bare string {continuations!r}: give a list of '
+                        f'continuations, [{continuations!r}]')
+    item = pb.ScoreItem(context=text_or_tokens(context, 'context'))
+    if prefix_id is not None and not item.context.text and not item.context.tokens.ids:
+        item.context.tokens.ids.append(prefix_id)
+    for i, continuation in enumerate(continuations):
+        if isinstance(continuation, bool) or hasattr(continuation, '__index__') and not hasattr(
+                continuation, '__len__'):
+            raise TypeError(f'continuations[{i}] is {continuation!r}: each continuation is a text '
+                            'or a list of token ids, so ids need a list of lists')
+        item.continuations.append(text_or_tokens(continuation, f'continuations[{i}]'))
+    if not item.continuations:
+        raise ValueError('continuations is empty: give one or more')
+    return item
+
+
+def is_empty(text: types.Text) -> bool:
+    """True for a context without tokens of its own."""
+    return len(text) == 0 if isinstance(text, (str, Sequence)) else not token_ids(text, 'context')
+
+
+def score_request(items: Iterable[pb.ScoreItem], options: types.ScoreOptions) -> pb.ScoreRequest:
+    """A request for `items`."""
+    request = pb.ScoreRequest(items=items)
+    _fill(request, _checked_options('score', options,
+                                    frozenset(types.ScoreOptions.__optional_keys__)))
+    return request
+
+
+POOLINGS = {'last': pb.POOLING_LAST, 'mean': pb.POOLING_MEAN, 'token': pb.POOLING_TOKEN}
+
+
+def embed_request(inputs: Iterable[pb.TextOrTokens],
+                  options: types.EmbedOptions) -> pb.EmbedRequest:
+    """A request for `inputs`."""
+    values = _checked_options('embed', options, frozenset(types.EmbedOptions.__optional_keys__))
+    pooling = values.get('pooling')
+    if pooling is not None:
+        if pooling not in POOLINGS:
+            raise ValueError(f'pooling is {pooling!r}; it must be one of {list(POOLINGS)}')
+        values['pooling'] = POOLINGS[str(pooling)]
+    request = pb.EmbedRequest(inputs=inputs)
+    _fill(request, values)
+    return request
+
+
+def attention_request(prompt: types.Prompt, options: types.AttentionOptions,
+                      info: types.ServerInfo | None) -> pb.CaptureAttentionRequest:
+    """`info` is needed where needs_info(options)."""
+    request = _set_prompt(pb.CaptureAttentionRequest(), prompt)
+    values = _checked_options('attention', options,
+                              frozenset(types.AttentionOptions.__optional_keys__))
+    if info is not None:
+        for name, count in ('layers', info.num_hidden_layers), ('heads', info.num_attention_heads):
+            if name in values:
+                values[name] = [_positive(index, count, name)
+                                for index in token_ids(values[name], name)]
+    _fill(request, values)
+    return request
+
+
+def _positive(index: int, count: int, name: str) -> int:
+    if index < -count:
+        raise IndexError(f'{name} has {index}; the model has {count}, so the least is {-count}')
+    return index + count if index < 0 else index
+
+
+def needs_info(options: types.AttentionOptions) -> bool:
+    """True where layers or heads count from the end."""
+    indices = [*(options.get('layers') or ()), *(options.get('heads') or ())]
+    return any(not isinstance(index, str) and index < 0 for index in indices)
+
+
+def prefix_id(info: types.ServerInfo) -> int | None:
+    """The token that an empty context is replaced by: EOS where the model has no BOS."""
+    return info.eos_id if info.bos_id is None else None
+
+
+def _values(kind: type[Dataclass], message: ProtoMessage) -> dict[str, object]:
+    present = {field.name for field, _ in message.ListFields()}
+    values: dict[str, object] = {}
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        is_optional = 'None' in str(field.type)
+        values[field.name] = (None if is_optional and field.name not in present
+                              and not message.HasField(field.name) else
+                              getattr(message, field.name))
+    return values
+
+
+def plain(kind: type[Dataclass], message: ProtoMessage, **more: object) -> Dataclass:
+    """A dataclass from the message's fields of the same names; `more` replaces some."""
+    return kind(**{**_values(kind, message), **more})
+
+
+def server_info(reply: pb.GetInfoReply) -> types.ServerInfo:
+    """GetInfo's reply."""
+    return plain(types.ServerInfo, reply, limits=plain(types.Limits, reply.limits))
+
+
+def server_stats(reply: pb.GetStatsReply) -> types.ServerStats:
+    """GetStats' reply."""
+    return plain(types.ServerStats, reply, num_finished=dict(reply.num_finished),
+                 num_failed=dict(reply.num_failed), stages=plain(types.StageTimes, reply.stages),
+                 sampled_attention=tuple(map(_head_statistics, reply.sampled_attention)))
+
+
+def _head_statistics(head: pb.HeadStatistics) -> types.HeadStatistics:
+    return plain(types.HeadStatistics, head, distance_mass=tuple(head.distance_mass))
+
+
+def _one_token(token: pb.TokenLogprob, top: tuple[types.Token, ...] = ()) -> types.Token:
+    logprob = token.logprob if token.HasField('logprob') else None
+    return types.Token(token.id, token.piece, logprob, top)
+
+
+def to_token(token: pb.Token) -> types.Token:
+    """A token with the best ones at its position."""
+    return _one_token(token.token, tuple(map(_one_token, token.top)))
+
+
+def to_delta(delta: pb.Delta) -> types.Delta:
+    """A delta."""
+    reason = None
+    if delta.finish_reason:
+        reason = pb.FinishReason.Name(delta.finish_reason).replace('FINISH_REASON_', '')
+    return types.Delta(delta.choice, delta.text, tuple(map(to_token, delta.tokens)), reason,
+                       delta.stop_string)
+
+
+class StreamState:
+    """State of a stream other than its deltas. Base of both clients' streams.
+
+    Attributes:
+        started: set before the first delta.
+        finished: set after the last delta.
+        prompt_tokens: the prompt's tokens but the first, with prompt_logprobs.
+    """
+
+    def __init__(self) -> None:
+        self.started: types.Started | None = None
+        self.finished: types.Finished | None = None
+        self.prompt_tokens: list[types.Token] = []
+
+    def _take(self, reply: pb.GenerateReply) -> types.Delta | None:
+        """Notes the reply. Returns its delta, if it has one."""
+        event = reply.WhichOneof('event')
+        if event == 'started':
+            self.started = plain(types.Started, reply.started)
+        elif event == 'prompt_logprobs':
+            self.prompt_tokens.extend(map(to_token, reply.prompt_logprobs.tokens))
+        elif event == 'delta':
+            return to_delta(reply.delta)
+        elif event == 'finished':
+            self.finished = types.Finished(plain(types.Usage, reply.finished.usage),
+                                           plain(types.Timings, reply.finished.timings),
+                                           plain(types.Receipt, reply.finished.receipt))
+        return None
+
+
+def add_delta(generations: list[types.Generation], delta: types.Delta) -> None:
+    """Appends `delta` to its choice."""
+    generation = generations[delta.choice]
+    generation.text += delta.text
+    generation.tokens.extend(delta.tokens)
+    if delta.finish_reason:
+        generation.finish_reason = delta.finish_reason
+        generation.stop_string = delta.stop_string
+
+
+class CheckpointCheck:
+    """Checks that one checkpoint answers all calls of a run."""
+
+    def __init__(self) -> None:
+        self._hash = ''
+
+    def check(self, checkpoint_hash: str) -> None:
+        """Errors: LssarError ABORTED where an earlier call had another checkpoint."""
+        if self._hash and checkpoint_hash != self._hash:
+            raise types.LssarError(
+                'ABORTED', f'the server changed its checkpoint from {self._hash} to '
+                f'{checkpoint_hash} during the run: start again')
+        self._hash = checkpoint_hash
+
+
+class EmbedReplies:
+    """Collects the replies to one EmbedRequest. `checkpoint`: of the run."""
+
+    def __init__(self, request: pb.EmbedRequest, checkpoint: CheckpointCheck) -> None:
+        self._num_inputs = len(request.inputs)
+        self._checkpoint = checkpoint
+        self.restart()
+
+    def restart(self) -> None:
+        """Forgets all replies."""
+        self._vectors: list[list[tuple[float, ...]]] = [[] for _ in range(self._num_inputs)]
+        self._checkpoint_hash = ''
+
+    def add(self, reply: pb.EmbedReply) -> None:
+        """Takes one reply."""
+        event = reply.WhichOneof('event')
+        if event == 'vectors':
+            size, values = reply.vectors.size, tuple(reply.vectors.values)
+            self._vectors[reply.vectors.input].extend(
+                values[first:first + size] for first in range(0, len(values), size))
+        elif event == 'finished':
+            self._checkpoint_hash = reply.finished.checkpoint_hash
+
+    def results(self) -> list[types.Embedding]:
+        """One for each input. Errors: LssarError INTERNAL where one is missing; ABORTED."""
+        num_missing = sum(not vectors for vectors in self._vectors)
+        if num_missing:
+            raise types.LssarError('INTERNAL', f'the server left out {num_missing} inputs')
+        self._checkpoint.check(self._checkpoint_hash)
+        return [types.Embedding(tuple(vectors)) for vectors in self._vectors]
+
+
+class ScoreReplies:
+    """Collects the replies to one ScoreRequest."""
+
+    def __init__(self, request: pb.ScoreRequest) -> None:
+        self._sizes = [len(item.continuations) for item in request.items]
+        self._tokens: dict[tuple[int, int], list[types.Token]] = {}
+        self._scores: dict[tuple[int, int], types.ContinuationScore] = {}
+        self.checkpoint_hash = ''
+
+    def add(self, reply: pb.ScoreReply) -> None:
+        """Takes one reply."""
+        event = reply.WhichOneof('event')
+        if event == 'tokens':
+            key = reply.tokens.item, reply.tokens.continuation
+            self._tokens.setdefault(key, []).extend(map(to_token, reply.tokens.tokens))
+        elif event == 'score':
+            key = reply.score.item, reply.score.continuation
+            score = reply.score
+            self._scores[key] = types.ContinuationScore(
+                score.logprob, score.num_tokens, score.num_bytes, score.is_greedy,
+                tuple(self._tokens.pop(key, ())))
+        elif event == 'finished':
+            self.checkpoint_hash = reply.finished.checkpoint_hash
+
+    def results(self) -> list[list[types.ContinuationScore]]:
+        """[item][continuation]. Errors: LssarError INTERNAL where a score is missing."""
+        num_missing = sum(self._sizes) - len(self._scores)
+        if num_missing:
+            raise types.LssarError('INTERNAL', f'the server left out {num_missing} scores')
+        return [[self._scores[i, j] for j in range(size)] for i, size in enumerate(self._sizes)]
+
+
+class AttentionReplies:
+    """Collects the replies to one CaptureAttentionRequest in `attention`."""
+
+    def __init__(self) -> None:
+        self.attention = types.Attention()
+
+    def add(self, reply: pb.CaptureAttentionReply) -> None:
+        """Takes one reply."""
+        self.attention.tokens.extend(map(_one_token, reply.prompt.tokens))
+        self.attention.statistics.extend(map(_head_statistics, reply.statistics.heads))
+        self.attention.rows.extend(
+            types.RowAttention(row.layer, row.head, row.row, row.num_nonzero, row.entropy,
+                               row.dropped_mass, tuple(row.keys), tuple(row.weights))
+            for row in reply.weights.rows)
+
+    def restart(self) -> None:
+        """Forgets all replies."""
+        self.attention = types.Attention()

@@ -1,0 +1,85 @@
+"""Writes checkpoint directories: complete or not at all."""
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from lssar.checkpoints.errors import CheckpointError
+
+WEIGHTS = 'model.safetensors'
+CONFIG = 'config.json'
+BLOCK_BYTES = 1 << 20
+
+
+def check_target(path: str, overwrite: bool) -> None:
+    """Errors: CheckpointError where `path` exists and is not empty, unless `overwrite`; also then
+    where it has no config.json, because it is no checkpoint.
+    """
+    if os.path.lexists(path) and not os.path.isdir(path):
+        raise CheckpointError(f'{path}: is no directory')
+    if os.path.isdir(path) and os.listdir(path):
+        if not overwrite:
+            raise CheckpointError(f'{path}: exists; --overwrite replaces it')
+        if not os.path.exists(os.path.join(path, CONFIG)):
+            raise CheckpointError(f'{path}: has no {CONFIG}, so it is no checkpoint; not replaced')
+
+
+@contextlib.contextmanager
+def new_directory(path: str, overwrite: bool) -> Iterator[str]:
+    """A directory beside `path` that takes its place at the end, unless an error is raised.
+
+    Errors: those of check_target().
+    """
+    path = os.path.abspath(path)
+    check_target(path, overwrite)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    scratch = tempfile.mkdtemp(prefix=os.path.basename(path) + '.', dir=os.path.dirname(path))
+    try:
+        yield scratch
+        os.chmod(scratch, 0o755)
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+        os.rename(scratch, path)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def write_config(config: Mapping[str, object], directory: str) -> None:
+    """config.json."""
+    with open(os.path.join(directory, CONFIG), 'w', encoding='utf-8') as file:
+        json.dump({'model_type': 'lssar_gpt', **config}, file, indent=2)
+        file.write('\n')
+
+
+def sha256(path: str) -> str:
+    """The hash of a file, in hex. Errors: CheckpointError."""
+    digest = hashlib.sha256()
+    try:
+        with open(path, 'rb') as file:
+            while block := file.read(BLOCK_BYTES):
+                digest.update(block)
+    except OSError as error:
+        raise CheckpointError(f'{path}: {error.strerror}') from None
+    return digest.hexdigest()
+
+
+def checkpoint_hash(directory: str) -> str:
+    """What `lssar info` shows: of config.json and the weights, 16 hex digits."""
+    digest = hashlib.sha256()
+    for name in (CONFIG, WEIGHTS):
+        with open(os.path.join(directory, name), 'rb') as file:
+            while block := file.read(BLOCK_BYTES):
+                digest.update(block)
+    return digest.hexdigest()[:16]
+
+
+def versions() -> str:
+    """The versions of the programs that write a checkpoint."""
+    return f'python {platform.python_version()}, numpy {np.__version__}'

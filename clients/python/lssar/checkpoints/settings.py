@@ -1,0 +1,369 @@
+"""config.json of an imported checkpoint: every field with the place that says it.
+
+A value comes from the source's own records, from the command line, from the shapes of the tensors,
+or from the code of the program that wrote the source. Two that contradict each other are an error,
+except that the first three may correct the last. What nobody says is an error, never a guess.
+"""
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Mapping
+
+from lssar.checkpoints.arrays import Array
+from lssar.checkpoints.errors import CheckpointError, JsonObject, UsageError
+
+RECORDED, GIVEN, DERIVED, FIXED = 'source', 'command line', 'tensors', 'format'
+
+# Fields that differ between models and that no tensor shows, with what to give.
+REQUIRED = {
+    'n_head': '--set n_head=12 (heads of attention)',
+    'n_positions': '--set n_positions=1024 (the trained length in tokens)',
+    'attention': '--attention lssar --p 15 (or softmax, lssa, ...: models/README.md)',
+    'activation_function': '--set activation_function=gelu (erf; nn.GELU() of PyTorch), gelu_new '
+                           '(tanh; GPT-2), relu, relu2 or silu',
+    'normalization': '--set normalization=layer_norm or rms_norm',
+    'layer_norm_epsilon': '--set layer_norm_epsilon=1e-5',
+    'rope_theta': '--set rope_theta=10000 (the base of the rotary embedding)',
+    'rope_layout': '--set rope_layout=half (pairs i, i + d/2) or interleaved (2i, 2i + 1)',
+    'embedding_norm': '--set embedding_norm=true if the embedding is normalised before the first '
+                      'block, else false',
+    'final_logit_softcapping': '--set final_logit_softcapping=30 (30 tanh(logits / 30)), or null',
+}
+
+# config.json's fields, in the order in which they are written.
+FIELDS = (
+    'vocab_size', 'unpadded_vocab_size', 'n_positions', 'n_layer', 'n_head', 'num_key_value_heads',
+    'n_embd', 'head_dim', 'n_inner', 'attention', 'normalization', 'norm_weight', 'norm_bias',
+    'layer_norm_epsilon', 'norm_position', 'embedding_norm', 'mlp_kind', 'activation_function',
+    'attention_bias', 'attention_out_bias', 'mlp_bias', 'mlp_out_bias', 'parallel_residual',
+    'attention_residual_scale', 'mlp_residual_scale', 'qk_norm', 'rope_theta', 'rope_layout',
+    'partial_rotary_factor', 'rope_scaling', 'final_logit_softcapping', 'tie_word_embeddings',
+    'bos_token_id', 'eos_token_id',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Value:
+    """A field's value and who says it."""
+
+    value: object
+    origin: str
+
+
+class Settings:
+    """The fields of config.json while they are collected."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Value] = {}
+
+    def add(self, field: str, value: object, origin: str, where: str = '') -> None:
+        """Errors: CheckpointError for an unknown field or a contradiction."""
+        if field not in FIELDS:
+            raise UsageError(f'{field} is no field of config.json; they are {", ".join(FIELDS)}')
+        origin = f'{origin}: {where}' if where else origin
+        present = self._values.get(field)
+        if present is None or present.origin.startswith(FIXED):
+            self._values[field] = Value(value, origin)
+        elif not origin.startswith(FIXED) and not _is_same(present.value, value):
+            raise CheckpointError(
+                f'{field} is {json.dumps(present.value)} ({present.origin}), but '
+                f'{json.dumps(value)} ({origin}); they must be equal')
+
+    def add_all(self, values: Mapping[str, object], origin: str, where: str = '') -> None:
+        """Several fields of one origin."""
+        for field, value in values.items():
+            self.add(field, value, origin, where)
+
+    def get(self, field: str) -> object:
+        """The value, or None."""
+        present = self._values.get(field)
+        return present.value if present else None
+
+    def has(self, field: str) -> bool:
+        """True if somebody says it, null included."""
+        return field in self._values
+
+    def integer(self, field: str) -> int:
+        """A value that must be a positive integer. Errors: CheckpointError."""
+        value = self.get(field)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise CheckpointError(f'{field} is {json.dumps(value)}; must be a positive integer')
+        return value
+
+    def require(self, *fields: str) -> None:
+        """Errors: UsageError that lists all fields that nobody says, with what to give."""
+        missing = [field for field in fields if not self.has(field)]
+        if missing:
+            raise UsageError(
+                'the source does not say these, and models differ in them; give\n'
+                + '\n'.join(f'  {REQUIRED[field]}' for field in missing))
+
+    def config(self) -> JsonObject:
+        """config.json without the fields that are null."""
+        return {field: self._values[field].value for field in FIELDS
+                if self.get(field) is not None}
+
+    def origins(self) -> dict[str, str]:
+        """Who says each field."""
+        return {field: self._values[field].origin for field in FIELDS if field in self._values}
+
+
+def _is_same(a: object, b: object) -> bool:
+    if isinstance(a, bool) or isinstance(b, bool):
+        return a is b
+    same = ('gelu_new', 'gelu_pytorch_tanh')
+    return a == b or a in same and b in same if isinstance(a, str) else a == b
+
+
+KINDS_WITH_P = ('lssar', 'softmax_r', 'sigmoid_r')
+KINDS = (*KINDS_WITH_P, 'lssa', 'softmax', 'sigmoid', 'sigmoid_n', 'sigmoid_n_l1', 'phi',
+         'relu_wortsman')
+PHI_NAMES = ('relu', 'relu2', 'relu6', 'gelu', 'sigmoid', 'softplus', 'mish', 'exp')
+ACTIVATION_NAMES = ('gelu_new', 'gelu_pytorch_tanh', 'gelu', 'relu', 'relu2', 'silu')
+WORDS = {
+    'activation_function': ACTIVATION_NAMES, 'normalization': ('layer_norm', 'rms_norm'),
+    'norm_position': ('pre', 'sandwich'), 'mlp_kind': ('plain', 'gated'),
+    'rope_layout': ('half', 'interleaved'),
+}
+INTEGERS = {
+    'vocab_size': 1 << 20, 'unpadded_vocab_size': 1 << 20, 'n_positions': 1 << 20,
+    'n_layer': 1024, 'n_head': 1024, 'num_key_value_heads': 1024, 'n_embd': 1 << 16,
+    'head_dim': 512, 'n_inner': 1 << 18,
+}
+# (least, largest); the least is excluded where the flag says so.
+NUMBERS = {
+    'layer_norm_epsilon': (0.0, 1.0), 'rope_theta': (1.0, 1e12),
+    'partial_rotary_factor': (0.0, 1.0), 'attention_residual_scale': (0.0, 1000.0),
+    'mlp_residual_scale': (0.0, 1000.0), 'final_logit_softcapping': (0.0, 1e6),
+}
+FLAGS = ('norm_weight', 'norm_bias', 'embedding_norm', 'attention_bias', 'attention_out_bias',
+         'mlp_bias', 'mlp_out_bias', 'parallel_residual', 'tie_word_embeddings')
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def check_attention(spec: object, where: str = 'attention') -> None:
+    """Errors: UsageError for a kind, a p or a phi that the server would refuse."""
+    if not isinstance(spec, dict):
+        raise UsageError(f'{where} is {json.dumps(spec)}; must be an object such as '
+                         '{"kind": "lssar", "p": 15}')
+    kind, p, phi = spec.get('kind'), spec.get('p'), spec.get('phi')
+    unknown = [name for name in spec if name not in ('kind', 'p', 'phi')]
+    if unknown:
+        raise UsageError(f'{where} has {json.dumps(unknown[0])}; its fields are kind, p and phi')
+    if kind not in KINDS:
+        raise UsageError(f'{where}: kind is {json.dumps(kind)}; must be one of {", ".join(KINDS)}')
+    if kind in KINDS_WITH_P and p is None:
+        raise UsageError(f'{where}: {kind} needs p, such as --attention {kind} --p 15')
+    if kind not in KINDS_WITH_P and p is not None:
+        raise UsageError(f'{where}: {kind} has no p; leave it out, or give a kind that re-weights: '
+                         f'{", ".join(KINDS_WITH_P)}')
+    if p is not None and (not _is_number(p) or not 0 < p <= 1000):
+        raise UsageError(f'{where}: p is {json.dumps(p)}; must be in (0, 1000]')
+    if (kind == 'phi') != (phi is not None):
+        raise UsageError(f'{where}: kind phi needs phi, such as --attention phi --phi relu2'
+                         if kind == 'phi' else
+                         f'{where}: phi is given, and the kind is {kind}; it goes with kind phi')
+    if phi is not None and phi not in PHI_NAMES:
+        raise UsageError(f'{where}: phi is {json.dumps(phi)}; must be one of '
+                         f'{", ".join(PHI_NAMES)}')
+
+
+def check(config: Mapping[str, object]) -> None:
+    """Errors: UsageError for a value that the server would refuse, before anything is computed."""
+    attention = config.get('attention')
+    if isinstance(attention, list):
+        if len(attention) != config.get('n_layer'):
+            raise UsageError(f'attention has {len(attention)} objects; must have one for each of '
+                             f'{config.get("n_layer")} layers')
+        for i, spec in enumerate(attention):
+            check_attention(spec, f'attention[{i}]')
+    else:
+        check_attention(attention)
+    for field, value in config.items():
+        shown = json.dumps(value)
+        if field in WORDS and value not in WORDS[field]:
+            raise UsageError(f'{field} is {shown}; must be one of {", ".join(WORDS[field])}')
+        if field in INTEGERS and (type(value) is not int or not 1 <= value <= INTEGERS[field]):
+            raise UsageError(f'{field} is {shown}; must be an integer in [1, {INTEGERS[field]}]')
+        if field in FLAGS and not isinstance(value, bool):
+            raise UsageError(f'{field} is {shown}; must be true or false')
+        if field in NUMBERS:
+            low, high = NUMBERS[field]
+            is_inside = _is_number(value) and low <= float(str(value)) <= high
+            if not is_inside or (field != 'rope_theta' and value == low):
+                left = '[' if field == 'rope_theta' else '('
+                raise UsageError(f'{field} is {shown}; must be in {left}{low:g}, {high:g}]')
+    limit = config.get('unpadded_vocab_size', config.get('vocab_size'))
+    for field, end in (('bos_token_id', config.get('vocab_size')), ('eos_token_id', limit)):
+        token = config.get(field)
+        if token is not None and (type(token) is not int or type(end) is not int
+                                  or not 0 <= token < end):
+            raise UsageError(f'{field} is {json.dumps(token)}; must be in [0, {end})')
+
+
+def as_attention(value: object, others: Mapping[str, object]) -> object:
+    """An attention object. A source may say it in words: attention = "lssar", p = 15."""
+    if not isinstance(value, str):
+        return value
+    spec: JsonObject = {'kind': value}
+    for name in ('p', 'phi'):
+        if others.get(name) is not None:
+            spec[name] = others[name]
+    return spec
+
+
+def parse_assignments(assignments: list[str]) -> JsonObject:
+    """--set FIELD=VALUE. The value is JSON, or a bare word for a text."""
+    values: JsonObject = {}
+    for assignment in assignments:
+        field, equals, text = assignment.partition('=')
+        if not equals or not field:
+            raise UsageError(f'--set {assignment}: must be FIELD=VALUE')
+        if field in values:
+            raise UsageError(f'--set {field} is given twice')
+        try:
+            values[field] = json.loads(text)
+        except ValueError:
+            if not re.fullmatch(r'\w+', text):
+                raise UsageError(f'--set {assignment}: {text} is neither JSON nor a word') from None
+            values[field] = text
+    return values
+
+
+def given_attention(kind: str | None, p: float | int | None, phi: str | None) -> JsonObject:
+    """--attention, --p and --phi as fields. Empty if none is given."""
+    if kind is None:
+        if p is not None or phi is not None:
+            raise UsageError('--p and --phi need --attention')
+        return {}
+    spec: JsonObject = {'kind': kind}
+    if p is not None:
+        p = float(p)
+        spec['p'] = int(p) if p.is_integer() else p
+    if phi is not None:
+        spec['phi'] = phi
+    return {'attention': spec}
+
+
+def _presence(tensors: Mapping[str, Array], pattern: str, num_layers: int) -> bool:
+    """True if some layer has the tensor; missing ones in other layers are found later."""
+    return any(pattern.format(i) in tensors for i in range(num_layers))
+
+
+def derive(tensors: Mapping[str, Array], settings: Settings, num_layers: int) -> None:
+    """Adds what the tensors show. The order of additions is that of the error that helps most."""
+    embedding = tensors.get('wte.weight')
+    if embedding is None or embedding.ndim != 2:
+        raise CheckpointError('no embedding [vocab_size, n_embd] among the tensors')
+    if num_layers == 0:
+        raise CheckpointError('no layers among the tensors')
+    where = 'wte.weight'
+    settings.add('vocab_size', embedding.shape[0], DERIVED, where)
+    settings.add('n_embd', embedding.shape[1], DERIVED, where)
+    settings.add('n_layer', num_layers, DERIVED, 'names')
+    mlp = tensors.get('h.0.mlp.c_fc.weight')
+    if mlp is not None and mlp.ndim == 2:
+        settings.add('n_inner', mlp.shape[0], DERIVED, 'mlp.c_fc')
+    for field, pattern in (
+            ('norm_weight', 'h.{}.ln_1.weight'), ('norm_bias', 'h.{}.ln_1.bias'),
+            ('attention_out_bias', 'h.{}.attn.c_proj.bias'),
+            ('mlp_bias', 'h.{}.mlp.c_fc.bias'), ('mlp_out_bias', 'h.{}.mlp.c_proj.bias')):
+        settings.add(field, _presence(tensors, pattern, num_layers), DERIVED, pattern.format(0))
+    is_gated = _presence(tensors, 'h.{}.mlp.c_gate.weight', num_layers)
+    settings.add('mlp_kind', 'gated' if is_gated else 'plain', DERIVED, 'mlp.c_gate')
+    if _presence(tensors, 'h.{}.ln_1_post.weight', num_layers):
+        settings.add('norm_position', 'sandwich', DERIVED, 'ln_1_post')
+    if 'ln_emb.weight' in tensors:
+        settings.add('embedding_norm', True, DERIVED, 'ln_emb.weight')
+    settings.add('tie_word_embeddings', 'lm_head.weight' not in tensors, DERIVED, 'lm_head.weight')
+
+
+def derive_attention_bias(tensors: Mapping[str, Array], settings: Settings) -> None:
+    """Of q, k and v, when they are one tensor."""
+    has_bias = any(name.endswith('.attn.c_attn.bias') for name in tensors)
+    settings.add('attention_bias', has_bias, DERIVED, 'attn.c_attn.bias')
+
+
+def derive_heads(tensors: Mapping[str, Array], settings: Settings) -> tuple[int, int, int]:
+    """(heads, K/V heads, head_dim), from the sizes of c_proj and c_attn."""
+    heads = settings.integer('n_head')
+    out, qkv = tensors.get('h.0.attn.c_proj.weight'), tensors.get('h.0.attn.c_attn.weight')
+    if out is None or qkv is None or out.ndim != 2 or qkv.ndim != 2:
+        raise CheckpointError('no attn.c_proj and attn.c_attn of two axes in the first layer')
+    attention_size = out.shape[1]
+    if attention_size % heads:
+        raise CheckpointError(f'the output projection takes {attention_size} elements; must be a '
+                              f'multiple of n_head, {heads}')
+    head_dim = attention_size // heads
+    kv_size = qkv.shape[0] - attention_size
+    if kv_size < 2 * head_dim or kv_size % (2 * head_dim):
+        raise CheckpointError(f'q, k and v have {qkv.shape[0]} rows; with {heads} heads of '
+                              f'{head_dim} elements, k and v must share the other {kv_size}')
+    kv_heads = kv_size // (2 * head_dim)
+    settings.add('num_key_value_heads', kv_heads, DERIVED, 'attn.c_attn')
+    if heads * head_dim != settings.integer('n_embd') or settings.has('head_dim'):
+        settings.add('head_dim', head_dim, DERIVED, 'attn.c_proj')
+    return heads, kv_heads, head_dim
+
+
+def expected_shapes(config: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor of the model that config.json describes."""
+    def size(name: str, default: int = 0) -> int:
+        value = config.get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+    def flag(name: str, default: bool) -> bool:
+        value = config.get(name)
+        return value if isinstance(value, bool) else default
+
+    hidden, heads = size('n_embd'), size('n_head')
+    inner = size('n_inner', 4 * hidden)
+    dim = size('head_dim', hidden // heads)
+    qkv = (heads + 2 * size('num_key_value_heads', heads)) * dim
+    shapes: dict[str, tuple[int, ...]] = {'wte.weight': (size('vocab_size'), hidden)}
+    has_weight = flag('norm_weight', True)
+    has_bias = flag('norm_bias', config.get('normalization') != 'rms_norm' and has_weight)
+    qk_norm = config.get('qk_norm')
+
+    def norm(name: str) -> None:
+        if has_weight:
+            shapes[name + '.weight'] = (hidden,)
+        if has_bias:
+            shapes[name + '.bias'] = (hidden,)
+
+    def linear(name: str, num_out: int, num_in: int, bias: bool) -> None:
+        shapes[name + '.weight'] = (num_out, num_in)
+        if bias:
+            shapes[name + '.bias'] = (num_out,)
+
+    if flag('embedding_norm', False):
+        norm('ln_emb')
+    attention_bias, mlp_bias = flag('attention_bias', True), flag('mlp_bias', True)
+    for i in range(size('n_layer')):
+        prefix = f'h.{i}.'
+        norm(prefix + 'ln_1')
+        linear(prefix + 'attn.c_attn', qkv, hidden, attention_bias)
+        if isinstance(qk_norm, dict):
+            for kind in ('weight', 'bias'):
+                if qk_norm.get(kind):
+                    shapes[f'{prefix}attn.q_norm.{kind}'] = (dim,)
+                    shapes[f'{prefix}attn.k_norm.{kind}'] = (dim,)
+        linear(prefix + 'attn.c_proj', hidden, heads * dim,
+               flag('attention_out_bias', attention_bias))
+        norm(prefix + 'ln_2')
+        if config.get('mlp_kind') == 'gated':
+            linear(prefix + 'mlp.c_gate', inner, hidden, mlp_bias)
+        linear(prefix + 'mlp.c_fc', inner, hidden, mlp_bias)
+        linear(prefix + 'mlp.c_proj', hidden, inner, flag('mlp_out_bias', mlp_bias))
+        if config.get('norm_position') == 'sandwich':
+            norm(prefix + 'ln_1_post')
+            norm(prefix + 'ln_2_post')
+    norm('ln_f')
+    if not flag('tie_word_embeddings', True):
+        shapes['lm_head.weight'] = (size('vocab_size'), hidden)
+    return shapes

@@ -1,0 +1,564 @@
+"""Finds out what a source is and reads it: tensors, and the fields of config.json that it says."""
+
+import dataclasses
+import json
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+
+import numpy as np
+
+from lssar.checkpoints import (gguf_source, gguf_tokenizer, llmc_file, names, settings,
+                                      tensor_file)
+from lssar.checkpoints.arrays import FLOATS, Array, type_name, widen
+from lssar.checkpoints.errors import (CheckpointError, JsonObject, UsageError,
+                                             is_there, open_regular, quote, read_json_object)
+from lssar.checkpoints.gguf_file import MAGIC as GGUF_MAGIC
+from lssar.checkpoints.gguf_file import GgufFile
+from lssar.checkpoints.settings import FIELDS
+from lssar.checkpoints.tensor_file import TensorFile
+
+# torch's default epsilon of rms_norm on float32, which modded-nanogpt uses.
+RMS_EPSILON = 1.1920928955078125e-07
+
+GPT2_BLOCK: JsonObject = {
+    'normalization': 'layer_norm', 'layer_norm_epsilon': 1e-5, 'embedding_norm': False,
+    'final_logit_softcapping': None,
+}
+MODDED_BLOCK: JsonObject = {
+    'normalization': 'rms_norm', 'layer_norm_epsilon': RMS_EPSILON, 'activation_function': 'relu2',
+    'qk_norm': {'kind': 'rms_norm', 'position': 'before_rotary', 'weight': False,
+                'epsilon': RMS_EPSILON},
+    'rope_theta': 10000.0, 'rope_layout': 'half',
+}
+
+# Keys of nanoGPT's model_args under our names; None: no part of the function.
+MODEL_ARGS = {'n_layer': 'n_layer', 'n_head': 'n_head', 'n_embd': 'n_embd', 'dropout': None,
+              'block_size': 'n_positions', 'vocab_size': 'vocab_size', 'bias': 'bias',
+              'n_kv_head': 'num_key_value_heads'}
+# The fields that nanoGPT's `bias` sets.
+BIASES = ('norm_bias', 'attention_bias', 'attention_out_bias', 'mlp_bias', 'mlp_out_bias')
+# Fields of models/training's model.Config, and ours.
+TRAINING_CONFIG = {'vocab_size': 'vocab_size', 'n_layer': 'n_layer', 'n_head': 'n_head',
+                   'n_embd': 'n_embd', 'n_ctx': 'n_positions', 'rope_theta': 'rope_theta',
+                   'layer_norm_eps': 'layer_norm_epsilon'}
+
+
+@dataclasses.dataclass
+class Source:
+    """What a source holds, before its tensors get our names."""
+
+    path: str
+    format: str
+    files: list[str]
+    tensors: dict[str, Array]
+    rules: names.Rules
+    recorded: JsonObject = dataclasses.field(default_factory=dict)
+    fixed: JsonObject = dataclasses.field(default_factory=dict)  # by the program that wrote it
+    required: tuple[str, ...] = ()  # what it leaves open
+    not_read: list[str] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    is_transposed: bool = False  # Conv1D: matrices but the embedding are [in, out]
+    is_rotated_back: bool = False  # modded-nanogpt: rotary by the negative angle
+    has_wpe: bool = False  # a program with learned positions
+    is_permuted: bool = False  # llama.cpp's order of q and k
+    matrix_type: str | None = None  # of --dtype, where the source's cannot be stored
+    tokenizer: dict[str, bytes] | None = None  # files by our names; None: beside the source
+    ends: list[int] = dataclasses.field(default_factory=list)  # ids that end a text, if several
+
+    @property
+    def folder(self) -> str:
+        """Where the tokenizer is looked for."""
+        return self.path if os.path.isdir(self.path) else os.path.dirname(self.path) or '.'
+
+
+def unknown_fields(path: str, fields: Mapping[str, object]) -> UsageError:
+    """The error that names all fields that are not known, and the command that goes on."""
+    listed = '\n'.join(f'  {quote(name)}: {_shown(value)}' for name, value in fields.items())
+    flags = ' '.join(f'--ignore {shlex.quote(name)}' for name in fields)
+    return UsageError(f'{path}: these fields are not known, and may change what the model '
+                      f'computes:\n{listed}\nIf they do not, go on with\n'
+                      f'  {shlex.join(["lssar", *sys.argv[1:]])} {flags}')
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, default=repr)
+    return text if len(text) <= 100 else text[:100] + '...'
+
+
+ALWAYS = ('n_head', 'n_positions', 'attention', 'rope_theta', 'rope_layout')
+
+
+def _looks_modded(tensors: Mapping[str, Array]) -> bool:
+    return any(name.endswith(('.attn.c_q.weight', '.attn.qkv_w')) for name in tensors)
+
+
+def _rules_of(tensors: Mapping[str, Array]) -> names.Rules:
+    """The rules that know most names."""
+    candidates = (names.GPT2, names.MODDED, names.LLAMA, names.NEOX, names.GGUF, names.TRAINING)
+    return max(candidates, key=lambda rules: len(names.apply(rules, tensors).tensors))
+
+
+def _from_model_args(arguments: Mapping[object, object], ignored: set[str],
+                     path: str) -> JsonObject:
+    """config.json fields that nanoGPT's model_args say.
+
+    Errors: CheckpointError for a key that is not known and not ignored.
+    """
+    recorded: JsonObject = {}
+    unknown: JsonObject = {}
+    for key, value in arguments.items():
+        name = str(key)
+        field = MODEL_ARGS.get(name, name)
+        if name in ignored or field is None or value is None and name == 'vocab_size':
+            continue
+        if name in ('p', 'phi') and isinstance(arguments.get('attention'), str):
+            continue  # of attention
+        if field == 'bias':
+            recorded.update({each: bool(value) for each in BIASES})
+        elif field == 'attention':
+            recorded[field] = settings.as_attention(
+                value, {str(k): v for k, v in arguments.items()})
+        elif field in FIELDS:
+            recorded[field] = value
+        else:
+            unknown[name] = value
+    if unknown:
+        raise unknown_fields(f'{path}: model_args', unknown)
+    return recorded
+
+
+def _read_nanogpt(path: str, content: JsonObject, ignored: set[str]) -> Source:
+    from lssar.checkpoints import torch_file
+
+    arguments = content['model_args']
+    if not isinstance(arguments, dict) or not torch_file.is_state_dict(content['model']):
+        raise CheckpointError(f'{path}: model_args must be a dict and model a dict of tensors')
+    tensors = names.unwrap(_state_dict(content, 'model'))
+    recorded = _from_model_args(arguments, ignored, path)
+    if _looks_modded(tensors):
+        return dataclasses.replace(_read_modded(path, content, 'model'), recorded=recorded)
+    return Source(path, 'nanoGPT', [path], tensors, names.GPT2, recorded, GPT2_BLOCK,
+                  (*ALWAYS, 'activation_function'), _others(content, 'model', 'model_args'),
+                  has_wpe=True)
+
+
+def _state_dict(content: JsonObject, key: str) -> dict[str, Array]:
+    """content[key], which is a state dict of PyTorch, as arrays."""
+    from lssar.checkpoints import torch_file
+
+    value = content[key]
+    assert isinstance(value, dict)
+    return {str(name): torch_file.to_array(tensor) for name, tensor in value.items()}
+
+
+def _others(content: JsonObject, *read: str) -> list[str]:
+    return [key for key in content if key not in read]
+
+
+def _read_modded(path: str, content: JsonObject, key: str) -> Source:
+    return Source(path, 'modded-nanogpt', [path], names.unwrap(_state_dict(content, key)),
+                  names.MODDED, {}, MODDED_BLOCK,
+                  (*ALWAYS, 'embedding_norm', 'final_logit_softcapping'), _others(content, key),
+                  ["rotary angles are negative in modded-nanogpt: the halves of each head's q and "
+                   'k are swapped, which computes the same'], is_rotated_back=True)
+
+
+def _read_training(path: str, content: JsonObject) -> Source:
+    from lssar.checkpoints import torch_file
+
+    config = content['config']
+    if not isinstance(config, dict) or not torch_file.is_state_dict(content['net']):
+        raise CheckpointError(f'{path}: config must be a dict and net a dict of tensors')
+    known = {*TRAINING_CONFIG, 'attention', 'p'}
+    unknown = [key for key in config if key not in known]
+    missing = [key for key in known if key not in config]
+    if unknown or missing:
+        raise CheckpointError(f'{path}: config has unknown {unknown} and lacks {missing}')
+    recorded: JsonObject = {field: config[key] for key, field in TRAINING_CONFIG.items()}
+    attention: JsonObject = {'kind': config['attention']}
+    if config['attention'] == 'lssar':
+        attention['p'] = int(config['p']) if config['p'] == int(config['p']) else config['p']
+    recorded['attention'] = attention
+    fixed = {**GPT2_BLOCK, 'activation_function': 'gelu_new', 'rope_layout': 'half'}
+    return Source(path, 'models/training', [path], names.unwrap(_state_dict(content, 'net')),
+                  names.TRAINING, recorded, fixed, ALWAYS, _others(content, 'net', 'config'))
+
+
+def _plain(path: str, tensors: Mapping[str, Array], not_read: list[str]) -> Source:
+    unwrapped = names.unwrap(tensors)
+    return Source(path, 'state dict', [path], unwrapped, _rules_of(unwrapped), {}, {},
+                  (*ALWAYS, 'activation_function', 'normalization', 'layer_norm_epsilon',
+                   'embedding_norm', 'final_logit_softcapping'), not_read, has_wpe=True)
+
+
+def _read_torch(path: str, ignored: set[str]) -> Source:
+    from lssar.checkpoints import torch_file
+
+    content = torch_file.load(path)
+    if 'model' in content and 'model_args' in content:
+        return _read_nanogpt(path, content, ignored)
+    if 'net' in content and 'config' in content:
+        return _read_training(path, content)
+    for key in ('model', 'state_dict', 'model_state_dict'):
+        if key in content and torch_file.is_state_dict(content[key]):
+            tensors = _state_dict(content, key)
+            if _looks_modded(names.unwrap(tensors)):
+                return _read_modded(path, content, key)
+            return _plain(path, tensors, _others(content, key))
+    if torch_file.is_state_dict(content):
+        if _looks_modded(names.unwrap(_state_dict({'': content}, ''))):
+            return _read_modded(path, {'': content}, '')
+        return _plain(path, _state_dict({'': content}, ''), [])
+    raise CheckpointError(
+        f'{path}: holds {", ".join(list(content)[:20])}; must hold model and model_args (nanoGPT), '
+        'model (modded-nanogpt), net and config (models/training), or tensors only')
+
+
+def _read_llmc(path: str) -> Source:
+    recorded, tensors, num_padding = llmc_file.load(path)
+    notes = [f'{num_padding} rows of padding of wte are left out: llm.c does not use them'
+             ] if num_padding else []
+    fixed = {**GPT2_BLOCK, 'activation_function': 'gelu_new'}
+    return Source(path, 'llm.c', [path], tensors, names.GPT2, recorded, fixed, ALWAYS, notes=notes,
+                  has_wpe=True)
+
+
+def _read_gguf(path: str, ignored: set[str]) -> Source:
+    file = GgufFile(path)
+    name, architecture = gguf_source.architecture(file)
+    recorded, unknown = gguf_source.recorded(file, ignored)
+    if unknown:
+        raise unknown_fields(path, {key: file.fields[key] for key in unknown})
+    if 'position_embd.weight' in file.entries:
+        raise CheckpointError(f'{path}: has position_embd.weight, learned absolute positions; this '
+                              'server computes rotary ones only')
+    if 'rope_freqs.weight' in file.entries and not (file.tensor('rope_freqs.weight') == 1).all():
+        raise CheckpointError(f'{path}: has rope_freqs.weight, the rope scaling of Llama 3.1; only '
+                              'dynamic NTK is computed')
+    notes = [architecture.note] if architecture.note else []
+    quantized = file.quantized_types
+    if quantized:
+        notes.append(f'{", ".join(quantized)} blocks are dequantized; matrices are stored as '
+                     'fp16 unless --dtype says another type')
+    try:
+        tokenizer = gguf_tokenizer.files(file.fields)
+    except CheckpointError as error:
+        raise CheckpointError(f'{path}: {error}') from None
+    return Source(path, f'GGUF {name}', [path], file.tensors(), names.GGUF, recorded,
+                  architecture.fixed, (*ALWAYS, 'activation_function', 'layer_norm_epsilon'),
+                  notes=notes, is_permuted=architecture.is_permuted,
+                  matrix_type='fp16' if quantized else None, tokenizer=tokenizer)
+
+
+# ---- Hugging Face directories.
+
+ACTIVATIONS = {'gelu': 'gelu', 'gelu_new': 'gelu_new', 'gelu_fast': 'gelu_new', 'relu': 'relu',
+               'gelu_pytorch_tanh': 'gelu_pytorch_tanh', 'relu2': 'relu2', 'silu': 'silu',
+               'swish': 'silu'}
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A model_type of transformers: its fields under our names, and its defaults."""
+
+    rules: names.Rules
+    fields: Mapping[str, str]
+    defaults: Mapping[str, object]  # of transformers' configuration class, by its names
+    fixed: Mapping[str, object]  # what its code computes, by our names
+    must_be: Mapping[str, tuple[object, ...]] = dataclasses.field(default_factory=dict)  # its names
+    is_transposed: bool = False
+    has_wpe: bool = False
+
+
+_LLAMA_FIELDS = {
+    'vocab_size': 'vocab_size', 'max_position_embeddings': 'n_positions', 'hidden_size': 'n_embd',
+    'num_hidden_layers': 'n_layer', 'num_attention_heads': 'n_head',
+    'num_key_value_heads': 'num_key_value_heads', 'head_dim': 'head_dim',
+    'intermediate_size': 'n_inner', 'rms_norm_eps': 'layer_norm_epsilon',
+    'hidden_act': 'activation_function', 'rope_theta': 'rope_theta',
+    'tie_word_embeddings': 'tie_word_embeddings', 'attention_bias': 'attention_bias',
+    'mlp_bias': 'mlp_bias'}
+_LLAMA_DEFAULTS = {'hidden_act': 'silu', 'rms_norm_eps': 1e-6, 'tie_word_embeddings': False,
+                   'rope_theta': 10000.0}
+# Softmax is what the code of every family computes; --attention says another one.
+_SOFTMAX: JsonObject = {'attention': {'kind': 'softmax'}, 'embedding_norm': False,
+                        'final_logit_softcapping': None, 'rope_layout': 'half'}
+_LLAMA_FIXED: JsonObject = {**_SOFTMAX, 'normalization': 'rms_norm'}
+_LLAMA_MUST_BE = {'pretraining_tp': (1,), 'rope_interleaved': (False,),
+                  'use_sliding_window': (False,), 'use_mrope': (False,)}
+
+FAMILIES = {
+    'gpt2': Family(
+        names.GPT2,
+        {name: name for name in ('vocab_size', 'n_positions', 'n_embd', 'n_layer', 'n_head',
+                                 'n_inner', 'layer_norm_epsilon', 'tie_word_embeddings',
+                                 'activation_function')},
+        {'activation_function': 'gelu_new', 'layer_norm_epsilon': 1e-5,
+         'tie_word_embeddings': True},
+        {**GPT2_BLOCK, 'attention': {'kind': 'softmax'}},
+        {'scale_attn_weights': (True,), 'scale_attn_by_inverse_layer_idx': (False,)},
+        is_transposed=True, has_wpe=True),
+    'llama': Family(names.LLAMA, _LLAMA_FIELDS,
+                    {**_LLAMA_DEFAULTS, 'attention_bias': False, 'mlp_bias': False}, _LLAMA_FIXED,
+                    _LLAMA_MUST_BE),
+    'mistral': Family(names.LLAMA, _LLAMA_FIELDS, _LLAMA_DEFAULTS, _LLAMA_FIXED, _LLAMA_MUST_BE),
+    # Biases of q, k and v, not of the output projection: the tensors show them.
+    'qwen2': Family(names.LLAMA, _LLAMA_FIELDS, _LLAMA_DEFAULTS, _LLAMA_FIXED, _LLAMA_MUST_BE),
+    'qwen3': Family(
+        names.LLAMA, _LLAMA_FIELDS, {**_LLAMA_DEFAULTS, 'head_dim': 128},
+        {**_LLAMA_FIXED,
+         'qk_norm': {'kind': 'rms_norm', 'position': 'before_rotary', 'weight': True}},
+        _LLAMA_MUST_BE),
+    'gpt_neox': Family(
+        names.NEOX,
+        {'vocab_size': 'vocab_size', 'max_position_embeddings': 'n_positions',
+         'hidden_size': 'n_embd', 'num_hidden_layers': 'n_layer', 'num_attention_heads': 'n_head',
+         'intermediate_size': 'n_inner', 'layer_norm_eps': 'layer_norm_epsilon',
+         'hidden_act': 'activation_function', 'rotary_emb_base': 'rope_theta',
+         'rotary_pct': 'partial_rotary_factor', 'use_parallel_residual': 'parallel_residual',
+         'tie_word_embeddings': 'tie_word_embeddings', 'attention_bias': 'attention_bias'},
+        {'hidden_act': 'gelu', 'layer_norm_eps': 1e-5, 'rotary_emb_base': 10000,
+         'rotary_pct': 0.25, 'use_parallel_residual': True, 'tie_word_embeddings': False,
+         'attention_bias': True},
+        {**_SOFTMAX, 'normalization': 'layer_norm'}),
+}
+# Fields of transformers that change nothing that a server computes: from the config.json files of
+# GPT-2, Pythia, Llama, TinyLlama, SmolLM2, Mistral, Qwen2, Qwen2.5 and Qwen3, and from
+# transformers' PretrainedConfig of versions 4 and 5.
+HARMLESS = frozenset((
+    '_attn_implementation', '_attn_implementation_autoset', '_attn_implementation_internal',
+    '_commit_hash', '_flash_attn_2_enabled', '_name_or_path', 'architectures', 'attention_dropout',
+    'attn_implementation', 'attn_pdrop', 'auto_map', 'bad_words_ids', 'begin_suppress_tokens',
+    'chunk_size_feed_forward', 'classifier_dropout', 'cls_token_id', 'cross_attention_hidden_size',
+    'custom_pipelines', 'decoder_start_token_id', 'diversity_penalty', 'do_sample', 'dropout',
+    'dtype', 'early_stopping', 'embd_pdrop', 'encoder_no_repeat_ngram_size',
+    'exponential_decay_length_penalty', 'finetuning_task', 'forced_bos_token_id',
+    'forced_eos_token_id', 'gradient_checkpointing', 'hidden_dropout', 'id2label',
+    'initializer_range', 'is_decoder', 'is_encoder_decoder', 'is_llama_config',
+    'keys_to_ignore_at_inference', 'label2id', 'length_penalty', 'linear_layout', 'mask_token_id',
+    'max_length', 'max_window_layers', 'min_length', 'model_type', 'n_ctx', 'no_repeat_ngram_size',
+    'num_beam_groups', 'num_beams', 'num_return_sequences', 'output_attentions',
+    'output_hidden_states', 'output_scores', 'pad_token_id', 'prefix', 'problem_type',
+    'pruned_heads', 'remove_invalid_values', 'reorder_and_upcast_attn', 'repetition_penalty',
+    'resid_pdrop', 'return_dict', 'return_dict_in_generate', 'sep_token_id', 'summary_activation',
+    'summary_first_dropout', 'summary_proj_to_labels', 'summary_type', 'summary_use_proj',
+    'suppress_tokens', 'task_specific_params', 'temperature', 'tf_legacy_loss',
+    'tie_encoder_decoder', 'tokenizer_class', 'top_k', 'top_p', 'torch_dtype', 'torchscript',
+    'transformers.js_config', 'transformers_version', 'typical_p', 'unk_token_id',
+    'unsloth_fixed', 'unsloth_version', 'use_bfloat16', 'use_cache'))
+# Of every family, by its names.
+MUST_BE: Mapping[str, tuple[object, ...]] = {'add_cross_attention': (False,)}
+
+
+def _rope_scaling(value: object, path: str) -> object:
+    """Our rope_scaling, or None. Errors: CheckpointError for another kind than dynamic NTK."""
+    if not isinstance(value, dict):
+        return None
+    kind = value.get('rope_type', value.get('type'))
+    if kind == 'default':
+        return None
+    if kind != 'dynamic' or 'factor' not in value:
+        raise CheckpointError(f'{path}: rope_scaling is {value}; only dynamic NTK is computed')
+    return {'type': 'dynamic', 'factor': value['factor']}
+
+
+def _without_rope_parameters(config: JsonObject, family: Family, path: str) -> JsonObject:
+    """The fields of transformers 5's rope_parameters under the names of transformers 4."""
+    config = dict(config)
+    rope = config.pop('rope_parameters', None)
+    if not isinstance(rope, dict):
+        return config
+    rope = dict(rope)
+    theirs = {ours: name for name, ours in family.fields.items()}
+    for ours in ('rope_theta', 'partial_rotary_factor'):
+        if ours in rope:
+            value = rope.pop(ours)
+            name = theirs.get(ours, ours)
+            if config.setdefault(name, value) != value:
+                raise CheckpointError(f'{path}: {name} is {config[name]!r}, but {value!r} in '
+                                      'rope_parameters; they must be equal')
+    if rope.get('rope_type', 'default') != 'default':
+        config.setdefault('rope_scaling', rope)
+    return config
+
+
+def _ends(config: JsonObject, path: str) -> list[int]:
+    """The ids of a list that end a text. Errors: CheckpointError."""
+    value = config.get('eos_token_id')
+    if not isinstance(value, list):
+        return []
+    if not all(isinstance(each, int) and not isinstance(each, bool) for each in value):
+        raise CheckpointError(f'{path}: eos_token_id is {_shown(value)}; must be a list of ids')
+    return value
+
+
+def _eos(value: object, path: str) -> int | None:
+    """The id that ends a text. Errors: CheckpointError."""
+    if isinstance(value, list):
+        value = value[0] if value else None
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise CheckpointError(f'{path}: eos_token_id is {value!r}; must be an id or a list of ids')
+    return value
+
+
+def _from_hugging_face(config: JsonObject, family: Family, ignored: set[str],
+                       path: str) -> JsonObject:
+    """config.json fields that a Hugging Face config says.
+
+    Errors: CheckpointError for a value that is not computed; UsageError that names all fields that
+    are not known.
+    """
+    config = _without_rope_parameters(config, family, path)
+    recorded: JsonObject = {}
+    unknown: JsonObject = {}
+    for name, value in {**family.defaults, **config}.items():
+        must_be = family.must_be.get(name, MUST_BE.get(name))
+        if value is None or name in HARMLESS or name in ignored:
+            continue
+        if must_be is not None:
+            if value not in must_be:
+                raise CheckpointError(f'{path}: {name} is {value!r}; only {must_be[0]!r} is '
+                                      'computed')
+        elif name == 'rope_scaling':
+            recorded[name] = _rope_scaling(value, path)
+        elif name == 'layer_types':
+            _check_layer_types(value, path)
+        elif name == 'sliding_window':
+            _check_sliding_window(config, path)
+        elif name == 'eos_token_id':
+            recorded[name] = _eos(value, path)
+        elif family.fields.get(name) == 'activation_function':
+            if str(value) not in ACTIVATIONS:
+                raise CheckpointError(f'{path}: {name} is {value!r}; must be one of '
+                                      f'{", ".join(ACTIVATIONS)}')
+            recorded['activation_function'] = ACTIVATIONS[str(value)]
+        elif name in family.fields or name in FIELDS:
+            recorded[family.fields.get(name, name)] = value
+        else:
+            unknown[name] = value
+    if unknown:
+        raise unknown_fields(path, unknown)
+    return recorded
+
+
+def _check_layer_types(value: object, path: str) -> None:
+    if not isinstance(value, list) or any(each != 'full_attention' for each in value):
+        raise CheckpointError(f'{path}: layer_types is {_shown(value)}; only "full_attention" is '
+                              'computed')
+
+
+def _check_sliding_window(config: JsonObject, path: str) -> None:
+    """Errors: CheckpointError for a window that is used."""
+    if config.get('use_sliding_window') is not False:
+        raise CheckpointError(f'{path}: sliding_window is {config["sliding_window"]!r}; only null '
+                              'is computed, or use_sliding_window: false')
+
+
+def _shards(folder: str, index: str) -> list[str]:
+    """The files that an index names. Errors: CheckpointError for a name with a folder."""
+    weights = read_json_object(index).get('weight_map')
+    if not isinstance(weights, dict) or not weights:
+        raise CheckpointError(f'{index}: weight_map must be an object that is not empty')
+    files = sorted({str(file) for file in weights.values()})
+    for file in files:
+        if os.path.basename(file) != file or file in ('', '.', '..'):
+            raise CheckpointError(f'{index}: weight_map names "{file}"; must be a file beside it')
+    return [os.path.join(folder, file) for file in files]
+
+
+def _weight_files(folder: str) -> list[str]:
+    for name in ('model.safetensors', 'pytorch_model.bin'):
+        single, index = os.path.join(folder, name), os.path.join(folder, name + '.index.json')
+        if is_there(single):
+            return [single]
+        if is_there(index):
+            return _shards(folder, index)
+    raise CheckpointError(f'{folder}: has neither model.safetensors nor pytorch_model.bin, nor an '
+                          'index of their shards')
+
+
+def _load_tensors(files: list[str]) -> dict[str, Array]:
+    tensors: dict[str, Array] = {}
+    for file in files:
+        if file.endswith('.safetensors'):
+            loaded = TensorFile(file).tensors()
+        else:
+            from lssar.checkpoints import torch_file
+
+            content = torch_file.load(file)
+            if not torch_file.is_state_dict(content):
+                raise CheckpointError(f'{file}: must hold tensors only')
+            loaded = _state_dict({'': content}, '')
+        twice = sorted(set(tensors) & set(loaded))
+        if twice:
+            raise CheckpointError(f'{file}: tensor "{twice[0]}" is in another shard too')
+        tensors.update(loaded)
+    return tensors
+
+
+def _read_directory(path: str, ignored: set[str]) -> Source:
+    config_path = os.path.join(path, 'config.json')
+    config = read_json_object(config_path)
+    files = _weight_files(path)
+    model_type = config.get('model_type')
+    tensors = names.unwrap(_load_tensors(files))
+    if model_type in ('lssar_gpt', None) and isinstance(config.get('attention'), (dict, list)):
+        recorded = {name: value for name, value in config.items()
+                    if name in FIELDS and value is not None}
+        unknown = {name: value for name, value in config.items()
+                   if name not in FIELDS and name not in HARMLESS
+                   and name != 'ignored_fields' and name not in ignored}
+        if unknown:
+            raise unknown_fields(config_path, unknown)
+        fixed: JsonObject = {'normalization': 'layer_norm', 'layer_norm_epsilon': 1e-5,
+                             'embedding_norm': False, 'rope_layout': 'half',
+                             'final_logit_softcapping': None}
+        return Source(path, 'lssar', [config_path, *files], tensors, _rules_of(tensors), recorded,
+                      fixed, (*ALWAYS, 'activation_function'),
+                      is_transposed=config.get('linear_layout') == 'conv1d')
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        raise CheckpointError(f'{config_path}: model_type is {model_type!r}; must be one of '
+                              f'{", ".join(FAMILIES)}, or lssar_gpt')
+    family = FAMILIES[model_type]
+    return Source(path, f'Hugging Face {model_type}', [config_path, *files], tensors, family.rules,
+                  _from_hugging_face(config, family, ignored, config_path), dict(family.fixed),
+                  (*ALWAYS, 'activation_function', 'layer_norm_epsilon'),
+                  is_transposed=family.is_transposed, has_wpe=family.has_wpe,
+                  ends=_ends(config, config_path))
+
+
+def read(path: str, ignored: set[str]) -> Source:
+    """Reads a source of any format.
+
+    Errors: CheckpointError that names what is wrong and what is read.
+    """
+    if os.path.isdir(path):
+        return _read_directory(path, ignored)
+    with open_regular(path) as file:
+        start = file.read(8)
+    if start[:4] == GGUF_MAGIC or path.endswith('.gguf'):
+        return _read_gguf(path, ignored)
+    if start[:2] == b'PK' or path.endswith(('.pt', '.pth', '.ckpt')):
+        return _read_torch(path, ignored)
+    if llmc_file.is_llmc(start) or path.endswith('.bin') and start[:1] not in b'\x80':
+        return _read_llmc(path)
+    if path.endswith('.safetensors'):
+        return _plain(path, TensorFile(path).tensors(), [])
+    raise CheckpointError(
+        f'{path}: no known format; must be a GGUF file, a .pt of PyTorch, a model_*.bin '
+        'of llm.c, a .safetensors file, or a directory with config.json')
+
+
+def check_finite(name: str, tensor: Array) -> None:
+    """Errors: CheckpointError that names the first NaN or infinity and its place."""
+    if type_name(tensor) not in FLOATS:
+        raise CheckpointError(f'tensor "{name}" has type {type_name(tensor)}; must be float')
+    values = widen(tensor, np.float32) if tensor.itemsize <= 4 else tensor
+    finite = np.isfinite(values)
+    if bool(finite.all()):
+        return
+    place = [int(i) for i in np.unravel_index(int((~finite).argmax()), tensor.shape)]
+    raise CheckpointError(f'tensor "{name}" holds {float(values[tuple(place)])} at {place}; '
+                          'must be finite')

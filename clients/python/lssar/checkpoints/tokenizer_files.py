@@ -1,0 +1,288 @@
+"""Finds the files of a tokenizer and reads them under the names that the server knows."""
+
+import base64
+import binascii
+import dataclasses
+import os
+from collections.abc import Iterator
+
+from lssar.checkpoints.errors import (MAX_JSON_BYTES, CheckpointError, JsonObject,
+                                             is_there, open_regular, parse_json_object,
+                                             quote, read_json_object)
+
+# File sets, best first: the source's names and ours.
+SETS = (
+    {'tokenizer.model': 'tokenizer.model'},
+    {'tokenizer.json': 'tokenizer.json'},
+    {'vocab.json': 'vocab.json', 'merges.txt': 'merges.txt'},
+    {'encoder.json': 'vocab.json', 'vocab.bpe': 'merges.txt'},
+)
+# Encodings whose word pattern the server knows; the file does not have it.
+TIKTOKEN = ('gpt2', 'r50k_base', 'p50k_base', 'cl100k_base', 'o200k_base')
+CONFIG, TEMPLATE, GENERATION = ('tokenizer_config.json', 'chat_template.jinja',
+                                'generation_config.json')
+BESIDE = (CONFIG, TEMPLATE, GENERATION)
+
+
+def _is_tiktoken(path: str) -> bool:
+    """True if the first line is a token in base64 and its rank."""
+    with open(path, 'rb') as file:
+        words = file.readline(4096).split()
+    try:
+        return len(words) == 2 and words[1].isdigit() and bool(
+            base64.b64decode(words[0], validate=True))
+    except binascii.Error:
+        return False
+
+
+def _tiktoken_name(path: str) -> str:
+    """The name under which the server reads a tiktoken file. Errors: CheckpointError."""
+    stem = os.path.basename(path).removesuffix('.tiktoken')
+    if stem not in TIKTOKEN:
+        raise CheckpointError(
+            f'{path}: is a tiktoken file, which does not say its word pattern; name it after its '
+            f'encoding, one of {", ".join(name + ".tiktoken" for name in TIKTOKEN)}')
+    return stem + '.tiktoken'
+
+
+def _in_folder(folder: str) -> dict[str, str]:
+    """{path: our name} of the best set in a folder; empty: none."""
+    for files in SETS:
+        paths = {os.path.join(folder, theirs): ours for theirs, ours in files.items()}
+        if all(is_there(path) for path in paths):
+            [first, *_] = paths
+            if len(paths) == 1 and first.endswith('.model') and _is_tiktoken(first):
+                return {first: _tiktoken_name(first)}
+            return paths
+    for name in TIKTOKEN:
+        path = os.path.join(folder, name + '.tiktoken')
+        if is_there(path):
+            return {path: name + '.tiktoken'}
+    return {}
+
+
+@dataclasses.dataclass
+class Files:
+    """The files of a tokenizer by our names, and where they come from."""
+
+    contents: dict[str, bytes] = dataclasses.field(default_factory=dict)
+    origins: dict[str, str] = dataclasses.field(default_factory=dict)  # our name: theirs
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+    def add(self, name: str, path: str, limit: int = MAX_JSON_BYTES) -> None:
+        """Reads a file. Errors: CheckpointError."""
+        with open_regular(path) as file:
+            content = file.read(limit + 1)
+        if len(content) > limit:
+            raise CheckpointError(f'{path}: more than {limit} bytes, which is the limit')
+        self.contents[name], self.origins[name] = content, os.path.basename(path)
+
+    def json(self, name: str) -> JsonObject:
+        """The object in one of the files; {} where there is no such file. Errors: CheckpointError.
+
+        """
+        content = self.contents.get(name)
+        return {} if content is None else parse_json_object(content, self.origins[name])
+
+
+def read(folder: str, given: str | None) -> Files:
+    """The tokenizer, given or beside the source, with its settings and its chat template.
+
+    Errors: CheckpointError where the given path has none, or where two tokenizers disagree.
+    """
+    files = Files()
+    found = _find(folder, given)
+    for path, ours in found.items():
+        files.add(ours, path)
+    if not found:
+        return files
+    beside = os.path.dirname(next(iter(found)))
+    for name in BESIDE:
+        if is_there(os.path.join(beside, name)):
+            files.add(name, os.path.join(beside, name))
+    other = os.path.join(beside, 'tokenizer.json')
+    is_named = given is not None and os.path.isfile(given)
+    if 'tokenizer.model' in files.contents and is_there(other) and not is_named:
+        _choose(files, other)
+    return files
+
+
+def _choose(files: Files, path: str) -> None:
+    """tokenizer.model and tokenizer.json stand side by side: they must be one vocabulary.
+
+    tokenizer.json is read where it has tokens that were added after tokenizer.model was made.
+
+    Errors: CheckpointError where they disagree.
+    """
+    pieces = sentence_pieces(files.contents['tokenizer.model'])
+    tokens, kind = _tokens_of_json(read_json_object(path), path)
+    both = 'tokenizer.model and tokenizer.json are not one tokenizer'
+    for i, piece in enumerate(pieces):
+        if i in tokens and tokens[i] != piece:
+            raise CheckpointError(
+                f'{both}: token {i} is {quote(piece)} in the one and {quote(tokens[i])} in the '
+                'other; --tokenizer FILE names the one that the model was trained with')
+    added = {i: token for i, token in tokens.items() if i >= len(pieces)}
+    if not added:
+        return
+    shown = ', '.join(quote(added[i]) for i in sorted(added)[:5])
+    if kind != 'BPE':
+        raise CheckpointError(
+            f'{both}: tokenizer.json adds {len(added)} tokens ({shown}), and its kind, {kind}, is '
+            'not read; --tokenizer tokenizer.model goes on without them')
+    del files.contents['tokenizer.model'], files.origins['tokenizer.model']
+    files.add('tokenizer.json', path)
+    files.notes.append(f'tokenizer.json is read, not tokenizer.model, which lacks {len(added)} '
+                       f'added tokens: {shown}')
+
+
+def _tokens_of_json(tokenizer: JsonObject, path: str) -> tuple[dict[int, str], str]:
+    """({id: token}, kind of the model) of a tokenizer.json. Errors: CheckpointError."""
+    model, added = tokenizer.get('model'), tokenizer.get('added_tokens', [])
+    if not isinstance(model, dict) or not isinstance(added, list):
+        raise CheckpointError(f'{path}: model must be an object and added_tokens a list')
+    vocabulary = model.get('vocab')
+    tokens: dict[int, str] = {}
+    if isinstance(vocabulary, dict):
+        tokens = {i: token for token, i in vocabulary.items() if isinstance(i, int)}
+    elif isinstance(vocabulary, list):  # unigram: [token, score]
+        tokens = {i: str(entry[0]) for i, entry in enumerate(vocabulary)
+                  if isinstance(entry, list) and entry}
+    for entry in added:
+        if isinstance(entry, dict) and isinstance(entry.get('id'), int):
+            tokens[entry['id']] = str(entry.get('content'))
+    return tokens, str(model.get('type'))
+
+
+def sentence_pieces(content: bytes) -> list[str]:
+    """The pieces of a tokenizer.model by id. Errors: CheckpointError where it is damaged."""
+    pieces = []
+    for number, value in _protobuf(content):
+        if number == 1 and isinstance(value, bytes):
+            text = next((each for inner, each in _protobuf(value) if inner == 1), b'')
+            pieces.append(text.decode('utf-8', 'replace') if isinstance(text, bytes) else '')
+    return pieces
+
+
+def _protobuf(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """(field, value) of a message; numbers of fixed size are bytes."""
+    place = 0
+
+    def varint() -> int:
+        nonlocal place
+        value = 0
+        for shift in range(0, 70, 7):
+            if place >= len(message):
+                break
+            byte = message[place]
+            place += 1
+            value |= (byte & 0x7f) << shift
+            if byte < 0x80:
+                return value
+        raise CheckpointError(f'tokenizer.model: damaged at byte {place}')
+
+    while place < len(message):
+        tag = varint()
+        number, kind = tag >> 3, tag & 7
+        if kind == 0:
+            yield number, varint()
+            continue
+        size = {1: 8, 5: 4}.get(kind, -1)
+        if kind == 2:
+            size = varint()
+        if not 0 <= size <= len(message) - place:
+            raise CheckpointError(f'tokenizer.model: damaged at byte {place}')
+        yield number, message[place:place + size]
+        place += size
+
+
+def _find(folder: str, given: str | None) -> dict[str, str]:
+    """{path: our name} of the tokenizer; empty: there is none. Errors: CheckpointError."""
+    if given is None:
+        return _in_folder(folder)
+    if os.path.isdir(given):
+        found = _in_folder(given)
+        if not found:
+            raise CheckpointError(f'--tokenizer {given}: has none of tokenizer.model, '
+                                  'tokenizer.json, vocab.json with merges.txt, encoder.json with '
+                                  'vocab.bpe, and NAME.tiktoken')
+        return found
+    if os.path.isfile(given):
+        return _of_file(given)
+    raise CheckpointError(f'--tokenizer {given}: no such file or directory')
+
+
+def _of_file(path: str) -> dict[str, str]:
+    """The set that a file belongs to."""
+    folder, name = os.path.dirname(path), os.path.basename(path)
+    for files in SETS:
+        if name in files and len(files) > 1:
+            paths = {os.path.join(folder, theirs): ours for theirs, ours in files.items()}
+            missing = [each for each in paths if not os.path.isfile(each)]
+            if missing:
+                raise CheckpointError(f'--tokenizer {path}: needs {missing[0]} too')
+            return paths
+    if name.endswith('.tiktoken') or _is_tiktoken(path):
+        return {path: _tiktoken_name(path)}
+    if name.endswith('.json'):
+        return {path: 'tokenizer.json'}
+    return {path: 'tokenizer.model'}
+
+
+def num_tokens(files: Files) -> int | None:
+    """One more than the largest id; None: not known. Errors: CheckpointError."""
+    if 'tokenizer.model' in files.contents:
+        return len(sentence_pieces(files.contents['tokenizer.model']))
+    if 'tokenizer.json' in files.contents:
+        tokens, _ = _tokens_of_json(files.json('tokenizer.json'), 'tokenizer.json')
+        return max(tokens, default=-1) + 1
+    ids = [i for i in files.json('vocab.json').values() if isinstance(i, int)]
+    return max(ids) + 1 if ids else None
+
+
+def special_tokens(files: Files) -> tuple[dict[str, str], list[str]]:
+    """(bos_token and so on by transformers' names, further special tokens).
+
+    Errors: CheckpointError.
+    """
+    config = files.json(CONFIG)
+    named = {}
+    for name in ('bos_token', 'eos_token', 'unk_token', 'pad_token', 'sep_token', 'cls_token'):
+        value = config.get(name)
+        if isinstance(value, dict):
+            value = value.get('content')
+        if isinstance(value, str):
+            named[name] = value
+    others: list[str] = []
+    entries: list[object] = []
+    decoder = config.get('added_tokens_decoder')
+    if isinstance(decoder, dict):
+        entries += decoder.values()
+    added = files.json('tokenizer.json').get('added_tokens')
+    if isinstance(added, list):
+        entries += added
+    for entry in entries:
+        if isinstance(entry, dict) and isinstance(entry.get('content'), str) and entry['content']:
+            others.append(entry['content'])
+    return named, others
+
+
+def chat_template(files: Files) -> str | None:
+    """The chat template: chat_template.jinja, or the default one of tokenizer_config.json.
+
+    Errors: CheckpointError where it is no text.
+    """
+    content = files.contents.get(TEMPLATE)
+    if content is not None:
+        try:
+            return content.decode()
+        except UnicodeDecodeError:
+            raise CheckpointError(f'{TEMPLATE}: is not UTF-8') from None
+    template = files.json(CONFIG).get('chat_template')
+    if isinstance(template, list):  # transformers 4: [{"name": ..., "template": ...}]
+        named = {each.get('name'): each.get('template') for each in template
+                 if isinstance(each, dict)}
+        template = named.get('default')
+    if template is None or isinstance(template, str):
+        return template
+    raise CheckpointError(f'{CONFIG}: chat_template must be a text')

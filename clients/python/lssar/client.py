@@ -1,0 +1,455 @@
+"""The synchronous client."""
+
+from __future__ import annotations
+
+import collections
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent import futures
+from typing import Generic, Self, TypeVar, Unpack
+
+import grpc
+from google.protobuf.message import Message
+
+from lssar.v1 import inference_pb2 as pb
+from lssar import _batches, _channel, _prefix, _requests, _resume, types
+from lssar._retry import Attempts, to_error
+
+Request = TypeVar('Request', bound=_prefix.KeyedRequest)
+Reply = TypeVar('Reply', bound=Message)
+UnaryRequest = TypeVar('UnaryRequest')
+UnaryReply = TypeVar('UnaryReply')
+T = TypeVar('T')
+
+
+class _Call(Generic[Request, Reply]):
+    """A server-streaming call that starts at once. Iterating gives its replies. It is retried as
+    types.Retry says, and goes on where it broke."""
+
+    def __init__(self, client: Client, method: grpc.UnaryStreamMultiCallable[Request, Reply],
+                 request: Request, timeout_s: float | None,
+                 progress: _resume.Progress[Request, Reply]) -> None:
+        self._client = client
+        self._method = method
+        self._request = request
+        self._progress = progress
+        self._metadata = (*client._metadata, (_prefix.HEADER, _prefix.prefix_key(request)))
+        self._attempts = client._attempts(timeout_s)
+        self._is_cancelled = threading.Event()
+        self._start()
+
+    def _start(self) -> None:
+        self._call = self._method(self._request, timeout=self._attempts.timeout(),
+                                  metadata=self._metadata)
+        if self._is_cancelled.is_set():
+            self._call.cancel()
+
+    def __iter__(self) -> Iterator[Reply]:
+        has_reply = False
+        while True:
+            try:
+                for reply in self._call:
+                    has_reply = True
+                    _resume.check_checkpoint(reply, self._client._checkpoint_hash)
+                    new = self._progress.take(reply)
+                    if self._progress.has_advanced():
+                        self._attempts.restart()
+                    if new is not None:
+                        yield new
+                return
+            except grpc.RpcError as error:
+                failure = self._client._error(error)
+            wait = self._attempts.wait_after(failure, has_reply)
+            if wait is None or self._is_cancelled.wait(wait):
+                raise failure from None
+            if has_reply:
+                self._request = self._next_request()
+            self._start()
+
+    def _next_request(self) -> Request:
+        """The request for the rest, after the stream broke."""
+        options: types.CallOptions = {}
+        if (left := self._attempts.timeout()) is not None:
+            options['timeout_s'] = left
+        text = self._progress.text_to_tokenize()
+        ids = [] if text is None else self._client.tokenize(text, **options)
+        max_model_len = 0
+        if self._progress.needs_max_model_len():
+            max_model_len = self._client.get_info(**options).max_model_len
+        return self._progress.next_request(ids, max_model_len)
+
+    def cancel(self) -> None:
+        """Ends the call, or the wait for its next attempt."""
+        self._is_cancelled.set()
+        self._call.cancel()
+
+
+_Pending = tuple[_Call[Request, Reply], _batches.Collector[Reply, T]]
+
+
+def _in_order(calls: Iterable[_Pending[Request, Reply, T]], items: object, progress: bool,
+              name: str) -> Iterator[T]:
+    """Yields the results of each call, and shows a bar `name` over `items` with `progress`.
+
+    Asks for the next call while the one before it runs.
+    """
+    bar = _batches.Progress[T](items, progress, name)
+    window: collections.deque[_Pending[Request, Reply, T]] = collections.deque()
+
+    def results() -> Iterable[T]:
+        call, collector = window[0]
+        for reply in call:
+            collector.add(reply)
+        window.popleft()
+        return collector.results()
+
+    try:
+        for each in calls:
+            window.append(each)
+            if len(window) == _batches.CALLS_IN_FLIGHT:
+                for result in results():
+                    yield bar.count(result)
+        while window:
+            for result in results():
+                yield bar.count(result)
+    finally:
+        for call, _ in window:
+            call.cancel()
+        bar.close()
+
+
+class Stream(_requests.StreamState):
+    """A running generation: iterate over its deltas. Leaving a `with` block cancels it."""
+
+    def __init__(self, call: _Call[pb.GenerateRequest, pb.GenerateReply]) -> None:
+        super().__init__()
+        self._call = call
+
+    def __iter__(self) -> Iterator[types.Delta]:
+        for reply in self._call:
+            delta = self._take(reply)
+            if delta is not None:
+                yield delta
+
+    def cancel(self) -> None:
+        """Ends the call. The server frees its pages one step later."""
+        self._call.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.cancel()
+
+
+class Client:
+    """A connection to a server. Threads may share it.
+
+    Every method raises LssarError with the server's status code and sentence where a call fails,
+    and TypeError or ValueError where an argument cannot be sent.
+    """
+
+    def __init__(self, server: str = '127.0.0.1:50051', *, timeout_s: float | None = None,
+                 api_key: str | None = None, tls: types.Tls | None = None,
+                 retry: types.Retry | None = types.Retry(),
+                 checkpoint_hash: str | None = None) -> None:
+        """Connects with the first call.
+
+        Args:
+            server: HOST:PORT of the gRPC port, or unix:PATH.
+            timeout_s: deadline of each call, retries included. None: no deadline.
+            api_key: where the server has keys.
+            tls: None for a plain connection, Tls() for the system's roots.
+            retry: None to fail at the first error.
+            checkpoint_hash: of get_info(). Where several servers share an address, calls that
+                another checkpoint answers fail with FAILED_PRECONDITION. None: not checked.
+        """
+        self._server = _channel.check_server(server)
+        self._timeout_s = timeout_s
+        self._metadata = _channel.check_api_key(api_key)
+        self._has_tls = tls is not None
+        self._retry = retry or types.Retry(max_attempts=1)
+        self._checkpoint_hash = checkpoint_hash
+        self._prefix: tuple[int | None] | None = None
+        channel = (grpc.insecure_channel(server, _channel.OPTIONS) if tls is None else
+                   grpc.secure_channel(server, _channel.credentials(tls), _channel.OPTIONS))
+        self._channel = channel
+        self._generate: grpc.UnaryStreamMultiCallable[
+            pb.GenerateRequest, pb.GenerateReply] = channel.unary_stream(
+                _channel.SERVICE + 'Generate', pb.GenerateRequest.SerializeToString,
+                pb.GenerateReply.FromString)
+        self._score: grpc.UnaryStreamMultiCallable[
+            pb.ScoreRequest, pb.ScoreReply] = channel.unary_stream(
+                _channel.SERVICE + 'Score', pb.ScoreRequest.SerializeToString,
+                pb.ScoreReply.FromString)
+        self._embed: grpc.UnaryStreamMultiCallable[
+            pb.EmbedRequest, pb.EmbedReply] = channel.unary_stream(
+                _channel.SERVICE + 'Embed', pb.EmbedRequest.SerializeToString,
+                pb.EmbedReply.FromString)
+        self._capture: grpc.UnaryStreamMultiCallable[
+            pb.CaptureAttentionRequest, pb.CaptureAttentionReply] = channel.unary_stream(
+                _channel.SERVICE + 'CaptureAttention',
+                pb.CaptureAttentionRequest.SerializeToString, pb.CaptureAttentionReply.FromString)
+        self._tokenize: grpc.UnaryUnaryMultiCallable[
+            pb.TokenizeRequest, pb.TokenizeReply] = channel.unary_unary(
+                _channel.SERVICE + 'Tokenize', pb.TokenizeRequest.SerializeToString,
+                pb.TokenizeReply.FromString)
+        self._detokenize: grpc.UnaryUnaryMultiCallable[
+            pb.DetokenizeRequest, pb.DetokenizeReply] = channel.unary_unary(
+                _channel.SERVICE + 'Detokenize', pb.DetokenizeRequest.SerializeToString,
+                pb.DetokenizeReply.FromString)
+        self._get_info: grpc.UnaryUnaryMultiCallable[
+            pb.GetInfoRequest, pb.GetInfoReply] = channel.unary_unary(
+                _channel.SERVICE + 'GetInfo', pb.GetInfoRequest.SerializeToString,
+                pb.GetInfoReply.FromString)
+        self._get_stats: grpc.UnaryUnaryMultiCallable[
+            pb.GetStatsRequest, pb.GetStatsReply] = channel.unary_unary(
+                _channel.SERVICE + 'GetStats', pb.GetStatsRequest.SerializeToString,
+                pb.GetStatsReply.FromString)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connection and its calls."""
+        self._channel.close()
+
+    def stream(self, prompt: types.Prompt, **options: Unpack[types.GenerateOptions]) -> Stream:
+        """Starts a generation and returns its stream of deltas."""
+        request = _resume.pin_checkpoint(_requests.generate_request(prompt, options),
+                                         self._checkpoint_hash)
+        return Stream(_Call(self, self._generate, request, options.get('timeout_s'),
+                            _resume.Generation(request)))
+
+    def generate(self, prompt: types.Prompt,
+                 **options: Unpack[types.GenerateOptions]) -> Iterator[str]:
+        """Yields the text of one choice, piece by piece. Takes no option n."""
+        if options.get('n', 1) != 1:
+            raise TypeError('generate() yields one text; use complete() or stream() with n')
+        return self._pieces(self.stream(prompt, **options))
+
+    @staticmethod
+    def _pieces(stream: Stream) -> Iterator[str]:
+        with stream:
+            for delta in stream:
+                if delta.text:
+                    yield delta.text
+
+    def complete(self, prompt: types.Prompt,
+                 **options: Unpack[types.GenerateOptions]) -> list[types.Generation]:
+        """Returns all choices once they are finished."""
+        return self._complete(self.stream(prompt, **options), options.get('n') or 1)
+
+    @staticmethod
+    def _complete(stream: Stream, n: int) -> list[types.Generation]:
+        generations = [types.Generation() for _ in range(n)]
+        with stream:
+            for delta in stream:
+                _requests.add_delta(generations, delta)
+        return generations
+
+    def complete_many(self, prompts: Iterable[types.Prompt], *, concurrency: int = 16,
+                      progress: bool = False, **options: Unpack[types.GenerateOptions]
+                      ) -> Iterator[list[types.Generation]]:
+        """Yields complete()'s result for each prompt, in order.
+
+        Reads `prompts` as it goes and holds at most 2 * concurrency of them, so the list may
+        have any length.
+
+        Args:
+            prompts: any iterable of prompts.
+            concurrency: calls at once, at least 1.
+            progress: show a tqdm bar.
+        """
+        _batches.check_items(prompts, 'complete_many', 'a list of prompts')
+        if concurrency < 1:
+            raise ValueError(f'concurrency is {concurrency}: at least 1')
+        return self._complete_many(prompts, concurrency, progress, options)
+
+    def _complete_many(self, prompts: Iterable[types.Prompt], concurrency: int, progress: bool,
+                       options: types.GenerateOptions) -> Iterator[list[types.Generation]]:
+        is_stopped = threading.Event()
+        streams: set[Stream] = set()
+
+        def run(prompt: types.Prompt) -> list[types.Generation]:
+            if is_stopped.is_set():
+                return []
+            stream = self.stream(prompt, **options)
+            streams.add(stream)
+            try:
+                if is_stopped.is_set():
+                    stream.cancel()
+                return self._complete(stream, options.get('n') or 1)
+            finally:
+                streams.discard(stream)
+
+        bar = _batches.Progress[list[types.Generation]](prompts, progress, 'generating')
+        pool = futures.ThreadPoolExecutor(concurrency, 'lssar-complete')
+        window: collections.deque[futures.Future[list[types.Generation]]] = collections.deque()
+        try:
+            for prompt in prompts:
+                window.append(pool.submit(run, prompt))
+                if len(window) == 2 * concurrency:
+                    yield bar.count(window.popleft().result())
+            while window:
+                yield bar.count(window.popleft().result())
+        finally:
+            is_stopped.set()
+            for stream in list(streams):
+                stream.cancel()
+            pool.shutdown(cancel_futures=True)
+            bar.close()
+
+    def score(self, context: types.Text, continuations: Sequence[types.Text],
+              **options: Unpack[types.ScoreOptions]) -> list[types.ContinuationScore]:
+        """Log-probability of each continuation after the context, which is computed once.
+
+        An empty context is the model's BOS, or its EOS where it has no BOS.
+        """
+        [scores] = self.score_many([(context, continuations)], **options)
+        return scores
+
+    def score_many(self, items: Iterable[types.ScoreItem], *, progress: bool = False,
+                   **options: Unpack[types.ScoreOptions]
+                   ) -> Iterator[list[types.ContinuationScore]]:
+        """Yields score()'s result for each (context, continuations), in order.
+
+        Sends the items in calls of at most 64 and holds at most two calls of them, so the list
+        may have any length, and each item any number of continuations. timeout_s applies to each
+        call.
+
+        Args:
+            items: any iterable of (context, continuations).
+            progress: show a tqdm bar.
+        """
+        _batches.check_items(items, 'score_many', 'a list of (context, continuations)')
+        _requests.score_request((), options)  # a wrong option fails here, not with the first item
+        return self._score_many(items, progress, options)
+
+    def _score_many(self, items: Iterable[types.ScoreItem], progress: bool,
+                    options: types.ScoreOptions) -> Iterator[list[types.ContinuationScore]]:
+        joiner = _batches.Joiner()
+
+        def calls() -> Iterator[_Pending[pb.ScoreRequest, pb.ScoreReply,
+                                         list[types.ContinuationScore]]]:
+            for part in self._parts(items):
+                request = _resume.pin_checkpoint(
+                    _requests.score_request(part.items, options), self._checkpoint_hash)
+                scored = _batches.ScoredPart(part, request, joiner)
+                yield (_Call(self, self._score, request, options.get('timeout_s'),
+                             _resume.Restart(request, scored)), scored)
+
+        return _in_order(calls(), items, progress, 'scoring')
+
+    def _parts(self, items: Iterable[types.ScoreItem]) -> Iterator[_batches.Part]:
+        parts = _batches.Parts()
+        for context, continuations in items:
+            prefix = self._prefix_id() if _requests.is_empty(context) else None
+            yield from parts.add(_requests.score_item(context, continuations, prefix))
+        yield from parts.rest()
+
+    def _prefix_id(self) -> int | None:
+        if self._prefix is None:
+            self._prefix = (_requests.prefix_id(self.get_info()),)
+        return self._prefix[0]
+
+    def embed(self, text: types.Text, **options: Unpack[types.EmbedOptions]) -> types.Embedding:
+        """Returns the hidden state of a text, or the outputs of the checkpoint's regression head.
+
+        The hidden state is that after the final norm.
+        """
+        [embedding] = self.embed_many([text], **options)
+        return embedding
+
+    def embed_many(self, inputs: Iterable[types.Text], *, progress: bool = False,
+                   **options: Unpack[types.EmbedOptions]) -> Iterator[types.Embedding]:
+        """Yields embed()'s result for each text, in order.
+
+        Sends the inputs in calls of at most 64 and holds at most two calls of them, so the list
+        may have any length. timeout_s applies to each call.
+
+        Args:
+            inputs: any iterable of texts or token ids.
+            progress: show a tqdm bar.
+        """
+        _batches.check_items(inputs, 'embed_many', 'a list of texts')
+        _requests.embed_request((), options)  # a wrong option fails here, not with the first input
+        return self._embed_many(inputs, progress, options)
+
+    def _embed_many(self, inputs: Iterable[types.Text], progress: bool,
+                    options: types.EmbedOptions) -> Iterator[types.Embedding]:
+        checkpoint = _requests.CheckpointCheck()
+
+        def groups() -> Iterator[list[pb.TextOrTokens]]:
+            pending = _batches.InputGroups(options)
+            for text in inputs:
+                yield from pending.add(text)
+            yield from pending.rest()
+
+        def calls() -> Iterator[_Pending[pb.EmbedRequest, pb.EmbedReply, types.Embedding]]:
+            for group in groups():
+                request = _resume.pin_checkpoint(_requests.embed_request(group, options),
+                                                 self._checkpoint_hash)
+                replies = _requests.EmbedReplies(request, checkpoint)
+                yield (_Call(self, self._embed, request, options.get('timeout_s'),
+                             _resume.Restart(request, replies)), replies)
+
+        return _in_order(calls(), inputs, progress, 'embedding')
+
+    def attention(self, prompt: types.Prompt,
+                  **options: Unpack[types.AttentionOptions]) -> types.Attention:
+        """Returns the attention weights of chosen layers, heads and query tokens."""
+        info = self.get_info() if _requests.needs_info(options) else None
+        request = _resume.pin_checkpoint(_requests.attention_request(prompt, options, info),
+                                         self._checkpoint_hash)
+        replies = _requests.AttentionReplies()
+        for reply in _Call(self, self._capture, request, options.get('timeout_s'),
+                           _resume.Restart(request, replies)):
+            replies.add(reply)
+        return replies.attention
+
+    def tokenize(self, text: str, *, add_bos: bool | None = None,
+                 **options: Unpack[types.CallOptions]) -> list[int]:
+        """Returns token ids. BOS comes first as the checkpoint says for prompts, or `add_bos`."""
+        request = pb.TokenizeRequest(text=text)
+        if add_bos is not None:
+            request.add_bos = add_bos
+        return list(self._unary(self._tokenize, request, options).ids)
+
+    def detokenize(self, ids: types.TokenIds, **options: Unpack[types.CallOptions]) -> str:
+        """Returns text. Bytes that are not UTF-8 become U+FFFD."""
+        request = pb.DetokenizeRequest(ids=_requests.token_ids(ids, 'ids'))
+        return self._unary(self._detokenize, request, options).text
+
+    def get_info(self, **options: Unpack[types.CallOptions]) -> types.ServerInfo:
+        """Returns model, configuration and present load."""
+        reply = self._unary(self._get_info, pb.GetInfoRequest(), options)
+        _resume.check_hash(reply.checkpoint_hash, self._checkpoint_hash)
+        return _requests.server_info(reply)
+
+    def get_stats(self, **options: Unpack[types.CallOptions]) -> types.ServerStats:
+        """Returns counts and times since the server started. Where it has keys: admins only."""
+        return _requests.server_stats(self._unary(self._get_stats, pb.GetStatsRequest(), options))
+
+    def _unary(self, method: grpc.UnaryUnaryMultiCallable[UnaryRequest, UnaryReply],
+               request: UnaryRequest, options: types.CallOptions) -> UnaryReply:
+        attempts = self._attempts(options.get('timeout_s'))
+        pause = threading.Event()
+        while True:
+            try:
+                return method(request, timeout=attempts.timeout(), metadata=self._metadata)
+            except grpc.RpcError as error:
+                failure = self._error(error)
+            wait = attempts.wait_after(failure)
+            if wait is None:
+                raise failure from None
+            pause.wait(wait)
+
+    def _attempts(self, timeout_s: float | None) -> Attempts:
+        return Attempts(self._retry, self._timeout_s if timeout_s is None else timeout_s)
+
+    def _error(self, error: grpc.RpcError) -> types.LssarError:
+        return to_error(error, self._server, self._has_tls)

@@ -1,7 +1,0 @@
-"""Checkpoints of other programs to directories that lssar-server loads, and back.
-
-    python3 -m lssar_client.checkpoints import SOURCE --out DIR
-
-The commands are in command.py. They need numpy and gguf (`pip install 'lssar[import]'`),
-.pt files PyTorch too ([import-torch]); the client of the server needs neither.
-"""
