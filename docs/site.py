@@ -2,12 +2,13 @@
 
     python3 docs/site.py [PROGRAMS]    PROGRAMS: folder of lssar and lssar-server, for their --help
 
-build/docs/pages gets links to the Markdown files of the tree, and to the files that they link to,
-so that every link of theirs leads somewhere; and the reference pages, which are made from the
-programs, the proto file and openapi.json. As a hook of mkdocs it turns links to folders into links
-to their README.md.
+build/docs/python gets the Python package. build/docs/pages gets links to the Markdown files of the
+tree, and to the files that they link to, so that every link of theirs leads somewhere; and the
+reference pages, which are made from the programs, the proto file and openapi.json. As a hook of
+mkdocs it turns links to folders into links to their README.md.
 """
 
+import importlib
 import os
 import pathlib
 import posixpath
@@ -18,6 +19,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGES = ROOT / 'build' / 'docs' / 'pages'
+PYTHON = ROOT / 'build' / 'docs' / 'python'
+CLIENT = ROOT / 'clients' / 'python'
 NOT_OURS = ('build', '.git', '.venv', '.cache', 'node_modules')
 LINK = re.compile(r'(\]\()([^)#\s]+)')
 
@@ -90,8 +93,17 @@ def reference_pages(programs: pathlib.Path | None) -> dict[str, str]:
     return {**pages, **command_pages(programs)}
 
 
+def lay_out_package() -> None:
+    """Makes build/docs/python anew: the Python package with its generated client.py."""
+    shutil.rmtree(PYTHON, ignore_errors=True)
+    shutil.copytree(CLIENT / 'lssar', PYTHON / 'lssar', ignore=shutil.ignore_patterns('bin'))
+    sys.path.insert(0, str(CLIENT))
+    importlib.import_module('derive_client').generate(PYTHON)
+
+
 def lay_out(programs: pathlib.Path | None) -> None:
     """Makes build/docs/pages anew."""
+    lay_out_package()
     shutil.rmtree(PAGES, ignore_errors=True)
     for page in markdown_files():
         add_link(page)

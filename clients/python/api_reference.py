@@ -10,8 +10,9 @@ import os
 import sys
 import tokenize
 
+import derive_client
+
 HERE = os.path.dirname(os.path.abspath(__file__))
-PACKAGE = os.path.join(HERE, 'lssar')
 TARGET = os.path.join(HERE, 'API.md')
 MAX_COLUMNS = 100
 
@@ -37,9 +38,12 @@ Generated from the docstrings: `python3 clients/python/api_reference.py`. Do not
 class Source:
     """A module: its definitions by name, and its comments by line."""
 
-    def __init__(self, path: str) -> None:
-        with open(path, encoding='utf-8') as file:
-            text = file.read()
+    def __init__(self, name: str) -> None:
+        if name == 'client':
+            text = derive_client.derived()
+        else:
+            with open(os.path.join(HERE, 'lssar', f'{name}.py'), encoding='utf-8') as file:
+                text = file.read()
         self.definitions: dict[str, ast.stmt] = {}
         self.docstrings: dict[str, str] = {}
         body = ast.parse(text).body
@@ -164,8 +168,7 @@ def describe(name: str, sources: list[Source]) -> list[str]:
 
 def render() -> str:
     """The whole document."""
-    sources = [Source(os.path.join(PACKAGE, f'{name}.py'))
-               for name in ('llm', 'client', 'aio', 'types')]
+    sources = [Source(name) for name in ('llm', 'client', 'aio', 'types')]
     lines = [HEADER]
     for title, names in SECTIONS:
         lines += [f'## {title}', '']

@@ -1,7 +1,8 @@
-"""Writes the Python code of proto/lssar/v1/inference.proto: generate_stubs.py OUT [--grpc].
+"""Writes the package's generated code: generate_stubs.py OUT [--grpc].
 
-Files: OUT/lssar/v1/inference_pb2.py (messages) and inference_pb2.pyi (their types). --grpc also
-writes inference_pb2_grpc.py, the service classes that tests build fake servers from; the package
+Files: OUT/lssar/v1/inference_pb2.py (messages of proto/lssar/v1/inference.proto) and
+inference_pb2.pyi (their types); OUT/lssar/client.py (derive_client.py). --grpc also writes
+inference_pb2_grpc.py, the service classes that tests build fake servers from; the package
 does not need it.
 
 Needs protoc 3.20 or later: grpcio-tools where it is installed, else `protoc` (Debian:
@@ -14,6 +15,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+
+import derive_client
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROTO = 'lssar/v1/inference.proto'
@@ -78,6 +81,7 @@ def generate(out: str, grpc: bool = False) -> None:
         file.write(module)
     with open(os.path.join(out, 'lssar', 'py.typed'), 'w', encoding='utf-8'):
         pass  # type checkers read inference_pb2.pyi only where this file is
+    derive_client.generate(out)
 
 
 def main(arguments: list[str]) -> None:

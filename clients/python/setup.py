@@ -1,6 +1,6 @@
 """Build steps that pyproject.toml cannot express.
 
-- build_py generates the code of the proto file into the build directory.
+- build_py generates the code of the proto file and client.py into the build directory.
 - sdist packs what a wheel is generated from, so that it needs no repository.
 - All scratch files go to a temporary directory: a build leaves nothing in the source tree.
 """
@@ -34,7 +34,7 @@ class Distribution(setuptools.Distribution):
 
 
 class BuildPy(build_py):
-    """Adds lssar/v1/inference_pb2.py and its types to the wheel."""
+    """Adds lssar/v1/inference_pb2.py, its types and lssar/client.py to the wheel."""
 
     def run(self):
         super().run()
@@ -53,10 +53,10 @@ class BinaryWheel(bdist_wheel):
 
 
 class Sdist(sdist):
-    """Adds generate_stubs.py and proto/lssar/v1/inference.proto."""
+    """Adds what generates code, and proto/lssar/v1/inference.proto."""
 
     def make_release_tree(self, base_dir, files):
-        super().make_release_tree(base_dir, [*files, 'generate_stubs.py'])
+        super().make_release_tree(base_dir, [*files, 'derive_client.py', 'generate_stubs.py'])
         target = os.path.join(base_dir, 'proto', generate_stubs.PROTO)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         shutil.copyfile(os.path.join(generate_stubs.proto_root(), generate_stubs.PROTO), target)

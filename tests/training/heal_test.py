@@ -259,7 +259,8 @@ class RowsTest(RunFolder):
         asking = rows.Rows(f'{self.folder}/data', VOCABULARY, {'retrieval': 1}, seed=0)
         ids = np.fromfile(f'{self.folder}/data/retrieval.bin', np.uint16).astype(int).tolist()
         begins = [ids[first : first + 50] for first in (0, 30)]  # of 30 and 40 ids, not 10 or 4920
-        seen = [begins.index(row.tolist()) for step in range(20) for row in asking.draw(1, step, 2, 50)]
+        seen = [begins.index(row.tolist())
+                for step in range(20) for row in asking.draw(1, step, 2, 50)]
         self.assertEqual(set(seen), {0, 1})
         self.assertEqual(asking.draw(1, 0, 1, 1000).shape, (1, 1000))  # no document fits: any place
 

@@ -1,4 +1,4 @@
-"""The asyncio client. Same methods as client.py's."""
+"""The asyncio client. derive_client.py makes client.py of it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 
 from lssar.v1 import inference_pb2 as pb
 from lssar import _batches, _channel, _prefix, _requests, _resume, types
+from lssar._concurrency import AsyncEvent, AsyncWorkers, async_iterate
 from lssar._retry import Attempts, to_error
 
 Request = TypeVar('Request', bound=_prefix.KeyedRequest)
@@ -36,12 +37,14 @@ class _Call(Generic[Request, Reply]):
         self._progress = progress
         self._metadata = (*client._metadata, (_prefix.HEADER, _prefix.prefix_key(request)))
         self._attempts = client._attempts(timeout_s)
-        self._is_cancelled = asyncio.Event()
+        self._is_cancelled = AsyncEvent()
         self._start()
 
     def _start(self) -> None:
         self._call = self._method(self._request, timeout=self._attempts.timeout(),
                                   metadata=self._metadata)
+        if self._is_cancelled.is_set():
+            self._call.cancel()
 
     async def replies(self) -> AsyncGenerator[Reply, None]:
         """Yields the replies."""
@@ -65,11 +68,7 @@ class _Call(Generic[Request, Reply]):
                     raise
                 failure = types.LssarError('CANCELLED', 'the client cancelled the call')
             wait = self._attempts.wait_after(failure, has_reply)
-            if wait is None:
-                raise failure from None
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._is_cancelled.wait(), wait)
-            if self._is_cancelled.is_set():
+            if wait is None or await self._is_cancelled.wait_for(wait):
                 raise failure from None
             if has_reply:
                 self._request = await self._next_request()
@@ -117,15 +116,6 @@ class AsyncStream(_requests.StreamState):
 
     async def __aexit__(self, *exception: object) -> None:
         self.cancel()
-
-
-async def _each(values: Iterable[T] | AsyncIterable[T]) -> AsyncGenerator[T, None]:
-    if isinstance(values, AsyncIterable):
-        async for value in values:
-            yield value
-    else:
-        for value in values:
-            yield value
 
 
 _Pending = tuple[_Call[Request, Reply], _batches.Collector[Reply, T]]
@@ -262,8 +252,12 @@ class AsyncClient:
     async def complete(self, prompt: types.Prompt,
                        **options: Unpack[types.GenerateOptions]) -> list[types.Generation]:
         """Returns all choices once they are finished."""
-        generations = [types.Generation() for _ in range(options.get('n') or 1)]
-        async with self.stream(prompt, **options) as stream:
+        return await self._complete(self.stream(prompt, **options), options.get('n') or 1)
+
+    @staticmethod
+    async def _complete(stream: AsyncStream, n: int) -> list[types.Generation]:
+        generations = [types.Generation() for _ in range(n)]
+        async with stream:
             async for delta in stream:
                 _requests.add_delta(generations, delta)
         return generations
@@ -290,27 +284,19 @@ class AsyncClient:
     async def _complete_many(self, prompts: Iterable[types.Prompt] | AsyncIterable[types.Prompt],
                              concurrency: int, progress: bool, options: types.GenerateOptions
                              ) -> AsyncIterator[list[types.Generation]]:
-        places = asyncio.Semaphore(concurrency)
-
-        async def run(prompt: types.Prompt) -> list[types.Generation]:
-            async with places:
-                return await self.complete(prompt, **options)
-
         bar = _batches.Progress[list[types.Generation]](prompts, progress, 'generating')
-        window: collections.deque[asyncio.Task[list[types.Generation]]] = collections.deque()
+        workers = AsyncWorkers[types.Prompt, AsyncStream, list[types.Generation]](
+            concurrency, lambda prompt: self.stream(prompt, **options),
+            lambda stream: self._complete(stream, options.get('n') or 1))
         try:
-            async for prompt in _each(prompts):
-                window.append(asyncio.create_task(run(prompt)))
-                if len(window) == 2 * concurrency:
-                    yield bar.count(await window[0])
-                    window.popleft()
-            while window:
-                yield bar.count(await window[0])
-                window.popleft()
+            async for prompt in async_iterate(prompts):
+                workers.start(prompt)
+                if workers.is_full():
+                    yield bar.count(await workers.next())
+            while workers:
+                yield bar.count(await workers.next())
         finally:
-            for task in window:
-                task.cancel()
-            await asyncio.gather(*window, return_exceptions=True)
+            await workers.stop()
             bar.close()
 
     async def score(self, context: types.Text, continuations: Sequence[types.Text],
@@ -358,7 +344,7 @@ class AsyncClient:
     async def _parts(self, items: Iterable[types.ScoreItem] | AsyncIterable[types.ScoreItem]
                      ) -> AsyncIterator[_batches.Part]:
         parts = _batches.Parts()
-        async for context, continuations in _each(items):
+        async for context, continuations in async_iterate(items):
             prefix = await self._prefix_id() if _requests.is_empty(context) else None
             for part in parts.add(_requests.score_item(context, continuations, prefix)):
                 yield part
@@ -401,7 +387,7 @@ class AsyncClient:
 
         async def groups() -> AsyncIterator[list[pb.TextOrTokens]]:
             pending = _batches.InputGroups(options)
-            async for text in _each(inputs):
+            async for text in async_iterate(inputs):
                 for group in pending.add(text):
                     yield group
             for group in pending.rest():

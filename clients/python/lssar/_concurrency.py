@@ -1,0 +1,150 @@
+"""What the two clients do differently.
+
+aio.py uses the names with `Async` and `async_`; client.py, which derive_client.py makes of it,
+those without.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import threading
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
+from concurrent import futures
+from typing import Generic, Protocol, TypeVar
+
+T = TypeVar('T')
+Item = TypeVar('Item')
+
+
+class _Cancellable(Protocol):
+    def cancel(self) -> None: ...
+
+
+Stream = TypeVar('Stream', bound=_Cancellable)
+
+
+async def async_iterate(values: Iterable[T] | AsyncIterable[T]) -> AsyncGenerator[T, None]:
+    """Yields the values."""
+    if isinstance(values, AsyncIterable):
+        async for value in values:
+            yield value
+    else:
+        for value in values:
+            yield value
+
+
+def iterate(values: Iterable[T]) -> Iterable[T]:
+    """The values."""
+    return values
+
+
+class AsyncEvent(asyncio.Event):
+    """An event that can be awaited for a time."""
+
+    async def wait_for(self, seconds: float) -> bool:
+        """Whether it is set, as soon as it is or after `seconds`."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self.wait(), seconds)
+        return self.is_set()
+
+
+class Event(threading.Event):
+    """AsyncEvent for threads."""
+
+    def wait_for(self, seconds: float) -> bool:
+        """Whether it is set, as soon as it is or after `seconds`."""
+        return self.wait(seconds)
+
+
+class AsyncWorkers(Generic[Item, Stream, T]):
+    """Begins streams and finishes them, `concurrency` at a time; results come in order.
+
+    At most 2 * concurrency items wait, run or are finished.
+    """
+
+    def __init__(self, concurrency: int, begin: Callable[[Item], Stream],
+                 finish: Callable[[Stream], Awaitable[T]]) -> None:
+        self._capacity = 2 * concurrency
+        self._places = asyncio.Semaphore(concurrency)
+        self._begin = begin
+        self._finish = finish
+        self._window: collections.deque[asyncio.Task[T]] = collections.deque()
+
+    def start(self, item: Item) -> None:
+        """Adds an item. There must be room for it."""
+        self._window.append(asyncio.create_task(self._run(item)))
+
+    async def _run(self, item: Item) -> T:
+        async with self._places:
+            return await self._finish(self._begin(item))
+
+    def is_full(self) -> bool:
+        """Whether next() must come before the next start()."""
+        return len(self._window) == self._capacity
+
+    def __len__(self) -> int:
+        """Results that next() will give."""
+        return len(self._window)
+
+    async def next(self) -> T:
+        """The result of the oldest item, or its error."""
+        result = await self._window[0]
+        self._window.popleft()
+        return result
+
+    async def stop(self) -> None:
+        """Cancels what runs. Waits until it has ended."""
+        for task in self._window:
+            task.cancel()
+        await asyncio.gather(*self._window, return_exceptions=True)
+
+
+class Workers(Generic[Item, Stream, T]):
+    """AsyncWorkers with threads."""
+
+    def __init__(self, concurrency: int, begin: Callable[[Item], Stream],
+                 finish: Callable[[Stream], T]) -> None:
+        self._capacity = 2 * concurrency
+        self._pool = futures.ThreadPoolExecutor(concurrency, 'lssar-worker')
+        self._begin = begin
+        self._finish = finish
+        self._window: collections.deque[futures.Future[T]] = collections.deque()
+        self._streams: set[Stream] = set()
+        self._is_stopped = False
+
+    def start(self, item: Item) -> None:
+        """Adds an item. There must be room for it."""
+        self._window.append(self._pool.submit(self._run, item))
+
+    def _run(self, item: Item) -> T:
+        if self._is_stopped:
+            raise futures.CancelledError
+        stream = self._begin(item)
+        self._streams.add(stream)
+        try:
+            if self._is_stopped:  # stop() may have missed it
+                stream.cancel()
+            return self._finish(stream)
+        finally:
+            self._streams.discard(stream)
+
+    def is_full(self) -> bool:
+        """Whether next() must come before the next start()."""
+        return len(self._window) == self._capacity
+
+    def __len__(self) -> int:
+        """Results that next() will give."""
+        return len(self._window)
+
+    def next(self) -> T:
+        """The result of the oldest item, or its error."""
+        return self._window.popleft().result()
+
+    def stop(self) -> None:
+        """Cancels what runs. Waits until it has ended."""
+        self._is_stopped = True
+        for stream in list(self._streams):
+            stream.cancel()
+        self._pool.shutdown(cancel_futures=True)
