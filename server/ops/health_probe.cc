@@ -90,6 +90,8 @@ absl::StatusOr<bool> IsServing(const Address& address, const TlsFiles& tls) {
   ASSIGN_OR_RETURN(const auto credentials, CredentialsFor(tls));
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
+  // No http_proxy of the environment lies between the server and itself.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // An IPv4 address is not sent as the server's name (SNI): the server would log a name that its
   // certificate does not have.
   arguments.SetSslTargetNameOverride("127.0.0.1");
