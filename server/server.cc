@@ -464,6 +464,11 @@ int Server::Port() const { return state_->port; }
 
 int Server::HttpPort() const { return state_->http == nullptr ? 0 : state_->http->Port(); }
 
+void Server::Reload() {
+  state_->access->Reload();
+  if (state_->certificates != nullptr) state_->certificates->Reload();
+}
+
 bool Server::Shutdown(absl::Duration limit) {
   const std::lock_guard lock(state_->shutdown_mutex);
   if (state_->shutdown_result) return *state_->shutdown_result;

@@ -57,6 +57,10 @@ class Server {
   int Port() const;
   int HttpPort() const;
 
+  // Reads API keys and certificates again, and logs the results. What is invalid stays as it was.
+  // Threads  any
+  void Reload();
+
   // Sets health to NOT_SERVING, rejects new calls with UNAVAILABLE, waits up to `limit` for running
   // calls to finish and aborts the rest. True if no call was aborted. Idempotent: later calls
   // return the result of the first.

@@ -165,6 +165,15 @@ void AccessControl::ReloadIfChanged() {
   }
 }
 
+void AccessControl::Reload() {
+  if (!HasKeys()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    watch_.ForceRead();
+  }
+  ReloadIfChanged();
+}
+
 std::shared_ptr<const AccessControl::KeyTable> AccessControl::Table() {
   const std::lock_guard lock(mutex_);
   return table_;

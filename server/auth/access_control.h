@@ -88,6 +88,9 @@ class AccessControl {
   absl::StatusOr<std::shared_ptr<KeyUsage>> Authenticate(std::string_view authorization,
                                                          KeyRole role);
 
+  // Reads the key file now, whether it has changed or not, and logs the result.
+  void Reload();
+
   bool HasKeys() const { return !keys_path_.empty(); }
 
  private:

@@ -36,6 +36,12 @@ bool FileWatch::NeedsRead(Clock::time_point now) {
   return true;
 }
 
+void FileWatch::ForceRead() {
+  checked_at_ = {};
+  may_pass_ = true;
+  last_failure_.clear();
+}
+
 bool FileWatch::Finish(const absl::Status& status) {
   // A bad content stays bad until the file changes. No descriptor or no memory left, or a write
   // during the read, may pass without one.

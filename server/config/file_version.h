@@ -28,6 +28,9 @@ class FileWatch {
   // reads the files and calls Finish.
   bool NeedsRead(Clock::time_point now);
 
+  // Makes the next NeedsRead true, and the result of that read new.
+  void ForceRead();
+
   // `status`: of the read. True if it should be logged: a success, or a failure with another
   // message than the last one.
   bool Finish(const absl::Status& status);

@@ -151,6 +151,14 @@ absl::StatusOr<std::unique_ptr<TlsCertificates>> TlsCertificates::Open(const Tls
   return certificates;
 }
 
+void TlsCertificates::Reload() {
+  {
+    const std::lock_guard lock(mutex_);
+    watch_.ForceRead();
+  }
+  Current();
+}
+
 std::shared_ptr<const TlsMaterial> TlsCertificates::Current() {
   const std::lock_guard lock(mutex_);
   if (!watch_.NeedsRead(Clock::now())) return material_;
@@ -159,7 +167,7 @@ std::shared_ptr<const TlsMaterial> TlsCertificates::Current() {
   if (material.ok()) material_ = *std::move(material);
   if (log_ == nullptr || !is_new) return material_;
   if (material.ok()) {
-    log_->Info("tls", {{"message", "the changed certificate is in force"}});
+    log_->Info("tls", {{"message", "the certificate that was read is in force"}});
   } else {
     log_->Error("tls", {{"message", StrCat(material.status().message(),
                                            "; the certificate before it stays in force")}});

@@ -60,6 +60,9 @@ class TlsCertificates {
   // Never null. Examines the files if that was more than a second ago.
   std::shared_ptr<const TlsMaterial> Current();
 
+  // Reads the files now, whether they have changed or not, and logs the result.
+  void Reload();
+
   bool RequiresClientCertificates() const { return !files_.client_ca.empty(); }
 
  private:

@@ -238,6 +238,7 @@ TEST_F(TlsTest, ABadReloadIsLoggedOnce) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1050));
       (*certificates)->Current();
     }
+    Log::Flush();
     return testing::internal::GetCapturedStderr();
   };
   const std::string key = MakeCertificate("next", authority_).key;
@@ -248,7 +249,27 @@ TEST_F(TlsTest, ABadReloadIsLoggedOnce) {
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 1) << lines;
   EXPECT_EQ((*certificates)->Current(), before);
   Serve(MakeCertificate("good", authority_));
-  EXPECT_THAT(lines_after(1), HasSubstr("the changed certificate is in force"));
+  EXPECT_THAT(lines_after(1), HasSubstr("the certificate that was read is in force"));
+  EXPECT_NE((*certificates)->Current(), before);
+}
+
+TEST_F(TlsTest, ReloadReadsAtOnceAndLogsAgain) {
+  const Log log("info");
+  const auto certificates = TlsCertificates::Open(Files(/*with_client_ca=*/false), &log);
+  ASSERT_TRUE(certificates.ok()) << certificates.status();
+  const auto before = (*certificates)->Current();
+  const auto lines_of_reload = [&] {
+    testing::internal::CaptureStderr();
+    (*certificates)->Reload();
+    Log::Flush();
+    return testing::internal::GetCapturedStderr();
+  };
+  WriteInPlace(Path("key.pem"), MakeCertificate("next", authority_).key);
+  EXPECT_THAT(lines_of_reload(), HasSubstr("does not match --tls-cert"));
+  EXPECT_THAT(lines_of_reload(), HasSubstr("does not match --tls-cert"));
+  EXPECT_EQ((*certificates)->Current(), before);
+  Serve(MakeCertificate("good", authority_));
+  EXPECT_THAT(lines_of_reload(), HasSubstr("the certificate that was read is in force"));
   EXPECT_NE((*certificates)->Current(), before);
 }
 
