@@ -10,11 +10,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <future>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 
 #include "base/thread_name.h"
+#include "base/utf8.h"
 #include "server/ops/health_probe.h"
 #include "server/ops/log.h"
 #include "server/served_model.h"
@@ -39,57 +42,112 @@ void ForwardGrpcLine(gpr_log_func_args* line) {
   server_log->Warning("grpc", {{"message", line->message}});
 }
 
-sigset_t StopSignals() {
+// Writes what is left of the log, and exits without waiting for or destroying anything else.
+[[noreturn]] void Exit(int code) {
+  Log::Flush();
+  std::_Exit(code);
+}
+
+sigset_t HandledSignals() {
   sigset_t signals;
   sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
+  for (const int number : {SIGTERM, SIGINT, SIGQUIT, SIGHUP}) sigaddset(&signals, number);
   return signals;
 }
 
-// Handles the signals, which are blocked in every other thread: the first one starts a drain, the
-// second exits at once. While the model is loading, the first one exits.
-void WaitForSignals(std::promise<void> drain) {
-  NameThisThread("signals");
-  const sigset_t signals = StopSignals();
+// Waits for a signal that stops the server. SIGHUP makes `reload` be called.
+template <typename Reload>
+int WaitForStop(const Reload& reload) {
+  const sigset_t signals = HandledSignals();
   int signal_number = 0;
-  sigwait(&signals, &signal_number);
+  while (true) {
+    sigwait(&signals, &signal_number);
+    if (signal_number != SIGHUP) return signal_number;
+    reload();
+  }
+}
+
+// Handles the signals, which are blocked in every other thread: the first one that stops starts a
+// drain, the second exits at once. While the model is loading, the first one exits.
+void WaitForSignals(std::promise<void> drain, const std::weak_ptr<Server>& weak_server) {
+  NameThisThread("signals");
+  int signal_number = WaitForStop([&weak_server] {
+    server_log->Info("reload", {{"signal", strsignal(SIGHUP)}});
+    if (const auto server = weak_server.lock()) server->Reload();
+  });
   if (is_loading) {
     server_log->Info("stopped", {{"signal", strsignal(signal_number)}, {"aborted_calls", false}});
-    std::_Exit(kExitOk);
+    Exit(kExitOk);
   }
   server_log->Info("draining", {{"signal", strsignal(signal_number)}});
   drain.set_value();
-  sigwait(&signals, &signal_number);
+  signal_number = WaitForStop([] {});
   server_log->Warning("stopped at once", {{"signal", strsignal(signal_number)}});
-  std::_Exit(kExitFailure);
+  Exit(kExitFailure);
 }
 
-// Exits without waiting for or destroying anything: the engine's thread may never return.
+// The engine's thread may never return.
 void EndAfterEngineFailure(const EngineFailure& failure) {
   std::this_thread::sleep_for(kNotificationTime);
-  std::_Exit(failure.is_device_lost ? kExitDeviceLost : kExitEngineFailure);
+  Exit(failure.is_device_lost ? kExitDeviceLost : kExitEngineFailure);
+}
+
+// The message of `status` for a terminal: control characters, which files of a checkpoint may bring
+// into it, as spaces, and what is not UTF-8 as U+FFFD.
+std::string Printable(const absl::Status& status) {
+  std::string_view message(status.message().data(), status.message().size());
+  std::string printable;
+  while (!message.empty()) {
+    const Utf8Unit unit = NextUtf8(message);
+    const std::string_view bytes = message.substr(0, unit.num_bytes);
+    const auto byte = [&bytes](size_t i) { return uint8_t(bytes[i]); };
+    const bool is_c0 = bytes.size() == 1 && (byte(0) < 0x20 || byte(0) == 0x7f);
+    const bool is_c1 = bytes.size() == 2 && byte(0) == 0xc2 && byte(1) < 0xa0;
+    if (unit.kind != Utf8Kind::kCharacter) {
+      printable += kReplacementCharacter;
+    } else {
+      printable += is_c0 || is_c1 ? std::string_view(" ") : bytes;
+    }
+    message.remove_prefix(unit.num_bytes);
+  }
+  return printable;
 }
 
 int Fail(const absl::Status& status) {
-  std::fprintf(stderr, "lssar-server: %s\n", std::string(status.message()).c_str());
+  const std::string message = Printable(status);
+  // A stderr that takes no more lines would hold up this one, too.
+  if (Log::Flush()) std::fprintf(stderr, "lssar-server: %s\n", message.c_str());
   return kExitFailure;
+}
+
+// The same with a line of the log before it.
+int FailToStart(const absl::Status& status) {
+  server_log->Error("start failed", {{"code", absl::StatusCodeToString(status.code())},
+                                     {"message", Printable(status)}});
+  return Fail(status);
 }
 
 }  // namespace
 
 int RunServer(const ServerOptions& options, const Server::LoadModel& load) {
   // Before any thread exists: every thread inherits the signal mask.
-  const sigset_t signals = StopSignals();
+  const sigset_t signals = HandledSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  // A write to a pipe or a socket whose reader has gone, stderr's included, is an error of that
+  // write and not the end of the process.
+  signal(SIGPIPE, SIG_IGN);
+  // Other servers turn the log or its level by these. An operator who tries must not end this one.
+  signal(SIGUSR1, SIG_IGN);
+  signal(SIGUSR2, SIG_IGN);
   server_log = new Log(options.log_level);
   gpr_set_log_function(ForwardGrpcLine);
 
-  const auto server = Server::Open(options, EndAfterEngineFailure);
-  if (!server.ok()) return Fail(server.status());
+  auto opened = Server::Open(options, EndAfterEngineFailure);
+  if (!opened.ok()) return FailToStart(opened.status());
+  std::shared_ptr<Server> server = *std::move(opened);
   std::promise<void> drain;
   std::future<void> drain_requested = drain.get_future();
-  std::thread(WaitForSignals, std::move(drain)).detach();
+  std::thread(WaitForSignals, std::move(drain), std::weak_ptr(server)).detach();
 
   // From the end of loading on, a signal drains: calls may be admitted before Load returns.
   const auto load_model = [&load](const ModelOptions& model) {
@@ -97,9 +155,12 @@ int RunServer(const ServerOptions& options, const Server::LoadModel& load) {
     is_loading = false;
     return served;
   };
-  if (const absl::Status status = (*server)->Load(load_model); !status.ok()) return Fail(status);
+  if (const absl::Status status = server->Load(load_model); !status.ok()) {
+    server = nullptr;  // its line "stopped" comes before the reason
+    return FailToStart(status);
+  }
   drain_requested.wait();
-  return (*server)->Shutdown(options.drain_timeout) ? kExitOk : kExitFailure;
+  return server->Shutdown(options.drain_timeout) ? kExitOk : kExitFailure;
 }
 
 int RunServer(int argc, const char* const* argv, const Server::LoadModel& load) {

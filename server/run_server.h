@@ -14,8 +14,9 @@ inline constexpr int kExitFailure =
 inline constexpr int kExitEngineFailure = 3;  // the engine failed or hung; restart the server
 inline constexpr int kExitDeviceLost = 4;     // the same, and the device was lost
 
-// Serves until SIGTERM or SIGINT and returns the exit code. Exits the process if the engine fails
-// or hangs. Call once, from main, before any thread exists.
+// Serves until SIGTERM, SIGINT or SIGQUIT and returns the exit code; SIGHUP reloads keys and
+// certificates. Exits the process if the engine fails or hangs. Call once, from main, before any
+// thread exists.
 int RunServer(const ServerOptions& options, const Server::LoadModel& load);
 
 // Parses the command line, then serves or, with --check-health, probes the running server.

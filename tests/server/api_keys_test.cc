@@ -202,6 +202,7 @@ TEST_F(KeyFileTest, ABadReloadKeepsTheKeysAndIsLoggedOnce) {
   ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
   wait();
   EXPECT_TRUE(knows("key-number-1-of-alice"));
+  Log::Flush();
   const std::string lines = testing::internal::GetCapturedStderr();
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 4) << lines;
   EXPECT_THAT(lines, HasSubstr("is a FIFO"));
@@ -244,6 +245,7 @@ TEST_F(KeyFileTest, ReloadsOnManyThreadsKeepNoMemory) {
   }
   end.set_value();
   for (std::thread& thread : threads) thread.join();
+  Log::Flush();
   const std::string lines = testing::internal::GetCapturedStderr();
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 6) << lines;
 }

@@ -20,7 +20,8 @@ MODEL = "models/zoo/lssar-6m"
 
 class ServerProcess:
     def __init__(self, *flags: str, listen: str = "127.0.0.1:0", model: str = MODEL,
-                 state: str = "serving", max_files: int | None = None):
+                 state: str = "serving", max_files: int | None = None,
+                 environment: dict[str, str] | None = None):
         """Returns once the server has logged the event `state`."""
         def limit_files() -> None:
             if max_files is not None:
@@ -28,7 +29,7 @@ class ServerProcess:
 
         self.process = subprocess.Popen(
             [SERVER, "--model", model, "--listen", listen, "--http-listen", "127.0.0.1:0", *flags],
-            stderr=subprocess.PIPE, text=True, preexec_fn=limit_files)
+            stderr=subprocess.PIPE, text=True, preexec_fn=limit_files, env=environment)
         self.log = ""
         self.lines: list[dict[str, Any]] = []  # of the log
         self._unread: queue.Queue[dict[str, Any]] = queue.Queue()
