@@ -13,6 +13,7 @@
 #include "runtime/limits.h"
 #include "server/config/flags.h"
 #include "server/config/limits.h"
+#include "server/http/cross_origin.h"
 #include "server/net/unix_socket.h"
 
 namespace lssar {
@@ -276,11 +277,10 @@ AssignFlag AssignOrigins(std::vector<std::string>* target) {
     for (size_t begin = 0; begin <= value.size();) {
       const size_t end = std::min(value.find(',', begin), value.size());
       const std::string origin = value.substr(begin, end - begin);
-      const bool has_scheme = origin.starts_with("http://") || origin.starts_with("https://");
-      if (origin != "*" && (!has_scheme || origin.ends_with('/') ||
-                            origin.find_first_of(" \t\r\n") != std::string::npos)) {
-        return absl::InvalidArgumentError(
-            "it must be * or origins such as https://chat.example.org, with commas between them");
+      if (const absl::Status status = CheckListedOrigin(origin); !status.ok()) {
+        return absl::InvalidArgumentError(StrCat(
+            "it must be * or origins such as https://chat.example.org, with commas between them: ",
+            status.message()));
       }
       origins.push_back(origin);
       begin = end + 1;
@@ -294,7 +294,9 @@ std::vector<Flag> HttpFlags(ServerOptions& options) {
   return {
       {"http-cors-origins", "Security", "ORIGINS",
        "Origins of web pages that may call the HTTP port (CORS), separated by commas, such as "
-       "https://chat.example.org, or * for all; default none",
+       "https://chat.example.org, https://*.example.org, http://localhost:* or app://obsidian.md, "
+       "or "
+       "* for all; default none",
        AssignOrigins(&options.http_cors_origins)},
       {"web-page", "Security", "on|off", "The web page at / of the HTTP port; default on",
        AssignChoice({"on", "off"}, [&options](size_t i) { options.web_page = i == 0; })},

@@ -11,6 +11,12 @@
 
 namespace lssar {
 
+// Checks an entry of --http-cors-origins: "*", or an origin as a browser sends it, such as
+// https://chat.example.org, app://obsidian.md or chrome-extension://ID. The host may be * (any) or
+// begin with *. (any name below it), and the port may be *.
+// Errors  INVALID_ARGUMENT: it would match no origin; says why
+absl::Status CheckListedOrigin(std::string_view entry);
+
 // A browser lets any page send a POST to any address that its visitor reaches, 127.0.0.1 included;
 // CORS hides only the answer. A page whose name its owner points to 127.0.0.1 after it was loaded
 // (DNS rebinding) even reads the answer, but the browser sends that name as Host.
@@ -18,7 +24,7 @@ namespace lssar {
 // Source  the order of the checks is that of CrossOriginProtection in Go's net/http
 class CrossOriginCheck {
  public:
-  // `origins`: whose pages may call, such as https://chat.example.org; *: all.
+  // `origins`: whose pages may call; each passes CheckListedOrigin.
   // `checks_host`: Host must be an address, localhost or the name of one of `origins`.
   CrossOriginCheck(std::vector<std::string> origins, bool checks_host);
 

@@ -300,11 +300,15 @@ std::vector<HttpHeader> HttpServer::State::CorsHeaders(const HttpRequest& reques
 
 HttpReply HttpServer::State::Preflight(const Route& route, const HttpRequest& request) const {
   HttpReply reply{.status = 204, .body = "", .headers = {{"Allow", AllowedMethods(route.method)}}};
-  if (!cross_origin.IsEmpty() && !request.Header("origin").empty()) {
+  if (cross_origin.Allows(request.Header("origin"))) {
     reply.headers.push_back({"Access-Control-Allow-Methods", AllowedMethods(route.method)});
+    // Pages of listed origins may send any header: OpenAI's SDK has some of its own, others in each
+    // version. * would not cover Authorization.
+    const std::string_view asked = request.Header("access-control-request-headers");
     reply.headers.push_back(
         {"Access-Control-Allow-Headers",
-         "Authorization, Content-Type, X-Request-Id, X-Request-Timeout, Traceparent"});
+         StrCat("Authorization, Content-Type, X-Request-Id, X-Request-Timeout, Traceparent",
+                asked.empty() ? "" : ", ", asked)});
     reply.headers.push_back({"Access-Control-Max-Age", "600"});
   }
   return reply;

@@ -78,6 +78,23 @@ class CorsTest(unittest.TestCase):
         self.assertEqual(preflight.status, 204)
         self.assertIn("POST", preflight.headers["Access-Control-Allow-Methods"])
         self.assertIn("Authorization", preflight.headers["Access-Control-Allow-Headers"])
+        refused = server.request("OPTIONS", "/v1/completions", headers={
+            "Origin": "https://b.example", "Access-Control-Request-Method": "POST"})
+        self.assertNotIn("Access-Control-Allow-Headers", refused.headers)
+
+    def test_listed_origins_send_the_headers_of_openais_sdk(self) -> None:
+        server = Server("--http-cors-origins", "http://*:3000,app://obsidian.md")
+        self.addCleanup(server.stop)
+        asked = ("authorization,content-type,x-stainless-arch,x-stainless-lang,x-stainless-os,"
+                 "x-stainless-retry-count,x-stainless-timeout")
+        for origin in ("http://localhost:3000", "app://obsidian.md"):
+            preflight = server.request("OPTIONS", "/v1/chat/completions", headers={
+                "Origin": origin, "Access-Control-Request-Method": "POST",
+                "Access-Control-Request-Headers": asked})
+            self.assertEqual(preflight.headers["Access-Control-Allow-Origin"], origin)
+            allowed = {name.strip().lower() for name in
+                       preflight.headers["Access-Control-Allow-Headers"].split(",")}
+            self.assertLessEqual(set(asked.split(",")), allowed)
 
     def test_pages_of_other_origins_make_no_calls(self) -> None:
         server = Server("--http-cors-origins", "https://a.example")

@@ -98,5 +98,82 @@ TEST(CrossOriginTest, AStarAllowsAll) {
   EXPECT_FALSE(check.Allows(""));
 }
 
+TEST(CrossOriginTest, StarsMatchHostsAndPorts) {
+  const CrossOriginCheck check({"https://*.example.org", "http://*:3000", "http://localhost:*"},
+                               /*checks_host=*/true);
+  for (const auto& [origin, allowed] :
+       std::vector<std::pair<std::string, bool>>{{"https://a.example.org", true},
+                                                 {"https://b.a.example.org", true},
+                                                 {"https://A.Example.org", true},
+                                                 {"https://example.org", false},
+                                                 {"https://badexample.org", false},
+                                                 {"https://a.example.org.evil.example", false},
+                                                 {"https://a.example.org:8443", false},
+                                                 {"http://a.example.org", false},
+                                                 {"http://localhost:3000", true},
+                                                 {"http://[::1]:3000", true},
+                                                 {"http://evil.example:3000", true},
+                                                 {"http://evil.example:3001", false},
+                                                 {"http://localhost", true},
+                                                 {"http://localhost:5173", true},
+                                                 {"https://localhost:5173", false},
+                                                 {"null", false},
+                                                 {"", false}}) {
+    EXPECT_EQ(check.Allows(origin), allowed) << origin;
+  }
+  EXPECT_TRUE(Passes(check, Post({{"host", "a.example.org"}})));
+  EXPECT_FALSE(Passes(check, Post({{"host", "evil.example:3000"}}))) << "may be rebound";
+}
+
+TEST(CrossOriginTest, ApplicationsAndPortsOfTheSchemeAreOrigins) {
+  const CrossOriginCheck check({"app://obsidian.md", "tauri://localhost", "capacitor://localhost",
+                                "chrome-extension://abcdefghijklmnop", "https://a.example:443"},
+                               /*checks_host=*/false);
+  for (const std::string origin :
+       {"app://obsidian.md", "tauri://localhost", "capacitor://localhost",
+        "chrome-extension://abcdefghijklmnop", "https://a.example"}) {
+    EXPECT_TRUE(check.Allows(origin)) << origin;
+    EXPECT_TRUE(Passes(check, Post({{"host", "b.example"}, {"origin", origin}}))) << origin;
+  }
+  EXPECT_FALSE(check.Allows("app://localhost"));
+  EXPECT_FALSE(check.Allows("http://a.example"));
+}
+
+TEST(CrossOriginTest, AnEntryThatWouldMatchNothingIsRefused) {
+  for (const std::string good :
+       {"*", "https://a.example", "http://localhost:3000", "http://[::1]:8080", "http://127.0.0.1",
+        "https://*.example.org", "http://*", "http://*:3000", "http://localhost:*",
+        "app://obsidian.md", "moz-extension://0f5e-aa", "https://xn--bcher-kva.example"}) {
+    EXPECT_EQ(CheckListedOrigin(good), absl::OkStatus()) << good;
+  }
+  for (const std::string bad : {"",
+                                "a.example",
+                                "null",
+                                "https://",
+                                "https://a.example/",
+                                "https://a.example/chat",
+                                "https://u@a.example",
+                                "https://a.example?x",
+                                "https://a.*.example",
+                                "https://*a.example",
+                                "https://*.*.example",
+                                "https://**",
+                                "https://*.*",
+                                "http://*:30*",
+                                "http://a.example:",
+                                "http://[::1",
+                                "http://a.example:99999",
+                                "http://a.example:x",
+                                "https://b\xC3\xBC"
+                                "cher.example",
+                                " https://a.example",
+                                "1app://x",
+                                "https://a b.example"}) {
+    const absl::Status status = CheckListedOrigin(bad);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(bad));
+  }
+}
+
 }  // namespace
 }  // namespace lssar
