@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -93,6 +94,32 @@ class ImagesTest(unittest.TestCase):
                         self.assertTrue(os.path.exists(source), source)
                         self.assertFalse(any(fnmatch.fnmatch(source, p) for p in ignored), source)
                 earlier.add(name)
+
+    def test_every_checkpoint_of_the_tree_can_be_in_the_image(self):
+        """Runs the command of the stage `model` on folders of this tree."""
+        run = dict(stages(PLAIN)['model'])['RUN']
+        models = [os.path.dirname(path)
+                  for path in glob.glob('models/zoo/**/config.json', recursive=True)]
+        self.assertIn('models/zoo/lssar-6m', models)
+        with tempfile.TemporaryDirectory() as folder:
+            os.symlink(os.getcwd(), f'{folder}/lssar')
+
+            def copy(model):
+                command = re.sub(r'/(models|lssar)\b', rf'{folder}/\1', run)
+                return subprocess.run(['sh', '-c', command], env={**os.environ, 'MODEL': model},
+                                      capture_output=True, text=True, timeout=60, check=False)
+
+            for model in models:
+                done = copy(model)
+                self.assertEqual(done.returncode, 0, f'{model}: {done.stderr}')
+                self.assertEqual(set(os.listdir(f'{folder}/models')),
+                                 {entry.name for entry in os.scandir(model) if entry.is_file()})
+                shutil.rmtree(f'{folder}/models')
+            for wrong in 'models/zoo/none', 'models/zoo':
+                self.assertNotEqual(copy(wrong).returncode, 0, wrong)
+                shutil.rmtree(f'{folder}/models')
+            self.assertEqual(copy('').returncode, 0)
+            self.assertEqual(os.listdir(f'{folder}/models'), [])
 
     def test_the_health_check_reads_what_the_server_reads(self):
         for path in PLAIN, CUDA:
