@@ -6,6 +6,7 @@
 #include <map>
 #include <system_error>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "base/read_file.h"
@@ -189,7 +190,10 @@ absl::StatusOr<std::shared_ptr<KeyUsage>> AccessControl::Authenticate(
   }
   ReloadIfChanged();
   const auto table = Table();
-  const ApiKey* key = table->keys.Find(authorization.substr(kScheme.size()));
+  // Spaces may follow the scheme (RFC 9110, section 11.4), and a key has none.
+  const absl::string_view credentials = absl::StripAsciiWhitespace(
+      absl::string_view(authorization.data(), authorization.size()).substr(kScheme.size()));
+  const ApiKey* key = table->keys.Find({credentials.data(), credentials.size()});
   if (key == nullptr) return Unauthenticated("the API key is unknown");
   if (role == KeyRole::kAdmin && key->role != KeyRole::kAdmin) {
     return absl::PermissionDeniedError(

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "base/quote.h"
@@ -25,6 +26,21 @@ absl::StatusOr<std::optional<T>> ReadOptional(const BodyFields& fields, std::str
   if (value == nullptr) return std::optional<T>();
   ASSIGN_OR_RETURN(T result, read(fields.Name(field), *value));
   return std::optional<T>(std::move(result));
+}
+
+// By JSON Schema's rule 1452.0 is an integer, and some languages have no other numbers. Nullopt: no
+// token can have this id.
+std::optional<int32_t> ReadId(const Json& value) {
+  constexpr int32_t kMax = std::numeric_limits<int32_t>::max();
+  if (value.is_number_float()) {
+    const double number = value.get<double>();
+    if (!(number >= 0 && number <= kMax) || std::trunc(number) != number) return std::nullopt;
+    return int32_t(number);
+  }
+  if (!value.is_number_integer() || value.get<int64_t>() < 0 || value.get<int64_t>() > kMax) {
+    return std::nullopt;
+  }
+  return value.get<int32_t>();
 }
 
 }  // namespace
@@ -75,14 +91,13 @@ absl::StatusOr<std::vector<int32_t>> ReadIds(const std::string& field, const Jso
   std::vector<int32_t> ids;
   ids.reserve(value.size());
   for (const Json& element : value) {
-    const bool is_id = element.is_number_integer() && element.get<int64_t>() >= 0 &&
-                       element.get<int64_t>() <= std::numeric_limits<int32_t>::max();
-    if (!is_id) {
+    const std::optional<int32_t> id = ReadId(element);
+    if (!id) {
       const std::string name = StrCat(field, "[", ids.size(), "]");
       if (!element.is_number()) return WrongType(name, element, "a token id");
       return FieldError(name, StrCat("is ", element.get<double>(), "; it must be a token id"));
     }
-    ids.push_back(element.get<int32_t>());
+    ids.push_back(*id);
   }
   return ids;
 }

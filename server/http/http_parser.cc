@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/beast/core/buffers_range.hpp>
 #include <boost/beast/http/parser.hpp>
+#include <functional>
 #include <limits>
 #include <utility>
 
@@ -53,10 +54,32 @@ std::string ToLower(std::string_view text) {
 
 std::string_view View(beast::string_view text) { return {text.data(), text.size()}; }
 
+constexpr std::string_view kEndOfHead = "\r\n\r\n";
+
+// True if a line of `lines` ends in LF without CR. Beast would wait for the CR without end.
+bool HasBareLf(std::string_view lines) {
+  for (size_t at = lines.find('\n'); at != lines.npos; at = lines.find('\n', at + 1)) {
+    if (at == 0 || lines[at - 1] != '\r') return true;
+  }
+  return false;
+}
+
+constexpr std::string_view kBareLf = "the request is not HTTP/1.1: a line ends in LF without CR";
+
 }  // namespace
 
 struct HttpParser::State {
+  State() { parser.on_chunk_header(on_chunk); }
+
+  // What comes next is not the data of a chunk. Requires  the body is chunked
+  bool IsBetweenChunks() const { return parser.get().body().size() == chunk_end; }
+
   http::request_parser<GrowingBody> parser;
+  size_t chunk_end = 0;  // of the body, with the last chunk that has begun
+  std::function<void(uint64_t, beast::string_view, beast::error_code&)> on_chunk =
+      [this](uint64_t size, beast::string_view, beast::error_code&) {
+        chunk_end = parser.get().body().size() + size;
+      };
 };
 
 HttpParser::HttpParser(int64_t max_head_bytes, int64_t max_body_bytes)
@@ -86,6 +109,9 @@ HttpParser::Progress HttpParser::Fail(int status, std::string message) {
 
 HttpParser::Progress HttpParser::Parse(std::string* input) {
   auto& parser = state_->parser;
+  // Empty lines before a request (RFC 9112, section 2.2).
+  while (!HasBegun() && input->starts_with("\r\n")) input->erase(0, 2);
+  if (!HasBegun() && *input == "\r") return Progress::kNeedsMore;
   size_t num_used = 0;
   beast::error_code error;
   while (!error && num_used < input->size() && !parser.is_done()) {
@@ -93,10 +119,25 @@ HttpParser::Progress HttpParser::Parse(std::string* input) {
     // are, so it sees no more than each may have.
     const size_t max_seen = has_head_ ? size_t(max_head_bytes_) : num_head_bytes_left_;
     const size_t num_seen = std::min(input->size() - num_used, max_seen);
+    const std::string_view seen(input->data() + num_used, num_seen);
+    if (!has_head_ && HasBareLf(seen.substr(0, seen.find(kEndOfHead)))) {
+      return Fail(400, std::string(kBareLf));
+    }
+    const bool is_between_chunks = has_head_ && parser.chunked() && state_->IsBetweenChunks();
+    // The first line; of the last chunk, which has no data, all lines.
+    const std::string_view lines =
+        seen.starts_with("0\r\n") ? seen : seen.substr(0, seen.find('\n') + 1);
+    if (is_between_chunks && HasBareLf(lines.substr(0, lines.find(kEndOfHead)))) {
+      return Fail(400, std::string(kBareLf));
+    }
     if (has_head_ && parser.chunked() && num_seen < kMinChunkedBytes) break;
     const size_t num_taken =
         parser.put(boost::asio::const_buffer(input->data() + num_used, num_seen), error);
     num_used += num_taken;
+    // The last chunk with its trailers: Beast takes them together.
+    if (is_between_chunks && num_taken == 0 && HasBareLf(seen)) {
+      return Fail(400, std::string(kBareLf));
+    }
     if (error == http::error::need_more && num_taken == 0 && num_seen == max_seen) {
       error = http::error::header_limit;
     }
@@ -137,6 +178,7 @@ bool HttpParser::ReadHead() {
     request_.headers.push_back(
         {.name = ToLower(View(field.name_string())), .value = std::string(View(field.value()))});
   }
+  if (!ReadAbsoluteForm()) return false;
   const std::string transfer = ToLower(request_.Header("transfer-encoding"));
   const std::string content = ToLower(request_.Header("content-encoding"));
   const std::string expectation = ToLower(request_.Header("expect"));
@@ -155,6 +197,27 @@ bool HttpParser::ReadHead() {
   }
   expects_continue_ = !expectation.empty() && !request_.is_http_1_0;
   return error_status_ == 0;
+}
+
+bool HttpParser::ReadAbsoluteForm() {
+  const size_t scheme_end = request_.target.find("://");
+  if (scheme_end == std::string::npos) return true;
+  const std::string scheme = ToLower(std::string_view(request_.target).substr(0, scheme_end));
+  if (scheme != "http" && scheme != "https") return true;
+  std::string host = request_.target.substr(scheme_end + 3), path = "/";
+  if (const size_t begin = host.find_first_of("/?"); begin != std::string::npos) {
+    path = StrCat(host[begin] == '/' ? "" : "/", host.substr(begin));
+    host.resize(begin);
+  }
+  if (host.empty()) {
+    Fail(400, "the request's target has no host");
+    return false;
+  }
+  request_.target = std::move(path);
+  for (HttpHeader& header : request_.headers) {
+    if (header.name == "host") header.value = host;
+  }
+  return true;
 }
 
 HttpRequest HttpParser::Take() {

@@ -46,6 +46,9 @@ class HttpParser {
   Progress Fail(int status, std::string message);
   // Moves the head to `request_`. False: it is refused.
   bool ReadHead();
+  // "http://HOST/PATH", which clients send to proxies: the target becomes /PATH, and HOST replaces
+  // that of the header Host (RFC 9112, section 3.2.2). False: it is refused.
+  bool ReadAbsoluteForm();
 
   const int64_t max_head_bytes_;
   size_t num_head_bytes_left_;

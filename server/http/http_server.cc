@@ -8,6 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
@@ -44,6 +46,23 @@ HttpReply TextReply(const absl::Status& status) {
           .content_type = "text/plain; charset=utf-8"};
 }
 
+// "a%2Fb" -> "a/b". What is no escape stays.
+std::string PercentDecode(std::string_view text) {
+  std::string decoded;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool is_escape = text[i] == '%' && i + 2 < text.size() &&
+                           absl::ascii_isxdigit(uint8_t(text[i + 1])) &&
+                           absl::ascii_isxdigit(uint8_t(text[i + 2]));
+    if (!is_escape) {
+      decoded += text[i];
+      continue;
+    }
+    decoded += absl::HexStringToBytes(absl::string_view(text.data() + i + 1, 2));
+    i += 2;
+  }
+  return decoded;
+}
+
 // GET /v1/models and GET /v1/models/NAME. `created`: of the model, in seconds since 1970.
 absl::StatusOr<std::string> ModelsJson(const HttpRequest& request, const CallContext& context,
                                        int64_t created) {
@@ -52,7 +71,7 @@ absl::StatusOr<std::string> ModelsJson(const HttpRequest& request, const CallCon
   if (!path.starts_with(kModelsPrefix)) {
     return StrCat("{\"object\":\"list\",\"data\":[", ModelJson(model, created), "]}");
   }
-  const std::string_view name = path.substr(kModelsPrefix.size());
+  const std::string name = PercentDecode(path.substr(kModelsPrefix.size()));
   if (name != model.GetCheckpoint().name) return ModelNotFound(name, model.GetCheckpoint().name);
   return ModelJson(model, created);
 }

@@ -386,6 +386,14 @@ class TokenizerTest(unittest.TestCase):
         self.assertEqual([model["id"] for model in models], [NAME])
         self.assertEqual(server.request("GET", f"/v1/models/{NAME}").json(), models[0])
         self.assertEqual(server.request("GET", "/v1/models/other").status, 404)
+        escaped = NAME.replace("-", "%2D")
+        self.assertEqual(server.request("GET", f"/v1/models/{escaped}").json(), models[0])
+        ids = {"max_tokens": 3, "temperature": 0}
+        floats, whole = (server.post("/v1/completions", {**ids, "prompt": prompt})["choices"]
+                         for prompt in ([5.0, 1.452e3], [5, 1452]))
+        self.assertEqual(floats, whole)
+        unknown = server.request("GET", "/v1/models/a%2Fb%zz")
+        self.assertIn("a/b%zz", unknown.error()["message"])
 
 
 class ScoreTest(unittest.TestCase):

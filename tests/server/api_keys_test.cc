@@ -168,6 +168,19 @@ class KeyFileTest : public testing::Test {
   const Log log_{"info"};
 };
 
+TEST_F(KeyFileTest, SpacesMayFollowTheScheme) {
+  Write(Section("alice", "key = \"key-number-1-of-alice\""));
+  const auto control = AccessControl::Open(path_, &log_);
+  ASSERT_TRUE(control.ok());
+  for (const char* authorization : {"Bearer key-number-1-of-alice", "bearer  key-number-1-of-alice",
+                                    "Bearer    key-number-1-of-alice "}) {
+    EXPECT_TRUE((*control)->Authenticate(authorization, KeyRole::kUser).ok()) << authorization;
+  }
+  for (const char* authorization : {"Bearerkey-number-1-of-alice", "Bearer ", "Bearer  x"}) {
+    EXPECT_FALSE((*control)->Authenticate(authorization, KeyRole::kUser).ok()) << authorization;
+  }
+}
+
 TEST_F(KeyFileTest, OnlyARegularFileIsRead) {
   EXPECT_EQ(Error(), "");
   std::filesystem::remove(path_);

@@ -30,6 +30,23 @@ std::optional<HttpRequest> ReadInPieces(std::string_view text, size_t piece_byte
   }
 }
 
+// The status of the error in `text`; 0: there is none, or more bytes are waited for.
+int ErrorInPieces(std::string_view text, size_t piece_bytes) {
+  HttpParser parser(1024, 4096);
+  std::string input;
+  while (true) {
+    switch (parser.Parse(&input)) {
+      case HttpParser::Progress::kHasHead: break;
+      case HttpParser::Progress::kIsDone: return 0;
+      case HttpParser::Progress::kFailed: return parser.ErrorStatus();
+      case HttpParser::Progress::kNeedsMore:
+        if (text.empty()) return 0;
+        input += text.substr(0, piece_bytes);
+        text.remove_prefix(std::min(piece_bytes, text.size()));
+    }
+  }
+}
+
 class ChunkedBodyTest : public testing::TestWithParam<size_t> {};
 
 // Boost.Beast 1.81 asserts that an empty body never comes in pieces of fewer than 5 bytes.
@@ -53,6 +70,56 @@ TEST_P(ChunkedBodyTest, IsRefusedWhenItIsDamaged) {
        {"0\r\nno trailer\r\n\r\n", "x\r\n\r\n", "1\r\nxy\r\n0\r\n\r\n", "0\r\n\r", "0"}) {
     EXPECT_FALSE(ReadInPieces(std::string(kChunkedHead).append(chunks), GetParam())) << chunks;
   }
+}
+
+// At once: nothing of these bodies may be waited for.
+TEST_P(ChunkedBodyTest, IsRefusedWithBareLineFeeds) {
+  for (const std::string_view chunks :
+       {"0\n\n", "2\n{}\n0\n\n", "2\r\n{}\n0\r\n\r\n", "2\r\n{}\r\n0\n\n", "2;a=b\n{}\r\n0\r\n\r\n",
+        "0\r\nTrailer: a\n\n", "0\r\n\n"}) {
+    EXPECT_EQ(ErrorInPieces(std::string(kChunkedHead).append(chunks), GetParam()), 400) << chunks;
+  }
+  // A body may have them.
+  const auto request =
+      ReadInPieces(std::string(kChunkedHead) + "4\r\n\n\na\n\r\n1\r\n\n\r\n0\r\n\r\n", GetParam());
+  ASSERT_TRUE(request);
+  EXPECT_EQ(request->body, "\n\na\n\n");
+}
+
+TEST_P(ChunkedBodyTest, HeadsAreRefusedWithBareLineFeeds) {
+  for (const std::string_view head :
+       {"GET / HTTP/1.1\nHost: x\n\n", "GET / HTTP/1.1\r\nHost: x\n\r\n", "\n", "\nGET /"}) {
+    EXPECT_EQ(ErrorInPieces(head, GetParam()), 400) << head;
+  }
+}
+
+TEST_P(ChunkedBodyTest, EmptyLinesMayComeBeforeARequest) {
+  for (const std::string_view before : {"\r\n", "\r\n\r\n"}) {
+    const auto request =
+        ReadInPieces(std::string(before) + "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", GetParam());
+    ASSERT_TRUE(request);
+    EXPECT_EQ(request->target, "/healthz");
+  }
+  EXPECT_EQ(ErrorInPieces("\rGET / HTTP/1.1\r\nHost: x\r\n\r\n", GetParam()), 400);
+}
+
+TEST_P(ChunkedBodyTest, TargetsMayHaveTheAbsoluteForm) {
+  struct Case {
+    std::string_view given, target, host;
+  };
+  for (const auto& [given, target, host] :
+       {Case{"http://a.example:8080/v1/models?x=1", "/v1/models?x=1", "a.example:8080"},
+        Case{"HTTPS://a.example/x", "/x", "a.example"}, Case{"http://a.example", "/", "a.example"},
+        Case{"http://a.example?x", "/?x", "a.example"}, Case{"/v1/a://b", "/v1/a://b", "b.example"},
+        Case{"/", "/", "b.example"}, Case{"*", "*", "b.example"}}) {
+    const auto request = ReadInPieces(
+        std::string("GET ").append(given).append(" HTTP/1.1\r\nHost: b.example\r\n\r\n"),
+        GetParam());
+    ASSERT_TRUE(request) << given;
+    EXPECT_EQ(request->target, target);
+    EXPECT_EQ(request->Header("host"), host) << given;
+  }
+  EXPECT_EQ(ErrorInPieces("GET http:///x HTTP/1.1\r\nHost: x\r\n\r\n", GetParam()), 400);
 }
 
 TEST_P(ChunkedBodyTest, IsRefusedWithTwoTransferEncodings) {
