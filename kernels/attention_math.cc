@@ -1,6 +1,7 @@
 #include "kernels/attention_math.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "base/str_cat.h"
@@ -31,7 +32,23 @@ absl::Status CheckAttentionSpec(const AttentionSpec& spec) {
                                              "\" needs max_position_embeddings; it is ",
                                              spec.max_position_embeddings, ", must be at least 1"));
   }
+  if (spec.window < 0) {
+    return absl::InvalidArgumentError(
+        StrCat("attention window is ", spec.window, ", must be at least 0 (0: no window)"));
+  }
+  if (spec.kind != AttentionKind::kSoftmax && (spec.window > 0 || spec.has_alibi)) {
+    return absl::InvalidArgumentError(
+        StrCat("attention kind \"", NameOf(spec.kind), "\" is given ",
+               spec.has_alibi ? std::string("ALiBi") : StrCat("a window of ", spec.window),
+               ", which only kind \"softmax\" has"));
+  }
   return absl::OkStatus();
+}
+
+double AlibiSlope(int head, int num_heads) {
+  const int power = int(std::bit_floor(unsigned(num_heads)));
+  if (head < power) return std::exp2(-8.0 * (head + 1) / power);
+  return std::exp2(-8.0 * (2 * (head - power) + 1) / (2 * power));
 }
 
 double ScaleOf(const AttentionSpec& spec, int head_dim, int num_keys) {

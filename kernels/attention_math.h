@@ -9,12 +9,19 @@
 namespace lssar {
 
 // Errors  INVALID_ARGUMENT: p is not a positive finite number and the kind has a stage 2;
-//         max_position_embeddings is below 1 and the kind needs it
+//         max_position_embeddings is below 1 and the kind needs it; the window is negative; a window
+//         or ALiBi of another kind than softmax
 absl::Status CheckAttentionSpec(const AttentionSpec& spec);
 
 // A row of N = num_keys keys takes phi of ScaleOf(...) <q, k_j> + ShiftOf(...).
 double ScaleOf(const AttentionSpec& spec, int head_dim, int num_keys);
 double ShiftOf(const AttentionSpec& spec, int num_keys);
+
+// What a score loses for each token between the row and the key, in one query head: 2^(-8 h / n),
+// h = 1..n, for a power of two; else as published, with every second one of the next power of two.
+// Requires  0 <= head < num_heads
+// Source    arXiv 2108.12409, and its authors' code
+double AlibiSlope(int head, int num_heads);
 
 double PhiOf(Phi phi, double score);
 

@@ -2,6 +2,8 @@
 //   a_j = phi(scale <q, k_j> + shift) / divisor                stage 1
 //   w_j = x_j^p / sum_m x_m^p,  x_j = max(0, N a_j - o)        stage 2 (re-weighting), if any
 //
+// Kind softmax may have a sliding window, and a bias by distance (ALiBi, arXiv 2108.12409).
+//
 // A kind whose phi exists already is one enumerator and one row of kAttentionKinds.
 #ifndef LSSAR_KERNELS_ATTENTION_SPEC_H_
 #define LSSAR_KERNELS_ATTENTION_SPEC_H_
@@ -130,6 +132,11 @@ struct AttentionSpec {
   double p = 15.0;                  // > 0; the re-weighting power of the kinds with a stage 2
   Phi phi = Phi::kExp;              // only for kPhi
   int max_position_embeddings = 0;  // L, tokens; only for kSigmoid and kReluWortsman
+  // Only for kSoftmax. Keys before a row's last `window` keys, its own included, have no weight. 0:
+  // no window.
+  int window = 0;
+  // Only for kSoftmax: AlibiSlope (attention_math.h) times the distance is taken from each score.
+  bool has_alibi = false;
 
   // Equal fields, also those that the kind does not use.
   bool operator==(const AttentionSpec&) const = default;
@@ -141,6 +148,11 @@ struct AttentionSpec {
       form.divisor = phi == Phi::kExp ? Divisor::kRowSum : Divisor::kRowNorm;
     }
     return form;
+  }
+
+  // The first key that a row of `num_keys` keys attends to.
+  constexpr int FirstKey(int num_keys) const {
+    return window > 0 && num_keys > window ? num_keys - window : 0;
   }
 };
 

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "kernels/attention_math.h"
 #include "kernels/reference/attention.h"
 
 namespace lssar {
@@ -40,8 +41,9 @@ absl::StatusOr<std::vector<double>> AttentionWeights(const AttentionWeightsArgs&
                          static_cast<const std::byte*>(args.kv.k) + block * element_bytes,
                          from.BlockStride() * element_bytes));
   }
+  const double slope = args.spec.has_alibi ? AlibiSlope(args.head, args.num_heads) : 0;
   return ReferenceWeights(args.spec, {.kv = {.layout = to, .k = keys.data()}, .pages = pages},
-                          num_keys, q.data());
+                          num_keys, slope, q.data());
 }
 
 }  // namespace lssar

@@ -66,13 +66,17 @@ enum class Activation : uint8_t {
   kSilu,      // x / (1 + e^-x)
 };
 
-// out[r] = table[ids[r]].
-// Shapes    out [ids.size(), hidden_size]; table [vocab, hidden_size] packed
-// Requires  0 <= id < vocab
-// Accuracy  exact: the stored value widened to fp32 (int8, int4: times its scale, exact in fp32)
+// out[r] = table[ids[r]], or table[ids[r]] + position_table[positions[r]].
+// Shapes    out [ids.size(), hidden_size]; table [vocab, hidden_size] packed; positions [ids.size()];
+//           position_table [any, hidden_size], or null
+// Requires  0 <= id < vocab; positions are rows of position_table
+// Accuracy  exact: the stored value widened to fp32 (int8, int4: times its scale, exact in fp32);
+//           with positions, one fp32 addition
 struct EmbedArgs {
   std::span<const int32_t> ids;
   const PackedMatrix* table = nullptr;
+  std::span<const int32_t> positions = {};
+  const float* position_table = nullptr;
   float* out = nullptr;
 };
 

@@ -29,6 +29,11 @@ enum class Variant : uint8_t {
   kPartialRotary,  // RopeWriteArgs::rotary_dims < head_dim
   kSoftcap,        // LogitsArgs::softcap
   kPaddedVocab,    // SampleArgs::num_ids < vocab
+  kRotaryPositions,
+  kNoPositions,
+  kLearnedPositions,  // EmbedArgs::position_table
+  kAlibi,             // AttentionSpec::has_alibi
+  kWindow,            // AttentionSpec::window
 };
 
 struct VariantInfo {
@@ -61,6 +66,11 @@ inline constexpr VariantInfo kVariants[] = {
     {Variant::kPartialRotary, "partial_rotary_factor", "below 1", true},
     {Variant::kSoftcap, "final_logit_softcapping", "a number", true},
     {Variant::kPaddedVocab, "unpadded_vocab_size", "below vocab_size", true},
+    {Variant::kRotaryPositions, "positions", "\"rotary\"", true},
+    {Variant::kNoPositions, "positions", "\"none\"", true},
+    {Variant::kLearnedPositions, "positions", "\"learned\"", false},
+    {Variant::kAlibi, "positions", "\"alibi\"", false},
+    {Variant::kWindow, "window of attention", "a number", false},
 };
 
 constexpr const VariantInfo& InfoOf(Variant variant) { return kVariants[int(variant)]; }
@@ -71,7 +81,7 @@ static_assert([] {
   for (const VariantInfo& info : kVariants) {
     if (int(info.variant) != index++) return false;
   }
-  return index == int(Variant::kPaddedVocab) + 1;
+  return index == int(Variant::kWindow) + 1;
 }());
 
 }  // namespace lssar

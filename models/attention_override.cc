@@ -15,7 +15,7 @@ std::string_view NameOfPhi(Phi phi) { return std::ranges::find(kPhis, phi, &PhiI
 
 // Fields that the kind does not use are reset, so that equal functions are equal specs.
 AttentionSpec Normalized(const AttentionSpec& spec) {
-  AttentionSpec normalized{.kind = spec.kind};
+  AttentionSpec normalized{.kind = spec.kind, .window = spec.window, .has_alibi = spec.has_alibi};
   const AttentionForm form = spec.Form();
   if (form.reweights) normalized.p = spec.p;
   if (spec.kind == AttentionKind::kPhi) normalized.phi = spec.phi;
@@ -30,6 +30,7 @@ std::string Describe(const AttentionSpec& spec) {
   std::string text(NameOf(spec.kind));
   if (spec.Form().reweights) text += StrCat(" p=", spec.p);
   if (spec.kind == AttentionKind::kPhi) text += StrCat(" phi=", NameOfPhi(spec.phi));
+  if (spec.window > 0) text += StrCat(" window=", spec.window);
   return text;
 }
 
@@ -80,6 +81,12 @@ absl::StatusOr<std::vector<AttentionSpec>> ChangeAttention(const ModelConfig& co
     AttentionSpec spec = own;
     if (kind) spec.kind = *kind;
     if (is_phi) spec.phi = *phi;
+    if (spec.kind != AttentionKind::kSoftmax && (spec.window > 0 || spec.has_alibi)) {
+      return FieldError("attention_override.kind",
+                        StrCat("is ", Quote(change.kind), ", but the checkpoint has ",
+                               spec.has_alibi ? "ALiBi" : "a sliding window",
+                               ", which only kind \"softmax\" is computed with"));
+    }
     if (spec.Form().reweights) {
       uses_p = true;
       if (change.p) {

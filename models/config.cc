@@ -26,6 +26,7 @@ constexpr int kMaxHiddenSize = 1 << 16;
 constexpr int kMaxHeadDim = 512;
 constexpr int kMaxIntermediateSize = 1 << 18;
 constexpr int kMaxPositions = 1 << 20;
+constexpr int kMaxWindow = 1 << 20;
 constexpr double kMaxTheta = 1e12;
 constexpr double kMaxNtkFactor = 1024;
 constexpr double kMaxRopeFactor = 1e6;
@@ -77,15 +78,19 @@ constexpr std::array<Choice<RopeLayout>, 2> kRopeLayouts{{
     {"interleaved", RopeLayout::kInterleaved},
 }};
 
-constexpr std::array<Choice<ModelConfig::Positions>, 2> kPositions{{
+constexpr std::array<Choice<ModelConfig::Positions>, 4> kPositions{{
     {"rotary", ModelConfig::Positions::kRotary},
     {"none", ModelConfig::Positions::kNone},
+    {"learned", ModelConfig::Positions::kLearned},
+    {"alibi", ModelConfig::Positions::kAlibi},
 }};
 
-constexpr std::array<Choice<ModelConfig::TensorNames>, 3> kTensorNames{{
+constexpr std::array<Choice<ModelConfig::TensorNames>, 5> kTensorNames{{
     {"gpt", ModelConfig::TensorNames::kOurs},
+    {"gpt2", ModelConfig::TensorNames::kGpt2},
     {"llama", ModelConfig::TensorNames::kLlama},
     {"gpt_neox", ModelConfig::TensorNames::kGptNeox},
+    {"bloom", ModelConfig::TensorNames::kBloom},
 }};
 
 constexpr std::array<Choice<bool>, 2> kQkNormPositions{{
@@ -120,7 +125,7 @@ Value ReadChoice(std::string_view name, const std::array<Choice<Value>, num_choi
 // The attention object is closed: an unknown field there could mean another function.
 absl::StatusOr<AttentionSpec> ParseAttention(const json& object, const std::string& source) {
   JsonFields fields(object, source);
-  fields.RefuseOthers({"kind", "p", "phi"});
+  fields.RefuseOthers({"kind", "p", "phi", "window"});
   AttentionSpec spec;
   const std::string name = fields.Text("kind");
   RETURN_IF_ERROR(fields.status());
@@ -139,6 +144,10 @@ absl::StatusOr<AttentionSpec> ParseAttention(const json& object, const std::stri
     const std::optional<Phi> phi = ParsePhi(phi_name);
     if (!phi) fields.Fail(StrCat("phi is \"", phi_name, "\", must be one of ", PhiNames()));
     spec.phi = phi.value_or(spec.phi);
+  }
+  spec.window = int(fields.Int("window", 1, kMaxWindow, 0));
+  if (fields.Has("window") && spec.kind != AttentionKind::kSoftmax) {
+    fields.Fail(StrCat("window is given, but kind is \"", name, "\"; only softmax has a window"));
   }
   RETURN_IF_ERROR(fields.status());
   return spec;
@@ -172,6 +181,12 @@ absl::Status ReadAttention(const json& parsed, std::string_view source, ModelCon
   }
   for (AttentionSpec& spec : config->attention) {
     spec.max_position_embeddings = config->max_position_embeddings;
+    spec.has_alibi = config->positions == ModelConfig::Positions::kAlibi;
+    if (spec.has_alibi && spec.kind != AttentionKind::kSoftmax) {
+      return absl::InvalidArgumentError(
+          StrCat(source, ": positions is \"alibi\", but an attention kind is \"", NameOf(spec.kind),
+                 "\"; only softmax is computed with ALiBi"));
+    }
   }
   return absl::OkStatus();
 }
@@ -511,7 +526,23 @@ std::vector<Variant> ModelConfig::Variants() const {
   if (RotaryDims() != HeadDim()) variants.push_back(Variant::kPartialRotary);
   if (final_logit_softcapping > 0) variants.push_back(Variant::kSoftcap);
   if (NumTokenIds() != vocab_size) variants.push_back(Variant::kPaddedVocab);
+  switch (positions) {
+    case Positions::kRotary: variants.push_back(Variant::kRotaryPositions); break;
+    case Positions::kNone: variants.push_back(Variant::kNoPositions); break;
+    case Positions::kLearned: variants.push_back(Variant::kLearnedPositions); break;
+    case Positions::kAlibi: variants.push_back(Variant::kAlibi); break;
+  }
+  const auto has_window = [](const AttentionSpec& spec) { return spec.window > 0; };
+  if (std::ranges::any_of(attention, has_window)) variants.push_back(Variant::kWindow);
   return variants;
+}
+
+absl::Status CheckMaxLength(const ModelConfig& config, int max_model_len) {
+  const std::optional<int> longest = config.MaxLength();
+  if (!longest || max_model_len <= *longest) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      StrCat("max_model_len = ", max_model_len,
+             " is over the model's learned positions, n_positions = ", *longest));
 }
 
 double RopeBaseAtLength(const ModelConfig& config, int length) {

@@ -53,10 +53,11 @@ struct ModelConfig {
     float epsilon = 1e-5f;
   };
 
-  // kRotary: rotations of q and k. kNone: none (NoPE).
-  enum class Positions : uint8_t { kRotary, kNone };
-  // The names of the tensors in the file (tensor_source.h).
-  enum class TensorNames : uint8_t { kOurs, kLlama, kGptNeox };
+  // kRotary: rotations of q and k. kNone: none (NoPE). kLearned: an embedding of the position is
+  // added to the token's. kAlibi: scores lose by distance (AttentionSpec::has_alibi).
+  enum class Positions : uint8_t { kRotary, kNone, kLearned, kAlibi };
+  // The names of the tensors in the file (tensor_source.h). kGpt2: ours, beside masks.
+  enum class TensorNames : uint8_t { kOurs, kGpt2, kLlama, kGptNeox, kBloom };
 
   int vocab_size = 0;
   int unpadded_vocab_size = 0;  // ids from here on are never sampled; 0: vocab_size
@@ -119,6 +120,10 @@ struct ModelConfig {
   int AttentionSize() const { return num_attention_heads * HeadDim(); }
   // Outputs of the QKV projection: every head's q, then every K/V head's k, then its v.
   int QkvSize() const { return (num_attention_heads + 2 * NumKvHeads()) * HeadDim(); }
+  // The longest text in tokens: learned positions end there. nullopt: any length.
+  std::optional<int> MaxLength() const {
+    return positions == Positions::kLearned ? std::optional(max_position_embeddings) : std::nullopt;
+  }
   // Ids that may be sampled: [0, NumTokenIds()).
   int NumTokenIds() const { return unpadded_vocab_size > 0 ? unpadded_vocab_size : vocab_size; }
 
@@ -136,6 +141,9 @@ struct ModelConfig {
 //         message says what to add); a value that no backend computes; an unknown field that is not
 //         in "ignored_fields". What one backend does not compute is an error of Gpt::Create
 absl::StatusOr<ModelConfig> ParseConfig(std::string_view json, std::string_view source);
+
+// Errors  INVALID_ARGUMENT: the model has learned positions for fewer tokens than `max_model_len`
+absl::Status CheckMaxLength(const ModelConfig& config, int max_model_len);
 
 // The rotary base for a sequence of exactly `length` tokens: rope_theta up to the trained length
 // L0; beyond it, with dynamic NTK, theta * ((f L / L0) - (f - 1))^(r / (r - 2)) at L = length,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -43,16 +44,15 @@ absl::Status Gpt::Forward(const ForwardBatch& batch, const KvView& kv, Attention
   LSSAR_CHECK(rows.num_rows >= 1 && rows.num_rows <= max_num_batched_tokens_);
   for (const int32_t id : batch.token_ids) LSSAR_CHECK(id >= 0 && id < config_.vocab_size);
 
-  FillRopeAngles(config_, rows, batch.rope_bases, rope_frequencies_, rope_angles_);
-  const size_t num_angles = size_t(rows.num_rows) * size_t(config_.RotaryDims());
-  RETURN_IF_ERROR(
-      backend_->CopyIn(rope_->Address(), rope_angles_.data(), num_angles * sizeof(float)));
-
+  RETURN_IF_ERROR(PlaceTokens(batch, rows));
   const bool has_override = GroupByAttention(batch, rows);
   absl::Status captured;
   const auto ops = [&] {
-    backend_->Embed(
-        {.ids = batch.token_ids, .table = weights_.embedding.get(), .out = x_->As<float>()});
+    backend_->Embed({.ids = batch.token_ids,
+                     .table = weights_.embedding.get(),
+                     .positions = positions_,
+                     .position_table = FloatsOf(weights_.positions),
+                     .out = x_->As<float>()});
     if (config_.embedding_norm) {
       backend_->Norm({.num_rows = rows.num_rows,
                       .size = config_.hidden_size,
@@ -79,6 +79,22 @@ absl::Status Gpt::Forward(const ForwardBatch& batch, const KvView& kv, Attention
                      .max_rows = max_num_batched_tokens_},
                     ops);
   return absl::OkStatus();
+}
+
+absl::Status Gpt::PlaceTokens(const ForwardBatch& batch, const RaggedBatch& rows) {
+  positions_.clear();
+  if (const std::optional<int> length = config_.MaxLength()) {
+    for (const SequenceSlice& sequence : rows.sequences) {
+      LSSAR_CHECK(sequence.first_position + sequence.num_rows <= *length);
+      for (int i = 0; i < sequence.num_rows; ++i) {
+        positions_.push_back(sequence.first_position + i);
+      }
+    }
+  }
+  if (config_.positions != ModelConfig::Positions::kRotary) return absl::OkStatus();
+  FillRopeAngles(config_, rows, batch.rope_bases, rope_frequencies_, rope_angles_);
+  const size_t num_angles = size_t(rows.num_rows) * size_t(config_.RotaryDims());
+  return backend_->CopyIn(rope_->Address(), rope_angles_.data(), num_angles * sizeof(float));
 }
 
 bool Gpt::GroupByAttention(const ForwardBatch& batch, const RaggedBatch& rows) {

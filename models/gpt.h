@@ -1,5 +1,5 @@
-// A GPT with rotary positions and attention of the LSSAR family: the one forward pass of every
-// architecture that ModelConfig describes.
+// A GPT with attention of the LSSAR family: the one forward pass of every architecture that
+// ModelConfig describes.
 #ifndef LSSAR_MODELS_GPT_H_
 #define LSSAR_MODELS_GPT_H_
 
@@ -61,6 +61,8 @@ class Gpt : public LanguageModel {
     std::vector<SequenceSlice> sequences = {};
     RaggedBatch rows = {};
   };
+  // Fills what the tokens' positions need: positions_, or angles.
+  absl::Status PlaceTokens(const ForwardBatch& batch, const RaggedBatch& rows);
   // Splits the batch into groups_. False: all of it has the model's own attention.
   bool GroupByAttention(const ForwardBatch& batch, const RaggedBatch& rows);
   // attended_ = attention(norm(x)), before its output projection, of the groups.
@@ -101,6 +103,7 @@ class Gpt : public LanguageModel {
   std::vector<float> final_norm_weight_, final_norm_bias_;  // [hidden_size]
   std::vector<float> rope_angles_;
   std::vector<double> rope_frequencies_;  // [RotaryDims() / 2]
+  std::vector<int32_t> positions_;        // of the batch's tokens; learned positions only
 };
 
 }  // namespace lssar

@@ -116,6 +116,12 @@ class Loader {
     return LoadMatrix("wte.weight", config_.vocab_size, config_.hidden_size, false);
   }
 
+  // fp32 whatever the type of the matrices. Null where positions are not learned.
+  std::unique_ptr<Buffer> LoadPositions() {
+    const std::optional<int> length = config_.MaxLength();
+    return length ? LoadFloats("wpe.weight", {*length, config_.hidden_size}) : nullptr;
+  }
+
   // Null where the logits use the embedding.
   std::unique_ptr<PackedMatrix> LoadUntiedHead() {
     const std::string kHead = "lm_head.weight";
@@ -215,7 +221,11 @@ class Loader {
   }
 
   std::unique_ptr<Buffer> LoadVector(const std::string& name, int size) {
-    const TensorView* tensor = Find(name, {size});
+    return LoadFloats(name, {size});
+  }
+
+  std::unique_ptr<Buffer> LoadFloats(const std::string& name, const std::vector<int64_t>& shape) {
+    const TensorView* tensor = Find(name, shape);
     if (tensor == nullptr) return nullptr;
     const std::vector<float> values = tensor->ToFloats();
     const size_t num_bytes = values.size() * sizeof(float);
@@ -392,6 +402,7 @@ absl::StatusOr<GptWeights> LoadGptWeights(const TensorFile& file, const ModelCon
   Loader loader(file, config, backend, dtype);
   GptWeights weights;
   weights.embedding = loader.LoadEmbedding();
+  weights.positions = loader.LoadPositions();
   weights.embedding_norm = loader.LoadEmbeddingNorm();
   for (int i = 0; i < config.num_hidden_layers && loader.status().ok(); ++i) {
     weights.layers.push_back(loader.LoadLayer(i));

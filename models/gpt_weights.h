@@ -47,6 +47,7 @@ struct GptRegressionHead {
 
 struct GptWeights {
   std::unique_ptr<PackedMatrix> embedding;  // wte, [vocab, hidden_size]
+  std::unique_ptr<Buffer> positions;        // wpe, [n_positions, hidden_size] floats; null: none
   GptNorm embedding_norm;                   // ln_emb
   std::vector<GptLayer> layers;
   GptNorm final_norm;                         // ln_f

@@ -16,6 +16,9 @@ namespace {
 
 using nlohmann::json;
 
+constexpr int kMaxLayers = 1024;
+constexpr int kMaxWindow = 1 << 20;
+
 struct Name {
   std::string_view theirs, ours;
 };
@@ -26,12 +29,21 @@ struct Fixed {
   json value;
 };
 
+// Which layers of a family have the window of sliding_window, where layer_types does not say.
+enum class Window : uint8_t {
+  kNone,       // its code knows no window
+  kAll,        // mistral
+  kLater,      // those from max_window_layers on, with use_sliding_window
+  kNopeLayers  // those without positions, with use_sliding_window
+};
+
 // A model_type: its fields under our names, its defaults and what its code computes.
 struct Family {
   std::string_view model_type;
   std::vector<Name> names;
   json defaults;  // of transformers' configuration class, in our fields
   json fixed;     // what its code computes, in our fields
+  Window window = Window::kNone;
 };
 
 const std::vector<Name>& LlamaNames() {
@@ -75,11 +87,46 @@ const std::vector<Family>& Families() {
     return std::vector<Family>{
         {"llama", LlamaNamesAnd({{"attention_bias", "attention_bias"}, {"mlp_bias", "mlp_bias"}}),
          defaults, llama},
-        {"mistral", LlamaNames(), defaults, llama},
+        {"mistral", LlamaNames(), defaults, llama, Window::kAll},
         {"qwen2", LlamaNames(), defaults,
-         with(llama, {{"attention_bias", true}, {"attention_out_bias", false}})},
+         with(llama, {{"attention_bias", true}, {"attention_out_bias", false}}), Window::kLater},
         {"qwen3", LlamaNamesAnd({{"attention_bias", "attention_bias"}}),
-         with(defaults, {{"head_dim", 128}}), with(llama, {{"qk_norm", qk_norm}})},
+         with(defaults, {{"head_dim", 128}}), with(llama, {{"qk_norm", qk_norm}}), Window::kLater},
+        {"smollm3", LlamaNamesAnd({{"attention_bias", "attention_bias"}, {"mlp_bias", "mlp_bias"}}),
+         with(defaults, {{"rope_theta", 2e6}, {"tie_word_embeddings", true}}), llama,
+         Window::kNopeLayers},
+        {"gpt2",
+         {{"n_embd", "n_embd"},
+          {"n_layer", "n_layer"},
+          {"n_head", "n_head"},
+          {"n_positions", "n_positions"},
+          {"n_inner", "n_inner"},
+          {"n_ctx", "n_ctx"},  // must equal n_positions (config_fields)
+          {"layer_norm_epsilon", "layer_norm_epsilon"},
+          {"activation_function", "activation_function"}},
+         {{"activation_function", "gelu_new"},
+          {"layer_norm_epsilon", 1e-5},
+          {"tie_word_embeddings", true}},
+         {{"tensor_names", "gpt2"},
+          {"normalization", "layer_norm"},
+          {"positions", "learned"},
+          {"linear_layout", "conv1d"}}},
+        // The published models were trained on 2,048 tokens; ALiBi goes on beyond.
+        {"bloom",
+         {{"hidden_size", "n_embd"},
+          {"n_embed", "n_embd"},
+          {"n_layer", "n_layer"},
+          {"num_hidden_layers", "n_layer"},
+          {"n_head", "n_head"},
+          {"num_attention_heads", "n_head"},
+          {"seq_length", "n_positions"},
+          {"layer_norm_epsilon", "layer_norm_epsilon"}},
+         {{"layer_norm_epsilon", 1e-5}, {"n_positions", 2048}, {"tie_word_embeddings", true}},
+         {{"tensor_names", "bloom"},
+          {"normalization", "layer_norm"},
+          {"positions", "alibi"},
+          {"embedding_norm", true},
+          {"activation_function", "gelu_new"}}},
         {"gpt_neox",
          {{"hidden_size", "n_embd"},
           {"num_hidden_layers", "n_layer"},
@@ -111,16 +158,114 @@ const std::vector<Fixed>& FixedFields() {
   static const std::vector<Fixed> fields{
       {"scale_attn_weights", true},   {"scale_attn_by_inverse_layer_idx", false},
       {"add_cross_attention", false}, {"is_encoder_decoder", false},
-      {"rope_interleaved", false},    {"use_sliding_window", false},
-      {"use_mrope", false},           {"tie_encoder_decoder", false}};
+      {"rope_interleaved", false},    {"use_mrope", false},
+      {"tie_encoder_decoder", false}, {"apply_residual_connection_post_layernorm", false},
+      {"skip_bias_add_qkv", false}};
   return fields;
 }
 
-// Of these families alone they change nothing: use_sliding_window and layer_types say whether they
-// are used.
-bool IsUnusedWindow(std::string_view name, std::string_view model_type) {
-  return model_type.starts_with("qwen") &&
-         (name == "sliding_window" || name == "max_window_layers");
+// Of BLOOM: ways to compute the same.
+constexpr std::string_view kHarmlessOfBloom[] = {"attention_softmax_in_fp32",
+                                                 "bias_dropout_fusion",
+                                                 "masked_softmax_fusion",
+                                                 "offset_alibi",
+                                                 "skip_bias_add",
+                                                 "slow_but_exact"};
+
+// Read by ReadLayers.
+bool IsLayerField(std::string_view name, Window window) {
+  if (name == "sliding_window" || name == "use_sliding_window" || name == "layer_types")
+    return true;
+  if (name == "max_window_layers") return window == Window::kLater || window == Window::kNopeLayers;
+  return window == Window::kNopeLayers &&
+         (name == "no_rope_layers" || name == "no_rope_layer_interval");
+}
+
+// Which layers have no positions, of smollm3.
+std::vector<bool> NopeLayers(size_t num_layers, JsonFields* fields) {
+  std::vector<bool> is_nope(num_layers, false);
+  if (const json* const list = fields->Array("no_rope_layers")) {
+    const auto is_flag = [](const json& flag) { return flag == 0 || flag == 1; };
+    if (list->size() < num_layers || !std::ranges::all_of(*list, is_flag)) {
+      fields->Fail(StrCat("no_rope_layers is ", QuoteJson(*list), ", must have 0 or 1 for each of ",
+                          num_layers, " layers"));
+      return is_nope;
+    }
+    for (size_t i = 0; i < num_layers; ++i) is_nope[i] = (*list)[i] == 0;
+  } else {
+    const auto interval = size_t(fields->Int("no_rope_layer_interval", 1, kMaxLayers, 4));
+    for (size_t i = 0; i < num_layers; ++i) is_nope[i] = (i + 1) % interval == 0;
+  }
+  return is_nope;
+}
+
+// A family without windows: the fields may be there if they change nothing.
+void CheckNoWindow(const json& config, JsonFields* fields) {
+  if (fields->Bool("use_sliding_window", false)) {
+    fields->Fail("use_sliding_window is true, which is not computed; it must be false");
+  }
+  const json length = config.value("max_position_embeddings", json());
+  const json window = config.value("sliding_window", json());
+  if (!window.is_null() && !(window.is_number() && length.is_number() && window >= length)) {
+    fields->Fail(StrCat("sliding_window is ", QuoteJson(window),
+                        ", which is not computed for this model_type; a text of at most so many "
+                        "tokens does not need it: write \"max_position_embeddings\": ",
+                        QuoteJson(window), " to serve the model up to that length"));
+  }
+  const auto is_full = [](const json& type) { return type == "full_attention"; };
+  const json* const types = fields->Array("layer_types");
+  if (types != nullptr && !std::ranges::all_of(*types, is_full)) {
+    fields->Fail("layer_types must be full_attention in each layer of this model_type");
+  }
+}
+
+// What differs between layers: "attention" with windows, and "nope_layers".
+void ReadLayers(const json& config, Window window, JsonFields* fields, json* ours) {
+  if (window == Window::kNone) return CheckNoWindow(config, fields);
+  const json count = ours->value("n_layer", json());
+  if (!count.is_number_unsigned() || count > kMaxLayers) return;  // ParseConfig says so
+  const auto num_layers = count.get<size_t>();
+  std::vector<bool> is_nope(num_layers, false);
+  if (window == Window::kNopeLayers) {
+    is_nope = NopeLayers(num_layers, fields);
+    json layers = json::array();
+    for (size_t i = 0; i < num_layers; ++i) {
+      if (is_nope[i]) layers.push_back(i);
+    }
+    if (!layers.empty()) (*ours)["nope_layers"] = layers;
+  }
+  const bool is_used = window == Window::kAll || fields->Bool("use_sliding_window", false);
+  const int64_t absent =  // transformers' default; null is no window
+      config.contains("sliding_window") || window == Window::kNopeLayers ? 0 : 4096;
+  const int64_t length = is_used ? fields->Int("sliding_window", 1, kMaxWindow, absent) : 0;
+  const auto first = window == Window::kLater
+                         ? size_t(fields->Int("max_window_layers", 0, kMaxLayers, 28))
+                         : size_t{0};
+  const json* const types = fields->Array("layer_types");
+  if (types != nullptr && types->size() != num_layers) {
+    fields->Fail(StrCat("layer_types has ", types->size(), " elements, must have one for each of ",
+                        num_layers, " layers"));
+    return;
+  }
+  json attention = json::array();
+  for (size_t i = 0; i < num_layers; ++i) {
+    bool has_window = length > 0 && i >= first && (window != Window::kNopeLayers || is_nope[i]);
+    if (types != nullptr) {
+      const json& type = (*types)[i];
+      const bool is_sliding = type == "sliding_attention";
+      if ((!is_sliding && type != "full_attention") || (is_sliding && length == 0) ||
+          (window == Window::kAll && is_sliding != has_window)) {
+        fields->Fail(StrCat("layer_types holds ", QuoteJson(type), " for layer ", i,
+                            length > 0 ? ", with" : ", without", " a sliding window; the code of ",
+                            "this model_type does not compute that"));
+        return;
+      }
+      has_window = is_sliding;
+    }
+    attention.push_back({{"kind", "softmax"}});
+    if (has_window) attention.back()["window"] = length;
+  }
+  (*ours)["attention"] = attention;
 }
 
 json Activation(const json& name) {
@@ -202,21 +347,8 @@ absl::StatusOr<json> FromHuggingFaceConfig(const json& config, std::string_view 
       if (!config.contains("rope_scaling") && !config.contains("rope_parameters")) {
         unknown.push_back(name);
       }
-    } else if (name == "sliding_window" && !IsUnusedWindow(name, family.model_type)) {
-      const json length = config.value("max_position_embeddings", json());
-      const bool is_wide = value.is_number() && length.is_number() && value >= length;
-      if (!is_wide) {
-        fields.Fail(StrCat("sliding_window is ", QuoteJson(value),
-                           ", which no backend computes; a text of at most ",
-                           "so many tokens does not need it: write \"max_position_embeddings\": ",
-                           QuoteJson(value), " to serve the model up to that length"));
-      }
-    } else if (name == "layer_types") {
-      const auto is_full = [](const json& type) { return type == "full_attention"; };
-      if (!value.is_array() || !std::ranges::all_of(value, is_full)) {
-        fields.Fail("layer_types must be full_attention in each layer; no backend computes others");
-      }
-    } else if (!IsUnusedWindow(name, family.model_type) && !IsHarmlessField(name) &&
+    } else if (!IsLayerField(name, family.window) && !IsHarmlessField(name) &&
+               !(family.model_type == "bloom" && std::ranges::count(kHarmlessOfBloom, name) > 0) &&
                std::ranges::find(ignored, name) == ignored.end()) {
       unknown.push_back(name);
     }
@@ -233,6 +365,7 @@ absl::StatusOr<json> FromHuggingFaceConfig(const json& config, std::string_view 
     const auto found = config.find(name);
     if (found != config.end() && found->is_object()) ReadRope(*found, config, &ours);
   }
+  ReadLayers(config, family.window, &fields, &ours);
   RETURN_IF_ERROR(fields.status());
   return ours;
 }

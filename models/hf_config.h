@@ -15,7 +15,7 @@ bool IsHuggingFaceConfig(const nlohmann::json& config);
 
 // The same model in this project's fields, with softmax attention, which is what transformers
 // computes, and "tensor_names", which LoadGptWeights maps. Families: llama, mistral, qwen2, qwen3,
-// gpt_neox.
+// smollm3, gpt_neox, gpt2, bloom.
 // Errors  INVALID_ARGUMENT, starting with `source`: a value that is not computed; all unknown
 //         fields in one error, with what to do. ParseConfig checks types and ranges.
 absl::StatusOr<nlohmann::json> FromHuggingFaceConfig(const nlohmann::json& config,

@@ -213,6 +213,13 @@ absl::StatusOr<SelfCheckReport> SelfCheck(const std::string& directory,
   };
   for (int i = 0; file.Find(StrCat("tokens_", i)) != nullptr; ++i) {
     ASSIGN_OR_RETURN(const GoldenRow row, ReadGoldenRow(file, i, checkpoint.config.vocab_size));
+    if (const std::optional<int> longest = checkpoint.config.MaxLength();
+        longest && std::ssize(row.tokens) > *longest) {
+      return TensorError(
+          file, StrCat("tokens_", i),
+          StrCat("holds ", row.tokens.size(), " tokens, but config.json has learned ",
+                 "positions for ", *longest));
+    }
     ASSIGN_OR_RETURN(const PagePool pool,
                      MakePagePool(LayoutOf(checkpoint.config, kv_cache_dtype, page_size),
                                   int(row.tokens.size()), backend));

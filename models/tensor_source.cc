@@ -39,9 +39,27 @@ constexpr Stem kNeox[] = {
     {"mlp.c_proj", "mlp.dense_4h_to_h"},
 };
 
+constexpr Stem kBloomStems[] = {
+    {"wte", "word_embeddings"},
+    {"ln_emb", "word_embeddings_layernorm"},
+    {"ln_f", "ln_f"},
+    {"ln_1", "input_layernorm"},
+    {"ln_2", "post_attention_layernorm"},
+    {"attn.c_attn", "self_attention.query_key_value"},
+    {"attn.c_proj", "self_attention.dense"},
+    {"mlp.c_fc", "mlp.dense_h_to_4h"},
+    {"mlp.c_proj", "mlp.dense_4h_to_h"},
+};
+
+bool AreOurs(Names names) { return names == Names::kOurs || names == Names::kGpt2; }
+
+// q, k and v of one head lie side by side.
+bool AreByHead(Names names) { return names == Names::kGptNeox || names == Names::kBloom; }
+
 std::span<const Stem> StemsOf(Names names) {
   if (names == Names::kLlama) return kLlama;
   if (names == Names::kGptNeox) return kNeox;
+  if (names == Names::kBloom) return kBloomStems;
   return {};
 }
 
@@ -58,18 +76,20 @@ TensorSource::TensorSource(const TensorFile& file, const ModelConfig& config)
   };
   switch (config.tensor_names) {
     case Names::kOurs:
+    case Names::kGpt2:
       if (file.Find("wte.weight") == nullptr) prefix_ = "transformer.";
       break;
     case Names::kLlama: find_prefix("model.", "embed_tokens.weight"); break;
     case Names::kGptNeox: find_prefix("gpt_neox.", "embed_in.weight"); break;
+    case Names::kBloom: find_prefix("transformer.", "word_embeddings.weight"); break;
   }
 }
 
 std::vector<std::string> TensorSource::PartsOf(const std::string& name) const {
   const Names names = config_.tensor_names;
-  if (names == Names::kOurs) {
-    const bool has_prefix =
-        name.starts_with("h.") || name.starts_with("wte.") || name.starts_with("ln_");
+  if (AreOurs(names)) {
+    const bool has_prefix = name.starts_with("h.") || name.starts_with("wte.") ||
+                            name.starts_with("wpe.") || name.starts_with("ln_");
     return {has_prefix ? prefix_ + name : name};
   }
   if (name == "lm_head.weight") {
@@ -81,7 +101,7 @@ std::vector<std::string> TensorSource::PartsOf(const std::string& name) const {
   std::string_view stem = std::string_view(name).substr(0, dot);
   if (name.starts_with("h.")) {
     const size_t end = name.find('.', 2);
-    layer = StrCat("layers.", name.substr(2, end - 2), ".");
+    layer = StrCat(names == Names::kBloom ? "h." : "layers.", name.substr(2, end - 2), ".");
     stem.remove_prefix(std::min(end + 1, stem.size()));
   }
   const std::string_view last = std::string_view(name).substr(dot);
@@ -106,7 +126,7 @@ const TensorView* TensorSource::Find(const std::string& name) {
   const std::vector<std::string> parts = PartsOf(name);
   used_.insert(parts.begin(), parts.end());
   if (parts.size() > 1) return Join(parts);
-  if (config_.tensor_names == Names::kGptNeox && name.find("attn.c_attn.") != name.npos) {
+  if (AreByHead(config_.tensor_names) && name.find("attn.c_attn.") != name.npos) {
     return SortByKind(parts.front());
   }
   return file_.Find(parts.front());
@@ -138,7 +158,7 @@ const TensorView* TensorSource::Join(const std::vector<std::string>& parts) {
   return &view_;
 }
 
-// GPT-NeoX has the q, k and v of one head side by side; here all heads' q come first.
+// GPT-NeoX and BLOOM have the q, k and v of one head side by side; here all heads' q come first.
 const TensorView* TensorSource::SortByKind(const std::string& name) {
   const TensorView* const tensor = file_.Find(name);
   if (tensor == nullptr || tensor->shape.empty()) return tensor;

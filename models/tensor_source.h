@@ -15,7 +15,7 @@
 namespace lssar {
 
 // Names of GPT-2 ("h.0.attn.c_attn.weight"), behind "transformer." or nothing in the file; or those
-// of Llama's and GPT-NeoX's classes in transformers (ModelConfig::tensor_names).
+// of Llama's, GPT-NeoX's and BLOOM's classes in transformers (ModelConfig::tensor_names).
 class TensorSource {
  public:
   // `file` must outlive it.

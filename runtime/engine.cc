@@ -98,6 +98,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStepped(Checkpoint* checkp
         StrCat("max_num_batched_tokens = ", options.max_num_batched_tokens, " is over the ",
                checkpoint->max_num_batched_tokens, " tokens that the checkpoint was loaded for"));
   }
+  RETURN_IF_ERROR(CheckMaxLength(checkpoint->config, options.max_model_len));
+  if (options.draft_checkpoint != nullptr) {
+    RETURN_IF_ERROR(CheckMaxLength(options.draft_checkpoint->config, options.max_model_len));
+  }
   ASSIGN_OR_RETURN(std::unique_ptr<KvCache> kv_cache,
                    KvCache::Create(checkpoint->config, options, backend));
   std::unique_ptr<DraftModel> draft_model;

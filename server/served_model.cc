@@ -1,5 +1,7 @@
 #include "server/served_model.h"
 
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -100,6 +102,10 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::LoadOn(std::unique_ptr
   ASSIGN_OR_RETURN(Checkpoint loaded, LoadCheckpoint(options.directory, backend.get(), load));
   auto checkpoint = std::make_unique<Checkpoint>(std::move(loaded));
   RETURN_IF_ERROR(CheckKvCacheType(checkpoint->config, options, *backend));
+  // The default length is made for rotary models. Learned positions end earlier.
+  if (const std::optional<int> longest = checkpoint->config.MaxLength()) {
+    engine_options.max_model_len = std::min(engine_options.max_model_len, *longest);
+  }
   ASSIGN_OR_RETURN(
       const SelfCheckReport self_check,
       SelfCheck(options.directory, *checkpoint, backend.get(), options.engine.kv_cache_dtype,

@@ -499,8 +499,9 @@ HWY_INLINE void ExactDots(const float* q, size_t head_dim, const T* keys, size_t
 // ---- Weigh, of kinds without a stage 2: nearly all weights are non-zero
 
 // Replaces phi of one chunk, or the scores if phi is e^s, by weights. Returns the sum of their
-// absolute values; adds the number of non-zero weights to `num_read`.
-HWY_INLINE double WeighChunk(const RowWeighting& row, float* scores, size_t count,
+// absolute values; adds the number of non-zero weights to `num_read`. has_window: scores of
+// kLeastScore are those of keys before the window.
+HWY_INLINE double WeighChunk(const RowWeighting& row, bool has_window, float* scores, size_t count,
                              int64_t* num_read) {
   const ScoreTag d;
   ScoreVec sum = hn::Zero(d);
@@ -509,8 +510,16 @@ HWY_INLINE double WeighChunk(const RowWeighting& row, float* scores, size_t coun
     sum = hn::Add(sum, hn::Abs(weights));
     num_nonzero += hn::CountTrue(d, hn::Ne(weights, hn::Zero(d)));
   };
-  if (row.rule == WeightRule::kExp) {
-    const ScoreVec max = hn::Set(d, row.max);
+  const ScoreVec max = hn::Set(d, row.max);
+  if (row.rule == WeightRule::kExp && has_window) {
+    const ScoreVec before = hn::Set(d, kLeastScore);
+    MapScores(
+        scores, count, kChunkKeys, 0.0f,
+        [&](ScoreVec s) {
+          return hn::IfThenZeroElse(hn::Eq(s, before), ExpOfNegative(d, hn::Sub(s, max)));
+        },
+        collect);
+  } else if (row.rule == WeightRule::kExp) {
     MapScores(
         scores, count, kChunkKeys, 0.0f,
         [&](ScoreVec s) { return ExpOfNegative(d, hn::Sub(s, max)); }, collect);
@@ -577,8 +586,10 @@ struct ValueList {
   const int32_t* keys;
   const T* const* values;
   size_t count = 0;
-  // The first num_for_all keys are below the N of every row of the group. The later ones (fewer
-  // than kGroupRows) are beyond some row's N: that row must skip them, because they may be NaN.
+  // Those in [first_for_all, num_for_all) are keys of every row of the group. The others (fewer
+  // than kGroupRows on either side) are beyond some row's N, or before its window: that row must
+  // skip them, because they may be NaN.
+  size_t first_for_all = 0;
   size_t num_for_all = 0;
 };
 
@@ -596,7 +607,19 @@ HWY_INLINE void SumValues(const ValueList<T>& list, Rows<const float> weights, s
     const T* from = list.values[i] + first_dim + v * kScoreLanes;
     return kTail ? LoadWideFirst(from, tail) : LoadWide(from);
   };
-  for (size_t i = 0; i < list.num_for_all; ++i) {
+  const auto add_nonzero = [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      for (size_t r = 0; r < kRows; ++r) {
+        const float w = weights.first[size_t(list.keys[i]) + r * weights.row_stride];
+        if (w == 0.0f) continue;
+        for (size_t v = 0; v < kVectors; ++v) {
+          chunk[r][v] = hn::MulAdd(hn::Set(d, w), load(i, v), chunk[r][v]);
+        }
+      }
+    }
+  };
+  add_nonzero(0, list.first_for_all);
+  for (size_t i = list.first_for_all; i < list.num_for_all; ++i) {
     const float* w = weights.first + list.keys[i];
     ScoreVec value[kVectors];
     for (size_t v = 0; v < kVectors; ++v) value[v] = load(i, v);
@@ -605,15 +628,7 @@ HWY_INLINE void SumValues(const ValueList<T>& list, Rows<const float> weights, s
       for (size_t v = 0; v < kVectors; ++v) chunk[r][v] = hn::MulAdd(w_r, value[v], chunk[r][v]);
     }
   }
-  for (size_t i = list.num_for_all; i < list.count; ++i) {
-    for (size_t r = 0; r < kRows; ++r) {
-      const float w = weights.first[size_t(list.keys[i]) + r * weights.row_stride];
-      if (w == 0.0f) continue;
-      for (size_t v = 0; v < kVectors; ++v) {
-        chunk[r][v] = hn::MulAdd(hn::Set(d, w), load(i, v), chunk[r][v]);
-      }
-    }
-  }
+  add_nonzero(list.num_for_all, list.count);
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t v = 0; v < kVectors; ++v) {
       float* to = sums.first + r * sums.row_stride + first_dim + v * kScoreLanes;

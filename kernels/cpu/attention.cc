@@ -175,12 +175,18 @@ class AttentionRun {
         item, head_dim,
         scratch_.OfThread<float>(thread_idx, TaskScratch<T>::NumFloats(item, head_dim) + own));
     float* values = item.is_shared ? shared_ + item.shared_idx : task.rest;
-    return {.args = args_,
-            .item = item,
-            .kv = KvHead<T>(args_, item),
-            .task = task,
-            .values = ItemValues(item, head_dim, values),
-            .weightings = {}};
+    Work<T> work{.args = args_,
+                 .item = item,
+                 .kv = KvHead<T>(args_, item),
+                 .task = task,
+                 .values = ItemValues(item, head_dim, values),
+                 .weightings = {},
+                 .slopes = {}};
+    for (int row = 0; args_.spec.has_alibi && row < item.num_rows; ++row) {
+      const int head = item.head + (item.is_decode ? row : 0);
+      work.slopes[row] = float(AlibiSlope(head, args_.num_heads));
+    }
+    return work;
   }
 
   const AttentionArgs& args_;

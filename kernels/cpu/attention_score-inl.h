@@ -262,6 +262,25 @@ HWY_INLINE void CompleteShort(const Work<T>& work, int row, int first_key, int c
   }
 }
 
+// Takes ALiBi's share from the first `count` scores of a tile, and the keys before the window out.
+template <typename T>
+HWY_INLINE void ApplyDistance(const Work<T>& work, int row, int first_key, int count) {
+  const AttentionSpec& spec = work.args.spec;
+  if (!spec.has_alibi && spec.window == 0) return;
+  const ScoreTag d;
+  const int num_keys = work.item.NumKeys(row);
+  float* scores = work.values.Scores(row) + first_key;
+  if (spec.has_alibi) {
+    const ScoreVec slope = hn::Set(d, work.slopes[row]);
+    for (int i = 0; i < count; i += int(kScoreLanes)) {
+      const ScoreVec distance = hn::Iota(d, float(first_key + i - (num_keys - 1)));  // 0 or below
+      hn::StoreU(FusedMulAdd(d, slope, distance, hn::LoadU(d, scores + i)), d, scores + i);
+    }
+  }
+  const int num_before = std::clamp(spec.FirstKey(num_keys) - first_key, 0, count);
+  std::fill_n(scores, num_before, kLeastScore);
+}
+
 // Score of a decode step. The phi of a tile is pure arithmetic: it runs between the dot products of
 // the next tile, so that memory reads never wait for it.
 template <typename T>
@@ -269,8 +288,9 @@ void ScoreDecode(const Work<T>& work, int split) {
   constexpr int kTile = int(kTileKeys);
   const int num_rows = work.item.num_rows;
   const StageOne stage = StageOneOf(work, 0);  // of all rows: they have the same keys
-  const int first = split * kSplitKeys;
-  const int end = std::min(work.item.MaxKeys(), first + kSplitKeys);
+  const int first = std::max(split * kSplitKeys, work.FirstChunk());
+  const int end = std::min(work.item.MaxKeys(), (split + 1) * kSplitKeys);
+  if (first >= end) return;
   ChunkStats stats[kBlockRows];
   for (int row = 0; row < num_rows; ++row) stats[row].Reset(stage.Least());
   for (int key = first; key < end; key += kTile) {
@@ -283,6 +303,7 @@ void ScoreDecode(const Work<T>& work, int split) {
     });
     for (int row = 0; row < num_rows; ++row) {
       CompleteShort(work, row, key, std::min(kTile, end - key));
+      ApplyDistance(work, row, key, std::min(kTile, end - key));
     }
     if (key % kChunkKeys != 0 || key == first) continue;
     for (int row = 0; row < num_rows; ++row) {
@@ -304,7 +325,8 @@ void ScoreBlock(const Work<T>& work, int split) {
   StageOne stages[kBlockRows];
   for (int row = 0; row < item.num_rows; ++row) stages[row] = StageOneOf(work, row);
   const int end = std::min(item.MaxKeys(), (split + 1) * kSplitKeys);
-  for (int chunk = split * kSplitKeys; chunk < end; chunk += kChunkKeys) {
+  const int first = std::max(split * kSplitKeys, work.FirstChunk());
+  for (int chunk = first; chunk < end; chunk += kChunkKeys) {
     ChunkStats stats[kBlockRows];
     for (int row = 0; row < item.num_rows; ++row) stats[row].Reset(stages[row].Least());
     const int chunk_end = std::min(end, chunk + kChunkKeys);
@@ -314,6 +336,7 @@ void ScoreBlock(const Work<T>& work, int split) {
         for (int row = group; row < group_end; ++row) {
           const int count = std::clamp(item.NumKeys(row) - key, 0, int(kTileKeys));
           CompleteShort(work, row, key, count);
+          ApplyDistance(work, row, key, count);
           ApplyStage(work, stages[row], row, key, 0, Size(count), kTileKeys, stats[row]);
         }
       });

@@ -172,8 +172,9 @@ template <typename T>
 void WeighRow(const Work<T>& work, int row, int split, int chunk) {
   const int count = std::clamp(work.item.NumKeys(row) - chunk, 0, kChunkKeys);
   const size_t at = work.values.AtSplit(row, split);
-  work.values.weight_sum[at] += WeighChunk(work.weightings[row], work.values.Scores(row) + chunk,
-                                           Size(count), &work.values.num_read[at]);
+  work.values.weight_sum[at] +=
+      WeighChunk(work.weightings[row], work.args.spec.window > 0, work.values.Scores(row) + chunk,
+                 Size(count), &work.values.num_read[at]);
 }
 
 // Lists the chunk's keys with a non-zero weight in the group of rows that starts at `row`, and the
@@ -192,7 +193,15 @@ ValueList<ValueOf<T>> ListValues(const Work<T>& work, int row, int chunk, size_t
   }
   size_t num_for_all = count;
   while (num_for_all > 0 && keys[num_for_all - 1] >= work.item.NumKeys(row)) --num_for_all;
-  return {.keys = keys, .values = values, .count = count, .num_for_all = num_for_all};
+  const int last_row = std::min(row + int(kRows), work.item.num_rows) - 1;
+  const int first_key = work.args.spec.FirstKey(work.item.NumKeys(last_row));
+  size_t first_for_all = 0;
+  while (first_for_all < num_for_all && keys[first_for_all] < first_key) ++first_for_all;
+  return {.keys = keys,
+          .values = values,
+          .count = count,
+          .first_for_all = first_for_all,
+          .num_for_all = num_for_all};
 }
 
 // Multiplies a row's weights of one chunk by the scales of their values, if elements have scales.
@@ -216,7 +225,7 @@ void WeighDecodeRows(const Work<T>& work, int first_row, int split, int end) {
   const Rows<float> sums{work.values.Partial(first_row, split), work.values.padded_dim};
   ValueList<ValueOf<T>> lists[kSplitKeys / kChunkKeys];
   size_t num_listed = 0;
-  const int first = split * kSplitKeys;
+  const int first = std::max(split * kSplitKeys, work.FirstChunk());
   for (int chunk = first; chunk < end + kChunksAhead * kChunkKeys; chunk += kChunkKeys) {
     if (chunk < end) {
       for (int row = 0; row < int(kRows); ++row) {
@@ -252,7 +261,8 @@ template <typename T>
 void WeighBlock(const Work<T>& work, int split, int end) {
   const AttentionItem& item = work.item;
   const ItemValues& values = work.values;
-  for (int chunk = split * kSplitKeys; chunk < end; chunk += kChunkKeys) {
+  const int first = std::max(split * kSplitKeys, work.FirstChunk());
+  for (int chunk = first; chunk < end; chunk += kChunkKeys) {
     for (int row = 0; row < item.num_rows; ++row) {
       WeighRow(work, row, split, chunk);
       ScaleChunk(work, row, chunk);

@@ -82,6 +82,7 @@ struct Work {
   TaskScratch<T> task;
   ItemValues values;
   RowWeighting weightings[kBlockRows];
+  float slopes[kBlockRows];  // of ALiBi
 
   size_t HeadDim() const { return Size(args.kv.layout.head_dim); }
   // Index of a row's vector in args.q and args.out.
@@ -91,6 +92,8 @@ struct Work {
     const size_t batch_row = Size(item.sequence->first_row + token);
     return (batch_row * Size(args.num_heads) + Size(head)) * HeadDim();
   }
+  // The first key of the first chunk that a row of the item attends to: 0 without a window.
+  int FirstChunk() const { return args.spec.FirstKey(item.NumKeys(0)) / kChunkKeys * kChunkKeys; }
   const FixedRow& Fixed(int row) const { return *reinterpret_cast<const FixedRow*>(FixedAt(row)); }
   // q of a row, [head_dim] padded with zeros (attention_fixed-inl.h).
   const int8_t* FixedQuery(int row) const {

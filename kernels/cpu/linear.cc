@@ -418,7 +418,11 @@ void EmbedOnCpu(const EmbedArgs& args, ThreadPool& pool) {
   pool.ParallelFor(int64_t(args.ids.size()), [&](int64_t row, int) {
     const int32_t id = args.ids[size_t(row)];
     LSSAR_CHECK(0 <= id && id < table.NumRows());
-    table.WidenRow(id, args.out + size_t(row) * hidden_size);
+    float* out = args.out + size_t(row) * hidden_size;
+    table.WidenRow(id, out);
+    if (args.position_table == nullptr) return;
+    const float* position = args.position_table + size_t(args.positions[size_t(row)]) * hidden_size;
+    for (size_t i = 0; i < hidden_size; ++i) out[i] += position[i];
   });
 }
 

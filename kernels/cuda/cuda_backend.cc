@@ -102,7 +102,13 @@ absl::Status CudaBackend::CheckAttention(const AttentionSpec& spec) const {
   switch (spec.kind) {
     case AttentionKind::kLssar:
     case AttentionKind::kLssa:
-    case AttentionKind::kSoftmax: return CheckAttentionSpec(spec);
+    case AttentionKind::kSoftmax:
+      if (spec.window > 0 || spec.has_alibi) {
+        return absl::UnimplementedError(StrCat(spec.has_alibi ? "ALiBi" : "a window of attention",
+                                               " is not computed on CUDA; the cpu backend computes "
+                                               "it"));
+      }
+      return CheckAttentionSpec(spec);
     default:
       return absl::UnimplementedError(
           StrCat("attention kind \"", NameOf(spec.kind),

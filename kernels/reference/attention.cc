@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -23,13 +24,18 @@ using Row = std::vector<double>;  // one element per key, or one per dimension
 //   a_j = phi(s_j) / divisor,   s_j = scale <q, k_j> + shift
 // LSSA and LSSAR, with q and k of unit length:
 //   a_j = softplus(s_j) / sum_m softplus(s_m),   s_j = ln(d) ln(N) <q, k_j>
-Row StageOneWeights(const AttentionSpec& spec, const Row& dots, int head_dim) {
+// Softmax: s_j gets -slope (N - 1 - j) with ALiBi, and is -infinity before the window.
+Row StageOneWeights(const AttentionSpec& spec, const Row& dots, int head_dim, double slope) {
   const Phi phi = spec.Form().phi;
   const int num_keys = int(dots.size());
   const double scale = ScaleOf(spec, head_dim, num_keys);
   const double shift = ShiftOf(spec, num_keys);
   Row a;
-  for (double dot : dots) a.push_back(scale * dot + shift);
+  for (double dot : dots) {
+    const int key = int(a.size());
+    a.push_back(key < spec.FirstKey(num_keys) ? -std::numeric_limits<double>::infinity()
+                                              : scale * dot + shift - slope * (num_keys - 1 - key));
+  }
   // e^s / sum e^s with the largest score subtracted first, so that nothing overflows.
   const double largest = phi == Phi::kExp ? *std::max_element(a.begin(), a.end()) : 0.0;
   double norm = 0;
@@ -105,7 +111,7 @@ Row FixedWeights(const AttentionSpec& spec, const KvHeadView& head, int num_keys
   const int head_dim = head.kv.layout.head_dim;
   const FixedDots dots = DotsOf(head, num_keys, q);
   const auto from_both = [&] {
-    return StageTwoWeights(StageOneWeights(spec, dots.exact, head_dim), spec.p);
+    return StageTwoWeights(StageOneWeights(spec, dots.exact, head_dim, /*slope=*/0), spec.p);
   };
   if (num_keys <= kShortRowKeys) return from_both();
   const Phi phi = spec.Form().phi;
@@ -127,9 +133,9 @@ Row FixedWeights(const AttentionSpec& spec, const KvHeadView& head, int num_keys
 }
 
 // out = sum_j w_j v_j over the row's N keys. q, out [head_dim]
-void AttendRow(const AttentionSpec& spec, const KvHeadView& head, int num_keys, const float* q,
-               float* out, AttentionStats* counters) {
-  const Row w = ReferenceWeights(spec, head, num_keys, q);
+void AttendRow(const AttentionSpec& spec, const KvHeadView& head, int num_keys, double slope,
+               const float* q, float* out, AttentionStats* counters) {
+  const Row w = ReferenceWeights(spec, head, num_keys, slope, q);
   Row sums(size_t(head.kv.layout.head_dim), 0.0);
   for (int j = 0; j < num_keys; ++j) {
     const double w_j = w[size_t(j)];
@@ -145,7 +151,7 @@ void AttendRow(const AttentionSpec& spec, const KvHeadView& head, int num_keys, 
 }  // namespace
 
 std::vector<double> ReferenceWeights(const AttentionSpec& spec, const KvHeadView& head,
-                                     int num_keys, const float* q) {
+                                     int num_keys, double slope, const float* q) {
   if (head.kv.layout.dtype == DType::kFx16) return FixedWeights(spec, head, num_keys, q);
   const int head_dim = head.kv.layout.head_dim;
   Row dots;  // <q, k_j>
@@ -155,7 +161,7 @@ std::vector<double> ReferenceWeights(const AttentionSpec& spec, const KvHeadView
     for (int dim = 0; dim < head_dim; ++dim) dot += double{q[dim]} * key.Load(dim);
     dots.push_back(dot);
   }
-  const Row a = StageOneWeights(spec, dots, head_dim);
+  const Row a = StageOneWeights(spec, dots, head_dim, slope);
   return spec.Form().reweights ? StageTwoWeights(a, spec.p) : a;
 }
 
@@ -176,7 +182,8 @@ void ReferenceAttention(const AttentionArgs& args) {
                                     .pages = sequence.pages,
                                     .layer = args.layer,
                                     .kv_head = head / (num_heads / num_kv_heads)};
-        AttendRow(args.spec, kv_head, num_keys, args.q + at, args.out + at, &counters);
+        const double slope = args.spec.has_alibi ? AlibiSlope(head, num_heads) : 0;
+        AttendRow(args.spec, kv_head, num_keys, slope, args.q + at, args.out + at, &counters);
       }
     }
     if (args.counters != nullptr) {

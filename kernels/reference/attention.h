@@ -27,10 +27,10 @@ struct KvHeadView {
 };
 
 // The final weights w_j of one row over its first `num_keys` keys: ReferenceAttention multiplies
-// the values by them. Does not read head.kv.v.
+// the values by them. Does not read head.kv.v. slope: AlibiSlope of the query head; 0 without ALiBi.
 // Shapes  q [head_dim]
 std::vector<double> ReferenceWeights(const AttentionSpec& spec, const KvHeadView& head,
-                                     int num_keys, const float* q);
+                                     int num_keys, double slope, const float* q);
 
 }  // namespace lssar
 

@@ -106,7 +106,13 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> ReferencePack(const MatrixView& vi
 void ReferenceEmbed(const EmbedArgs& args) {
   const ReferenceMatrix& table = Matrix(args.table);
   float* out = args.out;
-  for (int32_t id : args.ids) out = std::copy_n(table.Row(id), table.NumCols(), out);
+  const int size = table.NumCols();
+  for (size_t row = 0; row < args.ids.size(); ++row, out += size) {
+    std::copy_n(table.Row(args.ids[row]), size, out);
+    if (args.position_table == nullptr) continue;
+    const float* position = args.position_table + size_t(args.positions[row]) * size_t(size);
+    for (int i = 0; i < size; ++i) out[i] += position[i];
+  }
 }
 
 void ReferenceNorm(const NormArgs& args) {

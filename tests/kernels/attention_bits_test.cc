@@ -52,14 +52,16 @@ class AttentionBitsTest : public testing::TestWithParam<std::string> {
   // Specs that cover every code path of a row, each over fp16, int8 and fx16 pages.
   std::vector<std::pair<AttentionSpec, DType>> SpecsAndTypes() const {
     std::vector<std::pair<AttentionSpec, DType>> all;
-    for (const AttentionSpec& spec : {AttentionSpec{.p = 15},
-                                      {.p = 2.5},
-                                      {.kind = AttentionKind::kLssa},
-                                      {.kind = AttentionKind::kSoftmax},
-                                      {.kind = AttentionKind::kSoftmaxR},
-                                      {.kind = AttentionKind::kSigmoidR, .p = 3},
-                                      {.kind = AttentionKind::kSigmoidN},
-                                      {.kind = AttentionKind::kPhi, .phi = Phi::kGelu}}) {
+    std::vector<AttentionSpec> specs = DistanceSpecs();
+    specs.insert(specs.end(), {AttentionSpec{.p = 15},
+                               {.p = 2.5},
+                               {.kind = AttentionKind::kLssa},
+                               {.kind = AttentionKind::kSoftmax},
+                               {.kind = AttentionKind::kSoftmaxR},
+                               {.kind = AttentionKind::kSigmoidR, .p = 3},
+                               {.kind = AttentionKind::kSigmoidN},
+                               {.kind = AttentionKind::kPhi, .phi = Phi::kGelu}});
+    for (const AttentionSpec& spec : specs) {
       if (!Computes(*backend_, spec)) continue;
       for (const DType dtype : {DType::kF16, DType::kI8, DType::kFx16}) {
         if (dtype == DType::kFx16 && IsCuda(GetParam())) continue;

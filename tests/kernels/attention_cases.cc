@@ -181,8 +181,18 @@ std::vector<AttentionSpec> FamilySpecs() {
   return specs;
 }
 
+std::vector<AttentionSpec> DistanceSpecs() {
+  constexpr AttentionKind kSoftmax = AttentionKind::kSoftmax;
+  return {{.kind = kSoftmax, .window = 1},
+          {.kind = kSoftmax, .window = 20},
+          {.kind = kSoftmax, .window = 230},
+          {.kind = kSoftmax, .window = 230, .has_alibi = true},
+          {.kind = kSoftmax, .has_alibi = true}};
+}
+
 std::string NameOfSpec(const AttentionSpec& spec) {
-  return StrCat("kind ", NameOf(spec.kind), ", phi ", int(spec.Form().phi), ", p ", spec.p);
+  return StrCat("kind ", NameOf(spec.kind), ", phi ", int(spec.Form().phi), ", p ", spec.p,
+                ", window ", spec.window, spec.has_alibi ? ", ALiBi" : "");
 }
 
 bool Computes(const Backend& backend, const AttentionSpec& spec) {

@@ -92,6 +92,9 @@ std::vector<float> AttendAll(Backend& backend, const AttentionSpec& spec,
 // Every kind of the attention family; kPhi with every phi.
 std::vector<AttentionSpec> FamilySpecs();
 
+// Softmax with windows and with ALiBi.
+std::vector<AttentionSpec> DistanceSpecs();
+
 // "sigmoid_r", "phi gelu".
 std::string NameOfSpec(const AttentionSpec& spec);
 

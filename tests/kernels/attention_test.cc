@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "kernels/attention_math.h"
 #include "tests/kernels/attention_cases.h"
 #include "tests/kernels/dense_cases.h"
 #include "tests/support/compare.h"
@@ -127,6 +128,100 @@ TEST_P(AttentionTest, Kinds) {
       for (DType dtype : {DType::kF16, DType::kI8}) Check(sequence, spec, 64, dtype);
     }
   }
+}
+
+TEST_P(AttentionTest, WindowsAndAlibi) {
+  for (const AttentionSpec& spec : DistanceSpecs()) {
+    if (!Computes(*backend_, spec)) continue;
+    for (const int num_tokens : {1, 5, 20, 21, 90, 600, 2300}) {
+      SequenceVectors sequence(num_tokens, 6, 32, 4, Content::kTopical);
+      sequence.LengthenQueries();
+      for (DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
+        CheckLast(sequence, spec, 64, dtype);
+        if (num_tokens <= 90) Check(sequence, spec, 16, dtype);
+      }
+    }
+  }
+}
+
+// Rows of one block, some of which still see the key.
+TEST_P(AttentionTest, ANanBeforeTheWindowStaysThere) {
+  constexpr int kFirst = 40, kPoisoned = 30, kWindow = 20, kDim = 32;
+  const AttentionSpec spec{.kind = AttentionKind::kSoftmax, .window = kWindow};
+  if (!Computes(*backend_, spec)) return;
+  const SequenceVectors sequence(70, 1, kDim, 12, Content::kZeroQ);
+  const std::vector<RowRange> rows{{.first = kFirst, .count = 30}};
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
+    for (const bool in_key : {true, false}) {
+      PagedKv kv(*backend_, {&sequence}, 16, dtype);
+      const std::vector<float> clean = Attend(*backend_, spec, {&sequence}, kv, rows);
+      std::vector<float> poisoned(kDim, 0.5f);
+      poisoned[3] = std::numeric_limits<float>::quiet_NaN();
+      (in_key ? kv.Key(0, kPoisoned, 0) : kv.Value(0, kPoisoned, 0)).Store(poisoned);
+      const std::vector<float> out = Attend(*backend_, spec, {&sequence}, kv, rows);
+      for (int row = kFirst; row < kFirst + 30; ++row) {
+        const size_t at = size_t(row - kFirst) * kDim + 3;
+        EXPECT_EQ(std::isnan(out[at]), row < kPoisoned + kWindow) << row;
+        if (row >= kPoisoned + kWindow) EXPECT_EQ(out[at], clean[at]) << row;
+      }
+    }
+  }
+}
+
+// A row with a window is the last row of a text that begins with the window.
+TEST_P(AttentionTest, AWindowIsAShorterText) {
+  const AttentionSpec windowed{.kind = AttentionKind::kSoftmax, .window = 37};
+  if (!Computes(*backend_, windowed)) return;
+  SequenceVectors sequence(600, 2, 32, 5, Content::kTopical);
+  sequence.LengthenQueries();
+  SequenceVectors tail(37, 2, 32, 5, Content::kTopical);
+  for (auto member : {&SequenceVectors::q, &SequenceVectors::k, &SequenceVectors::v}) {
+    const std::vector<float>& from = sequence.*member;
+    std::copy(from.end() - ptrdiff_t((tail.*member).size()), from.end(), (tail.*member).begin());
+  }
+  const PagedKv kv(*backend_, {&sequence}, 64, DType::kF32);
+  const PagedKv tail_kv(*backend_, {&tail}, 64, DType::kF32);
+  EXPECT_TRUE(AllNear(Attend(*backend_, windowed, {&sequence}, kv, {{.first = 599, .count = 1}}),
+                      Attend(*backend_, {.kind = AttentionKind::kSoftmax}, {&tail}, tail_kv,
+                             {{.first = 36, .count = 1}}),
+                      {1, 2, 32}, Tolerance() * LargestValue(sequence)));
+}
+
+// Equal scores: ALiBi alone weighs the keys, by 2^(-8 h / n) for each token of distance.
+TEST_P(AttentionTest, AlibiByHand) {
+  const AttentionSpec spec{.kind = AttentionKind::kSoftmax, .has_alibi = true};
+  if (!Computes(*backend_, spec)) return;
+  constexpr int kTokens = 70, kHeads = 8, kDim = 32;
+  const SequenceVectors sequence(kTokens, kHeads, kDim, 6, Content::kZeroQ);
+  const std::vector<float> out = AttendAll(*backend_, spec, sequence, 16, DType::kF32);
+  for (int head = 0; head < kHeads; ++head) {
+    double weights = 0, sum = 0;
+    for (int key = 0; key < kTokens; ++key) {
+      const double w = std::exp(-std::pow(2.0, -(head + 1)) * (kTokens - 1 - key));
+      weights += w;
+      sum += w * double{sequence.v[size_t((key * kHeads + head) * kDim)]};
+    }
+    EXPECT_NEAR(double{out[size_t(((kTokens - 1) * kHeads + head) * kDim)]}, sum / weights, 1e-5)
+        << head;
+  }
+}
+
+// BLOOM's 12 heads, as its authors' code lists them: 8 slopes, then every second one of 16.
+TEST(AlibiSlopeTest, TwelveHeads) {
+  for (int head = 0; head < 8; ++head) {
+    EXPECT_DOUBLE_EQ(AlibiSlope(head, 12), std::pow(2.0, -(head + 1)));
+  }
+  for (int head = 8; head < 12; ++head) {
+    EXPECT_DOUBLE_EQ(AlibiSlope(head, 12), std::pow(2.0, -0.5 * (2 * (head - 8) + 1)));
+  }
+  EXPECT_DOUBLE_EQ(AlibiSlope(15, 16), 1.0 / 256);
+}
+
+TEST(CheckAttentionSpecTest, WindowsAndAlibiAreOfSoftmaxAlone) {
+  EXPECT_FALSE(CheckAttentionSpec({.window = 5}).ok());
+  EXPECT_FALSE(CheckAttentionSpec({.kind = AttentionKind::kLssa, .has_alibi = true}).ok());
+  EXPECT_FALSE(CheckAttentionSpec({.kind = AttentionKind::kSoftmax, .window = -1}).ok());
+  EXPECT_TRUE(CheckAttentionSpec({.kind = AttentionKind::kSoftmax, .window = 5}).ok());
 }
 
 // Every phi is zero: the row is zero, not 0/0.

@@ -53,6 +53,18 @@ TEST(AttentionOverrideTest, LayersMayDiffer) {
             "lssar p=3 (0-1), softmax (2)");
 }
 
+TEST(AttentionOverrideTest, WindowsAndAlibiStay) {
+  const AttentionSpec window = {.kind = AttentionKind::kSoftmax, .window = 64};
+  EXPECT_EQ(DescribeAttention(ConfigOf({window, kSoftmax}).attention),
+            "softmax window=64 (0), softmax (1)");
+  EXPECT_EQ(NameAfter(ConfigOf({window}), {.kind = "softmax"}), "softmax window=64");
+  EXPECT_THAT(NameAfter(ConfigOf({window}), {.p = 3, .kind = "lssar"}),
+              HasSubstr("attention_override.kind is \"lssar\", but the checkpoint has a sliding "
+                        "window"));
+  const AttentionSpec alibi = {.kind = AttentionKind::kSoftmax, .has_alibi = true};
+  EXPECT_THAT(NameAfter(ConfigOf({alibi}), {.kind = "sigmoid"}), HasSubstr("has ALiBi"));
+}
+
 TEST(AttentionOverrideTest, EqualFunctionsAreTheSame) {
   const ModelConfig config = ConfigOf({kLssar15, kLssar15});
   const auto same = ChangeAttention(config, {.p = 15, .kind = "lssar"});

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <optional>
 
 #include "base/str_cat.h"
 #include "models/rope.h"
@@ -13,6 +14,7 @@ namespace lssar {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::MessageOf;
 
@@ -86,9 +88,9 @@ TEST(ConfigTest, DefaultsAndFields) {
   EXPECT_EQ(config.RotaryDims(), 32);
   EXPECT_EQ(config.final_logit_softcapping, 0.0f);
   EXPECT_EQ(config.NumTokenIds(), 257);
-  EXPECT_THAT(config.Variants(),
-              ::testing::UnorderedElementsAre(Variant::kLayerNorm, Variant::kGeluTanh,
-                                              Variant::kPlainMlp, Variant::kPreNorm));
+  EXPECT_THAT(config.Variants(), ::testing::UnorderedElementsAre(
+                                     Variant::kLayerNorm, Variant::kGeluTanh, Variant::kPlainMlp,
+                                     Variant::kPreNorm, Variant::kRotaryPositions));
 }
 
 TEST(ConfigTest, EveryFieldCanBeSet) {
@@ -136,7 +138,7 @@ TEST(ConfigTest, EveryFieldCanBeSet) {
   EXPECT_EQ(config.qk_norm.kind, NormKind::kLayerNorm);
   EXPECT_TRUE(config.qk_norm.after_rotary && config.qk_norm.has_weight && config.qk_norm.has_bias);
   EXPECT_EQ(config.qk_norm.epsilon, 1e-3f);
-  EXPECT_EQ(config.Variants().size(), 11u) << "everything that is not the GPT-2 block";
+  EXPECT_EQ(config.Variants().size(), 12u) << "everything that is not the GPT-2 block";
 }
 
 TEST(ConfigTest, AttentionMayBeAListWithOneObjectALayer) {
@@ -158,6 +160,46 @@ TEST(ConfigTest, OtherNamesMustAgree) {
               AllOf(HasSubstr("hidden_size is 90"), HasSubstr("n_embd is 96")));
   EXPECT_THAT(Refusal(With(R"("rotary_pct": 0.25)")),
               AllOf(HasSubstr("rotary_pct is 0.25"), HasSubstr("partial_rotary_factor")));
+}
+
+std::string WithPositions(std::string_view more, std::string_view attention) {
+  return StrCat(R"({"vocab_size": 257, "n_layer": 2, "n_head": 3, "n_embd": 96, "n_positions": 64,
+                    "activation_function": "gelu", )",
+                more, R"(, "attention": )", attention, "}");
+}
+
+TEST(ConfigTest, Positions) {
+  const std::string softmax = R"({"kind": "softmax"})";
+  const ModelConfig learned = Parsed(WithPositions(R"("positions": "learned")", softmax));
+  EXPECT_EQ(learned.MaxLength(), 64);
+  const ModelConfig alibi = Parsed(WithPositions(R"("positions": "alibi")", softmax));
+  EXPECT_TRUE(alibi.attention[1].has_alibi);
+  EXPECT_EQ(alibi.MaxLength(), std::nullopt);
+  const ModelConfig none = Parsed(WithPositions(R"("positions": "none")", softmax));
+  EXPECT_THAT(none.is_nope_layer, ElementsAre(true, true));
+  const ModelConfig mixed = Parsed(WithPositions(R"("rope_theta": 10000, "nope_layers": [1])",
+                                                 R"([{"kind": "softmax", "window": 9},
+          {"kind": "softmax"}])"));
+  EXPECT_THAT(mixed.is_nope_layer, ElementsAre(false, true));
+  EXPECT_EQ(mixed.attention[0].window, 9);
+  EXPECT_EQ(mixed.attention[1].window, 0);
+
+  const auto refusal = [](std::string_view more, std::string_view attention) {
+    return Refusal(WithPositions(more, attention));
+  };
+  EXPECT_THAT(
+      refusal(R"("positions": "sinusoidal")", softmax),
+      HasSubstr("positions is \"sinusoidal\", must be one of rotary, none, learned, alibi"));
+  EXPECT_THAT(refusal(R"("positions": "learned", "rope_theta": 10000)", softmax),
+              HasSubstr("rope_theta is given, but positions is not \"rotary\""));
+  EXPECT_THAT(refusal(R"("positions": "alibi")", R"({"kind": "lssar", "p": 15})"),
+              HasSubstr("only softmax is computed with ALiBi"));
+  EXPECT_THAT(refusal(R"("positions": "none")", R"({"kind": "lssa", "window": 9})"),
+              HasSubstr("only softmax has a window"));
+  EXPECT_THAT(refusal(R"("positions": "none")", R"({"kind": "softmax", "window": 0})"),
+              HasSubstr("window is 0"));
+  EXPECT_THAT(refusal(R"("rope_theta": 10000, "nope_layers": [2])", softmax),
+              HasSubstr("nope_layers holds 2, must hold layers in [0, 1]"));
 }
 
 // Values that make another function are refused by name; the one that does not is accepted.
@@ -288,8 +330,10 @@ TEST(ConfigTest, RefusalsNameFieldValueAndLimit) {
       {Edited("\"p\": 15", "\"p\": 0"), {"attention: p", "0", "(0, 1000]"}},
       {Edited("\"p\": 15", "\"p\": -3"), {"attention: p", "-3"}},
       {Edited("\"p\": 15", "\"p\": 1e999"), {"number at byte", "too large"}},
+      {Edited("\"p\": 15", "\"p\": 15, \"sinks\": 128"),
+       {"unknown field \"sinks\"", "kind, p, phi, window"}},
       {Edited("\"p\": 15", "\"p\": 15, \"window\": 128"),
-       {"unknown field \"window\"", "kind, p, phi"}},
+       {"window is given", "only softmax has a window"}},
       {Edited("\"lssar\"", R"("phi", "phi": "tanh")"), {"phi", "tanh", "relu, relu2"}},
       {Edited(R"({"kind": "lssar", "p": 15})", "\"lssar\""),
        {"attention", "must be a JSON object"}},

@@ -154,23 +154,29 @@ TEST(Int4Bits, DoNotDependOnChunksThreadsOrInstructionSet) {
   }
 }
 
-// Several variants: grouped heads, gates, QK-norm, norms on both sides, parallel branches.
+// Several variants: grouped heads, gates, QK-norm, norms on both sides, parallel branches; learned
+// positions, none in a layer, ALiBi, windows.
 TEST(VariantBits, DoNotDependOnChunksBatchOrThreads) {
-  for (const char* name :
-       {"llama", "modded", "gemma2", "qk_norm_after", "neox", "mixed_attention"}) {
-    const std::string directory = StrCat("tests/golden/variant_", name);
-    const LoadedModel model = Load(directory, "cpu", 2);
+  for (const char* directory :
+       {"golden/variant_llama", "golden/variant_modded", "golden/variant_gemma2",
+        "golden/variant_qk_norm_after", "golden/variant_neox", "golden/variant_mixed_attention",
+        "models/hf/gpt2", "models/hf/smollm3", "models/hf/bloom_heads", "models/hf/mistral_window",
+        "models/hf/smollm3_window"}) {
+    SCOPED_TRACE(directory);
+    const std::string path = StrCat("tests/", directory);
+    const LoadedModel model = Load(path, "cpu", 2);
     const int vocab = model.checkpoint.config.vocab_size;
     std::vector<int32_t> tokens, others;
-    for (int i = 0; i < 150; ++i) tokens.push_back(i * 37 % vocab);
+    const int length = model.checkpoint.config.MaxLength().value_or(150);
+    for (int i = 0; i < length; ++i) tokens.push_back(i * 37 % vocab);
     for (int i = 0; i < 90; ++i) others.push_back(i * 11 % vocab);
     for (const DType kv_cache_dtype : {DType::kF16, DType::kI8, DType::kFx16}) {
       if (!CheckKvType(model.checkpoint.config, kv_cache_dtype).ok()) continue;  // by kind
       const std::vector<float> want = FullForward(model, kv_cache_dtype, 64, tokens);
       for (const int num_threads : {1, 2, 3}) {
-        const LoadedModel twin = Load(directory, "cpu", num_threads);
+        const LoadedModel twin = Load(path, "cpu", num_threads);
         std::mt19937 rng{uint32_t(num_threads)};
-        ModelRunner runner(twin.Get(), twin.backend.get(), kv_cache_dtype, 16, 150 + 90);
+        ModelRunner runner(twin.Get(), twin.backend.get(), kv_cache_dtype, 16, length + 90);
         const int sequence = runner.Add(tokens);
         runner.Add(others);
         runner.RunAll(num_threads == 1 ? 1 : 40, num_threads == 1 ? nullptr : &rng);

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <optional>
+#include <vector>
 
 #include "models/checkpoint.h"
 #include "models/config.h"
@@ -14,6 +16,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::MessageOf;
 
@@ -114,6 +117,122 @@ TEST(HfConfigTest, Refusals) {
   EXPECT_TRUE(ParseConfig(wide.dump(), "config.json").ok());
 }
 
+json Of(const char* model_type, const json& more) {
+  json config = Smol();
+  config["model_type"] = model_type;
+  for (const char* const of_llama : {"attention_bias", "mlp_bias"}) config.erase(of_llama);
+  config.update(more);
+  return config;
+}
+
+std::vector<int> Windows(const json& config) {
+  const auto parsed = ParseConfig(config.dump(), "config.json");
+  EXPECT_TRUE(parsed.ok()) << parsed.status();
+  std::vector<int> windows;
+  if (!parsed.ok()) return windows;
+  for (const AttentionSpec& spec : parsed->attention) windows.push_back(spec.window);
+  return windows;
+}
+
+TEST(HfConfigTest, WindowsByLayer) {
+  const json four = {{"num_hidden_layers", 4}};
+  const auto with = [&](const char* model_type, json more) {
+    more.update(four);
+    return Of(model_type, more);
+  };
+  const json used = {{"use_sliding_window", true}, {"sliding_window", 7}, {"max_window_layers", 3}};
+  EXPECT_THAT(Windows(with("mistral", {{"sliding_window", 9}})), ElementsAre(9, 9, 9, 9));
+  EXPECT_THAT(Windows(with("mistral", {{"sliding_window", nullptr}})), ElementsAre(0, 0, 0, 0));
+  EXPECT_THAT(Windows(with("mistral", json::object())), ElementsAre(4096, 4096, 4096, 4096));
+  EXPECT_THAT(Windows(with("qwen2", {{"sliding_window", 7}})), ElementsAre(0, 0, 0, 0));
+  EXPECT_THAT(Windows(with("qwen2", used)), ElementsAre(0, 0, 0, 7));
+  json typed = used;
+  typed["layer_types"] = {"sliding_attention", "full_attention", "sliding_attention",
+                          "full_attention"};
+  EXPECT_THAT(Windows(with("qwen3", typed)), ElementsAre(7, 0, 7, 0));
+  EXPECT_THAT(Windows(with("smollm3", used)), ElementsAre(0, 0, 0, 7));
+  typed["use_sliding_window"] = false;
+  EXPECT_THAT(Refusal(with("qwen3", typed)), HasSubstr("without a sliding window"));
+  typed["use_sliding_window"] = true;
+  typed["layer_types"] = {"full_attention"};
+  EXPECT_THAT(Refusal(with("qwen2", typed)), HasSubstr("layer_types has 1 elements"));
+  typed["layer_types"] = {"full_attention", "full_attention", "chunked_attention", "x"};
+  EXPECT_THAT(Refusal(with("qwen2", typed)), HasSubstr("\"chunked_attention\" for layer 2"));
+  EXPECT_THAT(Refusal(with("mistral", {{"sliding_window", 0}})), HasSubstr("sliding_window is 0"));
+  EXPECT_THAT(Refusal(with("llama", used)), HasSubstr("use_sliding_window is true"));
+}
+
+TEST(HfConfigTest, LayersWithoutPositions) {
+  json config = Of("smollm3", {{"num_hidden_layers", 6}});
+  const auto nope = [&] {
+    const auto parsed = ParseConfig(config.dump(), "config.json");
+    EXPECT_TRUE(parsed.ok()) << parsed.status();
+    return parsed.ok() ? parsed->is_nope_layer : std::vector<bool>();
+  };
+  EXPECT_THAT(nope(), ElementsAre(false, false, false, true, false, false));
+  config["no_rope_layer_interval"] = 3;
+  EXPECT_THAT(nope(), ElementsAre(false, false, true, false, false, true));
+  config["no_rope_layers"] = {0, 1, 1, 1, 1, 1};
+  EXPECT_THAT(nope(), ElementsAre(true, false, false, false, false, false));
+  config["no_rope_layers"] = {0, 1};
+  EXPECT_THAT(Refusal(config), HasSubstr("must have 0 or 1 for each of 6 layers"));
+  EXPECT_THAT(Refusal(Of("llama", {{"no_rope_layers", {1, 0}}})), HasSubstr("no_rope_layers"));
+}
+
+TEST(HfConfigTest, Gpt2AndBloomByTheirNames) {
+  // gpt2's and bloom-560m's fields.
+  const json gpt2 = {{"model_type", "gpt2"},
+                     {"activation_function", "gelu_new"},
+                     {"attn_pdrop", 0.1},
+                     {"bos_token_id", 50256},
+                     {"eos_token_id", 50256},
+                     {"layer_norm_epsilon", 1e-5},
+                     {"n_ctx", 1024},
+                     {"n_embd", 768},
+                     {"n_head", 12},
+                     {"n_layer", 12},
+                     {"n_positions", 1024},
+                     {"summary_use_proj", true},
+                     {"task_specific_params", {}},
+                     {"vocab_size", 50257}};
+  const auto parsed = ParseConfig(gpt2.dump(), "config.json");
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->MaxLength(), 1024);
+  EXPECT_TRUE(parsed->conv1d_layout && parsed->tie_word_embeddings && parsed->norm_bias);
+  EXPECT_TRUE(CheckMaxLength(*parsed, 1024).ok());
+  EXPECT_THAT(MessageOf(CheckMaxLength(*parsed, 1025)), HasSubstr("n_positions = 1024"));
+  json scaled = gpt2;
+  scaled["scale_attn_by_inverse_layer_idx"] = true;
+  EXPECT_THAT(Refusal(scaled), HasSubstr("scale_attn_by_inverse_layer_idx is true"));
+
+  const json bloom = {{"model_type", "bloom"},
+                      {"apply_residual_connection_post_layernorm", false},
+                      {"attention_softmax_in_fp32", true},
+                      {"bias_dropout_fusion", true},
+                      {"hidden_dropout", 0.0},
+                      {"layer_norm_epsilon", 1e-5},
+                      {"masked_softmax_fusion", true},
+                      {"n_embed", 1024},
+                      {"n_inner", nullptr},
+                      {"n_layer", 24},
+                      {"num_attention_heads", 16},
+                      {"offset_alibi", 100},
+                      {"pretraining_tp", 1},
+                      {"seq_length", 2048},
+                      {"skip_bias_add", true},
+                      {"skip_bias_add_qkv", false},
+                      {"unk_token_id", 0},
+                      {"vocab_size", 250880}};
+  const auto alibi = ParseConfig(bloom.dump(), "config.json");
+  ASSERT_TRUE(alibi.ok()) << alibi.status();
+  EXPECT_TRUE(alibi->attention[0].has_alibi && alibi->embedding_norm);
+  EXPECT_EQ(alibi->max_position_embeddings, 2048);
+  EXPECT_EQ(alibi->MaxLength(), std::nullopt);
+  json post = bloom;
+  post["apply_residual_connection_post_layernorm"] = true;
+  EXPECT_THAT(Refusal(post), HasSubstr("apply_residual_connection_post_layernorm is true"));
+}
+
 // Directories as transformers writes them, with its own logits (make_hf_golden.py).
 TEST(HfDirectoryTest, LogitsEqualThoseOfTransformers) {
   int num_directories = 0;
@@ -132,7 +251,7 @@ TEST(HfDirectoryTest, LogitsEqualThoseOfTransformers) {
       if (std::string_view(device) == "cpu") ++num_directories;
     }
   }
-  EXPECT_EQ(num_directories, 12);
+  EXPECT_EQ(num_directories, 20);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 """Writes tests/models/hf: tiny models with random weights as transformers saves them, and logits.
 
-    python3 tests/models/make_hf_golden.py     # PyPI's transformers 5 and torch; once
+    python3 tests/models/make_hf_golden.py [NAME...]    # PyPI's transformers 5 and torch; once
 
 golden.safetensors has one row of tokens, logits of six of its positions, computed in float64 (the
 rotary angles in float32, as transformers has them).
@@ -9,6 +9,7 @@ rotary angles in float32, as transformers has them).
 import json
 import pathlib
 import shutil
+import sys
 
 import torch
 import transformers
@@ -41,15 +42,39 @@ CASES = {
     'mistral': ('MistralConfig', {'sliding_window': None, 'head_dim': 16}),
     'qwen2': ('Qwen2Config', {}),
     'qwen3': ('Qwen3Config', {'head_dim': 16}),
+    'mistral_window': ('MistralConfig', {'sliding_window': 24, 'head_dim': 16}),
+    'qwen2_window': ('Qwen2Config', {'use_sliding_window': True, 'sliding_window': 20,
+                                     'max_window_layers': 1}),
+    'smollm3': ('SmolLM3Config', {'no_rope_layers': [1, 0], 'pad_token_id': 0}),
+    'smollm3_window': ('SmolLM3Config', {'no_rope_layer_interval': 2, 'use_sliding_window': True,
+                                         'sliding_window': 33, 'pad_token_id': 0}),
+    'gpt2': ('GPT2Config', {'n_positions': 96}),
+    'gpt2_untied': ('GPT2Config', {'n_positions': 96, 'tie_word_embeddings': False,
+                                   'activation_function': 'relu', 'n_inner': 40}),
+    'bloom': ('BloomConfig', {'n_head': 4}),
+    'bloom_heads': ('BloomConfig', {'n_head': 6, 'hidden_size': 24}),
     'gpt_neox': ('GPTNeoXConfig', {'rotary_pct': 0.5}),
     'gpt_neox_serial': ('GPTNeoXConfig',
                         {'use_parallel_residual': False, 'hidden_act': 'gelu_new'}),
 }
 
 
+# Families with other names.
+RENAMED = {
+    'GPT2Config': {'hidden_size': 'n_embd', 'num_hidden_layers': 'n_layer',
+                   'num_attention_heads': 'n_head', 'vocab_size': 'vocab_size',
+                   'bos_token_id': 'bos_token_id', 'eos_token_id': 'eos_token_id'},
+    'BloomConfig': {'hidden_size': 'hidden_size', 'num_hidden_layers': 'n_layer',
+                    'vocab_size': 'vocab_size', 'bos_token_id': 'bos_token_id',
+                    'eos_token_id': 'eos_token_id'},
+}
+
+
 def write(name, kind, fields):
     small = {key: value for key, value in SMALL.items()
              if key != 'num_key_value_heads' or kind != 'GPTNeoXConfig'}
+    if kind in RENAMED:
+        small = {theirs: SMALL[ours] for ours, theirs in RENAMED[kind].items()}
     config = getattr(transformers, kind)(**{**small, **fields})
     torch.manual_seed(len(name))
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation='eager')
@@ -73,4 +98,5 @@ def write(name, kind, fields):
 
 if __name__ == '__main__':
     for each, (kind, fields) in CASES.items():
-        write(each, kind, fields)
+        if not sys.argv[1:] or each in sys.argv[1:]:
+            write(each, kind, fields)

@@ -24,6 +24,8 @@ constexpr const char* kCheckpoint = "models/zoo/lssar-6m";
 constexpr int kMaxModelLen = 2048;
 
 struct Setting {
+  const char* checkpoint = kCheckpoint;
+  int max_model_len = kMaxModelLen;
   int num_threads = 2;
   int max_num_batched_tokens = 512;
   int page_size = 64;
@@ -44,7 +46,7 @@ class Server {
     backend_ = *std::move(backend);
     LoadOptions load_options;
     load_options.max_num_batched_tokens = setting.max_num_batched_tokens;
-    auto checkpoint = LoadCheckpoint(kCheckpoint, backend_.get(), load_options);
+    auto checkpoint = LoadCheckpoint(setting.checkpoint, backend_.get(), load_options);
     EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
     checkpoint_ = std::make_unique<Checkpoint>(*std::move(checkpoint));
     if (setting.draft_dtype) {
@@ -55,7 +57,7 @@ class Server {
     KvLayout layout = LayoutOf(checkpoint_->config, setting.kv_cache_dtype, setting.page_size);
     auto engine =
         Engine::Create(checkpoint_.get(), backend_.get(),
-                       {.max_model_len = kMaxModelLen,
+                       {.max_model_len = setting.max_model_len,
                         .max_num_seqs = 16,
                         .max_num_batched_tokens = setting.max_num_batched_tokens,
                         .enable_prefix_caching = setting.enable_prefix_caching,
@@ -211,6 +213,48 @@ TEST(CheckpointEngine, EqualBitsWithPrefixCacheAndPreemption) {
     EXPECT_GT(stats.num_preemptions, 0);
     EXPECT_EQ(stats.num_free_pages + stats.num_cached_pages, stats.num_pages);
   }
+}
+
+// Learned positions, none in a layer, ALiBi, sliding windows. The second round finds its prompts in
+// the prefix cache.
+TEST(CheckpointEngine, EqualBitsOfEveryKindOfPositions) {
+  for (const char* name :
+       {"gpt2", "smollm3", "bloom_heads", "mistral_window", "qwen2_window", "smollm3_window"}) {
+    SCOPED_TRACE(name);
+    const std::string directory = std::string("tests/models/hf/") + name;
+    Setting setting{.checkpoint = directory.c_str(), .max_model_len = 96, .num_threads = 1};
+    Server alone(setting);
+    setting.num_threads = 2;
+    setting.max_num_batched_tokens = 37;
+    setting.page_size = 16;
+    setting.enable_prefix_caching = true;
+    Server server(setting);
+    std::vector<Request> requests;
+    for (const int length : {1, 15, 16, 17, 33, 48, 65, 80}) {
+      Request request;
+      for (int i = 0; i < length; ++i) request.prompt.push_back((i * i + i) % 61);
+      request.generate = GenerateParams{
+          .sampling = {.temperature = length % 2 == 0 ? 0.0f : 0.9f, .seed = uint64_t(length)},
+          .num_choices = length == 17 ? 3 : 1,
+          .max_tokens = 16,
+          .ignore_eos = true};
+      requests.push_back(std::move(request));
+    }
+    for (int round = 0; round < 2; ++round) ExpectBitsOfAlone(&alone, &server, requests);
+    EXPECT_GT(server.Stats().num_prefix_cache_hits, 100);
+  }
+}
+
+TEST(CheckpointEngine, LearnedPositionsEndTheLength) {
+  auto backend = MakeBackend({.name = "cpu", .num_threads = 1});
+  ASSERT_TRUE(backend.ok());
+  auto checkpoint = LoadCheckpoint("tests/models/hf/gpt2", backend->get(), {});
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto engine = Engine::Create(&*checkpoint, backend->get(), {.max_model_len = 97});
+  ASSERT_FALSE(engine.ok());
+  EXPECT_NE(engine.status().message().find("learned positions, n_positions = 96"),
+            std::string_view::npos)
+      << engine.status();
 }
 
 // Any tokens of the vocabulary: nearly all are wrong.
