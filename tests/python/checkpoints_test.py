@@ -321,8 +321,10 @@ class RefusedTest(Folder):
         first = 'transformer.h.0.'
         for pattern, tensors in (
                 (r'(?s)no part of a model.*transformer.?|extra \[3\]', {'extra': torch.ones(3)}),
-                ('wpe.weight .64, 64.*learned absolute positions',
+                ('rope_theta is given, and positions is "learned"',
                  {'transformer.wpe.weight': torch.ones(64, 64)}),
+                ('n_positions is 64 .source: nanoGPT.*65 .tensors: wpe.weight',
+                 {'transformer.wpe.weight': torch.ones(65, 64)}),
                 ('mlp_out_bias is true .source: nanoGPT.*false .tensors: h.0.mlp.c_proj.bias',
                  {first + 'mlp.c_proj.bias': None}),
                 (r'missing: h.0.ln_2.weight \[64\]', {first + 'ln_2.weight': None}),
@@ -348,7 +350,7 @@ class RefusedTest(Folder):
                      ignored={'sink_tokens'})
         llama = foreign.Llama(foreign.Shape(1))
         for i, (field, value) in enumerate({
-                'rope_scaling': {'rope_type': 'yarn', 'factor': 2.0}, 'pretraining_tp': 2,
+                'rope_scaling': {'rope_type': 'mrope', 'factor': 2.0}, 'pretraining_tp': 2,
                 'sliding_window': 4096, 'hidden_act': 'tanh', 'model_type': 'gpt_bigcode'}.items()):
             source = self.write_hugging_face(f'llama-{i}', llama, config={field: value})
             self.refused(field, self.run_import, source, LSSAR)
@@ -481,7 +483,8 @@ class RefusedTest(Folder):
         for pattern, options in (
                 ('magic 20240520 is training tokens', {'magic': 20240520}),
                 ('magic is 7', {'magic': 7}), ('version 1', {'version': 1}),
-                ('version 9', {'version': 9}), ('learned absolute', {'wpe': 0.5})):
+                ('version 9', {'version': 9}),
+                ('positions is "learned"', {'wpe': 0.5})):
             foreign.write_llmc(self.net, path, **options)
             self.refused(pattern, self.run_import, path, LLMC)
         foreign.write_llmc(self.net, path)

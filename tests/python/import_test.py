@@ -30,8 +30,8 @@ import tokenizers  # noqa: E402
 
 import plain_models  # noqa: E402
 from lssar.checkpoints import (arrays, chat_roles, command, convert,  # noqa: E402
-                                      delta, forward, gguf_file, gguf_tokenizer, golden, served,
-                                      settings, sources, tensor_file, tokenizer_files, verify)
+                               delta, forward, gguf_file, gguf_tokenizer, golden, names, served,
+                               settings, sources, tensor_file, tokenizer_files, verify)
 from lssar.checkpoints.errors import CheckpointError  # noqa: E402
 
 SERVER = os.environ['LSSAR_SERVER']
@@ -208,6 +208,110 @@ class ModelsTest(Folder):
         _, report = self.run_import(source, {'attention': {'kind': 'lssar', 'p': 3}})
         self.assertEqual(report.config['attention'], {'kind': 'lssar', 'p': 3})
         self.assertIn('command line', report.origins['attention'])
+
+
+class TransformersTest(Folder):
+    """Directories that transformers wrote, with its own logits (tests/models/make_hf_golden.py)."""
+
+    def test_log_probabilities(self):
+        folders = sorted((ROOT / 'tests/models/hf').iterdir())
+        self.assertEqual(len(folders), 20)
+        for folder in folders:
+            with self.subTest(folder.name):
+                loaded = convert.load(convert.Options(str(folder), self.path('never')))
+                model = forward.Model(loaded.config, loaded.stored)
+                for tokens, positions, logits in golden.read(str(folder)):
+                    found = log_softmax(model.logits(tokens, positions))
+                    self.assertLess(np.abs(found - log_softmax(logits)).max(), 1e-4)
+
+    def served(self, source, name, given=None, **options):
+        """An import by the server: its log-probabilities are those of transformers."""
+        out, report = self.run_import(source, given, **options)
+        [(tokens, positions, logits)] = golden.read(str(ROOT / 'tests/models/hf' / name))
+        expected = log_softmax(logits)
+        with served.running(SERVER, out, '--kv-cache-dtype', 'fp32', '--threads', '1') as client:
+            for row, position in enumerate(positions[:-1]):
+                best = int(expected[row].argmax())
+                [score] = client.score(tokens[:position + 1], [[best]], per_token=True)
+                self.assertLess(abs(score.tokens[0].logprob - expected[row][best]), 1e-4)
+        return report
+
+    def test_positions_are_served(self):
+        for name, said in (('gpt2', 'learned'), ('bloom_heads', 'alibi'), ('smollm3_window', None)):
+            with self.subTest(name):
+                report = self.served(ROOT / 'tests/models/hf' / name, name)
+                self.assertEqual(report.config.get('positions'), said)
+
+    def gpt2(self):
+        """hf/gpt2 as tensors by our names, [out, in]."""
+        loaded = convert.load(convert.Options(str(ROOT / 'tests/models/hf/gpt2'),
+                                              self.path('never')))
+        return {name: np.ascontiguousarray(tensor)
+                for name, tensor in loaded.mapped.tensors.items()}
+
+    def test_gguf_gpt2(self):
+        path = self.path('gpt2.gguf')
+        writer = gguf.GGUFWriter(path, 'gpt2')
+        writer.add_block_count(2)
+        writer.add_context_length(96)
+        writer.add_embedding_length(32)
+        writer.add_feed_forward_length(128)
+        writer.add_head_count(4)
+        writer.add_layer_norm_eps(1e-5)
+        for name, tensor in self.gpt2().items():
+            writer.add_tensor(names.gguf_name(name), tensor)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        report = self.served(path, 'gpt2')
+        self.assertIn('wpe.weight', report.origins['positions'])
+
+    def test_llmc(self):
+        """model_*.bin as llm.c publishes it, with wpe."""
+        tensors, padding = self.gpt2(), np.full((3, 32), 7, np.float32)
+        order = ('ln_1.weight', 'ln_1.bias', 'attn.c_attn.weight', 'attn.c_attn.bias',
+                 'attn.c_proj.weight', 'attn.c_proj.bias', 'ln_2.weight', 'ln_2.bias',
+                 'mlp.c_fc.weight', 'mlp.c_fc.bias', 'mlp.c_proj.weight', 'mlp.c_proj.bias')
+        parts = [np.concatenate((tensors['wte.weight'], padding)), tensors['wpe.weight'],
+                 *(tensors[f'h.{i}.{name}'] for name in order for i in range(2)),
+                 tensors['ln_f.weight'], tensors['ln_f.bias']]
+        header = np.zeros(256, np.int32)
+        header[:8] = 20240326, 3, 96, 61, 2, 4, 32, 64
+        path = self.path('model.bin')
+        pathlib.Path(path).write_bytes(header.tobytes() + b''.join(
+            part.astype(np.float32).tobytes() for part in parts))
+        report = self.served(path, 'gpt2', {'attention': {'kind': 'softmax'}})
+        self.assertEqual(report.config['positions'], 'learned')
+        self.assertNotIn('rope_theta', report.config)
+        self.refused('rope_theta is given, and positions is "learned"', self.run_import, path,
+                     {'attention': {'kind': 'softmax'}, 'rope_theta': 10000})
+
+    def test_what_is_refused(self):
+        def refused(pattern, name, **fields):
+            source = ROOT / 'tests/models/hf' / name
+            config = {**json.loads((source / 'config.json').read_text()), **fields}
+            folder = self.write_hugging_face('changed', config, {})
+            (pathlib.Path(folder) / 'model.safetensors').write_bytes(
+                (source / 'model.safetensors').read_bytes())
+            self.refused(pattern, self.run_import, folder)
+
+        refused('layer_types is .*no sliding window', 'qwen2',
+                layer_types=['full_attention', 'sliding_attention'])
+        refused('layer_types is', 'qwen2_window', layer_types=['full_attention'])
+        refused('layer_types is', 'mistral_window', layer_types=['full_attention'] * 2)
+        refused('sliding_window is 0; must be an integer, at least 1', 'mistral_window',
+                sliding_window=0)
+        refused('no_rope_layers is .1.; must have 0 or 1', 'smollm3', no_rope_layers=[1])
+        refused('apply_residual_connection_post_layernorm is True', 'bloom',
+                apply_residual_connection_post_layernorm=True)
+        refused('scale_attn_by_inverse_layer_idx is True', 'gpt2',
+                scale_attn_by_inverse_layer_idx=True)
+        refused('n_positions is 64 .source', 'gpt2', n_positions=64)
+        refused('type linear it must have factor', 'llama',
+                rope_scaling={'rope_type': 'linear', 'beta_fast': 32})
+        self.refused('only --attention softmax', self.run_import, ROOT / 'tests/models/hf/bloom',
+                     {'attention': {'kind': 'lssar', 'p': 15}})
 
 
 class GgufTypesTest(Folder):
@@ -488,7 +592,7 @@ class GgufRefusedTest(Folder):
         self.assertIn('all one', next(iter(report.left_out.values())))
         write_gguf(scaled, CONFIG, weights, extra={
             'position_embd.weight': np.ones((64, 64), np.float32)})
-        self.refused('learned absolute positions', self.run_import, scaled)
+        self.refused('rope_theta is given, and positions is "learned"', self.run_import, scaled)
         refused('is one of 3 parts', split__count=3)
         message = refused('(?s)llama.new_thing.*llama.other', llama__new_thing=1, llama__other='x')
         self.assertIn('--ignore llama.new_thing --ignore llama.other', message)

@@ -20,12 +20,11 @@ SOURCE is one of
   FILE.gguf          llama, qwen2, qwen3, gptneox or gpt2, with its tokenizer and chat template;
                      quantized blocks are dequantized
   model_*.bin        llm.c, version 3 (fp32) or 5 (bf16)
-  DIRECTORY          Hugging Face: gpt2, llama, mistral, qwen2, qwen3 or gpt_neox, safetensors or
-                     .bin, sharded or not; or a checkpoint of this server
+  DIRECTORY          Hugging Face: gpt2, llama, mistral, qwen2, qwen3, smollm3, gpt_neox or bloom,
+                     safetensors or .bin, sharded or not; or a checkpoint of this server
   FILE.safetensors   tensors only
 
-What the source does not say has to be given: the error lists it. Nothing is guessed. Learned
-absolute positions (wpe) are refused: this server computes rotary positions only.
+What the source does not say has to be given: the error lists it. Nothing is guessed.
 
 DIR gets config.json, model.safetensors, golden.safetensors (logits that the server compares at
 every start) and the tokenizer.

@@ -16,10 +16,6 @@ from lssar.checkpoints.errors import CheckpointError, JsonObject
 MATRIX_TYPES = {'fp32': 'F32', 'fp16': 'F16', 'bf16': 'BF16'}
 HALF_OVERFLOW = 65520.0  # rounds to infinity in fp16
 
-LEARNED_POSITIONS = (
-    '{name}: the source has learned absolute positions, and this server computes rotary ones '
-    'only. Such a model cannot be imported; train it with rotary embeddings in place of wpe')
-
 
 @dataclasses.dataclass
 class Options:
@@ -78,11 +74,17 @@ def _drop_tied_head(mapped: names.Mapped) -> None:
         mapped.left_out[names.show(name, head)] = 'equals the embedding (tied)'
 
 
+def _drop_zero_positions(mapped: names.Mapped) -> None:
+    """A `wpe` of zeros is left of a program that was changed to rotary positions."""
+    positions = mapped.tensors.get('wpe.weight')
+    if positions is not None and not bool(widen(positions, np.float32).any()):
+        [name] = mapped.sources.pop('wpe.weight')
+        del mapped.tensors['wpe.weight']
+        mapped.left_out[names.show(name, positions)] = 'learned positions that are all zero'
+
+
 def _refuse_unknown(source: sources.Source, mapped: names.Mapped) -> None:
     """Errors: CheckpointError that lists the tensors that nothing maps."""
-    for shown in mapped.unknown:
-        if shown.split()[0].rpartition('.wpe')[2] == '.weight' or shown.startswith('wpe.weight'):
-            raise CheckpointError(LEARNED_POSITIONS.format(name=shown))
     if mapped.unknown:
         listed = '\n'.join(f'  {shown}' for shown in mapped.unknown[:100])
         more = len(mapped.unknown) - 100
@@ -124,7 +126,8 @@ def _collect(source: sources.Source, mapped: names.Mapped, given: JsonObject) ->
                 found.add('partial_rotary_factor', dims / int(str(whole)), settings.DERIVED, name)
     found.add_all(source.fixed, settings.FIXED, source.format)
     settings.derive(mapped.tensors, found, names.num_layers(mapped.tensors))
-    found.require(*(field for field in settings.REQUIRED if field in source.required))
+    settings.leave_out_rotary(found)
+    found.require(*(field for field in settings.required(found) if field in source.required))
     if source.is_permuted:
         heads = found.integer('n_head')
         gguf_source.unpermute(mapped, heads, found.integer('num_key_value_heads')
@@ -145,10 +148,12 @@ def _like(said: object, base: float) -> object:
 
 
 def _stored_type(name: str, tensor: Array, dtype: str | None) -> str:
-    """Matrices get `dtype`; norms and biases keep theirs, which the server holds in fp32."""
+    """Matrices get `dtype`; norms, biases and positions keep theirs: the server holds them in fp32.
+
+    """
     own = arrays.type_name(tensor)
     own = 'F32' if own == 'F64' else own
-    return MATRIX_TYPES[dtype] if dtype and tensor.ndim == 2 else own
+    return MATRIX_TYPES[dtype] if dtype and tensor.ndim == 2 and name != 'wpe.weight' else own
 
 
 def _check_values(mapped: names.Mapped, dtype: str | None) -> None:
@@ -208,6 +213,7 @@ def load(options: Options) -> Loaded:
     if source.is_transposed:
         _transpose(mapped)
     _drop_tied_head(mapped)
+    _drop_zero_positions(mapped)
     dtype = options.dtype or source.matrix_type
     collected = _collect(source, mapped, options.given)
     config, origins = collected['config'], collected['origins']

@@ -121,19 +121,33 @@ def attention_form(attention: Mapping[str, object]) -> Form:
     return FORMS[kind]
 
 
-def attention(q: Array, k: Array, v: Array, spec: Mapping[str, object],
-              trained_length: int) -> Array:
+def alibi_slopes(num_heads: int) -> list[float]:
+    """What a score loses for each token of distance, by head (arXiv 2108.12409)."""
+    power = 1 << (num_heads.bit_length() - 1)
+    return [2.0 ** (-8 * (head + 1) / power) if head < power
+            else 2.0 ** (-8 * (2 * (head - power) + 1) / (2 * power))
+            for head in range(num_heads)]
+
+
+def attention(q: Array, k: Array, v: Array, spec: Mapping[str, object], trained_length: int,
+              has_alibi: bool = False) -> Array:
     """q, k, v: [heads, length, head_dim], after rotary embedding. -> [heads, length, head_dim]."""
     form = attention_form(spec)
     length, dim = q.shape[-2:]
     n = np.arange(1, length + 1, dtype=q.dtype)[:, None]
     seen = np.tri(length, dtype=bool)
+    if spec.get('window') is not None:
+        seen &= ~np.tri(length, k=-int(str(spec['window'])), dtype=bool)
     if form.is_length_scaled:
         q = q / np.maximum(np.linalg.norm(q, axis=-1, keepdims=True), MIN_NORM)
         k = k / np.maximum(np.linalg.norm(k, axis=-1, keepdims=True), MIN_NORM)
         scores = math.log(dim) * np.log(n) * (q @ k.swapaxes(-1, -2))
     else:
         scores = q @ k.swapaxes(-1, -2) / math.sqrt(dim)
+    if has_alibi:
+        distance = np.arange(length)[:, None] - np.arange(length)
+        slopes = np.array(alibi_slopes(len(q)), q.dtype)[:, None, None]
+        scores = scores - slopes * distance.astype(q.dtype)
     if form.shift:
         scores = scores - (np.log(n) if form.shift == 'keys' else math.log(trained_length))
     if form.phi == 'exp':
@@ -157,11 +171,70 @@ def attention(q: Array, k: Array, v: Array, spec: Mapping[str, object],
     return result
 
 
+def scaling_kind(scaling: Mapping[str, object]) -> str:
+    """The type of a rope_scaling."""
+    return str(scaling.get('type', scaling.get('rope_type')))
+
+
+def _yarn(scaling: Mapping[str, object], base: float, frequencies: Array, original: float,
+          number: Callable[[str, float], float]) -> tuple[Array, float]:
+    """Source: arXiv 2309.00071, and transformers."""
+    dims, factor = 2 * len(frequencies), number('factor', 1.0)
+
+    def pair(turns: float) -> float:
+        return dims * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+    low, high = pair(number('beta_fast', 32.0)), pair(number('beta_slow', 1.0))
+    if scaling.get('truncate', True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dims - 1)
+    high += 0.001 * (low == high)
+    ramp = np.clip((np.arange(len(frequencies)) - low) / (high - low), 0, 1)
+
+    def mscale(m: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * m * math.log(factor) + 1
+
+    a, b = number('mscale', 0.0), number('mscale_all_dim', 0.0)
+    computed = mscale(a) / mscale(b) if a > 0 and b > 0 else mscale(1.0)
+    return (frequencies * (1 - ramp + ramp / factor), number('attention_factor', computed))
+
+
+def rope_frequencies(config: Mapping[str, object], length: int) -> tuple[Array, float]:
+    """(frequencies of the rotary pairs, factor of cosines and sines) of a row of `length` tokens."""
+    dims, base = rotary_dims(config), rope_base(config, length)
+    frequencies: Array = base ** (-np.arange(0, dims, 2) / dims)
+    scaling, trained = config.get('rope_scaling'), float(str(config['n_positions']))
+    if not isinstance(scaling, dict):
+        return frequencies, 1.0
+
+    def number(name: str, default: float) -> float:
+        value = scaling.get(name)
+        return default if value is None else float(str(value))
+
+    kind, factor = scaling_kind(scaling), number('factor', 1.0)
+    original = number('original_max_position_embeddings', trained)
+    if kind == 'linear':
+        frequencies = frequencies / factor
+    elif kind == 'llama3':
+        turns = original * frequencies / (2 * math.pi)
+        low, high = number('low_freq_factor', 0.0), number('high_freq_factor', 0.0)
+        smooth = np.clip((turns - low) / (high - low), 0, 1)
+        frequencies = frequencies * ((1 - smooth) / factor + smooth)
+    elif kind == 'yarn':
+        return _yarn(scaling, base, frequencies, original, number)
+    elif kind == 'longrope':
+        factors = scaling['long_factor' if length > original else 'short_factor']
+        ratio = number('factor', trained / original)
+        computed = 1.0 if ratio <= 1 else math.sqrt(1 + math.log(ratio) / math.log(original))
+        return frequencies / np.array(factors), number('attention_factor', computed)
+    return frequencies, 1.0
+
+
 def rope_base(config: Mapping[str, object], length: int) -> float:
     """The rotary base of a row of exactly `length` tokens (dynamic NTK: arXiv 2501.13428v1)."""
     theta, scaling = float(str(config['rope_theta'])), config.get('rope_scaling')
     trained = int(str(config['n_positions']))
-    if not isinstance(scaling, dict) or length <= trained:
+    if not isinstance(scaling, dict) or scaling_kind(scaling) != 'dynamic' or length <= trained:
         return theta
     factor, dim = float(scaling['factor']), rotary_dims(config)
     stretch: float = (factor * length / trained - (factor - 1)) ** (dim / (dim - 2))
@@ -182,9 +255,9 @@ def rotary_dims(config: Mapping[str, object]) -> int:
 def rotate(x: Array, config: Mapping[str, object]) -> Array:
     """x: [heads, length, head_dim]; rotates the first rotary_dims elements of each head."""
     length, dims = x.shape[-2], rotary_dims(config)
-    pairs = np.arange(0, dims, 2)
-    angles = np.arange(length)[:, None] * rope_base(config, length) ** (-pairs / dims)
-    cos, sin = np.cos(angles).astype(x.dtype), np.sin(angles).astype(x.dtype)
+    frequencies, factor = rope_frequencies(config, length)
+    angles = np.arange(length)[:, None] * frequencies
+    cos, sin = (factor * np.cos(angles)).astype(x.dtype), (factor * np.sin(angles)).astype(x.dtype)
     turned, rest = x[..., :dims], x[..., dims:]
     if config.get('rope_layout', 'half') == 'half':
         a, b = turned[..., :dims // 2], turned[..., dims // 2:]
@@ -249,7 +322,10 @@ class Model:
                          [heads * dim, (heads + kv_heads) * dim], -1)
         q, k, v = (part.reshape(len(x), -1, dim).swapaxes(0, 1) for part in parts)
         q, k = self._qk_norm(q, k, prefix, 'before_rotary')
-        q, k = rotate(q, self._config), rotate(k, self._config)
+        positions = self._text('positions', 'rotary')
+        nope = self._config.get('nope_layers')
+        if positions == 'rotary' and not (isinstance(nope, list) and layer in nope):
+            q, k = rotate(q, self._config), rotate(k, self._config)
         q, k = self._qk_norm(q, k, prefix, 'after_rotary')
         k, v = (part.repeat(heads // kv_heads, 0) for part in (k, v))
         specs = self._config['attention']
@@ -259,7 +335,7 @@ class Model:
             if attention_form(spec).is_length_scaled:
                 k = k / np.maximum(np.linalg.norm(k, axis=-1, keepdims=True), MIN_NORM)
             k, v = (self._rounded(each) for each in (k, v))
-        out = attention(q, k, v, spec, int(self._number('n_positions', 0)))
+        out = attention(q, k, v, spec, int(self._number('n_positions', 0)), positions == 'alibi')
         return self._linear(out.swapaxes(0, 1).reshape(len(x), -1), prefix + 'attn.c_proj')
 
     def _rounded(self, rows: Array) -> Array:
@@ -298,6 +374,10 @@ class Model:
         embedding = self._tensor('wte.weight')
         assert embedding is not None
         x = widen(embedding[np.array(tokens)], self._dtype)
+        if self._text('positions', 'rotary') == 'learned':
+            places = self._tensor('wpe.weight')
+            assert places is not None
+            x = x + widen(places[:len(tokens)], self._dtype)
         if self._config.get('embedding_norm'):
             x = self._norm(x, 'ln_emb')
         for layer in range(int(self._number('n_layer', 0))):

@@ -23,7 +23,7 @@ WRAPPERS = re.compile(
 
 # Our names, which are GPT-2's: nanoGPT, llm.c, Hugging Face's GPT-2, this project.
 GPT2: Rules = (
-    (r'wte\.weight', 'wte.weight'),
+    (r'(wte|wpe)\.weight', r'\1.weight'),
     (r'h\.(\d+)\.(ln_1|ln_2|ln_1_post|ln_2_post)\.(weight|bias)', r'h.\1.\2.\3'),
     (r'h\.(\d+)\.attn\.(c_attn|c_proj|q_norm|k_norm)\.(weight|bias)', r'h.\1.attn.\2.\3'),
     (r'h\.(\d+)\.mlp\.(c_fc|c_gate|c_proj)\.(weight|bias)', r'h.\1.mlp.\2.\3'),
@@ -71,9 +71,22 @@ NEOX: Rules = (
     (r'(?:gpt_neox\.)?final_layer_norm\.(weight|bias)', r'ln_f.\1'),
     (r'embed_out\.weight', 'lm_head.weight'),
 )
+BLOOM: Rules = (
+    (r'word_embeddings\.weight', 'wte.weight'),
+    (r'word_embeddings_layernorm\.(weight|bias)', r'ln_emb.\1'),
+    (r'h\.(\d+)\.input_layernorm\.(weight|bias)', r'h.\1.ln_1.\2'),
+    (r'h\.(\d+)\.post_attention_layernorm\.(weight|bias)', r'h.\1.ln_2.\2'),
+    (r'h\.(\d+)\.self_attention\.query_key_value\.(weight|bias)', r'h.\1.attn.by_head.\2'),
+    (r'h\.(\d+)\.self_attention\.dense\.(weight|bias)', r'h.\1.attn.c_proj.\2'),
+    (r'h\.(\d+)\.mlp\.dense_h_to_4h\.(weight|bias)', r'h.\1.mlp.c_fc.\2'),
+    (r'h\.(\d+)\.mlp\.dense_4h_to_h\.(weight|bias)', r'h.\1.mlp.c_proj.\2'),
+    (r'ln_f\.(weight|bias)', r'ln_f.\1'),
+    (r'lm_head\.weight', 'lm_head.weight'),
+)
 # (ours, GGUF's) without the last word; {} is the layer.
 GGUF_NAMES = (
-    ('wte', 'token_embd'), ('ln_emb', 'token_embd_norm'), ('h.{}.ln_1', 'blk.{}.attn_norm'),
+    ('wte', 'token_embd'), ('wpe', 'position_embd'), ('ln_emb', 'token_embd_norm'),
+    ('h.{}.ln_1', 'blk.{}.attn_norm'),
     ('h.{}.attn.c_attn', 'blk.{}.attn_qkv'), ('h.{}.attn.q_norm', 'blk.{}.attn_q_norm'),
     ('h.{}.attn.k_norm', 'blk.{}.attn_k_norm'), ('h.{}.attn.c_proj', 'blk.{}.attn_output'),
     ('h.{}.ln_1_post', 'blk.{}.post_attention_norm'), ('h.{}.ln_2', 'blk.{}.ffn_norm'),
@@ -177,8 +190,6 @@ def _left_out(name: str, tensor: Array, mapped: Mapped) -> str:
         return 'table of rotary angles'
     if name == 'rope_freqs.weight' and bool((widen(tensor) == 1).all()):
         return 'factors of rotary frequencies that are all one'
-    if name == 'wpe.weight' and not bool(widen(tensor, np.float32).any()):
-        return 'learned positions that are all zero'
     return ''
 
 

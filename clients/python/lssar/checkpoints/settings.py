@@ -38,10 +38,12 @@ FIELDS = (
     'n_embd', 'head_dim', 'n_inner', 'attention', 'normalization', 'norm_weight', 'norm_bias',
     'layer_norm_epsilon', 'norm_position', 'embedding_norm', 'mlp_kind', 'activation_function',
     'attention_bias', 'attention_out_bias', 'mlp_bias', 'mlp_out_bias', 'parallel_residual',
-    'attention_residual_scale', 'mlp_residual_scale', 'qk_norm', 'rope_theta', 'rope_layout',
-    'partial_rotary_factor', 'rope_scaling', 'final_logit_softcapping', 'tie_word_embeddings',
-    'bos_token_id', 'eos_token_id',
+    'attention_residual_scale', 'mlp_residual_scale', 'qk_norm', 'positions', 'nope_layers',
+    'rope_theta', 'rope_layout', 'partial_rotary_factor', 'rope_scaling',
+    'final_logit_softcapping', 'tie_word_embeddings', 'bos_token_id', 'eos_token_id',
 )
+# Of models with rotary positions.
+ROTARY = ('nope_layers', 'rope_theta', 'rope_layout', 'partial_rotary_factor', 'rope_scaling')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +87,12 @@ class Settings:
         """True if somebody says it, null included."""
         return field in self._values
 
+    def leave_out(self, field: str) -> None:
+        """Forgets what the code of the source's program says."""
+        present = self._values.get(field)
+        if present is not None and present.origin.startswith(FIXED):
+            del self._values[field]
+
     def integer(self, field: str) -> int:
         """A value that must be a positive integer. Errors: CheckpointError."""
         value = self.get(field)
@@ -126,6 +134,7 @@ WORDS = {
     'activation_function': ACTIVATION_NAMES, 'normalization': ('layer_norm', 'rms_norm'),
     'norm_position': ('pre', 'sandwich'), 'mlp_kind': ('plain', 'gated'),
     'rope_layout': ('half', 'interleaved'),
+    'positions': ('rotary', 'none', 'learned', 'alibi'),
 }
 INTEGERS = {
     'vocab_size': 1 << 20, 'unpadded_vocab_size': 1 << 20, 'n_positions': 1 << 20,
@@ -152,9 +161,17 @@ def check_attention(spec: object, where: str = 'attention') -> None:
         raise UsageError(f'{where} is {json.dumps(spec)}; must be an object such as '
                          '{"kind": "lssar", "p": 15}')
     kind, p, phi = spec.get('kind'), spec.get('p'), spec.get('phi')
-    unknown = [name for name in spec if name not in ('kind', 'p', 'phi')]
+    unknown = [name for name in spec if name not in ('kind', 'p', 'phi', 'window')]
     if unknown:
-        raise UsageError(f'{where} has {json.dumps(unknown[0])}; its fields are kind, p and phi')
+        raise UsageError(f'{where} has {json.dumps(unknown[0])}; its fields are kind, p, phi and '
+                         'window')
+    window = spec.get('window')
+    if 'window' in spec and (type(window) is not int or not 1 <= window <= 1 << 20):
+        raise UsageError(f'{where}: window is {json.dumps(window)}; must be an integer in [1, '
+                         f'{1 << 20}]')
+    if window is not None and kind != 'softmax':
+        raise UsageError(f'{where}: window is given, and the kind is {kind}; only softmax has a '
+                         'window')
     if kind not in KINDS:
         raise UsageError(f'{where}: kind is {json.dumps(kind)}; must be one of {", ".join(KINDS)}')
     if kind in KINDS_WITH_P and p is None:
@@ -184,6 +201,14 @@ def check(config: Mapping[str, object]) -> None:
             check_attention(spec, f'attention[{i}]')
     else:
         check_attention(attention)
+    positions = config.get('positions', 'rotary')
+    given = [field for field in ROTARY if config.get(field) is not None]
+    if positions != 'rotary' and given:
+        raise UsageError(f'{given[0]} is given, and positions is {json.dumps(positions)}; it goes '
+                         'with "rotary"')
+    specs = attention if isinstance(attention, list) else [attention]
+    if positions == 'alibi' and any(spec.get('kind') != 'softmax' for spec in specs):
+        raise UsageError('positions is "alibi"; only --attention softmax is computed with it')
     for field, value in config.items():
         shown = json.dumps(value)
         if field in WORDS and value not in WORDS[field]:
@@ -250,6 +275,19 @@ def given_attention(kind: str | None, p: float | int | None, phi: str | None) ->
     return {'attention': spec}
 
 
+def leave_out_rotary(settings: Settings) -> None:
+    """A model without rotary positions has no base and no layout, whatever its program's has."""
+    if settings.get('positions') not in (None, 'rotary'):
+        for field in ROTARY:
+            settings.leave_out(field)
+
+
+def required(settings: Settings) -> list[str]:
+    """The fields of REQUIRED that this model has."""
+    is_rotary = settings.get('positions') in (None, 'rotary')
+    return [field for field in REQUIRED if is_rotary or field not in ROTARY]
+
+
 def _presence(tensors: Mapping[str, Array], pattern: str, num_layers: int) -> bool:
     """True if some layer has the tensor; missing ones in other layers are found later."""
     return any(pattern.format(i) in tensors for i in range(num_layers))
@@ -278,6 +316,10 @@ def derive(tensors: Mapping[str, Array], settings: Settings, num_layers: int) ->
     settings.add('mlp_kind', 'gated' if is_gated else 'plain', DERIVED, 'mlp.c_gate')
     if _presence(tensors, 'h.{}.ln_1_post.weight', num_layers):
         settings.add('norm_position', 'sandwich', DERIVED, 'ln_1_post')
+    positions = tensors.get('wpe.weight')
+    if positions is not None:
+        settings.add('positions', 'learned', DERIVED, 'wpe.weight')
+        settings.add('n_positions', positions.shape[0], DERIVED, 'wpe.weight')
     if 'ln_emb.weight' in tensors:
         settings.add('embedding_norm', True, DERIVED, 'ln_emb.weight')
     settings.add('tie_word_embeddings', 'lm_head.weight' not in tensors, DERIVED, 'lm_head.weight')
@@ -326,6 +368,8 @@ def expected_shapes(config: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
     dim = size('head_dim', hidden // heads)
     qkv = (heads + 2 * size('num_key_value_heads', heads)) * dim
     shapes: dict[str, tuple[int, ...]] = {'wte.weight': (size('vocab_size'), hidden)}
+    if config.get('positions') == 'learned':
+        shapes['wpe.weight'] = (size('n_positions'), hidden)
     has_weight = flag('norm_weight', True)
     has_bias = flag('norm_bias', config.get('normalization') != 'rms_norm' and has_weight)
     qk_norm = config.get('qk_norm')

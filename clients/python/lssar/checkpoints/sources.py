@@ -61,7 +61,6 @@ class Source:
     notes: list[str] = dataclasses.field(default_factory=list)
     is_transposed: bool = False  # Conv1D: matrices but the embedding are [in, out]
     is_rotated_back: bool = False  # modded-nanogpt: rotary by the negative angle
-    has_wpe: bool = False  # a program with learned positions
     is_permuted: bool = False  # llama.cpp's order of q and k
     matrix_type: str | None = None  # of --dtype, where the source's cannot be stored
     tokenizer: dict[str, bytes] | None = None  # files by our names; None: beside the source
@@ -96,7 +95,8 @@ def _looks_modded(tensors: Mapping[str, Array]) -> bool:
 
 def _rules_of(tensors: Mapping[str, Array]) -> names.Rules:
     """The rules that know most names."""
-    candidates = (names.GPT2, names.MODDED, names.LLAMA, names.NEOX, names.GGUF, names.TRAINING)
+    candidates = (names.GPT2, names.MODDED, names.LLAMA, names.NEOX, names.BLOOM, names.GGUF,
+                  names.TRAINING)
     return max(candidates, key=lambda rules: len(names.apply(rules, tensors).tensors))
 
 
@@ -140,8 +140,7 @@ def _read_nanogpt(path: str, content: JsonObject, ignored: set[str]) -> Source:
     if _looks_modded(tensors):
         return dataclasses.replace(_read_modded(path, content, 'model'), recorded=recorded)
     return Source(path, 'nanoGPT', [path], tensors, names.GPT2, recorded, GPT2_BLOCK,
-                  (*ALWAYS, 'activation_function'), _others(content, 'model', 'model_args'),
-                  has_wpe=True)
+                  (*ALWAYS, 'activation_function'), _others(content, 'model', 'model_args'))
 
 
 def _state_dict(content: JsonObject, key: str) -> dict[str, Array]:
@@ -190,7 +189,7 @@ def _plain(path: str, tensors: Mapping[str, Array], not_read: list[str]) -> Sour
     unwrapped = names.unwrap(tensors)
     return Source(path, 'state dict', [path], unwrapped, _rules_of(unwrapped), {}, {},
                   (*ALWAYS, 'activation_function', 'normalization', 'layer_norm_epsilon',
-                   'embedding_norm', 'final_logit_softcapping'), not_read, has_wpe=True)
+                   'embedding_norm', 'final_logit_softcapping'), not_read)
 
 
 def _read_torch(path: str, ignored: set[str]) -> Source:
@@ -221,8 +220,7 @@ def _read_llmc(path: str) -> Source:
     notes = [f'{num_padding} rows of padding of wte are left out: llm.c does not use them'
              ] if num_padding else []
     fixed = {**GPT2_BLOCK, 'activation_function': 'gelu_new'}
-    return Source(path, 'llm.c', [path], tensors, names.GPT2, recorded, fixed, ALWAYS, notes=notes,
-                  has_wpe=True)
+    return Source(path, 'llm.c', [path], tensors, names.GPT2, recorded, fixed, ALWAYS, notes=notes)
 
 
 def _read_gguf(path: str, ignored: set[str]) -> Source:
@@ -231,9 +229,6 @@ def _read_gguf(path: str, ignored: set[str]) -> Source:
     recorded, unknown = gguf_source.recorded(file, ignored)
     if unknown:
         raise unknown_fields(path, {key: file.fields[key] for key in unknown})
-    if 'position_embd.weight' in file.entries:
-        raise CheckpointError(f'{path}: has position_embd.weight, learned absolute positions; this '
-                              'server computes rotary ones only')
     if 'rope_freqs.weight' in file.entries and not (file.tensor('rope_freqs.weight') == 1).all():
         raise CheckpointError(f'{path}: has rope_freqs.weight, the rope scaling of Llama 3.1; only '
                               'dynamic NTK is computed')
@@ -268,9 +263,13 @@ class Family:
     defaults: Mapping[str, object]  # of transformers' configuration class, by its names
     fixed: Mapping[str, object]  # what its code computes, by our names
     must_be: Mapping[str, tuple[object, ...]] = dataclasses.field(default_factory=dict)  # its names
+    harmless: frozenset[str] = frozenset()  # beside HARMLESS
+    window: str = ''  # the layers with sliding_window where layer_types does not say; '': no window
     is_transposed: bool = False
-    has_wpe: bool = False
 
+
+# Which layers have the window.
+ALL_LAYERS, LATER_LAYERS, NOPE_LAYERS = 'all', 'later', 'nope'
 
 _LLAMA_FIELDS = {
     'vocab_size': 'vocab_size', 'max_position_embeddings': 'n_positions', 'hidden_size': 'n_embd',
@@ -286,8 +285,7 @@ _LLAMA_DEFAULTS = {'hidden_act': 'silu', 'rms_norm_eps': 1e-6, 'tie_word_embeddi
 _SOFTMAX: JsonObject = {'attention': {'kind': 'softmax'}, 'embedding_norm': False,
                         'final_logit_softcapping': None, 'rope_layout': 'half'}
 _LLAMA_FIXED: JsonObject = {**_SOFTMAX, 'normalization': 'rms_norm'}
-_LLAMA_MUST_BE = {'pretraining_tp': (1,), 'rope_interleaved': (False,),
-                  'use_sliding_window': (False,), 'use_mrope': (False,)}
+_LLAMA_MUST_BE = {'pretraining_tp': (1,), 'rope_interleaved': (False,), 'use_mrope': (False,)}
 
 FAMILIES = {
     'gpt2': Family(
@@ -299,18 +297,39 @@ FAMILIES = {
          'tie_word_embeddings': True},
         {**GPT2_BLOCK, 'attention': {'kind': 'softmax'}},
         {'scale_attn_weights': (True,), 'scale_attn_by_inverse_layer_idx': (False,)},
-        is_transposed=True, has_wpe=True),
+        is_transposed=True),
     'llama': Family(names.LLAMA, _LLAMA_FIELDS,
                     {**_LLAMA_DEFAULTS, 'attention_bias': False, 'mlp_bias': False}, _LLAMA_FIXED,
                     _LLAMA_MUST_BE),
-    'mistral': Family(names.LLAMA, _LLAMA_FIELDS, _LLAMA_DEFAULTS, _LLAMA_FIXED, _LLAMA_MUST_BE),
+    'mistral': Family(names.LLAMA, _LLAMA_FIELDS, _LLAMA_DEFAULTS, _LLAMA_FIXED, _LLAMA_MUST_BE,
+                      window=ALL_LAYERS),
     # Biases of q, k and v, not of the output projection: the tensors show them.
-    'qwen2': Family(names.LLAMA, _LLAMA_FIELDS, _LLAMA_DEFAULTS, _LLAMA_FIXED, _LLAMA_MUST_BE),
+    'qwen2': Family(names.LLAMA, _LLAMA_FIELDS, _LLAMA_DEFAULTS, _LLAMA_FIXED, _LLAMA_MUST_BE,
+                    window=LATER_LAYERS),
+    'smollm3': Family(
+        names.LLAMA, _LLAMA_FIELDS,
+        {**_LLAMA_DEFAULTS, 'rope_theta': 2000000.0, 'tie_word_embeddings': True,
+         'attention_bias': False, 'mlp_bias': False}, _LLAMA_FIXED, _LLAMA_MUST_BE,
+        window=NOPE_LAYERS),
+    'bloom': Family(
+        names.BLOOM,
+        {'vocab_size': 'vocab_size', 'hidden_size': 'n_embd', 'n_embed': 'n_embd',
+         'n_layer': 'n_layer', 'num_hidden_layers': 'n_layer', 'n_head': 'n_head',
+         'num_attention_heads': 'n_head', 'seq_length': 'n_positions',
+         'layer_norm_epsilon': 'layer_norm_epsilon', 'tie_word_embeddings': 'tie_word_embeddings'},
+        {'layer_norm_epsilon': 1e-5, 'tie_word_embeddings': True},
+        # The published models were trained on 2,048 tokens.
+        {**GPT2_BLOCK, 'attention': {'kind': 'softmax'}, 'positions': 'alibi',
+         'embedding_norm': True, 'activation_function': 'gelu_new', 'n_positions': 2048},
+        {'apply_residual_connection_post_layernorm': (False,), 'skip_bias_add_qkv': (False,)},
+        harmless=frozenset(('attention_softmax_in_fp32', 'bias_dropout_fusion',
+                            'masked_softmax_fusion', 'n_inner', 'offset_alibi', 'pretraining_tp',
+                            'skip_bias_add', 'slow_but_exact'))),
     'qwen3': Family(
         names.LLAMA, _LLAMA_FIELDS, {**_LLAMA_DEFAULTS, 'head_dim': 128},
         {**_LLAMA_FIXED,
          'qk_norm': {'kind': 'rms_norm', 'position': 'before_rotary', 'weight': True}},
-        _LLAMA_MUST_BE),
+        _LLAMA_MUST_BE, window=LATER_LAYERS),
     'gpt_neox': Family(
         names.NEOX,
         {'vocab_size': 'vocab_size', 'max_position_embeddings': 'n_positions',
@@ -348,20 +367,51 @@ HARMLESS = frozenset((
     'tie_encoder_decoder', 'tokenizer_class', 'top_k', 'top_p', 'torch_dtype', 'torchscript',
     'transformers.js_config', 'transformers_version', 'typical_p', 'unk_token_id',
     'unsloth_fixed', 'unsloth_version', 'use_bfloat16', 'use_cache'))
+# The fields of a type of rope_scaling, and how many of them, from the first on, must be there.
+ROPE_SCALINGS = {
+    'dynamic': ('factor',), 'linear': ('factor',),
+    'llama3': ('factor', 'original_max_position_embeddings', 'low_freq_factor',
+               'high_freq_factor'),
+    'yarn': ('factor', 'original_max_position_embeddings', 'attention_factor', 'beta_fast',
+             'beta_slow', 'mscale', 'mscale_all_dim', 'truncate'),
+    'longrope': ('short_factor', 'long_factor', 'original_max_position_embeddings', 'factor',
+                 'attention_factor'),
+}
+REQUIRED_ROPE_FIELDS = {'dynamic': 1, 'linear': 1, 'llama3': 4, 'yarn': 1, 'longrope': 2}
 # Of every family, by its names.
 MUST_BE: Mapping[str, tuple[object, ...]] = {'add_cross_attention': (False,)}
 
 
 def _rope_scaling(value: object, path: str) -> object:
-    """Our rope_scaling, or None. Errors: CheckpointError for another kind than dynamic NTK."""
+    """Our rope_scaling, or None. Errors: CheckpointError for a kind that is not computed."""
     if not isinstance(value, dict):
         return None
     kind = value.get('rope_type', value.get('type'))
     if kind == 'default':
         return None
-    if kind != 'dynamic' or 'factor' not in value:
-        raise CheckpointError(f'{path}: rope_scaling is {value}; only dynamic NTK is computed')
-    return {'type': 'dynamic', 'factor': value['factor']}
+    kind = 'longrope' if kind == 'su' else kind
+    fields = ROPE_SCALINGS.get(str(kind))
+    if fields is None:
+        raise CheckpointError(f'{path}: rope_scaling is {_shown(value)}; its type must be one of '
+                              f'{", ".join(ROPE_SCALINGS)}')
+    # transformers takes the length of these two from the config.
+    unused = ('original_max_position_embeddings',) if kind in ('linear', 'dynamic') else ()
+    given = {name: each for name, each in value.items()
+             if name not in ('type', 'rope_type', *unused) and each is not None}
+    unknown = [name for name in given if name not in fields]
+    missing = [name for name in fields[:REQUIRED_ROPE_FIELDS[str(kind)]] if name not in given]
+    if unknown or missing:
+        raise CheckpointError(f'{path}: rope_scaling is {_shown(value)}; of type {kind} it must '
+                              f'have {", ".join(fields[:REQUIRED_ROPE_FIELDS[str(kind)]])} and may '
+                              f'have {", ".join(fields) or "nothing else"}')
+    for name, each in given.items():
+        numbers = each if isinstance(each, list) and name.endswith('_factor') else [each]
+        if name != 'truncate' and not all(
+                isinstance(one, (int, float)) and not isinstance(one, bool) and 0 < one <= 1 << 20
+                for one in numbers):
+            raise CheckpointError(f'{path}: rope_scaling: {name} is {_shown(each)}; must be above 0 '
+                                  f'and at most {1 << 20}')
+    return {'type': kind, **given}
 
 
 def _without_rope_parameters(config: JsonObject, family: Family, path: str) -> JsonObject:
@@ -415,7 +465,7 @@ def _from_hugging_face(config: JsonObject, family: Family, ignored: set[str],
     unknown: JsonObject = {}
     for name, value in {**family.defaults, **config}.items():
         must_be = family.must_be.get(name, MUST_BE.get(name))
-        if value is None or name in HARMLESS or name in ignored:
+        if value is None or name in HARMLESS or name in family.harmless or name in ignored:
             continue
         if must_be is not None:
             if value not in must_be:
@@ -423,10 +473,8 @@ def _from_hugging_face(config: JsonObject, family: Family, ignored: set[str],
                                       'computed')
         elif name == 'rope_scaling':
             recorded[name] = _rope_scaling(value, path)
-        elif name == 'layer_types':
-            _check_layer_types(value, path)
-        elif name == 'sliding_window':
-            _check_sliding_window(config, path)
+        elif name in LAYER_FIELDS and (family.window == NOPE_LAYERS or name in ANY_LAYER_FIELDS):
+            continue
         elif name == 'eos_token_id':
             recorded[name] = _eos(value, path)
         elif family.fields.get(name) == 'activation_function':
@@ -440,20 +488,87 @@ def _from_hugging_face(config: JsonObject, family: Family, ignored: set[str],
             unknown[name] = value
     if unknown:
         raise unknown_fields(path, unknown)
+    recorded.update(_layers(config, family, recorded, path))
     return recorded
 
 
-def _check_layer_types(value: object, path: str) -> None:
-    if not isinstance(value, list) or any(each != 'full_attention' for each in value):
-        raise CheckpointError(f'{path}: layer_types is {_shown(value)}; only "full_attention" is '
-                              'computed')
+# Read by _layers.
+ANY_LAYER_FIELDS = ('sliding_window', 'use_sliding_window', 'layer_types')
+LAYER_FIELDS = (*ANY_LAYER_FIELDS, 'no_rope_layers', 'no_rope_layer_interval')
 
 
-def _check_sliding_window(config: JsonObject, path: str) -> None:
-    """Errors: CheckpointError for a window that is used."""
-    if config.get('use_sliding_window') is not False:
-        raise CheckpointError(f'{path}: sliding_window is {config["sliding_window"]!r}; only null '
-                              'is computed, or use_sliding_window: false')
+def _integer(config: JsonObject, name: str, least: int, default: int, path: str) -> int:
+    value = config.get(name)
+    if value is None:
+        return default
+    if type(value) is not int or value < least:
+        raise CheckpointError(f'{path}: {name} is {_shown(value)}; must be an integer, at least '
+                              f'{least}')
+    return value
+
+
+def _nope_layers(config: JsonObject, count: int, path: str) -> list[int]:
+    """Layers without positions, of smollm3. Errors: CheckpointError."""
+    flags = config.get('no_rope_layers')
+    if flags is None:
+        interval = _integer(config, 'no_rope_layer_interval', 1, 4, path)
+        return [i for i in range(count) if (i + 1) % interval == 0]
+    if not isinstance(flags, list) or len(flags) < count or any(each not in (0, 1)
+                                                                for each in flags):
+        raise CheckpointError(f'{path}: no_rope_layers is {_shown(flags)}; must have 0 or 1 for '
+                              f'each of {count} layers')
+    return [i for i in range(count) if flags[i] == 0]
+
+
+def _layers(config: JsonObject, family: Family, recorded: JsonObject, path: str) -> JsonObject:
+    """What differs between layers, as transformers' code of the family computes it: windows of
+    attention, and nope_layers.
+
+    Errors: CheckpointError for what it does not compute.
+    """
+    types = config.get('layer_types')
+    if not family.window:
+        if config.get('use_sliding_window') or config.get('sliding_window') is not None and (
+                config.get('use_sliding_window') is not False):
+            raise CheckpointError(f'{path}: sliding_window is {config.get("sliding_window")!r}; '
+                                  'the code of this model_type has no window')
+        if types is not None and any(each != 'full_attention' for each in _list(types, path)):
+            raise CheckpointError(f'{path}: layer_types is {_shown(types)}; only '
+                                  '"full_attention" is computed for this model_type')
+        return {}
+    count = recorded.get('n_layer')
+    if type(count) is not int or not 1 <= count <= 1024:
+        return {}  # settings.derive() says so
+    nope = _nope_layers(config, count, path) if family.window == NOPE_LAYERS else []
+    is_used = family.window == ALL_LAYERS or config.get('use_sliding_window') is True
+    # transformers' default; null is no window
+    absent = 0 if 'sliding_window' in config or family.window == NOPE_LAYERS else 4096
+    length = _integer(config, 'sliding_window', 1, absent, path) if is_used else 0
+    first = (_integer(config, 'max_window_layers', 0, 28, path)
+             if family.window == LATER_LAYERS else 0)
+    windows = [length if i >= first and (family.window != NOPE_LAYERS or i in nope) else 0
+               for i in range(count)]
+    if types is not None:
+        types = _list(types, path)
+        is_known = len(types) == count and all(
+            each == 'full_attention' or each == 'sliding_attention' and length for each in types)
+        typed = [length if each == 'sliding_attention' else 0 for each in types]
+        if not is_known or family.window == ALL_LAYERS and typed != windows:
+            raise CheckpointError(f'{path}: layer_types is {_shown(types)}, with '
+                                  f'{"a" if length else "no"} sliding window; the code of this '
+                                  'model_type does not compute that')
+        windows = typed
+    found: JsonObject = {'nope_layers': nope} if nope else {}
+    if any(windows):
+        found['attention'] = [{'kind': 'softmax', **({'window': each} if each else {})}
+                              for each in windows]
+    return found
+
+
+def _list(value: object, path: str) -> list[object]:
+    if not isinstance(value, list):
+        raise CheckpointError(f'{path}: layer_types is {_shown(value)}; must be a list')
+    return value
 
 
 def _shards(folder: str, index: str) -> list[str]:
@@ -525,8 +640,7 @@ def _read_directory(path: str, ignored: set[str]) -> Source:
     return Source(path, f'Hugging Face {model_type}', [config_path, *files], tensors, family.rules,
                   _from_hugging_face(config, family, ignored, config_path), dict(family.fixed),
                   (*ALWAYS, 'activation_function', 'layer_norm_epsilon'),
-                  is_transposed=family.is_transposed, has_wpe=family.has_wpe,
-                  ends=_ends(config, config_path))
+                  is_transposed=family.is_transposed, ends=_ends(config, config_path))
 
 
 def read(path: str, ignored: set[str]) -> Source:

@@ -148,13 +148,14 @@ def _changes(config: Mapping[str, object]) -> Iterator[tuple[str, JsonObject]]:
     for value in ('gelu', 'gelu_new', 'relu', 'relu2', 'silu'):
         if value != str(config['activation_function']).replace('pytorch_tanh', 'new'):
             yield f'--set activation_function={value}', {'activation_function': value}
-    for value in ('half', 'interleaved'):
+    is_rotary = config.get('positions', 'rotary') == 'rotary'
+    for value in ('half', 'interleaved') if is_rotary else ():
         if value != config.get('rope_layout', 'half'):
             yield f'--set rope_layout={value}', {'rope_layout': value}
     for epsilon in (1e-5, 1e-6, 1e-8, 1e-12, 1.1920928955078125e-07):
         if epsilon != config.get('layer_norm_epsilon', 1e-5):
             yield f'--set layer_norm_epsilon={epsilon}', {'layer_norm_epsilon': epsilon}
-    for theta in (1e4, 1e5, 5e5, 1e6):
+    for theta in (1e4, 1e5, 5e5, 1e6) if is_rotary else ():
         if theta != config['rope_theta']:
             yield f'--set rope_theta={theta:g}', {'rope_theta': theta}
     spec = config['attention']

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from lssar import Client, ContinuationScore, LssarError
-from lssar.checkpoints import golden, served
+from lssar.checkpoints import forward, golden, served
 from lssar.checkpoints.arrays import log_softmax
 from lssar.checkpoints.directory import CONFIG
 from lssar.checkpoints.errors import CheckpointError, is_there, read_json_object
@@ -65,18 +65,23 @@ def _items(directory: str) -> tuple[list[Item], list[list[dict[int, float]]]]:
     golden row. A whole row is one item, so that all of its positions cost one pass. Prefixes of
     its half and its quarter make a batch of several lengths."""
     config = read_json_object(os.path.join(directory, CONFIG))
-    has_ntk, trained_length = bool(config.get('rope_scaling')), int(str(config['n_positions']))
+    scaling, longest = config.get('rope_scaling'), int(str(config['n_positions']))
+    kind = forward.scaling_kind(scaling) if isinstance(scaling, dict) else ''
+    is_by_length = kind in ('dynamic', 'longrope')
+    if isinstance(scaling, dict) and kind == 'longrope':
+        longest = int(scaling.get('original_max_position_embeddings', longest))
     items: list[Item] = []
     expected: list[list[dict[int, float]]] = []
     for tokens, positions, logits in golden.read(directory):
         rows = {position: row for position, row in zip(positions, log_softmax(logits))}
         ends = {max(positions), *(position for position in positions
                                   if position in (len(tokens) // 2, len(tokens) // 4))}
-        # Dynamic NTK: the server's base is that of the item's own length.
-        if has_ntk and len(tokens) + 1 > trained_length:
-            ends = {position for position in positions if position + 2 <= trained_length}
+        # Dynamic NTK and LongRoPE: the server's angles are those of the item's own length. Learned
+        # positions end there.
+        if (is_by_length or config.get('positions') == 'learned') and len(tokens) + 1 > longest:
+            ends = {position for position in positions if position + 2 <= longest}
         for end in sorted(ends):
-            is_whole = end == max(positions) and not has_ntk
+            is_whole = end == max(positions) and not is_by_length
             scored = [*(tokens[1:end + 1] if is_whole else []), int(rows[end].argmax())]
             first = 0 if is_whole else end  # position of the first scored token's row
             items.append((tokens[:first + 1], [scored]))
