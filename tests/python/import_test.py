@@ -314,6 +314,45 @@ class TransformersTest(Folder):
                      {'attention': {'kind': 'lssar', 'p': 15}})
 
 
+class NanochatTest(Folder):
+    """Models of nanochat are refused by name, from their tensors."""
+
+    def tensors(self, *left_out):
+        rng, hidden, layers = np.random.default_rng(7), 64, 2
+        shapes = {'transformer.wte.weight': (160, hidden), 'lm_head.weight': (160, hidden),
+                  'resid_lambdas': (layers,), 'x0_lambdas': (layers,),
+                  'smear_gate.weight': (1, 24), 'smear_lambda': (1,), 'backout_lambda': (1,),
+                  'value_embeds.1.weight': (160, hidden)}
+        for i in range(layers):
+            for name in ('attn.c_q', 'attn.c_k', 'attn.c_v', 'attn.c_proj'):
+                shapes[f'transformer.h.{i}.{name}.weight'] = (hidden, hidden)
+            shapes[f'transformer.h.{i}.mlp.c_fc.weight'] = (4 * hidden, hidden)
+            shapes[f'transformer.h.{i}.mlp.c_proj.weight'] = (hidden, 4 * hidden)
+        shapes['transformer.h.1.attn.ve_gate.weight'] = (4, 12)
+        return {f'_orig_mod.{name}': rng.normal(size=shape).astype(np.float32)
+                for name, shape in shapes.items() if name not in left_out}
+
+    def source(self, tensors):
+        path = self.path('nanochat.safetensors')
+        tensor_file.write(path, [tensor_file.output_of(name, tensor)
+                                 for name, tensor in tensors.items()], {})
+        return path
+
+    def test_refused_by_name(self):
+        new = ('smear_gate.weight', 'smear_lambda', 'backout_lambda')
+        for left_out in ((), new):  # also before smear and backout
+            self.refused('(?s)is a model of nanochat.*value embeddings, lambdas .*smear and backout',
+                         self.run_import, self.source(self.tensors(*left_out)))
+
+    def test_other_tensors_are_listed(self):
+        tensors = self.tensors('resid_lambdas', 'x0_lambdas', 'smear_gate.weight', 'smear_lambda',
+                               'backout_lambda', 'transformer.h.1.attn.ve_gate.weight')
+        message = self.refused('no part of a model computed here', self.run_import,
+                               self.source(tensors))
+        self.assertIn('value_embeds.1.weight', message)
+        self.assertNotIn('nanochat,', message)
+
+
 class GgufTypesTest(Folder):
     """Every tensor type comes out as gguf dequantizes it."""
 

@@ -85,6 +85,12 @@ def _drop_zero_positions(mapped: names.Mapped) -> None:
 
 def _refuse_unknown(source: sources.Source, mapped: names.Mapped) -> None:
     """Errors: CheckpointError that lists the tensors that nothing maps."""
+    if names.is_nanochat(mapped.unknown):
+        raise CheckpointError(
+            f'{source.path}: is a model of nanochat, which is not computed here: its value '
+            'embeddings, lambdas of the residual stream, smear and backout are no values of a '
+            f'model that config.json describes ({len(mapped.unknown)} tensors, from '
+            f'{mapped.unknown[0]} on)')
     if mapped.unknown:
         listed = '\n'.join(f'  {shown}' for shown in mapped.unknown[:100])
         more = len(mapped.unknown) - 100

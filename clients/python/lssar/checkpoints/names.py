@@ -217,6 +217,20 @@ def apply(rules: Rules, tensors: Mapping[str, Array]) -> Mapped:
     return mapped
 
 
+# What nanochat has beside the parts of a modded-nanogpt block (github.com/karpathy/nanochat,
+# nanochat/gpt.py): lambdas of the residual stream, value embeddings and their gates, the smear of
+# the previous token's embedding, and the middle layer's output that is taken back at the end.
+NANOCHAT = re.compile(r'(resid_lambdas|x0_lambdas|smear_gate\.weight|smear_lambda|backout_lambda'
+                      r'|value_embeds\.\d+\.weight|h\.\d+\.attn\.ve_gate\.weight) \[.*')
+
+
+def is_nanochat(unknown: Sequence[str]) -> bool:
+    """True if tensors that nothing maps (name and shape) are those of nanochat's own parts."""
+    parts = {match.group(1) for match in map(NANOCHAT.fullmatch, unknown) if match}
+    return bool({'smear_lambda', 'backout_lambda'} & parts) or {'resid_lambdas',
+                                                                'x0_lambdas'} <= parts
+
+
 def num_layers(tensors: Mapping[str, Array]) -> int:
     """One more than the highest index of a layer."""
     indices = [int(name.split('.')[1]) for name in tensors if name.startswith('h.')]
