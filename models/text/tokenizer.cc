@@ -3,15 +3,18 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <utility>
 
+#include "base/quote.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "models/json_fields.h"
 #include "models/text/bpe_files.h"
 #include "models/text/bpe_tokenizer.h"
+#include "models/text/sentence_piece_file.h"
 #include "models/text/sentence_piece_tokenizer.h"
 
 namespace lssar {
@@ -142,6 +145,66 @@ absl::StatusOr<std::vector<AddedToken>> ReadTokensBeside(const std::string& dire
   return tokens;
 }
 
+// The tokens of a tokenizer.json by id: of its model, and added_tokens.
+absl::StatusOr<std::map<int64_t, std::string>> ReadTokensOfJson(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path));
+  std::map<int64_t, std::string> tokens;
+  const auto add = [&](const json& id, const json& content) {
+    if (id.is_number_integer() && content.is_string()) {
+      tokens[id.get<int64_t>()] = content.get<std::string>();
+    }
+  };
+  const auto visit = [&](const std::string& name, const json& value) {
+    if (name == "model" && value.is_object() && value.contains("vocab")) {
+      const json& vocabulary = value["vocab"];
+      if (vocabulary.is_object()) {
+        for (const auto& [content, id] : vocabulary.items()) add(id, content);
+      }
+      for (size_t i = 0; vocabulary.is_array() && i < vocabulary.size(); ++i) {  // unigram
+        const json& entry = vocabulary[i];
+        if (entry.is_array() && !entry.empty()) add(i, entry[0]);
+      }
+    } else if (name == "added_tokens" && value.is_array()) {
+      for (const json& token : value) {
+        if (token.is_object()) add(token.value("id", json()), token.value("content", json()));
+      }
+    }
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(ForEachJsonMember(text, path, visit));
+  return tokens;
+}
+
+// tokenizer.model is read where tokenizer.json stands beside it: the two must be one vocabulary.
+// `beside`: the tokens that are read with tokenizer.model.
+absl::Status CheckSameTokens(const std::string& directory, int vocab_size,
+                             const std::vector<AddedToken>& beside) {
+  const std::string path = directory + "/tokenizer.json";
+  if (!std::filesystem::exists(path)) return absl::OkStatus();
+  const std::string model_path = directory + "/tokenizer.model";
+  ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(model_path));
+  ASSIGN_OR_RETURN(const SentencePieceFile file,
+                   ParseSentencePieceFile(bytes, model_path, vocab_size));
+  ASSIGN_OR_RETURN(const auto tokens, ReadTokensOfJson(path));
+  const auto fault = [&](int64_t id, std::string_view token, std::string_view other) {
+    return absl::InvalidArgumentError(
+        StrCat(directory, ": tokenizer.model and tokenizer.json are not one tokenizer: token ", id,
+               " is ", Quote(token), " in tokenizer.json, and ", other,
+               " in tokenizer.model; remove the file that the model was not trained with"));
+  };
+  const auto num_pieces = std::ssize(file.pieces);
+  for (const auto& [id, token] : tokens) {
+    if (id < 0 || id >= vocab_size) continue;
+    if (id < num_pieces) {
+      const std::string& piece = file.pieces[size_t(id)].text;
+      if (piece != token) return fault(id, token, Quote(piece));
+    } else if (std::ranges::find(beside, token, &AddedToken::content) == beside.end()) {
+      return fault(id, token, "no token");
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& directory,
@@ -152,7 +215,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& dire
     ASSIGN_OR_RETURN(beside, ReadTokensBeside(directory));
   }
   absl::StatusOr<std::unique_ptr<Tokenizer>> sentence_piece =
-      LoadSentencePieceTokenizer(model_path, vocab_size, std::move(beside));
+      LoadSentencePieceTokenizer(model_path, vocab_size, beside);
+  if (sentence_piece.ok()) RETURN_IF_ERROR(CheckSameTokens(directory, vocab_size, beside));
   if (!absl::IsNotFound(sentence_piece.status())) return sentence_piece;
   for (const auto read : {ReadTokenizerJson, ReadVocabularyAndMerges, ReadTiktokenFile}) {
     absl::StatusOr<BpeVocabulary> vocabulary = read(directory, vocab_size);

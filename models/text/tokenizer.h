@@ -100,7 +100,8 @@ class StreamDecoder {
 // (bpe_files.h). `vocab_size`, the model's, may exceed the number of pieces: the ids beyond have no
 // bytes.
 // Errors  NOT_FOUND: none of these files; INVALID_ARGUMENT: the first one found is damaged, has
-//         pieces beyond vocab_size, or needs a step that is not supported
+//         pieces beyond vocab_size, or needs a step that is not supported; tokenizer.model and
+//         tokenizer.json are there, and one id is another token in each
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& directory,
                                                          int vocab_size);
 

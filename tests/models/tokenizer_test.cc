@@ -7,6 +7,8 @@
 
 #include "base/str_cat.h"
 #include "base/utf8.h"
+#include "models/text/sentence_piece_file.h"
+#include "nlohmann/json.hpp"
 #include "tests/models/fixture.h"
 #include "tests/models/sentence_piece_library.h"
 
@@ -170,6 +172,48 @@ TEST(Utf8Test, FindInvalid) {
   EXPECT_EQ(FindInvalidUtf8("añ日😀\U0010FFFF"), std::nullopt);
   EXPECT_EQ(FindInvalidUtf8("ab\x80"), 2u);
   EXPECT_EQ(FindInvalidUtf8("日\xF0\x9F"), 3u);
+}
+
+// tokenizer.model and tokenizer.json side by side, as many directories of transformers have them.
+TEST(LoadTokenizerTest, TwoTokenizersMustBeOne) {
+  constexpr int kVocab = 4100;  // the shipped model has 4,096
+  const std::string bytes =
+      testing::ReadFile(std::string(testing::kShippedModel) + "/tokenizer.model");
+  const SentencePieceFile file = ParseSentencePieceFile(bytes, "tokenizer.model", kVocab).value();
+  nlohmann::json bpe = nlohmann::json::object(), unigram = nlohmann::json::array();
+  for (size_t id = 0; id < file.pieces.size(); ++id) {
+    bpe[file.pieces[id].text] = id;
+    unigram.push_back({file.pieces[id].text, -1.5});
+  }
+  const auto load = [&](const nlohmann::json& vocabulary, const nlohmann::json& added,
+                        std::string_view beside = "") {
+    ScratchDirectory directory;
+    directory.Write("tokenizer.model", bytes);
+    directory.Write(
+        "tokenizer.json",
+        nlohmann::json{{"model", {{"vocab", vocabulary}}}, {"added_tokens", added}}.dump());
+    if (!beside.empty()) directory.Write("added_tokens.json", beside);
+    return LoadTokenizer(directory.Path(), kVocab).status();
+  };
+  const auto none = nlohmann::json::array();
+  EXPECT_TRUE(load(bpe, none).ok()) << load(bpe, none);
+  EXPECT_TRUE(load(unigram, none).ok());
+
+  nlohmann::json other = unigram;
+  std::swap(other[300], other[301]);
+  EXPECT_THAT(MessageOf(load(other, none)),
+              AllOf(HasSubstr("tokenizer.model and tokenizer.json are not one tokenizer"),
+                    HasSubstr("token 300 is"), HasSubstr("remove the file")));
+  other = bpe;
+  other["another piece"] = 17;
+  other.erase(file.pieces[17].text);
+  EXPECT_THAT(MessageOf(load(other, none)), HasSubstr("token 17 is \"another piece\""));
+
+  const nlohmann::json chat = {{{"id", 4096}, {"content", "<|im_start|>"}, {"special", true}}};
+  EXPECT_THAT(MessageOf(load(bpe, chat)),
+              HasSubstr("token 4096 is \"<|im_start|>\" in tokenizer.json, and no token"));
+  EXPECT_TRUE(load(bpe, chat, R"({"<|im_start|>": 4096})").ok());
+  EXPECT_FALSE(load(bpe, chat, R"({"<|im_end|>": 4096})").ok());
 }
 
 TEST(LoadTokenizerTest, BadFiles) {
