@@ -9,8 +9,8 @@
 namespace lssar {
 
 // Errors  INVALID_ARGUMENT: p is not a positive finite number and the kind has a stage 2;
-//         max_position_embeddings is below 1 and the kind needs it; the window is negative; a window
-//         or ALiBi of another kind than softmax
+//         max_position_embeddings is below 1 and the kind needs it; the window is negative; a
+//         window or ALiBi of another kind than softmax
 absl::Status CheckAttentionSpec(const AttentionSpec& spec);
 
 // A row of N = num_keys keys takes phi of ScaleOf(...) <q, k_j> + ShiftOf(...).

@@ -67,8 +67,8 @@ enum class Activation : uint8_t {
 };
 
 // out[r] = table[ids[r]], or table[ids[r]] + position_table[positions[r]].
-// Shapes    out [ids.size(), hidden_size]; table [vocab, hidden_size] packed; positions [ids.size()];
-//           position_table [any, hidden_size], or null
+// Shapes    out [ids.size(), hidden_size]; table [vocab, hidden_size] packed; positions
+//           [ids.size()]; position_table [any, hidden_size], or null
 // Requires  0 <= id < vocab; positions are rows of position_table
 // Accuracy  exact: the stored value widened to fp32 (int8, int4: times its scale, exact in fp32);
 //           with positions, one fp32 addition

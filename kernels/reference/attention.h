@@ -27,7 +27,7 @@ struct KvHeadView {
 };
 
 // The final weights w_j of one row over its first `num_keys` keys: ReferenceAttention multiplies
-// the values by them. Does not read head.kv.v. slope: AlibiSlope of the query head; 0 without ALiBi.
+// the values by them. Does not read head.kv.v. slope: AlibiSlope of the query head, or 0.
 // Shapes  q [head_dim]
 std::vector<double> ReferenceWeights(const AttentionSpec& spec, const KvHeadView& head,
                                      int num_keys, double slope, const float* q);

@@ -167,8 +167,8 @@ std::vector<Flag> ModelFlags(ModelOptions& options) {
        "Checkpoint directory with config.json, model.safetensors and tokenizer files; required",
        AssignText(&options.directory)},
       IntFlag("max-model-len", "Limits", "TOKENS",
-              "Context length: prompt and output tokens of one request together; at most the number of "
-              "a model's learned positions",
+              "Context length: prompt and output tokens of one request together; at most the "
+              "number of a model's learned positions",
               &engine.max_model_len, limits::kMaxModelLen),
       IntFlag("max-num-seqs", "Limits", "COUNT",
               "Sequences that run at the same time; each choice of a request is one",

@@ -200,7 +200,7 @@ def _yarn(scaling: Mapping[str, object], base: float, frequencies: Array, origin
 
 
 def rope_frequencies(config: Mapping[str, object], length: int) -> tuple[Array, float]:
-    """(frequencies of the rotary pairs, factor of cosines and sines) of a row of `length` tokens."""
+    """(frequencies of rotary pairs, factor of cosines and sines) of a row of `length` tokens."""
     dims, base = rotary_dims(config), rope_base(config, length)
     frequencies: Array = base ** (-np.arange(0, dims, 2) / dims)
     scaling, trained = config.get('rope_scaling'), float(str(config['n_positions']))

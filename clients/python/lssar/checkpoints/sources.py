@@ -409,8 +409,8 @@ def _rope_scaling(value: object, path: str) -> object:
         if name != 'truncate' and not all(
                 isinstance(one, (int, float)) and not isinstance(one, bool) and 0 < one <= 1 << 20
                 for one in numbers):
-            raise CheckpointError(f'{path}: rope_scaling: {name} is {_shown(each)}; must be above 0 '
-                                  f'and at most {1 << 20}')
+            raise CheckpointError(f'{path}: rope_scaling: {name} is {_shown(each)}; must be above '
+                                  f'0 and at most {1 << 20}')
     return {'type': kind, **given}
 
 
