@@ -2,11 +2,13 @@
 
 #include <CLI/CLI.hpp>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/str_cat.h"
+#include "server/api/sampling_fields.h"
 
 namespace lssar::cli {
 namespace {
@@ -27,35 +29,33 @@ absl::Status AddLogitBiases(const std::vector<std::string>& entries, v1::Samplin
 }
 
 void AddSamplingGroup(CLI::App* app, SamplingFlags* flags) {
-  const auto add = [app](const char* name, auto& value, const char* text, const char* about) {
-    app->add_option(name, value, about)->option_text(text)->group("Sampling");
-  };
   const auto add_list = [app](const char* name, auto& values, const char* text, const char* about) {
     app->add_option(name, values, about)
         ->option_text(text)
         ->group("Sampling")
         ->allow_extra_args(false);
   };
-  add("--temperature", flags->temperature, "X", "0 is greedy [0 to 100; default 1]");
-  add("--top-k", flags->top_k, "N",
-      "keep the N most probable tokens [0 to vocabulary; default 0: off]");
-  add("--top-p", flags->top_p, "X",
-      "keep the most probable tokens up to this total probability [over 0 to 1; default 1]");
-  add("--min-p", flags->min_p, "X",
-      "keep tokens with this share of the highest probability [0 to 1; default 0]");
-  add("--repetition-penalty", flags->repetition_penalty, "X",
-      "penalty on tokens of prompt and output [over 0 to 10; default 1]");
-  add("--presence-penalty", flags->presence_penalty, "X",
-      "penalty on tokens of the output, once [-2 to 2; default 0]");
-  add("--frequency-penalty", flags->frequency_penalty, "X",
-      "penalty on tokens of the output, per occurrence [-2 to 2; default 0]");
+  for (const SamplingField& field : SamplingFields()) {
+    std::visit(
+        [&]<typename T>(const SamplingValue<T>& number) {
+          app->add_option_function<T>(
+                 field.Flag(),
+                 [&sampling = flags->sampling, number](T value) { (sampling.*number.set)(value); },
+                 field.FlagHelp())
+              ->option_text(field.IsInteger() ? "N" : "X")
+              ->group("Sampling");
+        },
+        field.value);
+  }
   add_list("--logit-bias", flags->logit_biases, "ID:X",
            "add X to a token's logit; repeatable [-100 to 100, up to 1024]");
   add_list("--allowed-token-id", flags->allowed_token_ids, "ID",
            "sample only these tokens; repeatable");
   add_list("--banned-token-id", flags->banned_token_ids, "ID", "never sample a token; repeatable");
-  add("--seed", flags->seed, "N",
-      "the same request and seed give the same text [0 to 2^64-1; default: random]");
+  app->add_option("--seed", flags->seed,
+                  "the same request and seed give the same text [0 to 2^64-1; default: random]")
+      ->option_text("N")
+      ->group("Sampling");
 }
 
 }  // namespace
@@ -128,13 +128,7 @@ void AddSamplingFlags(CLI::App* app, SamplingFlags* flags) {
 
 absl::Status FillRequest(const SamplingFlags& flags, v1::GenerateRequest* request) {
   v1::Sampling* sampling = request->mutable_sampling();
-  if (flags.temperature) sampling->set_temperature(*flags.temperature);
-  if (flags.top_k) sampling->set_top_k(*flags.top_k);
-  if (flags.top_p) sampling->set_top_p(*flags.top_p);
-  if (flags.min_p) sampling->set_min_p(*flags.min_p);
-  if (flags.repetition_penalty) sampling->set_repetition_penalty(*flags.repetition_penalty);
-  if (flags.presence_penalty) sampling->set_presence_penalty(*flags.presence_penalty);
-  if (flags.frequency_penalty) sampling->set_frequency_penalty(*flags.frequency_penalty);
+  sampling->MergeFrom(flags.sampling);
   if (flags.seed) sampling->set_seed(*flags.seed);
   sampling->mutable_allowed_token_ids()->Add(flags.allowed_token_ids.begin(),
                                              flags.allowed_token_ids.end());

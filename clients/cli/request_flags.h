@@ -57,13 +57,7 @@ void FillScheduling(const SchedulingFlags& flags, Request* request) {
 
 // Flags of the commands that generate text.
 struct SamplingFlags {
-  std::optional<float> temperature;
-  std::optional<int> top_k;
-  std::optional<float> top_p;
-  std::optional<float> min_p;
-  std::optional<float> repetition_penalty;
-  std::optional<float> presence_penalty;
-  std::optional<float> frequency_penalty;
+  v1::Sampling sampling;                  // the fields of server/api/sampling_fields.h
   std::vector<std::string> logit_biases;  // "ID:BIAS"
   std::vector<int> allowed_token_ids;
   std::vector<int> banned_token_ids;

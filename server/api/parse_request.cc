@@ -18,6 +18,7 @@
 #include "models/attention_override.h"
 #include "runtime/limits.h"
 #include "server/api/fields.h"
+#include "server/api/sampling_fields.h"
 #include "server/served_model.h"
 
 namespace lssar {
@@ -236,26 +237,8 @@ absl::Status ReadTokenSets(const v1::Sampling& message, int vocab_size, Sampling
 absl::Status ReadSampling(const v1::Sampling& message, const ParseContext& context,
                           SamplingParams* params) {
   const int vocab_size = context.checkpoint->config.NumTokenIds();  // padding is never sampled
-  if (message.has_temperature()) params->temperature = message.temperature();
-  if (message.has_top_k()) params->top_k = message.top_k();
-  if (message.has_top_p()) params->top_p = message.top_p();
-  if (message.has_min_p()) params->min_p = message.min_p();
-  if (message.has_repetition_penalty()) params->repetition_penalty = message.repetition_penalty();
-  if (message.has_presence_penalty()) params->presence_penalty = message.presence_penalty();
-  if (message.has_frequency_penalty()) params->frequency_penalty = message.frequency_penalty();
   params->seed = message.has_seed() ? message.seed() : context.default_seed;
-
-  RETURN_IF_ERROR(
-      CheckRange("sampling.temperature", params->temperature, 0.0f, limits::kMaxTemperature));
-  RETURN_IF_ERROR(CheckRange("sampling.top_k", params->top_k, 0, vocab_size));
-  RETURN_IF_ERROR(CheckRangeAbove("sampling.top_p", params->top_p, 0.0f, 1.0f));
-  RETURN_IF_ERROR(CheckRange("sampling.min_p", params->min_p, 0.0f, 1.0f));
-  RETURN_IF_ERROR(CheckRangeAbove("sampling.repetition_penalty", params->repetition_penalty, 0.0f,
-                                  limits::kMaxRepetitionPenalty));
-  RETURN_IF_ERROR(CheckRange("sampling.presence_penalty", params->presence_penalty,
-                             -limits::kMaxPenalty, limits::kMaxPenalty));
-  RETURN_IF_ERROR(CheckRange("sampling.frequency_penalty", params->frequency_penalty,
-                             -limits::kMaxPenalty, limits::kMaxPenalty));
+  RETURN_IF_ERROR(ReadSamplingFields(message, vocab_size, params));
   return ReadTokenSets(message, vocab_size, params);
 }
 

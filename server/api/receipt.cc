@@ -4,31 +4,19 @@
 #include <nlohmann/json.hpp>
 
 #include "models/attention_override.h"
+#include "server/api/sampling_fields.h"
 
 namespace lssar {
 namespace {
 
-v1::Sampling ToSampling(const SamplingParams& params) {
-  v1::Sampling sampling;
-  sampling.set_temperature(params.temperature);
-  sampling.set_top_k(params.top_k);
-  sampling.set_top_p(params.top_p);
-  sampling.set_min_p(params.min_p);
-  sampling.set_repetition_penalty(params.repetition_penalty);
-  sampling.set_presence_penalty(params.presence_penalty);
-  sampling.set_frequency_penalty(params.frequency_penalty);
-  sampling.set_seed(params.seed);
-  return sampling;
-}
-
 nlohmann::ordered_json SamplingJson(const v1::Sampling& sampling) {
-  return {{"temperature", sampling.temperature()},
-          {"top_k", sampling.top_k()},
-          {"top_p", sampling.top_p()},
-          {"min_p", sampling.min_p()},
-          {"repetition_penalty", sampling.repetition_penalty()},
-          {"presence_penalty", sampling.presence_penalty()},
-          {"frequency_penalty", sampling.frequency_penalty()}};
+  nlohmann::ordered_json json;
+  for (const SamplingField& field : SamplingFields()) {
+    std::visit(
+        [&](const auto& number) { json[std::string(field.name)] = (sampling.*number.get)(); },
+        field.value);
+  }
+  return json;
 }
 
 }  // namespace
@@ -49,7 +37,10 @@ v1::Receipt MakeReceipt(const ServedModel& model, const Request& request) {
   receipt.set_kv_cache_dtype(std::string(NameOf(model.GetEngine().Options().kv_cache_dtype)));
   receipt.set_attention(request.attention ? request.attention->name
                                           : DescribeAttention(checkpoint.config.attention));
-  if (request.generate) *receipt.mutable_sampling() = ToSampling(request.generate->sampling);
+  if (request.generate) {
+    *receipt.mutable_sampling() = ToMessage(request.generate->sampling);
+    receipt.mutable_sampling()->set_seed(request.generate->sampling.seed);
+  }
   return receipt;
 }
 

@@ -7,12 +7,14 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/numbers.h"
 #include "base/quote.h"
 #include "base/status_macros.h"
 #include "base/str_cat.h"
 #include "server/api/parse_request.h"
+#include "server/api/sampling_fields.h"
 #include "server/config/limits.h"
 #include "server/http/body_fields.h"
 #include "server/http/http_error.h"
@@ -151,26 +153,18 @@ absl::Status ReadLogitBias(const Json& biases, v1::Sampling* sampling) {
   return absl::OkStatus();
 }
 
-absl::Status ReadSamplingFields(const BodyFields& fields, v1::Sampling* sampling) {
-  struct Number {
-    std::string_view name;
-    void (v1::Sampling::*set)(float);
-  };
-  constexpr Number kNumbers[] = {
-      {"temperature", &v1::Sampling::set_temperature},
-      {"top_p", &v1::Sampling::set_top_p},
-      {"min_p", &v1::Sampling::set_min_p},
-      {"repetition_penalty", &v1::Sampling::set_repetition_penalty},
-      {"presence_penalty", &v1::Sampling::set_presence_penalty},
-      {"frequency_penalty", &v1::Sampling::set_frequency_penalty},
-  };
-  for (const Number& number : kNumbers) {
-    ASSIGN_OR_RETURN(const std::optional<double> value, fields.Number(number.name));
-    if (value) (sampling->*number.set)(float(*value));
+absl::Status ReadSampling(const BodyFields& fields, v1::Sampling* sampling) {
+  for (const SamplingField& field : SamplingFields()) {
+    if (const auto* number = std::get_if<SamplingValue<float>>(&field.value)) {
+      ASSIGN_OR_RETURN(const std::optional<double> value, fields.Number(field.name));
+      if (value) (sampling->*number->set)(float(*value));
+    } else {
+      const auto& integer = std::get<SamplingValue<int32_t>>(field.value);
+      ASSIGN_OR_RETURN(const std::optional<int64_t> value, fields.Int(field.name));
+      const bool is_default = !value || (*value == -1 && field.has_minus_one);
+      if (!is_default) (sampling->*integer.set)(Clamped(*value));
+    }
   }
-  ASSIGN_OR_RETURN(const std::optional<int64_t> top_k, fields.Int("top_k"));
-  // vLLM: -1 is off.
-  if (top_k) sampling->set_top_k(*top_k == -1 ? 0 : Clamped(*top_k));
   if (const Json* seed = fields.Find("seed"); seed != nullptr && seed->is_number_unsigned()) {
     sampling->set_seed(seed->get<uint64_t>());
   } else if (seed != nullptr) {
@@ -266,7 +260,7 @@ absl::Status ReadShared(const Json& body, const BodyFields& fields, CompletionRe
                         v1::GenerateRequest* shared) {
   RETURN_IF_ERROR(CheckSupported(body, fields));
   RETURN_IF_ERROR(ReadStream(fields, request));
-  RETURN_IF_ERROR(ReadSamplingFields(fields, shared->mutable_sampling()));
+  RETURN_IF_ERROR(ReadSampling(fields, shared->mutable_sampling()));
   RETURN_IF_ERROR(ReadStop(fields, shared));
   RETURN_IF_ERROR(ReadSharingFields(fields, shared));
   ASSIGN_OR_RETURN(const std::optional<int64_t> n, fields.Int("n"));

@@ -9,11 +9,13 @@
 #include <functional>
 #include <limits>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "runtime/limits.h"
+#include "server/api/sampling_fields.h"
 #include "tests/server/parse_fixture.h"
 
 namespace lssar {
@@ -29,6 +31,28 @@ v1::GenerateRequest HelloRequest() {
   v1::GenerateRequest request;
   request.set_text("Hello");
   return request;
+}
+
+// The table has each number of v1::Sampling but the seed, and each row reads and writes its own.
+TEST_F(ParseRequestTest, EachNumberOfSamplingIsARowOfTheTable) {
+  const auto& descriptor = *v1::Sampling::descriptor();
+  std::set<std::string> numbers = {"seed"};
+  for (const SamplingField& field : SamplingFields()) numbers.insert(std::string(field.name));
+  SamplingParams params;
+  v1::Sampling message;
+  for (int i = 0; i < descriptor.field_count(); ++i) {
+    const auto& field = *descriptor.field(i);
+    EXPECT_EQ(numbers.contains(field.name()), !field.is_repeated()) << field.name();
+    const auto* reflection = message.GetReflection();
+    const float value = 1.0f / float(i + 2);  // in every range
+    if (field.cpp_type() == field.CPPTYPE_FLOAT) reflection->SetFloat(&message, &field, value);
+    if (field.cpp_type() == field.CPPTYPE_INT32 && !field.is_repeated()) {
+      reflection->SetInt32(&message, &field, i + 2);
+    }
+  }
+  ASSERT_TRUE(ReadSamplingFields(message, 100, &params).ok());
+  EXPECT_EQ(params.min_p, message.min_p());
+  EXPECT_EQ(ToMessage(params).ShortDebugString(), message.ShortDebugString());
 }
 
 TEST_F(ParseRequestTest, UnsetFieldsHaveTheDocumentedDefaults) {

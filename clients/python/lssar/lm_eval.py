@@ -18,6 +18,7 @@ import itertools
 import json
 import logging
 import os
+import typing
 from collections.abc import Iterable, Iterator, Mapping
 
 import lm_eval.models  # lm-eval's own: it looks for them only while no model is registered
@@ -28,8 +29,8 @@ from lm_eval.api.registry import register_model
 from tqdm import tqdm
 
 from lssar.client import Client
-from lssar.types import (AttentionOverride, GenerateOptions, Prompt, ScoreItem,
-                                SharingOptions, Text, Tls)
+from lssar.types import (AttentionOverride, GenerateOptions, Prompt, SamplingOptions, ScoreItem,
+                         SharingOptions, Text, Tls)
 
 log = logging.getLogger(__name__)
 
@@ -41,9 +42,9 @@ MAX_STOP_BYTES = 256
 # The most bytes that NFKC, which a tokenizer may apply, makes of one byte.
 NORMALIZED_GROWTH = 11
 
-FLOAT_OPTIONS = ('temperature', 'top_p', 'min_p', 'repetition_penalty', 'presence_penalty',
-                 'frequency_penalty')
-INT_OPTIONS = ('top_k', 'seed', 'min_tokens')
+SAMPLING = typing.get_type_hints(SamplingOptions)
+FLOAT_OPTIONS = [name for name, kind in SAMPLING.items() if kind is float]
+INT_OPTIONS = [name for name, kind in SAMPLING.items() if kind is int] + ['min_tokens']
 LENGTH_NAMES = ('max_gen_toks', 'max_new_tokens', 'max_tokens', 'max_completion_tokens')
 
 
