@@ -35,6 +35,7 @@ class BodyFields {
   // Errors  INVALID_ARGUMENT: not an object
   static absl::StatusOr<BodyFields> Of(const nlohmann::json& value, std::string name = "");
 
+  const nlohmann::json& Object() const { return *value_; }
   // Null: it is not there.
   const nlohmann::json* Find(std::string_view field) const;
   // The name of `field` in errors.

@@ -18,6 +18,7 @@
 #include "server/config/limits.h"
 #include "server/http/body_fields.h"
 #include "server/http/http_error.h"
+#include "server/http/request_fields.h"
 
 namespace lssar {
 namespace {
@@ -28,107 +29,14 @@ constexpr size_t kMaxPrompts = limits::kMaxScoreItems;
 // OpenAI's default.
 constexpr int kDefaultCompletionTokens = 16;
 
-// Fields of OpenAI, vLLM, llama.cpp and others that change the result and are not supported here,
-// unless they have a value that changes nothing.
-constexpr std::array kUnsupported = std::to_array<std::string_view>({
-    "suffix",
-    "use_beam_search",
-    "length_penalty",
-    "early_stopping",
-    "logits_processors",
-    "logits_processor_pattern",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "guided_decoding_backend",
-    "guided_whitespace_pattern",
-    "structured_outputs",
-    "json_schema",
-    "grammar",
-    "regex",
-    "ebnf",
-    "tools",
-    "functions",
-    "function_call",
-    "audio",
-    "documents",
-    "chat_template",
-    "chat_template_kwargs",
-    "mm_processor_kwargs",
-    "lora_request",
-    "kv_transfer_params",
-    "include_stop_str_in_output",
-    "truncate_prompt_tokens",
-    "bad_words",
-    "reasoning_effort",
-    "verbosity",
-    "web_search_options",
-    "continue_final_message",
-    "typical_p",
-    "tfs_z",
-    "top_a",
-    "mirostat",
-    "dry_multiplier",
-    "xtc_probability",
-    "dynatemp_range",
-    "repeat_penalty",
-    "n_predict",
-    "prompt_embeds",
-    "no_repeat_ngram_size",
-    "bad_words_ids",
-    "max_new_tokens",
-});
-
-bool IsEmptyValue(const Json& value) {
-  return value.is_null() || value == false || value == 0 || value == "" || value == "none" ||
-         ((value.is_array() || value.is_object()) && value.empty());
-}
-
-absl::Status Unsupported(std::string_view field) {
-  return FieldError(field, "is not supported by this server; leave it out");
-}
-
-absl::Status CheckSupported(const Json& body, const BodyFields& fields) {
-  for (const std::string_view name : kUnsupported) {
-    const Json* value = fields.Find(name);
-    if (value == nullptr || IsEmptyValue(*value)) continue;
-    if ((name == "length_penalty" || name == "repeat_penalty" || name == "typical_p" ||
-         name == "tfs_z") &&
-        *value == 1) {
-      continue;
-    }
-    return Unsupported(name);
-  }
-  // Each is true by default.
-  for (const std::string_view name : {"skip_special_tokens", "add_generation_prompt"}) {
-    if (const Json* value = fields.Find(name); value != nullptr && *value == false) {
-      return Unsupported(StrCat(name, " false"));
-    }
-  }
-  if (const Json* format = fields.Find("response_format")) {
-    const bool is_text = format->is_object() && format->value("type", Json()) == "text";
-    if (!is_text) {
-      return FieldError("response_format", "must be {\"type\": \"text\"} for this server");
-    }
-  }
-  if (const Json* choice = fields.Find("tool_choice");
-      choice != nullptr && *choice != "none" && *choice != "auto") {
-    return Unsupported("tool_choice");
-  }
-  if (const Json* modalities = fields.Find("modalities");
-      modalities != nullptr && *modalities != Json::array({"text"})) {
-    return FieldError("modalities", "must be [\"text\"] for this server");
-  }
+// All that is generated is returned.
+absl::Status CheckBestOf(const BodyFields& fields) {
   ASSIGN_OR_RETURN(const std::optional<int64_t> best_of, fields.Int("best_of"));
   ASSIGN_OR_RETURN(const std::optional<int64_t> n, fields.Int("n"));
-  if (best_of && *best_of != n.value_or(1)) {
-    return FieldError("best_of", StrCat("is ", *best_of,
-                                        "; this server returns all that it generates, so it must "
-                                        "be equal to n or left out"));
-  }
-  static_cast<void>(body);
-  return absl::OkStatus();
+  if (!best_of || *best_of == n.value_or(1)) return absl::OkStatus();
+  return FieldError("best_of", StrCat("is ", *best_of,
+                                      "; this server returns all that it generates, so it must be "
+                                      "equal to n or left out"));
 }
 
 // Values beyond the field's type become its ends, which are out of the field's range: the check of
@@ -250,15 +158,16 @@ absl::Status ReadStream(const BodyFields& fields, CompletionRequest* request) {
     return FieldError("stream_options", "is set; it may be set only where stream is true");
   }
   ASSIGN_OR_RETURN(const BodyFields option_fields, BodyFields::Of(*options, "stream_options"));
+  RETURN_IF_ERROR(CheckFields(kStreamOptions, option_fields));
   ASSIGN_OR_RETURN(const std::optional<bool> usage, option_fields.Bool("include_usage"));
   request->include_usage = usage.value_or(false);
   return absl::OkStatus();
 }
 
 // The fields that both kinds of completion have. Those of a prompt go into `shared`.
-absl::Status ReadShared(const Json& body, const BodyFields& fields, CompletionRequest* request,
+absl::Status ReadShared(const BodyFields& fields, CompletionRequest* request,
                         v1::GenerateRequest* shared) {
-  RETURN_IF_ERROR(CheckSupported(body, fields));
+  RETURN_IF_ERROR(CheckBestOf(fields));
   RETURN_IF_ERROR(ReadStream(fields, request));
   RETURN_IF_ERROR(ReadSampling(fields, shared->mutable_sampling()));
   RETURN_IF_ERROR(ReadStop(fields, shared));
@@ -374,6 +283,7 @@ absl::StatusOr<std::string> ReadContent(const std::string& field, const Json& co
       return FieldError(StrCat(field, "[", i, "]"),
                         "is no text part; this server's models read text alone");
     }
+    RETURN_IF_ERROR(CheckFields(kContentPart, part));
     text += *part_text;
   }
   return text;
@@ -405,9 +315,10 @@ absl::Status CheckModelName(const Json& body, const Checkpoint& checkpoint) {
 absl::StatusOr<CompletionRequest> ReadCompletion(const Json& body, const ParseContext& context) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
   RETURN_IF_ERROR(CheckModelName(body, *context.checkpoint));
+  RETURN_IF_ERROR(CheckFields(kCompletionBody, fields));
   CompletionRequest request;
   v1::GenerateRequest shared;
-  RETURN_IF_ERROR(ReadShared(body, fields, &request, &shared));
+  RETURN_IF_ERROR(ReadShared(fields, &request, &shared));
 
   ASSIGN_OR_RETURN(const std::optional<bool> echo, fields.Bool("echo"));
   request.echo = echo.value_or(false);
@@ -420,9 +331,17 @@ absl::StatusOr<CompletionRequest> ReadCompletion(const Json& body, const ParseCo
       shared.set_prompt_logprobs(std::max(request.num_logprobs, request.num_prompt_logprobs));
     }
   }
-  ASSIGN_OR_RETURN(const std::optional<int64_t> max_tokens, fields.Int("max_tokens"));
+  ASSIGN_OR_RETURN(std::optional<int64_t> max_tokens, fields.Int("max_tokens"));
+  ASSIGN_OR_RETURN(const std::optional<int64_t> newer_name, fields.Int("max_completion_tokens"));
+  if (newer_name && max_tokens.value_or(*newer_name) != *newer_name) {
+    return FieldError(
+        "max_completion_tokens",
+        StrCat("is ", *newer_name, "; it must be max_tokens ", *max_tokens, " or left out"));
+  }
+  if (!max_tokens) max_tokens = newer_name;
   if (max_tokens && *max_tokens < 0) {
-    return FieldError("max_tokens", StrCat("is ", *max_tokens, "; it must not be negative"));
+    return FieldError(newer_name ? "max_completion_tokens" : "max_tokens",
+                      StrCat("is ", *max_tokens, "; it must not be negative"));
   }
   request.has_max_tokens = max_tokens.has_value();
   request.max_tokens = Clamped(max_tokens.value_or(kDefaultCompletionTokens));
@@ -461,13 +380,11 @@ absl::StatusOr<CompletionRequest> ReadChatCompletion(const Json& body,
                                                      const Checkpoint& checkpoint) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
   RETURN_IF_ERROR(CheckModelName(body, checkpoint));
+  RETURN_IF_ERROR(CheckFields(kChatBody, fields));
   CompletionRequest request;
   request.is_chat = true;
   v1::GenerateRequest shared;
-  RETURN_IF_ERROR(ReadShared(body, fields, &request, &shared));
-  if (const Json* echo = fields.Find("echo"); echo != nullptr && *echo != false) {
-    return Unsupported("echo");
-  }
+  RETURN_IF_ERROR(ReadShared(fields, &request, &shared));
 
   ASSIGN_OR_RETURN(const std::optional<bool> logprobs, fields.Bool("logprobs"));
   ASSIGN_OR_RETURN(const std::optional<int64_t> top, fields.Int("top_logprobs"));
@@ -510,13 +427,10 @@ absl::StatusOr<v1::Chat> ReadChatMessages(const Json& messages) {
     ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(messages[i], field));
     ASSIGN_OR_RETURN(std::optional<std::string> role, fields.String("role"));
     if (!role) return FieldError(field + ".role", "is missing");
+    RETURN_IF_ERROR(CheckFields(kMessage, fields));
     if (*role == "developer") role = "system";  // OpenAI's newer name for it
     const Json* content = fields.Find("content");
     if (content == nullptr) return FieldError(field + ".content", "is missing");
-    for (const char* name : {"tool_calls", "function_call", "audio"}) {
-      const Json* value = fields.Find(name);
-      if (value != nullptr && !IsEmptyValue(*value)) return Unsupported(fields.Name(name));
-    }
     v1::ChatMessage& message = *chat.add_messages();
     message.set_role(*std::move(role));
     ASSIGN_OR_RETURN(*message.mutable_content(), ReadContent(field + ".content", *content));
@@ -527,6 +441,7 @@ absl::StatusOr<v1::Chat> ReadChatMessages(const Json& messages) {
 absl::StatusOr<v1::ScoreRequest> ReadScore(const Json& body, const Checkpoint& checkpoint) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
   RETURN_IF_ERROR(CheckModelName(body, checkpoint));
+  RETURN_IF_ERROR(CheckFields(kScoreBody, fields));
   v1::ScoreRequest request;
   RETURN_IF_ERROR(ReadSharingFields(fields, &request));
   ASSIGN_OR_RETURN(const std::optional<int64_t> logprobs, fields.Int("logprobs"));
@@ -546,6 +461,7 @@ absl::StatusOr<v1::ScoreRequest> ReadScore(const Json& body, const Checkpoint& c
   for (size_t i = 0; i < items->size(); ++i) {
     const std::string field = StrCat("items[", i, "]");
     ASSIGN_OR_RETURN(const BodyFields item_fields, BodyFields::Of((*items)[i], field));
+    RETURN_IF_ERROR(CheckFields(kScoreItem, item_fields));
     v1::ScoreItem& item = *request.add_items();
     if (const Json* context = item_fields.Find("context")) {
       ASSIGN_OR_RETURN(*item.mutable_context(), ReadTextOrTokens(field + ".context", *context));
@@ -569,11 +485,9 @@ absl::StatusOr<v1::ScoreRequest> ReadScore(const Json& body, const Checkpoint& c
 absl::StatusOr<EmbeddingRequest> ReadEmbedding(const Json& body, const Checkpoint& checkpoint) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
   RETURN_IF_ERROR(CheckModelName(body, checkpoint));
+  RETURN_IF_ERROR(CheckFields(kEmbeddingBody, fields));
   EmbeddingRequest request;
   RETURN_IF_ERROR(ReadSharingFields(fields, &request.message));
-  if (const Json* dimensions = fields.Find("dimensions"); dimensions != nullptr) {
-    return Unsupported("dimensions");
-  }
   ASSIGN_OR_RETURN(const std::optional<std::string> format, fields.String("encoding_format"));
   if (format && *format != "float" && *format != "base64") {
     return FieldError("encoding_format",
@@ -612,6 +526,7 @@ absl::StatusOr<EmbeddingRequest> ReadEmbedding(const Json& body, const Checkpoin
 absl::StatusOr<AttentionRequest> ReadAttention(const Json& body, const Checkpoint& checkpoint) {
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
   RETURN_IF_ERROR(CheckModelName(body, checkpoint));
+  RETURN_IF_ERROR(CheckFields(kAttentionBody, fields));
   AttentionRequest request;
   v1::CaptureAttentionRequest& message = request.message;
   RETURN_IF_ERROR(ReadSharingFields(fields, &message));

@@ -1,8 +1,7 @@
 // Bodies of /v1/completions, /v1/chat/completions, /v1/score, /v1/embeddings and /v1/attention as
 // lssar.v1 messages.
 //
-// A field that is unknown is ignored, as OpenAI does. A field that would change the result and that
-// this server does not support is an error that names it.
+// Which fields a body may have is in request_fields.h.
 #ifndef LSSAR_SERVER_HTTP_OPENAI_REQUEST_H_
 #define LSSAR_SERVER_HTTP_OPENAI_REQUEST_H_
 

@@ -14,6 +14,7 @@
 #include "server/http/json_text.h"
 #include "server/http/openai_reply.h"
 #include "server/http/openai_request.h"
+#include "server/http/request_fields.h"
 #include "server/served_model.h"
 
 namespace lssar {
@@ -65,6 +66,7 @@ absl::StatusOr<std::string> TokenizeJson(const HttpRequest& request, const CallC
   const Checkpoint& checkpoint = *context.checkpoint;
   RETURN_IF_ERROR(CheckModelName(body, checkpoint));
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
+  RETURN_IF_ERROR(CheckFields(kTokenizeBody, fields));
   ASSIGN_OR_RETURN(const std::optional<std::string> prompt, fields.String("prompt"));
   ASSIGN_OR_RETURN(const std::optional<bool> special, fields.Bool("add_special_tokens"));
   ASSIGN_OR_RETURN(const std::optional<bool> strings, fields.Bool("return_token_strs"));
@@ -99,6 +101,7 @@ absl::StatusOr<std::string> DetokenizeJson(const HttpRequest& http, const CallCo
   ASSIGN_OR_RETURN(const Json body, ParseJson(http.body, context.should_stop));
   RETURN_IF_ERROR(CheckModelName(body, *context.checkpoint));
   ASSIGN_OR_RETURN(const BodyFields fields, BodyFields::Of(body));
+  RETURN_IF_ERROR(CheckFields(kDetokenizeBody, fields));
   const Json* tokens = fields.Find("tokens");
   if (tokens == nullptr) return FieldError("tokens", "is missing");
   ASSIGN_OR_RETURN(const auto ids, ReadIds("tokens", *tokens));

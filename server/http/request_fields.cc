@@ -1,0 +1,260 @@
+#include "server/http/request_fields.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/quote.h"
+#include "base/str_cat.h"
+#include "server/api/sampling_fields.h"
+#include "server/config/flags.h"
+
+namespace lssar {
+namespace {
+
+using Json = nlohmann::json;
+
+// Rows with the same verdict. `names` are separated by spaces.
+struct Group {
+  RequestField::Verdict verdict;
+  BodyKinds kinds;
+  std::string_view names;
+  std::string_view reason = {};
+  std::string_view neutral = R"([false, 0, "", "none", [], {}])";
+};
+
+constexpr auto kServed = RequestField::Verdict::kServed;
+constexpr auto kHarmless = RequestField::Verdict::kHarmless;
+constexpr auto kRefused = RequestField::Verdict::kRefused;
+constexpr BodyKinds kGenerateBody = kCompletionBody | kChatBody;
+constexpr BodyKinds kEngineBody = kGenerateBody | kScoreBody | kEmbeddingBody | kAttentionBody;
+constexpr std::string_view kNothing = "[]";
+
+// Sources, read on 2026-11-25:
+//   OpenAI     package openai 3.57.0, types/{completion,chat/completion,embedding}_create_params
+//   vLLM       commit 002032ee, entrypoints/openai/{completion,chat_completion}/protocol.py;
+//              guided_* and logits_processors of earlier versions
+//   SGLang     commit 004c82e0, srt/entrypoints/openai/protocol.py
+//   llama.cpp  commit 00dc8057, tools/server/README.md
+// The numbers of server/api/sampling_fields.h are served, too.
+constexpr std::array kGroups = std::to_array<Group>({
+    // What the readers of openai_request.cc and tokenizer_calls.cc read.
+    {kServed, kAnyBody, "model"},
+    {kServed, kEngineBody,
+     "attention_override checkpoint_hash priority cache_salt use_prefix_cache"},
+    {kServed, kGenerateBody,
+     "n best_of seed logit_bias allowed_token_ids banned_token_ids stop stop_token_ids min_tokens "
+     "ignore_eos max_tokens max_completion_tokens logprobs prompt_logprobs "
+     "return_tokens_as_token_ids stream stream_options stream_interval speculative_tokens"},
+    {kServed, kCompletionBody, "prompt echo add_special_tokens"},
+    {kServed, kChatBody, "messages top_logprobs"},
+    {kServed, kScoreBody, "items logprobs"},
+    {kServed, kEmbeddingBody, "input encoding_format pooling normalize apply_head"},
+    {kServed, kAttentionBody, "prompt messages layers heads rows top_k statistics stream"},
+    {kServed, kTokenizeBody, "prompt messages add_special_tokens return_token_strs"},
+    {kServed, kDetokenizeBody, "tokens"},
+    {kServed, kMessage, "role content"},
+    {kServed, kContentPart, "type text"},
+    {kServed, kScoreItem, "context continuations"},
+    {kServed, kStreamOptions, "include_usage"},
+
+    // Labels, storage, caches and placement: the answer is the same without them.
+    {kHarmless, kAnyBody,
+     "user metadata store safety_identifier service_tier prompt_cache_key prompt_cache_options "
+     "prompt_cache_retention request_id session_id rid extra_key custom_labels routed_dp_rank "
+     "disagg_prefill_dp_rank data_parallel_rank id_slot cache_prompt"},
+    // Drafts that the bits do not depend on, and comments in a stream.
+    {kHarmless, kGenerateBody,
+     "prediction ngram_corpus_id speculative.n_max speculative.n_min speculative.p_min "
+     "backend_sampling sse_ping_interval"},
+    // They change nothing without another field, which is refused.
+    {kHarmless, kGenerateBody,
+     "parallel_tool_calls parse_tool_calls include_reasoning separate_reasoning stream_reasoning "
+     "spaces_between_special_tokens truncation_side return_token_offsets return_mm_kwargs "
+     "guided_decoding_backend guided_whitespace_pattern dynatemp_exponent n_keep dry_base "
+     "dry_allowed_length dry_penalty_last_n dry_sequence_breakers xtc_threshold mirostat_tau "
+     "mirostat_eta"},
+    {kHarmless, kEmbeddingBody, "truncation_side"},
+    {kHarmless, kMessage, "name refusal annotations cache_control"},
+    {kHarmless, kContentPart, "annotations cache_control"},
+    {kHarmless, kStreamOptions, "include_obfuscation"},
+
+    {kRefused, kGenerateBody, "response_format", "the output cannot be constrained",
+     R"([{"type": "text"}])"},
+    {kRefused, kGenerateBody,
+     "structured_outputs guided_json guided_regex guided_choice guided_grammar json_schema grammar "
+     "regex ebnf",
+     "the output cannot be constrained"},
+    {kRefused, kGenerateBody | kTokenizeBody, "tools functions", "this server calls no tools"},
+    {kRefused, kGenerateBody, "tool_choice function_call", "this server calls no tools",
+     R"(["none", "auto"])"},
+    {kRefused, kGenerateBody, "web_search_options", "this server calls no tools", kNothing},
+    {kRefused, kGenerateBody, "modalities", "this server's models read and write text alone",
+     R"([["text"]])"},
+    {kRefused, kGenerateBody | kTokenizeBody,
+     "audio mm_processor_kwargs media_io_kwargs images_config use_audio_in_video max_dynamic_patch "
+     "min_dynamic_patch",
+     "this server's models read and write text alone"},
+    {kRefused, kGenerateBody, "moderation", "this server moderates nothing"},
+    {kRefused, kGenerateBody | kTokenizeBody, "documents chat_template chat_template_kwargs task",
+     "a chat is rendered with the checkpoint's own template"},
+    {kRefused, kGenerateBody, "reasoning reasoning_effort enable_thinking",
+     "this server's models have no mode of reasoning"},
+    {kRefused, kGenerateBody, "reasoning_format", "this server's models have no mode of reasoning",
+     R"(["none", "auto"])"},
+    {kRefused, kGenerateBody, "thinking_token_budget",
+     "this server's models have no mode of reasoning", "[-1]"},
+    {kRefused, kGenerateBody, "verbosity", "this server's models have no such mode",
+     R"(["medium"])"},
+    {kRefused, kGenerateBody, "suffix", "a text is continued at its end"},
+    {kRefused, kGenerateBody, "use_beam_search early_stopping", "there is no beam search"},
+    {kRefused, kGenerateBody, "length_penalty num_beams", "there is no beam search", "[1]"},
+    {kRefused, kGenerateBody,
+     "mirostat dry_multiplier xtc_probability dynatemp_range top_a min_keep samplers",
+     "tokens are sampled by temperature, top_k, top_p and min_p"},
+    {kRefused, kGenerateBody, "typical_p tfs_z",
+     "tokens are sampled by temperature, top_k, top_p and min_p", "[1]"},
+    {kRefused, kGenerateBody, "top_n_sigma",
+     "tokens are sampled by temperature, top_k, top_p and min_p", "[-1]"},
+    {kRefused, kGenerateBody, "do_sample", "temperature 0 is greedy", "[true]"},
+    {kRefused, kGenerateBody, "repeat_penalty", "its name here is repetition_penalty", "[1]"},
+    {kRefused, kGenerateBody, "repeat_last_n", "penalties cover the whole text", "[-1]"},
+    {kRefused, kGenerateBody,
+     "no_repeat_ngram_size repetition_detection watermarking logits_processors "
+     "logits_processor_pattern custom_logit_processor custom_params vllm_xargs",
+     "this server changes logits by its documented fields alone"},
+    {kRefused, kGenerateBody, "n_predict max_new_tokens", "its name here is max_tokens", kNothing},
+    {kRefused, kGenerateBody, "n_cmpl", "its name here is n", "[1]"},
+    {kRefused, kGenerateBody, "n_probs", "its name here is logprobs"},
+    {kRefused, kCompletionBody, "top_logprobs", "its name here is logprobs", kNothing},
+    {kRefused, kGenerateBody, "bad_words", "only banned_token_ids bans tokens"},
+    {kRefused, kGenerateBody, "bad_words_ids", "its name here is banned_token_ids"},
+    {kRefused, kGenerateBody, "stop_regex", "only stop and stop_token_ids end a text"},
+    {kRefused, kGenerateBody, "no_stop_trim include_stop_str_in_output",
+     "a text ends before its stop string"},
+    {kRefused, kGenerateBody, "n_indent", "lines are not indented"},
+    {kRefused, kGenerateBody, "t_max_predict_ms",
+     "the header X-Request-Timeout limits the time of a call"},
+    {kRefused, kGenerateBody, "skip_special_tokens", "the text has no special tokens", "[true]"},
+    {kRefused, kGenerateBody | kTokenizeBody, "add_generation_prompt",
+     "a chat ends with the beginning of the assistant's message", "[true]"},
+    {kRefused, kGenerateBody | kTokenizeBody, "continue_final_message",
+     "the assistant begins a message of its own"},
+    {kRefused, kChatBody, "echo", "a chat has no echo"},
+    {kRefused, kChatBody, "add_special_tokens",
+     "the chat template says which special tokens there are", "[false]"},
+    {kRefused, kGenerateBody | kEmbeddingBody, "truncate_prompt_tokens",
+     "a text that is too long is refused, not cut", kNothing},
+    {kRefused, kGenerateBody, "prompt_embeds", "a prompt is text or token ids"},
+    {kRefused, kChatBody, "input_ids", "POST /v1/completions takes token ids"},
+    {kRefused, kGenerateBody | kEmbeddingBody, "lora lora_path lora_request",
+     "there are no adapters"},
+    {kRefused, kGenerateBody,
+     "kv_transfer_params ec_transfer_params session_params bootstrap_host bootstrap_port "
+     "bootstrap_room n_cache_reuse",
+     "this server computes the whole request"},
+    {kRefused, kGenerateBody,
+     "return_token_ids return_prompt_text return_prompt_token_ids return_hidden_states "
+     "return_routed_experts routed_experts_start_len routed_experts_prompt_start "
+     "return_cached_tokens_details return_meta_info return_tokens timings_per_token "
+     "return_progress post_sampling_probs response_fields logprob_token_ids",
+     "the reply has no such part"},
+    {kRefused, kEngineBody, "attention_p attention_kind",
+     "send attention_override, as in {\"p\": 5, \"kind\": \"lssar\"}", kNothing},
+    {kRefused, kScoreBody | kEmbeddingBody, "stream", "this reply is not streamed"},
+    {kRefused, kEmbeddingBody, "dimensions", "the checkpoint decides on them", kNothing},
+    {kRefused, kEmbeddingBody, "embed_dtype", "the floats have 32 bits", R"(["float32"])"},
+    {kRefused, kEmbeddingBody, "endianness", "base64 is of little-endian floats",
+     R"(["native", "little"])"},
+    {kRefused, kEmbeddingBody, "add_special_tokens",
+     "the checkpoint says which special tokens a text gets; send ids", "[true]"},
+    {kRefused, kTokenizeBody, "content", "its name here is prompt", kNothing},
+    {kRefused, kTokenizeBody, "add_special", "its name here is add_special_tokens", kNothing},
+    {kRefused, kTokenizeBody, "with_pieces", "its name here is return_token_strs"},
+    {kRefused, kMessage, "tool_calls tool_call_id function_call tools",
+     "this server calls no tools"},
+    {kRefused, kMessage, "audio", "this server's models read text alone"},
+    {kRefused, kMessage, "reasoning reasoning_content",
+     "this server's models have no mode of reasoning"},
+    {kRefused, kMessage, "prefix partial", "the assistant begins a message of its own"},
+    {kRefused, kStreamOptions, "continuous_usage_stats",
+     "only the last event tells the usage (include_usage)"},
+});
+
+std::vector<RequestField> MakeRows() {
+  std::vector<RequestField> rows;
+  for (const SamplingField& field : SamplingFields()) {
+    rows.push_back({.kinds = kGenerateBody, .name = field.name});
+  }
+  for (const Group& group : kGroups) {
+    for (std::string_view names = group.names; !names.empty();) {
+      const size_t end = std::min(names.find(' '), names.size());
+      rows.push_back({.kinds = group.kinds,
+                      .name = names.substr(0, end),
+                      .verdict = group.verdict,
+                      .reason = group.reason,
+                      .neutral = group.neutral});
+      names.remove_prefix(std::min(end + 1, names.size()));
+    }
+  }
+  return rows;
+}
+
+// Null: there is none.
+const RequestField* FindRow(BodyKinds kind, std::string_view name) {
+  static const std::multimap<std::string_view, const RequestField*> rows = [] {
+    std::multimap<std::string_view, const RequestField*> by_name;
+    for (const RequestField& row : RequestFields()) by_name.emplace(row.name, &row);
+    return by_name;
+  }();
+  for (auto [row, end] = rows.equal_range(name); row != end; ++row) {
+    if ((row->second->kinds & kind) != 0) return row->second;
+  }
+  return nullptr;
+}
+
+// The served field with the nearest name; empty: none is near.
+std::string Nearest(BodyKinds kind, const std::string& name) {
+  if (name.size() > kMaxQuotedBytes) return {};
+  std::vector<std::string> served;
+  for (const RequestField& row : RequestFields()) {
+    if (row.verdict == kServed && (row.kinds & kind) != 0) served.emplace_back(row.name);
+  }
+  return NearestName(name, served);
+}
+
+std::string Shown(const Json& value) {
+  if (value.is_string()) return Quote(value.get_ref<const std::string&>());
+  return value.is_primitive() ? value.dump() : std::string(TypeName(value));
+}
+
+}  // namespace
+
+std::span<const RequestField> RequestFields() {
+  static const std::vector<RequestField> rows = MakeRows();
+  return rows;
+}
+
+absl::Status CheckFields(BodyKinds kind, const BodyFields& object) {
+  for (const auto& [name, value] : object.Object().items()) {
+    if (value.is_null()) continue;
+    const RequestField* const row = FindRow(kind, name);
+    if (row == nullptr) {
+      const std::string nearest = Nearest(kind, name);
+      return FieldError(
+          object.Name(name),
+          StrCat("is no field of this request; ",
+                 nearest.empty() ? "leave it out" : StrCat("did you mean ", nearest, "?")));
+    }
+    if (row->verdict != kRefused) continue;
+    const Json neutral = Json::parse(row->neutral);
+    if (std::ranges::find(neutral, value) != neutral.end()) continue;
+    return FieldError(object.Name(name), StrCat("is ", Shown(value), "; ", row->reason));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lssar

@@ -1,0 +1,197 @@
+// Walks the table of request fields for each POST path of the HTTP port.
+#include "server/http/request_fields.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/str_cat.h"
+#include "server/http/blocking_client.h"
+#include "server/http/openapi.h"
+#include "tests/server/test_server.h"
+
+namespace lssar {
+namespace {
+
+using Json = nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using enum RequestField::Verdict;
+
+// A body that is answered, and an object within it.
+struct Body {
+  BodyKinds kind;
+  std::string path;
+  std::string json;
+  std::string pointer = {};  // RFC 6901; empty: the body itself
+  std::string prefix = {};   // of the object's fields in errors
+};
+
+constexpr char kChat[] =
+    R"({"messages":[{"role":"user","content":[{"type":"text","text":"Hi"}]}],"max_tokens":2,"seed":1})";
+constexpr char kStream[] =
+    R"({"prompt":"Hi","max_tokens":2,"seed":1,"stream":true,"stream_options":{}})";
+
+const std::vector<Body>& Bodies() {
+  static const std::vector<Body> bodies = {
+      {kCompletionBody, "/v1/completions", R"({"prompt":"Hi","max_tokens":2,"seed":1})"},
+      {kCompletionBody, "/lm_eval/v1/completions", R"({"prompt":"Hi","max_tokens":2,"seed":1})"},
+      {kChatBody, "/v1/chat/completions", kChat},
+      {kScoreBody, "/v1/score", R"({"items":[{"context":[8],"continuations":[[3]]}]})"},
+      {kEmbeddingBody, "/v1/embeddings", R"({"input":"Hi"})"},
+      {kAttentionBody, "/v1/attention", R"({"prompt":"Hi"})"},
+      {kTokenizeBody, "/tokenize", R"({"prompt":"Hi"})"},
+      {kTokenizeBody, "/lm_eval/tokenize", R"({"prompt":"Hi"})"},
+      {kDetokenizeBody, "/detokenize", R"({"tokens":[300]})"},
+      {kDetokenizeBody, "/lm_eval/detokenize", R"({"tokens":[300]})"},
+      {kMessage, "/v1/chat/completions", kChat, "/messages/0", "messages[0]."},
+      {kContentPart, "/v1/chat/completions", kChat, "/messages/0/content/0",
+       "messages[0].content[0]."},
+      {kScoreItem, "/v1/score", R"({"items":[{"context":[8],"continuations":[[3]]}]})", "/items/0",
+       "items[0]."},
+      {kStreamOptions, "/v1/completions", kStream, "/stream_options", "stream_options."},
+  };
+  return bodies;
+}
+
+class RequestFieldsTest : public testing::Test {
+ protected:
+  // The reply to `body` with the field; without the time, and without what the cache changes.
+  std::string Reply(const Body& body, const std::string& name, const Json& value, int* status) {
+    Json sent = Json::parse(body.json);
+    Json& object = sent[Json::json_pointer(body.pointer)];
+    if (name == "messages" && body.kind != kChatBody) object.erase("prompt");
+    if (!name.empty()) object[name] = value;
+    const HttpTarget target{.host = "127.0.0.1", .port = server_.GetServer().HttpPort()};
+    const std::vector<HttpHeader> headers = {{"X-Request-Id", "R"}};
+    const auto reply = SendRequest(target, "POST", body.path, headers, sent.dump());
+    EXPECT_TRUE(reply.ok()) << reply.status() << " " << sent;
+    *status = reply.ok() ? reply->status : 0;
+    std::string text = reply.ok() ? reply->body : "";
+    for (const std::string key : {"\"created\":", "\"cached_tokens\":"}) {
+      for (size_t at = 0; (at = text.find(key, at)) != std::string::npos;) {
+        at += key.size();
+        text.erase(at, text.find_first_not_of("0123456789", at) - at);
+      }
+    }
+    return text;
+  }
+
+  void ExpectAnswer(const Body& body, const std::string& name, const Json& value) {
+    int status = 0;
+    std::string& plain = plain_[&body];
+    if (plain.empty()) {
+      plain = Reply(body, "", {}, &status);
+      EXPECT_EQ(status, 200) << body.path << " " << plain;
+    }
+    EXPECT_EQ(Reply(body, name, value, &status), plain) << body.path << " " << name << value;
+    EXPECT_EQ(status, 200) << body.path << " " << name << " " << value;
+  }
+
+  // Returns the message.
+  std::string ExpectRefusal(const Body& body, const std::string& name, const Json& value) {
+    int status = 0;
+    const std::string text = Reply(body, name, value, &status);
+    EXPECT_EQ(status, 400) << body.path << " " << name << value << text;
+    const Json reply = Json::parse(text, nullptr, false);
+    if (!reply.is_object() || !reply["error"]["param"].is_string()) {
+      ADD_FAILURE() << body.path << " " << name << value << text;
+      return {};
+    }
+    EXPECT_THAT(reply["error"]["param"].get<std::string>(), StartsWith(body.prefix + name));
+    return reply["error"]["message"];
+  }
+
+  TestServer server_{{.max_model_len = 256}};
+  std::map<const Body*, std::string> plain_;  // the reply without a further field
+};
+
+TEST_F(RequestFieldsTest, EachFieldIsReadHarmlessOrRefusedByName) {
+  const Json odd = Json::parse("[[true]]");  // no field takes a list of lists of booleans
+  for (const Body& body : Bodies()) {
+    for (const RequestField& field : RequestFields()) {
+      if ((field.kinds & body.kind) == 0) continue;
+      const std::string name(field.name);
+      switch (field.verdict) {
+        case kServed: ExpectRefusal(body, name, odd); break;
+        case kHarmless: ExpectAnswer(body, name, odd); break;
+        case kRefused:
+          EXPECT_THAT(ExpectRefusal(body, name, odd),
+                      HasSubstr(StrCat("is a list; ", field.reason)));
+          for (const Json& neutral : Json::parse(field.neutral)) ExpectAnswer(body, name, neutral);
+          ExpectAnswer(body, name, nullptr);
+      }
+    }
+  }
+}
+
+TEST_F(RequestFieldsTest, AnUnknownFieldIsRefusedUnlessItIsNull) {
+  for (const Body& body : Bodies()) {
+    for (const Json& value : {Json(0), Json(false), Json("x"), Json::array(), Json::object()}) {
+      EXPECT_THAT(ExpectRefusal(body, "zzz", value),
+                  HasSubstr("zzz is no field of this request; leave it out"));
+    }
+    ExpectAnswer(body, "zzz", nullptr);
+  }
+}
+
+TEST_F(RequestFieldsTest, TheNearestNameIsSuggested) {
+  const Body& completion = Bodies().front();
+  EXPECT_THAT(ExpectRefusal(completion, "temprature", 0.5), HasSubstr("did you mean temperature?"));
+  EXPECT_THAT(ExpectRefusal(completion, "max_token", 5), HasSubstr("did you mean max_tokens?"));
+  EXPECT_THAT(ExpectRefusal(completion, "attention_p", 5), HasSubstr("attention_override"));
+  EXPECT_THAT(ExpectRefusal(completion, "use_beam_search", true), HasSubstr("is true; "));
+  EXPECT_THAT(ExpectRefusal(completion, "typical_p", 0.5), HasSubstr("is 0.5; "));
+  EXPECT_THAT(ExpectRefusal(completion, "suffix", "end"), HasSubstr("is \"end\"; "));
+}
+
+TEST(RequestFieldTableTest, ANameHasOneRowForEachKind) {
+  std::set<std::pair<BodyKinds, std::string>> seen;
+  for (const RequestField& field : RequestFields()) {
+    EXPECT_FALSE(field.name.empty());
+    EXPECT_EQ(field.verdict == kRefused, !field.reason.empty()) << field.name;
+    for (BodyKinds kind = 1; kind <= kStreamOptions; kind *= 2) {
+      if ((field.kinds & kind) == 0) continue;
+      EXPECT_TRUE(seen.emplace(kind, field.name).second) << field.name;
+    }
+  }
+}
+
+// The properties of a schema, of what it refers to and of its parts.
+void Collect(const Json& api, const Json& schema, std::set<std::string>* names) {
+  if (schema.contains("$ref")) {
+    const std::string pointer = schema["$ref"].get<std::string>().substr(1);
+    Collect(api, api[Json::json_pointer(pointer)], names);
+  }
+  if (schema.contains("allOf")) {
+    for (const Json& part : schema["allOf"]) Collect(api, part, names);
+  }
+  if (!schema.contains("properties")) return;
+  for (const auto& [name, property] : schema["properties"].items()) names->insert(name);
+}
+
+TEST(RequestFieldTableTest, OpenApiHasWhatIsServed) {
+  const Json api = Json::parse(OpenApiJson());
+  for (const Body& body : Bodies()) {
+    if (!body.pointer.empty() || body.path.starts_with("/lm_eval/")) continue;
+    std::set<std::string> served;
+    for (const RequestField& field : RequestFields()) {
+      if (field.verdict == kServed && (field.kinds & body.kind) != 0) {
+        served.emplace(field.name);
+      }
+    }
+    std::set<std::string> described;
+    Collect(api,
+            api["paths"][body.path]["post"]["requestBody"]["content"]["application/json"]["schema"],
+            &described);
+    EXPECT_EQ(described, served) << body.path;
+  }
+}
+
+}  // namespace
+}  // namespace lssar
