@@ -4,9 +4,11 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "models/text/tokenizer.h"
 #include "runtime/detokenizer.h"
+#include "runtime/ending_ids.h"
 #include "runtime/sequence.h"
 #include "runtime/sequence_task.h"
 #include "runtime/token_counts.h"
@@ -25,7 +27,9 @@ class GenerateTask final : public SequenceTask {
     int choice = 0;
     const Tokenizer* tokenizer = nullptr;             // null: no text
     std::shared_ptr<const StopStrings> stop_strings;  // null: none
-    const ModelConfig* config = nullptr;              // says what EOS is
+    // Of the tokens before min_tokens; null: there are none.
+    std::shared_ptr<const SamplingParams> early_sampling;
+    const ModelConfig* config = nullptr;  // says what EOS is
   };
   // What `options` points at must outlive the task.
   explicit GenerateTask(Options options)
@@ -80,7 +84,8 @@ class GenerateTask final : public SequenceTask {
               .counts = {},
               .num_logprobs = params.num_prompt_logprobs};
     }
-    return {.params = &params.sampling,
+    const bool is_early = position + 1 - int(options_.prompt.size()) < params.min_tokens;
+    return {.params = is_early ? options_.early_sampling.get() : &params.sampling,
             .counts = CountsAt(sequence, position),
             .choice = options_.choice,
             .position = position + 1,
@@ -166,10 +171,9 @@ class GenerateTask final : public SequenceTask {
     ++next_prompt_position_;
   }
 
-  // The reason why `id` itself ends the text.
+  // The reason why `id` itself ends the text. Before min_tokens no such id is sampled.
   std::optional<FinishReason> FinishReasonOf(int32_t id) const {
     const GenerateParams& params = *options_.params;
-    if (num_generated_ < params.min_tokens) return std::nullopt;
     if (std::ranges::count(params.stop_ids, id) > 0) return FinishReason::kStopId;
     if (options_.config->IsEos(id) && !params.ignore_eos) return FinishReason::kEos;
     return std::nullopt;
@@ -190,6 +194,15 @@ class GenerateTask final : public SequenceTask {
   GenerateDelta delta_;
 };
 
+// `params` without the ids that end a text.
+std::shared_ptr<const SamplingParams> EarlySampling(const GenerateParams& params,
+                                                    const ModelConfig& config) {
+  if (params.min_tokens == 0) return nullptr;
+  auto sampling = std::make_shared<SamplingParams>(params.sampling);
+  for (const int32_t id : EndingIds(params, config)) sampling->banned_ids.push_back(id);
+  return sampling;
+}
+
 }  // namespace
 
 void AddGenerateTasks(const Checkpoint& checkpoint, SequenceGroup* group) {
@@ -198,6 +211,7 @@ void AddGenerateTasks(const Checkpoint& checkpoint, SequenceGroup* group) {
   if (!request.generate->stop_strings.empty()) {
     stop_strings = std::make_shared<StopStrings>(request.generate->stop_strings);
   }
+  const auto early_sampling = EarlySampling(*request.generate, checkpoint.config);
   int choice = 0;
   for (Sequence& sequence : group->sequences) {
     sequence.num_prompt_tokens = int(request.prompt.size());
@@ -207,6 +221,7 @@ void AddGenerateTasks(const Checkpoint& checkpoint, SequenceGroup* group) {
                               .choice = choice++,
                               .tokenizer = checkpoint.tokenizer.get(),
                               .stop_strings = stop_strings,
+                              .early_sampling = early_sampling,
                               .config = &checkpoint.config});
   }
 }

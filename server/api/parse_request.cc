@@ -16,6 +16,7 @@
 #include "base/str_cat.h"
 #include "kernels/two_planes.h"
 #include "models/attention_override.h"
+#include "runtime/ending_ids.h"
 #include "runtime/limits.h"
 #include "server/api/fields.h"
 #include "server/api/sampling_fields.h"
@@ -263,6 +264,16 @@ absl::Status ReadLengths(const v1::GenerateRequest& message, size_t num_prompt_t
   }
   params->min_tokens = message.min_tokens();
   return CheckRange("min_tokens", params->min_tokens, 0, params->max_tokens);
+}
+
+// Before min_tokens an id must be left that does not end the text.
+absl::Status CheckEarlyIds(const ModelConfig& config, const GenerateParams& params) {
+  if (params.min_tokens == 0) return absl::OkStatus();
+  SamplingParams early = params.sampling;
+  for (const int32_t id : EndingIds(params, config)) early.banned_ids.push_back(id);
+  if (!LeavesNoId(early, config.NumTokenIds())) return absl::OkStatus();
+  return ValueError("min_tokens", params.min_tokens,
+                    "0 where each id that may be sampled ends the text");
 }
 
 absl::Status ReadStops(const v1::GenerateRequest& message, int vocab_size, GenerateParams* params) {
@@ -655,6 +666,7 @@ absl::StatusOr<ParsedGenerate> ParseGenerate(const v1::GenerateRequest& message,
 
   for (std::string& stop : prompt.stop_strings) params.stop_strings.push_back(std::move(stop));
   MoveSpecialStops(checkpoint, &params);
+  RETURN_IF_ERROR(CheckEarlyIds(checkpoint.config, params));
   if (message.echo()) {
     if (message.prompt_case() != v1::GenerateRequest::kTokens) {
       parsed.echo = std::move(prompt.text);

@@ -55,6 +55,15 @@ class CompletionTest(unittest.TestCase):
                              complete(prompt="The")["choices"][0]["text"])
             self.assertEqual(reply["usage"]["prompt_tokens"], len(ids) + len(tokenize("The")))
 
+    def test_eos_and_stop_ids_are_not_sampled_before_min_tokens(self) -> None:
+        fields = {"max_tokens": 6, "min_tokens": 4, "allowed_token_ids": [2, 300], "logprobs": 0,
+                  "return_tokens_as_token_ids": True}
+        for body in ({"logit_bias": {"2": 100}}, {"ignore_eos": True, "stop_token_ids": [2],
+                                                  "logit_bias": {"2": 100}}):
+            choice = complete(**fields, **body)["choices"][0]
+            self.assertEqual(choice["logprobs"]["tokens"], ["token_id:300"] * 4 + ["token_id:2"])
+            self.assertEqual(choice["finish_reason"], "stop")
+
     def test_n_choices_of_each_prompt_in_order(self) -> None:
         reply = complete(prompt=[PROMPT, "The"], n=3, temperature=1, seed=7)
         self.assertEqual([c["index"] for c in reply["choices"]], list(range(6)))

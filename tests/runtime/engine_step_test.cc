@@ -7,6 +7,7 @@
 #include <memory>
 #include <numeric>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -259,10 +260,21 @@ TEST(EngineStep, EosStopIdsAndStopStringsEndTheText) {
   EXPECT_EQ(eos.finish, FinishReason::kEos);
   EXPECT_EQ(std::ssize(eos.tokens), eos_at + 1);
 
-  request.generate->min_tokens = int(eos_at) + 1;
-  EXPECT_GT(std::ssize(RunAlone(request, SmallOptions())->At(0).tokens), eos_at + 1);
-  request.generate->min_tokens = int(eos_at);
-  EXPECT_EQ(std::ssize(RunAlone(request, SmallOptions())->At(0).tokens), eos_at + 1);
+  // Neither EOS nor a stop id is sampled before min_tokens.
+  request.generate->sampling.logit_bias = {{FakeModel::kEosId, 100}};
+  for (const int min_tokens : {1, 7}) {
+    request.generate->min_tokens = min_tokens;
+    const auto early = RunAlone(request, SmallOptions())->At(0);
+    EXPECT_EQ(early.finish, FinishReason::kEos);
+    EXPECT_EQ(std::ssize(early.tokens), min_tokens + 1);
+  }
+  request.generate->sampling.logit_bias = {};
+  request.generate->stop_ids = {ids[1]};
+  request.generate->min_tokens = 100;
+  const auto masked = IdsOf(RunAlone(request, SmallOptions())->At(0).tokens);
+  ASSERT_GE(std::ssize(masked), 100);
+  const std::span early(masked.begin(), 100);
+  EXPECT_EQ(std::ranges::count(early, FakeModel::kEosId) + std::ranges::count(early, ids[1]), 0);
   request.generate->min_tokens = 0;
 
   request.generate->stop_ids = {60, ids[3], 61};

@@ -180,14 +180,18 @@ void SimSink::CheckChoice(int idx) {
   TokenCounts counts;
   counts.AddPrompt(request_.prompt);
   std::optional<FinishReason> finish;
+  SamplingParams early = params.sampling;
+  early.banned_ids = params.stop_ids;
+  if (!params.ignore_eos) early.banned_ids.push_back(FakeModel::kEosId);
   int num_generated = 0;
   for (const int32_t id : choice.ids) {
-    const int32_t expected = Sampled(history.Logits(config_.vocab_size),
-                                     {.params = &params.sampling,
-                                      .counts = counts.Counts(),
-                                      .choice = idx,
-                                      .position = int(request_.prompt.size()) + num_generated})
-                                 .id;
+    const int32_t expected =
+        Sampled(history.Logits(config_.vocab_size),
+                {.params = num_generated < params.min_tokens ? &early : &params.sampling,
+                 .counts = counts.Counts(),
+                 .choice = idx,
+                 .position = int(request_.prompt.size()) + num_generated})
+            .id;
     if (id != expected || finish) return Fail(StrCat("choice ", idx, " has another text"));
     if (num_generated >= params.min_tokens) {
       if (id == FakeModel::kEosId && !params.ignore_eos) finish = FinishReason::kEos;

@@ -471,5 +471,24 @@ TEST_F(ParseRequestTest, RandomBytesNeverBreakTheParsersGuarantees) {
   EXPECT_GT(num_parsed, 100);
 }
 
+TEST_F(ParseRequestTest, MinTokensNeedsAnIdThatDoesNotEndTheText) {
+  v1::GenerateRequest request = HelloRequest();
+  request.set_max_tokens(4);
+  request.set_min_tokens(2);
+  const int32_t eos = *Zoo().config.eos_id;
+  request.mutable_sampling()->add_allowed_token_ids(eos);
+  request.mutable_sampling()->add_allowed_token_ids(300);
+  EXPECT_TRUE(ParseGenerate(request, Context()).ok());
+  request.add_stop_token_ids(300);
+  const auto call = ParseGenerate(request, Context());
+  EXPECT_THAT(call.status().message(),
+              HasSubstr("min_tokens is 2; it must be 0 where each id that may be sampled ends"));
+  request.set_min_tokens(0);
+  EXPECT_TRUE(ParseGenerate(request, Context()).ok());
+  request.set_min_tokens(2);
+  request.set_ignore_eos(true);
+  EXPECT_TRUE(ParseGenerate(request, Context()).ok());
+}
+
 }  // namespace
 }  // namespace lssar
